@@ -4,6 +4,7 @@
  * array, JS_DEPTH of them fit one word. */
 #include "base/json.h"
 
+#include "base/json_write.h"
 #include "base/utf8.h"
 
 #include <inttypes.h>
@@ -514,83 +515,7 @@ lq_status js_str(const cJSON *o, const char *key, bool required, const char **v,
 }
 
 /* ---- text out ---- */
-void js_put(js_buf *b, const char *s, size_t n)
-{
-    size_t need;
-    if (b->failed || !n) return;
-    if (!lq_add(b->n, n, &need)) {
-        b->failed = true;
-        return;
-    }
-    if (need > b->cap) {
-        size_t cap = b->cap ? b->cap : 256;
-        while (cap < need)
-            cap = cap > SIZE_MAX / 2 ? need : cap * 2;
-        char *p = realloc(b->data, cap);
-        if (!p) {
-            b->failed = true;
-            return;
-        }
-        b->data = p;
-        b->cap = cap;
-    }
-    memcpy(b->data + b->n, s, n);
-    b->n = need;
-}
-
-void js_puts(js_buf *b, const char *s) { js_put(b, s, strlen(s)); }
-
-void js_put_i64(js_buf *b, int64_t v)
-{
-    char t[32];
-    snprintf(t, sizeof t, "%" PRId64, v);
-    js_puts(b, t);
-}
-
-/* Text that a file brought along, as UTF-8. */
-static void put_utf8(js_buf *b, const char *s, size_t n)
-{
-    size_t good = 0;
-    for (size_t i = 0, len; i < n; i += len) {
-        len = lq_utf8_len((const uint8_t *)s + i, n - i);
-        if (len) {
-            good += len;
-            continue;
-        }
-        js_put(b, s + i - good, good);
-        js_puts(b, "\xef\xbf\xbd"); /* U+FFFD */
-        good = 0;
-        len = 1;
-    }
-    js_put(b, s + n - good, good);
-}
-
-void js_put_str(js_buf *b, const char *s)
-{
-    static const char names[] = "\b\t\n\f\r", letters[] = "btnfr";
-    js_put(b, "\"", 1);
-    while (*s) {
-        size_t plain = 0;
-        while (s[plain] && s[plain] != '"' && s[plain] != '\\' && (uint8_t)s[plain] >= 0x20)
-            plain++;
-        put_utf8(b, s, plain);
-        s += plain;
-        if (!*s) break;
-        char t[8] = { '\\', *s, 0 };
-        if ((uint8_t)*s < 0x20) {
-            const char *at = strchr(names, *s);
-            if (at)
-                t[1] = letters[at - names];
-            else
-                snprintf(t, sizeof t, "\\u%04x", (unsigned)(uint8_t)*s);
-        }
-        js_puts(b, t);
-        s++;
-    }
-    js_put(b, "\"", 1);
-}
-
-static lq_status put_number(js_buf *b, double d, lq_err *err)
+static lq_status put_number(lq_buf *b, double d, lq_err *err)
 {
     if (!isfinite(d)) return lq_fail(err, LQ_EVALUE, "JSON: expected finite numbers, found %g", d);
     if (fabs(d) <= (double)JS_MAX_INT && floor(d) >= d && !(d == 0 && signbit(d))) { // NOLINT
@@ -603,68 +528,79 @@ static lq_status put_number(js_buf *b, double d, lq_err *err)
         double back = strtod(t, NULL);
         if (memcmp(&back, &d, sizeof d) == 0) break;
     }
-    js_puts(b, t);
+    lq_buf_puts(b, t);
     return LQ_OK;
 }
 
-static lq_status put_value(js_buf *b, const cJSON *v, lq_err *err);
+static lq_status put_value(lq_buf *b, const cJSON *v, lq_err *err);
 
-static lq_status put_object(js_buf *b, const cJSON *v, lq_err *err)
+static lq_status put_object(lq_buf *b, const cJSON *v, lq_err *err)
 {
     const cJSON **members;
     size_t n;
     lq_status s = sorted_members(&members, &n, v, err);
-    js_put(b, "{", 1);
+    lq_buf_add(b, "{", 1);
     for (size_t i = 0; i < n && !s; i++) {
-        if (i) js_put(b, ",", 1);
+        if (i) lq_buf_add(b, ",", 1);
         js_put_str(b, members[i]->string);
-        js_put(b, ":", 1);
+        lq_buf_add(b, ":", 1);
         s = put_value(b, members[i], err);
     }
-    js_put(b, "}", 1);
+    lq_buf_add(b, "}", 1);
     free(members);
     return s;
 }
 
-static lq_status put_value(js_buf *b, const cJSON *v, lq_err *err)
+static lq_status put_value(lq_buf *b, const cJSON *v, lq_err *err)
 {
     lq_status s = LQ_OK;
     if (cJSON_IsObject(v)) {
         s = put_object(b, v, err);
     } else if (cJSON_IsArray(v)) {
-        js_put(b, "[", 1);
+        lq_buf_add(b, "[", 1);
         for (const cJSON *m = v->child; m && !s; m = m->next) {
-            if (m != v->child) js_put(b, ",", 1);
+            if (m != v->child) lq_buf_add(b, ",", 1);
             s = put_value(b, m, err);
         }
-        js_put(b, "]", 1);
+        lq_buf_add(b, "]", 1);
     } else if (cJSON_IsNumber(v)) {
         s = put_number(b, v->valuedouble, err);
     } else if (cJSON_IsString(v)) {
         js_put_str(b, v->valuestring);
     } else {
-        js_puts(b, cJSON_IsTrue(v) ? "true" : cJSON_IsFalse(v) ? "false" : "null");
+        lq_buf_puts(b, cJSON_IsTrue(v) ? "true" : cJSON_IsFalse(v) ? "false" : "null");
     }
     return s;
 }
 
-lq_status js_canonical(js_buf *b, const cJSON *v, lq_err *err)
+lq_status js_canonical(lq_buf *b, const cJSON *v, lq_err *err)
 {
     const lq_status s = put_value(b, v, err);
-    const bool whole = !js_ran_out() && !b->failed;
+    const bool whole = !js_ran_out() && !b->oom;
     if (!s && !whole) return lq_fail(err, LQ_ENOMEM, "JSON: no memory for the text");
     return s;
+}
+
+/* Text with each byte that is no UTF-8 as U+FFFD, and its NUL. */
+static char *make_valid(const char *text)
+{
+    const size_t n = strlen(text);
+    lq_buf b = { 0 };
+    for (size_t i = 0, len; i < n; i += len ? len : 1) {
+        len = lq_utf8_len((const uint8_t *)text + i, n - i);
+        lq_buf_add(&b, len ? text + i : "\xef\xbf\xbd", len ? len : 3);
+    }
+    lq_buf_add(&b, "", 1);
+    if (b.oom) lq_buf_free(&b);
+    return b.p;
 }
 
 char *js_print(const cJSON *v, bool indented)
 {
     char *text = !v ? NULL : indented ? cJSON_Print(v) : cJSON_PrintUnformatted(v);
-    js_buf valid = { 0 };
     const bool whole = !js_ran_out() && text;
     if (whole && lq_utf8_valid(text, strlen(text), NULL)) return text;
-    if (whole) put_utf8(&valid, text, strlen(text) + 1);
+    char *valid = whole ? make_valid(text) : NULL;
     free(text);
-    if (!valid.failed) return valid.data;
-    free(valid.data);
-    return NULL;
+    return valid;
 }

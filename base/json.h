@@ -13,7 +13,7 @@
 #ifndef LLMQ_BASE_JSON_H
 #define LLMQ_BASE_JSON_H
 
-#include "base/base.h"
+#include "base/buf.h"
 
 #include <cjson/cJSON.h>
 
@@ -58,21 +58,10 @@ lq_status js_str(const cJSON *o, const char *key, bool required, const char **v,
 /* One value as a whole number within lo..hi; false otherwise. */
 bool js_whole(const cJSON *v, int64_t lo, int64_t hi, int64_t *out);
 
-/* ---- text that grows; after a failed allocation `failed` is set and puts do nothing ---- */
-typedef struct {
-    char *data; /* not NUL-terminated; free() it */
-    size_t n, cap;
-    bool failed;
-} js_buf;
-void js_put(js_buf *b, const char *s, size_t n);
-void js_puts(js_buf *b, const char *s);
-void js_put_i64(js_buf *b, int64_t v);
-void js_put_str(js_buf *b, const char *s); /* quoted and escaped */
-
 /* Canonical spelling: no blanks, keys sorted by bytes, whole numbers below 2^53 without a point,
  * others in the fewest digits (15 to 17) that read back the same; strings escape only ", \ and
  * control characters. LQ_EVALUE: NaN, infinity or a key twice. */
-lq_status js_canonical(js_buf *b, const cJSON *v, lq_err *err);
+lq_status js_canonical(lq_buf *b, const cJSON *v, lq_err *err);
 /* cJSON's spelling; free() it. NULL: v is NULL, or out of memory. */
 char *js_print(const cJSON *v, bool indented);
 

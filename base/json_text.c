@@ -4,7 +4,6 @@
 #include "base/json.h"
 #include "base/utf8.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 /* Copy text into dst (never longer) with \u0000 as C0 80. False: nested too deep, at *at. */
@@ -86,28 +85,4 @@ size_t jt_copy(char *dst, const char *src)
         }
     }
     return w;
-}
-
-char *jt_quote(const char *text, size_t n)
-{
-    size_t room;
-    if (!lq_mul(n, 6, &room) || !lq_add(room, 3, &room)) return NULL;
-    char *out = malloc(room), *w = out;
-    if (!out) return NULL;
-    *w++ = '"';
-    for (size_t i = 0; i < n; i++) {
-        static const char from[] = "\"\\\n\r\t\b\f", to[] = "\"\\nrtbf";
-        const char *hit = text[i] ? strchr(from, text[i]) : NULL;
-        if (hit) {
-            *w++ = '\\';
-            *w++ = to[hit - from];
-        } else if ((uint8_t)text[i] < 0x20) {
-            w += snprintf(w, 7, "\\u%04x", (unsigned)text[i]);
-        } else {
-            *w++ = text[i];
-        }
-    }
-    *w++ = '"';
-    *w = 0;
-    return out;
 }

@@ -2,8 +2,8 @@
  *
  * cJSON ends a string at its first NUL and keeps a number as a double. Text that goes to a
  * tokenizer or a chat template needs both, so jt_parse
- *   - turns the escape \u0000 into the bytes C0 80, which no valid UTF-8 text holds; jt_copy and
- *     jt_quote turn them back;
+ *   - turns the escape \u0000 into the bytes C0 80, which no valid UTF-8 text holds; jt_copy turns
+ *     them back;
  *   - with JT_NUMBERS, keeps how numbers were spelled (JS_SPELLED of base/json.h: "1.0" stays a
  *     float, "9007199254740993" keeps its last digit).
  * The tree is an ordinary cJSON tree otherwise; cJSON_Delete frees it.
@@ -25,8 +25,5 @@ lq_status jt_parse(cJSON **out, const char *text, size_t n, unsigned flags, lq_e
 /* Bytes of a tree's string as the text has them; dst needs strlen(src) bytes. Returns the length.
  */
 size_t jt_copy(char *dst, const char *src);
-
-/* text as a JSON string with its quotes, NUL-terminated, malloc'd; NULL: out of memory. */
-char *jt_quote(const char *text, size_t n);
 
 #endif

@@ -1,35 +1,31 @@
-/* base/json_write.h - a growing byte buffer and a JSON writer on it.
+/* base/json_write.h - JSON text into a growing buffer: single values, and a writer that puts commas.
  *
- * Commas are put where they belong: a value or a closing bracket wants one before what follows.
- * Strings may hold any bytes: what is not valid UTF-8 becomes U+FFFD, one per maximal subpart
- * (Unicode 15, table 3-8), so that the output is always valid JSON. Out of memory is remembered
- * in `oom` and later writes do nothing: check once, at the end. Zeroed is empty and ready. */
+ * Strings may hold any bytes: what is not valid UTF-8 becomes U+FFFD, so that the output is always
+ * valid JSON. They escape only ", \ and control characters below U+0020. Out of memory is
+ * remembered in the buffer (base/buf.h): check once, at the end. */
 #ifndef LLMQ_BASE_JSON_WRITE_H
 #define LLMQ_BASE_JSON_WRITE_H
 
-#include "base/base.h"
+#include "base/buf.h"
 
+/* One value, without a comma; what files and hashes have. A U+FFFD for each byte that is no UTF-8. */
+void js_put_str(lq_buf *b, const char *s); /* quoted and escaped */
+void js_put_i64(lq_buf *b, int64_t v);
+
+/* The writer puts commas where they belong: a value or a closing bracket wants one before what
+ * follows. Bytes that go to `b` directly are outside of its rules. Zeroed is empty and ready. */
 typedef struct {
-    char *p; /* n bytes; not NUL-terminated */
-    size_t n, cap;
+    lq_buf b;
     bool comma; /* the next value or key needs a comma before it */
-    bool oom;
 } jw;
 
 void jw_free(jw *w);
 void jw_clear(jw *w); /* empties it and keeps the memory */
 
-/* Plain bytes, outside of JSON's rules. */
-void jw_bytes(jw *w, const void *p, size_t n);
-void jw_text(jw *w, const char *s);
-#if defined(__GNUC__)
-__attribute__((format(printf, 2, 3)))
-#endif
-void jw_printf(jw *w, const char *fmt, ...); /* at most 511 bytes a call */
-
 void jw_open(jw *w, char bracket);  /* '{' or '[' */
 void jw_close(jw *w, char bracket); /* '}' or ']' */
 void jw_key(jw *w, const char *key);
+/* A U+FFFD for each maximal subpart that is no UTF-8 (Unicode 15, table 3-8). */
 void jw_str(jw *w, const char *s, size_t n);
 void jw_cstr(jw *w, const char *s); /* NULL: null */
 void jw_i64(jw *w, int64_t v);

@@ -33,6 +33,16 @@ uint32_t lq_utf8_get(const uint8_t *s, size_t *len)
                          (uint32_t)(s[2] & 63) << 6 | (s[3] & 63);
 }
 
+size_t lq_utf8_put(uint8_t out[4], uint32_t cp)
+{
+    static const uint8_t marks[5] = { 0, 0, 0xC0, 0xE0, 0xF0 }; /* of the first of so many bytes */
+    const size_t len = cp < 0x80 ? 1 : cp < 0x800 ? 2 : cp < 0x10000 ? 3 : 4;
+    for (size_t i = len - 1; i > 0; i--, cp >>= 6)
+        out[i] = (uint8_t)(0x80 | (cp & 63));
+    out[0] = (uint8_t)(marks[len] | cp);
+    return len;
+}
+
 size_t lq_ascii_run(const uint8_t *s, size_t n)
 {
     size_t i = 0;

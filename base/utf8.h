@@ -23,6 +23,8 @@ static inline size_t lq_utf8_len(const uint8_t *s, size_t n)
 }
 /* The code point at s, which is valid; its length. */
 uint32_t lq_utf8_get(const uint8_t *s, size_t *len);
+/* cp, at most 10FFFF, as UTF-8; its length. */
+size_t lq_utf8_put(uint8_t out[4], uint32_t cp);
 /* bad (may be NULL): where the first byte is that is none of a code point's. */
 bool lq_utf8_valid(const void *s, size_t n, size_t *bad);
 /* How many of the first bytes of s[n] are ASCII, at least. */

@@ -213,15 +213,15 @@ static lq_status put_text(int fd, const char *path, const char *text, size_t n, 
 static lq_status put_begun(const conv_folder *f, int how, const char *before, const char *text,
                            lq_err *err)
 {
-    js_buf b = { 0 };
-    js_puts(&b, before);
-    js_puts(&b, text);
-    js_puts(&b, "\n");
+    lq_buf b = { 0 };
+    lq_buf_puts(&b, before);
+    lq_buf_puts(&b, text);
+    lq_buf_puts(&b, "\n");
     const int flags = O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC | how;
-    const int fd = b.failed ? -1 : openat(f->lock, BEGUN, flags, 0666);
-    lq_status s = b.failed ? folder_no_memory(err) : put_text(fd, f->dir, b.data, b.n, err);
+    const int fd = b.oom ? -1 : openat(f->lock, BEGUN, flags, 0666);
+    lq_status s = b.oom ? folder_no_memory(err) : put_text(fd, f->dir, b.p, b.n, err);
     if (fd >= 0) close(fd);
-    free(b.data);
+    free(b.p);
     return s;
 }
 
@@ -280,21 +280,21 @@ static lq_status end_list(const conv_folder *f, lq_err *err)
     list l;
     char path[4200];
     names of = { f->dir, NULL, 0 };
-    js_buf b = { 0 };
+    lq_buf b = { 0 };
     lq_status s = read_lists(&l, f->dir, err);
     if (!s) s = walk(f->dir, "", &l, keep_name, &of, err);
     if (!s && of.n) qsort(of.v, of.n, sizeof *of.v, by_name);
-    js_puts(&b, LIST_HEAD);
+    lq_buf_puts(&b, LIST_HEAD);
     for (size_t i = 0; i < of.n; i++) {
-        if (!s) js_puts(&b, of.v[i]);
-        if (!s) js_puts(&b, "\n");
+        if (!s) lq_buf_puts(&b, of.v[i]);
+        if (!s) lq_buf_puts(&b, "\n");
         free(of.v[i]);
     }
-    if (!s && b.failed) s = folder_no_memory(err);
+    if (!s && b.oom) s = folder_no_memory(err);
     if (!s) s = lq_path_join(path, sizeof path, f->dir, LIST, err);
-    if (!s) s = lq_write_file(path, b.data, b.n, err);
+    if (!s) s = lq_write_file(path, b.p, b.n, err);
     free(of.v);
-    free(b.data);
+    free(b.p);
     free(l.text);
     return s;
 }

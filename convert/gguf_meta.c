@@ -10,18 +10,18 @@
 #include <strings.h>
 
 /* ---- pairs ---- */
-void gguf_put_le(js_buf *b, uint64_t v, int bytes)
+void gguf_put_le(lq_buf *b, uint64_t v, int bytes)
 {
     char c[8];
     for (int i = 0; i < bytes; i++)
         c[i] = (char)(v >> 8 * i & 0xff);
-    js_put(b, c, (size_t)bytes);
+    lq_buf_add(b, c, (size_t)bytes);
 }
 
-void gguf_put_str(js_buf *b, const char *s, size_t n)
+void gguf_put_str(lq_buf *b, const char *s, size_t n)
 {
     gguf_put_le(b, n, 8);
-    js_put(b, s, n);
+    lq_buf_add(b, s, n);
 }
 
 void gguf_pair_key(gguf_pairs *p, const char *name, gguf_type t)
@@ -236,16 +236,15 @@ static lq_status check(const gguf_pairs *p, const gguf_arch *a, const arch_confi
     cJSON *j = NULL, *x = NULL, *y = NULL;
     lq_arena arena = { 0 };
     float *factors;
-    js_buf b = { 0 };
-    js_puts(&b, "GGUF");
+    lq_buf b = { 0 };
+    lq_buf_puts(&b, "GGUF");
     gguf_put_le(&b, 3, 4);
     gguf_put_le(&b, 0, 8);
     gguf_put_le(&b, p->n, 8);
-    js_put(&b, p->b.data, p->b.n);
-    lq_status s =
-        b.failed || p->b.failed ? lq_fail(err, LQ_ENOMEM, "no memory for the header") : LQ_OK;
+    lq_buf_add(&b, p->b.p, p->b.n);
+    lq_status s = b.oom || p->b.oom ? lq_fail(err, LQ_ENOMEM, "no memory for the header") : LQ_OK;
     if (!s) s = gguf_rope_factors(&factors, c, &arena, err);
-    if (!s) s = gguf_open_bytes(&f, (const uint8_t *)b.data, b.n, err);
+    if (!s) s = gguf_open_bytes(&f, (const uint8_t *)b.p, b.n, err);
     if (!s) {
         f.n = few_tensors(few, c, factors);
         f.tensors = few;
@@ -265,7 +264,7 @@ static lq_status check(const gguf_pairs *p, const gguf_arch *a, const arch_confi
     arch_config_free(&back);
     gguf_close(&f);
     lq_arena_free(&arena);
-    free(b.data);
+    free(b.p);
     return s;
 }
 
@@ -282,7 +281,7 @@ lq_status gguf_can_say(const arch_config *c, lq_err *err)
     const gguf_arch *a;
     gguf_pairs p = { .n = 0 };
     const lq_status s = gguf_put_model(&p, &a, c, err);
-    free(p.b.data);
+    free(p.b.p);
     return s;
 }
 

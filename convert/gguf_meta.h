@@ -11,7 +11,7 @@
 
 /* Key-value pairs, one after the other, and how many. */
 typedef struct {
-    js_buf b;
+    lq_buf b;
     uint64_t n;
 } gguf_pairs;
 
@@ -21,8 +21,8 @@ void gguf_pair_bool(gguf_pairs *p, const char *key, bool v);
 void gguf_pair_array(gguf_pairs *p, const char *key, gguf_type of,
                      uint64_t n);                                /* elements follow */
 void gguf_pair_key(gguf_pairs *p, const char *key, gguf_type t); /* a value follows */
-void gguf_put_le(js_buf *b, uint64_t v, int bytes);
-void gguf_put_str(js_buf *b, const char *s, size_t n);
+void gguf_put_le(lq_buf *b, uint64_t v, int bytes);
+void gguf_put_str(lq_buf *b, const char *s, size_t n);
 
 /* The row of the model's architecture, and the model's numbers. LQ_EUNSUPPORTED: llama.cpp's form
  * of it is not known here, or the model is not what the file would say. */

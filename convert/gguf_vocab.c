@@ -192,9 +192,9 @@ static lq_status put_merges(gguf_pairs *p, const cJSON *merges, lq_err *err)
         lq_status s = read_merge(&m, e, err);
         if (s) return s;
         gguf_put_le(&p->b, m.n_a + 1 + m.n_b, 8);
-        js_put(&p->b, m.a, m.n_a);
-        js_put(&p->b, " ", 1);
-        js_put(&p->b, m.b, m.n_b);
+        lq_buf_add(&p->b, m.a, m.n_a);
+        lq_buf_add(&p->b, " ", 1);
+        lq_buf_add(&p->b, m.b, m.n_b);
     }
     return LQ_OK;
 }
@@ -260,7 +260,7 @@ static int by_text(const void *a, const void *b)
 static lq_status score_pieces(vocab *v, const cJSON *merges, lq_arena *a, lq_err *err)
 {
     known *by = lq_push(a, (size_t)v->n * sizeof *by);
-    js_buf text = { 0 };
+    lq_buf text = { 0 };
     size_t n = 0;
     float rank = 0;
     lq_status s = by ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the vocabulary");
@@ -274,14 +274,14 @@ static lq_status score_pieces(vocab *v, const cJSON *merges, lq_arena *a, lq_err
         s = read_merge(&m, e, err);
         if (s) break;
         text.n = 0;
-        js_put(&text, m.a, m.n_a);
-        js_put(&text, m.b, m.n_b + 1);
-        if (text.failed) s = lq_fail(err, LQ_ENOMEM, "no memory for the vocabulary");
-        const known key = { s ? "" : text.data, 0 };
+        lq_buf_add(&text, m.a, m.n_a);
+        lq_buf_add(&text, m.b, m.n_b + 1);
+        if (text.oom) s = lq_fail(err, LQ_ENOMEM, "no memory for the vocabulary");
+        const known key = { s ? "" : text.p, 0 };
         const known *k = n && !s ? bsearch(&key, by, n, sizeof *by, by_text) : NULL;
         if (k && v->score[k->id] < -5e8f) v->score[k->id] = rank;
     }
-    free(text.data);
+    free(text.p);
     return s;
 }
 

@@ -38,7 +38,7 @@ typedef struct {
     pool *pool;
     conv_report *r;
     lq_out *out;
-    js_buf head; /* everything before the data */
+    lq_buf head; /* everything before the data */
     entry *e;
     size_t n;
     size_t file_type, data; /* where general.file_type stands; where the data begin */
@@ -143,13 +143,13 @@ enum { CONVERTED = 400, HEX = 32 }; /* bytes of the texts that are patched */
 
 static lq_status put_tree(gguf_pairs *p, const char *key, const cJSON *v, lq_err *err)
 {
-    js_buf b = { 0 };
+    lq_buf b = { 0 };
     lq_status s = v ? js_canonical(&b, v, err) : LQ_OK;
     if (!s && b.n) {
         gguf_pair_key(p, key, GGUF_STRING);
-        gguf_put_str(&p->b, b.data, b.n);
+        gguf_put_str(&p->b, b.p, b.n);
     }
-    free(b.data);
+    free(b.p);
     return s;
 }
 
@@ -193,7 +193,7 @@ static int by_tensor_name(const void *a, const void *b)
 static lq_status end_history(conv *c, lq_err *err)
 {
     char hex[HEX + 1];
-    js_buf b = { 0 };
+    lq_buf b = { 0 };
     if (!c->from) return LQ_OK;
     gguf_tensor *t = calloc(c->n + 1, sizeof *t);
     cJSON *converted = conv_converted(c->src, c->r, c->from);
@@ -209,11 +209,11 @@ static lq_status end_history(conv *c, lq_err *err)
         qsort(t, c->n, sizeof *t, by_tensor_name);
         const lq_hash h = gguf_tensors_hash(t, c->n);
         lq_hash_hex(hex, &h);
-        memcpy(c->head.data + c->hash, hex, HEX);
-        memcpy(c->head.data + c->converted, b.data, b.n);
+        memcpy(c->head.p + c->hash, hex, HEX);
+        memcpy(c->head.p + c->converted, b.p, b.n);
     }
     cJSON_Delete(converted);
-    free(b.data);
+    free(b.p);
     free(t);
     return s;
 }
@@ -227,22 +227,22 @@ static lq_status put_header(conv *c, gguf_pairs *p, lq_err *err)
     if (s) return s;
     gguf_pair_int(p, "general.quantization_version", 2);
     gguf_pair_int(p, "general.file_type", 0);
-    js_puts(&c->head, "GGUF");
+    lq_buf_puts(&c->head, "GGUF");
     gguf_put_le(&c->head, 3, 4);
     gguf_put_le(&c->head, c->n, 8);
     gguf_put_le(&c->head, p->n, 8);
-    js_put(&c->head, p->b.data, p->b.n);
+    lq_buf_add(&c->head, p->b.p, p->b.n);
     c->file_type = c->head.n - 4;
     const size_t before = c->head.n - p->b.n;
     c->converted += before;
     c->hash += before;
     for (size_t i = 0; i < c->n; i++)
         put_info(c, &c->e[i]);
-    while (c->head.n % ALIGN && !c->head.failed)
-        js_put(&c->head, "", 1);
+    while (c->head.n % ALIGN && !c->head.oom)
+        lq_buf_add(&c->head, "", 1);
     c->data = c->head.n;
-    if (c->head.failed || p->b.failed) return lq_fail(err, LQ_ENOMEM, "no memory for the header");
-    return lq_out_write(c->out, c->head.data, c->head.n, err);
+    if (c->head.oom || p->b.oom) return lq_fail(err, LQ_ENOMEM, "no memory for the header");
+    return lq_out_write(c->out, c->head.p, c->head.n, err);
 }
 
 /* ---- tensors ---- */
@@ -260,9 +260,9 @@ static void to_gguf_begin(conv *c, const entry *e, ggml_type t)
     c->e[e - c->e].type = t;
     const size_t off = lq_out_size(c->out) - c->data;
     for (int k = 0; k < 4; k++)
-        c->head.data[e->info + (size_t)k] = (char)((unsigned)t >> 8 * k & 0xff);
+        c->head.p[e->info + (size_t)k] = (char)((unsigned)t >> 8 * k & 0xff);
     for (int k = 0; k < 8; k++)
-        c->head.data[e->info + 4 + (size_t)k] = (char)(off >> 8 * k & 0xff);
+        c->head.p[e->info + 4 + (size_t)k] = (char)(off >> 8 * k & 0xff);
 }
 
 /* ... and are all there. */
@@ -504,7 +504,7 @@ static void set_file_type(conv *c)
     for (size_t i = 0; i < LQ_COUNT(t); i++)
         if (c->of_type[t[i].type] > most) {
             most = c->of_type[t[i].type];
-            c->head.data[c->file_type] = (char)t[i].number;
+            c->head.p[c->file_type] = (char)t[i].number;
         }
 }
 
@@ -536,7 +536,7 @@ static lq_status put_all(conv *c, lq_err *err)
     set_file_type(c);
     c->r->bit_exact = c->r->bit_exact && !c->r->requantized;
     s = end_history(c, err);
-    return s ? s : lq_out_pwrite(c->out, c->head.data, c->head.n, 0, err);
+    return s ? s : lq_out_pwrite(c->out, c->head.p, c->head.n, 0, err);
 }
 
 /* Of what keeps the whole model out, whatever its weights are. */
@@ -563,8 +563,8 @@ lq_status conv_to_gguf(conv_report *r, const src_source *src, const char *path,
     else
         s = lq_out_commit(c.out, err);
     cJSON_Delete(c.from);
-    free(pairs.b.data);
+    free(pairs.b.p);
     free(c.e);
-    free(c.head.data);
+    free(c.head.p);
     return s;
 }

@@ -537,17 +537,17 @@ static lq_status add_info(making *m, lq_err *err)
 static lq_status add_card(making *m, lq_err *err)
 {
     static const char *const keys[] = { "license_name", "license_link", "language" };
-    js_buf b = { 0 }, carried = { 0 };
+    lq_buf b = { 0 }, carried = { 0 };
     cJSON *handovers = cJSON_CreateArray(), *one;
     lq_status s = LQ_OK;
     for (size_t i = 0; i < LQ_COUNT(keys) && m->card && !s; i++) {
         char *lines;
         s = fm_lines(&lines, m->card, m->card_bytes, keys[i], err);
-        if (lines) js_puts(&carried, lines);
+        if (lines) lq_buf_puts(&carried, lines);
         free(lines);
     }
-    js_put(&carried, "", 1);
-    if (!s && carried.failed) s = artifact_no_memory(err);
+    lq_buf_add(&carried, "", 1);
+    if (!s && carried.oom) s = artifact_no_memory(err);
     for (size_t i = 0; handover_engine(i) && src_config(m->src) && !src_unfit(m->src, NULL) && !s;
          i++) {
         s = handover_plan(&one, m->src, m->model, handover_engine(i), err);
@@ -556,28 +556,27 @@ static lq_status add_card(making *m, lq_err *err)
             s = artifact_no_memory(err);
         }
     }
-    if (!s) card_write(&b, m->info, m->fs, handovers, carried.data);
-    if (!s)
-        s = b.failed ? artifact_no_memory(err) : pub_add_data(m->fs, PUB_CARD, b.data, b.n, err);
+    if (!s) card_write(&b, m->info, m->fs, handovers, carried.p);
+    if (!s) s = b.oom ? artifact_no_memory(err) : pub_add_data(m->fs, PUB_CARD, b.p, b.n, err);
     cJSON_Delete(handovers);
-    free(carried.data);
-    free(b.data);
+    free(carried.p);
+    free(b.p);
     return s;
 }
 
 /* For clones by git: which files git-lfs holds. */
 static lq_status add_attributes(making *m, lq_err *err)
 {
-    js_buf b = { 0 };
+    lq_buf b = { 0 };
     for (size_t i = 0; i < m->fs->n; i++) {
         if (!m->fs->f[i].kind->weights) continue;
-        js_puts(&b, "\"");
-        js_puts(&b, m->fs->f[i].name);
-        js_puts(&b, "\" filter=lfs diff=lfs merge=lfs -text\n");
+        lq_buf_puts(&b, "\"");
+        lq_buf_puts(&b, m->fs->f[i].name);
+        lq_buf_puts(&b, "\" filter=lfs diff=lfs merge=lfs -text\n");
     }
     lq_status s =
-        b.failed ? artifact_no_memory(err) : pub_add_data(m->fs, PUB_ATTRIBUTES, b.data, b.n, err);
-    free(b.data);
+        b.oom ? artifact_no_memory(err) : pub_add_data(m->fs, PUB_ATTRIBUTES, b.p, b.n, err);
+    free(b.p);
     return s;
 }
 

@@ -10,7 +10,7 @@
 
 /* b += the card of `info` (provenance.json), the files fs, handovers (an array of handover_plan's)
  * and front matter that is carried over (may be ""). */
-void card_write(js_buf *b, const cJSON *info, const pub_files *fs, const cJSON *handovers,
+void card_write(lq_buf *b, const cJSON *info, const pub_files *fs, const cJSON *handovers,
                 const char *carried);
 
 #endif

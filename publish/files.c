@@ -206,16 +206,16 @@ lq_status pub_hash(pub_files *fs, const lq_job *job, lq_err *err)
 /* ---- SHA256SUMS ---- */
 lq_status pub_add_sums(pub_files *fs, lq_err *err)
 {
-    js_buf b = { 0 };
+    lq_buf b = { 0 };
     pub_sort(fs);
     for (size_t i = 0; i < fs->n; i++) {
-        js_puts(&b, fs->f[i].sha256);
-        js_puts(&b, "  ");
-        js_puts(&b, fs->f[i].name);
-        js_puts(&b, "\n");
+        lq_buf_puts(&b, fs->f[i].sha256);
+        lq_buf_puts(&b, "  ");
+        lq_buf_puts(&b, fs->f[i].name);
+        lq_buf_puts(&b, "\n");
     }
-    lq_status s = b.failed ? files_no_memory(err) : pub_add_data(fs, PUB_SUMS, b.data, b.n, err);
-    free(b.data);
+    lq_status s = b.oom ? files_no_memory(err) : pub_add_data(fs, PUB_SUMS, b.p, b.n, err);
+    free(b.p);
     if (!s) sha_of(pub_find(fs, PUB_SUMS)->sha256, pub_find(fs, PUB_SUMS)->data, b.n);
     pub_sort(fs);
     return s;

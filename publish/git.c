@@ -79,37 +79,37 @@ lq_status git_fetch(git_repo *g, const char *const *args, lq_err *err)
 
 static lq_status put_text(void *user, const void *data, size_t n, lq_err *err)
 {
-    js_buf *b = user;
-    js_put(b, data, n);
+    lq_buf *b = user;
+    lq_buf_add(b, data, n);
     if (b->n > PUB_MAX_SMALL)
         return lq_fail(err, LQ_EFORMAT, "git: expected at most %d bytes, found more",
                        PUB_MAX_SMALL);
-    return b->failed ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
+    return b->oom ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
 }
 
-static lq_status text_of(git_repo *g, const char *const *args, int seconds, js_buf *out,
+static lq_status text_of(git_repo *g, const char *const *args, int seconds, lq_buf *out,
                          lq_err *err)
 {
-    *out = (js_buf){ 0 };
+    *out = (lq_buf){ 0 };
     lq_status s = run(g, args, &(child){ .out = put_text, .user = out, .seconds = seconds }, err);
-    while (!s && out->n && out->data[out->n - 1] == '\n')
+    while (!s && out->n && out->p[out->n - 1] == '\n')
         out->n--;
-    if (!s) js_put(out, "", 1);
-    if (s || out->failed) {
-        free(out->data);
-        *out = (js_buf){ 0 };
+    if (!s) lq_buf_add(out, "", 1);
+    if (s || out->oom) {
+        free(out->p);
+        *out = (lq_buf){ 0 };
         return s ? s : lq_fail(err, LQ_ENOMEM, "out of memory");
     }
     out->n--;
     return LQ_OK;
 }
 
-lq_status git_text(git_repo *g, const char *const *args, js_buf *out, lq_err *err)
+lq_status git_text(git_repo *g, const char *const *args, lq_buf *out, lq_err *err)
 {
     return text_of(g, args, 0, out, err);
 }
 
-lq_status git_ask(git_repo *g, const char *what, js_buf *out, lq_err *err)
+lq_status git_ask(git_repo *g, const char *what, lq_buf *out, lq_err *err)
 {
     return text_of(g, GIT("ls-remote", "--", g->url, what), SLACK * patience(g), out, err);
 }
@@ -256,12 +256,12 @@ static lq_status set_ref(git_repo *g, lq_err *err)
 /* The remote side's commit, and its content. */
 static lq_status fetch(git_repo *g, lq_err *err)
 {
-    js_buf b;
+    lq_buf b;
     lq_status s = git_ask(g, g->ref, &b, err);
     if (s) return s;
-    const size_t n = strcspn(b.data, "\t");
-    if (n < b.n && n < sizeof g->head) snprintf(g->head, sizeof g->head, "%.*s", (int)n, b.data);
-    free(b.data);
+    const size_t n = strcspn(b.p, "\t");
+    if (n < b.n && n < sizeof g->head) snprintf(g->head, sizeof g->head, "%.*s", (int)n, b.p);
+    free(b.p);
     return g->head[0]
                ? git_fetch(g, GIT("fetch", "-q", "--depth", "1", "--no-tags", "origin", g->ref),
                            err)

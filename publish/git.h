@@ -32,9 +32,9 @@ lq_status git_run(git_repo *g, const char *const *args, pub_sink *out, void *use
 /* The same for what fetches into the repository: it is ended where that grows too slowly. */
 lq_status git_fetch(git_repo *g, const char *const *args, lq_err *err);
 /* The same, and its stdout as text without the newline at its end; free(out->data). */
-lq_status git_text(git_repo *g, const char *const *args, js_buf *out, lq_err *err);
+lq_status git_text(git_repo *g, const char *const *args, lq_buf *out, lq_err *err);
 /* What the remote side's reference `what` is, as `git ls-remote` says it; free(out->data). */
-lq_status git_ask(git_repo *g, const char *what, js_buf *out, lq_err *err);
+lq_status git_ask(git_repo *g, const char *what, lq_buf *out, lq_err *err);
 #define GIT(...) ((const char *const[]){ __VA_ARGS__, NULL })
 
 /* Where git-lfs keeps an object, its folders made. */

@@ -29,15 +29,15 @@ static lq_status read_pointer(pub_file *f, const char *text, lq_err *err)
 static lq_status look_inside(git_repo *g, pub_file *f, lq_err *err)
 {
     char object[PUB_MAX_NAME + 100];
-    js_buf text;
+    lq_buf text;
     if (f->bytes > MAX_POINTER) return LQ_OK;
     snprintf(object, sizeof object, "%s:%s", g->head, f->name);
     lq_status s = git_text(g, GIT("cat-file", "blob", object), &text, err);
     if (s) return s;
-    js_puts(&text, "\n"); /* git_text took it */
-    js_put(&text, "", 1);
-    s = text.failed ? lq_fail(err, LQ_ENOMEM, "out of memory") : read_pointer(f, text.data, err);
-    free(text.data);
+    lq_buf_puts(&text, "\n"); /* git_text took it */
+    lq_buf_add(&text, "", 1);
+    s = text.oom ? lq_fail(err, LQ_ENOMEM, "out of memory") : read_pointer(f, text.p, err);
+    free(text.p);
     return s;
 }
 
@@ -76,12 +76,12 @@ static lq_status git_pull_add_entry(pub_files *fs, const char *line, git_repo *g
 
 static lq_status list(pub_remote *r, git_repo *g, lq_err *err)
 {
-    js_buf b;
+    lq_buf b;
     lq_status s = git_text(g, GIT("ls-tree", "-r", "-l", "-z", g->head), &b, err);
     if (s) return s;
-    for (size_t at = 0; at < b.n && !s; at += strlen(b.data + at) + 1)
-        s = git_pull_add_entry(&r->files, b.data + at, g, err);
-    free(b.data);
+    for (size_t at = 0; at < b.n && !s; at += strlen(b.p + at) + 1)
+        s = git_pull_add_entry(&r->files, b.p + at, g, err);
+    free(b.p);
     return s;
 }
 

@@ -39,7 +39,7 @@ static void pointer(char out[300], const pub_file *f)
 }
 
 /* The blob of a small file or of a pointer, by way of a file that git reads. */
-static lq_status store_small(git_repo *g, const pub_file *f, js_buf *oid, lq_err *err)
+static lq_status store_small(git_repo *g, const pub_file *f, lq_buf *oid, lq_err *err)
 {
     char path[4400], text[300];
     lq_status s = lq_path_join(path, sizeof path, g->dir, "llmq-blob", err);
@@ -58,22 +58,22 @@ static lq_status store_small(git_repo *g, const pub_file *f, js_buf *oid, lq_err
 static lq_status stage(git_repo *g, const pub_file *f, lq_err *err)
 {
     char info[PUB_MAX_NAME + 100];
-    js_buf oid = { 0 };
+    lq_buf oid = { 0 };
     lq_status s = f->kind->weights ? store_large(g, f, err) : LQ_OK;
     if (!s) s = store_small(g, f, &oid, err);
-    if (!s) snprintf(info, sizeof info, "100644,%.80s,%s", oid.data, f->name);
-    free(oid.data);
+    if (!s) snprintf(info, sizeof info, "100644,%.80s,%s", oid.p, f->name);
+    free(oid.p);
     return s ? s : git_run(g, GIT("update-index", "--add", "--cacheinfo", info), NULL, NULL, err);
 }
 
 /* ---- the commit ---- */
 /* Of the tree; where git does not know who we are, llmq is. */
-static lq_status commit(git_repo *g, const char *tree, js_buf *out, lq_err *err)
+static lq_status commit(git_repo *g, const char *tree, lq_buf *out, lq_err *err)
 {
     static const char message[] = "Published by llmq";
-    js_buf who;
+    lq_buf who;
     const bool known = !git_text(g, GIT("var", "GIT_COMMITTER_IDENT"), &who, NULL);
-    if (known) free(who.data);
+    if (known) free(who.p);
     const char *args[16], **a = args;
     if (!known) {
         *a++ = "-c";
@@ -115,19 +115,19 @@ static lq_status push_large(git_repo *g, const pub_files *fs, pub_result *r, lq_
 static lq_status push_tree(git_repo *g, const pub_files *fs, const char *tree, pub_result *r,
                            lq_err *err)
 {
-    js_buf id = { 0 };
+    lq_buf id = { 0 };
     char refspec[400];
     lq_status s = push_large(g, fs, r, err);
     if (!s) s = commit(g, tree, &id, err);
-    if (!s) snprintf(refspec, sizeof refspec, "%.80s:%s", id.data, g->ref);
-    if (!s) snprintf(r->digest, sizeof r->digest, "%.79s", id.data);
-    free(id.data);
+    if (!s) snprintf(refspec, sizeof refspec, "%.80s:%s", id.p, g->ref);
+    if (!s) snprintf(r->digest, sizeof r->digest, "%.79s", id.p);
+    free(id.p);
     return s ? s : git_run(g, GIT("push", "-q", "--no-verify", "origin", refspec), NULL, NULL, err);
 }
 
 static lq_status push_files(git_repo *g, const pub_files *fs, pub_result *r, lq_err *err)
 {
-    js_buf tree = { 0 }, old = { 0 };
+    lq_buf tree = { 0 }, old = { 0 };
     char of[100];
     lq_status s = LQ_OK;
     for (size_t i = 0; i < fs->n && !s; i++)
@@ -135,27 +135,27 @@ static lq_status push_files(git_repo *g, const pub_files *fs, pub_result *r, lq_
     if (!s) s = git_text(g, GIT("write-tree"), &tree, err);
     snprintf(of, sizeof of, "%s^{tree}", g->head);
     if (!s && g->head[0]) s = git_text(g, GIT("rev-parse", of), &old, err);
-    r->same = !s && old.data && strcmp(old.data, tree.data) == 0;
+    r->same = !s && old.p && strcmp(old.p, tree.p) == 0;
     if (r->same)
         snprintf(r->digest, sizeof r->digest, "%s", g->head);
     else if (!s)
-        s = push_tree(g, fs, tree.data, r, err);
-    free(tree.data);
-    free(old.data);
+        s = push_tree(g, fs, tree.p, r, err);
+    free(tree.p);
+    free(old.p);
     return s;
 }
 
 /* A new bare repository's HEAD may name a branch that nobody has pushed; then a clone is empty. */
 static void look_at_head(git_repo *g)
 {
-    js_buf b;
+    lq_buf b;
     if (git_ask(g, "HEAD", &b, NULL)) return;
     if (!b.n)
         pub_say(g->o,
                 "git: the remote side's HEAD names no branch that is there: a clone needs `-b %s`, "
                 "or there `git symbolic-ref HEAD %s`",
                 g->ref + strlen("refs/heads/"), g->ref);
-    free(b.data);
+    free(b.p);
 }
 
 /* Where the work is done: beside the model; where that may not be written, in a folder that goes

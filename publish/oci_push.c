@@ -241,7 +241,7 @@ static cJSON *descriptor(const char *media, const char *sha256, uint64_t bytes)
     return o;
 }
 
-static lq_status manifest_text(js_buf *b, const pub_files *fs, const char *empty_sha, lq_err *err)
+static lq_status manifest_text(lq_buf *b, const pub_files *fs, const char *empty_sha, lq_err *err)
 {
     cJSON *m = cJSON_CreateObject(), *layers;
     cJSON_AddNumberToObject(m, "schemaVersion", 2);
@@ -257,16 +257,16 @@ static lq_status manifest_text(js_buf *b, const pub_files *fs, const char *empty
     }
     lq_status s = js_canonical(b, m, err);
     cJSON_Delete(m);
-    if (!s && b->failed) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s && b->oom) s = lq_fail(err, LQ_ENOMEM, "out of memory");
     return s;
 }
 
-static lq_status put_manifest(oci_conn *c, const js_buf *b, lq_err *err)
+static lq_status put_manifest(oci_conn *c, const lq_buf *b, lq_err *err)
 {
     char url[HC_VALUE];
     hc_answer a;
     oci_url(url, sizeof url, c, "manifests/%s", c->ref);
-    const hc_body body = { .data = b->data, .bytes = b->n };
+    const hc_body body = { .data = b->p, .bytes = b->n };
     const hc_request r = {
         .method = "PUT", .url = url, .headers = { "Content-Type: " OCI_MANIFEST }, .body = &body
     };
@@ -275,21 +275,21 @@ static lq_status put_manifest(oci_conn *c, const js_buf *b, lq_err *err)
 }
 
 /* Is the manifest there, byte for byte? */
-static lq_status same_manifest(bool *same, oci_conn *c, const js_buf *b, lq_err *err)
+static lq_status same_manifest(bool *same, oci_conn *c, const lq_buf *b, lq_err *err)
 {
     char *text, digest[80];
     size_t n = 0;
     lq_status s = oci_get_manifest(&text, &n, digest, c, err);
-    *same = !s && text && n == b->n && memcmp(text, b->data, n) == 0;
+    *same = !s && text && n == b->n && memcmp(text, b->p, n) == 0;
     free(text);
     return s;
 }
 
-static lq_status push_manifest(pub_result *r, oci_conn *c, const js_buf *b, lq_err *err)
+static lq_status push_manifest(pub_result *r, oci_conn *c, const lq_buf *b, lq_err *err)
 {
     bool same = false;
     char hex[SHA_HEX];
-    sha_of(hex, b->data, b->n);
+    sha_of(hex, b->p, b->n);
     snprintf(r->digest, sizeof r->digest, "sha256:%s", hex);
     if (strchr(c->ref, ':') && strcmp(c->ref, r->digest) != 0)
         return lq_fail(err, LQ_EUSAGE,
@@ -311,7 +311,7 @@ lq_status oci_push(pub_result *r, const char *where, const pub_files *fs, const 
                    lq_err *err)
 {
     oci_conn c;
-    js_buf b = { 0 };
+    lq_buf b = { 0 };
     cJSON *state = NULL;
     pub_file empty = { .data = (uint8_t *)(uintptr_t)EMPTY, .bytes = strlen(EMPTY) };
     upload u = { .c = &c, .total = (double)pub_bytes(fs), .r = r };
@@ -330,7 +330,7 @@ lq_status oci_push(pub_result *r, const char *where, const pub_files *fs, const 
     if (!s) s = push_manifest(r, &c, &b, err);
     if (!s && o->state) unlink(o->state);
     cJSON_Delete(state);
-    free(b.data);
+    free(b.p);
     oci_close(&c);
     return s;
 }

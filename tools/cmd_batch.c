@@ -214,9 +214,9 @@ static lq_status describe_run(batch *b, char **text, lq_err *err)
     jw_key(&w, "kv_cache_dtype");
     jw_i64(&w, opt_kv(&b->o->model));
     jw_close(&w, '}');
-    jw_bytes(&w, "\n", 2); /* with the NUL */
-    *text = w.p;
-    if (!w.oom) return LQ_OK;
+    lq_buf_add(&w.b, "\n", 2); /* with the NUL */
+    *text = w.b.p;
+    if (!w.b.oom) return LQ_OK;
     jw_free(&w);
     *text = NULL;
     return lq_fail(err, LQ_ENOMEM, "out of memory");
@@ -323,8 +323,8 @@ static void add_logprobs(jw *w, const cJSON *body, const char *url, int64_t k)
         snprintf(text, sizeof text, "\"logprobs\":true,\"top_logprobs\":%d,", (int)k);
     else if (!js_get(body, "logprobs"))
         snprintf(text, sizeof text, "\"logprobs\":%d,", (int)k);
-    jw_text(w, text);
-    if (!js_get(body, "return_token_ids")) jw_text(w, "\"return_token_ids\":true,");
+    lq_buf_puts(&w->b, text);
+    if (!js_get(body, "return_token_ids")) lq_buf_puts(&w->b, "\"return_token_ids\":true,");
 }
 
 static lq_status read_request(const batch *b, slot *t, const char *line, size_t n, jw *body,
@@ -348,10 +348,10 @@ static lq_status read_request(const batch *b, slot *t, const char *line, size_t 
     const cJSON *v = js_get(*doc, "body");
     text = js_member_source(line, n, "body", &len);
     if (!cJSON_IsObject(v) || !text) return lq_fail(err, LQ_EVALUE, "body: expected an object");
-    jw_bytes(body, "{", 1);
+    lq_buf_add(&body->b, "{", 1);
     if (v->child) add_logprobs(body, v, *url, b->o->logprobs);
-    jw_bytes(body, text + 1, len - 1);
-    return body->oom ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
+    lq_buf_add(&body->b, text + 1, len - 1);
+    return body->b.oom ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
 }
 
 static lq_status batch_submit(batch *b, slot *t, uint64_t tag, size_t n, lq_err *err)
@@ -361,7 +361,7 @@ static lq_status batch_submit(batch *b, slot *t, uint64_t tag, size_t n, lq_err 
     const char *url = NULL;
     lq_err why = { "" };
     lq_status s = read_request(b, t, b->line, n, &body, &url, &doc, &why);
-    if (!s) s = lm_submit(b->l, url, body.p, body.n, tag, &why);
+    if (!s) s = lm_submit(b->l, url, body.b.p, body.b.n, tag, &why);
     if (s == LQ_ENOMEM) {
         *err = why;
     } else if (s) {
@@ -418,10 +418,10 @@ static lq_status write_answer(batch *b, const slot *t, int64_t number, lq_err *e
         jw_cstr(&w, NULL);
     }
     jw_close(&w, '}');
-    jw_bytes(&w, "\n", 1);
+    lq_buf_add(&w.b, "\n", 1);
     lq_status s =
-        w.oom || (!t->error && !t->a.body) ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
-    if (!s && fwrite(w.p, 1, w.n, b->work) != w.n)
+        w.b.oom || (!t->error && !t->a.body) ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
+    if (!s && fwrite(w.b.p, 1, w.b.n, b->work) != w.b.n)
         s = lq_fail(err, LQ_EIO, "%s: %s", b->work_path, strerror(errno));
     jw_free(&w);
     b->invalid += t->error != NULL;

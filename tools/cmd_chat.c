@@ -63,14 +63,14 @@ typedef struct {
     cJSON *messages; /* of role and content */
     bool terminal;   /* stdin and stderr are one */
     bool quit;
-    jw answer;
+    lq_buf answer;
     bool thinking, ended; /* ended: its done() was called */
     lq_status s;          /* of the answer */
     lq_err err;
     int64_t prompt_tokens, answer_tokens;
     double t_start, t_first, t_last; /* of the question; of the first and the last of its tokens */
     int64_t n_asked, n_unanswered;   /* the latter: not at all, or not to the end */
-    jw in;                           /* what was read of stdin; from in_at on nobody has looked */
+    lq_buf in;                       /* what was read of stdin; from in_at on nobody has looked */
     size_t in_at;
     bool in_ended;
     int64_t n_lines; /* of stdin, so far */
@@ -175,7 +175,7 @@ static void take_text(chat *h, const cJSON *delta)
     if (!text || !text[0]) return;
     if (h->thinking) fputc('\n', stderr);
     h->thinking = false;
-    jw_text(&h->answer, text);
+    lq_buf_puts(&h->answer, text);
     fputs(text, stdout);
     fflush(stdout);
 }
@@ -225,7 +225,7 @@ static void say_usage(const chat *h)
  * but for want of memory: what went wrong is said, h->s keeps it. */
 static lq_status answer(chat *h, lq_err *err)
 {
-    jw_clear(&h->answer);
+    lq_buf_clear(&h->answer);
     h->s = LQ_OK;
     h->thinking = h->ended = false;
     h->prompt_tokens = h->answer_tokens = 0;
@@ -250,7 +250,7 @@ static lq_status answer(chat *h, lq_err *err)
     const size_t n = h->answer.n;
     if (n && h->answer.p[n - 1] != '\n') putchar('\n');
     fflush(stdout);
-    jw_bytes(&h->answer, "", 1);
+    lq_buf_add(&h->answer, "", 1);
     if (h->answer.oom) return lq_fail(err, LQ_ENOMEM, "out of memory");
     if (h->s)
         say_wrong(h, "%s", h->err.msg);
@@ -395,7 +395,7 @@ static bool read_more(chat *h)
         if (h->in_at) memmove(h->in.p, h->in.p + h->in_at, h->in.n - h->in_at);
         h->in.n -= h->in_at;
         h->in_at = 0;
-        jw_bytes(&h->in, piece, (size_t)n);
+        lq_buf_add(&h->in, piece, (size_t)n);
         return !h->in.oom;
     }
     return false;
@@ -427,23 +427,23 @@ static bool next_line(chat *h, const char **line, size_t *n, lq_status *s, lq_er
 }
 
 /* One message into *text: a line and those that it goes on in. False: no more. */
-static bool read_message(chat *h, jw *text, lq_status *s, lq_err *err)
+static bool read_message(chat *h, lq_buf *text, lq_status *s, lq_err *err)
 {
     const char *line;
     size_t n;
-    jw_clear(text);
+    lq_buf_clear(text);
     for (const char *prompt = "> ";; prompt = "... ") {
         if (h->terminal) fputs(prompt, stderr);
         if (!next_line(h, &line, &n, s, err)) return text->n > 0 && !*s && !is_over(h);
         const bool more = n && line[n - 1] == '\\';
-        jw_bytes(text, line, more ? n - 1 : n);
+        lq_buf_add(text, line, more ? n - 1 : n);
         if (!more) return true;
-        jw_text(text, "\n");
+        lq_buf_puts(text, "\n");
     }
 }
 
 /* Bytes that no message can have, or that a terminal's own line editing leaves behind. */
-static bool is_sendable(const chat *h, const jw *text)
+static bool is_sendable(const chat *h, const lq_buf *text)
 {
     for (size_t i = 0; i < text->n;) {
         const size_t k = lq_utf8_len((const uint8_t *)text->p + i, text->n - i);
@@ -464,14 +464,14 @@ static bool is_sendable(const chat *h, const jw *text)
     return true;
 }
 
-static lq_status take_message(chat *h, jw *text, lq_err *err)
+static lq_status take_message(chat *h, lq_buf *text, lq_err *err)
 {
     if (!text->oom && !is_sendable(h, text)) {
         h->n_asked++;
         h->n_unanswered++;
         return LQ_OK;
     }
-    jw_bytes(text, "", 1);
+    lq_buf_add(text, "", 1);
     if (text->oom) return lq_fail(err, LQ_ENOMEM, "out of memory");
     if (text->p[0] == '/' && text->p[1] != '/') return run_command(h, text->p, err);
     if (!text->p[strspn(text->p, " \t\n")]) return LQ_OK;
@@ -481,11 +481,11 @@ static lq_status take_message(chat *h, jw *text, lq_err *err)
 
 static lq_status talk(chat *h, lq_err *err)
 {
-    jw text = { 0 };
+    lq_buf text = { 0 };
     lq_status s = LQ_OK;
     while (!s && !h->quit && !is_over(h) && read_message(h, &text, &s, err))
         s = take_message(h, &text, err);
-    jw_free(&text);
+    lq_buf_free(&text);
     if (s) return s;
     if (lq_stopped(h->c->job) || (interrupted && !h->terminal))
         return lq_fail(err, LQ_EINTR, "interrupted");
@@ -553,8 +553,8 @@ static lq_status chat_run(const cmd_ctx *c, const void *opts, lq_err *err)
     client_close(h.client);
     local_close(l);
     cJSON_Delete(h.messages);
-    jw_free(&h.answer);
-    jw_free(&h.in);
+    lq_buf_free(&h.answer);
+    lq_buf_free(&h.in);
     free(h.model);
     return s;
 }

@@ -272,10 +272,10 @@ static lq_status print_object(const char *title, const cJSON *o, lq_err *err)
     lq_status s = LQ_OK;
     if (o) printf("%s\n", title);
     for (const cJSON *m = o ? o->child : NULL; m && !s; m = m->next) {
-        js_buf b = { 0 };
+        lq_buf b = { 0 };
         s = js_canonical(&b, m, err);
-        if (!s) printf("  %-20s %.*s\n", m->string, (int)b.n, b.data);
-        free(b.data);
+        if (!s) printf("  %-20s %.*s\n", m->string, (int)b.n, b.p);
+        free(b.p);
     }
     return s;
 }

@@ -39,7 +39,7 @@ static void put_ids(jw *out, const char *key, const int32_t *ids, size_t n)
 
 /* What a stream emits at each id; what is left at the end comes with the last one. All of it
  * together, into `whole`, is the decoded text. */
-static lq_status put_deltas(jw *deltas, jw *whole, const tok_tokenizer *t, const int32_t *ids,
+static lq_status put_deltas(jw *deltas, lq_buf *whole, const tok_tokenizer *t, const int32_t *ids,
                             size_t n, lq_err *err)
 {
     tok_stream *d = NULL;
@@ -52,11 +52,11 @@ static lq_status put_deltas(jw *deltas, jw *whole, const tok_tokenizer *t, const
         s = tok_stream_push(d, ids[i], &delta, &n_delta, err);
         if (s) break;
         from = whole->n;
-        jw_bytes(whole, delta, n_delta);
+        lq_buf_add(whole, delta, n_delta);
         if (i + 1 < n) jw_str(deltas, delta, n_delta);
     }
     if (!s) s = tok_stream_flush(d, &delta, &n_delta, err);
-    if (!s) jw_bytes(whole, delta, n_delta);
+    if (!s) lq_buf_add(whole, delta, n_delta);
     if (!s && whole->oom) s = lq_fail(err, LQ_ENOMEM, "out of memory");
     if (!s && n) jw_str(deltas, whole->n ? whole->p + from : "", whole->n - from);
     jw_close(deltas, ']');
@@ -88,7 +88,8 @@ static bool any_special(const tok_tokenizer *t, const int32_t *ids, size_t n)
  * text that leaves them out is the same. */
 static lq_status put_texts(jw *out, const answerer *a, const int32_t *ids, size_t n, lq_err *err)
 {
-    jw deltas = { 0 }, text = { 0 };
+    jw deltas = { 0 };
+    lq_buf text = { 0 };
     const bool skip_apart = (a->fields & DECODED_SKIP) && any_special(a->t, ids, n);
     const unsigned whole = skip_apart ? DECODED | DELTAS : DECODED | DELTAS | DECODED_SKIP;
     lq_status s = LQ_OK;
@@ -103,10 +104,10 @@ static lq_status put_texts(jw *out, const answerer *a, const int32_t *ids, size_
         jw_key(out, "decoded_skip");
         jw_str(out, p, text.n);
     }
-    if (!s && (a->fields & DELTAS)) jw_json(out, deltas.p, deltas.n);
-    if (!s && deltas.oom) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s && (a->fields & DELTAS)) jw_json(out, deltas.b.p, deltas.b.n);
+    if (!s && deltas.b.oom) s = lq_fail(err, LQ_ENOMEM, "out of memory");
     jw_free(&deltas);
-    jw_free(&text);
+    lq_buf_free(&text);
     return s;
 }
 

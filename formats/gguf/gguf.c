@@ -1,6 +1,7 @@
 /* formats/gguf/gguf.c */
 #include "formats/gguf/gguf.h"
 #include "base/json.h"
+#include "base/json_write.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -455,17 +456,17 @@ bool gguf_str(gguf_file *f, const char *key, const char **v)
 
 lq_hash gguf_tensors_hash(const gguf_tensor *t, size_t n)
 {
-    js_buf b = { 0 };
+    lq_buf b = { 0 };
     for (size_t i = 0; i < n; i++) {
         js_put_str(&b, t[i].name);
         js_put_i64(&b, t[i].type);
         for (int d = 0; d < t[i].n_dims; d++) {
-            js_puts(&b, d ? "," : ":");
+            lq_buf_puts(&b, d ? "," : ":");
             js_put_i64(&b, t[i].shape[d]);
         }
-        js_puts(&b, "\n");
+        lq_buf_puts(&b, "\n");
     }
-    const lq_hash h = lq_hash_bytes(b.data, b.failed ? 0 : b.n);
-    free(b.data);
+    const lq_hash h = lq_hash_bytes(b.p, b.oom ? 0 : b.n);
+    free(b.p);
     return h;
 }

@@ -13,27 +13,27 @@
 enum { VARINT = 0, LENGTH = 2, FIXED32 = 5 }; /* wire types */
 enum { BPE = 2, BYTE = 6 };
 
-static void put_varint(js_buf *b, uint64_t v)
+static void put_varint(lq_buf *b, uint64_t v)
 {
     for (; v >= 0x80; v >>= 7)
-        js_put(b, &(char){ (char)((v & 0x7f) | 0x80) }, 1);
-    js_put(b, &(char){ (char)v }, 1);
+        lq_buf_add(b, &(char){ (char)((v & 0x7f) | 0x80) }, 1);
+    lq_buf_add(b, &(char){ (char)v }, 1);
 }
 
-static void put_key(js_buf *b, unsigned field, unsigned wire) { put_varint(b, field << 3 | wire); }
+static void put_key(lq_buf *b, unsigned field, unsigned wire) { put_varint(b, field << 3 | wire); }
 
-static void put_number(js_buf *b, unsigned field, uint64_t v)
+static void put_number(lq_buf *b, unsigned field, uint64_t v)
 {
     put_key(b, field, VARINT);
     put_varint(b, v);
 }
 
-static void put_message(js_buf *b, unsigned field, const js_buf *m)
+static void put_message(lq_buf *b, unsigned field, const lq_buf *m)
 {
     put_key(b, field, LENGTH);
     put_varint(b, m->n);
-    js_put(b, m->data ? m->data : "", m->n);
-    b->failed = b->failed || m->failed;
+    lq_buf_add(b, m->p ? m->p : "", m->n);
+    b->oom = b->oom || m->oom;
 }
 
 /* An array of one number of this type for each token; NULL: there is none. */
@@ -49,7 +49,7 @@ bool gguf_is_sentencepiece(gguf_file *f)
     return gguf_str(f, "tokenizer.ggml.model", &model) && strcmp(model, "llama") == 0;
 }
 
-lq_status gguf_sentencepiece(js_buf *b, gguf_file *f, const char **why, lq_err *err)
+lq_status gguf_sentencepiece(lq_buf *b, gguf_file *f, const char **why, lq_err *err)
 {
     const gguf_kv *tokens = gguf_get(f, "tokenizer.ggml.tokens");
     if (tokens && (!tokens->array || tokens->type != GGUF_STRING)) tokens = NULL;
@@ -62,7 +62,7 @@ lq_status gguf_sentencepiece(js_buf *b, gguf_file *f, const char **why, lq_err *
                      : NULL;
     if (*why) return LQ_OK;
     bool bytes = false, prefix = true;
-    js_buf m = { 0 };
+    lq_buf m = { 0 };
     const uint8_t *at = tokens->data;
     for (uint64_t i = 0; i < n; i++) {
         const gguf_text t = gguf_next(&at);
@@ -71,9 +71,9 @@ lq_status gguf_sentencepiece(js_buf *b, gguf_file *f, const char **why, lq_err *
         m.n = 0;
         put_key(&m, 1, LENGTH);
         put_varint(&m, t.n);
-        js_put(&m, t.s, t.n);
+        lq_buf_add(&m, t.s, t.n);
         put_key(&m, 2, FIXED32);
-        js_put(&m, (const char *)scores->data + 4 * i, 4);
+        lq_buf_add(&m, (const char *)scores->data + 4 * i, 4);
         put_number(&m, 3, (uint64_t)type);
         put_message(b, 1, &m);
     }
@@ -87,6 +87,6 @@ lq_status gguf_sentencepiece(js_buf *b, gguf_file *f, const char **why, lq_err *
     put_number(&m, 4, 0);
     put_number(&m, 5, 1);
     put_message(b, 3, &m);
-    free(m.data);
-    return b->failed ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
+    free(m.p);
+    return b->oom ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
 }

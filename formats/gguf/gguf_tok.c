@@ -2,6 +2,7 @@
 #include "formats/gguf/gguf_tok.h"
 
 #include "base/json.h"
+#include "base/json_write.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>
@@ -32,7 +33,7 @@ const char *gguf_pre_for(const char *regex)
 }
 
 typedef struct {
-    js_buf *b;
+    lq_buf *b;
     lq_status st;
     lq_err *err;
 } out;
@@ -69,16 +70,16 @@ static void put_added(out *o, const gguf_file *f, const gguf_kv *tokens)
         const gguf_text t = gguf_next(&at);
         const int64_t type = gguf_int_at(types, i);
         if ((type != CONTROL && type != USER_DEFINED) || !t.n) continue;
-        js_puts(o->b, first ? "" : ",");
+        lq_buf_puts(o->b, first ? "" : ",");
         first = false;
-        js_puts(o->b, "{\"id\":");
+        lq_buf_puts(o->b, "{\"id\":");
         js_put_i64(o->b, (int64_t)i);
-        js_puts(o->b, ",\"content\":");
+        lq_buf_puts(o->b, ",\"content\":");
         put_text(o, t);
-        js_puts(o->b,
-                ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
-                "\"special\":");
-        js_puts(o->b, type == CONTROL ? "true}" : "false}");
+        lq_buf_puts(o->b,
+                    ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
+                    "\"special\":");
+        lq_buf_puts(o->b, type == CONTROL ? "true}" : "false}");
     }
 }
 
@@ -106,59 +107,59 @@ static void put_post(out *o, const gguf_file *f, const gguf_kv *tokens, bool bos
     const int64_t id[2] = { bos ? token_id(f, "tokenizer.ggml.bos_token_id", tokens) : -1,
                             eos ? token_id(f, "tokenizer.ggml.eos_token_id", tokens) : -1 };
     if (id[0] < 0 && id[1] < 0) {
-        js_puts(o->b, "null");
+        lq_buf_puts(o->b, "null");
         return;
     }
-    js_puts(o->b, "{\"type\":\"TemplateProcessing\",\"single\":[");
+    lq_buf_puts(o->b, "{\"type\":\"TemplateProcessing\",\"single\":[");
     for (int i = 0; i < 2; i++) {
         if (i == 1)
-            js_puts(o->b, id[0] >= 0 ? ",{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
-                                     : "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}");
+            lq_buf_puts(o->b, id[0] >= 0 ? ",{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
+                                         : "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}");
         if (id[i] < 0) continue;
-        js_puts(o->b, i ? ",{\"SpecialToken\":{\"id\":" : "{\"SpecialToken\":{\"id\":");
+        lq_buf_puts(o->b, i ? ",{\"SpecialToken\":{\"id\":" : "{\"SpecialToken\":{\"id\":");
         put_text(o, token_at(tokens, id[i]));
-        js_puts(o->b, ",\"type_id\":0}}");
+        lq_buf_puts(o->b, ",\"type_id\":0}}");
     }
-    js_puts(o->b,
-            "],\"pair\":[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"B\","
-            "\"type_id\":1}}],\"special_tokens\":{");
+    lq_buf_puts(
+        o->b, "],\"pair\":[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"B\","
+              "\"type_id\":1}}],\"special_tokens\":{");
     for (int i = 0, n = 0; i < 2; i++) {
         if (id[i] < 0 || (i && id[0] == id[1])) continue;
-        if (n++) js_puts(o->b, ",");
+        if (n++) lq_buf_puts(o->b, ",");
         put_text(o, token_at(tokens, id[i]));
-        js_puts(o->b, ":{\"id\":");
+        lq_buf_puts(o->b, ":{\"id\":");
         put_text(o, token_at(tokens, id[i]));
-        js_puts(o->b, ",\"ids\":[");
+        lq_buf_puts(o->b, ",\"ids\":[");
         js_put_i64(o->b, id[i]);
-        js_puts(o->b, "],\"tokens\":[");
+        lq_buf_puts(o->b, "],\"tokens\":[");
         put_text(o, token_at(tokens, id[i]));
-        js_puts(o->b, "]}");
+        lq_buf_puts(o->b, "]}");
     }
-    js_puts(o->b, "}}");
+    lq_buf_puts(o->b, "}}");
 }
 
 static void put_model(out *o, const gguf_kv *tokens, const gguf_kv *merges, bool ignore_merges)
 {
     const uint8_t *at = tokens->data;
-    js_puts(o->b, "{\"type\":\"BPE\",\"ignore_merges\":");
-    js_puts(o->b, ignore_merges ? "true" : "false");
-    js_puts(o->b, ",\"byte_fallback\":false,\"vocab\":{");
+    lq_buf_puts(o->b, "{\"type\":\"BPE\",\"ignore_merges\":");
+    lq_buf_puts(o->b, ignore_merges ? "true" : "false");
+    lq_buf_puts(o->b, ",\"byte_fallback\":false,\"vocab\":{");
     for (uint64_t i = 0; i < tokens->n && !o->st; i++) {
-        if (i) js_puts(o->b, ",");
+        if (i) lq_buf_puts(o->b, ",");
         put_text(o, gguf_next(&at));
-        js_puts(o->b, ":");
+        lq_buf_puts(o->b, ":");
         js_put_i64(o->b, (int64_t)i);
     }
-    js_puts(o->b, "},\"merges\":[");
+    lq_buf_puts(o->b, "},\"merges\":[");
     at = merges->data;
     for (uint64_t i = 0; i < merges->n && !o->st; i++) {
-        if (i) js_puts(o->b, ",");
+        if (i) lq_buf_puts(o->b, ",");
         put_text(o, gguf_next(&at));
     }
-    js_puts(o->b, "]}");
+    lq_buf_puts(o->b, "]}");
 }
 
-lq_status gguf_tokenizer(js_buf *b, gguf_file *f, const char **why, lq_err *err)
+lq_status gguf_tokenizer(lq_buf *b, gguf_file *f, const char **why, lq_err *err)
 {
     const char *model = "", *pre = "default";
     const gguf_kv *tokens = strings(f, "tokenizer.ggml.tokens");
@@ -175,32 +176,32 @@ lq_status gguf_tokenizer(js_buf *b, gguf_file *f, const char **why, lq_err *err)
                                         : NULL;
     if (*why) return LQ_OK;
     out o = { .b = b, .err = err };
-    js_puts(b, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[");
+    lq_buf_puts(b, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[");
     put_added(&o, f, tokens);
-    js_puts(b, cuts[i].nfc ? "],\"normalizer\":{\"type\":\"NFC\"}" : "],\"normalizer\":null");
-    js_puts(b, ",\"pre_tokenizer\":");
+    lq_buf_puts(b, cuts[i].nfc ? "],\"normalizer\":{\"type\":\"NFC\"}" : "],\"normalizer\":null");
+    lq_buf_puts(b, ",\"pre_tokenizer\":");
     if (cuts[i].regex) {
-        js_puts(b, "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{"
-                   "\"Regex\":");
+        lq_buf_puts(b, "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{"
+                       "\"Regex\":");
         js_put_str(b, cuts[i].regex);
-        js_puts(b, "},\"behavior\":\"Isolated\",\"invert\":false},");
+        lq_buf_puts(b, "},\"behavior\":\"Isolated\",\"invert\":false},");
     }
-    js_puts(
+    lq_buf_puts(
         b,
         "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":");
-    js_puts(b, cuts[i].regex ? "false}]}" : "true}");
-    js_puts(b, ",\"post_processor\":");
+    lq_buf_puts(b, cuts[i].regex ? "false}]}" : "true}");
+    lq_buf_puts(b, ",\"post_processor\":");
     put_post(&o, f, tokens, cuts[i].bos);
-    js_puts(b,
-            ",\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,"
-            "\"use_regex\":true},\"model\":");
+    lq_buf_puts(
+        b, ",\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,"
+           "\"use_regex\":true},\"model\":");
     put_model(&o, tokens, merges, cuts[i].ignore_merges);
-    js_puts(b, "}");
-    if (!o.st && b->failed) o.st = lq_fail(err, LQ_ENOMEM, "out of memory");
+    lq_buf_puts(b, "}");
+    if (!o.st && b->oom) o.st = lq_fail(err, LQ_ENOMEM, "out of memory");
     return o.st;
 }
 
-lq_status gguf_tokenizer_config(js_buf *b, gguf_file *f, lq_err *err)
+lq_status gguf_tokenizer_config(lq_buf *b, gguf_file *f, lq_err *err)
 {
     static const struct {
         const char *key, *id;
@@ -210,27 +211,27 @@ lq_status gguf_tokenizer_config(js_buf *b, gguf_file *f, lq_err *err)
     const gguf_kv *tokens = strings(f, "tokenizer.ggml.tokens");
     const char *template;
     out o = { .b = b, .err = err };
-    js_puts(b, "{\"tokenizer_class\":\"PreTrainedTokenizerFast\"");
+    lq_buf_puts(b, "{\"tokenizer_class\":\"PreTrainedTokenizerFast\"");
     for (size_t i = 0; i < LQ_COUNT(special) && tokens; i++) {
         const int64_t id = token_id(f, special[i].id, tokens);
         if (id < 0) continue;
-        js_puts(b, ",");
+        lq_buf_puts(b, ",");
         js_put_str(b, special[i].key);
-        js_puts(b, ":");
+        lq_buf_puts(b, ":");
         put_text(&o, token_at(tokens, id));
     }
     if (gguf_is_sentencepiece(f)) { /* a tokenizer.model does not say */
         bool bos = true, eos = false;
         gguf_bool(f, "tokenizer.ggml.add_bos_token", &bos);
         gguf_bool(f, "tokenizer.ggml.add_eos_token", &eos);
-        js_puts(b, bos ? ",\"add_bos_token\":true" : ",\"add_bos_token\":false");
-        js_puts(b, eos ? ",\"add_eos_token\":true" : ",\"add_eos_token\":false");
+        lq_buf_puts(b, bos ? ",\"add_bos_token\":true" : ",\"add_bos_token\":false");
+        lq_buf_puts(b, eos ? ",\"add_eos_token\":true" : ",\"add_eos_token\":false");
     }
     if (gguf_str(f, "tokenizer.chat_template", &template)) {
-        js_puts(b, ",\"chat_template\":");
+        lq_buf_puts(b, ",\"chat_template\":");
         put_text(&o, (gguf_text){ template, strlen(template) });
     }
-    js_puts(b, "}");
-    if (!o.st && b->failed) o.st = lq_fail(err, LQ_ENOMEM, "out of memory");
+    lq_buf_puts(b, "}");
+    if (!o.st && b->oom) o.st = lq_fail(err, LQ_ENOMEM, "out of memory");
     return o.st;
 }

@@ -16,7 +16,7 @@ static bool plain_line(const char *s, size_t n)
 
 lq_status fm_lines(char **out, const char *card, size_t n, const char *key, lq_err *err)
 {
-    js_buf b = { 0 };
+    lq_buf b = { 0 };
     const size_t k = strlen(key);
     bool in_key = false;
     *out = NULL;
@@ -28,15 +28,15 @@ lq_status fm_lines(char **out, const char *card, size_t n, const char *key, lq_e
         const bool more = len && (*line == ' ' || *line == '-');
         if (!more) in_key = len > k && memcmp(line, key, k) == 0 && line[k] == ':';
         if (!in_key || len > 300 || !plain_line(line, len)) continue;
-        js_put(&b, line, len);
-        js_puts(&b, "\n");
+        lq_buf_add(&b, line, len);
+        lq_buf_puts(&b, "\n");
     }
-    js_put(&b, "", 1);
-    if (!b.failed && b.n > 1)
-        *out = b.data;
+    lq_buf_add(&b, "", 1);
+    if (!b.oom && b.n > 1)
+        *out = b.p;
     else
-        free(b.data);
-    return b.failed ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
+        free(b.p);
+    return b.oom ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
 }
 
 bool fm_is_word(const char *s)

@@ -2,6 +2,7 @@
 #include "formats/hf/safetensors.h"
 
 #include "base/json.h"
+#include "base/json_write.h"
 #include "base/utf8.h"
 
 #include <inttypes.h>
@@ -245,10 +246,10 @@ static int by_file_order(const void *a, const void *b)
     return rx != ry ? ry - rx : strcmp(x->t.name, y->t.name);
 }
 
-static lq_status build_header(js_buf *b, const ordered *list, size_t n, lq_err *err)
+static lq_status build_header(lq_buf *b, const ordered *list, size_t n, lq_err *err)
 {
     size_t at = 0;
-    js_puts(b, "{\"__metadata__\":{\"format\":\"pt\"}");
+    lq_buf_puts(b, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (size_t i = 0; i < n; i++) {
         const st_tensor *t = &list[i].t;
         size_t want;
@@ -259,26 +260,26 @@ static lq_status build_header(js_buf *b, const ordered *list, size_t n, lq_err *
             return lq_fail(err, LQ_EVALUE, "tensor '%.100s': expected a name of UTF-8", t->name);
         if (i && list[i - 1].t.dtype == t->dtype && strcmp(list[i - 1].t.name, t->name) == 0)
             return lq_fail(err, LQ_EVALUE, "tensor '%.100s': named twice", t->name);
-        js_puts(b, ",");
+        lq_buf_puts(b, ",");
         js_put_str(b, t->name);
-        js_puts(b, ":{\"dtype\":");
+        lq_buf_puts(b, ":{\"dtype\":");
         js_put_str(b, lq_dtype_st(t->dtype));
-        js_puts(b, ",\"shape\":[");
+        lq_buf_puts(b, ",\"shape\":[");
         for (int k = 0; k < t->n_dims; k++) {
-            if (k) js_puts(b, ",");
+            if (k) lq_buf_puts(b, ",");
             js_put_i64(b, t->shape[k]);
         }
-        js_puts(b, "],\"data_offsets\":[");
+        lq_buf_puts(b, "],\"data_offsets\":[");
         js_put_i64(b, (int64_t)at);
-        js_puts(b, ",");
+        lq_buf_puts(b, ",");
         if (!lq_add(at, want, &at)) return lq_fail(err, LQ_ESHAPE, "tensors: too many bytes");
         js_put_i64(b, (int64_t)at);
-        js_puts(b, "]}");
+        lq_buf_puts(b, "]}");
     }
-    js_puts(b, "}");
-    while (b->n % 8 && !b->failed)
-        js_puts(b, " ");
-    if (b->failed) return lq_fail(err, LQ_ENOMEM, "no memory for the header");
+    lq_buf_puts(b, "}");
+    while (b->n % 8 && !b->oom)
+        lq_buf_puts(b, " ");
+    if (b->oom) return lq_fail(err, LQ_ENOMEM, "no memory for the header");
     if (b->n > ST_MAX_HEADER)
         return lq_fail(err, LQ_EVALUE, "header: expected at most %d bytes, found %zu",
                        ST_MAX_HEADER, b->n);
@@ -297,7 +298,7 @@ struct st_writer {
 static lq_status safetensors_begin(st_writer *w, const char *path, const st_tensor *tensors,
                                    size_t n, lq_err *err)
 {
-    js_buf header = { 0 };
+    lq_buf header = { 0 };
     uint8_t len[8];
     ordered *list = malloc((n + 1) * sizeof *list);
     w->at = calloc(n + 1, sizeof *w->at);
@@ -330,7 +331,7 @@ static lq_status safetensors_begin(st_writer *w, const char *path, const st_tens
     else
         s = lq_out_open(&w->out, path, err);
     if (!s) s = lq_out_write(w->out, len, sizeof len, err);
-    if (!s) s = lq_out_write(w->out, header.data, header.n, err);
+    if (!s) s = lq_out_write(w->out, header.p, header.n, err);
     for (size_t i = 0; i < n && !s; i++) { /* in file order: a pipe takes nothing else */
         const st_tensor *t = &list[i].t;
         const size_t k = list[i].given;
@@ -342,7 +343,7 @@ static lq_status safetensors_begin(st_writer *w, const char *path, const st_tens
         s = lq_out_write(w->out, t->data, t->bytes, err);
         w->left[k] = 0;
     }
-    free(header.data);
+    free(header.p);
     free(list);
     return s;
 }

@@ -274,7 +274,7 @@ static bool put_copy(cJSON *o, const char *key, const cJSON *v)
     return cJSON_AddItemToObject(o, key, cJSON_Duplicate(v, true));
 }
 
-static lq_status header_text(js_buf *text, const lqf_writer *w, lq_err *err)
+static lq_status header_text(lq_buf *text, const lqf_writer *w, lq_err *err)
 {
     cJSON *h = cJSON_CreateObject();
     bool ok = h && cJSON_AddStringToObject(h, "format", "llmq");
@@ -335,7 +335,7 @@ static void put_le(uint8_t *at, uint64_t v, int bytes)
         at[i] = (uint8_t)(v >> (8 * i));
 }
 
-static lq_status llmq_write_finish(lqf_writer *w, js_buf *text, lq_err *err)
+static lq_status llmq_write_finish(lqf_writer *w, lq_buf *text, lq_err *err)
 {
     if (w->n_blobs) qsort(w->blobs, w->n_blobs, sizeof *w->blobs, by_blob_name);
     lq_status s = check_names(w, err);
@@ -353,17 +353,17 @@ static lq_status llmq_write_finish(lqf_writer *w, js_buf *text, lq_err *err)
     put_le(pre + 24, text->n, 8);
     put_le(pre + 32, off + text->n, 8);
     lq_hash h;
-    if (!lqf_header_hash(&h, pre, text->data, text->n)) return llmq_write_no_memory(err);
+    if (!lqf_header_hash(&h, pre, text->p, text->n)) return llmq_write_no_memory(err);
     memcpy(pre + 48, h.b, sizeof h.b);
-    s = lq_out_write(w->out, text->data, text->n, err);
+    s = lq_out_write(w->out, text->p, text->n, err);
     return s ? s : lq_out_pwrite(w->out, pre, sizeof pre, 0, err);
 }
 
 lq_status lqf_commit(lqf_writer *w, lq_err *err)
 {
-    js_buf text = { 0 };
+    lq_buf text = { 0 };
     lq_status s = llmq_write_finish(w, &text, err);
-    free(text.data);
+    free(text.p);
     if (!s) {
         s = lq_out_commit(w->out, err);
         w->out = NULL;

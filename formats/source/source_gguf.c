@@ -13,18 +13,18 @@
 #include <stdlib.h>
 
 /* ---- blobs ---- */
-static lq_status add_blob(src_source *s, const char *name, const js_buf *b, lq_err *err)
+static lq_status add_blob(src_source *s, const char *name, const lq_buf *b, lq_err *err)
 {
-    char *copy = b->failed ? NULL : lq_push(&s->arena, b->n + 1);
+    char *copy = b->oom ? NULL : lq_push(&s->arena, b->n + 1);
     if (!copy) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    memcpy(copy, b->data, b->n);
+    memcpy(copy, b->p, b->n);
     s->blobs[s->n_blobs++] = (src_blob){ name, (const uint8_t *)copy, b->n };
     return LQ_OK;
 }
 
 static lq_status read_text(src_source *s, lq_err *err)
 {
-    js_buf b = { 0 };
+    lq_buf b = { 0 };
     const char *why = NULL;
     const bool pieces = gguf_is_sentencepiece(&s->gguf);
     lq_status st = pieces ? gguf_sentencepiece(&b, &s->gguf, &why, err)
@@ -34,20 +34,20 @@ static lq_status read_text(src_source *s, lq_err *err)
     b.n = 0;
     if (!st) st = gguf_tokenizer_config(&b, &s->gguf, err);
     if (!st) st = add_blob(s, "tokenizer_config.json", &b, err);
-    free(b.data);
+    free(b.p);
     return st;
 }
 
 static lq_status read_config(src_source *s, const gguf_arch *row, bool need, lq_err *err)
 {
     cJSON *j;
-    js_buf text = { 0 };
+    lq_buf text = { 0 };
     lq_status st = gguf_config(&j, &s->gguf, row, err);
     if (!st) st = arch_config_parse(&s->config, j, NULL, err);
     s->has_config = !st;
     if (!st) st = js_canonical(&text, j, err);
     if (!st) st = add_blob(s, "config.json", &text, err);
-    free(text.data);
+    free(text.p);
     cJSON_Delete(j);
     if (!st || need || st == LQ_ENOMEM) return st;
     lq_wrap(err, st, "%s", s->path);
@@ -57,7 +57,7 @@ static lq_status read_config(src_source *s, const gguf_arch *row, bool need, lq_
 /* The makers' sampling, as generation_config.json says it. Numbers are f32 there. */
 static lq_status read_sampling(src_source *s, lq_err *err)
 {
-    js_buf b = { 0 };
+    lq_buf b = { 0 };
     gen_defaults g;
     lq_err why;
     for (const gguf_sampling_key *k = gguf_sampling; k->hf; k++) {
@@ -71,16 +71,16 @@ static lq_status read_sampling(src_source *s, lq_err *err)
             snprintf(text, sizeof text, "%s\"%s\":%.7g", b.n ? "," : "{", k->hf, v);
         else
             continue;
-        js_puts(&b, text);
+        lq_buf_puts(&b, text);
     }
-    if (b.n) js_puts(&b, "}");
+    if (b.n) lq_buf_puts(&b, "}");
     lq_status st = LQ_OK;
-    if (!b.failed && gen_read(&g, (const uint8_t *)b.data, b.n, &why))
+    if (!b.oom && gen_read(&g, (const uint8_t *)b.p, b.n, &why))
         st = src_note(s, err, "the sampling that this GGUF file asks for is not used: %.300s",
                       why.msg);
-    else if (b.n || b.failed)
+    else if (b.n || b.oom)
         st = add_blob(s, "generation_config.json", &b, err);
-    free(b.data);
+    free(b.p);
     return st;
 }
 

@@ -43,15 +43,15 @@ lq_hash src_tensor_hash(const src_source *s, int64_t i)
 /* As in the header of a .llmq, where every field that gives the planes a meaning is spelled out. */
 static lq_status hash_scheme(lq_hasher *h, const src_tensor *t, lq_err *err)
 {
-    js_buf text = { 0 };
+    lq_buf text = { 0 };
     cJSON *scheme = t->plain ? lqf_scheme_json(&t->t.scheme) : NULL;
     lq_status s = LQ_OK;
     if (t->plain)
         s = scheme ? js_canonical(&text, scheme, err) : lq_fail(err, LQ_ENOMEM, "out of memory");
     cJSON_Delete(scheme);
     hash_text(h, t->plain ? "weight" : lq_dtype_text(t->raw_dtype));
-    lq_hasher_add(h, text.data, text.n);
-    free(text.data);
+    lq_hasher_add(h, text.p, text.n);
+    free(text.p);
     return s;
 }
 

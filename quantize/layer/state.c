@@ -131,11 +131,11 @@ static void load_layer(qz_state *s, int64_t layer)
 /* An empty folder of this run. */
 static lq_status start_state(const qz_state *s, const char *file, const cJSON *what, lq_err *err)
 {
-    js_buf text = { 0 };
+    lq_buf text = { 0 };
     wipe(s->dir);
     lq_status st = js_canonical(&text, what, err);
-    if (!st) st = lq_write_file(file, text.data, text.n, err);
-    free(text.data);
+    if (!st) st = lq_write_file(file, text.p, text.n, err);
+    free(text.p);
     return st;
 }
 

@@ -156,7 +156,7 @@ lq_status bpw_check(bpw_range *r, const qz_plan *plan, const qz_opts *o, lq_err 
 /* ---- the file ---- */
 static lq_status keep_choice(const table *t, const int *pick, const char *file, lq_err *err)
 {
-    js_buf text = { 0 };
+    lq_buf text = { 0 };
     cJSON *o = cJSON_CreateObject(), *a = cJSON_AddArrayToObject(o, "tensors");
     for (size_t i = 0; i < t->n; i++) {
         const int c = pick[t->item[i]];
@@ -168,9 +168,9 @@ static lq_status keep_choice(const table *t, const int *pick, const char *file, 
         cJSON_AddItemToArray(a, j);
     }
     lq_status s = a ? js_canonical(&text, o, err) : bpw_no_memory(err);
-    if (!s && text.failed) s = bpw_no_memory(err);
-    if (!s) s = lq_write_file(file, text.data, text.n, err);
-    free(text.data);
+    if (!s && text.oom) s = bpw_no_memory(err);
+    if (!s) s = lq_write_file(file, text.p, text.n, err);
+    free(text.p);
     cJSON_Delete(o);
     return s;
 }

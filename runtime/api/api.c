@@ -31,7 +31,7 @@ lq_status api_open(api **out, const api_opts *o, lq_err *err)
     lq_status s = copy_names(a, err);
     if (!s) {
         met_labels(&a->labels, a->names[0]);
-        jw_bytes(&a->labels, "", 1);
+        lq_buf_add(&a->labels, "", 1);
         if (!a->met || a->labels.oom) s = lq_fail(err, LQ_ENOMEM, "out of memory");
     }
     if (s) {
@@ -47,7 +47,7 @@ void api_close(api *a)
     pthread_mutex_destroy(&a->mu);
     met_free(a->met);
     gr_cache_close(a->grammars);
-    jw_free(&a->labels);
+    lq_buf_free(&a->labels);
     for (int i = 0; a->names && a->names[i]; i++)
         free(a->names[i]);
     free(a->names);

@@ -4,10 +4,10 @@
 
 void api_reply(http_req *r, int status, jw *w)
 {
-    if (w->oom)
+    if (w->b.oom)
         http_error(r, 503, NULL, NULL, "out of memory");
     else
-        http_reply(r, status, w->p, w->n, NULL);
+        http_reply(r, status, w->b.p, w->b.n, NULL);
     jw_free(w);
 }
 

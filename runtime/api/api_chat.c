@@ -18,21 +18,21 @@ static lq_status bad_message(api_error *e, int i, const char *what, const cJSON 
 /* Replaces an array of text parts by the string that they make, joined by newlines. */
 static lq_status join_parts(cJSON *content, int i, api_error *e)
 {
-    jw w = { 0 };
+    lq_buf w = { 0 };
     for (const cJSON *c = content->child; c; c = c->next) {
         const cJSON *type = js_get(c, "type"), *text = js_get(c, "text");
         if (!cJSON_IsString(type) || strcmp(type->valuestring, "text") != 0 ||
             !cJSON_IsString(text)) {
-            jw_free(&w);
+            lq_buf_free(&w);
             return bad_message(e, i, "content parts {\"type\": \"text\", \"text\": ...}",
                                cJSON_IsString(type) ? type : c);
         }
-        if (c != content->child) jw_text(&w, "\n");
-        jw_text(&w, text->valuestring);
+        if (c != content->child) lq_buf_puts(&w, "\n");
+        lq_buf_puts(&w, text->valuestring);
     }
-    jw_bytes(&w, "", 1);
+    lq_buf_add(&w, "", 1);
     cJSON *joined = w.oom ? NULL : cJSON_CreateString(w.p);
-    jw_free(&w);
+    lq_buf_free(&w);
     if (!joined) return api_no_memory(e);
     /* the array node becomes the string; its children go with `joined` */
     cJSON *parts = content->child;

@@ -28,7 +28,7 @@ static void normalize(float *v, int64_t n)
 static void write_base64(jw *w, const uint8_t *p, size_t n)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    jw t = { 0 };
+    lq_buf t = { 0 };
     for (size_t i = 0; i < n; i += 3) {
         uint32_t left = (uint32_t)(n - i < 3 ? n - i : 3), x = (uint32_t)p[i] << 16;
         if (left > 1) x |= (uint32_t)p[i + 1] << 8;
@@ -37,11 +37,11 @@ static void write_base64(jw *w, const uint8_t *p, size_t n)
                          digits[x & 63] };
         for (uint32_t k = left + 1; k < 4; k++)
             four[k] = '=';
-        jw_bytes(&t, four, 4);
+        lq_buf_add(&t, four, 4);
     }
     jw_str(w, t.p ? t.p : "", t.n);
-    w->oom |= t.oom;
-    jw_free(&t);
+    w->b.oom |= t.oom;
+    lq_buf_free(&t);
 }
 
 static void write_vector(jw *w, const float *v, int64_t n, bool base64)
@@ -63,7 +63,7 @@ static void write_vector(jw *w, const float *v, int64_t n, bool base64)
     if (bytes)
         write_base64(w, bytes, (size_t)n * 4);
     else
-        w->oom = true;
+        w->b.oom = true;
     free(bytes);
 }
 
@@ -75,10 +75,10 @@ void gen_write_embeddings(gen *g, jw *w)
     jw_cstr(w, "list");
     jw_key(w, "data");
     jw_open(w, '[');
-    for (int i = 0; i < g->n_choices && !w->oom; i++) {
+    for (int i = 0; i < g->n_choices && !w->b.oom; i++) {
         gen_choice *c = &g->choices[i];
-        w->oom |= c->text.oom || !c->vector;
-        if (w->oom) break;
+        w->b.oom |= c->text.oom || !c->vector;
+        if (w->b.oom) break;
         normalize(c->vector, n);
         jw_open(w, '{');
         jw_key(w, "object");

@@ -40,11 +40,11 @@ static void gen_free(void *user)
     unlink_gen(g);
     for (int i = 0; g->choices && i < g->n_choices; i++) {
         gen_choice *c = &g->choices[i];
-        jw *all[] = { &c->text,    &c->ids,        &c->lp_tokens, &c->lp_values,
-                      &c->lp_tops, &c->lp_offsets, &c->lp_content };
+        jw *all[] = { &c->ids,        &c->lp_tokens,  &c->lp_values, &c->lp_tops,
+                      &c->lp_offsets, &c->lp_content, &c->prompt_lp };
         for (size_t k = 0; k < LQ_COUNT(all); k++)
             jw_free(all[k]);
-        jw_free(&c->prompt_lp);
+        lq_buf_free(&c->text);
         tok_stream_free(c->offsets);
         gen_free_parts(c);
         free(c->vector);
@@ -243,9 +243,10 @@ static api_error too_much_memory(void)
 static void hold_answer(gen_choice *c)
 {
     enum { STEP = 4096, COPIES = 4 };
-    const jw *const all[] = { &c->text,      &c->ids,        &c->lp_tokens,  &c->lp_values,
-                              &c->lp_tops,   &c->lp_offsets, &c->lp_content, &c->prompt_lp,
-                              &c->reasoning, &c->calls,      &c->args };
+    const lq_buf *const all[] = { &c->text,         &c->ids.b,       &c->lp_tokens.b,
+                                  &c->lp_values.b,  &c->lp_tops.b,   &c->lp_offsets.b,
+                                  &c->lp_content.b, &c->prompt_lp.b, &c->reasoning,
+                                  &c->calls.b,      &c->args };
     size_t n = 0;
     for (size_t i = 0; i < LQ_COUNT(all); i++)
         n += all[i]->cap;
@@ -267,7 +268,7 @@ static void on_event(void *user, const eng_event *e)
     hold_answer(c);
     if (e->n_ids) observe_tokens(c, e->n_ids, now);
     if (e->finish) take_finish(c, e);
-    bool due = c->text.n > 0 || c->reasoning.n > 0 || c->calls.n > 0 ||
+    bool due = c->text.n > 0 || c->reasoning.n > 0 || c->calls.b.n > 0 ||
                (e->finish && e->finish != ENG_CANCELLED);
     if (g->p.stream && due && !atomic_load(&g->failed) && !atomic_load(&g->gone) &&
         !gen_write_chunk(c))
@@ -526,13 +527,13 @@ static lq_status prepare_echo(gen_choice *c, lq_err *err)
     const tok_tokenizer *tok = g->a->m.tok;
     lq_status s = LQ_OK;
     if (g->p.echo && p->text) {
-        jw_text(&c->text, p->text);
+        lq_buf_puts(&c->text, p->text);
     } else if (g->p.echo && tok) {
         char *text;
         size_t n;
         s = tok_decode(tok, p->ids, p->n, g->p.skip_special, &text, &n, err);
         if (s) return s;
-        jw_bytes(&c->text, text, n);
+        lq_buf_add(&c->text, text, n);
         free(text);
     }
     if (g->kind == API_CHAT || g->p.logprobs < 0 || !tok) return s;

@@ -19,12 +19,14 @@ typedef struct {
     jw prompt_lp;       /* prompt_logprobs, of sample 0 */
     uint64_t id;        /* the engine's, valid once `submitted` */
     atomic_bool submitted;
-    jw text, ids;
+    lq_buf text;
+    jw ids;
     jw lp_tokens, lp_values, lp_tops, lp_offsets; /* completions */
     jw lp_content;                                /* chat */
     /* a chat's answer with parts (api_parts.c); out NULL: all of it is text */
     chat_out *out;
-    jw reasoning, calls, args; /* calls: a JSON list without brackets; args: of the open call */
+    lq_buf reasoning, args; /* args: of the open call */
+    jw calls;               /* a JSON list without brackets */
     int n_calls;
     bool in_call;
     float *vector;       /* [api_model.hidden] an embedding's, not yet of length 1; malloc'd */

@@ -13,7 +13,7 @@ struct api {
     api_opts o;
     char **names;
     metrics *met;
-    jw labels;       /* on every line of /metrics; NUL-terminated */
+    lq_buf labels;   /* on every line of /metrics; NUL-terminated */
     double started;  /* monotonic seconds */
     int64_t created; /* Unix seconds */
     _Atomic double progress;

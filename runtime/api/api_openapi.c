@@ -77,7 +77,7 @@ void api_get_openapi(void *app, http_req *r)
         while (i < LQ_COUNT(markers) &&
                (strlen(markers[i].marker) != n || memcmp(at, markers[i].marker, n) != 0))
             i++;
-        jw_bytes(&w, from, (size_t)(at - from));
+        lq_buf_add(&w.b, from, (size_t)(at - from));
         w.comma = false;
         if (i < LQ_COUNT(markers))
             markers[i].put(&w, app);
@@ -85,6 +85,6 @@ void api_get_openapi(void *app, http_req *r)
             put_route(&w, r, at + 2, n - 3);
         from = at += n;
     }
-    jw_text(&w, from);
+    lq_buf_puts(&w.b, from);
     api_reply(r, 200, &w);
 }

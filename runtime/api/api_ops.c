@@ -6,12 +6,12 @@ void api_get_root(void *app, http_req *r)
     (void)app;
     size_t n;
     const http_route *t = http_routes(r, &n);
-    jw w = { 0 };
-    jw_text(&w, "llmq: an OpenAI-compatible server. Routes:\n");
+    lq_buf w = { 0 };
+    lq_buf_puts(&w, "llmq: an OpenAI-compatible server. Routes:\n");
     for (size_t i = 0; i < n; i++)
-        jw_printf(&w, "%-6s %-28s %s\n", t[i].method, t[i].path, t[i].text);
+        lq_buf_printf(&w, "%-6s %-28s %s\n", t[i].method, t[i].path, t[i].text);
     http_reply(r, 200, w.p, w.n, &(http_extra){ .type = "text/plain; charset=utf-8" });
-    jw_free(&w);
+    lq_buf_free(&w);
 }
 
 /* Zeros until the model is there. */
@@ -127,28 +127,29 @@ void api_get_load(void *app, http_req *r)
     api_reply(r, 200, &w);
 }
 
-static void write_config(jw *w, const api *a)
+static void write_config(lq_buf *w, const api *a)
 {
-    jw labels = { 0 };
-    jw_printf(&labels, "block_size=\"%lld\",num_gpu_blocks=\"%lld\",", (long long)a->m.block_size,
-              (long long)a->m.kv_blocks);
-    jw_bytes(&labels, a->labels.p, a->labels.n); /* with its NUL */
+    lq_buf labels = { 0 };
+    lq_buf_printf(&labels, "block_size=\"%lld\",num_gpu_blocks=\"%lld\",",
+                  (long long)a->m.block_size, (long long)a->m.kv_blocks);
+    lq_buf_add(&labels, a->labels.p, a->labels.n); /* with its NUL */
     if (labels.oom)
         w->oom = true;
     else
         met_write_one(w, "gauge", "vllm:cache_config_info", "The cache's settings.", labels.p, 1);
-    jw_free(&labels);
+    lq_buf_free(&labels);
 }
 
 /* vllm:spec_decode_num_accepted_tokens_per_pos, of the places that guesses have reached. */
-static void write_accepted(jw *w, const char *labels, const eng_stats *s)
+static void write_accepted(lq_buf *w, const char *labels, const eng_stats *s)
 {
     static const char name[] = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
-    jw_printf(w, "# HELP %s Tokens guessed right, by the place of the guess.\n# TYPE %s counter\n",
-              name, name);
+    lq_buf_printf(w,
+                  "# HELP %s Tokens guessed right, by the place of the guess.\n# TYPE %s counter\n",
+                  name, name);
     for (size_t i = 0; i < LQ_COUNT(s->right_at) && (i == 0 || s->right_at[i]); i++)
-        jw_printf(w, "%s{%s,position=\"%zu\"} %llu\n", name, labels, i,
-                  (unsigned long long)s->right_at[i]);
+        lq_buf_printf(w, "%s{%s,position=\"%zu\"} %llu\n", name, labels, i,
+                      (unsigned long long)s->right_at[i]);
 }
 
 void api_get_metrics(void *app, http_req *r)
@@ -211,7 +212,7 @@ void api_get_metrics(void *app, http_req *r)
         { "counter", "llmq:http_slow_readers_total", "Streams cut: not read fast enough.",
           (double)h.overflows },
     };
-    jw w = { 0 };
+    lq_buf w = { 0 };
     for (size_t i = 0; i < LQ_COUNT(rows); i++)
         met_write_one(&w, rows[i].type, rows[i].name, rows[i].help, labels, rows[i].v);
     write_accepted(&w, labels, &s);
@@ -222,5 +223,5 @@ void api_get_metrics(void *app, http_req *r)
     else
         http_reply(r, 200, w.p, w.n,
                    &(http_extra){ .type = "text/plain; version=0.0.4; charset=utf-8" });
-    jw_free(&w);
+    lq_buf_free(&w);
 }

@@ -624,10 +624,10 @@ static void write_bounds(jw *w, const row *t)
 {
     const bool text = t->type == T_STR;
     jw_key(w, text ? "minLength" : t->above ? "exclusiveMinimum" : "minimum");
-    jw_printf(w, "%.17g", t->lo);
+    lq_buf_printf(&w->b, "%.17g", t->lo);
     w->comma = true;
     jw_key(w, text ? "maxLength" : "maximum");
-    jw_printf(w, "%.17g", t->hi);
+    lq_buf_printf(&w->b, "%.17g", t->hi);
     w->comma = true;
 }
 

@@ -181,7 +181,7 @@ void gen_end_call(gen_choice *c)
     jw_str(&c->calls, c->args.p ? c->args.p : "", c->args.n);
     jw_close(&c->calls, '}');
     jw_close(&c->calls, '}');
-    jw_clear(&c->args);
+    lq_buf_clear(&c->args);
     c->in_call = false;
 }
 
@@ -211,7 +211,7 @@ static void take_args(gen_choice *c, const char *p, size_t n)
         jw_open(&c->calls, '{');
         jw_key(&c->calls, "arguments");
     }
-    jw_bytes(&c->args, p, n);
+    lq_buf_add(&c->args, p, n);
 }
 
 static void sink(void *user, chat_part part, const char *p, size_t n)
@@ -219,10 +219,10 @@ static void sink(void *user, chat_part part, const char *p, size_t n)
     gen_choice *c = user;
     switch (part) {
     case CHAT_CONTENT:
-        jw_bytes(&c->text, p, n);
+        lq_buf_add(&c->text, p, n);
         break;
     case CHAT_REASONING:
-        if (c->g->p.include_reasoning) jw_bytes(&c->reasoning, p, n);
+        if (c->g->p.include_reasoning) lq_buf_add(&c->reasoning, p, n);
         break;
     case CHAT_CALL:
         take_call(c, p, n);
@@ -273,19 +273,19 @@ void gen_take_text(gen_choice *c, const char *text, size_t n, bool ends)
 {
     lq_err err;
     if (!c->out) {
-        jw_bytes(&c->text, text, n);
+        lq_buf_add(&c->text, text, n);
         return;
     }
     lq_status s = chat_out_push(c->out, text, n, &err);
     if (!s && ends) s = chat_out_end(c->out, &err);
     if (ends) gen_end_call(c);
-    c->text.oom |= s != LQ_OK || c->calls.oom || c->args.oom || c->reasoning.oom;
+    c->text.oom |= s != LQ_OK || c->calls.b.oom || c->args.oom || c->reasoning.oom;
 }
 
 void gen_free_parts(gen_choice *c)
 {
     chat_out_close(c->out);
-    jw_free(&c->reasoning);
+    lq_buf_free(&c->reasoning);
     jw_free(&c->calls);
-    jw_free(&c->args);
+    lq_buf_free(&c->args);
 }

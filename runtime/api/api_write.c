@@ -29,13 +29,13 @@ static void write_token(jw *w, const gen *g, int32_t id)
         jw_str(w, s, n);
         return;
     }
-    jw t = { 0 };
-    jw_text(&t, "bytes:");
+    lq_buf t = { 0 };
+    lq_buf_puts(&t, "bytes:");
     for (size_t i = 0; i < n; i++)
-        jw_printf(&t, "\\x%02x", (unsigned)(uint8_t)s[i]);
+        lq_buf_printf(&t, "\\x%02x", (unsigned)(uint8_t)s[i]);
     jw_str(w, t.p ? t.p : "", t.n);
-    w->oom |= t.oom;
-    jw_free(&t);
+    w->b.oom |= t.oom;
+    lq_buf_free(&t);
 }
 
 static double clean(float logprob) { return (double)(logprob > -9999 ? logprob : -9999); }
@@ -51,22 +51,22 @@ static void write_tops(jw *w, const gen *g, const smp_result *r)
         int32_t id = i < r->n_top ? r->top_id[i] : r->id;
         float lp = i < r->n_top ? r->top_logprob[i] : r->logprob;
         t.comma = false;
-        at[n] = t.n;
+        at[n] = t.b.n;
         write_token(&t, g, id);
-        if (t.oom) break;
-        len[n] = t.n - at[n];
+        if (t.b.oom) break;
+        len[n] = t.b.n - at[n];
         bool seen = false;
         for (int k = 0; k < n && !seen; k++)
-            seen = len[k] == len[n] && memcmp(t.p + at[k], t.p + at[n], len[n]) == 0;
+            seen = len[k] == len[n] && memcmp(t.b.p + at[k], t.b.p + at[n], len[n]) == 0;
         if (seen) continue;
-        jw_json(w, t.p + at[n], len[n]);
-        jw_bytes(w, ":", 1);
+        jw_json(w, t.b.p + at[n], len[n]);
+        lq_buf_add(&w->b, ":", 1);
         w->comma = false;
         jw_f64(w, clean(lp));
         n++;
     }
     jw_close(w, '}');
-    w->oom |= t.oom;
+    w->b.oom |= t.b.oom;
     jw_free(&t);
 }
 
@@ -166,9 +166,9 @@ static void take_list(jw *w, const char *key, jw *list)
 {
     jw_key(w, key);
     jw_open(w, '[');
-    jw_json(w, list->p, list->n);
+    jw_json(w, list->b.p, list->b.n);
     jw_close(w, ']');
-    w->oom |= list->oom;
+    w->b.oom |= list->b.oom;
     jw_clear(list);
 }
 
@@ -232,9 +232,9 @@ static void write_prompt_logprobs(jw *w, const gen *g, int prompt)
     if (g->p.prompt_logprobs < 0) return;
     jw_key(w, "prompt_logprobs");
     jw_open(w, '[');
-    jw_json(w, list->p, list->n);
+    jw_json(w, list->b.p, list->b.n);
     jw_close(w, ']');
-    w->oom |= list->oom;
+    w->b.oom |= list->b.oom;
 }
 
 static void write_ids(jw *w, gen_choice *c)
@@ -268,24 +268,24 @@ static bool send_chunk(gen *g, bool last)
         gen_write_usage(w, g);
     }
     jw_close(w, '}');
-    bool ok = http_stream_event(g->r, w->oom ? NULL : w->p, w->n);
+    bool ok = http_stream_event(g->r, w->b.oom ? NULL : w->b.p, w->b.n);
     jw_clear(w);
     return ok;
 }
 
 /* A member that is there only when there is something in it. */
-static void write_part(jw *w, const char *key, jw *text)
+static void write_part(jw *w, const char *key, lq_buf *text)
 {
     if (!text->n) return;
     jw_key(w, key);
     jw_str(w, text->p, text->n);
-    jw_clear(text);
+    lq_buf_clear(text);
 }
 
 static void write_calls(jw *w, gen_choice *c)
 {
     gen_end_call(c);
-    if (c->calls.n) take_list(w, "tool_calls", &c->calls);
+    if (c->calls.b.n) take_list(w, "tool_calls", &c->calls);
 }
 
 /* One chunk of a chat: the role, what there is of the parts, or (`end`) the reason. */
@@ -330,7 +330,7 @@ static bool send_delta(gen_choice *c, bool role, bool end)
 static bool chat_chunk(gen_choice *c)
 {
     bool ok = c->opened || send_delta(c, true, false);
-    bool news = c->text.n || c->reasoning.n || c->calls.n || c->lp_content.n || c->ids.n;
+    bool news = c->text.n || c->reasoning.n || c->calls.b.n || c->lp_content.b.n || c->ids.b.n;
     c->opened = true;
     if (ok && news) ok = send_delta(c, false, false);
     if (ok && c->finish) ok = send_delta(c, false, true);
@@ -364,7 +364,7 @@ static bool completion_chunk(gen_choice *c)
 bool gen_write_chunk(gen_choice *c)
 {
     bool ok = !c->text.oom && (c->g->kind == API_CHAT ? chat_chunk(c) : completion_chunk(c));
-    jw_clear(&c->text);
+    lq_buf_clear(&c->text);
     return ok;
 }
 
@@ -382,7 +382,7 @@ bool gen_write_error_chunk(gen *g)
     jw_open(w, '{');
     http_error_object(w, e->status, e->param[0] ? e->param : NULL, e->code, e->err.msg);
     jw_close(w, '}');
-    return http_stream_event(g->r, w->oom ? NULL : w->p, w->n);
+    return http_stream_event(g->r, w->b.oom ? NULL : w->b.p, w->b.n);
 }
 
 /* ---- the whole answer ---- */
@@ -415,7 +415,7 @@ static void write_chat_choice(jw *w, gen_choice *c)
 
 static void write_choice(jw *w, gen_choice *c)
 {
-    w->oom |= c->text.oom;
+    w->b.oom |= c->text.oom;
     if (c->g->kind == API_CHAT)
         write_chat_choice(w, c);
     else

@@ -79,30 +79,30 @@ void met_observe(metrics *m, met_histogram which, double v)
     pthread_mutex_unlock(&m->mu);
 }
 
-static void head(jw *w, const char *type, const char *name, const char *help)
+static void head(lq_buf *w, const char *type, const char *name, const char *help)
 {
-    jw_printf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+    lq_buf_printf(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
 /* name_suffix{labels,more} */
-static void series(jw *w, const char *name, const char *suffix, const char *labels,
+static void series(lq_buf *w, const char *name, const char *suffix, const char *labels,
                    const char *more)
 {
-    jw_printf(w, "%s%s{", name, suffix);
-    jw_text(w, labels);
-    if (more[0]) jw_printf(w, "%s%s", labels[0] ? "," : "", more);
-    jw_text(w, "} ");
+    lq_buf_printf(w, "%s%s{", name, suffix);
+    lq_buf_puts(w, labels);
+    if (more[0]) lq_buf_printf(w, "%s%s", labels[0] ? "," : "", more);
+    lq_buf_puts(w, "} ");
 }
 
-void met_write_one(jw *w, const char *type, const char *name, const char *help, const char *labels,
-                   double v)
+void met_write_one(lq_buf *w, const char *type, const char *name, const char *help,
+                   const char *labels, double v)
 {
     head(w, type, name, help);
     series(w, name, "", labels, "");
-    jw_printf(w, "%.15g\n", v);
+    lq_buf_printf(w, "%.15g\n", v);
 }
 
-static void write_histogram(jw *w, int which, const histogram *h, const char *labels)
+static void write_histogram(lq_buf *w, int which, const histogram *h, const char *labels)
 {
     const char *name = histograms[which].name;
     const double *b = bounds[histograms[which].buckets];
@@ -113,17 +113,17 @@ static void write_histogram(jw *w, int which, const histogram *h, const char *la
         sum += h->n[i];
         snprintf(le, sizeof le, "le=\"%g\"", b[i]);
         series(w, name, "_bucket", labels, le);
-        jw_printf(w, "%llu\n", (unsigned long long)sum);
+        lq_buf_printf(w, "%llu\n", (unsigned long long)sum);
     }
     series(w, name, "_bucket", labels, "le=\"+Inf\"");
-    jw_printf(w, "%llu\n", (unsigned long long)h->count);
+    lq_buf_printf(w, "%llu\n", (unsigned long long)h->count);
     series(w, name, "_sum", labels, "");
-    jw_printf(w, "%.9g\n", h->sum);
+    lq_buf_printf(w, "%.9g\n", h->sum);
     series(w, name, "_count", labels, "");
-    jw_printf(w, "%llu\n", (unsigned long long)h->count);
+    lq_buf_printf(w, "%llu\n", (unsigned long long)h->count);
 }
 
-void met_write(metrics *m, jw *w, const char *labels)
+void met_write(metrics *m, lq_buf *w, const char *labels)
 {
     for (int i = 0; i < MET_N_COUNTERS; i++) {
         char name[96];
@@ -131,7 +131,7 @@ void met_write(metrics *m, jw *w, const char *labels)
         if (i == 0 || strcmp(counters[i].name, counters[i - 1].name) != 0)
             head(w, "counter", name, counters[i].help);
         series(w, name, "", labels, counters[i].labels);
-        jw_printf(w, "%llu\n", (unsigned long long)atomic_load(&m->counter[i]));
+        lq_buf_printf(w, "%llu\n", (unsigned long long)atomic_load(&m->counter[i]));
     }
     for (int i = 0; i < MET_N_HISTOGRAMS; i++) {
         pthread_mutex_lock(&m->mu);
@@ -141,15 +141,15 @@ void met_write(metrics *m, jw *w, const char *labels)
     }
 }
 
-void met_labels(jw *w, const char *model_name)
+void met_labels(lq_buf *w, const char *model_name)
 {
-    jw_text(w, "model_name=\"");
+    lq_buf_puts(w, "model_name=\"");
     for (const char *p = model_name; *p; p++) {
-        if (*p == '"' || *p == '\\') jw_bytes(w, "\\", 1);
+        if (*p == '"' || *p == '\\') lq_buf_add(w, "\\", 1);
         if (*p == '\n')
-            jw_text(w, "\\n");
+            lq_buf_puts(w, "\\n");
         else
-            jw_bytes(w, p, 1);
+            lq_buf_add(w, p, 1);
     }
-    jw_text(w, "\",engine=\"0\"");
+    lq_buf_puts(w, "\",engine=\"0\"");
 }

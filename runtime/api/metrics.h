@@ -6,7 +6,7 @@
 #ifndef LLMQ_RUNTIME_API_METRICS_H
 #define LLMQ_RUNTIME_API_METRICS_H
 
-#include "base/json_write.h"
+#include "base/buf.h"
 
 /* X(enum, name without _total, labels or "", help); rows with one name stand together */
 #define MET_COUNTERS(X)                                                                           \
@@ -65,11 +65,11 @@ void met_add(metrics *m, met_counter c, uint64_t n);
 void met_observe(metrics *m, met_histogram h, double v);
 
 /* All of the above. `labels` go on every line: met_labels makes them. */
-void met_write(metrics *m, jw *w, const char *labels);
+void met_write(metrics *m, lq_buf *w, const char *labels);
 /* One gauge (type "gauge") or counter (type "counter"; name ends in _total) with its head. */
-void met_write_one(jw *w, const char *type, const char *name, const char *help, const char *labels,
-                   double v);
+void met_write_one(lq_buf *w, const char *type, const char *name, const char *help,
+                   const char *labels, double v);
 /* model_name="...",engine="0" with the name escaped. */
-void met_labels(jw *w, const char *model_name);
+void met_labels(lq_buf *w, const char *model_name);
 
 #endif

@@ -4,8 +4,8 @@
 
 #include <stdlib.h>
 
+#include "base/buf.h"
 #include "base/json.h"
-#include "base/json_write.h"
 
 static const char open_think[] = "<think>", close_think[] = "</think>";
 enum { MAX_NEWLINES = 64 }; /* so many before a mark are dropped */
@@ -29,13 +29,13 @@ typedef enum { AT_START, AT_KEY, IN_KEY, AT_COLON, AT_VALUE, IN_VALUE } place;
 struct chat_out {
     chat_out_opts o;
     state state;
-    jw held, raw;
+    lq_buf held, raw;
     /* what goes to the sink next, all of one part */
     chat_part part;
-    jw news;
+    lq_buf news;
     /* the call */
     place place;
-    jw key, value, name, args;
+    lq_buf key, value, name, args;
     bool has_name, has_args, announced, streams; /* streams: the value goes out as it comes */
     int depth;
     bool in_string, escaped;
@@ -58,9 +58,9 @@ lq_status chat_out_open(chat_out **out, const chat_out_opts *o, lq_err *err)
 void chat_out_close(chat_out *c)
 {
     if (!c) return;
-    jw *all[] = { &c->held, &c->raw, &c->news, &c->key, &c->value, &c->name, &c->args };
+    lq_buf *all[] = { &c->held, &c->raw, &c->news, &c->key, &c->value, &c->name, &c->args };
     for (size_t i = 0; i < LQ_COUNT(all); i++)
-        jw_free(all[i]);
+        lq_buf_free(all[i]);
     free(c);
 }
 
@@ -69,20 +69,20 @@ void chat_out_close(chat_out *c)
 static void flush(chat_out *c)
 {
     if (c->news.n) c->o.sink(c->o.user, c->part, c->news.p, c->news.n);
-    jw_clear(&c->news);
+    lq_buf_clear(&c->news);
 }
 
 static void give(chat_out *c, chat_part part, const char *p, size_t n)
 {
     if (part != c->part) flush(c);
     c->part = part;
-    jw_bytes(&c->news, p, n);
+    lq_buf_add(&c->news, p, n);
 }
 
-static void give_all(chat_out *c, chat_part part, jw *from)
+static void give_all(chat_out *c, chat_part part, lq_buf *from)
 {
     give(c, part, from->p ? from->p : "", from->n);
-    jw_clear(from);
+    lq_buf_clear(from);
 }
 
 /* ---- marks ---- */
@@ -93,21 +93,21 @@ static bool is_blank(char b) { return b == ' ' || b == '\n' || b == '\t' || b ==
  * goes out as `part`. True: the tag is complete, and held with its newlines. */
 static bool match(chat_out *c, const char *tag, chat_part part, char b)
 {
-    jw *h = &c->held;
+    lq_buf *h = &c->held;
     size_t lead = 0, len = strlen(tag);
     while (lead < h->n && h->p[lead] == '\n')
         lead++;
     size_t n = h->n - lead; /* bytes of the tag so far */
     if (n || b != '\n' || lead < MAX_NEWLINES) {
         if (n ? tag[n] == b : b == '\n' || b == tag[0]) {
-            jw_bytes(h, &b, 1);
+            lq_buf_add(h, &b, 1);
             return n + 1 == len;
         }
     }
     /* A tag begins with '<' and has no other: what was held is no tag, b may begin one. */
     give_all(c, part, h);
     if (b == '\n' || b == tag[0])
-        jw_bytes(h, &b, 1);
+        lq_buf_add(h, &b, 1);
     else
         give(c, part, &b, 1);
     return false;
@@ -117,9 +117,9 @@ static bool match(chat_out *c, const char *tag, chat_part part, char b)
 
 static void begin_call(chat_out *c)
 {
-    jw *all[] = { &c->key, &c->value, &c->name, &c->args };
+    lq_buf *all[] = { &c->key, &c->value, &c->name, &c->args };
     for (size_t i = 0; i < LQ_COUNT(all); i++)
-        jw_clear(all[i]);
+        lq_buf_clear(all[i]);
     c->state = IN_CALL;
     c->place = AT_START;
     c->has_name = c->has_args = c->announced = c->streams = false;
@@ -141,13 +141,13 @@ static bool is_args(const chat_out *c)
 static bool is_name(const chat_out *c) { return c->key.n == 4 && !memcmp(c->key.p, "name", 4); }
 
 /* The value as a string of JSON, decoded; false when it is none. */
-static bool decode(const jw *value, jw *out)
+static bool decode(const lq_buf *value, lq_buf *out)
 {
     cJSON *v = NULL;
     bool ok = value->n && value->p[0] == '"' &&
               js_parse(&v, value->p, value->n, SIZE_MAX, 0, NULL) == LQ_OK;
-    jw_clear(out);
-    if (ok) jw_text(out, v->valuestring);
+    lq_buf_clear(out);
+    if (ok) lq_buf_puts(out, v->valuestring);
     cJSON_Delete(v);
     return ok;
 }
@@ -163,7 +163,7 @@ static bool end_value(chat_out *c)
     } else if (is_args(c) && !c->has_args) {
         c->has_args = true;
         if (!c->streams && !decode(&c->value, &c->args)) /* some models spell them as a string */
-            jw_bytes(&c->args, c->value.p, c->value.n);
+            lq_buf_add(&c->args, c->value.p, c->value.n);
     }
     if (c->has_name && c->has_args && !c->announced) {
         announce(c);
@@ -177,7 +177,7 @@ static void begin_value(chat_out *c, char b)
     c->place = IN_VALUE;
     c->depth = 0;
     c->in_string = c->escaped = false;
-    jw_clear(&c->value);
+    lq_buf_clear(&c->value);
     c->streams = b == '{' && is_args(c) && c->has_name && !c->has_args;
     if (c->streams) announce(c);
 }
@@ -187,7 +187,7 @@ static void keep_value(chat_out *c, char b)
     if (c->streams)
         give(c, CHAT_ARGUMENTS, &b, 1);
     else
-        jw_bytes(&c->value, &b, 1);
+        lq_buf_add(&c->value, &b, 1);
 }
 
 /* One byte of a value; *again: it is not part of it. */
@@ -221,7 +221,7 @@ static bool object_byte(chat_out *c, char b, bool *closed)
     case AT_KEY:
         if (b == '"') {
             c->place = IN_KEY;
-            jw_clear(&c->key);
+            lq_buf_clear(&c->key);
         }
         *closed = b == '}';
         return b == '"' || b == ',' || b == '}' || is_blank(b);
@@ -229,7 +229,7 @@ static bool object_byte(chat_out *c, char b, bool *closed)
         if (b == '"')
             c->place = AT_COLON;
         else
-            jw_bytes(&c->key, &b, 1);
+            lq_buf_add(&c->key, &b, 1);
         return b != '\\' && c->key.n <= 64;
     case AT_COLON:
         if (b == ':') c->place = AT_VALUE;
@@ -254,25 +254,25 @@ static void chat_out_step(chat_out *c, char b);
 /* What was held as the beginning of a mark is text. */
 static void retell(chat_out *c, state next)
 {
-    jw was = c->held;
-    c->held = (jw){ 0 };
+    lq_buf was = c->held;
+    c->held = (lq_buf){ 0 };
     c->state = next;
     for (size_t i = 0; i < was.n; i++)
         chat_out_step(c, was.p[i]);
-    jw_free(&was);
+    lq_buf_free(&was);
 }
 
 static void call_byte(chat_out *c, char b)
 {
     bool closed = false;
-    if (!c->announced) jw_bytes(&c->raw, &b, 1);
+    if (!c->announced) lq_buf_add(&c->raw, &b, 1);
     bool ok = object_byte(c, b, &closed);
     if (ok && closed && c->has_name && !c->announced) { /* a call without arguments */
         announce(c);
         give(c, CHAT_ARGUMENTS, "{}", 2);
     }
     if (c->announced) {
-        jw_clear(&c->raw);
+        lq_buf_clear(&c->raw);
         if (closed)
             after_call(c);
         else if (!ok || c->has_args)
@@ -297,12 +297,12 @@ static void chat_out_step(chat_out *c, char b)
         while (lead < c->held.n && is_blank(c->held.p[lead]))
             lead++;
         size_t n = c->held.n - lead;
-        jw_bytes(&c->held, &b, 1);
+        lq_buf_add(&c->held, &b, 1);
         if (n == 0 && is_blank(b) && lead < MAX_NEWLINES) break;
         if (open_think[n] != b) {
             retell(c, first_text(c));
         } else if (!open_think[n + 1]) {
-            jw_clear(&c->held);
+            lq_buf_clear(&c->held);
             c->state = THINK;
             c->fresh = true;
         }
@@ -312,7 +312,7 @@ static void chat_out_step(chat_out *c, char b)
         if (c->fresh && b == '\n') break;
         c->fresh = false;
         if (match(c, close_think, CHAT_REASONING, b)) {
-            jw_clear(&c->held);
+            lq_buf_clear(&c->held);
             c->state = BEFORE_TEXT;
         }
         break;
@@ -323,22 +323,22 @@ static void chat_out_step(chat_out *c, char b)
         break;
     case FIRST:
         if (b == '{') {
-            jw_bytes(&c->raw, c->held.p ? c->held.p : "",
-                     c->held.n); /* text, should it be no call */
-            jw_clear(&c->held);
+            lq_buf_add(&c->raw, c->held.p ? c->held.p : "",
+                       c->held.n); /* text, should it be no call */
+            lq_buf_clear(&c->held);
             begin_call(c);
             call_byte(c, b);
             break;
         }
-        jw_bytes(&c->held, &b, 1);
+        lq_buf_add(&c->held, &b, 1);
         if (!is_blank(b)) retell(c, TEXT);
         break;
     case TEXT:
         if (!hermes) {
             give(c, CHAT_CONTENT, &b, 1);
         } else if (match(c, open_call, CHAT_CONTENT, b)) {
-            jw_bytes(&c->raw, c->held.p, c->held.n);
-            jw_clear(&c->held);
+            lq_buf_add(&c->raw, c->held.p, c->held.n);
+            lq_buf_clear(&c->held);
             begin_call(c);
         }
         break;
@@ -357,10 +357,10 @@ static void chat_out_step(chat_out *c, char b)
         if (hermes) {
             flush(c);
             if (match(c, close_call, CHAT_CONTENT, b)) {
-                jw_clear(&c->held);
+                lq_buf_clear(&c->held);
                 c->state = TEXT;
             }
-            jw_clear(&c->news); /* what stands between the object and its closing mark */
+            lq_buf_clear(&c->news); /* what stands between the object and its closing mark */
         } else if (!is_blank(b) && b != ';') {
             c->state = FIRST;
             chat_out_step(c, b);

@@ -181,7 +181,6 @@ static size_t unescape(lexer *x, size_t *i, size_t end, char *out)
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
     char c = x->s[(*i)++];
     const char *hit = strchr(from, c);
-    tok_buf b = { .p = (uint8_t *)out, .cap = 8 };
     int64_t cp = -1;
     if (c && hit) return *out = to[hit - from], 1;
     if (c == '\n') return 0;
@@ -194,7 +193,7 @@ static size_t unescape(lexer *x, size_t *i, size_t end, char *out)
         if (cp < 0 || cp > 0x10FFFF || (cp >= 0xD800 && cp < 0xE000))
             tp_fail(x->b, LQ_EFORMAT, "template: line %d: a broken escape in a string", x->line);
     }
-    if (cp >= 0) return tok_buf_cp(&b, (uint32_t)cp), b.n;
+    if (cp >= 0) return lq_utf8_put((uint8_t *)out, (uint32_t)cp);
     out[0] = '\\'; /* an unknown escape stays as it is */
     out[1] = c;
     return 2;

@@ -1,6 +1,7 @@
 /* runtime/engine/answer.c - see answer.h. */
 #include "runtime/engine/answer.h"
 
+#include "base/buf.h"
 #include "base/clock.h"
 
 #include <pthread.h>
@@ -14,44 +15,29 @@ typedef struct {
     ans_answer *a;
     pthread_mutex_t lock;
     pthread_cond_t more;
-    size_t cap_text, cap_ids, cap_logprobs;
-    size_t given; /* bytes of the text that were handed on */
+    lq_buf text, ids, logprobs; /* what the answer's pointers show */
+    size_t given;               /* bytes of the text that were handed on */
     bool finished, oom;
     lq_status status;
     char error[512];
 } collector;
 
-/* Room for `more` elements of `size` after n; keeps p when there is no memory. */
-static bool room(void **p, size_t *cap, size_t n, size_t more, size_t size)
-{
-    if (n + more <= *cap) return true;
-    size_t bytes, want = 2 * (n + more) + 64;
-    void *q = lq_mul(want, size, &bytes) ? realloc(*p, bytes) : NULL;
-    if (!q) return false;
-    *p = q;
-    *cap = want;
-    return true;
-}
-
 static bool answer_keep(collector *c, const eng_event *e)
 {
     ans_answer *a = c->a;
-    void *text = a->text, *ids = a->ids, *lp = a->logprobs;
-    const size_t n = (size_t)a->n_ids, more = (size_t)e->n_ids;
-    const bool ok = room(&text, &c->cap_text, a->n_text, e->n_text + 1, 1) &&
-                    room(&ids, &c->cap_ids, n, more, sizeof *a->ids) &&
-                    (!e->logprobs || room(&lp, &c->cap_logprobs, n, more, sizeof *a->logprobs));
-    a->text = text;
-    a->ids = ids;
-    a->logprobs = lp;
-    if (!ok) return false;
-    memcpy(a->text + a->n_text, e->text, e->n_text);
-    a->n_text += e->n_text;
-    a->text[a->n_text] = 0;
-    for (int i = 0; i < e->n_ids; i++) {
-        if (e->logprobs) a->logprobs[a->n_ids] = e->logprobs[i];
-        a->ids[a->n_ids++] = e->ids[i];
+    const size_t n = (size_t)e->n_ids;
+    if (lq_buf_room(&c->text, e->n_text + 1)) {
+        lq_buf_add(&c->text, e->text, e->n_text);
+        c->text.p[c->text.n] = 0;
     }
+    lq_buf_add(&c->ids, e->ids, n * sizeof *e->ids);
+    if (e->logprobs) lq_buf_add(&c->logprobs, e->logprobs, n * sizeof *e->logprobs);
+    a->text = c->text.p;
+    a->ids = (int32_t *)(void *)c->ids.p;
+    a->logprobs = (smp_result *)(void *)c->logprobs.p;
+    if (c->text.oom || c->ids.oom || c->logprobs.oom) return false;
+    a->n_text = c->text.n;
+    a->n_ids += e->n_ids;
     return true;
 }
 

@@ -4,6 +4,8 @@
  * part and returns the node where the part begins. */
 #include "runtime/grammar/grammar_int.h"
 
+#include "base/utf8.h"
+
 #include <stdlib.h>
 
 typedef struct {
@@ -105,27 +107,6 @@ typedef struct {
     int n, cap;
 } byte_seqs;
 
-static size_t put_utf8(uint8_t out[4], uint32_t c)
-{
-    if (c < 0x80) return out[0] = (uint8_t)c, 1;
-    if (c < 0x800) {
-        out[0] = (uint8_t)(0xc0 | c >> 6);
-        out[1] = (uint8_t)(0x80 | (c & 63));
-        return 2;
-    }
-    if (c < 0x10000) {
-        out[0] = (uint8_t)(0xe0 | c >> 12);
-        out[1] = (uint8_t)(0x80 | (c >> 6 & 63));
-        out[2] = (uint8_t)(0x80 | (c & 63));
-        return 3;
-    }
-    out[0] = (uint8_t)(0xf0 | c >> 18);
-    out[1] = (uint8_t)(0x80 | (c >> 12 & 63));
-    out[2] = (uint8_t)(0x80 | (c >> 6 & 63));
-    out[3] = (uint8_t)(0x80 | (c & 63));
-    return 4;
-}
-
 /* Splits lo..hi where lengths change and where a tail is not whole, until each part is a product of
  * byte ranges. Parts come in order, and two first bytes overlap only where they are the same. */
 static void split_range(byte_seqs *out, uint32_t lo, uint32_t hi)
@@ -157,8 +138,8 @@ static void split_range(byte_seqs *out, uint32_t lo, uint32_t hi)
     }
     if (out->n > out->cap) return;
     byte_seq *s = &out->v[out->n++];
-    s->n = (uint8_t)put_utf8(s->lo, lo);
-    put_utf8(s->hi, hi);
+    s->n = (uint8_t)lq_utf8_put(s->lo, lo);
+    lq_utf8_put(s->hi, hi);
 }
 
 static bool same_tails(const byte_seq *x, int n, const byte_seq *y, int m, int at)

@@ -1,6 +1,8 @@
 /* runtime/grammar/grammar_object.c - objects and arrays of JSON schemas as rules. See grammar_schema.c. */
 #include "runtime/grammar/grammar_schema.h"
 
+#include "base/json_write.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -9,11 +11,11 @@
 /* A key as it stands in the answer, quotes and escapes included. */
 static ga_node *key_text(gs_ctx *c, const char *name)
 {
-    js_buf text = { 0 };
+    lq_buf text = { 0 };
     js_put_str(&text, name);
-    if (text.failed) ga_fail(c->b, LQ_ENOMEM, "grammar: out of memory");
-    ga_node *t = text.failed ? NULL : ga_bytes(c->b, text.data, text.n);
-    free(text.data);
+    if (text.oom) ga_fail(c->b, LQ_ENOMEM, "grammar: out of memory");
+    ga_node *t = text.oom ? NULL : ga_bytes(c->b, text.p, text.n);
+    free(text.p);
     return t;
 }
 

@@ -7,16 +7,16 @@
 /* The value's canonical text: for enum and const. */
 static ga_node *literal(gs_ctx *c, const cJSON *v, const char *at)
 {
-    js_buf text = { 0 };
+    lq_buf text = { 0 };
     lq_err why = { "" };
     ga_node *t = NULL;
     if (js_canonical(&text, v, &why))
         gs_fail(c, LQ_EVALUE, at, NULL, "%s", why.msg);
-    else if (text.failed)
+    else if (text.oom)
         ga_fail(c->b, LQ_ENOMEM, "grammar: out of memory");
     else
-        t = ga_bytes(c->b, text.data, text.n);
-    free(text.data);
+        t = ga_bytes(c->b, text.p, text.n);
+    free(text.p);
     return t;
 }
 

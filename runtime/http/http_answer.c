@@ -38,9 +38,9 @@ void http_reply(http_req *r, int status, const void *body, size_t n, const http_
         r->answer = ANS_WHOLE;
         r->ended = true;
         r->status = status;
-        jw_clear(&r->out); /* stream events that were written before the answer turned out so */
+        lq_buf_clear(&r->out); /* stream events that were written before the answer turned out so */
         r->out_off = 0;
-        jw_bytes(&r->out, body, n);
+        lq_buf_add(&r->out, body, n);
         if (x && x->type) r->type = strdup(x->type);
         for (size_t i = 0; x && i < x->n_headers && r->n_headers < HTTP_HEADERS_MAX; i++)
             if ((r->headers[r->n_headers] = strdup(x->headers[i])) != NULL) r->n_headers++;
@@ -91,7 +91,7 @@ void http_error(http_req *r, int status, const char *param, const char *code, co
     if (status == 401) headers[x.n_headers++] = "WWW-Authenticate: Bearer";
     if (status == 429 || status == 503) headers[x.n_headers++] = "Retry-After: 1";
     if (final) headers[x.n_headers++] = "x-should-retry: false";
-    http_reply(r, status, w.p, w.n, &x);
+    http_reply(r, status, w.b.p, w.b.n, &x);
     jw_free(&w);
 }
 
@@ -118,9 +118,9 @@ bool http_stream_event(http_req *r, const char *p, size_t n)
             memmove(r->out.p, r->out.p + r->out_off, r->out.n);
             r->out_off = 0;
         }
-        jw_text(&r->out, "data: ");
-        jw_bytes(&r->out, p, n);
-        jw_text(&r->out, "\n\n");
+        lq_buf_puts(&r->out, "data: ");
+        lq_buf_add(&r->out, p, n);
+        lq_buf_puts(&r->out, "\n\n");
         r->written = lq_now();
         ok = !r->out.oom;
         http_req_wake(r);
@@ -199,7 +199,7 @@ static struct MHD_Response *make_response(http_req *r)
     } else {
         if (r->out.oom) {
             r->status = 500;
-            jw_free(&r->out);
+            lq_buf_free(&r->out);
         }
         m = MHD_create_response_from_buffer(r->out.n, r->out.n ? r->out.p : NULL,
                                             MHD_RESPMEM_MUST_COPY);

@@ -371,12 +371,12 @@ static bool on_body(http_req *r, const char *data, size_t n)
     if (r->body.n + n > r->s->o.max_body) {
         http_error(r, 413, NULL, NULL, "the body is larger than %zu bytes", r->s->o.max_body);
     } else if (http_req_count(r, n)) {
-        jw_bytes(&r->body, data, n);
+        lq_buf_add(&r->body, data, n);
         if (!r->body.oom) return true;
         http_error(r, 503, NULL, NULL, "out of memory");
     }
     r->discard = true;
-    jw_free(&r->body);
+    lq_buf_free(&r->body);
     return true;
 }
 

@@ -46,7 +46,7 @@ struct http_req {
     char method[16];
     char id[HTTP_ID_MAX + 1];
     double t0;
-    jw body;
+    lq_buf body;
     size_t counted; /* of server.bodies */
     bool discard;   /* the body is read and forgotten */
     size_t discarded;
@@ -65,7 +65,7 @@ struct http_req {
     char *type;
     char *headers[HTTP_HEADERS_MAX];
     size_t n_headers;
-    jw out; /* the whole body, or what of the stream is not yet read: from out_off on */
+    lq_buf out; /* the whole body, or what of the stream is not yet read: from out_off on */
     size_t out_off;
     bool ended;     /* nothing will be added to out */
     double written; /* time of the last event or ping */

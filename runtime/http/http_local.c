@@ -21,7 +21,7 @@ lq_status http_local(const http_route *routes, size_t n_routes, void *app, const
     snprintf(r->path, sizeof r->path, "%s", path);
     snprintf(r->method, sizeof r->method, "POST");
     snprintf(r->id, sizeof r->id, "local-%llu", atomic_fetch_add(&number, 1));
-    jw_bytes(&r->body, body, n);
+    lq_buf_add(&r->body, body, n);
     if (r->body.oom)
         http_error(r, 503, NULL, NULL, "out of memory");
     else

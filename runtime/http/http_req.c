@@ -37,8 +37,8 @@ void http_req_unref(http_req *r)
     if (atomic_fetch_sub(&r->refs, 1) != 1) return;
     if (r->destroy) r->destroy(r->user);
     if (r->s) atomic_fetch_sub(&r->s->bodies, r->counted);
-    jw_free(&r->body);
-    jw_free(&r->out);
+    lq_buf_free(&r->body);
+    lq_buf_free(&r->out);
     free(r->type);
     machine_give_back(r->counted);
     for (size_t i = 0; i < r->n_headers; i++)

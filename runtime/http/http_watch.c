@@ -103,7 +103,7 @@ static void ping(http_req *r, double now)
     pthread_mutex_lock(&r->mu);
     if (r->answer == ANS_STREAM && !r->ended && !r->dead && r->out_off == r->out.n &&
         now - r->written > r->s->o.ping_seconds) {
-        jw_text(&r->out, ": ping\n\n");
+        lq_buf_puts(&r->out, ": ping\n\n");
         r->written = now;
         if (r->asleep && r->mhd) {
             r->asleep = false;

@@ -183,8 +183,8 @@ static lq_status encode_word(tok_run *r, const uint8_t *s, size_t n)
     if (!r->seen || n > LONGEST) return model_of(r, s, n);
     tok_seen *w = &r->seen[tok_hash(s, n) & r->seen_mask];
     if (w->len == n && memcmp(w->s, s, n) == 0) {
-        if (tok_buf_room(&r->ids, w->ids_bytes))
-            tok_buf_add(&r->ids, r->ids.p + w->ids_off, w->ids_bytes);
+        if (lq_buf_room(&r->ids, w->ids_bytes))
+            lq_buf_add(&r->ids, r->ids.u + w->ids_off, w->ids_bytes);
         return LQ_OK;
     }
     const size_t from = r->ids.n;
@@ -229,7 +229,7 @@ static lq_status run_model(tok_run *r)
     if (!make_seen(r)) return tok_oom(r->err);
     for (size_t i = 0; i < r->pieces.n; i++) {
         const tok_piece *p = &r->pieces.p[i];
-        const uint8_t *s = r->pieces.text.p + p->off;
+        const uint8_t *s = r->pieces.text.u + p->off;
         if (p->id >= 0) tok_add_id(r, (uint32_t)p->id);
         for (size_t at = 0, n; p->id < 0 && at < p->len; at += n) {
             n = words ? word_end(s + at, p->len - at) : p->len;
@@ -242,9 +242,9 @@ static lq_status run_model(tok_run *r)
 
 static void run_free(tok_run *r)
 {
-    tok_buf *const bufs[] = { &r->a, &r->b, &r->pieces.text, &r->next.text, &r->ids, &r->paths };
+    lq_buf *const bufs[] = { &r->a, &r->b, &r->pieces.text, &r->next.text, &r->ids, &r->paths };
     for (size_t i = 0; i < LQ_COUNT(bufs); i++)
-        tok_buf_free(bufs[i]);
+        lq_buf_free(bufs[i]);
     free(r->pieces.p);
     free(r->next.p);
     free(r->symbols);
@@ -255,10 +255,10 @@ static void run_free(tok_run *r)
 
 static lq_status hand_over(tok_run *r, int32_t **ids, size_t *n_ids)
 {
-    if (r->ids.oom || !tok_buf_room(&r->ids, sizeof(int32_t))) return tok_oom(r->err);
-    *ids = (int32_t *)(void *)r->ids.p;
+    if (r->ids.oom || !lq_buf_room(&r->ids, sizeof(int32_t))) return tok_oom(r->err);
+    *ids = (int32_t *)(void *)r->ids.u;
     *n_ids = r->ids.n / sizeof(int32_t);
-    r->ids = (tok_buf){ 0 };
+    r->ids = (lq_buf){ 0 };
     return LQ_OK;
 }
 
@@ -267,23 +267,23 @@ static lq_status encode(const tok_tokenizer *t, const char *text, const uint8_t 
 {
     enum { MAX_TEXT = 1 << 30 };
     tok_run r = { .t = t, .flags = flags, .own = own, .err = err };
-    tok_buf clean = { 0 };
+    lq_buf clean = { 0 };
     *ids = NULL;
     *n_ids = 0;
     if (n > MAX_TEXT)
         return lq_fail(err, LQ_EVALUE, "text: expected at most %d bytes, found %zu", MAX_TEXT, n);
     tok_utf8_lossy(&clean, (const uint8_t *)text, n);
-    r.raw = clean.p;
+    r.raw = clean.u;
     if (own && !clean.oom && clean.n != n) /* own speaks of the text as it came */
-        return tok_buf_free(&clean), lq_fail(err, LQ_EFORMAT, "text: expected valid UTF-8");
+        return lq_buf_free(&clean), lq_fail(err, LQ_EFORMAT, "text: expected valid UTF-8");
     r.matcher = tok_matcher_new();
     lq_status s = clean.oom || !r.matcher ? tok_oom(err) : LQ_OK;
-    if (!s && clean.n) s = cut_added(&r, t->raw, clean.p, clean.n, true, flags, sink_normalize);
+    if (!s && clean.n) s = cut_added(&r, t->raw, clean.u, clean.n, true, flags, sink_normalize);
     if (!s) s = tok_pre_tokenize(&r);
     if (!s) s = run_model(&r);
     if (!s && (flags & TOK_ADD_SPECIAL)) s = tok_post_process(&r);
     if (!s) s = hand_over(&r, ids, n_ids);
-    tok_buf_free(&clean);
+    lq_buf_free(&clean);
     run_free(&r);
     return s;
 }
@@ -306,7 +306,7 @@ lq_status tok_add_special(const tok_tokenizer *t, const int32_t *ids, size_t n, 
     tok_run r = { .t = t, .err = err };
     *out = NULL;
     *n_out = 0;
-    tok_buf_add(&r.ids, ids, n * sizeof *ids);
+    lq_buf_add(&r.ids, ids, n * sizeof *ids);
     lq_status s = r.ids.oom ? tok_oom(err) : tok_post_process(&r);
     if (!s) s = hand_over(&r, out, n_out);
     run_free(&r);

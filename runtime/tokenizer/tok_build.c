@@ -17,18 +17,18 @@ void tok_build_init(tok_builder *b, const char *file)
 
 void tok_build_free(tok_builder *b)
 {
-    tok_buf *const all[] = { &b->heap,   &b->tokens, &b->vocab,  &b->merges, &b->scores,
-                             &b->added,  &b->post,   &b->trie,   &b->data,   &b->ops[0],
-                             &b->ops[1], &b->ops[2], &b->ops[3], &b->apart };
+    lq_buf *const all[] = { &b->heap,   &b->tokens, &b->vocab,  &b->merges, &b->scores,
+                            &b->added,  &b->post,   &b->trie,   &b->data,   &b->ops[0],
+                            &b->ops[1], &b->ops[2], &b->ops[3], &b->apart };
     for (size_t i = 0; i < LQ_COUNT(all); i++)
-        tok_buf_free(all[i]);
+        lq_buf_free(all[i]);
 }
 
 /* ---- text ---- */
 static char *room_for_text(tok_builder *b, size_t n)
 {
     if (b->heap.n + n > UINT32_MAX / 2) b->heap.oom = true;
-    return tok_buf_room(&b->heap, n + 1) ? (char *)b->heap.p + b->heap.n : NULL;
+    return lq_buf_room(&b->heap, n + 1) ? b->heap.p + b->heap.n : NULL;
 }
 
 tok_str tok_put_text(tok_builder *b, const char *s)
@@ -51,9 +51,9 @@ tok_str tok_put_bytes(tok_builder *b, const void *s, size_t n)
 }
 
 /* ---- vocabulary ---- */
-static const uint8_t *text_of(const tok_builder *b, tok_str s) { return b->heap.p + s.off; }
-static tok_str *tokens_of(const tok_builder *b) { return (tok_str *)(void *)b->tokens.p; }
-static uint32_t *vocab_of(const tok_builder *b) { return (uint32_t *)(void *)b->vocab.p; }
+static const uint8_t *text_of(const tok_builder *b, tok_str s) { return b->heap.u + s.off; }
+static tok_str *tokens_of(const tok_builder *b) { return (tok_str *)(void *)b->tokens.u; }
+static uint32_t *vocab_of(const tok_builder *b) { return (uint32_t *)(void *)b->vocab.u; }
 
 /* The slot of vocab where s[n] is or would go; a slot holds id + 1. */
 static size_t vocab_slot(const tok_builder *b, const uint8_t *s, size_t n)
@@ -73,10 +73,10 @@ uint32_t tok_find_text(const tok_builder *b, const void *s, size_t n)
 }
 
 /* An array of `bytes`, each `with`. */
-static bool tok_build_fill(tok_buf *b, size_t bytes, int with)
+static bool tok_build_fill(lq_buf *b, size_t bytes, int with)
 {
-    if (!tok_buf_room(b, bytes)) return false;
-    memset(b->p, with, bytes);
+    if (!lq_buf_room(b, bytes)) return false;
+    memset(b->u, with, bytes);
     b->n = bytes;
     return true;
 }
@@ -122,7 +122,7 @@ lq_status tok_begin_merges(tok_builder *b, size_t n, lq_err *err)
 
 void tok_put_merge(tok_builder *b, uint32_t left, uint32_t right, uint32_t rank, uint32_t id)
 {
-    tok_merge *m = (tok_merge *)(void *)b->merges.p;
+    tok_merge *m = (tok_merge *)(void *)b->merges.u;
     size_t mask = b->merges.n / sizeof *m - 1, i = tok_hash_pair(left, right) & mask;
     while (m[i].rank != TOK_NONE && (m[i].left != left || m[i].right != right))
         i = (i + 1) & mask;
@@ -165,7 +165,7 @@ lq_status tok_put_splits(tok_builder *b, const uint32_t *rank, lq_err *err)
 static bool words_stand_alone(const tok_builder *b)
 {
     static const uint8_t space[] = { 0xE2, 0x96, 0x81 };
-    const tok_merge *m = (const tok_merge *)(const void *)b->merges.p;
+    const tok_merge *m = (const tok_merge *)(const void *)b->merges.u;
     if (b->head.prefix.off != TOK_NONE || b->head.suffix.off != TOK_NONE ||
         (b->head.flags & TOK_IGNORE_MERGES) || tok_find_text(b, space, 3) == TOK_NONE)
         return false;
@@ -188,7 +188,7 @@ static lq_status put_trie(tok_builder *b, lq_err *err)
 {
     tok_trie *t = tok_trie_new();
     bool ok = t != NULL;
-    const uint32_t *apart = (const uint32_t *)(const void *)b->apart.p;
+    const uint32_t *apart = (const uint32_t *)(const void *)b->apart.u;
     size_t n_apart = b->apart.n / sizeof *apart, k = 0; /* in order */
     for (uint32_t id = 0; id < b->tokens.n / sizeof(tok_str) && ok; id++) {
         tok_str s = tokens_of(b)[id];
@@ -200,7 +200,7 @@ static lq_status put_trie(tok_builder *b, lq_err *err)
     if (ok) {
         size_t n;
         const tok_edge *edges = tok_trie_edges(t, &n);
-        tok_buf_add(&b->trie, edges, n * sizeof *edges);
+        lq_buf_add(&b->trie, edges, n * sizeof *edges);
         ok = !b->trie.oom;
     }
     tok_trie_free(t);
@@ -208,25 +208,25 @@ static lq_status put_trie(tok_builder *b, lq_err *err)
 }
 
 /* ---- putting the sections behind each other ---- */
-static void append(tok_buf *out, tok_section *section, const tok_buf *part, size_t element)
+static void append(lq_buf *out, tok_section *section, const lq_buf *part, size_t element)
 {
     static const uint8_t zeros[8];
-    tok_buf_add(out, zeros, (8 - out->n % 8) % 8);
+    lq_buf_add(out, zeros, (8 - out->n % 8) % 8);
     *section = (tok_section){ out->n, part->n / element };
-    tok_buf_add(out, part->p, part->n);
+    lq_buf_add(out, part->u, part->n);
 }
 
 lq_status tok_build_finish(tok_builder *b, uint8_t **blob, size_t *blob_bytes, lq_err *err)
 {
     tok_head *h = &b->head;
-    tok_buf out = { 0 };
+    lq_buf out = { 0 };
     bool oom = b->heap.oom || b->scores.oom || b->added.oom || b->post.oom || b->data.oom;
     if (h->model == TOK_BPE && words_stand_alone(b)) h->flags |= TOK_WORDS_ALONE;
     if (h->model == TOK_UNIGRAM || h->model == TOK_WORDPIECE) {
         lq_status s = put_trie(b, err);
         if (s) return s;
     }
-    tok_buf_add(&out, h, sizeof *h);
+    lq_buf_add(&out, h, sizeof *h);
     append(&out, &h->heap, &b->heap, 1);
     append(&out, &h->tokens, &b->tokens, sizeof(tok_str));
     append(&out, &h->vocab, &b->vocab, sizeof(uint32_t));
@@ -241,12 +241,12 @@ lq_status tok_build_finish(tok_builder *b, uint8_t **blob, size_t *blob_bytes, l
         oom = oom || b->ops[i].oom;
     }
     if (oom || out.oom) {
-        tok_buf_free(&out);
+        lq_buf_free(&out);
         return tok_oom(err);
     }
     h->bytes = out.n;
-    memcpy(out.p, h, sizeof *h);
-    *blob = out.p;
+    memcpy(out.u, h, sizeof *h);
+    *blob = out.u;
     *blob_bytes = out.n;
     return LQ_OK;
 }

@@ -100,7 +100,7 @@ lq_status tok_put_charsmap(tok_builder *b, tok_op *op, const uint8_t *map, size_
     lq_status s = n ? check_map(map, n, err) : LQ_OK;
     op->arg[0] = (uint32_t)b->data.n;
     op->arg[1] = (uint32_t)n;
-    tok_buf_add(&b->data, map, n);
+    lq_buf_add(&b->data, map, n);
     return s;
 }
 
@@ -108,14 +108,14 @@ lq_status tok_put_charsmap(tok_builder *b, tok_op *op, const uint8_t *map, size_
 lq_status tok_compile_charsmap(tok_builder *b, const cJSON *j, tok_op *op, lq_err *err)
 {
     const char *text = tok_json_str(j, "precompiled_charsmap");
-    tok_buf map = { 0 };
+    lq_buf map = { 0 };
     lq_status s = LQ_OK;
     if (!text) return tok_put_charsmap(b, op, NULL, 0, err); /* null: changes nothing */
     if (!tok_base64(&map, text, strlen(text)))
         s = lq_fail(err, LQ_EFORMAT, "tokenizer.json: precompiled_charsmap: expected base64");
     if (!s && map.oom) s = tok_oom(err);
-    if (!s) s = tok_put_charsmap(b, op, map.p, map.n, err);
-    tok_buf_free(&map);
+    if (!s) s = tok_put_charsmap(b, op, map.u, map.n, err);
+    lq_buf_free(&map);
     return s;
 }
 
@@ -132,7 +132,7 @@ static size_t grapheme(const uint8_t *s, size_t n)
 }
 
 lq_status tok_run_precompiled(tok_run *r, const tok_step *st, const uint8_t *s, size_t n,
-                              tok_buf *out)
+                              lq_buf *out)
 {
     enum { MAX_GRAPHEME = 6 };
     const charsmap m = map_of(r->t, st->op);
@@ -141,15 +141,15 @@ lq_status tok_run_precompiled(tok_run *r, const tok_step *st, const uint8_t *s, 
     for (size_t i = 0, g; i < n; i += g) {
         g = grapheme(s + i, n - i);
         if (g < MAX_GRAPHEME && look_up(&m, s + i, g, false, &text, &n_text)) {
-            tok_buf_add(out, text, n_text);
+            lq_buf_add(out, text, n_text);
             continue;
         }
         for (size_t k = i; k < i + g; k += len) {
             (void)lq_utf8_get(s + k, &len);
             if (look_up(&m, s + k, len, false, &text, &n_text))
-                tok_buf_add(out, text, n_text);
+                lq_buf_add(out, text, n_text);
             else
-                tok_buf_add(out, s + k, len);
+                lq_buf_add(out, s + k, len);
         }
     }
     return LQ_OK;
@@ -170,18 +170,18 @@ static size_t normal_prefix(const tok_run *r, const charsmap *m, const uint8_t *
     return *text = s, *n_text = len;
 }
 
-static void put_escaped(tok_buf *out, const uint8_t *s, size_t n, bool escape)
+static void put_escaped(lq_buf *out, const uint8_t *s, size_t n, bool escape)
 {
     for (size_t i = 0; i < n; i++) {
         if (escape && s[i] == ' ')
-            tok_buf_add(out, SPACE, sizeof SPACE);
+            lq_buf_add(out, SPACE, sizeof SPACE);
         else
-            tok_buf_add(out, s + i, 1);
+            lq_buf_add(out, s + i, 1);
     }
 }
 
 lq_status tok_run_sentencepiece(tok_run *r, const tok_step *st, const uint8_t *s, size_t n,
-                                tok_buf *out)
+                                lq_buf *out)
 {
     const charsmap m = map_of(r->t, st->op);
     const uint32_t f = st->op->arg[2];
@@ -196,7 +196,7 @@ lq_status tok_run_sentencepiece(tok_run *r, const tok_step *st, const uint8_t *s
         if (n_text != 1 || text[0] != ' ') break;
     }
     if (i == n) return LQ_OK;
-    if (dummy && !(f & TOK_SP_SUFFIX)) tok_buf_add(out, space, n_space);
+    if (dummy && !(f & TOK_SP_SUFFIX)) lq_buf_add(out, space, n_space);
     bool after_space = squeeze;
     for (; i < n; i += len) {
         len = normal_prefix(r, &m, s + i, n - i, &text, &n_text);
@@ -207,8 +207,8 @@ lq_status tok_run_sentencepiece(tok_run *r, const tok_step *st, const uint8_t *s
             after_space = squeeze && text[n_text - 1] == ' ';
         }
     }
-    while (squeeze && out->n >= n_space && memcmp(out->p + out->n - n_space, space, n_space) == 0)
+    while (squeeze && out->n >= n_space && memcmp(out->u + out->n - n_space, space, n_space) == 0)
         out->n -= n_space;
-    if (dummy && (f & TOK_SP_SUFFIX)) tok_buf_add(out, space, n_space);
+    if (dummy && (f & TOK_SP_SUFFIX)) lq_buf_add(out, space, n_space);
     return LQ_OK;
 }

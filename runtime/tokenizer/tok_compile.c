@@ -6,7 +6,7 @@
 enum { MAX_JSON_BYTES = 1 << 30, MAX_SEQUENCE_DEPTH = 8 };
 
 /* ---- vocabulary ---- */
-static const uint8_t *text_of(const tok_builder *b, tok_str s) { return b->heap.p + s.off; }
+static const uint8_t *text_of(const tok_builder *b, tok_str s) { return b->heap.u + s.off; }
 
 static lq_status bad_vocab(lq_err *err, const char *what)
 {
@@ -53,7 +53,7 @@ static lq_status read_scored_vocab(tok_builder *b, const cJSON *vocab, lq_err *e
         if (!cJSON_IsArray(e) || !cJSON_IsString(text) || !cJSON_IsNumber(score) ||
             !isfinite(score->valuedouble))
             return bad_vocab(err, "expected [text, score]");
-        tok_buf_add(&b->scores, &score->valuedouble, sizeof(double));
+        lq_buf_add(&b->scores, &score->valuedouble, sizeof(double));
         s = tok_put_token(b, tok_put_text(b, text->valuestring), id++, err);
         if (s) return s;
     }
@@ -83,11 +83,11 @@ static bool split_merge(const cJSON *e, pair *p)
 static lq_status add_merge(tok_builder *b, const pair *p, uint32_t rank, lq_err *err)
 {
     size_t n_prefix = b->head.prefix.off == TOK_NONE ? 0 : b->head.prefix.len;
-    tok_buf joined = { 0 };
+    lq_buf joined = { 0 };
     uint32_t left = TOK_NONE, right = TOK_NONE, id = TOK_NONE;
-    if (!tok_buf_room(&joined, p->n_left + p->n_right + 2)) return tok_oom(err);
+    if (!lq_buf_room(&joined, p->n_left + p->n_right + 2)) return tok_oom(err);
     /* The tree spells U+0000 in two bytes: undo that in the whole pair and in each half. */
-    char *w = (char *)joined.p;
+    char *w = joined.p;
     memcpy(w, p->left, p->n_left);
     w[p->n_left] = 0;
     size_t n_left = jt_copy(w, w);
@@ -100,7 +100,7 @@ static lq_status add_merge(tok_builder *b, const pair *p, uint32_t rank, lq_err 
         memmove(w + n_left, w + n_left + n_prefix, n_right - n_prefix);
         id = tok_find_text(b, w, n_left + n_right - n_prefix);
     }
-    tok_buf_free(&joined);
+    lq_buf_free(&joined);
     if (left == TOK_NONE || right == TOK_NONE || id == TOK_NONE)
         return lq_fail(
             err, LQ_EFORMAT,
@@ -237,7 +237,7 @@ static size_t count_model(const tok_builder *b)
 {
     size_t n = 0;
     for (size_t i = 0; i < b->tokens.n / sizeof(tok_str); i++)
-        n += ((const tok_str *)(const void *)b->tokens.p)[i].off != TOK_NONE;
+        n += ((const tok_str *)(const void *)b->tokens.u)[i].off != TOK_NONE;
     return n;
 }
 
@@ -274,7 +274,7 @@ static lq_status read_added(tok_builder *b, const cJSON *list, lq_err *err)
         /* An earlier token of this text keeps its id and takes the new flags. */
         size_t len;
         uint32_t before = tok_trie_longest(seen, text_of(b, a.text), a.text.len, &len);
-        tok_added *all = (tok_added *)(void *)b->added.p;
+        tok_added *all = (tok_added *)(void *)b->added.u;
         if (before != TOK_NONE && same_text(b, all[before].text, a.text)) {
             all[before].flags = a.flags;
             continue;
@@ -294,7 +294,7 @@ static lq_status read_added(tok_builder *b, const cJSON *list, lq_err *err)
         if (!tok_trie_add(seen, text_of(b, a.text), a.text.len,
                           (uint32_t)(b->added.n / sizeof(tok_added))))
             s = tok_oom(err);
-        tok_buf_add(&b->added, &a, sizeof a);
+        lq_buf_add(&b->added, &a, sizeof a);
     }
     tok_trie_free(seen);
     return s;
@@ -327,7 +327,7 @@ static lq_status compile_stage(tok_builder *b, const cJSON *j, tok_stage stage, 
         if (strcmp(type, table->kinds[i].name) != 0) continue;
         tok_op op = { .kind = i, .s = { { TOK_NONE, 0 }, { TOK_NONE, 0 } } };
         lq_status s = table->kinds[i].compile ? table->kinds[i].compile(b, j, &op, err) : LQ_OK;
-        tok_buf_add(&b->ops[stage], &op, sizeof op);
+        lq_buf_add(&b->ops[stage], &op, sizeof op);
         return s;
     }
     return lq_fail(err, LQ_EUNSUPPORTED, "tokenizer.json: %s '%.60s' is not supported", table->name,

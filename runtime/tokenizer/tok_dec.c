@@ -15,7 +15,7 @@
 #include <stdlib.h>
 
 typedef struct {
-    tok_buf pend;
+    lq_buf pend;
     uint32_t count;
     bool begun, fused; /* fused: tokens before this step have become one text */
 } dec_state;
@@ -26,7 +26,7 @@ struct tok_stream {
     size_t n;
     dec_state *state;
     tok_matcher *matcher; /* only where a decoder has a regular expression */
-    tok_buf out, tmp;
+    lq_buf out, tmp;
     bool any;
     lq_err *err; /* of the call that runs */
 };
@@ -49,19 +49,19 @@ static bool whole_token(tok_stream *d, size_t i, const uint8_t **s, size_t *n)
     dec_state *y = &d->state[i];
     if (!y->fused) return *s != NULL;
     if (*s) {
-        tok_buf_add(&y->pend, *s, *n);
+        lq_buf_add(&y->pend, *s, *n);
         y->begun = true;
         return false;
     }
-    *s = y->pend.p ? y->pend.p : (const uint8_t *)"";
+    *s = y->pend.u ? y->pend.u : (const uint8_t *)"";
     *n = y->pend.n;
     return y->begun;
 }
 
-static lq_status emit_owned(tok_stream *d, size_t i, tok_buf *text, bool start)
+static lq_status emit_owned(tok_stream *d, size_t i, lq_buf *text, bool start)
 {
-    lq_status e = text->oom ? tok_oom(d->err) : emit(d, i + 1, text->p, text->n, start);
-    tok_buf_free(text);
+    lq_status e = text->oom ? tok_oom(d->err) : emit(d, i + 1, text->u, text->n, start);
+    lq_buf_free(text);
     return e;
 }
 
@@ -69,27 +69,27 @@ static lq_status emit_owned(tok_stream *d, size_t i, tok_buf *text, bool start)
 static lq_status drain_bytes(tok_stream *d, size_t i, bool end)
 {
     dec_state *st = &d->state[i];
-    tok_buf *p = &st->pend;
+    lq_buf *p = &st->pend;
     size_t at = 0, len;
     d->tmp.n = 0;
     while (at < p->n) {
-        lq_utf8 u = lq_utf8_step(p->p + at, p->n - at, &len);
+        lq_utf8 u = lq_utf8_step(p->u + at, p->n - at, &len);
         if (u == LQ_UTF8_PARTIAL && !end) break;
         if (u == LQ_UTF8_CHAR)
-            tok_buf_add(&d->tmp, p->p + at, len);
+            lq_buf_add(&d->tmp, p->u + at, len);
         else
-            tok_buf_add(&d->tmp, REPLACEMENT, 3);
+            lq_buf_add(&d->tmp, REPLACEMENT, 3);
         at += len;
     }
-    if (at) memmove(p->p, p->p + at, p->n - at);
+    if (at) memmove(p->u, p->u + at, p->n - at);
     p->n -= at;
     if (!d->tmp.n) return LQ_OK;
     bool start = !st->begun;
     st->begun = true;
-    tok_buf text = d->tmp; /* the next step may want tmp */
-    d->tmp = (tok_buf){ 0 };
-    lq_status s = emit(d, i + 1, text.p, text.n, start);
-    tok_buf_free(&d->tmp);
+    lq_buf text = d->tmp; /* the next step may want tmp */
+    d->tmp = (lq_buf){ 0 };
+    lq_status s = emit(d, i + 1, text.u, text.n, start);
+    lq_buf_free(&d->tmp);
     d->tmp = text;
     return s;
 }
@@ -104,17 +104,17 @@ static bool is_mapped(const uint8_t *s, size_t n)
 /* The one token is spelled in the alphabet as a whole or not at all. */
 static lq_status run_byte_level_fused(tok_stream *d, size_t i, const uint8_t *s, size_t n)
 {
-    tok_buf bytes = { 0 }, text = { 0 };
+    lq_buf bytes = { 0 }, text = { 0 };
     if (!whole_token(d, i, &s, &n)) return LQ_OK;
     bool mapped = is_mapped(s, n);
     for (size_t k = 0, len; k < n; k += len) {
         uint32_t cp = lq_utf8_get(s + k, &len);
         uint8_t byte = mapped ? (uint8_t)tok_char_byte(cp) : 0;
-        tok_buf_add(&bytes, mapped ? &byte : s + k, mapped ? 1 : len);
+        lq_buf_add(&bytes, mapped ? &byte : s + k, mapped ? 1 : len);
     }
-    tok_utf8_lossy(&text, bytes.p, bytes.n);
+    tok_utf8_lossy(&text, bytes.u, bytes.n);
     text.oom = text.oom || bytes.oom;
-    tok_buf_free(&bytes);
+    lq_buf_free(&bytes);
     return emit_owned(d, i, &text, true);
 }
 
@@ -124,12 +124,12 @@ static lq_status run_byte_level(tok_stream *d, size_t i, const uint8_t *s, size_
     dec_state *y = &d->state[i];
     if (y->fused) return run_byte_level_fused(d, i, s, n);
     if (!s) return drain_bytes(d, i, true);
-    tok_buf *p = &y->pend;
+    lq_buf *p = &y->pend;
     bool mapped = is_mapped(s, n);
-    if (!mapped) tok_buf_add(p, s, n); /* not spelled in the alphabet: the text itself */
+    if (!mapped) lq_buf_add(p, s, n); /* not spelled in the alphabet: the text itself */
     for (size_t k = 0, len; k < n && mapped; k += len) {
         uint8_t byte = (uint8_t)tok_char_byte(lq_utf8_get(s + k, &len));
-        tok_buf_add(p, &byte, 1);
+        lq_buf_add(p, &byte, 1);
     }
     return p->oom ? tok_oom(d->err) : drain_bytes(d, i, false);
 }
@@ -144,17 +144,17 @@ static lq_status open_byte_level(tok_tokenizer *t, tok_step *s, lq_err *err)
 /* ---- ByteFallback: <0xE4> tokens to bytes ---- */
 static lq_status drain_run(tok_stream *d, size_t i, bool end)
 {
-    tok_buf *p = &d->state[i].pend;
+    lq_buf *p = &d->state[i].pend;
     size_t at = 0, len;
     lq_status s = LQ_OK;
     for (; at < p->n && !s; at += len) {
-        lq_utf8 u = lq_utf8_step(p->p + at, p->n - at, &len);
+        lq_utf8 u = lq_utf8_step(p->u + at, p->n - at, &len);
         if (u == LQ_UTF8_PARTIAL && !end) break;
-        if (u == LQ_UTF8_CHAR) s = emit(d, i + 1, p->p + at, len, true);
+        if (u == LQ_UTF8_CHAR) s = emit(d, i + 1, p->u + at, len, true);
         for (size_t k = 0; k < len && u != LQ_UTF8_CHAR && !s; k++)
             s = emit(d, i + 1, (const uint8_t *)REPLACEMENT, 3, true);
     }
-    if (at) memmove(p->p, p->p + at, p->n - at);
+    if (at) memmove(p->u, p->u + at, p->n - at);
     p->n -= at;
     return s;
 }
@@ -167,17 +167,17 @@ static lq_status run_byte_fallback_fused(tok_stream *d, size_t i, const uint8_t 
     bool start = !y->count;
     if (start) {
         if (!end) {
-            tok_buf_add(&y->pend, s, n);
+            lq_buf_add(&y->pend, s, n);
             y->begun = true;
             if (y->pend.oom) return tok_oom(d->err);
         }
         if (!y->begun || (!end && y->pend.n <= SPELLED)) return LQ_OK;
-        s = y->pend.p ? y->pend.p : (const uint8_t *)"";
+        s = y->pend.u ? y->pend.u : (const uint8_t *)"";
         n = y->pend.n;
         y->count = 1;
         const int byte = tok_byte_token(s, n);
         if (byte >= 0) {
-            y->pend.p[0] = (uint8_t)byte;
+            y->pend.u[0] = (uint8_t)byte;
             y->pend.n = 1;
             return drain_run(d, i, true);
         }
@@ -193,7 +193,7 @@ static lq_status run_byte_fallback(tok_stream *d, size_t i, const uint8_t *s, si
     int byte = start ? tok_byte_token(s, n) : -1;
     if (byte >= 0) {
         uint8_t b = (uint8_t)byte;
-        tok_buf_add(&d->state[i].pend, &b, 1);
+        lq_buf_add(&d->state[i].pend, &b, 1);
         return d->state[i].pend.oom ? tok_oom(d->err) : drain_run(d, i, false);
     }
     lq_status e = drain_run(d, i, true);
@@ -238,7 +238,7 @@ static lq_status run_strip(tok_stream *d, size_t i, const uint8_t *s, size_t n, 
     const tok_step *st = tok_dec_step(d, i);
     const size_t n_c = st->n[0], stop = st->op->arg[1];
     dec_state *y = &d->state[i];
-    tok_buf text = { 0 };
+    lq_buf text = { 0 };
     if (!s) return LQ_OK; /* what waits at the end is cut */
     if (start) {
         y->pend.n = 0; /* the end of the token before: cut */
@@ -254,17 +254,17 @@ static lq_status run_strip(tok_stream *d, size_t i, const uint8_t *s, size_t n, 
         y->count = 0;
         if (hit && stop) {
             if (y->pend.n / n_c == stop)
-                tok_buf_add(&text, st->s[0], n_c);
+                lq_buf_add(&text, st->s[0], n_c);
             else
-                tok_buf_add(&y->pend, st->s[0], n_c);
+                lq_buf_add(&y->pend, st->s[0], n_c);
             continue;
         }
-        tok_buf_add(&text, y->pend.p, y->pend.n);
+        lq_buf_add(&text, y->pend.u, y->pend.n);
         y->pend.n = 0;
-        tok_buf_add(&text, s + k, len);
+        lq_buf_add(&text, s + k, len);
     }
-    lq_status e = text.oom || y->pend.oom ? tok_oom(d->err) : emit(d, i + 1, text.p, text.n, start);
-    tok_buf_free(&text);
+    lq_status e = text.oom || y->pend.oom ? tok_oom(d->err) : emit(d, i + 1, text.u, text.n, start);
+    lq_buf_free(&text);
     return e;
 }
 
@@ -290,7 +290,7 @@ static lq_status compile_replace(tok_builder *b, const cJSON *j, tok_op *op, lq_
 
 /* s[n] with matches replaced, into text; *from: behind the last match. */
 static lq_status replace_all(tok_stream *d, const tok_step *st, const uint8_t *s, size_t n,
-                             tok_buf *text, size_t *from)
+                             lq_buf *text, size_t *from)
 {
     tok_scan f = tok_scan_all(st->pattern, s, n);
     size_t start, end;
@@ -299,8 +299,8 @@ static lq_status replace_all(tok_stream *d, const tok_step *st, const uint8_t *s
         lq_status e = tok_scan_next(&f, d->matcher, &found, &start, &end, d->err);
         if (e) return e;
         if (!found) return LQ_OK;
-        tok_buf_add(text, s + *from, start - *from);
-        tok_buf_add(text, st->s[1], st->n[1]);
+        lq_buf_add(text, s + *from, start - *from);
+        lq_buf_add(text, st->s[1], st->n[1]);
         *from = end;
     }
 }
@@ -318,22 +318,22 @@ static lq_status replace_fused(tok_stream *d, size_t i, const uint8_t *s, size_t
                                bool end)
 {
     const tok_step *st = tok_dec_step(d, i);
-    tok_buf *p = &d->state[i].pend, text = { 0 };
+    lq_buf *p = &d->state[i].pend, text = { 0 };
     size_t from = 0, keep = 0;
-    tok_buf_add(p, s, n);
+    lq_buf_add(p, s, n);
     if (st->op->arg[0] && !end) return p->oom ? tok_oom(d->err) : LQ_OK; /* a regex sees it whole */
-    lq_status e = replace_all(d, st, p->p, p->n, &text, &from);
+    lq_status e = replace_all(d, st, p->u, p->n, &text, &from);
     if (e) goto done;
-    if (!end) keep = may_begin(p->p + from, p->n - from, st->s[0], st->n[0]);
-    tok_buf_add(&text, p->p + from, p->n - from - keep);
-    if (keep) memmove(p->p, p->p + p->n - keep, keep);
+    if (!end) keep = may_begin(p->u + from, p->n - from, st->s[0], st->n[0]);
+    lq_buf_add(&text, p->u + from, p->n - from - keep);
+    if (keep) memmove(p->u, p->u + p->n - keep, keep);
     p->n = keep;
     if (p->oom || text.oom)
         e = tok_oom(d->err);
     else if (text.n || start)
-        e = emit(d, i + 1, text.p, text.n, start);
+        e = emit(d, i + 1, text.u, text.n, start);
 done:
-    tok_buf_free(&text);
+    lq_buf_free(&text);
     return e;
 }
 
@@ -341,12 +341,12 @@ static lq_status run_replace(tok_stream *d, size_t i, const uint8_t *s, size_t n
 {
     if (d->state[i].fused) return replace_fused(d, i, s, n, start, s == NULL);
     if (!s) return LQ_OK;
-    tok_buf text = { 0 };
+    lq_buf text = { 0 };
     size_t from;
     lq_status e = replace_all(d, tok_dec_step(d, i), s, n, &text, &from);
-    if (!e) tok_buf_add(&text, s + from, n - from);
-    if (!e) e = text.oom ? tok_oom(d->err) : emit(d, i + 1, text.p, text.n, start);
-    tok_buf_free(&text);
+    if (!e) lq_buf_add(&text, s + from, n - from);
+    if (!e) e = text.oom ? tok_oom(d->err) : emit(d, i + 1, text.u, text.n, start);
+    lq_buf_free(&text);
     return e;
 }
 
@@ -366,7 +366,7 @@ static lq_status run_metaspace(tok_stream *d, size_t i, const uint8_t *s, size_t
 {
     const tok_step *st = tok_dec_step(d, i);
     dec_state *y = &d->state[i];
-    tok_buf text = { 0 };
+    lq_buf text = { 0 };
     if (!s) return LQ_OK;
     if (start && y->count < 2) y->count++; /* which token this is: the first, or a later one */
     bool drop = y->count < 2 && st->op->arg[0] != 1;
@@ -374,35 +374,35 @@ static lq_status run_metaspace(tok_stream *d, size_t i, const uint8_t *s, size_t
         (void)lq_utf8_get(s + k, &len);
         bool hit = len == st->n[0] && memcmp(s + k, st->s[0], len) == 0;
         if (!hit)
-            tok_buf_add(&text, s + k, len);
+            lq_buf_add(&text, s + k, len);
         else if (!drop)
-            tok_buf_add(&text, " ", 1);
+            lq_buf_add(&text, " ", 1);
     }
-    lq_status e = text.oom ? tok_oom(d->err) : emit(d, i + 1, text.p, text.n, start);
-    tok_buf_free(&text);
+    lq_status e = text.oom ? tok_oom(d->err) : emit(d, i + 1, text.u, text.n, start);
+    lq_buf_free(&text);
     return e;
 }
 
 /* ---- text ---- */
 
 /* Append s[n] with every `from` replaced. */
-static void replace_text(tok_buf *out, const uint8_t *s, size_t n, const void *from, size_t n_from,
+static void replace_text(lq_buf *out, const uint8_t *s, size_t n, const void *from, size_t n_from,
                          const void *to, size_t n_to)
 {
     size_t at = 0;
     while (n_from && at < n) {
         const uint8_t *hit = memmem(s + at, n - at, from, n_from);
         if (!hit) break;
-        tok_buf_add(out, s + at, (size_t)(hit - s) - at);
-        tok_buf_add(out, to, n_to);
+        lq_buf_add(out, s + at, (size_t)(hit - s) - at);
+        lq_buf_add(out, to, n_to);
         at = (size_t)(hit - s) + n_from;
     }
-    if (at < n) tok_buf_add(out, s + at, n - at); /* an empty text may be NULL */
+    if (at < n) lq_buf_add(out, s + at, n - at); /* an empty text may be NULL */
 }
 
 /* The spaces that English does not want before its punctuation and contractions, one after the
  * other as the library takes them out. `text` is replaced. */
-static void clean_up(tok_buf *text)
+static void clean_up(lq_buf *text)
 {
     static const char *const rules[][2] = {
         { " .", "." },   { " ?", "?" },     { " !", "!" },     { " ,", "," },
@@ -410,11 +410,11 @@ static void clean_up(tok_buf *text)
         { " 's", "'s" }, { " 've", "'ve" }, { " 're", "'re" },
     };
     for (size_t k = 0; k < LQ_COUNT(rules); k++) {
-        tok_buf next = { 0 };
-        replace_text(&next, text->p, text->n, rules[k][0], strlen(rules[k][0]), rules[k][1],
+        lq_buf next = { 0 };
+        replace_text(&next, text->u, text->n, rules[k][0], strlen(rules[k][0]), rules[k][1],
                      strlen(rules[k][1]));
         next.oom = next.oom || text->oom;
-        tok_buf_free(text);
+        lq_buf_free(text);
         *text = next;
     }
 }
@@ -439,7 +439,7 @@ static lq_status run_wordpiece(tok_stream *d, size_t i, const uint8_t *s, size_t
 {
     const tok_step *st = tok_dec_step(d, i);
     dec_state *y = &d->state[i];
-    tok_buf text = { 0 };
+    lq_buf text = { 0 };
     (void)start;
     if (!whole_token(d, i, &s, &n)) return LQ_OK;
     if (y->count) { /* not the first */
@@ -447,11 +447,11 @@ static lq_status run_wordpiece(tok_stream *d, size_t i, const uint8_t *s, size_t
             s += st->n[0];
             n -= st->n[0];
         } else {
-            tok_buf_add(&text, " ", 1);
+            lq_buf_add(&text, " ", 1);
         }
     }
     y->count = 1;
-    tok_buf_add(&text, s, n);
+    lq_buf_add(&text, s, n);
     if (st->op->arg[0]) clean_up(&text);
     return emit_owned(d, i, &text, true);
 }
@@ -470,7 +470,7 @@ static lq_status run_bpe(tok_stream *d, size_t i, const uint8_t *s, size_t n, bo
 {
     const tok_step *st = tok_dec_step(d, i);
     dec_state *y = &d->state[i];
-    tok_buf text = { 0 };
+    lq_buf text = { 0 };
     const bool end = s == NULL;
     (void)start;
     if (y->fused) { /* the one token is the last */
@@ -478,13 +478,13 @@ static lq_status run_bpe(tok_stream *d, size_t i, const uint8_t *s, size_t n, bo
         replace_text(&text, s, n, st->s[0], st->n[0], "", 0);
         return emit_owned(d, i, &text, true);
     }
-    replace_text(&text, y->pend.p, y->pend.n, st->s[0], st->n[0], " ", end ? 0 : 1);
+    replace_text(&text, y->pend.u, y->pend.n, st->s[0], st->n[0], " ", end ? 0 : 1);
     y->pend.n = 0;
     lq_status e = text.n || text.oom ? emit_owned(d, i, &text, false) : LQ_OK;
     if (e || end) return e;
     const uint8_t *hit = st->n[0] ? memmem(s, n, st->s[0], st->n[0]) : NULL;
     const size_t known = hit ? (size_t)(hit - s) : n;
-    tok_buf_add(&y->pend, s + known, n - known);
+    lq_buf_add(&y->pend, s + known, n - known);
     y->count = 1;
     return y->pend.oom ? tok_oom(d->err) : emit(d, i + 1, s, known, true);
 }
@@ -511,26 +511,26 @@ static lq_status run_ctc(tok_stream *d, size_t i, const uint8_t *s, size_t n, bo
 {
     const tok_step *st = tok_dec_step(d, i);
     dec_state *y = &d->state[i];
-    tok_buf a = { 0 }, b = { 0 };
+    lq_buf a = { 0 }, b = { 0 };
     (void)start;
     if (!whole_token(d, i, &s, &n)) return LQ_OK;
     if (!y->fused) {
-        if (y->count && y->pend.n == n && memcmp(y->pend.p, s, n) == 0) return LQ_OK;
+        if (y->count && y->pend.n == n && memcmp(y->pend.u, s, n) == 0) return LQ_OK;
         y->pend.n = 0;
         y->count = 1;
-        tok_buf_add(&y->pend, s, n);
+        lq_buf_add(&y->pend, s, n);
         if (y->pend.oom) return tok_oom(d->err);
     }
     replace_text(&a, s, n, st->s[0], st->n[0], "", 0);
     if (st->op->arg[0]) {
         clean_up(&a);
-        replace_text(&b, a.p, a.n, st->s[1], st->n[1], " ", 1);
+        replace_text(&b, a.u, a.n, st->s[1], st->n[1], " ", 1);
         b.oom = b.oom || a.oom;
-        tok_buf_free(&a);
+        lq_buf_free(&a);
         a = b;
     }
     if (a.n || a.oom) return emit_owned(d, i, &a, true);
-    tok_buf_free(&a);
+    lq_buf_free(&a);
     return LQ_OK;
 }
 
@@ -553,7 +553,7 @@ static lq_status emit(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool 
 {
     if (!s) s = (const uint8_t *)""; /* an empty token; NULL would be the end */
     if (i < d->n) return kinds[tok_dec_step(d, i)->op->kind].run.dec(d, i, s, n, start);
-    tok_buf_add(&d->out, s, n);
+    lq_buf_add(&d->out, s, n);
     return d->out.oom ? tok_oom(d->err) : LQ_OK;
 }
 
@@ -598,11 +598,11 @@ void tok_stream_free(tok_stream *d)
 {
     if (!d) return;
     for (size_t i = 0; i < d->n && d->state; i++)
-        tok_buf_free(&d->state[i].pend);
+        lq_buf_free(&d->state[i].pend);
     free(d->state);
     tok_matcher_free(d->matcher);
-    tok_buf_free(&d->out);
-    tok_buf_free(&d->tmp);
+    lq_buf_free(&d->out);
+    lq_buf_free(&d->tmp);
     free(d);
 }
 
@@ -614,7 +614,7 @@ static lq_status tok_dec_push(tok_stream *d, int32_t id, lq_err *err)
     size_t n;
     const char *text = tok_token(d->t, id, &n);
     if (!text || (d->skip_special && tok_is_special(d->t, id))) return LQ_OK;
-    if (d->n == 0 && d->any) tok_buf_add(&d->out, " ", 1); /* no decoder: tokens joined by spaces */
+    if (d->n == 0 && d->any) lq_buf_add(&d->out, " ", 1); /* no decoder: tokens joined by spaces */
     d->any = true;
     return emit(d, 0, (const uint8_t *)text, n, true);
 }
@@ -631,9 +631,9 @@ lq_status tok_stream_prime(tok_stream *d, const int32_t *ids, size_t n, lq_err *
 
 static lq_status deliver(tok_stream *d, const char **delta, size_t *n)
 {
-    if (!tok_buf_room(&d->out, 1)) return tok_oom(d->err);
-    d->out.p[d->out.n] = 0;
-    *delta = (const char *)d->out.p;
+    if (!lq_buf_room(&d->out, 1)) return tok_oom(d->err);
+    d->out.u[d->out.n] = 0;
+    *delta = (const char *)d->out.u;
     *n = d->out.n;
     return LQ_OK;
 }
@@ -675,8 +675,8 @@ lq_status tok_decode(const tok_tokenizer *t, const int32_t *ids, size_t n, bool 
     const char *p;
     if (!s) s = deliver(d, &p, n_text);
     if (!s) {
-        *text = (char *)d->out.p;
-        d->out = (tok_buf){ 0 };
+        *text = d->out.p;
+        d->out = (lq_buf){ 0 };
     }
     tok_stream_free(d);
     return s;

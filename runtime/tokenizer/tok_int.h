@@ -103,9 +103,9 @@ static inline uint32_t tok_hash_pair(uint32_t a, uint32_t b)
 
 /* ---- building a blob (tok_build.c) ---- */
 typedef struct {
-    tok_buf heap, tokens, vocab, merges, scores, added, post, trie, data, ops[TOK_N_STAGES];
+    lq_buf heap, tokens, vocab, merges, scores, added, post, trie, data, ops[TOK_N_STAGES];
     tok_head head;
-    tok_buf apart;    /* uint32 ids that no search for the longest token finds */
+    lq_buf apart;     /* uint32 ids that no search for the longest token finds */
     const char *file; /* for messages */
     bool ids_given;   /* added tokens keep the ids that they come with */
 } tok_builder;
@@ -245,7 +245,7 @@ typedef struct {
 } tok_piece;
 
 typedef struct {
-    tok_buf text;
+    lq_buf text;
     tok_piece *p;
     size_t n, cap;
     bool oom;
@@ -271,15 +271,15 @@ typedef struct { /* all of one call of tok_encode */
     tok_matcher *matcher;
     unsigned flags;    /* of tok_encode */
     bool first;        /* what is normalized starts the text */
-    tok_buf a, b;      /* texts between normalizers; free in the later stages */
+    lq_buf a, b;       /* texts between normalizers; free in the later stages */
     tok_pieces pieces; /* current, and where the next stage writes */
     tok_pieces next;
-    tok_buf ids; /* int32 */
+    lq_buf ids; /* int32 */
     tok_symbol *symbols;
     size_t n_symbols, cap_symbols;
     tok_candidate *heap;
     size_t n_heap, cap_heap;
-    tok_buf paths; /* unigram */
+    lq_buf paths; /* unigram */
     tok_seen *seen;
     size_t seen_mask;
     lq_err *err;
@@ -294,7 +294,7 @@ void tok_emit(tok_pieces *out, const uint8_t *s, size_t n, int32_t id, bool firs
 static inline void tok_add_id(tok_run *r, uint32_t id)
 {
     int32_t v = (int32_t)id;
-    tok_buf_add(&r->ids, &v, sizeof v);
+    lq_buf_add(&r->ids, &v, sizeof v);
 }
 static inline lq_status tok_oom(lq_err *err)
 {
@@ -309,11 +309,11 @@ typedef struct {
                          lq_err *err);                             /* NULL: no args */
     lq_status (*open)(tok_tokenizer *t, tok_step *s, lq_err *err); /* NULL: nothing to check */
     union {
-        lq_status (*norm)(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, tok_buf *out);
+        lq_status (*norm)(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, lq_buf *out);
         /* Split one piece (which starts the text if `first`) into `out`. */
         lq_status (*pre)(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, bool first,
                          tok_pieces *out);
-        lq_status (*post)(tok_run *r, const tok_step *st, tok_buf *out);
+        lq_status (*post)(tok_run *r, const tok_step *st, lq_buf *out);
         /* A piece of token text for step i of the stream; `start`: a new token begins here;
          * s NULL: the end of all tokens. */
         lq_status (*dec)(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool start);
@@ -351,9 +351,9 @@ lq_status tok_put_sentencepiece(tok_builder *b, const uint8_t *map, size_t n, ui
 lq_status tok_compile_charsmap(tok_builder *b, const cJSON *j, tok_op *op, lq_err *err);
 lq_status tok_open_charsmap(tok_tokenizer *t, tok_step *s, lq_err *err);
 lq_status tok_run_precompiled(tok_run *r, const tok_step *st, const uint8_t *s, size_t n,
-                              tok_buf *out);
+                              lq_buf *out);
 lq_status tok_run_sentencepiece(tok_run *r, const tok_step *st, const uint8_t *s, size_t n,
-                                tok_buf *out);
+                                lq_buf *out);
 
 /* tok_bytes.c. GPT-2's alphabet: a byte's character, and a character's byte or -1. */
 uint32_t tok_byte_char(uint8_t byte);

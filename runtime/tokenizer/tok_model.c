@@ -54,12 +54,12 @@ static bool first_symbols(tok_run *r, const uint8_t *s, size_t n)
         if (dressed) {
             r->a.n = 0;
             if (i > 0 && h->prefix.off != TOK_NONE)
-                tok_buf_add(&r->a, tok_text(t, h->prefix), h->prefix.len);
-            tok_buf_add(&r->a, c, n_c);
+                lq_buf_add(&r->a, tok_text(t, h->prefix), h->prefix.len);
+            lq_buf_add(&r->a, c, n_c);
             if (i + len == n && h->suffix.off != TOK_NONE)
-                tok_buf_add(&r->a, tok_text(t, h->suffix), h->suffix.len);
+                lq_buf_add(&r->a, tok_text(t, h->suffix), h->suffix.len);
             if (r->a.oom) return false;
-            c = r->a.p;
+            c = r->a.u;
             n_c = r->a.n;
         }
         const uint32_t cp = dressed ? TOK_SHORT_CHARS : lq_utf8_get(c, &n_c);
@@ -262,10 +262,10 @@ static lq_status add_stretch(tok_run *r, const uint8_t *s, size_t n, bool unknow
 lq_status tok_unigram(tok_run *r, const uint8_t *s, size_t n)
 {
     size_t bytes;
-    tok_buf *b = &r->paths;
+    lq_buf *b = &r->paths;
     b->n = 0;
-    if (!lq_mul(n + 1, sizeof(path), &bytes) || !tok_buf_room(b, bytes)) return tok_oom(r->err);
-    path *at = (path *)(void *)b->p;
+    if (!lq_mul(n + 1, sizeof(path), &bytes) || !lq_buf_room(b, bytes)) return tok_oom(r->err);
+    path *at = (path *)(void *)b->u;
     memset(at, 0, bytes);
     lq_status st = best_paths(r, at, s, n);
     if (st) return st;

@@ -11,28 +11,28 @@ static void lost_start(tok_run *r, bool lost)
     if (lost) r->first = false;
 }
 
-static lq_status run_nfd(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, tok_buf *out)
+static lq_status run_nfd(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, lq_buf *out)
 {
     return (void)st, tok_normal_form(out, s, n, TOK_NFD, r->err);
 }
 
-static lq_status run_nfc(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, tok_buf *out)
+static lq_status run_nfc(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, lq_buf *out)
 {
     return (void)st, tok_normal_form(out, s, n, TOK_NFC, r->err);
 }
 
-static lq_status run_nfkd(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, tok_buf *out)
+static lq_status run_nfkd(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, lq_buf *out)
 {
     return (void)st, tok_normal_form(out, s, n, TOK_NFKD, r->err);
 }
 
-static lq_status run_nfkc(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, tok_buf *out)
+static lq_status run_nfkc(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, lq_buf *out)
 {
     return (void)st, tok_normal_form(out, s, n, TOK_NFKC, r->err);
 }
 
 static lq_status run_lowercase(tok_run *r, const tok_step *st, const uint8_t *s, size_t n,
-                               tok_buf *out)
+                               lq_buf *out)
 {
     (void)r, (void)st;
     tok_lowercase(out, s, n);
@@ -48,11 +48,11 @@ static lq_status compile_prepend(tok_builder *b, const cJSON *j, tok_op *op, lq_
 }
 
 static lq_status run_prepend(tok_run *r, const tok_step *st, const uint8_t *s, size_t n,
-                             tok_buf *out)
+                             lq_buf *out)
 {
     (void)r;
-    if (n) tok_buf_add(out, st->s[0], st->n[0]);
-    tok_buf_add(out, s, n);
+    if (n) lq_buf_add(out, st->s[0], st->n[0]);
+    lq_buf_add(out, s, n);
     return LQ_OK;
 }
 
@@ -66,7 +66,7 @@ static lq_status compile_replace(tok_builder *b, const cJSON *j, tok_op *op, lq_
 }
 
 static lq_status run_replace(tok_run *r, const tok_step *st, const uint8_t *s, size_t n,
-                             tok_buf *out)
+                             lq_buf *out)
 {
     tok_scan f = tok_scan_all(st->pattern, s, n);
     size_t from = 0, start, end;
@@ -75,11 +75,11 @@ static lq_status run_replace(tok_run *r, const tok_step *st, const uint8_t *s, s
         if (e) return e;
         if (!found) break;
         lost_start(r, start == 0 && end > 0 && st->n[1] == 0);
-        tok_buf_add(out, s + from, start - from);
-        tok_buf_add(out, st->s[1], st->n[1]);
+        lq_buf_add(out, s + from, start - from);
+        lq_buf_add(out, st->s[1], st->n[1]);
         from = end;
     }
-    tok_buf_add(out, s + from, n - from);
+    lq_buf_add(out, s + from, n - from);
     return LQ_OK;
 }
 
@@ -91,7 +91,7 @@ static lq_status compile_strip(tok_builder *b, const cJSON *j, tok_op *op, lq_er
     return LQ_OK;
 }
 
-static lq_status run_strip(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, tok_buf *out)
+static lq_status run_strip(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, lq_buf *out)
 {
     size_t from = 0, to = n, len;
     while (st->op->arg[0] && from < to && tok_is_space(lq_utf8_get(s + from, &len)))
@@ -104,28 +104,28 @@ static lq_status run_strip(tok_run *r, const tok_step *st, const uint8_t *s, siz
         to = at;
     }
     lost_start(r, from > 0);
-    tok_buf_add(out, s + from, to - from);
+    lq_buf_add(out, s + from, to - from);
     return LQ_OK;
 }
 
 static lq_status run_strip_accents(tok_run *r, const tok_step *st, const uint8_t *s, size_t n,
-                                   tok_buf *out)
+                                   lq_buf *out)
 {
     (void)st;
     for (size_t i = 0, len; i < n; i += len) {
         const bool mark = tok_is_mark(lq_utf8_get(s + i, &len));
-        if (!mark) tok_buf_add(out, s + i, len);
+        if (!mark) lq_buf_add(out, s + i, len);
         lost_start(r, mark && i == 0);
     }
     return LQ_OK;
 }
 
 static lq_status run_byte_level(tok_run *r, const tok_step *st, const uint8_t *s, size_t n,
-                                tok_buf *out)
+                                lq_buf *out)
 {
     (void)r, (void)st;
     for (size_t i = 0; i < n; i++)
-        tok_buf_cp(out, tok_byte_char(s[i]));
+        lq_buf_cp(out, tok_byte_char(s[i]));
     return LQ_OK;
 }
 
@@ -150,7 +150,7 @@ static bool is_chinese(uint32_t cp)
            (cp >= 0xF900 && cp <= 0xFAFF) || (cp >= 0x2F800 && cp <= 0x2FA1F);
 }
 
-static void bert_char(tok_buf *out, uint32_t cp, uint32_t how)
+static void bert_char(lq_buf *out, uint32_t cp, uint32_t how)
 {
     const bool line = cp == '\t' || cp == '\n' || cp == '\r';
     if (how & BERT_CLEAN) {
@@ -158,38 +158,38 @@ static void bert_char(tok_buf *out, uint32_t cp, uint32_t how)
         if (tok_is_space(cp)) cp = ' ';
     }
     const bool apart = (how & BERT_CHINESE) && is_chinese(cp);
-    if (apart) tok_buf_add(out, " ", 1);
-    tok_buf_cp(out, cp);
-    if (apart) tok_buf_add(out, " ", 1);
+    if (apart) lq_buf_add(out, " ", 1);
+    lq_buf_cp(out, cp);
+    if (apart) lq_buf_add(out, " ", 1);
 }
 
-static lq_status run_bert(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, tok_buf *out)
+static lq_status run_bert(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, lq_buf *out)
 {
     const uint32_t how = st->op->arg[0];
-    tok_buf a = { 0 }, b = { 0 };
+    lq_buf a = { 0 }, b = { 0 };
     lq_status e = LQ_OK;
     for (size_t i = 0, len; i < n; i += len) {
         bert_char(&a, lq_utf8_get(s + i, &len), how);
         lost_start(r, i == 0 && a.n == 0);
     }
     if (how & BERT_STRIP) {
-        e = tok_normal_form(&b, a.p, a.n, TOK_NFD, r->err);
+        e = tok_normal_form(&b, a.u, a.n, TOK_NFD, r->err);
         a.n = 0;
         for (size_t i = 0, len; i < b.n; i += len)
-            if (!tok_is_nonspacing(lq_utf8_get(b.p + i, &len))) tok_buf_add(&a, b.p + i, len);
+            if (!tok_is_nonspacing(lq_utf8_get(b.u + i, &len))) lq_buf_add(&a, b.u + i, len);
     }
     if (how & BERT_LOWER)
-        tok_lowercase(out, a.p, a.n);
+        tok_lowercase(out, a.u, a.n);
     else
-        tok_buf_add(out, a.p, a.n);
+        lq_buf_add(out, a.u, a.n);
     if (a.oom || b.oom) e = tok_oom(r->err);
-    tok_buf_free(&a);
-    tok_buf_free(&b);
+    lq_buf_free(&a);
+    lq_buf_free(&b);
     return e;
 }
 
 /* ---- Nmt: controls go, other white space becomes a space ---- */
-static lq_status run_nmt(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, tok_buf *out)
+static lq_status run_nmt(tok_run *r, const tok_step *st, const uint8_t *s, size_t n, lq_buf *out)
 {
     (void)st;
     for (size_t i = 0, len; i < n; i += len) {
@@ -201,9 +201,9 @@ static lq_status run_nmt(tok_run *r, const tok_step *st, const uint8_t *s, size_
         if (c == 9 || c == 0x0A || c == 0x0C || c == 0x0D || c == 0x1680 ||
             (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
             c == 0xFEFF || c == 0xFFFD)
-            tok_buf_add(out, " ", 1);
+            lq_buf_add(out, " ", 1);
         else
-            tok_buf_add(out, s + i, len);
+            lq_buf_add(out, s + i, len);
     }
     return LQ_OK;
 }
@@ -248,7 +248,7 @@ lq_status tok_put_sentencepiece(tok_builder *b, const uint8_t *map, size_t n, ui
     tok_op op = { .kind = LQ_COUNT(kinds) - 1, .s = { { TOK_NONE, 0 }, { TOK_NONE, 0 } } };
     op.arg[2] = flags;
     lq_status s = tok_put_charsmap(b, &op, map, n, err);
-    tok_buf_add(&b->ops[TOK_NORM], &op, sizeof op);
+    lq_buf_add(&b->ops[TOK_NORM], &op, sizeof op);
     return s;
 }
 
@@ -256,16 +256,16 @@ const tok_stage_table tok_norm_table = { "normalizer", "normalizers", kinds, LQ_
 
 lq_status tok_normalize(tok_run *r, const uint8_t *s, size_t n, const uint8_t **out, size_t *n_out)
 {
-    tok_buf *to = &r->a, *spare = &r->b;
+    lq_buf *to = &r->a, *spare = &r->b;
     for (size_t i = 0; i < r->t->n_steps[TOK_NORM]; i++) {
         const tok_step *st = &r->t->steps[TOK_NORM][i];
         to->n = 0;
         lq_status e = kinds[st->op->kind].run.norm(r, st, s, n, to);
         if (e) return e;
         if (to->oom) return tok_oom(r->err);
-        s = to->p;
+        s = to->u;
         n = to->n;
-        tok_buf *swap = to;
+        lq_buf *swap = to;
         to = spare;
         spare = swap;
     }

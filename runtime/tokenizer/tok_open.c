@@ -203,8 +203,8 @@ static lq_status build_added(tok_tokenizer *t, lq_err *err)
             ok = tok_trie_add(t->raw, p, n, i);
         }
     }
-    tok_buf_free(&r.a);
-    tok_buf_free(&r.b);
+    lq_buf_free(&r.a);
+    lq_buf_free(&r.b);
     tok_matcher_free(r.matcher);
     if (!s && !ok) s = tok_oom(err);
     if (!s && words) s = tok_pattern_new(&t->word, word, sizeof word - 1, true, err);

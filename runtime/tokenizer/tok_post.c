@@ -8,7 +8,7 @@ enum { A = -1, MAX_TEMPLATE = 1024, MAX_TEXTS = 4 };
 static void tok_post_push(tok_builder *b, tok_op *op, int32_t id)
 {
     if (!op->arg[1]++) op->arg[0] = (uint32_t)(b->post.n / sizeof id);
-    tok_buf_add(&b->post, &id, sizeof id);
+    lq_buf_add(&b->post, &id, sizeof id);
 }
 
 static lq_status bad(lq_err *err, const char *what)
@@ -88,14 +88,14 @@ static lq_status open_template(tok_tokenizer *t, tok_step *s, lq_err *err)
     return LQ_OK;
 }
 
-static lq_status run_template(tok_run *r, const tok_step *st, tok_buf *out)
+static lq_status run_template(tok_run *r, const tok_step *st, lq_buf *out)
 {
     for (uint32_t i = 0; i < st->op->arg[1]; i++) {
         int32_t id = r->t->post[st->op->arg[0] + i];
         if (id == A)
-            tok_buf_add(out, r->ids.p, r->ids.n);
+            lq_buf_add(out, r->ids.u, r->ids.n);
         else
-            tok_buf_add(out, &id, sizeof id);
+            lq_buf_add(out, &id, sizeof id);
     }
     return LQ_OK;
 }
@@ -116,7 +116,7 @@ lq_status tok_post_process(tok_run *r)
         r->a.n = 0;
         lq_status s = kinds[st->op->kind].run.post(r, st, &r->a);
         if (s) return s;
-        tok_buf swap = r->ids;
+        lq_buf swap = r->ids;
         r->ids = r->a;
         r->a = swap;
     }

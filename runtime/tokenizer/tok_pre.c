@@ -20,7 +20,7 @@ void tok_emit(tok_pieces *out, const uint8_t *s, size_t n, int32_t id, bool firs
         out->cap = cap;
     }
     out->p[out->n++] = (tok_piece){ out->text.n, n, id, first };
-    tok_buf_add(&out->text, s, n);
+    lq_buf_add(&out->text, s, n);
 }
 
 /* ---- what becomes of a delimiter ---- */
@@ -185,10 +185,10 @@ static lq_status run_byte_level(tok_run *r, const tok_step *st, const uint8_t *s
 {
     if (st->op->arg[0] && s[0] != ' ') {
         r->a.n = 0;
-        tok_buf_add(&r->a, " ", 1);
-        tok_buf_add(&r->a, s, n);
+        lq_buf_add(&r->a, " ", 1);
+        lq_buf_add(&r->a, s, n);
         if (r->a.oom) return tok_oom(r->err);
-        s = r->a.p;
+        s = r->a.u;
         n = r->a.n;
     }
     size_t from = out->n, at = out->text.n;
@@ -202,17 +202,17 @@ static lq_status run_byte_level(tok_run *r, const tok_step *st, const uint8_t *s
     /* The pieces just written, spelled in the byte alphabet. */
     if (out->oom || out->text.oom) return tok_oom(r->err);
     r->b.n = 0;
-    if (!tok_buf_room(&r->b, 2 * (out->text.n - at))) return tok_oom(r->err);
+    if (!lq_buf_room(&r->b, 2 * (out->text.n - at))) return tok_oom(r->err);
     for (size_t k = from; k < out->n; k++) {
         tok_piece *p = &out->p[k];
         size_t start = r->b.n;
         for (size_t i = 0; i < p->len; i++)
-            r->b.n += put_byte_char(r->b.p + r->b.n, out->text.p[p->off + i]);
+            r->b.n += put_byte_char(r->b.u + r->b.n, out->text.u[p->off + i]);
         p->off = at + start;
         p->len = r->b.n - start;
     }
     out->text.n = at;
-    tok_buf_add(&out->text, r->b.p, r->b.n);
+    lq_buf_add(&out->text, r->b.u, r->b.n);
     return r->b.oom ? tok_oom(r->err) : LQ_OK;
 }
 
@@ -243,21 +243,21 @@ static lq_status run_metaspace(tok_run *r, const tok_step *st, const uint8_t *s,
                                bool first, tok_pieces *out)
 {
     enum { ALWAYS, NEVER, FIRST };
-    tok_buf *w = &r->a;
+    lq_buf *w = &r->a;
     size_t len;
     w->n = 0;
     bool starts = s[0] == ' ' || (n >= st->n[0] && memcmp(s, st->s[0], st->n[0]) == 0);
     if (!starts && (st->op->arg[0] == ALWAYS || (st->op->arg[0] == FIRST && first)))
-        tok_buf_add(w, st->s[0], st->n[0]);
+        lq_buf_add(w, st->s[0], st->n[0]);
     for (size_t i = 0; i < n; i++) {
         if (s[i] == ' ')
-            tok_buf_add(w, st->s[0], st->n[0]);
+            lq_buf_add(w, st->s[0], st->n[0]);
         else
-            tok_buf_add(w, s + i, 1);
+            lq_buf_add(w, s + i, 1);
     }
     if (w->oom) return tok_oom(r->err);
-    if (!st->op->arg[1]) return tok_emit(out, w->p, w->n, -1, first), LQ_OK;
-    cutter c = { .how = MERGED_NEXT, .s = w->p, .first = first, .out = out };
+    if (!st->op->arg[1]) return tok_emit(out, w->u, w->n, -1, first), LQ_OK;
+    cutter c = { .how = MERGED_NEXT, .s = w->u, .first = first, .out = out };
     cut_chars(&c, is_char, lq_utf8_get(st->s[0], &len), w->n);
     return LQ_OK;
 }
@@ -380,7 +380,7 @@ static lq_status open_scripts(tok_tokenizer *t, tok_step *s, lq_err *err)
 {
     enum { NAME = 4 };
     static const char neutral[] = " \\p{zzzz}";
-    tok_buf all = { 0 };
+    lq_buf all = { 0 };
     (void)t;
     for (size_t i = 0; i < sizeof scripts; i += NAME + 1) {
         char class[64], one[96];
@@ -392,18 +392,18 @@ static lq_status open_scripts(tok_tokenizer *t, tok_step *s, lq_err *err)
         if (tok_pattern_new(&p, class, strlen(class), true, NULL)) continue;
         tok_pattern_free(p);
         snprintf(one, sizeof one, "|[%s](?:[%s]|[%s])*", class, class, neutral);
-        tok_buf_add(&all, one, strlen(one));
+        lq_buf_add(&all, one, strlen(one));
     }
     static const char han[] =
         "[\\p{hani}\\p{hira}\\p{kana}\\x{30fc}][\\p{hani}\\p{hira}\\p{kana}\\x{30fc} \\p{zzzz}]*";
-    tok_buf whole = { 0 };
-    tok_buf_add(&whole, han, sizeof han - 1);
-    tok_buf_add(&whole, all.p, all.n);
+    lq_buf whole = { 0 };
+    lq_buf_add(&whole, han, sizeof han - 1);
+    lq_buf_add(&whole, all.u, all.n);
     lq_status e = all.oom || whole.oom
                       ? tok_oom(err)
-                      : tok_pattern_new(&s->pattern, (const char *)whole.p, whole.n, true, err);
-    tok_buf_free(&all);
-    tok_buf_free(&whole);
+                      : tok_pattern_new(&s->pattern, (const char *)whole.u, whole.n, true, err);
+    lq_buf_free(&all);
+    lq_buf_free(&whole);
     return e;
 }
 
@@ -468,7 +468,7 @@ lq_status tok_pre_tokenize(tok_run *r)
         out->n = out->text.n = 0;
         for (size_t i = 0; i < r->pieces.n; i++) {
             const tok_piece *p = &r->pieces.p[i];
-            const uint8_t *s = r->pieces.text.p + p->off;
+            const uint8_t *s = r->pieces.text.u + p->off;
             lq_status e = LQ_OK;
             if (p->id >= 0)
                 tok_emit(out, s, p->len, p->id, p->first);

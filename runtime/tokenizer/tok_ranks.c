@@ -82,11 +82,11 @@ bool tok_is_ranks(const uint8_t *s, size_t n)
 
 /* ---- lines ---- */
 typedef struct {
-    tok_buf bytes; /* of the token, in the byte alphabet */
+    lq_buf bytes; /* of the token, in the byte alphabet */
     uint32_t rank;
 } line;
 
-static lq_status read_line(line *l, tok_buf *raw, const char *s, size_t n, size_t number,
+static lq_status read_line(line *l, lq_buf *raw, const char *s, size_t n, size_t number,
                            const char *file, lq_err *err)
 {
     const char *space = memchr(s, ' ', n);
@@ -102,7 +102,7 @@ static lq_status read_line(line *l, tok_buf *raw, const char *s, size_t n, size_
     if (raw->oom) return tok_oom(err);
     if (!ok) return lq_fail(err, LQ_EFORMAT, "%s: line %zu: expected 'base64 rank'", file, number);
     for (size_t k = 0; k < raw->n; k++)
-        tok_buf_cp(&l->bytes, tok_byte_char(raw->p[k]));
+        lq_buf_cp(&l->bytes, tok_byte_char(raw->u[k]));
     l->rank = (uint32_t)rank;
     return l->bytes.oom ? tok_oom(err) : LQ_OK;
 }
@@ -113,7 +113,7 @@ static lq_status each_line(tok_builder *b, const char *s, size_t n, line_sink si
                            size_t *n_ids, lq_err *err)
 {
     line l = { 0 };
-    tok_buf raw = { 0 };
+    lq_buf raw = { 0 };
     lq_status st = LQ_OK;
     size_t number = 0;
     for (size_t at = 0; at < n && !st;) {
@@ -125,8 +125,8 @@ static lq_status each_line(tok_builder *b, const char *s, size_t n, line_sink si
         if (len && !st) st = sink(b, &l, n_ids, err);
         at = end + 1;
     }
-    tok_buf_free(&raw);
-    tok_buf_free(&l.bytes);
+    lq_buf_free(&raw);
+    lq_buf_free(&l.bytes);
     *n_lines = number;
     return st;
 }
@@ -141,10 +141,10 @@ static lq_status count_ids(tok_builder *b, const line *l, size_t *n_ids, lq_err 
 static lq_status put_line(tok_builder *b, const line *l, size_t *n_ids, lq_err *err)
 {
     (void)n_ids;
-    if (tok_find_text(b, l->bytes.p, l->bytes.n) != TOK_NONE)
+    if (tok_find_text(b, l->bytes.u, l->bytes.n) != TOK_NONE)
         return lq_fail(err, LQ_EFORMAT, "%s: the token of rank %u is there twice", b->file,
                        l->rank);
-    return tok_put_token(b, tok_put_bytes(b, l->bytes.p, l->bytes.n), l->rank, err);
+    return tok_put_token(b, tok_put_bytes(b, l->bytes.u, l->bytes.n), l->rank, err);
 }
 
 static lq_status put_vocab(tok_builder *b, const char *s, size_t n, size_t *n_ids, lq_err *err)

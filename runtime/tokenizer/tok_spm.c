@@ -84,12 +84,12 @@ static lq_status put_unigram(tok_builder *b, const spm_model *m, lq_err *err)
     for (size_t i = 0; i < m->n; i++) {
         const spm_piece *p = &m->pieces[i];
         double score = p->type == SPM_NORMAL ? (double)p->score : (double)(lowest > 0 ? lowest : 0);
-        tok_buf_add(&b->scores, &score, sizeof score);
+        lq_buf_add(&b->scores, &score, sizeof score);
     }
     for (size_t i = 0; i < m->n; i++)
         if (m->pieces[i].type != SPM_NORMAL) {
             uint32_t id = (uint32_t)i;
-            tok_buf_add(&b->apart, &id, sizeof id);
+            lq_buf_add(&b->apart, &id, sizeof id);
         }
     b->head.model = TOK_UNIGRAM;
     b->head.flags |= TOK_SENTENCEPIECE;
@@ -102,8 +102,8 @@ static lq_status put_user_defined(tok_builder *b, const spm_model *m, lq_err *er
     for (size_t i = 0; i < m->n; i++) {
         if (m->pieces[i].type != SPM_USER_DEFINED) continue;
         tok_added a = { .id = (uint32_t)i, .flags = TOK_NORMALIZED | TOK_VERBATIM };
-        a.text = ((const tok_str *)(const void *)b->tokens.p)[i];
-        tok_buf_add(&b->added, &a, sizeof a);
+        a.text = ((const tok_str *)(const void *)b->tokens.u)[i];
+        lq_buf_add(&b->added, &a, sizeof a);
     }
     return b->added.oom ? tok_oom(err) : LQ_OK;
 }

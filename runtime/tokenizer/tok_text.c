@@ -6,40 +6,6 @@
 #include <stdlib.h>
 #include <utf8proc.h>
 
-bool tok_buf_room(tok_buf *b, size_t more)
-{
-    size_t need, cap;
-    if (b->oom) return false;
-    if (b->cap - b->n >= more) return true;
-    b->oom = true;
-    if (!lq_add(b->n, more, &need) || !lq_add(need, need / 2 + 64, &cap)) return false;
-    uint8_t *p = realloc(b->p, cap);
-    if (!p) return false;
-    b->p = p;
-    b->cap = cap;
-    b->oom = false;
-    return true;
-}
-
-void tok_buf_add(tok_buf *b, const void *s, size_t n)
-{
-    if (n == 0 || !tok_buf_room(b, n)) return;
-    memcpy(b->p + b->n, s, n);
-    b->n += n;
-}
-
-void tok_buf_cp(tok_buf *b, uint32_t cp)
-{
-    if (!tok_buf_room(b, 4)) return;
-    b->n += (size_t)utf8proc_encode_char((utf8proc_int32_t)cp, b->p + b->n);
-}
-
-void tok_buf_free(tok_buf *b)
-{
-    free(b->p);
-    memset(b, 0, sizeof *b);
-}
-
 static int base64_digit(char c)
 {
     if (c >= 'A' && c <= 'Z') return c - 'A';
@@ -48,7 +14,7 @@ static int base64_digit(char c)
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-bool tok_base64(tok_buf *out, const char *s, size_t n)
+bool tok_base64(lq_buf *out, const char *s, size_t n)
 {
     if (n % 4) return false;
     for (size_t i = 0; i < n; i += 4) {
@@ -61,22 +27,22 @@ bool tok_base64(tok_buf *out, const char *s, size_t n)
             bits = bits << 6 | (uint32_t)d;
         }
         const uint8_t bytes[3] = { (uint8_t)(bits >> 16), (uint8_t)(bits >> 8), (uint8_t)bits };
-        tok_buf_add(out, bytes, given - 1);
+        lq_buf_add(out, bytes, given - 1);
     }
     return true;
 }
 
-void tok_utf8_lossy(tok_buf *out, const uint8_t *s, size_t n)
+void tok_utf8_lossy(lq_buf *out, const uint8_t *s, size_t n)
 {
     size_t from = 0, i = 0, len;
     for (; i < n; i += len) {
         if (s[i] < 0x80 && (len = lq_ascii_run(s + i, n - i)) > 0) continue;
         if (lq_utf8_step(s + i, n - i, &len) == LQ_UTF8_CHAR) continue;
-        tok_buf_add(out, s + from, i - from);
-        tok_buf_add(out, "\xEF\xBF\xBD", 3);
+        lq_buf_add(out, s + from, i - from);
+        lq_buf_add(out, "\xEF\xBF\xBD", 3);
         from = i + len;
     }
-    tok_buf_add(out, s + from, n - from);
+    lq_buf_add(out, s + from, n - from);
 }
 
 static utf8proc_category_t category(uint32_t cp) { return utf8proc_category((utf8proc_int32_t)cp); }
@@ -170,33 +136,33 @@ static bool order_marks(int32_t *cp, size_t n)
     return true;
 }
 
-lq_status tok_normal_form(tok_buf *out, const uint8_t *s, size_t n, tok_form form, lq_err *err)
+lq_status tok_normal_form(lq_buf *out, const uint8_t *s, size_t n, tok_form form, lq_err *err)
 {
     size_t ascii = 0;
     while (ascii < n && s[ascii] < 0x80)
         ascii++;
     if (ascii == n) { /* every form of ASCII is itself */
-        tok_buf_add(out, s, n);
+        lq_buf_add(out, s, n);
         return LQ_OK;
     }
     const utf8proc_option_t opts =
         (utf8proc_option_t)(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
                             (form == TOK_NFKD || form == TOK_NFKC ? UTF8PROC_COMPAT : 0));
     lq_status st = LQ_OK;
-    tok_buf cps = { 0 }; /* int32 code points */
+    lq_buf cps = { 0 }; /* int32 code points */
     for (size_t i = 0, len; i < n; i += len) {
         enum { LONGEST = 32 }; /* U+FDFA becomes 18 */
         int32_t cp = (int32_t)lq_utf8_get(s + i, &len);
         int last = 0;
-        if (!tok_buf_room(&cps, LONGEST * sizeof(int32_t))) break;
+        if (!lq_buf_room(&cps, LONGEST * sizeof(int32_t))) break;
         utf8proc_int32_t d[LONGEST];
         utf8proc_ssize_t k = tok_newer_than((uint32_t)cp, 9)
                                  ? -1
                                  : utf8proc_decompose_char(cp, d, LONGEST, opts, &last);
         if (k < 0 || k > LONGEST) d[0] = cp, k = 1; /* unassigned: stays */
-        tok_buf_add(&cps, d, (size_t)k * sizeof *d);
+        lq_buf_add(&cps, d, (size_t)k * sizeof *d);
     }
-    utf8proc_int32_t *cp = (utf8proc_int32_t *)(void *)cps.p;
+    utf8proc_int32_t *cp = (utf8proc_int32_t *)(void *)cps.u;
     size_t n_cp = cps.n / sizeof *cp;
     if (cps.oom || !order_marks(cp, n_cp)) {
         st = lq_fail(err, LQ_ENOMEM, "tokenizer: out of memory");
@@ -209,19 +175,19 @@ lq_status tok_normal_form(tok_buf *out, const uint8_t *s, size_t n, tok_form for
         if (k >= 0) n_cp = (size_t)k;
     }
     for (size_t i = 0; i < n_cp; i++)
-        tok_buf_cp(out, (uint32_t)cp[i]);
+        lq_buf_cp(out, (uint32_t)cp[i]);
 done:
-    tok_buf_free(&cps);
+    lq_buf_free(&cps);
     return st;
 }
 
-void tok_lowercase(tok_buf *out, const uint8_t *s, size_t n)
+void tok_lowercase(lq_buf *out, const uint8_t *s, size_t n)
 {
     for (size_t i = 0, len; i < n; i += len) {
         uint32_t cp = lq_utf8_get(s + i, &len);
         if (cp == 0x130)
-            tok_buf_add(out, "i\xCC\x87", 3); /* the one lower case of two */
+            lq_buf_add(out, "i\xCC\x87", 3); /* the one lower case of two */
         else
-            tok_buf_cp(out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)tok_late_lower(cp)));
+            lq_buf_cp(out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)tok_late_lower(cp)));
     }
 }

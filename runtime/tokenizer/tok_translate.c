@@ -24,7 +24,7 @@ enum { MAX_NEST = 64, MAX_CLASS_NEST = 16, MAX_TRANSLATION = 1 << 20 };
 typedef struct {
     const char *s; /* the whole pattern */
     size_t n, i;
-    tok_buf out;
+    lq_buf out;
     size_t atom;           /* where the last atom of `out` starts; NONE after an operator */
     size_t open[MAX_NEST]; /* where each open group starts in `out` */
     int extra[MAX_NEST];   /* groups that a bare (?i) opened in it; the last: at the top */
@@ -46,16 +46,16 @@ static lq_status broken(const tr *t, const char *what)
                    what);
 }
 
-static void tok_translate_put(tok_buf *b, const char *s) { tok_buf_add(b, s, strlen(s)); }
+static void tok_translate_put(lq_buf *b, const char *s) { lq_buf_add(b, s, strlen(s)); }
 
-static void put_cp(tok_buf *b, uint32_t cp)
+static void put_cp(lq_buf *b, uint32_t cp)
 {
     char text[16];
     int n = 0;
     for (int shift = 20; shift >= 0; shift -= 4)
         if (n || shift == 0 || cp >> shift) text[n++] = "0123456789abcdef"[(cp >> shift) & 15];
     tok_translate_put(b, "\\x{");
-    tok_buf_add(b, text, (size_t)n);
+    lq_buf_add(b, text, (size_t)n);
     tok_translate_put(b, "}");
 }
 
@@ -117,7 +117,7 @@ static bool known(const char *property)
 }
 
 /* The items of the property s[n] into items; false: unknown. */
-static bool property_items(tok_buf *items, const char *s, size_t n)
+static bool property_items(lq_buf *items, const char *s, size_t n)
 {
     char name[64], whole[80];
     size_t k = 0;
@@ -148,8 +148,8 @@ static bool property_items(tok_buf *items, const char *s, size_t n)
 /* ---- escapes that both worlds share ---- */
 typedef struct {
     bool is_set, negated;
-    tok_buf items; /* is_set */
-    uint32_t cp;   /* else */
+    lq_buf items; /* is_set */
+    uint32_t cp;  /* else */
 } esc;
 
 static int hex_value(char c)
@@ -250,12 +250,12 @@ static lq_status read_escape(tr *t, esc *e)
 
 /* ---- classes ---- */
 typedef struct {
-    tok_buf items; /* the plain union so far */
-    tok_buf alts;  /* "|expr|expr": what a plain union cannot say */
+    lq_buf items; /* the plain union so far */
+    lq_buf alts;  /* "|expr|expr": what a plain union cannot say */
 } uni;
 
 /* [items] plus alternatives, as one expression; an empty union matches nothing. */
-static void union_expr(tok_buf *out, const uni *u)
+static void union_expr(lq_buf *out, const uni *u)
 {
     if (!u->items.n && !u->alts.n) {
         tok_translate_put(out, "(?!)");
@@ -264,24 +264,24 @@ static void union_expr(tok_buf *out, const uni *u)
     tok_translate_put(out, "(?:");
     if (u->items.n) {
         tok_translate_put(out, "[");
-        tok_buf_add(out, u->items.p, u->items.n);
+        lq_buf_add(out, u->items.u, u->items.n);
         tok_translate_put(out, "]");
     }
     if (u->alts.n) {
         size_t skip = u->items.n ? 0 : 1; /* the leading bar */
-        tok_buf_add(out, u->alts.p + skip, u->alts.n - skip);
+        lq_buf_add(out, u->alts.u + skip, u->alts.n - skip);
     }
     tok_translate_put(out, ")");
 }
 
-static void add_set(uni *u, bool negated, const tok_buf *items)
+static void add_set(uni *u, bool negated, const lq_buf *items)
 {
     if (!negated) {
-        tok_buf_add(&u->items, items->p, items->n);
+        lq_buf_add(&u->items, items->u, items->n);
         return;
     }
     tok_translate_put(&u->alts, "|[^");
-    tok_buf_add(&u->alts, items->p, items->n);
+    lq_buf_add(&u->alts, items->u, items->n);
     tok_translate_put(&u->alts, "]");
 }
 
@@ -295,17 +295,17 @@ static lq_status read_posix(tr *t, uni *u, bool *is)
         e++;
     *is = e + 1 < t->n && t->s[e] == ':' && t->s[e + 1] == ']';
     if (!*is) return LQ_OK;
-    tok_buf items = { 0 };
+    lq_buf items = { 0 };
     bool punct = e - from == 5 && memcmp(t->s + from, "punct", 5) == 0;
     if (punct) tok_translate_put(&items, "\\p{P}\\p{S}"); /* wider than \p{Punct} */
     bool ok = punct || property_items(&items, t->s + from, e - from);
     if (ok) add_set(u, negated, &items);
-    tok_buf_free(&items);
+    lq_buf_free(&items);
     t->i = e + 2;
     return ok ? LQ_OK : refuse(t, "an unknown POSIX bracket");
 }
 
-static lq_status read_class(tr *t, uni *outer, tok_buf *expr, int depth);
+static lq_status read_class(tr *t, uni *outer, lq_buf *expr, int depth);
 
 /* One character of a class (an escape or itself). */
 static lq_status class_char(tr *t, esc *e)
@@ -348,9 +348,9 @@ static lq_status class_item(tr *t, uni *u)
         tok_translate_put(&u->items, "-");
         put_cp(&u->items, b.cp);
     }
-    tok_buf_free(&b.items);
+    lq_buf_free(&b.items);
 done:
-    tok_buf_free(&a.items);
+    lq_buf_free(&a.items);
     return s;
 }
 
@@ -382,13 +382,13 @@ static lq_status read_union(tr *t, uni *u, bool first, bool *more, int depth)
 
 /* The class whose "[" lies just behind t->i: into `outer` as one of its members, or else as an
  * expression into `expr`. */
-static lq_status read_class(tr *t, uni *outer, tok_buf *expr, int depth)
+static lq_status read_class(tr *t, uni *outer, lq_buf *expr, int depth)
 {
     if (depth > MAX_CLASS_NEST) return refuse(t, "classes nested too deep");
     bool negated = t->i < t->n && t->s[t->i] == '^', more = false, plain = true;
     t->i += negated;
     uni u = { 0 };
-    tok_buf left = { 0 }, whole = { 0 }; /* left: look-aheads of the operands before the last */
+    lq_buf left = { 0 }, whole = { 0 }; /* left: look-aheads of the operands before the last */
     lq_status s = read_union(t, &u, true, &more, depth);
     while (!s && more) {
         plain = false;
@@ -405,23 +405,23 @@ static lq_status read_class(tr *t, uni *outer, tok_buf *expr, int depth)
             goto done;
         }
         tok_translate_put(&whole, negated ? "[^" : "[");
-        tok_buf_add(&whole, u.items.p, u.items.n);
+        lq_buf_add(&whole, u.items.u, u.items.n);
         tok_translate_put(&whole, "]");
     } else {
         tok_translate_put(&whole, negated ? "(?:(?!" : "(?:");
-        tok_buf_add(&whole, left.p, left.n);
+        lq_buf_add(&whole, left.u, left.n);
         union_expr(&whole, &u);
         tok_translate_put(&whole, negated ? ")(?s:.))" : ")");
     }
     if (outer) tok_translate_put(&outer->alts, "|");
-    tok_buf_add(outer ? &outer->alts : expr, whole.p, whole.n);
+    lq_buf_add(outer ? &outer->alts : expr, whole.u, whole.n);
     if (whole.oom || left.oom || u.items.oom || u.alts.oom)
         s = lq_fail(t->err, LQ_ENOMEM, "tokenizer: out of memory");
 done:
-    tok_buf_free(&u.items);
-    tok_buf_free(&u.alts);
-    tok_buf_free(&left);
-    tok_buf_free(&whole);
+    lq_buf_free(&u.items);
+    lq_buf_free(&u.alts);
+    lq_buf_free(&left);
+    lq_buf_free(&whole);
     return s;
 }
 
@@ -432,8 +432,8 @@ static void wrap_atom(tr *t)
     tok_translate_put(&t->out, ")");
     tok_translate_put(&t->out, "(?:"); /* makes room; moved to the front below */
     if (t->out.oom) return;
-    memmove(t->out.p + t->atom + 3, t->out.p + t->atom, tail + 1);
-    memcpy(t->out.p + t->atom, "(?:", 3);
+    memmove(t->out.u + t->atom + 3, t->out.u + t->atom, tail + 1);
+    memcpy(t->out.u + t->atom, "(?:", 3);
 }
 
 /* "{n,m}" at t->i, or a literal brace. Ruby's {n,m}+ and {n}? repeat the repetition. */
@@ -457,7 +457,7 @@ static lq_status read_interval(tr *t)
     }
     if (t->atom == NONE) return broken(t, "nothing to repeat");
     tok_translate_put(&t->out, has_lo ? "{" : "{0");
-    tok_buf_add(&t->out, t->s + lo, i - lo + 1);
+    lq_buf_add(&t->out, t->s + lo, i - lo + 1);
     t->i = i + 1;
     char next = t->i < t->n ? t->s[t->i] : 0;
     if (next == '?' && comma) {
@@ -472,9 +472,9 @@ static lq_status read_interval(tr *t)
 static lq_status read_repeat(tr *t)
 {
     if (t->atom == NONE) return broken(t, "nothing to repeat");
-    tok_buf_add(&t->out, t->s + t->i++, 1);
+    lq_buf_add(&t->out, t->s + t->i++, 1);
     char next = t->i < t->n ? t->s[t->i] : 0;
-    if (next == '?' || next == '+') tok_buf_add(&t->out, t->s + t->i++, 1);
+    if (next == '?' || next == '+') lq_buf_add(&t->out, t->s + t->i++, 1);
     next = t->i < t->n ? t->s[t->i] : 0;
     if (next == '?' || next == '+' || next == '*') wrap_atom(t);
     return LQ_OK;
@@ -497,7 +497,7 @@ static lq_status read_flags(tr *t)
     for (; t->i < t->n && t->s[t->i] != ':' && t->s[t->i] != ')'; t->i++) {
         char c = t->s[t->i];
         if (c != 'i' && c != 'm' && c != '-') return refuse(t, "this kind of group");
-        tok_buf_add(&t->out, c == 'm' ? "s" : &c, 1);
+        lq_buf_add(&t->out, c == 'm' ? "s" : &c, 1);
     }
     if (t->i >= t->n) return broken(t, "a group without its )");
     tok_translate_put(&t->out, ":");
@@ -529,7 +529,7 @@ static lq_status read_group(tr *t)
     if (left >= 3 && memcmp(p, "(?<", 3) == 0) {
         const char *close = memchr(p, '>', left);
         if (!close) return broken(t, "a group's name without its >");
-        tok_buf_add(&t->out, p, (size_t)(close - p) + 1);
+        lq_buf_add(&t->out, p, (size_t)(close - p) + 1);
         t->i += (size_t)(close - p) + 1;
         return open_group(t, at);
     }
@@ -564,7 +564,7 @@ static lq_status read_outer_escape(tr *t)
     }
     t->atom = t->out.n;
     if (c && strchr("AzZGRXKN123456789", c)) {
-        tok_buf_add(&t->out, t->s + t->i, 2);
+        lq_buf_add(&t->out, t->s + t->i, 2);
         t->i += 2;
         return LQ_OK;
     }
@@ -579,12 +579,12 @@ static lq_status read_outer_escape(tr *t)
     lq_status s = read_escape(t, &e);
     if (!s && e.is_set) {
         tok_translate_put(&t->out, e.negated ? "[^" : "[");
-        tok_buf_add(&t->out, e.items.p, e.items.n);
+        lq_buf_add(&t->out, e.items.u, e.items.n);
         tok_translate_put(&t->out, "]");
     } else if (!s) {
         put_cp(&t->out, e.cp);
     }
-    tok_buf_free(&e.items);
+    lq_buf_free(&e.items);
     return s;
 }
 
@@ -632,7 +632,7 @@ static lq_status read_token(tr *t)
     uint32_t cp = lq_utf8_get((const uint8_t *)t->s + t->i, &len);
     t->i += len;
     if ((cp >= '0' && cp <= '9') || ((cp | 32) >= 'a' && (cp | 32) <= 'z'))
-        tok_buf_cp(&t->out, cp);
+        lq_buf_cp(&t->out, cp);
     else
         put_cp(&t->out, cp);
     return LQ_OK;
@@ -652,11 +652,11 @@ lq_status tok_regex_translate(char **out, const char *s, size_t n, lq_err *err)
     if (!st && t.depth) st = broken(&t, "a group without its )");
     for (int k = 0; !st && k < t.extra[MAX_NEST - 1]; k++)
         tok_translate_put(&t.out, ")");
-    tok_buf_add(&t.out, "", 1);
+    lq_buf_add(&t.out, "", 1);
     if (!st && t.out.oom) st = lq_fail(err, LQ_ENOMEM, "tokenizer: out of memory");
     if (st)
-        tok_buf_free(&t.out);
+        lq_buf_free(&t.out);
     else
-        *out = (char *)t.out.p;
+        *out = t.out.p;
     return st;
 }

@@ -10,39 +10,39 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 /* "data: {"text": ..., "n": i}", blank line; back into `out`. */
-static void round_trip(jw *out, const char *s, size_t n, int64_t i)
+static void round_trip(lq_buf *out, const char *s, size_t n, int64_t i)
 {
     jw w = { 0 };
     cJSON *doc = NULL;
-    jw_text(&w, "data: ");
+    lq_buf_puts(&w.b, "data: ");
     jw_open(&w, '{');
     jw_key(&w, "text");
     jw_str(&w, s, n);
     jw_key(&w, "n");
     jw_i64(&w, i);
     jw_close(&w, '}');
-    jw_text(&w, "\n\n");
-    if (w.oom) abort();
-    if (memchr(w.p, '\n', w.n) != w.p + w.n - 2 || memchr(w.p, '\r', w.n)) abort();
-    if (js_parse(&doc, w.p + 6, w.n - 8, 1 << 24, JS_UNIQUE, NULL)) abort();
+    lq_buf_puts(&w.b, "\n\n");
+    if (w.b.oom) abort();
+    if (memchr(w.b.p, '\n', w.b.n) != w.b.p + w.b.n - 2 || memchr(w.b.p, '\r', w.b.n)) abort();
+    if (js_parse(&doc, w.b.p + 6, w.b.n - 8, 1 << 24, JS_UNIQUE, NULL)) abort();
     const char *text = cJSON_GetStringValue(js_get(doc, "text"));
     if (!text) abort();
-    jw_text(out, text);
+    lq_buf_puts(out, text);
     cJSON_Delete(doc);
     jw_free(&w);
 }
 
 /* What it must be: each maximal subpart that is no UTF-8 is U+FFFD. */
-static void replace(jw *out, const char *s, size_t n)
+static void replace(lq_buf *out, const char *s, size_t n)
 {
     for (size_t i = 0; i < n;) {
         size_t len;
         const lq_utf8 what = lq_utf8_step((const uint8_t *)s + i, n - i, &len);
         if (!len || len > n - i) abort();
         if (what == LQ_UTF8_CHAR)
-            jw_bytes(out, s + i, len);
+            lq_buf_add(out, s + i, len);
         else
-            jw_text(out, "\xef\xbf\xbd");
+            lq_buf_puts(out, "\xef\xbf\xbd");
         i += len;
     }
 }
@@ -54,14 +54,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     const char *text = (const char *)data + 1;
     const char *end = memchr(text, 0, n - 1);
     const size_t length = end ? (size_t)(end - text) : n - 1, piece = (size_t)(data[0] % 16) + 1;
-    jw got = { 0 }, want = { 0 };
+    lq_buf got = { 0 }, want = { 0 };
     for (size_t i = 0; i < length; i += piece) {
         const size_t k = length - i < piece ? length - i : piece;
         round_trip(&got, text + i, k, (int64_t)i);
         replace(&want, text + i, k);
     }
     if (got.n != want.n || (got.n && memcmp(got.p, want.p, got.n) != 0)) abort();
-    jw_free(&got);
-    jw_free(&want);
+    lq_buf_free(&got);
+    lq_buf_free(&want);
     return 0;
 }

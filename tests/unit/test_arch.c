@@ -297,12 +297,12 @@ TEST(our_own_spelling_gives_the_same_config_back)
             CHECK(!memcmp(a.layer, b.layer, (size_t)a.layers * sizeof *a.layer), "%s: windows",
                   archs.name[i]);
             cJSON *again = arch_config_json(&b);
-            js_buf x = { 0 }, y = { 0 };
+            lq_buf x = { 0 }, y = { 0 };
             CHECK(!js_canonical(&x, own, NULL) && !js_canonical(&y, again, NULL) && x.n == y.n &&
-                      !memcmp(x.data, y.data, x.n),
+                      !memcmp(x.p, y.p, x.n),
                   "%s: texts differ", archs.name[i]);
-            free(x.data);
-            free(y.data);
+            free(x.p);
+            free(y.p);
             cJSON_Delete(again);
             arch_config_free(&b);
         }

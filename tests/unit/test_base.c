@@ -1,5 +1,7 @@
 /* tests/unit/test_base.c - statuses, arenas, element types, files. */
 #include "base/base.h"
+#include "base/buf.h"
+#include "base/utf8.h"
 #include "tests/support/check.h"
 
 #include <fcntl.h>
@@ -188,6 +190,41 @@ TEST(a_piece_is_zero_also_where_others_wrote_before)
     }
 }
 
+TEST(a_buffer_grows_and_keeps_what_it_has)
+{
+    lq_buf b = { 0 };
+    char want[2048], with[2048];
+    memset(with, 'x', sizeof with);
+    with[sizeof with - 1] = 0;
+    lq_buf_puts(&b, "a");
+    lq_buf_add(&b, NULL, 0);
+    lq_buf_printf(&b, "%d", 17);
+    CHECK(b.n == 3 && memcmp(b.p, "a17", 3) == 0, "%zu bytes", b.n);
+    lq_buf_printf(&b, "%s|", with); /* more than there is room for */
+    snprintf(want, sizeof want, "a17%.2000s", with);
+    CHECK(b.n == 3 + sizeof with && memcmp(b.p, want, 2003) == 0 && b.p[b.n - 1] == '|',
+          "%zu bytes", b.n);
+    CHECK(!lq_buf_room(&b, SIZE_MAX) && b.oom && b.p[0] == 'a', "too much is out of memory");
+    lq_buf_puts(&b, "lost");
+    CHECK(b.n == 3 + sizeof with, "nothing is added after that");
+    lq_buf_free(&b);
+    CHECK(!b.p && !b.n && !b.oom, "ready again");
+}
+
+TEST(a_code_point_is_written_as_it_is_read)
+{
+    static const uint32_t edges[] = { 0,      0x7F,   0x80,    0x7FF,   0x800,
+                                      0xFFFF, 0x20AC, 0x10000, 0x1F600, 0x10FFFF };
+    for (size_t i = 0; i < LQ_COUNT(edges); i++) {
+        lq_buf b = { 0 };
+        size_t len = 0;
+        lq_buf_cp(&b, edges[i]);
+        CHECK(lq_utf8_get(b.u, &len) == edges[i] && len == b.n && lq_utf8_valid(b.p, b.n, NULL),
+              "U+%04X", edges[i]);
+        lq_buf_free(&b);
+    }
+}
+
 int main(int argc, char **argv)
 {
     RUN(f16_rounds_to_nearest_even_and_back);
@@ -199,5 +236,7 @@ int main(int argc, char **argv)
     RUN(missing_folders_above_an_output_are_made);
     RUN(what_is_no_file_is_refused_at_once);
     RUN(a_piece_is_zero_also_where_others_wrote_before);
+    RUN(a_buffer_grows_and_keeps_what_it_has);
+    RUN(a_code_point_is_written_as_it_is_read);
     return check_end();
 }

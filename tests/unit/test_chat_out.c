@@ -1,11 +1,11 @@
 /* tests/unit/test_chat_out.c - the parts of a chat's answer, however its text is cut. */
-#include "base/json_write.h"
+#include "base/buf.h"
 #include "runtime/chat/chat_out.h"
 #include "tests/support/check.h"
 
 #include <stdlib.h>
 
-static jw got;
+static lq_buf got;
 static int last;
 
 static void sink(void *user, chat_part part, const char *p, size_t n)
@@ -13,11 +13,11 @@ static void sink(void *user, chat_part part, const char *p, size_t n)
     (void)user;
     static const char *const names[] = { "C:", "R:", "F:", "A:" };
     if (last != (int)part || part == CHAT_CALL) {
-        if (got.n) jw_text(&got, "|");
-        jw_text(&got, names[part]);
+        if (got.n) lq_buf_puts(&got, "|");
+        lq_buf_puts(&got, names[part]);
     }
     last = (int)part;
-    jw_bytes(&got, p, n);
+    lq_buf_add(&got, p, n);
 }
 
 static bool known(void *user, const char *name, size_t n)
@@ -33,7 +33,7 @@ static const char *parts(chat_out_opts o, const char *text, size_t first, size_t
     chat_out *c;
     o.known = known;
     o.sink = sink;
-    jw_clear(&got);
+    lq_buf_clear(&got);
     last = -1;
     CHECK(!chat_out_open(&c, &o, &err), "open");
     size_t n = strlen(text);
@@ -43,7 +43,7 @@ static const char *parts(chat_out_opts o, const char *text, size_t first, size_t
     }
     CHECK(!chat_out_end(c, &err), "end");
     chat_out_close(c);
-    jw_bytes(&got, "", 1);
+    lq_buf_add(&got, "", 1);
     return got.p;
 }
 
@@ -155,7 +155,7 @@ TEST(only_what_may_be_a_mark_is_withheld)
     last = -1;
     CHECK(!chat_out_open(&c, &o, &err), "open");
     for (size_t i = 0; i < LQ_COUNT(steps); i++) {
-        jw_clear(&got);
+        lq_buf_clear(&got);
         CHECK(!chat_out_push(c, steps[i].text, strlen(steps[i].text), &err), "push");
         CHECK(got.n == strlen(steps[i].out) && (!got.n || !memcmp(got.p, steps[i].out, got.n)),
               "after %s: %.*s", steps[i].text, (int)got.n, got.n ? got.p : "");
@@ -181,6 +181,6 @@ int main(int argc, char **argv)
     RUN(parts_are_what_the_marks_say_however_the_text_is_cut);
     RUN(only_what_may_be_a_mark_is_withheld);
     RUN(a_long_answer_takes_linear_time);
-    jw_free(&got);
+    lq_buf_free(&got);
     return check_end();
 }

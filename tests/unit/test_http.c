@@ -381,7 +381,7 @@ TEST(json_strings_hold_any_bytes)
         const char *out;
     } cases[] = {
         { "a\"b\\c/", 6, "\"a\\\"b\\\\c/\"" },
-        { "\0\x01\x1f\x7f\n\t\r\b\f", 9, "\"\\u0000\\u0001\\u001f\\u007f\\n\\t\\r\\b\\f\"" },
+        { "\0\x01\x1f\x7f\n\t\r\b\f", 9, "\"\\u0000\\u0001\\u001f\x7f\\n\\t\\r\\b\\f\"" },
         { "\xc3\xa9\xe6\xbc\xa2\xf0\x9f\x91\xa9", 9, "\"\xc3\xa9\xe6\xbc\xa2\xf0\x9f\x91\xa9\"" },
         /* Unicode 15, tables 3-8 to 3-11: one U+FFFD per maximal subpart */
         { "\xc0\xaf\xe0\x80\xbf", 5,
@@ -396,8 +396,8 @@ TEST(json_strings_hold_any_bytes)
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         jw w = { 0 };
         jw_str(&w, cases[i].in, cases[i].n);
-        CHECK(w.n == strlen(cases[i].out) && memcmp(w.p, cases[i].out, w.n) == 0, "case %zu: %.*s",
-              i, (int)w.n, w.p);
+        CHECK(w.b.n == strlen(cases[i].out) && memcmp(w.b.p, cases[i].out, w.b.n) == 0,
+              "case %zu: %.*s", i, (int)w.b.n, w.b.p);
         jw_free(&w);
     }
     jw w = { 0 };
@@ -415,7 +415,7 @@ TEST(json_strings_hold_any_bytes)
     jw_cstr(&w, NULL);
     jw_close(&w, '}');
     static const char want[] = "{\"a\":[-9223372036854775808,-0.25,null,[]],\"b\":null}";
-    CHECK(w.n == sizeof want - 1 && memcmp(w.p, want, w.n) == 0, "%.*s", (int)w.n, w.p);
+    CHECK(w.b.n == sizeof want - 1 && memcmp(w.b.p, want, w.b.n) == 0, "%.*s", (int)w.b.n, w.b.p);
     jw_free(&w);
 }
 

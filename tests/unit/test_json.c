@@ -1,5 +1,6 @@
 /* tests/unit/test_json.c - what the gate lets through, what the getters say, canonical text. */
 #include "base/json.h"
+#include "base/json_write.h"
 #include "tests/support/check.h"
 #include "tests/support/guard.h"
 
@@ -104,19 +105,19 @@ TEST(depth_and_size_are_bounded)
 TEST(many_keys_take_no_quadratic_time)
 {
     enum { KEYS = 200000 }; /* 2e10 comparisons if quadratic: minutes */
-    js_buf b = { 0 };
+    lq_buf b = { 0 };
     cJSON *j;
     lq_err err = { "" };
-    js_puts(&b, "{");
+    lq_buf_puts(&b, "{");
     for (int i = 0; i < KEYS; i++) {
-        js_puts(&b, i ? ",\"" : "\"");
+        lq_buf_puts(&b, i ? ",\"" : "\"");
         js_put_i64(&b, (i * INT64_C(7919)) % KEYS);
-        js_puts(&b, "\":0");
+        lq_buf_puts(&b, "\":0");
     }
-    js_puts(&b, "}");
-    CHECK(!js_parse(&j, b.data, b.n, b.n, JS_UNIQUE, &err), "%s", err.msg);
+    lq_buf_puts(&b, "}");
+    CHECK(!js_parse(&j, b.p, b.n, b.n, JS_UNIQUE, &err), "%s", err.msg);
     cJSON_Delete(j);
-    free(b.data);
+    free(b.p);
 }
 
 TEST(getters_say_what_they_expected)
@@ -162,23 +163,24 @@ TEST(canonical_text_is_sorted_and_reads_back_to_the_bit)
         { "[0.1,1e-6,1e300,-0.0,0]", "[0.1,1e-06,1e+300,-0,0]" },
         { "[9007199254740991,3.0517578125e-05]", "[9007199254740991,3.0517578125e-05]" },
         { "\"\\u0001\\n\\\"\\\\\\/\\u00e9\"", "\"\\u0001\\n\\\"\\\\/\xc3\xa9\"" },
+        { "\"\\u007f\\b\\f\\r\\t\\u001f\"", "\"\x7f\\b\\f\\r\\t\\u001f\"" },
         { "[true,false,null,{},[]]", "[true,false,null,{},[]]" },
     };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         cJSON *j, *back;
-        js_buf b = { 0 }, again = { 0 };
+        lq_buf b = { 0 }, again = { 0 };
         lq_err err = { "" };
         lq_status s = js_parse(&j, t[i].in, strlen(t[i].in), 1000, 0, &err);
         if (!s) s = js_canonical(&b, j, &err);
-        CHECK(!s && b.n == strlen(t[i].out) && !memcmp(b.data, t[i].out, b.n), "%s: %.*s %s",
-              t[i].in, (int)b.n, b.data, err.msg);
-        CHECK(!js_parse(&back, b.data, b.n, 1000, 0, &err) && !js_canonical(&again, back, &err) &&
-                  again.n == b.n && !memcmp(again.data, b.data, b.n),
+        CHECK(!s && b.n == strlen(t[i].out) && !memcmp(b.p, t[i].out, b.n), "%s: %.*s %s", t[i].in,
+              (int)b.n, b.p, err.msg);
+        CHECK(!js_parse(&back, b.p, b.n, 1000, 0, &err) && !js_canonical(&again, back, &err) &&
+                  again.n == b.n && !memcmp(again.p, b.p, b.n),
               "%s: canonical text is not its own canonical text", t[i].in);
         cJSON_Delete(j);
         cJSON_Delete(back);
-        free(b.data);
-        free(again.data);
+        free(b.p);
+        free(again.p);
     }
     for (int i = 0; i < 2000; i++) { /* arbitrary doubles */
         uint64_t bits = (uint64_t)i * UINT64_C(0x9e3779b97f4a7c15);
@@ -186,19 +188,34 @@ TEST(canonical_text_is_sorted_and_reads_back_to_the_bit)
         memcpy(&d, &bits, sizeof d);
         if (!isfinite(d)) continue;
         cJSON *j = cJSON_CreateNumber(d), *back = NULL;
-        js_buf b = { 0 };
-        CHECK(!js_canonical(&b, j, NULL) && !js_parse(&back, b.data, b.n, 99, 0, NULL) &&
+        lq_buf b = { 0 };
+        CHECK(!js_canonical(&b, j, NULL) && !js_parse(&back, b.p, b.n, 99, 0, NULL) &&
                   !memcmp(&back->valuedouble, &d, sizeof d),
               "%.17g", d);
         cJSON_Delete(j);
         cJSON_Delete(back);
-        free(b.data);
+        free(b.p);
     }
+}
+
+TEST(bytes_that_are_no_utf8_are_replaced)
+{
+    static const char s[] = "a\xe2\x82\"\xff\xc3\xa9";
+    lq_buf b = { 0 };
+    jw w = { 0 };
+    js_put_str(&b, s);
+    lq_buf_add(&b, "", 1);
+    CHECK(strcmp(b.p, "\"a\ufffd\ufffd\\\"\ufffd\xc3\xa9\"") == 0, "each byte: %s", b.p);
+    jw_cstr(&w, s);
+    lq_buf_add(&w.b, "", 1);
+    CHECK(strcmp(w.b.p, "\"a\ufffd\\\"\ufffd\xc3\xa9\"") == 0, "each subpart: %s", w.b.p);
+    lq_buf_free(&b);
+    jw_free(&w);
 }
 
 TEST(canonical_text_refuses_what_json_cannot_say)
 {
-    js_buf b = { 0 };
+    lq_buf b = { 0 };
     cJSON *j = cJSON_CreateNumber((double)NAN), *o = cJSON_CreateObject();
     CHECK(js_canonical(&b, j, NULL) == LQ_EVALUE, "NaN");
     cJSON_AddNumberToObject(o, "a", 1);
@@ -206,7 +223,7 @@ TEST(canonical_text_refuses_what_json_cannot_say)
     CHECK(js_canonical(&b, o, NULL) != LQ_OK, "a key twice");
     cJSON_Delete(j);
     cJSON_Delete(o);
-    free(b.data);
+    free(b.p);
 }
 
 TEST(a_member_is_found_with_its_own_spelling)
@@ -281,6 +298,7 @@ int main(int argc, char **argv)
     RUN(many_keys_take_no_quadratic_time);
     RUN(getters_say_what_they_expected);
     RUN(canonical_text_is_sorted_and_reads_back_to_the_bit);
+    RUN(bytes_that_are_no_utf8_are_replaced);
     RUN(canonical_text_refuses_what_json_cannot_say);
     RUN(a_member_is_found_with_its_own_spelling);
     RUN(what_a_tree_takes_is_told_before_it_is_made);

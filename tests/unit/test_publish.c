@@ -192,15 +192,15 @@ TEST(what_a_file_says_of_itself_is_text_on_the_card)
     static const char *const nowhere[] = { "\nlicense: mit", "\n- rtn", "\n# h", "\n# c" };
     pub_files none = { NULL, 0 };
     cJSON *info = cJSON_Parse(json), *handovers = cJSON_CreateArray();
-    js_buf b = { 0 };
+    lq_buf b = { 0 };
     card_write(&b, info, &none, handovers, "");
-    js_put(&b, "", 1);
-    CHECK(info && !b.failed, "no card");
+    lq_buf_add(&b, "", 1);
+    CHECK(info && !b.oom, "no card");
     for (size_t i = 0; i < LQ_COUNT(wanted); i++)
-        CHECK(strstr(b.data, wanted[i]), "%s is not in %s", wanted[i], b.data);
+        CHECK(strstr(b.p, wanted[i]), "%s is not in %s", wanted[i], b.p);
     for (size_t i = 0; i < LQ_COUNT(nowhere); i++)
-        CHECK(!strstr(b.data, nowhere[i]), "%s is in %s", nowhere[i], b.data);
-    free(b.data);
+        CHECK(!strstr(b.p, nowhere[i]), "%s is in %s", nowhere[i], b.p);
+    free(b.p);
     cJSON_Delete(info);
     cJSON_Delete(handovers);
 }

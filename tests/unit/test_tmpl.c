@@ -218,15 +218,13 @@ TEST(json_keeps_nul_and_the_spelling_of_numbers)
         "{\"a\\u0000\": [1.0, 2, 9007199254740993], \"b\": \"x\\u0000\\\\u0000-1\"}";
     CHECK(!jt_parse(&o, json, sizeof json - 1, JT_NUMBERS, &err), "%s", err.msg);
     size_t n;
-    char *b = jsonl_text(cJSON_GetObjectItem(o, "b"), &n), *quoted = jt_quote(b, n);
-    CHECK(n == 10 && b[1] == 0, "%zu bytes", n);
-    CHECK(strcmp(quoted, "\"x\\u0000\\\\u0000-1\"") == 0, "%s", quoted);
+    char *b = jsonl_text(cJSON_GetObjectItem(o, "b"), &n);
+    CHECK(n == 10 && memcmp(b, "x\0\\u0000-1", n) == 0, "%zu bytes", n);
     const cJSON *list = o->child;
     CHECK(strcmp(cJSON_GetArrayItem(list, 0)->valuestring, "1.0") == 0, "a float");
     CHECK(strcmp(cJSON_GetArrayItem(list, 2)->valuestring, "9007199254740993") == 0,
           "a long integer");
     free(b);
-    free(quoted);
     cJSON_Delete(o);
     static const char *const bad[] = { "", "{", "[1", "\"\xFF\"", "\"\\ud800\"", "{} x", "nul" };
     for (size_t i = 0; i < LQ_COUNT(bad); i++)

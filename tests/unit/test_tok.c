@@ -136,7 +136,7 @@ static void check_stream(const tok_tokenizer *t, const char *kind, const int32_t
                          bool skip)
 {
     tok_stream *s = NULL;
-    tok_buf sum = { 0 };
+    lq_buf sum = { 0 };
     char *whole = NULL;
     size_t n_whole = 0, n_delta = 0;
     const char *delta = NULL;
@@ -148,7 +148,7 @@ static void check_stream(const tok_tokenizer *t, const char *kind, const int32_t
                             : tok_stream_flush(s, &delta, &n_delta, &err);
         CHECK(!e, "%s: %s", kind, err.msg);
         CHECK(lq_utf8_valid((const uint8_t *)delta, n_delta, NULL), "%s: a split code point", kind);
-        tok_buf_add(&sum, delta, n_delta);
+        lq_buf_add(&sum, delta, n_delta);
         /* Never late: what is out is all that these ids decode to, but for an open code point
          * (at most three bytes, each shown as U+FFFD) at the end. */
         char *now = NULL;
@@ -160,10 +160,10 @@ static void check_stream(const tok_tokenizer *t, const char *kind, const int32_t
         }
         free(now);
     }
-    CHECK(sum.n == n_whole && (n_whole == 0 || !memcmp(sum.p, whole, n_whole)),
-          "%s: '%.*s' is not '%s'", kind, (int)sum.n, (const char *)sum.p, whole);
+    CHECK(sum.n == n_whole && (n_whole == 0 || !memcmp(sum.u, whole, n_whole)),
+          "%s: '%.*s' is not '%s'", kind, (int)sum.n, (const char *)sum.u, whole);
     tok_stream_free(s);
-    tok_buf_free(&sum);
+    lq_buf_free(&sum);
     free(whole);
 }
 
@@ -576,15 +576,15 @@ TEST(characters_are_of_the_librarys_unicode)
                             (tok_is_nonspacing(cp) ? NONSPACING : 0u) |
                             (tok_is_other(cp) ? OTHER : 0u) | (tok_is_numeric(cp) ? NUMBER : 0u);
         CHECK(is == cases[i].is, "%s: U+%04X: want %u, got %u", cases[i].why, cp, cases[i].is, is);
-        tok_buf in = { 0 }, got = { 0 }, want = { 0 };
-        tok_buf_cp(&in, cp);
-        tok_buf_cp(&want, cases[i].lower);
-        tok_lowercase(&got, in.p, in.n);
-        CHECK(got.n == want.n && memcmp(got.p, want.p, want.n) == 0, "%s: U+%04X: lower case",
+        lq_buf in = { 0 }, got = { 0 }, want = { 0 };
+        lq_buf_cp(&in, cp);
+        lq_buf_cp(&want, cases[i].lower);
+        tok_lowercase(&got, in.u, in.n);
+        CHECK(got.n == want.n && memcmp(got.u, want.u, want.n) == 0, "%s: U+%04X: lower case",
               cases[i].why, cp);
-        tok_buf_free(&in);
-        tok_buf_free(&got);
-        tok_buf_free(&want);
+        lq_buf_free(&in);
+        lq_buf_free(&got);
+        lq_buf_free(&want);
     }
 }
 

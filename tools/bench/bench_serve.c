@@ -25,8 +25,8 @@ static char *tokenize_body(const char *model, const char *field, const char *tex
     jw_key(&w, "add_special_tokens");
     jw_bool(&w, false);
     jw_close(&w, '}');
-    jw_bytes(&w, "", 1);
-    if (!w.oom) return w.p;
+    lq_buf_add(&w.b, "", 1);
+    if (!w.b.oom) return w.b.p;
     jw_free(&w);
     return NULL;
 }
@@ -105,24 +105,25 @@ static void text_ids(const bs_text *t, jw *w, uint64_t at, int64_t n)
 
 /* n tokens of it from a place that `at` chooses: ids for an open JSON array, or words (about so
  * many tokens) escaped for an open JSON string. */
-static void text_words(const bs_text *t, jw *w, uint64_t at, int64_t n)
+static void text_words(const bs_text *t, lq_buf *out, uint64_t at, int64_t n)
 {
-    jw text = { 0 }, quoted = { 0 };
+    lq_buf text = { 0 };
+    jw quoted = { 0 };
     size_t p = (size_t)(at % t->n_text);
     for (int64_t i = 0; i < n; i++) {
         if (i % 13 >= 10) continue; /* a word is 1.3 tokens, nearly */
         while (is_blank(t->text[p]))
             p = (p + 1) % t->n_text;
-        jw_text(&text, " ");
+        lq_buf_puts(&text, " ");
         for (; !is_blank(t->text[p]); p = (p + 1) % t->n_text)
-            jw_bytes(&text, t->text + p, 1);
+            lq_buf_add(&text, t->text + p, 1);
     }
     jw_str(&quoted, text.p, text.n);
-    if (quoted.oom)
-        w->oom = true;
+    if (quoted.b.oom)
+        out->oom = true;
     else
-        jw_bytes(w, quoted.p + 1, quoted.n - 2);
-    jw_free(&text);
+        lq_buf_add(out, quoted.b.p + 1, quoted.b.n - 2);
+    lq_buf_free(&text);
     jw_free(&quoted);
 }
 
@@ -134,7 +135,7 @@ typedef struct session session;
 typedef struct {
     session *b;
     int64_t index, turn;
-    jw said; /* of a conversation: everything so far */
+    lq_buf said; /* of a conversation: everything so far */
     double begun, last;
     bs_done done;
     int64_t texts, events; /* events: with choices, text or none */
@@ -176,13 +177,13 @@ static void put_prompt(caller *k, jw *w)
     }
     if (!k->turn) text_words(&b->text, &k->said, start, shared);
     text_words(&b->text, &k->said, at, o->input_len);
-    jw whole = { 0 };
-    jw_text(&whole, "\"");
-    jw_bytes(&whole, k->said.p, k->said.n);
-    jw_text(&whole, "\"");
-    if (whole.oom || k->said.oom) w->oom = true;
+    lq_buf whole = { 0 };
+    lq_buf_puts(&whole, "\"");
+    lq_buf_add(&whole, k->said.p, k->said.n);
+    lq_buf_puts(&whole, "\"");
+    if (whole.oom || k->said.oom) w->b.oom = true;
     jw_json(w, whole.p, whole.n);
-    jw_free(&whole);
+    lq_buf_free(&whole);
 }
 
 static char *body_of(caller *k)
@@ -205,8 +206,8 @@ static char *body_of(caller *k)
     jw_key(&w, "stream_options");
     jw_json(&w, "{\"include_usage\":true}", 22);
     jw_close(&w, '}');
-    jw_bytes(&w, "", 1);
-    if (!w.oom) return w.p;
+    lq_buf_add(&w.b, "", 1);
+    if (!w.b.oom) return w.b.p;
     jw_free(&w);
     return NULL;
 }
@@ -222,7 +223,7 @@ static void take_text(caller *k, const char *text)
     if (k->b->o->load != BS_TURNS) return;
     jw piece = { 0 };
     jw_cstr(&piece, text);
-    if (piece.n >= 2) jw_bytes(&k->said, piece.p + 1, piece.n - 2);
+    if (piece.b.n >= 2) lq_buf_add(&k->said, piece.b.p + 1, piece.b.n - 2);
     jw_free(&piece);
 }
 
@@ -273,7 +274,7 @@ static void on_done(void *user, const client_answer *a)
         return;
     }
     b->open--;
-    jw_free(&k->said);
+    lq_buf_free(&k->said);
     free(k);
 }
 
@@ -296,7 +297,7 @@ static void ask(caller *k)
     if (!s) return;
     b->s = s;
     b->open--;
-    jw_free(&k->said);
+    lq_buf_free(&k->said);
     free(k);
 }
 

@@ -13,7 +13,7 @@ static lq_status answer_line(lines_answer answer, void *user, const char *line, 
     if (!s && !cJSON_IsObject(o)) s = lq_fail(err, LQ_EFORMAT, "expected a JSON object");
     if (!s) s = answer(user, o, out, err);
     cJSON_Delete(o);
-    if (!s && out->oom) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s && out->b.oom) s = lq_fail(err, LQ_ENOMEM, "out of memory");
     return s;
 }
 
@@ -33,10 +33,10 @@ lq_status lines_run(lines_answer answer, void *user, lq_err *err)
             lq_wrap(err, s, "line %zu", number);
             break;
         }
-        jw_bytes(&out, "\n", 1);
-        if (out.oom)
+        lq_buf_add(&out.b, "\n", 1);
+        if (out.b.oom)
             s = lq_fail(err, LQ_ENOMEM, "out of memory");
-        else if (fwrite(out.p, 1, out.n, stdout) != out.n || fflush(stdout) != 0)
+        else if (fwrite(out.b.p, 1, out.b.n, stdout) != out.b.n || fflush(stdout) != 0)
             s = lq_fail(err, LQ_EIO, "standard output: %s", strerror(errno));
     }
     if (!s && ferror(stdin)) s = lq_fail(err, LQ_EIO, "standard input: %s", strerror(errno));

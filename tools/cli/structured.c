@@ -2,6 +2,7 @@
 #include "tools/cli/structured.h"
 
 #include "base/json.h"
+#include "base/json_write.h"
 
 #include <stdlib.h>
 
@@ -20,20 +21,20 @@ const opt_row opt_structured_rows[OPT_STRUCTURED_N] = {
 /* "a,b" as ["a","b"]. */
 static lq_status choices(char **out, const char *list, lq_err *err)
 {
-    js_buf b = { 0 };
+    lq_buf b = { 0 };
     char *copy = strdup(list), *rest = copy;
-    js_puts(&b, "[");
+    lq_buf_puts(&b, "[");
     for (char *one; copy && (one = strsep(&rest, ","));) {
-        if (b.n > 1) js_puts(&b, ",");
+        if (b.n > 1) lq_buf_puts(&b, ",");
         js_put_str(&b, one);
     }
-    js_put(&b, "]", 2);
+    lq_buf_add(&b, "]", 2);
     free(copy);
-    if (copy && !b.failed) {
-        *out = b.data;
+    if (copy && !b.oom) {
+        *out = b.p;
         return LQ_OK;
     }
-    free(b.data);
+    free(b.p);
     return lq_fail(err, LQ_ENOMEM, "no memory for --choice");
 }
 

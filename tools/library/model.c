@@ -364,9 +364,9 @@ int32_t llmq_embed(llmq *m, const char *text, size_t n, float **v, size_t *dims,
     jw_key(&w, "input");
     if (!s) jw_str(&w, text, n);
     jw_close(&w, '}');
-    if (!s && w.oom) s = lq_fail(&err, LQ_ENOMEM, "out of memory");
+    if (!s && w.b.oom) s = lq_fail(&err, LQ_ENOMEM, "out of memory");
     const uint64_t tag = atomic_fetch_add(&m->next, 1) + 1;
-    if (!s) s = lm_submit(m->l, "/v1/embeddings", w.p, w.n, tag, &err);
+    if (!s) s = lm_submit(m->l, "/v1/embeddings", w.b.p, w.b.n, tag, &err);
     if (!s) (void)model_take(m, tag, -1, &a);
     if (!s && !a.body) s = lq_fail(&err, LQ_ENOMEM, "out of memory");
     if (!s) s = a.status == 200 ? read_vector(v, dims, &a, &err) : failed(&a, &err);

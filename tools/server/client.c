@@ -14,7 +14,7 @@ typedef struct call {
     CURL *easy;
     client_request r;
     char *json;
-    jw body; /* an answer that is no stream; of a stream the line that is not complete */
+    lq_buf body; /* an answer that is no stream; of a stream the line that is not complete */
     bool streams, broken, finished; /* broken: by event(); finished: [DONE] */
     char error[CURL_ERROR_SIZE];
     struct call *next, *prev;
@@ -44,11 +44,11 @@ static bool set_headers(client *c, const char *key)
 {
     bool ok = add_header(c, "Content-Type: application/json") && add_header(c, "Expect:");
     if (!ok || !key) return ok;
-    jw w = { 0 };
-    jw_text(&w, "Authorization: Bearer ");
-    jw_bytes(&w, key, strlen(key) + 1);
+    lq_buf w = { 0 };
+    lq_buf_puts(&w, "Authorization: Bearer ");
+    lq_buf_add(&w, key, strlen(key) + 1);
     ok = !w.oom && add_header(c, w.p);
-    jw_free(&w);
+    lq_buf_free(&w);
     return ok;
 }
 
@@ -92,7 +92,7 @@ static void call_free(call *k)
     else if (c->calls == k)
         c->calls = k->next;
     if (k->next) k->next->prev = k->prev;
-    jw_free(&k->body);
+    lq_buf_free(&k->body);
     free(k->json);
     free(k);
 }
@@ -128,14 +128,14 @@ static bool take_stream(call *k, const char *data, size_t n)
 {
     for (const char *end; n && (end = memchr(data, '\n', n)) != NULL;) {
         size_t part = (size_t)(end - data);
-        jw_bytes(&k->body, data, part);
-        jw_bytes(&k->body, "", 1);
+        lq_buf_add(&k->body, data, part);
+        lq_buf_add(&k->body, "", 1);
         if (k->body.oom || !take_line(k, k->body.p, k->body.n - 1)) return false;
-        jw_clear(&k->body);
+        lq_buf_clear(&k->body);
         data += part + 1;
         n -= part + 1;
     }
-    jw_bytes(&k->body, data, n);
+    lq_buf_add(&k->body, data, n);
     return !k->body.oom && k->body.n <= MAX_EVENT;
 }
 
@@ -154,7 +154,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *user)
         k->broken = !take_stream(k, data, n);
         return k->broken ? 0 : n;
     }
-    jw_bytes(&k->body, data, n);
+    lq_buf_add(&k->body, data, n);
     return k->body.oom || k->body.n > MAX_BODY ? 0 : n;
 }
 
@@ -214,16 +214,16 @@ static void client_finish(call *k, CURLcode code)
     client *c = k->c;
     client_answer a = { .cancelled = c->cancelling || k->broken };
     long status = 0;
-    if (k->streams) jw_clear(&k->body);
+    if (k->streams) lq_buf_clear(&k->body);
     curl_easy_getinfo(k->easy, CURLINFO_RESPONSE_CODE, &status);
     a.whole = code == CURLE_OK && (!k->streams || k->finished);
     if (code == CURLE_OK || k->streams) a.status = (int)status;
     if (!a.whole && !k->streams) {
-        jw_clear(&k->body);
-        jw_text(&k->body, k->error[0] ? k->error : curl_easy_strerror(code));
+        lq_buf_clear(&k->body);
+        lq_buf_puts(&k->body, k->error[0] ? k->error : curl_easy_strerror(code));
     }
     a.n = k->body.n;
-    jw_bytes(&k->body, "", 1);
+    lq_buf_add(&k->body, "", 1);
     a.body = k->body.oom ? "" : k->body.p;
     if (k->body.oom) a.n = 0;
     c->n--;

@@ -119,7 +119,7 @@ bool ops_log_write(ops_log *l, const http_log_line *line)
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     jw w = { 0 };
-    jw_printf(&w, "{\"time\":%lld.%03ld", (long long)now.tv_sec, now.tv_nsec / 1000000);
+    lq_buf_printf(&w.b, "{\"time\":%lld.%03ld", (long long)now.tv_sec, now.tv_nsec / 1000000);
     w.comma = true;
     jw_key(&w, "method");
     jw_cstr(&w, line->method);
@@ -133,10 +133,11 @@ bool ops_log_write(ops_log *l, const http_log_line *line)
     jw_i64(&w, (int64_t)line->bytes);
     jw_key(&w, "request_id");
     jw_cstr(&w, line->request_id);
-    jw_bytes(&w, "}\n", 2);
+    lq_buf_add(&w.b, "}\n", 2);
     errno = ENOMEM;
-    ssize_t n = w.oom ? -1 : write(l->fd, w.p, w.n); /* one call: lines of threads do not mix */
-    bool ok = n == (ssize_t)w.n;
+    ssize_t n =
+        w.b.oom ? -1 : write(l->fd, w.b.p, w.b.n); /* one call: lines of threads do not mix */
+    bool ok = n == (ssize_t)w.b.n;
     if (!ok && !atomic_exchange(&l->lost, true))
         prog_say(LOG_ERROR, "the access log cannot be written: %s; lines are lost",
                  n < 0 ? strerror(errno) : "it is cut short");
