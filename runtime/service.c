@@ -52,16 +52,9 @@ static lq_status service_submit(void *self, const eng_request *r, eng_sink sink,
 static void cancel(void *self, uint64_t id) { eng_cancel(((lm *)self)->e, id); }
 static void stats(void *self, eng_stats *s) { eng_stats_get(((lm *)self)->e, s); }
 
-static lq_status render(void *self, const api_chat_request *q, int32_t **ids, size_t *n,
-                        lq_err *err)
+static lq_status render(void *self, const chat_request *q, int32_t **ids, size_t *n, lq_err *err)
 {
-    chat_request r = { .messages = q->messages,
-                       .tools = q->tools,
-                       .kwargs = q->kwargs,
-                       .add_generation_prompt = q->add_generation_prompt,
-                       .continue_final = q->continue_final,
-                       .max_bytes = q->max_bytes };
-    return chat_encode(((lm *)self)->chat, &r, ids, n, err);
+    return chat_encode(((lm *)self)->chat, q, ids, n, err);
 }
 
 /* ---- loading ---- */

@@ -7,20 +7,11 @@
 #define LLMQ_RUNTIME_API_API_H
 
 #include "runtime/api/api_params.h"
-#include "runtime/chat/chat_set.h"
+#include "runtime/chat/chat.h"
 #include "runtime/engine/engine.h"
 #include "runtime/http/http.h"
 
 typedef struct api api;
-
-/* What a chat request asks of the template. */
-typedef struct {
-    const cJSON *messages; /* an array of objects; contents are strings or null */
-    const cJSON *tools;    /* an array or NULL */
-    const cJSON *kwargs;   /* an object or NULL */
-    bool add_generation_prompt, continue_final;
-    size_t max_bytes; /* of the conversation's text; 0: any */
-} api_chat_request;
 
 typedef struct {
     void *self;
@@ -28,10 +19,9 @@ typedef struct {
                         lq_err *err);
     void (*cancel)(void *self, uint64_t id);
     void (*stats)(void *self, eng_stats *s);
-    /* Prompt ids of a conversation, malloc'd; NULL: the model has no chat template. LQ_EVALUE: the
-     * template raised, err holds its message; LQ_ESHAPE: the text has more than max_bytes. */
-    lq_status (*render)(void *self, const api_chat_request *q, int32_t **ids, size_t *n,
-                        lq_err *err);
+    /* As chat_encode; the contents of q's messages are strings or null. NULL: the model has no chat
+     * template. */
+    lq_status (*render)(void *self, const chat_request *q, int32_t **ids, size_t *n, lq_err *err);
 } api_backend;
 
 /* What loading a model yields. Borrowed until api_close. */

@@ -65,7 +65,7 @@ static lq_status check_message(cJSON *m, int i, api_error *e)
     return join_parts(content, i, e);
 }
 
-lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const api_chat_request *q,
+lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const chat_request *q,
                           bool tail, api_error *e)
 {
     const cJSON *messages = js_get(doc, "messages");
@@ -89,7 +89,7 @@ lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const a
     }
     if (!a->m.backend.render)
         return api_fail(e, NULL, "no_chat_template", "the model has no chat template");
-    api_chat_request full = *q;
+    chat_request full = *q;
     full.messages = messages;
     if (a->m.tok && !lq_mul(api_most_bytes(a), tail ? API_MAX_CUT : 1, &full.max_bytes))
         full.max_bytes = 0;
@@ -141,10 +141,10 @@ static bool read_chat(api *a, http_req *r, chat *c)
                      "tools: the model's chat template has none, or spells calls in a way that is "
                      "not known here");
     if (!s) {
-        api_chat_request q = { .tools = p->tools,
-                               .kwargs = p->template_kwargs,
-                               .add_generation_prompt = p->add_generation_prompt,
-                               .continue_final = p->continue_final };
+        chat_request q = { .tools = p->tools,
+                           .kwargs = p->template_kwargs,
+                           .add_generation_prompt = p->add_generation_prompt,
+                           .continue_final = p->continue_final };
         s = api_chat_prompt(a, c->prompt, c->doc, &q, p->truncate != 0, &e);
     }
     if (!s) return true;

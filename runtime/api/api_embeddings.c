@@ -75,8 +75,8 @@ void gen_write_embeddings(gen *g, jw *w)
     jw_cstr(w, "list");
     jw_key(w, "data");
     jw_open(w, '[');
-    for (int i = 0; i < g->n_choices && !w->b.oom; i++) {
-        gen_choice *c = &g->choices[i];
+    for (int i = 0; i < g->choices.n && !w->b.oom; i++) {
+        gen_choice *c = &g->choices.v[i];
         w->b.oom |= c->text.oom || !c->vector;
         if (w->b.oom) break;
         normalize(c->vector, n);
@@ -91,7 +91,7 @@ void gen_write_embeddings(gen *g, jw *w)
     }
     jw_close(w, ']');
     jw_key(w, "model");
-    jw_cstr(w, g->model);
+    jw_cstr(w, g->answer.model);
     gen_write_usage(w, g);
     jw_close(w, '}');
 }

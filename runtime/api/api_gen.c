@@ -38,24 +38,24 @@ static void gen_free(void *user)
 {
     gen *g = user;
     unlink_gen(g);
-    for (int i = 0; g->choices && i < g->n_choices; i++) {
-        gen_choice *c = &g->choices[i];
-        jw *all[] = { &c->ids,        &c->lp_tokens,  &c->lp_values, &c->lp_tops,
-                      &c->lp_offsets, &c->lp_content, &c->prompt_lp };
+    for (int i = 0; g->choices.v && i < g->choices.n; i++) {
+        gen_choice *c = &g->choices.v[i];
+        jw *all[] = { &c->ids,        &c->lp.tokens,  &c->lp.values, &c->lp.tops,
+                      &c->lp.offsets, &c->lp.content, &c->lp.prompt };
         for (size_t k = 0; k < LQ_COUNT(all); k++)
             jw_free(all[k]);
         lq_buf_free(&c->text);
-        tok_stream_free(c->offsets);
+        tok_stream_free(c->offset.stream);
         gen_free_parts(c);
         free(c->vector);
     }
-    free(g->choices);
-    for (size_t i = 0; i < g->n_prompts; i++)
-        free(g->prompts[i].ids);
-    free(g->prompts);
-    jw_free(&g->chunk);
-    gr_unref(g->grammar);
-    free(g->bad);
+    free(g->choices.v);
+    for (size_t i = 0; i < g->prompts.n; i++)
+        free(g->prompts.v[i].ids);
+    free(g->prompts.v);
+    jw_free(&g->answer.chunk);
+    gr_unref(g->limits.grammar);
+    free(g->limits.bad);
     api_params_free(&g->p);
     cJSON_Delete(g->doc);
     free(g);
@@ -64,22 +64,22 @@ static void gen_free(void *user)
 static void cancel_all(gen *g)
 {
     const api_backend *b = &g->a->m.backend;
-    for (int i = 0; i < g->n_choices; i++)
-        if (atomic_load(&g->choices[i].submitted)) b->cancel(b->self, g->choices[i].id);
+    for (int i = 0; i < g->choices.n; i++)
+        if (atomic_load(&g->choices.v[i].submitted)) b->cancel(b->self, g->choices.v[i].id);
 }
 
 static void on_gone(void *user)
 {
     gen *g = user;
-    atomic_store(&g->gone, true);
+    atomic_store(&g->state.gone, true);
     cancel_all(g);
 }
 
 /* The first failure is the answer; the other choices are not worth finishing. */
 static void api_gen_fail(gen *g, const api_error *e)
 {
-    if (atomic_exchange(&g->failed, true)) return;
-    g->error = *e;
+    if (atomic_exchange(&g->state.failed, true)) return;
+    g->state.error = *e;
     cancel_all(g);
 }
 
@@ -100,28 +100,29 @@ static void observe_end(gen_choice *c, double now)
                                            [ENG_LENGTH] = MET_LENGTH,
                                            [ENG_CANCELLED] = MET_ABORT,
                                            [ENG_ERROR] = MET_ERROR };
-    met_add(m, counter[c->finish], 1);
-    if (c->finish != ENG_STOP && c->finish != ENG_LENGTH) return;
+    met_add(m, counter[c->end.finish], 1);
+    if (c->end.finish != ENG_STOP && c->end.finish != ENG_LENGTH) return;
     met_observe(m, MET_E2E, now);
-    met_observe(m, MET_REQ_PROMPT, (double)c->g->prompts[c->prompt].n);
-    met_observe(m, MET_REQ_GENERATION, (double)c->n_output);
-    if (c->n_output < 2) return;
-    met_observe(m, MET_DECODE, c->t_last - c->t_first);
-    met_observe(m, MET_TPOT, (c->t_last - c->t_first) / (double)(c->n_output - 1));
+    met_observe(m, MET_REQ_PROMPT, (double)c->g->prompts.v[c->prompt].n);
+    met_observe(m, MET_REQ_GENERATION, (double)c->stats.n_output);
+    if (c->stats.n_output < 2) return;
+    met_observe(m, MET_DECODE, c->stats.t_last - c->stats.t_first);
+    met_observe(m, MET_TPOT,
+                (c->stats.t_last - c->stats.t_first) / (double)(c->stats.n_output - 1));
 }
 
 static void observe_tokens(gen_choice *c, int n, double now)
 {
     metrics *m = c->g->a->met;
     met_add(m, MET_GENERATION_TOKENS, (uint64_t)n);
-    if (c->t_first > 0) {
-        met_observe(m, MET_ITL, now - c->t_last);
+    if (c->stats.t_first > 0) {
+        met_observe(m, MET_ITL, now - c->stats.t_last);
     } else {
-        c->t_first = now;
+        c->stats.t_first = now;
         met_observe(m, MET_TTFT, now);
         api_first_token(c->g->a, now);
     }
-    c->t_last = now;
+    c->stats.t_last = now;
 }
 
 static void api_gen_take(gen_choice *c, const eng_event *e)
@@ -137,14 +138,14 @@ static void api_gen_take(gen_choice *c, const eng_event *e)
     if (g->p.prompt_logprobs >= 0 && e->prompt_logprobs)
         gen_write_prompt_logprobs(c, e->prompt_logprobs, e->n_prompt);
     for (int i = 0; i < e->n_ids; i++) {
-        if (e->logprobs) c->sum_logprob += (double)e->logprobs[i].logprob;
+        if (e->logprobs) c->lp.sum += (double)e->logprobs[i].logprob;
         if (g->p.logprobs >= 0 && e->logprobs) gen_write_logprob(c, &e->logprobs[i], true);
         if (g->p.return_ids) jw_i64(&c->ids, e->ids[i]);
     }
     if (e->pooled && !gen_take_vector(c, e->pooled)) c->text.oom = true;
     gen_take_text(c, e->text, e->n_text, e->finish != ENG_RUNNING);
-    c->n_output = e->n_output;
-    c->n_cached = e->n_cached;
+    c->stats.n_output = e->n_output;
+    c->stats.n_cached = e->n_cached;
 }
 
 /* What gave a beam search its width. */
@@ -154,10 +155,10 @@ static void take_finish(gen_choice *c, const eng_event *e)
 {
     gen *g = c->g;
     api_error why = { 0 };
-    c->finish = e->finish;
-    c->stop_id = e->stop_id;
+    c->end.finish = e->finish;
+    c->end.stop_id = e->stop_id;
     for (int i = 0; e->stop_string && i < g->p.n_stop; i++)
-        if (strcmp(g->p.stop[i], e->stop_string) == 0) c->stop_string = g->p.stop[i];
+        if (strcmp(g->p.stop[i], e->stop_string) == 0) c->end.stop_string = g->p.stop[i];
     if (e->finish == ENG_ERROR &&
         e->status == LQ_ENOENT) { /* what the request bans is its own affair */
         api_fail(&why, g->p.beams ? width_param(&g->p) : NULL, "no_answer", "%s", e->error);
@@ -172,7 +173,7 @@ static void take_finish(gen_choice *c, const eng_event *e)
                  e->error ? e->error : "internal error");
         why.status = 500;
         api_gen_fail(g, &why);
-    } else if (e->finish == ENG_CANCELLED && !atomic_load(&g->gone)) {
+    } else if (e->finish == ENG_CANCELLED && !atomic_load(&g->state.gone)) {
         why = shutting_down();
         api_gen_fail(g, &why); /* a choice cancelled by a failure finds that failure there */
     }
@@ -180,17 +181,17 @@ static void take_finish(gen_choice *c, const eng_event *e)
 
 static double mean_logprob(const gen_choice *c)
 {
-    return c->n_output > 0 ? c->sum_logprob / (double)c->n_output : 0;
+    return c->stats.n_output > 0 ? c->lp.sum / (double)c->stats.n_output : 0;
 }
 
 /* best_of: of each prompt's samples the n best are in the answer, the best first. */
 static void rank_choices(gen *g)
 {
-    if (g->runs == g->p.n) return;
-    for (int i = 0; i < g->n_choices; i++) {
-        gen_choice *c = &g->choices[i], *all = c - c->sample;
+    if (g->choices.runs == g->p.n) return;
+    for (int i = 0; i < g->choices.n; i++) {
+        gen_choice *c = &g->choices.v[i], *all = c - c->sample;
         c->rank = 0;
-        for (int k = 0; k < g->runs; k++) {
+        for (int k = 0; k < g->choices.runs; k++) {
             double a = mean_logprob(&all[k]), b = mean_logprob(c);
             c->rank += a > b || (!(a < b) && k < c->sample);
         }
@@ -202,21 +203,21 @@ static void rank_choices(gen *g)
 /* Alone: the answer. */
 static void api_gen_finish(gen *g)
 {
-    bool failed = atomic_load(&g->failed);
-    if (!atomic_load(&g->gone) && !failed) {
-        met_add(g->a->met, MET_PROMPT_TOKENS, (uint64_t)g->n_prompt_ids);
-        for (int i = 0; i < g->n_choices; i += g->runs)
-            met_add(g->a->met, MET_CACHED_TOKENS, (uint64_t)g->choices[i].n_cached);
+    bool failed = atomic_load(&g->state.failed);
+    if (!atomic_load(&g->state.gone) && !failed) {
+        met_add(g->a->met, MET_PROMPT_TOKENS, (uint64_t)g->prompts.n_ids);
+        for (int i = 0; i < g->choices.n; i += g->choices.runs)
+            met_add(g->a->met, MET_CACHED_TOKENS, (uint64_t)g->choices.v[i].stats.n_cached);
     }
-    if (g->begun) {
+    if (g->answer.begun) {
         if (failed)
             gen_write_error_chunk(g);
         else if (g->p.include_usage)
             gen_write_usage_chunk(g);
         http_stream_end(g->r);
     } else if (failed) {
-        api_reply_error(g->a, g->r, &g->error);
-    } else if (!atomic_load(&g->gone)) {
+        api_reply_error(g->a, g->r, &g->state.error);
+    } else if (!atomic_load(&g->state.gone)) {
         jw w = { 0 };
         rank_choices(g);
         gen_write_answer(g, &w);
@@ -227,7 +228,7 @@ static void api_gen_finish(gen *g)
 
 static void done(gen *g)
 {
-    if (atomic_fetch_sub(&g->pending, 1) == 1) api_gen_finish(g);
+    if (atomic_fetch_sub(&g->state.pending, 1) == 1) api_gen_finish(g);
 }
 
 static api_error too_much_memory(void)
@@ -243,10 +244,10 @@ static api_error too_much_memory(void)
 static void hold_answer(gen_choice *c)
 {
     enum { STEP = 4096, COPIES = 4 };
-    const lq_buf *const all[] = { &c->text,         &c->ids.b,       &c->lp_tokens.b,
-                                  &c->lp_values.b,  &c->lp_tops.b,   &c->lp_offsets.b,
-                                  &c->lp_content.b, &c->prompt_lp.b, &c->reasoning,
-                                  &c->calls.b,      &c->args };
+    const lq_buf *const all[] = { &c->text,         &c->ids.b,       &c->lp.tokens.b,
+                                  &c->lp.values.b,  &c->lp.tops.b,   &c->lp.offsets.b,
+                                  &c->lp.content.b, &c->lp.prompt.b, &c->reasoning,
+                                  &c->calls.list.b, &c->calls.args };
     size_t n = 0;
     for (size_t i = 0; i < LQ_COUNT(all); i++)
         n += all[i]->cap;
@@ -268,9 +269,9 @@ static void on_event(void *user, const eng_event *e)
     hold_answer(c);
     if (e->n_ids) observe_tokens(c, e->n_ids, now);
     if (e->finish) take_finish(c, e);
-    bool due = c->text.n > 0 || c->reasoning.n > 0 || c->calls.b.n > 0 ||
+    bool due = c->text.n > 0 || c->reasoning.n > 0 || c->calls.list.b.n > 0 ||
                (e->finish && e->finish != ENG_CANCELLED);
-    if (g->p.stream && due && !atomic_load(&g->failed) && !atomic_load(&g->gone) &&
+    if (g->p.stream && due && !atomic_load(&g->state.failed) && !atomic_load(&g->state.gone) &&
         !gen_write_chunk(c))
         on_gone(g);
     if (!e->finish) return;
@@ -283,9 +284,9 @@ static void on_event(void *user, const eng_event *e)
 /* A share in `pending`, so that g cannot finish meanwhile; false: it is finishing. */
 static bool hold(gen *g)
 {
-    int n = atomic_load(&g->pending);
+    int n = atomic_load(&g->state.pending);
     while (n > 0)
-        if (atomic_compare_exchange_weak(&g->pending, &n, n + 1)) return true;
+        if (atomic_compare_exchange_weak(&g->state.pending, &n, n + 1)) return true;
     return false;
 }
 
@@ -300,7 +301,7 @@ static int fail_some(api *a, bool (*pick)(const gen *g, const void *arg), const 
         n = 0;
         pthread_mutex_lock(&a->mu);
         for (gen *g = a->gens; g && n < (int)LQ_COUNT(some); g = g->next)
-            if (!atomic_load(&g->failed) && pick(g, arg) && hold(g)) some[n++] = g;
+            if (!atomic_load(&g->state.failed) && pick(g, arg) && hold(g)) some[n++] = g;
         pthread_mutex_unlock(&a->mu);
         for (int i = 0; i < n; i++) {
             api_gen_fail(some[i], why);
@@ -326,7 +327,7 @@ void api_abort(api *a)
 
 static bool has_id(const gen *g, const void *id)
 {
-    return strcmp(g->id, id) == 0 || strcmp(http_id(g->r), id) == 0;
+    return strcmp(g->answer.id, id) == 0 || strcmp(http_id(g->r), id) == 0;
 }
 
 int api_gen_abort(api *a, const char *id)
@@ -386,7 +387,7 @@ static const char *prompt_param(api_kind kind)
 static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
 {
     const api_params *p = &g->p;
-    const api_prompt *prompt = &g->prompts[c->prompt];
+    const api_prompt *prompt = &g->prompts.v[c->prompt];
     const api_backend *b = &g->a->m.backend;
     int64_t max_tokens = wanted_tokens(g, (int64_t)prompt->n), scores = p->echo ? p->logprobs : -1;
     if (c->sample == 0 && p->prompt_logprobs > scores) scores = p->prompt_logprobs;
@@ -408,7 +409,7 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
                     .n_bias = p->n_bias,
                     .allowed = p->allowed,
                     .n_allowed = p->n_allowed,
-                    .logprobs = p->logprobs < 0 && g->runs > p->n ? 0 : (int)p->logprobs },
+                    .logprobs = p->logprobs < 0 && g->choices.runs > p->n ? 0 : (int)p->logprobs },
         .stop = p->stop,
         .n_stop = p->n_stop,
         .stop_ids = p->stop_ids,
@@ -417,9 +418,9 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
         .ignore_eos = p->ignore_eos,
         .show_special = !p->skip_special,
         .prompt_logprobs = (int)scores,
-        .grammar = g->grammar,
-        .bad = g->bad,
-        .n_bad = g->n_bad,
+        .grammar = g->limits.grammar,
+        .bad = g->limits.bad,
+        .n_bad = g->limits.n_bad,
         .beam = { .width = p->beams ? p->best_of : 0,
                   .n = p->n,
                   .length_penalty = p->length_penalty,
@@ -434,7 +435,7 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
     lq_status s = b->submit(b->self, &r, on_event, c, &c->id, &err);
     if (s == LQ_OK) {
         atomic_store(&c->submitted, true);
-        if (atomic_load(&g->gone) || atomic_load(&g->failed))
+        if (atomic_load(&g->state.gone) || atomic_load(&g->state.failed))
             b->cancel(b->self, c->id); /* cancel_all may have missed it */
         return s;
     }
@@ -453,20 +454,20 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
 }
 
 /* Of the engine's: one for each choice, or for each prompt's beams. */
-static int requests(const gen *g) { return g->p.beams ? (int)g->n_prompts : g->n_choices; }
+static int requests(const gen *g) { return g->p.beams ? (int)g->prompts.n : g->choices.n; }
 
 static void submit_all(gen *g)
 {
     uint64_t seed = base_seed(&g->p);
     api_error e = { 0 };
-    int n = 0, all = requests(g), step = g->n_choices / all;
-    while (n < all && api_gen_submit(g, &g->choices[n * step], seed, &e) == LQ_OK)
+    int n = 0, all = requests(g), step = g->choices.n / all;
+    while (n < all && api_gen_submit(g, &g->choices.v[n * step], seed, &e) == LQ_OK)
         n++;
     if (n < all) {
         api_gen_fail(g, &e);
-        atomic_fetch_sub(&g->pending, all - n);
+        atomic_fetch_sub(&g->state.pending, all - n);
     } else if (g->p.stream) {
-        g->begun = true;
+        g->answer.begun = true;
         http_stream_begin(g->r);
     }
     done(g);
@@ -477,8 +478,8 @@ static void submit_all(gen *g)
 static lq_status check_length(gen *g, api_error *e)
 {
     const char *param = prompt_param(g->kind);
-    for (size_t i = 0; i < g->n_prompts; i++) {
-        api_prompt *p = &g->prompts[i];
+    for (size_t i = 0; i < g->prompts.n; i++) {
+        api_prompt *p = &g->prompts.v[i];
         int64_t limit = g->a->m.max_len, n = (int64_t)p->n;
         int64_t asked = g->p.max_tokens >= 0 ? g->p.max_tokens : 1;
         int64_t keep = g->p.truncate > 0 ? g->p.truncate : limit - asked;
@@ -494,7 +495,7 @@ static lq_status check_length(gen *g, api_error *e)
                             "this model's maximum context length is %lld tokens: the prompt has "
                             "%lld and %lld are to be generated",
                             (long long)limit, (long long)n, (long long)asked);
-        g->n_prompt_ids += n;
+        g->prompts.n_ids += n;
     }
     return LQ_OK;
 }
@@ -504,8 +505,8 @@ static lq_status check_choices(const gen *g, api_error *e)
 {
     const api_model *m = &g->a->m;
     const char *param =
-        g->n_prompts > 1 && g->p.best_of == 1 ? prompt_param(g->kind) : width_param(&g->p);
-    int64_t prompts = (int64_t)g->n_prompts, all = prompts * g->p.best_of;
+        g->prompts.n > 1 && g->p.best_of == 1 ? prompt_param(g->kind) : width_param(&g->p);
+    int64_t prompts = (int64_t)g->prompts.n, all = prompts * g->p.best_of;
     int64_t sequences = g->p.beams ? prompts : all;
     if (all > API_MAX_CHOICES)
         return api_fail(e, param, "invalid_value", "%s: at most %d choices per request, found %lld",
@@ -523,7 +524,7 @@ static lq_status check_choices(const gen *g, api_error *e)
 static lq_status prepare_echo(gen_choice *c, lq_err *err)
 {
     const gen *g = c->g;
-    const api_prompt *p = &g->prompts[c->prompt];
+    const api_prompt *p = &g->prompts.v[c->prompt];
     const tok_tokenizer *tok = g->a->m.tok;
     lq_status s = LQ_OK;
     if (g->p.echo && p->text) {
@@ -537,8 +538,8 @@ static lq_status prepare_echo(gen_choice *c, lq_err *err)
         free(text);
     }
     if (g->kind == API_CHAT || g->p.logprobs < 0 || !tok) return s;
-    s = tok_stream_new(&c->offsets, tok, g->p.skip_special, err);
-    if (!s && !g->p.echo) s = tok_stream_prime(c->offsets, p->ids, p->n, err);
+    s = tok_stream_new(&c->offset.stream, tok, g->p.skip_special, err);
+    if (!s && !g->p.echo) s = tok_stream_prime(c->offset.stream, p->ids, p->n, err);
     return s;
 }
 
@@ -551,13 +552,13 @@ static bool add_bad_word(gen *g, const char *text, bool spaced, int32_t *first, 
     /* with a space only where that begins another token, not where it adds one */
     bool wanted = ok && k > 0 && (!spaced || (ids[0] != *first && k == *n));
     if (wanted) {
-        int32_t *bad = realloc(g->bad, ((size_t)g->n_bad + 1 + k) * sizeof *bad);
+        int32_t *bad = realloc(g->limits.bad, ((size_t)g->limits.n_bad + 1 + k) * sizeof *bad);
         ok = bad != NULL;
         if (ok) {
-            g->bad = bad;
-            bad[g->n_bad++] = (int32_t)k;
-            memcpy(bad + g->n_bad, ids, k * sizeof *bad);
-            g->n_bad += (int)k;
+            g->limits.bad = bad;
+            bad[g->limits.n_bad++] = (int32_t)k;
+            memcpy(bad + g->limits.n_bad, ids, k * sizeof *bad);
+            g->limits.n_bad += (int)k;
         }
     }
     if (ok && k > 0) *first = ids[0];
@@ -601,29 +602,30 @@ static lq_status prepare(gen *g, api_error *e)
                         (long long)g->a->m.hidden, (long long)g->p.dimensions);
     if (!g->a->m.tok && g->p.n_stop)
         return api_fail(e, "stop", "unsupported_value", "stop: the model has no tokenizer");
-    s = api_grammar(g->a, &g->grammar, &g->p.structured, e);
+    s = api_grammar(g->a, &g->limits.grammar, &g->p.structured, e);
     if (!s) s = prepare_bad_words(g, e);
     if (s) return s;
-    int runs = g->runs = (int)(g->p.beams ? g->p.n : g->p.best_of), n = (int)g->n_prompts * runs;
+    int runs = g->choices.runs = (int)(g->p.beams ? g->p.n : g->p.best_of),
+        n = (int)g->prompts.n * runs;
     lq_err err;
-    size_t ids = (size_t)g->n_bad * sizeof *g->bad;
-    for (size_t i = 0; i < g->n_prompts; i++)
-        ids += g->prompts[i].n * sizeof *g->prompts[i].ids;
-    if (!http_hold(g->r, ids + (size_t)n * sizeof *g->choices)) {
+    size_t ids = (size_t)g->limits.n_bad * sizeof *g->limits.bad;
+    for (size_t i = 0; i < g->prompts.n; i++)
+        ids += g->prompts.v[i].n * sizeof *g->prompts.v[i].ids;
+    if (!http_hold(g->r, ids + (size_t)n * sizeof *g->choices.v)) {
         *e = too_much_memory();
         return LQ_EBUSY;
     }
-    g->choices = calloc((size_t)n, sizeof *g->choices);
-    if (g->choices) g->n_choices = n;
-    s = g->choices ? LQ_OK : LQ_ENOMEM;
+    g->choices.v = calloc((size_t)n, sizeof *g->choices.v);
+    if (g->choices.v) g->choices.n = n;
+    s = g->choices.v ? LQ_OK : LQ_ENOMEM;
     for (int i = 0; i < n && !s; i++) {
-        gen_choice *c = &g->choices[i];
+        gen_choice *c = &g->choices.v[i];
         *c = (gen_choice){ .g = g,
                            .index = i,
                            .prompt = i / runs,
                            .sample = i % runs,
                            .rank = i % runs,
-                           .stop_id = -1 };
+                           .end.stop_id = -1 };
         s = prepare_echo(c, &err);
         if (!s) s = gen_open_parts(c, &err);
     }
@@ -649,11 +651,11 @@ void api_generate(api *a, http_req *r, api_kind kind, api_params *p, api_prompt 
                 .kind = kind,
                 .p = *p,
                 .doc = doc,
-                .prompts = prompts,
-                .n_prompts = n_prompts,
-                .model = p->model ? p->model : a->names[0],
-                .created = (int64_t)time(NULL) };
-    snprintf(g->id, sizeof g->id, "%s-%016llx%08llx",
+                .prompts.v = prompts,
+                .prompts.n = n_prompts,
+                .answer.model = p->model ? p->model : a->names[0],
+                .answer.created = (int64_t)time(NULL) };
+    snprintf(g->answer.id, sizeof g->answer.id, "%s-%016llx%08llx",
              kind == API_CHAT         ? "chatcmpl"
              : kind == API_EMBEDDINGS ? "embd"
                                       : "cmpl",
@@ -665,7 +667,7 @@ void api_generate(api *a, http_req *r, api_kind kind, api_params *p, api_prompt 
     }
     met_observe(a->met, MET_REQ_N, (double)p->n);
     met_observe(a->met, MET_REQ_MAX_TOKENS, (double)wanted_tokens(g, (int64_t)prompts[0].n));
-    atomic_init(&g->pending, requests(g) + 1);
+    atomic_init(&g->state.pending, requests(g) + 1);
     link_gen(g);
     http_keep(r, on_gone, gen_free, g);
     submit_all(g);

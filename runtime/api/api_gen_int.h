@@ -9,36 +9,49 @@
 typedef struct gen gen;
 
 /* One sequence of the answer. After its submission only the engine's thread touches it, until
- * gen.pending is 0. The buffers hold what was not sent yet: in a stream since the last chunk, else
- * everything; those of JSON are lists without brackets. */
+ * gen.state.pending is 0. The buffers hold what was not sent yet: in a stream since the last chunk,
+ * else everything; those of JSON are lists without brackets. */
 typedef struct {
     gen *g; /* choices of a beam search are one request, of sample 0 */
     int index, prompt;
     int sample, rank; /* among those of its prompt: when begun, and in the answer; -1: not there */
-    double sum_logprob; /* with best_of */
-    jw prompt_lp;       /* prompt_logprobs, of sample 0 */
-    uint64_t id;        /* the engine's, valid once `submitted` */
+    uint64_t id;      /* the engine's, valid once `submitted` */
     atomic_bool submitted;
-    lq_buf text;
+
+    /* not sent yet */
+    lq_buf text, reasoning;
     jw ids;
-    jw lp_tokens, lp_values, lp_tops, lp_offsets; /* completions */
-    jw lp_content;                                /* chat */
-    /* a chat's answer with parts (api_parts.c); out NULL: all of it is text */
-    chat_out *out;
-    lq_buf reasoning, args; /* args: of the open call */
-    jw calls;               /* a JSON list without brackets */
-    int n_calls;
-    bool in_call;
-    float *vector;       /* [api_model.hidden] an embedding's, not yet of length 1; malloc'd */
-    tok_stream *offsets; /* where in the text a token begins */
-    int64_t offset;      /* in code points */
-    int64_t n_output, n_cached;
-    double t_first, t_last;
-    bool opened; /* a chunk was sent */
-    size_t held; /* bytes of the buffers that are counted with the request's */
-    eng_finish finish;
-    const char *stop_string;
-    int32_t stop_id;
+    struct {
+        jw prompt;                        /* prompt_logprobs, of sample 0 */
+        jw tokens, values, tops, offsets; /* completions */
+        jw content;                       /* chat */
+        double sum;                       /* with best_of */
+    } lp;
+    struct {
+        jw list;
+        lq_buf args; /* of the open call */
+        int n;
+        bool open;
+    } calls;
+    chat_out *out; /* a chat's answer with parts (api_parts.c); NULL: all of it is text */
+    struct {
+        tok_stream *stream;
+        int64_t at; /* in code points */
+    } offset;       /* where in the text a token begins */
+    float *vector;  /* [api_model.hidden] an embedding's, not yet of length 1; malloc'd */
+    bool opened;    /* a chunk was sent */
+    size_t held;    /* bytes of the buffers that are counted with the request's */
+
+    /* how it ended, and what it took */
+    struct {
+        eng_finish finish;
+        const char *stop_string;
+        int32_t stop_id;
+    } end;
+    struct {
+        int64_t n_output, n_cached;
+        double t_first, t_last;
+    } stats;
 } gen_choice;
 
 struct gen {
@@ -48,28 +61,40 @@ struct gen {
     api_kind kind;
     api_params p;
     cJSON *doc;
-    api_prompt *prompts;
-    size_t n_prompts;
-    grammar *grammar; /* NULL: free answers */
-    int32_t *bad;     /* eng_request's, malloc'd */
-    int n_bad;
-    gen_choice *choices;
-    int n_choices, runs;      /* runs: choices of a prompt, those that are not shown included */
-    atomic_int pending;       /* requests of the engine's that go on, and the thread that submits */
-    atomic_bool gone, failed; /* the client went; error holds */
-    bool begun;               /* the stream's head is out */
-    api_error error;
-    char id[64];
-    const char *model;
-    int64_t created, n_prompt_ids;
-    jw chunk; /* scratch */
+
+    struct {
+        api_prompt *v;
+        size_t n;
+        int64_t n_ids;
+    } prompts;
+    struct {
+        grammar *grammar; /* NULL: free answers */
+        int32_t *bad;     /* eng_request's, malloc'd */
+        int n_bad;
+    } limits; /* on what may be drawn */
+    struct {
+        gen_choice *v;
+        int n, runs; /* runs: choices of a prompt, those that are not shown included */
+    } choices;
+    struct {
+        atomic_int pending; /* requests of the engine's that go on, and the submitting thread */
+        atomic_bool gone, failed; /* the client went; error holds */
+        api_error error;
+    } state;
+    struct {
+        char id[64];
+        const char *model;
+        int64_t created;
+        bool begun; /* the stream's head is out */
+        jw chunk;   /* scratch */
+    } answer;
 };
 
 /* api_parts.c: before the first text; text that may be of any part, `ends` with the last. */
 lq_status gen_open_parts(gen_choice *c, lq_err *err);
 void gen_take_text(gen_choice *c, const char *text, size_t n, bool ends);
-void gen_end_call(
-    gen_choice *c); /* completes the open entry of `calls`: clients want one a chunk */
+/* Completes the open entry of `calls`: clients want one a chunk. */
+void gen_end_call(gen_choice *c);
 void gen_free_parts(gen_choice *c);
 
 /* prompt_logprobs as vLLM gives them, of n ids. */

@@ -59,7 +59,7 @@ size_t api_most_bytes(const api *a);
 lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special, bool tail,
                      const char *param, api_error *e);
 /* `messages` of a request to ids; with `tail` also some more than fit the model. */
-lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const api_chat_request *q,
+lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const chat_request *q,
                           bool tail, api_error *e);
 
 /* ---- structured output (api_grammar.c) ---- */

@@ -162,8 +162,8 @@ static bool known(void *user, const char *name, size_t n)
 static void write_call(jw *w, const gen_choice *c, const char *name, size_t n)
 {
     char id[96];
-    snprintf(id, sizeof id, "call_%s%x-%x", c->g->id + strlen("chatcmpl-"), (unsigned)c->index,
-             (unsigned)c->n_calls);
+    snprintf(id, sizeof id, "call_%s%x-%x", c->g->answer.id + strlen("chatcmpl-"),
+             (unsigned)c->index, (unsigned)c->calls.n);
     jw_key(w, "id");
     jw_cstr(w, id);
     jw_key(w, "type");
@@ -177,41 +177,41 @@ static void write_call(jw *w, const gen_choice *c, const char *name, size_t n)
 
 void gen_end_call(gen_choice *c)
 {
-    if (!c->in_call) return;
-    jw_str(&c->calls, c->args.p ? c->args.p : "", c->args.n);
-    jw_close(&c->calls, '}');
-    jw_close(&c->calls, '}');
-    lq_buf_clear(&c->args);
-    c->in_call = false;
+    if (!c->calls.open) return;
+    jw_str(&c->calls.list, c->calls.args.p ? c->calls.args.p : "", c->calls.args.n);
+    jw_close(&c->calls.list, '}');
+    jw_close(&c->calls.list, '}');
+    lq_buf_clear(&c->calls.args);
+    c->calls.open = false;
 }
 
 /* An entry of the list begins: the call of that number, in a stream a part of it. */
 static void begin_entry(gen_choice *c, int number)
 {
     gen_end_call(c);
-    c->in_call = true;
-    jw_open(&c->calls, '{');
+    c->calls.open = true;
+    jw_open(&c->calls.list, '{');
     if (!c->g->p.stream) return;
-    jw_key(&c->calls, "index");
-    jw_i64(&c->calls, number);
+    jw_key(&c->calls.list, "index");
+    jw_i64(&c->calls.list, number);
 }
 
 static void take_call(gen_choice *c, const char *name, size_t n)
 {
-    begin_entry(c, c->n_calls);
-    write_call(&c->calls, c, name, n);
-    c->n_calls++;
+    begin_entry(c, c->calls.n);
+    write_call(&c->calls.list, c, name, n);
+    c->calls.n++;
 }
 
 static void take_args(gen_choice *c, const char *p, size_t n)
 {
-    if (!c->in_call) { /* the call's beginning was in an earlier chunk */
-        begin_entry(c, c->n_calls - 1);
-        jw_key(&c->calls, "function");
-        jw_open(&c->calls, '{');
-        jw_key(&c->calls, "arguments");
+    if (!c->calls.open) { /* the call's beginning was in an earlier chunk */
+        begin_entry(c, c->calls.n - 1);
+        jw_key(&c->calls.list, "function");
+        jw_open(&c->calls.list, '{');
+        jw_key(&c->calls.list, "arguments");
     }
-    lq_buf_add(&c->args, p, n);
+    lq_buf_add(&c->calls.args, p, n);
 }
 
 static void sink(void *user, chat_part part, const char *p, size_t n)
@@ -262,7 +262,7 @@ lq_status gen_open_parts(gen_choice *c, lq_err *err)
                                                 : CHAT_CALLS_NONE,
                         .one_call = !g->p.parallel_calls,
                         .thinks = thinks,
-                        .thinking = thinks && ends_thinking(g, &g->prompts[c->prompt]),
+                        .thinking = thinks && ends_thinking(g, &g->prompts.v[c->prompt]),
                         .known = known,
                         .sink = sink,
                         .user = c };
@@ -279,13 +279,13 @@ void gen_take_text(gen_choice *c, const char *text, size_t n, bool ends)
     lq_status s = chat_out_push(c->out, text, n, &err);
     if (!s && ends) s = chat_out_end(c->out, &err);
     if (ends) gen_end_call(c);
-    c->text.oom |= s != LQ_OK || c->calls.b.oom || c->args.oom || c->reasoning.oom;
+    c->text.oom |= s != LQ_OK || c->calls.list.b.oom || c->calls.args.oom || c->reasoning.oom;
 }
 
 void gen_free_parts(gen_choice *c)
 {
     chat_out_close(c->out);
     lq_buf_free(&c->reasoning);
-    jw_free(&c->calls);
-    lq_buf_free(&c->args);
+    jw_free(&c->calls.list);
+    lq_buf_free(&c->calls.args);
 }

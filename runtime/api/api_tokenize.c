@@ -47,9 +47,9 @@ static lq_status to_ids(const api *a, api_prompt *p, const cJSON *doc, options *
     if (!js_get(doc, "messages"))
         return api_fail(e, "prompt", "missing_required_parameter",
                         "expected \"prompt\", \"messages\" or \"content\"");
-    api_chat_request q = { .kwargs = o->kwargs,
-                           .add_generation_prompt = o->generation && !o->continue_final,
-                           .continue_final = o->continue_final };
+    chat_request q = { .kwargs = o->kwargs,
+                       .add_generation_prompt = o->generation && !o->continue_final,
+                       .continue_final = o->continue_final };
     return api_chat_prompt(a, p, doc, &q, false, e);
 }
 

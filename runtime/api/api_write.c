@@ -72,20 +72,20 @@ static void write_tops(jw *w, const gen *g, const smp_result *r)
 
 static void write_legacy(gen_choice *c, const smp_result *r, bool known)
 {
-    write_token(&c->lp_tokens, c->g, r->id);
+    write_token(&c->lp.tokens, c->g, r->id);
     if (known) {
-        jw_f64(&c->lp_values, clean(r->logprob));
-        write_tops(&c->lp_tops, c->g, r);
+        jw_f64(&c->lp.values, clean(r->logprob));
+        write_tops(&c->lp.tops, c->g, r);
     } else {
-        jw_null(&c->lp_values);
-        jw_null(&c->lp_tops);
+        jw_null(&c->lp.values);
+        jw_null(&c->lp.tops);
     }
-    jw_i64(&c->lp_offsets, c->offset);
+    jw_i64(&c->lp.offsets, c->offset.at);
     const char *delta;
     size_t n;
-    if (!c->offsets || tok_stream_push(c->offsets, r->id, &delta, &n, NULL)) return;
+    if (!c->offset.stream || tok_stream_push(c->offset.stream, r->id, &delta, &n, NULL)) return;
     for (size_t i = 0; i < n; i++)
-        c->offset += ((uint8_t)delta[i] & 0xc0) != 0x80;
+        c->offset.at += ((uint8_t)delta[i] & 0xc0) != 0x80;
 }
 
 static void write_chat_token(jw *w, const gen *g, int32_t id, float logprob)
@@ -121,7 +121,7 @@ static void write_chat(jw *w, const gen *g, const smp_result *r)
 void gen_write_logprob(gen_choice *c, const smp_result *r, bool known)
 {
     if (c->g->kind == API_CHAT)
-        write_chat(&c->lp_content, c->g, r);
+        write_chat(&c->lp.content, c->g, r);
     else
         write_legacy(c, r, known);
 }
@@ -156,9 +156,9 @@ void gen_write_prompt_logprobs(gen_choice *c, const smp_result *r, int64_t n)
         smp_result t = r[i];
         if (t.n_top > c->g->p.prompt_logprobs) t.n_top = (int)c->g->p.prompt_logprobs;
         if (i)
-            write_ranked(&c->prompt_lp, c->g, &t);
+            write_ranked(&c->lp.prompt, c->g, &t);
         else
-            jw_null(&c->prompt_lp); /* nothing predicts the first */
+            jw_null(&c->lp.prompt); /* nothing predicts the first */
     }
 }
 
@@ -182,12 +182,12 @@ static void write_logprobs(jw *w, gen_choice *c)
     }
     jw_open(w, '{');
     if (c->g->kind == API_CHAT) {
-        take_list(w, "content", &c->lp_content);
+        take_list(w, "content", &c->lp.content);
     } else {
-        take_list(w, "tokens", &c->lp_tokens);
-        take_list(w, "token_logprobs", &c->lp_values);
-        take_list(w, "top_logprobs", &c->lp_tops);
-        take_list(w, "text_offset", &c->lp_offsets);
+        take_list(w, "tokens", &c->lp.tokens);
+        take_list(w, "token_logprobs", &c->lp.values);
+        take_list(w, "top_logprobs", &c->lp.tops);
+        take_list(w, "text_offset", &c->lp.offsets);
     }
     jw_close(w, '}');
 }
@@ -198,13 +198,13 @@ static void write_head(jw *w, const gen *g, const char *object)
 {
     jw_open(w, '{');
     jw_key(w, "id");
-    jw_cstr(w, g->id);
+    jw_cstr(w, g->answer.id);
     jw_key(w, "object");
     jw_cstr(w, object);
     jw_key(w, "created");
-    jw_i64(w, g->created);
+    jw_i64(w, g->answer.created);
     jw_key(w, "model");
-    jw_cstr(w, g->model);
+    jw_cstr(w, g->answer.model);
     jw_key(w, "system_fingerprint");
     jw_cstr(w, g->a->fingerprint);
     jw_key(w, "choices");
@@ -214,21 +214,21 @@ static void write_head(jw *w, const gen *g, const char *object)
 static void write_finish(jw *w, const gen_choice *c)
 {
     jw_key(w, "finish_reason");
-    jw_cstr(w, c->finish == ENG_LENGTH ? "length"
-               : c->finish != ENG_STOP ? NULL
-               : c->n_calls            ? "tool_calls"
-                                       : "stop");
+    jw_cstr(w, c->end.finish == ENG_LENGTH ? "length"
+               : c->end.finish != ENG_STOP ? NULL
+               : c->calls.n                ? "tool_calls"
+                                           : "stop");
     jw_key(w, "stop_reason");
-    if (!c->stop_string && c->stop_id >= 0)
-        jw_i64(w, c->stop_id);
+    if (!c->end.stop_string && c->end.stop_id >= 0)
+        jw_i64(w, c->end.stop_id);
     else
-        jw_cstr(w, c->stop_string);
+        jw_cstr(w, c->end.stop_string);
 }
 
 /* "prompt_logprobs" of a prompt: its first sample has gathered them for all. */
 static void write_prompt_logprobs(jw *w, const gen *g, int prompt)
 {
-    const jw *list = &g->choices[prompt * g->runs].prompt_lp;
+    const jw *list = &g->choices.v[prompt * g->choices.runs].lp.prompt;
     if (g->p.prompt_logprobs < 0) return;
     jw_key(w, "prompt_logprobs");
     jw_open(w, '[');
@@ -244,7 +244,7 @@ static void write_ids(jw *w, gen_choice *c)
 
 static void write_prompt_ids(jw *w, const gen_choice *c)
 {
-    const api_prompt *p = &c->g->prompts[c->prompt];
+    const api_prompt *p = &c->g->prompts.v[c->prompt];
     if (!c->g->p.return_ids) return;
     jw_key(w, "prompt_token_ids");
     jw_open(w, '[');
@@ -257,7 +257,7 @@ static void write_prompt_ids(jw *w, const gen_choice *c)
 
 static bool send_chunk(gen *g, bool last)
 {
-    jw *w = &g->chunk;
+    jw *w = &g->answer.chunk;
     jw_close(w, ']');
     if (g->p.continuous_usage && g->p.include_usage) {
         gen_write_usage(w, g);
@@ -285,13 +285,13 @@ static void write_part(jw *w, const char *key, lq_buf *text)
 static void write_calls(jw *w, gen_choice *c)
 {
     gen_end_call(c);
-    if (c->calls.b.n) take_list(w, "tool_calls", &c->calls);
+    if (c->calls.list.b.n) take_list(w, "tool_calls", &c->calls.list);
 }
 
 /* One chunk of a chat: the role, what there is of the parts, or (`end`) the reason. */
 static bool send_delta(gen_choice *c, bool role, bool end)
 {
-    jw *w = &c->g->chunk;
+    jw *w = &c->g->answer.chunk;
     write_head(w, c->g, "chat.completion.chunk");
     jw_open(w, '{');
     jw_key(w, "index");
@@ -330,10 +330,10 @@ static bool send_delta(gen_choice *c, bool role, bool end)
 static bool chat_chunk(gen_choice *c)
 {
     bool ok = c->opened || send_delta(c, true, false);
-    bool news = c->text.n || c->reasoning.n || c->calls.b.n || c->lp_content.b.n || c->ids.b.n;
+    bool news = c->text.n || c->reasoning.n || c->calls.list.b.n || c->lp.content.b.n || c->ids.b.n;
     c->opened = true;
     if (ok && news) ok = send_delta(c, false, false);
-    if (ok && c->finish) ok = send_delta(c, false, true);
+    if (ok && c->end.finish) ok = send_delta(c, false, true);
     return ok;
 }
 
@@ -354,7 +354,7 @@ static void write_completion_choice(jw *w, gen_choice *c)
 
 static bool completion_chunk(gen_choice *c)
 {
-    jw *w = &c->g->chunk;
+    jw *w = &c->g->answer.chunk;
     write_head(w, c->g, "text_completion");
     write_completion_choice(w, c);
     c->opened = true;
@@ -370,14 +370,15 @@ bool gen_write_chunk(gen_choice *c)
 
 bool gen_write_usage_chunk(gen *g)
 {
-    write_head(&g->chunk, g, g->kind == API_CHAT ? "chat.completion.chunk" : "text_completion");
+    write_head(&g->answer.chunk, g,
+               g->kind == API_CHAT ? "chat.completion.chunk" : "text_completion");
     return send_chunk(g, true);
 }
 
 bool gen_write_error_chunk(gen *g)
 {
-    jw *w = &g->chunk;
-    const api_error *e = &g->error;
+    jw *w = &g->answer.chunk;
+    const api_error *e = &g->state.error;
     jw_clear(w);
     jw_open(w, '{');
     http_error_object(w, e->status, e->param[0] ? e->param : NULL, e->code, e->err.msg);
@@ -397,7 +398,7 @@ static void write_chat_choice(jw *w, gen_choice *c)
     jw_key(w, "role");
     jw_cstr(w, "assistant");
     jw_key(w, "content");
-    if (c->n_calls && !c->text.n)
+    if (c->calls.n && !c->text.n)
         jw_null(w);
     else
         jw_str(w, c->text.p ? c->text.p : "", c->text.n);
@@ -425,7 +426,7 @@ static void write_choice(jw *w, gen_choice *c)
 /* The choice of a prompt that has this rank. */
 static gen_choice *choice_of(gen *g, size_t prompt, int rank)
 {
-    gen_choice *c = &g->choices[prompt * (size_t)g->runs];
+    gen_choice *c = &g->choices.v[prompt * (size_t)g->choices.runs];
     while (c->rank != rank)
         c++;
     return c;
@@ -438,7 +439,7 @@ void gen_write_answer(gen *g, jw *w)
         return;
     }
     write_head(w, g, g->kind == API_CHAT ? "chat.completion" : "text_completion");
-    for (size_t p = 0; p < g->n_prompts; p++)
+    for (size_t p = 0; p < g->prompts.n; p++)
         for (int rank = 0; rank < g->p.n; rank++)
             write_choice(w, choice_of(g, p, rank));
     jw_close(w, ']');

@@ -171,7 +171,7 @@ static void *fake_engine(void *arg)
     }
 }
 
-static lq_status fake_render(void *self, const api_chat_request *q, int32_t **ids, size_t *n,
+static lq_status fake_render(void *self, const chat_request *q, int32_t **ids, size_t *n,
                              lq_err *err)
 {
     (void)self;

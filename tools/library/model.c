@@ -141,7 +141,7 @@ static lq_status encode(const llmq *m, const char *prompt, int32_t kind, int32_t
         return lq_fail(err, LQ_EVALUE, "prompt: expected a kind 0..2, found %d", (int)kind);
     if (!am->backend.render) return lq_fail(err, LQ_EUNSUPPORTED, "the model has no chat template");
     s = read_messages(&messages, prompt, kind == LLMQ_MESSAGE, err);
-    const api_chat_request q = { .messages = messages, .add_generation_prompt = true };
+    const chat_request q = { .messages = messages, .add_generation_prompt = true };
     if (!s) s = am->backend.render(am->backend.self, &q, ids, n, err);
     cJSON_Delete(messages);
     return s;
