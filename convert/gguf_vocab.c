@@ -5,7 +5,7 @@
  * scores are made from their order. */
 #include "convert/gguf_meta.h"
 #include "convert/report.h"
-#include "formats/gguf/gguf_tok.h"
+#include "formats/gguf/gguf_pre.h"
 #include "formats/hf/spm.h"
 
 #include <stdio.h>
@@ -105,25 +105,6 @@ static lq_status read_merge(merge *out, const cJSON *m, lq_err *err)
 }
 
 /* ---- what surrounds them ---- */
-/* tokenizer.ggml.pre of byte-level BPE; NULL: text is cut in a way that GGUF has no name for here.
- */
-static const char *pre_of(const cJSON *t)
-{
-    const cJSON *pre = js_get(t, "pre_tokenizer"), *list = js_get(pre, "pretokenizers");
-    const char *type = "", *regex = NULL;
-    bool own = true;
-    if (cJSON_IsArray(list) && cJSON_GetArraySize(list) == 2) {
-        js_str(list->child, "type", false, &type, NULL);
-        js_str(js_get(list->child, "pattern"), "Regex", false, &regex, NULL);
-        if (strcmp(type, "Split") != 0 || !regex) return NULL;
-        pre = list->child->next;
-    }
-    js_str(pre, "type", false, &type, NULL);
-    js_bool(pre, "use_regex", false, &own, NULL);
-    if (strcmp(type, "ByteLevel") != 0 || own == (regex != NULL)) return NULL;
-    return gguf_pre_for(regex);
-}
-
 /* Is a special token put before (or after) every text? */
 static bool adds(const cJSON *t, bool after)
 {
@@ -204,7 +185,7 @@ static lq_status put_bytes(gguf_pairs *p, vocab *v, const files *f, lq_err *err)
     lq_status s = read_vocab(v, f->tokenizer, err);
     if (s) return s;
     gguf_pair_str(p, "tokenizer.ggml.model", "gpt2");
-    gguf_pair_str(p, "tokenizer.ggml.pre", pre_of(f->tokenizer));
+    gguf_pair_str(p, "tokenizer.ggml.pre", gguf_pre_of(f->tokenizer));
     put_tokens(p, v);
     return put_merges(p, js_get(js_get(f->tokenizer, "model"), "merges"), err);
 }
@@ -354,7 +335,7 @@ static const char *why_not_json(const cJSON *t, bool *pieces)
         return "only BPE is written";
     *pieces = false;
     js_bool(model, "byte_fallback", false, pieces, NULL);
-    if (*pieces ? read_spaces(t, &prefix) : pre_of(t) != NULL) return NULL;
+    if (*pieces ? read_spaces(t, &prefix) : gguf_pre_of(t) != NULL) return NULL;
     return "GGUF has no name that we know for how it cuts text";
 }
 
@@ -396,7 +377,9 @@ lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, conv_report *
     const char *why = s             ? NULL
                       : f.tokenizer ? why_not_json(f.tokenizer, &pieces)
                       : f.has_model ? why_not_model(&f)
-                                    : "there is no tokenizer.json and no tokenizer.model";
+                      : src_why_no_tokenizer(src)
+                          ? src_why_no_tokenizer(src)
+                          : "there is no tokenizer.json and no tokenizer.model";
     if (why) {
         gguf_pair_str(p, "tokenizer.ggml.model", "none");
         conv_note(r, "the file has no tokenizer: %s", why);

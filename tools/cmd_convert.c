@@ -2,6 +2,7 @@
 #include "convert/convert.h"
 #include "runtime/tokenizer/tok.h"
 #include "runtime/tokenizer/tok_files.h"
+#include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
 #include "tools/cmds.h"
 
@@ -150,6 +151,7 @@ static lq_status convert_run(const cmd_ctx *c, const void *opts, lq_err *err)
     s = output_check_place("--out", o->out, t->folder, src, c->argv[0], err);
     if (!s) s = output_check_ending("--out", o->out, o->to, t->folder, err);
     if (!s) s = src_check_roles(src, err);
+    if (!s) load_say_notes(c->argv[0], src);
     if (!s && t->run != to_llmq) s = check_tokenizer(src, err);
     if (!s) s = src_verify(src, c->job, err); /* else damage would get fresh checksums */
     if (s == LQ_ECHECK) s = LQ_EFORMAT;       /* nobody asked for a check: the input is bad */

@@ -7,6 +7,7 @@
 #include "quantize/tune/tune.h"
 #include "tools/bench/blas_core.h"
 #include "tools/cli/html_page.h"
+#include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
 #include "tools/cmds.h"
 #include "tools/report/quantize_calib.h"
@@ -314,6 +315,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     qz_result r = { 0 };
     s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
     if (s) return s;
+    load_say_notes(c->argv[0], src);
     if ((s = check_places(o, src, c->argv[0], err))) goto done;
     if (o->report && (s = html_check(o->report, "--report", err))) goto done;
     seen = src;

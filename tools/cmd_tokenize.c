@@ -164,6 +164,7 @@ static lq_status open_tokenizer(load_tok *l, src_source **src, const char *path,
     memset(l, 0, sizeof *l);
     if (json) return tok_open_file(&l->t, path, err);
     lq_status s = src_open(src, path, &(src_opts){ .no_tensors = true }, err);
+    if (!s) load_say_notes(path, *src);
     return s ? s : load_tok_open(l, *src, path, err);
 }
 

@@ -282,7 +282,7 @@ typedef struct arch_config {
     double expert_scale;                /* on the routed experts' sum */
     bool tied;                          /* head = embedding */
     int attn_bias, mlp_bias;            /* 1, 0; -1: not said, see arch_bias */
-    int32_t bos, eos[8];                /* -1: none */
+    int32_t bos, eos[16];               /* -1: none */
     int n_eos;
     lq_dtype dtype; /* torch_dtype / dtype of the checkpoint */
 } arch_config;

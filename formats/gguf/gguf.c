@@ -402,34 +402,56 @@ static const gguf_kv *scalar(const gguf_file *f, const char *key)
     return kv && !kv->array ? kv : NULL;
 }
 
-bool gguf_int(const gguf_file *f, const char *key, int64_t *v)
+bool gguf_is_numbers(const gguf_kv *kv)
 {
-    const gguf_kv *kv = scalar(f, key);
-    if (!kv || !is_int(kv->type)) return false;
-    *v = gguf_int_at(kv, 0);
+    return is_int(kv->type) || kv->type == GGUF_F32 || kv->type == GGUF_F64;
+}
+
+static double number_at(const gguf_kv *kv, uint64_t i)
+{
+    float x;
+    double v;
+    if (is_int(kv->type)) return (double)gguf_int_at(kv, i);
+    if (kv->type == GGUF_F32) {
+        memcpy(&x, kv->data + 4 * i, sizeof x);
+        return (double)x;
+    }
+    memcpy(&v, kv->data + 8 * i, sizeof v);
+    return v;
+}
+
+bool gguf_is_one(const gguf_kv *kv)
+{
+    if (!gguf_is_numbers(kv) || !kv->n) return false;
+    const size_t bytes = (size_t)type_bytes[kv->type];
+    for (uint64_t i = 1; i < kv->n; i++)
+        if (memcmp(kv->data, kv->data + i * bytes, bytes) != 0) return false;
     return true;
 }
 
 bool gguf_float(const gguf_file *f, const char *key, double *v)
 {
-    const gguf_kv *kv = scalar(f, key);
-    float x;
-    if (kv && kv->type == GGUF_F32) {
-        memcpy(&x, kv->data, sizeof x);
-        *v = (double)x;
-    } else if (kv && kv->type == GGUF_F64) {
-        memcpy(v, kv->data, sizeof *v);
-    } else {
-        return false;
-    }
+    const gguf_kv *kv = gguf_get(f, key);
+    if (!kv || !gguf_is_one(kv)) return false;
+    *v = number_at(kv, 0);
+    return true;
+}
+
+bool gguf_int(const gguf_file *f, const char *key, int64_t *v)
+{
+    const gguf_kv *kv = gguf_get(f, key);
+    if (!kv || !gguf_is_one(kv)) return false;
+    const double d = number_at(kv, 0);
+    if (!is_int(kv->type) && !(fabs(d) <= 9007199254740992.0 && d == floor(d))) return false;
+    *v = is_int(kv->type) ? gguf_int_at(kv, 0) : (int64_t)d;
     return true;
 }
 
 bool gguf_bool(const gguf_file *f, const char *key, bool *v)
 {
-    const gguf_kv *kv = scalar(f, key);
-    if (!kv || kv->type != GGUF_BOOL) return false;
-    *v = kv->data[0] != 0;
+    int64_t n;
+    if (!gguf_int(f, key, &n) || (n != 0 && n != 1)) return false;
+    *v = n == 1;
     return true;
 }
 

@@ -96,7 +96,12 @@ lq_status gguf_check_cover(const gguf_file *f, const gguf_tensor *t, size_t n, g
 /* Over names, types and shapes of n tensors in the order of names. */
 lq_hash gguf_tensors_hash(const gguf_tensor *t, size_t n);
 
-/* Values; false: absent or of another kind. Integers of any width; floats of both. */
+/* Is it a number or an array of them? And is it one number: a scalar, or an array (of one element
+ * for each layer) of equal ones? */
+bool gguf_is_numbers(const gguf_kv *kv);
+bool gguf_is_one(const gguf_kv *kv);
+/* Values; false: absent, of another kind, or an array of different numbers. Numbers of any type;
+ * gguf_int: whole ones. */
 bool gguf_int(const gguf_file *f, const char *key, int64_t *v);
 bool gguf_float(const gguf_file *f, const char *key, double *v);
 bool gguf_bool(const gguf_file *f, const char *key, bool *v);

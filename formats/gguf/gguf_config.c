@@ -1,6 +1,8 @@
 /* formats/gguf/gguf_config.c */
 #include "formats/gguf/gguf_config.h"
 
+#include "formats/gguf/gguf_ends.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -52,6 +54,25 @@ static void put_token(config *c, const char *key, const char *from)
 {
     int64_t v;
     if (gguf_int(c->f, from, &v)) put_number(c, c->j, key, (double)v);
+}
+/* One id, or a list. */
+static void put_ends(config *c)
+{
+    int64_t ids[GGUF_MAX_ENDS];
+    const int n = gguf_ends(ids, c->f);
+    cJSON *list = n > 1 ? cJSON_AddArrayToObject(c->j, "eos_token_id") : NULL;
+    if (n == 1) put_number(c, c->j, "eos_token_id", (double)ids[0]);
+    for (int i = 0; i < n && n > 1; i++)
+        c->ok = c->ok && cJSON_AddItemToArray(list, cJSON_CreateNumber((double)ids[i]));
+}
+/* Is every number that the config takes from the file one number for all layers? */
+static lq_status check_one(const config *c, const char *from, lq_err *err)
+{
+    char k[128];
+    const gguf_kv *kv = gguf_get(c->f, meta_key(k, c, from));
+    if (!kv || gguf_is_one(kv)) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected one number for all layers, found %s", k,
+                   gguf_is_numbers(kv) ? "different ones" : "no number");
 }
 static int64_t int_at(const config *c, const char *key, int64_t otherwise)
 {
@@ -228,12 +249,15 @@ static lq_status put_all(config *c, lq_err *err)
     put_number(c, c->j, "vocab_size", (double)embed->shape[0]);
     put_bool(c, "tie_word_embeddings", !gguf_find(c->f, "output.weight"));
     put_text(c, c->j, "torch_dtype", "float32");
-    for (size_t i = 0; i < LQ_COUNT(ints); i++)
+    for (size_t i = 0; i < LQ_COUNT(ints); i++) {
+        lq_status s = check_one(c, ints[i].from, err);
+        if (s) return s;
         put_int(c, ints[i].key, ints[i].from);
+    }
     put_float(c, "rms_norm_eps", "attention.layer_norm_rms_epsilon");
     put_float(c, "rope_theta", "rope.freq_base");
     put_token(c, "bos_token_id", "tokenizer.ggml.bos_token_id");
-    put_token(c, "eos_token_id", "tokenizer.ggml.eos_token_id");
+    put_ends(c);
     put_own(c);
     return put_scaling(c, err);
 }

@@ -2,16 +2,19 @@
  *
  * GGUF keeps the pieces with their scores and SentencePiece's own types, so the protobuf is written
  * back: ModelProto { pieces = 1 { piece = 1, score = 2, type = 3 }, trainer_spec = 2 { model_type =
- * 3, byte_fallback = 35 }, normalizer_spec = 3 { add_dummy_prefix = 3, remove_extra_whitespaces =
- * 4, escape_whitespaces = 5 } }. Source: sentencepiece's src/sentencepiece_model.proto. */
+ * 3, byte_fallback = 35 }, normalizer_spec = 3 { precompiled_charsmap = 2, add_dummy_prefix = 3,
+ * remove_extra_whitespaces = 4, escape_whitespaces = 5 } }. Source: sentencepiece's src/sentencepiece_model.proto. */
 #include "formats/gguf/gguf_tok.h"
 
 #include "base/json.h"
+#include "formats/gguf/gguf_ends.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 enum { VARINT = 0, LENGTH = 2, FIXED32 = 5 }; /* wire types */
-enum { BPE = 2, BYTE = 6 };
+enum { UNIGRAM = 1, BPE };
+enum { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 
 static void put_varint(lq_buf *b, uint64_t v)
 {
@@ -43,50 +46,131 @@ static const gguf_kv *array_of(const gguf_file *f, const char *key, gguf_type ty
     return kv && kv->array && kv->type == type && kv->n == n ? kv : NULL;
 }
 
-bool gguf_is_sentencepiece(gguf_file *f)
+/* The kind of model in SentencePiece's terms; 0: another tokenizer. */
+static int model_type(gguf_file *f)
 {
     const char *model = "";
-    return gguf_str(f, "tokenizer.ggml.model", &model) && strcmp(model, "llama") == 0;
+    gguf_str(f, "tokenizer.ggml.model", &model);
+    return strcmp(model, "llama") == 0 ? BPE : strcmp(model, "t5") == 0 ? UNIGRAM : 0;
 }
 
-lq_status gguf_sentencepiece(lq_buf *b, gguf_file *f, const char **why, lq_err *err)
+bool gguf_is_sentencepiece(gguf_file *f) { return model_type(f) != 0; }
+
+typedef struct {
+    const gguf_kv *tokens, *scores, *types; /* types NULL: none */
+    uint64_t unk;                           /* NONE: no piece is the unknown one */
+    bool bytes;                             /* there are pieces of single bytes */
+} vocab;
+#define NONE UINT64_MAX
+
+static bool is_byte(gguf_text t) { return t.n == 6 && memcmp(t.s, "<0x", 3) == 0 && t.s[5] == '>'; }
+
+static int64_t stored_type(const vocab *v, uint64_t i, gguf_text t)
 {
-    const gguf_kv *tokens = gguf_get(f, "tokenizer.ggml.tokens");
-    if (tokens && (!tokens->array || tokens->type != GGUF_STRING)) tokens = NULL;
-    const uint64_t n = tokens ? tokens->n : 0;
-    const gguf_kv *scores = array_of(f, "tokenizer.ggml.scores", GGUF_F32, n);
-    const gguf_kv *types = array_of(f, "tokenizer.ggml.token_type", GGUF_I32, n);
-    *why = !n        ? "it has no tokens"
-           : !scores ? "it has no score for each token"
-           : !types  ? "it has no type for each token"
-                     : NULL;
-    if (*why) return LQ_OK;
-    bool bytes = false, prefix = true;
-    lq_buf m = { 0 };
-    const uint8_t *at = tokens->data;
-    for (uint64_t i = 0; i < n; i++) {
+    return v->types ? gguf_int_at(v->types, i) : is_byte(t) ? BYTE : NORMAL;
+}
+
+/* llama.cpp's converter calls <unk> CONTROL where tokenizer_config.json lists it as special, and
+ * some files call padding UNKNOWN: the metadata's id decides, then the type, then the name. */
+static void find_unk(vocab *v, const gguf_file *f)
+{
+    const uint8_t *at = v->tokens->data;
+    uint64_t typed = NONE, named = NONE;
+    int64_t id;
+    v->unk = NONE;
+    for (uint64_t i = 0; i < v->tokens->n; i++) {
         const gguf_text t = gguf_next(&at);
-        const int64_t type = gguf_int_at(types, i);
-        bytes = bytes || type == BYTE;
-        m.n = 0;
-        put_key(&m, 1, LENGTH);
-        put_varint(&m, t.n);
-        lq_buf_add(&m, t.s, t.n);
-        put_key(&m, 2, FIXED32);
-        lq_buf_add(&m, (const char *)scores->data + 4 * i, 4);
-        put_number(&m, 3, (uint64_t)type);
-        put_message(b, 1, &m);
+        const int64_t type = stored_type(v, i, t);
+        v->bytes = v->bytes || type == BYTE;
+        if (type == UNKNOWN && typed == NONE) typed = i;
+        if (t.n == 5 && memcmp(t.s, "<unk>", 5) == 0 && named == NONE) named = i;
     }
-    m.n = 0;
-    put_number(&m, 3, BPE);
-    put_number(&m, 35, bytes);
-    put_message(b, 2, &m);
+    if (gguf_int(f, "tokenizer.ggml.unknown_token_id", &id) && id >= 0 &&
+        (uint64_t)id < v->tokens->n)
+        v->unk = (uint64_t)id;
+    else
+        v->unk = typed != NONE ? typed : named;
+}
+
+/* The type in a tokenizer.model, which has one unknown piece at most. */
+static int64_t type_of(const vocab *v, uint64_t i, gguf_text t)
+{
+    const int64_t type = stored_type(v, i, t);
+    if (i == v->unk) return UNKNOWN;
+    if (gguf_is_end_name(t.s, t.n)) return CONTROL;
+    return type == UNKNOWN || type < NORMAL || type > BYTE ? UNUSED : type;
+}
+
+/* A user-defined piece has spaces in GGUF, where it is matched before text is normalized; in a
+ * tokenizer.model it has U+2581. */
+static void put_piece_text(lq_buf *b, gguf_text t, bool user_defined)
+{
+    static const char space[] = "\xE2\x96\x81";
+    size_t n = t.n;
+    for (size_t i = 0; i < t.n && user_defined; i++)
+        n += t.s[i] == ' ' ? sizeof space - 2 : 0;
+    put_varint(b, n);
+    for (size_t i = 0; i < t.n; i++)
+        if (user_defined && t.s[i] == ' ')
+            lq_buf_add(b, space, sizeof space - 1);
+        else
+            lq_buf_add(b, t.s + i, 1);
+}
+
+static void put_pieces(lq_buf *b, lq_buf *m, const vocab *v)
+{
+    const uint8_t *at = v->tokens->data;
+    for (uint64_t i = 0; i < v->tokens->n; i++) {
+        const gguf_text t = gguf_next(&at);
+        const int64_t type = type_of(v, i, t);
+        m->n = 0;
+        put_key(m, 1, LENGTH);
+        put_piece_text(m, t, type == USER_DEFINED);
+        put_key(m, 2, FIXED32);
+        lq_buf_add(m, (const char *)v->scores->data + 4 * i, 4);
+        put_number(m, 3, (uint64_t)type);
+        put_message(b, 1, m);
+    }
+}
+
+static void put_specs(lq_buf *b, lq_buf *m, gguf_file *f, const vocab *v)
+{
+    const gguf_kv *map = gguf_get(f, "tokenizer.ggml.precompiled_charsmap");
+    bool prefix = true, squeeze = false;
     gguf_bool(f, "tokenizer.ggml.add_space_prefix", &prefix);
-    m.n = 0;
-    put_number(&m, 3, prefix);
-    put_number(&m, 4, 0);
-    put_number(&m, 5, 1);
-    put_message(b, 3, &m);
+    gguf_bool(f, "tokenizer.ggml.remove_extra_whitespaces", &squeeze);
+    m->n = 0;
+    put_number(m, 3, (uint64_t)model_type(f));
+    put_number(m, 35, v->bytes);
+    put_message(b, 2, m);
+    m->n = 0;
+    if (map && map->array && (map->type == GGUF_U8 || map->type == GGUF_I8)) {
+        put_key(m, 2, LENGTH);
+        put_varint(m, map->n);
+        lq_buf_add(m, (const char *)map->data, map->n);
+    }
+    put_number(m, 3, prefix);
+    put_number(m, 4, squeeze);
+    put_number(m, 5, 1);
+    put_message(b, 3, m);
+}
+
+lq_status gguf_sentencepiece(lq_buf *b, gguf_file *f, gguf_reason *why, lq_err *err)
+{
+    vocab v = { .tokens = gguf_get(f, "tokenizer.ggml.tokens") };
+    if (v.tokens && (!v.tokens->array || v.tokens->type != GGUF_STRING)) v.tokens = NULL;
+    const uint64_t n = v.tokens ? v.tokens->n : 0;
+    v.scores = array_of(f, "tokenizer.ggml.scores", GGUF_F32, n);
+    v.types = array_of(f, "tokenizer.ggml.token_type", GGUF_I32, n);
+    if (!n || !v.scores) {
+        snprintf(why->text, sizeof why->text,
+                 n ? "it has no score for each token" : "it has no tokens");
+        return LQ_OK;
+    }
+    lq_buf m = { 0 };
+    find_unk(&v, f);
+    put_pieces(b, &m, &v);
+    put_specs(b, &m, f, &v);
     free(m.p);
     return b->oom ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
 }

@@ -4,33 +4,13 @@
 #include "base/json.h"
 #include "base/json_write.h"
 #include "base/utf8.h"
+#include "formats/gguf/gguf_ends.h"
+#include "formats/gguf/gguf_pre.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
-enum { CONTROL = 3, USER_DEFINED = 4 }; /* tokenizer.ggml.token_type */
-
-/* How text is cut before merging, by tokenizer.ggml.pre. `regex` NULL: GPT-2's own. */
-#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
-#define REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-static const struct {
-    const char *pre, *regex;
-    bool nfc, bos, ignore_merges;
-} cuts[] = {
-    { "default", NULL, false, false, false },
-    { "gpt-2", NULL, false, false, false },
-    { "llama-bpe", CONTRACTIONS "\\p{N}{1,3}" REST, false, true, true },
-    { "llama3", CONTRACTIONS "\\p{N}{1,3}" REST, false, true, true },
-    { "llama-v3", CONTRACTIONS "\\p{N}{1,3}" REST, false, true, true },
-    { "qwen2", CONTRACTIONS "\\p{N}" REST, true, false, false },
-};
-
-const char *gguf_pre_for(const char *regex)
-{
-    for (size_t i = 1; i < LQ_COUNT(cuts); i++) /* 0: "default", which says nothing */
-        if (regex ? cuts[i].regex && strcmp(cuts[i].regex, regex) == 0 : !cuts[i].regex)
-            return cuts[i].pre;
-    return NULL;
-}
+enum { NORMAL = 1, CONTROL = 3, USER_DEFINED = 4 }; /* tokenizer.ggml.token_type */
 
 typedef struct {
     lq_buf *b;
@@ -65,10 +45,11 @@ static void put_added(out *o, const gguf_file *f, const gguf_kv *tokens)
     const gguf_kv *types = gguf_get(f, "tokenizer.ggml.token_type");
     const uint8_t *at = tokens->data;
     bool first = true;
-    if (!types || !types->array || types->type != GGUF_I32 || types->n != tokens->n) return;
+    if (types && (!types->array || types->type != GGUF_I32 || types->n != tokens->n)) types = NULL;
     for (uint64_t i = 0; i < tokens->n && !o->st; i++) {
         const gguf_text t = gguf_next(&at);
-        const int64_t type = gguf_int_at(types, i);
+        int64_t type = types ? gguf_int_at(types, i) : NORMAL;
+        if (gguf_is_end_name(t.s, t.n)) type = CONTROL;
         if ((type != CONTROL && type != USER_DEFINED) || !t.n) continue;
         lq_buf_puts(o->b, first ? "" : ",");
         first = false;
@@ -138,12 +119,20 @@ static void put_post(out *o, const gguf_file *f, const gguf_kv *tokens, bool bos
     lq_buf_puts(o->b, "}}");
 }
 
-static void put_model(out *o, const gguf_kv *tokens, const gguf_kv *merges, bool ignore_merges)
+static void put_model(out *o, const gguf_file *f, const gguf_kv *tokens, const gguf_kv *merges,
+                      const gguf_pre *pre)
 {
     const uint8_t *at = tokens->data;
+    const bool text = gguf_pre_is_text(pre);
+    const int64_t unk = text ? token_id(f, "tokenizer.ggml.unknown_token_id", tokens) : -1;
     lq_buf_puts(o->b, "{\"type\":\"BPE\",\"ignore_merges\":");
-    lq_buf_puts(o->b, ignore_merges ? "true" : "false");
-    lq_buf_puts(o->b, ",\"byte_fallback\":false,\"vocab\":{");
+    lq_buf_puts(o->b, gguf_pre_ignores_merges(pre) ? "true" : "false");
+    if (unk >= 0) {
+        lq_buf_puts(o->b, ",\"fuse_unk\":true,\"unk_token\":");
+        put_text(o, token_at(tokens, unk));
+    }
+    lq_buf_puts(o->b, text ? ",\"byte_fallback\":true" : ",\"byte_fallback\":false");
+    lq_buf_puts(o->b, ",\"vocab\":{");
     for (uint64_t i = 0; i < tokens->n && !o->st; i++) {
         if (i) lq_buf_puts(o->b, ",");
         put_text(o, gguf_next(&at));
@@ -159,46 +148,64 @@ static void put_model(out *o, const gguf_kv *tokens, const gguf_kv *merges, bool
     lq_buf_puts(o->b, "]}");
 }
 
-lq_status gguf_tokenizer(lq_buf *b, gguf_file *f, const char **why, lq_err *err)
+/* The row of tokenizer.ggml.pre, or of the model's own name ("gemma4"); NULL: *why says why not. */
+static const gguf_pre *find_pre(gguf_file *f, gguf_reason *why)
 {
-    const char *model = "", *pre = "default";
+    const char *model = "", *name = NULL;
+    gguf_str(f, "tokenizer.ggml.model", &model);
+    gguf_str(f, "tokenizer.ggml.pre", &name);
+    const bool bytes = strcmp(model, "gpt2") == 0;
+    if (!bytes && strcmp(model, "gemma4") != 0) {
+        snprintf(why->text, sizeof why->text,
+                 "tokenizer.ggml.model: expected gpt2, llama, t5 or gemma4, found \"%.40s\"",
+                 model);
+        return NULL;
+    }
+    const gguf_pre *p = gguf_pre_find(!bytes ? model : name ? name : "default");
+    if (!p)
+        snprintf(why->text, sizeof why->text, "tokenizer.ggml.pre: \"%.40s\" is not known", name);
+    if (p && bytes && (!name || strcmp(name, "default") == 0))
+        snprintf(
+            why->text, sizeof why->text,
+            "tokenizer.ggml.pre is %s: text is cut as for GPT-2, and ids may differ from those "
+            "that the model was trained on",
+            name ? "\"default\"" : "missing");
+    return p;
+}
+
+lq_status gguf_tokenizer(lq_buf *b, gguf_file *f, gguf_reason *why, lq_err *err)
+{
     const gguf_kv *tokens = strings(f, "tokenizer.ggml.tokens");
     const gguf_kv *merges = strings(f, "tokenizer.ggml.merges");
-    gguf_str(f, "tokenizer.ggml.model", &model);
-    gguf_str(f, "tokenizer.ggml.pre", &pre);
-    size_t i = 0;
-    while (i < LQ_COUNT(cuts) && strcmp(cuts[i].pre, pre) != 0)
-        i++;
-    *why = !tokens                      ? "it has no tokens"
-           : strcmp(model, "gpt2") != 0 ? "its tokenizer.ggml.model is not gpt2"
-           : !merges                    ? "it has no merges"
-           : i == LQ_COUNT(cuts)        ? "its tokenizer.ggml.pre is not known"
-                                        : NULL;
-    if (*why) return LQ_OK;
+    const gguf_pre *pre = find_pre(f, why);
+    if (pre && (!tokens || !merges))
+        snprintf(why->text, sizeof why->text, "it has no %s", tokens ? "merges" : "tokens");
+    if (!pre || !tokens || !merges) return LQ_OK;
     out o = { .b = b, .err = err };
     lq_buf_puts(b, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[");
     put_added(&o, f, tokens);
-    lq_buf_puts(b, cuts[i].nfc ? "],\"normalizer\":{\"type\":\"NFC\"}" : "],\"normalizer\":null");
-    lq_buf_puts(b, ",\"pre_tokenizer\":");
-    if (cuts[i].regex) {
-        lq_buf_puts(b, "{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Split\",\"pattern\":{"
-                       "\"Regex\":");
-        js_put_str(b, cuts[i].regex);
-        lq_buf_puts(b, "},\"behavior\":\"Isolated\",\"invert\":false},");
-    }
-    lq_buf_puts(
-        b,
-        "{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,\"use_regex\":");
-    lq_buf_puts(b, cuts[i].regex ? "false}]}" : "true}");
+    lq_buf_puts(b, "],");
+    gguf_pre_put(b, pre);
     lq_buf_puts(b, ",\"post_processor\":");
-    put_post(&o, f, tokens, cuts[i].bos);
-    lq_buf_puts(
-        b, ",\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"trim_offsets\":true,"
-           "\"use_regex\":true},\"model\":");
-    put_model(&o, tokens, merges, cuts[i].ignore_merges);
+    put_post(&o, f, tokens, gguf_pre_adds_bos(pre));
+    lq_buf_puts(b, ",");
+    gguf_pre_put_decoder(b, pre);
+    lq_buf_puts(b, ",\"model\":");
+    put_model(&o, f, tokens, merges, pre);
     lq_buf_puts(b, "}");
     if (!o.st && b->oom) o.st = lq_fail(err, LQ_ENOMEM, "out of memory");
     return o.st;
+}
+
+/* The class whose conversion of a tokenizer.model is what GGUF's own fields say. */
+static const char *class_of(gguf_file *f)
+{
+    const char *model = "", *arch = "";
+    gguf_str(f, "tokenizer.ggml.model", &model);
+    gguf_str(f, "general.architecture", &arch);
+    if (!gguf_is_sentencepiece(f)) return "PreTrainedTokenizerFast";
+    if (strcmp(model, "t5") == 0) return "T5Tokenizer";
+    return strncmp(arch, "gemma", 5) == 0 ? "GemmaTokenizer" : "LlamaTokenizer";
 }
 
 lq_status gguf_tokenizer_config(lq_buf *b, gguf_file *f, lq_err *err)
@@ -207,11 +214,13 @@ lq_status gguf_tokenizer_config(lq_buf *b, gguf_file *f, lq_err *err)
         const char *key, *id;
     } special[] = { { "bos_token", "tokenizer.ggml.bos_token_id" },
                     { "eos_token", "tokenizer.ggml.eos_token_id" },
+                    { "unk_token", "tokenizer.ggml.unknown_token_id" },
                     { "pad_token", "tokenizer.ggml.padding_token_id" } };
     const gguf_kv *tokens = strings(f, "tokenizer.ggml.tokens");
     const char *template;
     out o = { .b = b, .err = err };
-    lq_buf_puts(b, "{\"tokenizer_class\":\"PreTrainedTokenizerFast\"");
+    lq_buf_puts(b, "{\"tokenizer_class\":");
+    js_put_str(b, class_of(f));
     for (size_t i = 0; i < LQ_COUNT(special) && tokens; i++) {
         const int64_t id = token_id(f, special[i].id, tokens);
         if (id < 0) continue;
@@ -221,7 +230,9 @@ lq_status gguf_tokenizer_config(lq_buf *b, gguf_file *f, lq_err *err)
         put_text(&o, token_at(tokens, id));
     }
     if (gguf_is_sentencepiece(f)) { /* a tokenizer.model does not say */
-        bool bos = true, eos = false;
+        bool bos = true, eos = false, prefix = true;
+        gguf_bool(f, "tokenizer.ggml.add_space_prefix", &prefix);
+        if (!prefix) lq_buf_puts(b, ",\"add_prefix_space\":false");
         gguf_bool(f, "tokenizer.ggml.add_bos_token", &bos);
         gguf_bool(f, "tokenizer.ggml.add_eos_token", &eos);
         lq_buf_puts(b, bos ? ",\"add_bos_token\":true" : ",\"add_bos_token\":false");

@@ -2,21 +2,24 @@
 #ifndef LLMQ_FORMATS_GGUF_GGUF_TOK_H
 #define LLMQ_FORMATS_GGUF_GGUF_TOK_H
 
+#include "base/buf.h"
 #include "base/json.h"
 #include "formats/gguf/gguf.h"
 
-/* tokenizer.json into b. Where the file has no tokenizer that we know, *why says so and b is left
- * alone (LQ_OK). LQ_EFORMAT: tokens that are no text. */
-lq_status gguf_tokenizer(lq_buf *b, gguf_file *f, const char **why, lq_err *err);
-/* tokenizer_config.json: special tokens and chat template. */
-lq_status gguf_tokenizer_config(lq_buf *b, gguf_file *f, lq_err *err);
-/* tokenizer.ggml.pre of a tokenizer that cuts text by this regular expression before merging bytes
- * (NULL: GPT-2's own); NULL: we know of none. */
-const char *gguf_pre_for(const char *regex);
+/* Why there is no tokenizer, or what is uncertain about it; "": nothing to say. */
+typedef struct {
+    char text[240];
+} gguf_reason;
 
-/* tokenizer.ggml.model "llama": pieces of SentencePiece, which become a tokenizer.model in *b. As
- * gguf_tokenizer otherwise. (gguf_spm.c) */
+/* Where the file has no tokenizer that is known here, b is left alone, *why says so, and the result
+ * is LQ_OK. LQ_EFORMAT: tokens that are no text. */
+/* tokenizer.ggml.model "gpt2", "gemma4": merges of pairs, as a tokenizer.json. */
+lq_status gguf_tokenizer(lq_buf *b, gguf_file *f, gguf_reason *why, lq_err *err);
+/* "llama", "t5": pieces of SentencePiece, as a tokenizer.model. (gguf_spm.c) */
 bool gguf_is_sentencepiece(gguf_file *f);
-lq_status gguf_sentencepiece(lq_buf *b, gguf_file *f, const char **why, lq_err *err);
+lq_status gguf_sentencepiece(lq_buf *b, gguf_file *f, gguf_reason *why, lq_err *err);
+
+/* tokenizer_config.json: class, special tokens and chat template. */
+lq_status gguf_tokenizer_config(lq_buf *b, gguf_file *f, lq_err *err);
 
 #endif

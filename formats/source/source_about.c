@@ -10,21 +10,37 @@
 #include <stdlib.h>
 
 /* ---- what it says ---- */
-lq_status src_note(src_source *s, lq_err *err, const char *fmt, ...)
+static lq_status keep_note(src_source *s, const char **kept, lq_err *err, const char *fmt,
+                           va_list args)
 {
     char text[sizeof err->msg];
-    va_list args;
-    va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
-    va_end(args);
     lq_printable(text);
     for (size_t i = 0; i < s->n_notes; i++)
         if (strcmp(s->notes[i], text) == 0) return LQ_OK;
-    if (s->n_notes == LQ_COUNT(s->notes)) return LQ_OK;
     const char *copy = lq_push_str(&s->arena, text, strlen(text));
     if (!copy) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
-    s->notes[s->n_notes++] = copy;
+    if (kept) *kept = copy;
+    if (s->n_notes < LQ_COUNT(s->notes)) s->notes[s->n_notes++] = copy;
     return LQ_OK;
+}
+
+lq_status src_note(src_source *s, lq_err *err, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    const lq_status st = keep_note(s, NULL, err, fmt, args);
+    va_end(args);
+    return st;
+}
+
+lq_status src_no_tokenizer(src_source *s, lq_err *err, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    const lq_status st = keep_note(s, &s->no_tokenizer, err, fmt, args);
+    va_end(args);
+    return st;
 }
 
 lq_status src_set_unfit(src_source *s, lq_status why, const lq_err *said, lq_err *err)
@@ -35,6 +51,7 @@ lq_status src_set_unfit(src_source *s, lq_status why, const lq_err *said, lq_err
     return s->unfit ? LQ_OK : lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
 }
 
+const char *src_why_no_tokenizer(const src_source *s) { return src_base(s)->no_tokenizer; }
 size_t src_n_notes(const src_source *s) { return s->n_notes; }
 const char *src_note_at(const src_source *s, size_t i) { return s->notes[i]; }
 const char *src_layout(const src_source *s) { return s->layout[0] ? s->layout : NULL; }

@@ -25,12 +25,15 @@ static lq_status add_blob(src_source *s, const char *name, const lq_buf *b, lq_e
 static lq_status read_text(src_source *s, lq_err *err)
 {
     lq_buf b = { 0 };
-    const char *why = NULL;
+    gguf_reason why = { "" };
     const bool pieces = gguf_is_sentencepiece(&s->gguf);
     lq_status st = pieces ? gguf_sentencepiece(&b, &s->gguf, &why, err)
                           : gguf_tokenizer(&b, &s->gguf, &why, err);
-    if (!st && why) st = src_note(s, err, "the tokenizer of this GGUF file is not used: %s", why);
-    if (!st && !why) st = add_blob(s, pieces ? "tokenizer.model" : "tokenizer.json", &b, err);
+    if (!st && b.n) st = add_blob(s, pieces ? "tokenizer.model" : "tokenizer.json", &b, err);
+    if (!st && !b.n)
+        st = src_no_tokenizer(s, err, "the tokenizer of this GGUF file is not used: %s", why.text);
+    else if (!st && *why.text)
+        st = src_note(s, err, "%s", why.text);
     b.n = 0;
     if (!st) st = gguf_tokenizer_config(&b, &s->gguf, err);
     if (!st) st = add_blob(s, "tokenizer_config.json", &b, err);

@@ -41,6 +41,7 @@ struct src_source {
     size_t n_shards;
     cJSON *quant; /* a folder's quantization_config while it is opened; owned */
     struct src_region *region;
+    const char *no_tokenizer; /* in arena: why, or NULL */
     const char *notes[16];
     size_t n_notes;
     src_stamp *stamps; /* of the files that hold tensors; owned */
@@ -62,6 +63,12 @@ __attribute__((format(printf, 3, 4)))
 #endif
 lq_status
 src_note(src_source *s, lq_err *err, const char *fmt, ...);
+/* The same, kept as the reason why the source has no tokenizer. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+lq_status
+src_no_tokenizer(src_source *s, lq_err *err, const char *fmt, ...);
 /* err says why llmq cannot run what can be listed all the same: the first reason stays. */
 lq_status src_set_unfit(src_source *s, lq_status why, const lq_err *said, lq_err *err);
 /* Take `history` (owned from here on): { "recipe", "provenance", "converted" }, each may be absent.

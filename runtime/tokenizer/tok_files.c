@@ -305,5 +305,7 @@ lq_status tok_compile_files(uint8_t **blob, size_t *blob_bytes, const src_blob *
 lq_status tok_compile_source(uint8_t **blob, size_t *blob_bytes, const src_source *src, lq_err *err)
 {
     const size_t n = src_n_blobs(src);
-    return tok_compile_files(blob, blob_bytes, n ? src_blob_at(src, 0) : NULL, n, err);
+    lq_status s = tok_compile_files(blob, blob_bytes, n ? src_blob_at(src, 0) : NULL, n, err);
+    const char *why = s == LQ_ENOENT ? src_why_no_tokenizer(src) : NULL;
+    return why ? lq_fail(err, s, "%s", why) : s;
 }

@@ -31,7 +31,7 @@ static lq_status put_pieces(tok_builder *b, const spm_model *m, lq_err *err)
         if (b->head.unk != TOK_NONE) return bad(err, "two unknown pieces");
         b->head.unk = (uint32_t)i;
     }
-    if (!s && b->head.unk == TOK_NONE) return bad(err, "no unknown piece");
+    if (!s && b->head.unk == TOK_NONE && !m->byte_fallback) return bad(err, "no unknown piece");
     return s;
 }
 

@@ -44,6 +44,12 @@ const char *load_name(char *buf, size_t n, const char *path)
 
 static void note(const char *what, const char *text) { prog_say(LOG_INFO, "%s: %s", what, text); }
 
+void load_say_notes(const char *path, const src_source *src)
+{
+    for (size_t i = 0; i < src_n_notes(src); i++)
+        note(path, src_note_at(src, i));
+}
+
 load_opts load_opts_of(const cmd_ctx *c, const opt_model *o)
 {
     return (load_opts){ .verify = opt_given(c, "verify"),

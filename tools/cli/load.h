@@ -17,6 +17,8 @@ lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err
  */
 const char *load_name(char *buf, size_t n, const char *path);
 
+/* What a source says about how its files were read, at --log-level info. */
+void load_say_notes(const char *path, const src_source *src);
 /* load_weights, with times to stderr; load_model_close it. */
 lq_status load_model_open(load_model *l, const char *path, const load_opts *how, pool *p,
                           const cmd_ctx *c, lq_err *err);

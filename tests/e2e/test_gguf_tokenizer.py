@@ -1,0 +1,152 @@
+"""The tokenizers in GGUF files: llama.cpp's own vocabularies (cut down by tests/golden/make/gguf_vocab.py) with the
+ids that llama.cpp gives their test strings, and what converters of other years wrote."""
+import json
+import struct
+
+import pytest
+
+from conftest import ROOT
+from test_gguf import ARRAY, BOOL, F32, I32, STRING, U32, convert, pair, text, write_gguf
+from test_tokenize_template import answers, lines
+
+VOCABS = sorted((ROOT / "tests/golden/gguf/vocab").glob("*.gguf"))
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+
+
+def array(key, kind, values):
+    form = {I32: "<i", F32: "<f", BOOL: "<?", U32: "<I"}
+    body = b"".join(text(v) if kind == STRING else struct.pack(form[kind], v) for v in values)
+    return text(key) + struct.pack("<IIQ", ARRAY, kind, len(values)) + body
+
+
+def vocab(path, model, tokens, types=None, merges=None, scores=None, arch="llama", **meta):
+    """A GGUF file with nothing but a tokenizer. meta: eot_token_id=3, pre="smollm", ..."""
+    pairs = [pair("general.architecture", STRING, arch), pair("tokenizer.ggml.model", STRING, model),
+             array("tokenizer.ggml.tokens", STRING, tokens)]
+    pairs += [array("tokenizer.ggml.token_type", I32, types)] if types else []
+    pairs += [array("tokenizer.ggml.merges", STRING, merges)] if merges is not None else []
+    pairs += [array("tokenizer.ggml.scores", F32, scores)] if scores else []
+    pairs += [pair(f"tokenizer.ggml.{k}", STRING if isinstance(v, str) else BOOL if isinstance(v, bool) else U32, v)
+              for k, v in meta.items()]
+    return write_gguf(path, pairs, [])
+
+
+def ids(llmq, path, *texts):
+    return [a["ids_plain"] for a in answers(llmq, "tokenize", path, "--fields", "ids_plain",
+                                            cases=[{"text": t} for t in texts])]
+
+
+@pytest.mark.parametrize("path", VOCABS, ids=lambda p: p.stem)
+def test_llama_cpps_vocabularies_give_its_ids(llmq, path):
+    cases = lines(path.with_suffix(".jsonl"))
+    got = ids(llmq, path, *[c["text"] for c in cases])
+    assert len(cases) >= 46 and [c["text"] for c, g in zip(cases, got) if g != c["ids"]] == []
+
+
+# Names of tokenizer.ggml.pre, and how each cuts the sample. One token is one sign here.
+LETTERS = [chr(c) for c in range(33, 127)] + ["Ġ", "Ċ", "ķ", "é"]
+SAMPLE = "It's 12345 x.y\n\n  Z"
+CUTS = {
+    "gpt-2": "It|'s|Ġ12345|Ġx|.|y|ĊĊĠ|ĠZ", "exaone4": "It|'s|Ġ12345|Ġx|.|y|ĊĊĠ|ĠZ",
+    "llama-bpe": "It|'s|Ġ|123|45|Ġx|.y|ĊĊ|Ġ|ĠZ", "dbrx": "It|'s|Ġ|123|45|Ġx|.y|ĊĊ|Ġ|ĠZ", "glm4": "It|'s|Ġ|123|45|Ġx|.y|ĊĊ|Ġ|ĠZ",
+    "qwen2": "It|'s|Ġ|1|2|3|4|5|Ġx|.y|ĊĊ|Ġ|ĠZ", "deepseek-r1-qwen": "It|'s|Ġ|1|2|3|4|5|Ġx|.y|ĊĊ|Ġ|ĠZ",
+    "smollm": "It|'s|Ġ|1|2|3|4|5|Ġx|.|y|ĊĊĠ|ĠZ", "gpt-4o": "It's|Ġ|123|45|Ġx|.y|ĊĊ|Ġ|ĠZ", "tekken": "It|'s|Ġ|1|2|3|4|5|Ġx|.y|ĊĊ|Ġ|ĠZ",
+    "deepseek-v3": "It|'s|Ġ|123|45|Ġx|.y|ĊĊ|Ġ|ĠZ", "afmoe": "It|'s|Ġ|12|345|Ġx|.y|ĊĊ|Ġ|ĠZ", "tiny_aya": "It's|Ġ|12|345|Ġx|.y|ĊĊ|Ġ|ĠZ",
+    "falcon": "It|'|s|Ġ|123|45|Ġx|.|y|ĊĊĠ|ĠZ", "ufakzeka": "It|'s|Ġ|1|2|3|4|5|Ġx|.y|ĊĊ|Ġ|ĠZ",
+    "superbpe": "It'sĠ|12|345|Ġx.yĊĊĠĠZ", "kimi-k2": "It's|Ġ|123|45|Ġx|.y|ĊĊ|Ġ|ĠZ", "bloom": "It's|Ġ12345|Ġx|.|y|ĊĊĠ|ĠZ",
+    "viking": "It's|Ġ|1|2|3|4|5|Ġx|.|y|ĊĊĠ|ĠZ", "chameleon": "It|'|s|Ġ|1|2|3|4|5|Ġx|.|y|Ċ|Ċ|ĠĠ|Z",
+}
+
+
+@pytest.mark.parametrize("pre", sorted(CUTS))
+def test_every_kind_of_cut(llmq, tmp_path, pre):
+    """Each part of the sample is a token, and one sign more is merged before anything else: a piece becomes one token."""
+    whole, parts = CUTS[pre].replace("|", ""), {}
+    for i in range(len(whole)):
+        for j in range(i + 2, len(whole) + 1):
+            parts.setdefault(whole[i:j], (i - j, i))
+    merged = sorted(parts, key=parts.get)
+    tokens = LETTERS + merged
+    f = vocab(tmp_path / "v.gguf", "gpt2", tokens, merges=[f"{s[:-1]} {s[-1]}" for s in merged], pre=pre)
+    got, = ids(llmq, f, SAMPLE)
+    assert "|".join(tokens[i] for i in got) == CUTS[pre]
+
+
+def test_a_name_that_is_not_known_is_said_everywhere(llmq, tmp_path):
+    model = convert(ROOT / "tests/golden/arch/qwen2", tmp_path / "m.gguf", "qwen2")
+    f = with_vocab(model, LETTERS, [NORMAL] * len(LETTERS), pre="nobody-2")
+    why = 'tokenizer.ggml.pre: "nobody-2" is not known'
+    assert why in llmq("tokenize", f, input="", code=None).stderr
+    assert why in llmq("run", f, "-p", "hello", "-n", "2", code=None).stderr
+    assert why in llmq("quantize", f, "-o", tmp_path / "q.llmq", "--method", "rtn").stderr
+    assert why in llmq("convert", f, "-o", tmp_path / "m.llmq", "--to", "llmq").stderr
+
+
+@pytest.mark.parametrize("meta", [{}, {"pre": "default"}], ids=["missing", "default"])
+def test_a_missing_name_is_said(llmq, tmp_path, meta):
+    f = vocab(tmp_path / "v.gguf", "gpt2", LETTERS, merges=[], **meta)
+    said = llmq("tokenize", f, input='{"text": "a"}\n').stderr
+    assert "tokenizer.ggml.pre is" in said and "cut as for GPT-2" in said
+
+
+BYTES = [f"<0x{b:02X}>" for b in range(256)]
+SIGNS = list("▁abcdefghijklmnopqrstuvwxyz")
+
+
+def pieces(path, first, types, more=(), more_types=(), **meta):
+    tokens = [*first, *BYTES, *SIGNS, *more]
+    kinds = [*types, *[BYTE] * 256, *[NORMAL] * len(SIGNS), *more_types]
+    return tokens, vocab(path, "llama", tokens, kinds, scores=[-float(i) for i in range(len(tokens))], **meta)
+
+
+@pytest.mark.parametrize("why,first,types,meta", [
+    ("as converters of today write it", ["<unk>", "<s>", "</s>"], [CONTROL] * 3, {"unknown_token_id": 0}),
+    ("without its id", ["<unk>", "<s>", "</s>"], [CONTROL] * 3, {}),
+    ("padding is unknown, too", ["<unk>", "[PAD1]", "[PAD2]"], [UNKNOWN] * 3, {}),
+    ("the id decides", ["[PAD1]", "[PAD2]", "<unk>"], [UNKNOWN] * 3, {"unknown_token_id": 2}),
+    ("none", ["<pad>", "<s>", "</s>"], [CONTROL] * 3, {}),
+], ids=lambda v: v.replace(" ", "-") if isinstance(v, str) else "")
+def test_sentencepieces_unknown_piece(llmq, tmp_path, why, first, types, meta):
+    tokens, f = pieces(tmp_path / "v.gguf", first, types, ["▁a", "ab"], [NORMAL] * 2, **meta)
+    got, = ids(llmq, f, "a ab\u00e9")
+    assert [tokens[i] for i in got] == ["▁a", "▁a", "b", "<0xC3>", "<0xA9>"]
+
+
+def test_a_user_defined_piece_has_real_spaces(llmq, tmp_path):
+    tokens, f = pieces(tmp_path / "v.gguf", ["<pad>", "<eos>", "<unk>"], [CONTROL] * 3, ["  ", "   ", "\n\n"], [USER] * 3,
+                       unknown_token_id=2, add_space_prefix=False)
+    got = ids(llmq, f, "a  b   c\n\nd", "a b")
+    assert [[tokens[i] for i in g] for g in got] == [["a", "  ", "b", "   ", "c", "\n\n", "d"], ["a", "▁", "b"]]
+    back, = answers(llmq, "tokenize", f, "--detokenize", cases=[{"ids": got[0]}])
+    assert back["decoded"] == "a  b   c\n\nd"
+
+
+@pytest.mark.parametrize("why,special,types,meta,want", [
+    ("eos alone", ["<e>"], [CONTROL], {"eos_token_id": 0}, [0]),
+    ("its turn ends otherwise", ["<e>", "<t>"], [CONTROL] * 2, {"eos_token_id": 0, "eot_token_id": 1}, [0, 1]),
+    ("by name", ["<e>", "<|im_end|>", "<|eom_id|>"], [CONTROL, CONTROL, NORMAL], {"eos_token_id": 0}, [0, 1, 2]),
+    ("text that looks like an end", ["<e>", "</s>"], [CONTROL, NORMAL], {"eos_token_id": 0}, [0]),
+    ("gpt-oss: a message ends, not the answer", ["<|endoftext|>", "<|return|>", "<|end|>", "<|call|>"], [CONTROL] * 4,
+     {"eos_token_id": 1}, [1, 0, 3]),
+    ("phi-3", ["<|endoftext|>", "<|end|>"], [CONTROL] * 2, {"eos_token_id": 0}, [0, 1]),
+    ("parts of a file", ["<e>", "<p>", "<r>"], [CONTROL] * 3, {"eos_token_id": 0, "fim_pad_token_id": 1, "fim_rep_token_id": 2}, [0, 1, 2]),
+], ids=lambda v: v.replace(" ", "-") if isinstance(v, str) else "")
+def test_what_ends_an_answer(llmq, tmp_path, why, special, types, meta, want):
+    model = convert(ROOT / "tests/golden/arch/qwen2", tmp_path / "m.gguf", "qwen2")
+    f = with_vocab(model, special + LETTERS, types + [NORMAL] * len(LETTERS), pre="qwen2", **meta)
+    llmq("convert", f, "-o", tmp_path / "hf", "--to", "safetensors")
+    eos = json.loads((tmp_path / "hf/config.json").read_text())["eos_token_id"]
+    assert eos == (want[0] if len(want) == 1 else want)
+
+
+def with_vocab(model, tokens, types, **meta):
+    """The file with a byte-pair tokenizer put in."""
+    more = [pair("tokenizer.ggml.model", STRING, "gpt2"), array("tokenizer.ggml.tokens", STRING, tokens),
+            array("tokenizer.ggml.token_type", I32, types), array("tokenizer.ggml.merges", STRING, [])]
+    more += [pair(f"tokenizer.ggml.{k}", STRING if isinstance(v, str) else U32, v) for k, v in meta.items()]
+    filler = len(b"".join(more)) + len(pair("general.name", STRING, ""))
+    more.append(pair("general.name", STRING, "x" * (-filler % 32)))  # the tensors keep their alignment
+    b = model.read_bytes()
+    n, = struct.unpack_from("<Q", b, 16)
+    model.write_bytes(b[:16] + struct.pack("<Q", n + len(more)) + b"".join(more) + b[24:])
+    return model
