@@ -9,7 +9,9 @@
  * those of the outputs of ZIP1 and of ZIP2, and are sorted at the end of a block.
  *
  * An odd row is left to USDOT, which takes as many instructions as USMMLA would for it and another,
- * and half the registers. */
+ * and half the registers.
+ *
+ * Included once per instruction set; no include guard on purpose. */
 
 #define VI_JOIN(v, w, f) \
     (vi) { f((v).a, (w).a), f((v).b, (w).b), f((v).c, (w).c), f((v).d, (w).d) }

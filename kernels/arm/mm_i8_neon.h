@@ -2,7 +2,9 @@
  *
  * With USDOT (I8MM) codes are as they are. Else all are signed bytes, small codes as they are,
  * those of 8 bits less 128 (is_signed in mm_tmpl.h): with SDOT one instruction; without, two
- * products of bytes (at most 128 * 127 each) add up in 16 bits and such pairs in 32. */
+ * products of bytes (at most 128 * 127 each) add up in 16 bits and such pairs in 32.
+ *
+ * Included once per instruction set; no include guard on purpose. */
 V16 int32x4_t dot4(int32x4_t acc, uint8x16_t w, int8x16_t x)
 {
 #if defined(__ARM_FEATURE_MATMUL_INT8)

@@ -13,7 +13,9 @@
  *                              kt[c][r] := word c of x[r], r < n; x [PAIR_KEYS] is lost
  *
  * and PAIR_KEYS; PAIR_ROWS and PAIR_FEWER, rows of the scores' sums, of two vectors each;
- * PAIR_PV_VECS, vectors of the values' sums of four rows. */
+ * PAIR_PV_VECS, vectors of the values' sums of four rows.
+ *
+ * Included once per instruction set; no include guard on purpose. */
 #include "kernels/core/k_ops.h"
 #include "kernels/simd/kv_tmpl.h"
 

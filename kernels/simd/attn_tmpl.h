@@ -1,5 +1,7 @@
 /* kernels/simd/attn_tmpl.h - attention's steps on 16 lanes. Scores: a lane is a key (the tile is read
- * transposed, [D][32]), so d is summed in order; values: a lane is an element, keys in order. */
+ * transposed, [D][32]), so d is summed in order; values: a lane is an element, keys in order.
+ *
+ * Included once per instruction set; no include guard on purpose. */
 #include "kernels/simd/kv_tmpl.h"
 #include "kernels/simd/ops_tmpl.h"
 

@@ -1,6 +1,8 @@
 /* kernels/simd/k_tmpl.h - what a complete family has from the templates, besides its products of int8:
  * attention, the peaks, and K_TMPL_OPS, the fields of its k_ops. Include after mm_tmpl.h (and
- * mm_i8_avx2.h), with attn_tmpl.h's shapes defined. */
+ * mm_i8_avx2.h), with attn_tmpl.h's shapes defined.
+ *
+ * Included once per instruction set; no include guard on purpose. */
 #include "kernels/simd/attn_tmpl.h"
 #include "kernels/simd/peak_tmpl.h"
 

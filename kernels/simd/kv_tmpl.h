@@ -1,7 +1,5 @@
-/* kernels/simd/kv_tmpl.h - elements of a cached row (attn.h) on 16 lanes, for the templates of attention. */
-#ifndef LLMQ_KERNELS_SIMD_KV_TMPL_H
-#define LLMQ_KERNELS_SIMD_KV_TMPL_H
-
+/* kernels/simd/kv_tmpl.h - elements of a cached row (attn.h) on 16 lanes, for the templates of attention.
+ * Included once per instruction set; no include guard on purpose. */
 #include "kernels/attn.h"
 #include "kernels/simd/v16.h"
 
@@ -50,5 +48,3 @@ static inline int rows_alike(const int *lo, const int *hi, int most)
         n++;
     return n;
 }
-
-#endif

@@ -6,7 +6,9 @@
  *     bf16_quad(acc, step, x, p, src, turn, k, z, table, RM, NT)   acc += the products of RM rows'
  *         inputs p..p+3 with their weights (quad k of a turn, as in unpack()) of NT tiles
  *     bf16_sort(acc, RM, NT)   acc[r][n] := the sums of row r and tile n, wherever they waited
- *     BF16_FEWEST   rows of the smallest body */
+ *     BF16_FEWEST   rows of the smallest body
+ *
+ * Included once per instruction set; no include guard on purpose. */
 
 V16 void bf16_block(const mm_task *t, w_src src, int RM, int NT, int64_t m, int64_t tile)
 {

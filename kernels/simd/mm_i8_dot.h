@@ -16,7 +16,9 @@
  * need them: with that, products from memory run at its speed (8 rows of u4, one thread of a Zen 5,
  * 128 MB: 842 against 404 GOP/s).
  *
- * I8_ROWS, I8_TILES and I8_TILES_1 (of one row) come from the includer. Include after mm_tmpl.h. */
+ * I8_ROWS, I8_TILES and I8_TILES_1 (of one row) come from the includer. Include after mm_tmpl.h.
+ *
+ * Included once per instruction set; no include guard on purpose. */
 
 typedef struct {
     const uint8_t *codes[MAX_T]; /* of the inputs to come */

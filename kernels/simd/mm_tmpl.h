@@ -10,7 +10,9 @@
  * RM and NT are constants of the inlined body; rows and tiles beyond the end repeat the last one
  * and are not stored, so few bodies serve every shape. Sums run over K in order in every body:
  * which body takes a row changes nothing. MM_ROWS, MM_BODIES, ROWS_BODY, MM_TILES, MM_TILES_1 come
- * from the includer, and WIDE_ROWS, WIDE_TILES (mm_wide.h). */
+ * from the includer, and WIDE_ROWS, WIDE_TILES (mm_wide.h).
+ *
+ * Included once per instruction set; no include guard on purpose. */
 #include "kernels/core/k_ops.h"
 #include "kernels/simd/v16.h"
 

@@ -7,7 +7,9 @@
  *     sums [ tiles ][ rows ][ 16 ] go on from one block of places to the next
  *
  * An f32 sum that rests in memory between two steps is the same sum, so the bytes are those of
- * f32_block. WIDE_TILES and WIDE_ROWS, the sums that registers hold, come from the includer. */
+ * f32_block. WIDE_TILES and WIDE_ROWS, the sums that registers hold, come from the includer.
+ *
+ * Included once per instruction set; no include guard on purpose. */
 
 #include <assert.h>
 

@@ -1,5 +1,7 @@
 /* kernels/simd/ops_tmpl.h - row operations on 16 lanes; step for step those of kmath.h and ops_ref.c, so
- * that the results are the same bits. */
+ * that the results are the same bits.
+ *
+ * Included once per instruction set; no include guard on purpose. */
 #include "kernels/core/k_ops.h"
 #include "kernels/simd/v16.h"
 

@@ -1,7 +1,9 @@
 /* kernels/simd/peak_tmpl.h - the machine's limits: multiply-adds that touch registers only, and reading.
  * The peaks return the operations done, 2 per multiply-add. KEEP makes the compiler believe that a
  * register was read and changed, so that nothing is dropped or folded. Include after mm_tmpl.h and
- * mm_i8_avx2.h. */
+ * mm_i8_avx2.h.
+ *
+ * Included once per instruction set; no include guard on purpose. */
 #include "kernels/simd/v16.h"
 
 enum { PEAK_SUMS = 12 }; /* in flight: what latency times throughput asks for */

@@ -19,7 +19,9 @@
  * A block is up to 5 rows of one tile (10 sums, codes, x and masks fill 16 registers; of codes of 8
  * bits, whose sizes take two more, 4 rows), or one row of two tiles. Rows are dealt out evenly, so
  * that no row is computed twice: 6 = 3 + 3. From PANEL_FROM rows on codes are unpacked once for
- * all of them (mm_i8_rows_avx2.h). Include after mm_tmpl.h. */
+ * all of them (mm_i8_rows_avx2.h). Include after mm_tmpl.h.
+ *
+ * Included once per instruction set; no include guard on purpose. */
 #include "kernels/simd/v16.h"
 
 enum { SMALL_ROWS = 5, U8_ROWS = 4, I8_TILES_1 = 2 };

@@ -22,7 +22,9 @@
  * The integers that reach f32 are smaller, and exact as before; so are sums that rest in memory
  * between two steps: the bytes are those of i8_block_avx2. A body takes 3 or 4 rows (8 sums, two
  * vectors of codes, an activation and a product; with 5 rows compilers spill). Rows are dealt out
- * evenly, so that none is computed twice: 13 = 4 + 3 + 3 + 3. */
+ * evenly, so that none is computed twice: 13 = 4 + 3 + 3 + 3.
+ *
+ * Included once per instruction set; no include guard on purpose. */
 enum {
     PANEL_FROM = 12, /* rows: with fewer, unpacking ahead costs more than it saves */
     BODY_ROWS = 4,   /* or one less */

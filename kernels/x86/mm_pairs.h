@@ -3,7 +3,9 @@
  * Dense bf16 tiles hold the pairs already. Codes of up to 4 bits become the bf16 number code - zero
  * by one look-up: VPERMW with index code - zero + 16 in a table of -16..15. Codes of 8 bits go
  * through f32, where code - zero is exact, as it is in bf16 (at most 8 significant bits). Include
- * after mm_tmpl.h. */
+ * after mm_tmpl.h.
+ *
+ * Included once per instruction set; no include guard on purpose. */
 
 static vi int_table(void) /* bf16 of -16..15; 16 bits each */
 {
