@@ -18,7 +18,7 @@ static lq_status layout_awq_plan(conv_weight *w, const conv_plan *p, lq_err *err
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "awq holds one group size, here %lld as most weights have it, found %lld",
                        (long long)p->group, (long long)s->group);
-    if (s->irregular)
+    if (s->act_order)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "awq holds groups of adjoining inputs, found an order of its own (act-order "
                        "of gptq)");

@@ -70,7 +70,7 @@ static lq_status plan_packed(conv_weight *w, lq_dtype scales, lq_err *err)
     const int bits = rows ? 8 : s->bits;
     lq_status st = rows ? LQ_OK : layout_is_uint(s, NAME, err);
     if (!st) st = layout_no_act(s, NAME, err);
-    if (!st && s->irregular)
+    if (!st && s->act_order)
         st = lq_fail(err, LQ_EUNSUPPORTED,
                      "compressed-tensors holds groups of adjoining inputs since its version 0.19, "
                      "found an order of its own (act-order of gptq)");

@@ -97,7 +97,7 @@ static lq_status layout_gptq_config(cJSON *q, conv_plan *p, lq_err *err)
     bool act_order = false, three = false, zeros = false;
     (void)err;
     for (size_t i = 0; i < p->n; i++) {
-        act_order = act_order || (p->w[i].quantized && p->w[i].scheme.irregular);
+        act_order = act_order || (p->w[i].quantized && p->w[i].scheme.act_order);
         three = three || (p->w[i].quantized && p->w[i].scheme.bits == 3);
         zeros = zeros || (p->w[i].quantized && p->w[i].scheme.zero != QT_ZERO_NONE);
     }
@@ -162,7 +162,7 @@ static lq_status layout_gptq_pack(uint8_t *const dst[CONV_PARTS], const conv_wei
     layout_transpose(dst[2], q->plane[QT_SCALES].data, w->N, ng, 2);
     for (int64_t k = 0; k < q->K; k++) {
         int32_t g = (int32_t)(k / s->group);
-        if (s->irregular) memcpy(&g, (const uint8_t *)q->plane[QT_GIDX].data + 4 * k, 4);
+        if (s->act_order) memcpy(&g, (const uint8_t *)q->plane[QT_GIDX].data + 4 * k, 4);
         memcpy(dst[3] + 4 * k, &g, 4);
     }
     return st;

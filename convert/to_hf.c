@@ -358,7 +358,7 @@ static lq_status pack_anew(conv *c, const conv_weight *w, const qt_tensor *q, ui
     qt_scheme s = w->scheme;
     qt_tensor again;
     s.zero = QT_ZERO_NONE;
-    s.irregular = false;
+    s.act_order = false;
     lq_status st = conv_requantize(&again, q, &s, c->pool, a, err);
     if (st) return st;
     memset(bytes, 0, w->bytes);

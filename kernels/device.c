@@ -70,7 +70,7 @@ bool dev_same_group(const qt_scheme *a, const qt_scheme *b)
     return a->kind == b->kind && a->dtype == b->dtype && a->bits == b->bits &&
            a->group == b->group && a->rows == b->rows && a->zero == b->zero &&
            a->zbits == b->zbits && a->scale_dtype == b->scale_dtype &&
-           a->irregular == b->irregular && a->div127 == b->div127 && a->recip == b->recip &&
+           a->act_order == b->act_order && a->div127 == b->div127 && a->recip == b->recip &&
            a->act == b->act && a->act_group == b->act_group;
 }
 
@@ -90,7 +90,7 @@ bool dev_rounds(const dev_weight *w, mm_acts acts)
 bool dev_acts(const dev *d, const dev_weight *w, mm_acts acts, int64_t M, dev_act_kind kind)
 {
     const qt_scheme *s = &w->t.scheme;
-    return acts != MM_F32 && !dev_mm_ints(w, acts) && !s->act && !d->invariant &&
+    return acts != MM_F32 && !dev_mm_ints(w, acts) && !s->act && !d->batch_invariant &&
            M <= DEV_MM_SMALL && !(s->kind == QT_DENSE && s->dtype == LQ_F32) &&
            (kind != DEV_ACT_PAIR || w->t.N % (2 * TILE_N) == 0);
 }
@@ -98,7 +98,7 @@ bool dev_acts(const dev *d, const dev_weight *w, mm_acts acts, int64_t M, dev_ac
 bool dev_norms(const dev *d, const dev_weight *w, mm_acts acts, int64_t M)
 {
     return dev_rounds(w, acts) && dev_acts(d, w, acts, M, DEV_ACT_ALONE) &&
-           !w->t.scheme.irregular && w->s.G == w->s.Gp && w->s.Kp == w->t.K;
+           !w->t.scheme.act_order && w->s.G == w->s.Gp && w->s.Kp == w->t.K;
 }
 
 size_t dev_mm_few_parts(int64_t N, int64_t K)
@@ -134,7 +134,7 @@ bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts)
     const bool groups = (a->s.G == a->s.Gp && b->s.G == b->s.Gp) || /* no padding */
                         (a->s.G == b->s.G && a->s.Gp == b->s.Gp);
     return a->t.layout == b->t.layout && a->t.K == b->t.K && a->s.Kp == b->s.Kp && groups &&
-           f32 == (t->kind == QT_DENSE && t->dtype == LQ_F32) && !s->irregular && !t->irregular &&
+           f32 == (t->kind == QT_DENSE && t->dtype == LQ_F32) && !s->act_order && !t->act_order &&
            s->kind != QT_I8_OUTLIER && t->kind != QT_I8_OUTLIER && s->act == t->act &&
            (!s->act || (s->act_group == t->act_group && s->act_scale == t->act_scale));
 }
@@ -150,7 +150,7 @@ dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t
 {
     enum { WIDEST = 128 }; /* of DEV_ATTN_WIDE */
     if (acts == MM_F32 || !dev_attn_units(dtype, D, Dv)) return DEV_ATTN_EXACT;
-    if (d->invariant || n_rows <= DEV_ATTN_FEW) return DEV_ATTN_DECODE;
+    if (d->batch_invariant || n_rows <= DEV_ATTN_FEW) return DEV_ATTN_DECODE;
     return d->cc == 90 && (dtype == KV_F16 || dtype == KV_BF16) && D <= WIDEST && Dv <= WIDEST
                ? DEV_ATTN_WIDE
                : DEV_ATTN_UNITS;

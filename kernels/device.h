@@ -6,7 +6,7 @@
  * Operations are queued in order and return nothing. The first that fails is kept in the dev, those
  * after it do nothing, and dev_sync says what happened. All pointers in arguments are device memory
  * unless marked "host". None allocates; no result depends on how many rows or sequences share
- * a call, save where an operation says so, and there not with dev.invariant. Every sum has one
+ * a call, save where an operation says so, and there not with dev.batch_invariant. Every sum has one
  * fixed order (of its own: results equal the CPU's within the bound of its contract in mm.h, ops.h,
  * attn.h, not to the bit). */
 #ifndef LLMQ_KERNELS_DEVICE_H
@@ -34,9 +34,9 @@ struct dev {
     size_t memory;           /* bytes in all */
     size_t shared_per_block; /* bytes at most */
     char name[64];
-    bool
-        invariant; /* what else a call has changes no bit of a row; set before anything is queued */
-    lq_status bad; /* first failure since dev_sync */
+    bool batch_invariant; /* a row's bits do not depend on the other rows of a call; set before
+                                anything is queued */
+    lq_status bad;        /* first failure since dev_sync */
     lq_err why;
 };
 
@@ -168,19 +168,19 @@ typedef struct {
 
 /* y [M, ldy] = x [M, ldx] W^T, + bias [N] if not NULL, + y where add.
  *
- * With dev.invariant products are done in the order of more than DEV_MM_SMALL rows, any M.
+ * With dev.batch_invariant products are done in the order of more than DEV_MM_SMALL rows, any M.
  * acts MM_F32: f32 by the dequantized weight, any M. MM_BF16: x rounded to bf16, by the matrix
  * units (M in one order of summation up to DEV_MM_SMALL, in another beyond), to which weights whose
  * codes less their zero points have more than 8 significant bits (f16, nf4 and float zero points)
  * go as the sum of two bf16, an error of 2^-16 of |w|; by an f32 weight in f32.
  * In f32, and up to DEV_MM_SMALL rows, K is cut where the weight has few outputs for the device's
  * multiprocessors: the order is the shape's and the device's; with a group it is not cut. Of more
- * rows by the matrix units, without dev.invariant, where it is cut is a matter of M too.
+ * rows by the matrix units, without dev.batch_invariant, where it is cut is a matter of M too.
  * Of QT_ZERO_BIAS the code is scaled first. MM_I8: of integer codes (dev_mm_ints) what mm.h says,
  * to the bit, whatever M; of others MM_BF16.
  * A weight that is dev_in_rows may be QT_PORTABLE where `blas` said yes: with MM_BF16, of more than
  * DEV_MM_SMALL rows, cuBLAS multiplies it, in an order that is its own but the same every time;
- * with dev.invariant, and in f32, any M is in that of few rows.
+ * with dev.batch_invariant, and in f32, any M is in that of few rows.
  * scratch: mm_scratch bytes, of M rows or of more.
  *
  * With a group its weights all take their rows in one launch, and `most` counts in place of M. w
@@ -415,7 +415,7 @@ bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts);
 /* Whether there are units for these: all but f32, multiples of 8. DEV_ATTN_WIDE takes f16 and bf16
  * alone. */
 bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv);
-/* How attention of so many rows of a sequence is done; with dev.invariant in one way. */
+/* How attention of so many rows of a sequence is done; with dev.batch_invariant in one way. */
 dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t D, int64_t Dv,
                              int64_t n_rows);
 /* Rows of a chunk at most, and keys of a split where all launches together have so many blocks

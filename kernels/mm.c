@@ -168,7 +168,7 @@ static need need_of(const mm_weight *w, mm_acts acts)
     d.hardware = d.acts == MM_BF16 && k_get()->mm_bf16 && exact;
     d.A = mm_i8_block(&d.s);
     if (sc->act) d.act = sc;
-    if (sc->kind == QT_UINT && sc->irregular) d.perm = w->t.plane[QT_GIDX].data;
+    if (sc->kind == QT_UINT && sc->act_order) d.perm = w->t.plane[QT_GIDX].data;
     if (sc->kind == QT_I8_OUTLIER && sc->n_out) {
         d.out_idx = w->t.plane[QT_OUT_IDX].data;
         d.n_out = sc->n_out;

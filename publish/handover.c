@@ -166,10 +166,10 @@ static void note_parallel(plan *p)
                 continue; /* these two are cut along their inputs */
             const qt_scheme *s = &t->t.scheme;
             const int64_t group = s->kind == QT_UINT && s->group != t->t.K ? s->group : 1;
-            ok = !s->irregular && t->t.K % (group * n) == 0;
+            ok = !s->act_order && t->t.K % (group * n) == 0;
             if (!ok && !*why)
                 snprintf(why, sizeof why, "%s: groups of %" PRId64 " in %" PRId64 " inputs%s",
-                         t->name, s->group, t->t.K, s->irregular ? ", in act-order" : "");
+                         t->name, s->group, t->t.K, s->act_order ? ", in act-order" : "");
         }
         const size_t at = strlen(fits);
         if (ok) snprintf(fits + at, sizeof fits - at, ", %d", n);
@@ -303,7 +303,7 @@ static bool in_blocks(const plan *p, const src_tensor *t)
 {
     const qt_scheme *s = &t->t.scheme;
     qt_tensor q;
-    if (s->kind != QT_UINT || s->irregular || s->act || s->group % 32 != 0 ||
+    if (s->kind != QT_UINT || s->act_order || s->act || s->group % 32 != 0 ||
         (s->zero != QT_ZERO_NONE && s->zero != QT_ZERO_BIAS))
         return false;
     src_load(&q, p->src, t);

@@ -41,7 +41,7 @@ model_share load_share(const arch_config *c, const load_opts *o)
                           .spare = b.whole,
                           .ranks = o->ranks,
                           .eager = o->eager,
-                          .invariant = o->invariant,
+                          .batch_invariant = o->batch_invariant,
                           .int8 = o->int8,
                           .note = o->note };
 }

@@ -34,7 +34,7 @@ typedef struct {
      * stay on the CPU. */
     int64_t gpu_layers;
     int ranks; /* GPUs that share every layer, from the named one on; 0: one. With all layers */
-    bool invariant;     /* on a GPU answers depend on no load (model_share) */
+    bool batch_invariant; /* on a GPU answers depend on no load (model_share) */
     bool eager;         /* on a GPU each operation of a step is launched by itself (model_share) */
     bool int8;          /* on a GPU too, where activations are to be int8 (model_share) */
     load_beside beside; /* what MODEL_AUTO_LAYERS leaves room for */

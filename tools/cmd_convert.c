@@ -29,7 +29,8 @@ static const opt_row rows[] = {
       .help = "folders, gguf: type of the floats; auto: as stored, dequantized weights as the "
               "checkpoint's" },
     { "layout", 0, OPT_ENUM, F(layout), .def = "portable", .words = layouts,
-      .help = "llmq: tile16 is what the CPU kernels read, mapped without a copy" },
+      .help =
+          "llmq: tile16, 16 rows interleaved, is what the kernels read, mapped without a copy" },
     { "shard-size", 0, OPT_SIZE, F(shard_size), .def = "5G",
       .help = "folders: bytes per file at most; 0: one file" },
     { "allow-requantize", 0, OPT_FLAG, F(requantize),

@@ -407,7 +407,7 @@ bool gguf_type_for(ggml_type *t, const qt_tensor *q, size_t i)
 {
     const qt_scheme *s = &q->scheme;
     const bool bias = s->zero == QT_ZERO_BIAS;
-    if (s->kind != QT_UINT || (s->zero && !bias) || s->irregular) return false;
+    if (s->kind != QT_UINT || (s->zero && !bias) || s->act_order) return false;
     for (int products = 1; products >= 0; products--) /* of an f32 scale the factors first */
         for (size_t k = 0; k < LQ_COUNT(kinds); k++) {
             const bool wide = s->scale_dtype == LQ_F32;

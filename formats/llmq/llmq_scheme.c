@@ -33,7 +33,7 @@ static bool put_fields(cJSON *j, const qt_scheme *s)
         ok = ok && put_int(j, "bits", s->bits) && put_int(j, "group", s->group) &&
              put_text(j, "zero", zero_names[s->zero]) &&
              put_text(j, "scale_dtype", lq_dtype_text(s->scale_dtype)) &&
-             put_bool(j, "irregular", s->irregular);
+             put_bool(j, "irregular", s->act_order);
         return ok && (s->zero != QT_ZERO_INT || put_int(j, "zbits", s->zbits));
     case QT_I8:
         return ok && put_text(j, "zero", zero_names[s->zero]) && put_bool(j, "div127", s->div127);
@@ -136,7 +136,7 @@ static lq_status read_fields(qt_scheme *s, const cJSON *j, lq_err *err)
         if (!st) st = read_zero(&s->zero, j, err);
         if (!st && s->zero == QT_ZERO_INT) st = js_i64(j, "zbits", true, 2, 8, &zbits, err);
         if (!st) st = read_dtype(&s->scale_dtype, j, "scale_dtype", err);
-        if (!st) st = js_bool(j, "irregular", true, &s->irregular, err);
+        if (!st) st = js_bool(j, "irregular", true, &s->act_order, err);
         s->bits = (int)bits;
         s->zbits = (int)zbits;
         return st;

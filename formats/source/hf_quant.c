@@ -111,7 +111,7 @@ lq_status hf_order(qt_scheme *s, const src_tensor *g_idx, int64_t K, lq_err *err
                          g_idx->name, (long long)k, (long long)ng);
         else
             count[g]++;
-        s->irregular = s->irregular || g != k / s->group;
+        s->act_order = s->act_order || g != k / s->group;
     }
     for (int64_t g = 0; g < ng && !st; g++)
         if (count[g] != s->group)

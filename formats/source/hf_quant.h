@@ -45,7 +45,7 @@ lq_status hf_make(hf_quant *h, const char *module, const char *suffix, const qt_
                   src_fill_fn *fill, const void *from, size_t from_bytes, lq_err *err);
 /* f32 scales [n] from f32, f16 or bf16: a view where they are f32, else q->plane is left alone. */
 void hf_view_f32(qt_tensor *q, qt_plane p, const src_tensor *t);
-/* The group of each input: s->irregular unless it is k / s->group. Negative groups count from the
+/* The group of each input: s->act_order unless it is k / s->group. Negative groups count from the
  * end. LQ_EVALUE, LQ_EUNSUPPORTED: beyond the last; not s->group inputs in each. */
 lq_status hf_order(qt_scheme *s, const src_tensor *g_idx, int64_t K, lq_err *err);
 void hf_fill_order(void *gidx, const qt_tensor *t, const uint8_t *stored);

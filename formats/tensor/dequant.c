@@ -74,7 +74,7 @@ static void dequant_uint(float *dst, const qt_tensor *t, int64_t n)
         (const uint8_t *)t->plane[QT_CODES].data + (size_t)n * qt_row_bytes(t->K, s->bits);
     const uint8_t *zeros = t->plane[QT_ZEROS].data;
     if (s->zero == QT_ZERO_INT) zeros += (size_t)n * qt_row_bytes(ng, s->zbits);
-    if (s->irregular) {
+    if (s->act_order) {
         for (int64_t k = 0; k < t->K; k++) {
             const int64_t g = qt_get_i32(t->plane[QT_GIDX].data, k);
             dst[k] = grid_value(grid_of(t, zeros, n, ng, g), (float)qt_get(codes, k, s->bits));

@@ -36,7 +36,7 @@ static void uint_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64
     for (int64_t k = 0; k < t->K; k++) {
         int32_t gi;
         int64_t g = k / s->group;
-        if (s->irregular) {
+        if (s->act_order) {
             memcpy(&gi, (const uint8_t *)t->plane[QT_GIDX].data + 4 * k, sizeof gi);
             g = gi;
         }

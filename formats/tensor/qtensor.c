@@ -122,7 +122,7 @@ static size_t portable_bytes(const qt_scheme *s, int64_t N, int64_t K, qt_plane 
         if (p == QT_ZEROS && s->zero == QT_ZERO_F16) return n * ng * 2;
         if (p == QT_ZEROS && s->zero == QT_ZERO_BIAS)
             return n * ng * lq_dtype_bytes(s->scale_dtype);
-        return p == QT_GIDX && s->irregular ? k * 4 : 0;
+        return p == QT_GIDX && s->act_order ? k * 4 : 0;
     case QT_I8:
     case QT_I8_OUTLIER:
         if (p == QT_CODES) return n * k;
@@ -174,7 +174,7 @@ static size_t tile_bytes(const qt_scheme *s, int64_t N, int64_t K, qt_plane p)
     case QT_ZEROS:
         return entries * tiles_zero_bytes(s);
     case QT_GIDX:
-        return s->kind == QT_UINT && s->irregular ? (size_t)K * 4 : 0;
+        return s->kind == QT_UINT && s->act_order ? (size_t)K * 4 : 0;
     case QT_OUT_IDX:
         return s->kind == QT_I8_OUTLIER ? (size_t)s->n_out * 4 : 0;
     case QT_OUT_VALS:
@@ -244,7 +244,7 @@ lq_status qt_check_view(const qt_tensor *t, lq_err *err)
             return lq_fail(err, LQ_EFORMAT, "plane %s: expected %zu bytes, found %zu",
                            qt_plane_text((qt_plane)p), want, t->plane[p].bytes);
     }
-    if (s->kind == QT_UINT && s->irregular) {
+    if (s->kind == QT_UINT && s->act_order) {
         bool tiled = t->layout == QT_TILE16;
         st = check_counts(&t->plane[QT_GIDX], t->K, tiled ? t->K : t->K / s->group,
                           tiled ? 1 : s->group, err);

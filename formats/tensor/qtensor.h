@@ -11,7 +11,7 @@
  *                  SCALES   [N,ng] of scale_dtype, ng = K/group
  *                  ZEROS    QT_ZERO_INT: N rows of bitpack(ng zeros, zbits);
  *                           QT_ZERO_F16: f16 [N,ng]; QT_ZERO_BIAS: [N,ng] of scale_dtype
- *                  GIDX     i32 [K], the group of each input, if irregular (`group` inputs in each)
+ *                  GIDX     i32 [K], the group of each input, if act_order (`group` inputs in each)
  *
  *   QT_I8          CODES    int8 [N,K]
  *                  SCALES   f32 [N]
@@ -39,7 +39,7 @@
  *   bitpack: codes LSB first in one bit stream, each row padded with zero bits to a whole byte.
  *
  *   QT_UINT  w[n][k] = scale[n][g] * (code[n][k] - zero[n][g])
- *            g = irregular ? gidx[k] : k / group; without a ZEROS plane zero = 2^(bits-1);
+ *            g = act_order ? gidx[k] : k / group; without a ZEROS plane zero = 2^(bits-1);
  *            QT_ZERO_BIAS: scale * code + bias
  *
  *   QT_I8    w = scale' * (code - zero[n])
@@ -56,7 +56,7 @@
  * A checkpoint may declare that the inputs of a linear are rounded too (`act`): that is part of the
  * model, whatever arithmetic runs it. kernels/mm.h applies it.
  *
- * Tiled layout (QT_TILE16): formats/tensor/tiles.h.  Specification on disk: docs/formats/llmq.md.
+ * 16-row interleaved layout (QT_TILE16): formats/tensor/tiles.h. On disk: docs/formats/llmq.md.
  * 8- and 4-bit floats: OCP Microscaling Formats (MX) v1.0. */
 #ifndef LLMQ_FORMATS_TENSOR_QTENSOR_H
 #define LLMQ_FORMATS_TENSOR_QTENSOR_H
@@ -104,7 +104,7 @@ typedef struct {
     int zbits; /* QT_UINT with QT_ZERO_INT: bits per stored zero: `bits`, or 8 where one exceeds
                   them */
     lq_dtype scale_dtype; /* QT_UINT: f16, bf16 or f32; QT_E2M1: f8_e8m0 or f8_e4m3 */
-    bool irregular;       /* QT_UINT: has GIDX */
+    bool act_order;       /* QT_UINT: has GIDX (act-order, g_idx); "irregular" in files */
     bool div127;          /* QT_I8*: see above */
     bool fp4;             /* QT_LUT4: the name to publish: fp4 instead of nf4 */
     bool dbl;             /* QT_LUT4: double-quantized absmax */
@@ -139,7 +139,7 @@ void qt_scheme_text(char out[40], const qt_scheme *s);
  * scale of the inputs has no name. */
 lq_status qt_scheme_parse(qt_scheme *out, const char *text, lq_err *err);
 const char *qt_plane_text(qt_plane p);   /* "codes", ... */
-const char *qt_layout_text(qt_layout l); /* "portable", "tile16" */
+const char *qt_layout_text(qt_layout l); /* "portable", "tile16" (16-row interleaved) */
 
 /* Legal for this shape? Group divides K and so on; err says what does not fit. */
 lq_status qt_check(const qt_scheme *s, int64_t N, int64_t K, lq_err *err);

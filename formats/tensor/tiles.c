@@ -108,7 +108,7 @@ static void put_i32(void *p, int64_t i, int32_t v) { memcpy((uint8_t *)p + 4 * i
 void tiles_pack_shared(void *const w[QT_N_PLANES], const qt_tensor *t)
 {
     const qt_scheme *s = &t->scheme;
-    if (s->kind == QT_UINT && s->irregular) {
+    if (s->kind == QT_UINT && s->act_order) {
         /* Group g's inputs, rising, take places g*G ..: a counting sort whose buckets all hold G,
          * one pass per group kept cheap by remembering where each group stands. */
         int64_t ng = t->K / s->group;
@@ -309,7 +309,7 @@ void tiles_pack(void *const w[QT_N_PLANES], const qt_tensor *t, int64_t t0, int6
         }
         return;
     }
-    const int32_t *perm = s->kind == QT_UINT && s->irregular ? w[QT_GIDX] : NULL;
+    const int32_t *perm = s->kind == QT_UINT && s->act_order ? w[QT_GIDX] : NULL;
     size_t side_bytes = qt_plane_bytes(&to, QT_TILE16, t->N, t->K, QT_SCALES) / (size_t)ts.tiles;
     size_t zero_bytes = qt_plane_bytes(&to, QT_TILE16, t->N, t->K, QT_ZEROS) / (size_t)ts.tiles;
     for (int64_t i = t0; i < t1; i++) {
@@ -374,7 +374,7 @@ static const uint8_t *in_order(uint8_t *row, const uint8_t *places, const qt_ten
                                const tile_shape *ts)
 {
     const qt_scheme *s = &t->scheme;
-    const void *perm = s->kind == QT_UINT && s->irregular ? t->plane[QT_GIDX].data : NULL;
+    const void *perm = s->kind == QT_UINT && s->act_order ? t->plane[QT_GIDX].data : NULL;
     if (!perm && ts->G == ts->Gp) return places;
     for (int64_t k = 0; k < t->K; k += ts->G, places += ts->Gp) {
         const int64_t n = ts->G < t->K - k ? ts->G : t->K - k;
@@ -442,7 +442,7 @@ void tiles_unpack_part(void *const w[QT_N_PLANES], const qt_tensor *t, int64_t t
 void tiles_unpack_shared(void *const w[QT_N_PLANES], const qt_tensor *t)
 {
     const qt_scheme *s = &t->scheme;
-    for (int64_t at = 0; at < t->K && s->kind == QT_UINT && s->irregular; at++)
+    for (int64_t at = 0; at < t->K && s->kind == QT_UINT && s->act_order; at++)
         put_i32(w[QT_GIDX], qt_get_i32(t->plane[QT_GIDX].data, at), (int32_t)(at / s->group));
     if (s->kind == QT_I8_OUTLIER && s->n_out)
         memcpy(w[QT_OUT_IDX], t->plane[QT_OUT_IDX].data, (size_t)s->n_out * 4);
@@ -508,7 +508,7 @@ static lq_status check_inputs(const qt_tensor *t, int64_t k0, int64_t k1, lq_err
     const qt_scheme *s = &t->scheme;
     const int64_t step = cut_step(t);
     if (k0 == 0 && k1 == t->K) return LQ_OK;
-    if (s->kind == QT_UINT && s->irregular)
+    if (s->kind == QT_UINT && s->act_order)
         return lq_fail(
             err, LQ_EUNSUPPORTED,
             "inputs %lld..%lld of %lld: the groups are of inputs in an order of their own",

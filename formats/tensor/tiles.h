@@ -1,13 +1,13 @@
-/* formats/tensor/tiles.h - QT_TILE16, the layout that every CPU kernel reads.
+/* formats/tensor/tiles.h - QT_TILE16, the 16-row interleaved layout that every kernel reads.
  *
- * The 16-row interleaved layout (llama.cpp: repacked). Sixteen outputs are interleaved, so that one
- * 64-byte vector holds, for each of 16 rows (one per 32-bit lane), four inputs; every lane is one
- * output and K is summed in order, whatever the number of rows.
+ * Sixteen outputs are interleaved (llama.cpp: repacked), so that one 64-byte vector holds, for each
+ * of 16 rows (one per 32-bit lane), four inputs; every lane is one output and K is summed in order,
+ * whatever the number of rows.
  *
  * N is padded to whole tiles of 16 rows (padding rows: code 0, scale 0). K is cut into ng groups of
  * `group` inputs, each padded to Gp = round_up(group, 32); Kp = ng * Gp. Activations are laid out
  * the same way with zeros in the padding (kernels/mm.h), so kernels see whole steps of 32 only.
- * With act-order (an irregular g_idx) the inputs are permuted so that groups become contiguous (GIDX
+ * With act-order (g_idx) the inputs are permuted so that groups become contiguous (GIDX
  * plane: i32 [K], the input at each place).
  *
  *   CODES    [tile][group][Gp/32 steps][64*bits bytes]; inside a step of 32 inputs, vectors of 64
@@ -57,7 +57,7 @@ tile_shape tiles_shape(const qt_scheme *s, int64_t N, int64_t K);
 qt_scheme tiles_scheme(const qt_scheme *s, int64_t N, int64_t K);
 /* Does the tiled form hold all that `s` has, so that tiles_unpack gives the same bytes back? */
 bool tiles_keep(const qt_scheme *s, int64_t N, int64_t K);
-/* Pack tiles t0..t1 of a portable tensor into the planes w[] of a tile16 tensor of tiles_scheme(),
+/* Pack tiles t0..t1 of a portable tensor into the planes w[] of an interleaved tensor of tiles_scheme(),
  * after tiles_pack_shared (a permuted tensor needs its GIDX). Any split of tiles over threads gives
  * the same bytes. */
 void tiles_pack(void *const w[QT_N_PLANES], const qt_tensor *portable, int64_t t0, int64_t t1);

@@ -131,7 +131,7 @@ static lq_status make_weight(bench *b, dev_weight *w, const qt_scheme *s, int64_
     const qt_scheme tiled = tiles_scheme(s, N, K);
     *w = (dev_weight){ { .scheme = tiled, .layout = QT_TILE16, .N = N, .K = K },
                        tiles_shape(&tiled, N, K) };
-    if (dev_in_rows(&w->t) && !b->d->invariant && b->d->ops->blas(b->d))
+    if (dev_in_rows(&w->t) && !b->d->batch_invariant && b->d->ops->blas(b->d))
         w->t.layout = QT_PORTABLE; /* as a model's */
     for (int p = 0; p < QT_N_PLANES && !st; p++) {
         const size_t n = qt_plane_bytes(&tiled, w->t.layout, N, K, (qt_plane)p);

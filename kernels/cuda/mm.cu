@@ -131,11 +131,11 @@ inline namespace CU_NAME(mm_cu)
         const dev_group *g = a->group;
         const int64_t most = g ? g->most : all->M;
         const mm_code code = CU_NAME(mm_code_of)(&a->w->t);
-        const bool blas = bf16 && code == C_ROWS && most > DEV_MM_SMALL && !d->invariant;
+        const bool blas = bf16 && code == C_ROWS && most > DEV_MM_SMALL && !d->batch_invariant;
         const bool units =
-            bf16 && (most > DEV_MM_SMALL || d->invariant) && code != C_F32 && code != C_ROWS;
+            bf16 && (most > DEV_MM_SMALL || d->batch_invariant) && code != C_F32 && code != C_ROWS;
         const bool thin = bf16 && !units && !blas && code != C_F32;
-        const bool permuted = sc->kind == QT_UINT && sc->irregular;
+        const bool permuted = sc->kind == QT_UINT && sc->act_order;
         const int32_t *perm = permuted ? (const int32_t *)a->w->t.plane[QT_GIDX].data : NULL;
         mm_rows rows = { NULL, NULL, NULL, 1, row0, a->M };
         if (g) {
@@ -145,7 +145,7 @@ inline namespace CU_NAME(mm_cu)
             rows.n = (int)(g->n < all->M ? g->n : all->M);
         }
         /* of a group, by the rows of a weight on the average */
-        const bool sm90 = units && d->cc == 90 && !d->invariant &&
+        const bool sm90 = units && d->cc == 90 && !d->batch_invariant &&
                           (all->M < CU_ROWS ? all->M : CU_ROWS) > MM_SM90_ROWS * (int64_t)rows.n;
         const mm_sm90 how = mm_sm90_of(a->w, a->M, g ? rows.n : 0);
         const places pl = { K, s->Kp, s->G, s->Gp, sm90 ? how.rows : 0 };
@@ -307,7 +307,7 @@ void CU_NAME(mm_group)(dev *d, void *parts, const dev_weight *w, const float *co
                         out.codes,
                         v.map,
                         bias[from + i],
-                        s->irregular ? (const int32_t *)p[QT_GIDX].data : NULL,
+                        s->act_order ? (const int32_t *)p[QT_GIDX].data : NULL,
                         (const int32_t *)p[QT_OUT_IDX].data,
                         (int32_t)s->n_out,
                         out.steps,

@@ -1,4 +1,4 @@
-/* kernels/cuda/mm.cuh - reading a tile16 weight (formats/tensor/tiles.h) in pieces of eight inputs.
+/* kernels/cuda/mm.cuh - reading a 16-row interleaved weight (formats/tensor/tiles.h) in pieces of eight inputs.
  *
  * One step of a tile is 16 outputs (rows) by 32 inputs. Chunk c = 0..3 of a row is its inputs
  * 8c .. 8c+7. A step in memory, u4 (256 bytes), one cell = 4 bytes = 8 codes:

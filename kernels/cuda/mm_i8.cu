@@ -367,7 +367,7 @@ inline namespace CU_NAME(mm_i8_cu)
 void CU_NAME(mm_i8)(dev *d, const dev_mm_args *a, const mm_input *x, void *room, bool arranged)
 {
     const qt_scheme *sc = &a->w->t.scheme;
-    const bool permuted = sc->kind == QT_UINT && sc->irregular,
+    const bool permuted = sc->kind == QT_UINT && sc->act_order,
                outliers = sc->kind == QT_I8_OUTLIER && sc->n_out;
     const int64_t A = mm_i8_block(&a->w->s), nb = a->w->s.Kp / A, M = a->M;
     int8_t *q = (int8_t *)room;

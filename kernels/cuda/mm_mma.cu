@@ -1,5 +1,5 @@
 /* kernels/cuda/mm_mma.cu - some rows of bf16 times a weight in any scheme but f32: 9 to 32 on
- * sm_90a (more: mm_sm90.cu), more than 8 elsewhere, any with dev.invariant. Through the matrix
+ * sm_90a (more: mm_sm90.cu), more than 8 elsewhere, any with dev.batch_invariant. Through the matrix
  * units, mma.m16n8k16, with the weight as A and x as B, both by way of shared memory.
  *
  * One block computes W T tiles of 16 outputs for BM = 8 NT rows of x (of a group: rows of one of
@@ -600,7 +600,7 @@ inline namespace CU_NAME(mm_mma_cu)
                                 TEAMS * stage_of(CODE),
                                 BM * X_ROW,
                                 x->rows.M * v.N * 4,
-                                x->rows.parts || d->invariant };
+                                x->rows.parts || d->batch_invariant };
         const mma_shape shape = shape_of(&size, d->n_sm);
         const mma_args o = { mm_sink_of(a, x, v),
                              shape.splits > 1 ? x->parts : NULL,

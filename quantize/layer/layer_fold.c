@@ -115,7 +115,7 @@ lq_status layer_measure_rtn(work *w, unit *u, lq_err *err)
     lq_arena a = { 0 };
     qz_out q;
     qz_loss loss;
-    scheme.irregular = false;
+    scheme.act_order = false;
     const qz_fold fold = { .inputs = u->st_all ? w->expert_cols : NULL };
     lq_status s = qz_out_alloc(&q, &scheme, u->N, u->K, &a, err);
     if (!s) s = rtn_run(&q, u->W, u->d, NULL, &spec, w->p, err);

@@ -231,7 +231,7 @@ static void fit_groups(qt_scheme *s, const plan_entry *e, const qz_opts *o, int6
 {
     s->group = qz_fit_group(e->K, s->group);
     /* Act-order without static groups (g_idx): the order is a tensor's, not one expert's. */
-    s->irregular = qz_keeps_order(o) && e->layer < layers && s->group < e->K && e->count == 1;
+    s->act_order = qz_keeps_order(o) && e->layer < layers && s->group < e->K && e->count == 1;
 }
 
 static lq_status fit(maker *m, plan_entry *e, lq_err *err)

@@ -7,7 +7,7 @@
 
 bool qz_residual_fits(const qt_scheme *s)
 {
-    return s->kind == QT_UINT && !s->irregular && s->zero != QT_ZERO_F16;
+    return s->kind == QT_UINT && !s->act_order && s->zero != QT_ZERO_F16;
 }
 
 typedef struct {

@@ -54,7 +54,7 @@ typedef struct {
     const float *W, *H, *U;     /* U NULL: rounding to nearest only */
     const float *imp;           /* diag(H), or NULL when it is no use */
     const float *imp_perm;      /* the same in the order of perm */
-    const int32_t *perm, *gidx; /* gidx: of irregular groups, else NULL */
+    const int32_t *perm, *gidx; /* gidx: with act_order, else NULL */
     pool *p;
     const qz_rows_ops *ops;
     double *loss, *plain; /* per row */
@@ -372,7 +372,7 @@ lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_bas
         s = lq_fail(err, LQ_ENOMEM, "no memory for GPTQ on %lld inputs", (long long)K);
     if (s) goto done;
     c.plain = c.loss + N;
-    if (out->t.scheme.irregular) {
+    if (out->t.scheme.act_order) {
         c.gidx = out->w[QT_GIDX];
         for (int64_t i = 0; i < K; i++)
             ((int32_t *)out->w[QT_GIDX])[b->perm[i]] = (int32_t)(i / G);

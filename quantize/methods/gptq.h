@@ -39,7 +39,7 @@ typedef struct {
     grid_spec spec;
     bool static_groups; /* choose every group's grid before any column is rounded; without this the
                            groups follow the basis' order: where that is not the columns', out's
-                           scheme must be `irregular` */
+                           scheme must have act_order */
     int sweeps;
     dev *on; /* rows are rounded there, where groups are static and a row fits; NULL: here */
 } gptq_opts;

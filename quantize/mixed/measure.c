@@ -138,7 +138,7 @@ static lq_status round_matrix(work *w, qt_tensor *out, const qt_tensor *W, const
         imp[k] = H[k * W->K + k];
     qz_out q;
     qt_scheme regular = *s;
-    regular.irregular = false;
+    regular.act_order = false;
     lq_status st = qz_out_alloc(&q, &regular, W->N, W->K, a, err);
     if (!st) st = rtn_run(&q, W->plane[QT_CODES].data, W->scheme.dtype, imp, &spec, w->p, err);
     *out = q.t;

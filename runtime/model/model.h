@@ -104,14 +104,14 @@ lq_status model_builtin(model *m, int which, const qt_scheme *s, pool *p, lq_err
  * all of them the embedding too, where its rows can be looked up there. */
 enum { MODEL_ALL_LAYERS = 0, MODEL_AUTO_LAYERS = -1 };
 typedef struct {
-    int64_t layers;    /* AUTO: as many as fit beside what is to be left for other things */
-    size_t more;       /* ... in all, */
-    size_t more_layer; /* and for each layer that is there */
-    int ranks;         /* devices that share all layers, from the named one on; 0: one */
-    bool int8;         /* MM_I8 is that on the device too; else it is MM_BF16 there */
-    bool eager;        /* each operation of a step is launched by itself, always */
-    bool invariant;    /* a row's bits depend on its sequence alone (dev.invariant) */
-    bool spare;        /* any number of layers fits only beside `more` and `more_layer`s too */
+    int64_t layers;       /* AUTO: as many as fit beside what is to be left for other things */
+    size_t more;          /* ... in all, */
+    size_t more_layer;    /* and for each layer that is there */
+    int ranks;            /* devices that share all layers, from the named one on; 0: one */
+    bool int8;            /* MM_I8 is that on the device too; else it is MM_BF16 there */
+    bool eager;           /* each operation of a step is launched by itself, always */
+    bool batch_invariant; /* a row's bits depend on its sequence alone (dev.batch_invariant) */
+    bool spare;           /* any number of layers fits only beside `more` and `more_layer`s too */
     /* What turns out while it runs, from any thread; NULL: nobody listens. */
     void (*note)(const char *what, const char *text);
 } model_share;

@@ -194,7 +194,7 @@ lq_status model_builtin(model *m, int which, const qt_scheme *s, pool *p, lq_err
 {
     const shape *z = &shapes[which];
     memset(m, 0, sizeof *m);
-    if (s->kind == QT_I8_OUTLIER || s->kind == QT_E4M3 || s->kind == QT_E2M1 || s->irregular ||
+    if (s->kind == QT_I8_OUTLIER || s->kind == QT_E4M3 || s->kind == QT_E2M1 || s->act_order ||
         s->dbl || s->zero == QT_ZERO_BIAS)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "built-in model: expected a scheme without small floats, biases, outliers, "

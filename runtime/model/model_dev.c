@@ -1,6 +1,6 @@
 /* runtime/model/model_dev.c - a loaded model's weights on a device: every plane, bias and norm by one
- * copy each, as they lie (tile16 is the device's layout too; dense ones of layers go back into rows
- * where cuBLAS is); on several devices what each has. */
+ * copy each, unchanged: the device reads the 16-row interleaved layout too. Dense weights of layers
+ * go back into rows where cuBLAS is. Of several devices each gets its part. */
 #include "runtime/model/model.h"
 #include "runtime/model/rank.h"
 
@@ -193,7 +193,7 @@ static bool can_follow(const model_linear *a, const model_linear *b)
     const qt_tensor *s = &a->w.t, *t = &b->w.t;
     const qt_span *x = &s->plane[QT_MAP], *y = &t->plane[QT_MAP];
     return a->present && b->present && dev_same_group(&s->scheme, &t->scheme) &&
-           s->scheme.act_scale == t->scheme.act_scale && !s->scheme.irregular &&
+           s->scheme.act_scale == t->scheme.act_scale && !s->scheme.act_order &&
            s->scheme.kind != QT_I8_OUTLIER && s->K == t->K && s->layout == t->layout &&
            s->N % TILE_N == 0 && !a->bias == !b->bias && x->bytes == y->bytes &&
            (!x->bytes || memcmp(x->data, y->data, x->bytes) == 0);
@@ -648,7 +648,7 @@ static lq_status open_devices(model *m, const char *want, int ranks, const model
         on->rank = r;
         on->ranks = ranks;
         on->int8 = share->int8;
-        on->d.invariant = share->invariant;
+        on->d.batch_invariant = share->batch_invariant;
         if (last) last->peer = &on->d;
         last = &on->d;
         *to = on;
@@ -668,7 +668,7 @@ static bool has_rows(const model *m)
 /* Before anything is measured: cuBLAS takes some of the device's memory. */
 static lq_status open_blas(model *m, lq_err *err)
 {
-    const bool want = !m->on->d.invariant && has_rows(m);
+    const bool want = !m->on->d.batch_invariant && has_rows(m);
     lq_status s = LQ_OK;
     for (model_on *on = m->on; on && want && !s; on = on->next) {
         on->d.ops->bind(&on->d);

@@ -71,9 +71,9 @@ static inline qt_tensor fill_tensor(qt_scheme s, int64_t N, int64_t K, lq_arena 
         if (s.zero == QT_ZERO_F16)
             fill_floats(w[QT_ZEROS], LQ_F16, (size_t)(N * ng), 0, (float)(1 << s.bits), &seed);
         int32_t *gidx = w[QT_GIDX];
-        for (int64_t k = 0; k < K && s.irregular; k++)
+        for (int64_t k = 0; k < K && s.act_order; k++)
             gidx[k] = (int32_t)(k / s.group);
-        for (int64_t k = K - 1; k > 0 && s.irregular; k--) { /* shuffle */
+        for (int64_t k = K - 1; k > 0 && s.act_order; k--) { /* shuffle */
             int64_t j = fill_u32(&seed) % (uint32_t)(k + 1);
             int32_t v = gidx[k];
             gidx[k] = gidx[j];
@@ -136,13 +136,13 @@ static inline qt_scheme fill_scheme(const char *text)
     qt_scheme s;
     lq_err err = { "" };
     char name[40];
-    bool irregular = strncmp(text, "gidx ", 5) == 0, wide = strncmp(text, "wide ", 5) == 0,
+    bool act_order = strncmp(text, "gidx ", 5) == 0, wide = strncmp(text, "wide ", 5) == 0,
          f32 = strncmp(text, "f32s ", 5) == 0, recip = strncmp(text, "recip ", 6) == 0,
          bf16 = strncmp(text, "bf16s ", 6) == 0;
     snprintf(name, sizeof name, "%s", strchr(text, ' ') ? strchr(text, ' ') + 1 : text);
     lq_status st = qt_scheme_parse(&s, name, &err);
     CHECK(!st, "%s", err.msg);
-    s.irregular = irregular;
+    s.act_order = act_order;
     s.recip = recip;
     if (wide) s.zbits = 8;
     if (f32) s.scale_dtype = LQ_F32;

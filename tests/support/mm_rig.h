@@ -79,7 +79,7 @@ static inline void prepare(double *out, const problem *b, const float *x, mm_act
     const qt_scheme *s = &b->w.t.scheme;
     tile_shape ts = tiles_shape(s, b->N, b->K);
     int64_t A = ts.subs > 1 ? 16 : ts.Gp % 128 == 0 ? 128 : ts.Gp % 64 == 0 ? 64 : 32;
-    const int32_t *perm = s->kind == QT_UINT && s->irregular ? b->w.t.plane[QT_GIDX].data : NULL;
+    const int32_t *perm = s->kind == QT_UINT && s->act_order ? b->w.t.plane[QT_GIDX].data : NULL;
     acts = mm_effective(s, acts);
     for (int64_t k = 0; k < b->K; k++)
         out[k] = (double)(acts == MM_BF16 ? lq_bf16_to_f32(lq_f32_to_bf16(x[k])) : x[k]);

@@ -20,12 +20,12 @@ typedef struct {
     mm_acts acts;
     kv_dtype kv;
     bool prefix_cache;
-    bool device;        /* dev_cuda's */
-    bool int8;          /* model_share's */
-    int64_t gpu_layers; /* on it; 0: all */
-    int ranks;          /* devices that share all layers; 0: one */
-    bool eager;         /* no graphs there */
-    bool invariant;     /* model_share's */
+    bool device;          /* dev_cuda's */
+    bool int8;            /* model_share's */
+    int64_t gpu_layers;   /* on it; 0: all */
+    int ranks;            /* devices that share all layers; 0: one */
+    bool eager;           /* no graphs there */
+    bool batch_invariant; /* model_share's */
     void (*note)(const char *what, const char *text);
     void (*change)(model *m, void *user); /* its weights, once loaded; NULL: as they are */
     void *user;
@@ -48,7 +48,7 @@ static inline bool rig_open(rig *r, const char *folder, rig_opts o)
                             &(model_share){ .layers = o.gpu_layers,
                                             .ranks = o.ranks,
                                             .eager = o.eager,
-                                            .invariant = o.invariant,
+                                            .batch_invariant = o.batch_invariant,
                                             .int8 = o.int8,
                                             .note = o.note },
                             &err);

@@ -173,7 +173,7 @@ static void one_in_rows(size_t shape, mm_acts acts, bool invariant)
     const size_t launches = emu_counted.launches;
     if (ops->blas(&o.r.d)) {
         CHECK(dev_in_rows(&o.t), "%s", shapes[shape].why);
-        o.r.d.invariant = invariant;
+        o.r.d.batch_invariant = invariant;
         o.dw = put_weight(&o.r, &o.t);
         twins_check(&o, "bf16 in rows", shapes[shape].why, acts);
         const bool many = acts == MM_BF16 && o.M > DEV_MM_SMALL && !invariant;
@@ -270,7 +270,7 @@ static const struct {
     { "two panels, few multiprocessors", 65, 40, 1056, 2, false, false },
 };
 
-/* Between 9 and 64 rows and more, K in parts and whole; and with dev.invariant any number of them
+/* Between 9 and 64 rows and more, K in parts and whole; and with dev.batch_invariant any number of them
  * gives a row the same bits. */
 TEST(some_rows_are_cut_along_k_and_alone_have_their_bits_where_asked_for)
 {
@@ -290,13 +290,13 @@ TEST(some_rows_are_cut_along_k_and_alone_have_their_bits_where_asked_for)
             if (some[j].cut && of->kind == QT_UINT && !of->act && !getenv("LLMQ_TEST_DEVICE"))
                 CHECK(emu_counted.launches - before >= 3, "%s, %s: it was not cut", schemes[i],
                       some[j].why);
-            few.r.d.invariant = true;
+            few.r.d.batch_invariant = true;
             twins_check(&few, schemes[i], some[j].why, MM_BF16);
             const int64_t other = j % 2 ? LEAST : MOST;
             CHECK(twins_open(&many, schemes[i], other, N, K, j), "%s", schemes[i]);
             many.dw = put_weight(&many.r, &many.w.t);
             many.r.d.n_sm = some[j].n_sm;
-            many.r.d.invariant = true;
+            many.r.d.batch_invariant = true;
             twins_run(&few, schemes[i], MM_BF16, false);
             twins_run(&many, schemes[i], MM_BF16, false);
             CHECK(memcmp(few.got, many.got, (size_t)((M < other ? M : other) * N) * 4) == 0,
@@ -403,7 +403,7 @@ TEST(a_product_that_ends_with_an_activation_has_the_bits_of_both)
               !dev_acts(&r.d, &w, MM_F32, 1, DEV_ACT_PAIR) &&
               !dev_acts(&r.d, &w, MM_I8, 1, DEV_ACT_PAIR),
           "where there is none");
-    r.d.invariant = true;
+    r.d.batch_invariant = true;
     CHECK(!dev_acts(&r.d, &w, MM_BF16, 1, DEV_ACT_PAIR), "in the order of many rows");
     rig_close(&r);
 }
@@ -429,7 +429,7 @@ static void one_normed(const char *name, size_t j)
     o.dw = put_weight(&o.r, &o.w.t);
     if (!dev_norms(&o.r.d, &o.dw, MM_BF16, M)) {
         const qt_scheme *s = &o.dw.t.scheme;
-        CHECK((s->kind == QT_DENSE && s->dtype == LQ_F32) || s->act || s->irregular ||
+        CHECK((s->kind == QT_DENSE && s->dtype == LQ_F32) || s->act || s->act_order ||
                   s->kind == QT_I8_OUTLIER || o.dw.s.G != o.dw.s.Gp || o.dw.s.Kp != K,
               "%s begins with no norm", name);
         rig_close(&o.r);
@@ -484,7 +484,7 @@ TEST(a_product_that_begins_with_a_norm_has_the_bits_of_both)
               !dev_norms(&r.d, &w, MM_BF16, DEV_MM_SMALL + 1) && !dev_norms(&r.d, &w, MM_F32, 1) &&
               !dev_norms(&r.d, &w, MM_I8, 1),
           "where there is none");
-    r.d.invariant = true;
+    r.d.batch_invariant = true;
     CHECK(!dev_norms(&r.d, &w, MM_BF16, 1), "in the order of many rows");
     rig_close(&r);
 }

@@ -255,7 +255,7 @@ TEST(with_batch_invariant_no_byte_depends_on_a_batch_in_bf16)
                                  .kv = models[i].kv,
                                  .change = models[i].scheme ? fill_linears : NULL,
                                  .user = models[i].scheme,
-                                 .invariant = invariant };
+                                 .batch_invariant = invariant };
             int64_t n, m;
             float *want = cut_of(models[i].name, o, &widths[0], WINDOW_IDS, &n);
             for (size_t k = 1; k < LQ_COUNT(widths) && want; k++) {
@@ -406,14 +406,14 @@ TEST(dense_weights_lie_in_rows_where_cublas_may_have_them)
 {
     static const struct {
         char *scheme;
-        bool invariant, rows;
+        bool batch_invariant, rows;
     } cases[] = { { "bf16", false, true }, { "bf16", true, false }, { "u4-g16", false, false } };
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         rig r;
         const rig_opts o = { .device = true,
                              .change = fill_linears,
                              .user = cases[i].scheme,
-                             .invariant = cases[i].invariant };
+                             .batch_invariant = cases[i].batch_invariant };
         if (open_arch(&r, "llama3-gqa", o)) {
             if (r.m.on->d.ops->blas(&r.m.on->d)) /* of a real machine: where it is */
                 CHECK((in_rows(&r.m) > 0) == cases[i].rows, "%s: %d", cases[i].scheme,

@@ -100,7 +100,7 @@ static bool same(const qt_tensor *a, const qt_tensor *b)
 {
     bool yes = a->N == b->N && a->K == b->K && a->scheme.kind == b->scheme.kind &&
                a->scheme.bits == b->scheme.bits && a->scheme.group == b->scheme.group &&
-               a->scheme.zero == b->scheme.zero && a->scheme.irregular == b->scheme.irregular;
+               a->scheme.zero == b->scheme.zero && a->scheme.act_order == b->scheme.act_order;
     for (int i = 0; i < QT_N_PLANES && yes; i++)
         yes =
             a->plane[i].bytes == b->plane[i].bytes &&
@@ -148,7 +148,7 @@ static void fill(void *const w[QT_N_PLANES], const qt_tensor *t)
                          s->zbits, 1, top);
         }
         fill_floats(w[QT_SCALES], s->scale_dtype, (size_t)(t->N * ng));
-        for (int64_t k = 0; s->irregular && k < t->K; k++) { /* every ng-th input */
+        for (int64_t k = 0; s->act_order && k < t->K; k++) { /* every ng-th input */
             const int32_t g = (int32_t)(k % ng);
             memcpy((uint8_t *)w[QT_GIDX] + 4 * k, &g, 4);
         }
@@ -194,7 +194,7 @@ static qt_scheme scheme_for(const char *layout, int64_t *N, int64_t *K)
         s.dbl = s.kind == QT_LUT4 && draw(2);
         s.offset = s.dbl ? ((float)draw(1000) + 1) / 7e6f : 0;
     } else {
-        s.irregular = s.group < *K && draw(2);
+        s.act_order = s.group < *K && draw(2);
     }
     s.zbits = s.bits;
     return s;
@@ -224,7 +224,7 @@ TEST(a_thousand_random_matrices_of_each_layout_come_back)
                 qt_scheme_text(text, &s);
                 src_load(&r, src, t);
                 CHECK(same(&q, &r), "%s %d: %s [%lld,%lld]%s", name, round, text, (long long)N,
-                      (long long)K, s.irregular ? " in an order of its own" : "");
+                      (long long)K, s.act_order ? " in an order of its own" : "");
                 src_unload(src, t);
             }
             if (src) src_close(src);

@@ -44,7 +44,7 @@ static const struct {
         .group = 8,
         .zero = QT_ZERO_F16,
         .scale_dtype = LQ_BF16,
-        .irregular = true },
+        .act_order = true },
       2,
       16 },
     { "i8", { .kind = QT_I8, .zero = QT_ZERO_INT }, 2, 9 },

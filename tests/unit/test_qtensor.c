@@ -412,7 +412,7 @@ TEST(the_reference_reading_gives_hand_worked_values)
           (double)y[0], (double)y[1], (double)y[2], (double)y[3]);
 
     int32_t gidx[4] = { 1, 0, 1, 0 };
-    t.scheme.irregular = true;
+    t.scheme.act_order = true;
     t.plane[QT_GIDX] = (qt_span){ gidx, 16 };
     qt_dequant(y, &t, 0, 1);
     CHECK(y[0] == 14.0f && y[1] == 1.0f && y[2] == 16.0f && y[3] == 6.0f, "by g_idx");

@@ -147,7 +147,7 @@ TEST(search_sweeps_and_groups_on_the_way_only_help)
             { true, { .static_groups = true, .spec.search = true } },
             { true, { .static_groups = true, .spec.search = true, .sweeps = 4 } },
             { false, { .spec.search = true } },
-            { true, { .spec.search = true } }, /* irregular */
+            { true, { .spec.search = true } }, /* act_order */
         };
         double loss[LQ_COUNT(how)];
         for (size_t j = 0; j < LQ_COUNT(how); j++) {
@@ -156,7 +156,7 @@ TEST(search_sweeps_and_groups_on_the_way_only_help)
             qt_scheme s = scheme_of(i);
             gptq_opts o = how[j].o;
             o.spec = spec_of(i, o.spec.search);
-            s.irregular = how[j].act_order && !o.static_groups;
+            s.act_order = how[j].act_order && !o.static_groups;
             gptq_report rep;
             lq_err err = { "" };
             CHECK(!qz_out_alloc(&out, &s, N, K, &a, &err), "%s", err.msg);

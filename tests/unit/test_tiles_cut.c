@@ -45,7 +45,7 @@ static int64_t step_of(const qt_tensor *t)
     const tile_shape ts = tiles_shape(&t->scheme, t->N, t->K);
     return ts.ng > 1 || t->scheme.kind == QT_E2M1 ? ts.G : tiles_unit(&t->scheme);
 }
-static bool inputs_stay(const qt_scheme *s) { return s->irregular || (s->act && !s->act_group); }
+static bool inputs_stay(const qt_scheme *s) { return s->act_order || (s->act && !s->act_group); }
 
 static const struct {
     const char *why;
@@ -137,7 +137,7 @@ TEST(products_by_parts_make_the_product_by_the_whole)
                       "%s: outputs of part %d", schemes[i], r);
         }
         const int64_t half = K / 2 / step_of(t) * step_of(t);
-        if (half && !t->scheme.act && !t->scheme.irregular) { /* by inputs: one more rounding */
+        if (half && !t->scheme.act && !t->scheme.act_order) { /* by inputs: one more rounding */
             const tile_rows rows = { 0, N };
             CHECK(!cut(&part[0], t, &rows, 1, 0, half, &b.a, &err) &&
                       !cut(&part[1], t, &rows, 1, half, K, &b.a, &err),

@@ -65,7 +65,7 @@ lq_status bench_device(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
         free(r);
         return lq_wrap(err, s, "--device");
     }
-    r->d.invariant = o->model.invariant;
+    r->d.batch_invariant = o->model.batch_invariant;
     s = bench_dev_copy(&r->d, &r->copy, err);
     if (!s)
         s = bench_dev_run(r->rows, &r->n_rows, &r->d,

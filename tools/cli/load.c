@@ -57,7 +57,7 @@ load_opts load_opts_of(const cmd_ctx *c, const opt_model *o)
                         .gpu_layers = opt_gpu_layers(o),
                         .ranks = (int)o->ranks,
                         .eager = o->eager,
-                        .invariant = o->invariant,
+                        .batch_invariant = o->batch_invariant,
                         .int8 = opt_int8(o),
                         .beside = { .kv = opt_kv(o) },
                         .note = note };

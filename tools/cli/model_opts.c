@@ -54,7 +54,7 @@ static const char *const layer_words[] = { "all", "auto", NULL };
                       "not yet measured on any)" },                                                \
             { "enforce-eager", 0, OPT_FLAG, F(eager),                                              \
               .help = "on a GPU, launch each operation of a step by itself: no CUDA graphs" },     \
-            { "batch-invariant", 0, OPT_FLAG, F(invariant),                                        \
+            { "batch-invariant", 0, OPT_FLAG, F(batch_invariant),                                  \
               .help =                                                                              \
                   "on a GPU, the same bytes at any load, at some cost (always so on the CPU)" },   \
             { "activations",                                                                       \

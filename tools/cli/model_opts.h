@@ -10,16 +10,16 @@
 #include "tools/cli/opt.h"
 
 typedef struct {
-    const char *kernels; /* --kernels, NULL: the best here */
-    const char *device;  /* --device: opt_device() */
-    int64_t gpu_layers;  /* --gpu-layers: opt_gpu_layers() */
-    int64_t ranks;       /* --tensor-parallel-size */
-    bool eager;          /* --enforce-eager */
-    bool invariant;      /* --batch-invariant */
-    int activations, kv; /* opt_acts(), opt_kv() */
-    bool verify;         /* --verify: load_model_open asks for it by opt_given */
-    bool pin;            /* --pin */
-    int numa;            /* --numa: opt_numa */
+    const char *kernels;  /* --kernels, NULL: the best here */
+    const char *device;   /* --device: opt_device() */
+    int64_t gpu_layers;   /* --gpu-layers: opt_gpu_layers() */
+    int64_t ranks;        /* --tensor-parallel-size */
+    bool eager;           /* --enforce-eager */
+    bool batch_invariant; /* --batch-invariant */
+    int activations, kv;  /* opt_acts(), opt_kv() */
+    bool verify;          /* --verify: load_model_open asks for it by opt_given */
+    bool pin;             /* --pin */
+    int numa;             /* --numa: opt_numa */
 } opt_model;
 
 typedef enum { NUMA_OFF, NUMA_INTERLEAVE } opt_numa;

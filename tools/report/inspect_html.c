@@ -77,7 +77,7 @@ static meaning explain(const qt_tensor *t, uint32_t code, int64_t k)
     const qt_scheme *s = &t->scheme;
     meaning m = { .scale = 1 };
     int32_t g = s->kind == QT_UINT ? (int32_t)(k / s->group) : 0;
-    if (s->irregular) memcpy(&g, (const uint8_t *)t->plane[QT_GIDX].data + 4 * k, 4);
+    if (s->act_order) memcpy(&g, (const uint8_t *)t->plane[QT_GIDX].data + 4 * k, 4);
     const uint8_t *zeros = t->plane[QT_ZEROS].data;
     if (s->kind == QT_UINT) {
         m.scale = number(t, QT_SCALES, s->scale_dtype, g);
@@ -134,7 +134,7 @@ static bool add_elements(cJSON *sample, const qt_tensor *stored, const qt_tensor
             code |= ((uint32_t)codes[at[i].byte] >> at[i].bit & ((1u << at[i].n) - 1))
                     << at[i].shift;
         int32_t in = (int32_t)k; /* input at place k: tiles bring the inputs of a group together */
-        if (stored->layout == QT_TILE16 && scheme->irregular)
+        if (stored->layout == QT_TILE16 && scheme->act_order)
             memcpy(&in, (const uint8_t *)stored->plane[QT_GIDX].data + 4 * k, 4);
         cJSON *o = cJSON_CreateObject();
         ok = cJSON_AddItemToArray(list, o) && add_number(o, "input", in) &&
