@@ -305,7 +305,7 @@ static lq_status put_floats(conv *c, const qt_tensor *q, lq_dtype d, int64_t hea
     const bool vector = q->N == 1;
     if (q->scheme.kind == QT_DENSE && q->scheme.dtype == d && !(offset > 0) && !(vector && heads))
         return put_stored(c, q, heads, err);
-    const size_t e = (size_t)lq_dtype_bits(d) / 8, row = (size_t)q->K * e;
+    const size_t e = lq_dtype_bytes(d), row = (size_t)q->K * e;
     uint8_t *b = malloc((size_t)q->N * row);
     float *f = malloc(2 * (size_t)q->K * sizeof *f);
     lq_status s =

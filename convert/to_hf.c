@@ -55,8 +55,8 @@ static bool stands_turned(const conv *c, const conv_weight *w)
 static void plan_whole(const conv *c, conv_weight *w)
 {
     w->dtype = dtype_of(c, w->t);
-    w->bytes = w->t->plain ? (size_t)src_elements(w->t) * (size_t)lq_dtype_bits(w->dtype) / 8
-                           : w->t->raw.bytes;
+    w->bytes =
+        w->t->plain ? (size_t)src_elements(w->t) * lq_dtype_bytes(w->dtype) : w->t->raw.bytes;
 }
 
 /* A weight that the layout cannot hold: the reason stays in err. */
@@ -290,7 +290,7 @@ static lq_status put_bytes(conv *c, qt_span b, sink *k, lq_err *err)
 static lq_status put_turned(conv *c, const qt_tensor *q, int64_t N, lq_dtype d, sink *k,
                             lq_err *err)
 {
-    const size_t n = (size_t)N * (size_t)q->K, elem = (size_t)lq_dtype_bits(d) / 8;
+    const size_t n = (size_t)N * (size_t)q->K, elem = lq_dtype_bytes(d);
     float *f = malloc(2 * n * sizeof *f), *turned = f ? f + n : NULL;
     uint8_t *b = malloc(n * elem);
     lq_status s = f && b ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for %zu weights", n);
@@ -310,7 +310,7 @@ static lq_status put_turned(conv *c, const qt_tensor *q, int64_t N, lq_dtype d, 
 /* Rows as f32 -> dtype -> file; notes whether any value changed on the way. */
 static lq_status put_rows(conv *c, const qt_tensor *q, lq_dtype d, sink *k, lq_err *err)
 {
-    size_t row = (size_t)q->K, elem = (size_t)lq_dtype_bits(d) / 8;
+    size_t row = (size_t)q->K, elem = lq_dtype_bytes(d);
     float *f = malloc(2 * ROWS * row * sizeof *f);
     uint8_t *b = malloc(ROWS * row * elem);
     lq_status s = f && b ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for rows of %zu", row);

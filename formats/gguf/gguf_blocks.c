@@ -389,7 +389,7 @@ void gguf_unpack_row(void *const w[QT_N_PLANES], const qt_tensor *q, int64_t n, 
     }
     const int64_t ng = q->K / s->group;
     const int groups = kinds[i].elements / kinds[i].group;
-    const size_t e = (size_t)lq_dtype_bits(s->scale_dtype) / 8;
+    const size_t e = lq_dtype_bytes(s->scale_dtype);
     uint8_t *codes = (uint8_t *)w[QT_CODES] + (size_t)n * qt_row_bytes(q->K, s->bits);
     uint8_t *scales = (uint8_t *)w[QT_SCALES] + (size_t)(n * ng) * e;
     uint8_t *zeros = w[QT_ZEROS] ? (uint8_t *)w[QT_ZEROS] + (size_t)(n * ng) * e : NULL;
@@ -435,7 +435,7 @@ bool gguf_pack_row(uint8_t *blocks, const qt_tensor *q, int64_t n, ggml_type t)
     const qt_scheme *s = &q->scheme;
     const int64_t ng = q->K / s->group;
     const int shift = kinds[i].bias ? 0 : (1 << (kinds[i].bits - 1)) - (1 << (s->bits - 1));
-    const size_t e = (size_t)lq_dtype_bits(s->scale_dtype) / 8;
+    const size_t e = lq_dtype_bytes(s->scale_dtype);
     const uint8_t *codes =
         (const uint8_t *)q->plane[QT_CODES].data + (size_t)n * qt_row_bytes(q->K, s->bits);
     const uint8_t *scales = (const uint8_t *)q->plane[QT_SCALES].data + (size_t)(n * ng) * e;

@@ -21,7 +21,7 @@ static void fill_gemm(void *const w[QT_N_PLANES], const qt_tensor *t, const void
 {
     const awq_parts *p = from;
     const int64_t ng = t->K / t->scheme.group;
-    const size_t e = (size_t)lq_dtype_bits(t->scheme.scale_dtype) / 8;
+    const size_t e = lq_dtype_bytes(t->scheme.scale_dtype);
     awq_unpack(w[QT_CODES], qt_row_bytes(t->K, 4), p->qweight, t->K, t->N);
     if (w[QT_ZEROS]) awq_unpack(w[QT_ZEROS], qt_row_bytes(ng, 4), p->qzeros, ng, t->N);
     for (int64_t n = 0; n < t->N; n++)
@@ -34,7 +34,7 @@ static void fill_gemv(void *const w[QT_N_PLANES], const qt_tensor *t, const void
 {
     const awq_parts *p = from;
     const int64_t ng = t->K / t->scheme.group;
-    const size_t e = (size_t)lq_dtype_bits(t->scheme.scale_dtype) / 8;
+    const size_t e = lq_dtype_bytes(t->scheme.scale_dtype);
     for (int64_t n = 0; n < t->N; n++) {
         memcpy((uint8_t *)w[QT_SCALES] + (size_t)(n * ng) * e,
                p->scales + (size_t)(n * 8 * p->zero_words) * e, (size_t)ng * e);

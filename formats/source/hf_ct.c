@@ -170,11 +170,11 @@ static void put_bits(uint8_t *row, int64_t i, int bits, unsigned v)
 static void fill_scales(void *dst, const qt_tensor *t, const ct_parts *p)
 {
     const lq_dtype d = t->scheme.kind == QT_UINT ? t->scheme.scale_dtype : LQ_F32;
-    const size_t e = (size_t)lq_dtype_bits(d) / 8, n = t->plane[QT_SCALES].bytes / e;
+    const size_t e = lq_dtype_bytes(d), n = t->plane[QT_SCALES].bytes / e;
     for (size_t i = 0; i < n; i++) { /* fewer stored than wanted: one for all */
         float v;
         const size_t at = (size_t)p->n_scales == n ? i : 0;
-        lq_to_f32(&v, p->scale + at * (size_t)lq_dtype_bits(p->scale_dtype) / 8, p->scale_dtype, 1);
+        lq_to_f32(&v, p->scale + at * lq_dtype_bytes(p->scale_dtype), p->scale_dtype, 1);
         lq_from_f32((uint8_t *)dst + i * e, &v, d, 1);
     }
 }

@@ -73,7 +73,7 @@ static void hf_gptq_fill(void *const w[QT_N_PLANES], const qt_tensor *t, const v
     const gptq_parts *p = from;
     const qt_scheme *s = &t->scheme;
     const int64_t ng = t->K / s->group;
-    const size_t e = (size_t)lq_dtype_bits(s->scale_dtype) / 8;
+    const size_t e = lq_dtype_bytes(s->scale_dtype);
     fill_codes(w[QT_CODES], t, p);
     for (int64_t n = 0; n < t->N; n++)
         for (int64_t g = 0; g < ng; g++)

@@ -27,7 +27,7 @@ static lq_status put_change(src_source *s, const src_source *base, const src_cha
 {
     const src_tensor *old = src_find(base, c->name);
     src_tensor *t = &s->tensors[old ? (size_t)(old - base->tensors) : s->n_tensors++];
-    size_t bytes = (size_t)lq_dtype_bits(c->dtype) / 8;
+    size_t bytes = lq_dtype_bytes(c->dtype);
     for (int i = 0; i < c->n_dims; i++)
         bytes *= (size_t)c->shape[i];
     lq_status st = src_fill_plain(t, c->name, c->dtype, c->n_dims, c->shape, c->data, bytes, err);

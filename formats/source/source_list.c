@@ -26,7 +26,7 @@ lq_status src_fill_plain(src_tensor *out, const char *name, lq_dtype d, int n_di
     for (int i = 0; i < n_dims; i++)
         out->shape[i] = shape[i];
     if (!out->plain) return LQ_OK;
-    int64_t elements = (int64_t)(bytes / ((size_t)lq_dtype_bits(d) / 8));
+    int64_t elements = (int64_t)(bytes / lq_dtype_bytes(d));
     out->t.scheme = (qt_scheme){ .kind = QT_DENSE, .dtype = d };
     out->t.K = K;
     out->t.N = elements / K;

@@ -155,7 +155,7 @@ lq_status src_slice(qt_tensor *w, const arch_config *c, arch_role r, int64_t exp
     *w = *stored;
     if (!stacked && !turned) return LQ_OK;
     if (!turned) return rows_of_expert(w, stored, expert * N, (expert + 1) * N, a, err);
-    const size_t size = (size_t)lq_dtype_bits(stored->scheme.dtype) / 8;
+    const size_t size = lq_dtype_bytes(stored->scheme.dtype);
     const size_t bytes = (size_t)(N * K) * size;
     const uint8_t *from = stored->plane[QT_CODES].data;
     void *copy = lq_push(a, bytes);

@@ -21,7 +21,7 @@ static lq_status scan_plane(lq_hash *hash, uint32_t *most, const src_source *s, 
     lq_hasher *h = lq_hasher_new();
     if (!h) return LQ_ENOMEM;
     const uint8_t *p = span.data;
-    const size_t size = dense ? (size_t)lq_dtype_bits(d) / 8 : 1;
+    const size_t size = dense ? lq_dtype_bytes(d) : 1;
     for (size_t at = 0; at < span.bytes; at += WINDOW) {
         const size_t n = span.bytes - at < WINDOW ? span.bytes - at : WINDOW;
         for (size_t i = at, len; i < at + n; i += len) {

@@ -6,7 +6,7 @@ lq_status src_check_finite(const src_tensor *t, lq_err *err)
 {
     if (!t->plain || t->made || t->t.scheme.kind != QT_DENSE) return LQ_OK;
     const lq_dtype d = t->t.scheme.dtype;
-    const size_t size = (size_t)lq_dtype_bits(d) / 8, n = t->t.plane[QT_CODES].bytes / size;
+    const size_t size = lq_dtype_bytes(d), n = t->t.plane[QT_CODES].bytes / size;
     const uint8_t *p = t->t.plane[QT_CODES].data;
     if (isfinite(t->scanned ? t->largest : val_largest(p, d, n))) return LQ_OK;
     for (size_t i = 0; i < n; i++) {

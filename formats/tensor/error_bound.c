@@ -42,15 +42,13 @@ static void uint_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64
         }
         float scale, zero = (float)(1 << (s->bits - 1));
         const size_t at = (size_t)(n * ng + g);
-        lq_to_f32(&scale, scales + at * (size_t)lq_dtype_bits(s->scale_dtype) / 8, s->scale_dtype,
-                  1);
+        lq_to_f32(&scale, scales + at * lq_dtype_bytes(s->scale_dtype), s->scale_dtype, 1);
         if (s->zero == QT_ZERO_INT)
             zero = (float)qt_get(zeros + (size_t)n * qt_row_bytes(ng, s->zbits), g, s->zbits);
         else if (s->zero == QT_ZERO_F16)
             lq_to_f32(&zero, zeros + 2 * at, LQ_F16, 1);
         else if (s->zero == QT_ZERO_BIAS) {
-            lq_to_f32(&zero, zeros + at * (size_t)lq_dtype_bits(s->scale_dtype) / 8, s->scale_dtype,
-                      1);
+            lq_to_f32(&zero, zeros + at * lq_dtype_bytes(s->scale_dtype), s->scale_dtype, 1);
             set_step(&lo[k], &hi[k], &tol[k], zero, scale * top + zero, scale);
             continue;
         }

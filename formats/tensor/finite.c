@@ -108,7 +108,7 @@ static float number_at(const uint8_t *p, lq_dtype d, size_t i)
     float v;
     if (d == LQ_F8_E4M3) return lq_e4m3_to_f32(p[i]);
     if (d == LQ_F8_E8M0) return lq_e8m0_to_f32(p[i]);
-    lq_to_f32(&v, p + i * (size_t)lq_dtype_bits(d) / 8, d, 1);
+    lq_to_f32(&v, p + i * lq_dtype_bytes(d), d, 1);
     return v;
 }
 
@@ -131,7 +131,7 @@ static lq_status check_plane(const qt_tensor *t, qt_plane plane, lq_dtype d, val
     static const char *const wanted[] = { "finite numbers", "finite numbers from 0 on",
                                           "finite numbers above 0" };
     const uint8_t *p = t->plane[plane].data;
-    size_t n = t->plane[plane].bytes * 8 / (size_t)lq_dtype_bits(d);
+    size_t n = t->plane[plane].bytes / lq_dtype_bytes(d);
     if (plane == QT_SCALES2 && t->layout == QT_TILE16) n = (size_t)t->N; /* less the last padding */
     if (all_fit(p, d, n, sign)) return LQ_OK;
     for (size_t i = 0; i < n; i++) {

@@ -98,7 +98,7 @@ static size_t dense_at(lq_dtype d, int r, int64_t p)
 float tiles_dense(const uint8_t *tile, lq_dtype d, int r, int64_t p)
 {
     float f;
-    lq_to_f32(&f, tile + dense_at(d, r, p) * (size_t)(lq_dtype_bits(d) / 8), d, 1);
+    lq_to_f32(&f, tile + dense_at(d, r, p) * lq_dtype_bytes(d), d, 1);
     return f;
 }
 
@@ -134,7 +134,7 @@ void tiles_pack_shared(void *const w[QT_N_PLANES], const qt_tensor *t)
 static void pack_dense(uint8_t *dst, const uint8_t *src, lq_dtype d, int64_t N, int64_t K,
                        int64_t t0, int64_t t1)
 {
-    size_t e = (size_t)lq_dtype_bits(d) / 8, row_bytes = (size_t)K * e;
+    size_t e = lq_dtype_bytes(d), row_bytes = (size_t)K * e;
     size_t bytes = lq_round_up((size_t)K, TILE_K) * TILE_N * e;
     for (int64_t t = t0; t < t1; t++) {
         uint8_t *tile = dst + (size_t)t * bytes;
@@ -330,7 +330,7 @@ void tiles_pack(void *const w[QT_N_PLANES], const qt_tensor *t, int64_t t0, int6
 static void unpack_dense(uint8_t *dst, const uint8_t *tiles, lq_dtype d, int64_t N, int64_t K,
                          int64_t t0, int64_t t1)
 {
-    const size_t e = (size_t)lq_dtype_bits(d) / 8, row_bytes = (size_t)K * e;
+    const size_t e = lq_dtype_bytes(d), row_bytes = (size_t)K * e;
     const size_t bytes = lq_round_up((size_t)K, TILE_K) * TILE_N * e;
     for (int64_t t = t0; t < t1; t++)
         for (size_t at = 0; at < row_bytes; at += 4)

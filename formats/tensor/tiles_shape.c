@@ -19,7 +19,7 @@ int tiles_bits(const qt_scheme *s)
 size_t tiles_scale_bytes(const qt_scheme *s)
 {
     if (s->kind == QT_DENSE) return 0;
-    return s->kind == QT_UINT || s->kind == QT_E2M1 ? (size_t)lq_dtype_bits(s->scale_dtype) / 8 : 4;
+    return s->kind == QT_UINT || s->kind == QT_E2M1 ? lq_dtype_bytes(s->scale_dtype) : 4;
 }
 
 size_t tiles_zero_bytes(const qt_scheme *s)

@@ -52,7 +52,7 @@ static size_t unit_bytes(const memory_work *w, const plan_entry *e)
     const bool hessian = qz_needs_h(w->o) && w->windows;
     const size_t loss = qz_loss_bytes(e->N * e->count, e->K, hessian, w->threads);
     const size_t copy = e->src->t.scheme.dtype != LQ_F32 && hessian && !qz_folds(w->o) ? n * F : 0;
-    const size_t turned = e->turned ? n * (size_t)lq_dtype_bits(e->src->t.scheme.dtype) / 8 : 0;
+    const size_t turned = e->turned ? n * lq_dtype_bytes(e->src->t.scheme.dtype) : 0;
     if (!hessian || e->scheme.kind != QT_UINT) return turned + loss;
     const qz_room room = { e->N, e->K, w->threads, w->curvature_windows > 0, loss };
     return turned + copy + w->o->method->scratch(&room);

@@ -80,7 +80,7 @@ lq_status layer_read(unit *u, lq_arena *a, lq_err *err)
 {
     const plan_entry *e = u->t->e;
     const qt_tensor *t = &u->t->src;
-    const size_t size = (size_t)lq_dtype_bits(t->scheme.dtype) / 8;
+    const size_t size = lq_dtype_bytes(t->scheme.dtype);
     const size_t one = (size_t)(e->N * e->K) * size, n = (size_t)(u->N * u->K) * size;
     const uint8_t *from =
         (const uint8_t *)t->plane[QT_CODES].data + (size_t)(u->row0 * u->K) * size;
@@ -191,7 +191,7 @@ static lq_status sample_experts(work *w, fold_linear *l, arch_role role, lq_aren
             unit u = { .t = t, .expert = x, .N = e->N, .K = e->K };
             u.row0 = e->count > 1 ? x * e->N : 0;
             s = layer_read(&u, &copy, err);
-            const size_t size = (size_t)lq_dtype_bits(u.d) / 8;
+            const size_t size = lq_dtype_bytes(u.d);
             for (; !s && done < M && done * all / M < (x + 1) * e->N; done++) {
                 const int64_t row = done * all / M - x * e->N;
                 lq_to_f32(l->W + done * e->K, (const uint8_t *)u.W + (size_t)(row * e->K) * size,

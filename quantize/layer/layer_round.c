@@ -154,8 +154,8 @@ static void make_dense(const unit *u, const qz_out *to)
 {
     const qt_tensor *q = &to->t;
     float row[1024];
-    size_t n = (size_t)q->N * (size_t)q->K, in = (size_t)lq_dtype_bits(u->d) / 8;
-    size_t out = (size_t)lq_dtype_bits(q->scheme.dtype) / 8;
+    size_t n = (size_t)q->N * (size_t)q->K, in = lq_dtype_bytes(u->d);
+    size_t out = lq_dtype_bytes(q->scheme.dtype);
     for (size_t i = 0; i < n; i += LQ_COUNT(row)) {
         size_t len = n - i < LQ_COUNT(row) ? n - i : LQ_COUNT(row);
         lq_to_f32(row, (const uint8_t *)u->W + i * in, u->d, len);

@@ -58,7 +58,7 @@ static void run_rows(void *ctx, int64_t item, int thread)
     float *w = k->scratch + (size_t)thread * (size_t)K, *scales = k->out->w[QT_SCALES];
     for (int64_t n = item * QZ_ROWS; n < N && n < (item + 1) * QZ_ROWS; n++) {
         int8_t *codes = (int8_t *)k->out->w[QT_CODES] + n * K;
-        size_t elem = (size_t)lq_dtype_bits(k->d) / 8;
+        size_t elem = lq_dtype_bytes(k->d);
         qz_rows_get()->to_f32(w, (const uint8_t *)k->W + (size_t)(n * K) * elem, k->d, (size_t)K);
         if (s->kind == QT_I8_OUTLIER) {
             uint16_t *vals = (uint16_t *)k->out->w[QT_OUT_VALS] + n * s->n_out;

@@ -38,7 +38,7 @@ size_t qz_loss_bytes(int64_t N, int64_t K, bool h, int threads)
 /* Rows n0 .. n1 of W and of what they became. */
 static void read_rows(float *w, float *q, const work *c, int64_t n0, int64_t n1)
 {
-    const size_t K = (size_t)c->q->K, elem = (size_t)lq_dtype_bits(c->d) / 8;
+    const size_t K = (size_t)c->q->K, elem = lq_dtype_bytes(c->d);
     qt_dequant(q, c->q, n0, n1);
     qz_rows_get()->to_f32(w, (const uint8_t *)c->W + (size_t)n0 * K * elem, c->d,
                           (size_t)(n1 - n0) * K);
@@ -135,7 +135,7 @@ static void run_scan(void *ctx, int64_t item, int thread)
     (void)thread;
     const scan *c = ctx;
     const int64_t from = item * PIECE, end = from + PIECE < c->n ? from + PIECE : c->n;
-    const size_t elem = (size_t)lq_dtype_bits(c->d) / 8;
+    const size_t elem = lq_dtype_bytes(c->d);
     const uint8_t *w = (const uint8_t *)c->W + (size_t)from * elem;
     c->piece[item].absmax = val_largest(w, c->d, (size_t)(end - from));
     c->piece[item].bad = -1;

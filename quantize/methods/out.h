@@ -36,7 +36,7 @@ static inline const float *qz_rows(float *scratch, const void *W, lq_dtype d, in
 {
     size_t off = (size_t)r * (size_t)K, len = (size_t)n * (size_t)K;
     if (d == LQ_F32 && (uintptr_t)W % sizeof(float) == 0) return (const float *)W + off;
-    qz_rows_get()->to_f32(scratch, (const uint8_t *)W + off * (size_t)lq_dtype_bits(d) / 8, d, len);
+    qz_rows_get()->to_f32(scratch, (const uint8_t *)W + off * lq_dtype_bytes(d), d, len);
     return scratch;
 }
 

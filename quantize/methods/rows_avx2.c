@@ -34,7 +34,7 @@ static void avx2_to_f32(float *dst, const void *src, lq_dtype d, size_t n)
     }
     for (; d == LQ_F16 && i + 8 <= n; i += 8)
         _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const void *)(s + 2 * i))));
-    lq_to_f32(dst + i, s + i * ((size_t)lq_dtype_bits(d) / 8), d, n - i);
+    lq_to_f32(dst + i, s + i * lq_dtype_bytes(d), d, n - i);
 }
 
 /* min and max give their second argument where both are zeros: never -0. */

@@ -17,7 +17,7 @@ void rtn_store_row(qz_out *out, int64_t n, const grid_param *params, const uint8
 {
     const qt_scheme *s = &out->t.scheme;
     int64_t K = out->t.K, ng = lq_ceil_div(K, s->group);
-    size_t elem = (size_t)lq_dtype_bits(s->scale_dtype) / 8, row = (size_t)n;
+    size_t elem = lq_dtype_bytes(s->scale_dtype), row = (size_t)n;
     uint8_t *scales = (uint8_t *)out->w[QT_SCALES] + row * (size_t)ng * elem;
     for (int64_t g = 0; g < ng; g++) {
         lq_from_f32(scales + (size_t)g * elem, &params[g].scale, s->scale_dtype, 1);

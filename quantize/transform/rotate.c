@@ -142,7 +142,7 @@ static void turn_rows(void *ctx, int64_t item, int thread)
     const turn *t = j->t;
     const src_tensor *from = t->t;
     const lq_dtype d = from->t.scheme.dtype;
-    const size_t in = (size_t)lq_dtype_bits(d) / 8, out = (size_t)lq_dtype_bits(t->dtype) / 8;
+    const size_t in = lq_dtype_bytes(d), out = lq_dtype_bytes(t->dtype);
     const int64_t rows = t->count * t->A, B = t->B;
     float *x = t->r->scratch + (size_t)thread * (size_t)t->r->widest;
     for (int64_t i = item * ROWS; i < rows && i < (item + 1) * ROWS; i++) {

@@ -49,7 +49,7 @@ static void fill_bytes(const fill *f, size_t from, size_t to)
 
 static void fill_floats(const fill *f, size_t from, size_t to)
 {
-    size_t size = (size_t)lq_dtype_bits(f->dtype) / 8;
+    size_t size = lq_dtype_bytes(f->dtype);
     for (size_t i = from; i < to; i += size) {
         float v = f->lo + (f->hi - f->lo) * (float)(mix(f->seed + i) >> 40) * 0x1p-24f;
         lq_from_f32(f->data + i, &v, f->dtype, 1);

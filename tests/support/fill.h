@@ -30,7 +30,7 @@ static inline void fill_floats(void *w, lq_dtype d, size_t n, float lo, float hi
 {
     for (size_t i = 0; i < n; i++) {
         float v = lo + (hi - lo) * (float)fill_u32(s) * 0x1p-32f;
-        lq_from_f32((uint8_t *)w + i * (size_t)lq_dtype_bits(d) / 8, &v, d, 1);
+        lq_from_f32((uint8_t *)w + i * lq_dtype_bytes(d), &v, d, 1);
     }
 }
 

@@ -168,7 +168,7 @@ TEST(activations_and_embeddings_are_the_cpus_bits)
         }
     static const lq_dtype dtypes[] = { LQ_F32, LQ_F16, LQ_BF16 };
     for (size_t i = 0; i < LQ_COUNT(dtypes); i++) {
-        const size_t bytes = (size_t)(V * K * lq_dtype_bits(dtypes[i]) / 8);
+        const size_t bytes = (size_t)(V * K) * lq_dtype_bytes(dtypes[i]);
         uint8_t *packed = lq_push(&r.a, bytes);
         lq_from_f32(packed, table, dtypes[i], (size_t)(V * K));
         dev_embed_args a = { .x = dst,
@@ -180,7 +180,7 @@ TEST(activations_and_embeddings_are_the_cpus_bits)
                              .scale = 1.5f };
         ops->embed(&r.d, &a);
         for (int64_t t = 0; t < T; t++)
-            lq_to_f32(want + t * K, packed + (size_t)(ids[t] * K * lq_dtype_bits(dtypes[i]) / 8),
+            lq_to_f32(want + t * K, packed + (size_t)(ids[t] * K) * lq_dtype_bytes(dtypes[i]),
                       dtypes[i], (size_t)K);
         k_scale(want, 1.5f, n);
         if (get(&r, got, dst, (size_t)n * 4, "embed"))

@@ -433,7 +433,7 @@ static int32_t unused_id(void)
 TEST(nan_ends_only_its_own_request)
 {
     model m = golden;
-    size_t row = (size_t)m.embed.K * (size_t)lq_dtype_bits(m.embed.scheme.dtype) / 8;
+    size_t row = (size_t)m.embed.K * lq_dtype_bytes(m.embed.scheme.dtype);
     size_t bytes = row * (size_t)m.embed.N;
     uint8_t *copy = malloc(bytes);
     memcpy(copy, m.embed.plane[QT_CODES].data, bytes);

@@ -134,8 +134,7 @@ TEST(dense_types_are_bounded_by_their_last_place)
         const qt_tensor x = { .scheme = { .kind = QT_DENSE, .dtype = t[i].d },
                               .N = 1,
                               .K = 1,
-                              .plane = {
-                                  [QT_CODES] = { stored, (size_t)lq_dtype_bits(t[i].d) / 8 } } };
+                              .plane = { [QT_CODES] = { stored, lq_dtype_bytes(t[i].d) } } };
         bound_state s = { .rows = 0 };
         qt_dequant(&q, &x, 0, 1);
         bound_row(&lo, &hi, &tol, &x, 0, t[i].source);

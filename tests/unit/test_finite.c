@@ -64,7 +64,7 @@ static qt_tensor tiled(const qt_tensor *p, lq_arena *a)
 /* The number at place i of the case's plane is exchanged, and put back. */
 static void try(const qt_tensor *t, size_t c, size_t i)
 {
-    const size_t size = (size_t)lq_dtype_bits(cases[c].d) / 8;
+    const size_t size = lq_dtype_bytes(cases[c].d);
     uint8_t *at = (uint8_t *)(uintptr_t)t->plane[cases[c].plane].data + i * size, was[4];
     lq_err err = { "" };
     char place[32];
@@ -91,8 +91,7 @@ TEST(what_no_quantizer_writes_is_named)
         if (tiles_keep(&s, ROWS, COLS)) both[1] = tiled(&p, &a);
         for (int k = 0; k < 2; k++) {
             lq_err err = { "" };
-            const size_t n =
-                both[k].plane[cases[c].plane].bytes * 8 / (size_t)lq_dtype_bits(cases[c].d);
+            const size_t n = both[k].plane[cases[c].plane].bytes / lq_dtype_bytes(cases[c].d);
             CHECK(!val_check(&both[k], true, &err), "%s: %s", cases[c].scheme, err.msg);
             try(&both[k], c, 0);
             try(&both[k], c, n / 2);
@@ -145,7 +144,7 @@ TEST(the_largest_magnitude_is_found_wherever_it_stands)
             for (size_t n = 1; n < 1200; n += 373)
                 for (size_t at = 0; at < n; at += n < 8 ? 1 : n / 7) {
                     uint8_t data[1200 * 4] = { 0 };
-                    const size_t size = (size_t)lq_dtype_bits(types[d]) / 8;
+                    const size_t size = lq_dtype_bytes(types[d]);
                     lq_from_f32(data + at * size, &values[v], types[d], 1);
                     const float most = val_largest(data, types[d], n);
                     CHECK(isnan(values[v]) ? isnan(most)

@@ -15,7 +15,7 @@ typedef struct {
 
 static size_t part_bytes(const part *p, int *n_dims)
 {
-    size_t n = (size_t)lq_dtype_bits(p->dtype) / 8;
+    size_t n = lq_dtype_bytes(p->dtype);
     for (*n_dims = 0; *n_dims < 4 && p->shape[*n_dims]; ++*n_dims)
         n *= (size_t)p->shape[*n_dims];
     return n;

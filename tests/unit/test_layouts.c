@@ -128,7 +128,7 @@ static void fill_floats(void *dst, lq_dtype d, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         const float v = ((float)draw(2000) - 1000.0f) / 512.0f;
-        lq_from_f32((uint8_t *)dst + i * (size_t)lq_dtype_bits(d) / 8, &v, d, 1);
+        lq_from_f32((uint8_t *)dst + i * lq_dtype_bytes(d), &v, d, 1);
     }
 }
 

@@ -424,7 +424,7 @@ TEST(weights_that_are_not_finite_are_named)
     };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         uint8_t data[4 * 301] = { 0 };
-        size_t size = (size_t)lq_dtype_bits(t[i].d) / 8;
+        size_t size = lq_dtype_bytes(t[i].d);
         memcpy(data + 300 * size, &t[i].bits, size);
         src_tensor x = { .name = "w", .plain = true };
         x.t.scheme = (qt_scheme){ .kind = QT_DENSE, .dtype = t[i].d };

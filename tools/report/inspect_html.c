@@ -62,8 +62,7 @@ static int segments(segment s[8], const qt_tensor *t, int64_t k)
 static float number(const qt_tensor *t, qt_plane p, lq_dtype d, int64_t i)
 {
     float v;
-    lq_to_f32(&v, (const uint8_t *)t->plane[p].data + (size_t)i * (size_t)lq_dtype_bits(d) / 8, d,
-              1);
+    lq_to_f32(&v, (const uint8_t *)t->plane[p].data + (size_t)i * lq_dtype_bytes(d), d, 1);
     return v;
 }
 

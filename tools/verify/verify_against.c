@@ -40,7 +40,7 @@ static lq_status portable(qt_tensor *out, const qt_tensor *t, lq_arena *a, lq_er
 static lq_status turn(qt_tensor *w, const src_tensor *codes, lq_arena *a, lq_err *err)
 {
     const int64_t N = codes->shape[codes->n_dims - 2], K = codes->t.K;
-    const size_t size = (size_t)lq_dtype_bits(w->scheme.dtype) / 8, one = (size_t)(N * K) * size;
+    const size_t size = lq_dtype_bytes(w->scheme.dtype), one = (size_t)(N * K) * size;
     const size_t bytes = w->plane[QT_CODES].bytes;
     const uint8_t *from = w->plane[QT_CODES].data;
     uint8_t *to = lq_push(a, bytes);
