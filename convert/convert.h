@@ -47,6 +47,9 @@ typedef struct {
 
 /* Names that `to` may have besides "safetensors"; NULL beyond the last. */
 const char *conv_layout_at(size_t i);
+/* The same in the order in which vLLM and SGLang should be given them: the first that holds the
+ * model. *least_bits: of the uint weights that they read; 0: any. */
+const char *conv_layout_ranked(size_t i, int *least_bits);
 
 /* `dir` may exist when it is empty or holds an earlier result (a config.json and only files of a
  * model), which is then replaced. The folder grows as `dir`.tmp; what a killed run leaves there

@@ -49,6 +49,8 @@ typedef struct {
 typedef struct {
     const char *name; /* --to */
     int variant;
+    int rank; /* 1: what vLLM and SGLang are given first, where it holds the model; none twice */
+    int least_bits; /* of the uint weights that they read; 0: any */
     bool one_group; /* all weights have groups of one size (or each its whole rows) */
     /* Fill w->parts from w->scheme, N, K. LQ_EUNSUPPORTED: the layout has no place for the scheme;
      * LQ_ESHAPE: nor for the shape; err says why. */

@@ -94,6 +94,7 @@ static lq_status layout_awq_pack(uint8_t *const dst[CONV_PARTS], const conv_weig
 
 const conv_layout conv_awq = {
     .name = "awq",
+    .rank = 2,
     .one_group = true,
     .plan = layout_awq_plan,
     .instead = instead,

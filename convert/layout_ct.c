@@ -30,8 +30,7 @@ static float scale_at(const qt_tensor *q, size_t i, lq_dtype *d)
 {
     float v;
     *d = q->scheme.kind == QT_UINT ? q->scheme.scale_dtype : LQ_F32;
-    lq_to_f32(&v, (const uint8_t *)q->plane[QT_SCALES].data + i * (size_t)lq_dtype_bits(*d) / 8, *d,
-              1);
+    lq_to_f32(&v, (const uint8_t *)q->plane[QT_SCALES].data + i * lq_dtype_bytes(*d), *d, 1);
     if (q->scheme.kind == QT_I8 && q->scheme.div127) v /= 127.0f; /* as qt_dequant does */
     return v;
 }
@@ -262,7 +261,7 @@ static void pack_scales(uint8_t *dst, const conv_weight *w, const qt_tensor *q)
 {
     lq_dtype from;
     const lq_dtype d = w->parts[1].dtype;
-    const size_t e = (size_t)lq_dtype_bits(d) / 8;
+    const size_t e = lq_dtype_bytes(d);
     const size_t n =
         w->parts[1].n_dims == 1 ? 1 : (size_t)(w->parts[1].shape[0] * w->parts[1].shape[1]);
     for (size_t i = 0; i < n; i++) {
@@ -333,6 +332,8 @@ static lq_status layout_ct_pack(uint8_t *const dst[CONV_PARTS], const conv_weigh
 
 const conv_layout conv_ct = {
     .name = "compressed-tensors",
+    .rank = 1,
+    .least_bits = 4, /* vLLM's compressed_tensors_wNa16.py */
     .plan = layout_ct_plan,
     .instead = instead,
     .config = layout_ct_config,

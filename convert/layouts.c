@@ -11,4 +11,14 @@ const conv_layout *conv_layout_find(const char *name)
     return NULL;
 }
 
+const char *conv_layout_ranked(size_t i, int *least_bits)
+{
+    for (size_t k = 0; k < LQ_COUNT(layouts); k++)
+        if ((size_t)layouts[k]->rank == i + 1) {
+            *least_bits = layouts[k]->least_bits;
+            return layouts[k]->name;
+        }
+    return NULL;
+}
+
 const char *conv_layout_at(size_t i) { return i < LQ_COUNT(layouts) ? layouts[i]->name : NULL; }

@@ -198,14 +198,12 @@ static void note_kernels(plan *p)
 }
 
 /* ---- engines that read Hugging Face folders ---- */
-/* Weights of 2 or 3 bits: of compressed-tensors vLLM and SGLang read 4 and 8 (vLLM's
- * compressed_tensors_wNa16.py), of gptq 2 and 3 too. */
-static bool has_narrow(const plan *p)
+static bool has_below(const plan *p, int bits)
 {
     bool any = false;
     for (int64_t i = 0; i < src_n_tensors(p->src); i++) {
         const src_tensor *t = quantized_at(p, i);
-        any = any || (t && t->t.scheme.kind == QT_UINT && t->t.scheme.bits < 4);
+        any = any || (t && t->t.scheme.kind == QT_UINT && t->t.scheme.bits < bits);
     }
     return any;
 }
@@ -213,21 +211,20 @@ static bool has_narrow(const plan *p)
 /* The layout that holds the model as it is, or the one to round it to. */
 static const char *layout_for(plan *p, bool *anew)
 {
-    static const char *const order[] = { "compressed-tensors", "awq", "gptq", "gptq_v2", "bnb" };
+    const char *name;
+    int least;
     lq_err why = { "" }, first = { "" };
     *anew = false;
     if (!any_quantized(p)) return "safetensors";
-    for (size_t i = 0; i < LQ_COUNT(order); i++) {
-        const bool read = i > 0 || !has_narrow(p);
-        if (!conv_holds(p->src, order[i], i ? &why : &first) && read) return order[i];
-    }
+    for (size_t i = 0; (name = conv_layout_ranked(i, &least)); i++)
+        if (!conv_holds(p->src, name, i ? &why : &first) && !has_below(p, least)) return name;
     *anew = true;
     add(p->differences,
         "weights: no published layout holds all of them (%s); they are rounded again. Without "
         "that: "
         "--to safetensors --dtype f32 keeps every value in 32 bits",
         first.msg[0] ? first.msg : why.msg);
-    return has_narrow(p) ? "gptq_v2" : "compressed-tensors";
+    return has_below(p, 4) ? "gptq_v2" : "compressed-tensors";
 }
 
 static void prepare_folder(plan *p, const char *ending)
@@ -236,7 +233,7 @@ static void prepare_folder(plan *p, const char *ending)
     bool anew;
     if (strcmp(src_format(p->src), "safetensors") == 0) {
         snprintf(p->path, sizeof p->path, "%s", p->model);
-        if (strcmp(p->method, "compressed-tensors") == 0 && has_narrow(p))
+        if (strcmp(p->method, "compressed-tensors") == 0 && has_below(p, 4))
             add(p->differences,
                 "weights: of compressed-tensors neither vLLM nor SGLang reads 2 or 3 bits; `llmq "
                 "convert MODEL -o DST --to gptq_v2` writes what they read");
@@ -285,7 +282,7 @@ static void for_sglang(plan *p)
 static bool f16_holds(const qt_tensor *q, qt_plane plane)
 {
     const lq_dtype d = q->scheme.scale_dtype;
-    const size_t size = (size_t)lq_dtype_bits(d) / 8;
+    const size_t size = lq_dtype_bytes(d);
     const uint8_t *at = q->plane[plane].data, *end = at + q->plane[plane].bytes;
     float v, back;
     uint16_t h;
