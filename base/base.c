@@ -1,4 +1,4 @@
-/* base/base.c - status, arenas, element types. Files and checksums: base/file.c. */
+/* base/base.c - status, arenas, element types. */
 #include "base/base.h"
 
 #include <stdarg.h>

@@ -1,5 +1,5 @@
-/* base/base.h - what every module shares: status and error text, arenas, element types,
- * mapped files, output files that appear whole or not at all, checksums, progress.
+/* base/base.h - what every module shares: status and error text, arenas, element types, progress.
+ * Files: path.h, file.h (input), out_file.h (output); checksums: hash.h.
  *
  * Nothing here prints or exits; tools/ does both. */
 #ifndef LLMQ_BASE_BASE_H
@@ -208,53 +208,6 @@ float lq_e8m0_to_f32(uint8_t e);
 /* n elements of dtype d (f32, f16 or bf16) at src to f32 and back; src may be unaligned. */
 void lq_to_f32(float *dst, const void *src, lq_dtype d, size_t n);
 void lq_from_f32(void *dst, const float *src, lq_dtype d, size_t n);
-
-/* ---- mapped input file (read-only, private) ---- */
-typedef struct {
-    const uint8_t *data; /* NULL when closed; never after opening, not even of an empty file */
-    size_t size;
-} lq_map;
-lq_status lq_map_open(lq_map *m, const char *path,
-                      lq_err *err); /* LQ_EIO, LQ_ENOENT; directories refused */
-void lq_map_close(lq_map *m);
-/* Whole small file into the heap, NUL-terminated; refuses more than max_bytes. free() it. */
-lq_status lq_read_file(char **data, size_t *size, const char *path, size_t max_bytes, lq_err *err);
-bool lq_is_dir(const char *path);
-bool lq_exists(const char *path);
-bool lq_same_file(const char *a, const char *b); /* both exist and are one file or folder */
-/* dir + "/" + name into out[n]; LQ_EVALUE when too long. */
-lq_status lq_path_join(char *out, size_t n, const char *dir, const char *name, lq_err *err);
-
-/* ---- output file: written without a name (where the file system has no such files: under a
- * temporary one) in the same folder, fsync, link, rename, fsync of the folder ---- */
-typedef struct lq_out lq_out;
-lq_status lq_out_open(lq_out **o, const char *path, lq_err *err);
-lq_status lq_out_write(lq_out *o, const void *data, size_t n, lq_err *err);
-lq_status lq_out_pad(lq_out *o, size_t align, lq_err *err); /* zeros up to a multiple */
-lq_status lq_out_pwrite(lq_out *o, const void *data, size_t n, size_t off,
-                        lq_err *err);            /* patch earlier bytes */
-size_t lq_out_size(const lq_out *o);             /* bytes written so far */
-lq_status lq_out_commit(lq_out *o, lq_err *err); /* frees o, whatever happens */
-void lq_out_abort(lq_out *o);                    /* removes the temporary file; NULL allowed */
-lq_status lq_write_file(const char *path, const void *data, size_t n,
-                        lq_err *err); /* all four in one */
-/* All n bytes to a file that is open; `path` is for the error. */
-lq_status lq_write_all(int fd, const void *data, size_t n, const char *path, lq_err *err);
-
-/* That a file or folder has this name, or has it no more, survives a power cut: fsync of the folder
- * it is in. For whoever renames or removes; lq_out_commit does it itself. */
-void lq_sync_name(const char *path);
-
-/* ---- XXH3-128, as 16 bytes in canonical (big-endian) order ---- */
-typedef struct {
-    uint8_t b[16];
-} lq_hash;
-lq_hash lq_hash_bytes(const void *data, size_t n);
-void lq_hash_hex(char out[33], const lq_hash *h);
-typedef struct lq_hasher lq_hasher;
-lq_hasher *lq_hasher_new(void); /* NULL: out of memory */
-void lq_hasher_add(lq_hasher *h, const void *data, size_t n);
-lq_hash lq_hasher_end(lq_hasher *h); /* frees h */
 
 /* ---- long work: progress out, interruption in. All fields may be zero. ---- */
 typedef struct {

@@ -1,5 +1,6 @@
 /* base/file.c - files that are read: mapped, or whole into memory. */
-#include "base/base.h"
+#include "base/file.h"
+
 #include "base/path.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* base/hash.c - checksums: XXH3 of 128 bits, at once or in parts. */
-#include "base/base.h"
+/* base/hash.c - see hash.h. */
+#include "base/hash.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,6 +4,7 @@
  * array, JS_DEPTH of them fit one word. */
 #include "base/json.h"
 
+#include "base/file.h"
 #include "base/json_write.h"
 #include "base/utf8.h"
 

@@ -6,6 +6,7 @@
 #define LLMQ_BASE_MAPPED_H
 
 #include "base/base.h"
+#include "base/file.h"
 
 /* Give the pages of p .. p + n, inside the mapping, back. What is read again comes from the file.
  */

@@ -1,5 +1,6 @@
 /* base/out_file.c - output that appears whole or not at all. */
-#include "base/base.h"
+#include "base/out_file.h"
+
 #include "base/path.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* base/path.c - names of files: see path.h, and of base.h what asks about a name. */
+/* base/path.c - names of files: see path.h. */
 #include "base/path.h"
 
 #include <errno.h>

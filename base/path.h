@@ -1,10 +1,16 @@
-/* base/path.h - names of files: why one cannot be opened, where an output goes. */
+/* base/path.h - names of files: what they name, why one cannot be opened, where an output goes. */
 #ifndef LLMQ_BASE_PATH_H
 #define LLMQ_BASE_PATH_H
 
 #include "base/base.h"
 
 #include <dirent.h>
+
+bool lq_is_dir(const char *path);
+bool lq_exists(const char *path);
+bool lq_same_file(const char *a, const char *b); /* both exist and are one file or folder */
+/* dir + "/" + name into out[n]; LQ_EVALUE when too long. */
+lq_status lq_path_join(char *out, size_t n, const char *dir, const char *name, lq_err *err);
 
 /* After a failed open of an input, from errno. LQ_ENOENT; LQ_EFORMAT: no right to it, or a name
  * that leads nowhere, so the input is wrong; LQ_EIO: the machine failed. */

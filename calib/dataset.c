@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/file.h"
+#include "base/hash.h"
 #include "base/random.h"
 #include "calib/builtin.h"
 #include "calib/jsonl.h"

@@ -6,6 +6,7 @@
 #define LLMQ_CALIB_SAMPLES_H
 
 #include "base/base.h"
+#include "base/hash.h"
 
 /* What one file gave. */
 typedef struct {

@@ -1,6 +1,8 @@
 /* convert/folder.c */
 #include "convert/folder.h"
 
+#include "base/file.h"
+#include "base/out_file.h"
 #include "base/path.h"
 #include "formats/hf/model_files.h"
 

@@ -1,6 +1,7 @@
 /* convert/report.c */
 #include "convert/report.h"
 
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/version.h"
 #include "formats/source/history.h"

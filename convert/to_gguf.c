@@ -3,6 +3,8 @@
  * A weight keeps its codes in the blocks of the type that stands for the same values
  * (formats/gguf/gguf_blocks.h). Which one, the weight's numbers decide, so types and offsets are written
  * into the header when the tensor is. Vectors are f32, as llama.cpp wants them. */
+#include "base/hash.h"
+#include "base/out_file.h"
 #include "convert/gguf_meta.h"
 #include "convert/layout.h"
 #include "convert/load.h"

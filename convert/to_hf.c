@@ -1,5 +1,8 @@
 /* convert/to_hf.c - any source as a Hugging Face folder, of plain floats or in a published layout.
  */
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/path.h"
 #include "convert/folder.h"
 #include "convert/layout.h"
 #include "convert/load.h"

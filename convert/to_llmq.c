@@ -2,6 +2,7 @@
 #include <cjson/cJSON.h>
 #include <sys/stat.h>
 
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/version.h"
 #include "convert/convert.h"

@@ -1,6 +1,8 @@
 /* publish/artifact.c */
 #include "publish/artifact.h"
 
+#include "base/file.h"
+#include "base/hash.h"
 #include "base/path.h"
 #include "base/version.h"
 #include "formats/hf/front_matter.h"

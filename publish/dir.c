@@ -1,4 +1,7 @@
 /* publish/dir.c - the target "dir:PATH": a folder as Hugging Face's hub wants it. */
+#include "base/file.h"
+#include "base/out_file.h"
+#include "base/path.h"
 #include "convert/folder.h"
 #include "publish/target.h"
 

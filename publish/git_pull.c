@@ -1,4 +1,5 @@
 /* publish/git_pull.c - the files of a commit, large ones from git-lfs. */
+#include "base/path.h"
 #include "publish/git.h"
 
 #include <stdio.h>

@@ -1,4 +1,6 @@
 /* publish/git_push.c - objects, a tree, a commit; the branch moves last. */
+#include "base/out_file.h"
+#include "base/path.h"
 #include "publish/git.h"
 
 #include <errno.h>

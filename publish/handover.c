@@ -1,6 +1,7 @@
 /* publish/handover.c */
 #include "publish/handover.h"
 
+#include "base/path.h"
 #include "convert/convert.h"
 #include "convert/gguf_meta.h"
 #include "formats/arch/generation_config.h"

@@ -1,4 +1,6 @@
 /* publish/oci_push.c - blobs in pieces, each where the last one ended; then the manifest. */
+#include "base/out_file.h"
+#include "base/path.h"
 #include "publish/oci.h"
 
 #include <stdio.h>

@@ -1,6 +1,8 @@
 /* publish/part.c - a file that is fetched: see part.h. */
 #include "publish/part.h"
 
+#include "base/out_file.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,4 +1,5 @@
 /* publish/pull.c - fetch, check, resume; the same for every target. */
+#include "base/file.h"
 #include "base/path.h"
 #include "convert/folder.h"
 #include "formats/source/source.h"

@@ -5,7 +5,10 @@
  * work file OUT.resume has them, OUT.resume.json says of which run they are. A run that is repeated
  * goes on behind the last whole line; at the end the work file becomes OUT. */
 #include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
+#include "base/out_file.h"
 #include "base/path.h"
 #include "runtime/service.h"
 #include "tools/cli/engine_opts.h"

@@ -6,6 +6,7 @@
  * program, as the end of input does. */
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/out_file.h"
 #include "base/utf8.h"
 #include "tools/cli/engine_opts.h"
 #include "tools/cli/outputs.h"

@@ -2,6 +2,8 @@
 #include "tools/cli/load.h"
 
 #include "base/clock.h"
+#include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "runtime/eval.h"
 

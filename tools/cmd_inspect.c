@@ -1,6 +1,7 @@
 /* tools/cmd_inspect.c - `llmq inspect`: what is in a model file, as a tree or as JSON. */
 #include "tools/cmds.h"
 
+#include "base/hash.h"
 #include "base/json.h"
 #include "formats/arch/generation_config.h"
 #include "formats/source/source.h"

@@ -2,6 +2,7 @@
 #include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "formats/hf/safetensors.h"
 #include "runtime/forward/forward.h"

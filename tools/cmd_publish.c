@@ -1,4 +1,5 @@
 /* tools/cmd_publish.c - `llmq publish MODEL TARGET`. */
+#include "base/path.h"
 #include "publish/artifact.h"
 #include "tools/cli/outputs.h"
 #include "tools/cli/target_opts.h"

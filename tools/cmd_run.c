@@ -2,6 +2,7 @@
 #include "tools/cli/load.h"
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "runtime/chat/chat.h"
 #include "runtime/engine/answer.h"

@@ -1,4 +1,5 @@
 /* tools/cmd_template.c - `llmq template`: conversations to text by a chat template. */
+#include "base/file.h"
 #include "tools/cmds.h"
 
 #include "formats/source/source.h"

@@ -1,4 +1,5 @@
 /* tools/cmd_tokenize.c - `llmq tokenize`: JSON lines of texts to ids and back. */
+#include "base/path.h"
 #include "tools/cmds.h"
 
 #include "tools/cli/lines.h"

@@ -6,6 +6,7 @@
 #include "tools/verify/verify_sums.h"
 #include "tools/verify/verify_text.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/path.h"
 #include "formats/llmq/llmq.h"

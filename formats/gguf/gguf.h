@@ -12,6 +12,8 @@
 #define LLMQ_FORMATS_GGUF_GGUF_H
 
 #include "base/base.h"
+#include "base/file.h"
+#include "base/hash.h"
 
 typedef enum {
     GGUF_U8,

@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/json_write.h"
+#include "base/out_file.h"
 #include "base/utf8.h"
 
 #include <inttypes.h>

@@ -10,6 +10,7 @@
 #define LLMQ_FORMATS_HF_SAFETENSORS_H
 
 #include "base/base.h"
+#include "base/file.h"
 
 enum { ST_MAX_DIMS = 8, ST_MAX_HEADER = 100000000 };
 typedef struct {

@@ -6,6 +6,8 @@
 #ifndef LLMQ_FORMATS_LLMQ_LLMQ_H
 #define LLMQ_FORMATS_LLMQ_LLMQ_H
 
+#include "base/file.h"
+#include "base/hash.h"
 #include "formats/arch/arch.h"
 #include "formats/tensor/qtensor.h"
 

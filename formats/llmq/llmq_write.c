@@ -1,6 +1,7 @@
 /* formats/llmq/llmq_write.c - writing a .llmq file: planes as they come, then blobs, header, preamble.
  */
 #include "base/json.h"
+#include "base/out_file.h"
 #include "base/utf8.h"
 #include "formats/hf/safetensors.h"
 #include "formats/llmq/llmq.h"

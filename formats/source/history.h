@@ -14,6 +14,8 @@
 #define LLMQ_FORMATS_SOURCE_HISTORY_H
 
 #include "base/base.h"
+#include "base/file.h"
+#include "base/hash.h"
 
 #define HISTORY_FILE "llmq.json"
 #define HISTORY_RECIPE "recipe"

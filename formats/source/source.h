@@ -13,6 +13,7 @@
 #ifndef LLMQ_FORMATS_SOURCE_SOURCE_H
 #define LLMQ_FORMATS_SOURCE_SOURCE_H
 
+#include "base/hash.h"
 #include "formats/arch/arch.h"
 #include "formats/tensor/qtensor.h"
 

@@ -1,6 +1,7 @@
 /* formats/source/source_hf.c - a Hugging Face folder: config.json, one or several safetensors files, and
  * the files that travel along. A single .safetensors file stands for its folder with that file
  * alone. */
+#include "base/file.h"
 #include "base/path.h"
 #include "formats/hf/model_files.h"
 #include "formats/source/hf_quant.h"

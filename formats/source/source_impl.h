@@ -5,6 +5,8 @@
 #ifndef LLMQ_FORMATS_SOURCE_SOURCE_IMPL_H
 #define LLMQ_FORMATS_SOURCE_SOURCE_IMPL_H
 
+#include "base/file.h"
+#include "base/hash.h"
 #include "base/mapped.h"
 #include "formats/gguf/gguf.h"
 #include "formats/hf/safetensors.h"

@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/mapped.h"
+#include "base/out_file.h"
 #include "base/path.h"
 #include "quantize/job/job_impl.h"
 

@@ -2,6 +2,7 @@
 #include <cblas.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/path.h"
 #include "base/version.h"

@@ -1,6 +1,8 @@
 /* quantize/layer/lock.c - a lock file that is deleted while others may be waiting for it. */
 #include "quantize/layer/lock.h"
 
+#include "base/path.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

@@ -8,8 +8,10 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/mapped.h"
+#include "base/out_file.h"
 #include "base/path.h"
 #include "quantize/layer/lock.h"
 

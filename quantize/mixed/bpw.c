@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "base/json.h"
+#include "base/out_file.h"
 #include "quantize/mixed/knapsack.h"
 #include "quantize/mixed/measure.h"
 

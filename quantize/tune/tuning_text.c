@@ -3,6 +3,9 @@
 
 #include <stdlib.h>
 
+#include "base/file.h"
+#include "base/out_file.h"
+#include "base/path.h"
 #include "calib/self_text.h"
 
 static bool recall(int32_t *ids, size_t bytes, const char *file)

@@ -5,6 +5,7 @@
 #ifndef LLMQ_QUANTIZE_TUNE_TUNING_TEXT_H
 #define LLMQ_QUANTIZE_TUNE_TUNING_TEXT_H
 
+#include "base/hash.h"
 #include "calib/samples.h"
 #include "formats/source/source.h"
 #include "quantize/tune/tune.h"

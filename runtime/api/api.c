@@ -2,6 +2,7 @@
 #include "runtime/api/api_int.h"
 
 #include "base/clock.h"
+#include "base/hash.h"
 
 #include <stdlib.h>
 #include <sys/random.h>

@@ -1,4 +1,5 @@
 /* runtime/grammar/grammar_cache.c - compiled grammars by the hash of their text. See grammar.h. */
+#include "base/hash.h"
 #include "runtime/grammar/grammar_int.h"
 
 #include <stdlib.h>

@@ -1,6 +1,8 @@
 /* runtime/http/http_keys.c - see http_keys.h. */
 #include "runtime/http/http_keys.h"
 
+#include "base/file.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 

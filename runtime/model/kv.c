@@ -16,6 +16,8 @@
  * so a chain is followed only through the blocks that it was built on, whatever the hash does. */
 #include "runtime/model/kv.h"
 
+#include "base/hash.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -1,6 +1,7 @@
 /* runtime/tokenizer/tok_open.c - a blob checked whole, then used in place. */
 #include "runtime/tokenizer/tok_int.h"
 
+#include "base/file.h"
 #include "base/utf8.h"
 
 #include <stdio.h>

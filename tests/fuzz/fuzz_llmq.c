@@ -1,6 +1,7 @@
 /* tests/fuzz/fuzz_llmq.c - the bytes after the preamble's place are zeros, planes and a header of
  * the fuzzer's choice: the first two bytes say how long the data is. Lengths and checksum are set
  * right, so that the fuzzer gets behind them. */
+#include "base/hash.h"
 #include "formats/llmq/llmq.h"
 
 #include <stdlib.h>

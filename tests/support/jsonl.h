@@ -2,6 +2,7 @@
 #ifndef LLMQ_TESTS_SUPPORT_JSONL_H
 #define LLMQ_TESTS_SUPPORT_JSONL_H
 
+#include "base/file.h"
 #include "base/json_text.h"
 
 #include <stdio.h>

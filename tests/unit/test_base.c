@@ -1,6 +1,9 @@
 /* tests/unit/test_base.c - statuses, arenas, element types, files. */
 #include "base/base.h"
 #include "base/buf.h"
+#include "base/file.h"
+#include "base/out_file.h"
+#include "base/path.h"
 #include "base/utf8.h"
 #include "tests/support/check.h"
 

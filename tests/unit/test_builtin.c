@@ -1,5 +1,6 @@
 /* tests/unit/test_builtin.c - the embedded calibration text. */
 #include "base/base.h"
+#include "base/file.h"
 #include "calib/builtin.h"
 #include "tests/support/check.h"
 

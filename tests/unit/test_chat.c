@@ -1,5 +1,8 @@
 /* Chat templates: rendered as transformers does, encoded once, and what users write stays text. */
+#include "base/file.h"
 #include "base/json.h"
+#include "base/out_file.h"
+#include "base/path.h"
 #include "runtime/chat/chat.h"
 #include "tests/support/check.h"
 

@@ -1,5 +1,6 @@
 /* tests/unit/test_hf.c - published layouts that no golden checkpoint has, on vectors worked by hand;
  * memory of translated weights. Golden checkpoints: tests/e2e/test_published.py. */
+#include "base/hash.h"
 #include "formats/source/hf_quant.h"
 #include "tests/support/check.h"
 

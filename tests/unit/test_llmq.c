@@ -1,6 +1,9 @@
 /* tests/unit/test_llmq.c - the .llmq file: round trips, equal bytes, every byte covered, refusals, and
  * the hex dump in its specification. */
+#include "base/file.h"
+#include "base/hash.h"
 #include "base/json.h"
+#include "base/path.h"
 #include "formats/llmq/llmq.h"
 #include "formats/source/source.h"
 #include "tests/support/check.h"

@@ -1,4 +1,5 @@
 /* tests/unit/test_quant_hqq.c - half-quadratic quantization against the hqq package, and against rtn. */
+#include "base/hash.h"
 #include "formats/hf/safetensors.h"
 #include "quantize/methods/hqq.h"
 #include "quantize/methods/rtn.h"

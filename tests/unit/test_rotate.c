@@ -1,5 +1,6 @@
 /* tests/unit/test_rotate.c - rotation: Hadamard matrices of every order, and models that answer alike.
  */
+#include "base/hash.h"
 #include "kernels/ops.h"
 #include "quantize/transform/hadamard.h"
 #include "quantize/transform/rotate.h"

@@ -1,4 +1,6 @@
 /* tests/unit/test_safetensors.c - the reference's vectors, and every rule broken once. */
+#include "base/file.h"
+#include "base/path.h"
 #include "formats/hf/safetensors.h"
 #include "tests/support/check.h"
 #include "tests/support/guard.h"

@@ -1,4 +1,5 @@
 /* tests/unit/test_source.c - HF folders: single file, shards, roles, blobs, refusals. */
+#include "base/out_file.h"
 #include "formats/source/source.h"
 
 #include "formats/hf/safetensors.h"

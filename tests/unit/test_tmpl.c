@@ -1,6 +1,7 @@
 /* tests/unit/test_tmpl.c - chat templates against Jinja2's own renderings and refusals.
  * Golden data: tests/golden/make/templates.py (published templates' styles, through transformers),
  * tests/golden/make/templates_more.py (the language piece by piece). */
+#include "base/file.h"
 #include "runtime/chat/tmpl.h"
 #include "tests/support/check.h"
 #include "tests/support/jsonl.h"

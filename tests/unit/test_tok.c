@@ -1,5 +1,6 @@
 /* tests/unit/test_tok.c - tokenizers against the library's own output, and what must be refused.
  * Golden data: tests/golden/make/tokenizers_.py. */
+#include "base/file.h"
 #include "runtime/tokenizer/tok.h"
 #include "runtime/tokenizer/tok_regex.h"
 #include "runtime/tokenizer/tok_text.h"

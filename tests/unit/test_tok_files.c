@@ -1,6 +1,7 @@
 /* tests/unit/test_tok_files.c - tokenizers of other files than tokenizer.json, against SentencePiece's
  * and tiktoken's own output, and what must be refused. Golden data: tests/golden/make/tok_files.py.
  */
+#include "base/file.h"
 #include "runtime/tokenizer/tok.h"
 #include "runtime/tokenizer/tok_files.h"
 #include "tests/support/check.h"

@@ -2,6 +2,7 @@
 #include "tools/cli/footprint.h"
 
 #include "base/json.h"
+#include "base/path.h"
 #include "formats/tensor/tiles.h"
 #include "quantize/layer/plan.h"
 #include "runtime/model/rank.h"

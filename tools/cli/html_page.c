@@ -1,6 +1,8 @@
 /* tools/cli/html_page.c - see html_page.h. */
 #include "tools/cli/html_page.h"
 
+#include "base/out_file.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 

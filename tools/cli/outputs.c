@@ -1,6 +1,7 @@
 /* tools/cli/outputs.c */
 #include "tools/cli/outputs.h"
 
+#include "base/file.h"
 #include "base/path.h"
 #include "publish/files.h"
 

@@ -1,6 +1,7 @@
 /* tools/cli/structured.c - see structured.h. */
 #include "tools/cli/structured.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/json_write.h"
 

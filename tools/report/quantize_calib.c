@@ -1,6 +1,7 @@
 /* tools/report/quantize_calib.c - see quantize_calib.h. */
 #include "tools/report/quantize_calib.h"
 
+#include "base/hash.h"
 #include "calib/backward.h"
 #include "quantize/job/check.h"
 #include "quantize/tune/tune.h"

@@ -1,6 +1,7 @@
 /* tools/report/quantize_html.c - see quantize_html.h. */
 #include "tools/report/quantize_html.h"
 
+#include "base/hash.h"
 #include "formats/llmq/llmq.h"
 #include "tools/cli/html_page.h"
 

@@ -1,6 +1,7 @@
 /* tools/server/serve_ops.c - see serve_ops.h. */
 #include "tools/server/serve_ops.h"
 
+#include "base/file.h"
 #include "tools/cli/progress.h"
 
 #include <errno.h>

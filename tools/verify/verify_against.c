@@ -1,6 +1,7 @@
 /* tools/verify/verify_against.c */
 #include "tools/verify/verify_against.h"
 
+#include "base/hash.h"
 #include "base/json.h"
 #include "formats/tensor/error_bound.h"
 #include "formats/tensor/tiles.h"

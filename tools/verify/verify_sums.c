@@ -1,6 +1,7 @@
 /* tools/verify/verify_sums.c */
 #include "tools/verify/verify_sums.h"
 
+#include "base/file.h"
 #include "base/path.h"
 #include "publish/files.h"
 #include "tools/cli/progress.h"
