@@ -119,6 +119,7 @@ static void put_piece_text(lq_buf *b, gguf_text t, bool user_defined)
 
 static void put_pieces(lq_buf *b, lq_buf *m, const vocab *v)
 {
+    static const uint8_t zero[4]; /* what has no score in a tokenizer.model; -1000 or so in GGUF */
     const uint8_t *at = v->tokens->data;
     for (uint64_t i = 0; i < v->tokens->n; i++) {
         const gguf_text t = gguf_next(&at);
@@ -127,7 +128,7 @@ static void put_pieces(lq_buf *b, lq_buf *m, const vocab *v)
         put_key(m, 1, LENGTH);
         put_piece_text(m, t, type == USER_DEFINED);
         put_key(m, 2, FIXED32);
-        lq_buf_add(m, (const char *)v->scores->data + 4 * i, 4);
+        lq_buf_add(m, type == NORMAL ? v->scores->data + 4 * i : zero, 4);
         put_number(m, 3, (uint64_t)type);
         put_message(b, 1, m);
     }
