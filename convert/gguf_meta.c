@@ -65,6 +65,39 @@ void gguf_pair_array(gguf_pairs *p, const char *name, gguf_type of, uint64_t n)
     gguf_put_le(&p->b, n, 8);
 }
 
+/* ---- what a copy of a GGUF file keeps ---- */
+/* Of these names the writer has values of its own. */
+static const char *const written[] = { "general.architecture", "general.quantization_version",
+                                       "general.file_type",    "general.alignment",
+                                       "general.license",      "general.type",
+                                       "general.sampling." };
+
+static bool is_written(const char *key)
+{
+    for (size_t i = 0; i < LQ_COUNT(written); i++) {
+        const size_t n = strlen(written[i]);
+        if (strncmp(key, written[i], n) == 0 && (!key[n] || written[i][n - 1] == '.')) return true;
+    }
+    return false;
+}
+
+size_t gguf_carry(gguf_pairs *p, const src_source *src, const char *prefix)
+{
+    const gguf_file *f = src_gguf(src);
+    size_t n = 0;
+    for (size_t i = 0; f && i < f->n_kv; i++) {
+        const gguf_kv *kv = &f->kv[i];
+        if (strncmp(kv->key, prefix, strlen(prefix)) != 0 || is_written(kv->key)) continue;
+        if (kv->array)
+            gguf_pair_array(p, kv->key, kv->type, kv->n);
+        else
+            gguf_pair_key(p, kv->key, kv->type);
+        lq_buf_add(&p->b, kv->data, kv->bytes);
+        n++;
+    }
+    return n;
+}
+
 /* ---- the model ---- */
 static lq_status arch_of(const gguf_arch **a, const arch_config *c, lq_err *err)
 {
@@ -370,6 +403,7 @@ lq_status gguf_put_about(gguf_pairs *p, const src_source *src, conv_report *r, l
     gen = gen_json(&g);
     if (name) gguf_pair_str(p, "general.license", name);
     put_sampling(p, gen);
+    gguf_carry(p, src, "general.");
     note_lost(src, &g, r);
     s = gen ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the sampling");
     cJSON_Delete(gen);

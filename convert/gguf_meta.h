@@ -33,7 +33,10 @@ lq_status gguf_can_say(const arch_config *c, lq_err *err); /* the same, without 
 lq_status gguf_rope_factors(float **out, const arch_config *c, lq_arena *a, lq_err *err);
 /* A note says why there is no tokenizer. LQ_EFORMAT: a tokenizer.json that is none. */
 lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, conv_report *r, lq_err *err);
-/* Sampling and the licence's name; a note names the files and settings that have no place. */
+/* The pairs of a GGUF source whose keys begin so, but for those that are written otherwise; returns
+ * how many. */
+size_t gguf_carry(gguf_pairs *p, const src_source *src, const char *prefix);
+/* Sampling and the licence's name; of a GGUF source all of general.*; a note names the files and settings that have no place. */
 lq_status gguf_put_about(gguf_pairs *p, const src_source *src, conv_report *r, lq_err *err);
 
 #endif

@@ -25,12 +25,13 @@ typedef struct {
     const char **text; /* by id; NULL: none */
     int32_t *type;     /* SentencePiece's, which GGUF has taken over */
     float *score;      /* where pieces are merged by score */
-    int64_t n;
+    int64_t n, unk;    /* unk -1: none */
 } vocab;
 
 static lq_status make_room(vocab *v, const src_source *src, lq_arena *a, lq_err *err)
 {
     v->n = src_config(src)->vocab;
+    v->unk = -1;
     v->text = lq_push(a, (size_t)v->n * sizeof *v->text);
     v->type = lq_push(a, (size_t)v->n * sizeof *v->type);
     v->score = lq_push(a, (size_t)v->n * sizeof *v->score);
@@ -135,6 +136,7 @@ static void put_special(gguf_pairs *p, const src_source *src, const cJSON *confi
         int64_t other;
     } ids[] = { { "tokenizer.ggml.bos_token_id", "bos_token", c->bos },
                 { "tokenizer.ggml.eos_token_id", "eos_token", c->n_eos ? c->eos[0] : -1 },
+                { "tokenizer.ggml.unknown_token_id", "unk_token", v->unk },
                 { "tokenizer.ggml.padding_token_id", "pad_token", -1 } };
     for (size_t i = 0; i < LQ_COUNT(ids); i++) {
         int64_t id = special(config, ids[i].name, v);
@@ -206,24 +208,32 @@ static bool is_escape(const cJSON *n)
            is_text(js_get(n, "pattern"), "String", " ");
 }
 
-/* Are spaces written as the sign, and is one put before a text? */
-static bool read_spaces(const cJSON *t, bool *prefix)
+/* Spaces are written as the sign, and one may be put before a text. */
+typedef struct {
+    bool prefix;
+    bool near; /* Metaspace puts none before a text that begins with a space; llama.cpp does */
+} spaces;
+
+static bool read_spaces(const cJSON *t, spaces *out)
 {
     const cJSON *norm = js_get(t, "normalizer"), *pre = js_get(t, "pre_tokenizer");
     const cJSON *list = js_get(norm, "normalizers");
-    *prefix = false;
+    *out = (spaces){ false, false };
     if (!norm && is_text(pre, "type", "Metaspace")) {
-        bool split = true; /* one that prepends leaves alone a text that begins with a space */
+        bool split = true, old = true; /* before prepend_scheme there was add_prefix_space */
         js_bool(pre, "split", false, &split, NULL);
-        return !split && is_text(pre, "prepend_scheme", "never") &&
-               is_text(pre, "replacement", blank);
+        js_bool(pre, "add_prefix_space", false, &old, NULL);
+        out->prefix =
+            js_get(pre, "prepend_scheme") ? !is_text(pre, "prepend_scheme", "never") : old;
+        out->near = out->prefix;
+        return !split && is_text(pre, "replacement", blank);
     }
     /* Gemma's cuts at spaces, of which none are left by then */
     if (pre && !is_text(js_get(pre, "pattern"), "String", " ")) return false;
     if (is_escape(norm)) return true;
-    *prefix = cJSON_IsArray(list) && cJSON_GetArraySize(list) == 2 &&
-              is_text(list->child, "type", "Prepend") && is_text(list->child, "prepend", blank);
-    return *prefix && is_escape(list->child->next);
+    out->prefix = cJSON_IsArray(list) && cJSON_GetArraySize(list) == 2 &&
+                  is_text(list->child, "type", "Prepend") && is_text(list->child, "prepend", blank);
+    return out->prefix && is_escape(list->child->next);
 }
 
 typedef struct {
@@ -272,20 +282,42 @@ static bool is_byte(const char *s)
            strcmp(s + 5, ">") == 0;
 }
 
+static void set_unknown(vocab *v, int64_t id)
+{
+    v->type[id] = SPM_UNKNOWN;
+    v->unk = id;
+}
+
 static lq_status from_json(vocab *v, const cJSON *t, lq_arena *a, bool *prefix, lq_err *err)
 {
     const cJSON *model = js_get(t, "model");
     const char *unk = NULL;
     js_str(model, "unk_token", false, &unk, NULL);
-    read_spaces(t, prefix);
+    spaces sp;
+    read_spaces(t, &sp);
+    *prefix = sp.prefix;
     lq_status s = read_vocab(v, t, err);
     if (!s) s = score_pieces(v, js_get(model, "merges"), a, err);
     for (int64_t i = 0; i < v->n && !s; i++) {
         if (!v->text[i]) continue;
         if (v->type[i] == SPM_NORMAL && is_byte(v->text[i])) v->type[i] = SPM_BYTE;
-        if (unk && strcmp(v->text[i], unk) == 0) v->type[i] = SPM_UNKNOWN;
+        if (unk && strcmp(v->text[i], unk) == 0) set_unknown(v, i);
     }
     return s;
+}
+
+/* GGUF matches user-defined pieces before it writes spaces as U+2581. */
+static const char *with_spaces(const char *text, lq_arena *a)
+{
+    const size_t n = strlen(text);
+    char *out = lq_push(a, n + 1), *to = out;
+    for (const char *s = text; out && *s;) {
+        const bool sign = strncmp(s, blank, sizeof blank - 1) == 0;
+        *to++ = sign ? ' ' : *s;
+        s += sign ? sizeof blank - 1 : 1;
+    }
+    if (out) *to = 0;
+    return out;
 }
 
 static lq_status from_model(vocab *v, const files *f, lq_arena *a, bool *prefix, lq_err *err)
@@ -302,15 +334,32 @@ static lq_status from_model(vocab *v, const files *f, lq_arena *a, bool *prefix,
         if (!v->text[i]) return lq_fail(err, LQ_ENOMEM, "no memory for the vocabulary");
         v->type[i] = (int32_t)p->type;
         v->score[i] = p->score;
+        if (p->type == SPM_UNKNOWN) set_unknown(v, (int64_t)i);
+        if (p->type == SPM_USER_DEFINED) v->text[i] = with_spaces(v->text[i], a);
+        if (!v->text[i]) return lq_fail(err, LQ_ENOMEM, "no memory for the vocabulary");
+    }
+    /* a tokenizer.json beside it may add some */
+    const cJSON *added = js_get(f->tokenizer, "added_tokens");
+    for (const cJSON *e = cJSON_IsArray(added) ? added->child : NULL; e; e = e->next) {
+        int64_t id;
+        const char *text = NULL;
+        bool special = false;
+        js_str(e, "content", false, &text, NULL);
+        js_bool(e, "special", false, &special, NULL);
+        if (!text || !js_whole(js_get(e, "id"), (int64_t)m->n, v->n - 1, &id)) continue;
+        v->text[id] = text;
+        v->type[id] = special ? SPM_CONTROL : SPM_USER_DEFINED;
+        v->score[id] = -1000;
     }
     return LQ_OK;
 }
 
-static lq_status put_pieces(gguf_pairs *p, vocab *v, const files *f, lq_arena *a, lq_err *err)
+static lq_status put_pieces(gguf_pairs *p, vocab *v, const files *f, bool json, lq_arena *a,
+                            lq_err *err)
 {
     bool prefix = true;
-    lq_status s = f->tokenizer ? from_json(v, f->tokenizer, a, &prefix, err)
-                               : from_model(v, f, a, &prefix, err);
+    lq_status s =
+        json ? from_json(v, f->tokenizer, a, &prefix, err) : from_model(v, f, a, &prefix, err);
     if (s) return s;
     gguf_pair_str(p, "tokenizer.ggml.model", "llama");
     gguf_pair_str(p, "tokenizer.ggml.pre", "default");
@@ -326,17 +375,18 @@ static lq_status put_pieces(gguf_pairs *p, vocab *v, const files *f, lq_arena *a
 }
 
 /* ---- which of them ---- */
-static const char *why_not_json(const cJSON *t, bool *pieces)
+static const char *why_not_json(const cJSON *t, bool *pieces, bool *near)
 {
     const cJSON *model = js_get(t, "model");
-    bool prefix;
+    spaces sp = { false, false };
     if (!is_text(model, "type", "BPE") || !cJSON_IsObject(js_get(model, "vocab")) ||
         !cJSON_IsArray(js_get(model, "merges")))
         return "only BPE is written";
     *pieces = false;
     js_bool(model, "byte_fallback", false, pieces, NULL);
-    if (*pieces ? read_spaces(t, &prefix) : gguf_pre_of(t) != NULL) return NULL;
-    return "GGUF has no name that we know for how it cuts text";
+    const bool ok = *pieces ? read_spaces(t, &sp) : gguf_pre_of(t) != NULL;
+    *near = sp.near;
+    return ok ? NULL : "GGUF has no name that we know for how it cuts text";
 }
 
 static const char *why_not_model(const files *f)
@@ -353,9 +403,37 @@ static lq_status read_files(files *f, const src_source *src, lq_err *err)
     lq_status s = parse_blob(&f->tokenizer, src, "tokenizer.json", err);
     if (!s) s = parse_blob(&f->config, src, "tokenizer_config.json", err);
     f->more = src_find_blob(src, "added_tokens.json") != NULL;
-    if (s || f->tokenizer || !model) return s;
-    f->has_model = true;
-    return spm_read(&f->spm, model->data, model->bytes, err);
+    if (s || !model) return s;
+    s = spm_read(&f->spm, model->data, model->bytes, err);
+    f->has_model = !s;
+    return s == LQ_ENOMEM || !f->tokenizer ? s : LQ_OK;
+}
+
+/* What is written: tokenizer.json where GGUF can say it exactly, else tokenizer.model, else a
+ * tokenizer.json but for texts that begin with a space. Returns why nothing is; *json: which. */
+static const char *choose(const files *f, const src_source *src, bool *json, bool *pieces,
+                          conv_report *r)
+{
+    bool near = false;
+    const char *why = f->tokenizer ? why_not_json(f->tokenizer, pieces, &near)
+                      : src_why_no_tokenizer(src)
+                          ? src_why_no_tokenizer(src)
+                          : "there is no tokenizer.json and no tokenizer.model";
+    *json = f->tokenizer && !why;
+    if ((why || near) && f->has_model) {
+        const char *not_model = why_not_model(f);
+        if (!not_model) {
+            *json = false;
+            *pieces = true;
+            return NULL;
+        }
+        if (!f->tokenizer) why = not_model;
+    }
+    if (!why && near)
+        conv_note(r,
+                  "llama.cpp gives other ids to a text that begins with a space: it puts one more "
+                  "before it, and tokenizer.json does not");
+    return why;
 }
 
 /* Is a special token put before (or after) a text? A tokenizer.model leaves it to the config. */
@@ -369,23 +447,19 @@ static bool adds_token(const files *f, bool after)
 
 lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, conv_report *r, lq_err *err)
 {
+    if (gguf_carry(p, src, "tokenizer.")) return LQ_OK;
     files f = { .tokenizer = NULL };
     vocab v;
     lq_arena a = { 0 };
-    bool pieces = true;
+    bool pieces = true, json = false;
     lq_status s = read_files(&f, src, err);
-    const char *why = s             ? NULL
-                      : f.tokenizer ? why_not_json(f.tokenizer, &pieces)
-                      : f.has_model ? why_not_model(&f)
-                      : src_why_no_tokenizer(src)
-                          ? src_why_no_tokenizer(src)
-                          : "there is no tokenizer.json and no tokenizer.model";
+    const char *why = s ? NULL : choose(&f, src, &json, &pieces, r);
     if (why) {
         gguf_pair_str(p, "tokenizer.ggml.model", "none");
         conv_note(r, "the file has no tokenizer: %s", why);
     } else if (!s) {
         s = make_room(&v, src, &a, err);
-        if (!s) s = pieces ? put_pieces(p, &v, &f, &a, err) : put_bytes(p, &v, &f, err);
+        if (!s) s = pieces ? put_pieces(p, &v, &f, json, &a, err) : put_bytes(p, &v, &f, err);
     }
     if (!s && !why) {
         put_special(p, src, f.config, &v);

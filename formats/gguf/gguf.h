@@ -71,7 +71,7 @@ typedef struct {
     size_t bytes;
 } gguf_tensor;
 
-typedef struct {
+typedef struct gguf_file {
     lq_map map;
     lq_arena arena;
     size_t head_bytes, data_off; /* where the infos end, where the tensors begin */

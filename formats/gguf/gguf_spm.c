@@ -92,12 +92,24 @@ static void find_unk(vocab *v, const gguf_file *f)
         v->unk = typed != NONE ? typed : named;
 }
 
+static const char space_sign[] = "\xE2\x96\x81"; /* U+2581 */
+
+/* A user-defined piece with the sign for a space is found in no text that is not yet normalized:
+ * llama.cpp makes it by merging, as transformers does of an added token that is spelled so. */
+static bool has_sign(gguf_text t)
+{
+    for (size_t i = 0; i + sizeof space_sign - 1 <= t.n; i++)
+        if (memcmp(t.s + i, space_sign, sizeof space_sign - 1) == 0) return true;
+    return false;
+}
+
 /* The type in a tokenizer.model, which has one unknown piece at most. */
 static int64_t type_of(const vocab *v, uint64_t i, gguf_text t)
 {
     const int64_t type = stored_type(v, i, t);
     if (i == v->unk) return UNKNOWN;
     if (gguf_is_end_name(t.s, t.n)) return CONTROL;
+    if (type == USER_DEFINED && has_sign(t)) return NORMAL;
     return type == UNKNOWN || type < NORMAL || type > BYTE ? UNUSED : type;
 }
 
@@ -105,14 +117,13 @@ static int64_t type_of(const vocab *v, uint64_t i, gguf_text t)
  * tokenizer.model it has U+2581. */
 static void put_piece_text(lq_buf *b, gguf_text t, bool user_defined)
 {
-    static const char space[] = "\xE2\x96\x81";
     size_t n = t.n;
     for (size_t i = 0; i < t.n && user_defined; i++)
-        n += t.s[i] == ' ' ? sizeof space - 2 : 0;
+        n += t.s[i] == ' ' ? sizeof space_sign - 2 : 0;
     put_varint(b, n);
     for (size_t i = 0; i < t.n; i++)
         if (user_defined && t.s[i] == ' ')
-            lq_buf_add(b, space, sizeof space - 1);
+            lq_buf_add(b, space_sign, sizeof space_sign - 1);
         else
             lq_buf_add(b, t.s + i, 1);
 }

@@ -86,6 +86,8 @@ const char *src_layout(const src_source *s);
  * setting or its layout is not known; *as (may be NULL) is the status that need_config gives. NULL:
  * nothing that its config and layout say speaks against it. */
 const char *src_unfit(const src_source *s, lq_status *as);
+/* The metadata of a GGUF file; NULL: the source is none. */
+const struct gguf_file *src_gguf(const src_source *s);
 /* Why a tokenizer that the files have is not used; NULL: none is left out. */
 const char *src_why_no_tokenizer(const src_source *s);
 const char *src_license(const src_source *s); /* GGUF: general.license; else NULL */

@@ -51,6 +51,11 @@ lq_status src_set_unfit(src_source *s, lq_status why, const lq_err *said, lq_err
     return s->unfit ? LQ_OK : lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
 }
 
+const struct gguf_file *src_gguf(const src_source *s)
+{
+    const src_source *base = src_base(s);
+    return base->gguf.kv ? &base->gguf : NULL;
+}
 const char *src_why_no_tokenizer(const src_source *s) { return src_base(s)->no_tokenizer; }
 size_t src_n_notes(const src_source *s) { return s->n_notes; }
 const char *src_note_at(const src_source *s, size_t i) { return s->notes[i]; }

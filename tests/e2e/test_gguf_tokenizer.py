@@ -19,16 +19,31 @@ def array(key, kind, values):
     return text(key) + struct.pack("<IIQ", ARRAY, kind, len(values)) + body
 
 
-def vocab(path, model, tokens, types=None, merges=None, scores=None, arch="llama", **meta):
-    """A GGUF file with nothing but a tokenizer. meta: eot_token_id=3, pre="smollm", ..."""
-    pairs = [pair("general.architecture", STRING, arch), pair("tokenizer.ggml.model", STRING, model),
-             array("tokenizer.ggml.tokens", STRING, tokens)]
+def tokenizer(model, tokens, types=None, merges=None, scores=None, **meta):
+    """The pairs of a tokenizer. meta: eot_token_id=3, pre="smollm", chat_template="..." """
+    pairs = [pair("tokenizer.ggml.model", STRING, model), array("tokenizer.ggml.tokens", STRING, tokens)]
     pairs += [array("tokenizer.ggml.token_type", I32, types)] if types else []
     pairs += [array("tokenizer.ggml.merges", STRING, merges)] if merges is not None else []
     pairs += [array("tokenizer.ggml.scores", F32, scores)] if scores else []
-    pairs += [pair(f"tokenizer.ggml.{k}", STRING if isinstance(v, str) else BOOL if isinstance(v, bool) else U32, v)
-              for k, v in meta.items()]
-    return write_gguf(path, pairs, [])
+    kinds = {str: STRING, bool: BOOL, int: U32}
+    return pairs + [pair("tokenizer.chat_template" if k == "chat_template" else f"tokenizer.ggml.{k}", kinds[type(v)], v)
+                    for k, v in meta.items()]
+
+
+def vocab(path, *args, **more):
+    """A GGUF file with nothing but a tokenizer."""
+    return write_gguf(path, [pair("general.architecture", STRING, "llama")] + tokenizer(*args, **more), [])
+
+
+def with_tokenizer(model, *args, **more):
+    """The file of a model with a tokenizer put in."""
+    pairs = tokenizer(*args, **more)
+    filler = len(b"".join(pairs)) + len(pair("general.name", STRING, ""))
+    pairs.append(pair("general.name", STRING, "x" * (-filler % 32)))  # the tensors keep their alignment
+    b = model.read_bytes()
+    n, = struct.unpack_from("<Q", b, 16)
+    model.write_bytes(b[:16] + struct.pack("<Q", n + len(pairs)) + b"".join(pairs) + b[24:])
+    return model
 
 
 def ids(llmq, path, *texts):
@@ -74,7 +89,7 @@ def test_every_kind_of_cut(llmq, tmp_path, pre):
 
 def test_a_name_that_is_not_known_is_said_everywhere(llmq, tmp_path):
     model = convert(ROOT / "tests/golden/arch/qwen2", tmp_path / "m.gguf", "qwen2")
-    f = with_vocab(model, LETTERS, [NORMAL] * len(LETTERS), pre="nobody-2")
+    f = with_tokenizer(model, "gpt2", LETTERS, [NORMAL] * len(LETTERS), [], pre="nobody-2")
     why = 'tokenizer.ggml.pre: "nobody-2" is not known'
     assert why in llmq("tokenize", f, input="", code=None).stderr
     assert why in llmq("run", f, "-p", "hello", "-n", "2", code=None).stderr
@@ -93,10 +108,11 @@ BYTES = [f"<0x{b:02X}>" for b in range(256)]
 SIGNS = list("▁abcdefghijklmnopqrstuvwxyz")
 
 
-def pieces(path, first, types, more=(), more_types=(), **meta):
+def pieces(first, types, more=(), more_types=()):
+    """Arguments of tokenizer() for SentencePiece, and the tokens."""
     tokens = [*first, *BYTES, *SIGNS, *more]
     kinds = [*types, *[BYTE] * 256, *[NORMAL] * len(SIGNS), *more_types]
-    return tokens, vocab(path, "llama", tokens, kinds, scores=[-float(i) for i in range(len(tokens))], **meta)
+    return ("llama", tokens, kinds, None, [-float(i) for i in range(len(tokens))]), tokens
 
 
 @pytest.mark.parametrize("why,first,types,meta", [
@@ -107,14 +123,14 @@ def pieces(path, first, types, more=(), more_types=(), **meta):
     ("none", ["<pad>", "<s>", "</s>"], [CONTROL] * 3, {}),
 ], ids=lambda v: v.replace(" ", "-") if isinstance(v, str) else "")
 def test_sentencepieces_unknown_piece(llmq, tmp_path, why, first, types, meta):
-    tokens, f = pieces(tmp_path / "v.gguf", first, types, ["▁a", "ab"], [NORMAL] * 2, **meta)
-    got, = ids(llmq, f, "a ab\u00e9")
+    args, tokens = pieces(first, types, ["▁a", "ab"], [NORMAL] * 2)
+    got, = ids(llmq, vocab(tmp_path / "v.gguf", *args, **meta), "a ab\u00e9")
     assert [tokens[i] for i in got] == ["▁a", "▁a", "b", "<0xC3>", "<0xA9>"]
 
 
 def test_a_user_defined_piece_has_real_spaces(llmq, tmp_path):
-    tokens, f = pieces(tmp_path / "v.gguf", ["<pad>", "<eos>", "<unk>"], [CONTROL] * 3, ["  ", "   ", "\n\n"], [USER] * 3,
-                       unknown_token_id=2, add_space_prefix=False)
+    args, tokens = pieces(["<pad>", "<eos>", "<unk>"], [CONTROL] * 3, ["  ", "   ", "\n\n"], [USER] * 3)
+    f = vocab(tmp_path / "v.gguf", *args, unknown_token_id=2, add_space_prefix=False)
     got = ids(llmq, f, "a  b   c\n\nd", "a b")
     assert [[tokens[i] for i in g] for g in got] == [["a", "  ", "b", "   ", "c", "\n\n", "d"], ["a", "▁", "b"]]
     back, = answers(llmq, "tokenize", f, "--detokenize", cases=[{"ids": got[0]}])
@@ -133,20 +149,74 @@ def test_a_user_defined_piece_has_real_spaces(llmq, tmp_path):
 ], ids=lambda v: v.replace(" ", "-") if isinstance(v, str) else "")
 def test_what_ends_an_answer(llmq, tmp_path, why, special, types, meta, want):
     model = convert(ROOT / "tests/golden/arch/qwen2", tmp_path / "m.gguf", "qwen2")
-    f = with_vocab(model, special + LETTERS, types + [NORMAL] * len(LETTERS), pre="qwen2", **meta)
+    f = with_tokenizer(model, "gpt2", special + LETTERS, types + [NORMAL] * len(LETTERS), [], pre="qwen2", **meta)
     llmq("convert", f, "-o", tmp_path / "hf", "--to", "safetensors")
     eos = json.loads((tmp_path / "hf/config.json").read_text())["eos_token_id"]
     assert eos == (want[0] if len(want) == 1 else want)
 
 
-def with_vocab(model, tokens, types, **meta):
-    """The file with a byte-pair tokenizer put in."""
-    more = [pair("tokenizer.ggml.model", STRING, "gpt2"), array("tokenizer.ggml.tokens", STRING, tokens),
-            array("tokenizer.ggml.token_type", I32, types), array("tokenizer.ggml.merges", STRING, [])]
-    more += [pair(f"tokenizer.ggml.{k}", STRING if isinstance(v, str) else U32, v) for k, v in meta.items()]
-    filler = len(b"".join(more)) + len(pair("general.name", STRING, ""))
-    more.append(pair("general.name", STRING, "x" * (-filler % 32)))  # the tensors keep their alignment
-    b = model.read_bytes()
-    n, = struct.unpack_from("<Q", b, 16)
-    model.write_bytes(b[:16] + struct.pack("<Q", n + len(more)) + b"".join(more) + b[24:])
-    return model
+def gguf_pairs(path):
+    """Keys and values of a small file, enough of the format for these tests: {key: bytes or string}."""
+    b = path.read_bytes()
+    sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+    n, at, out = struct.unpack_from("<Q", b, 16)[0], 24, {}
+
+    def string(at):
+        k, = struct.unpack_from("<Q", b, at)
+        return b[at + 8:at + 8 + k].decode(), at + 8 + k
+
+    for _ in range(n):
+        key, at = string(at)
+        kind, = struct.unpack_from("<I", b, at)
+        at += 4
+        count, is_array = 1, kind == ARRAY
+        if is_array:
+            kind, count = struct.unpack_from("<IQ", b, at)
+            at += 12
+        begin, values = at, []
+        for _ in range(count):
+            if kind == STRING:
+                v, at = string(at)
+                values.append(v)
+            else:
+                at += sizes[kind]
+        out[key] = (values if is_array else values[0]) if kind == STRING else b[begin:at]
+    return out
+
+
+@pytest.mark.parametrize("pre", sorted(CUTS))
+def test_a_cut_is_written_by_a_name_of_the_same_cut(llmq, tmp_path, pre):
+    model = convert(ROOT / "tests/golden/arch/qwen2", tmp_path / "m.gguf", "qwen2")
+    f = with_tokenizer(model, "gpt2", LETTERS, [NORMAL] * len(LETTERS), [], pre=pre)
+    llmq("convert", f, "-o", tmp_path / "a", "--to", "safetensors")
+    llmq("convert", tmp_path / "a", "-o", tmp_path / "b.gguf", "--to", "gguf")
+    llmq("convert", tmp_path / "b.gguf", "-o", tmp_path / "c", "--to", "safetensors")
+    a, c = (json.loads((tmp_path / x / "tokenizer.json").read_text()) for x in "ac")
+    assert all(a[k] == c[k] for k in ("normalizer", "pre_tokenizer", "decoder"))
+    assert a["model"]["ignore_merges"] == c["model"]["ignore_merges"]
+
+
+def test_a_copy_keeps_the_tokenizer_and_what_the_file_says_of_itself(llmq, tmp_path):
+    model = convert(ROOT / "tests/golden/arch/qwen2", tmp_path / "m.gguf", "qwen2")
+    f = with_tokenizer(model, "gpt2", LETTERS, [NORMAL] * len(LETTERS), [], pre="nobody-2", chat_template="{{ messages }}", eot_token_id=3)
+    llmq("convert", f, "-o", tmp_path / "c.gguf", "--to", "gguf")
+    a, b = gguf_pairs(f), gguf_pairs(tmp_path / "c.gguf")
+    kept = [k for k in a if k.startswith("tokenizer.")] + ["general.name"]
+    assert len(kept) == 8 and all(a[k] == b[k] for k in kept)
+
+
+def test_sentencepiece_comes_back_as_converters_write_it(llmq, tmp_path):
+    """By way of a tokenizer.model: user-defined pieces have real spaces, and the unknown piece its id."""
+    args, _ = pieces(["<pad>", "<eos>", "<unk>"], [CONTROL, CONTROL, UNKNOWN], ["  ", "▁▁▁", "\n\n"], [USER] * 3)
+    model = convert(ROOT / "tests/golden/arch/llama2-mha", tmp_path / "m.gguf", "llama")
+    f = with_tokenizer(model, *args, unknown_token_id=2, eos_token_id=1, add_space_prefix=False, add_bos_token=False)
+    llmq("convert", f, "-o", tmp_path / "hf", "--to", "safetensors")
+    llmq("convert", tmp_path / "hf", "-o", tmp_path / "b.gguf", "--to", "gguf")
+    a, b = gguf_pairs(f), gguf_pairs(tmp_path / "b.gguf")
+    n = len(args[1])
+    assert b["tokenizer.ggml.tokens"][:n] == args[1]
+    types = struct.unpack_from(f"<{n}i", b["tokenizer.ggml.token_type"])
+    assert types[:3] == (CONTROL, CONTROL, UNKNOWN) and types[-3:] == (USER, NORMAL, USER)
+    assert all(a[f"tokenizer.ggml.{k}"] == b[f"tokenizer.ggml.{k}"] for k in ("unknown_token_id", "eos_token_id", "add_space_prefix"))
+    texts = ["a  b", "a   b", " x\n\ny", "a" + " " * 17]
+    assert ids(llmq, f, *texts) == ids(llmq, tmp_path / "b.gguf", *texts) == ids(llmq, tmp_path / "hf", *texts)
