@@ -81,7 +81,7 @@ __attribute__((format(printf, 3, 4)))
 lq_status
 lq_wrap(lq_err *err, lq_status s, const char *fmt, ...);
 
-/* The same behind the message, whose end gives way where both are too long. */
+/* Likewise after the message; where both are too long the message loses its end. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif

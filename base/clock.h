@@ -1,4 +1,4 @@
-/* base/clock.h - the monotonic clock: seconds since some moment, never set back. */
+/* base/clock.h - the monotonic clock: seconds since a fixed moment; it never goes back. */
 #ifndef LLMQ_BASE_CLOCK_H
 #define LLMQ_BASE_CLOCK_H
 

@@ -1,6 +1,6 @@
-/* base/cpus.h - the CPUs and the memory nodes that this process may use, as the kernel tells
- * them (Linux, Documentation/ABI/stable/sysfs-devices-system-cpu and -node). What it does not tell
- * is a core of its own on node 0. */
+/* base/cpus.h - the CPUs and memory nodes that this process may use, as the kernel reports
+ * them (Linux, Documentation/ABI/stable/sysfs-devices-system-cpu and -node). A CPU of which it
+ * reports nothing counts as a core of its own on node 0. */
 #ifndef LLMQ_BASE_CPUS_H
 #define LLMQ_BASE_CPUS_H
 
@@ -23,8 +23,9 @@ void places_of(cpu_places *p, const char *sys, const bool *allowed, bool nodes_i
 /* Of those that this process may use (sched_getaffinity); at least one. */
 void places_here(cpu_places *p, bool nodes_in_turn);
 
-/* From now on pages that this thread and those it starts touch first lie on all nodes that it may
- * use in turn (MPOL_INTERLEAVE of set_mempolicy(2)). LQ_EUNSUPPORTED where the system refuses. */
+/* From now on the pages that this thread and those it starts touch first are spread over all nodes
+ * that it may use (MPOL_INTERLEAVE of set_mempolicy(2)). LQ_EUNSUPPORTED: the system
+ * refuses. */
 lq_status places_interleave(lq_err *err);
 
 #endif

@@ -1,12 +1,13 @@
-/* base/json.h - cJSON behind a gate, and JSON out in one canonical spelling.
+/* base/json.h - JSON in, checked strictly before cJSON parses it; JSON out in one canonical
+ * spelling.
  *
- * In: size, grammar, depth, number of values and UTF-8 are checked before cJSON sees a byte, so
- * what it tolerates (control characters as blanks, "01", a NUL in a string) never gets through.
- * Typed getters say what was expected. Look members up with js_get or iterate ->child, ->next:
- * cJSON's lists are linked, so an index or a look-up in a loop is quadratic.
+ * In: size, grammar, depth, number of values and UTF-8 are checked first, because cJSON accepts
+ * control characters as blanks, "01" and a NUL in a string. Typed getters say what was expected.
+ * Look members up with js_get or iterate ->child, ->next: cJSON's lists are linked, so an index or
+ * a look-up in a loop is quadratic.
  *
- * Out: js_canonical writes the one spelling that files and hashes use. Whatever names a foreign
- * file has, what is written is UTF-8: each byte that is none becomes U+FFFD.
+ * Out: js_canonical writes the spelling that files and hashes use. Output is always UTF-8: each
+ * byte of a string that is not becomes U+FFFD.
  *
  * Source: RFC 8259; cJSON (MIT). Duplicate keys are refused when JS_UNIQUE is set (quadratic-free).
  */

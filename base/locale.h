@@ -1,5 +1,5 @@
-/* base/locale.h - numbers are written and read with a point, whatever the process has set: a program
- * that uses the library may have called setlocale. */
+/* base/locale.h - numbers are written and read with a decimal point, also in a program that uses
+ * the library and has called setlocale. */
 #ifndef LLMQ_BASE_LOCALE_H
 #define LLMQ_BASE_LOCALE_H
 

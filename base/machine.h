@@ -1,5 +1,5 @@
-/* base/machine.h - what of this machine the process may take: its control groups (cgroups(7),
- * version 1 or 2) may leave it less memory and fewer CPUs than there are. */
+/* base/machine.h - the memory and CPUs that this process may use: control groups (cgroups(7),
+ * version 1 or 2) may allow less than the machine has. */
 #ifndef LLMQ_BASE_MACHINE_H
 #define LLMQ_BASE_MACHINE_H
 

@@ -1,7 +1,7 @@
 /* base/mapped.h - mapped files that are larger than memory, or that change while they are read.
  *
  * Pages of a mapped file that were read count as this process's memory until they are dropped; the
- * file's copy in the system's cache is no part of it. */
+ * file's copy in the system's cache does not. */
 #ifndef LLMQ_BASE_MAPPED_H
 #define LLMQ_BASE_MAPPED_H
 
@@ -13,8 +13,8 @@
 void lq_map_drop(const lq_map *m, const void *p, size_t n);
 
 /* While the guard is on, a mapped page that its file no longer has (the file was cut, its disk
- * fails) reads as zeros instead of ending the process; lq_map_lost says that it happened. For work
- * that asks before it hands on what it made. One user at a time; the signal is SIGBUS. */
+ * fails) reads as zeros instead of ending the process; lq_map_lost says that it happened. Call
+ * lq_map_lost before using what was made. One user at a time; the signal is SIGBUS. */
 void lq_map_guard(bool on);
 bool lq_map_lost(void);
 

@@ -1,6 +1,6 @@
 /* calib/builtin.h - the calibration data inside the program (`--calib builtin`).
  *
- * The text: English prose, program text and Korean in turns, so that any leading part is mixed too;
+ * The text: English prose, program text and Korean alternating, so that any leading part is mixed;
  * some 240 KB of UTF-8. The conversations: JSON lines (calib/jsonl.h) of English, Korean and code,
  * for models with a chat template; two roles that take turns, which every template knows.
  *

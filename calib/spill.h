@@ -1,6 +1,6 @@
-/* calib/spill.h - hidden states that are on disk while nobody looks at them.
+/* calib/spill.h - hidden states on disk while they are not in use.
  *
- * A file without a name: the disk has its room back when it is closed, and after a kill. */
+ * The file has no name, so its space is freed when it is closed and when the process is killed. */
 #ifndef LLMQ_CALIB_SPILL_H
 #define LLMQ_CALIB_SPILL_H
 

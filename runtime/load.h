@@ -13,7 +13,7 @@ typedef struct {
     model m;
     arch_config cfg; /* the source's, with all ids that end an answer (load_stops) */
 } load_model;
-/* What a device is to have room for beside the weights: a step, and a cache. */
+/* What a device must have room for besides the weights: a step, and a cache. */
 typedef struct {
     fwd_opts step; /* zeros: 512 rows of 64 sequences; max_len 0: of `tokens` */
     kv_dtype kv;
@@ -21,7 +21,7 @@ typedef struct {
     int64_t tokens; /* of the cache; 0, or more without `exact`: the model's context, or 4,096 */
     size_t cache_bytes; /* in all layers, in place of `tokens`, for as many sequences as use it */
     bool exact;         /* so much of a cache; else three quarters of what a step leaves hold it */
-    bool whole;         /* layers that were asked for are there beside all of this or not at all */
+    bool whole;         /* the layers asked for fit with all of this, or none is there */
     size_t also;        /* and what another model there has not taken yet */
 } load_beside;
 typedef struct {
@@ -34,24 +34,24 @@ typedef struct {
      * stay on the CPU. */
     int64_t gpu_layers;
     int ranks; /* GPUs that share every layer, from the named one on; 0: one. With all layers */
-    bool batch_invariant; /* on a GPU answers depend on no load (model_share) */
+    bool batch_invariant; /* on a GPU answers do not depend on load (model_share) */
     bool eager;         /* on a GPU each operation of a step is launched by itself (model_share) */
     bool int8;          /* on a GPU too, where activations are to be int8 (model_share) */
     load_beside beside; /* what MODEL_AUTO_LAYERS leaves room for */
-    /* Fills it in where that is a matter of the config; NULL: it is as it stands. */
+    /* Fills in `beside` from the config; may be NULL. */
     void (*size)(load_beside *b, const arch_config *c, const void *user);
     const void *user;
-    /* NULL: nobody listens. What a GPU has to say may come later, and from another thread. */
+    /* May be NULL. Notes of a GPU may come later, and from another thread. */
     void (*note)(const char *what, const char *text);
 } load_opts;
-/* path: whatever formats/source/source.h opens. Notes are what the reader of the source has to say (what:
- * the path), and the device's. Errors name the file. */
+/* path: whatever formats/source/source.h opens. Notes are those of the source (what: the path) and
+ * of the device. Errors name the file. */
 lq_status load_weights(load_model *l, const char *path, const load_opts *o, pool *p,
                        const lq_job *job, lq_err *err);
 void load_model_close(load_model *l); /* a zeroed one too */
 /* What load_weights does about o->device, of a model from elsewhere. */
 lq_status load_device(model *m, const load_opts *o, lq_err *err);
-/* o->gpu_layers, and what is left beside them. */
+/* o->gpu_layers, and what is left besides. */
 model_share load_share(const arch_config *c, const load_opts *o);
 /* What load_device has left for a model that has not taken it yet; 0 on the CPU. */
 size_t load_left(const model *m, const load_opts *o);
@@ -66,7 +66,7 @@ lq_status load_tok_open(load_tok *l, const src_source *src, const char *path, lq
 void load_tok_close(load_tok *l);
 
 /* Let the tokenizer's own end token (eos_token of tokenizer_config.json: a chat model's end of
- * turn) end answers as well, beside those of config.json and generation_config.json. Before the
+ * turn) end answers as well as those of config.json and generation_config.json. Before the
  * engine. */
 lq_status load_stops(load_model *l, const tok_tokenizer *t, lq_err *err);
 

@@ -1,10 +1,10 @@
-/* formats/arch/generation_config.h - generation_config.json: how a model's makers want it sampled.
+/* formats/arch/generation_config.h - generation_config.json: the sampling defaults of a model's
+ * makers.
  *
- * What a file says are defaults: a request goes before them, and so does the command line.
- * Stop ids are not here but in arch_config, which joins them with config.json's. As vLLM has it,
- * max_length (prompt and answer together) is not taken; unlike vLLM, an explicit do_sample false
- * means greedy, temperature 0, since that is how the model's makers run it, and do_sample true
- * without a temperature means 1. */
+ * A request and the command line override them. Stop ids are in arch_config, joined with
+ * config.json's. As in vLLM, max_length (prompt and answer together) is ignored; unlike vLLM, an
+ * explicit do_sample false means greedy, temperature 0, since that is how the model's makers run
+ * it, and do_sample true without a temperature means 1. */
 #ifndef LLMQ_FORMATS_ARCH_GENERATION_CONFIG_H
 #define LLMQ_FORMATS_ARCH_GENERATION_CONFIG_H
 

@@ -20,7 +20,7 @@ size_t gguf_row_bytes(ggml_type t, int64_t K);
 /* Row n of a portable tensor of gguf_scheme(t) from its row of blocks; planes zeroed before. */
 void gguf_unpack_row(void *const w[QT_N_PLANES], const qt_tensor *q, int64_t n, ggml_type t,
                      const uint8_t *blocks);
-/* The way back: is there a type whose blocks stand for the same values? Types are tried in an order
+/* The way back: is there a type whose blocks hold the same values? Types are tried in an order
  * in which what was read comes back as it was: i = 0, 1, ... until false. */
 bool gguf_type_for(ggml_type *t, const qt_tensor *q, size_t i);
 /* Row n of q as blocks (zeroed before); false: a code or scale has no place in the type. K-quants:

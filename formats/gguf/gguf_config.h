@@ -8,9 +8,9 @@
 
 /* The row of general.architecture; NULL: none. */
 const gguf_arch *gguf_arch_find(gguf_file *f);
-/* Metadata and the shapes of f's tensors as config.json; what llama.cpp assumes where a file is
- * silent stands in it. *out is the caller's. LQ_EFORMAT, LQ_EUNSUPPORTED (rotations that we do not
- * know), LQ_ENOMEM. */
+/* Metadata and the shapes of f's tensors as config.json; keys that the file lacks have the values
+ * that llama.cpp assumes. *out is the caller's. LQ_EFORMAT, LQ_EUNSUPPORTED (rotations that we do
+ * not know), LQ_ENOMEM. */
 lq_status gguf_config(cJSON **out, gguf_file *f, const gguf_arch *row, lq_err *err);
 
 /* A factor for each pair's frequency. */

@@ -1,7 +1,7 @@
 /* formats/gguf/gguf_ends.h - the tokens that end an answer.
  *
- * A GGUF file has one eos_token_id, where generation_config.json has a list. The others are told by
- * the metadata's eot, eom and FIM ids, and by name, as llama.cpp does (src/llama-vocab.cpp of
+ * A GGUF file has one eos_token_id, where generation_config.json has a list. The others are found
+ * by the metadata's eot, eom and FIM ids, and by name, as llama.cpp does (src/llama-vocab.cpp of
  * 2026-10). */
 #ifndef LLMQ_FORMATS_GGUF_GGUF_ENDS_H
 #define LLMQ_FORMATS_GGUF_GGUF_ENDS_H

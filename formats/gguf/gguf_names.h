@@ -15,7 +15,7 @@ typedef struct {
     const char *gguf; /* without ".weight", and "blk.N." */
     bool stacked;     /* all experts in one tensor; ours are one by one */
 } gguf_name;
-/* A number that one architecture's config.json has, and its key behind "ARCH.". */
+/* A number that one architecture's config.json has, and its key after "ARCH.". */
 typedef enum { OWN_INT, OWN_REAL, OWN_INVERSE, OWN_PATTERN } gguf_own_kind;
 typedef struct {
     const char *hf; /* architecture */
@@ -25,7 +25,7 @@ typedef struct {
     size_t at;          /* of the field in arch_config */
 } gguf_own;
 
-/* What generation_config.json says, behind "general.sampling." (llama.cpp since 2025-11). */
+/* Keys of generation_config.json after "general.sampling." (llama.cpp since 2025-11). */
 #define GGUF_SAMPLING "general.sampling."
 typedef struct {
     const char *hf, *gguf;
@@ -36,15 +36,15 @@ extern const gguf_sampling_key gguf_sampling[]; /* ends with hf NULL */
 extern const gguf_arch gguf_archs[]; /* ends with gguf NULL; a name of GGUF's is the first's */
 extern const gguf_own gguf_owns[];   /* ends with hf NULL */
 
-/* The row that a tensor's name in GGUF (n bytes: "attn_q") stands for in this model, of a layer or
+/* The row of a tensor's name in GGUF (n bytes: "attn_q") in this model, of a layer or
  * not; NULL: none. */
 const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n, bool in_layer);
 const gguf_name *gguf_name_of(arch_role r); /* NULL: GGUF has none */
 
 /* Heads within which the rows of a role's matrix are turned; 0: as they are. */
 int64_t gguf_turned_heads(const gguf_arch *a, const arch_config *c, arch_role r);
-/* Row n of ours stands in row gguf_stored_row(n) where heads are turned (0: as they are): 2i + j of
- * a head for its j * half + i. */
+/* Row n of ours is stored as row gguf_stored_row(n) where heads are turned (0: as they are): 2i + j
+ * of a head for its j * half + i. */
 int64_t gguf_stored_row(int64_t n, int64_t N, int64_t heads);
 /* What GGUF has added to a norm's weights: the 1 of Gemma's (1 + w). */
 float gguf_norm_offset(const arch_config *c, const arch_slot *slot);

@@ -1,4 +1,4 @@
-/* formats/hf/model_files.h - which files the folder of a model has, by their names. */
+/* formats/hf/model_files.h - the names of the files in a model's folder. */
 #ifndef LLMQ_FORMATS_HF_MODEL_FILES_H
 #define LLMQ_FORMATS_HF_MODEL_FILES_H
 

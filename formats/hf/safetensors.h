@@ -43,7 +43,7 @@ bool st_shape_bytes(lq_dtype d, int n_dims, const int64_t *shape, size_t *bytes)
 /* Write: tensors in the reference writer's order (dtype falling, then name), __metadata__
  * {"format":"pt"}. `bytes` must fit the shape. Each tensor's data is given at once, or in pieces
  * and in any order with st_put, so that a file larger than memory can be made and the tensors of
- * one weight can be written together wherever they lie. The file appears at st_commit. */
+ * one weight can be written together, wherever they are. The file appears at st_commit. */
 typedef struct st_writer st_writer;
 lq_status st_create(st_writer **w, const char *path, const st_tensor *tensors, size_t n,
                     lq_err *err);

@@ -1,8 +1,8 @@
 /* formats/llmq/llmq.h - the .llmq file: docs/formats/llmq.md is the specification.
  *
- * Writing streams: tensors are appended one by one (memory is one tensor), header last patched in,
- * and the file gets its name only when whole. The bytes depend only on what was added, in any order
- * of the calls that add blobs. */
+ * Writing streams: tensors are appended one by one (memory is one tensor), the header is patched in
+ * last, and the file gets its name only when it is complete. The bytes depend only on what was
+ * added, not on the order in which blobs were. */
 #ifndef LLMQ_FORMATS_LLMQ_LLMQ_H
 #define LLMQ_FORMATS_LLMQ_LLMQ_H
 
@@ -26,8 +26,8 @@ typedef struct lqf_writer lqf_writer;
 lq_status lqf_create(lqf_writer **w, const char *path, lq_err *err);
 /* Called with each piece of a plane once it is written: mapped input can be dropped. */
 void lqf_on_written(lqf_writer *w, void (*fn)(void *user, const void *p, size_t n), void *user);
-/* Shape as in the source (n_dims 1..4; for linears [N,K]). Tensors must come in the order in which
- * they shall lie. */
+/* Shape as in the source (n_dims 1..4; for linears [N,K]). Tensors are written in the order
+ * of the calls. */
 lq_status lqf_add_tensor(lqf_writer *w, const char *name, const qt_tensor *t, int n_dims,
                          const int64_t *shape, lq_err *err);
 /* A tensor that is not a weight (integers, foreign side data), byte for byte. n_dims 0..4. */

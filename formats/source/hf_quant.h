@@ -1,8 +1,8 @@
 /* formats/source/hf_quant.h - published quantized layouts in safetensors files: what their readers share.
  *
  * A layout stores one weight as several tensors ("....q_proj.qweight", ".scales", ...). Its reader
- * takes them from the list of stored tensors and makes "....q_proj.weight" of them. Planes that lie
- * in the file as qt.h has them are views; others are translated when asked for.
+ * takes them from the list of stored tensors and makes "....q_proj.weight" of them. Planes that
+ * the file holds as qtensor.h says are views; others are translated when asked for.
  *
  * A new layout is a file formats/source/hf_NAME.c and a row of the table in hf_layouts.c. For
  * formats/source/source_hf.c and hf_*.c. */

@@ -1,15 +1,15 @@
-/* formats/source/history.h - where a converted model came from, as it travels with the result: llmq.json
+/* formats/source/history.h - where a converted model came from, stored with the result: llmq.json
  * in a Hugging Face folder, keys of the same names in a GGUF file (docs/converting.md).
  *
  *   { "recipe", "provenance": those of the .llmq, if it came from one,
  *     "converted": as src_conversion says (formats/source/source.h),
  *     "files": { "model.safetensors": { "header": XXH3-128 of all before the data }, ... } }
  *
- * In GGUF "llmq.tensors" stands in the place of "files": XXH3-128 of names, types and shapes.
+ * GGUF has "llmq.tensors" instead of "files": XXH3-128 of names, types and shapes.
  * A .llmq that was made of something converted has "converted" in its provenance where values
  * changed on the way; of any source it is src_conversion alone that has it, not src_provenance.
- * Whoever writes the weights anew, with another tool, leaves a history that is not theirs; so it
- * holds only where the tables of tensors are those that it names. */
+ * Another tool may change the weights and leave this history in place; so it is used only where the
+ * tables of tensors are those that it names. */
 #ifndef LLMQ_FORMATS_SOURCE_HISTORY_H
 #define LLMQ_FORMATS_SOURCE_HISTORY_H
 

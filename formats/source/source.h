@@ -1,15 +1,15 @@
-/* formats/source/source.h - a model wherever it comes from: an HF folder (plain or in a published
- * quantized layout), a GGUF file, a .llmq file. Every command that takes MODEL opens it here.
+/* formats/source/source.h - a model in any format: an HF folder (plain or in a published quantized
+ * layout), a GGUF file, a .llmq file. Every command that takes MODEL opens it here.
  *
  * A source maps its files and yields tensors as views under their Hugging Face names; several
  * stored tensors that make one quantized weight appear as one (name "....weight"). Views live until
  * src_close. Threads: any, after src_open.
  *
- * Where a stored layout differs from ours the planes are translated when src_load asks for them,
- * and take memory until src_unload.
+ * Where a stored layout differs from ours, src_load translates the planes, which take memory until
+ * src_unload.
  *
- * A folder or GGUF file that llmq converted has the recipe of what it was made of: in llmq.json, or
- * in keys llmq.*, beside what tells that it is of these weights and not of others. */
+ * A folder or GGUF file that llmq converted has the recipe of its source, in llmq.json or in keys
+ * llmq.*, with hashes that tie it to these weights. */
 #ifndef LLMQ_FORMATS_SOURCE_SOURCE_H
 #define LLMQ_FORMATS_SOURCE_SOURCE_H
 
@@ -54,7 +54,7 @@ typedef struct {
 
 /* Is this the name of a model in one file (of a split one of its first part)? */
 bool src_is_whole(const char *name);
-/* The file that stands for a folder without safetensors: the one .llmq or .gguf in it (of a split
+/* The model file of a folder without safetensors: the one .llmq or .gguf in it (of a split
  * one the first part); any other path as it is. src_open begins with it. LQ_EUSAGE names several,
  * and the snapshots in a folder of Hugging Face's cache; LQ_EVALUE: too long. */
 lq_status src_locate(char *out, size_t n, const char *path, lq_err *err);
@@ -104,10 +104,10 @@ const src_tensor *src_find(const src_source *s, const char *name);
  * of mapped files: what is read later comes from the file again), or with src_close. */
 void src_load(qt_tensor *out, const src_source *s, const src_tensor *t);
 void src_unload(const src_source *s, const src_tensor *t);
-/* Drop the pages of a tensor that was read as it lies (base/mapped.h). */
+/* Drop the pages of a tensor that was read in place (base/mapped.h). */
 void src_release(const src_source *s, const src_tensor *t);
 void src_drop(const src_source *s, qt_span span); /* a part of one; of no effect on other memory */
-/* Things to say aloud about how the files were read: "zero points follow ...", in short lines. */
+/* Notes for the user on how the files were read: "zero points follow ...", in short lines. */
 size_t src_n_notes(const src_source *s);
 const char *src_note_at(const src_source *s, size_t i);
 /* The stored tensor of a role, its shape checked against the config. layer, expert: -1 where the
@@ -140,7 +140,7 @@ lq_status src_vector(const src_source *s, arch_role r, int64_t layer, int64_t ex
 lq_status src_check_roles(const src_source *s, lq_err *err);
 size_t src_n_blobs(const src_source *s);
 const src_blob *src_blob_at(const src_source *s, size_t i);
-/* Where the blob lies in a model's folder `dir`. */
+/* The path of the blob in a model's folder `dir`. */
 lq_status src_blob_file(char *out, size_t n, const char *dir, const char *blob, lq_err *err);
 const src_blob *src_find_blob(const src_source *s, const char *name); /* NULL */
 /* Recipe and provenance objects (borrowed) of a .llmq, or of what was converted from one; NULL
@@ -158,11 +158,11 @@ lq_status src_fingerprint(lq_hash *out, const src_source *s, lq_err *err);
 /* NaN or infinity in a float tensor: LQ_EVALUE names the tensor and the first such element. Others,
  * and tensors whose planes are translated, are LQ_OK. */
 lq_status src_check_finite(const src_tensor *t, lq_err *err);
-/* The same of any tensor, and of a quantized one what val_check says (formats/tensor/finite.h), its codes
- * too: reads it whole. src_matrix has looked at scales and what else stands beside codes. */
+/* The same of any tensor, and of a quantized one what val_check says (formats/tensor/finite.h), its
+ * codes too: reads it whole. src_matrix has checked scales and the other small planes. */
 lq_status src_check_values(const src_source *s, const src_tensor *t, lq_err *err);
-/* Where a GGUF's tensors lie in its files, as gguf_check_cover; of other formats src_open has
- * looked at that. */
+/* The places of a GGUF's tensors in its files, as gguf_check_cover; src_open has checked those of
+ * other formats. */
 lq_status src_check_cover(const src_source *s,
                           void (*bad)(void *user, const char *name, const char *what), void *user,
                           lq_err *err);

@@ -1,6 +1,6 @@
 /* formats/source/source_impl.h - what a kind of source fills in; only formats/source/ includes this.
  *
- * A new kind is one file with src_KIND_open and one row in source_open.c. Whatever it fails at, src_open
+ * A new kind is one file with src_KIND_open and one row in source_open.c. If it fails, src_open
  * closes the source again, so each field is owned or zero at any time. */
 #ifndef LLMQ_FORMATS_SOURCE_SOURCE_IMPL_H
 #define LLMQ_FORMATS_SOURCE_SOURCE_IMPL_H

@@ -1,4 +1,4 @@
-/* formats/tensor/error_bound.h - how far a stored weight may be from the one it was made from.
+/* formats/tensor/error_bound.h - how far a stored weight may be from the original.
  *
  * A scheme can represent the values lo..hi of its grid. Rounding to nearest puts a weight w within
  * tol of clamp(w, lo, hi):

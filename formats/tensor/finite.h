@@ -1,5 +1,5 @@
-/* formats/tensor/finite.h - numbers that no quantizer writes: NaN and infinity among floats, scales that
- * are negative where they are a magnitude. Fast enough to be asked of whatever is read anyway. */
+/* formats/tensor/finite.h - finds numbers that no quantizer writes: NaN and infinity, negative
+ * scales where a scale is a magnitude. Fast enough to check everything that is read. */
 #ifndef LLMQ_FORMATS_TENSOR_FINITE_H
 #define LLMQ_FORMATS_TENSOR_FINITE_H
 

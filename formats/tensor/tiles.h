@@ -77,7 +77,7 @@ void tiles_unpack_shared(void *const w[QT_N_PLANES], const qt_tensor *tiled);
  * unspecified, where they are not whole tiles or the layout is another. */
 bool tiles_rows(qt_tensor *out, const qt_tensor *t, int64_t n0, int64_t n1);
 
-/* Parts of a tiled tensor as tensors of their own: rows of n ranges one behind the other, of each
+/* Parts of a tiled tensor as tensors of their own: rows of n ranges one after the other, of each
  * the inputs k0..k1 (a split of a weight over devices). tiles_part says scheme, shape and the bytes
  * of each plane, none of which has data; tiles_cut then fills w[]. Inputs are cut where a group
  * begins, or, where a row has one scale, at a multiple of what 64 bytes hold of a row (tiles_unit);

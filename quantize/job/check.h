@@ -1,12 +1,12 @@
-/* quantize/job/check.h - what a quantization cost, on text that calibration did not see.
+/* quantize/job/check.h - what a quantization costs, measured on text that calibration did not see.
  *
  *     kl_mean = mean over positions of KL(source || result) of the next token, in nats
  *
- * beside perplexity of both and how often both choose the same token. Both models run layer by
- * layer over the same windows, each layer read once, so that memory stays at one layer, the
- * windows' hidden states twice (on disk where `spill`) and the logits of some
- * rows. Exact activations; sums in the order of the windows: the figures depend neither on threads
- * nor on memory. They are those of `llmq eval --ref` on the same windows. */
+ * and the perplexity of both, and how often both choose the same token. Both models run layer by
+ * layer over the same windows, and each layer is read once: memory is one layer, the windows'
+ * hidden states twice (on disk with `spill`) and the logits of some rows. Activations are exact and
+ * sums go in the order of the windows, so the figures depend neither on threads nor on memory. They
+ * are those of `llmq eval --ref` on the same windows. */
 #ifndef LLMQ_QUANTIZE_JOB_CHECK_H
 #define LLMQ_QUANTIZE_JOB_CHECK_H
 
@@ -27,11 +27,11 @@ enum {
 lq_status qz_check_windows(cal_samples *out, const cal_samples *all, const cal_samples *used,
                            int64_t most, lq_err *err);
 
-/* Where the result lies. */
+/* The result. */
 typedef struct {
     const qz_plan *plan;
     const qz_state *state;     /* every layer is finished */
-    const qt_tensor *replaced; /* [plan->n]: these (N > 0) stand in place of the state's; or NULL */
+    const qt_tensor *replaced; /* [plan->n]: these (N > 0) replace the state's; or NULL */
 } qz_made;
 
 /* Errors: LQ_EVALUE (logits that are not finite), LQ_EINTR, LQ_EIO (the disk), LQ_ENOMEM. */

@@ -2,15 +2,16 @@
  *
  *     source -> plan -> for each layer: statistics -> rounding -> keep -> advance -> write
  *
- * Memory: one layer and its statistics, and the hidden states of the calibration tokens; never the
- * model. How much is known before (quantize/job/memory.h); within a memory limit those states lie on disk
- * and experts are looked at a few at a time (the layer runs again for the next). Finished layers are kept
- * in OUT.resume/ until the whole file is written (quantize/layer/state.h), so the disk holds the result
- * twice for a moment; methods without calibration go from tensor to tensor straight into the file.
- * Pages of the mapped source are dropped once read. Before that the result is compared with the
- * source (quantize/job/check.h), and its provenance says how it did. The bytes of the result depend on
- * source, options, calibration tokens and kernels only: not on threads, interruptions, memory limit
- * or paths. */
+ * Memory: one layer, its statistics, and the hidden states of the calibration tokens; never the
+ * whole model. It is known beforehand (quantize/job/memory.h); with a memory limit the states go to
+ * disk and a layer's experts are measured a few at a time (the layer runs again for the next).
+ * Pages of the mapped source are dropped once they are read.
+ *
+ * Finished layers are kept in OUT.resume/ until the whole file is written (quantize/layer/state.h),
+ * so the disk holds the result twice for a moment; methods without calibration write each tensor
+ * straight into the file. The result is compared with the source (quantize/job/check.h) before it
+ * is written, and its provenance records the figures. Its bytes depend on source, options,
+ * calibration tokens and kernels only: not on threads, interruptions, memory limit or paths. */
 #ifndef LLMQ_QUANTIZE_JOB_JOB_H
 #define LLMQ_QUANTIZE_JOB_JOB_H
 

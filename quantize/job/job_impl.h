@@ -1,8 +1,9 @@
-/* quantize/job/job_impl.h - a run at work: shared by the files of the job, nobody else includes it.
+/* quantize/job/job_impl.h - the state of a run, shared by the files of the job; only they include
+ * it.
  *
  *     job.c         the run from end to end, and what goes over the whole model
- *     job_record.c  recipe and provenance; is the output already what would be made?
- *     job_layers.c  layer after layer: statistics, rounding, what is finished kept
+ *     job_record.c  recipe and provenance; whether the output exists already
+ *     job_layers.c  layer after layer: statistics, rounding, keeping what is finished
  *     job_write.c   the file
  *     job_report.c  the result, for the caller */
 #ifndef LLMQ_QUANTIZE_JOB_JOB_IMPL_H

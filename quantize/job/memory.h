@@ -1,11 +1,11 @@
 /* quantize/job/memory.h - how much memory and disk a quantization takes, from shapes and options alone.
  *
- * The peak is that of the phase that needs most (quantize/job/progress.h names them): what is held through
- * it, plus the largest layer's weights, statistics and scratch. Mapped pages count while they are
- * in use. Measured peaks lie within 0.8 and 1.25 of it (tests/e2e/test_quantize_need.py).
+ * The peak is that of the phase that needs most (quantize/job/progress.h names them): what is held
+ * during it, plus the largest layer's weights, statistics and scratch. Mapped pages count while
+ * they are in use. Measured peaks are 0.8 to 1.25 times this (tests/e2e/test_quantize_need.py).
  *
- * Two things can be had for less memory: hidden states of the calibration text go to disk, and a
- * layer's experts are looked at a few at a time. The result does not depend on either. */
+ * Two things reduce it: hidden states of the calibration text go to disk, and a layer's experts are
+ * measured a few at a time. The result does not depend on either. */
 #ifndef LLMQ_QUANTIZE_JOB_MEMORY_H
 #define LLMQ_QUANTIZE_JOB_MEMORY_H
 
@@ -28,7 +28,7 @@ typedef struct {
     progress_kind phase; /* that has the peak */
     bool spill;          /* hidden states go to disk */
     size_t experts;      /* bytes for H of experts at once */
-    size_t disk;         /* beside the output while it is made: finished layers and states */
+    size_t disk;         /* next to the output while it is made: finished layers and states */
 } qz_memory;
 
 /* Within `limit` bytes; 0: no limit. n is filled in either case. Errors: LQ_EUSAGE (the limit is

@@ -1,8 +1,8 @@
-/* quantize/job/progress.h - how far a quantization is, in all and in the phase at work.
+/* quantize/job/progress.h - how far a quantization is, as a whole and in the current phase.
  *
- * The work is known beforehand: phases by layer, each with a cost from its shapes and tokens. Time
- * left is the cost that is left, each kind of phase at the speed that it has shown, or, before it
- * ran, at its usual speed relative to the kinds that have. Nothing of the result depends on it. */
+ * The work is known beforehand: phases by layer, each with a cost from its shapes and tokens. The
+ * time left is the remaining cost, each kind of phase at its measured speed, or, before it has run,
+ * at its usual speed relative to the kinds that have. The result does not depend on it. */
 #ifndef LLMQ_QUANTIZE_JOB_PROGRESS_H
 #define LLMQ_QUANTIZE_JOB_PROGRESS_H
 

@@ -1,10 +1,10 @@
-/* quantize/job/write_behind.h - one call at a time that goes on behind its caller's back: a tensor is written
- * while the next one is rounded.
+/* quantize/job/write_behind.h - one call at a time in the background: a tensor is written while the
+ * next one is rounded.
  *
  *     round 1 | round 2 | round 3 |
  *             | write 1 | write 2 | write 3
  *
- * The call takes a thread of its own beside the pool's, and does not use the pool. */
+ * The call runs on a thread of its own and does not use the pool. */
 #ifndef LLMQ_QUANTIZE_JOB_WRITE_BEHIND_H
 #define LLMQ_QUANTIZE_JOB_WRITE_BEHIND_H
 

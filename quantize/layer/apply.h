@@ -1,4 +1,4 @@
-/* quantize/layer/apply.h - finished layers put in place of the source's tensors, to run them. */
+/* quantize/layer/apply.h - replaces the source's tensors by finished layers, to run them. */
 #ifndef LLMQ_QUANTIZE_LAYER_APPLY_H
 #define LLMQ_QUANTIZE_LAYER_APPLY_H
 

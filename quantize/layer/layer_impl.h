@@ -1,5 +1,6 @@
-/* quantize/layer/layer_impl.h - a layer while it is made: shared by layer.c, which goes through its
- * matrices, layer_fold.c, which scales inputs before, and layer_round.c, which rounds one. */
+/* quantize/layer/layer_impl.h - a layer while it is quantized: shared by layer.c, which goes
+ * through its matrices, layer_fold.c, which scales inputs first, and layer_round.c, which rounds
+ * one. */
 #ifndef LLMQ_QUANTIZE_LAYER_LAYER_IMPL_H
 #define LLMQ_QUANTIZE_LAYER_LAYER_IMPL_H
 

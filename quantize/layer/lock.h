@@ -1,7 +1,7 @@
 /* quantize/layer/lock.h - one run at a time on one output.
  *
  * The lock is the kernel's (flock) on OUT.resume/state.lock: it ends with the process, however that
- * ends, and says nothing about what lies beside it. */
+ * ends. The folder's other files may be complete or not. */
 #ifndef LLMQ_QUANTIZE_LAYER_LOCK_H
 #define LLMQ_QUANTIZE_LAYER_LOCK_H
 
@@ -12,7 +12,7 @@
 /* Makes the folder if need be and locks it. *fd: to be given to qz_unlock; -1 where the file system
  * knows no locks. Errors: LQ_EBUSY - another run holds it; LQ_EIO. */
 lq_status qz_lock(int *fd, const char *dir, lq_err *err);
-/* With `remove` the folder goes too, if nothing else lies in it. */
+/* With `remove` the folder goes too, if it holds nothing else. */
 void qz_unlock(int fd, const char *dir, bool remove);
 
 #endif

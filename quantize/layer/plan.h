@@ -1,7 +1,7 @@
-/* quantize/layer/plan.h - what becomes of every tensor of a source, decided before any work.
+/* quantize/layer/plan.h - the scheme of every tensor of a source, decided before any work.
  *
- * Layers are 0..L-1; L stands for what is outside them. Order: embedding, layers, the rest; by name inside
- * each. That is also the order in the file. */
+ * Layers are 0..L-1; L means the tensors outside of them. Order, also in the file: embedding,
+ * layers, the rest; by name inside each. */
 #ifndef LLMQ_QUANTIZE_LAYER_PLAN_H
 #define LLMQ_QUANTIZE_LAYER_PLAN_H
 
@@ -18,7 +18,7 @@ typedef struct {
     int64_t layer;    /* cfg.layers: outside the layers */
     bool quantize;    /* to `scheme` (which may be a dense one); else copied byte for byte */
     qt_scheme scheme; /* fitted to the shape; i8-outlier: n_out is not known yet */
-    bool open; /* --bpw: measuring decides (quantize/mixed/bpw.h); until then scheme stands in */
+    bool open;        /* --bpw: quantize/mixed/bpw.h decides; until then scheme is provisional */
     /* Of the result, where quantize: */
     bool turned;      /* the source's matrices are [inputs, outputs], the result's are not */
     int64_t count;    /* matrices stacked in the tensor (experts), else 1 */

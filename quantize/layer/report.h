@@ -1,5 +1,5 @@
-/* quantize/layer/report.h - what became of one tensor, and how it travels: numbers with 17 digits, so
- * that a run that is resumed tells the same as one that was not. */
+/* quantize/layer/report.h - the report of one tensor, and its JSON: numbers have 17 digits, so that
+ * a resumed run reports the same as an uninterrupted one. */
 #ifndef LLMQ_QUANTIZE_LAYER_REPORT_H
 #define LLMQ_QUANTIZE_LAYER_REPORT_H
 

@@ -1,9 +1,10 @@
-/* quantize/layer/residual.h - what rounding left of a weight: how far each lay from the value of its code.
+/* quantize/layer/residual.h - the rounding residual: how far each weight was from the value of its
+ * code.
  *
  *     rest = w / scale + zero - code,   in steps of the grid
  *
- * Tuning (quantize/tune/tune.h) trains codes from there: one that was rounded at the middle between two
- * codes moves to the other long before one that lay on its code. Kept as int8 in 1/64 of a step
+ * Tuning (quantize/tune/tune.h) trains codes from there: a weight in the middle between two codes
+ * moves to the other long before one that equals its code. Kept as int8 in 1/64 of a step
  * (QZ_RESIDUAL_UNIT, quantize/layer/trainable.h), at most 127/64 away. */
 #ifndef LLMQ_QUANTIZE_LAYER_RESIDUAL_H
 #define LLMQ_QUANTIZE_LAYER_RESIDUAL_H
@@ -13,7 +14,7 @@
 
 /* Regular QT_UINT with whole zero points. */
 bool qz_residual_fits(const qt_scheme *s);
-/* rest [N,K] of q [N,K], whose scheme fits, in the portable layout, which stands for W [N,K] of
+/* rest [N,K] of q [N,K], whose scheme fits, in the portable layout, made from W [N,K] of
  * dtype d. Errors: LQ_ENOMEM. */
 lq_status qz_residual_of(int8_t *rest, const qt_tensor *q, const void *W, lq_dtype d, pool *p,
                          lq_err *err);

@@ -1,4 +1,5 @@
-/* quantize/layer/state.h - what is finished of a quantization, kept beside the output until it is done.
+/* quantize/layer/state.h - the finished part of a quantization, kept next to the output until it is
+ * done.
  *
  *     OUT.resume/state.json        everything that changes the result: config, recipe, provenance
  *     OUT.resume/state.lock        held while a run is at work (quantize/layer/lock.h)
@@ -6,8 +7,8 @@
  *     OUT.resume/own.ids           text that the model wrote for tuning (quantize/tune/tuning_text.h)
  *     OUT.resume/part-00007.llmq   the tensors of one layer, each file whole or absent
  *
- * A run that was killed goes on from here when it is repeated. Parts that another run made are
- * neither used nor thrown away unasked: the run is refused, and told what differs. */
+ * A run that was killed goes on from here when it is repeated. Parts of a run with other options
+ * are neither used nor removed: the new run is refused with what differs. */
 #ifndef LLMQ_QUANTIZE_LAYER_STATE_H
 #define LLMQ_QUANTIZE_LAYER_STATE_H
 
@@ -43,7 +44,7 @@ void qz_state_drop(const qz_state *s, int64_t layer);
 void qz_state_reports(const qz_state *s, int64_t layer, qz_report *reports, size_t *n);
 /* Unmap; with `remove` also delete the folder. */
 void qz_state_close(qz_state *s, bool remove);
-/* The output is there: removes what a run of the same `what` left that was killed behind its end.
+/* The output is there: removes what a run of the same `what` left that was killed after its end.
  */
 void qz_state_clear(const char *out_path, const cJSON *what);
 

@@ -1,9 +1,9 @@
 /* quantize/layer/trainable.h - what tuning changes: a rounded weight's scales, a vector.
  * Used by quantize/tune/tune.c alone.
  *
- * Codes are trained through the rounding: the gradient at the value of a code moves the weight
- * behind it, which takes the next code when it is nearer to that (the straight-through estimator,
- * arXiv:1308.3432).
+ * Codes are trained through the rounding: the gradient at the value of a code moves the
+ * underlying weight, which takes the next code when it is nearer to that (the straight-through
+ * estimator, arXiv:1308.3432).
  * Adam (arXiv:1412.6980) with moments 0.9 and 0.99 and bias correction; `rate` is the step's. */
 #ifndef LLMQ_QUANTIZE_LAYER_TRAINABLE_H
 #define LLMQ_QUANTIZE_LAYER_TRAINABLE_H
@@ -48,7 +48,7 @@ static inline const uint8_t *tune_code_row(const tune_weight *w, int64_t n)
     const uint8_t *codes = w->base.plane[QT_CODES].data;
     return codes + (size_t)n * qt_row_bytes(w->base.K, w->base.scheme.bits);
 }
-/* W [N,K] := what the codes and scales stand for. */
+/* W [N,K] := the values of codes and scales. */
 void tune_weight_expand(float *W, const tune_weight *w, pool *p);
 /* One step against dW [N,K]. */
 void tune_weight_step(tune_weight *w, const float *dW, const tune_step *s, pool *p);

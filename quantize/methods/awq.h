@@ -1,10 +1,10 @@
-/* quantize/methods/awq.h - activation-aware scaling: inputs that carry much are made larger before
+/* quantize/methods/awq.h - activation-aware scaling: salient inputs are scaled up before
  * rounding.
  *
  *     y = W x = (W diag(s)) (diag(1/s) x)
  *
- * W diag(s) is what gets rounded; 1/s is folded into what makes x (a norm's weights, the rows of
- * the linear before), so the stored model needs no extra step. s comes from the inputs' mean
+ * W diag(s) is what gets rounded; 1/s is folded into the producer of x (a norm's weights, the rows
+ * of the linear before), so the stored model needs no extra step. s comes from the inputs' mean
  * magnitudes:
  *
  *     s = m^a      or      s = m^a / v^(1-a),      then s /= sqrt(max s * min s)
@@ -34,7 +34,7 @@ typedef struct {
     struct {
         const float *W;
         int64_t N, group;
-        double stand_for; /* rows that these N stand for, their weight in the loss; 0: N */
+        double stand_for; /* rows that these N represent, their weight in the loss; 0: N */
         grid_spec spec;
     } lin[AWQ_MAX_LINEARS];
     int n;

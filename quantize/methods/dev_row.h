@@ -4,7 +4,7 @@
 
 #include "kernels/device.h"
 
-/* Do a row's K floats fit in a block's shared memory, beside what else a block has there? */
+/* Do a row's K floats fit in a block's shared memory, with what else a block has there? */
 static inline bool qz_dev_row_fits(const dev *d, int64_t K)
 {
     enum { OTHERS = 1024 }; /* bytes */

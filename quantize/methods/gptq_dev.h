@@ -1,6 +1,6 @@
-/* quantize/methods/gptq_dev.h - GPTQ's rounding of rows on a GPU: what quantize/methods/gptq.c does with the grids
- * that it has chosen. Codes are those of the CPU but where a product's other order of sums moves a
- * weight over the edge between two.
+/* quantize/methods/gptq_dev.h - GPTQ's rounding of rows on a GPU: what quantize/methods/gptq.c does
+ * with the grids that it has chosen. Codes are those of the CPU, except where another order of a
+ * sum moves a weight across the boundary between two codes.
  *
  * A failure of the device is found by the next call that returns a status. */
 #ifndef LLMQ_QUANTIZE_METHODS_GPTQ_DEV_H

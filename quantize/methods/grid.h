@@ -6,7 +6,7 @@
  * round is to the nearest, halves to even. The scale is rounded to the type it is stored in before
  * any code is chosen, so that the codes are the best ones for what a reader will see.
  *
- * How the ends of the grid are laid on a group whose values lie in lo..hi (0 included):
+ * The ends of the grid for a group with values in lo..hi (0 included):
  *   GRID_ASYM      scale = (hi - lo) / M, zero = round(-lo / scale), an integer in 0..M
  *   GRID_SYM       a = max(|lo|, |hi|), scale = 2a / M, zero = 2^(bits-1): the top end loses half a
  *                step (GPTQ's rule; scales are positive)
@@ -14,7 +14,7 @@
  *                code 0 is exactly a; negative scales occur
  * A group of zeros gets scale 1 and codes that give exactly 0.
  *
- * With `search` the ends are also tried drawn in, and the candidate with the least
+ * With `search` narrower ends are tried too, and the candidate with the least
  * sum_k imp[k] (w - q)^2 wins; imp = diag(H) is the mean square of each input. With `refit` the
  * scale of the winner is then fitted to its codes by least squares, while that lowers the sum.
  * Source: arXiv:2210.17323 (rules), arXiv:2309.05516 (full range), llama.cpp's importance matrix.

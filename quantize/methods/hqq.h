@@ -2,7 +2,7 @@
  * errors.
  *
  * A group's scale is (max - min) / M, M = 2^bits - 1, at least 1/20000. Its zero point, a fraction,
- * is where the mean of the codes less the scaled weights lies, the largest errors set aside:
+ * is the mean of the codes less the scaled weights, without the largest errors:
  *
  *     c = clamp(round(w/s + z), 0, M)      q = s (c - z)
  *     e = shrink(w - q) = sign(r) max(|r| - |r|^(p-1) / beta, 0),  p = 0.7

@@ -1,8 +1,8 @@
-/* quantize/methods/kfac.h - second-order rounding that weighs both sides of a weight: what comes in and
- * what becomes of what goes out.
+/* quantize/methods/kfac.h - second-order rounding with the statistics of a linear's inputs and of
+ * the gradients at its outputs.
  *
- * GPTQ keeps a linear's output near, all outputs alike. Here an output counts by how much the
- * model's answer depends on it, alone and together with the others:
+ * GPTQ minimizes the change of a linear's outputs, all outputs alike. Here an output counts by how
+ * much the model's answer depends on it, alone and together with the others:
  *
  *     loss = tr(G D H D^T),   D = W - Q,   H = mean x x^T,   G = mean g g^T
  *

@@ -1,4 +1,4 @@
-/* quantize/methods/loss.h - how far a rounded weight is from the one it stands for.
+/* quantize/methods/loss.h - how far a rounded weight is from the original.
  *
  *     rmse = sqrt(mean (w - q)^2)         loss = sum over rows n of (w_n - q_n) H (w_n - q_n)^T
  *
@@ -27,7 +27,7 @@ enum { LOSS_ROWS = 512 }; /* at once with H, as f32 differences and times H */
 /* Bytes that qz_loss_of takes while it runs; h: with H. */
 size_t qz_loss_bytes(int64_t N, int64_t K, bool h, int threads);
 
-/* q: portable. W [N,K] of dtype d, as q stands for it; H [K,K] f32 or NULL. The rmse is that of the
+/* q: portable. W [N,K] of dtype d, its original; H [K,K] f32 or NULL. The rmse is that of the
  * weights before `fold`. Errors: LQ_ENOMEM. */
 lq_status qz_loss_of(qz_loss *out, const qt_tensor *q, const void *W, lq_dtype d, const float *H,
                      qz_fold fold, pool *p, lq_err *err);

@@ -1,4 +1,4 @@
-/* quantize/methods/methods.h - the methods there are. */
+/* quantize/methods/methods.h - the list of methods. */
 #ifndef LLMQ_QUANTIZE_METHODS_METHODS_H
 #define LLMQ_QUANTIZE_METHODS_METHODS_H
 

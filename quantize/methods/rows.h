@@ -22,7 +22,7 @@ typedef struct {
     /* as qt_pack_row with 4 bits: first code low */
     void (*pack4)(uint8_t *dst, const uint8_t *codes, int64_t n);
     /* Codes of 4 bits through a table: code[how many of mid[15], rising, are below w[i] * inv],
-     * the first of two in the high half of a byte; behind an odd n as if a 0 followed. */
+     * the first of two in the high half of a byte; after an odd n as if a 0 followed. */
     void (*pack_table)(uint8_t *dst, const float *w, int64_t n, float inv, const float mid[15],
                        const uint8_t code[16]);
     /* y[i] -= a * x[i], rounded twice; y and x do not overlap */

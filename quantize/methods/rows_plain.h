@@ -1,5 +1,5 @@
-/* quantize/methods/rows_plain.h - what each loop of quantize/methods/rows.h does to one weight after the other:
- * the reference where blocks would buy nothing, and the rest of a run that fills no block. */
+/* quantize/methods/rows_plain.h - the loops of quantize/methods/rows.h, one weight at a time: for
+ * loops that blocks would not speed up, and for the end of a run that fills no block. */
 #ifndef LLMQ_QUANTIZE_METHODS_ROWS_PLAIN_H
 #define LLMQ_QUANTIZE_METHODS_ROWS_PLAIN_H
 

@@ -2,12 +2,12 @@
  * unquantized model, a layer at a time.
  *
  * Linears of a layer: sensitivity_of with H of the tensor's inputs on MEASURE_WINDOWS windows and,
- * where the model has a backward pass (calib/backward.h), with the curvature of its answers. Of other
- * models a unit (the tensors of one role in a layer, all experts) is replaced as a whole by its
- * rounding to MEASURE_BITS bits, the layers behind run on (quantize/mixed/perturb.h), and the KL divergence
- * of the answers sets the scale of the unit's effects.
+ * where the model has a backward pass (calib/backward.h), with the curvature of its answers. Of
+ * other models a unit (the tensors of one role in a layer, all experts) is replaced as a whole by
+ * its rounding to MEASURE_BITS bits, the layers after it run on (quantize/mixed/perturb.h), and the
+ * KL divergence of the answers sets the scale of the unit's effects.
  *
- * Experts: EXPERTS_SEEN of them are looked at, evenly spaced, and stand for those between; their
+ * Experts: EXPERTS_SEEN of them are measured, evenly spaced, and represent those between; their
  * down projection is measured by the weights alone. Embedding and head: for each scheme the model
  * runs with the rounded matrix, and the effect is the KL divergence itself.
  *

@@ -2,8 +2,8 @@
  * of a few tokens, with as many replaced models as there are branches, layer by layer.
  *
  * The base is the source's hidden state before the next layer. A branch leaves it at the embedding
- * or at a layer, by a forward pass with something replaced, and from there on runs through the
- * source's layers beside it. At the end the answers of a branch are compared with the base's:
+ * or at a layer, by a forward pass with something replaced, and then runs through the same layers
+ * of the source. At the end the answers of a branch are compared with the base's:
  *
  *     kl = mean over rows of sum_v p_v (log p_v - log q_v),    p: of the base, q: of the branch
  *

@@ -1,8 +1,9 @@
-/* quantize/transform/fold.h - scale folding: which inputs can be scaled, and what takes the inverse.
+/* quantize/transform/fold.h - scale folding: which inputs can be scaled, and which weights take the
+ * inverse.
  *
  *     y = W x = (W diag(s)) (diag(1/s) x),  s > 0
  *
- * diag(1/s) x costs nothing where what makes x is linear in something stored:
+ * diag(1/s) x costs nothing where x is linear in stored weights:
  *
  *   input of            what takes 1/s                       exact because        except
  *   readers of a norm   the norm's weights and bias          norm(x) w + b        norms after the
@@ -53,7 +54,7 @@ typedef struct {
 } fold_vector;
 
 /* A layer's tensors by role: those that it has once (expert -1), or those of one expert. Among the
- * former R_EXPERT_GATE, R_EXPERT_UP and R_EXPERT_GATE_UP stand for those of all experts: W may be a
+ * former R_EXPERT_GATE, R_EXPERT_UP and R_EXPERT_GATE_UP represent those of all experts: W may be a
  * sample of their rows, and the caller multiplies every expert's columns by the `cols` that it has
  * afterwards. */
 typedef struct {

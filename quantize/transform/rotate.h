@@ -1,4 +1,5 @@
-/* quantize/transform/rotate.h - the same model in other coordinates: what makes large activations ordinary.
+/* quantize/transform/rotate.h - the same model in rotated coordinates, where activations have no
+ * outliers.
  *
  *     R1  x R instead of x on the whole residual stream: embedding and positions R, o and down R^T
  *         from the left, and what reads the stream R from the right, after the norm's weights
@@ -9,9 +10,9 @@
  * weights are 1 (their biases b become (b / w) R), a head of its own where it was tied. Nothing is
  * left to do at run time. R1, R2: quantize/transform/hadamard.h, of the seed.
  *
- * Refused by name, since something that does not commute with R stands on the stream: norms after
- * the residual's sum, norms with weights on a branch's output, a norm behind the embedding,
- * computed (sinusoidal) positions. R2 is left out where q, k and v are clamped.
+ * Refused by name, since they do not commute with R: norms after the residual's sum, norms with
+ * weights on a branch's output, a norm after the embedding, computed (sinusoidal) positions. R2 is
+ * left out where q, k and v are clamped.
  *
  * Types: matrices of layers become f32 (they are rounded next); embedding, positions and head f16
  * where they had 16 bits: a rotated row has no outliers, so 11 bits of f16 beat the 8 of bf16.

@@ -1,7 +1,7 @@
-/* quantize/tune/tune.h - end-to-end tuning of a quantized model towards the one it stands for.
+/* quantize/tune/tune.h - end-to-end tuning of a quantized model towards the original.
  *
- * After every tensor has been rounded on its own, scales, norms and codes are trained together by
- * what they do to the answers:
+ * After every tensor has been rounded on its own, scales, norms and codes are trained together on
+ * the model's output:
  *
  *     minimize  KL(original || quantized)  over the next-token distributions of calibration text
  *
@@ -10,7 +10,7 @@
  * what is not rounded, embedding and head stay. Formats do not change; tuned norms are stored as
  * f32.
  *
- * The text may have more beside it that the model wrote itself (calib/self_text.h). The last 1/16 of the
+ * Text that the model wrote itself may be added (calib/self_text.h). The last 1/16 of the
  * text is not trained on: it decides whether the result is kept. Memory: 20 bytes per group of
  * weights, 13 per code where they are trained (else they stay in the state's files), one layer in
  * f32 with its gradient, the head in f32, the inputs of all layers for one batch, and in memory or
@@ -34,11 +34,11 @@ int tune_default_steps(const qz_method *m, const src_source *src);
 typedef struct {
     int steps;
     int batch;             /* windows per step: TUNE_BATCH */
-    const char *spill_dir; /* where the original's hidden states lie; NULL: in memory */
+    const char *spill_dir; /* folder for the original's hidden states; NULL: in memory */
     double
         rate_scale; /* first step, relative to the scale at 4 bits, twice that per bit less: 5e-4 */
     double rate_norm; /* ... of a norm's weight: 5e-4 */
-    double rate_code; /* ... of a weight behind its code, in steps of the grid: 5e-3 */
+    double rate_code; /* ... of a code's underlying weight, in steps of the grid: 5e-3 */
 } tune_opts;
 
 /* Tensors that take the place of the plan's entries; N = 0: as it was. */

@@ -1,7 +1,7 @@
-/* quantize/tune/tuning_text.h - what tuning learns from: text that the model writes itself (calib/self_text.h), and
- * behind it that of calibration.
+/* quantize/tune/tuning_text.h - the text that tuning trains on: text that the model writes itself
+ * (calib/self_text.h), then that of calibration.
  *
- * Writing takes long, so what was written lies in a file until the whole run is over. */
+ * Writing takes long, so the text is kept in a file until the whole run is over. */
 #ifndef LLMQ_QUANTIZE_TUNE_TUNING_TEXT_H
 #define LLMQ_QUANTIZE_TUNE_TUNING_TEXT_H
 

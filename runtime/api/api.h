@@ -1,8 +1,8 @@
 /* runtime/api/api.h - the OpenAI-compatible API: the routes of the server and what they need.
  *
  * An api exists before its model: while the model loads, /health answers 200, /ready 503 and
- * generation 503. api_set_model makes it ready, api_drain ends that. The engine stands behind a
- * table of four functions (api_backend), so that tests can put a scripted one there. */
+ * generation 503. api_set_model makes it ready, api_drain ends that. It reaches the engine through
+ * a table of four functions (api_backend), so that tests can use a scripted one. */
 #ifndef LLMQ_RUNTIME_API_API_H
 #define LLMQ_RUNTIME_API_API_H
 

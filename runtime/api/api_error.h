@@ -1,4 +1,4 @@
-/* runtime/api/api_error.h - an answer other than 200, filled where a request is found wrong. */
+/* runtime/api/api_error.h - an error answer, filled where a request is found wrong. */
 #ifndef LLMQ_RUNTIME_API_API_ERROR_H
 #define LLMQ_RUNTIME_API_API_ERROR_H
 

@@ -1,5 +1,5 @@
-/* runtime/api/api_gen_int.h - one generation request on its way: shared by api_gen.c, which runs it,
- * and api_write.c, which writes its answer as JSON. */
+/* runtime/api/api_gen_int.h - a running generation request: shared by api_gen.c, which runs it, and
+ * api_write.c, which writes its answer as JSON. */
 #ifndef LLMQ_RUNTIME_API_API_GEN_INT_H
 #define LLMQ_RUNTIME_API_API_GEN_INT_H
 

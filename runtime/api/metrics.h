@@ -8,7 +8,7 @@
 
 #include "base/buf.h"
 
-/* X(enum, name without _total, labels or "", help); rows with one name stand together */
+/* X(enum, name without _total, labels or "", help); rows with one name are adjacent */
 #define MET_COUNTERS(X)                                                                           \
     X(MET_PROMPT_TOKENS, "vllm:prompt_tokens", "", "Prompt tokens of finished requests.")         \
     X(MET_CACHED_TOKENS, "vllm:prompt_tokens_cached", "", "Prompt tokens from the prefix cache.") \

@@ -3,7 +3,7 @@
  * Its sources are the files of runtime/api/web/, embedded as they are. They hold nothing that a key
  * protects, so they are given to everybody; what they ask the server for needs the key. A policy
  * in their headers lets the page load nothing from elsewhere, run no script but its own files, and
- * be framed by nobody; what a model says gets into it as text alone (Trusted Types enforce that).
+ * never be framed; a model's output is inserted as text alone (Trusted Types enforce that).
  */
 #ifndef LLMQ_RUNTIME_API_WEB_H
 #define LLMQ_RUNTIME_API_WEB_H

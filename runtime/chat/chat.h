@@ -5,12 +5,11 @@
  * (A plain completion is the other way round: tok_encode with TOK_ADD_SPECIAL puts BOS where the
  * tokenizer's post-processor says so.)
  *
- * What a user writes never becomes a control token. The template engine knows of every byte
- * whether the template (or the model's own bos_token, ...) wrote it or a message, tool or argument,
- * through all that a template does to them (tmpl_render_own); a special token in the text is one
- * only where all of its bytes are the template's, and ordinary text otherwise. Conversations
- * without such texts, that is nearly all, give exactly the ids of transformers'
- * apply_chat_template. */
+ * What a user writes never becomes a control token. The template engine tracks for every byte
+ * whether it came from the template (or the model's own bos_token, ...) or from a message, tool or
+ * argument (tmpl_render_own). A special token counts as one only where all of its bytes are the
+ * template's; else it is ordinary text. Conversations without such texts, nearly all, give exactly
+ * the ids of transformers' apply_chat_template. */
 #ifndef LLMQ_RUNTIME_CHAT_CHAT_H
 #define LLMQ_RUNTIME_CHAT_CHAT_H
 

@@ -1,8 +1,8 @@
-/* runtime/chat/chat_out.h - an answer of a chat model taken apart as it arrives: what it thought, what
- * it says, which functions it calls.
+/* runtime/chat/chat_out.h - splits an answer of a chat model as it arrives: reasoning, content,
+ * function calls.
  *
- * What the parts are does not depend on how the text was cut into pieces, and only text that may
- * still become a mark is withheld. Styles of calls:
+ * The parts do not depend on how the text was cut into pieces, and only text that may still become
+ * a mark is withheld. Styles of calls:
  *   CHAT_CALLS_HERMES  (Hermes, Qwen)  <tool_call>{"name": ..., "arguments": {...}}</tool_call>
  *                      anywhere, any number of them; newlines before them are dropped
  *   CHAT_CALLS_LLAMA3  (Llama 3.1)     {"name": ..., "parameters": {...}} as the whole answer;
@@ -10,8 +10,8 @@
  * What looks like a call and is none - no such function, no name, no object - stays text. The
  * arguments are passed on as the model spells them, piece by piece; they are as good JSON as the
  * model writes.
- * Thoughts stand between <think> and </think> at the beginning; the first mark may be in the
- * prompt. Newlines beside the marks are dropped. */
+ * Reasoning is between <think> and </think> at the beginning; the first mark may be in the
+ * prompt. Newlines next to the marks are dropped. */
 #ifndef LLMQ_RUNTIME_CHAT_CHAT_OUT_H
 #define LLMQ_RUNTIME_CHAT_CHAT_OUT_H
 

@@ -12,8 +12,8 @@
 
 typedef struct chat_set chat_set;
 
-/* How a model that was trained on a template spells its calls of functions, and whether it may
- * think aloud first: the marks that stand in the template's own text. */
+/* How a model that was trained on a template spells its calls of functions, and whether it
+ * reasons first: the marks in the template's own text. */
 typedef enum { CHAT_CALLS_NONE, CHAT_CALLS_HERMES, CHAT_CALLS_LLAMA3 } chat_calls;
 typedef struct {
     chat_calls calls;

@@ -1,6 +1,6 @@
 /* runtime/chat/tmpl_int.h - what the template engine's own files share: values, tree, context.
  *
- * All memory of a parse and of a rendering lies in one arena each, and nothing else is held; so an
+ * A parse and a rendering each take all their memory from one arena and hold nothing else; so an
  * error leaves by longjmp to the entry point, which frees the arena, and the code between needs
  * neither checks nor clean-up. */
 #ifndef LLMQ_RUNTIME_CHAT_TMPL_INT_H
@@ -142,7 +142,7 @@ typedef enum {
     TN_OR,
     TN_COND,
     TN_CONCAT,
-    TN_BODY, /* the text of the block that a filter stands over */
+    TN_BODY, /* the text of a filter block */
     /* statements */
     TS_BLOCK,
     TS_TEXT,

@@ -1,5 +1,5 @@
-/* runtime/engine/answer.h - one request of an engine, waited for: its events collected, its text handed
- * on as it comes (prefix ans_). */
+/* runtime/engine/answer.h - submits one request to an engine, waits for it and collects its events;
+ * text is passed on as it comes (prefix ans_). */
 #ifndef LLMQ_RUNTIME_ENGINE_ANSWER_H
 #define LLMQ_RUNTIME_ENGINE_ANSWER_H
 

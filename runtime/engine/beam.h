@@ -1,4 +1,4 @@
-/* runtime/engine/beam.h - beam search: the likeliest answers of a prompt rather than one that was drawn.
+/* runtime/engine/beam.h - beam search: the likeliest answers of a prompt instead of sampled ones.
  *
  * `width` lines are followed at once. In each step every line proposes its likeliest next ids; of
  * all proposals, ordered by the sum of their log-probabilities, those that end an answer (EOS, a
@@ -37,7 +37,7 @@ int beam_items(const seq *s, fwd_item *items);
 void beam_release(kv_cache *kv, seq *s); /* all its blocks; s without a search too */
 void beam_restart(seq *s);               /* likewise; at the prompt again */
 
-/* The lines' proposals. row(user, i): the logits behind line i, whose ids are in s->ids then. */
+/* The lines' proposals. row(user, i): the logits after line i, whose ids are in s->ids then. */
 lq_status beam_draw(seq *s, smp_ctx *smp, const float *(*row)(void *user, int64_t i), void *user,
                     lq_err *err);
 /* The lines of the next step, one id longer, or the end: s->beams->over. LQ_ENOENT: what is not

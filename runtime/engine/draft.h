@@ -1,14 +1,14 @@
-/* runtime/engine/draft.h - a small model that guesses what a large one will say (speculative decoding).
+/* runtime/engine/draft.h - speculative decoding with a small draft model that guesses the next ids.
  *
  * The draft has the large model's vocabulary, a KV cache of its own with as many blocks, and reads
  * the same ids. A guess is the likeliest id of the draft's logits under all that the request asks
  * for (penalties, bias, grammar, ...). The model then draws from its own logits with its own random
- * number, as ever (runtime/engine/spec.h): so the answers are the same bytes as without a draft, drawn
- * ones too, and have exactly the model's distribution.
+ * number, as always (runtime/engine/spec.h): so the answers are the same bytes as without a draft,
+ * drawn ones too, and have exactly the model's distribution.
  *
  * The other way, arXiv:2211.17192 with guesses drawn from the draft's distribution q, accepts more
  * where the temperature is high (sum of min(p, q) in place of p of one id), but then an answer
- * depends on when guesses were made, hence on load and clocks: refused.
+ * depends on when guesses were made, and so on load and clocks: not done.
  *
  * In a step each sequence that decodes gets up to `max` guesses, within SPEC_ROWS rows in all. The
  * sequences are drafted together, one pass of the draft for each place. Engine thread only. */
@@ -28,7 +28,7 @@ lq_status draft_open(draft **d, const model *m, int64_t vocab, const kv_opts *ca
                      const fwd_opts *f, pool *p, lq_err *err);
 void draft_close(draft *d); /* its sequences are gone already; NULL allowed */
 
-/* Guesses of up to `max` ids behind those of run[n], into their ids[n_ids ..] and n_draft. True: no
+/* Guesses of up to `max` ids after those of run[n], into their ids[n_ids ..] and n_draft. True: no
  * prompt had to be read for it. What goes wrong leaves a sequence without guesses. */
 bool draft_guess(draft *d, seq *const *run, int64_t n, int64_t max, smp_ctx *smp);
 /* At the sequence's admission, so that no step allocates; its blocks, before seq_free. d may be

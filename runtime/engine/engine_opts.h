@@ -5,7 +5,7 @@
 
 #include "runtime/forward/forward.h"
 
-/* A test's hand on what is drawn: returns the logits to draw output `n_output` from, [vocab], in
+/* For tests, replaces the logits: returns the logits to draw output `n_output` from, [vocab], in
  * place of `row`; the pointer is used before the same thread calls again. Any thread below
  * `threads`; ids are the prompt's and then the output's. */
 typedef struct {
@@ -15,8 +15,8 @@ typedef struct {
 } eng_script;
 
 /* Who may begin while others run.
- * continuous: whoever is first in line, in any step, as soon as there is room.
- * static: nobody. What waits when nothing runs begins together and runs to the end.
+ * continuous: the first in line, in any step, as soon as there is room.
+ * static: no request. What waits when nothing runs begins together and runs to the end.
  * dynamic: likewise, but a batch of fewer than max_seqs begins only when one of it has waited for
  * batch_wait. */
 typedef enum { ENG_CONTINUOUS, ENG_STATIC, ENG_DYNAMIC, ENG_N_BATCHINGS } eng_batching;

@@ -1,5 +1,5 @@
-/* runtime/engine/request.h - what the engine is asked for, and what it answers: runtime/engine/engine.h says
- * how. */
+/* runtime/engine/request.h - a request to the engine and its events; runtime/engine/engine.h
+ * describes them. */
 #ifndef LLMQ_RUNTIME_ENGINE_REQUEST_H
 #define LLMQ_RUNTIME_ENGINE_REQUEST_H
 

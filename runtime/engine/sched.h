@@ -4,7 +4,7 @@
  *   1. one row for each running sequence that has one id to compute (decode; of a beam search one
  *      for each line), oldest first; when
  *      blocks run out the youngest running sequence is pre-empted (its blocks go, its ids stay, it
- *      waits again at its old place and computes them anew);
+ *      waits again at its old place and computes them again);
  *   2. prefill chunks within what is left of the token budget, at least `least` tokens: half for
  *      the oldest, the rest for the shortest, what remains for the oldest again. So neither a long
  *      prompt nor a stream of short ones keeps another from starting.
@@ -16,10 +16,10 @@
  * sequence comes back only after another has left, so there is no ping-pong: between two
  * departures each running sequence is pre-empted at most once.
  *
- * When the waiting may begin is eng_policy's (runtime/engine/engine.h). Whatever it says, they may when
- * nothing runs (dynamic: at most batch_wait later), and a pre-empted sequence still belongs to
+ * eng_policy (runtime/engine/engine.h) decides when waiting requests may begin. They always may
+ * when nothing runs (dynamic: at most batch_wait later), and a pre-empted sequence still belongs to
  * those that run. So with equal priorities the oldest request in the engine is always at work, and
- * gains an output id or least / 2 ids of prefill in every step: that bounds everybody's wait. */
+ * gains an output id or least / 2 ids of prefill in every step: that bounds every wait. */
 #ifndef LLMQ_RUNTIME_ENGINE_SCHED_H
 #define LLMQ_RUNTIME_ENGINE_SCHED_H
 
@@ -38,7 +38,7 @@ typedef struct {
     int n_items;   /* of the last plan: one for each of them, of a beam search one for each line */
     uint64_t left; /* sequences that have left */
     uint64_t preemptions;
-    uint64_t blocked;     /* id of who was tried last and did not fit; 0: nobody */
+    uint64_t blocked;     /* id of the one that was tried last and did not fit; 0: none */
     int64_t blocked_free; /* free blocks then */
     uint64_t blocked_left;
     int64_t draft_rows;                           /* guesses that a step may have; 0: none */

@@ -46,12 +46,12 @@ struct seq {
     smp_result *scores; /* [n_prompt] for prompt_logprobs */
     int64_t n_scored;   /* positions whose logits have been scored */
     bool scores_sent;
-    beam_set *beams;     /* of r.beam, or NULL; ids then hold one of its lines behind the prompt */
+    beam_set *beams;     /* of r.beam, or NULL; ids then hold one of its lines after the prompt */
     gr_matcher *matcher; /* of r.grammar, or NULL */
     uint32_t *mask;      /* [n_mask] of the next draw; in r.params and early; NULL: all may be */
     size_t n_mask;
     spec_state spec;
-    int64_t n_draft; /* guesses for this step, behind ids[n_ids - 1] */
+    int64_t n_draft; /* guesses for this step, after ids[n_ids - 1] */
     seq_draft draft;
     const int32_t *end_ids; /* that may be drawn where the grammar may end */
     int n_end_ids;
@@ -71,7 +71,7 @@ struct seq {
     bool running, admitted, prepared, preempted;
     uint64_t preempt_mark;
     int64_t plan_n, plan_from; /* this step: ids computed; first of them that wants logits */
-    int64_t plan_draft;        /* and guesses behind them, all with logits */
+    int64_t plan_draft;        /* and guesses after them, all with logits */
     int64_t row0;              /* of those logits among the step's; engine's */
     bool draws_there;          /* where the pass draws, if its edits have room */
     int64_t draw0;             /* of its draws among the device's; -1: not drawn there */
@@ -119,12 +119,12 @@ static inline const smp_params *seq_params(const seq *s, int64_t i)
 {
     return i < s->r.min_tokens ? &s->early : &s->r.params;
 }
-/* Draws s->samples from the step's rows: the next id, and one more behind each guess that was
+/* Draws s->samples from the step's rows: the next id, and one more after each guess that was
  * right. row(user, i): the logits to draw output id i from; drawn: what a device drew instead, or
  * NULL. An error counts only at the first. */
 lq_status seq_draw(seq *s, smp_ctx *smp, const dev_drawn *drawn,
                    const float *(*row)(void *user, int64_t i), void *user, lq_err *err);
-/* What the grammar and bad words allow behind n ids of output, into s->mask if there is one. */
+/* What the grammar and bad words allow after n ids of output, into s->mask if there is one. */
 lq_status seq_mask(seq *s, int64_t n, lq_err *err);
 /* Append an id that was drawn: text, stop conditions, finish. New text waits in s->stop for
  * stop_take. */

@@ -8,9 +8,9 @@
 
 /* LQ_EUSAGE: a figure out of range, or of another batching; err names the option. */
 lq_status eng_check_policy(const eng_policy *p, lq_err *err);
-/* What was left open and hangs on no memory. */
+/* Fills in the options that are 0 and do not depend on memory. */
 void eng_defaults(eng_opts *o);
-/* What an engine of such options will want beside the weights. */
+/* What an engine with these options needs besides the weights. */
 load_beside eng_beside(const eng_opts *o);
 /* `want` with the defaults filled in, and the pool for it. At least one sequence of max_len fits
  * the pool (and that of a draft model, which has as many blocks), so every request that max_len
@@ -22,11 +22,11 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
 /* Of a step, of options that eng_size has filled in. */
 fwd_opts eng_step(const eng_opts *o);
 
-/* Bytes that an engine of such options takes beside weights, a draft model's with its own. */
+/* Bytes that an engine with these options takes besides the weights; a draft model's included. */
 typedef struct {
     size_t kv;               /* the blocks, and what is kept of them */
     size_t step;             /* buffers of a step, and of drawing on each thread */
-    size_t running, waiting; /* sequences: what they take beside, when all places are taken */
+    size_t running, waiting; /* sequences: what they take besides, when all places are taken */
 } eng_need;
 void eng_need_of(eng_need *n, const arch_config *c, const eng_opts *o, const kv_opts *kv,
                  int threads);

@@ -1,4 +1,4 @@
-/* runtime/engine/spec.h - speculative decoding: guesses at what comes next, and how many are worth it.
+/* runtime/engine/spec.h - speculative decoding: guesses of the next ids, and how many pay off.
  *
  * A guess is checked by the model itself: the rows of the guessed ids run in the same step as the
  * row before them, an id is drawn from each in turn, exactly as it would have been in a step of its
@@ -19,7 +19,7 @@
 #include "runtime/limits.h"
 
 enum {
-    SPEC_DEFAULT = 5, /* guesses of a sequence in a step, where nobody said */
+    SPEC_DEFAULT = 5, /* guesses of a sequence in a step, by default */
     SPEC_NGRAM = 5,   /* longest end of the ids that is looked for */
     SPEC_LEAST = 2,   /* shortest */
     SPEC_ROWS = 16,   /* rows of a step, decodes and guesses: beyond it rows are not nearly free */

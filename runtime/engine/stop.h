@@ -1,4 +1,5 @@
-/* runtime/engine/stop.h - finds stop strings in text that arrives in pieces and never lets one leak.
+/* runtime/engine/stop.h - finds stop strings in text that arrives in pieces; no part of one gets
+ * out.
  *
  * The text that comes out does not depend on how it was cut into pieces: it is the whole text up to
  * the earliest start of any stop string (the shortest of those that start there), or all of it. At

@@ -49,11 +49,11 @@ bool fwd_draws(const fwd_ctx *f);
 int64_t fwd_draw_edits(const fwd_opts *o, int64_t vocab);
 /* The same, and n draws from rows of the logits (rising), whose results are `drawn`. Their masks
  * (at most one for each item) and edits (fwd_draw_edits) are the host's. Neither the logits of
- * those rows nor the rows behind them come to the host. */
+ * those rows nor their hidden states come to the host. */
 lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const dev_draw *draws,
                         int64_t n, const float **logits, const dev_drawn **drawn, lq_err *err);
 
-/* The rows behind those logits, after the final norm: [rows, hidden], valid as long. */
+/* The hidden states of those logits, after the final norm: [rows, hidden], valid as long. */
 const float *fwd_hidden(const fwd_ctx *f);
 
 /* Layer by layer, for calibration: T rows of one or more whole windows without a cache. fwd_embed
@@ -66,7 +66,7 @@ typedef struct {
     void (*tap)(void *user, arch_role role, int64_t expert, const float *x, int64_t ldx, int64_t T,
                 int64_t K);
     void *user;
-    bool inputs_only; /* nobody reads x afterwards: the last product of a dense MLP is left out */
+    bool inputs_only; /* x is not read afterwards: the last product of a dense MLP is left out */
 } fwd_tap;
 lq_status fwd_embed(const model *m, float *x, const int32_t *ids, int64_t n_windows,
                     int64_t window_len, mm_acts acts, lq_arena *scratch, pool *p, lq_err *err);
@@ -76,7 +76,7 @@ lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, f
 size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads);
 
 /* The same layer in stages, for those who change its linears on the way: each ends where the next
- * linears read. What they read is all that is kept beside x. */
+ * linears read. What they read is all that is kept besides x. */
 typedef enum {
     FWD_AT_QKV,  /* q, k, v, or the fused one: [T, hidden] */
     FWD_AT_O,    /* o: attention's output, [T, heads * v_dim] */
@@ -94,7 +94,7 @@ int64_t fwd_point_width(const arch_config *c, fwd_point at);
 lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer, fwd_point at,
                        float *x, float *u, int64_t n_windows, int64_t window_len, mm_acts acts,
                        fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err);
-/* logits [T, vocab] of T rows behind the last layer. */
+/* logits [T, vocab] of T rows after the last layer. */
 lq_status fwd_logits(const model *m, float *logits, float *x, int64_t T, mm_acts acts,
                      lq_arena *scratch, pool *p, lq_err *err);
 size_t fwd_logits_scratch(const arch_config *c, int64_t T, int threads);

@@ -1,9 +1,9 @@
 /* runtime/forward/forward_dev.h - the steps of a layer on a device (kernels/device.h): all are queued, end
  * waits. Layers that the device has no room for come first and are the CPU's: x goes over once.
  *
- * What a step needs to know beside the weights (places in the cache, angles, ids, block tables, the
- * plan of attention) is written into one buffer on the host and goes up by one copy; logits and the
- * rows behind them come back. Not for other modules:
+ * The inputs of a step (places in the cache, angles, ids, block tables, the plan of attention) are
+ * written into one buffer on the host and go up by one copy; logits and their hidden states come
+ * back. Not for other modules:
  *
  *     forward_dev.c        opens a pass: all that is ever allocated
  *     forward_dev_size.c   how much that is
@@ -16,7 +16,7 @@
 
 enum {
     FWD_DEV_MEM = 64,    /* buffers on the device: more than there are */
-    FWD_DEV_PINNED = 5,  /* of the host's: the staging buffer, x, logits, rows behind them, draws */
+    FWD_DEV_PINNED = 5,  /* of the host's: the staging buffer, x, logits, hidden states, draws */
     FWD_DEV_ALIGN = 256, /* of a buffer there, and of a piece of the staging buffer */
 };
 

@@ -6,7 +6,7 @@
  * depends on another's.
  *
  * A branch (attention, MLP, experts) reads h and adds its output to `out`: x itself, or, where
- * a norm or a factor stands between, y, which was cleared.
+ * a norm or a factor comes between, y, which was cleared.
  *
  * Which steps a layer has and in which order is said once (forward_layer.c); what a step does is an
  * fwd_ops: forward_cpu.c, whose work on rows is split over the pool in chunks of FWD_ROWS rows, and
@@ -56,7 +56,7 @@ typedef struct {
     float *k, *v;           /* [R, kv_heads * head_dim], [R, kv_heads * v_dim] */
     float *squares;         /* [2, R] sums of squares of q's rows, then k's: norms of all heads */
     float *qkv;             /* [R, q + k + v]: output of R_QKV */
-    float *mlp;             /* [R, fwd_mlp_width]: gate beside up, or up alone */
+    float *mlp;             /* [R, fwd_mlp_width]: gate next to up, or up alone */
     float *cos[2], *sin[2]; /* [R, rope_dims / 2] of ROPE_MAIN, ROPE_LOCAL */
     float *slopes;          /* [heads]: ALiBi */
     /* Experts; R * experts_used places, see forward_moe.c. */
@@ -85,7 +85,7 @@ typedef struct {
     int64_t n_draws;
 } fwd_batch;
 /* The next run of picked rows whose logits come to the host: from `row` on, n of them; draw: the
- * first draw behind it. Begins at zero; false: there is no more. */
+ * first draw after it. Begins at zero; false: there is no more. */
 typedef struct {
     int64_t row, n, draw;
 } fwd_run;
@@ -183,8 +183,8 @@ void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t laye
 void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
                    const fwd_group *groups, int64_t n_groups, const int64_t *picked,
                    int64_t n_picked);
-/* Of a layer that has points (runtime/forward/forward.h) what lies before `at`; its input is where the
- * point before left it: h, a or mlp. */
+/* Of a layer that has points (runtime/forward/forward.h) what comes before `at`; its input is where
+ * the point before left it: h, a or mlp. */
 void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, const fwd_kv *kv,
                 const fwd_group *groups, int64_t n_groups);
 /* Final norm and head of x's first n rows: logits [n, ld], before fwd_finish_logits. */
@@ -203,7 +203,7 @@ size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);
 typedef struct {
     fwd_rows *host;         /* to place rows on, and to run the layers on that the CPU has */
     float *raw;             /* [max_logits, vocab] on the device */
-    float *logits, *hidden; /* where those and the rows behind them arrive on the host */
+    float *logits, *hidden; /* where those and their hidden states arrive on the host */
     dev_drawn *drawn;       /* [max_logits] and what was drawn */
 } fwd_dev_ends;
 typedef struct fwd_dev_ctx fwd_dev_ctx;
@@ -211,9 +211,9 @@ lq_status fwd_dev_open(fwd_dev_ctx **d, fwd_rows *r, fwd_dev_ends *ends, const m
                        const kv_cache *kv, const fwd_opts *o, lq_err *err);
 void fwd_dev_close(fwd_dev_ctx *d);
 
-/* What lies between enter and leave of a step, these included, is the same work whenever a step has
+/* From enter to leave of a step, these included, is the same work whenever a step has
  * the same shape: it is captured once, and from then on one launch (forward_graph.c). All that
- * differs lies in what begin has sent. Of several devices each has a graph for every piece between
+ * differs is in what begin has sent. Of several devices each has a graph for every piece between
  * two exchanges. */
 enum { FWD_GRAPHS = 32, FWD_RANK_GRAPHS = 8, FWD_GRAPH_ROWS = 256 }; /* shapes, those of ranks */
 typedef struct {
@@ -254,7 +254,7 @@ void fwd_graphs_close(fwd_graphs *g, dev *d);
 fwd_how fwd_dev_how(fwd_dev_ctx *d, int64_t piece);
 bool fwd_dev_kept(fwd_dev_ctx *d, int64_t piece);
 
-/* The devices behind the first of those that share a model, and what all do together
+/* The other devices of those that share a model, and what all do together
  * (forward_ranks.c): one thread queues each part of a layer on every device in turn. */
 typedef struct {
     model_on *on;
@@ -268,7 +268,7 @@ typedef struct {
     fwd_dev_ctx *pass;        /* and its pass */
     fwd_rank rank[DEV_RANKS]; /* of rank 0 only `on` and `logits` */
     dev_link *link;
-    float *parts; /* [n, max_logits, width] of rank 0: the parts beside each other */
+    float *parts; /* [n, max_logits, width] of rank 0: the parts side by side */
 } fwd_ranks;
 int64_t fwd_ranks_width(const arch_config *c, int ranks); /* logits of one, at most */
 /* Rank 0's pass is open. */

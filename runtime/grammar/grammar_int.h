@@ -122,9 +122,9 @@ ga_node *gj_any_char(gj_rules *j); /* one of a string's value */
 ga_node *gj_member(gj_rules *j, ga_node *key, ga_node *value);
 /* head, blanks, what (NULL: nothing), blanks, tail. */
 ga_node *gj_wrap(gj_rules *j, const char *head, ga_node *what, const char *tail);
-/* One code point of a string's value as it stands between the quotes, escaped where it must be. */
+/* One code point of a string's value as written between the quotes, escaped where it must be. */
 ga_node *gj_chars(ga_builder *b, const ga_range *r, int n, bool negated);
-/* Between lo and hi (both inclusive, below 10^18 both) with exactly `places` digits behind the
+/* Between lo and hi (both inclusive, below 10^18 both) with exactly `places` digits after the
  * point: the number's value times 10^places. */
 ga_node *gj_range(ga_builder *b, int64_t lo, int64_t hi, int places);
 
@@ -260,7 +260,7 @@ struct gr_vocab {
     uint32_t n_nodes, max_depth;
     uint8_t *byte;       /* [n_nodes] on the edge to it */
     uint32_t *depth;     /* bytes from the root, 1 and more */
-    uint32_t *end;       /* first node behind its subtree */
+    uint32_t *end;       /* first node after its subtree */
     int32_t *token;      /* that ends here, or -1 */
     int32_t *same;       /* [V] next token of the same bytes, or -1 */
     atomic_size_t *held; /* bytes of all grammars of this vocabulary */

@@ -6,7 +6,7 @@
 #include "base/json.h"
 #include "runtime/grammar/grammar_int.h"
 
-/* A schema to be made into a rule, and where it stands. */
+/* A schema to be made into a rule, and its place. */
 typedef struct {
     const cJSON *schema;
     const char *at; /* JSON pointer, for messages */

@@ -8,9 +8,10 @@
  *     http_stream_begin events follow with http_stream_write from any thread, then http_stream_end
  *     (neither)         the connection sleeps until one of them is called
  *
- * Whoever answers later calls http_keep first and http_release when done. libmicrohttpd does not
- * notice that the client of a sleeping connection has gone: a watcher thread polls those sockets
- * for POLLRDHUP (a client that closes, or half-closes, while it waits has gone) and calls `gone`.
+ * A handler that answers later calls http_keep first and http_release when done. libmicrohttpd does
+ * not notice that the client of a sleeping connection has gone: a watcher thread polls those
+ * sockets for POLLRDHUP (a client that closes, or half-closes, while it waits has gone) and calls
+ * `gone`.
  *
  * Everything is bounded: connections, header bytes, body bytes of a request and of all requests,
  * the time for headers and for a body, the bytes of a stream that its client has not read, and the
@@ -118,8 +119,8 @@ const char *http_rest(const http_req *r); /* what stood for the star of the rout
 const char *http_id(const http_req *r);   /* X-Request-Id: the client's if it was clean */
 const char *http_header(const http_req *r, const char *name); /* only inside the handler */
 double http_age(const http_req *r); /* seconds since the request's head arrived */
-/* Memory that the exchange is about to take beside its body, counted with the bodies until its end.
- * False: refused and answered, with 413 where it is more than one may have, with 503 where all
+/* Memory that the exchange is about to take besides its body, counted with the bodies until its
+ * end. False: refused and answered, with 413 where it is more than one may have, with 503 where all
  * together have too much. Only inside the handler. */
 bool http_claim(http_req *r, size_t bytes);
 /* Likewise for what its answer takes; not answered when refused. By one thread at a time. */
@@ -129,7 +130,7 @@ bool http_hold(http_req *r, size_t bytes);
 /* Keep the exchange beyond the handler; `user` belongs to it from now on. gone(user) is called at
  * most once, on a server thread, when the client went away before the answer was complete; it may
  * come while another thread answers, and must be quick. destroy(user) is called once, at the very
- * end, when nobody can call gone any more. */
+ * end, when gone cannot be called any more. */
 void http_keep(http_req *r, void (*gone)(void *user), void (*destroy)(void *user), void *user);
 void http_release(http_req *r); /* the keeper is done: it touches neither r nor user again */
 

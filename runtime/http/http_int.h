@@ -54,7 +54,7 @@ struct http_req {
 
     pthread_mutex_t mu;
     struct MHD_Connection *mhd; /* NULL once the exchange is over */
-    bool asleep;                /* suspended: whoever answers resumes it */
+    bool asleep;                /* suspended: the answer resumes it */
     bool dead;                  /* client gone, or cut */
     bool kept, told;            /* gone was called */
     void (*gone)(void *user);

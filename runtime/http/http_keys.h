@@ -1,5 +1,6 @@
-/* runtime/http/http_keys.h - API keys: who may call what. The set is exchanged as a whole while requests
- * run: a request is judged by the old set or by the new one, once, when its head has arrived.
+/* runtime/http/http_keys.h - API keys: who may call what. The set is replaced as a whole while
+ * requests run: each request is checked once, when its head has arrived, against the set of that
+ * moment.
  *
  * The time of a comparison depends on the given key's length and on how many keys there are, not
  * on how much of a key was right. */

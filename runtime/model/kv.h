@@ -28,12 +28,12 @@ typedef struct {
 size_t kv_block_bytes(const arch_config *c, int block_size, kv_dtype d); /* all layers, K and V */
 size_t kv_layer_bytes(const arch_config *c, int block_size, kv_dtype d); /* of one layer */
 size_t kv_token_bytes(const arch_config *c, kv_dtype d); /* likewise, of one token */
-size_t kv_table_bytes(const kv_opts *o); /* what is kept of the blocks beside their K and V */
+size_t kv_table_bytes(const kv_opts *o); /* what is kept of the blocks besides K and V */
 lq_status kv_open(kv_cache **kv, const arch_config *c, const kv_opts *o, lq_err *err);
 void kv_close(kv_cache *kv);
 const kv_opts *kv_options(const kv_cache *kv);
 int64_t kv_free_blocks(const kv_cache *kv);   /* free now or by eviction of cached blocks */
-int64_t kv_cached_blocks(const kv_cache *kv); /* held by nobody, kept because they can be found */
+int64_t kv_cached_blocks(const kv_cache *kv); /* of no sequence, kept for the prefix cache */
 
 /* A sequence's blocks. tokens: how many positions are written or reserved. */
 typedef struct {

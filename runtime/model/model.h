@@ -1,7 +1,7 @@
 /* runtime/model/model.h - a model ready to run: weights in the kernels' layout, norms, rope tables.
  *
- * Loads from any source (formats/source/source.h); weights are used from the map where they lie in the
- * kernels' layout and repacked in parallel otherwise. The source must stay open as long as the
+ * Loads from any source (formats/source/source.h); weights that are stored in the kernels' layout
+ * are used from the map, others are repacked in parallel. The source must stay open as long as the
  * model. */
 #ifndef LLMQ_RUNTIME_MODEL_MODEL_H
 #define LLMQ_RUNTIME_MODEL_MODEL_H
@@ -51,7 +51,7 @@ typedef struct {
     model_linear head;
     model_layer *layers;
     lq_arena arena; /* f32 norms and biases; repacked weights that are not in layer_arenas */
-    /* What each layer had repacked, and behind the last the head: [layers + 1], or NULL. On
+    /* What each layer had repacked, and after the last the head: [layers + 1], or NULL. On
      * a device it is given back (model_to_device). */
     lq_arena *layer_arenas;
     size_t weight_bytes; /* read per token (all linears and the head; of experts those used) */
@@ -71,7 +71,7 @@ struct model_on {
     int rank, ranks;
     model_on *next; /* the next rank's; NULL: none */
     dev_link *link; /* the first rank's, where there are others */
-    bool rows;      /* dense weights of layers lie there in rows, for cuBLAS (dev_in_rows) */
+    bool rows;      /* dense weights of layers are in rows there, for cuBLAS (dev_in_rows) */
     bool int8;      /* of model_share */
     bool eager;     /* of model_share, as is note */
     void (*note)(const char *what, const char *text);
@@ -84,7 +84,7 @@ struct model_on {
 
 /* Load everything. */
 lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_err *err);
-/* Load what is before and behind the layers, but for the head; layers come and go one by one
+/* Load what comes before and after the layers, but for the head; layers come and go one by one
  * (calibration in bounded memory). */
 lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err);
 /* And the head, where logits are wanted. After an error model_free is the caller's. */
@@ -104,15 +104,15 @@ lq_status model_builtin(model *m, int which, const qt_scheme *s, pool *p, lq_err
  * all of them the embedding too, where its rows can be looked up there. */
 enum { MODEL_ALL_LAYERS = 0, MODEL_AUTO_LAYERS = -1 };
 typedef struct {
-    int64_t layers;       /* AUTO: as many as fit beside what is to be left for other things */
+    int64_t layers;       /* AUTO: as many as fit when this is left for other things: */
     size_t more;          /* ... in all, */
     size_t more_layer;    /* and for each layer that is there */
     int ranks;            /* devices that share all layers, from the named one on; 0: one */
     bool int8;            /* MM_I8 is that on the device too; else it is MM_BF16 there */
     bool eager;           /* each operation of a step is launched by itself, always */
     bool batch_invariant; /* a row's bits depend on its sequence alone (dev.batch_invariant) */
-    bool spare;           /* any number of layers fits only beside `more` and `more_layer`s too */
-    /* What turns out while it runs, from any thread; NULL: nobody listens. */
+    bool spare;           /* any number of layers has to leave `more` and `more_layer`s too */
+    /* What is found while it runs, from any thread; may be NULL. */
     void (*note)(const char *what, const char *text);
 } model_share;
 /* What a device needs of a model: [L + 1] of each layer's weights and vectors; [L]: what is there

@@ -1,5 +1,5 @@
-/* runtime/model/offload.h - the matrix products of a pass over whole windows (fwd_layer) on a device,
- * while all else is the CPU's: what calibration's forward pass spends its time in.
+/* runtime/model/offload.h - the matrix products of a pass over whole windows (fwd_layer) on a
+ * device; the rest stays on the CPU. Calibration's forward pass spends its time in these products.
  *
  * Weights go up as f32 when they are first used and stay until they are dropped; inputs and outputs
  * go up and down with each product. Sums are dev.gemm's, in the order of mm_run's: results are the

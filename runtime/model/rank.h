@@ -8,10 +8,10 @@
  *   head       its part of the vocabulary   all          the parts side by side
  *
  * gate, up and down are the MLP's, the shared MLP's and each expert's. Each rank's keys and values
- * are of its own heads. Norms, the embedding, routers, what latent attention makes small and what
- * stands before the head are whole on every rank, and so is x: after each sum all ranks hold the
- * same bytes, so that all choose the same experts. Inputs are cut between groups of the weights'
- * scales alone (formats/tensor/tiles.h): no code is changed. */
+ * are of its own heads. Norms, the embedding, routers, the small projections of latent attention
+ * and what comes before the head are whole on every rank, and so is x: after each sum all ranks
+ * hold the same bytes, so that all choose the same experts. Inputs are cut between groups of the
+ * weights' scales alone (formats/tensor/tiles.h): no code is changed. */
 #ifndef LLMQ_RUNTIME_MODEL_RANK_H
 #define LLMQ_RUNTIME_MODEL_RANK_H
 

@@ -2,7 +2,7 @@
  *
  * A tokenizer.json is compiled once into a flat, position-independent blob (little endian,
  * offsets only, no pointers) that .llmq files carry and that is used in place from the map; a
- * blob from a file is checked whole by tok_open, so that nothing behind it needs checks.
+ * blob from a file is checked completely by tok_open, so that no other function needs to.
  * The five stages are tables: normalizer, pre-tokenizer, model, post-processor, decoder; a kind
  * is one row of its stage's table. Unknown kinds are refused by name (LQ_EUNSUPPORTED).
  *
@@ -25,7 +25,7 @@ lq_status tok_compile(uint8_t **blob, size_t *blob_bytes, const char *json, size
                       lq_err *err);
 /* Use a blob in place: it must outlive the tokenizer and be 8-byte aligned. */
 lq_status tok_open(tok_tokenizer **t, const uint8_t *blob, size_t blob_bytes, lq_err *err);
-/* Whether a blob has this build's layout; another build's is made again from the files beside it.
+/* Whether a blob has this build's layout; another build's is made again from the files next to it.
  */
 bool tok_blob_current(const uint8_t *blob, size_t blob_bytes);
 /* Compile and open a tokenizer.json file; the tokenizer owns the blob. */
@@ -39,7 +39,7 @@ bool tok_is_special(const tok_tokenizer *t, int32_t id);
 /* The token as the vocabulary spells it (not decoded); NULL for an unused id. Not NUL-terminated.
  */
 const char *tok_token(const tok_tokenizer *t, int32_t id, size_t *n);
-/* The raw bytes that the token stands for in running text (byte-level and byte-fallback undone,
+/* The raw bytes of the token in running text (byte-level and byte-fallback undone,
  * metaspace as a space). Returns the length, writes at most cap bytes. */
 size_t tok_token_bytes(const tok_tokenizer *t, int32_t id, uint8_t *out, size_t cap);
 size_t

@@ -1,4 +1,4 @@
-/* runtime/tokenizer/tok_files.h - a tokenizer from whatever files a model's folder has: the first of
+/* runtime/tokenizer/tok_files.h - a tokenizer from the files of a model's folder: the first of
  *
  *     tokenizer.json
  *     tokenizer.model         SentencePiece's protobuf, or ranks as below (Llama 3's original)
@@ -6,7 +6,7 @@
  *     vocab.json, merges.txt  as GPT-2 has them
  *
  * For all but the first, tokenizer_config.json says which tokens are added and which surround a
- * text, and tokenizer_class how the rest goes; a class that is not known is LQ_EUNSUPPORTED.
+ * text, and tokenizer_class how the rest works; a class that is not known is LQ_EUNSUPPORTED.
  * Source: transformers' slow tokenizers; openai/tiktoken's table of encodings. */
 #ifndef LLMQ_RUNTIME_TOKENIZER_TOK_FILES_H
 #define LLMQ_RUNTIME_TOKENIZER_TOK_FILES_H

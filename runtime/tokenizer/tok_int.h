@@ -63,7 +63,7 @@ typedef struct {
 } tok_added;
 
 typedef struct {
-    uint32_t from, to, value; /* nodes, and what `to` stands for or TOK_NONE */
+    uint32_t from, to, value; /* nodes, and the value of `to` or TOK_NONE */
     uint32_t byte;            /* plus 1; 0: empty slot */
 } tok_edge;
 
@@ -260,7 +260,7 @@ typedef struct {
     uint32_t rank, pos;
 } tok_candidate;
 
-typedef struct { /* a word of this text and where its ids stand in tok_run.ids */
+typedef struct { /* a word of this text and where its ids are in tok_run.ids */
     const uint8_t *s;
     size_t ids_off;
     uint32_t len, ids_bytes; /* len 0: empty slot */
@@ -339,7 +339,7 @@ lq_status tok_post_process(tok_run *r);
 /* tok_charsmap.c: the steps Precompiled and SentencePiece; flags of the latter */
 enum {
     TOK_SP_PREFIX = 1,     /* a metaspace in front ... */
-    TOK_SP_SUFFIX = 2,     /* ... or behind instead, */
+    TOK_SP_SUFFIX = 2,     /* ... or at the end instead, */
     TOK_SP_FIRST_ONLY = 4, /* where the whole text starts */
     TOK_SP_SQUEEZE = 8,    /* no spaces at the ends, one at a time between */
     TOK_SP_ESCAPE = 16,    /* spaces become metaspaces */

@@ -7,7 +7,7 @@
 #include "base/buf.h"
 #include "base/utf8.h"
 
-/* Append what base64 text stands for; false: it is none (RFC 4648, padded). */
+/* Append the bytes of base64 text; false: it is none (RFC 4648, padded). */
 bool tok_base64(lq_buf *out, const char *s, size_t n);
 
 /* Append s[n] with each invalid maximal subpart as U+FFFD. */
