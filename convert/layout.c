@@ -1,5 +1,6 @@
 /* convert/layout.c - what published quantized layouts share: see layout.h. */
 #include "convert/layout.h"
+#include "formats/tensor/tiles.h"
 
 #include <stdio.h>
 
@@ -53,6 +54,8 @@ lq_status layout_half_scales(const qt_scheme *s, const char *layout, lq_err *err
 qt_scheme layout_round_uint(const qt_scheme *from, int64_t K)
 {
     static const int64_t groups[] = { 128, 64, 32 };
+    const qt_scheme tiled = from->kind == QT_BLOCKS ? tiles_scheme(from, 1, K) : *from;
+    from = &tiled;
     const bool wide = (from->kind == QT_UINT && from->bits == 8) || from->kind == QT_I8 ||
                       from->kind == QT_I8_OUTLIER || from->kind == QT_E4M3;
     qt_scheme s = { .kind = QT_UINT, .bits = wide ? 8 : 4, .scale_dtype = LQ_F16, .group = K };

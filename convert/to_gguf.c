@@ -498,10 +498,13 @@ static void set_file_type(conv *c)
     static const struct {
         ggml_type type;
         int number;
-    } t[] = { { GGML_F32, 0 },   { GGML_F16, 1 },   { GGML_Q4_0, 2 },  { GGML_Q4_1, 3 },
-              { GGML_Q8_0, 7 },  { GGML_Q5_0, 8 },  { GGML_Q5_1, 9 },  { GGML_Q2_K, 10 },
-              { GGML_Q3_K, 12 }, { GGML_Q4_K, 15 }, { GGML_Q5_K, 17 }, { GGML_Q6_K, 18 },
-              { GGML_BF16, 32 } };
+    } t[] = { { GGML_F32, 0 },      { GGML_F16, 1 },     { GGML_Q4_0, 2 },     { GGML_Q4_1, 3 },
+              { GGML_Q8_0, 7 },     { GGML_Q5_0, 8 },    { GGML_Q5_1, 9 },     { GGML_Q2_K, 10 },
+              { GGML_Q3_K, 12 },    { GGML_Q4_K, 15 },   { GGML_Q5_K, 17 },    { GGML_Q6_K, 18 },
+              { GGML_IQ2_XXS, 19 }, { GGML_IQ2_XS, 20 }, { GGML_IQ3_XXS, 23 }, { GGML_IQ1_S, 24 },
+              { GGML_IQ4_NL, 25 },  { GGML_IQ3_S, 26 },  { GGML_IQ2_S, 28 },   { GGML_IQ4_XS, 30 },
+              { GGML_IQ1_M, 31 },   { GGML_BF16, 32 },   { GGML_TQ1_0, 36 },   { GGML_TQ2_0, 37 },
+              { GGML_MXFP4, 38 } };
     int64_t most = -1;
     for (size_t i = 0; i < LQ_COUNT(t); i++)
         if (c->of_type[t[i].type] > most) {

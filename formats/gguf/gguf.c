@@ -103,7 +103,7 @@ static const struct {
     ggml_type type;
     uint64_t elements, bytes;
 } types[] = {
-#define X(name, id, elements, bytes) { #name, name, elements, bytes },
+#define X(name, id, elements, bytes) { #name, GGML_##name, elements, bytes },
     GGUF_TENSOR_TYPES(X)
 #undef X
 };
@@ -112,17 +112,13 @@ static const struct {
 static const struct {
     uint64_t type;
     const char *name;
-    bool blocks; /* llama-quantize makes another type of it */
+    bool weights; /* llama-quantize makes another type of it */
 } unread[] = {
     { 4, "Q4_2", false },        { 5, "Q4_3", false },        { 9, "Q8_1", false },
-    { 15, "Q8_K", false },       { 16, "IQ2_XXS", true },     { 17, "IQ2_XS", true },
-    { 18, "IQ3_XXS", true },     { 19, "IQ1_S", true },       { 20, "IQ4_NL", true },
-    { 21, "IQ3_S", true },       { 22, "IQ2_S", true },       { 23, "IQ4_XS", true },
-    { 24, "I8", false },         { 25, "I16", false },        { 26, "I32", false },
-    { 27, "I64", false },        { 28, "F64", false },        { 29, "IQ1_M", true },
+    { 15, "Q8_K", false },       { 24, "I8", false },         { 25, "I16", false },
+    { 26, "I32", false },        { 27, "I64", false },        { 28, "F64", false },
     { 31, "Q4_0_4_4", false },   { 32, "Q4_0_4_8", false },   { 33, "Q4_0_8_8", false },
-    { 34, "TQ1_0", true },       { 35, "TQ2_0", true },       { 36, "IQ4_NL_4_4", false },
-    { 37, "IQ4_NL_4_8", false }, { 38, "IQ4_NL_8_8", false }, { 39, "MXFP4", true },
+    { 36, "IQ4_NL_4_4", false }, { 37, "IQ4_NL_4_8", false }, { 38, "IQ4_NL_8_8", false },
     { 40, "NVFP4", true },       { 41, "Q1_0", true },
 };
 
@@ -136,13 +132,14 @@ static lq_status refuse_type(lq_err *err, const char *tensor, uint64_t type)
         snprintf(name, sizeof name, "%s", unread[i].name);
     else
         snprintf(name, sizeof name, "%llu", (unsigned long long)type);
-    return lq_fail(err, LQ_EUNSUPPORTED,
-                   "tensor '%.100s': type %s is not read (F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, "
-                   "Q8_0, Q2_K to Q6_K are); take the original checkpoint%s",
-                   tensor, name,
-                   i < LQ_COUNT(unread) && unread[i].blocks
-                       ? ", or what `llama-quantize --allow-requantize FILE OUT Q8_0` makes of this"
-                       : "");
+    return lq_fail(
+        err, LQ_EUNSUPPORTED,
+        "tensor '%.100s': type %s is not read (F32, F16, BF16, Q4_0 to Q8_0, Q2_K to Q6_K, "
+        "IQ1_S to IQ4_XS, MXFP4, TQ1_0 and TQ2_0 are); take the original checkpoint%s",
+        tensor, name,
+        i < LQ_COUNT(unread) && unread[i].weights
+            ? ", or what `llama-quantize --allow-requantize FILE OUT Q8_0` makes of this"
+            : "");
 }
 
 /* Bytes of a tensor; 0 and an error where type and shape do not fit. */

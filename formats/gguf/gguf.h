@@ -14,6 +14,7 @@
 #include "base/base.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "formats/tensor/blocks.h"
 
 typedef enum {
     GGUF_U8,
@@ -41,23 +42,19 @@ typedef struct {
     size_t bytes;
 } gguf_kv;
 
-/* Types of tensors that are read: X(name, id, elements of a block, bytes of a block) */
-#define GGUF_TENSOR_TYPES(X)   \
-    X(GGML_F32, 0, 1, 4)       \
-    X(GGML_F16, 1, 1, 2)       \
-    X(GGML_Q4_0, 2, 32, 18)    \
-    X(GGML_Q4_1, 3, 32, 20)    \
-    X(GGML_Q5_0, 6, 32, 22)    \
-    X(GGML_Q5_1, 7, 32, 24)    \
-    X(GGML_Q8_0, 8, 32, 34)    \
-    X(GGML_Q2_K, 10, 256, 84)  \
-    X(GGML_Q3_K, 11, 256, 110) \
-    X(GGML_Q4_K, 12, 256, 144) \
-    X(GGML_Q5_K, 13, 256, 176) \
-    X(GGML_Q6_K, 14, 256, 210) \
-    X(GGML_BF16, 30, 1, 2)
+/* Types of tensors that are read: X(name, id, elements of a block, bytes of a block), and those of
+ * formats/tensor/blocks.h. */
+#define GGUF_TENSOR_TYPES(X) \
+    X(F32, 0, 1, 4)          \
+    X(F16, 1, 1, 2)          \
+    X(Q4_0, 2, 32, 18)       \
+    X(Q4_1, 3, 32, 20)       \
+    X(Q8_0, 8, 32, 34)       \
+    X(BF16, 30, 1, 2)        \
+    X(MXFP4, 39, 32, 17)     \
+    BLK_TYPES(X)
 typedef enum {
-#define X(name, id, elements, bytes) name = id,
+#define X(name, id, elements, bytes) GGML_##name = id,
     GGUF_TENSOR_TYPES(X)
 #undef X
 } ggml_type;

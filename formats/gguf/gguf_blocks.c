@@ -1,5 +1,7 @@
 /* formats/gguf/gguf_blocks.c */
 #include "formats/gguf/gguf_blocks.h"
+#include "formats/tensor/blocks.h"
+#include "formats/tensor/blocks_bits.h"
 
 enum { MAX_BLOCK = 256, MAX_GROUPS = 16 };
 
@@ -16,150 +18,23 @@ static float f16_at(const uint8_t *p)
     return lq_f16_to_f32(h);
 }
 
-/* ---- bits of eight elements, the bytes of a word, at once ---- */
-#define EACH UINT64_C(0x0101010101010101)
-static inline uint64_t eight(const uint8_t *p)
-{
-    uint64_t x;
-    memcpy(&x, p, 8);
-    return x;
-}
-static inline void put_eight(uint8_t *p, uint64_t x) { memcpy(p, &x, 8); }
-
-/* dst[i] = src[i] >> shift & mask; n is a multiple of 8. */
-static inline void get_bits(uint8_t *dst, const uint8_t *src, int n, int shift, unsigned mask)
-{
-    for (int i = 0; i < n; i += 8)
-        put_eight(dst + i, eight(src + i) >> shift & mask * EACH);
-}
-/* dst[i] |= (src[i] >> shift & mask) << up */
-static inline void add_bits(uint8_t *dst, const uint8_t *src, int n, int shift, unsigned mask,
-                            int up)
-{
-    for (int i = 0; i < n; i += 8)
-        put_eight(dst + i, eight(dst + i) | (eight(src + i) >> shift & mask * EACH) << up);
-}
-/* dst[i] += add, where no element overflows. */
-static inline void add_all(uint8_t *dst, int n, unsigned add)
-{
-    for (int i = 0; i < n; i += 8)
-        put_eight(dst + i, eight(dst + i) + add * EACH);
-}
-
-/* ---- 32 elements: low nibbles, then high ones ---- */
-static void nibbles(uint8_t *code, const uint8_t *qs)
-{
-    get_bits(code, qs, 16, 0, 15);
-    get_bits(code + 16, qs, 16, 4, 15);
-}
-static void fifth_bits(uint8_t *code, const uint8_t *qh, unsigned add)
-{
-    for (int j = 0; j < 4; j++) { /* a byte eight times, of each another bit: 0, or above it */
-        const uint64_t bit = qh[j] * EACH & UINT64_C(0x8040201008040201);
-        const uint64_t one = (bit + 0x7f * EACH) >> 7 & EACH;
-        put_eight(code + 8 * j, (eight(code + 8 * j) | one << 4) + add * EACH);
-    }
-}
+/* ---- codes and f16 scales, apart ---- */
 static void q4_0(block *b, const uint8_t *p)
 {
     b->scale[0] = f16_at(p);
-    nibbles(b->code, p + 2);
+    get_nibbles(b->code, p + 2);
 }
 static void q4_1(block *b, const uint8_t *p)
 {
     b->scale[0] = f16_at(p);
     b->bias[0] = f16_at(p + 2);
-    nibbles(b->code, p + 4);
-}
-static void q5_0(block *b, const uint8_t *p)
-{
-    b->scale[0] = f16_at(p);
-    nibbles(b->code, p + 6);
-    fifth_bits(b->code, p + 2, 128 - 16);
-}
-static void q5_1(block *b, const uint8_t *p)
-{
-    b->scale[0] = f16_at(p);
-    b->bias[0] = f16_at(p + 2);
-    nibbles(b->code, p + 8);
-    fifth_bits(b->code, p + 4, 0);
+    get_nibbles(b->code, p + 4);
 }
 static void q8_0(block *b, const uint8_t *p)
 {
     b->scale[0] = f16_at(p);
     for (int j = 0; j < 32; j += 8)
-        put_eight(b->code + j, eight(p + 2 + j) ^ 0x80 * EACH);
-}
-
-/* ---- 256 elements: element k is lane l = k%32 of part c = k%128/32 of half h = k/128 ---- */
-static void crumbs(uint8_t *code, const uint8_t *qs) /* two bits of 32 h + l */
-{
-    for (int i = 0; i < 8; i++)
-        get_bits(code + 32 * i, qs + 32 * (i / 4), 32, 2 * (i % 4), 3);
-}
-static void q2_k(block *b, const uint8_t *p)
-{
-    const float d = f16_at(p + 80), dmin = f16_at(p + 82);
-    for (int i = 0; i < 16; i++) {
-        b->scale[i] = d * (float)(p[i] & 15);
-        b->bias[i] = -(dmin * (float)(p[i] >> 4));
-    }
-    crumbs(b->code, p + 16);
-}
-static void q3_k(block *b, const uint8_t *p)
-{
-    const float d = f16_at(p + 108);
-    const uint8_t *s = p + 96;
-    for (int i = 0; i < 16; i++) {
-        const unsigned lo = (unsigned)s[i % 8] >> 4 * (i / 8) & 15u;
-        const unsigned hi = (unsigned)s[8 + i % 4] >> 2 * (i / 4) & 3u;
-        b->scale[i] = d * (float)((int)(lo | hi << 4) - 32);
-    }
-    crumbs(b->code, p + 32);
-    for (int i = 0; i < 8; i++) /* code - 4 is crumb - (high bit ? 0 : 4) */
-        add_bits(b->code + 32 * i, p, 32, i, 1, 2);
-}
-/* Eight 6-bit scales and mins in 12 bytes. */
-static void six_bits(block *b, const uint8_t *p)
-{
-    const float d = f16_at(p), dmin = f16_at(p + 2);
-    const uint8_t *s = p + 4;
-    for (int j = 0; j < 8; j++) {
-        const unsigned sc = j < 4 ? s[j] & 63u : (s[j + 4] & 15u) | (unsigned)(s[j - 4] >> 6) << 4;
-        const unsigned m =
-            j < 4 ? s[j + 4] & 63u : (unsigned)(s[j + 4] >> 4) | (unsigned)(s[j] >> 6) << 4;
-        b->scale[j] = d * (float)sc;
-        b->bias[j] = -(dmin * (float)m);
-    }
-}
-static void k_nibbles(block *b, const uint8_t *qs)
-{
-    for (int i = 0; i < 8; i++)
-        get_bits(b->code + 32 * i, qs + 32 * (i / 2), 32, 4 * (i % 2), 15);
-}
-static void q4_k(block *b, const uint8_t *p)
-{
-    six_bits(b, p);
-    k_nibbles(b, p + 16);
-}
-static void q5_k(block *b, const uint8_t *p)
-{
-    six_bits(b, p);
-    k_nibbles(b, p + 48);
-    for (int i = 0; i < 8; i++)
-        add_bits(b->code + 32 * i, p + 16, 32, i, 1, 4);
-}
-static void q6_k(block *b, const uint8_t *p)
-{
-    const float d = f16_at(p + 208);
-    for (int i = 0; i < 16; i++)
-        b->scale[i] = d * (float)(int8_t)p[192 + i];
-    for (int i = 0; i < 8; i++) {
-        const int h = i / 4, c = i % 4;
-        get_bits(b->code + 32 * i, p + 64 * h + 32 * (c & 1), 32, 4 * (c >> 1), 15);
-        add_bits(b->code + 32 * i, p + 128 + 32 * h, 32, 2 * c, 3, 4);
-    }
-    add_all(b->code, 256, 128 - 32);
+        put_eight(b->code + j, get_eight(p + 2 + j) ^ 0x80 * EACH_BYTE);
 }
 
 /* ---- the way back ---- */
@@ -214,7 +89,7 @@ static bool give_q5_1(uint8_t *p, block *b)
 static bool give_q8_0(uint8_t *p, block *b)
 {
     for (int j = 0; j < 32; j += 8)
-        put_eight(p + 2 + j, eight(b->code + j) ^ 0x80 * EACH);
+        put_eight(p + 2 + j, get_eight(b->code + j) ^ 0x80 * EACH_BYTE);
     return put_f16(p, b->scale[0]);
 }
 
@@ -326,24 +201,26 @@ static const struct {
     ggml_type type;
     const char *name;
     int elements, bytes, bits, group;
-    bool bias, f32; /* f32: scales and biases are products */
-    void (*take)(block *b, const uint8_t *p);
-    bool (*give)(uint8_t *p, block *b); /* false: no place */
+    bool bias, f32;                           /* f32: scales and biases are products */
+    void (*take)(block *b, const uint8_t *p); /* NULL: as published (QT_BLOCKS), or floats */
+    bool (*give)(uint8_t *p, block *b);       /* false: no place */
 } kinds[] = {
     { GGML_Q4_0, "Q4_0", 32, 18, 4, 32, false, false, q4_0, give_q4_0 },
     { GGML_Q4_1, "Q4_1", 32, 20, 4, 32, true, false, q4_1, give_q4_1 },
-    { GGML_Q5_0, "Q5_0", 32, 22, 8, 32, false, false, q5_0, give_q5_0 },
-    { GGML_Q5_1, "Q5_1", 32, 24, 8, 32, true, false, q5_1, give_q5_1 },
+    { GGML_Q5_0, "Q5_0", 32, 22, 8, 32, false, false, NULL, give_q5_0 },
+    { GGML_Q5_1, "Q5_1", 32, 24, 8, 32, true, false, NULL, give_q5_1 },
     { GGML_Q8_0, "Q8_0", 32, 34, 8, 32, false, false, q8_0, give_q8_0 },
-    { GGML_Q2_K, "Q2_K", 256, 84, 2, 16, true, true, q2_k, give_q2_k },
-    { GGML_Q3_K, "Q3_K", 256, 110, 3, 16, false, true, q3_k, give_q3_k },
-    { GGML_Q4_K, "Q4_K", 256, 144, 4, 32, true, true, q4_k, give_q4_k },
-    { GGML_Q5_K, "Q5_K", 256, 176, 8, 32, true, true, q5_k, give_q5_k },
-    { GGML_Q6_K, "Q6_K", 256, 210, 8, 16, false, true, q6_k, give_q6_k },
+    { GGML_Q2_K, "Q2_K", 256, 84, 2, 16, true, true, NULL, give_q2_k },
+    { GGML_Q3_K, "Q3_K", 256, 110, 3, 16, false, true, NULL, give_q3_k },
+    { GGML_Q4_K, "Q4_K", 256, 144, 4, 32, true, true, NULL, give_q4_k },
+    { GGML_Q5_K, "Q5_K", 256, 176, 8, 32, true, true, NULL, give_q5_k },
+    { GGML_Q6_K, "Q6_K", 256, 210, 8, 16, false, true, NULL, give_q6_k },
     { GGML_F32, "F32", 1, 4, 0, 0, false, false, NULL, NULL },
     { GGML_F16, "F16", 1, 2, 0, 0, false, false, NULL, NULL },
     { GGML_BF16, "BF16", 1, 2, 0, 0, false, false, NULL, NULL },
+    { GGML_MXFP4, "MXFP4", 32, 17, 4, 32, false, false, NULL, NULL },
 };
+enum { MXFP4_CODES = 16 };
 
 static size_t kind_of(ggml_type t)
 {
@@ -353,18 +230,26 @@ static size_t kind_of(ggml_type t)
     return i;
 }
 
-const char *gguf_type_text(ggml_type t) { return kinds[kind_of(t)].name; }
+const char *gguf_type_text(ggml_type t)
+{
+    const blk_type *b = blk_find((int64_t)t);
+    return b ? b->name : kinds[kind_of(t)].name;
+}
 
 size_t gguf_row_bytes(ggml_type t, int64_t K)
 {
+    const blk_type *b = blk_find((int64_t)t);
+    if (b) return blk_row_bytes(b, K);
     const size_t i = kind_of(t);
     return (size_t)(K / kinds[i].elements) * (size_t)kinds[i].bytes;
 }
 
-qt_scheme gguf_scheme(ggml_type t, bool *grows)
+qt_scheme gguf_scheme(ggml_type t)
 {
+    if (blk_find((int64_t)t)) return (qt_scheme){ .kind = QT_BLOCKS, .blocks = (int)t };
     const size_t i = kind_of(t);
-    *grows = kinds[i].f32 || t == GGML_Q5_0 || t == GGML_Q5_1;
+    if (t == GGML_MXFP4)
+        return (qt_scheme){ .kind = QT_E2M1, .group = 32, .scale_dtype = LQ_F8_E8M0 };
     if (!kinds[i].take)
         return (qt_scheme){ .kind = QT_DENSE,
                             .dtype = t == GGML_F32   ? LQ_F32
@@ -374,32 +259,65 @@ qt_scheme gguf_scheme(ggml_type t, bool *grows)
                         .bits = kinds[i].bits,
                         .group = kinds[i].group,
                         .zero = kinds[i].bias ? QT_ZERO_BIAS : QT_ZERO_NONE,
-                        .scale_dtype = kinds[i].f32 ? LQ_F32 : LQ_F16 };
+                        .scale_dtype = LQ_F16 };
+}
+
+/* Are a tensor's bytes in the file those of its one plane? */
+static bool as_it_is(ggml_type t)
+{
+    const qt_kind k = gguf_scheme(t).kind;
+    return k == QT_DENSE || k == QT_BLOCKS;
+}
+
+/* Blocks of MXFP4: the exponent, then the codes of 32 elements, of element i in the low half of
+ * byte i, of element 16 + i in the high one. */
+static void unpack_mxfp4(void *const w[QT_N_PLANES], int64_t K, int64_t n, const uint8_t *p)
+{
+    uint8_t *codes = (uint8_t *)w[QT_CODES] + n * K / 2;
+    uint8_t *scales = (uint8_t *)w[QT_SCALES] + n * K / 32;
+    for (int64_t k = 0; k < K; k += 32, p += 1 + MXFP4_CODES) {
+        uint8_t code[32];
+        scales[k / 32] = *p;
+        get_nibbles(code, p + 1);
+        qt_pack_row(codes + k / 2, code, 32, 4);
+    }
+}
+static void pack_mxfp4(uint8_t *p, const qt_tensor *q, int64_t n)
+{
+    const uint8_t *codes = (const uint8_t *)q->plane[QT_CODES].data + n * q->K / 2;
+    const uint8_t *scales = (const uint8_t *)q->plane[QT_SCALES].data + n * q->K / 32;
+    for (int64_t k = 0; k < q->K; k += 32, p += 1 + MXFP4_CODES) {
+        uint8_t code[32];
+        *p = scales[k / 32];
+        qt_unpack(code, codes, k, 32, 4);
+        put_nibbles(p + 1, code);
+    }
 }
 
 void gguf_unpack_row(void *const w[QT_N_PLANES], const qt_tensor *q, int64_t n, ggml_type t,
                      const uint8_t *blocks)
 {
-    const size_t i = kind_of(t);
     const qt_scheme *s = &q->scheme;
-    if (s->kind == QT_DENSE) {
+    if (as_it_is(t)) {
         const size_t row = gguf_row_bytes(t, q->K);
         memcpy((uint8_t *)w[QT_CODES] + (size_t)n * row, blocks, row);
         return;
     }
+    if (t == GGML_MXFP4) {
+        unpack_mxfp4(w, q->K, n, blocks);
+        return;
+    }
+    const size_t i = kind_of(t);
     const int64_t ng = q->K / s->group;
-    const int groups = kinds[i].elements / kinds[i].group;
-    const size_t e = lq_dtype_bytes(s->scale_dtype);
     uint8_t *codes = (uint8_t *)w[QT_CODES] + (size_t)n * qt_row_bytes(q->K, s->bits);
-    uint8_t *scales = (uint8_t *)w[QT_SCALES] + (size_t)(n * ng) * e;
-    uint8_t *zeros = w[QT_ZEROS] ? (uint8_t *)w[QT_ZEROS] + (size_t)(n * ng) * e : NULL;
-    for (int64_t k = 0; k < q->K; k += kinds[i].elements, blocks += kinds[i].bytes) {
+    uint8_t *scales = (uint8_t *)w[QT_SCALES] + n * ng * 2;
+    uint8_t *zeros = w[QT_ZEROS] ? (uint8_t *)w[QT_ZEROS] + n * ng * 2 : NULL;
+    for (int64_t g = 0; g < ng; g++, blocks += kinds[i].bytes) {
         block b;
         kinds[i].take(&b, blocks);
-        qt_pack_row(codes + k * s->bits / 8, b.code, kinds[i].elements, s->bits);
-        lq_from_f32(scales + (size_t)(k / s->group) * e, b.scale, s->scale_dtype, (size_t)groups);
-        if (zeros)
-            lq_from_f32(zeros + (size_t)(k / s->group) * e, b.bias, s->scale_dtype, (size_t)groups);
+        qt_pack_row(codes + g * s->group * s->bits / 8, b.code, s->group, s->bits);
+        lq_from_f32(scales + 2 * g, b.scale, LQ_F16, 1);
+        if (zeros) lq_from_f32(zeros + 2 * g, b.bias, LQ_F16, 1);
     }
 }
 
@@ -407,6 +325,11 @@ bool gguf_type_for(ggml_type *t, const qt_tensor *q, size_t i)
 {
     const qt_scheme *s = &q->scheme;
     const bool bias = s->zero == QT_ZERO_BIAS;
+    const bool mx = s->kind == QT_E2M1 && s->scale_dtype == LQ_F8_E8M0;
+    if (s->kind == QT_BLOCKS || mx) {
+        *t = mx ? GGML_MXFP4 : (ggml_type)s->blocks;
+        return i == 0;
+    }
     if (s->kind != QT_UINT || (s->zero && !bias) || s->act_order) return false;
     for (int products = 1; products >= 0; products--) /* of an f32 scale the factors first */
         for (size_t k = 0; k < LQ_COUNT(kinds); k++) {
@@ -431,6 +354,15 @@ static void take_codes(uint8_t *out, const uint8_t *row, int64_t k, int n, int b
 
 bool gguf_pack_row(uint8_t *blocks, const qt_tensor *q, int64_t n, ggml_type t)
 {
+    if (q->scheme.kind == QT_BLOCKS) {
+        const size_t row = gguf_row_bytes(t, q->K);
+        memcpy(blocks, (const uint8_t *)q->plane[QT_CODES].data + (size_t)n * row, row);
+        return true;
+    }
+    if (t == GGML_MXFP4) {
+        pack_mxfp4(blocks, q, n);
+        return true;
+    }
     const size_t i = kind_of(t);
     const qt_scheme *s = &q->scheme;
     const int64_t ng = q->K / s->group;

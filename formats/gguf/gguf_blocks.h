@@ -2,9 +2,8 @@
  *
  *   Q4_0  u4-g32   Q8_0  u8-g32   as they are: codes and f16 scales, apart instead of interleaved
  *   Q4_1  u4-g32-bias             f16 scales and biases
- *   Q5_0  u8-g32   Q5_1  u8-g32-bias      codes of 5 bits in bytes
- *   Q2_K  u2-g16-bias   Q3_K  u3-g16   Q4_K  u4-g32-bias   Q5_K  u8-g32-bias   Q6_K  u8-g16
- *         scales and biases multiplied out to f32 (exact: 11 and at most 8 bits)
+ *   MXFP4 mxfp4                   ggml reads the code of -0 as 0
+ *   all others of blocks.h        as they are, QT_BLOCKS
  *
  * Source: ggml-quants.c's dequantize_row functions of 2026-08; docs in gguf-py. */
 #ifndef LLMQ_FORMATS_GGUF_GGUF_BLOCKS_H
@@ -13,8 +12,7 @@
 #include "formats/gguf/gguf.h"
 #include "formats/tensor/qtensor.h"
 
-/* Scheme of a type; *grows: it takes more room than its blocks. */
-qt_scheme gguf_scheme(ggml_type t, bool *grows);
+qt_scheme gguf_scheme(ggml_type t);
 const char *gguf_type_text(ggml_type t); /* "Q4_K" */
 size_t gguf_row_bytes(ggml_type t, int64_t K);
 /* Row n of a portable tensor of gguf_scheme(t) from its row of blocks; planes zeroed before. */

@@ -1,6 +1,7 @@
 /* formats/llmq/llmq_scheme.c - a scheme as it stands in the header of a .llmq file. */
 #include "base/json.h"
 #include "formats/llmq/llmq.h"
+#include "formats/tensor/blocks.h"
 
 #include <float.h>
 
@@ -8,7 +9,7 @@ const uint8_t lqf_magic[8] = { 'L', 'L', 'M', 'Q', '\r', '\n', 0x1a, '\n' };
 
 static const char *const kind_names[QT_N_KINDS] = {
     [QT_DENSE] = "dense", [QT_UINT] = "uint", [QT_I8] = "i8",     [QT_I8_OUTLIER] = "i8-outlier",
-    [QT_LUT4] = "lut4",   [QT_E4M3] = "e4m3", [QT_E2M1] = "e2m1",
+    [QT_LUT4] = "lut4",   [QT_E4M3] = "e4m3", [QT_E2M1] = "e2m1", [QT_BLOCKS] = "blocks",
 };
 static const char *const zero_names[QT_N_ZEROS] = { "none", "int", "f16", "bias" };
 static const char *const act_names[QT_N_ACTS] = { "none", "i8", "f8" };
@@ -45,6 +46,8 @@ static bool put_fields(cJSON *j, const qt_scheme *s)
         ok = ok && put_text(j, "scale_dtype", lq_dtype_text(s->scale_dtype));
         return ok && (s->scale_dtype == LQ_F8_E8M0 ||
                       (put_int(j, "rows", s->rows) && put_bool(j, "recip", s->recip)));
+    case QT_BLOCKS:
+        return ok && put_text(j, "type", blk_find(s->blocks)->name);
     default:
         ok = ok && put_int(j, "group", s->group) && put_bool(j, "fp4", s->fp4) &&
              put_bool(j, "double", s->dbl);
@@ -122,6 +125,19 @@ static lq_status read_e2m1(qt_scheme *s, const cJSON *j, lq_err *err)
     return st;
 }
 
+static lq_status read_blocks(qt_scheme *s, const cJSON *j, lq_err *err)
+{
+    const char *text;
+    lq_status st = js_str(j, "type", true, &text, err);
+    if (st) return st;
+    const blk_type *t = blk_named(text);
+    if (!t)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "type: expected a type of GGUF's blocks, found \"%.40s\"", text);
+    s->blocks = (int)t->id;
+    return LQ_OK;
+}
+
 static lq_status read_fields(qt_scheme *s, const cJSON *j, lq_err *err)
 {
     int64_t bits = 0, zbits = 0;
@@ -151,6 +167,8 @@ static lq_status read_fields(qt_scheme *s, const cJSON *j, lq_err *err)
         return st ? st : js_i64(j, "rows", true, 0, INT64_C(1) << 48, &s->rows, err);
     case QT_E2M1:
         return read_e2m1(s, j, err);
+    case QT_BLOCKS:
+        return read_blocks(s, j, err);
     default:
         st = js_i64(j, "group", true, 1, INT32_MAX, &s->group, err);
         if (!st) st = js_bool(j, "fp4", true, &s->fp4, err);
@@ -171,11 +189,11 @@ lq_status lqf_scheme_from_json(qt_scheme *s, const cJSON *j, lq_err *err)
     while (k < QT_N_KINDS && strcmp(kind_names[k], kind) != 0)
         k++;
     if (k == QT_N_KINDS)
-        return lq_fail(
-            err, LQ_EUNSUPPORTED,
-            "scheme: kind: expected dense, uint, i8, i8-outlier, lut4, e4m3, e2m1 or raw, found "
-            "\"%.40s\"",
-            kind);
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "scheme: kind: expected dense, uint, i8, i8-outlier, lut4, e4m3, e2m1, "
+                       "blocks or raw, found "
+                       "\"%.40s\"",
+                       kind);
     s->kind = (qt_kind)k;
     st = read_fields(s, j, err);
     if (!st) st = read_act(s, j, err);

@@ -197,7 +197,6 @@ static const char *hf_name(src_source *s, const gguf_tensor *g, const place *w)
 static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g,
                              const gguf_arch *row, const place *w, lq_err *err)
 {
-    bool grows;
     int64_t heads = 0;
     float offset = 0;
     const char *name = hf_name(s, g, w);
@@ -213,7 +212,7 @@ static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g,
                        (long long)heads);
     if (offset > 0 && (g->type != GGML_F32 || g->n_dims != 1))
         return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected a vector of F32", g->name);
-    qt_tensor q = { .scheme = gguf_scheme(g->type, &grows), .N = N, .K = K };
+    qt_tensor q = { .scheme = gguf_scheme(g->type), .N = N, .K = K };
     if (q.scheme.kind == QT_DENSE && !heads && !(offset > 0))
         return src_fill_plain(t, name, q.scheme.dtype, g->n_dims, g->shape, g->data, g->bytes, err);
     *t = (src_tensor){ .name = name, .n_dims = g->n_dims, .raw_dtype = LQ_U8, .t = q };
@@ -223,14 +222,9 @@ static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g,
     if (!from) return lq_fail(err, LQ_ENOMEM, "out of memory");
     *from = (stored){ g->type, g->data, heads, offset };
     const qt_span span = { g->data, g->bytes };
+    if (q.scheme.kind == QT_BLOCKS && !heads) t->t.plane[QT_CODES] = span;
     lq_status st = src_make(s, t, source_gguf_fill, from, err);
-    if (!st) st = src_made_from(s, t, &span, 1, err);
-    if (!st && grows)
-        st = src_note(s, err,
-                      "%s blocks are expanded, without loss, to %d-bit codes with a scale "
-                      "for %d inputs",
-                      gguf_type_text(g->type), q.scheme.bits, (int)q.scheme.group);
-    return st;
+    return st ? st : src_made_from(s, t, &span, 1, err);
 }
 
 /* One tensor of the file, or as many as it has experts. */

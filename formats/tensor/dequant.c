@@ -1,5 +1,5 @@
 /* formats/tensor/dequant.c - the reference reading: the values of every scheme's codes. */
-#include "formats/tensor/qtensor.h"
+#include "formats/tensor/blocks.h"
 
 static float get_float(const void *p, lq_dtype d, size_t i)
 {
@@ -192,6 +192,14 @@ static void dequant_small_float(float *dst, const qt_tensor *t, int64_t n)
     }
 }
 
+static void dequant_blocks(float *dst, const qt_tensor *t, int64_t n)
+{
+    const blk_type *b = blk_find(t->scheme.blocks);
+    blk_dequant(dst, b,
+                (const uint8_t *)t->plane[QT_CODES].data + (size_t)n * blk_row_bytes(b, t->K),
+                t->K);
+}
+
 void qt_dequant(float *dst, const qt_tensor *t, int64_t n0, int64_t n1)
 {
     lut_pairs pairs;
@@ -217,6 +225,9 @@ void qt_dequant(float *dst, const qt_tensor *t, int64_t n0, int64_t n1)
         case QT_E4M3:
         case QT_E2M1:
             dequant_small_float(dst, t, n);
+            break;
+        case QT_BLOCKS:
+            dequant_blocks(dst, t, n);
             break;
         default:
             break;

@@ -1,5 +1,6 @@
 /* formats/tensor/error_bound.c */
 #include "formats/tensor/error_bound.h"
+#include "formats/tensor/blocks.h"
 
 #include <float.h>
 #include <stdlib.h>
@@ -139,6 +140,32 @@ static void small_float_row(float *lo, float *hi, float *tol, const qt_tensor *t
     }
 }
 
+/* Steps of a group alike: of a table its widest gap. */
+static void blocks_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64_t n)
+{
+    const blk_type *type = blk_find(t->scheme.blocks);
+    const uint8_t *p =
+        (const uint8_t *)t->plane[QT_CODES].data + (size_t)n * blk_row_bytes(type, t->K);
+    const size_t count = (size_t)1 << type->bits;
+    float value[64], sorted[64], gap[64], widest = 0;
+    for (size_t c = 0; c < count; c++)
+        value[c] = (float)blk_value(type, (unsigned)c);
+    table_gaps(sorted, gap, value, count);
+    for (size_t c = 0; c < count; c++)
+        widest = fmaxf(widest, gap[c]);
+    blk_parts b;
+    for (int64_t k = 0; k < t->K; k++) {
+        const int at = (int)(k % type->elements), g = at / type->group;
+        if (at == 0) {
+            blk_take(&b, type, p);
+            p += type->bytes;
+        }
+        const float s = blk_scale(type, &b, g), add = type->bias ? blk_bias(type, &b, g) : 0;
+        set_step(&lo[k], &hi[k], &tol[k], s * sorted[0] + add, s * sorted[count - 1] + add,
+                 widest * s);
+    }
+}
+
 void bound_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64_t n, lq_dtype source)
 {
     switch (t->scheme.kind) {
@@ -154,6 +181,9 @@ void bound_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64_t n, 
     case QT_E4M3:
     case QT_E2M1:
         small_float_row(lo, hi, tol, t, n);
+        break;
+    case QT_BLOCKS:
+        blocks_row(lo, hi, tol, t, n);
         break;
     default:
         i8_row(lo, hi, tol, t, n);

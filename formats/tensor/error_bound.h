@@ -8,6 +8,7 @@
  *     uniform     half a step, step = |scale|
  *     int8        half a step; outlier columns: half a unit of bf16's last place
  *     fp8, e2m1   half the gap between the format's numbers at the code, times the scale
+ *     blocks      half a step, or half of the table's widest gap, times the scale
  *     nf4, fp4    half the gap between the neighbouring entries of the table, times the block's
  *                 absmax; where absmax is itself quantized, also half of the widest gap of its
  *                 table, times its own scale

@@ -1,5 +1,6 @@
 /* formats/tensor/finite.c */
 #include "formats/tensor/finite.h"
+#include "formats/tensor/blocks.h"
 
 #include <stdio.h>
 
@@ -146,6 +147,22 @@ static lq_status check_plane(const qt_tensor *t, qt_plane plane, lq_dtype d, val
     return LQ_OK;
 }
 
+/* d and dmin of every block. */
+static lq_status check_blocks(const qt_tensor *t, lq_err *err)
+{
+    const blk_type *type = blk_find(t->scheme.blocks);
+    const uint8_t *p = t->plane[QT_CODES].data;
+    const size_t n = t->plane[QT_CODES].bytes / (size_t)type->bytes;
+    blk_parts b = { .dmin = 0 };
+    for (size_t i = 0; i < n; i++, p += type->bytes) {
+        blk_take_scales(&b, type, p);
+        if (isfinite(lq_f16_to_f32(b.d)) && isfinite(lq_f16_to_f32(b.dmin))) continue;
+        return lq_fail(err, LQ_EVALUE, "%s: expected finite scales, found others in block %zu",
+                       type->name, i);
+    }
+    return LQ_OK;
+}
+
 lq_status val_check(const qt_tensor *t, bool codes, lq_err *err)
 {
     const qt_scheme *s = &t->scheme;
@@ -175,6 +192,8 @@ lq_status val_check(const qt_tensor *t, bool codes, lq_err *err)
     case QT_E2M1:
         if (!mx) st = check_plane(t, QT_SCALES2, LQ_F32, s->recip ? ABOVE_0 : NOT_BELOW_0, err);
         return st ? st : check_plane(t, QT_SCALES, s->scale_dtype, ANY_SIGN, err);
+    case QT_BLOCKS:
+        return check_blocks(t, err);
     default:
         return LQ_OK;
     }

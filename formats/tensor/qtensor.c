@@ -1,5 +1,6 @@
 /* formats/tensor/qtensor.c - which schemes fit which shapes, the sizes of their planes, and views of rows. */
 #include "formats/tensor/qtensor.h"
+#include "formats/tensor/blocks.h"
 #include "formats/tensor/tiles.h"
 
 #include <stdlib.h>
@@ -30,6 +31,16 @@ static lq_status check_e2m1(const qt_scheme *s, int64_t K, lq_err *err)
     if (K % s->group)
         return lq_fail(err, LQ_ESHAPE, "group size %lld does not divide %lld inputs",
                        (long long)s->group, (long long)K);
+    return LQ_OK;
+}
+
+static lq_status check_blocks(const qt_scheme *s, int64_t K, lq_err *err)
+{
+    const blk_type *t = blk_find(s->blocks);
+    if (!t) return lq_fail(err, LQ_EUNSUPPORTED, "blocks: unknown type %d", s->blocks);
+    if (K % t->elements)
+        return lq_fail(err, LQ_ESHAPE, "blocks of %d elements do not divide %lld inputs",
+                       t->elements, (long long)K);
     return LQ_OK;
 }
 
@@ -92,6 +103,8 @@ lq_status qt_check(const qt_scheme *s, int64_t N, int64_t K, lq_err *err)
         return LQ_OK;
     case QT_E2M1:
         return check_e2m1(s, K, err);
+    case QT_BLOCKS:
+        return check_blocks(s, K, err);
     default:
         return lq_fail(err, LQ_EUNSUPPORTED, "unknown scheme kind %d", (int)s->kind);
     }
@@ -157,6 +170,8 @@ static size_t portable_bytes(const qt_scheme *s, int64_t N, int64_t K, qt_plane 
         if (p == QT_CODES) return n * qt_row_bytes(K, 4);
         if (p == QT_SCALES) return n * (k / (size_t)s->group);
         return p == QT_SCALES2 && s->scale_dtype == LQ_F8_E4M3 ? (size_t)scale_rows(s, N) * 4 : 0;
+    case QT_BLOCKS:
+        return p == QT_CODES ? n * blk_row_bytes(blk_find(s->blocks), K) : 0;
     default:
         return 0;
     }

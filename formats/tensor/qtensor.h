@@ -36,6 +36,8 @@
  *                           and group 16 (nvfp4)
  *                  SCALES2  nvfp4: f32 [ceil(N/rows)]; rows 0: all of them
  *
+ *   QT_BLOCKS      CODES    N rows of GGUF's blocks as published, of one type (blocks.h)
+ *
  *   bitpack: codes LSB first in one bit stream, each row padded with zero bits to a whole byte.
  *
  *   QT_UINT  w[n][k] = scale[n][g] * (code[n][k] - zero[n][g])
@@ -49,6 +51,8 @@
  *            map2[scales[j]] * scales2[j/256] + offset; every step in f32
  *
  *   QT_E4M3  w = code * scale
+ *
+ *   QT_BLOCKS  blocks.h
  *
  *   QT_E2M1  w = code * s; mxfp4: s = scale; nvfp4: s = recip ? scale / scale2 : scale * scale2,
  *            rounded to f32
@@ -73,6 +77,7 @@ typedef enum {
     QT_LUT4,
     QT_E4M3,
     QT_E2M1,
+    QT_BLOCKS,
     QT_N_KINDS
 } qt_kind;
 typedef enum { QT_PORTABLE, QT_TILE16, QT_N_LAYOUTS } qt_layout;
@@ -109,6 +114,7 @@ typedef struct {
     bool fp4;             /* QT_LUT4: the name to publish: fp4 instead of nf4 */
     bool dbl;             /* QT_LUT4: double-quantized absmax */
     bool recip;           /* nvfp4: see above */
+    int blocks;           /* QT_BLOCKS: blk_id */
     float offset;         /* QT_LUT4 with dbl: added to every absmax */
     int64_t n_out;        /* QT_I8_OUTLIER: outlier columns */
     qt_act act;
@@ -130,7 +136,7 @@ typedef struct {
 
 /* "bf16", "u4-g128", "u4-g128-asym", "u4-g64-fzero" (QT_ZERO_F16), "u4-g32-bias", "i8-row",
  * "i8-row-asym", "i8-outlier", "nf4", "nf4-g128", "nf4-double", "fp4", "fp8-e4m3" (a scale per
- * row), "fp8-e4m3-tensor", "fp8-e4m3-b128x128" (rows x inputs), "mxfp4", "nvfp4"; then "-a8" or
+ * row), "fp8-e4m3-tensor", "fp8-e4m3-b128x128" (rows x inputs), "mxfp4", "nvfp4", "q4_k" (GGUF's name of the blocks); then "-a8" or
  * "-af8" where inputs are rounded to int8 or e4m3, with "-g128" for groups of them, "-static" for a
  * fixed scale. */
 void qt_scheme_text(char out[40], const qt_scheme *s);

@@ -1,5 +1,5 @@
 /* formats/tensor/scheme_text.c - the names of schemes: "u4-g128-asym", "nf4-double". */
-#include "formats/tensor/qtensor.h"
+#include "formats/tensor/blocks.h"
 
 #include <stdio.h>
 
@@ -13,6 +13,15 @@ static const char *count_text(char out[24], int64_t n, const char *all)
 {
     snprintf(out, 24, "%lld", (long long)n);
     return n ? out : all;
+}
+
+static int blocks_text(char *out, size_t room, const qt_scheme *s)
+{
+    const blk_type *t = blk_find(s->blocks);
+    const int n = snprintf(out, room, "%s", t ? t->name : "?");
+    for (char *c = out; *c; c++)
+        *c = (char)(*c >= 'A' && *c <= 'Z' ? *c + ('a' - 'A') : *c);
+    return n;
 }
 
 static int weight_text(char *out, size_t room, const qt_scheme *s)
@@ -39,6 +48,8 @@ static int weight_text(char *out, size_t room, const qt_scheme *s)
                         count_text(b, s->group, "K"));
     case QT_E2M1:
         return snprintf(out, room, "%s", s->scale_dtype == LQ_F8_E8M0 ? "mxfp4" : "nvfp4");
+    case QT_BLOCKS:
+        return blocks_text(out, room, s);
     default:
         return snprintf(out, room, "?");
     }

@@ -1,5 +1,6 @@
 /* formats/tensor/tiles.c - the tiled layout: packing, unpacking, and reading one code of it. */
 #include "formats/tensor/tiles.h"
+#include "formats/tensor/blocks.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -282,6 +283,41 @@ static void pack_scale2(void *const w[QT_N_PLANES], const qt_tensor *t, int64_t 
            4);
 }
 
+/* Tile i of QT_BLOCKS as one of QT_UINT (blk_uint). */
+static void pack_blocks(void *const w[QT_N_PLANES], const qt_tensor *t, const qt_scheme *to,
+                        const tile_shape *ts, int64_t i)
+{
+    const blk_type *type = blk_find(t->scheme.blocks);
+    const int64_t left = t->N - i * TILE_N, rows = left < TILE_N ? left : TILE_N;
+    const size_t row = blk_row_bytes(type, t->K), e = tiles_scale_bytes(to);
+    const uint8_t *from = (const uint8_t *)t->plane[QT_CODES].data + (size_t)(i * TILE_N) * row;
+    const int zero = type->bias ? 0 : 1 << (to->bits - 1);
+    uint8_t *codes = (uint8_t *)w[QT_CODES] + (size_t)i * ts->tile_bytes;
+    uint8_t *scales = (uint8_t *)w[QT_SCALES] + (size_t)(i * ts->ng * TILE_N) * e;
+    uint8_t *zeros = type->bias ? (uint8_t *)w[QT_ZEROS] + (size_t)(i * ts->ng * TILE_N) * e : NULL;
+    for (int64_t k = 0; k < t->K; k += type->elements, from += type->bytes) {
+        blk_parts b[TILE_N];
+        for (int64_t r = 0; r < rows; r++)
+            blk_take(&b[r], type, from + (size_t)r * row);
+        for (int g = 0; g < type->elements / type->group; g++) {
+            uint8_t step[TILE_N][TILE_K] = { { 0 } };
+            float scale[TILE_N] = { 0 }, bias[TILE_N] = { 0 };
+            for (int64_t r = 0; r < rows; r++) {
+                for (int j = 0; j < type->group; j++)
+                    step[r][j] = (uint8_t)(blk_value(type, b[r].code[g * type->group + j]) + zero);
+                scale[r] = blk_scale(type, &b[r], g);
+                if (zeros) bias[r] = blk_bias(type, &b[r], g);
+            }
+            encode_step(codes, step, to->bits);
+            lq_from_f32(scales, scale, to->scale_dtype, TILE_N);
+            if (zeros) lq_from_f32(zeros, bias, to->scale_dtype, TILE_N);
+            codes += ts->step_bytes;
+            scales += TILE_N * e;
+            if (zeros) zeros += TILE_N * e;
+        }
+    }
+}
+
 void tiles_pack(void *const w[QT_N_PLANES], const qt_tensor *t, int64_t t0, int64_t t1)
 {
     const qt_scheme *s = &t->scheme;
@@ -307,6 +343,11 @@ void tiles_pack(void *const w[QT_N_PLANES], const qt_tensor *t, int64_t t0, int6
                     memcpy(codes + (size_t)i * ts.tile_bytes + dense_at(LQ_F32, r, k) * 4, &v, 4);
                 }
         }
+        return;
+    }
+    if (s->kind == QT_BLOCKS) {
+        for (int64_t i = t0; i < t1; i++)
+            pack_blocks(w, t, &to, &ts, i);
         return;
     }
     const int32_t *perm = s->kind == QT_UINT && s->act_order ? w[QT_GIDX] : NULL;

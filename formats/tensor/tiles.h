@@ -30,8 +30,8 @@
  *
  * QT_LUT4 with double quantization is tiled without it (f32 absmax: the products of the portable
  * reading). QT_LUT4 whose blocks straddle rows (K % group != 0) has no tile form; it becomes dense
- * f32. tiles_scheme says both; tiles_keep is false for both, and a file keeps such weights
- * portable. */
+ * f32. QT_BLOCKS becomes QT_UINT (blk_uint). tiles_scheme says all that; tiles_keep is false for
+ * them, and a file keeps such weights portable. */
 #ifndef LLMQ_FORMATS_TENSOR_TILES_H
 #define LLMQ_FORMATS_TENSOR_TILES_H
 
@@ -52,8 +52,7 @@ typedef struct {
 } tile_shape;
 
 tile_shape tiles_shape(const qt_scheme *s, int64_t N, int64_t K);
-/* The scheme that `s` has once tiled (the same, save the exception above and LUT4's double
- * quantization). */
+/* The scheme that `s` has once tiled (the same, save the exceptions above). */
 qt_scheme tiles_scheme(const qt_scheme *s, int64_t N, int64_t K);
 /* Does the tiled form hold all that `s` has, so that tiles_unpack gives the same bytes back? */
 bool tiles_keep(const qt_scheme *s, int64_t N, int64_t K);

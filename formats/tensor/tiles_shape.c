@@ -1,4 +1,5 @@
 /* formats/tensor/tiles_shape.c - the shape, sizes and scheme of a tiled tensor. */
+#include "formats/tensor/blocks.h"
 #include "formats/tensor/tiles.h"
 
 int tiles_bits(const qt_scheme *s)
@@ -11,6 +12,8 @@ int tiles_bits(const qt_scheme *s)
     case QT_LUT4:
     case QT_E2M1:
         return 4;
+    case QT_BLOCKS:
+        return blk_find(s->blocks)->bits;
     default:
         return 8;
     }
@@ -57,6 +60,7 @@ qt_scheme tiles_scheme(const qt_scheme *s, int64_t N, int64_t K)
 {
     (void)N;
     qt_scheme t = *s;
+    if (s->kind == QT_BLOCKS) return blk_uint(blk_find(s->blocks));
     if (s->kind != QT_LUT4) return t;
     if (K % s->group) return (qt_scheme){ .kind = QT_DENSE, .dtype = LQ_F32 };
     t.dbl = false;

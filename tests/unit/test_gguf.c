@@ -3,6 +3,7 @@
  * llama.cpp: tests/e2e/test_gguf.py. */
 #include "formats/gguf/gguf_blocks.h"
 #include "formats/source/source_impl.h"
+#include "formats/tensor/tiles.h"
 #include "tests/support/check.h"
 
 #include <stdlib.h>
@@ -34,8 +35,7 @@ TEST(blocks_of_every_type_have_known_values)
             block[b] = (uint8_t)(37 * b + 11);
         memcpy(block + t[i].d, quarter, 2);
         if (t[i].d2 >= 0) memcpy(block + t[i].d2, eighth, 2);
-        bool grows;
-        const qt_scheme s = gguf_scheme(t[i].type, &grows);
+        const qt_scheme s = gguf_scheme(t[i].type);
         qt_tensor q;
         void *w[QT_N_PLANES];
         lq_arena a = { 0 };
@@ -63,8 +63,7 @@ TEST(q5_1_is_q5_0_with_a_bias)
         0, 0x34, 0, 0x30, 1, 0, 0, 0x80
     }; /* d .25, m .125; 5th bits of 0 and 31 */
     block[8] = 0x03, block[23] = 0xf0;
-    bool grows;
-    const qt_scheme s = gguf_scheme(GGML_Q5_1, &grows);
+    const qt_scheme s = gguf_scheme(GGML_Q5_1);
     qt_tensor q;
     void *w[QT_N_PLANES];
     lq_arena a = { 0 };
@@ -199,12 +198,12 @@ TEST(what_a_header_may_not_say_is_refused)
         CASE(3, "counts that overflow", "more tensors") put_head(&o, 3, UINT64_MAX, UINT64_MAX);
         const uint64_t K = i == 4 ? 0 : i == 5 ? UINT64_C(1) << 62 : i == 6 ? 31 : 32;
         const uint64_t N = i == 5 ? 16 : i == 7 ? 4096 : 1;
-        const uint32_t type = i == 8 ? 16 : i == 6 ? 2 : 0;
+        const uint32_t type = i == 8 ? 40 : i == 6 ? 2 : 0;
         CASE(4, "a size of 0", "sizes of 0")(void) 0;
         CASE(5, "sizes that overflow", "too large")(void) 0;
         CASE(6, "half a block", "whole blocks")(void) 0;
         CASE(7, "data behind the end", "in a file of")(void) 0;
-        CASE(8, "a type that is not read", "type IQ2_XXS")(void) 0;
+        CASE(8, "a type that is not read", "type NVFP4")(void) 0;
         CASE(9, "an offset off the alignment", "multiple of 32")(void) 0;
         CASE(10, "an offset near 2^64", "in a file of")(void) 0;
         if (i == 11 || i == 12 || i == 13) put_head(&o, 3, i == 11 ? 2 : 0, i == 11 ? 0 : 2);
@@ -256,6 +255,23 @@ static void random_blocks(uint8_t *p, ggml_type t, size_t n)
             }
 }
 
+/* A row of blocks as QT_UINT, the way that files of earlier versions have it: by way of a tile. */
+static void as_uint(qt_tensor *q, const qt_tensor *blocks, lq_arena *a)
+{
+    void *w[QT_N_PLANES], *tw[QT_N_PLANES];
+    lq_err err = { "" };
+    const qt_scheme s = tiles_scheme(&blocks->scheme, 1, blocks->K);
+    qt_tensor t = { .scheme = s, .layout = QT_TILE16, .N = 1, .K = blocks->K };
+    for (int p = 0; p < QT_N_PLANES; p++) {
+        const size_t n = qt_plane_bytes(&s, QT_TILE16, 1, t.K, (qt_plane)p);
+        tw[p] = n ? lq_push(a, n) : NULL;
+        t.plane[p] = (qt_span){ tw[p], n };
+    }
+    tiles_pack(tw, blocks, 0, 1);
+    CHECK(!qt_alloc(q, w, &s, 1, t.K, a, &err), "%s", err.msg);
+    CHECK(!tiles_unpack(w, &t, &err), "%s", err.msg);
+}
+
 TEST(blocks_of_every_type_come_back_from_our_schemes)
 {
     static const ggml_type types[] = { GGML_Q4_0, GGML_Q4_1, GGML_Q5_0, GGML_Q5_1, GGML_Q8_0,
@@ -265,24 +281,25 @@ TEST(blocks_of_every_type_come_back_from_our_schemes)
         const ggml_type t = types[i / ROUNDS];
         uint8_t in[K * 2], out[K * 2] = { 0 };
         float want[K], got[K];
-        bool grows;
         ggml_type found;
         lq_arena a = { 0 };
         qt_tensor q, r;
         void *w[QT_N_PLANES];
         lq_err err = { "" };
         const size_t n = gguf_row_bytes(t, K);
-        const qt_scheme s = gguf_scheme(t, &grows);
+        const qt_scheme s = gguf_scheme(t);
         random_blocks(in, t, n);
         CHECK(!qt_alloc(&q, w, &s, 1, K, &a, &err), "%s", err.msg);
         gguf_unpack_row(w, &q, 0, t, in);
+        const qt_tensor blocks = q;
+        if (s.kind == QT_BLOCKS) as_uint(&q, &blocks, &a);
         bool held = false; /* Q5_0 is tried before Q8_0 */
         for (size_t k = 0; !held && gguf_type_for(&found, &q, k); k++) {
             memset(out, 0, sizeof out);
             held = gguf_pack_row(out, &q, 0, found);
         }
         CHECK(held && found == t, "%s: another type", gguf_type_text(t));
-        if (s.scale_dtype == LQ_F16) /* one way to say it */
+        if (q.scheme.scale_dtype == LQ_F16) /* one way to say it */
             CHECK(!memcmp(in, out, n), "%s: other bytes", gguf_type_text(t));
         CHECK(!qt_alloc(&r, w, &s, 1, K, &a, &err), "%s", err.msg);
         gguf_unpack_row(w, &r, 0, t, out);

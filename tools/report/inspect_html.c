@@ -2,6 +2,7 @@
 #include "tools/report/inspect_html.h"
 
 #include "formats/source/totals.h"
+#include "formats/tensor/blocks.h"
 #include "formats/tensor/tiles.h"
 #include "tools/cli/html_page.h"
 
@@ -37,8 +38,37 @@ static int tile_segments(segment s[8], int bits, int64_t place)
     return bits == 3 ? 2 : 1;
 }
 
+/* In blocks: the bits that change the code of element k, found by changing each. 0 where a code is
+ * not made of bits of its own (points of lattices, digits to the base 3). */
+static int block_segments(segment s[8], const qt_tensor *t, int64_t k)
+{
+    const blk_type *type = blk_find(t->scheme.blocks);
+    const size_t block = (size_t)k / (size_t)type->elements * (size_t)type->bytes;
+    const size_t at = (size_t)k % (size_t)type->elements;
+    uint8_t bytes[256];
+    blk_parts was, is;
+    int n = 0, all = 0;
+    memcpy(bytes, (const uint8_t *)t->plane[QT_CODES].data + block, (size_t)type->bytes);
+    blk_take(&was, type, bytes);
+    for (int i = 0; i < 8 * type->bytes; i++) {
+        bytes[i / 8] ^= (uint8_t)(1 << i % 8);
+        blk_take(&is, type, bytes);
+        bytes[i / 8] ^= (uint8_t)(1 << i % 8);
+        const int change = is.code[at] ^ was.code[at];
+        if (!change) continue;
+        if (n == 8 || (change & (change - 1)) || (all & change)) return 0;
+        int shift = 0;
+        while (change >> shift != 1)
+            shift++;
+        all |= change;
+        s[n++] = (segment){ block + (size_t)i / 8, i % 8, 1, shift };
+    }
+    return all == (1 << type->bits) - 1 ? n : 0;
+}
+
 static int segments(segment s[8], const qt_tensor *t, int64_t k)
 {
+    if (t->scheme.kind == QT_BLOCKS) return block_segments(s, t, k);
     const int bits = tiles_bits(&t->scheme);
     if (t->layout == QT_TILE16) {
         const tile_shape shape = tiles_shape(&t->scheme, t->N, t->K);
@@ -68,6 +98,7 @@ static float number(const qt_tensor *t, qt_plane p, lq_dtype d, int64_t i)
 
 typedef struct {
     float level, scale, bias; /* value = scale * level + bias */
+    bool biased;
 } meaning;
 
 /* Of element k of row 0 of a portable tensor whose code is `code`. */
@@ -76,12 +107,24 @@ static meaning explain(const qt_tensor *t, uint32_t code, int64_t k)
     const qt_scheme *s = &t->scheme;
     meaning m = { .scale = 1 };
     int32_t g = s->kind == QT_UINT ? (int32_t)(k / s->group) : 0;
+    if (s->kind == QT_BLOCKS) {
+        const blk_type *type = blk_find(s->blocks);
+        const int at = (int)(k % type->elements) / type->group;
+        blk_parts b;
+        blk_take(&b, type,
+                 (const uint8_t *)t->plane[QT_CODES].data +
+                     blk_row_bytes(type, k / type->elements * type->elements));
+        m = (meaning){ (float)blk_value(type, code), blk_scale(type, &b, at), 0, type->bias != 0 };
+        if (m.biased) m.bias = blk_bias(type, &b, at);
+        return m;
+    }
     if (s->act_order) memcpy(&g, (const uint8_t *)t->plane[QT_GIDX].data + 4 * k, 4);
     const uint8_t *zeros = t->plane[QT_ZEROS].data;
     if (s->kind == QT_UINT) {
         m.scale = number(t, QT_SCALES, s->scale_dtype, g);
         m.level = (float)code;
-        if (s->zero == QT_ZERO_BIAS) m.bias = number(t, QT_ZEROS, s->scale_dtype, g);
+        m.biased = s->zero == QT_ZERO_BIAS;
+        if (m.biased) m.bias = number(t, QT_ZEROS, s->scale_dtype, g);
         if (s->zero == QT_ZERO_NONE) m.level -= (float)(1 << (s->bits - 1));
         if (s->zero == QT_ZERO_INT) m.level -= (float)qt_get(zeros, g, s->zbits);
         if (s->zero == QT_ZERO_F16) m.level -= number(t, QT_ZEROS, LQ_F16, g);
@@ -128,6 +171,7 @@ static bool add_elements(cJSON *sample, const qt_tensor *stored, const qt_tensor
     for (int64_t k = 0; k < plain->K && k < most && ok; k++) {
         segment at[8];
         const int n = segments(at, stored, k);
+        if (!n) break;
         uint32_t code = 0;
         for (int i = 0; i < n; i++)
             code |= ((uint32_t)codes[at[i].byte] >> at[i].bit & ((1u << at[i].n) - 1))
@@ -142,7 +186,7 @@ static bool add_elements(cJSON *sample, const qt_tensor *stored, const qt_tensor
         if (!ok || scheme->kind == QT_DENSE) continue;
         const meaning m = explain(plain, flip ? code ^ 0x80 : code, in);
         ok = add_number(o, "level", (double)m.level) && add_number(o, "scale", (double)m.scale) &&
-             (scheme->zero != QT_ZERO_BIAS || add_number(o, "bias", (double)m.bias));
+             (!m.biased || add_number(o, "bias", (double)m.bias));
     }
     return ok;
 }
