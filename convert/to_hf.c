@@ -10,6 +10,7 @@
 #include "convert/requant.h"
 #include "formats/hf/safetensors.h"
 #include "formats/source/history.h"
+#include "formats/tensor/finite.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -81,6 +82,26 @@ static lq_status plan_parts(const conv *c, conv_weight *w, lq_err *err)
     return s;
 }
 
+/* The embedding and the head, which these layouts keep as floats: every GGUF file by llama-quantize
+ * has codes there. They are written in 16 bits, as the layouts' own tools do. */
+static bool plan_vocabulary(conv *c, conv_weight *w)
+{
+    arch_slot slot;
+    const lq_dtype own = c->plan.config->dtype;
+    if (!arch_slot_of(c->plan.config, w->t->name, &slot) || slot.bias ||
+        (slot.role != R_EMBED && slot.role != R_HEAD))
+        return false;
+    w->quantized = false;
+    plan_whole(c, w);
+    if (lq_dtype_bytes(w->dtype) > 2) w->dtype = lq_dtype_bytes(own) == 2 ? own : LQ_F16;
+    w->bytes = (size_t)src_elements(w->t) * lq_dtype_bytes(w->dtype);
+    char text[40];
+    qt_scheme_text(text, &w->t->t.scheme);
+    conv_note(c->r, "'%s' (%s) is written as %s: %s holds linear layers alone", w->t->name, text,
+              lq_dtype_text(w->dtype), c->layout->name);
+    return true;
+}
+
 static lq_status plan_quantized(conv *c, conv_weight *w, lq_err *err)
 {
     const bool dense = w->t->t.scheme.kind == QT_DENSE;
@@ -91,7 +112,9 @@ static lq_status plan_quantized(conv *c, conv_weight *w, lq_err *err)
         s = plan_parts(c, w, err);
         if (!s || (s != LQ_EUNSUPPORTED && s != LQ_ESHAPE)) return s;
         if (!c->o->requantize)
-            return lq_wrap(err, s, "'%s' has no place in this layout", w->t->name);
+            return plan_vocabulary(c, w)
+                       ? LQ_OK
+                       : lq_wrap(err, s, "'%s' has no place in this layout", w->t->name);
     }
     w->requantized = true;
     if (w->linear && w->module && w->t->n_dims == 2) {
@@ -325,7 +348,9 @@ static lq_status put_rows(conv *c, const qt_tensor *q, lq_dtype d, sink *k, lq_e
         lq_from_f32(b, f, d, len);
         lq_to_f32(back, b, d, len);
         if (memcmp(f, back, len * sizeof *f) != 0) c->r->bit_exact = false;
-        s = sink_put(k, b, len * elem, err);
+        if (!isfinite(val_largest(back, LQ_F32, len)))
+            s = lq_fail(err, LQ_EVALUE, "a value beyond the largest %s", lq_dtype_text(d));
+        if (!s) s = sink_put(k, b, len * elem, err);
     }
     free(f);
     free(b);

@@ -283,3 +283,19 @@ def test_damage_is_refused_in_a_sentence(llmq, tmp_path, why, change, says):
     assert bad.read_bytes() != before
     line = refused(llmq, tmp_path, "logits", bad, "--ids", "1,2", "-o", tmp_path / "o")
     assert says in line, line
+
+
+@pytest.mark.parametrize("layout", ["gptq", "gptq_v2", "awq", "compressed-tensors"])
+def test_a_quantized_embedding_is_floats_in_layouts_of_linear_layers(llmq, tmp_path, model, layout):
+    """Every file by llama-quantize has a quantized token_embd."""
+    llmq("quantize", model, "-o", tmp_path / "q.llmq", "--method", "rtn", "-b", 4, "-g", 32, "--sym", "--embed", "u8-g32")
+    llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "q.gguf", "--to", "gguf")
+    r = llmq.json("convert", tmp_path / "q.gguf", "-o", tmp_path / "out", "--to", layout)
+    assert r["requantized"] == 0 and any("embed_tokens.weight' (u8-g32) is written as f16" in n for n in r["notes"])
+    h, _ = read_st(tmp_path / "out/model.safetensors")
+    assert h["model.embed_tokens.weight"]["dtype"] == "F16"
+    for m, o in ((tmp_path / "q.gguf", "a"), (tmp_path / "out", "b")):
+        llmq("logits", m, "--ids", "1,2,3,4,5,6,7", "-o", tmp_path / o)
+    _, a = read_floats(tmp_path / "a", "logits")
+    _, b = read_floats(tmp_path / "b", "logits")
+    assert max(abs(x - y) for x, y in zip(a, b)) <= 2e-3 * max(map(abs, a))  # f16 keeps 11 bits
