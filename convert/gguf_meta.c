@@ -104,6 +104,7 @@ static lq_status arch_of(const gguf_arch **a, const arch_config *c, lq_err *err)
     char names[600] = "";
     size_t at = 0;
     for (*a = gguf_archs; (*a)->gguf; (*a)++) {
+        if ((*a)->read_only) continue;
         if (strcmp((*a)->hf, c->row->arch) == 0) return LQ_OK;
         at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", at ? ", " : "", (*a)->hf);
     }
@@ -147,7 +148,7 @@ static void put_own(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
         const void *at = (const char *)c + o->at;
         int64_t n = o->kind == OWN_PATTERN ? pattern_of(c) : 0;
         double v = 0;
-        if (strcmp(o->hf, a->hf) != 0) continue;
+        if (strcmp(o->hf, a->hf) != 0 || (!o->at && o->kind != OWN_PATTERN)) continue;
         if (o->kind == OWN_INT) memcpy(&n, at, sizeof n);
         if (o->kind == OWN_REAL || o->kind == OWN_INVERSE) memcpy(&v, at, sizeof v);
         snprintf(k, sizeof k, "%s.%s", a->gguf, o->gguf);

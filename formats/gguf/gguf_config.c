@@ -193,18 +193,80 @@ static lq_status put_scaling(config *c, lq_err *err)
 /* ---- what only some architectures say, or llama.cpp assumes of them ---- */
 static bool is(const config *c, const char *hf) { return strcmp(c->row->hf, hf) == 0; }
 
+/* A list of true (a window) and false for each layer; or of so many layers the last has none. */
+static void put_pattern(config *c, const gguf_own *o)
+{
+    char k[128];
+    const gguf_kv *kv = gguf_get(c->f, meta_key(k, c, o->gguf));
+    if (!kv || !kv->array) {
+        put_int(c, o->key, o->gguf);
+        return;
+    }
+    if (!gguf_is_numbers(kv)) return;
+    cJSON *list = cJSON_AddArrayToObject(c->j, "layer_types");
+    for (uint64_t i = 0; i < kv->n; i++) {
+        const char *type = gguf_int_at(kv, i) ? "sliding_attention" : "full_attention";
+        c->ok = c->ok && cJSON_AddItemToArray(list, cJSON_CreateString(type));
+    }
+}
+
+static void put_one(config *c, const gguf_own *o)
+{
+    char k[128];
+    bool on;
+    switch (o->kind) {
+    case OWN_REAL:
+    case OWN_INVERSE:
+        put_float(c, o->key, o->gguf);
+        return;
+    case OWN_INT: /* 0 is none */
+        if (int_at(c, o->gguf, 0)) put_int(c, o->key, o->gguf);
+        return;
+    case OWN_PATTERN:
+        put_pattern(c, o);
+        return;
+    case OWN_BOOL:
+        if (gguf_bool(c->f, meta_key(k, c, o->gguf), &on)) put_bool(c, o->key, on);
+        return;
+    default:
+        put_bool(c, o->key, o->kind == OWN_YES || (o->kind == OWN_HAS && gguf_find(c->f, o->gguf)));
+    }
+}
+
+/* Falcon's and StarCoder's ways to share keys and values. */
+static void put_sharing(config *c, int64_t heads)
+{
+    const int64_t kv = int_at(c, "attention.head_count_kv", heads);
+    const bool two = gguf_find(c->f, "blk.0.attn_norm_2.weight") != NULL;
+    const bool falcon = is(c, "FalconForCausalLM");
+    if (!falcon && !is(c, "GPTBigCodeForCausalLM")) return;
+    put_bool(c, "multi_query", kv == 1 || (falcon && kv != heads));
+    if (!falcon || (kv != 1 && kv == heads && !two)) return;
+    if (kv == 1 && !two) return;
+    put_bool(c, "new_decoder_architecture", true);
+    put_number(c, c->j, "num_ln_in_parallel_attn", two ? 2 : 1);
+}
+
+/* Where config.json's reader would assume another number than llama.cpp. */
+static void put_heads(config *c, int64_t heads, int64_t hidden)
+{
+    const int64_t head = int_at(c, "attention.key_length", hidden / heads);
+    const int64_t rotated = int_at(c, "rope.dimension_count", 0);
+    if (c->arch->def_head_dim && !int_at(c, "attention.key_length", 0))
+        put_number(c, c->j, "head_dim", (double)head);
+    if (c->arch->def_kv_heads && !int_at(c, "attention.head_count_kv", 0))
+        put_number(c, c->j, "num_key_value_heads", (double)heads);
+    if (rotated > 0 && head > 0 && (rotated != head || c->arch->def_partial > 0))
+        put_number(c, c->j, "partial_rotary_factor", (double)rotated / (double)head);
+}
+
 static void put_own(config *c)
 {
     static const char *const biased[] = { "LlamaForCausalLM",   "MistralForCausalLM",
                                           "Qwen3ForCausalLM",   "Qwen3MoeForCausalLM",
                                           "GraniteForCausalLM", "SmolLM3ForCausalLM" };
-    for (const gguf_own *o = gguf_owns; o->hf; o++) {
-        if (!is(c, o->hf)) continue;
-        if (o->kind == OWN_REAL || o->kind == OWN_INVERSE)
-            put_float(c, o->key, o->gguf);
-        else
-            put_int(c, o->key, o->gguf);
-    }
+    for (const gguf_own *o = gguf_owns; o->hf; o++)
+        if (is(c, o->hf)) put_one(c, o);
     for (size_t i = 0; i < LQ_COUNT(biased); i++)
         if (is(c, biased[i]))
             put_bool(c, "attention_bias", gguf_find(c->f, "blk.0.attn_q.bias") != NULL);
@@ -219,10 +281,35 @@ static void put_own(config *c)
         const int64_t by = large ? hidden / heads : int_at(c, "attention.key_length", 0);
         put_number(c, c->j, "query_pre_attn_scalar", (double)by);
     }
-    const int64_t rotated = int_at(c, "rope.dimension_count", 0);
-    const int64_t head = hidden / heads;
-    if (is(c, "Phi3ForCausalLM") && rotated > 0 && head != rotated)
-        put_number(c, c->j, "partial_rotary_factor", (double)rotated / (double)head);
+    put_heads(c, heads, hidden);
+    put_sharing(c, heads);
+}
+
+/* Layers that predict further tokens are counted by llama.cpp, and not run. */
+static void put_layers(config *c)
+{
+    const int64_t layers = int_at(c, "block_count", 0);
+    const int64_t next = int_at(c, "nextn_predict_layers", 0);
+    put_number(c, c->j, "num_hidden_layers", (double)(next < layers ? layers - next : layers));
+}
+
+/* Where the row has none of the usual functions, config.json is silent and the row's own is used. */
+static void put_activation(config *c)
+{
+    const bool gemma = strncmp(c->row->gguf, "gemma", 5) == 0;
+    if (gemma)
+        put_text(c, c->j, "hidden_activation", "gelu_pytorch_tanh");
+    else if (c->arch->def_act == ARCH_SILU)
+        put_text(c, c->j, "hidden_act", "silu");
+}
+
+static void put_epsilon(config *c)
+{
+    const char *key = c->row->eps ? c->row->eps : "rms_norm_eps";
+    char k[128];
+    double v;
+    const bool rms = gguf_float(c->f, meta_key(k, c, "attention.layer_norm_rms_epsilon"), &v);
+    put_float(c, key, rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon");
 }
 
 static lq_status put_all(config *c, lq_err *err)
@@ -230,7 +317,6 @@ static lq_status put_all(config *c, lq_err *err)
     static const struct {
         const char *key, *from;
     } ints[] = { { "hidden_size", "embedding_length" },
-                 { "num_hidden_layers", "block_count" },
                  { "intermediate_size", "feed_forward_length" },
                  { "num_attention_heads", "attention.head_count" },
                  { "num_key_value_heads", "attention.head_count_kv" },
@@ -242,10 +328,7 @@ static lq_status put_all(config *c, lq_err *err)
     cJSON *list = cJSON_AddArrayToObject(c->j, "architectures");
     c->ok = cJSON_AddItemToArray(list, cJSON_CreateString(c->row->hf));
     put_text(c, c->j, "model_type", c->arch->model_type);
-    if (c->arch->def_act == ARCH_GELU_TANH)
-        put_text(c, c->j, "hidden_activation", "gelu_pytorch_tanh");
-    else
-        put_text(c, c->j, "hidden_act", "silu");
+    put_activation(c);
     put_number(c, c->j, "vocab_size", (double)embed->shape[0]);
     put_bool(c, "tie_word_embeddings", !gguf_find(c->f, "output.weight"));
     put_text(c, c->j, "torch_dtype", "float32");
@@ -254,7 +337,8 @@ static lq_status put_all(config *c, lq_err *err)
         if (s) return s;
         put_int(c, ints[i].key, ints[i].from);
     }
-    put_float(c, "rms_norm_eps", "attention.layer_norm_rms_epsilon");
+    put_layers(c);
+    put_epsilon(c);
     put_float(c, "rope_theta", "rope.freq_base");
     put_token(c, "bos_token_id", "tokenizer.ggml.bos_token_id");
     put_ends(c);
@@ -276,11 +360,13 @@ const gguf_arch *gguf_arch_find(gguf_file *f)
 {
     const char *arch = "";
     char k[128];
-    int64_t experts = 0;
     gguf_str(f, "general.architecture", &arch);
-    snprintf(k, sizeof k, "%.40s.expert_count", arch);
-    gguf_int(f, k, &experts);
-    for (const gguf_arch *a = gguf_archs; a->gguf; a++)
-        if (strcmp(a->gguf, arch) == 0 && a->experts == (experts > 0)) return a;
+    for (const gguf_arch *a = gguf_archs; a->gguf; a++) {
+        int64_t n = 0;
+        if (strcmp(a->gguf, arch) != 0) continue;
+        if (!a->when) return a;
+        snprintf(k, sizeof k, "%.40s.%s", arch, a->when);
+        if (gguf_int(f, k, &n) && n > 0) return a;
+    }
     return NULL;
 }

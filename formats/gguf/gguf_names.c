@@ -1,23 +1,48 @@
 /* formats/gguf/gguf_names.c */
 #include "formats/gguf/gguf_names.h"
 
+/* clang-format off */
 const gguf_arch gguf_archs[] = {
+    { "llama", "MixtralForCausalLM", .turned = true, .when = "expert_count" },
+    { "llama", "MistralForCausalLM", .turned = true, .when = "attention.sliding_window" },
     { "llama", "LlamaForCausalLM", .turned = true },
-    { "llama", "MistralForCausalLM", .turned = true },
-    { "llama", "MixtralForCausalLM", .turned = true, .experts = true },
     { "qwen2", "Qwen2ForCausalLM", .turned = false },
     { "qwen3", "Qwen3ForCausalLM", .turned = false },
-    { "qwen2moe", "Qwen2MoeForCausalLM", .experts = true },
-    { "qwen3moe", "Qwen3MoeForCausalLM", .experts = true },
+    { "qwen2moe", "Qwen2MoeForCausalLM", .turned = false },
+    { "qwen3moe", "Qwen3MoeForCausalLM", .turned = false },
     { "phi3", "Phi3ForCausalLM", .turned = false },
     { "gemma", "GemmaForCausalLM", .turned = false },
     { "gemma2", "Gemma2ForCausalLM", .turned = false },
     { "gemma3", "Gemma3ForCausalLM", .turned = false },
+    { "olmo2", "Olmo3ForCausalLM", .when = "attention.sliding_window", .read_only = true },
     { "olmo2", "Olmo2ForCausalLM", .turned = false },
     { "granite", "GraniteForCausalLM", .turned = true },
     { "smollm3", "SmolLM3ForCausalLM", .turned = true },
+    { "arcee", "ArceeForCausalLM", .turned = true, .read_only = true },
+    { "bloom", "BloomForCausalLM", .read_only = true, .qkv = QKV_APART, .eps = "layer_norm_epsilon" },
+    { "chatglm", "GlmForCausalLM", .read_only = true },
+    { "cohere2", "Cohere2ForCausalLM", .read_only = true, .eps = "layer_norm_eps" },
+    { "command-r", "CohereForCausalLM", .read_only = true, .eps = "layer_norm_eps" },
+    { "dots1", "Dots1ForCausalLM", .read_only = true },
+    { "ernie4_5", "Ernie4_5ForCausalLM", .read_only = true },
+    { "exaone4", "Exaone4ForCausalLM", .read_only = true },
+    { "falcon", "FalconForCausalLM", .read_only = true, .qkv = QKV_APART, .eps = "layer_norm_epsilon" },
+    { "glm4", "Glm4ForCausalLM", .read_only = true },
+    { "glm4moe", "Glm4MoeForCausalLM", .read_only = true },
+    { "gptneox", "GPTNeoXForCausalLM", .read_only = true, .qkv = QKV_APART, .eps = "layer_norm_eps" },
+    { "hunyuan-dense", "HunYuanDenseV1ForCausalLM", .read_only = true },
+    { "mpt", "MptForCausalLM", .read_only = true, .eps = "layer_norm_epsilon" },
+    { "nemotron", "NemotronForCausalLM", .read_only = true, .eps = "norm_eps" },
+    { "olmo", "OlmoForCausalLM", .turned = true, .read_only = true, .eps = "layer_norm_eps" },
+    { "olmoe", "OlmoeForCausalLM", .read_only = true },
+    { "phi2", "PhiForCausalLM", .read_only = true, .eps = "layer_norm_eps" },
+    { "seed_oss", "SeedOssForCausalLM", .read_only = true },
+    { "stablelm", "StableLmForCausalLM", .read_only = true, .eps = "layer_norm_eps" },
+    { "starcoder", "GPTBigCodeForCausalLM", .read_only = true, .eps = "layer_norm_epsilon" },
+    { "starcoder2", "Starcoder2ForCausalLM", .read_only = true, .eps = "norm_epsilon" },
     { .gguf = NULL },
 };
+/* clang-format on */
 
 const gguf_sampling_key gguf_sampling[] = {
     { "temperature", "temp", false },
@@ -38,7 +63,42 @@ const gguf_sampling_key gguf_sampling[] = {
 #define WINDOW "sliding_window", "attention.sliding_window", OWN_INT, AT(window)
 #define PATTERN "sliding_window_pattern", "attention.sliding_window_pattern", OWN_PATTERN, 0
 #define REAL(key, field) key, key, OWN_REAL, AT(field)
+#define READ(key, gguf, kind) key, gguf, kind, 0
+#define DEEPSEEK_EXPERTS(hf)                                                         \
+    EXPERTS(hf, "n_routed_experts"), { hf, EXPERT_FFN },                             \
+        { hf, READ("n_shared_experts", "expert_shared_count", OWN_INT) },            \
+        { hf, READ("first_k_dense_replace", "leading_dense_block_count", OWN_INT) }, \
+        { hf, READ("routed_scaling_factor", "expert_weights_scale", OWN_REAL) },     \
+        { hf, READ("norm_topk_prob", "expert_weights_norm", OWN_BOOL) },             \
+        { hf, READ("n_group", "expert_group_count", OWN_INT) },                      \
+    {                                                                                \
+        hf, READ("topk_group", "expert_group_used_count", OWN_INT)                   \
+    }
 const gguf_own gguf_owns[] = {
+    { "MistralForCausalLM", WINDOW },
+    { "Olmo3ForCausalLM", WINDOW },
+    { "Olmo3ForCausalLM", PATTERN },
+    { "Exaone4ForCausalLM", WINDOW },
+    { "Exaone4ForCausalLM", PATTERN },
+    { "Cohere2ForCausalLM", WINDOW },
+    { "Cohere2ForCausalLM", PATTERN },
+    { "Cohere2ForCausalLM", REAL("logit_scale", logit_scale) },
+    { "CohereForCausalLM", REAL("logit_scale", logit_scale) },
+    { "CohereForCausalLM", READ("use_qk_norm", "blk.0.attn_q_norm.weight", OWN_HAS) },
+    { "Starcoder2ForCausalLM", WINDOW },
+    { "StableLmForCausalLM", READ("use_parallel_residual", "use_parallel_residual", OWN_BOOL) },
+    { "StableLmForCausalLM", READ("use_qkv_bias", "blk.0.attn_q.bias", OWN_HAS) },
+    { "StableLmForCausalLM", READ("qk_layernorm", "blk.0.attn_q_norm.weight", OWN_HAS) },
+    { "GPTNeoXForCausalLM", READ("use_parallel_residual", "use_parallel_residual", OWN_BOOL) },
+    { "GPTNeoXForCausalLM", READ("attention_bias", "blk.0.attn_qkv.bias", OWN_HAS) },
+    { "FalconForCausalLM", READ("bias", "blk.0.attn_qkv.bias", OWN_HAS) },
+    { "OlmoForCausalLM", READ("clip_qkv", "attention.clamp_kqv", OWN_REAL) },
+    { "SeedOssForCausalLM", READ("attention_bias", "blk.0.attn_q.bias", OWN_HAS) },
+    { "Ernie4_5ForCausalLM", READ("use_bias", "blk.0.attn_q.bias", OWN_HAS) },
+    EXPERTS("OlmoeForCausalLM", "num_experts"),
+    DEEPSEEK_EXPERTS("Dots1ForCausalLM"),
+    DEEPSEEK_EXPERTS("Glm4MoeForCausalLM"),
+    { "Glm4MoeForCausalLM", READ("use_qk_norm", "blk.0.attn_q_norm.weight", OWN_HAS) },
     EXPERTS("MixtralForCausalLM", "num_local_experts"),
     EXPERTS("Qwen2MoeForCausalLM", "num_experts"),
     { "Qwen2MoeForCausalLM", EXPERT_FFN },
@@ -63,39 +123,52 @@ const gguf_own gguf_owns[] = {
 };
 
 static const gguf_name names[] = {
-    { R_EMBED, "token_embd", false },
-    { R_FINAL_NORM, "output_norm", false },
-    { R_HEAD, "output", false },
-    { R_ATTN_NORM, "attn_norm", false },
-    { R_Q, "attn_q", false },
-    { R_K, "attn_k", false },
-    { R_V, "attn_v", false },
-    { R_QKV, "attn_qkv", false },
-    { R_O, "attn_output", false },
-    { R_Q_NORM, "attn_q_norm", false },
-    { R_K_NORM, "attn_k_norm", false },
-    { R_ATTN_POST_NORM, "post_attention_norm", false },
-    { R_MLP_NORM, "ffn_norm", false },
-    { R_GATE, "ffn_gate", false },
-    { R_UP, "ffn_up", false },
-    { R_GATE_UP, "ffn_up", false },
-    { R_DOWN, "ffn_down", false },
-    { R_ROUTER, "ffn_gate_inp", false },
-    { R_EXPERT_GATE, "ffn_gate_exps", true },
-    { R_EXPERT_UP, "ffn_up_exps", true },
-    { R_EXPERT_DOWN, "ffn_down_exps", true },
-    { R_SHARED_ROUTER, "ffn_gate_inp_shexp", false },
-    { R_SHARED_GATE, "ffn_gate_shexp", false },
-    { R_SHARED_UP, "ffn_up_shexp", false },
-    { R_SHARED_DOWN, "ffn_down_shexp", false },
-    { R_MLP_POST_NORM, "post_ffw_norm", false },
+    { R_MLP_NORM, "attn_norm", false, "new" }, /* Falcon 40B's two */
+    { R_ATTN_NORM, "attn_norm_2", false, "new" },
+    { R_EMBED, "token_embd", false, NULL },
+    { R_EMBED_NORM, "token_embd_norm", false, NULL },
+    { R_POS_EMBED, "position_embd", false, NULL },
+    { R_FINAL_NORM, "output_norm", false, NULL },
+    { R_HEAD, "output", false, NULL },
+    { R_ATTN_NORM, "attn_norm", false, NULL },
+    { R_Q, "attn_q", false, NULL },
+    { R_K, "attn_k", false, NULL },
+    { R_V, "attn_v", false, NULL },
+    { R_QKV, "attn_qkv", false, NULL },
+    { R_O, "attn_output", false, NULL },
+    { R_Q_NORM, "attn_q_norm", false, NULL },
+    { R_K_NORM, "attn_k_norm", false, NULL },
+    { R_ATTN_POST_NORM, "post_attention_norm", false, NULL },
+    { R_MLP_NORM, "ffn_norm", false, NULL },
+    { R_MLP_NORM, "post_attention_norm", false, NULL }, /* where R_ATTN_POST_NORM is none */
+    { R_SINKS, "attn_sinks", false, NULL },
+    { R_GATE, "ffn_gate", false, NULL },
+    { R_UP, "ffn_up", false, NULL },
+    { R_GATE_UP, "ffn_up", false, NULL },
+    { R_DOWN, "ffn_down", false, NULL },
+    { R_ROUTER, "ffn_gate_inp", false, NULL },
+    { R_ROUTER_CORR, "exp_probs_b", false, NULL }, /* "exp_probs_b.bias" is the vector */
+    { R_EXPERT_GATE, "ffn_gate_exps", true, NULL },
+    { R_EXPERT_UP, "ffn_up_exps", true, NULL },
+    { R_EXPERT_DOWN, "ffn_down_exps", true, NULL },
+    { R_SHARED_ROUTER, "ffn_gate_inp_shexp", false, NULL },
+    { R_SHARED_GATE, "ffn_gate_shexp", false, NULL },
+    { R_SHARED_UP, "ffn_up_shexp", false, NULL },
+    { R_SHARED_DOWN, "ffn_down_shexp", false, NULL },
+    { R_MLP_POST_NORM, "post_ffw_norm", false, NULL },
 };
+
+static bool of_variant(const gguf_name *n, const char *variant)
+{
+    return !n->variant || (variant && strcmp(n->variant, variant) == 0);
+}
 
 const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n, bool in_layer)
 {
     for (size_t i = 0; i < LQ_COUNT(names); i++)
         if (arch_role_per_layer(names[i].role) == in_layer && strlen(names[i].gguf) == n &&
-            memcmp(names[i].gguf, name, n) == 0 && arch_name_of(c, names[i].role))
+            memcmp(names[i].gguf, name, n) == 0 && arch_name_of(c, names[i].role) &&
+            of_variant(&names[i], c->row->variant))
             return &names[i];
     return NULL;
 }
@@ -103,7 +176,7 @@ const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n
 const gguf_name *gguf_name_of(arch_role r)
 {
     for (size_t i = 0; i < LQ_COUNT(names); i++)
-        if (names[i].role == r) return &names[i];
+        if (names[i].role == r && !names[i].variant) return &names[i];
     return NULL;
 }
 
@@ -117,6 +190,14 @@ int64_t gguf_stored_row(int64_t n, int64_t N, int64_t heads)
     if (!heads) return n;
     const int64_t D = N / heads, r = n % D;
     return n - r + 2 * (r % (D / 2)) + r / (D / 2);
+}
+
+int64_t gguf_apart_row(int64_t n, const arch_config *c)
+{
+    const int64_t D = c->head_dim, q = c->heads / c->kv_heads; /* q heads of a group */
+    const int64_t head = n / D, group = head / (q + 2), at = head % (q + 2);
+    const int64_t from = at < q ? group * q + at : c->heads + (at - q) * c->kv_heads + group;
+    return from * D + n % D;
 }
 
 float gguf_norm_offset(const arch_config *c, const arch_slot *slot)

@@ -127,15 +127,21 @@ static lq_status read_about(src_source *s, lq_err *err)
 typedef struct {
     ggml_type type;
     const uint8_t *data;
-    int64_t heads; /* rows are turned within each of them; 0: as they are */
-    float offset;  /* was added to each element, of f32 */
+    int64_t heads;            /* rows are turned within each of them; 0: as they are */
+    const arch_config *apart; /* rows are q, k and v apart; NULL: as they are */
+    float offset;             /* was added to each element, of f32 */
 } stored;
+
+static size_t row_of(const stored *p, int64_t n, int64_t N)
+{
+    return (size_t)(p->apart ? gguf_apart_row(n, p->apart) : gguf_stored_row(n, N, p->heads));
+}
 
 static void fill_vector(uint8_t *w, const qt_tensor *t, const stored *p)
 {
     const size_t e = gguf_row_bytes(p->type, 1);
     for (int64_t k = 0; k < t->K; k++)
-        memcpy(w + (size_t)k * e, p->data + (size_t)gguf_stored_row(k, t->K, p->heads) * e, e);
+        memcpy(w + (size_t)k * e, p->data + row_of(p, k, t->K) * e, e);
     for (int64_t k = 0; k < t->K && p->offset > 0; k++) {
         float f;
         memcpy(&f, w + 4 * k, 4);
@@ -153,8 +159,7 @@ static void source_gguf_fill(void *const w[QT_N_PLANES], const qt_tensor *t, con
     }
     const size_t row = gguf_row_bytes(p->type, t->K);
     for (int64_t n = 0; n < t->N; n++)
-        gguf_unpack_row(w, t, n, p->type,
-                        p->data + (size_t)gguf_stored_row(n, t->N, p->heads) * row);
+        gguf_unpack_row(w, t, n, p->type, p->data + row_of(p, n, t->N) * row);
 }
 
 /* A tensor of the model: its row, slot and name as Hugging Face has it; row NULL: none that we
@@ -181,7 +186,8 @@ static place place_of(const src_source *s, const char *gguf)
     if (!ending || (strcmp(ending, ".weight") != 0 && strcmp(ending, ".bias") != 0)) return w;
     w.row = gguf_name_find(&s->config, p, (size_t)(ending - p), layer >= 0);
     if (!w.row) return w;
-    w.slot = (arch_slot){ w.row->role, layer, -1, strcmp(ending, ".bias") == 0 };
+    const bool bias = strcmp(ending, ".bias") == 0 && w.row->role != R_ROUTER_CORR;
+    w.slot = (arch_slot){ w.row->role, layer, -1, bias };
     return w;
 }
 
@@ -199,30 +205,36 @@ static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g,
 {
     int64_t heads = 0;
     float offset = 0;
+    const arch_config *apart = NULL;
     const char *name = hf_name(s, g, w);
     if (!name) return lq_fail(err, LQ_ENOMEM, "out of memory");
     const int64_t K = g->shape[g->n_dims - 1], N = (int64_t)(g->bytes / gguf_row_bytes(g->type, K));
     if (w->row) {
         heads = gguf_turned_heads(row, &s->config, w->slot.role);
         offset = gguf_norm_offset(&s->config, &w->slot);
+        if (w->slot.role == R_QKV && row->qkv == QKV_APART && s->config.w.qkv_grouped)
+            apart = &s->config;
     }
     const int64_t rows = g->n_dims == 1 ? K : N;
     if (heads && (rows % heads || rows / heads % 2))
         return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected rows of %lld heads", g->name,
                        (long long)heads);
+    if (apart && rows != (apart->heads + 2 * apart->kv_heads) * apart->head_dim)
+        return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected rows of %lld heads", g->name,
+                       (long long)(apart->heads + 2 * apart->kv_heads));
     if (offset > 0 && (g->type != GGML_F32 || g->n_dims != 1))
         return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected a vector of F32", g->name);
     qt_tensor q = { .scheme = gguf_scheme(g->type), .N = N, .K = K };
-    if (q.scheme.kind == QT_DENSE && !heads && !(offset > 0))
+    if (q.scheme.kind == QT_DENSE && !heads && !apart && !(offset > 0))
         return src_fill_plain(t, name, q.scheme.dtype, g->n_dims, g->shape, g->data, g->bytes, err);
     *t = (src_tensor){ .name = name, .n_dims = g->n_dims, .raw_dtype = LQ_U8, .t = q };
     if (q.scheme.kind == QT_DENSE) t->raw_dtype = q.scheme.dtype;
     memcpy(t->shape, g->shape, sizeof t->shape);
     stored *from = lq_push(&s->arena, sizeof *from);
     if (!from) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    *from = (stored){ g->type, g->data, heads, offset };
+    *from = (stored){ g->type, g->data, heads, apart, offset };
     const qt_span span = { g->data, g->bytes };
-    if (q.scheme.kind == QT_BLOCKS && !heads) t->t.plane[QT_CODES] = span;
+    if (q.scheme.kind == QT_BLOCKS && !heads && !apart) t->t.plane[QT_CODES] = span;
     lq_status st = src_make(s, t, source_gguf_fill, from, err);
     return st ? st : src_made_from(s, t, &span, 1, err);
 }
@@ -292,16 +304,14 @@ static lq_status read_tensors(src_source *s, const gguf_arch *row, lq_err *err)
 /* ---- the file, or files ---- */
 static lq_status unknown_arch(const char *arch, lq_err *err)
 {
-    char names[200] = "";
+    char names[400] = "";
     size_t at = 0;
-    for (const gguf_arch *a = gguf_archs; a->gguf; a++) {
+    for (const gguf_arch *a = gguf_archs; a->gguf && at < sizeof names; a++) {
         if (a > gguf_archs && strcmp(a->gguf, a[-1].gguf) == 0) continue;
         at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", at ? ", " : "", a->gguf);
     }
     return lq_fail(err, LQ_EUNSUPPORTED,
-                   "general.architecture: expected one of %s (with experts: llama and ...moe), "
-                   "found \"%.40s\"",
-                   names, arch);
+                   "general.architecture: found \"%.40s\", expected one of %s", arch, names);
 }
 
 lq_status src_gguf_read(src_source *s, const src_opts *o, lq_err *err)
