@@ -447,7 +447,7 @@ static bool read_message(chat *h, lq_buf *text, lq_status *s, lq_err *err)
 static bool is_sendable(const chat *h, const lq_buf *text)
 {
     for (size_t i = 0; i < text->n;) {
-        const size_t k = lq_utf8_len((const uint8_t *)text->p + i, text->n - i);
+        const size_t k = lq_utf8_len(text->u + i, text->n - i);
         const uint8_t b = (uint8_t)text->p[i];
         const char *what = !k        ? "broken characters (no UTF-8)"
                            : b == 0  ? "a NUL"

@@ -86,8 +86,8 @@ lq_status gguf_open_bytes(gguf_file *f, const uint8_t *data, size_t n, lq_err *e
 void gguf_close(gguf_file *f);
 const gguf_kv *gguf_get(const gguf_file *f, const char *key); /* NULL */
 const gguf_tensor *gguf_find(const gguf_file *f, const char *name);
-/* Do the tensors lie as writers put them: one behind the other, each at the next multiple of the
- * alignment, zeros between, and the file's end behind the last? t[n]: tensors of this file (others
+/* Are the tensors placed as writers do: one after the other, each at the next multiple of the
+ * alignment, zeros between, and the file's end after the last? t[n]: tensors of this file (others
  * are passed over). Each finding goes to `bad`. LQ_ENOMEM. */
 typedef void gguf_bad(void *user, const char *name, const char *what);
 lq_status gguf_check_cover(const gguf_file *f, const gguf_tensor *t, size_t n, gguf_bad *bad,
@@ -106,7 +106,7 @@ bool gguf_float(const gguf_file *f, const char *key, double *v);
 bool gguf_bool(const gguf_file *f, const char *key, bool *v);
 /* In the arena, NUL-terminated (text up to the first NUL). */
 bool gguf_str(gguf_file *f, const char *key, const char **v);
-/* The string at *at, which moves behind it; checked at open. */
+/* The string at *at, which moves past it; checked at open. */
 typedef struct {
     const char *s;
     size_t n;
