@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
-#include <time.h>
 
 /* ---- the address ---- */
 /* Nobody else's name that only begins so: what goes there is not encrypted. */
@@ -178,7 +177,7 @@ static lq_status read_docker(oci_conn *c, lq_err *err)
 
 lq_status oci_open(oci_conn *c, const char *where, const pub_opts *o, lq_err *err)
 {
-    *c = (oci_conn){ .o = o };
+    *c = (oci_conn){ .o = o, .retry = { .o = o, .base = c->base } };
     lq_status s = parse_where(c, where, err);
     if (!s && !o->username != !o->password_file)
         s = lq_fail(err, LQ_EUSAGE, "--username and --password-file: expected both or none");
@@ -267,7 +266,7 @@ static lq_status authorize(oci_conn *c, const char *challenge, lq_err *err)
     const hc_request r = { .method = "GET", .url = url, .authorization = c->basic };
     do
         s = hc_do(c->http, &r, &a, err);
-    while (oci_again(c, &s, &a, err));
+    while (retry_again(&c->retry, &s, &a, err));
     if (s) return s;
     return a.status == 200 ? take_token(c, &a, err) : oci_refused(c, &a, "a token", err);
 }
@@ -285,64 +284,16 @@ lq_status oci_call(oci_conn *c, const hc_request *r, hc_answer *a, lq_err *err)
 }
 
 /* ---- answers ---- */
-static bool wait_ms(const lq_job *job, int64_t ms)
-{
-    for (; ms > 0 && !lq_stopped(job); ms -= 50)
-        nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
-    return !lq_stopped(job);
-}
-
-bool oci_again(oci_conn *c, lq_status *s, const hc_answer *a, lq_err *err)
-{
-    const bool worth =
-        *s ? *s == LQ_EIO && a->lost
-           : a->status == 408 || a->status == 429 || (a->status >= 500 && a->status != 501);
-    if (!worth || ++c->tries >= OCI_TRIES) return false;
-    int64_t ms = 200 << c->tries;
-    if (a->retry_after >= 0 && a->retry_after <= 60) ms = a->retry_after * 1000;
-    if (*s)
-        pub_say(c->o, "%s; again", err->msg);
-    else
-        pub_say(c->o, "%s: answered %d; again", c->base, a->status);
-    if (wait_ms(c->o->job, ms)) return true;
-    *s = lq_fail(err, LQ_EINTR, "interrupted");
-    return false;
-}
-
 lq_status oci_insist(oci_conn *c, const hc_request *r, hc_answer *a, lq_err *err)
 {
     lq_status s;
-    const int before = c->tries; /* of what this request is a part of */
-    c->tries = 0;
+    const int before = c->retry.tries; /* of what this request is a part of */
+    c->retry.tries = 0;
     do
         s = oci_call(c, r, a, err);
-    while (oci_again(c, &s, a, err));
-    c->tries = before;
+    while (retry_again(&c->retry, &s, a, err));
+    c->retry.tries = before;
     return s;
-}
-
-void oci_blob(oci_conn *c, uint64_t bytes)
-{
-    c->tries = c->anew = 0;
-    c->reached = 0;
-    c->bytes = bytes;
-}
-
-void oci_reached(oci_conn *c, uint64_t at)
-{
-    const uint64_t part = c->bytes / OCI_STEPS, step = part > OCI_MIN_STEP ? part : OCI_MIN_STEP;
-    if (at <= c->reached || (at - c->reached < step && at < c->bytes)) return;
-    c->reached = at;
-    c->tries = 0;
-}
-
-lq_status oci_anew(oci_conn *c, lq_err *err)
-{
-    return ++c->anew < OCI_TRIES ? LQ_OK
-                                 : lq_fail(err, LQ_EIO,
-                                           "%s: expected a blob to be taken up where it ended, "
-                                           "found it started over %d times",
-                                           c->base, OCI_TRIES);
 }
 
 /* The registry's words, without what a terminal would obey. */

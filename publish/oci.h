@@ -9,29 +9,21 @@
 #define LLMQ_PUBLISH_OCI_H
 
 #include "base/json.h"
-#include "publish/http_client.h"
-#include "publish/target.h"
+#include "publish/retry.h"
 
 #define OCI_MANIFEST "application/vnd.oci.image.manifest.v1+json"
 #define OCI_ARTIFACT "application/vnd.llmq.model.v1"
 #define OCI_TITLE "org.opencontainers.image.title"
 
-/* Failures in a row without progress of a blob, which is a thousandth of it, at least 1 MiB, or its
- * end; and how often one begins anew. So a remote side that breaks off whatever it sends is asked
- * some thousand times at most, and not for the same bytes again and again. */
-enum { OCI_TRIES = 5, OCI_STEPS = 1000, OCI_MIN_STEP = 1 << 20 };
-
 typedef struct {
     const pub_opts *o;
     hc_client *http;
-    char base[300];          /* "https://registry:5000" */
-    char name[256];          /* "group/model" */
-    char ref[140];           /* a tag, or "sha256:..." */
-    char *basic;             /* "Basic ...", or NULL */
-    char *authorized;        /* what the registry last accepted, or NULL */
-    int tries;               /* since the last progress */
-    int anew;                /* how often this blob began anew */
-    uint64_t reached, bytes; /* of this blob, at the last progress; all of it */
+    char base[300];   /* "https://registry:5000" */
+    char name[256];   /* "group/model" */
+    char ref[140];    /* a tag, or "sha256:..." */
+    char *basic;      /* "Basic ...", or NULL */
+    char *authorized; /* what the registry last accepted, or NULL */
+    retry_state retry;
 } oci_conn;
 
 /* where: what follows "oci://". oci_close also after an error. Errors: LQ_EUSAGE; LQ_EFORMAT - a
@@ -41,16 +33,8 @@ void oci_close(oci_conn *c);
 
 /* One request with authorization; a 401 is answered once. */
 lq_status oci_call(oci_conn *c, const hc_request *r, hc_answer *a, lq_err *err);
-/* Is what came back from oci_call (its status s) worth another try? Waits before it says yes; sets
- * *s to LQ_EINTR when the wait was interrupted. */
-bool oci_again(oci_conn *c, lq_status *s, const hc_answer *a, lq_err *err);
 /* oci_call until it has an answer that is not worth another try. */
 lq_status oci_insist(oci_conn *c, const hc_request *r, hc_answer *a, lq_err *err);
-/* A blob of `bytes` begins; `at` of them are there, which is progress or is not; it begins anew.
- * LQ_EIO: once too often. */
-void oci_blob(oci_conn *c, uint64_t bytes);
-void oci_reached(oci_conn *c, uint64_t at);
-lq_status oci_anew(oci_conn *c, lq_err *err);
 /* An answer that is none of those expected: what, the status, the registry's words. */
 lq_status oci_refused(const oci_conn *c, const hc_answer *a, const char *what, lq_err *err);
 

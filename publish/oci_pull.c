@@ -1,5 +1,6 @@
 /* publish/oci_pull.c - what a manifest names, and its blobs from where the last run stopped. */
 #include "publish/oci.h"
+#include "publish/ranged.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,91 +60,23 @@ static lq_status open_oci(pub_remote *r, const char *where, const char *scratch,
 }
 
 /* ---- blobs ---- */
-typedef struct {
-    oci_conn *c;
-    pub_part *part;
-    uint64_t bytes;
-    bool whole; /* no range was asked for */
-    bool lied;  /* nor can one be had */
-} download;
-
-static lq_status begin_anew(download *d, lq_err *err)
+static lq_status call_oci(void *conn, const hc_request *r, hc_answer *a, lq_err *err)
 {
-    lq_status s = pub_part_at(d->part) ? oci_anew(d->c, err) : LQ_OK;
-    return s ? s : pub_part_restart(d->part, err);
+    return oci_call(conn, r, a, err);
 }
 
-/* The first byte is that of a range, or of the whole. */
-static lq_status oci_pull_begin(void *user, lq_err *err)
+static lq_status refuse_blob(void *conn, const hc_answer *a, lq_err *err)
 {
-    download *d = user;
-    const hc_answer *a = hc_current(d->c->http);
-    unsigned long long from, to, of;
-    if (a->status == 200) return begin_anew(d, err);
-    if (a->status == 206 && !d->whole &&
-        sscanf(a->content_range, "bytes %llu-%llu/%llu", &from, &to, &of) == 3 &&
-        from == pub_part_at(d->part) && to < of && of == d->bytes)
-        return LQ_OK;
-    d->lied = true;
-    return lq_fail(err, LQ_EFORMAT,
-                   "Content-Range: expected bytes %llu-%llu/%llu, found '%.80s' with status %d",
-                   (unsigned long long)pub_part_at(d->part), (unsigned long long)d->bytes - 1,
-                   (unsigned long long)d->bytes, a->content_range, a->status);
-}
-
-static lq_status piece(void *user, const void *data, size_t n, lq_err *err)
-{
-    download *d = user;
-    return pub_part_write(d->part, data, n, err);
-}
-
-/* One request; *more: it did not bring everything, and another may. */
-static lq_status one_get(download *d, const char *url, bool *more, lq_err *err)
-{
-    char range[60];
-    hc_answer a;
-    const uint64_t at = pub_part_at(d->part);
-    d->whole = at == 0 || d->lied;
-    snprintf(range, sizeof range, "Range: bytes=%llu-", (unsigned long long)at);
-    const hc_request r = { .method = "GET",
-                           .url = url,
-                           .headers = { d->whole ? NULL : range },
-                           .begin = oci_pull_begin,
-                           .sink = piece,
-                           .user = d };
-    const bool lied = d->lied;
-    lq_status s = oci_call(d->c, &r, &a, err);
-    *more = false;
-    if (d->lied && !lied) { /* then all of it, without asking for a range */
-        pub_say(d->c->o, "%s; from its beginning", err->msg);
-        *more = true;
-        return begin_anew(d, err);
-    }
-    if (!s && a.status == 416) {
-        *more = ++d->c->tries < OCI_TRIES;
-        return *more ? begin_anew(d, err) : oci_refused(d->c, &a, "a blob", err);
-    }
-    oci_reached(d->c, pub_part_at(d->part));
-    if (!s && (a.status == 200 || a.status == 206)) {
-        *more = pub_part_at(d->part) < d->bytes && ++d->c->tries < OCI_TRIES;
-        return LQ_OK;
-    }
-    *more = oci_again(d->c, &s, &a, err);
-    if (*more) return LQ_OK;
-    return s ? s : oci_refused(d->c, &a, "a blob", err);
+    return oci_refused(conn, a, "a blob", err);
 }
 
 static lq_status get(pub_remote *r, const pub_file *f, pub_part *part, lq_err *err)
 {
     char url[HC_VALUE];
-    download d = { .c = r->own, .part = part, .bytes = f->bytes };
-    bool more = true;
-    lq_status s = LQ_OK;
-    oci_url(url, sizeof url, d.c, "blobs/sha256:%s", f->sha256);
-    oci_blob(d.c, f->bytes);
-    while (!s && more)
-        s = one_get(&d, url, &more, err);
-    return s;
+    oci_conn *c = r->own;
+    const ranged_side side = { c, c->http, &c->retry, call_oci, refuse_blob };
+    oci_url(url, sizeof url, c, "blobs/sha256:%s", f->sha256);
+    return ranged_get(&side, url, f->bytes, part, err);
 }
 
 static void close_oci(pub_remote *r, bool done)

@@ -137,7 +137,7 @@ static lq_status ask(upload *u, lq_err *err)
     uint64_t next = 0;
     const bool known =
         (a.status == 204 || a.status == 202) && range_end(&next, a.range) && next <= u->f->bytes;
-    s = known && next >= u->off ? LQ_OK : oci_anew(u->c, err);
+    s = known && next >= u->off ? LQ_OK : retry_anew(&u->c->retry, err);
     if (s) return s;
     if (!known) return oci_push_begin(u, err);
     u->off = next;
@@ -174,7 +174,7 @@ static lq_status send_piece(upload *u, lq_err *err)
     if (!s && a.status == 202 && range_end(&next, a.range) &&
         (next == u->off + n || !a.range[0] || u->off + n == 1)) {
         u->off += n;
-        oci_reached(u->c, u->off);
+        retry_reached(&u->c->retry, u->off);
         u->r->sent += n;
         lq_report(u->c->o->job, u->f->name, u->before + (double)u->off, u->total);
         s = set_location(u, &a, err);
@@ -185,12 +185,13 @@ static lq_status send_piece(upload *u, lq_err *err)
         a.status != 408 && a.status != 429)
         return oci_refused(u->c, &a, "a piece of a blob", err);
     if (!s && (a.status == 202 || a.status == 404 || a.status == 416)) {
-        if (++u->c->tries >= OCI_TRIES) return oci_refused(u->c, &a, "a piece of a blob", err);
-    } else if (!oci_again(u->c, &s, &a, err)) {
+        if (++u->c->retry.tries >= RETRY_TRIES)
+            return oci_refused(u->c, &a, "a piece of a blob", err);
+    } else if (!retry_again(&u->c->retry, &s, &a, err)) {
         return s ? s : oci_refused(u->c, &a, "a piece of a blob", err);
     }
     s = ask(u, err);
-    oci_reached(u->c, u->off);
+    retry_reached(&u->c->retry, u->off);
     return s;
 }
 
@@ -217,7 +218,7 @@ static lq_status oci_push_finish(upload *u, lq_err *err)
 static lq_status push_blob(upload *u, const cJSON *state, lq_err *err)
 {
     bool there;
-    oci_blob(u->c, u->f->bytes);
+    retry_file(&u->c->retry, u->f->bytes);
     lq_status s = is_there(&there, u, err);
     if (s || there) return s;
     u->saved = false;
