@@ -20,12 +20,13 @@ enum { PUB_MAX_FILES = 4096, PUB_MAX_NAME = 200, PUB_MAX_SMALL = 4 << 20 };
 enum { PUB_PATIENCE = 60 }; /* seconds, of pub_opts */
 
 typedef struct {
-    char *name;           /* within the artifact */
-    char *path;           /* where it is on this machine; or NULL: */
-    uint8_t *data;        /* its bytes, or NULL: it is on the remote side */
-    uint64_t bytes;       /* */
-    char sha256[SHA_HEX]; /* "": not known yet */
-    bool large;           /* git: it is in git-lfs */
+    char *name;              /* within the artifact */
+    char *path;              /* where it is on this machine; or NULL: */
+    uint8_t *data;           /* its bytes, or NULL: it is on the remote side */
+    uint64_t bytes;          /* */
+    char sha256[SHA_HEX];    /* "": not known yet */
+    char git_sha1[SHA1_HEX]; /* git's name of its bytes; "": not known */
+    bool large;              /* git: it is in git-lfs */
     const model_file *kind;
 } pub_file;
 

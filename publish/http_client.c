@@ -112,6 +112,7 @@ static size_t on_header(char *line, size_t one, size_t n, void *user)
     if (n > 5 && strncmp(line, "HTTP/", 5) == 0) { /* of the last answer only */
         a->location[0] = a->range[0] = a->content_range[0] = a->challenge[0] = 0;
         a->docker_digest[0] = a->content_type[0] = 0;
+        a->error_code[0] = a->error_message[0] = a->link[0] = 0;
         a->chunk_min = 0;
         a->retry_after = -1;
         return n;
@@ -125,7 +126,10 @@ static size_t on_header(char *line, size_t one, size_t n, void *user)
                    { "Content-Range", a->content_range, sizeof a->content_range },
                    { "WWW-Authenticate", a->challenge, sizeof a->challenge },
                    { "Docker-Content-Digest", a->docker_digest, sizeof a->docker_digest },
-                   { "Content-Type", a->content_type, sizeof a->content_type } };
+                   { "Content-Type", a->content_type, sizeof a->content_type },
+                   { "X-Error-Code", a->error_code, sizeof a->error_code },
+                   { "X-Error-Message", a->error_message, sizeof a->error_message },
+                   { "Link", a->link, sizeof a->link } };
     const char *colon = memchr(line, ':', n);
     if (!colon) return n;
     const size_t len = (size_t)(colon - line);

@@ -35,6 +35,7 @@ typedef struct {
     int status; /* 0: none came */
     char location[HC_VALUE], range[64], content_range[128], challenge[HC_VALUE];
     char docker_digest[128], content_type[128];
+    char error_code[64], error_message[256], link[HC_VALUE]; /* Hugging Face's X-Error-...; Link */
     uint64_t chunk_min;
     int64_t retry_after; /* seconds, -1: not said */
     char *body;          /* NUL-terminated; until the next request */

@@ -11,15 +11,15 @@ struct pub_part {
     int fd;
     uint64_t at;
     sha_state sha;
+    struct sha1_ctx sha1; /* as git names it, where that is known */
     const lq_job *job;
     double before, total; /* of all files */
 };
 
 /* What an earlier run left of the file counts, as far as it goes. LQ_EIO, LQ_EINTR. */
 lq_status pub_part_open(pub_part *p, lq_err *err);
-/* Is it whole, and the file that was asked for? LQ_EIO: its size; LQ_ECHECK: its digest. */
-lq_status pub_part_check(const pub_part *p, char digest[SHA_HEX], lq_err *err);
-/* On the disk, name and all. LQ_EIO. */
-lq_status pub_part_sync(pub_part *p, lq_err *err);
+/* What is missing of it from the remote side, checked, on the disk, name and all. A beginning that
+ * turns out to be something else's is fetched anew, once. LQ_ECHECK: and it is gone. */
+lq_status pub_part_fetch(pub_part *p, pub_remote *r, char digest[SHA_HEX], lq_err *err);
 
 #endif

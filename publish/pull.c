@@ -12,26 +12,6 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-/* ---- one file ---- */
-
-/* A beginning of something else is thrown away, once. */
-static lq_status part_fetch(pub_part *p, pub_remote *r, char digest[SHA_HEX], lq_err *err)
-{
-    const bool resumed = p->at > 0;
-    const bool unknown = p->at == p->f->bytes && !p->f->sha256[0];
-    lq_status s = resumed && unknown ? pub_part_restart(p, err) : LQ_OK;
-    if (!s && p->at < p->f->bytes) s = r->target->get(r, p->f, p, err);
-    if (!s) s = pub_part_check(p, digest, err);
-    if (s == LQ_ECHECK && resumed) {
-        s = pub_part_restart(p, err);
-        if (!s) s = r->target->get(r, p->f, p, err);
-        if (!s) s = pub_part_check(p, digest, err);
-    }
-    if (s == LQ_ECHECK) unlink(p->path);
-    return s ? s : pub_part_sync(p, err);
-}
-
-/* ---- all files ---- */
 typedef struct {
     pub_remote *r;
     conv_folder folder;
@@ -46,7 +26,7 @@ static lq_status fetch(pulling *p, pub_file *f, lq_err *err)
     pub_part part = { .f = f, .fd = -1, .job = p->o->job, .before = p->done, .total = p->total };
     lq_status s = folder_path(part.path, sizeof part.path, &p->folder, f->name, err);
     if (!s) s = pub_part_open(&part, err);
-    if (!s) s = part_fetch(&part, p->r, digest, err);
+    if (!s) s = pub_part_fetch(&part, p->r, digest, err);
     if (part.fd >= 0) close(part.fd);
     p->done += (double)f->bytes;
     if (!s) snprintf(f->sha256, sizeof f->sha256, "%s", digest);

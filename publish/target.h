@@ -1,4 +1,5 @@
-/* publish/target.h - where an artifact can be: "dir:PATH", "oci://REGISTRY/NAME:TAG", "git:URL".
+/* publish/target.h - where an artifact can be: "dir:PATH", "oci://REGISTRY/NAME:TAG", "git:URL",
+ * "hf:ORG/NAME".
  *
  * A target is a row of the table in targets.c and its own file. Writing: pub_push. Reading: the
  * target names its files (pub_remote), pull.c fetches, checks and resumes them, the same for all.
@@ -57,7 +58,7 @@ struct pub_remote {
     void *own; /* of the target's file */
 };
 
-extern const pub_target pub_dir, pub_oci, pub_git;
+extern const pub_target pub_dir, pub_oci, pub_git, pub_hub;
 
 /* The target of an argument, and what follows its prefix. LQ_EUSAGE names all there are. */
 lq_status pub_target_find(const pub_target **t, const char **where, const char *arg, lq_err *err);

@@ -1,7 +1,7 @@
 /* publish/targets.c - the table of targets. */
 #include "publish/target.h"
 
-static const pub_target *const targets[] = { &pub_dir, &pub_oci, &pub_git };
+static const pub_target *const targets[] = { &pub_dir, &pub_oci, &pub_git, &pub_hub };
 
 lq_status pub_target_find(const pub_target **t, const char **where, const char *arg, lq_err *err)
 {
@@ -13,6 +13,7 @@ lq_status pub_target_find(const pub_target **t, const char **where, const char *
         return LQ_OK;
     }
     return lq_fail(err, LQ_EUSAGE,
-                   "target: expected dir:PATH, oci://REGISTRY/NAME:TAG or git:URL, found '%.100s'",
+                   "target: expected dir:PATH, oci://REGISTRY/NAME:TAG, git:URL or hf:ORG/NAME, "
+                   "found '%.100s'",
                    arg);
 }

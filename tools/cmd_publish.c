@@ -107,7 +107,8 @@ static lq_status publish_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s && !o->dry_run) s = t->push(&r, where, &fs, &p, err);
     prog_end();
     if (!s)
-        s = target_report(c, c->argv[1], &fs, &r, o->dry_run ? "would publish" : "published", err);
+        s = target_report(c, c->argv[1], &fs, &r, o->dry_run ? "would publish" : "published", NULL,
+                          err);
     pub_files_free(&fs);
     return s;
 }
@@ -128,7 +129,8 @@ const cmd_row cmd_publish = {
         "the "
         "loopback over http unless --ca is given; without --username the entry that `docker login` "
         "wrote counts.",
-    .args = { { "MODEL", 1, 1, "a .llmq, .gguf or .safetensors file, or a Hugging Face folder" },
+    .args = { { "MODEL", 1, 1, "a .llmq, .gguf or .safetensors file, or a Hugging Face folder",
+                FILES_MODEL },
               { "TARGET", 1, 1, "dir:PATH, oci://REGISTRY/NAME:TAG or git:URL" } },
     .groups = { OPT_GROUP("Options", rows, 0),
                 OPT_GROUP("Reaching the target", opt_target_rows, F(target)),

@@ -1,4 +1,5 @@
-/* tools/cmd_pull.c - `llmq pull TARGET -o DIR`. */
+/* tools/cmd_pull.c - `llmq pull TARGET [-o DIR]`. */
+#include "publish/hub/hub.h"
 #include "tools/cli/outputs.h"
 #include "tools/cli/target_opts.h"
 #include "tools/cmds.h"
@@ -11,8 +12,10 @@ typedef struct {
 
 #define F(field) offsetof(pull_opts, field)
 static const opt_row rows[] = {
-    { "out", 'o', OPT_STR, F(out), .arg = "DIR", .required = true,
-      .help = "folder to make; one that llmq made is replaced" },
+    { "out", 'o', OPT_STR, F(out), .arg = "DIR",
+      .help =
+          "folder to make; one that llmq made is replaced. Of hf: may be left out: then the files "
+          "are in the hub's cache, which other programs share" },
 };
 
 static lq_status check(void *user, const char *dir, lq_err *err)
@@ -20,21 +23,42 @@ static lq_status check(void *user, const char *dir, lq_err *err)
     return verify_model(user, dir, false, err); /* pull itself checks the sums */
 }
 
-static lq_status pull_run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status into_folder(const cmd_ctx *c, const pull_opts *o, const pub_opts *p, lq_err *err)
 {
-    const pull_opts *o = opts;
     cmd_ctx ctx = *c;
     pub_files fs = { NULL, 0 };
     pub_result r = { .same = false };
-    lq_status s = target_opts_check(&o->target, c->argv[0], err);
-    if (!s) s = output_check_ending("--out", o->out, "pull's result", true, err);
+    lq_status s = output_check_ending("--out", o->out, "pull's result", true, err);
     if (s) return s;
-    const pub_opts p = target_opts(&o->target, c);
-    s = pub_pull(&r, &fs, c->argv[0], o->out, &p, check, &ctx, err);
+    s = pub_pull(&r, &fs, c->argv[0], o->out, p, check, &ctx, err);
     prog_end();
-    if (!s) s = target_report(c, c->argv[0], &fs, &r, "pulled", err);
+    if (!s) s = target_report(c, c->argv[0], &fs, &r, "pulled", NULL, err);
     pub_files_free(&fs);
     return s;
+}
+
+static lq_status into_cache(const cmd_ctx *c, const char *name, const pub_opts *p, lq_err *err)
+{
+    hub_found f;
+    lq_status s = hub_find(&f, name, HUB_MODEL, true, p, err);
+    prog_end();
+    pub_result r = { .sent = f.fetched, .same = !f.fetched };
+    snprintf(r.digest, sizeof r.digest, "%s", f.commit);
+    if (!s) s = target_report(c, c->argv[0], &f.files, &r, "pulled", f.path, err);
+    hub_found_free(&f);
+    return s;
+}
+
+static lq_status pull_run(const cmd_ctx *c, const void *opts, lq_err *err)
+{
+    const pull_opts *o = opts;
+    const char *target = c->argv[0];
+    const bool hub = strncmp(target, "hf:", 3) == 0;
+    lq_status s = target_opts_check(&o->target, target, err);
+    if (s) return s;
+    const pub_opts p = target_opts(&o->target, c);
+    if (hub && !o->out) return into_cache(c, target + 3, &p, err);
+    return o->out ? into_folder(c, o, &p, err) : lq_fail(err, LQ_EUSAGE, "--out is required");
 }
 
 const cmd_row cmd_pull = {
@@ -45,11 +69,23 @@ const cmd_row cmd_pull = {
         "passes; until then they are in DIR.resume, where the next run goes on. A name that leads "
         "out of the folder, a link, a file that is not part of a model, a wrong size or digest is "
         "refused. From git any model of safetensors, GGUF or .llmq will do; a folder and a "
-        "registry's artifact are those of llmq publish.",
-    .args = { { "TARGET", 1, 1, "dir:PATH, oci://REGISTRY/NAME:TAG (or @sha256:...), git:URL" } },
+        "registry's artifact are those of llmq publish.\n"
+        "hf: is huggingface.co, or HF_ENDPOINT: config, tokenizer and safetensors of a repository, "
+        "or of "
+        "one with GGUF files the named quantization (else the nearest to Q4_K_M). HF_TOKEN, "
+        "HF_HOME, "
+        "HF_HUB_CACHE and HF_HUB_OFFLINE are those of huggingface_hub, as is the cache. Every "
+        "command "
+        "that reads a model takes ORG/NAME, and fetches what the cache does not have.",
+    .args = { { "TARGET", 1, 1,
+                "hf:ORG/NAME[@REVISION][:FILE or QUANTIZATION], dir:PATH, oci://REGISTRY/NAME:TAG "
+                "(or "
+                "@sha256:...), git:URL" } },
     .groups = { OPT_GROUP("Options", rows, 0),
                 OPT_GROUP("Reaching the target", opt_target_rows, F(target)) },
     .examples =
+        "llmq pull hf:Qwen/Qwen3-0.6B\0"
+        "llmq pull hf:bartowski/Qwen2.5-7B-Instruct-GGUF:Q5_K_M\0"
         "llmq pull oci://localhost:5000/novels:awq -o novels-awq\0"
         "llmq pull git:https://example.org/me/novels-gptq.git --branch main -o novels-gptq\0",
     .opts_bytes = sizeof(pull_opts),

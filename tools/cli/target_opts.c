@@ -18,9 +18,9 @@ const opt_row opt_target_rows[OPT_TARGET_N] = {
       .help =
           "oci: http where the registry is not on the loopback; whoever listens sees everything" },
     { "timeout", 0, OPT_INT, F(timeout), .def = "60", .lo = 1, .hi = 3600, .arg = "SECONDS",
-      .help =
-          "oci, git: in which a remote side must carry 1 KiB for each of them (git itself: in ten "
-          "times as many), else it is given up" },
+      .help = "oci, git, hf: in which a remote side must carry 1 KiB for each of them (git itself: "
+              "in ten "
+              "times as many), else it is given up" },
 };
 
 lq_status target_opts_check(const opt_target *o, const char *target, lq_err *err)
@@ -58,7 +58,7 @@ pub_opts target_opts(const opt_target *o, const cmd_ctx *c)
 }
 
 static lq_status report_json(const char *target, const pub_files *fs, const pub_result *r,
-                             lq_err *err)
+                             const char *path, lq_err *err)
 {
     cJSON *doc = cJSON_CreateObject();
     cJSON_AddStringToObject(doc, "target", target);
@@ -71,21 +71,26 @@ static lq_status report_json(const char *target, const pub_files *fs, const pub_
         cJSON *o = cJSON_CreateObject();
         cJSON_AddStringToObject(o, "name", fs->f[i].name);
         cJSON_AddNumberToObject(o, "bytes", (double)fs->f[i].bytes);
-        cJSON_AddStringToObject(o, "sha256", fs->f[i].sha256);
+        if (fs->f[i].sha256[0] || !fs->f[i].git_sha1[0])
+            cJSON_AddStringToObject(o, "sha256", fs->f[i].sha256);
+        else
+            cJSON_AddStringToObject(o, "git_sha1", fs->f[i].git_sha1);
         cJSON_AddItemToArray(list, o);
     }
     cJSON_AddNumberToObject(doc, "bytes", (double)pub_bytes(fs));
     cJSON_AddNumberToObject(doc, "sent", (double)r->sent);
+    if (path) cJSON_AddStringToObject(doc, "path", path);
     return cmd_print_json(doc, err);
 }
 
 lq_status target_report(const cmd_ctx *c, const char *target, const pub_files *fs,
-                        const pub_result *r, const char *verb, lq_err *err)
+                        const pub_result *r, const char *verb, const char *path, lq_err *err)
 {
     char size[16];
-    if (c->json) return report_json(target, fs, r, err);
+    if (c->json) return report_json(target, fs, r, path, err);
     printf("%s: %s %zu files, %s%s%s%s\n", target, verb, fs->n,
            opt_size_text(size, sizeof size, (double)pub_bytes(fs)),
            r->same ? ", which were all there" : "", r->digest[0] ? ", " : "", r->digest);
+    if (path) printf("%s\n", path);
     return LQ_OK;
 }
