@@ -123,7 +123,8 @@ const cmd_row cmd_bench = {
     .args = { { "KIND", 1, 1, "kernels, model, attention or serve" },
               { "MODEL", 0, 1,
                 ".llmq file or Hugging Face folder; default: built in. For serve: "
-                "http://HOST:PORT" } },
+                "http://HOST:PORT",
+                FILES_MODEL } },
     .groups = { OPT_GROUP("Kernels and models", rows, 0), OPT_GROUP("Attention", attention_rows, 0),
                 OPT_GROUP("Servers", serve_rows, 0),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)) },

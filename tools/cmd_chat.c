@@ -569,7 +569,7 @@ const cmd_row cmd_chat = {
         "Without a terminal the lines of stdin are answered one after the other; what is wrong "
         "with "
         "one is said with its number, and the exit code is 1 when one was not answered.",
-    .args = { { "TARGET", 1, 1, "a model, or http://HOST:PORT of a server" } },
+    .args = { { "TARGET", 1, 1, "a model, or http://HOST:PORT of a server", FILES_MODEL } },
     .groups = { OPT_GROUP("Conversation", chat_rows, 0), OPT_GROUP("Answers", sampling_rows, 0),
                 OPT_GROUP("Server", server_rows, 0),
                 OPT_GROUP("Engine, of a model", opt_engine_rows, F(engine)),

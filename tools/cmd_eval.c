@@ -35,7 +35,7 @@ static const opt_row rows[] = {
       .help = "begin each window with BOS, followed by C - 1 tokens of text" },
     { "ruler", 0, OPT_ENUM, F(ruler), .def = "llmq", .words = rulers,
       .help = "whose way of measuring to use" },
-    { "ref", 'r', OPT_STR, F(ref), .arg = "MODEL2",
+    { "ref", 'r', OPT_STR, F(ref), .arg = "MODEL2", .files = FILES_MODEL,
       .help =
           "also KL(MODEL2 || MODEL) and how often both choose the same token; MODEL2 runs with f32 "
           "activations and cache, whatever MODEL does" },
@@ -325,7 +325,8 @@ const cmd_row cmd_eval = {
         "those projects' way instead, so that figures can be compared. Exit code 4 when a "
         "--max-... gate fails (every window length must pass). With several lengths the "
         "figures at the top of --json are those of the first.",
-    .args = { { "MODEL", 1, 1, ".llmq file or Hugging Face folder" } },
+    .args = { { "MODEL", 1, 1, ".llmq file, Hugging Face folder, or ORG/NAME on the hub",
+                FILES_MODEL } },
     .groups = { OPT_GROUP("Options", rows, 0), OPT_GROUP("Gates", gates, 0),
                 OPT_GROUP("Running the model", opt_model_exact_rows, F(model)) },
     .examples = "llmq eval models/novels-6m --text held-out.txt --ctx 512\0"

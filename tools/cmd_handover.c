@@ -61,7 +61,7 @@ const cmd_row cmd_handover = {
         "that is needed, then the line that starts it; as comments the files and the "
         "differences. Nothing is run or written.",
     .args = { { "ENGINE", 1, 1, "vllm, sglang or llama.cpp" },
-              { "MODEL", 1, 1, "what any command of llmq takes" } },
+              { "MODEL", 1, 1, "what any command of llmq takes", FILES_MODEL } },
     .examples = "llmq handover vllm novels-awq.llmq\0"
                 "llmq handover llama.cpp models/novels-6m --json\0",
     .run = handover_run,

@@ -372,7 +372,8 @@ const cmd_row cmd_inspect = {
         "of a tensor's bytes, or of its planes' checksums where it has several.",
     .args = { { "FILE", 1, 1,
                 "a .llmq, .gguf or .safetensors file, or a Hugging Face folder, quantized or "
-                "not" } },
+                "not",
+                FILES_MODEL } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "llmq inspect model.llmq\0"
                 "llmq inspect models/novels-6m --all\0"

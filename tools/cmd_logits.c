@@ -193,7 +193,8 @@ const cmd_row cmd_logits = {
     .details = "Writes the tensor `logits` (float32 [tokens, vocabulary]). Needs no tokenizer. "
                "Arithmetic is exact (f32) unless told otherwise; with the server's options the "
                "bytes are those that the server samples from.",
-    .args = { { "MODEL", 1, 1, ".llmq file or Hugging Face folder" } },
+    .args = { { "MODEL", 1, 1, ".llmq file, Hugging Face folder, or ORG/NAME on the hub",
+                FILES_MODEL } },
     .groups = { OPT_GROUP("Options", rows, 0),
                 OPT_GROUP("Running the model", opt_model_exact_rows, F(model)) },
     .examples = "llmq logits models/novels-6m --ids 1,422,17 -o logits.safetensors\0"

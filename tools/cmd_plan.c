@@ -32,7 +32,7 @@ static const opt_row rows[] = {
     { "scheme", 's', OPT_STR, F(scheme), .arg = "SCHEME",
       .help = "plan as if the linear layers were in this scheme, such as u4-g128, nf4 or bf16; "
               "without it they stay as they are stored" },
-    { "speculative-model", 0, OPT_STR, F(draft), .arg = "DRAFT",
+    { "speculative-model", 0, OPT_STR, F(draft), .arg = "DRAFT", .files = FILES_MODEL,
       .help = "count a draft model too: its weights, its cache and its scratch" },
     { "ctx", 0, OPT_INT, F(ctx), .def = "0", .lo = 0, .hi = 1 << 30,
       .help = "tokens per sequence when sequences are counted; 0 takes the model's maximum" },
@@ -505,7 +505,9 @@ const cmd_row cmd_plan = {
                "a step add up). A model so small that a cache holds its weights decodes faster "
                "than memory "
                "would allow.",
-    .args = { { "MODEL", 1, 1, "checkpoint folder, .llmq file, or a config.json alone" } },
+    .args = { { "MODEL", 1, 1,
+                "checkpoint folder, .llmq file, ORG/NAME on the hub, or a config.json alone",
+                FILES_MODEL } },
     .groups = { OPT_GROUP("Options", rows, 0),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)) },
     .examples = "llmq plan models/novels-6m\0"

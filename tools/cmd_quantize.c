@@ -397,7 +397,8 @@ const cmd_row cmd_quantize = {
                "Works layer by layer: memory stays at one layer and the calibration states. The "
                "output appears whole or not at all; an interrupted run goes on with --resume and "
                "gives the same bytes.",
-    .args = { { "SRC", 0, 1, "Hugging Face folder or unquantized .llmq" } },
+    .args = { { "SRC", 0, 1, "Hugging Face folder, unquantized .llmq, or ORG/NAME on the hub",
+                FILES_MODEL } },
     .groups = { OPT_GROUP("Options", main_rows, 0), OPT_GROUP("Calibration", calib_rows, 0),
                 OPT_GROUP("Which tensors", which_rows, 0), OPT_GROUP("Running", run_rows, 0) },
     .examples = "llmq quantize models/novels-6m -o awq4.llmq --method awq\0"

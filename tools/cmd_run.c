@@ -361,7 +361,8 @@ const cmd_row cmd_run = {
         "The answer is written to stdout as it comes, the figures to stderr. The same "
         "options and seed give the same bytes, whatever the threads. What is not given here is "
         "taken from the model's generation_config.json, where it has one.",
-    .args = { { "MODEL", 1, 1, "a .llmq file or a Hugging Face folder" } },
+    .args = { { "MODEL", 1, 1, "a .llmq file, a Hugging Face folder, or ORG/NAME on the hub",
+                FILES_MODEL } },
     .groups = { OPT_GROUP("Prompt", prompt_rows, 0), OPT_GROUP("Answer", answer_rows, 0),
                 OPT_GROUP("Structured output", opt_structured_rows, F(structured)),
                 OPT_GROUP("Sampling", sampling_rows, 0), OPT_GROUP("Beam search", beam_rows, 0),

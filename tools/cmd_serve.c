@@ -51,7 +51,8 @@ static const char *const schedulings[] = { "fcfs", "priority", NULL };
 
 #define F(field) offsetof(serve_opts, field)
 static const opt_row server_rows[] = {
-    { "model", 0, OPT_STR, F(path), .arg = "MODEL", .help = "the model, as other servers name it" },
+    { "model", 0, OPT_STR, F(path), .arg = "MODEL", .help = "the model, as other servers name it",
+      .files = FILES_MODEL },
     { "host", 0, OPT_STR, F(host), .def = "127.0.0.1", .arg = "ADDRESS",
       .help = "address to listen on; 0.0.0.0 for all" },
     { "port", 0, OPT_INT, F(port), .def = "8000", .hi = 65535,
@@ -556,7 +557,7 @@ const cmd_row cmd_serve = {
     .details = "SIGTERM and SIGINT let running requests finish, then end the server; SIGHUP reads keys and the "
                "certificate again; SIGUSR1 says what goes on.",
     .more = print_routes,
-    .args = { { "MODEL", 0, 1, "a .llmq file or a Hugging Face folder" } },
+    .args = { { "MODEL", 0, 1, "a .llmq file, a Hugging Face folder, or ORG/NAME on the hub", FILES_MODEL } },
     .groups = { OPT_GROUP("Server", server_rows, 0), OPT_GROUP("Queue", queue_rows, 0),
                 OPT_GROUP("Memory", dry_rows, 0),
                 OPT_GROUP("Engine", opt_engine_rows, F(engine)),

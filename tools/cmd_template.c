@@ -123,7 +123,7 @@ const cmd_row cmd_template = {
         "several templates, \"chat_template\" in a line names one; else \"tool_use\" is taken "
         "where "
         "tools are given, and \"default\".",
-    .args = { { "MODEL", 0, 1, "a model with a chat template" } },
+    .args = { { "MODEL", 0, 1, "a model with a chat template", FILES_TEXT } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "llmq template model.llmq < conversations.jsonl\0"
                 "llmq template --file chat.jinja < conversations.jsonl\0",

@@ -212,7 +212,7 @@ const cmd_row cmd_tokenize = {
                "\"ids_plain\", \"decoded\", \"decoded_skip\" (without special tokens), \"deltas\" "
                "(what streaming sends at each id)}. With --detokenize, {\"ids\"} in and the last "
                "three out. --fields ids is the quick way to ids alone.",
-    .args = { { "MODEL", 1, 1, "a model, or a folder with a tokenizer's files" } },
+    .args = { { "MODEL", 1, 1, "a model, or a folder with a tokenizer's files", FILES_TEXT } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "echo '{\"text\": \"Hello\"}' | llmq tokenize models/novels-6m\0"
                 "echo '{\"ids\": [1, 2]}' | llmq tokenize model.llmq --detokenize\0",

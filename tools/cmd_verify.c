@@ -25,7 +25,7 @@ typedef struct {
 
 #define F(field) offsetof(verify_opts, field)
 static const opt_row rows[] = {
-    { "against", 0, OPT_STR, F(against), .arg = "SRC",
+    { "against", 0, OPT_STR, F(against), .arg = "SRC", .files = FILES_MODEL,
       .help = "the model it was made from: compare every weight, within the scheme's bound" },
     { "runs", 0, OPT_FLAG, F(runs),
       .help = "exit code 4 also where the bytes are right but llmq cannot run the model: an "
@@ -263,7 +263,7 @@ const cmd_row cmd_verify = {
         "from what llmq convert wrote beside it. Exit code 4 when anything does not fit, also "
         "where it is cut too short to be opened. A model that is whole but that llmq cannot run is "
         "reported as such, with exit code 0 (4 with --runs).",
-    .args = { { "FILE", 1, 1, "a .llmq, .gguf or .safetensors file, or a folder" } },
+    .args = { { "FILE", 1, 1, "a .llmq, .gguf or .safetensors file, or a folder", FILES_MODEL } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "llmq verify model.llmq\0"
                 "llmq verify model.llmq --against models/novels-6m --json\0",

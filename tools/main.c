@@ -3,6 +3,7 @@
 #include "base/version.h"
 #include "tools/bench/blas_core.h"
 #include "tools/cli/man.h"
+#include "tools/cli/models.h"
 #include "tools/cmds.h"
 
 #include <cjson/cJSON.h>
@@ -104,7 +105,8 @@ static int run_command(const cmd_row *cmd, int argc, char **argv)
     } else if (!s) {
         c.job = prog_start(c.level);
         if (c.note[0]) prog_say(LOG_WARN, "note: %s", c.note);
-        s = cmd->run(&c, opts, &err);
+        s = models_find(&c, opts, &err);
+        if (!s) s = cmd->run(&c, opts, &err);
         prog_end();
     }
     s = end_stdout(s, &err);

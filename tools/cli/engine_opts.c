@@ -39,7 +39,7 @@ const opt_row opt_engine_rows[OPT_ENGINE_N] = {
     { "speculative-ngram", 0, OPT_FLAG, F(ngram),
       .help = "speculative decoding by prompt look-up: what followed the last tokens earlier is "
               "guessed to follow again; answers stay the same" },
-    { "speculative-model", 0, OPT_STR, F(draft), .arg = "DRAFT",
+    { "speculative-model", 0, OPT_STR, F(draft), .arg = "DRAFT", .files = FILES_MODEL,
       .help = "speculative decoding with this small model of the same vocabulary; answers stay the "
               "same" },
     { "num-speculative-tokens", 0, OPT_INT, F(guesses), .def = "0", .hi = SPEC_MAX,

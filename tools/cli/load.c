@@ -2,6 +2,7 @@
 #include "tools/cli/load.h"
 
 #include "base/clock.h"
+#include "publish/hub/cache.h"
 
 #include <strings.h>
 
@@ -31,6 +32,7 @@ lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err
 
 const char *load_name(char *buf, size_t n, const char *path)
 {
+    if (hub_cache_name(buf, n, path)) return buf;
     size_t end = strlen(path);
     while (end > 1 && path[end - 1] == '/')
         end--;

@@ -13,8 +13,8 @@
 /* Kernels and device as the options say, and the pool with --threads threads; pool_close it. */
 lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err);
 
-/* The name that a model is served under: the last part of its path, without ".llmq". Returns buf.
- */
+/* The name that a model is served under: ORG/NAME of one in the hub's cache, else the last part of its
+ * path, without ".llmq". Returns buf. */
 const char *load_name(char *buf, size_t n, const char *path);
 
 /* What a source says about how its files were read, at --log-level info. */

@@ -79,6 +79,10 @@ typedef struct {
     int n;
 } opt_list;
 
+/* Does a value name a model, and what of its files does the command read? One on a hub is fetched before
+ * the command runs, and the value is then where it is (tools/cli/models.h). */
+typedef enum { FILES_NONE, FILES_MODEL, FILES_TEXT } opt_files;
+
 typedef struct {
     const char *name; /* without the dashes */
     char short_name;  /* 0: none */
@@ -90,6 +94,7 @@ typedef struct {
     const char *arg;          /* what --help shows for the value; NULL: N, SIZE, X, TEXT */
     const char *help;         /* one sentence, no full stop; default and range are added */
     bool required;
+    opt_files files; /* of OPT_STR */
 } opt_row;
 
 /* Rows with a common base offset in the command's options struct. A list ends with rows == NULL. */
@@ -108,6 +113,7 @@ typedef struct {
     const char *name;
     int min, max;
     const char *help;
+    opt_files files;
 } opt_arg;
 
 enum { CMD_ARGS = 4, CMD_GROUPS = 7 };
@@ -129,6 +135,8 @@ typedef struct {
     /* A call of the library (tools/library/): the result goes here and nothing is printed; the
      * process is another program's, and is not started again. NULL: the command's own process. */
     cJSON **result;
+    char **found; /* [n_found] where models are that were named; for models.c */
+    int n_found;
 } cmd_ctx;
 
 struct cmd_row {
