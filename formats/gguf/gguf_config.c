@@ -19,6 +19,7 @@ static const char *meta_key(char out[128], const config *c, const char *key)
     snprintf(out, 128, "%.40s.%s", c->row->gguf, key);
     return out;
 }
+static bool is(const config *c, const char *hf) { return strcmp(c->row->hf, hf) == 0; }
 static void put_number(config *c, cJSON *to, const char *key, double v)
 {
     c->ok = c->ok && cJSON_AddNumberToObject(to, key, v);
@@ -44,11 +45,24 @@ static double shortest(double v)
     snprintf(text, sizeof text, "%.7g", v);
     return strtod(text, NULL);
 }
+/* "attn_config.clip_qkv" is a member of the object attn_config. */
+static cJSON *object_of(config *c, const char **key)
+{
+    char name[64];
+    const char *dot = strchr(*key, '.');
+    if (!dot) return c->j;
+    snprintf(name, sizeof name, "%.*s", (int)(dot - *key), *key);
+    cJSON *o = cJSON_GetObjectItemCaseSensitive(c->j, name);
+    *key = dot + 1;
+    return o ? o : cJSON_AddObjectToObject(c->j, name);
+}
 static void put_float(config *c, const char *key, const char *from)
 {
     char k[128];
     double v;
-    if (gguf_float(c->f, meta_key(k, c, from), &v)) put_number(c, c->j, key, shortest(v));
+    if (!gguf_float(c->f, meta_key(k, c, from), &v)) return;
+    cJSON *o = object_of(c, &key);
+    put_number(c, o, key, shortest(v));
 }
 static void put_token(config *c, const char *key, const char *from)
 {
@@ -100,7 +114,31 @@ static double float_at(const gguf_tensor *t, int64_t i)
     return (double)v;
 }
 
-/* Frequencies stored one by one are those of Llama 3's formula, or unknown to us. */
+static lq_status put_list(config *c, cJSON *to, const char *key, const char *from, lq_err *err)
+{
+    const gguf_tensor *t = gguf_find(c->f, from);
+    if (!t || !is_floats(t))
+        return lq_fail(err, LQ_EFORMAT, "%s: expected F32 factors, found %s", from,
+                       t ? "another type" : "none");
+    cJSON *list = cJSON_AddArrayToObject(to, key);
+    for (int64_t i = 0; i < t->shape[t->n_dims - 1]; i++)
+        c->ok = c->ok && cJSON_AddItemToArray(list, cJSON_CreateNumber(float_at(t, i)));
+    return LQ_OK;
+}
+
+/* Factors of no formula: longrope with one list for texts of any length. */
+static lq_status put_factors(config *c, lq_err *err)
+{
+    cJSON *r = cJSON_AddObjectToObject(c->j, "rope_scaling");
+    put_text(c, r, "rope_type", "longrope");
+    put_number(c, r, "attention_factor", 1);
+    put_number(c, c->j, "original_max_position_embeddings",
+               (double)int_at(c, "context_length", 2048));
+    lq_status s = put_list(c, r, "short_factor", GGUF_ROPE_FREQS, err);
+    return s ? s : put_list(c, r, "long_factor", GGUF_ROPE_FREQS, err);
+}
+
+/* Frequencies stored one by one: those of Llama 3's formula, or any. */
 static lq_status put_freqs(config *c, const gguf_tensor *t, lq_err *err)
 {
     enum { LOW = 1, HIGH = 4 };
@@ -121,27 +159,13 @@ static lq_status put_freqs(config *c, const gguf_tensor *t, lq_err *err)
         if (wave > (double)original / LOW) want = factor;
         same = fabs(float_at(t, i) - want) <= 1e-3 * want;
     }
-    if (!same)
-        return lq_fail(err, LQ_EUNSUPPORTED,
-                       GGUF_ROPE_FREQS ": expected Llama 3's factors of the frequencies");
+    if (!same) return put_factors(c, err);
     cJSON *r = cJSON_AddObjectToObject(c->j, "rope_scaling");
     put_text(c, r, "rope_type", "llama3");
     put_number(c, r, "factor", factor);
     put_number(c, r, "low_freq_factor", LOW);
     put_number(c, r, "high_freq_factor", HIGH);
     put_number(c, r, "original_max_position_embeddings", (double)original);
-    return LQ_OK;
-}
-
-static lq_status put_list(config *c, cJSON *to, const char *key, const char *from, lq_err *err)
-{
-    const gguf_tensor *t = gguf_find(c->f, from);
-    if (!t || !is_floats(t))
-        return lq_fail(err, LQ_EFORMAT, "%s: expected F32 factors, found %s", from,
-                       t ? "another type" : "none");
-    cJSON *list = cJSON_AddArrayToObject(to, key);
-    for (int64_t i = 0; i < t->shape[t->n_dims - 1]; i++)
-        c->ok = c->ok && cJSON_AddItemToArray(list, cJSON_CreateNumber(float_at(t, i)));
     return LQ_OK;
 }
 
@@ -168,6 +192,23 @@ static lq_status put_long(config *c, lq_err *err)
     return LQ_OK;
 }
 
+static void put_yarn(config *c, cJSON *r)
+{
+    static const char *const keys[] = { "beta_fast", "beta_slow" };
+    char k[128], from[64];
+    double v;
+    for (size_t i = 0; i < LQ_COUNT(keys); i++) {
+        snprintf(from, sizeof from, "rope.scaling.yarn_%s", keys[i]);
+        if (gguf_float(c->f, meta_key(k, c, from), &v)) put_number(c, r, keys[i], shortest(v));
+    }
+    /* llama.cpp keeps a tenth of DeepSeek's mscale_all_dim, which its models' mscale equals */
+    if (gguf_float(c->f, meta_key(k, c, "rope.scaling.yarn_log_multiplier"), &v) && v > 0) {
+        put_number(c, r, "mscale", shortest(10 * v));
+        put_number(c, r, "mscale_all_dim", shortest(10 * v));
+    }
+    if (is(c, "GptOssForCausalLM")) c->ok = c->ok && cJSON_AddFalseToObject(r, "truncate");
+}
+
 static lq_status put_scaling(config *c, lq_err *err)
 {
     char k[128];
@@ -187,12 +228,11 @@ static lq_status put_scaling(config *c, lq_err *err)
     put_text(c, r, "rope_type", type);
     put_number(c, r, "factor", factor);
     if (original) put_number(c, r, "original_max_position_embeddings", (double)original);
+    if (strcmp(type, "yarn") == 0) put_yarn(c, r);
     return LQ_OK;
 }
 
 /* ---- what only some architectures say, or llama.cpp assumes of them ---- */
-static bool is(const config *c, const char *hf) { return strcmp(c->row->hf, hf) == 0; }
-
 /* A list of true (a window) and false for each layer; or of so many layers the last has none. */
 static void put_pattern(config *c, const gguf_own *o)
 {
@@ -247,6 +287,33 @@ static void put_sharing(config *c, int64_t heads)
     put_number(c, c->j, "num_ln_in_parallel_attn", two ? 2 : 1);
 }
 
+/* Multi-head latent attention. In files of before 2025-04 the lengths are those of its heads. */
+static void put_mla(config *c, int64_t heads)
+{
+    const int64_t rope = int_at(c, "rope.dimension_count", 0);
+    const int64_t head =
+        int_at(c, "attention.key_length_mla", int_at(c, "attention.key_length", 0));
+    const int64_t v =
+        int_at(c, "attention.value_length_mla", int_at(c, "attention.value_length", 0));
+    const int64_t q_lora = int_at(c, "attention.q_lora_rank", 0);
+    if (q_lora)
+        put_number(c, c->j, "q_lora_rank", (double)q_lora);
+    else
+        c->ok = c->ok && cJSON_AddNullToObject(c->j, "q_lora_rank");
+    put_int(c, "kv_lora_rank", "attention.kv_lora_rank");
+    put_number(c, c->j, "qk_nope_head_dim", (double)(head - rope));
+    put_number(c, c->j, "qk_rope_head_dim", (double)rope);
+    put_number(c, c->j, "v_head_dim", (double)v);
+    cJSON_DeleteItemFromObject(c->j, "head_dim");
+    cJSON_DeleteItemFromObject(c->j, "num_key_value_heads");
+    put_number(c, c->j, "num_key_value_heads", (double)heads);
+    if (is(c, "DeepseekV2ForCausalLM")) {
+        cJSON_DeleteItemFromObject(c->j, "norm_topk_prob");
+        put_text(c, c->j, "topk_method",
+                 int_at(c, "expert_group_count", 1) > 1 ? "group_limited_greedy" : "greedy");
+    }
+}
+
 /* Where config.json's reader would assume another number than llama.cpp. */
 static void put_heads(config *c, int64_t heads, int64_t hidden)
 {
@@ -281,7 +348,10 @@ static void put_own(config *c)
         const int64_t by = large ? hidden / heads : int_at(c, "attention.key_length", 0);
         put_number(c, c->j, "query_pre_attn_scalar", (double)by);
     }
-    put_heads(c, heads, hidden);
+    if (c->arch->w.mla)
+        put_mla(c, heads);
+    else
+        put_heads(c, heads, hidden);
     put_sharing(c, heads);
 }
 
@@ -356,6 +426,17 @@ lq_status gguf_config(cJSON **out, gguf_file *f, const gguf_arch *row, lq_err *e
     return s;
 }
 
+/* Is there a tensor whose name ends so? */
+static bool any_tensor(const gguf_file *f, const char *ending)
+{
+    const size_t n = strlen(ending);
+    for (size_t i = 0; i < f->n; i++) {
+        const size_t len = strlen(f->tensors[i].name);
+        if (len >= n && strcmp(f->tensors[i].name + len - n, ending) == 0) return true;
+    }
+    return false;
+}
+
 const gguf_arch *gguf_arch_find(gguf_file *f)
 {
     const char *arch = "";
@@ -365,6 +446,10 @@ const gguf_arch *gguf_arch_find(gguf_file *f)
         int64_t n = 0;
         if (strcmp(a->gguf, arch) != 0) continue;
         if (!a->when) return a;
+        if (a->when[0] == '*') {
+            if (any_tensor(f, a->when + 1)) return a;
+            continue;
+        }
         snprintf(k, sizeof k, "%.40s.%s", arch, a->when);
         if (gguf_int(f, k, &n) && n > 0) return a;
     }

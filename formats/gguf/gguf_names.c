@@ -23,13 +23,18 @@ const gguf_arch gguf_archs[] = {
     { "chatglm", "GlmForCausalLM", .read_only = true },
     { "cohere2", "Cohere2ForCausalLM", .read_only = true, .eps = "layer_norm_eps" },
     { "command-r", "CohereForCausalLM", .read_only = true, .eps = "layer_norm_eps" },
+    { "deepseek2", "DeepseekV3ForCausalLM", .turned = false, .when = "*.exp_probs_b.bias", .read_only = true },
+    { "deepseek2", "DeepseekV2ForCausalLM", .turned = false, .read_only = true },
     { "dots1", "Dots1ForCausalLM", .read_only = true },
     { "ernie4_5", "Ernie4_5ForCausalLM", .read_only = true },
     { "exaone4", "Exaone4ForCausalLM", .read_only = true },
     { "falcon", "FalconForCausalLM", .read_only = true, .qkv = QKV_APART, .eps = "layer_norm_epsilon" },
     { "glm4", "Glm4ForCausalLM", .read_only = true },
     { "glm4moe", "Glm4MoeForCausalLM", .read_only = true },
+    { "gpt-oss", "GptOssForCausalLM", .read_only = true },
+    { "gpt2", "GPT2LMHeadModel", .read_only = true, .eps = "layer_norm_epsilon" },
     { "gptneox", "GPTNeoXForCausalLM", .read_only = true, .qkv = QKV_APART, .eps = "layer_norm_eps" },
+    { "granitemoe", "GraniteMoeForCausalLM", .turned = true, .read_only = true },
     { "hunyuan-dense", "HunYuanDenseV1ForCausalLM", .read_only = true },
     { "mpt", "MptForCausalLM", .read_only = true, .eps = "layer_norm_epsilon" },
     { "nemotron", "NemotronForCausalLM", .read_only = true, .eps = "norm_eps" },
@@ -63,6 +68,13 @@ const gguf_sampling_key gguf_sampling[] = {
 #define WINDOW "sliding_window", "attention.sliding_window", OWN_INT, AT(window)
 #define PATTERN "sliding_window_pattern", "attention.sliding_window_pattern", OWN_PATTERN, 0
 #define REAL(key, field) key, key, OWN_REAL, AT(field)
+/* clang-format off */
+#define GRANITE(hf) \
+    { hf, "embedding_multiplier", "embedding_scale", OWN_REAL, AT(embed_scale) }, \
+    { hf, "residual_multiplier", "residual_scale", OWN_REAL, AT(residual_scale) }, \
+    { hf, "attention_multiplier", "attention.scale", OWN_REAL, AT(attn_scale) }, \
+    { hf, "logits_scaling", "logit_scale", OWN_INVERSE, AT(logit_scale) }
+/* clang-format on */
 #define READ(key, gguf, kind) key, gguf, kind, 0
 #define DEEPSEEK_EXPERTS(hf)                                                         \
     EXPERTS(hf, "n_routed_experts"), { hf, EXPERT_FFN },                             \
@@ -93,9 +105,19 @@ const gguf_own gguf_owns[] = {
     { "GPTNeoXForCausalLM", READ("attention_bias", "blk.0.attn_qkv.bias", OWN_HAS) },
     { "FalconForCausalLM", READ("bias", "blk.0.attn_qkv.bias", OWN_HAS) },
     { "OlmoForCausalLM", READ("clip_qkv", "attention.clamp_kqv", OWN_REAL) },
+    { "MptForCausalLM", READ("attn_config.clip_qkv", "attention.clamp_kqv", OWN_REAL) },
+    { "MptForCausalLM", READ("attn_config.alibi_bias_max", "attention.max_alibi_bias", OWN_REAL) },
     { "SeedOssForCausalLM", READ("attention_bias", "blk.0.attn_q.bias", OWN_HAS) },
     { "Ernie4_5ForCausalLM", READ("use_bias", "blk.0.attn_q.bias", OWN_HAS) },
     EXPERTS("OlmoeForCausalLM", "num_experts"),
+    EXPERTS("GptOssForCausalLM", "num_local_experts"),
+    { "GptOssForCausalLM", WINDOW },
+    { "GptOssForCausalLM", PATTERN },
+    { "GptOssForCausalLM", READ("attention_bias", "blk.0.attn_q.bias", OWN_HAS) },
+    EXPERTS("GraniteMoeForCausalLM", "num_local_experts"),
+    GRANITE("GraniteMoeForCausalLM"),
+    DEEPSEEK_EXPERTS("DeepseekV3ForCausalLM"),
+    DEEPSEEK_EXPERTS("DeepseekV2ForCausalLM"),
     DEEPSEEK_EXPERTS("Dots1ForCausalLM"),
     DEEPSEEK_EXPERTS("Glm4MoeForCausalLM"),
     { "Glm4MoeForCausalLM", READ("use_qk_norm", "blk.0.attn_q_norm.weight", OWN_HAS) },
@@ -115,47 +137,55 @@ const gguf_own gguf_owns[] = {
     { "Gemma3ForCausalLM", PATTERN },
     { "Gemma3ForCausalLM", "rope_local_base_freq", "rope.freq_base_swa", OWN_REAL,
       AT(rope[ROPE_LOCAL].theta) },
-    { "GraniteForCausalLM", "embedding_multiplier", "embedding_scale", OWN_REAL, AT(embed_scale) },
-    { "GraniteForCausalLM", "residual_multiplier", "residual_scale", OWN_REAL, AT(residual_scale) },
-    { "GraniteForCausalLM", "attention_multiplier", "attention.scale", OWN_REAL, AT(attn_scale) },
-    { "GraniteForCausalLM", "logits_scaling", "logit_scale", OWN_INVERSE, AT(logit_scale) },
+    GRANITE("GraniteForCausalLM"),
     { .hf = NULL },
 };
 
 static const gguf_name names[] = {
-    { R_MLP_NORM, "attn_norm", false, "new" }, /* Falcon 40B's two */
-    { R_ATTN_NORM, "attn_norm_2", false, "new" },
-    { R_EMBED, "token_embd", false, NULL },
-    { R_EMBED_NORM, "token_embd_norm", false, NULL },
-    { R_POS_EMBED, "position_embd", false, NULL },
-    { R_FINAL_NORM, "output_norm", false, NULL },
-    { R_HEAD, "output", false, NULL },
-    { R_ATTN_NORM, "attn_norm", false, NULL },
-    { R_Q, "attn_q", false, NULL },
-    { R_K, "attn_k", false, NULL },
-    { R_V, "attn_v", false, NULL },
-    { R_QKV, "attn_qkv", false, NULL },
-    { R_O, "attn_output", false, NULL },
-    { R_Q_NORM, "attn_q_norm", false, NULL },
-    { R_K_NORM, "attn_k_norm", false, NULL },
-    { R_ATTN_POST_NORM, "post_attention_norm", false, NULL },
-    { R_MLP_NORM, "ffn_norm", false, NULL },
-    { R_MLP_NORM, "post_attention_norm", false, NULL }, /* where R_ATTN_POST_NORM is none */
-    { R_SINKS, "attn_sinks", false, NULL },
-    { R_GATE, "ffn_gate", false, NULL },
-    { R_UP, "ffn_up", false, NULL },
-    { R_GATE_UP, "ffn_up", false, NULL },
-    { R_DOWN, "ffn_down", false, NULL },
-    { R_ROUTER, "ffn_gate_inp", false, NULL },
-    { R_ROUTER_CORR, "exp_probs_b", false, NULL }, /* "exp_probs_b.bias" is the vector */
-    { R_EXPERT_GATE, "ffn_gate_exps", true, NULL },
-    { R_EXPERT_UP, "ffn_up_exps", true, NULL },
-    { R_EXPERT_DOWN, "ffn_down_exps", true, NULL },
-    { R_SHARED_ROUTER, "ffn_gate_inp_shexp", false, NULL },
-    { R_SHARED_GATE, "ffn_gate_shexp", false, NULL },
-    { R_SHARED_UP, "ffn_up_shexp", false, NULL },
-    { R_SHARED_DOWN, "ffn_down_shexp", false, NULL },
-    { R_MLP_POST_NORM, "post_ffw_norm", false, NULL },
+    { R_MLP_NORM, "attn_norm", false, "new", JOIN_NONE }, /* Falcon 40B's two */
+    { R_ATTN_NORM, "attn_norm_2", false, "new", JOIN_NONE },
+    { R_EMBED, "token_embd", false, NULL, JOIN_NONE },
+    { R_EMBED_NORM, "token_embd_norm", false, NULL, JOIN_NONE },
+    { R_POS_EMBED, "position_embd", false, NULL, JOIN_NONE },
+    { R_FINAL_NORM, "output_norm", false, NULL, JOIN_NONE },
+    { R_HEAD, "output", false, NULL, JOIN_NONE },
+    { R_ATTN_NORM, "attn_norm", false, NULL, JOIN_NONE },
+    { R_Q, "attn_q", false, NULL, JOIN_NONE },
+    { R_K, "attn_k", false, NULL, JOIN_NONE },
+    { R_V, "attn_v", false, NULL, JOIN_NONE },
+    { R_QKV, "attn_qkv", false, NULL, JOIN_NONE },
+    { R_O, "attn_output", false, NULL, JOIN_NONE },
+    { R_Q_NORM, "attn_q_norm", false, NULL, JOIN_NONE },
+    { R_K_NORM, "attn_k_norm", false, NULL, JOIN_NONE },
+    { R_ATTN_POST_NORM, "post_attention_norm", false, NULL, JOIN_NONE },
+    { R_MLP_NORM, "ffn_norm", false, NULL, JOIN_NONE },
+    { R_MLP_NORM, "post_attention_norm", false, NULL,
+      JOIN_NONE }, /* where R_ATTN_POST_NORM is none */
+    { R_SINKS, "attn_sinks", false, NULL, JOIN_NONE },
+    { R_GATE, "ffn_gate", false, NULL, JOIN_NONE },
+    { R_UP, "ffn_up", false, NULL, JOIN_NONE },
+    { R_GATE_UP, "ffn_up", false, NULL, JOIN_NONE },
+    { R_DOWN, "ffn_down", false, NULL, JOIN_NONE },
+    { R_ROUTER, "ffn_gate_inp", false, NULL, JOIN_NONE },
+    { R_ROUTER_CORR, "exp_probs_b", false, NULL, JOIN_NONE }, /* "exp_probs_b.bias" is the vector */
+    { R_EXPERT_GATE, "ffn_gate_exps", true, NULL, JOIN_NONE },
+    { R_EXPERT_UP, "ffn_up_exps", true, NULL, JOIN_NONE },
+    { R_EXPERT_DOWN, "ffn_down_exps", true, NULL, JOIN_NONE },
+    { R_SHARED_ROUTER, "ffn_gate_inp_shexp", false, NULL, JOIN_NONE },
+    { R_SHARED_GATE, "ffn_gate_shexp", false, NULL, JOIN_NONE },
+    { R_SHARED_UP, "ffn_up_shexp", false, NULL, JOIN_NONE },
+    { R_SHARED_DOWN, "ffn_down_shexp", false, NULL, JOIN_NONE },
+    { R_MLP_POST_NORM, "post_ffw_norm", false, NULL, JOIN_NONE },
+    { R_EXPERT_GATE_UP, "ffn_gate_exps", false, NULL, JOIN_GATE },
+    { R_EXPERT_GATE_UP, "ffn_up_exps", false, NULL, JOIN_SECOND },
+    { R_Q_A, "attn_q_a", false, NULL, JOIN_NONE },
+    { R_Q_A_NORM, "attn_q_a_norm", false, NULL, JOIN_NONE },
+    { R_Q_B, "attn_q_b", false, NULL, JOIN_NONE },
+    { R_KV_A, "attn_kv_a_mqa", false, NULL, JOIN_NONE },
+    { R_KV_A_NORM, "attn_kv_a_norm", false, NULL, JOIN_NONE },
+    { R_KV_B, "attn_kv_b", false, NULL, JOIN_NONE },
+    { R_KV_B, "attn_k_b", false, NULL, JOIN_KEY },
+    { R_KV_B, "attn_v_b", false, NULL, JOIN_SECOND },
 };
 
 static bool of_variant(const gguf_name *n, const char *variant)

@@ -10,16 +10,20 @@ typedef enum { QKV_AS_STORED, QKV_APART } gguf_qkv;
 typedef struct {
     const char *gguf, *hf; /* general.architecture; architectures of config.json */
     bool turned;           /* rows of q and k of a head alternate between its halves */
-    const char *when;      /* read where "ARCH.when" is there and not 0; NULL: always */
+    const char *when;      /* read where "ARCH.when" is there and not 0, "*X": where a tensor's
+                         name ends so; NULL: always */
     bool read_only;        /* not written */
     gguf_qkv qkv;
     const char *eps; /* config.json's key; NULL: rms_norm_eps */
 } gguf_arch;
+/* Two tensors of the file that are one of ours: experts' gate (with up), MLA's k_b (with v_b). */
+typedef enum { JOIN_NONE, JOIN_GATE, JOIN_KEY, JOIN_SECOND } gguf_join;
 typedef struct {
     arch_role role;
     const char *gguf;    /* without ".weight", and "blk.N." */
     bool stacked;        /* all experts in one tensor; ours are one by one */
     const char *variant; /* of this row of an architecture alone; NULL: of all */
+    gguf_join join;
 } gguf_name;
 /* A number that one architecture's config.json has, and its key after "ARCH.". */
 typedef enum {

@@ -155,6 +155,10 @@ static const gguf_pre *find_pre(gguf_file *f, gguf_reason *why)
     gguf_str(f, "tokenizer.ggml.model", &model);
     gguf_str(f, "tokenizer.ggml.pre", &name);
     const bool bytes = strcmp(model, "gpt2") == 0;
+    if (!*model || strcmp(model, "none") == 0) {
+        snprintf(why->text, sizeof why->text, "there is none");
+        return NULL;
+    }
     if (!bytes && strcmp(model, "gemma4") != 0) {
         snprintf(why->text, sizeof why->text,
                  "tokenizer.ggml.model: expected gpt2, llama, t5 or gemma4, found \"%.40s\"",

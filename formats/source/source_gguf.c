@@ -4,10 +4,10 @@
 
 #include "base/json.h"
 #include "formats/arch/generation_config.h"
-#include "formats/gguf/gguf_blocks.h"
 #include "formats/gguf/gguf_config.h"
 #include "formats/gguf/gguf_tok.h"
 #include "formats/source/history.h"
+#include "formats/source/source_gguf_tensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,187 +123,14 @@ static lq_status read_about(src_source *s, lq_err *err)
     return st ? st : read_history(s, err);
 }
 
-/* ---- tensors ---- */
-typedef struct {
-    ggml_type type;
-    const uint8_t *data;
-    int64_t heads;            /* rows are turned within each of them; 0: as they are */
-    const arch_config *apart; /* rows are q, k and v apart; NULL: as they are */
-    float offset;             /* was added to each element, of f32 */
-} stored;
-
-static size_t row_of(const stored *p, int64_t n, int64_t N)
-{
-    return (size_t)(p->apart ? gguf_apart_row(n, p->apart) : gguf_stored_row(n, N, p->heads));
-}
-
-static void fill_vector(uint8_t *w, const qt_tensor *t, const stored *p)
-{
-    const size_t e = gguf_row_bytes(p->type, 1);
-    for (int64_t k = 0; k < t->K; k++)
-        memcpy(w + (size_t)k * e, p->data + row_of(p, k, t->K) * e, e);
-    for (int64_t k = 0; k < t->K && p->offset > 0; k++) {
-        float f;
-        memcpy(&f, w + 4 * k, 4);
-        f -= p->offset;
-        memcpy(w + 4 * k, &f, 4);
-    }
-}
-
-static void source_gguf_fill(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
-{
-    const stored *p = from;
-    if (t->N == 1 && t->scheme.kind == QT_DENSE) {
-        fill_vector(w[QT_CODES], t, p);
-        return;
-    }
-    const size_t row = gguf_row_bytes(p->type, t->K);
-    for (int64_t n = 0; n < t->N; n++)
-        gguf_unpack_row(w, t, n, p->type, p->data + row_of(p, n, t->N) * row);
-}
-
-/* A tensor of the model: its row, slot and name as Hugging Face has it; row NULL: none that we
- * know, its name stays. */
-typedef struct {
-    const gguf_name *row;
-    arch_slot slot;
-} place;
-
-/* "blk.3.attn_q.weight" */
-static place place_of(const src_source *s, const char *gguf)
-{
-    place w = { .slot = { .layer = -1, .expert = -1 } };
-    const char *p = gguf, *ending;
-    long layer = -1;
-    if (!s->has_config) return w;
-    if (strncmp(p, "blk.", 4) == 0) {
-        char *end;
-        layer = strtol(p + 4, &end, 10);
-        if (end == p + 4 || *end != '.' || layer < 0 || layer >= s->config.layers) return w;
-        p = end + 1;
-    }
-    ending = strrchr(p, '.');
-    if (!ending || (strcmp(ending, ".weight") != 0 && strcmp(ending, ".bias") != 0)) return w;
-    w.row = gguf_name_find(&s->config, p, (size_t)(ending - p), layer >= 0);
-    if (!w.row) return w;
-    const bool bias = strcmp(ending, ".bias") == 0 && w.row->role != R_ROUTER_CORR;
-    w.slot = (arch_slot){ w.row->role, layer, -1, bias };
-    return w;
-}
-
-static const char *hf_name(src_source *s, const gguf_tensor *g, const place *w)
-{
-    char out[512];
-    if (!w->row || !arch_tensor_name(&s->config, w->slot.role, w->slot.layer, w->slot.expert,
-                                     w->slot.bias, out, sizeof out))
-        return g->name;
-    return lq_push_str(&s->arena, out, strlen(out));
-}
-
-static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g,
-                             const gguf_arch *row, const place *w, lq_err *err)
-{
-    int64_t heads = 0;
-    float offset = 0;
-    const arch_config *apart = NULL;
-    const char *name = hf_name(s, g, w);
-    if (!name) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    const int64_t K = g->shape[g->n_dims - 1], N = (int64_t)(g->bytes / gguf_row_bytes(g->type, K));
-    if (w->row) {
-        heads = gguf_turned_heads(row, &s->config, w->slot.role);
-        offset = gguf_norm_offset(&s->config, &w->slot);
-        if (w->slot.role == R_QKV && row->qkv == QKV_APART && s->config.w.qkv_grouped)
-            apart = &s->config;
-    }
-    const int64_t rows = g->n_dims == 1 ? K : N;
-    if (heads && (rows % heads || rows / heads % 2))
-        return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected rows of %lld heads", g->name,
-                       (long long)heads);
-    if (apart && rows != (apart->heads + 2 * apart->kv_heads) * apart->head_dim)
-        return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected rows of %lld heads", g->name,
-                       (long long)(apart->heads + 2 * apart->kv_heads));
-    if (offset > 0 && (g->type != GGML_F32 || g->n_dims != 1))
-        return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected a vector of F32", g->name);
-    qt_tensor q = { .scheme = gguf_scheme(g->type), .N = N, .K = K };
-    if (q.scheme.kind == QT_DENSE && !heads && !apart && !(offset > 0))
-        return src_fill_plain(t, name, q.scheme.dtype, g->n_dims, g->shape, g->data, g->bytes, err);
-    *t = (src_tensor){ .name = name, .n_dims = g->n_dims, .raw_dtype = LQ_U8, .t = q };
-    if (q.scheme.kind == QT_DENSE) t->raw_dtype = q.scheme.dtype;
-    memcpy(t->shape, g->shape, sizeof t->shape);
-    stored *from = lq_push(&s->arena, sizeof *from);
-    if (!from) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    *from = (stored){ g->type, g->data, heads, apart, offset };
-    const qt_span span = { g->data, g->bytes };
-    if (q.scheme.kind == QT_BLOCKS && !heads && !apart) t->t.plane[QT_CODES] = span;
-    lq_status st = src_make(s, t, source_gguf_fill, from, err);
-    return st ? st : src_made_from(s, t, &span, 1, err);
-}
-
-/* One tensor of the file, or as many as it has experts. */
-static lq_status make_all_of(src_source *s, const gguf_tensor *g, const gguf_arch *row, lq_err *err)
-{
-    place w = place_of(s, g->name);
-    gguf_tensor one = *g;
-    if (w.row && w.row->stacked && g->n_dims != 3)
-        w.row = NULL; /* whatever it is, it is not that */
-    const bool stacked = w.row && w.row->stacked;
-    const int64_t count = stacked ? g->shape[0] : 1;
-    lq_status st = LQ_OK;
-    if (stacked) {
-        one.n_dims = 2;
-        one.bytes = g->bytes / (size_t)count;
-        memmove(one.shape, g->shape + 1, 2 * sizeof *one.shape);
-    }
-    if (w.row && w.slot.role == R_SHARED_ROUTER && g->n_dims == 1) { /* its one row */
-        one.n_dims = 2;
-        one.shape[1] = one.shape[0];
-        one.shape[0] = 1;
-    }
-    for (int64_t e = 0; e < count && !st; e++) {
-        one.data = g->data + (size_t)e * one.bytes;
-        w.slot.expert = e;
-        st = make_tensor(s, &s->tensors[s->n_tensors], &one, row, &w, err);
-        if (!st) s->n_tensors++;
-    }
-    return st;
-}
-
-/* How many there will be. */
-static lq_status make_place(src_source *s, lq_err *err)
-{
-    enum { MAX_EXPERTS = 65536 };
-    const gguf_file *f = &s->gguf;
-    size_t n = 1;
-    for (size_t i = 0; i < f->n; i++) {
-        const gguf_tensor *g = &f->tensors[i];
-        if (g->n_dims == 3 && g->shape[0] > MAX_EXPERTS)
-            return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected at most %d experts",
-                           g->name, MAX_EXPERTS);
-        n += g->n_dims == 3 ? (size_t)g->shape[0] : 1;
-    }
-    s->tensors = lq_push(&s->arena, n * sizeof *s->tensors);
-    return s->tensors ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
-}
-
-static lq_status read_tensors(src_source *s, const gguf_arch *row, lq_err *err)
-{
-    const gguf_file *f = &s->gguf;
-    lq_status st = make_place(s, err);
-    for (size_t i = 0; i < f->n && !st; i++) {
-        if (s->has_config && gguf_is_rope(f->tensors[i].name)) continue;
-        st = make_all_of(s, &f->tensors[i], row, err);
-    }
-    if (st) return st;
-    if (s->n_tensors) qsort(s->tensors, s->n_tensors, sizeof *s->tensors, src_by_name);
-    for (size_t i = 1; i < s->n_tensors; i++)
-        if (strcmp(s->tensors[i - 1].name, s->tensors[i].name) == 0)
-            return lq_fail(err, LQ_EFORMAT, "tensor '%.100s' is given twice", s->tensors[i].name);
-    return src_make_room(s, err);
-}
-
 /* ---- the file, or files ---- */
 static lq_status unknown_arch(const char *arch, lq_err *err)
 {
+    if (strcmp(arch, "clip") == 0)
+        return lq_fail(
+            err, LQ_EUNSUPPORTED,
+            "general.architecture: \"clip\": this is an mmproj file, the vision or audio "
+            "part of a model: expected the file of its language model");
     char names[400] = "";
     size_t at = 0;
     for (const gguf_arch *a = gguf_archs; a->gguf && at < sizeof names; a++) {
@@ -339,7 +166,7 @@ lq_status src_gguf_read(src_source *s, const src_opts *o, lq_err *err)
     }
     if (!st) st = read_text(s, err);
     if (!st) st = read_about(s, err);
-    if (!st && !o->no_tensors) st = read_tensors(s, row, err);
+    if (!st && !o->no_tensors) st = src_gguf_tensors(s, row, err);
     return st;
 }
 

@@ -1,0 +1,383 @@
+/* formats/source/source_gguf_tensors.c - a GGUF file's tensors under their Hugging Face names. Most are
+ * the stored bytes; the others are made of one or two tensors whenever somebody loads them:
+ *
+ *     turned     rows of q and k of a head alternate between its halves (llama)
+ *     apart      rows are all q, then k, then v; ours are grouped by kv head (gptneox, falcon, bloom)
+ *     gate, up   two stacks of experts; ours is one, whose rows follow or alternate (gpt-oss)
+ *     k_b, v_b   MLA's up projection: k_b is stored transposed (deepseek2)
+ *     [K,N]      floats of a checkpoint that keeps matrices as [inputs, outputs] (gpt2) */
+#include "formats/source/source_gguf_tensors.h"
+
+#include "formats/gguf/gguf_blocks.h"
+#include "formats/gguf/gguf_config.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef enum { AS_STORED, TURNED, APART, GATE_UP, KV_B } order_kind;
+
+typedef struct {
+    ggml_type type, type2;
+    const uint8_t *data, *data2; /* 2: up, or v_b */
+    order_kind order;
+    int64_t heads; /* TURNED */
+    int64_t ffn;   /* GATE_UP: rows of gate, and of up, of an expert */
+    const arch_config *c;
+    bool transposed; /* floats [N,K] of each of `count` matrices become [K,N] */
+    int64_t count;
+    float offset; /* was added to each element, of f32 */
+} stored;
+
+/* ---- rows ---- */
+/* Where our row n of N is stored. */
+static const uint8_t *row_at(const stored *p, int64_t n, int64_t N, size_t row)
+{
+    const uint8_t *data = p->data;
+    if (p->order == TURNED) n = gguf_stored_row(n, N, p->heads);
+    if (p->order == APART) n = gguf_apart_row(n, p->c);
+    if (p->order == GATE_UP) {
+        const int64_t expert = n / (2 * p->ffn), k = n % (2 * p->ffn);
+        const bool mixed = p->c->w.gate_up_mixed;
+        const bool up = mixed ? k % 2 : k >= p->ffn;
+        n = expert * p->ffn + (mixed ? k / 2 : k % p->ffn);
+        if (up) data = p->data2;
+    }
+    return data + (size_t)n * row;
+}
+
+/* Elements of a vector, or of the experts' biases. */
+static void fill_vector(uint8_t *w, const qt_tensor *t, const stored *p)
+{
+    const size_t e = gguf_row_bytes(p->type, 1);
+    const int64_t n = t->N * t->K;
+    for (int64_t k = 0; k < n; k++)
+        memcpy(w + (size_t)k * e, row_at(p, k, n, e), e);
+    for (int64_t k = 0; k < n && p->offset > 0; k++) {
+        float f;
+        memcpy(&f, w + 4 * k, 4);
+        f -= p->offset;
+        memcpy(w + 4 * k, &f, 4);
+    }
+}
+
+/* Floats: rows of each matrix become columns. t is [count * K, N] of matrices [N,K] in the file. */
+static void fill_transposed(uint8_t *w, const qt_tensor *t, const stored *p)
+{
+    const int64_t N = t->K, K = t->N / p->count;
+    const size_t e = gguf_row_bytes(p->type, 1), row = (size_t)K * e;
+    for (int64_t n = 0; n < p->count * N; n++) {
+        const uint8_t *from = row_at(p, n, p->count * N, row);
+        uint8_t *to = w + ((size_t)(n / N * K) * (size_t)N + (size_t)(n % N)) * e;
+        for (int64_t k = 0; k < K; k++)
+            memcpy(to + (size_t)(k * N) * e, from + (size_t)k * e, e);
+    }
+}
+
+enum { MAX_MLA = 1024 }; /* of a row of k_b or v_b, in elements */
+
+/* A row of blocks as f32 [K]. */
+static void row_floats(float *y, ggml_type type, const uint8_t *row, int64_t K)
+{
+    uint64_t room[QT_N_PLANES][MAX_MLA / 2 + 8];
+    void *w[QT_N_PLANES];
+    qt_tensor q = { .scheme = gguf_scheme(type), .N = 1, .K = K };
+    memset(room, 0, sizeof room);
+    for (int i = 0; i < QT_N_PLANES; i++) {
+        const size_t n = qt_plane_bytes(&q.scheme, QT_PORTABLE, 1, K, (qt_plane)i);
+        w[i] = room[i];
+        if (n) q.plane[i] = (qt_span){ room[i], n };
+    }
+    gguf_unpack_row(w, &q, 0, type, row);
+    qt_dequant(y, &q, 0, 1);
+}
+
+/* Of each head: the rows of k, which are the columns of k_b [kv_lora, nope], then those of v. */
+static void fill_kv_b(float *y, const qt_tensor *t, const stored *p)
+{
+    const int64_t L = t->K, nope = p->c->nope_dims, v = p->c->v_dim;
+    const size_t k_row = gguf_row_bytes(p->type, nope), v_row = gguf_row_bytes(p->type2, L);
+    float row[MAX_MLA];
+    for (int64_t h = 0; h < p->c->heads; h++, y += (nope + v) * L) {
+        for (int64_t i = 0; i < L; i++) {
+            row_floats(row, p->type, p->data + (size_t)(h * L + i) * k_row, nope);
+            for (int64_t j = 0; j < nope; j++)
+                y[j * L + i] = row[j];
+        }
+        for (int64_t j = 0; j < v; j++)
+            row_floats(y + (nope + j) * L, p->type2, p->data2 + (size_t)(h * v + j) * v_row, L);
+    }
+}
+
+static void source_gguf_fill(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
+{
+    const stored *p = from;
+    const bool dense = t->scheme.kind == QT_DENSE;
+    if (p->order == KV_B) {
+        fill_kv_b(w[QT_CODES], t, p);
+    } else if (dense && p->transposed) {
+        fill_transposed(w[QT_CODES], t, p);
+    } else if (dense && (t->N == 1 || p->count == 0)) {
+        fill_vector(w[QT_CODES], t, p);
+    } else {
+        const size_t row = gguf_row_bytes(p->type, t->K);
+        for (int64_t n = 0; n < t->N; n++)
+            gguf_unpack_row(w, t, n, p->type, row_at(p, n, t->N, row));
+    }
+}
+
+/* ---- names ---- */
+/* A tensor of the model: its row, slot and name as Hugging Face has it; row NULL: none that we
+ * know, its name stays. */
+typedef struct {
+    const gguf_name *row;
+    arch_slot slot;
+} place;
+
+/* "blk.3.attn_q.weight" */
+static place place_of(const src_source *s, const char *gguf)
+{
+    place w = { .slot = { .layer = -1, .expert = -1 } };
+    const char *p = gguf, *ending;
+    long layer = -1;
+    if (!s->has_config) return w;
+    if (strncmp(p, "blk.", 4) == 0) {
+        char *end;
+        layer = strtol(p + 4, &end, 10);
+        if (end == p + 4 || *end != '.' || layer < 0 || layer >= s->config.layers) return w;
+        p = end + 1;
+    }
+    ending = strrchr(p, '.');
+    if (!ending || (strcmp(ending, ".weight") != 0 && strcmp(ending, ".bias") != 0)) return w;
+    w.row = gguf_name_find(&s->config, p, (size_t)(ending - p), layer >= 0);
+    if (!w.row) return w;
+    const bool bias = strcmp(ending, ".bias") == 0 && w.row->role != R_ROUTER_CORR;
+    w.slot = (arch_slot){ w.row->role, layer, -1, bias };
+    return w;
+}
+
+static const char *hf_name(src_source *s, const gguf_tensor *g, const place *w)
+{
+    char out[512];
+    if (!w->row || !arch_tensor_name(&s->config, w->slot.role, w->slot.layer, w->slot.expert,
+                                     w->slot.bias, out, sizeof out))
+        return g->name;
+    return lq_push_str(&s->arena, out, strlen(out));
+}
+
+/* ---- one tensor ---- */
+static lq_status wrong_rows(const gguf_tensor *g, int64_t want, lq_err *err)
+{
+    return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected rows of %lld heads", g->name,
+                   (long long)want);
+}
+
+/* How its rows are stored, and what was added; N rows (of a vector: elements). */
+static lq_status order_of(stored *p, const src_source *s, const gguf_tensor *g,
+                          const gguf_arch *row, const place *w, int64_t N, lq_err *err)
+{
+    const arch_config *c = &s->config;
+    *p = (stored){ .type = g->type, .data = g->data, .c = c, .count = 1 };
+    if (!w->row) return LQ_OK;
+    p->heads = gguf_turned_heads(row, c, w->slot.role);
+    p->offset = gguf_norm_offset(c, &w->slot);
+    if (p->heads) p->order = TURNED;
+    if (p->heads && (N % p->heads || N / p->heads % 2)) return wrong_rows(g, p->heads, err);
+    if (w->slot.role == R_QKV && row->qkv == QKV_APART && c->w.qkv_grouped) {
+        p->order = APART;
+        if (N != (c->heads + 2 * c->kv_heads) * c->head_dim)
+            return wrong_rows(g, c->heads + 2 * c->kv_heads, err);
+    }
+    if (p->offset > 0 && (g->type != GGML_F32 || g->n_dims != 1))
+        return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected a vector of F32", g->name);
+    p->transposed = !w->slot.bias && gguf_scheme(g->type).kind == QT_DENSE && g->n_dims >= 2 &&
+                    arch_name_of(c, w->slot.role)->flags & NAME_TRANSPOSED;
+    return LQ_OK;
+}
+
+/* t of shape[n_dims] and scheme, made of p whenever it is loaded. */
+static lq_status make_of(src_source *s, src_tensor *t, const stored *p, qt_scheme scheme,
+                         const qt_span *reads, size_t n, lq_err *err)
+{
+    int64_t N = 1;
+    for (int i = 0; i + 1 < t->n_dims; i++)
+        N *= t->shape[i];
+    t->t = (qt_tensor){ .scheme = scheme, .N = N, .K = t->shape[t->n_dims - 1] };
+    t->raw_dtype = scheme.kind == QT_DENSE ? scheme.dtype : LQ_U8;
+    stored *from = lq_push(&s->arena, sizeof *from);
+    if (!from) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    *from = *p;
+    if (scheme.kind == QT_BLOCKS && p->order == AS_STORED) t->t.plane[QT_CODES] = reads[0];
+    lq_status st = src_make(s, t, source_gguf_fill, from, err);
+    return st ? st : src_made_from(s, t, reads, n, err);
+}
+
+static void swap_last(int64_t *shape, int n_dims)
+{
+    const int64_t K = shape[n_dims - 1];
+    shape[n_dims - 1] = shape[n_dims - 2];
+    shape[n_dims - 2] = K;
+}
+
+static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g,
+                             const gguf_arch *row, const place *w, lq_err *err)
+{
+    stored p;
+    const char *name = hf_name(s, g, w);
+    if (!name) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    const int64_t K = g->shape[g->n_dims - 1], N = (int64_t)(g->bytes / gguf_row_bytes(g->type, K));
+    const qt_scheme scheme = gguf_scheme(g->type);
+    lq_status st = order_of(&p, s, g, row, w, g->n_dims == 1 ? K : N, err);
+    if (st) return st;
+    if (scheme.kind == QT_DENSE && p.order == AS_STORED && !p.transposed && !(p.offset > 0))
+        return src_fill_plain(t, name, scheme.dtype, g->n_dims, g->shape, g->data, g->bytes, err);
+    *t = (src_tensor){ .name = name, .n_dims = g->n_dims };
+    memcpy(t->shape, g->shape, sizeof t->shape);
+    if (p.transposed) swap_last(t->shape, t->n_dims);
+    for (int i = 0; p.transposed && i + 2 < g->n_dims; i++)
+        p.count *= g->shape[i];
+    return make_of(s, t, &p, scheme, &(qt_span){ g->data, g->bytes }, 1, err);
+}
+
+/* ---- two tensors of the file that are one of ours ---- */
+/* "blk.3.ffn_gate_exps.weight" -> "blk.3.ffn_up_exps.weight"; NULL: there is none. */
+static const gguf_tensor *partner(const src_source *s, const gguf_tensor *g, const char *from,
+                                  const char *to)
+{
+    char name[256];
+    const char *at = strstr(g->name, from);
+    if (!at) return NULL;
+    snprintf(name, sizeof name, "%.*s%s%s", (int)(at - g->name), g->name, to, at + strlen(from));
+    return gguf_find(&s->gguf, name);
+}
+
+static lq_status no_partner(const gguf_tensor *g, const char *what, lq_err *err)
+{
+    return lq_fail(err, LQ_EFORMAT,
+                   "tensor '%.100s': expected %s of the same type and shape beside it", g->name,
+                   what);
+}
+
+/* Gate and up of all experts: [experts, 2 ffn, hidden], or their biases [experts, 2 ffn]. */
+static lq_status make_gate_up(src_source *s, src_tensor *t, const gguf_tensor *g, const place *w,
+                              lq_err *err)
+{
+    const gguf_tensor *up = partner(s, g, "ffn_gate_exps", "ffn_up_exps");
+    const bool bias = w->slot.bias;
+    if (!up || up->type != g->type || up->bytes != g->bytes || g->n_dims != (bias ? 2 : 3))
+        return no_partner(g, "ffn_up_exps", err);
+    stored p = { .type = g->type, .data = g->data, .data2 = up->data, .order = GATE_UP };
+    const qt_scheme scheme = gguf_scheme(g->type);
+    p.c = &s->config;
+    p.ffn = g->shape[1];
+    *t = (src_tensor){ .name = hf_name(s, g, w), .n_dims = g->n_dims };
+    if (!t->name) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    memcpy(t->shape, g->shape, sizeof t->shape);
+    t->shape[1] *= 2;
+    p.transposed = !bias && scheme.kind == QT_DENSE &&
+                   arch_name_of(p.c, w->slot.role)->flags & NAME_TRANSPOSED;
+    p.count = bias ? 0 : g->shape[0];
+    if (p.transposed) swap_last(t->shape, 3);
+    const qt_span reads[2] = { { g->data, g->bytes }, { up->data, up->bytes } };
+    return make_of(s, t, &p, scheme, reads, 2, err);
+}
+
+/* k_b [heads, kv_lora, nope] and v_b [heads, v, kv_lora] as one matrix, in f32: k_b's blocks run
+ * the other way. */
+static lq_status make_kv_b(src_source *s, src_tensor *t, const gguf_tensor *g, const place *w,
+                           lq_err *err)
+{
+    const arch_config *c = &s->config;
+    const gguf_tensor *v = partner(s, g, "attn_k_b", "attn_v_b");
+    const int64_t rows = c->heads * (c->nope_dims + c->v_dim);
+    if (!v || g->n_dims != 3 || v->n_dims != 3 || g->shape[0] != c->heads ||
+        g->shape[1] != c->kv_lora || g->shape[2] != c->nope_dims || v->shape[0] != c->heads ||
+        v->shape[1] != c->v_dim || v->shape[2] != c->kv_lora || c->nope_dims > MAX_MLA ||
+        c->kv_lora > MAX_MLA)
+        return lq_fail(
+            err, LQ_ESHAPE, "tensor '%.100s': expected [%lld,%lld,%lld], and attn_v_b beside it",
+            g->name, (long long)c->heads, (long long)c->kv_lora, (long long)c->nope_dims);
+    stored p = {
+        .type = g->type, .type2 = v->type, .data = g->data, .data2 = v->data, .order = KV_B, .c = c
+    };
+    *t = (src_tensor){ .name = hf_name(s, g, w), .n_dims = 2, .shape = { rows, c->kv_lora } };
+    if (!t->name) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    const qt_span reads[2] = { { g->data, g->bytes }, { v->data, v->bytes } };
+    const qt_scheme f32 = { .kind = QT_DENSE, .dtype = LQ_F32 };
+    return make_of(s, t, &p, f32, reads, 2, err);
+}
+
+/* ---- all ---- */
+/* One tensor of the file, or as many as it has experts. */
+static lq_status make_experts(src_source *s, const gguf_tensor *g, const gguf_arch *row, place w,
+                              lq_err *err)
+{
+    gguf_tensor one = *g;
+    const bool ours = w.row && arch_name_of(&s->config, w.slot.role)->flags & NAME_STACKED;
+    if (w.row && w.row->stacked && g->n_dims != 3 && !(ours && w.slot.bias))
+        w.row = NULL; /* whatever it is, it is not that */
+    const bool stacked = w.row && w.row->stacked && !ours;
+    const int64_t count = stacked ? g->shape[0] : 1;
+    lq_status st = LQ_OK;
+    if (stacked) {
+        one.n_dims = 2;
+        one.bytes = g->bytes / (size_t)count;
+        memmove(one.shape, g->shape + 1, 2 * sizeof *one.shape);
+    }
+    if (w.row && w.slot.role == R_SHARED_ROUTER && g->n_dims == 1) { /* its one row */
+        one.n_dims = 2;
+        one.shape[1] = one.shape[0];
+        one.shape[0] = 1;
+    }
+    for (int64_t e = 0; e < count && !st; e++) {
+        one.data = g->data + (size_t)e * one.bytes;
+        w.slot.expert = e;
+        st = make_tensor(s, &s->tensors[s->n_tensors], &one, row, &w, err);
+        if (!st) s->n_tensors++;
+    }
+    return st;
+}
+
+static lq_status make_all_of(src_source *s, const gguf_tensor *g, const gguf_arch *row, lq_err *err)
+{
+    const place w = place_of(s, g->name);
+    src_tensor *t = &s->tensors[s->n_tensors];
+    lq_status st = LQ_OK;
+    if (!w.row || w.row->join == JOIN_NONE) return make_experts(s, g, row, w, err);
+    if (w.row->join == JOIN_GATE) st = make_gate_up(s, t, g, &w, err);
+    if (w.row->join == JOIN_KEY) st = make_kv_b(s, t, g, &w, err);
+    if (!st && w.row->join != JOIN_SECOND) s->n_tensors++;
+    return st;
+}
+
+/* How many there will be. */
+static lq_status make_place(src_source *s, lq_err *err)
+{
+    enum { MAX_EXPERTS = 65536 };
+    const gguf_file *f = &s->gguf;
+    size_t n = 1;
+    for (size_t i = 0; i < f->n; i++) {
+        const gguf_tensor *g = &f->tensors[i];
+        if (g->n_dims == 3 && g->shape[0] > MAX_EXPERTS)
+            return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected at most %d experts",
+                           g->name, MAX_EXPERTS);
+        n += g->n_dims == 3 ? (size_t)g->shape[0] : 1;
+    }
+    s->tensors = lq_push(&s->arena, n * sizeof *s->tensors);
+    return s->tensors ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
+}
+
+lq_status src_gguf_tensors(src_source *s, const gguf_arch *row, lq_err *err)
+{
+    const gguf_file *f = &s->gguf;
+    lq_status st = make_place(s, err);
+    for (size_t i = 0; i < f->n && !st; i++) {
+        if (s->has_config && gguf_is_rope(f->tensors[i].name)) continue;
+        st = make_all_of(s, &f->tensors[i], row, err);
+    }
+    if (st) return st;
+    if (s->n_tensors) qsort(s->tensors, s->n_tensors, sizeof *s->tensors, src_by_name);
+    for (size_t i = 1; i < s->n_tensors; i++)
+        if (strcmp(s->tensors[i - 1].name, s->tensors[i].name) == 0)
+            return lq_fail(err, LQ_EFORMAT, "tensor '%.100s' is given twice", s->tensors[i].name);
+    return src_make_room(s, err);
+}
