@@ -10,11 +10,35 @@
 typedef struct {
     const uint8_t *qweight, *qzeros, *scales;
     int64_t zero_words; /* gemv: words of a row of zero points */
+    int64_t group;      /* inputs that share a stored scale; the last may have fewer */
 } awq_parts;
 
 static void put_nibble(uint8_t *row, int64_t i, unsigned v)
 {
     row[i / 2] |= (uint8_t)(v << (i & 1 ? 4 : 0));
+}
+
+static int64_t awq_group(const qt_tensor *t, const awq_parts *p, int64_t g)
+{
+    return hf_group_at(g, t->scheme.group, p->group);
+}
+
+/* Zero points, of groups that may be parts of stored ones. */
+static void fill_gemm_zeros(uint8_t *zeros, const qt_tensor *t, const awq_parts *p)
+{
+    const int64_t ng = t->K / t->scheme.group;
+    if (p->group == t->scheme.group) {
+        awq_unpack(zeros, qt_row_bytes(ng, 4), p->qzeros, ng, t->N);
+        return;
+    }
+    for (int64_t n = 0; n < t->N; n++)
+        for (int64_t g = 0; g < ng; g++) {
+            const uint32_t word = hf_word(p->qzeros, awq_group(t, p, g) * (t->N / 8) + n / 8);
+            int i = 0;
+            while (AWQ_ORDER[i] != n % 8)
+                i++;
+            put_nibble(zeros + (size_t)n * qt_row_bytes(ng, 4), g, word >> 4 * i & 15);
+        }
 }
 
 static void fill_gemm(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
@@ -23,11 +47,11 @@ static void fill_gemm(void *const w[QT_N_PLANES], const qt_tensor *t, const void
     const int64_t ng = t->K / t->scheme.group;
     const size_t e = lq_dtype_bytes(t->scheme.scale_dtype);
     awq_unpack(w[QT_CODES], qt_row_bytes(t->K, 4), p->qweight, t->K, t->N);
-    if (w[QT_ZEROS]) awq_unpack(w[QT_ZEROS], qt_row_bytes(ng, 4), p->qzeros, ng, t->N);
+    if (w[QT_ZEROS]) fill_gemm_zeros(w[QT_ZEROS], t, p);
     for (int64_t n = 0; n < t->N; n++)
         for (int64_t g = 0; g < ng; g++)
             memcpy((uint8_t *)w[QT_SCALES] + (size_t)(n * ng + g) * e,
-                   p->scales + (size_t)(g * t->N + n) * e, e);
+                   p->scales + (size_t)(awq_group(t, p, g) * t->N + n) * e, e);
 }
 
 static void fill_gemv(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
@@ -36,11 +60,12 @@ static void fill_gemv(void *const w[QT_N_PLANES], const qt_tensor *t, const void
     const int64_t ng = t->K / t->scheme.group;
     const size_t e = lq_dtype_bytes(t->scheme.scale_dtype);
     for (int64_t n = 0; n < t->N; n++) {
-        memcpy((uint8_t *)w[QT_SCALES] + (size_t)(n * ng) * e,
-               p->scales + (size_t)(n * 8 * p->zero_words) * e, (size_t)ng * e);
+        for (int64_t g = 0; g < ng; g++)
+            memcpy((uint8_t *)w[QT_SCALES] + (size_t)(n * ng + g) * e,
+                   p->scales + (size_t)(n * 8 * p->zero_words + awq_group(t, p, g)) * e, e);
         for (int64_t g = 0; g < ng && w[QT_ZEROS]; g++)
             put_nibble((uint8_t *)w[QT_ZEROS] + (size_t)n * qt_row_bytes(ng, 4), g,
-                       qt_get(p->qzeros + 4 * n * p->zero_words, g, 4));
+                       qt_get(p->qzeros + 4 * n * p->zero_words, awq_group(t, p, g), 4));
     }
 }
 
@@ -73,6 +98,23 @@ static lq_status read_config(awq_config *c, const cJSON *q, lq_err *err)
     return LQ_OK;
 }
 
+/* Of one module: extra_config is AutoRound's. */
+static lq_status group_of(int64_t *group, const hf_quant *h, const awq_config *c,
+                          const char *module, lq_err *err)
+{
+    const cJSON *extra;
+    int64_t bits = 4;
+    *group = c->group;
+    lq_status st = hf_extra(&extra, h, module, err);
+    if (st || !extra) return st;
+    st = js_i64(extra, "bits", false, 1, 32, &bits, err);
+    if (!st) st = hf_group_size(extra, "group_size", group, err);
+    if (st) return lq_wrap(err, st, "quantization_config: extra_config: %.80s", module);
+    if (bits == 4) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "'%.100s': bits: expected 4 in awq's words, found %lld",
+                   module, (long long)bits);
+}
+
 static bool all_are_8(const src_tensor *qzeros)
 {
     const uint8_t *b = qzeros->raw.data;
@@ -86,20 +128,23 @@ static lq_status hf_awq_make_one(hf_quant *h, const awq_config *c, const char *m
 {
     static const int words[] = { LQ_I32, LQ_U32, -1 };
     const src_tensor *qweight, *qzeros = NULL, *scales;
+    int64_t group;
     lq_status st = hf_take(h, module, ".qweight", true, words, 2, &qweight, err);
     if (!st) st = hf_take(h, module, ".qzeros", c->zero_point, words, 2, &qzeros, err);
     if (!st) st = hf_take(h, module, ".scales", true, HF_FLOATS, 2, &scales, err);
     if (st) return st;
     const int64_t N = qweight->shape[0 + !c->gemv] * (c->gemv ? 1 : 8);
     const int64_t K = qweight->shape[c->gemv] * (c->gemv ? 8 : 1);
-    const int64_t group = c->group > 0 ? c->group : K, ng = K / group;
-    if (!ng || K % group)
-        return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected %lld inputs in groups of %lld",
-                       qweight->name, (long long)K, (long long)group);
-    awq_parts p = { .qweight = qweight->raw.data, .scales = scales->raw.data };
+    st = group_of(&group, h, c, module, err);
+    if (st) return st;
+    group = group > 0 && group < K ? group : K;
+    const int64_t ng = lq_ceil_div(K, group);
+    awq_parts p = { .qweight = qweight->raw.data, .scales = scales->raw.data, .group = group };
     qt_tensor q = { .N = N, .K = K };
-    q.scheme =
-        (qt_scheme){ .kind = QT_UINT, .bits = 4, .group = group, .scale_dtype = scales->raw_dtype };
+    q.scheme = (qt_scheme){ .kind = QT_UINT,
+                            .bits = 4,
+                            .group = hf_even_group(K, group),
+                            .scale_dtype = scales->raw_dtype };
     p.zero_words = c->gemv ? scales->shape[1] / 8 : 0;
     st = hf_expect(scales, c->gemv ? N : ng, c->gemv ? 8 * p.zero_words : N, err);
     if (!st && c->gemv && 8 * p.zero_words < ng)

@@ -4,13 +4,14 @@
  *                           grids: weight_zero_point I32 packed along N [W(N),ng]; weight_g_idx
  *   int-quantized,          weight I8 or F8_E4M3 [N,K], weight_scale; weight_zero_point I8;
  *   float-, naive-quantized input_scale
- *   nvfp4-pack-quantized    weight_packed U8 [N,K/2], weight_scale F8_E4M3 [N,K/16],
- *                           weight_global_scale f32 [1], by which scales are divided
- *   mxfp4-pack-quantized    weight_packed U8 [N,K/2], weight_scale U8 [N,K/32] (E8M0)
+ *   mxfp8-quantized         weight F8_E4M3 [N,K], weight_scale U8 [N,K/32] (E8M0)
+ *   nvfp4-, mxfp4-          as hf_fp4.c reads them
+ *   pack-quantized
  *
  * weight_scale is [N,ng] (group), [N,1] (channel), [1] (tensor) or one per block. A stored code is
  * the signed one + 2^(bits-1). Words of 3 bits: one stream, or ten to a word (before 0.18): the
  * number of words tells which. */
+#include "base/path.h"
 #include "formats/source/hf_quant.h"
 
 typedef enum { BY_TENSOR, BY_CHANNEL, BY_GROUP, BY_BLOCK, BY_TOKEN, BY_TENSOR_GROUP } ct_strategy;
@@ -32,7 +33,7 @@ typedef struct {
 /* ---- the config ---- */
 static lq_status read_args(ct_args *a, const cJSON *scheme, const char *key, lq_err *err)
 {
-    const cJSON *j = js_get(scheme, key), *block, *dynamic;
+    const cJSON *j = js_get(scheme, key), *dynamic;
     const char *type = "int", *by = NULL;
     size_t i = 0;
     *a = (ct_args){ .symmetric = true, .bits = 8, .there = j != NULL };
@@ -58,17 +59,14 @@ static lq_status read_args(ct_args *a, const cJSON *scheme, const char *key, lq_
                        (long long)a->group);
     dynamic = js_get(j, "dynamic"); /* true, false, or "local": the scale of a group within one */
     a->dynamic = cJSON_IsTrue(dynamic) || cJSON_IsString(dynamic);
-    block = js_get(j, "block_structure");
-    if (block &&
-        (cJSON_GetArraySize(block) != 2 || !js_whole(block->child, 1, INT32_MAX, &a->rows) ||
-         !js_whole(block->child->next, 1, INT32_MAX, &a->cols)))
-        return lq_fail(err, LQ_EVALUE, "%s: block_structure: expected two sizes", key);
-    if (a->by == BY_BLOCK && !block)
-        return lq_fail(err, LQ_EVALUE, "%s: block_structure: expected two sizes, found none", key);
-    return LQ_OK;
+    st = hf_block_size(j, "block_structure", &a->rows, &a->cols, err);
+    if (!st && a->by == BY_BLOCK && !a->rows)
+        st = lq_fail(err, LQ_EVALUE, "block_structure: expected two sizes, found none");
+    return st ? lq_wrap(err, st, "%s", key) : LQ_OK;
 }
 
-/* How well a scheme's targets name a module: 3 its name, 2 a pattern, 1 a class, 0 not at all. */
+/* How well a scheme's targets name a module: 4 its name, 3 a pattern, 2 the class of linears, 1 another
+ * class, 0 not at all. */
 static lq_status target_rank(int *rank, const cJSON *scheme, const char *module, lq_err *err)
 {
     const cJSON *targets = js_get(scheme, "targets");
@@ -78,13 +76,13 @@ static lq_status target_rank(int *rank, const cJSON *scheme, const char *module,
         if (!cJSON_IsString(t)) return lq_fail(err, LQ_EVALUE, "targets: expected strings");
         if (strncmp(t->valuestring, "re:", 3) == 0) {
             bool yes;
-            lq_status st = hf_matches(&yes, t->valuestring + 3, module, err);
+            lq_status st = hf_matches(&yes, t->valuestring + 3, module, false, err);
             if (st) return st;
-            r = yes ? 2 : 0;
+            r = yes ? 3 : 0;
         } else if (strcmp(t->valuestring, module) == 0) {
-            r = 3;
+            r = 4;
         } else if (!strchr(t->valuestring, '.')) {
-            r = 1; /* "Linear": only linears are stored quantized */
+            r = lq_has_ending(t->valuestring, "Linear") ? 2 : 1;
         }
         *rank = r > *rank ? r : *rank;
     }
@@ -97,8 +95,8 @@ static lq_status group_of(ct_group *g, const hf_quant *h, const char *module, lq
     int best_rank = 0;
     lq_status st = LQ_OK;
     for (const cJSON *c = groups ? groups->child : NULL; c && !st; c = c->next) {
-        int rank;
-        st = target_rank(&rank, c, module, err);
+        int rank = 0;
+        if (js_get(c, "weights")) st = target_rank(&rank, c, module, err);
         if (!st && rank > best_rank) {
             best = c;
             best_rank = rank;
@@ -117,32 +115,49 @@ static lq_status group_of(ct_group *g, const hf_quant *h, const char *module, lq
     return st;
 }
 
+/* Groups without weights round what attention reads and writes. */
+static lq_status note_groups(hf_quant *h, lq_err *err)
+{
+    const cJSON *groups = js_get(h->q, "config_groups");
+    lq_status st = LQ_OK;
+    for (const cJSON *c = cJSON_IsObject(groups) ? groups->child : NULL; c && !st; c = c->next)
+        if (!js_get(c, "weights"))
+            st = src_note(h->s, err,
+                          "config_groups: %.60s has no weights and is not applied: attention's "
+                          "queries, keys and values are not rounded",
+                          c->string);
+    return st;
+}
+
 /* Parts of the config that would change the maths and that we do not know. */
 static lq_status check_config(hf_quant *h, lq_err *err)
 {
     static const char *const empty[] = { "sparsity_config", "transform_config" };
+    static const char *const done[] = { "compressed", "frozen" };
     const char *status = "compressed";
     lq_status st = js_str(h->q, "quantization_status", false, &status, err);
-    if (!st && strcmp(status, "compressed") != 0)
+    if (!st && strcmp(status, done[0]) != 0 && strcmp(status, done[1]) != 0)
         st = lq_fail(err, LQ_EUNSUPPORTED,
-                     "quantization_status: expected compressed, found \"%.40s\"", status);
+                     "quantization_status: expected compressed or frozen, found \"%.40s\"", status);
     for (size_t i = 0; i < LQ_COUNT(empty) && !st; i++) {
         const cJSON *c = js_get(h->q, empty[i]);
         const char *format = "";
         if (c) js_str(c, "format", false, &format, NULL);
         if (c && c->child && strcmp(format, "dense") != 0)
-            st = lq_fail(err, LQ_EUNSUPPORTED, "%s: expected none", empty[i]);
+            st = *format ? lq_fail(err, LQ_EUNSUPPORTED,
+                                   "%s: format: expected dense, found \"%.40s\"", empty[i], format)
+                         : lq_fail(err, LQ_EUNSUPPORTED, "%s: expected none", empty[i]);
     }
-    if (!st && js_get(h->q, "kv_cache_scheme"))
-        st = src_note(h->s, err,
-                      "kv_cache_scheme is not applied: --kv-cache-dtype chooses the cache's type");
+    if (!st) st = note_groups(h, err);
+    if (!st && js_get(h->q, "kv_cache_scheme")) st = hf_note_cache(h, "kv_cache_scheme", err);
     return st;
 }
 
 /* ---- translation ---- */
 typedef struct {
-    const uint8_t *packed, *scale, *zeros, *g_idx;
+    const uint8_t *packed, *scale, *zeros;
     int64_t words, n_scales;
+    int64_t group;      /* inputs that share a stored scale; the last may have fewer */
     int bits, per_word; /* per_word: codes of a word that is filled from its low end; 0: a stream */
     lq_dtype scale_dtype, zero_dtype;
 } ct_parts;
@@ -167,14 +182,22 @@ static void put_bits(uint8_t *row, int64_t i, int bits, unsigned v)
     if (bit % 8 + (size_t)bits > 8) row[bit / 8 + 1] |= (uint8_t)(v >> (8 - bit % 8));
 }
 
+/* The stored one of scale i of n: fewer may be stored, one for all, or one for several parts. */
+static size_t scale_at(const qt_tensor *t, const ct_parts *p, size_t n, size_t i)
+{
+    if ((size_t)p->n_scales == n) return i;
+    if (p->n_scales == 1) return 0;
+    const size_t ng = (size_t)(t->K / t->scheme.group),
+                 stored = (size_t)lq_ceil_div(t->K, p->group);
+    return i / ng * stored + (size_t)hf_group_at((int64_t)(i % ng), t->scheme.group, p->group);
+}
+
 static void fill_scales(void *dst, const qt_tensor *t, const ct_parts *p)
 {
     const lq_dtype d = t->scheme.kind == QT_UINT ? t->scheme.scale_dtype : LQ_F32;
     const size_t e = lq_dtype_bytes(d), n = t->plane[QT_SCALES].bytes / e;
-    for (size_t i = 0; i < n; i++) { /* fewer stored than wanted: one for all */
-        float v;
-        const size_t at = (size_t)p->n_scales == n ? i : 0;
-        lq_to_f32(&v, p->scale + at * lq_dtype_bytes(p->scale_dtype), p->scale_dtype, 1);
+    for (size_t i = 0; i < n; i++) {
+        const float v = hf_scale(p->scale, p->scale_dtype, scale_at(t, p, n, i));
         lq_from_f32((uint8_t *)dst + i * e, &v, d, 1);
     }
 }
@@ -182,7 +205,7 @@ static void fill_scales(void *dst, const qt_tensor *t, const ct_parts *p)
 static void fill_packed(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
 {
     const ct_parts *p = from;
-    const int64_t ng = t->K / t->scheme.group;
+    const int64_t ng = t->K / t->scheme.group, stored = lq_ceil_div(t->K, p->group);
     if (w[QT_SCALES]) fill_scales(w[QT_SCALES], t, p);
     for (int64_t n = 0; n < t->N; n++) {
         uint8_t *codes = w[QT_CODES], *zeros = w[QT_ZEROS];
@@ -190,12 +213,14 @@ static void fill_packed(void *const w[QT_N_PLANES], const qt_tensor *t, const vo
         if (zeros) zeros += (size_t)n * qt_row_bytes(ng, p->bits);
         for (int64_t k = 0; codes && k < t->K; k++)
             put_bits(codes, k, p->bits, code_at(p, p->packed + 4 * n * p->words, k, 1));
-        for (int64_t g = 0; zeros && g < ng; g++)
+        for (int64_t g = 0; zeros && g < ng; g++) {
+            const int64_t at = hf_group_at(g, t->scheme.group, p->group);
             put_bits(zeros, g, p->bits,
-                     p->zero_dtype == LQ_I8 ? (p->zeros[n * ng + g] + (1u << (p->bits - 1))) & 0xffu
-                                            : code_at(p, p->zeros + 4 * g, n, ng));
+                     p->zero_dtype == LQ_I8
+                         ? (p->zeros[n * stored + at] + (1u << (p->bits - 1))) & 0xffu
+                         : code_at(p, p->zeros + 4 * at, n, stored));
+        }
     }
-    if (w[QT_GIDX]) hf_fill_order(w[QT_GIDX], t, p->g_idx);
 }
 
 /* Codes of a byte. */
@@ -206,8 +231,9 @@ static void fill_bytes(void *const w[QT_N_PLANES], const qt_tensor *t, const voi
     if (w[QT_SCALES]) fill_scales(w[QT_SCALES], t, p);
     for (size_t i = 0; codes && i < t->plane[QT_CODES].bytes; i++)
         codes[i] = p->packed[i] ^ 0x80u;
-    for (size_t i = 0; zeros && i < t->plane[QT_ZEROS].bytes; i++)
-        zeros[i] = p->zeros[i] ^ 0x80u;
+    const size_t n = t->plane[QT_ZEROS].bytes;
+    for (size_t i = 0; zeros && i < n; i++)
+        zeros[i] = p->zeros[scale_at(t, p, n, i)] ^ 0x80u;
 }
 
 /* ---- scales and inputs ---- */
@@ -217,14 +243,15 @@ static lq_status check_scale(const ct_args *a, const src_tensor *scale, int64_t 
 {
     const int64_t n = src_elements(scale);
     *group = a->by == BY_GROUP || a->by == BY_TENSOR_GROUP ? a->group : K;
-    if (*group < 1 || (a->by != BY_BLOCK && K % *group))
-        return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected %lld inputs in groups of %lld",
-                       scale->name, (long long)K, (long long)*group);
+    if (*group < 1)
+        return lq_fail(err, LQ_EVALUE, "tensor '%.100s': weights: expected a group_size",
+                       scale->name);
+    if (*group > K) *group = K;
     if (a->by == BY_BLOCK)
         return hf_expect(scale, lq_ceil_div(N, a->rows), lq_ceil_div(K, a->cols), err);
     if (a->by == BY_TENSOR && n == 1) return LQ_OK;
     if (a->by == BY_CHANNEL && n == N && scale->shape[0] == N) return LQ_OK;
-    return hf_expect(scale, N, K / *group, err);
+    return hf_expect(scale, N, lq_ceil_div(K, *group), err);
 }
 
 static lq_status take_inputs(qt_scheme *s, hf_quant *h, const ct_args *a, const char *module,
@@ -302,12 +329,13 @@ static lq_status take_packed(hf_quant *h, const char *module, const ct_args *a, 
     if (st) return st;
     q->scheme.kind = QT_UINT;
     q->scheme.bits = bits;
-    q->scheme.group = group;
+    p.group = group;
+    q->scheme.group = hf_even_group(q->K, group);
     q->scheme.scale_dtype = scale->raw_dtype;
-    const int64_t ng = q->K / group;
+    const int64_t ng = lq_ceil_div(q->K, group);
     if (!p.per_word && qt_row_bytes(q->K, bits) == (size_t)p.words * 4)
         q->plane[QT_CODES] = packed->raw;
-    if (p.n_scales == q->N * ng) q->plane[QT_SCALES] = scale->raw;
+    if (p.n_scales == q->N * ng && group == q->scheme.group) q->plane[QT_SCALES] = scale->raw;
     if (zeros && !a->symmetric) {
         const int64_t w = p.per_word ? lq_ceil_div(q->N, p.per_word) : lq_ceil_div(q->N * bits, 32);
         p.zeros = zeros->raw.data;
@@ -316,10 +344,7 @@ static lq_status take_packed(hf_quant *h, const char *module, const ct_args *a, 
         q->scheme.zbits = bits;
         st = hf_expect(zeros, p.zero_dtype == LQ_I8 ? q->N : w, ng, err);
     }
-    if (!st && g_idx) {
-        p.g_idx = g_idx->raw.data;
-        st = hf_order(&q->scheme, g_idx, q->K, err);
-    }
+    if (!st && g_idx) st = hf_order(h, q, g_idx, group, err);
     return st ? st : hf_make(h, module, ".weight", q, fill_packed, &p, sizeof p, err);
 }
 
@@ -345,6 +370,7 @@ static lq_status take_bytes(hf_quant *h, const char *module, const ct_args *a, q
                    .scale_dtype = scale->raw_dtype };
     st = check_scale(a, scale, q->N, q->K, &group, err);
     if (st) return st;
+    p.group = group;
     const bool zero = zeros && !a->symmetric;
     if (a->is_float) {
         q->scheme.kind = QT_E4M3;
@@ -357,13 +383,13 @@ static lq_status take_bytes(hf_quant *h, const char *module, const ct_args *a, q
     } else {
         q->scheme.kind = QT_UINT;
         q->scheme.bits = q->scheme.zbits = 8;
-        q->scheme.group = group;
+        q->scheme.group = hf_even_group(q->K, group);
         q->scheme.scale_dtype = scale->raw_dtype;
     }
     if (zero && a->is_float)
         return lq_fail(err, LQ_EUNSUPPORTED, "weights: floats with zero points");
     if (zero) {
-        const int64_t n = q->scheme.kind == QT_I8 ? q->N : q->N * (q->K / group);
+        const int64_t n = q->scheme.kind == QT_I8 ? q->N : q->N * lq_ceil_div(q->K, group);
         if (src_elements(zeros) != n)
             return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected %lld zero points, found %lld",
                            zeros->name, (long long)n, (long long)src_elements(zeros));
@@ -377,70 +403,77 @@ static lq_status take_bytes(hf_quant *h, const char *module, const ct_args *a, q
     return hf_make(h, module, ".weight", q, fill_bytes, &p, sizeof p, err);
 }
 
-static lq_status take_fp4(hf_quant *h, const char *module, const ct_args *a, bool nv, qt_tensor *q,
-                          const src_tensor *scale, lq_err *err)
+/* ---- one weight ---- */
+typedef enum { CT_PACKED, CT_BYTES, CT_MXFP8, CT_FP4 } ct_kind;
+
+static lq_status kind_of(ct_kind *kind, const char *format, lq_err *err)
 {
-    static const int u8[] = { LQ_U8, -1 }, f32[] = { LQ_F32, -1 };
-    const src_tensor *packed, *second = NULL, *input = NULL;
-    lq_status st = hf_take(h, module, ".weight_packed", true, u8, 2, &packed, err);
-    if (!st && nv) st = hf_take(h, module, ".weight_global_scale", true, f32, -1, &second, err);
-    if (!st && nv) st = hf_take(h, module, ".input_global_scale", false, f32, -1, &input, err);
-    if (st) return st;
-    q->N = packed->shape[0];
-    q->K = packed->shape[1] * 2;
-    q->scheme.kind = QT_E2M1;
-    q->scheme.group = nv ? 16 : 32;
-    q->scheme.scale_dtype = nv ? LQ_F8_E4M3 : LQ_F8_E8M0;
-    q->scheme.recip = nv;
-    if (!a->is_float || a->bits != 4 || a->group != q->scheme.group)
-        return lq_fail(
-            err, LQ_EVALUE,
-            "weights: expected floats of 4 bits in groups of %lld, found %s of %lld bits "
-            "in groups of %lld",
-            (long long)q->scheme.group, a->is_float ? "floats" : "integers", (long long)a->bits,
-            (long long)a->group);
-    if (q->K % q->scheme.group)
-        return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected a multiple of %lld inputs",
-                       packed->name, (long long)q->scheme.group);
-    st = hf_expect(scale, q->N, q->K / q->scheme.group, err);
-    q->plane[QT_CODES] = packed->raw;
-    q->plane[QT_SCALES] = scale->raw;
-    if (nv) q->plane[QT_SCALES2] = second->raw;
-    return st ? st : hf_make(h, module, ".weight", q, NULL, NULL, 0, err);
+    static const struct {
+        const char *format;
+        ct_kind kind;
+    } formats[] = {
+        { "pack-quantized", CT_PACKED },    { "int-quantized", CT_BYTES },
+        { "float-quantized", CT_BYTES },    { "naive-quantized", CT_BYTES },
+        { "mxfp8-quantized", CT_MXFP8 },    { "mxfp8-pack-quantized", CT_MXFP8 },
+        { "nvfp4-pack-quantized", CT_FP4 }, { "mxfp4-pack-quantized", CT_FP4 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(formats); i++)
+        if (strcmp(formats[i].format, format) == 0) {
+            *kind = formats[i].kind;
+            return LQ_OK;
+        }
+    return lq_fail(err, LQ_EUNSUPPORTED, "format: \"%.40s\" is not read", format);
+}
+
+/* What a scheme of weights must be in the first place. */
+static lq_status check_weights(const hf_quant *h, const ct_group *g, ct_kind kind,
+                               const char *module, lq_err *err)
+{
+    const src_tensor *plain = hf_stored(h, module, ".weight");
+    const bool fp4 = kind == CT_FP4;
+    const int64_t group = strncmp(g->format, "nv", 2) == 0 ? 16 : 32;
+    if (g->weights.by == BY_TOKEN)
+        return lq_fail(err, LQ_EVALUE,
+                       "weights: strategy: expected one of weights, found \"token\"");
+    if (plain && lq_dtype_is_float(plain->raw_dtype))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "tensor '%.100s': expected codes, found %s: rounded while running, not "
+                       "compressed (save_pretrained with save_compressed=True)",
+                       plain->name, lq_dtype_text(plain->raw_dtype));
+    if (fp4 && (!g->weights.is_float || g->weights.bits != 4 || g->weights.group != group))
+        return lq_fail(err, LQ_EVALUE,
+                       "weights: expected floats of 4 bits in groups of %lld, found %s of %lld "
+                       "bits in groups of %lld",
+                       (long long)group, g->weights.is_float ? "floats" : "integers",
+                       (long long)g->weights.bits, (long long)g->weights.group);
+    return LQ_OK;
 }
 
 static lq_status hf_ct_make_one(hf_quant *h, const char *module, lq_err *err)
 {
-    static const int scales[] = { LQ_F32, LQ_F16, LQ_BF16, LQ_F8_E4M3, LQ_F8_E8M0, LQ_U8, -1 };
+    static const int scales[] = { LQ_F32, LQ_F16, LQ_BF16, LQ_F8_E8M0, LQ_U8, -1 };
     const src_tensor *scale;
     ct_group g;
+    ct_kind kind = CT_PACKED;
     qt_tensor q = { .N = 0 };
     lq_status st = group_of(&g, h, module, err);
-    if (!st) st = hf_take(h, module, ".weight_scale", true, scales, -1, &scale, err);
+    if (!st) st = kind_of(&kind, g.format, err);
+    if (!st) st = check_weights(h, &g, kind, module, err);
     if (st) return st;
-    if (!g.weights.there)
-        return lq_fail(err, LQ_EFORMAT, "config_groups: expected weights, found none");
-    if (g.weights.by == BY_TOKEN)
-        return lq_fail(err, LQ_EVALUE,
-                       "weights: strategy: expected one of weights, found \"token\"");
-    st = take_inputs(&q.scheme, h, &g.inputs, module, err);
-    if (st) return st;
-    const bool nv = strcmp(g.format, "nvfp4-pack-quantized") == 0;
-    if (nv || strcmp(g.format, "mxfp4-pack-quantized") == 0) {
-        if (nv ? scale->raw_dtype == LQ_F8_E4M3 : !lq_dtype_is_float(scale->raw_dtype))
-            return take_fp4(h, module, &g.weights, nv, &q, scale, err);
-    } else if (lq_dtype_is_float(scale->raw_dtype)) {
-        if (strcmp(g.format, "pack-quantized") == 0)
-            return take_packed(h, module, &g.weights, &q, scale, err);
-        static const char *const bytes[] = { "int-quantized", "float-quantized",
-                                             "naive-quantized" };
-        for (size_t i = 0; i < LQ_COUNT(bytes); i++)
-            if (strcmp(g.format, bytes[i]) == 0)
-                return take_bytes(h, module, &g.weights, &q, scale, err);
-        return lq_fail(err, LQ_EUNSUPPORTED, "format: \"%.40s\" is not read", g.format);
+    h->fp4_inputs = kind == CT_FP4 && g.inputs.there;
+    if (kind == CT_FP4) return hf_fp4_make(h, module, err);
+    st = hf_take(h, module, ".weight_scale", true, scales, -1, &scale, err);
+    if (!st && g.inputs.there && (kind == CT_MXFP8 || g.inputs.by == BY_TENSOR_GROUP)) {
+        g.inputs.there = false;
+        st = hf_note_weight_only(h, g.inputs.bits == 4 ? "NVFP4" : "MXFP8", err);
     }
-    return lq_fail(err, LQ_EFORMAT, "tensor '%.100s': %s does not fit the format %.40s",
-                   scale->name, lq_dtype_text(scale->raw_dtype), g.format);
+    if (!st) st = take_inputs(&q.scheme, h, &g.inputs, module, err);
+    if (!st && !lq_dtype_is_float(scale->raw_dtype) && (kind == CT_PACKED || !g.weights.is_float))
+        st = lq_fail(err, LQ_EFORMAT, "tensor '%.100s': %s does not fit the format %.40s",
+                     scale->name, lq_dtype_text(scale->raw_dtype), g.format);
+    if (st) return st;
+    return kind == CT_PACKED ? take_packed(h, module, &g.weights, &q, scale, err)
+                             : take_bytes(h, module, &g.weights, &q, scale, err);
 }
 
 lq_status hf_ct_read(hf_quant *h, lq_err *err)

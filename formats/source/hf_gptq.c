@@ -5,19 +5,23 @@
  *   scales  [ng, N]       float
  *   g_idx   [K]           group of each input; may be absent: k / group
  *
+ * ng = ceil(K / group): a last group that is shorter becomes parts (hf_even_group). extra_config is
+ * AutoRound's: bits and groups by module.
+ *
  * "gptq_p" stores 32 codes as bit planes instead of one stream. Zero points that contradict the
  * label of a symmetric file are read by what they are (formats known to write it: GPTQModel 5). */
 #include "formats/source/hf_quant.h"
 
 typedef struct {
-    const uint8_t *qweight, *qzeros, *scales, *g_idx;
+    const uint8_t *qweight, *qzeros, *scales;
     int bits;
     bool planar;
-    int add; /* to a stored zero point */
+    int add;       /* to a stored zero point */
+    int64_t group; /* inputs that share a stored scale; the last may have fewer */
 } gptq_parts;
 
 typedef struct {
-    int64_t bits, group; /* group -1: one for all inputs */
+    int64_t bits, group; /* bits 0: as is stored; group -1: one for all inputs */
     bool sym, desc_act;
     bool skip; /* a module that is not quantized */
 } gptq_rule;
@@ -78,20 +82,20 @@ static void hf_gptq_fill(void *const w[QT_N_PLANES], const qt_tensor *t, const v
     for (int64_t n = 0; n < t->N; n++)
         for (int64_t g = 0; g < ng; g++)
             memcpy((uint8_t *)w[QT_SCALES] + (size_t)(n * ng + g) * e,
-                   p->scales + (size_t)(g * t->N + n) * e, e);
+                   p->scales + (size_t)(hf_group_at(g, s->group, p->group) * t->N + n) * e, e);
     if (w[QT_ZEROS]) { /* bytes as wide as zbits: 8, or the bits of a code */
         uint8_t *zeros = w[QT_ZEROS];
         const size_t row = qt_row_bytes(ng, s->zbits), qrow = (size_t)(t->N * p->bits / 8);
         for (int64_t n = 0; n < t->N; n++)
             for (int64_t g = 0; g < ng; g++) {
-                unsigned z = field(p, p->qzeros + (size_t)g * qrow, n) + (unsigned)p->add;
+                const int64_t at_g = hf_group_at(g, s->group, p->group);
+                unsigned z = field(p, p->qzeros + (size_t)at_g * qrow, n) + (unsigned)p->add;
                 size_t bit = (size_t)g * (size_t)s->zbits;
                 uint8_t *at = zeros + (size_t)n * row + bit / 8;
                 at[0] |= (uint8_t)(z << bit % 8);
                 if (bit % 8 + (size_t)s->zbits > 8) at[1] |= (uint8_t)(z >> (8 - bit % 8));
             }
     }
-    if (w[QT_GIDX]) hf_fill_order(w[QT_GIDX], t, p->g_idx);
 }
 
 /* ---- the config ---- */
@@ -106,6 +110,19 @@ static lq_status read_rule(gptq_rule *r, const cJSON *q, lq_err *err)
     }
     if (!st) st = js_bool(q, "sym", false, &r->sym, err);
     return st ? st : js_bool(q, "desc_act", false, &r->desc_act, err);
+}
+
+/* AutoRound's exceptions; 16 bits: not quantized. */
+static lq_status extra_rule(gptq_rule *r, const hf_quant *h, const char *module, lq_err *err)
+{
+    const cJSON *extra;
+    int64_t bits = 0;
+    lq_status st = hf_extra(&extra, h, module, err);
+    if (st || !extra) return st;
+    st = js_i64(extra, "bits", false, 1, 32, &bits, err);
+    r->skip = bits >= 16;
+    if (!st && !r->skip) st = read_rule(r, extra, err);
+    return st ? lq_wrap(err, st, "quantization_config: extra_config: %.80s", module) : LQ_OK;
 }
 
 /* The rule of a module: the first of `dynamic` that matches; "-:" in front: not quantized. */
@@ -127,13 +144,13 @@ static lq_status rule_for(gptq_rule *r, const hf_quant *h, const gptq_rule *all,
                            "quantization_config: dynamic: %.80s: expected an object, found %s",
                            pattern, js_describe(found, d));
         if (minus || strncmp(pattern, "+:", 2) == 0) pattern += 2;
-        lq_status st = hf_matches(&yes, pattern, module, err);
+        lq_status st = hf_matches(&yes, pattern, module, false, err);
         if (st) return st;
         if (!yes) continue;
         r->skip = minus;
         return minus ? LQ_OK : read_rule(r, d, err);
     }
-    return LQ_OK;
+    return extra_rule(r, h, module, err);
 }
 
 typedef struct {
@@ -143,9 +160,9 @@ typedef struct {
 
 static lq_status read_config(gptq_config *c, const hf_quant *h, lq_err *err)
 {
-    const char *format = "gptq", *pack = "int32";
+    const char *format = h->format ? h->format : "gptq", *pack = "int32";
     bool marlin = false;
-    *c = (gptq_config){ .all = { .bits = 4, .group = -1, .sym = true } };
+    *c = (gptq_config){ .all = { .group = -1, .sym = true } };
     lq_status st = read_rule(&c->all, h->q, err);
     if (!st) st = js_str(h->q, "format", false, &format, err);
     if (!st) st = js_str(h->q, "checkpoint_format", false, &format, err);
@@ -225,7 +242,7 @@ static lq_status hf_gptq_make_one(hf_quant *h, const gptq_config *c, const char 
 {
     static const int words[] = { LQ_I32, LQ_U32, -1 };
     const src_tensor *qweight, *qzeros, *scales, *g_idx;
-    gptq_rule r;
+    gptq_rule r = { 0 };
     lq_status st = rule_for(&r, h, &c->all, module, err);
     if (!st) st = hf_take(h, module, ".qweight", true, words, 2, &qweight, err);
     if (!st) st = hf_take(h, module, ".qzeros", true, words, 2, &qzeros, err);
@@ -233,12 +250,16 @@ static lq_status hf_gptq_make_one(hf_quant *h, const gptq_config *c, const char 
     if (!st) st = hf_take(h, module, ".g_idx", false, words, 1, &g_idx, err);
     if (st) return st;
     if (r.skip)
-        return lq_fail(err, LQ_EFORMAT, "'%.100s': expected plain weights, as `dynamic` says",
+        return lq_fail(err, LQ_EFORMAT,
+                       "'%.100s': expected plain weights, as `dynamic` or extra_config says",
                        module);
+    if (!r.bits && qweight->shape[1] > 0) r.bits = qzeros->shape[1] * 32 / qweight->shape[1];
+    if (r.bits < 2 || r.bits > 8)
+        return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected zero points of 2 to 8 bits",
+                       qzeros->name);
     gptq_parts p = { .qweight = qweight->raw.data,
                      .qzeros = qzeros->raw.data,
                      .scales = scales->raw.data,
-                     .g_idx = g_idx ? g_idx->raw.data : NULL,
                      .bits = (int)r.bits,
                      .planar = c->planar };
     const int64_t N = qweight->shape[1], K = qweight->shape[0] * 32 / r.bits;
@@ -254,9 +275,14 @@ static lq_status hf_gptq_make_one(hf_quant *h, const gptq_config *c, const char 
                        "words of %d bits",
                        module, (long long)N, (long long)qweight->shape[0], p.bits);
     st = hf_expect(scales, ng, N, err);
+    if (!st && qzeros->shape[0] == ng && qzeros->shape[1] != N * r.bits / 32)
+        st = lq_fail(err, LQ_ESHAPE,
+                     "'%.100s': expected %d bits, as the config says, found zero points of %lld",
+                     module, p.bits, (long long)(qzeros->shape[1] * 32 / N));
     if (!st) st = hf_expect(qzeros, ng, N * r.bits / 32, err);
     if (st) return st;
-    if (K % ng || (r.group > 0 && r.group < K && r.group != K / ng))
+    p.group = r.group > 0 && r.group < K ? r.group : lq_ceil_div(K, ng);
+    if (lq_ceil_div(K, p.group) != ng || (p.group != r.group && K % ng))
         return lq_fail(err, LQ_ESHAPE,
                        "tensor '%.100s': expected %lld inputs in groups of %lld, "
                        "found %lld groups",
@@ -264,10 +290,10 @@ static lq_status hf_gptq_make_one(hf_quant *h, const gptq_config *c, const char 
     qt_tensor q = { .N = N, .K = K };
     q.scheme = (qt_scheme){ .kind = QT_UINT,
                             .bits = five ? 8 : p.bits,
-                            .group = K / ng,
+                            .group = hf_even_group(K, p.group),
                             .scale_dtype = scales->raw_dtype };
     st = settle_zeros(&q.scheme, &p, h, c, &r, qzeros, N, err);
-    if (!st && g_idx) st = hf_order(&q.scheme, g_idx, K, err);
+    if (!st && g_idx) st = hf_order(h, &q, g_idx, p.group, err);
     if (!st && !g_idx && r.desc_act &&
         ng > 1) /* as the libraries read it; right of static groups */
         st = src_note(h->s, err,

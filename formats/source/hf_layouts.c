@@ -9,18 +9,84 @@ static const struct {
     const char *method;
     hf_reader *read;
 } readers[] = {
-    { "gptq", hf_gptq_read },        { "awq", hf_awq_read },
-    { "bitsandbytes", hf_bnb_read }, { "compressed-tensors", hf_ct_read },
-    { "fp8", hf_fp8_read },          { "mxfp4", hf_mxfp4_read },
+    { "gptq", hf_gptq_read },
+    { "awq", hf_awq_read },
+    { "bitsandbytes", hf_bnb_read },
+    { "compressed-tensors", hf_ct_read },
+    { "fp8", hf_fp8_read },
+    { "fbgemm_fp8", hf_fbgemm_read },
+    { "mxfp4", hf_mxfp4_read },
+    { "auto-round", hf_autoround_read },
+    { "auto_round", hf_autoround_read },
+    { "intel/auto-round", hf_autoround_read },
+    { "modelopt", hf_modelopt_read },
+    { "modelopt_fp4", hf_modelopt_read },
+    { "modelopt_mixed", hf_modelopt_read },
+    { "modelopt_mxfp8", hf_modelopt_read },
+    { "quark", hf_quark_read },
 };
 
 /* A layout that is not read, with the way out. */
-static lq_status refuse(lq_status st, const char *method, lq_err *err)
+static lq_status refuse(lq_status st, lq_err *err)
 {
-    return lq_append(err, st, "; %s",
-                     strstr(method, "auto-round")
-                         ? "what AutoRound exports as auto_gptq, auto_awq or llm_compressor is read"
-                         : "`llmq quantize` packs the original checkpoint");
+    return lq_append(err, st, "; `llmq quantize` packs the original checkpoint");
+}
+
+static lq_status refuse_method(const char *method, lq_err *err)
+{
+    char all[256] = "";
+    for (size_t i = 0; i < LQ_COUNT(readers); i++) {
+        const size_t at = strlen(all);
+        if (i && readers[i].read == readers[i - 1].read) continue; /* another word */
+        snprintf(all + at, sizeof all - at, "%s%s", at ? ", " : "", readers[i].method);
+    }
+    return refuse(lq_fail(err, LQ_EUNSUPPORTED,
+                          "quantization_config: quant_method: expected one of %s, found \"%.40s\", "
+                          "a layout that is not read",
+                          all, method),
+                  err);
+}
+
+/* ---- files of several kinds ---- */
+static bool is_left(hf_quant *h, const char *suffix, lq_dtype d)
+{
+    for (size_t i = 0; i < h->s->n_tensors; i++) {
+        if (h->s->tensors[i].raw_dtype != d) continue;
+        const char *module = hf_module(h, i, suffix);
+        if (module && (d != LQ_F8_E4M3 || hf_fp8_scaled(h, module))) return true;
+    }
+    return false;
+}
+
+/* What the method's reader left and other layouts know: int4 and fp8 in one file. */
+static lq_status read_others(hf_quant *h, lq_err *err)
+{
+    static const struct {
+        const char *suffix;
+        lq_dtype dtype;
+        hf_reader *read;
+        const char *note;
+    } others[] = {
+        { ".weight", LQ_F8_E4M3, hf_fp8_all,
+          "some weights are fp8, which the config does not mention: read by what is stored, inputs "
+          "are not rounded" },
+        { ".qweight", LQ_I32, hf_gptq_read,
+          "some weights are integers in GPTQ's words, which the config does not mention: read by "
+          "what is stored" },
+    };
+    const hf_quant said = *h;
+    cJSON *none = cJSON_CreateObject();
+    lq_status st = none ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
+    for (size_t i = 0; i < LQ_COUNT(others) && !st; i++) {
+        if (!is_left(h, others[i].suffix, others[i].dtype)) continue;
+        h->q = none;
+        h->fp8 = (hf_fp8){ .rows = said.fp8.rows, .cols = said.fp8.cols };
+        st = others[i].read(h, err);
+        if (!st) st = src_note(h->s, err, "%s", others[i].note);
+    }
+    cJSON_Delete(none);
+    h->q = said.q;
+    return st;
 }
 
 /* What was not taken stays, what was made is added, in order of names. */
@@ -89,13 +155,7 @@ lq_status hf_quant_read(src_source *s, lq_err *err)
     size_t r = 0;
     while (r < LQ_COUNT(readers) && strcmp(readers[r].method, method) != 0)
         r++;
-    if (r == LQ_COUNT(readers))
-        return refuse(lq_fail(err, LQ_EUNSUPPORTED,
-                              "quantization_config: quant_method: expected gptq, awq, "
-                              "bitsandbytes, compressed-tensors, fp8 or mxfp4, found \"%.40s\", a "
-                              "layout that is not read",
-                              method),
-                      method, err);
+    if (r == LQ_COUNT(readers)) return refuse_method(method, err);
     hf_quant h = {
         .s = s,
         .q = s->quant,
@@ -106,6 +166,7 @@ lq_status hf_quant_read(src_source *s, lq_err *err)
         st = readers[r].read(&h, err);
     else
         h.no_memory = true;
+    if (!st && !h.no_memory) st = read_others(&h, err);
     if (!st && h.no_memory) st = lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
     if (!st && h.n_made) name_layout(s, method);
     if (!st && !h.n_made)
@@ -114,5 +175,5 @@ lq_status hf_quant_read(src_source *s, lq_err *err)
     free(h.used);
     free(h.made);
     if (st) lq_wrap(err, st, "%s", method);
-    return st == LQ_EUNSUPPORTED ? refuse(st, method, err) : st;
+    return st == LQ_EUNSUPPORTED ? refuse(st, err) : st;
 }

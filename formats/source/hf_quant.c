@@ -16,7 +16,7 @@ const char *hf_module(hf_quant *h, size_t i, const char *suffix)
     return copy;
 }
 
-static const src_tensor *stored(const hf_quant *h, const char *module, const char *suffix)
+const src_tensor *hf_stored(const hf_quant *h, const char *module, const char *suffix)
 {
     char name[512];
     const src_tensor key = { .name = name };
@@ -27,7 +27,7 @@ static const src_tensor *stored(const hf_quant *h, const char *module, const cha
 lq_status hf_take(hf_quant *h, const char *module, const char *suffix, bool required,
                   const int *types, int n_dims, const src_tensor **t, lq_err *err)
 {
-    *t = stored(h, module, suffix);
+    *t = hf_stored(h, module, suffix);
     if (!*t)
         return required ? lq_fail(err, LQ_EFORMAT, "tensor '%.100s%s' is missing", module, suffix)
                         : LQ_OK;
@@ -86,9 +86,29 @@ lq_status hf_make(hf_quant *h, const char *module, const char *suffix, const qt_
     return st;
 }
 
+float hf_scale(const uint8_t *scales, lq_dtype d, size_t i)
+{
+    float v;
+    if (!lq_dtype_is_float(d)) return lq_e8m0_to_f32(scales[i]);
+    lq_to_f32(&v, scales + i * lq_dtype_bytes(d), d, 1);
+    return v;
+}
+
 void hf_view_f32(qt_tensor *q, qt_plane p, const src_tensor *t)
 {
     if (t->raw_dtype == LQ_F32) q->plane[p] = t->raw;
+}
+
+/* ---- groups of inputs ---- */
+int64_t hf_even_group(int64_t K, int64_t group)
+{
+    int64_t a = group < K ? group : K, b = K % a;
+    while (b) { /* the greatest common divisor */
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
 }
 
 static int64_t group_at(const uint8_t *stored, int64_t k, int64_t ng)
@@ -97,37 +117,48 @@ static int64_t group_at(const uint8_t *stored, int64_t k, int64_t ng)
     return g < 0 ? g + ng : g;
 }
 
-lq_status hf_order(qt_scheme *s, const src_tensor *g_idx, int64_t K, lq_err *err)
+/* The part of each input: inputs of one group fill its parts in their order. count[ng] is 0. */
+static lq_status number_parts(int32_t *parts, int64_t *count, const qt_tensor *q,
+                              const src_tensor *g_idx, int64_t group, lq_err *err)
 {
-    const int64_t ng = K / s->group;
-    lq_status st = hf_expect(g_idx, K, -1, err);
-    if (st) return st;
-    int64_t *count = calloc((size_t)ng, sizeof *count);
-    if (!count) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    for (int64_t k = 0; k < K && !st; k++) {
+    const int64_t ng = lq_ceil_div(q->K, group), even = q->scheme.group;
+    for (int64_t k = 0; k < q->K; k++) {
         const int64_t g = group_at(g_idx->raw.data, k, ng);
         if (g < 0 || g >= ng)
-            st = lq_fail(err, LQ_EVALUE, "tensor '%.100s': [%lld]: expected a group below %lld",
-                         g_idx->name, (long long)k, (long long)ng);
-        else
-            count[g]++;
-        s->act_order = s->act_order || g != k / s->group;
+            return lq_fail(err, LQ_EVALUE, "tensor '%.100s': [%lld]: expected a group below %lld",
+                           g_idx->name, (long long)k, (long long)ng);
+        parts[k] = (int32_t)(g * (group / even) + count[g]++ / even);
     }
-    for (int64_t g = 0; g < ng && !st; g++)
-        if (count[g] != s->group)
-            st = lq_fail(err, LQ_EUNSUPPORTED,
-                         "tensor '%.100s': expected %lld inputs in group %lld, found %lld",
-                         g_idx->name, (long long)s->group, (long long)g, (long long)count[g]);
-    free(count);
-    return st;
+    for (int64_t g = 0; g < ng; g++) {
+        const int64_t want = g + 1 < ng ? group : q->K - g * group;
+        if (count[g] != want)
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "tensor '%.100s': expected %lld inputs in group %lld, found %lld",
+                           g_idx->name, (long long)want, (long long)g, (long long)count[g]);
+    }
+    return LQ_OK;
 }
 
-void hf_fill_order(void *gidx, const qt_tensor *t, const uint8_t *stored)
+lq_status hf_order(hf_quant *h, qt_tensor *q, const src_tensor *g_idx, int64_t group, lq_err *err)
 {
-    for (int64_t k = 0; k < t->K; k++) {
-        const int32_t g = (int32_t)group_at(stored, k, t->K / t->scheme.group);
-        memcpy((uint8_t *)gidx + 4 * k, &g, 4);
+    lq_status st = hf_expect(g_idx, q->K, -1, err);
+    if (st) return st;
+    const size_t bytes = (size_t)q->K * sizeof(int32_t);
+    int64_t *count = calloc((size_t)lq_ceil_div(q->K, group), sizeof *count);
+    int32_t *parts = malloc(bytes);
+    st = count && parts ? number_parts(parts, count, q, g_idx, group, err)
+                        : lq_fail(err, LQ_ENOMEM, "out of memory");
+    for (int64_t k = 0; k < q->K && !st; k++)
+        q->scheme.act_order = q->scheme.act_order || parts[k] != k / q->scheme.group;
+    if (!st && q->scheme.act_order) {
+        void *kept = lq_push(&h->s->arena, bytes);
+        if (kept) memcpy(kept, parts, bytes);
+        q->plane[QT_GIDX] = (qt_span){ kept, bytes };
+        if (!kept) st = lq_fail(err, LQ_ENOMEM, "out of memory");
     }
+    free(parts);
+    free(count);
+    return st;
 }
 
 lq_status hf_group_size(const cJSON *q, const char *key, int64_t *group, lq_err *err)
@@ -135,6 +166,67 @@ lq_status hf_group_size(const cJSON *q, const char *key, int64_t *group, lq_err 
     lq_status st = js_i64(q, key, false, -1, INT32_MAX, group, err);
     if (st || !js_get(q, key) || *group) return st;
     return lq_fail(err, LQ_EVALUE, "%s: expected inputs that share a scale, or -1, found 0", key);
+}
+
+lq_status hf_block_size(const cJSON *q, const char *key, int64_t *rows, int64_t *cols, lq_err *err)
+{
+    const cJSON *block = js_get(q, key);
+    long long r = 0, c = 0;
+    int end = 0;
+    *rows = *cols = 0;
+    if (!block) return LQ_OK;
+    if (cJSON_IsString(block) && strlen(block->valuestring) < 24 &&
+        sscanf(block->valuestring, "%lldx%lld%n", &r, &c, &end) == 2 && !block->valuestring[end] &&
+        r > 0 && c > 0 && r <= INT32_MAX && c <= INT32_MAX) {
+        *rows = r;
+        *cols = c;
+        return LQ_OK;
+    }
+    if (cJSON_IsArray(block) && cJSON_GetArraySize(block) == 2 &&
+        js_whole(block->child, 1, INT32_MAX, rows) &&
+        js_whole(block->child->next, 1, INT32_MAX, cols))
+        return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected two sizes", key);
+}
+
+lq_status hf_extra(const cJSON **rule, const hf_quant *h, const char *module, lq_err *err)
+{
+    const cJSON *extra = js_get(h->q, "extra_config");
+    char found[64];
+    *rule = NULL;
+    if (extra && !cJSON_IsObject(extra))
+        return lq_fail(err, LQ_EVALUE,
+                       "quantization_config: extra_config: expected an object, found %s",
+                       js_describe(found, extra));
+    for (const cJSON *e = extra ? extra->child : NULL; e; e = e->next) {
+        if (!cJSON_IsObject(e))
+            return lq_fail(err, LQ_EVALUE,
+                           "quantization_config: extra_config: %.80s: expected an object, found %s",
+                           e->string, js_describe(found, e));
+        if (strcmp(e->string, module) == 0) {
+            *rule = e;
+            return LQ_OK;
+        }
+        bool yes = false;
+        if (!*rule && strpbrk(e->string, "*+?[(|^$\\")) {
+            const lq_status st = hf_matches(&yes, e->string, module, true, err);
+            if (st) return st;
+        }
+        if (yes) *rule = e;
+    }
+    return LQ_OK;
+}
+
+lq_status hf_note_cache(hf_quant *h, const char *key, lq_err *err)
+{
+    return src_note(h->s, err, "%s is not applied: --kv-cache-dtype chooses the cache's type", key);
+}
+
+lq_status hf_note_weight_only(hf_quant *h, const char *what, lq_err *err)
+{
+    return src_note(h->s, err,
+                    "%s: weights are as stored; inputs, which the file wants rounded too, are not",
+                    what);
 }
 
 lq_status hf_one_float(float *v, const src_tensor *t, lq_err *err)
@@ -147,13 +239,13 @@ lq_status hf_one_float(float *v, const src_tensor *t, lq_err *err)
                    (double)*v);
 }
 
-lq_status hf_matches(bool *yes, const char *pattern, const char *name, lq_err *err)
+lq_status hf_matches(bool *yes, const char *pattern, const char *name, bool anywhere, lq_err *err)
 {
     int code;
     size_t at;
     *yes = false;
-    pcre2_code *re =
-        pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_ANCHORED, &code, &at, NULL);
+    pcre2_code *re = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED,
+                                   anywhere ? 0 : PCRE2_ANCHORED, &code, &at, NULL);
     if (!re)
         return lq_fail(err, LQ_EVALUE,
                        "quantization_config: expected a regular expression, found \"%.80s\" "

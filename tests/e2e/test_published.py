@@ -317,7 +317,7 @@ DAMAGE = [
     ("no scales", "gptq-4bit-g64-asym", drop("scales"), None, "q_proj.scales' is missing"),
     ("scales of another shape", "gptq-4bit-g64-asym", put("scales", shape=[1, 256]), None, "expected shape [1,128]"),
     ("groups that are not those of the config", "gptq-4bit-g64-asym", None, qc(group_size=32), "groups of 32"),
-    ("another number of bits", "gptq-4bit-g64-asym", None, qc(bits=8), "expected shape"),
+    ("another number of bits", "gptq-4bit-g64-asym", None, qc(bits=8), "expected 8 bits, as the config says, found zero points of 4"),
     ("a group beyond the last", "gptq-4bit-g32-desc-act",
      put("g_idx", data=lambda b: struct.pack("<i", 4) + b[4:]), None, "expected a group below 4"),
     ("a group before the first", "gptq-4bit-g32-desc-act",
@@ -350,7 +350,8 @@ DAMAGE = [
     ("a control character", "ct-w8a16", None, qc(quant_method="\x1b[31mquip\n"), '"?[31mquip "'),
     ("a backend's own order", "awq-gemm-g128", None, qc(backend="llm-awq"), '"llm-awq"'),
     ("five bits that are not in planes", "gptq-4bit-g64-asym", None, qc(bits=5), "expected 2, 3, 4 or 8 bits"),
-    ("AutoRound's own layout", "gptq-4bit-g64-asym", None, qc(quant_method="auto-round"), "auto_gptq"),
+    ("an order of AutoRound's that nobody has", "gptq-4bit-g64-asym", None,
+     qc(quant_method="auto-round", packing_format="auto_round:mlx"), 'packing_format: "auto_round:mlx" is not read'),
     ("MLX", "gptq-4bit-g64-asym", None,
      lambda c: c.update(quantization={"group_size": 64, "bits": 4}, quantization_config={"group_size": 64, "bits": 4}),
      '"mlx"'),
@@ -410,6 +411,9 @@ def test_a_file_beside_the_config_names_the_method(llmq, tmp_path):
     """ModelOpt's; and bitsandbytes' config of the time before methods had names."""
     folder = assemble("ct-fp8-dynamic", tmp_path / "a", config=lambda c: c.pop("quantization_config"))
     (folder / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}))
-    assert '"modelopt"' in refused(llmq, tmp_path, "logits", folder, "--ids", "1,2", "-o", tmp_path / "o")
+    assert "fp8-e4m3-af8" in {t["scheme"] for t in llmq.json("inspect", folder)["tensors"]}
+    (folder / "hf_quant_config.json").write_text(json.dumps({"quantization": {"quant_algo": "W4A8_AWQ"}}))
+    assert 'quant_algo: "W4A8_AWQ" is not read' in refused(llmq, tmp_path, "logits", folder, "--ids", "1,2", "-o",
+                                                           tmp_path / "o")
     folder = assemble("bnb-nf4", tmp_path / "b", config=lambda c: c.update(quantization_config={"load_in_4bit": True}))
     assert "nf4" in {t["scheme"] for t in llmq.json("inspect", folder)["tensors"]}

@@ -1,0 +1,300 @@
+"""Quantized repositories as libraries of today write them: every kind's weights are those of its words, read by own
+arithmetic here; configs that differ in words alone give the same weights.
+
+The kinds are those of public reports: auto-round 0.16, ModelOpt 0.33, Quark, compressed-tensors 0.20,
+GPTQModel 5 to 7, transformers 4.57 and 5."""
+import json
+import math
+import struct
+
+import pytest
+
+from conftest import ROOT
+from test_bad_input import read_st, refused
+from test_published import E2M1, Q, assemble, bf16, drop, put, qc, tensor, two_folders, write_st
+
+E4M3 = [(8 + (c & 7)) * 2.0**((c >> 3) - 10) if c >> 3 else (c & 7) * 2.0**-9 for c in range(0x7f)]
+NK = (128, 128)  # q_proj of the golden llama-128
+
+
+def nearest(grid, v):
+    return min(range(len(grid)), key=lambda c: abs(grid[c] - abs(v)))
+
+
+def f32(values):
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def words(codes, bits):
+    """A bit stream, from the low end of 32-bit words."""
+    n = sum(c << i * bits for i, c in enumerate(codes))
+    return struct.pack(f"<{len(codes) * bits // 32}I", *[n >> 32 * i & 0xffffffff for i in range(len(codes) * bits // 32)])
+
+
+def turned(rows):
+    """Rows of 32-bit words as columns."""
+    cells = [[r[i:i + 4] for i in range(0, len(r), 4)] for r in rows]
+    return b"".join(b"".join(c) for c in zip(*cells))
+
+
+# ---- E4M3 ----
+def fp8(scale_name, scale_shape, scale_type="F32", rows=None, cols=None, more=()):
+    """Codes of E4M3 with a scale of 2^-9 .. 2^-6 for each block of rows x cols (None: all)."""
+    def pack(name, shape, w):
+        N, K = shape
+        r, c = rows or N, cols or K
+        across, n = -(-K // c), -(-N // r) * -(-K // c)
+        exps = [-9 + i % 4 for i in range(n)]
+        codes, values = bytearray(), []
+        for i, v in enumerate(w):
+            s = 2.0**exps[i // K // r * across + i % K // c]
+            code = nearest(E4M3, min(abs(v) / s, 448))
+            codes.append(code | (0x80 if v < 0 else 0))
+            values.append(math.copysign(E4M3[code] * s, v))
+        raw = {"F32": lambda: f32([2.0**e for e in exps]), "BF16": lambda: bf16([2.0**e for e in exps])}.get(
+            scale_type, lambda: bytes(e + 127 for e in exps))()
+        module = name[:-len(".weight")]
+        parts = {name: ("F8_E4M3", shape, bytes(codes)), module + scale_name: (scale_type, scale_shape, raw)}
+        for suffix, value in more:
+            parts[module + suffix] = ("F32", [], f32([value]))
+        return parts, values
+    return pack
+
+
+# ---- E2M1 ----
+def fp4(group, codes_name, scale_type, second=None, second_value=1.0, more=()):
+    def pack(name, shape, w):
+        N, K = shape
+        scales, codes, values = bytearray(), bytearray(), [0.0] * len(w)
+        factor = 1.0 if second is None else second_value if second.endswith("_2") else 1 / second_value
+        for at in range(0, N * K, group):
+            top = max(abs(v) for v in w[at:at + group]) / 6 / factor
+            if scale_type == "F8_E4M3":
+                code = nearest(E4M3, min(max(top, 2.0**-6), 448))
+                s = E4M3[code]
+            else:
+                code = max(0, math.frexp(top)[1] + 127)
+                s = 2.0**(code - 127)
+            scales.append(code)
+            low = 0
+            for i in range(at, at + group):
+                c = nearest(E2M1, abs(w[i]) / s / factor)
+                values[i] = math.copysign(E2M1[c] * s * factor, w[i])
+                c |= 8 if w[i] < 0 else 0
+                if i % 2:
+                    codes.append(low | c << 4)
+                low = c
+        module = name[:-len(".weight")]
+        parts = {module + codes_name: ("U8", [N, K // 2], bytes(codes)),
+                 module + ".weight_scale": (scale_type, [N, K // group], bytes(scales))}
+        if second:
+            parts[module + second] = ("F32", [1] if "global" in second else [], f32([second_value]))
+        for suffix, value in more:
+            parts[module + suffix] = ("F32", [1], f32([value]))
+        return parts, values
+    return pack
+
+
+# ---- integers ----
+def grid(w, N, K, bits, group, asym, order=None):
+    """codes [N][K], scales [N][ng], zeros [N][ng], values; a last group may be shorter."""
+    ng, half = -(-K // group), 1 << bits - 1
+    of = order or [k // group for k in range(K)]
+    codes, scales, zeros, values = [], [], [], []
+    for n in range(N):
+        row = w[n * K:(n + 1) * K]
+        s = [2.0**-(6 + (n + g) % 3) for g in range(ng)]
+        z = [half + ((n + g) % 3 - 1 if asym else 0) for g in range(ng)]
+        c = [max(0, min(2 * half - 1, round(v / s[of[k]]) + z[of[k]])) for k, v in enumerate(row)]
+        codes.append(c), scales.append(s), zeros.append(z)
+        values += [(c[k] - z[of[k]]) * s[of[k]] for k in range(K)]
+    return codes, scales, zeros, values
+
+
+def f16(v):
+    return struct.pack("<e", v)
+
+
+def gptq(bits=4, group=128, asym=False, add=1, order=None):
+    """add: what a stored zero point lacks. order(K): the group of each input."""
+    def pack(name, shape, w):
+        N, K = shape
+        of = order(K, group) if order else None
+        codes, scales, zeros, values = grid(w, N, K, bits, group, asym, of)
+        ng, module = len(scales[0]), name[:-len(".weight")]
+        parts = {
+            module + ".qweight": ("I32", [K * bits // 32, N], turned([words(c, bits) for c in codes])),
+            module + ".qzeros": ("I32", [ng, N * bits // 32],
+                                 b"".join(words([zeros[n][g] - add for n in range(N)], bits) for g in range(ng))),
+            module + ".scales": ("F16", [ng, N], b"".join(f16(scales[n][g]) for g in range(ng) for n in range(N)))}
+        if of:
+            parts[module + ".g_idx"] = ("I32", [K], struct.pack(f"<{K}i", *of))
+        return parts, values
+    return pack
+
+
+def mixed_order(K, group):
+    """Inputs 7 apart, as a sort by activations leaves them."""
+    of = [0] * K
+    for i in range(K):
+        of[i * 7 % K if K % 7 else (i * 5 % K)] = i // group
+    return of
+
+
+def awq(group=128):
+    def pack(name, shape, w):
+        N, K = shape
+        codes, scales, zeros, values = grid(w, N, K, 4, group, True)
+        ng, module, place = len(scales[0]), name[:-len(".weight")], [0, 2, 4, 6, 1, 3, 5, 7]
+
+        def row(at):
+            return b"".join(words([at(n + place[i]) for i in range(8)], 4) for n in range(0, N, 8))
+        return {module + ".qweight": ("I32", [K, N // 8], b"".join(row(lambda n: codes[n][k]) for k in range(K))),
+                module + ".qzeros": ("I32", [ng, N // 8], b"".join(row(lambda n: zeros[n][g]) for g in range(ng))),
+                module + ".scales": ("F16", [ng, N], b"".join(f16(scales[n][g]) for g in range(ng)
+                                                             for n in range(N)))}, values
+    return pack
+
+
+def ct_packed(bits=4, group=96, asym=False):
+    def pack(name, shape, w):
+        N, K = shape
+        codes, scales, zeros, values = grid(w, N, K, bits, group, asym)
+        ng, module = len(scales[0]), name[:-len(".weight")]
+        parts = {module + ".weight_packed": ("I32", [N, K * bits // 32], b"".join(words(c, bits) for c in codes)),
+                 module + ".weight_shape": ("I64", [2], struct.pack("<qq", N, K)),
+                 module + ".weight_scale": ("BF16", [N, ng], bf16([s for r in scales for s in r]))}
+        if asym:
+            parts[module + ".weight_zero_point"] = ("I32", [N * bits // 32, ng], turned(
+                [words([zeros[n][g] for n in range(N)], bits) for g in range(ng)]))
+        return parts, values
+    return pack
+
+
+def ct(format, weights, inputs=None, **more):
+    return {"quant_method": "compressed-tensors", "format": format, "quantization_status": "compressed",
+            "ignore": ["lm_head"], **more,
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs}}}
+
+
+def round_(packing="auto_round:auto_gptq", **more):
+    return {"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True, "data_type": "int",
+            "packing_format": packing, **more}
+
+
+def modelopt(algo, **more):
+    return {"quant_method": "modelopt", "quant_algo": algo, "producer": {"name": "modelopt", "version": "0.33.0"}, **more}
+
+
+def quark(weight, inputs):
+    return {"quant_method": "quark", "export": {"kv_cache_group": [], "pack_method": "reorder"},
+            "global_quant_config": {"weight": weight, "input_tensors": inputs, "output_tensors": None}}
+
+
+FP4 = {"num_bits": 4, "type": "float", "symmetric": True, "strategy": "tensor_group", "group_size": 16}
+MX = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "group", "group_size": 32,
+      "scale_dtype": "torch.uint8"}
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 96}
+BLOCK8 = {"num_bits": 8, "type": "float", "strategy": "block"}
+STATIC = {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None}
+DYNAMIC = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+ONLY = "which the file wants rounded too, are not"
+
+# what, quantization_config, how q_proj is packed, its scheme, words of a note
+KINDS = [
+    ("transformers 5: one weight_scale_inv, activation_scale", STATIC,
+     fp8(".weight_scale_inv", [], more=[(".activation_scale", .125)]), "fp8-e4m3-tensor-af8-static", None),
+    ("one weight_scale of one dim", STATIC, fp8(".weight_scale", [1], more=[(".input_scale", .125)]),
+     "fp8-e4m3-tensor-af8-static", None),
+    ("blocks named weight_scale", {**DYNAMIC, "weight_block_size": [64, 64]},
+     fp8(".weight_scale", [2, 2], rows=64, cols=64), "fp8-e4m3-b64x64-af8-g64", None),
+    ("blocks that the config does not mention", DYNAMIC, fp8(".weight_scale_inv", [2, 2], rows=64, cols=64),
+     "fp8-e4m3-b64x64-af8-g64", None),
+    ("a scale for each output, though the config says blocks", {**DYNAMIC, "weight_block_size": [64, 64]},
+     fp8(".weight_scale", [128], rows=1), "fp8-e4m3-af8", None),
+    ("scales of bf16", DYNAMIC, fp8(".weight_scale", [128, 1], "BF16", rows=1), "fp8-e4m3-af8", None),
+    ("scales of E8M0", {**DYNAMIC, "weight_block_size": [128, 128], "scale_fmt": "ue8m0"},
+     fp8(".weight_scale_inv", [1, 1], "F8_E8M0"), "fp8-e4m3-b128x128-af8-g128", "ue8m0"),
+    ("fbgemm", {"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0},
+     fp8(".weight_scale", [128, 1], rows=1, more=[(".input_scale_ub", 1200.0)]), "fp8-e4m3-af8", "1200"),
+    ("Quark, one scale", quark({"dtype": "fp8_e4m3", "qscheme": "per_tensor"}, {"dtype": "fp8_e4m3", "is_dynamic": False}),
+     fp8(".weight_scale", [], more=[(".input_scale", .125)]), "fp8-e4m3-tensor-af8-static", None),
+    ("Quark, its own names", quark({"dtype": "fp8_e4m3"}, {"dtype": "fp8_e4m3", "is_dynamic": False}),
+     fp8(".weight_quantizer.scale", [], more=[(".input_quantizer.scale", .125)]), "fp8-e4m3-tensor-af8-static", None),
+    ("Quark, by output and token", quark({"dtype": "fp8_e4m3", "qscheme": "per_channel"},
+                                         {"dtype": "fp8_e4m3", "is_dynamic": True}),
+     fp8(".weight_scale", [128], rows=1), "fp8-e4m3-af8", None),
+    ("Quark, MXFP4", quark({"dtype": "fp4", "group_size": 32}, {"dtype": "fp4", "is_dynamic": True}),
+     fp4(32, ".weight", "U8"), "mxfp4", ONLY),
+    ("ModelOpt FP8", modelopt("FP8", kv_cache_quant_algo="FP8"),
+     fp8(".weight_scale", [], more=[(".input_scale", .125)]), "fp8-e4m3-tensor-af8-static", "kv_cache"),
+    ("ModelOpt FP8 in blocks", modelopt("FP8_PB_WO"), fp8(".weight_scale", [2, 1, 2, 1], rows=64, cols=64),
+     "fp8-e4m3-b64x64", None),
+    ("ModelOpt by output and token", modelopt("FP8_PER_CHANNEL_PER_TOKEN"), fp8(".weight_scale", [128], rows=1),
+     "fp8-e4m3-af8", None),
+    ("ModelOpt NVFP4", modelopt("NVFP4"), fp4(16, ".weight", "F8_E4M3", ".weight_scale_2", 2.0**-7,
+                                             more=[(".input_scale", .01)]), "nvfp4", ONLY),
+    ("ModelOpt MXFP8", modelopt("MXFP8"), fp8(".weight_scale", [128, 4], "U8", rows=1, cols=32), "fp8-e4m3-b1x32", None),
+    ("ModelOpt, several", modelopt("MIXED_PRECISION", quantized_layers={Q[:-1]: {"quant_algo": "FP8"}}),
+     fp8(".weight_scale", [], more=[(".input_scale", .125)]), "fp8-e4m3-tensor-af8-static", None),
+    ("NVFP4, inputs too", ct("nvfp4-pack-quantized", FP4, {**FP4, "dynamic": "local"}),
+     fp4(16, ".weight_packed", "F8_E4M3", ".weight_global_scale", 128.0, more=[(".input_global_scale", 5.0)]),
+     "nvfp4", ONLY),
+    ("MXFP4, inputs too", ct("mxfp4-pack-quantized", {**FP4, "strategy": "group", "group_size": 32},
+                             {**FP4, "strategy": "group", "group_size": 32, "dynamic": True}),
+     fp4(32, ".weight_packed", "U8"), "mxfp4", ONLY),
+    ("MXFP8", ct("mxfp8-quantized", MX, {**MX, "dynamic": True}),
+     fp8(".weight_scale", [128, 4], "U8", rows=1, cols=32), "fp8-e4m3-b1x32", ONLY),
+    ("blocks in words", ct("float-quantized", {**BLOCK8, "block_structure": "64x64"}),
+     fp8(".weight_scale", [2, 2], rows=64, cols=64), "fp8-e4m3-b64x64", None),
+    ("compressed-tensors, a short last group", ct("pack-quantized", INT4), ct_packed(), "u4-g32", None),
+    ("the same, asymmetric", ct("pack-quantized", {**INT4, "symmetric": False}), ct_packed(asym=True), "u4-g32-asym", None),
+    ("AutoRound, nothing said", {"quant_method": "intel/auto-round", "bits": 4, "group_size": 128, "sym": False},
+     gptq(asym=True), "u4-g128-asym", None),
+    ("AutoRound as gptq", round_(sym=False), gptq(asym=True), "u4-g128-asym", None),
+    ("AutoRound's own zero points", round_("auto_round", sym=False), gptq(asym=True, add=0), "u4-g128-asym", None),
+    ("AutoRound as gptqmodel", round_("auto_round:gptqmodel", sym=False), gptq(asym=True, add=0), "u4-g128-asym", None),
+    ("AutoRound as awq", round_("auto_round:auto_awq", sym=False), awq(), "u4-g128-asym", None),
+    ("AutoRound, one of other bits", round_(extra_config={Q[:-1]: {"bits": 8, "group_size": 32}}),
+     gptq(8, 32), "u8-g32", None),
+    ("AutoRound, a pattern of other bits", round_(extra_config={r".*self_attn\.q_proj.*": {"bits": 2}}), gptq(2),
+     "u2-g128", None),
+    ("AutoRound, blocks of fp8", round_("auto_round:fp8", bits=8, data_type="fp", group_size=[64, 64], act_bits=8,
+                                        act_dynamic=True, activation_scheme="dynamic"),
+     fp8(".weight_scale_inv", [2, 2], rows=64, cols=64), "fp8-e4m3-b64x64-af8-g64", None),
+    ("AutoRound, static fp8", round_("auto_round:fp8_static", bits=8, data_type="fp", group_size=-1, act_bits=8,
+                                     act_dynamic=False, activation_scheme="static"),
+     fp8(".weight_scale", [128, 1], rows=1, more=[(".input_scale", .125)]), "fp8-e4m3-af8-static", None),
+    ("AutoRound, NVFP4", round_("auto_round:nv_fp", data_type="nv_fp", group_size=16, act_bits=4),
+     fp4(16, ".weight_packed", "F8_E4M3", ".weight_global_scale", 128.0, more=[(".input_global_scale", 5.0)]), "nvfp4", ONLY),
+    ("AutoRound, MXFP8", round_("auto_round:mx_fp", bits=8, data_type="mx_fp", group_size=32, act_bits=8),
+     fp8(".weight_scale", [128, 4], "U8", rows=1, cols=32), "fp8-e4m3-b1x32", ONLY),
+    ("AutoRound, MXFP4 with llm_compressor's names", round_("auto_round:llm_compressor", data_type="mx_fp", group_size=32,
+                                                           act_bits=4), fp4(32, ".weight_packed", "U8"), "mxfp4", ONLY),
+    ("GPTQ, a short last group", {"quant_method": "gptq", "bits": 4, "group_size": 96}, gptq(group=96), "u4-g32", None),
+    ("the same, asymmetric and in order of activations", {"quant_method": "gptq", "bits": 4, "group_size": 96, "sym": False,
+                                                          "desc_act": True},
+     gptq(group=96, asym=True, order=mixed_order), "u4-g32-asym", None),
+    ("the same with 8 bits", {"quant_method": "gptq", "bits": 8, "group_size": 96}, gptq(8, 96), "u8-g32", None),
+    ("AWQ, a short last group", {"quant_method": "awq", "bits": 4, "group_size": 96, "version": "gemm"}, awq(96),
+     "u4-g32-asym", None),
+    ("GPTQ with AutoRound's extra_config", {"quant_method": "gptq", "bits": 4, "group_size": 64,
+                                            "extra_config": {Q[:-1]: {"bits": 8, "group_size": 128}}}, gptq(8), "u8-g128", None),
+    ("GPTQ and fp8 in one file", {"quant_method": "gptq", "bits": 4, "group_size": 128, "dynamic": {"-:.*attn.*": {}}},
+     fp8(".weight_scale_inv", [1, 1]), "fp8-e4m3-tensor", "fp8"),
+    ("fp8 and GPTQ in one file", DYNAMIC, gptq(group=64, asym=True), "u4-g64-asym", "GPTQ"),
+]
+
+
+@pytest.mark.parametrize("what,quant,pack,scheme,note", KINDS, ids=[k[0] for k in KINDS])
+def test_the_weights_are_those_that_the_words_say(llmq, tmp_path, what, quant, pack, scheme, note):
+    a, b = two_folders(tmp_path, "llama-128", quant, pack, lambda name: name == Q + "weight")
+    doc = llmq.json("inspect", a)
+    mine = {t["name"]: t for t in doc["tensors"]}
+    assert mine[Q + "weight"]["scheme"] == scheme and mine[Q + "weight"]["shape"] == list(NK)
+    assert (note is None) == (doc["notes"] == []) and (note or "") in " ".join(doc["notes"]), doc["notes"]
+    assert len(doc["notes"]) <= 1  # said once
+    llmq("convert", a, "-o", tmp_path / "dense", "--to", "safetensors", "--dtype", "bf16")
+    got, want = read_st(tmp_path / "dense/model.safetensors"), read_st(b / "model.safetensors")
+    assert tensor(*got, Q + "weight") == tensor(*want, Q + "weight")
+    llmq("logits", a, "--ids", "1,2,3", "-o", tmp_path / "l")
