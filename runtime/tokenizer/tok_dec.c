@@ -7,7 +7,9 @@
  *
  * One departure from the library, which turns a whole run of byte tokens into U+FFFD when any of
  * it is invalid: here the code points that are valid stay, as they must when they have already
- * been sent. Texts that were encoded decode alike. */
+ * been sent. And one character that is not in the byte alphabet makes the library take a whole text
+ * as it is spelled where Fuse comes before ByteLevel: here that character alone. Texts that were
+ * encoded decode alike. */
 #include "runtime/tokenizer/tok_int.h"
 
 #include "base/utf8.h"
@@ -27,6 +29,8 @@ struct tok_stream {
     dec_state *state;
     tok_matcher *matcher; /* only where a decoder has a regular expression */
     lq_buf out, tmp;
+    lq_buf held; /* text of the prompt that is not out yet, from `held_at` on */
+    size_t held_at;
     bool any;
     lq_err *err; /* of the call that runs */
 };
@@ -101,35 +105,18 @@ static bool is_mapped(const uint8_t *s, size_t n)
     return true;
 }
 
-/* The one token is spelled in the alphabet as a whole or not at all. */
-static lq_status run_byte_level_fused(tok_stream *d, size_t i, const uint8_t *s, size_t n)
-{
-    lq_buf bytes = { 0 }, text = { 0 };
-    if (!whole_token(d, i, &s, &n)) return LQ_OK;
-    bool mapped = is_mapped(s, n);
-    for (size_t k = 0, len; k < n; k += len) {
-        uint32_t cp = lq_utf8_get(s + k, &len);
-        uint8_t byte = mapped ? (uint8_t)tok_char_byte(cp) : 0;
-        lq_buf_add(&bytes, mapped ? &byte : s + k, mapped ? 1 : len);
-    }
-    tok_utf8_lossy(&text, bytes.u, bytes.n);
-    text.oom = text.oom || bytes.oom;
-    lq_buf_free(&bytes);
-    return emit_owned(d, i, &text, true);
-}
-
 static lq_status run_byte_level(tok_stream *d, size_t i, const uint8_t *s, size_t n, bool start)
 {
     (void)start;
-    dec_state *y = &d->state[i];
-    if (y->fused) return run_byte_level_fused(d, i, s, n);
     if (!s) return drain_bytes(d, i, true);
-    lq_buf *p = &y->pend;
-    bool mapped = is_mapped(s, n);
+    lq_buf *p = &d->state[i].pend;
+    /* Tokens that have become one text: each character by itself, so that nothing waits. */
+    const bool fused = d->state[i].fused, mapped = fused || is_mapped(s, n);
     if (!mapped) lq_buf_add(p, s, n); /* not spelled in the alphabet: the text itself */
     for (size_t k = 0, len; k < n && mapped; k += len) {
-        uint8_t byte = (uint8_t)tok_char_byte(lq_utf8_get(s + k, &len));
-        lq_buf_add(p, &byte, 1);
+        const int c = tok_char_byte(lq_utf8_get(s + k, &len));
+        const uint8_t byte = (uint8_t)c;
+        lq_buf_add(p, c < 0 ? s + k : &byte, c < 0 ? len : 1);
     }
     return p->oom ? tok_oom(d->err) : drain_bytes(d, i, false);
 }
@@ -590,7 +577,7 @@ void tok_stream_reset(tok_stream *d)
         y->pend.n = y->count = 0;
         y->begun = false;
     }
-    d->out.n = d->tmp.n = 0;
+    d->out.n = d->tmp.n = d->held.n = d->held_at = 0;
     d->any = false;
 }
 
@@ -603,6 +590,7 @@ void tok_stream_free(tok_stream *d)
     tok_matcher_free(d->matcher);
     lq_buf_free(&d->out);
     lq_buf_free(&d->tmp);
+    lq_buf_free(&d->held);
     free(d);
 }
 
@@ -619,18 +607,73 @@ static lq_status tok_dec_push(tok_stream *d, int32_t id, lq_err *err)
     return emit(d, 0, (const uint8_t *)text, n, true);
 }
 
+/* What each step still holds, in order. */
+static lq_status flush(tok_stream *d, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    d->err = err;
+    for (size_t i = 0; i < d->n && !s; i++)
+        s = kinds[tok_dec_step(d, i)->op->kind].run.dec(d, i, NULL, 0, false);
+    return s;
+}
+
+/* What a prompt's last tokens would give if it ended here. Later text that repeats it is the
+ * prompt's, not the answer's. */
+static lq_status note_held(tok_stream *d, lq_err *err)
+{
+    tok_stream *copy = NULL;
+    bool any = false, ok = true;
+    for (size_t i = 0; i < d->n; i++)
+        any = any || d->state[i].pend.n || d->state[i].begun;
+    d->held.n = d->held_at = 0;
+    if (!any) return LQ_OK;
+    lq_status s = tok_stream_new(&copy, d->t, d->skip_special, err);
+    for (size_t i = 0; i < d->n && !s; i++) {
+        dec_state *to = &copy->state[i];
+        const dec_state *from = &d->state[i];
+        lq_buf_add(&to->pend, from->pend.u, from->pend.n);
+        to->count = from->count;
+        to->begun = from->begun;
+        ok = ok && !to->pend.oom;
+    }
+    if (!s && !ok) s = tok_oom(err);
+    if (!s) s = flush(copy, err);
+    if (!s) lq_buf_add(&d->held, copy->out.u, copy->out.n);
+    tok_stream_free(copy);
+    return s ? s : d->held.oom ? tok_oom(err) : LQ_OK;
+}
+
+/* Take from the front of `out` the code points that are still held of the prompt. */
+static void drop_held(tok_stream *d)
+{
+    size_t at = 0, len;
+    while (at < d->out.n && d->held_at < d->held.n) {
+        (void)lq_utf8_get(d->out.u + at, &len);
+        if (len > d->held.n - d->held_at || len > d->out.n - at ||
+            memcmp(d->out.u + at, d->held.u + d->held_at, len) != 0) {
+            d->held_at = d->held.n;
+            break;
+        }
+        at += len;
+        d->held_at += len;
+    }
+    if (at) memmove(d->out.u, d->out.u + at, d->out.n - at);
+    d->out.n -= at;
+}
+
 lq_status tok_stream_prime(tok_stream *d, const int32_t *ids, size_t n, lq_err *err)
 {
-    for (size_t i = 0; i < n; i++) {
-        lq_status s = tok_dec_push(d, ids[i], err);
-        if (s) return s;
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < n && !s; i++) {
+        s = tok_dec_push(d, ids[i], err);
         d->out.n = 0;
     }
-    return LQ_OK;
+    return s || !n ? s : note_held(d, err);
 }
 
 static lq_status deliver(tok_stream *d, const char **delta, size_t *n)
 {
+    drop_held(d);
     if (!lq_buf_room(&d->out, 1)) return tok_oom(d->err);
     d->out.u[d->out.n] = 0;
     *delta = (const char *)d->out.u;
@@ -643,16 +686,6 @@ lq_status tok_stream_push(tok_stream *d, int32_t id, const char **delta, size_t 
     d->out.n = 0;
     lq_status s = tok_dec_push(d, id, err);
     return s ? s : deliver(d, delta, n);
-}
-
-/* What each step still holds, in order. */
-static lq_status flush(tok_stream *d, lq_err *err)
-{
-    lq_status s = LQ_OK;
-    d->err = err;
-    for (size_t i = 0; i < d->n && !s; i++)
-        s = kinds[tok_dec_step(d, i)->op->kind].run.dec(d, i, NULL, 0, false);
-    return s;
 }
 
 lq_status tok_stream_flush(tok_stream *d, const char **delta, size_t *n, lq_err *err)

@@ -1,6 +1,7 @@
 /* tests/unit/test_tok.c - tokenizers against the library's own output, and what must be refused.
  * Golden data: tests/golden/make/tokenizers_.py. */
 #include "base/file.h"
+#include "base/utf8.h"
 #include "runtime/tokenizer/tok.h"
 #include "runtime/tokenizer/tok_regex.h"
 #include "runtime/tokenizer/tok_text.h"
@@ -222,6 +223,126 @@ TEST(a_primed_stream_goes_on_where_the_prompt_ends)
     tok_stream_free(s);
     free(ids);
     tok_close(t);
+}
+
+/* The answer's deltas are the whole text without the prompt's, whatever the prompt ends with. */
+static void check_primed(const tok_tokenizer *t, const char *why, const int32_t *ids, size_t n,
+                         size_t at)
+{
+    tok_stream *s = NULL;
+    lq_buf sum = { 0 };
+    char *before = NULL, *whole = NULL;
+    const char *delta = "";
+    size_t n_before = 0, n_whole = 0, n_delta = 0, same = 0, len;
+    lq_err err = { "" };
+    lq_status st = tok_decode(t, ids, at, false, &before, &n_before, &err);
+    if (!st) st = tok_decode(t, ids, n, false, &whole, &n_whole, &err);
+    if (!st) st = tok_stream_new(&s, t, false, &err);
+    if (!st) st = tok_stream_prime(s, ids, at, &err);
+    for (size_t i = at; i < n && !st; i++) {
+        st = tok_stream_push(s, ids[i], &delta, &n_delta, &err);
+        if (!st) lq_buf_add(&sum, delta, n_delta);
+    }
+    if (!st) st = tok_stream_flush(s, &delta, &n_delta, &err);
+    if (!st) lq_buf_add(&sum, delta, n_delta);
+    CHECK(!st, "%s: %s", why, err.msg);
+    while (!st && same < n_before && same < n_whole) {
+        (void)lq_utf8_get((const uint8_t *)whole + same, &len);
+        if (len > n_before - same || memcmp(before + same, whole + same, len) != 0) break;
+        same += len;
+    }
+    CHECK(st || (sum.n == n_whole - same && (!sum.n || !memcmp(sum.p, whole + same, sum.n))),
+          "%s: after '%.*s' came '%.*s' of '%s'", why, (int)n_before, before, (int)sum.n,
+          sum.p ? sum.p : "", whole);
+    tok_stream_free(s);
+    lq_buf_free(&sum);
+    free(before);
+    free(whole);
+}
+
+/* Chains of decoders that transformers and converters write, in a tokenizer's own JSON. */
+static tok_tokenizer *open_with_decoder(const char *kind, const char *decoder, uint8_t **blob)
+{
+    char path[128], *text = NULL;
+    size_t n = 0;
+    tok_tokenizer *t = NULL;
+    lq_err err = { "" };
+    snprintf(path, sizeof path, DIR "%s/tokenizer.json", kind);
+    *blob = NULL;
+    if (lq_read_file(&text, &n, path, 1 << 26, &err)) return NULL;
+    cJSON *j = cJSON_ParseWithLength(text, n), *d = cJSON_Parse(decoder);
+    free(text);
+    CHECK(j && d, "%s: %s", kind, decoder);
+    cJSON_DeleteItemFromObjectCaseSensitive(j, "decoder");
+    cJSON_AddItemToObject(j, "decoder", d);
+    text = cJSON_PrintUnformatted(j);
+    cJSON_Delete(j);
+    lq_status s = tok_compile(blob, &n, text, strlen(text), &err);
+    if (!s) s = tok_open(&t, *blob, n, &err);
+    CHECK(!s, "%s: %s: %s", kind, decoder, err.msg);
+    cJSON_free(text);
+    return t;
+}
+
+TEST(an_answers_deltas_are_the_text_after_the_prompts)
+{
+#define BYTE_LEVEL "{\"type\":\"ByteLevel\"}"
+#define FUSE "{\"type\":\"Fuse\"}"
+#define FALLBACK "{\"type\":\"ByteFallback\"}"
+#define SPACES "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},\"content\":\" \"}"
+#define STRIP "{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}"
+#define STRIP_END "{\"type\":\"Strip\",\"content\":\" \",\"start\":0,\"stop\":1}"
+#define CHAIN(...) "{\"type\":\"Sequence\",\"decoders\":[" __VA_ARGS__ "]}"
+    static const char *const chains[] = {
+        BYTE_LEVEL,
+        CHAIN(FUSE "," BYTE_LEVEL),
+        CHAIN(FALLBACK "," FUSE "," SPACES "," BYTE_LEVEL),
+        CHAIN(SPACES "," FALLBACK "," FUSE "," STRIP),
+        CHAIN(SPACES "," FUSE "," FALLBACK "," STRIP_END),
+        CHAIN(FUSE "," SPACES "," STRIP),
+        CHAIN(FUSE ",{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true}"),
+        CHAIN(BYTE_LEVEL "," FUSE "," STRIP_END),
+        "{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"}",
+        "{\"type\":\"Metaspace\",\"replacement\":\"\xE2\x96\x81\",\"prepend_scheme\":\"first\"}",
+    };
+    static const char *const of[] = { "llama3-split-ignore-merges", "llama2-spm-bpe",
+                                      "gemma-no-prefix", "gpt2-bytelevel" };
+    uint32_t rnd = 7;
+    for (size_t k = 0; k < LQ_COUNT(chains) * LQ_COUNT(of); k++) {
+        const char *chain = chains[k / LQ_COUNT(of)];
+        uint8_t *blob;
+        tok_tokenizer *t = open_with_decoder(of[k % LQ_COUNT(of)], chain, &blob);
+        for (int round = 0; round < 60 && t; round++) {
+            int32_t ids[24];
+            const uint32_t range = round % 2 ? 300 : (uint32_t)tok_vocab(t);
+            for (size_t i = 0; i < LQ_COUNT(ids); i++)
+                ids[i] = (int32_t)(next_random(&rnd) % range);
+            check_primed(t, chain, ids, LQ_COUNT(ids), next_random(&rnd) % LQ_COUNT(ids));
+        }
+        tok_close(t);
+        free(blob);
+    }
+}
+
+TEST(tokens_that_became_one_text_are_streamed_one_by_one)
+{
+    uint8_t *blob;
+    tok_tokenizer *t = open_with_decoder("gpt2-bytelevel", CHAIN(FUSE "," BYTE_LEVEL), &blob);
+    int32_t *ids = NULL;
+    size_t n = 0, n_delta = 0, out = 0;
+    tok_stream *s = NULL;
+    const char *delta;
+    CHECK(t && !tok_encode(t, "one two three", 13, 0, &ids, &n, NULL) && n > 2, "encode");
+    CHECK(!tok_stream_new(&s, t, false, NULL), "stream");
+    for (size_t i = 0; i < n; i++) {
+        CHECK(!tok_stream_push(s, ids[i], &delta, &n_delta, NULL) && n_delta > 0, "token %zu", i);
+        out += n_delta;
+    }
+    CHECK(out == 13, "%zu of 13 bytes before the end", out);
+    tok_stream_free(s);
+    tok_close(t);
+    free(ids);
+    free(blob);
 }
 
 TEST(token_bytes_are_what_the_token_stands_for)
@@ -594,6 +715,8 @@ int main(int argc, char **argv)
     RUN(every_kind_gives_the_librarys_ids_and_texts);
     RUN(a_stream_gives_what_decode_gives_and_never_splits_a_character);
     RUN(a_primed_stream_goes_on_where_the_prompt_ends);
+    RUN(an_answers_deltas_are_the_text_after_the_prompts);
+    RUN(tokens_that_became_one_text_are_streamed_one_by_one);
     RUN(token_bytes_are_what_the_token_stands_for);
     RUN(special_tokens_of_user_text_can_be_plain_text);
     RUN(a_long_run_of_anything_is_encoded);
