@@ -32,7 +32,7 @@ static const opt_row rows[] = {
     { "scheme", 's', OPT_STR, F(scheme), .arg = "SCHEME",
       .help = "plan as if the linear layers were in this scheme, such as u4-g128, nf4 or bf16; "
               "without it they stay as they are stored" },
-    { "speculative-model", 0, OPT_STR, F(draft), .arg = "DRAFT", .files = FILES_MODEL,
+    { "speculative-model", 0, OPT_STR, F(draft), .arg = "DRAFT", .files = FILES_HEADERS,
       .help = "count a draft model too: its weights, its cache and its scratch" },
     { "ctx", 0, OPT_INT, F(ctx), .def = "0", .lo = 0, .hi = 1 << 30,
       .help = "tokens per sequence when sequences are counted; 0 takes the model's maximum" },
@@ -507,11 +507,12 @@ const cmd_row cmd_plan = {
                "would allow.",
     .args = { { "MODEL", 1, 1,
                 "checkpoint folder, .llmq file, ORG/NAME on the hub, or a config.json alone",
-                FILES_MODEL } },
+                FILES_HEADERS } },
     .groups = { OPT_GROUP("Options", rows, 0),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)) },
     .examples = "llmq plan models/novels-6m\0"
                 "llmq plan models/novels-6m --scheme u4-g128 --ctx 512\0"
+                "llmq plan Qwen/Qwen3-8B --gpu rtx-4090\0"
                 "llmq plan config.json --scheme u4-g128 --memory 16G --bandwidth 50 --gflops 800\0"
                 "llmq plan config.json --scheme u4-g128 --gpu h100-sxm\0"
                 "llmq plan config.json --scheme u4-g128 --gpu-memory 8G\0",

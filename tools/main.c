@@ -115,6 +115,7 @@ static int run_command(const cmd_row *cmd, int argc, char **argv)
     if (s && wants_json(argc, argv) && !cmd_printed_json()) print_json_error(s, message);
     if (s == LQ_EUSAGE && !parsed)
         fprintf(stderr, "llmq: `llmq %s --help` lists the options\n", cmd->name);
+    models_drop(&c);
     opt_free(&c, opts);
     free(opts);
     return exit_code(s);

@@ -160,7 +160,9 @@ static lq_status ask(hub_conn *c, const char *url, const char *range, hc_answer 
         s = call(c, &r, a, err);
     while (retry_again(&c->retry, &s, a, err));
     if (s) return s;
-    return a->status == 200 || (range && a->status == 206) ? LQ_OK : refused(c, a, err);
+    return a->status == 200 || (range && a->status == 206) ? LQ_OK
+           : range                                         ? refused_file(c, a, err)
+                                                           : refused(c, a, err);
 }
 
 /* ---- what there is ---- */
@@ -219,4 +221,29 @@ lq_status hub_get(hub_conn *c, const char *commit, const hub_entry *e, pub_part 
     const ranged_side side = { c, c->http, &c->retry, call, refused_file };
     if (!address(url, c, "", "resolve", commit, e->path)) return too_long(err);
     return ranged_get(&side, url, e->bytes, part, err);
+}
+
+lq_status hub_get_range(uint8_t **data, size_t *n, hub_conn *c, const char *commit,
+                        const hub_entry *e, uint64_t from, uint64_t to, lq_err *err)
+{
+    char url[HC_VALUE], range[80];
+    hc_answer a;
+    unsigned long long first = 0;
+    if (!address(url, c, "", "resolve", commit, e->path)) return too_long(err);
+    snprintf(range, sizeof range, "Range: bytes=%llu-%llu", (unsigned long long)from,
+             (unsigned long long)to - 1);
+    lq_status s = ask(c, url, range, &a, err);
+    if (s) return s;
+    const bool whole = a.status == 200 && !from; /* of a small file, from who knows no ranges */
+    if (a.body_bytes > to - from ||
+        !(whole || (a.status == 206 && sscanf(a.content_range, "bytes %llu-", &first) == 1 &&
+                    first == from)))
+        return lq_fail(
+            err, LQ_EIO, "%.200s: expected bytes %llu-%llu, found '%.80s' with status %d", e->path,
+            (unsigned long long)from, (unsigned long long)to - 1, a.content_range, a.status);
+    *data = malloc(a.body_bytes + 1);
+    if (!*data) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (a.body_bytes) memcpy(*data, a.body, a.body_bytes);
+    *n = a.body_bytes;
+    return LQ_OK;
 }

@@ -35,5 +35,8 @@ lq_status hub_commit(char commit[SHA1_HEX], hub_conn *c, lq_err *err);
 lq_status hub_list(hub_tree *t, hub_conn *c, const char *commit, lq_err *err);
 /* Bytes of a file from pub_part_at on. */
 lq_status hub_get(hub_conn *c, const char *commit, const hub_entry *e, pub_part *part, lq_err *err);
+/* Its bytes [from, to), malloc'd; fewer at its end. */
+lq_status hub_get_range(uint8_t **data, size_t *n, hub_conn *c, const char *commit,
+                        const hub_entry *e, uint64_t from, uint64_t to, lq_err *err);
 
 #endif

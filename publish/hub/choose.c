@@ -139,7 +139,7 @@ static bool want_folder(hub_tree *t, hub_need need)
         hub_entry *e = &t->e[i];
         const bool weights = is_weights(e->path) && !is_copy(e->path, standard);
         any = any || weights;
-        e->wanted = is_small(e->path) || (weights && need == HUB_MODEL);
+        e->wanted = is_small(e->path) || (weights && need != HUB_TEXT);
     }
     return any;
 }

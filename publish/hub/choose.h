@@ -10,8 +10,9 @@
 #include "publish/hub/tree.h"
 
 typedef enum {
-    HUB_MODEL, /* all of it */
-    HUB_TEXT   /* tokenizer, templates and settings; weights only where these are in their file */
+    HUB_MODEL,  /* all of it */
+    HUB_TEXT,   /* tokenizer, templates and settings; weights only where these are in their file */
+    HUB_HEADERS /* settings, and of weights names, shapes and types */
 } hub_need;
 
 /* Marks the wanted entries. main[n]: the path of the one file that is the model, or "": the folder is.

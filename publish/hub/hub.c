@@ -5,6 +5,7 @@
 #include "base/path.h"
 #include "publish/hub/api.h"
 #include "publish/hub/cache.h"
+#include "publish/hub/skeleton.h"
 #include "publish/part.h"
 
 #include <stdio.h>
@@ -255,6 +256,15 @@ static lq_status not_offline(const session *h, const lq_err *why, lq_err *err)
                    h->cache.dir, why->msg[0] ? why->msg : "files are missing");
 }
 
+static lq_status find_headers(hub_found *f, session *h, const char *main, lq_err *err)
+{
+    const char *slash = strrchr(main, '/'), *file = slash ? slash + 1 : main;
+    memcpy(f->commit, h->commit, sizeof f->commit);
+    lq_status s = skeleton_make(f->scratch, sizeof f->scratch, &h->conn, h->commit, &h->tree, err);
+    if (!s) snprintf(f->path, sizeof f->path, "%s%s%s", f->scratch, *file ? "/" : "", file);
+    return s;
+}
+
 static lq_status find(hub_found *f, session *h, pub_remote *r, hub_need need, bool newest,
                       const pub_opts *o, lq_err *err)
 {
@@ -265,6 +275,7 @@ static lq_status find(hub_found *f, session *h, pub_remote *r, hub_need need, bo
     if (!cached && h->env.offline) return not_offline(h, &why, err);
     lq_status s = cached ? LQ_OK : ask_hub(h, o, err);
     if (!cached && !s) s = hub_choose(&h->tree, main, sizeof main, h->name.pick, need, err);
+    if (!cached && !s && need == HUB_HEADERS) return find_headers(f, h, main, err);
     if (!s) s = name_files(&r->files, h, err);
     filling p = { .h = h, .r = r, .o = o };
     if (!s && !cached) s = fill(&p, err);
@@ -288,4 +299,8 @@ lq_status hub_find(hub_found *f, const char *text, hub_need need, bool newest, c
     return s && s != LQ_EINTR ? lq_wrap(err, s, "hf:%.200s", text) : s;
 }
 
-void hub_found_free(hub_found *f) { pub_files_free(&f->files); }
+void hub_found_free(hub_found *f)
+{
+    pub_files_free(&f->files);
+    skeleton_drop(f->scratch);
+}

@@ -200,6 +200,53 @@ def test_a_name_that_is_none_is_refused(llmq, hub, name):
     assert "expected " in llmq("pull", name, code=2).stderr and not hub.log
 
 
+@pytest.mark.parametrize("form", ["safetensors", "gguf", "llmq", "gptq", "awq", "bnb", "compressed-tensors"])
+def test_a_plan_reads_headers_alone(llmq, hub, tmp_path, monkeypatch, model, form):
+    if form == "safetensors":
+        local, files = model, {p.name: p.read_bytes() for p in model.iterdir() if p.is_file()}
+    elif form != "gguf":
+        method = ("--method", "nf4" if form == "bnb" else "rtn")
+        llmq("quantize", model, "-o", tmp_path / "m.llmq", *method, "--no-check")
+        local = tmp_path / "m.llmq"
+        if form != "llmq":
+            llmq("convert", local, "-o", tmp_path / form, "--to", form, "--shard-size", "2M")
+            local = tmp_path / form
+        files = {p.name: p.read_bytes() for p in ([local] if local.is_file() else local.iterdir())}
+    else:
+        local = tmp_path / f"sub/m-{form}.gguf"
+        local.parent.mkdir()
+        llmq("convert", model, "-o", local, "--to", "gguf")
+        files = {f"sub/m-{form}.gguf": local.read_bytes()}
+    hub.add("org/m", files)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    args = ("--memory", "8G", "--bandwidth", "10", "--gflops", "10", "--threads", "1")
+    assert llmq.json("plan", "org/m", *args) == llmq.json("plan", local, *args)
+    assert hub.sent < sum(map(len, files.values())) / 2 and not list((tmp_path / "tmp").iterdir()) and not hub.cache.exists()
+    assert all(h.get("Range") for _, _, p, h in hub.log if "/api/" not in p)
+    hub.log.clear()
+    llmq("pull", "hf:org/m")
+    hub.log.clear()
+    llmq("plan", "org/m", *args)  # from the cache
+    assert not hub.log
+
+
+BROKEN = [  # why, the weights' bytes, message
+    ("a length beyond the file", b"\xff" * 7 + b"\x00" + b"{}", "header"),
+    ("no JSON", (8).to_bytes(8, "little") + b"no json!" + bytes(100), ""),
+    ("nothing", b"", ""),
+]
+
+
+@pytest.mark.parametrize("why, data, message", BROKEN, ids=[b[0] for b in BROKEN])
+def test_a_broken_header_is_told(llmq, hub, tmp_path, monkeypatch, why, data, message):
+    hub.add("org/m", {**MODEL, "model.safetensors": data})
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    before = sorted(tmp_path.iterdir())
+    assert message in llmq("plan", "org/m", code=3).stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
 # ---- huggingface_hub ----
 def test_what_huggingface_hub_fetched_is_not_fetched_again(llmq, hub):
     hf = pytest.importorskip("huggingface_hub")

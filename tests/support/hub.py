@@ -46,6 +46,7 @@ class Hub:
     def __init__(self, token="hf_right", page=1000):
         self.repos, self.token, self.page = {}, token, page
         self.log = []  # (host, method, path, headers)
+        self.sent = 0  # bytes of bodies
         self.fault = lambda handler: False
         self.lie = lambda path, data: data  # what a file's bytes are when they are sent
         hub = self
@@ -72,6 +73,7 @@ class Hub:
                     self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 if self.command != "HEAD":
+                    hub.sent += len(body)
                     self.wfile.write(body)
 
             def reply_bytes(self, data, **headers):

@@ -19,30 +19,26 @@ static const char *name_of(const char *value)
 
 static void models_say(const char *text) { prog_say(LOG_WARN, "%s", text); }
 
-static lq_status keep(cmd_ctx *c, const char **value, const char *path, lq_err *err)
-{
-    char **more = realloc(c->found, (size_t)(c->n_found + 1) * sizeof *more);
-    if (more) c->found = more;
-    char *copy = more ? strdup(path) : NULL;
-    if (!copy) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    *value = c->found[c->n_found++] = copy;
-    return LQ_OK;
-}
-
 static lq_status find_one(cmd_ctx *c, const char **value, opt_files files, lq_err *err)
 {
+    static const hub_need needs[] = {
+        [FILES_MODEL] = HUB_MODEL, [FILES_TEXT] = HUB_TEXT, [FILES_HEADERS] = HUB_HEADERS
+    };
     const char *name = files && *value ? name_of(*value) : NULL;
     const pub_opts o = { .say = models_say, .job = c->job };
     char size[16];
-    hub_found f;
+    int i = 0;
+    while (i < CMD_FOUND && c->found[i])
+        i++;
     if (!name) return LQ_OK;
-    lq_status s = hub_find(&f, name, files == FILES_TEXT ? HUB_TEXT : HUB_MODEL, false, &o, err);
+    hub_found *f = i < CMD_FOUND ? c->found[i] = calloc(1, sizeof *f) : NULL;
+    if (!f) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    lq_status s = hub_find(f, name, needs[files], false, &o, err);
     prog_end();
-    if (!s && f.fetched)
+    if (!s && f->fetched)
         prog_say(LOG_INFO, "%s: fetched %s, commit %s", *value,
-                 opt_size_text(size, sizeof size, (double)f.fetched), f.commit);
-    if (!s) s = keep(c, value, f.path, err);
-    hub_found_free(&f);
+                 opt_size_text(size, sizeof size, (double)f->fetched), f->commit);
+    if (!s) *value = f->path;
     return s;
 }
 
@@ -59,4 +55,13 @@ lq_status models_find(cmd_ctx *c, void *opts, lq_err *err)
                 s = find_one(c, (void *)((uint8_t *)opts + g->base + g->rows[i].off),
                              g->rows[i].files, err);
     return s;
+}
+
+void models_drop(cmd_ctx *c)
+{
+    for (int i = 0; i < CMD_FOUND; i++) {
+        if (c->found[i]) hub_found_free(c->found[i]);
+        free(c->found[i]);
+        c->found[i] = NULL;
+    }
 }

@@ -8,7 +8,9 @@
 #include "tools/cli/opt.h"
 
 /* Every value of the command that names a model (opt_row.files, opt_arg.files) becomes its path: from the
- * hub's cache, else fetched into it. Errors: hub_find's. Released by opt_free. */
+ * hub's cache, else fetched into it. Errors: hub_find's. models_drop, also after one. */
 lq_status models_find(cmd_ctx *c, void *opts, lq_err *err);
+/* The values hold no more. */
+void models_drop(cmd_ctx *c);
 
 #endif

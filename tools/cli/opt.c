@@ -455,9 +455,6 @@ void opt_free(cmd_ctx *c, void *opts)
     }
     free((void *)(uintptr_t)c->given);
     free(c->argv);
-    while (c->n_found)
-        free(c->found[--c->n_found]);
-    free(c->found);
     *c = (cmd_ctx){ 0 };
 }
 

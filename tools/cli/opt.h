@@ -81,7 +81,7 @@ typedef struct {
 
 /* Does a value name a model, and what of its files does the command read? One on a hub is fetched before
  * the command runs, and the value is then where it is (tools/cli/models.h). */
-typedef enum { FILES_NONE, FILES_MODEL, FILES_TEXT } opt_files;
+typedef enum { FILES_NONE, FILES_MODEL, FILES_TEXT, FILES_HEADERS } opt_files;
 
 typedef struct {
     const char *name; /* without the dashes */
@@ -116,7 +116,7 @@ typedef struct {
     opt_files files;
 } opt_arg;
 
-enum { CMD_ARGS = 4, CMD_GROUPS = 7 };
+enum { CMD_ARGS = 4, CMD_GROUPS = 7, CMD_FOUND = 4 };
 
 /* Values of --log-level; each shows what is above it too. */
 typedef enum { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG } log_level;
@@ -135,8 +135,7 @@ typedef struct {
     /* A call of the library (tools/library/): the result goes here and nothing is printed; the
      * process is another program's, and is not started again. NULL: the command's own process. */
     cJSON **result;
-    char **found; /* [n_found] where models are that were named; for models.c */
-    int n_found;
+    struct hub_found *found[CMD_FOUND]; /* models that were named; for models.c */
 } cmd_ctx;
 
 struct cmd_row {
