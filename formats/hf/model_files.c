@@ -17,6 +17,7 @@ static const struct {
     { "", ".gguf", { MEDIA "weights.gguf.v1", true } },
     { "", ".safetensors", { MEDIA "weights.safetensors.v1", true } },
     { "provenance.json", "", { MEDIA "provenance.v1+json", false } },
+    { "tekken.json", "", { MEDIA "tokenizer.v1+json", false } },
     { "tokenizer", ".json", { MEDIA "tokenizer.v1+json", false } },
     { "", ".json", { MEDIA "config.v1+json", false } },
     { "", ".model", { MEDIA "tokenizer.v1", false } },
@@ -77,6 +78,7 @@ bool model_own_file(const char *name)
         "tokenizer.json",
         "tokenizer_config.json",
         "tokenizer.model",
+        "tekken.json",
         "vocab.json",
         "merges.txt",
         "added_tokens.json",
@@ -89,7 +91,9 @@ bool model_own_file(const char *name)
     };
     for (size_t i = 0; i < LQ_COUNT(names); i++)
         if (strcmp(names[i], name) == 0) return true;
-    return (model_plain_name(name) && ends(name, ".tiktoken")) || model_licence(name);
+    const bool versioned = strncmp(name, "tokenizer.model.v", 17) == 0; /* Mistral's */
+    return (model_plain_name(name) && (versioned || ends(name, ".tiktoken"))) ||
+           model_licence(name);
 }
 
 bool model_blob(const char *name)

@@ -272,10 +272,21 @@ static lq_status compile_bpe_files(uint8_t **blob, size_t *n_blob, const src_blo
     return s;
 }
 
+static lq_status compile_tekken_file(uint8_t **blob, size_t *n_blob, const src_blob *file,
+                                     tok_folder *f, lq_err *err)
+{
+    cJSON *root;
+    lq_status s = parse(&root, file, err);
+    if (!s) s = tok_compile_tekken(blob, n_blob, root, f, err);
+    cJSON_Delete(root);
+    return s;
+}
+
 lq_status tok_compile_files(uint8_t **blob, size_t *blob_bytes, const src_blob *files,
                             size_t n_files, lq_err *err)
 {
     const src_blob *json = find(files, n_files, "tokenizer.json");
+    const src_blob *tekken = find(files, n_files, "tekken.json");
     const src_blob *model = find(files, n_files, "tokenizer.model");
     const src_blob *vocab = find(files, n_files, "vocab.json");
     const src_blob *merges = find(files, n_files, "merges.txt"), *ranks = NULL;
@@ -285,14 +296,17 @@ lq_status tok_compile_files(uint8_t **blob, size_t *blob_bytes, const src_blob *
     for (size_t i = 0; i < n_files; i++) {
         const size_t n = strlen(files[i].name);
         if (n > 9 && strcmp(files[i].name + n - 9, ".tiktoken") == 0) ranks = &files[i];
+        if (!model && strncmp(files[i].name, "tokenizer.model.v", 17) == 0) model = &files[i];
     }
     if (json) return tok_compile(blob, blob_bytes, (const char *)json->data, json->bytes, err);
-    if (!model && !ranks && !(vocab && merges))
+    if (!tekken && !model && !ranks && !(vocab && merges))
         return lq_fail(err, LQ_ENOENT,
-                       "expected a tokenizer.json, tokenizer.model, *.tiktoken or vocab.json with "
-                       "merges.txt, found none");
+                       "expected a tokenizer.json, tekken.json, tokenizer.model, *.tiktoken or "
+                       "vocab.json with merges.txt, found none");
     lq_status s = folder_open(&f, files, n_files, err);
-    if (!s && model)
+    if (!s && tekken)
+        s = compile_tekken_file(blob, blob_bytes, tekken, &f, err);
+    else if (!s && model)
         s = compile_model_file(blob, blob_bytes, model, &f, err);
     else if (!s && ranks)
         s = tok_compile_ranks(blob, blob_bytes, ranks->name, ranks->data, ranks->bytes, &f, err);

@@ -1,6 +1,7 @@
 /* runtime/tokenizer/tok_files.h - a tokenizer from the files of a model's folder: the first of
  *
  *     tokenizer.json
+ *     tekken.json             Mistral's own
  *     tokenizer.model         SentencePiece's protobuf, or ranks as below (Llama 3's original)
  *     *.tiktoken              lines "base64 rank"; the pattern by the file's name
  *     vocab.json, merges.txt  as GPT-2 has them

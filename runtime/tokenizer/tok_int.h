@@ -147,6 +147,8 @@ lq_status tok_compile_spm(uint8_t **blob, size_t *blob_bytes, const uint8_t *dat
 bool tok_is_ranks(const uint8_t *s, size_t n);
 lq_status tok_compile_ranks(uint8_t **blob, size_t *blob_bytes, const char *file,
                             const uint8_t *data, size_t n, tok_folder *f, lq_err *err);
+lq_status tok_compile_tekken(uint8_t **blob, size_t *blob_bytes, const cJSON *root, tok_folder *f,
+                             lq_err *err);
 /* post_processor of the tree: BOS, text, EOS, as f says and the vocabulary has them. */
 lq_status tok_put_template(tok_builder *b, cJSON *root, const tok_folder *f, lq_err *err);
 /* The tree's stages of a byte-level BPE; pattern NULL: GPT-2's. */

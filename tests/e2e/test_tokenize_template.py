@@ -72,3 +72,23 @@ def test_wrong_ids_and_files_are_refused(llmq, tmp_path):
     bad = tmp_path / "bad.jinja"
     bad.write_text("{% if %}")
     assert "bad.jinja" in llmq("template", "--file", bad, input="", code=3).stderr
+
+
+def test_mistrals_tekken_json(llmq, tmp_path):
+    folder = ROOT / "tests/golden/tekken"
+    cases = lines(folder / "cases.jsonl")
+    got = answers(llmq, "tokenize", folder, cases=[{"text": c["text"]} for c in cases])
+    assert [g["ids"] for g in got] == [c["ids"] for c in cases] and len(cases) == 13
+    assert [g["decoded_skip"] for g in got] == [c["text"] for c in cases]
+    special, = answers(llmq, "tokenize", folder, "--fields", "ids_plain", cases=[{"text": "[INST]"}])
+    assert special["ids_plain"] == [3]
+    good = (folder / "tekken.json").read_text()
+    for change, says in [(lambda j: j["config"].pop("pattern"), "config: pattern: expected"),
+                         (lambda j: j.update(vocab=7), "vocab: expected an array"),
+                         (lambda j: j.update(vocab=[{"rank": 0, "token_bytes": "?"}]), "token_bytes in base64"),
+                         (lambda j: j.update(special_tokens=[{"rank": 5000, "token_str": "x"}]), "special_tokens: rank: expected"),
+                         (lambda j: j["config"].update(default_vocab_size=10), "more ids than special tokens")]:
+        j = json.loads(good)
+        change(j)
+        (tmp_path / "tekken.json").write_text(json.dumps(j))
+        assert says in llmq("tokenize", tmp_path, input="", code=3).stderr
