@@ -539,21 +539,28 @@ static void set(cJSON *o, const char *key, cJSON *v)
  * from the embedding, how weights are quantized. Byte for byte where nothing changes. */
 static lq_status write_config(const conv *c, const src_blob *b, lq_err *err)
 {
+    static const char *const quant[] = { "quantization_config", "compression_config" };
     cJSON *j = NULL;
+    char twice[64];
     const arch_config *cfg = c->plan.config;
-    lq_status s = js_parse(&j, (const char *)b->data, b->bytes, MAX_CONFIG, 0, err);
+    lq_status s = js_parse_python(&j, twice, (const char *)b->data, b->bytes, MAX_CONFIG, err);
     if (s) return lq_wrap(err, s, "config.json");
     bool tied = true;
     js_bool(j, "tie_word_embeddings", false, &tied, NULL);
-    bool change =
-        tied != cfg->tied || cJSON_GetObjectItemCaseSensitive(j, "quantization_config") || c->quant;
+    bool change = tied != cfg->tied || c->quant;
     lq_dtype d = c->o->keep_dtype ? cfg->dtype : c->o->dtype;
     if (d != cfg->dtype) {
         const char *key = cJSON_GetObjectItemCaseSensitive(j, "dtype") ? "dtype" : "torch_dtype";
         set(j, key, cJSON_CreateString(torch_name(d)));
         change = true;
     }
-    cJSON_DeleteItemFromObjectCaseSensitive(j, "quantization_config");
+    cJSON *in[] = { j, cJSON_GetObjectItemCaseSensitive(j, "text_config") };
+    for (size_t i = 0; i < LQ_COUNT(quant) * LQ_COUNT(in); i++) {
+        cJSON *o = in[i / LQ_COUNT(quant)];
+        const char *key = quant[i % LQ_COUNT(quant)];
+        change = change || cJSON_GetObjectItemCaseSensitive(o, key);
+        cJSON_DeleteItemFromObjectCaseSensitive(o, key);
+    }
     if (c->quant) cJSON_AddItemReferenceToObject(j, "quantization_config", c->quant);
     if (tied != cfg->tied) set(j, "tie_word_embeddings", cJSON_CreateBool(cfg->tied));
     s = change ? folder_write_json(&c->folder, "config.json", j, err)

@@ -116,10 +116,74 @@ static lq_status check_shards(const src_source *s, const cJSON *map, const char 
     return st;
 }
 
+/* Every .safetensors file of the folder, sorted, malloc'd with its names. */
+typedef struct {
+    char **name;
+    size_t n;
+} file_names;
+
+static void free_names(file_names *f)
+{
+    for (size_t i = 0; i < f->n; i++)
+        free(f->name[i]);
+    free(f->name);
+}
+
+static lq_status list_files(file_names *f, const char *dir, lq_err *err)
+{
+    DIR *d = opendir(dir);
+    if (!d) return lq_open_failed(err, dir);
+    lq_status st = LQ_OK;
+    for (struct dirent *e; !st && (e = lq_next_entry(&st, d, dir, err));) {
+        if (!plain_file_name(e->d_name)) continue;
+        char **more = realloc(f->name, (f->n + 1) * sizeof *more);
+        if (more) f->name = more;
+        if (!more || !(f->name[f->n] = strdup(e->d_name)))
+            st = source_hf_no_memory(err);
+        else
+            f->n++;
+    }
+    closedir(d);
+    qsort(f->name, f->n, sizeof *f->name, by_text);
+    return st;
+}
+
+/* "NAME-00002-of-00005.safetensors": the part's number and how many there are. */
+static bool is_part(const char *name, long *part, long *of)
+{
+    int end = 0;
+    const char *at = strstr(name, "-of-");
+    if (!at || at - name < 6) return false;
+    return sscanf(at - 6, "-%5ld-of-%5ld%n", part, of, &end) == 2 && end == 15 && *part > 0 &&
+           *part <= *of;
+}
+
+/* Parts of the model that lie beside those of the index belong to it too: `names`, malloc'd, takes
+ * them from `f`. */
+static lq_status add_parts(const char ***names, size_t *n, const file_names *f, lq_err *err)
+{
+    long part, of, first, all;
+    const char **more = realloc(*names, (*n + f->n + 1) * sizeof *more);
+    if (!more) return source_hf_no_memory(err);
+    *names = more;
+    const size_t named = *n;
+    if (!is_part(more[0], &first, &all)) return LQ_OK;
+    const size_t stem = (size_t)(strstr(more[0], "-of-") - more[0]) - 5;
+    for (size_t i = 0; i < f->n; i++) {
+        const char *name = f->name[i];
+        if (is_part(name, &part, &of) && of == all && strncmp(name, more[0], stem) == 0 &&
+            !bsearch(&name, more, named, sizeof *more, by_text))
+            more[(*n)++] = name;
+    }
+    qsort(more, *n, sizeof *more, by_text);
+    return LQ_OK;
+}
+
 static lq_status open_sharded(src_source *s, const char *dir, const char *index_path, lq_err *err)
 {
     cJSON *index;
     const char **names = NULL;
+    file_names files = { .n = 0 };
     size_t n = 0;
     lq_status st = js_parse_file(&index, index_path, MAX_INDEX, JS_UNIQUE, err);
     if (st) return st;
@@ -129,6 +193,9 @@ static lq_status open_sharded(src_source *s, const char *dir, const char *index_
         lq_wrap(err, st, "%s", index_path);
         goto done;
     }
+    st = list_files(&files, dir, err);
+    if (!st) st = add_parts(&names, &n, &files, err);
+    if (st) goto done;
     s->shards = lq_push(&s->arena, n * sizeof *s->shards);
     if (!s->shards) st = source_hf_no_memory(err);
     for (size_t i = 0; i < n && !st; i++) {
@@ -142,6 +209,7 @@ static lq_status open_sharded(src_source *s, const char *dir, const char *index_
     if (st) lq_wrap(err, st, "%s", dir);
 done:
     free(names);
+    free_names(&files);
     cJSON_Delete(index);
     return st;
 }
@@ -168,6 +236,41 @@ static const char *pickled(const char *dir)
     return NULL;
 }
 
+/* A folder without an index: its one file, or all parts of one model. *n = 0: neither. */
+static lq_status check_parts(size_t *n, const file_names *f, const char *dir, lq_err *err)
+{
+    long part, of;
+    *n = f->n == 1 && !is_part(f->name[0], &part, &of);
+    if (*n || !f->n) return LQ_OK;
+    for (size_t i = 0; i < f->n; i++) {
+        if (!is_part(f->name[i], &part, &of))
+            return lq_fail(err, LQ_ENOENT,
+                           "%s: expected %s, or parts of one model, found %.100s among %zu files",
+                           dir, INDEX, f->name[i], f->n);
+        if (part != (long)i + 1 || (i + 1 == f->n && of != part))
+            return lq_fail(err, LQ_ENOENT, "%s: expected part %zu of %ld, found %.100s%s", dir,
+                           part == (long)i + 1 ? i + 2 : i + 1, of, f->name[i],
+                           part == (long)i + 1 ? " as the last" : "");
+    }
+    *n = f->n;
+    return LQ_OK;
+}
+
+static lq_status open_parts(bool *found, src_source *s, const char *dir, lq_err *err)
+{
+    file_names f = { .n = 0 };
+    size_t n = 0;
+    lq_status st = list_files(&f, dir, err);
+    if (!st) st = check_parts(&n, &f, dir, err);
+    *found = n > 0;
+    s->shards = st || !n ? NULL : lq_push(&s->arena, n * sizeof *s->shards);
+    if (!st && n && !s->shards) st = source_hf_no_memory(err);
+    for (size_t i = 0; i < n && !st; i++)
+        st = open_shard(s, dir, f.name[i], err);
+    free_names(&f);
+    return st;
+}
+
 static lq_status open_weights(src_source *s, const char *dir, const char *file, lq_err *err)
 {
     char path[PATH_LEN], index[PATH_LEN];
@@ -177,6 +280,9 @@ static lq_status open_weights(src_source *s, const char *dir, const char *file, 
     if (st) return st;
     if (lq_exists(path)) return open_single(s, dir, SINGLE, err);
     if (lq_exists(index)) return open_sharded(s, dir, index, err);
+    bool found;
+    st = open_parts(&found, s, dir, err);
+    if (st || found) return st;
     const char *pickle = pickled(dir);
     if (pickle)
         return lq_fail(err, LQ_EUNSUPPORTED,
@@ -209,13 +315,46 @@ static lq_status list_tensors(src_source *s, lq_err *err)
 }
 
 /* ---- config and blobs ---- */
-static lq_status parse_optional(cJSON **out, const char *dir, const char *name, lq_err *err)
+static lq_status parse_optional(cJSON **out, src_source *s, const char *dir, const char *name,
+                                lq_err *err)
 {
-    char path[PATH_LEN];
+    char path[PATH_LEN], twice[64];
     *out = NULL;
     lq_status st = lq_path_join(path, sizeof path, dir, name, err);
     if (st || !lq_exists(path)) return st;
-    return js_parse_file(out, path, MAX_CONFIG, JS_UNIQUE, err);
+    st = js_parse_python_file(out, twice, path, MAX_CONFIG, err);
+    if (st || !twice[0]) return st;
+    return src_note(s, err, "%s: the key '%s' is there twice: the last counts", name, twice);
+}
+
+/* The older name, and the shape within it, of compressed-tensors. */
+static lq_status find_compression(src_source *s, cJSON *config, lq_err *err)
+{
+    cJSON *c = cJSON_DetachItemFromObjectCaseSensitive(config, "compression_config");
+    cJSON *within = cJSON_DetachItemFromObjectCaseSensitive(c, "quantization_config");
+    if (cJSON_IsObject(within)) {
+        cJSON *sparse = cJSON_DetachItemFromObjectCaseSensitive(c, "sparsity_config");
+        if (sparse) cJSON_AddItemToObject(within, "sparsity_config", sparse);
+        cJSON_Delete(c);
+        c = within;
+    }
+    s->quant = c;
+    if (!cJSON_IsObject(c) || js_get(c, "quant_method")) return LQ_OK;
+    return cJSON_AddStringToObject(c, "quant_method", "compressed-tensors")
+               ? LQ_OK
+               : source_hf_no_memory(err);
+}
+
+/* In config.json: of the model, or of the language model in it. */
+static lq_status find_in_config(src_source *s, cJSON *config, lq_err *err)
+{
+    static const char key[] = "quantization_config";
+    if (!js_get(config, key) && js_get(config, "compression_config"))
+        return find_compression(s, config, err);
+    cJSON *text = cJSON_GetObjectItemCaseSensitive(config, "text_config");
+    s->quant =
+        cJSON_DetachItemFromObjectCaseSensitive(js_get(config, key) || !text ? config : text, key);
+    return LQ_OK;
 }
 
 /* How the weights are quantized: in config.json, or in a file of its own, as older tools wrote it.
@@ -227,12 +366,12 @@ static lq_status find_quant(src_source *s, const char *dir, cJSON *config, lq_er
     } files[] = { { "quantize_config.json", "gptq" },
                   { "quant_config.json", "awq" },
                   { "hf_quant_config.json", "modelopt" } };
-    s->quant = cJSON_DetachItemFromObjectCaseSensitive(config, "quantization_config");
+    lq_status st = find_in_config(s, config, err);
+    if (st) return st;
     if (cJSON_IsNull(s->quant)) {
         cJSON_Delete(s->quant);
         s->quant = NULL;
     }
-    lq_status st = LQ_OK;
     if (s->quant && !cJSON_IsObject(s->quant)) {
         char found[64];
         return lq_fail(err, LQ_EVALUE,
@@ -247,7 +386,7 @@ static lq_status find_quant(src_source *s, const char *dir, cJSON *config, lq_er
             return source_hf_no_memory(err);
     }
     for (size_t i = 0; i < LQ_COUNT(files) && !s->quant && !st; i++) {
-        st = parse_optional(&s->quant, dir, files[i].file, err);
+        st = parse_optional(&s->quant, s, dir, files[i].file, err);
         if (st || !s->quant || js_get(s->quant, "quant_method")) continue;
         if (!cJSON_AddStringToObject(s->quant, "quant_method", files[i].method))
             st = source_hf_no_memory(err);
@@ -271,14 +410,14 @@ static lq_status read_quant(src_source *s, const src_opts *o, lq_err *err)
 static lq_status read_config(src_source *s, const char *dir, const src_opts *o, lq_err *err)
 {
     cJSON *config, *generation = NULL;
-    lq_status st = parse_optional(&config, dir, "config.json", err);
+    lq_status st = parse_optional(&config, s, dir, "config.json", err);
     if (!st && !config) {
         st = lq_fail(err, LQ_ENOENT, "%s: expected a config.json, found none", dir);
         if (!o->need_config) st = src_set_unfit(s, st, err, err);
         return st;
     }
     if (st) return st;
-    st = parse_optional(&generation, dir, "generation_config.json", err);
+    st = parse_optional(&generation, s, dir, "generation_config.json", err);
     if (st) goto done;
     st = find_quant(s, dir, config, err);
     if (st) goto done;
@@ -412,8 +551,12 @@ lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err)
     if (!st) st = read_config(s, dir, o, err);
     if (!st && !o->no_tensors) st = open_weights(s, dir, file, err);
     if (!st) st = list_tensors(s, err);
-    if (!st && !o->no_tensors) st = read_quant(s, o, err);
-    if (!st && !o->no_tensors) st = src_read_history(s, dir, err);
-    if (!st && s->has_config) arch_fit_prefix(&s->config, has_tensor, s);
-    return st;
+    if (st || o->no_tensors) return st;
+    if (s->has_config) arch_fit_prefix(&s->config, has_tensor, s);
+    if (s->has_config) st = src_fit_experts(s, err);
+    if (!st) st = read_quant(s, o, err);
+    if (!st) st = src_read_history(s, dir, err);
+    if (st || !s->has_config) return st;
+    arch_fit_prefix(&s->config, has_tensor, s); /* its embedding may be made of parts */
+    return src_fit_head(s, err);
 }

@@ -84,6 +84,13 @@ lq_status src_gguf_open(src_source *s, const src_opts *o, lq_err *err);
 lq_status src_gguf_read(src_source *s, const src_opts *o, lq_err *err); /* of s->gguf, opened */
 lq_status src_llmq_open(src_source *s, const src_opts *o, lq_err *err);
 
+/* ---- formats/source/source_fit.c ---- */
+/* Of a folder: a head that is stored and differs from the embedding unties the config, one that is
+ * missing ties it; a note says so. */
+lq_status src_fit_head(src_source *s, lq_err *err);
+/* Experts stacked in one tensor, where the architecture names each: views of their parts. */
+lq_status src_fit_experts(src_source *s, lq_err *err);
+
 /* For each file that holds tensors, after it was opened (formats/source/source_scan.c). */
 lq_status src_stamp_file(src_source *s, const char *path, lq_err *err);
 /* Plane p of a tensor; the run of bytes of one that is not plain. */

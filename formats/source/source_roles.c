@@ -16,11 +16,55 @@ static void shape_text(char out[96], int n_dims, const int64_t *shape)
         at += snprintf(out + at, (size_t)(96 - at), "%s%" PRId64, i ? "," : "", shape[i]);
 }
 
+/* Parts of a weight that its reader would have made one: the first that is stored, or NULL. */
+static const char *part_of(const src_source *s, const char *name, char part[300])
+{
+    static const char *const parts[] = {
+        ".qweight", ".weight_packed", ".weight.absmax", ".SCB",        ".weight_q",
+        ".W_q",     "_blocks",        ".codes",         ".compressed", ".weight.compressed"
+    };
+    const size_t n = strlen(name), weight = strlen(".weight");
+    const bool ends = n > weight && strcmp(name + n - weight, ".weight") == 0;
+    for (size_t i = 0; i < LQ_COUNT(parts); i++) {
+        snprintf(part, 300, "%.*s%s", (int)(n - (ends ? weight : 0)), name, parts[i]);
+        if (src_find(s, part)) return part;
+    }
+    return NULL;
+}
+
+/* Types that quantized weights have. */
+static bool of_codes(lq_dtype d)
+{
+    static const lq_dtype codes[] = { LQ_U8,          LQ_I8,         LQ_F4,      LQ_F6_E2M3,
+                                      LQ_F6_E3M2,     LQ_F8_E4M3,    LQ_F8_E5M2, LQ_F8_E8M0,
+                                      LQ_F8_E4M3FNUZ, LQ_F8_E5M2FNUZ };
+    for (size_t i = 0; i < LQ_COUNT(codes); i++)
+        if (codes[i] == d) return true;
+    return false;
+}
+
+/* A weight that is stored quantized, and was not read. */
+static lq_status unexplained(const src_source *s, const char *name, const char *as, lq_err *err)
+{
+    return s->layout[0]
+               ? lq_fail(err, LQ_EUNSUPPORTED,
+                         "%s: tensor '%s': stored as %s, which the quantization_config (%s) does "
+                         "not explain",
+                         s->path, name, as, s->layout)
+               : lq_fail(err, LQ_EUNSUPPORTED,
+                         "%s: tensor '%s': stored as %s, which no quantization_config explains",
+                         s->path, name, as);
+}
+
 static lq_status find_checked(const src_source *s, const char *name, int n_dims,
                               const int64_t *want, const src_tensor **out, lq_err *err)
 {
     const src_tensor *t = src_find(s, name);
+    char part[300];
+    if (!t && part_of(s, name, part)) return unexplained(s, name, part, err);
     if (!t) return lq_fail(err, LQ_ENOENT, "%s: tensor '%s' is missing", s->path, name);
+    if (!t->plain && of_codes(t->raw_dtype))
+        return unexplained(s, name, lq_dtype_text(t->raw_dtype), err);
     if (t->n_dims != n_dims || memcmp(t->shape, want, (size_t)n_dims * sizeof *want) != 0) {
         char expected[96], found[96];
         shape_text(expected, n_dims, want);

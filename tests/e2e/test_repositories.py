@@ -298,3 +298,251 @@ def test_the_weights_are_those_that_the_words_say(llmq, tmp_path, what, quant, p
     got, want = read_st(tmp_path / "dense/model.safetensors"), read_st(b / "model.safetensors")
     assert tensor(*got, Q + "weight") == tensor(*want, Q + "weight")
     llmq("logits", a, "--ids", "1,2,3", "-o", tmp_path / "l")
+
+
+# ---- configs that differ in words alone ----
+def groups(c):
+    return c["quantization_config"]["config_groups"]
+
+
+def attention_first(c):
+    g = groups(c)
+    rest = dict(g)
+    g.clear()
+    g["attention"] = {"targets": ["LlamaAttention"], "weights": None, "input_activations": {
+        "num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}}
+    g.update(rest)
+
+
+def attention_last(c):
+    attention_first(c)
+    g = groups(c)
+    g["attention"] = g.pop("attention")
+
+
+def older(within):
+    """llm-compressor's config of 2024: another key, and perhaps another object in it."""
+    def change(c):
+        q = c.pop("quantization_config")
+        del q["quant_method"]
+        c["compression_config"] = {"quantization_config": q, "sparsity_config": {"format": "dense"}} if within else q
+    return change
+
+
+WORDS = [
+    ("frozen", "ct-w8a8-int8", qc(quantization_status="frozen"), None),
+    ("a group for attention in front", "ct-fp8-dynamic", attention_first, "attention has no weights"),
+    ("a group for attention behind", "ct-fp8-dynamic", attention_last, "attention has no weights"),
+    ("compression_config", "ct-w8a8-int8", older(False), None),
+    ("compression_config with a quantization_config", "ct-w8a8-int8", older(True), None),
+    ("AutoRound's name for GPTQ", "gptq-4bit-g64-asym", lambda c: c.update(quantization_config={
+        "quant_method": "auto-round", "bits": 4, "group_size": 64, "sym": False, "packing_format": "auto_round:auto_gptq"}),
+     None),
+    ("AutoRound's name for AWQ", "awq-gemm-g128", lambda c: c.update(quantization_config={
+        "quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": False, "packing_format": "auto_round:auto_awq"}),
+     None),
+]
+
+
+@pytest.mark.parametrize("what,name,change,note", WORDS, ids=[w[0] for w in WORDS])
+def test_another_config_gives_the_same_weights(llmq, tmp_path, what, name, change, note):
+    a, b = assemble(name, tmp_path / "a"), assemble(name, tmp_path / "b", config=change)
+    one, other = llmq.json("inspect", a), llmq.json("inspect", b)
+    assert one["tensors"] == other["tensors"]
+    assert (note is None) == (other["notes"] == []) and (note or "") in " ".join(other["notes"])
+    for folder in (a, b):
+        llmq("logits", folder, "--ids", "1,2,3", "-o", tmp_path / (folder.name + ".l"))
+    assert (tmp_path / "a.l").read_bytes() == (tmp_path / "b.l").read_bytes()
+    llmq("convert", b, "-o", tmp_path / "out", "--to", "safetensors")
+    written = json.loads((tmp_path / "out/config.json").read_text())
+    assert "quantization_config" not in written and "compression_config" not in written
+
+
+# ---- heads ----
+HEAD, EMBED = "lm_head.weight", "model.embed_tokens.weight"
+
+
+def plain(tmp_path, folder="m", arch="llama-128", tensors=lambda t: None, **config):
+    """A golden model with its tensors and config changed."""
+    h, d = read_st(ROOT / "tests/golden/arch" / arch / "model.safetensors")
+    t = {k: (v["dtype"], v["shape"], tensor(h, d, k)) for k, v in h.items() if k != "__metadata__"}
+    tensors(t)
+    out = tmp_path / folder
+    out.mkdir()
+    write_st(out / "model.safetensors", t)
+    c = json.loads((ROOT / "tests/golden/arch" / arch / "config.json").read_text())
+    (out / "config.json").write_text(json.dumps({**c, **config}))
+    return out
+
+
+def logits(llmq, folder, tmp_path):
+    llmq("logits", folder, "--ids", "1,2,3,4,5", "-o", tmp_path / "l")
+    return (tmp_path / "l").read_bytes()
+
+
+def test_a_stored_head_beats_the_word_tied(llmq, tmp_path):
+    a = plain(tmp_path, "a")  # llama-128 has a head of its own
+    b = plain(tmp_path, "b", tie_word_embeddings=True)
+    assert logits(llmq, a, tmp_path) == logits(llmq, b, tmp_path)
+    assert "the stored head is used" in llmq.json("inspect", b)["notes"][0]
+    llmq("convert", b, "-o", tmp_path / "out", "--to", "safetensors")
+    assert json.loads((tmp_path / "out/config.json").read_text())["tie_word_embeddings"] is False
+    assert llmq.json("inspect", tmp_path / "out")["notes"] == []
+
+
+def test_a_stored_copy_of_the_embedding_is_no_head_of_its_own(llmq, tmp_path):
+    a = plain(tmp_path, "a", tensors=lambda t: t.update({HEAD: t[EMBED]}), tie_word_embeddings=True)
+    b = plain(tmp_path, "b", tensors=lambda t: t.pop(HEAD), tie_word_embeddings=True)
+    assert logits(llmq, a, tmp_path) == logits(llmq, b, tmp_path)
+    assert llmq.json("inspect", a)["notes"] == []
+
+
+def test_a_missing_head_is_the_embedding(llmq, tmp_path):
+    a = plain(tmp_path, "a", tensors=lambda t: t.pop(HEAD))
+    b = plain(tmp_path, "b", tensors=lambda t: t.pop(HEAD), tie_word_embeddings=True)
+    assert logits(llmq, a, tmp_path) == logits(llmq, b, tmp_path)
+    assert "the embedding is used as one" in llmq.json("inspect", a)["notes"][0]
+
+
+def test_a_quantized_head_of_a_tied_config_is_used(llmq, tmp_path):
+    a, b = two_folders(tmp_path, "llama-128", {"quant_method": "gptq", "bits": 4, "group_size": 128, "lm_head": True}, gptq(),
+                       lambda name: name == HEAD)
+    c = json.loads((a / "config.json").read_text())
+    (a / "config.json").write_text(json.dumps({**c, "tie_word_embeddings": True}))
+    assert "the stored head is used" in llmq.json("inspect", a)["notes"][0]
+    _, x = floats(llmq, a, tmp_path)
+    _, y = floats(llmq, b, tmp_path)
+    assert max(abs(p - q) for p, q in zip(x, y)) <= 1e-5 * max(map(abs, y))
+
+
+def floats(llmq, folder, tmp_path):
+    logits(llmq, folder, tmp_path)
+    h, d = read_st(tmp_path / "l")
+    b = tensor(h, d, "logits")
+    return h["logits"]["shape"], struct.unpack(f"<{len(b) // 4}f", b)
+
+
+# ---- files ----
+def parts_of(tmp_path, names):
+    """llama-128 in files of these names, without an index."""
+    h, d = read_st(ROOT / "tests/golden/arch/llama-128/model.safetensors")
+    t = {k: (v["dtype"], v["shape"], tensor(h, d, k)) for k, v in h.items() if k != "__metadata__"}
+    (tmp_path / "m").mkdir()
+    for i, name in enumerate(names):
+        write_st(tmp_path / "m" / name, {k: v for j, (k, v) in enumerate(t.items()) if j % len(names) == i})
+    (tmp_path / "m/config.json").write_text((ROOT / "tests/golden/arch/llama-128/config.json").read_text())
+    return tmp_path / "m"
+
+
+@pytest.mark.parametrize("names", [["model-00001-of-00001.safetensors"], ["weights.safetensors"],
+                                   [f"model-{i:05}-of-00003.safetensors" for i in (1, 2, 3)],
+                                   ["gptq_model-4bit-128g.safetensors"]], ids=str)
+def test_files_without_an_index_are_found(llmq, tmp_path, names):
+    got = logits(llmq, parts_of(tmp_path, names), tmp_path)
+    assert got == logits(llmq, ROOT / "tests/golden/arch/llama-128", tmp_path)
+
+
+@pytest.mark.parametrize("names,says", [
+    (["model-00001-of-00003.safetensors", "model-00003-of-00003.safetensors"], "expected part 2 of 3"),
+    (["model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors"], "expected part 3 of 3"),
+    (["model-00002-of-00002.safetensors"], "expected part 1 of 2"),
+    (["a.safetensors", "b.safetensors"], "expected model.safetensors.index.json, or parts of one model")], ids=str)
+def test_files_that_are_not_one_model_are_refused(llmq, tmp_path, names, says):
+    line = refused(llmq, tmp_path, "logits", parts_of(tmp_path, names), "--ids", "1,2", "-o", tmp_path / "l")
+    assert says in line, line
+
+
+# ---- JSON as Python writes it ----
+def rewrite(tmp_path, more):
+    folder = plain(tmp_path)
+    text = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(text.rstrip()[:-1] + more + "}")
+    return folder
+
+
+def test_of_a_key_twice_the_last_counts(llmq, tmp_path):
+    folder = rewrite(tmp_path, ', "num_hidden_layers": 77, "x": {"a": 1, "a": 2}, "num_hidden_layers": 2')
+    assert logits(llmq, folder, tmp_path) == logits(llmq, ROOT / "tests/golden/arch/llama-128", tmp_path)
+    assert llmq.json("inspect", folder)["notes"] == ["config.json: the key 'num_hidden_layers' is there twice: the last counts"]
+    llmq("convert", folder, "-o", tmp_path / "out", "--to", "safetensors", "--dtype", "f32")
+    assert json.loads((tmp_path / "out/config.json").read_text())["num_hidden_layers"] == 2
+
+
+def test_infinity_where_it_does_not_matter_is_read(llmq, tmp_path):
+    folder = rewrite(tmp_path, ', "time_limit": [0.0, Infinity, -Infinity], "x": NaN, "y": "Infinity, NaN"')
+    assert logits(llmq, folder, tmp_path) == logits(llmq, ROOT / "tests/golden/arch/llama-128", tmp_path)
+
+
+@pytest.mark.parametrize("more,says", [(', "rope_theta": Infinity', "rope_theta: expected a number"),
+                                       (', "rms_norm_eps": NaN', "rms_norm_eps: expected a number"),
+                                       (', "rope_theta": Infinit', "JSON: expected a value")])
+def test_infinity_where_it_matters_is_refused_by_its_key(llmq, tmp_path, more, says):
+    line = refused(llmq, tmp_path, "logits", rewrite(tmp_path, more), "--ids", "1,2", "-o", tmp_path / "l")
+    assert says in line, line
+
+
+# ---- experts in one tensor ----
+def stack(arch, place):
+    """transformers 5: experts of each layer in two tensors."""
+    def change(t):
+        names = sorted({n.split(".experts.")[0] for n in t if ".experts." in n})
+        gate, up, down = {"mixtral-8x": ("w1", "w3", "w2")}.get(arch, ("gate_proj", "up_proj", "down_proj"))
+        for base in names:
+            n = len([k for k in t if k.startswith(base + ".experts.") and k.endswith(f".{down}.weight")])
+            one = [[t.pop(f"{base}.experts.{e}.{w}.weight") for w in (gate, up, down)] for e in range(n)]
+            d, (F, H) = one[0][0][0], one[0][0][1]
+            at = base if not place else base.rsplit(".", 1)[0] + "." + place
+            t[at + ".experts.gate_up_proj"] = (d, [n, 2 * F, H], b"".join(g[2] + u[2] for g, u, _ in one))
+            t[at + ".experts.down_proj"] = (d, [n, H, F], b"".join(w[2] for _, _, w in one))
+    return change
+
+
+MOE = [p.parent.name for p in sorted((ROOT / "tests/golden/arch").glob("*/config.json"))
+       if any(w in p.read_text() for w in ("Qwen3MoeForCausalLM", "Qwen2MoeForCausalLM", "MixtralForCausalLM",
+                                           "DeepseekV3ForCausalLM"))]
+
+
+@pytest.mark.parametrize("arch", MOE)
+def test_stacked_experts_are_the_experts(llmq, tmp_path, arch):
+    words_ = "mixtral-8x" if "mixtral" in arch else arch
+    folder = plain(tmp_path, arch=arch, tensors=stack(words_, "mlp" if "mixtral" in arch else None))
+    assert logits(llmq, folder, tmp_path) == logits(llmq, ROOT / "tests/golden/arch" / arch, tmp_path)
+
+
+# ---- refusals name the cause ----
+CAUSES = [
+    ("fp8 without a config", "ct-fp8-dynamic", None, lambda c: c.pop("quantization_config"),
+     "stored as f8_e4m3, which no quantization_config explains"),
+    ("int8 without a config", "ct-w8a8-int8", None, lambda c: c.pop("quantization_config"),
+     "stored as i8, which no quantization_config explains"),
+    ("GPTQ without a config", "gptq-4bit-g64-asym", None, lambda c: c.pop("quantization_config"),
+     "_proj.qweight, which no quantization_config explains"),
+    ("packed without a config", "ct-w8a16", None, lambda c: c.pop("quantization_config"),
+     "_proj.weight_packed, which no quantization_config explains"),
+    ("2:4 sparse", "ct-fp8-dynamic", None, qc(sparsity_config={"format": "sparse-24-bitmask"}),
+     'sparsity_config: format: expected dense, found "sparse-24-bitmask"'),
+    ("ModelOpt's inputs that are scaled", "ct-fp8-dynamic",
+     lambda t: t.update({Q + "pre_quant_scale": ("F32", [128], bytes(512))}),
+     lambda c: c.update(quantization_config=modelopt("FP8")), "inputs that are scaled before a linear are not read"),
+    ("ModelOpt's int4", "ct-fp8-dynamic", None, lambda c: c.update(quantization_config=modelopt("W4A16_AWQ")),
+     'quant_algo: "W4A16_AWQ" is not read'),
+    ("Quark's int8", "ct-fp8-dynamic", None, lambda c: c.update(quantization_config=quark({"dtype": "int8"}, None)),
+     'weight: dtype: "int8" is not read'),
+    ("rounded while running", "ct-w8a8-int8", lambda t: t.update({Q + "weight": ("BF16", [128, 128], bytes(32768))}),
+     qc(quantization_status="frozen"), "rounded while running, not compressed"),
+    ("a scale of no shape that is known", "ct-fp8-dynamic", put("weight_scale", shape=[3, 5], data=lambda b: b[:len(b) // 128 * 15]),
+     lambda c: c.update(quantization_config={"quant_method": "fp8", "weight_block_size": [128, 128]}),
+     "expected a scale of all, of each of 128 outputs, or of blocks of [128,128], found shape [3,5]"),
+    ("no scale", "ct-fp8-dynamic", drop("weight_scale"), lambda c: c.update(quantization_config=DYNAMIC),
+     "q_proj.weight_scale' is missing"),
+    ("AutoRound's integers with rounded inputs", "gptq-4bit-g64-asym",
+     lambda t: t.update({Q + "act_scales": ("F32", [1], bytes(4))}),
+     lambda c: c.update(quantization_config=round_()), "act_scales"),
+]
+
+
+@pytest.mark.parametrize("what,name,change,config,says", CAUSES, ids=[c[0] for c in CAUSES])
+def test_a_refusal_names_the_cause(llmq, tmp_path, what, name, change, config, says):
+    folder = assemble(name, tmp_path / "m", change, config)
+    line = refused(llmq, tmp_path, "logits", folder, "--ids", "1,2", "-o", tmp_path / "o")
+    assert says in line, line

@@ -1,0 +1,152 @@
+/* formats/source/source_fit.c - what a folder stores against what its config says: an output head of its own or
+ * none, and experts that are stacked in one tensor. */
+#include "base/path.h"
+#include "formats/source/source_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- the output head ---- */
+/* Are both the same values? Quantized ones are not compared: a head with codes is its own. */
+static bool same_matrix(const src_tensor *a, const src_tensor *b)
+{
+    enum { PIECE = 256 };
+    if (a->made || b->made || a->t.scheme.kind != QT_DENSE || b->t.scheme.kind != QT_DENSE)
+        return false;
+    if (a->t.N != b->t.N || a->t.K != b->t.K) return false;
+    const qt_span x = a->t.plane[QT_CODES], y = b->t.plane[QT_CODES];
+    const lq_dtype dx = a->t.scheme.dtype, dy = b->t.scheme.dtype;
+    if (dx == dy) return memcmp(x.data, y.data, x.bytes) == 0;
+    float p[PIECE], q[PIECE];
+    const size_t all = (size_t)(a->t.N * a->t.K);
+    for (size_t i = 0; i < all; i += PIECE) {
+        const size_t n = all - i < PIECE ? all - i : PIECE;
+        lq_to_f32(p, (const uint8_t *)x.data + i * lq_dtype_bytes(dx), dx, n);
+        lq_to_f32(q, (const uint8_t *)y.data + i * lq_dtype_bytes(dy), dy, n);
+        if (memcmp(p, q, n * sizeof *p) != 0) return false;
+    }
+    return true;
+}
+
+lq_status src_fit_head(src_source *s, lq_err *err)
+{
+    char head[256], embed[256];
+    arch_config *c = &s->config;
+    if (!arch_tensor_name(c, R_HEAD, -1, -1, false, head, sizeof head) ||
+        !arch_tensor_name(c, R_EMBED, -1, -1, false, embed, sizeof embed))
+        return LQ_OK;
+    const src_tensor *h = src_find(s, head), *e = src_find(s, embed);
+    if (c->tied == !h || !e || !e->plain || (h && !h->plain)) return LQ_OK;
+    if (!h) {
+        c->tied = true;
+        return src_note(s, err,
+                        "no output head ('%.100s') is stored, though tie_word_embeddings is false: "
+                        "the embedding is used as one",
+                        head);
+    }
+    if (same_matrix(h, e)) return LQ_OK;
+    c->tied = false;
+    return src_note(s, err,
+                    "the output head ('%.100s') differs from the embedding, though "
+                    "tie_word_embeddings is true: the stored head is used",
+                    head);
+}
+
+/* ---- stacked experts ---- */
+/* transformers 5: gate_up_proj [E, 2 F, H] and down_proj [E, H, F], and the scales of both. */
+typedef struct {
+    const char *ending; /* behind "layers.N.MLP" */
+    bool halves;        /* the rows of gate, then those of up */
+    const char *part;   /* of each expert's name, in the place of "weight" */
+} stack_name;
+
+static const stack_name stack_names[] = {
+    { ".experts.gate_up_proj", true, "weight" },
+    { ".experts.down_proj", false, "weight" },
+    { ".experts.gate_up_proj_scale_inv", true, "weight_scale_inv" },
+    { ".experts.down_proj_scale_inv", false, "weight_scale_inv" },
+};
+
+/* The kind of stack that a tensor is, and its layer; NULL: none. */
+static const stack_name *stack_of(int64_t *layer, const src_source *s, const src_tensor *t)
+{
+    const char *at = strstr(t->name, "layers.");
+    size_t i = 0;
+    long long l;
+    while (i < LQ_COUNT(stack_names) && !lq_has_ending(t->name, stack_names[i].ending))
+        i++;
+    if (i == LQ_COUNT(stack_names) || !at || sscanf(at, "layers.%lld.", &l) != 1 || l < 0 ||
+        l >= s->config.layers)
+        return NULL;
+    *layer = l;
+    return t->n_dims == 3 && t->shape[0] == s->config.experts && t->raw.bytes ? &stack_names[i]
+                                                                              : NULL;
+}
+
+/* Rows of one expert as a tensor of its own, in place. */
+static lq_status put_expert(src_source *s, src_tensor *out, const src_tensor *stack, arch_role r,
+                            int64_t layer, int64_t e, const stack_name *kind, lq_err *err)
+{
+    char name[300];
+    const bool weight = strcmp(kind->part, "weight") == 0;
+    const int64_t rows = stack->shape[1], shared = kind->halves && rows == 1;
+    const int64_t n = kind->halves && !shared ? rows / 2 : rows;
+    const int64_t from = r == R_EXPERT_UP && !shared ? n : 0, shape[2] = { n, stack->shape[2] };
+    const size_t one = stack->raw.bytes / (size_t)(stack->shape[0] * rows);
+    arch_tensor_name(&s->config, r, layer, e, false, name, 256);
+    if (!weight) snprintf(name + strlen(name) - strlen("weight"), 40, "%s", kind->part);
+    const char *copy = lq_push_str(&s->arena, name, strlen(name));
+    if (!copy) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
+    return src_fill_plain(out, copy, stack->raw_dtype, 2, shape,
+                          (const uint8_t *)stack->raw.data + (size_t)(e * rows + from) * one,
+                          (size_t)n * one, err);
+}
+
+static lq_status unstack(src_source *s, src_tensor *all, size_t *n, const src_tensor *t,
+                         const stack_name *kind, int64_t layer, lq_err *err)
+{
+    static const arch_role roles[2][3] = {
+        { R_EXPERT_DOWN, ARCH_N_ROLES },
+        { R_EXPERT_GATE, R_EXPERT_UP, ARCH_N_ROLES },
+    };
+    lq_status st = LQ_OK;
+    if (kind->halves && t->shape[1] != 1 && t->shape[1] % 2)
+        return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected rows of gate and up, found %lld",
+                       t->name, (long long)t->shape[1]);
+    for (int64_t e = 0; e < s->config.experts; e++)
+        for (const arch_role *r = roles[kind->halves]; *r != ARCH_N_ROLES && !st; r++)
+            st = put_expert(s, &all[(*n)++], t, *r, layer, e, kind, err);
+    return st;
+}
+
+lq_status src_fit_experts(src_source *s, lq_err *err)
+{
+    const arch_config *c = &s->config;
+    const arch_name *a = arch_name_of(c, R_EXPERT_GATE);
+    int64_t layer;
+    size_t more = 0, n = 0;
+    if (!c->experts || !a || (a->flags & NAME_STACKED)) return LQ_OK;
+    for (size_t i = 0; i < s->n_tensors; i++)
+        more += stack_of(&layer, s, &s->tensors[i]) ? 2 * (size_t)c->experts : 0;
+    if (!more) return LQ_OK;
+    src_tensor *all = lq_push(&s->arena, (s->n_tensors + more) * sizeof *all);
+    if (!all) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
+    lq_status st = LQ_OK;
+    for (size_t i = 0; i < s->n_tensors && !st; i++) {
+        const src_tensor *t = &s->tensors[i];
+        const stack_name *kind = stack_of(&layer, s, t);
+        if (kind)
+            st = unstack(s, all, &n, t, kind, layer, err);
+        else
+            all[n++] = *t;
+    }
+    if (st) return lq_wrap(err, st, "%s", s->path);
+    qsort(all, n, sizeof *all, src_by_name);
+    for (size_t i = 1; i < n; i++)
+        if (strcmp(all[i - 1].name, all[i].name) == 0)
+            return lq_fail(err, LQ_EFORMAT, "%s: tensor '%.100s': stored both alone and stacked",
+                           s->path, all[i].name);
+    s->tensors = all;
+    s->n_tensors = n;
+    return LQ_OK;
+}
