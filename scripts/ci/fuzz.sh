@@ -16,7 +16,8 @@ flags='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefin
 objects= # the parsers and what they stand on: no kernels, which take minutes under sanitizers
 for source in base/*.c formats/*/*.c runtime/tokenizer/*.c runtime/chat/tmpl*.c runtime/grammar/*.c \
     runtime/api/api_params.c runtime/api/api_parts.c runtime/api/api_grammar.c runtime/chat/chat_out.c \
-    runtime/http/*.c runtime/model/kv.c tools/cli/opt*.c tools/cli/help.c publish/files.c publish/sha256.c publish/card.c; do
+    runtime/http/*.c runtime/model/kv.c tools/cli/opt*.c tools/cli/help.c publish/files.c publish/sha256.c publish/card.c \
+    publish/hub/name.c publish/hub/tree.c publish/hub/choose.c; do
     [ ! -f "$source" ] || objects="$objects build-fuzz/${source%.c}.o"
 done
 # shellcheck disable=SC2086 # a list of files
