@@ -239,6 +239,7 @@ static lq_status fill(filling *p, lq_err *err)
  * huggingface_hub) and `trusting`, as far as what is there is a model. */
 static bool is_cached(session *h, char main[HUB_PICK], hub_need need, bool trusting, lq_err *err)
 {
+    hub_tree_free(&h->tree);
     if (!hub_cache_commit(h->commit, &h->cache, h->name.revision)) return false;
     const bool listed = hub_cache_tree(&h->tree, &h->cache, h->commit);
     if (!listed && (!trusting || hub_cache_look(&h->tree, &h->cache, h->commit, err))) return false;
@@ -270,10 +271,14 @@ static lq_status find(hub_found *f, session *h, pub_remote *r, hub_need need, bo
 {
     char main[HUB_PICK];
     lq_err why = { "" };
-    const bool cached =
-        (!newest || h->env.offline) && is_cached(h, main, need, h->env.offline, &why);
+    bool cached = (!newest || h->env.offline) && is_cached(h, main, need, h->env.offline, &why);
     if (!cached && h->env.offline) return not_offline(h, &why, err);
     lq_status s = cached ? LQ_OK : ask_hub(h, o, err);
+    if (s == LQ_EIO && !newest && is_cached(h, main, need, true, &why)) {
+        pub_say(o, "%s; what the cache has is taken, commit %s", err->msg, h->commit);
+        cached = true;
+        s = LQ_OK;
+    }
     if (!cached && !s) s = hub_choose(&h->tree, main, sizeof main, h->name.pick, need, err);
     if (!cached && !s && need == HUB_HEADERS) return find_headers(f, h, main, err);
     if (!s) s = name_files(&r->files, h, err);

@@ -18,7 +18,7 @@ typedef struct hub_found {
 
 /* The model `text` ("ORG/NAME[@REVISION][:FILE-OR-QUANTIZATION]"), after which it is in the cache.
  * newest: the hub is asked what the revision is now; else what the cache has is taken where it is
- * whole. HUB_HEADERS of one that the cache does not have go to a folder of TMPDIR (skeleton.h). Offline (HF_HUB_OFFLINE) the cache alone. Errors: LQ_EUSAGE - the name; LQ_ENOENT - no such
+ * whole, and where the hub is not reached also what is a model there by its names alone. HUB_HEADERS of one that the cache does not have go to a folder of TMPDIR (skeleton.h). Offline (HF_HUB_OFFLINE) the cache alone. Errors: LQ_EUSAGE - the name; LQ_ENOENT - no such
  * repository, revision or file, or offline and not there; LQ_EUNSUPPORTED - no weights that llmq reads;
  * LQ_EIO - gated, refused, not reached, no room; LQ_ECHECK - other bytes than the hub says; LQ_EINTR. */
 lq_status hub_find(hub_found *f, const char *text, hub_need need, bool newest, const pub_opts *o,

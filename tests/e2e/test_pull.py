@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from harness import LIMIT, ROOT, until  # noqa: E402
 from hub import Hub, git_sha1  # noqa: E402
-from shim import WRITE, Fault, Shim  # noqa: E402
+from shim import CHANGE, KILL_AFTER, WRITE, Fault, Shim  # noqa: E402
 
 MODEL = {p.name: p.read_bytes() for p in (ROOT / "models/novels-1m").iterdir() if p.is_file()}
 WEIGHTS = MODEL["model.safetensors"]
@@ -474,6 +475,28 @@ def test_a_full_disk_leaves_what_the_next_run_goes_on_with(llmq, hub, tmp_path):
     assert snapshot(hub) == MODEL and any(h.get("Range") for _, _, _, h in hub.log)
 
 
+def test_killed_after_any_change_of_a_file_the_next_run_completes(llmq, hub, tmp_path):
+    small = {n: d for n, d in MODEL.items() if n in ("config.json", "model.safetensors")}
+    hub.add("org/m", small)
+    (tmp_path / "shim").mkdir()
+    shim = Shim(tmp_path / "shim")
+    shim.set(Fault(CHANGE))
+    llmq("pull", "hf:org/m", env=shim.env())
+    changes = shim.count
+    assert changes > 15
+    for at in range(1, changes + 1):
+        shutil.rmtree(hub.cache.parent)
+        shim.set(Fault(CHANGE, KILL_AFTER, at))
+        assert llmq("pull", "hf:org/m", env=shim.env(), code=None).returncode == -signal.SIGKILL, at
+        whole = {n for n in small if n in snapshot(hub, "org/m")}
+        assert all(snapshot(hub, "org/m")[n] == small[n] for n in whole)
+        if (repo_of(hub, "org/m") / "refs/main").exists():
+            assert whole == set(small)
+        llmq("pull", "hf:org/m")
+        assert snapshot(hub, "org/m") == small and not leftovers(hub, "org/m"), at
+    shim.close()
+
+
 def test_offline_the_cache_is_all_there_is(llmq, hub, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     p = llmq("run", "org/novels", "-p", "x", code=3)
@@ -494,6 +517,11 @@ def test_offline_the_cache_is_all_there_is(llmq, hub, monkeypatch):
 def test_nobody_there_says_who_is_missing(llmq, hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     assert "http://127.0.0.1:1/" in llmq("pull", "hf:org/novels", code=1).stderr
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    llmq("pull", "hf:org/novels")
+    (repo_of(hub) / "trees" / f"{hub.repos['org/novels'].main}.json").unlink()  # as an older huggingface_hub leaves it
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    assert "; what the cache has is taken, commit" in llmq("run", "org/novels", "-p", "It", "-n", "1").stderr
     monkeypatch.setenv("HF_ENDPOINT", "ftp://x")
     assert "HF_ENDPOINT: expected http" in llmq("pull", "hf:org/novels", code=2).stderr
 
