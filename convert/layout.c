@@ -1,6 +1,6 @@
 /* convert/layout.c - what published quantized layouts share: see layout.h. */
 #include "convert/layout.h"
-#include "formats/tensor/tiles.h"
+#include "formats/tensor/blocks_uint.h"
 
 #include <stdio.h>
 
@@ -54,7 +54,7 @@ lq_status layout_half_scales(const qt_scheme *s, const char *layout, lq_err *err
 qt_scheme layout_round_uint(const qt_scheme *from, int64_t K)
 {
     static const int64_t groups[] = { 128, 64, 32 };
-    const qt_scheme tiled = from->kind == QT_BLOCKS ? tiles_scheme(from, 1, K) : *from;
+    const qt_scheme tiled = from->kind == QT_BLOCKS ? blk_uint(blk_find(from->blocks)) : *from;
     from = &tiled;
     const bool wide = (from->kind == QT_UINT && from->bits == 8) || from->kind == QT_I8 ||
                       from->kind == QT_I8_OUTLIER || from->kind == QT_E4M3;

@@ -149,7 +149,7 @@ typedef struct {
     mm_acts acts;
     bool hardware; /* MM_BF16 with the instruction */
     tile_shape s;
-    int64_t K, A;
+    int64_t K, A, sums;     /* inputs of a block, of a sum of them */
     const qt_scheme *act;   /* says how inputs are rounded, or NULL */
     const int32_t *perm;    /* [K] or NULL */
     const int32_t *out_idx; /* [n_out] */
@@ -167,6 +167,7 @@ static need need_of(const mm_weight *w, mm_acts acts)
                                        : sc->kind == QT_I8 || sc->kind == QT_I8_OUTLIER;
     d.hardware = d.acts == MM_BF16 && k_get()->mm_bf16 && exact;
     d.A = mm_i8_block(&d.s);
+    d.sums = sc->kind == QT_BLOCKS ? BLK_SUM : d.A;
     if (sc->act) d.act = sc;
     if (sc->kind == QT_UINT && sc->act_order) d.perm = w->t.plane[QT_GIDX].data;
     if (sc->kind == QT_I8_OUTLIER && sc->n_out) {
@@ -192,8 +193,9 @@ static bool same_act(const qt_scheme *a, const qt_scheme *b)
 static bool same_need(const need *a, const need *b)
 {
     return a->acts == b->acts && same_act(a->act, b->act) && a->hardware == b->hardware &&
-           a->K == b->K && a->s.G == b->s.G && a->A == b->A && same_index(a->perm, b->perm, a->K) &&
-           a->n_out == b->n_out && same_index(a->out_idx, b->out_idx, a->n_out);
+           a->K == b->K && a->s.G == b->s.G && a->A == b->A && a->sums == b->sums &&
+           same_index(a->perm, b->perm, a->K) && a->n_out == b->n_out &&
+           same_index(a->out_idx, b->out_idx, a->n_out);
 }
 
 bool mm_gates(const mm_weight *gate, const mm_weight *up, mm_acts acts)
@@ -212,7 +214,7 @@ static bool in_place(const need *d, const mm_job *job)
 static size_t row_bytes(const need *d, const mm_job *job)
 {
     size_t Kp = (size_t)d->s.Kp, n = (size_t)d->ldo * 4;
-    if (d->acts == MM_I8) return n + Kp + Kp / (size_t)d->A * 8;
+    if (d->acts == MM_I8) return n + Kp + Kp / (size_t)d->A * 4 + Kp / (size_t)d->sums * 4;
     if (d->hardware) return n + Kp * 2;
     return n + (in_place(d, job) ? 0 : Kp * 4);
 }
@@ -252,9 +254,10 @@ typedef struct {
 typedef struct {
     lq_arena *scratch;
     pool *p;
-    float *gather; /* [threads] of gather_bytes(K) */
-    float *staged; /* [threads][STAGED] */
-    int64_t K;     /* the largest of the jobs */
+    float *gather;   /* [threads] of gather_bytes(K) */
+    float *staged;   /* [threads][STAGED] */
+    float *unpacked; /* [threads][K][TILE_N] */
+    int64_t K;       /* the largest of the jobs */
     size_t mark, room, left;
     part *parts;
     piece *pieces;
@@ -267,8 +270,10 @@ enum { PART_PLANES = 4, PART_PIECES_BYTES = sizeof(part) + sizeof(piece) + PART_
 size_t mm_scratch_bytes(int64_t M, int64_t K, int n_outs, int threads)
 {
     enum { PARTS = 8 };
-    return (size_t)threads * (gather_bytes(K) + STAGED * sizeof(float)) + (size_t)M * usual_row(K) +
-           worst_row(K) + (size_t)n_outs * PART_PIECES_BYTES + PARTS * 64;
+    return (size_t)threads *
+               (gather_bytes(K) + (STAGED + (size_t)K * TILE_N) * sizeof(float) + 64) +
+           (size_t)M * usual_row(K) + worst_row(K) + (size_t)n_outs * PART_PIECES_BYTES +
+           PARTS * 64;
 }
 
 /* Inputs of group g of one row into dst[Gp]; outlier places hold 0 in MM_I8. */
@@ -283,6 +288,17 @@ static void gather_group(float *dst, const need *d, const float *x, int64_t g)
     memset(dst + n, 0, (size_t)(d->s.Gp - n) * sizeof *dst);
     for (int64_t i = 0; d->acts == MM_I8 && i < d->n_out; i++)
         dst[d->out_idx[i]] = 0;
+}
+
+/* Sums of each n of K int8. */
+static void sum_parts(float *sum, const int8_t *q, int64_t K, int64_t n)
+{
+    for (int64_t k = 0; k < K; k += n) {
+        int s = 0;
+        for (int64_t i = k; i < k + n; i++)
+            s += q[i];
+        *sum++ = (float)s;
+    }
 }
 
 static void prep_row(const part *c, int64_t m, float *tmp)
@@ -309,7 +325,8 @@ static void prep_row(const part *c, int64_t m, float *tmp)
         }
         if (d->acts == MM_I8) {
             int64_t b = m * nb + g * Gp / d->A;
-            k->mm_quant(c->q + at, c->s + b, c->qs + b, src, Gp, d->A);
+            k->mm_quant(c->q + at, c->s + b, c->qs + at / d->sums, src, Gp, d->A);
+            if (d->sums != d->A) sum_parts(c->qs + at / d->sums, c->q + at, Gp, d->sums);
         } else if (d->hardware) {
             k->to_bf16(c->b + at, src, Gp);
         } else if (d->acts == MM_BF16) {
@@ -360,15 +377,46 @@ static int64_t chunks(const batch *r, const piece *o)
 }
 static int64_t panels(const part *c) { return lq_ceil_div(c->M, c->panel); }
 
-static void run_task(const part *c, const mm_task *t)
+/* QT_BLOCKS in f32: a tile at a time, unpacked. */
+static void run_unpacked(const mm_task *t, float *tile)
+{
+    const int64_t K = t->s.Kp;
+    for (int64_t i = t->t0; i < t->t1; i++) {
+        const int64_t left = t->o.w->N - i * TILE_N;
+        mm_weight w = { .N = left < TILE_N ? left : TILE_N, .K = K };
+        w.t = (qt_tensor){
+            .scheme = { .kind = QT_DENSE, .dtype = LQ_F32 }, .layout = QT_TILE16, .N = w.N, .K = K
+        };
+        w.t.plane[QT_CODES] = (qt_span){ tile, (size_t)(K * TILE_N) * sizeof *tile };
+        tiles_blocks(tile, t->w, i);
+        mm_task own = *t;
+        own.w = &w.t;
+        own.s = tiles_shape(&w.t.scheme, w.N, K);
+        own.o.w = &w;
+        if (t->o.bias) own.o.bias = t->o.bias + i * TILE_N;
+        own.t0 = 0;
+        own.t1 = 1;
+        own.y_t = t->y_t - i;
+        k_get()->mm_f32(&own);
+    }
+}
+
+/* unpacked: room for a tile of f32. */
+static void run_task(const part *c, const mm_task *t, float *unpacked)
 {
     const k_ops *k = k_get();
-    (c->d.acts == MM_I8 ? k->mm_i8 : c->d.hardware ? k->mm_bf16 : k->mm_f32)(t);
+    const bool blocks = t->w->scheme.kind == QT_BLOCKS;
+    if (blocks && c->d.acts != MM_I8)
+        run_unpacked(t, unpacked);
+    else if (c->d.acts == MM_I8)
+        (blocks ? k->mm_blocks : k->mm_i8)(t);
+    else
+        (c->d.hardware ? k->mm_bf16 : k->mm_f32)(t);
 }
 
 /* The task's w x + bias to dst [m1 - m0][ld]. */
 static void stage(const part *c, const mm_task *t, const mm_weight *w, const float *bias,
-                  float *dst, int64_t ld)
+                  float *dst, int64_t ld, float *unpacked)
 {
     mm_task own = *t;
     own.w = &w->t;
@@ -376,18 +424,18 @@ static void stage(const part *c, const mm_task *t, const mm_weight *w, const flo
     own.o = (mm_out){ .w = w, .y = dst, .ldy = ld, .bias = bias };
     own.y_m = t->m0;
     own.y_t = t->t0;
-    run_task(c, &own);
+    run_task(c, &own, unpacked);
 }
 
 /* At most STAGED_ROWS rows by way of `staged`. */
-static void run_staged(const part *c, const mm_task *t, float *staged)
+static void run_staged(const part *c, const mm_task *t, float *staged, float *unpacked)
 {
     const mm_out *o = &t->o;
     const int64_t n0 = t->t0 * TILE_N, ld = (t->t1 - t->t0) * TILE_N,
                   n = o->w->N - n0 < ld ? o->w->N - n0 : ld;
     float *up = staged + (t->m1 - t->m0) * ld;
-    stage(c, t, o->w, o->bias, staged, ld);
-    if (o->up) stage(c, t, o->up, o->up_bias, up, ld);
+    stage(c, t, o->w, o->bias, staged, ld, unpacked);
+    if (o->up) stage(c, t, o->up, o->up_bias, up, ld, unpacked);
     for (int64_t m = t->m0; m < t->m1; m++, staged += ld, up += ld) {
         float *y = mm_place(t, m, t->t0);
         if (o->up)
@@ -404,6 +452,7 @@ static void run_item(void *ctx, int64_t item, int thread)
     const batch *r = ctx;
     const piece *o = owner(r->pieces, sizeof *o, offsetof(piece, first_item), r->n_pieces, item);
     const part *c = &r->parts[o->part];
+    float *unpacked = r->unpacked + (int64_t)thread * r->K * TILE_N;
     int64_t at = item - o->first_item, n = panels(c), panel = at % n, chunk = at / n;
     mm_task t = { .w = &o->o->w->t, .x = c->x, .o = *o->o };
     t.s = tiles_shape(&t.w->scheme, t.w->N, t.w->K);
@@ -414,12 +463,12 @@ static void run_item(void *ctx, int64_t item, int thread)
     t.t1 = t.t0 + item_tiles(r, o) < t.s.tiles ? t.t0 + item_tiles(r, o) : t.s.tiles;
     if (end - t.m0 < STAGED_FROM && !t.o.up) {
         t.m1 = end;
-        run_task(c, &t);
+        run_task(c, &t, unpacked);
         return;
     }
     for (; t.m0 < end; t.m0 = t.m1) {
         t.m1 = t.m0 + STAGED_ROWS < end ? t.m0 + STAGED_ROWS : end;
-        run_staged(c, &t, r->staged + (int64_t)thread * STAGED);
+        run_staged(c, &t, r->staged + (int64_t)thread * STAGED, unpacked);
     }
 }
 
@@ -467,7 +516,7 @@ static void push_part(batch *r, const mm_job *job, const need *d, int64_t m_firs
     if (d->acts == MM_I8) {
         c->q = lq_push(r->scratch, M * Kp);
         c->s = lq_push(r->scratch, M * Kp / (size_t)d->A * 4);
-        c->qs = lq_push(r->scratch, M * Kp / (size_t)d->A * 4);
+        c->qs = lq_push(r->scratch, M * Kp / (size_t)d->sums * 4);
     } else if (d->hardware) {
         c->b = lq_push(r->scratch, M * Kp * 2);
     } else if (!in_place(d, job)) {
@@ -547,9 +596,10 @@ void mm_run_jobs(const mm_job *jobs, int n_jobs, mm_acts acts, lq_arena *scratch
     if (rows == 0 || n_outs == 0) return;
     r.gather = lq_push(scratch, (size_t)pool_threads(p) * gather_bytes(r.K));
     r.staged = lq_push(scratch, (size_t)pool_threads(p) * STAGED * sizeof *r.staged);
+    r.unpacked = lq_push(scratch, (size_t)(pool_threads(p) * r.K * TILE_N) * sizeof *r.unpacked);
     r.parts = lq_push(scratch, n_outs * sizeof *r.parts);
     r.pieces = lq_push(scratch, n_outs * sizeof *r.pieces);
-    assert(r.gather && r.staged && r.parts && r.pieces);
+    assert(r.gather && r.staged && r.unpacked && r.parts && r.pieces);
     r.mark = lq_arena_mark(scratch);
     r.room = r.left = (size_t)rows * usual_row(r.K) + worst_row(r.K);
     for (int i = 0; i < n_jobs; i++)

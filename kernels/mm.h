@@ -26,6 +26,10 @@
  *             (mm_table): the code is then t[code], and s is s * unit, rounded to f32. Where half
  *             a step has a scale (nvfp4), it is a group of its own, and A is 16.
  *
+ *             QT_BLOCKS (of x an A of Kp as one group; D and X of each group of the type, in order):
+ *                 acc = fma(s, D - zero X, acc); acc = fma(bias, X, acc) where it has biases
+ *             and of each block of A inputs y = fma(sx, acc, y); tables of blocks are whole numbers
+ *
  * QT_I8_OUTLIER: y += the outlier columns' own sum (MM_F32 order), from the unquantized
  * activations; in MM_I8 their places hold 0. Then y += bias, y += the old y (add).
  *
@@ -40,7 +44,7 @@
  * mm_effective gives the dtype that is used:
  *
  *     asked     weight                                     used
- *     MM_I8     integers or a table of values              MM_I8
+ *     MM_I8     integers, a table of values, QT_BLOCKS     MM_I8
  *     MM_I8     dense bf16                                 MM_BF16
  *     MM_I8     other dense, QT_E4M3, QT_ZERO_BIAS         MM_F32
  *     MM_BF16   every scheme that does not round inputs    MM_BF16

@@ -80,8 +80,11 @@ lq_status load_weights(load_model *l, const char *path, const load_opts *o, pool
                        const lq_job *job, lq_err *err)
 {
     memset(l, 0, sizeof *l);
-    lq_status s =
-        src_open(&l->src, path, &(src_opts){ .need_config = true, .verify = o->verify }, err);
+    const src_opts open = { .need_config = true,
+                            .verify = o->verify,
+                            .uint_blocks =
+                                o->device && strcmp(o->device, "cpu") != 0 && dev_count(NULL) > 0 };
+    lq_status s = src_open(&l->src, path, &open, err);
     if (s) return s; /* names the file */
     for (size_t i = 0; o->note && i < src_n_notes(l->src); i++)
         o->note(path, src_note_at(l->src, i));

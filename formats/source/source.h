@@ -49,6 +49,7 @@ typedef struct src_source src_source;
 typedef struct {
     bool verify;      /* .llmq: check every plane's checksum now */
     bool need_config; /* fail when config.json is missing or its architecture unknown */
+    bool uint_blocks; /* src_matrix gives GGUF's blocks as QT_UINT (blk_to_uint): for devices */
     bool no_tensors;  /* tokenizer and config only: weights may be absent */
 } src_opts;
 

@@ -28,7 +28,7 @@ struct src_source {
     char layout[64];     /* "gptq, gptq_v2": the published layout that was read, or "" */
     const char *license; /* in arena, or NULL */
     arch_config config;
-    bool has_config;
+    bool has_config, uint_blocks;
     src_tensor *tensors;             /* by name, in arena */
     lq_hash (*hashes)[QT_N_PLANES];  /* [n_tensors] known checksums of the planes, or NULL */
     lq_hash (*scanned)[QT_N_PLANES]; /* likewise, [i] known where tensors[i].scanned */

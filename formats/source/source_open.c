@@ -58,6 +58,7 @@ lq_status src_open(src_source **out, const char *path, const src_opts *o, lq_err
         return lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
     }
     if (!o) o = &none;
+    src->uint_blocks = o->uint_blocks;
     s = open(src, o, err);
     if (!s && o->need_config && !src->has_config)
         s = lq_fail(err, LQ_ENOENT, "%s: expected a model's config, found none", path);

@@ -1,6 +1,7 @@
 /* formats/source/source_roles.c - tensors by their role in the model: checked, sliced, as matrices and vectors. */
 #include "formats/source/source_impl.h"
 
+#include "formats/tensor/blocks_uint.h"
 #include "formats/tensor/finite.h"
 #include "formats/tensor/tiles.h"
 
@@ -243,6 +244,10 @@ lq_status src_matrix(const src_source *s, arch_role r, int64_t layer, int64_t ex
     src_load(&all, s, t);
     st = src_slice(w, &s->config, r, expert, &all, a, err);
     if (!st) st = check_slice(w, &all, err);
+    if (!st && s->uint_blocks && w->scheme.kind == QT_BLOCKS) {
+        const qt_tensor blocks = *w;
+        st = blk_to_uint(w, &blocks, a, err);
+    }
     return st ? lq_wrap(err, st, "%s", t->name) : LQ_OK;
 }
 

@@ -200,15 +200,3 @@ void blk_dequant(float *dst, const blk_type *t, const uint8_t *blocks, int64_t K
         }
     }
 }
-
-/* ---- as QT_UINT ---- */
-qt_scheme blk_uint(const blk_type *t)
-{
-    const bool same = !t->table && t->bits < 5 && (t->bias || t->zero == 1 << (t->bits - 1));
-    const int bits = same ? t->bits : 8;
-    return (qt_scheme){ .kind = QT_UINT,
-                        .bits = bits,
-                        .group = t->group,
-                        .zero = t->bias ? QT_ZERO_BIAS : QT_ZERO_NONE,
-                        .scale_dtype = t->fine ? LQ_F32 : LQ_F16 };
-}

@@ -87,10 +87,6 @@ float blk_bias(const blk_type *t, const blk_parts *b, int g);
 /* A row of blocks as f32 [K]. */
 void blk_dequant(float *dst, const blk_type *t, const uint8_t *blocks, int64_t K);
 
-/* The scheme of the same values as codes of 2, 3, 4 or 8 bits with f32 or (one to a block) f16
- * scales: more room, for kernels that know QT_UINT alone. tiles_pack gives it. */
-qt_scheme blk_uint(const blk_type *t);
-
 /* ---- blocks_iq.c ---- */
 extern const int8_t blk_iq4[16], blk_iq3_xxs[16], blk_iq3_s[16], blk_iq2[8], blk_iq1[8];
 void blk_take_iq2_xxs(blk_parts *b, const uint8_t *p);

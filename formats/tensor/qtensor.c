@@ -177,9 +177,20 @@ static size_t portable_bytes(const qt_scheme *s, int64_t N, int64_t K, qt_plane 
     }
 }
 
+/* Of QT_BLOCKS. */
+static size_t tile_side_bytes(const qt_scheme *s, int64_t K, qt_plane p)
+{
+    const blk_type *b = blk_find(s->blocks);
+    const size_t groups = (size_t)(K / b->group), blocks = (size_t)(K / b->elements);
+    if (p == QT_SCALES2) return blocks * (b->bias ? 2 : 1) * TILE_N * 2;
+    if (p == QT_SCALES) return b->fine ? groups * TILE_N : 0;
+    return p == QT_ZEROS && b->fine && b->bias ? groups * TILE_N : 0;
+}
+
 static size_t tile_bytes(const qt_scheme *s, int64_t N, int64_t K, qt_plane p)
 {
     tile_shape t = tiles_shape(s, N, K);
+    if (s->kind == QT_BLOCKS && p != QT_CODES) return (size_t)t.tiles * tile_side_bytes(s, K, p);
     size_t tiles = (size_t)t.tiles, entries = tiles * (size_t)t.ng * TILE_N;
     switch (p) {
     case QT_CODES:
@@ -249,8 +260,7 @@ lq_status qt_check_view(const qt_tensor *t, lq_err *err)
     if ((unsigned)t->layout >= QT_N_LAYOUTS)
         return lq_fail(err, LQ_EUNSUPPORTED, "unknown layout %d", (int)t->layout);
     if (t->layout == QT_TILE16) {
-        qt_scheme tiled = tiles_scheme(s, t->N, t->K);
-        if (tiled.kind != s->kind || tiled.dbl != s->dbl)
+        if (!tiles_keep(s, t->N, t->K))
             return lq_fail(err, LQ_EFORMAT, "this scheme has no tile16 layout");
     }
     for (int p = 0; p < QT_N_PLANES; p++) {

@@ -7,6 +7,9 @@
 
 /* ---- one step: 16 rows of 32 codes to and from the vectors of the header's picture ----
  * Where code (r, i) lies: byte 64*v + 4*r + j, shift s; 3 bit adds a high bit elsewhere. */
+/* Bits of a code in the vectors before those of the high bits. */
+static inline int low_bits(int bits) { return bits == 3 ? 2 : bits == 5 || bits == 6 ? 4 : bits; }
+
 typedef struct {
     int byte, shift;
 } place;
@@ -14,45 +17,54 @@ typedef struct {
 static place low_place(int bits, int r, int i)
 {
     int j = i & 3, q = i >> 2; /* q: the four inputs, 0..7 */
-    int per = bits == 8 ? 1 : bits == 4 ? 2 : 4;
-    return (place){ 64 * (q / per) + 4 * r + j, (q % per) * (bits == 3 ? 2 : bits) };
+    const int width = low_bits(bits), per = 8 / width;
+    return (place){ 64 * (q / per) + 4 * r + j, q % per * width };
 }
-static place high_place(int r, int i) { return (place){ 128 + 4 * r + (i & 3), i >> 2 }; }
+/* Of the bits above the low ones, `more` of them. */
+static place high_place(int bits, int more, int r, int i)
+{
+    const int q = i >> 2, j = i & 3, vector = low_bits(bits) + (more == 2 ? q / 4 : 0);
+    return (place){ 64 * vector + 4 * r + j, more == 2 ? q % 4 * 2 : q };
+}
 
 /* Four inputs of a row are the bytes of a word, moved together. */
 enum { FOURS = TILE_K / 4, ONES = 0x01010101 };
 
 static void encode_step(uint8_t *dst, uint8_t codes[TILE_N][TILE_K], int bits)
 {
-    const int per = bits == 8 ? 1 : bits == 4 ? 2 : 4, width = bits == 3 ? 2 : bits;
+    const int width = low_bits(bits), per = 8 / width, more = bits - width;
     const uint32_t low = ((1u << width) - 1u) * (uint32_t)ONES;
     for (int r = 0; r < TILE_N; r++) {
-        uint32_t v[FOURS] = { 0 }, high = 0;
+        uint32_t v[FOURS] = { 0 }, high[2] = { 0 };
         for (int q = 0; q < FOURS; q++) {
             uint32_t c;
             memcpy(&c, &codes[r][4 * q], 4);
             v[q / per] |= (c & low) << (q % per) * width;
-            high |= (c >> 2 & ONES) << q;
+            if (more == 1) high[0] |= (c >> width & ONES) << q;
+            if (more == 2) high[q / 4] |= (c >> width & 3u * ONES) << 2 * (q % 4);
         }
         for (int i = 0; i < FOURS / per; i++)
             memcpy(dst + 64 * i + 4 * r, &v[i], 4);
-        if (bits == 3) memcpy(dst + 128 + 4 * r, &high, 4);
+        for (int i = 0; i < more; i++)
+            memcpy(dst + 64 * (width + i) + 4 * r, &high[i], 4);
     }
 }
 
 /* Row r of the step to dst + r * stride. */
 static inline void decode_step(uint8_t *dst, size_t stride, const uint8_t *step, int bits)
 {
-    const int per = bits == 8 ? 1 : bits == 4 ? 2 : 4, width = bits == 3 ? 2 : bits;
+    const int width = low_bits(bits), per = 8 / width, more = bits - width;
     const uint32_t low = ((1u << width) - 1u) * (uint32_t)ONES;
     for (int r = 0; r < TILE_N; r++) {
-        uint32_t high = 0;
-        if (bits == 3) memcpy(&high, step + 128 + 4 * r, 4);
+        uint32_t high[2] = { 0 };
+        for (int i = 0; i < more; i++)
+            memcpy(&high[i], step + 64 * (width + i) + 4 * r, 4);
         for (int q = 0; q < FOURS; q++) {
             uint32_t c;
             memcpy(&c, step + 64 * (q / per) + 4 * r, 4);
             c = c >> (q % per) * width & low;
-            if (bits == 3) c |= (high >> q & ONES) << 2;
+            if (more == 1) c |= (high[0] >> q & ONES) << width;
+            if (more == 2) c |= (high[q / 4] >> 2 * (q % 4) & 3u * ONES) << width;
             memcpy(dst + (size_t)r * stride + 4 * q, &c, 4);
         }
     }
@@ -84,9 +96,11 @@ unsigned tiles_code(const uint8_t *codes, int bits, int r, int64_t p)
     int i = (int)(p % TILE_K);
     place at = low_place(bits, r, i);
     unsigned c = (unsigned)step[at.byte] >> at.shift;
-    if (bits != 3) return c & ((1u << bits) - 1u);
-    place hi = high_place(r, i);
-    return (c & 3u) | ((unsigned)step[hi.byte] >> hi.shift & 1u) << 2;
+    if (bits != 3 && bits != 5 && bits != 6) return c & ((1u << bits) - 1u);
+    const int width = low_bits(bits), more = bits - width;
+    const place hi = high_place(bits, more, r, i);
+    return (c & ((1u << width) - 1u)) | ((unsigned)step[hi.byte] >> hi.shift & ((1u << more) - 1u))
+                                            << width;
 }
 
 /* Element (place p, row r) of a dense tile, counted in elements. */
@@ -283,38 +297,70 @@ static void pack_scale2(void *const w[QT_N_PLANES], const qt_tensor *t, int64_t 
            4);
 }
 
-/* Tile i of QT_BLOCKS as one of QT_UINT (blk_uint). */
-static void pack_blocks(void *const w[QT_N_PLANES], const qt_tensor *t, const qt_scheme *to,
-                        const tile_shape *ts, int64_t i)
+/* Tile i of QT_BLOCKS. */
+static void pack_blocks(void *const w[QT_N_PLANES], const qt_tensor *t, const tile_shape *ts,
+                        int64_t i)
 {
     const blk_type *type = blk_find(t->scheme.blocks);
     const int64_t left = t->N - i * TILE_N, rows = left < TILE_N ? left : TILE_N;
-    const size_t row = blk_row_bytes(type, t->K), e = tiles_scale_bytes(to);
+    const int64_t groups = t->K / type->group, halves = type->bias ? 2 : 1;
+    const size_t row = blk_row_bytes(type, t->K);
     const uint8_t *from = (const uint8_t *)t->plane[QT_CODES].data + (size_t)(i * TILE_N) * row;
-    const int zero = type->bias ? 0 : 1 << (to->bits - 1);
     uint8_t *codes = (uint8_t *)w[QT_CODES] + (size_t)i * ts->tile_bytes;
-    uint8_t *scales = (uint8_t *)w[QT_SCALES] + (size_t)(i * ts->ng * TILE_N) * e;
-    uint8_t *zeros = type->bias ? (uint8_t *)w[QT_ZEROS] + (size_t)(i * ts->ng * TILE_N) * e : NULL;
+    int8_t *sc = type->fine ? (int8_t *)w[QT_SCALES] + i * groups * TILE_N : NULL;
+    uint8_t *m = sc && type->bias ? (uint8_t *)w[QT_ZEROS] + i * groups * TILE_N : NULL;
+    uint8_t *d = (uint8_t *)w[QT_SCALES2] + i * (t->K / type->elements) * halves * TILE_N * 2;
+    blk_parts b[TILE_N] = { { { 0 }, { 0 }, { 0 }, 0, 0 } };
     for (int64_t k = 0; k < t->K; k += type->elements, from += type->bytes) {
-        blk_parts b[TILE_N];
         for (int64_t r = 0; r < rows; r++)
             blk_take(&b[r], type, from + (size_t)r * row);
-        for (int g = 0; g < type->elements / type->group; g++) {
-            uint8_t step[TILE_N][TILE_K] = { { 0 } };
-            float scale[TILE_N] = { 0 }, bias[TILE_N] = { 0 };
-            for (int64_t r = 0; r < rows; r++) {
-                for (int j = 0; j < type->group; j++)
-                    step[r][j] = (uint8_t)(blk_value(type, b[r].code[g * type->group + j]) + zero);
-                scale[r] = blk_scale(type, &b[r], g);
-                if (zeros) bias[r] = blk_bias(type, &b[r], g);
-            }
-            encode_step(codes, step, to->bits);
-            lq_from_f32(scales, scale, to->scale_dtype, TILE_N);
-            if (zeros) lq_from_f32(zeros, bias, to->scale_dtype, TILE_N);
-            codes += ts->step_bytes;
-            scales += TILE_N * e;
-            if (zeros) zeros += TILE_N * e;
+        for (int at = 0; at < type->elements; at += TILE_K, codes += ts->step_bytes) {
+            uint8_t step[TILE_N][TILE_K];
+            for (int r = 0; r < TILE_N; r++)
+                memcpy(step[r], b[r].code + at, TILE_K);
+            encode_step(codes, step, type->bits);
         }
+        for (int g = 0; sc && g < type->elements / type->group; g++)
+            for (int r = 0; r < TILE_N; r++) {
+                *sc++ = b[r].sc[g];
+                if (m) *m++ = b[r].m[g];
+            }
+        for (int64_t h = 0; h < halves; h++)
+            for (int r = 0; r < TILE_N; r++, d += 2)
+                memcpy(d, h ? &b[r].dmin : &b[r].d, 2);
+    }
+}
+
+blk_group tiles_group(const qt_tensor *t, const blk_type *type, int64_t tile, int64_t k, int r)
+{
+    const int64_t at = (tile * (t->K / type->group) + k / type->group) * TILE_N + r;
+    const int64_t halves = type->bias ? 2 : 1;
+    const int64_t block = (tile * (t->K / type->elements) + k / type->elements) * halves;
+    const uint8_t *d = (const uint8_t *)t->plane[QT_SCALES2].data + 2 * (block * TILE_N + r);
+    blk_parts b = { .sc = { 1 }, .m = { 1 } };
+    memcpy(&b.d, d, 2);
+    if (type->bias) memcpy(&b.dmin, d + 2 * TILE_N, 2);
+    if (type->fine) b.sc[0] = ((const int8_t *)t->plane[QT_SCALES].data)[at];
+    if (type->fine && type->bias) b.m[0] = ((const uint8_t *)t->plane[QT_ZEROS].data)[at];
+    return (blk_group){ blk_scale(type, &b, 0), type->bias ? blk_bias(type, &b, 0) : 0 };
+}
+
+void tiles_blocks(float *dst, const qt_tensor *t, int64_t tile)
+{
+    const blk_type *type = blk_find(t->scheme.blocks);
+    const tile_shape ts = tiles_shape(&t->scheme, t->N, t->K);
+    const uint8_t *codes = (const uint8_t *)t->plane[QT_CODES].data + (size_t)tile * ts.tile_bytes;
+    for (int64_t k = 0; k < t->K; k += TILE_K, codes += ts.step_bytes) {
+        uint8_t step[TILE_N][TILE_K];
+        decode_step(step[0], TILE_K, codes, type->bits);
+        for (int r = 0; r < TILE_N; r++)
+            for (int at = 0; at < TILE_K; at += type->group) {
+                const blk_group g = tiles_group(t, type, tile, k + at, r);
+                for (int i = at; i < at + type->group; i++) {
+                    const float v = g.scale * (float)blk_value(type, step[r][i]);
+                    dst[(k + i) * TILE_N + r] = type->bias ? v + g.bias : v;
+                }
+            }
     }
 }
 
@@ -347,7 +393,7 @@ void tiles_pack(void *const w[QT_N_PLANES], const qt_tensor *t, int64_t t0, int6
     }
     if (s->kind == QT_BLOCKS) {
         for (int64_t i = t0; i < t1; i++)
-            pack_blocks(w, t, &to, &ts, i);
+            pack_blocks(w, t, &ts, i);
         return;
     }
     const int32_t *perm = s->kind == QT_UINT && s->act_order ? w[QT_GIDX] : NULL;

@@ -17,6 +17,8 @@
  *              2 bit  v = 0, 1: bits 2s, 2s+1 of byte j = input 16v+4s+j, s = 0..3
  *              3 bit  the two low bits as for 2 bit (two vectors), then one vector:
  *                     bit s of byte j = the high bit of input 4s+j, s = 0..7
+ *              5 bit  the four low bits as for 4 bit (four vectors), then one vector as the last of 3 bit
+ *              6 bit  the same, then the two high bits as for 2 bit (two vectors)
  *            dense: one group (G = K); f32 [Kp][16 rows]; f16, bf16 [Kp/2][16 rows][2 inputs]
  *   SCALES   [tile][ng][subs][16] of scale_dtype (I8: f32 as stored, ng = 1; LUT4, E4M3: f32)
  *   ZEROS    [tile][ng][16] u8 (QT_ZERO_INT; for I8 the signed zero + 128), f16 (QT_ZERO_F16) or
@@ -30,12 +32,17 @@
  *
  * QT_LUT4 with double quantization is tiled without it (f32 absmax: the products of the portable
  * reading). QT_LUT4 whose blocks straddle rows (K % group != 0) has no tile form; it becomes dense
- * f32. QT_BLOCKS becomes QT_UINT (blk_uint). tiles_scheme says all that; tiles_keep is false for
- * them, and a file keeps such weights portable. */
+ * f32. tiles_scheme says both.
+ *
+ * QT_BLOCKS, G = Kp = K (in memory alone), is taken apart as blocks.h says, codes of the type's bits:
+ *   SCALES   [tile][K/group][16] i8: sc, where fine
+ *   ZEROS    [tile][K/group][16] u8: m, where fine and with biases
+ *   SCALES2  [tile][K/elements][1 or 2][16] f16: d, and with biases dmin
+ * tiles_keep is false for all these, and a file keeps such weights portable. */
 #ifndef LLMQ_FORMATS_TENSOR_TILES_H
 #define LLMQ_FORMATS_TENSOR_TILES_H
 
-#include "formats/tensor/qtensor.h"
+#include "formats/tensor/blocks.h"
 
 LQ_C_BEGIN
 
@@ -98,6 +105,13 @@ int tiles_bits(const qt_scheme *s);           /* bits of a stored code; dense: o
 size_t tiles_scale_bytes(const qt_scheme *s); /* of one scale; dense: 0 */
 size_t tiles_zero_bytes(const qt_scheme *s);  /* of one zero point; none: 0 */
 /* Row r, place p of a dense tile [Kp] of dtype d, as f32. */
+/* QT_BLOCKS: scale and bias of row r of a tile and the group of input k. */
+typedef struct {
+    float scale, bias;
+} blk_group;
+blk_group tiles_group(const qt_tensor *t, const blk_type *type, int64_t tile, int64_t k, int r);
+/* Tile `tile` of QT_BLOCKS as a dense one of f32: [K][16]. */
+void tiles_blocks(float *dst, const qt_tensor *t, int64_t tile);
 float tiles_dense(const uint8_t *tile, lq_dtype d, int r, int64_t p);
 
 LQ_C_END

@@ -60,7 +60,6 @@ qt_scheme tiles_scheme(const qt_scheme *s, int64_t N, int64_t K)
 {
     (void)N;
     qt_scheme t = *s;
-    if (s->kind == QT_BLOCKS) return blk_uint(blk_find(s->blocks));
     if (s->kind != QT_LUT4) return t;
     if (K % s->group) return (qt_scheme){ .kind = QT_DENSE, .dtype = LQ_F32 };
     t.dbl = false;
@@ -71,5 +70,5 @@ qt_scheme tiles_scheme(const qt_scheme *s, int64_t N, int64_t K)
 bool tiles_keep(const qt_scheme *s, int64_t N, int64_t K)
 {
     const qt_scheme t = tiles_scheme(s, N, K);
-    return t.kind == s->kind && t.dbl == s->dbl;
+    return t.kind == s->kind && t.dbl == s->dbl && s->kind != QT_BLOCKS;
 }

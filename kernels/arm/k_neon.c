@@ -6,6 +6,8 @@
 
 #include "kernels/simd/mm_i8_dot.h"
 
+#include "kernels/simd/mm_blocks.h"
+
 #define SCORE_ROWS 2 /* rows of the scores' sums, of two vectors each */
 #define PV_ROWS 2    /* rows and vectors of the values' sums */
 #define PV_VECS 2
@@ -17,5 +19,6 @@ const k_ops k_neon = {
     .name = "neon",
     .usable = cpu_has_neon,
     .mm_i8 = dot_mm_i8,
+    .mm_blocks = tmpl_mm_blocks,
     K_TMPL_OPS,
 };

@@ -16,7 +16,8 @@ typedef struct {
     int64_t ldf;         /* floats from row to row */
     const uint16_t *b;   /* MM_BF16: [M, Kp] */
     const int8_t *q;     /* MM_I8: [M, Kp] */
-    const float *s, *qs; /* MM_I8: [M, Kp/A] scale, and sum of the block's q (an exact integer) */
+    const float *s, *qs; /* MM_I8: [M, Kp/A] scale, and sum of the block's q (an exact integer); for
+                            QT_BLOCKS [M, Kp/BLK_SUM] sums */
     int64_t A;           /* MM_I8: inputs per block */
     const float *out;    /* QT_I8_OUTLIER: the outlier inputs, [M, ldo] padded with zeros */
     int64_t ldo;
@@ -50,6 +51,7 @@ typedef struct {
     X(void, mm_f32, (const mm_task *t))                                                              \
     X(void, mm_bf16, (const mm_task *t))                                                             \
     X(void, mm_i8, (const mm_task *t))                                                               \
+    X(void, mm_blocks, (const mm_task *t)) /* MM_I8 of QT_BLOCKS */                                  \
     /* n inputs, a multiple of A, to int8 blocks of A (mm.h) */                                      \
     X(void, mm_quant, (int8_t * q, float *s, float *qs, const float *x, int64_t n, int64_t A))       \
     X(void, to_bf16, (uint16_t * dst, const float *x, int64_t n))                                    \

@@ -21,6 +21,7 @@ typedef enum {
 /* ---- products (mm.h) ---- */
 
 typedef enum { MM_F32, MM_BF16, MM_I8, MM_N_ACTS } mm_acts;
+enum { BLK_SUM = 16 };       /* inputs of a sum for QT_BLOCKS: the least of its groups */
 #define MM_I8_TINY 0x1p-100f /* so that 127/absmax is finite */
 
 /* A table of 16 values v as MM_I8 multiplies them: v[c] becomes (t[c] - zero) * unit, unit =

@@ -132,6 +132,43 @@ void ref_mm_i8(const mm_task *t)
         }
 }
 
+/* y of row m and row r of a tile. */
+static float blocks_sum(const mm_task *t, const blk_type *type, int64_t m, int64_t tile, int r)
+{
+    const int64_t K = t->s.Kp, A = t->x.A;
+    const uint8_t *codes =
+        (const uint8_t *)t->w->plane[QT_CODES].data + (size_t)tile * t->s.tile_bytes;
+    const int8_t *q = t->x.q + m * K;
+    float y = 0;
+    for (int64_t p = 0; p < K; p += A) {
+        float acc = 0;
+        for (int64_t k = p; k < p + A; k += type->group) {
+            const blk_group g = tiles_group(t->w, type, tile, k, r);
+            int32_t dot = 0, X = 0;
+            for (int64_t i = k; i < k + type->group; i++) {
+                dot += blk_value(type, tiles_code(codes, type->bits, r, i)) * q[i];
+                X += q[i];
+            }
+            acc = fmaf(g.scale, (float)dot, acc);
+            if (type->bias) acc = fmaf(g.bias, (float)X, acc);
+        }
+        y = fmaf(t->x.s[(m * K + p) / A], acc, y);
+    }
+    return y;
+}
+
+void ref_mm_blocks(const mm_task *t)
+{
+    const blk_type *type = blk_find(t->w->scheme.blocks);
+    for (int64_t m = t->m0; m < t->m1; m++)
+        for (int64_t tile = t->t0; tile < t->t1; tile++) {
+            float y[TILE_N];
+            for (int r = 0; r < TILE_N; r++)
+                y[r] = blocks_sum(t, type, m, tile, r);
+            mm_finish(t, m, tile, y);
+        }
+}
+
 void ref_mm_quant(int8_t *q, float *s, float *qs, const float *x, int64_t n, int64_t A)
 {
     for (int64_t b = 0; b < n / A; b++, x += A, q += A) {

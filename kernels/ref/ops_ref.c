@@ -122,6 +122,7 @@ const k_ops k_ref = {
     .usable = always,
     .mm_f32 = ref_mm_f32,
     .mm_i8 = ref_mm_i8,
+    .mm_blocks = ref_mm_blocks,
     .mm_quant = ref_mm_quant,
     .to_bf16 = ref_to_bf16,
     .round_bf16 = ref_round_bf16,

@@ -6,6 +6,7 @@
 
 void ref_mm_f32(const mm_task *t);
 void ref_mm_i8(const mm_task *t);
+void ref_mm_blocks(const mm_task *t);
 void ref_mm_quant(int8_t *q, float *s, float *qs, const float *x, int64_t n, int64_t A);
 void ref_to_bf16(uint16_t *dst, const float *x, int64_t n);
 void ref_round_bf16(float *dst, const float *x, int64_t n);

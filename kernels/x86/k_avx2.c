@@ -12,6 +12,8 @@
 
 #include "kernels/x86/mm_i8_avx2.h"
 
+#include "kernels/simd/mm_blocks.h"
+
 #define SCORE_ROWS 2 /* rows of the scores' sums, of two vectors each */
 #define PV_ROWS 2    /* rows and vectors of the values' sums */
 #define PV_VECS 2
@@ -23,5 +25,6 @@ const k_ops k_avx2 = {
     .name = "avx2",
     .usable = cpu_has_avx2,
     .mm_i8 = avx2_mm_i8,
+    .mm_blocks = tmpl_mm_blocks,
     K_TMPL_OPS,
 };

@@ -187,7 +187,8 @@ static void product(fwd_offload *o, const mm_out *out, int64_t M)
 /* That mm_run sums over K in its order, and all at once. */
 static bool in_order(const qt_scheme *s)
 {
-    return !s->act && s->kind != QT_I8_OUTLIER && !(s->kind == QT_UINT && s->act_order);
+    return !s->act && s->kind != QT_I8_OUTLIER && s->kind != QT_BLOCKS &&
+           !(s->kind == QT_UINT && s->act_order);
 }
 
 bool fwd_offload_products(fwd_offload *o, const mm_out *outs, int n, const float *x, int64_t ldx,

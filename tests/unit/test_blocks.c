@@ -2,6 +2,7 @@
  * (tests/golden/make/gguf_blocks.py). */
 #include "base/file.h"
 #include "formats/gguf/gguf_blocks.h"
+#include "formats/tensor/blocks_uint.h"
 #include "formats/tensor/error_bound.h"
 #include "formats/tensor/finite.h"
 #include "formats/tensor/tiles.h"
@@ -113,34 +114,36 @@ TEST(blocks_come_back_byte_for_byte)
     lq_map_close(&m);
 }
 
-TEST(tiles_of_blocks_hold_the_same_values)
+TEST(tiles_and_uint_hold_the_same_values)
 {
     lq_map m;
     lq_err err = { "" };
     CHECK(!lq_map_open(&m, GOLDEN, &err), "%s", err.msg);
     for (size_t i = 0; i < LQ_COUNT(all); i++) {
-        qt_tensor q, back;
-        void *w[QT_N_PLANES], *tw[QT_N_PLANES], *bw[QT_N_PLANES];
+        qt_tensor q, uint;
+        void *w[QT_N_PLANES], *tw[QT_N_PLANES];
         lq_arena a = { 0 };
-        float want[K], got[K];
+        float want[K], got[K], tile[K * TILE_N];
         if (gguf_scheme(all[i]).kind != QT_BLOCKS) continue;
         CHECK(read_row(&q, w, &m, all[i], want, &a), "%s", gguf_type_text(all[i]));
-        qt_tensor tiled = {
-            .scheme = tiles_scheme(&q.scheme, 1, K), .layout = QT_TILE16, .N = 1, .K = K
-        };
+        qt_tensor tiled = { .scheme = q.scheme, .layout = QT_TILE16, .N = 1, .K = K };
         for (int p = 0; p < QT_N_PLANES; p++) {
             const size_t n = qt_plane_bytes(&tiled.scheme, QT_TILE16, 1, K, (qt_plane)p);
             tw[p] = n ? lq_push(&a, n) : NULL;
             tiled.plane[p] = (qt_span){ tw[p], n };
         }
         tiles_pack(tw, &q, 0, 1);
-        CHECK(!qt_alloc(&back, bw, &tiled.scheme, 1, K, &a, &err), "%s", err.msg);
-        CHECK(!tiles_unpack(bw, &tiled, &err), "%s", err.msg);
+        tiles_blocks(tile, &tiled, 0);
+        CHECK(!blk_to_uint(&uint, &q, &a, &err), "%s", err.msg);
+        CHECK(!qt_check_view(&uint, &err), "%s", err.msg);
+        CHECK(qt_check_view(&tiled, &err) == LQ_EFORMAT, "tiles of blocks in a file");
         qt_dequant(want, &q, 0, 1);
-        qt_dequant(got, &back, 0, 1);
+        qt_dequant(got, &uint, 0, 1);
         for (int k = 0; k < K; k++)
-            CHECK(got[k] >= want[k] && got[k] <= want[k], "%s[%d]: %g instead of %g",
-                  gguf_type_text(all[i]), k, (double)got[k], (double)want[k]);
+            CHECK(got[k] >= want[k] && got[k] <= want[k] &&
+                      memcmp(&tile[k * TILE_N], &want[k], 4) == 0,
+                  "%s[%d]: %g and %g instead of %g", gguf_type_text(all[i]), k, (double)got[k],
+                  (double)tile[k * TILE_N], (double)want[k]);
         lq_arena_free(&a);
         if (check_bad) return;
     }
@@ -205,7 +208,7 @@ int main(int argc, char **argv)
 {
     RUN(values_are_those_of_gguf_py_to_the_bit);
     RUN(blocks_come_back_byte_for_byte);
-    RUN(tiles_of_blocks_hold_the_same_values);
+    RUN(tiles_and_uint_hold_the_same_values);
     RUN(every_value_is_within_its_bound);
     RUN(blocks_that_cannot_be_are_refused);
     return check_end();

@@ -3,7 +3,7 @@
  * llama.cpp: tests/e2e/test_gguf.py. */
 #include "formats/gguf/gguf_blocks.h"
 #include "formats/source/source_impl.h"
-#include "formats/tensor/tiles.h"
+#include "formats/tensor/blocks_uint.h"
 #include "tests/support/check.h"
 
 #include <stdlib.h>
@@ -255,23 +255,6 @@ static void random_blocks(uint8_t *p, ggml_type t, size_t n)
             }
 }
 
-/* A row of blocks as QT_UINT, the way that files of earlier versions have it: by way of a tile. */
-static void as_uint(qt_tensor *q, const qt_tensor *blocks, lq_arena *a)
-{
-    void *w[QT_N_PLANES], *tw[QT_N_PLANES];
-    lq_err err = { "" };
-    const qt_scheme s = tiles_scheme(&blocks->scheme, 1, blocks->K);
-    qt_tensor t = { .scheme = s, .layout = QT_TILE16, .N = 1, .K = blocks->K };
-    for (int p = 0; p < QT_N_PLANES; p++) {
-        const size_t n = qt_plane_bytes(&s, QT_TILE16, 1, t.K, (qt_plane)p);
-        tw[p] = n ? lq_push(a, n) : NULL;
-        t.plane[p] = (qt_span){ tw[p], n };
-    }
-    tiles_pack(tw, blocks, 0, 1);
-    CHECK(!qt_alloc(q, w, &s, 1, t.K, a, &err), "%s", err.msg);
-    CHECK(!tiles_unpack(w, &t, &err), "%s", err.msg);
-}
-
 TEST(blocks_of_every_type_come_back_from_our_schemes)
 {
     static const ggml_type types[] = { GGML_Q4_0, GGML_Q4_1, GGML_Q5_0, GGML_Q5_1, GGML_Q8_0,
@@ -292,7 +275,8 @@ TEST(blocks_of_every_type_come_back_from_our_schemes)
         CHECK(!qt_alloc(&q, w, &s, 1, K, &a, &err), "%s", err.msg);
         gguf_unpack_row(w, &q, 0, t, in);
         const qt_tensor blocks = q;
-        if (s.kind == QT_BLOCKS) as_uint(&q, &blocks, &a);
+        if (s.kind == QT_BLOCKS) /* as files of earlier versions have it */
+            CHECK(!blk_to_uint(&q, &blocks, &a, &err), "%s", err.msg);
         bool held = false; /* Q5_0 is tried before Q8_0 */
         for (size_t k = 0; !held && gguf_type_for(&found, &q, k); k++) {
             memset(out, 0, sizeof out);
