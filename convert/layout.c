@@ -74,6 +74,33 @@ unsigned layout_zero(const qt_tensor *q, int64_t n, int64_t g)
     return qt_get((const uint8_t *)q->plane[QT_ZEROS].data + (size_t)n * row, g, s->zbits);
 }
 
+lq_status layout_split(qt_tensor *out, const qt_tensor *q, int64_t group, lq_arena *a, lq_err *err)
+{
+    const int64_t was = q->K / q->scheme.group, ng = q->K / group;
+    const size_t size = lq_dtype_bytes(q->scheme.scale_dtype),
+                 row = qt_row_bytes(ng, q->scheme.zbits);
+    qt_scheme s = q->scheme;
+    void *w[QT_N_PLANES];
+    s.group = group;
+    lq_status st = qt_alloc(out, w, &s, q->N, q->K, a, err);
+    if (st) return st;
+    memcpy(w[QT_CODES], q->plane[QT_CODES].data, q->plane[QT_CODES].bytes);
+    for (int64_t n = 0; n < q->N; n++)
+        for (int64_t g = 0; g < ng; g++) {
+            const int64_t from = g * group / q->scheme.group;
+            memcpy((uint8_t *)w[QT_SCALES] + (size_t)(n * ng + g) * size,
+                   (const uint8_t *)q->plane[QT_SCALES].data + (size_t)(n * was + from) * size,
+                   size);
+            if (!w[QT_ZEROS]) continue;
+            const unsigned z = layout_zero(q, n, from);
+            const size_t bit = (size_t)g * (size_t)s.zbits;
+            uint8_t *at = (uint8_t *)w[QT_ZEROS] + (size_t)n * row + bit / 8;
+            at[0] |= (uint8_t)(z << bit % 8);
+            if (bit % 8 + (size_t)s.zbits > 8) at[1] |= (uint8_t)(z >> (8 - bit % 8));
+        }
+    return LQ_OK;
+}
+
 /* ---- bytes ---- */
 void layout_transpose(void *dst, const void *src, int64_t rows, int64_t cols, size_t size)
 {

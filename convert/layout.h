@@ -81,6 +81,9 @@ lq_status layout_no_act(const qt_scheme *s, const char *layout, lq_err *err);
 lq_status layout_multiples(const conv_weight *w, int64_t N, int64_t K, lq_err *err);
 /* u4 or u8 (as many bits as `from` has, dense: 4) with the largest common group that divides K. */
 qt_scheme layout_round_uint(const qt_scheme *from, int64_t K);
+/* q (QT_UINT without act-order) in groups of `group`, of which each of its own is a whole number: the
+ * same codes, scales and zero points for each part. Planes in `a`. LQ_ENOMEM. */
+lq_status layout_split(qt_tensor *out, const qt_tensor *q, int64_t group, lq_arena *a, lq_err *err);
 /* Zero point of row n, group g: whole, 0..2^bits or so; 2^(bits-1) where none is stored. */
 unsigned layout_zero(const qt_tensor *q, int64_t n, int64_t g);
 /* dst [cols, rows] = src [rows, cols]^T, elements of `size` bytes (2 or 4), block by block. */

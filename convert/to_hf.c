@@ -102,12 +102,20 @@ static bool plan_vocabulary(conv *c, conv_weight *w)
     return true;
 }
 
+/* Can its groups be cut into some of `group`, which changes no value? */
+static bool splits(const qt_scheme *s, int64_t group)
+{
+    return s->kind == QT_UINT && !s->act_order && group > 0 && s->group % group == 0 &&
+           (s->zero == QT_ZERO_NONE || s->zero == QT_ZERO_INT);
+}
+
 static lq_status plan_quantized(conv *c, conv_weight *w, lq_err *err)
 {
     const bool dense = w->t->t.scheme.kind == QT_DENSE;
     lq_status s = LQ_OK;
     w->quantized = true;
     w->scheme = w->t->t.scheme;
+    if (splits(&w->scheme, c->plan.group)) w->scheme.group = c->plan.group;
     if (!dense) {
         s = plan_parts(c, w, err);
         if (!s || (s != LQ_EUNSUPPORTED && s != LQ_ESHAPE)) return s;
@@ -179,7 +187,24 @@ static bool divides_all(const conv *c, int64_t g, bool round_dense)
     return true;
 }
 
-/* The one size of groups for all weights of a layout that has one: of those that most weights have,
+/* The smallest group of weights of 4 bits, where all can be split into such; 0: they cannot. */
+static int64_t fine_group(const conv *c, bool round_dense)
+{
+    int64_t least = INT64_MAX;
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < c->plan.n; i++) {
+            const conv_weight *w = &c->plan.w[i];
+            const qt_scheme *s = &w->t->t.scheme;
+            if (!w->linear || !becomes_codes(c, w, round_dense)) continue;
+            if (s->kind != QT_UINT || s->bits != 4) return 0;
+            if (pass && !splits(s, least)) return 0;
+            least = s->group < least ? s->group : least;
+        }
+    return least < INT64_MAX ? least : 0;
+}
+
+/* The one size of groups for all weights of a layout that has one: the smallest, where all can be
+ * split into such; of those that most weights have,
  * else the largest usual one; 0: each keeps its own, which are whole rows, or nothing fits. */
 static int64_t common_group(const conv *c, bool round_dense)
 {
@@ -200,6 +225,7 @@ static int64_t common_group(const conv *c, bool round_dense)
         if (k == n && n < LQ_COUNT(all)) all[n++].group = s->group;
         if (k < n) all[k].n++;
     }
+    if (!by_row && fine_group(c, round_dense)) return fine_group(c, round_dense);
     for (size_t k = 0; k < n && !by_row; k++)
         if ((best == LQ_COUNT(all) || all[k].n > all[best].n) &&
             divides_all(c, all[k].group, round_dense))
@@ -405,6 +431,9 @@ static lq_status put_parts(conv *c, const conv_weight *w, const qt_tensor *q, st
         if (stands_turned(c, w))
             s = src_slice(&turned, c->plan.config, w->slot.role, -1, q, a, err);
         if (!s) s = conv_requantize(&anew, &turned, &w->scheme, c->pool, a, err);
+        if (!s) q = &anew;
+    } else if (q->scheme.kind == QT_UINT && q->scheme.group != w->scheme.group) {
+        s = layout_split(&anew, q, w->scheme.group, a, err);
         if (!s) q = &anew;
     }
     if (!s) {

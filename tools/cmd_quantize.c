@@ -47,7 +47,7 @@ static const opt_row main_rows[] = {
     { "bits", 'b', OPT_INT, F(bits), .def = "4", .lo = 2, .hi = 8,
       .help = "bits per weight: 2, 3, 4 or 8" },
     { "group-size", 'g', OPT_INT, F(group), .lo = -1, .hi = 1 << 24,
-      .help = "weights that share a scale, or the largest number below that divides the row; -1: "
+      .help = "weights that share a scale, or half of it and so on until it divides the row; -1: "
               "the whole row" },
     { "sym", 0, OPT_FLAG, F(sym), .help = "grids symmetric about zero, no zero points" },
     { "asym", 0, OPT_FLAG, F(asym), .help = "zero points (what grids have by default)" },

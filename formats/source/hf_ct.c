@@ -263,6 +263,8 @@ static lq_status take_inputs(qt_scheme *s, hf_quant *h, const ct_args *a, const 
         hf_take(h, module, ".input_scale", a->there && !a->dynamic, HF_FLOATS, -1, &scale, err);
     if (!st) st = hf_take(h, module, ".input_zero_point", false, any, -1, &zero, err);
     if (st || !a->there) return st;
+    if (!a->symmetric && !a->is_float && a->bits == 8)
+        return hf_note_weight_only(h, "asymmetric 8-bit inputs", err);
     for (size_t i = 0; zero && i < zero->raw.bytes && !st; i++)
         if (((const uint8_t *)zero->raw.data)[i])
             st = lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected 0", zero->name);

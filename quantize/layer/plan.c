@@ -13,6 +13,8 @@ enum { SMALLEST_GROUP = 16 };
 int64_t qz_fit_group(int64_t K, int64_t group)
 {
     if (group <= 0 || group >= K) return K;
+    for (int64_t g = group; g >= SMALLEST_GROUP && (group & (group - 1)) == 0; g /= 2)
+        if (K % g == 0) return g; /* kernels of other engines know powers of two alone */
     for (int64_t g = group; g >= SMALLEST_GROUP; g--)
         if (K % g == 0) return g;
     return K % group == 0 ? group : K;

@@ -358,6 +358,37 @@ def test_another_config_gives_the_same_weights(llmq, tmp_path, what, name, chang
     assert "quantization_config" not in written and "compression_config" not in written
 
 
+@pytest.mark.parametrize("inputs", [{"dynamic": False, "strategy": "tensor"}, {"dynamic": True, "strategy": "token"}], ids=str)
+def test_asymmetric_inputs_are_not_rounded(llmq, tmp_path, inputs):
+    """As int8 weights without rounded inputs, with a note."""
+    def parts(t):
+        for module in [n[:-len(".weight_scale")] for n in t if n.endswith(".weight_scale")]:
+            if not inputs["dynamic"]:
+                t[module + ".input_scale"] = ("F32", [1], f32([.05]))
+                t[module + ".input_zero_point"] = ("I8", [1], b"\x07")
+
+    def config(acts):
+        return lambda c: groups(c)["group_0"].update(input_activations=acts)
+    a = assemble("ct-w8a8-int8", tmp_path / "a", parts, config({"num_bits": 8, "type": "int", "symmetric": False, **inputs}))
+    b = assemble("ct-w8a8-int8", tmp_path / "b", config=config(None))
+    assert logits(llmq, a, tmp_path) == logits(llmq, b, tmp_path)
+    notes = llmq.json("inspect", a)["notes"]
+    assert len(notes) == 1 and notes[0].startswith("asymmetric 8-bit inputs: weights are as stored"), notes
+
+
+# ---- a last group that does not fill ----
+def test_groups_of_several_sizes_become_those_of_awq(llmq, tmp_path):
+    """AWQ holds one size: a group of 128 is two of 64 with the same scale."""
+    width = ROOT / "tests/golden/arch/llama-128"
+    llmq("quantize", width, "-o", tmp_path / "q.llmq", "--method", "rtn", "--group-size", "128", "--override",
+         "down_proj=u4-g64-asym", "--asym")
+    llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "awq", "--to", "awq")
+    c = json.loads((tmp_path / "awq/config.json").read_text())["quantization_config"]
+    assert c["group_size"] == 64
+    assert {t["scheme"] for t in llmq.json("inspect", tmp_path / "awq")["tensors"] if "proj" in t["name"]} == {"u4-g64-asym"}
+    assert logits(llmq, tmp_path / "awq", tmp_path) == logits(llmq, tmp_path / "q.llmq", tmp_path)
+
+
 # ---- heads ----
 HEAD, EMBED = "lm_head.weight", "model.embed_tokens.weight"
 

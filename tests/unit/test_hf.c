@@ -321,7 +321,7 @@ TEST(inputs_rounded_in_ways_that_are_not_computed_are_refused)
     static const float scale[2] = { 1, 1 };
     static const char *const inputs[] = {
         "{\"num_bits\":4,\"dynamic\":true,\"strategy\":\"token\"}",
-        "{\"symmetric\":false,\"dynamic\":true,\"strategy\":\"token\"}",
+        "{\"num_bits\":4,\"symmetric\":false,\"dynamic\":true,\"strategy\":\"token\"}",
         "{\"dynamic\":false,\"strategy\":\"tensor\"}",
         "{\"dynamic\":true,\"strategy\":\"attn_head\"}"
     };

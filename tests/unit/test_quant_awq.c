@@ -123,7 +123,8 @@ TEST(groups_are_fitted_to_the_width)
     static const int64_t t[][3] = { { 256, 128, 128 }, { 172, 128, 86 },    { 96, 128, 96 },
                                     { 64, -1, 64 },    { 127, 64, 127 },    { 768, 100, 96 },
                                     { 24, 8, 8 },      { 29568, 128, 128 }, { 34, 32, 17 },
-                                    { 26, 24, 26 } };
+                                    { 26, 24, 26 },    { 576, 128, 64 },    { 2880, 128, 64 },
+                                    { 160, 128, 32 },  { 192, 96, 96 },     { 200, 128, 100 } };
     for (size_t i = 0; i < LQ_COUNT(t); i++)
         CHECK(qz_fit_group(t[i][0], t[i][1]) == t[i][2], "%lld of %lld: %lld", (long long)t[i][1],
               (long long)t[i][0], (long long)qz_fit_group(t[i][0], t[i][1]));
