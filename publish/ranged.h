@@ -15,8 +15,8 @@ typedef struct {
     lq_status (*refused)(void *conn, const hc_answer *a, lq_err *err);
 } ranged_side;
 
-/* The file at `url`, which has `bytes`, into `part`. Errors: as `call` and `refused`; LQ_EIO; LQ_EINTR;
- * LQ_EFORMAT - more bytes than that. */
+/* The file at `url`, which has `bytes`, into `part`. Errors: as `call` and `refused`; LQ_EIO;
+ * LQ_EINTR; LQ_EFORMAT - more bytes than that. */
 lq_status ranged_get(const ranged_side *side, const char *url, uint64_t bytes, pub_part *part,
                      lq_err *err);
 

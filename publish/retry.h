@@ -1,8 +1,8 @@
 /* publish/retry.h - when a request to a remote side is made again, and how often.
  *
- * Failures in a row without progress of a file are counted, and progress is a thousandth of it, at
- * least 1 MiB, or its end. So a remote side that breaks off whatever it sends is asked some thousand
- * times at most, and not for the same bytes again and again. */
+ * Failures in a row without progress of a file are counted, and progress is a thousandth of it,
+ * at least 1 MiB, or its end. So a remote side that breaks off whatever it sends is asked some
+ * thousand times at most, and not for the same bytes again and again. */
 #ifndef LLMQ_PUBLISH_RETRY_H
 #define LLMQ_PUBLISH_RETRY_H
 

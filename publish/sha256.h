@@ -1,5 +1,5 @@
-/* publish/sha256.h - SHA-256 in hex, the digest that registries, git-lfs and SHA256SUMS go by, and git's
- * own SHA-1 of a file (files of .llmq carry XXH3, base/base.h). Computed by nettle. */
+/* publish/sha256.h - SHA-256 in hex, the digest that registries, git-lfs and SHA256SUMS go by,
+ * and git's own SHA-1 of a file (files of .llmq carry XXH3, base/base.h). Computed by nettle. */
 #ifndef LLMQ_PUBLISH_SHA256_H
 #define LLMQ_PUBLISH_SHA256_H
 

@@ -23,28 +23,29 @@ static lq_status check(void *user, const char *dir, lq_err *err)
     return verify_model(user, dir, false, err); /* pull itself checks the sums */
 }
 
-static lq_status into_folder(const cmd_ctx *c, const pull_opts *o, const pub_opts *p, lq_err *err)
+static lq_status into_folder(const cmd_ctx *c, const char *target, const pull_opts *o,
+                             const pub_opts *p, lq_err *err)
 {
     cmd_ctx ctx = *c;
     pub_files fs = { NULL, 0 };
     pub_result r = { .same = false };
     lq_status s = output_check_ending("--out", o->out, "pull's result", true, err);
     if (s) return s;
-    s = pub_pull(&r, &fs, c->argv[0], o->out, p, check, &ctx, err);
+    s = pub_pull(&r, &fs, target, o->out, p, check, &ctx, err);
     prog_end();
-    if (!s) s = target_report(c, c->argv[0], &fs, &r, "pulled", NULL, err);
+    if (!s) s = target_report(c, target, &fs, &r, "pulled", NULL, err);
     pub_files_free(&fs);
     return s;
 }
 
-static lq_status into_cache(const cmd_ctx *c, const char *name, const pub_opts *p, lq_err *err)
+static lq_status into_cache(const cmd_ctx *c, const char *target, const pub_opts *p, lq_err *err)
 {
     hub_found f;
-    lq_status s = hub_find(&f, name, HUB_MODEL, true, p, err);
+    lq_status s = hub_find(&f, target + strlen("hf:"), HUB_MODEL, true, p, err);
     prog_end();
     pub_result r = { .sent = f.fetched, .same = !f.fetched };
     snprintf(r.digest, sizeof r.digest, "%s", f.commit);
-    if (!s) s = target_report(c, c->argv[0], &f.files, &r, "pulled", f.path, err);
+    if (!s) s = target_report(c, target, &f.files, &r, "pulled", f.path, err);
     hub_found_free(&f);
     return s;
 }
@@ -52,13 +53,18 @@ static lq_status into_cache(const cmd_ctx *c, const char *name, const pub_opts *
 static lq_status pull_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const pull_opts *o = opts;
+    char named[HUB_REPO + HUB_REVISION + HUB_PICK + 8];
     const char *target = c->argv[0];
-    const bool hub = strncmp(target, "hf:", 3) == 0;
+    if (hub_name_is(target)) { /* "org/name" */
+        snprintf(named, sizeof named, "hf:%s", target);
+        target = named;
+    }
     lq_status s = target_opts_check(&o->target, target, err);
     if (s) return s;
     const pub_opts p = target_opts(&o->target, c);
-    if (hub && !o->out) return into_cache(c, target + 3, &p, err);
-    return o->out ? into_folder(c, o, &p, err) : lq_fail(err, LQ_EUSAGE, "--out is required");
+    if (o->out) return into_folder(c, target, o, &p, err);
+    return strncmp(target, "hf:", 3) == 0 ? into_cache(c, target, &p, err)
+                                          : lq_fail(err, LQ_EUSAGE, "--out is required");
 }
 
 const cmd_row cmd_pull = {
@@ -84,8 +90,8 @@ const cmd_row cmd_pull = {
     .groups = { OPT_GROUP("Options", rows, 0),
                 OPT_GROUP("Reaching the target", opt_target_rows, F(target)) },
     .examples =
-        "llmq pull hf:Qwen/Qwen3-0.6B\0"
-        "llmq pull hf:bartowski/Qwen2.5-7B-Instruct-GGUF:Q5_K_M\0"
+        "llmq pull Qwen/Qwen3-0.6B\0"
+        "llmq pull bartowski/Qwen2.5-7B-Instruct-GGUF:Q5_K_M\0"
         "llmq pull oci://localhost:5000/novels:awq -o novels-awq\0"
         "llmq pull git:https://example.org/me/novels-gptq.git --branch main -o novels-gptq\0",
     .opts_bytes = sizeof(pull_opts),

@@ -1,9 +1,9 @@
 /* publish/hub/api.h - the hub's HTTP interface: which commit, which files, their bytes.
  *
- *     GET ENDPOINT/api/models/REPO/revision/REV                 {"sha": ...}
- *     GET ENDPOINT/api/models/REPO/tree/COMMIT?recursive=true   [{"type", "path", "size", "oid", "lfs"}],
- *                                                               next page: Link
- *     GET ENDPOINT/REPO/resolve/COMMIT/PATH                     the file, or a redirect to where it is
+ *     GET ENDPOINT/api/models/REPO/revision/REV               {"sha": ...}
+ *     GET ENDPOINT/api/models/REPO/tree/COMMIT?recursive=true [{"type", "path", "size", "oid"}, ...],
+ *                                                             next page: Link
+ *     GET ENDPOINT/REPO/resolve/COMMIT/PATH                   the file, or a redirect to it
  *
  * The token goes to the endpoint's own host alone.
  * Source: huggingface.co/docs/hub/api, huggingface_hub's hf_api.py and file_download.py. */
@@ -28,8 +28,8 @@ lq_status hub_open(hub_conn *c, const hub_env *env, const hub_name *name, const 
                    lq_err *err);
 void hub_close(hub_conn *c);
 
-/* The commit of name->revision. Errors: LQ_ENOENT - no such repository or revision, or a private one;
- * LQ_EIO - gated, refused, busy, or not reached; each says the way out. */
+/* The commit of name->revision. Errors: LQ_ENOENT - no such repository or revision, or a private
+ * one; LQ_EIO - gated, refused, busy, or not reached; each says the way out. */
 lq_status hub_commit(char commit[SHA1_HEX], hub_conn *c, lq_err *err);
 /* All files at a commit, into an empty tree. */
 lq_status hub_list(hub_tree *t, hub_conn *c, const char *commit, lq_err *err);

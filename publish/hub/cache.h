@@ -1,12 +1,12 @@
-/* publish/hub/cache.h - the hub's cache on this machine, in the layout of huggingface_hub, which reads
- * what is put there and puts there what is read:
+/* publish/hub/cache.h - the hub's cache on this machine, in the layout of huggingface_hub, which
+ * reads what is put there and puts there what is read:
  *
- *     CACHE/models--ORG--NAME/blobs/ETAG               bytes: SHA-256 of large files, else git's SHA-1
- *                             blobs/ETAG.incomplete    their beginning
- *                             snapshots/COMMIT/PATH    a link to the blob
- *                             refs/main                the commit of a branch or tag
- *                             trees/COMMIT.json        all files of a commit
- *     CACHE/.locks/models--ORG--NAME/ETAG.lock         flock'ed while the blob is fetched
+ *     CACHE/models--ORG--NAME/blobs/ETAG              bytes: SHA-256 of large files, or git's SHA-1
+ *                             blobs/ETAG.incomplete   their beginning
+ *                             snapshots/COMMIT/PATH   a link to the blob
+ *                             refs/main               the commit of a branch or tag
+ *                             trees/COMMIT.json       all files of a commit
+ *     CACHE/.locks/models--ORG--NAME/ETAG.lock        flock'ed while the blob is fetched
  *
  * Source: huggingface_hub's file_download.py, _tree_cache.py, docs "Understand caching". */
 #ifndef LLMQ_PUBLISH_HUB_CACHE_H

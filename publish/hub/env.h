@@ -14,7 +14,8 @@ typedef struct {
     bool offline;         /* HF_HUB_OFFLINE, TRANSFORMERS_OFFLINE */
 } hub_env;
 
-/* LQ_EUSAGE: HF_ENDPOINT is no address, a token that no header can carry, a place that is not known. */
+/* LQ_EUSAGE: HF_ENDPOINT is no address, a token that no header can carry, a place that is not
+ * known. */
 lq_status hub_env_read(hub_env *e, lq_err *err);
 
 #endif

@@ -235,8 +235,8 @@ static lq_status fill(filling *p, lq_err *err)
 }
 
 /* ---- what is there already ---- */
-/* Is the whole model of the known commit in the cache? By the list of its files; without one (an older
- * huggingface_hub) and `trusting`, as far as what is there is a model. */
+/* Is the whole model of the known commit in the cache? By the list of its files; without one (an
+ * older huggingface_hub) and `trusting`, as far as what is there is a model. */
 static bool is_cached(session *h, char main[HUB_PICK], hub_need need, bool trusting, lq_err *err)
 {
     hub_tree_free(&h->tree);
@@ -280,7 +280,9 @@ static lq_status find(hub_found *f, session *h, pub_remote *r, hub_need need, bo
         s = LQ_OK;
     }
     if (!cached && !s) s = hub_choose(&h->tree, main, sizeof main, h->name.pick, need, err);
-    if (!cached && !s && need == HUB_HEADERS) return find_headers(f, h, main, err);
+    /* a GGUF's tokenizer is in its header */
+    const bool head = need == HUB_HEADERS || (need == HUB_TEXT && lq_has_ending(main, ".gguf"));
+    if (!cached && !s && head) return find_headers(f, h, main, err);
     if (!s) s = name_files(&r->files, h, err);
     filling p = { .h = h, .r = r, .o = o };
     if (!s && !cached) s = fill(&p, err);

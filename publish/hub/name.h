@@ -1,4 +1,5 @@
-/* publish/hub/name.h - the name of a model on a hub: "ORG/NAME[@REVISION][:FILE-OR-QUANTIZATION]". */
+/* publish/hub/name.h - the name of a model on a hub: "ORG/NAME[@REVISION][:FILE]", where
+ * FILE may be a quantization. */
 #ifndef LLMQ_PUBLISH_HUB_NAME_H
 #define LLMQ_PUBLISH_HUB_NAME_H
 

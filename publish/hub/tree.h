@@ -1,5 +1,5 @@
-/* publish/hub/tree.h - the files of a repository at a commit, as the hub lists them and as the cache
- * keeps the list (trees/COMMIT.json, huggingface_hub's format 1). */
+/* publish/hub/tree.h - the files of a repository at a commit, as the hub lists them and as the
+ * cache keeps the list (trees/COMMIT.json, huggingface_hub's format 1). */
 #ifndef LLMQ_PUBLISH_HUB_TREE_H
 #define LLMQ_PUBLISH_HUB_TREE_H
 
@@ -25,7 +25,8 @@ void hub_tree_free(hub_tree *t);
 /* One more, at the end; NULL: out of memory. */
 hub_entry *hub_tree_add(hub_tree *t, const char *path);
 const hub_entry *hub_tree_find(const hub_tree *t, const char *path); /* NULL */
-/* The name that the cache gives the file's bytes: as the hub's ETag, SHA-256 of large files, else git's. */
+/* The name that the cache gives the file's bytes: as the hub's ETag, SHA-256 of large files,
+ * else git's. */
 const char *hub_etag(const hub_entry *e);
 
 /* One page of the hub's answer: its files are added, whatever their names, its folders are not.

@@ -179,6 +179,20 @@ def test_what_needs_no_weights_fetches_none(llmq, hub):
     assert snapshot(hub) == MODEL
 
 
+def test_a_ggufs_tokenizer_comes_with_its_header_alone(llmq, hub, tmp_path, model):
+    llmq("convert", model, "-o", tmp_path / "m.gguf", "--to", "gguf")
+    hub.add("org/m", {"m.gguf": (tmp_path / "m.gguf").read_bytes()})
+    text = '{"text": "It was a dark night"}'
+    assert llmq("tokenize", "org/m", input=text).stdout == llmq("tokenize", tmp_path / "m.gguf", input=text).stdout
+    assert hub.sent < (tmp_path / "m.gguf").stat().st_size / 2 and not hub.cache.exists()
+
+
+def test_pull_takes_the_bare_name_too(llmq, hub, tmp_path):
+    llmq("pull", "org/novels")
+    llmq("pull", "org/novels@main", "-o", tmp_path / "out")
+    assert snapshot(hub) == MODEL and (tmp_path / "out/model.safetensors").read_bytes() == WEIGHTS
+
+
 def test_a_local_path_wins(llmq, hub, tmp_path, draft):
     (tmp_path / "org").mkdir()
     (tmp_path / "org/novels").symlink_to(draft)

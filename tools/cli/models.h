@@ -1,14 +1,15 @@
 /* tools/cli/models.h - models that a command line names: a local path, or ORG/NAME on a hub.
  *
- * "hf:ORG/NAME[@REVISION][:FILE-OR-QUANTIZATION]" is a name. So is the same without "hf:" where nothing
- * here has that path and no folder here is called ORG (then it is a path with a slip in it). */
+ * "hf:ORG/NAME[@REVISION][:FILE-OR-QUANTIZATION]" is a name. So is the same without "hf:" where
+ * nothing here has that path and no folder here is called ORG (then it is a path with a slip in
+ * it). */
 #ifndef LLMQ_TOOLS_CLI_MODELS_H
 #define LLMQ_TOOLS_CLI_MODELS_H
 
 #include "tools/cli/opt.h"
 
-/* Every value of the command that names a model (opt_row.files, opt_arg.files) becomes its path: from the
- * hub's cache, else fetched into it. Errors: hub_find's. models_drop, also after one. */
+/* Every value of the command that names a model (opt_row.files, opt_arg.files) becomes its path:
+ * from the hub's cache, else fetched into it. Errors: hub_find's. models_drop, also after one. */
 lq_status models_find(cmd_ctx *c, void *opts, lq_err *err);
 /* The values hold no more. */
 void models_drop(cmd_ctx *c);
