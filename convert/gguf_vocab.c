@@ -447,7 +447,7 @@ static bool adds_token(const files *f, bool after)
 
 lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, conv_report *r, lq_err *err)
 {
-    if (gguf_carry(p, src, "tokenizer.")) return LQ_OK;
+    if (!src_has_other_tokenizer(src) && gguf_carry(p, src, "tokenizer.")) return LQ_OK;
     files f = { .tokenizer = NULL };
     vocab v;
     lq_arena a = { 0 };

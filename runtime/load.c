@@ -82,6 +82,7 @@ lq_status load_weights(load_model *l, const char *path, const load_opts *o, pool
     memset(l, 0, sizeof *l);
     const src_opts open = { .need_config = true,
                             .verify = o->verify,
+                            .tokenizer = o->tokenizer,
                             .uint_blocks =
                                 o->device && strcmp(o->device, "cpu") != 0 && dev_count(NULL) > 0 };
     lq_status s = src_open(&l->src, path, &open, err);

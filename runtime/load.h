@@ -43,6 +43,7 @@ typedef struct {
     const void *user;
     /* May be NULL. Notes of a GPU may come later, and from another thread. */
     void (*note)(const char *what, const char *text);
+    const char *tokenizer; /* of this folder or model instead of the model's own; NULL */
 } load_opts;
 /* path: whatever formats/source/source.h opens. Notes are those of the source (what: the path) and
  * of the device. Errors name the file. */

@@ -3,6 +3,7 @@
 #include "runtime/tokenizer/tok.h"
 #include "runtime/tokenizer/tok_files.h"
 #include "tools/cli/load.h"
+#include "tools/cli/model_opts.h"
 #include "tools/cli/outputs.h"
 #include "tools/cmds.h"
 
@@ -14,6 +15,7 @@ typedef struct {
     int dtype, layout;
     size_t shard_size;
     bool requantize;
+    const char *tokenizer;
 } convert_opts;
 
 static const char *const dtypes[] = { "auto", "f32", "f16", "bf16", NULL };
@@ -36,6 +38,7 @@ static const opt_row rows[] = {
     { "allow-requantize", 0, OPT_FLAG, F(requantize),
       .help = "quantized formats: round to nearest what the format cannot hold, instead of "
               "refusing it" },
+    { "tokenizer", 0, OPT_STR, F(tokenizer), .arg = "FOLDER", .help = OPT_TOKENIZER_HELP },
 };
 
 /* A .llmq carries the tokenizer compiled; one that we do not know goes as it is. A malformed one
@@ -147,7 +150,9 @@ static lq_status convert_run(const cmd_ctx *c, const void *opts, lq_err *err)
     src_source *src = NULL;
     conv_report r;
     s = k_init(NULL, err);
-    if (!s) s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
+    if (!s)
+        s = src_open(&src, c->argv[0],
+                     &(src_opts){ .need_config = true, .tokenizer = o->tokenizer }, err);
     if (s) return s;
     s = output_check_place("--out", o->out, t->folder, src, c->argv[0], err);
     if (!s) s = output_check_ending("--out", o->out, o->to, t->folder, err);

@@ -188,6 +188,7 @@ static lq_status isolate(serve *v, lq_err *err)
     const iso_path paths[] = {
         { v->path, ISO_MODEL },
         { o->engine.draft, ISO_MODEL },
+        { o->model.tokenizer, ISO_MODEL },
         { o->keys.key_file, ISO_REPLACED },
         { o->keys.admin_key_file, ISO_REPLACED },
         { o->cert, ISO_REPLACED },
@@ -261,8 +262,10 @@ static lq_status fit(serve *v, const cmd_ctx *c, lq_err *err)
 static lq_status open_text(serve *v, lq_err *err)
 {
     gen_defaults gen;
-    lq_status s =
-        src_open(&v->src, v->path, &(src_opts){ .need_config = true, .no_tensors = true }, err);
+    const src_opts how = { .need_config = true,
+                           .no_tensors = true,
+                           .tokenizer = v->o->model.tokenizer };
+    lq_status s = src_open(&v->src, v->path, &how, err);
     if (!s) s = load_gen(&gen, v->src, v->path, err);
     if (!s) s = load_tok_open(&v->tok, v->src, v->path, err);
     if (s == LQ_ENOENT && v->src) s = LQ_OK; /* a model without: lm_load says so */

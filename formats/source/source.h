@@ -51,6 +51,7 @@ typedef struct {
     bool need_config; /* fail when config.json is missing or its architecture unknown */
     bool uint_blocks; /* src_matrix gives GGUF's blocks as QT_UINT (blk_to_uint): for devices */
     bool no_tensors;  /* tokenizer and config only: weights may be absent */
+    const char *tokenizer; /* take the tokenizer of this folder or model; NULL: the model's own */
 } src_opts;
 
 /* Is this the name of a model in one file (of a split one of its first part)? */
@@ -89,6 +90,7 @@ const char *src_layout(const src_source *s);
 const char *src_unfit(const src_source *s, lq_status *as);
 /* The metadata of a GGUF file; NULL: the source is none. */
 const struct gguf_file *src_gguf(const src_source *s);
+bool src_has_other_tokenizer(const src_source *s); /* src_opts.tokenizer was given */
 /* Why a tokenizer that the files have is not used; NULL: none is left out. */
 const char *src_why_no_tokenizer(const src_source *s);
 const char *src_license(const src_source *s); /* GGUF: general.license; else NULL */

@@ -56,6 +56,7 @@ const struct gguf_file *src_gguf(const src_source *s)
     const src_source *base = src_base(s);
     return base->gguf.kv ? &base->gguf : NULL;
 }
+bool src_has_other_tokenizer(const src_source *s) { return src_base(s)->tokenizer; }
 const char *src_why_no_tokenizer(const src_source *s) { return src_base(s)->no_tokenizer; }
 size_t src_n_notes(const src_source *s) { return s->n_notes; }
 const char *src_note_at(const src_source *s, size_t i) { return s->notes[i]; }

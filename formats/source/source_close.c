@@ -7,6 +7,7 @@
 void src_close(src_source *s)
 {
     if (!s) return;
+    src_close(s->tokenizer);
     for (size_t i = 0; i < s->n_shards; i++)
         st_close(&s->shards[i]);
     for (size_t i = 0; s->blob_maps && i < s->n_blobs; i++)

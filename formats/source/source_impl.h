@@ -44,6 +44,7 @@ struct src_source {
     cJSON *quant; /* a folder's quantization_config while it is opened; owned */
     struct src_region *region;
     const char *no_tokenizer; /* in arena: why, or NULL */
+    src_source *tokenizer;    /* where the tokenizer's files are from instead; owned */
     const char *notes[16];
     size_t n_notes;
     src_stamp *stamps; /* of the files that hold tensors; owned */
@@ -78,6 +79,10 @@ lq_status src_set_unfit(src_source *s, lq_status why, const lq_err *said, lq_err
 void src_set_history(src_source *s, cJSON *history);
 /* llmq.json of the folder, when it is of these very files; else a note says that it is not. */
 lq_status src_read_history(src_source *s, const char *dir, lq_err *err);
+
+/* ---- formats/source/source_tokenizer.c ---- */
+/* The files of s->tokenizer in place of s's own. LQ_ENOENT: it has none. */
+lq_status src_take_tokenizer(src_source *s, lq_err *err);
 
 lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err);
 lq_status src_gguf_open(src_source *s, const src_opts *o, lq_err *err);

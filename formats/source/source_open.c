@@ -41,6 +41,12 @@ static lq_status pick(open_fn **open, const char *path, lq_err *err)
     return s;
 }
 
+static lq_status other_tokenizer(src_source *s, const char *path, lq_err *err)
+{
+    lq_status st = src_open(&s->tokenizer, path, &(src_opts){ .no_tensors = true }, err);
+    return st ? lq_wrap(err, st, "--tokenizer") : src_take_tokenizer(s, err);
+}
+
 lq_status src_open(src_source **out, const char *path, const src_opts *o, lq_err *err)
 {
     static const src_opts none;
@@ -60,6 +66,7 @@ lq_status src_open(src_source **out, const char *path, const src_opts *o, lq_err
     if (!o) o = &none;
     src->uint_blocks = o->uint_blocks;
     s = open(src, o, err);
+    if (!s && o->tokenizer) s = other_tokenizer(src, o->tokenizer, err);
     if (!s && o->need_config && !src->has_config)
         s = lq_fail(err, LQ_ENOENT, "%s: expected a model's config, found none", path);
     if (s)

@@ -220,3 +220,23 @@ def test_sentencepiece_comes_back_as_converters_write_it(llmq, tmp_path):
     assert all(a[f"tokenizer.ggml.{k}"] == b[f"tokenizer.ggml.{k}"] for k in ("unknown_token_id", "eos_token_id", "add_space_prefix"))
     texts = ["a  b", "a   b", " x\n\ny", "a" + " " * 17]
     assert ids(llmq, f, *texts) == ids(llmq, tmp_path / "b.gguf", *texts) == ids(llmq, tmp_path / "hf", *texts)
+
+
+def test_another_tokenizer_takes_its_place(llmq, tmp_path, model, serve):
+    golden = ROOT / "tests/golden/gguf/novels-6m-Q2_K.gguf"
+    pre = gguf_pairs(golden)["tokenizer.ggml.pre"].encode()
+    f = tmp_path / "m.gguf"
+    f.write_bytes(golden.read_bytes().replace(b"tokenizer.ggml.pre" + struct.pack("<IQ", STRING, len(pre)) + pre,
+                                              b"tokenizer.ggml.pre" + struct.pack("<IQ", STRING, len(pre)) + b"x" * len(pre)))
+    args = ["-p", "The old house", "-n", 8, "-t", 0]
+    assert "is not known" in llmq("run", f, *args, code=None).stderr
+    want = llmq("run", golden, *args).stdout
+    assert llmq("run", f, *args, "--tokenizer", model).stdout == want
+    with serve(f, "--tokenizer", model) as s:
+        got = s.post_json("/v1/completions", {"prompt": "The old house", "max_tokens": 8, "temperature": 0})
+        assert got["choices"][0]["text"].strip() == want.strip()
+    llmq("convert", f, "-o", tmp_path / "b.gguf", "--to", "gguf", "--tokenizer", model)
+    assert llmq("run", tmp_path / "b.gguf", *args).stdout == want
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty/config.json").write_text("{}")
+    assert "expected a tokenizer's files, found none" in llmq("run", f, *args, "--tokenizer", tmp_path / "empty", code=None).stderr

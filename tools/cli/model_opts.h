@@ -10,21 +10,26 @@
 #include "tools/cli/opt.h"
 
 typedef struct {
-    const char *kernels;  /* --kernels, NULL: the best here */
-    const char *device;   /* --device: opt_device() */
-    int64_t gpu_layers;   /* --gpu-layers: opt_gpu_layers() */
-    int64_t ranks;        /* --tensor-parallel-size */
-    bool eager;           /* --enforce-eager */
-    bool batch_invariant; /* --batch-invariant */
-    int activations, kv;  /* opt_acts(), opt_kv() */
-    bool verify;          /* --verify: load_model_open asks for it by opt_given */
-    bool pin;             /* --pin */
-    int numa;             /* --numa: opt_numa */
+    const char *kernels;   /* --kernels, NULL: the best here */
+    const char *device;    /* --device: opt_device() */
+    int64_t gpu_layers;    /* --gpu-layers: opt_gpu_layers() */
+    int64_t ranks;         /* --tensor-parallel-size */
+    bool eager;            /* --enforce-eager */
+    bool batch_invariant;  /* --batch-invariant */
+    int activations, kv;   /* opt_acts(), opt_kv() */
+    bool verify;           /* --verify: load_model_open asks for it by opt_given */
+    bool pin;              /* --pin */
+    int numa;              /* --numa: opt_numa */
+    const char *tokenizer; /* --tokenizer, NULL: the model's own */
 } opt_model;
 
 typedef enum { NUMA_OFF, NUMA_INTERLEAVE } opt_numa;
 
-enum { OPT_MODEL_N = 11 };
+#define OPT_TOKENIZER_HELP                                                                       \
+    "take the tokenizer of this folder (tokenizer.json, tokenizer.model, ...) or model instead " \
+    "of "                                                                                        \
+    "MODEL's own"
+enum { OPT_MODEL_N = 12 };
 extern const opt_row opt_model_rows[OPT_MODEL_N];       /* activations, KV: auto */
 extern const opt_row opt_model_exact_rows[OPT_MODEL_N]; /* f32, f32 */
 
