@@ -174,3 +174,11 @@ lq_status lq_path_join(char *out, size_t n, const char *dir, const char *name, l
     if (r < 0 || (size_t)r >= n) return lq_fail(err, LQ_EVALUE, "%s/%s: path too long", dir, name);
     return LQ_OK;
 }
+
+lq_status lq_temp_folder(char *out, size_t n, lq_err *err)
+{
+    const char *tmp = getenv("TMPDIR");
+    const lq_status s = lq_path_join(out, n, tmp && *tmp ? tmp : "/tmp", "llmq-XXXXXX", err);
+    if (s || mkdtemp(out)) return s;
+    return lq_fail(err, LQ_EIO, "%s: %s", out, strerror(errno));
+}

@@ -12,6 +12,10 @@ bool lq_same_file(const char *a, const char *b); /* both exist and are one file 
 /* dir + "/" + name into out[n]; LQ_EVALUE when too long. */
 lq_status lq_path_join(char *out, size_t n, const char *dir, const char *name, lq_err *err);
 
+/* A new folder of this process alone, $TMPDIR/llmq-XXXXXX (or in /tmp), which the caller removes.
+ * LQ_EIO, LQ_EVALUE (too long). */
+lq_status lq_temp_folder(char *out, size_t n, lq_err *err);
+
 /* After a failed open of an input, from errno. LQ_ENOENT; LQ_EFORMAT: no right to it, or a name
  * that leads nowhere, so the input is wrong; LQ_EIO: the machine failed. */
 lq_status lq_open_failed(lq_err *err, const char *path);

@@ -165,19 +165,14 @@ static void look_at_head(git_repo *g)
 static lq_status find_place(char dir[4300], char own[4200], const pub_opts *o, lq_err *err)
 {
     char above[4300];
-    const char *tmp = getenv("TMPDIR");
     own[0] = 0;
     snprintf(dir, 4300, "%s-git", o->state);
     const char *slash = strrchr(dir, '/');
     snprintf(above, sizeof above, "%.*s", slash ? (int)(slash + 1 - dir) : 1, slash ? dir : ".");
     if (lq_exists(dir) || access(above, W_OK) == 0) return LQ_OK;
     pub_say(o, "%s: %s: an interrupted upload will start over", dir, strerror(errno));
-    snprintf(own, 4200, "%.4000s/llmq-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(own)) {
-        const lq_status s = lq_fail(err, LQ_EIO, "%s: %s", own, strerror(errno));
-        own[0] = 0;
-        return s;
-    }
+    const lq_status s = lq_temp_folder(own, 4200, err);
+    if (s) return own[0] = 0, s;
     snprintf(dir, 4300, "%s/git", own);
     return LQ_OK;
 }
