@@ -6,6 +6,7 @@
 #include "quantize/transform/rotate.h"
 #include "quantize/tune/tune.h"
 #include "tools/bench/blas_core.h"
+#include "tools/cli/carried_tok.h"
 #include "tools/cli/html_page.h"
 #include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
@@ -13,8 +14,6 @@
 #include "tools/report/quantize_calib.h"
 #include "tools/report/quantize_html.h"
 #include "tools/report/quantize_methods.h"
-
-#include "runtime/tokenizer/tok_files.h"
 
 #include <stdlib.h>
 
@@ -252,42 +251,6 @@ static lq_status settle_tuning(qz_opts *q, const cmd_ctx *c, const quantize_opts
     return LQ_OK;
 }
 
-/* ---- the tokenizer: compiled for the file, and for the calibration text ---- */
-typedef struct {
-    uint8_t *blob; /* owned unless borrowed from the source */
-    const uint8_t *data;
-    size_t bytes;
-    tok_tokenizer *tok;
-} tokenizer;
-
-static lq_status tokenizer_open(tokenizer *t, const src_source *src, bool needed, lq_err *err)
-{
-    const src_blob *blob = src_find_blob(src, "tokenizer.blob");
-    memset(t, 0, sizeof *t);
-    lq_status s = LQ_OK;
-    if (blob && tok_blob_current(blob->data, blob->bytes)) {
-        t->data = blob->data;
-        t->bytes = blob->bytes;
-    } else {
-        s = tok_compile_source(&t->blob, &t->bytes, src, err);
-        t->data = t->blob;
-    }
-    if (s == LQ_ENOENT) s = LQ_OK; /* a model without */
-    if (!s && t->data && needed) s = tok_open(&t->tok, t->data, t->bytes, err);
-    if (s && (needed || s != LQ_EUNSUPPORTED)) return lq_wrap(err, s, "%s", src_path(src));
-    if (s) { /* the weights do not need it */
-        prog_say(LOG_WARN, "%s; the result carries it uncompiled", err->msg);
-        t->data = NULL;
-    }
-    return LQ_OK;
-}
-
-static void tokenizer_close(tokenizer *t)
-{
-    tok_close(t->tok);
-    free(t->blob);
-}
-
 /* Another program's process stays what it is. */
 static lq_status take_blas_core(const cmd_ctx *c, const quantize_opts *o, lq_err *err)
 {
@@ -310,7 +273,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     src_source *src = NULL, *seen = NULL; /* the source; what is quantized of it */
     rot_model *rotated = NULL;
     pool *p = NULL;
-    tokenizer tok = { 0 };
+    carried_tok tok = { 0 };
     cal_samples samples = { 0 }, check = { 0 };
     qz_result r = { 0 };
     s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
@@ -343,7 +306,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     s = open_device(&on, o->device, err);
     if (s) goto done;
     q.on = on.ops ? &on : NULL;
-    s = tokenizer_open(&tok, src, qz_calibrated(&q) || checked, err);
+    s = carried_tok_open(&tok, src, qz_calibrated(&q) || checked, err);
     const dataset_opts mix = { src, tok.tok, o->samples, o->len, (uint64_t)o->seed };
     if (!s && qz_calibrated(&q)) s = quantize_samples(&samples, o->calib, &mix, err);
     if (!s && checked) s = quantize_held_out(&check, &samples, o->calib, &mix, err);
@@ -377,7 +340,7 @@ done:
     qz_result_free(&r);
     cal_samples_free(&samples);
     cal_samples_free(&check);
-    tokenizer_close(&tok);
+    carried_tok_close(&tok);
     rot_close(rotated);
     if (on.ops) on.ops->close(&on);
     pool_close(p);
