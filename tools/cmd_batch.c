@@ -14,6 +14,7 @@
 #include "tools/cli/engine_opts.h"
 #include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
+#include "tools/inflight/inflight.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,6 +37,7 @@ typedef struct {
     opt_tri resume;
     opt_engine engine;
     opt_model model;
+    inflight_opts inflight;
 } batch_opts;
 
 #define F(field) offsetof(batch_opts, field)
@@ -200,7 +202,7 @@ static lq_status describe_run(batch *b, char **text, lq_err *err)
     jw_key(&w, "requests");
     jw_cstr(&w, hex);
     jw_key(&w, "model");
-    jw_cstr(&w, b->c->argv[0]);
+    jw_cstr(&w, load_named(b->c, b->c->argv[0]));
     jw_key(&w, "weights");
     jw_cstr(&w, lm_model(b->l)->fingerprint);
     jw_key(&w, "logprobs");
@@ -536,7 +538,7 @@ static char *with_suffix(const char *path, const char *suffix)
 /* What is read must not be what is written, and only a file can be taken the place of. */
 static lq_status check_names(const batch *b, lq_err *err)
 {
-    const char *in[] = { b->in, b->c->argv[0] };
+    const char *in[] = { b->in, load_named(b->c, b->c->argv[0]) };
     const char *out[] = { b->out, b->work_path, b->state_path };
     struct stat st;
     const size_t len = strlen(b->out);
@@ -587,7 +589,8 @@ static lq_status open_files(batch *b, lq_err *err)
     b->state_path = with_suffix(b->out, ".resume.json");
     if (!b->work_path || !b->state_path) return lq_fail(err, LQ_ENOMEM, "out of memory");
     s = check_names(b, err);
-    if (!s) s = output_check_place("OUT", b->out, false, NULL, b->c->argv[0], err);
+    if (!s)
+        s = output_check_place("OUT", b->out, false, NULL, load_named(b->c, b->c->argv[0]), err);
     if (!s) s = output_check_kind("OUT", b->out, ANSWER_BEGIN, "a batch's answers", err);
     if (!s) s = check_work(b, err);
     if (s) return s;
@@ -653,7 +656,8 @@ const cmd_row cmd_batch = {
               { "IN", 1, 1, "the requests, JSON lines" },
               { "OUT", 1, 1, "the answers, JSON lines" } },
     .groups = { OPT_GROUP("Batch", rows, 0), OPT_GROUP("Engine", opt_engine_rows, F(engine)),
-                OPT_GROUP("Running the model", opt_model_rows, F(model)) },
+                OPT_GROUP("Running the model", opt_model_rows, F(model)),
+                OPT_GROUP("Quantizing while loading", inflight_rows, F(inflight)) },
     .examples = "llmq batch model.llmq requests.jsonl answers.jsonl\0"
                 "llmq batch model.llmq prompts.jsonl teacher.jsonl --logprobs 20\0"
                 "llmq batch model.llmq requests.jsonl part2.jsonl --shard 2/8\0",

@@ -10,6 +10,7 @@
 #include "base/utf8.h"
 #include "tools/cli/engine_opts.h"
 #include "tools/cli/outputs.h"
+#include "tools/inflight/inflight.h"
 #include "tools/server/client.h"
 #include "tools/server/local.h"
 
@@ -30,6 +31,7 @@ typedef struct {
     bool insecure, thoughts;
     opt_engine engine;
     opt_model model;
+    inflight_opts inflight;
 } chat_opts;
 
 #define F(field) offsetof(chat_opts, field)
@@ -314,7 +316,7 @@ static lq_status do_save(chat *h, const char *arg, lq_err *err)
     if (!text) return lq_fail(err, LQ_ENOMEM, "out of memory");
     lq_out *o = NULL;
     lq_err why;
-    const char *from = h->c->argv[0];
+    const char *from = load_named(h->c, h->c->argv[0]);
     lq_status s = is_url(from) ? LQ_OK : output_check_place("FILE", arg, false, NULL, from, &why);
     if (!s) s = lq_out_open(&o, arg, &why);
     if (!s) s = lq_out_write(o, text, strlen(text), &why);
@@ -573,7 +575,8 @@ const cmd_row cmd_chat = {
     .groups = { OPT_GROUP("Conversation", chat_rows, 0), OPT_GROUP("Answers", sampling_rows, 0),
                 OPT_GROUP("Server", server_rows, 0),
                 OPT_GROUP("Engine, of a model", opt_engine_rows, F(engine)),
-                OPT_GROUP("Running the model", opt_model_rows, F(model)) },
+                OPT_GROUP("Running the model", opt_model_rows, F(model)),
+                OPT_GROUP("Quantizing while loading", inflight_rows, F(inflight)) },
     .examples = "llmq chat model.llmq\0"
                 "llmq chat http://127.0.0.1:8000 --system 'Be brief.'\0"
                 "echo 'Who wrote Emma?' | llmq chat model.llmq -t 0\0",

@@ -1,5 +1,6 @@
 /* tools/cmd_eval.c - `llmq eval`: perplexity on a text, distance from another model, gates. */
 #include "tools/cli/load.h"
+#include "tools/inflight/inflight.h"
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -19,6 +20,7 @@ typedef struct {
     int ruler;
     double max_ppl, max_kl, max_kl_p99;
     opt_model model;
+    inflight_opts inflight;
 } eval_cmd_opts;
 
 static const char *const rulers[] = { "llmq", "gptq", "llama.cpp", NULL };
@@ -328,7 +330,8 @@ const cmd_row cmd_eval = {
     .args = { { "MODEL", 1, 1, ".llmq file, Hugging Face folder, or ORG/NAME on the hub",
                 FILES_MODEL } },
     .groups = { OPT_GROUP("Options", rows, 0), OPT_GROUP("Gates", gates, 0),
-                OPT_GROUP("Running the model", opt_model_exact_rows, F(model)) },
+                OPT_GROUP("Running the model", opt_model_exact_rows, F(model)),
+                OPT_GROUP("Quantizing while loading", inflight_rows, F(inflight)) },
     .examples = "llmq eval models/novels-6m --text held-out.txt --ctx 512\0"
                 "llmq eval model.llmq --text held-out.txt --ctx 512 --ref models/novels-6m --json\0"
                 "llmq eval model.llmq --text held-out.txt --ctx 512,1024 --max-ppl 47.5\0",

@@ -1,6 +1,7 @@
 /* tools/cmd_logits.c - `llmq logits`: the logits of a model for given ids, as a tensor. */
 #include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
+#include "tools/inflight/inflight.h"
 
 #include "base/file.h"
 #include "base/json.h"
@@ -14,6 +15,7 @@ enum { STEP_ROWS = 256, BLOCK = 32 };
 typedef struct {
     const char *ids, *ids_file, *out;
     opt_model model;
+    inflight_opts inflight;
 } logits_opts;
 
 #define F(field) offsetof(logits_opts, field)
@@ -175,7 +177,7 @@ static lq_status logits_run(const cmd_ctx *c, const void *opts, lq_err *err)
     load_opts how = load_opts_of(c, &o->model);
     how.beside = beside_of(a.n, &o->model);
     if (!s) s = load_model_open(&l, c->argv[0], &how, p, c, err);
-    if (!s) s = output_check_place("--out", o->out, false, l.src, c->argv[0], err);
+    if (!s) s = output_check_place("--out", o->out, false, l.src, load_named(c, c->argv[0]), err);
     if (!s) s = output_check_kind("--out", o->out, "\"logits\"", "earlier logits", err);
     if (!s) s = compute(&a, &l.m, &o->model, p, c->job, err);
     if (!s) s = write_logits(&a, o->out, err);
@@ -196,7 +198,8 @@ const cmd_row cmd_logits = {
     .args = { { "MODEL", 1, 1, ".llmq file, Hugging Face folder, or ORG/NAME on the hub",
                 FILES_MODEL } },
     .groups = { OPT_GROUP("Options", rows, 0),
-                OPT_GROUP("Running the model", opt_model_exact_rows, F(model)) },
+                OPT_GROUP("Running the model", opt_model_exact_rows, F(model)),
+                OPT_GROUP("Quantizing while loading", inflight_rows, F(inflight)) },
     .examples = "llmq logits models/novels-6m --ids 1,422,17 -o logits.safetensors\0"
                 "llmq logits model.llmq --ids-file ids.txt -o logits.safetensors --json\0",
     .opts_bytes = sizeof(logits_opts),

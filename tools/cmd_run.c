@@ -7,6 +7,7 @@
 #include "runtime/chat/chat.h"
 #include "runtime/engine/answer.h"
 #include "tools/cli/structured.h"
+#include "tools/inflight/inflight.h"
 
 #include <stdlib.h>
 
@@ -23,6 +24,7 @@ typedef struct {
     size_t kv_bytes;
     opt_structured structured;
     opt_model model;
+    inflight_opts inflight;
 } run_opts;
 
 #define F(field) offsetof(run_opts, field)
@@ -367,7 +369,8 @@ const cmd_row cmd_run = {
                 OPT_GROUP("Structured output", opt_structured_rows, F(structured)),
                 OPT_GROUP("Sampling", sampling_rows, 0), OPT_GROUP("Beam search", beam_rows, 0),
                 OPT_GROUP("Memory", engine_rows, 0),
-                OPT_GROUP("Running the model", opt_model_rows, F(model)) },
+                OPT_GROUP("Running the model", opt_model_rows, F(model)),
+                OPT_GROUP("Quantizing while loading", inflight_rows, F(inflight)) },
     .examples = "llmq run model.llmq -p 'Once upon a time'\0"
                 "llmq run model.llmq -p 'It was' -n 64 --temperature 0.8 --top-p 0.95 --seed 7\0"
                 "llmq run model.llmq --prompt-file essay.txt --stop 'THE END' --json\0"

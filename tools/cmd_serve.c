@@ -12,6 +12,7 @@
 #include "tools/cli/engine_opts.h"
 #include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
+#include "tools/inflight/inflight.h"
 #include "tools/server/isolate.h"
 #include "tools/server/serve_limits.h"
 #include "tools/server/serve_ops.h"
@@ -40,6 +41,7 @@ typedef struct {
     int scheduling, isolation;
     opt_engine engine;
     opt_model model;
+    inflight_opts inflight;
     const char *script, *load_gate, *engine_gate; /* of llmq-scripted, as the next ones */
     double ping_seconds, head_seconds, body_seconds;
 } serve_opts;
@@ -130,9 +132,9 @@ static const opt_row test_rows[] = {
 
 typedef struct {
     const serve_opts *o;
-    const char *path;
-    load_tok tok;    /* opened before anybody can connect */
-    src_source *src; /* that it lies in, or NULL */
+    const char *path, *named; /* the model; as the user named it */
+    load_tok tok;             /* opened before anybody can connect */
+    src_source *src;          /* that it lies in, or NULL */
     lm *l;
     http_server *http;
     pool *p;
@@ -286,7 +288,7 @@ static bool is_file(const char *path)
 static lq_status listen_first(serve *v, lq_err *err)
 {
     const serve_opts *o = v->o;
-    v->one_name[0] = load_name(v->name, sizeof v->name, v->path);
+    v->one_name[0] = load_name(v->name, sizeof v->name, v->named);
     api_opts ao = { .names = o->names.n ? o->names.v : v->one_name,
                     .n_names = o->names.n ? o->names.n : 1,
                     .version = LLMQ_VERSION,
@@ -299,7 +301,7 @@ static lq_status listen_first(serve *v, lq_err *err)
     lq_status s = ops_keys_read(&v->keys, &o->keys, err);
     if (!s) s = ops_tls_read(&v->tls, o->cert, o->cert_key, err);
     if (!s && o->access_log && is_file(o->access_log))
-        s = output_check_place("--access-log", o->access_log, false, NULL, v->path, err);
+        s = output_check_place("--access-log", o->access_log, false, NULL, v->named, err);
     if (!s) s = ops_log_open(&v->log, o->access_log, err);
     if (!s) s = lm_open(&v->l, &ao, err);
     if (s) return s;
@@ -328,7 +330,7 @@ static lq_status listen_first(serve *v, lq_err *err)
     else
         snprintf(v->url, sizeof v->url, "%s://%s%s%s:%d", o->cert ? "https" : "http", v6 ? "[" : "",
                  o->host, v6 ? "]" : "", http_port(v->http));
-    prog_say(LOG_INFO, "listening on %s, loading %s", v->url, v->path);
+    prog_say(LOG_INFO, "listening on %s, loading %s", v->url, v->named);
     return LQ_OK;
 }
 
@@ -515,6 +517,7 @@ static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
     serve v = {
         .o = o, .path = o->path ? o->path : c->argv[0], .log = { .fd = -1 }, .started = lq_now()
     };
+    v.named = load_named(c, v.path);
     ops_signals();
     ops_one_heap();
     lq_status s = opt_engine_of(&v.engine_opts, &o->engine, &o->model, err);
@@ -565,6 +568,7 @@ const cmd_row cmd_serve = {
                 OPT_GROUP("Memory", dry_rows, 0),
                 OPT_GROUP("Engine", opt_engine_rows, F(engine)),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)),
+                OPT_GROUP("Quantizing while loading", inflight_rows, F(inflight)),
 #ifdef LLMQ_SCRIPTED
                 OPT_GROUP("Tests", test_rows, 0),
 #endif

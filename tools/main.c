@@ -5,6 +5,7 @@
 #include "tools/cli/man.h"
 #include "tools/cli/models.h"
 #include "tools/cmds.h"
+#include "tools/inflight/inflight.h"
 
 #include <cjson/cJSON.h>
 #include <errno.h>
@@ -106,6 +107,7 @@ static int run_command(const cmd_row *cmd, int argc, char **argv)
         c.job = prog_start(c.level);
         if (c.note[0]) prog_say(LOG_WARN, "note: %s", c.note);
         s = models_find(&c, opts, &err);
+        if (!s) s = inflight_make(&c, opts, &err);
         if (!s) s = cmd->run(&c, opts, &err);
         prog_end();
     }

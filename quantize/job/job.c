@@ -216,6 +216,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
         qz_state_clear(out_path, what);
         goto done;
     }
+    if (!s && j->keep_other) s = job_check_other(&r, err);
     if (!s) s = qz_state_open(&r.state, out_path, what, r.plan.cfg.layers + 1, j->restart, err);
     if (s) goto done;
     out->resumed = r.state.n_done;

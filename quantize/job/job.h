@@ -30,6 +30,7 @@ typedef struct {
                             which the caller sees to */
     size_t memory_limit; /* bytes; 0: none */
     bool resume;         /* an output that is what this run would make is left alone */
+    bool keep_other;     /* with resume: an output of another source or recipe is not replaced */
     bool restart;        /* do not go on from what an earlier run finished */
     const cal_samples *check; /* windows for the check at the end; NULL: none */
     const uint8_t *tokenizer; /* tokenizer.blob to carry, or NULL; tok_compile's output */
@@ -61,7 +62,7 @@ lq_status qz_job_memory(qz_memory *n, const qz_job *j, const qz_plan *plan, int 
 
 /* Errors: those of the plan and of qz_job_memory; LQ_EVALUE (NaN or Inf in a weight, by name), LQ_EIO
  * (state stays for a repeated run; also: the source changed meanwhile), LQ_EINTR (the same),
- * LQ_EBUSY, LQ_EUSAGE (quantize/layer/state.h), LQ_ENOMEM. */
+ * LQ_EBUSY, LQ_EUSAGE (quantize/layer/state.h; keep_other), LQ_ENOMEM. */
 lq_status qz_run(qz_result *r, src_source *src, const char *out_path, const qz_job *j, pool *p,
                  const lq_job *job, lq_err *err);
 void qz_result_free(qz_result *r);

@@ -47,6 +47,8 @@ lq_status job_describe(job_run *r, cJSON **what, lq_err *err);
 cJSON *job_self_record(const cJSON *provenance);
 /* With --resume: is OUT what this run would make? Its check is read. */
 bool job_already_there(const job_run *r, qz_check *check);
+/* Is OUT, if it is there, at least of this source and recipe? LQ_EUSAGE; those of lqf_open. */
+lq_status job_check_other(const job_run *r, lq_err *err);
 
 /* ---- job_layers.c ---- */
 /* The last layer that still needs the hidden states of calibration; -1: none. */

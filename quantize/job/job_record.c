@@ -108,3 +108,22 @@ bool job_already_there(const job_run *r, qz_check *check)
     lqf_close(&f);
     return same;
 }
+
+/* What another version of llmq made, or of other files beside the weights, may be made again. */
+lq_status job_check_other(const job_run *r, lq_err *err)
+{
+    lqf_file f;
+    if (!lq_exists(r->out_path)) return LQ_OK;
+    lq_status s = lqf_open(&f, r->out_path, err);
+    if (s) return s;
+    const cJSON *source = js_get(f.provenance, "source"), *ours = js_get(r->provenance, "source");
+    if (!source || !cJSON_Compare(source, ours, true))
+        s = lq_fail(err, LQ_EUSAGE, "%s: holds another model; remove it, or name another file",
+                    r->out_path);
+    else if (!f.recipe || !cJSON_Compare(f.recipe, r->recipe, true))
+        s = lq_fail(err, LQ_EUSAGE,
+                    "%s: holds this model by another recipe; remove it, or name another file",
+                    r->out_path);
+    lqf_close(&f);
+    return s;
+}

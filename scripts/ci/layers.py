@@ -106,8 +106,10 @@ ROWS = [
     ("tools/bench", "base formats kernels runtime calib tools/cli tools/server"),
     ("tools/report", "base formats kernels runtime calib quantize tools/cli"),
     ("tools/verify", "base formats kernels runtime quantize publish tools/cli"),
+    # MODEL quantized while it is loaded
+    ("tools/inflight", "base formats kernels runtime quantize tools/cli tools/report"),
     ("tools", "base formats kernels runtime calib quantize convert publish include tools/cli tools/server "
-     "tools/bench tools/report tools/verify"),
+     "tools/bench tools/report tools/verify tools/inflight"),
     # includes everything; nothing includes it
     ("tests", ""),
 ]

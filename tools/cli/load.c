@@ -30,6 +30,11 @@ lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err
     return s || !o->pin ? s : pin(*p, o, err);
 }
 
+const char *load_named(const cmd_ctx *c, const char *path)
+{
+    return c->packed && strcmp(path, c->packed) == 0 ? c->named : path;
+}
+
 const char *load_name(char *buf, size_t n, const char *path)
 {
     if (hub_cache_name(buf, n, path)) return buf;
@@ -81,7 +86,7 @@ lq_status load_model_open(load_model *l, const char *path, const load_opts *how,
 lq_status load_service(lm **l, pool **p, const cmd_ctx *c, const load_service_opts *o, lq_err *err)
 {
     char name[128];
-    const char *one[1] = { load_name(name, sizeof name, o->path) };
+    const char *one[1] = { load_name(name, sizeof name, load_named(c, o->path)) };
     const opt_list *names = o->names;
     const bool named = names && names->n;
     const api_opts ao = { .names = named ? names->v : one,

@@ -13,6 +13,8 @@
 /* Kernels and device as the options say, and the pool with --threads threads; pool_close it. */
 lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err);
 
+/* A model as the user named it: other than `path` where --quantize made that file of it. */
+const char *load_named(const cmd_ctx *c, const char *path);
 /* The name that a model is served under: ORG/NAME of one in the hub's cache, else the last part of its
  * path, without ".llmq". Returns buf. */
 const char *load_name(char *buf, size_t n, const char *path);

@@ -116,7 +116,7 @@ typedef struct {
     opt_files files;
 } opt_arg;
 
-enum { CMD_ARGS = 4, CMD_GROUPS = 7, CMD_FOUND = 4 };
+enum { CMD_ARGS = 4, CMD_GROUPS = 8, CMD_FOUND = 4 };
 
 /* Values of --log-level; each shows what is above it too. */
 typedef enum { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG } log_level;
@@ -136,6 +136,10 @@ typedef struct {
      * process is another program's, and is not started again. NULL: the command's own process. */
     cJSON **result;
     struct hub_found *found[CMD_FOUND]; /* models that were named; for models.c */
+    /* --quantize (tools/inflight/): MODEL as it was named, and the file that is there instead; NULL:
+     * no other file is. load_named tells. */
+    const char *named, *packed;
+    char unnamed[40]; /* room for the path of one without a name */
 } cmd_ctx;
 
 struct cmd_row {

@@ -32,7 +32,7 @@ static lq_status make_folder(local *v, lq_err *err)
 static lq_status start(local *v, const char *path, const eng_opts *e, const opt_model *o,
                        const cmd_ctx *c, lq_err *err)
 {
-    v->names[0] = load_name(v->name, sizeof v->name, path);
+    v->names[0] = load_name(v->name, sizeof v->name, load_named(c, path));
     lq_status s = make_folder(v, err);
     if (!s) s = load_start(&v->p, c, o, err);
     if (!s)
