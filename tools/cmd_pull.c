@@ -1,5 +1,6 @@
 /* tools/cmd_pull.c - `llmq pull TARGET [-o DIR]`. */
 #include "publish/hub/hub.h"
+#include "tools/cli/models.h"
 #include "tools/cli/outputs.h"
 #include "tools/cli/target_opts.h"
 #include "tools/cmds.h"
@@ -38,14 +39,14 @@ static lq_status into_folder(const cmd_ctx *c, const char *target, const pull_op
     return s;
 }
 
-static lq_status into_cache(const cmd_ctx *c, const char *target, const pub_opts *p, lq_err *err)
+static lq_status into_cache(const cmd_ctx *c, const char *name, const pub_opts *p, lq_err *err)
 {
     hub_found f;
-    lq_status s = hub_find(&f, target + strlen("hf:"), HUB_MODEL, true, p, err);
+    lq_status s = hub_find(&f, name, HUB_MODEL, true, p, err);
     prog_end();
     pub_result r = { .sent = f.fetched, .same = !f.fetched };
     snprintf(r.digest, sizeof r.digest, "%s", f.commit);
-    if (!s) s = target_report(c, target, &f.files, &r, "pulled", f.path, err);
+    if (!s) s = target_report(c, c->argv[0], &f.files, &r, "pulled", f.path, err);
     hub_found_free(&f);
     return s;
 }
@@ -54,17 +55,13 @@ static lq_status pull_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const pull_opts *o = opts;
     char named[HUB_REPO + HUB_REVISION + HUB_PICK + 8];
-    const char *target = c->argv[0];
-    if (hub_name_is(target)) { /* "org/name" */
-        snprintf(named, sizeof named, "hf:%s", target);
-        target = named;
-    }
+    const char *name = models_name(c->argv[0]), *target = name ? named : c->argv[0];
+    if (name) snprintf(named, sizeof named, "hf:%s", name);
     lq_status s = target_opts_check(&o->target, target, err);
     if (s) return s;
     const pub_opts p = target_opts(&o->target, c);
     if (o->out) return into_folder(c, target, o, &p, err);
-    return strncmp(target, "hf:", 3) == 0 ? into_cache(c, target, &p, err)
-                                          : lq_fail(err, LQ_EUSAGE, "--out is required");
+    return name ? into_cache(c, name, &p, err) : lq_fail(err, LQ_EUSAGE, "--out is required");
 }
 
 const cmd_row cmd_pull = {

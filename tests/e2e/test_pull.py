@@ -191,6 +191,9 @@ def test_pull_takes_the_bare_name_too(llmq, hub, tmp_path):
     llmq("pull", "org/novels")
     llmq("pull", "org/novels@main", "-o", tmp_path / "out")
     assert snapshot(hub) == MODEL and (tmp_path / "out/model.safetensors").read_bytes() == WEIGHTS
+    hub.log.clear()
+    for path in ("models/novels-1m", "models/novels-2m"):  # in a folder that is here
+        assert "target: expected dir:PATH" in llmq("pull", path, "-o", tmp_path / "x", code=2).stderr and not hub.log
 
 
 def test_a_local_path_wins(llmq, hub, tmp_path, draft):

@@ -7,8 +7,7 @@
 
 #include <stdlib.h>
 
-/* What follows "hf:", or the whole of a name without it; NULL: a path. */
-static const char *name_of(const char *value)
+const char *models_name(const char *value)
 {
     char org[HUB_REPO];
     if (strncmp(value, "hf:", 3) == 0) return value + 3;
@@ -24,7 +23,7 @@ static lq_status find_one(cmd_ctx *c, const char **value, opt_files files, lq_er
     static const hub_need needs[] = {
         [FILES_MODEL] = HUB_MODEL, [FILES_TEXT] = HUB_TEXT, [FILES_HEADERS] = HUB_HEADERS
     };
-    const char *name = files && *value ? name_of(*value) : NULL;
+    const char *name = files && *value ? models_name(*value) : NULL;
     const pub_opts o = { .say = models_say, .job = c->job };
     char size[16];
     int i = 0;

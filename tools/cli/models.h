@@ -8,6 +8,8 @@
 
 #include "tools/cli/opt.h"
 
+/* What follows "hf:", or the whole of a name without it; NULL: it is none. */
+const char *models_name(const char *value);
 /* Every value of the command that names a model (opt_row.files, opt_arg.files) becomes its path:
  * from the hub's cache, else fetched into it. Errors: hub_find's. models_drop, also after one. */
 lq_status models_find(cmd_ctx *c, void *opts, lq_err *err);
