@@ -40,6 +40,13 @@ V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
 }
 #endif
 
+/* Compilers keep sums elsewhere, in memory, for some of the unrolled products. */
+#if defined(__AVX2__) && !defined(__AVX512F__)
+V16 vi blocks_stay(vi sum) { return vi_in_place(sum); }
+#else
+V16 vi blocks_stay(vi sum) { return vi_stay(sum); }
+#endif
+
 /* Each byte's bit `from` (and those above) to `to`. */
 V16 vi move_bits(vi v, int from, int to)
 {
@@ -124,7 +131,7 @@ V16 void blocks_block(const mm_task *t, int has, int RM, int NT, int64_t m, int6
     vf y[MAX_R][MAX_T];
     blocks_tile at[MAX_T];
     const int8_t *x[MAX_R];
-    const float *sum[MAX_R];
+    const float *sum[MAX_R], *sx[MAX_R];
     UNROLL
     for (int n = 0; n < NT; n++) {
         at[n] = blocks_begin(t, type, b.tile[n]);
@@ -137,6 +144,7 @@ V16 void blocks_block(const mm_task *t, int has, int RM, int NT, int64_t m, int6
     for (int r = 0; r < RM; r++) {
         x[r] = t->x.q + b.m[r] * K;
         sum[r] = t->x.qs + b.m[r] * (K / BLK_SUM);
+        sx[r] = t->x.s + b.m[r] * (K / A);
     }
     for (int64_t p = 0; p < K; p += A) {
         vf acc[MAX_R][MAX_T];
@@ -175,7 +183,7 @@ V16 void blocks_block(const mm_task *t, int has, int RM, int NT, int64_t m, int6
                         const vi xv = vi_word(x[r] + k + 4 * q);
                         UNROLL
                         for (int n = 0; n < NT; n++)
-                            dot[r][n] = vi_dot(dot[r][n], w[n], xv, src);
+                            dot[r][n] = blocks_stay(vi_dot(dot[r][n], w[n], xv, src));
                     }
                 }
                 UNROLL
@@ -200,10 +208,10 @@ V16 void blocks_block(const mm_task *t, int has, int RM, int NT, int64_t m, int6
         }
         UNROLL
         for (int r = 0; r < RM; r++) {
-            const vf sx = vf_set1(t->x.s[(b.m[r] * K + p) / A]);
+            const vf s = vf_set1(*sx[r]++);
             UNROLL
             for (int n = 0; n < NT; n++)
-                y[r][n] = vf_fma(sx, acc[r][n], y[r][n]);
+                y[r][n] = vf_fma(s, acc[r][n], y[r][n]);
         }
     }
     vf sums[MAX_R * MAX_T];
