@@ -25,7 +25,7 @@ fi
 # Kernels and what they need, which is no library (the linker drops what else is in their files); -O1 compiles five times as fast as -O2.
 # shellcheck disable=SC2016 # make expands it
 sources='$(wildcard kernels/*.c kernels/*/*.c base/base.c base/machine.c base/cpus.c base/locale.c formats/tensor/*.c quantize/methods/lut4.c quantize/methods/rows_ref.c quantize/methods/grid.c)'
-tests="test_mm test_ops test_attn test_tiles test_rows test_pool"
+tests="test_mm test_mm_blocks test_ops test_attn test_tiles test_rows test_pool"
 # shellcheck disable=SC2086,SC2046 # a list of words
 make -s -j"$jobs" BUILD=$build CC="$cc" CFLAGS='-O1 -ffunction-sections -fdata-sections' WERROR= SANITIZE= PKGCF= NVCC= TOOLSRCS= \
     SRCS="$sources" ALLLD='-static -Wl,--gc-sections' LIBS='-lm -pthread' \
@@ -51,6 +51,7 @@ run() { # CPU FAMILIES TEST NAME...: tests of one program, all where none is nam
 }
 # What takes minutes in an emulator, and tests the reference or the threads alone, is left out.
 newest="ref neon neon-dot neon-i8mm neon-bf16"
+run max "$newest" test_mm_blocks every_family_and_every_company_gives_the_same_bytes
 run max "$newest" test_tiles
 run max "$newest" test_rows
 run max "$newest" test_pool
