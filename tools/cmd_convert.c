@@ -38,7 +38,8 @@ static const opt_row rows[] = {
     { "allow-requantize", 0, OPT_FLAG, F(requantize),
       .help = "quantized formats: round to nearest what the format cannot hold, instead of "
               "refusing it" },
-    { "tokenizer", 0, OPT_STR, F(tokenizer), .arg = "FOLDER", .help = OPT_TOKENIZER_HELP },
+    { "tokenizer", 0, OPT_STR, F(tokenizer), .arg = "FOLDER", .files = FILES_TEXT,
+      .help = OPT_TOKENIZER_HELP },
 };
 
 /* A .llmq carries the tokenizer compiled; one that we do not know goes as it is. A malformed one

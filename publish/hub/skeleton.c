@@ -209,13 +209,8 @@ static lq_status make_bone(const char *dir, hub_conn *c, const char *commit, con
 lq_status skeleton_make(char *dir, size_t n, hub_conn *c, const char *commit, const hub_tree *t,
                         lq_err *err)
 {
-    const char *tmp = getenv("TMPDIR");
-    const int len = snprintf(dir, n, "%s/llmq-headers-XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (len < 0 || (size_t)len >= n || len > 4000 || !mkdtemp(dir)) {
-        dir[0] = 0;
-        return lq_fail(err, LQ_EIO, "%s: cannot make a folder for headers", tmp ? tmp : "/tmp");
-    }
-    lq_status s = LQ_OK;
+    lq_status s = lq_temp_folder(dir, n, err);
+    if (s) dir[0] = 0;
     for (size_t i = 0; i < t->n && !s; i++)
         if (t->e[i].wanted) s = make_bone(dir, c, commit, &t->e[i], err);
     return s;

@@ -175,6 +175,8 @@ def test_a_server_calls_the_model_by_its_name(serve, hub):
 def test_what_needs_no_weights_fetches_none(llmq, hub):
     llmq("tokenize", "org/novels", input='{"text": "a"}')
     assert set(snapshot(hub)) == set(MODEL) - {"model.safetensors"}
+    llmq("run", ROOT / "models/novels-1m", "--tokenizer", "org/novels", "-p", "It", "-n", "1")
+    assert set(snapshot(hub)) == set(MODEL) - {"model.safetensors"}
     llmq("inspect", "org/novels")  # the others follow
     assert snapshot(hub) == MODEL
 

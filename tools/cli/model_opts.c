@@ -15,75 +15,81 @@ enum { LAYERS_ALL = -1, LAYERS_AUTO = -2 };
 static const char *const layer_words[] = { "all", "auto", NULL };
 
 #define F(field) offsetof(opt_model, field)
-#define ROWS(acts, kv_def)                                                                          \
-    {                                                                                               \
-        { "kernels",                                                                                \
-          0,                                                                                        \
-          OPT_STR,                                                                                  \
-          F(kernels),                                                                               \
-          .arg = "NAME",                                                                            \
-          .help = "kernels to use instead of the best for this CPU (`llmq version` lists them)" },  \
-            { "device",                                                                             \
-              0,                                                                                    \
-              OPT_STR,                                                                              \
-              F(device),                                                                            \
-              .arg = "NAME",                                                                        \
-              .help = "where to run: cpu (default), cuda, cuda:i, or auto (the first GPU where "    \
-                      "the model runs and fits) (not yet measured on one)" },                       \
-            { "gpu-layers",                                                                         \
-              0,                                                                                    \
-              OPT_INT,                                                                              \
-              F(gpu_layers),                                                                        \
-              .def = "all",                                                                         \
-              .hi = 1 << 20,                                                                        \
-              .words = layer_words,                                                                 \
-              .help =                                                                               \
-                  "number of layers on the GPU (the last N and the head; the others run on the "    \
-                  "CPU); auto: as many as fit with their cache; implies --device cuda (not yet "    \
-                  "measured on one)" },                                                             \
-            { "tensor-parallel-size",                                                               \
-              0,                                                                                    \
-              OPT_INT,                                                                              \
-              F(ranks),                                                                             \
-              .def = "1",                                                                           \
-              .lo = 1,                                                                              \
-              .hi = DEV_RANKS,                                                                      \
-              .help = "number of GPUs that share every layer, from the named one or cuda:0 on, "    \
-                      "over NCCL "                                                                  \
-                      "(emulated, "                                                                 \
-                      "not yet measured on any)" },                                                 \
-            { "enforce-eager", 0, OPT_FLAG, F(eager),                                               \
-              .help = "on a GPU, launch each operation of a step by itself: no CUDA graphs" },      \
-            { "batch-invariant", 0, OPT_FLAG, F(batch_invariant),                                   \
-              .help =                                                                               \
-                  "on a GPU, the same bytes at any load, at some cost (always so on the CPU)" },    \
-            { "activations",                                                                        \
-              0,                                                                                    \
-              OPT_ENUM,                                                                             \
-              F(activations),                                                                       \
-              .def = acts,                                                                          \
-              .words = acts_words,                                                                  \
-              .help = "activation dtype of quantized layers (auto: int8; on a GPU bf16)" },         \
-            { "kv-cache-dtype",                                                                     \
-              0,                                                                                    \
-              OPT_ENUM,                                                                             \
-              F(kv),                                                                                \
-              .def = kv_def,                                                                        \
-              .words = kv_words,                                                                    \
-              .help = "dtype of keys and values (auto: bf16 where attention multiplies "            \
-                      "that, else f16; on a GPU f16)" },                                            \
-            { "verify", 0, OPT_FLAG, F(verify),                                                     \
-              .help = "check every checksum of a .llmq file before it is used" },                   \
-            { "pin", 0, OPT_FLAG, F(pin),                                                           \
-              .help = "bind each thread to a CPU, one of each physical core first" },               \
-            { "numa",                                                                               \
-              0,                                                                                    \
-              OPT_ENUM,                                                                             \
-              F(numa),                                                                              \
-              .def = "off",                                                                         \
-              .words = numa_words,                                                                  \
-              .help = "interleave: spread memory and threads over all nodes of the machine" },      \
-            { "tokenizer", 0, OPT_STR, F(tokenizer), .arg = "FOLDER", .help = OPT_TOKENIZER_HELP }, \
+#define ROWS(acts, kv_def)                                                                         \
+    {                                                                                              \
+        { "kernels",                                                                               \
+          0,                                                                                       \
+          OPT_STR,                                                                                 \
+          F(kernels),                                                                              \
+          .arg = "NAME",                                                                           \
+          .help = "kernels to use instead of the best for this CPU (`llmq version` lists them)" }, \
+            { "device",                                                                            \
+              0,                                                                                   \
+              OPT_STR,                                                                             \
+              F(device),                                                                           \
+              .arg = "NAME",                                                                       \
+              .help = "where to run: cpu (default), cuda, cuda:i, or auto (the first GPU where "   \
+                      "the model runs and fits) (not yet measured on one)" },                      \
+            { "gpu-layers",                                                                        \
+              0,                                                                                   \
+              OPT_INT,                                                                             \
+              F(gpu_layers),                                                                       \
+              .def = "all",                                                                        \
+              .hi = 1 << 20,                                                                       \
+              .words = layer_words,                                                                \
+              .help =                                                                              \
+                  "number of layers on the GPU (the last N and the head; the others run on the "   \
+                  "CPU); auto: as many as fit with their cache; implies --device cuda (not yet "   \
+                  "measured on one)" },                                                            \
+            { "tensor-parallel-size",                                                              \
+              0,                                                                                   \
+              OPT_INT,                                                                             \
+              F(ranks),                                                                            \
+              .def = "1",                                                                          \
+              .lo = 1,                                                                             \
+              .hi = DEV_RANKS,                                                                     \
+              .help = "number of GPUs that share every layer, from the named one or cuda:0 on, "   \
+                      "over NCCL "                                                                 \
+                      "(emulated, "                                                                \
+                      "not yet measured on any)" },                                                \
+            { "enforce-eager", 0, OPT_FLAG, F(eager),                                              \
+              .help = "on a GPU, launch each operation of a step by itself: no CUDA graphs" },     \
+            { "batch-invariant", 0, OPT_FLAG, F(batch_invariant),                                  \
+              .help =                                                                              \
+                  "on a GPU, the same bytes at any load, at some cost (always so on the CPU)" },   \
+            { "activations",                                                                       \
+              0,                                                                                   \
+              OPT_ENUM,                                                                            \
+              F(activations),                                                                      \
+              .def = acts,                                                                         \
+              .words = acts_words,                                                                 \
+              .help = "activation dtype of quantized layers (auto: int8; on a GPU bf16)" },        \
+            { "kv-cache-dtype",                                                                    \
+              0,                                                                                   \
+              OPT_ENUM,                                                                            \
+              F(kv),                                                                               \
+              .def = kv_def,                                                                       \
+              .words = kv_words,                                                                   \
+              .help = "dtype of keys and values (auto: bf16 where attention multiplies "           \
+                      "that, else f16; on a GPU f16)" },                                           \
+            { "verify", 0, OPT_FLAG, F(verify),                                                    \
+              .help = "check every checksum of a .llmq file before it is used" },                  \
+            { "pin", 0, OPT_FLAG, F(pin),                                                          \
+              .help = "bind each thread to a CPU, one of each physical core first" },              \
+            { "numa",                                                                              \
+              0,                                                                                   \
+              OPT_ENUM,                                                                            \
+              F(numa),                                                                             \
+              .def = "off",                                                                        \
+              .words = numa_words,                                                                 \
+              .help = "interleave: spread memory and threads over all nodes of the machine" },     \
+            { "tokenizer",                                                                         \
+              0,                                                                                   \
+              OPT_STR,                                                                             \
+              F(tokenizer),                                                                        \
+              .arg = "FOLDER",                                                                     \
+              .files = FILES_TEXT,                                                                 \
+              .help = OPT_TOKENIZER_HELP },                                                        \
     }
 
 const opt_row opt_model_rows[OPT_MODEL_N] = ROWS("auto", "auto");
