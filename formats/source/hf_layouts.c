@@ -145,10 +145,26 @@ static lq_status check_lists(const cJSON *q, lq_err *err)
     return LQ_OK;
 }
 
+/* The method of a config that names none. */
+static const char *unsaid(const cJSON *q)
+{
+    static const struct {
+        const char *key, *method;
+    } told[] = { { "load_in_4bit", "bitsandbytes" },
+                 { "load_in_8bit", "bitsandbytes" },
+                 { "config_groups", "compressed-tensors" },
+                 { "quant_algo", "modelopt" },
+                 { "quantization", "modelopt" },
+                 { "autoround_version", "auto-round" },
+                 { "weight_block_size", "fp8" } };
+    for (size_t i = 0; i < LQ_COUNT(told); i++)
+        if (js_get(q, told[i].key)) return told[i].method;
+    return "gptq"; /* what older tools left unsaid */
+}
+
 lq_status hf_quant_read(src_source *s, lq_err *err)
 {
-    const bool bnb = js_get(s->quant, "load_in_4bit") || js_get(s->quant, "load_in_8bit");
-    const char *method = bnb ? "bitsandbytes" : "gptq"; /* what older tools left unsaid */
+    const char *method = unsaid(s->quant);
     lq_status st = js_str(s->quant, "quant_method", false, &method, err);
     if (!st) st = check_lists(s->quant, err);
     if (st) return lq_wrap(err, st, "quantization_config");

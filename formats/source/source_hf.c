@@ -365,7 +365,8 @@ static lq_status find_quant(src_source *s, const char *dir, cJSON *config, lq_er
         const char *file, *method;
     } files[] = { { "quantize_config.json", "gptq" },
                   { "quant_config.json", "awq" },
-                  { "hf_quant_config.json", "modelopt" } };
+                  { "hf_quant_config.json", "modelopt" },
+                  { "quantization_config.json", "auto-round" } };
     lq_status st = find_in_config(s, config, err);
     if (st) return st;
     if (cJSON_IsNull(s->quant)) {

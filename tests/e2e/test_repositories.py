@@ -335,6 +335,9 @@ WORDS = [
     ("a group for attention behind", "ct-fp8-dynamic", attention_last, "attention has no weights"),
     ("compression_config", "ct-w8a8-int8", older(False), None),
     ("compression_config with a quantization_config", "ct-w8a8-int8", older(True), None),
+    ("compressed-tensors that does not say so", "ct-w8a8-int8", lambda c: c["quantization_config"].pop("quant_method"), None),
+    ("ModelOpt that does not say so", "ct-fp8-dynamic", lambda c: c.update(
+        quantization_config={"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN", "producer": {"name": "modelopt"}}), None),
     ("AutoRound's name for GPTQ", "gptq-4bit-g64-asym", lambda c: c.update(quantization_config={
         "quant_method": "auto-round", "bits": 4, "group_size": 64, "sym": False, "packing_format": "auto_round:auto_gptq"}),
      None),
@@ -356,6 +359,15 @@ def test_another_config_gives_the_same_weights(llmq, tmp_path, what, name, chang
     llmq("convert", b, "-o", tmp_path / "out", "--to", "safetensors")
     written = json.loads((tmp_path / "out/config.json").read_text())
     assert "quantization_config" not in written and "compression_config" not in written
+
+
+def test_autorounds_own_file_serves_where_config_json_is_silent(llmq, tmp_path):
+    kept = {}
+    a = assemble("gptq-4bit-g64-asym", tmp_path / "a")
+    b = assemble("gptq-4bit-g64-asym", tmp_path / "b", config=lambda c: kept.update(c.pop("quantization_config")))
+    (b / "quantization_config.json").write_text(json.dumps({"quant_method": "auto-round", "sym": False, **{
+        k: kept[k] for k in ("bits", "group_size")}}))
+    assert logits(llmq, a, tmp_path) == logits(llmq, b, tmp_path)
 
 
 @pytest.mark.parametrize("inputs", [{"dynamic": False, "strategy": "tensor"}, {"dynamic": True, "strategy": "token"}], ids=str)
@@ -538,6 +550,33 @@ def test_stacked_experts_are_the_experts(llmq, tmp_path, arch):
     words_ = "mixtral-8x" if "mixtral" in arch else arch
     folder = plain(tmp_path, arch=arch, tensors=stack(words_, "mlp" if "mixtral" in arch else None))
     assert logits(llmq, folder, tmp_path) == logits(llmq, ROOT / "tests/golden/arch" / arch, tmp_path)
+
+
+def test_stacked_experts_of_fp8_take_their_scales_along(llmq, tmp_path):
+    """gate_up_proj_scale_inv beside gate_up_proj, as transformers 5 keeps them."""
+    def pack(scaled):
+        def change(t):
+            stack("", None)(t)
+            for name in [n for n in t if n.endswith("_up_proj") or n.endswith("experts.down_proj")]:
+                _, (E, N, K), b = t[name]
+                codes = bytes(0x20 + i % 64 for i in range(E * N * K))
+                scales = [2.0**-(8 + i % 3) for i in range(2 * E)]
+                t[name] = ("F8_E4M3", [E, N, K], codes)
+                t[name + "_scale_inv"] = ("F32", [E, 2, 1], f32(scales))
+                if not scaled:
+                    del t[name + "_scale_inv"]
+                    values = [E4M3[c] * scales[i // (N * K // 2)] for i, c in enumerate(codes)]
+                    t[name] = ("BF16", [E, N, K], bf16(values))
+        return change
+    arch = next(a for a in MOE if a.startswith("qwen3"))
+    a = plain(tmp_path, "a", arch, pack(True), quantization_config=DYNAMIC)
+    b = plain(tmp_path, "b", arch, pack(False))
+    llmq("convert", a, "-o", tmp_path / "out", "--to", "safetensors", "--dtype", "bf16")
+    got, want = read_st(tmp_path / "out/model.safetensors"), None
+    llmq("convert", b, "-o", tmp_path / "plain", "--to", "safetensors", "--dtype", "bf16")
+    want = read_st(tmp_path / "plain/model.safetensors")
+    names = [n for n in want[0] if ".experts." in n]
+    assert names and all(tensor(*got, n) == tensor(*want, n) for n in names)
 
 
 # ---- refusals name the cause ----
