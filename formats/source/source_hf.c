@@ -179,6 +179,12 @@ static lq_status add_parts(const char ***names, size_t *n, const file_names *f, 
     return LQ_OK;
 }
 
+static lq_status note_twice(src_source *s, const char *file, const char *key, lq_err *err)
+{
+    if (!key[0]) return LQ_OK;
+    return src_note(s, err, "%s: the key '%s' is there twice: the last counts", file, key);
+}
+
 static lq_status open_sharded(src_source *s, const char *dir, const char *index_path, lq_err *err)
 {
     cJSON *index;
@@ -323,8 +329,7 @@ static lq_status parse_optional(cJSON **out, src_source *s, const char *dir, con
     lq_status st = lq_path_join(path, sizeof path, dir, name, err);
     if (st || !lq_exists(path)) return st;
     st = js_parse_python_file(out, twice, path, MAX_CONFIG, err);
-    if (st || !twice[0]) return st;
-    return src_note(s, err, "%s: the key '%s' is there twice: the last counts", name, twice);
+    return st ? st : note_twice(s, name, twice, err);
 }
 
 /* The older name, and the shape within it, of compressed-tensors. */

@@ -10,10 +10,12 @@
 
 enum { SMALLEST_GROUP = 16 };
 
+static bool power_of_two(int64_t n) { return (n & (n - 1)) == 0; }
+
 int64_t qz_fit_group(int64_t K, int64_t group)
 {
     if (group <= 0 || group >= K) return K;
-    for (int64_t g = group; g >= SMALLEST_GROUP && (group & (group - 1)) == 0; g /= 2)
+    for (int64_t g = group; g >= SMALLEST_GROUP && power_of_two(group); g /= 2)
         if (K % g == 0) return g; /* kernels of other engines know powers of two alone */
     for (int64_t g = group; g >= SMALLEST_GROUP; g--)
         if (K % g == 0) return g;
@@ -167,9 +169,12 @@ static void say_changes(const maker *m)
         if (c->group)
             snprintf(line, sizeof line,
                      "%s (%lld tensor%s): groups of %lld do not divide %lld inputs (these do: %s); "
-                     "taking %lld",
+                     "taking %lld%s",
                      role, (long long)c->n, s, (long long)c->group, (long long)c->K,
-                     sizes_text(sizes, c->K, c->group), (long long)c->got);
+                     sizes_text(sizes, c->K, c->group), (long long)c->got,
+                     power_of_two(c->group) && power_of_two(c->got)
+                         ? ", the largest power of two that does"
+                         : "");
         else
             snprintf(line, sizeof line,
                      "%s (%lld tensor%s): no outlier columns are looked for here; taking i8-row",

@@ -324,7 +324,7 @@ def test_a_group_that_nobody_asked_for_is_fitted_aloud(llmq, tmp_path):
         at = t["data_offsets"][1]
     (model / "model.safetensors").write_bytes(st_file(h, b"\0\x3c" * (at // 2)))
     p = llmq("quantize", model, "-o", tmp_path / "q", "--method", "rtn")
-    assert "groups of 128 do not divide 160 inputs (these do: 40, 80, 160); taking 80" in p.stderr
+    assert "groups of 128 do not divide 160 inputs (these do: 40, 80, 160); taking 32, the largest power of two that does" in p.stderr
 
 
 def test_a_port_in_use_is_an_error(llmq, tmp_path):

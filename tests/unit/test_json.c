@@ -86,6 +86,48 @@ TEST(only_strict_json_gets_through)
     }
 }
 
+TEST(text_of_python_is_read_as_python_reads_it)
+{
+    static const struct {
+        const char *text, *twice, *canonical; /* NULL: refused */
+    } t[] = {
+        { "{\"a\":1,\"b\":2}", "", "{\"a\":1,\"b\":2}" },
+        { "{\"a\":1,\"b\":2,\"a\":3,\"\\u0061\":4}", "a", "{\"a\":4,\"b\":2}" },
+        { "[{\"x\":{\"k\":[1],\"k\":{\"k\":1,\"k\":2}}}]", "k", "[{\"x\":{\"k\":{\"k\":2}}}]" },
+        { "{\"a\":NaN}", "", "{\"a\":\"NaN\"}" },
+        { "{\"a\":\"NaN, \\\"Infinity\"}", "", "{\"a\":\"NaN, \\\"Infinity\"}" },
+        { "{\"a\":Infinit}", "", NULL },
+        { "{\"a\":--Infinity}", "", NULL },
+        { "", "", NULL },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        cJSON *j;
+        char twice[64];
+        lq_err err = { "" };
+        lq_buf b = { .n = 0 };
+        const size_t n = strlen(t[i].text);
+        lq_status s = js_parse_python(&j, twice, t[i].text, n, 1 << 20, &err);
+        CHECK(!s == (t[i].canonical != NULL) && strcmp(twice, t[i].twice) == 0, "%s: '%s' %s",
+              t[i].text, twice, err.msg);
+        if (!s && !js_canonical(&b, j, &err))
+            CHECK(b.n == strlen(t[i].canonical) && !memcmp(b.p, t[i].canonical, b.n), "%s: %.*s",
+                  t[i].text, (int)b.n, b.p);
+        lq_buf_free(&b);
+        cJSON_Delete(j);
+    }
+    cJSON *j;
+    char twice[64];
+    double v = 0;
+    lq_err err = { "" };
+    CHECK(!js_parse_python(&j, twice, "[-Infinity]", 11, 100, &err) && isinf(j->child->valuedouble),
+          "%s", err.msg);
+    cJSON_Delete(j);
+    CHECK(!js_parse_python(&j, twice, "{\"a\":Infinity}", 14, 100, &err), "%s", err.msg);
+    CHECK(js_f64(j, "a", true, 0, 1e300, &v, &err) == LQ_EVALUE,
+          "infinity is no number of a config");
+    cJSON_Delete(j);
+}
+
 TEST(depth_and_size_are_bounded)
 {
     char deep[2 * (JS_DEPTH + 1) + 1];
@@ -294,6 +336,7 @@ TEST(a_file_is_named_in_the_message)
 int main(int argc, char **argv)
 {
     RUN(only_strict_json_gets_through);
+    RUN(text_of_python_is_read_as_python_reads_it);
     RUN(depth_and_size_are_bounded);
     RUN(many_keys_take_no_quadratic_time);
     RUN(getters_say_what_they_expected);
