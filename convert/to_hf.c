@@ -10,6 +10,7 @@
 #include "convert/requant.h"
 #include "formats/hf/safetensors.h"
 #include "formats/source/history.h"
+#include "formats/tensor/blocks_uint.h"
 #include "formats/tensor/finite.h"
 
 #include <stdio.h>
@@ -109,12 +110,18 @@ static bool splits(const qt_scheme *s, int64_t group)
            (s->zero == QT_ZERO_NONE || s->zero == QT_ZERO_INT);
 }
 
+/* What layouts know of a scheme: GGUF's blocks are codes with scales there. */
+static qt_scheme known_scheme(const qt_scheme *s)
+{
+    return s->kind == QT_BLOCKS ? blk_uint(blk_find(s->blocks)) : *s;
+}
+
 static lq_status plan_quantized(conv *c, conv_weight *w, lq_err *err)
 {
     const bool dense = w->t->t.scheme.kind == QT_DENSE;
     lq_status s = LQ_OK;
     w->quantized = true;
-    w->scheme = w->t->t.scheme;
+    w->scheme = known_scheme(&w->t->t.scheme);
     if (splits(&w->scheme, c->plan.group)) w->scheme.group = c->plan.group;
     if (!dense) {
         s = plan_parts(c, w, err);
@@ -194,11 +201,11 @@ static int64_t fine_group(const conv *c, bool round_dense)
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < c->plan.n; i++) {
             const conv_weight *w = &c->plan.w[i];
-            const qt_scheme *s = &w->t->t.scheme;
+            const qt_scheme s = known_scheme(&w->t->t.scheme);
             if (!w->linear || !becomes_codes(c, w, round_dense)) continue;
-            if (s->kind != QT_UINT || s->bits != 4) return 0;
-            if (pass && !splits(s, least)) return 0;
-            least = s->group < least ? s->group : least;
+            if (s.kind != QT_UINT || s.bits != 4) return 0;
+            if (pass && !splits(&s, least)) return 0;
+            least = s.group < least ? s.group : least;
         }
     return least < INT64_MAX ? least : 0;
 }
@@ -215,14 +222,14 @@ static int64_t common_group(const conv *c, bool round_dense)
     bool by_row = true;
     for (size_t i = 0; i < c->plan.n; i++) {
         const conv_weight *w = &c->plan.w[i];
-        const qt_scheme *s = &w->t->t.scheme;
+        const qt_scheme s = known_scheme(&w->t->t.scheme);
         size_t k = 0;
         if (!w->linear || !becomes_codes(c, w, round_dense)) continue;
-        by_row = by_row && s->kind == QT_UINT && s->group == w->K;
-        if (s->kind != QT_UINT || s->bits != 4) continue;
-        while (k < n && all[k].group != s->group)
+        by_row = by_row && s.kind == QT_UINT && s.group == w->K;
+        if (s.kind != QT_UINT || s.bits != 4) continue;
+        while (k < n && all[k].group != s.group)
             k++;
-        if (k == n && n < LQ_COUNT(all)) all[n++].group = s->group;
+        if (k == n && n < LQ_COUNT(all)) all[n++].group = s.group;
         if (k < n) all[k].n++;
     }
     if (!by_row && fine_group(c, round_dense)) return fine_group(c, round_dense);
@@ -423,16 +430,20 @@ static lq_status pack_anew(conv *c, const conv_weight *w, const qt_tensor *q, ui
 static lq_status put_parts(conv *c, const conv_weight *w, const qt_tensor *q, st_writer *out,
                            size_t first, lq_arena *a, lq_err *err)
 {
-    qt_tensor turned = *q, anew;
+    qt_tensor turned = *q, anew, codes;
     lq_status s = LQ_OK;
     uint8_t *bytes = calloc(1, w->bytes), *at = bytes;
     if (!bytes) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", w->bytes);
-    if (w->requantized) {
+    if (q->scheme.kind == QT_BLOCKS && !w->requantized) {
+        s = blk_to_uint(&codes, q, a, err);
+        q = &codes;
+    }
+    if (!s && w->requantized) {
         if (stands_turned(c, w))
             s = src_slice(&turned, c->plan.config, w->slot.role, -1, q, a, err);
         if (!s) s = conv_requantize(&anew, &turned, &w->scheme, c->pool, a, err);
         if (!s) q = &anew;
-    } else if (q->scheme.kind == QT_UINT && q->scheme.group != w->scheme.group) {
+    } else if (!s && q->scheme.kind == QT_UINT && q->scheme.group != w->scheme.group) {
         s = layout_split(&anew, q, w->scheme.group, a, err);
         if (!s) q = &anew;
     }
