@@ -323,4 +323,4 @@ clean: ## remove everything that was built
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 14
 
--include $(OBJS:.o=.d) $(TOOLOBJS:.o=.d) $(LIBOBJS:.o=.d) $(TESTSRCS:%.c=$(BUILD)/%.d) $(BUILD)/tests/cmd_serve.d $(BUILD)/tests/support/scripted.d $(EMUOBJS:.o=.d) $(FUZZOBJS:.o=.d)
+-include $(OBJS:.o=.d) $(TOOLOBJS:.o=.d) $(LIBOBJS:.o=.d) $(TESTSRCS:%.c=$(BUILD)/%.d) $(BUILD)/tests/cmd_serve.d $(BUILD)/tests/k_amx.d $(BUILD)/tests/support/scripted.d $(EMUOBJS:.o=.d) $(FUZZOBJS:.o=.d)

@@ -81,12 +81,21 @@ static bool is_written(const char *key)
     return false;
 }
 
+/* The pair that is stored first after `last`; NULL: none. */
+static const gguf_kv *next_pair(const gguf_file *f, const uint8_t *last)
+{
+    const gguf_kv *next = NULL;
+    for (size_t i = 0; i < f->n_kv; i++)
+        if (f->kv[i].data > last && (!next || f->kv[i].data < next->data)) next = &f->kv[i];
+    return next;
+}
+
 size_t gguf_carry(gguf_pairs *p, const src_source *src, const char *prefix)
 {
     const gguf_file *f = src_gguf(src);
+    const gguf_kv *kv = f ? next_pair(f, NULL) : NULL;
     size_t n = 0;
-    for (size_t i = 0; f && i < f->n_kv; i++) {
-        const gguf_kv *kv = &f->kv[i];
+    for (; kv; kv = next_pair(f, kv->data)) {
         if (strncmp(kv->key, prefix, strlen(prefix)) != 0 || is_written(kv->key)) continue;
         if (kv->array)
             gguf_pair_array(p, kv->key, kv->type, kv->n);

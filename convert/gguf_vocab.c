@@ -430,9 +430,8 @@ static const char *choose(const files *f, const src_source *src, bool *json, boo
         if (!f->tokenizer) why = not_model;
     }
     if (!why && near)
-        conv_note(r,
-                  "llama.cpp gives other ids to a text that begins with a space: it puts one more "
-                  "before it, and tokenizer.json does not");
+        conv_note(r, "llama.cpp gives other ids to a text that begins with a space or follows a "
+                     "special token: it puts a space before it, and tokenizer.json does not");
     return why;
 }
 

@@ -87,7 +87,7 @@ const gguf_sampling_key gguf_sampling[] = {
         hf, READ("topk_group", "expert_group_used_count", OWN_INT)                   \
     }
 const gguf_own gguf_owns[] = {
-    { "MistralForCausalLM", WINDOW },
+    { "MistralForCausalLM", READ("sliding_window", "attention.sliding_window", OWN_INT) },
     { "Olmo3ForCausalLM", WINDOW },
     { "Olmo3ForCausalLM", PATTERN },
     { "Exaone4ForCausalLM", WINDOW },

@@ -167,8 +167,8 @@ def test_mixed_schemes_are_said_module_by_module(llmq, model, tmp_path):
 
 def test_an_embedding_has_no_place_in_a_layout_of_linears(llmq, model, tmp_path):
     llmq("quantize", model, "-o", tmp_path / "m.llmq", "--method", "rtn", "--embed", "u8-g128")
-    p = llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "x", "--to", "gptq", code=3)
-    assert "'model.embed_tokens.weight' has no place" in p.stderr
+    r = convert(llmq, tmp_path / "m.llmq", tmp_path / "f", "gptq")
+    assert r["requantized"] == 0 and "embed_tokens.weight' (u8-g128) is written as bf16" in r["notes"][0]
     r = convert(llmq, tmp_path / "m.llmq", tmp_path / "x", "gptq", "--allow-requantize")
     assert r["requantized"] == 1 and not r["bit_exact"]
 
@@ -365,7 +365,7 @@ def test_what_gguf_has_no_place_for_is_refused(llmq, model, packed, tmp_path):
     full, sliding = "full_attention", "sliding_attention"
     odd = edited("gemma3", tmp_path, layer_types=[sliding, full, full, sliding, sliding, full])
     scaled = edited("gemma2", tmp_path, query_pre_attn_scalar=64)
-    for arch, why in ((ARCH / "gpt2", "GGUF is written of LlamaForCausalLM"), (ARCH / "mistral-swa", "window: GGUF's 'llama' has no"),
+    for arch, why in ((ARCH / "gpt2", "GGUF is written of Mi"), (ARCH / "mistral-swa", "window: GGUF's 'llama' has no"),
                       (ARCH / "llama-dynamic-ntk", 'has no place for "dynamic"'), (odd, "window_layers: GGUF's 'gemma3'"),
                       (scaled, "attn_scale: GGUF's 'gemma2'"), (ARCH / "smollm3-nope", "no_rope_layers")):
         p = llmq("convert", arch, "-o", tmp_path / "x.gguf", "--to", "gguf", code=3)
@@ -401,10 +401,8 @@ def test_pieces_of_sentencepiece_cut_text_in_a_gguf_file_as_in_the_folder(llmq, 
     # no real model has a token of a NUL, and JSON's reader refuses one
     (folder / "tokenizer.json").write_text((TOKENIZERS / name / "tokenizer.json").read_text().replace('"\\u0000":', '"<nul>":'))
     r = convert(llmq, folder, tmp_path / "m.gguf", "gguf")
-    if name == "mistral-metaspace-first":  # puts a space before a text, but not before one that begins with a space
-        assert "no name that we know" in r["notes"][0]
-        return
-    assert not r["notes"]
+    metaspace = name == "mistral-metaspace-first"  # puts no space before a text that begins with one or follows a special token
+    assert [("begins with a space" in n) for n in r["notes"]] == [True] * metaspace
     llmq("convert", tmp_path / "m.gguf", "-o", tmp_path / "m.llmq", "--to", "llmq")
     assert not convert(llmq, tmp_path / "m.llmq", tmp_path / "n.gguf", "gguf")["notes"]
     cases = [json.loads(x) for x in (TOKENIZERS / name / "cases.jsonl").read_text().splitlines()]
@@ -412,4 +410,6 @@ def test_pieces_of_sentencepiece_cut_text_in_a_gguf_file_as_in_the_folder(llmq, 
     want, got, again = (llmq("tokenize", m, input=lines).stdout.strip().split("\n") for m in (folder, tmp_path / "m.gguf", tmp_path / "n.gguf"))
     assert got == again and len(got) == len(cases)
     differ = [c["text"] for c, a, b in zip(cases, want, got) if json.loads(a)["ids"] != json.loads(b)["ids"]]
+    if metaspace:
+        differ = [t for t in differ if not t.startswith((" ", "▁")) and "<s>" not in t and "</s>" not in t]
     assert not differ, differ[:5]
