@@ -101,10 +101,13 @@ static lq_status layout_gptq_config(cJSON *q, conv_plan *p, lq_err *err)
         three = three || (p->w[i].quantized && p->w[i].scheme.bits == 3);
         zeros = zeros || (p->w[i].quantized && p->w[i].scheme.zero != QT_ZERO_NONE);
     }
-    if (p->variant == V1 && zeros && !three)
-        snprintf(p->note, sizeof p->note,
-                 "GPTQModel loads zero points of version 1 from its own files alone; those of "
-                 "gptq_v2 it loads");
+    if (zeros)
+        snprintf(
+            p->note, sizeof p->note,
+            "vLLM 0.32 refuses GPTQ with zero points: --to compressed-tensors is what it loads%s",
+            p->variant == V1 && !three ? ". GPTQModel loads zero points of version 1 from its "
+                                         "own files alone; those of gptq_v2 it loads"
+                                       : "");
     if (p->variant == V1 && three) {
         p->variant = V2;
         snprintf(p->note, sizeof p->note,

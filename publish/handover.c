@@ -178,10 +178,11 @@ static void note_parallel(plan *p)
     add(p->differences, "tensor parallel: %s (of 1, 2, 4, 8)%s%s", fits, *why ? "; " : "", why);
 }
 
-/* What vLLM has fast kernels for. */
+/* What of GPTQ vLLM loads, and has fast kernels for. */
 static void note_kernels(plan *p)
 {
     int64_t slow = 0;
+    bool zeros = false;
     if (strncmp(p->method, "gptq", 4) != 0) return;
     for (int64_t i = 0; i < src_n_tensors(p->src); i++) {
         const src_tensor *t = quantized_at(p, i);
@@ -189,8 +190,13 @@ static void note_kernels(plan *p)
         const qt_scheme *s = &t->t.scheme;
         const bool group =
             s->group == 32 || s->group == 64 || s->group == 128 || s->group == t->t.K;
+        zeros = zeros || s->zero != QT_ZERO_NONE;
         slow += s->zero != QT_ZERO_NONE || !group || (s->bits != 4 && s->bits != 8);
     }
+    if (zeros)
+        add(p->differences, "weights: vLLM 0.32 refuses GPTQ with zero points (\"bits=4, "
+                            "sym=False\"): `llmq convert "
+                            "MODEL -o DST --to compressed-tensors` writes what it loads");
     if (slow)
         add(p->differences,
             "speed: %" PRId64 " weights are outside of gptq_marlin (4 or 8 bits, symmetric, groups "

@@ -121,6 +121,7 @@ def test_a_published_folder_goes_as_it_is(llmq, draft, tmp_path):
         llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / to, "--to", to)
     doc = llmq.json("handover", "vllm", tmp_path / "gptq_v2")
     assert doc["prepare"] == [] and any("slow gptq kernel" in d for d in doc["differences"])
+    assert any("refuses GPTQ with zero points" in d and "compressed-tensors" in d for d in doc["differences"])
     llmq("convert", tmp_path / "gptq_v2", "-o", tmp_path / "ct", "--to", "compressed-tensors")
     assert any("neither vLLM nor SGLang reads" in d for d in llmq.json("handover", "vllm", tmp_path / "ct")["differences"])
     out = llmq("handover", "vllm", tmp_path / "awq").stdout
