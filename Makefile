@@ -113,7 +113,7 @@ $(BUILD)/llmq-internal.a: $(OBJS)
 # The library (include/llmq.h): whatever its functions need, and of that only they can be seen, from
 # outside of either file.
 LIBDEPS  := $(LIBOBJS) $(BUILD)/llmq-tools.a $(BUILD)/llmq-internal.a
-LIBPKGS  := libcjson libxxhash openblas libpcre2-8 libutf8proc libmicrohttpd gnutls
+LIBPKGS  := libcjson libxxhash openblas libpcre2-8 libutf8proc libmicrohttpd gnutls nettle
 LIBREST   = $(shell pkg-config --libs $(LIBPKGS)) -llapacke -lm -pthread $(if $(CUOBJS),$(CUDA_RT) -ldl -lrt)
 lib: $(BUILD)/libllmq.a $(BUILD)/libllmq.so.0 $(BUILD)/llmq.pc ## the library: libllmq.a, libllmq.so.0 and llmq.pc in build/
 $(BUILD)/llmq-tools.a: $(filter-out $(BUILD)/tools/main.o,$(TOOLOBJS))
