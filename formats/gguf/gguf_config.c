@@ -11,7 +11,8 @@ typedef struct {
     const gguf_arch *row;
     const arch_row *arch; /* of row->hf */
     cJSON *j;
-    bool ok; /* memory sufficed */
+    bool ok;           /* memory sufficed */
+    char differs[128]; /* the first key that was asked for one number and has several, or "" */
 } config;
 
 static const char *meta_key(char out[128], const config *c, const char *key)
@@ -20,6 +21,13 @@ static const char *meta_key(char out[128], const config *c, const char *key)
     return out;
 }
 static bool is(const config *c, const char *hf) { return strcmp(c->row->hf, hf) == 0; }
+/* "ARCH.key", of which one number for all layers is wanted. */
+static const char *number_key(char out[128], config *c, const char *key)
+{
+    const gguf_kv *kv = gguf_get(c->f, meta_key(out, c, key));
+    if (kv && !gguf_is_one(kv) && !c->differs[0]) memcpy(c->differs, out, 128);
+    return out;
+}
 static void put_number(config *c, cJSON *to, const char *key, double v)
 {
     c->ok = c->ok && cJSON_AddNumberToObject(to, key, v);
@@ -36,7 +44,7 @@ static void put_int(config *c, const char *key, const char *from)
 {
     char k[128];
     int64_t v;
-    if (gguf_int(c->f, meta_key(k, c, from), &v)) put_number(c, c->j, key, (double)v);
+    if (gguf_int(c->f, number_key(k, c, from), &v)) put_number(c, c->j, key, (double)v);
 }
 /* An f32 as people write it: 1e-05, not 9.99999975e-06. */
 static double shortest(double v)
@@ -60,7 +68,7 @@ static void put_float(config *c, const char *key, const char *from)
 {
     char k[128];
     double v;
-    if (!gguf_float(c->f, meta_key(k, c, from), &v)) return;
+    if (!gguf_float(c->f, number_key(k, c, from), &v)) return;
     cJSON *o = object_of(c, &key);
     put_number(c, o, key, shortest(v));
 }
@@ -79,19 +87,10 @@ static void put_ends(config *c)
     for (int i = 0; i < n && n > 1; i++)
         c->ok = c->ok && cJSON_AddItemToArray(list, cJSON_CreateNumber((double)ids[i]));
 }
-/* Is every number that the config takes from the file one number for all layers? */
-static lq_status check_one(const config *c, const char *from, lq_err *err)
+static int64_t int_at(config *c, const char *key, int64_t otherwise)
 {
     char k[128];
-    const gguf_kv *kv = gguf_get(c->f, meta_key(k, c, from));
-    if (!kv || gguf_is_one(kv)) return LQ_OK;
-    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected one number for all layers, found %s", k,
-                   gguf_is_numbers(kv) ? "different ones" : "no number");
-}
-static int64_t int_at(const config *c, const char *key, int64_t otherwise)
-{
-    char k[128];
-    gguf_int(c->f, meta_key(k, c, key), &otherwise);
+    gguf_int(c->f, number_key(k, c, key), &otherwise);
     return otherwise;
 }
 
@@ -146,7 +145,7 @@ static lq_status put_freqs(config *c, const gguf_tensor *t, lq_err *err)
     const int64_t original = int_at(c, "rope.scaling.original_context_length", 8192);
     double theta = 10000, factor = 1;
     char k[128];
-    gguf_float(c->f, meta_key(k, c, "rope.freq_base"), &theta);
+    gguf_float(c->f, number_key(k, c, "rope.freq_base"), &theta);
     const int64_t n = t->shape[t->n_dims - 1];
     bool same = is_floats(t);
     for (int64_t i = 0; i < n && same; i++)
@@ -186,7 +185,7 @@ static lq_status put_long(config *c, lq_err *err)
     const double given = max > original && original > 1
                              ? sqrt(1 + log((double)max / (double)original) / log((double)original))
                              : 1;
-    if (gguf_float(c->f, meta_key(k, c, "rope.scaling.attn_factor"), &said) &&
+    if (gguf_float(c->f, number_key(k, c, "rope.scaling.attn_factor"), &said) &&
         fabs(said - given) > 1e-6 * given)
         put_number(c, r, "attention_factor", shortest(said));
     return LQ_OK;
@@ -199,10 +198,10 @@ static void put_yarn(config *c, cJSON *r)
     double v;
     for (size_t i = 0; i < LQ_COUNT(keys); i++) {
         snprintf(from, sizeof from, "rope.scaling.yarn_%s", keys[i]);
-        if (gguf_float(c->f, meta_key(k, c, from), &v)) put_number(c, r, keys[i], shortest(v));
+        if (gguf_float(c->f, number_key(k, c, from), &v)) put_number(c, r, keys[i], shortest(v));
     }
     /* llama.cpp keeps a tenth of DeepSeek's mscale_all_dim, which its models' mscale equals */
-    if (gguf_float(c->f, meta_key(k, c, "rope.scaling.yarn_log_multiplier"), &v) && v > 0) {
+    if (gguf_float(c->f, number_key(k, c, "rope.scaling.yarn_log_multiplier"), &v) && v > 0) {
         put_number(c, r, "mscale", shortest(10 * v));
         put_number(c, r, "mscale_all_dim", shortest(10 * v));
     }
@@ -218,7 +217,7 @@ static lq_status put_scaling(config *c, lq_err *err)
     if (gguf_find(c->f, GGUF_ROPE_LONG)) return put_long(c, err);
     gguf_str(c->f, meta_key(k, c, "rope.scaling.type"), &type);
     if (strcmp(type, "none") == 0) return freqs ? put_freqs(c, freqs, err) : LQ_OK;
-    gguf_float(c->f, meta_key(k, c, "rope.scaling.factor"), &factor);
+    gguf_float(c->f, number_key(k, c, "rope.scaling.factor"), &factor);
     const int64_t original = int_at(c, "rope.scaling.original_context_length", 0);
     if (freqs || (strcmp(type, "linear") != 0 && strcmp(type, "yarn") != 0))
         return lq_fail(err, LQ_EUNSUPPORTED,
@@ -266,10 +265,10 @@ static void put_one(config *c, const gguf_own *o)
         put_pattern(c, o);
         return;
     case OWN_BOOL:
-        if (gguf_bool(c->f, meta_key(k, c, o->gguf), &on)) put_bool(c, o->key, on);
+        if (gguf_bool(c->f, number_key(k, c, o->gguf), &on)) put_bool(c, o->key, on);
         return;
     default:
-        put_bool(c, o->key, o->kind == OWN_YES || (o->kind == OWN_HAS && gguf_find(c->f, o->gguf)));
+        put_bool(c, o->key, gguf_find(c->f, o->gguf) != NULL);
     }
 }
 
@@ -378,7 +377,7 @@ static void put_epsilon(config *c)
     const char *key = c->row->eps ? c->row->eps : "rms_norm_eps";
     char k[128];
     double v;
-    const bool rms = gguf_float(c->f, meta_key(k, c, "attention.layer_norm_rms_epsilon"), &v);
+    const bool rms = gguf_float(c->f, number_key(k, c, "attention.layer_norm_rms_epsilon"), &v);
     put_float(c, key, rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon");
 }
 
@@ -402,18 +401,19 @@ static lq_status put_all(config *c, lq_err *err)
     put_number(c, c->j, "vocab_size", (double)embed->shape[0]);
     put_bool(c, "tie_word_embeddings", !gguf_find(c->f, "output.weight"));
     put_text(c, c->j, "torch_dtype", "float32");
-    for (size_t i = 0; i < LQ_COUNT(ints); i++) {
-        lq_status s = check_one(c, ints[i].from, err);
-        if (s) return s;
+    for (size_t i = 0; i < LQ_COUNT(ints); i++)
         put_int(c, ints[i].key, ints[i].from);
-    }
     put_layers(c);
     put_epsilon(c);
     put_float(c, "rope_theta", "rope.freq_base");
     put_token(c, "bos_token_id", "tokenizer.ggml.bos_token_id");
     put_ends(c);
     put_own(c);
-    return put_scaling(c, err);
+    lq_status s = put_scaling(c, err);
+    if (!s && c->differs[0])
+        s = lq_fail(err, LQ_EUNSUPPORTED, "%s: expected one number for all layers, found others",
+                    c->differs);
+    return s;
 }
 
 lq_status gguf_config(cJSON **out, gguf_file *f, const gguf_arch *row, lq_err *err)

@@ -265,6 +265,8 @@ static lq_status make_gate_up(src_source *s, src_tensor *t, const gguf_tensor *g
     const bool bias = w->slot.bias;
     if (!up || up->type != g->type || up->bytes != g->bytes || g->n_dims != (bias ? 2 : 3))
         return no_partner(g, "ffn_up_exps", err);
+    if (bias && gguf_scheme(g->type).kind != QT_DENSE)
+        return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected floats", g->name);
     stored p = { .type = g->type, .data = g->data, .data2 = up->data, .order = GATE_UP };
     const qt_scheme scheme = gguf_scheme(g->type);
     p.c = &s->config;

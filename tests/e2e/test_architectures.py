@@ -42,10 +42,6 @@ ELSE = re.compile(r"embed|wte|wpe|lm_head|norm|ln_|sinks|router|bias$|block_spar
 FOLDED = re.compile(r"norm|ln_|bias|router|block_sparse_moe\.gate\.|mlp\.gate\.|shared_expert_gate", re.I)
 
 
-# Of rounding's loss at most this is left after calibration. Gemma's 176 inputs go in groups of 16, where little can be won.
-LEFT = {"gemma": 0.95}
-
-
 def distance(a, b):
     return math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b)) / sum(y * y for y in b))
 
@@ -57,6 +53,8 @@ def test_every_linear_is_quantized_and_nothing_else(llmq, calib, tmp_path, folde
     exact, far, q = logits(llmq, ARCH / folder, tmp_path / "a"), [], tmp_path / "q.llmq"
     calibrated = ["gptq", "awq", "auto"][FOLDERS.index(folder) % 3]
     more = ["--tune", "2"] if calibrated == "auto" else []
+    if folder == "gemma":  # 160 inputs, which the default cuts into groups of 32: there is less to win there
+        more += ["--override", r".*down_proj.*=u4-g80-asym"]
     for args in (["rtn", "--bits", "8"], ["rtn"], ["rtn", "--bits", "2"], [calibrated, *calib, *more]):
         r = llmq.json("quantize", ARCH / folder, "-o", q, "-m", *args, "--log-level", "error")
         assert {t["name"] for t in r["tensors"]} == linears, args
@@ -71,7 +69,7 @@ def test_every_linear_is_quantized_and_nothing_else(llmq, calib, tmp_path, folde
     assert far[0] < far[1] < far[2] and far[0] < 0.2, far
     assert far[3] < far[2], far
     losses = [(t["loss"], t["loss_rtn"]) for t in r["tensors"] if t["loss"] is not None]
-    assert sum(a for a, _ in losses) < LEFT.get(folder, 0.9) * sum(b for _, b in losses)
+    assert sum(a for a, _ in losses) < 0.9 * sum(b for _, b in losses)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

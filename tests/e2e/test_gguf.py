@@ -312,3 +312,35 @@ def test_llama_cpps_converter_of_every_architecture(llmq, tmp_path, file):
     _, a = read_floats(tmp_path / "a", "logits")
     _, b = read_floats(tmp_path / "b", "logits")
     assert max(abs(x - y) for x, y in zip(a, b)) <= 1e-6 * max(map(abs, b))
+
+
+def of_each_layer(key, values):
+    return text(key) + struct.pack("<IIQ", ARRAY, U32, len(values)) + struct.pack(f"<{len(values)}I", *values)
+
+
+@pytest.mark.parametrize("key", ["attention.head_count_kv", "feed_forward_length", "expert_used_count"])
+def test_a_number_for_each_layer_is_one_where_they_are_equal(llmq, tmp_path, key):
+    folder = ROOT / "tests/golden/arch/mixtral-moe"
+    pairs, tensors = metadata_and_tensors(folder, "llama")
+    name = text(f"llama.{key}")
+    n, = struct.unpack("<I", next(p for p in pairs if p.startswith(name))[-4:])
+    layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    others = [p for p in pairs if not p.startswith(name)]
+    same = write_gguf(tmp_path / "same.gguf", [*others, of_each_layer(f"llama.{key}", [n] * layers)], tensors)
+    assert same_logits(llmq, tmp_path, folder, same)
+    differ = write_gguf(tmp_path / "differ.gguf", [*others, of_each_layer(f"llama.{key}", [n] * (layers - 1) + [n + 1])], tensors)
+    assert f"llama.{key}: expected one number for all layers" in llmq("run", differ, "--ids", "1", "-n", 1, code=3).stderr
+
+
+def test_biases_of_experts_are_floats(llmq, tmp_path):
+    """Blocks there would be read beyond their end."""
+    pairs = [pair("general.architecture", STRING, "granitemoe")]
+    pairs += [pair(f"granitemoe.{k}", U32, v) for k, v in {
+        "block_count": 1, "context_length": 64, "embedding_length": 32, "feed_forward_length": 32, "attention.head_count": 4,
+        "attention.head_count_kv": 4, "expert_count": 64, "expert_used_count": 2}.items()]
+    pairs += [pair("granitemoe.attention.layer_norm_rms_epsilon", F32, 1e-5)]
+    block = bytes(34)
+    tensors = [("token_embd.weight", [64, 32], 0, bytes(64 * 32 * 4)),
+               ("blk.0.ffn_gate_exps.bias", [64, 32], 8, block * 64), ("blk.0.ffn_up_exps.bias", [64, 32], 8, block * 64)]
+    f = write_gguf(tmp_path / "m.gguf", pairs, tensors)
+    assert "'blk.0.ffn_gate_exps.bias': expected floats" in llmq("inspect", f, code=3).stderr
