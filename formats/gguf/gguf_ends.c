@@ -1,6 +1,8 @@
 /* formats/gguf/gguf_ends.c - see gguf_ends.h. */
 #include "formats/gguf/gguf_ends.h"
 
+#include "formats/hf/spm.h"
+
 static const char *const keys[] = {
     "tokenizer.ggml.eos_token_id",     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.eom_token_id",     "tokenizer.ggml.fim_pad_token_id",
@@ -22,8 +24,6 @@ static const struct {
     { "[EOT]", false },       { "[EOS]", false },           { "</s>", false },
     { "<eos>", false },
 };
-
-enum { CONTROL = 3 };
 
 typedef struct {
     int64_t *ids;
@@ -63,7 +63,8 @@ static void add_named(found *f, const gguf_kv *tokens, const gguf_kv *types)
     for (uint64_t id = 0; id < tokens->n; id++) {
         const gguf_text t = gguf_next(&at);
         const int k = t.n < 32 ? name_at(t) : -1;
-        if (k < 0 || (!names[k].always && (!types || gguf_int_at(types, id) != CONTROL))) continue;
+        if (k < 0 || (!names[k].always && (!types || gguf_int_at(types, id) != SPM_CONTROL)))
+            continue;
         add(f, (int64_t)id);
         if (same(t, "<|end|>")) f->end = (int64_t)id;
         f->returns = f->returns || same(t, "<|return|>");

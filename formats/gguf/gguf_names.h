@@ -32,9 +32,7 @@ typedef enum {
     OWN_INVERSE, /* the field is 1 / number */
     OWN_PATTERN, /* of so many layers the last has no window; read also where it is a list */
     OWN_BOOL,    /* read alone, like the following */
-    OWN_HAS,     /* true where there is a tensor of this name, else false */
-    OWN_YES,     /* true, whatever the file says */
-    OWN_NO
+    OWN_HAS      /* true where there is a tensor of this name, else false */
 } gguf_own_kind;
 typedef struct {
     const char *hf; /* architecture */

@@ -2,45 +2,38 @@
 #include "formats/gguf/gguf_pre.h"
 
 #include "base/json_write.h"
+#include "formats/hf/patterns.h"
 
 /* ---- patterns ---- */
-#define SHORT_FORMS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define WORD "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
-#define SIGNS "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-#define BLANKS "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define LLAMA3 SHORT_FORMS "|" WORD "\\p{N}{1,3}" SIGNS BLANKS
-#define QWEN2 SHORT_FORMS "|" WORD "\\p{N}" SIGNS BLANKS
-#define UFAKZEKA WORD "\\p{N}" SIGNS BLANKS
-#define MINICPM5 SHORT_FORMS "|" WORD "\\p{N}+" SIGNS BLANKS
-#define QWEN35  \
-    SHORT_FORMS \
-    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" BLANKS
-#define JAIS2                                                                                   \
-    SHORT_FORMS "|" WORD "\\p{N}{1,3}" SIGNS                                                    \
-                "\\s*[\\r\\n]+|\\s{512}(?!\\S)|\\s{256}(?!\\S)|\\s{128}(?!\\S)|\\s{64}(?!\\S)|" \
-                "\\s{32}(?!\\S)|\\s{16}(?!\\S)|\\s{8}(?!\\S)|\\s{4}(?!\\S)|\\s{1,2}(?!\\S)|\\s{1}"
-#define SEED_CODER                                                                              \
-    SHORT_FORMS "|[^\r\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\r\n]+|\\s*[\r\n]+|" \
-                "\\s+(?!\\S)|\\s+"
+#define UFAKZEKA PAT_WORD "\\p{N}" PAT_SIGNS PAT_BLANKS
+#define MINICPM5 PAT_SHORT_FORMS "|" PAT_WORD "\\p{N}+" PAT_SIGNS PAT_BLANKS
+#define QWEN35                                        \
+    PAT_SHORT_FORMS                                   \
+    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| " \
+    "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" PAT_BLANKS
+#define JAIS2                                                                       \
+    PAT_SHORT_FORMS                                                                 \
+    "|" PAT_WORD "\\p{N}{1,3}" PAT_SIGNS                                            \
+    "\\s*[\\r\\n]+|\\s{512}(?!\\S)|\\s{256}(?!\\S)|\\s{128}(?!\\S)|\\s{64}(?!\\S)|" \
+    "\\s{32}(?!\\S)|\\s{16}(?!\\S)|\\s{8}(?!\\S)|\\s{4}(?!\\S)|\\s{1,2}(?!\\S)|\\s{1}"
+#define SEED_CODER                                                                  \
+    PAT_SHORT_FORMS                                                                 \
+    "|[^\r\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1}| ?[^\\s\\p{L}\\p{N}\r\n]+|\\s*[\r\n]+|" \
+    "\\s+(?!\\S)|\\s+"
 #define BAILING                                                                                    \
     "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|" \
     "\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
-#define EXAONE_MOE                                                                     \
-    SHORT_FORMS "|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|\\p{N}|" \
-                " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]?|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
+#define EXAONE_MOE                                                                         \
+    PAT_SHORT_FORMS "|[^\\r\\n\\p{L}\\p{N}]?(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|\\p{N}|" \
+                    " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]?|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
 
-#define BEFORE "[^\\r\\n\\p{L}\\p{N}]?"
-#define CASED(upper, lower, end) BEFORE upper "*" lower "+" end "|" BEFORE upper "+" lower "*" end
-#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define SLASHES "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|"
-#define O200K CASED(UPPER, LOWER, SHORT_FORMS "?") "|\\p{N}{1,3}" SLASHES BLANKS
-#define YOUTU CASED(UPPER, LOWER, SHORT_FORMS "?") "|\\p{N}" SLASHES BLANKS
-#define TEKKEN CASED(UPPER, LOWER, "") "|\\p{N}" SLASHES BLANKS
+#define YOUTU PAT_CASED(PAT_UPPER, PAT_LOWER, PAT_SHORT_FORMS "?") "|\\p{N}" PAT_SLASHES PAT_BLANKS
+#define TEKKEN PAT_CASED(PAT_UPPER, PAT_LOWER, "") "|\\p{N}" PAT_SLASHES PAT_BLANKS
 #define KIMI_UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
 #define KIMI_LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]"
-#define KIMI \
-    "[\\p{Han}]+|" CASED(KIMI_UPPER, KIMI_LOWER, SHORT_FORMS "?") "|\\p{N}{1,3}" SIGNS BLANKS
+#define KIMI                                         \
+    "[\\p{Han}]+|" PAT_CASED(KIMI_UPPER, KIMI_LOWER, \
+                             PAT_SHORT_FORMS "?") "|\\p{N}{1,3}" PAT_SIGNS PAT_BLANKS
 
 /* Characters of scripts, as the patterns list them. clang-format breaks such lines anywhere. */
 /* clang-format off */
@@ -96,10 +89,10 @@ typedef const step cut[MAX_STEPS];
     }
 static cut gpt2 = { { GPT2, NULL } };
 static cut digits_gpt2 = { { DIGITS, NULL }, { GPT2, NULL } };
-static cut llama3 = ONE(LLAMA3);
-static cut qwen2 = ONE(QWEN2);
+static cut llama3 = ONE(PAT_LLAMA3);
+static cut qwen2 = ONE(PAT_QWEN2);
 static cut qwen35 = ONE(QWEN35);
-static cut o200k = ONE(O200K);
+static cut o200k = ONE(PAT_O200K);
 static cut tekken = ONE(TEKKEN);
 static cut kimi = ONE(KIMI);
 static cut jais2 = ONE(JAIS2);
@@ -109,8 +102,8 @@ static cut exaone_moe = ONE(EXAONE_MOE);
 static cut ufakzeka = ONE(UFAKZEKA);
 static cut bloom = ONE(BLOOM);
 static cut minicpm5 = TWO("\\p{N}{1,3}", MINICPM5);
-static cut laguna = TWO("[^\\n]+|[\\n]+", QWEN2);
-static cut tiny_aya = TWO("\\d{1,3}(?=(?:\\d{3})*\\b)", O200K);
+static cut laguna = TWO("[^\\n]+|[\\n]+", PAT_QWEN2);
+static cut tiny_aya = TWO("\\d{1,3}(?=(?:\\d{3})*\\b)", PAT_O200K);
 static cut youtu = TWO(YOUTU_CJK, YOUTU);
 static cut superbpe = TWO("\\p{N}+", "(?=(\\d{3})+(?!\\d))");
 static cut viking = { { SPLIT, BLOOM }, { DIGITS, NULL }, { BYTES, NULL } };

@@ -8,13 +8,12 @@
 
 #include "base/json.h"
 #include "formats/gguf/gguf_ends.h"
+#include "formats/hf/spm.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { VARINT = 0, LENGTH = 2, FIXED32 = 5 }; /* wire types */
-enum { UNIGRAM = 1, BPE };
-enum { NORMAL = 1, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE };
 
 static void put_varint(lq_buf *b, uint64_t v)
 {
@@ -51,7 +50,7 @@ static int model_type(gguf_file *f)
 {
     const char *model = "";
     gguf_str(f, "tokenizer.ggml.model", &model);
-    return strcmp(model, "llama") == 0 ? BPE : strcmp(model, "t5") == 0 ? UNIGRAM : 0;
+    return strcmp(model, "llama") == 0 ? SPM_BPE : strcmp(model, "t5") == 0 ? SPM_UNIGRAM : 0;
 }
 
 bool gguf_is_sentencepiece(gguf_file *f) { return model_type(f) != 0; }
@@ -67,7 +66,7 @@ static bool is_byte(gguf_text t) { return t.n == 6 && memcmp(t.s, "<0x", 3) == 0
 
 static int64_t stored_type(const vocab *v, uint64_t i, gguf_text t)
 {
-    return v->types ? gguf_int_at(v->types, i) : is_byte(t) ? BYTE : NORMAL;
+    return v->types ? gguf_int_at(v->types, i) : is_byte(t) ? SPM_BYTE : SPM_NORMAL;
 }
 
 /* llama.cpp's converter calls <unk> CONTROL where tokenizer_config.json lists it as special, and
@@ -81,8 +80,8 @@ static void find_unk(vocab *v, const gguf_file *f)
     for (uint64_t i = 0; i < v->tokens->n; i++) {
         const gguf_text t = gguf_next(&at);
         const int64_t type = stored_type(v, i, t);
-        v->bytes = v->bytes || type == BYTE;
-        if (type == UNKNOWN && typed == NONE) typed = i;
+        v->bytes = v->bytes || type == SPM_BYTE;
+        if (type == SPM_UNKNOWN && typed == NONE) typed = i;
         if (t.n == 5 && memcmp(t.s, "<unk>", 5) == 0 && named == NONE) named = i;
     }
     if (gguf_int(f, "tokenizer.ggml.unknown_token_id", &id) && id >= 0 &&
@@ -107,10 +106,10 @@ static bool has_sign(gguf_text t)
 static int64_t type_of(const vocab *v, uint64_t i, gguf_text t)
 {
     const int64_t type = stored_type(v, i, t);
-    if (i == v->unk) return UNKNOWN;
-    if (gguf_is_end_name(t.s, t.n)) return CONTROL;
-    if (type == USER_DEFINED && has_sign(t)) return NORMAL;
-    return type == UNKNOWN || type < NORMAL || type > BYTE ? UNUSED : type;
+    if (i == v->unk) return SPM_UNKNOWN;
+    if (gguf_is_end_name(t.s, t.n)) return SPM_CONTROL;
+    if (type == SPM_USER_DEFINED && has_sign(t)) return SPM_NORMAL;
+    return type == SPM_UNKNOWN || type < SPM_NORMAL || type > SPM_BYTE ? SPM_UNUSED : type;
 }
 
 /* A user-defined piece has spaces in GGUF, where it is matched before text is normalized; in a
@@ -137,9 +136,9 @@ static void put_pieces(lq_buf *b, lq_buf *m, const vocab *v)
         const int64_t type = type_of(v, i, t);
         m->n = 0;
         put_key(m, 1, LENGTH);
-        put_piece_text(m, t, type == USER_DEFINED);
+        put_piece_text(m, t, type == SPM_USER_DEFINED);
         put_key(m, 2, FIXED32);
-        lq_buf_add(m, type == NORMAL ? v->scores->data + 4 * i : zero, 4);
+        lq_buf_add(m, type == SPM_NORMAL ? v->scores->data + 4 * i : zero, 4);
         put_number(m, 3, (uint64_t)type);
         put_message(b, 1, m);
     }

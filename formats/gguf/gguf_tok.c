@@ -6,11 +6,10 @@
 #include "base/utf8.h"
 #include "formats/gguf/gguf_ends.h"
 #include "formats/gguf/gguf_pre.h"
+#include "formats/hf/spm.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-enum { NORMAL = 1, CONTROL = 3, USER_DEFINED = 4 }; /* tokenizer.ggml.token_type */
 
 typedef struct {
     lq_buf *b;
@@ -48,9 +47,9 @@ static void put_added(out *o, const gguf_file *f, const gguf_kv *tokens)
     if (types && (!types->array || types->type != GGUF_I32 || types->n != tokens->n)) types = NULL;
     for (uint64_t i = 0; i < tokens->n && !o->st; i++) {
         const gguf_text t = gguf_next(&at);
-        int64_t type = types ? gguf_int_at(types, i) : NORMAL;
-        if (gguf_is_end_name(t.s, t.n)) type = CONTROL;
-        if ((type != CONTROL && type != USER_DEFINED) || !t.n) continue;
+        int64_t type = types ? gguf_int_at(types, i) : SPM_NORMAL;
+        if (gguf_is_end_name(t.s, t.n)) type = SPM_CONTROL;
+        if ((type != SPM_CONTROL && type != SPM_USER_DEFINED) || !t.n) continue;
         lq_buf_puts(o->b, first ? "" : ",");
         first = false;
         lq_buf_puts(o->b, "{\"id\":");
@@ -60,7 +59,7 @@ static void put_added(out *o, const gguf_file *f, const gguf_kv *tokens)
         lq_buf_puts(o->b,
                     ",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,\"normalized\":false,"
                     "\"special\":");
-        lq_buf_puts(o->b, type == CONTROL ? "true}" : "false}");
+        lq_buf_puts(o->b, type == SPM_CONTROL ? "true}" : "false}");
     }
 }
 

@@ -72,27 +72,33 @@ static bool ends(const char *name, const char *end)
 
 bool model_template(const char *name) { return model_plain_name(name) && ends(name, ".jinja"); }
 
+static bool is_one_of(const char *name, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(names[i], name) == 0) return true;
+    return false;
+}
+
+bool model_tokenizer_file(const char *name)
+{
+    static const char *const names[] = {
+        "tokenizer.json",    "tokenizer_config.json",
+        "tokenizer.model",   "tekken.json",
+        "vocab.json",        "merges.txt",
+        "added_tokens.json", "special_tokens_map.json",
+    };
+    if (is_one_of(name, names, LQ_COUNT(names))) return true;
+    const bool versioned = strncmp(name, "tokenizer.model.v", 17) == 0; /* Mistral's */
+    return model_plain_name(name) && (versioned || ends(name, ".tiktoken"));
+}
+
 bool model_own_file(const char *name)
 {
     static const char *const names[] = {
-        "tokenizer.json",
-        "tokenizer_config.json",
-        "tokenizer.model",
-        "tekken.json",
-        "vocab.json",
-        "merges.txt",
-        "added_tokens.json",
-        "config.json",
-        "generation_config.json",
-        "special_tokens_map.json",
-        "chat_template.jinja",
-        "chat_template.json",
+        "config.json", "generation_config.json", "chat_template.jinja", "chat_template.json",
         "README.md",
     };
-    for (size_t i = 0; i < LQ_COUNT(names); i++)
-        if (strcmp(names[i], name) == 0) return true;
-    const bool versioned = strncmp(name, "tokenizer.model.v", 17) == 0; /* Mistral's */
-    return (model_plain_name(name) && (versioned || ends(name, ".tiktoken"))) ||
+    return is_one_of(name, names, LQ_COUNT(names)) || model_tokenizer_file(name) ||
            model_licence(name);
 }
 

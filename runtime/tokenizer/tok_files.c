@@ -3,6 +3,7 @@
 
 #include "base/json_text.h"
 #include "base/utf8.h"
+#include "formats/hf/patterns.h"
 #include "runtime/tokenizer/tok_int.h"
 
 #include <math.h>
@@ -30,7 +31,7 @@ static const tok_class spm_classes[] = {
 static const tok_class bpe_classes[] = {
     { "GPT2Tokenizer", false, false, NULL, false },
     { "CodeGenTokenizer", false, false, NULL, false },
-    { "Qwen2Tokenizer", false, false, TOK_PATTERN_QWEN, true },
+    { "Qwen2Tokenizer", false, false, PAT_QWEN2, true },
 };
 
 static const char *text_of(const cJSON *config, const char *key)

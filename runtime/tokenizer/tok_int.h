@@ -130,10 +130,6 @@ lq_status tok_compile_rest(tok_builder *b, const cJSON *root, lq_err *err);
 lq_status tok_compile_model(tok_builder *b, const cJSON *model, lq_err *err);
 
 /* ---- from other files (tok_files.h) ---- */
-#define TOK_PATTERN_QWEN                                                  \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| " \
-    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-
 typedef struct {   /* what tokenizer_config.json says */
     cJSON *config; /* or NULL */
     cJSON *tree;   /* a tokenizer.json's tree in the making; has its added_tokens */
@@ -147,6 +143,8 @@ lq_status tok_compile_spm(uint8_t **blob, size_t *blob_bytes, const uint8_t *dat
 bool tok_is_ranks(const uint8_t *s, size_t n);
 lq_status tok_compile_ranks(uint8_t **blob, size_t *blob_bytes, const char *file,
                             const uint8_t *data, size_t n, tok_folder *f, lq_err *err);
+/* A special token to a list of added_tokens. (tok_ranks.c) */
+lq_status tok_put_special(cJSON *list, const char *text, uint32_t id, lq_err *err);
 lq_status tok_compile_tekken(uint8_t **blob, size_t *blob_bytes, const cJSON *root, tok_folder *f,
                              lq_err *err);
 /* post_processor of the tree: BOS, text, EOS, as f says and the vocabulary has them. */

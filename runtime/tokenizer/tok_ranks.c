@@ -4,21 +4,11 @@
  * A file says neither its pattern nor its special tokens: both go by its name. A
  * tokenizer_config.json with added_tokens_decoder beside it has the last word on the latter.
  * Source: openai/tiktoken's table of encodings; the published files of Qwen and Llama 3. */
+#include "formats/hf/patterns.h"
 #include "runtime/tokenizer/tok_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-#define LETTERS "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
-#define REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define CL100K LETTERS "\\p{N}{1,3}" REST
-#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define SHORT_ENDS "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
-#define O200K                                                                              \
-    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+" SHORT_ENDS "[^\\r\\n\\p{L}\\p{N}]?" UPPER \
-    "+" LOWER "*" SHORT_ENDS                                                               \
-    "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
 typedef struct {
     const char *text;
@@ -66,10 +56,10 @@ static const struct {
     { "gpt2", 0, NULL, end_50256, NULL, 0, 0, false, false },
     { "p50k_base", 0, NULL, end_50256, NULL, 0, 0, false, false },
     { "p50k_edit", 0, NULL, p50k_edit, NULL, 0, 0, false, false },
-    { "cl100k_base", 0, CL100K, cl100k, NULL, 0, 0, false, false },
-    { "o200k_base", 0, O200K, o200k, NULL, 0, 0, false, false },
-    { "qwen", 0, TOK_PATTERN_QWEN, qwen, "<|extra_", 0, 205, true, false },
-    { "llama3", 128000, CL100K, llama3, "<|reserved_special_token_", 5, 246, false, true },
+    { "cl100k_base", 0, PAT_LLAMA3, cl100k, NULL, 0, 0, false, false },
+    { "o200k_base", 0, PAT_O200K, o200k, NULL, 0, 0, false, false },
+    { "qwen", 0, PAT_QWEN2, qwen, "<|extra_", 0, 205, true, false },
+    { "llama3", 128000, PAT_LLAMA3, llama3, "<|reserved_special_token_", 5, 246, false, true },
 };
 
 bool tok_is_ranks(const uint8_t *s, size_t n)
@@ -198,7 +188,7 @@ lq_status tok_put_byte_level(cJSON *root, const char *pattern, bool nfc, bool pr
     return ok && list ? LQ_OK : tok_oom(err);
 }
 
-static lq_status put_special(cJSON *list, const char *text, uint32_t id, lq_err *err)
+lq_status tok_put_special(cJSON *list, const char *text, uint32_t id, lq_err *err)
 {
     cJSON *o = cJSON_CreateObject();
     bool ok = o && cJSON_AddStringToObject(o, "content", text) &&
@@ -213,13 +203,13 @@ static lq_status put_specials(cJSON *list, size_t k, lq_err *err)
     uint32_t next = 0;
     lq_status s = LQ_OK;
     for (const special *x = encodings[k].specials; x->text && !s; x++) {
-        s = put_special(list, x->text, x->id, err);
+        s = tok_put_special(list, x->text, x->id, err);
         next = x->id + 1;
     }
     for (int i = 0; i < encodings[k].more && !s; i++) {
         char text[64];
         snprintf(text, sizeof text, "%s%d|>", encodings[k].series, encodings[k].from + i);
-        s = put_special(list, text, next++, err);
+        s = tok_put_special(list, text, next++, err);
     }
     return s;
 }

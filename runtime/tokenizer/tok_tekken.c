@@ -103,31 +103,21 @@ static lq_status put_merges(tok_builder *b, const config *c, lq_err *err)
     return s;
 }
 
-static bool put_special(cJSON *list, const char *text, int64_t id)
-{
-    cJSON *o = cJSON_CreateObject();
-    const bool ok = o && cJSON_AddStringToObject(o, "content", text) &&
-                    cJSON_AddNumberToObject(o, "id", (double)id) &&
-                    cJSON_AddTrueToObject(o, "special") && cJSON_AddItemToArray(list, o);
-    if (!ok) cJSON_Delete(o);
-    return ok;
-}
-
 static lq_status put_specials(cJSON *list, const config *c, const cJSON *root, lq_err *err)
 {
     const cJSON *own = js_get(root, "special_tokens");
-    bool ok = true;
-    for (size_t i = 0; i < LQ_COUNT(of_2024) && ok && !own; i++)
-        ok = (int64_t)i >= c->special || put_special(list, of_2024[i], (int64_t)i);
-    for (const cJSON *e = cJSON_IsArray(own) ? own->child : NULL; e && ok; e = e->next) {
+    lq_status s = LQ_OK;
+    for (uint32_t i = 0; i < LQ_COUNT(of_2024) && i < c->special && !own && !s; i++)
+        s = tok_put_special(list, of_2024[i], i, err);
+    for (const cJSON *e = cJSON_IsArray(own) ? own->child : NULL; e && !s; e = e->next) {
         const char *text = NULL;
         int64_t id = 0;
-        lq_status s = js_str(e, "token_str", true, &text, err);
+        s = js_str(e, "token_str", true, &text, err);
         if (!s) s = js_i64(e, "rank", true, 0, c->special - 1, &id, err);
         if (s) return lq_wrap(err, s, "tekken.json: special_tokens");
-        ok = put_special(list, text, id);
+        s = tok_put_special(list, text, (uint32_t)id, err);
     }
-    return ok ? LQ_OK : tok_oom(err);
+    return s;
 }
 
 lq_status tok_compile_tekken(uint8_t **blob, size_t *blob_bytes, const cJSON *root, tok_folder *f,

@@ -31,7 +31,7 @@ ROWS = [
     # safetensors and the small files of a Hugging Face folder
     ("formats/hf", "base formats/tensor"),
     # GGUF: blocks, names and keys of its architectures
-    ("formats/gguf", "base formats/tensor formats/arch"),
+    ("formats/gguf", "base formats/tensor formats/arch formats/hf"),
     # our own file
     ("formats/llmq", "base formats/tensor formats/arch formats/hf"),
     # a model wherever it comes from: opens all of the above
