@@ -156,9 +156,11 @@ static lq_status check_blocks(const qt_tensor *t, lq_err *err)
     blk_parts b = { .dmin = 0 };
     for (size_t i = 0; i < n; i++, p += type->bytes) {
         blk_take_scales(&b, type, p);
-        if (isfinite(lq_f16_to_f32(b.d)) && isfinite(lq_f16_to_f32(b.dmin))) continue;
-        return lq_fail(err, LQ_EVALUE, "%s: expected finite scales, found others in block %zu",
-                       type->name, i);
+        const float d = lq_f16_to_f32(b.d), dmin = lq_f16_to_f32(b.dmin);
+        if (isfinite(d) && isfinite(dmin)) continue;
+        return lq_fail(err, LQ_EVALUE, "%s: scales: expected finite numbers, found %s in block %zu",
+                       type->name, isnan(d) || (isfinite(d) && isnan(dmin)) ? "NaN" : "infinity",
+                       i);
     }
     return LQ_OK;
 }
