@@ -144,7 +144,7 @@ static lq_status list_files(file_names *f, const char *dir, lq_err *err)
             f->n++;
     }
     closedir(d);
-    qsort(f->name, f->n, sizeof *f->name, by_text);
+    if (f->n) qsort(f->name, f->n, sizeof *f->name, by_text);
     return st;
 }
 
