@@ -16,7 +16,8 @@ number() { # WORD: the number before it in the suite's closing line, or 0
     echo "${n:-0}"
 }
 
-count() { # NAME STATUS: add up the closing line of a suite
+count() { # NAME STATUS: add up the closing line of a suite; its seconds are said
+    took=$(($(date +%s) - began))
     closing=$(grep -E '[0-9]+ (passed|failed|error|skipped)' "$log" | tail -n 1)
     p=$(number passed) s=$(number skipped)
     f=$(($(number failed) + $(number error)))
@@ -24,16 +25,17 @@ count() { # NAME STATUS: add up the closing line of a suite
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     if [ "$f" -ne 0 ]; then
         cat "$log"
-        echo "-- $1: $p passed, $f failed (exit $2)"
+        echo "-- $1: $p passed, $f failed (exit $2), $took s"
     elif [ "$s" -ne 0 ]; then
-        echo "ok $1: $p passed, $s skipped"
+        echo "ok $1: $p passed, $s skipped, $took s"
         grep -E '^SKIPPED' "$log"
     else
-        echo "ok $1: $p passed"
+        echo "ok $1: $p passed, $took s"
     fi
 }
 
 run() { # at most an hour each: only what hangs takes so long
+    began=$(date +%s)
     timeout -k 10 3600 "$@" >"$log" 2>&1
 }
 
