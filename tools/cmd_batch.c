@@ -651,8 +651,7 @@ const cmd_row cmd_batch = {
         "an "
         "error, and the others go on. An interrupted run goes on when it is repeated. With "
         "--logprobs the answers are a teacher's outputs to distil from.",
-    .args = { { "MODEL", 1, 1, "a .llmq file, a Hugging Face folder, or ORG/NAME on the hub",
-                FILES_MODEL },
+    .args = { { "MODEL", 1, 1, OPT_MODEL_HELP, FILES_MODEL },
               { "IN", 1, 1, "the requests, JSON lines" },
               { "OUT", 1, 1, "the answers, JSON lines" } },
     .groups = { OPT_GROUP("Batch", rows, 0), OPT_GROUP("Engine", opt_engine_rows, F(engine)),

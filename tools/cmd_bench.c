@@ -122,7 +122,7 @@ const cmd_row cmd_bench = {
         "the names of vLLM's.",
     .args = { { "KIND", 1, 1, "kernels, model, attention or serve" },
               { "MODEL", 0, 1,
-                ".llmq file or Hugging Face folder; default: built in. For serve: "
+                ".llmq or .gguf file, or Hugging Face folder; default: built in. For serve: "
                 "http://HOST:PORT",
                 FILES_MODEL } },
     .groups = { OPT_GROUP("Kernels and models", rows, 0), OPT_GROUP("Attention", attention_rows, 0),

@@ -207,8 +207,7 @@ static void layouts_note(char *text, size_t n, const opt_row *row)
 const cmd_row cmd_convert = {
     .name = "convert",
     .summary = "write a model in another format, with the codes and values it has",
-    .args = { { "SRC", 1, 1, "Hugging Face folder, GGUF or .llmq file, or ORG/NAME on the hub",
-                FILES_MODEL } },
+    .args = { { "SRC", 1, 1, OPT_MODEL_HELP, FILES_MODEL } },
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "llmq convert models/novels-6m -o novels.llmq --to llmq --layout tile16\0"
                 "llmq convert awq4.llmq -o awq4-f32 --to safetensors --dtype f32\0"

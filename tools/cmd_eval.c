@@ -327,8 +327,7 @@ const cmd_row cmd_eval = {
         "those projects' way instead, so that figures can be compared. Exit code 4 when a "
         "--max-... gate fails (every window length must pass). With several lengths the "
         "figures at the top of --json are those of the first.",
-    .args = { { "MODEL", 1, 1, ".llmq file, Hugging Face folder, or ORG/NAME on the hub",
-                FILES_MODEL } },
+    .args = { { "MODEL", 1, 1, OPT_MODEL_HELP, FILES_MODEL } },
     .groups = { OPT_GROUP("Options", rows, 0), OPT_GROUP("Gates", gates, 0),
                 OPT_GROUP("Running the model", opt_model_exact_rows, F(model)),
                 OPT_GROUP("Quantizing while loading", inflight_rows, F(inflight)) },

@@ -195,8 +195,7 @@ const cmd_row cmd_logits = {
     .details = "Writes the tensor `logits` (float32 [tokens, vocabulary]). Needs no tokenizer. "
                "Arithmetic is exact (f32) unless told otherwise; with the server's options the "
                "bytes are those that the server samples from.",
-    .args = { { "MODEL", 1, 1, ".llmq file, Hugging Face folder, or ORG/NAME on the hub",
-                FILES_MODEL } },
+    .args = { { "MODEL", 1, 1, OPT_MODEL_HELP, FILES_MODEL } },
     .groups = { OPT_GROUP("Options", rows, 0),
                 OPT_GROUP("Running the model", opt_model_exact_rows, F(model)),
                 OPT_GROUP("Quantizing while loading", inflight_rows, F(inflight)) },

@@ -360,7 +360,9 @@ const cmd_row cmd_quantize = {
                "Works layer by layer: memory stays at one layer and the calibration states. The "
                "output appears whole or not at all; an interrupted run goes on with --resume and "
                "gives the same bytes.",
-    .args = { { "SRC", 0, 1, "Hugging Face folder, unquantized .llmq, or ORG/NAME on the hub",
+    .args = { { "SRC", 0, 1,
+                "a Hugging Face folder, .llmq or .gguf file with float weights, or ORG/NAME on the "
+                "hub",
                 FILES_MODEL } },
     .groups = { OPT_GROUP("Options", main_rows, 0), OPT_GROUP("Calibration", calib_rows, 0),
                 OPT_GROUP("Which tensors", which_rows, 0), OPT_GROUP("Running", run_rows, 0) },

@@ -317,8 +317,10 @@ static lq_status run_run(const cmd_ctx *c, const void *opts, lq_err *err)
     run_opts own = *(const run_opts *)opts;
     const run_opts *o = &own;
     gen_defaults g;
-    if (!!o->prompt + !!o->file + !!o->ids != 1)
-        return lq_fail(err, LQ_EUSAGE, "expected one of --prompt, --prompt-file and --ids");
+    const char *given = c->argc > 1 ? c->argv[1] : NULL;
+    if (!!given + !!o->prompt + !!o->file + !!o->ids != 1)
+        return lq_fail(err, LQ_EUSAGE, "expected one of PROMPT, --prompt, --prompt-file and --ids");
+    if (given) own.prompt = given;
     if (o->chat ? o->ids != NULL : o->system != NULL)
         return lq_fail(err, LQ_EUSAGE,
                        o->chat ? "--chat needs a text, not --ids" : "--system goes with --chat");
@@ -363,8 +365,8 @@ const cmd_row cmd_run = {
         "The answer is written to stdout as it comes, the figures to stderr. The same "
         "options and seed give the same bytes, whatever the threads. What is not given here is "
         "taken from the model's generation_config.json, where it has one.",
-    .args = { { "MODEL", 1, 1, "a .llmq file, a Hugging Face folder, or ORG/NAME on the hub",
-                FILES_MODEL } },
+    .args = { { "MODEL", 1, 1, OPT_MODEL_HELP, FILES_MODEL },
+              { "PROMPT", 0, 1, "the same as --prompt PROMPT", FILES_NONE } },
     .groups = { OPT_GROUP("Prompt", prompt_rows, 0), OPT_GROUP("Answer", answer_rows, 0),
                 OPT_GROUP("Structured output", opt_structured_rows, F(structured)),
                 OPT_GROUP("Sampling", sampling_rows, 0), OPT_GROUP("Beam search", beam_rows, 0),
@@ -373,6 +375,7 @@ const cmd_row cmd_run = {
                 OPT_GROUP("Quantizing while loading", inflight_rows, F(inflight)) },
     .examples = "llmq run model.llmq -p 'Once upon a time'\0"
                 "llmq run model.llmq -p 'It was' -n 64 --temperature 0.8 --top-p 0.95 --seed 7\0"
+                "llmq run ORG/NAME-GGUF --chat 'Who wrote Emma?'\0"
                 "llmq run model.llmq --prompt-file essay.txt --stop 'THE END' --json\0"
                 "llmq run model.llmq --chat --system 'Be brief.' -p 'Who wrote Emma?'\0"
                 "llmq run model.llmq -p 'Is it true? ' --choice yes,no\0"

@@ -563,7 +563,7 @@ const cmd_row cmd_serve = {
     .details = "SIGTERM and SIGINT let running requests finish, then end the server; SIGHUP reads keys and the "
                "certificate again; SIGUSR1 says what goes on.",
     .more = print_routes,
-    .args = { { "MODEL", 0, 1, "a .llmq file, a Hugging Face folder, or ORG/NAME on the hub", FILES_MODEL } },
+    .args = { { "MODEL", 0, 1, OPT_MODEL_HELP, FILES_MODEL } },
     .groups = { OPT_GROUP("Server", server_rows, 0), OPT_GROUP("Queue", queue_rows, 0),
                 OPT_GROUP("Memory", dry_rows, 0),
                 OPT_GROUP("Engine", opt_engine_rows, F(engine)),

@@ -274,8 +274,11 @@ static lq_status decide(maker *m, plan_entry *e, lq_err *err)
     if (!t->plain || t->t.scheme.kind != QT_DENSE) {
         char have[40] = "not a float tensor";
         if (t->plain) qt_scheme_text(have, &t->t.scheme);
-        return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected unquantized weights, found %s", e->name,
-                       have);
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "%s: expected unquantized weights, found %s (llmq convert --to safetensors "
+                       "--dtype bf16 "
+                       "makes floats of them)",
+                       e->name, have);
     }
     if (t->t.layout != QT_PORTABLE)
         return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected layout portable, found %s", e->name,

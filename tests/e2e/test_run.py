@@ -17,6 +17,13 @@ def test_an_answer_has_its_keys_and_adds_up(llmq):
     assert u["completion_tokens"] == 12 and u["total_tokens"] == 12 + u["prompt_tokens"]
     plain = llmq("run", MODEL, "-p", "It was a", "-n", "12")
     assert plain.stdout == d["text"] + "\n"
+    assert llmq("run", MODEL, "It was a", "-n", "12").stdout == plain.stdout
+
+
+def test_a_prompt_is_given_once(llmq):
+    for two in (["It was a", "-p", "It was a"], ["It was a", "--ids", "1"], []):
+        p = llmq("run", MODEL, *two, code=2)
+        assert "expected one of PROMPT, --prompt, --prompt-file and --ids" in p.stderr
 
 
 def test_threads_and_steps_change_no_byte(llmq):

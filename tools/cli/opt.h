@@ -82,6 +82,8 @@ typedef struct {
 /* Does a value name a model, and what of its files does the command read? One on a hub is fetched before
  * the command runs, and the value is then where it is (tools/cli/models.h). */
 typedef enum { FILES_NONE, FILES_MODEL, FILES_TEXT, FILES_HEADERS } opt_files;
+/* What --help says of a model that a command runs. */
+#define OPT_MODEL_HELP "a .llmq or .gguf file, a Hugging Face folder, or ORG/NAME on the hub"
 
 typedef struct {
     const char *name; /* without the dashes */
