@@ -104,7 +104,8 @@ void tok_matcher_free(tok_matcher *m)
 
 static lq_status find_literal(tok_scan *f, bool *found, size_t *start, size_t *end)
 {
-    const uint8_t *hit = f->p->n && f->n > f->at ? memmem(f->s + f->at, f->n - f->at, f->p->s, f->p->n) : NULL;
+    const uint8_t *hit =
+        f->p->n && f->n > f->at ? memmem(f->s + f->at, f->n - f->at, f->p->s, f->p->n) : NULL;
     *found = hit != NULL;
     if (!hit) return LQ_OK;
     *start = (size_t)(hit - f->s);
