@@ -156,7 +156,7 @@ static bool read_chat(api *a, http_req *r, chat *c)
 void api_post_chat(void *app, http_req *r)
 {
     chat c;
-    if (read_chat(app, r, &c)) api_generate(app, r, API_CHAT, &c.p, c.prompt, 1, c.doc);
+    if (read_chat(app, r, &c)) api_generate(app, r, &gen_chat, &c.p, c.prompt, 1, c.doc);
 }
 
 void api_post_render(void *app, http_req *r)

@@ -1,6 +1,6 @@
 /* runtime/api/api_completions.c - POST /v1/completions and /v1/embeddings: a prompt (or input) as text,
  * ids, or a list of either. */
-#include "runtime/api/api_int.h"
+#include "runtime/api/api_gen_int.h"
 
 #include <stdlib.h>
 
@@ -58,7 +58,7 @@ static lq_status read_prompts(const api *a, api_prompt **out, size_t *n, const c
     return LQ_OK;
 }
 
-static void answer(api *a, http_req *r, api_kind kind, const char *param)
+static void answer(api *a, http_req *r, const gen_shape *shape)
 {
     api_params p;
     api_error e = { 0 };
@@ -68,12 +68,12 @@ static void answer(api *a, http_req *r, api_kind kind, const char *param)
     cJSON *doc = api_parse(r);
     if (!doc) return;
     lq_status s =
-        api_params_read(&p, doc, kind, &a->m.defaults, a->m.vocab, a->o.strict_params, &e);
+        api_params_read(&p, doc, shape->kind, &a->m.defaults, a->m.vocab, a->o.strict_params, &e);
     met_add(a->met, MET_IGNORED_PARAMS, (uint64_t)p.n_ignored);
     if (!s && !api_serves(a, p.model)) s = api_no_model(&e, p.model);
-    if (!s) s = read_prompts(a, &prompts, &n, js_get(doc, param), param, &p, &e);
+    if (!s) s = read_prompts(a, &prompts, &n, js_get(doc, shape->prompt), shape->prompt, &p, &e);
     if (!s) {
-        api_generate(a, r, kind, &p, prompts, n, doc);
+        api_generate(a, r, shape, &p, prompts, n, doc);
         return;
     }
     api_reply_error(a, r, &e);
@@ -84,5 +84,5 @@ static void answer(api *a, http_req *r, api_kind kind, const char *param)
     cJSON_Delete(doc);
 }
 
-void api_post_completions(void *app, http_req *r) { answer(app, r, API_COMPLETIONS, "prompt"); }
-void api_post_embeddings(void *app, http_req *r) { answer(app, r, API_EMBEDDINGS, "input"); }
+void api_post_completions(void *app, http_req *r) { answer(app, r, &gen_completions); }
+void api_post_embeddings(void *app, http_req *r) { answer(app, r, &gen_embeddings); }

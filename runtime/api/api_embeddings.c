@@ -67,7 +67,7 @@ static void write_vector(jw *w, const float *v, int64_t n, bool base64)
     free(bytes);
 }
 
-void gen_write_embeddings(gen *g, jw *w)
+static void write_embeddings(gen *g, jw *w)
 {
     int64_t n = g->p.dimensions ? g->p.dimensions : g->a->m.hidden;
     jw_open(w, '{');
@@ -95,3 +95,18 @@ void gen_write_embeddings(gen *g, jw *w)
     gen_write_usage(w, g);
     jw_close(w, '}');
 }
+
+static void take(gen_choice *c, chat_part part, const char *p, size_t n)
+{
+    (void)c;
+    (void)part;
+    (void)p;
+    (void)n;
+}
+
+/* Never a stream. */
+const gen_shape gen_embeddings = { .kind = API_EMBEDDINGS,
+                                   .prefix = "embd",
+                                   .prompt = "input",
+                                   .take = take,
+                                   .answer = write_embeddings };

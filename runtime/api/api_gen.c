@@ -211,16 +211,16 @@ static void api_gen_finish(gen *g)
     }
     if (g->answer.begun) {
         if (failed)
-            gen_write_error_chunk(g);
-        else if (g->p.include_usage)
-            gen_write_usage_chunk(g);
+            g->shape->error(g);
+        else
+            g->shape->end(g);
         http_stream_end(g->r);
     } else if (failed) {
         api_reply_error(g->a, g->r, &g->state.error);
     } else if (!atomic_load(&g->state.gone)) {
         jw w = { 0 };
         rank_choices(g);
-        gen_write_answer(g, &w);
+        g->shape->answer(g, &w);
         api_reply(g->r, 200, &w);
     }
     http_release(g->r); /* g may be gone after it */
@@ -272,7 +272,7 @@ static void on_event(void *user, const eng_event *e)
     bool due = c->text.n > 0 || c->reasoning.n > 0 || c->calls.list.b.n > 0 ||
                (e->finish && e->finish != ENG_CANCELLED);
     if (g->p.stream && due && !atomic_load(&g->state.failed) && !atomic_load(&g->state.gone) &&
-        !gen_write_chunk(c))
+        !g->shape->chunk(c))
         on_gone(g);
     if (!e->finish) return;
     observe_end(c, now);
@@ -372,16 +372,11 @@ static int64_t wanted_tokens(const gen *g, int64_t n_prompt)
 {
     int64_t room = g->a->m.max_len - n_prompt;
     const gen_defaults *d = &g->a->m.defaults;
-    int64_t want = g->p.max_tokens >= 0         ? g->p.max_tokens
-                   : d->has_max_new_tokens      ? d->max_new_tokens
-                   : g->kind == API_COMPLETIONS ? 16
-                                                : room;
+    int64_t want = g->p.max_tokens >= 0    ? g->p.max_tokens
+                   : d->has_max_new_tokens ? d->max_new_tokens
+                   : g->shape->most_tokens ? g->shape->most_tokens
+                                           : room;
     return g->p.max_tokens < 0 && want > room ? room : want;
-}
-
-static const char *prompt_param(api_kind kind)
-{
-    return kind == API_CHAT ? "messages" : kind == API_EMBEDDINGS ? "input" : "prompt";
 }
 
 static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
@@ -425,9 +420,9 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
                   .n = p->n,
                   .length_penalty = p->length_penalty,
                   .early = p->early },
-        .pool = g->kind != API_EMBEDDINGS ? ENG_NO_POOL
-                : p->mean                 ? ENG_POOL_MEAN
-                                          : ENG_POOL_LAST,
+        .pool = g->shape->kind != API_EMBEDDINGS ? ENG_NO_POOL
+                : p->mean                        ? ENG_POOL_MEAN
+                                                 : ENG_POOL_LAST,
         .salt = p->cache_salt,
         .priority = (int32_t)p->priority,
     };
@@ -442,7 +437,7 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
     if (s == LQ_EVALUE && p->beams) { /* of the rest check_length has seen to */
         api_fail(e, width_param(p), "unsupported_value", "%s", err.msg);
     } else if (s == LQ_EVALUE) {
-        api_fail(e, prompt_param(g->kind), "context_length_exceeded", "%s", err.msg);
+        api_fail(e, g->shape->prompt, "context_length_exceeded", "%s", err.msg);
     } else if (s == LQ_EDEVICE) {
         api_fail(e, NULL, "device_lost", "%s", err.msg);
         e->status = 503;
@@ -477,7 +472,7 @@ static void submit_all(gen *g)
 
 static lq_status check_length(gen *g, api_error *e)
 {
-    const char *param = prompt_param(g->kind);
+    const char *param = g->shape->prompt;
     for (size_t i = 0; i < g->prompts.n; i++) {
         api_prompt *p = &g->prompts.v[i];
         int64_t limit = g->a->m.max_len, n = (int64_t)p->n;
@@ -505,7 +500,7 @@ static lq_status check_choices(const gen *g, api_error *e)
 {
     const api_model *m = &g->a->m;
     const char *param =
-        g->prompts.n > 1 && g->p.best_of == 1 ? prompt_param(g->kind) : width_param(&g->p);
+        g->prompts.n > 1 && g->p.best_of == 1 ? g->shape->prompt : width_param(&g->p);
     int64_t prompts = (int64_t)g->prompts.n, all = prompts * g->p.best_of;
     int64_t sequences = g->p.beams ? prompts : all;
     if (all > API_MAX_CHOICES)
@@ -537,7 +532,7 @@ static lq_status prepare_echo(gen_choice *c, lq_err *err)
         lq_buf_add(&c->text, text, n);
         free(text);
     }
-    if (g->kind == API_CHAT || g->p.logprobs < 0 || !tok) return s;
+    if (g->shape->kind == API_CHAT || g->p.logprobs < 0 || !tok) return s;
     s = tok_stream_new(&c->offset.stream, tok, g->p.skip_special, err);
     if (!s && !g->p.echo) s = tok_stream_prime(c->offset.stream, p->ids, p->n, err);
     return s;
@@ -632,7 +627,7 @@ static lq_status prepare(gen *g, api_error *e)
     return s ? api_no_memory(e) : LQ_OK;
 }
 
-void api_generate(api *a, http_req *r, api_kind kind, api_params *p, api_prompt *prompts,
+void api_generate(api *a, http_req *r, const gen_shape *shape, api_params *p, api_prompt *prompts,
                   size_t n_prompts, cJSON *doc)
 {
     api_error e = { 0 };
@@ -648,17 +643,14 @@ void api_generate(api *a, http_req *r, api_kind kind, api_params *p, api_prompt 
     }
     *g = (gen){ .a = a,
                 .r = r,
-                .kind = kind,
+                .shape = shape,
                 .p = *p,
                 .doc = doc,
                 .prompts.v = prompts,
                 .prompts.n = n_prompts,
                 .answer.model = p->model ? p->model : a->names[0],
                 .answer.created = (int64_t)time(NULL) };
-    snprintf(g->answer.id, sizeof g->answer.id, "%s-%016llx%08llx",
-             kind == API_CHAT         ? "chatcmpl"
-             : kind == API_EMBEDDINGS ? "embd"
-                                      : "cmpl",
+    snprintf(g->answer.id, sizeof g->answer.id, "%s-%016llx%08llx", shape->prefix,
              (unsigned long long)a->salt, (unsigned long long)atomic_fetch_add(&a->counter, 1));
     if (prepare(g, &e)) {
         api_reply_error(a, r, &e);

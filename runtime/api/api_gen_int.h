@@ -1,5 +1,5 @@
 /* runtime/api/api_gen_int.h - a running generation request: shared by api_gen.c, which runs it, and
- * api_write.c, which writes its answer as JSON. */
+ * the files that write its answer for each kind of client. */
 #ifndef LLMQ_RUNTIME_API_API_GEN_INT_H
 #define LLMQ_RUNTIME_API_API_GEN_INT_H
 
@@ -7,11 +7,27 @@
 #include "runtime/chat/chat_out.h"
 
 typedef struct gen gen;
+typedef struct gen_choice gen_choice;
+
+/* How one kind of client is answered: a row for each, in the file that writes it. */
+struct gen_shape {
+    api_kind kind;       /* the parameters that its requests have */
+    const char *prefix;  /* of its answers' ids */
+    const char *prompt;  /* the parameter that the prompt is made of: errors name it */
+    int64_t most_tokens; /* of an answer whose request does not say; 0: the rest of the context */
+    /* Bytes of a part of the answer (api_parts.c); of an answer without parts all is CHAT_CONTENT. */
+    void (*take)(gen_choice *c, chat_part part, const char *p, size_t n);
+    /* A stream. False: the client is gone. */
+    bool (*chunk)(gen_choice *c);  /* what of the choice was not sent yet */
+    bool (*end)(gen *g);           /* behind the last chunk of all choices */
+    bool (*error)(gen *g);         /* in its place: gen.state.error */
+    void (*answer)(gen *g, jw *w); /* the whole answer */
+};
 
 /* One sequence of the answer. After its submission only the engine's thread touches it, until
  * gen.state.pending is 0. The buffers hold what was not sent yet: in a stream since the last chunk,
  * else everything; those of JSON are lists without brackets. */
-typedef struct {
+struct gen_choice {
     gen *g; /* choices of a beam search are one request, of sample 0 */
     int index, prompt;
     int sample, rank; /* among those of its prompt: when begun, and in the answer; -1: not there */
@@ -52,13 +68,13 @@ typedef struct {
         int64_t n_output, n_cached;
         double t_first, t_last;
     } stats;
-} gen_choice;
+};
 
 struct gen {
     gen *prev, *next; /* in api.gens */
     api *a;
     http_req *r;
-    api_kind kind;
+    const gen_shape *shape;
     api_params p;
     cJSON *doc;
 
@@ -97,19 +113,20 @@ void gen_take_text(gen_choice *c, const char *text, size_t n, bool ends);
 void gen_end_call(gen_choice *c);
 void gen_free_parts(gen_choice *c);
 
-/* prompt_logprobs as vLLM gives them, of n ids. */
+/* api_parts.c: a chat's part, as text, reasoning or an entry of `calls`. */
+void gen_take_chat(gen_choice *c, chat_part part, const char *p, size_t n);
+
+/* api_logprobs.c. prompt_logprobs as vLLM gives them, of n ids. */
 void gen_write_prompt_logprobs(gen_choice *c, const smp_result *r, int64_t n);
 /* Appends one token with its logprobs; `known` is false for the first token of a prompt. */
 void gen_write_logprob(gen_choice *c, const smp_result *r, bool known);
-/* What of the choice was not sent yet, as stream events. False: the client is gone. */
-bool gen_write_chunk(gen_choice *c);
-bool gen_write_usage_chunk(gen *g);
-bool gen_write_error_chunk(gen *g);
-/* The whole answer. */
-void gen_write_answer(gen *g, jw *w);
-/* api_embeddings.c: keeps what the engine pooled; the list of embeddings. */
+/* "logprobs": ..., and "prompt_logprobs" of a prompt, taking what was gathered. */
+void gen_write_logprobs(jw *w, gen_choice *c);
+void gen_write_all_prompt_logprobs(jw *w, const gen *g, int prompt);
+/* "KEY": [what the list holds], which is empty then. */
+void gen_take_list(jw *w, const char *key, jw *list);
+/* api_embeddings.c: keeps what the engine pooled. */
 bool gen_take_vector(gen_choice *c, const double *pooled);
-void gen_write_embeddings(gen *g, jw *w);
 /* api_usage.c: "usage": {...} */
 void gen_write_usage(jw *w, const gen *g);
 

@@ -67,8 +67,10 @@ lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const c
 lq_status api_grammar(api *a, grammar **g, const api_structured *s, api_error *e);
 
 /* ---- generation (api_gen.c) ---- */
+typedef struct gen_shape gen_shape;
+extern const gen_shape gen_completions, gen_chat, gen_embeddings;
 /* Takes prompts (and their ids), params and doc over, whatever happens; answers r now or later. */
-void api_generate(api *a, http_req *r, api_kind kind, api_params *p, api_prompt *prompts,
+void api_generate(api *a, http_req *r, const gen_shape *shape, api_params *p, api_prompt *prompts,
                   size_t n_prompts, cJSON *doc);
 
 /* Ends the generations of that response id or X-Request-Id with an error; returns how many. */

@@ -214,9 +214,8 @@ static void take_args(gen_choice *c, const char *p, size_t n)
     lq_buf_add(&c->calls.args, p, n);
 }
 
-static void sink(void *user, chat_part part, const char *p, size_t n)
+void gen_take_chat(gen_choice *c, chat_part part, const char *p, size_t n)
 {
-    gen_choice *c = user;
     switch (part) {
     case CHAT_CONTENT:
         lq_buf_add(&c->text, p, n);
@@ -231,6 +230,12 @@ static void sink(void *user, chat_part part, const char *p, size_t n)
         take_args(c, p, n);
         break;
     }
+}
+
+static void sink(void *user, chat_part part, const char *p, size_t n)
+{
+    gen_choice *c = user;
+    c->g->shape->take(c, part, p, n);
 }
 
 /* The prompt ends inside <think>. */
@@ -254,7 +259,7 @@ lq_status gen_open_parts(gen_choice *c, lq_err *err)
 {
     const gen *g = c->g;
     const chat_marks *m = &g->a->m.marks;
-    if (g->kind != API_CHAT || (!g->p.tools && !m->thinks)) return LQ_OK;
+    if (g->shape->kind != API_CHAT || (!g->p.tools && !m->thinks)) return LQ_OK;
     /* An answer with a structure is nothing else; a demanded call is spelled as a lone object. */
     bool thinks = m->thinks && !g->p.structured.param;
     chat_out_opts o = { .calls = g->p.must_call ? CHAT_CALLS_LLAMA3
@@ -273,7 +278,7 @@ void gen_take_text(gen_choice *c, const char *text, size_t n, bool ends)
 {
     lq_err err;
     if (!c->out) {
-        lq_buf_add(&c->text, text, n);
+        c->g->shape->take(c, CHAT_CONTENT, text, n);
         return;
     }
     lq_status s = chat_out_push(c->out, text, n, &err);

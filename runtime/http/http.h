@@ -17,7 +17,8 @@
  * the time for headers and for a body, the bytes of a stream that its client has not read, and the
  * time that a client may read nothing.
  *
- * Errors have OpenAI's shape: {"error":{"message","type","param","code"}}. */
+ * Errors have the shape of their route's clients; where no route is meant, OpenAI's:
+ * {"error":{"message","type","param","code"}}. */
 #ifndef LLMQ_RUNTIME_HTTP_HTTP_H
 #define LLMQ_RUNTIME_HTTP_HTTP_H
 
@@ -27,12 +28,22 @@
 typedef struct http_server http_server;
 typedef struct http_req http_req;
 
+/* What a family of clients expects of errors and streams. */
+typedef struct {
+    /* An error's whole body. param and code may be NULL. */
+    void (*error)(jw *w, int status, const char *param, const char *code, const char *message);
+    const char *stream; /* the type of a stream; NULL: text/event-stream; charset=utf-8 */
+    const char *ping;   /* what a silent stream gets; NULL: nothing */
+} http_style;
+extern const http_style http_openai;
+
 typedef struct {
     const char *method; /* "GET" (also answers HEAD), "POST" (takes application/json), "DELETE" */
     const char *path;   /* exact; or, ending in slash-star, with one or more bytes after it */
     void (*handle)(void *app, http_req *r);
-    http_role need;   /* whose key, where there are keys; HTTP_NOBODY: none is needed */
-    const char *text; /* what it is for, in one line; NULL in tests */
+    http_role need;          /* whose key, where there are keys; HTTP_NOBODY: none is needed */
+    const char *text;        /* what it is for, in one line; NULL in tests */
+    const http_style *style; /* NULL: http_openai */
 } http_route;
 
 typedef struct {
@@ -66,7 +77,7 @@ typedef struct {
     double header_seconds; /* 0: 10 */
     double body_seconds;   /* 0: 60 */
     double idle_seconds;   /* keep-alive, and a client that reads nothing; 0: 30 */
-    double ping_seconds;   /* a stream silent for so long gets a comment; 0: 15 */
+    double ping_seconds;   /* a stream silent for so long gets http_style.ping; 0: 15 */
     void (*log)(void *app, const http_log_line *l);
     void (*tick)(void *app); /* several times a second, on a thread of the server; NULL: none */
     void *app;
@@ -142,23 +153,22 @@ typedef struct {
     size_t n_headers;
 } http_extra;
 void http_reply(http_req *r, int status, const void *body, size_t n, const http_extra *x);
-/* An error in OpenAI's shape. param and code may be NULL. The type follows from the status;
- * 401 adds WWW-Authenticate, 503 and 429 add Retry-After, and an error that the same request would
+/* An error in the shape of the route's style. param and code may be NULL. 401 adds WWW-Authenticate, 503 and 429 add Retry-After, and an error that the same request would
  * meet again tells the client not to retry. */
 void http_error(http_req *r, int status, const char *param, const char *code, const char *fmt, ...)
 #if defined(__GNUC__)
     __attribute__((format(printf, 5, 6)))
 #endif
     ;
-/* The same object alone, without braces around it ("error":{...} as a member): for streams. */
-void http_error_object(jw *w, int status, const char *param, const char *code, const char *message);
 
 /* Head of an event stream now, events after it. Writes are taken before it as well. */
 void http_stream_begin(http_req *r);
-/* One event: "data: " + p[n] + blank line. False: the client has gone or reads too slowly (its
- * backlog is full and the connection is cut); stop producing. p NULL: there was no memory for it;
- * the connection is cut, since a stream that goes on without it would look whole. */
-bool http_stream_event(http_req *r, const char *p, size_t n);
-void http_stream_end(http_req *r); /* after data: [DONE] */
+/* p[n] as it is. False: the client has gone or reads too slowly (its backlog is full and the
+ * connection is cut); stop producing. p NULL: there was no memory for it; the connection is cut,
+ * since a stream that goes on without it would look whole. */
+bool http_stream_write(http_req *r, const char *p, size_t n);
+/* Likewise one event: "data: " + p[n] + blank line, after "event: " + name where there is one. */
+bool http_stream_event(http_req *r, const char *name, const char *p, size_t n);
+void http_stream_end(http_req *r);
 
 #endif

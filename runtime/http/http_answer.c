@@ -50,30 +50,6 @@ void http_reply(http_req *r, int status, const void *body, size_t n, const http_
     if (first && r->done) r->done(r->done_user, r->out.oom ? 503 : status, r->out.p, r->out.n);
 }
 
-static const char *error_type(int status)
-{
-    return status == 403   ? "permission_error"
-           : status == 429 ? "rate_limit_error"
-           : status == 503 ? "service_unavailable_error"
-           : status >= 500 ? "server_error"
-                           : "invalid_request_error";
-}
-
-void http_error_object(jw *w, int status, const char *param, const char *code, const char *message)
-{
-    jw_key(w, "error");
-    jw_open(w, '{');
-    jw_key(w, "message");
-    jw_cstr(w, message);
-    jw_key(w, "type");
-    jw_cstr(w, error_type(status));
-    jw_key(w, "param");
-    jw_cstr(w, param);
-    jw_key(w, "code");
-    jw_cstr(w, code);
-    jw_close(w, '}');
-}
-
 void http_error(http_req *r, int status, const char *param, const char *code, const char *fmt, ...)
 {
     char message[1024];
@@ -82,9 +58,7 @@ void http_error(http_req *r, int status, const char *param, const char *code, co
     vsnprintf(message, sizeof message, fmt, ap);
     va_end(ap);
     jw w = { 0 };
-    jw_open(&w, '{');
-    http_error_object(&w, status, param, code, message);
-    jw_close(&w, '}');
+    http_req_style(r)->error(&w, status, param, code, message);
     const char *headers[2];
     bool final = status == 409 || status == 500 || status == 501 || status == 504;
     http_extra x = { .headers = headers };
@@ -107,20 +81,27 @@ void http_stream_begin(http_req *r)
     pthread_mutex_unlock(&r->mu);
 }
 
-bool http_stream_event(http_req *r, const char *p, size_t n)
+typedef struct {
+    const char *p;
+    size_t n;
+} piece;
+
+static bool write_pieces(http_req *r, const piece *v, int count, bool whole)
 {
+    size_t n = 0;
+    for (int i = 0; i < count; i++)
+        n += v[i].n;
     pthread_mutex_lock(&r->mu);
     bool over = r->out.n - r->out_off + n > r->s->o.max_backlog;
-    bool ok = p && !r->dead && !r->ended && !over;
+    bool ok = whole && !r->dead && !r->ended && !over;
     if (ok) {
         if (r->out_off > r->out.n / 2) { /* drop what was read */
             r->out.n -= r->out_off;
             memmove(r->out.p, r->out.p + r->out_off, r->out.n);
             r->out_off = 0;
         }
-        lq_buf_puts(&r->out, "data: ");
-        lq_buf_add(&r->out, p, n);
-        lq_buf_puts(&r->out, "\n\n");
+        for (int i = 0; i < count; i++)
+            lq_buf_add(&r->out, v[i].p, v[i].n);
         r->written = lq_now();
         ok = !r->out.oom;
         http_req_wake(r);
@@ -135,9 +116,22 @@ bool http_stream_event(http_req *r, const char *p, size_t n)
     return ok;
 }
 
+bool http_stream_write(http_req *r, const char *p, size_t n)
+{
+    return write_pieces(r, &(piece){ p, n }, 1, p != NULL);
+}
+
+bool http_stream_event(http_req *r, const char *name, const char *p, size_t n)
+{
+    const piece v[] = { { "event: ", 7 }, { name, name ? strlen(name) : 0 },
+                        { "\n", 1 },      { "data: ", 6 },
+                        { p, n },         { "\n\n", 2 } };
+    const int skip = name ? 0 : 3;
+    return write_pieces(r, v + skip, (int)LQ_COUNT(v) - skip, p != NULL);
+}
+
 void http_stream_end(http_req *r)
 {
-    http_stream_event(r, "[DONE]", 6);
     pthread_mutex_lock(&r->mu);
     r->ended = true;
     http_req_wake(r);
@@ -193,7 +187,9 @@ static struct MHD_Response *make_response(http_req *r)
         m = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, r, free_stream);
         if (!m) return NULL;
         http_req_ref(r);
-        add_header(m, "Content-Type: text/event-stream; charset=utf-8");
+        const char *type = http_req_style(r)->stream;
+        MHD_add_response_header(m, "Content-Type",
+                                type ? type : "text/event-stream; charset=utf-8");
         add_header(m, "Cache-Control: no-cache");
         add_header(m, "X-Accel-Buffering: no");
     } else {

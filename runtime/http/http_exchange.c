@@ -78,6 +78,14 @@ static bool path_matches(const http_route *t, const char *path)
     return strncmp(path, t->path, n - 1) == 0 && path[n - 1];
 }
 
+/* Errors that come before the route is found have its shape too. */
+static const http_style *style_of(const http_server *s, const char *path)
+{
+    for (size_t i = 0; i < s->o.n_routes; i++)
+        if (path_matches(&s->o.routes[i], path)) return s->o.routes[i].style;
+    return NULL;
+}
+
 static const char *header(struct MHD_Connection *mhd, const char *name)
 {
     return MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, name);
@@ -175,10 +183,11 @@ static void refuse_method(http_req *r)
         snprintf(allow + n, sizeof allow - n, "%s%s", n > 7 ? ", " : "", t->method);
         if (strcmp(t->method, "GET") == 0) strncat(allow, ", HEAD", sizeof allow - n - 10);
     }
-    static const char body[] = "{\"error\":{\"message\":\"this path does not take that method\","
-                               "\"type\":\"invalid_request_error\",\"param\":null,\"code\":null}}";
     const char *headers[] = { allow };
-    http_reply(r, 405, body, sizeof body - 1, &(http_extra){ .headers = headers, .n_headers = 1 });
+    jw w = { 0 };
+    http_req_style(r)->error(&w, 405, NULL, NULL, "this path does not take that method");
+    http_reply(r, 405, w.b.p, w.b.n, &(http_extra){ .headers = headers, .n_headers = 1 });
+    jw_free(&w);
 }
 
 /* Sets r->route; false when path or method lead nowhere (answered). */
@@ -333,6 +342,7 @@ static void *on_uri(void *cls, const char *uri, struct MHD_Connection *mhd)
     http_req *r = c ? http_req_new(s, c) : NULL;
     if (!r) return NULL;
     decode_path(r->path, uri);
+    r->style = style_of(s, r->path);
     http_early_uri(s, c, uri);
     r->mhd = mhd;
     set_state(r, CONN_HEAD);

@@ -42,6 +42,7 @@ struct http_req {
     conn *c;
     req_phase phase;
     const http_route *route;
+    const http_style *style;  /* of the routes with this path; NULL: none */
     char path[HTTP_PATH_MAX]; /* decoded; empty: malformed */
     char method[16];
     char id[HTTP_ID_MAX + 1];
@@ -111,6 +112,8 @@ bool http_req_count(http_req *r, size_t n);
 void http_req_unref(http_req *r);
 /* The client is gone, or is to be cut: wakes the connection so that it closes, tells the keeper. */
 void http_req_cut(http_req *r);
+/* http_style.c */
+const http_style *http_req_style(const http_req *r);
 /* http_answer.c. The connection's side of an answer: queues it, or puts the connection to sleep. */
 enum MHD_Result http_req_advance(http_req *r, struct MHD_Connection *mhd);
 /* http_cors.c: the request's origin if its pages may call, else NULL; the headers that an answer to

@@ -16,6 +16,7 @@ lq_status http_local(const http_route *routes, size_t n_routes, void *app, const
     http_req *r = http_req_new(NULL, NULL);
     if (!r) return lq_fail(err, LQ_ENOMEM, "out of memory");
     r->route = route;
+    r->style = route->style;
     r->done = done;
     r->done_user = user;
     snprintf(r->path, sizeof r->path, "%s", path);

@@ -100,10 +100,11 @@ static void forgive(http_server *s, double seconds)
 
 static void ping(http_req *r, double now)
 {
+    const char *text = http_req_style(r)->ping;
     pthread_mutex_lock(&r->mu);
-    if (r->answer == ANS_STREAM && !r->ended && !r->dead && r->out_off == r->out.n &&
+    if (text && r->answer == ANS_STREAM && !r->ended && !r->dead && r->out_off == r->out.n &&
         now - r->written > r->s->o.ping_seconds) {
-        lq_buf_puts(&r->out, ": ping\n\n");
+        lq_buf_puts(&r->out, text);
         r->written = now;
         if (r->asleep && r->mhd) {
             r->asleep = false;

@@ -16,7 +16,7 @@ static void echo(void *app, http_req *r)
     if (!body || !http_id(r)) abort();
     if (tag && *tag == 's') {
         http_stream_begin(r);
-        (void)http_stream_event(r, "1", 1);
+        (void)http_stream_event(r, NULL, "1", 1);
         http_stream_end(r);
     } else
         http_reply(r, 200, body, n, NULL);
@@ -31,9 +31,9 @@ static void rest(void *app, http_req *r)
 }
 
 static const http_route routes[] = {
-    { "POST", "/echo", echo, HTTP_NOBODY, NULL },
-    { "GET", "/x/*", rest, HTTP_NOBODY, NULL },
-    { "DELETE", "/key", echo, HTTP_ADMIN, NULL },
+    { "POST", "/echo", echo, HTTP_NOBODY, NULL, NULL },
+    { "GET", "/x/*", rest, HTTP_NOBODY, NULL, NULL },
+    { "DELETE", "/key", echo, HTTP_ADMIN, NULL, NULL },
 };
 
 static const char ask[] = "GET /x/y HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";

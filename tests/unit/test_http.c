@@ -78,14 +78,26 @@ static void get_late(void *a, http_req *r)
     http_release(r);
 }
 
+/* A family of clients other than OpenAI's. */
+static void short_error(jw *w, int status, const char *param, const char *code, const char *message)
+{
+    (void)status;
+    (void)param;
+    (void)code;
+    jw_cstr(w, message);
+}
+
+static const http_style lines = { .error = short_error, .stream = "application/x-ndjson" };
+
 static const http_route routes[] = {
-    { "GET", "/hello", get_hello, HTTP_NOBODY, NULL },
-    { "POST", "/echo", post_echo, HTTP_USER, NULL },
-    { "GET", "/later", get_later, HTTP_NOBODY, NULL },
-    { "GET", "/hold", get_hold, HTTP_NOBODY, NULL },
-    { "GET", "/stream", get_stream, HTTP_NOBODY, NULL },
-    { "GET", "/rest/*", get_rest, HTTP_NOBODY, NULL },
-    { "GET", "/late", get_late, HTTP_NOBODY, NULL },
+    { "GET", "/hello", get_hello, HTTP_NOBODY, NULL, NULL },
+    { "POST", "/echo", post_echo, HTTP_USER, NULL, NULL },
+    { "GET", "/later", get_later, HTTP_NOBODY, NULL, NULL },
+    { "GET", "/hold", get_hold, HTTP_NOBODY, NULL, NULL },
+    { "GET", "/stream", get_stream, HTTP_NOBODY, NULL, NULL },
+    { "GET", "/lines", get_stream, HTTP_USER, NULL, &lines },
+    { "GET", "/rest/*", get_rest, HTTP_NOBODY, NULL, NULL },
+    { "GET", "/late", get_late, HTTP_NOBODY, NULL, NULL },
 };
 
 /* ---- a client ---- */
@@ -222,6 +234,25 @@ TEST(a_connection_is_used_again)
     http_close(server);
 }
 
+TEST(a_route_has_the_style_of_its_clients)
+{
+    start((http_opts){ .ping_seconds = 0.05 });
+    const char *a = ask("POST /lines HTTP/1.1\r\nContent-Length: 0\r\n" END);
+    CHECK(strstr(a, "\r\n\r\n\"this path does not take that method\""), "%s", a);
+    int fd = call();
+    say(fd, "GET /lines HTTP/1.1\r\n" END);
+    CHECK(strstr(hear(fd, "\r\n\r\n"), "Content-Type: application/x-ndjson\r\n"), "no stream");
+    http_req *r = atomic_load(&the_app.held);
+    nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
+    CHECK(http_stream_write(r, "{}\n", 3), "refused");
+    http_stream_end(r);
+    http_release(r);
+    a = hear(fd, NULL);
+    CHECK(strstr(a, "\n{}\n") && !strstr(a, "data:") && !strstr(a, "ping"), "%s", a);
+    close(fd);
+    http_close(server);
+}
+
 TEST(a_stream_arrives_event_by_event)
 {
     start((http_opts){ .ping_seconds = 0.3 });
@@ -229,15 +260,14 @@ TEST(a_stream_arrives_event_by_event)
     say(fd, "GET /stream HTTP/1.1\r\n" END);
     CHECK(strstr(hear(fd, "\r\n\r\n"), "text/event-stream; charset=utf-8"), "no stream");
     http_req *r = atomic_load(&the_app.held);
-    CHECK(http_stream_event(r, "one", 3), "refused");
+    CHECK(http_stream_event(r, NULL, "one", 3), "refused");
     CHECK(strstr(hear(fd, "\n\n"), "data: one\n\n"), "no first event");
     CHECK(strstr(hear(fd, ": ping\n\n"), ": ping"), "no comment in the silence");
-    CHECK(http_stream_event(r, "two", 3), "refused");
+    CHECK(http_stream_event(r, "second", "two", 3), "refused");
     http_stream_end(r);
     http_release(r);
     const char *a = hear(fd, NULL);
-    CHECK(strstr(a, "data: two\n\n"), "%s", a);
-    CHECK(strstr(a, "data: [DONE]\n\n"), "%s", a);
+    CHECK(strstr(a, "event: second\ndata: two\n\n"), "%s", a);
     close(fd);
     CHECK(wait_for(&the_app.destroyed, 1), "the exchange was not freed");
     CHECK(atomic_load(&the_app.gone) == 0, "gone was called after the end");
@@ -270,7 +300,7 @@ TEST(a_client_that_leaves_is_noticed)
             close(fd);
         CHECK(wait_for(&the_app.gone, 1), "%s: not noticed", cases[i].why);
         http_req *r = atomic_load(&the_app.held);
-        CHECK(!http_stream_event(r, "x", 1), "%s: still open", cases[i].why);
+        CHECK(!http_stream_event(r, NULL, "x", 1), "%s: still open", cases[i].why);
         http_release(r);
         CHECK(wait_for(&the_app.destroyed, 1), "%s: not freed", cases[i].why);
         CHECK(atomic_load(&the_app.gone) == 1, "%s: told twice", cases[i].why);
@@ -302,7 +332,7 @@ TEST(a_slow_reader_is_cut)
     static char big[50000];
     memset(big, 'a', sizeof big);
     int sent = 0;
-    while (sent < 10000 && http_stream_event(r, big, sizeof big)) {
+    while (sent < 10000 && http_stream_event(r, NULL, big, sizeof big)) {
         nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
         sent++;
     }
@@ -424,6 +454,7 @@ int main(int argc, char **argv)
     RUN(json_strings_hold_any_bytes);
     RUN(requests_get_the_status_that_they_deserve);
     RUN(a_connection_is_used_again);
+    RUN(a_route_has_the_style_of_its_clients);
     RUN(a_stream_arrives_event_by_event);
     RUN(a_client_that_leaves_is_noticed);
     RUN(a_client_that_leaves_before_it_is_kept_is_noticed);
