@@ -93,7 +93,7 @@ LIBOBJS  := $(LIBSRCS:%.c=$(BUILD)/%.o)
 TESTBINS := $(TESTSRCS:tests/unit/%.c=$(BUILD)/tests/%)
 VERSION  := $(shell sed -n 's/.*LLMQ_VERSION "\(.*\)"/\1/p' base/version.h)
 PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
-WEB      := $(wildcard runtime/api/web/*)
+WEB      := $(wildcard runtime/api/web/* runtime/api/web/vendor/*)
 Q        := $(if $(V),,@)
 
 .PHONY: all lib uninstall tests test test-cuda-emu test-gpu test-neon unit e2e server asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format format-check bench bench-gpu bench-quality check-hard sbom dist reproducible install clean help FORCE

@@ -5,7 +5,8 @@ usage: scripts/sbom.py PROGRAM > PROGRAM.spdx.json     (make sbom)
 
 The program is asked, not a list: readelf names the libraries that it links to itself, ldd those that
 come with them and where they lie; the system's package manager says of which package and version each
-is. The CUDA run time, linked into the program, is found by the text of its version. The time is
+is. The CUDA run time, linked into the program, is found by the text of its version; the libraries of
+the page at / are those of scripts/vendor-page.sh. The time is
 SOURCE_DATE_EPOCH or the last commit's, so that the same build has the same SBOM."""
 import hashlib
 import json
@@ -89,6 +90,25 @@ def packages_of(paths):
     return known
 
 
+# Of the libraries that the page at / is made of.
+PAGE_LICENSES = {"@highlightjs/cdn-assets": "BSD-3-Clause"}
+
+
+def page_libraries():
+    """[(package of npm, version)] that are embedded in the program."""
+    rows = re.findall(r"^(\S+) ([\d.]+) \S+ \S+ [0-9a-f]{64}$", (ROOT / "scripts/vendor-page.sh").read_text(), re.M)
+    return sorted(set(rows))
+
+
+def page_library(name, version):
+    return {"SPDXID": identifier("npm-" + name), "name": name, "versionInfo": version,
+            "downloadLocation": "NOASSERTION", "filesAnalyzed": False, "licenseConcluded": "NOASSERTION",
+            "licenseDeclared": PAGE_LICENSES.get(name, "MIT"), "copyrightText": "NOASSERTION",
+            "primaryPackagePurpose": "LIBRARY",
+            "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
+                              "referenceLocator": f"pkg:npm/{quote(name)}@{version}"}]}
+
+
 def identifier(name):
     return "SPDXRef-" + re.sub(r"[^A-Za-z0-9.-]", "-", name)
 
@@ -134,6 +154,9 @@ def document(program):
                                                      for n in sorted(libraries))]:
         relations += [(owner, "DYNAMIC_LINK", identifier(n)) for n in sorted(needed(path))
                       if n in libraries]
+    for name, number in page_libraries():
+        packages.append(page_library(name, number))
+        relations.append(("SPDXRef-llmq", "CONTAINS", packages[-1]["SPDXID"]))
     cuda = cuda_runtime(program)
     if cuda:
         packages.append({"SPDXID": "SPDXRef-cudart", "name": "libcudart_static", "versionInfo": cuda,

@@ -2,22 +2,43 @@
  * the files; the Makefile knows that this object depends on them. */
 #include "runtime/api/web.h"
 
+#define CSS "text/css; charset=utf-8"
 #define JS "text/javascript; charset=utf-8"
 
 /* X(name in C, name of the file, type): a new file is a row here. */
-#define FILES(X)                                       \
-    X(index, "index.html", "text/html; charset=utf-8") \
-    X(style, "page.css", "text/css; charset=utf-8")    \
-    X(icon, "icon.svg", "image/svg+xml")               \
-    X(page, "page.js", JS)                             \
-    X(chat, "chat.js", JS)                             \
-    X(params, "params.js", JS)                         \
-    X(live, "live.js", JS)                             \
-    X(charts, "charts.js", JS)                         \
-    X(markdown, "markdown.js", JS)                     \
-    X(server, "server.js", JS)                         \
-    X(store, "store.js", JS)                           \
-    X(words, "words.js", JS)
+#define FILES(X)                                         \
+    X(index, "index.html", "text/html; charset=utf-8")   \
+    X(icon, "icon.svg", "image/svg+xml")                 \
+    X(style, "page.css", CSS)                            \
+    X(message_style, "message.css", CSS)                 \
+    X(page, "page.js", JS)                               \
+    X(chat, "chat.js", JS)                               \
+    X(ask, "ask.js", JS)                                 \
+    X(message, "message.js", JS)                         \
+    X(tree, "tree.js", JS)                               \
+    X(list, "list.js", JS)                               \
+    X(exports, "export.js", JS)                          \
+    X(files, "files.js", JS)                             \
+    X(fit, "fit.js", JS)                                 \
+    X(params, "params.js", JS)                           \
+    X(prompts, "prompts.js", JS)                         \
+    X(probs, "probs.js", JS)                             \
+    X(live, "live.js", JS)                               \
+    X(charts, "charts.js", JS)                           \
+    X(markdown, "markdown.js", JS)                       \
+    X(code, "code.js", JS)                               \
+    X(copy, "copy.js", JS)                               \
+    X(server, "server.js", JS)                           \
+    X(store, "store.js", JS)                             \
+    X(words, "words.js", JS)                             \
+    X(markdown_it, "vendor/markdown-it.esm.min.mjs", JS) \
+    X(mdit_tex, "vendor/mdit-tex.js", JS)                \
+    X(mdit_tasklist, "vendor/mdit-tasklist.js", JS)      \
+    X(highlight, "vendor/highlight.min.js", JS)          \
+    X(temml, "vendor/temml.min.js", JS)                  \
+    X(temml_style, "vendor/Temml-Local.css", CSS)        \
+    X(temml_font, "vendor/Temml.woff2", "font/woff2")    \
+    X(licenses, "vendor/LICENSES.txt", "text/plain; charset=utf-8")
 
 #define X(id, name, type)                            \
     __asm__(".section .rodata\n"                     \
@@ -42,7 +63,7 @@ static const web_file files[] = {
 
 static const char *const headers[] = {
     ("Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; "
-     "img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+     "img-src 'self'; font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
      "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"),
     "X-Content-Type-Options: nosniff",
     "Referrer-Policy: no-referrer",

@@ -75,5 +75,18 @@ SCRIPTS = {
     "markup": {"pieces": [b'<img src=x onerror="document.title=1"><script>document.title=2</script>'
                           b"\n\n**bold** and `<b>code</b>` [bad](javascript:alert(1)) "
                           b"[good](https://example.org/)\n\n```js\n<i>x</i>\n```\n\n- one\n- two\n", END]},
+    "rich": {"pieces": [
+        b"The roots of \\(a^2+b=0\\) and\n\n\\[\nx = \\frac{-b}{2a}\n\\]\n\nand $e^x$, for $5 or $6.\n\n"
+        b"| left | right |\n|:--|--:|\n| a | 12 |\n\n- [x] done\n- [ ] open\n\n"
+        b"```python\ndef f(n): return 'x'\n```\n", END]},
+    "hostile": {"pieces": [
+        b"<svg onload=alert(1)> [a](data:text/html,<script>alert(1)</script>) [b](JaVaScRiPt:alert(1)) "
+        b"[c](vbscript:x) [d](//evil.example/x) ![e](javascript:alert(1)) <javascript:alert(1)>\n\n"
+        b"$\\href{javascript:alert(1)}{x}$ $\\includegraphics{https://evil.example/x.png}$ "
+        b"$\\text{<img src=x onerror=alert(1)>}$\n\n"
+        b'| <img src=x onerror=alert(1)> |\n|---|\n| [f](javascript:alert(1)) |\n\n- [x] <b onclick=alert(1)>\n\n'
+        b'```html"><img/src=x/onerror=alert(1)>\n<script>alert(1)</script>\n```\n\n'
+        b"```html\n<script>alert(1)</script>\n```\n\n[g]: javascript:alert(1)\n[g]\n", END]},
+    "think slowly": {"delay_ms": 60, "pieces": [b"<think>\nTwo and two make a number.\n</think>\n\nFour.", END]},
     "almost call": {"pieces": [b"a <tool_cal l> b", END]},
 }

@@ -1,24 +1,30 @@
 """The page at /, in a real Chromium: what a person does with it, and that it holds nothing but text.
 Skipped without Playwright or Chromium."""
+import json
 import os
+import pathlib
 import re
 import shutil
+import subprocess
 
 import pytest
 
 from harness import LIMIT, ROOT, Server, until
-from helpers import TINY, USER, http, wait_metric
+from helpers import TINY, USER, http, wait_metric, with_template
 
 WEB = ROOT / "runtime/api/web"
+OWN = [f for f in WEB.iterdir() if f.is_file()]
+AXE = "axe-core@4.14.1"
 CHROMIUM = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
-PHONE = {"width": 360, "height": 700}
+PHONES = [{"width": 360, "height": 700}, {"width": 320, "height": 640}]
 
 
 def test_every_file_is_served(server):  # T-65
     """By its own name, with its type and the policy; the page itself at / alone."""
-    types = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html"}
-    for file in WEB.iterdir():
-        r = server.get("/" if file.name == "index.html" else f"/page/{file.name}")
+    types = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml",
+             ".html": "text/html", ".woff2": "font/woff2", ".txt": "text/plain"}
+    for file in filter(pathlib.Path.is_file, WEB.rglob("*")):
+        r = server.get("/" if file.name == "index.html" else f"/page/{file.relative_to(WEB)}")
         assert r.status == 200 and r.read() == file.read_bytes(), file.name
         assert r.headers["content-type"].split(";")[0] == types[file.suffix]
         assert r.headers["x-content-type-options"] == "nosniff"
@@ -29,8 +35,16 @@ def test_every_file_is_served(server):  # T-65
         assert server.get(path).status == 404, path
 
 
+def test_the_libraries_are_those_of_the_table():
+    out = subprocess.run(["sh", "scripts/vendor-page.sh", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert out.returncode == 0, out.stdout + out.stderr
+    named = set(re.findall(r"(\S+) [0-9a-f]{64}$", (ROOT / "scripts/vendor-page.sh").read_text(), re.M))
+    assert named == {f.name for f in (WEB / "vendor").iterdir()} - {"LICENSES.txt"}
+    assert sum(f.stat().st_size for f in (WEB / "vendor").iterdir()) < 900_000
+
+
 def test_nothing_comes_from_elsewhere_nor_becomes_markup():
-    for file in WEB.iterdir():
+    for file in OWN:
         text = file.read_text()
         assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(|new Function|\son\w+=\"", text), file
         assert set(re.findall(r"(?:https?:)?//[\w.-]+\.\w+[^\s\"'`]*", text)) <= {
@@ -246,9 +260,10 @@ def test_the_last_line_stays_in_sight_beside_the_parameters(scripted, open_page)
     until(lambda: page.evaluate(height) > before and page.evaluate(at_end))
 
 
+@pytest.mark.parametrize("phone", PHONES, ids=lambda p: p["width"])
 @pytest.mark.parametrize("locale", ["en-US", "ko-KR"])
-def test_it_fits_a_phone(server, open_page, locale):
-    page = open_page(server, locale=locale, viewport=PHONE)
+def test_it_fits_a_phone(server, open_page, locale, phone):
+    page = open_page(server, locale=locale, viewport=phone)
     fits = "document.documentElement.scrollWidth <= innerWidth"
     assert page.evaluate(fits) and not page.is_visible("#side")
     for tab in ("#tab-live", "#tab-chat"):
@@ -256,7 +271,7 @@ def test_it_fits_a_phone(server, open_page, locale):
         assert page.evaluate(fits), tab
         for e in page.locator("header button, header select, #ask button").all():
             box = e.bounding_box()
-            assert not box or box["x"] + box["width"] <= PHONE["width"], e
+            assert not box or box["x"] + box["width"] <= phone["width"], e
     page.click("#menu")
     assert page.is_visible("#side") and page.get_attribute("#menu", "aria-expanded") == "true"
     page.keyboard.press("Escape")
@@ -282,6 +297,292 @@ def test_both_themes_are_legible(server, open_page):
         seen.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
         for fore, back in (("--text", "--bg"), ("--text", "--own"), ("--quiet", "--bg"),
                            ("--quiet", "--panel"), ("--error", "--bg"), ("--on-main", "--main"),
-                           ("--a", "--panel"), ("--b", "--panel"), ("--text", "--code")):
+                           ("--a", "--panel"), ("--b", "--panel"), ("--text", "--code"),
+                           *((f"--{c}", "--code") for c in ("word", "string", "number", "title", "note", "error")),
+                           *(("--text", f"--p{i}") for i in (1, 2, 3, 4))):
             assert page.evaluate(contrast, [fore, back]) >= 4.5, (fore, back, seen)
     assert len(seen) == 2
+
+
+# ---- what an answer looks like ----
+
+def test_formulas_tables_tasks_and_code(scripted, open_page):
+    page = open_page(scripted, permissions=["clipboard-read", "clipboard-write"])
+    ask(page, "[rich]")
+    last(page).locator(".usage").wait_for()
+    text = last(page).locator(".text")
+    assert text.locator("math").count() == 3  # with backslashes or dollars; prices are none
+    assert text.locator(".formula math mfrac").count() == 1
+    assert "for $5 or $6" in text.inner_text() and "\\(" not in text.inner_text()
+    assert [c.evaluate("e => getComputedStyle(e).textAlign") for c in text.locator("td").all()] == ["left", "right"]
+    boxes = text.get_by_role("checkbox")
+    assert [(b.is_checked(), b.get_attribute("aria-label")) for b in boxes.all()] == [(True, "done"), (False, "open")]
+    assert text.locator("pre").inner_text() == "def f(n): return 'x'"
+    assert text.locator("pre .h-keyword").all_inner_texts() == ["def", "return"]
+    text.locator(".code").get_by_text("Copy").click()
+    text.get_by_text("Copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == "def f(n): return 'x'"
+
+
+def test_hostile_markup_stays_text(scripted, open_page):
+    page = open_page(scripted)
+    page.on("dialog", lambda d: pytest.fail(d.message))
+    ask(page, "[hostile]")
+    last(page).locator(".usage").wait_for()
+    text = last(page).locator(".text")
+    assert text.locator("img, script, svg, b, iframe, object, [onload], [onerror], [onclick]").count() == 0
+    assert text.locator("a").count() == 0
+    assert text.locator("[href], [src]").count() == 0
+    assert text.locator("pre").last.inner_text() == "<script>alert(1)</script>"
+
+
+def test_a_thought_shows_while_it_grows(scripted, open_page):
+    page = open_page(scripted)
+    ask(page, "[think slowly]")
+    page.wait_for_selector(".thought[open] .thoughts:text-matches('Two and')")
+    assert last(page).locator(".text").inner_text() == ""
+    last(page).locator(".usage").wait_for()
+    assert last(page).locator(".thought").get_attribute("open") is None
+    assert last(page).locator(".text").inner_text() == "Four."
+
+
+TOOLS = json.dumps([{"type": "function", "function": {"name": n, "parameters": {"type": "object"}}}
+                    for n in ("weather", "now")])
+
+
+def test_tool_calls_are_shown_and_answered(scripted, open_page):
+    page = open_page(scripted)
+    page.click("#settings")
+    page.fill("#p-tools", "no json")
+    ask(page, "[one call]")
+    assert "JSON" in page.inner_text(".error[role=alert]")
+    page.fill("#p-tools", TOOLS)
+    ask(page, "[one call]", new=True)
+    last(page).locator(".results").wait_for()
+    assert last(page).locator(".call p").inner_text() == "calls weather"
+    assert json.loads(last(page).locator(".call code").inner_text()) == {"city": "Paris", "days": [1, 2]}
+    page.get_by_label("Result of weather").fill("sunny [abc]")
+    with page.expect_request("**/v1/chat/completions") as sent:
+        page.get_by_text("Send the results").click()
+    said = sent.value.post_data_json["messages"]
+    assert [m["role"] for m in said] == ["user", "assistant", "tool"]
+    assert said[2] == {"role": "tool", "tool_call_id": said[1]["tool_calls"][0]["id"], "content": "sunny [abc]"}
+    page.locator(".message.tool").wait_for()
+
+
+def test_probabilities_of_tokens(scripted, open_page):
+    page = open_page(scripted)
+    page.click("#settings")
+    page.check("#p-probabilities")
+    ask(page, "[token]")
+    last(page).get_by_text("Probabilities").click()
+    tokens = last(page).locator(".tokens")
+    assert tokens.locator("span").all_text_contents()[:2] == [" the", " house"]
+    tokens.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert re.match(r"␣house [\d.]+ %(  ·  \S+ [\d.]+ %){4}", last(page).locator(".told").text_content())
+    last(page).get_by_text("Probabilities").click()
+    assert last(page).locator(".text p").inner_text().strip() == "the house."
+
+
+# ---- conversations ----
+
+def shown(page):
+    return page.locator(".message .text").all_inner_texts()
+
+
+def idle(page):
+    page.wait_for_selector("#stop", state="hidden")
+
+
+def test_editing_and_asking_again_make_branches(scripted, open_page):
+    page = open_page(scripted)
+    page.on("dialog", lambda d: d.accept())
+    ask(page, "first [abc]")
+    last(page).locator(".usage").wait_for()
+    ask(page, "second")
+    page.locator(".usage").nth(1).wait_for()
+    page.locator(".edit").first.click()
+    page.get_by_label("Edit the message").fill("changed [token]")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".user:has-text('changed')")
+    idle(page)
+    assert shown(page) == ["changed [token]", "the house."]
+    assert page.locator(".version").all_inner_texts() == ["2 of 2"]
+    page.get_by_label("Version before").click()
+    assert shown(page) == ["first [abc]", "The cat sat on x the mat.", "second", "The cat sat on x the mat."]
+    page.locator(".again").first.click()  # the answer in the middle, again
+    page.wait_for_selector(".assistant .version")
+    idle(page)
+    assert len(shown(page)) == 2
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    assert page.locator(".version").all_inner_texts() == ["1 of 2", "2 of 2"]
+    page.locator(".assistant .away").click()  # its sibling is shown again
+    assert shown(page) == ["first [abc]", "The cat sat on x the mat.", "second", "The cat sat on x the mat."]
+    page.locator(".user .away").last.click()
+    assert len(shown(page)) == 2
+    page.focus("#prompt")
+    page.keyboard.press("ArrowUp")  # edits the last question
+    assert page.get_by_label("Edit the message").input_value() == "first [abc]"
+    page.keyboard.press("Escape")
+    assert len(shown(page)) == 2
+
+
+def test_rename_search_export_import(scripted, open_page, tmp_path):
+    page = open_page(scripted, accept_downloads=True)
+    ask(page, "한글 [abc] " + "long " * 30)
+    last(page).locator(".usage").wait_for()
+    title = page.inner_text("#chats .name")
+    assert len(title) == 80 and title.endswith("…")
+    ask(page, "Other [token]", new=True)
+    last(page).locator(".usage").wait_for()
+    page.get_by_label('Rename "Other [token]"').click()
+    page.get_by_label("Title").fill("이름")
+    page.keyboard.press("Enter")
+    assert page.locator("#chats .name").first.inner_text() == "이름"
+    page.keyboard.press("Control+k")
+    for wanted, found in (("THE CAT", 1), ("이름", 1), ("nowhere", 0), ("", 2)):
+        page.fill("#search", wanted)
+        assert page.locator("#chats li").count() == found, wanted
+        assert page.is_visible("#no-match") == (found == 0)
+    page.click("#exports summary")
+    files = {}
+    for b in ("md", "all"):
+        with page.expect_download() as d:
+            page.click(f"#export-{b}")
+        files[d.value.suggested_filename] = tmp_path / b
+        d.value.save_as(tmp_path / b)
+    assert set(files) == {"이름.md", "llmq.json"}
+    text = files["이름.md"].read_text()
+    assert text.startswith("# 이름\n\n## You\n\nOther [token]\n\n## Model\n\n the house.")
+    page.evaluate("localStorage.clear()")
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    assert page.locator("#chats li").count() == 0
+    page.set_input_files("#import-file", files["llmq.json"])
+    until(lambda: page.locator("#chats .name").all_inner_texts() == ["이름", title])
+    (tmp_path / "wrong.json").write_text('{"conversations": [1, {"messages": [{"role": "root"}]}]}')
+    page.set_input_files("#import-file", tmp_path / "wrong.json")
+    page.wait_for_selector("#notice:text('wrong.json has no conversations')")
+
+
+def test_files_go_with_a_message(scripted, open_page, tmp_path):
+    (tmp_path / "a.md").write_text("한글\n```\ncode\n```\n")
+    (tmp_path / "b.bin").write_bytes(b"\xff\0")
+    page = open_page(scripted)
+    page.set_input_files("#file", [tmp_path / "a.md", tmp_path / "b.bin"])
+    page.wait_for_selector("#notice:text('b.bin is no text')")
+    assert page.locator("#files .file").count() == 1
+    with page.expect_request("**/v1/chat/completions") as sent:
+        ask(page, "See [abc]")
+    assert sent.value.post_data_json["messages"][0]["content"] == \
+        "a.md:\n````\n한글\n```\ncode\n```\n````\n\nSee [abc]"
+    assert page.locator(".user .file").inner_text().startswith("a.md")
+    assert not page.is_visible("#files") and not page.is_visible("#notice")
+
+
+def test_system_messages_are_kept(scripted, open_page):
+    page = open_page(scripted)
+    page.click("#settings")
+    page.fill("#p-system", "Be brief.")
+    page.click("#params >> text=Keep")
+    page.fill("#p-system", "")
+    page.reload()
+    page.wait_for_selector("html[data-ready]")
+    page.click("#settings")
+    page.get_by_label("Kept system messages").select_option(label="Be brief.")
+    assert page.input_value("#p-system") == "Be brief."
+    with page.expect_request("**/v1/chat/completions") as sent:
+        ask(page, "[abc]")
+    assert sent.value.post_data_json["messages"][0] == {"role": "system", "content": "Be brief."}
+    page.click("#params >> text=Forget")
+    assert not page.is_visible("[aria-label='Kept system messages']")
+
+
+def test_the_model_can_be_chosen(server, open_page):
+    page = open_page(server)
+    assert page.locator("#model option").all_inner_texts() == ["tiny", "org/tiny"]
+    page.select_option("#model", "org/tiny")
+    page.click("#settings")
+    page.check("#p-plain")
+    page.fill("#p-max_tokens", "2")
+    with page.expect_request("**/v1/completions") as sent:
+        ask(page, "The")
+    assert sent.value.post_data_json["model"] == "org/tiny"
+
+
+def test_a_full_context_does_not_end_the_conversation(scripted_llmq, script_file, open_page, tmp_path):
+    template = (ROOT / "tests/golden/templates/think-namespace.jinja").read_text()
+    with Server(scripted_llmq, with_template(tmp_path / "chatml", template), "--test-script", script_file,
+                "--max-model-len", 512, log=tmp_path / "log") as s:
+        page = open_page(s)
+        page.click("#settings")
+        page.fill("#p-max_tokens", "64")
+        for i in range(12):
+            ask(page, f"[abc] {i} " + "old house " * 12)
+            idle(page)
+            if page.get_by_text("Leave out the oldest turns").count():
+                break
+        assert "512" in page.inner_text(".error[role=alert]")
+        page.get_by_text("Leave out the oldest turns").click()
+        page.wait_for_selector(".divider")
+        idle(page)
+        assert not page.locator(".message .error").count() and shown(page)[-1] == "The cat sat on x the mat."
+        ask(page, "once more")
+        idle(page)
+        assert shown(page)[-2:] == ["once more", "The cat sat on x the mat."]
+        ask(page, "[abc] " + "old house " * 300)
+        page.get_by_text("Leave out the oldest turns").click()
+        page.wait_for_selector(".error:text('This message alone')")
+        ask(page, "[abc] " + "old house " * 300)
+        page.get_by_text("Ask in a new conversation").click()
+        until(lambda: page.locator("#chats li").count() == 2)
+        assert len(shown(page)) == 1
+
+
+# ---- accessibility ----
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory):
+    """The source of axe-core, from npm."""
+    folder = tmp_path_factory.mktemp("axe")
+    try:
+        subprocess.run(["npm", "pack", "--silent", AXE], cwd=folder, check=True, timeout=120, capture_output=True)
+    except (OSError, subprocess.SubprocessError):
+        pytest.skip(f"{AXE} cannot be had from npm")
+    subprocess.run("tar xzf *.tgz", cwd=folder, shell=True, check=True)
+    return (folder / "package/axe.min.js").read_text()
+
+
+@pytest.mark.parametrize("options", [{"color_scheme": "light"}, {"color_scheme": "dark"},
+                                     {"viewport": PHONES[1], "locale": "ko-KR"}], ids=["light", "dark", "phone"])
+def test_axe_finds_nothing(scripted, open_page, axe, options):
+    page = open_page(scripted, bypass_csp=True, **options)
+    page.evaluate(axe)
+
+    def violations():
+        found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+        return [(v["id"], [n["html"][:200] for n in v["nodes"]]) for v in found]
+
+    assert violations() == []
+    ask(page, "[rich]")
+    last(page).locator(".usage").wait_for()
+    ask(page, "[think]")
+    page.locator(".thought").wait_for()
+    idle(page)
+    page.click(".thought summary")
+    assert violations() == []
+    page.click("#settings")
+    assert violations() == []
+    page.locator("#params button").first.click()
+    if page.is_visible("#menu"):
+        page.click("#menu")
+    page.click("#exports summary")
+    page.click("#keys summary")
+    assert violations() == []
+    page.keyboard.press("Escape")
+    page.click("#tab-live")
+    page.wait_for_selector("#charts[data-readings]")
+    assert violations() == []

@@ -1,57 +1,61 @@
-// The first tab: conversations. A chat is answered even while another one is shown; what is shown
-// follows the chat's messages, never the other way round.
+// The first tab: the conversation that is shown and its answers. A chat is answered even while another
+// one is shown; what is shown follows the chat's messages, never the other way round.
 
-import { copy, render } from "./markdown.js";
+import { body } from "./ask.js";
+import * as files from "./files.js";
+import { firstThatFits } from "./fit.js";
+import * as list from "./list.js";
+import * as message from "./message.js";
 import * as params from "./params.js";
+import { ofChoice } from "./probs.js";
 import { ServerError, request, stream } from "./server.js";
 import * as store from "./store.js";
-import { button, element, language, name, number, t } from "./words.js";
+import * as tree from "./tree.js";
+import { element, language, number, t } from "./words.js";
 
 const $ = id => document.getElementById(id);
 const SAVE_MS = 500, NEAR_END = 60; // pixels from the end in which the view follows an answer
+const TITLE_CHARS = 80;
 
 let chat = null; // the shown one
 let models = [], contexts = {};
 const running = new Map(); // id of a chat -> { chat, abort }
 let leaving = false; // the page is being closed or loaded anew: what runs breaks off
-let nodes = new WeakMap(); // message -> its node, while shown
 
-// ---- the list ----
-
-function drawList()
-{
-    const box = $("chats");
-    box.replaceChildren(...store.list().map(c => {
-        const title = c.title || t("untitled");
-        const open = button("name", title, () => { show(load(c.id)); closeSide(); });
-        const away = button("small", "×", () => remove(c.id, title));
-        name(away, t("remove", title));
-        const li = element("li", c.id === chat.id ? "current" : "", "", open, away);
-        if (c.id === chat.id) open.setAttribute("aria-current", "true");
-        return li;
-    }));
-}
+// ---- conversations ----
 
 function load(id) { return running.get(id)?.chat || store.load(id) || fresh(); }
 
 function fresh()
 {
-    return { id: store.newId(), title: "", messages: [], params: { ...chat?.params } };
+    return { id: store.newId(), title: "", messages: [], leaf: 0, params: { ...chat?.params } };
 }
 
-function remove(id, title)
+function removeChat(id)
 {
-    if (!confirm(t("removeSure", title))) return;
     running.get(id)?.abort.abort();
     running.delete(id);
     store.remove(id);
-    if (id !== chat.id) drawList();
+    if (id !== chat.id) list.draw();
     else show(load(store.list()[0]?.id));
+}
+
+function renameChat(id, title)
+{
+    const c = id === chat.id ? chat : load(id);
+    c.title = title;
+    save(c);
 }
 
 function save(c)
 {
-    if (!store.save(c)) say(t("full"));
+    if (!store.save(c)) notice(t("full"));
+}
+
+function titleOf(text)
+{
+    const line = [...text.trim().split("\n")[0]];
+    return line.length > TITLE_CHARS ? line.slice(0, TITLE_CHARS - 1).join("") + "…" : line.join("");
 }
 
 export function closeSide()
@@ -62,64 +66,21 @@ export function closeSide()
 
 // ---- the conversation ----
 
-function say(text) { $("said").textContent = text; }
+function say(text) { $("said").textContent = text; } // for readers of the screen
 
-function usageText(m)
+// What went wrong, until the next message.
+function notice(text)
 {
-    const parts = [];
-    if (m.end === "stopped") parts.push(t("stopped"));
-    if (m.end === "length") parts.push(t("cut"));
-    if (m.usage) {
-        const u = m.usage, cached = u.prompt_tokens_details?.cached_tokens;
-        parts.push(t("usage", number(u.prompt_tokens), number(u.completion_tokens)));
-        if (cached) parts.push(t("cached", number(cached)));
-        if (m.times?.first) {
-            parts.push(t("first", number(m.times.first, 2)));
-            const rest = m.times.whole - m.times.first;
-            if (u.completion_tokens > 1 && rest > 0)
-                parts.push(t("speed", number((u.completion_tokens - 1) / rest, 1)));
-        }
-    }
-    return parts.join(" · ");
+    $("notice").textContent = text;
+    $("notice").hidden = !text;
 }
+
+const busy = () => running.has(chat.id);
+const modelOf = c => (models.includes(c.params.model) ? c.params.model : models[0]);
 
 function drawMessage(m)
 {
-    let box = nodes.get(m);
-    if (!box) {
-        box = element("article", "message " + m.role);
-        nodes.set(m, box);
-    }
-    name(box, t(m.role === "user" ? "you" : "model"));
-    const text = box.querySelector(".text") || element("div", "text");
-    const parts = [text];
-    if (m.thoughts) {
-        const open = box.querySelector("details") || element("details", "", "", element("summary"),
-                                                             element("div", "thoughts"));
-        open.firstChild.textContent = t("thoughts");
-        open.lastChild.textContent = m.thoughts;
-        parts.unshift(open);
-    }
-    if (m.role === "user") text.textContent = m.content;
-    else render(text, m.content);
-    text.classList.toggle("waiting", Boolean(m.pending));
-    if (m.error) {
-        const e = element("p", "error", m.error);
-        e.setAttribute("role", "alert");
-        parts.push(e);
-    }
-    if (!m.pending) {
-        const foot = element("div", "foot");
-        if (m.content) foot.append(button("small", t("copy"), e => copy(m.content, e.currentTarget)));
-        if (m.role !== "user" && m === chat.messages.at(-1))
-            foot.append(button("small again", t("regenerate"), regenerate));
-        if (m.role !== "user") foot.append(element("span", "quiet usage", usageText(m)));
-        parts.push(foot);
-    }
-    // Only what changed is moved: an unchanged node keeps focus and selection.
-    if (parts.some((p, i) => box.children[i] !== p) || box.children.length !== parts.length)
-        box.replaceChildren(...parts);
-    return box;
+    return message.draw(m, { chat, last: m.id === chat.leaf, busy: busy(), on });
 }
 
 function atEnd()
@@ -152,32 +113,50 @@ function followSize()
 
 function drawState()
 {
-    const busy = running.has(chat.id), last = chat.messages.findLast(m => m.usage);
-    const most = contexts[chat.params.model || models[0]];
-    $("send").hidden = busy;
-    $("stop").hidden = !busy;
+    const last = tree.path(chat).findLast(m => m.usage), most = contexts[modelOf(chat)];
+    $("send").hidden = busy();
+    $("stop").hidden = !busy();
+    $("model").replaceChildren(...models.map(m => new Option(m, m, false, m === modelOf(chat))));
+    $("model").hidden = models.length < 2;
     $("context").hidden = !last || !most;
     if (last && most)
         $("context").textContent =
             t("context", number(last.usage.prompt_tokens + last.usage.completion_tokens), number(most));
 }
 
+function drawMessages()
+{
+    const said = tree.path(chat), parts = [];
+    for (const m of said) {
+        if (m.id === chat.from) parts.push(element("p", "divider quiet", t("notSent")));
+        parts.push(drawMessage(m));
+    }
+    $("messages").replaceChildren(...(said.length ? parts : [element("p", "empty quiet", t("empty"))]));
+}
+
+// After a change of the shown chat, which keeps where the reader is.
+function redrawMessages()
+{
+    const box = $("messages"), top = box.scrollTop;
+    drawMessages();
+    box.scrollTop = top;
+    drawState();
+}
+
 function show(next)
 {
     chat = next;
     store.set("current", chat.id);
-    const box = $("messages");
-    box.replaceChildren(...(chat.messages.length ? chat.messages.map(drawMessage)
-                                                 : [element("p", "empty quiet", t("empty"))]));
+    drawMessages();
     toEnd();
-    drawList();
+    list.draw();
     drawParams();
     drawState();
 }
 
 function drawParams()
 {
-    params.show($("params"), chat.params, models, () => { if (chat.messages.length) save(chat); },
+    params.show($("params"), chat.params, () => { if (chat.messages.length) save(chat); },
                 () => toggleParams(false));
 }
 
@@ -191,48 +170,47 @@ function toggleParams(on)
 
 // ---- an answer ----
 
-function bodyOf(c)
+function takeCall(m, d)
 {
-    const body = { ...params.ofRequest(c.params), model: c.params.model || models[0], stream: true,
-                   stream_options: { include_usage: true } };
-    // A question whose answer failed at once is not part of the conversation.
-    const said = c.messages.slice(0, -1).filter((m, i) => {
-        const next = c.messages[i + 1];
-        return m.role === "user" ? !(next?.error && !next.content && i + 2 < c.messages.length)
-                                 : m.content;
-    });
-    if (c.params.plain) return { ...body, prompt: said.map(m => m.content).join("") };
-    body.messages = said.map(m => ({ role: m.role, content: m.content }));
-    if (c.params.system) body.messages.unshift({ role: "system", content: c.params.system });
-    return body;
+    m.calls ||= [];
+    const c = m.calls[d.index] ||= { id: "", name: "", arguments: "" };
+    c.id ||= d.id || "";
+    c.name += d.function?.name || "";
+    c.arguments += d.function?.arguments || "";
 }
 
 function take(m, event, start)
 {
     const choice = event.choices[0], delta = choice?.delta || {};
     const text = delta.content || choice?.text || "", thoughts = delta.reasoning_content || "";
-    if ((text || thoughts) && !m.times) m.times = { first: (performance.now() - start) / 1000 };
+    if ((text || thoughts || delta.tool_calls) && !m.times)
+        m.times = { first: (performance.now() - start) / 1000 };
     m.content += text;
     m.thoughts += thoughts;
+    for (const d of delta.tool_calls || []) takeCall(m, d);
+    const likely = ofChoice(choice);
+    if (likely.length) message.keepTokens(m, likely);
     if (choice?.finish_reason) m.end = choice.finish_reason;
     if (event.usage) m.usage = event.usage;
 }
 
+// Answers what c ends with.
 async function answer(c)
 {
-    const m = { role: "assistant", content: "", thoughts: "", pending: true };
+    const m = tree.add(c, c.leaf, { role: "assistant", content: "", thoughts: "", pending: true });
     const abort = new AbortController(), start = performance.now();
     let saved = start, drawn = 0;
     const draw = () => {
         drawn = 0;
         if (c === chat) follow(() => drawMessage(m));
     };
-    c.messages.push(m);
     running.set(c.id, { chat: c, abort });
     if (c === chat) show(c);
     say(t("answering"));
     try {
-        await stream(c.params.plain ? "/v1/completions" : "/v1/chat/completions", bodyOf(c),
+        await stream(c.params.plain ? "/v1/completions" : "/v1/chat/completions",
+                     { ...body(c, modelOf(c)), ...params.ofRequest(c.params), stream: true,
+                       stream_options: { include_usage: true } },
                      abort.signal, event => {
             take(m, event, start);
             drawn ||= requestAnimationFrame(draw);
@@ -243,8 +221,7 @@ async function answer(c)
         say(t("done"));
     } catch (e) {
         if (e.name === "AbortError" || leaving) m.end = "stopped";
-        else if (e instanceof ServerError) m.error = e.message;
-        else m.error = String(e);
+        else Object.assign(m, { error: e instanceof ServerError ? e.message : String(e), code: e.code });
         say(m.error || t("stopped"));
     }
     cancelAnimationFrame(drawn);
@@ -253,30 +230,90 @@ async function answer(c)
     if (running.get(c.id)?.chat !== c) return; // it was deleted meanwhile
     running.delete(c.id);
     save(c);
-    if (c !== chat) return;
-    draw();
-    drawState();
+    if (c === chat) follow(redrawMessages);
 }
 
 function ask()
 {
     const field = $("prompt"), text = field.value;
-    if (!text.trim() || running.has(chat.id)) return;
-    chat.messages.push({ role: "user", content: text });
-    chat.title ||= text.trim().split("\n")[0].slice(0, 60);
+    if (!text.trim() && !files.any() || busy()) return;
+    const attached = files.taken();
+    notice("");
+    tree.add(chat, chat.leaf, { role: "user", content: text, ...(attached.length ? { files: attached } : {}) });
+    chat.title ||= titleOf(text.trim() || attached[0].name);
     field.value = "";
     grow();
     save(chat);
     answer(chat);
 }
 
-function regenerate()
-{
-    if (running.has(chat.id)) return;
-    chat.messages.pop();
-    answer(chat);
-    $("prompt").focus();
-}
+// ---- what can be done with a message ----
+
+// The path of c, of which the message with the id `from` is the first one that is sent.
+const bodyFrom = from => body({ ...chat, from }, modelOf(chat));
+
+const on = {
+    redraw(m) { drawMessage(m); },
+    focus() { $("prompt").focus(); },
+    regenerate(m)
+    {
+        chat.leaf = m.parent;
+        answer(chat);
+        $("prompt").focus();
+    },
+    edit(m, text)
+    {
+        tree.add(chat, m.parent, { role: "user", content: text, ...(m.files ? { files: m.files } : {}) });
+        answer(chat);
+    },
+    remove(m)
+    {
+        if (!confirm(t("removeMessageSure"))) return;
+        tree.remove(chat, m);
+        save(chat);
+        redrawMessages();
+        $("prompt").focus();
+    },
+    choose(m)
+    {
+        tree.choose(chat, m);
+        save(chat);
+        redrawMessages();
+    },
+    results(m, texts)
+    {
+        m.calls.forEach((c, i) => tree.add(chat, chat.leaf, { role: "tool", content: texts[i], name: c.name,
+                                                              call_id: c.id }));
+        answer(chat);
+        $("prompt").focus();
+    },
+    // The question of the failed answer m again, without the oldest turns.
+    async dropOldest(m)
+    {
+        const c = chat;
+        tree.remove(c, m);
+        try {
+            const from = await firstThatFits(c, contexts[modelOf(c)], bodyFrom);
+            if (from === null) throw new ServerError(t("tooLong"));
+            c.from = from;
+        } catch (e) {
+            tree.add(c, c.leaf, { role: "assistant", content: "", error: e.message });
+            if (c === chat) show(c);
+            return;
+        }
+        answer(c);
+    },
+    // The same question in a conversation of its own.
+    carryOver(m)
+    {
+        const question = chat.messages.find(o => o.id === m.parent);
+        show(fresh());
+        tree.add(chat, 0, { role: "user", content: question.content, ...(question.files ? { files: question.files } : {}) });
+        chat.title = titleOf(question.content || question.files?.[0].name || "");
+        save(chat);
+        answer(chat);
+    },
+};
 
 // ---- the form ----
 
@@ -287,53 +324,97 @@ function grow()
     field.style.height = field.scrollHeight + 2 + "px";
 }
 
-// In the language of now.
-export function redraw()
+function startNew()
 {
-    nodes = new WeakMap();
-    show(chat);
+    show(fresh());
+    closeSide();
+    $("prompt").focus();
 }
 
-export async function start()
+function openSide()
 {
-    show(store.load(store.setting("current")) || load(store.list()[0]?.id));
-    followSize();
-    $("ask").addEventListener("submit", e => { e.preventDefault(); ask(); });
-    $("prompt").addEventListener("input", grow);
-    $("prompt").addEventListener("keydown", e => {
-        // While a syllable is composed, Enter ends the syllable.
-        if (e.key !== "Enter" || e.shiftKey || e.isComposing || e.keyCode === 229) return;
-        e.preventDefault();
-        ask();
-    });
-    $("stop").addEventListener("click", () => running.get(chat.id)?.abort.abort());
-    $("settings").addEventListener("click", () => toggleParams($("params").hidden));
-    $("new").addEventListener("click", () => { show(fresh()); closeSide(); $("prompt").focus(); });
-    $("menu").addEventListener("click", () => {
-        const open = $("side").classList.toggle("open");
-        $("menu").setAttribute("aria-expanded", String(open));
-        if (open) $("new").focus();
-    });
-    $("talk").addEventListener("click", closeSide);
-    addEventListener("keydown", e => {
-        if (e.key !== "Escape" || $("key-dialog").open) return;
+    const open = $("side").classList.toggle("open");
+    $("menu").setAttribute("aria-expanded", String(open));
+    if (open) $("new").focus();
+}
+
+// Keys of the message field: Enter sends, up in an empty one edits the last question.
+function promptKey(e)
+{
+    // While a syllable is composed, Enter ends the syllable.
+    if (e.shiftKey || e.isComposing || e.keyCode === 229) return;
+    const last = e.key === "ArrowUp" && !e.target.value && !busy() &&
+        tree.path(chat).findLast(m => m.role === "user");
+    if (e.key !== "Enter" && !last) return;
+    e.preventDefault();
+    if (last) message.edit(last, on);
+    else ask();
+}
+
+function pageKey(e)
+{
+    if (document.querySelector("dialog[open]")) return;
+    const key = e.key.toLowerCase(), ctrl = e.ctrlKey || e.metaKey;
+    if (ctrl && key === "k") {
+        if (!$("side").classList.contains("open") && getComputedStyle($("side")).display === "none") openSide();
+        $("search").focus();
+    } else if (ctrl && e.shiftKey && key === "o") {
+        startNew();
+    } else if (key === "escape") {
         if ($("side").classList.contains("open")) closeSide();
         else if (!$("params").hidden && $("params").contains(document.activeElement)) toggleParams(false);
         else running.get(chat.id)?.abort.abort();
-    });
-    store.onChange(drawList);
-    addEventListener("pagehide", () => { leaving = true; });
-    addEventListener("pageshow", () => { leaving = false; });
+        return;
+    } else {
+        return;
+    }
+    e.preventDefault();
+}
+
+// In the language of now.
+export function redraw()
+{
+    message.forget();
+    show(chat);
+}
+
+async function findModels()
+{
     try {
         const served = (await (await request("/v1/models")).json()).data;
         models = served.map(m => m.id);
         contexts = Object.fromEntries(served.map(m => [m.id, m.max_model_len]));
         $("served").textContent = models[0];
     } catch (e) {
-        say(e.message);
-        $("served").textContent = e.message;
+        notice(e.message);
     }
-    drawParams();
+}
+
+export async function start()
+{
+    list.start({ open(id) { show(load(id)); closeSide(); }, shown: () => chat, load, remove: removeChat,
+                 renamed: renameChat, notice });
+    files.start($("files"), $("talk"), $("file"), $("prompt"), notice);
+    show((store.setting("current") && store.load(store.setting("current"))) || load(store.list()[0]?.id));
+    followSize();
+    $("ask").addEventListener("submit", e => { e.preventDefault(); ask(); });
+    $("prompt").addEventListener("input", grow);
+    $("prompt").addEventListener("keydown", promptKey);
+    $("attach").addEventListener("click", () => $("file").click());
+    $("model").addEventListener("change", () => {
+        chat.params.model = $("model").value;
+        if (chat.messages.length) save(chat);
+        drawState();
+    });
+    $("stop").addEventListener("click", () => running.get(chat.id)?.abort.abort());
+    $("settings").addEventListener("click", () => toggleParams($("params").hidden));
+    $("new").addEventListener("click", startNew);
+    $("menu").addEventListener("click", openSide);
+    $("talk").addEventListener("click", closeSide);
+    addEventListener("keydown", pageKey);
+    addEventListener("pagehide", () => { leaving = true; });
+    addEventListener("pageshow", () => { leaving = false; });
+    await findModels();
     drawState();
     document.documentElement.dataset.ready = language();
     $("prompt").focus();

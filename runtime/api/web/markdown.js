@@ -1,76 +1,75 @@
-// The part of Markdown that models write, as nodes of the document: what a model says is only ever
-// text in them. Links lead to http, https and mailto alone; images are links.
-//
-// A text is a list of blocks; a streamed text changes in its last ones, so render() keeps the nodes
-// of blocks that are as they were.
+// Markdown to nodes of the document. markdown-it parses (with LaTeX and task lists by its plugins) and
+// its tokens become nodes here: no HTML text is ever made, so that what a model says is only ever text.
+// Links lead to http, https and mailto alone; images are links.
 
-import { button, element, t } from "./words.js";
+import { highlighted } from "./code.js";
+import { copyButton } from "./copy.js";
+import MarkdownIt from "./vendor/markdown-it.esm.min.mjs";
+import { tasklist } from "./vendor/mdit-tasklist.js";
+import { tex } from "./vendor/mdit-tex.js";
+import { element, name, t } from "./words.js";
 
-const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([\w+#.-]*)/, HEADING = /^(#{1,6})\s+(.*?)\s*#*$/;
-const ITEM = /^(\s*)([-*+]|\d{1,9}[.)])\s+(.*)$/, RULE = /^ {0,3}([-*_])\s*(\1\s*){2,}$/;
-const TABLE = /^\s*\|?\s*:?-+:?\s*(\|\s*:?-+:?\s*)*\|?\s*$/;
+const LONGEST = 400000; // a longer text is shown as it is written
 
-// [{ kind, lines }]
-function blocks(text)
+const md = new MarkdownIt({ html: false, linkify: true, breaks: true, maxNesting: 30 });
+md.linkify.set({ fuzzyLink: false, fuzzyEmail: false });
+md.use(tex, { delimiters: "all", render: s => s });
+md.use(tasklist, { label: false });
+
+// ---- formulas ----
+
+// Temml writes a style into attributes of a few nodes, which the page's policy refuses; as properties
+// of the node they may stay.
+function stylesToProperties(tree)
 {
-    const out = [], lines = text.replace(/\r\n?/g, "\n").split("\n");
-    let i = 0;
-    const take = (kind, while_) => {
-        const block = { kind, lines: [] };
-        while (i < lines.length && while_(lines[i])) block.lines.push(lines[i++]);
-        out.push(block);
-    };
-    const plain = line => line.trim() && !FENCE.test(line) && !HEADING.test(line) &&
-        !ITEM.test(line) && !RULE.test(line) && !line.startsWith(">");
-    while (i < lines.length) {
-        const line = lines[i], fence = FENCE.exec(line);
-        if (!line.trim()) {
-            i++;
-        } else if (fence) {
-            const block = { kind: "code", lines: [fence[2]] };
-            const end = new RegExp(`^ {0,3}${fence[1][0]}{${fence[1].length},}\\s*$`);
-            for (i++; i < lines.length && !end.test(lines[i]); i++) block.lines.push(lines[i]);
-            i++;
-            out.push(block);
-        } else if (HEADING.test(line)) {
-            out.push({ kind: "heading", lines: [lines[i++]] });
-        } else if (RULE.test(line)) {
-            out.push({ kind: "rule", lines: [lines[i++]] });
-        } else if (line.startsWith(">")) {
-            take("quote", l => l.startsWith(">"));
-        } else if (ITEM.test(line)) {
-            take("list", l => ITEM.test(l) || /^\s{2,}\S/.test(l));
-        } else if (line.includes("|") && TABLE.test(lines[i + 1] || "")) {
-            take("table", l => l.includes("|"));
-        } else {
-            take("text", plain);
+    const text = tree.attributes?.style;
+    if (text) {
+        delete tree.attributes.style;
+        for (const one of text.split(";").filter(s => s.includes(":"))) {
+            const [key, value] = one.split(":");
+            tree.style[key.trim().replace(/-(\w)/g, (_, c) => c.toUpperCase())] = value.trim();
         }
     }
-    return out;
+    for (const child of tree.children || []) stylesToProperties(child);
+    return tree;
 }
 
-// ---- inside a line ----
+function formula(text, display)
+{
+    const box = element(display ? "div" : "span", display ? "formula" : "");
+    try {
+        box.append(stylesToProperties(window.temml.__renderToMathMLTree(
+            text, { displayMode: display, throwOnError: true, maxExpand: 1000 })).toNode());
+        scrollable(box, display && t("formula"));
+    } catch { // half written, or not LaTeX that is known
+        box.append(element("code", "", text));
+    }
+    return box;
+}
 
-const INLINE = new RegExp([
-    "(`+)(.+?)\\1(?!`)", // 1, 2: code
-    "!?\\[([^\\]\\n]*)\\]\\(([^()\\s]+)(?:\\s+\"[^\"]*\")?\\)", // 3, 4: link
-    "(\\*\\*|__)(?=\\S)(.+?)(?<=\\S)\\5", // 5, 6: strong
-    "(?<![*\\w])\\*(?=[^\\s*])(.+?)(?<=[^\\s*])\\*(?![*\\w])", // 7: emphasis
-    "~~(?=\\S)(.+?)~~", // 8: struck
-    "(https?://[^\\s<>()\\[\\]]+[^\\s<>()\\[\\].,;:!?'\"])", // 9: bare link
-    "\\\\([!-/:-@\\[-`{-~])", // 10: escaped
-].join("|"), "gs");
-const NESTING = 8, LONGEST = 20000; // beyond them a text is shown as it is written
+// What may be wider than the page scrolls by itself, and by the keyboard too.
+function scrollable(box, label)
+{
+    if (!label) return;
+    box.tabIndex = 0;
+    box.setAttribute("role", "group");
+    name(box, label);
+}
 
-function link(address, children)
+// ---- tokens to nodes ----
+
+function link(address)
 {
     let url = null;
     try {
         url = new URL(address);
     } catch {} // relative, or none at all
-    if (!url || !["http:", "https:", "mailto:"].includes(url.protocol))
-        return element("span", "", "", ...children, ` (${address})`);
-    const a = element("a", "", "", ...children);
+    if (!url || !["http:", "https:", "mailto:"].includes(url.protocol)) {
+        const span = element("span");
+        span.dataset.after = ` (${address})`;
+        return span;
+    }
+    const a = element("a");
     a.href = url.href;
     a.target = "_blank";
     a.rel = "noopener noreferrer nofollow";
@@ -78,126 +77,123 @@ function link(address, children)
     return a;
 }
 
-function inline(text, depth = 0)
+function code(token)
 {
-    if (depth > NESTING || text.length > LONGEST) return [text];
-    const out = [];
-    let end = 0;
-    for (const m of text.matchAll(INLINE)) {
-        out.push(text.slice(end, m.index));
-        end = m.index + m[0].length;
-        const inner = s => inline(s, depth + 1);
-        if (m[2] !== undefined) out.push(element("code", "", m[2].replace(/^ (.*) $/, "$1")));
-        else if (m[4] !== undefined) out.push(link(m[4], inner(m[3])));
-        else if (m[6] !== undefined) out.push(element("strong", "", "", ...inner(m[6])));
-        else if (m[7] !== undefined) out.push(element("em", "", "", ...inner(m[7])));
-        else if (m[8] !== undefined) out.push(element("del", "", "", ...inner(m[8])));
-        else if (m[9] !== undefined) out.push(link(m[9], [m[9]]));
-        else out.push(m[10]);
-    }
-    out.push(text.slice(end));
-    return out.filter(x => x !== "");
-}
-
-// ---- blocks to nodes ----
-
-function code(lines)
-{
-    const text = lines.slice(1).join("\n"), box = element("div", "code");
-    const pre = element("pre", "", "", element("code", "", text));
-    if (lines[0]) pre.dataset.language = lines[0];
-    pre.tabIndex = 0; // it may scroll
-    box.append(pre, button("small", t("copy"), e => copy(text, e.currentTarget)));
+    const text = token.content.replace(/\n$/, ""), lang = token.info?.trim().split(/\s+/)[0] || "";
+    const pre = element("pre", "", "", highlighted(text, lang));
+    scrollable(pre, lang || t("code"));
+    const box = element("div", "code", "", pre, copyButton(() => text));
+    if (lang) box.prepend(element("span", "lang quiet", lang));
     return box;
 }
 
-export async function copy(text, b)
+function cell(tag)
 {
-    let said = "copied";
-    try {
-        await navigator.clipboard.writeText(text);
-    } catch { // pages without TLS have no clipboard
-        const field = element("textarea", "hidden");
-        field.value = text;
-        b.after(field);
-        field.select();
-        if (!document.execCommand("copy")) said = "copyFailed";
-        field.remove();
-        b.focus();
-    }
-    b.textContent = t(said);
-    setTimeout(() => { b.textContent = t("copy"); }, 1500);
+    return token => {
+        const e = element(tag), align = /text-align:(\w+)/.exec(token.attrGet("style") || "");
+        if (align) e.style.textAlign = align[1];
+        return e;
+    };
 }
 
-function listNode(lines, depth = 0)
+function image(token)
 {
-    const first = ITEM.exec(lines[0]), margin = first[1].length;
-    const list = element(/\d/.test(first[2]) ? "ol" : "ul");
-    if (list.tagName === "OL") list.start = parseInt(first[2], 10);
-    for (let i = 0; i < lines.length;) {
-        const item = element("li"), m = ITEM.exec(lines[i++]);
-        const own = [m ? m[3] : lines[i - 1].trim()], inner = [];
-        while (i < lines.length) {
-            const next = ITEM.exec(lines[i]);
-            if (next && next[1].length <= margin + 1) break;
-            (next || inner.length ? inner : own).push(lines[i++]);
+    const a = link(token.attrGet("src"));
+    a.append(token.content || token.attrGet("src"));
+    return close(a);
+}
+
+function checkbox(token, of)
+{
+    const e = element("input");
+    Object.assign(e, { type: "checkbox", disabled: true, checked: token.attrGet("checked") !== null });
+    e.setAttribute("aria-label", of.content.slice(4));
+    return e;
+}
+
+const plain = tag => () => element(tag);
+// Token's type -> (token, the inline token that it is in) => node. One that is not here is its text.
+const NODES = {
+    paragraph_open: plain("p"), blockquote_open: plain("blockquote"), hr: plain("hr"),
+    bullet_list_open: plain("ul"), list_item_open: plain("li"),
+    heading_open: token => element("h" + Math.min(6, Number(token.tag[1]) + 2)),
+    ordered_list_open: token => Object.assign(element("ol"), { start: token.attrGet("start") ?? 1 }),
+    table_open: plain("table"), thead_open: plain("thead"), tbody_open: plain("tbody"),
+    tr_open: plain("tr"), th_open: cell("th"), td_open: cell("td"),
+    fence: code, code_block: code,
+    code_inline: token => element("code", "", token.content),
+    em_open: plain("em"), strong_open: plain("strong"), s_open: plain("del"),
+    softbreak: plain("br"), hardbreak: plain("br"),
+    link_open: token => link(token.attrGet("href")), image,
+    math_inline: token => formula(token.content, false),
+    math_block: token => formula(token.content, true),
+    checkbox_input: checkbox,
+};
+
+// Of a node that is complete.
+function close(e)
+{
+    if (e.dataset.after) e.append(e.dataset.after);
+    if (e.tagName !== "TABLE") return e;
+    const box = element("div", "table", "", e);
+    scrollable(box, t("table"));
+    return box;
+}
+
+function nodesOf(tokens, of)
+{
+    const root = document.createDocumentFragment(), open = [root];
+    for (const token of tokens) {
+        const top = open.at(-1);
+        if (token.nesting < 0) {
+            const done = open.pop();
+            if (done !== open.at(-1)) open.at(-1).append(close(done));
+        } else if (token.hidden) { // the paragraph of a tight list's item
+            open.push(top);
+        } else if (token.nesting > 0) {
+            open.push((NODES[token.type] || plain("span"))(token, of));
+        } else if (token.type === "inline") {
+            top.append(nodesOf(token.children, token));
+        } else {
+            top.append(NODES[token.type]?.(token, of) ?? token.content);
         }
-        item.append(...inline(own.map(s => s.trim()).join("\n")));
-        if (inner.length && depth < NESTING) item.append(listNode(inner, depth + 1));
-        else item.append(inner.join("\n"));
-        list.append(item);
     }
-    return list;
+    return root;
 }
 
-function table(lines)
-{
-    const cells = line => line.trim().replace(/^\||\|$/g, "").split("|").map(c => inline(c.trim()));
-    const row = (tag, line) => element("tr", "", "", ...cells(line).map(c => element(tag, "", "", ...c)));
-    return element("table", "", "", element("thead", "", "", row("th", lines[0])),
-                   element("tbody", "", "", ...lines.slice(2).map(l => row("td", l))));
-}
+// ---- a text that grows ----
 
-function paragraph(lines)
+// [{ key, tokens }]: one for each block at the top. Equal keys give equal nodes.
+function blocksOf(text)
 {
-    const p = element("p");
-    lines.forEach((line, i) => {
-        if (i) p.append(element("br"));
-        p.append(...inline(line));
-    });
-    return p;
-}
-
-function node(block, depth)
-{
-    const lines = block.lines;
-    switch (block.kind) {
-    case "code": return code(lines);
-    case "heading": {
-        const m = HEADING.exec(lines[0]);
-        return element("h" + Math.min(6, m[1].length + 2), "", "", ...inline(m[2]));
+    const env = {}, lines = text.split("\n"), out = [];
+    let depth = 0;
+    for (const token of md.parse(text, env)) {
+        if (depth === 0) out.push({ key: token.type + "\n" + lines.slice(...token.map || [0, 0]).join("\n"), tokens: [] });
+        out.at(-1).tokens.push(token);
+        depth += token.nesting;
     }
-    case "rule": return element("hr");
-    case "quote": {
-        const box = element("blockquote"), text = lines.map(l => l.replace(/^> ?/, "")).join("\n");
-        if (depth < NESTING) box.append(...blocks(text).map(b => node(b, depth + 1)));
-        else box.textContent = text;
-        return box;
-    }
-    case "list": return listNode(lines);
-    case "table": return table(lines);
-    default: return paragraph(lines);
-    }
+    const references = JSON.stringify(env.references || {}); // what links of any block may name
+    for (const b of out) b.key += references;
+    return out;
 }
 
 // Makes `box` show the text. Nodes of unchanged blocks stay (with what is selected in them).
 export function render(box, text)
 {
-    const have = box.shownBlocks || [];
-    const want = blocks(text).map(b => ({ ...b, key: b.kind + "\n" + b.lines.join("\n") }));
+    text = text.replace(/\r\n?/g, "\n");
+    if (text.length > LONGEST) {
+        box.shownBlocks = [];
+        box.replaceChildren(element("pre", "plain", text));
+        return;
+    }
+    const have = box.shownBlocks || [], want = blocksOf(text);
     let same = 0;
     while (same < have.length && same < want.length && have[same] === want[same].key) same++;
-    while (box.children.length > same) box.lastChild.remove();
-    for (const b of want.slice(same)) box.append(node(b, 0));
+    while (box.childNodes.length > same) box.lastChild.remove();
+    for (const b of want.slice(same)) {
+        const made = nodesOf(b.tokens);
+        box.append(made.childNodes.length === 1 ? made : element("div", "", "", made));
+    }
     box.shownBlocks = want.map(b => b.key);
 }

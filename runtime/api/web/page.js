@@ -4,9 +4,11 @@ import * as chat from "./chat.js";
 import * as live from "./live.js";
 import { onKeyNeeded, setKey } from "./server.js";
 import { set, setting } from "./store.js";
-import { name, setLanguage, t, translate } from "./words.js";
+import { element, name, setLanguage, t, translate } from "./words.js";
 
 const $ = id => document.getElementById(id);
+const KEYS = [["Enter", "keySend"], ["Shift+Enter", "keyLine"], ["Esc", "keyStop"], ["↑", "keyEdit"],
+              ["Ctrl+K", "keySearch"], ["Ctrl+Shift+O", "keyNew"]];
 const THEMES = ["auto", "light", "dark"], TABS = ["chat", "live"];
 
 // ---- language and theme ----
@@ -25,6 +27,8 @@ function applyLanguage(to)
     setLanguage(to);
     translate(document);
     $("language").value = document.documentElement.lang;
+    $("key-list").replaceChildren(...KEYS.flatMap(([key, does]) => [element("dt", "", "", element("kbd", "", key)),
+                                                                    element("dd", "", t(does))]));
     applyTheme();
 }
 

@@ -2,7 +2,13 @@
 
 import { t } from "./words.js";
 
-export class ServerError extends Error {}
+export class ServerError extends Error {
+    constructor(message, code)
+    {
+        super(message);
+        this.code = code || undefined;
+    }
+}
 
 let key = sessionStorage.getItem("llmq.key") || "";
 let askForKey = async () => null; // page.js puts the dialog here: (wrong) => key or null
@@ -40,13 +46,14 @@ async function send(path, body, signal)
     }
 }
 
-async function messageOf(response)
+async function errorOf(response)
 {
     const text = await response.text();
     try {
-        return JSON.parse(text).error.message;
+        const { message, code } = JSON.parse(text).error;
+        return new ServerError(message, code);
     } catch {
-        return `HTTP ${response.status}: ${text.slice(0, 300)}`;
+        return new ServerError(`HTTP ${response.status}: ${text.slice(0, 300)}`);
     }
 }
 
@@ -59,7 +66,7 @@ export async function request(path, { body, signal, quiet } = {})
         await newKey(key !== "");
         response = await send(path, body, signal);
     }
-    if (!response.ok) throw new ServerError(await messageOf(response));
+    if (!response.ok) throw await errorOf(response);
     return response;
 }
 
@@ -85,7 +92,7 @@ export async function stream(path, body, signal, take)
             const data = event.slice(6);
             if (data === "[DONE]") return;
             const object = JSON.parse(data);
-            if (object.error) throw new ServerError(object.error.message);
+            if (object.error) throw new ServerError(object.error.message, object.error.code);
             take(object);
         }
     }
