@@ -17,12 +17,13 @@
     X(HTTP_PATH_MAX, 1024, "bytes of a path")                                                    \
     X(HTTP_ID_MAX, 128, "bytes of an X-Request-Id")                                              \
     X(HTTP_KEY_MAX, 1024, "bytes of a key")                                                      \
+    X(HTTP_CORS_FIELDS_MAX, 2048, "bytes of the fields that a preflight asks for")               \
     X(HTTP_HEADERS_MAX, 8, "fields that an answer's route adds")                                 \
     /* requests */                                                                               \
     X(API_MAX_PROMPTS, 1024, "prompts of a request")                                             \
     X(API_MAX_N, 128, "n and best_of")                                                           \
     X(API_MAX_CHOICES, 2048, "sequences of a request")                                           \
-    X(API_MAX_STOPS, 4, "stop strings")                                                          \
+    X(API_MAX_STOPS, 32, "stop strings")                                                         \
     X(API_MAX_STOP_BYTES, 1024, "bytes of a stop string, a bad word or a salt")                  \
     X(API_MAX_IDS, 1024, "entries of logit_bias, stop_token_ids and allowed_token_ids")          \
     X(API_MAX_BAD_WORDS, 128, "bad words")                                                       \

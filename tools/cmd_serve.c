@@ -285,6 +285,13 @@ static bool is_file(const char *path)
     return strcmp(path, "-") != 0 && (stat(path, &st) != 0 || S_ISREG(st.st_mode));
 }
 
+/* The API says each thing once. */
+static void note_once(void *user, const char *text)
+{
+    (void)user;
+    prog_say(LOG_INFO, "%s", text);
+}
+
 static lq_status listen_first(serve *v, lq_err *err)
 {
     const serve_opts *o = v->o;
@@ -297,6 +304,7 @@ static lq_status listen_first(serve *v, lq_err *err)
                     .stall_seconds = o->stall_timeout,
                     .request_seconds = o->request_timeout,
                     .log = log_request,
+                    .note = note_once,
                     .user = v };
     lq_status s = ops_keys_read(&v->keys, &o->keys, err);
     if (!s) s = ops_tls_read(&v->tls, o->cert, o->cert_key, err);

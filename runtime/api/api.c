@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <time.h>
@@ -58,6 +59,19 @@ void api_close(api *a)
 void api_set_http(api *a, http_server *s) { atomic_store(&a->http, s); }
 
 void api_set_progress(api *a, double done) { atomic_store(&a->progress, done); }
+
+void api_note_params(api *a, const api_params *p)
+{
+    char text[128];
+    met_add(a->met, MET_IGNORED_PARAMS, (uint64_t)p->n_ignored);
+    uint64_t fresh = p->noted & ~atomic_fetch_or(&a->noted, p->noted);
+    for (int i = 0; fresh && a->o.note; i++, fresh >>= 1) {
+        if (!(fresh & 1)) continue;
+        snprintf(text, sizeof text, "the parameter %s is taken and has no influence on an answer",
+                 api_noted_name(i));
+        a->o.note(a->o.user, text);
+    }
+}
 
 void api_first_token(api *a, double seconds)
 {

@@ -49,6 +49,7 @@ typedef struct {
     double stall_seconds;   /* /ready says no when a step takes longer; 0: 60 */
     double request_seconds; /* a generation that takes longer ends with 504; 0: no limit */
     bool (*log)(void *user, const http_log_line *l); /* false: the line is lost */
+    void (*note)(void *user, const char *text);      /* what is said once; may be NULL */
     void *user;
 } api_opts;
 

@@ -15,20 +15,30 @@ static lq_status bad_message(api_error *e, int i, const char *what, const cJSON 
                     js_describe(found, v));
 }
 
+/* The text of one part: {"type": "text"}, and of an assistant {"type": "refusal"}; NULL: neither. */
+static const char *part_text(const cJSON *part, bool assistant)
+{
+    const char *type = cJSON_GetStringValue(js_get(part, "type"));
+    if (type && strcmp(type, "text") == 0) return cJSON_GetStringValue(js_get(part, "text"));
+    if (type && assistant && strcmp(type, "refusal") == 0)
+        return cJSON_GetStringValue(js_get(part, "refusal"));
+    return NULL;
+}
+
 /* Replaces an array of text parts by the string that they make, joined by newlines. */
-static lq_status join_parts(cJSON *content, int i, api_error *e)
+static lq_status join_parts(cJSON *content, int i, bool assistant, api_error *e)
 {
     lq_buf w = { 0 };
     for (const cJSON *c = content->child; c; c = c->next) {
-        const cJSON *type = js_get(c, "type"), *text = js_get(c, "text");
-        if (!cJSON_IsString(type) || strcmp(type->valuestring, "text") != 0 ||
-            !cJSON_IsString(text)) {
+        const cJSON *type = js_get(c, "type");
+        const char *text = part_text(c, assistant);
+        if (!text) {
             lq_buf_free(&w);
             return bad_message(e, i, "content parts {\"type\": \"text\", \"text\": ...}",
                                cJSON_IsString(type) ? type : c);
         }
         if (c != content->child) lq_buf_puts(&w, "\n");
-        lq_buf_puts(&w, text->valuestring);
+        lq_buf_puts(&w, text);
     }
     lq_buf_add(&w, "", 1);
     cJSON *joined = w.oom ? NULL : cJSON_CreateString(w.p);
@@ -45,6 +55,14 @@ static lq_status join_parts(cJSON *content, int i, api_error *e)
     return LQ_OK;
 }
 
+/* An assistant's turn without content has that of its refusal, or none. */
+static lq_status fill_turn(cJSON *m, api_error *e)
+{
+    const char *refusal = cJSON_GetStringValue(js_get(m, "refusal"));
+    cJSON_DeleteItemFromObjectCaseSensitive(m, "content");
+    return cJSON_AddStringToObject(m, "content", refusal ? refusal : "") ? LQ_OK : api_no_memory(e);
+}
+
 static lq_status check_message(cJSON *m, int i, api_error *e)
 {
     const cJSON *role = js_get(m, "role");
@@ -56,13 +74,14 @@ static lq_status check_message(cJSON *m, int i, api_error *e)
     assistant = strcmp(role->valuestring, "assistant") == 0;
     cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
     const cJSON *calls = js_get(m, "tool_calls");
-    if (assistant && (!content || cJSON_IsNull(content)) &&
-        ((cJSON_IsArray(calls) && calls->child) || js_get(m, "function_call")))
-        return LQ_OK;
+    if (assistant && (!content || cJSON_IsNull(content))) {
+        const bool called = (cJSON_IsArray(calls) && calls->child) || js_get(m, "function_call");
+        return called ? LQ_OK : fill_turn(m, e); /* with calls templates expect none, too */
+    }
     if (cJSON_IsString(content)) return LQ_OK;
     if (!cJSON_IsArray(content) || !content->child)
         return bad_message(e, i, "content: a string or an array of text parts", content);
-    return join_parts(content, i, e);
+    return join_parts(content, i, assistant, e);
 }
 
 lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const chat_request *q,
@@ -133,7 +152,7 @@ static bool read_chat(api *a, http_req *r, chat *c)
     c->prompt = calloc(1, sizeof *c->prompt);
     lq_status s =
         api_params_read(p, c->doc, API_CHAT, &a->m.defaults, a->m.vocab, a->o.strict_params, &e);
-    met_add(a->met, MET_IGNORED_PARAMS, (uint64_t)p->n_ignored);
+    api_note_params(a, p);
     if (!s && !c->prompt) s = api_no_memory(&e);
     if (!s && !api_serves(a, p->model)) s = api_no_model(&e, p->model);
     if (!s && p->tools && a->m.marks.calls == CHAT_CALLS_NONE)

@@ -69,7 +69,7 @@ static void answer(api *a, http_req *r, const gen_shape *shape)
     if (!doc) return;
     lq_status s =
         api_params_read(&p, doc, shape->kind, &a->m.defaults, a->m.vocab, a->o.strict_params, &e);
-    met_add(a->met, MET_IGNORED_PARAMS, (uint64_t)p.n_ignored);
+    api_note_params(a, &p);
     if (!s && !api_serves(a, p.model)) s = api_no_model(&e, p.model);
     if (!s) s = read_prompts(a, &prompts, &n, js_get(doc, shape->prompt), shape->prompt, &p, &e);
     if (!s) {

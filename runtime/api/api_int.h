@@ -21,6 +21,7 @@ struct api {
                                                     token; 0: not yet */
     atomic_int state;
     atomic_ullong counter; /* of response ids */
+    atomic_ullong noted;   /* of api_params.noted, what has been said */
     uint64_t salt;         /* makes them unique across restarts */
     char fingerprint[24];
     api_model m; /* written once, before has_model */
@@ -32,6 +33,9 @@ struct api {
     gr_cache *grammars; /* under mu; NULL until one is asked for */
 };
 
+/* Of every request whose parameters were read: unknown names are counted, and those without
+ * influence said when they come for the first time. */
+void api_note_params(api *a, const api_params *p);
 void api_first_token(api *a, double seconds); /* of every request: the first one's is kept */
 
 /* ---- answers (api_answer.c) ---- */

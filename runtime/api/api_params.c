@@ -1,5 +1,6 @@
 /* runtime/api/api_params.c - see api_params.h. */
 #include "runtime/api/api_params.h"
+#include "runtime/api/api_params_other.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -47,7 +48,7 @@ static int by_id(const void *a, const void *b)
 static lq_status read_stop(api_params *p, const row *t, const cJSON *v, api_error *e)
 {
     (void)t;
-    static const char expected[] = "a string or an array of at most 4 strings of 1..1024 bytes";
+    static const char expected[] = "a string or an array of at most 32 strings of 1..1024 bytes";
     const cJSON *c = cJSON_IsArray(v) ? v->child : v;
     for (; c; c = c == v ? NULL : c->next) {
         size_t n = cJSON_IsString(c) ? strlen(c->valuestring) : 0;
@@ -222,25 +223,13 @@ static read_fn read_structured;
 /* ---- the table ---- */
 
 typedef enum {
-    T_BOOL,   /* bool at off */
-    T_INT,    /* int64_t at off, lo..hi */
-    T_NUM,    /* double at off, lo..hi, or above lo */
-    T_STR,    /* const char * at off, lo..hi bytes */
-    T_READ,   /* read() */
-    T_KNOWN,  /* another function reads it, or it means nothing here */
-    T_REFUSED /* cannot be honoured: only values that change nothing pass */
+    T_BOOL, /* bool at off */
+    T_INT,  /* int64_t at off, lo..hi */
+    T_NUM,  /* double at off, lo..hi, or above lo */
+    T_STR,  /* const char * at off, lo..hi bytes */
+    T_READ, /* read() */
+    T_KNOWN /* another function reads it */
 } row_type;
-
-/* Values that change nothing; null always is one. */
-enum {
-    N_FALSE = 1,
-    N_TRUE = 2,
-    N_ZERO = 4,
-    N_ONE = 8,
-    N_EMPTY_STR = 16,
-    N_EMPTY_LIST = 32,
-    N_TEXT_LIST = 64 /* ["text"] */
-};
 
 struct row {
     const char *name;
@@ -251,7 +240,7 @@ struct row {
     bool above; /* lo itself is out */
     size_t has; /* offset of a bool that says it was given; 0: none */
     read_fn *read;
-    int neutral;
+    const char *same; /* another name of this parameter, whose value it has; NULL: none */
 };
 
 enum { BOTH = API_COMPLETIONS | API_CHAT, ALL = BOTH | API_EMBEDDINGS };
@@ -287,15 +276,20 @@ enum { BOTH = API_COMPLETIONS | API_CHAT, ALL = BOTH | API_EMBEDDINGS };
     {                                                     \
         .name = n, .kinds = k, .type = T_READ, .read = fn \
     }
+/* the same parameter as another row's, under the name that another server has for it */
+#define INT_TOO(n, k, f, l, h, s)                                                      \
+    {                                                                                  \
+        .name = n, .kinds = k, .type = T_INT, .off = F(f), .lo = l, .hi = h, .same = s \
+    }
+#define ABOVE_TOO(n, k, f, l, h, s)                                                         \
+    {                                                                                       \
+        .name = n, .kinds = k, .type = T_NUM, .off = F(f), .lo = l, .hi = h, .above = true, \
+        .same = s                                                                           \
+    }
 #define KNOWN(n, k)                            \
     {                                          \
         .name = n, .kinds = k, .type = T_KNOWN \
     }
-#define REFUSED(n, k, pass)                                       \
-    {                                                             \
-        .name = n, .kinds = k, .type = T_REFUSED, .neutral = pass \
-    }
-
 /* clang-format off */
 static const row rows[] = {
     STR("model", ALL, model, 0, 4096),
@@ -313,13 +307,18 @@ static const row rows[] = {
     NUM("length_penalty", BOTH, length_penalty, -100, 100),
     READ("early_stopping", BOTH, read_early),
     INT("max_tokens", BOTH, max_tokens, 0, MAX_INT),
-    INT("max_completion_tokens", API_CHAT, max_completion_tokens, 1, MAX_INT),
+    INT("max_completion_tokens", BOTH, max_completion_tokens, 1, MAX_INT),
+    INT_TOO("max_new_tokens", BOTH, max_tokens, 1, MAX_INT, "max_tokens"),
+    INT_TOO("n_predict", BOTH, max_tokens, -1, MAX_INT, "max_tokens"),
     INT("min_tokens", BOTH, min_tokens, 0, MAX_INT),
+    INT_TOO("min_new_tokens", BOTH, min_tokens, 0, MAX_INT, "min_tokens"),
     NUM("temperature", BOTH, temperature, 0, 2),
     ABOVE("top_p", BOTH, top_p, 0, 1),
     INT("top_k", BOTH, top_k, -1, INT32_MAX),
     NUM("min_p", BOTH, min_p, 0, 1),
     ABOVE("repetition_penalty", BOTH, repetition_penalty, 0, 1e6),
+    ABOVE_TOO("repeat_penalty", BOTH, repetition_penalty, 0, 1e6, "repetition_penalty"),
+    ABOVE_TOO("rep_pen", BOTH, repetition_penalty, 0, 1e6, "repetition_penalty"),
     NUM("presence_penalty", BOTH, presence_penalty, -2, 2),
     NUM("frequency_penalty", BOTH, frequency_penalty, -2, 2),
     READ("seed", BOTH, read_seed),
@@ -333,7 +332,6 @@ static const row rows[] = {
     INT("prompt_logprobs", BOTH, prompt_logprobs, 0, SMP_MAX_LOGPROBS),
     INT("top_logprobs", API_CHAT, top_logprobs, 0, SMP_MAX_LOGPROBS),
     BOOL("echo", API_COMPLETIONS, echo),
-    REFUSED("echo", API_CHAT, N_FALSE),
     BOOL("ignore_eos", BOTH, ignore_eos),
     BOOL("include_stop_str_in_output", BOTH, include_stop),
     BOOL("skip_special_tokens", BOTH, skip_special),
@@ -363,56 +361,12 @@ static const row rows[] = {
     READ("json_schema", BOTH, read_structured),
     READ("regex", BOTH, read_structured),
     READ("ebnf", BOTH, read_structured),
-    KNOWN("guided_decoding_backend", BOTH),
-
-    /* no influence on the answer */
-    KNOWN("user", ALL),
-    KNOWN("metadata", BOTH),
-    KNOWN("store", BOTH),
-    KNOWN("service_tier", BOTH),
-    KNOWN("safety_identifier", BOTH),
-    KNOWN("prompt_cache_key", BOTH),
-    KNOWN("prompt_cache_retention", BOTH),
-    KNOWN("request_id", ALL),
-
-    /* known and not honoured */
-    REFUSED("suffix", API_COMPLETIONS, N_EMPTY_STR),
-    REFUSED("tools", API_COMPLETIONS, 0),
-    REFUSED("tool_choice", API_COMPLETIONS, 0),
-    REFUSED("parallel_tool_calls", API_COMPLETIONS, N_TRUE | N_FALSE),
-    REFUSED("functions", BOTH, 0),
-    REFUSED("function_call", BOTH, 0),
-    REFUSED("spaces_between_special_tokens", BOTH, N_TRUE),
-    REFUSED("prompt_embeds", BOTH, 0),
-    REFUSED("logits_processors", BOTH, N_EMPTY_LIST),
-    REFUSED("kv_transfer_params", BOTH, 0),
-    REFUSED("chat_template", API_CHAT, 0),
-    REFUSED("documents", API_CHAT, N_EMPTY_LIST),
-    REFUSED("reasoning_effort", API_CHAT, 0),
-    REFUSED("verbosity", API_CHAT, 0),
-    REFUSED("audio", API_CHAT, 0),
-    REFUSED("modalities", API_CHAT, N_TEXT_LIST),
-    REFUSED("prediction", API_CHAT, 0),
-    REFUSED("web_search_options", API_CHAT, 0),
-    REFUSED("mm_processor_kwargs", API_CHAT, 0),
 };
 /* clang-format on */
 
 static lq_status read_structured(api_params *p, const row *t, const cJSON *v, api_error *e)
 {
     return api_read_structured(&p->structured, t->name, v, e);
-}
-
-static bool is_text(const cJSON *v) { return cJSON_IsString(v) && !strcmp(v->valuestring, "text"); }
-
-static bool is_neutral(int what, const cJSON *v)
-{
-    return ((what & N_FALSE) && cJSON_IsFalse(v)) || ((what & N_TRUE) && cJSON_IsTrue(v)) ||
-           ((what & N_ZERO) && cJSON_IsNumber(v) && !(fabs(v->valuedouble) > 0)) ||
-           ((what & N_ONE) && cJSON_IsNumber(v) && !(fabs(v->valuedouble - 1) > 0)) ||
-           ((what & N_EMPTY_STR) && cJSON_IsString(v) && !v->valuestring[0]) ||
-           ((what & N_EMPTY_LIST) && cJSON_IsArray(v) && !v->child) ||
-           ((what & N_TEXT_LIST) && cJSON_IsArray(v) && is_text(v->child) && !v->child->next);
 }
 
 static lq_status read_number(void *field, const row *t, const cJSON *v, api_error *e)
@@ -454,10 +408,6 @@ static lq_status read_row(api_params *p, const row *t, const cJSON *v, api_error
     }
     case T_READ:
         return t->read(p, t, v, e);
-    case T_REFUSED:
-        if (!is_neutral(t->neutral, v))
-            return api_fail(e, t->name, "unsupported_parameter", "%s is not supported", t->name);
-        return LQ_OK;
     case T_KNOWN:
         break;
     }
@@ -469,6 +419,15 @@ static const row *find_row(const char *name, api_kind kind)
     for (size_t i = 0; i < LQ_COUNT(rows); i++)
         if ((rows[i].kinds & (int)kind) && strcmp(rows[i].name, name) == 0) return &rows[i];
     return NULL;
+}
+
+/* A parameter under two names has one value. */
+static lq_status check_same(const row *t, const cJSON *v, const cJSON *doc, api_error *e)
+{
+    const cJSON *other = t->same ? js_get(doc, t->same) : NULL;
+    if (!other || cJSON_IsNull(v) || cJSON_Compare(v, other, true)) return LQ_OK;
+    return api_fail(e, t->name, "invalid_value", "%s: %s is given too, with another value", t->name,
+                    t->same);
 }
 
 /* A beam search draws nothing and has no answer before its end. */
@@ -523,7 +482,7 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
     if (p->prompt_logprobs >= 0 && p->stream)
         return api_fail(e, "prompt_logprobs", "unsupported_value",
                         "prompt_logprobs: not in a stream");
-    if (kind == API_CHAT && p->max_completion_tokens > 0) p->max_tokens = p->max_completion_tokens;
+    if (p->max_completion_tokens > 0) p->max_tokens = p->max_completion_tokens;
     if (p->max_tokens == 0 && !p->echo && kind != API_EMBEDDINGS)
         return api_fail(e, "max_tokens", "invalid_value",
                         "max_tokens: 0 is only allowed with echo true");
@@ -566,12 +525,14 @@ lq_status api_params_read(api_params *p, const cJSON *doc, api_kind kind, const 
                        .vocab = vocab };
     for (const cJSON *c = doc->child; c; c = c->next) {
         const row *t = find_row(c->string, kind);
-        if (!t && strict)
+        bool known = t != NULL;
+        lq_status s = t ? check_same(t, c, doc, e) : api_read_other(c, kind, &known, &p->noted, e);
+        if (!s && t) s = read_row(p, t, c, e);
+        if (s) return s;
+        if (!known && strict)
             return api_fail(e, c->string, "unknown_parameter", "%.60s: unknown parameter",
                             c->string);
-        p->n_ignored += !t;
-        lq_status s = t ? read_row(p, t, c, e) : LQ_OK;
-        if (s) return s;
+        p->n_ignored += !known;
     }
     return check_together(p, doc, kind, e);
 }
@@ -582,6 +543,8 @@ void api_params_free(api_params *p)
     free(p->allowed);
     free(p->bias);
     free(p->structured.text);
+    cJSON_Delete(p->allowed_tools);
+    p->allowed_tools = NULL;
     p->stop_ids = p->allowed = NULL;
     p->bias = NULL;
 }
@@ -595,28 +558,6 @@ static void write_type(jw *w, const char *type)
     jw_open(w, '[');
     jw_cstr(w, type);
     jw_cstr(w, "null");
-    jw_close(w, ']');
-}
-
-static void write_neutral(jw *w, int what)
-{
-    static const struct {
-        int bit;
-        const char *json;
-    } values[] = { { N_FALSE, "false" },
-                   { N_TRUE, "true" },
-                   { N_ZERO, "0" },
-                   { N_ONE, "1" },
-                   { N_EMPTY_STR, "\"\"" },
-                   { N_EMPTY_LIST, "[]" },
-                   { N_TEXT_LIST, "[\"text\"]" } };
-    jw_key(w, "description");
-    jw_cstr(w, "not supported: only what changes nothing");
-    jw_key(w, "enum");
-    jw_open(w, '[');
-    jw_null(w);
-    for (size_t i = 0; i < LQ_COUNT(values); i++)
-        if (what & values[i].bit) jw_json(w, values[i].json, strlen(values[i].json));
     jw_close(w, ']');
 }
 
@@ -649,9 +590,6 @@ void api_params_schema(jw *w, api_kind kind)
             write_type(w, t->type == T_INT ? "integer" : t->type == T_NUM ? "number" : "string");
             write_bounds(w, t);
             break;
-        case T_REFUSED:
-            write_neutral(w, t->neutral);
-            break;
         case T_READ:
         case T_KNOWN:
             snprintf(ref, sizeof ref, "#/components/schemas/%s", t->name);
@@ -661,5 +599,6 @@ void api_params_schema(jw *w, api_kind kind)
         }
         jw_close(w, '}');
     }
+    api_other_schema(w, kind);
     jw_close(w, '}');
 }

@@ -1,9 +1,10 @@
 /* runtime/api/api_params.h - the parameters of a generation request: one table of names, types, ranges
  * and defaults, read against a JSON object into one struct.
  *
- * A parameter that OpenAI's API or vLLM's knows and llmq cannot honour is a row too: it is refused
- * unless its value changes nothing (null, false, ...). Names that no row has are ignored and
- * counted, or refused with strict. Bounds hold before anything is allocated for a value. */
+ * What other servers know and llmq does not have is in api_params_other.c: refused unless its value
+ * changes nothing, or taken with a note where it has no influence on an answer. Names that no row
+ * has are ignored and counted, or refused with strict. Bounds hold before anything is allocated for
+ * a value. */
 #ifndef LLMQ_RUNTIME_API_API_PARAMS_H
 #define LLMQ_RUNTIME_API_API_PARAMS_H
 
@@ -60,7 +61,8 @@ typedef struct {
     bool chat_logprobs, has_generation_prompt, add_generation_prompt, continue_final;
     int64_t top_logprobs; /* -1: not given */
     const cJSON *template_kwargs;
-    const cJSON *tools; /* that the model may call; NULL: none */
+    const cJSON *tools;   /* that the model may call; NULL: none */
+    cJSON *allowed_tools; /* references to some of the request's, which tools then is; or NULL */
     bool parallel_calls, include_reasoning;
     bool must_call; /* the answer is one call, by p->structured */
 
@@ -68,7 +70,8 @@ typedef struct {
     bool base64, mean;
     int64_t dimensions; /* 0: not given */
 
-    int n_ignored; /* members whose names no row has */
+    int n_ignored;  /* members whose names no row has */
+    uint64_t noted; /* taken without influence: bit i is api_noted_name(i) */
     /* while reading */
     int64_t vocab;
 } api_params;
@@ -78,6 +81,7 @@ typedef struct {
 lq_status api_params_read(api_params *p, const cJSON *doc, api_kind kind, const gen_defaults *d,
                           int64_t vocab, bool strict, api_error *e);
 void api_params_free(api_params *p);
+const char *api_noted_name(int i); /* api_params_other.c */
 /* The table as an object of JSON schemas by name, for /openapi.json. What is more than one number
  * or string refers to "#/components/schemas/NAME", which runtime/api/openapi.json holds. */
 void api_params_schema(jw *w, api_kind kind);

@@ -66,9 +66,7 @@ static lq_status check_tool(const cJSON *tools, const cJSON *t, int i, api_error
 lq_status api_read_tools(api_params *p, const cJSON *v, api_error *e)
 {
     int i = 0;
-    if (!cJSON_IsArray(v) || !v->child)
-        return api_fail(e, "tools", "invalid_value",
-                        "tools: expected an array of at least one tool");
+    if (!cJSON_IsArray(v)) return api_wrong(e, "tools", "an array of tools", v);
     for (const cJSON *t = v->child; t; t = t->next, i++) {
         if (i == API_MAX_TOOLS)
             return api_fail(e, "tools", "invalid_value", "tools: expected at most %d",
@@ -76,7 +74,7 @@ lq_status api_read_tools(api_params *p, const cJSON *v, api_error *e)
         lq_status s = check_tool(v, t, i, e);
         if (s) return s;
     }
-    p->tools = v;
+    p->tools = v->child ? v : NULL;
     return LQ_OK;
 }
 
@@ -127,28 +125,68 @@ static lq_status demand_call(api_params *p, const char *name, api_error *e)
     return s;
 }
 
+static bool is_function(const cJSON *v)
+{
+    const char *type = cJSON_GetStringValue(js_get(v, "type"));
+    return type && strcmp(type, "function") == 0 && cJSON_IsString(tool_name(v));
+}
+
+static lq_status no_tool(api_error *e, const char *name)
+{
+    return api_fail(e, "tool_choice", "invalid_value", "tool_choice: there is no tool \"%.64s\"",
+                    name);
+}
+
+/* {"mode": "auto" or "required", "tools": [...]}: only those of p->tools are left, which keep their
+ * order. */
+static lq_status allow_tools(api_params *p, const cJSON *v, api_error *e)
+{
+    const char *mode = cJSON_GetStringValue(js_get(v, "mode"));
+    const cJSON *list = js_get(v, "tools");
+    bool required = mode && strcmp(mode, "required") == 0;
+    if ((!required && !(mode && strcmp(mode, "auto") == 0)) || !cJSON_IsArray(list) || !list->child)
+        return api_fail(e, "tool_choice", "invalid_value",
+                        "tool_choice: expected allowed_tools {\"mode\": \"auto\" or \"required\", "
+                        "\"tools\": [...]}");
+    for (const cJSON *t = list->child; t; t = t->next) {
+        if (!is_function(t)) return api_wrong(e, "tool_choice", "functions as allowed tools", t);
+        const char *name = tool_name(t)->valuestring;
+        if (!has_tool(p->tools, name, strlen(name))) return no_tool(e, name);
+    }
+    p->allowed_tools = cJSON_CreateArray();
+    for (cJSON *t = p->tools->child; t; t = t->next) {
+        const char *name = tool_name(t)->valuestring;
+        if (has_tool(list, name, strlen(name)) &&
+            !cJSON_AddItemReferenceToArray(p->allowed_tools, t))
+            return api_no_memory(e);
+    }
+    if (!p->allowed_tools) return api_no_memory(e);
+    p->tools = p->allowed_tools;
+    return required ? demand_call(p, NULL, e) : LQ_OK;
+}
+
 lq_status api_check_tool_choice(api_params *p, const cJSON *v, api_error *e)
 {
     const char *word = cJSON_GetStringValue(v), *name = cJSON_GetStringValue(tool_name(v));
-    const cJSON *type = js_get(v, "type");
-    if (!v) return LQ_OK;
-    if (!p->tools)
-        return api_fail(e, "tool_choice", "invalid_value",
-                        "tool_choice: only allowed where there are tools");
-    if (word && strcmp(word, "auto") == 0) return LQ_OK;
+    const char *type = cJSON_GetStringValue(js_get(v, "type"));
+    if (!v || (word && strcmp(word, "auto") == 0)) return LQ_OK;
     if (word && strcmp(word, "none") == 0) {
         p->tools = NULL;
         return LQ_OK;
     }
-    bool named = name && cJSON_IsString(type) && strcmp(type->valuestring, "function") == 0;
-    if (named && !has_tool(p->tools, name, strlen(name)))
+    if (!p->tools)
         return api_fail(e, "tool_choice", "invalid_value",
-                        "tool_choice: there is no tool \"%.64s\"", name);
+                        "tool_choice: only allowed where there are tools");
+    if (type && strcmp(type, "allowed_tools") == 0)
+        return allow_tools(p, js_get(v, "allowed_tools"), e);
+    bool named = is_function(v);
+    if (named && !has_tool(p->tools, name, strlen(name))) return no_tool(e, name);
     if (named || (word && strcmp(word, "required") == 0))
         return demand_call(p, named ? name : NULL, e);
-    return api_fail(e, "tool_choice", "invalid_value",
-                    "tool_choice: expected \"auto\", \"none\", \"required\" or {\"type\": "
-                    "\"function\", \"function\": {\"name\": ...}}");
+    return api_fail(
+        e, "tool_choice", "invalid_value",
+        "tool_choice: expected \"auto\", \"none\", \"required\", {\"type\": "
+        "\"function\", \"function\": {\"name\": ...}} or {\"type\": \"allowed_tools\", ...}");
 }
 
 /* ---- the parts of an answer ---- */

@@ -11,26 +11,8 @@ enum { MAX_FILE = 64 << 20 };
 struct chat_format {
     const tok_tokenizer *tok;
     chat_set *set;
+    bool developer[2]; /* the template without tools, with: it knows this role */
 };
-
-lq_status chat_open(chat_format **out, const src_source *src, const tok_tokenizer *tok, lq_err *err)
-{
-    *out = NULL;
-    chat_format *c = calloc(1, sizeof *c);
-    if (!c) return lq_fail(err, LQ_ENOMEM, "chat template: out of memory");
-    c->tok = tok;
-    const tmpl_template *t;
-    lq_err unused;
-    lq_status s = chat_set_open(&c->set, src, err);
-    /* A model none of whose templates can be used says so when it is loaded. */
-    if (!s && chat_set_pick(c->set, NULL, true, &t, &unused))
-        s = chat_set_pick(c->set, NULL, false, &t, err);
-    if (s)
-        chat_close(c);
-    else
-        *out = c;
-    return s;
-}
 
 void chat_close(chat_format *c)
 {
@@ -93,18 +75,64 @@ static bool chat_put(cJSON *o, const char *key, const cJSON *v)
     return false;
 }
 
+/* ---- the role developer ---- */
+
+static const cJSON *role_of(const cJSON *m) { return cJSON_GetObjectItemCaseSensitive(m, "role"); }
+
+static bool has_role(const cJSON *m, const char *role)
+{
+    const char *s = cJSON_GetStringValue(role_of(m));
+    return s && strcmp(s, role) == 0;
+}
+
+static cJSON *content_of(const cJSON *m) { return cJSON_GetObjectItemCaseSensitive(m, "content"); }
+
+/* Puts the text of a message behind that of the one before it, and removes it. */
+static bool join_before(cJSON *messages, cJSON *m)
+{
+    cJSON *to = content_of(m->prev), *from = content_of(m);
+    const size_t a = strlen(to->valuestring), b = strlen(from->valuestring);
+    char *both = cJSON_malloc(a + b + 3);
+    if (!both) return false;
+    memcpy(both, to->valuestring, a);
+    memcpy(both + a, "\n\n", 2);
+    memcpy(both + a + 2, from->valuestring, b + 1);
+    cJSON_free(to->valuestring);
+    to->valuestring = both;
+    cJSON_Delete(cJSON_DetachItemViaPointer(messages, m));
+    return true;
+}
+
+/* For a template that does not know the role developer: it is system, and of two in a row one. */
+static bool developer_to_system(cJSON *messages)
+{
+    for (cJSON *m = messages->child, *next; m; m = next) {
+        next = m->next;
+        if (!has_role(m, "developer")) continue;
+        cJSON *role = cJSON_CreateString("system");
+        if (!role || !cJSON_ReplaceItemInObjectCaseSensitive(m, "role", role)) return false;
+        const bool joins = m != messages->child && has_role(m->prev, "system") &&
+                           cJSON_IsString(content_of(m)) && cJSON_IsString(content_of(m->prev));
+        if (joins && !join_before(messages, m)) return false;
+    }
+    return true;
+}
+
+/* ---- all of them ---- */
+
 static bool reserved(const char *key)
 {
     return strcmp(key, "messages") == 0 || strcmp(key, "tools") == 0 ||
            strcmp(key, "add_generation_prompt") == 0;
 }
 
-static cJSON *variables(const chat_format *c, const chat_request *r)
+static cJSON *variables(const chat_format *c, const chat_request *r, bool developer)
 {
     cJSON *o = cJSON_CreateObject();
     bool ok = o && chat_put(o, "messages", r->messages) && chat_put(o, "tools", r->tools) &&
               chat_put(o, "documents", NULL);
     cJSON *messages = cJSON_GetObjectItemCaseSensitive(o, "messages");
+    if (ok && !developer) ok = developer_to_system(messages);
     if (ok) parse_arguments(messages);
     if (ok) own_roles(messages);
     for (const cJSON *e = r->kwargs ? r->kwargs->child : NULL; ok && e; e = e->next)
@@ -183,6 +211,21 @@ static lq_status cut_at_tag(char *text, size_t *n, const cJSON *messages, lq_err
                    "continue_final_message: the template does not show the last message as it is");
 }
 
+/* What a developer says is in the text: a template may drop what it takes for system's. */
+static lq_status check_developer(const cJSON *messages, const char *text, size_t n, lq_err *err)
+{
+    int i = 0;
+    for (const cJSON *m = messages->child; m; m = m->next, i++) {
+        const char *said = cJSON_GetStringValue(content_of(m));
+        if (has_role(m, "developer") && said && !shows(text, n, said))
+            return lq_fail(err, LQ_EVALUE,
+                           "messages[%d]: the chat template does not show a developer's message "
+                           "there",
+                           i);
+    }
+    return LQ_OK;
+}
+
 static lq_status render(const chat_format *c, const chat_request *r, char **text, uint8_t **own,
                         size_t *n, lq_err *err)
 {
@@ -196,10 +239,11 @@ static lq_status render(const chat_format *c, const chat_request *r, char **text
     bool tools = cJSON_IsArray(r->tools) && r->tools->child;
     lq_status s = chat_set_pick(c->set, NULL, tools, &t, err);
     if (s) return s;
-    cJSON *vars = variables(c, r);
+    cJSON *vars = variables(c, r, c->developer[tools]);
     if (!vars) return lq_fail(err, LQ_ENOMEM, "chat template: out of memory");
     if (r->continue_final) s = tag_final(vars, err);
     if (!s) s = tmpl_render_own(t, vars, text, own, n, err);
+    if (!s) s = check_developer(r->messages, *text, *n, err);
     if (!s && r->continue_final) s = cut_at_tag(*text, n, r->messages, err);
     cJSON_Delete(vars);
     if (s) {
@@ -238,4 +282,66 @@ lq_status chat_encode(const chat_format *c, const chat_request *r, int32_t **ids
     free(own);
     free(text);
     return s;
+}
+
+/* ---- opening ---- */
+
+static const char probe_text[] = "PROBE";
+
+/* A conversation that begins with a message of that role, rendered; NULL: the template raises. */
+static char *probe(const chat_format *c, const tmpl_template *t, const char *role)
+{
+    char *text = NULL;
+    size_t n = 0;
+    cJSON *messages = cJSON_CreateArray();
+    for (int i = 0; i < 2; i++) {
+        cJSON *m = cJSON_CreateObject();
+        cJSON_AddStringToObject(m, "role", i ? "user" : role);
+        cJSON_AddStringToObject(m, "content", i ? "hi" : probe_text);
+        cJSON_AddItemToArray(messages, m);
+    }
+    cJSON *vars = variables(c, &(chat_request){ .messages = messages }, true);
+    if (vars && tmpl_render_own(t, vars, &text, NULL, &n, NULL)) text = NULL;
+    cJSON_Delete(vars);
+    cJSON_Delete(messages);
+    return text;
+}
+
+/* The template shows such a message, and otherwise than one of a role that nobody knows. */
+static bool knows_developer(const chat_format *c, bool tools)
+{
+    static const char role[] = "developer", nobody[] = "nobodyyyy";
+    const tmpl_template *t;
+    lq_err unused;
+    if (chat_set_pick(c->set, NULL, tools, &t, &unused)) return false;
+    char *a = probe(c, t, role), *b = probe(c, t, nobody);
+    bool knows = a && strstr(a, probe_text);
+    for (char *at = b; knows && at && (at = strstr(at, nobody)); at += sizeof role - 1)
+        memcpy(at, role, sizeof role - 1);
+    knows = knows && !(b && strcmp(a, b) == 0);
+    free(a);
+    free(b);
+    return knows;
+}
+
+lq_status chat_open(chat_format **out, const src_source *src, const tok_tokenizer *tok, lq_err *err)
+{
+    *out = NULL;
+    chat_format *c = calloc(1, sizeof *c);
+    if (!c) return lq_fail(err, LQ_ENOMEM, "chat template: out of memory");
+    c->tok = tok;
+    const tmpl_template *t;
+    lq_err unused;
+    lq_status s = chat_set_open(&c->set, src, err);
+    /* A model none of whose templates can be used says so when it is loaded. */
+    if (!s && chat_set_pick(c->set, NULL, true, &t, &unused))
+        s = chat_set_pick(c->set, NULL, false, &t, err);
+    if (s) {
+        chat_close(c);
+        return s;
+    }
+    for (int tools = 0; tools < 2; tools++)
+        c->developer[tools] = knows_developer(c, tools);
+    *out = c;
+    return LQ_OK;
 }

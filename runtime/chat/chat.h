@@ -5,6 +5,9 @@
  * (A plain completion is the other way round: tok_encode with TOK_ADD_SPECIAL puts BOS where the
  * tokenizer's post-processor says so.)
  *
+ * The role developer is system to a template that does not know it: one that shows it no otherwise
+ * than any word, or not at all.
+ *
  * What a user writes never becomes a control token. The template engine tracks for every byte
  * whether it came from the template (or the model's own bos_token, ...) or from a message, tool or
  * argument (tmpl_render_own). A special token counts as one only where all of its bytes are the

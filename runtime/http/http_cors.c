@@ -1,6 +1,7 @@
 /* runtime/http/http_cors.c - pages of other origins: they may call only where the operator has named
  * their origin (or "*"). The origin is echoed exactly, never "*", and credentials are never
- * allowed: a page must know a key. Source: the Fetch standard, "CORS protocol". */
+ * allowed: a page must know a key. Such a page may send any field: client libraries add their own
+ * (x-stainless-os, ...). Source: the Fetch standard, "CORS protocol". */
 #include "runtime/http/http_int.h"
 
 const char *http_cors_origin(const http_server *s, struct MHD_Connection *mhd)
@@ -12,6 +13,18 @@ const char *http_cors_origin(const http_server *s, struct MHD_Connection *mhd)
     return NULL;
 }
 
+const char *http_cors_fields(struct MHD_Connection *mhd)
+{
+    static const char token[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "!#$%&'*+-.^_`|~, ";
+    const char *asked =
+        MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, "Access-Control-Request-Headers");
+    const size_t n = asked ? strlen(asked) : 0;
+    return n > 0 && n <= HTTP_CORS_FIELDS_MAX && strspn(asked, token) == n
+               ? asked
+               : "Authorization, Content-Type, X-Api-Key, X-Request-Id";
+}
+
 void http_cors_headers(const http_server *s, struct MHD_Connection *mhd, struct MHD_Response *m)
 {
     if (!s->o.n_origins) return;
@@ -19,5 +32,6 @@ void http_cors_headers(const http_server *s, struct MHD_Connection *mhd, struct 
     MHD_add_response_header(m, "Vary", "Origin");
     if (!origin) return;
     MHD_add_response_header(m, "Access-Control-Allow-Origin", origin);
-    MHD_add_response_header(m, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After");
+    MHD_add_response_header(m, "Access-Control-Expose-Headers",
+                            "X-Request-Id, Retry-After, x-should-retry");
 }

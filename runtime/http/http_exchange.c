@@ -221,11 +221,13 @@ static bool is_open_path(const http_server *s, const char *path)
 /* An OPTIONS of a page that may call is answered here. */
 static bool preflight(http_req *r, struct MHD_Connection *mhd)
 {
-    static const char *const headers[] = {
-        "Access-Control-Allow-Methods: GET, POST, DELETE",
-        "Access-Control-Allow-Headers: Authorization, Content-Type, X-Api-Key, X-Request-Id",
+    char allowed[HTTP_CORS_FIELDS_MAX + 64];
+    const char *const headers[] = {
+        "Access-Control-Allow-Methods: GET, HEAD, POST, DELETE",
+        allowed,
         "Access-Control-Max-Age: 600",
     };
+    snprintf(allowed, sizeof allowed, "Access-Control-Allow-Headers: %s", http_cors_fields(mhd));
     if (strcmp(r->method, "OPTIONS") != 0 || !http_cors_origin(r->s, mhd)) return false;
     http_reply(r, 204, "", 0, &(http_extra){ .headers = headers, .n_headers = LQ_COUNT(headers) });
     return true;

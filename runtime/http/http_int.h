@@ -119,6 +119,9 @@ enum MHD_Result http_req_advance(http_req *r, struct MHD_Connection *mhd);
 /* http_cors.c: the request's origin if its pages may call, else NULL; the headers that an answer to
  * such a page has. */
 const char *http_cors_origin(const http_server *s, struct MHD_Connection *mhd);
+/* The fields that such a page may send: those that its preflight asks for, if they are a list of
+ * names of at most HTTP_CORS_FIELDS_MAX bytes, else those that this server reads. */
+const char *http_cors_fields(struct MHD_Connection *mhd);
 void http_cors_headers(const http_server *s, struct MHD_Connection *mhd, struct MHD_Response *m);
 
 /* http_host.c: whether a request with this Host field (NULL: without one) is for this server. */

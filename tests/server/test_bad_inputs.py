@@ -172,7 +172,7 @@ def test_a_text_that_spells_bos_has_two(server, ask):  # T-32
     ("presence_penalty", [2.01, -2.01, "0"]),
     ("frequency_penalty", [2.01, -2.01, "0"]),
     ("repetition_penalty", [0, -1, 1e308, "1"]),
-    ("stop", ["", [""], ["a", "b", "c", "d", "e"], "x" * (1 << 20), [1], 5, {"a": "b"}]),
+    ("stop", ["", [""], [f"s{i}" for i in range(33)], "x" * (1 << 20), [1], 5, {"a": "b"}]),
     ("stop_token_ids", [[-1], [4096], ["a"], "1", [1] * 2000]),
     ("logprobs", [-1, 21, "x", 1.5]),
     ("prompt_logprobs", [-1, 21, 10**9, "x"]),
@@ -203,7 +203,7 @@ def test_values_at_the_edge_are_taken(server, ask):
                  {"stop": []}, {"seed": 2**63 - 1}, {"seed": -2**63}, {"stream": None}, {"top_p": 1},
                  {"n": 128}, {"logprobs": 20}, {"logprobs": None}, {"top_k": -1}, {"top_k": 0},
                  {"presence_penalty": -2, "frequency_penalty": 2}, {"priority": 0},
-                 {"logit_bias": {}}, {"stop": ["a", "b", "c", "d"]}, {"max_tokens": None}):
+                 {"logit_bias": {}}, {"stop": [f"s{i}" for i in range(32)]}, {"max_tokens": None}):
         ask.complete(server, "a", **{"max_tokens": 1, **more})
 
 

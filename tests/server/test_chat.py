@@ -107,6 +107,48 @@ def test_an_assistant_may_have_said_nothing_but_calls(scripted):
     assert chat(scripted, messages, temperature=0, max_tokens=60)["choices"][0]["message"]["content"]
 
 
+def prompt_of(server, messages):
+    return server.post_json("/v1/chat/completions/render", {"messages": messages})["prompt"]
+
+
+@case("C77")
+def test_an_assistant_may_have_said_nothing(scripted):
+    """Content null or missing, as clients keep a turn that was cut, a thought or a refusal."""
+    empty = prompt_of(scripted, [*said("a"), {"role": "assistant", "content": ""}, *said("b")])
+    for turn in ({"content": None}, {}, {"content": None, "refusal": None}):
+        assert prompt_of(scripted, [*said("a"), {"role": "assistant", **turn}, *said("b")]) == empty
+    no = prompt_of(scripted, [*said("a"), {"role": "assistant", "content": "No."}, *said("b")])
+    for turn in ({"content": None, "refusal": "No."}, {"content": [{"type": "refusal", "refusal": "No."}]}):
+        assert prompt_of(scripted, [*said("a"), {"role": "assistant", **turn}, *said("b")]) == no
+
+
+ECHO = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+KNOWS = ECHO.replace("{{ m.role }}", "{{ 'dev' if m.role == 'developer' else m.role }}")
+DROPS = "{% for m in messages %}{% if m.role in ('system', 'user') %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}"
+FIRST = ("{% for m in messages %}{% if m.role == 'user' or loop.first %}<{{ m.role }}>{{ m.content }}"
+         "{% endif %}{% endfor %}")
+
+
+@case("C71")
+@pytest.mark.parametrize("why, template, messages, want", [
+    ("a role like any other", ECHO, "developer user", "<system>0<user>1"),
+    ("a role that it knows", KNOWS, "developer user", "<dev>0<user>1"),
+    ("a role that it drops", DROPS, "developer user", "<system>0<user>1"),
+    ("behind a system message", DROPS, "system developer user", "<system>0\n\n1<user>2"),
+    ("a turn in the middle", DROPS, "user developer user", "<user>0<system>1<user>2"),
+    ("one that would vanish", FIRST, "user developer user", None),
+])
+def test_developers_reach_the_model(serve, ask, tmp_path, why, template, messages, want):
+    s = serve(with_template(tmp_path / "m", template))
+    messages = [{"role": r, "content": str(i)} for i, r in enumerate(messages.split())]
+    if want:
+        assert prompt_of(s, messages) == want, why
+    else:
+        says = ask.check_error(s.post("/v1/chat/completions", {"messages": messages}), 400, "messages",
+                               "template_error")
+        assert says.startswith("messages[1]: the chat template does not show a developer's"), why
+
+
 @case("C79")
 def test_a_template_in_a_request_is_refused(server, ask):
     ask.check_error(server.post("/v1/chat/completions", {"messages": MESSAGES, "chat_template": "x"}),

@@ -447,9 +447,63 @@ def test_prompt_logprobs_are_those_of_echo(server):
     ("chat/completions", {"audio": {"voice": "alloy"}}, "audio"),
     ("chat/completions", {"modalities": ["text", "audio"]}, "modalities"),
     ("chat/completions", {"web_search_options": {}}, "web_search_options"),
-    ("chat/completions", {"prediction": {"type": "content", "content": "x"}}, "prediction"),
+    *(("completions", {name: value}, name) for name, value in {
+        "thinking_budget_tokens": 5, "lora": [{"id": 0, "scale": 1}], "no_repeat_ngram_size": 3, "top_a": 0.1, "tfs": 0.9,
+        "guidance_scale": 2, "negative_prompt": "x", "banned_strings": ["a"], "do_sample": False, "stop_regex": "a+",
+        "n_probs": 3, "t_max_predict_ms": 500, "return_hidden_states": True, "input_ids": [1]}.items()),
 ])
 def test_what_is_not_done_is_refused(server, ask, path, more, param):  # T-80
     body = {"prompt": "a"} if path == "completions" else \
         {"messages": [{"role": "user", "content": "a"}]}
     ask.check_error(server.post("/v1/" + path, {**body, **more}), 400, param)
+
+
+@case("C52", "C107")
+def test_what_other_servers_know_may_be_off(server, ask):
+    """Clients send all that they have; and what changes no answer is said once in the log."""
+    off = {"no_repeat_ngram_size": 0, "lora": [], "tfs": 1, "top_a": 0, "guidance_scale": 1, "negative_prompt": "",
+           "banned_strings": [], "do_sample": True, "repetition_penalty_range": 0, "penalty_alpha": 0,
+           "custom_token_bans": "", "thinking_budget_tokens": -1, "vllm_xargs": {}}
+    asked = {"max_tokens": 4, "temperature": 1, "seed": 5}
+    ignored = ask.metric(server, "llmq:ignored_params_total")
+    plain = ask.complete(server, "The sea", **asked)["choices"][0]["text"]
+    assert ask.complete(server, "The sea", **asked, **off)["choices"][0]["text"] == plain
+    chat = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+    taken = {"verbosity": "low", "prediction": {"type": "content", "content": "x"}, "service_tier": "auto", "store": True,
+             "safety_identifier": "u", "prompt_cache_key": "k", "prompt_cache_retention": "24h", "metadata": {"a": "b"},
+             "modalities": ["text"], "user": "u", "cache_prompt": True}
+    for _ in range(2):
+        server.post_json("/v1/chat/completions", {**chat, **taken})
+    assert ask.metric(server, "llmq:ignored_params_total") == ignored
+    log = server.output()
+    for name in set(taken) - {"modalities"}:
+        assert log.count(f"the parameter {name} is taken and has no influence on an answer") == 1, name
+
+
+@case("C52")
+def test_names_of_other_servers(server, ask):
+    """They mean the same; two values for one thing are refused."""
+    asked = {"temperature": 1, "seed": 3}
+    def both(name, value, theirs):
+        a, b = (ask.complete(server, "The sea", **{"max_tokens": 6, **asked, n: value}) for n in (name, theirs))
+        assert a["choices"] == b["choices"], theirs
+        other = value + 1
+        body = {"prompt": "a", name: value, theirs: other}
+        ask.check_error(server.post("/v1/completions", body), 400, theirs)
+        ask.complete(server, "a", **{name: value, theirs: value})
+    both("repetition_penalty", 1.3, "repeat_penalty")
+    both("min_tokens", 5, "min_new_tokens")
+    for name in ("max_completion_tokens", "max_new_tokens", "n_predict"):
+        got = ask.complete(server, "The sea", ignore_eos=True, **{name: 3})
+        assert got["usage"]["completion_tokens"] == 3, name
+    ask.check_error(server.post("/v1/completions", {"prompt": "a", "max_tokens": 2, "n_predict": 3}), 400, "n_predict")
+
+
+@case("C35")
+def test_many_and_long_stop_strings(scripted, ask):
+    """32 of them, as coding clients send, each up to 1 KiB; of those that share beginnings, too."""
+    long = "x" * 1023 + "y"
+    stops = [long, *(f"The cat sat on {i}" for i in range(30)), "mat"]
+    assert scripted_text(scripted, ask, "abc", stop=stops) == ("The cat sat on x the ", "stop", "mat")
+    events = ask.stream(scripted, {"prompt": "[abc]", "temperature": 0, "max_tokens": 60, "stop": stops})
+    assert "".join(e["choices"][0]["text"] for e in events) == "The cat sat on x the "

@@ -43,7 +43,7 @@ def test_the_list_says_what_holds(llmq):
                                ("request-memory", 256 << 20, 256 << 20), ("max-model-len", 1024, 0)):
         assert (limits[name]["value"], limits[name]["default"], limits[name]["option"]) == (now, default, name)
     fixed = limits["API_MAX_STOPS: stop strings"]
-    assert fixed["option"] is None and fixed["value"] == 4 and fixed["memory"] == "waiting_bytes"
+    assert fixed["option"] is None and fixed["value"] == 32 and fixed["memory"] == "waiting_bytes"
     assert {x["memory"] for x in got["limits"]} - {None} <= set(memory)
     assert memory["total_bytes"] == llmq.json(*args, "--dry-run")["total_bytes"]
     text = llmq(*args, "--print-limits").stdout

@@ -117,7 +117,13 @@ def test_cors_is_off_unless_asked_for(server, keyed):
     r = http("GET", keyed.url + "/v1/models", headers={"Origin": "https://good.example", **keyed.key})
     assert r.status_code == 200
     assert r.headers["access-control-allow-origin"] == "https://good.example"
-    for headers in ({**ask, "Origin": "https://evil.example"}, {"Origin": "null"}, {}):
+    asked = {**ask, "Access-Control-Request-Headers": "authorization,content-type,x-stainless-os,x-stainless-retry-count"}
+    r = http("OPTIONS", keyed.url + "/v1/chat/completions", headers=asked)
+    assert r.headers["access-control-allow-headers"] == asked["Access-Control-Request-Headers"]
+    for odd in ("a" * 2049, "a: b", "a;b", '"'):
+        r = http("OPTIONS", keyed.url + "/v1/models", headers={**ask, "Access-Control-Request-Headers": odd})
+        assert r.status_code == 204 and r.headers["access-control-allow-headers"].startswith("Authorization, "), odd
+    for headers in ({**asked, "Origin": "https://evil.example"}, {"Origin": "null"}, {}):
         r = http("OPTIONS", keyed.url + "/v1/completions", headers=headers)
         assert r.status_code == 401 and "access-control-allow-origin" not in r.headers
 

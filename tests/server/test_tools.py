@@ -17,6 +17,11 @@ def tool(name, **parameters):
                                                             "properties": parameters}}}
 
 
+def allowed(mode, *names):
+    return {"type": "allowed_tools", "allowed_tools": {
+        "mode": mode, "tools": [{"type": "function", "function": {"name": n}} for n in names]}}
+
+
 TOOLS = [tool("weather", city={"type": "string"}, days={"type": "array"}), tool("now")]
 
 
@@ -129,6 +134,27 @@ def test_calls_that_must_come(scripted, ask, choice, names):
 
 
 @case("C81")
+def test_no_tools_are_none(scripted):
+    """As OpenAI's own clients send them."""
+    for more in ({"tools": []}, {"tools": [], "tool_choice": "none"}, {"tools": None, "tool_choice": "none"},
+                 {"tools": None, "tool_choice": "auto"}, {"tools": [], "parallel_tool_calls": True}):
+        c = whole(scripted, "one call", **more)
+        assert "<tool_call>" in c["message"]["content"] and c["finish_reason"] == "stop", more
+
+
+@case("C81")
+def test_allowed_tools(scripted):
+    """Calls of others are none, and the model does not see them."""
+    one = scripted.post_json(PATH, body("two calls", tool_choice=allowed("auto", "now")))
+    call, = one["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == "now" and "weather" in one["choices"][0]["message"]["content"]
+    alone = scripted.post_json(PATH, body("two calls", tools=[TOOLS[1]]))
+    assert one["usage"]["prompt_tokens"] == alone["usage"]["prompt_tokens"]
+    c = whole(scripted, "no think", tool_choice=allowed("required", "now"))
+    assert [x["function"]["name"] for x in c["message"]["tool_calls"]] == ["now"]
+
+
+@case("C81")
 def test_the_client_of_openai_gets_calls(scripted, scripted_client):
     ask = {"model": "chatml", "messages": body("one call")["messages"], "tools": TOOLS,
            "temperature": 0, "max_tokens": 250}
@@ -147,7 +173,6 @@ def test_the_client_of_openai_gets_calls(scripted, scripted_client):
 
 @case("C80")
 @pytest.mark.parametrize("more, param", [
-    ({"tools": []}, "tools"),
     ({"tools": {}}, "tools"),
     ({"tools": [5]}, "tools"),
     ({"tools": [{"type": "retrieval"}]}, "tools"),
@@ -159,7 +184,12 @@ def test_the_client_of_openai_gets_calls(scripted, scripted_client):
     ({"tools": [{"type": "function", "function": {"name": "f", "description": 5}}]}, "tools"),
     ({"tools": [tool("f"), tool("f")]}, "tools"),
     ({"tools": [tool(f"f{i}") for i in range(129)]}, "tools"),
-    ({"tools": None, "tool_choice": "auto"}, "tool_choice"),
+    ({"tools": None, "tool_choice": "required"}, "tool_choice"),
+    ({"tools": [], "tool_choice": {"type": "function", "function": {"name": "weather"}}}, "tool_choice"),
+    ({"tool_choice": {"type": "allowed_tools"}}, "tool_choice"),
+    ({"tool_choice": allowed("perhaps", "weather")}, "tool_choice"),
+    ({"tool_choice": allowed("auto")}, "tool_choice"),
+    ({"tool_choice": allowed("auto", "nobody")}, "tool_choice"),
     ({"tool_choice": "perhaps"}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),
     ({"tool_choice": 5}, "tool_choice"),

@@ -420,6 +420,7 @@ TEST(chats_have_the_documented_shape)
     stop();
 }
 
+#define EIGHT "\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\""
 TEST(parameters_are_checked)
 {
     static const struct {
@@ -467,7 +468,8 @@ TEST(parameters_are_checked)
         { "\"repetition_penalty\":1e999", "repetition_penalty" },
         { "\"stop\":\"\"", "stop" },
         { "\"stop\":[\"\"]", "stop" },
-        { "\"stop\":[\"a\",\"b\",\"c\",\"d\",\"e\"]", "stop" },
+        { "\"stop\":[" EIGHT "," EIGHT "," EIGHT "," EIGHT ",\"i\"]", "stop" },
+        { "\"stop\":[" EIGHT "," EIGHT "," EIGHT "," EIGHT "]", NULL },
         { "\"stop\":[1]", "stop" },
         { "\"stop\":null", NULL },
         { "\"stop\":[]", NULL },
@@ -503,7 +505,8 @@ TEST(parameters_are_checked)
         { "\"stream_options\":{\"include_usage\":1},\"stream\":true", "stream_options" },
         { "\"suffix\":\"x\"", "suffix" },
         { "\"suffix\":null", NULL },
-        { "\"tools\":[]", "tools" },
+        { "\"tools\":[]", NULL },
+        { "\"tools\":[{}]", "tools" },
         { "\"tool_choice\":\"auto\"", "tool_choice" },
         { "\"response_format\":{\"type\":\"text\"}", NULL },
         { "\"response_format\":{\"type\":\"json_schema\"}", "response_format" },
@@ -615,8 +618,10 @@ TEST(prompts_and_messages_are_checked)
           "\"param\":\"messages\"" },
         { "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":null}]}", "400",
           "\"param\":\"messages\"" },
+        { "/v1/chat/completions", "{\"messages\":[{\"role\":\"assistant\",\"content\":5}]}", "400",
+          "\"param\":\"messages\"" },
         { "/v1/chat/completions", "{\"messages\":[{\"role\":\"assistant\",\"content\":null}]}",
-          "400", "\"param\":\"messages\"" },
+          "200", "Hello" },
         { "/v1/chat/completions",
           "{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{}]}]}", "200",
           "Hello" },
