@@ -110,15 +110,27 @@ size_t gguf_carry(gguf_pairs *p, const src_source *src, const char *prefix)
 /* ---- the model ---- */
 static lq_status arch_of(const gguf_arch **a, const arch_config *c, lq_err *err)
 {
-    char names[600] = "";
-    size_t at = 0;
-    for (*a = gguf_archs; (*a)->gguf; (*a)++) {
-        if ((*a)->read_only) continue;
+    for (*a = gguf_archs; (*a)->gguf; (*a)++)
         if (strcmp((*a)->hf, c->row->arch) == 0) return LQ_OK;
-        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", at ? ", " : "", (*a)->hf);
+    return lq_fail(err, LQ_EUNSUPPORTED, "architectures: GGUF has no name for %s", c->row->arch);
+}
+
+static void put_yarn(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
+{
+    const arch_rope *r = &c->rope[ROPE_MAIN];
+    const struct {
+        const char *key;
+        double v, def;
+    } betas[] = { { "beta_fast", r->beta_fast, 32 }, { "beta_slow", r->beta_slow, 1 } };
+    char k[96];
+    for (size_t i = 0; i < LQ_COUNT(betas); i++) {
+        snprintf(k, sizeof k, "%s.rope.scaling.yarn_%s", a->gguf, betas[i].key);
+        if (fabs(betas[i].v - betas[i].def) > 1e-6) pair_float(p, k, betas[i].v);
     }
-    return lq_fail(err, LQ_EUNSUPPORTED, "architectures: GGUF is written of %s, found %s", names,
-                   c->row->arch);
+    /* DeepSeek's attention is scaled by (mscale log(factor) / 10 + 1)^2. */
+    const double m = sqrt(c->attn_scale * sqrt((double)c->head_dim));
+    snprintf(k, sizeof k, "%s.rope.scaling.yarn_log_multiplier", a->gguf);
+    if (c->w.mla && r->factor > 1 && m > 1) pair_float(p, k, (m - 1) / log(r->factor));
 }
 
 static void put_scaling(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
@@ -139,6 +151,7 @@ static void put_scaling(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     gguf_pair_str(p, k, arch_rope_text(r->kind));
     snprintf(k, sizeof k, "%s.rope.scaling.factor", a->gguf);
     pair_float(p, k, r->factor);
+    if (r->kind == ROPE_YARN) put_yarn(p, a, c);
 }
 
 /* Of so many layers the last has no window. */
@@ -150,21 +163,58 @@ static int64_t pattern_of(const arch_config *c)
     return n;
 }
 
+/* Layers before the first with experts. */
+static int64_t dense_of(const arch_config *c)
+{
+    int64_t n = 0;
+    while (n < c->layers && !c->layer[n].moe)
+        n++;
+    return n;
+}
+
+static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arch_config *c)
+{
+    const void *at = (const char *)c + o->at;
+    int64_t n = 0;
+    double v = 0;
+    switch (o->kind) {
+    case OWN_REAL:
+    case OWN_INVERSE:
+    case OWN_LIMIT:
+        memcpy(&v, at, sizeof v);
+        if (o->kind != OWN_LIMIT || v > 0) pair_float(p, key, o->kind == OWN_INVERSE ? 1 / v : v);
+        return;
+    case OWN_PATTERN:
+        n = pattern_of(c);
+        if (c->window && n != c->row->def_pattern) gguf_pair_int(p, key, n);
+        return;
+    case OWN_BOOL:
+        gguf_pair_bool(p, key, *(const bool *)at);
+        return;
+    case OWN_GATING:
+        gguf_pair_int(p, key, c->w.router == ROUTER_SIGMOID ? 2 : 1);
+        return;
+    case OWN_DENSE:
+        gguf_pair_int(p, key, dense_of(c));
+        return;
+    case OWN_INT:
+    case OWN_SHARED:
+        memcpy(&n, at, sizeof n);
+        if (o->kind == OWN_SHARED && c->expert_ffn) n /= c->expert_ffn;
+        if (n) gguf_pair_int(p, key, n);
+        return;
+    case OWN_HAS:;
+    }
+}
+
 static void put_own(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
 {
     char k[96];
     for (const gguf_own *o = gguf_owns; o->hf; o++) {
-        const void *at = (const char *)c + o->at;
-        int64_t n = o->kind == OWN_PATTERN ? pattern_of(c) : 0;
-        double v = 0;
-        if (strcmp(o->hf, a->hf) != 0 || (!o->at && o->kind != OWN_PATTERN)) continue;
-        if (o->kind == OWN_INT) memcpy(&n, at, sizeof n);
-        if (o->kind == OWN_REAL || o->kind == OWN_INVERSE) memcpy(&v, at, sizeof v);
+        if (strcmp(o->hf, a->hf) != 0 || (!o->at && o->kind != OWN_PATTERN && o->kind != OWN_DENSE))
+            continue;
         snprintf(k, sizeof k, "%s.%s", a->gguf, o->gguf);
-        if (o->kind == OWN_REAL || o->kind == OWN_INVERSE)
-            pair_float(p, k, o->kind == OWN_INVERSE ? 1 / v : v);
-        else if (n && (o->kind != OWN_PATTERN || (c->window && n != c->row->def_pattern)))
-            gguf_pair_int(p, k, n);
+        put_one(p, k, o, c);
     }
 }
 
@@ -180,7 +230,9 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
                  { "attention.head_count", c->heads },
                  { "attention.head_count_kv", c->kv_heads },
                  { "attention.key_length", c->head_dim },
-                 { "attention.value_length", c->head_dim },
+                 { "attention.value_length", c->v_dim },
+                 { "attention.q_lora_rank", c->q_lora },
+                 { "attention.kv_lora_rank", c->kv_lora },
                  { "rope.dimension_count", c->rope_dims },
                  { "vocab_size", c->vocab } };
     char k[96];
@@ -188,11 +240,12 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     gguf_pair_str(p, "general.type", "model");
     for (size_t i = 0; i < LQ_COUNT(ints); i++) {
         snprintf(k, sizeof k, "%s.%s", a->gguf, ints[i].key);
-        gguf_pair_int(p, k, ints[i].v);
+        if (ints[i].v) gguf_pair_int(p, k, ints[i].v);
     }
     snprintf(k, sizeof k, "%s.rope.freq_base", a->gguf);
-    pair_float(p, k, c->rope[ROPE_MAIN].theta);
-    snprintf(k, sizeof k, "%s.attention.layer_norm_rms_epsilon", a->gguf);
+    if (c->rope_dims) pair_float(p, k, c->rope[ROPE_MAIN].theta);
+    snprintf(k, sizeof k, "%s.attention.layer_norm_%s", a->gguf,
+             a->eps ? "epsilon" : "rms_epsilon");
     pair_float(p, k, c->norm_eps);
     put_own(p, a, c);
     put_scaling(p, a, c);
@@ -244,37 +297,54 @@ static lq_status compare(const cJSON *ours, const cJSON *back, bool texts, const
     return LQ_OK;
 }
 
-/* The tensors that a reader looks at before it knows the model. */
-static size_t few_tensors(gguf_tensor t[4], const arch_config *c, const float *factors)
+static int by_name(const void *a, const void *b)
 {
-    const arch_rope *r = &c->rope[ROPE_MAIN];
-    const int64_t pairs = c->rope_dims / 2;
-    size_t n = 0;
-    const gguf_tensor vector = {
-        .type = GGML_F32, .n_dims = 1, .shape = { pairs }, .bytes = (size_t)pairs * 4
-    };
-    if (r->kind == ROPE_LONG)
-        for (int i = 1; i >= 0; i--) { /* by name */
-            t[n] = vector;
-            t[n].name = i ? GGUF_ROPE_LONG : GGUF_ROPE_SHORT;
-            t[n++].data = (const uint8_t *)(factors + (i ? pairs : 0));
+    return strcmp(((const gguf_tensor *)a)->name, ((const gguf_tensor *)b)->name);
+}
+
+/* What a reader sees of the file's tensors before it knows the model: names, and few shapes. */
+static lq_status name_tensors(gguf_file *f, const gguf_arch *a, const src_source *src,
+                              const float *factors, lq_arena *arena, lq_err *err)
+{
+    const arch_config *c = src_config(src);
+    const arch_rope_kind kind = c->rope[ROPE_MAIN].kind;
+    const int64_t pairs = c->rope_dims / 2, n = src_n_tensors(src);
+    const int lists = kind == ROPE_LONG ? 2 : kind == ROPE_LLAMA3;
+    char(*names)[64] = lq_push(arena, 2 * (size_t)n * sizeof *names);
+    gguf_tensor *t = lq_push(arena, (2 * (size_t)n + 2) * sizeof *t);
+    if (!names || !t) return lq_fail(err, LQ_ENOMEM, "no memory for the header");
+    f->tensors = t;
+    for (int i = 0; i < lists; i++)
+        t[f->n++] = (gguf_tensor){ .name = kind == ROPE_LLAMA3 ? GGUF_ROPE_FREQS
+                                           : i                 ? GGUF_ROPE_LONG
+                                                               : GGUF_ROPE_SHORT,
+                                   .type = GGML_F32,
+                                   .n_dims = 1,
+                                   .shape = { pairs },
+                                   .bytes = (size_t)pairs * 4,
+                                   .data = (const uint8_t *)(factors + i * pairs) };
+    for (int64_t i = 0; i < n; i++) {
+        const gguf_name *g[2];
+        arch_slot slot;
+        if (!arch_slot_of(c, src_tensor_at(src, i)->name, &slot) || slot.expert > 0) continue;
+        const int parts = gguf_names_of(g, a, c, slot.role);
+        for (int k = 0; k < parts; k++, f->n++) {
+            gguf_tensor_name(*names, g[k], &slot);
+            t[f->n] = (gguf_tensor){ .name = *names++, .n_dims = 2 };
+            if (slot.role != R_EMBED) continue;
+            t[f->n].shape[0] = c->vocab;
+            t[f->n].shape[1] = c->embed_dim;
         }
-    if (r->kind == ROPE_LLAMA3) {
-        t[n] = vector;
-        t[n].name = GGUF_ROPE_FREQS;
-        t[n++].data = (const uint8_t *)factors;
     }
-    t[n++] = (gguf_tensor){ .name = "token_embd.weight",
-                            .n_dims = 2,
-                            .shape = { c->vocab, c->embed_dim } };
-    return n;
+    qsort(t, f->n, sizeof *t, by_name);
+    return LQ_OK;
 }
 
 /* What the pairs mean to our reader, and so to llama.cpp, is what the model is. */
-static lq_status check(const gguf_pairs *p, const gguf_arch *a, const arch_config *c, lq_err *err)
+static lq_status check(const gguf_pairs *p, const gguf_arch *a, const src_source *src, lq_err *err)
 {
+    const arch_config *c = src_config(src);
     gguf_file f = { .n = 0 };
-    gguf_tensor few[4];
     arch_config back = { .row = NULL };
     cJSON *j = NULL, *x = NULL, *y = NULL;
     lq_arena arena = { 0 };
@@ -288,11 +358,8 @@ static lq_status check(const gguf_pairs *p, const gguf_arch *a, const arch_confi
     lq_status s = b.oom || p->b.oom ? lq_fail(err, LQ_ENOMEM, "no memory for the header") : LQ_OK;
     if (!s) s = gguf_rope_factors(&factors, c, &arena, err);
     if (!s) s = gguf_open_bytes(&f, (const uint8_t *)b.p, b.n, err);
-    if (!s) {
-        f.n = few_tensors(few, c, factors);
-        f.tensors = few;
-        s = gguf_config(&j, &f, gguf_arch_find(&f), err);
-    }
+    if (!s) s = name_tensors(&f, a, src, factors, &arena, err);
+    if (!s) s = gguf_config(&j, &f, gguf_arch_find(&f), err);
     if (!s) s = arch_config_parse(&back, j, NULL, err);
     if (!s) {
         x = arch_config_json(c);
@@ -311,19 +378,24 @@ static lq_status check(const gguf_pairs *p, const gguf_arch *a, const arch_confi
     return s;
 }
 
-lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const arch_config *c, lq_err *err)
+lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const src_source *src, lq_err *err)
 {
+    const arch_config *c = src_config(src);
     lq_status s = arch_of(a, c, err);
     if (s) return s;
+    if (c->w.qkv_grouped && (*a)->qkv == QKV_AS_STORED && c->kv_heads > 1)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "multi_query: llama.cpp's '%s' runs one head of keys, found %lld",
+                       (*a)->gguf, (long long)c->kv_heads);
     put_config(p, *a, c);
-    return check(p, *a, c, err);
+    return check(p, *a, src, err);
 }
 
-lq_status gguf_can_say(const arch_config *c, lq_err *err)
+lq_status gguf_can_say(const src_source *src, lq_err *err)
 {
     const gguf_arch *a;
     gguf_pairs p = { .n = 0 };
-    const lq_status s = gguf_put_model(&p, &a, c, err);
+    const lq_status s = gguf_put_model(&p, &a, src, err);
     free(p.b.p);
     return s;
 }

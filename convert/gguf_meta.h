@@ -26,8 +26,8 @@ void gguf_put_str(lq_buf *b, const char *s, size_t n);
 
 /* The row of the model's architecture, and the model's numbers. LQ_EUNSUPPORTED: llama.cpp's form
  * of it is not known here, or the model is not what the file would say. */
-lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const arch_config *c, lq_err *err);
-lq_status gguf_can_say(const arch_config *c, lq_err *err); /* the same, without pairs */
+lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const src_source *src, lq_err *err);
+lq_status gguf_can_say(const src_source *src, lq_err *err); /* the same, without pairs */
 /* Factors of the frequencies, in the arena: [rope_dims / 2] of Llama 3's scaling, twice as many of
  * longrope (short, then long); NULL: none. */
 lq_status gguf_rope_factors(float **out, const arch_config *c, lq_arena *a, lq_err *err);

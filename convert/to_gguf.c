@@ -20,11 +20,14 @@
 
 enum { ALIGN = 32, PIECE = 1 << 20, ROWS = 16 };
 
-/* A tensor of the file: one of the source, or as many as a layer has experts. */
+/* A tensor of the file: one of the source or a half of one, or as many as a layer has experts. */
 typedef struct {
     char name[64];
     arch_slot slot;
-    const src_tensor *t; /* of the first expert */
+    const src_tensor *t;  /* of the first expert */
+    bool stacked, turned; /* t has all experts; its floats are [inputs, outputs] */
+    gguf_order order;
+    bool second; /* half of t's rows (GGUF_GATE_UP) */
     int n_dims;
     int64_t shape[3], experts; /* 1 where it has none */
     size_t info;               /* where its type and offset stand in the header */
@@ -63,29 +66,50 @@ static lq_status no_place(const conv *c, const src_tensor *t, lq_err *err)
                    c->arch->gguf);
 }
 
+/* Shapes of matrices [experts, outputs, inputs] and of vectors [experts, n], experts where it has them. */
+static void to_gguf_shape(entry *e, const gguf_name *g, const arch_config *c)
+{
+    const src_tensor *t = e->t;
+    memcpy(e->shape, t->shape, 3 * sizeof *e->shape);
+    if (g->stacked && !e->stacked) {
+        e->shape[0] = c->experts;
+        memcpy(e->shape + 1, t->shape, 2 * sizeof *e->shape);
+        e->n_dims++;
+    }
+    if (e->n_dims == 3 || e->stacked) e->experts = e->shape[0];
+    int64_t *last = e->shape + e->n_dims - 1;
+    if (e->turned) {
+        const int64_t in = last[-1];
+        last[-1] = last[0];
+        last[0] = in;
+    }
+    if (e->order.kind == GGUF_GATE_UP) last[e->slot.bias ? 0 : -1] /= 2;
+}
+
 static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
 {
-    entry *e = &c->e[c->n];
+    const gguf_name *g[2];
     arch_slot slot;
     if (is_derived(t->name)) return LQ_OK;
-    if (!t->plain || t->n_dims > 2 || !arch_slot_of(c->config, t->name, &slot))
+    if (!t->plain || t->n_dims > 3 || !arch_slot_of(c->config, t->name, &slot))
         return no_place(c, t, err);
-    const gguf_name *g = gguf_name_of(slot.role);
-    if (!g || g->stacked != (slot.expert >= 0)) return no_place(c, t, err);
+    const int flags = arch_name_of(c->config, slot.role)->flags;
+    const bool dense = t->t.scheme.kind == QT_DENSE;
+    const int parts = gguf_names_of(g, c->arch, c->config, slot.role);
+    const bool stacked = flags & NAME_STACKED;
+    if (!parts || (t->n_dims == 3 && !stacked) ||
+        (g[0]->join == JOIN_NONE && g[0]->stacked != (stacked || slot.expert >= 0)))
+        return no_place(c, t, err);
     if (slot.expert > 0) return LQ_OK; /* comes with the first */
-    *e = (entry){ .slot = slot, .t = t, .n_dims = t->n_dims, .experts = 1 };
-    memcpy(e->shape, t->shape, 2 * sizeof *e->shape);
-    if (g->stacked) {
-        e->experts = e->shape[0] = c->config->experts;
-        memcpy(e->shape + 1, t->shape, 2 * sizeof *e->shape);
-        e->n_dims = 3;
+    for (int i = 0; i < parts; i++) {
+        entry *e = &c->e[c->n++];
+        *e = (entry){ .slot = slot, .t = t, .n_dims = t->n_dims, .experts = 1, .stacked = stacked };
+        e->turned = flags & NAME_TRANSPOSED && dense && !slot.bias;
+        e->order = gguf_order_of(c->arch, c->config, slot.role);
+        e->second = i == 1;
+        to_gguf_shape(e, g[i], c->config);
+        gguf_tensor_name(e->name, g[i], &slot);
     }
-    const char *end = slot.bias ? "bias" : "weight";
-    if (slot.layer < 0)
-        snprintf(e->name, sizeof e->name, "%s.%s", g->gguf, end);
-    else
-        snprintf(e->name, sizeof e->name, "blk.%lld.%s.%s", (long long)slot.layer, g->gguf, end);
-    c->n++;
     return LQ_OK;
 }
 
@@ -94,7 +118,7 @@ static lq_status list_tensors(conv *c, lq_err *err)
     const arch_config *a = c->config;
     const int64_t pairs = a->rope_dims / 2, n = src_n_tensors(c->src);
     const arch_rope_kind kind = a->rope[ROPE_MAIN].kind;
-    c->e = calloc((size_t)n + 2, sizeof *c->e);
+    c->e = calloc(2 * (size_t)n + 2, sizeof *c->e);
     if (!c->e) return lq_fail(err, LQ_ENOMEM, "no memory for the header");
     const entry vector = { .n_dims = 1, .shape = { pairs }, .experts = 1 };
     for (int i = 0; i < (kind == ROPE_LONG ? 2 : kind == ROPE_LLAMA3); i++) {
@@ -117,7 +141,7 @@ static lq_status expert_of(const src_tensor **t, const conv *c, const entry *x, 
 {
     char name[256];
     *t = x->t;
-    if (e == 0) return LQ_OK;
+    if (e == 0 || x->stacked) return LQ_OK;
     *t =
         arch_tensor_name(c->config, x->slot.role, x->slot.layer, e, x->slot.bias, name, sizeof name)
             ? src_find(c->src, name)
@@ -280,55 +304,67 @@ static ggml_type type_of(lq_dtype d)
     return d == LQ_F32 ? GGML_F32 : d == LQ_F16 ? GGML_F16 : GGML_BF16;
 }
 
-/* Rows as they are, each where it is stored; the pages of what was read go again. */
-static lq_status put_stored(conv *c, const qt_tensor *q, int64_t heads, lq_err *err)
+/* Rows as they are; the pages of what was read go again. */
+static lq_status put_stored(conv *c, const qt_tensor *q, lq_err *err)
 {
     const qt_span all = q->plane[QT_CODES];
-    const size_t row = all.bytes / (size_t)q->N;
     const uint8_t *from = all.data;
     lq_status s = LQ_OK;
-    uint8_t *b = heads ? malloc(all.bytes) : NULL;
-    if (heads && !b) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", all.bytes);
-    for (int64_t n = 0; heads && n < q->N; n++)
-        memcpy(b + (size_t)gguf_stored_row(n, q->N, heads) * row, from + (size_t)n * row, row);
     for (size_t at = 0; at < all.bytes && !s; at += PIECE) {
         const size_t n = all.bytes - at < PIECE ? all.bytes - at : PIECE;
-        s = lq_out_write(c->out, (b ? b : from) + at, n, err);
+        s = lq_out_write(c->out, from + at, n, err);
         src_drop(c->src, (qt_span){ from + at, n });
     }
-    free(b);
     return s;
 }
 
-/* Rows as floats of dtype d, each where it is stored, with what GGUF adds to each. */
-static lq_status put_floats(conv *c, const qt_tensor *q, lq_dtype d, int64_t heads, float offset,
-                            lq_err *err)
+/* Rows of the file that q, one expert's, gives: all, or gate's or up's. */
+static int64_t rows_of(const entry *e, int64_t n)
 {
-    const bool vector = q->N == 1;
-    if (q->scheme.kind == QT_DENSE && q->scheme.dtype == d && !(offset > 0) && !(vector && heads))
-        return put_stored(c, q, heads, err);
-    const size_t e = lq_dtype_bytes(d), row = (size_t)q->K * e;
-    uint8_t *b = malloc((size_t)q->N * row);
+    return e->order.kind == GGUF_GATE_UP ? n / 2 : n;
+}
+
+/* Row m of them as f32 [q->K]; of a vector its elements in the file's order. */
+static void row_floats(float *y, const entry *e, const qt_tensor *q, int64_t m, float *scratch)
+{
+    if (q->N > 1) {
+        const int64_t n = gguf_own_row(&e->order, m, rows_of(e, q->N), e->second);
+        qt_dequant(y, q, n, n + 1);
+        return;
+    }
+    const int64_t K = rows_of(e, q->K);
+    qt_dequant(scratch, q, 0, 1);
+    for (int64_t k = 0; k < K; k++)
+        y[k] = scratch[gguf_own_row(&e->order, k, K, e->second)];
+}
+
+/* Floats of dtype d in the file's order, with what GGUF adds to each. */
+static lq_status put_floats(conv *c, const entry *e, const qt_tensor *q, lq_dtype d, lq_err *err)
+{
+    const float offset = gguf_norm_offset(c->config, &e->slot);
+    if (q->scheme.kind == QT_DENSE && q->scheme.dtype == d && !(offset > 0) &&
+        e->order.kind == GGUF_AS_STORED)
+        return put_stored(c, q, err);
+    const int64_t N = q->N > 1 ? rows_of(e, q->N) : 1, K = q->N > 1 ? q->K : rows_of(e, q->K);
+    const size_t row = (size_t)K * lq_dtype_bytes(d);
+    uint8_t *b = malloc((size_t)N * row);
     float *f = malloc(2 * (size_t)q->K * sizeof *f);
     lq_status s =
-        b && f ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", (size_t)q->N * row);
-    for (int64_t n = 0; n < q->N && !s; n++) {
+        b && f ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", (size_t)N * row);
+    for (int64_t m = 0; m < N && !s; m++) {
         float *back = f + q->K;
-        uint8_t *to = b + (size_t)gguf_stored_row(n, q->N, vector ? 0 : heads) * row;
-        qt_dequant(f, q, n, n + 1);
-        for (int64_t k = 0; vector && heads && k < q->K; k++)
-            back[gguf_stored_row(k, q->K, heads)] = f[k];
-        if (vector && heads) memcpy(f, back, row / e * sizeof *f);
-        for (int64_t k = 0; offset > 0 && k < q->K; k++) {
+        uint8_t *to = b + (size_t)m * row;
+        row_floats(f, e, q, m, back);
+        for (int64_t k = 0; offset > 0 && k < K; k++) {
             const float sum = f[k] + offset;
             if (memcmp(&f[k], &(float){ sum - offset }, sizeof *f) != 0) c->r->bit_exact = false;
             f[k] = sum;
         }
-        lq_from_f32(to, f, d, (size_t)q->K);
-        lq_to_f32(back, to, d, (size_t)q->K);
-        if (memcmp(f, back, (size_t)q->K * sizeof *f) != 0) c->r->bit_exact = false;
+        lq_from_f32(to, f, d, (size_t)K);
+        lq_to_f32(back, to, d, (size_t)K);
+        if (memcmp(f, back, (size_t)K * sizeof *f) != 0) c->r->bit_exact = false;
     }
-    if (!s) s = lq_out_write(c->out, b, (size_t)q->N * row, err);
+    if (!s) s = lq_out_write(c->out, b, (size_t)N * row, err);
     free(b);
     free(f);
     return s;
@@ -336,10 +372,11 @@ static lq_status put_floats(conv *c, const qt_tensor *q, lq_dtype d, int64_t hea
 
 /* Blocks of type t, where *held tells that they hold q's values. write false: only to see. */
 typedef struct {
+    const entry *e;
     const qt_tensor *q;
     uint8_t *blocks;
     ggml_type type;
-    int64_t heads;
+    int64_t rows;
     atomic_bool lost; /* a value has no place */
 } packing;
 
@@ -349,24 +386,25 @@ static void pack_rows(void *ctx, int64_t item, int thread)
     const qt_tensor *q = p->q;
     const size_t row = gguf_row_bytes(p->type, q->K);
     (void)thread;
-    for (int64_t n = item * ROWS; n < q->N && n < (item + 1) * ROWS; n++) {
+    for (int64_t m = item * ROWS; m < p->rows && m < (item + 1) * ROWS; m++) {
         if (atomic_load_explicit(&p->lost, memory_order_relaxed)) return;
-        if (!gguf_pack_row(p->blocks + (size_t)gguf_stored_row(n, q->N, p->heads) * row, q, n,
-                           p->type))
+        const int64_t n = gguf_own_row(&p->e->order, m, p->rows, p->e->second);
+        if (!gguf_pack_row(p->blocks + (size_t)m * row, q, n, p->type))
             atomic_store_explicit(&p->lost, true, memory_order_relaxed);
     }
 }
 
-static lq_status put_blocks(conv *c, const qt_tensor *q, ggml_type t, int64_t heads, bool write,
+static lq_status put_blocks(conv *c, const entry *e, const qt_tensor *q, ggml_type t, bool write,
                             bool *held, lq_err *err)
 {
+    const int64_t N = rows_of(e, q->N);
     const size_t row = gguf_row_bytes(t, q->K);
-    uint8_t *b = calloc((size_t)q->N, row);
-    if (!b) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", (size_t)q->N * row);
-    packing p = { .q = q, .blocks = b, .type = t, .heads = heads };
-    pool_run(c->pool, lq_ceil_div(q->N, ROWS), pack_rows, &p);
+    uint8_t *b = calloc((size_t)N, row);
+    if (!b) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", (size_t)N * row);
+    packing p = { .e = e, .q = q, .blocks = b, .type = t, .rows = N };
+    pool_run(c->pool, lq_ceil_div(N, ROWS), pack_rows, &p);
     *held = !p.lost;
-    const lq_status s = *held && write ? lq_out_write(c->out, b, (size_t)q->N * row, err) : LQ_OK;
+    const lq_status s = *held && write ? lq_out_write(c->out, b, (size_t)N * row, err) : LQ_OK;
     free(b);
     return s;
 }
@@ -375,7 +413,6 @@ static lq_status put_blocks(conv *c, const qt_tensor *q, ggml_type t, int64_t he
 typedef struct {
     conv *c;
     const entry *e;
-    int64_t heads;
     enum { SEE, WRITE, ANEW, FLOATS } what;
     ggml_type type;
     lq_dtype dtype;
@@ -392,15 +429,24 @@ static lq_status one(pass *p, const qt_tensor *q, lq_arena *a, lq_err *err)
     qt_tensor anew;
     bool held = true;
     lq_status s = LQ_OK;
-    if (p->what == FLOATS)
-        return put_floats(c, q, p->dtype, p->heads, gguf_norm_offset(c->config, &p->e->slot), err);
+    if (p->what == FLOATS) return put_floats(c, p->e, q, p->dtype, err);
     if (p->what == ANEW) {
         s = conv_requantize(&anew, q, &q8_0, c->pool, a, err);
-        return s ? s : put_blocks(c, &anew, GGML_Q8_0, p->heads, true, &held, err);
+        return s ? s : put_blocks(c, p->e, &anew, GGML_Q8_0, true, &held, err);
     }
-    s = put_blocks(c, q, p->type, p->heads, p->what == WRITE, &held, err);
+    s = put_blocks(c, p->e, q, p->type, p->what == WRITE, &held, err);
     p->held = p->held && held;
     return s;
+}
+
+/* Expert i of a tensor that has all of them, or a matrix whose floats are [inputs, outputs]. */
+static lq_status slice(qt_tensor *q, const pass *p, int64_t i, const qt_tensor *t, lq_arena *a,
+                       lq_err *err)
+{
+    *q = *t;
+    if (p->e->slot.bias) return !p->e->stacked || qt_rows(q, t, i, i + 1) ? LQ_OK : LQ_EFORMAT;
+    return p->e->stacked || p->e->turned ? src_slice(q, p->c->config, p->e->slot.role, i, t, a, err)
+                                         : LQ_OK;
 }
 
 static lq_status each(pass *p, lq_err *err)
@@ -411,10 +457,11 @@ static lq_status each(pass *p, lq_err *err)
     for (int64_t i = 0; i < p->e->experts && !s && p->held; i++) {
         const src_tensor *t;
         lq_arena a = { 0 };
-        qt_tensor q;
+        qt_tensor all, q;
         s = expert_of(&t, c, p->e, i, err);
         if (s) break;
-        s = conv_load(&q, c->src, t, c->pool, &a, err);
+        s = conv_load(&all, c->src, t, c->pool, &a, err);
+        if (!s) s = slice(&q, p, i, &all, &a, err);
         if (!s) s = one(p, &q, &a, err);
         conv_unload(c->src, t, &a);
     }
@@ -464,7 +511,8 @@ static lq_status say_way_out(lq_status s, const qt_tensor *q, lq_err *err)
 /* Vectors and routers are f32, as llama.cpp wants them. */
 static lq_dtype float_type(const conv *c, const entry *e, const qt_tensor *q)
 {
-    if (e->n_dims == 1 || e->slot.role == R_ROUTER || e->slot.role == R_SHARED_ROUTER)
+    if (e->n_dims == 1 || e->slot.bias || e->slot.role == R_ROUTER ||
+        e->slot.role == R_SHARED_ROUTER)
         return LQ_F32;
     return c->o->keep_dtype ? q->scheme.dtype : c->o->dtype;
 }
@@ -472,9 +520,7 @@ static lq_dtype float_type(const conv *c, const entry *e, const qt_tensor *q)
 static lq_status to_gguf_put(conv *c, const entry *e, lq_err *err)
 {
     const qt_tensor *q = &e->t->t; /* its scheme and shape alone */
-    pass p = {
-        .c = c, .e = e, .heads = gguf_turned_heads(c->arch, c->config, e->slot.role), .held = true
-    };
+    pass p = { .c = c, .e = e, .held = true };
     lq_status s;
     if (q->scheme.kind == QT_DENSE) {
         p.what = FLOATS;
@@ -557,7 +603,7 @@ lq_status conv_to_gguf(conv_report *r, const src_source *src, const char *path,
     r->bit_exact = true;
     conv c = { .src = src, .config = src_config(src), .o = o, .job = job, .pool = p, .r = r };
     gguf_pairs pairs = { .n = 0 };
-    lq_status s = gguf_put_model(&pairs, &c.arch, c.config, err);
+    lq_status s = gguf_put_model(&pairs, &c.arch, src, err);
     if (!s) s = lq_out_open(&c.out, path, err);
     if (!s) s = put_header(&c, &pairs, err);
     if (s == LQ_EUNSUPPORTED || s == LQ_ESHAPE) s = say_no_way_out(s, &c, err);

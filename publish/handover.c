@@ -325,7 +325,7 @@ static bool prepare_gguf(plan *p)
         snprintf(p->path, sizeof p->path, "%s", p->model);
         return true;
     }
-    if (gguf_can_say(p->config, &why)) {
+    if (gguf_can_say(p->src, &why)) {
         add(p->differences, "%s", why.msg);
         return false;
     }

@@ -256,9 +256,12 @@ static void put_one(config *c, const gguf_own *o)
     switch (o->kind) {
     case OWN_REAL:
     case OWN_INVERSE:
+    case OWN_LIMIT:
         put_float(c, o->key, o->gguf);
         return;
     case OWN_INT: /* 0 is none */
+    case OWN_SHARED:
+    case OWN_DENSE:
         if (int_at(c, o->gguf, 0)) put_int(c, o->key, o->gguf);
         return;
     case OWN_PATTERN:
@@ -267,8 +270,10 @@ static void put_one(config *c, const gguf_own *o)
     case OWN_BOOL:
         if (gguf_bool(c->f, number_key(k, c, o->gguf), &on)) put_bool(c, o->key, on);
         return;
-    default:
+    case OWN_HAS:
         put_bool(c, o->key, gguf_find(c->f, o->gguf) != NULL);
+        return;
+    case OWN_GATING:;
     }
 }
 
@@ -332,7 +337,7 @@ static void put_own(config *c)
                                           "Qwen3ForCausalLM",   "Qwen3MoeForCausalLM",
                                           "GraniteForCausalLM", "SmolLM3ForCausalLM" };
     for (const gguf_own *o = gguf_owns; o->hf; o++)
-        if (is(c, o->hf)) put_one(c, o);
+        if (o->key && is(c, o->hf)) put_one(c, o);
     for (size_t i = 0; i < LQ_COUNT(biased); i++)
         if (is(c, biased[i]))
             put_bool(c, "attention_bias", gguf_find(c->f, "blk.0.attn_q.bias") != NULL);

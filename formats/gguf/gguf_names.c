@@ -1,6 +1,8 @@
 /* formats/gguf/gguf_names.c */
 #include "formats/gguf/gguf_names.h"
 
+#include <stdio.h>
+
 /* clang-format off */
 const gguf_arch gguf_archs[] = {
     { "llama", "MixtralForCausalLM", .turned = true, .when = "expert_count" },
@@ -14,37 +16,37 @@ const gguf_arch gguf_archs[] = {
     { "gemma", "GemmaForCausalLM", .turned = false },
     { "gemma2", "Gemma2ForCausalLM", .turned = false },
     { "gemma3", "Gemma3ForCausalLM", .turned = false },
-    { "olmo2", "Olmo3ForCausalLM", .when = "attention.sliding_window", .read_only = true },
+    { "olmo2", "Olmo3ForCausalLM", .when = "attention.sliding_window" },
     { "olmo2", "Olmo2ForCausalLM", .turned = false },
     { "granite", "GraniteForCausalLM", .turned = true },
     { "smollm3", "SmolLM3ForCausalLM", .turned = true },
-    { "arcee", "ArceeForCausalLM", .turned = true, .read_only = true },
-    { "bloom", "BloomForCausalLM", .read_only = true, .qkv = QKV_APART, .eps = "layer_norm_epsilon" },
-    { "chatglm", "GlmForCausalLM", .read_only = true },
-    { "cohere2", "Cohere2ForCausalLM", .read_only = true, .eps = "layer_norm_eps" },
-    { "command-r", "CohereForCausalLM", .read_only = true, .eps = "layer_norm_eps" },
-    { "deepseek2", "DeepseekV3ForCausalLM", .turned = false, .when = "*.exp_probs_b.bias", .read_only = true },
-    { "deepseek2", "DeepseekV2ForCausalLM", .turned = false, .read_only = true },
-    { "dots1", "Dots1ForCausalLM", .read_only = true },
-    { "ernie4_5", "Ernie4_5ForCausalLM", .read_only = true },
-    { "exaone4", "Exaone4ForCausalLM", .read_only = true },
-    { "falcon", "FalconForCausalLM", .read_only = true, .qkv = QKV_APART, .eps = "layer_norm_epsilon" },
-    { "glm4", "Glm4ForCausalLM", .read_only = true },
-    { "glm4moe", "Glm4MoeForCausalLM", .read_only = true },
-    { "gpt-oss", "GptOssForCausalLM", .read_only = true },
-    { "gpt2", "GPT2LMHeadModel", .read_only = true, .eps = "layer_norm_epsilon" },
-    { "gptneox", "GPTNeoXForCausalLM", .read_only = true, .qkv = QKV_APART, .eps = "layer_norm_eps" },
-    { "granitemoe", "GraniteMoeForCausalLM", .turned = true, .read_only = true },
-    { "hunyuan-dense", "HunYuanDenseV1ForCausalLM", .read_only = true },
-    { "mpt", "MptForCausalLM", .read_only = true, .eps = "layer_norm_epsilon" },
-    { "nemotron", "NemotronForCausalLM", .read_only = true, .eps = "norm_eps" },
-    { "olmo", "OlmoForCausalLM", .turned = true, .read_only = true, .eps = "layer_norm_eps" },
-    { "olmoe", "OlmoeForCausalLM", .read_only = true },
-    { "phi2", "PhiForCausalLM", .read_only = true, .eps = "layer_norm_eps" },
-    { "seed_oss", "SeedOssForCausalLM", .read_only = true },
-    { "stablelm", "StableLmForCausalLM", .read_only = true, .eps = "layer_norm_eps" },
-    { "starcoder", "GPTBigCodeForCausalLM", .read_only = true, .eps = "layer_norm_epsilon" },
-    { "starcoder2", "Starcoder2ForCausalLM", .read_only = true, .eps = "norm_epsilon" },
+    { "arcee", "ArceeForCausalLM", .turned = true },
+    { "bloom", "BloomForCausalLM", .qkv = QKV_APART, .eps = "layer_norm_epsilon" },
+    { "chatglm", "GlmForCausalLM", .turned = false },
+    { "cohere2", "Cohere2ForCausalLM", .eps = "layer_norm_eps" },
+    { "command-r", "CohereForCausalLM", .eps = "layer_norm_eps" },
+    { "deepseek2", "DeepseekV3ForCausalLM", .when = "*.exp_probs_b.bias" },
+    { "deepseek2", "DeepseekV2ForCausalLM", .turned = false },
+    { "dots1", "Dots1ForCausalLM", .turned = false },
+    { "ernie4_5", "Ernie4_5ForCausalLM", .turned = false },
+    { "exaone4", "Exaone4ForCausalLM", .turned = false },
+    { "falcon", "FalconForCausalLM", .qkv = QKV_APART, .eps = "layer_norm_epsilon" },
+    { "glm4", "Glm4ForCausalLM", .turned = false },
+    { "glm4moe", "Glm4MoeForCausalLM", .mlp_norm_post = true },
+    { "gpt-oss", "GptOssForCausalLM", .mlp_norm_post = true },
+    { "gpt2", "GPT2LMHeadModel", .eps = "layer_norm_epsilon" },
+    { "gptneox", "GPTNeoXForCausalLM", .qkv = QKV_APART, .eps = "layer_norm_eps" },
+    { "granitemoe", "GraniteMoeForCausalLM", .turned = true },
+    { "hunyuan-dense", "HunYuanDenseV1ForCausalLM", .turned = false },
+    { "mpt", "MptForCausalLM", .eps = "layer_norm_epsilon" },
+    { "nemotron", "NemotronForCausalLM", .eps = "norm_eps" },
+    { "olmo", "OlmoForCausalLM", .turned = true, .eps = "layer_norm_eps" },
+    { "olmoe", "OlmoeForCausalLM", .turned = false },
+    { "phi2", "PhiForCausalLM", .eps = "layer_norm_eps" },
+    { "seed_oss", "SeedOssForCausalLM", .mlp_norm_post = true },
+    { "stablelm", "StableLmForCausalLM", .eps = "layer_norm_eps" },
+    { "starcoder", "GPTBigCodeForCausalLM", .eps = "layer_norm_epsilon" },
+    { "starcoder2", "Starcoder2ForCausalLM", .eps = "norm_epsilon" },
     { .gguf = NULL },
 };
 /* clang-format on */
@@ -75,19 +77,21 @@ const gguf_sampling_key gguf_sampling[] = {
     { hf, "attention_multiplier", "attention.scale", OWN_REAL, AT(attn_scale) }, \
     { hf, "logits_scaling", "logit_scale", OWN_INVERSE, AT(logit_scale) }
 /* clang-format on */
-#define READ(key, gguf, kind) key, gguf, kind, 0
-#define DEEPSEEK_EXPERTS(hf)                                                         \
-    EXPERTS(hf, "n_routed_experts"), { hf, EXPERT_FFN },                             \
-        { hf, READ("n_shared_experts", "expert_shared_count", OWN_INT) },            \
-        { hf, READ("first_k_dense_replace", "leading_dense_block_count", OWN_INT) }, \
-        { hf, READ("routed_scaling_factor", "expert_weights_scale", OWN_REAL) },     \
-        { hf, READ("norm_topk_prob", "expert_weights_norm", OWN_BOOL) },             \
-        { hf, READ("n_group", "expert_group_count", OWN_INT) },                      \
-    {                                                                                \
-        hf, READ("topk_group", "expert_group_used_count", OWN_INT)                   \
+#define WHETHER(key, field) key, key, OWN_BOOL, AT(field)
+#define HAS(key, tensor) key, tensor, OWN_HAS, 0
+#define DEEPSEEK_EXPERTS(hf)                                                                 \
+    EXPERTS(hf, "n_routed_experts"), { hf, EXPERT_FFN },                                     \
+        { hf, "n_shared_experts", "expert_shared_count", OWN_SHARED, AT(shared_ffn) },       \
+        { hf, "first_k_dense_replace", "leading_dense_block_count", OWN_DENSE, 0 },          \
+        { hf, "routed_scaling_factor", "expert_weights_scale", OWN_REAL, AT(expert_scale) }, \
+        { hf, "norm_topk_prob", "expert_weights_norm", OWN_BOOL, AT(w.norm_topk) },          \
+        { hf, NULL, "expert_gating_func", OWN_GATING, AT(w.router) },                        \
+        { hf, "n_group", "expert_group_count", OWN_INT, AT(expert_groups) },                 \
+    {                                                                                        \
+        hf, "topk_group", "expert_group_used_count", OWN_INT, AT(groups_used)                \
     }
 const gguf_own gguf_owns[] = {
-    { "MistralForCausalLM", READ("sliding_window", "attention.sliding_window", OWN_INT) },
+    { "MistralForCausalLM", "sliding_window", "attention.sliding_window", OWN_INT, 0 },
     { "Olmo3ForCausalLM", WINDOW },
     { "Olmo3ForCausalLM", PATTERN },
     { "Exaone4ForCausalLM", WINDOW },
@@ -96,31 +100,33 @@ const gguf_own gguf_owns[] = {
     { "Cohere2ForCausalLM", PATTERN },
     { "Cohere2ForCausalLM", REAL("logit_scale", logit_scale) },
     { "CohereForCausalLM", REAL("logit_scale", logit_scale) },
-    { "CohereForCausalLM", READ("use_qk_norm", "blk.0.attn_q_norm.weight", OWN_HAS) },
-    { "Starcoder2ForCausalLM", WINDOW },
-    { "StableLmForCausalLM", READ("use_parallel_residual", "use_parallel_residual", OWN_BOOL) },
-    { "StableLmForCausalLM", READ("use_qkv_bias", "blk.0.attn_q.bias", OWN_HAS) },
-    { "StableLmForCausalLM", READ("qk_layernorm", "blk.0.attn_q_norm.weight", OWN_HAS) },
-    { "GPTNeoXForCausalLM", READ("use_parallel_residual", "use_parallel_residual", OWN_BOOL) },
-    { "GPTNeoXForCausalLM", READ("attention_bias", "blk.0.attn_qkv.bias", OWN_HAS) },
-    { "FalconForCausalLM", READ("bias", "blk.0.attn_qkv.bias", OWN_HAS) },
-    { "OlmoForCausalLM", READ("clip_qkv", "attention.clamp_kqv", OWN_REAL) },
-    { "MptForCausalLM", READ("attn_config.clip_qkv", "attention.clamp_kqv", OWN_REAL) },
-    { "MptForCausalLM", READ("attn_config.alibi_bias_max", "attention.max_alibi_bias", OWN_REAL) },
-    { "SeedOssForCausalLM", READ("attention_bias", "blk.0.attn_q.bias", OWN_HAS) },
-    { "Ernie4_5ForCausalLM", READ("use_bias", "blk.0.attn_q.bias", OWN_HAS) },
+    { "CohereForCausalLM", HAS("use_qk_norm", "blk.0.attn_q_norm.weight") },
+    { "Starcoder2ForCausalLM", "sliding_window", "attention.sliding_window", OWN_INT, 0 },
+    { "StableLmForCausalLM", WHETHER("use_parallel_residual", w.parallel) },
+    { "StableLmForCausalLM", HAS("use_qkv_bias", "blk.0.attn_q.bias") },
+    { "StableLmForCausalLM", HAS("qk_layernorm", "blk.0.attn_q_norm.weight") },
+    { "GPTNeoXForCausalLM", WHETHER("use_parallel_residual", w.parallel) },
+    { "GPTNeoXForCausalLM", HAS("attention_bias", "blk.0.attn_qkv.bias") },
+    { "FalconForCausalLM", HAS("bias", "blk.0.attn_qkv.bias") },
+    { "OlmoForCausalLM", "clip_qkv", "attention.clamp_kqv", OWN_LIMIT, AT(qkv_clip) },
+    { "MptForCausalLM", "attn_config.clip_qkv", "attention.clamp_kqv", OWN_LIMIT, AT(qkv_clip) },
+    { "MptForCausalLM", "attn_config.alibi_bias_max", "attention.max_alibi_bias", OWN_REAL,
+      AT(alibi_max) },
+    { "SeedOssForCausalLM", HAS("attention_bias", "blk.0.attn_q.bias") },
+    { "Ernie4_5ForCausalLM", HAS("use_bias", "blk.0.attn_q.bias") },
     EXPERTS("OlmoeForCausalLM", "num_experts"),
     EXPERTS("GptOssForCausalLM", "num_local_experts"),
+    { "GptOssForCausalLM", NULL, "expert_feed_forward_length", OWN_INT, AT(expert_ffn) },
     { "GptOssForCausalLM", WINDOW },
     { "GptOssForCausalLM", PATTERN },
-    { "GptOssForCausalLM", READ("attention_bias", "blk.0.attn_q.bias", OWN_HAS) },
+    { "GptOssForCausalLM", HAS("attention_bias", "blk.0.attn_q.bias") },
     EXPERTS("GraniteMoeForCausalLM", "num_local_experts"),
     GRANITE("GraniteMoeForCausalLM"),
     DEEPSEEK_EXPERTS("DeepseekV3ForCausalLM"),
     DEEPSEEK_EXPERTS("DeepseekV2ForCausalLM"),
     DEEPSEEK_EXPERTS("Dots1ForCausalLM"),
     DEEPSEEK_EXPERTS("Glm4MoeForCausalLM"),
-    { "Glm4MoeForCausalLM", READ("use_qk_norm", "blk.0.attn_q_norm.weight", OWN_HAS) },
+    { "Glm4MoeForCausalLM", HAS("use_qk_norm", "blk.0.attn_q_norm.weight") },
     EXPERTS("MixtralForCausalLM", "num_local_experts"),
     EXPERTS("Qwen2MoeForCausalLM", "num_experts"),
     { "Qwen2MoeForCausalLM", EXPERT_FFN },
@@ -203,31 +209,86 @@ const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n
     return NULL;
 }
 
-const gguf_name *gguf_name_of(arch_role r)
+/* Where llama.cpp calls the norm before the MLP by the name of the one after attention. */
+static bool is_other_name(const gguf_name *n, const gguf_arch *a)
 {
-    for (size_t i = 0; i < LQ_COUNT(names); i++)
-        if (names[i].role == r && !names[i].variant) return &names[i];
-    return NULL;
+    const bool post = n->role == R_MLP_NORM && strcmp(n->gguf, "post_attention_norm") == 0;
+    return n->role == R_MLP_NORM && !n->variant && post != a->mlp_norm_post;
 }
 
-int64_t gguf_turned_heads(const gguf_arch *a, const arch_config *c, arch_role r)
+int gguf_names_of(const gguf_name *out[2], const gguf_arch *a, const arch_config *c, arch_role r)
 {
-    return !a->turned ? 0 : r == R_Q ? c->heads : r == R_K ? c->kv_heads : 0;
+    int k = 0;
+    for (size_t i = 0; i < LQ_COUNT(names) && k < 2; i++) {
+        const gguf_name *n = &names[i];
+        if (n->role != r || !of_variant(n, c->row->variant) || is_other_name(n, a)) continue;
+        out[k++] = n;
+        if (n->join == JOIN_NONE) break;
+    }
+    return k;
 }
 
-int64_t gguf_stored_row(int64_t n, int64_t N, int64_t heads)
+void gguf_tensor_name(char out[64], const gguf_name *g, const arch_slot *slot)
 {
-    if (!heads) return n;
-    const int64_t D = N / heads, r = n % D;
-    return n - r + 2 * (r % (D / 2)) + r / (D / 2);
+    const char *end = slot->bias || slot->role == R_ROUTER_CORR ? "bias" : "weight";
+    if (slot->layer < 0)
+        snprintf(out, 64, "%s.%s", g->gguf, end);
+    else
+        snprintf(out, 64, "blk.%lld.%s.%s", (long long)slot->layer, g->gguf, end);
 }
 
-int64_t gguf_apart_row(int64_t n, const arch_config *c)
+/* ---- order of rows ---- */
+gguf_order gguf_order_of(const gguf_arch *a, const arch_config *c, arch_role r)
+{
+    gguf_order o = { .c = c, .ffn = c->expert_ffn };
+    if (a->turned) o.heads = r == R_Q ? c->heads : r == R_K ? c->kv_heads : 0;
+    if (o.heads) o.kind = GGUF_TURNED;
+    if (r == R_QKV && a->qkv == QKV_APART && c->w.qkv_grouped) o.kind = GGUF_APART;
+    if (r == R_EXPERT_GATE_UP) o.kind = GGUF_GATE_UP;
+    return o;
+}
+
+static int64_t apart(int64_t n, const arch_config *c)
 {
     const int64_t D = c->head_dim, q = c->heads / c->kv_heads; /* q heads of a group */
     const int64_t head = n / D, group = head / (q + 2), at = head % (q + 2);
     const int64_t from = at < q ? group * q + at : c->heads + (at - q) * c->kv_heads + group;
     return from * D + n % D;
+}
+
+static int64_t grouped(int64_t m, const arch_config *c)
+{
+    const int64_t D = c->head_dim, q = c->heads / c->kv_heads, head = m / D;
+    const int64_t kv = head - c->heads;
+    const int64_t group = kv < 0 ? head / q : kv % c->kv_heads;
+    const int64_t at = kv < 0 ? head % q : q + kv / c->kv_heads;
+    return (group * (q + 2) + at) * D + m % D;
+}
+
+int64_t gguf_stored_row(const gguf_order *o, int64_t n, int64_t N, bool *second)
+{
+    *second = false;
+    if (o->kind == GGUF_TURNED) {
+        const int64_t D = N / o->heads, r = n % D;
+        return n - r + 2 * (r % (D / 2)) + r / (D / 2);
+    }
+    if (o->kind == GGUF_APART) return apart(n, o->c);
+    if (o->kind == GGUF_AS_STORED) return n;
+    const int64_t expert = n / (2 * o->ffn), k = n % (2 * o->ffn);
+    *second = o->c->w.gate_up_mixed ? k % 2 : k >= o->ffn;
+    return expert * o->ffn + (o->c->w.gate_up_mixed ? k / 2 : k % o->ffn);
+}
+
+int64_t gguf_own_row(const gguf_order *o, int64_t m, int64_t M, bool second)
+{
+    if (o->kind == GGUF_TURNED) {
+        const int64_t D = M / o->heads, r = m % D;
+        return m - r + r % 2 * (D / 2) + r / 2;
+    }
+    if (o->kind == GGUF_APART) return grouped(m, o->c);
+    if (o->kind == GGUF_AS_STORED) return m;
+    const int64_t expert = m / o->ffn, k = m % o->ffn;
+    return expert * 2 * o->ffn + (o->c->w.gate_up_mixed ? 2 * k + second : second * o->ffn + k);
 }
 
 float gguf_norm_offset(const arch_config *c, const arch_slot *slot)

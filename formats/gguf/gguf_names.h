@@ -12,7 +12,7 @@ typedef struct {
     bool turned;           /* rows of q and k of a head alternate between its halves */
     const char *when;      /* read where "ARCH.when" is there and not 0, "*X": where a tensor's
                          name ends so; NULL: always */
-    bool read_only;        /* not written */
+    bool mlp_norm_post;    /* the norm before the MLP is called post_attention_norm */
     gguf_qkv qkv;
     const char *eps; /* config.json's key; NULL: rms_norm_eps */
 } gguf_arch;
@@ -30,15 +30,19 @@ typedef enum {
     OWN_INT,
     OWN_REAL,
     OWN_INVERSE, /* the field is 1 / number */
+    OWN_LIMIT,   /* a real; 0: none, and no key */
     OWN_PATTERN, /* of so many layers the last has no window; read also where it is a list */
-    OWN_BOOL,    /* read alone, like the following */
-    OWN_HAS      /* true where there is a tensor of this name, else false */
+    OWN_BOOL,
+    OWN_SHARED, /* shared experts: the field is the width of all of them */
+    OWN_DENSE,  /* layers before the first with experts */
+    OWN_GATING, /* the router's function: 1 softmax, 2 sigmoid */
+    OWN_HAS     /* true where there is a tensor of this name, else false */
 } gguf_own_kind;
 typedef struct {
-    const char *hf; /* architecture */
-    const char *key, *gguf;
+    const char *hf;         /* architecture */
+    const char *key, *gguf; /* key NULL: written alone, the architecture says it */
     gguf_own_kind kind;
-    size_t at; /* of the field in arch_config; of those that are written */
+    size_t at; /* of the field in arch_config; 0: the number is read alone */
 } gguf_own;
 
 /* Keys of generation_config.json after "general.sampling." (llama.cpp since 2025-11). */
@@ -56,15 +60,29 @@ extern const gguf_own gguf_owns[]; /* ends with hf NULL */
 /* The row of a tensor's name in GGUF (n bytes: "attn_q") in this model, of a layer or
  * not; NULL: none. */
 const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n, bool in_layer);
-const gguf_name *gguf_name_of(arch_role r); /* NULL: GGUF has none */
+/* The tensors in which the file has this role: 0 (GGUF has none), 1, or 2 that are one of ours. */
+int gguf_names_of(const gguf_name *out[2], const gguf_arch *a, const arch_config *c, arch_role r);
 
-/* Heads within which the rows of a role's matrix are turned; 0: as they are. */
-int64_t gguf_turned_heads(const gguf_arch *a, const arch_config *c, arch_role r);
-/* Row n of ours is stored as row gguf_stored_row(n) where heads are turned (0: as they are): 2i + j
- * of a head for its j * half + i. */
-int64_t gguf_stored_row(int64_t n, int64_t N, int64_t heads);
-/* Row n of ours of an R_QKV whose q, k and v are apart in the file: c's are grouped by kv head. */
-int64_t gguf_apart_row(int64_t n, const arch_config *c);
+/* "blk.3.attn_q.weight" */
+void gguf_tensor_name(char out[64], const gguf_name *g, const arch_slot *slot);
+
+/* How the rows of a matrix, or the elements of a vector, are ordered in the file:
+ *     TURNED     the rows of q and k of a head alternate between its halves (llama)
+ *     APART      all q, then k, then v; ours are grouped by kv head (gptneox, falcon, bloom)
+ *     GATE_UP    of each expert gate and up, in two tensors; ours are one, whose rows follow or
+ *                alternate (gpt-oss) */
+typedef enum { GGUF_AS_STORED, GGUF_TURNED, GGUF_APART, GGUF_GATE_UP } gguf_order_kind;
+typedef struct {
+    gguf_order_kind kind;
+    const arch_config *c;
+    int64_t heads; /* TURNED */
+    int64_t ffn;   /* GATE_UP: rows of gate, and of up, of an expert */
+} gguf_order;
+gguf_order gguf_order_of(const gguf_arch *a, const arch_config *c, arch_role r);
+/* Where our row n of N is in the file; GATE_UP: in the second tensor (up)? The inverse: which of our
+ * rows is row m of M of that tensor. */
+int64_t gguf_stored_row(const gguf_order *o, int64_t n, int64_t N, bool *second);
+int64_t gguf_own_row(const gguf_order *o, int64_t m, int64_t M, bool second);
 /* What GGUF has added to a norm's weights: the 1 of Gemma's (1 + w). */
 float gguf_norm_offset(const arch_config *c, const arch_slot *slot);
 

@@ -1,9 +1,8 @@
 /* formats/source/source_gguf_tensors.c - a GGUF file's tensors under their Hugging Face names. Most are
- * the stored bytes; the others are made of one or two tensors whenever somebody loads them:
+ * the stored bytes; the others are made of one or two tensors whenever somebody loads them, their
+ * rows in another order (gguf_order), or:
  *
- *     turned     rows of q and k of a head alternate between its halves (llama)
- *     apart      rows are all q, then k, then v; ours are grouped by kv head (gptneox, falcon, bloom)
- *     gate, up   two stacks of experts; ours is one, whose rows follow or alternate (gpt-oss)
+ *     gate, up   two stacks of experts; ours is one (gguf_order)
  *     k_b, v_b   MLA's up projection: k_b is stored transposed (deepseek2)
  *     [K,N]      floats of a checkpoint that keeps matrices as [inputs, outputs] (gpt2) */
 #include "formats/source/source_gguf_tensors.h"
@@ -14,15 +13,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-typedef enum { AS_STORED, TURNED, APART, GATE_UP, KV_B } order_kind;
-
 typedef struct {
     ggml_type type, type2;
     const uint8_t *data, *data2; /* 2: up, or v_b */
-    order_kind order;
-    int64_t heads; /* TURNED */
-    int64_t ffn;   /* GATE_UP: rows of gate, and of up, of an expert */
-    const arch_config *c;
+    gguf_order order;
+    bool kv_b;
     bool transposed; /* floats [N,K] of each of `count` matrices become [K,N] */
     int64_t count;
     float offset; /* was added to each element, of f32 */
@@ -32,17 +27,9 @@ typedef struct {
 /* Where our row n of N is stored. */
 static const uint8_t *row_at(const stored *p, int64_t n, int64_t N, size_t row)
 {
-    const uint8_t *data = p->data;
-    if (p->order == TURNED) n = gguf_stored_row(n, N, p->heads);
-    if (p->order == APART) n = gguf_apart_row(n, p->c);
-    if (p->order == GATE_UP) {
-        const int64_t expert = n / (2 * p->ffn), k = n % (2 * p->ffn);
-        const bool mixed = p->c->w.gate_up_mixed;
-        const bool up = mixed ? k % 2 : k >= p->ffn;
-        n = expert * p->ffn + (mixed ? k / 2 : k % p->ffn);
-        if (up) data = p->data2;
-    }
-    return data + (size_t)n * row;
+    bool second;
+    n = gguf_stored_row(&p->order, n, N, &second);
+    return (second ? p->data2 : p->data) + (size_t)n * row;
 }
 
 /* Elements of a vector, or of the experts' biases. */
@@ -94,10 +81,10 @@ static void row_floats(float *y, ggml_type type, const uint8_t *row, int64_t K)
 /* Of each head: the rows of k, which are the columns of k_b [kv_lora, nope], then those of v. */
 static void fill_kv_b(float *y, const qt_tensor *t, const stored *p)
 {
-    const int64_t L = t->K, nope = p->c->nope_dims, v = p->c->v_dim;
+    const int64_t L = t->K, nope = p->order.c->nope_dims, v = p->order.c->v_dim;
     const size_t k_row = gguf_row_bytes(p->type, nope), v_row = gguf_row_bytes(p->type2, L);
     float row[MAX_MLA];
-    for (int64_t h = 0; h < p->c->heads; h++, y += (nope + v) * L) {
+    for (int64_t h = 0; h < p->order.c->heads; h++, y += (nope + v) * L) {
         for (int64_t i = 0; i < L; i++) {
             row_floats(row, p->type, p->data + (size_t)(h * L + i) * k_row, nope);
             for (int64_t j = 0; j < nope; j++)
@@ -112,7 +99,7 @@ static void source_gguf_fill(void *const w[QT_N_PLANES], const qt_tensor *t, con
 {
     const stored *p = from;
     const bool dense = t->scheme.kind == QT_DENSE;
-    if (p->order == KV_B) {
+    if (p->kv_b) {
         fill_kv_b(w[QT_CODES], t, p);
     } else if (dense && p->transposed) {
         fill_transposed(w[QT_CODES], t, p);
@@ -176,17 +163,15 @@ static lq_status order_of(stored *p, const src_source *s, const gguf_tensor *g,
                           const gguf_arch *row, const place *w, int64_t N, lq_err *err)
 {
     const arch_config *c = &s->config;
-    *p = (stored){ .type = g->type, .data = g->data, .c = c, .count = 1 };
+    *p = (stored){ .type = g->type, .data = g->data, .order.c = c, .count = 1 };
     if (!w->row) return LQ_OK;
-    p->heads = gguf_turned_heads(row, c, w->slot.role);
+    p->order = gguf_order_of(row, c, w->slot.role);
     p->offset = gguf_norm_offset(c, &w->slot);
-    if (p->heads) p->order = TURNED;
-    if (p->heads && (N % p->heads || N / p->heads % 2)) return wrong_rows(g, p->heads, err);
-    if (w->slot.role == R_QKV && row->qkv == QKV_APART && c->w.qkv_grouped) {
-        p->order = APART;
-        if (N != (c->heads + 2 * c->kv_heads) * c->head_dim)
-            return wrong_rows(g, c->heads + 2 * c->kv_heads, err);
-    }
+    const int64_t heads = p->order.heads;
+    if (p->order.kind == GGUF_TURNED && (N % heads || N / heads % 2))
+        return wrong_rows(g, heads, err);
+    if (p->order.kind == GGUF_APART && N != (c->heads + 2 * c->kv_heads) * c->head_dim)
+        return wrong_rows(g, c->heads + 2 * c->kv_heads, err);
     if (p->offset > 0 && (g->type != GGML_F32 || g->n_dims != 1))
         return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected a vector of F32", g->name);
     p->transposed = !w->slot.bias && gguf_scheme(g->type).kind == QT_DENSE && g->n_dims >= 2 &&
@@ -206,7 +191,8 @@ static lq_status make_of(src_source *s, src_tensor *t, const stored *p, qt_schem
     stored *from = lq_push(&s->arena, sizeof *from);
     if (!from) return lq_fail(err, LQ_ENOMEM, "out of memory");
     *from = *p;
-    if (scheme.kind == QT_BLOCKS && p->order == AS_STORED) t->t.plane[QT_CODES] = reads[0];
+    if (scheme.kind == QT_BLOCKS && p->order.kind == GGUF_AS_STORED && !p->kv_b)
+        t->t.plane[QT_CODES] = reads[0];
     lq_status st = src_make(s, t, source_gguf_fill, from, err);
     return st ? st : src_made_from(s, t, reads, n, err);
 }
@@ -228,7 +214,8 @@ static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g,
     const qt_scheme scheme = gguf_scheme(g->type);
     lq_status st = order_of(&p, s, g, row, w, g->n_dims == 1 ? K : N, err);
     if (st) return st;
-    if (scheme.kind == QT_DENSE && p.order == AS_STORED && !p.transposed && !(p.offset > 0))
+    if (scheme.kind == QT_DENSE && p.order.kind == GGUF_AS_STORED && !p.transposed &&
+        !(p.offset > 0))
         return src_fill_plain(t, name, scheme.dtype, g->n_dims, g->shape, g->data, g->bytes, err);
     *t = (src_tensor){ .name = name, .n_dims = g->n_dims };
     memcpy(t->shape, g->shape, sizeof t->shape);
@@ -267,16 +254,15 @@ static lq_status make_gate_up(src_source *s, src_tensor *t, const gguf_tensor *g
         return no_partner(g, "ffn_up_exps", err);
     if (bias && gguf_scheme(g->type).kind != QT_DENSE)
         return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected floats", g->name);
-    stored p = { .type = g->type, .data = g->data, .data2 = up->data, .order = GATE_UP };
+    stored p = { .type = g->type, .data = g->data, .data2 = up->data };
     const qt_scheme scheme = gguf_scheme(g->type);
-    p.c = &s->config;
-    p.ffn = g->shape[1];
+    p.order = (gguf_order){ GGUF_GATE_UP, &s->config, .ffn = g->shape[1] };
     *t = (src_tensor){ .name = hf_name(s, g, w), .n_dims = g->n_dims };
     if (!t->name) return lq_fail(err, LQ_ENOMEM, "out of memory");
     memcpy(t->shape, g->shape, sizeof t->shape);
     t->shape[1] *= 2;
     p.transposed = !bias && scheme.kind == QT_DENSE &&
-                   arch_name_of(p.c, w->slot.role)->flags & NAME_TRANSPOSED;
+                   arch_name_of(&s->config, w->slot.role)->flags & NAME_TRANSPOSED;
     p.count = bias ? 0 : g->shape[0];
     if (p.transposed) swap_last(t->shape, 3);
     const qt_span reads[2] = { { g->data, g->bytes }, { up->data, up->bytes } };
@@ -298,9 +284,9 @@ static lq_status make_kv_b(src_source *s, src_tensor *t, const gguf_tensor *g, c
         return lq_fail(
             err, LQ_ESHAPE, "tensor '%.100s': expected [%lld,%lld,%lld], and attn_v_b beside it",
             g->name, (long long)c->heads, (long long)c->kv_lora, (long long)c->nope_dims);
-    stored p = {
-        .type = g->type, .type2 = v->type, .data = g->data, .data2 = v->data, .order = KV_B, .c = c
-    };
+    stored p = { .type = g->type, .type2 = v->type, .data = g->data, .data2 = v->data };
+    p.order.c = c;
+    p.kv_b = true;
     *t = (src_tensor){ .name = hf_name(s, g, w), .n_dims = 2, .shape = { rows, c->kv_lora } };
     if (!t->name) return lq_fail(err, LQ_ENOMEM, "out of memory");
     const qt_span reads[2] = { { g->data, g->bytes }, { v->data, v->bytes } };

@@ -111,8 +111,8 @@ def test_llama_cpp_gets_a_file_and_the_models_sampling(llmq, quantized, tmp_path
     assert file.read_bytes()[:4] == b"GGUF" and doc["command"].startswith("llama-server -m sym.gguf -c 1024 --jinja --temp 0.8 --top-k 0 --top-p 0.95")
     doc = llmq.json("handover", "llama.cpp", file)
     assert doc["prepare"] == [] and doc["files"] == [str(file)]
-    doc = llmq.json("handover", "llama.cpp", ROOT / "tests/golden/arch/bloom-alibi")
-    assert not doc["runs"] and doc["command"] is None and "BloomForCausalLM" in doc["differences"][0]
+    doc = llmq.json("handover", "llama.cpp", ROOT / "tests/golden/arch/opt")
+    assert not doc["runs"] and doc["command"] is None and "OPTForCausalLM" in doc["differences"][0]
 
 
 def test_a_published_folder_goes_as_it_is(llmq, draft, tmp_path):

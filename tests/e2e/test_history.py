@@ -125,7 +125,7 @@ def test_a_refusal_names_no_way_out_that_is_none(llmq, tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize("arch", ["bloom-5-heads", "gpt2", "llama-dynamic-ntk"])
+@pytest.mark.parametrize("arch", ["falcon-rw-alibi", "opt", "llama-dynamic-ntk"])
 def test_a_refusal_of_a_whole_model_for_gguf_says_that_rounding_would_not_help(llmq, tmp_path, arch):
     p = llmq("convert", GOLDEN / "arch" / arch, "-o", tmp_path / "x.gguf", "--to", "gguf", code=3)
     assert p.stderr.endswith("(--allow-requantize would not help)\n")

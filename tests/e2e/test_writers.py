@@ -367,7 +367,7 @@ def test_what_gguf_has_no_place_for_is_refused(llmq, model, packed, tmp_path):
     full, sliding = "full_attention", "sliding_attention"
     odd = edited("gemma3", tmp_path, layer_types=[sliding, full, full, sliding, sliding, full])
     scaled = edited("gemma2", tmp_path, query_pre_attn_scalar=64)
-    for arch, why in ((ARCH / "gpt2", "GGUF is written of Mi"), (ARCH / "mistral-swa", "window: GGUF's 'llama' has no"),
+    for arch, why in ((ARCH / "opt", "GGUF has no name for OPTForCausalLM"), (ARCH / "mistral-swa", "window: GGUF's 'llama' has no"),
                       (ARCH / "llama-dynamic-ntk", 'has no place for "dynamic"'), (odd, "window_layers: GGUF's 'gemma3'"),
                       (scaled, "attn_scale: GGUF's 'gemma2'"), (ARCH / "smollm3-nope", "no_rope_layers")):
         p = llmq("convert", arch, "-o", tmp_path / "x.gguf", "--to", "gguf", code=3)
