@@ -19,13 +19,15 @@ for arg in "$@"; do
 done
 jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
 started=$(date +%s)
-log=$(mktemp) || exit 1
-trap 'rm -f "$log"' EXIT
+log=$(mktemp) && asan_log=$(mktemp) || exit 1
+beside=
+trap 'rm -f "$log" "$asan_log"; [ -z "$beside" ] || kill "$beside" 2>/dev/null' EXIT
+trap 'exit 130' INT TERM
 passed=0 failed=0
 
 say() { echo "== $(($(date +%s) - started)) s: $*"; }
-add() { # NAME: add the closing line in $log
-    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$log" | tail -n 1)
+add() { # NAME LOG: add the closing line in LOG
+    line=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$2" | tail -n 1)
     if [ -z "$line" ]; then
         echo "-- $1 did not finish"
         line="0 passed, 1 failed"
@@ -77,15 +79,21 @@ if [ -n "$install" ]; then
 fi
 
 step "build" make -j"$jobs" WERROR=-Werror all tests || finish
+if [ -n "$asan" ]; then # beside the others, with what of the processor they leave
+    nice -n 10 make -s -j"$jobs" asan >"$asan_log" 2>&1 &
+    beside=$!
+fi
 say "unit and end-to-end tests"
 scripts/ci/run-tests.sh all | tee "$log"
-add "the tests"
+add "the tests" "$log"
 step "layers" make -s layers
 step "format" scripts/ci/format.sh
 step "registers and shared memory of the CUDA kernels" python3 scripts/ci/ptxas.py
 if [ -n "$asan" ]; then
     say "unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"
-    make -s -j"$jobs" asan | tee "$log"
-    add "the unit tests under AddressSanitizer"
+    wait "$beside"
+    beside=
+    cat "$asan_log"
+    add "the unit tests under AddressSanitizer" "$asan_log"
 fi
 finish
