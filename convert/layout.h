@@ -43,6 +43,7 @@ typedef struct {
     size_t n;
     int variant;   /* of the layout: begins as its row says */
     int64_t group; /* one_group: of all weights; 0: as each has it */
+    int bits;      /* one_width: what weights of other bits are rounded to; 0: none is */
     char note[256];
 } conv_plan;
 
@@ -52,6 +53,7 @@ typedef struct {
     int rank; /* 1: what vLLM and SGLang are given first, where it holds the model; none twice */
     int least_bits; /* of the uint weights that they read; 0: any */
     bool one_group; /* all weights have groups of one size (or each its whole rows) */
+    bool one_width; /* all weights have 4 bits, or all 8 */
     /* Fill w->parts from w->scheme, N, K. LQ_EUNSUPPORTED: the layout has no place for the scheme;
      * LQ_ESHAPE: nor for the shape; err says why. */
     lq_status (*plan)(conv_weight *w, const conv_plan *p, lq_err *err);

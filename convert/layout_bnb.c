@@ -158,6 +158,7 @@ static lq_status layout_bnb_pack(uint8_t *const dst[CONV_PARTS], const conv_weig
 const conv_layout conv_bnb = {
     .name = "bnb",
     .rank = 5,
+    .one_width = true,
     .plan = layout_bnb_plan,
     .instead = instead,
     .config = layout_bnb_config,

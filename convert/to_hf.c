@@ -116,6 +116,18 @@ static qt_scheme known_scheme(const qt_scheme *s)
     return s->kind == QT_BLOCKS ? blk_uint(blk_find(s->blocks)) : *s;
 }
 
+/* 4 or 8: what the layouts would round it to. */
+static int width_of(const src_tensor *t) { return layout_round_uint(&t->t.scheme, t->t.K).bits; }
+
+/* The scheme that w is rounded to. */
+static qt_scheme scheme_instead(const conv *c, const conv_weight *w)
+{
+    const qt_scheme wide = { .kind = QT_UINT, .bits = c->plan.bits };
+    qt_scheme s = c->layout->instead(c->plan.bits ? &wide : &w->t->t.scheme, w->K);
+    if (c->plan.group) s.group = c->plan.group;
+    return s;
+}
+
 static lq_status plan_quantized(conv *c, conv_weight *w, lq_err *err)
 {
     const bool dense = w->t->t.scheme.kind == QT_DENSE;
@@ -123,7 +135,7 @@ static lq_status plan_quantized(conv *c, conv_weight *w, lq_err *err)
     w->quantized = true;
     w->scheme = known_scheme(&w->t->t.scheme);
     if (splits(&w->scheme, c->plan.group)) w->scheme.group = c->plan.group;
-    if (!dense) {
+    if (!dense && (!c->plan.bits || width_of(w->t) == c->plan.bits)) {
         s = plan_parts(c, w, err);
         if (!s || (s != LQ_EUNSUPPORTED && s != LQ_ESHAPE)) return s;
         if (!c->o->requantize)
@@ -137,8 +149,7 @@ static lq_status plan_quantized(conv *c, conv_weight *w, lq_err *err)
             w->N = w->t->t.K;
             w->K = w->t->t.N;
         }
-        w->scheme = c->layout->instead(&w->t->t.scheme, w->K);
-        if (c->plan.group) w->scheme.group = c->plan.group;
+        w->scheme = scheme_instead(c, w);
         s = plan_parts(c, w, err);
         if (!s || (s != LQ_EUNSUPPORTED && s != LQ_ESHAPE)) return s;
     }
@@ -240,6 +251,18 @@ static int64_t common_group(const conv *c, bool round_dense)
     return best < LQ_COUNT(all) ? all[best].group : 0;
 }
 
+/* The width that most elements have, where there are both; 0: there are not. */
+static int common_width(const conv *c, bool round_dense)
+{
+    int64_t of[2] = { 0 };
+    for (size_t i = 0; i < c->plan.n; i++) {
+        const conv_weight *w = &c->plan.w[i];
+        if (w->linear && becomes_codes(c, w, round_dense))
+            of[width_of(w->t) == 8] += src_elements(w->t);
+    }
+    return !of[0] || !of[1] ? 0 : of[0] >= of[1] ? 4 : 8;
+}
+
 static bool any_quantized(const src_source *src)
 {
     for (int64_t i = 0; i < src_n_tensors(src); i++) {
@@ -299,6 +322,8 @@ static lq_status to_hf_plan(conv *c, const src_source *src, lq_err *err)
     for (size_t i = 0; i < p->n && !s; i++)
         s = describe(c, &p->w[i], src_tensor_at(src, (int64_t)i), err);
     if (!s && c->layout && c->layout->one_group) p->group = common_group(c, round_dense);
+    if (!s && c->o->requantize && c->layout && c->layout->one_width)
+        p->bits = common_width(c, round_dense);
     for (size_t i = 0; i < p->n && !s; i++) {
         conv_weight *w = &p->w[i];
         s = plan_one(c, w, round_dense, err);

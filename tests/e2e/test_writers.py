@@ -247,6 +247,17 @@ def test_extra_templates_travel_and_are_replaced(llmq, packed, model, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["out", "src"]
 
 
+def test_bitsandbytes_gets_the_width_that_most_weights_have(llmq, model, tmp_path):
+    """Every file by llama-quantize mixes widths; bitsandbytes holds 4 bits or 8."""
+    src = tmp_path / "q.llmq"
+    llmq("quantize", model, "-o", src, "--method", "rtn", "-b", 4, "-g", 32, "--override", "down_proj=u8-g32")
+    p = llmq("convert", src, "-o", tmp_path / "b", "--to", "bnb", code=3)
+    assert "(--allow-requantize rounds it again)" in p.stderr
+    r = convert(llmq, src, tmp_path / "b", "bnb", "--allow-requantize")
+    kinds = {t["scheme"] for t in llmq.json("inspect", tmp_path / "b")["tensors"] if "_proj" in t["name"]}
+    assert kinds == {"nf4"} and r["requantized"] == 42
+
+
 # ---- GGUF ----
 GGUF = GOLDEN.parent / "gguf/novels-6m-Q2_K.gguf"
 ARCH = GOLDEN.parent / "arch"
