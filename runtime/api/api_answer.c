@@ -2,6 +2,8 @@
  * JSON, the answer. */
 #include "runtime/api/api_int.h"
 
+#include <stdlib.h>
+
 void api_reply(http_req *r, int status, jw *w)
 {
     if (w->b.oom)
@@ -33,14 +35,14 @@ bool api_ready(api *a, http_req *r)
     }
 }
 
-cJSON *api_parse(http_req *r)
+static cJSON *parse(http_req *r, size_t times)
 {
     size_t n, tree = 0;
     const char *text = http_body(r, &n);
     cJSON *doc = NULL;
     lq_err err = { "" };
     lq_status s = n ? js_measure(&tree, text, n, &err) : lq_fail(&err, LQ_EFORMAT, "it is empty");
-    if (!s && !http_claim(r, tree)) return NULL;
+    if (!s && !http_claim(r, times * tree)) return NULL;
     if (!s) s = js_tree(&doc, text, n, JS_UNIQUE | JS_SPELLED, &err);
     if (s == LQ_ENOMEM)
         http_error(r, 503, NULL, NULL, "out of memory");
@@ -51,6 +53,20 @@ cJSON *api_parse(http_req *r)
     if (!s && cJSON_IsObject(doc)) return doc;
     cJSON_Delete(doc);
     return NULL;
+}
+
+cJSON *api_parse(http_req *r) { return parse(r, 1); }
+cJSON *api_parse_to_translate(http_req *r) { return parse(r, 2); }
+
+void api_request_free(api_request *q)
+{
+    for (size_t i = 0; i < q->n; i++)
+        free(q->prompts[i].ids);
+    free(q->prompts);
+    api_params_free(&q->p);
+    cJSON_Delete(q->doc);
+    cJSON_Delete(q->past);
+    cJSON_Delete(q->body);
 }
 
 bool api_serves(const api *a, const char *name)

@@ -1,6 +1,7 @@
 /* runtime/api/api_chat.c - POST /v1/chat/completions: messages, checked and rendered by the model's
  * template, then a generation like any other. */
-#include "runtime/api/api_int.h"
+#include "runtime/api/api_body.h"
+#include "runtime/api/api_gen_int.h"
 
 #include <stdlib.h>
 
@@ -126,67 +127,72 @@ lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const c
 
 /* ---- a request ---- */
 
-typedef struct {
-    cJSON *doc;
-    api_params p;
-    api_prompt *prompt; /* one, malloc'd */
-} chat;
-
-static void chat_free(chat *c)
+/* q->doc of another API becomes q->body, and its chat q->doc. */
+static lq_status translate(const api *a, const api_dialect *d, api_request *q, api_error *e)
 {
-    if (c->prompt) free(c->prompt->ids);
-    free(c->prompt);
-    api_params_free(&c->p);
-    cJSON_Delete(c->doc);
+    api_body b = { .a = a, .from = q->doc, .e = e };
+    lq_status s = api_body_translate(&b, d);
+    q->body = q->doc;
+    q->doc = b.to;
+    q->past = b.past;
+    return s;
 }
 
-/* The body of a chat request, checked and rendered; false: the answer is given. */
-static bool read_chat(api *a, http_req *r, chat *c)
+static lq_status render(api *a, api_request *q, api_error *e)
+{
+    api_params *p = &q->p;
+    if (p->tools && a->m.marks.calls == CHAT_CALLS_NONE)
+        return api_fail(e, "tools", "unsupported_value",
+                        "tools: the model's chat template has none, or spells calls in a way that "
+                        "is not known here");
+    chat_request c = { .tools = p->tools,
+                       .kwargs = p->template_kwargs,
+                       .add_generation_prompt = p->add_generation_prompt,
+                       .continue_final = p->continue_final };
+    q->prompts = calloc(1, sizeof *q->prompts);
+    q->n = q->prompts ? 1 : 0;
+    if (!q->prompts) return api_no_memory(e);
+    return api_chat_prompt(a, q->prompts, q->doc, &c, p->truncate != 0, e);
+}
+
+bool api_read_chat(api *a, http_req *r, const gen_shape *shape, api_request *q)
 {
     api_error e = { 0 };
-    *c = (chat){ 0 };
+    api_params *p = &q->p;
+    const api_dialect *d = shape->dialect;
+    *q = (api_request){ 0 };
     if (!api_ready(a, r)) return false;
-    c->doc = api_parse(r);
-    if (!c->doc) return false;
-    api_params *p = &c->p;
-    c->prompt = calloc(1, sizeof *c->prompt);
-    lq_status s =
-        api_params_read(p, c->doc, API_CHAT, &a->m.defaults, a->m.vocab, a->o.strict_params, &e);
+    q->doc = d ? api_parse_to_translate(r) : api_parse(r);
+    if (!q->doc) return false;
+    lq_status s = d ? translate(a, d, q, &e) : LQ_OK;
+    if (!s)
+        s = api_params_read(p, q->doc, API_CHAT, &a->m.defaults, a->m.vocab, a->o.strict_params,
+                            &e);
     api_note_params(a, p);
-    if (!s && !c->prompt) s = api_no_memory(&e);
     if (!s && !api_serves(a, p->model)) s = api_no_model(&e, p->model);
-    if (!s && p->tools && a->m.marks.calls == CHAT_CALLS_NONE)
-        s = api_fail(&e, "tools", "unsupported_value",
-                     "tools: the model's chat template has none, or spells calls in a way that is "
-                     "not known here");
-    if (!s) {
-        chat_request q = { .tools = p->tools,
-                           .kwargs = p->template_kwargs,
-                           .add_generation_prompt = p->add_generation_prompt,
-                           .continue_final = p->continue_final };
-        s = api_chat_prompt(a, c->prompt, c->doc, &q, p->truncate != 0, &e);
-    }
+    if (!s) s = render(a, q, &e);
     if (!s) return true;
+    if (d) api_body_error(d, &e);
     api_reply_error(a, r, &e);
-    chat_free(c);
+    api_request_free(q);
     return false;
 }
 
 void api_post_chat(void *app, http_req *r)
 {
-    chat c;
-    if (read_chat(app, r, &c)) api_generate(app, r, &gen_chat, &c.p, c.prompt, 1, c.doc);
+    api_request q;
+    if (api_read_chat(app, r, &gen_chat, &q)) api_generate(app, r, &gen_chat, &q);
 }
 
 void api_post_render(void *app, http_req *r)
 {
     api *a = app;
-    chat c;
+    api_request q;
     char *text = NULL;
     size_t n = 0;
     lq_err err;
-    if (!read_chat(a, r, &c)) return;
-    if (tok_decode(a->m.tok, c.prompt->ids, c.prompt->n, false, &text, &n, &err)) {
+    if (!api_read_chat(a, r, &gen_chat, &q)) return;
+    if (tok_decode(a->m.tok, q.prompts->ids, q.prompts->n, false, &text, &n, &err)) {
         http_error(r, 503, NULL, NULL, "out of memory");
     } else {
         jw w = { 0 };
@@ -195,12 +201,12 @@ void api_post_render(void *app, http_req *r)
         jw_str(&w, text, n);
         jw_key(&w, "prompt_token_ids");
         jw_open(&w, '[');
-        for (size_t i = 0; i < c.prompt->n; i++)
-            jw_i64(&w, c.prompt->ids[i]);
+        for (size_t i = 0; i < q.prompts->n; i++)
+            jw_i64(&w, q.prompts->ids[i]);
         jw_close(&w, ']');
         jw_close(&w, '}');
         api_reply(r, 200, &w);
     }
     free(text);
-    chat_free(&c);
+    api_request_free(&q);
 }

@@ -60,28 +60,24 @@ static lq_status read_prompts(const api *a, api_prompt **out, size_t *n, const c
 
 static void answer(api *a, http_req *r, const gen_shape *shape)
 {
-    api_params p;
+    api_request q = { 0 };
     api_error e = { 0 };
-    api_prompt *prompts = NULL;
-    size_t n = 0;
     if (!api_ready(a, r)) return;
-    cJSON *doc = api_parse(r);
-    if (!doc) return;
-    lq_status s =
-        api_params_read(&p, doc, shape->kind, &a->m.defaults, a->m.vocab, a->o.strict_params, &e);
-    api_note_params(a, &p);
-    if (!s && !api_serves(a, p.model)) s = api_no_model(&e, p.model);
-    if (!s) s = read_prompts(a, &prompts, &n, js_get(doc, shape->prompt), shape->prompt, &p, &e);
+    q.doc = api_parse(r);
+    if (!q.doc) return;
+    lq_status s = api_params_read(&q.p, q.doc, shape->kind, &a->m.defaults, a->m.vocab,
+                                  a->o.strict_params, &e);
+    api_note_params(a, &q.p);
+    if (!s && !api_serves(a, q.p.model)) s = api_no_model(&e, q.p.model);
+    if (!s)
+        s = read_prompts(a, &q.prompts, &q.n, js_get(q.doc, shape->prompt), shape->prompt, &q.p,
+                         &e);
     if (!s) {
-        api_generate(a, r, shape, &p, prompts, n, doc);
+        api_generate(a, r, shape, &q);
         return;
     }
     api_reply_error(a, r, &e);
-    for (size_t i = 0; i < n; i++)
-        free(prompts[i].ids);
-    free(prompts);
-    api_params_free(&p);
-    cJSON_Delete(doc);
+    api_request_free(&q);
 }
 
 void api_post_completions(void *app, http_req *r) { answer(app, r, &gen_completions); }

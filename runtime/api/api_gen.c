@@ -6,6 +6,7 @@
  * meet: the one that submits, the engine's, which delivers events and writes chunks, and a watcher
  * that says the client has gone. `pending` counts the engine requests that have not ended and the
  * submitting thread itself: who brings it to 0 is alone and gives the answer. */
+#include "runtime/api/api_body.h"
 #include "runtime/api/api_gen_int.h"
 
 #include <stdio.h>
@@ -47,6 +48,7 @@ static void gen_free(void *user)
         lq_buf_free(&c->text);
         tok_stream_free(c->offset.stream);
         gen_free_parts(c);
+        gen_free_items(c);
         free(c->vector);
     }
     free(g->choices.v);
@@ -58,6 +60,8 @@ static void gen_free(void *user)
     free(g->limits.bad);
     api_params_free(&g->p);
     cJSON_Delete(g->doc);
+    cJSON_Delete(g->past);
+    cJSON_Delete(g->body);
     free(g);
 }
 
@@ -80,6 +84,7 @@ static void api_gen_fail(gen *g, const api_error *e)
 {
     if (atomic_exchange(&g->state.failed, true)) return;
     g->state.error = *e;
+    if (g->shape->dialect) api_body_error(g->shape->dialect, &g->state.error);
     cancel_all(g);
 }
 
@@ -251,6 +256,7 @@ static void hold_answer(gen_choice *c)
     size_t n = 0;
     for (size_t i = 0; i < LQ_COUNT(all); i++)
         n += all[i]->cap;
+    n += gen_items_bytes(c);
     if (n < c->held + STEP) return;
     const size_t more = n - c->held;
     c->held = n;
@@ -269,7 +275,7 @@ static void on_event(void *user, const eng_event *e)
     hold_answer(c);
     if (e->n_ids) observe_tokens(c, e->n_ids, now);
     if (e->finish) take_finish(c, e);
-    bool due = c->text.n > 0 || c->reasoning.n > 0 || c->calls.list.b.n > 0 ||
+    bool due = c->text.n > 0 || c->reasoning.n > 0 || c->calls.list.b.n > 0 || c->items.news ||
                (e->finish && e->finish != ENG_CANCELLED);
     if (g->p.stream && due && !atomic_load(&g->state.failed) && !atomic_load(&g->state.gone) &&
         !g->shape->chunk(c))
@@ -376,7 +382,7 @@ static int64_t wanted_tokens(const gen *g, int64_t n_prompt)
                    : d->has_max_new_tokens ? d->max_new_tokens
                    : g->shape->most_tokens ? g->shape->most_tokens
                                            : room;
-    return g->p.max_tokens < 0 && want > room ? room : want;
+    return (g->p.max_tokens < 0 || g->shape->fills) && want > room ? room : want;
 }
 
 static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error *e)
@@ -476,7 +482,7 @@ static lq_status check_length(gen *g, api_error *e)
     for (size_t i = 0; i < g->prompts.n; i++) {
         api_prompt *p = &g->prompts.v[i];
         int64_t limit = g->a->m.max_len, n = (int64_t)p->n;
-        int64_t asked = g->p.max_tokens >= 0 ? g->p.max_tokens : 1;
+        int64_t asked = g->p.max_tokens >= 0 && !g->shape->fills ? g->p.max_tokens : 1;
         int64_t keep = g->p.truncate > 0 ? g->p.truncate : limit - asked;
         if (g->p.truncate && keep > 0 && n > keep) {
             memmove(p->ids, p->ids + n - keep, (size_t)keep * sizeof *p->ids);
@@ -627,38 +633,36 @@ static lq_status prepare(gen *g, api_error *e)
     return s ? api_no_memory(e) : LQ_OK;
 }
 
-void api_generate(api *a, http_req *r, const gen_shape *shape, api_params *p, api_prompt *prompts,
-                  size_t n_prompts, cJSON *doc)
+void api_generate(api *a, http_req *r, const gen_shape *shape, api_request *q)
 {
     api_error e = { 0 };
     gen *g = calloc(1, sizeof *g);
     if (!g) {
         http_error(r, 503, NULL, NULL, "out of memory");
-        for (size_t i = 0; i < n_prompts; i++)
-            free(prompts[i].ids);
-        free(prompts);
-        api_params_free(p);
-        cJSON_Delete(doc);
+        api_request_free(q);
         return;
     }
     *g = (gen){ .a = a,
                 .r = r,
                 .shape = shape,
-                .p = *p,
-                .doc = doc,
-                .prompts.v = prompts,
-                .prompts.n = n_prompts,
-                .answer.model = p->model ? p->model : a->names[0],
+                .p = q->p,
+                .doc = q->doc,
+                .body = q->body,
+                .past = q->past,
+                .prompts.v = q->prompts,
+                .prompts.n = q->n,
+                .answer.model = q->p.model ? q->p.model : a->names[0],
                 .answer.created = (int64_t)time(NULL) };
     snprintf(g->answer.id, sizeof g->answer.id, "%s-%016llx%08llx", shape->prefix,
              (unsigned long long)a->salt, (unsigned long long)atomic_fetch_add(&a->counter, 1));
     if (prepare(g, &e)) {
+        if (shape->dialect) api_body_error(shape->dialect, &e);
         api_reply_error(a, r, &e);
         gen_free(g);
         return;
     }
-    met_observe(a->met, MET_REQ_N, (double)p->n);
-    met_observe(a->met, MET_REQ_MAX_TOKENS, (double)wanted_tokens(g, (int64_t)prompts[0].n));
+    met_observe(a->met, MET_REQ_N, (double)g->p.n);
+    met_observe(a->met, MET_REQ_MAX_TOKENS, (double)wanted_tokens(g, (int64_t)g->prompts.v[0].n));
     atomic_init(&g->state.pending, requests(g) + 1);
     link_gen(g);
     http_keep(r, on_gone, gen_free, g);

@@ -8,12 +8,15 @@
 
 typedef struct gen gen;
 typedef struct gen_choice gen_choice;
+typedef struct gen_item gen_item;
 
 /* How one kind of client is answered: a row for each, in the file that writes it. */
 struct gen_shape {
-    api_kind kind;       /* the parameters that its requests have */
-    const char *prefix;  /* of its answers' ids */
-    const char *prompt;  /* the parameter that the prompt is made of: errors name it */
+    api_kind kind;      /* the parameters that its requests have */
+    const char *prefix; /* of its answers' ids */
+    const char *prompt; /* the parameter that the prompt is made of: errors name it */
+    const struct api_dialect *dialect; /* of its bodies (api_body.h); NULL: OpenAI's */
+    bool fills;          /* max_tokens beyond the context ends at the context, and is not refused */
     int64_t most_tokens; /* of an answer whose request does not say; 0: the rest of the context */
     /* Bytes of a part of the answer (api_parts.c); of an answer without parts all is CHAT_CONTENT. */
     void (*take)(gen_choice *c, chat_part part, const char *p, size_t n);
@@ -49,6 +52,11 @@ struct gen_choice {
         int n;
         bool open;
     } calls;
+    struct { /* api_items.c, for the shapes whose answers are lists */
+        gen_item *v;
+        int n, at; /* at: the first that the stream has not to its end */
+        bool news;
+    } items;
     chat_out *out; /* a chat's answer with parts (api_parts.c); NULL: all of it is text */
     struct {
         tok_stream *stream;
@@ -76,7 +84,7 @@ struct gen {
     http_req *r;
     const gen_shape *shape;
     api_params p;
-    cJSON *doc;
+    cJSON *doc, *body, *past; /* api_request's */
 
     struct {
         api_prompt *v;
@@ -115,6 +123,10 @@ void gen_free_parts(gen_choice *c);
 
 /* api_parts.c: a chat's part, as text, reasoning or an entry of `calls`. */
 void gen_take_chat(gen_choice *c, chat_part part, const char *p, size_t n);
+
+/* api_items.c. What the list takes: it is counted with the request's. */
+size_t gen_items_bytes(const gen_choice *c);
+void gen_free_items(gen_choice *c);
 
 /* api_logprobs.c. prompt_logprobs as vLLM gives them, of n ids. */
 void gen_write_prompt_logprobs(gen_choice *c, const smp_result *r, int64_t n);

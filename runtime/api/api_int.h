@@ -46,6 +46,8 @@ bool api_ready(api *a, http_req *r);
 /* The body as a JSON object, its numbers spelled (JS_SPELLED: templates show them, a seed has 64
  * bits); NULL: the answer is given. cJSON_Delete it. */
 cJSON *api_parse(http_req *r);
+/* With as much memory counted again, for what is made of it. */
+cJSON *api_parse_to_translate(http_req *r);
 /* Is `name` (NULL: not given) a served one? */
 bool api_serves(const api *a, const char *name);
 lq_status api_no_model(api_error *e, const char *name);
@@ -73,9 +75,19 @@ lq_status api_grammar(api *a, grammar **g, const api_structured *s, api_error *e
 /* ---- generation (api_gen.c) ---- */
 typedef struct gen_shape gen_shape;
 extern const gen_shape gen_completions, gen_chat, gen_embeddings;
-/* Takes prompts (and their ids), params and doc over, whatever happens; answers r now or later. */
-void api_generate(api *a, http_req *r, const gen_shape *shape, api_params *p, api_prompt *prompts,
-                  size_t n_prompts, cJSON *doc);
+/* A checked request and what it borrows from. Zeroed is empty. */
+typedef struct {
+    cJSON *doc;         /* a body of OpenAI's */
+    cJSON *body, *past; /* of another API: its body, and api_body.past; NULL: there is none */
+    api_params p;
+    api_prompt *prompts; /* malloc'd */
+    size_t n;
+} api_request;
+void api_request_free(api_request *q);
+/* The body of a chat, checked and rendered, by the shape's API; false: the answer is given. */
+bool api_read_chat(api *a, http_req *r, const gen_shape *shape, api_request *q);
+/* Takes q over, whatever happens; answers r now or later. */
+void api_generate(api *a, http_req *r, const gen_shape *shape, api_request *q);
 
 /* Ends the generations of that response id or X-Request-Id with an error; returns how many. */
 int api_gen_abort(api *a, const char *id);
@@ -85,6 +97,8 @@ void api_get_models(void *a, http_req *r);
 void api_get_model(void *a, http_req *r);
 void api_post_completions(void *a, http_req *r);
 void api_post_chat(void *a, http_req *r);
+void api_post_messages(void *a, http_req *r); /* Anthropic's */
+void api_post_count_tokens(void *a, http_req *r);
 void api_post_render(void *a, http_req *r); /* what the template makes of a chat */
 void api_post_embeddings(void *a, http_req *r);
 void api_post_tokenize(void *a, http_req *r);

@@ -1,5 +1,6 @@
 /* runtime/api/api_routes.c - the table of routes. */
 #include "runtime/api/api_int.h"
+#include "runtime/api/api_messages.h"
 #include "runtime/api/web.h"
 
 /* The page's come first. Their text is in --help, at / (without the page), in /openapi.json (as
@@ -28,6 +29,10 @@ static const http_route routes[] = {
       "what the template makes of a conversation", NULL },
     { "POST", "/apply-template", api_post_render, HTTP_USER, "the same under llama.cpp's name",
       NULL },
+    { "POST", "/v1/messages", api_post_messages, HTTP_USER,
+      "answer a conversation, as Anthropic's clients ask", &api_messages_style },
+    { "POST", "/v1/messages/count_tokens", api_post_count_tokens, HTTP_USER,
+      "how many tokens that conversation has", &api_messages_style },
     { "POST", "/v1/embeddings", api_post_embeddings, HTTP_USER,
       "texts or ids to vectors of length 1", NULL },
     { "POST", "/tokenize", api_post_tokenize, HTTP_USER,

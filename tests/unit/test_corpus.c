@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #define FUZZERS(X) \
+    X(body)        \
     X(cli)         \
     X(config)      \
     X(gguf)        \

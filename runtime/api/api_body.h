@@ -1,0 +1,64 @@
+/* runtime/api/api_body.h - the body of another API as one of chat/completions: a table with a row for
+ * each of its parameters, and what the functions of the rows build with.
+ *
+ * The result borrows the values of the body it was made of (references of cJSON), so it goes first.
+ * Allocations are not looked at one by one: js_ran_out tells at the end. */
+#ifndef LLMQ_RUNTIME_API_API_BODY_H
+#define LLMQ_RUNTIME_API_API_BODY_H
+
+#include "runtime/api/api_int.h"
+
+typedef struct {
+    const api *a;
+    const cJSON *from;
+    cJSON *to;       /* the body of a chat */
+    cJSON *messages; /* its messages */
+    cJSON *past;     /* what else `to` borrows from; NULL: nothing. cJSON_Delete it after `to` */
+    api_error *e;
+} api_body;
+
+/* v is not null. */
+typedef lq_status api_body_read(api_body *b, const char *name, const cJSON *v);
+
+typedef struct {
+    const char *name;
+    const char *ours;    /* the parameter of a chat that has the same values; NULL: see read */
+    api_body_read *read; /* NULL, like ours: no influence on the answer */
+} api_field;
+
+/* A parameter without a row has its meaning of a chat, if it has one. */
+typedef struct api_dialect {
+    const api_field *fields;
+    size_t n;
+    /* After all rows: what the API demands. NULL: nothing. */
+    lq_status (*finish)(api_body *b);
+} api_dialect;
+
+/* Fills b->to and b->past, also after an error. */
+lq_status api_body_translate(api_body *b, const api_dialect *d);
+/* Names in an error the parameter of the dialect for the one of a chat. */
+void api_body_error(const api_dialect *d, api_error *e);
+
+/* ---- for the rows ---- */
+api_body_read api_body_refuse;    /* "NAME is not supported" */
+api_body_read api_body_variables; /* chat_template_kwargs, beside api_put_variable's */
+/* "WHERE: expected EXPECTED, found (what v is)"; WHERE is made of a format, which may be NULL. */
+lq_status api_body_wrong(api_body *b, const char *name, const char *where, const char *expected,
+                         const cJSON *v);
+bool api_is(const cJSON *v, const char *text); /* a string that is this one */
+cJSON *api_ref(const cJSON *v);                /* the same value, borrowed */
+void api_put(cJSON *o, const char *key, cJSON *v);
+void api_put_str(cJSON *o, const char *key, const char *s); /* s is borrowed */
+/* A message behind the others. */
+cJSON *api_add_message(api_body *b, const char *role);
+/* A text behind the others of a message: there is a newline between them. */
+void api_add_text(cJSON *message, const char *text);
+/* A call of an assistant's message; arguments: an object, or text. Borrowed. */
+void api_add_call(cJSON *message, const char *id, const char *name, const cJSON *arguments);
+/* A variable of the chat template, which may know it or not. */
+void api_put_variable(api_body *b, const char *name, cJSON *v);
+/* A function that the model may call. Borrowed; NULL: not given. */
+void api_add_tool(api_body *b, const cJSON *name, const cJSON *description, const cJSON *parameters,
+                  const cJSON *strict);
+
+#endif

@@ -1,0 +1,337 @@
+/* runtime/api/api_messages_in.c - a body of the Messages API as one of chat/completions. */
+#include "runtime/api/api_messages.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char *text_of(const cJSON *block)
+{
+    return cJSON_GetStringValue(js_get(block, "text"));
+}
+
+/* Claude Code's first block of `system` is a line for Anthropic's accounts, other with each request. */
+static bool is_billing(const char *text)
+{
+    static const char head[] = "x-anthropic-billing-header:";
+    return strncmp(text, head, sizeof head - 1) == 0;
+}
+
+/* ---- blocks of a message ---- */
+
+/* Where a block is: messages[2].content[1]. */
+typedef struct {
+    api_body *b;
+    char at[64];
+    cJSON *said; /* the message that texts go to; NULL: the next one begins it */
+} place;
+
+static lq_status wrong(place *p, const char *expected, const cJSON *v)
+{
+    return api_body_wrong(p->b, "messages", p->at, expected, v);
+}
+
+static lq_status no_such_block(place *p, const cJSON *type)
+{
+    return api_fail(p->b->e, "messages", "unsupported_value",
+                    "%s: blocks of type \"%.40s\" are not supported", p->at, type->valuestring);
+}
+
+static cJSON *said(place *p, const char *role)
+{
+    if (!p->said) p->said = api_add_message(p->b, role);
+    return p->said;
+}
+
+static lq_status take_text(place *p, const char *role, const cJSON *block)
+{
+    if (!text_of(block))
+        return wrong(p, "a text block with a string \"text\"", js_get(block, "text"));
+    api_add_text(said(p, role), text_of(block));
+    return LQ_OK;
+}
+
+/* A document is its text, where it has one. */
+static lq_status take_document(place *p, const cJSON *block)
+{
+    const cJSON *source = js_get(block, "source"), *data = js_get(source, "data");
+    if (!api_is(js_get(source, "type"), "text") || !cJSON_IsString(data))
+        return no_such_block(p, js_get(block, "type"));
+    api_add_text(said(p, "user"), data->valuestring);
+    return LQ_OK;
+}
+
+/* The text of a tool's answer: a string, or text blocks. */
+static lq_status take_result(place *p, const cJSON *block)
+{
+    const cJSON *id = js_get(block, "tool_use_id"), *v = js_get(block, "content");
+    if (!cJSON_IsString(id))
+        return wrong(p, "a tool_result block with a string \"tool_use_id\"", id);
+    cJSON *m = api_add_message(p->b, "tool");
+    p->said = NULL;
+    api_put_str(m, "tool_call_id", id->valuestring);
+    if (cJSON_IsTrue(js_get(block, "is_error"))) api_add_text(m, "Error:");
+    if (cJSON_IsString(v)) api_add_text(m, v->valuestring);
+    if (v && !cJSON_IsString(v) && !cJSON_IsArray(v))
+        return wrong(p, "content: a string or an array of blocks", v);
+    for (const cJSON *t = cJSON_IsArray(v) ? v->child : NULL; t; t = t->next) {
+        const cJSON *type = js_get(t, "type");
+        if (cJSON_IsString(type) && !api_is(type, "text")) return no_such_block(p, type);
+        if (!text_of(t)) return wrong(p, "a text block", t);
+        api_add_text(m, text_of(t));
+    }
+    if (!js_get(m, "content")) api_put_str(m, "content", "");
+    return LQ_OK;
+}
+
+static lq_status take_user(place *p, const cJSON *block)
+{
+    const cJSON *type = js_get(block, "type");
+    if (api_is(type, "text")) return take_text(p, "user", block);
+    if (api_is(type, "document")) return take_document(p, block);
+    if (api_is(type, "tool_result")) return take_result(p, block);
+    return cJSON_IsString(type) ? no_such_block(p, type) : wrong(p, "a block with a type", block);
+}
+
+/* Thoughts go where the template shows them, or drops them. */
+static lq_status take_thinking(place *p, const cJSON *block)
+{
+    const cJSON *v = js_get(block, "thinking");
+    if (!cJSON_IsString(v)) return wrong(p, "a thinking block with a string \"thinking\"", v);
+    if (v->valuestring[0] && !js_get(said(p, "assistant"), "reasoning_content"))
+        api_put(said(p, "assistant"), "reasoning_content", api_ref(v));
+    return LQ_OK;
+}
+
+static lq_status take_use(place *p, const cJSON *block)
+{
+    const cJSON *name = js_get(block, "name"), *id = js_get(block, "id"),
+                *input = js_get(block, "input");
+    if (!cJSON_IsString(name) || !cJSON_IsString(id) || !cJSON_IsObject(input))
+        return wrong(p, "a tool_use block with strings \"id\" and \"name\" and an object \"input\"",
+                     block);
+    api_add_call(said(p, "assistant"), id->valuestring, name->valuestring, input);
+    return LQ_OK;
+}
+
+static lq_status take_assistant(place *p, const cJSON *block)
+{
+    const cJSON *type = js_get(block, "type");
+    if (api_is(type, "text")) return take_text(p, "assistant", block);
+    if (api_is(type, "thinking")) return take_thinking(p, block);
+    if (api_is(type, "redacted_thinking")) return LQ_OK; /* nothing that a model could read */
+    if (api_is(type, "tool_use")) return take_use(p, block);
+    return cJSON_IsString(type) ? no_such_block(p, type) : wrong(p, "a block with a type", block);
+}
+
+static lq_status take_blocks(place *p, const cJSON *content, int i, bool assistant)
+{
+    int k = 0;
+    lq_status s = LQ_OK;
+    for (const cJSON *t = content->child; t && !s; t = t->next) {
+        snprintf(p->at, sizeof p->at, "messages[%d].content[%d]", i, k++);
+        s = assistant ? take_assistant(p, t) : take_user(p, t);
+    }
+    return s;
+}
+
+/* The message before, if this one's text goes on in it: turns of one side are one turn. */
+static cJSON *same_turn(const api_body *b, const char *role)
+{
+    cJSON *last = b->messages && b->messages->child ? b->messages->child->prev : NULL;
+    return last && api_is(js_get(last, "role"), role) ? last : NULL;
+}
+
+static lq_status take_message(api_body *b, const cJSON *m, int i)
+{
+    place p = { .b = b };
+    const cJSON *role = js_get(m, "role"), *content = js_get(m, "content");
+    const bool assistant = api_is(role, "assistant");
+    snprintf(p.at, sizeof p.at, "messages[%d]", i);
+    if (!assistant && !api_is(role, "user"))
+        return wrong(&p, "role user or assistant", role ? role : m);
+    if (!cJSON_IsString(content) && !cJSON_IsArray(content))
+        return wrong(&p, "content: a string or an array of blocks", content);
+    p.said = same_turn(b, role->valuestring);
+    if (cJSON_IsString(content))
+        api_add_text(said(&p, role->valuestring), content->valuestring);
+    else if (take_blocks(&p, content, i, assistant))
+        return LQ_EVALUE;
+    if (assistant && !js_get(said(&p, "assistant"), "content") && !js_get(p.said, "tool_calls"))
+        api_put_str(p.said, "content", "");
+    return LQ_OK;
+}
+
+static lq_status read_messages(api_body *b, const char *name, const cJSON *v)
+{
+    int i = 0;
+    if (!cJSON_IsArray(v)) return api_body_wrong(b, name, name, "an array of messages", v);
+    for (const cJSON *m = v->child; m; m = m->next)
+        if (take_message(b, m, i++)) return LQ_EVALUE;
+    return LQ_OK;
+}
+
+static lq_status read_system(api_body *b, const char *name, const cJSON *v)
+{
+    cJSON *m = cJSON_CreateObject();
+    api_put_str(m, "role", "system");
+    if (!cJSON_InsertItemInArray(b->messages, 0, m)) cJSON_Delete(m);
+    if (cJSON_IsString(v)) {
+        api_put_str(m, "content", v->valuestring);
+        return LQ_OK;
+    }
+    if (!cJSON_IsArray(v))
+        return api_body_wrong(b, name, name, "a string or an array of text blocks", v);
+    for (const cJSON *t = v->child; t; t = t->next) {
+        if (!api_is(js_get(t, "type"), "text") || !text_of(t))
+            return api_body_wrong(b, name, name, "text blocks",
+                                  js_get(t, "type") ? js_get(t, "type") : t);
+        if (!is_billing(text_of(t))) api_add_text(m, text_of(t));
+    }
+    if (!js_get(m, "content")) cJSON_Delete(cJSON_DetachItemFromArray(b->messages, 0));
+    return LQ_OK;
+}
+
+/* ---- tools ---- */
+
+/* Those of Anthropic's own (web_search_..., bash_..., ...) have a type. Nobody here can run them, and a
+ * model does not know them: they are not shown to it. */
+static lq_status read_tools(api_body *b, const char *name, const cJSON *v)
+{
+    char at[32];
+    int i = 0;
+    if (!cJSON_IsArray(v)) return api_body_wrong(b, name, name, "an array of tools", v);
+    for (const cJSON *t = v->child; t; t = t->next, i++) {
+        const cJSON *type = js_get(t, "type");
+        snprintf(at, sizeof at, "tools[%d]", i);
+        if (!cJSON_IsObject(t)) return api_body_wrong(b, name, at, "an object", t);
+        if (type && !api_is(type, "custom")) continue;
+        if (!cJSON_IsObject(js_get(t, "input_schema")))
+            return api_body_wrong(b, name, at, "an object \"input_schema\"",
+                                  js_get(t, "input_schema"));
+        api_add_tool(b, js_get(t, "name"), js_get(t, "description"), js_get(t, "input_schema"),
+                     js_get(t, "strict"));
+    }
+    return LQ_OK;
+}
+
+static lq_status read_choice(api_body *b, const char *name, const cJSON *v)
+{
+    static const char *const words[][2] = { { "auto", "auto" },
+                                            { "any", "required" },
+                                            { "none", "none" } };
+    const cJSON *type = js_get(v, "type"), *alone = js_get(v, "disable_parallel_tool_use");
+    if (alone && !cJSON_IsBool(alone))
+        return api_body_wrong(b, name, "tool_choice.disable_parallel_tool_use", "true or false",
+                              alone);
+    if (cJSON_IsTrue(alone)) api_put(b->to, "parallel_tool_calls", cJSON_CreateFalse());
+    for (size_t i = 0; i < LQ_COUNT(words); i++)
+        if (api_is(type, words[i][0])) {
+            api_put_str(b->to, "tool_choice", words[i][1]);
+            return LQ_OK;
+        }
+    if (!api_is(type, "tool") || !cJSON_IsString(js_get(v, "name")))
+        return api_body_wrong(b, name, name, "type auto, any, none, or tool with the name of one",
+                              type ? type : v);
+    cJSON *o = cJSON_AddObjectToObject(b->to, "tool_choice");
+    api_put_str(o, "type", "function");
+    api_put(cJSON_AddObjectToObject(o, "function"), "name", api_ref(js_get(v, "name")));
+    return LQ_OK;
+}
+
+/* ---- the others ---- */
+
+static lq_status read_thinking(api_body *b, const char *name, const cJSON *v)
+{
+    const cJSON *type = js_get(v, "type"), *budget = js_get(v, "budget_tokens"),
+                *show = js_get(v, "display");
+    const bool off = api_is(type, "disabled");
+    if (!off && !api_is(type, "enabled") && !api_is(type, "adaptive"))
+        return api_body_wrong(b, name, name, "type enabled, adaptive or disabled", type ? type : v);
+    if (show && !api_is(show, "summarized") && !api_is(show, "omitted"))
+        return api_body_wrong(b, name, "thinking.display", "summarized or omitted", show);
+    if (api_is(show, "omitted")) api_put(b->to, "include_reasoning", cJSON_CreateFalse());
+    if (!b->a->m.marks.thinks) return LQ_OK; /* it has no thoughts */
+    api_put_variable(b, "enable_thinking", cJSON_CreateBool(!off));
+    const cJSON *most = js_get(b->from, "max_tokens");
+    const bool bounds = !cJSON_IsNumber(budget) || !cJSON_IsNumber(most) ||
+                        budget->valuedouble < most->valuedouble - 1; /* else max_tokens does */
+    if (budget && bounds) api_put(b->to, "thinking_token_budget", api_ref(budget));
+    return LQ_OK;
+}
+
+static lq_status put_format(api_body *b, const char *name, const cJSON *v)
+{
+    if (!api_is(js_get(v, "type"), "json_schema") || !js_get(v, "schema"))
+        return api_body_wrong(b, name, name, "a format of type json_schema with a schema", v);
+    api_put(b->to, "response_format", api_ref(v));
+    return LQ_OK;
+}
+
+static lq_status read_output(api_body *b, const char *name, const cJSON *v)
+{
+    const cJSON *effort = js_get(v, "effort"), *format = js_get(v, "format");
+    if (!cJSON_IsObject(v)) return api_body_wrong(b, name, name, "an object", v);
+    if (effort) api_put_variable(b, "reasoning_effort", api_ref(effort));
+    return format ? put_format(b, name, format) : LQ_OK;
+}
+
+/* Thoughts of former turns are the template's affair; other edits cut what the model would read. */
+static lq_status read_management(api_body *b, const char *name, const cJSON *v)
+{
+    const cJSON *edits = js_get(v, "edits");
+    for (const cJSON *t = edits ? edits->child : NULL; t; t = t->next) {
+        const char *type = cJSON_GetStringValue(js_get(t, "type"));
+        if (!type || strncmp(type, "clear_thinking_", 15) != 0) return api_body_refuse(b, name, v);
+    }
+    return LQ_OK;
+}
+
+static lq_status read_empty(api_body *b, const char *name, const cJSON *v)
+{
+    return cJSON_IsArray(v) && !v->child ? LQ_OK : api_body_refuse(b, name, v);
+}
+
+/* A last message of the assistant is the beginning of the answer. */
+static lq_status finish_count(api_body *b)
+{
+    const cJSON *last = b->messages && b->messages->child ? b->messages->child->prev : NULL;
+    if (!js_get(b->from, "messages"))
+        return api_fail(b->e, "messages", "missing_required_parameter", "messages: it is required");
+    if (last && api_is(js_get(last, "role"), "assistant"))
+        api_put(b->to, "continue_final_message", cJSON_CreateTrue());
+    return LQ_OK;
+}
+
+static lq_status finish(api_body *b)
+{
+    if (!js_get(b->from, "max_tokens"))
+        return api_fail(b->e, "max_tokens", "missing_required_parameter",
+                        "max_tokens: it is required");
+    return finish_count(b);
+}
+
+static const api_field fields[] = {
+    { "messages", NULL, read_messages },
+    { "system", NULL, read_system },
+    { "tools", NULL, read_tools },
+    { "tool_choice", NULL, read_choice },
+    { "thinking", NULL, read_thinking },
+    { "output_config", NULL, read_output },
+    { "output_format", NULL, put_format },
+    { "context_management", NULL, read_management },
+    { "stop_sequences", "stop", NULL },
+    { "chat_template_kwargs", NULL, api_body_variables },
+    { "mcp_servers", NULL, read_empty },
+    { "container", NULL, api_body_refuse },
+    { "stream_options", NULL, api_body_refuse },
+    { "n", NULL, api_body_refuse },
+    /* no influence */
+    { "metadata", NULL, NULL },
+    { "service_tier", NULL, NULL },
+    { "cache_control", NULL, NULL },
+    { "inference_geo", NULL, NULL },
+    { "speed", NULL, NULL },
+};
+
+const api_dialect api_messages_dialect = { fields, LQ_COUNT(fields), finish };
+const api_dialect api_count_dialect = { fields, LQ_COUNT(fields), finish_count };

@@ -1,0 +1,59 @@
+/* tests/fuzz/fuzz_body.c - any bytes as the body of an API that is made into a chat: refused with a message, or
+ * a chat whose parameters are read, and which lives no longer than the body. The first byte chooses
+ * the API. */
+#include "runtime/api/api_messages.h"
+
+#include <stdlib.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
+
+static void check(bool ok)
+{
+    if (!ok) abort();
+}
+
+static const struct {
+    char name;
+    const api_dialect *d;
+} dialects[] = { { 'm', &api_messages_dialect }, { 'c', &api_count_dialect } };
+
+static const api_dialect *dialect_of(uint8_t name)
+{
+    for (size_t i = 0; i < LQ_COUNT(dialects); i++)
+        if ((uint8_t)dialects[i].name == name) return dialects[i].d;
+    return dialects[name % LQ_COUNT(dialects)].d;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    static api a = { .m.marks.thinks = true, .m.max_len = 4096 };
+    static const gen_defaults none;
+    cJSON *doc = NULL;
+    api_params p = { 0 };
+    api_error e = { 0 };
+    if (n < 1) return 0;
+    if (js_parse(&doc, (const char *)data + 1, n - 1, 1 << 16, JS_UNIQUE | JS_SPELLED, NULL) ||
+        !cJSON_IsObject(doc)) {
+        cJSON_Delete(doc);
+        return 0;
+    }
+    const api_dialect *d = dialect_of(data[0]);
+    api_body b = { .a = &a, .from = doc, .e = &e };
+    lq_status s = api_body_translate(&b, d);
+    if (!s) {
+        check(cJSON_IsArray(js_get(b.to, "messages")));
+        s = api_params_read(&p, b.to, API_CHAT, &none, 300, false, &e);
+    }
+    if (s) {
+        api_body_error(d, &e);
+        check(e.status >= 400 && e.status < 600 && e.err.msg[0]);
+    }
+    char *text = js_print(b.to, false);
+    check(text != NULL);
+    free(text);
+    api_params_free(&p);
+    cJSON_Delete(b.to);
+    cJSON_Delete(b.past);
+    cJSON_Delete(doc);
+    return 0;
+}
