@@ -158,6 +158,8 @@ static inline bool lq_dtype_is_float(lq_dtype d)
     return d == LQ_F32 || d == LQ_F16 || d == LQ_BF16;
 }
 
+enum { LQ_MAX_DIMS = 8 }; /* of a tensor in any file */
+
 /* Round to nearest even, both ways; NaN stays NaN. Without branches: loops of them become vectors. */
 LQ_INLINE uint32_t lq_f32_bits(float f)
 {

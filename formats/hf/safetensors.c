@@ -57,9 +57,9 @@ static lq_status read_shape(st_tensor *t, const cJSON *m, lq_err *err)
     const cJSON *shape = js_get(m, "shape");
     if (!cJSON_IsArray(shape)) return tensor_fail(err, m, "shape", "an array of sizes");
     for (const cJSON *d = shape->child; d; d = d->next) {
-        if (t->n_dims == ST_MAX_DIMS)
+        if (t->n_dims == LQ_MAX_DIMS)
             return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': shape: expected at most %d dims",
-                           m->string, ST_MAX_DIMS);
+                           m->string, LQ_MAX_DIMS);
         if (!js_whole(d, 0, JS_MAX_INT, &t->shape[t->n_dims])) {
             char found[64];
             return lq_fail(err, LQ_EFORMAT,

@@ -12,12 +12,12 @@
 #include "base/base.h"
 #include "base/file.h"
 
-enum { ST_MAX_DIMS = 8, ST_MAX_HEADER = 100000000 };
+enum { ST_MAX_HEADER = 100000000 };
 typedef struct {
     const char *name;
     lq_dtype dtype;
     int n_dims;
-    int64_t shape[ST_MAX_DIMS];
+    int64_t shape[LQ_MAX_DIMS];
     const uint8_t *data; /* may be unaligned */
     size_t bytes;
 } st_tensor;

@@ -169,7 +169,9 @@ static lq_status check_weight(lqf_tensor *t, lq_err *err)
     bool fits = t->n_dims >= 1;
     for (int i = 0; i < t->n_dims - 1 && fits; i++)
         fits = !__builtin_mul_overflow(n, t->shape[i], &n);
-    if (!fits) return lq_fail(err, LQ_EFORMAT, "shape: expected 1 to 4 sizes that fit the memory");
+    if (!fits)
+        return lq_fail(err, LQ_EFORMAT, "shape: expected 1 to %d sizes that fit the memory",
+                       LQ_MAX_DIMS);
     t->plain = true;
     t->t.N = n;
     t->t.K = t->shape[t->n_dims - 1];

@@ -26,11 +26,11 @@ typedef struct lqf_writer lqf_writer;
 lq_status lqf_create(lqf_writer **w, const char *path, lq_err *err);
 /* Called with each piece of a plane once it is written: mapped input can be dropped. */
 void lqf_on_written(lqf_writer *w, void (*fn)(void *user, const void *p, size_t n), void *user);
-/* Shape as in the source (n_dims 1..4; for linears [N,K]). Tensors are written in the order
+/* Shape as in the source (n_dims 1..LQ_MAX_DIMS; for linears [N,K]). Tensors are written in the order
  * of the calls. */
 lq_status lqf_add_tensor(lqf_writer *w, const char *name, const qt_tensor *t, int n_dims,
                          const int64_t *shape, lq_err *err);
-/* A tensor that is not a weight (integers, foreign side data), byte for byte. n_dims 0..4. */
+/* A tensor that is not a weight (integers, foreign side data), byte for byte. n_dims 0..LQ_MAX_DIMS. */
 lq_status lqf_add_raw(lqf_writer *w, const char *name, lq_dtype d, int n_dims, const int64_t *shape,
                       const void *data, size_t bytes, lq_err *err);
 /* Copied. */
@@ -50,7 +50,7 @@ typedef struct {
     const char *role; /* "q", "embed", ... or NULL */
     qt_tensor t;
     int n_dims;
-    int64_t shape[4];
+    int64_t shape[LQ_MAX_DIMS];
     bool plain; /* false: raw, the bytes are the codes plane */
     lq_dtype raw_dtype;
     lq_hash hash[QT_N_PLANES]; /* of each plane that is there */

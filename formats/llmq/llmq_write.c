@@ -20,7 +20,7 @@ typedef struct {
     qt_scheme scheme;
     qt_layout layout;
     int n_dims;
-    int64_t shape[4];
+    int64_t shape[LQ_MAX_DIMS];
     stored plane[QT_N_PLANES];
 } entry;
 
@@ -144,7 +144,7 @@ lq_status lqf_add_tensor(lqf_writer *w, const char *name, const qt_tensor *t, in
     int64_t n = 1;
     lq_status s = qt_check_view(t, err);
     if (s) return lq_wrap(err, s, "tensor '%.100s'", name);
-    bool fits = n_dims >= 1 && n_dims <= 4 && shape[n_dims - 1] == t->K;
+    bool fits = n_dims >= 1 && n_dims <= LQ_MAX_DIMS && shape[n_dims - 1] == t->K;
     for (int i = 0; i < n_dims - 1 && fits; i++)
         fits = shape[i] > 0 && !__builtin_mul_overflow(n, shape[i], &n);
     if (!fits || n != t->N)
@@ -157,7 +157,8 @@ lq_status lqf_add_raw(lqf_writer *w, const char *name, lq_dtype d, int n_dims, c
                       const void *data, size_t bytes, lq_err *err)
 {
     size_t want;
-    if (n_dims < 0 || n_dims > 4 || !st_shape_bytes(d, n_dims, shape, &want) || want != bytes)
+    if (n_dims < 0 || n_dims > LQ_MAX_DIMS || !st_shape_bytes(d, n_dims, shape, &want) ||
+        want != bytes)
         return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': its shape does not fit %zu bytes", name,
                        bytes);
     entry e = { .name = name, .raw_dtype = d };

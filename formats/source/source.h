@@ -24,7 +24,7 @@ typedef struct {
                          Data of a safetensors file may be unaligned. Planes to be translated have
                          data NULL here: src_load */
     int n_dims;
-    int64_t shape[4]; /* as stored logically */
+    int64_t shape[LQ_MAX_DIMS]; /* as stored logically */
     bool plain; /* false: not a float tensor that qt describes (foreign side data, integers): only
                    `raw` holds */
     lq_dtype raw_dtype;
@@ -69,7 +69,7 @@ typedef struct {
     const char *name;
     lq_dtype dtype;
     int n_dims;
-    int64_t shape[4];
+    int64_t shape[LQ_MAX_DIMS];
     const void *data;                          /* its bytes, or NULL: */
     void (*make)(void *dst, const void *from); /* writes them whenever somebody loads it */
     const void *from;

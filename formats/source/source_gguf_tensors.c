@@ -218,7 +218,7 @@ static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g,
         !(p.offset > 0))
         return src_fill_plain(t, name, scheme.dtype, g->n_dims, g->shape, g->data, g->bytes, err);
     *t = (src_tensor){ .name = name, .n_dims = g->n_dims };
-    memcpy(t->shape, g->shape, sizeof t->shape);
+    memcpy(t->shape, g->shape, sizeof g->shape);
     if (p.transposed) swap_last(t->shape, t->n_dims);
     for (int i = 0; p.transposed && i + 2 < g->n_dims; i++)
         p.count *= g->shape[i];
@@ -259,7 +259,7 @@ static lq_status make_gate_up(src_source *s, src_tensor *t, const gguf_tensor *g
     p.order = (gguf_order){ GGUF_GATE_UP, &s->config, .ffn = g->shape[1] };
     *t = (src_tensor){ .name = hf_name(s, g, w), .n_dims = g->n_dims };
     if (!t->name) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    memcpy(t->shape, g->shape, sizeof t->shape);
+    memcpy(t->shape, g->shape, sizeof g->shape);
     t->shape[1] *= 2;
     p.transposed = !bias && scheme.kind == QT_DENSE &&
                    arch_name_of(&s->config, w->slot.role)->flags & NAME_TRANSPOSED;

@@ -299,7 +299,7 @@ TEST(a_signed_but_wrong_header_is_refused_by_name)
         { "shape too large", "\"shape\":[2,8]", "\"shape\":[3,8]", "expected" },
         { "shape overflows", "\"shape\":[2,8]", "\"shape\":[9007199254740991,9007199254740991,8]",
           "shape" },
-        { "five dims", "\"shape\":[2,8]", "\"shape\":[1,1,1,2,8]", "shape" },
+        { "nine dims", "\"shape\":[2,8]", "\"shape\":[1,1,1,1,1,1,1,2,8]", "shape" },
         { "a fraction", "\"shape\":[2,8]", "\"shape\":[2,8.5]", "shape" },
         { "negative size", "\"shape\":[2,8]", "\"shape\":[-2,8]", "shape" },
         { "no shape", "\"shape\":[2,8]", "\"shape\":7", "shape" },

@@ -274,7 +274,7 @@ static bool is_turned(const src_source *mine, const src_tensor *t, const src_ten
 
 static bool same_shape(const src_tensor *t, const src_tensor *x, bool turned)
 {
-    int64_t want[4];
+    int64_t want[LQ_MAX_DIMS];
     memcpy(want, x->shape, sizeof want);
     if (t->n_dims != x->n_dims) return false;
     if (turned) {
