@@ -156,6 +156,16 @@ bool layout_has_head(const conv_plan *p)
     return false;
 }
 
+bool layout_head_is_kept(const conv_plan *p, char *module, size_t n)
+{
+    if (layout_has_head(p)) return false;
+    if (!p->config) return snprintf(module, n, "lm_head") > 0;
+    if (!arch_tensor_name(p->config, R_HEAD, -1, -1, false, module, n)) return false;
+    char *end = strrchr(module, '.');
+    if (end) *end = 0; /* ".weight" */
+    return true;
+}
+
 void layout_pattern(char *out, size_t n, const char *before, const char *module)
 {
     size_t at = (size_t)snprintf(out, n, "%s^", before);

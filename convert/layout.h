@@ -38,7 +38,7 @@ typedef struct {
 
 typedef struct {
     const src_source *src;
-    const arch_config *config;
+    const arch_config *config; /* NULL: of no known architecture (convert/model_free.h) */
     conv_weight *w;
     size_t n;
     int variant;   /* of the layout: begins as its row says */
@@ -69,7 +69,7 @@ typedef struct {
 } conv_layout;
 
 const conv_layout *conv_layout_find(const char *name); /* NULL */
-extern const conv_layout conv_gptq, conv_gptq_v2, conv_awq, conv_ct, conv_bnb;
+extern const conv_layout conv_gptq, conv_gptq_v2, conv_awq, conv_ct, conv_fp8, conv_bnb;
 
 /* ---- shared by layouts (layout.c) ---- */
 /* One more part; dims of -1 are not there: 2 dims, 1, or none. */
@@ -97,6 +97,8 @@ cJSON *layout_kept(const conv_plan *p);
 /* Every group is all inputs of its weight, and weights differ in how many they have. */
 bool layout_by_row(const conv_plan *p);
 bool layout_has_head(const conv_plan *p); /* the head is quantized */
+/* It is not, and has a name ("lm_head"), for lists of what stays. */
+bool layout_head_is_kept(const conv_plan *p, char *module, size_t n);
 /* "^model\.layers\.0\.mlp\.up_proj$" after `before`. */
 void layout_pattern(char *out, size_t n, const char *before, const char *module);
 

@@ -52,6 +52,10 @@ static lq_status scale_dtype(lq_dtype *d, const conv_weight *w, const conv_plan 
     qt_tensor q;
     *d = w->scheme.scale_dtype;
     if (w->scheme.kind == QT_UINT) return LQ_OK;
+    if (w->t->t.scheme.kind == QT_DENSE) { /* yet to be made */
+        *d = w->scheme.kind == QT_E4M3 && w->t->t.scheme.dtype == LQ_BF16 ? LQ_BF16 : LQ_F32;
+        return LQ_OK;
+    }
     lq_status st = conv_load(&q, p->src, w->t, NULL, &a, err);
     *d = p->config->dtype;
     for (size_t i = 0; !st && *d != LQ_F32 && i < q.plane[QT_SCALES].bytes / 4; i++) {
@@ -128,7 +132,7 @@ static lq_status plan_fp4(conv_weight *w, lq_err *err)
 
 static lq_status layout_ct_plan(conv_weight *w, const conv_plan *p, lq_err *err)
 {
-    if (arch_name_of(p->config, w->slot.role)->flags & NAME_TRANSPOSED)
+    if (p->config && arch_name_of(p->config, w->slot.role)->flags & NAME_TRANSPOSED)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "compressed-tensors holds linears, found a Conv1D of GPT-2");
     if (w->scheme.kind == QT_E2M1) return plan_fp4(w, err);
@@ -209,8 +213,7 @@ static cJSON *ignored(const conv_plan *p)
 {
     cJSON *list = layout_kept(p);
     char head[512];
-    if (!layout_has_head(p) &&
-        arch_tensor_name(p->config, R_HEAD, -1, -1, false, head, sizeof head))
+    if (layout_head_is_kept(p, head, sizeof head))
         cJSON_AddItemToArray(list, cJSON_CreateString("lm_head"));
     return list;
 }

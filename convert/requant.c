@@ -1,7 +1,6 @@
 /* convert/requant.c */
 #include "convert/requant.h"
-#include "quantize/methods/int8.h"
-#include "quantize/methods/lut4.h"
+#include "quantize/methods/kinds.h"
 #include "quantize/methods/rtn.h"
 
 #include <stdlib.h>
@@ -20,10 +19,8 @@ lq_status conv_requantize(qt_tensor *out, const qt_tensor *q, const qt_scheme *s
     if (!st && s->kind == QT_UINT) {
         const grid_spec spec = rtn_spec(s, true, false);
         st = rtn_run(&o, w, LQ_F32, NULL, &spec, p, err);
-    } else if (!st && s->kind == QT_LUT4) {
-        st = lut4_run(&o, w, LQ_F32, p, err);
     } else if (!st) {
-        st = int8_run(&o, w, LQ_F32, NULL, p, err);
+        st = qz_round_kind(&o, w, LQ_F32, NULL, p, err);
     }
     free(w);
     if (!st) *out = o.t;

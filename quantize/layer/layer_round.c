@@ -5,7 +5,7 @@
 #include "quantize/layer/layer_impl.h"
 #include "quantize/layer/residual.h"
 #include "quantize/methods/int8.h"
-#include "quantize/methods/lut4.h"
+#include "quantize/methods/kinds.h"
 #include "quantize/transform/fold.h"
 
 enum { FEW = 4 /* tokens: fewer than inputs / FEW */ };
@@ -150,19 +150,6 @@ static lq_status make_uint(work *w, unit *u, qz_out *out, lq_err *err)
     return s;
 }
 
-static void make_dense(const unit *u, const qz_out *to)
-{
-    const qt_tensor *q = &to->t;
-    float row[1024];
-    size_t n = (size_t)q->N * (size_t)q->K, in = lq_dtype_bytes(u->d);
-    size_t out = lq_dtype_bytes(q->scheme.dtype);
-    for (size_t i = 0; i < n; i += LQ_COUNT(row)) {
-        size_t len = n - i < LQ_COUNT(row) ? n - i : LQ_COUNT(row);
-        lq_to_f32(row, (const uint8_t *)u->W + i * in, u->d, len);
-        lq_from_f32((uint8_t *)to->w[QT_CODES] + i * out, row, q->scheme.dtype, len);
-    }
-}
-
 /* Largest magnitude of all of a tensor: of its one unit as folded, else of the source. */
 static lq_status absmax_of(const work *w, const unit *u, float *absmax, lq_err *err)
 {
@@ -247,11 +234,8 @@ lq_status layer_round_unit(work *w, unit *u, lq_err *err)
         if (!qz_out_rows(out, &t->out, u->row0, u->row0 + u->N))
             return lq_fail(err, LQ_EUNSUPPORTED, "its blocks run across experts");
     }
-    if (scheme->kind == QT_UINT) s = make_uint(w, u, out, err);
-    if (scheme->kind == QT_LUT4) s = lut4_run(out, u->W, u->d, w->p, err);
-    if (scheme->kind == QT_I8 || scheme->kind == QT_I8_OUTLIER)
-        s = int8_run(out, u->W, u->d, t->outliers, w->p, err);
-    if (scheme->kind == QT_DENSE) make_dense(u, out);
+    s = scheme->kind == QT_UINT ? make_uint(w, u, out, err)
+                                : qz_round_kind(out, u->W, u->d, t->outliers, w->p, err);
     if (!s && w->how.residual && w->st) s = keep_residual(w, u, err);
     qz_loss loss;
     const float *H = u->st && isnan(u->loss) ? u->st->H : NULL;

@@ -5,101 +5,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
-enum { SMALLEST_GROUP = 16 };
 
 static bool power_of_two(int64_t n) { return (n & (n - 1)) == 0; }
-
-int64_t qz_fit_group(int64_t K, int64_t group)
-{
-    if (group <= 0 || group >= K) return K;
-    for (int64_t g = group; g >= SMALLEST_GROUP && power_of_two(group); g /= 2)
-        if (K % g == 0) return g; /* kernels of other engines know powers of two alone */
-    for (int64_t g = group; g >= SMALLEST_GROUP; g--)
-        if (K % g == 0) return g;
-    return K % group == 0 ? group : K;
-}
-
-/* ---- patterns ---- */
-typedef struct {
-    pcre2_code *re;
-    qt_scheme scheme;
-    bool used; /* matched the name of some weight */
-} rule;
-
-typedef struct {
-    rule *overrides, *skips;
-    int n_overrides, n_skips;
-    pcre2_match_data *match;
-} rules;
-
-static lq_status compile(pcre2_code **re, const char *pattern, size_t n, const char *option,
-                         lq_err *err)
-{
-    int code;
-    size_t at;
-    *re = pcre2_compile((PCRE2_SPTR)pattern, n, PCRE2_UTF, &code, &at, NULL);
-    if (*re) return LQ_OK;
-    PCRE2_UCHAR text[128] = "";
-    pcre2_get_error_message(code, text, sizeof text);
-    return lq_fail(err, LQ_EUSAGE, "%s '%s': %s at character %zu", option, pattern,
-                   (const char *)text, at + 1);
-}
-
-static bool matches(const rules *r, rule *one, const char *name)
-{
-    bool yes = pcre2_match(one->re, (PCRE2_SPTR)name, strlen(name), 0, 0, r->match, NULL) >= 0;
-    one->used |= yes;
-    return yes;
-}
-
-static void rules_free(rules *r)
-{
-    for (int i = 0; r->overrides && i < r->n_overrides; i++)
-        pcre2_code_free(r->overrides[i].re);
-    for (int i = 0; r->skips && i < r->n_skips; i++)
-        pcre2_code_free(r->skips[i].re);
-    free(r->overrides);
-    free(r->skips);
-    pcre2_match_data_free(r->match);
-}
-
-/* A scheme as the user wrote it. */
-static lq_status parse_scheme(qt_scheme *s, const char *text, const char *option,
-                              const qz_method *m, lq_err *err)
-{
-    lq_status st = qt_scheme_parse(s, text, err);
-    if (!st && ((s->zero == QT_ZERO_F16 && !m->fractional) || s->zero == QT_ZERO_BIAS))
-        st = lq_fail(err, LQ_EUSAGE, "'%s' needs a method that chooses fractional zero points",
-                     text);
-    if (!st && (s->kind == QT_E4M3 || s->kind == QT_E2M1 || s->act))
-        st = lq_fail(err, LQ_EUSAGE, "'%s' is read and served, but no method here makes it", text);
-    return st ? lq_wrap(err, LQ_EUSAGE, "%s", option) : LQ_OK;
-}
-
-static lq_status rules_make(rules *r, const qz_opts *o, lq_err *err)
-{
-    memset(r, 0, sizeof *r);
-    r->overrides = calloc((size_t)o->n_overrides + 1, sizeof *r->overrides);
-    r->skips = calloc((size_t)o->n_skips + 1, sizeof *r->skips);
-    r->match = pcre2_match_data_create(1, NULL);
-    r->n_overrides = o->n_overrides;
-    r->n_skips = o->n_skips;
-    if (!r->overrides || !r->skips || !r->match) return lq_fail(err, LQ_ENOMEM, "no memory");
-    lq_status s = LQ_OK;
-    for (int i = 0; i < o->n_overrides && !s; i++) {
-        const char *text = o->overrides[i], *eq = strrchr(text, '=');
-        if (!eq || eq == text)
-            return lq_fail(err, LQ_EUSAGE, "--override '%s': expected REGEX=scheme", text);
-        s = compile(&r->overrides[i].re, text, (size_t)(eq - text), "--override", err);
-        if (!s) s = parse_scheme(&r->overrides[i].scheme, eq + 1, "--override", o->method, err);
-    }
-    for (int i = 0; i < o->n_skips && !s; i++)
-        s = compile(&r->skips[i].re, o->skips[i], strlen(o->skips[i]), "--skip", err);
-    return s;
-}
 
 /* ---- one tensor ---- */
 
@@ -115,7 +22,7 @@ typedef struct {
     const src_source *src;
     const arch_config *cfg;
     const plan_voice *v;
-    rules r;
+    qz_patterns overrides, skips;
     qt_scheme linear, head, embed;
     change changes[2 * ARCH_N_ROLES];
     size_t n_changes;
@@ -146,7 +53,7 @@ static const char *sizes_text(char out[96], int64_t K, int64_t group)
     int64_t sizes[BELOW + ABOVE];
     int n = 0;
     size_t at = 0;
-    for (int64_t g = group; g >= SMALLEST_GROUP && n < BELOW; g--)
+    for (int64_t g = group; g >= QZ_SMALLEST_GROUP && n < BELOW; g--)
         if (K % g == 0) sizes[n++] = g;
     for (int i = 0; i < n / 2; i++) {
         const int64_t swap = sizes[i];
@@ -199,13 +106,11 @@ static bool is_auto(const maker *m, arch_role r)
 }
 
 /* The scheme that options ask for; false: leave the tensor as it is. */
-static bool wanted(const maker *m, plan_entry *e, qt_scheme *s)
+static bool wanted(maker *m, plan_entry *e, qt_scheme *s)
 {
     if (!may_quantize(e)) return false;
-    for (int i = 0; i < m->r.n_skips; i++)
-        if (matches(&m->r, &m->r.skips[i], e->name)) return false;
-    for (int i = 0; i < m->r.n_overrides; i++)
-        if (matches(&m->r, &m->r.overrides[i], e->name)) return *s = m->r.overrides[i].scheme, true;
+    if (qz_patterns_match(&m->skips, e->name, NULL)) return false;
+    if (qz_patterns_match(&m->overrides, e->name, s)) return true;
     const bool outer = e->role == R_EMBED || e->role == R_HEAD;
     e->open = outer ? is_auto(m, e->role) : m->o->bpw > 0 && arch_role_linear(e->role);
     if (e->open) return *s = m->linear, true;
@@ -327,18 +232,6 @@ static int by_place(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
-/* A pattern with a slip in it would leave the model other than its owner believes. */
-static void say_unused(const maker *m, const rule *list, const char *const *text, int n,
-                       const char *option)
-{
-    char line[320];
-    for (int i = 0; i < n; i++) {
-        if (list[i].used) continue;
-        snprintf(line, sizeof line, "%s '%.240s': takes no weight", option, text[i]);
-        plan_say(m, line);
-    }
-}
-
 /* A tied model has one matrix for embedding and head: giving the head its own scheme splits it. */
 static lq_status split_head(qz_plan *p, maker *m, lq_err *err)
 {
@@ -377,13 +270,15 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
     p->src = src;
     p->cfg = *m.cfg;
     int64_t n = src_n_tensors(src);
-    lq_status s = rules_make(&m.r, o, err);
+    lq_status s = qz_patterns_make(&m.overrides, "--override", o->overrides, o->n_overrides, true,
+                                   o->method, err);
+    if (!s) s = qz_patterns_make(&m.skips, "--skip", o->skips, o->n_skips, false, o->method, err);
     if (!s) s = src_check_roles(src, err);
     if (!s) s = o->method->scheme(&m.linear, o, err);
     if (!s && o->lm_head && !qz_is_auto(o->lm_head))
-        s = parse_scheme(&m.head, o->lm_head, "--lm-head", o->method, err);
+        s = qz_scheme_asked(&m.head, o->lm_head, "--lm-head", o->method, err);
     if (!s && o->embed && !qz_is_auto(o->embed))
-        s = parse_scheme(&m.embed, o->embed, "--embed", o->method, err);
+        s = qz_scheme_asked(&m.embed, o->embed, "--embed", o->method, err);
     if (!s) {
         p->e = lq_push(&p->arena, ((size_t)n + 1) * sizeof *p->e);
         if (!p->e) s = lq_fail(err, LQ_ENOMEM, "no memory for the plan");
@@ -396,10 +291,11 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
     }
     if (!s) s = split_head(p, &m, err);
     if (!s) say_changes(&m);
-    if (!s) say_unused(&m, m.r.overrides, o->overrides, o->n_overrides, "--override");
-    if (!s) say_unused(&m, m.r.skips, o->skips, o->n_skips, "--skip");
+    if (!s) qz_patterns_say_unused(&m.overrides, v);
+    if (!s) qz_patterns_say_unused(&m.skips, v);
     if (!s) qsort(p->e, p->n, sizeof *p->e, by_place);
-    rules_free(&m.r);
+    qz_patterns_free(&m.overrides);
+    qz_patterns_free(&m.skips);
     if (s) qz_plan_free(p);
     return s;
 }

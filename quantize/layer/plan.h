@@ -6,7 +6,7 @@
 #define LLMQ_QUANTIZE_LAYER_PLAN_H
 
 #include "formats/source/source.h"
-#include "quantize/methods/method.h"
+#include "quantize/methods/rules.h"
 
 typedef struct {
     const src_tensor *src;
@@ -20,22 +20,16 @@ typedef struct {
     qt_scheme scheme; /* fitted to the shape; i8-outlier: n_out is not known yet */
     bool open;        /* --bpw: quantize/mixed/bpw.h decides; until then scheme is provisional */
     /* Of the result, where quantize: */
-    bool turned;      /* the source's matrices are [inputs, outputs], the result's are not */
-    int64_t count;    /* matrices stacked in the tensor (experts), else 1 */
-    int64_t N, K;     /* of one matrix; the tensor is [count * N, K] */
-    int64_t shape[4]; /* as many dims as the source's */
+    bool turned;   /* the source's matrices are [inputs, outputs], the result's are not */
+    int64_t count; /* matrices stacked in the tensor (experts), else 1 */
+    int64_t N, K;  /* of one matrix; the tensor is [count * N, K] */
+    int64_t shape[LQ_MAX_DIMS]; /* as many dims as the source's */
 } plan_entry;
 
 static inline const int64_t *qz_plan_shape(const plan_entry *e)
 {
     return e->quantize ? e->shape : e->src->shape;
 }
-
-/* Messages to the user, one line each. */
-typedef struct {
-    void (*say)(void *user, const char *line);
-    void *user;
-} plan_voice;
 
 typedef struct {
     const src_source *src;
@@ -64,9 +58,5 @@ size_t qz_planned_bytes(const plan_entry *e);
 lq_status qz_plan_scheme(qt_scheme *s, const plan_entry *e, const qz_plan *p, const qz_opts *o,
                          int bits, int64_t group, lq_err *err);
 void qz_plan_take(plan_entry *e, const qt_scheme *s);
-
-/* The largest divisor of K that is not above `group` and at least 16 (or `group` itself); else K.
- */
-int64_t qz_fit_group(int64_t K, int64_t group);
 
 #endif

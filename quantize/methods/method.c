@@ -68,6 +68,18 @@ lq_status qz_scheme_grid(qt_scheme *s, const qz_opts *o, lq_err *err)
     return qz_scheme_uint(s, o, "-asym", err);
 }
 
+static bool power_of_two(int64_t n) { return (n & (n - 1)) == 0; }
+
+int64_t qz_fit_group(int64_t K, int64_t group)
+{
+    if (group <= 0 || group >= K) return K;
+    for (int64_t g = group; g >= QZ_SMALLEST_GROUP && power_of_two(group); g /= 2)
+        if (K % g == 0) return g; /* kernels of other engines know powers of two alone */
+    for (int64_t g = group; g >= QZ_SMALLEST_GROUP; g--)
+        if (K % g == 0) return g;
+    return K % group == 0 ? group : K;
+}
+
 static void add_list(cJSON *o, const char *key, const char *const *v, int n)
 {
     cJSON *a = n ? cJSON_AddArrayToObject(o, key) : NULL;

@@ -185,6 +185,11 @@ lq_status qz_scheme_of(qt_scheme *s, const char *text, lq_err *err);
 lq_status qz_scheme_uint(qt_scheme *s, const qz_opts *o, const char *zeros, lq_err *err);
 lq_status qz_scheme_grid(qt_scheme *s, const qz_opts *o, lq_err *err); /* "-asym" */
 
+enum { QZ_SMALLEST_GROUP = 16 };
+/* The largest divisor of K that is not above `group` and at least QZ_SMALLEST_GROUP (or `group` itself); else K.
+ */
+int64_t qz_fit_group(int64_t K, int64_t group);
+
 /* The recipe: only what changes the weights, with defaults filled in. NULL: out of memory. */
 cJSON *qz_recipe(const qz_opts *o);
 

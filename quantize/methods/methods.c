@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 /* In the order in which they are listed: without text first. */
-#define METHODS(X) X(rtn) X(hqq) X(absmax) X(int8) X(nf4) X(fp4) X(gptq) X(awq) X(auto)
+#define METHODS(X) X(rtn) X(hqq) X(absmax) X(int8) X(fp8) X(nf4) X(fp4) X(gptq) X(awq) X(auto)
 
 #define X(name) extern const qz_method qz_method_##name;
 METHODS(X)

@@ -93,8 +93,8 @@ def test_a_file_that_is_no_cache_is_not_replaced(llmq, model, packed, tmp_path, 
 
 
 @pytest.mark.parametrize("word, says", [
-    ("fp8", "expected int8, nf4|fp4"), ("", "found ''"), ("u5-g64", "found 'u5-g64'"), ("bf16", "found 'bf16'"),
-    ("u4-g64-bias", "found 'u4-g64-bias'"), ("nf4-a8", "found 'nf4-a8'"), ("fp8-e4m3", "(rtn, hqq, absmax, nf4, fp4)"),
+    ("fp6", "expected int8, nf4|fp4"), ("", "found ''"), ("u5-g64", "found 'u5-g64'"), ("bf16", "found 'bf16'"),
+    ("u4-g64-bias", "found 'u4-g64-bias'"), ("nf4-a8", "found 'nf4-a8'"), ("fp8-e4m3", "(rtn, hqq, absmax, fp8, nf4, fp4)"),
     ("gptq", "gptq needs calibration text"), ("awq", "--method awq"), ("auto", "auto needs calibration text"),
     ("i8-outlier", "int8 needs calibration text")])
 def test_other_words_are_refused(llmq, model, temp, word, says):

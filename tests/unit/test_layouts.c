@@ -184,6 +184,13 @@ static qt_scheme scheme_for(const char *layout, int64_t *N, int64_t *K)
         s.scale_dtype = floats[draw(3)];
         *N = 1 + draw(50);
         *K = s.group * (1 + draw(3));
+    } else if (strcmp(layout, "fp8") == 0) {
+        const int64_t block = 16 * (1 + draw(8));
+        s = (qt_scheme){
+            .kind = QT_E4M3, .rows = block, .group = block, .act = QT_ACT_F8, .act_group = block
+        };
+        *N = 1 + draw(300);
+        *K = 1 + draw(300);
     } else if (strcmp(layout, "bnb") == 0) {
         s = (qt_scheme){ .kind = draw(3) ? QT_LUT4 : QT_I8, .group = 64 };
         *N = 1 + draw(30);
