@@ -92,7 +92,20 @@ static bool is_listed(const list *l, const char *name)
     snprintf(whole, sizeof whole, "%.*s", (int)(on_its_way ? n - tail : n), name);
     n = strlen(whole);
     return (on_its_way && strcmp(whole, LIST) == 0) ||
-           (model_file_of(whole) && is_line(l, whole, n));
+           ((model_file_of(whole) || model_side_file(whole)) && is_line(l, whole, n));
+}
+
+/* Does the list name a file in the folder `name`? */
+static bool lists_within(const list *l, const char *name)
+{
+    const size_t n = strlen(name);
+    for (size_t at = 0; at + n < l->n;) {
+        if (memcmp(l->text + at, name, n) == 0 && l->text[at + n] == '/') return true;
+        const char *end = memchr(l->text + at, '\n', l->n - at);
+        if (!end) return false;
+        at = (size_t)(end - l->text) + 1;
+    }
+    return false;
 }
 
 /* One thing in a folder of llmq's. */
@@ -102,6 +115,21 @@ typedef struct {
     const char *name; /* with the folder of templates before it */
     bool ours;        /* a plain file that the list names */
 } entry;
+
+typedef struct {
+    bool (*wanted)(void *user, const char *name); /* NULL: nothing is */
+    void *user;
+    bool left; /* something is */
+} removing;
+
+static lq_status remove_entry(void *user, const entry *e, lq_err *err)
+{
+    removing *r = user;
+    (void)err;
+    if (r->wanted && r->wanted(r->user, e->name)) return LQ_OK;
+    if (!e->ours || unlinkat(e->dir, e->file, 0) != 0) r->left = true;
+    return LQ_OK;
+}
 
 /* All that lies in the folder but the lists: what llmq wrote and what it did not, until `see` says
  * no. Nothing is reached through a name in the list, which may be anybody's. */
@@ -119,8 +147,10 @@ static lq_status walk(const char *top, const char *sub, const list *l,
         snprintf(name, sizeof name, "%s%s%s", sub, *sub ? "/" : "", e->d_name);
         const bool there = fstatat(dirfd(d), e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0;
         if (!there && errno == ENOENT) continue; /* it has gone meanwhile */
-        if (!*sub && there && S_ISDIR(st.st_mode) && strcmp(e->d_name, MODEL_TEMPLATES) == 0) {
-            s = walk(top, MODEL_TEMPLATES, l, see, user, err);
+        if (there && S_ISDIR(st.st_mode) &&
+            (strcmp(name, MODEL_TEMPLATES) == 0 || lists_within(l, name))) {
+            s = walk(top, name, l, see, user, err);
+            if (see == remove_entry) unlinkat(dirfd(d), e->d_name, AT_REMOVEDIR); /* if empty */
             continue;
         }
         const bool ours = there && S_ISREG(st.st_mode) && is_listed(l, name);
@@ -164,30 +194,12 @@ static lq_status check_ours(const char *dir, lq_err *err)
     return s;
 }
 
-typedef struct {
-    bool (*wanted)(void *user, const char *name); /* NULL: nothing is */
-    void *user;
-    bool left; /* something is */
-} removing;
-
-static lq_status remove_entry(void *user, const entry *e, lq_err *err)
-{
-    removing *r = user;
-    (void)err;
-    if (r->wanted && r->wanted(r->user, e->name)) return LQ_OK;
-    if (!e->ours || unlinkat(e->dir, e->file, 0) != 0) r->left = true;
-    return LQ_OK;
-}
-
 /* What llmq wrote, whatever came beside it meanwhile. */
 static void remove_files(const char *dir, removing *r)
 {
     list l;
-    char sub[4200];
     if (read_lists(&l, dir, NULL) || walk(dir, "", &l, remove_entry, r, NULL)) r->left = true;
     free(l.text);
-    if (!lq_path_join(sub, sizeof sub, dir, MODEL_TEMPLATES, NULL))
-        rmdir(sub); /* when it is empty */
 }
 
 /* The lists last: a folder in which anything is left stays known as ours, whenever a kill comes. */
@@ -550,8 +562,8 @@ lq_status folder_path(char *out, size_t n, const conv_folder *f, const char *nam
 {
     lq_status s = lq_path_join(out, n, f->dir, name, err);
     if (!s) s = add_name(f, name, err);
-    char *slash = s || !strchr(name, '/') ? NULL : strrchr(out, '/');
-    if (slash) {
+    const size_t top = strlen(f->dir) + 1;
+    for (char *slash = out + top; !s && (slash = strchr(slash, '/')); slash++) {
         *slash = 0;
         if (mkdir(out, 0777) && errno != EEXIST) s = io(out, err);
         *slash = '/';

@@ -37,9 +37,8 @@ void folder_leave(conv_folder *f);
 void folder_keep(const conv_folder *f, bool (*wanted)(void *user, const char *name), void *user);
 
 /* The path of a file in it that is to be made, and is in the list from here on; `name` may be in
- * one folder more, which is made. */
+ * folders of its own, which are made. */
 lq_status folder_path(char *out, size_t n, const conv_folder *f, const char *name, lq_err *err);
-/* A file in it; `name` may be in one folder more, which is made. */
 lq_status folder_write(const conv_folder *f, const char *name, const void *data, size_t n,
                        lq_err *err);
 lq_status folder_write_json(const conv_folder *f, const char *name, const cJSON *j, lq_err *err);

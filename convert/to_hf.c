@@ -8,6 +8,7 @@
 #include "convert/load.h"
 #include "convert/report.h"
 #include "convert/requant.h"
+#include "convert/shards.h"
 #include "formats/hf/safetensors.h"
 #include "formats/source/history.h"
 #include "formats/tensor/blocks_uint.h"
@@ -72,15 +73,7 @@ static lq_status plan_parts(const conv *c, conv_weight *w, lq_err *err)
                        c->layout->name);
     if (w->slot.bias || !w->module)
         return lq_fail(err, LQ_EUNSUPPORTED, "%s holds weights named ....weight", c->layout->name);
-    w->n_parts = 0;
-    w->bytes = 0;
-    lq_status s = c->layout->plan(w, &c->plan, err);
-    for (int i = 0; i < w->n_parts && !s; i++) {
-        size_t bytes;
-        st_shape_bytes(w->parts[i].dtype, w->parts[i].n_dims, w->parts[i].shape, &bytes);
-        w->bytes += bytes;
-    }
-    return s;
+    return conv_plan_parts(w, c->layout, &c->plan, err);
 }
 
 /* The embedding and the head, which these layouts keep as floats: every GGUF file by llama-quantize
@@ -327,12 +320,7 @@ static lq_status to_hf_plan(conv *c, const src_source *src, lq_err *err)
     for (size_t i = 0; i < p->n && !s; i++) {
         conv_weight *w = &p->w[i];
         s = plan_one(c, w, round_dense, err);
-        if (c->o->shard_size && in_shard && in_shard + w->bytes > c->o->shard_size) {
-            c->n_shards++;
-            in_shard = 0;
-        }
-        in_shard += w->bytes;
-        w->shard = c->n_shards;
+        w->shard = conv_next_shard(&c->n_shards, &in_shard, w->bytes, c->o->shard_size);
         c->r->bytes += w->bytes;
     }
     c->n_shards++;
@@ -423,20 +411,6 @@ static lq_status put_whole(conv *c, const conv_weight *w, const qt_tensor *q, si
                             : put_rows(c, q, w->dtype, k, err);
 }
 
-/* The bytes of all parts in one buffer. */
-static lq_status to_hf_pack(conv *c, const conv_weight *w, const qt_tensor *q, uint8_t *bytes,
-                            lq_err *err)
-{
-    uint8_t *dst[CONV_PARTS] = { bytes };
-    for (int i = 1; i < w->n_parts; i++) {
-        size_t before;
-        const conv_part *p = &w->parts[i - 1];
-        st_shape_bytes(p->dtype, p->n_dims, p->shape, &before);
-        dst[i] = dst[i - 1] + before;
-    }
-    return c->layout->pack(dst, w, q, &c->plan, err);
-}
-
 /* A value that has no place (a zero point of 0 in gptq's version 1): a symmetric grid has one. */
 static lq_status pack_anew(conv *c, const conv_weight *w, const qt_tensor *q, uint8_t *bytes,
                            lq_arena *a, lq_err *err)
@@ -449,7 +423,7 @@ static lq_status pack_anew(conv *c, const conv_weight *w, const qt_tensor *q, ui
     if (st) return st;
     memset(bytes, 0, w->bytes);
     c->r->requantized++;
-    return to_hf_pack(c, w, &again, bytes, err);
+    return conv_pack(bytes, c->layout, w, &again, &c->plan, err);
 }
 
 static lq_status put_parts(conv *c, const conv_weight *w, const qt_tensor *q, st_writer *out,
@@ -457,7 +431,7 @@ static lq_status put_parts(conv *c, const conv_weight *w, const qt_tensor *q, st
 {
     qt_tensor turned = *q, anew, codes;
     lq_status s = LQ_OK;
-    uint8_t *bytes = calloc(1, w->bytes), *at = bytes;
+    uint8_t *bytes = calloc(1, w->bytes);
     if (!bytes) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", w->bytes);
     if (q->scheme.kind == QT_BLOCKS && !w->requantized) {
         s = blk_to_uint(&codes, q, a, err);
@@ -473,16 +447,11 @@ static lq_status put_parts(conv *c, const conv_weight *w, const qt_tensor *q, st
         if (!s) q = &anew;
     }
     if (!s) {
-        s = to_hf_pack(c, w, q, bytes, err);
+        s = conv_pack(bytes, c->layout, w, q, &c->plan, err);
         if (s == LQ_EUNSUPPORTED && c->o->requantize && q->scheme.kind == QT_UINT)
             s = pack_anew(c, w, q, bytes, a, err);
     }
-    for (int i = 0; i < w->n_parts && !s; i++) {
-        size_t n;
-        st_shape_bytes(w->parts[i].dtype, w->parts[i].n_dims, w->parts[i].shape, &n);
-        s = st_put(out, first + (size_t)i, 0, at, n, err);
-        at += n;
-    }
+    if (!s) s = conv_put_parts(out, first, w, bytes, err);
     free(bytes);
     return s;
 }
@@ -504,14 +473,6 @@ static lq_status to_hf_put(conv *c, const conv_weight *w, st_writer *out, size_t
 }
 
 /* ---- shards ---- */
-static void shard_name(char *name, size_t n, const conv *c, int i)
-{
-    if (c->n_shards == 1)
-        snprintf(name, n, "model.safetensors");
-    else
-        snprintf(name, n, "model-%05d-of-%05d.safetensors", i + 1, c->n_shards);
-}
-
 /* The tensors of a weight as they stand in the file; names of parts in `a`. Returns how many. */
 static int list_tensors(st_tensor *out, const conv *c, const conv_weight *w, lq_arena *a)
 {
@@ -523,17 +484,7 @@ static int list_tensors(st_tensor *out, const conv *c, const conv_weight *w, lq_
         out[0].shape[t->n_dims - 2] = t->shape[t->n_dims - 1];
         out[0].shape[t->n_dims - 1] = t->shape[t->n_dims - 2];
     }
-    for (int i = 0; w->quantized && i < w->n_parts; i++) {
-        char name[600];
-        const conv_part *p = &w->parts[i];
-        const int n = snprintf(name, sizeof name, "%s%s", w->module, p->suffix);
-        out[i] = (st_tensor){ .name = lq_push_str(a, name, (size_t)n),
-                              .dtype = p->dtype,
-                              .n_dims = p->n_dims };
-        memcpy(out[i].shape, p->shape, sizeof p->shape);
-        st_shape_bytes(p->dtype, p->n_dims, out[i].shape, &out[i].bytes);
-    }
-    return w->quantized ? w->n_parts : 1;
+    return w->quantized ? conv_list_parts(out, w, a) : 1;
 }
 
 static lq_status write_shard(conv *c, int shard, cJSON *map, lq_err *err)
@@ -542,7 +493,7 @@ static lq_status write_shard(conv *c, int shard, cJSON *map, lq_err *err)
     size_t n = 0;
     lq_arena a = { 0 };
     st_writer *out = NULL;
-    shard_name(name, sizeof name, c, shard);
+    conv_shard_name(name, sizeof name, shard, c->n_shards);
     st_tensor *list = calloc(c->plan.n * CONV_PARTS + 1, sizeof *list);
     lq_status s = list ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the tensors of %s", name);
     for (size_t i = 0; i < c->plan.n && !s; i++) {
@@ -654,25 +605,6 @@ static lq_status write_blobs(const conv *c, lq_err *err)
     return s;
 }
 
-/* What tells of each file that it is the one written here. */
-static lq_status list_files(const conv *c, cJSON *files, lq_err *err)
-{
-    lq_status s = LQ_OK;
-    for (int i = 0; i < c->n_shards && !s; i++) {
-        char name[64], path[4200], hex[33];
-        lq_map m;
-        shard_name(name, sizeof name, c, i);
-        s = lq_path_join(path, sizeof path, c->folder.dir, name, err);
-        if (!s) s = lq_map_open(&m, path, err);
-        if (s) break;
-        const lq_hash h = history_header(&m);
-        lq_hash_hex(hex, &h);
-        cJSON_AddStringToObject(cJSON_AddObjectToObject(files, name), HISTORY_HEADER, hex);
-        lq_map_close(&m);
-    }
-    return s;
-}
-
 static lq_status write_history(const conv *c, lq_err *err)
 {
     const src_source *src = c->plan.src;
@@ -685,7 +617,8 @@ static lq_status write_history(const conv *c, lq_err *err)
     if (src_provenance(src))
         cJSON_AddItemToObject(j, HISTORY_PROVENANCE, cJSON_Duplicate(src_provenance(src), true));
     cJSON_AddItemToObject(j, HISTORY_CONVERTED, converted);
-    lq_status s = list_files(c, cJSON_AddObjectToObject(j, HISTORY_FILES), err);
+    lq_status s =
+        conv_list_files(cJSON_AddObjectToObject(j, HISTORY_FILES), &c->folder, c->n_shards, err);
     if (!s && !converted) s = lq_fail(err, LQ_ENOMEM, "no memory for " HISTORY_FILE);
     if (!s) s = folder_write_json(&c->folder, HISTORY_FILE, j, err);
     cJSON_Delete(from);

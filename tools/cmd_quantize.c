@@ -11,6 +11,7 @@
 #include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
 #include "tools/cmds.h"
+#include "tools/model_free/model_free.h"
 #include "tools/report/quantize_calib.h"
 #include "tools/report/quantize_html.h"
 #include "tools/report/quantize_methods.h"
@@ -34,6 +35,7 @@ typedef struct {
     size_t memory_limit;
     opt_tri resume;
     bool dry_run, rotate, reproducible, list_methods;
+    model_free_opts free;
 } quantize_opts;
 
 #define F(field) offsetof(quantize_opts, field)
@@ -258,11 +260,28 @@ static lq_status take_blas_core(const cmd_ctx *c, const quantize_opts *o, lq_err
     return o->reproducible ? blas_core_is_common(err) : LQ_OK;
 }
 
+static lq_status run_model_free(const cmd_ctx *c, const quantize_opts *given, lq_err *err)
+{
+    quantize_opts o = *given;
+    qz_opts q = { 0 };
+    o.method = model_free_method(c, &o.free, o.method);
+    lq_status s = read_options(&q, c, &o, err);
+    if (!s) s = k_init(o.kernels, err);
+    const model_free_place where = { .out = o.out,
+                                     .dry_run = o.dry_run,
+                                     .resume = opt_tri_or(o.resume, false),
+                                     .restart = !opt_tri_or(o.resume, true) };
+    return s ? s : model_free_run(c, &o.free, &q, &where, err);
+}
+
 static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const quantize_opts *o = opts;
     if (o->list_methods) return qmethods_list(c->json, err);
     if (!c->argc) return lq_fail(err, LQ_EUSAGE, "SRC is missing");
+    const lq_status fit = model_free_check(c, &o->free, err);
+    if (fit) return fit;
+    if (o->free.on) return run_model_free(c, o, err);
     double start = lq_now();
     qz_opts q = { 0 };
     dev on = { 0 };
@@ -351,21 +370,26 @@ done:
 const cmd_row cmd_quantize = {
     .name = "quantize",
     .summary = "make a model smaller: fewer bits per weight",
-    .details = "Where to start: auto, the default, at 4 bits keeps most and takes longest; awq and "
-               "gptq take a part "
-               "of its time; rtn and nf4 need no text and seconds. Fewer bits: auto at 3, with "
-               "smaller groups (-g 32) at 2. --dry-run shows sizes first, --report a page after. "
-               "What a run prints and measures: docs/quantizing.md; the methods: docs/methods/.\n"
-               "\n"
-               "Works layer by layer: memory stays at one layer and the calibration states. The "
-               "output appears whole or not at all; an interrupted run goes on with --resume and "
-               "gives the same bytes.",
+    .details =
+        "Where to start: auto, the default, at 4 bits keeps most and takes longest; awq and "
+        "gptq take a part "
+        "of its time; rtn and nf4 need no text and seconds. Fewer bits: auto at 3, with "
+        "smaller groups (-g 32) at 2. --dry-run shows sizes first, --report a page after. "
+        "What a run prints and measures: docs/quantizing.md; the methods: docs/methods/.\n"
+        "\n"
+        "Works layer by layer: memory stays at one layer and the calibration states. The "
+        "output appears whole or not at all; an interrupted run goes on with --resume and "
+        "gives the same bytes.\n"
+        "\n"
+        "--model-free rounds the matrices of a checkpoint of any architecture by their names "
+        "and shapes, and writes a folder for vLLM and others.",
     .args = { { "SRC", 0, 1,
                 "a Hugging Face folder, .llmq or .gguf file with float weights, or ORG/NAME on the "
                 "hub",
                 FILES_MODEL } },
     .groups = { OPT_GROUP("Options", main_rows, 0), OPT_GROUP("Calibration", calib_rows, 0),
-                OPT_GROUP("Which tensors", which_rows, 0), OPT_GROUP("Running", run_rows, 0) },
+                OPT_GROUP("Which tensors", which_rows, 0), OPT_GROUP("Running", run_rows, 0),
+                OPT_GROUP("Models of any architecture", model_free_rows, F(free)) },
     .examples = "llmq quantize models/novels-6m -o awq4.llmq --method awq\0"
                 "llmq quantize models/novels-6m -o best4.llmq --method auto --report best4.html\0"
                 "llmq quantize models/novels-6m -o gptq3.llmq --method gptq --bits 3 "
@@ -374,7 +398,9 @@ const cmd_row cmd_quantize = {
                 "'down_proj=u8-g128'\0"
                 "llmq quantize models/novels-6m -o best3.llmq --method auto --bits 3\0"
                 "llmq quantize models/novels-6m -o mix3.llmq --method gptq --bpw 3.25\0"
-                "llmq quantize models/novels-6m --method nf4 --double-quant --dry-run\0",
+                "llmq quantize models/novels-6m --method nf4 --double-quant --dry-run\0"
+                "llmq quantize NEW-MODEL -o NEW-MODEL-W4A16 --model-free --sym\0"
+                "llmq quantize NEW-MODEL -o NEW-MODEL-FP8 --model-free --to fp8\0",
     .note = qmethods_note,
     .opts_bytes = sizeof(quantize_opts),
     .run = quantize_run,

@@ -3,6 +3,7 @@
 
 #include "base/base.h"
 #include "base/json.h"
+#include "base/path.h"
 #include "base/utf8.h"
 
 #include <strings.h>
@@ -100,6 +101,19 @@ bool model_own_file(const char *name)
     };
     return is_one_of(name, names, LQ_COUNT(names)) || model_tokenizer_file(name) ||
            model_licence(name);
+}
+
+bool model_side_file(const char *name)
+{
+    static const char *const ends_of[] = { ".py",    ".pyi", ".txt",  ".yaml", ".yml", ".toml",
+                                           ".csv",   ".tsv", ".html", ".rst",  ".cfg", ".ini",
+                                           ".png",   ".jpg", ".jpeg", ".gif",  ".svg", ".webp",
+                                           ".pdf",   ".wav", ".mp3",  ".mp4",  ".bpe", ".spm",
+                                           ".vocab", ".sh",  ".jsonl" };
+    const char *slash = strrchr(name, '/'), *file = slash ? slash + 1 : name;
+    for (size_t i = 0; i < LQ_COUNT(ends_of); i++)
+        if (lq_has_ending(file, ends_of[i])) return true;
+    return false;
 }
 
 bool model_blob(const char *name)

@@ -20,6 +20,8 @@ const model_file *model_file_of(const char *name);
 bool model_own_file(const char *name);
 /* Or the other names of a model's .llmq: chat_template.NAME.jinja, tokenizer.blob. */
 bool model_blob(const char *name);
+/* What a repository has beside a model: its code, texts, pictures, samples; no weights. */
+bool model_side_file(const char *name);
 bool model_tokenizer_file(const char *name); /* of those, the files of a tokenizer */
 bool model_plain_name(const char *name);     /* such a name at all, not hidden */
 bool model_licence(const char *name);
