@@ -28,6 +28,7 @@
     X(API_MAX_IDS, 1024, "entries of logit_bias, stop_token_ids and allowed_token_ids")          \
     X(API_MAX_BAD_WORDS, 128, "bad words")                                                       \
     X(API_MAX_CUT, 8, "times the context's bytes, that truncate_prompt_tokens cuts a chat from") \
+    X(API_STORE_BYTES, 64 << 20, "bytes of kept responses (--response-store)")                   \
     X(API_MAX_TOOLS, 128, "tools")                                                               \
     X(API_MAX_TOOL_NAME, 64, "bytes of a tool's name")                                           \
     X(SMP_MAX_LOGPROBS, 20, "alternatives of a token: logprobs, top_logprobs")                   \

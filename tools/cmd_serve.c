@@ -30,7 +30,7 @@
 
 typedef struct {
     const char *host, *path, *unix_path, *access_log;
-    int64_t port, queue, connections;
+    int64_t port, queue, connections, responses;
     int web;
     double shutdown_timeout, request_timeout, stall_timeout;
     const char *cert, *cert_key;
@@ -88,6 +88,9 @@ static const opt_row server_rows[] = {
           "page at / with a chat and live figures; auto: only where no other machine can connect" },
     { "strict-params", 0, OPT_FLAG, F(strict_params),
       .help = "refuse requests with parameters of unknown names" },
+    { "response-store", 0, OPT_INT, F(responses), .def = "0", .hi = 1 << 20,
+      .help = "keep the latest N of /v1/responses in memory, at most 64 MiB of them, for "
+              "previous_response_id; 0: none" },
     { "max-connections", 0, OPT_INT, F(connections), .def = "4096", .lo = 1, .hi = 1 << 20,
       .help = "connections at the same time; more are closed" },
     { "request-timeout", 0, OPT_FLOAT, F(request_timeout), .def = "0", .hi = 1e6,
@@ -221,8 +224,10 @@ static lq_status budget_of(budget *b, const serve *v, const cmd_ctx *c, lq_err *
 {
     const http_opts ho = http_limits(v->o);
     const int threads = c->threads ? c->threads : machine_cpus();
-    return budget_make(b, v->path, v->o->engine.draft, &v->engine_opts, &ho, opt_given(c, "verify"),
-                       threads, err);
+    lq_status s = budget_make(b, v->path, v->o->engine.draft, &v->engine_opts, &ho,
+                              opt_given(c, "verify"), threads, err);
+    if (!s) budget_add_responses(b, v->o->responses);
+    return s;
 }
 
 static lq_status dry_run(const serve *v, const cmd_ctx *c, lq_err *err)
@@ -301,6 +306,7 @@ static lq_status listen_first(serve *v, lq_err *err)
                     .version = LLMQ_VERSION,
                     .strict_params = o->strict_params,
                     .priorities = o->scheduling == PRIORITY,
+                    .kept_responses = o->responses,
                     .stall_seconds = o->stall_timeout,
                     .request_seconds = o->request_timeout,
                     .log = log_request,

@@ -30,11 +30,13 @@ lq_status api_open(api **out, const api_opts *o, lq_err *err)
         a->salt = (uint64_t)a->created * 0x9e3779b97f4a7c15u;
     pthread_mutex_init(&a->mu, NULL);
     a->met = met_new();
+    a->store = api_store_open(o->kept_responses);
     lq_status s = copy_names(a, err);
     if (!s) {
         met_labels(&a->labels, a->names[0]);
         lq_buf_add(&a->labels, "", 1);
-        if (!a->met || a->labels.oom) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+        if (!a->met || a->labels.oom || (o->kept_responses > 0 && !a->store))
+            s = lq_fail(err, LQ_ENOMEM, "out of memory");
     }
     if (s) {
         api_close(a);
@@ -49,6 +51,7 @@ void api_close(api *a)
     pthread_mutex_destroy(&a->mu);
     met_free(a->met);
     gr_cache_close(a->grammars);
+    api_store_close(a->store);
     lq_buf_free(&a->labels);
     for (int i = 0; a->names && a->names[i]; i++)
         free(a->names[i]);

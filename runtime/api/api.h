@@ -46,6 +46,7 @@ typedef struct {
     const char *version;    /* "0.1.0" */
     bool strict_params;     /* unknown parameter names are refused */
     bool priorities;        /* requests may have one; else all but 0 is refused */
+    int64_t kept_responses; /* of /v1/responses, for later requests; 0: none */
     double stall_seconds;   /* /ready says no when a step takes longer; 0: 60 */
     double request_seconds; /* a generation that takes longer ends with 504; 0: no limit */
     bool (*log)(void *user, const http_log_line *l); /* false: the line is lost */

@@ -41,6 +41,12 @@ cJSON *api_add_message(api_body *b, const char *role)
     return m;
 }
 
+cJSON *api_turn(api_body *b, const char *role)
+{
+    cJSON *last = b->messages && b->messages->child ? b->messages->child->prev : NULL;
+    return last && api_is(js_get(last, "role"), role) ? last : api_add_message(b, role);
+}
+
 /* The list of that name, which is there from now on. */
 static cJSON *list_of(cJSON *o, const char *key)
 {
@@ -55,18 +61,19 @@ void api_add_text(cJSON *message, const char *text)
     api_put_str(part, "text", text);
 }
 
-void api_add_call(cJSON *message, const char *id, const char *name, const cJSON *arguments)
+cJSON *api_add_call(cJSON *message, const char *id, const char *name, const cJSON *arguments)
 {
     cJSON *call = append(list_of(message, "tool_calls"));
     if (id) api_put_str(call, "id", id);
     api_put_str(call, "type", "function");
     cJSON *f = cJSON_AddObjectToObject(call, "function");
     api_put_str(f, "name", name);
-    api_put(f, "arguments", api_ref(arguments));
+    if (arguments) api_put(f, "arguments", api_ref(arguments));
+    return f;
 }
 
-void api_add_tool(api_body *b, const cJSON *name, const cJSON *description, const cJSON *parameters,
-                  const cJSON *strict)
+cJSON *api_add_tool(api_body *b, const cJSON *name, const cJSON *description,
+                    const cJSON *parameters, const cJSON *strict)
 {
     cJSON *tool = append(list_of(b->to, "tools"));
     api_put_str(tool, "type", "function");
@@ -75,6 +82,7 @@ void api_add_tool(api_body *b, const cJSON *name, const cJSON *description, cons
     if (description) api_put(f, "description", api_ref(description));
     if (parameters) api_put(f, "parameters", api_ref(parameters));
     if (strict) api_put(f, "strict", api_ref(strict));
+    return f;
 }
 
 void api_put_variable(api_body *b, const char *name, cJSON *v)

@@ -9,7 +9,7 @@
 #include "runtime/api/api_int.h"
 
 typedef struct {
-    const api *a;
+    api *a;
     const cJSON *from;
     cJSON *to;       /* the body of a chat */
     cJSON *messages; /* its messages */
@@ -51,14 +51,17 @@ void api_put(cJSON *o, const char *key, cJSON *v);
 void api_put_str(cJSON *o, const char *key, const char *s); /* s is borrowed */
 /* A message behind the others. */
 cJSON *api_add_message(api_body *b, const char *role);
+/* The last message, where it has this role; else one more. */
+cJSON *api_turn(api_body *b, const char *role);
 /* A text behind the others of a message: there is a newline between them. */
 void api_add_text(cJSON *message, const char *text);
-/* A call of an assistant's message; arguments: an object, or text. Borrowed. */
-void api_add_call(cJSON *message, const char *id, const char *name, const cJSON *arguments);
+/* A call of an assistant's message; arguments: an object, or text; NULL: they are added to the
+ * function, which is returned. Borrowed. */
+cJSON *api_add_call(cJSON *message, const char *id, const char *name, const cJSON *arguments);
 /* A variable of the chat template, which may know it or not. */
 void api_put_variable(api_body *b, const char *name, cJSON *v);
-/* A function that the model may call. Borrowed; NULL: not given. */
-void api_add_tool(api_body *b, const cJSON *name, const cJSON *description, const cJSON *parameters,
-                  const cJSON *strict);
+/* A function that the model may call, which is returned. Borrowed; NULL: not given. */
+cJSON *api_add_tool(api_body *b, const cJSON *name, const cJSON *description,
+                    const cJSON *parameters, const cJSON *strict);
 
 #endif

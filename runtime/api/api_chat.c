@@ -128,7 +128,7 @@ lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const c
 /* ---- a request ---- */
 
 /* q->doc of another API becomes q->body, and its chat q->doc. */
-static lq_status translate(const api *a, const api_dialect *d, api_request *q, api_error *e)
+static lq_status translate(api *a, const api_dialect *d, api_request *q, api_error *e)
 {
     api_body b = { .a = a, .from = q->doc, .e = e };
     lq_status s = api_body_translate(&b, d);

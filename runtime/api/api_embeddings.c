@@ -106,7 +106,7 @@ static void take(gen_choice *c, chat_part part, const char *p, size_t n)
 
 /* Never a stream. */
 const gen_shape gen_embeddings = { .kind = API_EMBEDDINGS,
-                                   .prefix = "embd",
+                                   .prefix = "embd-",
                                    .prompt = "input",
                                    .take = take,
                                    .answer = write_embeddings };

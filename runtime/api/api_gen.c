@@ -482,8 +482,10 @@ static lq_status check_length(gen *g, api_error *e)
     for (size_t i = 0; i < g->prompts.n; i++) {
         api_prompt *p = &g->prompts.v[i];
         int64_t limit = g->a->m.max_len, n = (int64_t)p->n;
-        int64_t asked = g->p.max_tokens >= 0 && !g->shape->fills ? g->p.max_tokens : 1;
-        int64_t keep = g->p.truncate > 0 ? g->p.truncate : limit - asked;
+        int64_t room = g->p.max_tokens >= 0 ? g->p.max_tokens : 1;
+        int64_t asked = g->shape->fills ? 1 : room;
+        if (g->shape->fills && room > limit / 2) room = limit / 2;
+        int64_t keep = g->p.truncate > 0 ? g->p.truncate : limit - room;
         if (g->p.truncate && keep > 0 && n > keep) {
             memmove(p->ids, p->ids + n - keep, (size_t)keep * sizeof *p->ids);
             p->n = (size_t)(n = keep);
@@ -633,6 +635,14 @@ static lq_status prepare(gen *g, api_error *e)
     return s ? api_no_memory(e) : LQ_OK;
 }
 
+static void name_answer(gen *g)
+{
+    unsigned long long v[2] = { g->a->salt, atomic_fetch_add(&g->a->counter, 1) }, secret[2];
+    if (g->shape->secret && getrandom(secret, sizeof secret, 0) == sizeof secret)
+        memcpy(v, secret, sizeof v);
+    snprintf(g->answer.id, sizeof g->answer.id, "%s%016llx%08llx", g->shape->prefix, v[0], v[1]);
+}
+
 void api_generate(api *a, http_req *r, const gen_shape *shape, api_request *q)
 {
     api_error e = { 0 };
@@ -653,8 +663,7 @@ void api_generate(api *a, http_req *r, const gen_shape *shape, api_request *q)
                 .prompts.n = q->n,
                 .answer.model = q->p.model ? q->p.model : a->names[0],
                 .answer.created = (int64_t)time(NULL) };
-    snprintf(g->answer.id, sizeof g->answer.id, "%s-%016llx%08llx", shape->prefix,
-             (unsigned long long)a->salt, (unsigned long long)atomic_fetch_add(&a->counter, 1));
+    name_answer(g);
     if (prepare(g, &e)) {
         if (shape->dialect) api_body_error(shape->dialect, &e);
         api_reply_error(a, r, &e);

@@ -14,6 +14,7 @@ typedef struct gen_item gen_item;
 struct gen_shape {
     api_kind kind;      /* the parameters that its requests have */
     const char *prefix; /* of its answers' ids */
+    bool secret;        /* nobody can guess an id */
     const char *prompt; /* the parameter that the prompt is made of: errors name it */
     const struct api_dialect *dialect; /* of its bodies (api_body.h); NULL: OpenAI's */
     bool fills;          /* max_tokens beyond the context ends at the context, and is not refused */
@@ -110,7 +111,8 @@ struct gen {
         const char *model;
         int64_t created;
         bool begun; /* the stream's head is out */
-        jw chunk;   /* scratch */
+        int64_t n_events;
+        jw chunk; /* scratch */
     } answer;
 };
 
@@ -139,6 +141,8 @@ void gen_write_all_prompt_logprobs(jw *w, const gen *g, int prompt);
 void gen_take_list(jw *w, const char *key, jw *list);
 /* api_embeddings.c: keeps what the engine pooled. */
 bool gen_take_vector(gen_choice *c, const double *pooled);
+/* What of the answer's id is its own. */
+static inline const char *gen_key(const gen *g) { return g->answer.id + strlen(g->shape->prefix); }
 /* api_usage.c: "usage": {...} */
 void gen_write_usage(jw *w, const gen *g);
 

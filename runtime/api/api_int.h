@@ -3,6 +3,7 @@
 #define LLMQ_RUNTIME_API_API_INT_H
 
 #include "runtime/api/api.h"
+#include "runtime/api/api_store.h"
 #include "runtime/api/metrics.h"
 
 #include <pthread.h>
@@ -30,6 +31,7 @@ struct api {
     _Atomic double limit_read, limit_flops; /* 0: not measured */
     pthread_mutex_t mu; /* of gens; the engine's own lock may be taken inside it, never outside */
     struct gen *gens;   /* generations under way */
+    api_store *store;   /* NULL: responses are not kept */
     gr_cache *grammars; /* under mu; NULL until one is asked for */
 };
 
@@ -99,6 +101,10 @@ void api_post_completions(void *a, http_req *r);
 void api_post_chat(void *a, http_req *r);
 void api_post_messages(void *a, http_req *r); /* Anthropic's */
 void api_post_count_tokens(void *a, http_req *r);
+void api_post_responses(void *a, http_req *r); /* OpenAI's Responses */
+void api_post_input_tokens(void *a, http_req *r);
+void api_get_response(void *a, http_req *r);
+void api_delete_response(void *a, http_req *r);
 void api_post_render(void *a, http_req *r); /* what the template makes of a chat */
 void api_post_embeddings(void *a, http_req *r);
 void api_post_tokenize(void *a, http_req *r);

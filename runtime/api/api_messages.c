@@ -98,8 +98,7 @@ static void write_block(jw *w, const gen_choice *c, const gen_item *t, bool whol
     case CHAT_CALL:
         jw_cstr(w, "tool_use");
         jw_key(w, "id");
-        snprintf(id, sizeof id, "toolu_%s-%x", c->g->answer.id + strlen("msg-"),
-                 (unsigned)gen_item_number(c, t));
+        snprintf(id, sizeof id, "toolu_%s%x", gen_key(c->g), (unsigned)gen_item_number(c, t));
         jw_cstr(w, id);
         gen_put_text(w, "name", &t->name);
         jw_key(w, "input");
@@ -247,7 +246,7 @@ static void write_answer(gen *g, jw *w)
 }
 
 static const gen_shape shape = { .kind = API_CHAT,
-                                 .prefix = "msg",
+                                 .prefix = "msg_",
                                  .prompt = "messages",
                                  .dialect = &api_messages_dialect,
                                  .fills = true,

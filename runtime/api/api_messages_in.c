@@ -38,7 +38,7 @@ static lq_status no_such_block(place *p, const cJSON *type)
 
 static cJSON *said(place *p, const char *role)
 {
-    if (!p->said) p->said = api_add_message(p->b, role);
+    if (!p->said) p->said = api_turn(p->b, role); /* turns of one side are one turn */
     return p->said;
 }
 
@@ -134,13 +134,6 @@ static lq_status take_blocks(place *p, const cJSON *content, int i, bool assista
     return s;
 }
 
-/* The message before, if this one's text goes on in it: turns of one side are one turn. */
-static cJSON *same_turn(const api_body *b, const char *role)
-{
-    cJSON *last = b->messages && b->messages->child ? b->messages->child->prev : NULL;
-    return last && api_is(js_get(last, "role"), role) ? last : NULL;
-}
-
 static lq_status take_message(api_body *b, const cJSON *m, int i)
 {
     place p = { .b = b };
@@ -151,7 +144,6 @@ static lq_status take_message(api_body *b, const cJSON *m, int i)
         return wrong(&p, "role user or assistant", role ? role : m);
     if (!cJSON_IsString(content) && !cJSON_IsArray(content))
         return wrong(&p, "content: a string or an array of blocks", content);
-    p.said = same_turn(b, role->valuestring);
     if (cJSON_IsString(content))
         api_add_text(said(&p, role->valuestring), content->valuestring);
     else if (take_blocks(&p, content, i, assistant))

@@ -251,7 +251,7 @@ static bool completion_end(gen *g) { return write_end(g, "text_completion"); }
 static bool chat_end(gen *g) { return write_end(g, "chat.completion.chunk"); }
 
 const gen_shape gen_completions = { .kind = API_COMPLETIONS,
-                                    .prefix = "cmpl",
+                                    .prefix = "cmpl-",
                                     .prompt = "prompt",
                                     .most_tokens = 16,
                                     .take = gen_take_chat,
@@ -260,7 +260,7 @@ const gen_shape gen_completions = { .kind = API_COMPLETIONS,
                                     .error = write_error,
                                     .answer = completion_answer };
 const gen_shape gen_chat = { .kind = API_CHAT,
-                             .prefix = "chatcmpl",
+                             .prefix = "chatcmpl-",
                              .prompt = "messages",
                              .take = gen_take_chat,
                              .chunk = chat_chunk,

@@ -13,7 +13,7 @@ HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE.parent / "support"), str(HERE.parent / "server")]
 
 from harness import ROOT, Llmq, Server, with_template  # noqa: E402
-from scripts import SCRIPTS, Vocabulary  # noqa: E402
+from scripts import END, SCRIPTS, Vocabulary, call  # noqa: E402
 
 WHERE = ROOT / "build/clients"
 TINY = ROOT / "models/novels-1m"
@@ -99,7 +99,8 @@ def scripted(tmp_path_factory):
         pytest.fail(f"{path} is not there: run make tests first")
     vocabulary = Vocabulary(TINY / "tokenizer.json")
     (folder / "script.json").write_text(json.dumps({"scripts": [
-        {"prompt": f"[{name}]", "ids": vocabulary.ids(s["pieces"])} for name, s in SCRIPTS.items() if "pieces" in s]}))
+        {"prompt": f"[{name}]", "ids": vocabulary.ids(s["pieces"])} for name, s in SCRIPTS.items() if "pieces" in s]
+        + [{"prompt": "[call once]", "ids": vocabulary.ids([call("now", {}), END])}]}))  # until there is another script
     template = (ROOT / "tests/golden/templates/think-namespace.jinja").read_text()
     with Server(Llmq(path), with_template(folder / "chatml", template), "--test-script", folder / "script.json",
                 "--served-model-name", "m", log=folder / "log") as s:

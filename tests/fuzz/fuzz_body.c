@@ -2,6 +2,7 @@
  * a chat whose parameters are read, and which lives no longer than the body. The first byte chooses
  * the API. */
 #include "runtime/api/api_messages.h"
+#include "runtime/api/api_responses.h"
 
 #include <stdlib.h>
 
@@ -15,7 +16,9 @@ static void check(bool ok)
 static const struct {
     char name;
     const api_dialect *d;
-} dialects[] = { { 'm', &api_messages_dialect }, { 'c', &api_count_dialect } };
+} dialects[] = { { 'm', &api_messages_dialect },
+                 { 'c', &api_count_dialect },
+                 { 'r', &api_responses_dialect } };
 
 static const api_dialect *dialect_of(uint8_t name)
 {

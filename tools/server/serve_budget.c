@@ -109,6 +109,12 @@ static void add_http(budget *b, const http_opts *o)
         (long long)(b->engine.max_seqs + b->engine.queue));
 }
 
+void budget_add_responses(budget *b, int64_t n)
+{
+    add(b, "kept responses", "responses_bytes", n > 0 ? API_STORE_BYTES : 0, "%lld of them",
+        (long long)n);
+}
+
 lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, const http_opts *http,
                      int threads, lq_err *err)
 {

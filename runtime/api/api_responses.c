@@ -1,0 +1,548 @@
+/* runtime/api/api_responses.c - see api_responses.h: POST /v1/responses. */
+#include "runtime/api/api_responses.h"
+
+#include "runtime/api/api_items.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- items ---- */
+
+typedef enum { ADDED, DONE } item_state; /* in a stream an item appears empty, and later whole */
+
+/* The client has asked for summaries of thoughts: the thought itself is the best one. */
+static bool wants_summary(const gen *g)
+{
+    return js_get(js_get(g->body, "reasoning"), "summary") != NULL;
+}
+
+static bool is_custom(const gen_choice *c, const gen_item *t)
+{
+    return t->kind == CHAT_CALL &&
+           api_custom_tool(c->g->body, t->name.p ? t->name.p : "", t->name.n);
+}
+
+static const char *item_id(char id[96], const gen_choice *c, const gen_item *t)
+{
+    const char *prefix = t->kind == CHAT_REASONING ? "rs"
+                         : t->kind == CHAT_CONTENT ? "msg"
+                         : is_custom(c, t)         ? "ctc"
+                                                   : "fc";
+    snprintf(id, 96, "%s_%s%x", prefix, gen_key(c->g), (unsigned)gen_item_number(c, t));
+    return id;
+}
+
+static const char *item_status(const gen_choice *c, const gen_item *t, item_state state)
+{
+    const bool cut = c->end.finish == ENG_LENGTH && gen_item_number(c, t) == c->items.n - 1;
+    return state == ADDED ? "in_progress" : cut ? "incomplete" : "completed";
+}
+
+static void put(jw *w, const char *key, const char *value)
+{
+    jw_key(w, key);
+    jw_cstr(w, value);
+}
+
+static void put_empty_list(jw *w, const char *key)
+{
+    jw_key(w, key);
+    jw_json(w, "[]", 2);
+}
+
+/* A part of a message, a thought or its summary. */
+static void write_part(jw *w, const char *type, const lq_buf *text)
+{
+    jw_open(w, '{');
+    put(w, "type", type);
+    gen_put_text(w, "text", text);
+    if (strcmp(type, "output_text") == 0) {
+        put_empty_list(w, "annotations");
+        put_empty_list(w, "logprobs");
+    }
+    jw_close(w, '}');
+}
+
+static void write_parts(jw *w, const char *key, const char *type, const lq_buf *text)
+{
+    jw_key(w, key);
+    jw_open(w, '[');
+    if (text) write_part(w, type, text);
+    jw_close(w, ']');
+}
+
+static void write_thought(jw *w, const gen_choice *c, const gen_item *t, const lq_buf *text)
+{
+    const bool summary = wants_summary(c->g);
+    write_parts(w, "summary", "summary_text", summary ? text : NULL);
+    if (!summary) write_parts(w, "content", "reasoning_text", text);
+    if (!text || !api_wants(c->g->body, "reasoning.encrypted_content")) return;
+    lq_buf secret = { 0 };
+    lq_buf_puts(&secret, API_THOUGHT_MARK);
+    lq_buf_add(&secret, t->text.p, t->text.n);
+    gen_put_text(w, "encrypted_content", &secret);
+    w->b.oom |= secret.oom;
+    lq_buf_free(&secret);
+}
+
+/* The text of a custom tool's call: the argument "input", whole. */
+static void custom_input(lq_buf *out, const gen_item *t)
+{
+    cJSON *v = NULL;
+    if (t->text.n && !js_parse(&v, t->text.p, t->text.n, t->text.n, 0, NULL)) {
+        const char *s = cJSON_GetStringValue(js_get(v, "input"));
+        if (s) lq_buf_puts(out, s);
+    }
+    cJSON_Delete(v);
+}
+
+static void write_call(jw *w, const gen_choice *c, const gen_item *t, const lq_buf *text)
+{
+    static const lq_buf none;
+    const bool custom = is_custom(c, t);
+    lq_buf input = { 0 };
+    char id[96];
+    snprintf(id, sizeof id, "call_%s%x", gen_key(c->g), (unsigned)gen_item_number(c, t));
+    put(w, "call_id", id);
+    gen_put_text(w, "name", &t->name);
+    if (custom && text) custom_input(&input, t);
+    gen_put_text(w, custom ? "input" : "arguments", custom ? &input : text ? text : &none);
+    w->b.oom |= input.oom;
+    lq_buf_free(&input);
+}
+
+static void write_item(jw *w, const gen_choice *c, const gen_item *t, item_state state)
+{
+    const lq_buf *text = state == DONE ? &t->text : NULL;
+    char id[96];
+    jw_open(w, '{');
+    put(w, "id", item_id(id, c, t));
+    put(w, "type",
+        t->kind == CHAT_REASONING ? "reasoning"
+        : t->kind == CHAT_CONTENT ? "message"
+        : is_custom(c, t)         ? "custom_tool_call"
+                                  : "function_call");
+    put(w, "status", item_status(c, t, state));
+    if (t->kind == CHAT_REASONING) {
+        write_thought(w, c, t, text);
+    } else if (t->kind == CHAT_CONTENT) {
+        put(w, "role", "assistant");
+        write_parts(w, "content", "output_text", text);
+    } else {
+        write_call(w, c, t, text);
+    }
+    jw_close(w, '}');
+}
+
+/* ---- the response ---- */
+
+static int64_t thought_tokens(const gen_choice *c)
+{
+    int64_t total = 0;
+    for (int i = 0; i < c->items.n; i++) {
+        const gen_item *t = &c->items.v[i];
+        int32_t *ids = NULL;
+        size_t n = 0;
+        if (t->kind == CHAT_REASONING && c->g->a->m.tok &&
+            !tok_encode(c->g->a->m.tok, t->text.p, t->text.n, 0, &ids, &n, NULL))
+            total += (int64_t)n;
+        free(ids);
+    }
+    return total < c->stats.n_output ? total : c->stats.n_output;
+}
+
+static void put_i64(jw *w, const char *key, int64_t v)
+{
+    jw_key(w, key);
+    jw_i64(w, v);
+}
+
+static void write_usage(jw *w, const gen_choice *c)
+{
+    const int64_t in = c->g->prompts.n_ids, out = c->stats.n_output;
+    jw_key(w, "usage");
+    jw_open(w, '{');
+    put_i64(w, "input_tokens", in);
+    jw_key(w, "input_tokens_details");
+    jw_open(w, '{');
+    put_i64(w, "cached_tokens", c->stats.n_cached);
+    jw_close(w, '}');
+    put_i64(w, "output_tokens", out);
+    jw_key(w, "output_tokens_details");
+    jw_open(w, '{');
+    put_i64(w, "reasoning_tokens", thought_tokens(c));
+    jw_close(w, '}');
+    put_i64(w, "total_tokens", in + out);
+    jw_close(w, '}');
+}
+
+/* A member of the request, as it was; else the JSON text. */
+static void echo(jw *w, const gen *g, const char *key, const char *otherwise)
+{
+    const cJSON *v = js_get(g->body, key);
+    char *text = v ? js_print(v, false) : NULL;
+    w->b.oom |= v && !text;
+    jw_key(w, key);
+    if (text)
+        jw_json(w, text, strlen(text));
+    else
+        jw_json(w, otherwise, strlen(otherwise));
+    free(text);
+}
+
+static bool keeps(const gen *g) { return g->a->store && !cJSON_IsFalse(js_get(g->body, "store")); }
+
+static void write_request(jw *w, const gen *g)
+{
+    echo(w, g, "instructions", "null");
+    echo(w, g, "max_output_tokens", "null");
+    echo(w, g, "metadata", "{}");
+    echo(w, g, "previous_response_id", "null");
+    echo(w, g, "reasoning", "{\"effort\":null,\"summary\":null}");
+    echo(w, g, "text", "{\"format\":{\"type\":\"text\"}}");
+    echo(w, g, "tool_choice", "\"auto\"");
+    echo(w, g, "tools", "[]");
+    echo(w, g, "truncation", "\"disabled\"");
+    echo(w, g, "user", "null");
+    jw_key(w, "parallel_tool_calls");
+    jw_bool(w, g->p.parallel_calls);
+    jw_key(w, "store");
+    jw_bool(w, keeps(g));
+    jw_key(w, "temperature");
+    jw_f64(w, g->p.temperature);
+    jw_key(w, "top_p");
+    jw_f64(w, g->p.top_p);
+}
+
+static void write_error(jw *w, const api_error *e)
+{
+    jw_key(w, "error");
+    if (!e) {
+        jw_null(w);
+        return;
+    }
+    jw_open(w, '{');
+    put(w, "code", e->code ? e->code : "server_error");
+    put(w, "message", e->err.msg);
+    jw_close(w, '}');
+}
+
+/* c: the choice that has ended; NULL: the response has just begun, or (e) failed. */
+static void write_response(jw *w, const gen *g, const gen_choice *c, const api_error *e)
+{
+    const bool cut = c && c->end.finish == ENG_LENGTH;
+    jw_open(w, '{');
+    put(w, "id", g->answer.id);
+    put(w, "object", "response");
+    put_i64(w, "created_at", g->answer.created);
+    put(w, "status", e ? "failed" : !c ? "in_progress" : cut ? "incomplete" : "completed");
+    jw_key(w, "background");
+    jw_bool(w, false);
+    write_error(w, e);
+    jw_key(w, "incomplete_details");
+    jw_json(w, cut ? "{\"reason\":\"max_output_tokens\"}" : "null", cut ? 30 : 4);
+    put(w, "model", g->answer.model);
+    jw_key(w, "output");
+    jw_open(w, '[');
+    for (int i = 0; c && i < c->items.n; i++)
+        write_item(w, c, &c->items.v[i], DONE);
+    jw_close(w, ']');
+    write_request(w, g);
+    if (c) {
+        w->b.oom |= c->text.oom;
+        write_usage(w, c);
+    } else {
+        jw_key(w, "usage");
+        jw_null(w);
+    }
+    jw_close(w, '}');
+}
+
+/* ---- what is kept ---- */
+
+static void add_items(jw *w, const cJSON *list)
+{
+    for (const cJSON *v = list ? list->child : NULL; v; v = v->next) {
+        char *text = js_print(v, false);
+        w->b.oom |= !text;
+        if (text) jw_json(w, text, strlen(text));
+        free(text);
+    }
+}
+
+/* With all items of the talk, which the next request goes on from. */
+static void keep(const gen *g, const jw *response)
+{
+    const gen_choice *c = &g->choices.v[0];
+    const cJSON *input = js_get(g->body, "input");
+    jw w = { 0 };
+    if (!keeps(g)) return;
+    jw_open(&w, '[');
+    add_items(&w, g->past);
+    if (cJSON_IsString(input)) {
+        jw_open(&w, '{');
+        put(&w, "role", "user");
+        put(&w, "content", input->valuestring);
+        jw_close(&w, '}');
+    } else {
+        add_items(&w, input);
+    }
+    for (int i = 0; i < c->items.n; i++)
+        write_item(&w, c, &c->items.v[i], DONE);
+    jw_close(&w, ']');
+    api_store_put(g->a->store, g->answer.id, &response->b, &w.b);
+    jw_free(&w);
+}
+
+/* ---- the stream ---- */
+
+static jw *begin_event(gen *g, const char *type)
+{
+    jw *w = &g->answer.chunk;
+    jw_clear(w);
+    jw_open(w, '{');
+    put(w, "type", type);
+    put_i64(w, "sequence_number", g->answer.n_events++);
+    return w;
+}
+
+static bool send(gen *g, const char *type)
+{
+    jw *w = &g->answer.chunk;
+    jw_close(w, '}');
+    return http_stream_event(g->r, type, w->b.oom ? NULL : w->b.p, w->b.n);
+}
+
+static bool send_response(gen *g, const char *type, const gen_choice *c, const api_error *e)
+{
+    jw *w = begin_event(g, type);
+    jw_key(w, "response");
+    write_response(w, g, c, e);
+    return send(g, type);
+}
+
+static bool open_stream(gen_choice *c)
+{
+    return send_response(c->g, "response.created", NULL, NULL) &&
+           send_response(c->g, "response.in_progress", NULL, NULL);
+}
+
+static bool send_item(gen_choice *c, const gen_item *t, const char *type, item_state state)
+{
+    jw *w = begin_event(c->g, type);
+    put_i64(w, "output_index", gen_item_number(c, t));
+    jw_key(w, "item");
+    write_item(w, c, t, state);
+    return send(c->g, type);
+}
+
+/* Events of the parts that an item has: of its text (with the member that holds it when it is
+ * done), and of the part itself. */
+typedef struct {
+    const char *index; /* the member that numbers the part; NULL: the item is one */
+    const char *part;  /* the type of the part */
+    const char *added, *delta, *done, *ended, *text;
+} part_events;
+
+static const part_events *events_of(const gen_choice *c, const gen_item *t)
+{
+    static const part_events message = { "content_index",
+                                         "output_text",
+                                         "response.content_part.added",
+                                         "response.output_text.delta",
+                                         "response.output_text.done",
+                                         "response.content_part.done",
+                                         "text" },
+                             thought = { "content_index",
+                                         "reasoning_text",
+                                         "response.content_part.added",
+                                         "response.reasoning_text.delta",
+                                         "response.reasoning_text.done",
+                                         "response.content_part.done",
+                                         "text" },
+                             summary = { "summary_index",
+                                         "summary_text",
+                                         "response.reasoning_summary_part.added",
+                                         "response.reasoning_summary_text.delta",
+                                         "response.reasoning_summary_text.done",
+                                         "response.reasoning_summary_part.done",
+                                         "text" },
+                             call = { .delta = "response.function_call_arguments.delta",
+                                      .done = "response.function_call_arguments.done",
+                                      .text = "arguments" },
+                             custom = { .delta = "response.custom_tool_call_input.delta",
+                                        .done = "response.custom_tool_call_input.done",
+                                        .text = "input" };
+    return t->kind == CHAT_CONTENT     ? &message
+           : t->kind == CHAT_REASONING ? (wants_summary(c->g) ? &summary : &thought)
+           : is_custom(c, t)           ? &custom
+                                       : &call;
+}
+
+static jw *begin_part_event(gen_choice *c, const gen_item *t, const part_events *e,
+                            const char *type)
+{
+    jw *w = begin_event(c->g, type);
+    char id[96];
+    put(w, "item_id", item_id(id, c, t));
+    put_i64(w, "output_index", gen_item_number(c, t));
+    if (e->index) put_i64(w, e->index, 0);
+    return w;
+}
+
+static bool send_part(gen_choice *c, const gen_item *t, const part_events *e, const char *type,
+                      const lq_buf *text)
+{
+    if (!e->part) return true;
+    jw *w = begin_part_event(c, t, e, type);
+    jw_key(w, "part");
+    write_part(w, e->part, text);
+    return send(c->g, type);
+}
+
+static bool begin_item(gen_choice *c, const gen_item *t)
+{
+    static const lq_buf none;
+    const part_events *e = events_of(c, t);
+    return send_item(c, t, "response.output_item.added", ADDED) &&
+           send_part(c, t, e, e->added, &none);
+}
+
+static bool send_text(gen_choice *c, const gen_item *t, const char *p, size_t n)
+{
+    const part_events *e = events_of(c, t);
+    jw *w = begin_part_event(c, t, e, e->delta);
+    jw_key(w, "delta");
+    jw_str(w, p, n);
+    if (t->kind == CHAT_CONTENT) put_empty_list(w, "logprobs");
+    return send(c->g, e->delta);
+}
+
+/* A custom tool's text is known when its argument is whole. */
+static bool send_delta(gen_choice *c, const gen_item *t, const char *p, size_t n)
+{
+    return is_custom(c, t) || send_text(c, t, p, n);
+}
+
+static bool end_item(gen_choice *c, const gen_item *t)
+{
+    const part_events *e = events_of(c, t);
+    const bool custom = is_custom(c, t);
+    lq_buf input = { 0 };
+    if (custom) custom_input(&input, t);
+    bool ok = !input.oom && (!input.n || send_text(c, t, input.p, input.n));
+    if (ok) {
+        jw *w = begin_part_event(c, t, e, e->done);
+        gen_put_text(w, e->text, custom ? &input : &t->text);
+        if (t->kind == CHAT_CONTENT) put_empty_list(w, "logprobs");
+        if (t->kind == CHAT_CALL) gen_put_text(w, "name", &t->name);
+        ok = send(c->g, e->done);
+    }
+    lq_buf_free(&input);
+    return ok && send_part(c, t, e, e->ended, &t->text) &&
+           send_item(c, t, "response.output_item.done", DONE);
+}
+
+static bool chunk(gen_choice *c)
+{
+    static const gen_item_events events = { open_stream, begin_item, send_delta, end_item };
+    return gen_send_items(c, &events);
+}
+
+static bool end_stream(gen *g)
+{
+    const gen_choice *c = &g->choices.v[0];
+    jw response = { 0 };
+    write_response(&response, g, c, NULL);
+    const char *type = c->end.finish == ENG_LENGTH ? "response.incomplete" : "response.completed";
+    jw *w = begin_event(g, type);
+    jw_key(w, "response");
+    jw_json(w, response.b.p, response.b.n);
+    w->b.oom |= response.b.oom;
+    keep(g, &response);
+    jw_free(&response);
+    return send(g, type);
+}
+
+static bool fail_stream(gen *g)
+{
+    gen_choice *c = &g->choices.v[0];
+    if (!c->opened && !open_stream(c)) return false;
+    return send_response(g, "response.failed", NULL, &g->state.error);
+}
+
+static void write_answer(gen *g, jw *w)
+{
+    write_response(w, g, &g->choices.v[0], NULL);
+    keep(g, w);
+}
+
+static const gen_shape shape = { .kind = API_CHAT,
+                                 .prefix = "resp_",
+                                 .secret = true,
+                                 .prompt = "messages",
+                                 .dialect = &api_responses_dialect,
+                                 .fills = true,
+                                 .take = gen_take_item,
+                                 .chunk = chunk,
+                                 .end = end_stream,
+                                 .error = fail_stream,
+                                 .answer = write_answer };
+
+void api_post_responses(void *app, http_req *r)
+{
+    api_request q;
+    if (api_read_chat(app, r, &shape, &q)) api_generate(app, r, &shape, &q);
+}
+
+void api_post_input_tokens(void *app, http_req *r)
+{
+    api_request q;
+    jw w = { 0 };
+    if (!api_read_chat(app, r, &shape, &q)) return;
+    jw_open(&w, '{');
+    put(&w, "object", "response.input_tokens");
+    put_i64(&w, "input_tokens", (int64_t)q.prompts[0].n);
+    jw_close(&w, '}');
+    api_reply(r, 200, &w);
+    api_request_free(&q);
+}
+
+/* ---- kept ones ---- */
+
+static void not_kept(api *a, http_req *r)
+{
+    if (a->store)
+        http_error(r, 404, NULL, "response_not_found",
+                   "there is no response '%.80s' here (any more)", http_rest(r));
+    else
+        http_error(r, 404, NULL, "response_not_found",
+                   "this server keeps no responses (--response-store)");
+}
+
+void api_get_response(void *app, http_req *r)
+{
+    api *a = app;
+    jw w = { 0 };
+    if (api_store_get(a->store, http_rest(r), &w.b, NULL))
+        api_reply(r, 200, &w);
+    else
+        not_kept(a, r);
+}
+
+void api_delete_response(void *app, http_req *r)
+{
+    api *a = app;
+    jw w = { 0 };
+    if (!api_store_remove(a->store, http_rest(r))) {
+        not_kept(a, r);
+        return;
+    }
+    jw_open(&w, '{');
+    put(&w, "id", http_rest(r));
+    put(&w, "object", "response");
+    jw_key(&w, "deleted");
+    jw_bool(&w, true);
+    jw_close(&w, '}');
+    api_reply(r, 200, &w);
+}

@@ -1,0 +1,372 @@
+/* runtime/api/api_responses_in.c - a body of the Responses API as one of chat/completions. */
+#include "runtime/api/api_responses.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+bool api_wants(const cJSON *body, const char *included)
+{
+    const cJSON *list = js_get(body, "include");
+    for (const cJSON *v = list ? list->child : NULL; v; v = v->next)
+        if (api_is(v, included)) return true;
+    return false;
+}
+
+bool api_custom_tool(const cJSON *body, const char *name, size_t n)
+{
+    const cJSON *list = js_get(body, "tools");
+    for (const cJSON *t = list ? list->child : NULL; t; t = t->next) {
+        const char *s = cJSON_GetStringValue(js_get(t, "name"));
+        if (api_is(js_get(t, "type"), "custom") && s && strlen(s) == n && memcmp(s, name, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* ---- items ---- */
+
+typedef struct {
+    api_body *b;
+    char at[40]; /* where it is: input[3] */
+} place;
+
+static lq_status wrong(const place *p, const char *expected, const cJSON *v)
+{
+    return api_body_wrong(p->b, "input", p->at, expected, v);
+}
+
+/* Texts of a list of parts, as parts of a message. */
+static lq_status take_parts(const place *p, cJSON *m, const cJSON *list)
+{
+    static const char *const texts[] = { "input_text", "output_text", "text", "refusal" };
+    for (const cJSON *t = list->child; t; t = t->next) {
+        const cJSON *type = js_get(t, "type");
+        const cJSON *text = js_get(t, api_is(type, "refusal") ? "refusal" : "text");
+        bool known = false;
+        for (size_t i = 0; i < LQ_COUNT(texts); i++)
+            known |= api_is(type, texts[i]);
+        if (!known && cJSON_IsString(type))
+            return api_fail(p->b->e, "input", "unsupported_value",
+                            "%s: content of type \"%.40s\" is not supported", p->at,
+                            type->valuestring);
+        if (!known || !cJSON_IsString(text)) return wrong(p, "content parts with a text", t);
+        api_add_text(m, text->valuestring);
+    }
+    return LQ_OK;
+}
+
+static lq_status take_content(const place *p, cJSON *m, const cJSON *v)
+{
+    if (cJSON_IsArray(v)) return take_parts(p, m, v);
+    if (!cJSON_IsString(v)) return wrong(p, "a string or an array of parts", v);
+    api_add_text(m, v->valuestring);
+    return LQ_OK;
+}
+
+/* What precedes the talk is one system message: few templates take two. */
+static bool is_head(const api_body *b)
+{
+    const cJSON *first = b->messages ? b->messages->child : NULL;
+    return !first || (!first->next && api_is(js_get(first, "role"), "system"));
+}
+
+static lq_status take_message(const place *p, const cJSON *item)
+{
+    static const char *const roles[] = { "user", "assistant", "system", "developer" };
+    const cJSON *role = js_get(item, "role");
+    const char *name = NULL;
+    for (size_t i = 0; i < LQ_COUNT(roles); i++)
+        if (api_is(role, roles[i])) name = roles[i];
+    if (!name) return wrong(p, "role user, assistant, system or developer", role ? role : item);
+    const bool head =
+        (strcmp(name, "system") == 0 || strcmp(name, "developer") == 0) && is_head(p->b);
+    return take_content(p, api_turn(p->b, head ? "system" : name), js_get(item, "content"));
+}
+
+static lq_status take_call(const place *p, const cJSON *item)
+{
+    const cJSON *id = js_get(item, "call_id"), *name = js_get(item, "name");
+    const cJSON *arguments = js_get(item, "arguments");
+    if (!cJSON_IsString(id) || !cJSON_IsString(name) || !cJSON_IsString(arguments))
+        return wrong(p, "strings call_id, name and arguments", item);
+    api_add_call(api_turn(p->b, "assistant"), id->valuestring, name->valuestring, arguments);
+    return LQ_OK;
+}
+
+static lq_status take_custom_call(const place *p, const cJSON *item)
+{
+    const cJSON *id = js_get(item, "call_id"), *name = js_get(item, "name"),
+                *input = js_get(item, "input");
+    if (!cJSON_IsString(id) || !cJSON_IsString(name) || !cJSON_IsString(input))
+        return wrong(p, "strings call_id, name and input", item);
+    cJSON *f = api_add_call(api_turn(p->b, "assistant"), id->valuestring, name->valuestring, NULL);
+    api_put(cJSON_AddObjectToObject(f, "arguments"), "input", api_ref(input));
+    return LQ_OK;
+}
+
+static lq_status take_output(const place *p, const cJSON *item)
+{
+    const cJSON *id = js_get(item, "call_id");
+    if (!cJSON_IsString(id)) return wrong(p, "a string call_id", id ? id : item);
+    cJSON *m = api_add_message(p->b, "tool");
+    api_put_str(m, "tool_call_id", id->valuestring);
+    return take_content(p, m, js_get(item, "output"));
+}
+
+/* The thought before what the assistant says or calls: its content, else what we gave it as, else its
+ * summary. */
+static lq_status take_reasoning(const place *p, const cJSON *item)
+{
+    static const char mark[] = API_THOUGHT_MARK;
+    const char *secret = cJSON_GetStringValue(js_get(item, "encrypted_content"));
+    const cJSON *list = js_get(item, "content"), *text = NULL;
+    if (!list || !list->child) list = js_get(item, "summary");
+    text = list ? js_get(list->child, "text") : NULL;
+    const char *thought = cJSON_GetStringValue(text);
+    if (!thought && secret && strncmp(secret, mark, sizeof mark - 1) == 0)
+        thought = secret + sizeof mark - 1;
+    if (!thought || !thought[0]) return LQ_OK;
+    cJSON *m = api_turn(p->b, "assistant");
+    if (!js_get(m, "reasoning_content")) api_put_str(m, "reasoning_content", thought);
+    return LQ_OK;
+}
+
+static lq_status no_store(api_body *b, const char *name)
+{
+    return api_fail(b->e, name, "unsupported_value",
+                    "%s: this server keeps no responses (--response-store)", name);
+}
+
+static lq_status take_reference(const place *p, const cJSON *item)
+{
+    (void)item;
+    if (!p->b->a->store) return no_store(p->b, "input");
+    return api_fail(p->b->e, "input", "unsupported_value",
+                    "%s: expected the item itself, or previous_response_id, found item_reference",
+                    p->at);
+}
+
+static lq_status take_item(const place *p, const cJSON *item)
+{
+    static const struct {
+        const char *type;
+        lq_status (*take)(const place *p, const cJSON *item);
+    } types[] = { { "message", take_message },
+                  { "function_call", take_call },
+                  { "function_call_output", take_output },
+                  { "custom_tool_call", take_custom_call },
+                  { "custom_tool_call_output", take_output },
+                  { "reasoning", take_reasoning },
+                  { "item_reference", take_reference } };
+    const cJSON *type = js_get(item, "type");
+    if (!cJSON_IsObject(item)) return wrong(p, "an item", item);
+    if (!type) return take_message(p, item);
+    for (size_t i = 0; i < LQ_COUNT(types); i++)
+        if (api_is(type, types[i].type)) return types[i].take(p, item);
+    if (!cJSON_IsString(type)) return wrong(p, "an item with a type", item);
+    return api_fail(p->b->e, "input", "unsupported_value",
+                    "%s: items of type \"%.40s\" are not supported", p->at, type->valuestring);
+}
+
+static lq_status take_items(api_body *b, const cJSON *list, const char *name)
+{
+    int i = 0;
+    lq_status s = LQ_OK;
+    place p = { .b = b };
+    for (const cJSON *t = list->child; t && !s; t = t->next) {
+        snprintf(p.at, sizeof p.at, "%s[%d]", name, i++);
+        s = take_item(&p, t);
+    }
+    return s;
+}
+
+/* ---- tools ---- */
+
+/* The kinds that OpenAI runs itself are not shown to the model, nor one with a grammar of its own. */
+static lq_status read_tools(api_body *b, const char *name, const cJSON *v)
+{
+    static const char text[] =
+        "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\"}},"
+        "\"required\":[\"input\"],\"additionalProperties\":false}";
+    char at[32];
+    int i = 0;
+    if (!cJSON_IsArray(v)) return api_body_wrong(b, name, name, "an array of tools", v);
+    for (const cJSON *t = v->child; t; t = t->next) {
+        const cJSON *type = js_get(t, "type"), *format = js_get(js_get(t, "format"), "type");
+        snprintf(at, sizeof at, "tools[%d]", i++);
+        if (!cJSON_IsString(type))
+            return api_body_wrong(b, name, at, "an object with a type", type ? type : t);
+        if (api_is(type, "function")) {
+            if (js_get(t, "function"))
+                return api_body_wrong(b, name, at, "name and parameters beside the type",
+                                      js_get(t, "function"));
+            api_add_tool(b, js_get(t, "name"), js_get(t, "description"), js_get(t, "parameters"),
+                         js_get(t, "strict"));
+        } else if (api_is(type, "custom") && (!format || api_is(format, "text"))) {
+            cJSON *f = api_add_tool(b, js_get(t, "name"), js_get(t, "description"), NULL, NULL);
+            api_put(f, "parameters", cJSON_Parse(text));
+        }
+    }
+    return LQ_OK;
+}
+
+/* {"type": "function" or "custom", "name"} as a chat's, or NULL. */
+static cJSON *named_tool(const cJSON *v)
+{
+    const cJSON *name = js_get(v, "name");
+    if ((!api_is(js_get(v, "type"), "function") && !api_is(js_get(v, "type"), "custom")) ||
+        !cJSON_IsString(name))
+        return NULL;
+    cJSON *o = cJSON_CreateObject();
+    api_put_str(o, "type", "function");
+    api_put(cJSON_AddObjectToObject(o, "function"), "name", api_ref(name));
+    return o;
+}
+
+static lq_status read_allowed(api_body *b, const char *name, const cJSON *v)
+{
+    const cJSON *list = js_get(v, "tools"), *mode = js_get(v, "mode");
+    if (!cJSON_IsArray(list)) return api_body_wrong(b, name, "tool_choice.tools", "an array", list);
+    cJSON *o = cJSON_AddObjectToObject(b->to, "tool_choice");
+    api_put_str(o, "type", "allowed_tools");
+    o = cJSON_AddObjectToObject(o, "allowed_tools");
+    if (mode) api_put(o, "mode", api_ref(mode));
+    cJSON *tools = cJSON_AddArrayToObject(o, "tools");
+    for (const cJSON *t = list->child; t; t = t->next) {
+        cJSON *one = named_tool(t);
+        if (one && !cJSON_AddItemToArray(tools, one)) cJSON_Delete(one);
+    }
+    return LQ_OK;
+}
+
+static lq_status read_choice(api_body *b, const char *name, const cJSON *v)
+{
+    if (cJSON_IsString(v)) {
+        api_put(b->to, name, api_ref(v));
+        return LQ_OK;
+    }
+    const cJSON *type = js_get(v, "type");
+    if (api_is(type, "allowed_tools")) return read_allowed(b, name, v);
+    cJSON *one = named_tool(v);
+    if (one) api_put(b->to, name, one);
+    if (one) return LQ_OK;
+    if (cJSON_IsString(type) && !api_is(type, "function") && !api_is(type, "custom"))
+        return api_fail(b->e, name, "unsupported_value",
+                        "%s: tools of type \"%.40s\" are not supported", name, type->valuestring);
+    return api_body_wrong(b, name, name,
+                          "auto, none, required, allowed_tools, or a function's name", v);
+}
+
+/* ---- the others ---- */
+
+static lq_status read_text(api_body *b, const char *name, const cJSON *v)
+{
+    const cJSON *format = js_get(v, "format");
+    if (!cJSON_IsObject(v)) return api_body_wrong(b, name, name, "an object", v);
+    if (format) api_put(b->to, "response_format", api_ref(format));
+    return LQ_OK; /* verbosity: a wish of style that no template knows */
+}
+
+static lq_status read_reasoning(api_body *b, const char *name, const cJSON *v)
+{
+    const cJSON *effort = js_get(v, "effort");
+    if (!cJSON_IsObject(v)) return api_body_wrong(b, name, name, "an object", v);
+    if (effort && !cJSON_IsString(effort))
+        return api_body_wrong(b, name, "reasoning.effort", "a string", effort);
+    if (effort) api_put_variable(b, "reasoning_effort", api_ref(effort));
+    if (api_is(effort, "none")) api_put_variable(b, "enable_thinking", cJSON_CreateFalse());
+    return LQ_OK;
+}
+
+static lq_status read_truncation(api_body *b, const char *name, const cJSON *v)
+{
+    if (api_is(v, "disabled")) return LQ_OK;
+    if (!api_is(v, "auto")) return api_body_wrong(b, name, name, "\"auto\" or \"disabled\"", v);
+    api_put(b->to, "truncate_prompt_tokens", cJSON_CreateNumber(-1));
+    return LQ_OK;
+}
+
+static lq_status read_include(api_body *b, const char *name, const cJSON *v)
+{
+    if (!cJSON_IsArray(v)) return api_body_wrong(b, name, name, "an array", v);
+    if (!api_wants(b->from, "message.output_text.logprobs")) return LQ_OK;
+    return api_fail(b->e, name, "unsupported_value",
+                    "%s: message.output_text.logprobs is not supported", name);
+}
+
+static lq_status read_background(api_body *b, const char *name, const cJSON *v)
+{
+    return cJSON_IsFalse(v) ? LQ_OK : api_body_refuse(b, name, v);
+}
+
+static lq_status read_stream_options(api_body *b, const char *name, const cJSON *v)
+{
+    return cJSON_IsObject(v) ? LQ_OK : api_body_wrong(b, name, name, "an object", v);
+}
+
+static lq_status take_past(api_body *b)
+{
+    static const char name[] = "previous_response_id";
+    const cJSON *id = js_get(b->from, name);
+    lq_buf items = { 0 };
+    lq_status s = LQ_OK;
+    if (!id) return LQ_OK;
+    if (!cJSON_IsString(id)) return api_body_wrong(b, name, name, "a string", id);
+    if (!b->a->store) return no_store(b, name);
+    if (!api_store_get(b->a->store, id->valuestring, NULL, &items)) {
+        s = api_fail(b->e, name, "previous_response_not_found",
+                     "previous_response_id: there is no response '%.80s' here (any more)",
+                     id->valuestring);
+    } else if (js_parse(&b->past, items.p, items.n, API_STORE_BYTES, 0, NULL)) {
+        s = api_no_memory(b->e);
+    } else {
+        s = take_items(b, b->past, name);
+    }
+    lq_buf_free(&items);
+    return s;
+}
+
+static lq_status finish(api_body *b)
+{
+    const cJSON *head = js_get(b->from, "instructions"), *input = js_get(b->from, "input");
+    if (head && !cJSON_IsString(head))
+        return api_body_wrong(b, "instructions", "instructions", "a string", head);
+    if (head) api_add_text(api_add_message(b, "system"), head->valuestring);
+    lq_status s = take_past(b);
+    if (s) return s;
+    if (!input)
+        return api_fail(b->e, "input", "missing_required_parameter", "input: it is required");
+    if (cJSON_IsArray(input)) return take_items(b, input, "input");
+    if (!cJSON_IsString(input))
+        return api_body_wrong(b, "input", "input", "a string or an array of items", input);
+    api_add_text(api_turn(b, "user"), input->valuestring);
+    return LQ_OK;
+}
+
+static const api_field fields[] = {
+    /* finish reads them, in their order */
+    { "input", NULL, NULL },
+    { "instructions", NULL, NULL },
+    { "previous_response_id", NULL, NULL },
+    { "tools", NULL, read_tools },
+    { "tool_choice", NULL, read_choice },
+    { "text", NULL, read_text },
+    { "reasoning", NULL, read_reasoning },
+    { "max_output_tokens", "max_completion_tokens", NULL },
+    { "truncation", NULL, read_truncation },
+    { "include", NULL, read_include },
+    { "background", NULL, read_background },
+    { "stream_options", NULL, read_stream_options },
+    { "chat_template_kwargs", NULL, api_body_variables },
+    { "conversation", NULL, api_body_refuse },
+    { "context_management", NULL, api_body_refuse },
+    { "prompt", NULL, api_body_refuse },
+    { "messages", NULL, api_body_refuse },
+    { "n", NULL, api_body_refuse },
+    /* no influence on the answer */
+    { "max_tool_calls", NULL, NULL }, /* of tools that OpenAI runs */
+    { "client_metadata", NULL, NULL },
+
+};
+
+const api_dialect api_responses_dialect = { fields, LQ_COUNT(fields), finish };

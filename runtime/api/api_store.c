@@ -1,0 +1,122 @@
+/* runtime/api/api_store.c - see api_store.h. */
+#include "runtime/api/api_store.h"
+
+#include "runtime/limits.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+typedef struct entry entry;
+struct entry {
+    entry *next; /* the one before it in time */
+    char *id;
+    lq_buf response, items;
+};
+
+struct api_store {
+    pthread_mutex_t mu;
+    entry *latest;
+    int64_t n, most;
+    size_t bytes;
+};
+
+api_store *api_store_open(int64_t n)
+{
+    api_store *s = n > 0 ? calloc(1, sizeof *s) : NULL;
+    if (!s) return NULL;
+    pthread_mutex_init(&s->mu, NULL);
+    s->most = n;
+    return s;
+}
+
+static size_t size_of(const entry *e)
+{
+    return sizeof *e + strlen(e->id) + 1 + e->response.cap + e->items.cap;
+}
+
+static void free_entry(entry *e)
+{
+    if (!e) return;
+    free(e->id);
+    lq_buf_free(&e->response);
+    lq_buf_free(&e->items);
+    free(e);
+}
+
+/* Takes the entry at *at out of the list. Under mu. */
+static void drop(api_store *s, entry **at)
+{
+    entry *e = *at;
+    *at = e->next;
+    s->n--;
+    s->bytes -= size_of(e);
+    free_entry(e);
+}
+
+void api_store_close(api_store *s)
+{
+    if (!s) return;
+    while (s->latest)
+        drop(s, &s->latest);
+    pthread_mutex_destroy(&s->mu);
+    free(s);
+}
+
+/* Under mu. Where the entry of this id is; NULL: nowhere. */
+static entry **find(api_store *s, const char *id)
+{
+    for (entry **at = &s->latest; *at; at = &(*at)->next)
+        if (strcmp((*at)->id, id) == 0) return at;
+    return NULL;
+}
+
+static void drop_oldest(api_store *s)
+{
+    entry **at = &s->latest;
+    while ((*at)->next)
+        at = &(*at)->next;
+    drop(s, at);
+}
+
+void api_store_put(api_store *s, const char *id, const lq_buf *response, const lq_buf *items)
+{
+    entry *e = calloc(1, sizeof *e);
+    if (!e) return;
+    e->id = strdup(id);
+    lq_buf_add(&e->response, response->p, response->n);
+    lq_buf_add(&e->items, items->p, items->n);
+    if (!e->id || response->oom || items->oom || e->response.oom || e->items.oom ||
+        size_of(e) > API_STORE_BYTES) {
+        free_entry(e);
+        return;
+    }
+    pthread_mutex_lock(&s->mu);
+    e->next = s->latest;
+    s->latest = e;
+    s->n++;
+    s->bytes += size_of(e);
+    while (s->n > s->most || s->bytes > API_STORE_BYTES)
+        drop_oldest(s);
+    pthread_mutex_unlock(&s->mu);
+}
+
+bool api_store_get(api_store *s, const char *id, lq_buf *response, lq_buf *items)
+{
+    if (!s) return false;
+    pthread_mutex_lock(&s->mu);
+    entry **at = find(s, id);
+    if (at && response) lq_buf_add(response, (*at)->response.p, (*at)->response.n);
+    if (at && items) lq_buf_add(items, (*at)->items.p, (*at)->items.n);
+    pthread_mutex_unlock(&s->mu);
+    return at && !(response && response->oom) && !(items && items->oom);
+}
+
+bool api_store_remove(api_store *s, const char *id)
+{
+    if (!s) return false;
+    pthread_mutex_lock(&s->mu);
+    entry **at = find(s, id);
+    if (at) drop(s, at);
+    pthread_mutex_unlock(&s->mu);
+    return at != NULL;
+}

@@ -1,0 +1,313 @@
+"""OpenAI's Responses API: /v1/responses, against the scripted engine."""
+import json
+
+import pytest
+
+from harness import Server, with_template
+from helpers import ROOT, check_error, http
+
+PATH = "/v1/responses"
+WEATHER = {"type": "function", "name": "weather", "description": "weather, please",
+           "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "array"}}}}
+NOW = {"type": "function", "name": "now", "parameters": {"type": "object", "properties": {}}}
+TOOLS = [WEATHER, NOW, {"type": "web_search"}]
+
+
+def body(name, **more):
+    return {"input": f"[{name}]", "temperature": 0, "max_output_tokens": 250, **more}
+
+
+def events_of(data):
+    """Strictly: names and sequence numbers; no [DONE]."""
+    out = []
+    parts = data.decode().split("\n\n")
+    assert parts.pop() == ""
+    for part in parts:
+        if part.startswith(":"):
+            continue
+        name, text = part.split("\n")
+        event = json.loads(text.removeprefix("data: "))
+        assert name == "event: " + event["type"] and event["sequence_number"] == len(out)
+        out.append(event)
+    return out
+
+
+def streamed(server, ask):
+    r = http("POST", server.url + PATH, json={**ask, "stream": True})
+    assert r.status_code == 200, r.text
+    return events_of(r.content)
+
+
+DELTAS = {"response.output_text.delta": ("output_text", "text"), "response.reasoning_text.delta": ("reasoning_text", "text"),
+          "response.reasoning_summary_text.delta": ("summary_text", "text"),
+          "response.function_call_arguments.delta": (None, "arguments"),
+          "response.custom_tool_call_input.delta": (None, "input")}
+
+
+def check_order(events):
+    """created, in_progress, then each item from its beginning to its end, then the whole; deltas make the texts."""
+    assert [e["type"] for e in events[:2]] == ["response.created", "response.in_progress"]
+    response = events[-1]["response"]
+    i = 2
+    for index, item in enumerate(response["output"]):
+        added = events[i]
+        assert added["type"] == "response.output_item.added" and added["output_index"] == index
+        assert added["item"]["id"] == item["id"] and added["item"]["status"] == "in_progress"
+        text, part, i = "", None, i + 1
+        while events[i]["type"] != "response.output_item.done":
+            e = events[i]
+            assert e["item_id"] == item["id"] and e["output_index"] == index
+            if e["type"].endswith("part.added"):
+                part = e["part"]
+                assert part["text"] == ""
+            elif e["type"] in DELTAS:
+                kind, member = DELTAS[e["type"]]
+                assert kind == (part and part["type"])
+                text += e["delta"]
+            elif e["type"].endswith("part.done"):
+                assert e["part"]["text"] == text
+            else:
+                assert e["type"].endswith(".done") and e[member] == text, e
+            i += 1
+        assert events[i]["item"] == item
+        i += 1
+    assert i == len(events) - 1
+    return response
+
+
+def plain(response):
+    """What is the same in every answer."""
+    out = []
+    for item in response["output"]:
+        item = {k: v for k, v in item.items() if k not in ("id", "call_id")}
+        out.append(item)
+    return out, response["status"], response["usage"]["output_tokens"]
+
+
+def said(text):
+    return {"type": "message", "status": "completed", "role": "assistant",
+            "content": [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}]}
+
+
+def thought(text):
+    return {"type": "reasoning", "status": "completed", "summary": [],
+            "content": [{"type": "reasoning_text", "text": text}]}
+
+
+def called(name, arguments):
+    return {"type": "function_call", "status": "completed", "name": name, "arguments": json.dumps(arguments)}
+
+
+WANT = {
+    "abc": [said("The cat sat on x the mat.")],
+    "one call": [said("Let me see."), called("weather", {"city": "Paris", "days": [1, 2]})],
+    "two calls": [called("weather", {"city": "Köln \"x\" \\"}), called("now", {})],
+    "think call": [thought("hm"), called("now", {})],
+    "think": [thought("Two and two."), said("Four.")],
+}
+
+
+@pytest.mark.parametrize("name", WANT)
+def test_items_whole_and_streamed(scripted, name):
+    whole = scripted.post_json(PATH, body(name, tools=TOOLS))
+    assert whole["object"] == "response" and whole["id"].startswith("resp_") and whole["status"] == "completed"
+    assert [{**i, "arguments": json.dumps(json.loads(i["arguments"]))} if "arguments" in i else i
+            for i in plain(whole)[0]] == WANT[name]
+    assert len({i["id"] for i in whole["output"]}) == len(whole["output"])
+    assert plain(check_order(streamed(scripted, body(name, tools=TOOLS)))) == plain(whole)
+    assert (whole["usage"]["output_tokens_details"]["reasoning_tokens"] > 0) == name.startswith("think")
+
+
+def test_what_was_asked_is_in_the_answer(scripted):
+    ask = body("abc", instructions="I", metadata={"a": "b"}, tools=TOOLS, tool_choice="none", text={"verbosity": "low"},
+               parallel_tool_calls=False, store=True)
+    a = scripted.post_json(PATH, ask)
+    for key in ("instructions", "metadata", "tools", "tool_choice", "text", "temperature", "parallel_tool_calls",
+                "max_output_tokens"):
+        assert a[key] == ask[key], key
+    assert a["store"] is False and a["error"] is None and a["previous_response_id"] is None
+
+
+def test_ends_and_usage(scripted):
+    a = check_order(streamed(scripted, body("abc", max_output_tokens=3)))
+    assert (a["status"], a["incomplete_details"], a["output"][0]["status"]) == \
+        ("incomplete", {"reason": "max_output_tokens"}, "incomplete")
+    long = body("abc", instructions="Be brief. " * 20)
+    counted = scripted.post_json(PATH + "/input_tokens", long)["input_tokens"]
+    for cached in (False, True):
+        u = scripted.post_json(PATH, long)["usage"]
+        assert u["input_tokens"] == counted and u["total_tokens"] == counted + u["output_tokens"]
+        assert (u["input_tokens_details"]["cached_tokens"] > 0) >= cached
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+OURS = [{"type": "function", "function": {k: v for k, v in t.items() if k != "type"}} for t in TOOLS[:2]]
+CUSTOM = {"type": "custom", "name": "now", "description": "d"}
+OURS_CUSTOM = [{"type": "function", "function": {"name": "now", "description": "d", "parameters": {
+    "type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"],
+    "additionalProperties": False}}}]
+
+
+def message(role, *texts):
+    return {"type": "message", "role": role,
+            "content": [{"type": "output_text" if role == "assistant" else "input_text", "text": t} for t in texts]}
+
+
+@pytest.mark.parametrize("theirs, ours, more", [
+    ({"input": "a", "instructions": "S"}, [{"role": "system", "content": "S"}, {"role": "user", "content": "a"}], {}),
+    ({"input": [message("developer", "D"), message("user", "a", "b")], "instructions": "S"},
+     [{"role": "system", "content": "S\nD"}, {"role": "user", "content": "a\nb"}], {}),
+    ({"input": [{"role": "user", "content": "a"}, message("assistant", "b"), {"role": "user", "content": "c"}]},
+     [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}], {}),
+    ({"tools": TOOLS, "input": [
+        message("user", "a"), {"type": "reasoning", "id": "r", "summary": [], "content": [
+            {"type": "reasoning_text", "text": "hm"}]},
+        message("assistant", "T"), {"type": "function_call", "call_id": "c1", "name": "now", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "noon"}, message("user", "and?")]},
+     [{"role": "user", "content": "a"},
+      {"role": "assistant", "content": "T", "reasoning_content": "hm", "tool_calls": [CALL]},
+      {"role": "tool", "tool_call_id": "c1", "content": "noon"}, {"role": "user", "content": "and?"}], {"tools": OURS}),
+    ({"tools": [CUSTOM], "input": [
+        message("user", "a"), {"type": "reasoning", "summary": [], "encrypted_content": "llmq:hm"},
+        {"type": "custom_tool_call", "call_id": "c1", "name": "now", "input": "I"},
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "noon"}]}]},
+     [{"role": "user", "content": "a"},
+      {"role": "assistant", "content": None, "reasoning_content": "hm",
+       "tool_calls": [{**CALL, "function": {"name": "now", "arguments": '{"input": "I"}'}}]},
+      {"role": "tool", "tool_call_id": "c1", "content": "noon"}], {"tools": OURS_CUSTOM}),
+    ({"reasoning": {"effort": "none"}, "input": "a"}, [{"role": "user", "content": "a"}],
+     {"chat_template_kwargs": {"enable_thinking": False}}),
+])
+def test_bodies_mean_the_same_as_those_of_a_chat(scripted, theirs, ours, more):
+    n = len(scripted.post_json("/v1/chat/completions/render", {"messages": ours, **more})["prompt_token_ids"])
+    assert scripted.post_json(PATH, {"max_output_tokens": 1, **theirs})["usage"]["input_tokens"] == n
+
+
+STRICT = [{"type": "function", "name": n, "parameters": {
+    "type": "object", "properties": {"x": {"enum": ["a", "b"]}}, "required": ["x"], "additionalProperties": False}}
+          for n in ("weather", "now")]
+
+
+@pytest.mark.parametrize("choice, names", [
+    ("required", {"weather", "now"}), ({"type": "function", "name": "now"}, {"now"}),
+    ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "now"}]}, {"now"})])
+def test_calls_that_must_come(scripted, choice, names):
+    ask = body("no think", tools=STRICT, tool_choice=choice)
+    a = scripted.post_json(PATH, ask)
+    item, = a["output"]
+    assert item["type"] == "function_call" and item["name"] in names and json.loads(item["arguments"])["x"] in "ab"
+    assert plain(check_order(streamed(scripted, ask))) == plain(a)
+
+
+def test_custom_tools(scripted):
+    ask = body("custom call", tools=[CUSTOM, {"type": "custom", "name": "g", "format": {"type": "grammar"}}])
+    a = scripted.post_json(PATH, ask)
+    assert plain(a)[0] == [{"type": "custom_tool_call", "status": "completed", "name": "now", "input": "one \"two\""}]
+    assert plain(check_order(streamed(scripted, ask))) == plain(a)
+
+
+def test_thoughts_as_they_are_asked_for(scripted):
+    ask = body("think", reasoning={"summary": "auto"}, include=["reasoning.encrypted_content"])
+    a = scripted.post_json(PATH, ask)
+    item = a["output"][0]
+    assert item["summary"] == [{"type": "summary_text", "text": "Two and two."}] and "content" not in item
+    assert item["encrypted_content"] == "llmq:Two and two."
+    assert plain(check_order(streamed(scripted, ask))) == plain(a)
+
+
+def test_structured_text(scripted):
+    schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}
+    a = scripted.post_json(PATH, body("abc", text={"format": {"type": "json_schema", "name": "n", "strict": True,
+                                                              "schema": schema}}))
+    assert json.loads(a["output"][-1]["content"][0]["text"]) == {"a": 1}
+
+
+@pytest.mark.parametrize("more, param, part", [
+    ({"input": None}, "input", "required"),
+    ({"input": 5}, "input", "expected"),
+    ({"input": []}, "messages", "at least one"),
+    ({"input": [5]}, "input", "input[0]"),
+    ({"input": [{"role": "tool", "content": "x"}]}, "input", "input[0]: expected role"),
+    ({"input": [{"role": "user", "content": 5}]}, "input", "input[0]"),
+    ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input", '"input_image"'),
+    ({"input": [{"type": "web_search_call"}]}, "input", '"web_search_call"'),
+    ({"input": [{"type": "function_call", "name": "f"}]}, "input", "call_id"),
+    ({"input": [{"type": "function_call_output", "output": "f"}]}, "input", "call_id"),
+    ({"input": [{"type": "item_reference", "id": "x"}]}, "input", "--response-store"),
+    ({"previous_response_id": "resp_1"}, "previous_response_id", "--response-store"),
+    ({"instructions": 5}, "instructions", "expected"),
+    ({"max_output_tokens": 0}, "max_output_tokens", "max_output_tokens: expected"),
+    ({"temperature": 3}, "temperature", "temperature"),
+    ({"tools": {}}, "tools", "expected"),
+    ({"tools": [{}]}, "tools", "tools[0]"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "beside the type"),
+    ({"tools": [{"type": "function", "name": "a b"}]}, "tools", "tools[0]"),
+    ({"tools": TOOLS, "tool_choice": {"type": "web_search"}}, "tool_choice", '"web_search"'),
+    ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "nobody"}}, "tool_choice", "nobody"),
+    ({"tools": TOOLS[2:], "tool_choice": "required"}, "tool_choice", "tools"),
+    ({"text": {"format": {"type": "xml"}}}, "response_format", "type"),
+    ({"reasoning": {"effort": 5}}, "reasoning", "effort"),
+    ({"truncation": "some"}, "truncation", "auto"),
+    ({"include": ["message.output_text.logprobs"]}, "include", "logprobs"),
+    ({"background": True}, "background", "not supported"),
+    ({"conversation": "c"}, "conversation", "not supported"),
+    ({"prompt": {"id": "p"}}, "prompt", "not supported"),
+])
+def test_what_is_refused(scripted, more, param, part):
+    assert part in check_error(scripted.post(PATH, {**body("abc"), **more}), 400, param)
+
+
+def test_failures(scripted):
+    check_error(scripted.post(PATH, body("nan")), 500, type="server_error")
+    events = streamed(scripted, body("nan"))
+    assert events[-1]["type"] == "response.failed" and "NaN" in events[-1]["response"]["error"]["message"]
+    check_error(scripted.get(PATH + "/resp_1"), 404, code="response_not_found")
+
+
+def test_truncation(scripted):
+    long = {"input": "word " * 5000 + "[abc]", "max_output_tokens": 5}
+    assert scripted.post(PATH, long).status == 400
+    a = scripted.post_json(PATH, {**long, "truncation": "auto"})
+    assert a["usage"]["output_tokens"] == 5
+
+
+@pytest.fixture(scope="module")
+def keeping(scripted_llmq, script_file, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("keeping")
+    template = (ROOT / "tests/golden/templates/think-namespace.jinja").read_text()
+    with Server(scripted_llmq, with_template(folder / "chatml", template), "--test-script", script_file,
+                "--response-store", 3, log=folder / "log") as s:
+        yield s.wait_ready()
+
+
+def test_a_talk_that_goes_on(keeping):
+    first = keeping.post_json(PATH, body("one call", tools=TOOLS, instructions="Only once."))
+    assert first["store"] is True
+    call = first["output"][1]
+    result = [{"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}]
+    whole = [{"role": "user", "content": "[one call]"}, *first["output"], *result]
+    for stream in (False, True):
+        ask = {"input": result, "previous_response_id": first["id"], "max_output_tokens": 2, "tools": TOOLS}
+        second = check_order(streamed(keeping, ask)) if stream else keeping.post_json(PATH, ask)
+        assert second["previous_response_id"] == first["id"]
+        n = keeping.post_json(PATH + "/input_tokens", {"input": whole, "tools": TOOLS})["input_tokens"]
+        assert second["usage"]["input_tokens"] == n
+    third = keeping.post_json(PATH, {"input": "[abc]", "previous_response_id": second["id"], "tools": TOOLS})
+    assert third["usage"]["input_tokens"] > n
+
+
+def test_kept_responses(keeping):
+    made = [keeping.post_json(PATH, body("abc")) for _ in range(4)]
+    assert len({a["id"] for a in made}) == 4
+    for a in made[1:]:
+        assert json.loads(keeping.get(f"{PATH}/{a['id']}").read()) == a
+    check_error(keeping.get(f"{PATH}/{made[0]['id']}"), 404, code="response_not_found")  # three are kept
+    ask = body("abc", previous_response_id=made[0]["id"])
+    check_error(keeping.post(PATH, ask), 400, "previous_response_id", "previous_response_not_found")
+    for status in (200, 404):
+        r = http("DELETE", f"{keeping.url}{PATH}/{made[3]['id']}")
+        assert r.status_code == status
+        assert status == 404 or r.json() == {"id": made[3]["id"], "object": "response", "deleted": True}
+    lost = keeping.post_json(PATH, body("abc", store=False))
+    assert lost["store"] is False
+    check_error(keeping.get(f"{PATH}/{lost['id']}"), 404, code="response_not_found")
