@@ -32,6 +32,8 @@
     X(API_MAX_TOOLS, 128, "tools")                                                               \
     X(API_MAX_TOOL_NAME, 64, "bytes of a tool's name")                                           \
     X(SMP_MAX_LOGPROBS, 20, "alternatives of a token: logprobs, top_logprobs")                   \
+    X(DRY_MAX_BREAKERS, 32, "dry_sequence_breakers")                                             \
+    X(DRY_MAX_RUN, 16, "ids of one of them that is no token")                                    \
     X(SPEC_MAX, 15, "guesses of a sequence in a step")                                           \
     X(BEAM_MAX_MIB, 256, "MiB that one beam search keeps of its lines")                          \
     X(BEAM_MAX_ENDS, 7, "ids that end a line of a search, which it makes room for")              \

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "runtime/chat/chat.h"
 #include "runtime/engine/answer.h"
+#include "tools/cli/sampler_opts.h"
 #include "tools/cli/structured.h"
 #include "tools/inflight/inflight.h"
 
@@ -23,6 +24,7 @@ typedef struct {
     opt_list stop;
     size_t kv_bytes;
     opt_structured structured;
+    opt_samplers samplers;
     opt_model model;
     inflight_opts inflight;
 } run_opts;
@@ -286,16 +288,19 @@ static lq_status generate(ans_answer *a, timings *t, const cmd_ctx *c, const run
     size_t n = 0;
     engine *e = NULL;
     structured form = { 0 };
+    dry_breakers breakers = { 0 };
     eng_opts eo = engine_of(o);
     lq_status s = read_prompt(o, m->src, tok, &ids, &n, err);
     if (!s) s = structured_open(&form, &o->structured, tok, m->cfg->vocab, err);
     if (!s) s = eng_open(&e, m, tok, p, &eo, err);
     eng_request r = request_of(o, ids, n, form.g);
+    if (!s) s = opt_samplers_put(&r.params, &breakers, &o->samplers, tok, m->cfg->vocab, err);
     if (!s) s = ans_run(a, e, &r, c->json ? NULL : print_text, NULL, c->job, err);
     t->prompt = (a->t_first > 0 ? a->t_first : a->t_end) - a->t_begin;
     t->decode = o->beams ? 0 : a->t_last - a->t_first;
     eng_close(e);
     structured_close(&form);
+    dry_breakers_free(&breakers);
     free(ids);
     return s;
 }
@@ -324,9 +329,10 @@ static lq_status run_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (o->chat ? o->ids != NULL : o->system != NULL)
         return lq_fail(err, LQ_EUSAGE,
                        o->chat ? "--chat needs a text, not --ids" : "--system goes with --chat");
-    if (o->beams ? opt_given(c, "temperature") || opt_given(c, "top-k") || opt_given(c, "top-p") ||
-                       opt_given(c, "min-p") || opt_given(c, "seed")
-                 : opt_given(c, "length-penalty") || opt_given(c, "early-stopping"))
+    if (o->beams
+            ? opt_given(c, "temperature") || opt_given(c, "top-k") || opt_given(c, "top-p") ||
+                  opt_given(c, "min-p") || opt_given(c, "seed") || opt_samplers_draw(&o->samplers)
+            : opt_given(c, "length-penalty") || opt_given(c, "early-stopping"))
         return lq_fail(err, LQ_EUSAGE,
                        o->beams ? "--beams draws nothing: without --temperature, --top-k, --top-p, "
                                   "--min-p and --seed"
@@ -369,8 +375,9 @@ const cmd_row cmd_run = {
               { "PROMPT", 0, 1, "the same as --prompt PROMPT", FILES_NONE } },
     .groups = { OPT_GROUP("Prompt", prompt_rows, 0), OPT_GROUP("Answer", answer_rows, 0),
                 OPT_GROUP("Structured output", opt_structured_rows, F(structured)),
-                OPT_GROUP("Sampling", sampling_rows, 0), OPT_GROUP("Beam search", beam_rows, 0),
-                OPT_GROUP("Memory", engine_rows, 0),
+                OPT_GROUP("Sampling", sampling_rows, 0),
+                OPT_GROUP("More samplers", opt_samplers_rows, F(samplers)),
+                OPT_GROUP("Beam search", beam_rows, 0), OPT_GROUP("Memory", engine_rows, 0),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)),
                 OPT_GROUP("Quantizing while loading", inflight_rows, F(inflight)) },
     .examples = "llmq run model.llmq -p 'Once upon a time'\0"

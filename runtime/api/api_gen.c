@@ -58,6 +58,7 @@ static void gen_free(void *user)
     jw_free(&g->answer.chunk);
     gr_unref(g->limits.grammar);
     free(g->limits.bad);
+    dry_breakers_free(&g->limits.dry);
     api_params_free(&g->p);
     cJSON_Delete(g->doc);
     cJSON_Delete(g->past);
@@ -432,6 +433,7 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
         .salt = p->cache_salt,
         .priority = (int32_t)p->priority,
     };
+    api_samplers_put(&r.params, &p->samplers, &g->limits.dry);
     lq_err err = { "" };
     lq_status s = b->submit(b->self, &r, on_event, c, &c->id, &err);
     if (s == LQ_OK) {
@@ -607,6 +609,7 @@ static lq_status prepare(gen *g, api_error *e)
         return api_fail(e, "stop", "unsupported_value", "stop: the model has no tokenizer");
     s = api_grammar(g->a, &g->limits.grammar, &g->p.structured, e);
     if (!s) s = prepare_bad_words(g, e);
+    if (!s) s = api_breakers(&g->limits.dry, &g->p.samplers, g->a->m.tok, g->a->m.vocab, e);
     if (s) return s;
     int runs = g->choices.runs = (int)(g->p.beams ? g->p.n : g->p.best_of),
         n = (int)g->prompts.n * runs;

@@ -96,6 +96,7 @@ struct gen {
         grammar *grammar; /* NULL: free answers */
         int32_t *bad;     /* eng_request's, malloc'd */
         int n_bad;
+        dry_breakers dry;
     } limits; /* on what may be drawn */
     struct {
         gen_choice *v;

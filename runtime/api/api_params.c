@@ -218,7 +218,19 @@ static lq_status read_early(api_params *p, const row *t, const cJSON *v, api_err
     return LQ_OK;
 }
 
-static read_fn read_structured;
+static lq_status read_samplers(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    return api_read_samplers(&p->samplers, v, e);
+}
+
+static lq_status read_breakers(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    return api_read_breakers(&p->samplers, v, e);
+}
+
+static read_fn read_structured, read_mirostat;
 
 /* ---- the table ---- */
 
@@ -286,6 +298,18 @@ enum { BOTH = API_COMPLETIONS | API_CHAT, ALL = BOTH | API_EMBEDDINGS };
         .name = n, .kinds = k, .type = T_NUM, .off = F(f), .lo = l, .hi = h, .above = true, \
         .same = s                                                                           \
     }
+#define NUM_TOO(n, k, f, l, h, s)                                                      \
+    {                                                                                  \
+        .name = n, .kinds = k, .type = T_NUM, .off = F(f), .lo = l, .hi = h, .same = s \
+    }
+#define READ_TOO(n, k, fn, s)                                        \
+    {                                                                \
+        .name = n, .kinds = k, .type = T_READ, .read = fn, .same = s \
+    }
+#define INT_AND(n, k, f, l, h, b)                                                        \
+    {                                                                                    \
+        .name = n, .kinds = k, .type = T_INT, .off = F(f), .lo = l, .hi = h, .has = F(b) \
+    }
 #define KNOWN(n, k)                            \
     {                                          \
         .name = n, .kinds = k, .type = T_KNOWN \
@@ -321,6 +345,32 @@ static const row rows[] = {
     ABOVE_TOO("rep_pen", BOTH, repetition_penalty, 0, 1e6, "repetition_penalty"),
     NUM("presence_penalty", BOTH, presence_penalty, -2, 2),
     NUM("frequency_penalty", BOTH, frequency_penalty, -2, 2),
+    /* samplers: api_samplers.c */
+    ABOVE("typical_p", BOTH, samplers.typical_p, 0, 1),
+    ABOVE_TOO("typical", BOTH, samplers.typical_p, 0, 1, "typical_p"),
+    NUM("top_n_sigma", BOTH, samplers.top_n_sigma, -1, 1e6),
+    NUM_TOO("nsigma", BOTH, samplers.top_n_sigma, -1, 1e6, "top_n_sigma"),
+    NUM("dynatemp_range", BOTH, samplers.dynatemp_range, 0, 100),
+    NUM("dynatemp_exponent", BOTH, samplers.dynatemp_exponent, 0, 100),
+    BOOL("dynamic_temperature", BOTH, samplers.dynamic),
+    NUM("dynatemp_low", BOTH, samplers.dynatemp_low, 0, 2),
+    NUM("dynatemp_high", BOTH, samplers.dynatemp_high, 0, 2),
+    NUM("xtc_probability", BOTH, samplers.xtc_probability, 0, 1),
+    NUM("xtc_threshold", BOTH, samplers.xtc_threshold, 0, 1),
+    READ("mirostat", BOTH, read_mirostat),
+    READ_TOO("mirostat_mode", BOTH, read_mirostat, "mirostat"),
+    NUM("mirostat_tau", BOTH, samplers.mirostat_tau, 0, 100),
+    NUM("mirostat_eta", BOTH, samplers.mirostat_eta, 0, 100),
+    NUM("dry_multiplier", BOTH, samplers.dry_multiplier, 0, 100),
+    NUM("dry_base", BOTH, samplers.dry_base, 1, 100),
+    INT("dry_allowed_length", BOTH, samplers.dry_allowed_length, 1, 1024),
+    INT("dry_penalty_last_n", BOTH, samplers.dry_last_n, -1, MAX_INT),
+    READ("dry_sequence_breakers", BOTH, read_breakers),
+    READ("samplers", BOTH, read_samplers),
+    BOOL("temperature_last", BOTH, samplers.temperature_last),
+    INT_AND("repeat_last_n", BOTH, samplers.last_n, -1, MAX_INT, samplers.has_last_n),
+    INT_AND("repetition_penalty_range", BOTH, samplers.last_n, 0, MAX_INT, samplers.all_n),
+
     READ("seed", BOTH, read_seed),
     READ("stop", BOTH, read_stop),
     READ("stop_token_ids", BOTH, read_stop_ids),
@@ -363,6 +413,11 @@ static const row rows[] = {
     READ("ebnf", BOTH, read_structured),
 };
 /* clang-format on */
+
+static lq_status read_mirostat(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    return api_read_mirostat(&p->samplers, t->name, v, e);
+}
 
 static lq_status read_structured(api_params *p, const row *t, const cJSON *v, api_error *e)
 {
@@ -454,7 +509,8 @@ static lq_status check_beams(const api_params *p, const cJSON *doc, api_error *e
                             "%s: a beam search does not draw: expected %g or %g, found %g",
                             draws[i].name, draws[i].off, draws[i].greedy, d);
     }
-    const char *without = p->stream                     ? "stream"
+    const char *without = api_sampler_on(&p->samplers)  ? api_sampler_on(&p->samplers)
+                          : p->stream                   ? "stream"
                           : p->structured.param         ? p->structured.param
                           : p->echo && p->logprobs >= 0 ? "echo"
                           : p->max_tokens == 0          ? "max_tokens"
@@ -490,6 +546,8 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
         return api_fail(e, "min_tokens", "invalid_value",
                         "min_tokens: %lld is more than max_tokens %lld", (long long)p->min_tokens,
                         (long long)p->max_tokens);
+    lq_status s = api_check_samplers(&p->samplers, &p->temperature, e);
+    if (s) return s;
     if (kind != API_CHAT) return check_beams(p, doc, e);
     if (p->top_logprobs >= 0 && !p->chat_logprobs)
         return api_fail(e, "top_logprobs", "invalid_value",
@@ -499,7 +557,7 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
         return api_fail(e, "continue_final_message", "invalid_value",
                         "continue_final_message and add_generation_prompt exclude each other");
     if (p->continue_final) p->add_generation_prompt = false;
-    lq_status s = api_check_tool_choice(p, js_get(doc, "tool_choice"), e);
+    s = api_check_tool_choice(p, js_get(doc, "tool_choice"), e);
     return s ? s : check_beams(p, doc, e);
 }
 
@@ -523,6 +581,7 @@ lq_status api_params_read(api_params *p, const cJSON *doc, api_kind kind, const 
                        .parallel_calls = true,
                        .include_reasoning = true,
                        .vocab = vocab };
+    api_samplers_init(&p->samplers);
     for (const cJSON *c = doc->child; c; c = c->next) {
         const row *t = find_row(c->string, kind);
         bool known = t != NULL;
@@ -543,6 +602,7 @@ void api_params_free(api_params *p)
     free(p->allowed);
     free(p->bias);
     free(p->structured.text);
+    api_samplers_free(&p->samplers);
     cJSON_Delete(p->allowed_tools);
     p->allowed_tools = NULL;
     p->stop_ids = p->allowed = NULL;

@@ -12,6 +12,7 @@
 #include "base/json_write.h"
 #include "formats/arch/generation_config.h"
 #include "runtime/api/api_error.h"
+#include "runtime/api/api_samplers.h"
 #include "runtime/engine/engine.h"
 #include "runtime/limits.h"
 
@@ -38,6 +39,7 @@ typedef struct {
     int64_t min_tokens;
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
     int64_t top_k;
+    api_samplers samplers;
     bool has_seed;
     int64_t seed;
     int64_t logprobs;        /* alternatives per token; -1: none */

@@ -9,6 +9,8 @@
 
 #include "kernels/ops.h"
 #include "kernels/sampling.h"
+#include "runtime/engine/stage.h"
+#include "runtime/engine/stages/dry.h"
 
 struct smp_ctx {
     int64_t V;
@@ -17,6 +19,7 @@ struct smp_ctx {
     float *w;       /* [V] weights of the kept ids, by rank or by id */
     int32_t *ids;   /* [V] candidates */
     int32_t *count; /* [V] zero between calls */
+    float surprise; /* smp_surprise */
 };
 
 size_t smp_bytes(int64_t vocab)
@@ -80,9 +83,41 @@ static lq_status check_id(const char *name, int32_t id, int64_t prev, int64_t vo
     return LQ_OK;
 }
 
+static lq_status check_stages(const smp_params *p, lq_err *err)
+{
+    const struct {
+        const char *name;
+        float v, lo, hi;
+    } ranges[] = {
+        { "dynatemp_range", p->dynatemp_range, 0, 100 },
+        { "dynatemp_exponent", p->dynatemp_exponent, 0, 100 },
+        { "typical_p", p->typical_p, 0, 1 },
+        { "top_n_sigma", p->top_n_sigma, 0, 1e6f },
+        { "xtc_probability", p->xtc_probability, 0, 1 },
+        { "xtc_threshold", p->xtc_threshold, 0, 1 },
+        { "mirostat_tau", p->mirostat_tau, 0, 100 },
+        { "mirostat_eta", p->mirostat_eta, 0, 100 },
+        { "dry_multiplier", p->dry.multiplier, 0, 100 },
+        { "dry_base", p->dry.multiplier > 0 ? p->dry.base : 1, 1, 100 },
+    };
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < LQ_COUNT(ranges) && !s; i++)
+        s = check_range(ranges[i].name, ranges[i].v, ranges[i].lo, ranges[i].hi, err);
+    if (!s && p->mirostat != 0 && p->mirostat != 2)
+        s = lq_fail(err, LQ_EVALUE, "mirostat: expected 0 or 2, found %d", p->mirostat);
+    if (!s && p->dry.multiplier > 0 && (p->dry.allowed < 1 || p->dry.last_n < -1))
+        s = lq_fail(err, LQ_EVALUE, "dry: expected a shortest run from 1 and a window from -1");
+    for (int i = 0; i < SMP_STAGES && !s; i++)
+        if (p->order[i] > SMP_STAGES)
+            s = lq_fail(err, LQ_EVALUE, "samplers: expected numbers 1..%d, found %d", SMP_STAGES,
+                        p->order[i]);
+    return s;
+}
+
 lq_status smp_check(const smp_params *p, int64_t vocab, lq_err *err)
 {
     lq_status s = check_range("temperature", p->temperature, 0, 100, err);
+    if (!s) s = check_stages(p, err);
     if (!s && p->top_k < -1)
         s = lq_fail(err, LQ_EVALUE, "top_k: expected -1 or more, found %d", p->top_k);
     if (!s) s = check_range("top_p", p->top_p, 0, 1, err);
@@ -153,11 +188,25 @@ static float penalized(float x, int32_t n, const smp_params *p)
     return draw_penalize(x, n, p->repetition_penalty, p->presence_penalty, p->frequency_penalty);
 }
 
+/* The ids that penalties look at. */
+static void window(const smp_params *p, const int32_t **prompt, int64_t *n_prompt,
+                   const int32_t **output, int64_t *n_output)
+{
+    if (p->penalty_last_n <= 0) return;
+    const int64_t out = *n_output < p->penalty_last_n ? *n_output : p->penalty_last_n;
+    const int64_t rest = p->penalty_last_n - out, in = *n_prompt < rest ? *n_prompt : rest;
+    *output += *n_output - out;
+    *prompt += *n_prompt - in;
+    *n_output = out;
+    *n_prompt = in;
+}
+
 /* Each id that occurred is met once: count holds its occurrences until then, -1 after. */
 static void penalize(smp_ctx *s, const smp_params *p, const int32_t *prompt, int64_t n_prompt,
                      const int32_t *output, int64_t n_output)
 {
     const bool rep = has_repetition(p);
+    window(p, &prompt, &n_prompt, &output, &n_output);
     for (int64_t i = 0; i < n_output; i++)
         s->count[output[i]]++;
     for (int64_t i = 0; i < n_output; i++) {
@@ -184,7 +233,8 @@ static const float *adjust(smp_ctx *s, const float *logits, const smp_params *p,
                            const int32_t *prompt, int64_t n_prompt, const int32_t *output,
                            int64_t n_output)
 {
-    if (!p->n_bias && !p->allowed && !p->mask && !has_penalty(p)) return logits;
+    const bool dry = p->dry.multiplier > 0;
+    if (!p->n_bias && !p->allowed && !p->mask && !has_penalty(p) && !dry) return logits;
     if (p->allowed) {
         for (int64_t i = 0; i < s->V; i++)
             s->x[i] = -INFINITY;
@@ -196,6 +246,7 @@ static const float *adjust(smp_ctx *s, const float *logits, const smp_params *p,
     for (int i = 0; i < p->n_bias; i++)
         s->x[p->bias[i].id] += p->bias[i].bias;
     if (has_penalty(p)) penalize(s, p, prompt, n_prompt, output, n_output);
+    if (dry) dry_apply(s->x, s->count, &p->dry, prompt, n_prompt, output, n_output);
     for (int64_t i = 0; p->mask && i < s->V; i++)
         if (!(p->mask[i >> 5] >> (i & 31) & 1)) s->x[i] = -INFINITY;
     return s->x;
@@ -209,39 +260,7 @@ static int64_t argmax(const float *x, int64_t n)
     return best;
 }
 
-/* ---- order: larger x first, lower id first among equals ---- */
-
-static bool before(const float *x, int32_t a, int32_t b)
-{
-    return x[a] > x[b] || (x[a] == x[b] && a < b);
-}
-
-/* A heap of n ids below node i. best: the first in order is at the root, else the last. */
-static void sift(int32_t *h, int64_t n, int64_t i, const float *x, bool best)
-{
-    int32_t id = h[i];
-    for (int64_t c; (c = 2 * i + 1) < n; i = c) {
-        if (c + 1 < n && before(x, h[c + 1], h[c]) == best) c++;
-        if (before(x, h[c], id) != best) break;
-        h[i] = h[c];
-    }
-    h[i] = id;
-}
-
-static void heapify(int32_t *h, int64_t n, const float *x, bool best)
-{
-    for (int64_t i = n / 2 - 1; i >= 0; i--)
-        sift(h, n, i, x, best);
-}
-
-/* Move the root to the end of the heap, which is one shorter then. */
-static void pop_to_end(int32_t *h, int64_t *n, const float *x, bool best)
-{
-    int32_t root = h[0];
-    h[0] = h[--*n];
-    h[*n] = root;
-    sift(h, *n, 0, x, best);
-}
+/* ---- the first in order ---- */
 
 /* The first k ids of x in order, into s->ids; -inf is never taken. Returns how many. */
 static int64_t select_top(smp_ctx *s, const float *x, int64_t k)
@@ -249,14 +268,14 @@ static int64_t select_top(smp_ctx *s, const float *x, int64_t k)
     int64_t n = 0, i = 0;
     for (; i < s->V && n < k; i++)
         if (x[i] != -INFINITY) s->ids[n++] = (int32_t)i;
-    heapify(s->ids, n, x, false);
+    heap_make(s->ids, n, x, false);
     for (; i < s->V && n > 0; i++)
         if (x[i] > x[s->ids[0]]) { /* equal: the lower id is there already */
             s->ids[0] = (int32_t)i;
-            sift(s->ids, n, 0, x, false);
+            heap_sift(s->ids, n, 0, x, false);
         }
     for (int64_t left = n; left > 1;)
-        pop_to_end(s->ids, &left, x, false);
+        heap_pop_to_end(s->ids, &left, x, false);
     return n;
 }
 
@@ -294,11 +313,11 @@ static int64_t select_nucleus(smp_ctx *s, const float *x, float max, const smp_p
     int64_t n = 0;
     for (int64_t i = 0; i < s->V; i++)
         if (s->w[i] > 0 && (double)draw_units(s->w[i], s->unit) >= least) s->ids[n++] = (int32_t)i;
-    heapify(s->ids, n, x, true);
+    heap_make(s->ids, n, x, true);
     int64_t left = n;
     for (uint64_t sum = 0; left > 0 && sum < share;) {
         sum += draw_units(s->w[s->ids[0]], s->unit);
-        pop_to_end(s->ids, &left, x, true);
+        heap_pop_to_end(s->ids, &left, x, true);
     }
     int64_t kept = n - left; /* in falling order from the end */
     for (int64_t i = left, j = n - 1; i < j; i++, j--) {
@@ -323,10 +342,33 @@ static int64_t draw_index(const smp_ctx *s, const float *w, int64_t n, float min
     }
 }
 
+/* Through the table of stages, in the order of ids. */
+static int32_t draw_staged(smp_ctx *s, const float *logits, const smp_params *p, uint64_t draw)
+{
+    stage_ctx c = { .w = s->w, .ids = s->ids, .unit = s->unit, .V = s->V, .draw = draw };
+    if (logits != s->x) memcpy(s->x, logits, (size_t)s->V * sizeof *logits);
+    stages_run(&c, s->x, p);
+    const double sum = stage_weights(&c, s->x);
+    const int64_t id = draw_index(s, s->w, s->V, 0, draw_bits(p->seed, draw));
+    if (p->mirostat)
+        s->surprise =
+            (float)((km_log((float)sum) - km_log(s->w[id])) / 0.6931471805599453 /* ln 2 */);
+    return (int32_t)id;
+}
+
+float smp_surprise(const smp_ctx *s) { return s->surprise; }
+
+float smp_mirostat(const smp_params *p, float surprise)
+{
+    return p->mu - p->mirostat_eta * (surprise - p->mirostat_tau);
+}
+
 static int32_t draw_id(smp_ctx *s, const float *x, const smp_params *p, uint64_t draw)
 {
     int64_t best = argmax(x, s->V);
-    if (p->temperature == 0.0f || p->top_k == 1 || x[best] == -INFINITY) return (int32_t)best;
+    if (p->temperature == 0.0f || x[best] == -INFINITY) return (int32_t)best;
+    if (stages_wanted(p)) return draw_staged(s, x, p, draw);
+    if (p->top_k == 1) return (int32_t)best;
     const uint64_t u = draw_bits(p->seed, draw);
     float max = x[best];
     bool top_p = p->top_p > 0 && p->top_p < 1;
@@ -408,6 +450,7 @@ static bool list_edits(smp_ctx *s, edit_list *l, const smp_params *p, const int3
                        int64_t n_prompt, const int32_t *output, int64_t n_output)
 {
     dev_edit *e;
+    window(p, &prompt, &n_prompt, &output, &n_output);
     for (int64_t i = 0; i < n_output && has_penalty(p); i++) {
         if (!(e = edit_of(s, l, output[i]))) return false;
         e->n++;
@@ -428,7 +471,7 @@ bool smp_on_device(smp_ctx *s, dev_draw *d, dev_edit *edits, int64_t room, const
                    uint64_t draw, int64_t row)
 {
     edit_list l = { edits, 0, room };
-    if (p->allowed) return false;
+    if (p->allowed || p->dry.multiplier > 0 || stages_wanted(p)) return false;
     const bool ok = list_edits(s, &l, p, prompt, n_prompt, output, n_output);
     for (int64_t i = 0; i < l.n; i++)
         s->count[edits[i].id] = 0;

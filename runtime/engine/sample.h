@@ -1,8 +1,9 @@
 /* runtime/engine/sample.h - from logits to a token: penalties, bias, temperature, top-k, top-p, min-p,
- * seed.
+ * seed, and the stages that other servers have (runtime/engine/stage.h).
  *
- * Order: allowed ids, logit bias and bans, repetition/presence/frequency penalties, the mask of a
- * grammar, temperature, top-k, top-p, min-p, draw. With x the adjusted logits and
+ * Order: allowed ids, logit bias and bans, repetition/presence/frequency penalties, DRY, the mask of
+ * a grammar, top-n-sigma, temperature, top-k, typical, top-p, min-p, XTC, draw; or, from
+ * top-n-sigma on, the order that a request gives. With x the adjusted logits and
  * w = exp((x - max x) / temperature):
  *
  *     top-k   keeps the k largest x, lower ids first on ties
@@ -29,6 +30,19 @@ typedef struct {
     float bias;
 } smp_bias;
 
+/* runtime/engine/stages/dry.h */
+typedef struct {
+    float multiplier;       /* 0: off */
+    float base;             /* at least 1 */
+    int32_t allowed;        /* shortest run that is punished; at least 1 */
+    int64_t last_n;         /* ids that are looked at; -1: all */
+    const uint32_t *breaks; /* [(vocab + 31) / 32] bit id: no run has this id in it; NULL: none */
+    const int32_t *runs;    /* further breakers: of each the number of its ids (>= 1), then those */
+    int n_runs;             /* numbers in all */
+} smp_dry;
+
+enum { SMP_STAGES = 8 }; /* rows of runtime/engine/stage.c */
+
 typedef struct {
     float temperature; /* 0: greedy */
     int32_t top_k;     /* 0 or -1: off */
@@ -36,6 +50,17 @@ typedef struct {
     float min_p;       /* 0: off */
     float repetition_penalty;                  /* 1 or 0: off; over prompt and output */
     float presence_penalty, frequency_penalty; /* over output */
+    int64_t penalty_last_n; /* ids that the three look at, from the end; 0: all */
+    /* each of them 0: off */
+    smp_dry dry;
+    float dynatemp_range, dynatemp_exponent;
+    float typical_p; /* 1: off too */
+    float top_n_sigma;
+    float xtc_probability, xtc_threshold;
+    int mirostat; /* 0, or 2 */
+    float mirostat_tau, mirostat_eta;
+    float mu;                  /* mirostat's state before this draw: 2 tau before the first */
+    uint8_t order[SMP_STAGES]; /* numbers of stages from 1 on, 0 at the end; [0] 0: the usual one */
     uint64_t seed;
     const smp_bias *bias; /* sorted by id, no id twice; -inf bans */
     int n_bias;
@@ -73,9 +98,14 @@ void smp_close(smp_ctx *s);
 lq_status smp_sample(smp_ctx *s, smp_result *out, const float *logits, const smp_params *p,
                      const int32_t *prompt, int64_t n_prompt, const int32_t *output,
                      int64_t n_output, uint64_t draw, lq_err *err);
+/* -log2 of the probability, among the ids that the stages left, of the id that smp_sample drew last;
+ * only where p->mirostat. */
+float smp_surprise(const smp_ctx *s);
+/* mu after a draw of that surprise. */
+float smp_mirostat(const smp_params *p, float surprise);
 /* The same on a device, from row `row` of the logits there. edits: room for so many; d points to
- * them and to the mask. False: the draw is the host's, as ids are allowed by a list, or bias and
- * penalties change more logits than there is room for. */
+ * them and to the mask. False: the draw is the host's, as ids are allowed by a list, stages are
+ * wanted, or bias and penalties change more logits than there is room for. */
 bool smp_on_device(smp_ctx *s, dev_draw *d, dev_edit *edits, int64_t room, const smp_params *p,
                    const int32_t *prompt, int64_t n_prompt, const int32_t *output, int64_t n_output,
                    uint64_t draw, int64_t row);

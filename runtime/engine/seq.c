@@ -79,7 +79,7 @@ static const void *copy_of(lq_arena *a, const void *src, int64_t n, size_t size,
     return p;
 }
 
-static bool copy_request(seq *s, const eng_request *r)
+static bool copy_request(seq *s, const eng_request *r, int64_t vocab)
 {
     bool ok = true;
     s->r = *r;
@@ -91,6 +91,10 @@ static bool copy_request(seq *s, const eng_request *r)
     p->bias = copy_of(&s->arena, p->bias, p->n_bias, sizeof *p->bias, &ok);
     if (p->allowed)
         p->allowed = copy_of(&s->arena, p->allowed, p->n_allowed, sizeof *p->allowed, &ok);
+    const int64_t words = (vocab + 31) / 32;
+    p->dry.runs = copy_of(&s->arena, p->dry.runs, p->dry.n_runs, sizeof *p->dry.runs, &ok);
+    if (p->dry.breaks)
+        p->dry.breaks = copy_of(&s->arena, p->dry.breaks, words, sizeof *p->dry.breaks, &ok);
     if (r->salt) s->r.salt = copy_of(&s->arena, r->salt, (int64_t)strlen(r->salt) + 1, 1, &ok);
     if (!ok || r->n_stop <= 0) return ok;
     const char **stop = lq_push(&s->arena, (size_t)r->n_stop * sizeof *stop);
@@ -122,7 +126,8 @@ lq_status seq_new(seq **out, const eng_request *r, const arch_config *c, int64_t
     if (st) return st;
     seq *s = calloc(1, sizeof *s);
     if (s) s->n_prompt = s->n_ids = r->n_prompt;
-    if (!s || lq_arena_init(&s->arena, 0, err) || !copy_request(s, r) || !salt_length(s, c)) {
+    if (!s || lq_arena_init(&s->arena, 0, err) || !copy_request(s, r, c->vocab) ||
+        !salt_length(s, c)) {
         seq_free(s);
         return lq_fail(err, LQ_ENOMEM, "request: out of memory");
     }
@@ -135,6 +140,7 @@ lq_status seq_new(seq **out, const eng_request *r, const arch_config *c, int64_t
         return st;
     }
     s->stop_id = s->stop_matched = -1;
+    s->mu = 2 * r->params.mirostat_tau;
     *out = s;
     return LQ_OK;
 }
@@ -146,8 +152,10 @@ void seq_need_of(seq_need *n, const arch_config *c, int64_t max_len, int64_t gue
     const size_t len = (size_t)max_len, vocab = (size_t)c->vocab;
     const size_t bad = (size_t)2 * API_MAX_BAD_WORDS * (API_MAX_STOP_BYTES + 1) * sizeof(int32_t);
     const size_t bias = (size_t)API_MAX_IDS * (sizeof(smp_bias) + 2 * sizeof(int32_t));
-    n->waiting = sizeof(seq) + len * sizeof(int32_t) + bad + bias +
-                 (API_MAX_STOPS + 1) * (API_MAX_STOP_BYTES + 1) + 4 * (size_t)PIECES;
+    n->waiting =
+        sizeof(seq) + len * sizeof(int32_t) + bad + bias +
+        (API_MAX_STOPS + 1) * (API_MAX_STOP_BYTES + 1) + (vocab / 32 + 1) * sizeof(uint32_t) +
+        (size_t)DRY_MAX_BREAKERS * (DRY_MAX_RUN + 1) * sizeof(int32_t) + 4 * (size_t)PIECES;
     /* ids, prompt_logprobs or a search's lines, masks, tables of blocks (a draft's too) */
     n->running = len * (sizeof(int32_t) + 2 * sizeof(smp_result) + 2 * sizeof(beam_node)) +
                  (size_t)(1 + guesses) * sizeof(smp_result) + (vocab / 32 + 1) * sizeof(uint32_t) +
@@ -371,10 +379,13 @@ lq_status seq_draw(seq *s, smp_ctx *smp, const dev_drawn *drawn,
     for (int64_t k = 0; k <= s->plan_draft && on && !st; k++) {
         smp_result *out = &s->samples[k];
         st = drawn ? smp_take(out, drawn + k, err) : seq_mask(s, n + k, err);
+        smp_params p = *seq_params(s, n + k);
+        p.mu = s->mu;
         if (!st && !drawn)
-            st = smp_sample(smp, out, row(user, n + k), seq_params(s, n + k), s->ids, s->n_prompt,
+            st = smp_sample(smp, out, row(user, n + k), &p, s->ids, s->n_prompt,
                             s->ids + s->n_prompt, n + k, (uint64_t)(n + k), err);
         if (st) break;
+        if (p.mirostat && p.temperature > 0) s->mu = smp_mirostat(&p, smp_surprise(smp));
         s->n_samples++;
         if (k == s->plan_draft || out->id != s->ids[s->n_ids + k]) break;
         st = follow(s, out->id, &steps, &on, err);

@@ -41,6 +41,7 @@ struct seq {
     kv_seq kv;
 
     smp_params early;    /* r.params with the stop ids banned, until min_tokens are out */
+    float mu;            /* mirostat's, before the next draw */
     smp_result *samples; /* [1 + SPEC_MAX] of this step; [1] where nothing is guessed */
     int64_t n_samples;
     smp_result *scores; /* [n_prompt] for prompt_logprobs */

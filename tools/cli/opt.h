@@ -118,7 +118,7 @@ typedef struct {
     opt_files files;
 } opt_arg;
 
-enum { CMD_ARGS = 4, CMD_GROUPS = 8, CMD_FOUND = 4 };
+enum { CMD_ARGS = 4, CMD_GROUPS = 12, CMD_FOUND = 4 };
 
 /* Values of --log-level; each shows what is above it too. */
 typedef enum { LOG_ERROR, LOG_WARN, LOG_INFO, LOG_DEBUG } log_level;
