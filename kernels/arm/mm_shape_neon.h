@@ -13,6 +13,7 @@
 #define I8_TILES 1
 #define I8_TILES_1 2
 #define I8_BODIES(X, SRC) X(SRC, 2, I8_TILES) X(SRC, 3, I8_TILES) X(SRC, 4, I8_TILES)
+#define BLOCKS_BODIES(X, name, has) X(name, has, 3) X(name, has, 4)
 #define WIDE_TILES 1
 #define WIDE_ROWS 6 /* 24 registers of sums, four of weights, one of inputs */
 

@@ -3,9 +3,10 @@
  *
  * A block of RM rows and NT tiles as in mm_tmpl.h. For each group of 16 or 32 inputs the integer
  * sums stay in registers; they are scaled into acc, and acc is scaled by the inputs' own scale into
- * y. Codes are unpacked once for all rows.
+ * y. Codes are unpacked once for all rows of a body; of many rows once for a panel (mm_blocks_rows.h).
  *
- * Needs vi_dot: mm_tmpl.h has it but for AVX2. Include after it (and mm_i8_avx2.h).
+ * Needs vi_dot: mm_tmpl.h has it but for AVX2. Include after it (and mm_i8_avx2.h), with the shape's
+ * BLOCKS_BODIES defined.
  *
  * Included once per instruction set; no include guard on purpose. */
 #include "formats/tensor/blocks.h"
@@ -115,6 +116,15 @@ V16 void blocks_group(vf *s, vf *z, blocks_tile *b, int has)
     b->m += TILE_N;
 }
 
+/* Entries + 128. */
+V16 vi blocks_table(const blk_type *type, int has)
+{
+    uint8_t entries[16] = { 0 };
+    for (int i = 0; type->table && i < 1 << (has & B_BITS); i++)
+        entries[i] = (uint8_t)(type->table[i] + 128);
+    return vi_table(entries);
+}
+
 V16 void blocks_block(const mm_task *t, int has, int RM, int NT, int64_t m, int64_t tile)
 {
     const block b = block_at(t, m, tile, RM, NT);
@@ -124,10 +134,7 @@ V16 void blocks_block(const mm_task *t, int has, int RM, int NT, int64_t m, int6
     const w_src src = has & B_TABLE ? W_LUT4 : W_U4;
     const vf zero = vf_set1(has & B_TABLE ? 128.0f : (float)type->zero);
     const bool zeros = (has & B_TABLE) || !(has & B_BIAS);
-    uint8_t entries[16] = { 0 };
-    for (int i = 0; type->table && i < 1 << (has & B_BITS); i++)
-        entries[i] = (uint8_t)(type->table[i] + 128);
-    const vi table = vi_table(entries);
+    const vi table = blocks_table(type, has);
     vf y[MAX_R][MAX_T];
     blocks_tile at[MAX_T];
     const int8_t *x[MAX_R];
@@ -229,9 +236,15 @@ BLOCK_SOURCES(BLOCK_BODIES)
 #define BLOCK_ROW(name, has) WALK_ROW(blocks_block, name)
 static mm_body *const *const blocks_bodies[B_ALL] = { BLOCK_SOURCES(BLOCK_ROW) };
 
+#include "kernels/simd/mm_blocks_rows.h" /* needs blocks_unpack and the like */
+
 static void tmpl_mm_blocks(const mm_task *t)
 {
     const blk_type *type = blk_find(t->w->scheme.blocks);
-    walk(t, blocks_bodies[type->bits | (type->group == 16 ? B_16 : 0) |
-                          (type->table ? B_TABLE : 0) | (type->bias ? B_BIAS : 0)]);
+    const int has = type->bits | (type->group == 16 ? B_16 : 0) | (type->table ? B_TABLE : 0) |
+                    (type->bias ? B_BIAS : 0);
+    if (t->m1 - t->m0 >= BLOCKS_FROM)
+        blocks_panels(t, has);
+    else
+        walk(t, blocks_bodies[has]);
 }

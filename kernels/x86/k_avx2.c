@@ -6,6 +6,7 @@
 #define MM_BODIES(X, body, SRC) \
     X(body, SRC, 2, MM_TILES) X(body, SRC, 3, MM_TILES) X(body, SRC, 4, MM_TILES)
 #define ROWS_BODY(n) ((n) >= 4 ? 4 : (n) >= 3 ? 3 : 2)
+#define BLOCKS_BODIES(X, name, has) X(name, has, 3) X(name, has, 4)
 #define WIDE_TILES 1
 #define WIDE_ROWS 6 /* twelve registers of sums, two of weights, one of inputs */
 #include "kernels/simd/mm_tmpl.h"

@@ -19,6 +19,7 @@
     X(SRC, 3, I8_TILES)   \
     X(SRC, 4, I8_TILES)   \
     X(SRC, 5, I8_TILES) X(SRC, 6, I8_TILES) X(SRC, 7, I8_TILES) X(SRC, 8, I8_TILES)
+#define BLOCKS_BODIES(X, name, has) X(name, has, 5) X(name, has, 6) X(name, has, 7) X(name, has, 8)
 #define WIDE_TILES 2
 #define WIDE_ROWS 8
 #define ROWS_BODY(n) ((n) > 6 ? 8 : (n) > 4 ? 6 : (n) > 3 ? 4 : (n) > 2 ? 3 : 2)

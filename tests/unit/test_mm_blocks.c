@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { M = 21, N = 37 };
+enum { M = 101, FEW = 21, N = 37 }; /* rows: more than a panel; a few */
 
 static const blk_id types[] = {
 #define X(name, id, elements, bytes) BLK_##name,
@@ -94,8 +94,8 @@ TEST(f32_is_the_product_with_the_dequantized_matrix_to_the_bit)
         blocks_problem b;
         make(&b, types[i], sizes[j]);
         for (int f = 0; family_use(f, name); f++) {
-            const float *y = product(&b, MM_F32, 0, M, NULL);
-            for (int64_t m = 0; m < M; m++)
+            const float *y = product(&b, MM_F32, 0, FEW, NULL);
+            for (int64_t m = 0; m < FEW; m++)
                 for (int64_t n = 0; n < N; n++) {
                     float sum = 0;
                     for (int64_t k = 0; k < b.K; k++)
@@ -119,8 +119,8 @@ TEST(int8_is_within_the_rounding_of_its_inputs)
         blocks_problem b;
         make(&b, types[i], sizes[j]);
         const int64_t A = b.K % 128 == 0 ? 128 : 32;
-        const float *y = product(&b, MM_I8, 0, M, NULL);
-        for (int64_t m = 0; m < M; m++)
+        const float *y = product(&b, MM_I8, 0, FEW, NULL);
+        for (int64_t m = 0; m < FEW; m++)
             for (int64_t n = 0; n < N; n++) {
                 double want = 0, bound = 0;
                 for (int64_t p = 0; p < b.K; p += A) {
@@ -143,29 +143,61 @@ TEST(int8_is_within_the_rounding_of_its_inputs)
     }
 }
 
+/* All families, the rows in companies of the given numbers. */
+static void same_in_every_family(blocks_problem *b, pool *p)
+{
+    static const int64_t companies[] = { 1, 2, 3, 4, 5, 6, 8, 16, 19, 37, M };
+    static float want[M * N];
+    char name[16];
+    family_use(0, name);
+    memcpy(want, product(b, MM_I8, 0, M, NULL), sizeof want);
+    for (int f = 1; family_use(f, name); f++)
+        for (size_t i = 0; i < LQ_COUNT(companies); i++) {
+            const int64_t n = companies[i], m = n == M ? 0 : M - n - (int64_t)i;
+            const float *y = product(b, MM_I8, m, n, n & 1 ? p : NULL);
+            CHECK(memcmp(y + m * N, want + m * N, (size_t)(n * N) * 4) == 0,
+                  "%s, %s, K %d: rows %d..+%d", b->type->name, name, (int)b->K, (int)m, (int)n);
+        }
+}
+
 TEST(every_family_and_every_company_gives_the_same_bytes)
 {
-    char name[16];
     pool *p;
     CHECK(!pool_open(&p, 3, NULL), "pool");
     EACH_PROBLEM(b, i, j)
     {
         blocks_problem b;
-        float want[M * N];
         make(&b, types[i], sizes[j]);
-        family_use(0, name);
-        memcpy(want, product(&b, MM_I8, 0, M, NULL), sizeof want);
-        for (int f = 0; family_use(f, name); f++)
-            for (int64_t m = 0, n = 1; m < M; m += n, n++) {
-                if (n > M - m) n = M - m;
-                const float *y = product(&b, MM_I8, m, n, n & 1 ? p : NULL);
-                CHECK(memcmp(y + m * N, want + m * N, (size_t)(n * N) * 4) == 0,
-                      "%s, %s, K %d: rows %d..+%d", b.type->name, name, (int)b.K, (int)m, (int)n);
-            }
+        same_in_every_family(&b, p);
         lq_arena_free(&b.a);
         if (check_bad) break;
     }
     pool_close(p);
+}
+
+/* The largest sums: codes with all bits or none, inputs at both ends. */
+TEST(codes_and_inputs_at_their_ends_fit_the_sums)
+{
+    EACH_PROBLEM(b, i, j)
+    {
+        blocks_problem b;
+        make(&b, types[i], sizes[j]);
+        uint8_t *p = lq_push(&b.a, b.q.plane[QT_CODES].bytes);
+        memcpy(p, b.q.plane[QT_CODES].data, b.q.plane[QT_CODES].bytes);
+        for (size_t k = 0; k < b.q.plane[QT_CODES].bytes; k++) {
+            const int at = (int)(k % (size_t)b.type->bytes) & ~1;
+            const bool half =
+                b.type->d_at < 0 ? at >= 48 : at == b.type->d_at || at == b.type->dmin_at;
+            if (!half) p[k] = k / (size_t)b.type->bytes % 2 ? 0 : 255;
+        }
+        b.q.plane[QT_CODES].data = p;
+        lq_err err = { "" };
+        CHECK(!mm_pack(&b.w, &b.q, &b.a, NULL, &err), "%s", err.msg);
+        for (int64_t k = 0; k < M * b.K; k++) /* all at one end; pairs at both; in turns */
+            b.x[k] = (k / b.K % 4 ? k / (1 << k / b.K % 4) : k / b.K) % 2 ? 1.0f : -1.0f;
+        same_in_every_family(&b, NULL);
+        lq_arena_free(&b.a);
+    }
 }
 
 int main(int argc, char **argv)
@@ -173,5 +205,6 @@ int main(int argc, char **argv)
     RUN(f32_is_the_product_with_the_dequantized_matrix_to_the_bit);
     RUN(int8_is_within_the_rounding_of_its_inputs);
     RUN(every_family_and_every_company_gives_the_same_bytes);
+    RUN(codes_and_inputs_at_their_ends_fit_the_sums);
     return check_end();
 }
