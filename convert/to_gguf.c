@@ -32,6 +32,7 @@ typedef struct {
     int64_t shape[3], experts; /* 1 where it has none */
     size_t info;               /* where its type and offset stand in the header */
     ggml_type type;            /* when it is written */
+    bool scale;                /* of the tensor before it, of NVFP4 */
 } entry;
 
 typedef struct {
@@ -109,6 +110,15 @@ static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
         e->second = i == 1;
         to_gguf_shape(e, g[i], c->config);
         gguf_tensor_name(e->name, g[i], &slot);
+    }
+    ggml_type type;
+    if (gguf_type_for(&type, &t->t, 0) && type == GGML_NVFP4) {
+        entry *e = &c->e[c->n++];
+        *e = e[-1];
+        e->scale = true;
+        e->n_dims = 1;
+        e->shape[0] = e->experts;
+        memcpy(strrchr(e->name, '.'), ".scale", sizeof ".scale");
     }
     return LQ_OK;
 }
@@ -413,7 +423,7 @@ static lq_status put_blocks(conv *c, const entry *e, const qt_tensor *q, ggml_ty
 typedef struct {
     conv *c;
     const entry *e;
-    enum { SEE, WRITE, ANEW, FLOATS } what;
+    enum { SEE, WRITE, ANEW, FLOATS, SCALES } what;
     ggml_type type;
     lq_dtype dtype;
     bool held; /* SEE: so far */
@@ -433,6 +443,11 @@ static lq_status one(pass *p, const qt_tensor *q, lq_arena *a, lq_err *err)
     if (p->what == ANEW) {
         s = conv_requantize(&anew, q, &q8_0, c->pool, a, err);
         return s ? s : put_blocks(c, p->e, &anew, GGML_Q8_0, true, &held, err);
+    }
+    if (p->what == SCALES) { /* of a weight that became another type: 1 */
+        float f = 1;
+        if (p->e[-1].type == GGML_NVFP4) memcpy(&f, q->plane[QT_SCALES2].data, 4);
+        return lq_out_write(c->out, &f, sizeof f, err);
     }
     s = put_blocks(c, p->e, q, p->type, p->what == WRITE, &held, err);
     p->held = p->held && held;
@@ -522,7 +537,11 @@ static lq_status to_gguf_put(conv *c, const entry *e, lq_err *err)
     const qt_tensor *q = &e->t->t; /* its scheme and shape alone */
     pass p = { .c = c, .e = e, .held = true };
     lq_status s;
-    if (q->scheme.kind == QT_DENSE) {
+    if (e->scale) {
+        p.what = SCALES;
+        p.type = GGML_F32;
+        s = each(&p, err);
+    } else if (q->scheme.kind == QT_DENSE) {
         p.what = FLOATS;
         p.dtype = float_type(c, e, q);
         p.type = type_of(p.dtype);
@@ -550,7 +569,7 @@ static void set_file_type(conv *c)
               { GGML_IQ2_XXS, 19 }, { GGML_IQ2_XS, 20 }, { GGML_IQ3_XXS, 23 }, { GGML_IQ1_S, 24 },
               { GGML_IQ4_NL, 25 },  { GGML_IQ3_S, 26 },  { GGML_IQ2_S, 28 },   { GGML_IQ4_XS, 30 },
               { GGML_IQ1_M, 31 },   { GGML_BF16, 32 },   { GGML_TQ1_0, 36 },   { GGML_TQ2_0, 37 },
-              { GGML_MXFP4, 38 } };
+              { GGML_MXFP4, 38 },   { GGML_NVFP4, 39 },  { GGML_Q1_0, 40 },    { GGML_Q2_0, 41 } };
     int64_t most = -1;
     for (size_t i = 0; i < LQ_COUNT(t); i++)
         if (c->of_type[t[i].type] > most) {

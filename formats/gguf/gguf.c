@@ -112,14 +112,11 @@ static const struct {
 static const struct {
     uint64_t type;
     const char *name;
-    bool weights; /* llama-quantize makes another type of it */
 } unread[] = {
-    { 4, "Q4_2", false },        { 5, "Q4_3", false },        { 9, "Q8_1", false },
-    { 15, "Q8_K", false },       { 24, "I8", false },         { 25, "I16", false },
-    { 26, "I32", false },        { 27, "I64", false },        { 28, "F64", false },
-    { 31, "Q4_0_4_4", false },   { 32, "Q4_0_4_8", false },   { 33, "Q4_0_8_8", false },
-    { 36, "IQ4_NL_4_4", false }, { 37, "IQ4_NL_4_8", false }, { 38, "IQ4_NL_8_8", false },
-    { 40, "NVFP4", true },       { 41, "Q1_0", true },
+    { 4, "Q4_2" },        { 5, "Q4_3" },        { 9, "Q8_1" },        { 15, "Q8_K" },
+    { 24, "I8" },         { 25, "I16" },        { 26, "I32" },        { 27, "I64" },
+    { 28, "F64" },        { 31, "Q4_0_4_4" },   { 32, "Q4_0_4_8" },   { 33, "Q4_0_8_8" },
+    { 36, "IQ4_NL_4_4" }, { 37, "IQ4_NL_4_8" }, { 38, "IQ4_NL_8_8" },
 };
 
 static lq_status refuse_type(lq_err *err, const char *tensor, uint64_t type)
@@ -134,12 +131,10 @@ static lq_status refuse_type(lq_err *err, const char *tensor, uint64_t type)
         snprintf(name, sizeof name, "%llu", (unsigned long long)type);
     return lq_fail(
         err, LQ_EUNSUPPORTED,
-        "tensor '%.100s': type %s is not read (F32, F16, BF16, Q4_0 to Q8_0, Q2_K to Q6_K, "
-        "IQ1_S to IQ4_XS, MXFP4, TQ1_0 and TQ2_0 are); take the original checkpoint%s",
-        tensor, name,
-        i < LQ_COUNT(unread) && unread[i].weights
-            ? ", or what `llama-quantize --allow-requantize FILE OUT Q8_0` makes of this"
-            : "");
+        "tensor '%.100s': type %s is not read (F32, F16, BF16, Q4_0 to Q8_0, Q2_K to "
+        "Q6_K, IQ1_S to IQ4_XS, MXFP4, NVFP4, TQ1_0, TQ2_0, Q1_0 and Q2_0 are); take the "
+        "original checkpoint",
+        tensor, name);
 }
 
 /* Bytes of a tensor; 0 and an error where type and shape do not fit. */

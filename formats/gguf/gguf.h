@@ -48,10 +48,10 @@ typedef struct {
     X(F32, 0, 1, 4)          \
     X(F16, 1, 1, 2)          \
     X(Q4_0, 2, 32, 18)       \
-    X(Q4_1, 3, 32, 20)       \
     X(Q8_0, 8, 32, 34)       \
     X(BF16, 30, 1, 2)        \
     X(MXFP4, 39, 32, 17)     \
+    X(NVFP4, 40, 64, 36)     \
     BLK_TYPES(X)
 typedef enum {
 #define X(name, id, elements, bytes) GGML_##name = id,

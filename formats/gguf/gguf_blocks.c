@@ -24,12 +24,6 @@ static void q4_0(block *b, const uint8_t *p)
     b->scale[0] = f16_at(p);
     get_nibbles(b->code, p + 2);
 }
-static void q4_1(block *b, const uint8_t *p)
-{
-    b->scale[0] = f16_at(p);
-    b->bias[0] = f16_at(p + 2);
-    get_nibbles(b->code, p + 4);
-}
 static void q8_0(block *b, const uint8_t *p)
 {
     b->scale[0] = f16_at(p);
@@ -206,7 +200,7 @@ static const struct {
     bool (*give)(uint8_t *p, block *b);       /* false: no place */
 } kinds[] = {
     { GGML_Q4_0, "Q4_0", 32, 18, 4, 32, false, false, q4_0, give_q4_0 },
-    { GGML_Q4_1, "Q4_1", 32, 20, 4, 32, true, false, q4_1, give_q4_1 },
+    { GGML_Q4_1, "Q4_1", 32, 20, 4, 32, true, false, NULL, give_q4_1 },
     { GGML_Q5_0, "Q5_0", 32, 22, 8, 32, false, false, NULL, give_q5_0 },
     { GGML_Q5_1, "Q5_1", 32, 24, 8, 32, true, false, NULL, give_q5_1 },
     { GGML_Q8_0, "Q8_0", 32, 34, 8, 32, false, false, q8_0, give_q8_0 },
@@ -219,8 +213,9 @@ static const struct {
     { GGML_F16, "F16", 1, 2, 0, 0, false, false, NULL, NULL },
     { GGML_BF16, "BF16", 1, 2, 0, 0, false, false, NULL, NULL },
     { GGML_MXFP4, "MXFP4", 32, 17, 4, 32, false, false, NULL, NULL },
+    { GGML_NVFP4, "NVFP4", 64, 36, 4, 16, false, false, NULL, NULL },
 };
-enum { MXFP4_CODES = 16 };
+enum { MXFP4_CODES = 16, NVFP4_SCALES = 4, NVFP4_GROUP = 16 };
 
 static size_t kind_of(ggml_type t)
 {
@@ -250,6 +245,8 @@ qt_scheme gguf_scheme(ggml_type t)
     const size_t i = kind_of(t);
     if (t == GGML_MXFP4)
         return (qt_scheme){ .kind = QT_E2M1, .group = 32, .scale_dtype = LQ_F8_E8M0 };
+    if (t == GGML_NVFP4)
+        return (qt_scheme){ .kind = QT_E2M1, .group = NVFP4_GROUP, .scale_dtype = LQ_F8_E4M3 };
     if (!kinds[i].take)
         return (qt_scheme){ .kind = QT_DENSE,
                             .dtype = t == GGML_F32   ? LQ_F32
@@ -294,6 +291,40 @@ static void pack_mxfp4(uint8_t *p, const qt_tensor *q, int64_t n)
     }
 }
 
+/* Blocks of NVFP4: four scales, then of each 16 elements the codes, i in the low half of byte i, 8 + i
+ * in the high one. */
+static void unpack_nvfp4(void *const w[QT_N_PLANES], int64_t K, int64_t n, const uint8_t *p)
+{
+    uint8_t *codes = (uint8_t *)w[QT_CODES] + n * K / 2;
+    uint8_t *scales = (uint8_t *)w[QT_SCALES] + n * K / NVFP4_GROUP;
+    for (int64_t g = 0; g < K / NVFP4_GROUP; g++) {
+        const int64_t in = g % NVFP4_SCALES;
+        const uint8_t *qs = p + NVFP4_SCALES + in * 8;
+        uint8_t code[NVFP4_GROUP];
+        scales[g] = (p[in] & 127) == 127 ? 0 : p[in] & 127;
+        get_bits(code, qs, 8, 0, 15);
+        get_bits(code + 8, qs, 8, 4, 15);
+        qt_pack_row(codes + g * 8, code, NVFP4_GROUP, 4);
+        if (in == NVFP4_SCALES - 1) p += NVFP4_SCALES + 32;
+    }
+}
+static bool pack_nvfp4(uint8_t *p, const qt_tensor *q, int64_t n)
+{
+    const uint8_t *codes = (const uint8_t *)q->plane[QT_CODES].data + n * q->K / 2;
+    const uint8_t *scales = (const uint8_t *)q->plane[QT_SCALES].data + n * q->K / NVFP4_GROUP;
+    for (int64_t g = 0; g < q->K / NVFP4_GROUP; g++) {
+        const int64_t in = g % NVFP4_SCALES;
+        uint8_t code[NVFP4_GROUP];
+        if (scales[g] >= 127) return false;
+        p[in] = scales[g];
+        qt_unpack(code, codes, g * NVFP4_GROUP, NVFP4_GROUP, 4);
+        get_bits(p + NVFP4_SCALES + in * 8, code, 8, 0, 15);
+        add_bits(p + NVFP4_SCALES + in * 8, code + 8, 8, 0, 15, 4);
+        if (in == NVFP4_SCALES - 1) p += NVFP4_SCALES + 32;
+    }
+    return true;
+}
+
 void gguf_unpack_row(void *const w[QT_N_PLANES], const qt_tensor *q, int64_t n, ggml_type t,
                      const uint8_t *blocks)
 {
@@ -303,8 +334,8 @@ void gguf_unpack_row(void *const w[QT_N_PLANES], const qt_tensor *q, int64_t n, 
         memcpy((uint8_t *)w[QT_CODES] + (size_t)n * row, blocks, row);
         return;
     }
-    if (t == GGML_MXFP4) {
-        unpack_mxfp4(w, q->K, n, blocks);
+    if (s->kind == QT_E2M1) {
+        (t == GGML_NVFP4 ? unpack_nvfp4 : unpack_mxfp4)(w, q->K, n, blocks);
         return;
     }
     const size_t i = kind_of(t);
@@ -329,6 +360,10 @@ bool gguf_type_for(ggml_type *t, const qt_tensor *q, size_t i)
     if (s->kind == QT_BLOCKS || mx) {
         *t = mx ? GGML_MXFP4 : (ggml_type)s->blocks;
         return i == 0;
+    }
+    if (s->kind == QT_E2M1) {
+        *t = GGML_NVFP4;
+        return i == 0 && q->K % kinds[kind_of(*t)].elements == 0 && !s->rows && !s->recip;
     }
     if (s->kind != QT_UINT || (s->zero && !bias) || s->act_order) return false;
     for (int products = 1; products >= 0; products--) /* of an f32 scale the factors first */
@@ -359,6 +394,7 @@ bool gguf_pack_row(uint8_t *blocks, const qt_tensor *q, int64_t n, ggml_type t)
         memcpy(blocks, (const uint8_t *)q->plane[QT_CODES].data + (size_t)n * row, row);
         return true;
     }
+    if (t == GGML_NVFP4) return pack_nvfp4(blocks, q, n);
     if (t == GGML_MXFP4) {
         pack_mxfp4(blocks, q, n);
         return true;

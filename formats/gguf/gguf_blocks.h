@@ -1,8 +1,9 @@
 /* formats/gguf/gguf_blocks.h - GGUF's blocks as our schemes, without loss.
  *
  *   Q4_0  u4-g32   Q8_0  u8-g32   as they are: codes and f16 scales, apart instead of interleaved
- *   Q4_1  u4-g32-bias             f16 scales and biases
  *   MXFP4 mxfp4                   ggml reads the code of -0 as 0
+ *   NVFP4 nvfp4                   the same; scales have no sign, and 0x7f is 0. The tensor's scale
+ *                                 (QT_SCALES2) is a tensor of its own, "NAME.scale"
  *   all others of blocks.h        as they are, QT_BLOCKS
  *
  * Source: ggml-quants.c's dequantize_row functions of 2026-08; docs in gguf-py. */

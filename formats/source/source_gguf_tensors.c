@@ -4,6 +4,7 @@
  *
  *     gate, up   two stacks of experts; ours is one (gguf_order)
  *     k_b, v_b   MLA's up projection: k_b is stored transposed (deepseek2)
+ *     .scale     NVFP4's scale of a tensor, or of each expert (1 where there is none)
  *     [K,N]      floats of a checkpoint that keeps matrices as [inputs, outputs] (gpt2) */
 #include "formats/source/source_gguf_tensors.h"
 
@@ -20,7 +21,8 @@ typedef struct {
     bool kv_b;
     bool transposed; /* floats [N,K] of each of `count` matrices become [K,N] */
     int64_t count;
-    float offset; /* was added to each element, of f32 */
+    float offset;                    /* was added to each element, of f32 */
+    const uint8_t *second, *second2; /* NVFP4: f32 [count] of `data`, of `data2`; or NULL */
 } stored;
 
 /* ---- rows ---- */
@@ -95,10 +97,22 @@ static void fill_kv_b(float *y, const qt_tensor *t, const stored *p)
     }
 }
 
+/* NVFP4: of each matrix, or of its gate and its up. */
+static void fill_seconds(uint8_t *w, const stored *p)
+{
+    const float one = 1;
+    for (int64_t i = 0; i < p->count; i++)
+        for (int half = 0; half < (p->data2 ? 2 : 1); half++, w += 4) {
+            const uint8_t *from = half ? p->second2 : p->second;
+            memcpy(w, from ? from + 4 * i : (const uint8_t *)&one, 4);
+        }
+}
+
 static void source_gguf_fill(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
 {
     const stored *p = from;
     const bool dense = t->scheme.kind == QT_DENSE;
+    if (w[QT_SCALES2] && !p->kv_b) fill_seconds(w[QT_SCALES2], p);
     if (p->kv_b) {
         fill_kv_b(w[QT_CODES], t, p);
     } else if (dense && p->transposed) {
@@ -118,6 +132,7 @@ static void source_gguf_fill(void *const w[QT_N_PLANES], const qt_tensor *t, con
 typedef struct {
     const gguf_name *row;
     arch_slot slot;
+    const uint8_t *second; /* its scale, of NVFP4; or NULL */
 } place;
 
 /* "blk.3.attn_q.weight" */
@@ -156,6 +171,41 @@ static lq_status wrong_rows(const gguf_tensor *g, int64_t want, lq_err *err)
 {
     return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected rows of %lld heads", g->name,
                    (long long)want);
+}
+
+/* "blk.3.attn_q.weight" -> "blk.3.attn_q.scale" */
+static const gguf_tensor *beside(const src_source *s, const char *name, const char *ending)
+{
+    char other[256];
+    const char *end = strrchr(name, '.');
+    if (!end) return NULL;
+    snprintf(other, sizeof other, "%.*s%s", (int)(end - name), name, ending);
+    return gguf_find(&s->gguf, other);
+}
+
+/* Is it a scale beside a weight of NVFP4, or one of its inputs? LQ_EUNSUPPORTED: beside another. */
+static lq_status is_scale(bool *scale, bool *inputs, const src_source *s, const gguf_tensor *g,
+                          lq_err *err)
+{
+    const char *end = strrchr(g->name, '.');
+    *inputs = end && strcmp(end, ".input_scale") == 0;
+    *scale = *inputs || (end && strcmp(end, ".scale") == 0);
+    const gguf_tensor *w = *scale ? beside(s, g->name, ".weight") : NULL;
+    *scale = w != NULL;
+    if (!w || w->type == GGML_NVFP4) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': a scale of weights of %s is not read",
+                   g->name, gguf_type_text(w->type));
+}
+
+/* Finds the scales of g, `count` of them. */
+static lq_status second_of(const uint8_t **out, const src_source *s, const gguf_tensor *g,
+                           int64_t count, lq_err *err)
+{
+    const gguf_tensor *x = g->type == GGML_NVFP4 ? beside(s, g->name, ".scale") : NULL;
+    *out = x ? x->data : NULL;
+    if (!x || (x->type == GGML_F32 && x->bytes == (size_t)count * 4)) return LQ_OK;
+    return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected %lld numbers of F32", x->name,
+                   (long long)count);
 }
 
 /* How its rows are stored, and what was added; N rows (of a vector: elements). */
@@ -211,9 +261,14 @@ static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g,
     const char *name = hf_name(s, g, w);
     if (!name) return lq_fail(err, LQ_ENOMEM, "out of memory");
     const int64_t K = g->shape[g->n_dims - 1], N = (int64_t)(g->bytes / gguf_row_bytes(g->type, K));
-    const qt_scheme scheme = gguf_scheme(g->type);
+    qt_scheme scheme = gguf_scheme(g->type);
     lq_status st = order_of(&p, s, g, row, w, g->n_dims == 1 ? K : N, err);
     if (st) return st;
+    p.second = w->second;
+    if (g->type == GGML_NVFP4 && g->n_dims == 3) {
+        p.count = g->shape[0];
+        scheme.rows = g->shape[1];
+    }
     if (scheme.kind == QT_DENSE && p.order.kind == GGUF_AS_STORED && !p.transposed &&
         !(p.offset > 0))
         return src_fill_plain(t, name, scheme.dtype, g->n_dims, g->shape, g->data, g->bytes, err);
@@ -244,6 +299,12 @@ static lq_status no_partner(const gguf_tensor *g, const char *what, lq_err *err)
                    what);
 }
 
+static lq_status no_nvfp4(const gguf_tensor *g, lq_err *err)
+{
+    return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected another type than NVFP4",
+                   g->name);
+}
+
 /* Gate and up of all experts: [experts, 2 ffn, hidden], or their biases [experts, 2 ffn]. */
 static lq_status make_gate_up(src_source *s, src_tensor *t, const gguf_tensor *g, const place *w,
                               lq_err *err)
@@ -255,8 +316,15 @@ static lq_status make_gate_up(src_source *s, src_tensor *t, const gguf_tensor *g
     if (bias && gguf_scheme(g->type).kind != QT_DENSE)
         return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected floats", g->name);
     stored p = { .type = g->type, .data = g->data, .data2 = up->data };
-    const qt_scheme scheme = gguf_scheme(g->type);
+    qt_scheme scheme = gguf_scheme(g->type);
     p.order = (gguf_order){ GGUF_GATE_UP, &s->config, .ffn = g->shape[1] };
+    if (g->type == GGML_NVFP4) {
+        if (s->config.w.gate_up_mixed) return no_nvfp4(g, err);
+        lq_status st = second_of(&p.second, s, g, g->shape[0], err);
+        if (!st) st = second_of(&p.second2, s, up, g->shape[0], err);
+        if (st) return st;
+        scheme.rows = g->shape[1];
+    }
     *t = (src_tensor){ .name = hf_name(s, g, w), .n_dims = g->n_dims };
     if (!t->name) return lq_fail(err, LQ_ENOMEM, "out of memory");
     memcpy(t->shape, g->shape, sizeof g->shape);
@@ -284,6 +352,7 @@ static lq_status make_kv_b(src_source *s, src_tensor *t, const gguf_tensor *g, c
         return lq_fail(
             err, LQ_ESHAPE, "tensor '%.100s': expected [%lld,%lld,%lld], and attn_v_b beside it",
             g->name, (long long)c->heads, (long long)c->kv_lora, (long long)c->nope_dims);
+    if (g->type == GGML_NVFP4 || v->type == GGML_NVFP4) return no_nvfp4(g, err);
     stored p = { .type = g->type, .type2 = v->type, .data = g->data, .data2 = v->data };
     p.order.c = c;
     p.kv_b = true;
@@ -305,7 +374,8 @@ static lq_status make_experts(src_source *s, const gguf_tensor *g, const gguf_ar
         w.row = NULL; /* whatever it is, it is not that */
     const bool stacked = w.row && w.row->stacked && !ours;
     const int64_t count = stacked ? g->shape[0] : 1;
-    lq_status st = LQ_OK;
+    const uint8_t *second;
+    lq_status st = second_of(&second, s, g, g->n_dims == 3 ? g->shape[0] : 1, err);
     if (stacked) {
         one.n_dims = 2;
         one.bytes = g->bytes / (size_t)count;
@@ -319,6 +389,7 @@ static lq_status make_experts(src_source *s, const gguf_tensor *g, const gguf_ar
     for (int64_t e = 0; e < count && !st; e++) {
         one.data = g->data + (size_t)e * one.bytes;
         w.slot.expert = e;
+        w.second = second ? second + 4 * e : NULL;
         st = make_tensor(s, &s->tensors[s->n_tensors], &one, row, &w, err);
         if (!st) s->n_tensors++;
     }
@@ -358,10 +429,19 @@ lq_status src_gguf_tensors(src_source *s, const gguf_arch *row, lq_err *err)
 {
     const gguf_file *f = &s->gguf;
     lq_status st = make_place(s, err);
+    bool rounded = false;
     for (size_t i = 0; i < f->n && !st; i++) {
         if (s->has_config && gguf_is_rope(f->tensors[i].name)) continue;
-        st = make_all_of(s, &f->tensors[i], row, err);
+        bool scale = false, inputs = false;
+        st = is_scale(&scale, &inputs, s, &f->tensors[i], err);
+        rounded = rounded || inputs;
+        if (!st && !scale) st = make_all_of(s, &f->tensors[i], row, err);
     }
+    if (!st && rounded)
+        st =
+            src_note(s, err,
+                     "NVFP4: weights are as stored; inputs, for which the file has scales too, are "
+                     "not rounded");
     if (st) return st;
     if (s->n_tensors) qsort(s->tensors, s->n_tensors, sizeof *s->tensors, src_by_name);
     for (size_t i = 1; i < s->n_tensors; i++)

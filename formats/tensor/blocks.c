@@ -11,6 +11,7 @@ static void fifth_bits(uint8_t *code, const uint8_t *qh)
         put_eight(code + 8 * j, get_eight(code + 8 * j) | one << 4);
     }
 }
+static void take_q4_1(blk_parts *b, const uint8_t *p) { get_nibbles(b->code, p + 4); }
 static void take_q5_0(blk_parts *b, const uint8_t *p)
 {
     get_nibbles(b->code, p + 6);
@@ -22,6 +23,19 @@ static void take_q5_1(blk_parts *b, const uint8_t *p)
     fifth_bits(b->code, p + 4);
 }
 static void take_iq4_nl(blk_parts *b, const uint8_t *p) { get_nibbles(b->code, p + 2); }
+
+/* ---- 128 and 64 elements, in order ---- */
+static const int8_t one_bit[2] = { -1, 1 };
+static void take_q1_0(blk_parts *b, const uint8_t *p)
+{
+    for (int i = 0; i < 128; i++)
+        b->code[i] = p[2 + i / 8] >> i % 8 & 1;
+}
+static void take_q2_0(blk_parts *b, const uint8_t *p)
+{
+    for (int i = 0; i < 64; i++)
+        b->code[i] = p[2 + i / 4] >> 2 * (i % 4) & 3;
+}
 
 /* ---- 256 elements: element k is lane l = k%32 of part c = k%128/32 of half h = k/128 ---- */
 static void crumbs(uint8_t *code, const uint8_t *qs) /* two bits of 32 h + l */
@@ -122,6 +136,7 @@ static const blk_type types[] = {
         BLK_##n, #n, N_##n, BYTES_##n, d_, dmin_, bits_, group_, zero_, table_, bias_, fine_, \
             unit_, take_                                                                      \
     }
+    T(Q4_1, 0, 2, 4, 32, 0, NULL, 1, false, 1, take_q4_1),
     T(Q5_0, 0, -1, 5, 32, 16, NULL, 0, false, 1, take_q5_0),
     T(Q5_1, 0, 2, 5, 32, 0, NULL, 1, false, 1, take_q5_1),
     T(Q2_K, 80, 82, 2, 16, 0, NULL, -1, true, 1, take_q2_k),
@@ -140,6 +155,8 @@ static const blk_type types[] = {
     T(IQ4_XS, 0, -1, 4, 32, 0, blk_iq4, 0, true, 1, take_iq4_xs),
     T(TQ1_0, 52, -1, 2, 32, 1, NULL, 0, false, 1, take_tq1_0),
     T(TQ2_0, 64, -1, 2, 32, 1, NULL, 0, false, 1, take_tq2_0),
+    T(Q1_0, 0, -1, 1, 32, 0, one_bit, 0, false, 1, take_q1_0),
+    T(Q2_0, 0, -1, 2, 32, 1, NULL, 0, false, 1, take_q2_0),
 #undef T
 };
 

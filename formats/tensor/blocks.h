@@ -6,7 +6,7 @@
  *
  * d, dmin: f16, one of each in a block; sc, m: whole numbers, one of each for a group of inputs,
  * where `fine` says so, else 1. Every type of GGUF has this form but the three of floats and these,
- * which other schemes of qtensor.h hold as they are: Q4_0, Q4_1, Q8_0, MXFP4.
+ * which other schemes of qtensor.h hold as they are: Q4_0, Q8_0, MXFP4, NVFP4.
  *
  * Source: ggml-quants.c's dequantize_row functions and gguf-py's quants.py of 2026-08; values are
  * theirs to the bit. */
@@ -19,6 +19,7 @@ LQ_C_BEGIN
 
 /* X(name, GGUF's number, elements of a block, bytes of a block) */
 #define BLK_TYPES(X)        \
+    X(Q4_1, 3, 32, 20)      \
     X(Q5_0, 6, 32, 22)      \
     X(Q5_1, 7, 32, 24)      \
     X(Q2_K, 10, 256, 84)    \
@@ -36,7 +37,9 @@ LQ_C_BEGIN
     X(IQ4_XS, 23, 256, 136) \
     X(IQ1_M, 29, 256, 56)   \
     X(TQ1_0, 34, 256, 54)   \
-    X(TQ2_0, 35, 256, 66)
+    X(TQ2_0, 35, 256, 66)   \
+    X(Q1_0, 41, 128, 18)    \
+    X(Q2_0, 42, 64, 18)
 typedef enum {
 #define X(name, id, elements, bytes) BLK_##name = id,
     BLK_TYPES(X)

@@ -14,6 +14,7 @@
 /* What a type has: bits of a code, and these. */
 enum { B_BITS = 7, B_16 = 8, B_TABLE = 16, B_BIAS = 32, B_ALL = 64 };
 #define BLOCK_SOURCES(X)         \
+    X(B_T1, 1 | B_TABLE)         \
     X(B_Q2K, 2 | B_16 | B_BIAS)  \
     X(B_Q3K, 3 | B_16)           \
     X(B_Q4K, 4 | B_BIAS)         \
@@ -59,7 +60,11 @@ V16 vi move_bits(vi v, int from, int to)
 /* Codes of inputs 4q..4q+3 of a step, a byte each, in every row's lane. */
 V16 vi blocks_unpack(const uint8_t *step, int has, int q)
 {
-    const int bits = has & B_BITS, width = bits < 4 ? 2 : 4, more = bits - width, per = 8 / width;
+    const int bits = has & B_BITS,
+              width = bits == 1  ? 1
+                      : bits < 4 ? 2
+                                 : 4,
+              more = bits - width, per = 8 / width;
     const vi low = vi_set1(((1 << width) - 1) * 0x01010101);
     vi w = vi_and(move_bits(vi_load(step + 64 * (q / per)), q % per * width, 0), low);
     if (more == 1) {

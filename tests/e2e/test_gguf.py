@@ -1,6 +1,7 @@
 """GGUF files: one by llama.cpp, and ones made here from the golden checkpoints of transformers."""
 import json
 import math
+import random
 import shutil
 import struct
 
@@ -174,6 +175,58 @@ def same_logits(llmq, tmp_path, a, b):
     return (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
+E2M1 = [0, .5, 1, 1.5, 2, 3, 4, 6]
+
+
+def nvfp4(n, seed):
+    """n elements of random blocks, and their values."""
+    r = random.Random(seed)
+    blocks, values = b"", []
+    for _ in range(n // 64):
+        scales, codes = [r.randrange(0x28, 0x38) for _ in range(4)], [r.randrange(16) for _ in range(64)]
+        blocks += bytes(scales)
+        for g in range(4):
+            blocks += bytes(codes[16 * g + i] | codes[16 * g + 8 + i] << 4 for i in range(8))
+        values += [(-1) ** (c >> 3) * E2M1[c & 7] * (1 + scales[i // 16] % 8 / 8) * 2.0 ** (scales[i // 16] // 8 - 7)
+                   for i, c in enumerate(codes)]
+    return blocks, values
+
+
+@pytest.mark.parametrize("name,arch", [("llama-128", "llama"), ("qwen3-moe", "qwen3moe")])
+def test_nvfp4_has_a_scale_beside_each_weight(llmq, tmp_path, name, arch):
+    pairs, tensors = metadata_and_tensors(ROOT / "tests/golden/arch" / name, arch)
+    packed, plain, some = [], [], 0
+    for i, t in enumerate(tensors):
+        shape = t[1]
+        if not t[0].startswith("blk.") or len(shape) < 2 or shape[-1] % 64 or "gate_inp" in t[0]:
+            packed.append(t)
+            plain.append(t)
+            continue
+        some += 1
+        blocks, values = nvfp4(math.prod(shape), i)
+        second = [2.0 ** -(3 + e % 3) for e in range(shape[0] if len(shape) == 3 else 1)]
+        each = len(values) // len(second)
+        packed += [(t[0], shape, 40, blocks),
+                   (t[0].replace("weight", "scale"), [len(second)], 0, struct.pack(f"<{len(second)}f", *second)),
+                   (t[0].replace("weight", "input_scale"), [len(second)], 0, struct.pack(f"<{len(second)}f", *second))]
+        plain.append((t[0], shape, 0, struct.pack(f"<{len(values)}f", *(v * second[k // each] for k, v in enumerate(values)))))
+    assert some
+    a, b = write_gguf(tmp_path / "a.gguf", pairs, packed), write_gguf(tmp_path / "b.gguf", pairs, plain)
+    doc = llmq.json("inspect", a)
+    assert "nvfp4" in {s["scheme"] for s in doc["schemes"]} and "NVFP4" in " ".join(doc["notes"])
+    assert same_logits(llmq, tmp_path, a, b)
+    llmq("convert", a, "-o", tmp_path / "c.gguf", "--to", "gguf")
+    assert same_logits(llmq, tmp_path, tmp_path / "c.gguf", b)
+    assert "nvfp4" in {s["scheme"] for s in llmq.json("inspect", tmp_path / "c.gguf")["schemes"]}
+
+
+def test_a_scale_beside_other_weights_is_refused(llmq, tmp_path):
+    pairs, tensors = metadata_and_tensors(ROOT / "tests/golden/arch/llama-128", "llama")
+    tensors.append(("blk.0.attn_q.scale", [1], 0, struct.pack("<f", 2)))
+    file = write_gguf(tmp_path / "a.gguf", pairs, tensors)
+    assert "'blk.0.attn_q.scale': a scale of weights of " in refused(llmq, tmp_path, "logits", file, "--ids", "1", "-o", tmp_path / "l")
+
+
 def split(tmp_path, folder, arch, parts):
     pairs, tensors = metadata_and_tensors(folder, arch)
     for i in range(parts):
@@ -268,8 +321,8 @@ def test_sentencepiece_in_a_file_cuts_text_as_its_model_does(llmq, tmp_path):
     ("another architecture", lambda b: b.replace(text("llama"), text("mamba"), 1), '"mamba"'),
     ("cut short", lambda b: b[:-1000], "in a file of"),
     ("a width that is not there", lambda b: b.replace(b"llama.embedding_length", b"llama.embedding_lengtX", 1), "hidden_size"),
-    ("a type we do not read", lambda b: b.replace(struct.pack("<QQI", 256, 4096, 14), struct.pack("<QQI", 256, 4096, 40), 1),
-     "type NVFP4 is not read"),
+    ("a type we do not read", lambda b: b.replace(struct.pack("<QQI", 256, 4096, 14), struct.pack("<QQI", 256, 4096, 24), 1),
+     "type I8 is not read"),
     ("a type that llama.cpp has not either", lambda b: b.replace(struct.pack("<QQI", 256, 4096, 14),
                                                                  struct.pack("<QQI", 256, 4096, 77), 1), "type 77"),
     ("heads that do not divide the rows", lambda b: b.replace(

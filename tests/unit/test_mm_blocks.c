@@ -80,7 +80,7 @@ static const float *product(blocks_problem *b, mm_acts acts, int64_t m0, int64_t
     return b->y;
 }
 
-static const int64_t sizes[] = { 512, 768, 96 }; /* blocks of inputs of 128, 128 and 32 */
+static const int64_t sizes[] = { 512, 768, 576, 96 }; /* blocks of inputs of 128, 128, 64 and 32 */
 #define EACH_PROBLEM(b, i, j)                        \
     for (size_t i = 0; i < LQ_COUNT(types); i++)     \
         for (size_t j = 0; j < LQ_COUNT(sizes); j++) \
@@ -118,7 +118,7 @@ TEST(int8_is_within_the_rounding_of_its_inputs)
     {
         blocks_problem b;
         make(&b, types[i], sizes[j]);
-        const int64_t A = b.K % 128 == 0 ? 128 : 32;
+        const int64_t A = b.K % 128 == 0 ? 128 : b.K % 64 == 0 ? 64 : 32;
         const float *y = product(&b, MM_I8, 0, FEW, NULL);
         for (int64_t m = 0; m < FEW; m++)
             for (int64_t n = 0; n < N; n++) {

@@ -1,8 +1,9 @@
-"""blocks.bin: 256 elements of each type of GGUF's blocks and what gguf-py 0.19 reads in them.
+"""blocks.bin: 256 elements of each type of GGUF's blocks and what gguf-py 0.19 reads in them; of Q1_0 and
+Q2_0, which it does not read, what ggml 0.25's dequantize_row functions do.
 
 Of each type: its name in 16 bytes, u32 bytes of the blocks, the blocks, f32[256]. Bytes are random,
-f16 scales a sign and 2^-8 .. 2^8. Run with numpy and gguf: python gguf_blocks.py blocks.bin"""
-import struct, sys
+f16 scales a sign and 2^-8 .. 2^8. Run with numpy and gguf: python gguf_blocks.py blocks.bin libggml-base.so"""
+import ctypes, struct, sys
 import numpy as np
 from gguf import GGMLQuantizationType as T, GGML_QUANT_SIZES, quants
 
@@ -24,5 +25,17 @@ for name in NAMES:
         b[:, 0] = 100 + b[:, 0] % 32
     y = quants.dequantize(b, t).astype(np.float32).reshape(-1)
     assert y.size == 256 and np.isfinite(y).all()
+    out += name.encode().ljust(16, b"\0") + struct.pack("<I", b.size) + b.tobytes() + y.tobytes()
+b = rng.integers(0, 256, (4, 36), dtype=np.uint8)
+b[:, :4] %= 127
+y = quants.dequantize(b, T.NVFP4).astype(np.float32).reshape(-1)
+out += b"NVFP4".ljust(16, b"\0") + struct.pack("<I", b.size) + b.tobytes() + y.tobytes()
+ggml = ctypes.CDLL(sys.argv[2])
+for name, n, size in ("Q1_0", 128, 18), ("Q2_0", 64, 18):
+    b = rng.integers(0, 256, (256 // n, size), dtype=np.uint8)
+    b[:, 1] = (b[:, 1] & 0x83) | (7 + b[:, 1] // 16) << 2
+    y = np.empty(256, np.float32)
+    pointer = lambda a: a.ctypes.data_as(ctypes.c_void_p)
+    ggml["dequantize_row_" + name.lower()](pointer(b), pointer(y), ctypes.c_int64(256))
     out += name.encode().ljust(16, b"\0") + struct.pack("<I", b.size) + b.tobytes() + y.tobytes()
 open(sys.argv[1], "wb").write(out)
