@@ -30,7 +30,10 @@ RELEASE  := $(if $(SANITIZE),,-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=3 -ffile-prefi
 PKGCF    := $(patsubst -I%,-isystem %,$(shell pkg-config --cflags $(PKGS) 2>/dev/null))
 ALLCF     = -std=c11 $(WARN) $(WERROR) $(HARDEN) $(RELEASE) -pthread -ffp-contract=off -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 \
             -I. $(PKGCF) $(CFLAGS) $(SANITIZE)
-LIBS      = $(if $(CUOBJS),$(CUDA_RT) -ldl -lrt) $(shell pkg-config --libs $(PKGS) gnutls) -llapacke -lm -pthread
+# What `llmq chat` edits its lines with; without it the terminal's own editing is what there is.
+LIBEDIT  := $(shell pkg-config --exists libedit 2>/dev/null && echo libedit)
+EDITCF   := $(if $(LIBEDIT),$(shell pkg-config --cflags libedit))
+LIBS      = $(if $(CUOBJS),$(CUDA_RT) -ldl -lrt) $(shell pkg-config --libs $(PKGS) gnutls $(LIBEDIT)) -llapacke -lm -pthread
 ALLLD     = -pie -Wl,-z,relro,-z,now,-z,noexecstack $(LDFLAGS) $(SANITIZE)
 
 # Instruction sets belong to one file each; everything else runs on any machine. Files of another
@@ -57,7 +60,8 @@ ISA_SANITIZE := $(if $(SANITIZE),$(addprefix -fno-sanitize=,null alignment objec
 # Nor is it worth as many again to follow each of their variables in the debugger.
 ISA_DEBUG    := $(if $(findstring -g,$(CFLAGS)),-g1)
 isa_flags   = $(foreach i,$(ISAS),$(if $(findstring _$(i).c,$(1)),$(ISA_$(i)) $(ISA_DEBUG) $(ISA_SANITIZE))) \
-              $(if $(CUOBJS),$(if $(findstring kernels/device.c,$(1)),-DLLMQ_CUDA))
+              $(if $(CUOBJS),$(if $(findstring kernels/device.c,$(1)),-DLLMQ_CUDA)) \
+              $(if $(LIBEDIT),$(if $(findstring cli/line_edit.c,$(1)),-DLLMQ_LIBEDIT $(EDITCF)))
 
 # CUDA: where nvcc is found, kernels/cuda/ is compiled for it: machine code for each of CUDA_ARCHS (80
 # and this machine's GPUs; 80 86 89 90a are what a release has) and PTX of compute_80, which newer ones

@@ -50,6 +50,7 @@ need libmicrohttpd-dev lib libmicrohttpd
 need libcurl4-openssl-dev lib libcurl
 need libgnutls28-dev lib gnutls
 need nettle-dev lib nettle
+lib libedit || wanted="$wanted libedit-dev" # line editing in `llmq chat`; built without it where it cannot be had
 need curl has curl
 need ca-certificates test -e /etc/ssl/certs
 case $what in *test*)
@@ -81,7 +82,7 @@ try_wanted() { # prints nothing on success; tests that use them are skipped
     [ "$(id -u)" -eq 0 ] || as_root="sudo -n"
     # shellcheck disable=SC2086 # lists of words
     $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $wanted \
-        >/dev/null 2>&1 || echo "install-deps: not available, tests that use them are skipped:$wanted"
+        >/dev/null 2>&1 || echo "install-deps: not available, what uses them is left out:$wanted"
 }
 if [ -z "$missing" ]; then
     try_wanted

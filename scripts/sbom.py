@@ -24,7 +24,7 @@ LICENSES = {"libcjson": "MIT", "libxxhash": "BSD-2-Clause", "libopenblas": "BSD-
             "liblapacke": "BSD-3-Clause", "libpcre2-8": "BSD-3-Clause", "libutf8proc": "MIT",
             "libmicrohttpd": "LGPL-2.1-or-later", "libcurl": "curl", "libgnutls": "LGPL-2.1-or-later",
             "libnettle": "LGPL-3.0-or-later OR GPL-2.0-or-later",
-            "libc": "LGPL-2.1-or-later", "libm": "LGPL-2.1-or-later"}
+            "libedit": "BSD-3-Clause", "libc": "LGPL-2.1-or-later", "libm": "LGPL-2.1-or-later"}
 
 
 def output(*args):

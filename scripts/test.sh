@@ -61,7 +61,7 @@ step() { # NAME COMMAND...: a check that passes or fails as one
 # be had, the tests that need them are skipped and say so.
 python_environment() {
     [ -x .venv/bin/python ] || python3 -m venv --system-site-packages .venv || return 1
-    .venv/bin/python -c 'import pytest, openai, httpx, playwright, clang_format, huggingface_hub' 2>/dev/null && return 0
+    .venv/bin/python -c 'import pytest, openai, httpx, playwright, pyte, clang_format, huggingface_hub' 2>/dev/null && return 0
     .venv/bin/python -m pip install -q --disable-pip-version-check -r tests/e2e/requirements.txt
 }
 if [ -n "$install" ]; then

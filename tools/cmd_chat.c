@@ -1,15 +1,18 @@
 /* tools/cmd_chat.c - `llmq chat`: a conversation in the terminal, with a server or with a model
  * that is loaded into this process (tools/server/local.h) and spoken to in the same way.
  *
- * stdout has the answers alone, so that they can be piped; the prompt and what the program itself
- * says go to stderr. SIGINT breaks off the answer that comes in; while none does, it ends the
+ * stdout has the answers alone, so that they can be piped; the prompt, thoughts and what the program
+ * itself says go to stderr. SIGINT breaks off the answer that comes in; while none does, it ends the
  * program, as the end of input does. */
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/out_file.h"
+#include "base/path.h"
 #include "base/utf8.h"
 #include "tools/cli/engine_opts.h"
+#include "tools/cli/line_edit.h"
 #include "tools/cli/outputs.h"
+#include "tools/cli/term_text.h"
 #include "tools/inflight/inflight.h"
 #include "tools/server/client.h"
 #include "tools/server/local.h"
@@ -28,7 +31,7 @@ typedef struct {
     const char *system, *key, *name;
     double temperature, top_p;
     int64_t max_tokens, seed;
-    bool insecure, thoughts;
+    bool insecure, thoughts, no_thoughts;
     opt_engine engine;
     opt_model model;
     inflight_opts inflight;
@@ -37,7 +40,9 @@ typedef struct {
 #define F(field) offsetof(chat_opts, field)
 static const opt_row chat_rows[] = {
     { "system", 0, OPT_STR, F(system), .arg = "TEXT", .help = "the system message" },
-    { "thoughts", 0, OPT_FLAG, F(thoughts), .help = "show what the model thinks, on stderr" },
+    { "thoughts", 0, OPT_FLAG, F(thoughts),
+      .help = "show what the model thinks, on stderr; on a terminal it is shown anyway" },
+    { "no-thoughts", 0, OPT_FLAG, F(no_thoughts), .help = "do not, on a terminal either" },
 };
 static const opt_row sampling_rows[] = {
     { "max-tokens", 'n', OPT_INT, F(max_tokens), .lo = 1, .hi = 1e9,
@@ -67,8 +72,9 @@ typedef struct {
     bool terminal;   /* stdin and stderr are one */
     bool quit;
     lq_buf answer;
-    bool thinking, ended; /* ended: its done() was called */
-    lq_status s;          /* of the answer */
+    term_text out, thought; /* how it is shown: on stdout, on stderr */
+    bool thinking, ended;   /* ended: its done() was called */
+    lq_status s;            /* of the answer */
     lq_err err;
     int64_t prompt_tokens, answer_tokens;
     double t_start, t_first, t_last; /* of the question; of the first and the last of its tokens */
@@ -76,7 +82,8 @@ typedef struct {
     lq_buf in;                       /* what was read of stdin; from in_at on nobody has looked */
     size_t in_at;
     bool in_ended;
-    int64_t n_lines; /* of stdin, so far */
+    int64_t n_lines;   /* of stdin, so far */
+    line_edit *editor; /* NULL: no terminal, or none of its kind */
 } chat;
 
 static volatile sig_atomic_t interrupted;
@@ -162,13 +169,22 @@ static char *body_of(const chat *h)
     return text;
 }
 
+static void end_thought(chat *h)
+{
+    if (!h->thinking) return;
+    term_text_end(&h->thought);
+    fputc('\n', stderr);
+    h->thinking = false;
+}
+
 static void take_text(chat *h, const cJSON *delta)
 {
     const char *text = NULL, *thought = NULL;
     js_str(delta, "content", false, &text, NULL);
     js_str(delta, "reasoning_content", false, &thought, NULL);
-    if (thought && thought[0] && h->o->thoughts) {
-        fputs(thought, stderr);
+    if (thought && thought[0] && !h->o->no_thoughts && (h->o->thoughts || h->terminal)) {
+        term_text_thought(&h->thought, thought);
+        fflush(stderr);
         h->thinking = true;
     }
     if ((text && text[0]) || (thought && thought[0])) {
@@ -176,10 +192,9 @@ static void take_text(chat *h, const cJSON *delta)
         if (h->t_first <= 0) h->t_first = h->t_last;
     }
     if (!text || !text[0]) return;
-    if (h->thinking) fputc('\n', stderr);
-    h->thinking = false;
+    end_thought(h);
     lq_buf_puts(&h->answer, text);
-    fputs(text, stdout);
+    term_text_put(&h->out, text);
     fflush(stdout);
 }
 
@@ -224,6 +239,15 @@ static void say_usage(const chat *h)
              (long long)h->answer_tokens, first, rate);
 }
 
+/* What is typed while an answer comes in is the next message's; the editor shows it then. */
+static void set_echo(const chat *h, bool on)
+{
+    struct termios t;
+    if (!h->editor || tcgetattr(STDIN_FILENO, &t)) return;
+    t.c_lflag = on ? t.c_lflag | ECHO : t.c_lflag & ~(tcflag_t)ECHO;
+    tcsetattr(STDIN_FILENO, TCSANOW, &t);
+}
+
 /* Asks with the messages as they are and adds the answer, also a broken one that has begun. LQ_OK
  * but for want of memory: what went wrong is said, h->s keeps it. */
 static lq_status answer(chat *h, lq_err *err)
@@ -245,12 +269,16 @@ static lq_status answer(chat *h, lq_err *err)
                                                  .user = h },
                               err);
     free(body);
+    set_echo(h, false);
     while (!s && !h->ended) {
         if (interrupted || lq_stopped(h->c->job)) client_cancel(h->client);
         client_step(h->client, 0.2);
     }
+    set_echo(h, true);
     if (s) return s;
     const size_t n = h->answer.n;
+    end_thought(h);
+    term_text_end(&h->out);
     if (n && h->answer.p[n - 1] != '\n') putchar('\n');
     fflush(stdout);
     lq_buf_add(&h->answer, "", 1);
@@ -305,6 +333,19 @@ static bool is_url(const char *s)
     return strncasecmp(s, "http://", 7) == 0 || strncasecmp(s, "https://", 8) == 0;
 }
 
+/* A name that is mistyped is no wish for new folders. */
+static lq_status check_folder(const char *path, lq_err *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
+    const bool there = folder && lq_is_dir(folder);
+    lq_status s = !folder  ? lq_fail(err, LQ_ENOMEM, "out of memory")
+                  : !there ? lq_fail(err, LQ_EIO, "%.300s: there is no folder %.300s", path, folder)
+                           : LQ_OK;
+    free(folder);
+    return s;
+}
+
 /* The conversation as the `messages` of a request. */
 static lq_status do_save(chat *h, const char *arg, lq_err *err)
 {
@@ -317,7 +358,8 @@ static lq_status do_save(chat *h, const char *arg, lq_err *err)
     lq_out *o = NULL;
     lq_err why;
     const char *from = load_named(h->c, h->c->argv[0]);
-    lq_status s = is_url(from) ? LQ_OK : output_check_place("FILE", arg, false, NULL, from, &why);
+    lq_status s = check_folder(arg, &why);
+    if (!s && !is_url(from)) s = output_check_place("FILE", arg, false, NULL, from, &why);
     if (!s) s = lq_out_open(&o, arg, &why);
     if (!s) s = lq_out_write(o, text, strlen(text), &why);
     if (!s) s = lq_out_write(o, "\n", 1, &why);
@@ -330,6 +372,47 @@ static lq_status do_save(chat *h, const char *arg, lq_err *err)
         prog_say(LOG_ERROR, "llmq: chat: /save: %s", why.msg);
     else
         prog_say(LOG_INFO, "[%d messages in %s]", cJSON_GetArraySize(h->messages), arg);
+    return LQ_OK;
+}
+
+/* The messages of a file that /save wrote. */
+static lq_status messages_of(cJSON **out, const char *path, lq_err *err)
+{
+    cJSON *list = NULL;
+    lq_status s = js_parse_file(&list, path, SIZE_MAX, 0, err);
+    if (!s && !cJSON_IsArray(list))
+        s = lq_fail(err, LQ_EFORMAT, "%.300s: expected a JSON list of messages, as /save writes it",
+                    path);
+    int n = 0;
+    for (const cJSON *m = list ? list->child : NULL; m && !s; m = m->next, n++) {
+        const char *role, *content;
+        s = js_str(m, "role", true, &role, err);
+        if (!s) s = js_str(m, "content", true, &content, err);
+        if (s) lq_wrap(err, s, "%.300s: message %d", path, n);
+    }
+    if (s)
+        cJSON_Delete(list);
+    else
+        *out = list;
+    return s;
+}
+
+static lq_status do_load(chat *h, const char *arg, lq_err *err)
+{
+    (void)err;
+    cJSON *list = NULL;
+    lq_err why;
+    if (!arg[0]) {
+        prog_say(LOG_WARN, "/load: expected a file");
+        return LQ_OK;
+    }
+    if (messages_of(&list, arg, &why)) {
+        prog_say(LOG_ERROR, "llmq: chat: /load: %s", why.msg);
+        return LQ_OK;
+    }
+    cJSON_Delete(h->messages);
+    h->messages = list;
+    prog_say(LOG_INFO, "[%d messages of %s]", cJSON_GetArraySize(list), arg);
     return LQ_OK;
 }
 
@@ -348,12 +431,12 @@ static const command commands[] = {
       do_system },
     { "/regenerate", "", "answer the last message again", do_regenerate },
     { "/save", "FILE", "write the conversation as a JSON list of messages", do_save },
+    { "/load", "FILE", "go on with a conversation that /save wrote", do_load },
     { "/quit", "", "end; so does the end of input (Ctrl-D)", do_quit },
 };
 
 static lq_status do_help(chat *h, const char *arg, lq_err *err)
 {
-    (void)h;
     (void)arg;
     (void)err;
     for (size_t i = 0; i < LQ_COUNT(commands); i++) {
@@ -363,6 +446,11 @@ static lq_status do_help(chat *h, const char *arg, lq_err *err)
     }
     fprintf(stderr, "A line that ends in \\ goes on in the next one; one that begins with // is a\n"
                     "message that begins with /. Ctrl-C stops an answer.\n");
+    if (h->editor)
+        fprintf(stderr, "Alt-Enter begins a line, arrows move and go back in the history, Ctrl-R\n"
+                        "searches it; pasted lines are one message.\n");
+    else if (h->terminal)
+        fprintf(stderr, "The terminal edits the line: there is no libedit here.\n");
     return LQ_OK;
 }
 
@@ -383,25 +471,40 @@ enum { LINE_BYTES_MAX = 32 << 20 }; /* what a server takes as a body, unless it 
 
 static bool is_over(const chat *h) { return interrupted || lq_stopped(h->c->job); }
 
-/* More of stdin. It looks up five times a second: a signal between a look and a read would else be
- * lost. False: the end of input, or a signal. */
-static bool read_more(chat *h)
+/* One look at stdin, of a fifth of a second at most: a signal between a look and a read would else
+ * be lost. True: there is more of it. */
+static bool look(chat *h)
 {
     struct pollfd in = { .fd = STDIN_FILENO, .events = POLLIN };
     char piece[1 << 16];
-    while (!is_over(h) && !h->in_ended) {
-        if (poll(&in, 1, 200) <= 0) continue;
-        const ssize_t n = read(STDIN_FILENO, piece, sizeof piece);
-        if (n < 0 && errno == EINTR) continue;
-        h->in_ended = n <= 0;
-        if (h->in_ended) break;
-        if (h->in_at) memmove(h->in.p, h->in.p + h->in_at, h->in.n - h->in_at);
-        h->in.n -= h->in_at;
-        h->in_at = 0;
-        lq_buf_add(&h->in, piece, (size_t)n);
-        return !h->in.oom;
-    }
+    if (poll(&in, 1, 200) <= 0) return false;
+    const ssize_t n = read(STDIN_FILENO, piece, sizeof piece);
+    if (n < 0 && errno == EINTR) return false;
+    h->in_ended = n <= 0;
+    if (h->in_ended) return false;
+    if (h->in_at) memmove(h->in.p, h->in.p + h->in_at, h->in.n - h->in_at);
+    h->in.n -= h->in_at;
+    h->in_at = 0;
+    lq_buf_add(&h->in, piece, (size_t)n);
+    return !h->in.oom;
+}
+
+/* More of stdin. False: the end of input, or a signal. */
+static bool read_more(chat *h)
+{
+    while (!is_over(h) && !h->in_ended && !h->in.oom)
+        if (look(h)) return true;
     return false;
+}
+
+/* The editor's source of bytes (line_edit_byte). */
+static int next_byte(void *user, uint8_t *b)
+{
+    chat *h = user;
+    if (is_over(h) || h->in_ended || h->in.oom) return -1;
+    if (h->in_at == h->in.n && !look(h)) return 0;
+    *b = h->in.u[h->in_at++];
+    return 1;
 }
 
 /* The next line, without its end; valid until the next one. False: there is none, or a signal. */
@@ -429,12 +532,30 @@ static bool next_line(chat *h, const char **line, size_t *n, lq_status *s, lq_er
     return true;
 }
 
+/* The same from the editor, whose messages may have several lines anyway. */
+static bool edit_message(chat *h, lq_buf *text)
+{
+    for (const char *prompt = "> "; line_edit_read(h->editor, prompt, text); prompt = "... ") {
+        if (text->n && text->p[text->n - 1] == '\\') {
+            text->p[text->n - 1] = '\n';
+            continue;
+        }
+        lq_buf_add(text, "", 1);
+        if (text->oom) return true; /* take_message says so */
+        text->n--;
+        line_edit_remember(h->editor, text->p);
+        return true;
+    }
+    return text->n > 0 && !is_over(h);
+}
+
 /* One message into *text: a line and those that it goes on in. False: no more. */
 static bool read_message(chat *h, lq_buf *text, lq_status *s, lq_err *err)
 {
     const char *line;
     size_t n;
     lq_buf_clear(text);
+    if (h->editor) return edit_message(h, text);
     for (const char *prompt = "> ";; prompt = "... ") {
         if (h->terminal) fputs(prompt, stderr);
         if (!next_line(h, &line, &n, s, err)) return text->n > 0 && !*s && !is_over(h);
@@ -547,11 +668,15 @@ static lq_status chat_run(const cmd_ctx *c, const void *opts, lq_err *err)
     struct sigaction a = { .sa_handler = on_interrupt };
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);
+    term_text_begin(&h.out, stdout);
+    term_text_begin(&h.thought, stderr);
+    if (!s && h.terminal) s = line_edit_open(&h.editor, next_byte, &h, err);
     if (!s) s = chat_begin(&h, h.o->system, err);
     if (!s && h.terminal)
         prog_say(LOG_INFO, "%s; /help lists the commands, Ctrl-C stops an answer", h.model);
     if (!s) s = talk(&h, err);
     if (h.terminal) fputc('\n', stderr);
+    line_edit_close(h.editor);
     if (edits) tcsetattr(STDIN_FILENO, TCSANOW, &before);
     client_close(h.client);
     local_close(l);
@@ -568,6 +693,8 @@ const cmd_row cmd_chat = {
     .details =
         "Every line is a message, /help lists commands. Answers go to stdout as they come, "
         "everything else to stderr. Ctrl-C stops an answer; between answers it ends the program. "
+        "On a terminal lines are edited as in a shell, pasted lines are one message, and answers "
+        "are coloured by their Markdown unless NO_COLOR is set. "
         "Without a terminal the lines of stdin are answered one after the other; what is wrong "
         "with "
         "one is said with its number, and the exit code is 1 when one was not answered.",

@@ -1,86 +1,21 @@
 """llmq as a client: `llmq chat` and `llmq bench serve`, against llmq's servers and against one of a few lines
 that keeps what it was asked and when it answered."""
-import http.server
 import json
 import os
-import pty
 import re
-import select
 import signal
 import statistics
 import subprocess
-import threading
 import time
 
 import pytest
 
+from clients import Mock, Terminal
 from harness import LIMIT, until
 from helpers import TINY, USER, metric, wait_metric
 
 case = pytest.mark.case
 ABC = "The cat sat on x the mat.\n"
-
-
-class Mock:
-    """Streams five tokens: the first after `first` seconds, the others `between` apart; or `answer`, bytes
-    of a body of type `kind`."""
-
-    def __init__(self, first=0.0, between=0.0, answer=None, kind="text/event-stream"):
-        self.bodies, self.arrived, self.ttft, self.itl = [], [], [], []
-        mock = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def log_message(self, *_):
-                pass
-
-            def answer(self, status, body):
-                data = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def do_GET(self):
-                self.answer(200, {"data": [{"id": "mock"}]})
-
-            def do_POST(self):
-                start = time.monotonic()
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if self.path == "/tokenize":
-                    return self.answer(404, {"error": {"message": "no such path"}})
-                mock.arrived.append(start)
-                mock.bodies.append(body)
-                self.send_response(200)
-                self.send_header("Content-Type", kind)
-                self.end_headers()
-                if answer is not None:
-                    return self.wfile.write(answer)
-                sent = []
-                for i in range(5):
-                    time.sleep(between if i else first)
-                    text = f"t{i} "
-                    sent.append(time.monotonic())
-                    self.event({"choices": [{"text": text, "delta": {"content": text}}]})
-                mock.ttft.append(sent[0] - start)
-                mock.itl += [b - a for a, b in zip(sent, sent[1:])]
-                self.event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 5}})
-                self.wfile.write(b"data: [DONE]\n\n")
-
-            def event(self, body):
-                self.wfile.write(b"data: " + json.dumps(body).encode() + b"\n\n")
-                self.wfile.flush()
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-
-    def __enter__(self):
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_):
-        self.server.shutdown()
-        self.server.server_close()
 
 
 # ---- chat ----
@@ -163,45 +98,6 @@ def test_a_chat_with_a_key_and_with_nobody(llmq, keyed):
     assert "--json" in llmq("chat", keyed.url, "--json", input="a", code=2).stderr
 
 
-class Terminal:
-    """llmq at a terminal; as a context manager it ends with it."""
-
-    def __init__(self, llmq, *args):
-        self.seen, self.status = "", []
-        self.child, self.fd = pty.fork()
-        if self.child == 0:
-            os.execv(llmq.path, [llmq.path, *args])
-
-    def read_until(self, text):
-        """All that came since the last call."""
-        def comes():
-            if select.select([self.fd], [], [], 0)[0]:
-                self.seen += os.read(self.fd, 65536).decode(errors="replace")
-            return text in self.seen
-        until(comes, lambda: self.seen)
-        got, self.seen = self.seen, ""
-        return got
-
-    def type(self, data):
-        os.write(self.fd, data)
-
-    def ended(self):
-        """Its exit status, in a list; empty: it still runs."""
-        if not self.status:
-            pid, code = os.waitpid(self.child, os.WNOHANG)
-            self.status.extend([code] if pid else [])
-        return self.status
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if not self.ended():
-            os.kill(self.child, signal.SIGKILL)
-            os.waitpid(self.child, 0)
-        os.close(self.fd)
-
-
 def test_an_interrupt_stops_the_answer_alone(llmq, scripted):
     with Terminal(llmq, "chat", scripted.url) as t:
         t.read_until("> ")
@@ -213,15 +109,28 @@ def test_an_interrupt_stops_the_answer_alone(llmq, scripted):
         t.type(b"/clear\nSay [abc]\n")
         said = t.read_until("per second]")
         assert re.search(r"\d+ \+ \d+ tokens", said)
-        if "> " not in said.split("per second]")[1]:  # until there an interrupt is the answer's
-            t.read_until("> ")
+        t.read_until("> ")  # until there an interrupt is the answer's
         t.type(b"\x03")
         assert until(t.ended) == [0]
 
 
+def test_a_thought_shows_dimmed_while_it_grows(llmq, scripted):
+    for more, shows in (((), True), (("--no-thoughts",), False)):
+        with Terminal(llmq, "chat", scripted.url, *more) as t:
+            t.read_until("> ")
+            t.type(b"[think slowly]\n")
+            if shows:
+                t.read_until("\x1b[0;2m")
+                assert "Four" not in t.read_until("Two and")
+            said = t.read_until("per second]")
+            assert "Four." in said and ("make a number" in said) == shows
+            t.type(b"/quit\n")
+            assert until(t.ended) == [0]
+
+
 def test_keys_that_a_line_does_not_know(llmq):
-    """A backspace takes a whole character; what arrow keys and broken characters leave is not sent."""
-    with Mock() as m, Terminal(llmq, "chat", m.url) as t:
+    """Where the terminal edits the line. A backspace takes a whole character; what arrow keys and broken characters leave is not sent."""
+    with Mock() as m, Terminal(llmq, "chat", m.url, TERM="dumb") as t:
         t.read_until("> ")
         t.type("바다가".encode() + b"\x7f\n")
         t.read_until("[7 + 5 tokens")
