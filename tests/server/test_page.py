@@ -269,6 +269,9 @@ def test_it_fits_a_phone(server, open_page, locale, phone):
     for tab in ("#tab-live", "#tab-chat"):
         page.click(tab)
         assert page.evaluate(fits), tab
+        if tab == "#tab-live":
+            page.wait_for_selector("#charts[data-readings]")
+            assert page.evaluate("(e => e.scrollWidth <= e.clientWidth)(document.getElementById('view-live'))")
         for e in page.locator("header button, header select, #ask button").all():
             box = e.bounding_box()
             assert not box or box["x"] + box["width"] <= phone["width"], e
