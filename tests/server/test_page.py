@@ -504,6 +504,19 @@ def test_system_messages_are_kept(scripted, open_page):
     assert not page.is_visible("[aria-label='Kept system messages']")
 
 
+def test_stop_strings(scripted, open_page):
+    """As many lines as the server takes; beyond that it says so."""
+    page = open_page(scripted)
+    page.click("#settings")
+    page.fill("#p-stopTexts", "".join(f"none{i}\n" for i in range(5)) + " mat")
+    ask(page, "[abc]")
+    last(page).locator(".usage").wait_for()
+    assert shown(page)[-1] == "The cat sat on x the"
+    page.fill("#p-stopTexts", "".join(f"none{i}\n" for i in range(200)))
+    ask(page, "[abc]", new=True)
+    assert "stop" in page.inner_text(".message .error[role=alert]")
+
+
 def test_the_model_can_be_chosen(server, open_page):
     page = open_page(server)
     assert page.locator("#model option").all_inner_texts() == ["tiny", "org/tiny"]
