@@ -114,28 +114,41 @@ lq_status api_body_wrong(api_body *b, const char *name, const char *where, const
                     js_describe(found, v));
 }
 
-static const api_field *find(const api_dialect *d, const char *name)
+static const api_field *find(const api_field *fields, size_t n, const char *name)
 {
-    for (size_t i = 0; i < d->n; i++)
-        if (strcmp(d->fields[i].name, name) == 0) return &d->fields[i];
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(fields[i].name, name) == 0) return &fields[i];
     return NULL;
 }
 
-lq_status api_body_translate(api_body *b, const api_dialect *d)
+lq_status api_body_field(api_body *b, const api_field *fields, size_t n, const cJSON *v)
+{
+    const api_field *f = find(fields, n, v->string);
+    if (cJSON_IsNull(v)) return LQ_OK;
+    if (f && f->read) return f->read(b, f->name, v);
+    if (!f || f->ours) api_put(b->to, f ? f->ours : v->string, api_ref(v));
+    return LQ_OK;
+}
+
+static lq_status translate(api_body *b, const api_dialect *d)
 {
     lq_status s = LQ_OK;
     b->to = cJSON_CreateObject();
     b->messages = cJSON_AddArrayToObject(b->to, "messages");
-    for (const cJSON *v = b->from->child; v && !s; v = v->next) {
-        const api_field *f = find(d, v->string);
-        if (cJSON_IsNull(v)) continue;
-        if (f && f->read)
-            s = f->read(b, f->name, v);
-        else if (!f || f->ours)
-            api_put(b->to, f ? f->ours : v->string, api_ref(v));
-    }
+    for (const cJSON *v = b->from->child; v && !s; v = v->next)
+        s = api_body_field(b, d->fields, d->n, v);
     if (!s && d->finish) s = d->finish(b);
     if (js_ran_out()) s = api_no_memory(b->e);
+    return s;
+}
+
+lq_status api_body_translate(api *a, const api_dialect *d, api_request *q, api_error *e)
+{
+    api_body b = { .a = a, .from = q->doc, .e = e };
+    lq_status s = translate(&b, d);
+    q->body = q->doc;
+    q->doc = b.to;
+    q->past = b.past;
     return s;
 }
 

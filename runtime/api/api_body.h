@@ -34,12 +34,14 @@ typedef struct api_dialect {
     lq_status (*finish)(api_body *b);
 } api_dialect;
 
-/* Fills b->to and b->past, also after an error. */
-lq_status api_body_translate(api_body *b, const api_dialect *d);
+/* q->doc of another API becomes q->body, and what it means q->doc; also after an error. */
+lq_status api_body_translate(api *a, const api_dialect *d, api_request *q, api_error *e);
 /* Names in an error the parameter of the dialect for the one of a chat. */
 void api_body_error(const api_dialect *d, api_error *e);
 
 /* ---- for the rows ---- */
+/* One member, by a table. */
+lq_status api_body_field(api_body *b, const api_field *fields, size_t n, const cJSON *v);
 api_body_read api_body_refuse;    /* "NAME is not supported" */
 api_body_read api_body_variables; /* chat_template_kwargs, beside api_put_variable's */
 /* "WHERE: expected EXPECTED, found (what v is)"; WHERE is made of a format, which may be NULL. */

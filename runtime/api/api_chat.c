@@ -127,17 +127,6 @@ lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const c
 
 /* ---- a request ---- */
 
-/* q->doc of another API becomes q->body, and its chat q->doc. */
-static lq_status translate(api *a, const api_dialect *d, api_request *q, api_error *e)
-{
-    api_body b = { .a = a, .from = q->doc, .e = e };
-    lq_status s = api_body_translate(&b, d);
-    q->body = q->doc;
-    q->doc = b.to;
-    q->past = b.past;
-    return s;
-}
-
 static lq_status render(api *a, api_request *q, api_error *e)
 {
     api_params *p = &q->p;
@@ -164,7 +153,7 @@ bool api_read_chat(api *a, http_req *r, const gen_shape *shape, api_request *q)
     if (!api_ready(a, r)) return false;
     q->doc = d ? api_parse_to_translate(r) : api_parse(r);
     if (!q->doc) return false;
-    lq_status s = d ? translate(a, d, q, &e) : LQ_OK;
+    lq_status s = d ? api_body_translate(a, d, q, &e) : LQ_OK;
     if (!s)
         s = api_params_read(p, q->doc, API_CHAT, &a->m.defaults, a->m.vocab, a->o.strict_params,
                             &e);

@@ -1,5 +1,6 @@
 /* runtime/api/api_completions.c - POST /v1/completions and /v1/embeddings: a prompt (or input) as text,
  * ids, or a list of either. */
+#include "runtime/api/api_body.h"
 #include "runtime/api/api_gen_int.h"
 
 #include <stdlib.h>
@@ -58,15 +59,18 @@ static lq_status read_prompts(const api *a, api_prompt **out, size_t *n, const c
     return LQ_OK;
 }
 
-static void answer(api *a, http_req *r, const gen_shape *shape)
+void api_answer_prompts(api *a, http_req *r, const gen_shape *shape)
 {
     api_request q = { 0 };
     api_error e = { 0 };
     if (!api_ready(a, r)) return;
-    q.doc = api_parse(r);
+    const api_dialect *d = shape->dialect;
+    q.doc = d ? api_parse_to_translate(r) : api_parse(r);
     if (!q.doc) return;
-    lq_status s = api_params_read(&q.p, q.doc, shape->kind, &a->m.defaults, a->m.vocab,
-                                  a->o.strict_params, &e);
+    lq_status s = d ? api_body_translate(a, d, &q, &e) : LQ_OK;
+    if (!s)
+        s = api_params_read(&q.p, q.doc, shape->kind, &a->m.defaults, a->m.vocab,
+                            a->o.strict_params, &e);
     api_note_params(a, &q.p);
     if (!s && !api_serves(a, q.p.model)) s = api_no_model(&e, q.p.model);
     if (!s)
@@ -76,9 +80,10 @@ static void answer(api *a, http_req *r, const gen_shape *shape)
         api_generate(a, r, shape, &q);
         return;
     }
+    if (d) api_body_error(d, &e);
     api_reply_error(a, r, &e);
     api_request_free(&q);
 }
 
-void api_post_completions(void *app, http_req *r) { answer(app, r, &gen_completions); }
-void api_post_embeddings(void *app, http_req *r) { answer(app, r, &gen_embeddings); }
+void api_post_completions(void *app, http_req *r) { api_answer_prompts(app, r, &gen_completions); }
+void api_post_embeddings(void *app, http_req *r) { api_answer_prompts(app, r, &gen_embeddings); }

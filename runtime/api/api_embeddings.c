@@ -67,9 +67,18 @@ static void write_vector(jw *w, const float *v, int64_t n, bool base64)
     free(bytes);
 }
 
+void gen_write_vector(gen_choice *c, jw *w)
+{
+    const gen *g = c->g;
+    const int64_t n = g->p.dimensions ? g->p.dimensions : g->a->m.hidden;
+    w->b.oom |= c->text.oom || !c->vector;
+    if (w->b.oom) return;
+    normalize(c->vector, n);
+    write_vector(w, c->vector, n, g->p.base64);
+}
+
 static void write_embeddings(gen *g, jw *w)
 {
-    int64_t n = g->p.dimensions ? g->p.dimensions : g->a->m.hidden;
     jw_open(w, '{');
     jw_key(w, "object");
     jw_cstr(w, "list");
@@ -77,16 +86,13 @@ static void write_embeddings(gen *g, jw *w)
     jw_open(w, '[');
     for (int i = 0; i < g->choices.n && !w->b.oom; i++) {
         gen_choice *c = &g->choices.v[i];
-        w->b.oom |= c->text.oom || !c->vector;
-        if (w->b.oom) break;
-        normalize(c->vector, n);
         jw_open(w, '{');
         jw_key(w, "object");
         jw_cstr(w, "embedding");
         jw_key(w, "index");
         jw_i64(w, i);
         jw_key(w, "embedding");
-        write_vector(w, c->vector, n, g->p.base64);
+        gen_write_vector(c, w);
         jw_close(w, '}');
     }
     jw_close(w, ']');

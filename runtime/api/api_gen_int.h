@@ -141,6 +141,8 @@ void gen_write_all_prompt_logprobs(jw *w, const gen *g, int prompt);
 /* "KEY": [what the list holds], which is empty then. */
 void gen_take_list(jw *w, const char *key, jw *list);
 /* api_embeddings.c: keeps what the engine pooled. */
+/* The embedding as numbers, or as the request wants it. */
+void gen_write_vector(gen_choice *c, jw *w);
 bool gen_take_vector(gen_choice *c, const double *pooled);
 /* What of the answer's id is its own. */
 static inline const char *gen_key(const gen *g) { return g->answer.id + strlen(g->shape->prefix); }

@@ -88,6 +88,8 @@ typedef struct {
 void api_request_free(api_request *q);
 /* The body of a chat, checked and rendered, by the shape's API; false: the answer is given. */
 bool api_read_chat(api *a, http_req *r, const gen_shape *shape, api_request *q);
+/* Prompts (api_completions.c), by the shape's API, to their answer. */
+void api_answer_prompts(api *a, http_req *r, const gen_shape *shape);
 /* Takes q over, whatever happens; answers r now or later. */
 void api_generate(api *a, http_req *r, const gen_shape *shape, api_request *q);
 
@@ -105,6 +107,13 @@ void api_post_responses(void *a, http_req *r); /* OpenAI's Responses */
 void api_post_input_tokens(void *a, http_req *r);
 void api_get_response(void *a, http_req *r);
 void api_delete_response(void *a, http_req *r);
+void api_post_ollama_chat(void *a, http_req *r); /* Ollama's */
+void api_post_ollama_generate(void *a, http_req *r);
+void api_post_ollama_embed(void *a, http_req *r);
+void api_post_ollama_embedding(void *a, http_req *r);
+void api_post_ollama_show(void *a, http_req *r);
+void api_get_ollama_tags(void *a, http_req *r);
+void api_get_ollama_ps(void *a, http_req *r);
 void api_post_render(void *a, http_req *r); /* what the template makes of a chat */
 void api_post_embeddings(void *a, http_req *r);
 void api_post_tokenize(void *a, http_req *r);

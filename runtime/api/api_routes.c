@@ -1,6 +1,7 @@
 /* runtime/api/api_routes.c - the table of routes. */
 #include "runtime/api/api_int.h"
 #include "runtime/api/api_messages.h"
+#include "runtime/api/api_ollama.h"
 #include "runtime/api/web.h"
 
 /* The page's come first. Their text is in --help, at / (without the page), in /openapi.json (as
@@ -42,6 +43,21 @@ static const http_route routes[] = {
     { "DELETE", "/v1/responses/*", api_delete_response, HTTP_USER, "forget it", NULL },
     { "POST", "/v1/embeddings", api_post_embeddings, HTTP_USER,
       "texts or ids to vectors of length 1", NULL },
+    { "POST", "/api/chat", api_post_ollama_chat, HTTP_USER,
+      "answer a conversation, as Ollama's clients ask", &api_ollama_style },
+    { "POST", "/api/generate", api_post_ollama_generate, HTTP_USER, "answer one message, likewise",
+      &api_ollama_style },
+    { "POST", "/api/embed", api_post_ollama_embed, HTTP_USER, "texts to vectors, likewise",
+      &api_ollama_style },
+    { "POST", "/api/embeddings", api_post_ollama_embedding, HTTP_USER,
+      "one text to a vector, likewise", &api_ollama_style },
+    { "POST", "/api/show", api_post_ollama_show, HTTP_USER, "what Ollama tells of a model",
+      &api_ollama_style },
+    { "GET", "/api/tags", api_get_ollama_tags, HTTP_USER, "the served names, as Ollama lists them",
+      &api_ollama_style },
+    { "GET", "/api/ps", api_get_ollama_ps, HTTP_USER, "those that are loaded, likewise",
+      &api_ollama_style },
+    { "GET", "/api/version", api_get_version, HTTP_USER, "the version of llmq", &api_ollama_style },
     { "POST", "/tokenize", api_post_tokenize, HTTP_USER,
       "text or messages to ids, as vLLM or llama.cpp asks", NULL },
     { "POST", "/detokenize", api_post_detokenize, HTTP_USER, "ids to text", NULL },

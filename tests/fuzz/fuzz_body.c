@@ -2,6 +2,7 @@
  * a chat whose parameters are read, and which lives no longer than the body. The first byte chooses
  * the API. */
 #include "runtime/api/api_messages.h"
+#include "runtime/api/api_ollama.h"
 #include "runtime/api/api_responses.h"
 
 #include <stdlib.h>
@@ -18,7 +19,9 @@ static const struct {
     const api_dialect *d;
 } dialects[] = { { 'm', &api_messages_dialect },
                  { 'c', &api_count_dialect },
-                 { 'r', &api_responses_dialect } };
+                 { 'r', &api_responses_dialect },
+                 { 'o', &api_ollama_chat },
+                 { 'g', &api_ollama_generate } };
 
 static const api_dialect *dialect_of(uint8_t name)
 {
@@ -29,10 +32,10 @@ static const api_dialect *dialect_of(uint8_t name)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    static api a = { .m.marks.thinks = true, .m.max_len = 4096 };
+    static char *names[] = { NULL };
+    static api a = { .names = names, .m.marks.thinks = true, .m.max_len = 4096 };
     static const gen_defaults none;
     cJSON *doc = NULL;
-    api_params p = { 0 };
     api_error e = { 0 };
     if (n < 1) return 0;
     if (js_parse(&doc, (const char *)data + 1, n - 1, 1 << 16, JS_UNIQUE | JS_SPELLED, NULL) ||
@@ -41,22 +44,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         return 0;
     }
     const api_dialect *d = dialect_of(data[0]);
-    api_body b = { .a = &a, .from = doc, .e = &e };
-    lq_status s = api_body_translate(&b, d);
+    api_request q = { .doc = doc };
+    lq_status s = api_body_translate(&a, d, &q, &e);
     if (!s) {
-        check(cJSON_IsArray(js_get(b.to, "messages")));
-        s = api_params_read(&p, b.to, API_CHAT, &none, 300, false, &e);
+        check(cJSON_IsArray(js_get(q.doc, "messages")));
+        s = api_params_read(&q.p, q.doc, API_CHAT, &none, 300, false, &e);
     }
     if (s) {
         api_body_error(d, &e);
         check(e.status >= 400 && e.status < 600 && e.err.msg[0]);
     }
-    char *text = js_print(b.to, false);
+    char *text = js_print(q.doc, false);
     check(text != NULL);
     free(text);
-    api_params_free(&p);
-    cJSON_Delete(b.to);
-    cJSON_Delete(b.past);
-    cJSON_Delete(doc);
+    api_request_free(&q);
     return 0;
 }

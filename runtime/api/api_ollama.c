@@ -1,0 +1,258 @@
+/* runtime/api/api_ollama.c - see api_ollama.h: POST /api/chat, /api/generate, /api/embed and /api/embeddings. */
+#include "runtime/api/api_ollama.h"
+
+#include "runtime/api/api_items.h"
+
+#include <stdio.h>
+#include <time.h>
+
+static void write_error(jw *w, int status, const char *param, const char *code, const char *message)
+{
+    (void)status;
+    (void)param; /* the message names it */
+    (void)code;
+    jw_open(w, '{');
+    jw_key(w, "error");
+    jw_cstr(w, message);
+    jw_close(w, '}');
+}
+
+/* Lines of JSON: there is nothing that may stand between them. */
+const http_style api_ollama_style = { .error = write_error, .stream = "application/x-ndjson" };
+
+/* The name as it was asked for, or the canonical one. */
+static void put_model(jw *w, const api *a, const cJSON *body)
+{
+    const char *name = cJSON_GetStringValue(js_get(body, "model"));
+    jw_key(w, "model");
+    jw_cstr(w, name ? name : a->names[0]);
+}
+
+void api_ollama_put_time(jw *w, const char *key, int64_t unix_seconds)
+{
+    const time_t t = (time_t)unix_seconds;
+    struct tm tm;
+    char text[32];
+    const size_t n = gmtime_r(&t, &tm) ? strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm) : 0;
+    jw_key(w, key);
+    jw_str(w, text, n);
+}
+
+/* ---- a line ---- */
+
+static void open_line(jw *w, const gen *g)
+{
+    jw_open(w, '{');
+    put_model(w, g->a, g->body);
+    api_ollama_put_time(w, "created_at", (int64_t)time(NULL));
+}
+
+static void put_ns(jw *w, const char *key, double seconds)
+{
+    jw_key(w, key);
+    jw_i64(w, (int64_t)(seconds * 1e9));
+}
+
+static void put_i64(jw *w, const char *key, int64_t v)
+{
+    jw_key(w, key);
+    jw_i64(w, v);
+}
+
+static void write_end(jw *w, const gen_choice *c)
+{
+    const double last = c->stats.t_last, first = c->stats.t_first;
+    jw_key(w, "done");
+    jw_bool(w, true);
+    jw_key(w, "done_reason");
+    jw_cstr(w, c->end.finish == ENG_LENGTH ? "length" : "stop");
+    put_ns(w, "total_duration", http_age(c->g->r));
+    put_ns(w, "load_duration", 0);
+    put_i64(w, "prompt_eval_count", c->g->prompts.n_ids);
+    put_ns(w, "prompt_eval_duration", first);
+    put_i64(w, "eval_count", c->stats.n_output);
+    put_ns(w, "eval_duration", last - first);
+    jw_close(w, '}');
+}
+
+static void write_call(jw *w, const gen_choice *c, const gen_item *t)
+{
+    char id[96];
+    snprintf(id, sizeof id, "call_%s%x", gen_key(c->g), (unsigned)gen_item_number(c, t));
+    jw_open(w, '{');
+    jw_key(w, "id");
+    jw_cstr(w, id);
+    jw_key(w, "function");
+    jw_open(w, '{');
+    gen_put_text(w, "name", &t->name);
+    jw_key(w, "arguments");
+    gen_put_object(w, &t->text);
+    jw_close(w, '}');
+    jw_close(w, '}');
+}
+
+/* The answer so far, or a piece of it: in a chat a message, else (calls do not come) plain members. */
+static void write_parts(jw *w, const gen *g, const lq_buf *text, const lq_buf *thought,
+                        const gen_item *calls, int n)
+{
+    const bool chat = g->shape->dialect == &api_ollama_chat;
+    int written = 0;
+    if (chat) {
+        jw_key(w, "message");
+        jw_open(w, '{');
+        jw_key(w, "role");
+        jw_cstr(w, "assistant");
+    }
+    gen_put_text(w, chat ? "content" : "response", text);
+    if (thought->n) gen_put_text(w, "thinking", thought);
+    for (int i = 0; i < n; i++) {
+        if (calls[i].kind != CHAT_CALL) continue;
+        if (!written++) {
+            jw_key(w, "tool_calls");
+            jw_open(w, '[');
+        }
+        write_call(w, &g->choices.v[0], &calls[i]);
+    }
+    if (written) jw_close(w, ']');
+    if (chat) jw_close(w, '}');
+}
+
+/* ---- the stream ---- */
+
+static bool send(gen *g)
+{
+    jw *w = &g->answer.chunk;
+    lq_buf_add(&w->b, "\n", 1);
+    return http_stream_write(g->r, w->b.oom ? NULL : w->b.p, w->b.n);
+}
+
+static bool send_piece(gen *g, const lq_buf *text, const lq_buf *thought, const gen_item *call)
+{
+    jw *w = &g->answer.chunk;
+    jw_clear(w);
+    open_line(w, g);
+    write_parts(w, g, text, thought, call, call ? 1 : 0);
+    jw_key(w, "done");
+    jw_bool(w, false);
+    jw_close(w, '}');
+    return send(g);
+}
+
+static bool send_delta(gen_choice *c, const gen_item *t, const char *p, size_t n)
+{
+    static const lq_buf none;
+    lq_buf piece = { 0 };
+    if (t->kind == CHAT_CALL) return true;
+    lq_buf_add(&piece, p, n);
+    const bool thought = t->kind == CHAT_REASONING;
+    const bool ok =
+        !piece.oom && send_piece(c->g, thought ? &none : &piece, thought ? &piece : &none, NULL);
+    lq_buf_free(&piece);
+    return ok;
+}
+
+/* A call comes whole. */
+static bool end_item(gen_choice *c, const gen_item *t)
+{
+    static const lq_buf none;
+    return t->kind != CHAT_CALL || send_piece(c->g, &none, &none, t);
+}
+
+static bool chunk(gen_choice *c)
+{
+    static const gen_item_events events = { .delta = send_delta, .end = end_item };
+    return gen_send_items(c, &events);
+}
+
+static bool end_stream(gen *g)
+{
+    static const lq_buf none;
+    jw *w = &g->answer.chunk;
+    jw_clear(w);
+    open_line(w, g);
+    write_parts(w, g, &none, &none, NULL, 0);
+    write_end(w, &g->choices.v[0]);
+    return send(g);
+}
+
+static bool send_error(gen *g)
+{
+    jw *w = &g->answer.chunk;
+    jw_clear(w);
+    write_error(w, g->state.error.status, NULL, NULL, g->state.error.err.msg);
+    return send(g);
+}
+
+static void write_answer(gen *g, jw *w)
+{
+    const gen_choice *c = &g->choices.v[0];
+    lq_buf text = { 0 }, thought = { 0 };
+    for (int i = 0; i < c->items.n; i++) {
+        const gen_item *t = &c->items.v[i];
+        if (t->kind != CHAT_CALL)
+            lq_buf_add(t->kind == CHAT_REASONING ? &thought : &text, t->text.p, t->text.n);
+    }
+    open_line(w, g);
+    write_parts(w, g, &text, &thought, c->items.v, c->items.n);
+    write_end(w, c);
+    w->b.oom |= c->text.oom || text.oom || thought.oom;
+    lq_buf_free(&text);
+    lq_buf_free(&thought);
+}
+
+static void write_embed(gen *g, jw *w)
+{
+    jw_open(w, '{');
+    put_model(w, g->a, g->body);
+    jw_key(w, "embeddings");
+    jw_open(w, '[');
+    for (int i = 0; i < g->choices.n; i++)
+        gen_write_vector(&g->choices.v[i], w);
+    jw_close(w, ']');
+    put_ns(w, "total_duration", http_age(g->r));
+    put_ns(w, "load_duration", 0);
+    put_i64(w, "prompt_eval_count", g->prompts.n_ids);
+    jw_close(w, '}');
+}
+
+static void write_embedding(gen *g, jw *w)
+{
+    jw_open(w, '{');
+    jw_key(w, "embedding");
+    gen_write_vector(&g->choices.v[0], w);
+    jw_close(w, '}');
+}
+
+/* ---- the rows ---- */
+
+#define TALK(d, name)                                                                       \
+    {                                                                                       \
+        .kind = API_CHAT, .prefix = "ollama-", .prompt = name, .dialect = d, .fills = true, \
+        .take = gen_take_item, .chunk = chunk, .end = end_stream, .error = send_error,      \
+        .answer = write_answer                                                              \
+    }
+static const gen_shape chat = TALK(&api_ollama_chat, "messages");
+static const gen_shape generate = TALK(&api_ollama_generate, "prompt");
+
+#define VECTOR(d, name, write)                                                     \
+    {                                                                              \
+        .kind = API_EMBEDDINGS, .prefix = "ollama-", .prompt = name, .dialect = d, \
+        .take = gen_take_item, .answer = write                                     \
+    }
+static const gen_shape embed = VECTOR(&api_ollama_embed, "input", write_embed);
+static const gen_shape embedding = VECTOR(&api_ollama_embedding, "input", write_embedding);
+
+void api_post_ollama_chat(void *app, http_req *r)
+{
+    api_request q;
+    if (api_read_chat(app, r, &chat, &q)) api_generate(app, r, &chat, &q);
+}
+
+void api_post_ollama_generate(void *app, http_req *r)
+{
+    api_request q;
+    if (api_read_chat(app, r, &generate, &q)) api_generate(app, r, &generate, &q);
+}
+
+void api_post_ollama_embed(void *app, http_req *r) { api_answer_prompts(app, r, &embed); }
+void api_post_ollama_embedding(void *app, http_req *r) { api_answer_prompts(app, r, &embedding); }

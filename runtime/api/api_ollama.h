@@ -1,0 +1,16 @@
+/* runtime/api/api_ollama.h - Ollama's API: its bodies (api_ollama_in.c), its answers (api_ollama.c), and what it
+ * tells of models (api_ollama_models.c). Source: github.com/ollama/ollama, docs/api.md. */
+#ifndef LLMQ_RUNTIME_API_API_OLLAMA_H
+#define LLMQ_RUNTIME_API_API_OLLAMA_H
+
+#include "runtime/api/api_body.h"
+
+extern const api_dialect api_ollama_chat, api_ollama_generate, api_ollama_embed,
+    api_ollama_embedding;
+extern const http_style api_ollama_style;
+
+void api_ollama_put_time(jw *w, const char *key, int64_t unix_seconds);
+/* The name that is served where a client adds ":latest"; malloc'd. NULL: `name` is right as it is. */
+char *api_ollama_name(const api *a, const char *name);
+
+#endif

@@ -1,0 +1,120 @@
+/* runtime/api/api_ollama_models.c - what Ollama's API tells of models: /api/tags, /api/ps, /api/show, /api/version. */
+#include "runtime/api/api_ollama.h"
+
+#include <stdlib.h>
+
+static void put(jw *w, const char *key, const char *value)
+{
+    jw_key(w, key);
+    jw_cstr(w, value);
+}
+
+static void write_details(jw *w, const api *a)
+{
+    const bool loaded = atomic_load(&a->has_model);
+    jw_key(w, "details");
+    jw_open(w, '{');
+    put(w, "parent_model", "");
+    put(w, "format", "llmq");
+    put(w, "family", "llmq");
+    jw_key(w, "families");
+    jw_json(w, "[\"llmq\"]", 8);
+    put(w, "parameter_size", "");
+    put(w, "quantization_level", loaded && a->m.quantization ? a->m.quantization : "");
+    jw_close(w, '}');
+}
+
+static void write_model(jw *w, const api *a, const char *name, bool running)
+{
+    const bool loaded = atomic_load(&a->has_model);
+    const int64_t bytes = loaded ? (int64_t)a->m.step_bytes : 0;
+    jw_open(w, '{');
+    put(w, "name", name);
+    put(w, "model", name);
+    jw_key(w, "size");
+    jw_i64(w, bytes);
+    put(w, "digest", loaded ? a->fingerprint : "");
+    write_details(w, a);
+    if (running) {
+        api_ollama_put_time(w, "expires_at", 253402300799); /* 9999: never */
+        jw_key(w, "size_vram");
+        jw_i64(w, loaded && strcmp(a->m.device, "cpu") != 0 ? bytes : 0);
+        jw_key(w, "context_length");
+        jw_i64(w, loaded ? a->m.max_len : 0);
+    } else {
+        api_ollama_put_time(w, "modified_at", a->created);
+    }
+    jw_close(w, '}');
+}
+
+static void reply_models(const api *a, http_req *r, bool running)
+{
+    jw w = { 0 };
+    jw_open(&w, '{');
+    jw_key(&w, "models");
+    jw_open(&w, '[');
+    for (int i = 0; a->names[i] && (!running || atomic_load(&a->has_model)); i++)
+        write_model(&w, a, a->names[i], running);
+    jw_close(&w, ']');
+    jw_close(&w, '}');
+    api_reply(r, 200, &w);
+}
+
+void api_get_ollama_tags(void *app, http_req *r) { reply_models(app, r, false); }
+void api_get_ollama_ps(void *app, http_req *r) { reply_models(app, r, true); }
+
+static void write_abilities(jw *w, const api *a)
+{
+    jw_key(w, "capabilities");
+    jw_open(w, '[');
+    jw_cstr(w, "completion");
+    jw_cstr(w, "embedding");
+    if (a->m.marks.calls != CHAT_CALLS_NONE) jw_cstr(w, "tools");
+    if (a->m.marks.thinks) jw_cstr(w, "thinking");
+    jw_close(w, ']');
+}
+
+static void reply_show(const api *a, http_req *r)
+{
+    jw w = { 0 };
+    jw_open(&w, '{');
+    put(&w, "modelfile", "");
+    put(&w, "parameters", "");
+    put(&w, "template", "");
+    write_details(&w, a);
+    jw_key(&w, "model_info");
+    jw_open(&w, '{');
+    put(&w, "general.architecture", "llmq");
+    jw_key(&w, "llmq.context_length");
+    jw_i64(&w, a->m.max_len);
+    jw_key(&w, "llmq.embedding_length");
+    jw_i64(&w, a->m.hidden);
+    jw_close(&w, '}');
+    write_abilities(&w, a);
+    api_ollama_put_time(&w, "modified_at", a->created);
+    jw_close(&w, '}');
+    api_reply(r, 200, &w);
+}
+
+void api_post_ollama_show(void *app, http_req *r)
+{
+    api *a = app;
+    api_error e = { 0 };
+    if (!api_ready(a, r)) return;
+    cJSON *doc = api_parse(r);
+    if (!doc) return;
+    const cJSON *v = js_get(doc, "model") ? js_get(doc, "model") : js_get(doc, "name");
+    const char *name = cJSON_GetStringValue(v);
+    char *served = name ? api_ollama_name(a, name) : NULL;
+    if (served) name = served;
+    if (!name)
+        api_wrong(&e, "model", "a string", v);
+    else if (!api_serves(a, name))
+        api_no_model(&e, name);
+    if (e.status)
+        api_reply_error(a, r, &e);
+    else
+        reply_show(a, r);
+    free(served);
+    cJSON_Delete(doc);
+}

@@ -1,0 +1,163 @@
+"""Ollama's API: /api/chat, /api/generate, /api/embed and what it tells of models."""
+import json
+import re
+
+import pytest
+
+from helpers import http
+from test_messages import OURS as TOOLS
+
+CHAT, GENERATE = "/api/chat", "/api/generate"
+
+
+def chat(name, options=None, **more):
+    return {"messages": [{"role": "user", "content": f"[{name}]"}],
+            "options": {"temperature": 0, "num_predict": 250, **(options or {})}, **more}
+
+
+def generate(name, options=None, **more):
+    ask = chat(name, options, **more)
+    return {"prompt": ask.pop("messages")[0]["content"], **ask}
+
+
+def streamed(server, path, ask):
+    r = http("POST", server.url + path, json=ask)
+    assert r.status_code == 200 and r.headers["content-type"] == "application/x-ndjson", r.text
+    lines = [json.loads(line) for line in r.text.splitlines()]
+    assert [line["done"] for line in lines] == [False] * (len(lines) - 1) + [True]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", line["created_at"]) for line in lines)
+    return lines
+
+
+def whole(server, path, ask):
+    return server.post_json(path, {**ask, "stream": False})
+
+
+WANT = {
+    "abc": ("The cat sat on x the mat.", None, []),
+    "one call": ("Let me see.", None, [("weather", {"city": "Paris", "days": [1, 2]})]),
+    "two calls": ("", None, [("weather", {"city": "Köln \"x\" \\"}), ("now", {})]),
+    "think": ("Four.", "Two and two.", []),
+    "think call": ("", "hm", [("now", {})]),
+}
+
+
+@pytest.mark.parametrize("name", WANT)
+def test_chats_whole_and_streamed(scripted, name):
+    a = whole(scripted, CHAT, chat(name, tools=TOOLS))
+    message = a["message"]
+    calls = [(c["function"]["name"], c["function"]["arguments"]) for c in message.get("tool_calls", [])]
+    assert (message["content"], message.get("thinking"), calls) == WANT[name]
+    assert a["done"] is True and a["done_reason"] == "stop" and message["role"] == "assistant"
+    assert min(a["prompt_eval_count"], a["eval_count"], a["total_duration"], a["eval_duration"]) > 0
+    lines = streamed(scripted, CHAT, chat(name, tools=TOOLS))
+    assert "".join(e["message"]["content"] for e in lines) == message["content"]
+    assert "".join(e["message"].get("thinking", "") for e in lines) == message.get("thinking", "")
+    assert [c["function"] for e in lines for c in e["message"].get("tool_calls", [])] == \
+        [c["function"] for c in message.get("tool_calls", [])]
+    assert lines[-1]["eval_count"] == a["eval_count"] and lines[-1]["done_reason"] == "stop"
+
+
+def test_generate(scripted):
+    a = whole(scripted, GENERATE, generate("think"))
+    assert (a["response"], a["thinking"], a["done_reason"]) == ("Four.", "Two and two.", "stop")
+    lines = streamed(scripted, GENERATE, generate("think"))
+    assert "".join(e["response"] for e in lines) == "Four."
+    a = whole(scripted, GENERATE, generate("abc", {"num_predict": 3}))
+    assert (a["done_reason"], a["eval_count"]) == ("length", 3)
+    with_system = whole(scripted, GENERATE, generate("abc", system="S"))
+    assert with_system["prompt_eval_count"] == whole(scripted, CHAT, {
+        **chat("abc"), "messages": [{"role": "system", "content": "S"}, *chat("abc")["messages"]]})["prompt_eval_count"]
+
+
+def test_bodies_mean_the_same_as_those_of_a_chat(scripted):
+    theirs = [{"role": "user", "content": "a"},
+              {"role": "assistant", "content": "T", "thinking": "hm",
+               "tool_calls": [{"function": {"name": "now", "arguments": {"x": 1}}}]},
+              {"role": "tool", "tool_name": "now", "content": "noon"}]
+    ours = [{"role": "user", "content": "a"},
+            {"role": "assistant", "content": "T", "reasoning_content": "hm",
+             "tool_calls": [{"type": "function", "function": {"name": "now", "arguments": '{"x": 1}'}}]},
+            {"role": "tool", "name": "now", "content": "noon"}]
+    for think in (True, False):
+        n = len(scripted.post_json("/v1/chat/completions/render", {
+            "messages": ours, "tools": TOOLS, "chat_template_kwargs": {"enable_thinking": think}})["prompt_token_ids"])
+        a = whole(scripted, CHAT, {"messages": theirs, "tools": TOOLS, "think": think, "options": {"num_predict": 1}})
+        assert a["prompt_eval_count"] == n
+
+
+def test_options_and_formats(scripted):
+    a = whole(scripted, CHAT, chat("abc", {"stop": [" x "], "num_ctx": 512, "repeat_last_n": 64, "num_gpu": 1}))
+    assert a["message"]["content"] == "The cat sat on"
+    schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}
+    assert json.loads(whole(scripted, CHAT, chat("abc", format=schema))["message"]["content"]) == {"a": 1}
+    seeded = [whole(scripted, GENERATE, {"prompt": "once", "options": {"seed": s, "num_predict": 8, "temperature": 1}})
+              ["response"] for s in (1, 1, 2)]
+    assert seeded[0] == seeded[1] != seeded[2]
+
+
+def check_error(r, status, part):
+    assert r.status_code == status, r.text
+    assert set(r.json()) == {"error"} and part in r.json()["error"], r.text
+
+
+@pytest.mark.parametrize("path, ask, part", [
+    (CHAT, {"messages": 5}, "messages: expected"),
+    (CHAT, {}, "messages"),
+    (CHAT, {"messages": [{"content": "a"}]}, "messages[0]: expected a role"),
+    (CHAT, {"messages": [{"role": "user", "content": 5}]}, "messages[0]"),
+    (CHAT, {"messages": [{"role": "user", "content": "a", "images": ["x"]}]}, "images"),
+    (CHAT, {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]}, "arguments"),
+    (CHAT, chat("abc", {"num_predict": 1.5}), "num_predict: expected"),
+    (CHAT, chat("abc", {"repeat_penalty": -1}), "repeat_penalty: expected"),
+    (CHAT, chat("abc", {"repeat_last_n": "x"}), "repeat_last_n"),
+    (CHAT, chat("abc", {"mirostat": 1, "mirostat_tau": 99}), "mirostat"),
+    (CHAT, chat("abc", format="xml"), "format"),
+    (CHAT, chat("abc", think=5), "think"),
+    (CHAT, chat("abc", options=None, logprobs=True), "logprobs"),
+    (CHAT, {**chat("abc"), "options": 5}, "options"),
+    (GENERATE, {}, "prompt: expected"),
+    (GENERATE, generate("abc", images=["x"]), "images"),
+    (GENERATE, generate("abc", raw=True), "raw"),
+    (GENERATE, generate("abc", context=[1]), "context"),
+    (GENERATE, generate("abc", template="x"), "template"),
+    ("/api/embed", {"input": 5}, "input"),
+    ("/api/embeddings", {}, "prompt"),
+    ("/api/show", {}, "model"),
+])
+def test_what_is_refused(scripted, path, ask, part):
+    check_error(http("POST", scripted.url + path, json=ask), 400, part)
+
+
+def test_failures(scripted):
+    check_error(http("POST", scripted.url + CHAT, json={**chat("nan"), "stream": False}), 500, "NaN")
+    check_error(http("POST", scripted.url + CHAT, json=chat("abc", model="nobody:latest")), 404, "nobody")
+    last = http("POST", scripted.url + CHAT, json=chat("nan")).text.splitlines()[-1]
+    assert "NaN" in json.loads(last)["error"]
+    check_error(http("GET", scripted.url + CHAT), 405, "method")
+
+
+def test_embeddings(server):
+    a = server.post_json("/api/embed", {"model": "tiny:latest", "input": ["a", "b"], "keep_alive": "5m"})
+    assert a["model"] == "tiny:latest" and a["prompt_eval_count"] > 1
+    ours = [d["embedding"] for d in server.post_json("/v1/embeddings", {"input": ["a", "b"]})["data"]]
+    assert a["embeddings"] == ours
+    assert server.post_json("/api/embeddings", {"prompt": "a"})["embedding"] == ours[0]
+    assert len(server.post_json("/api/embed", {"input": "a", "dimensions": 4})["embeddings"][0]) == 4
+    assert server.post("/api/embed", {"input": "a " * 5000, "truncate": False}).status == 400
+    assert server.post("/api/embed", {"input": "a " * 5000}).status == 200
+
+
+def test_what_it_tells_of_models(server, scripted):
+    for path in ("/api/tags", "/api/ps"):
+        models = json.loads(server.get(path).read())["models"]
+        assert [m["name"] for m in models] == ["tiny", "org/tiny"] == [m["model"] for m in models]
+        assert all(m["size"] > 0 and m["digest"] and "details" in m for m in models)
+    a = server.post_json("/api/show", {"model": "tiny:latest"})
+    card = json.loads(server.get("/v1/models").read())["data"][0]
+    assert a["model_info"]["llmq.context_length"] == card["max_model_len"]
+    assert set(a["capabilities"]) == {"completion", "embedding"}
+    assert set(scripted.post_json("/api/show", {"name": json.loads(scripted.get("/api/tags").read())["models"][0]["name"]})
+               ["capabilities"]) == {"completion", "embedding", "tools", "thinking"}
+    check_error(http("POST", server.url + "/api/show", json={"model": "x"}), 404, "x")
+    assert json.loads(server.get("/api/version").read()) == json.loads(server.get("/version").read())
