@@ -18,12 +18,14 @@ static lq_status read_one(const api *a, api_prompt *out, const cJSON *v, const c
                           const api_params *p, api_error *e)
 {
     const bool cut = p->truncate && p->truncate <= a->m.max_len; /* whatever its length, it fits */
+    if (cJSON_IsString(v) && p->suffix) return api_fim(a, out, v->valuestring, p, e);
     if (cJSON_IsString(v)) return api_encode(a, out, v->valuestring, p->add_special, cut, param, e);
     int n = 0, max = p->truncate || a->m.max_len > INT32_MAX ? INT32_MAX : (int)a->m.max_len;
     if (!v->child)
         return api_fail(e, param, "invalid_value",
                         "%s: expected at least one token, found an empty array", param);
     if (!cJSON_IsNumber(v->child)) return bad_prompt(e, param, v->child);
+    if (p->suffix) return api_fail(e, "suffix", "unsupported_value", "suffix: only with a text");
     int64_t count = 0;
     for (const cJSON *c = v->child; c; c = c->next)
         count++;
@@ -72,6 +74,7 @@ void api_answer_prompts(api *a, http_req *r, const gen_shape *shape)
         s = api_params_read(&q.p, q.doc, shape->kind, &a->m.defaults, a->m.vocab,
                             a->o.strict_params, &e);
     api_note_params(a, &q.p);
+    if (!d && q.p.suffix && !q.p.suffix[0]) q.p.suffix = NULL; /* an empty one is none */
     if (!s && !api_serves(a, q.p.model)) s = api_no_model(&e, q.p.model);
     if (!s)
         s = read_prompts(a, &q.prompts, &q.n, js_get(q.doc, shape->prompt), shape->prompt, &q.p,

@@ -66,6 +66,9 @@ size_t api_most_bytes(const api *a);
  * only the end of such a text becomes ids, more than the model holds: the caller keeps the last. */
 lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special, bool tail,
                      const char *param, api_error *e);
+/* A text and params->suffix to ids, for what goes between them (api_fim.c). */
+lq_status api_fim(const api *a, api_prompt *p, const char *text, const api_params *params,
+                  api_error *e);
 /* `messages` of a request to ids; with `tail` also some more than fit the model. */
 lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const chat_request *q,
                           bool tail, api_error *e);
@@ -114,6 +117,9 @@ void api_post_ollama_embedding(void *a, http_req *r);
 void api_post_ollama_show(void *a, http_req *r);
 void api_get_ollama_tags(void *a, http_req *r);
 void api_get_ollama_ps(void *a, http_req *r);
+void api_post_infill(void *a, http_req *r); /* llama.cpp's, as the next two */
+void api_get_props(void *a, http_req *r);
+void api_get_slots(void *a, http_req *r);
 void api_post_render(void *a, http_req *r); /* what the template makes of a chat */
 void api_post_embeddings(void *a, http_req *r);
 void api_post_tokenize(void *a, http_req *r);

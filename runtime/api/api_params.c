@@ -161,6 +161,14 @@ static lq_status read_encoding(api_params *p, const row *t, const cJSON *v, api_
                : api_wrong(e, "encoding_format", "\"float\" or \"base64\"", v);
 }
 
+static lq_status read_suffix(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    if (!cJSON_IsString(v)) return api_wrong(e, "suffix", "a string", v);
+    p->suffix = v->valuestring;
+    return LQ_OK;
+}
+
 static lq_status read_pooling(api_params *p, const row *t, const cJSON *v, api_error *e)
 {
     (void)t;
@@ -321,6 +329,7 @@ static const row rows[] = {
     KNOWN("messages", API_CHAT),
     KNOWN("input", API_EMBEDDINGS),
     READ("encoding_format", API_EMBEDDINGS, read_encoding),
+    READ("suffix", API_COMPLETIONS, read_suffix),
     READ("pooling", API_EMBEDDINGS, read_pooling),
     READ("dimensions", API_EMBEDDINGS, read_dimensions),
     BOOL("stream", BOTH, stream),

@@ -46,7 +46,8 @@ typedef struct {
     int64_t prompt_logprobs; /* likewise of the prompt */
     bool echo, ignore_eos, include_stop, skip_special, return_ids, ids_as_tokens;
     bool has_add_special, add_special;
-    int64_t truncate; /* 0: not given; -1: to what fits */
+    int64_t truncate;   /* 0: not given; -1: to what fits */
+    const char *suffix; /* the answer goes before it; NULL: nothing follows */
     const char *cache_salt;
     int64_t priority;
     const char *stop[API_MAX_STOPS];

@@ -27,7 +27,6 @@ enum { BOTH = API_COMPLETIONS | API_CHAT, ALL = BOTH | API_EMBEDDINGS };
 
 /* They would change the answer. */
 static const other refused[] = {
-    { "suffix", API_COMPLETIONS, N_EMPTY_STR },
     { "tools", API_COMPLETIONS, N_EMPTY_LIST },
     { "tool_choice", API_COMPLETIONS, 0 },
     { "parallel_tool_calls", API_COMPLETIONS, N_TRUE | N_FALSE },

@@ -440,7 +440,7 @@ def test_prompt_logprobs_are_those_of_echo(server):
 
 @case("C52", "C107")
 @pytest.mark.parametrize("path, more, param", [
-    ("completions", {"suffix": "b"}, "suffix"),
+    ("completions", {"suffix": 5}, "suffix"),
     ("completions", {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ("completions", {"prompt_embeds": "AAAA"}, "prompt_embeds"),
     ("chat/completions", {"functions": [{"name": "f"}]}, "functions"),

@@ -503,7 +503,7 @@ TEST(parameters_are_checked)
         { "\"stream_options\":{},\"stream\":true", NULL },
         { "\"stream_options\":[],\"stream\":true", "stream_options" },
         { "\"stream_options\":{\"include_usage\":1},\"stream\":true", "stream_options" },
-        { "\"suffix\":\"x\"", "suffix" },
+        { "\"suffix\":5", "suffix" },
         { "\"suffix\":null", NULL },
         { "\"tools\":[]", NULL },
         { "\"tools\":[{}]", "tools" },

@@ -1,0 +1,73 @@
+/* runtime/api/api_props.c - GET /props and /slots: what llama.cpp's clients ask of the server. A slot is one of the
+ * sequences that may run; which one a request has is not told. */
+#include "runtime/api/api_int.h"
+
+static void put_i64(jw *w, const char *key, int64_t v)
+{
+    jw_key(w, key);
+    jw_i64(w, v);
+}
+
+static void put_f64(jw *w, const char *key, double v)
+{
+    jw_key(w, key);
+    jw_f64(w, v);
+}
+
+/* What a request that says nothing has. */
+static void write_params(jw *w, const gen_defaults *d)
+{
+    jw_key(w, "params");
+    jw_open(w, '{');
+    put_f64(w, "temperature", d->has_temperature ? d->temperature : 1);
+    put_i64(w, "top_k", d->has_top_k ? d->top_k : 0);
+    put_f64(w, "top_p", d->has_top_p ? d->top_p : 1);
+    put_f64(w, "min_p", d->has_min_p ? d->min_p : 0);
+    put_f64(w, "repeat_penalty", d->has_repetition_penalty ? d->repetition_penalty : 1);
+    put_f64(w, "presence_penalty", 0);
+    put_f64(w, "frequency_penalty", 0);
+    put_i64(w, "n_predict", d->has_max_new_tokens ? d->max_new_tokens : -1);
+    jw_close(w, '}');
+}
+
+void api_get_props(void *app, http_req *r)
+{
+    api *a = app;
+    jw w = { 0 };
+    if (!api_ready(a, r)) return;
+    jw_open(&w, '{');
+    jw_key(&w, "default_generation_settings");
+    jw_open(&w, '{');
+    put_i64(&w, "n_ctx", a->m.max_len);
+    write_params(&w, &a->m.defaults);
+    jw_close(&w, '}');
+    put_i64(&w, "total_slots", a->m.max_seqs);
+    jw_key(&w, "model_alias");
+    jw_cstr(&w, a->names[0]);
+    jw_key(&w, "modalities");
+    jw_json(&w, "{\"vision\":false,\"audio\":false}", 30);
+    jw_key(&w, "build_info");
+    lq_buf_printf(&w.b, "\"llmq %s\"", a->o.version);
+    jw_close(&w, '}');
+    api_reply(r, 200, &w);
+}
+
+void api_get_slots(void *app, http_req *r)
+{
+    api *a = app;
+    eng_stats s;
+    jw w = { 0 };
+    if (!api_ready(a, r)) return;
+    a->m.backend.stats(a->m.backend.self, &s);
+    jw_open(&w, '[');
+    for (int64_t i = 0; i < a->m.max_seqs; i++) {
+        jw_open(&w, '{');
+        put_i64(&w, "id", i);
+        put_i64(&w, "n_ctx", a->m.max_len);
+        jw_key(&w, "is_processing");
+        jw_bool(&w, i < s.running);
+        jw_close(&w, '}');
+    }
+    jw_close(&w, ']');
+    api_reply(r, 200, &w);
+}
