@@ -15,13 +15,16 @@ command -v clang >/dev/null || {
 flags='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined'
 objects= # the parsers and what they stand on: no kernels, which take minutes under sanitizers
 for source in base/*.c formats/*/*.c runtime/tokenizer/*.c runtime/chat/tmpl*.c runtime/grammar/*.c \
-    runtime/api/api_params.c runtime/api/api_parts.c runtime/api/api_grammar.c runtime/api/api_body.c runtime/api/api_*_in.c runtime/api/api_store.c runtime/api/api_answer.c runtime/api/metrics.c runtime/chat/chat_out.c \
+    runtime/api/api_params*.c runtime/api/api_error.c runtime/api/api_parts.c runtime/api/api_grammar.c runtime/api/api_body.c runtime/api/api_*_in.c runtime/api/api_store.c runtime/api/api_answer.c runtime/api/metrics.c runtime/chat/chat_out.c \
     runtime/http/*.c runtime/model/kv.c tools/cli/opt*.c tools/cli/help.c publish/files.c publish/sha256.c publish/card.c \
     publish/hub/name.c publish/hub/tree.c publish/hub/choose.c; do
     [ ! -f "$source" ] || objects="$objects build-fuzz/${source%.c}.o"
 done
 # shellcheck disable=SC2086 # a list of files
 make -s -j"$(nproc)" CC=clang BUILD=build-fuzz SANITIZE="$flags" CFLAGS='-O1 -g' $objects || exit 1
+rm -f build-fuzz/parsers.a
+# shellcheck disable=SC2086
+ar rcs build-fuzz/parsers.a $objects || exit 1 # a fuzzer takes what it needs of them
 packages() { # pkg-config's --cflags or --libs
     pkg-config "$1" libcjson libxxhash openblas libpcre2-8 libutf8proc libmicrohttpd libcurl gnutls nettle
 }
@@ -31,10 +34,10 @@ for source in tests/fuzz/fuzz_*.c; do
     name=${name%.c}
     [ $# -eq 0 ] || case " $* " in *" $name "*) ;; *) continue ;; esac
     program=build-fuzz/fuzz_$name
-    # shellcheck disable=SC2046,SC2086 # lists of flags and of files
+    # shellcheck disable=SC2046 # lists of flags
     clang -std=c11 -Wall -Wextra -D_GNU_SOURCE -I. $(packages --cflags) -O1 -g \
         -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -o "$program" \
-        "$source" $objects $(packages --libs) -llapacke -lm -pthread ||
+        "$source" build-fuzz/parsers.a $(packages --libs) -llapacke -lm -pthread ||
         exit 1
     mkdir -p "build-fuzz/corpus/$name" "tests/fuzz/corpus/$name"
     if "$program" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=2048 -print_final_stats=1 \
