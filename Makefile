@@ -210,7 +210,7 @@ server: all tests ## the conformance suite of the HTTP API alone (docs/conforman
 test-cuda-emu: $(EMUTESTS:%=$(BUILD)/tests/%) ## the CUDA kernels compiled for the host, against the CPU's
 	@for t in $^; do $$t || exit 1; done
 test-gpu: $(DEVTESTS:%=$(BUILD)/tests/%) ## the CUDA kernels and whole models on this machine's GPU; "skipped" without one
-	@for t in $^; do LLMQ_TEST_DEVICE=cuda $$t || exit 1; done
+	@for t in $^; do LLMQ_HARD=1 LLMQ_TEST_DEVICE=cuda $$t || exit 1; done
 	@if ! command -v compute-sanitizer >/dev/null; then echo "skipped: compute-sanitizer is not installed"; else \
 	    for t in test_dev test_dev_attn test_quant_dev; do LLMQ_TEST_DEVICE=cuda compute-sanitizer --tool memcheck \
 	        --error-exitcode 9 $(BUILD)/tests/$$t || exit 1; done; fi

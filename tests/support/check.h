@@ -5,11 +5,13 @@
  *
  * A failed CHECK prints and the test goes on; check_end prints "N passed, N failed". A test that
  * runs no CHECK fails, unless it says with CHECK_SKIP why it cannot. With arguments only the tests
- * named there run. */
+ * named there run. What takes long and is of a kind that another row of its table has runs where
+ * LLMQ_HARD is set (make check-hard). */
 #ifndef LLMQ_TESTS_SUPPORT_CHECK_H
 #define LLMQ_TESTS_SUPPORT_CHECK_H
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static int check_passed, check_failed, check_bad;
@@ -40,6 +42,8 @@ static int check_ran; /* did this test run a CHECK? */
                 check_passed++;                                                        \
         }                                                                              \
     } while (0)
+
+static inline int check_hard(void) { return getenv("LLMQ_HARD") != NULL; }
 
 static inline int check_wanted(const char *name, int argc, char **argv)
 {

@@ -20,34 +20,37 @@ static const struct {
     const char *name, *why;
     int ranks;
     bool window; /* so many ids that it matters */
+    bool hard;   /* check_hard */
 } archs[] = {
-    { "llama3-gqa", "grouped heads", 2, false },
-    { "llama2-mha", "a head each", 4, false },
-    { "gemma2", "norms behind the branches, soft-caps, windows in turns", 2, true },
-    { "cohere", "parallel branches, scaled logits", 2, false },
-    { "cohere-qk-norm", "a norm of its own for each head", 2, false },
-    { "olmo2", "a norm over all heads", 2, false },
-    { "olmoe", "the same, experts", 2, false },
-    { "gemma3", "one norm for all heads", 2, false },
-    { "phi2", "plain MLP, biases on every product", 4, false },
-    { "phi3", "q, k and v in one matrix, gate and up too", 2, false },
-    { "falcon-40b-gqa", "q, k and v of each group in turn", 2, false },
-    { "persimmon", "q, k and v of each head in turn, their norms", 2, false },
-    { "gpt2", "q, k and v one behind the other, learned positions", 4, false },
-    { "bloom-alibi", "ALiBi", 4, false },
-    { "opt-350m-postnorm", "norms after the sum, a narrow embedding", 2, false },
-    { "granite", "branches by a factor", 2, false },
-    { "smollm3-window", "a window", 2, true },
-    { "mixtral-moe", "experts", 2, false },
-    { "qwen2-moe-shared", "a shared MLP by a sigmoid of its own, plain layers between", 2, false },
-    { "gpt-oss-sinks", "gates and ups in turn with biases, sinks, a window", 2, true },
-    { "glm4-moe", "sigmoid routers with a correction", 2, false },
-    { "deepseek-v2-mla", "latent attention, values narrower than keys, experts", 4, false },
+    { "llama3-gqa", "grouped heads", 2, false, false },
+    { "llama2-mha", "a head each", 4, false, true },
+    { "gemma2", "norms behind the branches, soft-caps, windows in turns", 2, true, false },
+    { "cohere", "parallel branches, scaled logits", 2, false, true },
+    { "cohere-qk-norm", "a norm of its own for each head", 2, false, true },
+    { "olmo2", "a norm over all heads", 2, false, true },
+    { "olmoe", "the same, experts", 2, false, true },
+    { "gemma3", "one norm for all heads", 2, false, true },
+    { "phi2", "plain MLP, biases on every product", 4, false, false },
+    { "phi3", "q, k and v in one matrix, gate and up too", 2, false, false },
+    { "falcon-40b-gqa", "q, k and v of each group in turn", 2, false, false },
+    { "persimmon", "q, k and v of each head in turn, their norms", 2, false, true },
+    { "gpt2", "q, k and v one behind the other, learned positions", 4, false, true },
+    { "bloom-alibi", "ALiBi", 4, false, true },
+    { "opt-350m-postnorm", "norms after the sum, a narrow embedding", 2, false, false },
+    { "granite", "branches by a factor", 2, false, true },
+    { "smollm3-window", "a window", 2, true, true },
+    { "mixtral-moe", "experts", 2, false, false },
+    { "qwen2-moe-shared", "a shared MLP by a sigmoid of its own, plain layers between", 2, false,
+      true },
+    { "gpt-oss-sinks", "gates and ups in turn with biases, sinks, a window", 2, true, false },
+    { "glm4-moe", "sigmoid routers with a correction", 2, false, true },
+    { "deepseek-v2-mla", "latent attention, values narrower than keys, experts", 4, false, false },
 };
 
 TEST(several_devices_give_the_logits_of_one)
 {
     for (size_t i = 0; i < LQ_COUNT(archs); i++) {
+        if (archs[i].hard && !check_hard()) continue;
         const int64_t ids = archs[i].window ? WINDOW_IDS : IDS;
         int64_t n, m;
         float *want = on_ranks(archs[i].name, (rig_opts){ 0 }, &prefill_then_decode, ids, 1, &n);
@@ -90,12 +93,14 @@ TEST(schemes_and_caches_are_shared_too)
         char *scheme;
         kv_dtype kv;
         mm_acts acts;
-    } kinds[] = { { "u4-g16", KV_F32, MM_F32 },  { "u4-g16-asym", KV_F16, MM_F32 },
-                  { "i8-row", KV_I8, MM_F32 },   { "i8-outlier", KV_F32, MM_F32 },
-                  { "nf4-g16", KV_F32, MM_F32 }, { "fp8-e4m3", KV_F8, MM_F32 },
-                  { "bf16", KV_BF16, MM_F32 },   { "f16", KV_I4, MM_F32 },
-                  { "u4-g16", KV_BF16, MM_BF16 } };
+        bool hard; /* check_hard */
+    } kinds[] = { { "u4-g16", KV_F32, MM_F32, false },  { "u4-g16-asym", KV_F16, MM_F32, true },
+                  { "i8-row", KV_I8, MM_F32, false },   { "i8-outlier", KV_F32, MM_F32, true },
+                  { "nf4-g16", KV_F32, MM_F32, true },  { "fp8-e4m3", KV_F8, MM_F32, false },
+                  { "bf16", KV_BF16, MM_F32, false },   { "f16", KV_I4, MM_F32, true },
+                  { "u4-g16", KV_BF16, MM_BF16, false } };
     for (size_t i = 0; i < LQ_COUNT(kinds); i++) {
+        if (kinds[i].hard && !check_hard()) continue;
         const bool exact = kinds[i].kv == KV_F32;
         rig_opts o = { .change = fill_linears, .user = kinds[i].scheme };
         int64_t n, m;
