@@ -123,7 +123,6 @@ static void describe(lm *l)
     eng_stats_get(l->e, &s);
     l->info = (api_model){ .backend = { l, service_submit, cancel, stats, l->chat ? render : NULL },
                            .tok = l->tok.t,
-                           .marks = l->chat ? chat_marks_of(l->chat) : (chat_marks){ 0 },
                            .vocab = l->model.m.cfg->vocab,
                            .max_len = eo->max_len,
                            .hidden = l->model.m.cfg->hidden,
@@ -138,6 +137,10 @@ static void describe(lm *l)
                            .step_bytes = (double)l->model.m.weight_bytes,
                            .row_flops = model_row_flops(&l->model.m),
                            .logits_flops = model_logits_flops(&l->model.m) };
+    const char *unused;
+    if (l->chat) l->info.form = chat_form_of(l->chat, false, &unused);
+    if (l->chat) l->info.tool_form = chat_form_of(l->chat, true, &l->info.no_calls);
+    if (l->chat) l->info.shown = chat_shown(l->chat, &l->info.n_shown);
     char where[48] = "";
     if (model_dev(&l->model.m))
         snprintf(where, sizeof where,

@@ -36,7 +36,7 @@ typedef struct {
     const char *cert, *cert_key;
     opt_list names, origins, hosts;
     ops_key_opts keys;
-    bool strict_params, dry_run, print_limits;
+    bool no_generic_tools, strict_params, dry_run, print_limits;
     size_t max_body, request_memory;
     int scheduling, isolation;
     opt_engine engine;
@@ -86,6 +86,8 @@ static const opt_row server_rows[] = {
     { "web", 0, OPT_ENUM, F(web), .def = "auto", .words = webs,
       .help =
           "page at / with a chat and live figures; auto: only where no other machine can connect" },
+    { "no-generic-tools", 0, OPT_FLAG, F(no_generic_tools),
+      .help = "refuse tools where the chat template knows none" },
     { "strict-params", 0, OPT_FLAG, F(strict_params),
       .help = "refuse requests with parameters of unknown names" },
     { "response-store", 0, OPT_INT, F(responses), .def = "0", .hi = 1 << 20,
@@ -304,6 +306,7 @@ static lq_status listen_first(serve *v, lq_err *err)
     api_opts ao = { .names = o->names.n ? o->names.v : v->one_name,
                     .n_names = o->names.n ? o->names.n : 1,
                     .version = LLMQ_VERSION,
+                    .no_generic_tools = o->no_generic_tools,
                     .strict_params = o->strict_params,
                     .priorities = o->scheduling == PRIORITY,
                     .kept_responses = o->responses,

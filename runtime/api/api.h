@@ -30,7 +30,11 @@ typedef struct {
     const tok_tokenizer *tok;       /* NULL: ids only */
     int64_t vocab, max_len, hidden; /* hidden: numbers of an embedding */
     int64_t max_seqs, queue;        /* sequences that may run, and others that may wait */
-    chat_marks marks;               /* of the chat template */
+    const chat_form *form;      /* of answers where there are no tools; NULL: no chat template */
+    const chat_form *tool_form; /* where there are */
+    const char *no_calls;       /* why that has no calls */
+    const int32_t *shown;       /* special tokens that the forms' marks have; [n_shown] */
+    int n_shown;
     int64_t block_size, kv_blocks;  /* for cache_config_info */
     const char *device;             /* "cpu", or the GPU's name */
     const char *quantization;       /* "u4-g128", NULL: none */
@@ -44,6 +48,7 @@ typedef struct {
     const char *const *names; /* served model names, the first is the canonical one; copied */
     int n_names;
     const char *version;    /* "0.1.0" */
+    bool no_generic_tools;  /* templates that know no tools refuse them */
     bool strict_params;     /* unknown parameter names are refused */
     bool priorities;        /* requests may have one; else all but 0 is refused */
     int64_t kept_responses; /* of /v1/responses, for later requests; 0: none */

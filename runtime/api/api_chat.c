@@ -130,10 +130,11 @@ lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const c
 static lq_status render(api *a, api_request *q, api_error *e)
 {
     api_params *p = &q->p;
-    if (p->tools && a->m.marks.calls == CHAT_CALLS_NONE)
+    const chat_form *form = p->tools ? a->m.tool_form : NULL;
+    if (form && (form->args == FORM_NO_CALLS || (form->generic && a->o.no_generic_tools)))
         return api_fail(e, "tools", "unsupported_value",
-                        "tools: the model's chat template has none, or spells calls in a way that "
-                        "is not known here");
+                        "tools: the model's chat template cannot be used for them: %s",
+                        a->m.no_calls);
     chat_request c = { .tools = p->tools,
                        .kwargs = p->template_kwargs,
                        .add_generation_prompt = p->add_generation_prompt,

@@ -59,6 +59,8 @@ static void gen_free(void *user)
     gr_unref(g->limits.grammar);
     free(g->limits.bad);
     dry_breakers_free(&g->limits.dry);
+    free(g->limits.wakes);
+    free(g->limits.wake_text);
     api_params_free(&g->p);
     cJSON_Delete(g->doc);
     cJSON_Delete(g->past);
@@ -421,6 +423,11 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
         .show_special = !p->skip_special,
         .prompt_logprobs = (int)scores,
         .grammar = g->limits.grammar,
+        .wakes = g->limits.wakes,
+        .n_wakes = g->limits.n_wakes,
+        .wake_after = g->limits.wake_after,
+        .show_ids = c->out ? g->a->m.shown : NULL,
+        .n_show_ids = c->out ? g->a->m.n_shown : 0,
         .bad = g->limits.bad,
         .n_bad = g->limits.n_bad,
         .beam = { .width = p->beams ? p->best_of : 0,
@@ -607,7 +614,8 @@ static lq_status prepare(gen *g, api_error *e)
                         (long long)g->a->m.hidden, (long long)g->p.dimensions);
     if (!g->a->m.tok && g->p.n_stop)
         return api_fail(e, "stop", "unsupported_value", "stop: the model has no tokenizer");
-    s = api_grammar(g->a, &g->limits.grammar, &g->p.structured, e);
+    s = gen_plan_calls(g, e);
+    if (!s && g->p.structured.param) s = api_grammar(g->a, &g->limits.grammar, &g->p.structured, e);
     if (!s) s = prepare_bad_words(g, e);
     if (!s) s = api_breakers(&g->limits.dry, &g->p.samplers, g->a->m.tok, g->a->m.vocab, e);
     if (s) return s;

@@ -97,6 +97,10 @@ struct gen {
         int32_t *bad;     /* eng_request's, malloc'd */
         int n_bad;
         dry_breakers dry;
+        eng_wake *wakes; /* of calls: the grammar sleeps until then; malloc'd, as wake_text */
+        int n_wakes;
+        void *wake_text;
+        const char *wake_after;
     } limits; /* on what may be drawn */
     struct {
         gen_choice *v;
@@ -117,6 +121,12 @@ struct gen {
     } answer;
 };
 
+/* api_calls.c: the form of the request's answers; NULL: plain text. */
+const chat_form *gen_form(const gen *g);
+bool gen_ends_thinking(const gen *g, const api_prompt *p); /* p ends inside a thought */
+/* api_calls.c: the structure of calls that must come and of one behind a thought; g->limits for calls
+ * that may come. */
+lq_status gen_plan_calls(gen *g, api_error *e);
 /* api_parts.c: before the first text; text that may be of any part, `ends` with the last. */
 lq_status gen_open_parts(gen_choice *c, lq_err *err);
 void gen_take_text(gen_choice *c, const char *text, size_t n, bool ends);

@@ -6,7 +6,7 @@
  *     llama.cpp  grammar, json_schema; response_format: {"type": "json_object", "schema": ...}
  *     SGLang     regex, ebnf
  *
- * and the schema that a tool_choice which demands a call is made into (api_parts.c). One request
+ * and the tree of calls that a tool_choice demands (api_parts.c). One request
  * has one of them. Grammars are compiled before the request is queued and kept. */
 #include "runtime/api/api_int.h"
 
@@ -110,8 +110,7 @@ lq_status api_read_structured(api_structured *s, const char *param, const cJSON 
     } plain[] = { { "guided_json", GR_SCHEMA },   { "json_schema", GR_SCHEMA },
                   { "guided_choice", GR_CHOICE }, { "guided_regex", GR_REGEX },
                   { "regex", GR_REGEX },          { "guided_grammar", GR_GBNF },
-                  { "grammar", GR_GBNF },         { "ebnf", GR_GBNF },
-                  { "tool_choice", GR_SCHEMA } };
+                  { "grammar", GR_GBNF },         { "ebnf", GR_GBNF } };
     if (strcmp(param, "response_format") == 0) return response_format(s, param, v, e);
     if (strcmp(param, "structured_outputs") == 0) return structured_outputs(s, param, v, e);
     if (strcmp(param, "guided_whitespace_pattern") == 0) {
@@ -128,9 +127,9 @@ lq_status api_read_structured(api_structured *s, const char *param, const cJSON 
     return api_fail(e, param, NULL, "%s: unknown", param);
 }
 
-/* What is wrong with the schema that demand_call (api_parts.c) made out of tools, told in the
+/* What is wrong with the tree that gen_plan_calls (api_parts.c) made out of tools, told in the
  * request's own words: "#/anyOf/0/properties/arguments/..." is parameters of the first one. */
-static lq_status wrong_tool(const api_structured *s, const char *why, api_error *e)
+static lq_status wrong_tool(const char *why, api_error *e)
 {
     static const char of[] = "#/anyOf/", in[] = "/properties/arguments";
     const char *at = strstr(why, of);
@@ -139,7 +138,7 @@ static lq_status wrong_tool(const api_structured *s, const char *why, api_error 
     if (!at || strncmp(end, in, strlen(in)) != 0)
         return api_fail(e, "tools", "invalid_value", "tools: %s", why);
     char param[sizeof e->param];
-    snprintf(param, sizeof param, "tools[%ld].function.parameters", k + s->first_tool);
+    snprintf(param, sizeof param, "tools[%ld].function.parameters", k);
     return api_fail(e, param, "invalid_value", "%s: %.*s#%s", param, (int)(at - why), why,
                     end + strlen(in));
 }
@@ -159,6 +158,6 @@ lq_status api_grammar(api *a, grammar **g, const api_structured *s, api_error *e
     pthread_mutex_unlock(&a->mu);
     if (!st) st = gr_cache_get(cache, g, &s->spec, &err);
     if (st == LQ_ENOMEM) return api_no_memory(e);
-    if (st && strcmp(s->param, "tool_choice") == 0) return wrong_tool(s, err.msg, e);
+    if (st && strcmp(s->param, "tool_choice") == 0) return wrong_tool(err.msg, e);
     return st ? api_fail(e, s->param, "invalid_value", "%s: %s", s->param, err.msg) : LQ_OK;
 }

@@ -242,7 +242,7 @@ static lq_status read_thinking(api_body *b, const char *name, const cJSON *v)
     if (show && !api_is(show, "summarized") && !api_is(show, "omitted"))
         return api_body_wrong(b, name, "thinking.display", "summarized or omitted", show);
     if (api_is(show, "omitted")) api_put(b->to, "include_reasoning", cJSON_CreateFalse());
-    if (!b->a->m.marks.thinks) return LQ_OK; /* it has no thoughts */
+    if (!b->a->m.form || !b->a->m.form->think_open[0]) return LQ_OK; /* it has no thoughts */
     api_put_variable(b, "enable_thinking", cJSON_CreateBool(!off));
     const cJSON *most = js_get(b->from, "max_tokens");
     const bool bounds = !cJSON_IsNumber(budget) || !cJSON_IsNumber(most) ||

@@ -22,8 +22,7 @@ typedef enum { API_COMPLETIONS = 1, API_CHAT = 2, API_EMBEDDINGS = 4 } api_kind;
 typedef struct {
     const char *param; /* that asked for it; NULL: none did */
     gr_spec spec;
-    char *text;     /* spec.text, malloc'd */
-    int first_tool; /* param tool_choice: the tool whose call is the schema's first alternative */
+    char *text; /* spec.text, malloc'd */
 } api_structured;
 
 typedef struct {
@@ -67,7 +66,8 @@ typedef struct {
     const cJSON *tools;   /* that the model may call; NULL: none */
     cJSON *allowed_tools; /* references to some of the request's, which tools then is; or NULL */
     bool parallel_calls, include_reasoning;
-    bool must_call; /* the answer is one call, by p->structured */
+    bool must_call;        /* the answer is calls, ... */
+    const char *only_tool; /* ... of this one; NULL: of any */
 
     /* embeddings */
     bool base64, mean;

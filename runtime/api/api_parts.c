@@ -20,13 +20,14 @@ static const cJSON *tool_name(const cJSON *tool)
     return js_get(js_get(tool, "function"), "name");
 }
 
-static bool has_tool(const cJSON *tools, const char *name, size_t n)
+/* The tool of that name, or NULL. */
+static const cJSON *find_tool(const cJSON *tools, const char *name, size_t n)
 {
     for (const cJSON *t = tools ? tools->child : NULL; t; t = t->next) {
         const char *s = cJSON_GetStringValue(tool_name(t));
-        if (s && strlen(s) == n && memcmp(s, name, n) == 0) return true;
+        if (s && strlen(s) == n && memcmp(s, name, n) == 0) return t;
     }
-    return false;
+    return NULL;
 }
 
 static lq_status bad_tool(api_error *e, int i, const char *expected, const cJSON *v)
@@ -78,51 +79,16 @@ lq_status api_read_tools(api_params *p, const cJSON *v, api_error *e)
     return LQ_OK;
 }
 
-/* {"type": "object", "properties": {"name": {"const": NAME}, "arguments": ITS PARAMETERS}, ...} */
-static bool add_call_schema(cJSON *list, const cJSON *tool)
-{
-    const cJSON *parameters = js_get(js_get(tool, "function"), "parameters");
-    cJSON *o = cJSON_CreateObject(), *args = NULL, *properties, *name, *required;
-    if (!o || !cJSON_AddItemToArray(list, o)) {
-        cJSON_Delete(o);
-        return false;
-    }
-    properties = cJSON_AddObjectToObject(o, "properties");
-    name = cJSON_AddObjectToObject(properties, "name");
-    required = cJSON_AddArrayToObject(o, "required");
-    args = parameters ? cJSON_Duplicate(parameters, true) : cJSON_CreateObject();
-    if (args && !js_get(args, "type") && !cJSON_AddStringToObject(args, "type", "object")) {
-        cJSON_Delete(args);
-        args = NULL;
-    }
-    if (!args || !cJSON_AddItemToObject(properties, "arguments", args)) {
-        cJSON_Delete(args);
-        return false;
-    }
-    return cJSON_AddStringToObject(o, "type", "object") &&
-           cJSON_AddStringToObject(name, "const", tool_name(tool)->valuestring) &&
-           cJSON_AddItemToArray(required, cJSON_CreateString("name")) &&
-           cJSON_AddItemToArray(required, cJSON_CreateString("arguments")) &&
-           cJSON_AddFalseToObject(o, "additionalProperties");
-}
-
-/* The answer must be a call of `name`, or (NULL) of any tool: a schema says so. */
+/* The answer must be calls, of `name`, or (NULL) of any tool: gen_plan_calls makes the grammar. */
 static lq_status demand_call(api_params *p, const char *name, api_error *e)
 {
-    cJSON *schema = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(schema, "anyOf");
-    bool ok = list != NULL;
-    int i = 0;
-    p->structured.first_tool = 0;
-    for (const cJSON *t = p->tools->child; t && ok; t = t->next, i++) {
-        bool wanted = !name || strcmp(tool_name(t)->valuestring, name) == 0;
-        if (name && wanted) p->structured.first_tool = i;
-        if (wanted) ok = add_call_schema(list, t);
-    }
-    lq_status s =
-        ok ? api_read_structured(&p->structured, "tool_choice", schema, e) : api_no_memory(e);
-    cJSON_Delete(schema);
-    p->must_call = !s;
-    return s;
+    if (p->structured.param)
+        return api_fail(e, "tool_choice", "invalid_value",
+                        "tool_choice: %s is given too, and an answer has one structure only",
+                        p->structured.param);
+    p->must_call = true;
+    p->only_tool = name;
+    return LQ_OK;
 }
 
 static bool is_function(const cJSON *v)
@@ -151,12 +117,12 @@ static lq_status allow_tools(api_params *p, const cJSON *v, api_error *e)
     for (const cJSON *t = list->child; t; t = t->next) {
         if (!is_function(t)) return api_wrong(e, "tool_choice", "functions as allowed tools", t);
         const char *name = tool_name(t)->valuestring;
-        if (!has_tool(p->tools, name, strlen(name))) return no_tool(e, name);
+        if (!find_tool(p->tools, name, strlen(name))) return no_tool(e, name);
     }
     p->allowed_tools = cJSON_CreateArray();
     for (cJSON *t = p->tools->child; t; t = t->next) {
         const char *name = tool_name(t)->valuestring;
-        if (has_tool(list, name, strlen(name)) &&
+        if (find_tool(list, name, strlen(name)) &&
             !cJSON_AddItemReferenceToArray(p->allowed_tools, t))
             return api_no_memory(e);
     }
@@ -180,7 +146,7 @@ lq_status api_check_tool_choice(api_params *p, const cJSON *v, api_error *e)
     if (type && strcmp(type, "allowed_tools") == 0)
         return allow_tools(p, js_get(v, "allowed_tools"), e);
     bool named = is_function(v);
-    if (named && !has_tool(p->tools, name, strlen(name))) return no_tool(e, name);
+    if (named && !find_tool(p->tools, name, strlen(name))) return no_tool(e, name);
     if (named || (word && strcmp(word, "required") == 0))
         return demand_call(p, named ? name : NULL, e);
     return api_fail(
@@ -194,7 +160,7 @@ lq_status api_check_tool_choice(api_params *p, const cJSON *v, api_error *e)
 static bool known(void *user, const char *name, size_t n)
 {
     const gen_choice *c = user;
-    return has_tool(c->g->p.tools, name, n);
+    return find_tool(c->g->p.tools, name, n) != NULL;
 }
 
 static void write_call(jw *w, const gen_choice *c, const char *name, size_t n)
@@ -276,37 +242,28 @@ static void sink(void *user, chat_part part, const char *p, size_t n)
     c->g->shape->take(c, part, p, n);
 }
 
-/* The prompt ends inside <think>. */
-static bool ends_thinking(const gen *g, const api_prompt *p)
+static const cJSON *parameters(void *user, const char *name, size_t n)
 {
-    enum { TAIL = 8 };
-    static const char mark[] = "<think>";
-    size_t k = p->n < TAIL ? p->n : TAIL, n = 0;
-    char *text = NULL;
-    if (!g->a->m.tok || tok_decode(g->a->m.tok, p->ids + p->n - k, k, false, &text, &n, NULL))
-        return false;
-    while (n && (text[n - 1] == '\n' || text[n - 1] == ' '))
-        n--;
-    size_t m = sizeof mark - 1;
-    bool yes = n >= m && memcmp(text + n - m, mark, m) == 0;
-    free(text);
-    return yes;
+    const gen_choice *c = user;
+    const cJSON *t = find_tool(c->g->p.tools, name, n);
+    return js_get(js_get(t, "function"), "parameters");
 }
 
 lq_status gen_open_parts(gen_choice *c, lq_err *err)
 {
     const gen *g = c->g;
-    const chat_marks *m = &g->a->m.marks;
-    if (g->shape->kind != API_CHAT || (!g->p.tools && !m->thinks)) return LQ_OK;
-    /* An answer with a structure is nothing else; a demanded call is spelled as a lone object. */
-    bool thinks = m->thinks && !g->p.structured.param;
-    chat_out_opts o = { .calls = g->p.must_call ? CHAT_CALLS_LLAMA3
-                                 : g->p.tools   ? m->calls
-                                                : CHAT_CALLS_NONE,
+    const chat_form *f = gen_form(g);
+    if (!f) return LQ_OK;
+    if (!g->p.tools && !f->think_open[0] && !f->content_open[0]) return LQ_OK;
+    bool thinks =
+        f->think_open[0] && (!g->p.structured.param || g->p.structured.spec.kind == GR_TREE);
+    chat_out_opts o = { .form = f,
+                        .calls = g->p.tools != NULL,
                         .one_call = !g->p.parallel_calls,
                         .thinks = thinks,
-                        .thinking = thinks && ends_thinking(g, &g->prompts.v[c->prompt]),
+                        .thinking = thinks && gen_ends_thinking(g, &g->prompts.v[c->prompt]),
                         .known = known,
+                        .parameters = parameters,
                         .sink = sink,
                         .user = c };
     return chat_out_open(&c->out, &o, err);

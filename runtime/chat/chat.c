@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/json.h"
+#include "runtime/chat/chat_generic.h"
 #include "runtime/chat/chat_set.h"
 
 enum { MAX_FILE = 64 << 20 };
@@ -11,6 +12,8 @@ enum { MAX_FILE = 64 << 20 };
 struct chat_format {
     const tok_tokenizer *tok;
     chat_set *set;
+    int32_t shown[64];
+    int n_shown;
     bool developer[2]; /* the template without tools, with: it knows this role */
 };
 
@@ -21,11 +24,30 @@ void chat_close(chat_format *c)
     free(c);
 }
 
-chat_marks chat_marks_of(const chat_format *c)
+const chat_form *chat_form_of(const chat_format *c, bool tools, const char **why)
 {
-    chat_marks m = chat_set_marks(c->set, true);
-    m.thinks |= chat_set_marks(c->set, false).thinks;
-    return m;
+    return chat_set_form(c->set, tools, why);
+}
+
+const int32_t *chat_shown(const chat_format *c, int *n)
+{
+    *n = c->n_shown;
+    return c->shown;
+}
+
+static void find_shown(chat_format *c)
+{
+    const char *why;
+    const chat_form *a = chat_form_of(c, false, &why), *b = chat_form_of(c, true, &why);
+    for (int32_t i = 0; i < tok_vocab(c->tok) && c->n_shown < (int)LQ_COUNT(c->shown); i++) {
+        size_t n = 0;
+        char text[FORM_MARK];
+        const char *t = tok_is_special(c->tok, i) ? tok_token(c->tok, i, &n) : NULL;
+        if (!t || !n || n >= sizeof text) continue;
+        memcpy(text, t, n);
+        text[n] = 0;
+        if (form_has(a, text) || form_has(b, text)) c->shown[c->n_shown++] = i;
+    }
 }
 
 /* ---- variables of a render ---- */
@@ -126,14 +148,18 @@ static bool reserved(const char *key)
            strcmp(key, "add_generation_prompt") == 0;
 }
 
-static cJSON *variables(const chat_format *c, const chat_request *r, bool developer)
+static cJSON *variables(const chat_format *c, const chat_request *r, bool developer, bool in_user)
 {
+    const char *why;
+    const chat_form *form = chat_set_form(c->set, r->tools != NULL, &why);
+    const bool describe = r->tools && !form->shows_tools && form->args != FORM_NO_CALLS;
     cJSON *o = cJSON_CreateObject();
-    bool ok = o && chat_put(o, "messages", r->messages) && chat_put(o, "tools", r->tools) &&
-              chat_put(o, "documents", NULL);
+    bool ok = o && chat_put(o, "messages", r->messages) &&
+              chat_put(o, "tools", describe ? NULL : r->tools) && chat_put(o, "documents", NULL);
     cJSON *messages = cJSON_GetObjectItemCaseSensitive(o, "messages");
     if (ok && !developer) ok = developer_to_system(messages);
-    if (ok) parse_arguments(messages);
+    if (ok && describe) ok = generic_messages(messages, r->tools, form, in_user);
+    if (ok && !form->text_arguments) parse_arguments(messages);
     if (ok) own_roles(messages);
     for (const cJSON *e = r->kwargs ? r->kwargs->child : NULL; ok && e; e = e->next)
         ok = !e->string || reserved(e->string) || chat_put(o, e->string, e);
@@ -226,6 +252,13 @@ static lq_status check_developer(const cJSON *messages, const char *text, size_t
     return LQ_OK;
 }
 
+static bool chat_form_generic(const chat_format *c)
+{
+    const char *why;
+    const chat_form *f = chat_form_of(c, true, &why);
+    return f->args != FORM_NO_CALLS && !f->shows_tools;
+}
+
 static lq_status render(const chat_format *c, const chat_request *r, char **text, uint8_t **own,
                         size_t *n, lq_err *err)
 {
@@ -239,10 +272,17 @@ static lq_status render(const chat_format *c, const chat_request *r, char **text
     bool tools = cJSON_IsArray(r->tools) && r->tools->child;
     lq_status s = chat_set_pick(c->set, NULL, tools, &t, err);
     if (s) return s;
-    cJSON *vars = variables(c, r, c->developer[tools]);
+    cJSON *vars = variables(c, r, c->developer[tools], false);
     if (!vars) return lq_fail(err, LQ_ENOMEM, "chat template: out of memory");
     if (r->continue_final) s = tag_final(vars, err);
     if (!s) s = tmpl_render_own(t, vars, text, own, n, err);
+    if (s == LQ_EVALUE && tools && chat_form_generic(c)) { /* some know no system message */
+        cJSON_Delete(vars);
+        vars = variables(c, r, c->developer[tools], true);
+        if (!vars) return lq_fail(err, LQ_ENOMEM, "chat template: out of memory");
+        s = r->continue_final ? tag_final(vars, err) : LQ_OK;
+        if (!s) s = tmpl_render_own(t, vars, text, own, n, err);
+    }
     if (!s) s = check_developer(r->messages, *text, *n, err);
     if (!s && r->continue_final) s = cut_at_tag(*text, n, r->messages, err);
     cJSON_Delete(vars);
@@ -300,7 +340,7 @@ static char *probe(const chat_format *c, const tmpl_template *t, const char *rol
         cJSON_AddStringToObject(m, "content", i ? "hi" : probe_text);
         cJSON_AddItemToArray(messages, m);
     }
-    cJSON *vars = variables(c, &(chat_request){ .messages = messages }, true);
+    cJSON *vars = variables(c, &(chat_request){ .messages = messages }, true, false);
     if (vars && tmpl_render_own(t, vars, &text, NULL, &n, NULL)) text = NULL;
     cJSON_Delete(vars);
     cJSON_Delete(messages);
@@ -342,6 +382,7 @@ lq_status chat_open(chat_format **out, const src_source *src, const tok_tokenize
     }
     for (int tools = 0; tools < 2; tools++)
         c->developer[tools] = knows_developer(c, tools);
+    if (tok) find_shown(c);
     *out = c;
     return LQ_OK;
 }

@@ -27,8 +27,12 @@ typedef struct chat_format chat_format;
  * threads may use it. */
 lq_status chat_open(chat_format **c, const src_source *src, const tok_tokenizer *tok, lq_err *err);
 void chat_close(chat_format *c); /* NULL allowed */
-/* How answers to it are to be read (runtime/chat/chat_out.h). */
-chat_marks chat_marks_of(const chat_format *c);
+/* How answers to a request, with or without tools, are to be read (runtime/chat/chat_out.h); *why: the
+ * reason where there are no calls. Borrowed. */
+const chat_form *chat_form_of(const chat_format *c, bool tools, const char **why);
+
+/* The special tokens that the marks of its forms have. Borrowed. */
+const int32_t *chat_shown(const chat_format *c, int *n);
 
 typedef struct {
     const cJSON *messages; /* array of objects */

@@ -23,19 +23,10 @@ typedef struct {
 
 static char *render(reader *r, probe p) { return probe_render(r->t, r->tokens, &p, &r->why); }
 
-/* Behind the user's words. */
-static span turn(const char *text)
-{
-    const char *at = NULL;
-    for (const char *p = text; p && (p = strstr(p, PROBE_USER)); p++)
-        at = p + strlen(PROBE_USER);
-    return at ? span_of(at, at + strlen(at)) : span_of(text, text + strlen(text));
-}
-
 static int count_calls(const char *text)
 {
     int n = 0;
-    while (n < PROBE_CALLS && span_find(turn(text), probe_names[n]))
+    while (n < PROBE_CALLS && span_find(probe_turn(text), probe_names[n]))
         n++;
     return n;
 }
@@ -51,7 +42,7 @@ static bool render_calls(reader *r, const char *content, bool results)
                         .text = text,
                         .no_tools = r->no_tools };
             char *got = render(r, p);
-            const char *key = got ? span_find(turn(got), PROBE_KEY_A) : NULL;
+            const char *key = got ? span_find(probe_turn(got), PROBE_KEY_A) : NULL;
             /* a dict printed by Python: the template wants text */
             bool good = key && (text || memcmp(key - 2, "{'", 2) != 0);
             if (good && count_calls(got) == calls) {
@@ -233,7 +224,7 @@ static bool read_types(reader *r, chat_form *f)
     char *text = render(r, p);
     if (!text) return false;
     bool ok = true, python = false, nested = false;
-    const char *at = span_find(turn(text), probe_names[0]);
+    const char *at = span_find(probe_turn(text), probe_names[0]);
     for (size_t i = 0; i < LQ_COUNT(kinds) && ok; i++) {
         const char *key = at ? strstr(at, kinds[i].key) : NULL;
         const char *after = key ? key + strlen(kinds[i].key) : NULL;
@@ -332,7 +323,7 @@ static bool join(form_mark to, const char *a, const char *b, const char *c)
 /* What is left of the text behind the last call without the end of a turn. */
 static bool read_close(reader *r, chat_form *f, span tail)
 {
-    const char *c = r->content ? span_find(turn(r->content), PROBE_CONTENT) : NULL;
+    const char *c = r->content ? span_find(probe_turn(r->content), PROBE_CONTENT) : NULL;
     span end = whole(c ? c + strlen(PROBE_CONTENT) : "");
     const char *eos = cJSON_GetStringValue(js_get(r->tokens, "eos_token"));
     if (end.n >= strlen(f->content_close)) end = span_after(end, strlen(f->content_close));
@@ -401,7 +392,7 @@ static bool read_list(reader *r, chat_form *f, span before)
 /* r->calls shows the content as it is shown alone, before the calls: *after is what is between. */
 static bool behind_content(reader *r, span *after)
 {
-    span text = turn(r->content), calls = turn(r->calls);
+    span text = probe_turn(r->content), calls = probe_turn(r->calls);
     const char *c = span_find(text, PROBE_CONTENT), *d = span_find(calls, PROBE_CONTENT);
     const char *n = span_find(calls, probe_names[0]);
     if (!c || !d || d > n || d - calls.p > c - text.p ||
@@ -416,7 +407,7 @@ static bool behind_content(reader *r, span *after)
 
 static bool read_after_content(reader *r, chat_form *f, span after)
 {
-    const char *c = span_find(turn(r->content), PROBE_CONTENT);
+    const char *c = span_find(probe_turn(r->content), PROBE_CONTENT);
     size_t k = span_prefix(after, whole(c + strlen(PROBE_CONTENT)));
     if (blank_span((span){ after.p, k })) k = 0;
     return span_mark(f->content_close, (span){ after.p, k }) &&
@@ -438,10 +429,11 @@ static bool read_calls(reader *r, chat_form *f)
     if (!render_calls(r, "", false) && !render_calls(r, "", true) &&
         !render_calls(r, NULL, false) && !render_calls(r, NULL, true))
         return false;
-    span calls = turn(r->calls), prompt = r->prompt ? turn(r->prompt) : (span){ NULL, 0 };
+    span calls = probe_turn(r->calls),
+         prompt = r->prompt ? probe_turn(r->prompt) : (span){ NULL, 0 };
     const char *n = span_find(calls, probe_names[0]);
     calls.n = (size_t)(n - calls.p);
-    size_t k = span_prefix(calls, turn(r->content));
+    size_t k = span_prefix(calls, probe_turn(r->content));
     if (prompt.n <= calls.n && memcmp(prompt.p, calls.p, prompt.n) == 0) k = prompt.n;
     /* an empty answer's turn, and the header once more */
     span header = last_mark((span){ calls.p, span_prefix(calls, prompt) });
@@ -453,7 +445,7 @@ static bool read_calls(reader *r, chat_form *f)
 /* The prompt ends with what a call begins with: that is between content and calls. */
 static void read_begun(reader *r, chat_form *f)
 {
-    span prompt = r->prompt ? turn(r->prompt) : (span){ NULL, 0 };
+    span prompt = r->prompt ? probe_turn(r->prompt) : (span){ NULL, 0 };
     size_t n = strcspn(f->head, "\x01\x02\x03");
     if (f->open[0] || !n || blank_span((span){ f->head, n }) || prompt.n < n ||
         memcmp(prompt.p + prompt.n - n, f->head, n) != 0)
@@ -479,7 +471,7 @@ static char *render_thought(reader *r, span *before, span *after, bool *to_call)
         probe p = turns[i];
         p.text = p.calls && r->how.text;
         char *text = render(r, p);
-        span t = text ? turn(text) : (span){ NULL, 0 };
+        span t = text ? probe_turn(text) : (span){ NULL, 0 };
         const char *at = span_find(t, PROBE_THOUGHT);
         const char *end = span_find(t, p.calls ? probe_names[0] : PROBE_CONTENT);
         if (at && end && end > at) {
@@ -509,7 +501,7 @@ static span thought_to_call(reader *r, const chat_form *f, char **text)
     p.thought = true;
     p.content = "";
     *text = r->calls ? render(r, p) : NULL;
-    span t = *text ? turn(*text) : (span){ NULL, 0 };
+    span t = *text ? probe_turn(*text) : (span){ NULL, 0 };
     const char *at = span_find(t, PROBE_THOUGHT), *end = span_find(t, probe_names[0]);
     if (!at || !end || end < at) return (span){ NULL, 0 };
     size_t begin = strlen(f->open) + strcspn(f->head, "\x01");
@@ -521,7 +513,7 @@ static span thought_to_call(reader *r, const chat_form *f, char **text)
 
 static void read_thought(reader *r, chat_form *f)
 {
-    span before, after, prompt = r->prompt ? turn(r->prompt) : (span){ NULL, 0 };
+    span before, after, prompt = r->prompt ? probe_turn(r->prompt) : (span){ NULL, 0 };
     bool to_call = false;
     char *text = render_thought(r, &before, &after, &to_call), *with_call = NULL;
     if (!text) return;
@@ -535,7 +527,7 @@ static void read_thought(reader *r, chat_form *f)
         return;
     }
     /* channels: the header ends where the prompt does, or where content alone begins to differ */
-    size_t k = span_prefix(before, turn(r->content));
+    size_t k = span_prefix(before, probe_turn(r->content));
     if (prompt.n <= before.n && memcmp(prompt.p, before.p, prompt.n) == 0) k = prompt.n;
     span open = trim(span_after(before, k));
     if (blank_span(open) && prompt.n > before.n && memcmp(prompt.p, before.p, before.n) == 0)
@@ -580,7 +572,8 @@ static void read_prompt(reader *r, chat_form *f)
 /* Content that has a mark of its own before it, right behind the prompt. */
 static void read_content(reader *r, chat_form *f)
 {
-    span prompt = r->prompt ? turn(r->prompt) : (span){ NULL, 0 }, text = turn(r->content);
+    span prompt = r->prompt ? probe_turn(r->prompt) : (span){ NULL, 0 },
+         text = probe_turn(r->content);
     const char *c = span_find(text, PROBE_CONTENT);
     if (!c || !prompt.n) return;
     if (!f->content_open[0] && text.n >= prompt.n && memcmp(prompt.p, text.p, prompt.n) == 0) {
@@ -616,13 +609,23 @@ lq_status form_derive(chat_form *f, const tmpl_template *t, const cJSON *tokens,
             f->text_arguments = r.how.text;
             form_complete(f);
         }
+        /* templates with a fault in their third call are known */
+        bool reads = false;
+        for (probe p = r.how; ok && !reads && p.calls > 0; p.calls--)
+            reads = probe_reads_back(f, t, tokens, &p);
+        bool wrong = ok && !reads;
+        if (wrong) ok = false;
         read_thought(&r, f);
         read_prompt(&r, f);
         read_content(&r, f);
+        f->header = strcmp(f->think_open, "<|channel|>analysis" FORM_HEADER_END) == 0;
         const char *row = ok || !r.prompt || !f->shows_tools ? NULL : form_row_of(r.prompt);
         if (!ok) f->args = FORM_NO_CALLS;
         if (row && !form_named(f, row, why)) {
             f->guessed = true;
+        } else if (wrong) {
+            lq_fail(why, LQ_EUNSUPPORTED,
+                    "the calls that it renders are not read as what they are");
         } else if (!ok && r.calls) {
             lq_fail(why, LQ_EUNSUPPORTED, "its calls are spelled in a way that is not understood");
         } else if (!ok && r.no_tools) {
@@ -630,7 +633,7 @@ lq_status form_derive(chat_form *f, const tmpl_template *t, const cJSON *tokens,
         } else if (!ok && f->shows_tools) {
             lq_fail(why, LQ_EUNSUPPORTED, "it shows tools and no calls of them");
         } else if (!ok) {
-            lq_fail(why, LQ_ENOENT, "it knows no tools");
+            lq_fail(why, LQ_ENOENT, FORM_NO_TOOLS);
         }
     }
     free(r.prompt);

@@ -124,6 +124,47 @@ void form_complete(chat_form *f)
     f->object = end[-1] == '"' && end > name + 2 && key_before(f->key_args, name, end);
 }
 
+bool form_has(const chat_form *f, const char *text)
+{
+    const char *const marks[] = {
+        f->open,        f->head,         f->tail,
+        f->sep,         f->close,        f->p_open,
+        f->p_close,     f->p_sep,        f->think_open,
+        f->think_close, f->content_open, f->content_close,
+        f->p_mid[0],    f->p_mid[1],     f->p_mid[2],
+        f->p_mid[3],    f->p_mid[4],     f->values == FORM_GEMMA ? "<|\"|>" : ""
+    };
+    for (size_t i = 0; i < LQ_COUNT(marks); i++)
+        if (strstr(marks[i], text)) return true;
+    return f->header && strstr("<|start|><|channel|><|constrain|>" FORM_HEADER_END, text);
+}
+
+const char *form_skip(const char *mark)
+{
+    while (*mark == ' ' || *mark == '\n')
+        mark++;
+    return mark;
+}
+
+size_t form_begin_head(const chat_form *f)
+{
+    return strcspn(f->head, f->object ? "{" : "\x01\x02\x03");
+}
+
+void form_begin(form_mark to, const chat_form *f, bool first)
+{
+    const char *open = first ? form_skip(f->open) : "", *head = f->head;
+    size_t n = form_begin_head(f), k = strlen(open);
+    while (!k && n && form_skip(head) > head)
+        head++, n--;
+    n = k + n < FORM_MARK ? n : FORM_MARK - 1 - k;
+    memcpy(to, open, k);
+    memcpy(to + k, head, n);
+    for (k += n; k && (to[k - 1] == ' ' || to[k - 1] == '\n');)
+        k--;
+    to[k] = 0;
+}
+
 /* ---- for people ---- */
 
 static size_t show(char *out, size_t room, size_t at, const char *what, const char *mark)

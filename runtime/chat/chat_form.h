@@ -57,15 +57,19 @@ typedef struct {
     int first_index;     /* of FORM_INDEX */
     bool text_arguments; /* the template wants a call's arguments as text */
     bool shows_tools;    /* the prompt of a request with tools describes them */
+    bool generic;        /* the template knows no tools: its messages are made to show them */
     bool guessed;        /* from a row, since the template shows tools and no calls */
 
     form_mark think_open, think_close; /* "": it does not think */
     form_mark content_open, content_close;
+    bool header; /* harmony: what a part is, and a call's name, is said up to FORM_HEADER_END */
 } chat_form;
+#define FORM_HEADER_END "<|message|>"
 
 typedef struct cJSON cJSON;
 typedef struct tmpl_template tmpl_template;
 
+#define FORM_NO_TOOLS "it knows no tools"
 /* Reads the form out of a template; `tokens` (bos_token, ...) are further variables. The reason why
  * there are no calls (f->args FORM_NO_CALLS) is in why: the template knows no tools, or spells their
  * calls in a way that is not understood. LQ_ENOMEM. */
@@ -75,8 +79,16 @@ lq_status form_derive(chat_form *f, const tmpl_template *t, const cJSON *tokens,
 lq_status form_named(chat_form *f, const char *name, lq_err *err);
 /* The row for a template that shows its tools and no calls, by a word of its prompt; NULL: none. */
 const char *form_row_of(const char *prompt);
+/* A mark of f has this text. */
+bool form_has(const chat_form *f, const char *text);
 /* What follows of a call from its arguments alone: object, key_args, key_name. */
 void form_complete(chat_form *f);
+/* Where in f->head a call's pieces begin: its first hole, or the object. What is before is its mark. */
+size_t form_begin_head(const chat_form *f);
+/* The mark of a call without blanks around it: `first`, with what opens the list; of another one. */
+void form_begin(form_mark to, const chat_form *f, bool first);
+/* Behind the blanks that a mark begins with. */
+const char *form_skip(const char *mark);
 /* One line for people: the marks with holes as {name}, {id}, {n}, {key}. */
 void form_text(char *out, size_t room, const chat_form *f);
 

@@ -2,65 +2,79 @@
  * text that may still be the beginning of a mark, `raw` that of a call that is not sure yet. */
 #include "runtime/chat/chat_out.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/buf.h"
-#include "base/json.h"
+#include "runtime/chat/chat_call.h"
 
-static const char open_think[] = "<think>", close_think[] = "</think>";
-enum { MAX_NEWLINES = 64 }; /* so many before a mark are dropped */
-static const char open_call[] = "<tool_call>", close_call[] = "</tool_call>";
+enum {
+    MAX_NEWLINES = 64, /* so many before a mark are dropped */
+    MAX_HEADER = 512
+};
 
 typedef enum {
-    BEFORE_THINK, /* white space, then perhaps <think> */
-    THINK,        /* up to </think> */
-    BEFORE_TEXT,  /* newlines after </think> */
-    FIRST,        /* Llama 3: white space, then perhaps { */
-    TEXT,         /* up to <tool_call> where there is that style */
-    IN_CALL,      /* the object */
-    AFTER_ARGS,   /* the rest of the object: what else it says is not wanted */
-    AFTER_CALL,   /* Hermes: up to </tool_call>; Llama 3: ; and perhaps { */
-    DROP          /* one_call: the rest */
+    START,   /* before a part: its mark, or content */
+    THINK,   /* up to think_close */
+    TEXT,    /* up to a call's mark, or content_close */
+    IN_CALL, /* one call */
+    CLOSE,   /* a call that was an object: up to what ends it */
+    DROP     /* one_call: the rest */
 } state;
 
-/* Where in the object of a call we are. */
-typedef enum { AT_START, AT_KEY, IN_KEY, AT_COLON, AT_VALUE, IN_VALUE } place;
+typedef struct {
+    form_mark text;
+    state next;
+    bool call;
+} mark;
 
 struct chat_out {
     chat_out_opts o;
     state state;
+    bool thought;    /* there was one */
+    bool after_call; /* START: what separates calls, or ends the list, may come */
+    bool fresh;      /* newlines are dropped */
     lq_buf held, raw;
+    chat_call call;
+    form_mark first, next; /* a call's marks */
+    form_mark rest;        /* what ends a call behind its object */
     /* what goes to the sink next, all of one part */
     chat_part part;
     lq_buf news;
-    /* the call */
-    place place;
-    lq_buf key, value, name, args;
-    bool has_name, has_args, announced, streams; /* streams: the value goes out as it comes */
-    int depth;
-    bool in_string, escaped;
-    bool fresh; /* just after <think>: newlines are dropped */
 };
+
+static void give(void *user, chat_part part, const char *p, size_t n);
+
+static bool any_mark(const chat_out_opts *o)
+{
+    const chat_form *f = o->form;
+    return f && (o->calls || (o->thinks && f->think_open[0]) || f->content_open[0]);
+}
 
 lq_status chat_out_open(chat_out **out, const chat_out_opts *o, lq_err *err)
 {
     chat_out *c = *out = calloc(1, sizeof *c);
     if (!c) return lq_fail(err, LQ_ENOMEM, "out of memory");
     c->o = *o;
+    if (!o->form || o->form->args == FORM_NO_CALLS) c->o.calls = false;
     c->fresh = true;
-    c->state = o->thinking                     ? THINK
-               : o->thinks                     ? BEFORE_THINK
-               : o->calls == CHAT_CALLS_LLAMA3 ? FIRST
-                                               : TEXT;
+    c->state = o->thinking ? THINK : any_mark(&c->o) ? START : TEXT;
+    if (!c->o.calls) return LQ_OK;
+    const char *end = strrchr(o->form->tail, '}');
+    c->call = (chat_call){ .f = o->form, .o = &c->o, .give = give, .user = c };
+    form_begin(c->first, o->form, true);
+    form_begin(c->next, o->form, false);
+    if (o->form->object && end) memcpy(c->rest, form_skip(end + 1), strlen(form_skip(end + 1)) + 1);
     return LQ_OK;
 }
 
 void chat_out_close(chat_out *c)
 {
     if (!c) return;
-    lq_buf *all[] = { &c->held, &c->raw, &c->news, &c->key, &c->value, &c->name, &c->args };
+    lq_buf *all[] = { &c->held, &c->raw, &c->news };
     for (size_t i = 0; i < LQ_COUNT(all); i++)
         lq_buf_free(all[i]);
+    call_free(&c->call);
     free(c);
 }
 
@@ -72,11 +86,15 @@ static void flush(chat_out *c)
     lq_buf_clear(&c->news);
 }
 
-static void give(chat_out *c, chat_part part, const char *p, size_t n)
+static void give(void *user, chat_part part, const char *p, size_t n)
 {
-    if (part != c->part) flush(c);
+    chat_out *c = user;
+    if (part != c->part || part == CHAT_CALL) flush(c);
     c->part = part;
-    lq_buf_add(&c->news, p, n);
+    if (part == CHAT_CALL)
+        c->o.sink(c->o.user, part, p, n);
+    else
+        lq_buf_add(&c->news, p, n);
 }
 
 static void give_all(chat_out *c, chat_part part, lq_buf *from)
@@ -87,169 +105,38 @@ static void give_all(chat_out *c, chat_part part, lq_buf *from)
 
 /* ---- marks ---- */
 
-static bool is_blank(char b) { return b == ' ' || b == '\n' || b == '\t' || b == '\r'; }
+static void out_step(chat_out *c, char b);
 
-/* One more byte of newlines (a few) and then `tag`. `held` is what may still be them; what cannot
- * goes out as `part`. True: the tag is complete, and held with its newlines. */
-static bool match(chat_out *c, const char *tag, chat_part part, char b)
+static size_t newlines(const lq_buf *h)
+{
+    size_t n = 0;
+    while (n < h->n && h->p[n] == '\n')
+        n++;
+    return n;
+}
+
+/* One more byte of newlines (a few) and then one of the marks; what can be neither goes out as
+ * `part`. The mark that is complete, and held with its newlines; -1: none. */
+static int match(chat_out *c, const char *const *marks, int n, chat_part part, char b)
 {
     lq_buf *h = &c->held;
-    size_t lead = 0, len = strlen(tag);
-    while (lead < h->n && h->p[lead] == '\n')
-        lead++;
-    size_t n = h->n - lead; /* bytes of the tag so far */
-    if (n || b != '\n' || lead < MAX_NEWLINES) {
-        if (n ? tag[n] == b : b == '\n' || b == tag[0]) {
-            lq_buf_add(h, &b, 1);
-            return n + 1 == len;
+    lq_buf_add(h, &b, 1);
+    while (h->n) {
+        size_t lead = newlines(h), gone = lead + 1;
+        if (lead == h->n && lead <= MAX_NEWLINES) return -1;
+        for (int i = 0; i < n && lead < h->n; i++) {
+            if (!marks[i][0] || h->p[lead] != marks[i][0]) continue;
+            mark_match m = mark_compare(marks[i], strlen(marks[i]), h->p + lead, h->n - lead);
+            if (m == MARK_FULL) return i;
+            if (m == MARK_PART) return -1;
         }
+        if (lead == h->n) gone = 1;
+        give(c, part, h->p, gone);
+        memmove(h->p, h->p + gone, h->n - gone);
+        h->n -= gone;
     }
-    /* A tag begins with '<' and has no other: what was held is no tag, b may begin one. */
-    give_all(c, part, h);
-    if (b == '\n' || b == tag[0])
-        lq_buf_add(h, &b, 1);
-    else
-        give(c, part, &b, 1);
-    return false;
+    return -1;
 }
-
-/* ---- the object of a call ---- */
-
-static void begin_call(chat_out *c)
-{
-    lq_buf *all[] = { &c->key, &c->value, &c->name, &c->args };
-    for (size_t i = 0; i < LQ_COUNT(all); i++)
-        lq_buf_clear(all[i]);
-    c->state = IN_CALL;
-    c->place = AT_START;
-    c->has_name = c->has_args = c->announced = c->streams = false;
-}
-
-static void announce(chat_out *c)
-{
-    flush(c);
-    c->o.sink(c->o.user, CHAT_CALL, c->name.p ? c->name.p : "", c->name.n);
-    c->announced = true;
-}
-
-static bool is_args(const chat_out *c)
-{
-    return (c->key.n == 9 && memcmp(c->key.p, "arguments", 9) == 0) ||
-           (c->key.n == 10 && memcmp(c->key.p, "parameters", 10) == 0);
-}
-
-static bool is_name(const chat_out *c) { return c->key.n == 4 && !memcmp(c->key.p, "name", 4); }
-
-/* The value as a string of JSON, decoded; false when it is none. */
-static bool decode(const lq_buf *value, lq_buf *out)
-{
-    cJSON *v = NULL;
-    bool ok = value->n && value->p[0] == '"' &&
-              js_parse(&v, value->p, value->n, SIZE_MAX, 0, NULL) == LQ_OK;
-    lq_buf_clear(out);
-    if (ok) lq_buf_puts(out, v->valuestring);
-    cJSON_Delete(v);
-    return ok;
-}
-
-/* The value of a member is complete. False: this is no call. */
-static bool end_value(chat_out *c)
-{
-    c->place = AT_KEY;
-    if (is_name(c) && !c->has_name) {
-        c->has_name = decode(&c->value, &c->name) &&
-                      c->o.known(c->o.user, c->name.p ? c->name.p : "", c->name.n);
-        if (!c->has_name) return false;
-    } else if (is_args(c) && !c->has_args) {
-        c->has_args = true;
-        if (!c->streams && !decode(&c->value, &c->args)) /* some models spell them as a string */
-            lq_buf_add(&c->args, c->value.p, c->value.n);
-    }
-    if (c->has_name && c->has_args && !c->announced) {
-        announce(c);
-        give_all(c, CHAT_ARGUMENTS, &c->args);
-    }
-    return true;
-}
-
-static void begin_value(chat_out *c, char b)
-{
-    c->place = IN_VALUE;
-    c->depth = 0;
-    c->in_string = c->escaped = false;
-    lq_buf_clear(&c->value);
-    c->streams = b == '{' && is_args(c) && c->has_name && !c->has_args;
-    if (c->streams) announce(c);
-}
-
-static void keep_value(chat_out *c, char b)
-{
-    if (c->streams)
-        give(c, CHAT_ARGUMENTS, &b, 1);
-    else
-        lq_buf_add(&c->value, &b, 1);
-}
-
-/* One byte of a value; *again: it is not part of it. */
-static bool value_byte(chat_out *c, char b, bool *again)
-{
-    if (c->in_string) {
-        keep_value(c, b);
-        c->in_string = c->escaped || b != '"';
-        c->escaped = b == '\\' && !c->escaped;
-        return c->in_string || c->depth ? true : end_value(c);
-    }
-    bool ends = c->depth == 0 && (b == ',' || b == '}' || b == ']' || is_blank(b));
-    if (ends) {
-        *again = true;
-        return end_value(c);
-    }
-    keep_value(c, b);
-    c->in_string = b == '"';
-    c->depth += (b == '{' || b == '[') - (b == '}' || b == ']');
-    return c->depth == 0 && (b == '}' || b == ']') ? end_value(c) : true;
-}
-
-/* One byte of the object. False: it is no call. *closed: the object is complete. */
-static bool object_byte(chat_out *c, char b, bool *closed)
-{
-    bool again = false;
-    switch (c->place) {
-    case AT_START:
-        if (b == '{') c->place = AT_KEY;
-        return b == '{' || is_blank(b);
-    case AT_KEY:
-        if (b == '"') {
-            c->place = IN_KEY;
-            lq_buf_clear(&c->key);
-        }
-        *closed = b == '}';
-        return b == '"' || b == ',' || b == '}' || is_blank(b);
-    case IN_KEY:
-        if (b == '"')
-            c->place = AT_COLON;
-        else
-            lq_buf_add(&c->key, &b, 1);
-        return b != '\\' && c->key.n <= 64;
-    case AT_COLON:
-        if (b == ':') c->place = AT_VALUE;
-        return b == ':' || is_blank(b);
-    case AT_VALUE:
-        if (is_blank(b)) return true;
-        begin_value(c, b);
-        return value_byte(c, b, &again) && !again;
-    case IN_VALUE:
-        if (!value_byte(c, b, &again)) return false;
-        return again ? object_byte(c, b, closed) : true;
-    }
-    return false;
-}
-
-/* ---- a byte ---- */
-
-static void after_call(chat_out *c) { c->state = c->o.one_call ? DROP : AFTER_CALL; }
-
-static void chat_out_step(chat_out *c, char b);
 
 /* What was held as the beginning of a mark is text. */
 static void retell(chat_out *c, state next)
@@ -258,142 +145,267 @@ static void retell(chat_out *c, state next)
     c->held = (lq_buf){ 0 };
     c->state = next;
     for (size_t i = 0; i < was.n; i++)
-        chat_out_step(c, was.p[i]);
+        out_step(c, was.p[i]);
     lq_buf_free(&was);
 }
 
-static void call_byte(chat_out *c, char b)
+/* ---- calls ---- */
+
+static void begin_call(chat_out *c)
 {
-    bool closed = false;
-    if (!c->announced) lq_buf_add(&c->raw, &b, 1);
-    bool ok = object_byte(c, b, &closed);
-    if (ok && closed && c->has_name && !c->announced) { /* a call without arguments */
-        announce(c);
-        give(c, CHAT_ARGUMENTS, "{}", 2);
+    lq_buf_add(&c->raw, c->held.p ? c->held.p : "", c->held.n); /* text, should it be no call */
+    lq_buf_clear(&c->held);
+    call_begin(&c->call);
+    c->state = IN_CALL;
+}
+
+static void after_call(chat_out *c)
+{
+    const chat_form *f = c->o.form;
+    flush(c);
+    lq_buf_clear(&c->held);
+    /* calls without a list, with nothing but blanks between them, are looked for in the text */
+    bool text = !f->open[0] && !*form_skip(f->sep) && c->first[0] && !f->content_open[0];
+    c->state = c->o.one_call ? DROP : text ? TEXT : START;
+    c->after_call = true;
+}
+
+static void call_step(chat_out *c, char b)
+{
+    bool again = false;
+    if (!c->call.announced) lq_buf_add(&c->raw, &b, 1);
+    call_state s = call_byte(&c->call, b, &again);
+    if (c->call.announced) lq_buf_clear(&c->raw);
+    if (s == CALL_MORE) return;
+    if (s == CALL_NONE) {
+        c->state = TEXT;
+        give_all(c, CHAT_CONTENT, &c->raw);
+        return;
     }
-    if (c->announced) {
-        lq_buf_clear(&c->raw);
-        if (closed)
-            after_call(c);
-        else if (!ok || c->has_args)
-            c->state = AFTER_ARGS;
-    } else if (!ok || closed) {
+    if (c->rest[0] && !c->o.one_call)
+        c->state = CLOSE;
+    else
+        after_call(c);
+    if (again) out_step(c, b);
+}
+
+static void close_step(chat_out *c, char b)
+{
+    const char *marks[] = { c->rest };
+    flush(c);
+    if (match(c, marks, 1, CHAT_CONTENT, b) == 0) after_call(c);
+    lq_buf_clear(&c->news); /* what is between the object and its closing mark */
+}
+
+/* ---- the beginning of a part ---- */
+
+static state begin_think(chat_out *c)
+{
+    c->fresh = true;
+    c->thought = true;
+    return THINK;
+}
+
+/* Harmony's header is complete, in held: the part that it begins. */
+static void read_header(chat_out *c)
+{
+    lq_buf *h = &c->held;
+    static const char to[] = "to=functions.";
+    const char *name = memmem(h->p, h->n, to, strlen(to));
+    bool thought = memmem(h->p, h->n, "analysis", 8) != NULL;
+    if (!name || !c->o.calls) {
+        lq_buf_clear(h);
+        c->state = thought && c->o.thinks ? begin_think(c) : TEXT;
+        return;
+    }
+    name += strlen(to);
+    size_t n = 0;
+    while (name + n < h->p + h->n && name[n] != '<' && name[n] != ' ')
+        n++;
+    lq_buf plain = { 0 };
+    lq_buf_add(&plain, name, n);
+    begin_call(c);
+    c->call.place = 0; /* the header in the form's own order */
+    call_begin(&c->call);
+    bool again = false;
+    call_state s = CALL_MORE;
+    for (size_t i = 0; i < plain.n && s == CALL_MORE; i++)
+        s = call_byte(&c->call, plain.p[i], &again);
+    const char *rest = c->o.form->head + form_begin_head(c->o.form) + 1;
+    for (; *rest && s == CALL_MORE; rest++)
+        s = call_byte(&c->call, *rest, &again);
+    c->raw.oom |= plain.oom;
+    lq_buf_free(&plain);
+    if (c->call.announced) lq_buf_clear(&c->raw);
+    if (s != CALL_MORE) {
         c->state = TEXT;
         give_all(c, CHAT_CONTENT, &c->raw);
     }
 }
 
-static state first_text(const chat_out *c)
+static void header_step(chat_out *c, char b)
 {
-    return c->o.calls == CHAT_CALLS_LLAMA3 ? FIRST : TEXT;
+    static const char end[] = FORM_HEADER_END;
+    const size_t n = sizeof end - 1;
+    lq_buf *h = &c->held;
+    lq_buf_add(h, &b, 1);
+    bool may = mark_compare("<|channel|>", 11, h->p, h->n < 11 ? h->n : 11) != MARK_NO ||
+               mark_compare("to=", 3, h->p, h->n < 4 ? h->n : 4) != MARK_NO ||
+               mark_compare("<|start|>assistant", 18, h->p, h->n < 18 ? h->n : 18) != MARK_NO;
+    if (!may || h->n > MAX_HEADER)
+        retell(c, TEXT);
+    else if (h->n >= n && memcmp(h->p + h->n - n, end, n) == 0)
+        read_header(c);
 }
 
-static void chat_out_step(chat_out *c, char b)
+/* The marks that may come; returns how many. */
+static int start_marks(const chat_out *c, mark m[8])
 {
-    bool hermes = c->o.calls == CHAT_CALLS_HERMES, closed = false;
-    switch (c->state) {
-    case BEFORE_THINK: {
-        size_t lead = 0;
-        while (lead < c->held.n && is_blank(c->held.p[lead]))
-            lead++;
-        size_t n = c->held.n - lead;
-        lq_buf_add(&c->held, &b, 1);
-        if (n == 0 && is_blank(b) && lead < MAX_NEWLINES) break;
-        if (open_think[n] != b) {
-            retell(c, first_text(c));
-        } else if (!open_think[n + 1]) {
-            lq_buf_clear(&c->held);
-            c->state = THINK;
-            c->fresh = true;
-        }
-        break;
+    const chat_form *f = c->o.form;
+    bool thinks = c->o.thinks && (!c->thought || f->content_open[0]);
+    const struct {
+        bool on;
+        const char *text;
+        state next;
+        bool call;
+    } all[] = { { c->after_call && *form_skip(f->sep), f->sep, START, false },
+                { c->after_call, f->close, TEXT, false },
+                { c->after_call && c->o.calls && f->open[0], c->next, IN_CALL, true },
+                { thinks, f->think_open, THINK, false },
+                { true, f->content_open, TEXT, false },
+                { c->o.calls, c->first, IN_CALL, true } };
+    int n = 0;
+    for (size_t i = 0; i < LQ_COUNT(all); i++) {
+        if (!all[i].on || !*form_skip(all[i].text)) continue;
+        snprintf(m[n].text, FORM_MARK, "%s", form_skip(all[i].text));
+        m[n].next = all[i].next;
+        m[n++].call = all[i].call;
     }
-    case THINK:
-        if (c->fresh && b == '\n') break;
-        c->fresh = false;
-        if (match(c, close_think, CHAT_REASONING, b)) {
-            lq_buf_clear(&c->held);
-            c->state = BEFORE_TEXT;
-        }
-        break;
-    case BEFORE_TEXT:
-        if (b == '\n') break;
-        c->state = first_text(c);
-        chat_out_step(c, b);
-        break;
-    case FIRST:
-        if (b == '{') {
-            lq_buf_add(&c->raw, c->held.p ? c->held.p : "",
-                       c->held.n); /* text, should it be no call */
-            lq_buf_clear(&c->held);
-            begin_call(c);
-            call_byte(c, b);
-            break;
-        }
-        lq_buf_add(&c->held, &b, 1);
-        if (!is_blank(b)) retell(c, TEXT);
-        break;
-    case TEXT:
-        if (!hermes) {
-            give(c, CHAT_CONTENT, &b, 1);
-        } else if (match(c, open_call, CHAT_CONTENT, b)) {
-            lq_buf_add(&c->raw, c->held.p, c->held.n);
-            lq_buf_clear(&c->held);
-            begin_call(c);
-        }
-        break;
-    case IN_CALL:
-        call_byte(c, b);
-        break;
-    case AFTER_ARGS:
-        if (hermes) {
-            after_call(c);
-            chat_out_step(c, b);
-        } else if (!object_byte(c, b, &closed) || closed) {
-            after_call(c);
-        }
-        break;
-    case AFTER_CALL:
-        if (hermes) {
-            flush(c);
-            if (match(c, close_call, CHAT_CONTENT, b)) {
-                lq_buf_clear(&c->held);
-                c->state = TEXT;
-            }
-            lq_buf_clear(&c->news); /* what stands between the object and its closing mark */
-        } else if (!is_blank(b) && b != ';') {
-            c->state = FIRST;
-            chat_out_step(c, b);
-        }
-        break;
-    case DROP:
-        break;
+    return n;
+}
+
+/* A call may begin without a mark: with its object, or its name. */
+static bool bare(const chat_out *c, char b)
+{
+    const char *m = c->after_call && c->o.form->open[0] ? c->next : c->first;
+    if (!c->o.calls || m[0]) return false;
+    return c->o.form->object ? b == '{'
+                             : (b >= 'a' && b <= 'z') || (b >= 'A' && b <= 'Z') || b == '_';
+}
+
+static void start_step(chat_out *c, char b)
+{
+    lq_buf *h = &c->held;
+    mark m[8];
+    if (c->thought && !h->n && b == '\n') return;
+    if (c->o.form->header && !c->after_call) {
+        header_step(c, b);
+        return;
     }
+    bool part = false;
+    lq_buf_add(h, &b, 1);
+    if (h->oom) return;
+    size_t lead = 0;
+    while (lead < h->n && mark_blank(h->p[lead]))
+        lead++;
+    for (int i = 0, n = start_marks(c, m); i < n && lead <= MAX_NEWLINES; i++) {
+        mark_match got = mark_compare(m[i].text, strlen(m[i].text), h->p, h->n);
+        part |= got == MARK_PART;
+        if (got != MARK_FULL) continue;
+        if (m[i].call) {
+            begin_call(c);
+            return;
+        }
+        lq_buf_clear(h);
+        c->state = m[i].next == THINK ? begin_think(c) : m[i].next;
+        return;
+    }
+    if (part) return;
+    if (lead == h->n && lead <= MAX_NEWLINES) return;
+    if (lead + 1 == h->n && bare(c, b)) {
+        h->n--;
+        begin_call(c);
+        call_step(c, b);
+        return;
+    }
+    if (c->after_call && lead + 1 == h->n && (b == ',' || b == ';') && c->o.form->object) {
+        lq_buf_clear(h);
+        return;
+    }
+    retell(c, TEXT);
+}
+
+/* ---- a byte ---- */
+
+static void think_step(chat_out *c, char b)
+{
+    const char *marks[] = { c->o.form->think_close };
+    if (c->fresh && b == '\n') return;
+    c->fresh = false;
+    if (match(c, marks, 1, CHAT_REASONING, b) < 0) return;
+    lq_buf_clear(&c->held);
+    c->thought = true;
+    c->state = START;
+}
+
+static void text_step(chat_out *c, char b)
+{
+    const char *marks[] = { c->o.calls ? c->first : "",
+                            c->o.form ? form_skip(c->o.form->content_close) : "" };
+    if (!marks[0][0] && !marks[1][0]) {
+        give(c, CHAT_CONTENT, &b, 1);
+        return;
+    }
+    int i = match(c, marks, 2, CHAT_CONTENT, b);
+    if (i == 0) begin_call(c);
+    if (i != 1) return;
+    lq_buf_clear(&c->held);
+    c->after_call = false;
+    c->state = START;
+}
+
+static void out_step(chat_out *c, char b)
+{
+    static void (*const steps[])(chat_out *, char) = { [START] = start_step,
+                                                       [THINK] = think_step,
+                                                       [TEXT] = text_step,
+                                                       [IN_CALL] = call_step,
+                                                       [CLOSE] = close_step };
+    if (c->state != DROP) steps[c->state](c, b);
 }
 
 static lq_status told(const chat_out *c, lq_err *err)
 {
-    bool oom = c->held.oom || c->raw.oom || c->news.oom || c->key.oom || c->value.oom ||
-               c->name.oom || c->args.oom;
+    bool oom = c->held.oom || c->raw.oom || c->news.oom || call_oom(&c->call);
     return oom ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
 }
 
 lq_status chat_out_push(chat_out *c, const char *text, size_t n, lq_err *err)
 {
     for (size_t i = 0; i < n; i++)
-        chat_out_step(c, text[i]);
+        out_step(c, text[i]);
     flush(c);
     return told(c, err);
 }
 
+/* Blanks behind calls are no content. */
+static bool only_blanks(const lq_buf *b)
+{
+    for (size_t i = 0; i < b->n; i++)
+        if (!mark_blank(b->p[i])) return false;
+    return true;
+}
+
 lq_status chat_out_end(chat_out *c, lq_err *err)
 {
-    if (c->state == BEFORE_THINK || c->state == FIRST || c->state == TEXT)
+    if (c->state == TEXT || (c->state == START && !(c->after_call && only_blanks(&c->held))))
         give_all(c, CHAT_CONTENT, &c->held);
     else if (c->state == THINK)
         give_all(c, CHAT_REASONING, &c->held);
-    else if (c->state == IN_CALL && !c->announced)
+    else if (c->state == IN_CALL && !c->call.announced)
         give_all(c, CHAT_CONTENT, &c->raw);
+    else if (c->state == IN_CALL)
+        call_end(&c->call);
     flush(c);
     return told(c, err);
 }

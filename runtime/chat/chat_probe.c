@@ -12,11 +12,13 @@ static const char parameters[] =
     "{\"type\": \"object\", \"properties\": {"
     "\"zkeya\": {\"type\": \"string\", \"description\": \"a\"}, "
     "\"zkeyb\": {\"type\": \"string\", \"description\": \"b\"}, "
-    "\"zka\": {\"type\": \"array\", \"items\": {\"type\": \"string\"}, \"description\": \"c\"}, "
+    "\"zka\": {\"type\": \"array\", \"items\": {\"type\": \"integer\"}, \"description\": \"c\"}, "
     "\"zkb\": {\"type\": \"boolean\", \"description\": \"d\"}, "
     "\"zkn\": {\"type\": \"integer\", \"description\": \"e\"}, "
     "\"zko\": {\"type\": \"object\", \"additionalProperties\": {\"type\": \"string\"}, "
     "\"description\": \"f\"}}, \"required\": []}";
+
+cJSON *probe_parameters(void) { return cJSON_Parse(parameters); }
 
 static cJSON *tools_of(void)
 {
@@ -28,19 +30,18 @@ static cJSON *tools_of(void)
         f = cJSON_AddObjectToObject(tool, "function");
         cJSON_AddStringToObject(f, "name", probe_names[i]);
         cJSON_AddStringToObject(f, "description", "z");
-        cJSON_AddItemToObject(f, "parameters", cJSON_Parse(parameters));
+        cJSON_AddItemToObject(f, "parameters", probe_parameters());
     }
     return list;
 }
 
-static cJSON *probe_arguments(probe_args a)
+cJSON *probe_arguments(probe_args a)
 {
     static const char *const text[] = {
         [PROBE_STRINGS] = "{\"" PROBE_KEY_A "\": \"" PROBE_VALUE_A "\", \"" PROBE_KEY_B
                           "\": \"" PROBE_VALUE_B "\"}",
         [PROBE_NONE] = "{}",
-        [PROBE_TYPES] =
-            "{\"zka\": [1, \"x\"], \"zkb\": true, \"zkn\": 7301, \"zko\": {\"k\": \"v\"}}"
+        [PROBE_TYPES] = "{\"zka\": [1, 2], \"zkb\": true, \"zkn\": 7301, \"zko\": {\"k\": \"v\"}}"
     };
     return cJSON_Parse(text[a]);
 }
@@ -126,6 +127,14 @@ char *probe_render(const tmpl_template *t, const cJSON *tokens, const probe *p, 
 }
 
 /* ---- pieces ---- */
+
+span probe_turn(const char *text)
+{
+    const char *at = NULL;
+    for (const char *p = text; p && (p = strstr(p, PROBE_USER)); p++)
+        at = p + strlen(PROBE_USER);
+    return at ? span_of(at, at + strlen(at)) : span_of(text, text + strlen(text));
+}
 
 span span_of(const char *from, const char *to)
 {

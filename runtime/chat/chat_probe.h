@@ -16,7 +16,7 @@ extern const char *const probe_names[PROBE_CALLS], *const probe_ids[PROBE_CALLS]
 typedef enum {
     PROBE_STRINGS, /* two strings: PROBE_KEY_A: PROBE_VALUE_A, PROBE_KEY_B: PROBE_VALUE_B */
     PROBE_NONE,    /* no arguments */
-    PROBE_TYPES    /* zka [1, "x"], zkb true, zkn 7301, zko {"k": "v"} */
+    PROBE_TYPES    /* zka [1, 2], zkb true, zkn 7301, zko {"k": "v"} */
 } probe_args;
 #define PROBE_KEY_A "zkeya"
 #define PROBE_KEY_B "zkeyb"
@@ -40,10 +40,16 @@ typedef struct {
 /* malloc'd; NULL: the template raised (err), or out of memory. */
 char *probe_render(const tmpl_template *t, const cJSON *tokens, const probe *p, lq_err *err);
 
+/* The arguments of a probe's call, and the schema of them. */
+cJSON *probe_arguments(probe_args a);
+cJSON *probe_parameters(void);
+
 typedef struct {
     const char *p;
     size_t n;
 } span;
+/* Behind the last of the user's words. */
+span probe_turn(const char *text);
 span span_of(const char *from, const char *to);
 /* What both begin, or end, with; cut so that no mark ("<...>") and no code point is split. */
 size_t span_prefix(span a, span b);
@@ -52,5 +58,10 @@ const char *span_find(span s, const char *word); /* NULL: it is not there */
 span span_after(span s, size_t n);               /* without its first n bytes */
 /* A copy in which names, ids and keys of the probes are holes. False: it does not fit. */
 bool span_mark(form_mark to, span s);
+
+/* chat_check.c: the calls of `how`'s conversation, with every kind of arguments, are read as what
+ * they are. */
+bool probe_reads_back(const chat_form *f, const tmpl_template *t, const cJSON *tokens,
+                      const probe *how);
 
 #endif

@@ -11,7 +11,8 @@ enum { MAX_TEMPLATES = 32, MAX_NAME = 64 };
 typedef struct {
     char name[MAX_NAME];
     tmpl_template *t;
-    chat_marks marks;
+    chat_form form;
+    lq_err why;       /* it has no calls */
     lq_status status; /* of parsing it */
     lq_err err;
 } named;
@@ -31,22 +32,6 @@ static lq_status parse_blob(cJSON **out, const src_source *src, const char *name
     return s ? lq_wrap(err, s, "%s", name) : LQ_OK;
 }
 
-static bool says(const char *text, size_t n, const char *word)
-{
-    return memmem(text, n, word, strlen(word)) != NULL;
-}
-
-/* Calls as XML ("<function=") are a third style, which chat_out does not read. */
-static chat_marks marks_of(const char *text, size_t n)
-{
-    chat_marks m = { CHAT_CALLS_NONE, says(text, n, "</think>") };
-    if (says(text, n, "<tool_call>") && !says(text, n, "<function="))
-        m.calls = CHAT_CALLS_HERMES;
-    else if (says(text, n, "\"parameters\": ") && says(text, n, "ipython"))
-        m.calls = CHAT_CALLS_LLAMA3;
-    return m;
-}
-
 static lq_status add(chat_set *c, const char *name, size_t n_name, const char *text, size_t n,
                      const char *file, lq_err *err)
 {
@@ -58,10 +43,15 @@ static lq_status add(chat_set *c, const char *name, size_t n_name, const char *t
                        MAX_NAME);
     named *e = &c->v[c->n++];
     memcpy(e->name, name, n_name);
-    e->marks = marks_of(text, n);
     e->status = tmpl_parse(&e->t, text, n, &e->err);
     if (e->status) e->status = lq_wrap(&e->err, e->status, "%s", file);
-    return LQ_OK;
+    bool talks = strcmp(e->name, "default") == 0 || strcmp(e->name, "tool_use") == 0;
+    if (!talks || e->status) return LQ_OK;
+    lq_status s = form_derive(&e->form, e->t, c->tokens, &e->why);
+    /* a template that knows no tools: a format that models of many kinds can follow */
+    e->form.generic = !s && e->form.args == FORM_NO_CALLS && !e->form.shows_tools &&
+                      strcmp(e->why.msg, FORM_NO_TOOLS) == 0;
+    return e->form.generic ? form_named(&e->form, "hermes", err) : s;
 }
 
 /* A template of a JSON file; strings of jt_parse need jt_copy. */
@@ -201,13 +191,16 @@ lq_status chat_set_pick(const chat_set *c, const char *name, bool tools, const t
 
 const cJSON *chat_set_tokens(const chat_set *c) { return c->tokens; }
 
-chat_marks chat_set_marks(const chat_set *c, bool tools)
+const chat_form *chat_set_form(const chat_set *c, bool tools, const char **why)
 {
+    static const chat_form none = { .name = "none" };
     const tmpl_template *t;
     lq_err unused;
-    if (chat_set_pick(c, NULL, tools, &t, &unused)) return (chat_marks){ CHAT_CALLS_NONE, false };
+    *why = "it cannot be used";
+    if (chat_set_pick(c, NULL, tools, &t, &unused)) return &none;
     size_t i = 0;
     while (c->v[i].t != t)
         i++;
-    return c->v[i].marks;
+    *why = c->v[i].why.msg;
+    return &c->v[i].form;
 }

@@ -8,17 +8,10 @@
 #define LLMQ_RUNTIME_CHAT_CHAT_SET_H
 
 #include "formats/source/source.h"
+#include "runtime/chat/chat_form.h"
 #include "runtime/chat/tmpl.h"
 
 typedef struct chat_set chat_set;
-
-/* How a model that was trained on a template spells its calls of functions, and whether it
- * reasons first: the marks in the template's own text. */
-typedef enum { CHAT_CALLS_NONE, CHAT_CALLS_HERMES, CHAT_CALLS_LLAMA3 } chat_calls;
-typedef struct {
-    chat_calls calls;
-    bool thinks;
-} chat_marks;
 
 /* LQ_ENOENT: the model has no chat template. A template that does not parse is an error when it
  * is asked for, so that a broken one for documents does not keep a model from talking. */
@@ -29,8 +22,9 @@ void chat_set_close(chat_set *c); /* NULL allowed */
  * "default". LQ_EVALUE names those there are. Borrowed. */
 lq_status chat_set_pick(const chat_set *c, const char *name, bool tools, const tmpl_template **t,
                         lq_err *err);
-/* The marks of the template that chat_set_pick(NULL, tools) gives. */
-chat_marks chat_set_marks(const chat_set *c, bool tools);
+/* The form of the template that chat_set_pick(NULL, tools) gives; *why: the reason where it has no
+ * calls. Borrowed. */
+const chat_form *chat_set_form(const chat_set *c, bool tools, const char **why);
 /* bos_token, eos_token, ...: strings, marked TMPL_OWN. Borrowed. */
 const cJSON *chat_set_tokens(const chat_set *c);
 

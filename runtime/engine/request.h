@@ -30,6 +30,14 @@ typedef struct {
     eng_early early;
 } eng_beam;
 
+/* The grammar sleeps until the output ends with one of the texts (special tokens as they are
+ * spelled); its matcher has then read the text's `feed`, and it sleeps again where nothing can
+ * follow. */
+typedef struct {
+    const char *text, *feed; /* of at most ENG_MAX_WAKE bytes */
+} eng_wake;
+enum { ENG_MAX_WAKE = 320 };
+
 typedef struct {
     const int32_t *prompt;   /* copied */
     int64_t n_prompt;        /* >= 1 */
@@ -46,13 +54,19 @@ typedef struct {
     int n_bad;         /* numbers in all */
     bool include_stop; /* keep the stop string in the text */
     bool ignore_eos;
-    bool show_special;   /* text of special tokens is delivered */
-    int prompt_logprobs; /* -1: none */
-    grammar *grammar;    /* the answer is a sentence of it; NULL: free. A reference is taken */
-    eng_beam beam;       /* nothing is drawn then: temperature, top_k, ..., seed say nothing */
-    eng_pool pool;       /* an embedding of the prompt is wanted; max_tokens is 0 then */
-    const char *salt;    /* prefix cache salt or NULL */
-    int32_t priority;    /* lower is served first; a stream of them can starve higher ones */
+    bool show_special;     /* text of special tokens is delivered */
+    int prompt_logprobs;   /* -1: none */
+    grammar *grammar;      /* the answer is a sentence of it; NULL: free. A reference is taken */
+    const eng_wake *wakes; /* NULL: the grammar never sleeps. Copied */
+    int n_wakes;
+    const char *wake_after; /* NULL: anywhere; else only behind this text, or nothing but blanks */
+    const int32_t
+        *show_ids; /* special tokens whose text is delivered, whatever show_special says */
+    int n_show_ids;
+    eng_beam beam;    /* nothing is drawn then: temperature, top_k, ..., seed say nothing */
+    eng_pool pool;    /* an embedding of the prompt is wanted; max_tokens is 0 then */
+    const char *salt; /* prefix cache salt or NULL */
+    int32_t priority; /* lower is served first; a stream of them can starve higher ones */
 } eng_request;
 
 /* What a sequence has produced since the last event. Pointers are valid during the callback. */

@@ -79,6 +79,24 @@ static const void *copy_of(lq_arena *a, const void *src, int64_t n, size_t size,
     return p;
 }
 
+static const char *copy_text(lq_arena *a, const char *text, bool *ok)
+{
+    return text ? copy_of(a, text, (int64_t)strlen(text) + 1, 1, ok) : NULL;
+}
+
+static bool copy_wakes(seq *s, const eng_request *r)
+{
+    bool ok = true;
+    eng_wake *w = lq_push(&s->arena, (size_t)r->n_wakes * sizeof *w);
+    for (int i = 0; w && i < r->n_wakes; i++)
+        w[i] = (eng_wake){ copy_text(&s->arena, r->wakes[i].text, &ok),
+                           copy_text(&s->arena, r->wakes[i].feed, &ok) };
+    s->r.wakes = w;
+    s->r.wake_after = copy_text(&s->arena, r->wake_after, &ok);
+    s->tail = lq_push(&s->arena, ENG_TAIL);
+    return ok && w && s->tail;
+}
+
 static bool copy_request(seq *s, const eng_request *r, int64_t vocab)
 {
     bool ok = true;
@@ -95,6 +113,8 @@ static bool copy_request(seq *s, const eng_request *r, int64_t vocab)
     p->dry.runs = copy_of(&s->arena, p->dry.runs, p->dry.n_runs, sizeof *p->dry.runs, &ok);
     if (p->dry.breaks)
         p->dry.breaks = copy_of(&s->arena, p->dry.breaks, words, sizeof *p->dry.breaks, &ok);
+    s->r.show_ids = copy_of(&s->arena, r->show_ids, r->n_show_ids, sizeof *r->show_ids, &ok);
+    if (ok && r->n_wakes) ok = copy_wakes(s, r);
     if (r->salt) s->r.salt = copy_of(&s->arena, r->salt, (int64_t)strlen(r->salt) + 1, 1, &ok);
     if (!ok || r->n_stop <= 0) return ok;
     const char **stop = lq_push(&s->arena, (size_t)r->n_stop * sizeof *stop);
@@ -238,7 +258,7 @@ static lq_status prepare_grammar(seq *s, const arch_config *c, const tok_tokeniz
         if (tok_is_special(t, s->r.stop_ids[i])) ids[n++] = s->r.stop_ids[i];
     s->end_ids = ids;
     s->n_end_ids = n;
-    return gr_matcher_new(&s->matcher, s->r.grammar, err);
+    return s->r.n_wakes ? LQ_OK : gr_matcher_new(&s->matcher, s->r.grammar, err);
 }
 
 static lq_status prime_text(seq *s, const tok_tokenizer *t, lq_err *err)
@@ -255,7 +275,8 @@ static lq_status prime_text(seq *s, const tok_tokenizer *t, lq_err *err)
 
 static lq_status prepare_text(seq *s, const tok_tokenizer *t, lq_err *err)
 {
-    lq_status st = tok_stream_new(&s->stream, t, !s->r.show_special, err);
+    const bool skips = !s->r.show_special && !s->r.n_show_ids;
+    lq_status st = tok_stream_new(&s->stream, t, skips, err);
     if (!st) st = prime_text(s, t, err);
     if (!st)
         st = stop_open(&s->stop, s->r.stop, s->r.n_stop, s->r.include_stop,
@@ -295,6 +316,7 @@ lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, int6
 int64_t seq_guesses(seq *s, int64_t max)
 {
     int64_t room = s->max_new - seq_output(s) - 1;
+    if (s->r.n_wakes && !s->matcher) return 0; /* what follows a waking is drawn after it */
     if (max <= 0 || room <= 0 || s->beams || s->n_ids - s->n_done != 1 || seq_scoring(s)) return 0;
     int64_t n = spec_length(&s->spec, max);
     return n < room ? n : room;
@@ -330,7 +352,7 @@ lq_status seq_mask(seq *s, int64_t n, lq_err *err)
     bool may_end = gr_may_end(s->matcher);
     for (int i = 0; i < s->n_end_ids && !st; i++) {
         uint32_t bit = 1u << (s->end_ids[i] & 31), *word = &s->mask[s->end_ids[i] >> 5];
-        *word = may_end ? *word | bit : *word & ~bit;
+        if (may_end) *word |= bit; /* a grammar's own text may have one too */
     }
     if (!st) ban_bad_words(s, n);
     return st;
@@ -394,21 +416,91 @@ lq_status seq_draw(seq *s, smp_ctx *smp, const dev_drawn *drawn,
     return s->n_samples > 0 ? LQ_OK : st;          /* it comes again if it is ever reached */
 }
 
+/* The text before the last n bytes of the tail may have a waking text behind it. */
+static bool may_wake(const seq *s, size_t n)
+{
+    if (!s->r.wake_after) return true;
+    size_t k = s->n_tail - n, m = strlen(s->r.wake_after);
+    while (k && (s->tail[k - 1] == ' ' || s->tail[k - 1] == '\n'))
+        k--;
+    if (k == 0) return !s->cut_tail;
+    return m && k >= m && memcmp(s->tail + k - m, s->r.wake_after, m) == 0;
+}
+
+/* The grammar wakes at text w, which ends `rest` bytes before the tail's end; *ok false: what follows
+ * does not fit. */
+static lq_status wake_up(seq *s, const eng_wake *w, size_t rest, bool *ok, lq_err *err)
+{
+    lq_status st = gr_matcher_new(&s->matcher, s->r.grammar, err);
+    if (!st) st = gr_accept_text(s->matcher, w->feed, ok, err);
+    if (!st && *ok && rest)
+        st = gr_accept(s->matcher, (const uint8_t *)s->tail + s->n_tail - rest, rest, ok, err);
+    if (!st && *ok) return LQ_OK;
+    gr_matcher_free(s->matcher);
+    s->matcher = NULL;
+    return st;
+}
+
+/* The tail has grown by n bytes: does one of the texts end in them? */
+static lq_status listen(seq *s, size_t n, lq_err *err)
+{
+    lq_status st = LQ_OK;
+    for (size_t rest = n; rest-- > 0 && !s->matcher && !st;)
+        for (int i = 0; i < s->r.n_wakes && !s->matcher && !st; i++) {
+            const char *text = s->r.wakes[i].text;
+            const size_t len = strlen(text), end = s->n_tail - rest;
+            bool ok = true;
+            if (len > end || s->tail[end - 1] != text[len - 1] ||
+                memcmp(s->tail + end - len, text, len) != 0 || !may_wake(s, len + rest))
+                continue;
+            st = wake_up(s, &s->r.wakes[i], rest, &ok, err);
+        }
+    return st;
+}
+
+/* A sleeping grammar hears an id. */
+static lq_status hear(seq *s, int32_t id, const tok_tokenizer *t, lq_err *err)
+{
+    uint8_t bytes[ENG_TAIL / 2];
+    size_t n = id < tok_vocab(t) ? tok_token_bytes(t, id, bytes, sizeof bytes) : 0;
+    if (n > sizeof bytes) n = 0;
+    if (s->n_tail + n > ENG_TAIL) {
+        size_t drop = s->n_tail + n - ENG_TAIL + ENG_TAIL / 4;
+        if (drop > s->n_tail) drop = s->n_tail;
+        memmove(s->tail, s->tail + drop, s->n_tail - drop);
+        s->n_tail -= drop;
+        s->cut_tail = true;
+    }
+    memcpy(s->tail + s->n_tail, bytes, n);
+    s->n_tail += n;
+    return listen(s, n, err);
+}
+
 /* The matcher past the id; *ends: nothing can follow. */
-static lq_status match(seq *s, int32_t id, bool *ends, lq_err *err)
+static lq_status match(seq *s, int32_t id, const tok_tokenizer *t, bool *ends, lq_err *err)
 {
     bool ok = true;
+    if (s->r.n_wakes && !s->matcher && s->tail && t) return hear(s, id, t, err);
     if (!s->matcher || has_id(s->end_ids, s->n_end_ids, id)) return LQ_OK;
     lq_status st = gr_accept_token(s->matcher, id, &ok, err);
     if (!st && !ok)
         st = lq_fail(err, LQ_EVALUE, "token %d was drawn and does not fit the grammar", id);
     *ends = !st && gr_must_end(s->matcher);
+    if (!*ends || !s->r.n_wakes) return st;
+    gr_matcher_free(s->matcher); /* the call is over, and the text goes on */
+    s->matcher = NULL;
+    s->n_tail = 0;
+    s->cut_tail = true;
+    *ends = false;
     return st;
 }
 
 static lq_status push_text(seq *s, const tok_tokenizer *t, int32_t id, lq_err *err)
 {
     if (id >= tok_vocab(t)) return LQ_OK; /* a padding row of the head: no text */
+    if (s->r.n_show_ids && !s->r.show_special && tok_is_special(t, id) &&
+        !has_id(s->r.show_ids, s->r.n_show_ids, id))
+        return LQ_OK;
     const char *text;
     size_t n;
     lq_status st = tok_stream_push(s->stream, id, &text, &n, err);
@@ -433,7 +525,7 @@ lq_status seq_append(seq *s, int32_t id, const arch_config *c, const tok_tokeniz
     bool stop_id = has_id(s->r.stop_ids, s->r.n_stop_ids, id);
     bool show = stop_id ? s->r.include_stop : eos ? s->r.show_special : true;
     bool ends = false;
-    lq_status st = match(s, id, &ends, err);
+    lq_status st = match(s, id, t, &ends, err);
     if (!st && t && show) st = push_text(s, t, id, err);
     if (st) return st;
     if (stop_id) s->stop_id = id;

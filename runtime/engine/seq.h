@@ -26,6 +26,8 @@ typedef struct {
     int64_t steps; /* of the matcher along the guesses */
 } seq_draft;
 
+enum { ENG_TAIL = 1024 };
+
 typedef struct seq seq;
 struct seq {
     uint64_t id;
@@ -49,7 +51,10 @@ struct seq {
     bool scores_sent;
     beam_set *beams;     /* of r.beam, or NULL; ids then hold one of its lines after the prompt */
     gr_matcher *matcher; /* of r.grammar, or NULL */
-    uint32_t *mask;      /* [n_mask] of the next draw; in r.params and early; NULL: all may be */
+    char *tail;          /* [ENG_TAIL] the output's last bytes, where the grammar may sleep */
+    size_t n_tail;
+    bool cut_tail;  /* there was more */
+    uint32_t *mask; /* [n_mask] of the next draw; in r.params and early; NULL: all may be */
     size_t n_mask;
     spec_state spec;
     int64_t n_draft; /* guesses for this step, after ids[n_ids - 1] */

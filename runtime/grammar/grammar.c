@@ -9,6 +9,8 @@
  * and the walk is made for the state itself. */
 #include "runtime/grammar/grammar_int.h"
 
+#include "base/buf.h"
+
 #include "base/machine.h"
 
 #include <stdlib.h>
@@ -57,8 +59,8 @@ struct gr_matcher {
 
 const char *gr_kind_text(gr_kind k)
 {
-    static const char *const text[GR_N_KINDS] = { "grammar", "regex", "choice", "json object",
-                                                  "json schema" };
+    static const char *const text[GR_N_KINDS] = { "grammar",     "regex",       "choice",
+                                                  "json object", "json schema", "tree" };
     return text[k];
 }
 
@@ -86,6 +88,9 @@ static void parse(ga_builder *b, const gr_spec *spec)
         break;
     case GR_JSON:
         gr_parse_json(b, spec);
+        break;
+    case GR_TREE:
+        gr_parse_tree(b, spec);
         break;
     case GR_SCHEMA:
     case GR_N_KINDS:
@@ -132,6 +137,7 @@ lq_status gr_compile(grammar **out, const gr_spec *spec, const gr_vocab *v, lq_e
     g->v = v;
     ga_builder b;
     ga_open(&b, err);
+    b.v = v;
     parse(&b, spec);
     lq_status s = gr_nfa_build(&g->nfa, &b, err);
     ga_close(&b);
@@ -454,6 +460,21 @@ lq_status gr_accept(gr_matcher *m, const uint8_t *s, size_t n, bool *ok, lq_err 
         *current(m) = to;
     }
     pthread_mutex_unlock(&g->lock);
+    return st;
+}
+
+lq_status gr_accept_text(gr_matcher *m, const char *s, bool *ok, lq_err *err)
+{
+    lq_buf b = { 0 };
+    while (*s) {
+        size_t n;
+        const uint8_t *special = gr_special_at(m->g->v, s, &n);
+        lq_buf_add(&b, special ? (const void *)special : s, special ? n + 1 : 1);
+        s += special ? n : 1;
+    }
+    lq_status st =
+        b.oom ? lq_fail(err, LQ_ENOMEM, "grammar: out of memory") : gr_accept(m, b.u, b.n, ok, err);
+    lq_buf_free(&b);
     return st;
 }
 

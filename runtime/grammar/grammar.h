@@ -9,8 +9,8 @@
  *
  * Whatever the mask allows can be continued to a whole sentence of the grammar, byte by byte,
  * within GR_MAX_DEPTH levels of nesting: deeper nesting is what the mask does not allow. Texts are
- * UTF-8; what is generated is too. Special tokens are never in a mask; the caller adds the ids that
- * end an answer where gr_may_end says so.
+ * UTF-8; what is generated is too. Special tokens are in a mask only where a text of a GR_TREE has
+ * them; the caller adds the ids that end an answer where gr_may_end says so.
  *
  * Bounds: text 1 MiB, GR_MAX_NODES nodes, repetitions up to GR_MAX_REPEAT, stacks of GR_MAX_DEPTH,
  * work per mask and memory of states; what is larger is refused, or ends the request with an error.
@@ -35,10 +35,11 @@ typedef enum {
     GR_CHOICE, /* text is a JSON array of strings: one of them */
     GR_JSON,   /* any JSON object; no text */
     GR_SCHEMA, /* text is a JSON schema */
+    GR_TREE,   /* texts around values of schemas: grammar_tree.c */
     GR_N_KINDS
 } gr_kind;
 const char *
-gr_kind_text(gr_kind k); /* "grammar", "regex", "choice", "json object", "json schema" */
+gr_kind_text(gr_kind k); /* "grammar", "regex", "choice", "json object", "json schema", "tree" */
 
 typedef struct {
     gr_kind kind;
@@ -84,6 +85,8 @@ void gr_matcher_free(gr_matcher *m); /* NULL allowed */
 /* One step along n bytes. *ok false: they do not fit, and the matcher stays where it was.
  * LQ_EVALUE: the grammar is too ambiguous for its bounds; LQ_ENOMEM. */
 lq_status gr_accept(gr_matcher *m, const uint8_t *s, size_t n, bool *ok, lq_err *err);
+/* The same along a text in which special tokens count as themselves. */
+lq_status gr_accept_text(gr_matcher *m, const char *s, bool *ok, lq_err *err);
 /* One step along a token of the vocabulary. */
 lq_status gr_accept_token(gr_matcher *m, int32_t id, bool *ok, lq_err *err);
 /* Take back the last n steps; false when fewer are remembered (GR_ROLLBACK at most). */

@@ -12,6 +12,8 @@
 #include <pthread.h>
 
 #define GR_NONE UINT32_MAX
+/* Begins the bytes of a special token, which no text has: only a tree's texts allow it. */
+enum { GR_SPECIAL = 0xff };
 
 /* ---- rules as trees ----
  * A builder carries the first error; after it, functions return NULL (or 0) and do nothing, so that
@@ -64,6 +66,7 @@ typedef struct {
     int64_t n_nodes;
     ga_property properties[64]; /* that were asked for, [n_properties]: there are fewer */
     int n_properties;
+    const gr_vocab *v; /* NULL: none */
     lq_status status;
     lq_err *err;
 } ga_builder;
@@ -98,6 +101,7 @@ ga_node *ga_chain(ga_builder *b, uint32_t sep);
 void gr_parse_gbnf(ga_builder *b, const char *text, size_t n);
 void gr_parse_json(ga_builder *b, const gr_spec *spec);
 void gr_parse_schema(ga_builder *b, const gr_spec *spec);
+void gr_parse_tree(ga_builder *b, const gr_spec *spec);
 void gr_parse_choice(ga_builder *b, const char *text, size_t n);
 /* A regular expression. `json`: it describes a string's value, and what comes out is the text
  * between the quotes. `search`: it may match anywhere unless anchored, as JSON schema's `pattern`.
@@ -257,6 +261,8 @@ struct gr_vocab {
     int64_t V;
     uint8_t *bytes; /* of all tokens; token i is bytes[off[i] .. off[i+1]) */
     size_t *off;
+    int32_t *special; /* ids whose bytes are GR_SPECIAL and their text; [n_special] */
+    int64_t n_special;
     uint32_t n_nodes, max_depth;
     uint8_t *byte;       /* [n_nodes] on the edge to it */
     uint32_t *depth;     /* bytes from the root, 1 and more */
@@ -265,5 +271,9 @@ struct gr_vocab {
     int32_t *same;       /* [V] next token of the same bytes, or -1 */
     atomic_size_t *held; /* bytes of all grammars of this vocabulary */
 };
+
+/* The special token that s begins with: its bytes, GR_SPECIAL and the text; *n: of the text. NULL:
+ * none. */
+const uint8_t *gr_special_at(const gr_vocab *v, const char *s, size_t *n);
 
 #endif

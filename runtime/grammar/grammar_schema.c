@@ -4,8 +4,8 @@
  * recursive schema is a recursive grammar. What is generated is always valid, and not all that is
  * valid is generated: members come in the order of `properties`, and where `additionalProperties`
  * is not given, no others (spec->any_properties: any others). Keywords that say something about
- * validity and cannot be honoured are refused with their place; so are unknown ones, but for
- * names that begin with "x-". Source: JSON schema 2020-12, with `definitions`, `nullable` and
+ * validity and cannot be honoured are refused with their place; unknown ones are annotations, as the
+ * standard has it. Source: JSON schema 2020-12, with `definitions`, `nullable` and
  * tuples in `items` of earlier drafts. */
 #include "runtime/grammar/grammar_schema.h"
 
@@ -117,25 +117,37 @@ static ga_node *body_of(gs_ctx *c, const cJSON *schema, const char *at)
     return by_types(c, schema, at);
 }
 
+void gs_open(gs_ctx *c, ga_builder *b, const gr_spec *spec, cJSON **tree)
+{
+    lq_err why = { "" };
+    *c = (gs_ctx){ .b = b, .any_properties = spec->any_properties };
+    if (js_parse(tree, spec->text, spec->n, GR_MAX_TEXT, JS_UNIQUE, &why))
+        ga_fail(b, LQ_EVALUE, "json schema: %s", why.msg);
+    c->root = *tree;
+    c->made = cJSON_CreateArray();
+    if (!c->made) ga_fail(b, LQ_ENOMEM, "grammar: out of memory");
+}
+
+void gs_close(gs_ctx *c, cJSON *tree)
+{
+    while (!c->b->status && c->n_done < c->n_tasks) {
+        gs_task t = c->tasks[c->n_done++];
+        c->root = t.root;
+        ga_node *body = body_of(c, t.schema, t.at);
+        if (!c->b->status) c->b->rules[t.rule].body = body;
+    }
+    free(c->tasks);
+    free(c->slots);
+    cJSON_Delete(c->made);
+    cJSON_Delete(tree);
+}
+
 void gr_parse_schema(ga_builder *b, const gr_spec *spec)
 {
     cJSON *root = NULL;
-    lq_err why = { "" };
-    gs_ctx c = { .b = b, .any_properties = spec->any_properties };
-    if (js_parse(&root, spec->text, spec->n, GR_MAX_TEXT, JS_UNIQUE, &why))
-        ga_fail(b, LQ_EVALUE, "json schema: %s", why.msg);
-    c.root = root;
-    c.made = cJSON_CreateArray();
-    if (!c.made) ga_fail(b, LQ_ENOMEM, "grammar: out of memory");
+    gs_ctx c;
+    gs_open(&c, b, spec, &root);
     if (!b->status) gs_rule(&c, root, ""); /* rule 0 */
     if (!b->status) gj_open(&c.j, b, spec);
-    while (!b->status && c.n_done < c.n_tasks) {
-        gs_task t = c.tasks[c.n_done++];
-        ga_node *body = body_of(&c, t.schema, t.at);
-        if (!b->status) b->rules[t.rule].body = body;
-    }
-    free(c.tasks);
-    free(c.slots);
-    cJSON_Delete(c.made);
-    cJSON_Delete(root);
+    gs_close(&c, root);
 }

@@ -9,7 +9,8 @@
 /* A schema to be made into a rule, and its place. */
 typedef struct {
     const cJSON *schema;
-    const char *at; /* JSON pointer, for messages */
+    const char *at;    /* JSON pointer, for messages */
+    const cJSON *root; /* that its references point into */
     uint32_t rule;
 } gs_task;
 
@@ -26,6 +27,9 @@ typedef struct {
     int64_t copied;
 } gs_ctx;
 
+/* Parses spec->text; then rules are asked for, and gs_close makes all of them. */
+void gs_open(gs_ctx *c, ga_builder *b, const gr_spec *spec, cJSON **tree);
+void gs_close(gs_ctx *c, cJSON *tree);
 /* Refuse: "json schema: AT: KEY: ..." */
 #if defined(__GNUC__)
 __attribute__((format(printf, 5, 6)))

@@ -59,13 +59,27 @@ static const struct {
     { "propertyNames", GS_KEY_OBJ },
     { "minProperties", GS_KEY_OBJ },
     { "maxProperties", GS_KEY_OBJ },
+    { "not", GS_KEY_REFUSED },
+    { "if", GS_KEY_REFUSED },
+    { "then", GS_KEY_REFUSED },
+    { "else", GS_KEY_REFUSED },
+    { "contains", GS_KEY_REFUSED },
+    { "minContains", GS_KEY_REFUSED },
+    { "maxContains", GS_KEY_REFUSED },
+    { "dependencies", GS_KEY_REFUSED },
+    { "dependentRequired", GS_KEY_REFUSED },
+    { "dependentSchemas", GS_KEY_REFUSED },
+    { "unevaluatedItems", GS_KEY_REFUSED },
+    { "unevaluatedProperties", GS_KEY_REFUSED },
+    { "$dynamicRef", GS_KEY_REFUSED },
+    { "$recursiveRef", GS_KEY_REFUSED },
 };
 
 gs_keyword gs_keyword_of(const char *name)
 {
     for (size_t i = 0; i < LQ_COUNT(keywords); i++)
         if (strcmp(keywords[i].name, name) == 0) return keywords[i].kind;
-    return strncmp(name, "x-", 2) == 0 ? GS_KEY_ANNOTATION : GS_KEY_REFUSED;
+    return GS_KEY_ANNOTATION; /* unknown ones are */
 }
 
 bool gs_is_annotation(const char *key) { return gs_keyword_of(key) == GS_KEY_ANNOTATION; }
@@ -156,6 +170,6 @@ uint32_t gs_rule(gs_ctx *c, const cJSON *schema, const char *at)
     snprintf(name, sizeof name, "#%.120s", at);
     uint32_t rule = ga_new_rule(c->b, name);
     c->slots[h] = (uint32_t)c->n_tasks;
-    c->tasks[c->n_tasks++] = (gs_task){ schema, at, rule };
+    c->tasks[c->n_tasks++] = (gs_task){ schema, at, c->root, rule };
     return rule;
 }

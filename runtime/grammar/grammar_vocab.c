@@ -13,6 +13,7 @@ void gr_vocab_close(gr_vocab *v)
 {
     if (!v) return;
     free(v->bytes);
+    free(v->special);
     free(v->off);
     free(v->byte);
     free(v->depth);
@@ -91,9 +92,13 @@ lq_status gr_vocab_of(gr_vocab **out, const uint8_t *bytes, const size_t *off, i
     v->bytes = malloc(off[V] + 1);
     v->off = malloc(((size_t)V + 1) * sizeof *v->off);
     v->held = calloc(1, sizeof *v->held);
-    if (!v->bytes || !v->off || !v->held) return grammar_vocab_no_memory(v, err);
+    v->special = malloc(((size_t)V + 1) * sizeof *v->special);
+    if (!v->special || !v->bytes || !v->off || !v->held) return grammar_vocab_no_memory(v, err);
     if (off[V]) memcpy(v->bytes, bytes, off[V]);
     memcpy(v->off, off, ((size_t)V + 1) * sizeof *off);
+    for (int64_t i = 0; i < V; i++)
+        if (off[i + 1] > off[i] && bytes[off[i]] == GR_SPECIAL && off[i + 1] - off[i] > 1)
+            v->special[v->n_special++] = (int32_t)i;
     if (!make_trie(v)) return grammar_vocab_no_memory(v, err);
     *out = v;
     return LQ_OK;
@@ -108,10 +113,11 @@ lq_status gr_vocab_open(gr_vocab **out, const tok_tokenizer *t, int64_t V, lq_er
     lq_status s = off && one ? LQ_OK : LQ_ENOMEM;
     for (int64_t i = 0; i < V && !s; i++) {
         off[i] = n;
-        if (i >= tok_vocab(t) || tok_is_special(t, (int32_t)i)) continue;
+        if (i >= tok_vocab(t)) continue;
         size_t len = tok_token_bytes(t, (int32_t)i, one, longest);
         if (len == 0 || len > longest) continue;
-        if (n + len > cap) {
+        if (one[0] == GR_SPECIAL && !tok_is_special(t, (int32_t)i)) continue; /* in no text */
+        if (n + len + 1 > cap) {
             uint8_t *more = realloc(bytes, cap = 2 * (n + len) + 4096);
             if (!more) {
                 s = LQ_ENOMEM;
@@ -119,6 +125,7 @@ lq_status gr_vocab_open(gr_vocab **out, const tok_tokenizer *t, int64_t V, lq_er
             }
             bytes = more;
         }
+        if (tok_is_special(t, (int32_t)i)) bytes[n++] = GR_SPECIAL;
         memcpy(bytes + n, one, len);
         n += len;
     }
@@ -132,4 +139,19 @@ lq_status gr_vocab_open(gr_vocab **out, const tok_tokenizer *t, int64_t V, lq_er
     free(off);
     free(one);
     return s;
+}
+
+const uint8_t *gr_special_at(const gr_vocab *v, const char *s, size_t *n)
+{
+    const uint8_t *found = NULL;
+    *n = 0;
+    for (int64_t i = 0; v && i < v->n_special; i++) {
+        const uint8_t *t = v->bytes + v->off[v->special[i]];
+        size_t len = v->off[v->special[i] + 1] - v->off[v->special[i]] - 1;
+        if (len <= *n || t[1] != (uint8_t)s[0] || strncmp((const char *)t + 1, s, len) != 0)
+            continue;
+        found = t;
+        *n = len;
+    }
+    return found;
 }

@@ -33,7 +33,8 @@ static const api_dialect *dialect_of(uint8_t name)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static char *names[] = { NULL };
-    static api a = { .names = names, .m.marks.thinks = true, .m.max_len = 4096 };
+    static const chat_form form = { .think_open = "<think>", .think_close = "</think>" };
+    static api a = { .names = names, .m.form = &form, .m.max_len = 4096 };
     static const gen_defaults none;
     cJSON *doc = NULL;
     api_error e = { 0 };

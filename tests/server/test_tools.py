@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from helpers import with_template
+from helpers import TINY, with_template
 from harness import ROOT, Server
 from scripts import SCRIPTS  # noqa: F401 (what the names in brackets answer)
 
@@ -207,8 +207,21 @@ def test_tools_that_are_wrong(scripted, ask, more, param):
 
 
 @case("C80")
-def test_a_template_without_tools(server, ask):
-    ask.check_error(server.post(PATH, body("abc")), 400, "tools", "unsupported_value")
+def test_a_template_without_tools(server, llmq, ask, tmp_path):
+    """The system message shows the tools, and a call follows its parameters; unless that is off."""
+    more = {"tool_choice": "required", "tools": [tool("paint", color={"enum": ["red", "blue"]})]}
+    more["tools"][0]["function"]["parameters"]["required"] = ["color"]
+    c = whole(server, "abc", **more)
+    call, = c["message"]["tool_calls"]
+    assert call["function"]["name"] == "paint" and json.loads(call["function"]["arguments"])["color"] in ("red", "blue")
+    shown = server.post_json(PATH + "/render", body("abc", **more))["prompt"]
+    assert '"name":"paint"' in shown and "<tool_call>" in shown
+    answered = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [call]},
+                {"role": "tool", "tool_call_id": call["id"], "content": "done"}]
+    shown = server.post_json(PATH + "/render", {"messages": answered, "tools": more["tools"]})["prompt"]
+    assert "<tool_response>\ndone" in shown and '{"name": "paint", "arguments": ' in shown
+    with Server(llmq, TINY, "--no-generic-tools", log=tmp_path / "log") as s:
+        ask.check_error(s.post(PATH, body("abc")), 400, "tools", "unsupported_value")
 
 
 @case("C81")

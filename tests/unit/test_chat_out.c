@@ -1,5 +1,5 @@
 /* tests/unit/test_chat_out.c - the parts of a chat's answer, however its text is cut. */
-#include "base/buf.h"
+#include "base/json.h"
 #include "runtime/chat/chat_out.h"
 #include "tests/support/check.h"
 
@@ -47,8 +47,22 @@ static const char *parts(chat_out_opts o, const char *text, size_t first, size_t
     return got.p;
 }
 
-#define H .calls = CHAT_CALLS_HERMES
-#define L .calls = CHAT_CALLS_LLAMA3
+static chat_form hermes, llama3;
+
+static void make_forms(void)
+{
+    lq_err err;
+    chat_form *const all[] = { &hermes, &llama3 };
+    for (size_t i = 0; i < LQ_COUNT(all); i++) {
+        CHECK(!form_named(all[i], i ? "llama3_json" : "hermes", &err), "%s", err.msg);
+        strcpy(all[i]->think_open, "<think>");
+        strcpy(all[i]->think_close, "</think>");
+    }
+}
+
+#define T .form = &hermes, .thinks = true
+#define H .form = &hermes, .calls = true
+#define L .form = &llama3, .calls = true
 #define CALL(x) "<tool_call>\n" x "\n</tool_call>"
 
 static const struct {
@@ -57,15 +71,12 @@ static const struct {
     const char *text, *want;
 } cases[] = {
     { "plain text", { 0 }, "a <think>b</think> <tool_call>", "C:a <think>b</think> <tool_call>" },
-    { "thoughts", { .thinks = true }, "<think>\n\na\nb\n</think>\n\nc\n", "R:a\nb|C:c\n" },
-    { "thoughts that the prompt began",
-      { .thinks = true, .thinking = true },
-      "\na</think>b",
-      "R:a|C:b" },
-    { "thoughts without an end", { .thinks = true }, "<think>a\n</thin", "R:a\n</thin" },
-    { "no thoughts", { .thinks = true }, " <thin>a", "C: <thin>a" },
-    { "thoughts later are text", { .thinks = true }, "a<think>b", "C:a<think>b" },
-    { "nothing", { .thinks = true, H }, "", "" },
+    { "thoughts", { T }, "<think>\n\na\nb\n</think>\n\nc\n", "R:a\nb|C:c\n" },
+    { "thoughts that the prompt began", { T, .thinking = true }, "\na</think>b", "R:a|C:b" },
+    { "thoughts without an end", { T }, "<think>a\n</thin", "R:a\n</thin" },
+    { "no thoughts", { T }, " <thin>a", "C: <thin>a" },
+    { "thoughts later are text", { T }, "a<think>b", "C:a<think>b" },
+    { "nothing", { H, .thinks = true }, "", "" },
     { "a call",
       { H },
       CALL("{\"name\": \"f\", \"arguments\": {\"a\": [1, \"}\\\"\"]}}"),
@@ -113,7 +124,7 @@ static const struct {
       "<tool_call>{\"name\":\"f\",\"arguments\":{}}\n</too",
       "F:f|A:{}" },
     { "thoughts, then a call",
-      { .thinks = true, H },
+      { H, .thinks = true },
       "<think>t</think>\n" CALL("{\"name\":\"f\"}"),
       "R:t|F:f|A:{}" },
     { "Llama's call", { L }, " {\"name\": \"f\", \"parameters\": {\"a\": 1}}", "F:f|A:{\"a\": 1}" },
@@ -131,6 +142,7 @@ static const struct {
 
 TEST(parts_are_what_the_marks_say_however_the_text_is_cut)
 {
+    make_forms();
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         size_t n = strlen(cases[i].text);
         for (size_t piece = 1; piece <= n + 1; piece++)

@@ -1,0 +1,151 @@
+/* runtime/api/api_calls.c - what an answer may be, by the form of the chat template: calls that must come,
+ * calls once one has begun, a structure behind a thought. */
+#include "runtime/api/api_gen_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "runtime/chat/chat_rules.h"
+
+const chat_form *gen_form(const gen *g)
+{
+    return g->shape->kind != API_CHAT ? NULL : g->p.tools ? g->a->m.tool_form : g->a->m.form;
+}
+
+bool gen_ends_thinking(const gen *g, const api_prompt *p)
+{
+    enum { TAIL = 16 };
+    const chat_form *f = gen_form(g);
+    size_t k = p->n < TAIL ? p->n : TAIL, n = 0, m = f ? strlen(f->think_open) : 0;
+    char *text = NULL;
+    if (!m || !g->a->m.tok || tok_decode(g->a->m.tok, p->ids + p->n - k, k, false, &text, &n, NULL))
+        return false;
+    while (n && (text[n - 1] == '\n' || text[n - 1] == ' '))
+        n--;
+    bool yes = n >= m && memcmp(text + n - m, f->think_open, m) == 0;
+    free(text);
+    return yes;
+}
+
+/* A model that begins thoughts itself has a token for it. */
+static bool begins_thoughts(const gen *g, const chat_form *f)
+{
+    int32_t *ids = NULL;
+    size_t n = 0;
+    lq_err err;
+    bool one = f->think_open[0] && g->a->m.tok &&
+               !tok_encode(g->a->m.tok, f->think_open, strlen(f->think_open), 0, &ids, &n, &err) &&
+               n == 1;
+    free(ids);
+    return one;
+}
+
+/* Takes b over as the request's structure. */
+static lq_status set_tree(api_structured *s, lq_buf *b, api_error *e)
+{
+    lq_buf_add(b, "", 1);
+    if (b->oom) {
+        lq_buf_free(b);
+        return api_no_memory(e);
+    }
+    free(s->text);
+    s->text = b->p;
+    s->spec.kind = GR_TREE;
+    s->spec.text = b->p;
+    s->spec.n = b->n - 1;
+    return LQ_OK;
+}
+
+/* A JSON structure behind the thought. */
+static void plan_json(lq_buf *b, const api_structured *s)
+{
+    lq_buf_puts(b, ", {\"schema\": ");
+    if (s->spec.kind == GR_JSON)
+        lq_buf_puts(b, "{\"type\": \"object\", \"additionalProperties\": true}");
+    else
+        lq_buf_add(b, s->spec.text, s->spec.n);
+    lq_buf_puts(b, "}");
+}
+
+/* The answer has a structure from its beginning, or from its thought on. */
+static lq_status plan_whole(gen *g, const chat_form *f, api_error *e)
+{
+    api_structured *s = &g->p.structured;
+    bool json = s->param && (s->spec.kind == GR_SCHEMA || s->spec.kind == GR_JSON);
+    bool thinking = gen_ends_thinking(g, &g->prompts.v[0]);
+    bool thinks = thinking || begins_thoughts(g, f);
+    if (!g->p.must_call && !(json && thinks)) return LQ_OK;
+    lq_buf b = { 0 };
+    lq_buf_puts(&b, "[");
+    if (thinks)
+        rules_thought(&b, f, thinking);
+    else
+        lq_buf_puts(&b, "[]");
+    if (g->p.must_call) {
+        lq_buf_puts(&b, ", ");
+        rules_calls(&b, f, g->p.tools, g->p.only_tool, false, NULL);
+        s->param = "tool_choice";
+    } else {
+        plan_json(&b, s);
+    }
+    lq_buf_puts(&b, "]");
+    return set_tree(s, &b, e);
+}
+
+/* The grammar of calls that may come. A tool whose parameters cannot be honoured takes any object:
+ * that is said for a call that must come. */
+static lq_status plan_calls(gen *g, const chat_form *f, api_error *e)
+{
+    bool loose[API_MAX_TOOLS] = { false };
+    bool several = g->p.parallel_calls && f->open[0];
+    for (int tries = 0; tries <= API_MAX_TOOLS; tries++) {
+        api_structured s = { .param = "tools" };
+        lq_buf b = { 0 };
+        rules_calls(&b, f, g->p.tools, NULL, several, loose);
+        lq_status st = set_tree(&s, &b, e);
+        if (!st) st = api_grammar(g->a, &g->limits.grammar, &s, e);
+        free(s.text);
+        if (st != LQ_EVALUE && st != LQ_EUNSUPPORTED) return st;
+        const char *at = strstr(e->err.msg, "#/anyOf/");
+        long i = at ? strtol(at + strlen("#/anyOf/"), NULL, 10) : -1;
+        if (i < 0 || i >= API_MAX_TOOLS || loose[i]) return LQ_OK; /* free calls */
+        loose[i] = true;
+    }
+    return LQ_OK;
+}
+
+static lq_status plan_wakes(gen *g, const chat_form *f, api_error *e)
+{
+    int n = 0;
+    form_mark begin;
+    for (const cJSON *t = g->p.tools->child; t; t = t->next)
+        n += RULES_WAKES;
+    eng_wake *w = calloc((size_t)n, sizeof *w);
+    char(*text)[RULES_WAKE] = calloc((size_t)n, sizeof *text);
+    g->limits.wakes = w;
+    g->limits.wake_text = text;
+    if (!w || !text) return api_no_memory(e);
+    n = 0;
+    for (const cJSON *t = g->p.tools->child; t; t = t->next) {
+        const char *name = cJSON_GetStringValue(js_get(js_get(t, "function"), "name"));
+        int first = n;
+        for (int i = 0, k = rules_wakes(text + n, f, name); i < k; i++, n++)
+            w[n] = (eng_wake){ text[n], text[first] };
+    }
+    g->limits.n_wakes = n;
+    form_begin(begin, f, true);
+    g->limits.wake_after = begin[0] ? NULL : f->think_close;
+    return LQ_OK;
+}
+
+lq_status gen_plan_calls(gen *g, api_error *e)
+{
+    const chat_form *f = gen_form(g);
+    if (!f) return LQ_OK;
+    lq_status s = plan_whole(g, f, e);
+    if (s || g->p.structured.param || !g->p.tools || f->args == FORM_NO_CALLS || g->p.beams)
+        return s;
+    s = plan_calls(g, f, e);
+    *e = s ? *e : (api_error){ 0 };
+    return s || !g->limits.grammar ? s : plan_wakes(g, f, e);
+}
