@@ -112,6 +112,11 @@ static lq_status open_text(lm *l, const lm_source *o, lq_err *err)
     s = chat_open(&l->chat, l->model.src, l->tok.t, err);
     if (s == LQ_ENOMEM) return s;
     if (s) service_say(o, "no chat", err);
+    const char *why = "";
+    if (!s && chat_form_of(l->chat, true, &why)->args == FORM_NO_CALLS) {
+        lq_fail(err, LQ_EUNSUPPORTED, "the chat template: %s", why);
+        service_say(o, "no tools", err);
+    }
     if (s) l->chat = NULL; /* completions do without */
     return LQ_OK;
 }

@@ -127,11 +127,16 @@ lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const c
 
 /* ---- a request ---- */
 
+bool api_takes_tools(const api *a)
+{
+    const chat_form *f = a->m.tool_form;
+    return f && f->args != FORM_NO_CALLS && !(f->generic && a->o.no_generic_tools);
+}
+
 static lq_status render(api *a, api_request *q, api_error *e)
 {
     api_params *p = &q->p;
-    const chat_form *form = p->tools ? a->m.tool_form : NULL;
-    if (form && (form->args == FORM_NO_CALLS || (form->generic && a->o.no_generic_tools)))
+    if (p->tools && a->m.tool_form && !api_takes_tools(a))
         return api_fail(e, "tools", "unsupported_value",
                         "tools: the model's chat template cannot be used for them: %s",
                         a->m.no_calls);

@@ -69,6 +69,8 @@ lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special
 /* A text and params->suffix to ids, for what goes between them (api_fim.c). */
 lq_status api_fim(const api *a, api_prompt *p, const char *text, const api_params *params,
                   api_error *e);
+/* The chat template, or a generic form, has calls. */
+bool api_takes_tools(const api *a);
 /* `messages` of a request to ids; with `tail` also some more than fit the model. */
 lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const chat_request *q,
                           bool tail, api_error *e);

@@ -69,7 +69,7 @@ static void write_abilities(jw *w, const api *a)
     jw_open(w, '[');
     jw_cstr(w, "completion");
     jw_cstr(w, "embedding");
-    if (a->m.tool_form && a->m.tool_form->args != FORM_NO_CALLS) jw_cstr(w, "tools");
+    if (api_takes_tools(a)) jw_cstr(w, "tools");
     if (a->m.form && a->m.form->think_open[0]) jw_cstr(w, "thinking");
     jw_close(w, ']');
 }

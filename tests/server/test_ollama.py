@@ -156,7 +156,7 @@ def test_what_it_tells_of_models(server, scripted):
     a = server.post_json("/api/show", {"model": "tiny:latest"})
     card = json.loads(server.get("/v1/models").read())["data"][0]
     assert a["model_info"]["llmq.context_length"] == card["max_model_len"]
-    assert set(a["capabilities"]) == {"completion", "embedding"}
+    assert set(a["capabilities"]) == {"completion", "embedding", "tools"}
     assert set(scripted.post_json("/api/show", {"name": json.loads(scripted.get("/api/tags").read())["models"][0]["name"]})
                ["capabilities"]) == {"completion", "embedding", "tools", "thinking"}
     check_error(http("POST", server.url + "/api/show", json={"model": "x"}), 404, "x")
