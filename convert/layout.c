@@ -124,7 +124,7 @@ void layout_transpose(void *dst, const void *src, int64_t rows, int64_t cols, si
 /* ---- configs ---- */
 bool layout_is_kept(const conv_weight *w)
 {
-    return w->linear && w->module && !w->quantized && w->slot.role != R_HEAD;
+    return (w->foreign || (w->linear && w->slot.role != R_HEAD)) && w->module && !w->quantized;
 }
 
 cJSON *layout_kept(const conv_plan *p)

@@ -208,11 +208,30 @@ static bool same_group(const conv_weight *a, const conv_weight *b)
            x.act == y.act && x.act_group == y.act_group && (x.act_scale > 0) == (y.act_scale > 0);
 }
 
+/* "re:.*vision_tower\\..*", once for each part that is carried along: modules in memory have other prefixes
+ * than stored names, in transformers as in vLLM. */
+static void ignore_parts(cJSON *list, const conv_plan *p)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        char text[160];
+        const char *m = p->w[i].module, *dot;
+        bool told = false;
+        if (!p->w[i].foreign || !m) continue;
+        if (strncmp(m, "model.", 6) == 0) m += 6;
+        dot = strchr(m, '.');
+        snprintf(text, sizeof text, "re:.*%.*s\\..*", dot ? (int)(dot - m) : 120, m);
+        for (const cJSON *e = list->child; e && !told; e = e->next)
+            told = strcmp(e->valuestring, text) == 0;
+        if (!told) cJSON_AddItemToArray(list, cJSON_CreateString(text));
+    }
+}
+
 /* The head by its name where it is not quantized: loaders skip nothing by themselves. */
 static cJSON *ignored(const conv_plan *p)
 {
     cJSON *list = layout_kept(p);
     char head[512];
+    ignore_parts(list, p);
     if (layout_head_is_kept(p, head, sizeof head))
         cJSON_AddItemToArray(list, cJSON_CreateString("lm_head"));
     return list;

@@ -1,8 +1,8 @@
 /* convert/model_free_files.c - the files beside the weights: config.json, llmq.json, and all that the source's
  * folder has besides. */
-#include "base/buf.h"
 #include "base/file.h"
 #include "base/path.h"
+#include "convert/config_text.h"
 #include "convert/model_free_impl.h"
 #include "convert/shards.h"
 #include "formats/hf/model_files.h"
@@ -10,37 +10,9 @@
 
 #include <dirent.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 
 enum { MAX_CONFIG = 16 << 20, MAX_DEPTH = 4 };
-
-/* ---- config.json ---- */
-/* The source's text, to its letter (numbers, Infinity, keys twice), with one more key at its end. */
-static lq_status write_config(const mf_run *m, lq_err *err)
-{
-    const src_blob *b = src_find_blob(m->src, "config.json");
-    const char *text = (const char *)b->data;
-    size_t end = b->bytes;
-    lq_buf out = { 0 };
-    while (end && text[end - 1] != '}')
-        end--;
-    size_t last = end ? end - 1 : 0;
-    while (last && strchr(" \t\r\n", text[last - 1]))
-        last--;
-    char *quant = js_print(m->quant, true);
-    if (!quant) return lq_fail(err, LQ_ENOMEM, "config.json: no memory");
-    lq_buf_add(&out, text, last);
-    lq_buf_puts(&out, last && text[last - 1] == '{' ? "\n" : ",\n");
-    lq_buf_puts(&out, "  \"quantization_config\": ");
-    lq_buf_puts(&out, quant);
-    lq_buf_puts(&out, "\n}\n");
-    lq_status s = out.oom ? lq_fail(err, LQ_ENOMEM, "config.json: no memory")
-                          : folder_write(&m->folder, "config.json", out.p, out.n, err);
-    free(quant);
-    free(out.p);
-    return s;
-}
 
 /* ---- what else is there ---- */
 /* Made here, or of the weights that were. */
@@ -124,7 +96,8 @@ lq_status mf_write_files(const mf_run *m, lq_err *err)
         else
             snprintf(dir, sizeof dir, ".");
     }
-    lq_status s = write_config(m, err);
+    lq_status s =
+        conv_write_config(&m->folder, src_find_blob(m->src, "config.json"), m->quant, err);
     return s ? s : copy_folder(m, dir, "", 0, err);
 }
 

@@ -17,7 +17,7 @@ static const struct {
     { PART("visual|vision\\w*|vit|vpm|\\w*tower\\w*|images?_\\w+|audio\\w*|speech\\w*|siglip\\w*|"
            "clip\\w*|\\w*projector\\w*|mm_\\w+|mlp1|resampler|connector|aligner|merger|"
            "perceiver\\w*"),
-      "a tower or projector" },
+      MF_TOWER },
     { PART("\\w*embed\\w*|emb|wte|wpe|tok_embd"), "an embedding" },
     { LAST("lm_head|shared_head\\.head|embed_out") "|^((model|transformer)\\.)?(output|head|score|"
                                                    "classifier)$",

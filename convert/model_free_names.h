@@ -4,6 +4,8 @@
 
 #include "base/base.h"
 
+#define MF_TOWER "a tower or projector" /* of what mf_names_leaves says */
+
 typedef struct mf_names mf_names;
 
 lq_status mf_names_open(mf_names **n, lq_err *err); /* LQ_ENOMEM */

@@ -145,6 +145,7 @@ static conv_weight *add_piece(maker *k, size_t item, const char *module)
     w->N = it->t->t.N;
     w->K = it->t->t.K;
     w->linear = it->rounded || it->why;
+    w->foreign = it->why && strcmp(it->why, MF_TOWER) == 0;
     w->slot.role = is_head(module) ? R_HEAD : R_EMBED;
     w->quantized = it->rounded;
     w->scheme = it->scheme;

@@ -161,7 +161,8 @@ static lq_status describe(conv *c, conv_weight *w, const src_tensor *t, lq_err *
     w->K = t->t.K;
     w->linear = t->plain && arch_slot_of(c->plan.config, t->name, &w->slot) && !w->slot.bias &&
                 arch_role_linear(w->slot.role) && !(w->slot.role == R_HEAD && c->plan.config->tied);
-    if (w->linear && len > 7 && strcmp(t->name + len - 7, ".weight") == 0) {
+    w->foreign = t->plain && t->n_dims == 2 && !arch_slot_of(c->plan.config, t->name, &w->slot);
+    if ((w->linear || w->foreign) && len > 7 && strcmp(t->name + len - 7, ".weight") == 0) {
         w->module = lq_push_str(&c->arena, t->name, len - 7);
         if (!w->module) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
     }

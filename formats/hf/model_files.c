@@ -96,7 +96,13 @@ bool model_tokenizer_file(const char *name)
 bool model_own_file(const char *name)
 {
     static const char *const names[] = {
-        "config.json", "generation_config.json", "chat_template.jinja", "chat_template.json",
+        "config.json",
+        "generation_config.json",
+        "chat_template.jinja",
+        "chat_template.json",
+        "preprocessor_config.json",
+        "processor_config.json",
+        "video_preprocessor_config.json",
         "README.md",
     };
     return is_one_of(name, names, LQ_COUNT(names)) || model_tokenizer_file(name) ||

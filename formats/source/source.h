@@ -36,7 +36,7 @@ typedef struct {
 
 /* Files that travel with a model: tokenizer.json, tokenizer.model, *.tiktoken, vocab.json,
  * merges.txt, added_tokens.json, tokenizer_config.json, config.json,
- * generation_config.json, special_tokens_map.json, chat_template.jinja and .json,
+ * generation_config.json, those of (pre)processors, special_tokens_map.json, chat_template.jinja and .json,
  * additional_chat_templates/NAME.jinja (as "chat_template.NAME.jinja"), LICENSE..., README.md;
  * and "tokenizer.blob" (tok_compile's output) in a .llmq. */
 typedef struct {

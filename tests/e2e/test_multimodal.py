@@ -1,0 +1,68 @@
+"""Checkpoints with a vision tower beside a language model that llmq knows: text layers are quantized, tower and projector
+carried along byte for byte and named where loaders look for what is not quantized."""
+import json
+
+import pytest
+
+from conftest import ROOT
+from test_bad_input import read_st
+from test_published import write_st
+
+BASE = ROOT / "tests/golden/arch/llama3-gqa"
+TOWER = {"vision_tower.encoder.layers.0.mlp.fc1.weight": ("F32", [64, 32]), "vision_tower.encoder.layers.0.mlp.fc1.bias": ("F32", [64]),
+         "vision_tower.embeddings.patch_embedding.weight": ("F32", [8, 3, 2, 4, 4]), "multi_modal_projector.linear_1.weight": ("F32", [64, 64])}
+
+
+def tensors(path):
+    h, d = read_st(path)
+    return {n: (v["dtype"], v["shape"], d[slice(*v["data_offsets"])]) for n, v in h.items() if n != "__metadata__"}
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory):
+    d = tmp_path_factory.mktemp("llava") / "m"
+    d.mkdir()
+    t = {f"language_model.{n}": v for n, v in tensors(BASE / "model.safetensors").items()}
+    for i, (n, (dtype, shape)) in enumerate(TOWER.items()):
+        size = 4
+        for s in shape:
+            size *= s
+        t[n] = (dtype, shape, bytes((i + k) % 61 for k in range(size)))
+    write_st(d / "model.safetensors", t)
+    text = json.loads((BASE / "config.json").read_text())
+    text = {k: v for k, v in text.items() if k != "architectures"}
+    (d / "config.json").write_text(json.dumps({"architectures": ["LlavaForConditionalGeneration"], "model_type": "llava", "text_config": text,
+                                               "vision_config": {"model_type": "clip_vision_model", "initializer_factor": 1.0}}))
+    (d / "preprocessor_config.json").write_text('{"do_resize": true}\n')
+    return d, t
+
+
+@pytest.mark.parametrize("options,to", [(("-m", "rtn", "--sym"), "compressed-tensors"), (("-m", "rtn", "--sym"), "gptq"),
+                                        (("-m", "rtn"), "awq"), (("-m", "fp8",), "compressed-tensors")], ids=str)
+def test_text_is_quantized_and_the_tower_is_carried(llmq, llava, tmp_path, options, to):
+    d, source = llava
+    llmq("quantize", d, "-o", tmp_path / "m.llmq", *options)
+    llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "x", "--to", to)
+    got = tensors(tmp_path / "x/model.safetensors")
+    for n in TOWER:
+        assert got[n] == source[n], n
+    text = (tmp_path / "x/config.json").read_text()
+    q = json.loads(text)["quantization_config"]
+    kept = q.get("ignore") or q.get("modules_to_not_convert") or list(q["dynamic"])
+    for module in ("vision_tower.encoder.layers.0.mlp.fc1", "multi_modal_projector.linear_1"):
+        assert any(module in k.replace("\\", "") for k in kept), kept
+    if to == "compressed-tensors":
+        assert {r"re:.*vision_tower\..*", r"re:.*multi_modal_projector\..*"} <= set(kept)
+        assert not any("language_model.model.layers" in k for k in kept)
+    assert (tmp_path / "x/preprocessor_config.json").read_text() == '{"do_resize": true}\n'
+
+
+def test_model_free_says_the_same(llmq, llava, tmp_path):
+    d, source = llava
+    llmq("quantize", d, "-o", tmp_path / "x", "--model-free", "--sym")
+    got = tensors(tmp_path / "x/model.safetensors")
+    assert all(got[n] == source[n] for n in TOWER)
+    text = (tmp_path / "x/config.json").read_text()
+    assert '"initializer_factor": 1.0' in text  # transformers 5 refuses 1 there
+    q = json.loads(text)["quantization_config"]
+    assert r"re:.*vision_tower\..*" in q["ignore"]
