@@ -128,6 +128,10 @@ static void describe(lm *l)
     eng_stats_get(l->e, &s);
     l->info = (api_model){ .backend = { l, service_submit, cancel, stats, l->chat ? render : NULL },
                            .tok = l->tok.t,
+                           .chat_text = l->chat ? chat_text(l->chat) : NULL,
+                           .chat_tokens = l->chat ? chat_tokens(l->chat) : NULL,
+                           .bos = (int32_t)l->model.m.cfg->bos,
+                           .eos = l->model.m.cfg->n_eos ? (int32_t)l->model.m.cfg->eos[0] : -1,
                            .vocab = l->model.m.cfg->vocab,
                            .max_len = eo->max_len,
                            .hidden = l->model.m.cfg->hidden,

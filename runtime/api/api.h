@@ -35,6 +35,9 @@ typedef struct {
     const char *no_calls;       /* why that has no calls */
     const int32_t *shown;       /* special tokens that the forms' marks have; [n_shown] */
     int n_shown;
+    const char *chat_text; /* its text, and the special tokens by name; may be NULL */
+    const cJSON *chat_tokens;
+    int32_t bos, eos;               /* ids of the model's own, or -1 */
     int64_t block_size, kv_blocks;  /* for cache_config_info */
     const char *device;             /* "cpu", or the GPU's name */
     const char *quantization;       /* "u4-g128", NULL: none */

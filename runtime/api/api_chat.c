@@ -133,13 +133,17 @@ bool api_takes_tools(const api *a)
     return f && f->args != FORM_NO_CALLS && !(f->generic && a->o.no_generic_tools);
 }
 
+lq_status api_can_call(const api *a, api_error *e)
+{
+    if (!a->m.tool_form || api_takes_tools(a)) return LQ_OK;
+    return api_fail(e, "tools", "unsupported_value",
+                    "tools: the model's chat template cannot be used for them: %s", a->m.no_calls);
+}
+
 static lq_status render(api *a, api_request *q, api_error *e)
 {
     api_params *p = &q->p;
-    if (p->tools && a->m.tool_form && !api_takes_tools(a))
-        return api_fail(e, "tools", "unsupported_value",
-                        "tools: the model's chat template cannot be used for them: %s",
-                        a->m.no_calls);
+    if (p->tools && api_can_call(a, e)) return LQ_EVALUE;
     chat_request c = { .tools = p->tools,
                        .kwargs = p->template_kwargs,
                        .add_generation_prompt = p->add_generation_prompt,

@@ -75,6 +75,9 @@ bool api_takes_tools(const api *a);
 lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const chat_request *q,
                           bool tail, api_error *e);
 
+/* The template can show tools, and answers to it are read for calls. */
+lq_status api_can_call(const api *a, api_error *e);
+
 /* ---- structured output (api_grammar.c) ---- */
 /* The grammar that the request asks for, to be gr_unref'd; NULL for none. */
 lq_status api_grammar(api *a, grammar **g, const api_structured *s, api_error *e);
@@ -125,6 +128,7 @@ void api_get_slots(void *a, http_req *r);
 void api_post_render(void *a, http_req *r); /* what the template makes of a chat */
 void api_post_embeddings(void *a, http_req *r);
 void api_post_tokenize(void *a, http_req *r);
+void api_get_tokenizer(void *a, http_req *r);
 void api_post_detokenize(void *a, http_req *r);
 void api_get_root(void *a, http_req *r);
 void api_get_health(void *a, http_req *r);

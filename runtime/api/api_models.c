@@ -1,6 +1,41 @@
 /* runtime/api/api_models.c - GET /v1/models and /v1/models/{id}. */
 #include "runtime/api/api_int.h"
 
+/* A number that is known once the model is loaded, under the names that clients look for. */
+static void write_known(jw *w, bool loaded, const char *key, int64_t v)
+{
+    jw_key(w, key);
+    if (loaded)
+        jw_i64(w, v);
+    else
+        jw_null(w);
+}
+
+/* What requests may ask of it. */
+static void write_abilities(const api *a, jw *w)
+{
+    const bool chat = a->m.backend.render != NULL;
+    const struct {
+        const char *name;
+        bool is;
+    } all[] = {
+        { "completion", true },
+        { "chat", chat },
+        { "tools", chat && api_takes_tools(a) },
+        { "reasoning", a->m.form && a->m.form->think_open[0] },
+        { "structured_output", a->m.tok != NULL },
+        { "embeddings", true },
+    };
+    jw_key(w, "capabilities");
+    jw_open(w, '[');
+    for (size_t i = 0; i < LQ_COUNT(all); i++)
+        if (all[i].is) jw_cstr(w, all[i].name);
+    jw_close(w, ']');
+    const chat_form *f = chat && api_takes_tools(a) ? a->m.tool_form : NULL;
+    jw_key(w, "tool_format");
+    jw_cstr(w, !f ? NULL : f->generic ? "generic" : f->name);
+}
+
 static void write_card(const api *a, jw *w, const char *name)
 {
     bool loaded = atomic_load(&a->has_model);
@@ -17,13 +52,12 @@ static void write_card(const api *a, jw *w, const char *name)
     jw_cstr(w, a->names[0]);
     jw_key(w, "parent");
     jw_null(w);
-    jw_key(w, "max_model_len");
-    if (loaded)
-        jw_i64(w, a->m.max_len);
-    else
-        jw_null(w);
+    write_known(w, loaded, "max_model_len", a->m.max_len);
+    write_known(w, loaded, "context_length", a->m.max_len);
+    write_known(w, loaded, "context_window", a->m.max_len);
     jw_key(w, "quantization");
     jw_cstr(w, loaded ? a->m.quantization : NULL);
+    if (loaded) write_abilities(a, w);
     jw_close(w, '}');
 }
 

@@ -152,6 +152,26 @@ static void write_accepted(lq_buf *w, const char *labels, const eng_stats *s)
                       (unsigned long long)s->right_at[i]);
 }
 
+/* In the format that the client asks for; frees w. */
+static void reply_metrics(http_req *r, lq_buf *w)
+{
+    const char *accept = http_header(r, "Accept");
+    const bool open = accept && strstr(accept, "application/openmetrics-text");
+    lq_buf text = { 0 };
+    lq_buf_add(w, "", 1);
+    if (open && !w->oom) met_open(&text, w->p);
+    const lq_buf *b = open ? &text : w;
+    if (w->oom || text.oom)
+        http_error(r, 503, NULL, NULL, "out of memory");
+    else
+        http_reply(r, 200, b->p, open ? b->n : b->n - 1,
+                   &(http_extra){
+                       .type = open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                                    : "text/plain; version=0.0.4; charset=utf-8" });
+    lq_buf_free(&text);
+    lq_buf_free(w);
+}
+
 void api_get_metrics(void *app, http_req *r)
 {
     api *a = app;
@@ -218,10 +238,5 @@ void api_get_metrics(void *app, http_req *r)
     write_accepted(&w, labels, &s);
     if (atomic_load(&a->has_model)) write_config(&w, a);
     met_write(a->met, &w, labels);
-    if (w.oom)
-        http_error(r, 503, NULL, NULL, "out of memory");
-    else
-        http_reply(r, 200, w.p, w.n,
-                   &(http_extra){ .type = "text/plain; version=0.0.4; charset=utf-8" });
-    lq_buf_free(&w);
+    reply_metrics(r, &w);
 }

@@ -64,6 +64,8 @@ static const http_route routes[] = {
     { "GET", "/slots", api_get_slots, HTTP_USER, "sequences that may run, likewise", NULL },
     { "POST", "/tokenize", api_post_tokenize, HTTP_USER,
       "text or messages to ids, as vLLM or llama.cpp asks", NULL },
+    { "GET", "/tokenizer_info", api_get_tokenizer, HTTP_USER,
+      "the tokenizer's special tokens and the chat template", NULL },
     { "POST", "/detokenize", api_post_detokenize, HTTP_USER, "ids to text", NULL },
     { "DELETE", "/v1/requests/*", api_delete_request, HTTP_ADMIN,
       "end requests, by their answer's id or X-Request-Id", NULL },

@@ -2,20 +2,22 @@
  * {"messages"}) and llama.cpp's ({"content"}). */
 #include "runtime/api/api_int.h"
 
+#include "base/utf8.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
 typedef struct {
-    bool add_special, strs, generation, continue_final, llama;
+    bool add_special, parse_special, strs, pieces, generation, continue_final, llama;
     const char *model, *prompt;
-    const cJSON *kwargs;
+    const cJSON *kwargs, *tools;
 } options;
 
 static lq_status read_options(options *o, const cJSON *doc, api_error *e)
 {
     lq_err err = { "" };
     bool chat = js_get(doc, "messages") != NULL;
-    *o = (options){ .add_special = !chat, .generation = true };
+    *o = (options){ .add_special = !chat, .parse_special = true, .generation = true };
     lq_status s = js_str(doc, "model", false, &o->model, &err);
     if (!s) s = js_str(doc, "prompt", false, &o->prompt, &err);
     if (!s && !o->prompt && !chat) { /* llama.cpp's: special tokens only on demand */
@@ -23,6 +25,8 @@ static lq_status read_options(options *o, const cJSON *doc, api_error *e)
         o->add_special = false;
         s = js_str(doc, "content", false, &o->prompt, &err);
         if (!s) s = js_bool(doc, "add_special", false, &o->add_special, &err);
+        if (!s) s = js_bool(doc, "parse_special", false, &o->parse_special, &err);
+        if (!s) s = js_bool(doc, "with_pieces", false, &o->pieces, &err);
     }
     if (!s) s = js_bool(doc, "add_special_tokens", false, &o->add_special, &err);
     if (!s) s = js_bool(doc, "return_token_strs", false, &o->strs, &err);
@@ -38,19 +42,81 @@ static lq_status read_options(options *o, const cJSON *doc, api_error *e)
     return s ? api_fail(e, name, "invalid_value", "%s", err.msg) : LQ_OK;
 }
 
+/* `tools` beside messages, as in a chat. */
+static lq_status take_tools(const api *a, options *o, const cJSON *v, api_error *e)
+{
+    api_params p = { 0 };
+    if (!v || cJSON_IsNull(v)) return LQ_OK;
+    lq_status s = api_read_tools(&p, v, e);
+    o->tools = p.tools;
+    if (!s && o->tools) s = api_can_call(a, e);
+    return s;
+}
+
+/* Special tokens that a text spells stay text. */
+static lq_status encode_plain(const api *a, api_prompt *p, const options *o, api_error *e)
+{
+    const size_t n = strlen(o->prompt);
+    uint8_t *own = calloc(n + 1, 1);
+    int32_t *more = NULL;
+    size_t n_more = 0;
+    lq_err err;
+    if (!a->m.tok || n > api_most_bytes(a)) {
+        free(own);
+        return api_encode(a, p, o->prompt, false, false, "content", e); /* which says why not */
+    }
+    lq_status s =
+        own ? tok_encode_own(a->m.tok, o->prompt, own, n, &p->ids, &p->n, &err) : LQ_ENOMEM;
+    if (!s && o->add_special) {
+        s = tok_add_special(a->m.tok, p->ids, p->n, &more, &n_more, &err);
+        if (!s) {
+            free(p->ids);
+            p->ids = more;
+            p->n = n_more;
+        }
+    }
+    free(own);
+    return s ? api_no_memory(e) : LQ_OK;
+}
+
 static lq_status to_ids(const api *a, api_prompt *p, const cJSON *doc, options *o, api_error *e)
 {
     lq_status s = read_options(o, doc, e);
     if (s) return s;
     if (!api_serves(a, o->model)) return api_no_model(e, o->model);
+    if (o->prompt && !o->parse_special) return encode_plain(a, p, o, e);
     if (o->prompt) return api_encode(a, p, o->prompt, o->add_special, false, "prompt", e);
     if (!js_get(doc, "messages"))
         return api_fail(e, "prompt", "missing_required_parameter",
                         "expected \"prompt\", \"messages\" or \"content\"");
+    s = take_tools(a, o, js_get(doc, "tools"), e);
+    if (s) return s;
     chat_request q = { .kwargs = o->kwargs,
+                       .tools = o->tools,
                        .add_generation_prompt = o->generation && !o->continue_final,
                        .continue_final = o->continue_final };
     return api_chat_prompt(a, p, doc, &q, false, e);
+}
+
+/* {"id", "piece"}: the token's text, or its bytes where they are no text by themselves. */
+static void write_piece(jw *w, const tok_tokenizer *tok, int32_t id)
+{
+    uint8_t bytes[1024];
+    size_t n = tok_token_bytes(tok, id, bytes, sizeof bytes);
+    n = n < sizeof bytes ? n : sizeof bytes;
+    jw_open(w, '{');
+    jw_key(w, "id");
+    jw_i64(w, id);
+    jw_key(w, "piece");
+    if (lq_utf8_valid(bytes, n, NULL)) {
+        jw_str(w, (const char *)bytes, n);
+    } else {
+        jw_open(w, '[');
+        for (size_t i = 0; i < n; i++)
+            jw_i64(w, bytes[i]);
+        jw_close(w, ']');
+    }
+    jw_close(w, '}');
 }
 
 void api_post_tokenize(void *app, http_req *r)
@@ -78,7 +144,10 @@ void api_post_tokenize(void *app, http_req *r)
     jw_key(&w, "tokens");
     jw_open(&w, '[');
     for (size_t i = 0; i < p.n; i++)
-        jw_i64(&w, p.ids[i]);
+        if (o.pieces)
+            write_piece(&w, a->m.tok, p.ids[i]);
+        else
+            jw_i64(&w, p.ids[i]);
     jw_close(&w, ']');
     if (o.strs) {
         jw_key(&w, "token_strs");
@@ -140,4 +209,42 @@ void api_post_detokenize(void *app, http_req *r)
     }
     free(text);
     cJSON_Delete(doc);
+}
+
+/* The text of a special token: by the model's files, else by its id; null: there is none. */
+static void write_special(const api *a, jw *w, const char *name, int32_t id)
+{
+    const char *text = cJSON_GetStringValue(js_get(a->m.chat_tokens, name));
+    size_t n = text ? strlen(text) : 0;
+    if (!text && id >= 0 && id < tok_vocab(a->m.tok)) text = tok_token(a->m.tok, id, &n);
+    jw_key(w, name);
+    if (text)
+        jw_str(w, text, n);
+    else
+        jw_null(w);
+}
+
+/* As vLLM's, of which lm-eval's remote tokenizer reads these. */
+void api_get_tokenizer(void *app, http_req *r)
+{
+    api *a = app;
+    jw w = { 0 };
+    if (!api_ready(a, r)) return;
+    if (!a->m.tok) {
+        http_error(r, 404, NULL, NULL, "the model has no tokenizer");
+        return;
+    }
+    jw_open(&w, '{');
+    write_special(a, &w, "bos_token", a->m.bos);
+    write_special(a, &w, "eos_token", a->m.eos);
+    write_special(a, &w, "pad_token", -1);
+    write_special(a, &w, "unk_token", -1);
+    jw_key(&w, "chat_template");
+    jw_cstr(&w, a->m.chat_text);
+    jw_key(&w, "model_max_length");
+    jw_i64(&w, a->m.max_len);
+    jw_key(&w, "vocab_size");
+    jw_i64(&w, tok_vocab(a->m.tok));
+    jw_close(&w, '}');
+    api_reply(r, 200, &w);
 }

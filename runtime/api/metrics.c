@@ -1,6 +1,7 @@
 /* runtime/api/metrics.c - see metrics.h. */
 #include "runtime/api/metrics.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,4 +153,49 @@ void met_labels(lq_buf *w, const char *model_name)
             lq_buf_add(w, p, 1);
     }
     lq_buf_puts(w, "\",engine=\"0\"");
+}
+
+/* ---- OpenMetrics ---- */
+
+/* Heads name a counter without _total. */
+static void open_head(lq_buf *w, const char *line, size_t n)
+{
+    static const char total[] = "_total";
+    const char *name = line + strlen("# HELP "), *end = memchr(name, ' ', n - strlen("# HELP "));
+    const char *cut = end - (sizeof total - 1);
+    if (cut < name || memcmp(cut, total, sizeof total - 1) != 0) cut = end;
+    lq_buf_add(w, line, (size_t)(cut - line));
+    lq_buf_add(w, end, n - (size_t)(end - line));
+}
+
+/* Bounds of buckets are floats: 1.0, not 1. */
+static void open_sample(lq_buf *w, const char *line, size_t n)
+{
+    static const char le[] = "le=\"";
+    const char *at = memmem(line, n, le, sizeof le - 1);
+    if (at) {
+        char *end;
+        at += sizeof le - 1;
+        const double v = strtod(at, &end);
+        lq_buf_add(w, line, (size_t)(at - line));
+        if (v < 1e6 && !(v > floor(v)))
+            lq_buf_printf(w, "%.1f", v);
+        else
+            lq_buf_add(w, at, (size_t)(end - at));
+        n -= (size_t)(end - line);
+        line = end;
+    }
+    lq_buf_add(w, line, n);
+}
+
+void met_open(lq_buf *w, const char *text)
+{
+    for (size_t n; *text; text += n) {
+        n = strcspn(text, "\n") + 1;
+        if (text[0] == '#')
+            open_head(w, text, n);
+        else
+            open_sample(w, text, n);
+    }
+    lq_buf_puts(w, "# EOF\n");
 }

@@ -1,4 +1,5 @@
-/* runtime/api/metrics.h - counters and histograms in Prometheus' text format (version 0.0.4).
+/* runtime/api/metrics.h - counters and histograms in Prometheus' text format (version 0.0.4), or as
+ * OpenMetrics.
  *
  * Names are vLLM's, so that its dashboards and scalers work; what only llmq has begins with
  * "llmq:". A new one is a row here. Threads: counters are atomic, histograms take a lock for a few
@@ -69,6 +70,8 @@ void met_write(metrics *m, lq_buf *w, const char *labels);
 /* One gauge (type "gauge") or counter (type "counter"; name ends in _total) with its head. */
 void met_write_one(lq_buf *w, const char *type, const char *name, const char *help,
                    const char *labels, double v);
+/* That text in OpenMetrics' format (version 1.0.0) instead. */
+void met_open(lq_buf *w, const char *text);
 /* model_name="...",engine="0" with the name escaped. */
 void met_labels(lq_buf *w, const char *model_name);
 

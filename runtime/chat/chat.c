@@ -50,6 +50,9 @@ static void find_shown(chat_format *c)
     }
 }
 
+const char *chat_text(const chat_format *c) { return chat_set_text(c->set); }
+const cJSON *chat_tokens(const chat_format *c) { return chat_set_tokens(c->set); }
+
 /* ---- variables of a render ---- */
 
 /* OpenAI sends a call's arguments as the text of an object; templates expect the object. */

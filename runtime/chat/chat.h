@@ -34,6 +34,10 @@ const chat_form *chat_form_of(const chat_format *c, bool tools, const char **why
 /* The special tokens that the marks of its forms have. Borrowed. */
 const int32_t *chat_shown(const chat_format *c, int *n);
 
+/* The template's own text (NULL: only templates by name), and the special tokens by name. */
+const char *chat_text(const chat_format *c);
+const cJSON *chat_tokens(const chat_format *c);
+
 typedef struct {
     const cJSON *messages; /* array of objects */
     const cJSON *tools;    /* array or NULL; with some, a template "tool_use" serves */

@@ -13,6 +13,7 @@ typedef struct {
     tmpl_template *t;
     chat_form form;
     lq_err why;       /* it has no calls */
+    char *text;       /* as it was parsed */
     lq_status status; /* of parsing it */
     lq_err err;
 } named;
@@ -43,6 +44,8 @@ static lq_status add(chat_set *c, const char *name, size_t n_name, const char *t
                        MAX_NAME);
     named *e = &c->v[c->n++];
     memcpy(e->name, name, n_name);
+    e->text = strndup(text, n);
+    if (!e->text) return lq_fail(err, LQ_ENOMEM, "chat template: out of memory");
     e->status = tmpl_parse(&e->t, text, n, &e->err);
     if (e->status) e->status = lq_wrap(&e->err, e->status, "%s", file);
     bool talks = strcmp(e->name, "default") == 0 || strcmp(e->name, "tool_use") == 0;
@@ -158,8 +161,10 @@ lq_status chat_set_open(chat_set **out, const src_source *src, lq_err *err)
 void chat_set_close(chat_set *c)
 {
     if (!c) return;
-    for (size_t i = 0; i < c->n; i++)
+    for (size_t i = 0; i < c->n; i++) {
         tmpl_free(c->v[i].t);
+        free(c->v[i].text);
+    }
     cJSON_Delete(c->tokens);
     free(c);
 }
@@ -187,6 +192,12 @@ lq_status chat_set_pick(const chat_set *c, const char *name, bool tools, const t
         at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "", c->v[i].name);
     return lq_fail(err, LQ_EVALUE, "chat template: expected one of %s, found %s", names,
                    name ? name : "no choice and no default");
+}
+
+const char *chat_set_text(const chat_set *c)
+{
+    const named *e = find(c, "default");
+    return e ? e->text : NULL;
 }
 
 const cJSON *chat_set_tokens(const chat_set *c) { return c->tokens; }

@@ -71,18 +71,11 @@ static void decode_path(char out[HTTP_PATH_MAX], const char *uri)
     out[n] = 0;
 }
 
-static bool path_matches(const http_route *t, const char *path)
-{
-    size_t n = strlen(t->path);
-    if (t->path[n - 1] != '*') return strcmp(t->path, path) == 0;
-    return strncmp(path, t->path, n - 1) == 0 && path[n - 1];
-}
-
 /* Errors that come before the route is found have its shape too. */
 static const http_style *style_of(const http_server *s, const char *path)
 {
     for (size_t i = 0; i < s->o.n_routes; i++)
-        if (path_matches(&s->o.routes[i], path)) return s->o.routes[i].style;
+        if (http_route_rest(&s->o.routes[i], path)) return s->o.routes[i].style;
     return NULL;
 }
 
@@ -178,7 +171,7 @@ static void refuse_method(http_req *r)
     char allow[64] = "Allow: ";
     for (size_t i = 0; i < r->s->o.n_routes; i++) {
         const http_route *t = &r->s->o.routes[i];
-        if (!path_matches(t, r->path) || strstr(allow, t->method)) continue;
+        if (!http_route_rest(t, r->path) || strstr(allow, t->method)) continue;
         size_t n = strlen(allow);
         snprintf(allow + n, sizeof allow - n, "%s%s", n > 7 ? ", " : "", t->method);
         if (strcmp(t->method, "GET") == 0) strncat(allow, ", HEAD", sizeof allow - n - 10);
@@ -197,7 +190,7 @@ static bool find_route(http_req *r)
     bool path_known = false;
     for (size_t i = 0; i < r->s->o.n_routes; i++) {
         const http_route *t = &r->s->o.routes[i];
-        if (!path_matches(t, r->path)) continue;
+        if (!http_route_rest(t, r->path)) continue;
         path_known = true;
         if (strcmp(t->method, method) == 0) {
             r->route = t;
@@ -214,7 +207,8 @@ static bool find_route(http_req *r)
 static bool is_open_path(const http_server *s, const char *path)
 {
     for (size_t i = 0; i < s->o.n_routes; i++)
-        if (s->o.routes[i].need == HTTP_NOBODY && path_matches(&s->o.routes[i], path)) return true;
+        if (s->o.routes[i].need == HTTP_NOBODY && http_route_rest(&s->o.routes[i], path))
+            return true;
     return false;
 }
 

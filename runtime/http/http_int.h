@@ -102,6 +102,9 @@ struct http_server {
 lq_status http_exchange_start(http_server *s, lq_err *err);
 
 /* http_req.c */
+/* What a path has in the place of the route's star, "" where there is none; NULL: it is not that
+ * route's. Paths that begin with /v1 may leave it out. */
+const char *http_route_rest(const http_route *t, const char *path);
 void http_server_unref(http_server *s);
 http_req *http_req_new(http_server *s, conn *c);
 void http_req_ref(http_req *r);

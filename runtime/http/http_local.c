@@ -10,7 +10,7 @@ lq_status http_local(const http_route *routes, size_t n_routes, void *app, const
     static atomic_ullong number;
     const http_route *route = NULL;
     for (size_t i = 0; i < n_routes && !route; i++)
-        if (strcmp(routes[i].method, "POST") == 0 && strcmp(routes[i].path, path) == 0)
+        if (strcmp(routes[i].method, "POST") == 0 && http_route_rest(&routes[i], path))
             route = &routes[i];
     if (!route) return lq_fail(err, LQ_EVALUE, "%.64s: no such route", path);
     http_req *r = http_req_new(NULL, NULL);

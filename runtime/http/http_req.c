@@ -102,11 +102,24 @@ bool http_can_stream(const http_req *r) { return r->s != NULL; }
 const char *http_id(const http_req *r) { return r->id; }
 double http_age(const http_req *r) { return lq_now() - r->t0; }
 
-const char *http_rest(const http_req *r)
+/* What `path` has behind that of a route, which may end in a star. */
+static const char *rest_of(const char *route, const char *path)
 {
-    size_t n = strlen(r->route->path);
-    return r->route->path[n - 1] == '*' ? r->path + n - 1 : "";
+    const size_t n = strlen(route);
+    if (route[n - 1] != '*') return strcmp(route, path) == 0 ? "" : NULL;
+    return strncmp(path, route, n - 1) == 0 && path[n - 1] ? path + n - 1 : NULL;
 }
+
+const char *http_route_rest(const http_route *t, const char *path)
+{
+    static const char version[] = "/v1";
+    const size_t n = sizeof version - 1;
+    const char *rest = rest_of(t->path, path);
+    const bool may_lack = strncmp(t->path, version, n) == 0 && t->path[n] == '/';
+    return rest || !may_lack ? rest : rest_of(t->path + n, path);
+}
+
+const char *http_rest(const http_req *r) { return http_route_rest(r->route, r->path); }
 
 const http_route *http_routes(const http_req *r, size_t *n)
 {

@@ -1,4 +1,6 @@
 """/v1/chat/completions, /tokenize, /detokenize: C71-C87, C106."""
+import json
+
 import pytest
 
 from helpers import TINY, with_template
@@ -245,3 +247,43 @@ def test_what_the_template_makes_of_a_chat(server, scripted, ask):
     for wrong, param in (({"messages": []}, "messages"), ({**body, "temperature": 9}, "temperature"),
                          ({**body, "n": 0}, "n")):
         ask.check_error(server.post("/apply-template", wrong), 400, param=param, code=None)
+
+
+@case("C86")
+def test_tokenize_as_llama_cpp_asks(server, ask):
+    text = "The sea <|end_of_text|> \N{EARTH GLOBE ASIA-AUSTRALIA}"
+    ids = server.post_json("/tokenize", {"content": text})["tokens"]
+    got = server.post_json("/tokenize", {"content": text, "with_pieces": True})["tokens"]
+    assert [t["id"] for t in got] == ids
+    raw = b"".join(t["piece"].encode() if isinstance(t["piece"], str) else bytes(t["piece"]) for t in got)
+    assert raw.decode() == text and any(isinstance(t["piece"], list) for t in got)
+    plain = server.post_json("/tokenize", {"content": text, "parse_special": False})["tokens"]
+    assert 0 in ids and 0 not in plain
+    assert server.post_json("/detokenize", {"tokens": plain})["content"] == text
+    more = server.post_json("/tokenize", {"content": text, "parse_special": False, "add_special": True})["tokens"]
+    assert more == server.post_json("/tokenize", {"prompt": ""})["tokens"] + plain
+    for bad in ({"with_pieces": 1}, {"parse_special": "no"}):
+        ask.check_error(server.post("/tokenize", {"content": "a", **bad}), 400, *bad)
+
+
+@case("C86")
+def test_tokenize_counts_tools(server, scripted, ask):
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]
+    body = {"messages": said("hi"), "tools": tools}
+    ids = scripted.post_json("/tokenize", body)["tokens"]
+    assert ids == scripted.post_json("/v1/chat/completions/render", body)["prompt_token_ids"]
+    assert len(ids) > 20 + len(scripted.post_json("/tokenize", {"messages": said("hi"), "tools": []})["tokens"])
+    ask.check_error(scripted.post("/tokenize", {**body, "tools": 5}), 400, "tools")
+    assert len(server.post_json("/tokenize", body)["tokens"]) > 20 + len(
+        server.post_json("/tokenize", {"messages": said("hi")})["tokens"])  # a template that knows none
+
+
+@case("C86")
+def test_a_remote_tokenizer(server, scripted):
+    """What lm-eval asks for where it has no tokenizer of its own."""
+    info = [json.loads(s.get("/tokenizer_info").read()) for s in (server, scripted)]
+    assert info[0]["bos_token"] == "<|begin_of_text|>" and info[0]["eos_token"] == "<|end_of_text|>"
+    assert info[0]["pad_token"] is None and info[0]["model_max_length"] == 1024
+    assert "bos_token" in info[0]["chat_template"] and "one system message only" in info[1]["chat_template"]
+    eos = server.post_json("/tokenize", {"prompt": info[0]["eos_token"], "add_special_tokens": False})["tokens"]
+    assert eos == [0]

@@ -40,6 +40,51 @@ def test_models_are_listed(server, client, ask):
     assert e.value.code == "model_not_found" and e.value.param == "model"
 
 
+@case("C01")
+def test_cards_say_what_clients_look_for(server, scripted):
+    for s, has, calls in ((server, ["tools"], "generic"), (scripted, ["tools", "reasoning"], "derived")):
+        card = json.loads(s.get("/v1/models").read())["data"][0]
+        assert card["max_model_len"] == card["context_length"] == card["context_window"] == 1024
+        assert card["capabilities"] == ["completion", "chat", *has, "structured_output", "embeddings"]
+        assert card["tool_format"] == calls
+
+
+@case("C08")
+def test_the_version_may_be_left_out(server, keyed, ask):
+    """As clients call whose base URL has none."""
+    assert json.loads(server.get("/models").read()) == json.loads(server.get("/v1/models").read())
+    assert json.loads(server.get("/models/org/tiny").read())["id"] == "org/tiny"
+    for path, body in (("completions", {"prompt": "a"}), ("embeddings", {"input": "a"}),
+                       ("chat/completions", {"messages": [{"role": "user", "content": "a"}]})):
+        more = {"max_tokens": 3, "temperature": 0} if path != "embeddings" else {}
+        a, b = (server.post_json(p + path, {**body, **more}) for p in ("/", "/v1/"))
+        key = "data" if path == "embeddings" else "choices"
+        assert a[key] == b[key], path
+    assert http("GET", server.url + "/completions").status_code == 405
+    for path in ("/models", "/completions", "/requests/x"):  # no way around the keys
+        assert http("DELETE", keyed.url + path).status_code == 401, path
+    assert http("DELETE", keyed.url + "/requests/x", headers=keyed.key).status_code == 403
+
+
+@case("C06")
+def test_openmetrics(server, ask):
+    """As prometheus_client's own parser takes it, and the same figures."""
+    text = http("GET", server.url + "/metrics", headers={"Accept": "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.3"})
+    assert text.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    lines = text.text.splitlines()
+    assert lines[-1] == "# EOF" and "# TYPE vllm:generation_tokens counter" in lines
+    assert not any(line.startswith("#") and "_total " in line for line in lines)
+    les = {line.split('le="')[1].split('"')[0] for line in lines if 'le="' in line}
+    assert {"1.0", "0.0025", "200000.0", "+Inf"} <= les and "1" not in les
+    plain = server.get("/metrics").read().decode().splitlines()
+    names = [[line.split("{")[0] for line in all if not line.startswith("#")] for all in (plain, lines)]
+    assert names[0] == names[1]
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    families = {f.name: f for f in parser.text_string_to_metric_families(text.text)}
+    assert families["vllm:generation_tokens"].type == "counter"
+    assert families["vllm:time_to_first_token_seconds"].type == "histogram"
+
+
 @case("C04", "C06", "C07")
 def test_operations_answer(server, llmq):
     assert server.get("/health").status == 200
