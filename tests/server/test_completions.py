@@ -507,3 +507,14 @@ def test_many_and_long_stop_strings(scripted, ask):
     assert scripted_text(scripted, ask, "abc", stop=stops) == ("The cat sat on x the ", "stop", "mat")
     events = ask.stream(scripted, {"prompt": "[abc]", "temperature": 0, "max_tokens": 60, "stop": stops})
     assert "".join(e["choices"][0]["text"] for e in events) == "The cat sat on x the "
+
+
+@case("C52")
+def test_a_bias_of_special_tokens(server, scripted, ask):
+    """They end the answer at once, or never."""
+    asked = {"max_tokens": 30, "temperature": 1, "seed": 2}
+    end = ask.complete(server, "The sea", **asked, logit_bias={"0": 100})
+    assert end["choices"][0]["finish_reason"] == "stop" and end["usage"]["completion_tokens"] == 1
+    for seed in range(4):
+        more = {**asked, "seed": seed, "max_tokens": 200, "logit_bias": {"0": -100}}
+        assert ask.complete(server, "The sea", **more)["choices"][0]["finish_reason"] == "length"
