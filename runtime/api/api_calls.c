@@ -138,11 +138,43 @@ static lq_status plan_wakes(gen *g, const chat_form *f, api_error *e)
     return LQ_OK;
 }
 
+/* The thought's budget, of a model that has thoughts. */
+static lq_status plan_thought(gen *g, const chat_form *f, api_error *e)
+{
+    thought_limit *l = &g->limits.thought;
+    int32_t *ids = NULL;
+    size_t n = 0;
+    lq_err err;
+    l->budget = f && f->think_open[0] && g->a->m.tok ? g->p.thinking_budget : -1;
+    if (l->budget < 0) return LQ_OK;
+    if (g->p.beams)
+        return api_fail(e, "thinking_token_budget", "unsupported_value",
+                        "thinking_token_budget: not with use_beam_search");
+    const size_t m = strlen(f->think_close);
+    lq_status s = tok_encode(g->a->m.tok, f->think_close, m, 0, &ids, &n, &err);
+    const bool fits =
+        n && n <= THOUGHT_IDS && m < THOUGHT_MARK && strlen(f->think_open) < THOUGHT_MARK;
+    if (!s && fits) {
+        strcpy(l->open, f->think_open);
+        strcpy(l->close, f->think_close);
+        memcpy(l->ids, ids, n * sizeof *ids);
+        l->n_ids = (int)n;
+        l->begun = gen_ends_thinking(g, &g->prompts.v[0]);
+    }
+    free(ids);
+    if (s == LQ_ENOMEM) return api_no_memory(e);
+    return !s && fits ? LQ_OK
+                      : api_fail(e, "thinking_token_budget", "unsupported_value",
+                                 "thinking_token_budget: the mark that ends this model's thoughts "
+                                 "cannot be written by it");
+}
+
 lq_status gen_plan_calls(gen *g, api_error *e)
 {
     const chat_form *f = gen_form(g);
-    if (!f) return LQ_OK;
-    lq_status s = plan_whole(g, f, e);
+    lq_status s = plan_thought(g, f, e);
+    if (s || !f) return s;
+    s = plan_whole(g, f, e);
     if (s || g->p.structured.param || !g->p.tools || f->args == FORM_NO_CALLS || g->p.beams)
         return s;
     s = plan_calls(g, f, e);

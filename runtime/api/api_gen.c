@@ -426,6 +426,7 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
         .wakes = g->limits.wakes,
         .n_wakes = g->limits.n_wakes,
         .wake_after = g->limits.wake_after,
+        .thought = &g->limits.thought,
         .show_ids = c->out ? g->a->m.shown : NULL,
         .n_show_ids = c->out ? g->a->m.n_shown : 0,
         .bad = g->limits.bad,

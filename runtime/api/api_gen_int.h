@@ -101,6 +101,7 @@ struct gen {
         int n_wakes;
         void *wake_text;
         const char *wake_after;
+        thought_limit thought;
     } limits; /* on what may be drawn */
     struct {
         gen_choice *v;

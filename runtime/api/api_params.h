@@ -36,6 +36,7 @@ typedef struct {
     int64_t max_tokens; /* -1: not given */
     int64_t max_completion_tokens;
     int64_t min_tokens;
+    int64_t thinking_budget; /* tokens; -1: not given */
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
     int64_t top_k;
     api_samplers samplers;

@@ -49,8 +49,8 @@ static const other refused[] = {
     /* reasoning */
     { "reasoning", API_CHAT, 0 },
     { "thinking", API_CHAT, 0 },
-    { "thinking_budget_tokens", BOTH, N_MINUS_ONE },
-    { "thinking_token_budget", BOTH, N_MINUS_ONE },
+    { "thinking_budget_tokens", API_COMPLETIONS, N_MINUS_ONE },
+    { "thinking_token_budget", API_COMPLETIONS, N_MINUS_ONE },
     { "reasoning_budget", BOTH, N_MINUS_ONE },
     { "reasoning_format", API_CHAT, N_AUTO },
     { "separate_reasoning", API_CHAT, N_TRUE },

@@ -4,6 +4,7 @@
 #define LLMQ_RUNTIME_ENGINE_REQUEST_H
 
 #include "runtime/engine/sample.h"
+#include "runtime/engine/thought.h"
 #include "runtime/grammar/grammar.h"
 
 typedef enum {
@@ -63,6 +64,7 @@ typedef struct {
     const int32_t
         *show_ids; /* special tokens whose text is delivered, whatever show_special says */
     int n_show_ids;
+    const thought_limit *thought; /* NULL: a thought may be as long as the answer. Copied */
     eng_beam beam;    /* nothing is drawn then: temperature, top_k, ..., seed say nothing */
     eng_pool pool;    /* an embedding of the prompt is wanted; max_tokens is 0 then */
     const char *salt; /* prefix cache salt or NULL */

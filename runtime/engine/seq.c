@@ -101,6 +101,8 @@ static bool copy_request(seq *s, const eng_request *r, int64_t vocab)
 {
     bool ok = true;
     s->r = *r;
+    thought_begin(&s->thought, r->thought ? r->thought : &(thought_limit){ .budget = -1 });
+    s->r.thought = NULL;
     if (s->r.grammar) gr_ref(s->r.grammar);
     s->r.prompt = copy_of(&s->arena, r->prompt, r->n_prompt, sizeof *r->prompt, &ok);
     s->r.stop_ids = copy_of(&s->arena, r->stop_ids, r->n_stop_ids, sizeof *r->stop_ids, &ok);
@@ -238,7 +240,8 @@ static lq_status ban_stops(seq *s, const arch_config *c, lq_err *err)
 /* The mask of draws, if anything sets it. Before ban_stops copies the parameters. */
 static lq_status prepare_mask(seq *s, const arch_config *c, lq_err *err)
 {
-    if ((!s->r.grammar && s->r.n_bad == 0) || s->max_new == 0) return LQ_OK;
+    if ((!s->r.grammar && s->r.n_bad == 0 && !thought_watches(&s->thought)) || s->max_new == 0)
+        return LQ_OK;
     s->n_mask = (size_t)c->vocab / 32 + 1;
     s->mask = lq_push(&s->arena, s->n_mask * sizeof *s->mask);
     s->r.params.mask = s->mask;
@@ -317,6 +320,7 @@ int64_t seq_guesses(seq *s, int64_t max)
 {
     int64_t room = s->max_new - seq_output(s) - 1;
     if (s->r.n_wakes && !s->matcher) return 0; /* what follows a waking is drawn after it */
+    if (thought_watches(&s->thought)) return 0;
     if (max <= 0 || room <= 0 || s->beams || s->n_ids - s->n_done != 1 || seq_scoring(s)) return 0;
     int64_t n = spec_length(&s->spec, max);
     return n < room ? n : room;
@@ -340,12 +344,23 @@ static void ban_bad_words(seq *s, int64_t n)
     }
 }
 
+/* A thought whose budget is spent is closed, as soon as the grammar lets it. */
+static void close_thought(seq *s, int64_t n)
+{
+    const int32_t id = thought_next(&s->thought, n);
+    const uint32_t bit = 1u << (id & 31);
+    if (id < 0 || (s->matcher && !(s->mask[id >> 5] & bit))) return;
+    memset(s->mask, 0, s->n_mask * sizeof *s->mask);
+    s->mask[id >> 5] = bit;
+}
+
 lq_status seq_mask(seq *s, int64_t n, lq_err *err)
 {
     if (!s->mask) return LQ_OK;
     if (!s->matcher) {
         memset(s->mask, 0xff, s->n_mask * sizeof *s->mask);
         ban_bad_words(s, n);
+        close_thought(s, n);
         return LQ_OK;
     }
     lq_status st = gr_mask(s->matcher, s->mask, err);
@@ -355,6 +370,7 @@ lq_status seq_mask(seq *s, int64_t n, lq_err *err)
         if (may_end) *word |= bit; /* a grammar's own text may have one too */
     }
     if (!st) ban_bad_words(s, n);
+    if (!st) close_thought(s, n);
     return st;
 }
 
@@ -458,12 +474,19 @@ static lq_status listen(seq *s, size_t n, lq_err *err)
     return st;
 }
 
+enum { ID_BYTES = ENG_TAIL / 2 };
+/* An id's text, a special one's as it is spelled; none where it is longer. */
+static size_t bytes_of(uint8_t bytes[ID_BYTES], int32_t id, const tok_tokenizer *t)
+{
+    const size_t n = id < tok_vocab(t) ? tok_token_bytes(t, id, bytes, ID_BYTES) : 0;
+    return n <= ID_BYTES ? n : 0;
+}
+
 /* A sleeping grammar hears an id. */
 static lq_status hear(seq *s, int32_t id, const tok_tokenizer *t, lq_err *err)
 {
-    uint8_t bytes[ENG_TAIL / 2];
-    size_t n = id < tok_vocab(t) ? tok_token_bytes(t, id, bytes, sizeof bytes) : 0;
-    if (n > sizeof bytes) n = 0;
+    uint8_t bytes[ID_BYTES];
+    const size_t n = bytes_of(bytes, id, t);
     if (s->n_tail + n > ENG_TAIL) {
         size_t drop = s->n_tail + n - ENG_TAIL + ENG_TAIL / 4;
         if (drop > s->n_tail) drop = s->n_tail;
@@ -526,6 +549,10 @@ lq_status seq_append(seq *s, int32_t id, const arch_config *c, const tok_tokeniz
     bool show = stop_id ? s->r.include_stop : eos ? s->r.show_special : true;
     bool ends = false;
     lq_status st = match(s, id, t, &ends, err);
+    if (t && thought_watches(&s->thought)) {
+        uint8_t bytes[ID_BYTES];
+        thought_add(&s->thought, id, (const char *)bytes, bytes_of(bytes, id, t), seq_output(s));
+    }
     if (!st && t && show) st = push_text(s, t, id, err);
     if (st) return st;
     if (stop_id) s->stop_id = id;
@@ -547,6 +574,7 @@ lq_status seq_rewind(seq *s, const tok_tokenizer *t, lq_err *err)
     s->n_ids = s->n_prompt;
     s->finish = ENG_RUNNING;
     s->stop_id = s->stop_matched = -1;
+    thought_begin(&s->thought, &(thought_limit){ .budget = -1 }); /* of a search, which has none */
     if (!t) return LQ_OK;
     stop_reset(s->stop);
     tok_stream_reset(s->stream);

@@ -91,6 +91,30 @@ def test_calls_and_thoughts(scripted, ask, name):
 
 
 @case("C81")
+@pytest.mark.parametrize("budget", [0, 1, 4, 1000, -1])
+def test_a_budget_closes_the_thought(scripted, ask, budget):
+    """As soon as it is spent; what the script goes on with is the answer. A token of the script is a byte."""
+    before = whole(scripted, "think")["message"]
+    c = whole(scripted, "think", thinking_token_budget=budget, tools=None)
+    message = c["message"]
+    spent = 0 <= budget < 20
+    if not spent:
+        assert message == before
+        return
+    said = "\nTwo and two."[:budget].strip()
+    assert (message.get("reasoning_content") or "") == said
+    assert message["content"].endswith("</think>\n\nFour.") and "<think>" not in message["content"]
+    parts, finish, _ = streamed(scripted, ask, "think", thinking_token_budget=budget, tools=None)
+    assert (parts.get("reasoning_content") or "", parts["content"]) == (said, message["content"])
+    assert whole(scripted, "think", thinking_budget_tokens=budget, tools=None)["message"] == message
+
+
+@case("C81")
+def test_a_budget_leaves_an_answer_without_a_thought_alone(scripted):
+    assert whole(scripted, "no think", thinking_token_budget=0)["message"]["content"] == "<b>Four</b>."
+
+
+@case("C81")
 def test_a_call_that_is_cut(scripted, ask):
     c = whole(scripted, "cut call", max_tokens=62, ignore_eos=True)
     assert c["finish_reason"] == "length"
