@@ -11,9 +11,12 @@ typedef struct {
     const gguf_arch *row;
     const arch_row *arch; /* of row->hf */
     cJSON *j;
-    bool ok;           /* memory sufficed */
-    char differs[128]; /* the first key that was asked for one number and has several, or "" */
+    bool ok;         /* memory sufficed */
+    char fault[192]; /* what the first key that is not as it should be has, or "" */
+    lq_status st;    /* of that */
 } config;
+
+#define NONE "a number, found none"
 
 static const char *meta_key(char out[128], const config *c, const char *key)
 {
@@ -21,12 +24,29 @@ static const char *meta_key(char out[128], const config *c, const char *key)
     return out;
 }
 static bool is(const config *c, const char *hf) { return strcmp(c->row->hf, hf) == 0; }
+static void fault(config *c, lq_status st, const char *key, const char *what)
+{
+    if (c->st) return;
+    c->st = st;
+    snprintf(c->fault, sizeof c->fault, "%s: expected %s", key, what);
+}
 /* "ARCH.key", of which one number for all layers is wanted. */
 static const char *number_key(char out[128], config *c, const char *key)
 {
     const gguf_kv *kv = gguf_get(c->f, meta_key(out, c, key));
-    if (kv && !gguf_is_one(kv) && !c->differs[0]) memcpy(c->differs, out, 128);
+    if (!kv || gguf_is_one(kv)) return out;
+    if (gguf_is_numbers(kv) && kv->n)
+        fault(c, LQ_EUNSUPPORTED, out, "one number for all layers, found others");
+    else
+        fault(c, LQ_EFORMAT, out, NONE);
     return out;
+}
+static bool read_int(config *c, const char *key, int64_t *v)
+{
+    char k[128];
+    const bool found = gguf_int(c->f, number_key(k, c, key), v);
+    if (!found && gguf_get(c->f, k)) fault(c, LQ_EFORMAT, k, "a whole number, found another");
+    return found;
 }
 static void put_number(config *c, cJSON *to, const char *key, double v)
 {
@@ -42,9 +62,8 @@ static void put_bool(config *c, const char *key, bool v)
 }
 static void put_int(config *c, const char *key, const char *from)
 {
-    char k[128];
     int64_t v;
-    if (gguf_int(c->f, number_key(k, c, from), &v)) put_number(c, c->j, key, (double)v);
+    if (read_int(c, from, &v)) put_number(c, c->j, key, (double)v);
 }
 /* An f32 as people write it: 1e-05, not 9.99999975e-06. */
 static double shortest(double v)
@@ -89,8 +108,7 @@ static void put_ends(config *c)
 }
 static int64_t int_at(config *c, const char *key, int64_t otherwise)
 {
-    char k[128];
-    gguf_int(c->f, number_key(k, c, key), &otherwise);
+    read_int(c, key, &otherwise);
     return otherwise;
 }
 
@@ -268,7 +286,10 @@ static void put_one(config *c, const gguf_own *o)
         put_pattern(c, o);
         return;
     case OWN_BOOL:
-        if (gguf_bool(c->f, number_key(k, c, o->gguf), &on)) put_bool(c, o->key, on);
+        if (gguf_bool(c->f, number_key(k, c, o->gguf), &on))
+            put_bool(c, o->key, on);
+        else if (gguf_get(c->f, k))
+            fault(c, LQ_EFORMAT, k, "true or false, found another value");
         return;
     case OWN_HAS:
         put_bool(c, o->key, gguf_find(c->f, o->gguf) != NULL);
@@ -322,7 +343,7 @@ static void put_mla(config *c, int64_t heads)
 static void put_heads(config *c, int64_t heads, int64_t hidden)
 {
     const int64_t head = int_at(c, "attention.key_length", hidden / heads);
-    const int64_t rotated = int_at(c, "rope.dimension_count", 0);
+    const int64_t rotated = int_at(c, "rope.dimension_count", head);
     if (c->arch->def_head_dim && !int_at(c, "attention.key_length", 0))
         put_number(c, c->j, "head_dim", (double)head);
     if (c->arch->def_kv_heads && !int_at(c, "attention.head_count_kv", 0))
@@ -386,6 +407,18 @@ static void put_epsilon(config *c)
     put_float(c, key, rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon");
 }
 
+/* What llama.cpp asks of every file; config.json's readers would assume a number of their own. */
+static void check_needed(config *c)
+{
+    char k[128];
+    if (!gguf_get(c->f, meta_key(k, c, "context_length"))) fault(c, LQ_EFORMAT, k, NONE);
+    if (int_at(c, "expert_count", 0) > 0 && !gguf_get(c->f, meta_key(k, c, "expert_used_count")))
+        fault(c, LQ_EFORMAT, k, NONE);
+    if (!gguf_get(c->f, meta_key(k, c, "attention.layer_norm_epsilon")) &&
+        !gguf_get(c->f, meta_key(k, c, "attention.layer_norm_rms_epsilon")))
+        fault(c, LQ_EFORMAT, k, NONE);
+}
+
 static lq_status put_all(config *c, lq_err *err)
 {
     static const struct {
@@ -415,10 +448,8 @@ static lq_status put_all(config *c, lq_err *err)
     put_ends(c);
     put_own(c);
     lq_status s = put_scaling(c, err);
-    if (!s && c->differs[0])
-        s = lq_fail(err, LQ_EUNSUPPORTED, "%s: expected one number for all layers, found others",
-                    c->differs);
-    return s;
+    check_needed(c);
+    return !s && c->st ? lq_fail(err, c->st, "%s", c->fault) : s;
 }
 
 lq_status gguf_config(cJSON **out, gguf_file *f, const gguf_arch *row, lq_err *err)

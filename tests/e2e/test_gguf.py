@@ -372,6 +372,39 @@ def test_a_number_for_each_layer_is_one_where_they_are_equal(llmq, tmp_path, key
     assert f"llama.{key}: expected one number for all layers" in llmq("run", differ, "--ids", "1", "-n", 1, code=3).stderr
 
 
+@pytest.mark.parametrize("key,value,why", [
+    ("attention.layer_norm_rms_epsilon", None, "expected a number, found none"),
+    ("context_length", None, "expected a number, found none"),
+    ("expert_used_count", None, "expected a number, found none"),
+    ("expert_used_count", (F32, 1.5), "expected a whole number, found another"),
+    ("context_length", (F32, math.nan), "expected a whole number, found another"),
+    ("rope.freq_base", (STRING, "10000"), "expected a number, found none"),
+], ids=str)
+def test_numbers_that_are_needed_and_their_types(llmq, tmp_path, key, value, why):
+    """Without them config.json's defaults counted, without a word."""
+    pairs, tensors = metadata_and_tensors(ROOT / "tests/golden/arch/mixtral-moe", "llama")
+    others = [p for p in pairs if not p.startswith(text(f"llama.{key}"))]
+    new = [] if value is None else [pair(f"llama.{key}", *value)]
+    assert len(others) < len(pairs)
+    g = write_gguf(tmp_path / "m.gguf", [*others, *new], tensors)
+    assert f"llama.{key}: {why}" in llmq("run", g, "--ids", "1", "-n", 1, code=3).stderr
+
+
+@pytest.mark.parametrize("name,arch", [("phi2", "phi2"), ("stablelm", "stablelm"), ("gpt-neox", "gptneox")])
+def test_without_a_count_of_rotated_dims_the_whole_head_is(llmq, tmp_path, name, arch):
+    """As in llama.cpp; config.json's readers would take a share of it."""
+    folder = ROOT / "tests/golden/arch" / name
+    llmq("convert", folder, "-o", tmp_path / "m.gguf", "--to", "gguf")
+    c, b = json.loads((folder / "config.json").read_text()), (tmp_path / "m.gguf").read_bytes()
+    key = f"{arch}.rope.dimension_count".encode()
+    at = b.index(key) + len(key) + 4
+    whole = struct.pack("<I", c["hidden_size"] // c["num_attention_heads"])
+    (tmp_path / "whole.gguf").write_bytes(b[:at] + whole + b[at + 4:])
+    (tmp_path / "none.gguf").write_bytes(b.replace(key, key[:-5] + b"other"))
+    assert same_logits(llmq, tmp_path, tmp_path / "whole.gguf", tmp_path / "none.gguf")
+    assert not same_logits(llmq, tmp_path, tmp_path / "m.gguf", tmp_path / "none.gguf")
+
+
 def test_biases_of_experts_are_floats(llmq, tmp_path):
     """Blocks there would be read beyond their end."""
     pairs = [pair("general.architecture", STRING, "granitemoe")]
