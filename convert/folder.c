@@ -85,7 +85,7 @@ static bool is_line(const list *l, const char *name, size_t n)
 static bool is_listed(const list *l, const char *name)
 {
     static const char temp[] = ".tmp-";
-    char whole[600];
+    char whole[4200];
     size_t n = strlen(name);
     const size_t tail = sizeof temp - 1 + TEMP_TAIL;
     const bool on_its_way = n > tail && memcmp(name + n - tail, temp, sizeof temp - 1) == 0;
@@ -137,7 +137,7 @@ static lq_status walk(const char *top, const char *sub, const list *l,
                       lq_status (*see)(void *user, const entry *e, lq_err *err), void *user,
                       lq_err *err)
 {
-    char path[4200], name[600];
+    char path[4200], name[4200];
     lq_status s = lq_path_join(path, sizeof path, top, sub, err);
     DIR *d = s ? NULL : opendir(path);
     if (!s && !d) s = io(path, err);

@@ -49,37 +49,49 @@ static lq_status copy_file(const mf_run *m, const char *path, const char *name, 
     return s;
 }
 
-static void say_left(const mf_run *m, const char *name)
+static void say_left(const mf_run *m, const char *name, const char *why)
 {
     char line[320];
     const plan_voice *v = &m->o->voice;
-    snprintf(line, sizeof line,
-             "%.200s: not copied: neither a file of a model nor text, code or picture", name);
+    snprintf(line, sizeof line, "%.200s: not copied: %s", name, why);
     if (v->say) v->say(v->user, line);
 }
 
-/* A folder of the source, `sub` within its own; "": itself. Links of Hugging Face's cache are followed. */
+/* Why what is at `path`, which `st` tells of, stays out; NULL: it does not. Links to files are those of
+ * Hugging Face's cache; a link to a folder leads out of the model, or in a circle. */
+static const char *left_out(struct stat *st, const char *path, const char *name, int depth)
+{
+    struct stat link;
+    if (lstat(path, &link) != 0 || stat(path, st) != 0) return "it cannot be opened";
+    if (S_ISDIR(st->st_mode))
+        return S_ISLNK(link.st_mode) ? "a link to a folder"
+               : depth >= MAX_DEPTH  ? "a folder too deep"
+                                     : NULL;
+    if (!S_ISREG(st->st_mode)) return "no file";
+    return may_copy(name) ? NULL : "neither a file of a model nor text, code or picture";
+}
+
+/* A folder of the source, `sub` within its own; "": itself. */
 static lq_status copy_folder(const mf_run *m, const char *dir, const char *sub, int depth,
                              lq_err *err)
 {
-    char here[4200], path[4200], name[600];
+    char here[4200], path[4200], name[4200];
     lq_status s = lq_path_join(here, sizeof here, dir, sub, err);
     DIR *d = s ? NULL : opendir(here);
     if (!s && !d) return lq_open_failed(err, here);
     for (struct dirent *e; !s && (e = lq_next_entry(&s, d, here, err));) {
         struct stat st;
         if (!model_plain_name(e->d_name)) continue; /* hidden ones, too */
-        snprintf(name, sizeof name, "%s%s%s", sub, *sub ? "/" : "", e->d_name);
-        if ((s = lq_path_join(path, sizeof path, dir, name, err)) || stat(path, &st) != 0) continue;
-        if (S_ISDIR(st.st_mode)) {
-            if (depth < MAX_DEPTH) s = copy_folder(m, dir, name, depth + 1, err);
-        } else if (S_ISREG(st.st_mode) && !is_source(m, path) &&
-                   !(*sub == 0 && is_replaced(name))) {
-            if (may_copy(name))
-                s = copy_file(m, path, name, err);
-            else
-                say_left(m, name);
-        }
+        s = *sub ? lq_path_join(name, sizeof name, sub, e->d_name, err) : LQ_OK;
+        if (!*sub) snprintf(name, sizeof name, "%s", e->d_name);
+        if (!s) s = lq_path_join(path, sizeof path, dir, name, err);
+        if (s || is_source(m, path) || (!*sub && is_replaced(name))) continue;
+        const char *why = left_out(&st, path, name, depth);
+        if (why)
+            say_left(m, name, why);
+        else
+            s = S_ISDIR(st.st_mode) ? copy_folder(m, dir, name, depth + 1, err)
+                                    : copy_file(m, path, name, err);
     }
     if (d) closedir(d);
     return s;

@@ -5,6 +5,10 @@
 
 #include <stdio.h>
 
+enum {
+    MAX_NAME = 500
+}; /* bytes of a name that others are made of, with an expert's number and a suffix */
+
 typedef struct {
     mf_run *m;
     mf_names *names;
@@ -84,6 +88,8 @@ static const char *unfit(const qt_scheme *s, int64_t N, int64_t K)
 static lq_status decide(maker *k, mf_item *it, lq_err *err)
 {
     const src_tensor *t = it->t;
+    if (t->plain && strlen(t->name) > MAX_NAME)
+        return it->why = "a name of more than 500 bytes", LQ_OK;
     const stack st = stack_of(k->m, t);
     if (t->plain && t->t.scheme.kind != QT_DENSE) {
         char have[40];
@@ -253,6 +259,22 @@ static lq_status add_items(maker *k, lq_err *err)
     return s ? s : leave_siblings(m, err);
 }
 
+/* What w becomes has names of its own, which no tensor beside it has. */
+static lq_status check_names(const mf_run *m, const conv_weight *w, lq_err *err)
+{
+    char name[600];
+    for (int i = -1; i < w->n_parts; i++) {
+        snprintf(name, sizeof name, "%s%s", w->module, i < 0 ? ".weight" : w->parts[i].suffix);
+        const src_tensor *t = src_find(m->src, name);
+        if (t && t != w->t)
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "'%.100s': expected no tensor of this name, which the rounded '%.100s' "
+                           "takes (--skip leaves it)",
+                           name, w->t->name);
+    }
+    return LQ_OK;
+}
+
 /* Parts of all that is rounded, and the shards. */
 static lq_status plan_parts(mf_run *m, lq_err *err)
 {
@@ -265,6 +287,7 @@ static lq_status plan_parts(mf_run *m, lq_err *err)
         conv_weight *w = &m->plan.w[i];
         if (w->quantized && (s = conv_plan_parts(w, m->layout, &m->plan, err)))
             lq_wrap(err, s, "'%s' has no place in %s", w->t->name, m->layout->name);
+        if (w->quantized && !s) s = check_names(m, w, err);
         n += w->quantized;
         m->items[m->pieces[i].item].bytes += w->bytes;
         w->shard = conv_next_shard(&m->n_shards, &in_shard, w->bytes, m->o->shard_size);

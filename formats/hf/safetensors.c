@@ -247,6 +247,21 @@ static int by_file_order(const void *a, const void *b)
     return rx != ry ? ry - rx : strcmp(x->t.name, y->t.name);
 }
 
+/* Each name once, whatever the types. */
+static lq_status check_names(const st_tensor *tensors, size_t n, lq_err *err)
+{
+    st_tensor *list = malloc((n + 1) * sizeof *list);
+    if (!list) return lq_fail(err, LQ_ENOMEM, "no memory for %zu tensors", n);
+    if (n) memcpy(list, tensors, n * sizeof *list);
+    qsort(list, n, sizeof *list, by_name);
+    lq_status s = LQ_OK;
+    for (size_t i = 1; i < n && !s; i++)
+        if (by_name(&list[i - 1], &list[i]) == 0)
+            s = lq_fail(err, LQ_EVALUE, "tensor '%.100s': named twice", list[i].name);
+    free(list);
+    return s;
+}
+
 static lq_status build_header(lq_buf *b, const ordered *list, size_t n, lq_err *err)
 {
     size_t at = 0;
@@ -259,8 +274,6 @@ static lq_status build_header(lq_buf *b, const ordered *list, size_t n, lq_err *
                            t->name, t->bytes);
         if (!lq_utf8_valid(t->name, strlen(t->name), NULL))
             return lq_fail(err, LQ_EVALUE, "tensor '%.100s': expected a name of UTF-8", t->name);
-        if (i && list[i - 1].t.dtype == t->dtype && strcmp(list[i - 1].t.name, t->name) == 0)
-            return lq_fail(err, LQ_EVALUE, "tensor '%.100s': named twice", t->name);
         lq_buf_puts(b, ",");
         js_put_str(b, t->name);
         lq_buf_puts(b, ":{\"dtype\":");
@@ -314,6 +327,7 @@ static lq_status safetensors_begin(st_writer *w, const char *path, const st_tens
         w->names[w->n++] = strdup(tensors[i].name);
         if (!w->names[i]) s = lq_fail(err, LQ_ENOMEM, "no memory for %zu tensors", n);
     }
+    if (!s) s = check_names(tensors, n, err);
     if (!s) {
         qsort(list, n, sizeof *list, by_file_order);
         s = build_header(&header, list, n, err);

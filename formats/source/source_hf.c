@@ -317,6 +317,11 @@ static lq_status list_tensors(src_source *s, lq_err *err)
             s->n_tensors++;
         }
     if (n) qsort(s->tensors, n, sizeof *s->tensors, src_by_name);
+    for (size_t i = 1; i < n; i++)
+        if (src_by_name(&s->tensors[i - 1], &s->tensors[i]) == 0)
+            return lq_fail(err, LQ_EFORMAT,
+                           "%s: tensor '%.100s': expected in one file, found in two", s->path,
+                           s->tensors[i].name);
     return LQ_OK;
 }
 

@@ -243,3 +243,71 @@ def test_quantized_weights_and_nan_are_refused(llmq, model, strange, tmp_path):
     (tmp_path / "n/config.json").write_text("{}")
     p = llmq("quantize", tmp_path / "n", "-o", tmp_path / "b", "--model-free", code=None)
     assert p.returncode and "l.w.weight" in p.stderr
+
+
+def folder(path, tensors):
+    path.mkdir()
+    write_st(path / "model.safetensors", {n: ("BF16", list(v.shape), v.tobytes()) for n, v in tensors.items()})
+    (path / "config.json").write_text("{}")
+    return path
+
+
+@pytest.mark.parametrize("other", ["l.w.weight_packed", "l.w.weight_scale", "x.experts.1.up_proj.weight"])
+def test_names_that_the_result_takes_twice_are_refused(llmq, tmp_path, other):
+    """Each was a file with two tensors of one name."""
+    t = {"l.w.weight": bf16(64, 64), "x.experts.gate_up_proj": bf16(2, 64, 32), "x.experts.down_proj": bf16(2, 32, 32)}
+    d = folder(tmp_path / "m", t | {other: bf16(32, 32)})
+    p = llmq("quantize", d, "-o", tmp_path / "o", "--model-free", code=None)
+    assert p.returncode and f"'{other}': expected no tensor of this name" in p.stderr
+    assert not (tmp_path / "o").exists() and not (tmp_path / "o.resume").exists()
+
+
+def test_names_of_any_length_are_kept(llmq, tmp_path):
+    """Names were cut at 600 bytes."""
+    t = {"l.w.weight": bf16(64, 64)}
+    for n in (460, 485, 493, 494, 580, 595, 650, 3000):
+        t |= {"x" * n + ".weight": bf16(64, 64), "x" * n + ".experts.gate_up_proj": bf16(2, 64, 32),
+              "x" * n + ".experts.down_proj": bf16(2, 32, 32)}
+    llmq("quantize", folder(tmp_path / "m", t), "-o", tmp_path / "o", "--model-free", "--sym")
+    got = tensors(tmp_path / "o/model.safetensors")
+    want = {n[:-7] for n in t if n.endswith(".weight") and len(n) <= 500}
+    for n in t:
+        stem = n.rpartition(".")[0]
+        if "experts" in n and len(n) <= 500:
+            kinds = ["down_proj"] if n.endswith("down_proj") else ["gate_proj", "up_proj"]
+            want |= {f"{stem}.{e}.{k}" for e in range(2) for k in kinds}
+        elif len(n) > 500:
+            assert got[n][2] == t[n].tobytes()
+    assert {n[:-14] for n in got if n.endswith(".weight_packed")} == want
+
+
+def test_links_to_folders_are_not_followed(llmq, tmp_path):
+    """They lead out of the model, or in a circle; links to files are those of Hugging Face's cache."""
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private/notes.txt").write_text("mine")
+    (tmp_path / "blob").write_text("code")
+    d = folder(tmp_path / "m", {"l.w.weight": bf16(64, 64)})
+    for name, to in (("circle", "."), ("out", "../private"), ("lost.json", "nothing"), ("code.py", "../blob")):
+        (d / name).symlink_to(to)
+    deep = d / "/".join(["n" * 200] * 4)
+    deep.mkdir(parents=True)
+    (deep / "deep.py").write_text("code")
+    (deep / "more").mkdir()
+    p = llmq("quantize", d, "-o", tmp_path / "o", "--model-free")
+    for said in ("circle: not copied: a link to a folder", "out: not copied: a link to a folder",
+                 "lost.json: not copied: it cannot be opened", "not copied: a folder too deep"):
+        assert said in p.stderr
+    made = {str(f.relative_to(tmp_path / "o")) for f in (tmp_path / "o").rglob("*") if f.is_file()}
+    assert made >= {"code.py", str((deep / "deep.py").relative_to(d))}
+    assert not any(n.startswith(("circle", "out")) for n in made)
+
+
+def test_a_tensor_in_two_files_is_refused(llmq, tmp_path):
+    """Without an index nothing says which counts."""
+    d = folder(tmp_path / "m", {})
+    (d / "model.safetensors").unlink()
+    for i, dtype in ((1, "BF16"), (2, "F16")):
+        write_st(d / f"model-{i:05}-of-00002.safetensors", {"l.w.weight": (dtype, [64, 64], bf16(64, 64).tobytes())})
+    for command in (("inspect", d), ("quantize", d, "-o", tmp_path / "o", "--model-free")):
+        p = llmq(*command, code=None)
+        assert p.returncode and "tensor 'l.w.weight': expected in one file, found in two" in p.stderr

@@ -308,6 +308,10 @@ TEST(a_writer_takes_pieces_in_any_order_and_refuses_what_does_not_fit)
     const st_tensor twice[] = { { .name = "a", .dtype = LQ_U8, .n_dims = 1, .shape = { 0 } },
                                 { .name = "a", .dtype = LQ_U8, .n_dims = 1, .shape = { 0 } } };
     CHECK(st_write(path, twice, 2, &err) == LQ_EVALUE, "twice");
+    const st_tensor types[] = { twice[0],
+                                { .name = "b", .dtype = LQ_I8, .n_dims = 1, .shape = { 0 } },
+                                { .name = "a", .dtype = LQ_F32, .n_dims = 1, .shape = { 0 } } };
+    CHECK(st_write(path, types, 3, &err) == LQ_EVALUE, "twice, of two types");
     CHECK(!lq_exists(path), "a refused file has its name");
 }
 
