@@ -276,7 +276,7 @@ static lq_status merge(cal_samples *s, const mix *m, int64_t len, lq_err *err)
 static bool has_chat(const dataset_opts *o)
 {
     chat_format *c = NULL;
-    const bool has = o->tok && !chat_open(&c, o->src, o->tok, NULL);
+    const bool has = o->tok && !chat_open(&c, o->src, o->tok, NULL, NULL);
     chat_close(c);
     return has;
 }

@@ -92,7 +92,7 @@ static lq_status add_messages(reader *r, const cJSON *messages, const cJSON *too
                        js_describe(found, tools));
     if (!r->tok) return needs_tokenizer("a conversation", err);
     lq_status st = LQ_OK;
-    if (!r->chat && r->src) st = chat_open(&r->chat, r->src, r->tok, err);
+    if (!r->chat && r->src) st = chat_open(&r->chat, r->src, r->tok, NULL, err);
     if (!st && !r->chat) st = lq_fail(err, LQ_ENOENT, "messages: no model");
     const chat_request q = { .messages = messages, .tools = cJSON_IsArray(tools) ? tools : NULL };
     if (!st) st = chat_encode(r->chat, &q, &ids, &n, err);

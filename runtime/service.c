@@ -109,8 +109,9 @@ static lq_status open_text(lm *l, const lm_source *o, lq_err *err)
     if (s == LQ_ENOENT) service_say(o, "only token ids are served", err);
     if (s == LQ_ENOENT) return LQ_OK;
     if (s) return s;
-    s = chat_open(&l->chat, l->model.src, l->tok.t, err);
-    if (s == LQ_ENOMEM) return s;
+    const chat_choice choice = { o->load.chat_template, o->load.tool_format };
+    s = chat_open(&l->chat, l->model.src, l->tok.t, &choice, err);
+    if (s == LQ_ENOMEM || (s && (choice.template || choice.tool_format))) return s;
     if (s) service_say(o, "no chat", err);
     const char *why = "";
     if (!s && chat_form_of(l->chat, true, &why)->args == FORM_NO_CALLS) {

@@ -37,6 +37,7 @@ static const opt_row prompt_rows[] = {
       .help = "the prompt as token ids: needs no tokenizer" },
     { "chat", 0, OPT_FLAG, F(chat),
       .help = "the prompt is a user's message, put into the model's chat template" },
+    OPT_CHAT_TEMPLATE(F(model)),
     { "system", 0, OPT_STR, F(system), .arg = "TEXT", .help = "with --chat: a system message" },
     { "no-bos", 0, OPT_FLAG, F(plain),
       .help = "leave out the special tokens that the tokenizer puts around a text" },
@@ -126,7 +127,8 @@ static lq_status encode_chat(const run_opts *o, const src_source *src, const tok
 {
     chat_format *c = NULL;
     cJSON *messages = cJSON_CreateArray();
-    lq_status s = chat_open(&c, src, t, err);
+    lq_status s =
+        chat_open(&c, src, t, &(chat_choice){ o->model.chat_template, o->model.tool_format }, err);
     bool ok = (!o->system || add_message(messages, "system", o->system)) &&
               add_message(messages, "user", text);
     if (!s && !ok) s = lq_fail(err, LQ_ENOMEM, "no memory for the messages");
@@ -326,6 +328,8 @@ static lq_status run_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!!given + !!o->prompt + !!o->file + !!o->ids != 1)
         return lq_fail(err, LQ_EUSAGE, "expected one of PROMPT, --prompt, --prompt-file and --ids");
     if (given) own.prompt = given;
+    if (!o->chat && o->model.chat_template)
+        return lq_fail(err, LQ_EUSAGE, "--chat-template goes with --chat");
     if (o->chat ? o->ids != NULL : o->system != NULL)
         return lq_fail(err, LQ_EUSAGE,
                        o->chat ? "--chat needs a text, not --ids" : "--system goes with --chat");

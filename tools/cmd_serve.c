@@ -86,6 +86,8 @@ static const opt_row server_rows[] = {
     { "web", 0, OPT_ENUM, F(web), .def = "auto", .words = webs,
       .help =
           "page at / with a chat and live figures; auto: only where no other machine can connect" },
+    OPT_CHAT_TEMPLATE(F(model)),
+    OPT_TOOL_FORMAT(F(model)),
     { "no-generic-tools", 0, OPT_FLAG, F(no_generic_tools),
       .help = "refuse tools where the chat template knows none" },
     { "strict-params", 0, OPT_FLAG, F(strict_params),
@@ -196,6 +198,7 @@ static lq_status isolate(serve *v, lq_err *err)
         { v->path, ISO_MODEL },
         { o->engine.draft, ISO_MODEL },
         { o->model.tokenizer, ISO_MODEL },
+        { o->model.chat_template, ISO_MODEL },
         { o->keys.key_file, ISO_REPLACED },
         { o->keys.admin_key_file, ISO_REPLACED },
         { o->cert, ISO_REPLACED },

@@ -30,7 +30,7 @@ typedef struct {
 static lq_status open_model(state *x, const char *path, lq_err *err)
 {
     lq_status s = src_open(&x->src, path, &(src_opts){ .no_tensors = true }, err);
-    return s ? s : lq_wrap(err, chat_set_open(&x->set, x->src, err), "%s", path);
+    return s ? s : lq_wrap(err, chat_set_open(&x->set, x->src, NULL, err), "%s", path);
 }
 
 static lq_status open_file(state *x, const char *path, lq_err *err)

@@ -367,7 +367,8 @@ static bool knows_developer(const chat_format *c, bool tools)
     return knows;
 }
 
-lq_status chat_open(chat_format **out, const src_source *src, const tok_tokenizer *tok, lq_err *err)
+lq_status chat_open(chat_format **out, const src_source *src, const tok_tokenizer *tok,
+                    const chat_choice *choice, lq_err *err)
 {
     *out = NULL;
     chat_format *c = calloc(1, sizeof *c);
@@ -375,7 +376,7 @@ lq_status chat_open(chat_format **out, const src_source *src, const tok_tokenize
     c->tok = tok;
     const tmpl_template *t;
     lq_err unused;
-    lq_status s = chat_set_open(&c->set, src, err);
+    lq_status s = chat_set_open(&c->set, src, choice, err);
     /* A model none of whose templates can be used says so when it is loaded. */
     if (!s && chat_set_pick(c->set, NULL, true, &t, &unused))
         s = chat_set_pick(c->set, NULL, false, &t, err);

@@ -25,7 +25,8 @@ typedef struct chat_format chat_format;
 
 /* LQ_ENOENT: the model has no chat template. tok is borrowed. Read-only afterwards: any number of
  * threads may use it. */
-lq_status chat_open(chat_format **c, const src_source *src, const tok_tokenizer *tok, lq_err *err);
+lq_status chat_open(chat_format **c, const src_source *src, const tok_tokenizer *tok,
+                    const chat_choice *choice, lq_err *err);
 void chat_close(chat_format *c); /* NULL allowed */
 /* How answers to a request, with or without tools, are to be read (runtime/chat/chat_out.h); *why: the
  * reason where there are no calls. Borrowed. */

@@ -1,6 +1,7 @@
 /* runtime/chat/chat_set.c - see chat_set.h. */
 #include "runtime/chat/chat_set.h"
 
+#include "base/file.h"
 #include "base/json_text.h"
 
 #include <stdio.h>
@@ -22,6 +23,7 @@ struct chat_set {
     named v[MAX_TEMPLATES];
     size_t n;
     cJSON *tokens;
+    const char *tool_format; /* chat_choice's, while it is opened */
 };
 
 static lq_status parse_blob(cJSON **out, const src_source *src, const char *name, lq_err *err)
@@ -31,6 +33,17 @@ static lq_status parse_blob(cJSON **out, const src_source *src, const char *name
     if (!b) return LQ_OK;
     lq_status s = jt_parse(out, (const char *)b->data, b->bytes, 0, err);
     return s ? lq_wrap(err, s, "%s", name) : LQ_OK;
+}
+
+/* The calls of a template: as it spells them, as it is told to, or for one that knows no tools in a
+ * format that models of many kinds can follow. */
+static lq_status find_form(const chat_set *c, named *e, lq_err *err)
+{
+    lq_status s = form_derive(&e->form, e->t, c->tokens, &e->why);
+    e->form.generic = !s && e->form.args == FORM_NO_CALLS && !e->form.shows_tools &&
+                      strcmp(e->why.msg, FORM_NO_TOOLS) == 0;
+    const char *told = c->tool_format ? c->tool_format : e->form.generic ? "hermes" : NULL;
+    return s || !told ? s : form_named(&e->form, told, err);
 }
 
 static lq_status add(chat_set *c, const char *name, size_t n_name, const char *text, size_t n,
@@ -49,12 +62,7 @@ static lq_status add(chat_set *c, const char *name, size_t n_name, const char *t
     e->status = tmpl_parse(&e->t, text, n, &e->err);
     if (e->status) e->status = lq_wrap(&e->err, e->status, "%s", file);
     bool talks = strcmp(e->name, "default") == 0 || strcmp(e->name, "tool_use") == 0;
-    if (!talks || e->status) return LQ_OK;
-    lq_status s = form_derive(&e->form, e->t, c->tokens, &e->why);
-    /* a template that knows no tools: a format that models of many kinds can follow */
-    e->form.generic = !s && e->form.args == FORM_NO_CALLS && !e->form.shows_tools &&
-                      strcmp(e->why.msg, FORM_NO_TOOLS) == 0;
-    return e->form.generic ? form_named(&e->form, "hermes", err) : s;
+    return talks && !e->status ? find_form(c, e, err) : LQ_OK;
 }
 
 /* A template of a JSON file; strings of jt_parse need jt_copy. */
@@ -134,11 +142,47 @@ static lq_status read_tokens(chat_set *c, const cJSON *const files[2], lq_err *e
     return ok ? LQ_OK : lq_fail(err, LQ_ENOMEM, "chat template: out of memory");
 }
 
-lq_status chat_set_open(chat_set **out, const src_source *src, lq_err *err)
+static void drop_all(chat_set *c)
+{
+    for (size_t i = 0; i < c->n; i++) {
+        tmpl_free(c->v[i].t);
+        free(c->v[i].text);
+    }
+    memset(c->v, 0, sizeof c->v);
+    c->n = 0;
+}
+
+/* The template of that name or file in place of all. */
+static lq_status take_choice(chat_set *c, const char *choice, lq_err *err)
+{
+    static const char chatml[] =
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+    char *text = NULL;
+    size_t n = 0;
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < c->n && !text; i++)
+        if (strcmp(c->v[i].name, choice) == 0) text = strdup(c->v[i].text);
+    if (!text && strcmp(choice, "chatml") == 0) text = strdup(chatml);
+    if (text)
+        n = strlen(text);
+    else
+        s = lq_read_file(&text, &n, choice, CHAT_MAX_TEMPLATE, err);
+    if (s) return s;
+    drop_all(c);
+    s = add(c, "default", strlen("default"), text, n, choice, err);
+    if (!s && c->v[0].status) s = lq_fail(err, c->v[0].status, "%s", c->v[0].err.msg);
+    free(text);
+    return s;
+}
+
+lq_status chat_set_open(chat_set **out, const src_source *src, const chat_choice *choice,
+                        lq_err *err)
 {
     *out = NULL;
     chat_set *c = calloc(1, sizeof *c);
     if (!c) return lq_fail(err, LQ_ENOMEM, "chat template: out of memory");
+    c->tool_format = choice ? choice->tool_format : NULL;
     cJSON *config = NULL, *map = NULL, *old = NULL;
     lq_status s = parse_blob(&config, src, "tokenizer_config.json", err);
     if (!s) s = parse_blob(&map, src, "special_tokens_map.json", err);
@@ -147,10 +191,12 @@ lq_status chat_set_open(chat_set **out, const src_source *src, lq_err *err)
     if (!s && !c->n) s = from_json(c, config, "tokenizer_config.json", err);
     if (!s && !c->n) s = parse_blob(&old, src, "chat_template.json", err);
     if (!s && !c->n) s = from_json(c, old, "chat_template.json", err);
+    if (!s && choice && choice->template) s = take_choice(c, choice->template, err);
     if (!s && !c->n) s = lq_fail(err, LQ_ENOENT, "the model has no chat template");
     cJSON_Delete(config);
     cJSON_Delete(map);
     cJSON_Delete(old);
+    c->tool_format = NULL;
     if (s)
         chat_set_close(c);
     else
@@ -161,10 +207,7 @@ lq_status chat_set_open(chat_set **out, const src_source *src, lq_err *err)
 void chat_set_close(chat_set *c)
 {
     if (!c) return;
-    for (size_t i = 0; i < c->n; i++) {
-        tmpl_free(c->v[i].t);
-        free(c->v[i].text);
-    }
+    drop_all(c);
     cJSON_Delete(c->tokens);
     free(c);
 }

@@ -13,9 +13,17 @@
 
 typedef struct chat_set chat_set;
 
-/* LQ_ENOENT: the model has no chat template. A template that does not parse is an error when it
+/* What a user has instead. A name is that of one of the model's templates, or chatml. */
+typedef struct {
+    const char *template;    /* its name or file; NULL: the model's own. It is the only one then */
+    const char *tool_format; /* of form_named; NULL: as the template spells calls */
+} chat_choice;
+#define CHAT_MAX_TEMPLATE (4 << 20) /* bytes */
+
+/* choice may be NULL. LQ_ENOENT: the model has no chat template. A template that does not parse is an error when it
  * is asked for, so that a broken one for documents does not keep a model from talking. */
-lq_status chat_set_open(chat_set **c, const src_source *src, lq_err *err);
+lq_status chat_set_open(chat_set **c, const src_source *src, const chat_choice *choice,
+                        lq_err *err);
 void chat_set_close(chat_set *c); /* NULL allowed */
 
 /* The template called `name`; NULL: "tool_use" where there is one and tools are given, else

@@ -26,6 +26,15 @@ def test_a_prompt_is_given_once(llmq):
         assert "expected one of PROMPT, --prompt, --prompt-file and --ids" in p.stderr
 
 
+def test_a_chat_template_from_a_file(llmq, tmp_path):
+    (tmp_path / "t.jinja").write_text("{{ messages[-1].content }}")
+    args = ["run", MODEL, "It was a", "-n", "8"]
+    assert llmq(*args, "--chat", "--chat-template", tmp_path / "t.jinja").stdout == llmq(*args, "--no-bos").stdout
+    assert "--chat-template goes with --chat" in llmq(*args, "--chat-template", "chatml", code=2).stderr
+    (tmp_path / "t.jinja").write_text("{% if %}")
+    assert "t.jinja" in llmq(*args, "--chat", "--chat-template", tmp_path / "t.jinja", code=3).stderr
+
+
 def test_threads_and_steps_change_no_byte(llmq):
     args = ["run", MODEL, "-p", "The old house stood at the end of the lane, and", "-n", "24",
             "--temperature", "0.9", "--top-p", "0.95", "--seed", "11", "--logprobs", "2"]

@@ -91,6 +91,23 @@ def test_calls_and_thoughts(scripted, ask, name):
 
 
 @case("C81")
+def test_a_template_and_a_format_that_the_user_names(llmq, serve, tmp_path):
+    (tmp_path / "t.jinja").write_text("{{ tools }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}")
+    server = serve(TINY, "--chat-template", tmp_path / "t.jinja", "--tool-format", "mistral")
+    card = json.loads(server.get("/v1/models").read())["data"][0]
+    assert "tools" in card["capabilities"] and card["tool_format"] == "mistral"
+    said = server.post_json("/v1/chat/completions/render", {"messages": [{"role": "user", "content": "hi"}]})
+    assert said["prompt"].endswith("[user]hi")
+    chatml = serve(TINY, "--chat-template", "chatml")
+    said = chatml.post_json("/v1/chat/completions/render", {"messages": [{"role": "user", "content": "hi"}]})
+    assert said["prompt"] == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
+    for option, value in (("--tool-format", "nobody"), ("--chat-template", tmp_path / "none.jinja")):
+        p = llmq("serve", TINY, "--port", 0, option, value, code=None)
+        assert p.returncode in (2, 3) and str(value) in p.stderr, p.stderr
+    assert "hermes" in llmq("serve", TINY, "--port", 0, "--tool-format", "nobody", code=None).stderr
+
+
+@case("C81")
 @pytest.mark.parametrize("budget", [0, 1, 4, 1000, -1])
 def test_a_budget_closes_the_thought(scripted, ask, budget):
     """As soon as it is spent; what the script goes on with is the answer. A token of the script is a byte."""

@@ -48,7 +48,7 @@ static void rig_open_with(rig *r, const char *tokenizer, const char *tokenizer_c
     if (jinja) put_file(r, "chat_template.jinja", jinja, strlen(jinja));
     r->status = src_open(&r->src, r->dir, &(src_opts){ .no_tensors = true }, err);
     if (!r->status) r->status = tok_open_file(&r->tok, tokenizer, err);
-    if (!r->status) r->status = chat_open(&r->c, r->src, r->tok, err);
+    if (!r->status) r->status = chat_open(&r->c, r->src, r->tok, NULL, err);
 }
 
 static void rig_open(rig *r, const char *tokenizer_config, const char *jinja)

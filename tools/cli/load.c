@@ -68,6 +68,8 @@ load_opts load_opts_of(const cmd_ctx *c, const opt_model *o)
                         .int8 = opt_int8(o),
                         .beside = { .kv = opt_kv(o) },
                         .tokenizer = o->tokenizer,
+                        .chat_template = o->chat_template,
+                        .tool_format = o->tool_format,
                         .note = note };
 }
 

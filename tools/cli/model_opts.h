@@ -21,6 +21,8 @@ typedef struct {
     bool pin;              /* --pin */
     int numa;              /* --numa: opt_numa */
     const char *tokenizer; /* --tokenizer, NULL: the model's own */
+    const char *chat_template,
+        *tool_format; /* --chat-template, --tool-format; NULL: the model's own */
 } opt_model;
 
 typedef enum { NUMA_OFF, NUMA_INTERLEAVE } opt_numa;
@@ -29,6 +31,23 @@ typedef enum { NUMA_OFF, NUMA_INTERLEAVE } opt_numa;
     "take the tokenizer of this folder (tokenizer.json, tokenizer.model, ...) or model instead " \
     "of "                                                                                        \
     "MODEL's own"
+/* Of commands that answer conversations, with offset `off` of opt_model. */
+#define OPT_CHAT_TEMPLATE(off)                                                                  \
+    {                                                                                           \
+        "chat-template", 0, OPT_STR, (off) + offsetof(opt_model, chat_template),                \
+            .arg = "FILE",                                                                      \
+            .help = "a chat template's file (Jinja), the name of another one of the model, or " \
+                    "chatml, "                                                                  \
+                    "in place of the model's own"                                               \
+    }
+#define OPT_TOOL_FORMAT(off)                                                                \
+    {                                                                                       \
+        "tool-format", 0, OPT_STR, (off) + offsetof(opt_model, tool_format),                \
+            .arg = "NAME",                                                                  \
+            .help = "how the model spells tool calls (hermes, llama3_json, mistral, ...), " \
+                    "whatever its "                                                         \
+                    "chat template shows"                                                   \
+    }
 enum { OPT_MODEL_N = 12 };
 extern const opt_row opt_model_rows[OPT_MODEL_N];       /* activations, KV: auto */
 extern const opt_row opt_model_exact_rows[OPT_MODEL_N]; /* f32, f32 */

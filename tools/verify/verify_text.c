@@ -55,7 +55,7 @@ static lq_status check_template(verdict *v, const src_source *src, lq_err *err)
 {
     chat_set *set;
     lq_err why;
-    const lq_status s = chat_set_open(&set, src, &why);
+    const lq_status s = chat_set_open(&set, src, NULL, &why);
     if (!s) chat_set_close(set);
     return judge(v, "chat template", s, &why, err);
 }
