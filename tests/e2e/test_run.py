@@ -79,8 +79,8 @@ def test_ids_need_no_tokenizer(llmq):
 
 
 @pytest.mark.parametrize("why, args, code, says", [
-    ("no prompt", [MODEL], 2, "one of --prompt"),
-    ("two prompts", [MODEL, "-p", "a", "--ids", "1"], 2, "one of --prompt"),
+    ("no prompt", [MODEL], 2, "one of PROMPT, --prompt"),
+    ("two prompts", [MODEL, "-p", "a", "--ids", "1"], 2, "one of PROMPT, --prompt"),
     ("beams that draw", [MODEL, "-p", "a", "--beams", "2", "--seed", "1"], 2, "--beams draws nothing"),
     ("a penalty of no beams", [MODEL, "-p", "a", "--length-penalty", "2"], 2, "go with --beams"),
     ("beams under a grammar", [MODEL, "-p", "a", "--beams", "2", "--regex", "a+"], 3, "no grammar"),
