@@ -336,7 +336,7 @@ def test_a_port_in_use_is_an_error(llmq, tmp_path):
         assert port in line
 
 
-@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_ended_at_any_moment_the_old_output_is_whole(llmq, tmp_path, sig):
     out, old = tmp_path / "out", b"GGUF, an old one"
     for i in range(6):
@@ -346,7 +346,7 @@ def test_ended_at_any_moment_the_old_output_is_whole(llmq, tmp_path, sig):
         time.sleep(0.012 * i)
         p.send_signal(sig)
         text = p.communicate()[1]
-        assert p.returncode in (0, 130, 143, -sig), text
+        assert p.returncode in (0, 129, 130, 143, -sig), text
         if p.returncode > 0:
             assert text.startswith("llmq: convert: ") and "interrupted" in text
         spare = [x.name for x in tmp_path.iterdir() if x != out]  # a kill may come before a rename
@@ -354,6 +354,24 @@ def test_ended_at_any_moment_the_old_output_is_whole(llmq, tmp_path, sig):
         assert out.read_bytes() == old or llmq.json("verify", out)["ok"]
     llmq("convert", ROOT / "models/novels-6m", "-o", out, "--to", "llmq")
     assert [x.name for x in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("ignored", [False, True], ids=["closed", "nohup"])
+def test_a_closed_terminal_leaves_no_folder_behind(llmq, tmp_path, ignored):
+    """SIGHUP ended the process at once, and NAME.tmp stayed. nohup still keeps it running."""
+    way, ended = signal.SIG_IGN if ignored else signal.SIG_DFL, 0
+    for _ in range(12):
+        p = llmq.start("convert", ROOT / "models/novels-6m", "-o", tmp_path / "out", "--to", "safetensors", "--dtype", "f32",
+                       stderr=-1, stdout=-1, preexec_fn=lambda: signal.signal(signal.SIGHUP, way))
+        until = time.monotonic() + 20
+        while p.poll() is None and not any(tmp_path.iterdir()) and time.monotonic() < until:
+            time.sleep(0.001)
+        p.send_signal(signal.SIGHUP)
+        text = p.communicate()[1]
+        assert p.returncode in ((0,) if ignored else (0, 129)), text
+        ended += p.returncode == 129
+        assert [x.name for x in tmp_path.iterdir()] == ([] if p.returncode else ["out"])
+    assert ignored or ended
 
 
 def test_resume_notices_another_tokenizer_or_config(llmq, tmp_path):

@@ -244,6 +244,9 @@ const lq_job *prog_start(log_level level)
     sigemptyset(&a.sa_mask);
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
+    struct sigaction was;
+    if (sigaction(SIGHUP, NULL, &was) == 0 && was.sa_handler != SIG_IGN) /* as nohup has it */
+        sigaction(SIGHUP, &a, NULL);
     a.sa_handler = on_bus_error;
     a.sa_flags = 0; /* it stays for the other threads */
     sigaction(SIGBUS, &a, NULL);

@@ -1,7 +1,8 @@
 /* tools/cli/progress.h - what goes to stderr: messages by level, and progress of long work.
  *
  * On a terminal one line is redrawn: what, a bar, percent, rate, time left, memory. Elsewhere a
- * plain line every few seconds. SIGINT and SIGTERM set the job's stop flag; a second one kills. */
+ * plain line every few seconds. SIGINT, SIGTERM and, unless it is ignored, SIGHUP set the job's
+ * stop flag; a second one kills. */
 #ifndef LLMQ_TOOLS_CLI_PROGRESS_H
 #define LLMQ_TOOLS_CLI_PROGRESS_H
 
