@@ -150,18 +150,25 @@ static void one_product(const char *name, size_t shape, mm_acts acts, int cc)
     rig_close(&o.r);
 }
 
+/* Every scheme and every shape, but of the pairs only half where check_hard does not ask for all. */
+static bool runs_pair(size_t scheme, size_t shape)
+{
+    return (scheme + scheme / 6 + shape) % 2 == 0 || check_hard();
+}
+
 TEST(products_agree_with_the_cpu_in_f32)
 {
     for (size_t i = 0; i < LQ_COUNT(schemes); i++)
         for (size_t j = 0; j < LQ_COUNT(shapes); j++)
-            if (shapes[j].M < 17) one_product(schemes[i], j, MM_F32, 0);
+            if (shapes[j].M < 17 && runs_pair(i, j)) one_product(schemes[i], j, MM_F32, 0);
 }
 
 TEST(products_agree_with_the_cpu_on_bf16_activations)
 {
     for (size_t i = 0; i < LQ_COUNT(schemes); i++)
         for (size_t j = 0; j < LQ_COUNT(shapes); j++)
-            if (j != 1 && (shapes[j].N < 128 || i % 6 == 0)) one_product(schemes[i], j, MM_BF16, 0);
+            if (j != 1 && (shapes[j].N < 128 || i % 6 == 0) && runs_pair(i, j))
+                one_product(schemes[i], j, MM_BF16, 0);
 }
 
 /* The same weight in rows, through cuBLAS where rows are many. */
@@ -213,7 +220,8 @@ TEST(many_rows_agree_where_there_is_no_wgmma)
 {
     for (size_t i = 0; i < LQ_COUNT(schemes); i++)
         for (size_t j = 0; j < LQ_COUNT(shapes); j++)
-            if (shapes[j].M > 32 && shapes[j].N < 128) one_product(schemes[i], j, MM_BF16, 89);
+            if (shapes[j].M > 32 && shapes[j].N < 128 && runs_pair(i, j))
+                one_product(schemes[i], j, MM_BF16, 89);
 }
 
 static const struct {
