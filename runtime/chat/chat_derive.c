@@ -588,6 +588,15 @@ static void read_content(reader *r, chat_form *f)
 
 /* ---- */
 
+/* Tools change nothing of the prompt. */
+static bool ignores_tools(reader *r)
+{
+    char *plain = render(r, (probe){ .prompt = true, .no_tools = true });
+    const bool same = plain && strcmp(plain, r->prompt) == 0;
+    free(plain);
+    return same;
+}
+
 lq_status form_derive(chat_form *f, const tmpl_template *t, const cJSON *tokens, lq_err *why)
 {
     reader r = { .t = t, .tokens = tokens };
@@ -632,6 +641,8 @@ lq_status form_derive(chat_form *f, const tmpl_template *t, const cJSON *tokens,
             *why = no_prompt;
         } else if (!ok && f->shows_tools) {
             lq_fail(why, LQ_EUNSUPPORTED, "it shows tools and no calls of them");
+        } else if (!ok && r.prompt && !ignores_tools(&r)) {
+            lq_fail(why, LQ_EUNSUPPORTED, "its prompt changes with tools and does not show them");
         } else if (!ok) {
             lq_fail(why, LQ_ENOENT, FORM_NO_TOOLS);
         }

@@ -71,7 +71,7 @@ def test_damage_gets_no_fresh_checksums(llmq, model, tmp_path, to):
 
 def test_refusals_leave_everything_as_it_was(llmq, model, tmp_path):
     p = llmq("convert", model, "-o", tmp_path / "x", "--to", "onnx", code=2)
-    assert "--to: expected one of llmq, safetensors, gguf, gptq, gptq_v2, awq, compressed-tensors, bnb" in p.stderr
+    assert "--to: expected one of llmq, safetensors, gguf, gptq, gptq_v2, awq, compressed-tensors, fp8, bnb" in p.stderr
     for to, option, value in (("llmq", "--dtype", "f16"), ("llmq", "--shard-size", "1M"), ("gptq", "--layout", "tile16"),
                               ("safetensors", "--layout", "tile16")):
         p = llmq("convert", model, "-o", tmp_path / "x", "--to", to, option, value, code=2)
