@@ -426,7 +426,10 @@ static void add_serve(plan *pl, const plan_opts *o, const foot_model *draft, int
                          .guesses = draft ? SPEC_DEFAULT : 0 };
     http_opts h = { 0 };
     http_defaults(&h);
-    if (budget_sum(&pl->serve, &m, &e, &h, threads, NULL)) pl->serve = (budget){ .n = 0 };
+    if (budget_sum(&pl->serve, &m, &e, &h, threads, NULL))
+        pl->serve = (budget){ .n = 0 };
+    else
+        budget_add_responses(&pl->serve, 0);
 }
 
 static lq_status make_plan(plan *pl, const foot_model *from, const foot_model *draft,
