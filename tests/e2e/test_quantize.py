@@ -135,7 +135,7 @@ def test_a_full_disk_is_one_clear_error(llmq, model, tmp_path):
 
 
 BAD_USAGE = [
-    ("a method of a later version", ["--method", "aqlm"], "rtn, hqq, absmax, int8, nf4, fp4, gptq, awq"),
+    ("a method of a later version", ["--method", "aqlm"], "rtn, hqq, absmax, int8, fp8, nf4, fp4, gptq, awq"),
     ("five bits", ["--method", "rtn", "--bits", "5"], "2, 3, 4 or 8"),
     ("nf4 blocks", ["--method", "nf4", "-g", "48"], "power of two"),
     ("both ranges", ["--method", "rtn", "--sym", "--asym"], "exclude"),
