@@ -202,8 +202,9 @@ static lq_status fill_shard(const mf_run *m, int shard, st_writer *out, lq_err *
     return s;
 }
 
-static lq_status write_shard(const mf_run *m, int shard, cJSON *map, lq_err *err)
+static lq_status write_shard(void *user, int shard, cJSON *map, lq_err *err)
 {
+    const mf_run *m = user;
     char name[64], path[4200];
     size_t n = 0;
     lq_arena a = { 0 };
@@ -228,20 +229,6 @@ static lq_status write_shard(const mf_run *m, int shard, cJSON *map, lq_err *err
     }
     free(list);
     lq_arena_free(&a);
-    return s;
-}
-
-static lq_status write_shards(const mf_run *m, lq_err *err)
-{
-    cJSON *j = cJSON_CreateObject(), *meta = cJSON_AddObjectToObject(j, "metadata");
-    cJSON_AddNumberToObject(meta, "total_size", (double)m->report->bytes_out);
-    cJSON *map = cJSON_AddObjectToObject(j, "weight_map");
-    lq_status s = map ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the index");
-    for (int i = 0; i < m->n_shards && !s; i++)
-        s = write_shard(m, i, map, err);
-    if (!s && m->n_shards > 1)
-        s = folder_write_json(&m->folder, "model.safetensors.index.json", j, err);
-    cJSON_Delete(j);
     return s;
 }
 
@@ -281,7 +268,8 @@ static lq_status take_earlier(mf_run *m, lq_err *err)
 static lq_status fill_folder(mf_run *m, lq_err *err)
 {
     lq_status s = take_earlier(m, err);
-    if (!s) s = write_shards(m, err);
+    if (!s)
+        s = conv_write_shards(&m->folder, m->n_shards, m->report->bytes_out, write_shard, m, err);
     if (!s) s = mf_write_files(m, err);
     if (!s) s = mf_write_history(m, true, err);
     if (!s) s = src_unchanged(m->src, err);

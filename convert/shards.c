@@ -79,6 +79,21 @@ lq_status conv_put_parts(st_writer *out, size_t first, const conv_weight *w, con
     return s;
 }
 
+lq_status conv_write_shards(const conv_folder *f, int n_shards, size_t total,
+                            lq_status (*write)(void *user, int shard, cJSON *map, lq_err *err),
+                            void *user, lq_err *err)
+{
+    cJSON *j = cJSON_CreateObject(), *meta = cJSON_AddObjectToObject(j, "metadata");
+    cJSON_AddNumberToObject(meta, "total_size", (double)total);
+    cJSON *map = cJSON_AddObjectToObject(j, "weight_map");
+    lq_status s = map ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the index");
+    for (int i = 0; i < n_shards && !s; i++)
+        s = write(user, i, map, err);
+    if (!s && n_shards > 1) s = folder_write_json(f, "model.safetensors.index.json", j, err);
+    cJSON_Delete(j);
+    return s;
+}
+
 lq_status conv_list_files(cJSON *files, const conv_folder *f, int n_shards, lq_err *err)
 {
     lq_status s = LQ_OK;

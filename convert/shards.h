@@ -23,6 +23,11 @@ lq_status conv_pack(uint8_t *bytes, const conv_layout *l, const conv_weight *w, 
 lq_status conv_put_parts(st_writer *out, size_t first, const conv_weight *w, const uint8_t *bytes,
                          lq_err *err);
 
+/* All of n_shards files by `write`, which adds its tensors to the index's map, and where there are
+ * several model.safetensors.index.json; total: bytes of the tensors. */
+lq_status conv_write_shards(const conv_folder *f, int n_shards, size_t total,
+                            lq_status (*write)(void *user, int shard, cJSON *map, lq_err *err),
+                            void *user, lq_err *err);
 /* What tells of each of n_shards files that it is the one written here (formats/source/history.h). */
 lq_status conv_list_files(cJSON *files, const conv_folder *f, int n_shards, lq_err *err);
 

@@ -488,8 +488,9 @@ static int list_tensors(st_tensor *out, const conv *c, const conv_weight *w, lq_
     return w->quantized ? conv_list_parts(out, w, a) : 1;
 }
 
-static lq_status write_shard(conv *c, int shard, cJSON *map, lq_err *err)
+static lq_status write_shard(void *user, int shard, cJSON *map, lq_err *err)
 {
+    conv *c = user;
     char name[64], path[4200];
     size_t n = 0;
     lq_arena a = { 0 };
@@ -520,20 +521,6 @@ static lq_status write_shard(conv *c, int shard, cJSON *map, lq_err *err)
         s = st_commit(out, err);
     free(list);
     lq_arena_free(&a);
-    return s;
-}
-
-static lq_status write_shards(conv *c, lq_err *err)
-{
-    cJSON *j = cJSON_CreateObject(), *meta = cJSON_AddObjectToObject(j, "metadata");
-    cJSON_AddNumberToObject(meta, "total_size", (double)c->r->bytes);
-    cJSON *map = cJSON_AddObjectToObject(j, "weight_map");
-    lq_status s = map ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the index");
-    for (int i = 0; i < c->n_shards && !s; i++)
-        s = write_shard(c, i, map, err);
-    if (!s && c->n_shards > 1)
-        s = folder_write_json(&c->folder, "model.safetensors.index.json", j, err);
-    cJSON_Delete(j);
     return s;
 }
 
@@ -664,7 +651,7 @@ lq_status conv_to_hf(conv_report *r, const src_source *src, const char *dir, con
     if (s) return s;
     s = to_hf_plan(&c, src, err);
     if (s) say_way_out(s, src, o, err);
-    if (!s) s = write_shards(&c, err);
+    if (!s) s = conv_write_shards(&c.folder, c.n_shards, c.r->bytes, write_shard, &c, err);
     if (!s) s = write_blobs(&c, err);
     r->bit_exact = r->bit_exact && !r->requantized;
     if (!s) s = write_history(&c, err);
