@@ -39,7 +39,8 @@ typedef struct {
 
 typedef struct {
     const src_source *src;
-    const arch_config *config; /* NULL: of no known architecture (convert/model_free.h) */
+    const arch_config
+        *config; /* NULL: of no known architecture (convert/model_free/model_free.h) */
     conv_weight *w;
     size_t n;
     int variant;   /* of the layout: begins as its row says */

@@ -2,7 +2,7 @@
 #include "tools/model_free/model_free.h"
 
 #include "base/clock.h"
-#include "convert/model_free.h"
+#include "convert/model_free/model_free.h"
 #include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
 #include "tools/cli/progress.h"

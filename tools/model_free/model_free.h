@@ -1,5 +1,5 @@
 /* tools/model_free/model_free.h - `llmq quantize --model-free`: options, the run, what it prints
- * (convert/model_free.h). */
+ * (convert/model_free/model_free.h). */
 #ifndef LLMQ_TOOLS_MODEL_FREE_MODEL_FREE_H
 #define LLMQ_TOOLS_MODEL_FREE_MODEL_FREE_H
 

@@ -1,5 +1,5 @@
-/* convert/model_free_names.c - see model_free_names.h. */
-#include "convert/model_free_names.h"
+/* convert/model_free/model_free_names.c - see model_free_names.h. */
+#include "convert/model_free/model_free_names.h"
 
 #include <stdio.h>
 #include <stdlib.h>

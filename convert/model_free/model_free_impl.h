@@ -1,11 +1,11 @@
-/* convert/model_free_impl.h - a run of convert/model_free.h, shared by its files. */
-#ifndef LLMQ_CONVERT_MODEL_FREE_IMPL_H
-#define LLMQ_CONVERT_MODEL_FREE_IMPL_H
+/* convert/model_free/model_free_impl.h - a run of convert/model_free/model_free.h, shared by its files. */
+#ifndef LLMQ_CONVERT_MODEL_FREE_MODEL_FREE_IMPL_H
+#define LLMQ_CONVERT_MODEL_FREE_MODEL_FREE_IMPL_H
 
 #include "convert/folder.h"
 #include "convert/layout.h"
-#include "convert/model_free.h"
-#include "convert/model_free_names.h"
+#include "convert/model_free/model_free.h"
+#include "convert/model_free/model_free_names.h"
 
 /* What of its tensor a weight of the plan is: rows row0 .. row0 + N of the expert's matrix. */
 typedef struct {

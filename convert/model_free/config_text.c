@@ -1,5 +1,5 @@
-/* convert/config_text.c - see config_text.h. */
-#include "convert/config_text.h"
+/* convert/model_free/config_text.c - see config_text.h. */
+#include "convert/model_free/config_text.h"
 
 #include "base/buf.h"
 

@@ -1,5 +1,5 @@
-/* convert/model_free_plan.c - what becomes of each tensor, by its name and shape. */
-#include "convert/model_free_impl.h"
+/* convert/model_free/model_free_plan.c - what becomes of each tensor, by its name and shape. */
+#include "convert/model_free/model_free_impl.h"
 #include "convert/shards.h"
 #include "quantize/methods/grid.h"
 

@@ -1,9 +1,9 @@
-/* convert/model_free_files.c - the files beside the weights: config.json, llmq.json, and all that the source's
+/* convert/model_free/model_free_files.c - the files beside the weights: config.json, llmq.json, and all that the source's
  * folder has besides. */
 #include "base/file.h"
 #include "base/path.h"
-#include "convert/config_text.h"
-#include "convert/model_free_impl.h"
+#include "convert/model_free/config_text.h"
+#include "convert/model_free/model_free_impl.h"
 #include "convert/shards.h"
 #include "formats/hf/model_files.h"
 #include "formats/source/history.h"

@@ -1,10 +1,10 @@
-/* convert/model_free.c - see model_free.h: opening a run, and the weights of its files. */
-#include "convert/model_free.h"
+/* convert/model_free/model_free.c - see model_free.h: opening a run, and the weights of its files. */
+#include "convert/model_free/model_free.h"
 
 #include "base/mapped.h"
 #include "base/path.h"
 #include "base/version.h"
-#include "convert/model_free_impl.h"
+#include "convert/model_free/model_free_impl.h"
 #include "convert/shards.h"
 #include "quantize/methods/kinds.h"
 

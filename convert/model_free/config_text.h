@@ -1,6 +1,6 @@
-/* convert/config_text.h - config.json with one more key, to the letter of the source. For convert/ only. */
-#ifndef LLMQ_CONVERT_CONFIG_TEXT_H
-#define LLMQ_CONVERT_CONFIG_TEXT_H
+/* convert/model_free/config_text.h - config.json with one more key, to the letter of the source. For convert/ only. */
+#ifndef LLMQ_CONVERT_MODEL_FREE_CONFIG_TEXT_H
+#define LLMQ_CONVERT_MODEL_FREE_CONFIG_TEXT_H
 
 #include "convert/folder.h"
 #include "formats/source/source.h"

@@ -1,6 +1,6 @@
-/* convert/model_free_names.h - which matrices are rounded where nothing is known but names. For convert/ only. */
-#ifndef LLMQ_CONVERT_MODEL_FREE_NAMES_H
-#define LLMQ_CONVERT_MODEL_FREE_NAMES_H
+/* convert/model_free/model_free_names.h - which matrices are rounded where nothing is known but names. For convert/ only. */
+#ifndef LLMQ_CONVERT_MODEL_FREE_MODEL_FREE_NAMES_H
+#define LLMQ_CONVERT_MODEL_FREE_MODEL_FREE_NAMES_H
 
 #include "base/base.h"
 

@@ -1,15 +1,15 @@
-/* convert/model_free.h - a checkpoint of any architecture, rounded by its weights alone.
+/* convert/model_free/model_free.h - a checkpoint of any architecture, rounded by its weights alone.
  *
  * Nothing is known of the model but names and shapes. Matrices [N,K] called "....weight" are rounded, and
  * experts stacked in one tensor ("....experts.gate_up_proj" [E,2I,H] or [E,H,2I], "....down_proj"), which are
- * written one by one as loaders of quantized files expect them; what convert/model_free_names.h leaves, every
+ * written one by one as loaders of quantized files expect them; what convert/model_free/model_free_names.h leaves, every
  * other tensor and the files of the folder are copied byte for byte. The result is a Hugging Face folder in
  * the layout `to`, its quantization_config with the list of what was left.
  *
  * Memory: one matrix. The folder grows as DIR.resume, file by file; an interrupted run goes on with the
  * files that are whole. Bytes depend on source and options alone. */
-#ifndef LLMQ_CONVERT_MODEL_FREE_H
-#define LLMQ_CONVERT_MODEL_FREE_H
+#ifndef LLMQ_CONVERT_MODEL_FREE_MODEL_FREE_H
+#define LLMQ_CONVERT_MODEL_FREE_MODEL_FREE_H
 
 #include "convert/convert.h"
 #include "quantize/methods/rules.h"
