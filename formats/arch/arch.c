@@ -1,7 +1,7 @@
 /* formats/arch/arch.c - config.json to a config: its row, and what must hold between its numbers. The
  * numbers: arch_config.c; keys of some rows only: arch_keys.c; positions: arch_rope.c; roles:
  * arch_roles.c; names and shapes: arch_names.c; our own spelling: arch_json.c; the table of
- * architectures: arch_rows.c. */
+ * architectures: arch_rows.c and rows/. */
 #include "formats/arch/arch_impl.h"
 
 #include "base/json.h"
@@ -18,7 +18,7 @@ static bool same_variant(const char *a, const char *b)
 
 const arch_row *arch_find(const char *arch, const char *variant)
 {
-    for (const arch_row *r = arch_rows; r->arch; r++)
+    for (const arch_row *r = NULL; (r = arch_next(r));)
         if (strcmp(r->arch, arch) == 0 && same_variant(r->variant, variant)) return r;
     return NULL;
 }
@@ -26,7 +26,7 @@ const arch_row *arch_find(const char *arch, const char *variant)
 static lq_status unknown_arch(const char *what, const char *name, lq_err *err)
 {
     int n = 0;
-    for (const arch_row *r = arch_rows; r->arch; r++)
+    for (const arch_row *r = NULL; (r = arch_next(r));)
         n += !r->variant; /* the last row of an architecture has none */
     return lq_fail(
         err, LQ_EUNSUPPORTED,
@@ -55,7 +55,7 @@ static bool fits(const char *when, const cJSON *j)
 /* The first row of this architecture, or of this type, that fits. */
 static const arch_row *row_of(const char *arch, const char *type, const cJSON *j)
 {
-    for (const arch_row *r = arch_rows; r->arch; r++)
+    for (const arch_row *r = NULL; (r = arch_next(r));)
         if ((arch ? strcmp(r->arch, arch) == 0 : strcmp(r->model_type, type) == 0) &&
             fits(r->when, j))
             return r;

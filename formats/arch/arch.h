@@ -2,7 +2,7 @@
  *
  * A row says how the one transformer (runtime/forward/forward.h) is wired and how the checkpoint names its
  * tensors; a config holds the numbers, read from config.json once and checked there. Adding a model
- * is a row in formats/arch/arch_rows.c, a golden fixture and a test (docs/first-change.md).
+ * is a row in formats/arch/rows/, a golden fixture and a test (docs/first-change.md).
  *
  * One layer; a norm that the row has no tensor for is left out:
  *   h = attn_norm(x); q,k,v = h Wq, h Wk, h Wv (+ biases); q,k = qk-norm; rotate; a = attention Wo
@@ -287,7 +287,8 @@ typedef struct arch_config {
     lq_dtype dtype; /* torch_dtype / dtype of the checkpoint */
 } arch_config;
 
-extern const arch_row arch_rows[];                                /* ends with arch == NULL */
+/* All rows, one after another: the first for NULL, NULL after the last. */
+const arch_row *arch_next(const arch_row *row);
 const arch_row *arch_find(const char *arch, const char *variant); /* NULL */
 /* config.json -> config, everything range-checked (sizes, divisibility, heads). generation may be
  * NULL (generation_config.json: eos ids are joined). Unknown architecture: LQ_EUNSUPPORTED names

@@ -1,0 +1,251 @@
+/* formats/arch/rows/dense.c - dense models with norms and rotations: Llama and relatives. */
+#include "formats/arch/rows/rows.h"
+
+/* A table of names reads by line. */
+/* clang-format off */
+#define UP_DOWN \
+    { R_UP, LAYER "mlp.up_proj", 0, BIAS_MLP }, \
+    { R_DOWN, LAYER "mlp.down_proj", 0, BIAS_MLP }
+static const arch_name llama_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_MLP), END };
+static const arch_name mistral_names[] = { LLAMA_NAMES(BIAS_NO, BIAS_NO, BIAS_NO), END };
+static const arch_name qwen2_names[] = { LLAMA_NAMES(BIAS_YES, BIAS_NO, BIAS_NO), END };
+static const arch_name qwen3_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO), QK_NORMS,
+                                         END };
+static const arch_name phi3_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    PRE_NORMS(BIAS_NO),
+    { R_QKV, LAYER "self_attn.qkv_proj", 0, BIAS_NO },
+    { R_O, LAYER "self_attn.o_proj", 0, BIAS_NO },
+    { R_GATE_UP, LAYER "mlp.gate_up_proj", 0, BIAS_NO },
+    { R_DOWN, LAYER "mlp.down_proj", 0, BIAS_NO },
+    END,
+};
+#define GATE_UP \
+    { R_GATE_UP, LAYER "mlp.gate_up_proj", 0, BIAS_NO }, \
+    { R_DOWN, LAYER "mlp.down_proj", 0, BIAS_NO }
+static const arch_name glm_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO), PRE_NORMS(BIAS_NO), SELF_ATTN(BIAS_ATTN, BIAS_NO), GATE_UP, END,
+};
+static const arch_name glm4_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO },
+    { R_ATTN_POST_NORM, LAYER "post_self_attn_layernorm", 0, BIAS_NO },
+    { R_MLP_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO },
+    { R_MLP_POST_NORM, LAYER "post_mlp_layernorm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_NO),
+    GATE_UP,
+    END,
+};
+static const arch_name helium_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_NO, BIAS_MLP), END };
+static const arch_name seed_oss_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_ANY, BIAS_MLP), END };
+static const arch_name olmo2_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_POST_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO },
+    { R_MLP_POST_NORM, LAYER "post_feedforward_layernorm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    QK_NORMS,
+    GATED(BIAS_NO),
+    END,
+};
+static const arch_name cohere_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    { R_Q_NORM, LAYER "self_attn.q_norm", NAME_HEAD_ROWS, BIAS_NO },
+    { R_K_NORM, LAYER "self_attn.k_norm", NAME_HEAD_ROWS, BIAS_NO },
+    GATED(BIAS_NO),
+    END,
+};
+static const arch_name stablelm_names[] = {
+    EMBED_NORM_HEAD(BIAS_YES),
+    PRE_NORMS(BIAS_YES),
+    SELF_ATTN(BIAS_ATTN, BIAS_NO),
+    { R_Q_NORM, LAYER "self_attn.q_layernorm.norms.%e", NAME_HEAD_EACH, BIAS_NO },
+    { R_K_NORM, LAYER "self_attn.k_layernorm.norms.%e", NAME_HEAD_EACH, BIAS_NO },
+    GATED(BIAS_NO),
+    END,
+};
+static const arch_name starcoder2_names[] = {
+    EMBED_NORM_HEAD(BIAS_YES),
+    PRE_NORMS(BIAS_YES),
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    { R_UP, LAYER "mlp.c_fc", 0, BIAS_MLP },
+    { R_DOWN, LAYER "mlp.c_proj", 0, BIAS_MLP },
+    END,
+};
+#define QK_LAYERNORMS \
+    { R_Q_NORM, LAYER "self_attn.q_layernorm", 0, BIAS_YES }, \
+    { R_K_NORM, LAYER "self_attn.k_layernorm", 0, BIAS_YES }
+static const arch_name phi_names[] = {
+    { R_EMBED, "@embed_tokens", 0, BIAS_NO },
+    { R_FINAL_NORM, "@final_layernorm", 0, BIAS_YES },
+    { R_HEAD, "^lm_head", 0, BIAS_YES },
+    { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_YES },
+    { R_Q, LAYER "self_attn.q_proj", 0, BIAS_YES },
+    { R_K, LAYER "self_attn.k_proj", 0, BIAS_YES },
+    { R_V, LAYER "self_attn.v_proj", 0, BIAS_YES },
+    QK_LAYERNORMS,
+    { R_O, LAYER "self_attn.dense", 0, BIAS_YES },
+    { R_UP, LAYER "mlp.fc1", 0, BIAS_YES },
+    { R_DOWN, LAYER "mlp.fc2", 0, BIAS_YES },
+    END,
+};
+static const arch_name nemotron_names[] = {
+    EMBED_NORM_HEAD(BIAS_YES), PRE_NORMS(BIAS_YES), SELF_ATTN(BIAS_ATTN, BIAS_ATTN), UP_DOWN, END,
+};
+static const arch_name arcee_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO), PRE_NORMS(BIAS_NO), SELF_ATTN(BIAS_ATTN, BIAS_ATTN), UP_DOWN, END,
+};
+static const arch_name persimmon_names[] = {
+    { R_EMBED, "@embed_tokens", 0, BIAS_NO },
+    { R_FINAL_NORM, "@final_layernorm", 0, BIAS_YES },
+    { R_HEAD, "^lm_head", 0, BIAS_NO },
+    PRE_NORMS(BIAS_YES),
+    { R_QKV, LAYER "self_attn.query_key_value", 0, BIAS_YES },
+    QK_LAYERNORMS,
+    { R_O, LAYER "self_attn.dense", 0, BIAS_YES },
+    { R_UP, LAYER "mlp.dense_h_to_4h", 0, BIAS_YES },
+    { R_DOWN, LAYER "mlp.dense_4h_to_h", 0, BIAS_YES },
+    END,
+};
+/* Its norms have no weights. */
+static const arch_name olmo_names[] = {
+    { R_EMBED, "@embed_tokens", 0, BIAS_NO },
+    { R_FINAL_NORM, "@norm", NAME_OPTIONAL | NAME_ONES, BIAS_NO },
+    { R_HEAD, "^lm_head", 0, BIAS_NO },
+    { R_ATTN_NORM, LAYER "input_layernorm", NAME_OPTIONAL | NAME_ONES, BIAS_NO },
+    { R_MLP_NORM, LAYER "post_attention_layernorm", NAME_OPTIONAL | NAME_ONES, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    GATED(BIAS_NO),
+    END,
+};
+static const arch_name hunyuan_names[] = {
+    LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO),
+    { R_Q_NORM, LAYER "self_attn.query_layernorm", 0, BIAS_NO },
+    { R_K_NORM, LAYER "self_attn.key_layernorm", 0, BIAS_NO },
+    END,
+};
+static const arch_key cohere_keys[] = {
+    { "logit_scale", KEY_REAL, AT(logit_scale), 0.0625, NULL },
+    { "use_qk_norm", KEY_FN, 0, NONE, arch_key_heads_qk_norm },
+    NO_KEY,
+};
+static const arch_key granite_keys[] = { GRANITE_KEYS, NO_KEY };
+static const arch_key stablelm_keys[] = {
+    { "use_qkv_bias", KEY_FLAG, AT(attn_bias), 0, NULL },
+    { "use_parallel_residual", KEY_BOOL, AT(w.parallel), 0, NULL },
+    { "use_parallel_residual", KEY_BOOL, AT(w.one_norm), 0, NULL },
+    { "qk_layernorm", KEY_FN, 0, NONE, arch_key_heads_qk_norm },
+    NO_KEY,
+};
+static const arch_key starcoder2_keys[] = { BIASES("use_bias", 1), NO_KEY };
+/* Phi's and Persimmon's */
+static const arch_key phi_keys[] = { { "qk_layernorm", KEY_FN, 0, NONE, arch_key_head_qk_norm }, NO_KEY };
+static const arch_key olmo_keys[] = {
+    { "clip_qkv", KEY_REAL, AT(qkv_clip), 0, NULL },
+    NO_KEY,
+};
+static const arch_key hunyuan_keys[] = {
+    MUST("use_qk_norm", 1),
+    MUST("use_rotary_pos_emb", 1),
+    MUST("mlp_bias", 0),
+    MUST("use_cla", 0),
+    { "norm_type", KEY_KNOWN, 0, NONE, NULL }, /* not read by the modelling code, like these: */
+    { "attention_head_dim", KEY_KNOWN, 0, NONE, NULL },
+    { "routed_scaling_factor", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
+static const arch_key ernie_keys[] = { BIASES("use_bias", 0), NO_KEY };
+static const arch_key seed_oss_keys[] = {
+    { "attention_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
+    { "attention_out_bias", KEY_KNOWN, 0, NONE, NULL }, /* there is one or there is not */
+    NO_KEY,
+};
+static const arch_key cohere2_keys[] = {
+    { "logit_scale", KEY_REAL, AT(logit_scale), 0.0625, NULL },
+    { "rotary_pct", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
+/* clang-format on */
+
+const arch_row arch_rows_dense[] = {
+    { "LlamaForCausalLM", "llama", .w = { RMS_ROPE }, MODEL, .names = llama_names },
+    { "MistralForCausalLM", "mistral", .w = { RMS_ROPE }, MODEL, .names = mistral_names,
+      .window = WINDOW_ALL, .def_kv_heads = 8, .def_window = 4096, .def_max_pos = 131072 },
+    { "Qwen2ForCausalLM", "qwen2", .w = { RMS_ROPE }, MODEL, .names = qwen2_names,
+      .window = WINDOW_IF_USED, .def_kv_heads = 32, .def_window = 4096, .def_max_pos = 32768 },
+    { "Qwen3ForCausalLM", "qwen3", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL,
+      .names = qwen3_names, .window = WINDOW_IF_USED, .def_kv_heads = 32, .def_head_dim = 128,
+      .def_window = 4096, .def_max_pos = 32768 },
+    { "Phi3ForCausalLM", "phi3", .w = { RMS_ROPE }, MODEL, .names = phi3_names,
+      .window = WINDOW_ALL, .def_eps = 1e-5, .def_max_pos = 4096 },
+    { "Olmo2ForCausalLM", "olmo2", .w = { RMS_ROPE, .qk_norm = QK_NORM_ALL }, MODEL,
+      .names = olmo2_names, .def_eps = 1e-5 },
+    { "GraniteForCausalLM", "granite", .w = { RMS_ROPE }, MODEL, .names = llama_names,
+      .keys = granite_keys },
+    { "SmolLM3ForCausalLM", "smollm3", .w = { RMS_ROPE }, MODEL, .names = llama_names,
+      .window = WINDOW_NOPE_IF_USED, .def_nope_every = 4, .def_kv_heads = 4, .def_theta = 2e6,
+      .def_max_pos = 32768, .def_tied = true },
+    { "Olmo3ForCausalLM", "olmo3", .w = { RMS_ROPE, .qk_norm = QK_NORM_ALL }, MODEL,
+      .names = olmo2_names, .window = WINDOW_PATTERN, .def_pattern = 4, .def_window = 4096,
+      .def_eps = 1e-5, .def_local_theta = -1 },
+    { "Exaone4ForCausalLM", "exaone4", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL,
+      .names = olmo2_names, .window = WINDOW_PATTERN, .def_pattern = 4, .def_window = 4096,
+      .def_kv_heads = 32, .def_eps = 1e-5, .nope_full = true },
+    { "GlmForCausalLM", "glm", .w = { RMS_PAIRS }, MODEL, .names = glm_names, .def_kv_heads = 2,
+      .def_head_dim = 128, .def_partial = 0.5, .def_eps = 1.5625e-07, .def_max_pos = 131072 },
+    { "Glm4ForCausalLM", "glm4", .w = { RMS_PAIRS }, MODEL, .names = glm4_names, .def_kv_heads = 2,
+      .def_head_dim = 128, .def_partial = 0.5, .def_eps = 1.5625e-07, .def_max_pos = 131072 },
+    { "HeliumForCausalLM", "helium", .w = { RMS_PAIRS }, MODEL, .names = helium_names,
+      .def_kv_heads = 20, .def_head_dim = 128, .def_eps = 1e-8, .def_theta = 1e5,
+      .def_max_pos = 4096 },
+    { "Ernie4_5ForCausalLM", "ernie4_5", .w = { RMS_PAIRS }, MODEL, .names = llama_names,
+      .keys = ernie_keys, .def_kv_heads = 2, .def_head_dim = 128, .def_eps = 1e-5, .def_theta = 5e5,
+      .def_max_pos = 131072, .def_tied = true },
+    { "SeedOssForCausalLM", "seed_oss", .w = { RMS_ROPE }, MODEL, .names = seed_oss_names,
+      .keys = seed_oss_keys, .def_kv_heads = 8, .def_head_dim = 128, .def_max_pos = 524288 },
+    { "MinistralForCausalLM", "ministral", .w = { RMS_ROPE }, MODEL, .names = mistral_names,
+      .window = WINDOW_ALL, .def_kv_heads = 8, .def_window = 4096, .def_max_pos = 131072 },
+    { "Cohere2ForCausalLM", "cohere2",
+      .w = { .norm = NORM_LAYER,
+             .pos = POS_ROPE,
+             .mlp = MLP_GATED,
+             .parallel = true,
+             .one_norm = true },
+      MODEL, .names = cohere_names, .keys = cohere2_keys, .window = WINDOW_PATTERN,
+      .def_pattern = 4, .def_window = 4096, .nope_full = true, .def_head_dim = 128, .def_eps = 1e-5,
+      .def_max_pos = 8192, .def_tied = true },
+    { "CohereForCausalLM", "cohere",
+      .w = { .norm = NORM_LAYER,
+             .pos = POS_ROPE,
+             .mlp = MLP_GATED,
+             .parallel = true,
+             .one_norm = true },
+      MODEL, .names = cohere_names, .keys = cohere_keys, .def_eps = 1e-5, .def_max_pos = 8192,
+      .def_tied = true },
+    { "StableLmForCausalLM", "stablelm", .w = { LN_ROPE, .mlp = MLP_GATED }, MODEL,
+      .names = stablelm_names, .keys = stablelm_keys, .def_eps = 1e-5, .def_partial = 0.25,
+      .def_max_pos = 4096 },
+    { "Starcoder2ForCausalLM", "starcoder2", .w = { LN_ROPE, .mlp = MLP_PLAIN }, MODEL,
+      .names = starcoder2_names, .keys = starcoder2_keys, GELU_TANH, .window = WINDOW_ALL,
+      .def_kv_heads = 2, .def_eps = 1e-5, .def_max_pos = 4096, .def_tied = true },
+    { "PhiForCausalLM", "phi",
+      .w = { LN_ROPE, .mlp = MLP_PLAIN, .parallel = true, .one_norm = true }, MODEL,
+      .names = phi_names, .keys = phi_keys, GELU_TANH, .def_eps = 1e-5, .def_partial = 0.5 },
+    { "PersimmonForCausalLM", "persimmon",
+      .w = { LN_ROPE, .mlp = MLP_PLAIN, .qkv_grouped = true, .qk_norm = QK_NORM_HEAD }, MODEL,
+      .names = persimmon_names, .keys = phi_keys, .def_act = ARCH_RELU2, .def_eps = 1e-5,
+      .def_theta = 25000, .def_partial = 0.5, .def_max_pos = 16384 },
+    { "NemotronForCausalLM", "nemotron", .w = { LN_ROPE, .norm_offset = 1, .mlp = MLP_PLAIN },
+      MODEL, .names = nemotron_names, .def_act = ARCH_RELU2, .def_eps = 1e-5, .def_partial = 0.5,
+      .def_max_pos = 4096 },
+    { "ArceeForCausalLM", "arcee",
+      .w = { .norm = NORM_RMS, .pos = POS_ROPE, .rope_half = true, .mlp = MLP_PLAIN }, MODEL,
+      .names = arcee_names, .def_act = ARCH_RELU2, .def_eps = 1e-5, .def_max_pos = 4096 },
+    { "OlmoForCausalLM", "olmo", .w = { LN_ROPE, .mlp = MLP_GATED }, MODEL, .names = olmo_names,
+      .keys = olmo_keys, .def_eps = 1e-5 },
+    { "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense",
+      .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .qk_norm_late = true }, MODEL,
+      .names = hunyuan_names, .keys = hunyuan_keys, .def_eps = 1e-5 },
+    { .arch = NULL },
+};

@@ -1,0 +1,81 @@
+/* formats/arch/rows/mla.c - latent attention (arXiv:2405.04434): DeepSeek. */
+#include "formats/arch/rows/rows.h"
+
+#include "base/json.h"
+
+/* How the groups of experts are used. */
+static lq_status topk_method(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    const char *text = cJSON_IsString(v) ? v->valuestring : v ? "?" : "greedy";
+    if (strcmp(text, "greedy") == 0)
+        c->expert_groups = c->groups_used = 1;
+    else if (strcmp(text, "group_limited_greedy") != 0)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "%s: expected greedy or group_limited_greedy, found \"%.40s\"", key, text);
+    return LQ_OK;
+}
+
+static lq_status noaux_tc(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)c;
+    if (!v || (cJSON_IsString(v) && strcmp(v->valuestring, "noaux_tc") == 0)) return LQ_OK;
+    char found[64];
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected noaux_tc, found %s", key,
+                   js_describe(found, v));
+}
+
+/* A table of names reads by line. */
+/* clang-format off */
+#define DEEPSEEK_NAMES \
+    EMBED_NORM_HEAD(BIAS_NO), \
+    PRE_NORMS(BIAS_NO), \
+    { R_Q, LAYER "self_attn.q_proj", 0, BIAS_NO }, \
+    { R_Q_A, LAYER "self_attn.q_a_proj", 0, BIAS_ATTN }, \
+    { R_Q_A_NORM, LAYER "self_attn.q_a_layernorm", 0, BIAS_NO }, \
+    { R_Q_B, LAYER "self_attn.q_b_proj", 0, BIAS_NO }, \
+    { R_KV_A, LAYER "self_attn.kv_a_proj_with_mqa", 0, BIAS_ATTN }, \
+    { R_KV_A_NORM, LAYER "self_attn.kv_a_layernorm", 0, BIAS_NO }, \
+    { R_KV_B, LAYER "self_attn.kv_b_proj", 0, BIAS_NO }, \
+    { R_O, LAYER "self_attn.o_proj", 0, BIAS_ATTN }, \
+    GATED(BIAS_NO), \
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO }, \
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"), \
+    SHARED("mlp.shared_experts")
+static const arch_name deepseek_v2_names[] = { DEEPSEEK_NAMES, END };
+static const arch_name deepseek_v3_names[] = { DEEPSEEK_NAMES, CORRECTION, END };
+#define MLA_KEYS(q_lora_def) \
+    { "q_lora_rank", KEY_INT, AT(q_lora), q_lora_def, NULL }, \
+    { "kv_lora_rank", KEY_INT, AT(kv_lora), 512, NULL }, \
+    { "qk_nope_head_dim", KEY_INT, AT(nope_dims), 128, NULL }, \
+    { "qk_rope_head_dim", KEY_INT, AT(rope_dims), 64, NULL }, \
+    { "v_head_dim", KEY_INT, AT(v_dim), 128, NULL }, \
+    { "qk_head_dim", KEY_KNOWN, 0, NONE, NULL }
+static const arch_key deepseek_v2_keys[] = {
+    MLA_KEYS(1536),
+    GROUP_KEYS(1, 1, 1),
+    { "topk_method", KEY_FN, 0, NONE, topk_method },
+    MUST("norm_topk_prob", 0),
+    MUST("mlp_bias", 0),
+    NO_KEY,
+};
+static const arch_key deepseek_v3_keys[] = {
+    MLA_KEYS(1536),
+    GROUP_KEYS(8, 4, 2.5),
+    EXPERT_COUNTS("n_routed_experts", 256, 8),
+    EXPERT_FFN(2048),
+    NORM_TOPK(1),
+    { "topk_method", KEY_FN, 0, NONE, noaux_tc },
+    { "rope_interleave", KEY_NOT, AT(w.rope_half), 1, NULL },
+    MUST("mlp_bias", 0),
+    NO_KEY,
+};
+/* clang-format on */
+
+const arch_row arch_rows_mla[] = {
+    { "DeepseekV2ForCausalLM", "deepseek_v2", .w = { RMS_PAIRS, .mla = true }, MODEL,
+      .names = deepseek_v2_names, .keys = deepseek_v2_keys, .def_shared = 2 },
+    { "DeepseekV3ForCausalLM", "deepseek_v3", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE }, MODEL,
+      .names = deepseek_v3_names, .keys = deepseek_v3_keys, .def_max_pos = 4096, .def_dense = 3,
+      .def_shared = 1 },
+    { .arch = NULL },
+};
