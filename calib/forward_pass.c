@@ -226,7 +226,7 @@ static lq_status run_layer(cal_pass *r, int64_t layer, const model_layer *l, loo
 static lq_status start_look(const cal_pass *r, cal_layer_stats *st, int64_t layer, int64_t first,
                             int64_t n, lq_err *err)
 {
-    const arch_config *c = r->m.cfg;
+    const arch_config *c = r->m.cfg, *own = arch_at(c, layer);
     bool has[CAL_N_SITES] = { false };
     lq_status s = LQ_OK;
     cal_site site;
@@ -246,7 +246,8 @@ static lq_status start_look(const cal_pass *r, cal_layer_stats *st, int64_t laye
     for (int i = 0; i < CAL_N_SHARED && !s && first == 0; i++) {
         cal_stats_free(&st->site[i]);
         if (has[i])
-            s = cal_stats_init(&st->site[i], cal_site_width(c, (cal_site)i), r->want_h, r->on, err);
+            s = cal_stats_init(&st->site[i], cal_site_width(own, (cal_site)i), r->want_h, r->on,
+                               err);
         st->site[i].limit = r->outlier;
     }
     for (int i = 0; i < CAL_N_OF_EXPERT && !s && n; i++) {
@@ -315,23 +316,24 @@ static lq_status chunk_to(cal_pass *r, int64_t c, int64_t layer, const model_lay
                           lq_err *err)
 {
     const arch_config *cfg = r->m.cfg;
+    const arch_config *own = arch_at(cfg, layer);
     const int64_t H = r->state.width;
     const bool reads = at != FWD_AT_O && at != FWD_AT_DOWN, writes = reads && at != FWD_AT_QKV;
     float *x = place_of(r, &r->state, c), *u = place_of(r, &r->inner, c);
     lq_status s = reads ? get_chunk(r, &r->state, c, H, err) : LQ_OK;
-    if (!s && at > FWD_AT_QKV) s = get_chunk(r, &r->inner, c, fwd_point_width(cfg, at - 1), err);
+    if (!s && at > FWD_AT_QKV) s = get_chunk(r, &r->inner, c, fwd_point_width(own, at - 1), err);
     if (!s)
         s = fwd_layer_to(cfg, l, layer, at, x, u, chunk_windows(r, c), r->len, MM_F32, r->offload,
                          &r->scratch, r->p, err);
     if (!s && writes) s = put_chunk(r, &r->state, c, H, err);
-    if (!s && at < FWD_AT_END) s = put_chunk(r, &r->inner, c, fwd_point_width(cfg, at), err);
+    if (!s && at < FWD_AT_END) s = put_chunk(r, &r->inner, c, fwd_point_width(own, at), err);
     return s;
 }
 
 lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
                     fwd_point at, const lq_job *job, lq_err *err)
 {
-    const int64_t K = fwd_point_width(r->m.cfg, at), n = n_chunks(r);
+    const int64_t K = fwd_point_width(arch_at(r->m.cfg, layer), at), n = n_chunks(r);
     cal_stats *site = NULL;
     lq_status s = LQ_OK;
     if (r->offload) fwd_offload_drop(r->offload);

@@ -26,7 +26,7 @@ typedef enum {
 /* False: the role reads no layer's input (norms, the head, ...). */
 bool cal_site_of(cal_site *site, const arch_config *c, arch_role r);
 /* Inputs at this site. */
-int64_t cal_site_width(const arch_config *c, cal_site s);
+int64_t cal_site_width(const arch_config *c, cal_site s); /* of a layer: c from arch_at */
 
 /* Of a layer that has points (runtime/forward/forward.h): the site at each before FWD_AT_END, and the point
  * where a role's linears read; FWD_AT_QKV for roles that read at none. */

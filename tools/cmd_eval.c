@@ -252,9 +252,8 @@ static void size_windows(load_beside *b, const arch_config *c, const void *user)
                               .acts = r->ref ? MM_F32 : opt_acts(&r->e->o->model),
                               .kv = r->ref ? KV_F32 : opt_kv(&r->e->o->model) };
         eval_size(&kv, &step, c, &o);
-        const size_t n =
-            fwd_dev_bytes(c, &kv, &step) +
-            (size_t)(c->layers * kv.n_blocks) * kv_layer_bytes(c, kv.block_size, kv.dtype);
+        const size_t n = fwd_dev_bytes(c, &kv, &step) +
+                         (size_t)kv.n_blocks * kv_block_bytes(c, kv.block_size, kv.dtype);
         if (n <= most) continue;
         most = n;
         b->step = step;

@@ -168,7 +168,7 @@ static lq_status check_width(const char *what, int64_t heads, int64_t dim, lq_er
                    ARCH_MAX_WIDTH / heads, dim);
 }
 
-lq_status arch_config_check(const arch_config *c, lq_err *err)
+static lq_status check_numbers(const arch_config *c, lq_err *err)
 {
     if (c->heads % c->kv_heads)
         return lq_fail(err, LQ_EVALUE,
@@ -187,6 +187,50 @@ lq_status arch_config_check(const arch_config *c, lq_err *err)
     if (!s) s = check_wiring(c, err);
     if (!s) s = check_experts(c, err);
     return s || c->w.pos != POS_ROPE ? s : arch_rope_check(c, err);
+}
+
+/* ---- layers ---- */
+
+/* A table of angles is of one width. */
+static lq_status check_angles(const arch_config *c, int64_t i, lq_err *err)
+{
+    for (int64_t k = 0; k < i; k++) {
+        if (c->layer[k].rope != c->layer[i].rope || c->layer[i].rope == ROPE_OFF) continue;
+        if (arch_at(c, k)->rope_dims == arch_at(c, i)->rope_dims) return LQ_OK;
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "layer %" PRId64 ": expected %" PRId64 " rotated dims, as in layer %" PRId64
+                       ", found %" PRId64,
+                       i, arch_at(c, k)->rope_dims, k, arch_at(c, i)->rope_dims);
+    }
+    return LQ_OK;
+}
+
+/* What a layer reads of another's must be there and fit. */
+static lq_status check_layer(const arch_config *c, int64_t i, lq_err *err)
+{
+    const int64_t back = c->layer[i].kv_back;
+    if (c->n_sizes) {
+        lq_status s = check_angles(c, i, err);
+        if (s) return s;
+    }
+    if (!back) return LQ_OK;
+    const bool there = back > 0 && back <= i && c->layer[i - back].kv_back == 0;
+    const arch_config *own = arch_at(c, i), *from = arch_at(c, there ? i - back : i);
+    if (there && own->kv_heads == from->kv_heads && own->head_dim == from->head_dim) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE,
+                   "layer %" PRId64 ": expected K and V of its own or of a layer of the same heads "
+                   "before it, found those of layer %" PRId64,
+                   i, i - back);
+}
+
+lq_status arch_config_check(const arch_config *c, lq_err *err)
+{
+    lq_status s = check_numbers(c, err);
+    for (int64_t i = 0; i < c->n_sizes && !s; i++)
+        s = check_numbers(c->sizes[i], err);
+    for (int64_t i = 0; i < c->layers && !s; i++)
+        s = check_layer(c, i, err);
+    return s;
 }
 
 /* One head of MLA is a part without and a part with a rotation; YaRN's length factor goes to the
@@ -238,6 +282,7 @@ lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *ge
 
 void arch_config_free(arch_config *c)
 {
+    arch_free_sizes(c);
     free(c->layer);
     free(c->rope[ROPE_MAIN].factors);
     free(c->rope[ROPE_LOCAL].factors);

@@ -247,10 +247,18 @@ typedef enum { ROPE_MAIN, ROPE_LOCAL, ROPE_OFF } arch_rope_use;
 
 /* What differs from layer to layer. */
 typedef struct {
-    bool window;  /* sees `window` positions only */
-    bool moe;     /* experts instead of an MLP */
-    uint8_t rope; /* arch_rope_use; ROPE_OFF: no rotation (NoPE), or no POS_ROPE */
+    bool window;     /* sees `window` positions only */
+    bool moe;        /* experts instead of an MLP */
+    uint8_t rope;    /* arch_rope_use; ROPE_OFF: no rotation (NoPE), or no POS_ROPE */
+    int64_t kv_back; /* it has no K and V of its own: it reads those of the layer so many before
+                        it, which has; 0: its own */
+    const struct arch_config *own; /* the config with this layer's sizes; NULL: the model's */
 } arch_layer;
+
+/* The sizes that may differ from layer to layer. */
+typedef struct {
+    int64_t kv_heads, head_dim, rope_dims, ffn;
+} arch_sizes;
 
 typedef struct arch_config {
     const arch_row *row;
@@ -268,8 +276,12 @@ typedef struct arch_config {
     int64_t window;      /* sliding window: a query sees this many positions, its own included; 0:
                             none */
     arch_layer *layer;   /* [layers], never NULL; owned by the config */
-    double attn_scale;   /* on q k^T */
-    double alibi_max;    /* ALiBi: the slopes are 2^(-alibi_max i / n) */
+    /* The configs that layers have for their own, owned; here then stand the largest sizes of any
+     * layer. Their pointers are the config's. */
+    struct arch_config **sizes;
+    int64_t n_sizes;
+    double attn_scale; /* on q k^T */
+    double alibi_max;  /* ALiBi: the slopes are 2^(-alibi_max i / n) */
     double embed_scale, residual_scale, logit_scale; /* 1: none */
     double attn_softcap, final_softcap;              /* cap * tanh(x / cap); 0: none */
     double qkv_clip;                                 /* q, k, v clamped to +-; 0: none */
@@ -303,6 +315,11 @@ void arch_fit_prefix(arch_config *c, bool (*has)(void *user, const char *name), 
 /* Our own spelling of a config, for .llmq: every field, canonical; and back (checked again). */
 cJSON *arch_config_json(const arch_config *c);
 lq_status arch_config_from_json(arch_config *c, const cJSON *j, lq_err *err);
+/* A config whose sizes are those of this layer (-1: of none). */
+static inline const arch_config *arch_at(const arch_config *c, int64_t layer)
+{
+    return layer >= 0 && c->layer[layer].own ? c->layer[layer].own : c;
+}
 /* May this layer (-1: none) have tensors of this role? Of a tied model R_HEAD is not there. */
 bool arch_has(const arch_config *c, arch_role r, int64_t layer);
 /* The row's entry; NULL: none. */
@@ -325,7 +342,7 @@ int arch_wants_bias(const arch_config *c, arch_role r);
  */
 int64_t arch_n_tensors(const arch_config *c, arch_role r);
 /* Shape [N,K] of a role's matrix, of one expert (outputs, inputs; embed: [vocab, embed_dim];
- * vectors: N = 1, K = length; NAME_HEAD_ROWS: N heads). */
+ * vectors: N = 1, K = length; NAME_HEAD_ROWS: N heads). Of a layer: c from arch_at. */
 void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K);
 /* Weights of the experts that a token does not use, in all layers; 0 without experts. */
 double arch_idle_params(const arch_config *c);

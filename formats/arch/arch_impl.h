@@ -32,6 +32,12 @@ lq_status arch_check_keys(const arch_config *c, const cJSON *j, lq_err *err);
 /* Do layers with a window have a rotation of their own? */
 bool arch_rope_local(const arch_config *c, const cJSON *config);
 
+/* z [layers]: each layer gets its sizes, the config the largest of each. All else in c is there and
+ * stays. (arch_sizes.c) */
+lq_status arch_set_sizes(arch_config *c, const arch_sizes *z, lq_err *err);
+arch_sizes arch_sizes_of(const arch_config *c, int64_t layer);
+void arch_free_sizes(arch_config *c);
+
 /* What every config begins with, and what must hold between its numbers wherever they came from. */
 void arch_config_init(arch_config *c, const arch_row *row);
 lq_status arch_config_check(const arch_config *c, lq_err *err);

@@ -36,6 +36,13 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("rope_beta_slow", rope[ROPE_MAIN].beta_slow, 0, 1e9) \
     X("rope_attention_factor", rope[ROPE_MAIN].attention_factor, 0, 1e6)
 
+/* Of layer_sizes: X(key, field, lowest, highest). */
+#define LAYER_INTS(X)                       \
+    X("kv_heads", kv_heads, 1, MAX_WIDTH)   \
+    X("head_dim", head_dim, 1, MAX_WIDTH)   \
+    X("rope_dims", rope_dims, 0, MAX_WIDTH) \
+    X("ffn", ffn, 1, MAX_WIDTH)
+
 /* Left out where they are neutral: X(key, field, lowest, highest, neutral). The neutral value may
  * use what stands above. */
 #define LATER_INTS(X)                                         \
@@ -106,6 +113,41 @@ static bool put_layers(cJSON *j, const arch_config *c, const char *key, in_list 
     return ok;
 }
 
+/* The layers of each set of sizes that is not the model's, with that. */
+static bool put_sizes(cJSON *j, const arch_config *c)
+{
+    cJSON *list = c->n_sizes ? cJSON_AddArrayToObject(j, "layer_sizes") : NULL;
+    bool ok = list || !c->n_sizes;
+    for (int64_t n = 0; n < c->n_sizes && ok; n++) {
+        const arch_config *own = c->sizes[n];
+        cJSON *o = cJSON_CreateObject();
+        ok = o && cJSON_AddItemToArray(list, o);
+#define X(key, field, lo, hi) ok = ok && cJSON_AddNumberToObject(o, key, (double)own->field);
+        LAYER_INTS(X)
+#undef X
+        cJSON *of = ok ? cJSON_AddArrayToObject(o, "layers") : NULL;
+        ok = of != NULL;
+        for (int64_t i = 0; i < c->layers && ok; i++)
+            if (c->layer[i].own == own)
+                ok = cJSON_AddItemToArray(of, cJSON_CreateNumber((double)i));
+    }
+    return ok;
+}
+
+/* How far back each layer's K and V are, where one's are not its own. */
+static bool put_kv_back(cJSON *j, const arch_config *c)
+{
+    cJSON *list = cJSON_CreateArray();
+    bool ok = list != NULL, any = false;
+    for (int64_t i = 0; i < c->layers && ok; i++) {
+        any |= c->layer[i].kv_back != 0;
+        ok = cJSON_AddItemToArray(list, cJSON_CreateNumber((double)c->layer[i].kv_back));
+    }
+    if (ok && any) return cJSON_AddItemToObject(j, "kv_back", list);
+    cJSON_Delete(list);
+    return ok;
+}
+
 static bool put_factors(cJSON *j, const arch_config *c, const char *key, const arch_rope *r)
 {
     if (r->kind != ROPE_LONG) return true;
@@ -147,7 +189,8 @@ static bool put_later(cJSON *j, const arch_config *c)
     ok = ok && put_factors(j, c, "rope_local_factors", local);
     return ok && put_layers(j, c, "moe_layers", in_moe, false) &&
            put_layers(j, c, "local_rope_layers", in_local, false) &&
-           put_layers(j, c, "no_rope_layers", in_nope, false);
+           put_layers(j, c, "no_rope_layers", in_nope, false) && put_sizes(j, c) &&
+           put_kv_back(j, c);
 }
 
 cJSON *arch_config_json(const arch_config *c)
@@ -201,6 +244,58 @@ static lq_status read_layers(arch_config *c, const cJSON *j, const char *key, bo
             c->layer[i].rope = rope;
     }
     return LQ_OK;
+}
+
+/* One item of layer_sizes. */
+static lq_status read_size(arch_sizes *z, const cJSON *o, int64_t layers, lq_err *err)
+{
+    arch_sizes own = { 0 };
+    lq_status s = LQ_OK;
+#define X(key, field, lo, hi) \
+    if (!s) s = js_i64(o, key, true, lo, hi, &own.field, err);
+    LAYER_INTS(X)
+#undef X
+    const cJSON *of = js_get(o, "layers");
+    if (!s && !cJSON_IsArray(of))
+        s = lq_fail(err, LQ_EVALUE, "layer_sizes: expected an array of layers");
+    for (const cJSON *e = s ? NULL : of->child; e && !s; e = e->next) {
+        int64_t i;
+        if (js_whole(e, 0, layers - 1, &i))
+            z[i] = own;
+        else
+            s = lq_fail(err, LQ_EVALUE, "layer_sizes: expected layers 0..%" PRId64, layers - 1);
+    }
+    return s;
+}
+
+/* All else is read. */
+static lq_status read_sizes(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *list = js_get(j, "layer_sizes");
+    if (!list) return LQ_OK;
+    arch_sizes *z = calloc((size_t)c->layers, sizeof *z);
+    if (!z) return lq_fail(err, LQ_ENOMEM, "no memory for the sizes of layers");
+    for (int64_t i = 0; i < c->layers; i++)
+        z[i] = arch_sizes_of(c, i);
+    lq_status s =
+        cJSON_IsArray(list) ? LQ_OK : lq_fail(err, LQ_EVALUE, "layer_sizes: expected an array");
+    for (const cJSON *e = s ? NULL : list->child; e && !s; e = e->next)
+        s = read_size(z, e, c->layers, err);
+    if (!s) s = arch_set_sizes(c, z, err);
+    free(z);
+    return s;
+}
+
+static lq_status read_kv_back(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *list = js_get(j, "kv_back");
+    int64_t i = 0;
+    if (!list) return LQ_OK;
+    for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next, i++)
+        if (i == c->layers || !js_whole(e, 0, i, &c->layer[i].kv_back)) break;
+    if (i == c->layers && cJSON_GetArraySize(list) == i) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "kv_back: expected how far back for each of %" PRId64 " layers",
+                   c->layers);
 }
 
 /* A word of a list; missing: left as it is. */
@@ -317,8 +412,10 @@ static lq_status read_lists(arch_config *c, const cJSON *j, lq_err *err)
     if (!s) s = read_layers(c, j, "moe_layers", false, 0, err);
     if (!s) s = read_layers(c, j, "local_rope_layers", false, ROPE_LOCAL, err);
     if (!s) s = read_layers(c, j, "no_rope_layers", false, ROPE_OFF, err);
+    if (!s) s = read_kv_back(c, j, err);
     if (!s) s = read_factors(c, &c->rope[ROPE_MAIN], j, "rope_factors", err);
-    return s ? s : read_factors(c, &c->rope[ROPE_LOCAL], j, "rope_local_factors", err);
+    if (!s) s = read_factors(c, &c->rope[ROPE_LOCAL], j, "rope_local_factors", err);
+    return s ? s : read_sizes(c, j, err);
 }
 
 lq_status arch_config_from_json(arch_config *c, const cJSON *j, lq_err *err)

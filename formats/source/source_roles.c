@@ -93,9 +93,9 @@ static lq_status find_role(const src_source *s, const arch_name *a, int64_t laye
     char name[256];
     int64_t N, K, want[3];
     int n = 0;
-    const arch_config *c = &s->config;
+    const arch_config *c = arch_at(&s->config, layer);
     const bool vector = bias || arch_role_kind(a->role) == ARCH_VECTOR;
-    if (!arch_tensor_name(c, a->role, layer, expert, bias, name, sizeof name))
+    if (!arch_tensor_name(&s->config, a->role, layer, expert, bias, name, sizeof name))
         return lq_fail(err, LQ_EFORMAT, "tensor names are too long");
     if (a->role == R_HEAD && !bias && !src_find(s, name))
         return lq_fail(

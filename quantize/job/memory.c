@@ -157,7 +157,7 @@ static size_t h_bytes(const arch_config *c, cal_site s)
 static void h_of_layer(size_t *once, size_t *expert, const memory_work *w, int64_t layer,
                        bool staged)
 {
-    const arch_config *c = &w->plan->cfg;
+    const arch_config *c = &w->plan->cfg, *own = arch_at(c, layer);
     bool has[CAL_N_SITES] = { false };
     cal_site site;
     *once = *expert = 0;
@@ -166,8 +166,8 @@ static void h_of_layer(size_t *once, size_t *expert, const memory_work *w, int64
         if (arch_has(c, r, layer) && cal_site_of(&site, c, r)) has[site] = true;
     for (int s = 0; s < CAL_N_SITES; s++)
         if (s < CAL_N_SHARED && has[s])
-            *once =
-                staged ? larger(*once, h_bytes(c, (cal_site)s)) : *once + h_bytes(c, (cal_site)s);
+            *once = staged ? larger(*once, h_bytes(own, (cal_site)s))
+                           : *once + h_bytes(own, (cal_site)s);
         else if (has[s] && !(s == CAL_EXPERT_IN && w->o->all_experts))
             *expert += h_bytes(c, (cal_site)s);
 }

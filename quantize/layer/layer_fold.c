@@ -254,7 +254,7 @@ static void scale_expert(work *w, fold_layer *f, const group *g)
 /* ---- the group ---- */
 lq_status layer_fold_group(work *w, group *g, int64_t expert, lq_err *err)
 {
-    fold_layer f = { .c = w->c, .expert = expert };
+    fold_layer f = { .c = arch_at(w->c, w->layer), .expert = expert };
     fold_site sites[FOLD_MAX_SITES];
     const bool layer_of_moe = expert < 0 && w->layer < w->c->layers && w->c->layer[w->layer].moe;
     for (size_t i = 0; i < w->n; i++) {

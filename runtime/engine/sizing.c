@@ -93,8 +93,9 @@ static void divide(side *host, side *on, const arch_config *c, int64_t first, in
 {
     arch_config own = *c; /* of each device */
     own.kv_heads /= ranks;
-    host->block += (size_t)first * kv_layer_bytes(c, block_size, d);
-    on->block += (size_t)(c->layers - first) * kv_layer_bytes(&own, block_size, d);
+    for (int64_t i = 0; i < c->layers; i++)
+        *(i < first ? &host->block : &on->block) +=
+            kv_layer_bytes(i < first ? c : &own, i, block_size, d);
 }
 
 /* What would do instead of a context that does not fit: err's text goes on with it. */

@@ -87,7 +87,7 @@ typedef enum {
 } fwd_point;
 /* Is it such a sequence? Not where both branches read one x, nor with MLA or experts. */
 bool fwd_has_points(const arch_config *c, int64_t layer);
-int64_t fwd_point_width(const arch_config *c, fwd_point at);
+int64_t fwd_point_width(const arch_config *c, fwd_point at); /* of a layer: c from arch_at */
 /* From the point before `at` to `at`: u [T, the width there] holds what the linears read there, and
  * then what those at `at` read; x [T, hidden] is read on the way to FWD_AT_QKV, and changed on the
  * way to FWD_AT_MLP and FWD_AT_END. All stages together make fwd_layer's bits. */

@@ -167,7 +167,7 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     if (ends) ends->host = &f->host;
     r->ops = &fwd_dev;
     r->self = f;
-    r->c = c;
+    r->c = r->whole = c;
     f->block_size = k->block_size;
     f->few = dev_attn_choose(f->d, o->acts, k->dtype, c->head_dim, c->v_dim, DEV_ATTN_FEW);
     f->many = dev_attn_choose(f->d, o->acts, k->dtype, c->head_dim, c->v_dim, DEV_ATTN_FEW + 1);

@@ -40,8 +40,9 @@ typedef struct {
 typedef struct fwd_ops fwd_ops;
 typedef struct {
     const fwd_ops *ops;
-    void *self; /* the ops' own (fwd_dev); NULL: the CPU's */
-    const arch_config *c;
+    void *self;           /* the ops' own (fwd_dev); NULL: the CPU's */
+    const arch_config *c; /* with the sizes of the layer at work: arch_at */
+    const arch_config *whole;
     pool *p;
     mm_acts acts;
     const fwd_tap *tap;     /* or NULL */

@@ -208,8 +208,10 @@ void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_k
                    const fwd_group *groups, int64_t n_groups, const int64_t *picked,
                    int64_t n_picked)
 {
+    r->c = arch_at(r->whole, layer);
     for (fwd_part part = 0; part < FWD_N_PARTS; part++)
         fwd_run_part(part, r, l, layer, kv, groups, n_groups, picked, n_picked);
+    r->c = r->whole;
 }
 
 /* ---- the head ---- */

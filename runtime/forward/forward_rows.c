@@ -28,11 +28,18 @@ void fwd_each(const fwd_rows *r, int64_t R, row_fn *fn, const void *arg)
 
 /* ---- buffers ---- */
 
-int64_t fwd_angles(const arch_config *c, arch_rope_use which)
+/* With the sizes of the layers that rotate by this table; NULL: there are none. */
+static const arch_config *turned_by(const arch_config *c, arch_rope_use which)
 {
     for (int64_t i = 0; i < c->layers && c->w.pos == POS_ROPE; i++)
-        if (c->layer[i].rope == which) return c->rope_dims / 2;
-    return 0;
+        if (c->layer[i].rope == which) return arch_at(c, i);
+    return NULL;
+}
+
+int64_t fwd_angles(const arch_config *c, arch_rope_use which)
+{
+    const arch_config *own = turned_by(c, which);
+    return own ? own->rope_dims / 2 : 0;
 }
 
 int64_t fwd_qkv_width(const arch_config *c)
@@ -99,7 +106,7 @@ bool fwd_rows_cut(fwd_rows *r, const arch_config *c, int64_t R, fwd_which which,
                   void *from)
 {
     bool ok = true;
-    r->c = c;
+    r->c = r->whole = c;
 #define TAKE(field, per_row) ok = (r->field = take(from, buffer_bytes(R, per_row))) && ok;
     if (which & FWD_PLACED) {
         PLACED(TAKE)
@@ -138,13 +145,14 @@ bool fwd_rows_push(fwd_rows *r, const arch_config *c, int64_t R, lq_arena *a)
  * that of its own (dynamic NTK). */
 static void place_angles(fwd_rows *r, arch_rope_use which, const attn_seq *s, int64_t seq_len)
 {
-    const int64_t half = fwd_angles(r->c, which);
-    const bool by_length = arch_rope_by_length(&r->c->rope[which]);
+    const arch_config *c = turned_by(r->whole, which);
+    const int64_t half = fwd_angles(r->whole, which);
+    const bool by_length = arch_rope_by_length(&r->whole->rope[which]);
     for (int64_t i = 0, n; i < s->n_rows && half; i += n) {
         int64_t pos = s->pos0 + i, at = (s->row0 + i) * half;
         n = by_length && pos >= seq_len ? 1 : s->n_rows - i;
         if (by_length && pos < seq_len && n > seq_len - pos) n = seq_len - pos;
-        arch_rope_table(r->c, which, pos, n, pos < seq_len ? seq_len : pos + 1, r->cos[which] + at,
+        arch_rope_table(c, which, pos, n, pos < seq_len ? seq_len : pos + 1, r->cos[which] + at,
                         r->sin[which] + at);
     }
 }

@@ -34,16 +34,17 @@ typedef struct {
     fwd_group *groups; /* one per window */
 } windows;
 
-/* Everything out of scratch, rows placed; scratch is as found after an error. */
-static lq_status open_windows(windows *w, const arch_config *c, float *x, int64_t n, int64_t len,
-                              mm_acts acts, lq_arena *scratch, pool *p, lq_err *err)
+/* For a layer, or none (-1). Everything out of scratch, rows placed; scratch is as found after an error. */
+static lq_status open_windows(windows *w, const arch_config *c, int64_t layer, float *x, int64_t n,
+                              int64_t len, mm_acts acts, lq_arena *scratch, pool *p, lq_err *err)
 {
+    const arch_config *own = arch_at(c, layer);
     const int64_t T = n * len, blocks = window_blocks(len);
     const size_t mark = lq_arena_mark(scratch);
     w->rows =
         (fwd_rows){ .ops = &fwd_cpu, .p = p, .acts = acts, .scratch = scratch, .R = T, .x = x };
     w->kv =
-        (fwd_kv){ .block_stride = window_stride(c), .block_size = WINDOW_BLOCK, .dtype = KV_F32 };
+        (fwd_kv){ .block_stride = window_stride(own), .block_size = WINDOW_BLOCK, .dtype = KV_F32 };
     w->kv.k = lq_push(scratch, (size_t)blocks * w->kv.block_stride);
     int32_t *table = lq_push(scratch, (size_t)blocks * sizeof *table);
     attn_seq *seqs = lq_push(scratch, (size_t)n * sizeof *seqs);
@@ -52,7 +53,8 @@ static lq_status open_windows(windows *w, const arch_config *c, float *x, int64_
         lq_arena_reset(scratch, mark);
         return lq_fail(err, LQ_ENOMEM, "no scratch for %lld rows", (long long)T);
     }
-    w->kv.v = w->kv.k + plane(c, c->head_dim);
+    w->rows.c = own;
+    w->kv.v = w->kv.k + plane(own, own->head_dim);
     for (int64_t b = 0; b < blocks; b++)
         table[b] = (int32_t)b;
     for (int64_t i = 0; i < n; i++) {
@@ -70,7 +72,7 @@ lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, f
     if (n_windows == 0 || window_len == 0) return LQ_OK;
     const size_t mark = lq_arena_mark(scratch);
     windows w;
-    lq_status s = open_windows(&w, c, x, n_windows, window_len, acts, scratch, p, err);
+    lq_status s = open_windows(&w, c, layer, x, n_windows, window_len, acts, scratch, p, err);
     if (s) return lq_wrap(err, s, "layer %lld", (long long)layer);
     w.rows.tap = tap;
     w.rows.offload = offload;
@@ -112,12 +114,12 @@ lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer
     const size_t mark = lq_arena_mark(scratch);
     int64_t ld;
     windows w;
-    lq_status s = open_windows(&w, c, x, n_windows, window_len, acts, scratch, p, err);
+    lq_status s = open_windows(&w, c, layer, x, n_windows, window_len, acts, scratch, p, err);
     if (s) return lq_wrap(err, s, "layer %lld", (long long)layer);
     const int64_t T = w.rows.R;
     w.rows.offload = offload;
     if (at > FWD_AT_QKV) {
-        const int64_t K = fwd_point_width(c, at - 1);
+        const int64_t K = fwd_point_width(w.rows.c, at - 1);
         float *in = rows_at(&w.rows, at - 1, &ld);
         for (int64_t t = 0; t < T; t++)
             memcpy(in + t * ld, u + t * K, (size_t)K * sizeof *u);
@@ -126,7 +128,7 @@ lq_status fwd_layer_to(const arch_config *c, const model_layer *l, int64_t layer
     fwd_run_to(&w.rows, l, layer, at, &w.kv, w.groups, n_windows);
     pool_leave(p);
     if (at < FWD_AT_END) {
-        const int64_t K = fwd_point_width(c, at);
+        const int64_t K = fwd_point_width(w.rows.c, at);
         const float *out = rows_at(&w.rows, at, &ld);
         for (int64_t t = 0; t < T; t++)
             memcpy(u + t * K, out + t * ld, (size_t)K * sizeof *u);
@@ -142,7 +144,7 @@ lq_status fwd_embed(const model *m, float *x, const int32_t *ids, int64_t n_wind
     const size_t mark = lq_arena_mark(scratch);
     windows w;
     lq_status s = model_check_positions(m, window_len, err);
-    if (!s) s = open_windows(&w, m->cfg, x, n_windows, window_len, acts, scratch, p, err);
+    if (!s) s = open_windows(&w, m->cfg, -1, x, n_windows, window_len, acts, scratch, p, err);
     if (s) return lq_wrap(err, s, "embedding");
     pool_enter(p);
     fwd_embed_rows(&w.rows, m, ids);

@@ -1,7 +1,8 @@
 /* runtime/model/kv.c - see kv.h.
  *
  * One mapping (or piece of device memory; or one of each, for the layers that run there) holds, for
- * each layer, the K and then the V of block after block; their rows may be of different widths:
+ * each layer, the K and then the V of block after block; their rows may be of different widths, and
+ * layers of different sizes:
  *
  *     [layer][block][K, V][kv head][slot][row_bytes]
  *
@@ -33,11 +34,19 @@ typedef struct {
     uint64_t parent; /* serial of the parent block; 0 for the first block of a sequence */
 } block;
 
+/* Where a layer's blocks are: of one that reads another's it is that one's. */
+typedef struct {
+    size_t at;      /* bytes before it in its memory */
+    size_t k_bytes; /* K of a block */
+    size_t stride;  /* K and V of it */
+    bool other;     /* it is another layer's */
+} kv_place;
+
 struct kv_cache {
     kv_opts opts;
-    int64_t layers, kv_heads, table_cap;
-    size_t k_bytes, block_stride, layer_bytes; /* K of a block; K and V of it; of all blocks */
-    uint8_t *data;                             /* of the layers before opts.first */
+    int64_t layers, table_cap;
+    kv_place *place;             /* [layers] */
+    uint8_t *data;               /* of the layers before opts.first */
     uint8_t *data_on[DEV_RANKS]; /* of the others, on each device: K and V of its own heads */
     size_t data_bytes, on_bytes;
     block *blocks;
@@ -58,20 +67,42 @@ static size_t plane_bytes(const arch_config *c, int64_t D, int block_size, kv_dt
     return lq_round_up((size_t)c->kv_heads * (size_t)block_size * attn_kv_row_bytes(d, D), 64);
 }
 
-size_t kv_layer_bytes(const arch_config *c, int block_size, kv_dtype d)
+size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_dtype d)
 {
-    return plane_bytes(c, c->head_dim, block_size, d) + plane_bytes(c, c->v_dim, block_size, d);
+    const arch_config *own = arch_at(c, layer);
+    if (c->layer[layer].kv_back) return 0;
+    return plane_bytes(own, own->head_dim, block_size, d) +
+           plane_bytes(own, own->v_dim, block_size, d);
+}
+
+size_t kv_most_bytes(const arch_config *c, int block_size, kv_dtype d)
+{
+    size_t most = 0;
+    for (int64_t i = 0; i < c->layers; i++) {
+        const size_t n = kv_layer_bytes(c, i, block_size, d);
+        most = n > most ? n : most;
+    }
+    return most;
 }
 
 size_t kv_block_bytes(const arch_config *c, int block_size, kv_dtype d)
 {
-    return (size_t)c->layers * kv_layer_bytes(c, block_size, d);
+    size_t n = 0;
+    for (int64_t i = 0; i < c->layers; i++)
+        n += kv_layer_bytes(c, i, block_size, d);
+    return n;
 }
 
 size_t kv_token_bytes(const arch_config *c, kv_dtype d)
 {
-    return (size_t)(c->layers * c->kv_heads) *
-           (attn_kv_row_bytes(d, c->head_dim) + attn_kv_row_bytes(d, c->v_dim));
+    size_t n = 0;
+    for (int64_t i = 0; i < c->layers; i++) {
+        const arch_config *own = arch_at(c, i);
+        if (c->layer[i].kv_back) continue;
+        n += (size_t)own->kv_heads *
+             (attn_kv_row_bytes(d, own->head_dim) + attn_kv_row_bytes(d, own->v_dim));
+    }
+    return n;
 }
 
 /* A power of two, at least twice the blocks. */
@@ -120,17 +151,38 @@ static lq_status map_host(kv_cache *kv, size_t n, lq_err *err)
     return LQ_OK;
 }
 
-static lq_status map_data(kv_cache *kv, lq_err *err)
+/* Where each layer is, on the host and on the device each from 0 on; how much that is of each. */
+static lq_status place_layers(kv_cache *kv, const arch_config *c, size_t *host, size_t *on,
+                              lq_err *err)
 {
-    const int64_t first = kv->opts.first;
-    size_t layer, all;
-    if (!lq_mul(kv->block_stride, (size_t)kv->opts.n_blocks, &layer) ||
-        !lq_mul(layer, (size_t)kv->layers, &all))
+    const kv_opts *o = &kv->opts;
+    size_t all;
+    *host = *on = 0;
+    if (!lq_mul(kv_block_bytes(c, o->block_size, o->dtype), (size_t)o->n_blocks, &all))
         return lq_fail(err, LQ_ENOMEM, "KV cache: %lld blocks do not fit in memory",
-                       (long long)kv->opts.n_blocks);
-    kv->layer_bytes = layer;
-    lq_status s = first ? map_host(kv, (size_t)first * layer, err) : LQ_OK;
-    return s || first == kv->layers ? s : take_device(kv, all - (size_t)first * layer, err);
+                       (long long)o->n_blocks);
+    for (int64_t i = 0; i < c->layers; i++) {
+        const arch_config *own = arch_at(c, i);
+        const int64_t back = c->layer[i].kv_back;
+        size_t *side = i < o->first ? host : on;
+        kv->place[i] =
+            (kv_place){ .at = *side,
+                        .k_bytes = plane_bytes(own, own->head_dim, o->block_size, o->dtype),
+                        .stride = kv_layer_bytes(c, i, o->block_size, o->dtype) };
+        *side += kv->place[i].stride * (size_t)o->n_blocks;
+        if (!back) continue;
+        kv->place[i] = kv->place[i - back];
+        kv->place[i].other = true;
+    }
+    return LQ_OK;
+}
+
+static lq_status map_data(kv_cache *kv, const arch_config *c, lq_err *err)
+{
+    size_t host, on;
+    lq_status s = place_layers(kv, c, &host, &on, err);
+    if (!s && host) s = map_host(kv, host, err);
+    return s || !on ? s : take_device(kv, on, err);
 }
 
 lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq_err *err)
@@ -152,9 +204,6 @@ lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq
     if (!o->on) kv->opts.first = c->layers;
     assert(kv->opts.first >= 0 && kv->opts.first <= c->layers);
     kv->layers = c->layers;
-    kv->kv_heads = c->kv_heads;
-    kv->k_bytes = plane_bytes(c, c->head_dim, o->block_size, o->dtype);
-    kv->block_stride = kv->k_bytes + plane_bytes(c, c->v_dim, o->block_size, o->dtype);
     kv->table_cap = lq_ceil_div(c->max_pos > 0 ? c->max_pos : 1, o->block_size);
     if (kv->table_cap > o->n_blocks) kv->table_cap = o->n_blocks;
     kv->lru_old = kv->lru_new = NONE;
@@ -165,10 +214,11 @@ lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq
     kv->tokens = calloc(n * (size_t)o->block_size, sizeof *kv->tokens);
     kv->free_stack = malloc(n * sizeof *kv->free_stack);
     kv->slots = malloc(kv->n_slots * sizeof *kv->slots);
+    kv->place = calloc((size_t)c->layers, sizeof *kv->place);
     lq_status s = LQ_OK;
-    if (!kv->blocks || !kv->tokens || !kv->free_stack || !kv->slots)
+    if (!kv->blocks || !kv->tokens || !kv->free_stack || !kv->slots || !kv->place)
         s = lq_fail(err, LQ_ENOMEM, "KV cache: no memory for the tables of %zu blocks", n);
-    if (!s) s = map_data(kv, err);
+    if (!s) s = map_data(kv, c, err);
     if (s) {
         kv_close(kv);
         return s;
@@ -193,23 +243,22 @@ void kv_close(kv_cache *kv)
     free(kv->tokens);
     free(kv->free_stack);
     free(kv->slots);
+    free(kv->place);
     free(kv);
 }
 
 const kv_opts *kv_options(const kv_cache *kv) { return &kv->opts; }
 int64_t kv_free_blocks(const kv_cache *kv) { return kv->n_free + kv->n_cached; }
 int64_t kv_cached_blocks(const kv_cache *kv) { return kv->n_cached; }
-size_t kv_block_stride(const kv_cache *kv) { return kv->block_stride; }
+size_t kv_block_stride(const kv_cache *kv, int64_t layer) { return kv->place[layer].stride; }
 uint8_t *kv_k_on(kv_cache *kv, int64_t layer, int rank)
 {
-    const int64_t first = kv->opts.first;
-    return layer < first ? kv->data + (size_t)layer * kv->layer_bytes
-                         : kv->data_on[rank] + (size_t)(layer - first) * kv->layer_bytes;
+    return (layer < kv->opts.first ? kv->data : kv->data_on[rank]) + kv->place[layer].at;
 }
 uint8_t *kv_k(kv_cache *kv, int64_t layer) { return kv_k_on(kv, layer, 0); }
 uint8_t *kv_v_on(kv_cache *kv, int64_t layer, int rank)
 {
-    return kv_k_on(kv, layer, rank) + kv->k_bytes;
+    return kv_k_on(kv, layer, rank) + kv->place[layer].k_bytes;
 }
 uint8_t *kv_v(kv_cache *kv, int64_t layer) { return kv_v_on(kv, layer, 0); }
 
@@ -356,15 +405,18 @@ static void drop_block(kv_cache *kv, int32_t b)
 /* On a device this is queued behind the steps that wrote src and before those that read dst. */
 static void copy_block(kv_cache *kv, int32_t dst, int32_t src)
 {
-    const size_t n = kv->block_stride;
     for (int64_t l = 0; l < kv->opts.first; l++) {
+        const size_t n = kv->place[l].stride;
         uint8_t *k = kv_k(kv, l);
+        if (kv->place[l].other) continue;
         memcpy(k + (size_t)dst * n, k + (size_t)src * n, n);
     }
     int r = 0;
     for (dev *on = kv->opts.on; on; on = on->peer, r++)
         for (int64_t l = kv->opts.first; l < kv->layers; l++) {
+            const size_t n = kv->place[l].stride;
             uint8_t *k = kv_k_on(kv, l, r);
+            if (kv->place[l].other) continue;
             on->ops->copy(on,
                           &(dev_copy_args){ k + (size_t)dst * n, k + (size_t)src * n, n, n, n, 1 });
         }

@@ -26,8 +26,10 @@ typedef struct {
 } kv_opts;
 
 size_t kv_block_bytes(const arch_config *c, int block_size, kv_dtype d); /* all layers, K and V */
-size_t kv_layer_bytes(const arch_config *c, int block_size, kv_dtype d); /* of one layer */
-size_t kv_token_bytes(const arch_config *c, kv_dtype d); /* likewise, of one token */
+/* Of one layer; of one that reads another's none. */
+size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_dtype d);
+size_t kv_most_bytes(const arch_config *c, int block_size, kv_dtype d); /* of any layer */
+size_t kv_token_bytes(const arch_config *c, kv_dtype d);                /* likewise, of one token */
 size_t kv_table_bytes(const kv_opts *o); /* what is kept of the blocks besides K and V */
 lq_status kv_open(kv_cache **kv, const arch_config *c, const kv_opts *o, lq_err *err);
 void kv_close(kv_cache *kv);
@@ -67,11 +69,12 @@ void kv_truncate(kv_cache *kv, kv_seq *s, int64_t tokens);
 /* K and V of all blocks become zeros, written one by one: memory that was touched. */
 void kv_zero(kv_cache *kv);
 /* Pointers for kernels/attn.h, or for the device's attention. A block's V follows its K: a layer is
- * n_blocks strides from kv_k. */
+ * n_blocks of its strides from kv_k. Of a layer that reads another's (arch.h) they are that one's. */
 uint8_t *kv_k(kv_cache *kv, int64_t layer); /* start of that layer's K of block 0 */
 uint8_t *kv_v(kv_cache *kv, int64_t layer);
 uint8_t *kv_k_on(kv_cache *kv, int64_t layer, int rank); /* on one of several devices */
 uint8_t *kv_v_on(kv_cache *kv, int64_t layer, int rank);
-size_t kv_block_stride(const kv_cache *kv); /* from block to block, of K and of V alike */
+/* From block to block, of K and of V alike. */
+size_t kv_block_stride(const kv_cache *kv, int64_t layer);
 
 #endif

@@ -11,10 +11,11 @@ static lq_status model_no_memory(lq_err *err, const char *what)
 }
 
 /* The weights of a norm without weights. */
-static lq_status make_ones(const float **v, const model *m, arch_role r, lq_arena *a, lq_err *err)
+static lq_status make_ones(const float **v, const model *m, arch_role r, int64_t layer, lq_arena *a,
+                           lq_err *err)
 {
     int64_t N, K;
-    arch_role_shape(m->cfg, r, &N, &K);
+    arch_role_shape(arch_at(m->cfg, layer), r, &N, &K);
     float *ones = lq_push(a, (size_t)K * sizeof *ones);
     if (!ones) return model_no_memory(err, arch_role_text(r));
     for (int64_t i = 0; i < K; i++)
@@ -30,7 +31,7 @@ static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64
     lq_status s = src_vector(m->src, r, layer, -1, false, &v->w, a, err);
     if (!s) s = src_vector(m->src, r, layer, -1, true, &v->bias, a, err);
     if (!s && !v->w && arch_has(m->cfg, r, layer) && (arch_name_of(m->cfg, r)->flags & NAME_ONES))
-        s = make_ones(&v->w, m, r, a, err);
+        s = make_ones(&v->w, m, r, layer, a, err);
     return s;
 }
 

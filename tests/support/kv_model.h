@@ -16,9 +16,13 @@ enum { BS = 8, MAX_LEN = 160, V_DIM = 4, SEQS = 6, MAX_BLOCKS = 64 };
 
 static inline arch_config model_config(void)
 {
-    return (arch_config){
-        .layers = 2, .kv_heads = 2, .head_dim = 6, .v_dim = V_DIM, .max_pos = MAX_LEN
-    };
+    static arch_layer layers[2];
+    return (arch_config){ .layers = 2,
+                          .kv_heads = 2,
+                          .head_dim = 6,
+                          .v_dim = V_DIM,
+                          .max_pos = MAX_LEN,
+                          .layer = layers };
 }
 
 static inline lq_status model_cache(kv_cache **kv, int64_t n_blocks, bool prefix, lq_err *err)
@@ -33,7 +37,7 @@ static inline lq_status model_cache(kv_cache **kv, int64_t n_blocks, bool prefix
 /* One byte per position stands for its K and V, written where a step would write them. */
 static inline uint8_t *cell(kv_cache *kv, const kv_seq *s, int64_t pos)
 {
-    return kv_v(kv, 1) + (size_t)s->table[pos / BS] * kv_block_stride(kv) +
+    return kv_v(kv, 1) + (size_t)s->table[pos / BS] * kv_block_stride(kv, 1) +
            (size_t)(pos % BS) * attn_kv_row_bytes(KV_F32, V_DIM);
 }
 

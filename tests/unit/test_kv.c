@@ -42,9 +42,11 @@ TEST(wrong_options_are_refused)
         CHECK(s == t[i].want && err.msg[0] && !kv, "%s: %s", t[i].why, lq_status_text(s));
     }
     c = (arch_config){ .layers = 1 << 20, .kv_heads = 1 << 16, .head_dim = 1 << 16, .max_pos = 1 };
+    c.layer = calloc((size_t)c.layers, sizeof *c.layer);
     kv_opts o = { .n_blocks = INT32_MAX / 32, .block_size = 32 };
     kv_cache *kv;
     CHECK(kv_open(&kv, &c, &o, NULL) == LQ_ENOMEM, "a size that overflows");
+    free(c.layer);
 }
 
 TEST(the_pool_is_counted_and_full_means_busy)
@@ -281,6 +283,47 @@ TEST(forks_share_blocks_until_they_are_written)
     kv_close(kv);
 }
 
+TEST(layers_have_their_own_sizes_or_those_of_the_layer_that_they_read)
+{
+    enum { LAYERS = 4, BLOCKS = 3 };
+    arch_layer layer[LAYERS] = { [3] = { .kv_back = 2 } };
+    arch_config c = { .layers = LAYERS, .kv_heads = 2, .head_dim = 8, .v_dim = 8, .max_pos = 64 };
+    arch_config narrow = c;
+    narrow.kv_heads = 1;
+    narrow.head_dim = narrow.v_dim = 4;
+    c.layer = narrow.layer = layer;
+    layer[1].own = layer[3].own = &narrow;
+    const kv_opts o = { .n_blocks = BLOCKS, .block_size = BS, .dtype = KV_F32 };
+    const size_t wide = 2 * 2 * BS * 8 * 4, small = 2 * 1 * BS * 4 * 4;
+    kv_cache *kv;
+    CHECK(!kv_open(&kv, &c, &o, NULL), "open");
+    CHECK(kv_block_bytes(&c, BS, KV_F32) == 2 * wide + small, "layer 3 takes nothing");
+    CHECK(kv_token_bytes(&c, KV_F32) == (2 * wide + small) / BS, "of a token");
+    CHECK(kv_most_bytes(&c, BS, KV_F32) == wide && kv_layer_bytes(&c, 3, BS, KV_F32) == 0, "each");
+    const size_t at[LAYERS] = { 0, BLOCKS * wide, BLOCKS * (wide + small), BLOCKS * wide };
+    for (int64_t i = 0; i < LAYERS; i++) {
+        const size_t stride = i % 2 ? small : wide;
+        CHECK(kv_block_stride(kv, i) == stride, "stride of layer %d", (int)i);
+        CHECK((size_t)(kv_k(kv, i) - kv_k(kv, 0)) == at[i], "place of layer %d", (int)i);
+        CHECK((size_t)(kv_v(kv, i) - kv_k(kv, i)) == stride / 2, "v of layer %d", (int)i);
+    }
+    kv_seq a, b;
+    kv_seq_init(&a);
+    kv_seq_init(&b);
+    CHECK(!kv_reserve(kv, &a, 3, NULL), "reserve");
+    for (int64_t i = 0; i < LAYERS; i++)
+        memset(kv_k(kv, i), (int)i + 1, kv_block_stride(kv, i));
+    CHECK(!kv_fork(kv, &b, &a, NULL) && !kv_reserve(kv, &b, 4, NULL), "a copy");
+    for (int64_t i = 0; i < LAYERS; i++) {
+        const size_t stride = kv_block_stride(kv, i);
+        CHECK(memcmp(kv_k(kv, i) + (size_t)b.table[0] * stride, kv_k(kv, i), stride) == 0,
+              "layer %d is copied", (int)i);
+    }
+    kv_seq_free(kv, &a);
+    kv_seq_free(kv, &b);
+    kv_close(kv);
+}
+
 /* LLMQ_KV_OPS: how many operations; check-hard plays 1,000,000. */
 TEST(random_operations_leak_nothing_and_mix_nothing_up) /* T-41 */
 {
@@ -311,6 +354,7 @@ int main(int argc, char **argv)
     RUN(blocks_of_equal_hashes_are_told_apart_by_tokens_and_parents);
     RUN(a_truncated_shared_block_is_copied_before_it_is_written);
     RUN(forks_share_blocks_until_they_are_written);
+    RUN(layers_have_their_own_sizes_or_those_of_the_layer_that_they_read);
     RUN(random_operations_leak_nothing_and_mix_nothing_up);
     return check_end();
 }

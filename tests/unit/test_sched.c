@@ -14,12 +14,14 @@ static int64_t rnd(int64_t n)
 }
 
 enum { VOCAB = 50, BLOCK = 8 };
+static arch_layer layer;
 static const arch_config cfg = { .vocab = VOCAB,
                                  .layers = 1,
                                  .kv_heads = 1,
                                  .head_dim = 4,
                                  .v_dim = 4,
                                  .max_pos = 4096,
+                                 .layer = &layer,
                                  .bos = -1 };
 
 typedef struct {

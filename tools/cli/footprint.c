@@ -80,7 +80,7 @@ static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme 
 {
     const arch_config *cfg = foot_config(p);
     int64_t N, K;
-    arch_role_shape(cfg, r, &N, &K);
+    arch_role_shape(arch_at(cfg, layer), r, &N, &K);
     if (N <= 0 || K <= 0) return LQ_OK; /* this architecture has no such role */
     const src_tensor *t = NULL;
     lq_status s = p->weights ? src_role(p->src, r, layer, 0, &t, NULL, err) : LQ_OK;

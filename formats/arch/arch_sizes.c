@@ -1,0 +1,67 @@
+/* formats/arch/arch_sizes.c - layers of different sizes: a config for each set of them. */
+#include "formats/arch/arch_impl.h"
+
+#include <stdlib.h>
+
+arch_sizes arch_sizes_of(const arch_config *c, int64_t layer)
+{
+    const arch_config *own = arch_at(c, layer);
+    return (arch_sizes){ own->kv_heads, own->head_dim, own->rope_dims, own->ffn };
+}
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static void put_sizes(arch_config *c, const arch_sizes *z)
+{
+    c->kv_heads = z->kv_heads;
+    c->head_dim = c->v_dim = z->head_dim;
+    c->rope_dims = z->rope_dims;
+    c->ffn = z->ffn;
+}
+
+static bool same_sizes(const arch_config *c, const arch_sizes *z)
+{
+    return c->kv_heads == z->kv_heads && c->head_dim == z->head_dim &&
+           c->rope_dims == z->rope_dims && c->ffn == z->ffn;
+}
+
+/* The config with these sizes, made where there is none; NULL: no memory. */
+static const arch_config *config_of(arch_config *c, const arch_sizes *z)
+{
+    for (int64_t i = 0; i < c->n_sizes; i++)
+        if (same_sizes(c->sizes[i], z)) return c->sizes[i];
+    arch_config **all = realloc(c->sizes, (size_t)(c->n_sizes + 1) * sizeof(arch_config *));
+    if (!all) return NULL;
+    c->sizes = all;
+    arch_config *own = all[c->n_sizes] = malloc(sizeof *own);
+    if (!own) return NULL;
+    *own = *c;
+    own->sizes = NULL;
+    own->n_sizes = 0;
+    put_sizes(own, z);
+    c->n_sizes++;
+    return own;
+}
+
+lq_status arch_set_sizes(arch_config *c, const arch_sizes *z, lq_err *err)
+{
+    arch_sizes most = z[0];
+    for (int64_t i = 1; i < c->layers; i++)
+        most = (arch_sizes){ larger(most.kv_heads, z[i].kv_heads),
+                             larger(most.head_dim, z[i].head_dim),
+                             larger(most.rope_dims, z[i].rope_dims), larger(most.ffn, z[i].ffn) };
+    put_sizes(c, &most);
+    for (int64_t i = 0; i < c->layers; i++) {
+        if (same_sizes(c, &z[i])) continue;
+        c->layer[i].own = config_of(c, &z[i]);
+        if (!c->layer[i].own) return lq_fail(err, LQ_ENOMEM, "no memory for the sizes of layers");
+    }
+    return LQ_OK;
+}
+
+void arch_free_sizes(arch_config *c)
+{
+    for (int64_t i = 0; i < c->n_sizes; i++)
+        free(c->sizes[i]);
+    free(c->sizes);
+}
