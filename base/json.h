@@ -31,11 +31,14 @@ lq_status js_parse(cJSON **out, const char *text, size_t n, size_t max_bytes, un
 lq_status js_parse_file(cJSON **out, const char *path, size_t max_bytes, unsigned flags,
                         lq_err *err);
 /* As Python's json reads: of a key twice the last counts, and `twice` is the first such key (""; cut);
- * Infinity is a number beyond all, NaN the string "NaN". What Python would not read is refused. */
+ * Infinity is a number beyond all (1e999), NaN the string "NaN"; JS_SPELLED. What Python would not read is
+ * refused. */
 lq_status js_parse_python(cJSON **out, char twice[64], const char *text, size_t n, size_t max_bytes,
                           lq_err *err);
 lq_status js_parse_python_file(cJSON **out, char twice[64], const char *path, size_t max_bytes,
                                lq_err *err);
+/* Print this tree's spelled numbers as they were spelled ("1.0"): no getter takes them any more. */
+void js_keep_spelling(cJSON *tree);
 /* The gate alone, without a tree: checks the text as js_parse does (but for JS_UNIQUE), and says
  * how many bytes of memory its tree would take, spelled. */
 lq_status js_measure(size_t *tree_bytes, const char *text, size_t n, lq_err *err);

@@ -85,7 +85,7 @@ lq_status js_parse_python(cJSON **out, char twice[64], const char *text, size_t 
     *out = NULL;
     put_json(&b, text, n);
     lq_status s = b.oom ? lq_fail(err, LQ_ENOMEM, "JSON: no memory for %zu bytes", n)
-                        : js_parse(out, b.p ? b.p : "", b.n, max_bytes, 0, err);
+                        : js_parse(out, b.p ? b.p : "", b.n, max_bytes, JS_SPELLED, err);
     lq_buf_free(&b);
     if (!s) s = keep_last(*out, twice, err);
     if (s) {
@@ -107,4 +107,12 @@ lq_status js_parse_python_file(cJSON **out, char twice[64], const char *path, si
     s = js_parse_python(out, twice, text, n, max_bytes, err);
     free(text);
     return s ? lq_wrap(err, s, "%s", path) : LQ_OK;
+}
+
+void js_keep_spelling(cJSON *tree)
+{
+    for (; tree; tree = tree->next) {
+        if (cJSON_IsNumber(tree) && tree->valuestring) tree->type = cJSON_Raw;
+        js_keep_spelling(tree->child);
+    }
 }

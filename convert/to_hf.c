@@ -567,6 +567,7 @@ static lq_status write_config(const conv *c, const src_blob *b, lq_err *err)
     }
     if (c->quant) cJSON_AddItemReferenceToObject(j, "quantization_config", c->quant);
     if (tied != cfg->tied) set(j, "tie_word_embeddings", cJSON_CreateBool(cfg->tied));
+    js_keep_spelling(j); /* transformers 5 refuses 1 where a field is a float */
     s = change ? folder_write_json(&c->folder, "config.json", j, err)
                : folder_write(&c->folder, "config.json", b->data, b->bytes, err);
     cJSON_Delete(j);

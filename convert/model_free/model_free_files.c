@@ -2,7 +2,6 @@
  * folder has besides. */
 #include "base/file.h"
 #include "base/path.h"
-#include "convert/model_free/config_text.h"
 #include "convert/model_free/model_free_impl.h"
 #include "convert/shards.h"
 #include "formats/hf/model_files.h"
@@ -97,6 +96,22 @@ static lq_status copy_folder(const mf_run *m, const char *dir, const char *sub, 
     return s;
 }
 
+/* config.json with this quantization_config, all else as it is. */
+static lq_status write_config(const mf_run *m, lq_err *err)
+{
+    const src_blob *b = src_find_blob(m->src, "config.json");
+    char twice[64];
+    cJSON *j = NULL;
+    lq_status s = js_parse_python(&j, twice, (const char *)b->data, b->bytes, b->bytes, err);
+    if (s) return lq_wrap(err, s, "config.json");
+    js_keep_spelling(j);
+    cJSON_DeleteItemFromObjectCaseSensitive(j, "quantization_config"); /* null, by now */
+    cJSON_AddItemReferenceToObject(j, "quantization_config", m->quant);
+    s = folder_write_json(&m->folder, "config.json", j, err);
+    cJSON_Delete(j);
+    return s;
+}
+
 lq_status mf_write_files(const mf_run *m, lq_err *err)
 {
     char dir[4200];
@@ -108,8 +123,7 @@ lq_status mf_write_files(const mf_run *m, lq_err *err)
         else
             snprintf(dir, sizeof dir, ".");
     }
-    lq_status s =
-        conv_write_config(&m->folder, src_find_blob(m->src, "config.json"), m->quant, err);
+    lq_status s = write_config(m, err);
     return s ? s : copy_folder(m, dir, "", 0, err);
 }
 

@@ -43,8 +43,10 @@ def test_a_quantized_model_becomes_a_folder_with_the_same_logits(llmq, model, tm
     index = json.loads((tmp_path / "hf/model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == r["bytes"]
     assert set(index["weight_map"].values()) == {p.name for p in (tmp_path / "hf").glob("*.safetensors")}
-    config = json.loads((tmp_path / "hf/config.json").read_text())
+    text = (tmp_path / "hf/config.json").read_text()
+    config = json.loads(text)
     assert config["torch_dtype"] == "float32" and config["tie_word_embeddings"] is False
+    assert "10000.0," in text and "1e-05," in text, "numbers keep their spelling: 1.0 is no integer to a reader"
     logits = []
     for src in ("q.llmq", "hf"):
         llmq("logits", tmp_path / src, "--ids", "1,5,9,300,77", "-o", tmp_path / "l.safetensors")

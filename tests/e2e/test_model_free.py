@@ -51,7 +51,7 @@ def strange(tmp_path_factory):
     t = {n: bf16(*s) for n, s in ONES.items()} | {n: bf16(*s) for n, (s, _) in LEFT.items()}
     t[E + "gate_up_proj"], t[E + "down_proj"] = bf16(EXPERTS, 2 * I, H), bf16(EXPERTS, H, I)
     write_st(d / "model.safetensors", {n: ("BF16", list(v.shape), v.tobytes()) for n, v in t.items()})
-    (d / "config.json").write_text('{"architectures": ["Strange"], "model_type": "strange", "limits": [0.0, Infinity],\n'
+    (d / "config.json").write_text('{"architectures": ["Strange"], "model_type": "strange", "quantization_config": null, "limits": [0.0, Infinity],\n'
                                    ' "auto_map": {"AutoModel": "modeling_strange.Strange"}}\n')
     (d / "modeling_strange.py").write_bytes(CODE)
     (d / "assets/logo.png").write_bytes(b"\x89PNG")
@@ -93,9 +93,11 @@ def test_what_is_rounded_and_what_is_left(llmq, strange, tmp_path):
         q, step = unpacked(got, m)
         ends = np.stack([-8 * step, 7 * step])
         assert (abs(q - want.clip(ends.min(0), ends.max(0))) <= abs(step) * 0.51).all(), m
-    config = json.loads((out / "config.json").read_text())
+    text = (out / "config.json").read_text()
+    config = json.loads(text)
     quant = config.pop("quantization_config")
-    assert config == json.loads((d / "config.json").read_text())
+    assert config == {k: v for k, v in json.loads((d / "config.json").read_text()).items() if k != "quantization_config"}
+    assert text.count("quantization_config") == 1 and "0.0" in text
     assert set(quant["ignore"]) >= {n.removesuffix(".weight") for n, (_, why) in LEFT.items() if why}
     for name in ("modeling_strange.py", "assets/logo.png", "README.md"):
         assert (out / name).read_bytes() == (d / name).read_bytes()
