@@ -31,7 +31,9 @@ static lq_status unknown_arch(const char *what, const char *name, lq_err *err)
     return lq_fail(
         err, LQ_EUNSUPPORTED,
         "%s: expected one of the %d of docs/support.md, \"Architectures\", found \"%.80s\" (a "
-        "model that computes as one of them does can be given its name in config.json)",
+        "model that computes as one of them does can be given its name in config.json; of any "
+        "other "
+        "`llmq quantize --model-free` makes a folder for other engines)",
         what, n, name);
 }
 
