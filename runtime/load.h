@@ -44,7 +44,8 @@ typedef struct {
     /* May be NULL. Notes of a GPU may come later, and from another thread. */
     void (*note)(const char *what, const char *text);
     const char *tokenizer; /* of this folder or model instead of the model's own; NULL */
-    const char *chat_template, *tool_format; /* chat_choice's (runtime/chat/chat_set.h) */
+    const char *chat_template, *tool_format;     /* chat_choice's (runtime/chat/chat_set.h) */
+    const char *rerank_template, *rerank_labels; /* rerank_choice's (runtime/chat/rerank.h) */
 } load_opts;
 /* path: whatever formats/source/source.h opens. Notes are those of the source (what: the path) and
  * of the device. Errors name the file. */

@@ -26,7 +26,9 @@ struct lm {
     bool tok_lent;    /* not ours to close */
     load_model draft; /* zeroed: none */
     gen_defaults gen;
-    chat_format *chat; /* NULL: the model has no template */
+    chat_format *chat;     /* NULL: the model has no template */
+    rerank_format *rerank; /* NULL: it judges no documents, for this reason */
+    lq_err no_judge;
     engine *e;
     api_model info;
     bool has_info;
@@ -55,6 +57,11 @@ static void stats(void *self, eng_stats *s) { eng_stats_get(((lm *)self)->e, s);
 static lq_status render(void *self, const chat_request *q, int32_t **ids, size_t *n, lq_err *err)
 {
     return chat_encode(((lm *)self)->chat, q, ids, n, err);
+}
+
+static lq_status judge(void *self, const rerank_pair *p, int32_t **ids, size_t *n, lq_err *err)
+{
+    return rerank_encode(((lm *)self)->rerank, p, ids, n, err);
 }
 
 /* ---- loading ---- */
@@ -98,9 +105,23 @@ static const char *scheme_of(lm *l)
     return NULL;
 }
 
+/* How it judges documents, if it does. */
+static lq_status open_rerank(lm *l, const lm_source *o, lq_err *err)
+{
+    const rerank_choice choice = { o->load.rerank_template, o->load.rerank_labels };
+    lq_status s =
+        rerank_open(&l->rerank, l->chat ? chat_templates(l->chat) : NULL, l->tok.t, &choice, err);
+    if (s != LQ_ENOMEM && !choice.template && !choice.labels) {
+        l->no_judge = *err;
+        s = LQ_OK;
+    }
+    return s;
+}
+
 static lq_status open_text(lm *l, const lm_source *o, lq_err *err)
 {
     lq_status s = LQ_OK;
+    lq_fail(&l->no_judge, LQ_ENOENT, "the model has no tokenizer");
     l->tok_lent = o->tok && o->tok->t;
     if (l->tok_lent)
         l->tok = *o->tok;
@@ -119,7 +140,7 @@ static lq_status open_text(lm *l, const lm_source *o, lq_err *err)
         service_say(o, "no tools", err);
     }
     if (s) l->chat = NULL; /* completions do without */
-    return LQ_OK;
+    return open_rerank(l, o, err);
 }
 
 static void describe(lm *l)
@@ -127,7 +148,10 @@ static void describe(lm *l)
     const eng_opts *eo = eng_options(l->e);
     eng_stats s;
     eng_stats_get(l->e, &s);
-    l->info = (api_model){ .backend = { l, service_submit, cancel, stats, l->chat ? render : NULL },
+    l->info = (api_model){ .backend = { l, service_submit, cancel, stats, l->chat ? render : NULL,
+                                        l->rerank ? judge : NULL },
+                           .labels = l->rerank ? rerank_labels(l->rerank) : NULL,
+                           .no_judge = l->no_judge.msg,
                            .tok = l->tok.t,
                            .chat_text = l->chat ? chat_text(l->chat) : NULL,
                            .chat_tokens = l->chat ? chat_tokens(l->chat) : NULL,
@@ -255,6 +279,7 @@ void lm_close(lm *l)
 {
     if (!l) return;
     eng_close(l->e); /* what runs ends, and answers into the list */
+    rerank_close(l->rerank);
     chat_close(l->chat);
     if (!l->tok_lent) load_tok_close(&l->tok);
     load_model_close(&l->draft);

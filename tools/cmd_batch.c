@@ -44,6 +44,8 @@ typedef struct {
 static const opt_row rows[] = {
     OPT_CHAT_TEMPLATE(F(model)),
     OPT_TOOL_FORMAT(F(model)),
+    OPT_RERANK_TEMPLATE(F(model)),
+    OPT_RERANK_LABELS(F(model)),
     { "shard", 0, OPT_STR, F(shard), .arg = "I/N",
       .help = "answer only every N-th request, from the I-th on; 1/1: all" },
     { "logprobs", 0, OPT_INT, F(logprobs), .def = "-1", .lo = -1, .hi = SMP_MAX_LOGPROBS,

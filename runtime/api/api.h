@@ -8,6 +8,7 @@
 
 #include "runtime/api/api_params.h"
 #include "runtime/chat/chat.h"
+#include "runtime/chat/rerank.h"
 #include "runtime/engine/engine.h"
 #include "runtime/http/http.h"
 
@@ -22,6 +23,8 @@ typedef struct {
     /* As chat_encode; the contents of q's messages are strings or null. NULL: the model has no chat
      * template. */
     lq_status (*render)(void *self, const chat_request *q, int32_t **ids, size_t *n, lq_err *err);
+    /* As rerank_encode. NULL: the model judges no documents. */
+    lq_status (*judge)(void *self, const rerank_pair *p, int32_t **ids, size_t *n, lq_err *err);
 } api_backend;
 
 /* What loading a model yields. Borrowed until api_close. */
@@ -33,6 +36,8 @@ typedef struct {
     const chat_form *form;      /* of answers where there are no tools; NULL: no chat template */
     const chat_form *tool_form; /* where there are */
     const char *no_calls;       /* why that has no calls */
+    const int32_t *labels;      /* [2] with backend.judge: the ids of yes and no */
+    const char *no_judge;       /* without: why not */
     const int32_t *shown;       /* special tokens that the forms' marks have; [n_shown] */
     int n_shown;
     const char *chat_text; /* its text, and the special tokens by name; may be NULL */

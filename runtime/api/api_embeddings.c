@@ -102,7 +102,7 @@ static void write_embeddings(gen *g, jw *w)
     jw_close(w, '}');
 }
 
-static void take(gen_choice *c, chat_part part, const char *p, size_t n)
+void gen_take_nothing(gen_choice *c, chat_part part, const char *p, size_t n)
 {
     (void)c;
     (void)part;
@@ -114,5 +114,5 @@ static void take(gen_choice *c, chat_part part, const char *p, size_t n)
 const gen_shape gen_embeddings = { .kind = API_EMBEDDINGS,
                                    .prefix = "embd-",
                                    .prompt = "input",
-                                   .take = take,
+                                   .take = gen_take_nothing,
                                    .answer = write_embeddings };

@@ -150,6 +150,7 @@ static void api_gen_take(gen_choice *c, const eng_event *e)
         if (g->p.logprobs >= 0 && e->logprobs) gen_write_logprob(c, &e->logprobs[i], true);
         if (g->p.return_ids) jw_i64(&c->ids, e->ids[i]);
     }
+    if ((g->shape->kind & API_JUDGES) && e->n_ids) gen_take_judgement(c, e->logprobs);
     if (e->pooled && !gen_take_vector(c, e->pooled)) c->text.oom = true;
     gen_take_text(c, e->text, e->n_text, e->finish != ENG_RUNNING);
     c->stats.n_output = e->n_output;
@@ -442,6 +443,11 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
         .priority = (int32_t)p->priority,
     };
     api_samplers_put(&r.params, &p->samplers, &g->limits.dry);
+    if (g->shape->kind & API_JUDGES) {
+        r.params.logprobs = 0;
+        r.params.asked = g->a->m.labels;
+        r.params.n_asked = 2;
+    }
     lq_err err = { "" };
     lq_status s = b->submit(b->self, &r, on_event, c, &c->id, &err);
     if (s == LQ_OK) {

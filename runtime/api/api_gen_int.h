@@ -63,6 +63,7 @@ struct gen_choice {
         tok_stream *stream;
         int64_t at; /* in code points */
     } offset;       /* where in the text a token begins */
+    double odds;    /* of a judgement: log(P(yes) / P(no)) */
     float *vector;  /* [api_model.hidden] an embedding's, not yet of length 1; malloc'd */
     bool opened;    /* a chunk was sent */
     size_t held;    /* bytes of the buffers that are counted with the request's */
@@ -151,6 +152,10 @@ void gen_write_logprobs(jw *w, gen_choice *c);
 void gen_write_all_prompt_logprobs(jw *w, const gen *g, int prompt);
 /* "KEY": [what the list holds], which is empty then. */
 void gen_take_list(jw *w, const char *key, jw *list);
+/* gen_shape.take of answers without text. */
+void gen_take_nothing(gen_choice *c, chat_part part, const char *p, size_t n);
+/* api_rerank.c: r has what api_model.labels asked for. */
+void gen_take_judgement(gen_choice *c, const smp_result *r);
 /* api_embeddings.c: keeps what the engine pooled. */
 /* The embedding as numbers, or as the request wants it. */
 void gen_write_vector(gen_choice *c, jw *w);

@@ -25,6 +25,7 @@ static void write_abilities(const api *a, jw *w)
         { "reasoning", a->m.form && a->m.form->think_open[0] },
         { "structured_output", a->m.tok != NULL },
         { "embeddings", true },
+        { "rerank", a->m.backend.judge != NULL },
     };
     jw_key(w, "capabilities");
     jw_open(w, '[');

@@ -27,6 +27,16 @@ static void put_embeddings(jw *w, const api *a)
     (void)a;
     api_params_schema(w, API_EMBEDDINGS);
 }
+static void put_rerank(jw *w, const api *a)
+{
+    (void)a;
+    api_params_schema(w, API_RERANK);
+}
+static void put_score(jw *w, const api *a)
+{
+    (void)a;
+    api_params_schema(w, API_SCORE);
+}
 /* While the model loads its bounds are not known. */
 static void put_last_id(jw *w, const api *a)
 {
@@ -47,6 +57,7 @@ static const struct {
 } markers[] = {
     { "\"@version\"", put_version }, { "\"@completions\"", put_completions },
     { "\"@chat\"", put_chat },       { "\"@embeddings\"", put_embeddings },
+    { "\"@rerank\"", put_rerank },   { "\"@score\"", put_score },
     { "\"@last_id\"", put_last_id }, { "\"@max_len\"", put_max_len },
     { "\"@hidden\"", put_hidden },
 };

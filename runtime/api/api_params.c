@@ -169,6 +169,14 @@ static lq_status read_suffix(api_params *p, const row *t, const cJSON *v, api_er
     return LQ_OK;
 }
 
+static lq_status read_activation(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    if (!cJSON_IsBool(v)) return api_wrong(e, "use_activation", "true or false", v);
+    p->raw_scores = cJSON_IsFalse(v);
+    return LQ_OK;
+}
+
 static lq_status read_pooling(api_params *p, const row *t, const cJSON *v, api_error *e)
 {
     (void)t;
@@ -263,7 +271,7 @@ struct row {
     const char *same; /* another name of this parameter, whose value it has; NULL: none */
 };
 
-enum { BOTH = API_COMPLETIONS | API_CHAT, ALL = BOTH | API_EMBEDDINGS };
+enum { BOTH = API_COMPLETIONS | API_CHAT, ALL = BOTH | API_EMBEDDINGS, EVERY = ALL | API_JUDGES };
 #define F(field) offsetof(api_params, field)
 #define MAX_INT ((double)JS_MAX_INT)
 
@@ -324,7 +332,7 @@ enum { BOTH = API_COMPLETIONS | API_CHAT, ALL = BOTH | API_EMBEDDINGS };
     }
 /* clang-format off */
 static const row rows[] = {
-    STR("model", ALL, model, 0, 4096),
+    STR("model", EVERY, model, 0, 4096),
     KNOWN("prompt", API_COMPLETIONS),
     KNOWN("messages", API_CHAT),
     KNOWN("input", API_EMBEDDINGS),
@@ -332,6 +340,18 @@ static const row rows[] = {
     READ("suffix", API_COMPLETIONS, read_suffix),
     READ("pooling", API_EMBEDDINGS, read_pooling),
     READ("dimensions", API_EMBEDDINGS, read_dimensions),
+    KNOWN("query", API_RERANK),
+    KNOWN("documents", API_JUDGES),
+    KNOWN("queries", API_SCORE),
+    KNOWN("text_1", API_SCORE),
+    KNOWN("text_2", API_SCORE),
+    KNOWN("data_1", API_SCORE),
+    KNOWN("data_2", API_SCORE),
+    INT("top_n", API_RERANK, top_n, 0, MAX_INT),
+    BOOL_AND("return_documents", API_RERANK, shows_documents, has_shows),
+    READ("use_activation", API_JUDGES, read_activation),
+    INT("max_tokens_per_doc", API_JUDGES, doc_tokens, 1, MAX_INT),
+    STR("instruction", API_JUDGES, instruction, 0, 1 << 20),
     BOOL("stream", BOTH, stream),
     READ("stream_options", BOTH, read_stream_options),
     INT("n", BOTH, n, 1, API_MAX_N),
@@ -402,10 +422,10 @@ static const row rows[] = {
     BOOL_AND("add_special_tokens", ALL, add_special, has_add_special),
     READ("truncate_prompt_tokens", ALL, read_truncate),
     STR("cache_salt", BOTH, cache_salt, 1, 1024),
-    INT("priority", ALL, priority, INT32_MIN, INT32_MAX),
+    INT("priority", EVERY, priority, INT32_MIN, INT32_MAX),
     BOOL_AND("add_generation_prompt", API_CHAT, add_generation_prompt, has_generation_prompt),
     BOOL("continue_final_message", API_CHAT, continue_final),
-    READ("chat_template_kwargs", API_CHAT, read_kwargs),
+    READ("chat_template_kwargs", API_CHAT | API_JUDGES, read_kwargs),
     READ("tools", API_CHAT, read_tools),
     KNOWN("tool_choice", API_CHAT),
     BOOL("parallel_tool_calls", API_CHAT, parallel_calls),
@@ -578,7 +598,9 @@ lq_status api_params_read(api_params *p, const cJSON *doc, api_kind kind, const 
 {
     *p = (api_params){ .n = 1,
                        .length_penalty = 1,
-                       .max_tokens = kind == API_EMBEDDINGS ? 0 : -1,
+                       .max_tokens = kind == API_EMBEDDINGS ? 0
+                                     : kind & API_JUDGES    ? 1
+                                                            : -1,
                        .temperature = d->has_temperature ? d->temperature : 1,
                        .top_p = d->has_top_p ? d->top_p : 1,
                        .top_k = d->has_top_k ? d->top_k : 0,

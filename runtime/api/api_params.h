@@ -16,7 +16,14 @@
 #include "runtime/engine/engine.h"
 #include "runtime/limits.h"
 
-typedef enum { API_COMPLETIONS = 1, API_CHAT = 2, API_EMBEDDINGS = 4 } api_kind;
+typedef enum {
+    API_COMPLETIONS = 1,
+    API_CHAT = 2,
+    API_EMBEDDINGS = 4,
+    API_RERANK = 8,
+    API_SCORE = 16,
+    API_JUDGES = API_RERANK | API_SCORE
+} api_kind;
 
 /* What the answer must be a sentence of. */
 typedef struct {
@@ -73,6 +80,12 @@ typedef struct {
     /* embeddings */
     bool base64, mean;
     int64_t dimensions; /* 0: not given */
+
+    /* rerank, score */
+    int64_t top_n;      /* results shown; 0: all */
+    int64_t doc_tokens; /* a document is cut to so many; 0: it is not */
+    bool has_shows, shows_documents, raw_scores;
+    const char *instruction;
 
     int n_ignored;  /* members whose names no row has */
     uint64_t noted; /* taken without influence: bit i is api_noted_name(i) */

@@ -23,7 +23,7 @@ typedef struct {
     int kinds, neutral;
 } other;
 
-enum { BOTH = API_COMPLETIONS | API_CHAT, ALL = BOTH | API_EMBEDDINGS };
+enum { BOTH = API_COMPLETIONS | API_CHAT, ALL = BOTH | API_EMBEDDINGS, EVERY = ALL | API_JUDGES };
 
 /* They would change the answer. */
 static const other refused[] = {
@@ -37,14 +37,22 @@ static const other refused[] = {
     { "prompt_embeds", BOTH, 0 },
     { "logits_processors", BOTH, N_EMPTY_LIST },
     { "kv_transfer_params", BOTH, 0 },
-    { "chat_template", API_CHAT, 0 },
+    { "chat_template", API_CHAT | API_JUDGES, 0 },
     { "documents", API_CHAT, N_EMPTY_LIST },
     { "reasoning_effort", API_CHAT, 0 },
     { "audio", API_CHAT, 0 },
     { "modalities", API_CHAT, N_TEXT_LIST },
     { "web_search_options", API_CHAT, 0 },
-    { "mm_processor_kwargs", API_CHAT, N_EMPTY_OBJECT },
+    { "mm_processor_kwargs", API_CHAT | API_JUDGES, N_EMPTY_OBJECT },
     { "media_io_kwargs", API_CHAT, N_EMPTY_OBJECT },
+
+    /* reranking */
+    { "truncate_prompt_tokens", API_JUDGES, 0 }, /* the question is at the end */
+    { "truncation", API_JUDGES, N_FALSE },
+    { "max_chunks_per_doc", API_RERANK, N_ONE },
+    { "rank_fields", API_RERANK, N_EMPTY_LIST },
+    { "return_embeddings", API_RERANK, N_FALSE },
+    { "activation", API_JUDGES, N_TRUE },
 
     /* reasoning */
     { "reasoning", API_CHAT, 0 },
@@ -118,7 +126,7 @@ static const other refused[] = {
 
 /* They have no influence on an answer. At most 64. */
 static const other taken[] = {
-    { "user", ALL, 0 },
+    { "user", EVERY, 0 },
     { "metadata", BOTH, 0 },
     { "store", BOTH, 0 },
     { "service_tier", BOTH, 0 },
@@ -126,8 +134,8 @@ static const other taken[] = {
     { "prompt_cache_key", BOTH, 0 },
     { "prompt_cache_retention", BOTH, 0 },
     { "prompt_cache_options", BOTH, 0 },
-    { "request_id", ALL, 0 },
-    { "rid", ALL, 0 },
+    { "request_id", EVERY, 0 },
+    { "rid", EVERY, 0 },
     { "verbosity", API_CHAT, 0 },  /* a wish of style that no template knows */
     { "prediction", API_CHAT, 0 }, /* a draft: answers do not depend on it */
     { "guided_decoding_backend", BOTH, 0 },

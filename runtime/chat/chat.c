@@ -50,7 +50,8 @@ static void find_shown(chat_format *c)
     }
 }
 
-const char *chat_text(const chat_format *c) { return chat_set_text(c->set); }
+const chat_set *chat_templates(const chat_format *c) { return c->set; }
+const char *chat_text(const chat_format *c) { return chat_set_text(c->set, "default"); }
 const cJSON *chat_tokens(const chat_format *c) { return chat_set_tokens(c->set); }
 
 /* ---- variables of a render ---- */

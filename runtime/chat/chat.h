@@ -35,6 +35,8 @@ const chat_form *chat_form_of(const chat_format *c, bool tools, const char **why
 /* The special tokens that the marks of its forms have. Borrowed. */
 const int32_t *chat_shown(const chat_format *c, int *n);
 
+/* The model's templates. Borrowed. */
+const chat_set *chat_templates(const chat_format *c);
 /* The template's own text (NULL: only templates by name), and the special tokens by name. */
 const char *chat_text(const chat_format *c);
 const cJSON *chat_tokens(const chat_format *c);

@@ -237,9 +237,9 @@ lq_status chat_set_pick(const chat_set *c, const char *name, bool tools, const t
                    name ? name : "no choice and no default");
 }
 
-const char *chat_set_text(const chat_set *c)
+const char *chat_set_text(const chat_set *c, const char *name)
 {
-    const named *e = find(c, "default");
+    const named *e = find(c, name);
     return e ? e->text : NULL;
 }
 

@@ -33,8 +33,8 @@ lq_status chat_set_pick(const chat_set *c, const char *name, bool tools, const t
 /* The form of the template that chat_set_pick(NULL, tools) gives; *why: the reason where it has no
  * calls. Borrowed. */
 const chat_form *chat_set_form(const chat_set *c, bool tools, const char **why);
-/* The text of the template that serves without tools; NULL: there is none. Borrowed. */
-const char *chat_set_text(const chat_set *c);
+/* The text of the template called `name`; NULL: there is none. Borrowed. */
+const char *chat_set_text(const chat_set *c, const char *name);
 /* bos_token, eos_token, ...: strings, marked TMPL_OWN. Borrowed. */
 const cJSON *chat_set_tokens(const chat_set *c);
 

@@ -137,6 +137,11 @@ lq_status smp_check(const smp_params *p, int64_t vocab, lq_err *err)
     }
     if (!s && p->allowed && p->n_allowed < 1)
         s = lq_fail(err, LQ_EVALUE, "allowed ids: expected at least one");
+    if (!s && p->asked && (p->n_asked < 0 || p->n_asked > SMP_MAX_LOGPROBS))
+        s = lq_fail(err, LQ_EVALUE, "asked ids: expected at most %d, found %d", SMP_MAX_LOGPROBS,
+                    p->n_asked);
+    for (int i = 0; !s && p->asked && i < p->n_asked; i++)
+        s = check_id("asked ids", p->asked[i], -1, vocab, err);
     prev = -1;
     for (int i = 0; !s && p->allowed && i < p->n_allowed; prev = p->allowed[i++])
         s = check_id("allowed ids", p->allowed[i], prev, vocab, err);
@@ -406,6 +411,18 @@ static void score(smp_ctx *s, smp_result *out, const float *logits, int32_t id, 
     }
 }
 
+static void score_asked(smp_ctx *s, smp_result *out, const float *logits, int32_t id,
+                        const smp_params *p)
+{
+    const float lse = k_logsumexp(logits, s->V);
+    score(s, out, logits, id, 0);
+    out->n_top = p->n_asked;
+    for (int i = 0; i < p->n_asked; i++) {
+        out->top_id[i] = p->asked[i];
+        out->top_logprob[i] = logprob_of(logits[p->asked[i]], lse);
+    }
+}
+
 lq_status smp_sample(smp_ctx *s, smp_result *out, const float *logits, const smp_params *p,
                      const int32_t *prompt, int64_t n_prompt, const int32_t *output,
                      int64_t n_output, uint64_t draw, lq_err *err)
@@ -415,7 +432,9 @@ lq_status smp_sample(smp_ctx *s, smp_result *out, const float *logits, const smp
     const float *x = adjust(s, logits, p, prompt, n_prompt, output, n_output);
     int32_t id = draw_id(s, x, p, draw);
     if (x[id] == -INFINITY) return all_banned(err);
-    if (p->logprobs >= 0) {
+    if (p->logprobs >= 0 && p->asked) {
+        score_asked(s, out, logits, id, p);
+    } else if (p->logprobs >= 0) {
         score(s, out, logits, id, p->logprobs);
     } else {
         out->id = id;
@@ -471,7 +490,7 @@ bool smp_on_device(smp_ctx *s, dev_draw *d, dev_edit *edits, int64_t room, const
                    uint64_t draw, int64_t row)
 {
     edit_list l = { edits, 0, room };
-    if (p->allowed || p->dry.multiplier > 0 || stages_wanted(p)) return false;
+    if (p->allowed || p->asked || p->dry.multiplier > 0 || stages_wanted(p)) return false;
     const bool ok = list_edits(s, &l, p, prompt, n_prompt, output, n_output);
     for (int64_t i = 0; i < l.n; i++)
         s->count[edits[i].id] = 0;

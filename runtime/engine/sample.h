@@ -69,6 +69,9 @@ typedef struct {
     const uint32_t
         *mask;    /* [(vocab + 31) / 32] bit id % 32 of word id / 32: may be drawn; NULL: all */
     int logprobs; /* -1: none; else how many alternatives, 0..20 */
+    const int32_t *asked; /* with logprobs: the alternatives are these ids, in this order; NULL: the
+                             likeliest */
+    int n_asked;          /* 0..20 */
 } smp_params;
 
 typedef struct {
@@ -77,7 +80,7 @@ typedef struct {
                       it 0 when params.logprobs is -1 */
     int32_t rank;  /* smp_score: 1 + how many ids are likelier */
     int n_top;
-    int32_t top_id[SMP_MAX_LOGPROBS]; /* falling logprob, raw distribution */
+    int32_t top_id[SMP_MAX_LOGPROBS]; /* falling logprob, raw distribution; or as asked */
     float top_logprob[SMP_MAX_LOGPROBS];
 } smp_result;
 
@@ -104,8 +107,8 @@ float smp_surprise(const smp_ctx *s);
 /* mu after a draw of that surprise. */
 float smp_mirostat(const smp_params *p, float surprise);
 /* The same on a device, from row `row` of the logits there. edits: room for so many; d points to
- * them and to the mask. False: the draw is the host's, as ids are allowed by a list, stages are
- * wanted, or bias and penalties change more logits than there is room for. */
+ * them and to the mask. False: the draw is the host's, as ids are allowed or asked for by a list, stages
+ * are wanted, or bias and penalties change more logits than there is room for. */
 bool smp_on_device(smp_ctx *s, dev_draw *d, dev_edit *edits, int64_t room, const smp_params *p,
                    const int32_t *prompt, int64_t n_prompt, const int32_t *output, int64_t n_output,
                    uint64_t draw, int64_t row);

@@ -111,6 +111,7 @@ static bool copy_request(seq *s, const eng_request *r, int64_t vocab)
     p->bias = copy_of(&s->arena, p->bias, p->n_bias, sizeof *p->bias, &ok);
     if (p->allowed)
         p->allowed = copy_of(&s->arena, p->allowed, p->n_allowed, sizeof *p->allowed, &ok);
+    p->asked = copy_of(&s->arena, p->asked, p->n_asked, sizeof *p->asked, &ok);
     const int64_t words = (vocab + 31) / 32;
     p->dry.runs = copy_of(&s->arena, p->dry.runs, p->dry.n_runs, sizeof *p->dry.runs, &ok);
     if (p->dry.breaks)

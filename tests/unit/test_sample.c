@@ -304,7 +304,17 @@ TEST(logprobs_are_of_the_raw_distribution) /* T-36 */
         CHECK(fabs((double)r.top_logprob[i] - ((double)l[r.top_id[i]] - lse)) < 1e-5, "top %d", i);
         CHECK(i == 0 || r.top_logprob[i] <= r.top_logprob[i - 1], "order at %d", i);
     }
+    static const int32_t two_ids[] = { 30, 4 };
+    smp_params asks = p;
+    asks.asked = two_ids;
+    asks.n_asked = 2;
     smp_result q;
+    CHECK(!smp_sample(s, &q, l, &asks, NULL, 0, NULL, 0, 0, &err) && q.id == 17, "asked");
+    CHECK(q.n_top == 2 && q.logprob == r.logprob, "asked: %d", q.n_top);
+    for (int i = 0; i < 2; i++)
+        CHECK(q.top_id[i] == two_ids[i] &&
+                  fabs((double)q.top_logprob[i] - ((double)l[two_ids[i]] - lse)) < 1e-5,
+              "asked %d", i);
     CHECK(!smp_score(s, &q, l, 17, 20, &err), "score");
     CHECK(q.logprob == r.logprob && !memcmp(q.top_id, r.top_id, sizeof q.top_id), "score differs");
     float sure[2] = { 100, -100 };
@@ -400,6 +410,8 @@ TEST(parameters_out_of_range_are_refused)
         { "negative", "allowed", { .allowed = neg, .n_allowed = 1 } },
         { "twice", "allowed", { .allowed = twice, .n_allowed = 2 } },
         { "empty", "allowed", { .allowed = twice, .n_allowed = 0 } },
+        { "negative", "asked", { .asked = neg, .n_asked = 1 } },
+        { "too many", "asked", { .asked = twice, .n_asked = 21 } },
     };
     lq_err err;
     smp_params ok = { 0 };

@@ -70,6 +70,8 @@ load_opts load_opts_of(const cmd_ctx *c, const opt_model *o)
                         .tokenizer = o->tokenizer,
                         .chat_template = o->chat_template,
                         .tool_format = o->tool_format,
+                        .rerank_template = o->rerank_template,
+                        .rerank_labels = o->rerank_labels,
                         .note = note };
 }
 

@@ -23,6 +23,7 @@ typedef struct {
     const char *tokenizer; /* --tokenizer, NULL: the model's own */
     const char *chat_template,
         *tool_format; /* --chat-template, --tool-format; NULL: the model's own */
+    const char *rerank_template, *rerank_labels; /* --rerank-template, --rerank-labels, likewise */
 } opt_model;
 
 typedef enum { NUMA_OFF, NUMA_INTERLEAVE } opt_numa;
@@ -47,6 +48,21 @@ typedef enum { NUMA_OFF, NUMA_INTERLEAVE } opt_numa;
             .help = "how the model spells tool calls (hermes, llama3_json, mistral, ...), " \
                     "whatever its "                                                         \
                     "chat template shows"                                                   \
+    }
+#define OPT_RERANK_TEMPLATE(off)                                                                \
+    {                                                                                           \
+        "rerank-template", 0, OPT_STR, (off) + offsetof(opt_model, rerank_template),            \
+            .arg = "FILE",                                                                      \
+            .help = "how the model is asked whether a document answers a query: a file (Jinja " \
+                    "with messages of the roles query and document, or text with {query} and "  \
+                    "{document}) or qwen3-reranker"                                             \
+    }
+#define OPT_RERANK_LABELS(off)                                                   \
+    {                                                                            \
+        "rerank-labels", 0, OPT_STR, (off) + offsetof(opt_model, rerank_labels), \
+            .arg = "YES,NO",                                                     \
+            .help = "the two tokens that such a model answers, the one "         \
+                    "for a match first (default: yes,no)"                        \
     }
 enum { OPT_MODEL_N = 12 };
 extern const opt_row opt_model_rows[OPT_MODEL_N];       /* activations, KV: auto */
