@@ -292,6 +292,7 @@ typedef struct {
     bool back;
 } heads_job;
 
+/* Rotated, and q times its position's factor; the way back is both again, by the other angle. */
 static void rotate_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
@@ -299,6 +300,8 @@ static void rotate_item(void *ctx, int64_t item, int thread)
     const arch_config *c = j->g->c;
     const int64_t H = c->heads, G = c->kv_heads, D = c->head_dim, half = c->rope_dims / 2;
     const int use = c->layer[j->layer].rope;
+    for (int64_t r = item * ROWS; c->q_grow > 0 && r < tile_end(item, j->R); r++)
+        k_scale((j->back ? j->g->dq : j->g->q) + r * H * D, arch_q_factor(c, r % j->g->len), H * D);
     if (use == ROPE_OFF) return;
     for (int64_t r = item * ROWS; r < tile_end(item, j->R); r++) {
         const int64_t at = r % j->g->len * half;

@@ -47,6 +47,7 @@ static bool fits(const char *when, const cJSON *j)
         const cJSON *v = js_get(j, key);
         if (cJSON_IsBool(v)) snprintf(have, sizeof have, "%s", cJSON_IsTrue(v) ? "true" : "false");
         if (cJSON_IsNumber(v)) snprintf(have, sizeof have, "%.9g", v->valuedouble);
+        if (cJSON_IsString(v)) snprintf(have, sizeof have, "%.15s", v->valuestring);
         if (strcmp(have, want) != 0) return false;
         when += n;
         when += *when == ',';
@@ -54,23 +55,32 @@ static bool fits(const char *when, const cJSON *j)
     return true;
 }
 
+/* A type as a row has it, or as a text_config calls it: "glm4v_text" is a glm4v. */
+static bool same_type(const char *type, const char *own)
+{
+    const size_t n = strlen(own);
+    return strncmp(type, own, n) == 0 && (!type[n] || strcmp(type + n, "_text") == 0);
+}
+
 /* The first row of this architecture, or of this type, that fits. */
 static const arch_row *row_of(const char *arch, const char *type, const cJSON *j)
 {
     for (const arch_row *r = NULL; (r = arch_next(r));)
-        if ((arch ? strcmp(r->arch, arch) == 0 : strcmp(r->model_type, type) == 0) &&
+        if ((arch ? strcmp(r->arch, arch) == 0 : same_type(type, r->model_type)) &&
             fits(r->when, j))
             return r;
     return NULL;
 }
 
-/* Architectures that hold a language model of ours in text_config, beside parts that are not used.
- */
+/* Architectures that hold a language model of any kind in text_config, beside parts that are not
+ * used. Where only one kind is possible, its row says so (in_text). */
 static const char *const wrappers[] = {
-    "Gemma3ForConditionalGeneration",
-    "Mistral3ForConditionalGeneration",
-    "LlavaForConditionalGeneration",
-    "LlavaNextForConditionalGeneration",
+    "AyaVisionForConditionalGeneration",      "Cohere2VisionForConditionalGeneration",
+    "Gemma3ForConditionalGeneration",         "Glm46VForConditionalGeneration",
+    "Idefics3ForConditionalGeneration",       "InternVLForConditionalGeneration",
+    "LlavaForConditionalGeneration",          "LlavaNextForConditionalGeneration",
+    "LlavaOnevisionForConditionalGeneration", "Mistral3ForConditionalGeneration",
+    "SmolVLMForConditionalGeneration",        "VoxtralForConditionalGeneration",
 };
 
 static const char *wrapper_of(const char *arch)
@@ -80,13 +90,20 @@ static const char *wrapper_of(const char *arch)
     return NULL;
 }
 
+/* The first of config.json's architectures; NULL: none. */
+static const char *first_name(const cJSON *config)
+{
+    const cJSON *a = js_get(config, "architectures");
+    return cJSON_IsArray(a) && cJSON_IsString(a->child) ? a->child->valuestring : NULL;
+}
+
 static lq_status find_row(const arch_row **row, const cJSON *config, lq_err *err)
 {
     const cJSON *a = js_get(config, "architectures");
-    const char *type = NULL;
-    if (cJSON_IsArray(a) && cJSON_IsString(a->child)) {
-        *row = row_of(a->child->valuestring, NULL, config);
-        return *row ? LQ_OK : unknown_arch("architectures", a->child->valuestring, err);
+    const char *type = NULL, *name = first_name(config);
+    if (name) {
+        *row = row_of(name, NULL, config);
+        return *row ? LQ_OK : unknown_arch("architectures", name, err);
     }
     if (a && !(cJSON_IsArray(a) && !a->child))
         return lq_fail(err, LQ_EVALUE, "architectures: expected an array of strings");
@@ -251,24 +268,24 @@ static void size_mla(arch_config *c, const cJSON *j)
     c->attn_scale *= m * m;
 }
 
-lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *generation,
-                            lq_err *err)
+/* j, and the rope_parameters that the row has where there are none; NULL: j is whole. */
+static cJSON *with_rope(const arch_row *row, const cJSON *j)
 {
-    memset(c, 0, sizeof *c);
-    if (!cJSON_IsObject(config)) return lq_fail(err, LQ_EVALUE, "expected a JSON object");
-    const cJSON *list = js_get(config, "architectures"), *text = js_get(config, "text_config");
-    const bool named = cJSON_IsArray(list) && cJSON_IsString(list->child);
-    const char *wrapper = named ? wrapper_of(list->child->valuestring) : NULL;
-    const cJSON *j = wrapper && cJSON_IsObject(text) ? text : config;
-    const arch_row *row = NULL;
-    lq_status s = find_row(&row, j, err);
-    if (s) return s;
-    arch_config_init(c, row);
-    if (j == text) c->wrapper = wrapper;
-    s = arch_read_sizes(c, j, err);
+    if (!row->def_rope || js_get(j, "rope_parameters") || js_get(j, "rope_scaling")) return NULL;
+    cJSON *whole = cJSON_Duplicate(j, true);
+    cJSON_DeleteItemFromObjectCaseSensitive(whole, "rope_parameters");
+    cJSON_AddItemToObject(whole, "rope_parameters", cJSON_Parse(row->def_rope));
+    return whole;
+}
+
+/* Everything but the row: j is what config.json says of the language model, outer all of it. */
+static lq_status read_config(arch_config *c, const cJSON *j, const cJSON *outer,
+                             const cJSON *generation, lq_err *err)
+{
+    lq_status s = arch_read_sizes(c, j, err);
     if (!s) s = arch_apply_keys(c, j, err);
     if (!s) size_mla(c, j);
-    if (!s) s = arch_read_words(c, j, config, err);
+    if (!s) s = arch_read_words(c, j, outer, err);
     if (!s) s = arch_read_experts(c, j, err);
     if (!s && generation) {
         s = arch_read_eos(c, js_get(generation, "eos_token_id"), err);
@@ -277,7 +294,28 @@ lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *ge
     if (!s && c->w.pos == POS_ROPE) s = arch_rope_parse(c, j, err);
     if (!s) s = arch_read_layers(c, j, err);
     if (!s) s = arch_check_keys(c, j, err);
-    if (!s) s = arch_config_check(c, err);
+    return s ? s : arch_config_check(c, err);
+}
+
+lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *generation,
+                            lq_err *err)
+{
+    memset(c, 0, sizeof *c);
+    if (!cJSON_IsObject(config)) return lq_fail(err, LQ_EVALUE, "expected a JSON object");
+    const cJSON *text = js_get(config, "text_config"), *j = config;
+    const char *wrapper = wrapper_of(first_name(config));
+    const arch_row *row = NULL;
+    if (!cJSON_IsObject(text)) text = NULL;
+    if (wrapper && text) j = text;
+    lq_status s = find_row(&row, j, err);
+    if (s) return s;
+    if (row->in_text && text) j = text;
+    arch_config_init(c, row);
+    if (row->in_text) c->wrapper = row->arch;
+    if (wrapper && text) c->wrapper = wrapper;
+    cJSON *whole = with_rope(row, j);
+    s = read_config(c, whole ? whole : j, config, generation, err);
+    cJSON_Delete(whole);
     if (s) arch_config_free(c);
     return s;
 }

@@ -209,6 +209,10 @@ typedef struct arch_row {
     bool nope_full;  /* layers without the window do not rotate (where there is a window) */
     bool embed_sqrt; /* embeddings are multiplied by sqrt(hidden) */
     bool fixed_act;  /* def_act whatever config.json says */
+    bool in_text;    /* config.json has other parts beside: the numbers are in text_config where
+                        there is one */
+    bool
+        full_first; /* WINDOW_PATTERN: of each pattern the first layer has no window, not the last */
     int64_t pos_offset;
     /* What transformers assumes where config.json is silent. */
     int64_t def_kv_heads;   /* 0: as many as heads */
@@ -225,6 +229,7 @@ typedef struct arch_row {
     double def_local_theta; /* of layers with a window, which are not scaled; 0: as the
                                others; < 0: rope_theta */
     double def_partial;     /* rotated part of a head; 0: all */
+    const char *def_rope;   /* rope_parameters, as JSON; NULL: none */
     arch_act def_act;
     bool def_tied;
 } arch_row;
@@ -281,7 +286,10 @@ typedef struct arch_config {
     struct arch_config **sizes;
     int64_t n_sizes;
     double attn_scale; /* on q k^T */
-    double alibi_max;  /* ALiBi: the slopes are 2^(-alibi_max i / n) */
+    /* q at position p is multiplied by 1 + q_grow * log(1 + floor(p / q_grow_every)); 0: by 1 */
+    double q_grow;
+    int64_t q_grow_every;
+    double alibi_max; /* ALiBi: the slopes are 2^(-alibi_max i / n) */
     double embed_scale, residual_scale, logit_scale; /* 1: none */
     double attn_softcap, final_softcap;              /* cap * tanh(x / cap); 0: none */
     double qkv_clip;                                 /* q, k, v clamped to +-; 0: none */
@@ -361,5 +369,7 @@ bool arch_rope_by_length(const arch_rope *r);
  * but for the last place of pow; cos and sin are rounded from double. */
 void arch_rope_table(const arch_config *c, arch_rope_use which, int64_t pos0, int64_t T,
                      int64_t seq_len, float *cos, float *sin);
+/* The factor on q at a position, see q_grow. */
+float arch_q_factor(const arch_config *c, int64_t pos);
 
 #endif

@@ -388,8 +388,9 @@ static lq_status read_windows(arch_config *c, const cJSON *j, lq_err *err)
     if (s) return s;
     if (types) return read_layer_types(c, types, err);
     if (row->window == WINDOW_LOCAL) return read_local(c, j, err);
+    const int64_t last = row->full_first ? 0 : 1;
     for (int64_t i = 0; i < c->layers; i++)
-        c->layer[i].window = c->window && i >= from && (!pattern || (i + 1) % pattern) &&
+        c->layer[i].window = c->window && i >= from && (!pattern || (i + last) % pattern) &&
                              (row->window != WINDOW_NOPE_IF_USED || c->layer[i].rope == ROPE_OFF);
     return LQ_OK;
 }

@@ -25,6 +25,8 @@ bool arch_act_from_text(arch_act *a, const char *text);
 bool arch_key_is_read(const char *key);
 
 /* ---- arch_keys.c ---- */
+/* Has the row a meaning for this key (of the object `parent`, or "")? */
+bool arch_row_knows(const arch_config *c, const char *parent, const char *key);
 lq_status arch_apply_keys(arch_config *c, const cJSON *j, lq_err *err);
 /* Refuses, by name, keys that touch the computation and are not understood. */
 lq_status arch_check_keys(const arch_config *c, const cJSON *j, lq_err *err);

@@ -58,6 +58,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("shared_ffn", shared_ffn, 0, INT32_MAX, 0)              \
     X("expert_groups", expert_groups, 1, ARCH_MAX_EXPERTS, 1) \
     X("groups_used", groups_used, 1, ARCH_MAX_EXPERTS, 1)     \
+    X("q_grow_every", q_grow_every, 0, INT32_MAX, 0)          \
     X("rope_local_original_max", rope[ROPE_LOCAL].original_max, 0, INT32_MAX, 0)
 #define LATER_REALS(X)                                                               \
     X("alibi_max", alibi_max, 0, 1e9, 8)                                             \
@@ -68,6 +69,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("final_softcap", final_softcap, 0, 1e9, 0)                                     \
     X("qkv_clip", qkv_clip, 0, 1e9, 0)                                               \
     X("act_limit", act_limit, 0, 1e9, 0)                                             \
+    X("q_grow", q_grow, 0, 1e9, 0)                                                   \
     X("expert_scale", expert_scale, 0, 1e9, 1)                                       \
     X("rope_local_theta", rope[ROPE_LOCAL].theta, 0, 1e15, c->rope[ROPE_MAIN].theta) \
     X("rope_local_factor", rope[ROPE_LOCAL].factor, 0, 1e6, 1)                       \

@@ -101,7 +101,7 @@ lq_status arch_apply_keys(arch_config *c, const cJSON *j, lq_err *err)
 
 /* ---- what nobody knows ---- */
 
-static bool row_knows(const arch_config *c, const char *parent, const char *key)
+bool arch_row_knows(const arch_config *c, const char *parent, const char *key)
 {
     char path[160];
     snprintf(path, sizeof path, "%s%s%s", parent, *parent ? "." : "", key);
@@ -260,7 +260,7 @@ static lq_status check_key(const arch_config *c, const char *parent, const cJSON
 {
     const char *key = v->string;
     char text[64], found[64];
-    if (cJSON_IsNull(v) || row_knows(c, parent, key) || (!*parent && arch_key_is_read(key)))
+    if (cJSON_IsNull(v) || arch_row_knows(c, parent, key) || (!*parent && arch_key_is_read(key)))
         return LQ_OK;
     value_text(text, v);
     for (size_t i = 0; i < LQ_COUNT(neutral_keys); i++)

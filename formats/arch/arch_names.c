@@ -129,6 +129,7 @@ void arch_fit_prefix(arch_config *c, bool (*has)(void *user, const char *name), 
                                           "decoder.",
                                           "language_model.model.",
                                           "model.language_model.",
+                                          "model.text_model.",
                                           "" };
     char name[256], was[sizeof c->prefix];
     memcpy(was, c->prefix, sizeof was);

@@ -37,7 +37,8 @@ static lq_status read_kind(arch_rope_kind *k, const cJSON *o, const char *where,
     if (!s) s = js_str(o, "rope_type", false, &text, err);
     if (s) return lq_wrap(err, s, "%s", where);
     if (!text) return lq_fail(err, LQ_EVALUE, "%s: expected a rope_type, found none", where);
-    if (strcmp(text, "su") == 0) text = "longrope"; /* as Phi-3 first called it */
+    if (strcmp(text, "su") == 0) text = "longrope";   /* as Phi-3 first called it */
+    if (strcmp(text, "mrope") == 0) text = "default"; /* of text, see check_rope_keys */
     if (arch_rope_from_text(k, text)) return LQ_OK;
     return lq_fail(
         err, LQ_EUNSUPPORTED,
@@ -146,8 +147,8 @@ static lq_status read_scaling(arch_config *c, arch_rope *r, const cJSON *config,
 
 /* What no kind above reads would change the angles, or be of another implementation. Sections are
  * of images: text has the same position in each. */
-static lq_status check_rope_keys(arch_rope_kind kind, const cJSON *o, const char *where,
-                                 lq_err *err)
+static lq_status check_rope_keys(const arch_config *c, arch_rope_kind kind, const cJSON *o,
+                                 const char *where, lq_err *err)
 {
     static const char *const read[] = {
         "type",
@@ -177,7 +178,9 @@ static lq_status check_rope_keys(arch_rope_kind kind, const cJSON *o, const char
             i++;
         const bool one = cJSON_IsNumber(v) && !(v->valuedouble < 1 || v->valuedouble > 1);
         const bool alpha = kind == ROPE_DYNAMIC && strcmp(v->string, "alpha") == 0;
-        if (i < LQ_COUNT(read) || one || alpha || cJSON_IsNull(v) || cJSON_IsFalse(v)) continue;
+        if (i < LQ_COUNT(read) || one || alpha || cJSON_IsNull(v) || cJSON_IsFalse(v) ||
+            arch_row_knows(c, where, v->string))
+            continue;
         return lq_fail(err, LQ_EUNSUPPORTED, "%s: %.80s: expected no such key, found %s", where,
                        v->string, js_describe(found, v));
     }
@@ -196,7 +199,7 @@ static lq_status read_table(arch_config *c, arch_rope *r, const cJSON *config, c
     }
     lq_status s = js_f64(o, "rope_theta", false, 1.001, 1e15, &r->theta, err);
     if (!s) s = read_kind(&r->kind, o, where, err);
-    if (!s) s = check_rope_keys(r->kind, o, where, err);
+    if (!s) s = check_rope_keys(c, r->kind, o, where, err);
     if (!s && r->kind != ROPE_PLAIN) {
         s = read_scaling(c, r, config, o, err);
         if (s) lq_wrap(err, s, "%s", where);
@@ -357,6 +360,13 @@ void arch_rope_table(const arch_config *c, arch_rope_use which, int64_t pos0, in
             sin_out[t * pairs + i] = (float)sin((double)angle) * scale;
         }
     }
+}
+
+float arch_q_factor(const arch_config *c, int64_t pos)
+{
+    if (!(c->q_grow > 0) || !c->q_grow_every) return 1;
+    const float turns = floorf((float)pos / (float)c->q_grow_every);
+    return 1 + (float)c->q_grow * logf(1 + turns);
 }
 
 /* ---- ALiBi ---- */

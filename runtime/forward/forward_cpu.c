@@ -92,6 +92,12 @@ static void rotate(const fwd_rows *r, float *q, float *k, int64_t layer, int64_t
     k_rope(k, c->kv_heads, c->head_dim, c->rope_dims, cs, sn, c->w.rope_half);
 }
 
+static void scale_q(const fwd_rows *r, float *q, int64_t t)
+{
+    const float f = arch_q_factor(r->c, r->row_pos[t]);
+    if (f != 1) k_scale(q, f, r->c->heads * r->c->head_dim);
+}
+
 /* From the linears' outputs to the q, k and v that attention takes. */
 static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, int64_t t)
 {
@@ -108,6 +114,7 @@ static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, i
     norm_heads(c, q, &l->vec[R_Q_NORM], H);
     norm_heads(c, k, &l->vec[R_K_NORM], G);
     if (!c->w.qk_norm_late) rotate(r, q, k, layer, t);
+    scale_q(r, q, t);
 }
 
 /* Do K and V lie as attention multiplies them? */

@@ -17,6 +17,7 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
                        : shares_kv(c)             ? "layers that read the K and V of another"
                        : heads                    ? "heads of this size"
                        : c->experts > DEV_EXPERTS ? "so many experts"
+                       : c->q_grow > 0            ? "queries that grow with their position"
                                                   : NULL;
     return what ? lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: %s (%s)", what, c->row->arch)
                 : LQ_OK;

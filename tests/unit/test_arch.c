@@ -10,6 +10,7 @@
 #define BASE                                                                                   \
     "\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":4,\"num_attention_heads\":4," \
     "\"intermediate_size\":160"
+#define BASE2 BASE ",\"num_key_value_heads\":2"
 #define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"]," BASE
 #define MISTRAL "{\"architectures\":[\"MistralForCausalLM\"]," BASE ",\"num_key_value_heads\":2"
 #define QWEN2 "{\"architectures\":[\"Qwen2ForCausalLM\"]," BASE ",\"num_key_value_heads\":2"
@@ -72,6 +73,12 @@ TEST(defaults_are_those_of_transformers)
     arch_config_free(&c);
     CHECK(!parse(&c, QWEN3 "}", NULL, &err), "%s", err.msg);
     CHECK(c.head_dim == 128 && c.w.qk_norm && !c.window, "qwen3's heads are 128 by default");
+    arch_config_free(&c);
+    CHECK(!parse(&c, "{\"model_type\":\"ministral3\"," BASE2 "}", NULL, &err), "%s", err.msg);
+    CHECK(c.rope[0].kind == ROPE_YARN && c.q_grow_every == 16384 && c.head_dim == 128 &&
+              arch_q_factor(&c, 16383) == 1 &&
+              fabs((double)arch_q_factor(&c, 16384) - 1.0693147) < 1e-6,
+          "ministral3's queries grow beyond 16,384 positions");
     arch_config_free(&c);
 }
 
@@ -492,6 +499,26 @@ TEST(both_spellings_of_a_config_are_one)
           "{\"architectures\":[\"Mistral3ForConditionalGeneration\"],\"dtype\":\"bfloat16\","
           "\"eos_token_id\":2,\"text_config\":{\"model_type\":\"mistral\"," BASE
           ",\"num_key_value_heads\":2},\"vision_config\":{}}" },
+        { "the text part of Qwen2-VL, apart and beside the rest",
+          "{\"architectures\":[\"Qwen2_5_VLForConditionalGeneration\"],\"dtype\":\"bfloat16\","
+          "\"text_config\":{\"model_type\":\"qwen2_5_vl_text\"," BASE2
+          ",\"layer_types\":[\"full_attention\","
+          "\"full_attention\",\"full_attention\",\"full_attention\"],\"rope_parameters\":{\"rope_"
+          "theta\":1e6,"
+          "\"rope_type\":\"default\",\"mrope_section\":[2,3,3]}},\"vision_config\":{\"act\":1}}",
+          "{\"architectures\":[\"Qwen2_5_VLForConditionalGeneration\"],\"torch_dtype\":"
+          "\"bfloat16\"," BASE2
+          ",\"rope_theta\":1000000.0,\"use_sliding_window\":false,\"max_window_layers\":28,"
+          "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[2,3,3]},\"vision_config\":{}}" },
+        { "a text_config of one type alone",
+          "{\"architectures\":[\"Glm4vForConditionalGeneration\"],\"text_config\":{" BASE2 "}}",
+          "{\"architectures\":[\"Glm46VForConditionalGeneration\"],\"text_config\":{\"model_type\":"
+          "\"glm4v_text\"," BASE2 "}}" },
+        { "rotations that the class assumes", "{\"architectures\":[\"CwmForCausalLM\"]," BASE2 "}",
+          "{\"architectures\":[\"CwmForCausalLM\"]," BASE2 ",\"rope_theta\":1e6,\"layer_types\":["
+          "\"full_attention\",\"sliding_attention\",\"sliding_attention\",\"sliding_attention\"],"
+          "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":16,\"low_freq_factor\":1,"
+          "\"high_freq_factor\":4,\"original_max_position_embeddings\":8192}}" },
         { "layers of GPT-Neo", NEO ",\"attention_types\":[[[\"global\",\"local\"],2]]}",
           NEO ",\"attention_layers\":[\"global\",\"local\",\"global\",\"local\"]}" },
     };
@@ -551,6 +578,7 @@ TEST(a_prefix_is_found_where_the_embedding_is)
         { "language_model.model.embed_tokens.weight", "language_model.model.",
           "language_model.lm_head.weight" },
         { "model.language_model.embed_tokens.weight", "model.language_model.", "lm_head.weight" },
+        { "model.text_model.embed_tokens.weight", "model.text_model.", "lm_head.weight" },
         { "elsewhere", "model.", "lm_head.weight" },
     };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {

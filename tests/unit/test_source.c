@@ -33,10 +33,14 @@ TEST(every_role_of_every_checkpoint_is_found_with_its_shape)
         src_source *s = open_golden(folder);
         if (!s) continue;
         CHECK(!src_check_roles(s, &err), "%s: %s", why, err.msg);
-        for (int64_t k = 0; k < src_n_tensors(s); k++) { /* and every tensor has one */
+        for (int64_t k = 0; k < src_n_tensors(s); k++) { /* and every tensor of it has one */
             const src_tensor *mine = src_tensor_at(s, k), *t, *bias;
+            const arch_config *c = src_config(s);
             arch_slot at;
-            CHECK(arch_slot_of(src_config(s), mine->name, &at), "%s: %s: no role", why, mine->name);
+            if (c->wrapper && strncmp(mine->name, c->prefix, strlen(c->prefix)) != 0 &&
+                !strstr(mine->name, "head"))
+                continue; /* of what sees images */
+            CHECK(arch_slot_of(c, mine->name, &at), "%s: %s: no role", why, mine->name);
             CHECK(!src_role(s, at.role, at.layer, at.expert, &t, &bias, &err) &&
                       mine == (at.bias ? bias : t),
                   "%s: %s: %s", why, mine->name, err.msg);

@@ -36,6 +36,16 @@ static const arch_name glm4_names[] = {
     GATE_UP,
     END,
 };
+static const arch_name glm4v_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO },
+    { R_ATTN_POST_NORM, LAYER "post_self_attn_layernorm", 0, BIAS_NO },
+    { R_MLP_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO },
+    { R_MLP_POST_NORM, LAYER "post_mlp_layernorm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_YES, BIAS_NO),
+    GATE_UP,
+    END,
+};
 static const arch_name helium_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_NO, BIAS_MLP), END };
 static const arch_name seed_oss_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_ANY, BIAS_MLP), END };
 static const arch_name olmo2_names[] = {
@@ -125,12 +135,86 @@ static const arch_name hunyuan_names[] = {
     { R_K_NORM, LAYER "self_attn.key_layernorm", 0, BIAS_NO },
     END,
 };
+static const arch_name exaone_names[] = {
+    { R_EMBED, "@wte", 0, BIAS_NO },
+    { R_FINAL_NORM, "@ln_f", 0, BIAS_NO },
+    { R_HEAD, "^lm_head", 0, BIAS_NO },
+    { R_ATTN_NORM, "@h.%d.ln_1", 0, BIAS_NO },
+    { R_Q, "@h.%d.attn.attention.q_proj", 0, BIAS_NO },
+    { R_K, "@h.%d.attn.attention.k_proj", 0, BIAS_NO },
+    { R_V, "@h.%d.attn.attention.v_proj", 0, BIAS_NO },
+    { R_O, "@h.%d.attn.attention.out_proj", 0, BIAS_NO },
+    { R_MLP_NORM, "@h.%d.ln_2", 0, BIAS_NO },
+    { R_GATE, "@h.%d.mlp.c_fc_0", 0, BIAS_NO },
+    { R_UP, "@h.%d.mlp.c_fc_1", 0, BIAS_NO },
+    { R_DOWN, "@h.%d.mlp.c_proj", 0, BIAS_NO },
+    END,
+};
+static const arch_name internlm2_names[] = {
+    { R_EMBED, "@tok_embeddings", 0, BIAS_NO },
+    { R_FINAL_NORM, "@norm", 0, BIAS_NO },
+    { R_HEAD, "^output", 0, BIAS_NO },
+    { R_ATTN_NORM, LAYER "attention_norm", 0, BIAS_NO },
+    { R_QKV, LAYER "attention.wqkv", 0, BIAS_ATTN },
+    { R_O, LAYER "attention.wo", 0, BIAS_ATTN },
+    { R_MLP_NORM, LAYER "ffn_norm", 0, BIAS_NO },
+    { R_GATE, LAYER "feed_forward.w1", 0, BIAS_NO },
+    { R_UP, LAYER "feed_forward.w3", 0, BIAS_NO },
+    { R_DOWN, LAYER "feed_forward.w2", 0, BIAS_NO },
+    END,
+};
+static const arch_name internlm3_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_MLP, BIAS_MLP), END };
+static const arch_name hyperclovax_names[] = {
+    LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_MLP),
+    { R_ATTN_POST_NORM, LAYER "post_norm1", 0, BIAS_NO },
+    { R_MLP_POST_NORM, LAYER "post_norm2", 0, BIAS_NO },
+    END,
+};
+static const arch_name jais2_names[] = {
+    EMBED_NORM_HEAD(BIAS_YES), PRE_NORMS(BIAS_YES), SELF_ATTN(BIAS_ATTN, BIAS_ATTN), UP_DOWN, END,
+};
+static const arch_name granite_dense_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    PRE_NORMS(BIAS_NO),
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    { R_GATE_UP, LAYER "shared_mlp.input_linear", 0, BIAS_NO },
+    { R_DOWN, LAYER "shared_mlp.output_linear", 0, BIAS_NO },
+    END,
+};
 static const arch_key cohere_keys[] = {
     { "logit_scale", KEY_REAL, AT(logit_scale), 0.0625, NULL },
     { "use_qk_norm", KEY_FN, 0, NONE, arch_key_heads_qk_norm },
     NO_KEY,
 };
 static const arch_key granite_keys[] = { GRANITE_KEYS, NO_KEY };
+static const arch_key granite_dense_keys[] = {
+    GRANITE_KEYS,
+    MUST("num_local_experts", 0),
+    { "position_embedding_type", KEY_KNOWN, 0, NONE, NULL }, /* the row was chosen by it */
+    { "shared_intermediate_size", KEY_INT, AT(ffn), 1024, NULL },
+    { "mamba_conv_bias", KEY_KNOWN, 0, NONE, NULL }, /* no layer of it is one of Mamba */
+    NO_KEY,
+};
+static const arch_key hyperclovax_keys[] = {
+    { "embedding_multiplier", KEY_REAL, AT(embed_scale), 1, NULL },
+    { "residual_multiplier", KEY_REAL, AT(residual_scale), 1, NULL },
+    { "attention_multiplier", KEY_REAL, AT(attn_scale), NONE, NULL },
+    { "logits_scaling", KEY_REAL, AT(logit_scale), 1, NULL },
+    { "use_post_norm", KEY_KNOWN, 0, NONE, NULL }, /* the row was chosen by it */
+    NO_KEY,
+};
+static const arch_key ministral3_keys[] = {
+    { "rope_parameters.llama_4_scaling_beta", KEY_REAL, AT(q_grow), NONE, NULL },
+    { "rope_parameters.original_max_position_embeddings", KEY_INT, AT(q_grow_every), NONE, NULL },
+    { "rope_parameters.max_position_embeddings", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
+static const arch_key internlm_keys[] = {
+    { "bias", KEY_FLAG, AT(attn_bias), 0, NULL },
+    { "bias", KEY_FLAG, AT(mlp_bias), 0, NULL },
+    { "qkv_bias", KEY_FLAG, AT(attn_bias), NONE, NULL },
+    NO_KEY,
+};
 static const arch_key stablelm_keys[] = {
     { "use_qkv_bias", KEY_FLAG, AT(attn_bias), 0, NULL },
     { "use_parallel_residual", KEY_BOOL, AT(w.parallel), 0, NULL },
@@ -247,5 +331,48 @@ const arch_row arch_rows_dense[] = {
     { "HunYuanDenseV1ForCausalLM", "hunyuan_v1_dense",
       .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .qk_norm_late = true }, MODEL,
       .names = hunyuan_names, .keys = hunyuan_keys, .def_eps = 1e-5 },
+    { "Qwen2VLForConditionalGeneration", "qwen2_vl", .w = { RMS_ROPE }, MODEL, .in_text = true,
+      .names = qwen2_names, .window = WINDOW_IF_USED, .def_kv_heads = 8, .def_window = 4096,
+      .def_eps = 1e-5, .def_theta = 1e6, .def_max_pos = 32768 },
+    { "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", .w = { RMS_ROPE }, MODEL, .in_text = true,
+      .names = qwen2_names, .window = WINDOW_IF_USED, .def_kv_heads = 8, .def_window = 4096,
+      .def_eps = 1e-5, .def_theta = 1e6, .def_max_pos = 32768 },
+    { "Qwen3VLForConditionalGeneration", "qwen3_vl", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD },
+      .prefix = "model.language_model.", .in_text = true, .names = qwen3_names, .def_kv_heads = 32,
+      .def_head_dim = 128, .def_theta = 5e5, .def_max_pos = 128000 },
+    { "Glm4vForConditionalGeneration", "glm4v", .w = { RMS_PAIRS },
+      .prefix = "model.language_model.", .in_text = true, .names = glm4v_names, .def_kv_heads = 2,
+      .def_eps = 1e-5, .def_max_pos = 32768 },
+    { "Ministral3ForCausalLM", "ministral3", .w = { RMS_ROPE }, MODEL, .names = mistral_names,
+      .keys = ministral3_keys, .window = WINDOW_ALL, .def_kv_heads = 8, .def_head_dim = 128,
+      .def_eps = 1e-5, .def_max_pos = 262144,
+      .def_rope = "{\"rope_type\":\"yarn\",\"rope_theta\":1000000,\"factor\":16,"
+                  "\"original_max_position_embeddings\":16384,\"beta_fast\":32,\"beta_slow\":1,"
+                  "\"mscale\":1,\"mscale_all_dim\":1,\"llama_4_scaling_beta\":0.1}" },
+    { "ExaoneForCausalLM", "exaone", .w = { RMS_ROPE }, .prefix = "transformer.",
+      .names = exaone_names, .def_eps = 1e-5, .def_ffn = 4 },
+    { "HyperCLOVAXForCausalLM", "hyperclovax", .variant = "pre-norm", .when = "use_post_norm=false",
+      .w = { RMS_ROPE }, MODEL, .names = llama_names, .keys = hyperclovax_keys },
+    { "HyperCLOVAXForCausalLM", "hyperclovax", .w = { RMS_ROPE }, MODEL, .names = hyperclovax_names,
+      .keys = hyperclovax_keys },
+    { "Jais2ForCausalLM", "jais2", .w = { LN_ROPE, .mlp = MLP_PLAIN }, MODEL, .names = jais2_names,
+      .def_act = ARCH_RELU2, .def_eps = 1e-5, .def_max_pos = 8192 },
+    { "CwmForCausalLM", "cwm", .w = { RMS_ROPE }, MODEL, .names = mistral_names,
+      .window = WINDOW_PATTERN, .def_pattern = 4, .full_first = true, .def_window = 8192,
+      .def_kv_heads = 8, .def_head_dim = 128, .def_eps = 1e-5, .def_theta = 1e6,
+      .def_max_pos = 131072,
+      .def_rope = "{\"rope_type\":\"llama3\",\"rope_theta\":1000000,\"factor\":16,"
+                  "\"low_freq_factor\":1,\"high_freq_factor\":4,"
+                  "\"original_max_position_embeddings\":8192}" },
+    { "IQuestCoderForCausalLM", "iquestcoder", .w = { RMS_ROPE }, MODEL, .names = llama_names,
+      .def_kv_heads = 8, .def_head_dim = 128, .def_eps = 1e-5, .def_max_pos = 131072 },
+    { "InternLM2ForCausalLM", "internlm2", .w = { RMS_ROPE, .qkv_grouped = true }, MODEL,
+      .names = internlm2_names, .keys = internlm_keys },
+    { "InternLM3ForCausalLM", "internlm3", .w = { RMS_ROPE }, MODEL, .names = internlm3_names,
+      .keys = internlm_keys, .def_kv_heads = 2, .def_head_dim = 128, .def_eps = 1e-5,
+      .def_max_pos = 32768 },
+    { "GraniteMoeHybridForCausalLM", "granitemoehybrid", .when = "position_embedding_type=rope",
+      .w = { RMS_ROPE }, MODEL, .names = granite_dense_names, .keys = granite_dense_keys,
+      .def_ffn = 4 },
     { .arch = NULL },
 };

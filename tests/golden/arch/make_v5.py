@@ -1,0 +1,196 @@
+"""Tiny checkpoints of architectures that transformers 5.23.0 brought, with its logits (float32, eager
+attention), laid out as the other folders here.
+
+usage: make_v5.py OUT [NAME...]
+
+OUT/NAME/: config.json, model.safetensors, expected.safetensors (input_ids int32 [2, 16]; logits
+float32 [2, 16, V]; greedy int32 [2, 32], the ids and 16 more; margin float32 [2, 16] between the best
+logit and the next). Weights are random, scaled so that the logits spread over a few units, and have
+the values that BF16 holds. Files are named as repositories of today name them: FILES below says where
+that is not what save_pretrained writes.
+"""
+import json
+import math
+import os
+import sys
+
+import torch
+import transformers as tf
+from safetensors.torch import load_file, save_file
+
+V, H, T = 64, 32, 16
+SIZES = dict(vocab_size=V, hidden_size=H, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32,
+             max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=0, num_key_value_heads=2)
+ONE = dict(SIZES, num_hidden_layers=1)  # where another here differs in names only
+MROPE = dict(rope_type="default", rope_theta=1000000.0, mrope_section=[1, 1, 2])
+QWEN_EYE = dict(depth=1, hidden_size=8, num_heads=2, in_channels=1, patch_size=2, temporal_patch_size=1,
+                spatial_merge_size=2)
+CLIP = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=4, patch_size=2,
+            num_channels=1)
+YARN = dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
+            mscale_all_dim=1.0, rope_theta=10000.0)
+
+MODELS = {
+    "qwen2-vl": ("Qwen2VLForConditionalGeneration:Qwen2VLConfig", dict(
+        text_config=dict(ONE, rope_parameters=MROPE),
+        vision_config=dict(depth=1, embed_dim=8, num_heads=2, in_channels=1, patch_size=2, temporal_patch_size=1,
+                           mlp_ratio=1, hidden_size=H))),
+    "qwen2.5-vl": ("Qwen2_5_VLForConditionalGeneration:Qwen2_5_VLConfig", dict(
+        text_config=dict(ONE, rope_parameters=MROPE),
+        vision_config=dict(QWEN_EYE, intermediate_size=8, out_hidden_size=H, fullatt_block_indexes=[0]))),
+    "qwen3-vl": ("Qwen3VLForConditionalGeneration:Qwen3VLConfig", dict(
+        tie_word_embeddings=True,
+        text_config=dict(SIZES, head_dim=8, rope_parameters=dict(MROPE, mrope_interleaved=True)),
+        vision_config=dict(QWEN_EYE, intermediate_size=8, out_hidden_size=H, deepstack_visual_indexes=[0],
+                           num_position_embeddings=4))),
+    "glm4v": ("Glm4vForConditionalGeneration:Glm4vConfig", dict(
+        text_config=dict(ONE, rope_parameters=dict(rope_type="default", rope_theta=10000.0,
+                                                   partial_rotary_factor=0.5, mrope_section=[1, 1])),
+        vision_config=dict(depth=1, hidden_size=8, num_heads=2, in_channels=1, patch_size=2, temporal_patch_size=1,
+                           image_size=4, out_hidden_size=H, intermediate_size=8))),
+    "ministral3": ("Mistral3ForConditionalGeneration:Mistral3Config", dict(
+        text_config=dict(SIZES, model_type="ministral3", head_dim=8, rope_parameters=dict(
+            YARN, llama_4_scaling_beta=0.1, original_max_position_embeddings=8)),
+        vision_config=dict(model_type="pixtral", hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                           num_attention_heads=2, image_size=4, patch_size=2, num_channels=1, head_dim=4))),
+    "smolvlm": ("SmolVLMForConditionalGeneration:SmolVLMConfig", dict(
+        text_config=dict(ONE, model_type="llama"), image_token_id=5,
+        vision_config=CLIP, scale_factor=1)),
+    "hyperclovax": ("HyperCLOVAX", dict(SIZES, embedding_multiplier=4.0, residual_multiplier=0.5, attention_multiplier=0.3,
+                                        logits_scaling=0.5)),
+    "exaone": ("Llama", dict(ONE, tie_word_embeddings=True, rope_parameters=dict(
+        rope_type="llama3", rope_theta=10000.0, factor=8.0, high_freq_factor=4.0, low_freq_factor=1.0,
+        original_max_position_embeddings=32))),
+    "jais2": ("Jais2", dict(SIZES, num_key_value_heads=4, head_dim=8)),
+    "cwm": ("Cwm", dict(SIZES, head_dim=8, sliding_window=8, rope_parameters=dict(
+        rope_type="llama3", rope_theta=10000.0, factor=4.0, high_freq_factor=4.0, low_freq_factor=1.0,
+        original_max_position_embeddings=32))),
+    "internlm2": ("Llama", dict(ONE)),
+    "internlm3": ("Llama", dict(ONE, head_dim=8)),
+    "granite4-dense": ("GraniteMoeHybrid", dict(
+        SIZES, num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=32, layer_types=["full_attention"] * 2,
+        position_embedding_type="rope", embedding_multiplier=4.0, attention_multiplier=0.3, residual_multiplier=0.5,
+        logits_scaling=2.0, mamba_n_heads=8, mamba_expand=2, tie_word_embeddings=True)),
+}
+
+
+def fill(model, g):
+    for name, p in model.named_parameters():
+        r = torch.randn(p.shape, generator=g)
+        if p.dim() >= 2 and "norm" not in name:
+            p.data = r * (0.15 if "embed" in name or "wte" in name else 1.3 / math.sqrt(p.shape[-1]))
+        elif "bias" in name or "sinks" in name or "act_fn" in name:
+            p.data = r * 0.1
+        else:
+            p.data = 1.0 + r * 0.1
+        p.data = p.data.bfloat16().float()  # as the file holds them
+
+
+def make(out, name, kind, sizes):
+    model_class, config_class = (kind.split(":") if ":" in kind else (kind + "ForCausalLM", kind + "Config"))
+    config = getattr(tf, config_class)(**sizes)
+    config._attn_implementation = "eager"
+    model = getattr(tf, model_class)(config).float().eval()
+    g = torch.Generator().manual_seed(len(name) * 1000 + sum(map(ord, name)))
+    fill(model, g)
+    model.tie_weights()
+    ids = torch.randint(3, V, (2, T), generator=g)
+    with torch.no_grad():
+        logits = model(ids, use_cache=False).logits.float()
+        greedy, margin = ids, []
+        for _ in range(16):
+            best = model(greedy, use_cache=False).logits[:, -1].float().topk(2, -1)
+            margin.append(best.values[:, 0] - best.values[:, 1])
+            greedy = torch.cat([greedy, best.indices[:, :1]], 1)
+    folder = os.path.join(out, name)
+    model = model.to(torch.bfloat16)
+    model.config.dtype = torch.bfloat16
+    model.save_pretrained(folder)
+    extra = os.path.join(folder, "generation_config.json")
+    if os.path.exists(extra):
+        os.remove(extra)
+    if name in FILES:
+        rename(folder, *FILES[name])
+    save_file(dict(input_ids=ids.int(), logits=logits.contiguous(), greedy=greedy.int().contiguous(),
+                   margin=torch.stack(margin, 1).contiguous()),
+              os.path.join(folder, "expected.safetensors"))
+    print(f"{name:22s} spread {logits.std():.2f}")
+
+
+def rename(folder, tensors, config):
+    """A Llama under the names of an architecture whose code is not in transformers: tensors maps a file's
+    dict, config its config.json."""
+    path = os.path.join(folder, "model.safetensors")
+    save_file({k: v.contiguous() for k, v in tensors(load_file(path)).items()}, path, metadata={"format": "pt"})
+    path = os.path.join(folder, "config.json")
+    with open(path) as f:
+        j = json.load(f)
+    with open(path, "w") as f:
+        json.dump(config(j), f, indent=2)
+        f.write("\n")
+
+
+def replaced(*pairs):
+    def names(tensors):
+        out = {}
+        for k, v in tensors.items():
+            for a, b in pairs:
+                k = k.replace(a, b)
+            out[k] = v
+        return out
+    return names
+
+
+def exaone_config(j):
+    keep = {k: j[k] for k in ("bos_token_id", "eos_token_id", "pad_token_id", "hidden_size", "intermediate_size",
+                              "max_position_embeddings", "num_attention_heads", "num_key_value_heads", "head_dim",
+                              "tie_word_embeddings", "vocab_size", "initializer_range", "attention_dropout")}
+    rope = dict(j["rope_parameters"])
+    return dict(keep, architectures=["ExaoneForCausalLM"], model_type="exaone", activation_function="silu",
+                embed_dropout=0.0, layer_norm_epsilon=j["rms_norm_eps"], num_layers=j["num_hidden_layers"],
+                rope_theta=rope.pop("rope_theta"), rope_scaling=rope, torch_dtype="bfloat16")
+
+
+def internlm2_tensors(tensors):
+    """wqkv: for each kv head its q heads, then k, then v."""
+    out, heads, kv = {}, 4, 2
+    for k, v in replaced(("embed_tokens", "tok_embeddings"), ("self_attn", "attention"), ("o_proj", "wo"),
+                         ("mlp.gate_proj", "feed_forward.w1"), ("mlp.up_proj", "feed_forward.w3"),
+                         ("mlp.down_proj", "feed_forward.w2"), ("input_layernorm", "attention_norm"),
+                         ("post_attention_layernorm", "ffn_norm"), ("lm_head", "output"))(tensors).items():
+        if "q_proj" in k:
+            q = v.view(kv, heads // kv, -1, H)
+            rest = [tensors[k.replace("attention", "self_attn").replace("q_proj", n)].view(kv, 1, -1, H)
+                    for n in ("k_proj", "v_proj")]
+            out[k.replace("q_proj", "wqkv")] = torch.cat([q] + rest, 1).reshape(-1, H)
+        elif "k_proj" not in k and "v_proj" not in k:
+            out[k] = v
+    return out
+
+
+def internlm2_config(j):
+    return dict({k: v for k, v in j.items() if k not in ("attention_bias", "mlp_bias", "rope_parameters", "head_dim")},
+                architectures=["InternLM2ForCausalLM"], model_type="internlm2", bias=False, attn_implementation="eager",
+                rope_theta=10000.0, rope_scaling=None)
+
+
+def internlm3_config(j):
+    return dict({k: v for k, v in j.items() if k not in ("attention_bias", "mlp_bias", "rope_parameters")},
+                architectures=["InternLM3ForCausalLM"], model_type="internlm3", bias=False, qkv_bias=False,
+                rope_theta=10000.0, rope_scaling=dict(factor=1.0, rope_type="default"))
+
+
+FILES = {
+    "exaone": (replaced(("model.embed_tokens", "transformer.wte"), ("model.norm", "transformer.ln_f"),
+                        ("model.layers", "transformer.h"), ("self_attn.o_proj", "self_attn.out_proj"),
+                        ("self_attn", "attn.attention"), ("input_layernorm", "ln_1"), ("post_attention_layernorm", "ln_2"),
+                        ("gate_proj", "c_fc_0"), ("up_proj", "c_fc_1"), ("down_proj", "c_proj")), exaone_config),
+    "internlm2": (internlm2_tensors, internlm2_config),
+    "internlm3": (replaced(), internlm3_config),
+}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name, (kind, sizes) in MODELS.items():
+        if len(sys.argv) <= 2 or name in sys.argv[2:]:
+            make(sys.argv[1], name, kind, sizes)
