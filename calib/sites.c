@@ -22,6 +22,7 @@ static const struct {
     { R_SHARED_ROUTER, CAL_MLP },
     { R_SHARED_GATE, CAL_MLP },
     { R_SHARED_UP, CAL_MLP },
+    { R_SHARED_GATE_UP, CAL_MLP },
     { R_SHARED_DOWN, CAL_SHARED_DOWN },
     { R_EXPERT_GATE, CAL_EXPERT_IN },
     { R_EXPERT_UP, CAL_EXPERT_IN },

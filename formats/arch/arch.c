@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <strings.h>
 
 /* ---- rows ---- */
 static bool same_variant(const char *a, const char *b)
@@ -62,11 +63,12 @@ static bool same_type(const char *type, const char *own)
     return strncmp(type, own, n) == 0 && (!type[n] || strcmp(type + n, "_text") == 0);
 }
 
-/* The first row of this architecture, or of this type, that fits. */
+/* The first row of this architecture, or of this type, that fits. Published files and transformers
+ * spell some architectures in different cases (ExaoneMoE, ExaoneMoe). */
 static const arch_row *row_of(const char *arch, const char *type, const cJSON *j)
 {
     for (const arch_row *r = NULL; (r = arch_next(r));)
-        if ((arch ? strcmp(r->arch, arch) == 0 : same_type(type, r->model_type)) &&
+        if ((arch ? strcasecmp(r->arch, arch) == 0 : same_type(type, r->model_type)) &&
             fits(r->when, j))
             return r;
     return NULL;
@@ -80,7 +82,8 @@ static const char *const wrappers[] = {
     "Idefics3ForConditionalGeneration",       "InternVLForConditionalGeneration",
     "LlavaForConditionalGeneration",          "LlavaNextForConditionalGeneration",
     "LlavaOnevisionForConditionalGeneration", "Mistral3ForConditionalGeneration",
-    "SmolVLMForConditionalGeneration",        "VoxtralForConditionalGeneration",
+    "KimiK25ForConditionalGeneration",        "SmolVLMForConditionalGeneration",
+    "VoxtralForConditionalGeneration",
 };
 
 static const char *wrapper_of(const char *arch)

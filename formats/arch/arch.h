@@ -88,6 +88,7 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_SHARED_ROUTER, "shared_router", ARCH_MATRIX) /* [1, hidden]: sigmoid on the shared MLP */   \
     X(R_SHARED_GATE, "shared_gate", ARCH_LINEAR)                                                    \
     X(R_SHARED_UP, "shared_up", ARCH_LINEAR)                                                        \
+    X(R_SHARED_GATE_UP, "shared_gate_up", ARCH_LINEAR) /* rows: gate, then up */                    \
     X(R_SHARED_DOWN, "shared_down", ARCH_LINEAR)                                                    \
     X(R_MLP_POST_NORM, "mlp_post_norm", ARCH_VECTOR) /* of the MLP's output */
 
@@ -131,7 +132,9 @@ typedef enum {
     NAME_STACKED = 8,    /* one tensor for all experts, the expert its first dim */
     NAME_ONES = 16,      /* with NAME_OPTIONAL: a norm without weights where there is no tensor */
     NAME_HEAD_ROWS = 32, /* a vector for each head, [heads, head_dim] */
-    NAME_HEAD_EACH = 64  /* ... each a tensor of its own, "%e" the head */
+    NAME_HEAD_EACH = 64, /* ... each a tensor of its own, "%e" the head */
+    NAME_MOE = 128,      /* only in layers with experts */
+    NAME_ROW = 256       /* a vector as a matrix of one row */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
@@ -200,7 +203,7 @@ typedef struct arch_row {
     const char *arch;       /* "LlamaForCausalLM" */
     const char *model_type; /* "llama" */
     const char *variant; /* NULL, or which of the rows of this arch: the first whose `when` fits */
-    const char *when;    /* "key=true,other=1": config.json's values; NULL fits always */
+    const char *when;    /* "key=true,other=1": config.json's values; NULL fits always, "-" never */
     arch_wiring w;
     const char *prefix;     /* "model." */
     const arch_name *names; /* ends with role ARCH_N_ROLES */
@@ -306,6 +309,10 @@ typedef struct arch_config {
     int n_eos;
     lq_dtype dtype; /* torch_dtype / dtype of the checkpoint */
 } arch_config;
+
+/* The variant of a row with NAME_TRANSPOSED experts whose stacks are [experts, outputs, inputs]: the
+ * checkpoint tells. */
+#define ARCH_STACKED_ROWS "stacked-rows"
 
 /* All rows, one after another: the first for NULL, NULL after the last. */
 const arch_row *arch_next(const arch_row *row);

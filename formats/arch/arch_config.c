@@ -10,22 +10,29 @@
 /* Every spelling of a number; the first is the usual one. */
 enum { MAX_SPELLINGS = 6 };
 typedef const char *const spellings[MAX_SPELLINGS];
-static spellings vocab_keys = { "vocab_size" },
-                 hidden_keys = { "hidden_size", "n_embd", "d_model", "n_embed" },
-                 layers_keys = { "num_hidden_layers", "n_layer", "num_layers", "n_layers" },
-                 heads_keys = { "num_attention_heads", "n_head", "num_heads", "n_heads",
-                                "attention_heads" },
-                 kv_heads_keys = { "num_key_value_heads", "num_kv_heads", "n_head_kv" },
-                 head_dim_keys = { "head_dim" },
-                 ffn_keys = { "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size" },
-                 max_pos_keys = { "max_position_embeddings", "n_positions", "max_seq_len" },
-                 eps_keys = { "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon",
-                              "norm_epsilon", "norm_eps" },
-                 act_keys = { "hidden_activation", "hidden_act", "activation_function",
-                              "activation" },
-                 experts_keys = { "num_local_experts", "num_experts", "n_routed_experts" },
-                 window_keys = { "sliding_window", "window_size" },
-                 pattern_keys = { "sliding_window_pattern", "_sliding_window_pattern" };
+static spellings
+    vocab_keys = { "vocab_size" },
+    hidden_keys = { "hidden_size", "n_embd", "d_model", "n_embed" },
+    layers_keys = { "num_hidden_layers", "n_layer", "num_layers", "n_layers" },
+    heads_keys = { "num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads" },
+    kv_heads_keys = { "num_key_value_heads", "num_kv_heads", "n_head_kv" },
+    head_dim_keys = { "head_dim" },
+    ffn_keys = { "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size" },
+    max_pos_keys = { "max_position_embeddings", "n_positions", "max_seq_len" },
+    eps_keys = { "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon",
+                 "norm_eps" },
+    act_keys = { "hidden_activation", "hidden_act", "activation_function", "activation" },
+    experts_keys = { "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts" },
+    used_keys = { "num_experts_per_tok", "moe_k", "moe_topk" },
+    expert_ffn_keys = { "moe_intermediate_size", "expert_hidden_dim" },
+    shared_keys = { "n_shared_experts", "num_shared_experts", "num_shared_expert",
+                    "moe_num_shared_experts" },
+    shared_ffn_keys = { "shared_expert_intermediate_size", "shared_intermediate_size" },
+    dense_keys = { "first_k_dense_replace", "num_dense_layers", "first_last_k_dense_replace",
+                   "moe_layer_start_index" },
+    step_keys = { "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval" },
+    window_keys = { "sliding_window", "window_size" },
+    pattern_keys = { "sliding_window_pattern", "_sliding_window_pattern" };
 static const char *const other_keys[] = {
     "torch_dtype",
     "dtype",
@@ -34,10 +41,6 @@ static const char *const other_keys[] = {
     "mlp_bias",
     "bos_token_id",
     "eos_token_id",
-    "num_experts_per_tok",
-    "moe_intermediate_size",
-    "n_shared_experts",
-    "shared_expert_intermediate_size",
     "use_sliding_window",
     "max_window_layers",
     "layer_types",
@@ -45,10 +48,12 @@ static const char *const other_keys[] = {
     "attention_types",
     "no_rope_layers",
     "no_rope_layer_interval",
-    "first_k_dense_replace",
     "moe_layer_freq",
-    "decoder_sparse_step",
+    "moe_layer_end_index",
+    "mlp_layer_types",
+    "is_moe_layer",
     "mlp_only_layers",
+    "moe_layers",
     "rope_theta",
     "rope_scaling",
     "rope_parameters",
@@ -61,11 +66,12 @@ static const char *const other_keys[] = {
 
 bool arch_key_is_read(const char *key)
 {
-    static const spellings *const all[] = { &vocab_keys,  &hidden_keys,   &layers_keys,
-                                            &heads_keys,  &kv_heads_keys, &head_dim_keys,
-                                            &ffn_keys,    &max_pos_keys,  &eps_keys,
-                                            &act_keys,    &experts_keys,  &window_keys,
-                                            &pattern_keys };
+    static const spellings *const all[] = {
+        &vocab_keys,    &hidden_keys, &layers_keys,     &heads_keys,   &kv_heads_keys,
+        &head_dim_keys, &ffn_keys,    &max_pos_keys,    &eps_keys,     &act_keys,
+        &experts_keys,  &used_keys,   &expert_ffn_keys, &shared_keys,  &shared_ffn_keys,
+        &dense_keys,    &step_keys,   &window_keys,     &pattern_keys,
+    };
     for (size_t i = 0; i < LQ_COUNT(all); i++)
         for (int k = 0; k < MAX_SPELLINGS && (*all[i])[k]; k++)
             if (strcmp((*all[i])[k], key) == 0) return true;
@@ -244,43 +250,98 @@ lq_status arch_read_words(arch_config *c, const cJSON *j, const cJSON *outer, lq
 }
 
 /* ---- experts ---- */
+
+/* A number, or an array of equal ones: a number for each layer. */
+static lq_status same_i64(const cJSON *j, const char *key, bool required, int64_t lo, int64_t hi,
+                          int64_t *v, lq_err *err)
+{
+    const cJSON *list = js_get(j, key);
+    if (!cJSON_IsArray(list) || !list->child) return js_i64(j, key, required, lo, hi, v, err);
+    for (const cJSON *e = list->child; e; e = e->next) {
+        const int64_t before = *v;
+        if (!js_whole(e, lo, hi, v) || (e != list->child && *v != before))
+            return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected one number for all layers", key);
+    }
+    return LQ_OK;
+}
+
 lq_status arch_read_experts(arch_config *c, const cJSON *j, lq_err *err)
 {
     if (!arch_name_of(c, R_ROUTER)) return LQ_OK;
     const int64_t wide = ARCH_MAX_WIDTH;
-    int64_t shared =
-        cJSON_GetObjectItemCaseSensitive(j, "n_shared_experts") ? 0 : c->row->def_shared;
+    const bool has_shared = arch_name_of(c, R_SHARED_DOWN) != NULL;
+    const char *shared_key = spelled(j, shared_keys);
+    int64_t shared = cJSON_GetObjectItemCaseSensitive(j, shared_key) ? 0 : c->row->def_shared;
     /* The row's keys have put there what is assumed of a silent config.json. */
     const bool n = !c->experts, used = !c->experts_used;
-    lq_status s = js_i64(j, spelled(j, experts_keys), n, 1, ARCH_MAX_EXPERTS, &c->experts, err);
-    if (!s) s = js_i64(j, "num_experts_per_tok", used, 1, ARCH_MAX_EXPERTS, &c->experts_used, err);
+    const int64_t least = arch_name_of(c, R_DOWN) ? 0 : 1; /* 0: MLPs in all layers */
+    lq_status s = js_i64(j, spelled(j, experts_keys), n, least, ARCH_MAX_EXPERTS, &c->experts, err);
+    if (!s)
+        s = same_i64(j, spelled(j, used_keys), used, least, ARCH_MAX_EXPERTS, &c->experts_used,
+                     err);
     if (!c->expert_ffn) c->expert_ffn = c->ffn;
-    if (!s) s = js_i64(j, "moe_intermediate_size", false, 1, wide, &c->expert_ffn, err);
-    if (!s) s = js_i64(j, "n_shared_experts", false, 0, 1024, &shared, err);
-    if (!c->shared_ffn && arch_name_of(c, R_SHARED_UP)) c->shared_ffn = shared * c->expert_ffn;
-    if (!s && arch_name_of(c, R_SHARED_UP))
-        s = js_i64(j, "shared_expert_intermediate_size", false, 0, wide, &c->shared_ffn, err);
+    if (!s) s = same_i64(j, spelled(j, expert_ffn_keys), false, 1, wide, &c->expert_ffn, err);
+    if (!s) s = same_i64(j, shared_key, false, 0, 1024, &shared, err);
+    if (!c->shared_ffn && has_shared) c->shared_ffn = shared * c->expert_ffn;
+    if (!s && has_shared)
+        s = js_i64(j, spelled(j, shared_ffn_keys), false, 0, wide, &c->shared_ffn, err);
+    if (!c->experts) c->experts_used = c->expert_ffn = c->shared_ffn = 0;
     return s;
+}
+
+/* A list with a word, a flag or a number for each layer: has it experts? */
+static lq_status read_moe_flags(arch_config *c, const cJSON *list, lq_err *err)
+{
+    int64_t i = 0, on = 0;
+    for (const cJSON *e = list->child; e && i < c->layers; e = e->next, i++) {
+        const char *word = cJSON_IsString(e) ? e->valuestring : "";
+        if (strcmp(word, "sparse") == 0 || cJSON_IsTrue(e))
+            c->layer[i].moe = true;
+        else if (strcmp(word, "dense") == 0 || cJSON_IsFalse(e))
+            c->layer[i].moe = false;
+        else if (js_whole(e, 0, 1, &on))
+            c->layer[i].moe = on;
+        else
+            break;
+    }
+    if (i == c->layers && cJSON_GetArraySize(list) == i) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected dense or sparse for each of %" PRId64 " layers",
+                   list->string, c->layers);
+}
+
+/* The layers that a list names become such. */
+static lq_status read_moe_names(arch_config *c, const cJSON *list, bool moe, lq_err *err)
+{
+    int64_t i;
+    if (!list) return LQ_OK;
+    for (i = 0; moe && i < c->layers; i++)
+        c->layer[i].moe = false;
+    for (const cJSON *e = list->child; e && cJSON_IsArray(list); e = e->next) {
+        if (!js_whole(e, 0, ARCH_MAX_LAYERS, &i)) break;
+        if (i < c->layers) c->layer[i].moe = moe;
+        if (!e->next) return LQ_OK;
+    }
+    if (cJSON_IsArray(list) && !list->child) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected an array of layers", list->string);
 }
 
 static lq_status read_moe_layers(arch_config *c, const cJSON *j, lq_err *err)
 {
-    int64_t first = c->row->def_dense, every = 1, step = 1;
-    const cJSON *dense = js_get(j, "mlp_only_layers");
+    static const char *const flags[] = { "moe_layer_freq", "is_moe_layer", "mlp_layer_types" };
+    int64_t first = c->row->def_dense, last = -1, every = 1, step = 1;
     if (!c->experts) return LQ_OK;
-    lq_status s = js_i64(j, "first_k_dense_replace", false, 0, ARCH_MAX_LAYERS, &first, err);
-    if (!s) s = js_i64(j, "moe_layer_freq", false, 1, ARCH_MAX_LAYERS, &every, err);
-    if (!s) s = js_i64(j, "decoder_sparse_step", false, 1, ARCH_MAX_LAYERS, &step, err);
+    lq_status s = js_i64(j, spelled(j, dense_keys), false, 0, ARCH_MAX_LAYERS, &first, err);
+    if (!s) s = js_i64(j, "moe_layer_end_index", false, -1, ARCH_MAX_LAYERS, &last, err);
+    if (!s && !cJSON_IsArray(js_get(j, flags[0])))
+        s = js_i64(j, flags[0], false, 1, ARCH_MAX_LAYERS, &every, err);
+    if (!s) s = js_i64(j, spelled(j, step_keys), false, 1, ARCH_MAX_LAYERS, &step, err);
     for (int64_t i = 0; i < c->layers && !s; i++)
-        c->layer[i].moe = i >= first && i % every == 0 && (i + 1) % step == 0;
-    if (!s && dense && !cJSON_IsArray(dense))
-        s = lq_fail(err, LQ_EVALUE, "mlp_only_layers: expected an array of layers");
-    for (const cJSON *e = s || !dense ? NULL : dense->child; e; e = e->next) {
-        int64_t i;
-        if (!js_whole(e, 0, ARCH_MAX_LAYERS, &i))
-            return lq_fail(err, LQ_EVALUE, "mlp_only_layers: expected an array of layers");
-        if (i < c->layers) c->layer[i].moe = false;
-    }
+        c->layer[i].moe =
+            i >= first && (last < 0 || i <= last) && i % every == 0 && (i + 1) % step == 0;
+    if (!s) s = read_moe_names(c, js_get(j, "mlp_only_layers"), false, err);
+    if (!s) s = read_moe_names(c, js_get(j, "moe_layers"), true, err);
+    for (size_t i = 0; i < LQ_COUNT(flags) && !s; i++)
+        if (cJSON_IsArray(js_get(j, flags[i]))) s = read_moe_flags(c, js_get(j, flags[i]), err);
     return s;
 }
 

@@ -10,7 +10,8 @@ static bool of_mlp(arch_role r) { return r >= R_GATE && r <= R_DOWN; }
 
 bool arch_has(const arch_config *c, arch_role r, int64_t layer)
 {
-    if (!arch_name_of(c, r) || (r == R_HEAD && c->tied)) return false;
+    const arch_name *a = arch_name_of(c, r);
+    if (!a || (r == R_HEAD && c->tied)) return false;
     if (arch_role_per_layer(r) != (layer >= 0)) return false;
     if ((r == R_PROJ_IN || r == R_PROJ_OUT) && c->embed_dim == c->hidden) return false;
     if (r == R_FINAL_NORM && c->w.norm_after_add) return false;
@@ -20,6 +21,7 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
     if (c->w.mla && r == R_Q && c->q_lora) return false;
     if (r >= R_Q_A && r <= R_Q_B && !c->q_lora) return false;
     if (r >= R_SHARED_ROUTER && r <= R_SHARED_DOWN && !c->shared_ffn) return false;
+    if ((a->flags & NAME_MOE) && !c->layer[layer].moe) return false;
     return c->layer[layer].moe ? !of_mlp(r) : !of_moe(r);
 }
 
@@ -203,6 +205,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_SHARED_ROUTER] = { 1, c->hidden },
         [R_SHARED_GATE] = { c->shared_ffn, c->hidden },
         [R_SHARED_UP] = { c->shared_ffn, c->hidden },
+        [R_SHARED_GATE_UP] = { 2 * c->shared_ffn, c->hidden },
         [R_SHARED_DOWN] = { c->hidden, c->shared_ffn },
         [R_MLP_POST_NORM] = { 1, c->hidden },
     };

@@ -36,6 +36,8 @@ const gguf_arch gguf_archs[] = {
     { "gpt-oss", "GptOssForCausalLM", .mlp_norm_post = true },
     { "gpt2", "GPT2LMHeadModel", .eps = "layer_norm_epsilon" },
     { "gptneox", "GPTNeoXForCausalLM", .qkv = QKV_APART, .eps = "layer_norm_eps" },
+    { "granitemoe", "GraniteMoeSharedForCausalLM", .turned = true,
+      .when = "expert_shared_feed_forward_length" },
     { "granitemoe", "GraniteMoeForCausalLM", .turned = true },
     { "hunyuan-dense", "HunYuanDenseV1ForCausalLM", .turned = false },
     { "mpt", "MptForCausalLM", .eps = "layer_norm_epsilon" },
@@ -47,6 +49,15 @@ const gguf_arch gguf_archs[] = {
     { "stablelm", "StableLmForCausalLM", .eps = "layer_norm_eps" },
     { "starcoder", "GPTBigCodeForCausalLM", .eps = "layer_norm_epsilon" },
     { "starcoder2", "Starcoder2ForCausalLM", .eps = "norm_epsilon" },
+    { "ernie4_5-moe", "Ernie4_5_MoeForCausalLM", .turned = false },
+    { "exaone-moe", "ExaoneMoeForCausalLM", .turned = false },
+    { "hunyuan-moe", "HunYuanMoEV1ForCausalLM", .turned = false },
+    { "minimax-m2", "MiniMaxM2ForCausalLM", .turned = false },
+    { "qwen3vlmoe", "Qwen3VLMoeForConditionalGeneration", .turned = false },
+    /* Read as the first of their name above, as which they compute. */
+    { "deepseek2", "Glm4MoeLiteForCausalLM", .turned = false },
+    { "glm4moe", "SolarOpenForCausalLM", .mlp_norm_post = true },
+    { "glm4moe", "Glm4vMoeForConditionalGeneration", .mlp_norm_post = true },
     { .gguf = NULL },
 };
 /* clang-format on */
@@ -67,6 +78,7 @@ const gguf_sampling_key gguf_sampling[] = {
         hf, "num_experts_per_tok", "expert_used_count", OWN_INT, AT(experts_used) \
     }
 #define EXPERT_FFN "moe_intermediate_size", "expert_feed_forward_length", OWN_INT, AT(expert_ffn)
+#define SHARED_FFN(key) key, "expert_shared_feed_forward_length", OWN_INT, AT(shared_ffn)
 #define WINDOW "sliding_window", "attention.sliding_window", OWN_INT, AT(window)
 #define PATTERN "sliding_window_pattern", "attention.sliding_window_pattern", OWN_PATTERN, 0
 #define REAL(key, field) key, key, OWN_REAL, AT(field)
@@ -127,11 +139,33 @@ const gguf_own gguf_owns[] = {
     DEEPSEEK_EXPERTS("Dots1ForCausalLM"),
     DEEPSEEK_EXPERTS("Glm4MoeForCausalLM"),
     { "Glm4MoeForCausalLM", HAS("use_qk_norm", "blk.0.attn_q_norm.weight") },
+    DEEPSEEK_EXPERTS("Glm4MoeLiteForCausalLM"),
+    DEEPSEEK_EXPERTS("SolarOpenForCausalLM"),
+    DEEPSEEK_EXPERTS("Glm4vMoeForConditionalGeneration"),
+    { "GraniteMoeSharedForCausalLM", SHARED_FFN("shared_intermediate_size") },
+    EXPERTS("GraniteMoeSharedForCausalLM", "num_local_experts"),
+    GRANITE("GraniteMoeSharedForCausalLM"),
+    EXPERTS("Ernie4_5_MoeForCausalLM", "moe_num_experts"),
+    { "Ernie4_5_MoeForCausalLM", EXPERT_FFN },
+    { "Ernie4_5_MoeForCausalLM", "moe_num_shared_experts", "expert_shared_count", OWN_SHARED,
+      AT(shared_ffn) },
+    { "Ernie4_5_MoeForCausalLM", "moe_layer_start_index", "leading_dense_block_count", OWN_DENSE,
+      0 },
+    EXPERTS("HunYuanMoEV1ForCausalLM", "num_experts"),
+    { "HunYuanMoEV1ForCausalLM", EXPERT_FFN },
+    { "HunYuanMoEV1ForCausalLM", SHARED_FFN("shared_expert_intermediate_size") },
+    EXPERTS("MiniMaxM2ForCausalLM", "num_local_experts"),
+    { "MiniMaxM2ForCausalLM", EXPERT_FFN },
+    { "MiniMaxM2ForCausalLM", NULL, "expert_gating_func", OWN_GATING, AT(w.router) },
+    DEEPSEEK_EXPERTS("ExaoneMoeForCausalLM"),
+    { "ExaoneMoeForCausalLM", WINDOW },
+    { "ExaoneMoeForCausalLM", PATTERN },
+    EXPERTS("Qwen3VLMoeForConditionalGeneration", "num_experts"),
+    { "Qwen3VLMoeForConditionalGeneration", EXPERT_FFN },
     EXPERTS("MixtralForCausalLM", "num_local_experts"),
     EXPERTS("Qwen2MoeForCausalLM", "num_experts"),
     { "Qwen2MoeForCausalLM", EXPERT_FFN },
-    { "Qwen2MoeForCausalLM", "shared_expert_intermediate_size", "expert_shared_feed_forward_length",
-      OWN_INT, AT(shared_ffn) },
+    { "Qwen2MoeForCausalLM", SHARED_FFN("shared_expert_intermediate_size") },
     EXPERTS("Qwen3MoeForCausalLM", "num_experts"),
     { "Qwen3MoeForCausalLM", EXPERT_FFN },
     { "Phi3ForCausalLM", WINDOW },
@@ -180,6 +214,8 @@ static const gguf_name names[] = {
     { R_SHARED_ROUTER, "ffn_gate_inp_shexp", false, NULL, JOIN_NONE },
     { R_SHARED_GATE, "ffn_gate_shexp", false, NULL, JOIN_NONE },
     { R_SHARED_UP, "ffn_up_shexp", false, NULL, JOIN_NONE },
+    { R_SHARED_GATE_UP, "ffn_gate_shexp", false, NULL, JOIN_GATE },
+    { R_SHARED_GATE_UP, "ffn_up_shexp", false, NULL, JOIN_SECOND },
     { R_SHARED_DOWN, "ffn_down_shexp", false, NULL, JOIN_NONE },
     { R_MLP_POST_NORM, "post_ffw_norm", false, NULL, JOIN_NONE },
     { R_EXPERT_GATE_UP, "ffn_gate_exps", false, NULL, JOIN_GATE },
@@ -244,7 +280,8 @@ gguf_order gguf_order_of(const gguf_arch *a, const arch_config *c, arch_role r)
     if (a->turned) o.heads = r == R_Q ? c->heads : r == R_K ? c->kv_heads : 0;
     if (o.heads) o.kind = GGUF_TURNED;
     if (r == R_QKV && a->qkv == QKV_APART && c->w.qkv_grouped) o.kind = GGUF_APART;
-    if (r == R_EXPERT_GATE_UP) o.kind = GGUF_GATE_UP;
+    if (r == R_EXPERT_GATE_UP || r == R_SHARED_GATE_UP) o.kind = GGUF_GATE_UP;
+    if (r == R_SHARED_GATE_UP) o.ffn = c->shared_ffn;
     return o;
 }
 

@@ -119,6 +119,21 @@ static lq_status unstack(src_source *s, src_tensor *all, size_t *n, const src_te
     return st;
 }
 
+void src_fit_stacked_rows(src_source *s)
+{
+    char name[256];
+    int64_t N, K, layer = 0;
+    arch_config *c = &s->config;
+    const arch_row *rows = arch_find(c->row->arch, ARCH_STACKED_ROWS);
+    while (layer + 1 < c->layers && !c->layer[layer].moe)
+        layer++;
+    if (!rows || !arch_tensor_name(c, R_EXPERT_GATE_UP, layer, -1, false, name, sizeof name))
+        return;
+    const src_tensor *t = src_find(s, name);
+    arch_role_shape(c, R_EXPERT_GATE_UP, &N, &K);
+    if (t && t->n_dims == 3 && t->shape[1] == N && t->shape[2] == K && N != K) c->row = rows;
+}
+
 lq_status src_fit_experts(src_source *s, lq_err *err)
 {
     const arch_config *c = &s->config;

@@ -305,33 +305,38 @@ static lq_status no_nvfp4(const gguf_tensor *g, lq_err *err)
                    g->name);
 }
 
-/* Gate and up of all experts: [experts, 2 ffn, hidden], or their biases [experts, 2 ffn]. */
+/* Gate and up of all experts: [experts, 2 ffn, hidden], or their biases [experts, 2 ffn]; or of the
+ * shared MLP: [2 ffn, hidden]. */
 static lq_status make_gate_up(src_source *s, src_tensor *t, const gguf_tensor *g, const place *w,
                               lq_err *err)
 {
-    const gguf_tensor *up = partner(s, g, "ffn_gate_exps", "ffn_up_exps");
-    const bool bias = w->slot.bias;
-    if (!up || up->type != g->type || up->bytes != g->bytes || g->n_dims != (bias ? 2 : 3))
-        return no_partner(g, "ffn_up_exps", err);
+    const bool bias = w->slot.bias, shared = w->slot.role == R_SHARED_GATE_UP;
+    const char *names[] = { shared ? "ffn_gate_shexp" : "ffn_gate_exps",
+                            shared ? "ffn_up_shexp" : "ffn_up_exps" };
+    const gguf_tensor *up = partner(s, g, names[0], names[1]);
+    const int rows = shared ? 0 : 1; /* the dim that is doubled */
+    if (!up || up->type != g->type || up->bytes != g->bytes || g->n_dims != rows + (bias ? 1 : 2))
+        return no_partner(g, names[1], err);
     if (bias && gguf_scheme(g->type).kind != QT_DENSE)
         return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected floats", g->name);
     stored p = { .type = g->type, .data = g->data, .data2 = up->data };
     qt_scheme scheme = gguf_scheme(g->type);
-    p.order = (gguf_order){ GGUF_GATE_UP, &s->config, .ffn = g->shape[1] };
+    p.order = (gguf_order){ GGUF_GATE_UP, &s->config, .ffn = g->shape[rows] };
     if (g->type == GGML_NVFP4) {
+        const int64_t matrices = shared ? 1 : g->shape[0];
         if (s->config.w.gate_up_mixed) return no_nvfp4(g, err);
-        lq_status st = second_of(&p.second, s, g, g->shape[0], err);
-        if (!st) st = second_of(&p.second2, s, up, g->shape[0], err);
+        lq_status st = second_of(&p.second, s, g, matrices, err);
+        if (!st) st = second_of(&p.second2, s, up, matrices, err);
         if (st) return st;
-        scheme.rows = g->shape[1];
+        scheme.rows = g->shape[rows];
     }
     *t = (src_tensor){ .name = hf_name(s, g, w), .n_dims = g->n_dims };
     if (!t->name) return lq_fail(err, LQ_ENOMEM, "out of memory");
     memcpy(t->shape, g->shape, sizeof g->shape);
-    t->shape[1] *= 2;
+    t->shape[rows] *= 2;
     p.transposed = !bias && scheme.kind == QT_DENSE &&
                    arch_name_of(&s->config, w->slot.role)->flags & NAME_TRANSPOSED;
-    p.count = bias ? 0 : g->shape[0];
+    p.count = bias ? 0 : shared ? 1 : g->shape[0];
     if (p.transposed) swap_last(t->shape, 3);
     const qt_span reads[2] = { { g->data, g->bytes }, { up->data, up->bytes } };
     return make_of(s, t, &p, scheme, reads, 2, err);

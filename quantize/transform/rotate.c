@@ -49,6 +49,7 @@ static const struct {
     { R_SHARED_ROUTER, MLP, FREE },
     { R_SHARED_GATE, MLP, FREE },
     { R_SHARED_UP, MLP, FREE },
+    { R_SHARED_GATE_UP, MLP, FREE },
     { R_SHARED_DOWN, FREE, STREAM },
 };
 

@@ -501,10 +501,12 @@ static void run_shared(const fwd_rows *r, const model_layer *l)
     const arch_config *c = r->c;
     const int64_t S = c->shared_ffn;
     if (!S) return;
-    const mm_out in[] = { fwd_out(&l->lin[R_SHARED_GATE], r->shared_in, 2 * S, false),
+    const bool fused = l->lin[R_SHARED_GATE_UP].present;
+    const mm_out in[] = { fwd_out(&l->lin[fused ? R_SHARED_GATE_UP : R_SHARED_GATE], r->shared_in,
+                                  2 * S, false),
                           fwd_out(&l->lin[R_SHARED_UP], r->shared_in + S, 2 * S, false) };
     const mm_out down = fwd_out(&l->lin[R_SHARED_DOWN], r->out, c->hidden, true);
-    products(r, in, 2, r->h, c->hidden, r->R);
+    products(r, in, fused ? 1 : 2, r->h, c->hidden, r->R);
     act_experts(r, r->shared_in, r->R, S, false,
                 l->lin[R_SHARED_ROUTER].present ? r->shared_share : NULL);
     products(r, &down, 1, r->shared_in, 2 * S, r->R);

@@ -216,10 +216,8 @@ static void tap_inputs(const moe *m)
     for (int64_t e = 0; e < r->c->experts; e++)
         for (arch_role role = R_EXPERT_GATE; role <= R_EXPERT_GATE_UP; role++)
             tap_expert(m, role, e, r->expert_out + m->first[e] * H, H, H);
-    if (r->c->shared_ffn) {
-        fwd_tap_rows(r, R_SHARED_GATE, r->h, H, H);
-        fwd_tap_rows(r, R_SHARED_UP, r->h, H, H);
-    }
+    for (arch_role role = R_SHARED_GATE; role <= R_SHARED_GATE_UP; role++)
+        if (m->l->lin[role].present) fwd_tap_rows(r, role, r->h, H, H);
 }
 
 static bool joins(const moe *m, const model_linear *gate, const model_linear *up)
@@ -231,7 +229,8 @@ static bool all_join(const moe *m)
     const arch_config *c = m->r->c;
     const model_linear *gate = experts(m, R_EXPERT_GATE), *up = experts(m, R_EXPERT_UP),
                        *lin = m->l->lin;
-    bool all = gate && up && (!c->shared_ffn || joins(m, &lin[R_SHARED_GATE], &lin[R_SHARED_UP]));
+    bool all = gate && up && !lin[R_SHARED_GATE_UP].present &&
+               (!c->shared_ffn || joins(m, &lin[R_SHARED_GATE], &lin[R_SHARED_UP]));
     for (int64_t e = 0; e < c->experts && all; e++)
         all = m->first[e] == m->first[e + 1] || joins(m, &gate[e], &up[e]);
     return all;
@@ -275,9 +274,13 @@ static void run_in(moe *m)
             add_gate(m, &gate[e], &up[e], y, F, n, r->sent + from);
         }
     }
-    if (S)
+    if (m->l->lin[R_SHARED_GATE_UP].present) {
+        add_out(m, &m->l->lin[R_SHARED_GATE_UP], r->shared_in, 2 * S, false);
+        add_job(m, r->h, c->hidden, r->R, NULL, 1);
+    } else if (S) {
         add_gate(m, &m->l->lin[R_SHARED_GATE], &m->l->lin[R_SHARED_UP], r->shared_in, S, r->R,
                  NULL);
+    }
     run_jobs(m);
 }
 

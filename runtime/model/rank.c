@@ -88,6 +88,9 @@ bool rank_part_of(rank_part *p, const arch_config *c, arch_role r, int rank, int
     case R_GATE_UP:
         part_of_pair(p, c->ffn, rank, ranks);
         return true;
+    case R_SHARED_GATE_UP:
+        part_of_pair(p, c->shared_ffn, rank, ranks);
+        return true;
     case R_EXPERT_GATE_UP:
         if (c->w.gate_up_mixed)
             p->rows[0] = part_of(N, rank, ranks);

@@ -64,6 +64,16 @@ def test_a_quantized_model_of_every_order_keeps_its_values(llmq, tmp_path, name)
     assert max(abs(x - y) for x, y in zip(a, b)) <= 2e-2 * max(map(abs, a))  # what has no block of 32 is f16, the rest Q8_0 again
 
 
+@pytest.mark.parametrize("name", ["glm4-moe-lite", "solar-open", "minimax-m2", "exaone-moe", "ernie45-moe", "hunyuan-moe",
+                                  "granite-moe-shared"])
+def test_what_is_written_is_read_back(llmq, tmp_path, name):
+    """Mixtures of which no file of llama.cpp's converter is here: to GGUF, and the same logits from there."""
+    llmq("convert", ARCH / name, "-o", tmp_path / "m.gguf", "--to", "gguf")
+    for m, o in ((ARCH / name, "a"), (tmp_path / "m.gguf", "b")):
+        llmq("logits", m, "--ids", "13,32,51,7,9,18,37,56,5,4,23,42,61", "-o", tmp_path / o)
+    assert read_floats(tmp_path / "a", "logits")[1] == read_floats(tmp_path / "b", "logits")[1]
+
+
 @pytest.mark.parametrize("name,why", [("gpt-bigcode-mha", "multi_query: llama.cpp's 'starcoder' runs one head of keys, found 4"),
                                       ("starcoder2", "window: GGUF's 'starcoder2' has no place for 16"),
                                       ("phi-qk-layernorm", "wiring_qk_norm: GGUF's 'phi2' has no place")])

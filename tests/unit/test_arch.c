@@ -436,6 +436,91 @@ TEST(experts_are_as_many_as_the_class_assumes)
     }
 }
 
+/* What transformers 5.23 assumes of mixtures whose config.json is silent. */
+TEST(defaults_of_mixtures_are_those_of_transformers)
+{
+    static const struct {
+        const char *type;
+        int64_t experts, used, ffn, shared, dense, heads, max_pos;
+        double eps, theta, scale;
+        bool tied;
+    } t[] = {
+        { "glm4_moe_lite", 64, 4, 1536, 1536, 1, 4, 202752, 1e-5, 10000, 1.8, false },
+        { "solar_open", 128, 8, 1280, 1280, 0, 8, 131072, 1e-5, 1e6, 1, false },
+        { "minimax_m2", 256, 8, 160, 0, 0, 8, 196608, 1e-6, 5e6, 1, false },
+        { "exaone_moe", 64, 8, 1024, 1024, 1, 32, 2048, 1e-5, 10000, 2.5, false },
+        { "axk1", 192, 8, 2048, 2048, 1, 4, 32768, 1e-6, 10000, 2.5, false },
+        { "ernie4_5_moe", 64, 6, 1536, 3072, 1, 4, 131072, 1e-5, 5e5, 1, true },
+        { "hunyuan_v1_moe", 1, 1, 160, 160, 0, 4, 2048, 1e-5, 10000, 1, false },
+        { "hy_v3", 192, 8, 1536, 1536, 1, 8, 131072, 1e-5, 11158840, 2.826, false },
+        { "granitemoeshared", 8, 2, 160, 0, 0, 4, 2048, 1e-6, 10000, 1, false },
+        { "flex_olmo", 7, 5, 160, 0, 0, 4, 4096, 1e-6, 5e5, 1, false },
+        { "youtu", 0, 0, 0, 0, 4, 4, 131072, 1e-6, 10000, 1, true },
+        { "qwen3_vl_moe_text", 60, 4, 1408, 0, 0, 16, 128000, 1e-6, 5e5, 1, true },
+        { "glm4v_moe_text", 128, 8, 1408, 1408, 1, 8, 65536, 1e-5, 10000, 1, false },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        char text[256];
+        arch_config c;
+        lq_err err = { "" };
+        int64_t dense = 0;
+        snprintf(text, sizeof text,
+                 "{\"model_type\":\"%s\",\"vocab_size\":320,\"hidden_size\":512,"
+                 "\"num_hidden_layers\":4,\"num_attention_heads\":%d,\"intermediate_size\":160}",
+                 t[i].type, (int)t[i].heads);
+        const lq_status s = parse(&c, text, NULL, &err);
+        CHECK(!s, "%s: %s", t[i].type, err.msg);
+        if (s) continue;
+        while (dense < 4 && !c.layer[dense].moe)
+            dense++;
+        CHECK(c.experts == t[i].experts && c.experts_used == t[i].used &&
+                  c.expert_ffn == t[i].ffn && c.shared_ffn == t[i].shared && dense == t[i].dense,
+              "%s: %d experts, %d used, of %d, %d shared, %d dense", t[i].type, (int)c.experts,
+              (int)c.experts_used, (int)c.expert_ffn, (int)c.shared_ffn, (int)dense);
+        CHECK(c.kv_heads == t[i].heads && c.max_pos == t[i].max_pos && near(c.norm_eps, t[i].eps) &&
+                  near(c.rope[0].theta, t[i].theta) && near(c.expert_scale, t[i].scale) &&
+                  c.tied == t[i].tied,
+              "%s: other defaults", t[i].type);
+        arch_config_free(&c);
+    }
+}
+
+/* Keys as published files spell them, against those of transformers. */
+TEST(layers_with_experts_follow_every_spelling)
+{
+#define SPELLED(type, rest) "{\"model_type\":\"" type "\"," BASE rest "}"
+    static const struct {
+        const char *config, *layers; /* x: has experts */
+    } t[] = {
+        { SPELLED("glm4_moe_lite", ",\"first_k_dense_replace\":2"), "..xx" },
+        { SPELLED("glm4_moe_lite",
+                  ",\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\",\"dense\"]"),
+          "x.x." },
+        { SPELLED("exaone_moe", ",\"num_key_value_heads\":4,\"first_last_k_dense_replace\":1,"
+                                "\"is_moe_layer\":[false,true,true,false]"),
+          ".xx." },
+        { SPELLED("ernie4_5_moe", ",\"moe_layer_start_index\":1,\"moe_layer_end_index\":2,"
+                                  "\"moe_layer_interval\":1"),
+          ".xx." },
+        { SPELLED("ernie4_5_moe", ",\"moe_layer_start_index\":0,\"moe_layer_end_index\":-1,"
+                                  "\"moe_layer_interval\":2"),
+          ".x.x" },
+        { SPELLED("hunyuan_v1_moe", ",\"num_experts\":8,\"moe_topk\":[2,2,2,2],"
+                                    "\"num_shared_expert\":[1,1,1,1]"),
+          "xxxx" },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config c;
+        lq_err err = { "" };
+        const lq_status s = parse(&c, t[i].config, NULL, &err);
+        CHECK(!s, "%s: %s", t[i].config, err.msg);
+        if (s) continue;
+        for (int l = 0; l < 4; l++)
+            CHECK(c.layer[l].moe == (t[i].layers[l] == 'x'), "%s: layer %d", t[i].config, l);
+        arch_config_free(&c);
+    }
+}
+
 /* What published files hold beside the numbers, and what transformers passes over. */
 TEST(keys_that_change_nothing_are_passed_over)
 {
@@ -605,6 +690,8 @@ int main(int argc, char **argv)
     RUN(a_wrong_config_is_refused_by_key);
     RUN(our_own_spelling_gives_the_same_config_back);
     RUN(experts_are_as_many_as_the_class_assumes);
+    RUN(defaults_of_mixtures_are_those_of_transformers);
+    RUN(layers_with_experts_follow_every_spelling);
     RUN(keys_that_change_nothing_are_passed_over);
     RUN(both_spellings_of_a_config_are_one);
     RUN(slopes_of_alibi_are_those_of_the_paper);

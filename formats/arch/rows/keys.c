@@ -13,6 +13,15 @@ lq_status arch_key_scoring_func(arch_config *c, const char *key, const cJSON *v,
                    js_describe(found, v));
 }
 
+lq_status arch_key_noaux_tc(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)c;
+    if (!v || (cJSON_IsString(v) && strcmp(v->valuestring, "noaux_tc") == 0)) return LQ_OK;
+    char found[64];
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected noaux_tc, found %s", key,
+                   js_describe(found, v));
+}
+
 /* Norms of q and k if the key says so; missing: as the row has it. */
 static lq_status if_qk_norm(arch_config *c, const char *key, const cJSON *v, arch_qk_norm kind,
                             lq_err *err)

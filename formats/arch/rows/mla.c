@@ -1,4 +1,4 @@
-/* formats/arch/rows/mla.c - latent attention (arXiv:2405.04434): DeepSeek. */
+/* formats/arch/rows/mla.c - latent attention (arXiv:2405.04434): DeepSeek and relatives. */
 #include "formats/arch/rows/rows.h"
 
 #include "base/json.h"
@@ -15,18 +15,9 @@ static lq_status topk_method(arch_config *c, const char *key, const cJSON *v, lq
     return LQ_OK;
 }
 
-static lq_status noaux_tc(arch_config *c, const char *key, const cJSON *v, lq_err *err)
-{
-    (void)c;
-    if (!v || (cJSON_IsString(v) && strcmp(v->valuestring, "noaux_tc") == 0)) return LQ_OK;
-    char found[64];
-    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected noaux_tc, found %s", key,
-                   js_describe(found, v));
-}
-
 /* A table of names reads by line. */
 /* clang-format off */
-#define DEEPSEEK_NAMES \
+#define MLA_NAMES \
     EMBED_NORM_HEAD(BIAS_NO), \
     PRE_NORMS(BIAS_NO), \
     { R_Q, LAYER "self_attn.q_proj", 0, BIAS_NO }, \
@@ -37,34 +28,57 @@ static lq_status noaux_tc(arch_config *c, const char *key, const cJSON *v, lq_er
     { R_KV_A_NORM, LAYER "self_attn.kv_a_layernorm", 0, BIAS_NO }, \
     { R_KV_B, LAYER "self_attn.kv_b_proj", 0, BIAS_NO }, \
     { R_O, LAYER "self_attn.o_proj", 0, BIAS_ATTN }, \
-    GATED(BIAS_NO), \
+    GATED(BIAS_NO)
+#define DEEPSEEK_NAMES \
+    MLA_NAMES, \
     { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO }, \
     EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"), \
     SHARED("mlp.shared_experts")
 static const arch_name deepseek_v2_names[] = { DEEPSEEK_NAMES, END };
 static const arch_name deepseek_v3_names[] = { DEEPSEEK_NAMES, CORRECTION, END };
-#define MLA_KEYS(q_lora_def) \
+/* Its published file has no correction, and a norm of the MLP's output in every layer, which those
+ * without experts do not use. */
+static const arch_name axk1_names[] = {
+    DEEPSEEK_NAMES,
+    { R_ROUTER_CORR, LAYER "mlp.gate.e_score_correction_bias", NAME_BARE | NAME_OPTIONAL, BIAS_NO },
+    { R_MLP_POST_NORM, LAYER "post_mlp_layernorm", NAME_MOE, BIAS_NO },
+    END,
+};
+static const arch_name youtu_names[] = { MLA_NAMES, END };
+#define MLA_KEYS(q_lora_def, kv_lora_def, nope_def, v_def) \
     { "q_lora_rank", KEY_INT, AT(q_lora), q_lora_def, NULL }, \
-    { "kv_lora_rank", KEY_INT, AT(kv_lora), 512, NULL }, \
-    { "qk_nope_head_dim", KEY_INT, AT(nope_dims), 128, NULL }, \
+    { "kv_lora_rank", KEY_INT, AT(kv_lora), kv_lora_def, NULL }, \
+    { "qk_nope_head_dim", KEY_INT, AT(nope_dims), nope_def, NULL }, \
     { "qk_rope_head_dim", KEY_INT, AT(rope_dims), 64, NULL }, \
-    { "v_head_dim", KEY_INT, AT(v_dim), 128, NULL }, \
+    { "v_head_dim", KEY_INT, AT(v_dim), v_def, NULL }, \
     { "qk_head_dim", KEY_KNOWN, 0, NONE, NULL }
 static const arch_key deepseek_v2_keys[] = {
-    MLA_KEYS(1536),
+    MLA_KEYS(1536, 512, 128, 128),
     GROUP_KEYS(1, 1, 1),
     { "topk_method", KEY_FN, 0, NONE, topk_method },
     MUST("norm_topk_prob", 0),
     MUST("mlp_bias", 0),
     NO_KEY,
 };
+/* DeepSeek V3's and those of models that compute as it does. */
+#define V3_KEYS(experts, used, ffn) \
+    EXPERT_COUNTS("n_routed_experts", experts, used), \
+    EXPERT_FFN(ffn), \
+    NORM_TOPK(1), \
+    { "topk_method", KEY_FN, 0, NONE, arch_key_noaux_tc }, \
+    { "rope_interleave", KEY_NOT, AT(w.rope_half), 1, NULL }, \
+    MUST("mlp_bias", 0)
 static const arch_key deepseek_v3_keys[] = {
-    MLA_KEYS(1536),
-    GROUP_KEYS(8, 4, 2.5),
-    EXPERT_COUNTS("n_routed_experts", 256, 8),
-    EXPERT_FFN(2048),
-    NORM_TOPK(1),
-    { "topk_method", KEY_FN, 0, NONE, noaux_tc },
+    MLA_KEYS(1536, 512, 128, 128), GROUP_KEYS(8, 4, 2.5), V3_KEYS(256, 8, 2048), NO_KEY,
+};
+static const arch_key glm4_moe_lite_keys[] = {
+    MLA_KEYS(768, 512, 192, 256), GROUP_KEYS(1, 1, 1.8), V3_KEYS(64, 4, 1536), NO_KEY,
+};
+static const arch_key axk1_keys[] = {
+    MLA_KEYS(1536, 512, 128, 128), GROUP_KEYS(8, 4, 2.5), V3_KEYS(192, 8, 2048), NO_KEY,
+};
+static const arch_key youtu_keys[] = {
+    MLA_KEYS(1536, 512, 128, 128),
     { "rope_interleave", KEY_NOT, AT(w.rope_half), 1, NULL },
     MUST("mlp_bias", 0),
     NO_KEY,
@@ -77,5 +91,13 @@ const arch_row arch_rows_mla[] = {
     { "DeepseekV3ForCausalLM", "deepseek_v3", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE }, MODEL,
       .names = deepseek_v3_names, .keys = deepseek_v3_keys, .def_max_pos = 4096, .def_dense = 3,
       .def_shared = 1 },
+    { "Glm4MoeLiteForCausalLM", "glm4_moe_lite", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE },
+      MODEL, .names = deepseek_v3_names, .keys = glm4_moe_lite_keys, .def_eps = 1e-5,
+      .def_max_pos = 202752, .def_dense = 1, .def_shared = 1 },
+    { "AXK1ForCausalLM", "axk1", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE }, MODEL,
+      .names = axk1_names, .keys = axk1_keys, .def_max_pos = 32768, .def_dense = 1,
+      .def_shared = 1 },
+    { "YoutuForCausalLM", "youtu", .w = { RMS_PAIRS, .mla = true }, MODEL, .names = youtu_names,
+      .keys = youtu_keys, .def_max_pos = 131072, .def_tied = true },
     { .arch = NULL },
 };

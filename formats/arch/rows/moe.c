@@ -1,6 +1,21 @@
 /* formats/arch/rows/moe.c - mixtures of experts. */
 #include "formats/arch/rows/rows.h"
 
+#include "base/json.h"
+
+/* Kinds of attention by layer: 1 is softmax attention, the only one here. */
+static lq_status all_softmax(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)c;
+    for (const cJSON *e = cJSON_IsArray(v) ? v->child : NULL; e; e = e->next) {
+        int64_t one;
+        if (!js_whole(e, 1, 1, &one))
+            return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected 1 for each layer, found another",
+                           key);
+    }
+    return LQ_OK;
+}
+
 /* A table of names reads by line. */
 /* clang-format off */
 static const arch_name mixtral_names[] = {
@@ -65,6 +80,83 @@ static const arch_name gpt_oss_names[] = {
       BIAS_YES },
     END,
 };
+static const arch_name granite_moe_shared_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    PRE_NORMS(BIAS_NO),
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    { R_ROUTER, LAYER "block_sparse_moe.router.layer", 0, BIAS_NO },
+    { R_EXPERT_GATE_UP, LAYER "block_sparse_moe.input_linear", NAME_STACKED, BIAS_NO },
+    { R_EXPERT_DOWN, LAYER "block_sparse_moe.output_linear", NAME_STACKED, BIAS_NO },
+    { R_SHARED_GATE_UP, LAYER "shared_mlp.input_linear", 0, BIAS_NO },
+    { R_SHARED_DOWN, LAYER "shared_mlp.output_linear", 0, BIAS_NO },
+    END,
+};
+static const arch_name minimax_m2_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    PRE_NORMS(BIAS_NO),
+    SELF_ATTN(BIAS_NO, BIAS_NO),
+    QK_NORMS,
+    { R_ROUTER, LAYER "block_sparse_moe.gate", 0, BIAS_NO },
+    { R_ROUTER_CORR, LAYER "block_sparse_moe.e_score_correction_bias", NAME_BARE, BIAS_NO },
+    EXPERTS("block_sparse_moe", "w1", "w3", "w2"),
+    END,
+};
+static const arch_name exaone_moe_names[] = {
+    LLAMA_NAMES(BIAS_NO, BIAS_NO, BIAS_NO),
+    QK_NORMS,
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO },
+    { R_ROUTER_CORR, LAYER "mlp.e_score_correction_bias", NAME_BARE, BIAS_NO },
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    SHARED("mlp.shared_experts"),
+    END,
+};
+static const arch_name ernie_moe_names[] = {
+    LLAMA_NAMES(BIAS_NO, BIAS_NO, BIAS_NO),
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO },
+    { R_ROUTER_CORR, LAYER "mlp.moe_statics.e_score_correction_bias", NAME_BARE | NAME_ROW,
+      BIAS_NO },
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    SHARED("mlp.shared_experts"),
+    END,
+};
+static const arch_name hunyuan_moe_names[] = {
+    LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO),
+    { R_Q_NORM, LAYER "self_attn.query_layernorm", 0, BIAS_NO },
+    { R_K_NORM, LAYER "self_attn.key_layernorm", 0, BIAS_NO },
+    { R_ROUTER, LAYER "mlp.gate.wg", 0, BIAS_NO },
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    SHARED("mlp.shared_mlp"),
+    END,
+};
+static const arch_name hy_v3_names[] = {
+    LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_MLP),
+    QK_NORMS,
+    { R_ROUTER, LAYER "mlp.router.gate", 0, BIAS_NO },
+    { R_ROUTER_CORR, LAYER "mlp.expert_bias", NAME_BARE, BIAS_NO },
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    SHARED("mlp.shared_mlp"),
+    END,
+};
+static const arch_name flex_olmo_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_POST_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO },
+    { R_MLP_POST_NORM, LAYER "post_feedforward_layernorm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    QK_NORMS,
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO },
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    END,
+};
+/* Published files have [experts, inputs, outputs], transformers 5 saves [experts, outputs, inputs]. */
+#define QWEN3_VL_MOE_NAMES(turned) \
+    LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO), \
+    QK_NORMS, \
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO }, \
+    { R_EXPERT_GATE_UP, LAYER "mlp.experts.gate_up_proj", NAME_BARE | NAME_STACKED | (turned), \
+      BIAS_NO }, \
+    { R_EXPERT_DOWN, LAYER "mlp.experts.down_proj", NAME_BARE | NAME_STACKED | (turned), BIAS_NO }
+static const arch_name qwen3_vl_moe_names[] = { QWEN3_VL_MOE_NAMES(NAME_TRANSPOSED), END };
+static const arch_name qwen3_vl_moe_rows_names[] = { QWEN3_VL_MOE_NAMES(0), END };
 static const arch_key granite_moe_keys[] = {
     GRANITE_KEYS,
     EXPERT_COUNTS("num_local_experts", 8, 2),
@@ -97,8 +189,101 @@ static const arch_key glm4_moe_keys[] = {
 };
 static const arch_key dots1_keys[] = { GROUP_KEYS(1, 1, 1), NORM_TOPK(0), EXPERT_FFN(1408),
                                        NO_KEY };
+static const arch_key solar_open_keys[] = {
+    GROUP_KEYS(1, 1, 1), EXPERT_COUNTS("n_routed_experts", 128, 8), EXPERT_FFN(1280), NORM_TOPK(1),
+    MUST("use_qk_norm", 0), NO_KEY,
+};
+static const arch_key glm4v_moe_keys[] = {
+    GROUP_KEYS(1, 1, 1),
+    EXPERT_COUNTS("n_routed_experts", 128, 8),
+    EXPERT_FFN(1408),
+    NORM_TOPK(1),
+    { "attention_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
+    MUST("use_qk_norm", 0),
+    NO_KEY,
+};
+static const arch_key minimax_m2_keys[] = {
+    EXPERT_COUNTS("num_local_experts", 256, 8),
+    { "rotary_dim", KEY_INT, AT(rope_dims), NONE, NULL },
+    { "scoring_func", KEY_FN, 0, NONE, arch_key_scoring_func },
+    { "attn_type_list", KEY_FN, 0, NONE, all_softmax },
+    MUST("use_qk_norm", 1),
+    MUST("use_routing_bias", 1),
+    MUST("shared_intermediate_size", 0),
+    MUST("swa_rope_theta", -1),
+    /* not read by the modelling code: */
+    { "qk_norm_type", KEY_KNOWN, 0, NONE, NULL },
+    { "shared_moe_mode", KEY_KNOWN, 0, NONE, NULL },
+    { "mlp_intermediate_size", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
+static const arch_key exaone_moe_keys[] = {
+    GROUP_KEYS(1, 1, 2.5),
+    EXPERT_COUNTS("num_experts", 64, 8),
+    EXPERT_FFN(1024),
+    NORM_TOPK(1),
+    { "topk_method", KEY_FN, 0, NONE, arch_key_noaux_tc },
+    NO_KEY,
+};
+static const arch_key ernie_moe_keys[] = {
+    MUST("use_bias", 0),
+    EXPERT_COUNTS("moe_num_experts", 64, 6),
+    EXPERT_FFN(1536),
+    { "moe_norm_min", KEY_KNOWN, 0, NONE, NULL }, /* less than any sum of the best shares */
+    /* of training: */
+    { "moe_capacity", KEY_KNOWN, 0, NONE, NULL },
+    { "moe_gate", KEY_KNOWN, 0, NONE, NULL },
+    { "moe_use_aux_free", KEY_KNOWN, 0, NONE, NULL },
+    { "moe_group", KEY_KNOWN, 0, NONE, NULL },
+    { "weight_share_add_bias", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
+static const arch_key hunyuan_moe_keys[] = {
+    EXPERT_COUNTS("num_experts", 1, 1),
+    MUST("norm_topk_prob", 1),
+    MUST("use_mixed_mlp_moe", 1),
+    MUST("use_qk_norm", 1),
+    MUST("use_rotary_pos_emb", 1),
+    MUST("mlp_bias", 0),
+    MUST("use_cla", 0),
+    MUST("moe_layer_num_skipped", 0),
+    { "norm_type", KEY_KNOWN, 0, NONE, NULL }, /* not read by the modelling code, like these: */
+    { "attention_head_dim", KEY_KNOWN, 0, NONE, NULL },
+    { "routed_scaling_factor", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
+static const arch_key hy_v3_keys[] = {
+    EXPERT_COUNTS("num_experts", 192, 8),
+    EXPERT_FFN(1536),
+    { "router_scaling_factor", KEY_REAL, AT(expert_scale), 2.826, NULL },
+    MUST("qk_norm", 1),
+    MUST("route_norm", 1),
+    MUST("moe_router_use_sigmoid", 1),
+    MUST("moe_router_enable_expert_bias", 1),
+    /* all sums here are in f32: */
+    { "enable_moe_fp32_combine", KEY_KNOWN, 0, NONE, NULL },
+    { "enable_attention_fp32_softmax", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
+static const arch_key flex_olmo_keys[] = {
+    NORM_TOPK(0),
+    EXPERT_COUNTS("num_experts", 7, 5),
+    NO_KEY,
+};
+static const arch_key qwen3_vl_moe_keys[] = {
+    MUST("norm_topk_prob", 1),
+    EXPERT_COUNTS("num_experts", 60, 4),
+    EXPERT_FFN(1408),
+    NO_KEY,
+};
 static const arch_key olmoe_keys[] = { NORM_TOPK(0), EXPERT_COUNTS("num_experts", 64, 8),
                                        MUST("clip_qkv", 0), NO_KEY };
+#define QWEN3_VL_MOE(variant_, when_, names_) \
+    { "Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe", variant_, when_, \
+      .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .norm_topk = true }, \
+      .prefix = "model.language_model.", .in_text = true, .names = names_, \
+      .keys = qwen3_vl_moe_keys, .def_kv_heads = 16, .def_theta = 5e5, .def_max_pos = 128000, \
+      .def_tied = true }
 /* clang-format on */
 
 const arch_row arch_rows_moe[] = {
@@ -126,5 +311,37 @@ const arch_row arch_rows_moe[] = {
       .fixed_act = true, .window = WINDOW_PATTERN, .def_pattern = 2, .def_window = 128,
       .def_kv_heads = 8, .def_head_dim = 64, .def_eps = 1e-5, .def_theta = 150000,
       .def_max_pos = 131072 },
+    { "GraniteMoeSharedForCausalLM", "granitemoeshared", .w = { RMS_ROPE, .norm_topk = true },
+      MODEL, .names = granite_moe_shared_names, .keys = granite_moe_keys },
+    { "SolarOpenForCausalLM", "solar_open", .w = { RMS_ROPE, SIGMOID_MOE }, MODEL,
+      .names = glm4_moe_names, .keys = solar_open_keys, .def_ffn = 1, .def_kv_heads = 8,
+      .def_head_dim = 128, .def_eps = 1e-5, .def_theta = 1e6, .def_max_pos = 131072,
+      .def_shared = 1 },
+    { "MiniMaxM2ForCausalLM", "minimax_m2", .w = { RMS_ROPE, .qk_norm = QK_NORM_ALL, SIGMOID_MOE },
+      MODEL, .names = minimax_m2_names, .keys = minimax_m2_keys, .def_kv_heads = 8,
+      .def_head_dim = 128, .def_theta = 5e6, .def_max_pos = 196608 },
+    { "ExaoneMoeForCausalLM", "exaone_moe", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, SIGMOID_MOE },
+      MODEL, .names = exaone_moe_names, .keys = exaone_moe_keys, .window = WINDOW_PATTERN,
+      .def_pattern = 4, .def_window = 4096, .nope_full = true, .def_kv_heads = 32, .def_eps = 1e-5,
+      .def_dense = 1, .def_shared = 1 },
+    { "Ernie4_5_MoeForCausalLM", "ernie4_5_moe", .w = { RMS_PAIRS, .norm_topk = true }, MODEL,
+      .names = ernie_moe_names, .keys = ernie_moe_keys, .def_kv_heads = 4, .def_eps = 1e-5,
+      .def_theta = 5e5, .def_max_pos = 131072, .def_dense = 1, .def_shared = 2, .def_tied = true },
+    { "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe",
+      .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .qk_norm_late = true, .norm_topk = true }, MODEL,
+      .names = hunyuan_moe_names, .keys = hunyuan_moe_keys, .def_eps = 1e-5, .def_shared = 1 },
+    { "HYV3ForCausalLM", "hy_v3", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, SIGMOID_MOE }, MODEL,
+      .names = hy_v3_names, .keys = hy_v3_keys, .def_kv_heads = 8, .def_head_dim = 128,
+      .def_eps = 1e-5, .def_theta = 11158840, .def_max_pos = 131072, .def_dense = 1,
+      .def_shared = 1 },
+    { "FlexOlmoForCausalLM", "flex_olmo", .w = { RMS_ROPE, .qk_norm = QK_NORM_ALL }, MODEL,
+      .names = flex_olmo_names, .keys = flex_olmo_keys, .def_theta = 5e5, .def_max_pos = 4096 },
+    /* The text parts of models that see. */
+    QWEN3_VL_MOE(ARCH_STACKED_ROWS, "-", qwen3_vl_moe_rows_names),
+    QWEN3_VL_MOE(NULL, NULL, qwen3_vl_moe_names),
+    { "Glm4vMoeForConditionalGeneration", "glm4v_moe", .w = { RMS_ROPE, SIGMOID_MOE },
+      .prefix = "model.language_model.", .in_text = true, .names = glm4_moe_names,
+      .keys = glm4v_moe_keys, .def_kv_heads = 8, .def_partial = 0.5, .def_eps = 1e-5,
+      .def_max_pos = 65536, .def_dense = 1, .def_shared = 1 },
     { .arch = NULL },
 };

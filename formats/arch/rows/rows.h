@@ -16,6 +16,7 @@ extern const arch_row arch_rows_gpt[];
 
 /* Keys with a meaning of their own that several families have (KEY_FN). */
 lq_status arch_key_scoring_func(arch_config *c, const char *key, const cJSON *v, lq_err *err);
+lq_status arch_key_noaux_tc(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 lq_status arch_key_head_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 lq_status arch_key_heads_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 

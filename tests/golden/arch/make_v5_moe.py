@@ -1,0 +1,139 @@
+"""Tiny checkpoints of mixtures of experts and latent attention that transformers 5 knows, with its logits
+(5.23.0, float32, eager attention), laid out as the other folders here; as small as the wiring allows.
+
+usage: make_v5_moe.py OUT [NAME...]
+
+OUT/NAME/: config.json, model.safetensors as save_pretrained writes it (the names of published files),
+expected.safetensors (input_ids int32 [2, 16]; logits float32 [2, 16, V]; greedy int32 [2, 32], the ids
+and 16 more; margin float32 [2, 16] between the best logit and the next). Weights are random bfloat16,
+scaled so that the logits spread over a few units.
+"""
+import json
+import math
+import os
+import sys
+
+import torch
+import transformers as tf
+from safetensors.torch import load_file, save_file
+
+V, H, HEADS, KV, T = 64, 32, 4, 2, 16
+SIZES = dict(vocab_size=V, hidden_size=H, num_hidden_layers=2, num_attention_heads=HEADS,
+             num_key_value_heads=KV, intermediate_size=16, max_position_embeddings=128,
+             bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=False)
+SMALL = dict(SIZES, head_dim=4)
+NARROW = dict(SMALL, intermediate_size=8)  # where it is the width of an expert
+MLA = dict(SIZES, num_key_value_heads=HEADS, q_lora_rank=12, kv_lora_rank=16, qk_nope_head_dim=4,
+           qk_rope_head_dim=4, v_head_dim=6)
+ROUTED = dict(n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1,
+              moe_intermediate_size=8)
+EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8)
+VISION = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, out_hidden_size=H, in_channels=1,
+              patch_size=2, spatial_merge_size=1, temporal_patch_size=1)
+
+
+def seen(kind, text, **vision):
+    """A model that sees, of which the text part is run."""
+    return (kind + "ForConditionalGeneration", kind + "Config",
+            dict(text_config=text, vision_config=dict(VISION, **vision)))
+
+
+def text(kind, sizes):
+    return kind + "ForCausalLM", kind + "Config", sizes
+
+
+MODELS = {
+    "glm4-moe-lite": text("Glm4MoeLite", dict(MLA, **ROUTED)),
+    "solar-open": text("SolarOpen", dict({k: v for k, v in SMALL.items() if k != "intermediate_size"},
+                                         **ROUTED, rope_parameters=dict(
+        rope_type="yarn", rope_theta=1e6, factor=2.0, original_max_position_embeddings=64))),
+    "minimax-m2": text("MiniMaxM2", dict(NARROW, num_local_experts=4, num_experts_per_tok=2,
+                                         rotary_dim=2)),
+    "exaone-moe": text("ExaoneMoe", dict(SMALL, num_shared_experts=1, sliding_window=8,
+                                         sliding_window_pattern=2, **EXPERTS)),
+    "axk1": text("AXK1", dict(MLA, n_group=2, topk_group=1, **ROUTED)),
+    "ernie45-moe": text("Ernie4_5_Moe", dict(SIZES, moe_num_experts=4, moe_k=2,
+                                             moe_intermediate_size=8, moe_num_shared_experts=1)),
+    "hunyuan-moe": text("HunYuanMoEV1", dict(NARROW, num_experts=4, moe_topk=2)),
+    "hy-v3": text("HYV3", dict(SMALL, num_shared_experts=1, **EXPERTS)),
+    "granite-moe-shared": text("GraniteMoeShared", dict(
+        NARROW, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=16,
+        embedding_multiplier=2.0, attention_multiplier=0.3, residual_multiplier=0.5,
+        logits_scaling=3.0)),
+    "flex-olmo": text("FlexOlmo", dict(NARROW, num_experts=4, num_experts_per_tok=2)),
+    "youtu": text("Youtu", dict(MLA, tie_word_embeddings=True)),
+    "qwen3-vl-moe": seen("Qwen3VLMoe", dict(SMALL, norm_topk_prob=True, rope_parameters=dict(
+        rope_type="default", rope_theta=5e6, mrope_section=[1, 1, 0], mrope_interleaved=True),
+        **EXPERTS), num_position_embeddings=4, deepstack_visual_indexes=[0]),
+    "glm4v-moe": seen("Glm4vMoe", dict(SMALL, rope_parameters=dict(
+        rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5, mrope_section=[1, 0, 0]),
+        **ROUTED), image_size=4),
+}
+
+
+def fill(model, g):
+    for name, p in model.named_parameters():
+        r = torch.randn(p.shape, generator=g)
+        if p.dim() >= 2 and "norm" not in name and "bias" not in name:
+            p.data = r * (0.15 if "embed" in name else 1.3 / math.sqrt(p.shape[-1]))
+        elif "bias" in name:
+            p.data = r * 0.1
+        else:
+            p.data = 1.0 + r * 0.1
+    for name, b in model.named_buffers():
+        if "correction" in name:
+            b.copy_(torch.randn(b.shape, generator=g) * 0.1)
+
+
+def round_to_bf16(model):
+    for p in model.parameters():
+        p.data = p.data.bfloat16().float()  # as the file holds them
+    for name, b in model.named_buffers():
+        if "correction" in name:
+            b.copy_(b.bfloat16().float())
+
+
+def save(model, folder):
+    """As bfloat16, which holds the values exactly, and one line of config.json."""
+    model.config.dtype = torch.bfloat16
+    model.save_pretrained(folder)
+    path = os.path.join(folder, "model.safetensors")
+    save_file({k: v.bfloat16().contiguous() for k, v in load_file(path).items()}, path,
+              metadata={"format": "pt"})
+    path = os.path.join(folder, "config.json")
+    config = json.load(open(path))
+    json.dump(config, open(path, "w"))
+    extra = os.path.join(folder, "generation_config.json")
+    if os.path.exists(extra):
+        os.remove(extra)
+
+
+def make(out, name, model_class, config_class, sizes):
+    config = getattr(tf, config_class)(**sizes)
+    config._attn_implementation = "eager"
+    model = getattr(tf, model_class)(config).float().eval()
+    g = torch.Generator().manual_seed(len(name) * 1000 + sum(map(ord, name)))
+    fill(model, g)
+    model.tie_weights()
+    round_to_bf16(model)
+    ids = torch.randint(3, V, (2, T), generator=g)
+    with torch.no_grad():
+        logits = model(input_ids=ids, use_cache=False).logits.float()
+        greedy, margin = ids, []
+        for _ in range(16):
+            best = model(input_ids=greedy, use_cache=False).logits[:, -1].float().topk(2, -1)
+            margin.append(best.values[:, 0] - best.values[:, 1])
+            greedy = torch.cat([greedy, best.indices[:, :1]], 1)
+    folder = os.path.join(out, name)
+    save(model, folder)
+    save_file(dict(input_ids=ids.int(), logits=logits.contiguous(), greedy=greedy.int().contiguous(),
+                   margin=torch.stack(margin, 1).contiguous()),
+              os.path.join(folder, "expected.safetensors"))
+    size = sum(os.path.getsize(os.path.join(folder, f)) for f in os.listdir(folder))
+    print(f"{name:22s} spread {logits.std():.2f}, {size} bytes")
+
+
+torch.set_num_threads(1)
+for name, spec in MODELS.items():
+    if len(sys.argv) <= 2 or name in sys.argv[2:]:
+        make(sys.argv[1], name, *spec)
