@@ -24,7 +24,7 @@ struct cal_pass {
     dev *on;
     fwd_offload *offload; /* its products; NULL: the CPU's */
     float outlier;
-    store state; /* hidden */
+    store state; /* fwd_state: of a chunk [T, hidden], then the rest */
     store inner; /* between the stages of a layer; width 0: none */
     float *x;    /* one chunk: the copy that a look consumes */
     lq_arena scratch;
@@ -139,7 +139,7 @@ lq_status cal_open(cal_pass **out, src_source *src, const cal_samples *samples, 
     bool stages = false, looks = false;
     for (int64_t i = 0; i < r->m.cfg->layers; i++)
         *(o->staged && fwd_has_points(r->m.cfg, i) ? &stages : &looks) = true;
-    s = open_store(&r->state, r, r->m.cfg->hidden, o->spill_dir, err);
+    s = open_store(&r->state, r, fwd_state(r->m.cfg), o->spill_dir, err);
     if (!s && stages) s = open_store(&r->inner, r, cal_stage_width(r->m.cfg), o->spill_dir, err);
     if (!s && looks && !(r->x = malloc(chunk_floats(r, &r->state) * sizeof *r->x)))
         s = lq_fail(err, LQ_ENOMEM, "no memory for a chunk of calibration state");
@@ -211,7 +211,7 @@ static lq_status run_layer(cal_pass *r, int64_t layer, const model_layer *l, loo
         if (s) break;
         int64_t w = chunk_windows(r, c);
         if (k) { /* looking: the state stays */
-            memcpy(r->x, x, (size_t)(w * r->len * r->m.cfg->hidden) * sizeof *x);
+            memcpy(r->x, x, (size_t)(w * r->len * r->state.width) * sizeof *x);
             memset(k->seen, 0, sizeof k->seen);
             x = r->x;
         }

@@ -38,6 +38,7 @@ bool cal_site_of(cal_site *site, const arch_config *c, arch_role r)
     for (size_t i = 0; i < LQ_COUNT(sites); i++) {
         if (sites[i].role != r) continue;
         *site = sites[i].site == CAL_MLP && one_input(c) ? CAL_ATTN : sites[i].site;
+        if (r == R_ROUTER && c->w.dense_beside) *site = CAL_EXPERTS;
         return true;
     }
     return false;
@@ -45,6 +46,7 @@ bool cal_site_of(cal_site *site, const arch_config *c, arch_role r)
 
 int64_t cal_site_width(const arch_config *c, cal_site s)
 {
+    if (s == CAL_EXPERTS) return c->hidden;
     for (size_t i = 0; i < LQ_COUNT(sites); i++) {
         int64_t N, K;
         if (sites[i].site != s || !arch_name_of(c, sites[i].role)) continue;

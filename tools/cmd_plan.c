@@ -177,6 +177,7 @@ static cJSON *as_json(const plan *pl)
     cJSON_AddNumberToObject(o, "params", pl->w.params);
     cJSON_AddNumberToObject(o, "params_active", pl->w.params - arch_idle_params(pl->cfg));
     cJSON_AddNumberToObject(o, "weights_bytes", (double)pl->w.weights_bytes);
+    if (pl->w.rows_bytes) cJSON_AddNumberToObject(o, "rows_bytes", (double)pl->w.rows_bytes);
     cJSON_AddNumberToObject(o, "kv_bytes_per_token", (double)pl->kv_per_token);
     if (pl->draft_weights) {
         cJSON_AddNumberToObject(o, "draft_weights_bytes", (double)pl->draft_weights);
@@ -263,6 +264,7 @@ static void print_text(const plan *pl, int threads)
         printf(", %.4g M of them for a token", (pl->w.params - arch_idle_params(pl->cfg)) / 1e6);
     printf("\n");
     BYTES("weights", pl->w.weights_bytes);
+    if (pl->w.rows_bytes) BYTES("rows read from the file as needed", pl->w.rows_bytes);
     BYTES("KV cache per token", pl->kv_per_token);
     if (pl->draft_weights) {
         BYTES("weights of the draft", pl->draft_weights);

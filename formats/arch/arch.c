@@ -78,7 +78,8 @@ static const arch_row *row_of(const char *arch, const char *type, const cJSON *j
  * used. Where only one kind is possible, its row says so (in_text). */
 static const char *const wrappers[] = {
     "AyaVisionForConditionalGeneration",      "Cohere2VisionForConditionalGeneration",
-    "Gemma3ForConditionalGeneration",         "Glm46VForConditionalGeneration",
+    "Gemma3ForConditionalGeneration",         "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",  "Glm46VForConditionalGeneration",
     "Idefics3ForConditionalGeneration",       "InternVLForConditionalGeneration",
     "LlavaForConditionalGeneration",          "LlavaNextForConditionalGeneration",
     "LlavaOnevisionForConditionalGeneration", "Mistral3ForConditionalGeneration",

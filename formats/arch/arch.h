@@ -25,7 +25,9 @@ typedef enum {
     ROPE_DYNAMIC,
     ROPE_LLAMA3,
     ROPE_YARN,
-    ROPE_LONG /* arXiv:2402.13753: a factor for each pair, one set up to original_max, one beyond */
+    ROPE_LONG, /* arXiv:2402.13753: a factor for each pair, one set up to original_max, one beyond
+                */
+    ROPE_PROPORTIONAL /* the frequencies of the whole head, of which `partial` turn: the first */
 } arch_rope_kind;
 typedef enum { MLP_GATED, MLP_PLAIN } arch_mlp;
 typedef enum {
@@ -53,6 +55,10 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_EMBED_NORM, "embed_norm", ARCH_VECTOR)                                                      \
     X(R_PROJ_IN, "proj_in", ARCH_MATRIX) /* embed_dim to hidden, and back before the head */        \
     X(R_PROJ_OUT, "proj_out", ARCH_MATRIX)                                                          \
+    /* of a layer ple_dim of norm(proj x) + embed[id] */                                            \
+    X(R_PLE_EMBED, "ple_embed", ARCH_MATRIX)                                                        \
+    X(R_PLE_PROJ, "ple_proj", ARCH_MATRIX)                                                          \
+    X(R_PLE_NORM, "ple_norm", ARCH_VECTOR)                                                          \
     X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                      \
     X(R_HEAD, "lm_head", ARCH_LINEAR)                                                               \
     /* of a layer, from here on */                                                                  \
@@ -64,7 +70,8 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_O, "o", ARCH_LINEAR)                                                                        \
     X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                              \
     X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                              \
-    X(R_SINKS, "sinks", ARCH_VECTOR) /* [heads] */                                                  \
+    X(R_V_NORM, "v_norm", ARCH_VECTOR) /* of each head */                                           \
+    X(R_SINKS, "sinks", ARCH_VECTOR)   /* [heads] */                                                \
     /* MLA (arXiv:2405.04434): q = b_q norm(a_q h); [c, k_rope] = a_kv h;                         \
      * [k_nope, v] of each head = b_kv norm(c) */ \
     X(R_Q_A, "q_a", ARCH_LINEAR)                                                                    \
@@ -81,6 +88,12 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_DOWN, "down", ARCH_LINEAR)                                                                  \
     X(R_ROUTER, "router", ARCH_MATRIX)                                                              \
     X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */      \
+    /* dense_beside: of what router and experts read, MLP and experts give; on shares */            \
+    X(R_ROUTER_NORM, "router_norm", ARCH_VECTOR)                                                    \
+    X(R_EXPERT_NORM, "expert_norm", ARCH_VECTOR)                                                    \
+    X(R_DENSE_POST_NORM, "dense_post_norm", ARCH_VECTOR)                                            \
+    X(R_EXPERT_POST_NORM, "expert_post_norm", ARCH_VECTOR)                                          \
+    X(R_EXPERT_SCALE, "expert_scale", ARCH_VECTOR)                                                  \
     X(R_EXPERT_GATE, "expert_gate", ARCH_LINEAR)                                                    \
     X(R_EXPERT_UP, "expert_up", ARCH_LINEAR)                                                        \
     X(R_EXPERT_GATE_UP, "expert_gate_up", ARCH_LINEAR) /* rows: see gate_up_mixed */                \
@@ -90,7 +103,12 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_SHARED_UP, "shared_up", ARCH_LINEAR)                                                        \
     X(R_SHARED_GATE_UP, "shared_gate_up", ARCH_LINEAR) /* rows: gate, then up */                    \
     X(R_SHARED_DOWN, "shared_down", ARCH_LINEAR)                                                    \
-    X(R_MLP_POST_NORM, "mlp_post_norm", ARCH_VECTOR) /* of the MLP's output */
+    X(R_MLP_POST_NORM, "mlp_post_norm", ARCH_VECTOR) /* of the MLP's output */                      \
+    /* x += norm(out(act(gate x) * the layer's ple_dim)), after the MLP */                          \
+    X(R_PLE_GATE, "ple_gate", ARCH_MATRIX)                                                          \
+    X(R_PLE_OUT, "ple_out", ARCH_MATRIX)                                                            \
+    X(R_PLE_POST_NORM, "ple_post_norm", ARCH_VECTOR)                                                \
+    X(R_LAYER_SCALE, "layer_scale", ARCH_VECTOR) /* [1]: on x, at the end */
 
 typedef enum {
 #define X(name, text, kind) name,
@@ -169,8 +187,9 @@ typedef struct {
     arch_mlp mlp;
     bool gate_up_mixed; /* rows of R_EXPERT_GATE_UP alternate: gate, up, gate, up */
     arch_router router;
-    bool norm_topk;  /* the chosen experts' scores are made to sum to 1 */
-    bool group_top2; /* a group's score is the sum of its two best; else its best */
+    bool norm_topk;    /* the chosen experts' scores are made to sum to 1 */
+    bool group_top2;   /* a group's score is the sum of its two best; else its best */
+    bool dense_beside; /* layers with experts have an MLP too: their outputs are added */
 } arch_wiring;
 
 /* A key of config.json that changes the wiring or a number: what its value does to the field at
@@ -209,7 +228,10 @@ typedef struct arch_row {
     const arch_name *names; /* ends with role ARCH_N_ROLES */
     const arch_key *keys;   /* ends with key NULL; NULL: none */
     arch_window window;
-    bool nope_full;  /* layers without the window do not rotate (where there is a window) */
+    bool nope_full; /* layers without the window do not rotate (where there is a window) */
+    /* What differs from layer to layer in a way of its own, or NULL: windows, rotations and experts
+     * of c->layer are there. */
+    lq_status (*layers)(struct arch_config *c, const cJSON *config, lq_err *err);
     bool embed_sqrt; /* embeddings are multiplied by sqrt(hidden) */
     bool fixed_act;  /* def_act whatever config.json says */
     bool in_text;    /* config.json has other parts beside: the numbers are in text_config where
@@ -248,6 +270,7 @@ typedef struct {
     int64_t original_max;    /* llama3, yarn, dynamic, long */
     bool truncate;           /* yarn: whole correction dims (default) */
     double *factors;         /* long: [2][rope_dims / 2], short then long; owned by the config */
+    double partial;          /* proportional */
 } arch_rope;
 
 /* Which of a config's two tables a layer rotates by. */
@@ -256,7 +279,8 @@ typedef enum { ROPE_MAIN, ROPE_LOCAL, ROPE_OFF } arch_rope_use;
 /* What differs from layer to layer. */
 typedef struct {
     bool window;     /* sees `window` positions only */
-    bool moe;        /* experts instead of an MLP */
+    bool moe;        /* experts instead of an MLP, or beside it */
+    bool v_is_k;     /* there is no R_V: v is k before its norm */
     uint8_t rope;    /* arch_rope_use; ROPE_OFF: no rotation (NoPE), or no POS_ROPE */
     int64_t kv_back; /* it has no K and V of its own: it reads those of the layer so many before
                         it, which has; 0: its own */
@@ -297,6 +321,7 @@ typedef struct arch_config {
     double attn_softcap, final_softcap;              /* cap * tanh(x / cap); 0: none */
     double qkv_clip;                                 /* q, k, v clamped to +-; 0: none */
     double act_limit;                                /* ARCH_SWIGLU_CLAMPED: L */
+    int64_t ple_dim, ple_vocab; /* a layer's part of R_PLE_EMBED, and its rows; 0: none */
     /* MLA */
     int64_t q_lora, kv_lora, nope_dims; /* q_lora 0: R_Q; head_dim = nope_dims + rope_dims */
     /* experts; 0 of them: none */
@@ -343,7 +368,8 @@ const arch_name *arch_name_of(const arch_config *c, arch_role r);
  * the role has none. False when the row has no such role. */
 bool arch_tensor_name(const arch_config *c, arch_role r, int64_t layer, int64_t expert, bool bias,
                       char *out, size_t n);
-/* The role, layer and expert of a tensor name, the inverse; false: none of this row's. -1 outside
+/* The role, layer and expert of a tensor name, the inverse; false: none of this row's, or one that
+ * its layer does not use (K and V of a layer that reads another's). -1 outside
  * layers; expert -1: none, or all (NAME_STACKED). */
 typedef struct {
     arch_role role;

@@ -474,5 +474,6 @@ lq_status arch_read_layers(arch_config *c, const cJSON *j, lq_err *err)
             c->layer[i].rope = ROPE_LOCAL;
     }
     if (!any) c->window = 0;
-    return s ? s : read_moe_layers(c, j, err);
+    if (!s) s = read_moe_layers(c, j, err);
+    return s || !c->row->layers ? s : c->row->layers(c, j, err);
 }

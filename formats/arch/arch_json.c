@@ -52,6 +52,8 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("q_lora", q_lora, 0, MAX_WIDTH, 0)                      \
     X("kv_lora", kv_lora, 0, MAX_WIDTH, 0)                    \
     X("nope_dims", nope_dims, 0, MAX_WIDTH, 0)                \
+    X("ple_dim", ple_dim, 0, MAX_WIDTH, 0)                    \
+    X("ple_vocab", ple_vocab, 0, INT32_MAX, 0)                \
     X("experts", experts, 0, ARCH_MAX_EXPERTS, 0)             \
     X("experts_used", experts_used, 0, ARCH_MAX_EXPERTS, 0)   \
     X("expert_ffn", expert_ffn, 0, MAX_WIDTH, 0)              \
@@ -77,7 +79,9 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("rope_local_high_freq", rope[ROPE_LOCAL].high_freq, 0, 1e6, 0)                 \
     X("rope_local_beta_fast", rope[ROPE_LOCAL].beta_fast, 0, 1e9, 0)                 \
     X("rope_local_beta_slow", rope[ROPE_LOCAL].beta_slow, 0, 1e9, 0)                 \
-    X("rope_local_attention_factor", rope[ROPE_LOCAL].attention_factor, 0, 1e6, 1)
+    X("rope_local_attention_factor", rope[ROPE_LOCAL].attention_factor, 0, 1e6, 1)   \
+    X("rope_partial", rope[ROPE_MAIN].partial, 0, 1, 0)                              \
+    X("rope_local_partial", rope[ROPE_LOCAL].partial, 0, 1, 0)
 /* Wiring, where config.json changed the row's. */
 #define OWN_WIRING(X)                          \
     X("wiring_parallel", parallel)             \
@@ -97,6 +101,7 @@ static bool differ(double a, double b) { return a < b || a > b; }
 typedef bool in_list(const arch_config *c, int64_t layer);
 static bool in_window(const arch_config *c, int64_t i) { return c->layer[i].window; }
 static bool in_moe(const arch_config *c, int64_t i) { return c->layer[i].moe; }
+static bool in_v_is_k(const arch_config *c, int64_t i) { return c->layer[i].v_is_k; }
 static bool in_local(const arch_config *c, int64_t i) { return c->layer[i].rope == ROPE_LOCAL; }
 static bool in_nope(const arch_config *c, int64_t i)
 {
@@ -190,6 +195,7 @@ static bool put_later(cJSON *j, const arch_config *c)
     ok = ok && put_factors(j, c, "rope_factors", &c->rope[ROPE_MAIN]);
     ok = ok && put_factors(j, c, "rope_local_factors", local);
     return ok && put_layers(j, c, "moe_layers", in_moe, false) &&
+           put_layers(j, c, "v_is_k_layers", in_v_is_k, false) &&
            put_layers(j, c, "local_rope_layers", in_local, false) &&
            put_layers(j, c, "no_rope_layers", in_nope, false) && put_sizes(j, c) &&
            put_kv_back(j, c);
@@ -228,11 +234,12 @@ static lq_status read_layers(arch_config *c, const cJSON *j, const char *key, bo
     const cJSON *list = js_get(j, key);
     if (!list && !required) return LQ_OK;
     if (!cJSON_IsArray(list)) return lq_fail(err, LQ_EVALUE, "%s: expected an array", key);
-    const bool window = strcmp(key, "window_layers") == 0, moe = strcmp(key, "moe_layers") == 0;
+    const bool window = strcmp(key, "window_layers") == 0, moe = strcmp(key, "moe_layers") == 0,
+               same = strcmp(key, "v_is_k_layers") == 0;
     for (const cJSON *e = list->child; e; e = e->next) {
         int64_t i;
         if (!js_whole(e, 0, c->layers - 1, &i) || (window && !c->window) || (moe && !c->experts) ||
-            (!window && !moe && c->w.pos != POS_ROPE))
+            (!window && !moe && !same && c->w.pos != POS_ROPE))
             return lq_fail(err, LQ_EVALUE, "%s: expected layers 0..%" PRId64 " of a model with %s",
                            key, c->layers - 1,
                            window ? "a window"
@@ -242,6 +249,8 @@ static lq_status read_layers(arch_config *c, const cJSON *j, const char *key, bo
             c->layer[i].window = true;
         else if (moe)
             c->layer[i].moe = true;
+        else if (same)
+            c->layer[i].v_is_k = true;
         else
             c->layer[i].rope = rope;
     }
@@ -412,6 +421,7 @@ static lq_status read_lists(arch_config *c, const cJSON *j, lq_err *err)
     lq_status s = arch_read_eos(c, eos, err);
     if (!s) s = read_layers(c, j, "window_layers", true, 0, err);
     if (!s) s = read_layers(c, j, "moe_layers", false, 0, err);
+    if (!s) s = read_layers(c, j, "v_is_k_layers", false, 0, err);
     if (!s) s = read_layers(c, j, "local_rope_layers", false, ROPE_LOCAL, err);
     if (!s) s = read_layers(c, j, "no_rope_layers", false, ROPE_OFF, err);
     if (!s) s = read_kv_back(c, j, err);

@@ -7,6 +7,19 @@
 /* MoE layers have a router and experts where others have an MLP. */
 static bool of_moe(arch_role r) { return r >= R_ROUTER && r <= R_SHARED_DOWN; }
 static bool of_mlp(arch_role r) { return r >= R_GATE && r <= R_DOWN; }
+static bool of_ple(arch_role r)
+{
+    return (r >= R_PLE_EMBED && r <= R_PLE_NORM) || (r >= R_PLE_GATE && r <= R_PLE_POST_NORM);
+}
+
+/* Does the layer take what these would make from elsewhere? */
+static bool elsewhere(const arch_config *c, arch_role r, int64_t layer)
+{
+    const arch_layer *l = &c->layer[layer];
+    if (r == R_K || r == R_V || r == R_K_NORM || r == R_V_NORM)
+        return l->kv_back || (r == R_V && l->v_is_k);
+    return false;
+}
 
 bool arch_has(const arch_config *c, arch_role r, int64_t layer)
 {
@@ -15,14 +28,16 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
     if (arch_role_per_layer(r) != (layer >= 0)) return false;
     if ((r == R_PROJ_IN || r == R_PROJ_OUT) && c->embed_dim == c->hidden) return false;
     if (r == R_FINAL_NORM && c->w.norm_after_add) return false;
+    if (of_ple(r) && !c->ple_dim) return false;
     if (layer < 0) return true;
+    if (elsewhere(c, r, layer)) return false;
     if (r == R_MLP_NORM && c->w.one_norm) return false;
     if ((r == R_Q_NORM || r == R_K_NORM) && c->w.qk_norm == QK_NORM_NONE) return false;
     if (c->w.mla && r == R_Q && c->q_lora) return false;
     if (r >= R_Q_A && r <= R_Q_B && !c->q_lora) return false;
     if (r >= R_SHARED_ROUTER && r <= R_SHARED_DOWN && !c->shared_ffn) return false;
     if ((a->flags & NAME_MOE) && !c->layer[layer].moe) return false;
-    return c->layer[layer].moe ? !of_mlp(r) : !of_moe(r);
+    return c->layer[layer].moe ? c->w.dense_beside || !of_mlp(r) : !of_moe(r);
 }
 
 /* ---- names ---- */
@@ -115,7 +130,7 @@ bool arch_slot_of(const arch_config *c, const char *name, arch_slot *slot)
     for (const arch_name *a = c->row->names; a->role != ARCH_N_ROLES; a++) {
         *slot = (arch_slot){ .role = a->role, .layer = -1, .expert = -1 };
         const char *rest = match(c, a, name, slot);
-        if (!rest) continue;
+        if (!rest || (slot->layer >= 0 && elsewhere(c, a->role, slot->layer))) continue;
         slot->bias = strcmp(rest, suffix(a, true)) == 0;
         if (slot->bias || strcmp(rest, suffix(a, false)) == 0) return true;
     }
@@ -173,6 +188,9 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_EMBED_NORM] = { 1, c->hidden },
         [R_PROJ_IN] = { c->hidden, c->embed_dim },
         [R_PROJ_OUT] = { c->embed_dim, c->hidden },
+        [R_PLE_EMBED] = { c->ple_vocab, c->layers * c->ple_dim },
+        [R_PLE_PROJ] = { c->layers * c->ple_dim, c->hidden },
+        [R_PLE_NORM] = { 1, c->ple_dim },
         [R_FINAL_NORM] = { 1, c->hidden },
         [R_HEAD] = { c->vocab, c->embed_dim },
         [R_ATTN_NORM] = { 1, c->hidden },
@@ -183,6 +201,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_O] = { c->hidden, o },
         [R_Q_NORM] = { head_rows(c, R_Q_NORM), all ? q : c->head_dim },
         [R_K_NORM] = { head_rows(c, R_K_NORM), all ? k : c->head_dim },
+        [R_V_NORM] = { 1, c->v_dim },
         [R_SINKS] = { 1, c->heads },
         [R_Q_A] = { c->q_lora, c->hidden },
         [R_Q_A_NORM] = { 1, c->q_lora },
@@ -198,6 +217,11 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_DOWN] = { c->hidden, c->ffn },
         [R_ROUTER] = { c->experts, c->hidden },
         [R_ROUTER_CORR] = { 1, c->experts },
+        [R_ROUTER_NORM] = { 1, c->hidden },
+        [R_EXPERT_NORM] = { 1, c->hidden },
+        [R_DENSE_POST_NORM] = { 1, c->hidden },
+        [R_EXPERT_POST_NORM] = { 1, c->hidden },
+        [R_EXPERT_SCALE] = { 1, c->experts },
         [R_EXPERT_GATE] = { c->expert_ffn, c->hidden },
         [R_EXPERT_UP] = { c->expert_ffn, c->hidden },
         [R_EXPERT_GATE_UP] = { 2 * c->expert_ffn, c->hidden },
@@ -208,6 +232,10 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_SHARED_GATE_UP] = { 2 * c->shared_ffn, c->hidden },
         [R_SHARED_DOWN] = { c->hidden, c->shared_ffn },
         [R_MLP_POST_NORM] = { 1, c->hidden },
+        [R_PLE_GATE] = { c->ple_dim, c->hidden },
+        [R_PLE_OUT] = { c->hidden, c->ple_dim },
+        [R_PLE_POST_NORM] = { 1, c->hidden },
+        [R_LAYER_SCALE] = { 1, 1 },
     };
     *N = shape[r].N;
     *K = shape[r].K;

@@ -16,8 +16,13 @@ static const struct {
     const char *text;
     arch_rope_kind kind;
 } kinds[] = {
-    { "default", ROPE_PLAIN }, { "linear", ROPE_LINEAR }, { "dynamic", ROPE_DYNAMIC },
-    { "llama3", ROPE_LLAMA3 }, { "yarn", ROPE_YARN },     { "longrope", ROPE_LONG },
+    { "default", ROPE_PLAIN },
+    { "linear", ROPE_LINEAR },
+    { "dynamic", ROPE_DYNAMIC },
+    { "llama3", ROPE_LLAMA3 },
+    { "yarn", ROPE_YARN },
+    { "longrope", ROPE_LONG },
+    { "proportional", ROPE_PROPORTIONAL },
 };
 
 const char *arch_rope_text(arch_rope_kind k) { return kinds[k].text; }
@@ -42,8 +47,8 @@ static lq_status read_kind(arch_rope_kind *k, const cJSON *o, const char *where,
     if (arch_rope_from_text(k, text)) return LQ_OK;
     return lq_fail(
         err, LQ_EUNSUPPORTED,
-        "%s: rope_type: expected default, linear, dynamic, llama3, yarn or longrope, found "
-        "\"%.40s\"",
+        "%s: rope_type: expected default, linear, dynamic, llama3, yarn, longrope or proportional, "
+        "found \"%.40s\"",
         where, text);
 }
 
@@ -122,6 +127,11 @@ static lq_status read_scaling(arch_config *c, arch_rope *r, const cJSON *config,
                               lq_err *err)
 {
     bool own_factor = js_get(o, "factor") != NULL;
+    if (r->kind == ROPE_PROPORTIONAL) {
+        r->partial = 1;
+        lq_status s = js_f64(o, "partial_rotary_factor", false, 0, 1, &r->partial, err);
+        return s ? s : js_f64(o, "factor", false, 1e-6, 1e6, &r->factor, err);
+    }
     int64_t original = 0;
     lq_status s =
         js_i64(config, "original_max_position_embeddings", false, 1, INT32_MAX, &original, err);
@@ -216,8 +226,11 @@ bool arch_rope_local(const arch_config *c, const cJSON *config)
 /* Rotated dims of a head, from the part that rotates; MLA and GPT-J said them already. */
 static lq_status read_dims(arch_config *c, const cJSON *config, const cJSON *params, lq_err *err)
 {
+    const char *kind = NULL;
     double partial = c->row->def_partial > 0 ? c->row->def_partial : 1;
     if (c->rope_dims) return LQ_OK;
+    js_str(params, "rope_type", false, &kind, NULL);
+    if (kind && strcmp(kind, "proportional") == 0) params = NULL; /* the rest turns by nothing */
     lq_status s = js_f64(config, "rotary_pct", false, 0, 1, &partial, err);
     if (!s) s = js_f64(config, "partial_rotary_factor", false, 0, 1, &partial, err);
     if (!s) s = js_f64(params, "partial_rotary_factor", false, 0, 1, &partial, err);
@@ -325,10 +338,11 @@ static rope_consts constants(const arch_rope *r, int64_t dims, int64_t seq_len)
 static float inv_freq(const arch_rope *r, int64_t dims, const rope_consts *k, int64_t i)
 {
     float f = (float)r->factor;
+    if (r->kind == ROPE_PROPORTIONAL && i >= (int64_t)(r->partial * (double)dims / 2)) return 0;
     float turn = powf_rounded(k->base, (float)(2 * i) / (float)dims);
     if (r->kind == ROPE_LONG) return 1.0f / ((float)k->factors[i] * turn);
     float freq = 1.0f / turn;
-    if (r->kind == ROPE_LINEAR) return freq / f;
+    if (r->kind == ROPE_LINEAR || r->kind == ROPE_PROPORTIONAL) return freq / f;
     if (r->kind == ROPE_YARN) {
         float ramp = fminf(fmaxf(((float)i - k->low) / k->span, 0.0f), 1.0f);
         float keep = 1.0f - ramp; /* 1: as trained; 0: slowed by the factor */

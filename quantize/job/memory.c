@@ -101,7 +101,7 @@ static void of_layer(layer_memory *p, const memory_work *w, int64_t layer)
 static size_t state_bytes(const memory_work *w, int64_t windows, int64_t len, bool spill)
 {
     const int64_t rows = spill ? cal_chunk(windows, len) : windows * len;
-    return (size_t)(rows * w->plan->cfg.hidden) * F;
+    return (size_t)(rows * fwd_state(&w->plan->cfg)) * F;
 }
 
 /* A run of calib/forward_pass.h: states and the scratch of a chunk, of which prepared activations (8 bytes
@@ -139,7 +139,7 @@ static size_t stage_bytes(const memory_work *w, bool spill)
 static size_t statistics_bytes(const memory_work *w)
 {
     if (!any_layer(w, false)) return 0;
-    return (size_t)(cal_chunk(w->windows, w->len) * w->plan->cfg.hidden) * F;
+    return (size_t)(cal_chunk(w->windows, w->len) * fwd_state(&w->plan->cfg)) * F;
 }
 
 static size_t curvature_bytes(const memory_work *w)

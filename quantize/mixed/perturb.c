@@ -8,7 +8,7 @@
 #include "runtime/forward/forward.h"
 
 typedef struct {
-    float *x;   /* [tokens, hidden] */
+    float *x;   /* [tokens, fwd_state] */
     bool fresh; /* is behind the layer that the base stands before */
 } branch;
 
@@ -27,7 +27,10 @@ static lq_status perturb_no_memory(lq_err *err)
     return lq_fail(err, LQ_ENOMEM, "no memory for trying out rounded weights");
 }
 
-static size_t state_floats(const perturb *q) { return (size_t)(q->n * q->len * q->m->cfg->hidden); }
+static size_t state_floats(const perturb *q)
+{
+    return (size_t)(q->n * q->len * fwd_state(q->m->cfg));
+}
 
 static lq_status embed(perturb *q, float *x, const model *m, lq_err *err)
 {
@@ -38,7 +41,7 @@ static lq_status embed(perturb *q, float *x, const model *m, lq_err *err)
 static void cut(int64_t *windows, int64_t *tokens, const arch_config *c, int64_t n, int64_t len,
                 int64_t branches)
 {
-    int64_t all = PERTURB_STATE_BYTES / (int64_t)sizeof(float) / (c->hidden * (branches + 1));
+    int64_t all = PERTURB_STATE_BYTES / (int64_t)sizeof(float) / (fwd_state(c) * (branches + 1));
     all = all > PERTURB_TOKENS ? PERTURB_TOKENS : all < 32 ? 32 : all;
     *tokens = len < PERTURB_WINDOW ? len : PERTURB_WINDOW;
     if (*tokens > all) *tokens = all;
@@ -49,7 +52,7 @@ size_t perturb_bytes(const arch_config *c, int64_t n, int64_t len, int64_t branc
 {
     int64_t windows, tokens;
     cut(&windows, &tokens, c, n, len, branches);
-    return (size_t)(windows * tokens * c->hidden * (branches + 1)) * sizeof(float) +
+    return (size_t)(windows * tokens * fwd_state(c) * (branches + 1)) * sizeof(float) +
            fwd_layer_scratch(c, windows * tokens, threads);
 }
 

@@ -210,8 +210,8 @@ static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
         const fwd_group all = { .n_rows = f->rows.R,
                                 .seqs = last ? b->last : b->seqs,
                                 .n_seqs = b->n_seqs };
-        fwd_kv kv = { kv_k(f->kv, i), kv_v(f->kv, i), kv_block_stride(f->kv, i), o->block_size,
-                      o->dtype };
+        const fwd_kv kv = { kv_k(f->kv, i), kv_v(f->kv, i), kv_block_stride(f->kv, i),
+                            o->block_size,  o->dtype,       f->m->cfg->layer[i].kv_back != 0 };
         fwd_run_layer(here ? f->host : &f->rows, here ? &f->m->layers[i] : &f->w->layers[i], i, &kv,
                       &all, 1, last ? b->picked : NULL, b->n_picked);
     }

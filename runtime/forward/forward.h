@@ -57,7 +57,8 @@ lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const de
 const float *fwd_hidden(const fwd_ctx *f);
 
 /* Layer by layer, for calibration: T rows of one or more whole windows without a cache. fwd_embed
- * makes x from ids [T], in fwd_layer's scratch. x [T, hidden] goes in and out. Window w covers rows
+ * makes x from ids [T], in fwd_layer's scratch. x [T, fwd_state] goes in and out: [T, hidden], and
+ * behind it what else later layers read. Window w covers rows
  * w*window_len.. . The tap sees the input of each linear before it runs; of an expert the rows that
  * were sent to it (expert -1: no expert). offload: who does the products, with MM_F32 (its caller
  * drops weights that have changed); NULL: the CPU. Errors: LQ_ENOMEM (scratch), those of offload.
@@ -73,6 +74,7 @@ lq_status fwd_embed(const model *m, float *x, const int32_t *ids, int64_t n_wind
 lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, float *x,
                     int64_t n_windows, int64_t window_len, mm_acts acts, const fwd_tap *tap,
                     fwd_offload *offload, lq_arena *scratch, pool *p, lq_err *err);
+int64_t fwd_state(const arch_config *c); /* floats of a row that go from layer to layer */
 size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads);
 
 /* The same layer in stages, for those who change its linears on the way: each ends where the next
@@ -85,7 +87,8 @@ typedef enum {
     FWD_AT_END,  /* nothing */
     FWD_N_POINTS
 } fwd_point;
-/* Is it such a sequence? Not where both branches read one x, nor with MLA or experts. */
+/* Is it such a sequence? Not where both branches read one x, nor with MLA or experts, nor where more
+ * than x goes from layer to layer. */
 bool fwd_has_points(const arch_config *c, int64_t layer);
 int64_t fwd_point_width(const arch_config *c, fwd_point at); /* of a layer: c from arch_at */
 /* From the point before `at` to `at`: u [T, the width there] holds what the linears read there, and

@@ -89,7 +89,7 @@ static void rotate(const fwd_rows *r, float *q, float *k, int64_t layer, int64_t
     const float *cs = r->cos[use] + t * (c->rope_dims / 2);
     const float *sn = r->sin[use] + t * (c->rope_dims / 2);
     k_rope(q, c->heads, c->head_dim, c->rope_dims, cs, sn, c->w.rope_half);
-    k_rope(k, c->kv_heads, c->head_dim, c->rope_dims, cs, sn, c->w.rope_half);
+    if (k) k_rope(k, c->kv_heads, c->head_dim, c->rope_dims, cs, sn, c->w.rope_half);
 }
 
 static void scale_q(const fwd_rows *r, float *q, int64_t t)
@@ -104,6 +104,12 @@ static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, i
     const arch_config *c = r->c;
     const int64_t D = c->head_dim, H = c->heads, G = c->kv_heads;
     float *q = r->q + t * H * D, *k = r->k + t * G * D, *v = r->v + t * G * c->v_dim;
+    if (c->layer[layer].kv_back) { /* k and v are there */
+        norm_heads(c, q, &l->vec[R_Q_NORM], H);
+        rotate(r, q, NULL, layer, t);
+        return;
+    }
+    if (c->layer[layer].v_is_k) memcpy(v, k, (size_t)(G * D) * sizeof *v);
     if (l->lin[R_QKV].present) split_qkv(c, q, k, v, r->qkv + t * fwd_qkv_width(c));
     if (c->qkv_clip > 0) {
         k_clamp(q, (float)c->qkv_clip, H * D);
@@ -113,6 +119,7 @@ static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, i
     if (c->w.qk_norm_late) rotate(r, q, k, layer, t);
     norm_heads(c, q, &l->vec[R_Q_NORM], H);
     norm_heads(c, k, &l->vec[R_K_NORM], G);
+    norm_rows(c, v, v, &l->vec[R_V_NORM], G, c->v_dim);
     if (!c->w.qk_norm_late) rotate(r, q, k, layer, t);
     scale_q(r, q, t);
 }
@@ -140,6 +147,7 @@ static void store_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *a
     const bool pairs = in_pairs(r, kv);
     for (int64_t t = a->g->row0 + row; t < a->g->row0 + row + n; t++) {
         if (!c->w.mla) finish_qkv(r, a->l, a->layer, t);
+        if (kv->there) continue;
         const size_t block = (size_t)r->row_block[t] * kv->block_stride;
         write_row(kv, kv->k + block, r->row_slot[t], r->k + t * c->kv_heads * c->head_dim,
                   c->kv_heads, c->head_dim, pairs, true);
@@ -277,6 +285,7 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     gather(r->x, r->c->hidden, rows, n);
     gather(r->h, r->c->hidden, rows, n);
     gather(r->a, r->c->heads * r->c->v_dim, rows, n);
+    gather(r->ple, fwd_ple_width(r->c), rows, n);
 }
 
 /* ---- the step ---- */
@@ -312,6 +321,7 @@ const fwd_ops fwd_cpu = {
     .join = join,
     .mla = fwd_run_mla,
     .moe = fwd_run_moe,
+    .finish = fwd_run_finish,
     .leave = leave,
     .end = end,
 };

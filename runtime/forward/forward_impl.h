@@ -27,6 +27,7 @@ typedef struct {
     size_t block_stride;
     int block_size;
     kv_dtype dtype;
+    bool there; /* the rows' K and V are there: an earlier layer's */
 } fwd_kv;
 
 /* Rows row0..row0+n_rows that share a fwd_kv; seqs, whose rows count from the start of x, are what
@@ -58,6 +59,9 @@ typedef struct {
     float *squares;         /* [2, R] sums of squares of q's rows, then k's: norms of all heads */
     float *qkv;             /* [R, q + k + v]: output of R_QKV */
     float *mlp;             /* [R, fwd_mlp_width]: gate next to up, or up alone */
+    float *ple, *ple_row;   /* [R, fwd_ple_width]: of all layers; scratch */
+    float *ple_in;          /* [R, ple_dim] */
+    float *beside;          /* [R, hidden]: what the router reads, then what the experts give */
     float *cos[2], *sin[2]; /* [R, rope_dims / 2] of ROPE_MAIN, ROPE_LOCAL */
     float *slopes;          /* [heads]: ALiBi */
     /* Experts; R * experts_used places, see forward_moe.c. */
@@ -126,6 +130,8 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
     X(void, join, (const fwd_rows *r, const model_vector *post, const model_vector *after))        \
     X(void, mla, (const fwd_rows *r, const model_layer *l))                                        \
     X(void, moe, (const fwd_rows *r, const model_layer *l))                                        \
+    /* of a layer that has R_LAYER_SCALE or R_PLE_OUT: its last steps */                           \
+    X(void, finish, (const fwd_rows *r, const model_layer *l, int64_t layer))                      \
     /* The head's rows to `logits` on the host, and those behind them to `hidden`, but for those \
      * that are drawn from, and the draws; they may be there already */ \
     X(void, leave,                                                                                 \
@@ -195,6 +201,12 @@ void fwd_finish_logits(const fwd_rows *r, float *logits, int64_t n);
 /* fwd_cpu's experts in the MLP's place: h to out. (forward_moe.c) */
 void fwd_run_moe(const fwd_rows *r, const model_layer *l);
 size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads); /* of fwd_rows_scratch */
+/* The same beside the MLP, whose output out is. */
+void fwd_run_beside(const fwd_rows *r, const model_layer *l);
+/* Per-layer embeddings (forward_ple.c): of the rows that x and ids begin with; fwd_cpu's finish. */
+void fwd_ple_rows(const fwd_rows *r, const model *m, const int32_t *ids);
+int64_t fwd_ple_width(const arch_config *c);
+void fwd_run_finish(const fwd_rows *r, const model_layer *l, int64_t layer);
 /* fwd_cpu's q, k and v of MLA layers from h, rotated. (forward_mla.c) */
 void fwd_run_mla(const fwd_rows *r, const model_layer *l);
 size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);

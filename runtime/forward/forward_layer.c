@@ -54,13 +54,21 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
         r->ops->products(r, &all, 1, r->h, c->hidden, r->R);
         return;
     }
-    fwd_tap_rows(r, R_Q, r->h, c->hidden, c->hidden);
-    fwd_tap_rows(r, R_K, r->h, c->hidden, c->hidden);
-    fwd_tap_rows(r, R_V, r->h, c->hidden, c->hidden);
-    mm_out qkv[] = { fwd_out(&lin[R_Q], r->q, c->heads * c->head_dim, false),
-                     fwd_out(&lin[R_K], r->k, c->kv_heads * c->head_dim, false),
-                     fwd_out(&lin[R_V], r->v, c->kv_heads * c->v_dim, false) };
-    r->ops->products(r, qkv, 3, r->h, c->hidden, r->R);
+    const struct {
+        arch_role role;
+        float *to;
+        int64_t width;
+    } parts[] = { { R_Q, r->q, c->heads * c->head_dim },
+                  { R_K, r->k, c->kv_heads * c->head_dim },
+                  { R_V, r->v, c->kv_heads * c->v_dim } };
+    mm_out qkv[LQ_COUNT(parts)];
+    int n = 0;
+    for (size_t i = 0; i < LQ_COUNT(parts); i++) {
+        if (!lin[parts[i].role].present) continue;
+        fwd_tap_rows(r, parts[i].role, r->h, c->hidden, c->hidden);
+        qkv[n++] = fwd_out(&lin[parts[i].role], parts[i].to, parts[i].width, false);
+    }
+    r->ops->products(r, qkv, n, r->h, c->hidden, r->R);
 }
 
 static void run_wo(const fwd_rows *r, const model_layer *l)
@@ -137,6 +145,13 @@ static void attention_join(const fwd_rows *r, const model_layer *l)
     close_out(r, &l->vec[R_ATTN_NORM], &l->vec[R_ATTN_POST_NORM]);
 }
 
+/* The MLP's output into x, and what comes after it. */
+static void to_end(const fwd_rows *r, const model_layer *l, int64_t layer)
+{
+    close_out(r, &l->vec[R_MLP_NORM], &l->vec[R_MLP_POST_NORM]);
+    if (l->vec[R_LAYER_SCALE].w || l->lin[R_PLE_OUT].present) r->ops->finish(r, l, layer);
+}
+
 void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, const fwd_kv *kv,
                 const fwd_group *groups, int64_t n_groups)
 {
@@ -155,7 +170,7 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
     if (at == FWD_AT_END) {
         open_out(r, &v[R_MLP_POST_NORM]);
         run_down(r, l);
-        close_out(r, &v[R_MLP_NORM], &v[R_MLP_POST_NORM]);
+        to_end(r, l, layer);
     }
 }
 
@@ -181,12 +196,13 @@ static void to_mlp(fwd_rows *r, const model_layer *l, int64_t layer)
     attention_join(r, l);
     if (!r->c->w.parallel) enter_branch(r, &v[R_MLP_NORM]);
     open_out(r, &v[R_MLP_POST_NORM]);
-    if (r->c->layer[layer].moe) {
+    if (r->c->layer[layer].moe && !r->c->w.dense_beside) {
         r->ops->moe(r, l);
-    } else {
-        enter_mlp(r, l);
-        run_down(r, l);
+        return;
     }
+    enter_mlp(r, l);
+    run_down(r, l);
+    if (r->c->layer[layer].moe) fwd_run_beside(r, l);
 }
 
 void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
@@ -201,7 +217,7 @@ void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t laye
     else if (r->R && part == FWD_TO_MLP)
         to_mlp(r, l, layer);
     else if (r->R)
-        close_out(r, &l->vec[R_MLP_NORM], &l->vec[R_MLP_POST_NORM]);
+        to_end(r, l, layer);
 }
 
 void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,

@@ -103,7 +103,7 @@ static void forward_moe_choose(const fwd_rows *r, const model_layer *l, int64_t 
 {
     const arch_config *c = r->c;
     const int64_t E = c->experts, k = c->experts_used;
-    const float *correction = l->vec[R_ROUTER_CORR].w;
+    const float *correction = l->vec[R_ROUTER_CORR].w, *scale = l->vec[R_EXPERT_SCALE].w;
     float *scores = r->scores + t * E, *choice = r->choice + t * E, *share = r->share + t * k;
     int32_t *chosen = r->chosen + t * k;
     if (c->w.router == ROUTER_SIGMOID)
@@ -130,6 +130,7 @@ static void forward_moe_choose(const fwd_rows *r, const model_layer *l, int64_t 
     for (int64_t i = 0; i < k; i++) {
         float s = scores[chosen[i]];
         share[i] = (c->w.norm_topk ? s / sum : s) * (float)c->expert_scale;
+        if (scale) share[i] *= scale[chosen[i]];
     }
 }
 
@@ -142,13 +143,13 @@ static void choose_rows(const fwd_rows *r, int64_t row, int64_t n, const void *a
     }
 }
 
-/* Always in f32: a rounded logit may choose another expert. */
-static void run_router(const fwd_rows *r, const model_layer *l)
+/* Of rows x. Always in f32: a rounded logit may choose another expert. */
+static void run_router(const fwd_rows *r, const model_layer *l, const float *x)
 {
     const arch_config *c = r->c;
     mm_out outs[] = { fwd_out(&l->lin[R_ROUTER], r->scores, c->experts, false),
                       fwd_out(&l->lin[R_SHARED_ROUTER], r->shared_share, 1, false) };
-    mm_run(outs, l->lin[R_SHARED_ROUTER].present ? 2 : 1, r->h, c->hidden, r->R, MM_F32, r->scratch,
+    mm_run(outs, l->lin[R_SHARED_ROUTER].present ? 2 : 1, x, c->hidden, r->R, MM_F32, r->scratch,
            r->p);
     fwd_each(r, r->R, choose_rows, l);
 }
@@ -210,7 +211,7 @@ static void tap_inputs(const moe *m)
     const fwd_rows *r = m->r;
     const int64_t H = r->c->hidden;
     if (!r->tap) return;
-    fwd_tap_rows(r, R_ROUTER, r->h, H, H);
+    fwd_tap_rows(r, R_ROUTER, r->h, H, H); /* all of what is sent to experts */
     for (int64_t i = 0; i < r->R * r->c->experts_used; i++)
         memcpy(r->expert_out + i * H, r->h + r->sent[i] * H, (size_t)H * sizeof(float));
     for (int64_t e = 0; e < r->c->experts; e++)
@@ -367,17 +368,16 @@ static void join_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg
         }
 }
 
-void fwd_run_moe(const fwd_rows *r, const model_layer *l)
+/* h through the experts that the rows have been given, to out. */
+static void run_experts(const fwd_rows *r, const model_layer *l)
 {
     const int64_t E = r->c->experts + 1, places = r->R * r->c->experts_used;
     const size_t mark = lq_arena_mark(r->scratch);
     moe m = { .r = r, .l = l };
-    pool_stage(r->p, STAGE_EXPERTS);
     m.first = lq_push(r->scratch, (size_t)E * sizeof *m.first);
     m.next = lq_push(r->scratch, (size_t)E * sizeof *m.next);
     m.jobs = lq_push(r->scratch, (size_t)E * sizeof *m.jobs);
     m.outs = lq_push(r->scratch, (size_t)(2 * E) * sizeof *m.outs);
-    run_router(r, l);
     place_rows(&m);
     tap_inputs(&m);
     m.joined = all_join(&m);
@@ -387,4 +387,50 @@ void fwd_run_moe(const fwd_rows *r, const model_layer *l)
     run_down(&m);
     fwd_each(r, r->R, join_rows, NULL);
     lq_arena_reset(r->scratch, mark);
+}
+
+void fwd_run_moe(const fwd_rows *r, const model_layer *l)
+{
+    pool_stage(r->p, STAGE_EXPERTS);
+    run_router(r, l, r->h);
+    run_experts(r, l);
+}
+
+/* ---- beside the MLP ---- */
+
+static void norm_to(const fwd_rows *r, float *dst, const float *x, const model_vector *v, int64_t T)
+{
+    const int64_t H = r->c->hidden;
+    k_rmsnorm(dst, H, x, H, v->w, r->c->w.norm_offset, T, H, (float)r->c->norm_eps);
+}
+
+/* What router and experts read: norms of x. */
+static void enter_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const model_layer *l = arg;
+    const int64_t H = r->c->hidden, at = row * H;
+    norm_to(r, r->y + at, r->y + at, &l->vec[R_DENSE_POST_NORM], n);
+    norm_to(r, r->beside + at, r->x + at, &l->vec[R_ROUTER_NORM], n);
+    k_scale(r->beside + at, (float)pow((double)H, -0.5), n * H);
+    norm_to(r, r->h + at, r->x + at, &l->vec[R_EXPERT_NORM], n);
+}
+
+static void leave_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const model_layer *l = arg;
+    const int64_t H = r->c->hidden, at = row * H;
+    norm_to(r, r->beside + at, r->beside + at, &l->vec[R_EXPERT_POST_NORM], n);
+    k_add(r->y + at, r->beside + at, n * H);
+}
+
+void fwd_run_beside(const fwd_rows *r, const model_layer *l)
+{
+    fwd_rows own = *r;
+    pool_stage(r->p, STAGE_EXPERTS);
+    fwd_each(r, r->R, enter_rows, l);
+    run_router(r, l, r->beside);
+    own.out = r->beside;
+    memset(own.out, 0, (size_t)(r->R * r->c->hidden) * sizeof *own.out);
+    run_experts(&own, l);
+    fwd_each(r, r->R, leave_rows, l);
 }

@@ -137,8 +137,11 @@ static void run_stage(fwd_ranks *a, int r, int64_t stage, kv_cache *kv, const fw
     const fwd_group all = { .n_rows = rows->R,
                             .seqs = last ? b->last : b->seqs,
                             .n_seqs = b->n_seqs };
-    const fwd_kv own = { kv_k_on(kv, layer, r), kv_v_on(kv, layer, r), kv_block_stride(kv, layer),
-                         o->block_size, o->dtype };
+    const fwd_kv own = { .k = kv_k_on(kv, layer, r),
+                         .v = kv_v_on(kv, layer, r),
+                         .block_stride = kv_block_stride(kv, layer),
+                         .block_size = o->block_size,
+                         .dtype = o->dtype };
     fwd_run_part((fwd_part)((stage - 1) % FWD_N_PARTS), rows, &w->layers[layer], layer, &own, &all,
                  1, last ? b->picked : NULL, b->n_picked);
 }

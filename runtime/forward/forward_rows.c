@@ -69,6 +69,10 @@ int64_t fwd_mlp_width(const arch_config *c) { return c->w.mlp == MLP_GATED ? 2 *
     X(squares, c->w.qk_norm == QK_NORM_ALL ? 2 : 0)       \
     X(qkv, arch_name_of(c, R_QKV) ? fwd_qkv_width(c) : 0) \
     X(mlp, fwd_mlp_width(c))                              \
+    X(ple, fwd_ple_width(c))                              \
+    X(ple_row, fwd_ple_width(c))                          \
+    X(ple_in, c->ple_dim)                                 \
+    X(beside, c->w.dense_beside ? c->hidden : 0)          \
     X(scores, c->experts)                                 \
     X(choice, c->experts)                                 \
     X(group_score, c->experts ? c->expert_groups : 0)     \

@@ -28,6 +28,50 @@ size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads)
     return fwd_rows_bytes(c, T, FWD_ALL) + fwd_rows_scratch(c, T, threads) + kv + table + seqs;
 }
 
+/* ---- what goes on from layer to layer ---- */
+
+/* Do later layers read this one's K and V? */
+static bool is_read(const arch_config *c, int64_t layer)
+{
+    for (int64_t i = layer + 1; i < c->layers; i++)
+        if (c->layer[i].kv_back == i - layer) return true;
+    return false;
+}
+
+static int64_t kv_width(const arch_config *c, int64_t layer)
+{
+    const arch_config *own = arch_at(c, layer);
+    return own->kv_heads * (own->head_dim + own->v_dim);
+}
+
+int64_t fwd_state(const arch_config *c)
+{
+    int64_t n = c->hidden + fwd_ple_width(c);
+    for (int64_t i = 0; i < c->layers; i++)
+        if (is_read(c, i)) n += kv_width(c, i);
+    return n;
+}
+
+/* The rows' parts of x [T, fwd_state], behind [T, hidden]. A layer whose K and V others read makes
+ * them there, and those find them there. */
+static void take_state(fwd_rows *r, int64_t layer, float *x)
+{
+    const arch_config *c = r->whole;
+    float *at = x + r->R * c->hidden;
+    if (c->ple_dim) r->ple = at;
+    at += r->R * fwd_ple_width(c);
+    const int64_t from = layer < 0 ? -1 : layer - c->layer[layer].kv_back;
+    for (int64_t i = 0; i < c->layers; i++) {
+        if (!is_read(c, i)) continue;
+        if (i == from) {
+            r->k = at;
+            r->v = at + r->R * r->c->kv_heads * r->c->head_dim;
+        }
+        at += r->R * kv_width(c, i);
+    }
+}
+
+/* ---- whole windows ---- */
 typedef struct {
     fwd_rows rows;
     fwd_kv kv;
@@ -54,6 +98,7 @@ static lq_status open_windows(windows *w, const arch_config *c, int64_t layer, f
         return lq_fail(err, LQ_ENOMEM, "no scratch for %lld rows", (long long)T);
     }
     w->rows.c = own;
+    take_state(&w->rows, layer, x);
     w->kv.v = w->kv.k + plane(own, own->head_dim);
     for (int64_t b = 0; b < blocks; b++)
         table[b] = (int32_t)b;
@@ -86,7 +131,7 @@ lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, f
 /* ---- in stages ---- */
 bool fwd_has_points(const arch_config *c, int64_t layer)
 {
-    return !c->w.parallel && !c->w.mla && !c->layer[layer].moe;
+    return !c->w.parallel && !c->w.mla && !c->layer[layer].moe && fwd_state(c) == c->hidden;
 }
 
 int64_t fwd_point_width(const arch_config *c, fwd_point at)

@@ -2,6 +2,25 @@
 #include "kernels/device.h"
 #include "runtime/model/model.h"
 
+/* Of a layer or before them. */
+static const struct {
+    arch_role role;
+    const char *what;
+} no_kernels[] = {
+    { R_PLE_EMBED, "per-layer embeddings" },
+    { R_LAYER_SCALE, "a factor on each layer" },
+    { R_V_NORM, "a norm of each value" },
+    { R_EXPERT_POST_NORM, "experts beside an MLP" },
+};
+
+static const char *no_kernel_for(const arch_config *c)
+{
+    for (size_t i = 0; i < LQ_COUNT(no_kernels); i++)
+        for (int64_t l = -1; l < c->layers; l++)
+            if (arch_has(c, no_kernels[i].role, l)) return no_kernels[i].what;
+    return NULL;
+}
+
 static bool shares_kv(const arch_config *c)
 {
     for (int64_t i = 0; i < c->layers; i++)
@@ -13,12 +32,12 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
 {
     const bool heads = c->head_dim > DEV_ATTN_WIDTH || c->head_dim % 4 || c->v_dim % 4 ||
                        c->v_dim > DEV_ATTN_WIDTH;
-    const char *what = c->n_sizes                 ? "layers of different sizes"
-                       : shares_kv(c)             ? "layers that read the K and V of another"
-                       : heads                    ? "heads of this size"
-                       : c->experts > DEV_EXPERTS ? "so many experts"
-                       : c->q_grow > 0            ? "queries that grow with their position"
-                                                  : NULL;
-    return what ? lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: %s (%s)", what, c->row->arch)
-                : LQ_OK;
+    const char *what = no_kernel_for(c);
+    if (!what && c->n_sizes) what = "layers of different sizes";
+    if (!what && shares_kv(c)) what = "layers that read the K and V of another";
+    if (!what && heads) what = "heads of this size";
+    if (!what && c->experts > DEV_EXPERTS) what = "so many experts";
+    if (!what && c->q_grow > 0) what = "queries that grow with their position";
+    if (!what) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: %s (%s)", what, c->row->arch);
 }

@@ -126,6 +126,9 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
     lq_arena *a = &m->arena;
     lq_status s = load_rows(&m->embed, m, R_EMBED, err);
     if (!s) s = load_rows(&m->pos_embed, m, R_POS_EMBED, err);
+    if (!s) s = load_rows(&m->ple_embed, m, R_PLE_EMBED, err);
+    if (!s) s = load_linear(&m->ple_proj, m, R_PLE_PROJ, -1, -1, a, p, err);
+    if (!s) s = load_vector(&m->ple_norm, m, R_PLE_NORM, -1, a, err);
     if (!s && m->cfg->w.pos == POS_SINUSOIDAL) s = make_frequencies(m, err);
     if (!s) s = load_vector(&m->embed_norm, m, R_EMBED_NORM, -1, a, err);
     if (!s) s = load_linear(&m->proj_in, m, R_PROJ_IN, -1, -1, a, p, err);
@@ -161,7 +164,8 @@ static size_t layer_bytes(const model_layer *l, int64_t experts)
 
 size_t model_count_bytes(const model *m)
 {
-    size_t n = linear_bytes(&m->head) + linear_bytes(&m->proj_in) + linear_bytes(&m->proj_out);
+    size_t n = linear_bytes(&m->head) + linear_bytes(&m->proj_in) + linear_bytes(&m->proj_out) +
+               linear_bytes(&m->ple_proj);
     for (int64_t i = 0; i < m->cfg->layers; i++)
         n += layer_bytes(&m->layers[i], m->cfg->experts_used);
     return n;
@@ -229,8 +233,10 @@ void model_embed(const model *m, float *x, const int32_t *ids, int64_t T)
 
 void model_drop_embed(const model *m)
 {
-    for (int p = 0; p < QT_N_PLANES; p++)
+    for (int p = 0; p < QT_N_PLANES; p++) {
         src_drop(m->src, m->embed.plane[p]);
+        src_drop(m->src, m->ple_embed.plane[p]);
+    }
 }
 
 lq_status model_check_positions(const model *m, int64_t positions, lq_err *err)

@@ -45,7 +45,10 @@ typedef struct {
     src_source *src;        /* borrowed */
     qt_tensor embed;        /* [V, embed_dim], any scheme, portable: rows are read by qt_dequant */
     qt_tensor pos_embed;    /* likewise; N = 0: none */
-    const float *pos_freq;  /* [hidden / 2] of sinusoidal positions; NULL: none */
+    qt_tensor ple_embed;    /* [ple_vocab, layers * ple_dim], likewise */
+    model_linear ple_proj;
+    model_vector ple_norm;
+    const float *pos_freq; /* [hidden / 2] of sinusoidal positions; NULL: none */
     model_vector embed_norm, final_norm;
     model_linear proj_in, proj_out; /* present: OPT's */
     model_linear head;

@@ -365,7 +365,7 @@ static int expected_taps(const model_layer *l, arch_role *out)
     return n;
 }
 
-static void check_taps(const char *name, const arch_config *c, const model_layer *l,
+static void check_taps(const char *name, const arch_config *c, const model_layer *l, int64_t layer,
                        const tap_log *log)
 {
     arch_role want[16];
@@ -373,7 +373,7 @@ static void check_taps(const char *name, const arch_config *c, const model_layer
     CHECK(log->n == n && log->sum > 0, "%s: %d taps, expected %d", name, log->n, n);
     for (int k = 0; k < n && k < log->n; k++) {
         int64_t N, K;
-        arch_role_shape(c, want[k], &N, &K);
+        arch_role_shape(arch_at(c, layer), want[k], &N, &K);
         CHECK(log->roles[k] == want[k] && log->K[k] == K, "%s: tap %d", name, k);
     }
 }
@@ -391,7 +391,7 @@ static void run_stages(const rig *r, const golden *g, const model_layer *w, int6
         CHECK(!fwd_layer_to(c, w, layer, at, x, u, g->B, g->T, MM_F32, NULL, a, r->p, &err), "%s",
               err.msg);
         double sum = 0, want = at == FWD_AT_END ? 0 : NAN;
-        for (int64_t i = 0; i < n * fwd_point_width(c, at); i++)
+        for (int64_t i = 0; i < n * fwd_point_width(arch_at(c, layer), at); i++)
             sum += fabs((double)u[i]);
         for (int i = 0; i < one->n; i++)
             if (at < FWD_AT_END && cal_point_of(c, one->roles[i]) == at) want = one->sums[i];
@@ -442,11 +442,11 @@ TEST(layers_over_windows_and_in_stages_give_the_bytes_of_a_step)
             memcpy(ids + b * g.T, g.ids[b], (size_t)g.T * sizeof *ids);
         lq_arena a;
         lq_err err = { "" };
-        const int64_t floats = 2 * c->hidden + c->vocab + widest(c);
+        const int64_t state = fwd_state(c), floats = 2 * state + c->vocab + widest(c);
         CHECK(!lq_arena_init(&a, row * (size_t)floats + fwd_layer_scratch(c, n, 2) + 256, &err),
               "%s", err.msg);
-        float *x = lq_push(&a, row * (size_t)c->hidden);
-        float *again = lq_push(&a, row * (size_t)c->hidden);
+        float *x = lq_push(&a, row * (size_t)state);
+        float *again = lq_push(&a, row * (size_t)state);
         float *got = lq_push(&a, row * (size_t)c->vocab);
         CHECK(!fwd_embed(&r.m, x, ids, g.B, g.T, MM_F32, &a, r.p, &err), "%s", err.msg);
         for (int64_t l = 0; l < c->layers; l++) {
@@ -455,10 +455,10 @@ TEST(layers_over_windows_and_in_stages_give_the_bytes_of_a_step)
             tap_log log = { 0 };
             fwd_tap tap = { .tap = log_tap, .user = &log };
             CHECK(!model_load_layer(&w, &r.m, l, &layer, r.p, &err), "%s", err.msg);
-            memcpy(again, x, row * (size_t)c->hidden);
+            memcpy(again, x, row * (size_t)state);
             lq_status s = fwd_layer(c, &w, l, x, g.B, g.T, MM_F32, &tap, NULL, &a, r.p, &err);
             CHECK(!s, "%s: %s", archs.name[i], err.msg);
-            check_taps(archs.name[i], c, &w, &log);
+            check_taps(archs.name[i], c, &w, l, &log);
             if (fwd_has_points(c, l)) {
                 run_stages(&r, &g, &w, l, again, &log, &a);
                 CHECK(memcmp(again, x, row * (size_t)c->hidden) == 0, "%s: in stages",

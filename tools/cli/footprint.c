@@ -73,6 +73,15 @@ static lq_status tiled_bytes(size_t *bytes, double *numbers, const arch_config *
     return LQ_OK;
 }
 
+/* Matrices that are no linears and stay as they are stored. */
+static bool as_stored(arch_role r)
+{
+    static const arch_role roles[] = { R_EMBED, R_PLE_EMBED, R_PLE_PROJ, R_PLE_GATE, R_PLE_OUT };
+    for (size_t i = 0; i < LQ_COUNT(roles); i++)
+        if (roles[i] == r) return true;
+    return false;
+}
+
 /* Bytes of one role's tensor as the runtime holds it: linears tiled, the rest as stored or f32. Of
  * the experts a token reads those used. ranks: as foot_sizes. */
 static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme *scheme,
@@ -92,7 +101,7 @@ static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme 
     bool linear = arch_role_linear(r);
     if (linear && r != R_HEAD && scheme) as = *scheme;
     if (as.kind == QT_UINT) as.group = qz_fit_group(K, as.group);
-    if (!linear && r != R_EMBED) as = (qt_scheme){ .kind = QT_DENSE, .dtype = LQ_F32 }; /* norms */
+    if (!linear && !as_stored(r)) as = (qt_scheme){ .kind = QT_DENSE, .dtype = LQ_F32 }; /* norms */
     s = qt_check(&as, N, K, err);
     if (s)
         return lq_wrap(err, s, "%s of [%lld,%lld]", arch_role_text(r), (long long)N, (long long)K);
@@ -110,7 +119,7 @@ static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme 
         bytes = (size_t)arch_n_tensors(cfg, r) * qt_bytes(&as, N, K);
     }
     if (r != R_HEAD || !cfg->tied) w->params += (double)all * (double)N * (double)K;
-    w->weights_bytes += (size_t)all * bytes;
+    *(r == R_PLE_EMBED ? &w->rows_bytes : &w->weights_bytes) += (size_t)all * bytes;
     return LQ_OK;
 }
 

@@ -1,5 +1,12 @@
 /* formats/arch/rows/gemma.c - the Gemma family. */
+#include "formats/arch/arch_impl.h"
 #include "formats/arch/rows/rows.h"
+
+#include "base/json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 
 /* A table of names reads by line. */
 /* clang-format off */
@@ -25,6 +32,41 @@ static const arch_name vaultgemma_names[] = {
     GATED(BIAS_NO),
     END,
 };
+#define GEMMA4_NAMES \
+    EMBED_NORM_HEAD(BIAS_NO), SANDWICH, SELF_ATTN(BIAS_ATTN, BIAS_ATTN), QK_NORMS, \
+    { R_V_NORM, LAYER "self_attn.v_norm", NAME_OPTIONAL | NAME_ONES, BIAS_NO }, \
+    GATED(BIAS_NO), \
+    { R_PLE_EMBED, "@embed_tokens_per_layer", 0, BIAS_NO }, \
+    { R_PLE_PROJ, "@per_layer_model_projection", 0, BIAS_NO }, \
+    { R_PLE_NORM, "@per_layer_projection_norm", 0, BIAS_NO }, \
+    { R_PLE_GATE, LAYER "per_layer_input_gate", 0, BIAS_NO }, \
+    { R_PLE_OUT, LAYER "per_layer_projection", 0, BIAS_NO }, \
+    { R_PLE_POST_NORM, LAYER "post_per_layer_input_norm", 0, BIAS_NO }
+#define LAYER_SCALE { R_LAYER_SCALE, LAYER "layer_scalar", NAME_BARE | NAME_OPTIONAL, BIAS_NO }
+static const arch_name gemma4_names[] = { GEMMA4_NAMES, LAYER_SCALE, END };
+static const arch_name gemma4_moe_names[] = {
+    GEMMA4_NAMES,
+    LAYER_SCALE,
+    { R_ROUTER, LAYER "router.proj", 0, BIAS_NO },
+    { R_ROUTER_NORM, LAYER "router.scale", NAME_BARE, BIAS_NO },
+    { R_EXPERT_SCALE, LAYER "router.per_expert_scale", NAME_BARE, BIAS_NO },
+    { R_EXPERT_NORM, LAYER "pre_feedforward_layernorm_2", 0, BIAS_NO },
+    { R_DENSE_POST_NORM, LAYER "post_feedforward_layernorm_1", 0, BIAS_NO },
+    { R_EXPERT_POST_NORM, LAYER "post_feedforward_layernorm_2", 0, BIAS_NO },
+    { R_EXPERT_GATE_UP, LAYER "experts.gate_up_proj", NAME_BARE | NAME_STACKED, BIAS_NO },
+    { R_EXPERT_DOWN, LAYER "experts.down_proj", NAME_BARE | NAME_STACKED, BIAS_NO },
+    END,
+};
+/* Images and audio see both ways, text does not. */
+static lq_status both_ways(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    char found[64];
+    (void)c;
+    if (!v || cJSON_IsFalse(v) || (cJSON_IsString(v) && strcmp(v->valuestring, "vision") == 0))
+        return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected null, false or vision, found %s", key,
+                   js_describe(found, v));
+}
 static const arch_key gemma2_keys[] = {
     { "query_pre_attn_scalar", KEY_RSQRT, AT(attn_scale), 256, NULL },
     { "attn_logit_softcapping", KEY_REAL, AT(attn_softcap), 50, NULL },
@@ -37,8 +79,141 @@ static const arch_key gemma3_keys[] = {
     { "final_logit_softcapping", KEY_REAL, AT(final_softcap), 0, NULL },
     NO_KEY,
 };
+#define GEMMA4_KEYS \
+    { "final_logit_softcapping", KEY_REAL, AT(final_softcap), 0, NULL }, \
+    { "use_bidirectional_attention", KEY_FN, 0, NONE, both_ways }, \
+    /* read by gemma4_layers: */ \
+    { "attention_k_eq_v", KEY_KNOWN, 0, NONE, NULL }, \
+    { "num_kv_shared_layers", KEY_KNOWN, 0, NONE, NULL }, \
+    { "num_global_key_value_heads", KEY_KNOWN, 0, NONE, NULL }, \
+    { "global_head_dim", KEY_KNOWN, 0, NONE, NULL }, \
+    { "per_layer_config", KEY_KNOWN, 0, NONE, NULL }, \
+    { "use_double_wide_mlp", KEY_KNOWN, 0, NONE, NULL }
+#define PLE_KEYS \
+    { "hidden_size_per_layer_input", KEY_INT, AT(ple_dim), 256, NULL }, \
+    { "vocab_size_per_layer_input", KEY_INT, AT(ple_vocab), 262144, NULL }
+static const arch_key gemma4_unified_keys[] = { GEMMA4_KEYS, NO_KEY };
+static const arch_key gemma4_keys[] = {
+    GEMMA4_KEYS,
+    PLE_KEYS,
+    MUST("enable_moe_block", 0),
+    { "num_experts", KEY_KNOWN, 0, NONE, NULL }, /* without that block not read, like these: */
+    { "top_k_experts", KEY_KNOWN, 0, NONE, NULL },
+    { "moe_intermediate_size", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
+static const arch_key gemma4_moe_keys[] = {
+    GEMMA4_KEYS,
+    PLE_KEYS,
+    MUST("enable_moe_block", 1),
+    { "top_k_experts", KEY_INT, AT(experts_used), NONE, NULL },
+    NO_KEY,
+};
 /* clang-format on */
 
+/* ---- layers that differ ---- */
+
+/* The last `shared` layers read the K and V of the last layer before them that sees as far. */
+static lq_status share_kv(arch_config *c, const cJSON *j, int64_t def, lq_err *err)
+{
+    int64_t shared = def;
+    lq_status s = js_i64(j, "num_kv_shared_layers", false, 0, c->layers - 1, &shared, err);
+    for (int64_t i = c->layers - shared; i < c->layers && !s; i++) {
+        int64_t from = c->layers - shared - 1;
+        while (from >= 0 && c->layer[from].window != c->layer[i].window)
+            from--;
+        if (from < 0)
+            s = lq_fail(err, LQ_EVALUE,
+                        "num_kv_shared_layers: expected a layer of each kind before the last "
+                        "%" PRId64,
+                        shared);
+        c->layer[i].kv_back = i - from;
+    }
+    return s;
+}
+
+/* "per_layer_config": { "5": { "head_dim": 512 } } */
+static lq_status read_overrides(arch_sizes *z, const arch_config *c, const cJSON *list, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    if (!cJSON_IsObject(list))
+        return lq_fail(err, LQ_EVALUE, "per_layer_config: expected an object");
+    for (const cJSON *o = list->child; o && !s; o = o->next) {
+        char *end;
+        const long i = strtol(o->string, &end, 10);
+        if (*end || end == o->string || i < 0 || i >= c->layers || !cJSON_IsObject(o))
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "per_layer_config: expected objects by layers 0..%" PRId64
+                           ", found \"%.40s\"",
+                           c->layers - 1, o->string);
+        s = js_i64(o, "head_dim", false, 1, ARCH_MAX_WIDTH, &z[i].head_dim, err);
+        if (!s) s = js_i64(o, "num_key_value_heads", false, 1, ARCH_MAX_WIDTH, &z[i].kv_heads, err);
+        for (const cJSON *v = o->child; v && !s; v = v->next)
+            if (strcmp(v->string, "head_dim") != 0 && strcmp(v->string, "num_key_value_heads") != 0)
+                s = lq_fail(err, LQ_EUNSUPPORTED,
+                            "per_layer_config: expected head_dim and num_key_value_heads, found "
+                            "\"%.40s\"",
+                            v->string);
+    }
+    return s;
+}
+
+/* Layers that see everything have heads of a size of their own, and of a number of their own where
+ * V is K. */
+static lq_status read_global(arch_sizes *z, arch_config *c, const cJSON *j, bool v_is_k,
+                             lq_err *err)
+{
+    const cJSON *list = js_get(j, "per_layer_config");
+    int64_t dim = 512, heads = c->kv_heads;
+    lq_status s = js_i64(j, "global_head_dim", false, 1, ARCH_MAX_WIDTH, &dim, err);
+    if (!s && v_is_k)
+        s = js_i64(j, "num_global_key_value_heads", false, 1, ARCH_MAX_WIDTH, &heads, err);
+    for (int64_t i = 0; i < c->layers; i++) {
+        const bool all = !list && !c->layer[i].window;
+        z[i].kv_heads = all ? heads : c->kv_heads;
+        z[i].head_dim = all ? dim : c->head_dim;
+    }
+    return s || !list ? s : read_overrides(z, c, list, err);
+}
+
+static lq_status gemma4_sizes(arch_config *c, const cJSON *j, arch_sizes *z, lq_err *err)
+{
+    bool v_is_k = false, wide = false;
+    lq_status s = js_bool(j, "attention_k_eq_v", false, &v_is_k, err);
+    if (!s) s = js_bool(j, "use_double_wide_mlp", false, &wide, err);
+    if (!s) s = read_global(z, c, j, v_is_k, err);
+    if (!s) s = share_kv(c, j, 0, err);
+    for (int64_t i = 0; i < c->layers; i++) {
+        c->layer[i].v_is_k = v_is_k && !c->layer[i].window;
+        z[i].rope_dims = z[i].head_dim;
+        z[i].ffn = wide && c->layer[i].kv_back ? 2 * c->ffn : c->ffn;
+    }
+    return s ? s : arch_set_sizes(c, z, err);
+}
+
+static lq_status gemma4_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    arch_sizes *z = calloc((size_t)c->layers, sizeof *z);
+    if (!z) return lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " layers", c->layers);
+    c->attn_scale = 1;
+    c->layer[c->layers - 1].window = false; /* whatever layer_types says */
+    c->layer[c->layers - 1].rope = ROPE_MAIN;
+    lq_status s = gemma4_sizes(c, j, z, err);
+    free(z);
+    return s;
+}
+
+/* A row reads by line. */
+/* clang-format off */
+#define GEMMA4 \
+    MODEL, .layers = gemma4_layers, .embed_sqrt = true, GELU_TANH, .window = WINDOW_PATTERN, \
+    .def_pattern = 6, .def_kv_heads = 4, .def_head_dim = 256, .def_theta = 1e6, \
+    .def_local_theta = 1e4, .def_tied = true, \
+    .def_rope = "{\"full_attention\":{\"rope_type\":\"proportional\",\"rope_theta\":1000000," \
+                "\"partial_rotary_factor\":0.25}," \
+                "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":10000}}"
+#define GEMMA4_ROPE RMS_ROPE, .qk_norm = QK_NORM_HEAD
+/* clang-format on */
 const arch_row arch_rows_gemma[] = {
     { "GemmaForCausalLM", "gemma", .w = { RMS_ROPE, .norm_offset = 1 }, MODEL, .names = gemma_names,
       .embed_sqrt = true, GELU_TANH, .def_kv_heads = 16, .def_head_dim = 256, .def_max_pos = 8192,
@@ -56,5 +231,14 @@ const arch_row arch_rows_gemma[] = {
       .names = vaultgemma_names, .keys = gemma2_keys, .embed_sqrt = true, GELU_TANH,
       .window = WINDOW_PATTERN, .def_pattern = 2, .def_window = 4096, .def_kv_heads = 4,
       .def_head_dim = 256, .def_max_pos = 8192, .def_tied = true },
+    { "Gemma4ForCausalLM", "gemma4_text", "moe", "enable_moe_block=true",
+      .w = { GEMMA4_ROPE, .norm_topk = true, .dense_beside = true }, GEMMA4,
+      .names = gemma4_moe_names, .keys = gemma4_moe_keys, .def_window = 512,
+      .def_max_pos = 131072 },
+    { "Gemma4ForCausalLM", "gemma4_text", .w = { GEMMA4_ROPE }, GEMMA4, .names = gemma4_names,
+      .keys = gemma4_keys, .def_window = 512, .def_max_pos = 131072 },
+    { "Gemma4UnifiedForCausalLM", "gemma4_unified_text", .w = { GEMMA4_ROPE }, GEMMA4,
+      .names = gemma4_names, .keys = gemma4_unified_keys, .def_window = 1024,
+      .def_max_pos = 262144 },
     { .arch = NULL },
 };
