@@ -29,6 +29,10 @@
     X(API_MAX_BAD_WORDS, 128, "bad words")                                                       \
     X(API_MAX_CUT, 8, "times the context's bytes, that truncate_prompt_tokens cuts a chat from") \
     X(API_STORE_BYTES, 64 << 20, "bytes of kept responses (--response-store)")                   \
+    X(API_MAX_BATCHES, 256, "batches that are known (--file-store)")                             \
+    X(API_BATCH_WINDOW, 64, "requests of a batch at the same time")                              \
+    X(API_BATCH_ERRORS, 32, "lines of a batch whose errors are told")                            \
+    X(API_BOUNDARY_MAX, 70, "bytes of a form's boundary")                                        \
     X(API_MAX_TOOLS, 128, "tools")                                                               \
     X(API_MAX_TOOL_NAME, 64, "bytes of a tool's name")                                           \
     X(SMP_MAX_LOGPROBS, 20, "alternatives of a token: logprobs, top_logprobs")                   \

@@ -278,6 +278,7 @@ lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
 void lm_close(lm *l)
 {
     if (!l) return;
+    if (l->a) api_drain(l->a);
     eng_close(l->e); /* what runs ends, and answers into the list */
     rerank_close(l->rerank);
     chat_close(l->chat);
@@ -321,7 +322,7 @@ lq_status lm_submit(lm *l, const char *route, const char *json, size_t n, uint64
     if (!d) return lq_fail(err, LQ_ENOMEM, "out of memory");
     d->l = l;
     d->a.tag = tag;
-    lq_status s = http_local(routes, n_routes, l->a, route, json, n, service_keep, d, err);
+    lq_status s = http_local(routes, n_routes, l->a, NULL, route, json, n, service_keep, d, err);
     if (s) free(d);
     return s;
 }

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/out_file.h"
 #include "base/path.h"
+#include "runtime/api/batch_line.h"
 #include "runtime/service.h"
 #include "tools/cli/engine_opts.h"
 #include "tools/cli/load.h"
@@ -336,41 +337,29 @@ static void add_logprobs(jw *w, const cJSON *body, const char *url, int64_t k)
     if (!js_get(body, "return_token_ids")) lq_buf_puts(&w->b, "\"return_token_ids\":true,");
 }
 
-static lq_status read_request(const batch *b, slot *t, const char *line, size_t n, jw *body,
-                              const char **url, cJSON **doc, lq_err *err)
+/* The request's body, with what --logprobs adds. */
+static lq_status read_request(const batch *b, slot *t, const batch_line *l, jw *body, lq_err *err)
 {
-    const char *id = NULL, *method = NULL, *text;
-    size_t len = 0;
-    lq_status s = js_parse(doc, line, n, MAX_BODY, JS_UNIQUE, err);
-    if (!s && !cJSON_IsObject(*doc)) s = lq_fail(err, LQ_EFORMAT, "expected an object");
-    if (!s) s = js_str(*doc, "custom_id", true, &id, err);
-    if (!s && !(t->id = strdup(id))) s = lq_fail(err, LQ_ENOMEM, "out of memory");
-    if (!s && (t->again = first_use(b) > 0))
-        s = lq_fail(err, LQ_EVALUE,
-                    "custom_id: expected one of its own, found \"%.64s\" of line %lld", id,
-                    (long long)first_use(b));
-    if (!s) s = js_str(*doc, "method", true, &method, err);
-    if (!s && strcmp(method, "POST") != 0)
-        s = lq_fail(err, LQ_EVALUE, "method: expected \"POST\", found \"%.20s\"", method);
-    if (!s) s = js_str(*doc, "url", true, url, err);
-    if (s) return s;
-    const cJSON *v = js_get(*doc, "body");
-    text = js_member_source(line, n, "body", &len);
-    if (!cJSON_IsObject(v) || !text) return lq_fail(err, LQ_EVALUE, "body: expected an object");
+    t->again = first_use(b) > 0;
+    if (t->again)
+        return lq_fail(err, LQ_EVALUE,
+                       "custom_id: expected one of its own, found \"%.64s\" of line %lld", l->id,
+                       (long long)first_use(b));
     lq_buf_add(&body->b, "{", 1);
-    if (v->child) add_logprobs(body, v, *url, b->o->logprobs);
-    lq_buf_add(&body->b, text + 1, len - 1);
+    if (l->body->child) add_logprobs(body, l->body, l->url, b->o->logprobs);
+    lq_buf_add(&body->b, l->body_text + 1, l->n_body - 1);
     return body->b.oom ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
 }
 
 static lq_status batch_submit(batch *b, slot *t, uint64_t tag, size_t n, lq_err *err)
 {
     jw body = { 0 };
-    cJSON *doc = NULL;
-    const char *url = NULL;
+    batch_line l;
     lq_err why = { "" };
-    lq_status s = read_request(b, t, b->line, n, &body, &url, &doc, &why);
-    if (!s) s = lm_submit(b->l, url, body.b.p, body.b.n, tag, &why);
+    lq_status s = batch_line_read(&l, b->line, n, MAX_BODY, &why);
+    if (l.id && !(t->id = strdup(l.id))) s = lq_fail(&why, LQ_ENOMEM, "out of memory");
+    if (!s) s = read_request(b, t, &l, &body, &why);
+    if (!s) s = lm_submit(b->l, l.url, body.b.p, body.b.n, tag, &why);
     if (s == LQ_ENOMEM) {
         *err = why;
     } else if (s) {
@@ -378,7 +367,7 @@ static lq_status batch_submit(batch *b, slot *t, uint64_t tag, size_t n, lq_err 
         t->error = strdup(why.msg);
         s = t->error ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
     }
-    cJSON_Delete(doc);
+    batch_line_free(&l);
     jw_free(&body);
     return s;
 }
@@ -399,35 +388,15 @@ static lq_status write_answer(batch *b, const slot *t, int64_t number, lq_err *e
     jw w = { 0 };
     char name[48];
     snprintf(name, sizeof name, ANSWER_ID "%lld", (long long)number);
-    jw_open(&w, '{');
-    jw_key(&w, "id");
-    jw_cstr(&w, name);
-    jw_key(&w, "custom_id");
-    jw_cstr(&w, t->id);
-    jw_key(&w, "response");
-    if (t->error) {
-        jw_cstr(&w, NULL);
-        jw_key(&w, "error");
-        jw_open(&w, '{');
-        jw_key(&w, "code");
-        jw_cstr(&w, t->again ? "duplicate_custom_id" : "invalid_line");
-        jw_key(&w, "message");
-        jw_cstr(&w, t->error);
-        jw_close(&w, '}');
-    } else {
-        jw_open(&w, '{');
-        jw_key(&w, "status_code");
-        jw_i64(&w, t->a.status);
-        jw_key(&w, "request_id");
-        jw_cstr(&w, name);
-        jw_key(&w, "body");
-        jw_json(&w, t->a.body, t->a.n);
-        jw_close(&w, '}');
-        jw_key(&w, "error");
-        jw_cstr(&w, NULL);
-    }
-    jw_close(&w, '}');
-    lq_buf_add(&w.b, "\n", 1);
+    batch_line_write(&w, &(batch_answer){ .name = name,
+                                          .custom_id = t->id,
+                                          .status = t->a.status,
+                                          .body = t->a.body,
+                                          .n_body = t->a.n,
+                                          .error_code = !t->error  ? NULL
+                                                        : t->again ? "duplicate_custom_id"
+                                                                   : "invalid_line",
+                                          .error = t->error });
     lq_status s =
         w.b.oom || (!t->error && !t->a.body) ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
     if (!s && fwrite(w.b.p, 1, w.b.n, b->work) != w.b.n)

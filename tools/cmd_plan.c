@@ -431,7 +431,7 @@ static void add_serve(plan *pl, const plan_opts *o, const foot_model *draft, int
     if (budget_sum(&pl->serve, &m, &e, &h, threads, NULL))
         pl->serve = (budget){ .n = 0 };
     else
-        budget_add_responses(&pl->serve, 0);
+        budget_add_stores(&pl->serve, 0, 0);
 }
 
 static lq_status make_plan(plan *pl, const foot_model *from, const foot_model *draft,

@@ -37,7 +37,7 @@ typedef struct {
     opt_list names, origins, hosts;
     ops_key_opts keys;
     bool no_generic_tools, strict_params, dry_run, print_limits;
-    size_t max_body, request_memory;
+    size_t max_body, request_memory, files;
     int scheduling, isolation;
     opt_engine engine;
     opt_model model;
@@ -97,6 +97,9 @@ static const opt_row server_rows[] = {
     { "response-store", 0, OPT_INT, F(responses), .def = "0", .hi = 1 << 20,
       .help = "keep the latest N of /v1/responses in memory, at most 64 MiB of them, for "
               "previous_response_id; 0: none" },
+    { "file-store", 0, OPT_SIZE, F(files), .def = "0", .hi = 0x1p40,
+      .help = "keep files of clients in memory, at most so many bytes of them, for /v1/batches; 0: "
+              "none" },
     { "max-connections", 0, OPT_INT, F(connections), .def = "4096", .lo = 1, .hi = 1 << 20,
       .help = "connections at the same time; more are closed" },
     { "request-timeout", 0, OPT_FLOAT, F(request_timeout), .def = "0", .hi = 1e6,
@@ -234,7 +237,7 @@ static lq_status budget_of(budget *b, const serve *v, const cmd_ctx *c, lq_err *
     const int threads = c->threads ? c->threads : machine_cpus();
     lq_status s = budget_make(b, v->path, v->o->engine.draft, &v->engine_opts, &ho,
                               opt_given(c, "verify"), threads, err);
-    if (!s) budget_add_responses(b, v->o->responses);
+    if (!s) budget_add_stores(b, v->o->responses, v->o->files);
     return s;
 }
 
@@ -316,6 +319,7 @@ static lq_status listen_first(serve *v, lq_err *err)
                     .strict_params = o->strict_params,
                     .priorities = o->scheduling == PRIORITY,
                     .kept_responses = o->responses,
+                    .file_bytes = o->files,
                     .stall_seconds = o->stall_timeout,
                     .request_seconds = o->request_timeout,
                     .log = log_request,

@@ -31,11 +31,14 @@ lq_status api_open(api **out, const api_opts *o, lq_err *err)
     pthread_mutex_init(&a->mu, NULL);
     a->met = met_new();
     a->store = api_store_open(o->kept_responses);
+    a->files = api_files_open(o->file_bytes);
+    a->batches = a->files ? api_batches_open(a) : NULL;
     lq_status s = copy_names(a, err);
     if (!s) {
         met_labels(&a->labels, a->names[0]);
         lq_buf_add(&a->labels, "", 1);
-        if (!a->met || a->labels.oom || (o->kept_responses > 0 && !a->store))
+        if (!a->met || a->labels.oom || (o->kept_responses > 0 && !a->store) ||
+            (o->file_bytes && !a->batches))
             s = lq_fail(err, LQ_ENOMEM, "out of memory");
     }
     if (s) {
@@ -48,6 +51,8 @@ lq_status api_open(api **out, const api_opts *o, lq_err *err)
 void api_close(api *a)
 {
     if (!a) return;
+    api_batches_close(a->batches);
+    api_files_close(a->files);
     pthread_mutex_destroy(&a->mu);
     met_free(a->met);
     gr_cache_close(a->grammars);
@@ -102,7 +107,11 @@ void api_set_limits(api *a, double read_bytes_s, double flops)
     atomic_store(&a->limit_flops, flops);
 }
 
-void api_drain(api *a) { atomic_store(&a->state, API_DRAINING); }
+void api_drain(api *a)
+{
+    atomic_store(&a->state, API_DRAINING);
+    api_batches_stop(a->batches);
+}
 
 void api_log(void *app, const http_log_line *l)
 {

@@ -3,6 +3,8 @@
 #define LLMQ_RUNTIME_API_API_INT_H
 
 #include "runtime/api/api.h"
+#include "runtime/api/api_batches.h"
+#include "runtime/api/api_files.h"
 #include "runtime/api/api_store.h"
 #include "runtime/api/metrics.h"
 
@@ -32,6 +34,8 @@ struct api {
     pthread_mutex_t mu; /* of gens; the engine's own lock may be taken inside it, never outside */
     struct gen *gens;   /* generations under way */
     api_store *store;   /* NULL: responses are not kept */
+    api_files *files;   /* NULL: files are not kept, and there are no batches */
+    api_batches *batches;
     gr_cache *grammars; /* under mu; NULL until one is asked for */
 };
 
@@ -82,6 +86,9 @@ lq_status api_can_call(const api *a, api_error *e);
 /* The grammar that the request asks for, to be gr_unref'd; NULL for none. */
 lq_status api_grammar(api *a, grammar **g, const api_structured *s, api_error *e);
 
+/* There is a file store; else the answer is given (api_files.c). */
+bool api_keeps_files(const api *a, http_req *r);
+
 /* ---- generation (api_gen.c) ---- */
 typedef struct gen_shape gen_shape;
 extern const gen_shape gen_completions, gen_chat, gen_embeddings;
@@ -131,6 +138,14 @@ void api_post_rerank(void *a, http_req *r);    /* Jina's */
 void api_post_rerank_v2(void *a, http_req *r); /* Cohere's */
 void api_post_score(void *a, http_req *r);     /* vLLM's */
 void api_post_tokenize(void *a, http_req *r);
+void api_post_file(void *a, http_req *r);
+void api_get_files(void *a, http_req *r);
+void api_get_file(void *a, http_req *r); /* and its content */
+void api_delete_file(void *a, http_req *r);
+void api_post_batch(void *a, http_req *r);
+void api_get_batches(void *a, http_req *r);
+void api_get_batch(void *a, http_req *r);
+void api_post_batch_cancel(void *a, http_req *r);
 void api_get_tokenizer(void *a, http_req *r);
 void api_post_detokenize(void *a, http_req *r);
 void api_get_root(void *a, http_req *r);

@@ -22,6 +22,7 @@
 #ifndef LLMQ_RUNTIME_HTTP_HTTP_H
 #define LLMQ_RUNTIME_HTTP_HTTP_H
 
+#include "base/hash.h"
 #include "base/json_write.h"
 #include "runtime/http/http_keys.h"
 
@@ -34,8 +35,10 @@ typedef struct {
     void (*error)(jw *w, int status, const char *param, const char *code, const char *message);
     const char *stream; /* the type of a stream; NULL: text/event-stream; charset=utf-8 */
     const char *ping;   /* what a silent stream gets; NULL: nothing */
+    const char *takes;  /* the type of a POST's body; NULL: application/json */
 } http_style;
 extern const http_style http_openai;
+extern const http_style http_form; /* OpenAI's, of what is sent as a form */
 
 typedef struct {
     const char *method; /* "GET" (also answers HEAD), "POST" (takes application/json), "DELETE" */
@@ -118,10 +121,11 @@ const http_route *http_routes(const http_req *r, size_t *n);
 /* ---- without a connection ---- */
 typedef void (*http_done)(void *user, int status, const char *body, size_t n);
 /* Calls the handler of the POST route `path` with this body; the whole answer goes to `done`, once,
- * on whatever thread gives it. LQ_EVALUE: there is no such route; LQ_ENOMEM (then done is not
- * called). */
-lq_status http_local(const http_route *routes, size_t n_routes, void *app, const char *path,
-                     const char *body, size_t n, http_done done, void *user, lq_err *err);
+ * on whatever thread gives it. counts: the server whose max_bodies bounds its memory too; NULL: it is
+ * the caller's affair. LQ_EVALUE: there is no such route; LQ_ENOMEM (then done is not called). */
+lq_status http_local(const http_route *routes, size_t n_routes, void *app, http_server *counts,
+                     const char *path, const char *body, size_t n, http_done done, void *user,
+                     lq_err *err);
 
 /* ---- inside a handler ---- */
 bool http_can_stream(const http_req *r);             /* false: only a whole answer can be given */
@@ -129,6 +133,11 @@ const char *http_body(const http_req *r, size_t *n); /* not NULL; valid until th
 const char *http_rest(const http_req *r); /* what stood for the star of the route, decoded */
 const char *http_id(const http_req *r);   /* X-Request-Id: the client's if it was clean */
 const char *http_header(const http_req *r, const char *name); /* only inside the handler */
+/* A parameter of the query, decoded; NULL: not there. Only inside the handler. */
+const char *http_query(const http_req *r, const char *name);
+/* The same for requests with the same key, and for all where the server asks for none. Only inside
+ * the handler. */
+lq_hash http_client(const http_req *r);
 double http_age(const http_req *r); /* seconds since the request's head arrived */
 /* Memory that the exchange is about to take besides its body, counted with the bodies until its
  * end. False: refused and answered, with 413 where it is more than one may have, with 503 where all

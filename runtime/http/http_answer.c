@@ -22,11 +22,11 @@ bool http_req_count(http_req *r, size_t n)
 
 bool http_claim(http_req *r, size_t bytes)
 {
-    if (!r->s) return true; /* of the same process: its own affair */
-    if (bytes <= r->s->o.max_claim) return http_req_count(r, bytes);
+    if (!r->counts) return true; /* of the same process: its own affair */
+    if (bytes <= r->counts->o.max_claim) return http_req_count(r, bytes);
     http_error(r, 413, NULL, NULL,
                "the body has so many values that they take %zu bytes of memory, more than %zu",
-               bytes, r->s->o.max_claim);
+               bytes, r->counts->o.max_claim);
     return false;
 }
 

@@ -84,11 +84,24 @@ static const char *header(struct MHD_Connection *mhd, const char *name)
     return MHD_lookup_connection_value(mhd, MHD_HEADER_KIND, name);
 }
 
+/* The key that was sent, or NULL. */
+static const char *key_of(struct MHD_Connection *mhd)
+{
+    const char *auth = header(mhd, "Authorization");
+    if (auth && strncasecmp(auth, "Bearer ", 7) == 0) return auth + 7 + strspn(auth + 7, " ");
+    return header(mhd, "X-Api-Key");
+}
+
 static http_role role_of(const http_server *s, struct MHD_Connection *mhd)
 {
-    const char *auth = header(mhd, "Authorization"), *given = header(mhd, "X-Api-Key");
-    if (auth && strncasecmp(auth, "Bearer ", 7) == 0) given = auth + 7 + strspn(auth + 7, " ");
-    return http_keys_role(s->keys, given);
+    return http_keys_role(s->keys, key_of(mhd));
+}
+
+lq_hash http_client(const http_req *r)
+{
+    const bool keyed = r->mhd && http_keys_role(r->s->keys, NULL) == HTTP_NOBODY;
+    const char *key = keyed ? key_of(r->mhd) : NULL;
+    return key ? lq_hash_bytes(key, strlen(key)) : (lq_hash){ { 0 } };
 }
 
 /* The fields of a head: their bytes as they were sent, how many they are, and those that say where
@@ -141,10 +154,22 @@ static bool refuse_head(http_req *r, const head *h, const char *version)
     return r->answer != ANS_NONE;
 }
 
-static bool is_json(const char *type)
+/* A POST's body has the type that its route takes. One that a page's form can send is taken from
+ * pages that may call alone: a browser asks for no leave then. */
+static bool check_type(http_req *r, struct MHD_Connection *mhd)
 {
-    size_t n = type ? strcspn(type, "; \t") : 0;
-    return n == 16 && strncasecmp(type, "application/json", n) == 0;
+    static const char json[] = "application/json";
+    const http_style *style = r->route->style;
+    const char *takes = style ? style->takes : NULL, *type = header(mhd, "Content-Type");
+    const char *want = takes ? takes : json;
+    const size_t n = type ? strcspn(type, "; \t") : 0;
+    if (n != strlen(want) || strncasecmp(type, want, n) != 0)
+        http_error(r, 415, NULL, NULL, "expected Content-Type: %s, found %.64s", want,
+                   type ? type : "none");
+    else if (takes && header(mhd, "Origin") && !http_cors_origin(r->s, mhd))
+        http_error(r, 403, NULL, "origin_not_allowed",
+                   "pages of this origin may not call (--cors-origin)");
+    return r->answer == ANS_NONE;
 }
 
 static void set_request_id(http_req *r, const char *given)
@@ -255,12 +280,11 @@ static int64_t check_head(http_req *r, struct MHD_Connection *mhd, const char *v
     } else if (r->route->need == HTTP_ADMIN && role != HTTP_ADMIN) {
         http_error(r, 403, NULL, "admin_key_required", "this path needs an administrator's key");
     } else if (strcmp(r->route->method, "POST") == 0) {
-        if (!is_json(header(mhd, "Content-Type")))
-            http_error(r, 415, NULL, NULL, "expected Content-Type: application/json, found %.64s",
-                       header(mhd, "Content-Type") ? header(mhd, "Content-Type") : "none");
-        else if (encoding && strcasecmp(encoding, "identity") != 0)
+        if (!check_type(r, mhd)) {
+            /* answered */
+        } else if (encoding && strcasecmp(encoding, "identity") != 0) {
             http_error(r, 415, NULL, NULL, "Content-Encoding is not supported");
-        else if (n > 0 && (size_t)n > r->s->o.max_body) {
+        } else if (n > 0 && (size_t)n > r->s->o.max_body) {
             http_error(r, 413, NULL, NULL, "the body is larger than %zu bytes", r->s->o.max_body);
             n = INT64_MAX;
         }

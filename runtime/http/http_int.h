@@ -33,7 +33,8 @@ typedef enum { ANS_NONE, ANS_WHOLE, ANS_STREAM } answer_kind;
 typedef enum { REQ_NEW, REQ_BODY, REQ_HANDLED } req_phase;
 
 struct http_req {
-    http_server *s; /* NULL: there is no connection, `done` takes the answer (http_local.c) */
+    http_server *s;      /* NULL: there is no connection, `done` takes the answer (http_local.c) */
+    http_server *counts; /* what bounds its memory: s, http_local's, or NULL */
     http_done done;
     void *done_user;
     atomic_int refs;
@@ -48,7 +49,7 @@ struct http_req {
     char id[HTTP_ID_MAX + 1];
     double t0;
     lq_buf body;
-    size_t counted; /* of server.bodies */
+    size_t counted; /* of counts->bodies */
     bool discard;   /* the body is read and forgotten */
     size_t discarded;
     bool closing; /* the answer ends the connection */

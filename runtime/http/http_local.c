@@ -4,8 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-lq_status http_local(const http_route *routes, size_t n_routes, void *app, const char *path,
-                     const char *body, size_t n, http_done done, void *user, lq_err *err)
+lq_status http_local(const http_route *routes, size_t n_routes, void *app, http_server *counts,
+                     const char *path, const char *body, size_t n, http_done done, void *user,
+                     lq_err *err)
 {
     static atomic_ullong number;
     const http_route *route = NULL;
@@ -15,6 +16,8 @@ lq_status http_local(const http_route *routes, size_t n_routes, void *app, const
     if (!route) return lq_fail(err, LQ_EVALUE, "%.64s: no such route", path);
     http_req *r = http_req_new(NULL, NULL);
     if (!r) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (counts) atomic_fetch_add(&counts->refs, 1);
+    r->counts = counts;
     r->route = route;
     r->style = route->style;
     r->done = done;

@@ -11,7 +11,7 @@ http_req *http_req_new(http_server *s, conn *c)
 {
     http_req *r = calloc(1, sizeof *r);
     if (!r) return NULL;
-    r->s = s;
+    r->s = r->counts = s;
     if (s) atomic_fetch_add(&s->refs, 1);
     r->c = c;
     r->t0 = lq_now();
@@ -36,7 +36,7 @@ void http_req_unref(http_req *r)
 {
     if (atomic_fetch_sub(&r->refs, 1) != 1) return;
     if (r->destroy) r->destroy(r->user);
-    if (r->s) atomic_fetch_sub(&r->s->bodies, r->counted);
+    if (r->counts) atomic_fetch_sub(&r->counts->bodies, r->counted);
     lq_buf_free(&r->body);
     lq_buf_free(&r->out);
     free(r->type);
@@ -44,7 +44,7 @@ void http_req_unref(http_req *r)
     for (size_t i = 0; i < r->n_headers; i++)
         free(r->headers[i]);
     pthread_mutex_destroy(&r->mu);
-    if (r->s) http_server_unref(r->s);
+    if (r->counts) http_server_unref(r->counts);
     free(r);
 }
 
@@ -68,9 +68,10 @@ void http_req_cut(http_req *r)
 
 bool http_hold(http_req *r, size_t n)
 {
-    if (!r->s) return true; /* of the same process: its own affair */
-    if (atomic_fetch_add(&r->s->bodies, n) + n > r->s->o.max_bodies) {
-        atomic_fetch_sub(&r->s->bodies, n);
+    http_server *s = r->counts;
+    if (!s) return true; /* of the same process: its own affair */
+    if (atomic_fetch_add(&s->bodies, n) + n > s->o.max_bodies) {
+        atomic_fetch_sub(&s->bodies, n);
         return false;
     }
     r->counted += n;
@@ -125,6 +126,11 @@ const http_route *http_routes(const http_req *r, size_t *n)
 {
     *n = r->s ? r->s->o.n_routes : 0;
     return r->s ? r->s->o.routes : NULL;
+}
+
+const char *http_query(const http_req *r, const char *name)
+{
+    return r->mhd ? MHD_lookup_connection_value(r->mhd, MHD_GET_ARGUMENT_KIND, name) : NULL;
 }
 
 const char *http_header(const http_req *r, const char *name)

@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_request.c - any bytes as the body of a generation request: refused with a message
  * and the name of what is wrong, or taken within the bounds that the table states. The first byte
- * is the kind ('1' completions, '2' chat, '4' embeddings; + 8: strict). */
+ * is the kind ('1' completions, '2' chat, '4' embeddings, + 8: strict; 'r' rerank, 's' score). */
 #include "runtime/api/api_params.h"
 
 #include <stdlib.h>
@@ -41,7 +41,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     api_error e = { .status = 0 };
     if (n < 1) return 0;
     const char *text = (const char *)data + 1;
-    const api_kind kind = data[0] & 4 ? API_EMBEDDINGS : data[0] & 2 ? API_CHAT : API_COMPLETIONS;
+    const api_kind kind = data[0] == 'r'   ? API_RERANK
+                          : data[0] == 's' ? API_SCORE
+                          : data[0] & 4    ? API_EMBEDDINGS
+                          : data[0] & 2    ? API_CHAT
+                                           : API_COMPLETIONS;
     if (js_parse(&doc, text, n - 1, 1 << 16, JS_UNIQUE | JS_SPELLED, NULL) ||
         !cJSON_IsObject(doc)) {
         cJSON_Delete(doc);

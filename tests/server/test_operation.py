@@ -510,7 +510,7 @@ def test_a_dry_run_says_what_it_takes(llmq):  # T-17
     got = llmq.json(*args, "--dry-run")
     sums = {"total_bytes", "held_bytes", "memory_bytes"}
     parts = {k: v for k, v in got.items() if k.endswith("_bytes") and k not in sums}
-    assert parts.pop("responses_bytes") == 0  # off without --response-store
+    assert parts.pop("responses_bytes") == parts.pop("files_bytes") == 0  # off without --response-store, --file-store
     assert len(parts) == 12 and all(parts.values()) and got["total_bytes"] == sum(parts.values())
     assert got["held_bytes"] == sum(parts[f"{p}_bytes"] for p in ("weights", "kv", "step")) < got["memory_bytes"]
     assert got["weights_bytes"] == llmq.json("plan", TINY)["weights_bytes"]

@@ -109,10 +109,13 @@ static void add_http(budget *b, const http_opts *o)
         (long long)(b->engine.max_seqs + b->engine.queue));
 }
 
-void budget_add_responses(budget *b, int64_t n)
+void budget_add_stores(budget *b, int64_t responses, size_t files)
 {
-    add(b, "kept responses", "responses_bytes", n > 0 ? API_STORE_BYTES : 0, "%lld of them",
-        (long long)n);
+    enum { OF_BATCH = 32 << 10 }; /* its metadata, and what is wrong with its lines */
+    add(b, "kept responses", "responses_bytes", responses > 0 ? API_STORE_BYTES : 0, "%lld of them",
+        (long long)responses);
+    add(b, "kept files", "files_bytes", files ? files + (size_t)API_MAX_BATCHES * OF_BATCH : 0,
+        "and at most %d batches", API_MAX_BATCHES);
 }
 
 lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, const http_opts *http,

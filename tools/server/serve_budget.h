@@ -40,8 +40,8 @@ lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, co
 /* Of models that are opened for it, draft or NULL, in the memory that is free here. */
 lq_status budget_make(budget *b, const char *path, const char *draft, const eng_opts *asked,
                       const http_opts *http, bool verify, int threads, lq_err *err);
-/* What is kept of so many responses (--response-store). */
-void budget_add_responses(budget *b, int64_t n);
+/* What is kept: of so many responses (--response-store), of files (--file-store). */
+void budget_add_stores(budget *b, int64_t responses, size_t files);
 void budget_print(const budget *b);
 cJSON *budget_json(const budget *b); /* NULL: out of memory */
 

@@ -35,6 +35,7 @@ static const struct {
     { "API_MAX_BAD_WORDS", "waiting_bytes" },
     { "response-store", "responses_bytes" },
     { "API_STORE_BYTES", "responses_bytes" },
+    { "file-store", "files_bytes" },
     { "GR_MAX_TREE_BYTES", "grammars_bytes" },
     { "GR_MAX_CLOSURES", "grammars_bytes" },
     { "GR_MAX_ALL_BYTES", "grammars_bytes" },

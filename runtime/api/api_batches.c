@@ -1,0 +1,406 @@
+/* runtime/api/api_batches.c - see api_batches.h; POST and GET /v1/batches. */
+#include "runtime/api/api_batches_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { DAY = 24 * 60 * 60 };
+
+static void api_batch_free(api_batches *s, api_batch *b)
+{
+    api_file_unref(s->a->files, b->input);
+    cJSON_free(b->metadata);
+    jw_free(&b->errors);
+    free(b);
+}
+
+api_batches *api_batches_open(api *a)
+{
+    api_batches *s = calloc(1, sizeof *s);
+    pthread_condattr_t mono;
+    if (!s) return NULL;
+    s->a = a;
+    pthread_condattr_init(&mono);
+    pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->news, &mono);
+    pthread_condattr_destroy(&mono);
+    pthread_mutex_init(&s->mu, NULL);
+    pthread_mutex_init(&s->submit, NULL);
+    if (pthread_create(&s->thread, NULL, api_batches_work, s) == 0) return s;
+    pthread_mutex_destroy(&s->submit);
+    pthread_mutex_destroy(&s->mu);
+    pthread_cond_destroy(&s->news);
+    free(s);
+    return NULL;
+}
+
+void api_batches_stop(api_batches *s)
+{
+    if (!s) return;
+    pthread_mutex_lock(&s->submit); /* a request that begins has begun */
+    pthread_mutex_unlock(&s->submit);
+}
+
+void api_batches_close(api_batches *s)
+{
+    if (!s) return;
+    pthread_mutex_lock(&s->mu);
+    s->closing = true;
+    pthread_cond_broadcast(&s->news);
+    pthread_mutex_unlock(&s->mu);
+    pthread_join(s->thread, NULL);
+    for (api_batch *b = s->latest, *next; b; b = next) {
+        next = b->next;
+        api_batch_free(s, b);
+    }
+    pthread_mutex_destroy(&s->submit);
+    pthread_mutex_destroy(&s->mu);
+    pthread_cond_destroy(&s->news);
+    free(s);
+}
+
+void api_batch_enter(api_batches *s, api_batch *b, batch_state state)
+{
+    b->state = state;
+    b->at[state] = (int64_t)time(NULL);
+    if (!batch_ended(b)) return;
+    api_file_unref(s->a->files, b->input);
+    b->input = NULL;
+}
+
+/* ---- as JSON ---- */
+
+static void put_id(jw *w, const char *key, const char *id)
+{
+    jw_key(w, key);
+    jw_cstr(w, id[0] ? id : NULL);
+}
+
+static void put_time(jw *w, const char *key, int64_t t)
+{
+    jw_key(w, key);
+    if (t)
+        jw_i64(w, t);
+    else
+        jw_null(w);
+}
+
+static void write_counts(jw *w, const api_batch *b)
+{
+    jw_key(w, "request_counts");
+    jw_open(w, '{');
+    jw_key(w, "total");
+    jw_i64(w, b->total);
+    jw_key(w, "completed");
+    jw_i64(w, b->completed);
+    jw_key(w, "failed");
+    jw_i64(w, b->failed);
+    jw_close(w, '}');
+}
+
+static void write_errors(jw *w, const api_batch *b)
+{
+    jw_key(w, "errors");
+    if (!b->errors.b.n) {
+        jw_null(w);
+        return;
+    }
+    jw_open(w, '{');
+    jw_key(w, "object");
+    jw_cstr(w, "list");
+    jw_key(w, "data");
+    jw_open(w, '[');
+    jw_json(w, b->errors.b.p, b->errors.b.n);
+    jw_close(w, ']');
+    jw_close(w, '}');
+}
+
+/* Under mu. */
+static void write_batch(jw *w, const api_batch *b)
+{
+    static const struct {
+        const char *name, *at;
+    } states[] = {
+#define X(state, name, at) { name, at },
+        BATCH_STATES(X)
+#undef X
+    };
+    jw_open(w, '{');
+    put_id(w, "id", b->id);
+    put_id(w, "object", "batch");
+    put_id(w, "endpoint", b->endpoint);
+    write_errors(w, b);
+    put_id(w, "input_file_id", b->input_id);
+    put_id(w, "completion_window", "24h");
+    put_id(w, "status", states[b->state].name);
+    put_id(w, "output_file_id", b->output_id);
+    put_id(w, "error_file_id", b->error_id);
+    put_time(w, "created_at", b->created);
+    put_time(w, "expires_at", b->expires);
+    for (int i = 0; i < BATCH_N_STATES; i++)
+        if (states[i].at) put_time(w, states[i].at, b->at[i]);
+    write_counts(w, b);
+    jw_key(w, "metadata");
+    if (b->metadata)
+        jw_json(w, b->metadata, strlen(b->metadata));
+    else
+        jw_null(w);
+    jw_close(w, '}');
+}
+
+/* ---- to create one ---- */
+
+static lq_status read_endpoint(api_batch *b, const cJSON *doc, api_error *e)
+{
+    static const char *const endpoints[] = {
+        "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses",
+        "/v1/messages",         "/v1/rerank",      "/v1/score"
+    };
+    const cJSON *v = js_get(doc, "endpoint");
+    for (size_t i = 0; cJSON_IsString(v) && i < LQ_COUNT(endpoints); i++)
+        if (strcmp(v->valuestring, endpoints[i]) == 0) b->endpoint = endpoints[i];
+    if (!v)
+        return api_fail(e, "endpoint", "missing_required_parameter", "endpoint: it is required");
+    return b->endpoint ? LQ_OK
+                       : api_wrong(e, "endpoint",
+                                   "/v1/chat/completions, /v1/completions, "
+                                   "/v1/embeddings or another route that answers",
+                                   v);
+}
+
+static lq_status read_metadata(api_batch *b, const cJSON *doc, api_error *e)
+{
+    static const char expected[] = "an object of at most 16 texts of at most 512 bytes";
+    enum { MOST = 16, BYTES = 512 };
+    const cJSON *v = js_get(doc, "metadata");
+    int n = 0;
+    if (!v || cJSON_IsNull(v)) return LQ_OK;
+    if (!cJSON_IsObject(v)) return api_wrong(e, "metadata", expected, v);
+    for (const cJSON *c = v->child; c; c = c->next)
+        if (!cJSON_IsString(c) || strlen(c->valuestring) > BYTES || strlen(c->string) > BYTES ||
+            ++n > MOST)
+            return api_wrong(e, "metadata", expected, c);
+    b->metadata = cJSON_PrintUnformatted(v);
+    return b->metadata ? LQ_OK : api_no_memory(e);
+}
+
+static lq_status read_expiry(api_batch *b, const cJSON *doc, api_error *e)
+{
+    const cJSON *v = js_get(doc, "output_expires_after");
+    const char *anchor = cJSON_GetStringValue(js_get(v, "anchor"));
+    if (!v || cJSON_IsNull(v)) return LQ_OK;
+    const bool ok = cJSON_IsObject(v) && (!anchor || strcmp(anchor, "created_at") == 0) &&
+                    js_whole(js_get(v, "seconds"), 3600, 2592000, &b->output_seconds);
+    return ok ? LQ_OK
+              : api_wrong(e, "output_expires_after",
+                          "{\"anchor\": \"created_at\", \"seconds\": 3600..2592000}", v);
+}
+
+static lq_status read_input(api *a, api_batch *b, const cJSON *doc, api_error *e)
+{
+    const cJSON *v = js_get(doc, "input_file_id"), *window = js_get(doc, "completion_window");
+    const char *when = cJSON_GetStringValue(window);
+    if (window && (!when || strcmp(when, "24h") != 0))
+        return api_wrong(e, "completion_window", "\"24h\"", window);
+    if (!v)
+        return api_fail(e, "input_file_id", "missing_required_parameter",
+                        "input_file_id: it is required");
+    if (!cJSON_IsString(v)) return api_wrong(e, "input_file_id", "the id of a file", v);
+    b->input = api_files_get(a->files, v->valuestring, &b->owner);
+    if (!b->input) {
+        api_fail(e, "input_file_id", "file_not_found",
+                 "input_file_id: there is no file '%.60s' here (any more)", v->valuestring);
+        e->status = 404;
+        return LQ_EVALUE;
+    }
+    memcpy(b->input_id, b->input->id, sizeof b->input_id);
+    return LQ_OK;
+}
+
+static lq_status check_names(api *a, const cJSON *doc, api_error *e)
+{
+    static const char *const names[] = { "input_file_id", "endpoint", "completion_window",
+                                         "metadata", "output_expires_after" };
+    for (const cJSON *c = doc->child; c; c = c->next) {
+        bool known = false;
+        for (size_t i = 0; i < LQ_COUNT(names); i++)
+            known |= strcmp(names[i], c->string) == 0;
+        if (!known && a->o.strict_params)
+            return api_fail(e, c->string, "unknown_parameter", "%.60s: unknown parameter",
+                            c->string);
+        met_add(a->met, MET_IGNORED_PARAMS, !known);
+    }
+    return LQ_OK;
+}
+
+/* Under mu. The oldest that has ended makes room for one more; false: none has. */
+static bool make_room(api_batches *s)
+{
+    api_batch **old = NULL;
+    for (api_batch **at = &s->latest; *at; at = &(*at)->next)
+        if (batch_ended(*at)) old = at;
+    if (s->n < API_MAX_BATCHES) return true;
+    if (!old) return false;
+    api_batch *b = *old;
+    *old = b->next;
+    s->n--;
+    api_batch_free(s, b);
+    return true;
+}
+
+static lq_status add(api_batches *s, api_batch *b, jw *w, api_error *e)
+{
+    pthread_mutex_lock(&s->mu);
+    const bool room = make_room(s);
+    if (room) {
+        b->next = s->latest;
+        s->latest = b;
+        s->n++;
+        write_batch(w, b);
+        pthread_cond_broadcast(&s->news);
+    }
+    pthread_mutex_unlock(&s->mu);
+    if (room) return LQ_OK;
+    api_fail(e, NULL, "overloaded", "%d batches wait already", API_MAX_BATCHES);
+    e->status = 503;
+    return LQ_EBUSY;
+}
+
+void api_post_batch(void *app, http_req *r)
+{
+    api *a = app;
+    api_error e = { 0 };
+    jw w = { 0 };
+    if (!api_keeps_files(a, r) || !api_ready(a, r)) return;
+    cJSON *doc = api_parse(r);
+    if (!doc) return;
+    api_batch *b = calloc(1, sizeof *b);
+    lq_status s = b ? check_names(a, doc, &e) : api_no_memory(&e);
+    if (!s) {
+        b->owner = http_client(r);
+        b->created = (int64_t)time(NULL);
+        b->expires = b->created + DAY;
+        api_secret_id(b->id, "batch_");
+        s = read_endpoint(b, doc, &e);
+    }
+    if (!s) s = read_metadata(b, doc, &e);
+    if (!s) s = read_expiry(b, doc, &e);
+    if (!s) s = read_input(a, b, doc, &e);
+    if (!s) s = add(a->batches, b, &w, &e);
+    cJSON_Delete(doc);
+    if (!s) {
+        api_reply(r, 200, &w);
+        return;
+    }
+    if (b) api_batch_free(a->batches, b);
+    api_reply_error(a, r, &e);
+}
+
+/* ---- those there are ---- */
+
+/* Under mu. */
+static api_batch *find(api_batches *s, const char *id, size_t n, const lq_hash *owner)
+{
+    for (api_batch *b = s->latest; b; b = b->next)
+        if (strlen(b->id) == n && memcmp(b->id, id, n) == 0 &&
+            memcmp(&b->owner, owner, sizeof *owner) == 0)
+            return b;
+    return NULL;
+}
+
+static void no_such_batch(http_req *r)
+{
+    http_error(r, 404, "batch_id", "batch_not_found", "there is no batch '%.60s' here (any more)",
+               http_rest(r));
+}
+
+void api_get_batch(void *app, http_req *r)
+{
+    api *a = app;
+    const lq_hash owner = http_client(r);
+    jw w = { 0 };
+    if (!api_keeps_files(a, r)) return;
+    pthread_mutex_lock(&a->batches->mu);
+    const api_batch *b = find(a->batches, http_rest(r), strlen(http_rest(r)), &owner);
+    if (b) write_batch(&w, b);
+    pthread_mutex_unlock(&a->batches->mu);
+    if (b)
+        api_reply(r, 200, &w);
+    else
+        no_such_batch(r);
+}
+
+/* Under mu. What waits has ended at once, what runs ends with the requests under way. */
+static void cancel(api_batches *s, api_batch *b)
+{
+    if (b->state == BATCH_CANCELLING || batch_ended(b)) return;
+    api_batch_enter(s, b, BATCH_CANCELLING);
+    if (s->running != b) api_batch_enter(s, b, BATCH_CANCELLED);
+    pthread_cond_broadcast(&s->news);
+}
+
+/* /v1/batches/ID/cancel */
+void api_post_batch_cancel(void *app, http_req *r)
+{
+    static const char verb[] = "/cancel";
+    api *a = app;
+    const lq_hash owner = http_client(r);
+    const char *rest = http_rest(r), *slash = strchr(rest, '/');
+    bool ended = false;
+    jw w = { 0 };
+    if (!api_keeps_files(a, r)) return;
+    if (!slash || strcmp(slash, verb) != 0) {
+        http_error(r, 404, NULL, NULL, "no such path");
+        return;
+    }
+    pthread_mutex_lock(&a->batches->mu);
+    api_batch *b = find(a->batches, rest, (size_t)(slash - rest), &owner);
+    ended = b && batch_ended(b) && b->state != BATCH_CANCELLED;
+    if (b) cancel(a->batches, b);
+    if (b) write_batch(&w, b);
+    pthread_mutex_unlock(&a->batches->mu);
+    if (b && !ended) {
+        api_reply(r, 200, &w);
+        return;
+    }
+    jw_free(&w);
+    if (ended)
+        http_error(r, 409, "batch_id", "batch_ended", "the batch has ended");
+    else
+        no_such_batch(r);
+}
+
+void api_get_batches(void *app, http_req *r)
+{
+    api *a = app;
+    const lq_hash owner = http_client(r);
+    char first[48] = "", last[48] = "";
+    api_page p;
+    jw w = { 0 };
+    bool more = false;
+    if (!api_keeps_files(a, r) || !api_read_page(r, &p, 20, 100)) return;
+    jw_open(&w, '{');
+    jw_key(&w, "object");
+    jw_cstr(&w, "list");
+    jw_key(&w, "data");
+    jw_open(&w, '[');
+    pthread_mutex_lock(&a->batches->mu);
+    bool begun = !p.after;
+    for (const api_batch *b = a->batches->latest; b && !more; b = b->next) {
+        const bool mine = memcmp(&b->owner, &owner, sizeof owner) == 0;
+        more = mine && begun && p.limit == 0;
+        if (mine && begun && !more) {
+            write_batch(&w, b);
+            if (!first[0]) memcpy(first, b->id, sizeof first);
+            memcpy(last, b->id, sizeof last);
+            p.limit--;
+        }
+        begun |= !begun && strcmp(b->id, p.after) == 0;
+    }
+    pthread_mutex_unlock(&a->batches->mu);
+    jw_close(&w, ']');
+    api_write_page(&w, first, last, more);
+    jw_close(&w, '}');
+    api_reply(r, 200, &w);
+}
