@@ -174,6 +174,7 @@ static void describe(lm *l)
     const char *unused;
     if (l->chat) l->info.form = chat_form_of(l->chat, false, &unused);
     if (l->chat) l->info.tool_form = chat_form_of(l->chat, true, &l->info.no_calls);
+    if (l->chat) l->info.reads = chat_reads(l->chat);
     if (l->chat) l->info.shown = chat_shown(l->chat, &l->info.n_shown);
     char where[48] = "";
     if (model_dev(&l->model.m))

@@ -36,7 +36,7 @@ typedef struct {
     const char *cert, *cert_key;
     opt_list names, origins, hosts;
     ops_key_opts keys;
-    bool no_generic_tools, strict_params, dry_run, print_limits;
+    bool no_generic_tools, strict_params, strict_schema, dry_run, print_limits;
     size_t max_body, request_memory, files;
     int scheduling, isolation;
     opt_engine engine;
@@ -94,6 +94,9 @@ static const opt_row server_rows[] = {
       .help = "refuse tools where the chat template knows none" },
     { "strict-params", 0, OPT_FLAG, F(strict_params),
       .help = "refuse requests with parameters of unknown names" },
+    { "strict-schema", 0, OPT_FLAG, F(strict_schema),
+      .help = "refuse JSON schemas with unknown keywords, and tools whose parameters cannot be "
+              "followed" },
     { "response-store", 0, OPT_INT, F(responses), .def = "0", .hi = 1 << 20,
       .help = "keep the latest N of /v1/responses in memory, at most 64 MiB of them, for "
               "previous_response_id; 0: none" },
@@ -317,6 +320,7 @@ static lq_status listen_first(serve *v, lq_err *err)
                     .version = LLMQ_VERSION,
                     .no_generic_tools = o->no_generic_tools,
                     .strict_params = o->strict_params,
+                    .strict_schema = o->strict_schema,
                     .priorities = o->scheduling == PRIORITY,
                     .kept_responses = o->responses,
                     .file_bytes = o->files,

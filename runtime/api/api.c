@@ -81,6 +81,21 @@ void api_note_params(api *a, const api_params *p)
     }
 }
 
+void api_note_schema(api *a, const api_error *e)
+{
+    char text[sizeof e->err.msg + 64];
+    const lq_hash what = lq_hash_bytes(e->err.msg, strlen(e->err.msg));
+    bool said = false;
+    pthread_mutex_lock(&a->mu);
+    for (size_t i = 0; i < LQ_COUNT(a->schemas); i++)
+        said |= memcmp(&a->schemas[i], &what, sizeof what) == 0;
+    if (!said) a->schemas[a->n_schemas++ % LQ_COUNT(a->schemas)] = what;
+    pthread_mutex_unlock(&a->mu);
+    if (said || !a->o.note) return;
+    snprintf(text, sizeof text, "a tool's calls may have any arguments: %s", e->err.msg);
+    a->o.note(a->o.user, text);
+}
+
 void api_first_token(api *a, double seconds)
 {
     double none = 0;

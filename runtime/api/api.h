@@ -36,6 +36,7 @@ typedef struct {
     const chat_form *form;      /* of answers where there are no tools; NULL: no chat template */
     const chat_form *tool_form; /* where there are */
     const char *no_calls;       /* why that has no calls */
+    unsigned reads;             /* chat_reads */
     const int32_t *labels;      /* [2] with backend.judge: the ids of yes and no */
     const char *no_judge;       /* without: why not */
     const int32_t *shown;       /* special tokens that the forms' marks have; [n_shown] */
@@ -58,6 +59,7 @@ typedef struct {
     const char *version;    /* "0.1.0" */
     bool no_generic_tools;  /* templates that know no tools refuse them */
     bool strict_params;     /* unknown parameter names are refused */
+    bool strict_schema;     /* and unknown keywords of JSON schemas */
     bool priorities;        /* requests may have one; else all but 0 is refused */
     size_t file_bytes;      /* of files, for batches; 0: there are none */
     int64_t kept_responses; /* of /v1/responses, for later requests; 0: none */

@@ -56,9 +56,18 @@ static lq_status set_tree(api_structured *s, lq_buf *b, api_error *e)
     return LQ_OK;
 }
 
-/* A JSON structure behind the thought. */
-static void plan_json(lq_buf *b, const api_structured *s)
+/* The structure behind the thought. */
+static void plan_structure(lq_buf *b, const api_structured *s)
 {
+    static const char *const texts[GR_N_KINDS] = {
+        [GR_REGEX] = "regex", [GR_CHOICE] = "choice", [GR_GBNF] = "grammar"
+    };
+    if (texts[s->spec.kind]) {
+        lq_buf_printf(b, ", {\"%s\": ", texts[s->spec.kind]);
+        js_put_str(b, s->spec.text);
+        lq_buf_puts(b, "}");
+        return;
+    }
     lq_buf_puts(b, ", {\"schema\": ");
     if (s->spec.kind == GR_JSON)
         lq_buf_puts(b, "{\"type\": \"object\", \"additionalProperties\": true}");
@@ -71,10 +80,9 @@ static void plan_json(lq_buf *b, const api_structured *s)
 static lq_status plan_whole(gen *g, const chat_form *f, api_error *e)
 {
     api_structured *s = &g->p.structured;
-    bool json = s->param && (s->spec.kind == GR_SCHEMA || s->spec.kind == GR_JSON);
     bool thinking = gen_ends_thinking(g, &g->prompts.v[0]);
     bool thinks = thinking || begins_thoughts(g, f);
-    if (!g->p.must_call && !(json && thinks)) return LQ_OK;
+    if (!g->p.must_call && !(s->param && thinks)) return LQ_OK;
     lq_buf b = { 0 };
     lq_buf_puts(&b, "[");
     if (thinks)
@@ -86,14 +94,21 @@ static lq_status plan_whole(gen *g, const chat_form *f, api_error *e)
         rules_calls(&b, f, g->p.tools, g->p.only_tool, false, NULL);
         s->param = "tool_choice";
     } else {
-        plan_json(&b, s);
+        plan_structure(&b, s);
     }
     lq_buf_puts(&b, "]");
     return set_tree(s, &b, e);
 }
 
-/* The grammar of calls that may come. A tool whose parameters cannot be honoured takes any object:
- * that is said for a call that must come. */
+/* A function whose parameters must hold: it says so, or the server does. */
+static bool is_strict(const gen *g, long tool)
+{
+    const cJSON *f = js_get(cJSON_GetArrayItem(g->p.tools, (int)tool), "function");
+    return g->a->o.strict_schema || cJSON_IsTrue(js_get(f, "strict"));
+}
+
+/* The grammar of calls that may come. A tool whose parameters cannot be honoured is refused where they
+ * must be, as for a call that must come; else it takes any object, and the log says so. */
 static lq_status plan_calls(gen *g, const chat_form *f, api_error *e)
 {
     bool loose[API_MAX_TOOLS] = { false };
@@ -106,9 +121,11 @@ static lq_status plan_calls(gen *g, const chat_form *f, api_error *e)
         if (!st) st = api_grammar(g->a, &g->limits.grammar, &s, e);
         free(s.text);
         if (st != LQ_EVALUE && st != LQ_EUNSUPPORTED) return st;
-        const char *at = strstr(e->err.msg, "#/anyOf/");
-        long i = at ? strtol(at + strlen("#/anyOf/"), NULL, 10) : -1;
+        const char *at = strchr(e->param, '[');
+        long i = at ? strtol(at + 1, NULL, 10) : -1;
         if (i < 0 || i >= API_MAX_TOOLS || loose[i]) return LQ_OK; /* free calls */
+        if (is_strict(g, i)) return st;
+        api_note_schema(g->a, e);
         loose[i] = true;
     }
     return LQ_OK;

@@ -64,6 +64,23 @@ static lq_status fill_turn(cJSON *m, api_error *e)
     return cJSON_AddStringToObject(m, "content", refusal ? refusal : "") ? LQ_OK : api_no_memory(e);
 }
 
+/* The thought of an earlier turn has one name in each template and each API; `thinking` is left out
+ * beside a content, since templates take that for another one. */
+static lq_status name_thought(cJSON *m, api_error *e)
+{
+    static const char *const names[] = { "reasoning_content", "reasoning", "thinking" };
+    const char *thought = NULL, *content = cJSON_GetStringValue(js_get(m, "content"));
+    for (size_t i = 0; i < LQ_COUNT(names) && !thought; i++)
+        thought = cJSON_GetStringValue(js_get(m, names[i]));
+    for (size_t i = 0; i < LQ_COUNT(names) - (content && content[0]) && thought; i++) {
+        if (cJSON_GetStringValue(js_get(m, names[i]))) continue;
+        cJSON_DeleteItemFromObjectCaseSensitive(m, names[i]);
+        if (!cJSON_AddItemToObject(m, names[i], cJSON_CreateStringReference(thought)))
+            return api_no_memory(e);
+    }
+    return LQ_OK;
+}
+
 static lq_status check_message(cJSON *m, int i, api_error *e)
 {
     const cJSON *role = js_get(m, "role");
@@ -73,6 +90,7 @@ static lq_status check_message(cJSON *m, int i, api_error *e)
     if (!cJSON_IsObject(m)) return bad_message(e, i, "an object", m);
     if (!known) return bad_message(e, i, "role system, developer, user, assistant or tool", role);
     assistant = strcmp(role->valuestring, "assistant") == 0;
+    if (assistant && name_thought(m, e)) return LQ_ENOMEM;
     cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
     const cJSON *calls = js_get(m, "tool_calls");
     if (assistant && (!content || cJSON_IsNull(content))) {
@@ -167,6 +185,7 @@ bool api_read_chat(api *a, http_req *r, const gen_shape *shape, api_request *q)
     if (!s)
         s = api_params_read(p, q->doc, API_CHAT, &a->m.defaults, a->m.vocab, a->o.strict_params,
                             &e);
+    if (!s) s = api_thinking_variables(a, p, &e);
     api_note_params(a, p);
     if (!s && !api_serves(a, p->model)) s = api_no_model(&e, p->model);
     if (!s) s = render(a, q, &e);

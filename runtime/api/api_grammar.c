@@ -156,8 +156,11 @@ lq_status api_grammar(api *a, grammar **g, const api_structured *s, api_error *e
     if (!a->grammars) st = gr_cache_open(&a->grammars, a->m.tok, a->m.vocab, GR_CACHE_MAX, &err);
     gr_cache *cache = a->grammars;
     pthread_mutex_unlock(&a->mu);
-    if (!st) st = gr_cache_get(cache, g, &s->spec, &err);
+    gr_spec spec = s->spec;
+    spec.strict = a->o.strict_schema;
+    if (!st) st = gr_cache_get(cache, g, &spec, &err);
     if (st == LQ_ENOMEM) return api_no_memory(e);
-    if (st && strcmp(s->param, "tool_choice") == 0) return wrong_tool(err.msg, e);
+    const bool calls = strcmp(s->param, "tool_choice") == 0 || strcmp(s->param, "tools") == 0;
+    if (st && calls) return wrong_tool(err.msg, e);
     return st ? api_fail(e, s->param, "invalid_value", "%s: %s", s->param, err.msg) : LQ_OK;
 }

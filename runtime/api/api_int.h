@@ -36,12 +36,16 @@ struct api {
     api_store *store;   /* NULL: responses are not kept */
     api_files *files;   /* NULL: files are not kept, and there are no batches */
     api_batches *batches;
-    gr_cache *grammars; /* under mu; NULL until one is asked for */
+    gr_cache *grammars;  /* under mu; NULL until one is asked for */
+    lq_hash schemas[64]; /* under mu: what api_note_schema said last */
+    size_t n_schemas;
 };
 
 /* Of every request whose parameters were read: unknown names are counted, and those without
  * influence said when they come for the first time. */
 void api_note_params(api *a, const api_params *p);
+/* Of parameters that no grammar can be made of: says so, unless it was said lately. */
+void api_note_schema(api *a, const api_error *e);
 void api_first_token(api *a, double seconds); /* of every request: the first one's is kept */
 
 /* ---- answers (api_answer.c) ---- */
@@ -78,6 +82,10 @@ bool api_takes_tools(const api *a);
 /* `messages` of a request to ids; with `tail` also some more than fit the model. */
 lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const chat_request *q,
                           bool tail, api_error *e);
+
+/* Adds to p->template_kwargs what the request asks of thoughts, where the template reads it; what it
+ * does not is noted (api_thinking.c). */
+lq_status api_thinking_variables(const api *a, api_params *p, api_error *e);
 
 /* The template can show tools, and answers to it are read for calls. */
 lq_status api_can_call(const api *a, api_error *e);

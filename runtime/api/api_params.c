@@ -246,7 +246,7 @@ static lq_status read_breakers(api_params *p, const row *t, const cJSON *v, api_
     return api_read_breakers(&p->samplers, v, e);
 }
 
-static read_fn read_structured, read_mirostat;
+static read_fn read_structured, read_mirostat, read_thinking;
 
 /* ---- the table ---- */
 
@@ -428,6 +428,10 @@ static const row rows[] = {
     READ("chat_template_kwargs", API_CHAT | API_JUDGES, read_kwargs),
     READ("tools", API_CHAT, read_tools),
     KNOWN("tool_choice", API_CHAT),
+    READ("reasoning_effort", API_CHAT, read_thinking),
+    READ("reasoning", API_CHAT, read_thinking),
+    READ("enable_thinking", API_CHAT, read_thinking),
+    READ("thinking", API_CHAT, read_thinking),
     BOOL("parallel_tool_calls", API_CHAT, parallel_calls),
     BOOL("include_reasoning", API_CHAT, include_reasoning),
 
@@ -449,6 +453,11 @@ static const row rows[] = {
 static lq_status read_mirostat(api_params *p, const row *t, const cJSON *v, api_error *e)
 {
     return api_read_mirostat(&p->samplers, t->name, v, e);
+}
+
+static lq_status read_thinking(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    return api_read_thinking(p, t->name, v, e);
 }
 
 static lq_status read_structured(api_params *p, const row *t, const cJSON *v, api_error *e)
@@ -639,7 +648,8 @@ void api_params_free(api_params *p)
     free(p->structured.text);
     api_samplers_free(&p->samplers);
     cJSON_Delete(p->allowed_tools);
-    p->allowed_tools = NULL;
+    cJSON_Delete(p->made_kwargs);
+    p->allowed_tools = p->made_kwargs = NULL;
     p->stop_ids = p->allowed = NULL;
     p->bias = NULL;
 }

@@ -25,6 +25,9 @@ typedef enum {
     API_JUDGES = API_RERANK | API_SCORE
 } api_kind;
 
+/* Whether the model is to think. */
+typedef enum { API_THINK_ANY, API_THINK, API_THINK_NOT } api_think;
+
 /* What the answer must be a sentence of. */
 typedef struct {
     const char *param; /* that asked for it; NULL: none did */
@@ -71,6 +74,9 @@ typedef struct {
     bool chat_logprobs, has_generation_prompt, add_generation_prompt, continue_final;
     int64_t top_logprobs; /* -1: not given */
     const cJSON *template_kwargs;
+    cJSON *made_kwargs; /* that those are, with what api_thinking.c adds; NULL: the request's */
+    const char *effort; /* reasoning_effort; NULL: not given */
+    api_think thinking;
     const cJSON *tools;   /* that the model may call; NULL: none */
     cJSON *allowed_tools; /* references to some of the request's, which tools then is; or NULL */
     bool parallel_calls, include_reasoning;
@@ -105,6 +111,9 @@ void api_params_schema(jw *w, api_kind kind);
 
 /* One of the parameters of structured output (api_grammar.c); LQ_EVALUE after api_fail. */
 lq_status api_read_structured(api_structured *s, const char *param, const cJSON *v, api_error *e);
+
+/* api_thinking.c: `reasoning_effort`, `reasoning`, `enable_thinking`, `thinking`. */
+lq_status api_read_thinking(api_params *p, const char *name, const cJSON *v, api_error *e);
 
 /* runtime/api/api_parts.c: `tools` and `tool_choice` of a chat (v may be NULL); p->tools is set. */
 lq_status api_read_tools(api_params *p, const cJSON *v, api_error *e);

@@ -39,7 +39,6 @@ static const other refused[] = {
     { "kv_transfer_params", BOTH, 0 },
     { "chat_template", API_CHAT | API_JUDGES, 0 },
     { "documents", API_CHAT, N_EMPTY_LIST },
-    { "reasoning_effort", API_CHAT, 0 },
     { "audio", API_CHAT, 0 },
     { "modalities", API_CHAT, N_TEXT_LIST },
     { "web_search_options", API_CHAT, 0 },
@@ -55,8 +54,6 @@ static const other refused[] = {
     { "activation", API_JUDGES, N_TRUE },
 
     /* reasoning */
-    { "reasoning", API_CHAT, 0 },
-    { "thinking", API_CHAT, 0 },
     { "thinking_budget_tokens", API_COMPLETIONS, N_MINUS_ONE },
     { "thinking_token_budget", API_COMPLETIONS, N_MINUS_ONE },
     { "reasoning_budget", BOTH, N_MINUS_ONE },
@@ -153,10 +150,21 @@ static const other taken[] = {
     { "speculative.p_min", BOTH, 0 },
     { "keep_alive", ALL, 0 },
     { "truncation_length", BOTH, 0 }, /* what does not fit is refused */
+    /* of templates that do not read them (api_thinking.c) */
+    { "reasoning_effort", 0, 0 },
+    { "enable_thinking", 0, 0 },
 };
 static_assert(LQ_COUNT(taken) <= 64, "bits of api_params.noted");
 
 const char *api_noted_name(int i) { return taken[i].name; }
+
+uint64_t api_noted_bit(const char *name)
+{
+    size_t i = 0;
+    while (strcmp(taken[i].name, name) != 0)
+        i++;
+    return (uint64_t)1 << i;
+}
 
 /* The number of the row; -1: there is none. */
 static int find(const other *rows, size_t n, const char *name, api_kind kind)

@@ -13,5 +13,7 @@
 lq_status api_read_other(const cJSON *v, api_kind kind, bool *known, uint64_t *noted, api_error *e);
 /* The rows as members of an object of schemas. */
 void api_other_schema(jw *w, api_kind kind);
+/* The bit of a name that is among them. */
+uint64_t api_noted_bit(const char *name);
 
 #endif

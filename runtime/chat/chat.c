@@ -14,6 +14,7 @@ struct chat_format {
     chat_set *set;
     int32_t shown[64];
     int n_shown;
+    unsigned reads;    /* chat_reads */
     bool developer[2]; /* the template without tools, with: it knows this role */
 };
 
@@ -50,6 +51,7 @@ static void find_shown(chat_format *c)
     }
 }
 
+unsigned chat_reads(const chat_format *c) { return c->reads; }
 const chat_set *chat_templates(const chat_format *c) { return c->set; }
 const char *chat_text(const chat_format *c) { return chat_set_text(c->set, "default"); }
 const cJSON *chat_tokens(const chat_format *c) { return chat_set_tokens(c->set); }
@@ -332,19 +334,24 @@ lq_status chat_encode(const chat_format *c, const chat_request *r, int32_t **ids
 
 static const char probe_text[] = "PROBE";
 
-/* A conversation that begins with a message of that role, rendered; NULL: the template raises. */
-static char *probe(const chat_format *c, const tmpl_template *t, const char *role)
+/* A conversation that begins with a message of that role (NULL: without), rendered; NULL: the template
+ * raises. kwargs: further variables, before an answer; or NULL. */
+static char *probe(const chat_format *c, const tmpl_template *t, const char *role,
+                   const cJSON *kwargs)
 {
     char *text = NULL;
     size_t n = 0;
     cJSON *messages = cJSON_CreateArray();
-    for (int i = 0; i < 2; i++) {
+    for (int i = role ? 0 : 1; i < 2; i++) {
         cJSON *m = cJSON_CreateObject();
         cJSON_AddStringToObject(m, "role", i ? "user" : role);
         cJSON_AddStringToObject(m, "content", i ? "hi" : probe_text);
         cJSON_AddItemToArray(messages, m);
     }
-    cJSON *vars = variables(c, &(chat_request){ .messages = messages }, true, false);
+    const chat_request r = { .messages = messages,
+                             .kwargs = kwargs,
+                             .add_generation_prompt = kwargs != NULL };
+    cJSON *vars = variables(c, &r, true, false);
     if (vars && tmpl_render_own(t, vars, &text, NULL, &n, NULL)) text = NULL;
     cJSON_Delete(vars);
     cJSON_Delete(messages);
@@ -358,7 +365,7 @@ static bool knows_developer(const chat_format *c, bool tools)
     const tmpl_template *t;
     lq_err unused;
     if (chat_set_pick(c->set, NULL, tools, &t, &unused)) return false;
-    char *a = probe(c, t, role), *b = probe(c, t, nobody);
+    char *a = probe(c, t, role, NULL), *b = probe(c, t, nobody, NULL);
     bool knows = a && strstr(a, probe_text);
     for (char *at = b; knows && at && (at = strstr(at, nobody)); at += sizeof role - 1)
         memcpy(at, role, sizeof role - 1);
@@ -366,6 +373,44 @@ static bool knows_developer(const chat_format *c, bool tools)
     free(a);
     free(b);
     return knows;
+}
+
+/* The conversation is rendered otherwise where the variable has another value. */
+static bool depends(const chat_format *c, const tmpl_template *t, const char *role,
+                    const char *name, const char *const values[2])
+{
+    char *text[3];
+    for (int i = 0; i < 3; i++) {
+        cJSON *kwargs = cJSON_CreateObject();
+        if (i < 2) cJSON_AddItemToObject(kwargs, name, cJSON_Parse(values[i]));
+        text[i] = kwargs ? probe(c, t, role, kwargs) : NULL;
+        cJSON_Delete(kwargs);
+    }
+    bool differ = false;
+    for (int i = 0; i < 2; i++)
+        differ |= text[i] && text[2] && strcmp(text[i], text[2]) != 0;
+    for (int i = 0; i < 3; i++)
+        free(text[i]);
+    return differ;
+}
+
+static unsigned find_reads(const chat_format *c)
+{
+    static const struct {
+        chat_variable bit;
+        const char *name, *values[2];
+    } rows[] = { { CHAT_EFFORT, "reasoning_effort", { "\"low\"", "\"high\"" } },
+                 { CHAT_ENABLE_THINKING, "enable_thinking", { "false", "true" } },
+                 { CHAT_THINKING, "thinking", { "false", "true" } } };
+    const tmpl_template *t;
+    unsigned reads = 0;
+    lq_err unused;
+    if (chat_set_pick(c->set, NULL, false, &t, &unused)) return 0;
+    for (size_t i = 0; i < LQ_COUNT(rows); i++)
+        if (depends(c, t, NULL, rows[i].name, rows[i].values) ||
+            depends(c, t, "system", rows[i].name, rows[i].values))
+            reads |= (unsigned)rows[i].bit;
+    return reads;
 }
 
 lq_status chat_open(chat_format **out, const src_source *src, const tok_tokenizer *tok,
@@ -387,6 +432,7 @@ lq_status chat_open(chat_format **out, const src_source *src, const tok_tokenize
     }
     for (int tools = 0; tools < 2; tools++)
         c->developer[tools] = knows_developer(c, tools);
+    c->reads = find_reads(c);
     if (tok) find_shown(c);
     *out = c;
     return LQ_OK;

@@ -32,6 +32,10 @@ void chat_close(chat_format *c); /* NULL allowed */
  * reason where there are no calls. Borrowed. */
 const chat_form *chat_form_of(const chat_format *c, bool tools, const char **why);
 
+/* Which variables change what the template makes of a conversation: bits. */
+typedef enum { CHAT_EFFORT = 1, CHAT_ENABLE_THINKING = 2, CHAT_THINKING = 4 } chat_variable;
+unsigned chat_reads(const chat_format *c);
+
 /* The special tokens that the marks of its forms have. Borrowed. */
 const int32_t *chat_shown(const chat_format *c, int *n);
 

@@ -48,6 +48,7 @@ typedef struct {
     bool compact;        /* JSON without white space */
     const char *blanks;  /* JSON: a regular expression for white space; NULL: see grammar_json.c */
     bool any_properties; /* schema: `properties` without additionalProperties allows others */
+    bool strict;         /* schemas: unknown keywords are refused; else they are annotations */
 } gr_spec;
 
 typedef struct grammar grammar;

@@ -59,10 +59,10 @@ static uint32_t hash_name(const char *name)
     return h;
 }
 
-uint32_t ga_find_rule(const ga_builder *b, const char *name)
+uint32_t ga_find_rule(const ga_builder *b, uint32_t first, const char *name)
 {
     uint32_t h = hash_name(name);
-    for (uint32_t r = 0; r < b->n_rules; r++)
+    for (uint32_t r = first; r < b->n_rules; r++)
         if (b->rules[r].hash == h && strcmp(b->rules[r].name, name) == 0) return r;
     return GR_NONE;
 }

@@ -54,7 +54,7 @@ static bool hash_spec(lq_hash *out, const gr_spec *s)
     lq_hasher *h = lq_hasher_new();
     if (!h) return false;
     size_t n_blanks = s->blanks ? strlen(s->blanks) + 1 : 0;
-    uint8_t flags[4] = { (uint8_t)s->kind, s->compact, s->any_properties, 0 };
+    uint8_t flags[4] = { (uint8_t)s->kind, s->compact, s->any_properties, s->strict };
     lq_hasher_add(h, flags, sizeof flags);
     lq_hasher_add(h, &n_blanks, sizeof n_blanks);
     lq_hasher_add(h, s->blanks, n_blanks);

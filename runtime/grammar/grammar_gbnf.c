@@ -17,6 +17,7 @@ typedef struct {
     const uint8_t *s;
     size_t n, i;
     int nest;
+    uint32_t root; /* its other rules come behind it */
 } gbnf;
 
 static void grammar_gbnf_fail(gbnf *p, const char *expected)
@@ -65,7 +66,7 @@ static uint32_t rule_named(gbnf *p)
     }
     memcpy(name, p->s + from, n);
     name[n] = 0;
-    uint32_t r = ga_find_rule(p->b, name);
+    uint32_t r = ga_find_rule(p->b, p->root, name);
     return r != GR_NONE ? r : ga_new_rule(p->b, name);
 }
 
@@ -291,13 +292,13 @@ static void rule(gbnf *p)
         p->b->rules[r].body = body;
 }
 
-void gr_parse_gbnf(ga_builder *b, const char *text, size_t n)
+uint32_t gr_parse_gbnf(ga_builder *b, const char *text, size_t n)
 {
-    gbnf p = { .b = b, .s = (const uint8_t *)text, .n = n };
-    ga_new_rule(b, "root"); /* rule 0 */
+    gbnf p = { .b = b, .s = (const uint8_t *)text, .n = n, .root = ga_new_rule(b, "root") };
     if (!lq_utf8_valid(text, n, NULL)) ga_fail(b, LQ_EVALUE, "grammar: it is not valid UTF-8");
     for (skip(&p, true); p.i < p.n && !b->status; skip(&p, true))
         rule(&p);
-    if (!b->status && !b->rules[0].body)
+    if (!b->status && !b->rules[p.root].body)
         ga_fail(b, LQ_EVALUE, "grammar: expected a rule named root");
+    return p.root;
 }

@@ -81,7 +81,8 @@ __attribute__((format(printf, 3, 4)))
 void ga_fail(ga_builder *b, lq_status s, const char *fmt, ...);
 
 uint32_t ga_new_rule(ga_builder *b, const char *name); /* name is copied; "" for a hidden one */
-uint32_t ga_find_rule(const ga_builder *b, const char *name); /* GR_NONE: there is none */
+/* Of those from number `first` on; GR_NONE: there is none. */
+uint32_t ga_find_rule(const ga_builder *b, uint32_t first, const char *name);
 ga_node *ga_ref(ga_builder *b, uint32_t rule);
 ga_node *ga_seq(ga_builder *b);
 ga_node *ga_alt(ga_builder *b);
@@ -98,11 +99,12 @@ ga_node *ga_optional(ga_builder *b, ga_node *child);
 ga_node *ga_chain(ga_builder *b, uint32_t sep);
 
 /* ---- front ends: fill the builder; the start is rule 0 ---- */
-void gr_parse_gbnf(ga_builder *b, const char *text, size_t n);
+uint32_t gr_parse_gbnf(ga_builder *b, const char *text,
+                       size_t n); /* the rule of its root, as below */
 void gr_parse_json(ga_builder *b, const gr_spec *spec);
 void gr_parse_schema(ga_builder *b, const gr_spec *spec);
 void gr_parse_tree(ga_builder *b, const gr_spec *spec);
-void gr_parse_choice(ga_builder *b, const char *text, size_t n);
+uint32_t gr_parse_choice(ga_builder *b, const char *text, size_t n);
 /* A regular expression. `json`: it describes a string's value, and what comes out is the text
  * between the quotes. `search`: it may match anywhere unless anchored, as JSON schema's `pattern`.
  * what: for messages. */

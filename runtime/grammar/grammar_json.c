@@ -182,7 +182,7 @@ void gr_parse_json(ga_builder *b, const gr_spec *spec)
     if (!b->status) b->rules[root].body = t;
 }
 
-void gr_parse_choice(ga_builder *b, const char *text, size_t n)
+uint32_t gr_parse_choice(ga_builder *b, const char *text, size_t n)
 {
     cJSON *list = NULL;
     uint32_t root = ga_new_rule(b, "choice");
@@ -198,4 +198,5 @@ void gr_parse_choice(ga_builder *b, const char *text, size_t n)
     if (!ok) ga_fail(b, LQ_EVALUE, "choice: expected a list of strings that are not empty");
     cJSON_Delete(list);
     if (!b->status) b->rules[root].body = alt;
+    return root;
 }

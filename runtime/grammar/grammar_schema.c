@@ -5,7 +5,7 @@
  * valid is generated: members come in the order of `properties`, and where `additionalProperties`
  * is not given, no others (spec->any_properties: any others). Keywords that say something about
  * validity and cannot be honoured are refused with their place; unknown ones are annotations, as the
- * standard has it. Source: JSON schema 2020-12, with `definitions`, `nullable` and
+ * standard has it, or refused too (spec->strict). Source: JSON schema 2020-12, with `definitions`, `nullable` and
  * tuples in `items` of earlier drafts. */
 #include "runtime/grammar/grammar_schema.h"
 
@@ -102,9 +102,13 @@ static ga_node *body_of(gs_ctx *c, const cJSON *schema, const char *at)
         gs_fail(c, LQ_EVALUE, at, NULL, "expected a schema, found %s", js_describe(found, schema));
         return NULL;
     }
-    for (const cJSON *k = schema->child; k; k = k->next)
-        if (gs_keyword_of(k->string) == GS_KEY_REFUSED)
+    for (const cJSON *k = schema->child; k; k = k->next) {
+        const gs_keyword what = gs_keyword_of(k->string);
+        if (what == GS_KEY_REFUSED)
             gs_fail(c, LQ_EUNSUPPORTED, at, k->string, "this keyword cannot be honoured");
+        if (what == GS_KEY_UNKNOWN && c->strict)
+            gs_fail(c, LQ_EUNSUPPORTED, at, k->string, "this keyword is not known");
+    }
     if (c->b->status) return NULL;
     const cJSON *v;
     if ((v = js_get(schema, "$ref"))) return reference(c, schema, v, at);
@@ -120,7 +124,7 @@ static ga_node *body_of(gs_ctx *c, const cJSON *schema, const char *at)
 void gs_open(gs_ctx *c, ga_builder *b, const gr_spec *spec, cJSON **tree)
 {
     lq_err why = { "" };
-    *c = (gs_ctx){ .b = b, .any_properties = spec->any_properties };
+    *c = (gs_ctx){ .b = b, .any_properties = spec->any_properties, .strict = spec->strict };
     if (js_parse(tree, spec->text, spec->n, GR_MAX_TEXT, JS_UNIQUE, &why))
         ga_fail(b, LQ_EVALUE, "json schema: %s", why.msg);
     c->root = *tree;

@@ -18,7 +18,7 @@ typedef struct {
     ga_builder *b;
     gj_rules j;
     const cJSON *root;
-    bool any_properties;
+    bool any_properties, strict;
     gs_task *tasks; /* all, in the order of their rules */
     size_t n_tasks, n_done, cap_tasks;
     uint32_t *slots; /* tasks by the address of their schema */
@@ -39,6 +39,7 @@ void gs_fail(gs_ctx *c, lq_status s, const char *at, const char *key, const char
 const char *gs_at(gs_ctx *c, const char *at, const char *key);
 typedef enum {
     GS_KEY_ANNOTATION, /* says nothing of what is valid */
+    GS_KEY_UNKNOWN,    /* likewise, unless the spec is strict */
     GS_KEY_CORE,       /* of all types; the others of one */
     GS_KEY_STR,
     GS_KEY_NUM,

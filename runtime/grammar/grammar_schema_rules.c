@@ -23,6 +23,9 @@ static const struct {
     { "$schema", GS_KEY_ANNOTATION },
     { "$id", GS_KEY_ANNOTATION },
     { "$comment", GS_KEY_ANNOTATION },
+    { "$anchor", GS_KEY_ANNOTATION },
+    { "$vocabulary", GS_KEY_ANNOTATION },
+    { "contentSchema", GS_KEY_ANNOTATION },
     { "$defs", GS_KEY_ANNOTATION },
     { "definitions", GS_KEY_ANNOTATION },
     { "discriminator", GS_KEY_ANNOTATION },
@@ -79,10 +82,10 @@ gs_keyword gs_keyword_of(const char *name)
 {
     for (size_t i = 0; i < LQ_COUNT(keywords); i++)
         if (strcmp(keywords[i].name, name) == 0) return keywords[i].kind;
-    return GS_KEY_ANNOTATION; /* unknown ones are */
+    return GS_KEY_UNKNOWN;
 }
 
-bool gs_is_annotation(const char *key) { return gs_keyword_of(key) == GS_KEY_ANNOTATION; }
+bool gs_is_annotation(const char *key) { return gs_keyword_of(key) <= GS_KEY_UNKNOWN; }
 
 /* ---- messages and places ---- */
 

@@ -10,6 +10,9 @@
  *     {"blanks": n}               up to n spaces and newlines
  *     {"letters": n}              n letters and digits
  *     {"digits": n}               1..n digits
+ *     {"regex": "..."}            what the whole of it matches
+ *     {"choice": "[...]"}         one of the strings of this JSON
+ *     {"grammar": "..."}          GBNF, one in a tree
  *     {"schema": S, "at": "..."}  JSON; `at` is its place in messages
  *     {"params": S, "at": "...", "open", "mid": [5], "close", "sep", "values"}
  *                                 the members of an object one by one, as runtime/chat/chat_form.h
@@ -392,6 +395,12 @@ static ga_node *tree_object(gs_ctx *c, const cJSON *v)
     if (strcmp(k, "letters") == 0) return chars(c, x, letter, 3, true);
     if (strcmp(k, "digits") == 0)
         return pair(c, ga_chars(c->b, digit, 1, false), chars(c, x, digit, 1, false));
+    if (cJSON_IsString(x) && strcmp(k, "regex") == 0)
+        return gr_regex(c->b, x->valuestring, strlen(x->valuestring), false, false, "regex");
+    if (cJSON_IsString(x) && strcmp(k, "choice") == 0)
+        return ga_ref(c->b, gr_parse_choice(c->b, x->valuestring, strlen(x->valuestring)));
+    if (cJSON_IsString(x) && strcmp(k, "grammar") == 0)
+        return ga_ref(c->b, gr_parse_gbnf(c->b, x->valuestring, strlen(x->valuestring)));
     c->root = x;
     if (strcmp(k, "schema") == 0) return ga_ref(c->b, gs_rule(c, x, string_of(v, "at")));
     if (strcmp(k, "params") == 0) return params(c, v, x, string_of(v, "at"));

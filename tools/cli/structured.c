@@ -16,6 +16,8 @@ const opt_row opt_structured_rows[OPT_STRUCTURED_N] = {
     { "regex", 0, OPT_STR, F(regex), .arg = "R",
       .help = "the whole answer matches this regular expression" },
     { "choice", 0, OPT_STR, F(choice), .arg = "A,B", .help = "the answer is one of these" },
+    { "strict-schema", 0, OPT_FLAG, F(strict),
+      .help = "refuse a schema with unknown keywords; else they are annotations" },
 };
 #undef F
 
@@ -59,7 +61,8 @@ lq_status structured_open(structured *s, const opt_structured *o, const tok_toke
                              : o->schema ? GR_SCHEMA
                              : o->regex  ? GR_REGEX
                                          : GR_CHOICE,
-                     .text = text ? text : o->regex };
+                     .text = text ? text : o->regex,
+                     .strict = o->strict };
     if (!st) spec.n = file ? bytes : strlen(spec.text);
     if (!st) st = gr_vocab_open(&s->v, tok, V, err);
     if (!st) st = gr_compile(&s->g, &spec, s->v, err);

@@ -8,9 +8,10 @@
 
 typedef struct {
     const char *grammar, *schema, *regex, *choice;
+    bool strict;
 } opt_structured;
 
-enum { OPT_STRUCTURED_N = 4 };
+enum { OPT_STRUCTURED_N = 5 };
 extern const opt_row opt_structured_rows[OPT_STRUCTURED_N];
 
 typedef struct {
