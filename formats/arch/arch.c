@@ -1,7 +1,7 @@
-/* formats/arch/arch.c - config.json to a config: its row, and what must hold between its numbers. The
- * numbers: arch_config.c; keys of some rows only: arch_keys.c; positions: arch_rope.c; roles:
- * arch_roles.c; names and shapes: arch_names.c; our own spelling: arch_json.c; the table of
- * architectures: arch_rows.c and rows/. */
+/* formats/arch/arch.c - config.json to a config, and what must hold between its numbers. Its row:
+ * arch_find.c; the numbers: arch_config.c; keys of some rows only: arch_keys.c; positions:
+ * arch_rope.c; roles: arch_roles.c; names and shapes: arch_names.c; our own spelling: arch_json.c;
+ * the table of architectures: arch_rows.c and rows/. */
 #include "formats/arch/arch_impl.h"
 
 #include "base/json.h"
@@ -9,115 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <strings.h>
 
-/* ---- rows ---- */
-static bool same_variant(const char *a, const char *b)
-{
-    return a && b ? strcmp(a, b) == 0 : a == b;
-}
-
-const arch_row *arch_find(const char *arch, const char *variant)
-{
-    for (const arch_row *r = NULL; (r = arch_next(r));)
-        if (strcmp(r->arch, arch) == 0 && same_variant(r->variant, variant)) return r;
-    return NULL;
-}
-
-static lq_status unknown_arch(const char *what, const char *name, lq_err *err)
-{
-    int n = 0;
-    for (const arch_row *r = NULL; (r = arch_next(r));)
-        n += !r->variant; /* the last row of an architecture has none */
-    return lq_fail(
-        err, LQ_EUNSUPPORTED,
-        "%s: expected one of the %d of docs/support.md, \"Architectures\", found \"%.80s\" (a "
-        "model that computes as one of them does can be given its name in config.json; of any "
-        "other "
-        "`llmq quantize --model-free` makes a folder for other engines)",
-        what, n, name);
-}
-
-/* "key=true,other=1": do these values stand in config.json? */
-static bool fits(const char *when, const cJSON *j)
-{
-    while (when && *when) {
-        char key[64], want[16], have[16] = "";
-        int n = 0;
-        if (sscanf(when, "%63[^=]=%15[^,]%n", key, want, &n) != 2) return false;
-        const cJSON *v = js_get(j, key);
-        if (cJSON_IsBool(v)) snprintf(have, sizeof have, "%s", cJSON_IsTrue(v) ? "true" : "false");
-        if (cJSON_IsNumber(v)) snprintf(have, sizeof have, "%.9g", v->valuedouble);
-        if (cJSON_IsString(v)) snprintf(have, sizeof have, "%.15s", v->valuestring);
-        if (strcmp(have, want) != 0) return false;
-        when += n;
-        when += *when == ',';
-    }
-    return true;
-}
-
-/* A type as a row has it, or as a text_config calls it: "glm4v_text" is a glm4v. */
-static bool same_type(const char *type, const char *own)
-{
-    const size_t n = strlen(own);
-    return strncmp(type, own, n) == 0 && (!type[n] || strcmp(type + n, "_text") == 0);
-}
-
-/* The first row of this architecture, or of this type, that fits. Published files and transformers
- * spell some architectures in different cases (ExaoneMoE, ExaoneMoe). */
-static const arch_row *row_of(const char *arch, const char *type, const cJSON *j)
-{
-    for (const arch_row *r = NULL; (r = arch_next(r));)
-        if ((arch ? strcasecmp(r->arch, arch) == 0 : same_type(type, r->model_type)) &&
-            fits(r->when, j))
-            return r;
-    return NULL;
-}
-
-/* Architectures that hold a language model of any kind in text_config, beside parts that are not
- * used. Where only one kind is possible, its row says so (in_text). */
-static const char *const wrappers[] = {
-    "AyaVisionForConditionalGeneration",      "Cohere2VisionForConditionalGeneration",
-    "Gemma3ForConditionalGeneration",         "Gemma4ForConditionalGeneration",
-    "Gemma4UnifiedForConditionalGeneration",  "Glm46VForConditionalGeneration",
-    "Idefics3ForConditionalGeneration",       "InternVLForConditionalGeneration",
-    "LlavaForConditionalGeneration",          "LlavaNextForConditionalGeneration",
-    "LlavaOnevisionForConditionalGeneration", "Mistral3ForConditionalGeneration",
-    "KimiK25ForConditionalGeneration",        "SmolVLMForConditionalGeneration",
-    "VoxtralForConditionalGeneration",
-};
-
-static const char *wrapper_of(const char *arch)
-{
-    for (size_t i = 0; arch && i < LQ_COUNT(wrappers); i++)
-        if (strcmp(wrappers[i], arch) == 0) return wrappers[i];
-    return NULL;
-}
-
-/* The first of config.json's architectures; NULL: none. */
-static const char *first_name(const cJSON *config)
-{
-    const cJSON *a = js_get(config, "architectures");
-    return cJSON_IsArray(a) && cJSON_IsString(a->child) ? a->child->valuestring : NULL;
-}
-
-static lq_status find_row(const arch_row **row, const cJSON *config, lq_err *err)
-{
-    const cJSON *a = js_get(config, "architectures");
-    const char *type = NULL, *name = first_name(config);
-    if (name) {
-        *row = row_of(name, NULL, config);
-        return *row ? LQ_OK : unknown_arch("architectures", name, err);
-    }
-    if (a && !(cJSON_IsArray(a) && !a->child))
-        return lq_fail(err, LQ_EVALUE, "architectures: expected an array of strings");
-    lq_status s = js_str(config, "model_type", true, &type, err);
-    if (s) return s;
-    *row = row_of(NULL, type, config);
-    return *row ? LQ_OK : unknown_arch("model_type", type, err);
-}
-
-/* ---- the whole ---- */
 void arch_config_init(arch_config *c, const arch_row *row)
 {
     memset(c, 0, sizeof *c);
@@ -272,13 +164,30 @@ static void size_mla(arch_config *c, const cJSON *j)
     c->attn_scale *= m * m;
 }
 
-/* j, and the rope_parameters that the row has where there are none; NULL: j is whole. */
-static cJSON *with_rope(const arch_row *row, const cJSON *j)
+/* Keys of `from` that `to` does not say. */
+static void add_missing(cJSON *to, const char *from)
 {
-    if (!row->def_rope || js_get(j, "rope_parameters") || js_get(j, "rope_scaling")) return NULL;
-    cJSON *whole = cJSON_Duplicate(j, true);
-    cJSON_DeleteItemFromObjectCaseSensitive(whole, "rope_parameters");
-    cJSON_AddItemToObject(whole, "rope_parameters", cJSON_Parse(row->def_rope));
+    cJSON *all = cJSON_Parse(from), *next;
+    for (cJSON *v = all ? all->child : NULL; v; v = next) {
+        next = v->next;
+        if (js_get(to, v->string)) continue;
+        cJSON_DeleteItemFromObjectCaseSensitive(to, v->string);
+        cJSON_AddItemToObject(to, v->string, cJSON_DetachItemViaPointer(all, v));
+    }
+    cJSON_Delete(all);
+}
+
+/* j, and what the row assumes of it where it is silent; NULL: j is whole. */
+static cJSON *with_defaults(const arch_row *row, const cJSON *j, bool text)
+{
+    const bool rope = row->def_rope && !js_get(j, "rope_parameters") && !js_get(j, "rope_scaling");
+    const bool sizes = row->def_sizes && text;
+    cJSON *whole = rope || sizes ? cJSON_Duplicate(j, true) : NULL;
+    if (whole && rope) {
+        cJSON_DeleteItemFromObjectCaseSensitive(whole, "rope_parameters");
+        cJSON_AddItemToObject(whole, "rope_parameters", cJSON_Parse(row->def_rope));
+    }
+    if (whole && sizes) add_missing(whole, row->def_sizes);
     return whole;
 }
 
@@ -304,21 +213,16 @@ static lq_status read_config(arch_config *c, const cJSON *j, const cJSON *outer,
 lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *generation,
                             lq_err *err)
 {
+    arch_pick p;
     memset(c, 0, sizeof *c);
     if (!cJSON_IsObject(config)) return lq_fail(err, LQ_EVALUE, "expected a JSON object");
-    const cJSON *text = js_get(config, "text_config"), *j = config;
-    const char *wrapper = wrapper_of(first_name(config));
-    const arch_row *row = NULL;
-    if (!cJSON_IsObject(text)) text = NULL;
-    if (wrapper && text) j = text;
-    lq_status s = find_row(&row, j, err);
+    lq_status s = arch_pick_row(&p, config, err);
     if (s) return s;
-    if (row->in_text && text) j = text;
-    arch_config_init(c, row);
-    if (row->in_text) c->wrapper = row->arch;
-    if (wrapper && text) c->wrapper = wrapper;
-    cJSON *whole = with_rope(row, j);
-    s = read_config(c, whole ? whole : j, config, generation, err);
+    arch_config_init(c, p.row);
+    c->wrapper = p.wrapper;
+    c->head = p.head;
+    cJSON *whole = with_defaults(p.row, p.j, p.j != config);
+    s = read_config(c, whole ? whole : p.j, config, generation, err);
     cJSON_Delete(whole);
     if (s) arch_config_free(c);
     return s;

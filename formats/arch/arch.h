@@ -35,9 +35,13 @@ typedef enum {
     ARCH_GELU,
     ARCH_GELU_TANH,
     ARCH_RELU,
-    ARCH_RELU2,         /* max(x, 0)^2 */
-    ARCH_SWIGLU_CLAMPED /* (min(up, L) + 1) * g sigmoid(1.702 g), g = min(gate, L), up >= -L */
-} arch_act;             /* same order as k_act_fn */
+    ARCH_RELU2,          /* max(x, 0)^2 */
+    ARCH_SWIGLU_CLAMPED, /* (min(up, L) + 1) * g sigmoid(1.702 g), g = min(gate, L), up >= -L */
+    /* arXiv:2411.13010: p x^2 + b x above 0, n (e^min(x, eps) - 1 - x) + b x below, with p =
+     * softplus(R_XIELU_P), n = b + softplus(R_XIELU_N), b = R_XIELU_BETA, eps = R_XIELU_EPS of the
+     * layer */
+    ARCH_XIELU
+} arch_act; /* same order as k_act_fn, which has no ARCH_XIELU */
 /* Norm of q and k before the rotation (or after it: qk_norm_late), of the model's kind: of each
  * head (one weight [head_dim] for all), of all heads together (weight [heads * head_dim]), of each
  * head with a weight of its own (NAME_HEAD_ROWS or NAME_HEAD_EACH). */
@@ -61,6 +65,7 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_PLE_NORM, "ple_norm", ARCH_VECTOR)                                                          \
     X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                      \
     X(R_HEAD, "lm_head", ARCH_LINEAR)                                                               \
+    X(R_SCORE, "score", ARCH_MATRIX) /* [labels, hidden] of HEAD_LABELS */                          \
     /* of a layer, from here on */                                                                  \
     X(R_ATTN_NORM, "attn_norm", ARCH_VECTOR)                                                        \
     X(R_Q, "q", ARCH_LINEAR)                                                                        \
@@ -85,6 +90,10 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_GATE, "gate", ARCH_LINEAR)                                                                  \
     X(R_UP, "up", ARCH_LINEAR)                                                                      \
     X(R_GATE_UP, "gate_up", ARCH_LINEAR) /* rows: gate, then up */                                  \
+    X(R_XIELU_P, "xielu_p", ARCH_VECTOR) /* [1], as are the next three: ARCH_XIELU */               \
+    X(R_XIELU_N, "xielu_n", ARCH_VECTOR)                                                            \
+    X(R_XIELU_BETA, "xielu_beta", ARCH_VECTOR)                                                      \
+    X(R_XIELU_EPS, "xielu_eps", ARCH_VECTOR)                                                        \
     X(R_DOWN, "down", ARCH_LINEAR)                                                                  \
     X(R_ROUTER, "router", ARCH_MATRIX)                                                              \
     X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */      \
@@ -255,6 +264,7 @@ typedef struct arch_row {
                                others; < 0: rope_theta */
     double def_partial;     /* rotated part of a head; 0: all */
     const char *def_rope;   /* rope_parameters, as JSON; NULL: none */
+    const char *def_sizes;  /* the sizes of a text_config, as JSON; NULL: they must be said */
     arch_act def_act;
     bool def_tied;
 } arch_row;
@@ -292,6 +302,11 @@ typedef struct {
     int64_t kv_heads, head_dim, rope_dims, ffn;
 } arch_sizes;
 
+/* What follows the last hidden state, normed: words; nothing ("Qwen3Model"), where hidden states are
+ * the answer; or a score for each of `labels` ("Qwen3ForSequenceClassification"). Without words of
+ * its own a model counts as tied. */
+typedef enum { HEAD_WORDS, HEAD_NONE, HEAD_LABELS } arch_head;
+
 typedef struct arch_config {
     const arch_row *row;
     arch_wiring w;   /* the row's, as config.json changes it */
@@ -328,9 +343,11 @@ typedef struct arch_config {
     int64_t experts, experts_used, expert_ffn, shared_ffn;
     int64_t expert_groups, groups_used; /* 1, 1: free choice; else only the best groups' experts */
     double expert_scale;                /* on the routed experts' sum */
-    bool tied;                          /* head = embedding */
-    int attn_bias, mlp_bias;            /* 1, 0; -1: not said, see arch_bias */
-    int32_t bos, eos[16];               /* -1: none */
+    arch_head head;
+    int64_t labels;          /* HEAD_LABELS; else 0 */
+    bool tied;               /* head = embedding */
+    int attn_bias, mlp_bias; /* 1, 0; -1: not said, see arch_bias */
+    int32_t bos, eos[16];    /* -1: none */
     int n_eos;
     lq_dtype dtype; /* torch_dtype / dtype of the checkpoint */
 } arch_config;
@@ -352,6 +369,9 @@ void arch_config_free(arch_config *c);
 /* Set c->prefix from a checkpoint's tensor names: the one under which its embedding is found; left
  * alone when there is none. has(user, name): is there such a tensor? */
 void arch_fit_prefix(arch_config *c, bool (*has)(void *user, const char *name), void *user);
+/* "Qwen3ForSequenceClassification": what this architecture is called with its head; of words the
+ * row's name. */
+void arch_full_name(char out[80], const arch_config *c);
 /* Our own spelling of a config, for .llmq: every field, canonical; and back (checked again). */
 cJSON *arch_config_json(const arch_config *c);
 lq_status arch_config_from_json(arch_config *c, const cJSON *j, lq_err *err);

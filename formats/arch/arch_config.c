@@ -147,6 +147,7 @@ static const struct {
     { "gelu_new", ARCH_GELU_TANH },  { "gelu_pytorch_tanh", ARCH_GELU_TANH },
     { "relu", ARCH_RELU },           { "swiglu_clamped", ARCH_SWIGLU_CLAMPED },
     { "gelu_fast", ARCH_GELU_TANH }, { "relu2", ARCH_RELU2 },
+    { "xielu", ARCH_XIELU },
 };
 
 bool arch_act_from_text(arch_act *a, const char *text)
@@ -170,7 +171,8 @@ static lq_status read_act(arch_config *c, const cJSON *j, lq_err *err)
     c->act = c->row->def_act;
     if (c->row->fixed_act) return LQ_OK;
     lq_status s = js_str(j, key, false, &text, err);
-    if (s || !text || arch_act_from_text(&c->act, text)) return s;
+    const bool known = !s && text && arch_act_from_text(&c->act, text);
+    if (s || !text || (known && (c->act != ARCH_XIELU || arch_name_of(c, R_XIELU_P)))) return s;
     return lq_fail(
         err, LQ_EUNSUPPORTED,
         "%s: expected silu, gelu, gelu_new, gelu_pytorch_tanh, relu or relu2, found \"%.40s\"", key,
@@ -229,6 +231,16 @@ lq_status arch_read_eos(arch_config *c, const cJSON *v, lq_err *err)
     return s;
 }
 
+/* A model without words of its own has no head to untie; labels are named, or counted, or two. */
+static lq_status read_labels(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *names = js_get(j, "id2label");
+    if (c->head != HEAD_WORDS) c->tied = true;
+    if (c->head != HEAD_LABELS) return LQ_OK;
+    c->labels = cJSON_IsObject(names) && names->child ? cJSON_GetArraySize(names) : 2;
+    return js_i64(j, "num_labels", false, 1, ARCH_MAX_WIDTH, &c->labels, err);
+}
+
 /* What `j` says, and where it is the text part of `outer`, what that adds. */
 lq_status arch_read_words(arch_config *c, const cJSON *j, const cJSON *outer, lq_err *err)
 {
@@ -243,6 +255,7 @@ lq_status arch_read_words(arch_config *c, const cJSON *j, const cJSON *outer, lq
     if (!s) s = read_bias(&c->mlp_bias, j, "mlp_bias", err);
     if (!s && j != outer) s = js_i64(outer, "bos_token_id", false, -1, INT32_MAX, &bos, err);
     if (!s) s = js_i64(j, "bos_token_id", false, -1, INT32_MAX, &bos, err);
+    if (!s) s = read_labels(c, j, err);
     if (!s) s = arch_read_eos(c, js_get(j, "eos_token_id"), err);
     if (!s && j != outer) s = arch_read_eos(c, js_get(outer, "eos_token_id"), err);
     c->bos = (int32_t)bos;

@@ -11,6 +11,15 @@ enum {
     ARCH_MAX_EXPERTS = 65536
 };
 
+/* ---- arch_find.c ---- */
+typedef struct {
+    const arch_row *row;
+    const cJSON *j; /* what config.json says of the language model: itself, or its text_config */
+    const char *wrapper; /* see arch_config */
+    arch_head head;
+} arch_pick;
+lq_status arch_pick_row(arch_pick *p, const cJSON *config, lq_err *err);
+
 /* ---- arch_config.c: config.json to numbers; row and wiring are there ---- */
 lq_status arch_read_sizes(arch_config *c, const cJSON *j, lq_err *err);
 lq_status arch_read_words(arch_config *c, const cJSON *j, const cJSON *outer, lq_err *err);

@@ -49,6 +49,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("v_dim", v_dim, 1, MAX_WIDTH, c->head_dim)              \
     X("embed_dim", embed_dim, 1, MAX_WIDTH, c->hidden)        \
     X("pos_offset", pos_offset, 0, 65536, c->row->pos_offset) \
+    X("labels", labels, 0, MAX_WIDTH, 0)                      \
     X("q_lora", q_lora, 0, MAX_WIDTH, 0)                      \
     X("kv_lora", kv_lora, 0, MAX_WIDTH, 0)                    \
     X("nope_dims", nope_dims, 0, MAX_WIDTH, 0)                \
@@ -93,6 +94,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("wiring_group_top2", group_top2)
 
 static const char *const pos_texts[] = { "none", "rope", "alibi", "learned", "sinusoidal" };
+static const char *const head_texts[] = { "words", "none", "labels" };
 static const char *const qk_norm_texts[] = { "none", "head", "all", "heads" };
 
 /* ---- out ---- */
@@ -209,6 +211,7 @@ cJSON *arch_config_json(const arch_config *c)
     OWN_INTS(X)
     OWN_REALS(X)
 #undef X
+    if (c->head != HEAD_WORDS) ok = ok && cJSON_AddStringToObject(j, "head", head_texts[c->head]);
     ok = ok && cJSON_AddStringToObject(j, "act", arch_act_text(c->act));
     ok = ok && cJSON_AddStringToObject(j, "rope", arch_rope_text(c->rope[ROPE_MAIN].kind));
     ok = ok && cJSON_AddBoolToObject(j, "rope_truncate", c->rope[ROPE_MAIN].truncate);
@@ -354,7 +357,7 @@ static lq_status read_words(arch_config *c, const cJSON *j, lq_err *err)
 {
     const char *dtype = NULL, *act = NULL, *prefix = c->prefix;
     int64_t attn_bias = 0, mlp_bias = 0, bos = 0;
-    int pos = (int)c->w.pos, qk = (int)c->w.qk_norm;
+    int pos = (int)c->w.pos, qk = (int)c->w.qk_norm, head = HEAD_WORDS;
     lq_status s = js_str(j, "act", true, &act, err);
     if (!s && !arch_act_from_text(&c->act, act))
         s = lq_fail(err, LQ_EUNSUPPORTED, "act: unknown activation \"%.40s\"", act);
@@ -374,6 +377,8 @@ static lq_status read_words(arch_config *c, const cJSON *j, lq_err *err)
     if (!s && prefix != c->prefix) snprintf(c->prefix, sizeof c->prefix, "%s", prefix);
     if (!s) s = read_word(&pos, j, "wiring_pos", pos_texts, LQ_COUNT(pos_texts), err);
     if (!s) s = read_word(&qk, j, "wiring_qk_norm", qk_norm_texts, LQ_COUNT(qk_norm_texts), err);
+    if (!s) s = read_word(&head, j, "head", head_texts, LQ_COUNT(head_texts), err);
+    c->head = (arch_head)head;
     c->w.pos = (arch_pos)pos;
     c->w.qk_norm = (arch_qk_norm)qk;
     c->attn_bias = (int)attn_bias;

@@ -163,6 +163,7 @@ static const struct {
 } neutral_keys[] = {
     { "norm_type", "low_precision_layernorm|layer_norm|layernorm", true, NORM_LAYER },
     { "norm_type", "rms_norm|rmsnorm", true, NORM_RMS },
+    { "normalization_function", "rmsnorm", true, NORM_RMS },
     { .key = "position_embedding_type", .neutral = "absolute|rope|rotary|alibi|default" },
     { .key = "is_causal", .neutral = "true" },
     { .key = "causal", .neutral = "true" },

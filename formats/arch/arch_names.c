@@ -125,16 +125,22 @@ static const char *match(const arch_config *c, const arch_name *a, const char *n
     return name;
 }
 
+/* Is this the name of the entry's tensor, or of its bias? */
+static bool is_slot(const arch_config *c, const arch_name *a, const char *name, arch_slot *slot)
+{
+    *slot = (arch_slot){ .role = a->role, .layer = -1, .expert = -1 };
+    const char *rest = match(c, a, name, slot);
+    if (slot->layer >= 0 && elsewhere(c, a->role, slot->layer)) return false;
+    slot->bias = rest && strcmp(rest, suffix(a, true)) == 0;
+    return rest && (slot->bias || strcmp(rest, suffix(a, false)) == 0);
+}
+
 bool arch_slot_of(const arch_config *c, const char *name, arch_slot *slot)
 {
-    for (const arch_name *a = c->row->names; a->role != ARCH_N_ROLES; a++) {
-        *slot = (arch_slot){ .role = a->role, .layer = -1, .expert = -1 };
-        const char *rest = match(c, a, name, slot);
-        if (!rest || (slot->layer >= 0 && elsewhere(c, a->role, slot->layer))) continue;
-        slot->bias = strcmp(rest, suffix(a, true)) == 0;
-        if (slot->bias || strcmp(rest, suffix(a, false)) == 0) return true;
-    }
-    return false;
+    const arch_name *score = arch_name_of(c, R_SCORE);
+    for (const arch_name *a = c->row->names; a->role != ARCH_N_ROLES; a++)
+        if (is_slot(c, a, name, slot)) return true;
+    return score && is_slot(c, score, name, slot);
 }
 
 void arch_fit_prefix(arch_config *c, bool (*has)(void *user, const char *name), void *user)
@@ -193,6 +199,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_PLE_NORM] = { 1, c->ple_dim },
         [R_FINAL_NORM] = { 1, c->hidden },
         [R_HEAD] = { c->vocab, c->embed_dim },
+        [R_SCORE] = { c->labels, c->hidden },
         [R_ATTN_NORM] = { 1, c->hidden },
         [R_Q] = { q, c->hidden },
         [R_K] = { k, c->hidden },
@@ -214,6 +221,10 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_GATE] = { c->ffn, c->hidden },
         [R_UP] = { c->ffn, c->hidden },
         [R_GATE_UP] = { 2 * c->ffn, c->hidden },
+        [R_XIELU_P] = { 1, 1 },
+        [R_XIELU_N] = { 1, 1 },
+        [R_XIELU_BETA] = { 1, 1 },
+        [R_XIELU_EPS] = { 1, 1 },
         [R_DOWN] = { c->hidden, c->ffn },
         [R_ROUTER] = { c->experts, c->hidden },
         [R_ROUTER_CORR] = { 1, c->experts },

@@ -21,8 +21,12 @@ bool arch_role_linear(arch_role r)
 bool arch_role_per_layer(arch_role r) { return r >= R_ATTN_NORM && r < ARCH_N_ROLES; }
 bool arch_role_per_expert(arch_role r) { return r >= R_EXPERT_GATE && r <= R_EXPERT_DOWN; }
 
+/* Of every architecture. */
+static const arch_name score_name = { R_SCORE, "^score", 0, BIAS_NO };
+
 const arch_name *arch_name_of(const arch_config *c, arch_role r)
 {
+    if (r == R_SCORE) return c->head == HEAD_LABELS ? &score_name : NULL;
     for (const arch_name *n = c->row->names; n->role != ARCH_N_ROLES; n++)
         if (n->role == r) return n;
     return NULL;

@@ -162,19 +162,19 @@ static lq_status read_layout(qt_layout *out, const cJSON *o, lq_err *err)
     return s ? s : lq_fail(err, LQ_EUNSUPPORTED, "layout: unknown \"%.40s\"", text);
 }
 
-/* N and K from the logical shape; the planes must be exactly what they need. */
+/* N and K from the logical shape, of a number 1 and 1; the planes must be exactly what they need. */
 static lq_status check_weight(lqf_tensor *t, lq_err *err)
 {
     int64_t n = 1;
-    bool fits = t->n_dims >= 1;
+    bool fits = true;
     for (int i = 0; i < t->n_dims - 1 && fits; i++)
         fits = !__builtin_mul_overflow(n, t->shape[i], &n);
     if (!fits)
-        return lq_fail(err, LQ_EFORMAT, "shape: expected 1 to %d sizes that fit the memory",
+        return lq_fail(err, LQ_EFORMAT, "shape: expected up to %d sizes that fit the memory",
                        LQ_MAX_DIMS);
     t->plain = true;
     t->t.N = n;
-    t->t.K = t->shape[t->n_dims - 1];
+    t->t.K = t->n_dims ? t->shape[t->n_dims - 1] : 1;
     return qt_check_view(&t->t, err);
 }
 

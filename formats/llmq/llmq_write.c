@@ -144,7 +144,8 @@ lq_status lqf_add_tensor(lqf_writer *w, const char *name, const qt_tensor *t, in
     int64_t n = 1;
     lq_status s = qt_check_view(t, err);
     if (s) return lq_wrap(err, s, "tensor '%.100s'", name);
-    bool fits = n_dims >= 1 && n_dims <= LQ_MAX_DIMS && shape[n_dims - 1] == t->K;
+    bool fits = n_dims >= 0 && n_dims <= LQ_MAX_DIMS &&
+                (n_dims ? shape[n_dims - 1] : 1) == t->K; /* no dims: a number */
     for (int i = 0; i < n_dims - 1 && fits; i++)
         fits = shape[i] > 0 && !__builtin_mul_overflow(n, shape[i], &n);
     if (!fits || n != t->N)

@@ -35,6 +35,7 @@ lq_status src_fit_head(src_source *s, lq_err *err)
     if (!arch_tensor_name(c, R_HEAD, -1, -1, false, head, sizeof head) ||
         !arch_tensor_name(c, R_EMBED, -1, -1, false, embed, sizeof embed))
         return LQ_OK;
+    if (c->head != HEAD_WORDS) return LQ_OK;
     const src_tensor *h = src_find(s, head), *e = src_find(s, embed);
     if (c->tied == !h || !e || !e->plain || (h && !h->plain)) return LQ_OK;
     if (!h) {

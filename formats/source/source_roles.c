@@ -66,7 +66,9 @@ static lq_status find_checked(const src_source *s, const char *name, int n_dims,
     if (!t) return lq_fail(err, LQ_ENOENT, "%s: tensor '%s' is missing", s->path, name);
     if (!t->plain && of_codes(t->raw_dtype))
         return unexplained(s, name, lq_dtype_text(t->raw_dtype), err);
-    if (t->n_dims != n_dims || memcmp(t->shape, want, (size_t)n_dims * sizeof *want) != 0) {
+    const bool scalar = t->n_dims == 0 && n_dims == 1 && want[0] == 1;
+    if (!scalar &&
+        (t->n_dims != n_dims || memcmp(t->shape, want, (size_t)n_dims * sizeof *want) != 0)) {
         char expected[96], found[96];
         shape_text(expected, n_dims, want);
         shape_text(found, t->n_dims, t->shape);

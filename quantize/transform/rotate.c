@@ -104,6 +104,7 @@ static lq_status check_arch(const arch_config *c, lq_err *err)
           "the outputs of attention and MLP pass norms with weights of their own" },
         { arch_name_of(c, R_EMBED_NORM), "a norm with weights follows the embedding" },
         { c->w.pos == POS_SINUSOIDAL, "its positions are computed, not stored" },
+        { c->head != HEAD_WORDS, "its answer is made of hidden states" },
         { c->tied && arch_name_of(c, R_HEAD) && arch_name_of(c, R_HEAD)->bias == BIAS_YES,
           "its tied head would need a bias of its own" },
     };

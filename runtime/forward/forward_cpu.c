@@ -198,6 +198,24 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
 
 /* ---- between the products ---- */
 
+static float softplus(float x) { return log1pf(expf(x)); }
+
+static void xielu(float *x, int64_t n, const model_vector *v)
+{
+    enum { PIECE = 256 };
+    const float b = v[R_XIELU_BETA].w[0], eps = v[R_XIELU_EPS].w[0];
+    const float p = softplus(v[R_XIELU_P].w[0]), m = b + softplus(v[R_XIELU_N].w[0]);
+    float e[PIECE];
+    for (int64_t at = 0, k; at < n; at += k, x += k) {
+        k = n - at < PIECE ? n - at : PIECE;
+        for (int64_t i = 0; i < k; i++)
+            e[i] = x[i] < eps ? x[i] : eps;
+        k_exp_minus(e, e, 0, k);
+        for (int64_t i = 0; i < k; i++)
+            x[i] = (x[i] > 0 ? p * x[i] * x[i] : (e[i] - 1 - x[i]) * m) + b * x[i];
+    }
+}
+
 static void act_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const arch_config *c = r->c;
@@ -206,6 +224,8 @@ static void act_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg
     for (float *g = r->mlp + row * ld; n > 0; n--, g += ld)
         if (c->w.mlp == MLP_GATED)
             k_act_mul(g, g, g + c->ffn, c->ffn, (k_act_fn)c->act, (float)c->act_limit);
+        else if (c->act == ARCH_XIELU)
+            xielu(g, c->ffn, r->layer->vec);
         else
             k_act(g, c->ffn, (k_act_fn)c->act);
 }

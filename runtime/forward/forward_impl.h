@@ -44,6 +44,7 @@ typedef struct {
     void *self;           /* the ops' own (fwd_dev); NULL: the CPU's */
     const arch_config *c; /* with the sizes of the layer at work: arch_at */
     const arch_config *whole;
+    const model_layer *layer; /* at work */
     pool *p;
     mm_acts acts;
     const fwd_tap *tap;     /* or NULL */

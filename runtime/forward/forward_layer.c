@@ -156,6 +156,7 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
                 const fwd_group *groups, int64_t n_groups)
 {
     const model_vector *v = l->vec;
+    r->layer = l;
     if (at == FWD_AT_QKV) enter_branch(r, &v[R_ATTN_NORM]);
     if (at == FWD_AT_O) {
         make_heads(r, l, layer, kv);
@@ -209,6 +210,7 @@ void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t laye
                   const fwd_group *groups, int64_t n_groups, const int64_t *picked,
                   int64_t n_picked)
 {
+    r->layer = l;
     if (part == FWD_TO_HEADS) {
         enter_branch(r, &l->vec[R_ATTN_NORM]);
         make_heads(r, l, layer, kv);

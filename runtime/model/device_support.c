@@ -38,6 +38,7 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
     if (!what && heads) what = "heads of this size";
     if (!what && c->experts > DEV_EXPERTS) what = "so many experts";
     if (!what && c->q_grow > 0) what = "queries that grow with their position";
+    if (!what && c->act == ARCH_XIELU) what = "the activation xIELU";
     if (!what) return LQ_OK;
     return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: %s (%s)", what, c->row->arch);
 }

@@ -248,3 +248,14 @@ def test_the_batch_that_keeps_an_a100_busy(llmq, tmp_path):
     got = published(llmq, tmp_path, "Llama-2-13B", "--scheme", "i8-row")["optimal_batch"]
     assert got == pytest.approx(312e12 / (2 * 1.555e12), rel=0.03)
     assert published(llmq, tmp_path, "Llama-2-13B")["optimal_batch"] == pytest.approx(2 * 100.3, rel=0.01)
+
+
+# config.json of repositories as they stand, less what is of images; text parameters in billions, by their cards or by hand.
+CONFIGS = json.loads((ROOT / "tests/golden/configs.json").read_text())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_configs_of_todays_repositories_are_understood(llmq, tmp_path, name):
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[name]["config"]))
+    got = llmq.json("plan", tmp_path, "--scheme", "u4-g128", "--bandwidth", "10", "--gflops", "100")
+    assert got["params"] == pytest.approx(1e9 * CONFIGS[name]["billions"], rel=0.01)

@@ -74,6 +74,10 @@ TEST(defaults_are_those_of_transformers)
     CHECK(!parse(&c, QWEN3 "}", NULL, &err), "%s", err.msg);
     CHECK(c.head_dim == 128 && c.w.qk_norm && !c.window, "qwen3's heads are 128 by default");
     arch_config_free(&c);
+    CHECK(!parse(&c, "{\"architectures\":[\"Gemma3TextModel\"]," BASE2 "}", NULL, &err), "%s",
+          err.msg);
+    CHECK(c.head == HEAD_NONE && c.tied && !strcmp(c.row->arch, "Gemma3ForCausalLM"), "no words");
+    arch_config_free(&c);
     CHECK(!parse(&c, "{\"model_type\":\"ministral3\"," BASE2 "}", NULL, &err), "%s", err.msg);
     CHECK(c.rope[0].kind == ROPE_YARN && c.q_grow_every == 16384 && c.head_dim == 128 &&
               arch_q_factor(&c, 16383) == 1 &&
@@ -605,6 +609,16 @@ TEST(both_spellings_of_a_config_are_one)
           "\"bfloat16\"," BASE2
           ",\"rope_theta\":1000000.0,\"use_sliding_window\":false,\"max_window_layers\":28,"
           "\"rope_scaling\":{\"type\":\"mrope\",\"mrope_section\":[2,3,3]},\"vision_config\":{}}" },
+        { "sizes that a text_config leaves to its class",
+          "{\"architectures\":[\"LlavaForConditionalGeneration\"],\"text_config\":{\"model_type\":"
+          "\"llama\","
+          "\"architectures\":[\"VLlama3ForCausalLM\"],\"vocab_size\":32064}}",
+          "{\"architectures\":[\"LlamaForCausalLM\"],\"vocab_size\":32064,\"hidden_size\":4096,"
+          "\"num_hidden_layers\":32,\"num_attention_heads\":32,\"intermediate_size\":11008}" },
+        { "labels, named and counted",
+          "{\"architectures\":[\"Qwen3ForSequenceClassification\"]," BASE2
+          ",\"id2label\":{\"0\":\"a\",\"1\":\"b\",\"2\":\"c\"}}",
+          "{\"architectures\":[\"Qwen3ForSequenceClassification\"]," BASE2 ",\"num_labels\":3}" },
         { "a text_config of one type alone",
           "{\"architectures\":[\"Glm4vForConditionalGeneration\"],\"text_config\":{" BASE2 "}}",
           "{\"architectures\":[\"Glm46VForConditionalGeneration\"],\"text_config\":{\"model_type\":"

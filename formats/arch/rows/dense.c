@@ -1,6 +1,8 @@
 /* formats/arch/rows/dense.c - dense models with norms and rotations: Llama and relatives. */
 #include "formats/arch/rows/rows.h"
 
+#include "base/json.h"
+
 /* A table of names reads by line. */
 /* clang-format off */
 #define UP_DOWN \
@@ -173,6 +175,20 @@ static const arch_name hyperclovax_names[] = {
 static const arch_name jais2_names[] = {
     EMBED_NORM_HEAD(BIAS_YES), PRE_NORMS(BIAS_YES), SELF_ATTN(BIAS_ATTN, BIAS_ATTN), UP_DOWN, END,
 };
+static const arch_name apertus_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_NORM, LAYER "attention_layernorm", 0, BIAS_NO },
+    { R_MLP_NORM, LAYER "feedforward_layernorm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    QK_NORMS,
+    { R_UP, LAYER "mlp.up_proj", 0, BIAS_NO },
+    { R_DOWN, LAYER "mlp.down_proj", 0, BIAS_NO },
+    { R_XIELU_P, LAYER "mlp.act_fn.alpha_p", NAME_BARE, BIAS_NO },
+    { R_XIELU_N, LAYER "mlp.act_fn.alpha_n", NAME_BARE, BIAS_NO },
+    { R_XIELU_BETA, LAYER "mlp.act_fn.beta", NAME_BARE, BIAS_NO },
+    { R_XIELU_EPS, LAYER "mlp.act_fn.eps", NAME_BARE, BIAS_NO },
+    END,
+};
 static const arch_name granite_dense_names[] = {
     EMBED_NORM_HEAD(BIAS_NO),
     PRE_NORMS(BIAS_NO),
@@ -209,6 +225,30 @@ static const arch_key ministral3_keys[] = {
     { "rope_parameters.max_position_embeddings", KEY_KNOWN, 0, NONE, NULL },
     NO_KEY,
 };
+static lq_status scale_depth(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    const double depth = cJSON_IsNumber(v) ? v->valuedouble : 1;
+    c->residual_scale = depth / sqrt((double)c->layers);
+    if (depth > 0 && depth <= 1e6) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected a number above 0, found %g", key, depth);
+}
+static lq_status dim_model_base(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    const double base = cJSON_IsNumber(v) ? v->valuedouble : 1;
+    c->logit_scale = base / (double)c->hidden;
+    if (base > 0 && base <= 1e6) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected a number above 0, found %g", key, base);
+}
+static const arch_key minicpm_keys[] = {
+    { "scale_emb", KEY_REAL, AT(embed_scale), 1, NULL },
+    { "scale_depth", KEY_FN, 0, NONE, scale_depth },
+    { "dim_model_base", KEY_FN, 0, NONE, dim_model_base },
+    { "mup_denominator", KEY_KNOWN, 0, NONE, NULL }, /* not read by the modelling code */
+    MUST("num_experts", 0),
+    MUST("sparse_config", 0),
+    NO_KEY,
+};
+static const arch_key apertus_keys[] = { MUST("post_norm", 0), MUST("qk_norm", 1), MUST("mlp_bias", 0), NO_KEY };
 static const arch_key internlm_keys[] = {
     { "bias", KEY_FLAG, AT(attn_bias), 0, NULL },
     { "bias", KEY_FLAG, AT(mlp_bias), 0, NULL },
@@ -253,11 +293,14 @@ static const arch_key cohere2_keys[] = {
 /* clang-format on */
 
 const arch_row arch_rows_dense[] = {
-    { "LlamaForCausalLM", "llama", .w = { RMS_ROPE }, MODEL, .names = llama_names },
+    { "LlamaForCausalLM", "llama", .w = { RMS_ROPE }, MODEL, .names = llama_names,
+      .def_sizes = SIZES("32000", "4096", "11008", "32", "32") },
     { "MistralForCausalLM", "mistral", .w = { RMS_ROPE }, MODEL, .names = mistral_names,
-      .window = WINDOW_ALL, .def_kv_heads = 8, .def_window = 4096, .def_max_pos = 131072 },
+      .window = WINDOW_ALL, .def_kv_heads = 8, .def_window = 4096, .def_max_pos = 131072,
+      .def_sizes = SIZES("32000", "4096", "14336", "32", "32") },
     { "Qwen2ForCausalLM", "qwen2", .w = { RMS_ROPE }, MODEL, .names = qwen2_names,
-      .window = WINDOW_IF_USED, .def_kv_heads = 32, .def_window = 4096, .def_max_pos = 32768 },
+      .window = WINDOW_IF_USED, .def_kv_heads = 32, .def_window = 4096, .def_max_pos = 32768,
+      .def_sizes = SIZES("151936", "4096", "22016", "32", "32") },
     { "Qwen3ForCausalLM", "qwen3", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL,
       .names = qwen3_names, .window = WINDOW_IF_USED, .def_kv_heads = 32, .def_head_dim = 128,
       .def_window = 4096, .def_max_pos = 32768 },
@@ -366,6 +409,19 @@ const arch_row arch_rows_dense[] = {
                   "\"original_max_position_embeddings\":8192}" },
     { "IQuestCoderForCausalLM", "iquestcoder", .w = { RMS_ROPE }, MODEL, .names = llama_names,
       .def_kv_heads = 8, .def_head_dim = 128, .def_eps = 1e-5, .def_max_pos = 131072 },
+    { "MiniCPMForCausalLM", "minicpm", .w = { RMS_ROPE }, MODEL, .names = llama_names,
+      .keys = minicpm_keys },
+    { "ApertusForCausalLM", "apertus",
+      .w = { .norm = NORM_RMS,
+             .pos = POS_ROPE,
+             .rope_half = true,
+             .mlp = MLP_PLAIN,
+             .qk_norm = QK_NORM_HEAD },
+      MODEL, .names = apertus_names, .keys = apertus_keys, .def_act = ARCH_XIELU, .def_eps = 1e-5,
+      .def_theta = 12e6, .def_max_pos = 65536,
+      .def_rope = "{\"rope_type\":\"llama3\",\"rope_theta\":12000000,\"factor\":8,"
+                  "\"low_freq_factor\":1,\"high_freq_factor\":4,"
+                  "\"original_max_position_embeddings\":8192}" },
     { "InternLM2ForCausalLM", "internlm2", .w = { RMS_ROPE, .qkv_grouped = true }, MODEL,
       .names = internlm2_names, .keys = internlm_keys },
     { "InternLM3ForCausalLM", "internlm3", .w = { RMS_ROPE }, MODEL, .names = internlm3_names,

@@ -84,6 +84,9 @@ lq_status arch_key_heads_qk_norm(arch_config *c, const char *key, const cJSON *v
 #define RMS_PAIRS .norm = NORM_RMS, .pos = POS_ROPE, .mlp = MLP_GATED
 #define SIGMOID_MOE .router = ROUTER_SIGMOID, .norm_topk = true, .group_top2 = true
 #define LN_ROPE .norm = NORM_LAYER, .pos = POS_ROPE, .rope_half = true
+#define SIZES(vocab, hidden, ffn, layers, heads) \
+    "{\"vocab_size\":" vocab ",\"hidden_size\":" hidden ",\"intermediate_size\":" ffn \
+    ",\"num_hidden_layers\":" layers ",\"num_attention_heads\":" heads "}"
 #define MODEL .prefix = "model."
 #define GELU .def_act = ARCH_GELU
 #define GELU_TANH .def_act = ARCH_GELU_TANH

@@ -1,7 +1,7 @@
 """Tiny checkpoints of architectures that transformers 5.23.0 brought, with its logits (float32, eager
 attention), laid out as the other folders here.
 
-usage: make_v5.py OUT [NAME...]
+usage: make_v5.py OUT [NAME...]; make_v5.py --heads OUT
 
 OUT/NAME/: config.json, model.safetensors, expected.safetensors (input_ids int32 [2, 16]; logits
 float32 [2, 16, V]; greedy int32 [2, 32], the ids and 16 more; margin float32 [2, 16] between the best
@@ -30,6 +30,12 @@ CLIP = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attenti
 YARN = dict(rope_type="yarn", factor=8.0, original_max_position_embeddings=16, beta_fast=32.0, beta_slow=1.0, mscale=1.0,
             mscale_all_dim=1.0, rope_theta=10000.0)
 
+HEADS = {  # of tests/golden/heads: scores float32 [2, labels] of the last id, or hidden float32 [2, 16, H]
+    "qwen3-labels": ("Qwen3ForSequenceClassification:Qwen3Config", dict(
+        SIZES, head_dim=8, num_labels=3, tie_word_embeddings=True)),
+    "llama-one-label": ("LlamaForSequenceClassification:LlamaConfig", dict(ONE, num_labels=1)),
+    "qwen3-model": ("Qwen3Model:Qwen3Config", dict(ONE, head_dim=8)),
+}
 MODELS = {
     "qwen2-vl": ("Qwen2VLForConditionalGeneration:Qwen2VLConfig", dict(
         text_config=dict(ONE, rope_parameters=MROPE),
@@ -71,6 +77,11 @@ MODELS = {
         SIZES, num_local_experts=0, num_experts_per_tok=0, shared_intermediate_size=32, layer_types=["full_attention"] * 2,
         position_embedding_type="rope", embedding_multiplier=4.0, attention_multiplier=0.3, residual_multiplier=0.5,
         logits_scaling=2.0, mamba_n_heads=8, mamba_expand=2, tie_word_embeddings=True)),
+    "minicpm": ("Granite", dict(SIZES, tie_word_embeddings=True, embedding_multiplier=12.0, logits_scaling=H / 16,
+                                residual_multiplier=1.4 / math.sqrt(2), attention_multiplier=8**-0.5)),
+    "apertus": ("Apertus", dict(SIZES, rope_parameters=dict(
+        rope_type="llama3", rope_theta=10000.0, factor=4.0, high_freq_factor=4.0, low_freq_factor=1.0,
+        original_max_position_embeddings=32))),
 }
 
 
@@ -95,6 +106,13 @@ def make(out, name, kind, sizes):
     fill(model, g)
     model.tie_weights()
     ids = torch.randint(3, V, (2, T), generator=g)
+    folder = os.path.join(out, name)
+    if "ForCausalLM" not in model_class and "Conditional" not in model_class:
+        with torch.no_grad():
+            answer = model(ids, use_cache=False)
+        got = dict(scores=answer.logits) if "Sequence" in model_class else dict(hidden=answer.last_hidden_state)
+        save(model, folder, dict(input_ids=ids.int(), **got))
+        return
     with torch.no_grad():
         logits = model(ids, use_cache=False).logits.float()
         greedy, margin = ids, []
@@ -102,19 +120,22 @@ def make(out, name, kind, sizes):
             best = model(greedy, use_cache=False).logits[:, -1].float().topk(2, -1)
             margin.append(best.values[:, 0] - best.values[:, 1])
             greedy = torch.cat([greedy, best.indices[:, :1]], 1)
-    folder = os.path.join(out, name)
+    save(model, folder, dict(input_ids=ids.int(), logits=logits.contiguous(), greedy=greedy.int().contiguous(),
+                             margin=torch.stack(margin, 1).contiguous()))
+    print(f"{name:22s} spread {logits.std():.2f}")
+
+
+def save(model, folder, expected):
     model = model.to(torch.bfloat16)
     model.config.dtype = torch.bfloat16
     model.save_pretrained(folder)
     extra = os.path.join(folder, "generation_config.json")
     if os.path.exists(extra):
         os.remove(extra)
+    name = os.path.basename(folder)
     if name in FILES:
         rename(folder, *FILES[name])
-    save_file(dict(input_ids=ids.int(), logits=logits.contiguous(), greedy=greedy.int().contiguous(),
-                   margin=torch.stack(margin, 1).contiguous()),
-              os.path.join(folder, "expected.safetensors"))
-    print(f"{name:22s} spread {logits.std():.2f}")
+    save_file(expected, os.path.join(folder, "expected.safetensors"))
 
 
 def rename(folder, tensors, config):
@@ -180,7 +201,14 @@ def internlm3_config(j):
                 rope_theta=10000.0, rope_scaling=dict(factor=1.0, rope_type="default"))
 
 
+def minicpm_config(j):
+    out = ("embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier", "rope_parameters")
+    return dict({k: v for k, v in j.items() if k not in out}, architectures=["MiniCPMForCausalLM"], model_type="minicpm",
+                scale_emb=12, scale_depth=1.4, dim_model_base=16, rope_scaling=None)
+
+
 FILES = {
+    "minicpm": (replaced(), minicpm_config),
     "exaone": (replaced(("model.embed_tokens", "transformer.wte"), ("model.norm", "transformer.ln_f"),
                         ("model.layers", "transformer.h"), ("self_attn.o_proj", "self_attn.out_proj"),
                         ("self_attn", "attn.attention"), ("input_layernorm", "ln_1"), ("post_attention_layernorm", "ln_2"),
@@ -191,6 +219,8 @@ FILES = {
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for name, (kind, sizes) in MODELS.items():
-        if len(sys.argv) <= 2 or name in sys.argv[2:]:
-            make(sys.argv[1], name, kind, sizes)
+    heads = sys.argv[1] == "--heads"
+    out, names = sys.argv[1 + heads], sys.argv[2 + heads:]
+    for name, (kind, sizes) in (HEADS if heads else MODELS).items():
+        if not names or name in names:
+            make(out, name, kind, sizes)
