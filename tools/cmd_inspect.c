@@ -251,12 +251,17 @@ static void print_groups(const item *it, size_t n, bool all)
 
 static void print_config(const arch_config *c)
 {
+    char name[80], head[48] = "";
+    arch_full_name(name, c);
+    if (c->tied) snprintf(head, sizeof head, " (head tied)");
+    if (c->head == HEAD_NONE) snprintf(head, sizeof head, " (no head)");
+    if (c->head == HEAD_LABELS)
+        snprintf(head, sizeof head, " (no head), %" PRId64 " labels", c->labels);
     printf("  %s: %" PRId64 " layers, hidden %" PRId64 ", %" PRId64 " heads and %" PRId64
            " for k and v of %" PRId64 ", mlp %" PRId64 "\n",
-           c->row->arch, c->layers, c->hidden, c->heads, c->kv_heads, c->head_dim, c->ffn);
-    printf("  vocabulary %" PRId64 "%s, context %" PRId64 ", rope %s, theta %g", c->vocab,
-           c->tied ? " (head tied)" : "", c->max_pos, arch_rope_text(c->rope[ROPE_MAIN].kind),
-           c->rope[ROPE_MAIN].theta);
+           name, c->layers, c->hidden, c->heads, c->kv_heads, c->head_dim, c->ffn);
+    printf("  vocabulary %" PRId64 "%s, context %" PRId64 ", rope %s, theta %g", c->vocab, head,
+           c->max_pos, arch_rope_text(c->rope[ROPE_MAIN].kind), c->rope[ROPE_MAIN].theta);
     if (c->window) printf(", window %" PRId64, c->window);
     printf("\n");
     if (c->experts)

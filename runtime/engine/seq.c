@@ -1,6 +1,8 @@
 /* runtime/engine/seq.c - see seq.h. */
 #include "runtime/engine/seq.h"
 
+#include "runtime/model/model.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -29,9 +31,11 @@ static bool bad_runs_fit(const eng_request *r, int64_t vocab)
     return true;
 }
 
-static lq_status check_request(const eng_request *r, int64_t vocab, int64_t max_len, bool has_tok,
-                               lq_err *err)
+static lq_status check_request(const eng_request *r, const arch_config *c, int64_t max_len,
+                               bool has_tok, lq_err *err)
 {
+    const int64_t vocab = c->vocab;
+    if (!r->pool && c->head != HEAD_WORDS) return model_check_words(c, err);
     if (r->n_prompt < 1) return lq_fail(err, LQ_EVALUE, "prompt: expected at least one token");
     if (r->n_prompt > max_len)
         return lq_fail(err, LQ_EVALUE, "prompt of %lld tokens: the context holds %lld",
@@ -145,7 +149,7 @@ lq_status seq_new(seq **out, const eng_request *r, const arch_config *c, int64_t
                   bool has_tok, lq_err *err)
 {
     *out = NULL;
-    lq_status st = check_request(r, c->vocab, max_len, has_tok, err);
+    lq_status st = check_request(r, c, max_len, has_tok, err);
     if (st) return st;
     seq *s = calloc(1, sizeof *s);
     if (s) s->n_prompt = s->n_ids = r->n_prompt;

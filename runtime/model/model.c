@@ -104,6 +104,19 @@ static lq_status load_rows(qt_tensor *out, model *m, arch_role r, lq_err *err)
     return s ? lq_wrap(err, s, "%s: %s", src_path(m->src), t->name) : LQ_OK;
 }
 
+static lq_status load_score(model *m, lq_err *err)
+{
+    qt_tensor t = { 0 };
+    const arch_config *c = m->cfg;
+    if (c->head != HEAD_LABELS) return LQ_OK;
+    lq_status s = load_rows(&t, m, R_SCORE, err);
+    if (s) return s;
+    m->score = lq_push(&m->arena, (size_t)(c->labels * c->hidden) * sizeof *m->score);
+    if (!m->score) return model_no_memory(err, "scores");
+    qt_dequant(m->score, &t, 0, c->labels);
+    return LQ_OK;
+}
+
 /* 10000^(-i / (half - 1)), in the float steps of the reference implementation. */
 static lq_status make_frequencies(model *m, lq_err *err)
 {
@@ -129,6 +142,7 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
     if (!s) s = load_rows(&m->ple_embed, m, R_PLE_EMBED, err);
     if (!s) s = load_linear(&m->ple_proj, m, R_PLE_PROJ, -1, -1, a, p, err);
     if (!s) s = load_vector(&m->ple_norm, m, R_PLE_NORM, -1, a, err);
+    if (!s) s = load_score(m, err);
     if (!s && m->cfg->w.pos == POS_SINUSOIDAL) s = make_frequencies(m, err);
     if (!s) s = load_vector(&m->embed_norm, m, R_EMBED_NORM, -1, a, err);
     if (!s) s = load_linear(&m->proj_in, m, R_PROJ_IN, -1, -1, a, p, err);
@@ -142,6 +156,25 @@ lq_status model_load_head(model *m, pool *p, lq_err *err)
 {
     lq_arena *own = m->layer_arenas ? &m->layer_arenas[m->cfg->layers] : &m->arena;
     return load_linear(&m->head, m, R_HEAD, -1, -1, own, p, err);
+}
+
+lq_status model_check_words(const arch_config *c, lq_err *err)
+{
+    char name[80];
+    if (c->head == HEAD_WORDS) return LQ_OK;
+    arch_full_name(name, c);
+    return lq_fail(err, LQ_EUNSUPPORTED, "a %s gives %s, not words: it has no output head", name,
+                   c->head == HEAD_LABELS ? "scores and embeddings" : "embeddings");
+}
+
+void model_score(const model *m, const double *hidden, double *scores)
+{
+    const int64_t K = m->cfg->hidden;
+    for (int64_t n = 0; n < m->cfg->labels; n++) {
+        scores[n] = 0;
+        for (int64_t k = 0; k < K; k++)
+            scores[n] += (double)m->score[n * K + k] * hidden[k];
+    }
 }
 
 static size_t linear_bytes(const model_linear *l)

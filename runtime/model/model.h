@@ -49,6 +49,7 @@ typedef struct {
     model_linear ple_proj;
     model_vector ple_norm;
     const float *pos_freq; /* [hidden / 2] of sinusoidal positions; NULL: none */
+    float *score;          /* [labels, hidden] of HEAD_LABELS; else NULL */
     model_vector embed_norm, final_norm;
     model_linear proj_in, proj_out; /* present: OPT's */
     model_linear head;
@@ -92,6 +93,10 @@ lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_e
 lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err);
 /* And the head, where logits are wanted. After an error model_free is the caller's. */
 lq_status model_load_head(model *m, pool *p, lq_err *err);
+/* LQ_EUNSUPPORTED: it has no words to choose from (arch_head). */
+lq_status model_check_words(const arch_config *c, lq_err *err);
+/* The scores [labels] of a last hidden state, normed, of HEAD_LABELS. */
+void model_score(const model *m, const double *hidden, double *scores);
 /* One layer into its own arena; free the arena to drop it. */
 lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_arena *a, pool *p,
                            lq_err *err);

@@ -81,6 +81,11 @@ lq_status load_model_open(load_model *l, const char *path, const load_opts *how,
     double start = lq_now();
     lq_status s = load_weights(l, path, how, p, c->job, err);
     if (s) return s;
+    s = model_check_words(l->m.cfg, err);
+    if (s) {
+        load_model_close(l);
+        return lq_wrap(err, s, "%s", path);
+    }
     char size[16];
     prog_say(LOG_DEBUG, "%s: %s of weights in %.2f s", path,
              opt_size_text(size, sizeof size, (double)l->m.weight_bytes), lq_now() - start);

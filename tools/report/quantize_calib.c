@@ -86,5 +86,6 @@ int64_t quantize_self_windows(const qz_opts *q, const src_source *src, int64_t t
 {
     const bool learns =
         (q->method->on & QZ_OPT_TUNE) && qz_tune_steps(q) && grad_covers(src_config(src));
-    return learns && tune_small(src) ? SELF_SHARE * text : 0;
+    const bool writes = src_config(src)->head == HEAD_WORDS;
+    return learns && writes && tune_small(src) ? SELF_SHARE * text : 0;
 }
