@@ -131,6 +131,9 @@ static void put_yarn(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     const double m = sqrt(c->attn_scale * sqrt((double)c->head_dim));
     snprintf(k, sizeof k, "%s.rope.scaling.yarn_log_multiplier", a->gguf);
     if (c->w.mla && r->factor > 1 && m > 1) pair_float(p, k, (m - 1) / log(r->factor));
+    /* ... of Ministral 3 it is mscale_all_dim itself, which its mscale equals. */
+    if (strcmp(a->gguf, "mistral3") == 0 && r->factor > 1 && fabs(r->attention_factor - 1) < 1e-9)
+        pair_float(p, k, 1);
 }
 
 static void put_scaling(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
@@ -252,6 +255,50 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
 }
 
 /* ---- does it say all? ---- */
+enum { SECTIONS = 4 };
+
+/* mrope_section of config.json: how many numbers it has; 0: none, or too many. */
+static int put_mrope(gguf_pairs *p, const char *key, const cJSON *config)
+{
+    const cJSON *text = js_get(config, "text_config");
+    if (!text) text = config;
+    const cJSON *rope = js_get(text, "rope_parameters");
+    if (!rope) rope = js_get(text, "rope_scaling");
+    const cJSON *list = js_get(rope, "mrope_section");
+    const int n = cJSON_IsArray(list) ? cJSON_GetArraySize(list) : 0;
+    if (n < 1 || n > SECTIONS) return 0;
+    gguf_pair_array(p, key, GGUF_I32, SECTIONS);
+    for (int i = 0; i < SECTIONS; i++) {
+        int64_t v = 0;
+        js_whole(i < n ? cJSON_GetArrayItem(list, i) : NULL, 0, INT32_MAX, &v);
+        gguf_put_le(&p->b, (uint64_t)v, 4);
+    }
+    return n;
+}
+
+/* Which pairs of angles are of time, height and width, and how many of the tower's layers are added
+ * to those of the text: of config.json, or of the GGUF file that is copied. */
+static lq_status put_sections(gguf_pairs *p, const gguf_arch *a, const src_source *src, lq_err *err)
+{
+    char k[96], deep[96], twice[64];
+    cJSON *config = NULL;
+    if (!a->sections) return LQ_OK;
+    snprintf(k, sizeof k, "%s.rope.dimension_sections", a->gguf);
+    snprintf(deep, sizeof deep, "%s.n_deepstack_layers", a->gguf);
+    if (gguf_carry(p, src, k)) return gguf_carry(p, src, deep), LQ_OK;
+    const src_blob *b = src_find_blob(src, "config.json");
+    if (b) js_parse_python(&config, twice, (const char *)b->data, b->bytes, b->bytes, NULL);
+    const cJSON *layers = js_get(js_get(config, "vision_config"), "deepstack_visual_indexes");
+    const int n = put_mrope(p, k, config);
+    if (cJSON_IsArray(layers)) gguf_pair_int(p, deep, cJSON_GetArraySize(layers));
+    cJSON_Delete(config);
+    if (n) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "mrope_section: expected 1 to %d numbers in config.json, which llama.cpp needs "
+                   "of a %s, found none",
+                   SECTIONS, a->gguf);
+}
+
 /* Fields that a file says by its tensors or that change no number. */
 static bool is_silent(const char *key, const arch_config *c)
 {
@@ -388,7 +435,8 @@ lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const src_source *s
                        "multi_query: llama.cpp's '%s' runs one head of keys, found %lld",
                        (*a)->gguf, (long long)c->kv_heads);
     put_config(p, *a, c);
-    return check(p, *a, src, err);
+    s = put_sections(p, *a, src, err);
+    return s ? s : check(p, *a, src, err);
 }
 
 lq_status gguf_can_say(const src_source *src, lq_err *err)

@@ -51,6 +51,7 @@ typedef struct {
     cJSON *from;            /* of the history, or NULL: it has none */
     size_t converted, hash; /* where these texts of it stand, in blanks until all is known */
     int64_t of_type[64];    /* elements of each type */
+    int64_t left_out;       /* tensors beside the language model */
 } conv;
 
 /* ---- which tensors ---- */
@@ -59,6 +60,14 @@ static bool is_derived(const char *name)
 {
     const char *end = strstr(name, ".rotary_emb.inv_freq");
     return end && strcmp(end, ".rotary_emb.inv_freq") == 0;
+}
+
+/* Is it of what sees images? llama.cpp has that in a file of its own. */
+static bool is_beside(const arch_config *c, const char *name)
+{
+    arch_slot slot;
+    return c->wrapper && strncmp(name, c->prefix, strlen(c->prefix)) != 0 &&
+           !arch_slot_of(c, name, &slot);
 }
 
 static lq_status no_place(const conv *c, const src_tensor *t, lq_err *err)
@@ -92,6 +101,7 @@ static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
     const gguf_name *g[2];
     arch_slot slot;
     if (is_derived(t->name)) return LQ_OK;
+    if (is_beside(c->config, t->name)) return c->left_out++, LQ_OK;
     if (!t->plain || t->n_dims > 3 || !arch_slot_of(c->config, t->name, &slot))
         return no_place(c, t, err);
     const int flags = arch_name_of(c->config, slot.role)->flags;
@@ -141,7 +151,12 @@ static lq_status list_tensors(conv *c, lq_err *err)
     lq_status s = LQ_OK;
     for (int64_t i = 0; i < n && !s; i++)
         s = to_gguf_add_entry(c, src_tensor_at(c->src, i), err);
-    c->r->weights = n;
+    c->r->weights = n - c->left_out;
+    if (c->left_out)
+        conv_note(c->r,
+                  "%lld tensors beside the language model are left out: llama.cpp takes them in a "
+                  "file of their own (mmproj)",
+                  (long long)c->left_out);
     return s;
 }
 

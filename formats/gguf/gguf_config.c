@@ -143,10 +143,17 @@ static lq_status put_list(config *c, cJSON *to, const char *key, const char *fro
     return LQ_OK;
 }
 
+/* The object, which put_own may have begun. */
+static cJSON *scaling_of(config *c)
+{
+    cJSON *r = cJSON_GetObjectItemCaseSensitive(c->j, "rope_scaling");
+    return r ? r : cJSON_AddObjectToObject(c->j, "rope_scaling");
+}
+
 /* Factors of no formula: longrope with one list for texts of any length. */
 static lq_status put_factors(config *c, lq_err *err)
 {
-    cJSON *r = cJSON_AddObjectToObject(c->j, "rope_scaling");
+    cJSON *r = scaling_of(c);
     put_text(c, r, "rope_type", "longrope");
     put_number(c, r, "attention_factor", 1);
     put_number(c, c->j, "original_max_position_embeddings",
@@ -177,7 +184,7 @@ static lq_status put_freqs(config *c, const gguf_tensor *t, lq_err *err)
         same = fabs(float_at(t, i) - want) <= 1e-3 * want;
     }
     if (!same) return put_factors(c, err);
-    cJSON *r = cJSON_AddObjectToObject(c->j, "rope_scaling");
+    cJSON *r = scaling_of(c);
     put_text(c, r, "rope_type", "llama3");
     put_number(c, r, "factor", factor);
     put_number(c, r, "low_freq_factor", LOW);
@@ -194,7 +201,7 @@ static lq_status put_long(config *c, lq_err *err)
     const int64_t original = int_at(c, "rope.scaling.original_context_length", max);
     char k[128];
     double said = 0;
-    cJSON *r = cJSON_AddObjectToObject(c->j, "rope_scaling");
+    cJSON *r = scaling_of(c);
     put_text(c, r, "rope_type", "longrope");
     lq_status s = put_list(c, r, "short_factor", GGUF_ROPE_SHORT, err);
     if (!s) s = put_list(c, r, "long_factor", GGUF_ROPE_LONG, err);
@@ -234,14 +241,18 @@ static lq_status put_scaling(config *c, lq_err *err)
     const gguf_tensor *freqs = gguf_find(c->f, GGUF_ROPE_FREQS);
     if (gguf_find(c->f, GGUF_ROPE_LONG)) return put_long(c, err);
     gguf_str(c->f, meta_key(k, c, "rope.scaling.type"), &type);
-    if (strcmp(type, "none") == 0) return freqs ? put_freqs(c, freqs, err) : LQ_OK;
+    if (strcmp(type, "none") == 0 && freqs) return put_freqs(c, freqs, err);
+    if (strcmp(type, "none") == 0) {
+        if (c->arch->def_rope) put_text(c, scaling_of(c), "rope_type", "default");
+        return LQ_OK;
+    }
     gguf_float(c->f, number_key(k, c, "rope.scaling.factor"), &factor);
     const int64_t original = int_at(c, "rope.scaling.original_context_length", 0);
     if (freqs || (strcmp(type, "linear") != 0 && strcmp(type, "yarn") != 0))
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "rope.scaling.type: expected none, linear or yarn, found \"%.40s\"%s", type,
                        freqs ? " and " GGUF_ROPE_FREQS : "");
-    cJSON *r = cJSON_AddObjectToObject(c->j, "rope_scaling");
+    cJSON *r = scaling_of(c);
     put_text(c, r, "rope_type", type);
     put_number(c, r, "factor", factor);
     if (original) put_number(c, r, "original_max_position_embeddings", (double)original);
@@ -409,6 +420,14 @@ static void put_epsilon(config *c)
     put_float(c, key, rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon");
 }
 
+/* GLM-4V's GGUF is a glm4 whose rows of q and k are in another order. */
+static void check_sections(config *c)
+{
+    char k[128];
+    if (is(c, "Glm4ForCausalLM") && gguf_get(c->f, meta_key(k, c, "rope.dimension_sections")))
+        fault(c, LQ_EUNSUPPORTED, k, "none, found sections of images (GLM-4V)");
+}
+
 /* What llama.cpp asks of every file; config.json's readers would assume a number of their own. */
 static void check_needed(config *c)
 {
@@ -451,6 +470,7 @@ static lq_status put_all(config *c, lq_err *err)
     put_own(c);
     lq_status s = put_scaling(c, err);
     check_needed(c);
+    check_sections(c);
     return !s && c->st ? lq_fail(err, c->st, "%s", c->fault) : s;
 }
 

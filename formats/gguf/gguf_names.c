@@ -53,8 +53,16 @@ const gguf_arch gguf_archs[] = {
     { "exaone-moe", "ExaoneMoeForCausalLM", .turned = false },
     { "hunyuan-moe", "HunYuanMoEV1ForCausalLM", .turned = false },
     { "minimax-m2", "MiniMaxM2ForCausalLM", .turned = false },
-    { "qwen3vlmoe", "Qwen3VLMoeForConditionalGeneration", .turned = false },
+    { "qwen3vlmoe", "Qwen3VLMoeForConditionalGeneration", .sections = true },
+    { "mistral3", "Ministral3ForCausalLM", .turned = true },
+    { "exaone", "ExaoneForCausalLM", .eps = "layer_norm_epsilon" },
+    { "jais2", "Jais2ForCausalLM", .eps = "layer_norm_eps" },
+    { "qwen2vl", "Qwen2VLForConditionalGeneration", .sections = true },
+    { "qwen3vl", "Qwen3VLForConditionalGeneration", .sections = true },
     /* Read as the first of their name above, as which they compute. */
+    { "qwen2vl", "Qwen2_5_VLForConditionalGeneration", .sections = true },
+    { "llama", "IQuestCoderForCausalLM", .turned = true },
+    { "llama", "InternLM3ForCausalLM", .turned = true },
     { "deepseek2", "Glm4MoeLiteForCausalLM", .turned = false },
     { "glm4moe", "SolarOpenForCausalLM", .mlp_norm_post = true },
     { "glm4moe", "Glm4vMoeForConditionalGeneration", .mlp_norm_post = true },
@@ -104,6 +112,9 @@ const gguf_sampling_key gguf_sampling[] = {
     }
 const gguf_own gguf_owns[] = {
     { "MistralForCausalLM", "sliding_window", "attention.sliding_window", OWN_INT, 0 },
+    { "Ministral3ForCausalLM", "rope_scaling.llama_4_scaling_beta", "attention.temperature_scale",
+      OWN_LIMIT, AT(q_grow) },
+    { "Ministral3ForCausalLM", "sliding_window", "attention.sliding_window", OWN_INT, AT(window) },
     { "Olmo3ForCausalLM", WINDOW },
     { "Olmo3ForCausalLM", PATTERN },
     { "Exaone4ForCausalLM", WINDOW },

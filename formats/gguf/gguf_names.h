@@ -15,6 +15,7 @@ typedef struct {
     bool mlp_norm_post;    /* the norm before the MLP is called post_attention_norm */
     gguf_qkv qkv;
     const char *eps; /* config.json's key; NULL: rms_norm_eps */
+    bool sections;   /* llama.cpp needs mrope_section, which text does not */
 } gguf_arch;
 /* Two tensors of the file that are one of ours: experts' gate (with up), MLA's k_b (with v_b). */
 typedef enum { JOIN_NONE, JOIN_GATE, JOIN_KEY, JOIN_SECOND } gguf_join;
