@@ -273,7 +273,9 @@ lq_status layer_fold_group(work *w, group *g, int64_t expert, lq_err *err)
     int n = s ? 0 : fold_find(sites, &f, &g->a);
     if (n < 0) return layer_no_memory(0, err);
     for (int i = 0; i < n && !s; i++) {
-        cal_stats *st = cal_stats_of(w->st, w->c, sites[i].readers[0], expert);
+        const arch_role first = sites[i].readers[0];
+        const bool common = expert < 0 && arch_role_per_expert(first);
+        cal_stats *st = cal_stats_of(w->st, w->c, common ? R_ROUTER : first, expert);
         if (lq_stopped(w->job)) return lq_fail(err, LQ_EINTR, "interrupted");
         s = fold_choose(&f, &sites[i], st->H, st->mean_abs, w->o->on, &g->a, w->p, err);
     }
