@@ -101,6 +101,9 @@ static lq_status check_numbers(const arch_config *c, lq_err *err)
                     c->nope_dims, c->rope_dims, c->kv_lora, c->head_dim);
     if (!s) s = check_wiring(c, err);
     if (!s) s = check_experts(c, err);
+    if (!s && (c->streams < 0 || c->streams == 1 || c->streams > ARCH_MAX_STREAMS))
+        s = lq_fail(err, LQ_EUNSUPPORTED, "streams: expected 2..%d, found %" PRId64,
+                    ARCH_MAX_STREAMS, c->streams);
     return s || c->w.pos != POS_ROPE ? s : arch_rope_check(c, err);
 }
 

@@ -63,6 +63,9 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_PLE_EMBED, "ple_embed", ARCH_MATRIX)                                                        \
     X(R_PLE_PROJ, "ple_proj", ARCH_MATRIX)                                                          \
     X(R_PLE_NORM, "ple_norm", ARCH_VECTOR)                                                          \
+    /* AltUp (arXiv:2301.13310): from x to each further stream, and back */                         \
+    X(R_STREAM_IN, "stream_in", ARCH_MATRIX)                                                        \
+    X(R_STREAM_OUT, "stream_out", ARCH_MATRIX)                                                      \
     X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                      \
     X(R_HEAD, "lm_head", ARCH_LINEAR)                                                               \
     X(R_SCORE, "score", ARCH_MATRIX) /* [labels, hidden] of HEAD_LABELS */                          \
@@ -117,7 +120,17 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_PLE_GATE, "ple_gate", ARCH_MATRIX)                                                          \
     X(R_PLE_OUT, "ple_out", ARCH_MATRIX)                                                            \
     X(R_PLE_POST_NORM, "ple_post_norm", ARCH_VECTOR)                                                \
-    X(R_LAYER_SCALE, "layer_scale", ARCH_VECTOR) /* [1]: on x, at the end */
+    X(R_LAYER_SCALE, "layer_scale", ARCH_VECTOR) /* [1]: on x, at the end */                        \
+    /* AltUp: small matrices by rows; the scale on what R_PLE_GATE reads */                         \
+    X(R_STREAM_NORM, "stream_norm", ARCH_VECTOR)                                                    \
+    X(R_STREAM_ROUTER, "stream_router", ARCH_VECTOR)                                                \
+    X(R_STREAM_PREDICT, "stream_predict", ARCH_VECTOR)                                              \
+    X(R_STREAM_CORRECT, "stream_correct", ARCH_VECTOR)                                              \
+    X(R_STREAM_SCALE, "stream_scale", ARCH_VECTOR)                                                  \
+    /* Laurel: x = (x + h + norm(right left h)) / sqrt(2), after attention */                       \
+    X(R_LAUREL_LEFT, "laurel_left", ARCH_MATRIX)                                                    \
+    X(R_LAUREL_RIGHT, "laurel_right", ARCH_MATRIX)                                                  \
+    X(R_LAUREL_NORM, "laurel_norm", ARCH_VECTOR)
 
 typedef enum {
 #define X(name, text, kind) name,
@@ -158,7 +171,8 @@ typedef enum {
     NAME_TRANSPOSED = 4, /* dense data is [inputs, outputs] (codes never are) */
     NAME_STACKED = 8,    /* one tensor for all experts, the expert its first dim */
     NAME_ONES = 16,      /* with NAME_OPTIONAL: a norm without weights where there is no tensor */
-    NAME_HEAD_ROWS = 32, /* a vector for each head, [heads, head_dim] */
+    NAME_HEAD_ROWS =
+        32, /* a vector for each head, [heads, head_dim]; or a matrix read as vectors */
     NAME_HEAD_EACH = 64, /* ... each a tensor of its own, "%e" the head */
     NAME_MOE = 128,      /* only in layers with experts */
     NAME_ROW = 256       /* a vector as a matrix of one row */
@@ -294,6 +308,7 @@ typedef struct {
     uint8_t rope;    /* arch_rope_use; ROPE_OFF: no rotation (NoPE), or no POS_ROPE */
     int64_t kv_back; /* it has no K and V of its own: it reads those of the layer so many before
                         it, which has; 0: its own */
+    double sparse; /* MLP: the share of gates that is cut off, of a normal distribution; 0: none */
     const struct arch_config *own; /* the config with this layer's sizes; NULL: the model's */
 } arch_layer;
 
@@ -337,6 +352,7 @@ typedef struct arch_config {
     double qkv_clip;                                 /* q, k, v clamped to +-; 0: none */
     double act_limit;                                /* ARCH_SWIGLU_CLAMPED: L */
     int64_t ple_dim, ple_vocab; /* a layer's part of R_PLE_EMBED, and its rows; 0: none */
+    int64_t streams, laurel;    /* AltUp: residual streams; Laurel's rank; 0: none */
     /* MLA */
     int64_t q_lora, kv_lora, nope_dims; /* q_lora 0: R_Q; head_dim = nope_dims + rope_dims */
     /* experts; 0 of them: none */

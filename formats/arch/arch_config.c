@@ -127,7 +127,9 @@ lq_status arch_read_sizes(arch_config *c, const cJSON *j, lq_err *err)
     if (!s) s = js_f64(j, spelled(j, eps_keys), false, 0, 1, &c->norm_eps, err);
     if (s) return s;
     c->ffn = row->def_ffn * c->hidden;
-    s = js_i64(j, spelled(j, ffn_keys), !row->def_ffn, 1, wide, &c->ffn, err);
+    const cJSON *ffn = js_get(j, spelled(j, ffn_keys));
+    if (!(row->layers && cJSON_IsArray(ffn))) /* a number for each layer: the row's to read */
+        s = js_i64(j, spelled(j, ffn_keys), !row->def_ffn, 1, wide, &c->ffn, err);
     if (!s) s = read_heads(c, j, err);
     if (s) return s;
     if (c->head_dim) c->attn_scale = 1 / sqrt((double)c->head_dim);

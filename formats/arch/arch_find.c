@@ -124,14 +124,14 @@ void arch_full_name(char out[80], const arch_config *c)
 static const char *const wrappers[] = {
     "AyaVisionForConditionalGeneration",      "Cohere2VisionForConditionalGeneration",
     "Exaone4_5_ForConditionalGeneration",     "Gemma3ForConditionalGeneration",
-    "Gemma4ForConditionalGeneration",         "Gemma4UnifiedForConditionalGeneration",
-    "Glm46VForConditionalGeneration",         "Idefics2ForConditionalGeneration",
-    "Idefics3ForConditionalGeneration",       "InternVLForConditionalGeneration",
-    "KimiK25ForConditionalGeneration",        "LlavaForConditionalGeneration",
-    "LlavaNextForConditionalGeneration",      "LlavaNextVideoForConditionalGeneration",
-    "LlavaOnevisionForConditionalGeneration", "Mistral3ForConditionalGeneration",
-    "Qwen2AudioForConditionalGeneration",     "SmolVLMForConditionalGeneration",
-    "VoxtralForConditionalGeneration",
+    "Gemma3nForConditionalGeneration",        "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",  "Glm46VForConditionalGeneration",
+    "Idefics2ForConditionalGeneration",       "Idefics3ForConditionalGeneration",
+    "InternVLForConditionalGeneration",       "KimiK25ForConditionalGeneration",
+    "LlavaForConditionalGeneration",          "LlavaNextForConditionalGeneration",
+    "LlavaNextVideoForConditionalGeneration", "LlavaOnevisionForConditionalGeneration",
+    "Mistral3ForConditionalGeneration",       "Qwen2AudioForConditionalGeneration",
+    "SmolVLMForConditionalGeneration",        "VoxtralForConditionalGeneration",
 };
 
 static const char *wrapper_of(const char *arch)

@@ -55,6 +55,8 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("nope_dims", nope_dims, 0, MAX_WIDTH, 0)                \
     X("ple_dim", ple_dim, 0, MAX_WIDTH, 0)                    \
     X("ple_vocab", ple_vocab, 0, INT32_MAX, 0)                \
+    X("streams", streams, 0, ARCH_MAX_STREAMS, 0)             \
+    X("laurel", laurel, 0, MAX_WIDTH, 0)                      \
     X("experts", experts, 0, ARCH_MAX_EXPERTS, 0)             \
     X("experts_used", experts_used, 0, ARCH_MAX_EXPERTS, 0)   \
     X("expert_ffn", expert_ffn, 0, MAX_WIDTH, 0)              \
@@ -143,16 +145,21 @@ static bool put_sizes(cJSON *j, const arch_config *c)
     return ok;
 }
 
-/* How far back each layer's K and V are, where one's are not its own. */
-static bool put_kv_back(cJSON *j, const arch_config *c)
+/* A number for each layer; nothing where all are 0. */
+typedef double of_layer(const arch_layer *l);
+static double kv_back_of(const arch_layer *l) { return (double)l->kv_back; }
+static double sparse_of(const arch_layer *l) { return l->sparse; }
+
+static bool put_numbers(cJSON *j, const arch_config *c, const char *key, of_layer *of)
 {
     cJSON *list = cJSON_CreateArray();
     bool ok = list != NULL, any = false;
     for (int64_t i = 0; i < c->layers && ok; i++) {
-        any |= c->layer[i].kv_back != 0;
-        ok = cJSON_AddItemToArray(list, cJSON_CreateNumber((double)c->layer[i].kv_back));
+        const double v = of(&c->layer[i]);
+        any |= differ(v, 0);
+        ok = cJSON_AddItemToArray(list, cJSON_CreateNumber(v));
     }
-    if (ok && any) return cJSON_AddItemToObject(j, "kv_back", list);
+    if (ok && any) return cJSON_AddItemToObject(j, key, list);
     cJSON_Delete(list);
     return ok;
 }
@@ -200,7 +207,7 @@ static bool put_later(cJSON *j, const arch_config *c)
            put_layers(j, c, "v_is_k_layers", in_v_is_k, false) &&
            put_layers(j, c, "local_rope_layers", in_local, false) &&
            put_layers(j, c, "no_rope_layers", in_nope, false) && put_sizes(j, c) &&
-           put_kv_back(j, c);
+           put_numbers(j, c, "kv_back", kv_back_of) && put_numbers(j, c, "mlp_sparse", sparse_of);
 }
 
 cJSON *arch_config_json(const arch_config *c)
@@ -310,6 +317,21 @@ static lq_status read_kv_back(arch_config *c, const cJSON *j, lq_err *err)
     if (i == c->layers && cJSON_GetArraySize(list) == i) return LQ_OK;
     return lq_fail(err, LQ_EVALUE, "kv_back: expected how far back for each of %" PRId64 " layers",
                    c->layers);
+}
+
+static lq_status read_sparse(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *list = js_get(j, "mlp_sparse");
+    int64_t i = 0;
+    if (!list) return LQ_OK;
+    for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next, i++) {
+        if (i == c->layers || !cJSON_IsNumber(e)) break;
+        if (!(e->valuedouble >= 0 && e->valuedouble < 1)) break;
+        c->layer[i].sparse = e->valuedouble;
+    }
+    if (i == c->layers && cJSON_GetArraySize(list) == i) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE,
+                   "mlp_sparse: expected a share 0..1 for each of %" PRId64 " layers", c->layers);
 }
 
 /* A word of a list; missing: left as it is. */
@@ -430,6 +452,7 @@ static lq_status read_lists(arch_config *c, const cJSON *j, lq_err *err)
     if (!s) s = read_layers(c, j, "local_rope_layers", false, ROPE_LOCAL, err);
     if (!s) s = read_layers(c, j, "no_rope_layers", false, ROPE_OFF, err);
     if (!s) s = read_kv_back(c, j, err);
+    if (!s) s = read_sparse(c, j, err);
     if (!s) s = read_factors(c, &c->rope[ROPE_MAIN], j, "rope_factors", err);
     if (!s) s = read_factors(c, &c->rope[ROPE_LOCAL], j, "rope_local_factors", err);
     return s ? s : read_sizes(c, j, err);

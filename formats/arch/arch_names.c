@@ -84,6 +84,7 @@ static int64_t n_heads(const arch_config *c, arch_role r)
 
 static int64_t n_tensors(const arch_config *c, const arch_name *a)
 {
+    if (a->role == R_STREAM_IN || a->role == R_STREAM_OUT) return c->streams - 1;
     if (a->flags & NAME_HEAD_EACH) return n_heads(c, a->role);
     return arch_role_per_expert(a->role) && !(a->flags & NAME_STACKED) ? c->experts : 1;
 }
@@ -197,6 +198,8 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_PLE_EMBED] = { c->ple_vocab, c->layers * c->ple_dim },
         [R_PLE_PROJ] = { c->layers * c->ple_dim, c->hidden },
         [R_PLE_NORM] = { 1, c->ple_dim },
+        [R_STREAM_IN] = { c->hidden, c->hidden },
+        [R_STREAM_OUT] = { c->hidden, c->hidden },
         [R_FINAL_NORM] = { 1, c->hidden },
         [R_HEAD] = { c->vocab, c->embed_dim },
         [R_SCORE] = { c->labels, c->hidden },
@@ -247,6 +250,14 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_PLE_OUT] = { c->hidden, c->ple_dim },
         [R_PLE_POST_NORM] = { 1, c->hidden },
         [R_LAYER_SCALE] = { 1, 1 },
+        [R_STREAM_NORM] = { 1, c->hidden },
+        [R_STREAM_ROUTER] = { c->streams, c->hidden },
+        [R_STREAM_PREDICT] = { c->streams * c->streams, c->streams },
+        [R_STREAM_CORRECT] = { c->streams, c->streams },
+        [R_STREAM_SCALE] = { 1, c->hidden },
+        [R_LAUREL_LEFT] = { c->laurel, c->hidden },
+        [R_LAUREL_RIGHT] = { c->hidden, c->laurel },
+        [R_LAUREL_NORM] = { 1, c->hidden },
     };
     *N = shape[r].N;
     *K = shape[r].K;

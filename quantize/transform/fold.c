@@ -87,6 +87,7 @@ static bool reads(const fold_layer *l, arch_role r, cal_site site)
 /* All that read the site's input, every one of them open. */
 static bool find_readers(fold_site *f, const fold_layer *l)
 {
+    if (f->site == CAL_ATTN && l->c->laurel) return false; /* Laurel adds that input to the sum */
     for (arch_role r = 0; r < ARCH_N_ROLES; r++) {
         if (!reads(l, r, f->site)) continue;
         if (!l->lin[r].open || f->n == AWQ_MAX_LINEARS) return false;

@@ -216,11 +216,39 @@ static void xielu(float *x, int64_t n, const model_vector *v)
     }
 }
 
+/* z of a normal distribution that a share p is below. */
+static double normal_quantile(double p)
+{
+    double low = -10, high = 10;
+    for (int i = 0; i < 60; i++) {
+        const double z = (low + high) / 2;
+        *(erfc(-z / sqrt(2)) / 2 < p ? &low : &high) = z;
+    }
+    return high;
+}
+
+/* g = max(g - (mean + z std), 0): of normal ones all but the largest become 0 (arXiv:2506.06644). */
+static void cut_gates(float *g, int64_t n, double z)
+{
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += (double)g[i];
+    const double mean = sum / (double)n;
+    for (int64_t i = 0; i < n; i++)
+        squares += ((double)g[i] - mean) * ((double)g[i] - mean);
+    const float cut = (float)(mean + sqrt(squares / (double)n) * z);
+    for (int64_t i = 0; i < n; i++)
+        g[i] = g[i] > cut ? g[i] - cut : 0;
+}
+
+/* arg: the z of gates that are cut, or NULL. */
 static void act_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const arch_config *c = r->c;
+    const double *z = arg;
     const int64_t ld = fwd_mlp_width(c);
-    (void)arg;
+    for (int64_t t = row; t < row + n && z; t++)
+        cut_gates(r->mlp + t * ld, c->ffn, *z);
     for (float *g = r->mlp + row * ld; n > 0; n--, g += ld)
         if (c->w.mlp == MLP_GATED)
             k_act_mul(g, g, g + c->ffn, c->ffn, (k_act_fn)c->act, (float)c->act_limit);
@@ -253,7 +281,7 @@ static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
         for (n = 0; n < 2; n++)
             outs[n].w = &half[n];
     }
-    if (n == 2 && !r->offload && mm_gates(outs[0].w, outs[1].w, r->acts)) {
+    if (n == 2 && !r->offload && !(r->sparse > 0) && mm_gates(outs[0].w, outs[1].w, r->acts)) {
         outs[0].up = outs[1].w;
         outs[0].up_bias = outs[1].bias;
         outs[0].act = (k_act_fn)c->act;
@@ -263,7 +291,8 @@ static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
     }
     products(r, outs, n, r->h, c->hidden, r->R);
     pool_stage(r->p, STAGE_ACT);
-    fwd_each(r, r->R, act_chunk, NULL);
+    const double z = r->sparse > 0 ? normal_quantile(r->sparse) : 0;
+    fwd_each(r, r->R, act_chunk, r->sparse > 0 ? &z : NULL);
 }
 
 static void clear(const fwd_rows *r)
@@ -306,6 +335,8 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     gather(r->h, r->c->hidden, rows, n);
     gather(r->a, r->c->heads * r->c->v_dim, rows, n);
     gather(r->ple, fwd_ple_width(r->c), rows, n);
+    gather(r->streams, fwd_streams_width(r->c), rows, n);
+    if (r->c->streams) gather(r->first, r->c->hidden, rows, n);
 }
 
 /* ---- the step ---- */

@@ -58,4 +58,5 @@ void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)
     if (m->pos_embed.N || m->pos_freq) fwd_each(r, r->R, finish_chunk, &a);
     if (m->embed_norm.w) r->ops->norm(r, r->x, r->x, &m->embed_norm, r->R, c->hidden);
     if (c->ple_dim) fwd_ple_rows(r, m, ids);
+    if (c->streams) fwd_streams_begin(r, m);
 }

@@ -62,6 +62,9 @@ typedef struct {
     float *mlp;             /* [R, fwd_mlp_width]: gate next to up, or up alone */
     float *ple, *ple_row;   /* [R, fwd_ple_width]: of all layers; scratch */
     float *ple_in;          /* [R, ple_dim] */
+    float *streams, *first; /* AltUp: [R, fwd_streams_width], all but x; [R, hidden]: x before */
+    float *laurel;          /* [R, laurel] */
+    double sparse;          /* arch_layer's, of the layer at work */
     float *beside;          /* [R, hidden]: what the router reads, then what the experts give */
     float *cos[2], *sin[2]; /* [R, rope_dims / 2] of ROPE_MAIN, ROPE_LOCAL */
     float *slopes;          /* [heads]: ALiBi */
@@ -208,6 +211,14 @@ void fwd_run_beside(const fwd_rows *r, const model_layer *l);
 void fwd_ple_rows(const fwd_rows *r, const model *m, const int32_t *ids);
 int64_t fwd_ple_width(const arch_config *c);
 void fwd_run_finish(const fwd_rows *r, const model_layer *l, int64_t layer);
+/* AltUp and Laurel (forward_altup.c): the streams from x, all of them before and after a layer, and
+ * x from them after the last, which has stream_out; x after attention. */
+int64_t fwd_streams_width(const arch_config *c);
+void fwd_streams_begin(const fwd_rows *r, const model *m);
+void fwd_streams_predict(const fwd_rows *r, const model_layer *l);
+void fwd_streams_correct(const fwd_rows *r, const model_layer *l);
+void fwd_streams_end(const fwd_rows *r, const model_layer *l);
+void fwd_run_laurel(const fwd_rows *r, const model_layer *l);
 /* fwd_cpu's q, k and v of MLA layers from h, rotated. (forward_mla.c) */
 void fwd_run_mla(const fwd_rows *r, const model_layer *l);
 size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);

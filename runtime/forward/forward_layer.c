@@ -195,6 +195,8 @@ static void to_mlp(fwd_rows *r, const model_layer *l, int64_t layer)
 {
     const model_vector *v = l->vec;
     attention_join(r, l);
+    if (r->c->laurel) fwd_run_laurel(r, l);
+    r->sparse = r->c->layer[layer].sparse;
     if (!r->c->w.parallel) enter_branch(r, &v[R_MLP_NORM]);
     open_out(r, &v[R_MLP_POST_NORM]);
     if (r->c->layer[layer].moe && !r->c->w.dense_beside) {
@@ -212,6 +214,7 @@ void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t laye
 {
     r->layer = l;
     if (part == FWD_TO_HEADS) {
+        if (r->c->streams) fwd_streams_predict(r, l);
         enter_branch(r, &l->vec[R_ATTN_NORM]);
         make_heads(r, l, layer, kv);
     } else if (part == FWD_TO_ATTENTION)

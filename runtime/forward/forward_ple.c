@@ -69,8 +69,11 @@ static void join_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg
     if (c->ple_dim) {
         k_rmsnorm(y, H, y, H, a->l->vec[R_PLE_POST_NORM].w, c->w.norm_offset, n, H,
                   (float)c->norm_eps);
-        k_add(x, y, n * H);
+        if (!c->streams) k_add(x, y, n * H);
     }
+    for (int64_t t = row; t < row + n && c->streams; t++) /* the others */
+        for (int64_t i = 0; i + 1 < c->streams; i++)
+            k_add(r->streams + t * fwd_streams_width(c) + i * H, r->y + t * H, H);
     if (a->l->vec[R_LAYER_SCALE].w) k_scale(x, a->l->vec[R_LAYER_SCALE].w[0], n * H);
 }
 
@@ -78,14 +81,16 @@ void fwd_run_finish(const fwd_rows *r, const model_layer *l, int64_t layer)
 {
     const arch_config *c = r->c;
     layer_arg a = { l, layer };
+    if (c->streams) fwd_streams_correct(r, l);
     if (c->ple_dim) {
         mm_out gate = fwd_out(&l->lin[R_PLE_GATE], r->ple_in, c->ple_dim, false);
         mm_out out = fwd_out(&l->lin[R_PLE_OUT], r->y, c->hidden, false);
         pool_stage(r->p, STAGE_MLP_OUT);
-        r->ops->products(r, &gate, 1, r->x, c->hidden, r->R);
+        r->ops->products(r, &gate, 1, c->streams ? r->y : r->x, c->hidden, r->R);
         fwd_each(r, r->R, gate_rows, &a);
         r->ops->products(r, &out, 1, r->ple_in, c->ple_dim, r->R);
     }
     pool_stage(r->p, STAGE_NORM);
     fwd_each(r, r->R, join_rows, &a);
+    if (l->stream_out) fwd_streams_end(r, l);
 }

@@ -72,6 +72,9 @@ int64_t fwd_mlp_width(const arch_config *c) { return c->w.mlp == MLP_GATED ? 2 *
     X(ple, fwd_ple_width(c))                              \
     X(ple_row, fwd_ple_width(c))                          \
     X(ple_in, c->ple_dim)                                 \
+    X(streams, fwd_streams_width(c))                      \
+    X(first, c->streams ? c->hidden : 0)                  \
+    X(laurel, c->laurel)                                  \
     X(beside, c->w.dense_beside ? c->hidden : 0)          \
     X(scores, c->experts)                                 \
     X(choice, c->experts)                                 \

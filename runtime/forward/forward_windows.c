@@ -46,7 +46,7 @@ static int64_t kv_width(const arch_config *c, int64_t layer)
 
 int64_t fwd_state(const arch_config *c)
 {
-    int64_t n = c->hidden + fwd_ple_width(c);
+    int64_t n = c->hidden + fwd_ple_width(c) + fwd_streams_width(c);
     for (int64_t i = 0; i < c->layers; i++)
         if (is_read(c, i)) n += kv_width(c, i);
     return n;
@@ -60,6 +60,8 @@ static void take_state(fwd_rows *r, int64_t layer, float *x)
     float *at = x + r->R * c->hidden;
     if (c->ple_dim) r->ple = at;
     at += r->R * fwd_ple_width(c);
+    if (c->streams) r->streams = at;
+    at += r->R * fwd_streams_width(c);
     const int64_t from = layer < 0 ? -1 : layer - c->layer[layer].kv_back;
     for (int64_t i = 0; i < c->layers; i++) {
         if (!is_read(c, i)) continue;

@@ -72,6 +72,21 @@ static lq_status load_experts(model_layer *l, const model *m, arch_role r, int64
     return s;
 }
 
+/* One for each stream but the first; NULL where there are none. */
+static lq_status load_streams(model_linear **out, const model *m, arch_role r, lq_arena *a, pool *p,
+                              lq_err *err)
+{
+    const int64_t n = m->cfg->streams - 1;
+    *out = NULL;
+    if (!m->cfg->streams) return LQ_OK;
+    *out = lq_push(a, (size_t)n * sizeof **out);
+    if (!*out) return model_no_memory(err, arch_role_text(r));
+    lq_status s = LQ_OK;
+    for (int64_t i = 0; i < n && !s; i++)
+        s = load_linear(&(*out)[i], m, r, -1, i, a, p, err);
+    return s;
+}
+
 lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_arena *a, pool *p,
                            lq_err *err)
 {
@@ -86,6 +101,8 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
         else
             s = load_linear(&l->lin[r], m, r, layer, -1, a, p, err);
     }
+    if (!s && layer == m->cfg->layers - 1)
+        s = load_streams(&l->stream_out, m, R_STREAM_OUT, a, p, err);
     return s;
 }
 
@@ -143,6 +160,7 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
     if (!s) s = load_linear(&m->ple_proj, m, R_PLE_PROJ, -1, -1, a, p, err);
     if (!s) s = load_vector(&m->ple_norm, m, R_PLE_NORM, -1, a, err);
     if (!s) s = load_score(m, err);
+    if (!s) s = load_streams(&m->stream_in, m, R_STREAM_IN, a, p, err);
     if (!s && m->cfg->w.pos == POS_SINUSOIDAL) s = make_frequencies(m, err);
     if (!s) s = load_vector(&m->embed_norm, m, R_EMBED_NORM, -1, a, err);
     if (!s) s = load_linear(&m->proj_in, m, R_PROJ_IN, -1, -1, a, p, err);

@@ -35,6 +35,7 @@ typedef struct {
     model_vector vec[ARCH_N_ROLES];
     model_linear lin[ARCH_N_ROLES]; /* ARCH_LINEAR, and ARCH_MATRIX of a layer (routers) */
     model_linear *expert[ARCH_N_EXPERT_ROLES]; /* [role - R_EXPERT_GATE][experts], or NULL */
+    model_linear *stream_out;                  /* [streams - 1] of the last layer, or NULL */
     model_experts *sets[ARCH_N_EXPERT_ROLES];  /* on a device, the same by scheme */
 } model_layer;
 
@@ -48,8 +49,9 @@ typedef struct {
     qt_tensor ple_embed;    /* [ple_vocab, layers * ple_dim], likewise */
     model_linear ple_proj;
     model_vector ple_norm;
-    const float *pos_freq; /* [hidden / 2] of sinusoidal positions; NULL: none */
-    float *score;          /* [labels, hidden] of HEAD_LABELS; else NULL */
+    model_linear *stream_in; /* [streams - 1], or NULL */
+    const float *pos_freq;   /* [hidden / 2] of sinusoidal positions; NULL: none */
+    float *score;            /* [labels, hidden] of HEAD_LABELS; else NULL */
     model_vector embed_norm, final_norm;
     model_linear proj_in, proj_out; /* present: OPT's */
     model_linear head;

@@ -36,6 +36,7 @@ static const model_sites models[] = {
     { "gemma2", 4, -1 },
     { "gemma3", 4, -1 },
     { "gemma3-rope-scaled", 4, -1 },
+    { "gemma3n", 2, -1 },
     { "gemma4-dense", 3, -1 },
     { "gemma4-moe", 4, 1 },
     { "gemma4-ple", 3, -1 },

@@ -76,7 +76,9 @@ static lq_status tiled_bytes(size_t *bytes, double *numbers, const arch_config *
 /* Matrices that are no linears and stay as they are stored. */
 static bool as_stored(arch_role r)
 {
-    static const arch_role roles[] = { R_EMBED, R_PLE_EMBED, R_PLE_PROJ, R_PLE_GATE, R_PLE_OUT };
+    static const arch_role roles[] = { R_EMBED,      R_PLE_EMBED,   R_PLE_PROJ,
+                                       R_PLE_GATE,   R_PLE_OUT,     R_STREAM_IN,
+                                       R_STREAM_OUT, R_LAUREL_LEFT, R_LAUREL_RIGHT };
     for (size_t i = 0; i < LQ_COUNT(roles); i++)
         if (roles[i] == r) return true;
     return false;

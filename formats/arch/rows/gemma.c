@@ -57,6 +57,20 @@ static const arch_name gemma4_moe_names[] = {
     { R_EXPERT_DOWN, LAYER "experts.down_proj", NAME_BARE | NAME_STACKED, BIAS_NO },
     END,
 };
+static const arch_name gemma3n_names[] = {
+    GEMMA4_NAMES,
+    { R_STREAM_IN, "@altup_projections.%e", 0, BIAS_NO },
+    { R_STREAM_OUT, "@altup_unembed_projections.%e", 0, BIAS_NO },
+    { R_STREAM_NORM, LAYER "altup.router_norm", 0, BIAS_NO },
+    { R_STREAM_ROUTER, LAYER "altup.modality_router", NAME_HEAD_ROWS, BIAS_NO },
+    { R_STREAM_PREDICT, LAYER "altup.prediction_coefs", NAME_HEAD_ROWS, BIAS_NO },
+    { R_STREAM_CORRECT, LAYER "altup.correction_coefs", NAME_HEAD_ROWS, BIAS_NO },
+    { R_STREAM_SCALE, LAYER "altup.correct_output_scale", NAME_BARE, BIAS_NO },
+    { R_LAUREL_LEFT, LAYER "laurel.linear_left", 0, BIAS_NO },
+    { R_LAUREL_RIGHT, LAYER "laurel.linear_right", 0, BIAS_NO },
+    { R_LAUREL_NORM, LAYER "laurel.post_laurel_norm", 0, BIAS_NO },
+    END,
+};
 /* Images and audio see both ways, text does not. */
 static lq_status both_ways(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
@@ -100,6 +114,18 @@ static const arch_key gemma4_keys[] = {
     { "num_experts", KEY_KNOWN, 0, NONE, NULL }, /* without that block not read, like these: */
     { "top_k_experts", KEY_KNOWN, 0, NONE, NULL },
     { "moe_intermediate_size", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
+static const arch_key gemma3n_keys[] = {
+    PLE_KEYS,
+    { "final_logit_softcapping", KEY_REAL, AT(final_softcap), 30, NULL },
+    { "altup_num_inputs", KEY_INT, AT(streams), 4, NULL },
+    { "laurel_rank", KEY_INT, AT(laurel), 64, NULL },
+    MUST("altup_active_idx", 0),
+    MUST("altup_correct_scale", 1),
+    { "altup_coef_clip", KEY_KNOWN, 0, NONE, NULL }, /* of training; these by gemma3n_layers: */
+    { "activation_sparsity_pattern", KEY_KNOWN, 0, NONE, NULL },
+    { "num_kv_shared_layers", KEY_KNOWN, 0, NONE, NULL },
     NO_KEY,
 };
 static const arch_key gemma4_moe_keys[] = {
@@ -203,6 +229,51 @@ static lq_status gemma4_layers(arch_config *c, const cJSON *j, lq_err *err)
     return s;
 }
 
+/* A number for each layer, or one for all. */
+static lq_status read_each(double *out, const arch_config *c, const cJSON *v, const char *key,
+                           double lo, double hi, lq_err *err)
+{
+    const cJSON *e = cJSON_IsArray(v) ? v->child : v;
+    int64_t i = 0;
+    for (; e && i < c->layers; i++) {
+        if (!cJSON_IsNumber(e) || !(e->valuedouble >= lo && e->valuedouble <= hi)) break;
+        out[i] = e->valuedouble;
+        if (cJSON_IsArray(v)) e = e->next;
+    }
+    if (i == c->layers && (!cJSON_IsArray(v) || !e)) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected %g..%g, or that for each of %" PRId64 " layers",
+                   key, lo, hi, c->layers);
+}
+
+static lq_status gemma3n_sizes(arch_config *c, const cJSON *j, arch_sizes *z, double *v,
+                               lq_err *err)
+{
+    const cJSON *ffn = js_get(j, "intermediate_size"),
+                *sparse = js_get(j, "activation_sparsity_pattern");
+    lq_status s = read_each(v, c, ffn, "intermediate_size", 1, ARCH_MAX_WIDTH, err);
+    for (int64_t i = 0; i < c->layers && !s; i++)
+        z[i] = (arch_sizes){ c->kv_heads, c->head_dim, c->rope_dims, (int64_t)v[i] };
+    for (int64_t i = 0; i < c->layers && !s; i++)
+        v[i] = c->layers > 10 && i < 10 ? 0.95 : 0; /* where config.json is silent */
+    if (!s && sparse) s = read_each(v, c, sparse, "activation_sparsity_pattern", 0, 0.999999, err);
+    for (int64_t i = 0; i < c->layers && !s; i++)
+        c->layer[i].sparse = v[i];
+    if (!s) s = share_kv(c, j, c->layers > 15 ? 15 : 0, err);
+    return s ? s : arch_set_sizes(c, z, err);
+}
+
+static lq_status gemma3n_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    arch_sizes *z = calloc((size_t)c->layers, sizeof *z);
+    double *v = calloc((size_t)c->layers, sizeof *v);
+    c->attn_scale = 1;
+    lq_status s = z && v ? gemma3n_sizes(c, j, z, v, err)
+                         : lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " layers", c->layers);
+    free(z);
+    free(v);
+    return s;
+}
+
 /* A row reads by line. */
 /* clang-format off */
 #define GEMMA4 \
@@ -241,5 +312,10 @@ const arch_row arch_rows_gemma[] = {
     { "Gemma4UnifiedForCausalLM", "gemma4_unified_text", .w = { GEMMA4_ROPE }, GEMMA4,
       .names = gemma4_names, .keys = gemma4_unified_keys, .def_window = 1024,
       .def_max_pos = 262144 },
+    { "Gemma3nForCausalLM", "gemma3n_text", .w = { GEMMA4_ROPE }, MODEL, .names = gemma3n_names,
+      .keys = gemma3n_keys, .layers = gemma3n_layers, .embed_sqrt = true, GELU_TANH,
+      .window = WINDOW_PATTERN, .def_pattern = 5, .def_window = 512, .def_kv_heads = 2,
+      .def_head_dim = 256, .def_max_pos = 32768, .def_theta = 1e6, .def_local_theta = 1e4,
+      .def_tied = true },
     { .arch = NULL },
 };

@@ -32,6 +32,12 @@ MODELS = {
         num_global_key_value_heads=1, layer_types=[SLIDING, FULL, FULL])),
     "gemma4-moe": ("Gemma4ForCausalLM", "Gemma4TextConfig", dict(
         MOE, attention_k_eq_v=True, num_global_key_value_heads=1)),
+    "gemma3n": ("Gemma3nForCausalLM", "Gemma3nTextConfig", dict(
+        SIZES, num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=4,
+        intermediate_size=[32, 48, 32, 32], layer_types=[SLIDING, FULL, SLIDING, FULL],
+        hidden_size_per_layer_input=4, vocab_size_per_layer_input=V - 8, num_kv_shared_layers=2,
+        laurel_rank=4, altup_num_inputs=3, activation_sparsity_pattern=[0.5, 0.8, 0.0, 0.0],
+        head_dim=16)),
     "gemma4-unified": ("Gemma4UnifiedForCausalLM", "Gemma4UnifiedTextConfig", dict(
         SIZES, global_head_dim=16, num_hidden_layers=3, attention_k_eq_v=True,
         num_global_key_value_heads=1, layer_types=[SLIDING, SLIDING, FULL])),
