@@ -301,7 +301,8 @@ static void rotate_item(void *ctx, int64_t item, int thread)
     const int64_t H = c->heads, G = c->kv_heads, D = c->head_dim, half = c->rope_dims / 2;
     const int use = c->layer[j->layer].rope;
     for (int64_t r = item * ROWS; c->q_grow > 0 && r < tile_end(item, j->R); r++)
-        k_scale((j->back ? j->g->dq : j->g->q) + r * H * D, arch_q_factor(c, r % j->g->len), H * D);
+        k_scale((j->back ? j->g->dq : j->g->q) + r * H * D,
+                arch_q_factor(c, j->layer, r % j->g->len), H * D);
     if (use == ROPE_OFF) return;
     for (int64_t r = item * ROWS; r < tile_end(item, j->R); r++) {
         const int64_t at = r % j->g->len * half;

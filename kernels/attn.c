@@ -181,11 +181,18 @@ typedef struct {
     int64_t kvh, i0, n, R, split, n_splits;
 } item_at;
 
+/* The first key that a query sees. */
+static int64_t seen_from(const attn_args *a, int64_t query)
+{
+    if (!a->window) return 0;
+    const int64_t first = a->chunks ? query - query % a->window : query - a->window + 1;
+    return first > 0 ? first : 0;
+}
+
 /* The first key that one of its rows sees. */
 static int64_t first_key(const attn_args *a, const item_at *t)
 {
-    const int64_t first = a->window ? t->s->pos0 + t->i0 - a->window + 1 : 0;
-    return first > 0 ? first : 0;
+    return seen_from(a, t->s->pos0 + t->i0);
 }
 
 static item_at find_item(const run_ctx *c, int64_t item)
@@ -267,7 +274,7 @@ void attn_adjust(const attn_args *a, float *s, int lo, int hi, int64_t h, int64_
 
 void attn_seen(const attn_args *a, int64_t query, int64_t pos, int *from, int *to)
 {
-    int64_t hi = query + 1 - pos, lo = a->window ? query - a->window + 1 - pos : 0;
+    int64_t hi = query + 1 - pos, lo = seen_from(a, query) - pos;
     *from = (int)(lo < 0 ? 0 : lo > ATTN_TILE ? ATTN_TILE : lo);
     *to = (int)(hi < 0 ? 0 : hi > ATTN_TILE ? ATTN_TILE : hi);
 }

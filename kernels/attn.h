@@ -55,7 +55,8 @@ typedef struct {
     int64_t H, Hkv, D, Dv; /* H % Hkv == 0 */
     float scale;           /* on q k^T */
     float softcap;         /* 0: none; cap * tanh(s / cap) */
-    int64_t window;     /* 0: none; else a row sees its last `window` positions, itself included */
+    int64_t window; /* 0: none; else a row sees its last `window` positions, itself included */
+    bool chunks;    /* ... no: those of the `window` positions, counted from 0, in which it is */
     const float *alibi; /* [H] slopes or NULL: + slope * (key - query) */
     bool alibi_scaled;  /* ... * scale */
     bool alibi_bf16;    /* bf16(bf16(slope) * bf16(key)) instead of the product (Falcon) */

@@ -33,6 +33,9 @@ static lq_status check_experts(const arch_config *c, lq_err *err)
     if (!arch_name_of(c, R_ROUTER) || c->expert_ffn < 1)
         return lq_fail(err, LQ_EVALUE, "experts: expected none in a %s, or a width of each",
                        c->row->arch);
+    if (c->w.router == ROUTER_SPARSEMIXER && c->experts_used != 2)
+        return lq_fail(err, LQ_EUNSUPPORTED, "experts_used: expected 2 in a %s, found %" PRId64,
+                       c->row->arch, c->experts_used);
     if (c->experts_used < 1 || c->experts_used > c->experts)
         return lq_fail(err, LQ_EVALUE,
                        "experts_used: expected 1..%" PRId64 " experts, found %" PRId64, c->experts,

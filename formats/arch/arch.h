@@ -47,7 +47,11 @@ typedef enum {
  * head with a weight of its own (NAME_HEAD_ROWS or NAME_HEAD_EACH). */
 typedef enum { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL, QK_NORM_HEADS } arch_qk_norm;
 /* Scores of the experts from the router's logits. */
-typedef enum { ROUTER_SOFTMAX, ROUTER_SIGMOID } arch_router;
+typedef enum {
+    ROUTER_SOFTMAX,
+    ROUTER_SIGMOID,
+    ROUTER_SPARSEMIXER /* two experts, each by a softmax over those near the best (arXiv:2409.12136) */
+} arch_router;
 
 /* What a tensor is for. VECTOR: norms, sinks; MATRIX: kept as it is by quantizers unless asked for
  * by name; LINEAR: what quantizers work on. Roles with EXPERT in their name exist once per expert.
@@ -161,7 +165,8 @@ typedef enum {
     WINDOW_ALL_IF_USED,
     WINDOW_NOPE_IF_USED,
     WINDOW_PATTERN,
-    WINDOW_LOCAL
+    WINDOW_LOCAL,
+    WINDOW_CHUNKS /* a query sees what its chunk of attention_chunk_size positions has: those that rotate */
 } arch_window;
 
 /* How a tensor is stored. */
@@ -203,13 +208,16 @@ typedef struct {
     bool one_norm;       /* ... there is no R_MLP_NORM, whatever the names */
     bool norm_after_add; /* x = norm(x + f(x)) instead of x + f(norm(x)); no final norm then */
     arch_qk_norm qk_norm;
-    bool qk_norm_late; /* after the rotation */
+    bool qk_norm_late;    /* after the rotation */
+    bool qk_norm_rotated; /* only in layers that rotate */
     bool qkv_grouped; /* rows of R_QKV: for each kv head its q heads, k, v; else all q, all k, all v
                        */
+    bool q_grow_nope; /* arch_config.q_grow: only in layers that do not rotate, with p + 1 for p */
     bool mla;
     arch_mlp mlp;
     bool gate_up_mixed; /* rows of R_EXPERT_GATE_UP alternate: gate, up, gate, up */
     arch_router router;
+    bool share_in;     /* an expert's share multiplies what it reads, not what it puts out */
     bool norm_topk;    /* the chosen experts' scores are made to sum to 1 */
     bool group_top2;   /* a group's score is the sum of its two best; else its best */
     bool dense_beside; /* layers with experts have an MLP too: their outputs are added */
@@ -293,6 +301,7 @@ typedef struct {
                                 none) */
     int64_t original_max;    /* llama3, yarn, dynamic, long */
     bool truncate;           /* yarn: whole correction dims (default) */
+    double long_factor;      /* long: attention_factor beyond original_max; 0: the same */
     double *factors;         /* long: [2][rope_dims / 2], short then long; owned by the config */
     double partial;          /* proportional */
 } arch_rope;
@@ -359,6 +368,7 @@ typedef struct arch_config {
     int64_t experts, experts_used, expert_ffn, shared_ffn;
     int64_t expert_groups, groups_used; /* 1, 1: free choice; else only the best groups' experts */
     double expert_scale;                /* on the routed experts' sum */
+    double router_jitter; /* ROUTER_SPARSEMIXER: half of how far from the best counts as near */
     arch_head head;
     int64_t labels;          /* HEAD_LABELS; else 0 */
     bool tied;               /* head = embedding */
@@ -438,7 +448,7 @@ bool arch_rope_by_length(const arch_rope *r);
  * but for the last place of pow; cos and sin are rounded from double. */
 void arch_rope_table(const arch_config *c, arch_rope_use which, int64_t pos0, int64_t T,
                      int64_t seq_len, float *cos, float *sin);
-/* The factor on q at a position, see q_grow. */
-float arch_q_factor(const arch_config *c, int64_t pos);
+/* The factor on q of a layer at a position, see q_grow. */
+float arch_q_factor(const arch_config *c, int64_t layer, int64_t pos);
 
 #endif

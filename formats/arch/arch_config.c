@@ -364,6 +364,7 @@ static lq_status read_moe_layers(arch_config *c, const cJSON *j, lq_err *err)
 static lq_status read_nope(arch_config *c, const cJSON *j, lq_err *err)
 {
     const cJSON *list = js_get(j, "no_rope_layers");
+    if (cJSON_IsArray(list) && !list->child) list = NULL; /* as Llama 4 says nothing */
     int64_t every = c->row->def_nope_every, i = 0, rotates = 0;
     if (!every) return LQ_OK;
     lq_status s = js_i64(j, "no_rope_layer_interval", false, 1, ARCH_MAX_LAYERS, &every, err);
@@ -389,11 +390,12 @@ static lq_status read_layer_types(arch_config *c, const cJSON *types, lq_err *er
                        c->layers);
     for (const cJSON *t = types->child; t; t = t->next, i++) {
         const char *text = cJSON_IsString(t) ? t->valuestring : "";
-        bool window = strcmp(text, "sliding_attention") == 0;
+        const char *own =
+            c->row->window == WINDOW_CHUNKS ? "chunked_attention" : "sliding_attention";
+        bool window = strcmp(text, own) == 0;
         if (!window && strcmp(text, "full_attention") != 0)
             return lq_fail(err, LQ_EUNSUPPORTED,
-                           "layer_types: expected full_attention or sliding_attention, found "
-                           "\"%.40s\"",
+                           "layer_types: expected full_attention or %s, found \"%.40s\"", own,
                            text);
         c->layer[i].window = window && c->window;
     }
@@ -446,7 +448,9 @@ static lq_status read_windows(arch_config *c, const cJSON *j, lq_err *err)
 {
     const arch_row *row = c->row;
     if (row->window == WINDOW_NONE) return LQ_OK;
-    const char *key = row->window == WINDOW_LOCAL ? "window_size" : "sliding_window";
+    const char *key = row->window == WINDOW_LOCAL    ? "window_size"
+                      : row->window == WINDOW_CHUNKS ? "attention_chunk_size"
+                                                     : "sliding_window";
     bool null = cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(j, key)), use = true;
     const bool optional = row->window >= WINDOW_IF_USED && row->window <= WINDOW_NOPE_IF_USED;
     int64_t from = 0, pattern = row->def_pattern;
@@ -467,7 +471,8 @@ static lq_status read_windows(arch_config *c, const cJSON *j, lq_err *err)
     const int64_t last = row->full_first ? 0 : 1;
     for (int64_t i = 0; i < c->layers; i++)
         c->layer[i].window = c->window && i >= from && (!pattern || (i + last) % pattern) &&
-                             (row->window != WINDOW_NOPE_IF_USED || c->layer[i].rope == ROPE_OFF);
+                             (row->window != WINDOW_NOPE_IF_USED || c->layer[i].rope == ROPE_OFF) &&
+                             (row->window != WINDOW_CHUNKS || c->layer[i].rope != ROPE_OFF);
     return LQ_OK;
 }
 

@@ -128,10 +128,11 @@ static const char *const wrappers[] = {
     "Gemma4UnifiedForConditionalGeneration",  "Glm46VForConditionalGeneration",
     "Idefics2ForConditionalGeneration",       "Idefics3ForConditionalGeneration",
     "InternVLForConditionalGeneration",       "KimiK25ForConditionalGeneration",
-    "LlavaForConditionalGeneration",          "LlavaNextForConditionalGeneration",
-    "LlavaNextVideoForConditionalGeneration", "LlavaOnevisionForConditionalGeneration",
-    "Mistral3ForConditionalGeneration",       "Qwen2AudioForConditionalGeneration",
-    "SmolVLMForConditionalGeneration",        "VoxtralForConditionalGeneration",
+    "Llama4ForConditionalGeneration",         "LlavaForConditionalGeneration",
+    "LlavaNextForConditionalGeneration",      "LlavaNextVideoForConditionalGeneration",
+    "LlavaOnevisionForConditionalGeneration", "Mistral3ForConditionalGeneration",
+    "Qwen2AudioForConditionalGeneration",     "SmolVLMForConditionalGeneration",
+    "VoxtralForConditionalGeneration",
 };
 
 static const char *wrapper_of(const char *arch)

@@ -76,6 +76,8 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("act_limit", act_limit, 0, 1e9, 0)                                             \
     X("q_grow", q_grow, 0, 1e9, 0)                                                   \
     X("expert_scale", expert_scale, 0, 1e9, 1)                                       \
+    X("router_jitter", router_jitter, 0, 1e9, 0)                                     \
+    X("rope_long_factor", rope[ROPE_MAIN].long_factor, 0, 1e6, 0)                    \
     X("rope_local_theta", rope[ROPE_LOCAL].theta, 0, 1e15, c->rope[ROPE_MAIN].theta) \
     X("rope_local_factor", rope[ROPE_LOCAL].factor, 0, 1e6, 1)                       \
     X("rope_local_low_freq", rope[ROPE_LOCAL].low_freq, 0, 1e6, 0)                   \

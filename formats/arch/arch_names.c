@@ -32,7 +32,10 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
     if (layer < 0) return true;
     if (elsewhere(c, r, layer)) return false;
     if (r == R_MLP_NORM && c->w.one_norm) return false;
-    if ((r == R_Q_NORM || r == R_K_NORM) && c->w.qk_norm == QK_NORM_NONE) return false;
+    if (r == R_Q_NORM || r == R_K_NORM) {
+        if (c->w.qk_norm == QK_NORM_NONE) return false;
+        if (c->w.qk_norm_rotated && c->layer[layer].rope == ROPE_OFF) return false;
+    }
     if (c->w.mla && r == R_Q && c->q_lora) return false;
     if (r >= R_Q_A && r <= R_Q_B && !c->q_lora) return false;
     if (r >= R_SHARED_ROUTER && r <= R_SHARED_DOWN && !c->shared_ffn) return false;

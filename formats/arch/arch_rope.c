@@ -100,6 +100,9 @@ static lq_status read_long(arch_config *c, arch_rope *r, const cJSON *o, lq_err 
     lq_status s = read_list(r->factors, pairs, o, "short_factor", err);
     if (!s) s = read_list(r->factors + pairs, pairs, o, "long_factor", err);
     if (!s) s = js_f64(o, "attention_factor", false, 1e-6, 1e6, &given, err);
+    /* Phi-MoE says what its factors are, up to the original length and beyond. */
+    if (!s) s = js_f64(o, "short_mscale", false, 1e-6, 1e6, &given, err);
+    if (!s) s = js_f64(o, "long_mscale", false, 1e-6, 1e6, &r->long_factor, err);
     r->attention_factor = given > 0 ? given
                           : r->factor <= 1
                               ? 1
@@ -175,6 +178,8 @@ static lq_status check_rope_keys(const arch_config *c, arch_rope_kind kind, cons
         "mscale_all_dim",
         "short_factor",
         "long_factor",
+        "short_mscale",
+        "long_mscale",
         "finetuned",
         "low_freq_factor",
         "high_freq_factor",
@@ -271,9 +276,9 @@ static lq_status check_table(const arch_rope *r, int64_t dims, lq_err *err)
         return lq_fail(err, LQ_EVALUE,
                        "rope: dynamic: expected at least 4 rotated dims, found %lld",
                        (long long)dims);
-    if (r->kind == ROPE_LLAMA3 && !(r->high_freq > r->low_freq))
+    if (r->kind == ROPE_LLAMA3 && r->high_freq < r->low_freq)
         return lq_fail(err, LQ_EVALUE,
-                       "rope: expected high_freq_factor above low_freq_factor %g, found %g",
+                       "rope: expected high_freq_factor of low_freq_factor %g or above, found %g",
                        r->low_freq, r->high_freq);
     if (r->kind == ROPE_LONG && !r->factors)
         return lq_fail(err, LQ_EVALUE, "rope: longrope: expected factors, found none");
@@ -353,6 +358,7 @@ static float inv_freq(const arch_rope *r, int64_t dims, const rope_consts *k, in
         float low = (float)r->low_freq;
         if (wave > (float)((double)r->original_max / r->low_freq)) return freq / f;
         if (wave < (float)((double)r->original_max / r->high_freq)) return freq;
+        if (!(r->high_freq > r->low_freq)) return freq; /* no lengths between the two */
         float smooth = (len / wave - low) / (float)(r->high_freq - r->low_freq);
         return (1.0f - smooth) * freq / f + smooth * freq;
     }
@@ -364,7 +370,8 @@ void arch_rope_table(const arch_config *c, arch_rope_use which, int64_t pos0, in
 {
     const arch_rope *r = &c->rope[which];
     const rope_consts k = constants(r, c->rope_dims, seq_len);
-    const float scale = (float)r->attention_factor;
+    const bool beyond = r->long_factor > 0 && seq_len > r->original_max;
+    const float scale = (float)(beyond ? r->long_factor : r->attention_factor);
     const int64_t pairs = c->rope_dims / 2;
     for (int64_t i = 0; i < pairs; i++) {
         float freq = inv_freq(r, c->rope_dims, &k, i);
@@ -376,10 +383,11 @@ void arch_rope_table(const arch_config *c, arch_rope_use which, int64_t pos0, in
     }
 }
 
-float arch_q_factor(const arch_config *c, int64_t pos)
+float arch_q_factor(const arch_config *c, int64_t layer, int64_t pos)
 {
     if (!(c->q_grow > 0) || !c->q_grow_every) return 1;
-    const float turns = floorf((float)pos / (float)c->q_grow_every);
+    if (c->w.q_grow_nope && c->layer[layer].rope != ROPE_OFF) return 1;
+    const float turns = floorf((float)(pos + c->w.q_grow_nope) / (float)c->q_grow_every);
     return 1 + (float)c->q_grow * logf(1 + turns);
 }
 

@@ -92,9 +92,9 @@ static void rotate(const fwd_rows *r, float *q, float *k, int64_t layer, int64_t
     if (k) k_rope(k, c->kv_heads, c->head_dim, c->rope_dims, cs, sn, c->w.rope_half);
 }
 
-static void scale_q(const fwd_rows *r, float *q, int64_t t)
+static void scale_q(const fwd_rows *r, float *q, int64_t layer, int64_t t)
 {
-    const float f = arch_q_factor(r->c, r->row_pos[t]);
+    const float f = arch_q_factor(r->c, layer, r->row_pos[t]);
     if (f != 1) k_scale(q, f, r->c->heads * r->c->head_dim);
 }
 
@@ -121,7 +121,7 @@ static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, i
     norm_heads(c, k, &l->vec[R_K_NORM], G);
     norm_rows(c, v, v, &l->vec[R_V_NORM], G, c->v_dim);
     if (!c->w.qk_norm_late) rotate(r, q, k, layer, t);
-    scale_q(r, q, t);
+    scale_q(r, q, layer, t);
 }
 
 /* Do K and V lie as attention multiplies them? */
@@ -186,6 +186,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         .scale = (float)c->attn_scale,
         .softcap = (float)c->attn_softcap,
         .window = c->layer[layer].window ? c->window : 0,
+        .chunks = c->row->window == WINDOW_CHUNKS,
         .alibi = c->w.pos == POS_ALIBI ? r->slopes : NULL,
         .alibi_scaled = c->w.alibi_scaled,
         .alibi_bf16 = c->w.alibi_bf16,

@@ -40,6 +40,8 @@ static void finish_rows(const fwd_rows *r, int64_t row, int64_t n, const void *a
         const float *cs = r->cos[ROPE_MAIN] + t * half, *sn = r->sin[ROPE_MAIN] + t * half;
         k_rope(r->q + t * H * D + nope, H, D, rope, cs, sn, c->w.rope_half);
         k_rope(k_rope_row, 1, rope, rope, cs, sn, c->w.rope_half);
+        const float f = arch_q_factor(c, 0, r->row_pos[t]);
+        if (f != 1) k_scale(r->q + t * H * D, f, H * D);
         for (int64_t h = 0; h < H; h++) {
             const float *b = r->kv_b + (t * H + h) * (nope + V);
             float *k = r->k + (t * H + h) * D;

@@ -98,6 +98,39 @@ static void keep_groups(float *choice, const arch_config *c, float *score, int32
     }
 }
 
+/* The share of the best of v, which is at `best`, among those near it (arXiv:2409.12136). size: of whose
+ * magnitudes nearness is a part. */
+static float near_share(const float *v, const float *size, int64_t n, int32_t best, float jitter)
+{
+    const float top = v[best];
+    float sum = 0;
+    for (int64_t e = 0; e < n; e++) {
+        const float by = fabsf(size[e]) > top ? fabsf(size[e]) : top;
+        if (!((top - size[e]) / by > 2 * jitter)) sum += k_exp(v[e] - top);
+    }
+    return 1 / sum;
+}
+
+/* Two experts, each with its share, rising. */
+static void sparse_mixer(int32_t chosen[2], float share[2], const float *logits, float *others,
+                         const arch_config *c)
+{
+    const int64_t E = c->experts;
+    const float jitter = (float)c->router_jitter;
+    int32_t best[2];
+    best_of(&best[0], 1, logits, E);
+    memcpy(others, logits, (size_t)E * sizeof *others);
+    others[best[0]] = -INFINITY;
+    best_of(&best[1], 1, others, E);
+    const float shares[2] = { near_share(logits, logits, E, best[0], jitter),
+                              near_share(others, logits, E, best[1], jitter) };
+    const int first = best[0] > best[1];
+    for (int i = 0; i < 2; i++) {
+        chosen[i] = best[i ^ first];
+        share[i] = shares[i ^ first];
+    }
+}
+
 /* From a row's logits to its experts, rising, and their shares. */
 static void forward_moe_choose(const fwd_rows *r, const model_layer *l, int64_t t)
 {
@@ -106,6 +139,10 @@ static void forward_moe_choose(const fwd_rows *r, const model_layer *l, int64_t 
     const float *correction = l->vec[R_ROUTER_CORR].w, *scale = l->vec[R_EXPERT_SCALE].w;
     float *scores = r->scores + t * E, *choice = r->choice + t * E, *share = r->share + t * k;
     int32_t *chosen = r->chosen + t * k;
+    if (c->w.router == ROUTER_SPARSEMIXER) {
+        sparse_mixer(chosen, share, scores, choice, c);
+        return;
+    }
     if (c->w.router == ROUTER_SIGMOID)
         for (int64_t e = 0; e < E; e++)
             scores[e] = sigmoid(scores[e]);
@@ -205,15 +242,26 @@ static void tap_expert(const moe *m, arch_role role, int64_t e, const float *x, 
     if (tap && n && experts(m, role)) tap->tap(tap->user, role, e, x, ldx, n, K);
 }
 
-/* What gate and up read, put together where the experts' outputs will be. */
+/* The rows that experts read, put together where their outputs will be. */
+static void gather_inputs(const moe *m)
+{
+    const fwd_rows *r = m->r;
+    const int64_t H = r->c->hidden, k = r->c->experts_used;
+    for (int64_t i = 0; i < r->R * k; i++) {
+        float *x = r->expert_out + r->place[i] * H;
+        memcpy(x, r->h + i / k * H, (size_t)H * sizeof(float));
+        if (r->c->w.share_in) k_scale(x, r->share[i], H);
+    }
+}
+
+/* What gate and up read. */
 static void tap_inputs(const moe *m)
 {
     const fwd_rows *r = m->r;
     const int64_t H = r->c->hidden;
+    if (r->tap || r->c->w.share_in) gather_inputs(m);
     if (!r->tap) return;
     fwd_tap_rows(r, R_ROUTER, r->h, H, H); /* all of what is sent to experts */
-    for (int64_t i = 0; i < r->R * r->c->experts_used; i++)
-        memcpy(r->expert_out + i * H, r->h + r->sent[i] * H, (size_t)H * sizeof(float));
     for (int64_t e = 0; e < r->c->experts; e++)
         for (arch_role role = R_EXPERT_GATE; role <= R_EXPERT_GATE_UP; role++)
             tap_expert(m, role, e, r->expert_out + m->first[e] * H, H, H);
@@ -237,9 +285,9 @@ static bool all_join(const moe *m)
     return all;
 }
 
-/* y [n][2 F] of rows of h: activated, or [gate, up]. */
+/* y [n][2 F] of rows of x: activated, or [gate, up]. */
 static void add_gate(moe *m, const model_linear *gate, const model_linear *up, float *y, int64_t F,
-                     int64_t n, const int32_t *rows)
+                     const float *x, int64_t n, const int32_t *rows)
 {
     const arch_config *c = m->r->c;
     add_out(m, gate, y, 2 * F, false);
@@ -252,7 +300,7 @@ static void add_gate(moe *m, const model_linear *gate, const model_linear *up, f
     } else {
         add_out(m, up, y + F, 2 * F, false);
     }
-    add_job(m, m->r->h, c->hidden, n, rows, m->joined ? 1 : 2);
+    add_job(m, x, c->hidden, n, rows, m->joined ? 1 : 2);
 }
 
 /* expert_in = [gate, up], or [gate up gate up ...], of each place; shared_in of each row; joined:
@@ -267,19 +315,22 @@ static void run_in(moe *m)
     for (int64_t e = 0; e < c->experts; e++) {
         const int64_t from = m->first[e], n = m->first[e + 1] - from;
         float *y = r->expert_in + from * 2 * F;
+        /* Scaled by their shares, rows are already in their places. */
+        const float *x = c->w.share_in ? r->expert_out + from * c->hidden : r->h;
+        const int32_t *rows = c->w.share_in ? NULL : r->sent + from;
         if (!n) continue;
         if (fused) {
             add_out(m, &fused[e], y, 2 * F, false);
-            add_job(m, r->h, c->hidden, n, r->sent + from, 1);
+            add_job(m, x, c->hidden, n, rows, 1);
         } else {
-            add_gate(m, &gate[e], &up[e], y, F, n, r->sent + from);
+            add_gate(m, &gate[e], &up[e], y, F, x, n, rows);
         }
     }
     if (m->l->lin[R_SHARED_GATE_UP].present) {
         add_out(m, &m->l->lin[R_SHARED_GATE_UP], r->shared_in, 2 * S, false);
         add_job(m, r->h, c->hidden, r->R, NULL, 1);
     } else if (S) {
-        add_gate(m, &m->l->lin[R_SHARED_GATE], &m->l->lin[R_SHARED_UP], r->shared_in, S, r->R,
+        add_gate(m, &m->l->lin[R_SHARED_GATE], &m->l->lin[R_SHARED_UP], r->shared_in, S, r->h, r->R,
                  NULL);
     }
     run_jobs(m);
@@ -360,7 +411,7 @@ static void join_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg
             const int64_t here = H - from < AT_ONCE ? H - from : AT_ONCE;
             for (int64_t i = 0; i < k; i++) {
                 const float *y = r->expert_out + r->place[t * k + i] * H + from;
-                const float share = r->share[t * k + i];
+                const float share = r->c->w.share_in ? 1 : r->share[t * k + i];
                 for (int64_t j = 0; j < here; j++)
                     sum[j] += share * y[j];
             }

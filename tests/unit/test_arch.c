@@ -80,8 +80,8 @@ TEST(defaults_are_those_of_transformers)
     arch_config_free(&c);
     CHECK(!parse(&c, "{\"model_type\":\"ministral3\"," BASE2 "}", NULL, &err), "%s", err.msg);
     CHECK(c.rope[0].kind == ROPE_YARN && c.q_grow_every == 16384 && c.head_dim == 128 &&
-              arch_q_factor(&c, 16383) == 1 &&
-              fabs((double)arch_q_factor(&c, 16384) - 1.0693147) < 1e-6,
+              arch_q_factor(&c, 0, 16383) == 1 &&
+              fabs((double)arch_q_factor(&c, 0, 16384) - 1.0693147) < 1e-6,
           "ministral3's queries grow beyond 16,384 positions");
     arch_config_free(&c);
 }
@@ -203,10 +203,10 @@ TEST(a_wrong_config_is_refused_by_key)
           LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":1,"
                 "\"high_freq_factor\":4}}",
           "original_max_position_embeddings" },
-        { "llama3 with equal ends",
-          LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,"
+        { "llama3 with crossed ends",
+          LLAMA ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8,\"low_freq_factor\":5,"
                 "\"high_freq_factor\":4,\"original_max_position_embeddings\":32}}",
-          "high_freq_factor above" },
+          "high_freq_factor of low_freq_factor 5 or above" },
         { "theta 1", LLAMA ",\"rope_theta\":1}", "rope_theta" },
         { "theta infinite", LLAMA ",\"rope_theta\":1e999}", "rope_theta" },
         { "nothing rotated", LLAMA ",\"partial_rotary_factor\":0.01}", "rope" },
@@ -469,6 +469,9 @@ TEST(defaults_of_mixtures_are_those_of_transformers)
         { "hy_v3", 192, 8, 1536, 1536, 1, 8, 131072, 1e-5, 11158840, 2.826, false },
         { "granitemoeshared", 8, 2, 160, 0, 0, 4, 2048, 1e-6, 10000, 1, false },
         { "flex_olmo", 7, 5, 160, 0, 0, 4, 4096, 1e-6, 5e5, 1, false },
+        { "phimoe", 16, 2, 160, 0, 0, 8, 131072, 1e-5, 1e6, 1, false },
+        { "llama4_text", 16, 1, 160, 160, 0, 8, 131072, 1e-5, 5e5, 1, false },
+        { "mistral4", 128, 4, 2048, 2048, 0, 4, 1048576, 1e-6, 10000, 1, false },
         { "youtu", 0, 0, 0, 0, 4, 4, 131072, 1e-6, 10000, 1, true },
         { "qwen3_vl_moe_text", 60, 4, 1408, 0, 0, 16, 128000, 1e-6, 5e5, 1, true },
         { "glm4v_moe_text", 128, 8, 1408, 1408, 1, 8, 65536, 1e-5, 10000, 1, false },

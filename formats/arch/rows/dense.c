@@ -219,14 +219,7 @@ static const arch_key hyperclovax_keys[] = {
     { "use_post_norm", KEY_KNOWN, 0, NONE, NULL }, /* the row was chosen by it */
     NO_KEY,
 };
-static const arch_key ministral3_keys[] = {
-    { "rope_parameters.llama_4_scaling_beta", KEY_REAL, AT(q_grow), NONE, NULL },
-    { "rope_parameters.original_max_position_embeddings", KEY_INT, AT(q_grow_every), NONE, NULL },
-    { "rope_parameters.max_position_embeddings", KEY_KNOWN, 0, NONE, NULL },
-    { "rope_scaling.llama_4_scaling_beta", KEY_REAL, AT(q_grow), NONE, NULL },
-    { "rope_scaling.original_max_position_embeddings", KEY_INT, AT(q_grow_every), NONE, NULL },
-    NO_KEY,
-};
+static const arch_key ministral3_keys[] = { Q_GROW_KEYS, NO_KEY };
 static lq_status scale_depth(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
     const double depth = cJSON_IsNumber(v) ? v->valuedouble : 1;

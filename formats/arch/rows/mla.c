@@ -44,6 +44,15 @@ static const arch_name axk1_names[] = {
     { R_MLP_POST_NORM, LAYER "post_mlp_layernorm", NAME_MOE, BIAS_NO },
     END,
 };
+/* Its published file has the experts in one tensor. */
+static const arch_name mistral4_names[] = {
+    MLA_NAMES,
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO },
+    { R_EXPERT_GATE_UP, LAYER "mlp.experts.gate_up_proj", NAME_BARE | NAME_STACKED, BIAS_NO },
+    { R_EXPERT_DOWN, LAYER "mlp.experts.down_proj", NAME_BARE | NAME_STACKED, BIAS_NO },
+    SHARED("mlp.shared_experts"),
+    END,
+};
 static const arch_name youtu_names[] = { MLA_NAMES, END };
 #define MLA_KEYS(q_lora_def, kv_lora_def, nope_def, v_def) \
     { "q_lora_rank", KEY_INT, AT(q_lora), q_lora_def, NULL }, \
@@ -77,6 +86,9 @@ static const arch_key glm4_moe_lite_keys[] = {
 static const arch_key axk1_keys[] = {
     MLA_KEYS(1536, 512, 128, 128), GROUP_KEYS(8, 4, 2.5), V3_KEYS(192, 8, 2048), NO_KEY,
 };
+static const arch_key mistral4_keys[] = {
+    MLA_KEYS(1024, 256, 64, 128), GROUP_KEYS(1, 1, 1), V3_KEYS(128, 4, 2048), Q_GROW_KEYS, NO_KEY,
+};
 static const arch_key youtu_keys[] = {
     MLA_KEYS(1536, 512, 128, 128),
     { "rope_interleave", KEY_NOT, AT(w.rope_half), 1, NULL },
@@ -99,5 +111,11 @@ const arch_row arch_rows_mla[] = {
       .def_shared = 1 },
     { "YoutuForCausalLM", "youtu", .w = { RMS_PAIRS, .mla = true }, MODEL, .names = youtu_names,
       .keys = youtu_keys, .def_max_pos = 131072, .def_tied = true },
+    { "Mistral4ForCausalLM", "mistral4",
+      .w = { RMS_PAIRS, .mla = true, .norm_topk = true, .group_top2 = true }, MODEL,
+      .names = mistral4_names, .keys = mistral4_keys, .def_max_pos = 1048576, .def_shared = 1,
+      .def_rope = "{\"rope_type\":\"yarn\",\"rope_theta\":10000,\"factor\":128,"
+                  "\"original_max_position_embeddings\":8192,\"beta_fast\":32,\"beta_slow\":1,"
+                  "\"mscale\":1,\"mscale_all_dim\":1,\"llama_4_scaling_beta\":0.1}" },
     { .arch = NULL },
 };

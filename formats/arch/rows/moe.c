@@ -16,6 +16,17 @@ static lq_status all_softmax(arch_config *c, const char *key, const cJSON *v, lq
     return LQ_OK;
 }
 
+/* Off: q is the same at every position. After q_grow's own key. */
+static lq_status temperature_tuning(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    double on = 1;
+    if (v && !cJSON_IsBool(v) && !cJSON_IsNumber(v))
+        return lq_fail(err, LQ_EVALUE, "%s: expected true or false", key);
+    if (v) on = cJSON_IsBool(v) ? cJSON_IsTrue(v) : v->valuedouble;
+    if (!(on < 0 || on > 0)) c->q_grow = 0;
+    return LQ_OK;
+}
+
 /* A table of names reads by line. */
 /* clang-format off */
 static const arch_name mixtral_names[] = {
@@ -157,6 +168,51 @@ static const arch_name flex_olmo_names[] = {
     { R_EXPERT_DOWN, LAYER "mlp.experts.down_proj", NAME_BARE | NAME_STACKED | (turned), BIAS_NO }
 static const arch_name qwen3_vl_moe_names[] = { QWEN3_VL_MOE_NAMES(NAME_TRANSPOSED), END };
 static const arch_name qwen3_vl_moe_rows_names[] = { QWEN3_VL_MOE_NAMES(0), END };
+static const arch_name phimoe_names[] = {
+    { R_EMBED, "@embed_tokens", 0, BIAS_NO },
+    { R_FINAL_NORM, "@norm", 0, BIAS_YES },
+    { R_HEAD, "^lm_head", 0, BIAS_ANY },
+    PRE_NORMS(BIAS_YES),
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    { R_ROUTER, LAYER "block_sparse_moe.gate", 0, BIAS_NO },
+    EXPERTS("block_sparse_moe", "w1", "w3", "w2"),
+    END,
+};
+/* Norms of q and k have no weights. */
+static const arch_name llama4_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    PRE_NORMS(BIAS_NO),
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    { R_Q_NORM, LAYER "self_attn.q_norm", NAME_OPTIONAL | NAME_ONES, BIAS_NO },
+    { R_K_NORM, LAYER "self_attn.k_norm", NAME_OPTIONAL | NAME_ONES, BIAS_NO },
+    { R_GATE, LAYER "feed_forward.gate_proj", 0, BIAS_NO },
+    { R_UP, LAYER "feed_forward.up_proj", 0, BIAS_NO },
+    { R_DOWN, LAYER "feed_forward.down_proj", 0, BIAS_NO },
+    { R_ROUTER, LAYER "feed_forward.router", 0, BIAS_NO },
+    { R_EXPERT_GATE_UP, LAYER "feed_forward.experts.gate_up_proj",
+      NAME_BARE | NAME_STACKED | NAME_TRANSPOSED, BIAS_NO },
+    { R_EXPERT_DOWN, LAYER "feed_forward.experts.down_proj",
+      NAME_BARE | NAME_STACKED | NAME_TRANSPOSED, BIAS_NO },
+    SHARED("feed_forward.shared_expert"),
+    END,
+};
+static const arch_key phimoe_keys[] = {
+    EXPERT_COUNTS("num_local_experts", 16, 2),
+    { "router_jitter_noise", KEY_REAL, AT(router_jitter), 0.01, NULL },
+    { "lm_head_bias", KEY_KNOWN, 0, NONE, NULL }, /* there is one or there is not */
+    NO_KEY,
+};
+static const arch_key llama4_keys[] = {
+    EXPERT_COUNTS("num_local_experts", 16, 1),
+    { "intermediate_size", KEY_INT, AT(expert_ffn), 8192, NULL },
+    { "intermediate_size_mlp", KEY_INT, AT(ffn), 16384, NULL },
+    { "attn_scale", KEY_REAL, AT(q_grow), 0.1, NULL },
+    { "floor_scale", KEY_INT, AT(q_grow_every), 8192, NULL },
+    { "attn_temperature_tuning", KEY_FN, 0, NONE, temperature_tuning },
+    { "use_qk_norm", KEY_FN, 0, NONE, arch_key_head_qk_norm },
+    { "attention_chunk_size", KEY_KNOWN, 0, NONE, NULL }, /* WINDOW_CHUNKS */
+    NO_KEY,
+};
 static const arch_key granite_moe_keys[] = {
     GRANITE_KEYS,
     EXPERT_COUNTS("num_local_experts", 8, 2),
@@ -336,6 +392,16 @@ const arch_row arch_rows_moe[] = {
       .def_shared = 1 },
     { "FlexOlmoForCausalLM", "flex_olmo", .w = { RMS_ROPE, .qk_norm = QK_NORM_ALL }, MODEL,
       .names = flex_olmo_names, .keys = flex_olmo_keys, .def_theta = 5e5, .def_max_pos = 4096 },
+    { "PhimoeForCausalLM", "phimoe",
+      .w = { LN_ROPE, .mlp = MLP_GATED, .router = ROUTER_SPARSEMIXER }, MODEL,
+      .names = phimoe_names, .keys = phimoe_keys, .window = WINDOW_ALL, .def_kv_heads = 8,
+      .def_eps = 1e-5, .def_theta = 1e6, .def_max_pos = 131072 },
+    { "Llama4ForCausalLM", "llama4_text",
+      .w = { RMS_PAIRS, .qk_norm = QK_NORM_HEAD, .qk_norm_late = true, .qk_norm_rotated = true,
+             .q_grow_nope = true, .router = ROUTER_SIGMOID, .share_in = true },
+      MODEL, .names = llama4_names, .keys = llama4_keys, .window = WINDOW_CHUNKS,
+      .def_window = 8192, .def_nope_every = 4, .def_kv_heads = 8, .def_head_dim = 128,
+      .def_eps = 1e-5, .def_theta = 5e5, .def_max_pos = 131072, .def_shared = 1 },
     /* The text parts of models that see. */
     QWEN3_VL_MOE(ARCH_STACKED_ROWS, "-", qwen3_vl_moe_rows_names),
     QWEN3_VL_MOE(NULL, NULL, qwen3_vl_moe_names),

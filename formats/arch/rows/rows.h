@@ -61,6 +61,12 @@ lq_status arch_key_heads_qk_norm(arch_config *c, const char *key, const cJSON *v
     { R_SHARED_UP, LAYER at ".up_proj", 0, BIAS_NO }, \
     { R_SHARED_DOWN, LAYER at ".down_proj", 0, BIAS_NO }
 #define CORRECTION { R_ROUTER_CORR, LAYER "mlp.gate.e_score_correction_bias", NAME_BARE, BIAS_NO }
+#define Q_GROW_KEYS \
+    { "rope_parameters.llama_4_scaling_beta", KEY_REAL, AT(q_grow), NONE, NULL }, \
+    { "rope_parameters.original_max_position_embeddings", KEY_INT, AT(q_grow_every), NONE, NULL }, \
+    { "rope_parameters.max_position_embeddings", KEY_KNOWN, 0, NONE, NULL }, \
+    { "rope_scaling.llama_4_scaling_beta", KEY_REAL, AT(q_grow), NONE, NULL }, \
+    { "rope_scaling.original_max_position_embeddings", KEY_INT, AT(q_grow_every), NONE, NULL }
 #define BIASES(key, def) \
     { key, KEY_FLAG, AT(attn_bias), def, NULL }, \
     { key, KEY_FLAG, AT(mlp_bias), def, NULL }

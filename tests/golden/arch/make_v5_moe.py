@@ -39,7 +39,7 @@ def seen(kind, text, **vision):
 
 
 def text(kind, sizes):
-    return kind + "ForCausalLM", kind + "Config", sizes
+    return kind + "ForCausalLM", kind + ("TextConfig" if kind == "Llama4" else "Config"), sizes
 
 
 MODELS = {
@@ -62,6 +62,18 @@ MODELS = {
         logits_scaling=3.0)),
     "flex-olmo": text("FlexOlmo", dict(NARROW, num_experts=4, num_experts_per_tok=2)),
     "youtu": text("Youtu", dict(MLA, tie_word_embeddings=True)),
+    "phimoe": text("Phimoe", dict(SIZES, intermediate_size=8, num_local_experts=4,
+                                  num_experts_per_tok=2, attention_bias=True, lm_head_bias=True,
+                                  router_jitter_noise=0.2, rope_parameters=dict(
+        rope_type="longrope", rope_theta=1e4, short_factor=[1.0, 1.1, 1.5, 2.0],
+        long_factor=[1.0, 2.0, 4.0, 8.0], short_mscale=1.2, long_mscale=1.3,
+        original_max_position_embeddings=64))),
+    "llama4": text("Llama4", dict(SMALL, intermediate_size=16, intermediate_size_mlp=24, num_local_experts=4,
+                                  num_experts_per_tok=1, interleave_moe_layer_step=2, no_rope_layer_interval=2,
+                                  attention_chunk_size=6, floor_scale=5, attn_scale=0.5)),
+    "mistral4": text("Mistral4", dict(MLA, **dict(ROUTED, moe_intermediate_size=12), rope_parameters=dict(
+        rope_type="yarn", rope_theta=1e4, factor=8.0, original_max_position_embeddings=8, beta_fast=32.0,
+        beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1))),
     "qwen3-vl-moe": seen("Qwen3VLMoe", dict(SMALL, norm_topk_prob=True, rope_parameters=dict(
         rope_type="default", rope_theta=5e6, mrope_section=[1, 1, 0], mrope_interleaved=True),
         **EXPERTS), num_position_embeddings=4, deepstack_visual_indexes=[0]),
