@@ -64,6 +64,11 @@ static lq_status judge(void *self, const rerank_pair *p, int32_t **ids, size_t *
     return rerank_encode(((lm *)self)->rerank, p, ids, n, err);
 }
 
+static void score(void *self, const double *hidden, double *scores)
+{
+    model_score(&((lm *)self)->model.m, hidden, scores);
+}
+
 /* ---- loading ---- */
 
 lq_status lm_open(lm **out, const api_opts *o, lq_err *err)
@@ -108,7 +113,8 @@ static const char *scheme_of(lm *l)
 /* How it judges documents, if it does. */
 static lq_status open_rerank(lm *l, const lm_source *o, lq_err *err)
 {
-    const rerank_choice choice = { o->load.rerank_template, o->load.rerank_labels };
+    const rerank_choice choice = { o->load.rerank_template, o->load.rerank_labels,
+                                   l->model.m.cfg->labels };
     lq_status s =
         rerank_open(&l->rerank, l->chat ? chat_templates(l->chat) : NULL, l->tok.t, &choice, err);
     if (s != LQ_ENOMEM && !choice.template && !choice.labels) {
@@ -149,9 +155,11 @@ static void describe(lm *l)
     eng_stats s;
     eng_stats_get(l->e, &s);
     l->info = (api_model){ .backend = { l, service_submit, cancel, stats, l->chat ? render : NULL,
-                                        l->rerank ? judge : NULL },
+                                        l->rerank ? judge : NULL,
+                                        l->model.m.cfg->head == HEAD_LABELS ? score : NULL },
                            .labels = l->rerank ? rerank_labels(l->rerank) : NULL,
                            .no_judge = l->no_judge.msg,
+                           .no_words = l->model.m.cfg->head != HEAD_WORDS,
                            .tok = l->tok.t,
                            .chat_text = l->chat ? chat_text(l->chat) : NULL,
                            .chat_tokens = l->chat ? chat_tokens(l->chat) : NULL,

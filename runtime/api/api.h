@@ -25,6 +25,8 @@ typedef struct {
     lq_status (*render)(void *self, const chat_request *q, int32_t **ids, size_t *n, lq_err *err);
     /* As rerank_encode. NULL: the model judges no documents. */
     lq_status (*judge)(void *self, const rerank_pair *p, int32_t **ids, size_t *n, lq_err *err);
+    /* As model_score. NULL: the model has words. */
+    void (*score)(void *self, const double *hidden, double *scores);
 } api_backend;
 
 /* What loading a model yields. Borrowed until api_close. */
@@ -37,8 +39,9 @@ typedef struct {
     const chat_form *tool_form; /* where there are */
     const char *no_calls;       /* why that has no calls */
     unsigned reads;             /* chat_reads */
-    const int32_t *labels;      /* [2] with backend.judge: the ids of yes and no */
+    const int32_t *labels;      /* [2] with backend.judge: the ids of yes and no; NULL: by score */
     const char *no_judge;       /* without: why not */
+    bool no_words;              /* embeddings and scores alone */
     const int32_t *shown;       /* special tokens that the forms' marks have; [n_shown] */
     int n_shown;
     const char *chat_text; /* its text, and the special tokens by name; may be NULL */

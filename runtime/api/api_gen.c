@@ -151,7 +151,10 @@ static void api_gen_take(gen_choice *c, const eng_event *e)
         if (g->p.return_ids) jw_i64(&c->ids, e->ids[i]);
     }
     if ((g->shape->kind & API_JUDGES) && e->n_ids) gen_take_judgement(c, e->logprobs);
-    if (e->pooled && !gen_take_vector(c, e->pooled)) c->text.oom = true;
+    if (e->pooled && (g->shape->kind & API_JUDGES))
+        gen_take_score(c, e->pooled);
+    else if (e->pooled && !gen_take_vector(c, e->pooled))
+        c->text.oom = true;
     gen_take_text(c, e->text, e->n_text, e->finish != ENG_RUNNING);
     c->stats.n_output = e->n_output;
     c->stats.n_cached = e->n_cached;
@@ -436,14 +439,14 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
                   .n = p->n,
                   .length_penalty = p->length_penalty,
                   .early = p->early },
-        .pool = g->shape->kind != API_EMBEDDINGS ? ENG_NO_POOL
-                : p->mean                        ? ENG_POOL_MEAN
-                                                 : ENG_POOL_LAST,
+        .pool = !gen_pools(g) ? ENG_NO_POOL
+                : p->mean     ? ENG_POOL_MEAN
+                              : ENG_POOL_LAST,
         .salt = p->cache_salt,
         .priority = (int32_t)p->priority,
     };
     api_samplers_put(&r.params, &p->samplers, &g->limits.dry);
-    if (g->shape->kind & API_JUDGES) {
+    if ((g->shape->kind & API_JUDGES) && g->a->m.labels) {
         r.params.logprobs = 0;
         r.params.asked = g->a->m.labels;
         r.params.n_asked = 2;
@@ -460,6 +463,8 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
         api_fail(e, width_param(p), "unsupported_value", "%s", err.msg);
     } else if (s == LQ_EVALUE) {
         api_fail(e, g->shape->prompt, "context_length_exceeded", "%s", err.msg);
+    } else if (s == LQ_EUNSUPPORTED) { /* it has no words */
+        api_fail(e, NULL, "unsupported_value", "%s", err.msg);
     } else if (s == LQ_EDEVICE) {
         api_fail(e, NULL, "device_lost", "%s", err.msg);
         e->status = 503;

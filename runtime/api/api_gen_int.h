@@ -156,6 +156,8 @@ void gen_take_list(jw *w, const char *key, jw *list);
 void gen_take_nothing(gen_choice *c, chat_part part, const char *p, size_t n);
 /* api_rerank.c: r has what api_model.labels asked for. */
 void gen_take_judgement(gen_choice *c, const smp_result *r);
+void gen_take_score(gen_choice *c, const double *pooled); /* where the model gives one */
+bool gen_pools(const gen *g);                             /* the answer is made of hidden states */
 /* api_embeddings.c: keeps what the engine pooled. */
 /* The embedding as numbers, or as the request wants it. */
 void gen_write_vector(gen_choice *c, jw *w);

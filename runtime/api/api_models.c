@@ -14,16 +14,16 @@ static void write_known(jw *w, bool loaded, const char *key, int64_t v)
 /* What requests may ask of it. */
 static void write_abilities(const api *a, jw *w)
 {
-    const bool chat = a->m.backend.render != NULL;
+    const bool words = !a->m.no_words, chat = words && a->m.backend.render;
     const struct {
         const char *name;
         bool is;
     } all[] = {
-        { "completion", true },
+        { "completion", words },
         { "chat", chat },
         { "tools", chat && api_takes_tools(a) },
-        { "reasoning", a->m.form && a->m.form->think_open[0] },
-        { "structured_output", a->m.tok != NULL },
+        { "reasoning", words && a->m.form && a->m.form->think_open[0] },
+        { "structured_output", words && a->m.tok },
         { "embeddings", true },
         { "rerank", a->m.backend.judge != NULL },
     };

@@ -1,8 +1,9 @@
 /* runtime/api/api_rerank.c - POST /v1/rerank and /score: how well documents answer a query, by a model
- * that says yes or no (runtime/chat/rerank.h).
+ * that says yes or no, or gives a score (runtime/chat/rerank.h).
  *
  * A pair is one prompt, and its score the probability of yes among the two at its end,
- * P(yes) / (P(yes) + P(no)); with use_activation false the logarithm of P(yes) / P(no). */
+ * P(yes) / (P(yes) + P(no)); with use_activation false the logarithm of P(yes) / P(no). A score that
+ * the model gives takes the place of that logarithm. */
 #include "runtime/api/api_gen_int.h"
 
 #include <stdlib.h>
@@ -129,6 +130,7 @@ static void judge(api *a, http_req *r, const gen_shape *shape, bool shows)
     lq_status s = api_params_read(&q.p, q.doc, shape->kind, &a->m.defaults, a->m.vocab,
                                   a->o.strict_params, &e);
     api_note_params(a, &q.p);
+    if (!a->m.labels) q.p.max_tokens = 0;
     if (!q.p.has_shows) q.p.shows_documents = shows;
     if (!s && !api_serves(a, q.p.model)) s = api_no_model(&e, q.p.model);
     if (!s) s = read_pairs(a, &q, shape->kind, &e);
@@ -145,6 +147,18 @@ static void judge(api *a, http_req *r, const gen_shape *shape, bool shows)
 void gen_take_judgement(gen_choice *c, const smp_result *r)
 {
     c->odds = (double)r->top_logprob[0] - (double)r->top_logprob[1];
+}
+
+void gen_take_score(gen_choice *c, const double *pooled)
+{
+    const api_backend *b = &c->g->a->m.backend;
+    b->score(b->self, pooled, &c->odds);
+}
+
+bool gen_pools(const gen *g)
+{
+    return g->shape->kind == API_EMBEDDINGS ||
+           ((g->shape->kind & API_JUDGES) && g->a->m.backend.score);
 }
 
 static double score_of(const gen_choice *c)

@@ -8,10 +8,11 @@
 #include <stdlib.h>
 
 struct rerank_format {
-    tmpl_template *t;
+    tmpl_template *t;    /* NULL: query and document follow each other */
     const chat_set *set; /* for its special tokens; NULL: none */
     const tok_tokenizer *tok;
     int32_t labels[2];
+    bool scored;
 };
 
 /* What the authors of Qwen3-Reranker document. */
@@ -34,7 +35,7 @@ void rerank_close(rerank_format *f)
     free(f);
 }
 
-const int32_t *rerank_labels(const rerank_format *f) { return f->labels; }
+const int32_t *rerank_labels(const rerank_format *f) { return f->scored ? NULL : f->labels; }
 
 /* ---- the template ---- */
 
@@ -196,6 +197,18 @@ static lq_status find_labels(rerank_format *f, const char *text, lq_err *err)
     return s ? s : find_label(f, 1, comma + 1, strlen(comma + 1), err);
 }
 
+/* The model's own score is the judgement. */
+static lq_status take_score(rerank_format *f, const rerank_choice *choice, lq_err *err)
+{
+    f->scored = true;
+    if (choice->labels)
+        return lq_fail(err, LQ_EVALUE,
+                       "--rerank-labels: the model judges by a score, not by words");
+    if (choice->scores == 1) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "the model gives %lld scores, and a judgement is one",
+                   (long long)choice->scores);
+}
+
 lq_status rerank_open(rerank_format **out, const chat_set *set, const tok_tokenizer *tok,
                       const rerank_choice *choice, lq_err *err)
 {
@@ -205,11 +218,49 @@ lq_status rerank_open(rerank_format **out, const chat_set *set, const tok_tokeni
     f->set = set;
     f->tok = tok;
     lq_status s = choice->template ? take_choice(f, choice->template, err) : take_own(f, err);
-    if (!s) s = find_labels(f, choice->labels ? choice->labels : "yes,no", err);
+    if (choice->scores && (!s || (s == LQ_ENOENT && !choice->template)))
+        s = take_score(f, choice, err);
+    else if (!s)
+        s = find_labels(f, choice->labels ? choice->labels : "yes,no", err);
     if (s)
         rerank_close(f);
     else
         *out = f;
+    return s;
+}
+
+/* ---- prompts ---- */
+
+static lq_status too_long(size_t n, const rerank_pair *p, lq_err *err)
+{
+    return lq_fail(err, LQ_ESHAPE, "query and document have %zu bytes, expected at most %zu", n,
+                   p->max_bytes);
+}
+
+/* As a tokenizer encodes two texts: each with the special tokens of a text. */
+static lq_status encode_both(const rerank_format *f, const rerank_pair *p, int32_t **ids, size_t *n,
+                             lq_err *err)
+{
+    const char *const texts[] = { p->query, p->document };
+    int32_t *part[2] = { NULL, NULL };
+    size_t len[2] = { 0, 0 };
+    const size_t bytes = strlen(p->query) + strlen(p->document);
+    if (p->instruction || (p->kwargs && p->kwargs->child))
+        return lq_fail(err, LQ_EVALUE,
+                       "the model has no template that an instruction would go into");
+    if (p->max_bytes && bytes > p->max_bytes) return too_long(bytes, p, err);
+    lq_status s = LQ_OK;
+    for (int i = 0; i < 2 && !s; i++)
+        s = tok_encode(f->tok, texts[i], strlen(texts[i]), TOK_ADD_SPECIAL | TOK_PLAIN_SPECIAL,
+                       &part[i], &len[i], err);
+    if (!s && !(*ids = malloc((len[0] + len[1] + 1) * sizeof **ids)))
+        s = lq_fail(err, LQ_ENOMEM, "query and document: out of memory");
+    for (int i = 0; i < 2 && !s; i++) {
+        memcpy(*ids + *n, part[i], len[i] * sizeof **ids);
+        *n += len[i];
+    }
+    free(part[0]);
+    free(part[1]);
     return s;
 }
 
@@ -221,10 +272,9 @@ lq_status rerank_encode(const rerank_format *f, const rerank_pair *p, int32_t **
     size_t n_text = 0;
     *ids = NULL;
     *n = 0;
+    if (!f->t) return encode_both(f, p, ids, n, err);
     lq_status s = render(f, p, roles, &text, &own, &n_text, err);
-    if (!s && p->max_bytes && n_text > p->max_bytes)
-        s = lq_fail(err, LQ_ESHAPE, "query and document have %zu bytes, expected at most %zu",
-                    n_text, p->max_bytes);
+    if (!s && p->max_bytes && n_text > p->max_bytes) s = too_long(n_text, p, err);
     if (!s) s = tok_encode_own(f->tok, text, own, n_text, ids, n, err);
     free(own);
     free(text);

@@ -1,5 +1,5 @@
 /* runtime/chat/rerank.h - the prompts of a model that judges whether a document answers a query: how
- * likely one of two words ("yes", "no") is behind the prompt.
+ * likely one of two words ("yes", "no") is behind the prompt, or the score that it gives one.
  *
  * The prompt is a template of the model's own, called rerank or reranker; else its chat template,
  * where that knows messages of the roles query and document; or what a user names. It is Jinja, with
@@ -15,16 +15,18 @@
 typedef struct {
     const char *template; /* a file, or qwen3-reranker; NULL: the model's own */
     const char *labels;   /* "YES,NO": two texts of one token each; NULL: "yes,no" */
+    int64_t scores;       /* that the model gives a text; 0: it has words. One is a judgement; then
+                             query and document just follow each other where there is no template */
 } rerank_choice;
 
 typedef struct rerank_format rerank_format;
 
 /* set: the model's templates, or NULL. LQ_ENOENT: it has none for this, and none was chosen; err says
- * so. LQ_EVALUE: a label is not one token. tok is borrowed. Any number of threads may use it. */
+ * so. LQ_EVALUE: a label is not one token. LQ_EUNSUPPORTED: several scores. tok is borrowed. Any number of threads may use it. */
 lq_status rerank_open(rerank_format **f, const chat_set *set, const tok_tokenizer *tok,
                       const rerank_choice *choice, lq_err *err);
 void rerank_close(rerank_format *f); /* NULL allowed */
-/* The ids of yes and no. */
+/* The ids of yes and no; NULL: a score is taken. */
 const int32_t *rerank_labels(const rerank_format *f);
 
 typedef struct {

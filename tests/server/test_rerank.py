@@ -2,6 +2,7 @@
 import json
 import math
 import shutil
+import struct
 
 import pytest
 
@@ -149,3 +150,60 @@ def test_wrong_labels_are_said_at_the_start(llmq, tmp_path):
         assert p.returncode and f"--rerank-labels: " in p.stderr and what in p.stderr
     p = llmq("serve", model, "--port", 0, "--rerank-template", tmp_path / "none", code=None)
     assert p.returncode and "--rerank-template" in p.stderr
+
+
+def classifier(folder, labels=1, **config):
+    """The judge with a score in the place of its words: yes less no, as the published conversions of Qwen3-Reranker have it."""
+    checkpoint(folder, **config)
+    raw = (folder / "model.safetensors").read_bytes()
+    size, = struct.unpack("<Q", raw[:8])
+    header, data = json.loads(raw[8:8 + size]), raw[8 + size:]
+    embed = header["model.embed_tokens.weight"]
+    start, hidden = embed["data_offsets"][0], embed["shape"][1]
+    assert embed["dtype"] == "BF16"
+    yes, no = ([struct.unpack("<f", b"\0\0" + data[at:at + 2])[0] for at in range(start + 2 * i * hidden, start + 2 * (i + 1) * hidden, 2)]
+               for i in EXPECTED["labels"])
+    row = struct.pack(f"<{hidden}f", *(a - b for a, b in zip(yes, no)))
+    header["score.weight"] = {"dtype": "F32", "shape": [labels, hidden], "data_offsets": [len(data), len(data) + labels * len(row)]}
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data + row * labels)
+    model = json.loads((folder / "config.json").read_text())
+    model |= {"architectures": ["Qwen3ForSequenceClassification"], "id2label": {str(i): f"L{i}" for i in range(labels)}}
+    (folder / "config.json").write_text(json.dumps(model))
+    return folder
+
+
+def test_a_models_own_score_is_the_judgement(llmq, tmp_path):
+    chatml = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    model = classifier(tmp_path / "m", chat_template=chatml)
+    with Server(llmq, model, *EXACT[:4], "--rerank-template", "qwen3-reranker", log=tmp_path / "log") as s:
+        for p in EXPECTED["pairs"]:
+            more = {"instruction": p["instruction"]} if p["instruction"] else {}
+            answer = s.post_json("/score", {"queries": p["query"], "documents": p["document"], **more})
+            assert abs(answer["data"][0]["score"] - p["score"]) < 1e-5
+            assert answer["usage"] == {"prompt_tokens": len(p["ids"]), "total_tokens": len(p["ids"])}
+            raw, = scores(s, p["query"], p["document"], use_activation=False, **more)
+            assert abs(raw - p["raw"]) < 1e-4
+        answer = s.post_json("/rerank", {"query": "What is it?", "documents": ["a tree", "a house"]})
+        assert len(answer["results"]) == 2
+        vector = s.post_json("/v1/embeddings", {"input": "a tree"})["data"][0]["embedding"]
+        assert math.isclose(sum(v * v for v in vector), 1, rel_tol=1e-5)
+        for path, body in (("/v1/completions", {"prompt": "a"}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})):
+            assert "no output head" in check_error(s.post(path, {"max_tokens": 1, **body}), 400, None, "unsupported_value")
+        assert json.loads(s.get("/v1/models").read())["data"][0]["capabilities"] == ["embeddings", "rerank"]
+
+
+def test_texts_without_a_template_follow_each_other(llmq, tmp_path):
+    with Server(llmq, classifier(tmp_path / "m"), *EXACT[:4], log=tmp_path / "log") as s:
+        apart, = scores(s, "What is it?", " a tree")
+        assert scores(s, "What is it?", " a house")[0] != apart
+        check_error(s.post("/score", {"text_1": "a", "text_2": "b", "instruction": "c"}), 400, "text_2", "template_error")
+        assert s.post_json("/score", {"text_1": "What is it?", "text_2": " a tree"})["usage"]["prompt_tokens"] > 3
+
+
+def test_several_scores_are_no_judgement(llmq, tmp_path):
+    with Server(llmq, classifier(tmp_path / "m", labels=2), log=tmp_path / "log") as s:
+        message = check_error(s.post("/score", {"text_1": "a", "text_2": "b"}), 400, None, "unsupported_value")
+        assert "2 scores" in message
+    p = llmq("serve", tmp_path / "m", "--port", 0, "--rerank-labels", "y,n", code=None)
+    assert p.returncode and "--rerank-labels: the model judges by a score" in p.stderr
