@@ -455,7 +455,8 @@ static lq_status read_windows(arch_config *c, const cJSON *j, lq_err *err)
     const bool optional = row->window >= WINDOW_IF_USED && row->window <= WINDOW_NOPE_IF_USED;
     int64_t from = 0, pattern = row->def_pattern;
     c->window = null ? 0 : row->def_window;
-    lq_status s = js_i64(j, key, false, 1, INT32_MAX, &c->window, err);
+    /* transformers 5 writes 0 where use_sliding_window is false */
+    lq_status s = js_i64(j, key, false, optional ? 0 : 1, INT32_MAX, &c->window, err);
     if (optional) use = false;
     if (!s && optional) s = js_bool(j, "use_sliding_window", false, &use, err);
     if (row->window == WINDOW_IF_USED) from = 28; /* as transformers for those that have this key */

@@ -128,10 +128,12 @@ static const char *const wrappers[] = {
     "Gemma4UnifiedForConditionalGeneration",  "Glm46VForConditionalGeneration",
     "Idefics2ForConditionalGeneration",       "Idefics3ForConditionalGeneration",
     "InternVLForConditionalGeneration",       "KimiK25ForConditionalGeneration",
-    "Llama4ForConditionalGeneration",         "LlavaForConditionalGeneration",
-    "LlavaNextForConditionalGeneration",      "LlavaNextVideoForConditionalGeneration",
-    "LlavaOnevisionForConditionalGeneration", "Mistral3ForConditionalGeneration",
-    "Qwen2AudioForConditionalGeneration",     "SmolVLMForConditionalGeneration",
+    "LightOnOcrForConditionalGeneration",     "Llama4ForConditionalGeneration",
+    "LlavaForConditionalGeneration",          "LlavaNextForConditionalGeneration",
+    "LlavaNextVideoForConditionalGeneration", "LlavaOnevisionForConditionalGeneration",
+    "Mistral3ForConditionalGeneration",       "Ovis2ForConditionalGeneration",
+    "PerceptionLMForConditionalGeneration",   "Qwen2AudioForConditionalGeneration",
+    "SmolVLMForConditionalGeneration",        "VipLlavaForConditionalGeneration",
     "VoxtralForConditionalGeneration",
 };
 

@@ -622,6 +622,8 @@ TEST(both_spellings_of_a_config_are_one)
           "{\"architectures\":[\"Qwen3ForSequenceClassification\"]," BASE2
           ",\"id2label\":{\"0\":\"a\",\"1\":\"b\",\"2\":\"c\"}}",
           "{\"architectures\":[\"Qwen3ForSequenceClassification\"]," BASE2 ",\"num_labels\":3}" },
+        { "a window that is not used, as transformers 5 writes it",
+          QWEN2 ",\"use_sliding_window\":false,\"sliding_window\":0}", QWEN2 "}" },
         { "a text_config of one type alone",
           "{\"architectures\":[\"Glm4vForConditionalGeneration\"],\"text_config\":{" BASE2 "}}",
           "{\"architectures\":[\"Glm46VForConditionalGeneration\"],\"text_config\":{\"model_type\":"

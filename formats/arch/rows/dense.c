@@ -1,8 +1,6 @@
 /* formats/arch/rows/dense.c - dense models with norms and rotations: Llama and relatives. */
 #include "formats/arch/rows/rows.h"
 
-#include "base/json.h"
-
 /* A table of names reads by line. */
 /* clang-format off */
 #define UP_DOWN \
@@ -220,24 +218,8 @@ static const arch_key hyperclovax_keys[] = {
     NO_KEY,
 };
 static const arch_key ministral3_keys[] = { Q_GROW_KEYS, NO_KEY };
-static lq_status scale_depth(arch_config *c, const char *key, const cJSON *v, lq_err *err)
-{
-    const double depth = cJSON_IsNumber(v) ? v->valuedouble : 1;
-    c->residual_scale = depth / sqrt((double)c->layers);
-    if (depth > 0 && depth <= 1e6) return LQ_OK;
-    return lq_fail(err, LQ_EVALUE, "%s: expected a number above 0, found %g", key, depth);
-}
-static lq_status dim_model_base(arch_config *c, const char *key, const cJSON *v, lq_err *err)
-{
-    const double base = cJSON_IsNumber(v) ? v->valuedouble : 1;
-    c->logit_scale = base / (double)c->hidden;
-    if (base > 0 && base <= 1e6) return LQ_OK;
-    return lq_fail(err, LQ_EVALUE, "%s: expected a number above 0, found %g", key, base);
-}
 static const arch_key minicpm_keys[] = {
-    { "scale_emb", KEY_REAL, AT(embed_scale), 1, NULL },
-    { "scale_depth", KEY_FN, 0, NONE, scale_depth },
-    { "dim_model_base", KEY_FN, 0, NONE, dim_model_base },
+    MINICPM_SCALES(1, 1, 1),
     { "mup_denominator", KEY_KNOWN, 0, NONE, NULL }, /* not read by the modelling code */
     MUST("num_experts", 0),
     MUST("sparse_config", 0),

@@ -40,3 +40,18 @@ lq_status arch_key_heads_qk_norm(arch_config *c, const char *key, const cJSON *v
 {
     return if_qk_norm(c, key, v, QK_NORM_HEADS, err);
 }
+
+/* What scale_depth and dim_model_base are relative to. */
+lq_status arch_key_per_depth(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)key, (void)v, (void)err;
+    c->residual_scale /= sqrt((double)c->layers);
+    return LQ_OK;
+}
+
+lq_status arch_key_per_width(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)key, (void)v, (void)err;
+    c->logit_scale /= (double)c->hidden;
+    return LQ_OK;
+}

@@ -95,6 +95,22 @@ static const arch_key youtu_keys[] = {
     MUST("mlp_bias", 0),
     NO_KEY,
 };
+static lq_status minicpm3_v_dim(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    c->v_dim = c->hidden / c->heads;
+    if (!v || js_whole(v, 1, INT32_MAX, &c->v_dim)) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected a positive integer", key);
+}
+static const arch_key minicpm3_keys[] = {
+    { "q_lora_rank", KEY_INT, AT(q_lora), 768, NULL },
+    { "kv_lora_rank", KEY_INT, AT(kv_lora), 256, NULL },
+    { "qk_nope_head_dim", KEY_INT, AT(nope_dims), 64, NULL },
+    { "qk_rope_head_dim", KEY_INT, AT(rope_dims), 32, NULL },
+    { "v_head_dim", KEY_FN, 0, NONE, minicpm3_v_dim },
+    { "qk_head_dim", KEY_KNOWN, 0, NONE, NULL }, /* the sum of two above */
+    MINICPM_SCALES(12, 1.4, 256),
+    NO_KEY,
+};
 /* clang-format on */
 
 const arch_row arch_rows_mla[] = {
@@ -111,6 +127,9 @@ const arch_row arch_rows_mla[] = {
       .def_shared = 1 },
     { "YoutuForCausalLM", "youtu", .w = { RMS_PAIRS, .mla = true }, MODEL, .names = youtu_names,
       .keys = youtu_keys, .def_max_pos = 131072, .def_tied = true },
+    { "MiniCPM3ForCausalLM", "minicpm3", .w = { RMS_ROPE, .mla = true }, MODEL,
+      .names = youtu_names, .keys = minicpm3_keys, .def_eps = 1e-5, .def_max_pos = 32768,
+      .def_tied = true },
     { "Mistral4ForCausalLM", "mistral4",
       .w = { RMS_PAIRS, .mla = true, .norm_topk = true, .group_top2 = true }, MODEL,
       .names = mistral4_names, .keys = mistral4_keys, .def_max_pos = 1048576, .def_shared = 1,

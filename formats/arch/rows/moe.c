@@ -235,6 +235,7 @@ static const arch_key qwen3_moe_keys[] = {
 };
 static const arch_key gpt_oss_keys[] = {
     { "swiglu_limit", KEY_REAL, AT(act_limit), 7, NULL },
+    MUST("swiglu_alpha", 1.702),
     EXPERT_COUNTS("num_local_experts", 128, 4),
     { "attention_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
     NO_KEY,

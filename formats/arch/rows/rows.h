@@ -15,6 +15,8 @@ extern const arch_row arch_rows_mla[];
 extern const arch_row arch_rows_gpt[];
 
 /* Keys with a meaning of their own that several families have (KEY_FN). */
+lq_status arch_key_per_depth(arch_config *c, const char *key, const cJSON *v, lq_err *err);
+lq_status arch_key_per_width(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 lq_status arch_key_scoring_func(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 lq_status arch_key_noaux_tc(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 lq_status arch_key_head_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err);
@@ -76,6 +78,13 @@ lq_status arch_key_heads_qk_norm(arch_config *c, const char *key, const cJSON *v
     { "residual_multiplier", KEY_REAL, AT(residual_scale), 1, NULL }, \
     { "attention_multiplier", KEY_REAL, AT(attn_scale), 1, NULL }, \
     { "logits_scaling", KEY_INVERSE, AT(logit_scale), 1, NULL }
+/* Residuals are scaled by depth / sqrt(layers), logits by base / hidden. */
+#define MINICPM_SCALES(emb, depth, base) \
+    { "scale_emb", KEY_REAL, AT(embed_scale), emb, NULL }, \
+    { "scale_depth", KEY_REAL, AT(residual_scale), depth, NULL }, \
+    { "num_hidden_layers", KEY_FN, 0, NONE, arch_key_per_depth }, \
+    { "dim_model_base", KEY_REAL, AT(logit_scale), base, NULL }, \
+    { "hidden_size", KEY_FN, 0, NONE, arch_key_per_width }
 #define NORM_TOPK(def) { "norm_topk_prob", KEY_BOOL, AT(w.norm_topk), def, NULL }
 #define EXPERT_COUNTS(key, n, used) \
     { key, KEY_INT, AT(experts), n, NULL }, \

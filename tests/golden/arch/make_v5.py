@@ -79,6 +79,8 @@ MODELS = {
         logits_scaling=2.0, mamba_n_heads=8, mamba_expand=2, tie_word_embeddings=True)),
     "minicpm": ("Granite", dict(SIZES, tie_word_embeddings=True, embedding_multiplier=12.0, logits_scaling=H / 16,
                                 residual_multiplier=1.4 / math.sqrt(2), attention_multiplier=8**-0.5)),
+    "minicpm3": ("MiniCPM3", dict(ONE, num_key_value_heads=4, q_lora_rank=12, kv_lora_rank=16, qk_nope_head_dim=8,
+                                  qk_rope_head_dim=4, v_head_dim=8, dim_model_base=16)),
     "apertus": ("Apertus", dict(SIZES, rope_parameters=dict(
         rope_type="llama3", rope_theta=10000.0, factor=4.0, high_freq_factor=4.0, low_freq_factor=1.0,
         original_max_position_embeddings=32))),
