@@ -145,7 +145,8 @@ static lq_status translate(api_body *b, const api_dialect *d)
 lq_status api_body_translate(api *a, const api_dialect *d, api_request *q, api_error *e)
 {
     api_body b = { .a = a, .from = q->doc, .e = e };
-    lq_status s = translate(&b, d);
+    lq_status s = d->begin ? d->begin(a, q->doc, e) : LQ_OK;
+    if (!s) s = translate(&b, d);
     q->body = q->doc;
     q->doc = b.to;
     q->past = b.past;

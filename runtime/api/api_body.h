@@ -32,6 +32,8 @@ typedef struct api_dialect {
     size_t n;
     /* After all rows: what the API demands. NULL: nothing. */
     lq_status (*finish)(api_body *b);
+    /* Before all rows: may change the body. NULL: does not. */
+    lq_status (*begin)(api *a, cJSON *body, api_error *e);
 } api_dialect;
 
 /* q->doc of another API becomes q->body, and what it means q->doc; also after an error. */

@@ -56,6 +56,51 @@ static lq_status add_text(const api *a, api_prompt *p, const char *text, api_err
     return all ? LQ_OK : api_no_memory(e);
 }
 
+/* A control token of one of these texts; -1: the tokenizer has none. */
+static int32_t control(const tok_tokenizer *tok, const char *const names[2])
+{
+    for (int i = 0; i < 2; i++) {
+        const int32_t id = tok_find(tok, names[i], strlen(names[i]));
+        if (id >= 0 && tok_is_special(tok, id)) return id;
+    }
+    return -1;
+}
+
+static lq_status add_control(const api *a, api_prompt *p, int32_t id, api_error *e)
+{
+    lq_status s = add_text(a, p, "", e); /* room for it */
+    if (!s && id >= 0) p->ids[p->n++] = id;
+    return s;
+}
+
+/* Other files of the project, and the beginning of this one, as llama.cpp's server puts them before the
+ * prefix: with the tokens for files where the tokenizer has them. Source: llama.cpp, format_prompt_infill. */
+static lq_status add_extra(const api *a, api_prompt *p, const cJSON *extra, api_error *e)
+{
+    static const char *const repo[2] = { "<|repo_name|>", "<reponame>" };
+    static const char *const file[2] = { "<|file_sep|>", "<file_sep>" };
+    const int32_t of_repo = control(a->m.tok, repo), of_file = control(a->m.tok, file);
+    lq_status s = LQ_OK;
+    if (of_repo >= 0) {
+        s = add_control(a, p, of_repo, e);
+        if (!s) s = add_text(a, p, "myproject\n", e);
+    }
+    for (const cJSON *c = extra->child; c && !s; c = c->next) {
+        const char *name = cJSON_GetStringValue(js_get(c, "filename"));
+        if (of_file >= 0) {
+            s = add_control(a, p, of_file, e);
+            if (!s) s = add_text(a, p, name ? name : "tmp", e);
+            if (!s) s = add_text(a, p, "\n", e);
+        } else {
+            s = add_text(a, p, "\n\n--- snippet ---\n\n", e);
+        }
+        if (!s) s = add_text(a, p, js_get(c, "text")->valuestring, e);
+    }
+    if (s || of_file < 0) return s;
+    s = add_control(a, p, of_file, e);
+    return s ? s : add_text(a, p, "filename\n", e);
+}
+
 lq_status api_fim(const api *a, api_prompt *p, const char *text, const api_params *params,
                   api_error *e)
 {
@@ -65,13 +110,17 @@ lq_status api_fim(const api *a, api_prompt *p, const char *text, const api_param
         return api_fail(e, "suffix", "unsupported_value",
                         "suffix: the model's tokenizer has no tokens for a text in the middle");
     if (params->echo) return api_fail(e, "echo", "unsupported_value", "echo: not with suffix");
-    if (strlen(text) + strlen(params->suffix) > api_most_bytes(a))
+    size_t bytes = strlen(text) + strlen(params->suffix);
+    for (const cJSON *c = params->extra ? params->extra->child : NULL; c; c = c->next)
+        bytes += strlen(js_get(c, "text")->valuestring);
+    if (bytes > api_most_bytes(a))
         return api_fail(
             e, "prompt", "context_length_exceeded",
             "this model's maximum context length is %lld tokens: prompt and suffix have "
             "more bytes than they can hold",
             (long long)a->m.max_len);
-    lq_status s = add_text(a, p, "", e); /* room for the marks */
+    lq_status s = params->extra ? add_extra(a, p, params->extra, e) : LQ_OK;
+    if (!s) s = add_text(a, p, "", e); /* room for the marks */
     if (!s) p->ids[p->n++] = marks[0];
     if (!s) s = add_text(a, p, text, e);
     if (!s) p->ids[p->n++] = marks[1];

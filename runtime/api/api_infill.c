@@ -35,7 +35,7 @@ static const api_field fields[] = {
     { "logprobs", NULL, api_body_refuse },
     { "stream_options", NULL, api_body_refuse },
 };
-static const api_dialect infill = { fields, LQ_COUNT(fields), finish };
+static const api_dialect infill = { fields, LQ_COUNT(fields), finish, NULL };
 
 static void put_bool(jw *w, const char *key, bool v)
 {

@@ -325,5 +325,5 @@ static const api_field fields[] = {
     { "speed", NULL, NULL },
 };
 
-const api_dialect api_messages_dialect = { fields, LQ_COUNT(fields), finish };
-const api_dialect api_count_dialect = { fields, LQ_COUNT(fields), finish_count };
+const api_dialect api_messages_dialect = { fields, LQ_COUNT(fields), finish, NULL };
+const api_dialect api_count_dialect = { fields, LQ_COUNT(fields), finish_count, NULL };

@@ -233,6 +233,16 @@ static void write_embedding(gen *g, jw *w)
     }
 static const gen_shape chat = TALK(&api_ollama_chat, "messages");
 static const gen_shape generate = TALK(&api_ollama_generate, "prompt");
+static const gen_shape plain = { .kind = API_COMPLETIONS,
+                                 .prefix = "ollama-",
+                                 .prompt = "prompt",
+                                 .dialect = &api_ollama_plain,
+                                 .fills = true,
+                                 .take = gen_take_item,
+                                 .chunk = chunk,
+                                 .end = end_stream,
+                                 .error = send_error,
+                                 .answer = write_answer };
 
 #define VECTOR(d, name, write)                                                     \
     {                                                                              \
@@ -248,9 +258,27 @@ void api_post_ollama_chat(void *app, http_req *r)
     if (api_read_chat(app, r, &chat, &q)) api_generate(app, r, &chat, &q);
 }
 
+/* The body asks for an answer without a template; false, too, where it is wrong: who reads it says so. */
+static bool is_plain(http_req *r)
+{
+    size_t n;
+    const char *text = http_body(r, &n);
+    cJSON *doc = NULL;
+    if (!memmem(text, n, "\"raw\"", 5) && !memmem(text, n, "\"suffix\"", 8)) return false;
+    if (!http_claim(r, n) || js_parse(&doc, text, n, n, 0, NULL)) return false;
+    const char *suffix = cJSON_GetStringValue(js_get(doc, "suffix"));
+    const bool yes = cJSON_IsTrue(js_get(doc, "raw")) || (suffix && suffix[0]);
+    cJSON_Delete(doc);
+    return yes;
+}
+
 void api_post_ollama_generate(void *app, http_req *r)
 {
     api_request q;
+    if (is_plain(r)) {
+        api_answer_prompts(app, r, &plain);
+        return;
+    }
     if (api_read_chat(app, r, &generate, &q)) api_generate(app, r, &generate, &q);
 }
 

@@ -5,7 +5,7 @@
 
 #include "runtime/api/api_body.h"
 
-extern const api_dialect api_ollama_chat, api_ollama_generate, api_ollama_embed,
+extern const api_dialect api_ollama_chat, api_ollama_generate, api_ollama_plain, api_ollama_embed,
     api_ollama_embedding;
 extern const http_style api_ollama_style;
 

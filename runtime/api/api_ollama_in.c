@@ -173,6 +173,14 @@ static lq_status finish_generate(api_body *b)
     return finish_chat(b);
 }
 
+static lq_status finish_plain(api_body *b)
+{
+    const cJSON *prompt = js_get(b->from, "prompt");
+    if (!cJSON_IsString(prompt)) return api_body_wrong(b, "prompt", "prompt", "a string", prompt);
+    cJSON_DeleteItemFromObjectCaseSensitive(b->to, "messages");
+    return finish_chat(b);
+}
+
 static lq_status finish_embed(api_body *b)
 {
     cJSON_DeleteItemFromObjectCaseSensitive(b->to, "messages");
@@ -207,12 +215,22 @@ static const api_field generate_fields[] = { COMMON,
                                              { "template", NULL, read_nothing },
                                              { "context", NULL, read_nothing },
                                              { "suffix", NULL, read_nothing } };
+/* `raw`, or with a suffix: no template. */
+static const api_field plain_fields[] = { COMMON,
+                                          TALK,
+                                          { "raw", NULL, NULL },
+                                          { "system", NULL, read_nothing },
+                                          { "messages", NULL, api_body_refuse },
+                                          { "images", NULL, read_nothing },
+                                          { "template", NULL, read_nothing },
+                                          { "context", NULL, read_nothing } };
 static const api_field embed_fields[] = { COMMON };
 static const api_field embedding_fields[] = { COMMON, { "prompt", "input", NULL } };
 
-const api_dialect api_ollama_chat = { chat_fields, LQ_COUNT(chat_fields), finish_chat };
+const api_dialect api_ollama_chat = { chat_fields, LQ_COUNT(chat_fields), finish_chat, NULL };
 const api_dialect api_ollama_generate = { generate_fields, LQ_COUNT(generate_fields),
-                                          finish_generate };
-const api_dialect api_ollama_embed = { embed_fields, LQ_COUNT(embed_fields), finish_embed };
+                                          finish_generate, NULL };
+const api_dialect api_ollama_plain = { plain_fields, LQ_COUNT(plain_fields), finish_plain, NULL };
+const api_dialect api_ollama_embed = { embed_fields, LQ_COUNT(embed_fields), finish_embed, NULL };
 const api_dialect api_ollama_embedding = { embedding_fields, LQ_COUNT(embedding_fields),
-                                           finish_embed };
+                                           finish_embed, NULL };

@@ -177,6 +177,21 @@ static lq_status read_activation(api_params *p, const row *t, const cJSON *v, ap
     return LQ_OK;
 }
 
+/* llama.cpp's: other files, [{"text", "filename"}]. */
+static lq_status read_extra(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    static const char expected[] = "an array of objects with text and, or not, filename";
+    if (!cJSON_IsArray(v)) return api_wrong(e, "input_extra", expected, v);
+    for (const cJSON *c = v->child; c; c = c->next) {
+        const cJSON *name = js_get(c, "filename");
+        if (!cJSON_IsString(js_get(c, "text")) || (name && !cJSON_IsString(name)))
+            return api_wrong(e, "input_extra", expected, c);
+    }
+    p->extra = v->child ? v : NULL;
+    return LQ_OK;
+}
+
 static lq_status read_pooling(api_params *p, const row *t, const cJSON *v, api_error *e)
 {
     (void)t;
@@ -338,6 +353,7 @@ static const row rows[] = {
     KNOWN("input", API_EMBEDDINGS),
     READ("encoding_format", API_EMBEDDINGS, read_encoding),
     READ("suffix", API_COMPLETIONS, read_suffix),
+    READ("input_extra", API_COMPLETIONS, read_extra),
     READ("pooling", API_EMBEDDINGS, read_pooling),
     READ("dimensions", API_EMBEDDINGS, read_dimensions),
     KNOWN("query", API_RERANK),
@@ -579,6 +595,8 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
     if (p->prompt_logprobs >= 0 && p->stream)
         return api_fail(e, "prompt_logprobs", "unsupported_value",
                         "prompt_logprobs: not in a stream");
+    if (p->extra && !p->suffix)
+        return api_fail(e, "input_extra", "unsupported_value", "input_extra: only with suffix");
     if (p->max_completion_tokens > 0) p->max_tokens = p->max_completion_tokens;
     if (p->max_tokens == 0 && !p->echo && kind != API_EMBEDDINGS)
         return api_fail(e, "max_tokens", "invalid_value",

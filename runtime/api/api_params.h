@@ -58,6 +58,7 @@ typedef struct {
     bool has_add_special, add_special;
     int64_t truncate;   /* 0: not given; -1: to what fits */
     const char *suffix; /* the answer goes before it; NULL: nothing follows */
+    const cJSON *extra; /* files to be shown before it; NULL: none */
     const char *cache_salt;
     int64_t priority;
     const char *stop[API_MAX_STOPS];

@@ -107,7 +107,7 @@ static const other refused[] = {
     { "image_data", BOTH, N_EMPTY_LIST },
     { "input_prefix", BOTH, N_EMPTY_STR },
     { "input_suffix", BOTH, N_EMPTY_STR },
-    { "input_extra", BOTH, N_EMPTY_LIST },
+    { "input_extra", API_CHAT, N_EMPTY_LIST },
     { "input_ids", BOTH, 0 },
     { "session_params", BOTH, N_EMPTY_OBJECT },
     { "n_probs", BOTH, N_ZERO },

@@ -30,6 +30,12 @@ static void write_params(jw *w, const gen_defaults *d)
     jw_close(w, '}');
 }
 
+static void put_token(jw *w, const api *a, const char *name)
+{
+    const char *text = cJSON_GetStringValue(js_get(a->m.chat_tokens, name));
+    jw_cstr(w, text ? text : "");
+}
+
 void api_get_props(void *app, http_req *r)
 {
     api *a = app;
@@ -44,6 +50,12 @@ void api_get_props(void *app, http_req *r)
     put_i64(&w, "total_slots", a->m.max_seqs);
     jw_key(&w, "model_alias");
     jw_cstr(&w, a->names[0]);
+    jw_key(&w, "chat_template");
+    jw_cstr(&w, a->m.chat_text ? a->m.chat_text : "");
+    jw_key(&w, "bos_token");
+    put_token(&w, a, "bos_token");
+    jw_key(&w, "eos_token");
+    put_token(&w, a, "eos_token");
     jw_key(&w, "modalities");
     jw_json(&w, "{\"vision\":false,\"audio\":false}", 30);
     jw_key(&w, "build_info");

@@ -520,10 +520,99 @@ static void not_kept(api *a, http_req *r)
                    "this server keeps no responses (--response-store)");
 }
 
+/* An item as a list has it: with an id, a type and a content of parts. */
+static bool complete_item(cJSON *v, const char *response, int i)
+{
+    char id[96];
+    cJSON *content = cJSON_GetObjectItemCaseSensitive(v, "content");
+    bool ok = true;
+    snprintf(id, sizeof id, "item_%.64s_%d", response, i);
+    if (!js_get(v, "id")) ok = cJSON_AddStringToObject(v, "id", id) != NULL;
+    if (!js_get(v, "type")) ok = ok && cJSON_AddStringToObject(v, "type", "message");
+    if (!ok || !cJSON_IsString(content)) return ok;
+    const bool said = api_is(js_get(v, "role"), "assistant");
+    cJSON *parts = cJSON_CreateArray(), *part = cJSON_CreateObject();
+    ok = cJSON_AddStringToObject(part, "type", said ? "output_text" : "input_text") &&
+         cJSON_AddStringToObject(part, "text", content->valuestring) &&
+         cJSON_AddItemToArray(parts, part);
+    if (!ok) cJSON_Delete(part);
+    ok = ok && cJSON_ReplaceItemInObjectCaseSensitive(v, "content", parts);
+    if (!ok) cJSON_Delete(parts);
+    return ok;
+}
+
+/* The first n items, the latest first unless `order` says asc. */
+static void write_items(jw *w, http_req *r, cJSON *items, int n, const char *id, const api_page *p)
+{
+    const char *order = http_query(r, "order");
+    const bool rising = order && strcmp(order, "asc") == 0;
+    char first[128] = "", last[128] = "";
+    bool begun = !p->after, more = false;
+    int64_t left = p->limit;
+    jw_open(w, '{');
+    put(w, "object", "list");
+    jw_key(w, "data");
+    jw_open(w, '[');
+    cJSON *v = n > 0 ? cJSON_GetArrayItem(items, rising ? 0 : n - 1) : NULL;
+    for (int k = 0; k < n && !more; k++, v = rising ? v->next : v->prev) {
+        w->b.oom |= !complete_item(v, id, rising ? k : n - 1 - k);
+        const char *its = cJSON_GetStringValue(js_get(v, "id"));
+        char *text = begun && left > 0 ? js_print(v, false) : NULL;
+        more = begun && left == 0;
+        if (text) {
+            if (!first[0]) snprintf(first, sizeof first, "%s", its ? its : "");
+            snprintf(last, sizeof last, "%s", its ? its : "");
+            jw_json(w, text, strlen(text));
+            left--;
+        }
+        free(text);
+        begun |= !begun && its && strcmp(its, p->after) == 0;
+    }
+    jw_close(w, ']');
+    api_write_page(w, first, last, more);
+    jw_close(w, '}');
+}
+
+/* ID/input_items: what the response answered. */
+static void give_items(api *a, http_req *r, const char *id)
+{
+    lq_buf response = { 0 }, items = { 0 };
+    cJSON *made = NULL, *all = NULL;
+    api_page p;
+    jw w = { 0 };
+    if (!api_read_page(r, &p, 20, 100)) return;
+    const bool found = api_store_get(a->store, id, &response, &items);
+    const bool ok = found && !js_parse(&made, response.p, response.n, API_STORE_BYTES, 0, NULL) &&
+                    !js_parse(&all, items.p, items.n, API_STORE_BYTES, 0, NULL);
+    if (ok) {
+        const int n = cJSON_GetArraySize(all) - cJSON_GetArraySize(js_get(made, "output"));
+        write_items(&w, r, all, n, id, &p);
+        api_reply(r, 200, &w);
+    } else if (found) {
+        http_error(r, 503, NULL, NULL, "out of memory");
+    } else {
+        not_kept(a, r);
+    }
+    cJSON_Delete(made);
+    cJSON_Delete(all);
+    lq_buf_free(&response);
+    lq_buf_free(&items);
+}
+
+/* /v1/responses/ID, and ID/input_items. */
 void api_get_response(void *app, http_req *r)
 {
+    static const char of_input[] = "/input_items";
     api *a = app;
+    char id[128];
     jw w = { 0 };
+    snprintf(id, sizeof id, "%s", http_rest(r));
+    char *slash = strchr(id, '/');
+    if (slash && strcmp(slash, of_input) == 0) {
+        *slash = 0;
+        give_items(a, r, id);
+        return;
+    }
     if (api_store_get(a->store, http_rest(r), &w.b, NULL))
         api_reply(r, 200, &w);
     else

@@ -131,19 +131,10 @@ static lq_status take_reasoning(const place *p, const cJSON *item)
     return LQ_OK;
 }
 
-static lq_status no_store(api_body *b, const char *name)
+static lq_status no_store(api_error *e, const char *name)
 {
-    return api_fail(b->e, name, "unsupported_value",
+    return api_fail(e, name, "unsupported_value",
                     "%s: this server keeps no responses (--response-store)", name);
-}
-
-static lq_status take_reference(const place *p, const cJSON *item)
-{
-    (void)item;
-    if (!p->b->a->store) return no_store(p->b, "input");
-    return api_fail(p->b->e, "input", "unsupported_value",
-                    "%s: expected the item itself, or previous_response_id, found item_reference",
-                    p->at);
 }
 
 static lq_status take_item(const place *p, const cJSON *item)
@@ -156,8 +147,7 @@ static lq_status take_item(const place *p, const cJSON *item)
                   { "function_call_output", take_output },
                   { "custom_tool_call", take_custom_call },
                   { "custom_tool_call_output", take_output },
-                  { "reasoning", take_reasoning },
-                  { "item_reference", take_reference } };
+                  { "reasoning", take_reasoning } };
     const cJSON *type = js_get(item, "type");
     if (!cJSON_IsObject(item)) return wrong(p, "an item", item);
     if (!type) return take_message(p, item);
@@ -312,7 +302,7 @@ static lq_status take_past(api_body *b)
     lq_status s = LQ_OK;
     if (!id) return LQ_OK;
     if (!cJSON_IsString(id)) return api_body_wrong(b, name, name, "a string", id);
-    if (!b->a->store) return no_store(b, name);
+    if (!b->a->store) return no_store(b->e, name);
     if (!api_store_get(b->a->store, id->valuestring, NULL, &items)) {
         s = api_fail(b->e, name, "previous_response_not_found",
                      "previous_response_id: there is no response '%.80s' here (any more)",
@@ -369,4 +359,23 @@ static const api_field fields[] = {
 
 };
 
-const api_dialect api_responses_dialect = { fields, LQ_COUNT(fields), finish };
+/* Kept items take the place of what refers to them. */
+static lq_status find_references(api *a, cJSON *body, api_error *e)
+{
+    cJSON *input = cJSON_GetObjectItemCaseSensitive(body, "input");
+    int i = 0;
+    for (cJSON *v = cJSON_IsArray(input) ? input->child : NULL, *next; v; v = next, i++) {
+        next = v->next;
+        const char *id = cJSON_GetStringValue(js_get(v, "id"));
+        if (!api_is(js_get(v, "type"), "item_reference")) continue;
+        if (!a->store) return no_store(e, "input");
+        cJSON *item = api_store_item(a->store, id ? id : "");
+        if (!item)
+            return api_fail(e, "input", "item_not_found",
+                            "input[%d]: there is no item '%.80s' here (any more)", i, id ? id : "");
+        if (!cJSON_ReplaceItemViaPointer(input, v, item)) return api_no_memory(e);
+    }
+    return LQ_OK;
+}
+
+const api_dialect api_responses_dialect = { fields, LQ_COUNT(fields), finish, find_references };

@@ -39,7 +39,7 @@ static const http_route routes[] = {
     { "POST", "/v1/responses/input_tokens", api_post_input_tokens, HTTP_USER,
       "how many tokens its prompt has", NULL },
     { "GET", "/v1/responses/*", api_get_response, HTTP_USER,
-      "a response that is kept (--response-store)", NULL },
+      "a response that is kept (--response-store), and ID/input_items", NULL },
     { "DELETE", "/v1/responses/*", api_delete_response, HTTP_USER, "forget it", NULL },
     { "POST", "/v1/embeddings", api_post_embeddings, HTTP_USER,
       "texts or ids to vectors of length 1", NULL },

@@ -111,6 +111,31 @@ bool api_store_get(api_store *s, const char *id, lq_buf *response, lq_buf *items
     return at && !(response && response->oom) && !(items && items->oom);
 }
 
+/* The item of a list with this id, out of it; NULL: none. */
+static cJSON *take_item(const lq_buf *items, const char *id)
+{
+    cJSON *list = NULL, *found = NULL;
+    if (js_parse(&list, items->p, items->n, API_STORE_BYTES, 0, NULL)) list = NULL;
+    for (cJSON *v = list ? list->child : NULL; v && !found; v = v->next) {
+        const char *its = cJSON_GetStringValue(js_get(v, "id"));
+        if (its && strcmp(its, id) == 0) found = v;
+    }
+    if (found) cJSON_DetachItemViaPointer(list, found);
+    cJSON_Delete(list);
+    return found;
+}
+
+cJSON *api_store_item(api_store *s, const char *id)
+{
+    cJSON *found = NULL;
+    if (!s || !id[0]) return NULL;
+    pthread_mutex_lock(&s->mu);
+    for (const entry *e = s->latest; e && !found; e = e->next)
+        if (memmem(e->items.p, e->items.n, id, strlen(id))) found = take_item(&e->items, id);
+    pthread_mutex_unlock(&s->mu);
+    return found;
+}
+
 bool api_store_remove(api_store *s, const char *id)
 {
     if (!s) return false;

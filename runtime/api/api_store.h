@@ -4,6 +4,7 @@
 #define LLMQ_RUNTIME_API_API_STORE_H
 
 #include "base/buf.h"
+#include "base/json.h"
 
 typedef struct api_store api_store;
 
@@ -14,6 +15,9 @@ void api_store_put(api_store *s, const char *id, const lq_buf *response, const l
 /* What was put, to be free'd; NULL for an argument: not wanted. False: there is none of this id, or
  * no memory. s may be NULL. */
 bool api_store_get(api_store *s, const char *id, lq_buf *response, lq_buf *items);
+/* The item of this id in any of the kept talks, to be cJSON_Delete'd. NULL: there is none, or no
+ * memory. s may be NULL. */
+cJSON *api_store_item(api_store *s, const char *id);
 bool api_store_remove(api_store *s, const char *id);
 
 #endif

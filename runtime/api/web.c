@@ -2,6 +2,8 @@
  * the files; the Makefile knows that this object depends on them. */
 #include "runtime/api/web.h"
 
+#include <stdio.h>
+
 #define CSS "text/css; charset=utf-8"
 #define JS "text/javascript; charset=utf-8"
 
@@ -72,10 +74,21 @@ static const char *const headers[] = {
     "Cache-Control: no-cache",
 };
 
+/* A browser that has the file already is told so. */
 static void give(http_req *r, const web_file *f)
 {
-    const http_extra x = { .type = f->type, .headers = headers, .n_headers = LQ_COUNT(headers) };
-    http_reply(r, 200, f->data, (size_t)(f->end - f->data), &x);
+    const size_t n = (size_t)(f->end - f->data);
+    const lq_hash hash = lq_hash_bytes(f->data, n);
+    const char *known = http_header(r, "If-None-Match");
+    char hex[33], tag[48];
+    const char *all[LQ_COUNT(headers) + 1];
+    lq_hash_hex(hex, &hash);
+    snprintf(tag, sizeof tag, "ETag: \"%s\"", hex);
+    memcpy(all, headers, sizeof headers);
+    all[LQ_COUNT(headers)] = tag;
+    const bool same = known && strstr(known, tag + strlen("ETag: "));
+    http_reply(r, same ? 304 : 200, f->data, same ? 0 : n,
+               &(http_extra){ .type = f->type, .headers = all, .n_headers = LQ_COUNT(all) });
 }
 
 void web_get_page(void *app, http_req *r)

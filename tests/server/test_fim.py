@@ -69,10 +69,23 @@ def test_infill(marked):
     assert (word["stop_type"], word["stopping_word"]) == ("word", a["content"][2:4])
 
 
+def test_other_files_come_first(marked):
+    """This tokenizer has no tokens for files."""
+    ask = {"input_prefix": "The old ", "input_suffix": " of the sea", "n_predict": 4, "temperature": 0}
+    extra = [{"text": "<|fim_middle|>One.", "filename": "a.txt"}, {"text": "Two."}]
+    want = sum(len(marked.post_json("/tokenize", {"content": x, "parse_special": False})["tokens"]) for x in
+               ("\n\n--- snippet ---\n\n", "<|fim_middle|>One.", "\n\n--- snippet ---\n\n", "Two."))
+    bare = marked.post_json("/infill", ask)["tokens_evaluated"]
+    assert marked.post_json("/infill", {**ask, "input_extra": extra})["tokens_evaluated"] == bare + want
+    assert marked.post_json("/infill", {**ask, "input_extra": []})["tokens_evaluated"] == bare
+
+
 @pytest.mark.parametrize("path, more, param", [
     ("/infill", {"input_prefix": 5}, "input_prefix"),
     ("/infill", {"input_suffix": []}, "input_suffix"),
-    ("/infill", {"input_extra": [{"text": "a"}]}, "input_extra"),
+    ("/infill", {"input_extra": [{"filename": "a"}]}, "input_extra"),
+    ("/infill", {"input_extra": [{"text": "a " * 100000}]}, "prompt"),
+    ("/v1/completions", {"prompt": "a", "input_extra": [{"text": "b"}]}, "input_extra"),
     ("/infill", {"n": 2}, "n"),
     ("/infill", {"temperature": 5}, "temperature"),
     ("/v1/completions", {"prompt": "a", "suffix": "b", "echo": True}, "echo"),
@@ -92,6 +105,7 @@ def test_a_model_without_marks(server):
 def test_props_and_slots(marked):
     card = json.loads(marked.get("/v1/models").read())["data"][0]
     p = json.loads(marked.get("/props").read())
+    assert p["chat_template"] and p["bos_token"] == "<|begin_of_text|>" and p["eos_token"]
     assert p["default_generation_settings"]["n_ctx"] == card["max_model_len"] and p["model_alias"] == "m"
     slots = json.loads(marked.get("/slots").read())
     assert [s["id"] for s in slots] == list(range(p["total_slots"]))

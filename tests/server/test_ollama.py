@@ -70,6 +70,15 @@ def test_generate(scripted):
         **chat("abc"), "messages": [{"role": "system", "content": "S"}, *chat("abc")["messages"]]})["prompt_eval_count"]
 
 
+def test_raw_is_without_the_template(server):
+    ask = {"prompt": "The old house", "options": {"num_predict": 6, "temperature": 0}, "stream": False, "raw": True}
+    a = server.post_json(GENERATE, ask)
+    b = server.post_json("/v1/completions", {"prompt": ask["prompt"], "max_tokens": 6, "temperature": 0})
+    assert a["response"] == b["choices"][0]["text"] and a["prompt_eval_count"] == b["usage"]["prompt_tokens"]
+    lines = http("POST", server.url + GENERATE, json={**ask, "stream": True}).text.splitlines()
+    assert "".join(json.loads(x)["response"] for x in lines) == a["response"] and json.loads(lines[-1])["done"]
+
+
 def test_bodies_mean_the_same_as_those_of_a_chat(scripted):
     theirs = [{"role": "user", "content": "a"},
               {"role": "assistant", "content": "T", "thinking": "hm",
@@ -118,7 +127,9 @@ def check_error(r, status, part):
     (CHAT, {**chat("abc"), "options": 5}, "options"),
     (GENERATE, {}, "prompt: expected"),
     (GENERATE, generate("abc", images=["x"]), "images"),
-    (GENERATE, generate("abc", raw=True), "raw"),
+    (GENERATE, generate("abc", raw=True, context=[1]), "context"),
+    (GENERATE, {"raw": True}, "prompt: expected"),
+    (GENERATE, generate("abc", suffix="x"), "suffix"),
     (GENERATE, generate("abc", context=[1]), "context"),
     (GENERATE, generate("abc", template="x"), "template"),
     ("/api/embed", {"input": 5}, "input"),

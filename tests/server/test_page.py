@@ -28,6 +28,8 @@ def test_every_file_is_served(server):  # T-65
         assert r.status == 200 and r.read() == file.read_bytes(), file.name
         assert r.headers["content-type"].split(";")[0] == types[file.suffix]
         assert r.headers["x-content-type-options"] == "nosniff"
+        known = http("GET", str(r.url), headers={"If-None-Match": r.headers["etag"]})
+        assert (known.status_code, known.content, known.headers["etag"]) == (304, b"", r.headers["etag"])
         policy = dict(p.strip().split(" ", 1) for p in r.headers["content-security-policy"].split(";"))
         assert policy["default-src"] == "'none'" and policy["frame-ancestors"] == "'none'"
         assert {v for k, v in policy.items() if k.endswith("-src")} == {"'none'", "'self'"}

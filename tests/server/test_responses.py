@@ -296,6 +296,28 @@ def test_a_talk_that_goes_on(keeping):
     assert third["usage"]["input_tokens"] > n
 
 
+def test_items_of_the_input_and_references(keeping):
+    first = keeping.post_json(PATH, body("one call", tools=TOOLS, instructions="Only once."))
+    call = first["output"][1]
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "rain"}
+    kept = json.loads(keeping.get(f"{PATH}/{first['id']}/input_items").read())
+    assert kept["object"] == "list" and not kept["has_more"] and kept["first_id"] == kept["last_id"] == kept["data"][0]["id"]
+    item, = kept["data"]
+    assert (item["type"], item["role"], item["content"]) == ("message", "user", [{"type": "input_text", "text": "[one call]"}])
+    whole = [{"role": "user", "content": "[one call]"}, *first["output"], result]
+    refs = [whole[0], *({"type": "item_reference", "id": x["id"]} for x in first["output"]), result]
+    ask = {"max_output_tokens": 2, "tools": TOOLS}
+    same = [keeping.post_json(PATH, {**ask, "input": x}) for x in (whole, refs)]
+    assert same[0]["usage"]["input_tokens"] == same[1]["usage"]["input_tokens"]
+    rising = json.loads(keeping.get(f"{PATH}/{same[1]['id']}/input_items?order=asc&limit=2").read())
+    assert [x["type"] for x in rising["data"]] == ["message", "message"] and rising["has_more"]
+    rest = json.loads(keeping.get(f"{PATH}/{same[1]['id']}/input_items?order=asc&after={rising['last_id']}").read())
+    assert [x["type"] for x in rest["data"]] == ["function_call", "function_call_output"] and not rest["has_more"]
+    check_error(keeping.post(PATH, {"input": [{"type": "item_reference", "id": "x"}]}), 400, "input", "item_not_found")
+    check_error(keeping.get(f"{PATH}/resp_x/input_items"), 404, code="response_not_found")
+    check_error(keeping.get(f"{PATH}/{first['id']}/input_items?limit=0"), 400, "limit")
+
+
 def test_kept_responses(keeping):
     made = [keeping.post_json(PATH, body("abc")) for _ in range(4)]
     assert len({a["id"] for a in made}) == 4

@@ -7,7 +7,9 @@ import { button, element, t } from "./words.js";
 // name, least, most, step (of the arrows); what a server refuses it says itself
 const NUMBERS = [
     ["temperature", 0, 2, 0.1], ["top_p", 0.05, 1, 0.05], ["top_k", 0, 1000, 1],
-    ["min_p", 0, 1, 0.01], ["max_tokens", 1, 1000000, 1], ["repetition_penalty", 0.5, 2, 0.05],
+    ["min_p", 0, 1, 0.01], ["typical_p", 0.05, 1, 0.05], ["top_n_sigma", 0, 10, 0.1], ["xtc_probability", 0, 1, 0.05],
+    ["xtc_threshold", 0, 1, 0.05], ["dry_multiplier", 0, 5, 0.1], ["dynatemp_range", 0, 2, 0.1], ["mirostat", 0, 2, 2],
+    ["max_tokens", 1, 1000000, 1], ["repetition_penalty", 0.5, 2, 0.05],
     ["frequency_penalty", -2, 2, 0.1], ["presence_penalty", -2, 2, 0.1], ["seed", 0, 4294967295, 1],
 ];
 const CHECKS = ["probabilities", "plain"];
