@@ -221,6 +221,97 @@ static void put_own(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     }
 }
 
+/* ---- sizes by layer (formats/gguf/gguf_layers.h) ---- */
+static int64_t ffn_at(const arch_config *c, int64_t i) { return arch_at(c, i)->ffn; }
+static int64_t kv_heads_at(const arch_config *c, int64_t i) { return arch_at(c, i)->kv_heads; }
+
+/* A number, or where they differ one for each layer. */
+static void put_each(gguf_pairs *p, const char *key, const arch_config *c,
+                     int64_t of(const arch_config *c, int64_t layer))
+{
+    bool differ = false;
+    for (int64_t i = 1; i < c->layers; i++)
+        differ |= of(c, i) != of(c, 0);
+    if (!differ) {
+        gguf_pair_int(p, key, of(c, 0));
+        return;
+    }
+    gguf_pair_array(p, key, GGUF_I32, (uint64_t)c->layers);
+    for (int64_t i = 0; i < c->layers; i++)
+        gguf_put_le(&p->b, (uint64_t)of(c, i), 4);
+}
+
+/* The first layer with a window, or without; -1: none. */
+static int64_t first_layer(const arch_config *c, bool window)
+{
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].window == window) return i;
+    return -1;
+}
+
+/* Heads of the layers with a window, or of those without. */
+static void put_head_sizes(gguf_pairs *p, const gguf_arch *a, const arch_config *c, bool window)
+{
+    static const char *const keys[] = { "attention.key_length", "attention.value_length",
+                                        "rope.dimension_count" };
+    const int64_t at = first_layer(c, window) < 0 ? 0 : first_layer(c, window);
+    for (size_t i = 0; i < LQ_COUNT(keys); i++) {
+        char k[96];
+        snprintf(k, sizeof k, "%s.%s%s", a->gguf, keys[i], window ? "_swa" : "");
+        gguf_pair_int(p, k, i < 2 ? arch_at(c, at)->head_dim : arch_at(c, at)->rope_dims);
+    }
+}
+
+/* What only Gemma 3n has: of each layer the z of a normal distribution below which gates are cut. */
+static void put_streams(gguf_pairs *p, const arch_config *c)
+{
+    gguf_pair_int(p, "gemma3n.altup.active_idx", 0);
+    gguf_pair_int(p, "gemma3n.altup.num_inputs", c->streams);
+    gguf_pair_array(p, "gemma3n.activation_sparsity_scale", GGUF_F32, (uint64_t)c->layers);
+    for (int64_t i = 0; i < c->layers; i++) {
+        const double share = c->layer[i].sparse;
+        const float z = share > 0 ? (float)arch_normal_quantile(share) : -INFINITY;
+        uint32_t bits;
+        memcpy(&bits, &z, 4);
+        gguf_put_le(&p->b, bits, 4);
+    }
+}
+
+static void put_layered(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
+{
+    char k[96];
+    int64_t shared = 0;
+    while (shared < c->layers && c->layer[c->layers - 1 - shared].kv_back)
+        shared++;
+    snprintf(k, sizeof k, "%s.feed_forward_length", a->gguf);
+    put_each(p, k, c, ffn_at);
+    snprintf(k, sizeof k, "%s.attention.head_count_kv", a->gguf);
+    put_each(p, k, c, kv_heads_at);
+    put_head_sizes(p, a, c, false);
+    if (!c->streams) put_head_sizes(p, a, c, true);
+    snprintf(k, sizeof k, "%s.rope.freq_base_swa", a->gguf);
+    pair_float(p, k, c->rope[ROPE_LOCAL].theta);
+    snprintf(k, sizeof k, "%s.attention.shared_kv_layers", a->gguf);
+    gguf_pair_int(p, k, shared);
+    snprintf(k, sizeof k, "%s.embedding_length_per_layer_input", a->gguf);
+    gguf_pair_int(p, k, c->ple_dim);
+    snprintf(k, sizeof k, "%s.attention.sliding_window_pattern", a->gguf);
+    gguf_pair_array(p, k, GGUF_BOOL, (uint64_t)c->layers);
+    for (int64_t i = 0; i < c->layers; i++)
+        gguf_put_le(&p->b, c->layer[i].window, 1);
+    const struct {
+        const char *key;
+        int64_t v;
+    } experts[] = { { "expert_count", c->experts },
+                    { "expert_used_count", c->experts_used },
+                    { "expert_feed_forward_length", c->expert_ffn } };
+    for (size_t i = 0; i < LQ_COUNT(experts) && c->experts; i++) {
+        snprintf(k, sizeof k, "%s.%s", a->gguf, experts[i].key);
+        gguf_pair_int(p, k, experts[i].v);
+    }
+    if (c->streams) put_streams(p, c);
+}
+
 static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
 {
     const struct {
@@ -229,14 +320,14 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     } ints[] = { { "block_count", c->layers },
                  { "context_length", c->max_pos },
                  { "embedding_length", c->hidden },
-                 { "feed_forward_length", c->ffn },
+                 { "feed_forward_length", a->layered ? 0 : c->ffn },
                  { "attention.head_count", c->heads },
-                 { "attention.head_count_kv", c->kv_heads },
-                 { "attention.key_length", c->head_dim },
-                 { "attention.value_length", c->v_dim },
+                 { "attention.head_count_kv", a->layered ? 0 : c->kv_heads },
+                 { "attention.key_length", a->layered ? 0 : c->head_dim },
+                 { "attention.value_length", a->layered ? 0 : c->v_dim },
                  { "attention.q_lora_rank", c->q_lora },
                  { "attention.kv_lora_rank", c->kv_lora },
-                 { "rope.dimension_count", c->rope_dims },
+                 { "rope.dimension_count", a->layered ? 0 : c->rope_dims },
                  { "vocab_size", c->vocab } };
     char k[96];
     gguf_pair_str(p, "general.architecture", a->gguf);
@@ -251,7 +342,10 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
              a->eps ? "epsilon" : "rms_epsilon");
     pair_float(p, k, c->norm_eps);
     put_own(p, a, c);
-    put_scaling(p, a, c);
+    if (a->layered)
+        put_layered(p, a, c);
+    else
+        put_scaling(p, a, c);
 }
 
 /* ---- does it say all? ---- */
@@ -356,15 +450,13 @@ static lq_status name_tensors(gguf_file *f, const gguf_arch *a, const src_source
     const arch_config *c = src_config(src);
     const arch_rope_kind kind = c->rope[ROPE_MAIN].kind;
     const int64_t pairs = c->rope_dims / 2, n = src_n_tensors(src);
-    const int lists = kind == ROPE_LONG ? 2 : kind == ROPE_LLAMA3;
+    const int lists = gguf_rope_lists(kind);
     char(*names)[64] = lq_push(arena, 2 * (size_t)n * sizeof *names);
     gguf_tensor *t = lq_push(arena, (2 * (size_t)n + 2) * sizeof *t);
     if (!names || !t) return lq_fail(err, LQ_ENOMEM, "no memory for the header");
     f->tensors = t;
     for (int i = 0; i < lists; i++)
-        t[f->n++] = (gguf_tensor){ .name = kind == ROPE_LLAMA3 ? GGUF_ROPE_FREQS
-                                           : i                 ? GGUF_ROPE_LONG
-                                                               : GGUF_ROPE_SHORT,
+        t[f->n++] = (gguf_tensor){ .name = gguf_rope_name(kind, i),
                                    .type = GGML_F32,
                                    .n_dims = 1,
                                    .shape = { pairs },
@@ -378,9 +470,8 @@ static lq_status name_tensors(gguf_file *f, const gguf_arch *a, const src_source
         for (int k = 0; k < parts; k++, f->n++) {
             gguf_tensor_name(*names, g[k], &slot);
             t[f->n] = (gguf_tensor){ .name = *names++, .n_dims = 2 };
-            if (slot.role != R_EMBED) continue;
-            t[f->n].shape[0] = c->vocab;
-            t[f->n].shape[1] = c->embed_dim;
+            arch_role_shape(arch_at(c, slot.layer), slot.role, &t[f->n].shape[0],
+                            &t[f->n].shape[1]);
         }
     }
     qsort(t, f->n, sizeof *t, by_name);
@@ -434,6 +525,11 @@ lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const src_source *s
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "multi_query: llama.cpp's '%s' runs one head of keys, found %lld",
                        (*a)->gguf, (long long)c->kv_heads);
+    if (c->ple_dim && c->ple_vocab != c->vocab)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "vocab_size_per_layer_input: llama.cpp's '%s' has a row for each of %lld "
+                       "tokens, found %lld",
+                       (*a)->gguf, (long long)c->vocab, (long long)c->ple_vocab);
     put_config(p, *a, c);
     s = put_sections(p, *a, src, err);
     return s ? s : check(p, *a, src, err);
@@ -448,16 +544,28 @@ lq_status gguf_can_say(const src_source *src, lq_err *err)
     return s;
 }
 
+int gguf_rope_lists(arch_rope_kind kind)
+{
+    return kind == ROPE_LONG ? 2 : kind == ROPE_LLAMA3 || kind == ROPE_PROPORTIONAL;
+}
+
+const char *gguf_rope_name(arch_rope_kind kind, int list)
+{
+    return kind != ROPE_LONG ? GGUF_ROPE_FREQS : list ? GGUF_ROPE_LONG : GGUF_ROPE_SHORT;
+}
+
 lq_status gguf_rope_factors(float **out, const arch_config *c, lq_arena *a, lq_err *err)
 {
     const arch_rope *r = &c->rope[ROPE_MAIN];
     const int64_t n = c->rope_dims / 2;
     *out = NULL;
-    if (r->kind != ROPE_LLAMA3 && r->kind != ROPE_LONG) return LQ_OK;
+    if (!gguf_rope_lists(r->kind)) return LQ_OK;
     *out = lq_push(a, 2 * (size_t)n * sizeof **out);
     if (!*out) return lq_fail(err, LQ_ENOMEM, "factors of frequencies: out of memory");
     for (int64_t i = 0; r->kind == ROPE_LONG && i < 2 * n; i++)
         (*out)[i] = (float)r->factors[i];
+    for (int64_t i = 0; r->kind == ROPE_PROPORTIONAL && i < n; i++) /* 1e30: it does not turn */
+        (*out)[i] = i < (int64_t)(r->partial * (double)n) ? 1 : 1e30f;
     for (int64_t i = 0; r->kind == ROPE_LLAMA3 && i < n; i++) {
         const double original = (double)r->original_max;
         const double wave = 2 * 3.14159265358979323846 * pow(r->theta, (double)i / (double)n);

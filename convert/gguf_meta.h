@@ -28,8 +28,11 @@ void gguf_put_str(lq_buf *b, const char *s, size_t n);
  * of it is not known here, or the model is not what the file would say. */
 lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const src_source *src, lq_err *err);
 lq_status gguf_can_say(const src_source *src, lq_err *err); /* the same, without pairs */
-/* Factors of the frequencies, in the arena: [rope_dims / 2] of Llama 3's scaling, twice as many of
- * longrope (short, then long); NULL: none. */
+/* Factors of the frequencies, in the arena: [rope_dims / 2] of Llama 3's scaling and of proportional
+ * angles, twice as many of longrope (short, then long); NULL: none. And how many tensors that is, and
+ * their names. */
+int gguf_rope_lists(arch_rope_kind kind);
+const char *gguf_rope_name(arch_rope_kind kind, int list);
 lq_status gguf_rope_factors(float **out, const arch_config *c, lq_arena *a, lq_err *err);
 /* A note says why there is no tokenizer. LQ_EFORMAT: a tokenizer.json that is none. */
 lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, conv_report *r, lq_err *err);

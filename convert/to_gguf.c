@@ -82,7 +82,7 @@ static void to_gguf_shape(entry *e, const gguf_name *g, const arch_config *c)
     const src_tensor *t = e->t;
     memcpy(e->shape, t->shape, 3 * sizeof *e->shape);
     if (g->stacked && !e->stacked) {
-        e->shape[0] = c->experts;
+        e->shape[0] = arch_n_tensors(c, e->slot.role);
         memcpy(e->shape + 1, t->shape, 2 * sizeof *e->shape);
         e->n_dims++;
     }
@@ -141,12 +141,9 @@ static lq_status list_tensors(conv *c, lq_err *err)
     c->e = calloc(2 * (size_t)n + 2, sizeof *c->e);
     if (!c->e) return lq_fail(err, LQ_ENOMEM, "no memory for the header");
     const entry vector = { .n_dims = 1, .shape = { pairs }, .experts = 1 };
-    for (int i = 0; i < (kind == ROPE_LONG ? 2 : kind == ROPE_LLAMA3); i++) {
+    for (int i = 0; i < gguf_rope_lists(kind); i++) {
         c->e[c->n] = vector;
-        snprintf(c->e[c->n++].name, sizeof vector.name, "%s",
-                 kind == ROPE_LLAMA3 ? GGUF_ROPE_FREQS
-                 : i                 ? GGUF_ROPE_LONG
-                                     : GGUF_ROPE_SHORT);
+        snprintf(c->e[c->n++].name, sizeof vector.name, "%s", gguf_rope_name(kind, i));
     }
     lq_status s = LQ_OK;
     for (int64_t i = 0; i < n && !s; i++)

@@ -406,6 +406,8 @@ static inline const arch_config *arch_at(const arch_config *c, int64_t layer)
 {
     return layer >= 0 && c->layer[layer].own ? c->layer[layer].own : c;
 }
+/* z of a normal distribution that a share p is below (arch_layer.sparse). */
+double arch_normal_quantile(double p);
 /* May this layer (-1: none) have tensors of this role? Of a tied model R_HEAD is not there. */
 bool arch_has(const arch_config *c, arch_role r, int64_t layer);
 /* The row's entry; NULL: none. */

@@ -1,4 +1,5 @@
-/* formats/arch/arch_sizes.c - layers of different sizes: a config for each set of them. */
+/* formats/arch/arch_sizes.c - layers of different sizes: a config for each set of them; how much of their gates
+ * is cut off. */
 #include "formats/arch/arch_impl.h"
 
 #include <stdlib.h>
@@ -64,4 +65,14 @@ void arch_free_sizes(arch_config *c)
     for (int64_t i = 0; i < c->n_sizes; i++)
         free(c->sizes[i]);
     free(c->sizes);
+}
+
+double arch_normal_quantile(double p)
+{
+    double low = -10, high = 10;
+    for (int i = 0; i < 60; i++) {
+        const double z = (low + high) / 2;
+        *(erfc(-z / sqrt(2)) / 2 < p ? &low : &high) = z;
+    }
+    return high;
 }

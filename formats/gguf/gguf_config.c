@@ -2,6 +2,7 @@
 #include "formats/gguf/gguf_config.h"
 
 #include "formats/gguf/gguf_ends.h"
+#include "formats/gguf/gguf_layers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -314,10 +315,10 @@ static void put_one(config *c, const gguf_own *o)
 /* Falcon's and StarCoder's ways to share keys and values. */
 static void put_sharing(config *c, int64_t heads)
 {
-    const int64_t kv = int_at(c, "attention.head_count_kv", heads);
-    const bool two = gguf_find(c->f, "blk.0.attn_norm_2.weight") != NULL;
     const bool falcon = is(c, "FalconForCausalLM");
     if (!falcon && !is(c, "GPTBigCodeForCausalLM")) return;
+    const int64_t kv = int_at(c, "attention.head_count_kv", heads);
+    const bool two = gguf_find(c->f, "blk.0.attn_norm_2.weight") != NULL;
     put_bool(c, "multi_query", kv == 1 || (falcon && kv != heads));
     if (!falcon || (kv != 1 && kv == heads && !two)) return;
     if (kv == 1 && !two) return;
@@ -388,7 +389,7 @@ static void put_own(config *c)
     }
     if (c->arch->w.mla)
         put_mla(c, heads);
-    else
+    else if (!c->row->layered)
         put_heads(c, heads, hidden);
     put_sharing(c, heads);
 }
@@ -445,11 +446,11 @@ static lq_status put_all(config *c, lq_err *err)
     static const struct {
         const char *key, *from;
     } ints[] = { { "hidden_size", "embedding_length" },
-                 { "intermediate_size", "feed_forward_length" },
                  { "num_attention_heads", "attention.head_count" },
-                 { "num_key_value_heads", "attention.head_count_kv" },
-                 { "head_dim", "attention.key_length" },
-                 { "max_position_embeddings", "context_length" } };
+                 { "max_position_embeddings", "context_length" } },
+      of_all[] = { { "intermediate_size", "feed_forward_length" },
+                   { "num_key_value_heads", "attention.head_count_kv" },
+                   { "head_dim", "attention.key_length" } };
     const gguf_tensor *embed = gguf_find(c->f, "token_embd.weight");
     if (!embed || embed->n_dims != 2)
         return lq_fail(err, LQ_EFORMAT, "token_embd.weight: expected a matrix, found none");
@@ -462,13 +463,16 @@ static lq_status put_all(config *c, lq_err *err)
     put_text(c, c->j, "torch_dtype", "float32");
     for (size_t i = 0; i < LQ_COUNT(ints); i++)
         put_int(c, ints[i].key, ints[i].from);
+    for (size_t i = 0; i < LQ_COUNT(of_all) && !c->row->layered; i++)
+        put_int(c, of_all[i].key, of_all[i].from);
     put_layers(c);
     put_epsilon(c);
     put_float(c, "rope_theta", "rope.freq_base");
     put_token(c, "bos_token_id", "tokenizer.ggml.bos_token_id");
     put_ends(c);
     put_own(c);
-    lq_status s = put_scaling(c, err);
+    lq_status s =
+        c->row->layered ? gguf_layers_config(c->j, c->f, c->row, err) : put_scaling(c, err);
     check_needed(c);
     check_sections(c);
     return !s && c->st ? lq_fail(err, c->st, "%s", c->fault) : s;

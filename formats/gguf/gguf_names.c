@@ -16,6 +16,9 @@ const gguf_arch gguf_archs[] = {
     { "gemma", "GemmaForCausalLM", .turned = false },
     { "gemma2", "Gemma2ForCausalLM", .turned = false },
     { "gemma3", "Gemma3ForCausalLM", .turned = false },
+    { "gemma4", "Gemma4UnifiedForCausalLM", .when = "-", .layered = true }, /* written alone */
+    { "gemma4", "Gemma4ForCausalLM", .layered = true, .gate_up_one = true },
+    { "gemma3n", "Gemma3nForCausalLM", .layered = true },
     { "olmo2", "Olmo3ForCausalLM", .when = "attention.sliding_window" },
     { "olmo2", "Olmo2ForCausalLM", .turned = false },
     { "granite", "GraniteForCausalLM", .turned = true },
@@ -184,6 +187,12 @@ const gguf_own gguf_owns[] = {
     { "Gemma2ForCausalLM", PATTERN },
     { "Gemma2ForCausalLM", REAL("attn_logit_softcapping", attn_softcap) },
     { "Gemma2ForCausalLM", REAL("final_logit_softcapping", final_softcap) },
+    { "Gemma4ForCausalLM", WINDOW },
+    { "Gemma4ForCausalLM", REAL("final_logit_softcapping", final_softcap) },
+    { "Gemma3nForCausalLM", WINDOW },
+    { "Gemma3nForCausalLM", REAL("final_logit_softcapping", final_softcap) },
+    { "Gemma4UnifiedForCausalLM", WINDOW },
+    { "Gemma4UnifiedForCausalLM", REAL("final_logit_softcapping", final_softcap) },
     { "Gemma3ForCausalLM", WINDOW },
     { "Gemma3ForCausalLM", PATTERN },
     { "Gemma3ForCausalLM", "rope_local_base_freq", "rope.freq_base_swa", OWN_REAL,
@@ -193,6 +202,29 @@ const gguf_own gguf_owns[] = {
 };
 
 static const gguf_name names[] = {
+    { R_EXPERT_GATE_UP, "ffn_gate_up_exps", true, "moe", JOIN_NONE }, /* Gemma 4's */
+    { R_ROUTER_NORM, "ffn_gate_inp.scale", false, NULL, JOIN_NONE },
+    { R_EXPERT_SCALE, "ffn_down_exps.scale", false, NULL, JOIN_NONE },
+    { R_EXPERT_NORM, "pre_ffw_norm_2", false, NULL, JOIN_NONE },
+    { R_DENSE_POST_NORM, "post_ffw_norm_1", false, NULL, JOIN_NONE },
+    { R_EXPERT_POST_NORM, "post_ffw_norm_2", false, NULL, JOIN_NONE },
+    { R_PLE_EMBED, "per_layer_token_embd", false, NULL, JOIN_NONE },
+    { R_PLE_PROJ, "per_layer_model_proj", false, NULL, JOIN_NONE },
+    { R_PLE_NORM, "per_layer_proj_norm", false, NULL, JOIN_NONE },
+    { R_PLE_GATE, "inp_gate", false, NULL, JOIN_NONE },
+    { R_PLE_OUT, "proj", false, NULL, JOIN_NONE },
+    { R_PLE_POST_NORM, "post_norm", false, NULL, JOIN_NONE },
+    { R_LAYER_SCALE, "layer_output_scale", false, NULL, JOIN_NONE },
+    { R_STREAM_IN, "altup_proj", true, NULL, JOIN_NONE },
+    { R_STREAM_OUT, "altup_unembd_proj", true, NULL, JOIN_NONE },
+    { R_STREAM_NORM, "altup_router_norm", false, NULL, JOIN_NONE },
+    { R_STREAM_ROUTER, "altup_router", false, NULL, JOIN_NONE },
+    { R_STREAM_PREDICT, "altup_predict_coef", false, NULL, JOIN_NONE },
+    { R_STREAM_CORRECT, "altup_correct_coef", false, NULL, JOIN_NONE },
+    { R_STREAM_SCALE, "altup_correct_scale", false, NULL, JOIN_NONE },
+    { R_LAUREL_LEFT, "laurel_l", false, NULL, JOIN_NONE },
+    { R_LAUREL_RIGHT, "laurel_r", false, NULL, JOIN_NONE },
+    { R_LAUREL_NORM, "laurel_post_norm", false, NULL, JOIN_NONE },
     { R_MLP_NORM, "attn_norm", false, "new", JOIN_NONE }, /* Falcon 40B's two */
     { R_ATTN_NORM, "attn_norm_2", false, "new", JOIN_NONE },
     { R_EMBED, "token_embd", false, NULL, JOIN_NONE },
@@ -277,11 +309,12 @@ int gguf_names_of(const gguf_name *out[2], const gguf_arch *a, const arch_config
 
 void gguf_tensor_name(char out[64], const gguf_name *g, const arch_slot *slot)
 {
-    const char *end = slot->bias || slot->role == R_ROUTER_CORR ? "bias" : "weight";
+    const char *end = slot->bias || slot->role == R_ROUTER_CORR ? ".bias" : ".weight";
+    if (strchr(g->gguf, '.')) end = "";
     if (slot->layer < 0)
-        snprintf(out, 64, "%s.%s", g->gguf, end);
+        snprintf(out, 64, "%s%s", g->gguf, end);
     else
-        snprintf(out, 64, "blk.%lld.%s.%s", (long long)slot->layer, g->gguf, end);
+        snprintf(out, 64, "blk.%lld.%s%s", (long long)slot->layer, g->gguf, end);
 }
 
 /* ---- order of rows ---- */
@@ -291,7 +324,7 @@ gguf_order gguf_order_of(const gguf_arch *a, const arch_config *c, arch_role r)
     if (a->turned) o.heads = r == R_Q ? c->heads : r == R_K ? c->kv_heads : 0;
     if (o.heads) o.kind = GGUF_TURNED;
     if (r == R_QKV && a->qkv == QKV_APART && c->w.qkv_grouped) o.kind = GGUF_APART;
-    if (r == R_EXPERT_GATE_UP || r == R_SHARED_GATE_UP) o.kind = GGUF_GATE_UP;
+    if ((r == R_EXPERT_GATE_UP && !a->gate_up_one) || r == R_SHARED_GATE_UP) o.kind = GGUF_GATE_UP;
     if (r == R_SHARED_GATE_UP) o.ffn = c->shared_ffn;
     return o;
 }

@@ -14,14 +14,16 @@ typedef struct {
                          name ends so; NULL: always */
     bool mlp_norm_post;    /* the norm before the MLP is called post_attention_norm */
     gguf_qkv qkv;
-    const char *eps; /* config.json's key; NULL: rms_norm_eps */
-    bool sections;   /* llama.cpp needs mrope_section, which text does not */
+    const char *eps;  /* config.json's key; NULL: rms_norm_eps */
+    bool sections;    /* llama.cpp needs mrope_section, which text does not */
+    bool layered;     /* sizes by layer: gguf_layers.h */
+    bool gate_up_one; /* experts' gate and up are one tensor, as ours */
 } gguf_arch;
 /* Two tensors of the file that are one of ours: experts' gate (with up), MLA's k_b (with v_b). */
 typedef enum { JOIN_NONE, JOIN_GATE, JOIN_KEY, JOIN_SECOND } gguf_join;
 typedef struct {
     arch_role role;
-    const char *gguf;    /* without ".weight", and "blk.N." */
+    const char *gguf;    /* without ".weight", and "blk.N."; whole where it has a point */
     bool stacked;        /* all experts in one tensor; ours are one by one */
     const char *variant; /* of this row of an architecture alone; NULL: of all */
     gguf_join join;

@@ -148,6 +148,11 @@ static place place_of(const src_source *s, const char *gguf)
         if (end == p + 4 || *end != '.' || layer < 0 || layer >= s->config.layers) return w;
         p = end + 1;
     }
+    w.row = gguf_name_find(&s->config, p, strlen(p), layer >= 0);
+    if (w.row) { /* a name with an ending of its own */
+        w.slot = (arch_slot){ w.row->role, layer, -1, false };
+        return w;
+    }
     ending = strrchr(p, '.');
     if (!ending || (strcmp(ending, ".weight") != 0 && strcmp(ending, ".bias") != 0)) return w;
     w.row = gguf_name_find(&s->config, p, (size_t)(ending - p), layer >= 0);
@@ -191,8 +196,8 @@ static lq_status is_scale(bool *scale, bool *inputs, const src_source *s, const 
     *inputs = end && strcmp(end, ".input_scale") == 0;
     *scale = *inputs || (end && strcmp(end, ".scale") == 0);
     const gguf_tensor *w = *scale ? beside(s, g->name, ".weight") : NULL;
-    *scale = w != NULL;
-    if (!w || w->type == GGML_NVFP4) return LQ_OK;
+    *scale = w && (w->type == GGML_NVFP4 || !place_of(s, g->name).row);
+    if (!*scale || w->type == GGML_NVFP4) return LQ_OK;
     return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': a scale of weights of %s is not read",
                    g->name, gguf_type_text(w->type));
 }

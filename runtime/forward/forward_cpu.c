@@ -217,17 +217,6 @@ static void xielu(float *x, int64_t n, const model_vector *v)
     }
 }
 
-/* z of a normal distribution that a share p is below. */
-static double normal_quantile(double p)
-{
-    double low = -10, high = 10;
-    for (int i = 0; i < 60; i++) {
-        const double z = (low + high) / 2;
-        *(erfc(-z / sqrt(2)) / 2 < p ? &low : &high) = z;
-    }
-    return high;
-}
-
 /* g = max(g - (mean + z std), 0): of normal ones all but the largest become 0 (arXiv:2506.06644). */
 static void cut_gates(float *g, int64_t n, double z)
 {
@@ -292,7 +281,7 @@ static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
     }
     products(r, outs, n, r->h, c->hidden, r->R);
     pool_stage(r->p, STAGE_ACT);
-    const double z = r->sparse > 0 ? normal_quantile(r->sparse) : 0;
+    const double z = r->sparse > 0 ? arch_normal_quantile(r->sparse) : 0;
     fwd_each(r, r->R, act_chunk, r->sparse > 0 ? &z : NULL);
 }
 

@@ -222,6 +222,7 @@ static lq_status gemma4_layers(arch_config *c, const cJSON *j, lq_err *err)
     arch_sizes *z = calloc((size_t)c->layers, sizeof *z);
     if (!z) return lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " layers", c->layers);
     c->attn_scale = 1;
+    if (!c->ple_dim) c->ple_vocab = 0;
     c->layer[c->layers - 1].window = false; /* whatever layer_types says */
     c->layer[c->layers - 1].rope = ROPE_MAIN;
     lq_status s = gemma4_sizes(c, j, z, err);

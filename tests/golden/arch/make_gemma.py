@@ -3,6 +3,7 @@ laid out as make_more.py's, but for their smaller sizes (T 24) and bf16 weights.
 
 usage: make_gemma.py OUT [NAME...]
 """
+import json
 import math
 import os
 import sys
@@ -36,12 +37,13 @@ MODELS = {
         SIZES, num_attention_heads=2, num_key_value_heads=1, num_hidden_layers=4,
         intermediate_size=[32, 48, 32, 32], layer_types=[SLIDING, FULL, SLIDING, FULL],
         hidden_size_per_layer_input=4, vocab_size_per_layer_input=V - 8, num_kv_shared_layers=2,
-        laurel_rank=4, altup_num_inputs=3, activation_sparsity_pattern=[0.5, 0.8, 0.0, 0.0],
+        laurel_rank=4, activation_sparsity_pattern=[0.5, 0.8, 0.0, 0.0],
         head_dim=16)),
     "gemma4-unified": ("Gemma4UnifiedForCausalLM", "Gemma4UnifiedTextConfig", dict(
         SIZES, global_head_dim=16, num_hidden_layers=3, attention_k_eq_v=True,
         num_global_key_value_heads=1, layer_types=[SLIDING, SLIDING, FULL])),
 }
+PUBLISHED = ("gemma4-ple", "gemma4-moe")  # config.json as published files have it
 
 
 def fill(model, g):
@@ -74,6 +76,13 @@ def make(out, name, model_class, config_class, sizes):
             greedy = torch.cat([greedy, best.indices[:, :1]], 1)
     folder = os.path.join(out, name)
     model.to(torch.bfloat16).save_pretrained(folder)
+    if name in PUBLISHED:
+        path = os.path.join(folder, "config.json")
+        text = json.loads(open(path).read())
+        del text["per_layer_config"]
+        text.update(global_head_dim=16, num_global_key_value_heads=sizes.get("num_global_key_value_heads"))
+        with open(path, "w") as f:
+            f.write(json.dumps(text, indent=2, sort_keys=True) + "\n")
     extra = os.path.join(folder, "generation_config.json")
     if os.path.exists(extra):
         os.remove(extra)
