@@ -2,6 +2,7 @@
 #include "kernels/dispatch.h"
 #include "kernels/core/kmath.h"
 #include "kernels/ops.h"
+#include "kernels/scan.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -172,3 +173,6 @@ void k_exp_minus(float *dst, const float *x, float c, int64_t n)
     in_use->exp_minus(dst, x, c, n);
 }
 float k_logsumexp(const float *x, int64_t n) { return in_use->logsumexp(x, n); }
+void k_conv(const k_conv_args *a) { in_use->conv(a); }
+void k_scan(const k_scan_args *a) { in_use->scan(a); }
+float k_softplus(float x) { return km_softplus(x); }

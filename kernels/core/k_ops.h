@@ -96,6 +96,9 @@ typedef struct {
     X(void, softcap, (float *x, float cap, int64_t n))                                               \
     X(void, exp_minus, (float *dst, const float *x, float c, int64_t n))                             \
     X(float, logsumexp, (const float *x, int64_t n))                                                 \
+    /* scan.h */                                                                                     \
+    X(void, conv, (const k_conv_args *a))                                                            \
+    X(void, scan, (const k_scan_args *a))                                                            \
     /* limits for bench.h: operations done by `rounds` of each; xor of n bytes, n % 1024 == 0 */     \
     X(double, peak_f32, (int64_t rounds))                                                            \
     X(double, peak_bf16, (int64_t rounds))                                                           \

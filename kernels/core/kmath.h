@@ -125,4 +125,15 @@ LQ_INLINE double km_log(float x)
     return 2 * z * p + e * 0.6931471805599453;
 }
 
+/* log(1 + exp(x)) = max(x, 0) + log(1 + e), e = exp(-|x|) <= 1: 2 atanh(e / (2 + e)) by its series in
+ * double, error below 1e-10; x above 20, as torch has it. */
+LQ_INLINE float km_softplus(float x)
+{
+    if (x > 20) return x;
+    double e = (double)km_exp(-fabsf(x)), z = e / (2 + e), s = z * z, p = 0;
+    for (int k = 17; k >= 1; k -= 2)
+        p = p * s + 1.0 / k;
+    return (float)(2 * z * p + (x > 0 ? (double)x : 0));
+}
+
 #endif

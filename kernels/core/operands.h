@@ -71,6 +71,36 @@ static inline size_t attn_kv_row_bytes(kv_dtype d, int64_t D)
     return (size_t)attn_kv_head(d) + ((size_t)attn_kv_bits(d) * (size_t)D + 7) / 8;
 }
 
+/* ---- along a sequence (scan.h) ---- */
+
+enum { SCAN_LANES = 16, CONV_MAX_TAPS = 8 };
+
+typedef struct {
+    float *x; /* of the first channel */
+    int64_t ldx, T, n;
+    const float *w; /* [taps, ldw], of the first channel */
+    int64_t ldw;
+    const float *bias; /* or NULL */
+    float *history;    /* [taps - 1, ldh], of the first channel */
+    int64_t ldh;
+    int taps; /* 1..CONV_MAX_TAPS */
+    bool silu;
+} k_conv_args;
+
+typedef struct {
+    float *S; /* [K, SCAN_LANES] */
+    int64_t T, K;
+    int lanes;
+    bool correct;
+    const float *q, *k, *v; /* rows of position 0: [K], [K], [lanes] */
+    int64_t ldq, ldk, ldv;
+    const float *beta, *decay; /* of position 0 */
+    int64_t ldb, ldd;
+    int64_t decay_step; /* 1: a decay for each of the K rows; 0: one for all */
+    float *out;         /* [T, ldo] */
+    int64_t ldo;
+} k_scan_args;
+
 LQ_C_END
 
 #endif

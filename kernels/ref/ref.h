@@ -1,4 +1,4 @@
-/* kernels/ref/ref.h - the parts of the reference table that live in mm_ref.c and attn_ref.c. */
+/* kernels/ref/ref.h - the parts of the reference table that live in mm_ref.c, attn_ref.c and scan_ref.c. */
 #ifndef LLMQ_KERNELS_REF_REF_H
 #define LLMQ_KERNELS_REF_REF_H
 
@@ -18,5 +18,7 @@ void ref_attn_softmax(float *s, const int *lo, const int *hi, int64_t R, float *
                       float *a);
 void ref_attn_pv(float *acc, const float *s, const float *v, const float *a, const int *lo,
                  const int *hi, int64_t R, int64_t D);
+void ref_conv(const k_conv_args *a);
+void ref_scan(const k_scan_args *a);
 
 #endif
