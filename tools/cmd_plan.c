@@ -63,6 +63,7 @@ typedef struct {
     const char *format, *scheme_text;
     foot_weights w;
     size_t kv_per_token, scratch_bytes, memory_bytes;
+    size_t state_bytes;             /* of a sequence, whatever its length; 0: no layer has one */
     size_t draft_weights, draft_kv; /* of a draft model; the latter per token */
     int64_t ctx, max_len, max_batch, max_tokens;
     struct {
@@ -137,14 +138,17 @@ static void derive(plan *pl)
 {
     const int64_t there =
         tokens_of(pl->gpu.memory, pl->gpu.weights + pl->gpu.scratch, pl->gpu.kv_per_token);
-    pl->max_tokens =
-        tokens_of(pl->memory_bytes,
-                  pl->w.weights_bytes - pl->gpu.moved + pl->draft_weights + pl->scratch_bytes,
-                  pl->kv_per_token - pl->gpu.kv_moved + pl->draft_kv);
+    const size_t fixed =
+        pl->w.weights_bytes - pl->gpu.moved + pl->draft_weights + pl->scratch_bytes;
+    const size_t per_token = pl->kv_per_token - pl->gpu.kv_moved + pl->draft_kv;
+    pl->max_tokens = tokens_of(pl->memory_bytes, fixed + pl->state_bytes, per_token);
     if (pl->gpu.on && there < pl->max_tokens) pl->max_tokens = there;
     pl->max_len = pl->max_tokens < pl->cfg->max_pos ? pl->max_tokens : pl->cfg->max_pos;
     pl->max_batch = pl->max_tokens / pl->ctx;
-    pl->cpu.bytes = (double)pl->w.step_bytes;
+    if (pl->state_bytes)
+        pl->max_batch =
+            tokens_of(pl->memory_bytes, fixed, pl->state_bytes + per_token * (size_t)pl->ctx);
+    pl->cpu.bytes = (double)pl->w.step_bytes + 2 * (double)pl->state_bytes; /* read and written */
     pl->cpu.weights = pl->w.step_weights;
     pl->cpu.kv_bytes = (double)pl->kv_per_token;
     pl->limits = roof_of(&pl->cpu, 1, (double)pl->ctx);
@@ -179,6 +183,8 @@ static cJSON *as_json(const plan *pl)
     cJSON_AddNumberToObject(o, "weights_bytes", (double)pl->w.weights_bytes);
     if (pl->w.rows_bytes) cJSON_AddNumberToObject(o, "rows_bytes", (double)pl->w.rows_bytes);
     cJSON_AddNumberToObject(o, "kv_bytes_per_token", (double)pl->kv_per_token);
+    if (pl->state_bytes)
+        cJSON_AddNumberToObject(o, "state_bytes_per_sequence", (double)pl->state_bytes);
     if (pl->draft_weights) {
         cJSON_AddNumberToObject(o, "draft_weights_bytes", (double)pl->draft_weights);
         cJSON_AddNumberToObject(o, "draft_kv_bytes_per_token", (double)pl->draft_kv);
@@ -266,6 +272,7 @@ static void print_text(const plan *pl, int threads)
     BYTES("weights", pl->w.weights_bytes);
     if (pl->w.rows_bytes) BYTES("rows read from the file as needed", pl->w.rows_bytes);
     BYTES("KV cache per token", pl->kv_per_token);
+    if (pl->state_bytes) BYTES("state per sequence", pl->state_bytes);
     if (pl->draft_weights) {
         BYTES("weights of the draft", pl->draft_weights);
         BYTES("its KV cache per token", pl->draft_kv);
@@ -454,6 +461,7 @@ static lq_status make_plan(plan *pl, const foot_model *from, const foot_model *d
                        (long long)pl->cfg->max_pos, (long long)pl->ctx);
     pl->memory_bytes = o->memory ? o->memory : machine_memory();
     pl->kv_per_token = kv_token_bytes(pl->cfg, opt_kv(&o->model));
+    pl->state_bytes = kv_state_bytes(pl->cfg);
     fwd_opts step = step_of(o);
     pl->scratch_bytes = fwd_bytes(pl->cfg, &step, pool_threads(p));
     s = foot_weigh(&pl->w, from, o->scheme ? &scheme : NULL, err);

@@ -78,6 +78,29 @@ static lq_status check_wiring(const arch_config *c, lq_err *err)
         c->row->arch, c->embed_dim, c->hidden);
 }
 
+/* The sizes of layers with a state. */
+static lq_status check_mixer(const arch_config *c, lq_err *err)
+{
+    if (!arch_has_state(c)) return LQ_OK;
+    const arch_mixer m = c->row->mixer;
+    const bool heads = m != MIX_CONV;
+    if (c->conv_taps < 1 || c->conv_taps > ARCH_MAX_TAPS)
+        return lq_fail(err, LQ_EVALUE, "conv_taps: expected a convolution of 1..%d, found %" PRId64,
+                       ARCH_MAX_TAPS, c->conv_taps);
+    if (heads && (c->mix_groups < 1 || c->mix_heads < 1 || c->mix_heads % c->mix_groups))
+        return lq_fail(err, LQ_EVALUE,
+                       "mix_groups: expected a divisor of %" PRId64
+                       " heads of layers with a state, "
+                       "found %" PRId64,
+                       c->mix_heads, c->mix_groups);
+    if (heads && (c->mix_key < 1 || c->mix_value < 1 ||
+                  arch_conv_channels(c, m) + arch_mix_width(c, m) > ARCH_MAX_WIDTH))
+        return lq_fail(err, LQ_EVALUE,
+                       "mix_key: expected heads of a state of dims, found %" PRId64 " by %" PRId64,
+                       c->mix_key, c->mix_value);
+    return LQ_OK;
+}
+
 static lq_status check_width(const char *what, int64_t heads, int64_t dim, lq_err *err)
 {
     if (dim >= 1 && dim <= ARCH_MAX_WIDTH / heads) return LQ_OK;
@@ -107,6 +130,7 @@ static lq_status check_numbers(const arch_config *c, lq_err *err)
     if (!s && (c->streams < 0 || c->streams == 1 || c->streams > ARCH_MAX_STREAMS))
         s = lq_fail(err, LQ_EUNSUPPORTED, "streams: expected 2..%d, found %" PRId64,
                     ARCH_MAX_STREAMS, c->streams);
+    if (!s) s = check_mixer(c, err);
     return s || c->w.pos != POS_ROPE ? s : arch_rope_check(c, err);
 }
 

@@ -53,87 +53,116 @@ typedef enum {
     ROUTER_SPARSEMIXER /* two experts, each by a softmax over those near the best (arXiv:2409.12136) */
 } arch_router;
 
+/* What of a layer mixes positions: X(name, text, attends, state), state: what it carries from position
+ * to position besides K and V. */
+#define ARCH_MIXERS(X)                                                           \
+    X(MIX_ATTENTION, "attention", true, false)                                   \
+    X(MIX_NONE, "none", false, false)  /* the MLP is the whole layer */          \
+    X(MIX_DELTA, "delta", false, true) /* gated delta rule, arXiv:2412.06464 */  \
+    X(MIX_CONV, "conv", false, true)   /* short convolution between two gates */ \
+    X(MIX_MAMBA, "mamba", false, true) /* Mamba-2, arXiv:2405.21060 */           \
+    X(MIX_BOTH, "both", true, true)    /* attention and Mamba-2 side by side, of one input */
+typedef enum {
+#define X(name, text, attends, state) name,
+    ARCH_MIXERS(X)
+#undef X
+        ARCH_N_MIXERS
+} arch_mixer;
+
 /* What a tensor is for. VECTOR: norms, sinks; MATRIX: kept as it is by quantizers unless asked for
  * by name; LINEAR: what quantizers work on. Roles with EXPERT in their name exist once per expert.
  * X(name, text, kind) */
 typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
-#define ARCH_ROLES(X)                                                                               \
-    X(R_EMBED, "embed", ARCH_MATRIX)                                                                \
-    X(R_POS_EMBED, "pos_embed", ARCH_MATRIX) /* [positions + pos_offset, hidden] */                 \
-    X(R_EMBED_NORM, "embed_norm", ARCH_VECTOR)                                                      \
-    X(R_PROJ_IN, "proj_in", ARCH_MATRIX) /* embed_dim to hidden, and back before the head */        \
-    X(R_PROJ_OUT, "proj_out", ARCH_MATRIX)                                                          \
-    /* of a layer ple_dim of norm(proj x) + embed[id] */                                            \
-    X(R_PLE_EMBED, "ple_embed", ARCH_MATRIX)                                                        \
-    X(R_PLE_PROJ, "ple_proj", ARCH_MATRIX)                                                          \
-    X(R_PLE_NORM, "ple_norm", ARCH_VECTOR)                                                          \
-    /* AltUp (arXiv:2301.13310): from x to each further stream, and back */                         \
-    X(R_STREAM_IN, "stream_in", ARCH_MATRIX)                                                        \
-    X(R_STREAM_OUT, "stream_out", ARCH_MATRIX)                                                      \
-    X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                      \
-    X(R_HEAD, "lm_head", ARCH_LINEAR)                                                               \
-    X(R_SCORE, "score", ARCH_MATRIX) /* [labels, hidden] of HEAD_LABELS */                          \
-    /* of a layer, from here on */                                                                  \
-    X(R_ATTN_NORM, "attn_norm", ARCH_VECTOR)                                                        \
-    X(R_Q, "q", ARCH_LINEAR)                                                                        \
-    X(R_K, "k", ARCH_LINEAR)                                                                        \
-    X(R_V, "v", ARCH_LINEAR)                                                                        \
-    X(R_QKV, "qkv", ARCH_LINEAR) /* rows: see qkv_grouped */                                        \
-    X(R_O, "o", ARCH_LINEAR)                                                                        \
-    X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                              \
-    X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                              \
-    X(R_V_NORM, "v_norm", ARCH_VECTOR) /* of each head */                                           \
-    X(R_SINKS, "sinks", ARCH_VECTOR)   /* [heads] */                                                \
+#define ARCH_ROLES(X)                                                                                  \
+    X(R_EMBED, "embed", ARCH_MATRIX)                                                                   \
+    X(R_POS_EMBED, "pos_embed", ARCH_MATRIX) /* [positions + pos_offset, hidden] */                    \
+    X(R_EMBED_NORM, "embed_norm", ARCH_VECTOR)                                                         \
+    X(R_PROJ_IN, "proj_in", ARCH_MATRIX) /* embed_dim to hidden, and back before the head */           \
+    X(R_PROJ_OUT, "proj_out", ARCH_MATRIX)                                                             \
+    /* of a layer ple_dim of norm(proj x) + embed[id] */                                               \
+    X(R_PLE_EMBED, "ple_embed", ARCH_MATRIX)                                                           \
+    X(R_PLE_PROJ, "ple_proj", ARCH_MATRIX)                                                             \
+    X(R_PLE_NORM, "ple_norm", ARCH_VECTOR)                                                             \
+    /* AltUp (arXiv:2301.13310): from x to each further stream, and back */                            \
+    X(R_STREAM_IN, "stream_in", ARCH_MATRIX)                                                           \
+    X(R_STREAM_OUT, "stream_out", ARCH_MATRIX)                                                         \
+    X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                         \
+    X(R_HEAD, "lm_head", ARCH_LINEAR)                                                                  \
+    X(R_SCORE, "score", ARCH_MATRIX) /* [labels, hidden] of HEAD_LABELS */                             \
+    /* of a layer, from here on */                                                                     \
+    X(R_ATTN_NORM, "attn_norm", ARCH_VECTOR)                                                           \
+    X(R_Q, "q", ARCH_LINEAR)                                                                           \
+    X(R_K, "k", ARCH_LINEAR)                                                                           \
+    X(R_V, "v", ARCH_LINEAR)                                                                           \
+    X(R_QKV, "qkv", ARCH_LINEAR) /* rows: see qkv_grouped */                                           \
+    X(R_O, "o", ARCH_LINEAR)                                                                           \
+    X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                                 \
+    X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                                 \
+    X(R_V_NORM, "v_norm", ARCH_VECTOR) /* of each head */                                              \
+    X(R_SINKS, "sinks", ARCH_VECTOR)   /* [heads] */                                                   \
     /* MLA (arXiv:2405.04434): q = b_q norm(a_q h); [c, k_rope] = a_kv h;                         \
-     * [k_nope, v] of each head = b_kv norm(c) */ \
-    X(R_Q_A, "q_a", ARCH_LINEAR)                                                                    \
-    X(R_Q_A_NORM, "q_a_norm", ARCH_VECTOR)                                                          \
-    X(R_Q_B, "q_b", ARCH_LINEAR)                                                                    \
-    X(R_KV_A, "kv_a", ARCH_LINEAR)                                                                  \
-    X(R_KV_A_NORM, "kv_a_norm", ARCH_VECTOR)                                                        \
-    X(R_KV_B, "kv_b", ARCH_LINEAR)                                                                  \
-    X(R_ATTN_POST_NORM, "attn_post_norm", ARCH_VECTOR) /* of attention's output */                  \
-    X(R_MLP_NORM, "mlp_norm", ARCH_VECTOR)                                                          \
-    X(R_GATE, "gate", ARCH_LINEAR)                                                                  \
-    X(R_UP, "up", ARCH_LINEAR)                                                                      \
-    X(R_GATE_UP, "gate_up", ARCH_LINEAR) /* rows: gate, then up */                                  \
-    X(R_XIELU_P, "xielu_p", ARCH_VECTOR) /* [1], as are the next three: ARCH_XIELU */               \
-    X(R_XIELU_N, "xielu_n", ARCH_VECTOR)                                                            \
-    X(R_XIELU_BETA, "xielu_beta", ARCH_VECTOR)                                                      \
-    X(R_XIELU_EPS, "xielu_eps", ARCH_VECTOR)                                                        \
-    X(R_DOWN, "down", ARCH_LINEAR)                                                                  \
-    X(R_ROUTER, "router", ARCH_MATRIX)                                                              \
-    X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */      \
-    /* dense_beside: of what router and experts read, MLP and experts give; on shares */            \
-    X(R_ROUTER_NORM, "router_norm", ARCH_VECTOR)                                                    \
-    X(R_EXPERT_NORM, "expert_norm", ARCH_VECTOR)                                                    \
-    X(R_DENSE_POST_NORM, "dense_post_norm", ARCH_VECTOR)                                            \
-    X(R_EXPERT_POST_NORM, "expert_post_norm", ARCH_VECTOR)                                          \
-    X(R_EXPERT_SCALE, "expert_scale", ARCH_VECTOR)                                                  \
-    X(R_EXPERT_GATE, "expert_gate", ARCH_LINEAR)                                                    \
-    X(R_EXPERT_UP, "expert_up", ARCH_LINEAR)                                                        \
-    X(R_EXPERT_GATE_UP, "expert_gate_up", ARCH_LINEAR) /* rows: see gate_up_mixed */                \
-    X(R_EXPERT_DOWN, "expert_down", ARCH_LINEAR)                                                    \
-    X(R_SHARED_ROUTER, "shared_router", ARCH_MATRIX) /* [1, hidden]: sigmoid on the shared MLP */   \
-    X(R_SHARED_GATE, "shared_gate", ARCH_LINEAR)                                                    \
-    X(R_SHARED_UP, "shared_up", ARCH_LINEAR)                                                        \
-    X(R_SHARED_GATE_UP, "shared_gate_up", ARCH_LINEAR) /* rows: gate, then up */                    \
-    X(R_SHARED_DOWN, "shared_down", ARCH_LINEAR)                                                    \
-    X(R_MLP_POST_NORM, "mlp_post_norm", ARCH_VECTOR) /* of the MLP's output */                      \
-    /* x += norm(out(act(gate x) * the layer's ple_dim)), after the MLP */                          \
-    X(R_PLE_GATE, "ple_gate", ARCH_MATRIX)                                                          \
-    X(R_PLE_OUT, "ple_out", ARCH_MATRIX)                                                            \
-    X(R_PLE_POST_NORM, "ple_post_norm", ARCH_VECTOR)                                                \
-    X(R_LAYER_SCALE, "layer_scale", ARCH_VECTOR) /* [1]: on x, at the end */                        \
-    /* AltUp: small matrices by rows; the scale on what R_PLE_GATE reads */                         \
-    X(R_STREAM_NORM, "stream_norm", ARCH_VECTOR)                                                    \
-    X(R_STREAM_ROUTER, "stream_router", ARCH_VECTOR)                                                \
-    X(R_STREAM_PREDICT, "stream_predict", ARCH_VECTOR)                                              \
-    X(R_STREAM_CORRECT, "stream_correct", ARCH_VECTOR)                                              \
-    X(R_STREAM_SCALE, "stream_scale", ARCH_VECTOR)                                                  \
-    /* Laurel: x = (x + h + norm(right left h)) / sqrt(2), after attention */                       \
-    X(R_LAUREL_LEFT, "laurel_left", ARCH_MATRIX)                                                    \
-    X(R_LAUREL_RIGHT, "laurel_right", ARCH_MATRIX)                                                  \
+     * [k_nope, v] of each head = b_kv norm(c) */    \
+    X(R_Q_A, "q_a", ARCH_LINEAR)                                                                       \
+    X(R_Q_A_NORM, "q_a_norm", ARCH_VECTOR)                                                             \
+    X(R_Q_B, "q_b", ARCH_LINEAR)                                                                       \
+    X(R_KV_A, "kv_a", ARCH_LINEAR)                                                                     \
+    X(R_KV_A_NORM, "kv_a_norm", ARCH_VECTOR)                                                           \
+    X(R_KV_B, "kv_b", ARCH_LINEAR)                                                                     \
+    /* Layers with a state (runtime/forward/forward_mixer.c): what the norm's output makes, or what  \
+     * of it the convolution takes; the output's gate, where apart; beta and decay of each head */ \
+    X(R_MIX_IN, "mix_in", ARCH_LINEAR)                                                                 \
+    X(R_MIX_GATE, "mix_gate", ARCH_LINEAR)                                                             \
+    X(R_MIX_BA, "mix_ba", ARCH_MATRIX)                                                                 \
+    X(R_MIX_B, "mix_b", ARCH_MATRIX)                                                                   \
+    X(R_MIX_A, "mix_a", ARCH_MATRIX)                                                                   \
+    X(R_MIX_CONV, "mix_conv", ARCH_VECTOR)   /* taps of each channel: NAME_TAPS */                     \
+    X(R_MIX_DT, "mix_dt", ARCH_VECTOR)       /* [mix_heads] added to the decay's input */              \
+    X(R_MIX_A_LOG, "mix_a_log", ARCH_VECTOR) /* [mix_heads] */                                         \
+    X(R_MIX_SKIP, "mix_skip", ARCH_VECTOR)   /* [mix_heads]: Mamba-2's D */                            \
+    X(R_MIX_NORM, "mix_norm", ARCH_VECTOR)   /* of the output, before the last product */              \
+    X(R_MIX_OUT, "mix_out", ARCH_LINEAR)                                                               \
+    X(R_ATTN_POST_NORM, "attn_post_norm", ARCH_VECTOR) /* of attention's output */                     \
+    X(R_MLP_NORM, "mlp_norm", ARCH_VECTOR)                                                             \
+    X(R_GATE, "gate", ARCH_LINEAR)                                                                     \
+    X(R_UP, "up", ARCH_LINEAR)                                                                         \
+    X(R_GATE_UP, "gate_up", ARCH_LINEAR) /* rows: gate, then up */                                     \
+    X(R_XIELU_P, "xielu_p", ARCH_VECTOR) /* [1], as are the next three: ARCH_XIELU */                  \
+    X(R_XIELU_N, "xielu_n", ARCH_VECTOR)                                                               \
+    X(R_XIELU_BETA, "xielu_beta", ARCH_VECTOR)                                                         \
+    X(R_XIELU_EPS, "xielu_eps", ARCH_VECTOR)                                                           \
+    X(R_DOWN, "down", ARCH_LINEAR)                                                                     \
+    X(R_ROUTER, "router", ARCH_MATRIX)                                                                 \
+    X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */         \
+    /* dense_beside: of what router and experts read, MLP and experts give; on shares */               \
+    X(R_ROUTER_NORM, "router_norm", ARCH_VECTOR)                                                       \
+    X(R_EXPERT_NORM, "expert_norm", ARCH_VECTOR)                                                       \
+    X(R_DENSE_POST_NORM, "dense_post_norm", ARCH_VECTOR)                                               \
+    X(R_EXPERT_POST_NORM, "expert_post_norm", ARCH_VECTOR)                                             \
+    X(R_EXPERT_SCALE, "expert_scale", ARCH_VECTOR)                                                     \
+    X(R_EXPERT_GATE, "expert_gate", ARCH_LINEAR)                                                       \
+    X(R_EXPERT_UP, "expert_up", ARCH_LINEAR)                                                           \
+    X(R_EXPERT_GATE_UP, "expert_gate_up", ARCH_LINEAR) /* rows: see gate_up_mixed */                   \
+    X(R_EXPERT_DOWN, "expert_down", ARCH_LINEAR)                                                       \
+    X(R_SHARED_ROUTER, "shared_router", ARCH_MATRIX) /* [1, hidden]: sigmoid on the shared MLP */      \
+    X(R_SHARED_GATE, "shared_gate", ARCH_LINEAR)                                                       \
+    X(R_SHARED_UP, "shared_up", ARCH_LINEAR)                                                           \
+    X(R_SHARED_GATE_UP, "shared_gate_up", ARCH_LINEAR) /* rows: gate, then up */                       \
+    X(R_SHARED_DOWN, "shared_down", ARCH_LINEAR)                                                       \
+    X(R_MLP_POST_NORM, "mlp_post_norm", ARCH_VECTOR) /* of the MLP's output */                         \
+    /* x += norm(out(act(gate x) * the layer's ple_dim)), after the MLP */                             \
+    X(R_PLE_GATE, "ple_gate", ARCH_MATRIX)                                                             \
+    X(R_PLE_OUT, "ple_out", ARCH_MATRIX)                                                               \
+    X(R_PLE_POST_NORM, "ple_post_norm", ARCH_VECTOR)                                                   \
+    X(R_LAYER_SCALE, "layer_scale", ARCH_VECTOR) /* [1]: on x, at the end */                           \
+    /* AltUp: small matrices by rows; the scale on what R_PLE_GATE reads */                            \
+    X(R_STREAM_NORM, "stream_norm", ARCH_VECTOR)                                                       \
+    X(R_STREAM_ROUTER, "stream_router", ARCH_VECTOR)                                                   \
+    X(R_STREAM_PREDICT, "stream_predict", ARCH_VECTOR)                                                 \
+    X(R_STREAM_CORRECT, "stream_correct", ARCH_VECTOR)                                                 \
+    X(R_STREAM_SCALE, "stream_scale", ARCH_VECTOR)                                                     \
+    /* Laurel: x = (x + h + norm(right left h)) / sqrt(2), after attention */                          \
+    X(R_LAUREL_LEFT, "laurel_left", ARCH_MATRIX)                                                       \
+    X(R_LAUREL_RIGHT, "laurel_right", ARCH_MATRIX)                                                     \
     X(R_LAUREL_NORM, "laurel_norm", ARCH_VECTOR)
 
 typedef enum {
@@ -149,6 +178,12 @@ arch_kind arch_role_kind(arch_role r);
 bool arch_role_linear(arch_role r);
 bool arch_role_per_layer(arch_role r);  /* from R_ATTN_NORM on */
 bool arch_role_per_expert(arch_role r); /* R_EXPERT_GATE .. R_EXPERT_DOWN */
+/* Small matrices of a layer that are never quantized: routers, what makes beta and decay. */
+bool arch_role_exact(arch_role r);
+const char *arch_mixer_text(arch_mixer m);
+bool arch_mixer_from_text(arch_mixer *m, const char *text);
+bool arch_mixer_attends(arch_mixer m);
+bool arch_mixer_has_state(arch_mixer m);
 
 /* Does a role's tensor come with a bias? ATTN and MLP: as attention_bias and mlp_bias say, and
  * where the config is silent, when the checkpoint has one; ANY: when the checkpoint has one. */
@@ -180,7 +215,8 @@ typedef enum {
         32, /* a vector for each head, [heads, head_dim]; or a matrix read as vectors */
     NAME_HEAD_EACH = 64, /* ... each a tensor of its own, "%e" the head */
     NAME_MOE = 128,      /* only in layers with experts */
-    NAME_ROW = 256       /* a vector as a matrix of one row */
+    NAME_ROW = 256,      /* a vector as a matrix of one row */
+    NAME_TAPS = 512      /* a convolution's, [channels, 1, taps]; its bias [channels] */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
@@ -214,6 +250,11 @@ typedef struct {
                        */
     bool q_grow_nope; /* arch_config.q_grow: only in layers that do not rotate, with p + 1 for p */
     bool mla;
+    bool q_gated; /* rows of R_Q: of each head q, then what its output is gated by (sigmoid) */
+    bool
+        mix_mixed; /* rows of R_MIX_IN and R_MIX_BA: of each key head q, k, its values', its gates';
+                        its values' b, a; else all of each in turn */
+    bool mix_norm_1st; /* R_MIX_NORM comes before the gate, not after it */
     arch_mlp mlp;
     bool gate_up_mixed; /* rows of R_EXPERT_GATE_UP alternate: gate, up, gate, up */
     arch_router router;
@@ -259,7 +300,10 @@ typedef struct arch_row {
     const arch_name *names; /* ends with role ARCH_N_ROLES */
     const arch_key *keys;   /* ends with key NULL; NULL: none */
     arch_window window;
-    bool nope_full; /* layers without the window do not rotate (where there is a window) */
+    arch_mixer mixer; /* of the layers that are not attention's; MIX_ATTENTION: there are none */
+    bool one_branch;  /* a layer is a mixer or an MLP, not both */
+    int64_t def_full_every; /* of so many layers the last attends where no list says it; 0: none */
+    bool nope_full;         /* layers without the window do not rotate (where there is a window) */
     /* What differs from layer to layer in a way of its own, or NULL: windows, rotations and experts
      * of c->layer are there. */
     lq_status (*layers)(struct arch_config *c, const cJSON *config, lq_err *err);
@@ -319,6 +363,8 @@ typedef struct {
                         it, which has; 0: its own */
     double sparse; /* MLP: the share of gates that is cut off, of a normal distribution; 0: none */
     const struct arch_config *own; /* the config with this layer's sizes; NULL: the model's */
+    uint8_t mixer;                 /* arch_mixer */
+    bool no_mlp;                   /* ends with its mixer */
 } arch_layer;
 
 /* The sizes that may differ from layer to layer. */
@@ -364,6 +410,11 @@ typedef struct arch_config {
     int64_t streams, laurel;    /* AltUp: residual streams; Laurel's rank; 0: none */
     /* MLA */
     int64_t q_lora, kv_lora, nope_dims; /* q_lora 0: R_Q; head_dim = nope_dims + rope_dims */
+    /* Layers with a state: heads of mix_value values, in groups that share a key (and query) of
+     * mix_key dims; the state of a head is [mix_key, mix_value]. conv_taps: of the convolution, over
+     * all keys, queries and values, or (MIX_CONV) over hidden. */
+    int64_t mix_heads, mix_groups, mix_key, mix_value, conv_taps;
+    double dt_min, dt_max; /* MIX_MAMBA: dt is kept between; 0: no bound */
     /* experts; 0 of them: none */
     int64_t experts, experts_used, expert_ffn, shared_ffn;
     int64_t expert_groups, groups_used; /* 1, 1: free choice; else only the best groups' experts */
@@ -433,6 +484,12 @@ int64_t arch_n_tensors(const arch_config *c, arch_role r);
 /* Shape [N,K] of a role's matrix, of one expert (outputs, inputs; embed: [vocab, embed_dim];
  * vectors: N = 1, K = length; NAME_HEAD_ROWS: N heads). Of a layer: c from arch_at. */
 void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K);
+/* Of the layers from..to-1: those that have K and V. */
+int64_t arch_count_attending(const arch_config *c, int64_t from, int64_t to);
+bool arch_has_state(const arch_config *c); /* any layer */
+/* Channels of a layer's convolution, and values that its heads put out. */
+int64_t arch_conv_channels(const arch_config *c, arch_mixer m);
+int64_t arch_mix_width(const arch_config *c, arch_mixer m);
 /* Weights of the experts that a token does not use, in all layers; 0 without experts. */
 double arch_idle_params(const arch_config *c);
 /* ALiBi slopes of all heads [heads] (arXiv:2108.12409). */

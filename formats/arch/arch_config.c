@@ -62,6 +62,10 @@ static const char *const other_keys[] = {
     "rotary_emb_base",
     "rope_local_base_freq",
     "original_max_position_embeddings",
+    "layers_block_type",
+    "hybrid_override_pattern",
+    "full_attn_idxs",
+    "full_attention_interval",
 };
 
 bool arch_key_is_read(const char *key)
@@ -344,7 +348,7 @@ static lq_status read_moe_layers(arch_config *c, const cJSON *j, lq_err *err)
 {
     static const char *const flags[] = { "moe_layer_freq", "is_moe_layer", "mlp_layer_types" };
     int64_t first = c->row->def_dense, last = -1, every = 1, step = 1;
-    if (!c->experts) return LQ_OK;
+    if (!c->experts || c->row->one_branch) return LQ_OK; /* a kind of layer of its own */
     lq_status s = js_i64(j, spelled(j, dense_keys), false, 0, ARCH_MAX_LAYERS, &first, err);
     if (!s) s = js_i64(j, "moe_layer_end_index", false, -1, ARCH_MAX_LAYERS, &last, err);
     if (!s && !cJSON_IsArray(js_get(j, flags[0])))
@@ -477,6 +481,102 @@ static lq_status read_windows(arch_config *c, const cJSON *j, lq_err *err)
     return LQ_OK;
 }
 
+/* ---- mixers ---- */
+/* A layer's kind in layer_types, and in one letter of hybrid_override_pattern. */
+typedef enum { IS_FULL, IS_MIXER, IS_MLP, IS_MOE } layer_kind;
+static const struct {
+    const char *text;
+    char letter;
+    layer_kind kind;
+} layer_kinds[] = {
+    { "full_attention", '*', IS_FULL },
+    { "attention", 0, IS_FULL },
+    { "linear_attention", 'M', IS_MIXER },
+    { "mamba", 0, IS_MIXER },
+    { "mamba2", 0, IS_MIXER },
+    { "conv", 0, IS_MIXER },
+    { "hybrid", 0, IS_MIXER },
+    { "mlp", '-', IS_MLP },
+    { "moe", 'E', IS_MOE },
+};
+
+static void set_mixer(arch_config *c, int64_t i, layer_kind kind)
+{
+    const arch_row *row = c->row;
+    const bool mlp = kind == IS_MLP || kind == IS_MOE;
+    c->layer[i].mixer = (uint8_t)(mlp ? MIX_NONE : kind == IS_MIXER ? row->mixer : MIX_ATTENTION);
+    if (!row->one_branch) return;
+    c->layer[i].no_mlp = !mlp;
+    c->layer[i].moe = kind == IS_MOE;
+}
+
+static lq_status mixers_by_name(arch_config *c, const cJSON *types, lq_err *err)
+{
+    int64_t i = 0;
+    if (!cJSON_IsArray(types) || cJSON_GetArraySize(types) != c->layers)
+        return lq_fail(err, LQ_EVALUE, "%s: expected an array of %" PRId64 " strings",
+                       types->string, c->layers);
+    for (const cJSON *t = types->child; t; t = t->next, i++) {
+        const char *text = cJSON_IsString(t) ? t->valuestring : "";
+        size_t k = 0;
+        while (k < LQ_COUNT(layer_kinds) && strcmp(layer_kinds[k].text, text) != 0)
+            k++;
+        if (k == LQ_COUNT(layer_kinds) || (layer_kinds[k].kind >= IS_MLP && !c->row->one_branch))
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "%s: expected full_attention, linear_attention or what a %s has "
+                           "besides, found \"%.40s\"",
+                           types->string, c->row->arch, text);
+        set_mixer(c, i, layer_kinds[k].kind);
+    }
+    return LQ_OK;
+}
+
+static lq_status mixers_by_letter(arch_config *c, const cJSON *pattern, lq_err *err)
+{
+    const char *text = cJSON_IsString(pattern) ? pattern->valuestring : "";
+    for (int64_t i = 0; i < c->layers; i++) {
+        size_t k = 0;
+        while (k < LQ_COUNT(layer_kinds) && (!text[i] || layer_kinds[k].letter != text[i]))
+            k++;
+        if (k == LQ_COUNT(layer_kinds))
+            return lq_fail(err, LQ_EVALUE, "%s: expected %" PRId64 " of M, E, - and *, found %.80s",
+                           pattern->string, c->layers, text);
+        set_mixer(c, i, layer_kinds[k].kind);
+    }
+    return LQ_OK;
+}
+
+/* The layers that attend; all others have the row's mixer. */
+static lq_status mixers_by_index(arch_config *c, const cJSON *list, lq_err *err)
+{
+    for (int64_t i = 0; i < c->layers; i++)
+        set_mixer(c, i, IS_MIXER);
+    for (const cJSON *e = cJSON_IsArray(list) ? list->child : list; e; e = e->next) {
+        int64_t i;
+        if (!js_whole(e, 0, c->layers - 1, &i))
+            return lq_fail(err, LQ_EVALUE,
+                           "full_attn_idxs: expected an array of layers 0..%" PRId64,
+                           c->layers - 1);
+        set_mixer(c, i, IS_FULL);
+    }
+    return LQ_OK;
+}
+
+static lq_status read_mixers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    int64_t every = c->row->def_full_every;
+    if (c->row->mixer == MIX_ATTENTION) return LQ_OK;
+    const cJSON *types = js_get(j, "layer_types"), *letters = js_get(j, "hybrid_override_pattern");
+    if (!types) types = js_get(j, "layers_block_type");
+    if (types) return mixers_by_name(c, types, err);
+    if (letters) return mixers_by_letter(c, letters, err);
+    if (js_get(j, "full_attn_idxs")) return mixers_by_index(c, js_get(j, "full_attn_idxs"), err);
+    lq_status s = js_i64(j, "full_attention_interval", false, 1, ARCH_MAX_LAYERS, &every, err);
+    for (int64_t i = 0; i < c->layers && !s; i++)
+        set_mixer(c, i, every && (i + 1) % every == 0 ? IS_FULL : IS_MIXER);
+    return s;
+}
+
 /* ---- layers ---- */
 lq_status arch_read_layers(arch_config *c, const cJSON *j, lq_err *err)
 {
@@ -486,6 +586,7 @@ lq_status arch_read_layers(arch_config *c, const cJSON *j, lq_err *err)
     if (!c->layer) return lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " layers", c->layers);
     lq_status s = read_nope(c, j, err);
     if (!s) s = read_windows(c, j, err);
+    if (!s) s = read_mixers(c, j, err);
     for (int64_t i = 0; i < c->layers && !s; i++) {
         const bool window = c->layer[i].window;
         any |= window;

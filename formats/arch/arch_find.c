@@ -134,6 +134,7 @@ static const char *const wrappers[] = {
     "Mistral3ForConditionalGeneration",       "Ovis2ForConditionalGeneration",
     "PerceptionLMForConditionalGeneration",   "Qwen2AudioForConditionalGeneration",
     "SmolVLMForConditionalGeneration",        "VipLlavaForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration",        "Qwen3_5MoeForConditionalGeneration",
     "VoxtralForConditionalGeneration",
 };
 

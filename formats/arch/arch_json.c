@@ -57,6 +57,11 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("ple_vocab", ple_vocab, 0, INT32_MAX, 0)                \
     X("streams", streams, 0, ARCH_MAX_STREAMS, 0)             \
     X("laurel", laurel, 0, MAX_WIDTH, 0)                      \
+    X("mix_heads", mix_heads, 0, MAX_WIDTH, 0)                \
+    X("mix_groups", mix_groups, 0, MAX_WIDTH, 0)              \
+    X("mix_key", mix_key, 0, MAX_WIDTH, 0)                    \
+    X("mix_value", mix_value, 0, MAX_WIDTH, 0)                \
+    X("conv_taps", conv_taps, 0, ARCH_MAX_TAPS, 0)            \
     X("experts", experts, 0, ARCH_MAX_EXPERTS, 0)             \
     X("experts_used", experts_used, 0, ARCH_MAX_EXPERTS, 0)   \
     X("expert_ffn", expert_ffn, 0, MAX_WIDTH, 0)              \
@@ -75,6 +80,8 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("qkv_clip", qkv_clip, 0, 1e9, 0)                                               \
     X("act_limit", act_limit, 0, 1e9, 0)                                             \
     X("q_grow", q_grow, 0, 1e9, 0)                                                   \
+    X("dt_min", dt_min, 0, 1e9, 0)                                                   \
+    X("dt_max", dt_max, 0, 1e9, 0)                                                   \
     X("expert_scale", expert_scale, 0, 1e9, 1)                                       \
     X("router_jitter", router_jitter, 0, 1e9, 0)                                     \
     X("rope_long_factor", rope[ROPE_MAIN].long_factor, 0, 1e6, 0)                    \
@@ -95,6 +102,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("wiring_norm_after_add", norm_after_add) \
     X("wiring_qkv_grouped", qkv_grouped)       \
     X("wiring_norm_topk", norm_topk)           \
+    X("wiring_mix_norm_1st", mix_norm_1st)     \
     X("wiring_group_top2", group_top2)
 
 static const char *const pos_texts[] = { "none", "rope", "alibi", "learned", "sinusoidal" };
@@ -108,6 +116,7 @@ typedef bool in_list(const arch_config *c, int64_t layer);
 static bool in_window(const arch_config *c, int64_t i) { return c->layer[i].window; }
 static bool in_moe(const arch_config *c, int64_t i) { return c->layer[i].moe; }
 static bool in_v_is_k(const arch_config *c, int64_t i) { return c->layer[i].v_is_k; }
+static bool in_no_mlp(const arch_config *c, int64_t i) { return c->layer[i].no_mlp; }
 static bool in_local(const arch_config *c, int64_t i) { return c->layer[i].rope == ROPE_LOCAL; }
 static bool in_nope(const arch_config *c, int64_t i)
 {
@@ -166,6 +175,20 @@ static bool put_numbers(cJSON *j, const arch_config *c, const char *key, of_laye
     return ok;
 }
 
+/* The mixer of each layer, where one is no attention; and the layers without an MLP. */
+static bool put_mixers(cJSON *j, const arch_config *c)
+{
+    cJSON *list = cJSON_CreateArray();
+    bool ok = list != NULL, any = false;
+    for (int64_t i = 0; i < c->layers && ok; i++) {
+        any |= c->layer[i].mixer != MIX_ATTENTION;
+        ok = cJSON_AddItemToArray(list, cJSON_CreateString(arch_mixer_text(c->layer[i].mixer)));
+    }
+    if (ok && any) return cJSON_AddItemToObject(j, "mixers", list);
+    cJSON_Delete(list);
+    return ok;
+}
+
 static bool put_factors(cJSON *j, const arch_config *c, const char *key, const arch_rope *r)
 {
     if (r->kind != ROPE_LONG) return true;
@@ -209,7 +232,8 @@ static bool put_later(cJSON *j, const arch_config *c)
            put_layers(j, c, "v_is_k_layers", in_v_is_k, false) &&
            put_layers(j, c, "local_rope_layers", in_local, false) &&
            put_layers(j, c, "no_rope_layers", in_nope, false) && put_sizes(j, c) &&
-           put_numbers(j, c, "kv_back", kv_back_of) && put_numbers(j, c, "mlp_sparse", sparse_of);
+           put_numbers(j, c, "kv_back", kv_back_of) && put_numbers(j, c, "mlp_sparse", sparse_of) &&
+           put_mixers(j, c) && put_layers(j, c, "no_mlp_layers", in_no_mlp, false);
 }
 
 cJSON *arch_config_json(const arch_config *c)
@@ -247,11 +271,11 @@ static lq_status read_layers(arch_config *c, const cJSON *j, const char *key, bo
     if (!list && !required) return LQ_OK;
     if (!cJSON_IsArray(list)) return lq_fail(err, LQ_EVALUE, "%s: expected an array", key);
     const bool window = strcmp(key, "window_layers") == 0, moe = strcmp(key, "moe_layers") == 0,
-               same = strcmp(key, "v_is_k_layers") == 0;
+               same = strcmp(key, "v_is_k_layers") == 0, no_mlp = strcmp(key, "no_mlp_layers") == 0;
     for (const cJSON *e = list->child; e; e = e->next) {
         int64_t i;
         if (!js_whole(e, 0, c->layers - 1, &i) || (window && !c->window) || (moe && !c->experts) ||
-            (!window && !moe && !same && c->w.pos != POS_ROPE))
+            (!window && !moe && !same && !no_mlp && c->w.pos != POS_ROPE))
             return lq_fail(err, LQ_EVALUE, "%s: expected layers 0..%" PRId64 " of a model with %s",
                            key, c->layers - 1,
                            window ? "a window"
@@ -263,6 +287,8 @@ static lq_status read_layers(arch_config *c, const cJSON *j, const char *key, bo
             c->layer[i].moe = true;
         else if (same)
             c->layer[i].v_is_k = true;
+        else if (no_mlp)
+            c->layer[i].no_mlp = true;
         else
             c->layer[i].rope = rope;
     }
@@ -334,6 +360,22 @@ static lq_status read_sparse(arch_config *c, const cJSON *j, lq_err *err)
     if (i == c->layers && cJSON_GetArraySize(list) == i) return LQ_OK;
     return lq_fail(err, LQ_EVALUE,
                    "mlp_sparse: expected a share 0..1 for each of %" PRId64 " layers", c->layers);
+}
+
+static lq_status read_mixers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *list = js_get(j, "mixers"), *e = cJSON_IsArray(list) ? list->child : NULL;
+    arch_mixer m = MIX_ATTENTION;
+    int64_t i = 0;
+    if (!list) return LQ_OK;
+    for (; e && i < c->layers; e = e->next, i++) {
+        if (!cJSON_IsString(e) || !arch_mixer_from_text(&m, e->valuestring)) break;
+        if (arch_mixer_has_state(m) && m != c->row->mixer) break;
+        c->layer[i].mixer = (uint8_t)m;
+    }
+    if (i == c->layers && !e) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "mixers: expected the mixers of %" PRId64 " layers of a %s",
+                   c->layers, c->row->arch);
 }
 
 /* A word of a list; missing: left as it is. */
@@ -455,6 +497,8 @@ static lq_status read_lists(arch_config *c, const cJSON *j, lq_err *err)
     if (!s) s = read_layers(c, j, "no_rope_layers", false, ROPE_OFF, err);
     if (!s) s = read_kv_back(c, j, err);
     if (!s) s = read_sparse(c, j, err);
+    if (!s) s = read_layers(c, j, "no_mlp_layers", false, 0, err);
+    if (!s) s = read_mixers(c, j, err);
     if (!s) s = read_factors(c, &c->rope[ROPE_MAIN], j, "rope_factors", err);
     if (!s) s = read_factors(c, &c->rope[ROPE_LOCAL], j, "rope_local_factors", err);
     return s ? s : read_sizes(c, j, err);

@@ -21,6 +21,18 @@ static bool elsewhere(const arch_config *c, arch_role r, int64_t layer)
     return false;
 }
 
+static bool of_attention(arch_role r) { return r >= R_Q && r <= R_KV_B; }
+static bool of_state(arch_role r) { return r >= R_MIX_IN && r <= R_MIX_OUT; }
+
+/* What a layer with this mixer has no use for. */
+static bool left_out(const arch_layer *l, arch_role r)
+{
+    if (l->mixer == MIX_NONE && (r == R_ATTN_NORM || r == R_ATTN_POST_NORM)) return true;
+    if (of_attention(r)) return !arch_mixer_attends(l->mixer);
+    if (of_state(r)) return !arch_mixer_has_state(l->mixer);
+    return l->no_mlp && (of_mlp(r) || of_moe(r) || r == R_MLP_NORM || r == R_MLP_POST_NORM);
+}
+
 bool arch_has(const arch_config *c, arch_role r, int64_t layer)
 {
     const arch_name *a = arch_name_of(c, r);
@@ -31,6 +43,7 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
     if (of_ple(r) && !c->ple_dim) return false;
     if (layer < 0) return true;
     if (elsewhere(c, r, layer)) return false;
+    if (left_out(&c->layer[layer], r)) return false;
     if (r == R_MLP_NORM && c->w.one_norm) return false;
     if (r == R_Q_NORM || r == R_K_NORM) {
         if (c->w.qk_norm == QK_NORM_NONE) return false;
@@ -134,7 +147,9 @@ static bool is_slot(const arch_config *c, const arch_name *a, const char *name, 
 {
     *slot = (arch_slot){ .role = a->role, .layer = -1, .expert = -1 };
     const char *rest = match(c, a, name, slot);
-    if (slot->layer >= 0 && elsewhere(c, a->role, slot->layer)) return false;
+    if (slot->layer >= 0 &&
+        (elsewhere(c, a->role, slot->layer) || left_out(&c->layer[slot->layer], a->role)))
+        return false;
     slot->bias = rest && strcmp(rest, suffix(a, true)) == 0;
     return rest && (slot->bias || strcmp(rest, suffix(a, false)) == 0);
 }
@@ -185,10 +200,21 @@ int arch_wants_bias(const arch_config *c, arch_role r)
     return a->bias == BIAS_ATTN ? c->attn_bias : c->mlp_bias;
 }
 
+/* What the norm's output makes in one matrix: all, or what is not apart. */
+static int64_t mix_in_rows(const arch_config *c)
+{
+    const arch_mixer m = c->row->mixer;
+    const int64_t conv = arch_conv_channels(c, m), out = arch_mix_width(c, m);
+    if (m == MIX_CONV) return 3 * out;
+    if (m == MIX_DELTA) return arch_name_of(c, R_MIX_GATE) ? conv : conv + out;
+    return conv + out + c->mix_heads;
+}
+
 void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
 {
     const int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim,
-                  v = c->kv_heads * c->v_dim, o = c->heads * c->v_dim;
+                  v = c->kv_heads * c->v_dim, o = c->heads * c->v_dim,
+                  m = arch_mix_width(c, c->row->mixer);
     const bool all = c->w.qk_norm == QK_NORM_ALL;
     const struct {
         int64_t N, K;
@@ -207,7 +233,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_HEAD] = { c->vocab, c->embed_dim },
         [R_SCORE] = { c->labels, c->hidden },
         [R_ATTN_NORM] = { 1, c->hidden },
-        [R_Q] = { q, c->hidden },
+        [R_Q] = { c->w.q_gated ? 2 * q : q, c->hidden },
         [R_K] = { k, c->hidden },
         [R_V] = { v, c->hidden },
         [R_QKV] = { q + k + v, c->hidden },
@@ -222,6 +248,17 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_KV_A] = { c->kv_lora + c->rope_dims, c->hidden },
         [R_KV_A_NORM] = { 1, c->kv_lora },
         [R_KV_B] = { c->heads * (c->nope_dims + c->v_dim), c->kv_lora },
+        [R_MIX_IN] = { mix_in_rows(c), c->hidden },
+        [R_MIX_GATE] = { m, c->hidden },
+        [R_MIX_BA] = { 2 * c->mix_heads, c->hidden },
+        [R_MIX_B] = { c->mix_heads, c->hidden },
+        [R_MIX_A] = { c->mix_heads, c->hidden },
+        [R_MIX_CONV] = { 1, arch_conv_channels(c, c->row->mixer) * c->conv_taps },
+        [R_MIX_DT] = { 1, c->mix_heads },
+        [R_MIX_A_LOG] = { 1, c->mix_heads },
+        [R_MIX_SKIP] = { 1, c->mix_heads },
+        [R_MIX_NORM] = { 1, c->row->mixer == MIX_DELTA ? c->mix_value : m },
+        [R_MIX_OUT] = { c->hidden, m },
         [R_ATTN_POST_NORM] = { 1, c->hidden },
         [R_MLP_NORM] = { 1, c->hidden },
         [R_GATE] = { c->ffn, c->hidden },

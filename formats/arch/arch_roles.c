@@ -1,4 +1,4 @@
-/* formats/arch/arch_roles.c - the kinds of the roles, and a role's entry in an architecture's names. */
+/* formats/arch/arch_roles.c - the kinds of the roles and mixers, and a role's entry in an architecture's names. */
 #include "formats/arch/arch.h"
 
 static const struct {
@@ -30,4 +30,55 @@ const arch_name *arch_name_of(const arch_config *c, arch_role r)
     for (const arch_name *n = c->row->names; n->role != ARCH_N_ROLES; n++)
         if (n->role == r) return n;
     return NULL;
+}
+
+bool arch_role_exact(arch_role r)
+{
+    return r == R_ROUTER || r == R_SHARED_ROUTER || r == R_MIX_BA || r == R_MIX_B || r == R_MIX_A;
+}
+
+static const struct {
+    const char *text;
+    bool attends, state;
+} mixers[] = {
+#define X(name, text, attends, state) { text, attends, state },
+    ARCH_MIXERS(X)
+#undef X
+};
+
+const char *arch_mixer_text(arch_mixer m) { return mixers[m].text; }
+bool arch_mixer_attends(arch_mixer m) { return mixers[m].attends; }
+bool arch_mixer_has_state(arch_mixer m) { return mixers[m].state; }
+
+bool arch_mixer_from_text(arch_mixer *m, const char *text)
+{
+    for (size_t i = 0; i < LQ_COUNT(mixers); i++)
+        if (strcmp(mixers[i].text, text) == 0) return *m = (arch_mixer)i, true;
+    return false;
+}
+
+int64_t arch_count_attending(const arch_config *c, int64_t from, int64_t to)
+{
+    int64_t n = 0;
+    for (int64_t i = from; i < to; i++)
+        n += arch_mixer_attends(c->layer[i].mixer);
+    return n;
+}
+
+bool arch_has_state(const arch_config *c)
+{
+    for (int64_t i = 0; i < c->layers; i++)
+        if (arch_mixer_has_state(c->layer[i].mixer)) return true;
+    return false;
+}
+
+int64_t arch_mix_width(const arch_config *c, arch_mixer m)
+{
+    return m == MIX_CONV ? c->hidden : arch_mixer_has_state(m) ? c->mix_heads * c->mix_value : 0;
+}
+
+int64_t arch_conv_channels(const arch_config *c, arch_mixer m)
+{
+    const int64_t keys = m == MIX_CONV ? 0 : 2 * c->mix_groups * c->mix_key;
+    return arch_mixer_has_state(m) ? keys + arch_mix_width(c, m) : 0;
 }

@@ -108,6 +108,12 @@ static lq_status find_role(const src_source *s, const arch_name *a, int64_t laye
     const bool turned = !vector && transposed(a, src_find(s, name));
     arch_role_shape(c, a->role, &N, &K);
     if (a->flags & NAME_STACKED) want[n++] = c->experts;
+    if (a->flags & NAME_TAPS) {
+        K /= c->conv_taps; /* channels */
+        want[n++] = K;
+        if (!bias) want[n++] = 1, want[n++] = c->conv_taps;
+        return find_checked(s, name, n, want, out, err);
+    }
     if (!vector || (a->flags & (NAME_HEAD_ROWS | NAME_ROW))) want[n++] = turned ? K : N;
     want[n++] = turned || (bias && arch_role_kind(a->role) != ARCH_VECTOR) ? N : K;
     lq_status st = find_checked(s, name, n, want, out, err);

@@ -27,10 +27,7 @@ static bool stays_dense(const target *t, int64_t expert)
            e->src->t.scheme.kind == QT_DENSE;
 }
 
-static bool is_router(const plan_entry *e)
-{
-    return (e->role == R_ROUTER || e->role == R_SHARED_ROUTER) && !e->is_bias;
-}
+static bool is_exact(const plan_entry *e) { return arch_role_exact(e->role) && !e->is_bias; }
 
 static lq_status read_beside(work *w, fold_layer *f, lq_arena *a, lq_err *err)
 {
@@ -39,7 +36,7 @@ static lq_status read_beside(work *w, fold_layer *f, lq_arena *a, lq_err *err)
         const target *t = &w->targets[i];
         const plan_entry *e = t->e;
         if (!stays_dense(t, f->expert)) continue;
-        if (is_router(e)) {
+        if (is_exact(e)) {
             fold_linear *r = &f->lin[e->role];
             *r = (fold_linear){
                 .present = true, .open = true, .kept = true, .N = e->src->t.N, .K = e->src->t.K
@@ -62,7 +59,7 @@ static lq_status keep_beside(work *w, const fold_layer *f, lq_err *err)
         if (!stays_dense(t, f->expert)) continue;
         const fold_vector *v = e->is_bias ? &f->bias[e->role] : &f->weight[e->role];
         const float *changed = v->changed ? v->w : NULL;
-        if (is_router(e)) changed = f->lin[e->role].cols ? f->lin[e->role].W : NULL;
+        if (is_exact(e)) changed = f->lin[e->role].cols ? f->lin[e->role].W : NULL;
         if (!changed) continue;
         const size_t n = (size_t)(e->src->t.N * e->src->t.K) * sizeof *changed;
         float *keep = lq_push(&w->out.arena, n);

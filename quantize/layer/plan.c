@@ -90,11 +90,12 @@ static void say_changes(const maker *m)
     }
 }
 
-/* A router decides where rows go: its own bits are few, and a wrong choice is no rounding error. */
+/* A router decides where rows go, and what is lost of a decay stays in the state: their own bits are few,
+ * and the loss is no rounding error. */
 static bool may_quantize(const plan_entry *e)
 {
     return e->known && !e->is_bias && arch_role_kind(e->role) != ARCH_VECTOR &&
-           e->role != R_ROUTER && e->role != R_SHARED_ROUTER;
+           !arch_role_exact(e->role);
 }
 
 /* Embedding or head: does --bpw choose its scheme? A tied model's one matrix is both. */

@@ -108,9 +108,9 @@ static knapsack_item *items_of(const table *t, lq_err *err)
  */
 static double settled_bytes(const plan_entry *e, const qz_opts *o)
 {
-    const bool grows =
-        !e->quantize && e->known && e->src->plain && (qz_folds(o) || qz_tune_steps(o)) &&
-        (e->src->n_dims == 1 || e->is_bias || e->role == R_ROUTER || e->role == R_SHARED_ROUTER);
+    const bool grows = !e->quantize && e->known && e->src->plain &&
+                       (qz_folds(o) || qz_tune_steps(o)) &&
+                       (e->src->n_dims == 1 || e->is_bias || arch_role_exact(e->role));
     const double most = 4 * (double)src_elements(e->src), planned = (double)qz_planned_bytes(e);
     return grows && most > planned ? most : planned;
 }

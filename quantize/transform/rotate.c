@@ -103,6 +103,8 @@ static lq_status check_arch(const arch_config *c, lq_err *err)
         { arch_name_of(c, R_ATTN_POST_NORM) || arch_name_of(c, R_MLP_POST_NORM),
           "the outputs of attention and MLP pass norms with weights of their own" },
         { arch_name_of(c, R_EMBED_NORM), "a norm with weights follows the embedding" },
+        { arch_has_state(c), "some of its layers carry a state" },
+        { c->w.q_gated, "the output of its attention is gated" },
         { c->w.pos == POS_SINUSOIDAL, "its positions are computed, not stored" },
         { c->head != HEAD_WORDS, "its answer is made of hidden states" },
         { c->tied && arch_name_of(c, R_HEAD) && arch_name_of(c, R_HEAD)->bias == BIAS_YES,

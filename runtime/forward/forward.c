@@ -2,6 +2,8 @@
  * in runtime/forward/forward_layer.c. */
 #include "runtime/forward/forward_impl.h"
 
+#include "runtime/model/kv_state.h"
+
 #include <assert.h>
 #include <stdlib.h>
 
@@ -11,19 +13,20 @@ struct fwd_ctx {
     fwd_opts opts;
     lq_arena arena;
     fwd_rows rows;
-    fwd_dev_ctx *dev; /* NULL: the CPU */
-    fwd_rows *host;   /* where rows are placed: &rows, or the device's */
-    int64_t first;    /* the layers before it are run on those */
-    const model *w;   /* weights in the memory of rows */
-    attn_seq *seqs;   /* [max_seqs] */
-    attn_seq *last;   /* [max_seqs] of the last layer: the rows whose logits are wanted */
-    int32_t *ids;     /* [max_rows] */
-    int64_t *picked;  /* [max_logits] rows whose logits are wanted */
-    float *raw;       /* [max_logits, vocab], where the head's rows come out */
-    float *logits;    /* the same on the host */
-    float *hidden;    /* [max_logits, hidden] on the host: those behind them */
-    dev_drawn *drawn; /* [max_logits] on the host; NULL: the CPU */
-    fwd_ranks ranks;  /* several devices */
+    fwd_dev_ctx *dev;      /* NULL: the CPU */
+    fwd_rows *host;        /* where rows are placed: &rows, or the device's */
+    int64_t first;         /* the layers before it are run on those */
+    const model *w;        /* weights in the memory of rows */
+    attn_seq *seqs;        /* [max_seqs] */
+    fwd_seq_state *states; /* [max_seqs], of models that have them */
+    attn_seq *last;        /* [max_seqs] of the last layer: the rows whose logits are wanted */
+    int32_t *ids;          /* [max_rows] */
+    int64_t *picked;       /* [max_logits] rows whose logits are wanted */
+    float *raw;            /* [max_logits, vocab], where the head's rows come out */
+    float *logits;         /* the same on the host */
+    float *hidden;         /* [max_logits, hidden] on the host: those behind them */
+    dev_drawn *drawn;      /* [max_logits] on the host; NULL: the CPU */
+    fwd_ranks ranks;       /* several devices */
 };
 
 static size_t piece(int64_t n, size_t size) { return lq_round_up((size_t)n * size + 1, 64); }
@@ -39,7 +42,7 @@ static size_t scratch_bytes(const arch_config *c, const fwd_opts *o, int threads
 static size_t step_bytes(const fwd_opts *o)
 {
     return piece(o->max_rows, sizeof(int32_t)) + 2 * piece(o->max_seqs, sizeof(attn_seq)) +
-           piece(o->max_logits, sizeof(int64_t));
+           piece(o->max_seqs, sizeof(fwd_seq_state)) + piece(o->max_logits, sizeof(int64_t));
 }
 
 size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads)
@@ -56,7 +59,8 @@ static bool cut_step(fwd_ctx *f)
     f->seqs = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->seqs);
     f->last = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->last);
     f->picked = lq_push(&f->arena, (size_t)o->max_logits * sizeof *f->picked);
-    return f->ids && f->seqs && f->picked && f->last;
+    f->states = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->states);
+    return f->states && f->ids && f->seqs && f->picked && f->last;
 }
 
 static bool cut_rows(fwd_ctx *f)
@@ -152,6 +156,9 @@ static lq_status check_items(const fwd_ctx *f, const fwd_item *items, int n_item
         if (it->seq->tokens < it->pos0 + it->n)
             return lq_fail(err, LQ_EVALUE, "batch item %d: %lld positions, reserved %lld", i,
                            (long long)(it->pos0 + it->n), (long long)it->seq->tokens);
+        if (it->seq->state && it->seq->state_at != it->pos0)
+            return lq_fail(err, LQ_EVALUE, "batch item %d: position %lld, its state is at %lld", i,
+                           (long long)it->pos0, (long long)it->seq->state_at);
         for (int64_t t = 0; t < it->n; t++)
             if (it->ids[t] < 0 || it->ids[t] >= vocab)
                 return lq_fail(err, LQ_EVALUE,
@@ -178,6 +185,8 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
 {
     int64_t n_picked = 0, block_size = kv_options(f->kv)->block_size;
     f->rows.R = 0;
+    f->rows.states = f->states;
+    f->rows.n_states = n_items;
     for (int i = 0; i < n_items; i++) {
         const fwd_item *it = &items[i];
         f->seqs[i] = (attn_seq){
@@ -189,6 +198,8 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
         f->last[i].n_rows -= it->logits_from;
         fwd_place(f->host, &f->seqs[i], (int)block_size,
                   it->seq_len ? it->seq_len : it->pos0 + it->n);
+        f->states[i] = (fwd_seq_state){ .row0 = f->rows.R, .n_rows = it->n };
+        kv_run_begin(f->kv, it->seq, it->pos0, it->n, it->logits_from < it->n, &f->states[i].run);
         memcpy(f->ids + f->rows.R, it->ids, (size_t)it->n * sizeof *it->ids);
         for (int64_t t = it->logits_from; t < it->n; t++)
             f->picked[n_picked++] = f->rows.R + t;
@@ -210,8 +221,13 @@ static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
         const fwd_group all = { .n_rows = f->rows.R,
                                 .seqs = last ? b->last : b->seqs,
                                 .n_seqs = b->n_seqs };
-        const fwd_kv kv = { kv_k(f->kv, i), kv_v(f->kv, i), kv_block_stride(f->kv, i),
-                            o->block_size,  o->dtype,       f->m->cfg->layer[i].kv_back != 0 };
+        const fwd_kv kv = { kv_k(f->kv, i),
+                            kv_v(f->kv, i),
+                            kv_block_stride(f->kv, i),
+                            o->block_size,
+                            o->dtype,
+                            f->m->cfg->layer[i].kv_back != 0,
+                            kv_state_offset(f->m->cfg, i) };
         fwd_run_layer(here ? f->host : &f->rows, here ? &f->m->layers[i] : &f->w->layers[i], i, &kv,
                       &all, 1, last ? b->picked : NULL, b->n_picked);
     }

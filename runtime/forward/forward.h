@@ -87,8 +87,8 @@ typedef enum {
     FWD_AT_END,  /* nothing */
     FWD_N_POINTS
 } fwd_point;
-/* Is it such a sequence? Not where both branches read one x, nor with MLA or experts, nor where more
- * than x goes from layer to layer. */
+/* Is it such a sequence? Not where both branches read one x, nor with MLA, experts or a state, nor where
+ * more than x goes from layer to layer. */
 bool fwd_has_points(const arch_config *c, int64_t layer);
 int64_t fwd_point_width(const arch_config *c, fwd_point at); /* of a layer: c from arch_at */
 /* From the point before `at` to `at`: u [T, the width there] holds what the linears read there, and

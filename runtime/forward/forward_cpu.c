@@ -98,6 +98,14 @@ static void scale_q(const fwd_rows *r, float *q, int64_t layer, int64_t t)
     if (f != 1) k_scale(q, f, r->c->heads * r->c->head_dim);
 }
 
+/* The q of each head, without its gate. */
+static void split_gated(const arch_config *c, float *q, const float *all)
+{
+    const int64_t D = c->head_dim;
+    for (int64_t h = 0; h < c->heads; h++)
+        memcpy(q + h * D, all + 2 * h * D, (size_t)D * sizeof *q);
+}
+
 /* From the linears' outputs to the q, k and v that attention takes. */
 static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, int64_t t)
 {
@@ -111,6 +119,7 @@ static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, i
     }
     if (c->layer[layer].v_is_k) memcpy(v, k, (size_t)(G * D) * sizeof *v);
     if (l->lin[R_QKV].present) split_qkv(c, q, k, v, r->qkv + t * fwd_qkv_width(c));
+    if (c->w.q_gated) split_gated(c, q, r->q_gate + t * 2 * H * D);
     if (c->qkv_clip > 0) {
         k_clamp(q, (float)c->qkv_clip, H * D);
         k_clamp(k, (float)c->qkv_clip, G * D);
@@ -163,6 +172,20 @@ static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const 
     fwd_each(r, g->n_rows, store_chunk, &a);
 }
 
+/* a = a * sigmoid(gate), head by head; the gate's rows are used up. */
+static void gate_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const arch_config *c = r->c;
+    const int64_t D = c->head_dim, row0 = *(const int64_t *)arg + row;
+    for (int64_t i = row0 * c->heads; i < (row0 + n) * c->heads; i++) {
+        float *a = r->a + i * D, *gate = r->q_gate + (2 * i + 1) * D;
+        k_scale(gate, -1, D);
+        k_exp_minus(gate, gate, 0, D);
+        for (int64_t d = 0; d < D; d++)
+            a[d] /= 1 + gate[d];
+    }
+}
+
 static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
                    const fwd_group *g)
 {
@@ -195,6 +218,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         .n_seqs = g->n_seqs,
     };
     attn_run(&a, r->scratch, r->p);
+    if (c->w.q_gated) fwd_each(r, g->n_rows, gate_chunk, &g->row0);
 }
 
 /* ---- between the products ---- */
@@ -327,6 +351,7 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     gather(r->ple, fwd_ple_width(r->c), rows, n);
     gather(r->streams, fwd_streams_width(r->c), rows, n);
     if (r->c->streams) gather(r->first, r->c->hidden, rows, n);
+    gather(r->mix_out, arch_mix_width(r->c, r->c->row->mixer), rows, n);
 }
 
 /* ---- the step ---- */
@@ -356,6 +381,8 @@ const fwd_ops fwd_cpu = {
     .products = products,
     .store = store,
     .attend = attend,
+    .mix_in = fwd_mix_in,
+    .mix = fwd_mix,
     .pick = pick,
     .mlp_in = mlp_in,
     .clear = clear,

@@ -27,8 +27,15 @@ typedef struct {
     size_t block_stride;
     int block_size;
     kv_dtype dtype;
-    bool there; /* the rows' K and V are there: an earlier layer's */
+    bool there;    /* the rows' K and V are there: an earlier layer's */
+    int64_t state; /* where this layer's state begins in a sequence's, in floats */
 } fwd_kv;
+
+/* Rows row0..row0+n_rows of one sequence, for layers with a state. */
+typedef struct {
+    int64_t row0, n_rows;
+    kv_run run;
+} fwd_seq_state;
 
 /* Rows row0..row0+n_rows that share a fwd_kv; seqs, whose rows count from the start of x, are what
  * attention computes of them. */
@@ -68,6 +75,15 @@ typedef struct {
     float *beside;          /* [R, hidden]: what the router reads, then what the experts give */
     float *cos[2], *sin[2]; /* [R, rope_dims / 2] of ROPE_MAIN, ROPE_LOCAL */
     float *slopes;          /* [heads]: ALiBi */
+    float *q_gate;          /* [R, 2 * heads * head_dim]: output of a gated R_Q */
+    /* Layers with a state; see forward_mixer.c. */
+    fwd_seq_state *states; /* [n_states] all rows */
+    int n_states;
+    bool in_turn; /* they share one memory: each begins with zeros when the one before has ended */
+    float *mix,
+        *mix_conv;  /* [R, fwd_mix_width], [R, channels]: the convolution's where not in mix */
+    float *mix_out; /* [R, heads * mix_value] or [R, hidden] */
+    float *mix_beta, *decay; /* [R, mix_heads] */
     /* Experts; R * experts_used places, see forward_moe.c. */
     float *scores, *choice;         /* [R, experts] */
     float *group_score;             /* [R, expert_groups] */
@@ -123,6 +139,9 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
     X(void, attend,                                                                                \
       (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                   \
        const fwd_group *g))                                                                        \
+    /* layers with a state: products of h; then along the sequences, to what R_MIX_OUT reads */    \
+    X(void, mix_in, (const fwd_rows *r, const model_layer *l, int64_t layer))                      \
+    X(void, mix, (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv))       \
     /* of x, h and a only these rows (ascending) go on */                                          \
     X(void, pick, (fwd_rows * r, const int64_t *rows, int64_t n))                                  \
     /* outs' products of h, activated where outs[0] has its place; of two the first is the gate. \
@@ -222,6 +241,12 @@ void fwd_run_laurel(const fwd_rows *r, const model_layer *l);
 /* fwd_cpu's q, k and v of MLA layers from h, rotated. (forward_mla.c) */
 void fwd_run_mla(const fwd_rows *r, const model_layer *l);
 size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);
+
+/* fwd_cpu's layers with a state. (forward_mixer.c) */
+void fwd_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer);
+void fwd_mix(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv);
+int64_t fwd_mix_width(const arch_config *c); /* of a row: what R_MIX_IN, _GATE, _BA, _B, _A make */
+int64_t fwd_mix_channels(const arch_config *c); /* of r->mix_conv */
 
 /* A device's part of a pass (forward_dev.h): buffers, and what a step sends there. r becomes
  * fwd_dev's. */

@@ -10,6 +10,7 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
     n = max_size(n, mm_scratch_bytes(R, c->embed_dim, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->heads * c->v_dim, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->ffn, 1, threads));
+    n = max_size(n, mm_scratch_bytes(R, arch_mix_width(c, c->row->mixer), 1, threads));
     n = max_size(n, fwd_moe_scratch(c, R, threads));
     n = max_size(n, fwd_mla_scratch(c, R, threads));
     return max_size(
@@ -58,7 +59,8 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
         arch_role role;
         float *to;
         int64_t width;
-    } parts[] = { { R_Q, r->q, c->heads * c->head_dim },
+    } parts[] = { { R_Q, c->w.q_gated ? r->q_gate : r->q,
+                    (c->w.q_gated ? 2 : 1) * c->heads * c->head_dim },
                   { R_K, r->k, c->kv_heads * c->head_dim },
                   { R_V, r->v, c->kv_heads * c->v_dim } };
     mm_out qkv[LQ_COUNT(parts)];
@@ -78,6 +80,16 @@ static void run_wo(const fwd_rows *r, const model_layer *l)
     mm_out o = fwd_out(&l->lin[R_O], r->out, r->c->hidden, true);
     pool_stage(r->p, STAGE_O);
     r->ops->products(r, &o, 1, r->a, K, r->R);
+}
+
+/* The last product of a layer with a state. */
+static void run_mix_out(const fwd_rows *r, const model_layer *l, int64_t layer)
+{
+    const int64_t K = arch_mix_width(r->c, r->c->layer[layer].mixer);
+    fwd_tap_rows(r, R_MIX_OUT, r->mix_out, K, K);
+    mm_out o = fwd_out(&l->lin[R_MIX_OUT], r->out, r->c->hidden, true);
+    pool_stage(r->p, STAGE_O);
+    r->ops->products(r, &o, 1, r->mix_out, K, r->R);
 }
 
 /* ---- MLP ---- */
@@ -134,11 +146,24 @@ static void run_heads(const fwd_rows *r, const model_layer *l, int64_t layer, co
     }
 }
 
-/* a to `out`, and with it into x. */
-static void attention_out(fwd_rows *r, const model_layer *l)
+/* The products of h that a layer's mixer takes. */
+static void enter_mixer(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
 {
+    const arch_mixer m = r->c->layer[layer].mixer;
+    if (m == MIX_NONE) return;
+    enter_branch(r, &l->vec[R_ATTN_NORM]);
+    if (arch_mixer_attends(m)) make_heads(r, l, layer, kv);
+    if (arch_mixer_has_state(m)) r->ops->mix_in(r, l, layer);
+}
+
+/* a, and what a state gave, to `out`, and with it into x. */
+static void attention_out(fwd_rows *r, const model_layer *l, int64_t layer)
+{
+    const arch_mixer m = r->c->layer[layer].mixer;
+    if (m == MIX_NONE) return;
     open_out(r, &l->vec[R_ATTN_POST_NORM]);
-    run_wo(r, l);
+    if (arch_mixer_attends(m)) run_wo(r, l);
+    if (arch_mixer_has_state(m)) run_mix_out(r, l, layer);
 }
 static void attention_join(const fwd_rows *r, const model_layer *l)
 {
@@ -148,7 +173,7 @@ static void attention_join(const fwd_rows *r, const model_layer *l)
 /* The MLP's output into x, and what comes after it. */
 static void to_end(const fwd_rows *r, const model_layer *l, int64_t layer)
 {
-    close_out(r, &l->vec[R_MLP_NORM], &l->vec[R_MLP_POST_NORM]);
+    if (!r->c->layer[layer].no_mlp) close_out(r, &l->vec[R_MLP_NORM], &l->vec[R_MLP_POST_NORM]);
     if (l->vec[R_LAYER_SCALE].w || l->lin[R_PLE_OUT].present) r->ops->finish(r, l, layer);
 }
 
@@ -163,7 +188,7 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
         run_heads(r, l, layer, kv, groups, n_groups);
     }
     if (at == FWD_AT_MLP) {
-        attention_out(r, l);
+        attention_out(r, l, layer);
         attention_join(r, l);
         enter_branch(r, &v[R_MLP_NORM]);
     }
@@ -180,7 +205,12 @@ static void to_attention(fwd_rows *r, const model_layer *l, int64_t layer, const
                          int64_t n_picked)
 {
     const model_vector *v = l->vec;
-    run_heads(r, l, layer, kv, groups, n_groups);
+    const arch_mixer m = r->c->layer[layer].mixer;
+    if (arch_mixer_attends(m)) run_heads(r, l, layer, kv, groups, n_groups);
+    if (arch_mixer_has_state(m)) {
+        pool_stage(r->p, STAGE_ATTENTION);
+        r->ops->mix(r, l, layer, kv);
+    }
     if (picked) {
         r->ops->pick(r, picked, n_picked);
         r->R = n_picked;
@@ -188,14 +218,15 @@ static void to_attention(fwd_rows *r, const model_layer *l, int64_t layer, const
     }
     /* A parallel MLP reads x before attention joins it, or attention's own input. */
     if (r->c->w.parallel && v[R_MLP_NORM].w) enter_branch(r, &v[R_MLP_NORM]);
-    attention_out(r, l);
+    attention_out(r, l, layer);
 }
 
 static void to_mlp(fwd_rows *r, const model_layer *l, int64_t layer)
 {
     const model_vector *v = l->vec;
-    attention_join(r, l);
+    if (r->c->layer[layer].mixer != MIX_NONE) attention_join(r, l);
     if (r->c->laurel) fwd_run_laurel(r, l);
+    if (r->c->layer[layer].no_mlp) return;
     r->sparse = r->c->layer[layer].sparse;
     if (!r->c->w.parallel) enter_branch(r, &v[R_MLP_NORM]);
     open_out(r, &v[R_MLP_POST_NORM]);
@@ -215,8 +246,7 @@ void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t laye
     r->layer = l;
     if (part == FWD_TO_HEADS) {
         if (r->c->streams) fwd_streams_predict(r, l);
-        enter_branch(r, &l->vec[R_ATTN_NORM]);
-        make_heads(r, l, layer, kv);
+        enter_mixer(r, l, layer, kv);
     } else if (part == FWD_TO_ATTENTION)
         to_attention(r, l, layer, kv, groups, n_groups, picked, n_picked);
     else if (r->R && part == FWD_TO_MLP)

@@ -1,8 +1,10 @@
 /* runtime/forward/forward_windows.c - whole windows without a cache, layer by layer, for calibration and
  * the check after it.
  *
- * Each window in turn borrows one small f32 cache, in blocks of WINDOW_BLOCK tokens. */
+ * Each window in turn borrows one small f32 cache, in blocks of WINDOW_BLOCK tokens, and one state. */
 #include "runtime/forward/forward_impl.h"
+
+#include "runtime/model/kv_state.h"
 
 enum { WINDOW_BLOCK = 32 };
 
@@ -18,13 +20,26 @@ static size_t window_stride(const arch_config *c)
     return plane(c, c->head_dim) + plane(c, c->v_dim);
 }
 
+/* The largest state of a layer. */
+static int64_t state_floats(const arch_config *c)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < c->layers; i++) {
+        const int64_t n = kv_state_floats(c, i);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
 size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads)
 {
     size_t blocks = (size_t)window_blocks(T);
     size_t kv = lq_round_up(blocks * window_stride(c) + 1, 64);
     size_t table = lq_round_up(blocks * sizeof(int32_t) + 1, 64);
     size_t seqs = lq_round_up((size_t)T * sizeof(attn_seq) + 1, 64) +
-                  lq_round_up((size_t)T * sizeof(fwd_group) + 1, 64);
+                  lq_round_up((size_t)T * sizeof(fwd_group) + 1, 64) +
+                  lq_round_up((size_t)T * sizeof(fwd_seq_state) + 1, 64) +
+                  lq_round_up((size_t)state_floats(c) * sizeof(float) + 1, 64);
     return fwd_rows_bytes(c, T, FWD_ALL) + fwd_rows_scratch(c, T, threads) + kv + table + seqs;
 }
 
@@ -95,18 +110,25 @@ static lq_status open_windows(windows *w, const arch_config *c, int64_t layer, f
     int32_t *table = lq_push(scratch, (size_t)blocks * sizeof *table);
     attn_seq *seqs = lq_push(scratch, (size_t)n * sizeof *seqs);
     w->groups = lq_push(scratch, (size_t)n * sizeof *w->groups);
-    if (!w->kv.k || !table || !seqs || !w->groups || !fwd_rows_push(&w->rows, c, T, scratch)) {
+    fwd_seq_state *states = lq_push(scratch, (size_t)n * sizeof *states);
+    float *state = lq_push(scratch, (size_t)state_floats(c) * sizeof *state);
+    if (!w->kv.k || !table || !seqs || !w->groups || !states || !state ||
+        !fwd_rows_push(&w->rows, c, T, scratch)) {
         lq_arena_reset(scratch, mark);
         return lq_fail(err, LQ_ENOMEM, "no scratch for %lld rows", (long long)T);
     }
     w->rows.c = own;
     take_state(&w->rows, layer, x);
+    w->rows.states = states;
+    w->rows.n_states = (int)n;
+    w->rows.in_turn = true;
     w->kv.v = w->kv.k + plane(own, own->head_dim);
     for (int64_t b = 0; b < blocks; b++)
         table[b] = (int32_t)b;
     for (int64_t i = 0; i < n; i++) {
         seqs[i] = (attn_seq){ .row0 = i * len, .n_rows = len, .table = table };
         w->groups[i] = (fwd_group){ seqs[i].row0, len, &seqs[i], 1 };
+        states[i] = (fwd_seq_state){ seqs[i].row0, len, { .state = state } };
         fwd_place(&w->rows, &seqs[i], WINDOW_BLOCK, len);
     }
     return LQ_OK;
@@ -133,7 +155,9 @@ lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, f
 /* ---- in stages ---- */
 bool fwd_has_points(const arch_config *c, int64_t layer)
 {
-    return !c->w.parallel && !c->w.mla && !c->layer[layer].moe && fwd_state(c) == c->hidden;
+    const arch_layer *l = &c->layer[layer];
+    return !c->w.parallel && !c->w.mla && !l->moe && l->mixer == MIX_ATTENTION && !l->no_mlp &&
+           fwd_state(c) == c->hidden;
 }
 
 int64_t fwd_point_width(const arch_config *c, fwd_point at)

@@ -32,6 +32,8 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
     const bool heads = c->head_dim > DEV_ATTN_WIDTH || c->head_dim % 4 || c->v_dim % 4 ||
                        c->v_dim > DEV_ATTN_WIDTH;
     const char *what = no_kernel_for(c);
+    if (!what && arch_has_state(c)) what = "layers that carry a state";
+    if (!what && c->w.q_gated) what = "gated attention";
     if (!what && c->n_sizes) what = "layers of different sizes";
     if (!what && shares_kv(c)) what = "layers that read the K and V of another";
     if (!what && heads) what = "heads of this size";

@@ -18,6 +18,7 @@
 #include "runtime/model/kv.h"
 
 #include "base/hash.h"
+#include "runtime/model/kv_state.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -32,6 +33,7 @@ typedef struct {
     uint64_t hash[2];
     uint64_t serial; /* of this registration; never used twice */
     uint64_t parent; /* serial of the parent block; 0 for the first block of a sequence */
+    int32_t state;   /* slot of the state at its end, + 1; 0: none is kept */
 } block;
 
 /* Where a layer's blocks are: of one that reads another's it is that one's. */
@@ -57,6 +59,7 @@ struct kv_cache {
     int32_t *slots; /* open addressing over hash[0]: block number or NONE */
     size_t n_slots; /* a power of two, at least twice n_blocks */
     uint64_t next_serial;
+    kv_states states; /* floats 0: no layer has a state */
 };
 
 /* ---- sizes ---- */
@@ -67,10 +70,16 @@ static size_t plane_bytes(const arch_config *c, int64_t D, int block_size, kv_dt
     return lq_round_up((size_t)c->kv_heads * (size_t)block_size * attn_kv_row_bytes(d, D), 64);
 }
 
+/* Has this layer K and V, and of its own? */
+static bool has_own(const arch_config *c, int64_t layer)
+{
+    return !c->layer[layer].kv_back && arch_mixer_attends(c->layer[layer].mixer);
+}
+
 size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_dtype d)
 {
     const arch_config *own = arch_at(c, layer);
-    if (c->layer[layer].kv_back) return 0;
+    if (!has_own(c, layer)) return 0;
     return plane_bytes(own, own->head_dim, block_size, d) +
            plane_bytes(own, own->v_dim, block_size, d);
 }
@@ -98,7 +107,7 @@ size_t kv_token_bytes(const arch_config *c, kv_dtype d)
     size_t n = 0;
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_config *own = arch_at(c, i);
-        if (c->layer[i].kv_back) continue;
+        if (!has_own(c, i)) continue;
         n += (size_t)own->kv_heads *
              (attn_kv_row_bytes(d, own->head_dim) + attn_kv_row_bytes(d, own->v_dim));
     }
@@ -114,10 +123,18 @@ static size_t slots_for(int64_t n_blocks)
     return n;
 }
 
+static int64_t n_states(const kv_opts *o) { return o->n_states ? o->n_states : o->n_blocks; }
+
 size_t kv_table_bytes(const kv_opts *o)
 {
     const size_t per = sizeof(block) + ((size_t)o->block_size + 1) * sizeof(int32_t);
-    return (size_t)o->n_blocks * per + slots_for(o->n_blocks) * sizeof(int32_t);
+    return (size_t)o->n_blocks * per + slots_for(o->n_blocks) * sizeof(int32_t) +
+           kv_states_table_bytes(o->n_states);
+}
+
+size_t kv_state_bytes(const arch_config *c)
+{
+    return (size_t)kv_state_offset(c, c->layers) * sizeof(float);
 }
 
 static void hash_words(uint64_t out[2], const void *data, size_t n)
@@ -219,6 +236,7 @@ lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq
     if (!kv->blocks || !kv->tokens || !kv->free_stack || !kv->slots || !kv->place)
         s = lq_fail(err, LQ_ENOMEM, "KV cache: no memory for the tables of %zu blocks", n);
     if (!s) s = map_data(kv, c, err);
+    if (!s && arch_has_state(c)) s = kv_states_open(&kv->states, c, n_states(o), err);
     if (s) {
         kv_close(kv);
         return s;
@@ -239,6 +257,7 @@ void kv_close(kv_cache *kv)
     for (dev *on = kv->opts.on; on; on = on->peer, r++)
         if (kv->data_on[r]) on->ops->free(on, kv->data_on[r]);
     if (kv->data) munmap(kv->data, kv->data_bytes);
+    kv_states_close(&kv->states);
     free(kv->blocks);
     free(kv->tokens);
     free(kv->free_stack);
@@ -318,6 +337,13 @@ static void index_add(kv_cache *kv, int32_t b)
     kv->blocks[b].findable = true;
 }
 
+/* The state at the end of a block is kept no more. */
+static void forget_state(kv_cache *kv, int32_t b)
+{
+    if (kv->blocks[b].state) kv_state_forget(&kv->states, kv->blocks[b].state - 1);
+    kv->blocks[b].state = 0;
+}
+
 static void index_remove(kv_cache *kv, int32_t b)
 {
     size_t mask = kv->n_slots - 1, i = home(kv, b);
@@ -331,6 +357,7 @@ static void index_remove(kv_cache *kv, int32_t b)
     }
     kv->slots[i] = NONE;
     kv->blocks[b].findable = false;
+    forget_state(kv, b);
 }
 
 typedef struct {
@@ -433,8 +460,114 @@ static void drop_from(kv_cache *kv, kv_seq *s, int64_t n_blocks)
         drop_block(kv, s->table[--s->n_blocks]);
 }
 
+/* ---- states ---- */
+
+static int32_t take_state(kv_cache *kv)
+{
+    int32_t lost, slot = kv_state_take(&kv->states, &lost);
+    if (lost != KV_NO_STATE) kv->blocks[lost].state = 0;
+    return slot;
+}
+
+static void drop_marks(kv_cache *kv, kv_seq *s)
+{
+    while (s->n_marks)
+        kv_state_drop(&kv->states, s->marks[--s->n_marks].slot);
+}
+
+static void drop_state(kv_cache *kv, kv_seq *s)
+{
+    drop_marks(kv, s);
+    if (s->state) kv_state_drop(&kv->states, s->state - 1);
+    s->state = 0;
+    s->state_at = 0;
+}
+
+/* Does the sequence need a slot before it can be written: a first one, or one of its own? */
+static bool wants_state(const kv_cache *kv, const kv_seq *s)
+{
+    if (!kv->states.floats) return false;
+    const kv_slot *x = s->state ? &kv->states.slots[s->state - 1] : NULL;
+    return !x || x->ref > 1 || x->block != KV_NO_STATE;
+}
+
+/* A slot can be had: the sequence's state moves there, or begins with zeros. */
+static void own_state(kv_cache *kv, kv_seq *s)
+{
+    const size_t bytes = (size_t)kv->states.floats * sizeof(float);
+    const int32_t slot = take_state(kv);
+    float *to = kv_state_data(&kv->states, slot);
+    if (s->state) {
+        memcpy(to, kv_state_data(&kv->states, s->state - 1), bytes);
+        kv_state_drop(&kv->states, s->state - 1);
+    } else {
+        memset(to, 0, bytes);
+        s->state_at = 0;
+    }
+    s->state = slot + 1;
+}
+
+/* A copy will be made at position `at` of the run if a slot can be had. */
+static void add_mark(kv_cache *kv, kv_seq *s, int64_t at, bool lasting)
+{
+    if (s->n_marks && s->marks[s->n_marks - 1].at >= at) return;
+    const int32_t slot = take_state(kv);
+    if (slot != KV_NO_STATE) s->marks[s->n_marks++] = (kv_mark){ slot, at, lasting };
+}
+
+void kv_run_begin(kv_cache *kv, kv_seq *s, int64_t pos0, int64_t n, bool ends, kv_run *run)
+{
+    const int64_t bs = kv->opts.block_size, end = pos0 + n, border = (end - 1) / bs * bs;
+    *run = (kv_run){ 0 };
+    if (!kv->states.floats) return;
+    assert(s->state && s->state_at == pos0);
+    drop_marks(kv, s);
+    if (kv->opts.prefix_cache && !s->forked) {
+        const bool branches = s->branch > pos0 && s->branch <= end;
+        if (branches && s->branch <= border) add_mark(kv, s, s->branch, true);
+        if (border > pos0) add_mark(kv, s, border, ends && n > 1);
+        if (end % bs == 0) add_mark(kv, s, end, branches && s->branch == end);
+    }
+    run->state = kv_state_data(&kv->states, s->state - 1);
+    for (run->n_marks = 0; run->n_marks < s->n_marks; run->n_marks++) {
+        const kv_mark *m = &s->marks[run->n_marks];
+        run->marks[run->n_marks].after = m->at - pos0;
+        run->marks[run->n_marks].copy = kv_state_data(&kv->states, m->slot);
+    }
+    s->state_at = end;
+}
+
+/* Where a run can stop only to be continued, the copy before is of no use any more. */
+static void pass(kv_cache *kv, kv_seq *s, int64_t at)
+{
+    const int64_t bs = kv->opts.block_size;
+    if (s->passing && s->passing < at && s->passing / bs <= s->n_blocks) {
+        const int32_t b = s->table[s->passing / bs - 1], slot = kv->blocks[b].state - 1;
+        if (slot >= 0 && kv->states.slots[slot].ref == 0) forget_state(kv, b);
+    }
+    s->passing = at;
+}
+
+/* The copies that the last run made go to the blocks that end there, once these can be found. */
+static void keep_marks(kv_cache *kv, kv_seq *s)
+{
+    const int64_t bs = kv->opts.block_size;
+    for (int i = 0; i < s->n_marks; i++) {
+        const kv_mark *m = &s->marks[i];
+        const int64_t n = m->at / bs;
+        block *x = n <= s->registered ? &kv->blocks[s->table[n - 1]] : NULL;
+        if (x && x->findable && !x->state) {
+            x->state = m->slot + 1;
+            kv_state_keep(&kv->states, m->slot, s->table[n - 1]);
+            if (!m->lasting) pass(kv, s, m->at);
+        }
+    }
+    drop_marks(kv, s);
+}
+
 void kv_seq_free(kv_cache *kv, kv_seq *s)
 {
+    if (kv->states.floats) drop_state(kv, s);
     drop_from(kv, s, 0);
     free(s->table);
     kv_seq_init(s);
@@ -473,6 +606,12 @@ lq_status kv_reserve(kv_cache *kv, kv_seq *s, int64_t tokens, lq_err *err)
     if ((more > 0 ? more : 0) + (copy ? 1 : 0) > kv_free_blocks(kv))
         return lq_fail(err, LQ_EBUSY, "KV cache: %lld more blocks needed, %lld free",
                        (long long)(more + (copy ? 1 : 0)), (long long)kv_free_blocks(kv));
+    if (tokens > s->tokens && wants_state(kv, s)) {
+        if (!kv_states_left(&kv->states))
+            return lq_fail(err, LQ_EBUSY, "KV cache: the states of %lld sequences are all in use",
+                           (long long)kv->states.n);
+        own_state(kv, s);
+    }
     if (copy) {
         int32_t fresh = take_block(kv);
         copy_block(kv, fresh, last);
@@ -492,6 +631,27 @@ static uint64_t last_serial(const kv_cache *kv, const kv_seq *s)
     return s->registered ? kv->blocks[s->table[s->registered - 1]].serial : 0;
 }
 
+/* Of the blocks that a prompt has found, those up to the last with a state. */
+static void go_back_to_state(kv_cache *kv, kv_seq *s, const char *salt)
+{
+    const int64_t bs = kv->opts.block_size, found = s->registered;
+    int64_t n = found;
+    while (n > 0 && !kv->blocks[s->table[n - 1]].state)
+        n--;
+    if (n < found) s->branch = found * bs;
+    if (n > 0) {
+        const block *x = &kv->blocks[s->table[n - 1]];
+        s->state = x->state;
+        s->state_at = n * bs;
+        kv_state_hold(&kv->states, x->state - 1);
+        memcpy(s->chain_state, x->hash, sizeof s->chain_state);
+    } else {
+        chain_root(kv, s->chain_state, salt);
+    }
+    drop_from(kv, s, n);
+    s->registered = n;
+}
+
 int64_t kv_match_prefix(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t n, const char *salt)
 {
     int64_t bs = kv->opts.block_size, full = n > 0 ? (n - 1) / bs : 0;
@@ -509,6 +669,7 @@ int64_t kv_match_prefix(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t n, 
         memcpy(s->chain_state, l.hash, sizeof l.hash);
         s->registered++;
     }
+    if (kv->states.floats) go_back_to_state(kv, s, salt);
     s->tokens = s->registered * bs;
     return s->tokens;
 }
@@ -525,6 +686,12 @@ lq_status kv_fork(kv_cache *kv, kv_seq *dst, const kv_seq *src, lq_err *err)
     dst->tokens = src->tokens;
     dst->registered = src->registered;
     memcpy(dst->chain_state, src->chain_state, sizeof dst->chain_state);
+    if (src->state) {
+        kv_state_hold(&kv->states, src->state - 1);
+        dst->state = src->state;
+        dst->state_at = src->state_at;
+        dst->forked = true;
+    }
     return LQ_OK;
 }
 
@@ -553,11 +720,14 @@ void kv_register(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t written, c
         memcpy(s->chain_state, l.hash, sizeof l.hash);
         s->registered++;
     }
+    keep_marks(kv, s);
 }
 
 void kv_truncate(kv_cache *kv, kv_seq *s, int64_t tokens)
 {
     if (tokens >= s->tokens) return;
+    assert(!s->state || tokens == 0 || tokens >= s->state_at);
+    if (s->state && tokens < s->state_at) drop_state(kv, s);
     int64_t bs = kv->opts.block_size;
     drop_from(kv, s, lq_ceil_div(tokens, bs));
     s->tokens = tokens;

@@ -1,5 +1,5 @@
 /* runtime/model/kv.h - the paged KV cache: a pool of blocks sized at start, reference counts, prefix
- * sharing.
+ * sharing; and the states of layers that have one instead of K and V (docs/design/0009-state.md).
  *
  * A block holds block_size tokens of K and V of every layer. Sequences own tables of block numbers;
  * blocks are shared by reference count, and a full block can be found again by the hash chain of
@@ -16,6 +16,8 @@ typedef struct {
     int64_t n_blocks;
     int block_size; /* 8, 16, 32 */
     kv_dtype dtype;
+    int64_t n_states; /* of sequences and of borders kept; 0: as many as blocks (memory is taken as
+                         they are used) */
     bool prefix_cache;
     dev *on; /* whose memory holds them (borrowed); NULL: the host's. Of peers each has those of
                 its own KV heads */
@@ -37,6 +39,16 @@ const kv_opts *kv_options(const kv_cache *kv);
 int64_t kv_free_blocks(const kv_cache *kv);   /* free now or by eviction of cached blocks */
 int64_t kv_cached_blocks(const kv_cache *kv); /* of no sequence, kept for the prefix cache */
 
+size_t kv_state_bytes(const arch_config *c); /* a sequence's state; 0: no layer has one */
+
+/* A copy of a sequence's state at position `at`, made by a run, until kv_register. */
+enum { KV_MARKS = 3 };
+typedef struct {
+    int32_t slot;
+    int64_t at;
+    bool lasting; /* not dropped for the sequence's next one */
+} kv_mark;
+
 /* A sequence's blocks. tokens: how many positions are written or reserved. */
 typedef struct {
     int32_t *table; /* [cap], owned */
@@ -44,17 +56,27 @@ typedef struct {
     int64_t tokens;
     uint64_t chain_state[2]; /* hash chain up to the last registered full block */
     int64_t registered;      /* full blocks already entered into the prefix cache */
+    /* Of models with a state; kv.c's */
+    int32_t state;    /* its slot + 1; 0: none yet */
+    int64_t state_at; /* positions that it has seen */
+    int64_t branch;   /* position up to which cached blocks agree but no state is kept: there one is
+                         made; 0: none */
+    int64_t passing;  /* of the copy that its next one replaces; 0: none */
+    bool forked;      /* makes no copies */
+    int n_marks;
+    kv_mark marks[KV_MARKS];
 } kv_seq;
 
 void kv_seq_init(kv_seq *s);
 void kv_seq_free(kv_cache *kv,
                  kv_seq *s); /* drops references; blocks with a hash stay findable until evicted */
-/* Room for `tokens` positions in all; LQ_EBUSY when the pool has too few blocks (nothing changes).
+/* Room for `tokens` positions in all; LQ_EBUSY when the pool has too few blocks or states (nothing
+ * changes).
  * The positions from s->tokens on may then be written: a block that is shared with others (after
  * kv_truncate or kv_fork) is copied first. */
 lq_status kv_reserve(kv_cache *kv, kv_seq *s, int64_t tokens, lq_err *err);
-/* A new sequence takes the longest cached prefix of ids (full blocks only, at most n - 1 tokens);
- * returns tokens taken. */
+/* A new sequence takes the longest cached prefix of ids (full blocks only, at most n - 1 tokens; where
+ * there are states only up to one that is kept); returns tokens taken. */
 int64_t kv_match_prefix(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t n, const char *salt);
 /* dst, which has no blocks, becomes a second sequence of src's: it holds the same ones. What either
  * writes next goes into blocks of its own (kv_reserve). */
@@ -63,8 +85,22 @@ lq_status kv_fork(kv_cache *kv, kv_seq *dst, const kv_seq *src, lq_err *err);
  * cache. Where another sequence has entered the same tokens, its block takes the place of ours (the
  * bytes are the same). Not during a step: tables change. */
 void kv_register(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t written, const char *salt);
-/* Drop positions from `tokens` on (rejected drafts). */
+/* Drop positions from `tokens` on (rejected drafts). A state does not go back: with one that has seen
+ * them, `tokens` is 0. */
 void kv_truncate(kv_cache *kv, kv_seq *s, int64_t tokens);
+
+/* The state of a sequence whose blocks are reserved, for a run of n positions from pos0, which it has
+ * seen so many of; it then has seen them too. `ends`: the run has the last of a prompt. marks: after
+ * how many rows of the run a copy of each layer's state is wanted, rising. */
+typedef struct {
+    float *state; /* all layers'; NULL: the model has none */
+    int n_marks;
+    struct {
+        int64_t after;
+        float *copy;
+    } marks[KV_MARKS];
+} kv_run;
+void kv_run_begin(kv_cache *kv, kv_seq *s, int64_t pos0, int64_t n, bool ends, kv_run *run);
 
 /* K and V of all blocks become zeros, written one by one: memory that was touched. */
 void kv_zero(kv_cache *kv);

@@ -24,6 +24,19 @@ static lq_status make_ones(const float **v, const model *m, arch_role r, int64_t
     return LQ_OK;
 }
 
+/* A convolution's taps side by side: [channels, taps] to [taps, channels]. */
+static lq_status turn_taps(const float **v, const model *m, arch_role r, lq_arena *a, lq_err *err)
+{
+    int64_t N, K;
+    arch_role_shape(m->cfg, r, &N, &K);
+    const int64_t taps = m->cfg->conv_taps, channels = K / taps;
+    float *turned = lq_push(a, (size_t)K * sizeof *turned);
+    if (!turned) return model_no_memory(err, arch_role_text(r));
+    src_transpose(turned, *v, taps, channels, sizeof *turned);
+    *v = turned;
+    return LQ_OK;
+}
+
 /* A vector role of a model or layer. */
 static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64_t layer,
                              lq_arena *a, lq_err *err)
@@ -32,6 +45,7 @@ static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64
     if (!s) s = src_vector(m->src, r, layer, -1, true, &v->bias, a, err);
     if (!s && !v->w && arch_has(m->cfg, r, layer) && (arch_name_of(m->cfg, r)->flags & NAME_ONES))
         s = make_ones(&v->w, m, r, layer, a, err);
+    if (!s && v->w && r == R_MIX_CONV) s = turn_taps(&v->w, m, r, a, err);
     return s;
 }
 

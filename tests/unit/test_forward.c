@@ -279,20 +279,21 @@ TEST(a_step_allocates_nothing)
     step_and_count("deepseek-v2-mla");
 }
 
-TEST(a_shared_prefix_changes_no_byte)
+/* taken: tokens of the first prompt that the second turn finds. */
+static void share_prefix(const char *name, int64_t taken_again)
 {
     golden g;
     rig r;
-    bool ok = open_arch(&r, "llama-128",
-                        (rig_opts){ .block_size = 8, .kv = KV_F16, .prefix_cache = true });
-    if (ok && golden_open(&g, "llama-128")) {
+    bool ok =
+        open_arch(&r, name, (rig_opts){ .block_size = 8, .kv = KV_F16, .prefix_cache = true });
+    if (ok && golden_open(&g, name)) {
         float want[MAX_V];
         for (int turn = 0; turn < 2; turn++) {
             kv_seq s;
             const float *logits = NULL;
             kv_seq_init(&s);
             int64_t taken = kv_match_prefix(r.kv, &s, g.ids[0], g.T, NULL);
-            CHECK(taken == (turn ? 24 : 0), "turn %d took %d", turn, (int)taken);
+            CHECK(taken == (turn ? taken_again : 0), "%s: turn %d took %d", name, turn, (int)taken);
             fwd_item it = { .seq = &s,
                             .ids = g.ids[0] + taken,
                             .n = g.T - taken,
@@ -301,13 +302,19 @@ TEST(a_shared_prefix_changes_no_byte)
             CHECK(!kv_reserve(r.kv, &s, g.T, NULL) && !fwd_step(r.f, &it, 1, &logits, NULL),
                   "step");
             kv_register(r.kv, &s, g.ids[0], g.T, NULL);
-            if (turn) CHECK(memcmp(want, logits, (size_t)g.V * 4) == 0, "from the cache");
+            if (turn) CHECK(memcmp(want, logits, (size_t)g.V * 4) == 0, "%s: from the cache", name);
             memcpy(want, logits, (size_t)g.V * 4);
             kv_seq_free(r.kv, &s);
         }
         st_close(&g.file);
     }
     rig_close(&r);
+}
+
+TEST(a_shared_prefix_changes_no_byte)
+{
+    share_prefix("llama-128", 24);
+    share_prefix("qwen3-next", 24);
 }
 
 typedef struct {
@@ -349,7 +356,13 @@ static int expected_taps(const model_layer *l, arch_role *out)
                                        R_KV_A,
                                        R_KV_B,
                                        R_Q_B,
+                                       R_MIX_IN,
+                                       R_MIX_GATE,
+                                       R_MIX_BA,
+                                       R_MIX_B,
+                                       R_MIX_A,
                                        R_O,
+                                       R_MIX_OUT,
                                        R_GATE,
                                        R_UP,
                                        R_GATE_UP,

@@ -48,8 +48,11 @@ static lq_status decide(budget *b, const budget_model *m, const eng_opts *want, 
     b->kv_blocks = kv.n_blocks;
     b->kv_token_bytes = kv_token_bytes(c, o.kv);
     if (o.draft) b->kv_token_bytes += kv_token_bytes(o.draft->cfg, o.kv);
-    const size_t block = b->engine.kv_bytes / (size_t)kv.n_blocks;
-    const size_t whole = o.kv_bytes ? o.kv_bytes : o.room;
+    b->states = kv.n_states;
+    const size_t states = (size_t)b->states * kv_state_bytes(c);
+    const size_t block = (b->engine.kv_bytes - states) / (size_t)kv.n_blocks;
+    size_t whole = o.kv_bytes ? o.kv_bytes : o.room;
+    whole -= whole < states ? whole : states;
     const int64_t fits = (int64_t)(whole / block) * kv.block_size;
     b->model_len = c->max_pos > 0 ? c->max_pos : 0;
     b->longest = !whole || (b->model_len && b->model_len < fits) ? b->model_len : fits;
@@ -60,9 +63,11 @@ static void add_engine(budget *b, const eng_need *n)
 {
     const eng_opts *o = &b->engine;
     const int64_t tokens = b->kv_blocks * o->block_size;
-    add(b, "KV cache", "kv_bytes", n->kv, "%lld blocks of %d tokens: %.1f sequences of %lld",
+    char states[40] = "";
+    if (b->states) snprintf(states, sizeof states, "; %lld states", (long long)b->states);
+    add(b, "KV cache", "kv_bytes", n->kv, "%lld blocks of %d tokens: %.1f sequences of %lld%s",
         (long long)b->kv_blocks, o->block_size, (double)tokens / (double)o->max_len,
-        (long long)o->max_len);
+        (long long)o->max_len, states);
     add(b, "a step", "step_bytes", n->step, "of %lld tokens", (long long)o->max_batch_tokens);
     b->held = b->total;
     b->n_held = b->n;

@@ -222,7 +222,7 @@ static lq_status check_pair(verdict *v, pair *p, arch_role role, recipe r, lq_er
     const bool dense = p->q.scheme.kind == QT_DENSE;
     if ((r.fold || r.tuned) && dense && p->mine->n_dims == 1)
         return LQ_OK; /* norms and biases: factors unknown */
-    if (r.fold && (role == R_ROUTER || role == R_SHARED_ROUTER)) return check_folded(v, p, err);
+    if (r.fold && arch_role_exact(role)) return check_folded(v, p, err);
     if (r.fold && !dense) {
         lq_status s = fit_fold(p, err);
         if (s) return s;

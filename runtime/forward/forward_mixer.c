@@ -1,0 +1,377 @@
+/* runtime/forward/forward_mixer.c - layers that carry a state along a sequence (arch_mixer), on the CPU.
+ *
+ *   mix = products of h by R_MIX_IN, R_MIX_GATE and those of b and a, side by side
+ *   MIX_DELTA   q, k, v = silu(conv(mix's)); q, k of each head to length 1, q / sqrt(mix_key)
+ *               beta = sigmoid(b), decay = exp(-exp(a_log) softplus(a + dt))
+ *               out = norm(scan) silu(gate), head by head
+ *   MIX_MAMBA   x, B, C = silu(conv(mix's)); dt = softplus(dt + its bias), decay = exp(-exp(a_log) dt)
+ *               out = norm((scan + skip x) silu(gate)), group by group
+ *   MIX_CONV    out = c conv(b x)
+ *
+ * (arXiv:2412.06464, arXiv:2405.21060; scan and conv: kernels/scan.h.) Work on rows is split as elsewhere; along a
+ * sequence work is split by channels and by SCAN_LANES values of a head, and each such piece goes from
+ * position to position by itself, so that neither threads nor chunks show in the result. */
+#include "runtime/forward/forward_impl.h"
+
+#include "kernels/scan.h"
+#include "runtime/model/kv_state.h"
+
+enum { CONV_CHANNELS = 64 }; /* of a piece */
+#define L2_EPS 1e-6f         /* of q's and k's lengths, whatever the config says */
+
+/* ---- where things are ---- */
+
+/* The linears that make mix, in its order. */
+static const arch_role in_roles[] = { R_MIX_IN, R_MIX_GATE, R_MIX_BA, R_MIX_B, R_MIX_A };
+
+static int64_t rows_of(const arch_config *c, arch_role r)
+{
+    int64_t N, K;
+    arch_role_shape(c, r, &N, &K);
+    return arch_name_of(c, r) ? N : 0;
+}
+
+/* Where a role's outputs begin in a row of mix. */
+static int64_t place_of(const arch_config *c, arch_role r)
+{
+    int64_t at = 0;
+    for (size_t i = 0; i < LQ_COUNT(in_roles) && in_roles[i] != r; i++)
+        at += rows_of(c, in_roles[i]);
+    return at;
+}
+
+int64_t fwd_mix_width(const arch_config *c)
+{
+    int64_t n = 0;
+    for (size_t i = 0; i < LQ_COUNT(in_roles); i++)
+        n += rows_of(c, in_roles[i]);
+    return n;
+}
+
+int64_t fwd_mix_channels(const arch_config *c)
+{
+    return c->w.mix_mixed ? arch_conv_channels(c, c->row->mixer) : 0;
+}
+
+/* What the convolution works on, in place: [R, ld]; of its channels q, k and v begin at these. */
+typedef struct {
+    float *x;
+    int64_t ld, channels, q, k, v;
+} conv_view;
+
+static conv_view view_of(const fwd_rows *r)
+{
+    const arch_config *c = r->c;
+    const arch_mixer m = c->row->mixer;
+    const int64_t keys = c->mix_groups * c->mix_key, width = arch_mix_width(c, m);
+    conv_view v = { r->mix, fwd_mix_width(c), arch_conv_channels(c, m), 0, keys, 2 * keys };
+    if (c->w.mix_mixed) v.x = r->mix_conv, v.ld = v.channels;
+    if (m == MIX_MAMBA || m == MIX_BOTH) { /* gate, then x, B, C */
+        v.x = r->mix + width;
+        v.v = 0;
+        v.k = width;
+        v.q = width + keys;
+    }
+    return v;
+}
+
+/* A part of head h in a row of R_MIX_IN or R_MIX_BA that is mixed: of each key head `before` of its
+ * group's, then those of its values, n each. */
+static int64_t mixed_at(const arch_config *c, int64_t h, int64_t group_rows, int64_t before,
+                        int64_t n)
+{
+    const int64_t of = c->mix_heads / c->mix_groups;
+    return h / of * group_rows + before + h % of * n;
+}
+
+/* ---- products ---- */
+
+void fwd_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer)
+{
+    const arch_config *c = r->c;
+    const int64_t W = fwd_mix_width(c);
+    mm_out outs[LQ_COUNT(in_roles)], exact[LQ_COUNT(in_roles)];
+    int n = 0, n_exact = 0;
+    (void)layer;
+    for (size_t i = 0; i < LQ_COUNT(in_roles); i++) {
+        const model_linear *lin = &l->lin[in_roles[i]];
+        if (!lin->present) continue;
+        fwd_tap_rows(r, in_roles[i], r->h, c->hidden, c->hidden);
+        const mm_out o = fwd_out(lin, r->mix + place_of(c, in_roles[i]), W, false);
+        if (arch_role_linear(in_roles[i]))
+            outs[n++] = o;
+        else
+            exact[n_exact++] = o;
+    }
+    pool_stage(r->p, STAGE_QKV);
+    r->ops->products(r, outs, n, r->h, c->hidden, r->R);
+    /* A rounding of a decay stays in the state. */
+    if (n_exact) mm_run(exact, n_exact, r->h, c->hidden, r->R, MM_F32, r->scratch, r->p);
+}
+
+/* States that are run at once. */
+typedef struct {
+    const fwd_rows *r;
+    const model_layer *l;
+    int64_t state; /* where the layer's begins in a sequence's */
+    const fwd_seq_state *states;
+    int64_t pieces; /* of each */
+    conv_view v;
+} along;
+
+/* ---- rows before the convolution ---- */
+
+/* From [q, k, values, gates] of each key head to all q, all k, all values. */
+static void unmix(const fwd_rows *r, int64_t t)
+{
+    const arch_config *c = r->c;
+    const int64_t K = c->mix_key, G = c->mix_groups, V = c->mix_heads / G * c->mix_value;
+    const float *from = r->mix + t * fwd_mix_width(c);
+    float *to = r->mix_conv + t * fwd_mix_channels(c);
+    for (int64_t g = 0; g < G; g++, from += 2 * (K + V)) {
+        memcpy(to + g * K, from, (size_t)K * sizeof *to);
+        memcpy(to + (G + g) * K, from + K, (size_t)K * sizeof *to);
+        memcpy(to + 2 * G * K + g * V, from + 2 * K, (size_t)V * sizeof *to);
+    }
+}
+
+static void before_conv(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const arch_config *c = r->c;
+    const int64_t W = fwd_mix_width(c), H = c->hidden;
+    (void)arg;
+    for (int64_t t = row; t < row + n; t++) {
+        float *x = r->mix + t * W;
+        if (c->w.mix_mixed) unmix(r, t);
+        for (int64_t i = 0; c->row->mixer == MIX_CONV && i < H; i++)
+            x[i] *= x[2 * H + i];
+    }
+}
+
+/* ---- rows between convolution and scan ---- */
+
+/* q and k to length 1, q / sqrt(mix_key) besides. */
+static void to_unit(const arch_config *c, float *x, bool query)
+{
+    const float K = (float)c->mix_key, root = 1 / sqrtf(K);
+    for (int64_t g = 0; g < c->mix_groups; g++, x += c->mix_key) {
+        k_rmsnorm(x, c->mix_key, x, c->mix_key, NULL, 0, 1, c->mix_key, L2_EPS / K);
+        k_scale(x, query ? root * root : root, c->mix_key);
+    }
+}
+
+static void delta_row(const fwd_rows *r, const model_layer *l, const conv_view *v, int64_t t)
+{
+    const arch_config *c = r->c;
+    const int64_t H = c->mix_heads, of = H / c->mix_groups;
+    const float *mix = r->mix + t * fwd_mix_width(c), *ba = mix + place_of(c, R_MIX_BA),
+                *b = mix + place_of(c, R_MIX_B), *a = mix + place_of(c, R_MIX_A);
+    to_unit(c, v->x + t * v->ld + v->q, true);
+    to_unit(c, v->x + t * v->ld + v->k, false);
+    for (int64_t h = 0; h < H; h++) {
+        const float bh = c->w.mix_mixed ? ba[mixed_at(c, h, 2 * of, 0, 1)] : b[h];
+        const float ah = c->w.mix_mixed ? ba[mixed_at(c, h, 2 * of, of, 1)] : a[h];
+        const float step = k_softplus(ah + l->vec[R_MIX_DT].w[h]);
+        r->mix_beta[t * H + h] = 1 / (1 + k_exp(-bh));
+        r->decay[t * H + h] = k_exp(-k_exp(l->vec[R_MIX_A_LOG].w[h]) * step);
+    }
+}
+
+static void mamba_row(const fwd_rows *r, const model_layer *l, int64_t t)
+{
+    const arch_config *c = r->c;
+    const int64_t H = c->mix_heads, W = fwd_mix_width(c);
+    const float *dt = r->mix + t * W + rows_of(c, R_MIX_IN) - H;
+    const float min = (float)c->dt_min, max = (float)c->dt_max;
+    for (int64_t h = 0; h < H; h++) {
+        float step = k_softplus(dt[h] + l->vec[R_MIX_DT].w[h]);
+        step = step < min ? min : max > 0 && step > max ? max : step;
+        r->mix_beta[t * H + h] = step;
+        r->decay[t * H + h] = k_exp(-k_exp(l->vec[R_MIX_A_LOG].w[h]) * step);
+    }
+}
+
+static void before_scan(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const conv_view v = view_of(r);
+    const along *a = arg;
+    const int64_t row0 = a->states->row0; /* the first of these */
+    for (int64_t t = row0 + row; t < row0 + row + n; t++)
+        if (r->c->row->mixer == MIX_DELTA)
+            delta_row(r, a->l, &v, t);
+        else
+            mamba_row(r, a->l, t);
+}
+
+/* ---- along the sequences ---- */
+
+/* The rows of a sequence up to its next mark: [*at, the result). */
+static int64_t next_mark(const fwd_seq_state *s, int *mark, int64_t at)
+{
+    while (*mark < s->run.n_marks && s->run.marks[*mark].after <= at)
+        ++*mark;
+    return *mark < s->run.n_marks ? s->run.marks[*mark].after : s->n_rows;
+}
+
+/* Rows [n] of `width` floats, ld apart, to their places in the copy if one is wanted after `at`. */
+static void copy_marked(const fwd_seq_state *s, int mark, int64_t at, const float *from, int64_t n,
+                        int64_t width, int64_t ld)
+{
+    if (mark == s->run.n_marks || s->run.marks[mark].after != at) return;
+    float *to = s->run.marks[mark].copy + (from - s->run.state);
+    for (int64_t i = 0; i < n; i++)
+        memcpy(to + i * ld, from + i * ld, (size_t)width * sizeof *to);
+}
+
+static void conv_piece(void *ctx, int64_t item, int thread)
+{
+    const along *a = ctx;
+    const arch_config *c = a->r->c;
+    const fwd_seq_state *s = &a->states[item / a->pieces];
+    const int64_t c0 = item % a->pieces * CONV_CHANNELS, left = a->v.channels - c0;
+    const model_vector *w = &a->l->vec[R_MIX_CONV];
+    k_conv_args k = { .ldx = a->v.ld,
+                      .n = left < CONV_CHANNELS ? left : CONV_CHANNELS,
+                      .w = w->w + c0,
+                      .ldw = a->v.channels,
+                      .bias = w->bias ? w->bias + c0 : NULL,
+                      .history = s->run.state + a->state + c0,
+                      .ldh = a->v.channels,
+                      .taps = (int)c->conv_taps,
+                      .silu = c->row->mixer != MIX_CONV };
+    (void)thread;
+    int mark = 0;
+    for (int64_t at = 0, to; at < s->n_rows; at = to) {
+        to = next_mark(s, &mark, at);
+        k.x = a->v.x + (s->row0 + at) * a->v.ld + c0;
+        k.T = to - at;
+        k_conv(&k);
+        copy_marked(s, mark, to, k.history, c->conv_taps - 1, k.n, k.ldh);
+    }
+}
+
+/* SCAN_LANES values of a head. */
+static void scan_piece(void *ctx, int64_t item, int thread)
+{
+    const along *a = ctx;
+    const fwd_rows *r = a->r;
+    const arch_config *c = r->c;
+    const fwd_seq_state *s = &a->states[item / a->pieces];
+    const int64_t H = c->mix_heads, V = c->mix_value, K = c->mix_key, piece = item % a->pieces;
+    const int64_t blocks = lq_ceil_div(V, SCAN_LANES), h = piece / blocks,
+                  lane = piece % blocks * SCAN_LANES, g = h / (H / c->mix_groups);
+    const int64_t block = K * SCAN_LANES;
+    float *S = s->run.state + a->state + kv_state_conv_floats(c) + piece * block;
+    (void)thread;
+    int mark = 0;
+    for (int64_t at = 0, to; at < s->n_rows; at = to) {
+        to = next_mark(s, &mark, at);
+        const int64_t t = s->row0 + at;
+        const float *x = a->v.x + t * a->v.ld;
+        const k_scan_args k = { .S = S,
+                                .T = to - at,
+                                .K = K,
+                                .lanes = (int)(V - lane < SCAN_LANES ? V - lane : SCAN_LANES),
+                                .correct = c->row->mixer == MIX_DELTA,
+                                .q = x + a->v.q + g * K,
+                                .k = x + a->v.k + g * K,
+                                .v = x + a->v.v + h * V + lane,
+                                .ldq = a->v.ld,
+                                .ldk = a->v.ld,
+                                .ldv = a->v.ld,
+                                .beta = r->mix_beta + t * H + h,
+                                .decay = r->decay + t * H + h,
+                                .ldb = H,
+                                .ldd = H,
+                                .out = r->mix_out + t * H * V + h * V + lane,
+                                .ldo = H * V };
+        k_scan(&k);
+        copy_marked(s, mark, to, S, 1, block, block);
+    }
+}
+
+/* ---- rows after it ---- */
+
+static void delta_out(const fwd_rows *r, const model_layer *l, int64_t t)
+{
+    const arch_config *c = r->c;
+    const int64_t H = c->mix_heads, V = c->mix_value, of = H / c->mix_groups;
+    const float *mix = r->mix + t * fwd_mix_width(c), *gate = mix + place_of(c, R_MIX_GATE);
+    float *out = r->mix_out + t * H * V;
+    for (int64_t h = 0; h < H; h++, out += V) {
+        const int64_t group = 2 * c->mix_key + 2 * of * V;
+        const float *z =
+            c->w.mix_mixed ? mix + mixed_at(c, h, group, 2 * c->mix_key + of * V, V) : gate + h * V;
+        k_rmsnorm(out, V, out, V, l->vec[R_MIX_NORM].w, 0, 1, V, (float)c->norm_eps);
+        k_act_mul(out, z, out, V, ACT_SILU, 0);
+    }
+}
+
+/* A norm of each group's values. */
+static void norm_groups(const arch_config *c, float *x, const float *w)
+{
+    const int64_t n = arch_mix_width(c, c->row->mixer) / c->mix_groups;
+    for (int64_t g = 0; g < c->mix_groups; g++)
+        k_rmsnorm(x + g * n, n, x + g * n, n, w + g * n, 0, 1, n, (float)c->norm_eps);
+}
+
+static void mamba_out(const fwd_rows *r, const model_layer *l, int64_t t)
+{
+    const arch_config *c = r->c;
+    const int64_t n = arch_mix_width(c, c->row->mixer), V = c->mix_value;
+    const float *gate = r->mix + t * fwd_mix_width(c), *x = gate + n, *w = l->vec[R_MIX_NORM].w,
+                *skip = l->vec[R_MIX_SKIP].w;
+    float *out = r->mix_out + t * n;
+    for (int64_t i = 0; i < n; i++)
+        out[i] += skip[i / V] * x[i];
+    if (w && c->w.mix_norm_1st) norm_groups(c, out, w);
+    k_act_mul(out, gate, out, n, ACT_SILU, 0);
+    if (w && !c->w.mix_norm_1st) norm_groups(c, out, w);
+}
+
+static void conv_out(const fwd_rows *r, int64_t t)
+{
+    const int64_t H = r->c->hidden;
+    const float *x = r->mix + t * fwd_mix_width(r->c);
+    for (int64_t i = 0; i < H; i++)
+        r->mix_out[t * H + i] = x[H + i] * x[i];
+}
+
+static void after_scan(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const arch_mixer m = r->c->row->mixer;
+    for (int64_t t = row; t < row + n; t++)
+        if (m == MIX_CONV)
+            conv_out(r, t);
+        else if (m == MIX_DELTA)
+            delta_out(r, arg, t);
+        else
+            mamba_out(r, arg, t);
+}
+
+/* ---- all of it ---- */
+
+static void run_along(const fwd_rows *r, const model_layer *l, int64_t state, int first, int n)
+{
+    const arch_config *c = r->c;
+    const fwd_seq_state *last = &r->states[first + n - 1];
+    along a = { r, l, state, r->states + first, 0, view_of(r) };
+    a.pieces = lq_ceil_div(a.v.channels, CONV_CHANNELS);
+    pool_run(r->p, n * a.pieces, conv_piece, &a);
+    if (c->row->mixer == MIX_CONV) return;
+    fwd_each(r, last->row0 + last->n_rows - a.states->row0, before_scan, &a);
+    a.pieces = c->mix_heads * lq_ceil_div(c->mix_value, SCAN_LANES);
+    pool_run(r->p, n * a.pieces, scan_piece, &a);
+}
+
+void fwd_mix(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
+{
+    const size_t bytes = (size_t)kv_state_floats(r->c, layer) * sizeof(float);
+    fwd_each(r, r->R, before_conv, NULL);
+    if (!r->in_turn) run_along(r, l, kv->state, 0, r->n_states);
+    for (int i = 0; r->in_turn && i < r->n_states; i++) {
+        memset(r->states[i].run.state, 0, bytes);
+        run_along(r, l, 0, i, 1);
+    }
+    fwd_each(r, r->R, after_scan, l);
+}

@@ -1,0 +1,92 @@
+"""Tiny checkpoints of models whose layers carry a state, with logits of transformers 5.23.0 (float32, eager
+attention, its own torch code for the recurrences), laid out as the other folders here.
+
+usage: make_v5_hybrid.py OUT [NAME...]
+
+OUT/NAME/: config.json, model.safetensors, expected.safetensors (input_ids int32 [2, 32]; logits
+float32 [2, 32, V]; greedy int32 [2, 48], the ids and 16 more; margin float32 [2, 16] between the best
+logit and the next). Weights are random, scaled so that the logits spread over a few units, and have
+the values that BF16 holds. Tensors are named as in repositories of today.
+"""
+import math
+import os
+import sys
+
+import torch
+import transformers as tf
+from safetensors.torch import load_file, save_file
+
+V, H, T = 64, 32, 32
+SIZES = dict(vocab_size=V, hidden_size=H, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+             max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=0, num_key_value_heads=1)
+DELTA = dict(SIZES, head_dim=16, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8,
+             linear_value_head_dim=12, tie_word_embeddings=True)
+EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, shared_expert_intermediate_size=8)
+
+MODELS = {
+    "qwen3-next": ("Qwen3Next", dict(DELTA, **EXPERTS, mlp_only_layers=[1], num_hidden_layers=3, layer_types=[
+        "linear_attention", "full_attention", "linear_attention"])),
+    "qwen3.5": ("Qwen3_5ForCausalLM:Qwen3_5TextConfig", dict(DELTA, layer_types=[
+        "linear_attention", "full_attention"])),
+    "qwen3.5-moe": ("Qwen3_5MoeForCausalLM:Qwen3_5MoeTextConfig", dict(
+        {k: v for k, v in DELTA.items() if k != "intermediate_size"}, **EXPERTS,
+        layer_types=["full_attention", "linear_attention"])),
+}
+# Some draws leave heads whose output is next to nothing before it is normed, which costs digits of f32.
+SEEDS = {"qwen3-next": 1, "qwen3.5": 5, "qwen3.5-moe": 4}
+ZERO_CENTRED = ("Qwen3Next", "Qwen3_5")
+
+
+def fill(model, g):
+    centre = 0.0 if type(model).__name__.startswith(ZERO_CENTRED) else 1.0
+    for name, p in model.named_parameters():
+        r = torch.randn(p.shape, generator=g)
+        if name.endswith("A_log"):
+            p.data = torch.log(torch.rand(p.shape, generator=g) * 4 + 0.1)
+        elif name.endswith("conv1d.weight") or name.endswith("conv.conv.weight"):
+            p.data = r * (1.3 / math.sqrt(p.shape[-1]))
+        elif name.endswith("dt_bias"):
+            p.data = r - 1
+        elif p.dim() >= 2 and "norm" not in name:
+            p.data = r * (0.15 if "embed" in name else 1.3 / math.sqrt(p.shape[-1]))
+        elif "bias" in name:
+            p.data = r * 0.1
+        else:
+            p.data = (1.0 if "_attn.norm" in name else centre) + r * 0.1
+        p.data = p.data.bfloat16().float()  # as the file holds them
+
+
+def make(out, name, kind, sizes):
+    model_class, config_class = (kind.split(":") if ":" in kind else (kind + "ForCausalLM", kind + "Config"))
+    config = getattr(tf, config_class)(**sizes)
+    config._attn_implementation = "eager"
+    model = getattr(tf, model_class)(config).float().eval()
+    g = torch.Generator().manual_seed(SEEDS.get(name, 0))
+    fill(model, g)
+    model.tie_weights()
+    ids = torch.randint(3, V, (2, T), generator=g)
+    with torch.no_grad():
+        logits = model(ids, use_cache=False).logits.float()
+        greedy, margin = ids, []
+        for _ in range(16):
+            best = model(greedy, use_cache=False).logits[:, -1].float().topk(2, -1)
+            margin.append(best.values[:, 0] - best.values[:, 1])
+            greedy = torch.cat([greedy, best.indices[:, :1]], 1)
+    folder = os.path.join(out, name)
+    model = model.to(torch.bfloat16)
+    model.config.dtype = torch.bfloat16
+    model.save_pretrained(folder)
+    extra = os.path.join(folder, "generation_config.json")
+    if os.path.exists(extra):
+        os.remove(extra)
+    save_file(dict(input_ids=ids.int(), logits=logits.contiguous(), greedy=greedy.int().contiguous(),
+                   margin=torch.stack(margin, 1).contiguous()),
+              os.path.join(folder, "expected.safetensors"))
+    print(f"{name:22s} spread {logits.std():.2f}")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for name, (kind, sizes) in MODELS.items():
+        if len(sys.argv) <= 2 or name in sys.argv[2:]:
+            make(sys.argv[1], name, kind, sizes)
