@@ -90,6 +90,17 @@ float blk_bias(const blk_type *t, const blk_parts *b, int g);
 /* A row of blocks as f32 [K]. */
 void blk_dequant(float *dst, const blk_type *t, const uint8_t *blocks, int64_t K);
 
+/* ---- blocks_put.c ---- */
+/* A type that quantizers make: what sc and m hold (1: there are none). */
+typedef struct {
+    blk_id id;
+    int sc_lo, sc_hi, m_hi;
+    void (*put)(uint8_t *block, const blk_parts *b); /* into zeros, all but d and dmin */
+} blk_made;
+const blk_made *blk_made_of(const blk_type *t); /* NULL: none of them */
+/* The inverse of blk_take. */
+void blk_put(uint8_t *block, const blk_type *t, const blk_parts *b);
+
 /* ---- blocks_iq.c ---- */
 extern const int8_t blk_iq4[16], blk_iq3_xxs[16], blk_iq3_s[16], blk_iq2[8], blk_iq1[8];
 void blk_take_iq2_xxs(blk_parts *b, const uint8_t *p);

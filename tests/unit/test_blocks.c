@@ -7,6 +7,7 @@
 #include "formats/tensor/finite.h"
 #include "formats/tensor/tiles.h"
 #include "tests/support/check.h"
+#include "tests/support/fill.h"
 
 #include <stdlib.h>
 
@@ -59,6 +60,27 @@ static bool read_row(qt_tensor *q, void *w[QT_N_PLANES], const lq_map *m, ggml_t
     if (w[QT_SCALES2]) memcpy(w[QT_SCALES2], &one, 4); /* NVFP4's, which blocks do not have */
     CHECK(!qt_check_view(q, &err), "%s: %s", gguf_type_text(t), err.msg);
     return true;
+}
+
+TEST(blocks_are_put_together_as_they_were_taken_apart)
+{
+    uint64_t seed = 3;
+    int n = 0;
+    for (size_t i = 0; i < LQ_COUNT(all); i++) {
+        const blk_type *t = blk_find((int64_t)all[i]);
+        if (!t || !blk_made_of(t)) continue;
+        n++;
+        for (int round = 0; round < 50; round++) {
+            uint8_t block[256], again[256];
+            blk_parts b;
+            for (int k = 0; k < t->bytes; k++)
+                block[k] = (uint8_t)fill_u32(&seed);
+            blk_take(&b, t, block);
+            blk_put(again, t, &b);
+            CHECK(memcmp(block, again, (size_t)t->bytes) == 0, "%s", t->name);
+        }
+    }
+    CHECK(n == 10, "%d types are made", n);
 }
 
 TEST(values_are_those_of_gguf_py_to_the_bit)
@@ -210,6 +232,7 @@ TEST(blocks_that_cannot_be_are_refused)
 int main(int argc, char **argv)
 {
     RUN(values_are_those_of_gguf_py_to_the_bit);
+    RUN(blocks_are_put_together_as_they_were_taken_apart);
     RUN(blocks_come_back_byte_for_byte);
     RUN(tiles_and_uint_hold_the_same_values);
     RUN(every_value_is_within_its_bound);
