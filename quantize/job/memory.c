@@ -53,7 +53,7 @@ static size_t unit_bytes(const memory_work *w, const plan_entry *e)
     const size_t loss = qz_loss_bytes(e->N * e->count, e->K, hessian, w->threads);
     const size_t copy = e->src->t.scheme.dtype != LQ_F32 && hessian && !qz_folds(w->o) ? n * F : 0;
     const size_t turned = e->turned ? n * lq_dtype_bytes(e->src->t.scheme.dtype) : 0;
-    if (!hessian || e->scheme.kind != QT_UINT) return turned + loss;
+    if (!hessian || !qz_on_grids(e)) return turned + loss;
     const qz_room room = { e->N, e->K, w->threads, w->curvature_windows > 0, loss };
     return turned + copy + w->o->method->scratch(&room);
 }
@@ -75,7 +75,7 @@ static void add_tensor(layer_memory *p, const memory_work *w, const plan_entry *
     p->packed += packed_bytes(e, &e->src->t.scheme);
     p->repacked += packed_bytes(e, &e->scheme);
     if (once) p->weights += n;
-    if (qz_folds(w->o) && e->scheme.kind == QT_UINT) {
+    if (qz_folds(w->o) && qz_on_grids(e)) {
         const size_t own = once ? n : (size_t)(e->N * e->K);
         p->fold += (once || e->expert <= 0) ? own * F : 0;
     }

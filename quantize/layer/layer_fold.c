@@ -132,6 +132,16 @@ static bool has_stacked_bias(const work *w, arch_role role)
     return false;
 }
 
+/* The grids that scales of inputs are compared on: of blocks uniform ones of as many bits and as many inputs. */
+static grid_spec fold_spec(const work *w, const qt_scheme *s)
+{
+    const blk_type *t = s->kind == QT_BLOCKS ? blk_find(s->blocks) : NULL;
+    if (!t) return layer_spec(w, s, false);
+    return (grid_spec){ .bits = t->bits,
+                        .mode = t->bias ? GRID_ASYM : GRID_SYM_FULL,
+                        .scale_dtype = LQ_F32 };
+}
+
 static lq_status add_unit(work *w, fold_layer *f, unit *u, lq_arena *a, lq_err *err)
 {
     target *t = u->t;
@@ -143,8 +153,8 @@ static lq_status add_unit(work *w, fold_layer *f, unit *u, lq_arena *a, lq_err *
                                         .W = u->own,
                                         .N = u->N,
                                         .K = u->K,
-                                        .group = t->e->scheme.group,
-                                        .spec = layer_spec(w, &t->e->scheme, false),
+                                        .group = row_group(&t->e->scheme),
+                                        .spec = fold_spec(w, &t->e->scheme),
                                         .rows_fixed = stacked && has_stacked_bias(w, t->e->role),
                                         .limited = stacked };
     return s;
@@ -171,8 +181,8 @@ static lq_status sample_experts(work *w, fold_linear *l, arch_role role, lq_aren
                         .open = true,
                         .N = M,
                         .K = first->K,
-                        .group = first->scheme.group,
-                        .spec = layer_spec(w, &first->scheme, false),
+                        .group = row_group(&first->scheme),
+                        .spec = fold_spec(w, &first->scheme),
                         .limited = first->count > 1,
                         .W = lq_push(a, bytes) };
     l->stand_for = (double)all * (double)w->c->experts_used / (double)w->c->experts;
@@ -210,7 +220,7 @@ static lq_status add_experts(work *w, fold_layer *f, lq_arena *a, lq_err *err)
         const plan_entry *e = w->targets[i].e;
         if (!e->known || e->is_bias || !reads_common(w, e->role)) continue;
         f->lin[e->role].present = true;
-        open &= layer_is_uint(&w->targets[i]);
+        open &= qz_on_grids(w->targets[i].e);
     }
     for (arch_role r = R_EXPERT_GATE; r <= R_EXPERT_DOWN && open && !s; r++)
         if (f->lin[r].present && reads_common(w, r)) s = sample_experts(w, &f->lin[r], r, a, err);
@@ -262,7 +272,7 @@ lq_status layer_fold_group(work *w, group *g, int64_t expert, lq_err *err)
     for (size_t i = 0; i < g->n && !s; i++) {
         unit *u = &g->u[i];
         const bool scaled = expert >= 0 && w->expert_cols && reads_common(w, u->t->e->role);
-        if (layer_is_uint(u->t) && (scaled || (u->st && u->st->H)))
+        if (qz_on_grids(u->t->e) && (scaled || (u->st && u->st->H)))
             s = add_unit(w, &f, u, &g->a, err);
     }
     if (!s && layer_of_moe) s = add_experts(w, &f, &g->a, err);

@@ -7,6 +7,7 @@
 #include "quantize/layer/layer.h"
 #include "quantize/methods/gptq.h"
 #include "quantize/methods/loss.h"
+#include "quantize/methods/row_grid.h"
 #include "quantize/methods/rtn.h"
 
 /* A tensor of the result while it is made. */
@@ -72,16 +73,11 @@ static inline lq_status layer_no_memory(size_t n, lq_err *err)
     return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes of a layer", n);
 }
 
-static inline bool layer_is_uint(const target *t)
-{
-    return t->e->quantize && t->e->scheme.kind == QT_UINT;
-}
-
 /* Are its matrices rounded one by one? Where blocks may run from one into the next they are not. */
 static inline bool layer_by_matrix(const target *t)
 {
     const qt_kind k = t->e->scheme.kind;
-    return t->e->count > 1 && (k == QT_UINT || k == QT_I8 || k == QT_I8_OUTLIER);
+    return t->e->count > 1 && (k == QT_UINT || k == QT_BLOCKS || k == QT_I8 || k == QT_I8_OUTLIER);
 }
 
 static inline grid_spec layer_spec(const work *w, const qt_scheme *s, bool search)

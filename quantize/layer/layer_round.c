@@ -112,7 +112,7 @@ static void note_rounded(const work *w, unit *u, const qz_rounded *r)
 }
 
 /* By the method, or to nearest where it has none of what it goes by. */
-static lq_status make_uint(work *w, unit *u, qz_out *out, lq_err *err)
+static lq_status make_on_grids(work *w, unit *u, qz_out *out, lq_err *err)
 {
     const cal_stats *st = u->st;
     const bool means = st && st->tokens && (qz_needs(w->o) & QZ_NEEDS_MEANS);
@@ -228,14 +228,13 @@ lq_status layer_round_unit(work *w, unit *u, lq_err *err)
     }
     lq_status s = start_target(w, u, err);
     if (s) return s;
-    const qt_scheme *scheme = &t->out.t.scheme;
     if (u->N != t->out.t.N) {
         out = &rows;
         if (!qz_out_rows(out, &t->out, u->row0, u->row0 + u->N))
             return lq_fail(err, LQ_EUNSUPPORTED, "its blocks run across experts");
     }
-    s = scheme->kind == QT_UINT ? make_uint(w, u, out, err)
-                                : qz_round_kind(out, u->W, u->d, t->outliers, w->p, err);
+    s = qz_on_grids(t->e) ? make_on_grids(w, u, out, err)
+                          : qz_round_kind(out, u->W, u->d, t->outliers, w->p, err);
     if (!s && w->how.residual && w->st) s = keep_residual(w, u, err);
     qz_loss loss;
     const float *H = u->st && isnan(u->loss) ? u->st->H : NULL;

@@ -26,6 +26,11 @@ typedef struct {
     int64_t shape[LQ_MAX_DIMS]; /* as many dims as the source's */
 } plan_entry;
 
+/* Is it rounded by the method, on grids? */
+static inline bool qz_on_grids(const plan_entry *e)
+{
+    return e->quantize && (e->scheme.kind == QT_UINT || e->scheme.kind == QT_BLOCKS);
+}
 static inline const int64_t *qz_plan_shape(const plan_entry *e)
 {
     return e->quantize ? e->shape : e->src->shape;

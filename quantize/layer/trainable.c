@@ -3,6 +3,7 @@
 
 #include <math.h>
 
+#include "quantize/methods/row_grid.h"
 #include "quantize/methods/rtn.h"
 
 static const float beta1 = 0.9f, beta2 = 0.99f;
@@ -184,7 +185,7 @@ lq_status tune_weight_store(qt_tensor *out, const tune_weight *w, lq_arena *a, l
     for (int64_t n = 0; n < N && !st; n++) {
         for (int64_t g = 0; g < ng; g++)
             params[g] = (grid_param){ w->scale[n * ng + g], w->zero[n * ng + g] };
-        rtn_store_row(&q, n, params, w->code + n * K, zeros);
+        row_store(&q, n, params, NULL, w->code + n * K, zeros);
     }
     if (!st) *out = q.t;
     return st;

@@ -7,6 +7,7 @@
 #include "calib/gemm.h"
 #include "quantize/methods/awq_dev.h"
 #include "quantize/methods/dev_row.h"
+#include "quantize/methods/row_grid.h"
 #include "quantize/methods/rtn.h"
 
 enum { ALPHAS = 20, MAX_GROUP = 512 };
@@ -271,7 +272,7 @@ static void clip_rows(void *ctx, int64_t item, int thread)
                                                : grid_fit(c->spec, w + k, c->imp + k, G);
             codes[k] = (uint8_t)grid_code(w[k], params[k / G], M);
         }
-        rtn_store_row(c->out, n, params, codes, zeros);
+        row_store(c->out, n, params, NULL, codes, zeros);
     }
 }
 

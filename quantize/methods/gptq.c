@@ -15,6 +15,7 @@
 #include "quantize/methods/cholesky.h"
 #include "quantize/methods/dev_row.h"
 #include "quantize/methods/gptq_dev.h"
+#include "quantize/methods/row_grid.h"
 #include "quantize/methods/rows.h"
 #include "quantize/methods/rtn.h"
 
@@ -58,11 +59,13 @@ typedef struct {
     pool *p;
     const qz_rows_ops *ops;
     double *loss, *plain; /* per row */
+    int64_t G, nh;        /* inputs of a group; heads of a row */
     /* The batch: rows n0 .. n0 + rows; k0 .. k1 the block of columns. */
     int64_t n0, rows, k0, k1;
     float *w, *d, *g, *e;    /* [BATCH][K] permuted weights; errors; errors H; [BATCH][BLOCK] */
     uint8_t *codes, *rtn;    /* [BATCH][K], in the order of the inputs */
     grid_param *params, *pr; /* [BATCH][ng]: GPTQ's grids, plain ones */
+    row_head *heads, *hr;    /* [BATCH][nh] of these */
     uint8_t *zeros;          /* [BATCH][ng] */
     gptq_dev *on;            /* where rows are rounded; NULL: here */
 } work;
@@ -71,7 +74,7 @@ static int64_t batch_rows(int64_t N) { return N < BATCH ? N : BATCH; }
 
 static bool batch_alloc(work *c, lq_arena *a)
 {
-    const size_t k = (size_t)c->out->t.K, ng = k / (size_t)c->out->t.scheme.group;
+    const size_t k = (size_t)c->out->t.K, ng = k / (size_t)c->G, nh = (size_t)c->nh;
     const size_t rows = (size_t)batch_rows(c->out->t.N);
     c->w = lq_push(a, rows * k * sizeof *c->w);
     c->d = lq_push(a, rows * k * sizeof *c->d);
@@ -81,8 +84,11 @@ static bool batch_alloc(work *c, lq_arena *a)
     c->rtn = lq_push(a, rows * k);
     c->params = lq_push(a, rows * ng * sizeof *c->params);
     c->pr = lq_push(a, rows * ng * sizeof *c->pr);
+    c->heads = lq_push(a, (rows * nh + 1) * sizeof *c->heads);
+    c->hr = lq_push(a, (rows * nh + 1) * sizeof *c->hr);
     c->zeros = lq_push(a, rows * ng);
-    return c->w && c->d && c->g && c->e && c->codes && c->rtn && c->params && c->pr && c->zeros;
+    return c->w && c->d && c->g && c->e && c->codes && c->rtn && c->params && c->pr && c->heads &&
+           c->hr && c->zeros;
 }
 
 static int64_t block_end(int64_t k, int64_t K, int64_t G, bool fit_on_the_way)
@@ -98,9 +104,9 @@ static void round_block(void *ctx, int64_t r, int thread)
 {
     (void)thread;
     const work *c = ctx;
-    const int64_t K = c->out->t.K, G = c->out->t.scheme.group, k0 = c->k0, k1 = c->k1;
+    const int64_t K = c->out->t.K, G = c->G, k0 = c->k0, k1 = c->k1;
     const bool fit = !c->o->static_groups;
-    const float M = grid_max_code(c->o->spec.bits);
+    const grid_spec *spec = &c->o->spec;
     float *w = c->w + r * K, *e = c->e + r * BLOCK;
     uint8_t *codes = c->codes + r * K;
     grid_param *params = c->params + r * (K / G);
@@ -109,8 +115,8 @@ static void round_block(void *ctx, int64_t r, int thread)
         int64_t g = (fit ? k : c->perm[k]) / G;
         if (fit && k % G == 0)
             params[g] = grid_fit(&c->o->spec, w + k, c->imp ? c->imp_perm + k : NULL, G);
-        float code = grid_code(w[k], params[g], M);
-        float err = (w[k] - grid_value(code, params[g])) / u[k];
+        float code = row_code(spec, w[k], params[g]);
+        float err = (w[k] - row_value(spec, code, params[g])) / u[k];
         codes[c->perm[k]] = (uint8_t)code;
         e[k - k0] = err;
         c->ops->subtract(w + k + 1, err, u + k + 1, k1 - k - 1);
@@ -119,7 +125,7 @@ static void round_block(void *ctx, int64_t r, int thread)
 
 static void round_batch(work *c)
 {
-    const int64_t K = c->out->t.K, G = c->out->t.scheme.group;
+    const int64_t K = c->out->t.K, G = c->G;
     for (c->k0 = 0; c->k0 < K; c->k0 = c->k1) {
         c->k1 = block_end(c->k0, K, G, !c->o->static_groups);
         pool_run(c->p, c->rows, round_block, c);
@@ -136,13 +142,13 @@ static void round_batch(work *c)
 static void row_errors(const work *c, int64_t r, const uint8_t *codes, const grid_param *params,
                        const int32_t *gidx)
 {
-    const int64_t K = c->out->t.K, G = c->out->t.scheme.group;
+    const int64_t K = c->out->t.K, G = c->G;
     const float *w = c->W + (c->n0 + r) * K;
     float *d = c->d + r * K;
     codes += r * K;
     params += r * (K / G);
     for (int64_t k = 0; k < K; k++)
-        d[k] = w[k] - grid_value((float)codes[k], params[gidx ? gidx[k] : k / G]);
+        d[k] = w[k] - row_value(&c->o->spec, (float)codes[k], params[gidx ? gidx[k] : k / G]);
 }
 
 static void new_errors(void *ctx, int64_t r, int thread)
@@ -173,16 +179,16 @@ static double row_loss(const float *d, const float *g, int64_t K)
  * elements would each be a cache miss in H. */
 static int64_t sweep(const work *c, float *d, float *g, uint8_t *codes, const grid_param *params)
 {
-    int64_t K = c->out->t.K, G = c->out->t.scheme.group, moved = 0;
-    float M = grid_max_code(c->o->spec.bits);
+    const grid_spec *spec = &c->o->spec;
+    int64_t K = c->out->t.K, G = c->G, moved = 0;
     for (int64_t i = 0; i < K; i++) {
         int64_t k = c->perm[i];
         const float h = c->imp[k];
         if (!(h > 0)) continue;
         grid_param p = params[c->gidx ? c->gidx[k] : k / G];
-        float q = grid_value((float)codes[k], p), code = grid_code(q + g[k] / h, p, M);
+        float q = row_value(spec, (float)codes[k], p), code = row_code(spec, q + g[k] / h, p);
         if (code == (float)codes[k]) continue;
-        float step = grid_value(code, p) - q;
+        float step = row_value(spec, code, p) - q;
         codes[k] = (uint8_t)code;
         d[k] -= step;
         c->ops->subtract(g, step, c->H + (size_t)k * (size_t)K, K);
@@ -196,16 +202,15 @@ static void plain_row(void *ctx, int64_t r, int thread)
 {
     (void)thread;
     const work *c = ctx;
-    const int64_t K = c->out->t.K, G = c->out->t.scheme.group;
+    const int64_t K = c->out->t.K, G = c->G;
     const float *w = c->W + (c->n0 + r) * K;
     uint8_t *codes = c->rtn + r * K;
     grid_param *params = c->pr + r * (K / G);
     grid_spec plain = c->o->spec;
     plain.search = !c->U && plain.search; /* as a fallback it may search */
-    for (int64_t k = 0; k < K; k += G) {
-        params[k / G] = grid_fit(&plain, w + k, c->U || !c->imp ? NULL : c->imp + k, G);
-        c->ops->codes(codes + k, w + k, G, params[k / G], grid_max_code(plain.bits));
-    }
+    row_fit(params, c->hr + r * c->nh, &plain, w, c->U ? NULL : c->imp, K, G);
+    for (int64_t k = 0; k < K; k += G)
+        row_codes(codes + k, &plain, w + k, G, params[k / G]);
     row_errors(c, r, c->rtn, c->pr, NULL);
 }
 
@@ -214,19 +219,19 @@ static void start_row(void *ctx, int64_t r, int thread)
 {
     (void)thread;
     const work *c = ctx;
-    const int64_t K = c->out->t.K, G = c->out->t.scheme.group, ng = K / G;
+    const int64_t K = c->out->t.K, G = c->G, ng = K / G;
     const float *w = c->W + (c->n0 + r) * K;
     for (int64_t k = 0; k < K; k++)
         c->w[r * K + k] = w[c->perm[k]];
-    for (int64_t g = 0; g < ng && c->o->static_groups; g++)
-        c->params[r * ng + g] = grid_fit(&c->o->spec, w + g * G, c->imp ? c->imp + g * G : NULL, G);
+    if (c->o->static_groups)
+        row_fit(c->params + r * ng, c->heads + r * c->nh, &c->o->spec, w, c->imp, K, G);
 }
 
 static void end_row(void *ctx, int64_t r, int thread)
 {
     (void)thread;
     const work *c = ctx;
-    const int64_t K = c->out->t.K, ng = K / c->out->t.scheme.group, n = c->n0 + r;
+    const int64_t K = c->out->t.K, ng = K / c->G, n = c->n0 + r;
     float *d = c->d + r * K, *g = c->g + r * K;
     uint8_t *codes = c->codes + r * K;
     grid_param *params = c->params + r * ng;
@@ -235,8 +240,8 @@ static void end_row(void *ctx, int64_t r, int thread)
     const double loss = !c->U ? c->plain[n] : c->on ? c->loss[n] : row_loss(d, g, K);
     const bool keep = c->U && (loss <= c->plain[n] || c->gidx);
     c->loss[n] = keep ? loss : c->plain[n];
-    rtn_store_row(c->out, n, keep ? params : c->pr + r * ng, keep ? codes : c->rtn + r * K,
-                  c->zeros + r * ng);
+    row_store(c->out, n, keep ? params : c->pr + r * ng, (keep ? c->heads : c->hr) + r * c->nh,
+              keep ? codes : c->rtn + r * K, c->zeros + r * ng);
 }
 
 /* What follows the choice of grids, on the device. */
@@ -353,7 +358,7 @@ void gptq_basis_free(gptq_basis *b)
 lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_basis *b,
                    const gptq_opts *opts, pool *p, lq_err *err)
 {
-    const int64_t N = out->t.N, K = out->t.K, G = out->t.scheme.group;
+    const int64_t N = out->t.N, K = out->t.K, G = row_group(&out->t.scheme);
     lq_arena a = { 0 };
     *rep = (gptq_report){ .damp = b->damp, .dead = b->dead, .fallback = !b->U };
     work c = { .out = out,
@@ -365,7 +370,9 @@ lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_bas
                .imp_perm = b->imp + K,
                .perm = b->perm,
                .p = p,
-               .ops = qz_rows_get() };
+               .ops = qz_rows_get(),
+               .G = G,
+               .nh = row_heads(&opts->spec, K) };
     c.loss = lq_push(&a, 2 * (size_t)N * sizeof *c.loss);
     lq_status s = LQ_OK;
     if (!c.loss || !batch_alloc(&c, &a))
@@ -377,7 +384,8 @@ lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_bas
         for (int64_t i = 0; i < K; i++)
             ((int32_t *)out->w[QT_GIDX])[b->perm[i]] = (int32_t)(i / G);
     }
-    if (opts->on && b->U && opts->static_groups && !c.gidx && qz_dev_row_fits(opts->on, K))
+    if (opts->on && b->U && opts->static_groups && !c.gidx && !opts->spec.blocks &&
+        qz_dev_row_fits(opts->on, K))
         s = gptq_dev_open(&c.on, opts->on,
                           &(gptq_dev_basis){ b->H, b->U, b->imp, b->perm, K, G, batch_rows(N) },
                           err);
@@ -409,7 +417,8 @@ lq_status gptq_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq
 {
     gptq_report rep;
     const gptq_opts o = { .spec = rtn_spec(&out->t.scheme, !m->o->narrow, !m->o->no_clip),
-                          .static_groups = !m->o->no_static_groups || m->stacked,
+                          .static_groups = !m->o->no_static_groups || m->stacked ||
+                                           out->t.scheme.kind == QT_BLOCKS,
                           .sweeps = GPTQ_SWEEPS,
                           .on = m->o->on };
     lq_status s = basis_of(m, p, err);
@@ -447,6 +456,7 @@ const qz_method qz_method_gptq = {
     .group = 128,
     .needs = QZ_NEEDS_H,
     .plan = 4,
+    .blocks = true,
     .scheme = qz_scheme_grid,
     .scratch = gptq_scratch,
     .round = gptq_round,

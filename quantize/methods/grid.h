@@ -22,7 +22,7 @@
 #ifndef LLMQ_QUANTIZE_METHODS_GRID_H
 #define LLMQ_QUANTIZE_METHODS_GRID_H
 
-#include "base/base.h"
+#include "formats/tensor/blocks.h"
 
 typedef enum { GRID_ASYM, GRID_SYM, GRID_SYM_FULL } grid_mode;
 
@@ -32,10 +32,13 @@ typedef struct {
     lq_dtype scale_dtype; /* f16, bf16 or f32 */
     bool search;
     bool refit; /* with search, in grid_fit */
+    const blk_type
+        *blocks; /* grids of GGUF's blocks (row_grid.h): of the others only bits, the type's, and
+                               search count; NULL: as above */
 } grid_spec;
 
 typedef struct {
-    float scale, zero; /* zero is a whole number */
+    float scale, zero; /* zero is a whole number, but of blocks */
 } grid_param;
 
 typedef struct {

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "quantize/methods/row_grid.h"
 #include "quantize/methods/rtn.h"
 
 enum { ROUNDS = 20 };
@@ -179,7 +180,7 @@ static void run_rows(void *ctx, int64_t item, int thread)
         const float *w = qz_rows((float *)(void *)mem, k->W, k->d, K, n, 1);
         for (int64_t g = 0; g * G < K; g++)
             params[g] = fit_group(codes + g * G, mem + k->o_trial, w + g * G, s, G);
-        rtn_store_row(k->out, n, params, codes, mem + k->o_zeros);
+        row_store(k->out, n, params, NULL, codes, mem + k->o_zeros);
     }
 }
 

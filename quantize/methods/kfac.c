@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "quantize/methods/cholesky.h"
+#include "quantize/methods/row_grid.h"
 #include "quantize/methods/rtn.h"
 
 enum { B = KFAC_BLOCK, COLUMNS = 128 };
@@ -17,6 +18,7 @@ typedef struct {
     const float *W, *H, *G, *U, *imp;
     const float *Hp; /* H in the order of perm, rows and columns */
     const int32_t *perm;
+    int64_t group, ng, nh;   /* inputs of a group; groups and heads of a row */
     double *loss, *loss_rtn; /* per block of rows */
     bool *failed;            /* per block: G had no factor */
     bool *nearest;           /* per block: rounding to nearest was best */
@@ -35,15 +37,17 @@ typedef struct {
     float *acc;              /* [K] */
     grid_param *params;      /* [B][ng] */
     uint8_t *codes, *row;    /* [B][K]; [K] in the order of inputs */
+    row_head *heads;         /* [B][nh] */
     grid_param *best_params; /* of the best rounding so far */
+    row_head *best_heads;
     uint8_t *best_codes;
     uint8_t *zeros;   /* [ng] */
     int32_t order[B]; /* rows */
 } tile;
 
-static size_t carve(tile *t, uint8_t *mem, int64_t K, int64_t ng)
+static size_t carve(tile *t, uint8_t *mem, int64_t K, int64_t ng, int64_t nh)
 {
-    size_t at = 0, k = (size_t)K, n = (size_t)ng;
+    size_t at = 0, k = (size_t)K, n = (size_t)ng, h = (size_t)nh;
     const struct {
         void *to;
         size_t bytes;
@@ -60,8 +64,10 @@ static size_t carve(tile *t, uint8_t *mem, int64_t K, int64_t ng)
         { &t->err, B * sizeof(float) },
         { &t->acc, k * sizeof(float) },
         { &t->params, B * n * sizeof(grid_param) },
+        { &t->heads, B * h * sizeof(row_head) },
         { &t->codes, B * k },
         { &t->best_params, B * n * sizeof(grid_param) },
+        { &t->best_heads, B * h * sizeof(row_head) },
         { &t->best_codes, B * k },
         { &t->row, k },
         { &t->zeros, n },
@@ -123,8 +129,8 @@ static bool factor_block(tile *t, const work *w, int64_t block, int64_t rows)
 /* ---- rounding with feedback ---- */
 static void round_columns(const work *w, tile *t, int64_t rows, int64_t k0, int64_t k1)
 {
-    const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
-    const float M = grid_max_code(w->o->spec.bits);
+    const int64_t K = w->out->t.K, G = w->group, ng = w->ng;
+    const grid_spec *spec = &w->o->spec;
     for (int64_t k = k0; k < k1; k++) {
         const float *u = w->U + (size_t)k * (size_t)K;
         const int64_t g = w->perm[k] / G;
@@ -132,7 +138,8 @@ static void round_columns(const work *w, tile *t, int64_t rows, int64_t k0, int6
         for (int64_t n = 0; n < rows; n++) {
             float *x = t->x + n * K;
             const grid_param p = t->params[n * ng + g];
-            float code = grid_code(x[k] + t->feed[n], p, M), err = x[k] - grid_value(code, p);
+            float code = row_code(spec, x[k] + t->feed[n], p),
+                  err = x[k] - row_value(spec, code, p);
             t->codes[n * K + k] = (uint8_t)code;
             t->e[n * COLUMNS + k - k0] = err / u[k];
             cblas_saxpy((int)(rows - n - 1), err, t->L + n * B + n + 1, 1, t->feed + n + 1, 1);
@@ -166,12 +173,12 @@ typedef struct {
 /* d = w - q, g = G d H. */
 static losses errors(const work *w, tile *t, int64_t n0, int64_t rows)
 {
-    const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
+    const int64_t K = w->out->t.K, G = w->group, ng = w->ng;
     for (int64_t n = 0; n < rows; n++) {
         const float *row = w->W + (n0 + t->order[n]) * K;
         for (int64_t k = 0; k < K; k++)
-            t->d[n * K + k] = row[w->perm[k]] - grid_value((float)t->codes[n * K + k],
-                                                           t->params[n * ng + w->perm[k] / G]);
+            t->d[n * K + k] = row[w->perm[k]] - row_value(&w->o->spec, (float)t->codes[n * K + k],
+                                                          t->params[n * ng + w->perm[k] / G]);
     }
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)rows, (int)K, (int)K, 1, t->d,
                 (int)K, w->Hp, (int)K, 0, t->t, (int)K);
@@ -195,8 +202,9 @@ static void spread(tile *t, int64_t n, int64_t rows, int64_t K)
  * q_k + g_k / (G_nn H_kk). */
 static int64_t sweep_row(const work *w, tile *t, int64_t n, int64_t rows)
 {
-    const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
-    const float M = grid_max_code(w->o->spec.bits), gg = t->G[n * B + n];
+    const int64_t K = w->out->t.K, G = w->group, ng = w->ng;
+    const grid_spec *spec = &w->o->spec;
+    const float gg = t->G[n * B + n];
     uint8_t *codes = t->codes + n * K;
     int64_t moved = 0;
     memset(t->acc, 0, (size_t)K * sizeof *t->acc);
@@ -204,10 +212,10 @@ static int64_t sweep_row(const work *w, tile *t, int64_t n, int64_t rows)
         const float *h = w->Hp + (size_t)k * (size_t)K;
         if (!(h[k] > 0)) continue;
         const grid_param p = t->params[n * ng + w->perm[k] / G];
-        float q = grid_value((float)codes[k], p);
-        float code = grid_code(q + (t->g[n * K + k] - gg * t->acc[k]) / (gg * h[k]), p, M);
+        float q = row_value(spec, (float)codes[k], p);
+        float code = row_code(spec, q + (t->g[n * K + k] - gg * t->acc[k]) / (gg * h[k]), p);
         if (code == (float)codes[k]) continue;
-        float step = grid_value(code, p) - q;
+        float step = row_value(spec, code, p) - q;
         codes[k] = (uint8_t)code;
         t->d[n * K + k] -= step;
         cblas_saxpy((int)K, step, h, 1, t->acc, 1);
@@ -221,7 +229,7 @@ static int64_t sweep_row(const work *w, tile *t, int64_t n, int64_t rows)
  * s += (g c) / (G_nn c H c). A group's inputs are scattered in perm's order. */
 static void refit_row(const work *w, tile *t, int64_t n, int64_t rows, const int32_t *place)
 {
-    const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
+    const int64_t K = w->out->t.K, G = w->group, ng = w->ng;
     const float gg = t->G[n * B + n];
     float *c = t->t, *v = t->t + K; /* c of one group; c H */
     memset(t->acc, 0, (size_t)K * sizeof *t->acc);
@@ -259,7 +267,7 @@ static losses descend(const work *w, tile *t, int64_t n0, int64_t rows, const in
     int rounds = w->o->rounds > 0 ? w->o->rounds : 1;
     for (int r = 0; r < rounds; r++) {
         errors(w, t, n0, rows); /* afresh: rounding errors of the updates do not pile up */
-        for (int64_t n = 0; n < rows && w->o->rounds > 0; n++)
+        for (int64_t n = 0; n < rows && w->o->rounds > 0 && !w->o->spec.blocks; n++)
             refit_row(w, t, n, rows, place);
         for (int i = 0; i < w->o->sweeps; i++) {
             int64_t moved = 0;
@@ -274,49 +282,50 @@ static losses descend(const work *w, tile *t, int64_t n0, int64_t rows, const in
 /* ---- a block of rows ---- */
 static void fit_grids(const work *w, tile *t, int64_t n0, int64_t rows, bool plain)
 {
-    const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
+    const int64_t K = w->out->t.K, G = w->group, ng = w->ng;
     grid_spec spec = w->o->spec;
     if (plain) spec.search = false;
     for (int64_t n = 0; n < rows; n++)
-        for (int64_t g = 0; g < ng; g++)
-            t->params[n * ng + g] = grid_fit(&spec, w->W + (n0 + t->order[n]) * K + g * G,
-                                             plain ? NULL : w->imp + g * G, G);
+        row_fit(t->params + n * ng, t->heads + n * w->nh, &spec, w->W + (n0 + t->order[n]) * K,
+                plain ? NULL : w->imp, K, G);
 }
 
 static void round_plain(const work *w, tile *t, int64_t n0, int64_t rows)
 {
-    const int64_t K = w->out->t.K, G = w->out->t.scheme.group, ng = K / G;
+    const int64_t K = w->out->t.K, G = w->group, ng = w->ng;
     for (int64_t n = 0; n < rows; n++)
         for (int64_t k = 0; k < K; k++)
-            t->codes[n * K + k] = (uint8_t)grid_code(w->W[(n0 + t->order[n]) * K + w->perm[k]],
-                                                     t->params[n * ng + w->perm[k] / G],
-                                                     grid_max_code(w->o->spec.bits));
+            t->codes[n * K + k] =
+                (uint8_t)row_code(&w->o->spec, w->W[(n0 + t->order[n]) * K + w->perm[k]],
+                                  t->params[n * ng + w->perm[k] / G]);
 }
 
 static void store(const work *w, tile *t, int64_t n0, int64_t rows)
 {
-    const int64_t K = w->out->t.K, ng = K / w->out->t.scheme.group;
+    const int64_t K = w->out->t.K, ng = w->ng;
     for (int64_t n = 0; n < rows; n++) {
         for (int64_t k = 0; k < K; k++)
             t->row[w->perm[k]] = t->codes[n * K + k];
-        rtn_store_row(w->out, n0 + t->order[n], t->params + n * ng, t->row, t->zeros);
+        row_store(w->out, n0 + t->order[n], t->params + n * ng, t->heads + n * w->nh, t->row,
+                  t->zeros);
     }
 }
 
-static void keep_tile(tile *t, int64_t rows, int64_t K, int64_t ng)
+static void keep_tile(const work *w, tile *t, int64_t rows)
 {
-    memcpy(t->best_codes, t->codes, (size_t)(rows * K));
-    memcpy(t->best_params, t->params, (size_t)(rows * ng) * sizeof *t->params);
+    memcpy(t->best_codes, t->codes, (size_t)(rows * w->out->t.K));
+    memcpy(t->best_params, t->params, (size_t)(rows * w->ng) * sizeof *t->params);
+    memcpy(t->best_heads, t->heads, (size_t)(rows * w->nh) * sizeof *t->heads);
 }
 
 /* Grids with their ends drawn in, grids that cover all, rounding to nearest: the best is kept. */
 static void run_block(void *ctx, int64_t item, int thread)
 {
     const work *w = ctx;
-    const int64_t N = w->out->t.N, K = w->out->t.K, G = w->out->t.scheme.group;
+    const int64_t N = w->out->t.N, K = w->out->t.K;
     const int64_t n0 = item * B, rows = N - n0 < B ? N - n0 : B;
     tile t;
-    carve(&t, w->scratch + (size_t)thread * w->per_thread, K, K / G);
+    carve(&t, w->scratch + (size_t)thread * w->per_thread, K, w->ng, w->nh);
     bool usable = w->U && factor_block(&t, w, item, rows);
     w->failed[item] = !usable;
     if (!usable) {
@@ -333,7 +342,7 @@ static void run_block(void *ctx, int64_t item, int thread)
     best = errors(w, &t, n0, rows);
     w->loss_rtn[item] = best.plain > 0 ? best.plain : 0;
     w->nearest[item] = true;
-    keep_tile(&t, rows, K, K / G);
+    keep_tile(w, &t, rows);
     for (int plain = 0; plain < 2; plain++) {
         if (!plain && !w->o->spec.search) continue;
         fit_grids(w, &t, n0, rows, plain);
@@ -342,10 +351,11 @@ static void run_block(void *ctx, int64_t item, int thread)
         if (!(l.both < best.both)) continue;
         best = l;
         w->nearest[item] = false;
-        keep_tile(&t, rows, K, K / G);
+        keep_tile(w, &t, rows);
     }
     memcpy(t.codes, t.best_codes, (size_t)(rows * K));
-    memcpy(t.params, t.best_params, (size_t)(rows * (K / G)) * sizeof *t.params);
+    memcpy(t.params, t.best_params, (size_t)(rows * w->ng) * sizeof *t.params);
+    memcpy(t.heads, t.best_heads, (size_t)(rows * w->nh) * sizeof *t.heads);
     w->loss[item] = best.plain > 0 ? best.plain : 0;
     store(w, &t, n0, rows);
 }
@@ -353,13 +363,16 @@ static void run_block(void *ctx, int64_t item, int thread)
 lq_status kfac_run(qz_out *out, gptq_report *rep, const float *W, const float *H, const float *G,
                    const kfac_opts *opts, pool *p, lq_err *err)
 {
-    const int64_t N = out->t.N, K = out->t.K, ng = K / out->t.scheme.group;
+    const int64_t N = out->t.N, K = out->t.K;
     const int64_t blocks = lq_ceil_div(N, B);
     const size_t k = (size_t)K, n = (size_t)blocks;
     tile none;
     memset(rep, 0, sizeof *rep);
     work w = { .out = out, .o = opts, .W = W, .H = H, .G = G };
-    w.per_thread = carve(&none, NULL, K, ng);
+    w.group = row_group(&out->t.scheme);
+    w.ng = K / w.group;
+    w.nh = row_heads(&opts->spec, K);
+    w.per_thread = carve(&none, NULL, K, w.ng, w.nh);
     float *U = malloc(k * k * sizeof *U), *Hp = malloc(k * k * sizeof *Hp);
     float *imp = malloc(k * sizeof *imp);
     int32_t *perm = malloc(2 * k * sizeof *perm); /* and its inverse */
@@ -450,6 +463,7 @@ const qz_method qz_method_auto = {
     .needs = QZ_NEEDS_H | QZ_NEEDS_CURVATURE,
     .without_curvature = "rounding as gptq, no tuning",
     .plan = 5,
+    .blocks = true,
     .scheme = qz_scheme_grid,
     .scratch = auto_scratch,
     .round = auto_round,

@@ -40,7 +40,8 @@ lq_status qz_round_weights(qz_out *out, const qz_opts *o, const void *W, lq_dtyp
 {
     const qz_matrix m = { .o = o, .W = W, .d = d, .N = out->t.N, .K = out->t.K };
     qz_rounded r = { .loss = (double)NAN, .loss_rtn = (double)NAN };
-    if (out->t.scheme.kind != QT_UINT) return qz_round_kind(out, W, d, NULL, p, err);
+    if (out->t.scheme.kind != QT_UINT && out->t.scheme.kind != QT_BLOCKS)
+        return qz_round_kind(out, W, d, NULL, p, err);
     return o->method->round ? o->method->round(out, &r, &m, p, err)
                             : rtn_round(out, &r, &m, p, err);
 }

@@ -91,6 +91,10 @@ static void add_list(cJSON *o, const char *key, const char *const *v, int n)
 static void add_grid(cJSON *r, const qz_opts *o)
 {
     const bool uniform = takes(o, QZ_OPT_BITS), shared = uniform && o->bpw > 0;
+    if (o->mix) {
+        cJSON_AddStringToObject(r, "mix", o->mix);
+        return;
+    }
     if (shared) {
         cJSON_AddNumberToObject(r, "bpw", o->bpw);
         cJSON_AddBoolToObject(r, "bpw_fused", !o->untied);

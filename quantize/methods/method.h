@@ -4,8 +4,8 @@
  * it needs, memory, recipe, `quantize --help`, the tables of the docs, the bound that `verify --against`
  * tests. To add a method, see docs/first-change.md.
  *
- * A method decides how weights become codes of a uniform grid (QT_UINT). Schemes of other kinds (i8*, nf4,
- * fp4, floats) say all of their rounding themselves and are made alike under every method. */
+ * A method decides how weights become codes of a grid (QT_UINT; some: QT_BLOCKS). Schemes of other kinds (i8*,
+ * nf4, fp4, floats) say all of their rounding themselves and are made alike under every method. */
 #ifndef LLMQ_QUANTIZE_METHODS_METHOD_H
 #define LLMQ_QUANTIZE_METHODS_METHOD_H
 
@@ -86,6 +86,9 @@ typedef struct {
     int n_overrides;
     const char *const *skips; /* regexes of weights to leave as they are; stronger than overrides */
     int n_skips;
+    const char *
+        mix; /* schemes of all matrices (the name of one of quantize/layer/mix.h) instead of `bits` and
+                                    `group`; NULL: all alike */
     const char *lm_head, *embed; /* schemes, "auto" (with bpw), or NULL: as in the source */
     bool rotate; /* the source is seen rotated (quantize/transform/rotate.h): for the record */
     uint64_t rotate_seed;
@@ -144,6 +147,7 @@ struct qz_method {
     bool bounded;    /* every weight stays within half a step of its scheme, or is clamped */
     bool alone;      /* weights are rounded one by one, without feedback between them */
     bool fractional; /* chooses fractional zero points (QT_ZERO_F16) */
+    bool blocks;     /* makes GGUF's blocks (QT_BLOCKS) too */
     const char *without_curvature; /* what happens then, for people */
     int plan;                      /* place among what `llmq plan` shows, from 1; 0: not shown */
     /* The scheme of linears, before it is fitted to a shape (group -1: the row). */
@@ -152,7 +156,7 @@ struct qz_method {
     void (*recipe)(cJSON *r, const qz_opts *o);
     /* Bytes for rounding by H, beside H and W; where it needs H. */
     size_t (*scratch)(const qz_room *r);
-    /* out->t.scheme: QT_UINT, fitted to K. Where the method needs H, m->H is there. *r starts
+    /* out->t.scheme: QT_UINT, or QT_BLOCKS where .blocks, fitted to K. Where the method needs H, m->H is there. *r starts
      * as "nothing found". NULL: to nearest. Errors: LQ_ENOMEM, LQ_EDEVICE. */
     lq_status (*round)(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err);
 };

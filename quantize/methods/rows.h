@@ -8,6 +8,17 @@
 
 #include "quantize/methods/grid.h"
 
+/* A grid w ~ scale * v + least, v a whole number in lo..hi or, where there is a table of 16, one of its values, with
+ * mid between them; and a weight's importance (imp NULL: 1). */
+typedef struct {
+    float scale, least, lo, hi;
+    const float *mid, *table;
+} rows_grid;
+/* Sums over weights w and their nearest v: importance times (w - scale v - least)^2, v^2, v, w v, w, 1. */
+typedef struct {
+    float e, vv, v1, wv, w1, one;
+} rows_sums;
+
 typedef struct {
     const char *name; /* of the family, as in k_list */
     /* as lq_to_f32, of finite numbers */
@@ -25,6 +36,8 @@ typedef struct {
      * the first of two in the high half of a byte; after an odd n as if a 0 followed. */
     void (*pack_table)(uint8_t *dst, const float *w, int64_t n, float inv, const float mid[15],
                        const uint8_t code[16]);
+    /* n a multiple of 8: eight running sums of each, added in pairs */
+    rows_sums (*sums)(const float *w, const float *imp, int64_t n, const rows_grid *g);
     /* y[i] -= a * x[i], rounded twice; y and x do not overlap */
     void (*subtract)(float *y, float a, const float *x, int64_t n);
     /* sum (a - b)^2: f32 sums of up to 256, added in f64 */

@@ -226,6 +226,48 @@ static double avx2_square_error(const float *a, const float *b, int64_t n)
     return plain_sum(lanes);
 }
 
+static __m256 nearest8(__m256 x, const rows_grid *g)
+{
+    const __m256 magic = _mm256_set1_ps(12582912.0f); /* as grid_round */
+    if (g->table) {
+        __m256i c = _mm256_setzero_si256();
+        for (int i = 0; i < 15; i++)
+            c = _mm256_sub_epi32(c, _mm256_castps_si256(_mm256_cmp_ps(
+                                        x, _mm256_broadcast_ss(g->mid + i), _CMP_GT_OQ)));
+        return _mm256_i32gather_ps(g->table, c, 4);
+    }
+    x = _mm256_max_ps(_mm256_set1_ps(g->lo), x);
+    x = _mm256_min_ps(_mm256_set1_ps(g->hi), x);
+    return _mm256_sub_ps(_mm256_add_ps(x, magic), magic);
+}
+
+static rows_sums avx2_sums(const float *w, const float *imp, int64_t n, const rows_grid *g)
+{
+    __m256 acc[6];
+    float sums[6][8];
+    const __m256 inv = _mm256_set1_ps(1 / g->scale), scale = _mm256_set1_ps(g->scale);
+    const __m256 least = _mm256_set1_ps(g->least);
+    __m256 a = _mm256_set1_ps(1);
+    for (int k = 0; k < 6; k++)
+        acc[k] = _mm256_setzero_ps();
+    for (int64_t i = 0; i < n; i += 8) {
+        const __m256 x = _mm256_loadu_ps(w + i);
+        if (imp) a = _mm256_loadu_ps(imp + i);
+        const __m256 v = nearest8(_mm256_mul_ps(_mm256_sub_ps(x, least), inv), g);
+        const __m256 r = _mm256_sub_ps(x, _mm256_add_ps(_mm256_mul_ps(scale, v), least));
+        const __m256 av = _mm256_mul_ps(a, v);
+        acc[0] = _mm256_add_ps(acc[0], _mm256_mul_ps(_mm256_mul_ps(a, r), r));
+        acc[1] = _mm256_add_ps(acc[1], _mm256_mul_ps(av, v));
+        acc[2] = _mm256_add_ps(acc[2], av);
+        acc[3] = _mm256_add_ps(acc[3], _mm256_mul_ps(av, x));
+        acc[4] = _mm256_add_ps(acc[4], _mm256_mul_ps(a, x));
+        acc[5] = _mm256_add_ps(acc[5], a);
+    }
+    for (int k = 0; k < 6; k++)
+        _mm256_storeu_ps(sums[k], acc[k]);
+    return plain_rows_sums(sums);
+}
+
 const qz_rows_ops qz_rows_avx2 = { .name = "avx2",
                                    .to_f32 = avx2_to_f32,
                                    .range = avx2_range,
@@ -234,5 +276,6 @@ const qz_rows_ops qz_rows_avx2 = { .name = "avx2",
                                    .codes_i8 = avx2_codes_i8,
                                    .pack4 = avx2_pack4,
                                    .pack_table = avx2_pack_table,
+                                   .sums = avx2_sums,
                                    .subtract = avx2_subtract,
                                    .square_error = avx2_square_error };

@@ -19,6 +19,16 @@ static inline void plain_widen(grid_range *r, const float *w, int64_t n)
 /* Of zeros 0, not -0. */
 static inline float plain_absmax(grid_range r) { return r.hi >= -r.lo ? r.hi : -r.lo; }
 
+/* Eight running sums of each of rows_sums. */
+static inline rows_sums plain_rows_sums(float a[6][8])
+{
+    float t[6];
+    for (int i = 0; i < 6; i++)
+        t[i] = ((a[i][0] + a[i][1]) + (a[i][2] + a[i][3])) +
+               ((a[i][4] + a[i][5]) + (a[i][6] + a[i][7]));
+    return (rows_sums){ t[0], t[1], t[2], t[3], t[4], t[5] };
+}
+
 static inline void plain_codes(uint8_t *codes, const float *w, int64_t n, grid_param p,
                                float max_code)
 {

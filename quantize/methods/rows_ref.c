@@ -5,7 +5,7 @@
 #include "kernels/ops.h"
 #include "quantize/methods/rows_plain.h"
 
-enum { LANES = QZ_LANES, PIECE = QZ_PIECE };
+enum { LANES = QZ_LANES, PIECE = QZ_PIECE, EIGHT = 8 };
 
 static grid_range ref_range(const float *w, int64_t n)
 {
@@ -75,6 +75,40 @@ static double ref_square_error(const float *a, const float *b, int64_t n)
     return plain_sum(sum);
 }
 
+static void ref_nearest(float v[EIGHT], const float *w, const rows_grid *g, float inv)
+{
+    int c[EIGHT] = { 0 };
+    for (int j = 0; j < EIGHT; j++)
+        v[j] = (w[j] - g->least) * inv;
+    for (int i = 0; g->table && i < 15; i++)
+        for (int j = 0; j < EIGHT; j++)
+            c[j] += v[j] > g->mid[i];
+    for (int j = 0; j < EIGHT; j++) {
+        const float x = v[j] < g->lo ? g->lo : v[j];
+        v[j] = g->table ? g->table[c[j]] : grid_round(x > g->hi ? g->hi : x);
+    }
+}
+
+static rows_sums ref_sums(const float *w, const float *imp, int64_t n, const rows_grid *g)
+{
+    float acc[6][EIGHT] = { { 0 } }, v[EIGHT];
+    const float inv = 1 / g->scale;
+    for (int64_t i = 0; i < n; i += EIGHT) {
+        ref_nearest(v, w + i, g, inv);
+        for (int j = 0; j < EIGHT; j++) {
+            const float a = imp ? imp[i + j] : 1, x = w[i + j];
+            const float r = x - (g->scale * v[j] + g->least), av = a * v[j];
+            acc[0][j] += a * r * r;
+            acc[1][j] += av * v[j];
+            acc[2][j] += av;
+            acc[3][j] += av * x;
+            acc[4][j] += a * x;
+            acc[5][j] += a;
+        }
+    }
+    return plain_rows_sums(acc);
+}
+
 const qz_rows_ops qz_rows_ref = { .name = "ref",
                                   .to_f32 = lq_to_f32,
                                   .range = ref_range,
@@ -83,6 +117,7 @@ const qz_rows_ops qz_rows_ref = { .name = "ref",
                                   .codes_i8 = plain_codes_i8,
                                   .pack4 = ref_pack4,
                                   .pack_table = plain_pack_table,
+                                  .sums = ref_sums,
                                   .subtract = plain_subtract,
                                   .square_error = ref_square_error };
 

@@ -4,35 +4,15 @@
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 
+#include "quantize/methods/row_grid.h"
 #include "quantize/methods/rows.h"
 
 grid_spec rtn_spec(const qt_scheme *s, bool full, bool search)
 {
+    const blk_type *t = s->kind == QT_BLOCKS ? blk_find(s->blocks) : NULL;
+    if (t) return (grid_spec){ .bits = t->bits, .search = search, .blocks = t };
     grid_mode mode = s->zero != QT_ZERO_NONE ? GRID_ASYM : full ? GRID_SYM_FULL : GRID_SYM;
-    return (grid_spec){ s->bits, mode, s->scale_dtype, search, false };
-}
-
-void rtn_store_row(qz_out *out, int64_t n, const grid_param *params, const uint8_t *codes,
-                   uint8_t *zeros)
-{
-    const qt_scheme *s = &out->t.scheme;
-    int64_t K = out->t.K, ng = lq_ceil_div(K, s->group);
-    size_t elem = lq_dtype_bytes(s->scale_dtype), row = (size_t)n;
-    uint8_t *scales = (uint8_t *)out->w[QT_SCALES] + row * (size_t)ng * elem;
-    for (int64_t g = 0; g < ng; g++) {
-        lq_from_f32(scales + (size_t)g * elem, &params[g].scale, s->scale_dtype, 1);
-        if (s->zero == QT_ZERO_INT) zeros[g] = (uint8_t)params[g].zero;
-        if (s->zero == QT_ZERO_F16)
-            ((uint16_t *)out->w[QT_ZEROS])[(int64_t)row * ng + g] = lq_f32_to_f16(params[g].zero);
-    }
-    if (s->zero == QT_ZERO_INT)
-        qt_pack_row((uint8_t *)out->w[QT_ZEROS] + row * qt_row_bytes(ng, s->zbits), zeros, ng,
-                    s->zbits);
-    uint8_t *to = (uint8_t *)out->w[QT_CODES] + row * qt_row_bytes(K, s->bits);
-    if (s->bits == 4)
-        qz_rows_get()->pack4(to, codes, K);
-    else
-        qt_pack_row(to, codes, K, s->bits);
+    return (grid_spec){ s->bits, mode, s->scale_dtype, search, false, NULL };
 }
 
 typedef struct {
@@ -42,37 +22,41 @@ typedef struct {
     const float *imp;
     const grid_spec *spec;
     uint8_t *scratch;
-    size_t per_thread, o_params, o_codes, o_zeros;
+    size_t per_thread, o_params, o_heads, o_codes, o_zeros;
+    int64_t G;
 } work;
 
 static void run_rows(void *ctx, int64_t item, int thread)
 {
     const work *k = ctx;
-    int64_t N = k->out->t.N, K = k->out->t.K, G = k->out->t.scheme.group;
+    const int64_t N = k->out->t.N, K = k->out->t.K, G = k->G;
     uint8_t *mem = k->scratch + (size_t)thread * k->per_thread;
     grid_param *params = (grid_param *)(void *)(mem + k->o_params);
+    row_head *heads = (row_head *)(void *)(mem + k->o_heads);
     uint8_t *codes = mem + k->o_codes;
-    const float M = grid_max_code(k->spec->bits);
     const qz_rows_ops *ops = qz_rows_get();
     for (int64_t n = item * QZ_ROWS; n < N && n < (item + 1) * QZ_ROWS; n++) {
         const float *w = qz_rows((float *)(void *)mem, k->W, k->d, K, n, 1);
+        if (k->spec->search || k->spec->blocks) row_fit(params, heads, k->spec, w, k->imp, K, G);
         for (int64_t g = 0; g * G < K; g++) {
             const float *wg = w + g * G;
-            params[g] = k->spec->search ? grid_fit(k->spec, wg, k->imp ? k->imp + g * G : NULL, G)
-                                        : grid_candidate(k->spec, ops->range(wg, G), 0);
-            ops->codes(codes + g * G, wg, G, params[g], M);
+            if (!k->spec->search && !k->spec->blocks)
+                params[g] = grid_candidate(k->spec, ops->range(wg, G), 0);
+            row_codes(codes + g * G, k->spec, wg, G, params[g]);
         }
-        rtn_store_row(k->out, n, params, codes, mem + k->o_zeros);
+        row_store(k->out, n, params, heads, codes, mem + k->o_zeros);
     }
 }
 
 lq_status rtn_run(qz_out *out, const void *W, lq_dtype d, const float *imp, const grid_spec *spec,
                   pool *p, lq_err *err)
 {
-    size_t K = (size_t)out->t.K, ng = K / (size_t)out->t.scheme.group;
     work k = { .out = out, .W = W, .d = d, .imp = imp, .spec = spec };
+    k.G = row_group(&out->t.scheme);
+    const size_t K = (size_t)out->t.K, ng = K / (size_t)k.G;
     k.o_params = K * sizeof(float);
-    k.o_codes = k.o_params + ng * sizeof(grid_param);
+    k.o_heads = k.o_params + ng * sizeof(grid_param);
+    k.o_codes = k.o_heads + (size_t)row_heads(spec, out->t.K) * sizeof(row_head);
     k.o_zeros = k.o_codes + K;
     k.per_thread = lq_round_up(k.o_zeros + ng, 64);
     k.scratch = calloc((size_t)pool_threads(p), k.per_thread);
@@ -116,6 +100,7 @@ const qz_method qz_method_rtn = {
     .bounded = true,
     .alone = true,
     .plan = 1,
+    .blocks = true,
     .scheme = qz_scheme_grid,
     .recipe = rtn_recipe,
     .round = rtn_round,

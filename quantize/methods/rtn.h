@@ -11,17 +11,12 @@
 #include "quantize/methods/method.h"
 #include "quantize/methods/out.h"
 
-/* The grid that a QT_UINT scheme stores; `full`: symmetric grids may take GRID_SYM_FULL. */
+/* The grid that a QT_UINT or QT_BLOCKS scheme stores; `full`: symmetric grids may take GRID_SYM_FULL. */
 grid_spec rtn_spec(const qt_scheme *s, bool full, bool search);
 
-/* out->t.scheme: QT_UINT, regular groups that divide K. Errors: LQ_ENOMEM. */
+/* out->t.scheme: QT_UINT, regular groups that divide K, or QT_BLOCKS. Errors: LQ_ENOMEM. */
 lq_status rtn_run(qz_out *out, const void *W, lq_dtype d, const float *imp, const grid_spec *spec,
                   pool *p, lq_err *err);
-
-/* Store one row's scales, zeros and codes (one byte each) in the planes; for methods that choose
- * grids and codes themselves. params [ng], codes [K]; zeros [ng] is scratch. */
-void rtn_store_row(qz_out *out, int64_t n, const grid_param *params, const uint8_t *codes,
-                   uint8_t *zeros);
 
 /* qz_method.round of this method, and of every other where it has nothing to go by: with m->mean_sq
  * grids are drawn in for the output, unless no_clip; without, if `clip`, for the weights. */

@@ -56,6 +56,36 @@ TEST(ranges_and_codes_are_those_of_the_grid)
             }
 }
 
+TEST(sums_over_a_grid_are_alike_in_every_family)
+{
+    const qz_rows_ops *f[4];
+    float w[MOST], imp[MOST], table[16], mid[15];
+    for (int i = 0; i < 16; i++)
+        table[i] = (float)(i * i - 120);
+    for (int i = 0; i < 15; i++)
+        mid[i] = 0.5f * (table[i] + table[i + 1]);
+    fill(w, MOST, 5);
+    fill(imp, MOST, 6);
+    for (int i = 0; i < MOST; i++)
+        imp[i] = fabsf(imp[i]) + 0.01f;
+    for (int k = 0, n_f = families(f); k < n_f; k++)
+        for (int c = 0; c < 8; c++) {
+            const rows_grid g = { .scale = c & 1 ? 0.02f : -0.3f,
+                                  .least = c & 2 ? -0.4f : 0,
+                                  .lo = -4,
+                                  .hi = 3,
+                                  .mid = c & 4 ? mid : NULL,
+                                  .table = c & 4 ? table : NULL };
+            for (int64_t n = 8; n <= 64; n += 8) {
+                const rows_sums a = f[k]->sums(w, c & 1 ? imp : NULL, n, &g);
+                const rows_sums b = qz_rows_ref.sums(w, c & 1 ? imp : NULL, n, &g);
+                CHECK(memcmp(&a, &b, sizeof a) == 0, "%s, %d, %lld: %g and %g", f[k]->name, c,
+                      (long long)n, (double)a.e, (double)b.e);
+                CHECK(a.one > 0 && a.e > 0, "%s, %d", f[k]->name, c);
+            }
+        }
+}
+
 /* Value i of a run that meets every midpoint exactly, and lies just beside each. */
 static float near_mid(const float mid[15], int64_t i, float scale)
 {
@@ -159,6 +189,7 @@ TEST(zeros_have_no_sign)
 
 int main(int argc, char **argv)
 {
+    RUN(sums_over_a_grid_are_alike_in_every_family);
     RUN(ranges_and_codes_are_those_of_the_grid);
     RUN(tables_are_packed_alike_in_every_family);
     RUN(bytes_at_halves_and_of_tiny_rows_are_those_of_the_division);

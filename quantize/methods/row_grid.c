@@ -1,0 +1,303 @@
+/* quantize/methods/row_grid.c - see row_grid.h. */
+#include "quantize/methods/row_grid.h"
+
+#include "quantize/methods/rows.h"
+
+enum { SHRINKS = 12, ROUNDS = 3 };
+
+/* One block while it is fitted: w ~ scale * v(code) + least in each group. */
+typedef struct {
+    const grid_spec *s;
+    const blk_type *t;
+    const blk_made *made;
+    const float *w, *imp;
+    int groups, G;
+    const qz_rows_ops *ops;
+    rows_grid grid;                             /* all but scale and least */
+    float table[16], mid[15];                   /* of a table, and between its values */
+    float scale[BLK_GROUPS], least[BLK_GROUPS]; /* free */
+    float d, dmin;                              /* as stored */
+    int sc[BLK_GROUPS], m[BLK_GROUPS];
+} block;
+
+/* ---- one group ---- */
+static rows_sums measure(const block *b, int g, float scale, float least)
+{
+    rows_grid grid = b->grid;
+    grid.scale = scale;
+    grid.least = least;
+    return b->ops->sums(b->w + g * b->G, b->imp ? b->imp + g * b->G : NULL, b->G, &grid);
+}
+
+/* With all codes fixed. False: they say nothing. */
+static bool least_squares(const block *b, const rows_sums *s, float *scale, float *least)
+{
+    const float det = s->vv * s->one - s->v1 * s->v1;
+    if (b->t->bias && det > 0) {
+        *scale = (s->wv * s->one - s->w1 * s->v1) / det;
+        *least = (s->w1 * s->vv - s->wv * s->v1) / det;
+        if (b->t->bias > 0 || *least <= 0) return *scale != 0;
+    }
+    if (!(s->vv > 0)) return false;
+    *least = 0; /* as large as it may be */
+    *scale = s->wv / s->vv;
+    return *scale != 0;
+}
+
+/* The grid that least squares makes of these codes, and theirs again: a local least. */
+static void keep_better(const block *b, int g, float scale, float least, float *best, float out[2])
+{
+    rows_sums s = measure(b, g, scale, least);
+    for (int i = 0; i < 2; i++) {
+        if (s.e < *best) {
+            *best = s.e;
+            out[0] = scale;
+            out[1] = least;
+        }
+        if (i == 1 || !least_squares(b, &s, &scale, &least)) return;
+        s = measure(b, g, scale, least);
+    }
+}
+
+/* Ends that cover all weights, and drawn in. */
+static void fit_group(block *b, int g)
+{
+    const float M = grid_max_code(b->s->bits);
+    const int8_t *table = b->t->table;
+    const float first = table ? (float)table[0] : (float)-b->t->zero;
+    const float last = table ? (float)table[(1 << b->s->bits) - 1] : M - (float)b->t->zero;
+    float lo = b->w[g * b->G], hi = lo, best = INFINITY, out[2] = { 0, 0 };
+    for (int i = 0; i < b->G; i++) {
+        const float w = b->w[g * b->G + i];
+        lo = w < lo ? w : lo;
+        hi = w > hi ? w : hi;
+    }
+    if (b->t->bias < 0 && lo > 0) lo = 0;
+    const float end = fabsf(lo) > fabsf(hi) ? lo : hi;
+    out[1] = b->t->bias ? lo : 0;
+    const int n = b->t->fine ? SHRINKS : 2 * SHRINKS; /* what is found here is final */
+    const float step = 2.4f / (float)n;
+    if (b->t->bias ? hi > lo : end != 0)
+        for (int i = 0; i < n; i++) {
+            const float f = 1 - 0.4f * (float)i / (float)n;
+            if (b->t->bias) {
+                keep_better(b, g, (hi - lo) / (M - 1.5f + step * (float)i), lo, &best, out);
+            } else {
+                keep_better(b, g, f * end / first, 0, &best, out);
+                keep_better(b, g, f * end / last, 0, &best, out);
+            }
+        }
+    if (best < INFINITY) keep_better(b, g, out[0], out[1], &best, out);
+    b->scale[g] = out[0];
+    b->least[g] = out[1];
+}
+
+/* ---- the block ---- */
+static float stored(float x)
+{
+    const float most = 65504, a = fabsf(x) > most ? most : fabsf(x);
+    const float f = lq_f16_to_f32(lq_f32_to_f16(a));
+    return x < 0 ? -f : f;
+}
+/* A step is never 0: codes of a group with scale 0 would mean nothing. */
+static float stored_step(float x)
+{
+    const float f = stored(x);
+    return f != 0 ? f : x < 0 ? -0x1p-24f : 0x1p-24f;
+}
+static int whole(float x, int lo, int hi)
+{
+    if (!(x > (float)lo)) return lo;
+    return x > (float)hi ? hi : (int)grid_round(x);
+}
+static int whole_scale(const block *b, float x)
+{
+    const int sc = whole(x, b->made->sc_lo, b->made->sc_hi);
+    return sc ? sc : x < 0 && b->made->sc_lo < 0 ? -1 : 1;
+}
+
+/* d and dmin by the largest scale and least value, and the whole numbers by them. */
+static void first_choice(block *b)
+{
+    float most = 0, deep = 0;
+    for (int g = 0; g < b->groups; g++) {
+        if (fabsf(b->scale[g]) > fabsf(most)) most = b->scale[g];
+        if (fabsf(b->least[g]) > fabsf(deep)) deep = b->least[g];
+    }
+    const int end = b->made->sc_lo < 0 ? b->made->sc_lo : b->made->sc_hi;
+    b->d = stored_step(most / (float)end);
+    b->dmin = b->t->bias ? stored((float)b->t->bias * deep / (float)b->made->m_hi) : 0;
+    for (int g = 0; g < b->groups; g++) {
+        const float m = b->dmin != 0 ? (float)b->t->bias * b->least[g] / b->dmin : 0;
+        b->sc[g] = whole_scale(b, b->scale[g] / b->d);
+        b->m[g] = b->t->fine ? whole(m, 0, b->made->m_hi) : 1;
+    }
+}
+
+static rows_sums measure_as(const block *b, int g, int sc, int m)
+{
+    return measure(b, g, b->d * (float)sc, (float)b->t->bias * b->dmin * (float)m);
+}
+
+static bool allowed(const block *b, int sc, int m)
+{
+    const blk_made *t = b->made;
+    return sc && sc >= t->sc_lo && sc <= t->sc_hi && m >= 0 && m <= t->m_hi;
+}
+
+/* The whole numbers beside a group's that are better; its sums. */
+static rows_sums step_group(block *b, int g)
+{
+    const int sc0 = b->sc[g], m0 = b->m[g], reach = b->t->bias ? 1 : 0;
+    rows_sums best = measure_as(b, g, sc0, m0);
+    for (int m = m0 - reach; m <= m0 + reach && b->t->fine; m++)
+        for (int sc = sc0 - 1; sc <= sc0 + 1; sc++) {
+            if (!allowed(b, sc, m) || (sc == sc0 && m == m0)) continue;
+            const rows_sums s = measure_as(b, g, sc, m);
+            if (!(s.e < best.e)) continue;
+            best = s;
+            b->sc[g] = sc;
+            b->m[g] = m;
+        }
+    return best;
+}
+
+/* d and dmin by least squares with codes and whole numbers fixed; false: no better. */
+static bool step_block(block *b, const rows_sums s[BLK_GROUPS])
+{
+    double dd = 0, dm = 0, mm = 0, wd = 0, wm = 0, before = 0, after = 0;
+    for (int g = 0; g < b->groups; g++) {
+        const double sc = b->sc[g], m = b->t->bias * b->m[g];
+        dd += sc * sc * (double)s[g].vv;
+        dm += sc * m * (double)s[g].v1;
+        mm += m * m * (double)s[g].one;
+        wd += sc * (double)s[g].wv;
+        wm += m * (double)s[g].w1;
+        before += (double)s[g].e;
+    }
+    const block old = *b;
+    const double det = dd * mm - dm * dm;
+    if (b->t->bias && det > 1e-12 * dd * mm) {
+        b->d = stored_step((float)((wd * mm - wm * dm) / det));
+        b->dmin = stored((float)((wm * dd - wd * dm) / det));
+        if (b->t->bias < 0 && b->dmin < 0) b->dmin = 0;
+    } else if (dd > 0) {
+        b->d = stored_step((float)(wd / dd));
+    }
+    for (int g = 0; g < b->groups; g++)
+        after += (double)measure_as(b, g, b->sc[g], b->m[g]).e;
+    if (after < before) return true;
+    *b = old;
+    return false;
+}
+
+static void fit_block(block *b)
+{
+    rows_sums s[BLK_GROUPS];
+    for (int g = 0; g < b->groups; g++)
+        fit_group(b, g);
+    first_choice(b);
+    for (int i = 0; i < ROUNDS; i++) {
+        for (int g = 0; g < b->groups; g++)
+            s[g] = step_group(b, g);
+        if (!step_block(b, s)) return;
+    }
+}
+
+static void take_block(const block *b, grid_param *params, row_head *head)
+{
+    *head = (row_head){ lq_f32_to_f16(b->d), lq_f32_to_f16(b->dmin), { 0 }, { 0 } };
+    for (int g = 0; g < b->groups; g++) {
+        const float scale = b->d * (float)b->sc[g];
+        const float least = (float)b->t->bias * b->dmin * (float)b->m[g];
+        head->sc[g] = (int8_t)b->sc[g];
+        head->m[g] = (uint8_t)b->m[g];
+        params[g] = (grid_param){ scale, b->t->bias ? -least / scale : (float)b->t->zero };
+    }
+}
+
+static void fit_blocks(grid_param *params, row_head *heads, const grid_spec *s, const float *w,
+                       const float *imp, int64_t K)
+{
+    const blk_type *t = s->blocks;
+    block b = { .s = s, .t = t, .made = blk_made_of(t), .G = t->group };
+    b.groups = t->elements / t->group;
+    b.ops = qz_rows_get();
+    b.grid.lo = (float)-t->zero;
+    b.grid.hi = grid_max_code(s->bits) - (float)t->zero;
+    for (int i = 0; t->table && i < 1 << s->bits; i++) {
+        b.table[i] = t->table[i];
+        if (i) b.mid[i - 1] = 0.5f * (float)(t->table[i - 1] + t->table[i]);
+    }
+    if (t->table) b.grid.table = b.table, b.grid.mid = b.mid;
+    for (int64_t k = 0; k < K; k += t->elements) {
+        b.w = w + k;
+        b.imp = imp ? imp + k : NULL;
+        fit_block(&b);
+        take_block(&b, params + k / t->group, heads++);
+    }
+}
+
+/* ---- rows ---- */
+void row_fit(grid_param *params, row_head *heads, const grid_spec *s, const float *w,
+             const float *imp, int64_t K, int64_t G)
+{
+    if (s->blocks) {
+        fit_blocks(params, heads, s, w, imp, K);
+        return;
+    }
+    for (int64_t k = 0; k < K; k += G)
+        params[k / G] = grid_fit(s, w + k, imp ? imp + k : NULL, G);
+}
+
+void row_codes(uint8_t *codes, const grid_spec *s, const float *w, int64_t n, grid_param p)
+{
+    if (!s->blocks) {
+        qz_rows_get()->codes(codes, w, n, p, grid_max_code(s->bits));
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        codes[i] = (uint8_t)row_code(s, w[i], p);
+}
+
+static void store_blocks(qz_out *out, int64_t n, const row_head *heads, const uint8_t *codes)
+{
+    const blk_type *t = blk_find(out->t.scheme.blocks);
+    uint8_t *to = (uint8_t *)out->w[QT_CODES] + (size_t)n * blk_row_bytes(t, out->t.K);
+    blk_parts b;
+    for (int64_t k = 0; k < out->t.K; k += t->elements, heads++, to += t->bytes) {
+        b.d = heads->d;
+        b.dmin = heads->dmin;
+        memcpy(b.sc, heads->sc, sizeof b.sc);
+        memcpy(b.m, heads->m, sizeof b.m);
+        memcpy(b.code, codes + k, (size_t)t->elements);
+        blk_put(to, t, &b);
+    }
+}
+
+void row_store(qz_out *out, int64_t n, const grid_param *params, const row_head *heads,
+               const uint8_t *codes, uint8_t *zeros)
+{
+    const qt_scheme *s = &out->t.scheme;
+    if (s->kind == QT_BLOCKS) {
+        store_blocks(out, n, heads, codes);
+        return;
+    }
+    int64_t K = out->t.K, ng = lq_ceil_div(K, s->group);
+    size_t elem = lq_dtype_bytes(s->scale_dtype), row = (size_t)n;
+    uint8_t *scales = (uint8_t *)out->w[QT_SCALES] + row * (size_t)ng * elem;
+    for (int64_t g = 0; g < ng; g++) {
+        lq_from_f32(scales + (size_t)g * elem, &params[g].scale, s->scale_dtype, 1);
+        if (s->zero == QT_ZERO_INT) zeros[g] = (uint8_t)params[g].zero;
+        if (s->zero == QT_ZERO_F16)
+            ((uint16_t *)out->w[QT_ZEROS])[(int64_t)row * ng + g] = lq_f32_to_f16(params[g].zero);
+    }
+    if (s->zero == QT_ZERO_INT)
+        qt_pack_row((uint8_t *)out->w[QT_ZEROS] + row * qt_row_bytes(ng, s->zbits), zeros, ng,
+                    s->zbits);
+    uint8_t *to = (uint8_t *)out->w[QT_CODES] + row * qt_row_bytes(K, s->bits);
+    if (s->bits == 4)
+        qz_rows_get()->pack4(to, codes, K);
+    else
+        qt_pack_row(to, codes, K, s->bits);
+}

@@ -1,0 +1,69 @@
+/* quantize/methods/row_grid.h - the grids of a row of weights, whatever it is stored in.
+ *
+ * QT_UINT: a grid for each group, on its own (grid.h). QT_BLOCKS: the grids that GGUF's blocks can say, where the
+ * scales and the least values of the groups in a block are small whole numbers times one number each:
+ *
+ *     scale_g = d * sc_g,  least_g = -dmin * m_g        (blocks.h; d, dmin in f16)
+ *
+ * Fitted in three steps: each group's scale (and least value) by a search over drawn-in ends with least squares;
+ * d and dmin from the largest; then in turns the best sc_g, m_g beside the chosen ones for each group, and d and
+ * dmin by least squares with all codes fixed, while the error falls. What falls is
+ * sum_k imp[k] (w - q)^2, as in grid.h.
+ *
+ * w ~ scale * (code - zero), zero not whole; with a table of values w ~ scale * table[code].
+ * Source: the form of the blocks: ggml-quants.c; the fit: own. */
+#ifndef LLMQ_QUANTIZE_METHODS_ROW_GRID_H
+#define LLMQ_QUANTIZE_METHODS_ROW_GRID_H
+
+#include "quantize/methods/grid.h"
+#include "quantize/methods/out.h"
+
+/* What a block has besides codes. */
+typedef struct {
+    uint16_t d, dmin;
+    int8_t sc[BLK_GROUPS];
+    uint8_t m[BLK_GROUPS];
+} row_head;
+
+/* Inputs of a group, and of what is fitted together. */
+static inline int64_t row_group(const qt_scheme *s)
+{
+    return s->kind == QT_BLOCKS ? blk_find(s->blocks)->group : s->group;
+}
+/* Heads of a row of K; 0: it has none. */
+static inline int64_t row_heads(const grid_spec *s, int64_t K)
+{
+    return s->blocks ? K / s->blocks->elements : 0;
+}
+
+/* params [K / G], heads [row_heads]; imp [K] may be NULL (all inputs count alike). */
+void row_fit(grid_param *params, row_head *heads, const grid_spec *s, const float *w,
+             const float *imp, int64_t K, int64_t G);
+/* Nearest codes of n weights of one group. */
+void row_codes(uint8_t *codes, const grid_spec *s, const float *w, int64_t n, grid_param p);
+/* Row n of out, QT_UINT or QT_BLOCKS: codes [K] one byte each; zeros [K / G] is scratch. */
+void row_store(qz_out *out, int64_t n, const grid_param *params, const row_head *heads,
+               const uint8_t *codes, uint8_t *zeros);
+
+static inline float row_table_code(const int8_t *table, int n, float x)
+{
+    int c = 0;
+    while (c + 1 < n && x > 0.5f * (float)(table[c] + table[c + 1]))
+        c++;
+    return (float)c;
+}
+static inline float row_code(const grid_spec *s, float w, grid_param p)
+{
+    const float M = grid_max_code(s->bits);
+    if (!s->blocks) return grid_code(w, p, M);
+    if (s->blocks->table) return row_table_code(s->blocks->table, 1 << s->bits, w / p.scale);
+    const float x = w / p.scale + p.zero;
+    return grid_round(x < 0 ? 0 : x > M ? M : x);
+}
+static inline float row_value(const grid_spec *s, float code, grid_param p)
+{
+    if (s->blocks && s->blocks->table) return p.scale * (float)s->blocks->table[(int)code];
+    return grid_value(code, p);
+}
+
+#endif
