@@ -12,6 +12,7 @@
 #include "tools/cli/outputs.h"
 #include "tools/cmds.h"
 #include "tools/model_free/model_free.h"
+#include "tools/quantize_to/quantize_to.h"
 #include "tools/report/quantize_calib.h"
 #include "tools/report/quantize_html.h"
 #include "tools/report/quantize_methods.h"
@@ -40,7 +41,13 @@ typedef struct {
 
 #define F(field) offsetof(quantize_opts, field)
 static const opt_row main_rows[] = {
-    { "out", 'o', OPT_STR, F(out), .arg = "OUT.llmq", .help = "where the result goes" },
+    { "out", 'o', OPT_STR, F(out), .arg = "OUT",
+      .help = "where the result goes: a .llmq file, or what --to names" },
+    { "to", 0, OPT_STR, F(free.to), .arg = "FORMAT",
+      .help =
+          "gguf:MIX, MIX a name that llama.cpp's users know (Q4_K_M, IQ4_XS, Q3_K_M, Q2_K, ...), "
+          "which says the type of every tensor; a layout of `convert`: gptq, awq, "
+          "compressed-tensors, ...; with --model-free compressed-tensors (default) or fp8" },
     { "method", 'm', OPT_STR, F(method), .arg = "M", .def = QZ_DEFAULT_METHOD,
       .help = "how weights are rounded" },
     { "list-methods", 0, OPT_FLAG, F(list_methods),
@@ -171,6 +178,27 @@ static lq_status check_options(const cmd_ctx *c, const quantize_opts *o, lq_err 
     return LQ_OK;
 }
 
+/* A mix says every scheme. */
+static lq_status take_mix(qz_opts *q, const cmd_ctx *c, const quantize_to *to, lq_err *err)
+{
+    static const char *const others[] = { "bits", "group-size", "sym",
+                                          "asym", "bpw",        "static-groups" };
+    if (!to->mix && strcmp(to->format, "gguf") == 0)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--out: a GGUF file is made by --to gguf:MIX, such as gguf:Q4_K_M");
+    for (size_t i = 0; i < LQ_COUNT(others) && to->mix; i++)
+        if (opt_given(c, others[i]))
+            return lq_fail(err, LQ_EUSAGE, "--to gguf:%s says every scheme: expected no --%s",
+                           to->mix, others[i]);
+    if (to->mix && !q->method->blocks)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--to gguf:%s: expected a method that makes blocks (rtn, "
+                       "gptq, auto), found %s",
+                       to->mix, q->method->name);
+    q->mix = to->mix;
+    return LQ_OK;
+}
+
 /* d.ops NULL: the CPU. */
 static lq_status open_device(dev *d, const char *want, lq_err *err)
 {
@@ -197,6 +225,9 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
         return lq_fail(err, LQ_EUSAGE,
                        "--group-size: expected -1 (the whole row) or 1 or more, found 0");
     q->group = o->group;
+    if (o->free.to && strcmp(o->free.to, "fp8") == 0 && !q->group &&
+        q->method->options & QZ_OPT_GROUP)
+        q->group = 128; /* its blocks */
     q->sym = o->sym;
     q->asym = o->asym;
     q->narrow = o->narrow;
@@ -231,7 +262,6 @@ static lq_status check_places(const quantize_opts *o, const src_source *src, con
 {
     lq_status s = LQ_OK;
     if (o->out) s = output_check_place("--out", o->out, false, src, given, err);
-    if (!s && o->out) s = output_check_ending("--out", o->out, "llmq", false, err);
     if (!s && o->report) s = output_check_place("--report", o->report, false, src, given, err);
     if (!s && o->report)
         s = output_check_kind("--report", o->report, "<!doctype html", "an HTML page", err);
@@ -260,23 +290,34 @@ static lq_status take_blas_core(const cmd_ctx *c, const quantize_opts *o, lq_err
     return o->reproducible ? blas_core_is_common(err) : LQ_OK;
 }
 
-static lq_status run_model_free(const cmd_ctx *c, const quantize_opts *given, lq_err *err)
+/* The one that was asked for, or that a layout holds. */
+static const char *method_of(const cmd_ctx *c, const quantize_opts *o)
 {
-    quantize_opts o = *given;
+    static const struct {
+        const char *to, *method;
+    } of[] = { { "fp8", "fp8" }, { "bnb", "nf4" } };
+    for (size_t i = 0; i < LQ_COUNT(of) && o->free.to && !opt_given(c, "method"); i++)
+        if (strcmp(of[i].to, o->free.to) == 0) return of[i].method;
+    return o->free.on && !opt_given(c, "method") ? "rtn" : o->method;
+}
+
+static lq_status run_model_free(const cmd_ctx *c, const quantize_opts *o, lq_err *err)
+{
     qz_opts q = { 0 };
-    o.method = model_free_method(c, &o.free, o.method);
-    lq_status s = read_options(&q, c, &o, err);
-    if (!s) s = k_init(o.kernels, err);
-    const model_free_place where = { .out = o.out,
-                                     .dry_run = o.dry_run,
-                                     .resume = opt_tri_or(o.resume, false),
-                                     .restart = !opt_tri_or(o.resume, true) };
-    return s ? s : model_free_run(c, &o.free, &q, &where, err);
+    lq_status s = read_options(&q, c, o, err);
+    if (!s) s = k_init(o->kernels, err);
+    const model_free_place where = { .out = o->out,
+                                     .dry_run = o->dry_run,
+                                     .resume = opt_tri_or(o->resume, false),
+                                     .restart = !opt_tri_or(o->resume, true) };
+    return s ? s : model_free_run(c, &o->free, &q, &where, err);
 }
 
 static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
-    const quantize_opts *o = opts;
+    quantize_opts own = *(const quantize_opts *)opts;
+    const quantize_opts *o = &own;
+    own.method = method_of(c, o);
     if (o->list_methods) return qmethods_list(c->json, err);
     if (!c->argc) return lq_fail(err, LQ_EUSAGE, "SRC is missing");
     const lq_status fit = model_free_check(c, &o->free, err);
@@ -285,7 +326,10 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     double start = lq_now();
     qz_opts q = { 0 };
     dev on = { 0 };
+    quantize_to to;
     lq_status s = read_options(&q, c, o, err);
+    if (!s) s = quantize_to_read(&to, o->free.to, o->out, err);
+    if (!s) s = take_mix(&q, c, &to, err);
     if (!s && !o->dry_run && qz_calibrated(&q)) s = take_blas_core(c, o, err);
     if (!s) s = k_init(o->kernels, err);
     if (s) return s;
@@ -344,8 +388,9 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .tokenizer_bytes = tok.bytes,
                    .voice = qrep_voice,
                    .view = c->result ? (progress_view){ 0 } : qrep_view };
-    s = qz_run(&r, seen, o->out, &job, p, c->job, err);
+    s = qz_run(&r, seen, to.made, &job, p, c->job, err);
     prog_end();
+    if (!s) s = quantize_to_write(&to, o->out, &r.bytes_out, c, p, err);
     const qrep_run what = { o->out, o->method, c->argv[0], lq_now() - start };
     if (!s && o->report && r.resumed < 0)
         prog_say(LOG_WARN, "%s: no report of a file that was finished before", o->report);

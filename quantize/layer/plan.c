@@ -2,6 +2,8 @@
 #include "quantize/layer/plan.h"
 
 #include "calib/sites.h"
+#include "formats/tensor/blocks.h"
+#include "quantize/layer/mix.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +26,8 @@ typedef struct {
     const plan_voice *v;
     qz_patterns overrides, skips;
     qt_scheme linear, head, embed;
+    const mix_row *mix; /* or NULL */
+    bool by_mix;        /* this entry's scheme is the mix's */
     change changes[2 * ARCH_N_ROLES];
     size_t n_changes;
 } maker;
@@ -113,6 +117,8 @@ static bool wanted(maker *m, plan_entry *e, qt_scheme *s)
     if (qz_patterns_match(&m->skips, e->name, NULL)) return false;
     if (qz_patterns_match(&m->overrides, e->name, s)) return true;
     const bool outer = e->role == R_EMBED || e->role == R_HEAD;
+    m->by_mix = m->mix && !(outer && (e->role == R_EMBED ? m->o->embed : m->o->lm_head));
+    if (m->by_mix) return mix_scheme(s, m->mix, m->cfg, e->role, e->layer, BLK_ELEMENTS);
     e->open = outer ? is_auto(m, e->role) : m->o->bpw > 0 && arch_role_linear(e->role);
     if (e->open) return *s = m->linear, true;
     if (e->role == R_EMBED) return m->o->embed ? (*s = m->embed, true) : false;
@@ -150,6 +156,10 @@ static void fit_groups(qt_scheme *s, const plan_entry *e, const qz_opts *o, int6
 static lq_status fit(maker *m, plan_entry *e, lq_err *err)
 {
     qt_scheme *s = &e->scheme;
+    if (m->by_mix && !mix_scheme(s, m->mix, m->cfg, e->role, e->layer, e->K)) {
+        e->quantize = false;
+        return LQ_OK;
+    }
     if (s->kind == QT_UINT) {
         const int64_t G = s->group;
         fit_groups(s, e, m->o, m->cfg->layers);
@@ -175,6 +185,7 @@ static lq_status decide(maker *m, plan_entry *e, lq_err *err)
     e->expert = slot.expert;
     e->is_bias = slot.bias;
     e->layer = e->known && slot.layer >= 0 ? slot.layer : m->cfg->layers;
+    m->by_mix = false;
     e->quantize = wanted(m, e, &e->scheme);
     if (!e->quantize) return LQ_OK;
     if (!t->plain || t->t.scheme.kind != QT_DENSE) {
@@ -275,6 +286,7 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
                                    o->method, err);
     if (!s) s = qz_patterns_make(&m.skips, "--skip", o->skips, o->n_skips, false, o->method, err);
     if (!s) s = src_check_roles(src, err);
+    if (!s && o->mix) s = mix_find(&m.mix, o->mix, err);
     if (!s) s = o->method->scheme(&m.linear, o, err);
     if (!s && o->lm_head && !qz_is_auto(o->lm_head))
         s = qz_scheme_asked(&m.head, o->lm_head, "--lm-head", o->method, err);

@@ -455,7 +455,7 @@ const qz_method qz_method_auto = {
     .name = "auto",
     .help = "rounding weighted by the curvature of the output distribution, then codes, scales "
             "and norms are trained jointly",
-    .schemes = "u2 u3 u4 u8",
+    .schemes = "u2 u3 u4 u8, GGUF blocks",
     .options = QZ_OPTS_H | QZ_OPT_DAMP,
     .on = QZ_OPT_CLIP | QZ_OPT_FOLD | QZ_OPT_TUNE,
     .bits = 4,

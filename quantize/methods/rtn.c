@@ -87,7 +87,7 @@ static void rtn_recipe(cJSON *r, const qz_opts *o)
 const qz_method qz_method_rtn = {
     .name = "rtn",
     .help = "rounds to nearest; with --calib by grids chosen for the inputs",
-    .schemes = "u2 u3 u4 u8",
+    .schemes = "u2 u3 u4 u8, GGUF blocks",
     .options = QZ_OPTS_GRID,
     .on = QZ_OPT_CLIP,
     .on_when = "with --calib",

@@ -106,10 +106,12 @@ ROWS = [
     ("tools/bench", "base formats kernels runtime calib tools/cli tools/server"),
     ("tools/report", "base formats kernels runtime calib quantize tools/cli"),
     ("tools/verify", "base formats kernels runtime quantize publish tools/cli"),
+    # `quantize --to`
+    ("tools/quantize_to", "base formats kernels quantize convert tools/cli"),
     # MODEL quantized while it is loaded
     ("tools/inflight", "base formats kernels runtime quantize tools/cli tools/report"),
     ("tools", "base formats kernels runtime calib quantize convert publish include tools/cli tools/server "
-     "tools/bench tools/report tools/verify tools/inflight"),
+     "tools/bench tools/report tools/verify tools/inflight tools/quantize_to"),
     # includes everything; nothing includes it
     ("tests", ""),
 ]

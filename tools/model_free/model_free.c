@@ -18,8 +18,6 @@ const opt_row model_free_rows[MODEL_FREE_N] = {
       .help =
           "round the matrices of a checkpoint of any architecture, by a method without text, and "
           "copy all else; OUT is a folder" },
-    { "to", 0, OPT_STR, F(to), .def = "compressed-tensors", .arg = "FORMAT",
-      .help = "--model-free: compressed-tensors, or fp8 (blocks of 128x128, as DeepSeek's)" },
     { "include", 0, OPT_LIST, F(includes), .arg = "REGEX",
       .help = "--model-free: also these of the matrices that are left unasked: embeddings, head, "
               "routers, convolutions, small parts of state-space layers, towers, projectors" },
@@ -41,12 +39,6 @@ lq_status model_free_check(const cmd_ctx *c, const model_free_opts *o, lq_err *e
         if (opt_given(c, model_free_rows[i].name))
             return lq_fail(err, LQ_EUSAGE, "--%s needs --model-free", model_free_rows[i].name);
     return LQ_OK;
-}
-
-const char *model_free_method(const cmd_ctx *c, const model_free_opts *o, const char *method)
-{
-    if (opt_given(c, "method")) return method;
-    return strcmp(o->to, "fp8") == 0 ? "fp8" : "rtn";
 }
 
 /* ---- what it prints ---- */
@@ -179,9 +171,9 @@ lq_status model_free_run(const cmd_ctx *c, const model_free_opts *o, qz_opts *q,
     mf_run *m = NULL;
     pool *p = NULL;
     mf_report r;
-    if (strcmp(o->to, "fp8") == 0 && !q->group && q->method->options & QZ_OPT_GROUP) q->group = 128;
+    const char *to = o->to ? o->to : "compressed-tensors";
     const mf_opts opts = { .q = q,
-                           .to = o->to,
+                           .to = to,
                            .includes = o->includes.v,
                            .n_includes = o->includes.n,
                            .shard_size = o->shard_size,
@@ -191,7 +183,7 @@ lq_status model_free_run(const cmd_ctx *c, const model_free_opts *o, qz_opts *q,
     lq_status s = src_open(&src, c->argv[0], NULL, err);
     if (s) return s;
     if (where->out) s = output_check_place("--out", where->out, true, src, c->argv[0], err);
-    if (!s && where->out) s = output_check_ending("--out", where->out, o->to, true, err);
+    if (!s && where->out) s = output_check_ending("--out", where->out, to, true, err);
     if (!s) s = mf_open(&m, src, &opts, err);
     if (!s) note_experts(m);
     if (!s && where->dry_run)

@@ -8,18 +8,16 @@
 
 typedef struct {
     bool on;
-    const char *to;
+    const char *to; /* a row of `quantize`; NULL: compressed-tensors */
     opt_list includes;
     size_t shard_size;
 } model_free_opts;
 
-enum { MODEL_FREE_N = 4 };
+enum { MODEL_FREE_N = 3 };
 extern const opt_row model_free_rows[MODEL_FREE_N];
 
 /* LQ_EUSAGE: options that go only with --model-free, or not with it. */
 lq_status model_free_check(const cmd_ctx *c, const model_free_opts *o, lq_err *err);
-/* `method`, or the one of the layout where none was given. */
-const char *model_free_method(const cmd_ctx *c, const model_free_opts *o, const char *method);
 
 typedef struct {
     const char *out; /* the folder */

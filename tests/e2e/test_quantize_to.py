@@ -1,0 +1,107 @@
+"""`llmq quantize --to`: mixes of GGUF's block types by name, and the layouts of `convert`.
+
+tests/golden/gguf/mixes.json: the types that llama-quantize (llama.cpp 0c1e570, with an importance matrix) gives the
+matrices of a Llama of 17 layers with 8 heads and so many heads of keys: one word for all layers, or one each."""
+import json
+import struct
+
+import pytest
+
+from conftest import ROOT
+
+GOLDEN = json.loads((ROOT / "tests/golden/gguf/mixes.json").read_text())
+MIXES = sorted(GOLDEN["2"])
+LAYERS, H, V = 17, 256, 64
+NAMES = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+         "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+SCHEMES = {"Q4_0": "u4-g32", "Q8_0": "u8-g32"}
+
+
+def wide_model(path, kv):
+    """A Llama of zeros: only names and shapes count."""
+    path.mkdir()
+    shapes = {"model.embed_tokens.weight": [V, H], "model.norm.weight": [H], "lm_head.weight": [V, H]}
+    for i in range(LAYERS):
+        at = f"model.layers.{i}."
+        shapes |= {at + f"{n}.weight": [H * kv // 8 if n[10:11] in "kv" and "attn" in n else H, H] for n in NAMES.values()}
+        shapes |= {at + n: [H] for n in ("input_layernorm.weight", "post_attention_layernorm.weight")}
+    header, at = {}, 0
+    for n, s in shapes.items():
+        size = 2 * s[0] * (s[1] if len(s) == 2 else 1)
+        header[n] = {"dtype": "F16", "shape": s, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    (path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(at))
+    (path / "config.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": V, "hidden_size": H, "intermediate_size": H,
+        "num_hidden_layers": LAYERS, "num_attention_heads": 8, "num_key_value_heads": kv, "max_position_embeddings": 128,
+        "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "torch_dtype": "float16"}))
+    return path
+
+
+@pytest.fixture(scope="module", params=sorted(GOLDEN))
+def wide(request, tmp_path_factory):
+    return request.param, wide_model(tmp_path_factory.mktemp("wide") / "m", int(request.param))
+
+
+def scheme(word):
+    return SCHEMES.get(word, word.lower())
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_a_mix_has_the_types_that_its_name_means(llmq, wide, mix):
+    kv, model = wide
+    got = {t["name"]: t["scheme"] for t in llmq.json("quantize", model, "--dry-run", "--to", f"gguf:{mix}", "-m", "rtn")["tensors"]}
+    want = GOLDEN[kv][mix]
+    assert got["lm_head.weight"] == scheme(want["output"])
+    assert got["model.embed_tokens.weight"] == scheme(want["token_embd"])
+    for short, name in NAMES.items():
+        types = want[short] if isinstance(want[short], list) else [want[short]] * LAYERS
+        assert [got[f"model.layers.{i}.{name}.weight"] for i in range(LAYERS)] == [scheme(t) for t in types], short
+
+
+@pytest.mark.parametrize("mix", ["Q4_K_M", "IQ4_XS", "Q2_K", "Q8_0"])
+def test_a_gguf_file_computes_as_the_llmq_file_of_the_same_mix(llmq, model, tmp_path, mix):
+    llmq("quantize", model, "-o", tmp_path / "m.llmq", "--to", f"gguf:{mix}", "-m", "rtn")
+    r = llmq.json("quantize", model, "-o", tmp_path / "m.gguf", "--to", f"gguf:{mix}", "-m", "rtn")
+    assert r["bytes_out"] == (tmp_path / "m.gguf").stat().st_size and r["out"].endswith("m.gguf")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["m.gguf", "m.llmq"], "nothing is left beside the result"
+    logits = []
+    for name in ("m.llmq", "m.gguf"):
+        llmq("logits", tmp_path / name, "--ids", "1,5,9,300,77", "-o", tmp_path / "l.safetensors")
+        logits.append((tmp_path / "l.safetensors").read_bytes()[-5 * 4096 * 4:])
+    assert logits[0] == logits[1]
+
+
+def test_calibration_lowers_the_loss_of_blocks(llmq, model, tmp_path):
+    loss = {}
+    for method in ("rtn", "gptq"):
+        out = tmp_path / f"{method}.llmq"
+        llmq("quantize", model, "-o", out, "--to", "gguf:Q3_K_M", "-m", method, *(["--calib-samples", "8", "--no-check"] if method == "gptq" else []))
+        r = llmq.json("eval", out, "-t", ROOT / "README.md", "-c", "128", "--windows", "4", "--ref", model)
+        loss[method] = r["kl_mean"]
+    assert loss["gptq"] < 0.7 * loss["rtn"], loss
+
+
+@pytest.mark.parametrize("layout, method, asked", [("gptq", ["-m", "rtn", "--sym"], True), ("fp8", ["-m", "fp8", "-g", "128"], False),
+                                                   ("bnb", ["-m", "nf4"], False)])
+def test_a_layout_is_that_of_convert(llmq, model, tmp_path, layout, method, asked):
+    """Without --method fp8 and bnb take the one that they hold."""
+    llmq("quantize", model, "-o", tmp_path / "q.llmq", *method)
+    llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "two", "--to", layout)
+    llmq("quantize", model, "-o", tmp_path / "one", "--to", layout, *(method if asked else []))
+    assert (tmp_path / "one/model.safetensors").read_bytes() == (tmp_path / "two/model.safetensors").read_bytes()
+    assert not (tmp_path / "one.llmq").exists()
+
+
+@pytest.mark.parametrize("args, says", [
+    (["--to", "gguf:Q4_K_X"], "expected one of Q2_K,"),
+    (["--to", "gguf"], "--to gguf:MIX"),
+    (["--to", "gguf:Q4_K_M", "--bits", "3"], "expected no --bits"),
+    (["--to", "gguf:Q4_K_M", "-m", "awq"], "a method that makes blocks"),
+    (["--to", "ggml"], "expected one of gguf, gguf:MIX, gptq"),
+    ([], "--to gguf:MIX"),
+])
+def test_what_cannot_be_is_refused_before_the_work(llmq, model, tmp_path, args, says):
+    r = llmq("quantize", model, "-o", tmp_path / "x.gguf", *args, code=2)
+    assert says in r.stderr and not list(tmp_path.iterdir())

@@ -1,0 +1,80 @@
+/* tools/quantize_to/quantize_to.c - see quantize_to.h. */
+#include "tools/quantize_to/quantize_to.h"
+
+#include "convert/convert.h"
+#include "quantize/layer/mix.h"
+#include "tools/cli/outputs.h"
+#include "tools/cli/progress.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static bool ends_as(const char *out, const char *ending)
+{
+    const char *dot = out ? strrchr(out, '.') : NULL;
+    return dot && strcmp(dot, ending) == 0;
+}
+
+/* A layout's own spelling of `to`, or NULL and all names in err. */
+static const char *find_layout(const char *to, lq_err *err)
+{
+    char names[200];
+    size_t at = (size_t)snprintf(names, sizeof names, "gguf, gguf:MIX");
+    const char *name;
+    for (size_t i = 0; (name = conv_layout_at(i)); i++) {
+        if (strcmp(name, to) == 0) return name;
+        at += (size_t)snprintf(names + at, sizeof names - at, ", %s", name);
+    }
+    lq_fail(err, LQ_EUSAGE, "--to: expected one of %s, found '%.40s'", names, to);
+    return NULL;
+}
+
+static bool is_folder(const quantize_to *t)
+{
+    return strcmp(t->format, "llmq") != 0 && strcmp(t->format, "gguf") != 0;
+}
+
+lq_status quantize_to_read(quantize_to *t, const char *to, const char *out, lq_err *err)
+{
+    const mix_row *mix;
+    *t = (quantize_to){ .format = ends_as(out, ".gguf") ? "gguf" : "llmq" };
+    if (to && strncmp(to, "gguf", 4) == 0 && (!to[4] || to[4] == ':')) {
+        t->format = to[4] && ends_as(out, ".llmq") ? "llmq" : "gguf";
+        if (to[4]) {
+            const lq_status s = mix_find(&mix, to + 5, err);
+            if (s) return lq_wrap(err, s, "--to gguf:");
+            t->mix = mix_name(mix);
+        }
+    } else if (to && !(t->format = find_layout(to, err))) {
+        return LQ_EUSAGE;
+    }
+    if (!out) return LQ_OK;
+    const char *tail = strcmp(t->format, "llmq") == 0 ? "" : ".llmq";
+    if (snprintf(t->made, sizeof t->made, "%s%s", out, tail) >= (int)sizeof t->made)
+        return lq_fail(err, LQ_EUSAGE, "--out: the name is too long");
+    return output_check_ending("--out", out, t->format, is_folder(t), err);
+}
+
+lq_status quantize_to_write(const quantize_to *t, const char *out, size_t *bytes, const cmd_ctx *c,
+                            pool *p, lq_err *err)
+{
+    if (strcmp(t->format, "llmq") == 0) return LQ_OK;
+    conv_report r = { .bit_exact = true };
+    src_source *src = NULL;
+    lq_status s = src_open(&src, t->made, &(src_opts){ .need_config = true }, err);
+    if (!s && is_folder(t))
+        s = conv_to_hf(&r, src, out, &(conv_hf_opts){ .to = t->format, .keep_dtype = true }, p,
+                       c->job, err);
+    else if (!s)
+        s = conv_to_gguf(&r, src, out, &(conv_gguf_opts){ .keep_dtype = true }, p, c->job, err);
+    src_close(src);
+    if (s)
+        return lq_wrap(err, s, "%s is whole and stays; as %s it cannot be written", t->made,
+                       t->format);
+    for (int i = 0; i < r.n_notes; i++)
+        prog_say(LOG_INFO, "%s", r.note[i]);
+    *bytes = r.bytes;
+    unlink(t->made);
+    return LQ_OK;
+}

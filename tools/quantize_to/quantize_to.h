@@ -1,0 +1,24 @@
+/* tools/quantize_to/quantize_to.h - `llmq quantize ... --to FORMAT`: the result in a format that other engines run.
+ *
+ * The job writes a .llmq file beside OUT (OUT.llmq), which a killed run goes on with; it is converted when it is
+ * whole, and removed when OUT is. Bytes are those of `llmq quantize` and `llmq convert`. */
+#ifndef LLMQ_TOOLS_QUANTIZE_TO_QUANTIZE_TO_H
+#define LLMQ_TOOLS_QUANTIZE_TO_QUANTIZE_TO_H
+
+#include "quantize/job/job.h"
+#include "tools/cli/opt.h"
+
+typedef struct {
+    const char
+        *format;     /* "llmq": OUT is the file itself; "gguf", or a layout of convert/convert.h */
+    const char *mix; /* quantize/layer/mix.h, or NULL */
+    char made[4200]; /* where the job writes */
+} quantize_to;
+
+/* "gguf:Q4_K_M" (in a .llmq file too, where out ends so), "awq"; NULL: by out's ending, llmq or gguf. out NULL: --dry-run. LQ_EUSAGE. */
+lq_status quantize_to_read(quantize_to *t, const char *to, const char *out, lq_err *err);
+/* t->made to out. *bytes: of the result. Errors: those of conv_to_gguf, conv_to_hf. */
+lq_status quantize_to_write(const quantize_to *t, const char *out, size_t *bytes, const cmd_ctx *c,
+                            pool *p, lq_err *err);
+
+#endif
