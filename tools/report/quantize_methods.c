@@ -129,8 +129,8 @@ lq_status qmethods_list(bool json, lq_err *err)
     for (size_t i = 0; json && (m = qz_method_at(i)); i++)
         cJSON_AddItemToArray(list, method_json(m));
     if (json) return cmd_print_json(doc, err);
-    printf("%-8s %-12s %-9s %s\n", "method", "schemes", "text", "what it does");
+    printf("%-8s %-24s %-9s %s\n", "method", "schemes", "text", "what it does");
     for (size_t i = 0; (m = qz_method_at(i)); i++)
-        printf("%-8s %-12s %-9s %s\n", m->name, m->schemes, words[text_of(m)], m->help);
+        printf("%-8s %-24s %-9s %s\n", m->name, m->schemes, words[text_of(m)], m->help);
     return LQ_OK;
 }
