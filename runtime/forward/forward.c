@@ -19,7 +19,8 @@ struct fwd_ctx {
     const model *w;        /* weights in the memory of rows */
     attn_seq *seqs;        /* [max_seqs] */
     fwd_seq_state *states; /* [max_seqs], of models that have them */
-    attn_seq *last;        /* [max_seqs] of the last layer: the rows whose logits are wanted */
+    attn_seq *last;        /* [max_seqs] the rows whose logits are wanted */
+    attn_seq *packed;      /* [max_seqs] the same, one behind the other */
     int32_t *ids;          /* [max_rows] */
     int64_t *picked;       /* [max_logits] rows whose logits are wanted */
     float *raw;            /* [max_logits, vocab], where the head's rows come out */
@@ -41,7 +42,7 @@ static size_t scratch_bytes(const arch_config *c, const fwd_opts *o, int threads
 /* What either kind of pass has in its arena. */
 static size_t step_bytes(const fwd_opts *o)
 {
-    return piece(o->max_rows, sizeof(int32_t)) + 2 * piece(o->max_seqs, sizeof(attn_seq)) +
+    return piece(o->max_rows, sizeof(int32_t)) + 3 * piece(o->max_seqs, sizeof(attn_seq)) +
            piece(o->max_seqs, sizeof(fwd_seq_state)) + piece(o->max_logits, sizeof(int64_t));
 }
 
@@ -58,9 +59,10 @@ static bool cut_step(fwd_ctx *f)
     f->ids = lq_push(&f->arena, (size_t)o->max_rows * sizeof *f->ids);
     f->seqs = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->seqs);
     f->last = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->last);
+    f->packed = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->packed);
     f->picked = lq_push(&f->arena, (size_t)o->max_logits * sizeof *f->picked);
     f->states = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->states);
-    return f->states && f->ids && f->seqs && f->picked && f->last;
+    return f->states && f->ids && f->seqs && f->picked && f->last && f->packed;
 }
 
 static bool cut_rows(fwd_ctx *f)
@@ -196,6 +198,8 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
         f->last[i].row0 += it->logits_from;
         f->last[i].pos0 += it->logits_from;
         f->last[i].n_rows -= it->logits_from;
+        f->packed[i] = f->last[i];
+        f->packed[i].row0 = n_picked;
         fwd_place(f->host, &f->seqs[i], (int)block_size,
                   it->seq_len ? it->seq_len : it->pos0 + it->n);
         f->states[i] = (fwd_seq_state){ .row0 = f->rows.R, .n_rows = it->n };
@@ -210,17 +214,30 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
 
 const float *fwd_hidden(const fwd_ctx *f) { return f->hidden; }
 
+/* The last layer that makes K and V: those after it read others', and of them only the wanted rows
+ * are computed. */
+static int64_t last_maker(const arch_config *c)
+{
+    int64_t i = c->layers - 1;
+    while (i > 0 && c->layer[i].kv_back)
+        i--;
+    return i;
+}
+
 static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
 {
-    const int64_t L = f->m->cfg->layers;
+    const int64_t maker = last_maker(f->m->cfg);
     const kv_opts *o = kv_options(f->kv);
     for (int64_t i = from; i < to; i++) {
         const bool here = i < f->first; /* the CPU's, of a pass that ends on a device */
-        /* Of the last layer only the wanted rows go on, once all have their K and V. */
-        const bool last = i == L - 1;
+        /* Only the wanted rows go on, once all have their K and V. */
+        const bool last = i == maker;
         const fwd_group all = { .n_rows = f->rows.R,
-                                .seqs = last ? b->last : b->seqs,
+                                .seqs = last        ? b->last
+                                        : i > maker ? b->packed
+                                                    : b->seqs,
                                 .n_seqs = b->n_seqs };
+        if (i > maker && !b->n_picked) return;
         const fwd_kv kv = { kv_k(f->kv, i),
                             kv_v(f->kv, i),
                             kv_block_stride(f->kv, i),
@@ -267,7 +284,9 @@ lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const de
     const int64_t n = place_items(f, items, n_items);
     f->host->R = f->rows.R;
     pool_stage(f->rows.p, STAGE_EMBED);
-    const fwd_batch b = { f->seqs, f->last, n_items, f->ids, f->picked, n, draws, n_draws };
+    const fwd_batch b = {
+        f->seqs, f->last, f->packed, n_items, f->ids, f->picked, n, draws, n_draws
+    };
     f->rows.ops->begin(&f->rows, f->m, &b);
     if (f->ranks.n > 1) fwd_ranks_begin(&f->ranks, f->m, &b);
     run_layers(f, 0, f->first, &b);

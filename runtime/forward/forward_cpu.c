@@ -337,10 +337,13 @@ static void join(const fwd_rows *r, const model_vector *post, const model_vector
     fwd_each(r, r->R, join_chunk, &a);
 }
 
-static void gather(float *x, int64_t K, const int64_t *rows, int64_t n)
+/* Rows of K numbers of 4 bytes. */
+static void gather(void *x, int64_t K, const int64_t *rows, int64_t n)
 {
+    const size_t row = (size_t)K * 4;
+    uint8_t *at = x;
     for (int64_t i = 0; i < n; i++)
-        if (rows[i] != i) memmove(x + i * K, x + rows[i] * K, (size_t)K * sizeof *x);
+        if (rows[i] != i) memmove(at + (size_t)i * row, at + (size_t)rows[i] * row, row);
 }
 
 static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
@@ -348,6 +351,11 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     gather(r->x, r->c->hidden, rows, n);
     gather(r->h, r->c->hidden, rows, n);
     gather(r->a, r->c->heads * r->c->v_dim, rows, n);
+    gather(r->row_pos, 1, rows, n); /* layers may follow */
+    for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++) {
+        gather(r->cos[u], fwd_angles(r->whole, u), rows, n);
+        gather(r->sin[u], fwd_angles(r->whole, u), rows, n);
+    }
     gather(r->ple, fwd_ple_width(r->c), rows, n);
     gather(r->streams, fwd_streams_width(r->c), rows, n);
     if (r->c->streams) gather(r->first, r->c->hidden, rows, n);

@@ -101,7 +101,9 @@ typedef struct {
 
 /* The items of a step, on the host; their rows count from the start of x. */
 typedef struct {
-    const attn_seq *seqs, *last; /* [n_seqs]; last: of the last layer, the wanted rows alone */
+    /* [n_seqs]; last: of the layer after which no K or V are made, the wanted rows alone; packed: the
+     * same of the layers after it, which have no others */
+    const attn_seq *seqs, *last, *packed;
     int n_seqs;
     const int32_t *ids;    /* [R] */
     const int64_t *picked; /* [n_picked] rows whose logits are wanted */
