@@ -100,7 +100,7 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/api/web/* runtime/api/web/vendor/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all lib uninstall tests test test-cuda-emu test-gpu test-neon unit e2e server asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format format-check bench bench-gpu bench-quality check-hard sbom dist reproducible install clean help FORCE
+.PHONY: all lib uninstall tests test test-cuda-emu test-gpu test-neon unit e2e server clients asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format format-check bench bench-gpu bench-quality check-hard sbom dist reproducible install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -206,6 +206,8 @@ e2e: all $(BUILD)/tests/fault.so ## the end-to-end tests alone
 	@scripts/ci/run-tests.sh e2e
 server: all tests ## the conformance suite of the HTTP API alone (docs/conformance.md)
 	@scripts/ci/run-tests.sh server
+clients: all tests ## real clients, installed into build/clients (docs/clients.md); LLMQ_REAL names SmolLM2's folder
+	@scripts/ci/run-tests.sh clients
 
 test-cuda-emu: $(EMUTESTS:%=$(BUILD)/tests/%) ## the CUDA kernels compiled for the host, against the CPU's
 	@for t in $^; do $$t || exit 1; done

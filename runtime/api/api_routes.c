@@ -78,7 +78,7 @@ static const http_route routes[] = {
       NULL },
     { "GET", "/v1/batches/*", api_get_batch, HTTP_USER, "one of them", NULL },
     { "POST", "/v1/batches/*", api_post_batch_cancel, HTTP_USER,
-      "ID/cancel: end it with what is answered", NULL },
+      "ID/cancel: end it with what is answered", &http_bare },
     { "POST", "/tokenize", api_post_tokenize, HTTP_USER,
       "text or messages to ids, as vLLM or llama.cpp asks", NULL },
     { "GET", "/tokenizer_info", api_get_tokenizer, HTTP_USER,

@@ -36,9 +36,11 @@ typedef struct {
     const char *stream; /* the type of a stream; NULL: text/event-stream; charset=utf-8 */
     const char *ping;   /* what a silent stream gets; NULL: nothing */
     const char *takes;  /* the type of a POST's body; NULL: application/json */
+    bool untyped;       /* which a client may leave out */
 } http_style;
 extern const http_style http_openai;
 extern const http_style http_form; /* OpenAI's, of what is sent as a form */
+extern const http_style http_bare; /* OpenAI's, of what needs no body */
 
 typedef struct {
     const char *method; /* "GET" (also answers HEAD), "POST" (takes application/json), "DELETE" */

@@ -154,19 +154,20 @@ static bool refuse_head(http_req *r, const head *h, const char *version)
     return r->answer != ANS_NONE;
 }
 
-/* A POST's body has the type that its route takes. One that a page's form can send is taken from
- * pages that may call alone: a browser asks for no leave then. */
+/* A POST's body has the type that its route takes. One that a page can send without a preflight is
+ * taken from pages that may call alone. */
 static bool check_type(http_req *r, struct MHD_Connection *mhd)
 {
     static const char json[] = "application/json";
     const http_style *style = r->route->style;
     const char *takes = style ? style->takes : NULL, *type = header(mhd, "Content-Type");
     const char *want = takes ? takes : json;
+    const bool untyped = style && style->untyped && !type;
     const size_t n = type ? strcspn(type, "; \t") : 0;
-    if (n != strlen(want) || strncasecmp(type, want, n) != 0)
+    if (!untyped && (n != strlen(want) || strncasecmp(type, want, n) != 0))
         http_error(r, 415, NULL, NULL, "expected Content-Type: %s, found %.64s", want,
                    type ? type : "none");
-    else if (takes && header(mhd, "Origin") && !http_cors_origin(r->s, mhd))
+    else if ((takes || untyped) && header(mhd, "Origin") && !http_cors_origin(r->s, mhd))
         http_error(r, 403, NULL, "origin_not_allowed",
                    "pages of this origin may not call (--cors-origin)");
     return r->answer == ANS_NONE;

@@ -30,5 +30,6 @@ static void openai_error(jw *w, int status, const char *param, const char *code,
 
 const http_style http_openai = { .error = openai_error, .ping = ": ping\n\n" };
 const http_style http_form = { .error = openai_error, .takes = "multipart/form-data" };
+const http_style http_bare = { .error = openai_error, .untyped = true };
 
 const http_style *http_req_style(const http_req *r) { return r->style ? r->style : &http_openai; }

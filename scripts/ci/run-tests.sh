@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the test suites and ends with "N passed, N failed" over all of them.
-# usage: scripts/ci/run-tests.sh unit|e2e|server|all   (called by make; scripts/test.sh is the newcomer's
+# usage: scripts/ci/run-tests.sh unit|e2e|server|clients|all   (called by make; scripts/test.sh is the newcomer's
 # command). server: the conformance suite of the HTTP API, docs/conformance.md.
 # BUILD: the build folder of the unit tests. PYTHON: the Python with pytest; else .venv, else python3.
 set -u

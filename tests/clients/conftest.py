@@ -52,6 +52,22 @@ def python_client():
 
 
 @pytest.fixture(scope="session")
+def package_client():
+    """Runs a program with one of the packages of packages.txt, each of which has a folder of its own."""
+    pins = dict(x.split(" ", 1) for x in (HERE / "packages.txt").read_text().splitlines() if x[:1] not in ("", "#"))
+
+    def client(name, program, *args):
+        folder, needs = WHERE / name, pins[name].split()
+        install(name, folder, pins[name], (sys.executable, "-m", "venv", folder),
+                (folder / "bin/pip", "install", "-q", "--disable-pip-version-check", *needs))
+        done = run(folder / "bin/python", "-c", program, *args,
+                   env={"PATH": os.environ["PATH"], "HOME": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"})
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+    return client
+
+
+@pytest.fixture(scope="session")
 def node_folder():
     needs, folder = HERE / "package.json", WHERE / "node"
     if not shutil.which("npm") or not shutil.which("node"):

@@ -1,5 +1,5 @@
 """Fixtures of the conformance suite: few servers, one for each way of starting it, shared by all
-files. Ids (C01 ... C131) are those of docs/conformance.md; a test says by `case` which it is."""
+files. Ids (C01 ... C135) are those of docs/conformance.md; a test says by `case` which it is."""
 import json
 import os
 import pathlib

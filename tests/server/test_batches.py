@@ -158,6 +158,7 @@ def test_bad_requests(api, keeper, server):
         check_error(keeper.get(path), 400, "limit")
     check_error(keeper.post("/v1/batches/x/cancel", {}), 404, "batch_id")
     assert keeper.post("/v1/batches/x", {}).status == 404
+    assert httpx.post(keeper.url + "/v1/batches/x/cancel", headers=keeper.key).status_code == 404  # without a type
     url = keeper.url + "/v1/files"
     for more, param in (({"files": {"file": ("a", b"x")}}, "purpose"), ({"data": {"purpose": "batch"}, "files": {"other": b"x"}}, "other"),
                         ({"data": {"purpose": "assistants"}, "files": {"file": b"x"}}, "purpose"),

@@ -7,6 +7,8 @@ import pytest
 from harness import ROOT, Server
 from helpers import check_error, http
 
+pytestmark = pytest.mark.case("C135")
+
 MARKS = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from helpers import USER, http, metric, wait_metric
 
+pytestmark = pytest.mark.case("C132")
+
 PATH = "/v1/messages"
 TOOLS = [{"name": "weather", "description": "weather, please",
           "input_schema": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "array"}}}},

@@ -7,6 +7,8 @@ import pytest
 from helpers import http
 from test_messages import OURS as TOOLS
 
+pytestmark = pytest.mark.case("C134")
+
 CHAT, GENERATE = "/api/chat", "/api/generate"
 
 
@@ -138,6 +140,16 @@ def check_error(r, status, part):
 ])
 def test_what_is_refused(scripted, path, ask, part):
     check_error(http("POST", scripted.url + path, json=ask), 400, part)
+
+
+def test_a_client_may_leave_the_type_out(server):
+    """As LiteLLM does; a page of another origin may not."""
+    ask = json.dumps({"prompt": "a", "raw": True, "stream": False, "options": {"num_predict": 1}}).encode()
+    assert http("POST", server.url + GENERATE, content=ask).status_code == 200
+    assert http("POST", server.url + GENERATE, content=ask, headers={"Origin": "https://bad.example"}).status_code == 403
+    for type in ("text/plain", "application/x-www-form-urlencoded"):
+        assert http("POST", server.url + GENERATE, content=ask, headers={"Content-Type": type}).status_code == 415
+    assert http("POST", server.url + "/v1/completions", content=ask).status_code == 415
 
 
 def test_failures(scripted):

@@ -6,6 +6,8 @@ import pytest
 from harness import Server, with_template
 from helpers import ROOT, check_error, http
 
+pytestmark = pytest.mark.case("C133")
+
 PATH = "/v1/responses"
 WEATHER = {"type": "function", "name": "weather", "description": "weather, please",
            "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "array"}}}}
