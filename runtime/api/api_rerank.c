@@ -144,23 +144,6 @@ static void judge(api *a, http_req *r, const gen_shape *shape, bool shows)
 
 /* ---- answers ---- */
 
-void gen_take_judgement(gen_choice *c, const smp_result *r)
-{
-    c->odds = (double)r->top_logprob[0] - (double)r->top_logprob[1];
-}
-
-void gen_take_score(gen_choice *c, const double *pooled)
-{
-    const api_backend *b = &c->g->a->m.backend;
-    b->score(b->self, pooled, &c->odds);
-}
-
-bool gen_pools(const gen *g)
-{
-    return g->shape->kind == API_EMBEDDINGS ||
-           ((g->shape->kind & API_JUDGES) && g->a->m.backend.score);
-}
-
 static double score_of(const gen_choice *c)
 {
     return c->g->p.raw_scores ? c->odds : 1 / (1 + exp(-c->odds));
