@@ -123,7 +123,9 @@ static const arch_key gemma3n_keys[] = {
     { "laurel_rank", KEY_INT, AT(laurel), 64, NULL },
     MUST("altup_active_idx", 0),
     MUST("altup_correct_scale", 1),
-    { "altup_coef_clip", KEY_KNOWN, 0, NONE, NULL }, /* of training; these by gemma3n_layers: */
+    { "query_pre_attn_scalar", KEY_KNOWN, 0, NONE, NULL }, /* not read by the modelling code */
+    { "altup_lr_multiplier", KEY_KNOWN, 0, NONE, NULL },   /* of training, as this: */
+    { "altup_coef_clip", KEY_KNOWN, 0, NONE, NULL },       /* and these by gemma3n_layers: */
     { "activation_sparsity_pattern", KEY_KNOWN, 0, NONE, NULL },
     { "num_kv_shared_layers", KEY_KNOWN, 0, NONE, NULL },
     NO_KEY,

@@ -43,7 +43,11 @@ MODELS = {
         SIZES, global_head_dim=16, num_hidden_layers=3, attention_k_eq_v=True,
         num_global_key_value_heads=1, layer_types=[SLIDING, SLIDING, FULL])),
 }
-PUBLISHED = ("gemma4-ple", "gemma4-moe")  # config.json as published files have it
+# config.json as published files have it: keys of older releases, and some that nothing reads
+PUBLISHED = {
+    "gemma4-ple": dict(global_head_dim=16), "gemma4-moe": dict(global_head_dim=16),
+    "gemma3n": dict(query_pre_attn_scalar=256, altup_lr_multiplier=1.0),
+}
 
 
 def fill(model, g):
@@ -79,8 +83,9 @@ def make(out, name, model_class, config_class, sizes):
     if name in PUBLISHED:
         path = os.path.join(folder, "config.json")
         text = json.loads(open(path).read())
-        del text["per_layer_config"]
-        text.update(global_head_dim=16, num_global_key_value_heads=sizes.get("num_global_key_value_heads"))
+        text.update(PUBLISHED[name])
+        if text.pop("per_layer_config", None):
+            text["num_global_key_value_heads"] = sizes.get("num_global_key_value_heads")
         with open(path, "w") as f:
             f.write(json.dumps(text, indent=2, sort_keys=True) + "\n")
     extra = os.path.join(folder, "generation_config.json")
