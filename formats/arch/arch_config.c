@@ -119,13 +119,15 @@ static lq_status read_heads(arch_config *c, const cJSON *j, lq_err *err)
 
 lq_status arch_read_sizes(arch_config *c, const cJSON *j, lq_err *err)
 {
+    const cJSON *blocks = js_get(j, "layers_block_type"); /* says how many layers there are, too */
     const arch_row *row = c->row;
     c->max_pos = row->def_max_pos ? row->def_max_pos : 2048;
     c->norm_eps = row->def_eps > 0 ? row->def_eps : 1e-6;
     const int64_t wide = ARCH_MAX_WIDTH;
     lq_status s = js_i64(j, spelled(j, vocab_keys), true, 1, INT32_MAX, &c->vocab, err);
     if (!s) s = js_i64(j, spelled(j, hidden_keys), true, 1, wide, &c->hidden, err);
-    if (!s) s = js_i64(j, spelled(j, layers_keys), true, 1, ARCH_MAX_LAYERS, &c->layers, err);
+    if (cJSON_IsArray(blocks)) c->layers = cJSON_GetArraySize(blocks);
+    if (!s) s = js_i64(j, spelled(j, layers_keys), !blocks, 1, ARCH_MAX_LAYERS, &c->layers, err);
     if (!s) s = js_i64(j, spelled(j, heads_keys), true, 1, wide, &c->heads, err);
     if (!s) s = js_i64(j, spelled(j, max_pos_keys), false, 1, INT32_MAX, &c->max_pos, err);
     if (!s) s = js_f64(j, spelled(j, eps_keys), false, 0, 1, &c->norm_eps, err);
@@ -510,6 +512,13 @@ static void set_mixer(arch_config *c, int64_t i, layer_kind kind)
     c->layer[i].moe = kind == IS_MOE;
 }
 
+/* Has the row layers of this kind? */
+static bool may_be(const arch_config *c, layer_kind kind)
+{
+    if (kind == IS_MOE && !arch_name_of(c, R_ROUTER)) return false;
+    return kind < IS_MLP || c->row->one_branch;
+}
+
 static lq_status mixers_by_name(arch_config *c, const cJSON *types, lq_err *err)
 {
     int64_t i = 0;
@@ -521,7 +530,7 @@ static lq_status mixers_by_name(arch_config *c, const cJSON *types, lq_err *err)
         size_t k = 0;
         while (k < LQ_COUNT(layer_kinds) && strcmp(layer_kinds[k].text, text) != 0)
             k++;
-        if (k == LQ_COUNT(layer_kinds) || (layer_kinds[k].kind >= IS_MLP && !c->row->one_branch))
+        if (k == LQ_COUNT(layer_kinds) || !may_be(c, layer_kinds[k].kind))
             return lq_fail(err, LQ_EUNSUPPORTED,
                            "%s: expected full_attention, linear_attention or what a %s has "
                            "besides, found \"%.40s\"",
@@ -538,9 +547,11 @@ static lq_status mixers_by_letter(arch_config *c, const cJSON *pattern, lq_err *
         size_t k = 0;
         while (k < LQ_COUNT(layer_kinds) && (!text[i] || layer_kinds[k].letter != text[i]))
             k++;
-        if (k == LQ_COUNT(layer_kinds))
-            return lq_fail(err, LQ_EVALUE, "%s: expected %" PRId64 " of M, E, - and *, found %.80s",
-                           pattern->string, c->layers, text);
+        if (k == LQ_COUNT(layer_kinds) || !may_be(c, layer_kinds[k].kind))
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "%s: expected %" PRId64 " of M (Mamba-2), * (attention) and - (MLP), or "
+                           "what a %s has besides, found %.80s",
+                           pattern->string, c->layers, c->row->arch, text);
         set_mixer(c, i, layer_kinds[k].kind);
     }
     return LQ_OK;

@@ -435,7 +435,7 @@ static void copy_block(kv_cache *kv, int32_t dst, int32_t src)
     for (int64_t l = 0; l < kv->opts.first; l++) {
         const size_t n = kv->place[l].stride;
         uint8_t *k = kv_k(kv, l);
-        if (kv->place[l].other) continue;
+        if (kv->place[l].other || !n) continue;
         memcpy(k + (size_t)dst * n, k + (size_t)src * n, n);
     }
     int r = 0;
@@ -443,7 +443,7 @@ static void copy_block(kv_cache *kv, int32_t dst, int32_t src)
         for (int64_t l = kv->opts.first; l < kv->layers; l++) {
             const size_t n = kv->place[l].stride;
             uint8_t *k = kv_k_on(kv, l, r);
-            if (kv->place[l].other) continue;
+            if (kv->place[l].other || !n) continue;
             on->ops->copy(on,
                           &(dev_copy_args){ k + (size_t)dst * n, k + (size_t)src * n, n, n, n, 1 });
         }

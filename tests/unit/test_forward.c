@@ -315,6 +315,9 @@ TEST(a_shared_prefix_changes_no_byte)
 {
     share_prefix("llama-128", 24);
     share_prefix("qwen3-next", 24);
+    share_prefix("lfm2", 24);
+    share_prefix("mamba2", 24);
+    share_prefix("nemotron-h", 24);
 }
 
 typedef struct {

@@ -2,6 +2,81 @@
  * Mamba-2; most have some layers of attention between. */
 #include "formats/arch/rows/rows.h"
 
+#include "base/json.h"
+
+/* ---- keys with a meaning of their own ---- */
+
+/* The MLP of LFM2 is two thirds of what is said, ... */
+static lq_status two_thirds(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    if (v && !cJSON_IsTrue(v)) return lq_fail(err, LQ_EVALUE, "%s: expected true or false", key);
+    c->ffn = 2 * c->ffn / 3;
+    return LQ_OK;
+}
+
+/* ... times a factor, ... */
+static lq_status times_ffn(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    const double f = v ? v->valuedouble : 1;
+    if ((v && !cJSON_IsNumber(v)) || !(f > 0 && f <= 1024))
+        return lq_fail(err, LQ_EVALUE, "%s: expected a number 0..1024", key);
+    c->ffn = (int64_t)(f * (double)c->ffn);
+    return LQ_OK;
+}
+
+/* ... rounded up. */
+static lq_status round_ffn(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    int64_t n = 256;
+    if (v && !js_whole(v, 1, 1 << 20, &n))
+        return lq_fail(err, LQ_EVALUE, "%s: expected an integer 1..1048576", key);
+    c->ffn = lq_ceil_div(c->ffn, n) * n;
+    return LQ_OK;
+}
+
+/* [lowest, highest] of Mamba-2's time step; null or Infinity: no bound. */
+static lq_status time_step_limit(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    const cJSON *lo = cJSON_IsArray(v) ? v->child : NULL, *hi = lo ? lo->next : NULL;
+    if (!v) return LQ_OK;
+    if (!cJSON_IsNumber(lo) || !(lo->valuedouble >= 0 && lo->valuedouble <= 1e9))
+        return lq_fail(err, LQ_EVALUE, "%s: expected [lowest, highest]", key);
+    c->dt_min = lo->valuedouble;
+    c->dt_max = cJSON_IsNumber(hi) && hi->valuedouble <= 1e9 ? hi->valuedouble : 0;
+    return LQ_OK;
+}
+
+/* Values of a head; "auto": mix_value has the factor on hidden that all heads together are. */
+static lq_status mamba_head(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    if (v && !cJSON_IsString(v))
+        return js_whole(v, 1, 1 << 20, &c->mix_value)
+                   ? LQ_OK
+                   : lq_fail(err, LQ_EVALUE, "%s: expected an integer or auto", key);
+    if (c->mix_heads > 0) c->mix_value = c->mix_value * c->hidden / c->mix_heads;
+    return LQ_OK;
+}
+
+static lq_status must_be(const char *key, const cJSON *v, const char *want, lq_err *err)
+{
+    char found[64];
+    if (!v || (cJSON_IsString(v) && strcmp(v->valuestring, want) == 0)) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected %s, found %s", key, want,
+                   js_describe(found, v));
+}
+
+static lq_status must_be_silu(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)c;
+    return must_be(key, v, "silu", err);
+}
+
+static lq_status must_be_relu2(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)c;
+    return must_be(key, v, "relu2", err);
+}
+
 /* A table of names reads by line. */
 /* clang-format off */
 #define DELTA_NET \
@@ -45,6 +120,166 @@ static const arch_name qwen35_moe_names[] = {
     QWEN_EXPERTS,
     END,
 };
+#define LFM2_NAMES \
+    { R_EMBED, "@embed_tokens", 0, BIAS_NO }, \
+    { R_FINAL_NORM, "@embedding_norm", 0, BIAS_NO }, \
+    { R_HEAD, "^lm_head", 0, BIAS_NO }, \
+    { R_ATTN_NORM, LAYER "operator_norm", 0, BIAS_NO }, \
+    { R_MLP_NORM, LAYER "ffn_norm", 0, BIAS_NO }, \
+    { R_Q, LAYER "self_attn.q_proj", 0, BIAS_NO }, \
+    { R_K, LAYER "self_attn.k_proj", 0, BIAS_NO }, \
+    { R_V, LAYER "self_attn.v_proj", 0, BIAS_NO }, \
+    { R_O, LAYER "self_attn.out_proj", 0, BIAS_NO }, \
+    { R_Q_NORM, LAYER "self_attn.q_layernorm", 0, BIAS_NO }, \
+    { R_K_NORM, LAYER "self_attn.k_layernorm", 0, BIAS_NO }, \
+    { R_MIX_IN, LAYER "conv.in_proj", 0, BIAS_ANY }, \
+    { R_MIX_CONV, LAYER "conv.conv", NAME_TAPS, BIAS_ANY }, \
+    { R_MIX_OUT, LAYER "conv.out_proj", 0, BIAS_ANY }, \
+    { R_GATE, LAYER "feed_forward.w1", 0, BIAS_NO }, \
+    { R_UP, LAYER "feed_forward.w3", 0, BIAS_NO }, \
+    { R_DOWN, LAYER "feed_forward.w2", 0, BIAS_NO }
+static const arch_name lfm2_names[] = { LFM2_NAMES, END };
+static const arch_name lfm2_moe_names[] = {
+    LFM2_NAMES,
+    { R_ROUTER, LAYER "feed_forward.gate", 0, BIAS_NO },
+    { R_ROUTER_CORR, LAYER "feed_forward.expert_bias", NAME_BARE | NAME_OPTIONAL, BIAS_NO },
+    EXPERTS("feed_forward", "w1", "w3", "w2"),
+    END,
+};
+#define MAMBA(at) \
+    { R_MIX_IN, LAYER at ".in_proj", 0, BIAS_ANY }, \
+    { R_MIX_CONV, LAYER at ".conv1d", NAME_TAPS, BIAS_ANY }, \
+    { R_MIX_DT, LAYER at ".dt_bias", NAME_BARE, BIAS_NO }, \
+    { R_MIX_A_LOG, LAYER at ".A_log", NAME_BARE, BIAS_NO }, \
+    { R_MIX_SKIP, LAYER at ".D", NAME_BARE, BIAS_NO }, \
+    { R_MIX_NORM, LAYER at ".norm", 0, BIAS_NO }, \
+    { R_MIX_OUT, LAYER at ".out_proj", 0, BIAS_ANY }
+#define BACKBONE \
+    { R_EMBED, "@embeddings", 0, BIAS_NO }, \
+    { R_FINAL_NORM, "@norm_f", 0, BIAS_NO }, \
+    { R_HEAD, "^lm_head", 0, BIAS_NO }, \
+    { R_ATTN_NORM, LAYER "norm", 0, BIAS_NO }, \
+    MAMBA("mixer")
+static const arch_name mamba2_names[] = { BACKBONE, END };
+static const arch_name nemotron_h_names[] = {
+    BACKBONE,
+    { R_MLP_NORM, LAYER "norm", 0, BIAS_NO },
+    { R_Q, LAYER "mixer.q_proj", 0, BIAS_ATTN },
+    { R_K, LAYER "mixer.k_proj", 0, BIAS_ATTN },
+    { R_V, LAYER "mixer.v_proj", 0, BIAS_ATTN },
+    { R_O, LAYER "mixer.o_proj", 0, BIAS_ATTN },
+    { R_UP, LAYER "mixer.up_proj", 0, BIAS_MLP },
+    { R_DOWN, LAYER "mixer.down_proj", 0, BIAS_MLP },
+    END,
+};
+#define GRANITE_H \
+    EMBED_NORM_HEAD(BIAS_NO), \
+    PRE_NORMS(BIAS_NO), \
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN), \
+    MAMBA("mamba")
+static const arch_name granite_h_names[] = {
+    GRANITE_H,
+    { R_GATE_UP, LAYER "shared_mlp.input_linear", 0, BIAS_NO },
+    { R_DOWN, LAYER "shared_mlp.output_linear", 0, BIAS_NO },
+    END,
+};
+static const arch_name granite_h_moe_names[] = {
+    GRANITE_H,
+    { R_ROUTER, LAYER "block_sparse_moe.router.layer", 0, BIAS_NO },
+    { R_EXPERT_GATE_UP, LAYER "block_sparse_moe.input_linear", NAME_STACKED, BIAS_NO },
+    { R_EXPERT_DOWN, LAYER "block_sparse_moe.output_linear", NAME_STACKED, BIAS_NO },
+    { R_SHARED_GATE_UP, LAYER "shared_mlp.input_linear", 0, BIAS_NO },
+    { R_SHARED_DOWN, LAYER "shared_mlp.output_linear", 0, BIAS_NO },
+    END,
+};
+/* Has its effect elsewhere, in the tensors that are there, or none. */
+#define KNOWN(key) { key, KEY_KNOWN, 0, NONE, NULL }
+#define LFM2_KEYS \
+    { "conv_L_cache", KEY_INT, AT(conv_taps), 3, NULL }, \
+    { "tie_embedding", KEY_BOOL, AT(tied), NONE, NULL }, \
+    KNOWN("conv_bias"), KNOWN("block_norm_eps"), KNOWN("block_mlp_init_scale"), \
+    KNOWN("block_out_init_scale"), MUST("block_use_swiglu", 1)
+#define LFM2_WIDTH { "block_ff_dim", KEY_INT, AT(ffn), NONE, NULL }
+static const arch_key lfm2_keys[] = {
+    LFM2_KEYS,
+    LFM2_WIDTH,
+    { "block_auto_adjust_ff_dim", KEY_FN, 0, NONE, two_thirds },
+    { "block_ffn_dim_multiplier", KEY_FN, 0, NONE, times_ffn },
+    { "block_multiple_of", KEY_FN, 0, NONE, round_ffn },
+    NO_KEY,
+};
+static const arch_key lfm2_plain_keys[] = { LFM2_KEYS, LFM2_WIDTH,
+                                            KNOWN("block_ffn_dim_multiplier"), NO_KEY };
+static const arch_key lfm2_moe_keys[] = {
+    LFM2_KEYS,
+    EXPERT_COUNTS("num_experts", 32, 4),
+    EXPERT_FFN(1792),
+    NORM_TOPK(1),
+    { "routed_scaling_factor", KEY_REAL, AT(expert_scale), 1, NULL },
+    KNOWN("use_expert_bias"),
+    NO_KEY,
+};
+#define MAMBA_SIZES(heads, groups, state, taps) \
+    { heads, KEY_INT, AT(mix_heads), 128, NULL }, \
+    { groups, KEY_INT, AT(mix_groups), 8, NULL }, \
+    { state, KEY_INT, AT(mix_key), 128, NULL }, \
+    { taps, KEY_INT, AT(conv_taps), 4, NULL }
+static const arch_key mamba2_keys[] = {
+    MAMBA_SIZES("num_heads", "n_groups", "state_size", "conv_kernel"),
+    { "head_dim", KEY_INT, AT(mix_value), 64, NULL },
+    { "time_step_limit", KEY_FN, 0, NONE, time_step_limit },
+    { "hidden_act", KEY_FN, 0, NONE, must_be_silu },
+    MUST("rms_norm", 1),
+    MUST("norm_before_gate", 0),
+    KNOWN("use_bias"),
+    KNOWN("use_conv_bias"),
+    KNOWN("rescale_prenorm_residual"),
+    NO_KEY,
+};
+static const arch_key nemotron_h_keys[] = {
+    MAMBA_SIZES("mamba_num_heads", "n_groups", "ssm_state_size", "conv_kernel"),
+    { "mamba_head_dim", KEY_INT, AT(mix_value), 64, NULL },
+    { "time_step_min", KEY_REAL, AT(dt_min), 0.001, NULL },
+    { "mamba_hidden_act", KEY_FN, 0, NONE, must_be_silu },
+    { "mlp_hidden_act", KEY_FN, 0, NONE, must_be_relu2 },
+    KNOWN("use_bias"),
+    KNOWN("use_conv_bias"),
+    KNOWN("mamba_proj_bias"),
+    KNOWN("rescale_prenorm_residual"),
+    KNOWN("time_step_limit"),
+    KNOWN("mtp_layers_block_type"),
+    /* Of layers with experts, which are refused. */
+    KNOWN("n_routed_experts"), KNOWN("n_shared_experts"), KNOWN("moe_intermediate_size"),
+    KNOWN("moe_shared_expert_intermediate_size"), KNOWN("moe_latent_size"),
+    KNOWN("moe_shared_expert_overlap"), KNOWN("num_experts_per_tok"),
+    KNOWN("routed_scaling_factor"), KNOWN("n_group"), KNOWN("topk_group"),
+    KNOWN("norm_topk_prob"),
+    NO_KEY,
+};
+#define GRANITE_H_KEYS \
+    GRANITE_KEYS, \
+    { "mamba_n_heads", KEY_INT, AT(mix_heads), 128, NULL }, \
+    { "mamba_n_groups", KEY_INT, AT(mix_groups), 1, NULL }, \
+    { "mamba_d_state", KEY_INT, AT(mix_key), 256, NULL }, \
+    { "mamba_d_conv", KEY_INT, AT(conv_taps), 4, NULL }, \
+    { "mamba_expand", KEY_INT, AT(mix_value), 2, NULL }, \
+    { "mamba_d_head", KEY_FN, 0, NONE, mamba_head }, \
+    { "time_step_limit", KEY_FN, 0, NONE, time_step_limit }, \
+    KNOWN("position_embedding_type"), KNOWN("mamba_conv_bias"), KNOWN("mamba_proj_bias"), \
+    KNOWN("normalization_function")
+static const arch_key granite_h_keys[] = {
+    GRANITE_H_KEYS,
+    MUST("num_local_experts", 0),
+    KNOWN("num_experts_per_tok"),
+    { "shared_intermediate_size", KEY_INT, AT(ffn), 1024, NULL },
+    NO_KEY,
+};
+static const arch_key granite_h_moe_keys[] = {
+    GRANITE_H_KEYS,
+    EXPERT_COUNTS("num_local_experts", 8, 2),
+    { "shared_intermediate_size", KEY_INT, AT(shared_ffn), 1024, NULL },
+    NO_KEY,
+};
 #define DELTA_KEYS \
     { "linear_num_value_heads", KEY_INT, AT(mix_heads), 32, NULL }, \
     { "linear_num_key_heads", KEY_INT, AT(mix_groups), 16, NULL }, \
@@ -65,6 +300,9 @@ static const arch_key qwen35_moe_keys[] = { DELTA_KEYS, QWEN_EXPERT_KEYS(256, 8)
 #define QWEN_DELTA \
     .mixer = MIX_DELTA, .def_full_every = 4, .def_head_dim = 256, .def_partial = 0.25, \
     .def_max_pos = 32768
+#define LFM2 \
+    .mixer = MIX_CONV, .def_full_every = 1, .def_kv_heads = 8, .def_eps = 1e-5, .def_theta = 1e6, \
+    .def_max_pos = 128000, .def_tied = true, .def_ffn = 1
 /* clang-format on */
 
 const arch_row arch_rows_hybrid[] = {
@@ -77,5 +315,27 @@ const arch_row arch_rows_hybrid[] = {
       .w = { QWEN_GATED, .mix_norm_1st = true, .norm_topk = true }, MODEL,
       .names = qwen35_moe_names, .keys = qwen35_moe_keys, QWEN_DELTA, .def_kv_heads = 2,
       .def_ffn = 1 },
+    { "Lfm2ForCausalLM", "lfm2", "plain", "block_auto_adjust_ff_dim=false",
+      .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL, .names = lfm2_names,
+      .keys = lfm2_plain_keys, LFM2 },
+    { "Lfm2ForCausalLM", "lfm2", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL,
+      .names = lfm2_names, .keys = lfm2_keys, LFM2 },
+    { "Lfm2MoeForCausalLM", "lfm2_moe",
+      .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .router = ROUTER_SIGMOID, .norm_topk = true },
+      MODEL, .names = lfm2_moe_names, .keys = lfm2_moe_keys, LFM2, .def_dense = 2 },
+    { "Mamba2ForCausalLM", "mamba2", .w = { .norm = NORM_RMS, .mlp = MLP_GATED },
+      .prefix = "backbone.", .names = mamba2_names, .keys = mamba2_keys, .mixer = MIX_MAMBA,
+      .one_branch = true, .def_ffn = 1, .def_head_dim = 64, .def_eps = 1e-5,
+      .def_max_pos = 262144 },
+    { "NemotronHForCausalLM", "nemotron_h", .w = { .norm = NORM_RMS, .mlp = MLP_PLAIN },
+      .prefix = "backbone.", .names = nemotron_h_names, .keys = nemotron_h_keys, .mixer = MIX_MAMBA,
+      .one_branch = true, .def_kv_heads = 8, .def_head_dim = 128, .def_eps = 1e-5,
+      .def_act = ARCH_RELU2, .def_max_pos = 4096 },
+    { "GraniteMoeHybridForCausalLM", "granitemoehybrid", "h", "num_local_experts=0",
+      .w = { .norm = NORM_RMS, .mlp = MLP_GATED }, MODEL, .names = granite_h_names,
+      .keys = granite_h_keys, .mixer = MIX_MAMBA, .def_ffn = 4 },
+    { "GraniteMoeHybridForCausalLM", "granitemoehybrid", "h-moe",
+      .w = { .norm = NORM_RMS, .mlp = MLP_GATED, .norm_topk = true }, MODEL,
+      .names = granite_h_moe_names, .keys = granite_h_moe_keys, .mixer = MIX_MAMBA, .def_ffn = 4 },
     { .arch = NULL },
 };

@@ -23,6 +23,10 @@ DELTA = dict(SIZES, head_dim=16, linear_num_value_heads=4, linear_num_key_heads=
              linear_value_head_dim=12, tie_word_embeddings=True)
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, shared_expert_intermediate_size=8)
 
+GRANITE_H = dict(SIZES, mamba_n_heads=4, mamba_n_groups=1, mamba_d_state=8, mamba_d_head=16, mamba_expand=2,
+                 shared_intermediate_size=32, embedding_multiplier=2.0, attention_multiplier=0.3,
+                 residual_multiplier=0.5, logits_scaling=3.0, layer_types=["linear_attention", "full_attention"])
+
 MODELS = {
     "qwen3-next": ("Qwen3Next", dict(DELTA, **EXPERTS, mlp_only_layers=[1], num_hidden_layers=3, layer_types=[
         "linear_attention", "full_attention", "linear_attention"])),
@@ -31,6 +35,19 @@ MODELS = {
     "qwen3.5-moe": ("Qwen3_5MoeForCausalLM:Qwen3_5MoeTextConfig", dict(
         {k: v for k, v in DELTA.items() if k != "intermediate_size"}, **EXPERTS,
         layer_types=["full_attention", "linear_attention"])),
+    "lfm2": ("Lfm2", dict(SIZES, num_hidden_layers=3, block_multiple_of=8, intermediate_size=48, layer_types=[
+        "conv", "full_attention", "conv"], conv_bias=True)),
+    "lfm2-moe": ("Lfm2Moe", dict(SIZES, num_dense_layers=1, num_experts=4, num_experts_per_tok=2,
+                                 moe_intermediate_size=8, layer_types=["full_attention", "conv"])),
+    "mamba2": ("Mamba2", dict(vocab_size=V, hidden_size=H, num_hidden_layers=2, num_heads=4, head_dim=16, n_groups=2,
+                              state_size=8, bos_token_id=1, eos_token_id=2, pad_token_id=0, expand=2,
+                              tie_word_embeddings=True)),
+    "nemotron-h": ("NemotronH", dict({k: v for k, v in SIZES.items() if k != "num_hidden_layers"}, head_dim=16,
+                                     mamba_num_heads=4, mamba_head_dim=12, n_groups=2, ssm_state_size=8,
+                                     layers_block_type=["linear_attention", "mlp", "full_attention", "mlp"])),
+    "granite-h": ("GraniteMoeHybrid", dict(GRANITE_H, num_local_experts=0)),
+    "granite-h-moe": ("GraniteMoeHybrid", dict(GRANITE_H, num_local_experts=4, num_experts_per_tok=2,
+                                               intermediate_size=8, shared_intermediate_size=16)),
 }
 # Some draws leave heads whose output is next to nothing before it is normed, which costs digits of f32.
 SEEDS = {"qwen3-next": 1, "qwen3.5": 5, "qwen3.5-moe": 4}
