@@ -35,8 +35,22 @@ static lq_status measure(bench_kv_type *t, const arch_config *c, lq_err *err)
     return LQ_OK;
 }
 
+/* Of a token, had each layer so many KV heads; 0: its own. */
+static double with_heads(const arch_config *c, int64_t heads, kv_dtype d)
+{
+    double n = 0;
+    for (int64_t i = 0; i < c->layers; i++) {
+        const arch_config *own = arch_at(c, i);
+        if (!kv_layer_bytes(c, i, BLOCK, d)) continue;
+        n += (double)(heads ? heads : own->kv_heads) *
+             (double)(attn_kv_row_bytes(d, own->head_dim) + attn_kv_row_bytes(d, own->v_dim));
+    }
+    return n;
+}
+
 lq_status bench_kv_run(bench_kv *b, const arch_config *c, kv_dtype dtype, lq_err *err)
 {
+    enum { OWN = 1 }; /* the second row */
     *b = (bench_kv){ .dtype = dtype,
                      .heads = { { "multi-head", c->heads, 0 },
                                 { "this model", c->kv_heads, 0 },
@@ -47,11 +61,8 @@ lq_status bench_kv_run(bench_kv *b, const arch_config *c, kv_dtype dtype, lq_err
         b->types[d].formula = (double)kv_token_bytes(c, (kv_dtype)d);
         s = measure(&b->types[d], c, err);
     }
-    for (size_t i = 0; i < LQ_COUNT(b->heads); i++) {
-        arch_config as = *c;
-        as.kv_heads = b->heads[i].heads;
-        b->heads[i].bytes = (double)kv_token_bytes(&as, dtype);
-    }
+    for (size_t i = 0; i < LQ_COUNT(b->heads); i++)
+        b->heads[i].bytes = with_heads(c, i == OWN ? 0 : b->heads[i].heads, dtype);
     return s;
 }
 
