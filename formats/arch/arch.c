@@ -101,6 +101,26 @@ static lq_status check_mixer(const arch_config *c, lq_err *err)
     return LQ_OK;
 }
 
+/* What goes beside the stream of x is there where the row has its tensors, and nowhere else. */
+static lq_status check_beside(const arch_config *c, lq_err *err)
+{
+    const bool streams = arch_name_of(c, R_STREAM_NORM), ple = arch_name_of(c, R_PLE_EMBED);
+    const int64_t widest = ARCH_MAX_WIDTH / c->layers;
+    if (streams != (c->streams != 0) || c->streams == 1 || c->streams > ARCH_MAX_STREAMS ||
+        streams != (c->laurel != 0))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "streams: expected %s, and a rank of Laurel's where there are some, found "
+                       "%" PRId64 " and %" PRId64,
+                       streams ? "2 to 8" : "none", c->streams, c->laurel);
+    if ((!ple && c->ple_dim) || (streams && !c->ple_dim) || (c->ple_dim && c->ple_vocab < 1) ||
+        c->ple_dim > widest)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "ple_dim: expected %s of at most %" PRId64 " numbers a layer, found %" PRId64
+                       " of %" PRId64 " tokens",
+                       ple ? "an embedding" : "none", ple ? widest : 0, c->ple_dim, c->ple_vocab);
+    return LQ_OK;
+}
+
 static lq_status check_width(const char *what, int64_t heads, int64_t dim, lq_err *err)
 {
     if (dim >= 1 && dim <= ARCH_MAX_WIDTH / heads) return LQ_OK;
@@ -127,9 +147,7 @@ static lq_status check_numbers(const arch_config *c, lq_err *err)
                     c->nope_dims, c->rope_dims, c->kv_lora, c->head_dim);
     if (!s) s = check_wiring(c, err);
     if (!s) s = check_experts(c, err);
-    if (!s && (c->streams < 0 || c->streams == 1 || c->streams > ARCH_MAX_STREAMS))
-        s = lq_fail(err, LQ_EUNSUPPORTED, "streams: expected 2..%d, found %" PRId64,
-                    ARCH_MAX_STREAMS, c->streams);
+    if (!s) s = check_beside(c, err);
     if (!s) s = check_mixer(c, err);
     return s || c->w.pos != POS_ROPE ? s : arch_rope_check(c, err);
 }
@@ -154,6 +172,11 @@ static lq_status check_angles(const arch_config *c, int64_t i, lq_err *err)
 static lq_status check_layer(const arch_config *c, int64_t i, lq_err *err)
 {
     const int64_t back = c->layer[i].kv_back;
+    if ((back || c->layer[i].v_is_k) && (c->w.mla || !arch_name_of(c, R_V_NORM)))
+        return lq_fail(err, LQ_EVALUE,
+                       "layer %" PRId64
+                       ": expected K and V of its own, as every %s has, found others",
+                       i, c->row->arch);
     if (c->n_sizes) {
         lq_status s = check_angles(c, i, err);
         if (s) return s;

@@ -152,12 +152,29 @@ TEST(end_tokens_of_both_files_are_joined)
     arch_config_free(&c);
 }
 
+#define GEMMA(which)                                                                 \
+    "{\"model_type\":\"gemma" which "_text\",\"vocab_size\":320,\"hidden_size\":64," \
+    "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"intermediate_size\":160"
+
 TEST(a_wrong_config_is_refused_by_key)
 {
     static const struct {
         const char *why, *config, *says;
     } t[] = {
         { "no object", "[]", "object" },
+        { "one stream", GEMMA("3n") ",\"num_kv_shared_layers\":0,\"altup_num_inputs\":1}",
+          "streams: expected 2 to 8" },
+        { "no table by layer",
+          GEMMA("3n") ",\"num_kv_shared_layers\":0,\"hidden_size_per_layer_input\":0}", "ple_dim" },
+        { "nobody to share with",
+          GEMMA("4") ",\"num_kv_shared_layers\":3,\"layer_types\":[\"sliding_attention\","
+                     "\"sliding_attention\",\"sliding_attention\",\"full_attention\"]}",
+          "num_kv_shared_layers: expected a layer of each kind" },
+        { "sees both ways", GEMMA("4") ",\"use_bidirectional_attention\":\"all\"}",
+          "use_bidirectional_attention" },
+        { "odd wide heads", GEMMA("4") ",\"global_head_dim\":15}", "even" },
+        { "a layer's norm", GEMMA("4") ",\"per_layer_config\":{\"1\":{\"rms_norm_eps\":1}}}",
+          "per_layer_config: expected head_dim" },
         { "nothing in it", "{}", "model_type: expected" },
         { "unknown architecture", "{\"architectures\":[\"FooForCausalLM\"]}",
           "docs/support.md, \"Architectures\", found \"FooForCausalLM\"" },
@@ -285,6 +302,28 @@ TEST(a_wrong_config_is_refused_by_key)
               t[i].says);
         if (!s) arch_config_free(&c);
     }
+}
+
+TEST(what_the_row_has_no_tensors_for_is_refused_in_our_own_spelling)
+{
+    static const struct {
+        const char *key, *value;
+    } t[] = { { "streams", "4" },
+              { "laurel", "8" },
+              { "ple_dim", "8" },
+              { "kv_back", "[0,1,1,1]" },
+              { "v_is_k_layers", "[1]" } };
+    arch_config c;
+    lq_err err = { "" };
+    CHECK(!parse(&c, LLAMA "}", NULL, &err), "%s", err.msg);
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config back;
+        cJSON *own = arch_config_json(&c);
+        cJSON_AddItemToObject(own, t[i].key, cJSON_Parse(t[i].value));
+        CHECK(arch_config_from_json(&back, own, &err), "%s: accepted", t[i].key);
+        cJSON_Delete(own);
+    }
+    arch_config_free(&c);
 }
 
 static bool same_layer(const arch_config *a, const arch_config *b, int64_t i)
@@ -717,6 +756,7 @@ int main(int argc, char **argv)
     RUN(sliding_windows_follow_every_spelling);
     RUN(end_tokens_of_both_files_are_joined);
     RUN(a_wrong_config_is_refused_by_key);
+    RUN(what_the_row_has_no_tensors_for_is_refused_in_our_own_spelling);
     RUN(our_own_spelling_gives_the_same_config_back);
     RUN(experts_are_as_many_as_the_class_assumes);
     RUN(defaults_of_mixtures_are_those_of_transformers);
