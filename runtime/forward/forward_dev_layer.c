@@ -230,18 +230,37 @@ static void squares(const fwd_rows *r, const model_layer *l, int64_t layer, cons
     f->d->ops->squares(f->d, &k);
 }
 
+/* q times its positions' factor: a rotation by no angle. */
+static void grow_q(const fwd_rows *r, const model_layer *l, int64_t layer)
+{
+    const fwd_dev_ctx *f = r->self;
+    const heads at = heads_of(r, l);
+    if (!fwd_grows_in(r->c, layer)) return;
+    f->d->ops->rope(f->d, &(dev_rope_args){ .q = at.q,
+                                            .ld = at.ld,
+                                            .cos = r->grow[0],
+                                            .sin = r->grow[1],
+                                            .half = true,
+                                            .T = r->R,
+                                            .H = r->c->heads,
+                                            .D = r->c->head_dim,
+                                            .R = r->c->head_dim });
+}
+
 static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
                   const fwd_group *g)
 {
     const bool late = r->c->w.qk_norm_late, normed = r->c->w.qk_norm != QK_NORM_NONE;
     assert(g->row0 == 0 && g->n_rows == r->R);
     if (r->c->w.mla) {
+        grow_q(r, l, layer);
         rotate(r, l, layer, kv, WRITE);
         return;
     }
     if (!fwd_norm_shared(r)) before_norm(r, l, layer, kv);
     norm_heads(r, l, false);
     norm_heads(r, l, true);
+    grow_q(r, l, layer);
     rotate(r, l, layer, kv, WRITE | (normed ? 0 : CLIP) | (late && normed ? 0 : TURN));
 }
 

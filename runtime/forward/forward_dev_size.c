@@ -38,6 +38,7 @@ void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, 
                           piece(f->max_slots, sizeof(int32_t)) + 2 * FWD_DEV_ALIGN);
     for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++)
         f->stage_bytes += 2 * piece(o->max_rows * fwd_angles(c, u), sizeof(float));
+    f->stage_bytes += 2 * piece(o->max_rows * fwd_grows(c), sizeof(float));
 }
 
 static void widen(size_t *most, const dev *d, const dev_weight *w, int64_t M)

@@ -114,6 +114,8 @@ static void stage_places(fwd_dev_ctx *f, fwd_rows *r)
         r->cos[u] = stage(f, f->host.cos[u], n);
         r->sin[u] = stage(f, f->host.sin[u], n);
     }
+    for (int i = 0; i < 2; i++)
+        r->grow[i] = stage(f, f->host.grow[i], R * (size_t)fwd_grows(r->c) * sizeof(float));
 }
 
 /* What the staged draws point to. */

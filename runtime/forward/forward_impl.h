@@ -74,8 +74,10 @@ typedef struct {
     double sparse;          /* arch_layer's, of the layer at work */
     float *beside;          /* [R, hidden]: what the router reads, then what the experts give */
     float *cos[2], *sin[2]; /* [R, rope_dims / 2] of ROPE_MAIN, ROPE_LOCAL */
-    float *slopes;          /* [heads]: ALiBi */
-    float *q_gate;          /* [R, 2 * heads * head_dim]: output of a gated R_Q */
+    float *grow[2]; /* [R, head_dim / 2] q's factor (arch_q_factor), and zeros: cosines and sines
+                       by which a device's rope multiplies */
+    float *slopes;  /* [heads]: ALiBi */
+    float *q_gate;  /* [R, 2 * heads * head_dim]: output of a gated R_Q */
     /* Layers with a state; see forward_mixer.c. */
     fwd_seq_state *states; /* [n_states] all rows */
     int n_states;
@@ -181,6 +183,9 @@ bool fwd_rows_push(fwd_rows *r, const arch_config *c, int64_t R, lq_arena *a);
 size_t fwd_slopes_bytes(const arch_config *c); /* of r->slopes; 0: no ALiBi */
 void fwd_slopes(const arch_config *c, float *slopes);
 int64_t fwd_angles(const arch_config *c, arch_rope_use which); /* cosines of a row; 0: unused */
+int64_t fwd_grows(const arch_config *c);                       /* likewise of grow */
+/* Is q multiplied in this layer? */
+bool fwd_grows_in(const arch_config *c, int64_t layer);
 int64_t fwd_qkv_width(const arch_config *c);
 /* Bytes of r->scratch for R rows. */
 size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads);

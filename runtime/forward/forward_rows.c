@@ -42,6 +42,13 @@ int64_t fwd_angles(const arch_config *c, arch_rope_use which)
     return own ? own->rope_dims / 2 : 0;
 }
 
+bool fwd_grows_in(const arch_config *c, int64_t layer)
+{
+    return c->q_grow > 0 && !(c->w.q_grow_nope && c->layer[layer].rope != ROPE_OFF);
+}
+
+int64_t fwd_grows(const arch_config *c) { return c->q_grow > 0 ? c->head_dim / 2 : 0; }
+
 int64_t fwd_qkv_width(const arch_config *c)
 {
     return c->heads * c->head_dim + c->kv_heads * (c->head_dim + c->v_dim);
@@ -55,6 +62,8 @@ int64_t fwd_mlp_width(const arch_config *c) { return c->w.mlp == MLP_GATED ? 2 *
     X(sin[ROPE_MAIN], fwd_angles(c, ROPE_MAIN))   \
     X(cos[ROPE_LOCAL], fwd_angles(c, ROPE_LOCAL)) \
     X(sin[ROPE_LOCAL], fwd_angles(c, ROPE_LOCAL)) \
+    X(grow[0], fwd_grows(c))                      \
+    X(grow[1], fwd_grows(c))                      \
     X(row_pos, 1)                                 \
     X(row_block, 1)                               \
     X(row_slot, 1)
@@ -170,6 +179,21 @@ static void place_angles(fwd_rows *r, arch_rope_use which, const attn_seq *s, in
     }
 }
 
+static void place_growth(fwd_rows *r, const attn_seq *s)
+{
+    const int64_t n = fwd_grows(r->c);
+    int64_t layer = 0;
+    while (n && layer < r->c->layers - 1 && !fwd_grows_in(r->c, layer))
+        layer++;
+    for (int64_t t = s->row0; t < s->row0 + s->n_rows && n; t++) {
+        const float f = arch_q_factor(r->c, layer, s->pos0 + t - s->row0);
+        for (int64_t i = t * n; i < (t + 1) * n; i++) {
+            r->grow[0][i] = f;
+            r->grow[1][i] = 0;
+        }
+    }
+}
+
 void fwd_place(fwd_rows *r, const attn_seq *s, int block_size, int64_t seq_len)
 {
     for (int64_t i = 0; i < s->n_rows; i++) {
@@ -180,6 +204,7 @@ void fwd_place(fwd_rows *r, const attn_seq *s, int block_size, int64_t seq_len)
     }
     place_angles(r, ROPE_MAIN, s, seq_len);
     place_angles(r, ROPE_LOCAL, s, seq_len);
+    place_growth(r, s);
 }
 
 void fwd_tap_rows(const fwd_rows *r, arch_role role, const float *x, int64_t ldx, int64_t K)

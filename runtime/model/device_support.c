@@ -40,7 +40,6 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
     if (!what && c->experts > DEV_EXPERTS) what = "so many experts";
     if (!what && c->row->window == WINDOW_CHUNKS) what = "attention in chunks";
     if (!what && (c->w.router == ROUTER_SPARSEMIXER || c->w.share_in)) what = "this kind of router";
-    if (!what && c->q_grow > 0) what = "queries that grow with their position";
     if (!what && c->act == ARCH_XIELU) what = "the activation xIELU";
     if (!what) return LQ_OK;
     return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: %s (%s)", what, c->row->arch);

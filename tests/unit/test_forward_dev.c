@@ -47,6 +47,7 @@ static const struct {
     { "gemma2", "norms behind the branches, soft-caps, windows in turns", true, false },
     { "gemma3", "two tables of angles, a norm of each head", false, true },
     { "ministral", "a window", true, false },
+    { "ministral3", "queries that grow with their position", false, false },
     { "olmo2", "norms of all heads, none before", false, true },
     { "cohere", "layer norm, parallel, scaled logits", false, true },
     { "phi2", "plain MLP, a part of each head rotated, biases", false, false },
