@@ -567,7 +567,7 @@ TEST(structured_answers_are_sentences)
     if (!tok || !rig_open(&r, &golden, 2, o)) return;
     CHECK(!gr_vocab_open(&v, tok, golden.cfg->vocab, &err), "%s", err.msg);
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
-        gr_spec spec = { GR_REGEX, cases[i].regex, strlen(cases[i].regex), false, NULL, false };
+        gr_spec spec = { .kind = GR_REGEX, .text = cases[i].regex, .n = strlen(cases[i].regex) };
         CHECK(!gr_compile(&g[i], &spec, v, &err), "%s", err.msg);
     }
     job *many = malloc(N * sizeof *many), *one = malloc(sizeof *one);
