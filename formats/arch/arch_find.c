@@ -181,3 +181,12 @@ lq_status arch_pick_row(arch_pick *p, const cJSON *config, lq_err *err)
     if (!p->wrapper) p->wrapper = p->row->arch;
     return LQ_OK;
 }
+
+bool arch_row_knows(const arch_config *c, const char *parent, const char *key)
+{
+    char path[160];
+    snprintf(path, sizeof path, "%s%s%s", parent, *parent ? "." : "", key);
+    for (const arch_key *k = c->row->keys; k && k->key; k++)
+        if (strcmp(k->key, path) == 0) return true;
+    return false;
+}

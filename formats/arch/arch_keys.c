@@ -101,15 +101,6 @@ lq_status arch_apply_keys(arch_config *c, const cJSON *j, lq_err *err)
 
 /* ---- what nobody knows ---- */
 
-bool arch_row_knows(const arch_config *c, const char *parent, const char *key)
-{
-    char path[160];
-    snprintf(path, sizeof path, "%s%s%s", parent, *parent ? "." : "", key);
-    for (const arch_key *k = c->row->keys; k && k->key; k++)
-        if (strcmp(k->key, path) == 0) return true;
-    return false;
-}
-
 /* Keys whose names sound like arithmetic but are of training, of kernels, or of other tasks. */
 static bool harmless(const char *key)
 {

@@ -213,8 +213,6 @@ static void on_answer(void *user, int status, const char *body, size_t n)
 static bool submit(run *r, slot *t)
 {
     api *a = r->s->a;
-    size_t n_routes;
-    const http_route *routes = api_routes(false, &n_routes);
     batch_line l;
     lq_err err;
     bool ok = !batch_line_read(&l, t->line, t->n_line, t->n_line, &err);
@@ -223,7 +221,7 @@ static bool submit(run *r, slot *t)
     pthread_mutex_lock(&r->s->submit);
     t->state = RUNNING;
     ok = ok && atomic_load(&a->state) == API_READY &&
-         !http_local(routes, n_routes, a, atomic_load(&a->http), r->b->endpoint, l.body_text,
+         !http_local(a->routes, a->n_routes, a, atomic_load(&a->http), r->b->endpoint, l.body_text,
                      l.n_body, on_answer, t, &err);
     pthread_mutex_unlock(&r->s->submit);
     if (!ok) t->state = FREE;

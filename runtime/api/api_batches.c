@@ -60,15 +60,6 @@ void api_batches_close(api_batches *s)
     free(s);
 }
 
-void api_batch_enter(api_batches *s, api_batch *b, batch_state state)
-{
-    b->state = state;
-    b->at[state] = (int64_t)time(NULL);
-    if (!batch_ended(b)) return;
-    api_file_unref(s->a->files, b->input);
-    b->input = NULL;
-}
-
 /* ---- as JSON ---- */
 
 static void put_id(jw *w, const char *key, const char *id)

@@ -135,7 +135,7 @@ void api_file_unref(api_files *s, api_file *f)
     pthread_mutex_unlock(&s->mu);
 }
 
-bool api_files_remove(api_files *s, const char *id, const lq_hash *owner)
+static bool files_remove(api_files *s, const char *id, const lq_hash *owner)
 {
     pthread_mutex_lock(&s->mu);
     api_file **at = find(s, id, owner);
@@ -385,7 +385,7 @@ void api_delete_file(void *app, http_req *r)
     const lq_hash owner = http_client(r);
     jw w = { 0 };
     if (!api_keeps_files(a, r)) return;
-    if (!api_files_remove(a->files, http_rest(r), &owner)) {
+    if (!files_remove(a->files, http_rest(r), &owner)) {
         no_such_file(r);
         return;
     }

@@ -32,7 +32,6 @@ api_file *api_files_add(api_files *s, const api_file *f, lq_buf *data);
 /* NULL: there is no such file of this owner. To be unref'd. */
 api_file *api_files_get(api_files *s, const char *id, const lq_hash *owner);
 void api_file_unref(api_files *s, api_file *f); /* NULL allowed */
-bool api_files_remove(api_files *s, const char *id, const lq_hash *owner);
 
 /* An id that nobody can guess: the prefix and 32 digits. */
 void api_secret_id(char out[48], const char *prefix);

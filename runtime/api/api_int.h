@@ -36,6 +36,8 @@ struct api {
     api_store *store;   /* NULL: responses are not kept */
     api_files *files;   /* NULL: files are not kept, and there are no batches */
     api_batches *batches;
+    const http_route *routes; /* all, for requests of batches */
+    size_t n_routes;
     gr_cache *grammars;  /* under mu; NULL until one is asked for */
     lq_hash schemas[64]; /* under mu: what api_note_schema said last */
     size_t n_schemas;

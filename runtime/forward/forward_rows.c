@@ -1,30 +1,6 @@
-/* runtime/forward/forward_rows.c - the rows of a step: their buffers, their places and angles, and work on
- * them in chunks; see forward_impl.h. */
+/* runtime/forward/forward_rows.c - the rows of a step: their buffers, their places and angles; see
+ * forward_impl.h. */
 #include "runtime/forward/forward_impl.h"
-
-/* ---- work on rows ---- */
-
-typedef void row_fn(const fwd_rows *r, int64_t row, int64_t n, const void *arg);
-typedef struct {
-    const fwd_rows *r;
-    int64_t R;
-    row_fn *fn;
-    const void *arg;
-} row_job;
-
-static void row_item(void *ctx, int64_t item, int thread)
-{
-    const row_job *j = ctx;
-    int64_t from = item * FWD_ROWS, left = j->R - from;
-    (void)thread;
-    j->fn(j->r, from, left < FWD_ROWS ? left : FWD_ROWS, j->arg);
-}
-
-void fwd_each(const fwd_rows *r, int64_t R, row_fn *fn, const void *arg)
-{
-    row_job j = { r, R, fn, arg };
-    pool_run(r->p, lq_ceil_div(R, FWD_ROWS), row_item, &j);
-}
 
 /* ---- buffers ---- */
 
@@ -205,11 +181,6 @@ void fwd_place(fwd_rows *r, const attn_seq *s, int block_size, int64_t seq_len)
     place_angles(r, ROPE_MAIN, s, seq_len);
     place_angles(r, ROPE_LOCAL, s, seq_len);
     place_growth(r, s);
-}
-
-void fwd_tap_rows(const fwd_rows *r, arch_role role, const float *x, int64_t ldx, int64_t K)
-{
-    if (r->tap) r->tap->tap(r->tap->user, role, -1, x, ldx, r->R, K);
 }
 
 /* ---- what of a step is drawn from ---- */

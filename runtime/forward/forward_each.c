@@ -1,0 +1,29 @@
+/* runtime/forward/forward_each.c - work on the rows of a step in chunks, and who looks at them; see forward_impl.h. */
+#include "runtime/forward/forward_impl.h"
+
+typedef void row_fn(const fwd_rows *r, int64_t row, int64_t n, const void *arg);
+typedef struct {
+    const fwd_rows *r;
+    int64_t R;
+    row_fn *fn;
+    const void *arg;
+} row_job;
+
+static void row_item(void *ctx, int64_t item, int thread)
+{
+    const row_job *j = ctx;
+    int64_t from = item * FWD_ROWS, left = j->R - from;
+    (void)thread;
+    j->fn(j->r, from, left < FWD_ROWS ? left : FWD_ROWS, j->arg);
+}
+
+void fwd_each(const fwd_rows *r, int64_t R, row_fn *fn, const void *arg)
+{
+    row_job j = { r, R, fn, arg };
+    pool_run(r->p, lq_ceil_div(R, FWD_ROWS), row_item, &j);
+}
+
+void fwd_tap_rows(const fwd_rows *r, arch_role role, const float *x, int64_t ldx, int64_t K)
+{
+    if (r->tap) r->tap->tap(r->tap->user, role, -1, x, ldx, r->R, K);
+}
