@@ -11,11 +11,6 @@
 
 enum { MAX = 8 };
 
-int64_t fwd_streams_width(const arch_config *c)
-{
-    return c->streams ? (c->streams - 1) * c->hidden : 0;
-}
-
 /* ---- begin and end ---- */
 
 static float magnitude(const float *x, int64_t n, double least)

@@ -235,11 +235,14 @@ size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads); /* of fwd_
 void fwd_run_beside(const fwd_rows *r, const model_layer *l);
 /* Per-layer embeddings (forward_ple.c): of the rows that x and ids begin with; fwd_cpu's finish. */
 void fwd_ple_rows(const fwd_rows *r, const model *m, const int32_t *ids);
-int64_t fwd_ple_width(const arch_config *c);
+static inline int64_t fwd_ple_width(const arch_config *c) { return c->layers * c->ple_dim; }
 void fwd_run_finish(const fwd_rows *r, const model_layer *l, int64_t layer);
 /* AltUp and Laurel (forward_altup.c): the streams from x, all of them before and after a layer, and
  * x from them after the last, which has stream_out; x after attention. */
-int64_t fwd_streams_width(const arch_config *c);
+static inline int64_t fwd_streams_width(const arch_config *c)
+{
+    return c->streams ? (c->streams - 1) * c->hidden : 0;
+}
 void fwd_streams_begin(const fwd_rows *r, const model *m);
 void fwd_streams_predict(const fwd_rows *r, const model_layer *l);
 void fwd_streams_correct(const fwd_rows *r, const model_layer *l);

@@ -7,8 +7,6 @@
  * The table has vocab * layers * dim numbers and is read row by row from the file. (Gemma 3n and 4.) */
 #include "runtime/forward/forward_impl.h"
 
-int64_t fwd_ple_width(const arch_config *c) { return c->layers * c->ple_dim; }
-
 /* ---- before the first layer ---- */
 typedef struct {
     const model *m;
