@@ -5,6 +5,7 @@ import { embed, generateText, Output, stepCountIs, streamText, tool } from "ai";
 import { createOpenAI } from "@ai-sdk/openai";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { z } from "zod";
+globalThis.AI_SDK_LOG_WARNINGS = false;
 const baseURL = process.argv[2] + "/v1";
 const openai = createOpenAI({ baseURL, apiKey: "x" });
 const compatible = createOpenAICompatible({ name: "llmq", baseURL, includeUsage: true, supportsStructuredOutputs: true });
