@@ -10,6 +10,7 @@
     X(body)        \
     X(cli)         \
     X(config)      \
+    X(form)        \
     X(gguf)        \
     X(grammar)     \
     X(hf)          \
