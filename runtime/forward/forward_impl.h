@@ -190,6 +190,11 @@ int64_t fwd_qkv_width(const arch_config *c);
 /* Bytes of r->scratch for R rows. */
 size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads);
 int64_t fwd_mlp_width(const arch_config *c);
+/* Of a row of r->mix: what R_MIX_IN, _GATE, _BA, _B, _A make, and where one of them begins; of
+ * r->mix_conv. */
+int64_t fwd_mix_width(const arch_config *c);
+int64_t fwd_mix_place(const arch_config *c, arch_role r);
+int64_t fwd_mix_channels(const arch_config *c);
 
 /* Positions, angles and places in the cache of the rows of one sequence; seq_len: as fwd_item's. */
 void fwd_place(fwd_rows *r, const attn_seq *s, int block_size, int64_t seq_len);
@@ -255,8 +260,6 @@ size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);
 /* fwd_cpu's layers with a state. (forward_mixer.c) */
 void fwd_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer);
 void fwd_mix(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv);
-int64_t fwd_mix_width(const arch_config *c); /* of a row: what R_MIX_IN, _GATE, _BA, _B, _A make */
-int64_t fwd_mix_channels(const arch_config *c); /* of r->mix_conv */
 
 /* A device's part of a pass (forward_dev.h): buffers, and what a step sends there. r becomes
  * fwd_dev's. */

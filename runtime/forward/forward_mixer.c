@@ -21,38 +21,6 @@ enum { CONV_CHANNELS = 64 }; /* of a piece */
 
 /* ---- where things are ---- */
 
-/* The linears that make mix, in its order. */
-static const arch_role in_roles[] = { R_MIX_IN, R_MIX_GATE, R_MIX_BA, R_MIX_B, R_MIX_A };
-
-static int64_t rows_of(const arch_config *c, arch_role r)
-{
-    int64_t N, K;
-    arch_role_shape(c, r, &N, &K);
-    return arch_name_of(c, r) ? N : 0;
-}
-
-/* Where a role's outputs begin in a row of mix. */
-static int64_t place_of(const arch_config *c, arch_role r)
-{
-    int64_t at = 0;
-    for (size_t i = 0; i < LQ_COUNT(in_roles) && in_roles[i] != r; i++)
-        at += rows_of(c, in_roles[i]);
-    return at;
-}
-
-int64_t fwd_mix_width(const arch_config *c)
-{
-    int64_t n = 0;
-    for (size_t i = 0; i < LQ_COUNT(in_roles); i++)
-        n += rows_of(c, in_roles[i]);
-    return n;
-}
-
-int64_t fwd_mix_channels(const arch_config *c)
-{
-    return c->w.mix_mixed ? arch_conv_channels(c, c->row->mixer) : 0;
-}
-
 /* What the convolution works on, in place: [R, ld]; of its channels q, k and v begin at these. */
 typedef struct {
     float *x;
@@ -90,18 +58,18 @@ void fwd_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer)
 {
     const arch_config *c = r->c;
     const int64_t W = fwd_mix_width(c);
-    mm_out outs[LQ_COUNT(in_roles)], exact[LQ_COUNT(in_roles)];
+    mm_out outs[R_MIX_A - R_MIX_IN + 1], exact[R_MIX_A - R_MIX_IN + 1];
     int n = 0, n_exact = 0;
     (void)layer;
-    for (size_t i = 0; i < LQ_COUNT(in_roles); i++) {
-        const model_linear *lin = &l->lin[in_roles[i]];
+    for (arch_role role = R_MIX_IN; role <= R_MIX_A; role++) {
+        const model_linear *lin = &l->lin[role];
         if (!lin->present) continue;
-        fwd_tap_rows(r, in_roles[i], r->h, c->hidden, c->hidden);
-        const mm_out o = fwd_out(lin, r->mix + place_of(c, in_roles[i]), W, false);
-        if (arch_role_linear(in_roles[i]))
-            outs[n++] = o;
-        else
+        fwd_tap_rows(r, role, r->h, c->hidden, c->hidden);
+        const mm_out o = fwd_out(lin, r->mix + fwd_mix_place(c, role), W, false);
+        if (arch_role_exact(role))
             exact[n_exact++] = o;
+        else
+            outs[n++] = o;
     }
     pool_stage(r->p, STAGE_QKV);
     r->ops->products(r, outs, n, r->h, c->hidden, r->R);
@@ -164,8 +132,8 @@ static void delta_row(const fwd_rows *r, const model_layer *l, const conv_view *
 {
     const arch_config *c = r->c;
     const int64_t H = c->mix_heads, of = H / c->mix_groups;
-    const float *mix = r->mix + t * fwd_mix_width(c), *ba = mix + place_of(c, R_MIX_BA),
-                *b = mix + place_of(c, R_MIX_B), *a = mix + place_of(c, R_MIX_A);
+    const float *mix = r->mix + t * fwd_mix_width(c), *ba = mix + fwd_mix_place(c, R_MIX_BA),
+                *b = mix + fwd_mix_place(c, R_MIX_B), *a = mix + fwd_mix_place(c, R_MIX_A);
     to_unit(c, v->x + t * v->ld + v->q, true);
     to_unit(c, v->x + t * v->ld + v->k, false);
     for (int64_t h = 0; h < H; h++) {
@@ -181,7 +149,7 @@ static void mamba_row(const fwd_rows *r, const model_layer *l, int64_t t)
 {
     const arch_config *c = r->c;
     const int64_t H = c->mix_heads, W = fwd_mix_width(c);
-    const float *dt = r->mix + t * W + rows_of(c, R_MIX_IN) - H;
+    const float *dt = r->mix + t * W + fwd_mix_place(c, R_MIX_GATE) - H;
     const float min = (float)c->dt_min, max = (float)c->dt_max;
     for (int64_t h = 0; h < H; h++) {
         float step = k_softplus(dt[h] + l->vec[R_MIX_DT].w[h]);
@@ -296,7 +264,7 @@ static void delta_out(const fwd_rows *r, const model_layer *l, int64_t t)
 {
     const arch_config *c = r->c;
     const int64_t H = c->mix_heads, V = c->mix_value, of = H / c->mix_groups;
-    const float *mix = r->mix + t * fwd_mix_width(c), *gate = mix + place_of(c, R_MIX_GATE);
+    const float *mix = r->mix + t * fwd_mix_width(c), *gate = mix + fwd_mix_place(c, R_MIX_GATE);
     float *out = r->mix_out + t * H * V;
     for (int64_t h = 0; h < H; h++, out += V) {
         const int64_t group = 2 * c->mix_key + 2 * of * V;

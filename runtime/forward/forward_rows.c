@@ -32,6 +32,23 @@ int64_t fwd_qkv_width(const arch_config *c)
 
 int64_t fwd_mlp_width(const arch_config *c) { return c->w.mlp == MLP_GATED ? 2 * c->ffn : c->ffn; }
 
+int64_t fwd_mix_place(const arch_config *c, arch_role r)
+{
+    int64_t at = 0, N, K;
+    for (arch_role i = R_MIX_IN; i < r && i <= R_MIX_A; i++) {
+        arch_role_shape(c, i, &N, &K);
+        if (arch_name_of(c, i)) at += N;
+    }
+    return at;
+}
+
+int64_t fwd_mix_width(const arch_config *c) { return fwd_mix_place(c, R_MIX_A + 1); }
+
+int64_t fwd_mix_channels(const arch_config *c)
+{
+    return c->w.mix_mixed ? arch_conv_channels(c, c->row->mixer) : 0;
+}
+
 /* X(field, floats per row) for each buffer: what fwd_place fills, and what the steps do. */
 #define PLACED(X)                                 \
     X(cos[ROPE_MAIN], fwd_angles(c, ROPE_MAIN))   \
