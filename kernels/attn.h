@@ -44,7 +44,8 @@ typedef struct {
 typedef struct {
     const float *q; /* [T, H*D], rotated */
     int64_t ldq;
-    float *out; /* [T, H*Dv] */
+    float *
+        out; /* [T, H*Dv]; may be q where Hkv is 1 and Dv is D: rows then take each other's place */
     int64_t ldo;
     const uint8_t *k, *v;
     size_t block_stride; /* bytes from block to block (of this layer's K, and of V) */

@@ -340,7 +340,7 @@ static lq_status add_draft(plan *pl, const plan_opts *o, const foot_model *draft
     if (s) return s;
     fwd_opts step = step_of(o);
     pl->draft_weights = w.weights_bytes;
-    pl->draft_kv = kv_token_bytes(cfg, opt_kv(&o->model));
+    pl->draft_kv = kv_token_bytes(cfg, opt_kv(&o->model), KV_ON_HOST);
     pl->scratch_bytes += fwd_bytes(cfg, &step, pool_threads(p));
     return LQ_OK;
 }
@@ -408,7 +408,8 @@ static lq_status add_gpu(plan *pl, const foot_model *from, const plan_opts *o,
         pl->gpu.layers = n;
         pl->gpu.weights = model_size_on(&z, n);
         pl->gpu.kv_moved = pl->kv_per_token / (size_t)c->layers * (size_t)n;
-        pl->gpu.kv_per_token = pl->gpu.kv_moved / (size_t)ranks;
+        pl->gpu.kv_per_token = kv_token_bytes(c, opt_kv(&o->model), KV_ON_DEVICE) /
+                               (size_t)c->layers * (size_t)n / (size_t)ranks;
         pl->gpu.moved = ranks > 1 ? whole : pl->gpu.weights;
         pl->gpu.ranks = ranks;
         pl->gpu.scratch = n ? share.more : 0;
@@ -460,7 +461,7 @@ static lq_status make_plan(plan *pl, const foot_model *from, const foot_model *d
                        "%lld",
                        (long long)pl->cfg->max_pos, (long long)pl->ctx);
     pl->memory_bytes = o->memory ? o->memory : machine_memory();
-    pl->kv_per_token = kv_token_bytes(pl->cfg, opt_kv(&o->model));
+    pl->kv_per_token = kv_token_bytes(pl->cfg, opt_kv(&o->model), KV_ON_HOST);
     pl->state_bytes = kv_state_bytes(pl->cfg);
     fwd_opts step = step_of(o);
     pl->scratch_bytes = fwd_bytes(pl->cfg, &step, pool_threads(p));

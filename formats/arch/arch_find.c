@@ -166,6 +166,7 @@ static lq_status find_row(arch_pick *p, const cJSON *config, lq_err *err)
     lq_status s = js_str(p->j, "model_type", true, &type, err);
     if (s) return s;
     p->row = row_of_type(type, p->j);
+    if (!p->row && name) p->row = row_of_name(name, p->j, &p->head); /* Kimi K2 is a DeepSeek V3 */
     return p->row ? LQ_OK : unknown_arch("model_type", type, err);
 }
 

@@ -108,8 +108,8 @@ static void divide(side *host, side *on, const arch_config *c, int64_t first, in
     arch_config own = *c; /* of each device */
     own.kv_heads /= ranks;
     for (int64_t i = 0; i < c->layers; i++)
-        *(i < first ? &host->block : &on->block) +=
-            kv_layer_bytes(i < first ? c : &own, i, block_size, d);
+        *(i < first ? &host->block : &on->block) += kv_layer_bytes(
+            i < first ? c : &own, i, block_size, d, i < first ? KV_ON_HOST : KV_ON_DEVICE);
 }
 
 /* What would do instead of a context that does not fit: err's text goes on with it. */

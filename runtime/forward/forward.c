@@ -28,6 +28,9 @@ struct fwd_ctx {
     float *hidden;         /* [max_logits, hidden] on the host: those behind them */
     dev_drawn *drawn;      /* [max_logits] on the host; NULL: the CPU */
     fwd_ranks ranks;       /* several devices */
+
+    fwd_absorbed *absorbed; /* [layers of the CPU]: MLA */
+    lq_arena own;           /* of those */
 };
 
 static size_t piece(int64_t n, size_t size) { return lq_round_up((size_t)n * size + 1, 64); }
@@ -46,11 +49,31 @@ static size_t step_bytes(const fwd_opts *o)
            piece(o->max_seqs, sizeof(fwd_seq_state)) + piece(o->max_logits, sizeof(int64_t));
 }
 
-size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads)
+static size_t pass_bytes(const arch_config *c, const fwd_opts *o, int threads)
 {
     return step_bytes(o) + piece(o->max_logits * c->vocab, sizeof(float)) +
            fwd_rows_bytes(c, o->max_rows, FWD_ALL) + piece(o->max_rows * c->hidden, sizeof(float)) +
            scratch_bytes(c, o, threads);
+}
+
+size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads)
+{
+    return pass_bytes(c, o, threads) + (size_t)c->layers * fwd_absorb_bytes(c);
+}
+
+/* Of the n layers that the CPU runs. */
+static lq_status absorb_layers(fwd_ctx *f, int64_t n, lq_err *err)
+{
+    lq_arena tmp = { 0 };
+    lq_status s = LQ_OK;
+    if (!f->m->cfg->w.mla) return LQ_OK;
+    f->absorbed = lq_push(&f->own, (size_t)(n + 1) * sizeof *f->absorbed);
+    if (!f->absorbed) return lq_fail(err, LQ_ENOMEM, "absorbed attention: out of memory");
+    for (int64_t i = 0; i < n && !s; i++)
+        s = fwd_absorb(&f->absorbed[i], f->m->cfg, &f->m->layers[i].lin[R_KV_B], &f->own, &tmp,
+                       f->rows.p, err);
+    lq_arena_free(&tmp);
+    return s;
 }
 
 static bool cut_step(fwd_ctx *f)
@@ -80,7 +103,7 @@ static lq_status open_cpu(fwd_ctx *f, lq_err *err)
     f->w = f->m;
     f->host = &f->rows;
     lq_status s =
-        lq_arena_init(&f->arena, fwd_bytes(f->m->cfg, &f->opts, pool_threads(f->rows.p)), err);
+        lq_arena_init(&f->arena, pass_bytes(f->m->cfg, &f->opts, pool_threads(f->rows.p)), err);
     if (!s && !(cut_step(f) && cut_rows(f)))
         s = lq_fail(err, LQ_ENOMEM, "forward pass: buffers do not fit");
     f->raw = f->logits;
@@ -127,6 +150,7 @@ lq_status fwd_open(fwd_ctx **out, const model *m, kv_cache *kv, pool *p, const f
     f->rows.p = p;
     f->rows.acts = o->acts;
     lq_status s = m->on ? open_device(f, err) : open_cpu(f, err);
+    if (!s) s = absorb_layers(f, m->on ? f->first : m->cfg->layers, err);
     if (s) {
         fwd_close(f);
         return lq_wrap(err, s, "forward pass of %lld rows", (long long)o->max_rows);
@@ -141,6 +165,7 @@ void fwd_close(fwd_ctx *f)
     fwd_ranks_close(&f->ranks);
     fwd_dev_close(f->dev);
     lq_arena_free(&f->arena);
+    lq_arena_free(&f->own);
     free(f);
 }
 
@@ -245,8 +270,10 @@ static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
                             o->dtype,
                             f->m->cfg->layer[i].kv_back != 0,
                             kv_state_offset(f->m->cfg, i) };
-        fwd_run_layer(here ? f->host : &f->rows, here ? &f->m->layers[i] : &f->w->layers[i], i, &kv,
-                      &all, 1, last ? b->picked : NULL, b->n_picked);
+        fwd_rows *r = here ? f->host : &f->rows;
+        if (f->absorbed && (here || !f->dev)) r->absorbed = &f->absorbed[i];
+        fwd_run_layer(r, here ? &f->m->layers[i] : &f->w->layers[i], i, &kv, &all, 1,
+                      last ? b->picked : NULL, b->n_picked);
     }
 }
 

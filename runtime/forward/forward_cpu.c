@@ -158,6 +158,12 @@ static void store_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *a
         if (!c->w.mla) finish_qkv(r, a->l, a->layer, t);
         if (kv->there) continue;
         const size_t block = (size_t)r->row_block[t] * kv->block_stride;
+        if (c->w.mla) {
+            const int64_t L = kv_latent_width(c);
+            attn_kv_write(kv->k + block, r->row_slot[t], kv->block_size, r->kv_a + t * L, 1, L,
+                          kv->dtype);
+            continue;
+        }
         write_row(kv, kv->k + block, r->row_slot[t], r->k + t * c->kv_heads * c->head_dim,
                   c->kv_heads, c->head_dim, pairs, true);
         write_row(kv, kv->v + block, r->row_slot[t], r->v + t * c->kv_heads * c->v_dim, c->kv_heads,
@@ -184,6 +190,17 @@ static void gate_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *ar
         for (int64_t d = 0; d < D; d++)
             a[d] /= 1 + gate[d];
     }
+}
+
+/* All heads to one row of the cache, which is key and value; each output in its query's place. */
+static void attend_latents(attn_args *a, const fwd_rows *r)
+{
+    a->Hkv = 1;
+    a->D = a->Dv = kv_latent_width(r->c);
+    a->q = a->out = r->latent;
+    a->ldq = a->ldo = r->c->heads * a->D;
+    a->v = a->k;
+    a->paired = false;
 }
 
 static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
@@ -217,6 +234,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         .seqs = g->seqs,
         .n_seqs = g->n_seqs,
     };
+    if (c->w.mla) attend_latents(&a, r);
     attn_run(&a, r->scratch, r->p);
     if (c->w.q_gated) fwd_each(r, g->n_rows, gate_chunk, &g->row0);
 }
@@ -350,7 +368,10 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
 {
     gather(r->x, r->c->hidden, rows, n);
     gather(r->h, r->c->hidden, rows, n);
-    gather(r->a, r->c->heads * r->c->v_dim, rows, n);
+    if (r->c->w.mla)
+        gather(r->latent, r->c->heads * kv_latent_width(r->c), rows, n);
+    else
+        gather(r->a, r->c->heads * r->c->v_dim, rows, n);
     gather(r->row_pos, 1, rows, n); /* layers may follow */
     for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++) {
         gather(r->cos[u], fwd_angles(r->whole, u), rows, n);
@@ -396,6 +417,7 @@ const fwd_ops fwd_cpu = {
     .clear = clear,
     .join = join,
     .mla = fwd_run_mla,
+    .values = fwd_run_values,
     .moe = fwd_run_moe,
     .finish = fwd_run_finish,
     .leave = leave,

@@ -97,8 +97,12 @@ typedef struct {
     float *shared_share;            /* [R] */
     /* MLA */
     float *q_a, *kv_a, *kv_b; /* [R, q_lora], [R, kv_lora + rope_dims], [R, outputs of R_KV_B] */
-    int32_t *row_pos;         /* [R] */
-    int32_t *row_block, *row_slot; /* [R] where each row's K and V are written */
+    /* On the host, where latents are what is attended to: [R, heads, kv_lora + rope_dims] q, then what
+     * attention made of it; k, v and kv_b are not there. */
+    float *latent;
+    const struct fwd_absorbed *absorbed; /* of the layer at work */
+    int32_t *row_pos;                    /* [R] */
+    int32_t *row_block, *row_slot;       /* [R] where each row's K and V are written */
 } fwd_rows;
 
 /* The items of a step, on the host; their rows count from the start of x. */
@@ -156,6 +160,7 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
      */ \
     X(void, join, (const fwd_rows *r, const model_vector *post, const model_vector *after))        \
     X(void, mla, (const fwd_rows *r, const model_layer *l))                                        \
+    X(void, values, (const fwd_rows *r)) /* of MLA: a from the latents that attention left */      \
     X(void, moe, (const fwd_rows *r, const model_layer *l))                                        \
     /* of a layer that has R_LAYER_SCALE or R_PLE_OUT: its last steps */                           \
     X(void, finish, (const fwd_rows *r, const model_layer *l, int64_t layer))                      \
@@ -253,13 +258,26 @@ void fwd_streams_predict(const fwd_rows *r, const model_layer *l);
 void fwd_streams_correct(const fwd_rows *r, const model_layer *l);
 void fwd_streams_end(const fwd_rows *r, const model_layer *l);
 void fwd_run_laurel(const fwd_rows *r, const model_layer *l);
-/* fwd_cpu's q, k and v of MLA layers from h, rotated. (forward_mla.c) */
+/* fwd_cpu's q and latents of MLA layers from h, rotated; and attention's output a from that of the
+ * latents. (forward_mla.c) */
 void fwd_run_mla(const fwd_rows *r, const model_layer *l);
+void fwd_run_values(const fwd_rows *r);
 size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);
 
 /* fwd_cpu's layers with a state. (forward_mixer.c) */
 void fwd_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer);
 void fwd_mix(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv);
+
+/* R_KV_B as factors of each head (forward_absorb.c): k [kv_lora, nope_dims], v [v_dim, kv_lora]. */
+typedef struct fwd_absorbed {
+    mm_weight *k, *v; /* [heads] */
+} fwd_absorbed;
+/* Out of a, which takes fwd_absorb_bytes at most; tmp, another or the same, fwd_absorb_scratch
+ * besides, given back where it is another. kv_b is not needed afterwards. Errors: LQ_ENOMEM. */
+lq_status fwd_absorb(fwd_absorbed *out, const arch_config *c, const model_linear *kv_b, lq_arena *a,
+                     lq_arena *tmp, pool *p, lq_err *err);
+size_t fwd_absorb_bytes(const arch_config *c);
+size_t fwd_absorb_scratch(const arch_config *c);
 
 /* A device's part of a pass (forward_dev.h): buffers, and what a step sends there. r becomes
  * fwd_dev's. */

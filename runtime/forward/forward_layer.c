@@ -13,8 +13,10 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
     n = max_size(n, mm_scratch_bytes(R, arch_mix_width(c, c->row->mixer), 1, threads));
     n = max_size(n, fwd_moe_scratch(c, R, threads));
     n = max_size(n, fwd_mla_scratch(c, R, threads));
-    return max_size(
-        n, attn_scratch_bytes(c->heads, c->head_dim > c->v_dim ? c->head_dim : c->v_dim, threads));
+    const int64_t D = c->w.mla                 ? kv_latent_width(c)
+                      : c->head_dim > c->v_dim ? c->head_dim
+                                               : c->v_dim;
+    return max_size(n, attn_scratch_bytes(c->heads, D, threads));
 }
 
 /* ---- a branch's input and output ---- */
@@ -76,6 +78,7 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
 static void run_wo(const fwd_rows *r, const model_layer *l)
 {
     const int64_t K = r->c->heads * r->c->v_dim;
+    if (r->c->w.mla && r->ops->values) r->ops->values(r);
     fwd_tap_rows(r, R_O, r->a, K, K);
     mm_out o = fwd_out(&l->lin[R_O], r->out, r->c->hidden, true);
     pool_stage(r->p, STAGE_O);

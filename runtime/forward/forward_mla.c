@@ -1,20 +1,28 @@
-/* runtime/forward/forward_mla.c - multi-head latent attention (arXiv:2405.04434), with K and V of every
- * head written out:
+/* runtime/forward/forward_mla.c - multi-head latent attention (arXiv:2405.04434), absorbed: the heads attend to
+ * the latents themselves, which are all that is cached.
  *
- *   q = b_q norm(a_q h), or W_q h                of each head [nope | rope]
- *   [c | k_rope] = a_kv h                        k_rope is shared by the heads
- *   [k_nope | v] of each head = b_kv norm(c)
- *   K of each head = [k_nope | rotated k_rope]
+ *   q = b_q norm(a_q h), or W_q h                    of each head [nope | rope]
+ *   [c | k_rope] = a_kv h;  c = norm(c)              cached, one row for all heads: [c | rotated k_rope]
+ *   [W_k; W_v] of each head = its rows of b_kv
  *
- * The rotation takes neighbours. Both norms have an epsilon of their own, whatever the config says.
- */
+ *   q . [W_k c | k_rope]  =  [W_k^T q_nope | q_rope] . [c | k_rope]
+ *   sum p_j W_v c_j       =  W_v sum p_j c_j
+ *
+ * so a token takes kv_lora + rope_dims numbers of the cache for any number of heads. Attention takes
+ * the cached row as V too: the last rope_dims of its output are not looked at. The rotation takes
+ * neighbours. Both norms have an epsilon of their own, whatever the config says. */
 #include "runtime/forward/forward_impl.h"
+
+enum { HEADS_AT_ONCE = 16 }; /* one region of the pool; more would take more scratch */
 
 size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads)
 {
     if (!c->w.mla) return 0;
-    const int64_t K = c->q_lora > c->kv_lora ? c->q_lora : c->kv_lora;
-    return mm_scratch_bytes(2 * R, K, 2, threads);
+    const int64_t K = c->q_lora > c->kv_lora ? c->q_lora : c->kv_lora, n = HEADS_AT_ONCE;
+    const int64_t k = c->nope_dims > c->kv_lora ? c->nope_dims : c->kv_lora;
+    const size_t in = mm_scratch_bytes(2 * R, K, 2, threads),
+                 heads = mm_scratch_bytes(n * R, k, (int)n, threads);
+    return in > heads ? in : heads;
 }
 
 static void norm_latents(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
@@ -29,50 +37,67 @@ static void norm_latents(const fwd_rows *r, int64_t row, int64_t n, const void *
                   FWD_LATENT_EPS);
 }
 
-static void finish_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+/* Rotations; of q's heads the rotated part goes where they meet the latents. */
+static void rotate_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const arch_config *c = r->c;
     const int64_t H = c->heads, D = c->head_dim, nope = c->nope_dims, rope = c->rope_dims,
-                  V = c->v_dim, half = rope / 2;
+                  L = kv_latent_width(c), half = rope / 2;
     (void)arg;
     for (int64_t t = row; t < row + n; t++) {
-        float *k_rope_row = r->kv_a + t * (c->kv_lora + rope) + c->kv_lora;
+        float *q = r->q + t * H * D, *to = r->latent + t * H * L + c->kv_lora;
         const float *cs = r->cos[ROPE_MAIN] + t * half, *sn = r->sin[ROPE_MAIN] + t * half;
-        k_rope(r->q + t * H * D + nope, H, D, rope, cs, sn, c->w.rope_half);
-        k_rope(k_rope_row, 1, rope, rope, cs, sn, c->w.rope_half);
         const float f = arch_q_factor(c, 0, r->row_pos[t]);
-        if (f != 1) k_scale(r->q + t * H * D, f, H * D);
-        for (int64_t h = 0; h < H; h++) {
-            const float *b = r->kv_b + (t * H + h) * (nope + V);
-            float *k = r->k + (t * H + h) * D;
-            memcpy(k, b, (size_t)nope * sizeof *k);
-            memcpy(k + nope, k_rope_row, (size_t)rope * sizeof *k);
-            memcpy(r->v + (t * H + h) * V, b + nope, (size_t)V * sizeof *k);
-        }
+        k_rope(q + nope, H, D, rope, cs, sn, c->w.rope_half);
+        k_rope(r->kv_a + t * L + c->kv_lora, 1, rope, rope, cs, sn, c->w.rope_half);
+        if (f != 1) k_scale(q, f, H * D);
+        for (int64_t h = 0; h < H; h++)
+            memcpy(to + h * L, q + h * D + nope, (size_t)rope * sizeof *q);
     }
+}
+
+/* y of each head = w[head] x of it, all in f32. */
+static void head_products(const fwd_rows *r, const mm_weight *w, float *y, int64_t ldy,
+                          int64_t y_head, const float *x, int64_t ldx, int64_t x_head)
+{
+    for (int64_t h = 0; h < r->c->heads; h += HEADS_AT_ONCE) {
+        mm_out outs[HEADS_AT_ONCE];
+        mm_job jobs[HEADS_AT_ONCE];
+        int n = 0;
+        for (; n < HEADS_AT_ONCE && h + n < r->c->heads; n++) {
+            outs[n] = (mm_out){ .w = &w[h + n], .y = y + (h + n) * y_head, .ldy = ldy };
+            jobs[n] = (mm_job){ x + (h + n) * x_head, ldx, r->R, NULL, &outs[n], 1 };
+        }
+        mm_run_jobs(jobs, n, MM_F32, r->scratch, r->p);
+    }
+}
+
+void fwd_run_values(const fwd_rows *r)
+{
+    const int64_t H = r->c->heads, V = r->c->v_dim, L = kv_latent_width(r->c);
+    head_products(r, r->absorbed->v, r->a, H * V, V, r->latent, H * L, L);
 }
 
 void fwd_run_mla(const fwd_rows *r, const model_layer *l)
 {
     const arch_config *c = r->c;
     const model_linear *lin = l->lin;
-    const int64_t width = c->kv_lora + c->rope_dims, q = c->heads * c->head_dim;
-    const int64_t kv = c->heads * (c->nope_dims + c->v_dim);
+    const int64_t H = c->heads, D = c->head_dim, L = kv_latent_width(c), q = H * D;
     const arch_role first = c->q_lora ? R_Q_A : R_Q;
     fwd_tap_rows(r, first, r->h, c->hidden, c->hidden);
     fwd_tap_rows(r, R_KV_A, r->h, c->hidden, c->hidden);
     mm_out a[] = { c->q_lora ? fwd_out(&lin[R_Q_A], r->q_a, c->q_lora, false)
                              : fwd_out(&lin[R_Q], r->q, q, false),
-                   fwd_out(&lin[R_KV_A], r->kv_a, width, false) };
+                   fwd_out(&lin[R_KV_A], r->kv_a, L, false) };
     pool_stage(r->p, STAGE_QKV);
     mm_run(a, 2, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
     fwd_each(r, r->R, norm_latents, l);
-    fwd_tap_rows(r, R_KV_B, r->kv_a, width, c->kv_lora);
-    mm_out b[] = { fwd_out(&lin[R_KV_B], r->kv_b, kv, false),
-                   fwd_out(&lin[R_Q_B], r->q, q, false) };
-    const mm_job jobs[] = { { r->kv_a, width, r->R, NULL, &b[0], 1 },
-                            { r->q_a, c->q_lora, r->R, NULL, &b[1], 1 } };
-    if (c->q_lora) fwd_tap_rows(r, R_Q_B, r->q_a, c->q_lora, c->q_lora);
-    mm_run_jobs(jobs, c->q_lora ? 2 : 1, r->acts, r->scratch, r->p);
-    fwd_each(r, r->R, finish_rows, NULL);
+    fwd_tap_rows(r, R_KV_B, r->kv_a, L, c->kv_lora);
+    if (c->q_lora) {
+        const mm_out b = fwd_out(&lin[R_Q_B], r->q, q, false);
+        fwd_tap_rows(r, R_Q_B, r->q_a, c->q_lora, c->q_lora);
+        mm_run(&b, 1, r->q_a, c->q_lora, r->R, r->acts, r->scratch, r->p);
+    }
+    fwd_each(r, r->R, rotate_rows, NULL);
+    head_products(r, r->absorbed->k, r->latent, H * L, L, r->q, q, D);
 }

@@ -60,44 +60,45 @@ int64_t fwd_mix_channels(const arch_config *c)
     X(row_pos, 1)                                 \
     X(row_block, 1)                               \
     X(row_slot, 1)
-#define HELD(X)                                                 \
-    X(h, c->hidden)                                             \
-    X(y, c->hidden)                                             \
-    X(e, c->embed_dim == c->hidden ? 0 : c->embed_dim)          \
-    X(q, c->heads * c->head_dim)                                \
-    X(a, c->heads * c->v_dim)                                   \
-    X(k, c->kv_heads * c->head_dim)                             \
-    X(v, c->kv_heads * c->v_dim)                                \
-    X(squares, c->w.qk_norm == QK_NORM_ALL ? 2 : 0)             \
-    X(qkv, arch_name_of(c, R_QKV) ? fwd_qkv_width(c) : 0)       \
-    X(mlp, fwd_mlp_width(c))                                    \
-    X(ple, fwd_ple_width(c))                                    \
-    X(ple_row, fwd_ple_width(c))                                \
-    X(ple_in, c->ple_dim)                                       \
-    X(streams, fwd_streams_width(c))                            \
-    X(first, c->streams ? c->hidden : 0)                        \
-    X(laurel, c->laurel)                                        \
-    X(beside, c->w.dense_beside ? c->hidden : 0)                \
-    X(scores, c->experts)                                       \
-    X(choice, c->experts)                                       \
-    X(group_score, c->experts ? c->expert_groups : 0)           \
-    X(group_best, c->experts ? c->groups_used : 0)              \
-    X(chosen, c->experts_used)                                  \
-    X(place, c->experts_used)                                   \
-    X(sent, c->experts_used)                                    \
-    X(share, c->experts_used)                                   \
-    X(expert_in, c->experts_used * 2 * c->expert_ffn)           \
-    X(expert_out, c->experts_used * c->hidden)                  \
-    X(shared_in, 2 * c->shared_ffn)                             \
-    X(shared_share, c->shared_ffn ? 1 : 0)                      \
-    X(q_a, c->w.mla ? c->q_lora : 0)                            \
-    X(kv_a, c->w.mla ? c->kv_lora + c->rope_dims : 0)           \
-    X(kv_b, c->w.mla ? c->heads *(c->nope_dims + c->v_dim) : 0) \
-    X(q_gate, c->w.q_gated ? 2 * c->heads * c->head_dim : 0)    \
-    X(mix, fwd_mix_width(c))                                    \
-    X(mix_conv, fwd_mix_channels(c))                            \
-    X(mix_out, arch_mix_width(c, c->row->mixer))                \
-    X(mix_beta, c->mix_heads)                                   \
+#define HELD(X)                                                             \
+    X(h, c->hidden)                                                         \
+    X(y, c->hidden)                                                         \
+    X(e, c->embed_dim == c->hidden ? 0 : c->embed_dim)                      \
+    X(q, c->heads * c->head_dim)                                            \
+    X(a, c->heads * c->v_dim)                                               \
+    X(k, latent ? 0 : c->kv_heads * c->head_dim)                            \
+    X(v, latent ? 0 : c->kv_heads * c->v_dim)                               \
+    X(squares, c->w.qk_norm == QK_NORM_ALL ? 2 : 0)                         \
+    X(qkv, arch_name_of(c, R_QKV) ? fwd_qkv_width(c) : 0)                   \
+    X(mlp, fwd_mlp_width(c))                                                \
+    X(ple, fwd_ple_width(c))                                                \
+    X(ple_row, fwd_ple_width(c))                                            \
+    X(ple_in, c->ple_dim)                                                   \
+    X(streams, fwd_streams_width(c))                                        \
+    X(first, c->streams ? c->hidden : 0)                                    \
+    X(laurel, c->laurel)                                                    \
+    X(beside, c->w.dense_beside ? c->hidden : 0)                            \
+    X(scores, c->experts)                                                   \
+    X(choice, c->experts)                                                   \
+    X(group_score, c->experts ? c->expert_groups : 0)                       \
+    X(group_best, c->experts ? c->groups_used : 0)                          \
+    X(chosen, c->experts_used)                                              \
+    X(place, c->experts_used)                                               \
+    X(sent, c->experts_used)                                                \
+    X(share, c->experts_used)                                               \
+    X(expert_in, c->experts_used * 2 * c->expert_ffn)                       \
+    X(expert_out, c->experts_used * c->hidden)                              \
+    X(shared_in, 2 * c->shared_ffn)                                         \
+    X(shared_share, c->shared_ffn ? 1 : 0)                                  \
+    X(q_a, c->w.mla ? c->q_lora : 0)                                        \
+    X(kv_a, c->w.mla ? c->kv_lora + c->rope_dims : 0)                       \
+    X(kv_b, c->w.mla && !latent ? c->heads * (c->nope_dims + c->v_dim) : 0) \
+    X(latent, latent ? c->heads *kv_latent_width(c) : 0)                    \
+    X(q_gate, c->w.q_gated ? 2 * c->heads * c->head_dim : 0)                \
+    X(mix, fwd_mix_width(c))                                                \
+    X(mix_conv, fwd_mix_channels(c))                                        \
+    X(mix_out, arch_mix_width(c, c->row->mixer))                            \
+    X(mix_beta, c->mix_heads)                                               \
     X(decay, c->mix_heads)
 
 static size_t buffer_bytes(int64_t R, int64_t per_row) { return (size_t)R * (size_t)per_row * 4; }
@@ -105,6 +106,7 @@ static size_t buffer_bytes(int64_t R, int64_t per_row) { return (size_t)R * (siz
 size_t fwd_rows_bytes(const arch_config *c, int64_t R, fwd_which which)
 {
     size_t n = 0;
+    const bool latent = c->w.mla && which == FWD_ALL; /* on the host */
 #define ADD(field, per_row) n += lq_round_up(buffer_bytes(R, per_row) + 1, 64);
     if (which & FWD_PLACED) {
         PLACED(ADD)
@@ -121,6 +123,7 @@ bool fwd_rows_cut(fwd_rows *r, const arch_config *c, int64_t R, fwd_which which,
                   void *from)
 {
     bool ok = true;
+    const bool latent = c->w.mla && which == FWD_ALL;
     r->c = r->whole = c;
 #define TAKE(field, per_row) ok = (r->field = take(from, buffer_bytes(R, per_row))) && ok;
     if (which & FWD_PLACED) {

@@ -17,6 +17,7 @@ static size_t plane(const arch_config *c, int64_t D)
 
 static size_t window_stride(const arch_config *c)
 {
+    if (c->w.mla) return WINDOW_BLOCK * attn_kv_row_bytes(KV_F32, kv_latent_width(c));
     return plane(c, c->head_dim) + plane(c, c->v_dim);
 }
 
@@ -40,7 +41,8 @@ size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads)
                   lq_round_up((size_t)T * sizeof(fwd_group) + 1, 64) +
                   lq_round_up((size_t)T * sizeof(fwd_seq_state) + 1, 64) +
                   lq_round_up((size_t)state_floats(c) * sizeof(float) + 1, 64);
-    return fwd_rows_bytes(c, T, FWD_ALL) + fwd_rows_scratch(c, T, threads) + kv + table + seqs;
+    return fwd_rows_bytes(c, T, FWD_ALL) + fwd_rows_scratch(c, T, threads) + kv + table + seqs +
+           fwd_absorb_bytes(c) + fwd_absorb_scratch(c);
 }
 
 /* ---- what goes on from layer to layer ---- */
@@ -145,6 +147,13 @@ lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, f
     if (s) return lq_wrap(err, s, "layer %lld", (long long)layer);
     w.rows.tap = tap;
     w.rows.offload = offload;
+    fwd_absorbed absorbed;
+    if (c->w.mla) {
+        s = fwd_absorb(&absorbed, c, &l->lin[R_KV_B], scratch, scratch, p, err);
+        if (s)
+            return lq_arena_reset(scratch, mark), lq_wrap(err, s, "layer %lld", (long long)layer);
+        w.rows.absorbed = &absorbed;
+    }
     pool_enter(p);
     fwd_run_layer(&w.rows, l, layer, &w.kv, w.groups, n_windows, NULL, 0);
     pool_leave(p);

@@ -76,19 +76,23 @@ static bool has_own(const arch_config *c, int64_t layer)
     return !c->layer[layer].kv_back && arch_mixer_attends(c->layer[layer].mixer);
 }
 
-size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_dtype d)
+int64_t kv_latent_width(const arch_config *c) { return c->kv_lora + c->rope_dims; }
+
+size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_dtype d, kv_side on)
 {
     const arch_config *own = arch_at(c, layer);
     if (!has_own(c, layer)) return 0;
+    if (c->w.mla && on == KV_ON_HOST)
+        return lq_round_up((size_t)block_size * attn_kv_row_bytes(d, kv_latent_width(c)), 64);
     return plane_bytes(own, own->head_dim, block_size, d) +
            plane_bytes(own, own->v_dim, block_size, d);
 }
 
-size_t kv_most_bytes(const arch_config *c, int block_size, kv_dtype d)
+size_t kv_most_bytes(const arch_config *c, int block_size, kv_dtype d, kv_side on)
 {
     size_t most = 0;
     for (int64_t i = 0; i < c->layers; i++) {
-        const size_t n = kv_layer_bytes(c, i, block_size, d);
+        const size_t n = kv_layer_bytes(c, i, block_size, d, on);
         most = n > most ? n : most;
     }
     return most;
@@ -98,18 +102,20 @@ size_t kv_block_bytes(const arch_config *c, int block_size, kv_dtype d)
 {
     size_t n = 0;
     for (int64_t i = 0; i < c->layers; i++)
-        n += kv_layer_bytes(c, i, block_size, d);
+        n += kv_layer_bytes(c, i, block_size, d, KV_ON_HOST);
     return n;
 }
 
-size_t kv_token_bytes(const arch_config *c, kv_dtype d)
+size_t kv_token_bytes(const arch_config *c, kv_dtype d, kv_side on)
 {
     size_t n = 0;
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_config *own = arch_at(c, i);
         if (!has_own(c, i)) continue;
-        n += (size_t)own->kv_heads *
-             (attn_kv_row_bytes(d, own->head_dim) + attn_kv_row_bytes(d, own->v_dim));
+        n += c->w.mla && on == KV_ON_HOST
+                 ? attn_kv_row_bytes(d, kv_latent_width(c))
+                 : (size_t)own->kv_heads *
+                       (attn_kv_row_bytes(d, own->head_dim) + attn_kv_row_bytes(d, own->v_dim));
     }
     return n;
 }
@@ -173,19 +179,23 @@ static lq_status place_layers(kv_cache *kv, const arch_config *c, size_t *host, 
                               lq_err *err)
 {
     const kv_opts *o = &kv->opts;
-    size_t all;
+    size_t all, one = 0;
     *host = *on = 0;
-    if (!lq_mul(kv_block_bytes(c, o->block_size, o->dtype), (size_t)o->n_blocks, &all))
+    for (int64_t i = 0; i < c->layers; i++)
+        one += kv_layer_bytes(c, i, o->block_size, o->dtype, KV_ON_DEVICE);
+    if (!lq_mul(one, (size_t)o->n_blocks, &all))
         return lq_fail(err, LQ_ENOMEM, "KV cache: %lld blocks do not fit in memory",
                        (long long)o->n_blocks);
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_config *own = arch_at(c, i);
         const int64_t back = c->layer[i].kv_back;
-        size_t *side = i < o->first ? host : on;
+        const bool here = i < o->first;
+        size_t *side = here ? host : on;
         kv->place[i] =
             (kv_place){ .at = *side,
                         .k_bytes = plane_bytes(own, own->head_dim, o->block_size, o->dtype),
-                        .stride = kv_layer_bytes(c, i, o->block_size, o->dtype) };
+                        .stride = kv_layer_bytes(c, i, o->block_size, o->dtype,
+                                                 here ? KV_ON_HOST : KV_ON_DEVICE) };
         *side += kv->place[i].stride * (size_t)o->n_blocks;
         if (!back) continue;
         kv->place[i] = kv->place[i - back];

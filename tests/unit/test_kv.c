@@ -298,8 +298,10 @@ TEST(layers_have_their_own_sizes_or_those_of_the_layer_that_they_read)
     kv_cache *kv;
     CHECK(!kv_open(&kv, &c, &o, NULL), "open");
     CHECK(kv_block_bytes(&c, BS, KV_F32) == 2 * wide + small, "layer 3 takes nothing");
-    CHECK(kv_token_bytes(&c, KV_F32) == (2 * wide + small) / BS, "of a token");
-    CHECK(kv_most_bytes(&c, BS, KV_F32) == wide && kv_layer_bytes(&c, 3, BS, KV_F32) == 0, "each");
+    CHECK(kv_token_bytes(&c, KV_F32, KV_ON_HOST) == (2 * wide + small) / BS, "of a token");
+    CHECK(kv_most_bytes(&c, BS, KV_F32, KV_ON_HOST) == wide &&
+              kv_layer_bytes(&c, 3, BS, KV_F32, KV_ON_HOST) == 0,
+          "each");
     const size_t at[LAYERS] = { 0, BLOCKS * wide, BLOCKS * (wide + small), BLOCKS * wide };
     for (int64_t i = 0; i < LAYERS; i++) {
         const size_t stride = i % 2 ? small : wide;

@@ -104,7 +104,8 @@ static lq_status check_memory(const session *b, lq_err *err)
     for (int64_t i = 0; i < b->n_batch; i++)
         if (b->batch[i] > most) most = b->batch[i];
     const double tokens = (double)most * (double)(b->context + b->o->steps);
-    const double need = tokens * (double)kv_token_bytes(b->m->cfg, opt_kv(&b->o->model));
+    const double need =
+        tokens * (double)kv_token_bytes(b->m->cfg, opt_kv(&b->o->model), KV_ON_HOST);
     if (model_dev(b->m) || !there || need <= (double)there) return LQ_OK;
     char a[16], z[16];
     return lq_fail(
@@ -154,7 +155,8 @@ static double step_flops(const model *m, int64_t tokens, int64_t logits, double 
 static double step_bytes(const session *b, int64_t sequences, int64_t context)
 {
     const arch_config *c = b->m->cfg;
-    double kv = (double)kv_token_bytes(c, opt_kv(&b->o->model)) * (double)(sequences * context);
+    double kv =
+        (double)kv_token_bytes(c, opt_kv(&b->o->model), KV_ON_HOST) * (double)(sequences * context);
     return (double)b->m->weight_bytes + kv;
 }
 

@@ -46,8 +46,8 @@ static lq_status decide(budget *b, const budget_model *m, const eng_opts *want, 
     if (s) return s;
     eng_need_of(need, c, &b->engine, &kv, threads);
     b->kv_blocks = kv.n_blocks;
-    b->kv_token_bytes = kv_token_bytes(c, o.kv);
-    if (o.draft) b->kv_token_bytes += kv_token_bytes(o.draft->cfg, o.kv);
+    b->kv_token_bytes = kv_token_bytes(c, o.kv, KV_ON_HOST);
+    if (o.draft) b->kv_token_bytes += kv_token_bytes(o.draft->cfg, o.kv, KV_ON_HOST);
     b->states = kv.n_states;
     const size_t states = (size_t)b->states * kv_state_bytes(c);
     const size_t block = (b->engine.kv_bytes - states) / (size_t)kv.n_blocks;
