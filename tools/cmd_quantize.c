@@ -225,9 +225,8 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
         return lq_fail(err, LQ_EUSAGE,
                        "--group-size: expected -1 (the whole row) or 1 or more, found 0");
     q->group = o->group;
-    if (o->free.to && strcmp(o->free.to, "fp8") == 0 && !q->group &&
-        q->method->options & QZ_OPT_GROUP)
-        q->group = 128; /* its blocks */
+    if (o->free.to && qz_method_of_layout(o->free.to) == q->method && !q->group)
+        q->group = q->method->layout_group;
     q->sym = o->sym;
     q->asym = o->asym;
     q->narrow = o->narrow;
@@ -290,15 +289,13 @@ static lq_status take_blas_core(const cmd_ctx *c, const quantize_opts *o, lq_err
     return o->reproducible ? blas_core_is_common(err) : LQ_OK;
 }
 
-/* The one that was asked for, or that a layout holds. */
+/* The one that was asked for, or that a layout holds; of a model of any architecture the first, which needs no
+ * text. */
 static const char *method_of(const cmd_ctx *c, const quantize_opts *o)
 {
-    static const struct {
-        const char *to, *method;
-    } of[] = { { "fp8", "fp8" }, { "bnb", "nf4" } };
-    for (size_t i = 0; i < LQ_COUNT(of) && o->free.to && !opt_given(c, "method"); i++)
-        if (strcmp(of[i].to, o->free.to) == 0) return of[i].method;
-    return o->free.on && !opt_given(c, "method") ? "rtn" : o->method;
+    const qz_method *m = o->free.to ? qz_method_of_layout(o->free.to) : NULL;
+    if (opt_given(c, "method")) return o->method;
+    return m ? m->name : o->free.on ? qz_method_at(0)->name : o->method;
 }
 
 static lq_status run_model_free(const cmd_ctx *c, const quantize_opts *o, lq_err *err)

@@ -87,6 +87,8 @@ static lq_status fp8_scheme(qt_scheme *s, const qz_opts *o, lq_err *err)
 const qz_method qz_method_fp8 = {
     .name = "fp8",
     .help = "8-bit floats, inputs too; a scale per row, or with -g 128 per block of 128x128",
+    .layout = "fp8",
+    .layout_group = 128,
     .schemes = "fp8-e4m3",
     .options = QZ_OPT_GROUP,
     .group = -1,

@@ -259,6 +259,7 @@ static lq_status lut4_scheme(qt_scheme *s, const qz_opts *o, lq_err *err)
 
 const qz_method qz_method_nf4 = {
     .name = "nf4",
+    .layout = "bnb",
     .help = "bitsandbytes' 16 values of a normal distribution, to its bits",
     .schemes = "nf4",
     .options = QZ_OPT_GROUP | QZ_OPT_DOUBLE,

@@ -144,10 +144,12 @@ struct qz_method {
     unsigned needs;                  /* QZ_NEEDS_... at most */
     unsigned (*needs_of)(const qz_opts *o); /* under these options; NULL: all of `needs` */
     bool text_optional;                     /* without --calib there is no calibration */
-    bool bounded;    /* every weight stays within half a step of its scheme, or is clamped */
-    bool alone;      /* weights are rounded one by one, without feedback between them */
-    bool fractional; /* chooses fractional zero points (QT_ZERO_F16) */
-    bool blocks;     /* makes GGUF's blocks (QT_BLOCKS) too */
+    bool bounded;         /* every weight stays within half a step of its scheme, or is clamped */
+    bool alone;           /* weights are rounded one by one, without feedback between them */
+    bool fractional;      /* chooses fractional zero points (QT_ZERO_F16) */
+    bool blocks;          /* makes GGUF's blocks (QT_BLOCKS) too */
+    const char *layout;   /* of convert/convert.h, that is its own; NULL: none */
+    int64_t layout_group; /* ... and the group that it asks for; 0: any */
     const char *without_curvature; /* what happens then, for people */
     int plan;                      /* place among what `llmq plan` shows, from 1; 0: not shown */
     /* The scheme of linears, before it is fitted to a shape (group -1: the row). */

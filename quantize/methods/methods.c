@@ -33,6 +33,13 @@ lq_status qz_method_find(const qz_method **m, const char *name, lq_err *err)
                    qz_methods_with(list, sizeof list, 0), name);
 }
 
+const qz_method *qz_method_of_layout(const char *layout)
+{
+    for (size_t i = 0; i < LQ_COUNT(methods); i++)
+        if (methods[i]->layout && strcmp(methods[i]->layout, layout) == 0) return methods[i];
+    return NULL;
+}
+
 const char *qz_option_name(int i) { return option_names[i]; }
 
 unsigned qz_option_of(const char *name)

@@ -11,6 +11,9 @@ const qz_method *qz_method_at(size_t i);
 /* Errors: LQ_EUSAGE (names what there is). */
 lq_status qz_method_find(const qz_method **m, const char *name, lq_err *err);
 
+/* The method whose own layout this is; NULL: none. */
+const qz_method *qz_method_of_layout(const char *layout);
+
 /* The name of an option, without dashes; i < QZ_N_OPTIONS. */
 const char *qz_option_name(int i);
 /* QZ_OPT_... of that name; 0: none, or one that all methods take. */

@@ -33,6 +33,17 @@ typedef struct {
 
 enum { RIG_ROWS = 64, RIG_SEQS = 8 };
 
+/* A pass over the weights as they are now. */
+static inline lq_status rig_pass(rig *r, rig_opts o, lq_err *err)
+{
+    const fwd_opts f = {
+        .acts = o.acts, .max_rows = RIG_ROWS, .max_logits = RIG_ROWS, .max_seqs = RIG_SEQS
+    };
+    fwd_close(r->f);
+    r->f = NULL;
+    return fwd_open(&r->f, &r->m, r->kv, r->p, &f, err);
+}
+
 /* In place: the forward pass keeps the model's address. */
 static inline bool rig_open(rig *r, const char *folder, rig_opts o)
 {
@@ -59,10 +70,7 @@ static inline bool rig_open(rig *r, const char *folder, rig_opts o)
                   .on = model_dev(&r->m),
                   .first = model_first_on(&r->m) };
     if (!s) s = kv_open(&r->kv, r->m.cfg, &k, &err);
-    fwd_opts f = {
-        .acts = o.acts, .max_rows = RIG_ROWS, .max_logits = RIG_ROWS, .max_seqs = RIG_SEQS
-    };
-    if (!s) s = fwd_open(&r->f, &r->m, r->kv, r->p, &f, &err);
+    if (!s) s = rig_pass(r, o, &err);
     CHECK(!s, "%s: %s", folder, err.msg);
     return !s;
 }
