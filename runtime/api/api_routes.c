@@ -44,7 +44,7 @@ static const http_route routes[] = {
     { "POST", "/v1/embeddings", api_post_embeddings, HTTP_USER,
       "texts or ids to vectors of length 1", NULL },
     { "POST", "/v1/rerank", api_post_rerank, HTTP_USER,
-      "documents in the order in which they answer a query, as Jina's clients ask", NULL },
+      "documents by how well they answer a query (Jina's clients)", NULL },
     { "POST", "/v2/rerank", api_post_rerank_v2, HTTP_USER, "likewise, as Cohere's ask", NULL },
     { "POST", "/v1/score", api_post_score, HTTP_USER,
       "how well each text answers another, as vLLM's clients ask", NULL },
