@@ -256,11 +256,11 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
 }
 
 /* Neither file may take the place of one that is read. */
-static lq_status check_places(const quantize_opts *o, const src_source *src, const char *given,
-                              lq_err *err)
+static lq_status check_places(const quantize_opts *o, const quantize_to *to, const src_source *src,
+                              const char *given, lq_err *err)
 {
     lq_status s = LQ_OK;
-    if (o->out) s = output_check_place("--out", o->out, false, src, given, err);
+    if (o->out) s = quantize_to_check(to, o->out, src, given, err);
     if (!s && o->report) s = output_check_place("--report", o->report, false, src, given, err);
     if (!s && o->report)
         s = output_check_kind("--report", o->report, "<!doctype html", "an HTML page", err);
@@ -339,7 +339,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
     if (s) return s;
     load_say_notes(c->argv[0], src);
-    if ((s = check_places(o, src, c->argv[0], err))) goto done;
+    if ((s = check_places(o, &to, src, c->argv[0], err))) goto done;
     if (o->report && (s = html_check(o->report, "--report", err))) goto done;
     seen = src;
     s = settle_tuning(&q, c, o, src, err);

@@ -53,7 +53,14 @@ lq_status quantize_to_read(quantize_to *t, const char *to, const char *out, lq_e
     const char *tail = strcmp(t->format, "llmq") == 0 ? "" : ".llmq";
     if (snprintf(t->made, sizeof t->made, "%s%s", out, tail) >= (int)sizeof t->made)
         return lq_fail(err, LQ_EUSAGE, "--out: the name is too long");
-    return output_check_ending("--out", out, t->format, is_folder(t), err);
+    return LQ_OK;
+}
+
+lq_status quantize_to_check(const quantize_to *t, const char *out, const src_source *src,
+                            const char *given, lq_err *err)
+{
+    const lq_status s = output_check_place("--out", out, is_folder(t), src, given, err);
+    return s ? s : output_check_ending("--out", out, t->format, is_folder(t), err);
 }
 
 lq_status quantize_to_write(const quantize_to *t, const char *out, size_t *bytes, const cmd_ctx *c,
