@@ -169,8 +169,10 @@ def test_an_ending_of_another_format_is_refused(llmq, draft, tmp_path, monkeypat
 
 
 def test_quantize_writes_no_other_ending(llmq, draft, tmp_path):
-    p = llmq("quantize", draft, "-o", tmp_path / "q.gguf", "--method", "rtn", code=2)
+    p = llmq("quantize", draft, "-o", tmp_path / "q.safetensors", "--method", "rtn", code=2)
     assert "expected the name of a .llmq file" in p.stderr and not names(tmp_path)
+    p = llmq("quantize", draft, "-o", tmp_path / "q.gguf", "--method", "rtn", code=2)
+    assert "made by --to gguf:MIX" in p.stderr and not names(tmp_path)
 
 
 def test_no_result_inside_its_source(llmq, draft, tmp_path):
