@@ -133,8 +133,10 @@ $(BUILD)/llmq.pc: tools/library/llmq.pc.in base/version.h FORCE
 	$(Q)sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@INCLUDEDIR@|$(INCLUDEDIR)|' -e 's|@VERSION@|$(VERSION)|' \
 	    -e 's|@LIBS@|$(LIBREST)|' $< > $@
 
+# What objects were made with, but for WERROR, which changes none.
+RECORDED = $(filter-out $(WERROR),$(subst $(CURDIR),.,$(ALLCF)))
 $(BUILD)/flags: FORCE
-	@mkdir -p $(@D); echo '$(CC) $(subst $(CURDIR),.,$(ALLCF))' | cmp -s - $@ || echo '$(CC) $(subst $(CURDIR),.,$(ALLCF))' > $@
+	@mkdir -p $(@D); echo '$(CC) $(RECORDED)' | cmp -s - $@ || echo '$(CC) $(RECORDED)' > $@
 
 $(BUILD)/calib/builtin.o: calib/builtin_text.txt calib/builtin_chat.jsonl
 $(BUILD)/tools/report/quantize_html.o: tools/report/report.html
