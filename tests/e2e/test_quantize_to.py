@@ -89,9 +89,10 @@ def test_a_layout_is_that_of_convert(llmq, model, tmp_path, layout, method, aske
     """Without --method fp8 and bnb take the one that they hold."""
     llmq("quantize", model, "-o", tmp_path / "q.llmq", *method)
     llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "two", "--to", layout)
+    (tmp_path / "one.llmq").write_bytes((tmp_path / "q.llmq").read_bytes())  # another's
     llmq("quantize", model, "-o", tmp_path / "one", "--to", layout, *(method if asked else []))
     assert (tmp_path / "one/model.safetensors").read_bytes() == (tmp_path / "two/model.safetensors").read_bytes()
-    assert not (tmp_path / "one.llmq").exists()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "one.llmq", "q.llmq", "two"]
 
 
 @pytest.mark.parametrize("args, says", [

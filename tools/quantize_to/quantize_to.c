@@ -50,7 +50,8 @@ lq_status quantize_to_read(quantize_to *t, const char *to, const char *out, lq_e
         return LQ_EUSAGE;
     }
     if (!out) return LQ_OK;
-    const char *tail = strcmp(t->format, "llmq") == 0 ? "" : ".llmq";
+    /* Not OUT.llmq, which may be somebody's: this file is removed in the end. */
+    const char *tail = strcmp(t->format, "llmq") == 0 ? "" : ".unconverted.llmq";
     if (snprintf(t->made, sizeof t->made, "%s%s", out, tail) >= (int)sizeof t->made)
         return lq_fail(err, LQ_EUSAGE, "--out: the name is too long");
     return LQ_OK;
@@ -76,9 +77,10 @@ lq_status quantize_to_write(const quantize_to *t, const char *out, size_t *bytes
     else if (!s)
         s = conv_to_gguf(&r, src, out, &(conv_gguf_opts){ .keep_dtype = true }, p, c->job, err);
     src_close(src);
-    if (s)
+    if (s && s != LQ_EINTR)
         return lq_wrap(err, s, "%s is whole and stays; as %s it cannot be written", t->made,
                        t->format);
+    if (s) return s;
     for (int i = 0; i < r.n_notes; i++)
         prog_say(LOG_INFO, "%s", r.note[i]);
     *bytes = r.bytes;

@@ -1,6 +1,6 @@
 /* tools/quantize_to/quantize_to.h - `llmq quantize ... --to FORMAT`: the result in a format that other engines run.
  *
- * The job writes a .llmq file beside OUT (OUT.llmq), which a killed run goes on with; it is converted when it is
+ * The job writes a .llmq file beside OUT (OUT.unconverted.llmq), which a killed run goes on with; it is converted when it is
  * whole, and removed when OUT is. Bytes are those of `llmq quantize` and `llmq convert`. */
 #ifndef LLMQ_TOOLS_QUANTIZE_TO_QUANTIZE_TO_H
 #define LLMQ_TOOLS_QUANTIZE_TO_QUANTIZE_TO_H
