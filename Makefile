@@ -39,6 +39,7 @@ ALLLD     = -pie -Wl,-z,relro,-z,now,-z,noexecstack $(LDFLAGS) $(SANITIZE)
 # Instruction sets belong to one file each; everything else runs on any machine. Files of another
 # processor than the compiler's target are left out.
 ISA_avx2   := -mavx2 -mfma -mf16c
+ISA_avxvnni := $(ISA_avx2) -mavxvnni
 ISA_avx512 := $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq
 ISA_vnni   := $(ISA_avx512) -mavx512vnni
 ISA_amx    := $(ISA_vnni)
@@ -46,7 +47,7 @@ ISA_bf16   := $(ISA_avx512) -mavx512bf16
 ISA_neon_dot := -march=armv8.2-a+dotprod
 ISA_neon_i8mm := -march=armv8.2-a+i8mm
 ISA_neon_bf := -march=armv8.2-a+bf16
-ISAS_x86_64  := avx2 avx512 vnni amx bf16
+ISAS_x86_64  := avx2 avxvnni avx512 vnni amx bf16
 ISAS_aarch64 := neon neon_dot neon_i8mm neon_bf
 ISAS        := $(ISAS_$(firstword $(subst -, ,$(shell $(CC) -dumpmachine))))
 isa_files    = $(foreach i,$(1),%_$(i).c)

@@ -11,7 +11,7 @@ static const k_ops *const tables[] = {
     /* slowest first; k_ref is complete */
     &k_ref,
 #if defined(__x86_64__)
-    &k_avx2, &k_avx512, &k_vnni, &k_amx, &k_bf16,
+    &k_avx2, &k_avxvnni, &k_avx512, &k_vnni, &k_amx, &k_bf16,
 #elif defined(__aarch64__)
     &k_neon, &k_neon_dot, &k_neon_i8mm, &k_neon_bf,
 #endif

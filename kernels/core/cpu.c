@@ -18,6 +18,12 @@ bool cpu_has_avx2(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
 }
+bool cpu_has_avxvnni(void) /* no name for the builtin of older compilers */
+{
+    enum { AVX_VNNI = 1 << 4 };
+    unsigned a, b, c, d;
+    return cpu_has_avx2() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & AVX_VNNI);
+}
 bool cpu_has_avx512(void)
 {
     return cpu_has_avx2() && __builtin_cpu_supports("avx512f") &&

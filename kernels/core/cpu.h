@@ -5,9 +5,10 @@
 #include <stdbool.h>
 
 #if defined(__x86_64__)
-bool cpu_has_avx2(void);   /* AVX2, FMA, F16C */
-bool cpu_has_avx512(void); /* and AVX-512 F, BW, VL, DQ */
-bool cpu_has_vnni(void);   /* and AVX-512 VNNI */
+bool cpu_has_avx2(void);    /* AVX2, FMA, F16C */
+bool cpu_has_avx512(void);  /* and AVX-512 F, BW, VL, DQ */
+bool cpu_has_vnni(void);    /* and AVX-512 VNNI */
+bool cpu_has_avxvnni(void); /* AVX2 and AVX-VNNI: VPDPBUSD without AVX-512 */
 bool cpu_has_amx(
     void); /* VNNI, AMX-INT8 and -BF16; asks the system for tile registers, for all threads */
 bool cpu_has_bf16(void); /* and AVX-512 BF16, besides AVX-512 */

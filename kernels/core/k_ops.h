@@ -116,7 +116,7 @@ typedef struct {
 
 extern const k_ops k_ref;
 #if defined(__x86_64__)
-extern const k_ops k_avx2, k_avx512, k_vnni, k_amx, k_bf16;
+extern const k_ops k_avx2, k_avxvnni, k_avx512, k_vnni, k_amx, k_bf16;
 #elif defined(__aarch64__)
 extern const k_ops k_neon, k_neon_dot, k_neon_i8mm, k_neon_bf;
 #endif

@@ -5,11 +5,18 @@
  * sums stay in registers; they are scaled into acc, and acc is scaled by the inputs' own scale into
  * y. Codes are unpacked once for all rows of a body; of many rows once for a panel (mm_blocks_rows.h).
  *
- * Needs vi_dot: mm_tmpl.h has it but for AVX2. Include after it (and mm_i8_avx2.h), with the shape's
+ * Needs vi_dot: mm_tmpl.h has it but for AVX2 without VNNI. Include after it (and mm_i8_avx2.h), with the shape's
  * BLOCKS_BODIES defined.
  *
  * Included once per instruction set; no include guard on purpose. */
 #include "formats/tensor/blocks.h"
+
+/* No four-way dot product: see mm_i8_avx2.h. */
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
+#define SUMS_OF_16_BITS 1
+#else
+#define SUMS_OF_16_BITS 0
+#endif
 
 /* What a type has: bits of a code, and these. */
 enum { B_BITS = 7, B_16 = 8, B_TABLE = 16, B_BIAS = 32, B_ALL = 64 };
@@ -31,7 +38,7 @@ enum {
 #undef X
 };
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if SUMS_OF_16_BITS
 V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
 {
     if (src != W_LUT4) /* sums of two products below 2^15: 2 * 63 * 127 */
@@ -43,7 +50,7 @@ V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
 #endif
 
 /* Compilers keep sums elsewhere, in memory, for some of the unrolled products. */
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if SUMS_OF_16_BITS
 V16 vi blocks_stay(vi sum) { return vi_in_place(sum); }
 #else
 V16 vi blocks_stay(vi sum) { return vi_stay(sum); }

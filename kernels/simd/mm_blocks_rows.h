@@ -9,7 +9,7 @@
  * and sums of integers have no order, so the bytes are those of blocks_block. The zero point of a
  * row's group, -zero X, is what its sum of integers begins with.
  *
- * AVX2 has no four-way dot product. Codes c less their middle m are so small that all products of a
+ * AVX2 without VNNI has no four-way dot product. Codes c less their middle m are so small that all products of a
  * group add up in 16 bits, twice for each output (as in mm_i8_rows_avx2.h):
  *
  *     codes    |c - m|   quads of a group
@@ -22,12 +22,6 @@
  * includer), so that none is computed twice: 17 = 6 + 6 + 5.
  *
  * Included once per instruction set; no include guard on purpose. */
-#if defined(__AVX2__) && !defined(__AVX512F__)
-#define SUMS_OF_16_BITS 1
-#else
-#define SUMS_OF_16_BITS 0
-#endif
-
 enum {
     BLOCKS_PANEL_ROWS = 80,  /* as I8_PANEL of mm.c */
     BLOCKS_PANEL_TILES = 16, /* whose y rest in the second cache */

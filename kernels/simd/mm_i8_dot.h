@@ -1,4 +1,4 @@
-/* kernels/simd/mm_i8_dot.h - MM_I8 with a four-way dot product: AVX-512, with and without VNNI, and
+/* kernels/simd/mm_i8_dot.h - MM_I8 with a four-way dot product: AVX-VNNI, AVX-512 with and without, and
  * NEON, which with I8MM has an eight-way one of two rows (mm_i8_mmla_neon.h).
  *
  * A body is RM rows of NT tiles, whose sums of a block of A inputs stay in registers: on AVX-512 up
@@ -71,6 +71,8 @@ V16 vi vi_stay(vi sum)
 {
 #if defined(__AVX512F__)
     __asm__("" : "+v"(sum));
+#elif defined(__AVX2__)
+    __asm__("" : "+x"(sum.a), "+x"(sum.b));
 #endif
     return sum;
 }

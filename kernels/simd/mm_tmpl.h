@@ -374,7 +374,7 @@ static inline void tmpl_mm_f32(const mm_task *t)
 
 /* ---- MM_I8 ---- */
 /* Whether products with small integers have a shorter way than those with any byte. */
-#if defined(__AVX512VNNI__)
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 #define SMALL_TABLES 0
 #else
 #define SMALL_TABLES 1
@@ -388,7 +388,7 @@ static inline w_src w_src_i8(const mm_task *t)
  * multiplies unsigned by signed bytes without loss. */
 V16 bool is_signed(w_src src)
 {
-#if defined(__AVX512F__) || defined(__ARM_FEATURE_MATMUL_INT8)
+#if defined(__AVX512F__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_MATMUL_INT8)
     (void)src;
     return false;
 #else
@@ -415,6 +415,13 @@ V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
 {
     (void)src;
     return _mm512_dpbusd_epi32(acc, w, x);
+}
+#elif defined(__AVXVNNI__)
+V16 vi vi_dot(vi acc, vi w, vi x, w_src src)
+{
+    (void)src;
+    return (vi){ _mm256_dpbusd_avx_epi32(acc.a, w.a, x.a),
+                 _mm256_dpbusd_avx_epi32(acc.b, w.b, x.b) };
 }
 #elif defined(__ARM_NEON)
 #include "kernels/arm/mm_i8_neon.h"

@@ -44,7 +44,7 @@ enum { PEAK_SUMS = 12 }; /* in flight: what latency times throughput asks for */
 PEAK(tmpl_peak_f32, vf, vf_set1(0), vf_fma(x, w, sum[i]), 16)
 #if defined(__ARM_FEATURE_MATMUL_INT8)
 PEAK(tmpl_peak_i8, vi, vi_set1(0), vi_mmla(sum[i], w, x), 128)
-#elif defined(__AVX512F__) || defined(__ARM_NEON)
+#elif defined(__AVX512F__) || defined(__AVXVNNI__) || defined(__ARM_NEON)
 PEAK(tmpl_peak_i8, vi, vi_set1(0), vi_dot(sum[i], w, x, W_U4), 64)
 #else /* products summed in 16 bits: what mm_i8_avx2.h comes to between two folds */
 PEAK(tmpl_peak_i8, vi, vi_set1(0), vi_add_products(sum[i], w, x), 64)

@@ -292,6 +292,7 @@ TEST(every_family_that_this_cpu_has_can_be_chosen)
 #if defined(__x86_64__)
         { "avx2", cpu_has_avx2 },
         { "avx512", cpu_has_avx512 },
+        { "avxvnni", cpu_has_avxvnni },
         { "vnni", cpu_has_vnni },
         { "amx", cpu_has_amx },
         { "bf16", cpu_has_bf16 },
