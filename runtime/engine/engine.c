@@ -654,6 +654,7 @@ static lq_status open_step(engine *e, lq_err *err)
         s = sched_open(&e->sched, e->kv, &e->o.policy, e->o.max_seqs, e->o.max_batch_tokens, err);
     if (s) return s;
     e->sched.draft_rows = e->o.guesses ? SPEC_ROWS : 0;
+    if (!model_dev(e->m)) e->sched.beside = SCHED_BESIDE;
     fwd_opts f = eng_step(&e->o);
     e->draws = calloc((size_t)f.max_logits, sizeof *e->draws);
     if (!e->draws) return lq_fail(err, LQ_ENOMEM, "engine: out of memory");

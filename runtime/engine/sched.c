@@ -217,7 +217,19 @@ static int64_t grow(seq *s, int64_t share, int64_t *score)
     return n;
 }
 
-static void plan_prefill(sched *sc, int64_t quota)
+/* Tokens that n prompts may take of a step which has `decodes` rows of them. */
+static int64_t prefill_quota(const sched *sc, int64_t decodes, int64_t n)
+{
+    int64_t quota = sc->batch_tokens - decodes;
+    if (decodes && sc->beside) {
+        const int64_t paced = decodes + n * sc->beside, half = sc->batch_tokens / 2 - decodes;
+        if (quota > paced) quota = paced;
+        if (quota > half) quota = half;
+    }
+    return quota > sc->least ? quota : sc->least;
+}
+
+static void plan_prefill(sched *sc, int64_t decodes)
 {
     int64_t n = 0, score = sc->score_rows;
     seq *oldest = NULL;
@@ -227,6 +239,7 @@ static void plan_prefill(sched *sc, int64_t quota)
             n++;
         }
     if (!oldest) return;
+    int64_t quota = prefill_quota(sc, decodes, n);
     quota -= grow(oldest, n > 1 ? (quota + 1) / 2 : quota, &score);
     for (; n > 1 && quota > 0; n--) {
         seq *least = NULL;
@@ -281,8 +294,7 @@ int sched_plan(sched *sc, fwd_item *items)
         s->plan_n = 1;
         rows += beam_rows(s);
     }
-    int64_t quota = sc->batch_tokens - rows;
-    plan_prefill(sc, quota > sc->least ? quota : sc->least);
+    plan_prefill(sc, rows);
     plan_drafts(sc, rows);
     int n = 0;
     sc->n_items = 0;

@@ -7,7 +7,9 @@
  *      waits again at its old place and computes them again);
  *   2. prefill chunks within what is left of the token budget, at least `least` tokens: half for
  *      the oldest, the rest for the shortest, what remains for the oldest again. So neither a long
- *      prompt nor a stream of short ones keeps another from starting.
+ *      prompt nor a stream of short ones keeps another from starting. Beside decodes they are
+ *      paced: as many tokens as there are decodes, and `beside` for each prompt, up to half of the
+ *      budget in all. So a prompt beside decodes makes their step some three times as long.
  *   3. guesses of decodes (runtime/engine/spec.h), within SPEC_ROWS rows of decodes and guesses: they take
  *      blocks that are free, never another's.
  * Admission reserves the blocks of all ids that a sequence has, and leaves one block free for each
@@ -30,7 +32,8 @@ typedef struct {
     kv_cache *kv;
     eng_policy policy;
     int64_t max_seqs, batch_tokens, least, score_rows;
-    seq *waiting; /* sorted */
+    int64_t beside; /* tokens of a prompt beside decodes; 0: not paced */
+    seq *waiting;   /* sorted */
     int64_t n_waiting;
     seq **running;               /* [max_seqs], sorted */
     int64_t n_running, n_places; /* places: of a step, for those that run (beam_places) */
@@ -46,7 +49,8 @@ typedef struct {
     int64_t held;                                 /* steps since one began, while others waited */
 } sched;
 
-enum { SCHED_LEAST = 16, SCHED_SCORE_ROWS = 32, SCHED_WAITING_STEPS = 20 };
+/* SCHED_BESIDE: on a CPU reading the weights takes as long as the products of some 16 rows. */
+enum { SCHED_LEAST = 16, SCHED_BESIDE = 32, SCHED_SCORE_ROWS = 32, SCHED_WAITING_STEPS = 20 };
 
 lq_status sched_open(sched *sc, kv_cache *kv, const eng_policy *policy, int64_t max_seqs,
                      int64_t batch_tokens, lq_err *err);

@@ -206,6 +206,7 @@ TEST(random_traffic_always_moves_and_all_of_it_ends)
         sim m;
         int64_t blocks = 4 + rnd(40), seqs = 1 + rnd(12), batch = 1 + rnd(40);
         sim_open(&m, blocks, seqs, batch, round % 2);
+        m.sc.beside = rnd(9);
         int64_t left = 150, most = blocks * BLOCK;
         uint64_t idle = 0;
         while (left > 0 || m.sc.n_running || m.sc.n_waiting) {
@@ -312,6 +313,7 @@ static void play_trace(eng_policy policy, int number)
     int64_t blocks = 2 + rnd(24), max_seqs = 1 + rnd(8);
     sim_open_as(&m, policy, blocks, max_seqs, 1 + rnd(40), rnd(2));
     m.sc.draft_rows = rnd(2) ? SPEC_ROWS : 0;
+    if (rnd(2)) m.sc.beside = rnd(8);
     make_trace(blocks * BLOCK);
     playing = &m;
     int next = 0, bad = check_bad;
@@ -454,6 +456,30 @@ TEST(decodes_run_in_every_step_beside_a_long_prompt) /* T-06 */
     sim_close(&m);
 }
 
+TEST(prompts_beside_decodes_are_paced)
+{
+    sim m;
+    sim_open(&m, 2000, 64, 512, false);
+    m.sc.beside = 32;
+    seq *long_one = sim_add(&m, 2000, 1, 0, -1);
+    CHECK(sim_step(&m, NULL) == 512, "a prompt alone has the whole budget");
+    for (int i = 0; i < 4; i++)
+        sim_add(&m, 1, 400, 0, -1);
+    sim_step(&m, NULL);
+    const int64_t done = long_one->n_done;
+    CHECK(sim_step(&m, NULL) == 4 + 4 + 32, "beside four decodes");
+    CHECK(long_one->n_done == done + 36, "the prompt moved by %lld",
+          (long long)(long_one->n_done - done));
+    sim_add(&m, 900, 1, 0, -1);
+    CHECK(sim_step(&m, NULL) == 4 + 4 + 2 * 32, "two prompts");
+    for (int i = 0; i < 20; i++)
+        sim_add(&m, 900, 1, 0, -1);
+    CHECK(sim_step(&m, NULL) == 256, "half of the budget at most");
+    while (m.sc.n_running || m.sc.n_waiting)
+        sim_step(&m, NULL);
+    sim_close(&m);
+}
+
 TEST(a_short_prompt_does_not_wait_for_a_long_one) /* T-08 */
 {
     sim m;
@@ -520,6 +546,7 @@ int main(int argc, char **argv)
     RUN(the_served_ratio_holds_few_back_for_a_while);
     RUN(two_that_do_not_fit_together_do_not_push_each_other_out);
     RUN(decodes_run_in_every_step_beside_a_long_prompt);
+    RUN(prompts_beside_decodes_are_paced);
     RUN(a_short_prompt_does_not_wait_for_a_long_one);
     RUN(many_decodes_leave_room_for_prefill);
     RUN(lower_priority_numbers_and_earlier_arrivals_go_first);
