@@ -112,6 +112,7 @@ typedef struct {
     float *s, *a;     /* [rows][ATTN_TILE], [rows] */
     const float **q;  /* [rows] */
     int *lo, *hi;     /* [rows] keys of the tile that the row sees */
+    uint8_t *listed;  /* a tile of chosen keys, as they are in the cache */
     folded part, sum; /* of the split at hand, and of those before */
 } work;
 
@@ -142,6 +143,7 @@ static size_t cut(work *w, uint8_t *base, int64_t H, int64_t D)
     CUT(q, float *, rows);
     CUT(lo, int, rows);
     CUT(hi, int, rows);
+    CUT(listed, float, (d + 1) * ATTN_TILE);
     n += cut_folded(&w->part, base ? base + n : NULL, rows, d);
     n += cut_folded(&w->sum, base ? base + n : NULL, rows, d);
     return n;
@@ -181,6 +183,13 @@ typedef struct {
     int64_t kvh, i0, n, R, split, n_splits;
 } item_at;
 
+/* Row i of a sequence as a position among the keys that it may see: its own, or the last of its list. */
+static int64_t query_at(const attn_args *a, const attn_seq *s, int64_t i)
+{
+    const int64_t pos = s->pos0 + i;
+    return a->keys && pos >= a->ld_keys ? a->ld_keys - 1 : pos;
+}
+
 /* The first key that a query sees. */
 static int64_t seen_from(const attn_args *a, int64_t query)
 {
@@ -192,7 +201,7 @@ static int64_t seen_from(const attn_args *a, int64_t query)
 /* The first key that one of its rows sees. */
 static int64_t first_key(const attn_args *a, const item_at *t)
 {
-    return seen_from(a, t->s->pos0 + t->i0);
+    return seen_from(a, query_at(a, t->s, t->i0));
 }
 
 static item_at find_item(const run_ctx *c, int64_t item)
@@ -211,7 +220,7 @@ static item_at find_item(const run_ctx *c, int64_t item)
     t.n = s->n_rows - t.i0 < c->chunk ? s->n_rows - t.i0 : c->chunk;
     t.R = t.n * (a->H / a->Hkv);
     t.split = first_key(a, &t) / ATTN_SPLIT;
-    t.n_splits = (s->pos0 + t.i0 + t.n - 1) / ATTN_SPLIT + 1 - t.split;
+    t.n_splits = query_at(a, s, t.i0 + t.n - 1) / ATTN_SPLIT + 1 - t.split;
     return t;
 }
 
@@ -253,6 +262,40 @@ void attn_read_tile(void *dst, const attn_args *a, const attn_seq *s, const uint
     }
 }
 
+/* Row `pos` of K or V at `base`; of pairs, where 16 rows begin. */
+static const uint8_t *row_at(const attn_args *a, const item_at *t, const uint8_t *base, int64_t pos,
+                             int64_t D)
+{
+    const int64_t block = t->s->table[pos / a->block_size], slot = pos % a->block_size;
+    return base + (size_t)block * a->block_stride +
+           (size_t)(t->kvh * a->block_size + slot) * attn_kv_row_bytes(a->dtype, D);
+}
+
+/* attn_read_tile for the n keys from `at` on of the list of an item, which is one row. */
+static void read_listed(void *dst, const attn_args *a, work *w, const item_at *t,
+                        const uint8_t *base, int64_t at, int n, bool key, bool pairs)
+{
+    const int64_t D = key ? a->D : a->Dv;
+    const int32_t *pos = a->keys + (t->s->row0 + t->i0) * a->ld_keys + at;
+    const size_t row = attn_kv_row_bytes(a->dtype, D);
+    for (int j = 0; j < n; j++)
+        memcpy(w->listed + (size_t)j * row, row_at(a, t, base, pos[j], D), row);
+    for (int j = 0; j < n; j += ATTN_LANES) {
+        const int here = n - j < ATTN_LANES ? n - j : ATTN_LANES;
+        read_rows(dst, a, w->listed + (size_t)j * row, j, here, key, pairs);
+    }
+}
+
+static void read_keys(void *dst, const attn_args *a, work *w, const item_at *t, int64_t pos, int n,
+                      bool key, bool pairs)
+{
+    const uint8_t *base = key ? a->k : a->v;
+    if (a->keys)
+        read_listed(dst, a, w, t, base, pos, n, key, pairs);
+    else
+        attn_read_tile(dst, a, t->s, base, t->kvh, pos, n, key, pairs);
+}
+
 static float bf16(float x) { return lq_bf16_to_f32(lq_f32_to_bf16(x)); }
 
 void attn_adjust(const attn_args *a, float *s, int lo, int hi, int64_t h, int64_t pos,
@@ -279,21 +322,12 @@ void attn_seen(const attn_args *a, int64_t query, int64_t pos, int *from, int *t
     *to = (int)(hi < 0 ? 0 : hi > ATTN_TILE ? ATTN_TILE : hi);
 }
 
-/* Row `pos` of K or V at `base`; of pairs, where 16 rows begin. */
-static const uint8_t *row_at(const attn_args *a, const item_at *t, const uint8_t *base, int64_t pos,
-                             int64_t D)
-{
-    const int64_t block = t->s->table[pos / a->block_size], slot = pos % a->block_size;
-    return base + (size_t)block * a->block_stride +
-           (size_t)(t->kvh * a->block_size + slot) * attn_kv_row_bytes(a->dtype, D);
-}
-
 /* The tile at `pos` of the K or V at `base`. No block is smaller than a run of it. */
 static k_next next_of(const attn_args *a, const item_at *t, const uint8_t *base, int64_t pos,
                       int64_t D)
 {
     enum { RUNS = 4, RUN = ATTN_TILE / RUNS };
-    const int64_t end = t->s->pos0 + t->i0 + t->n;
+    const int64_t end = a->keys ? 0 : t->s->pos0 + t->i0 + t->n;
     k_next n = { { base, base, base, base }, 0 };
     if (pos < end) n.bytes = RUN * attn_kv_row_bytes(a->dtype, D);
     for (int i = 0; i < RUNS && pos < end; i++, pos += RUN)
@@ -320,8 +354,8 @@ static pair_tile read_pairs(const attn_args *a, work *w, const item_at *t, int64
     uint32_t *k = w->kt, *v = w->v;
     const int64_t half = ATTN_LANES / 2;
     if (!a->paired) {
-        attn_read_tile(k, a, t->s, a->k, t->kvh, pos, n, true, true);
-        attn_read_tile(v, a, t->s, a->v, t->kvh, pos, n, false, true);
+        read_keys(k, a, w, t, pos, n, true, true);
+        read_keys(v, a, w, t, pos, n, false, true);
         return (pair_tile){ { k, k + half * a->D }, { v, v + half * a->Dv } };
     }
     const int64_t last = n > ATTN_LANES ? pos + ATTN_LANES : pos; /* a half that no one sees: any */
@@ -335,8 +369,7 @@ static pair_tile read_pairs(const attn_args *a, work *w, const item_at *t, int64
 static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos,
                      const item_at *after)
 {
-    const attn_seq *s = t->s;
-    const int64_t group = a->H / a->Hkv, last = s->pos0 + t->i0 + t->n - 1;
+    const int64_t group = a->H / a->Hkv, last = query_at(a, t->s, t->i0 + t->n - 1);
     const item_at *from = t;
     int64_t next = pos + ATTN_TILE;
     if (after && next > last) {
@@ -355,15 +388,15 @@ static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos,
         k->attn_scores16(w->s, w->q16, tile.k, t->R, a->D, a->scale, &ahead[0]);
     } else {
         ask_for(ahead, 0);
-        attn_read_tile(w->kt, a, s, a->k, t->kvh, pos, n, true, false);
-        attn_read_tile(w->v, a, s, a->v, t->kvh, pos, n, false, false);
+        read_keys(w->kt, a, w, t, pos, n, true, false);
+        read_keys(w->v, a, w, t, pos, n, false, false);
         ask_for(ahead, 1);
         k->attn_scores(w->s, w->q, w->kt, t->R, a->D, a->scale);
         ask_for(ahead, 2);
     }
     const bool adjusted = a->softcap > 0 || a->alibi;
     for (int64_t i = 0, r = 0; i < t->n; i++) {
-        const int64_t query = s->pos0 + t->i0 + i;
+        const int64_t query = query_at(a, t->s, t->i0 + i);
         int lo, hi;
         attn_seen(a, query, pos, &lo, &hi);
         for (int64_t h = t->kvh * group; h < (t->kvh + 1) * group; h++, r++) {
@@ -406,7 +439,7 @@ static void open_item(const attn_args *a, work *w, const item_at *t)
 static void fold_split(const attn_args *a, work *w, const item_at *t, int64_t split,
                        const item_at *after)
 {
-    int64_t first = first_key(a, t), last = t->s->pos0 + t->i0 + t->n - 1,
+    int64_t first = first_key(a, t), last = query_at(a, t->s, t->i0 + t->n - 1),
             end = (split + 1) * ATTN_SPLIT;
     if (first < split * ATTN_SPLIT) first = split * ATTN_SPLIT;
     fold_nothing(&w->part, t->R, a->Dv);
@@ -548,7 +581,7 @@ void attn_run(const attn_args *a, lq_arena *scratch, pool *p)
     int64_t group = a->H / a->Hkv, rows = 0, units = 0, longest = 0;
     for (int i = 0; i < a->n_seqs; i++)
         if (a->seqs[i].n_rows > rows) rows = a->seqs[i].n_rows;
-    c.chunk = ROWS / group > 0 ? ROWS / group : 1;
+    c.chunk = ROWS / group > 0 && !a->keys ? ROWS / group : 1;
     if (c.chunk > rows && rows > 0) c.chunk = rows;
     c.per_thread = work_bytes(a->H, c.width);
     c.scratch = lq_push(scratch, c.per_thread * threads);

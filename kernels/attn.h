@@ -23,7 +23,9 @@
  * into a running maximum and sum in order, per query row; these start afresh every ATTN_SPLIT
  * tokens, and the splits' results are joined in order. So results do not depend on chunk, block
  * size, batch or thread count, while all threads can work on one long context. KV is always read
- * back through the cache's dtype, also inside a prefill chunk. */
+ * back through the cache's dtype, also inside a prefill chunk.
+ *
+ * Of a row that sees chosen keys, tiles and splits are those of its list. */
 #ifndef LLMQ_KERNELS_ATTN_H
 #define LLMQ_KERNELS_ATTN_H
 
@@ -62,6 +64,10 @@ typedef struct {
     bool alibi_scaled;  /* ... * scale */
     bool alibi_bf16;    /* bf16(bf16(slope) * bf16(key)) instead of the product (Falcon) */
     const float *sinks; /* [H] or NULL: one more logit in the softmax's sum */
+    /* NULL: all; else row t of q sees only keys[t * ld_keys ..], rising positions, as many as there are
+     * (its own and those before it), at most ld_keys. Not with a window, ALiBi or pairs */
+    const int32_t *keys;
+    int64_t ld_keys;
     const attn_seq *seqs;
     int n_seqs;
 } attn_args;

@@ -121,6 +121,26 @@ static lq_status check_beside(const arch_config *c, lq_err *err)
     return LQ_OK;
 }
 
+/* A row with an indexer's tensors has one, in its first layer too. */
+static lq_status check_indexer(const arch_config *c, lq_err *err)
+{
+    if (!arch_name_of(c, R_INDEX_Q)) {
+        if (!arch_indexed(c)) return LQ_OK;
+        return lq_fail(err, LQ_EVALUE, "index_topk: expected none in a %s, found %" PRId64,
+                       c->row->arch, c->index_topk);
+    }
+    if (!arch_indexed(c) || c->index_heads < 1 || c->index_dim < c->rope_dims || !c->q_lora ||
+        c->index_dim > ARCH_MAX_WIDTH / c->index_heads)
+        return lq_fail(err, LQ_EVALUE,
+                       "index_topk: expected positions that an indexer chooses, of heads of at "
+                       "least %" PRId64 " dims that read a query of q_lora_rank, found %" PRId64
+                       " of %" PRId64 " heads of %" PRId64 ", q_lora_rank %" PRId64,
+                       c->rope_dims, c->index_topk, c->index_heads, c->index_dim, c->q_lora);
+    if (c->layer && c->layer[0].index_shared)
+        return lq_fail(err, LQ_EVALUE, "layer 0: expected an indexer, found none to share");
+    return LQ_OK;
+}
+
 static lq_status check_width(const char *what, int64_t heads, int64_t dim, lq_err *err)
 {
     if (dim >= 1 && dim <= ARCH_MAX_WIDTH / heads) return LQ_OK;
@@ -149,6 +169,7 @@ static lq_status check_numbers(const arch_config *c, lq_err *err)
     if (!s) s = check_experts(c, err);
     if (!s) s = check_beside(c, err);
     if (!s) s = check_mixer(c, err);
+    if (!s) s = check_indexer(c, err);
     return s || c->w.pos != POS_ROPE ? s : arch_rope_check(c, err);
 }
 

@@ -73,96 +73,102 @@ typedef enum {
  * by name; LINEAR: what quantizers work on. Roles with EXPERT in their name exist once per expert.
  * X(name, text, kind) */
 typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
-#define ARCH_ROLES(X)                                                                                  \
-    X(R_EMBED, "embed", ARCH_MATRIX)                                                                   \
-    X(R_POS_EMBED, "pos_embed", ARCH_MATRIX) /* [positions + pos_offset, hidden] */                    \
-    X(R_EMBED_NORM, "embed_norm", ARCH_VECTOR)                                                         \
-    X(R_PROJ_IN, "proj_in", ARCH_MATRIX) /* embed_dim to hidden, and back before the head */           \
-    X(R_PROJ_OUT, "proj_out", ARCH_MATRIX)                                                             \
-    /* of a layer ple_dim of norm(proj x) + embed[id] */                                               \
-    X(R_PLE_EMBED, "ple_embed", ARCH_MATRIX)                                                           \
-    X(R_PLE_PROJ, "ple_proj", ARCH_MATRIX)                                                             \
-    X(R_PLE_NORM, "ple_norm", ARCH_VECTOR)                                                             \
-    /* AltUp (arXiv:2301.13310): from x to each further stream, and back */                            \
-    X(R_STREAM_IN, "stream_in", ARCH_MATRIX)                                                           \
-    X(R_STREAM_OUT, "stream_out", ARCH_MATRIX)                                                         \
-    X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                         \
-    X(R_HEAD, "lm_head", ARCH_LINEAR)                                                                  \
-    X(R_SCORE, "score", ARCH_MATRIX) /* [labels, hidden] of HEAD_LABELS */                             \
-    /* of a layer, from here on */                                                                     \
-    X(R_ATTN_NORM, "attn_norm", ARCH_VECTOR)                                                           \
-    X(R_Q, "q", ARCH_LINEAR)                                                                           \
-    X(R_K, "k", ARCH_LINEAR)                                                                           \
-    X(R_V, "v", ARCH_LINEAR)                                                                           \
-    X(R_QKV, "qkv", ARCH_LINEAR) /* rows: see qkv_grouped */                                           \
-    X(R_O, "o", ARCH_LINEAR)                                                                           \
-    X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                                 \
-    X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                                 \
-    X(R_V_NORM, "v_norm", ARCH_VECTOR) /* of each head */                                              \
-    X(R_SINKS, "sinks", ARCH_VECTOR)   /* [heads] */                                                   \
+#define ARCH_ROLES(X)                                                                                     \
+    X(R_EMBED, "embed", ARCH_MATRIX)                                                                      \
+    X(R_POS_EMBED, "pos_embed", ARCH_MATRIX) /* [positions + pos_offset, hidden] */                       \
+    X(R_EMBED_NORM, "embed_norm", ARCH_VECTOR)                                                            \
+    X(R_PROJ_IN, "proj_in", ARCH_MATRIX) /* embed_dim to hidden, and back before the head */              \
+    X(R_PROJ_OUT, "proj_out", ARCH_MATRIX)                                                                \
+    /* of a layer ple_dim of norm(proj x) + embed[id] */                                                  \
+    X(R_PLE_EMBED, "ple_embed", ARCH_MATRIX)                                                              \
+    X(R_PLE_PROJ, "ple_proj", ARCH_MATRIX)                                                                \
+    X(R_PLE_NORM, "ple_norm", ARCH_VECTOR)                                                                \
+    /* AltUp (arXiv:2301.13310): from x to each further stream, and back */                               \
+    X(R_STREAM_IN, "stream_in", ARCH_MATRIX)                                                              \
+    X(R_STREAM_OUT, "stream_out", ARCH_MATRIX)                                                            \
+    X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                            \
+    X(R_HEAD, "lm_head", ARCH_LINEAR)                                                                     \
+    X(R_SCORE, "score", ARCH_MATRIX) /* [labels, hidden] of HEAD_LABELS */                                \
+    /* of a layer, from here on */                                                                        \
+    X(R_ATTN_NORM, "attn_norm", ARCH_VECTOR)                                                              \
+    X(R_Q, "q", ARCH_LINEAR)                                                                              \
+    X(R_K, "k", ARCH_LINEAR)                                                                              \
+    X(R_V, "v", ARCH_LINEAR)                                                                              \
+    X(R_QKV, "qkv", ARCH_LINEAR) /* rows: see qkv_grouped */                                              \
+    X(R_O, "o", ARCH_LINEAR)                                                                              \
+    X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                                    \
+    X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                                    \
+    X(R_V_NORM, "v_norm", ARCH_VECTOR) /* of each head */                                                 \
+    X(R_SINKS, "sinks", ARCH_VECTOR)   /* [heads] */                                                      \
     /* MLA (arXiv:2405.04434): q = b_q norm(a_q h); [c, k_rope] = a_kv h;                         \
-     * [k_nope, v] of each head = b_kv norm(c) */    \
-    X(R_Q_A, "q_a", ARCH_LINEAR)                                                                       \
-    X(R_Q_A_NORM, "q_a_norm", ARCH_VECTOR)                                                             \
-    X(R_Q_B, "q_b", ARCH_LINEAR)                                                                       \
-    X(R_KV_A, "kv_a", ARCH_LINEAR)                                                                     \
-    X(R_KV_A_NORM, "kv_a_norm", ARCH_VECTOR)                                                           \
-    X(R_KV_B, "kv_b", ARCH_LINEAR)                                                                     \
+     * [k_nope, v] of each head = b_kv norm(c) */       \
+    X(R_Q_A, "q_a", ARCH_LINEAR)                                                                          \
+    X(R_Q_A_NORM, "q_a_norm", ARCH_VECTOR)                                                                \
+    X(R_Q_B, "q_b", ARCH_LINEAR)                                                                          \
+    X(R_KV_A, "kv_a", ARCH_LINEAR)                                                                        \
+    X(R_KV_A_NORM, "kv_a_norm", ARCH_VECTOR)                                                              \
+    X(R_KV_B, "kv_b", ARCH_LINEAR)                                                                        \
+    /* The lightning indexer (arXiv:2512.02556): index_q norm(a_q h) of its heads, norm(index_k h) of   \
+     * all, the heads' weights index_w h (runtime/forward/forward_index.c) */ \
+    X(R_INDEX_Q, "index_q", ARCH_MATRIX)                                                                  \
+    X(R_INDEX_K, "index_k", ARCH_MATRIX)                                                                  \
+    X(R_INDEX_K_NORM, "index_k_norm", ARCH_VECTOR)                                                        \
+    X(R_INDEX_W, "index_w", ARCH_MATRIX)                                                                  \
     /* Layers with a state (runtime/forward/forward_mixer.c): what the norm's output makes, or what  \
-     * of it the convolution takes; the output's gate, where apart; beta and decay of each head */ \
-    X(R_MIX_IN, "mix_in", ARCH_LINEAR)                                                                 \
-    X(R_MIX_GATE, "mix_gate", ARCH_LINEAR)                                                             \
-    X(R_MIX_BA, "mix_ba", ARCH_MATRIX)                                                                 \
-    X(R_MIX_B, "mix_b", ARCH_MATRIX)                                                                   \
-    X(R_MIX_A, "mix_a", ARCH_MATRIX)                                                                   \
-    X(R_MIX_CONV, "mix_conv", ARCH_VECTOR)   /* taps of each channel: NAME_TAPS */                     \
-    X(R_MIX_DT, "mix_dt", ARCH_VECTOR)       /* [mix_heads] added to the decay's input */              \
-    X(R_MIX_A_LOG, "mix_a_log", ARCH_VECTOR) /* [mix_heads] */                                         \
-    X(R_MIX_SKIP, "mix_skip", ARCH_VECTOR)   /* [mix_heads]: Mamba-2's D */                            \
-    X(R_MIX_NORM, "mix_norm", ARCH_VECTOR)   /* of the output, before the last product */              \
-    X(R_MIX_OUT, "mix_out", ARCH_LINEAR)                                                               \
-    X(R_ATTN_POST_NORM, "attn_post_norm", ARCH_VECTOR) /* of attention's output */                     \
-    X(R_MLP_NORM, "mlp_norm", ARCH_VECTOR)                                                             \
-    X(R_GATE, "gate", ARCH_LINEAR)                                                                     \
-    X(R_UP, "up", ARCH_LINEAR)                                                                         \
-    X(R_GATE_UP, "gate_up", ARCH_LINEAR) /* rows: gate, then up */                                     \
-    X(R_XIELU_P, "xielu_p", ARCH_VECTOR) /* [1], as are the next three: ARCH_XIELU */                  \
-    X(R_XIELU_N, "xielu_n", ARCH_VECTOR)                                                               \
-    X(R_XIELU_BETA, "xielu_beta", ARCH_VECTOR)                                                         \
-    X(R_XIELU_EPS, "xielu_eps", ARCH_VECTOR)                                                           \
-    X(R_DOWN, "down", ARCH_LINEAR)                                                                     \
-    X(R_ROUTER, "router", ARCH_MATRIX)                                                                 \
-    X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */         \
-    /* dense_beside: of what router and experts read, MLP and experts give; on shares */               \
-    X(R_ROUTER_NORM, "router_norm", ARCH_VECTOR)                                                       \
-    X(R_EXPERT_NORM, "expert_norm", ARCH_VECTOR)                                                       \
-    X(R_DENSE_POST_NORM, "dense_post_norm", ARCH_VECTOR)                                               \
-    X(R_EXPERT_POST_NORM, "expert_post_norm", ARCH_VECTOR)                                             \
-    X(R_EXPERT_SCALE, "expert_scale", ARCH_VECTOR)                                                     \
-    X(R_EXPERT_GATE, "expert_gate", ARCH_LINEAR)                                                       \
-    X(R_EXPERT_UP, "expert_up", ARCH_LINEAR)                                                           \
-    X(R_EXPERT_GATE_UP, "expert_gate_up", ARCH_LINEAR) /* rows: see gate_up_mixed */                   \
-    X(R_EXPERT_DOWN, "expert_down", ARCH_LINEAR)                                                       \
-    X(R_SHARED_ROUTER, "shared_router", ARCH_MATRIX) /* [1, hidden]: sigmoid on the shared MLP */      \
-    X(R_SHARED_GATE, "shared_gate", ARCH_LINEAR)                                                       \
-    X(R_SHARED_UP, "shared_up", ARCH_LINEAR)                                                           \
-    X(R_SHARED_GATE_UP, "shared_gate_up", ARCH_LINEAR) /* rows: gate, then up */                       \
-    X(R_SHARED_DOWN, "shared_down", ARCH_LINEAR)                                                       \
-    X(R_MLP_POST_NORM, "mlp_post_norm", ARCH_VECTOR) /* of the MLP's output */                         \
-    /* x += norm(out(act(gate x) * the layer's ple_dim)), after the MLP */                             \
-    X(R_PLE_GATE, "ple_gate", ARCH_MATRIX)                                                             \
-    X(R_PLE_OUT, "ple_out", ARCH_MATRIX)                                                               \
-    X(R_PLE_POST_NORM, "ple_post_norm", ARCH_VECTOR)                                                   \
-    X(R_LAYER_SCALE, "layer_scale", ARCH_VECTOR) /* [1]: on x, at the end */                           \
-    /* AltUp: small matrices by rows; the scale on what R_PLE_GATE reads */                            \
-    X(R_STREAM_NORM, "stream_norm", ARCH_VECTOR)                                                       \
-    X(R_STREAM_ROUTER, "stream_router", ARCH_VECTOR)                                                   \
-    X(R_STREAM_PREDICT, "stream_predict", ARCH_VECTOR)                                                 \
-    X(R_STREAM_CORRECT, "stream_correct", ARCH_VECTOR)                                                 \
-    X(R_STREAM_SCALE, "stream_scale", ARCH_VECTOR)                                                     \
-    /* Laurel: x = (x + h + norm(right left h)) / sqrt(2), after attention */                          \
-    X(R_LAUREL_LEFT, "laurel_left", ARCH_MATRIX)                                                       \
-    X(R_LAUREL_RIGHT, "laurel_right", ARCH_MATRIX)                                                     \
+     * of it the convolution takes; the output's gate, where apart; beta and decay of each head */    \
+    X(R_MIX_IN, "mix_in", ARCH_LINEAR)                                                                    \
+    X(R_MIX_GATE, "mix_gate", ARCH_LINEAR)                                                                \
+    X(R_MIX_BA, "mix_ba", ARCH_MATRIX)                                                                    \
+    X(R_MIX_B, "mix_b", ARCH_MATRIX)                                                                      \
+    X(R_MIX_A, "mix_a", ARCH_MATRIX)                                                                      \
+    X(R_MIX_CONV, "mix_conv", ARCH_VECTOR)   /* taps of each channel: NAME_TAPS */                        \
+    X(R_MIX_DT, "mix_dt", ARCH_VECTOR)       /* [mix_heads] added to the decay's input */                 \
+    X(R_MIX_A_LOG, "mix_a_log", ARCH_VECTOR) /* [mix_heads] */                                            \
+    X(R_MIX_SKIP, "mix_skip", ARCH_VECTOR)   /* [mix_heads]: Mamba-2's D */                               \
+    X(R_MIX_NORM, "mix_norm", ARCH_VECTOR)   /* of the output, before the last product */                 \
+    X(R_MIX_OUT, "mix_out", ARCH_LINEAR)                                                                  \
+    X(R_ATTN_POST_NORM, "attn_post_norm", ARCH_VECTOR) /* of attention's output */                        \
+    X(R_MLP_NORM, "mlp_norm", ARCH_VECTOR)                                                                \
+    X(R_GATE, "gate", ARCH_LINEAR)                                                                        \
+    X(R_UP, "up", ARCH_LINEAR)                                                                            \
+    X(R_GATE_UP, "gate_up", ARCH_LINEAR) /* rows: gate, then up */                                        \
+    X(R_XIELU_P, "xielu_p", ARCH_VECTOR) /* [1], as are the next three: ARCH_XIELU */                     \
+    X(R_XIELU_N, "xielu_n", ARCH_VECTOR)                                                                  \
+    X(R_XIELU_BETA, "xielu_beta", ARCH_VECTOR)                                                            \
+    X(R_XIELU_EPS, "xielu_eps", ARCH_VECTOR)                                                              \
+    X(R_DOWN, "down", ARCH_LINEAR)                                                                        \
+    X(R_ROUTER, "router", ARCH_MATRIX)                                                                    \
+    X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */            \
+    /* dense_beside: of what router and experts read, MLP and experts give; on shares */                  \
+    X(R_ROUTER_NORM, "router_norm", ARCH_VECTOR)                                                          \
+    X(R_EXPERT_NORM, "expert_norm", ARCH_VECTOR)                                                          \
+    X(R_DENSE_POST_NORM, "dense_post_norm", ARCH_VECTOR)                                                  \
+    X(R_EXPERT_POST_NORM, "expert_post_norm", ARCH_VECTOR)                                                \
+    X(R_EXPERT_SCALE, "expert_scale", ARCH_VECTOR)                                                        \
+    X(R_EXPERT_GATE, "expert_gate", ARCH_LINEAR)                                                          \
+    X(R_EXPERT_UP, "expert_up", ARCH_LINEAR)                                                              \
+    X(R_EXPERT_GATE_UP, "expert_gate_up", ARCH_LINEAR) /* rows: see gate_up_mixed */                      \
+    X(R_EXPERT_DOWN, "expert_down", ARCH_LINEAR)                                                          \
+    X(R_SHARED_ROUTER, "shared_router", ARCH_MATRIX) /* [1, hidden]: sigmoid on the shared MLP */         \
+    X(R_SHARED_GATE, "shared_gate", ARCH_LINEAR)                                                          \
+    X(R_SHARED_UP, "shared_up", ARCH_LINEAR)                                                              \
+    X(R_SHARED_GATE_UP, "shared_gate_up", ARCH_LINEAR) /* rows: gate, then up */                          \
+    X(R_SHARED_DOWN, "shared_down", ARCH_LINEAR)                                                          \
+    X(R_MLP_POST_NORM, "mlp_post_norm", ARCH_VECTOR) /* of the MLP's output */                            \
+    /* x += norm(out(act(gate x) * the layer's ple_dim)), after the MLP */                                \
+    X(R_PLE_GATE, "ple_gate", ARCH_MATRIX)                                                                \
+    X(R_PLE_OUT, "ple_out", ARCH_MATRIX)                                                                  \
+    X(R_PLE_POST_NORM, "ple_post_norm", ARCH_VECTOR)                                                      \
+    X(R_LAYER_SCALE, "layer_scale", ARCH_VECTOR) /* [1]: on x, at the end */                              \
+    /* AltUp: small matrices by rows; the scale on what R_PLE_GATE reads */                               \
+    X(R_STREAM_NORM, "stream_norm", ARCH_VECTOR)                                                          \
+    X(R_STREAM_ROUTER, "stream_router", ARCH_VECTOR)                                                      \
+    X(R_STREAM_PREDICT, "stream_predict", ARCH_VECTOR)                                                    \
+    X(R_STREAM_CORRECT, "stream_correct", ARCH_VECTOR)                                                    \
+    X(R_STREAM_SCALE, "stream_scale", ARCH_VECTOR)                                                        \
+    /* Laurel: x = (x + h + norm(right left h)) / sqrt(2), after attention */                             \
+    X(R_LAUREL_LEFT, "laurel_left", ARCH_MATRIX)                                                          \
+    X(R_LAUREL_RIGHT, "laurel_right", ARCH_MATRIX)                                                        \
     X(R_LAUREL_NORM, "laurel_norm", ARCH_VECTOR)
 
 typedef enum {
@@ -178,7 +184,8 @@ arch_kind arch_role_kind(arch_role r);
 bool arch_role_linear(arch_role r);
 bool arch_role_per_layer(arch_role r);  /* from R_ATTN_NORM on */
 bool arch_role_per_expert(arch_role r); /* R_EXPERT_GATE .. R_EXPERT_DOWN */
-/* Small matrices of a layer that are never quantized: routers, what makes beta and decay. */
+/* Small matrices of a layer that are never quantized: routers, what makes beta and decay, an indexer's
+ * weights of heads. */
 bool arch_role_exact(arch_role r);
 const char *arch_mixer_text(arch_mixer m);
 bool arch_mixer_from_text(arch_mixer *m, const char *text);
@@ -250,7 +257,8 @@ typedef struct {
                        */
     bool q_grow_nope; /* arch_config.q_grow: only in layers that do not rotate, with p + 1 for p */
     bool mla;
-    bool q_gated; /* rows of R_Q: of each head q, then what its output is gated by (sigmoid) */
+    bool index_half; /* rope_half of an indexer's heads */
+    bool q_gated;    /* rows of R_Q: of each head q, then what its output is gated by (sigmoid) */
     bool
         mix_mixed; /* rows of R_MIX_IN and R_MIX_BA: of each key head q, k, its values', its gates';
                         its values' b, a; else all of each in turn */
@@ -355,11 +363,12 @@ typedef enum { ROPE_MAIN, ROPE_LOCAL, ROPE_OFF } arch_rope_use;
 
 /* What differs from layer to layer. */
 typedef struct {
-    bool window;     /* sees `window` positions only */
-    bool moe;        /* experts instead of an MLP, or beside it */
-    bool v_is_k;     /* there is no R_V: v is k before its norm */
-    uint8_t rope;    /* arch_rope_use; ROPE_OFF: no rotation (NoPE), or no POS_ROPE */
-    int64_t kv_back; /* it has no K and V of its own: it reads those of the layer so many before
+    bool window;       /* sees `window` positions only */
+    bool moe;          /* experts instead of an MLP, or beside it */
+    bool v_is_k;       /* there is no R_V: v is k before its norm */
+    bool index_shared; /* without an indexer: it attends to what the layer before it does */
+    uint8_t rope;      /* arch_rope_use; ROPE_OFF: no rotation (NoPE), or no POS_ROPE */
+    int64_t kv_back;   /* it has no K and V of its own: it reads those of the layer so many before
                         it, which has; 0: its own */
     double sparse; /* MLP: the share of gates that is cut off, of a normal distribution; 0: none */
     const struct arch_config *own; /* the config with this layer's sizes; NULL: the model's */
@@ -410,6 +419,9 @@ typedef struct arch_config {
     int64_t streams, laurel;    /* AltUp: residual streams; Laurel's rank; 0: none */
     /* MLA */
     int64_t q_lora, kv_lora, nope_dims; /* q_lora 0: R_Q; head_dim = nope_dims + rope_dims */
+    /* Its indexers' heads and their size, of which the first rope_dims rotate; a query attends to the
+     * index_topk positions that score best. 0: it attends to all */
+    int64_t index_heads, index_dim, index_topk;
     /* Layers with a state: heads of mix_value values, in groups that share a key (and query) of
      * mix_key dims; the state of a head is [mix_key, mix_value]. conv_taps: of the convolution, over
      * all keys, queries and values, or (MIX_CONV) over hidden. */
@@ -459,6 +471,10 @@ static inline const arch_config *arch_at(const arch_config *c, int64_t layer)
 }
 /* z of a normal distribution that a share p is below (arch_layer.sparse). */
 double arch_normal_quantile(double p);
+/* Do layers attend to what indexers choose? Has this layer one? Is there a layer without? */
+static inline bool arch_indexed(const arch_config *c) { return c->index_topk > 0; }
+bool arch_has_indexer(const arch_config *c, int64_t layer);
+bool arch_shares_index(const arch_config *c);
 /* May this layer (-1: none) have tensors of this role? Of a tied model R_HEAD is not there. */
 bool arch_has(const arch_config *c, arch_role r, int64_t layer);
 /* The row's entry; NULL: none. */

@@ -53,6 +53,9 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("q_lora", q_lora, 0, MAX_WIDTH, 0)                      \
     X("kv_lora", kv_lora, 0, MAX_WIDTH, 0)                    \
     X("nope_dims", nope_dims, 0, MAX_WIDTH, 0)                \
+    X("index_heads", index_heads, 0, MAX_WIDTH, 0)            \
+    X("index_dim", index_dim, 0, MAX_WIDTH, 0)                \
+    X("index_topk", index_topk, 0, MAX_WIDTH, 0)              \
     X("ple_dim", ple_dim, 0, MAX_WIDTH, 0)                    \
     X("ple_vocab", ple_vocab, 0, INT32_MAX, 0)                \
     X("streams", streams, 0, ARCH_MAX_STREAMS, 0)             \
@@ -101,6 +104,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("wiring_one_norm", one_norm)             \
     X("wiring_norm_after_add", norm_after_add) \
     X("wiring_qkv_grouped", qkv_grouped)       \
+    X("wiring_index_half", index_half)         \
     X("wiring_norm_topk", norm_topk)           \
     X("wiring_mix_norm_1st", mix_norm_1st)     \
     X("wiring_group_top2", group_top2)
@@ -117,6 +121,7 @@ static bool in_window(const arch_config *c, int64_t i) { return c->layer[i].wind
 static bool in_moe(const arch_config *c, int64_t i) { return c->layer[i].moe; }
 static bool in_v_is_k(const arch_config *c, int64_t i) { return c->layer[i].v_is_k; }
 static bool in_no_mlp(const arch_config *c, int64_t i) { return c->layer[i].no_mlp; }
+static bool in_index_shared(const arch_config *c, int64_t i) { return c->layer[i].index_shared; }
 static bool in_local(const arch_config *c, int64_t i) { return c->layer[i].rope == ROPE_LOCAL; }
 static bool in_nope(const arch_config *c, int64_t i)
 {
@@ -230,6 +235,7 @@ static bool put_later(cJSON *j, const arch_config *c)
     ok = ok && put_factors(j, c, "rope_local_factors", local);
     return ok && put_layers(j, c, "moe_layers", in_moe, false) &&
            put_layers(j, c, "v_is_k_layers", in_v_is_k, false) &&
+           put_layers(j, c, "index_shared_layers", in_index_shared, false) &&
            put_layers(j, c, "local_rope_layers", in_local, false) &&
            put_layers(j, c, "no_rope_layers", in_nope, false) && put_sizes(j, c) &&
            put_numbers(j, c, "kv_back", kv_back_of) && put_numbers(j, c, "mlp_sparse", sparse_of) &&
@@ -271,22 +277,27 @@ static lq_status read_layers(arch_config *c, const cJSON *j, const char *key, bo
     if (!list && !required) return LQ_OK;
     if (!cJSON_IsArray(list)) return lq_fail(err, LQ_EVALUE, "%s: expected an array", key);
     const bool window = strcmp(key, "window_layers") == 0, moe = strcmp(key, "moe_layers") == 0,
-               same = strcmp(key, "v_is_k_layers") == 0, no_mlp = strcmp(key, "no_mlp_layers") == 0;
+               same = strcmp(key, "v_is_k_layers") == 0, no_mlp = strcmp(key, "no_mlp_layers") == 0,
+               index = strcmp(key, "index_shared_layers") == 0;
     for (const cJSON *e = list->child; e; e = e->next) {
         int64_t i;
         if (!js_whole(e, 0, c->layers - 1, &i) || (window && !c->window) || (moe && !c->experts) ||
-            (!window && !moe && !same && !no_mlp && c->w.pos != POS_ROPE))
+            (index && !arch_indexed(c)) ||
+            (!window && !moe && !same && !no_mlp && !index && c->w.pos != POS_ROPE))
             return lq_fail(err, LQ_EVALUE, "%s: expected layers 0..%" PRId64 " of a model with %s",
                            key, c->layers - 1,
-                           window ? "a window"
-                           : moe  ? "experts"
-                                  : "rotary positions");
+                           window  ? "a window"
+                           : moe   ? "experts"
+                           : index ? "indexers"
+                                   : "rotary positions");
         if (window)
             c->layer[i].window = true;
         else if (moe)
             c->layer[i].moe = true;
         else if (same)
             c->layer[i].v_is_k = true;
+        else if (index)
+            c->layer[i].index_shared = true;
         else if (no_mlp)
             c->layer[i].no_mlp = true;
         else
@@ -493,6 +504,7 @@ static lq_status read_lists(arch_config *c, const cJSON *j, lq_err *err)
     if (!s) s = read_layers(c, j, "window_layers", true, 0, err);
     if (!s) s = read_layers(c, j, "moe_layers", false, 0, err);
     if (!s) s = read_layers(c, j, "v_is_k_layers", false, 0, err);
+    if (!s) s = read_layers(c, j, "index_shared_layers", false, 0, err);
     if (!s) s = read_layers(c, j, "local_rope_layers", false, ROPE_LOCAL, err);
     if (!s) s = read_layers(c, j, "no_rope_layers", false, ROPE_OFF, err);
     if (!s) s = read_kv_back(c, j, err);

@@ -12,16 +12,18 @@ static bool of_ple(arch_role r)
     return (r >= R_PLE_EMBED && r <= R_PLE_NORM) || (r >= R_PLE_GATE && r <= R_PLE_POST_NORM);
 }
 
+static bool of_indexer(arch_role r) { return r >= R_INDEX_Q && r <= R_INDEX_W; }
+
 /* Does the layer take what these would make from elsewhere? */
 static bool elsewhere(const arch_config *c, arch_role r, int64_t layer)
 {
     const arch_layer *l = &c->layer[layer];
     if (r == R_K || r == R_V || r == R_K_NORM || r == R_V_NORM)
         return l->kv_back || (r == R_V && l->v_is_k);
-    return false;
+    return of_indexer(r) && l->index_shared;
 }
 
-static bool of_attention(arch_role r) { return r >= R_Q && r <= R_KV_B; }
+static bool of_attention(arch_role r) { return r >= R_Q && r <= R_INDEX_W; }
 static bool of_state(arch_role r) { return r >= R_MIX_IN && r <= R_MIX_OUT; }
 
 /* What a layer with this mixer has no use for. */
@@ -249,6 +251,10 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_KV_A] = { c->kv_lora + c->rope_dims, c->hidden },
         [R_KV_A_NORM] = { 1, c->kv_lora },
         [R_KV_B] = { c->heads * (c->nope_dims + c->v_dim), c->kv_lora },
+        [R_INDEX_Q] = { c->index_heads * c->index_dim, c->q_lora },
+        [R_INDEX_K] = { c->index_dim, c->hidden },
+        [R_INDEX_K_NORM] = { 1, c->index_dim },
+        [R_INDEX_W] = { c->index_heads, c->hidden },
         [R_MIX_IN] = { mix_in_rows(c), c->hidden },
         [R_MIX_GATE] = { m, c->hidden },
         [R_MIX_BA] = { 2 * c->mix_heads, c->hidden },

@@ -34,7 +34,8 @@ const arch_name *arch_name_of(const arch_config *c, arch_role r)
 
 bool arch_role_exact(arch_role r)
 {
-    return r == R_ROUTER || r == R_SHARED_ROUTER || r == R_MIX_BA || r == R_MIX_B || r == R_MIX_A;
+    return r == R_ROUTER || r == R_SHARED_ROUTER || r == R_MIX_BA || r == R_MIX_B || r == R_MIX_A ||
+           r == R_INDEX_W;
 }
 
 static const struct {
@@ -63,6 +64,18 @@ int64_t arch_count_attending(const arch_config *c, int64_t from, int64_t to)
     for (int64_t i = from; i < to; i++)
         n += arch_mixer_attends(c->layer[i].mixer);
     return n;
+}
+
+bool arch_has_indexer(const arch_config *c, int64_t layer)
+{
+    return arch_indexed(c) && !c->layer[layer].index_shared;
+}
+
+bool arch_shares_index(const arch_config *c)
+{
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].index_shared) return true;
+    return false;
 }
 
 bool arch_has_state(const arch_config *c)

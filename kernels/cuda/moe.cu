@@ -96,7 +96,7 @@ inline namespace CU_NAME(moe_cu)
             bool kept = false;
             for (int i = 0; i < s.groups_used; i++)
                 kept |= best[i] == e / n;
-            if (!kept) choice[e] = 0;
+            if (!kept) choice[e] = -INFINITY;
         }
         __syncwarp();
     }

@@ -35,6 +35,8 @@ static const struct {
     { R_QKV, ATTN, HEADS },
     { R_Q_A, ATTN, FREE },
     { R_KV_A, ATTN, FREE },
+    { R_INDEX_K, ATTN, FREE },
+    { R_INDEX_W, ATTN, FREE },
     { R_KV_B, FREE, HEADS },
     { R_O, HEADS, STREAM },
     { R_GATE, MLP, FREE },

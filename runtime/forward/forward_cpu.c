@@ -162,6 +162,9 @@ static void store_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *a
             const int64_t L = kv_latent_width(c);
             attn_kv_write(kv->k + block, r->row_slot[t], kv->block_size, r->kv_a + t * L, 1, L,
                           kv->dtype);
+            if (a->l->lin[R_INDEX_K].present)
+                attn_kv_write(kv->v + block, r->row_slot[t], kv->block_size,
+                              r->index_k + t * c->index_dim, 1, c->index_dim, kv->dtype);
             continue;
         }
         write_row(kv, kv->k + block, r->row_slot[t], r->k + t * c->kv_heads * c->head_dim,
@@ -192,9 +195,14 @@ static void gate_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *ar
     }
 }
 
-/* All heads to one row of the cache, which is key and value; each output in its query's place. */
-static void attend_latents(attn_args *a, const fwd_rows *r)
+/* All heads to one row of the cache, which is key and value; each output in its query's place. Where
+ * there are indexers, to the positions that the layer's, or the one before it, chose. */
+static void attend_latents(attn_args *a, const fwd_rows *r, const model_layer *l, const fwd_kv *kv,
+                           const fwd_group *g)
 {
+    if (l->lin[R_INDEX_Q].present) fwd_index_choose(r, kv, g);
+    if (arch_indexed(r->c)) a->keys = r->index_keys;
+    a->ld_keys = r->c->index_topk;
     a->Hkv = 1;
     a->D = a->Dv = kv_latent_width(r->c);
     a->q = a->out = r->latent;
@@ -234,7 +242,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         .seqs = g->seqs,
         .n_seqs = g->n_seqs,
     };
-    if (c->w.mla) attend_latents(&a, r);
+    if (c->w.mla) attend_latents(&a, r, l, kv, g);
     attn_run(&a, r->scratch, r->p);
     if (c->w.q_gated) fwd_each(r, g->n_rows, gate_chunk, &g->row0);
 }

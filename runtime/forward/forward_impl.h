@@ -100,6 +100,10 @@ typedef struct {
     /* On the host, where latents are what is attended to: [R, heads, kv_lora + rope_dims] q, then what
      * attention made of it; k, v and kv_b are not there. */
     float *latent;
+    /* Of indexers: [R, index_heads * index_dim] q, [R, index_dim], [R, index_heads]; and what they chose,
+     * [R, index_topk] positions, for attn_args.keys */
+    float *index_q, *index_k, *index_w;
+    int32_t *index_keys;
     const struct fwd_absorbed *absorbed; /* of the layer at work */
     int32_t *row_pos;                    /* [R] */
     int32_t *row_block, *row_slot;       /* [R] where each row's K and V are written */
@@ -263,6 +267,12 @@ void fwd_run_laurel(const fwd_rows *r, const model_layer *l);
 void fwd_run_mla(const fwd_rows *r, const model_layer *l);
 void fwd_run_values(const fwd_rows *r);
 size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);
+/* Of a layer with an indexer (forward_index.c): the products of h and of the normed q_a; rows of its q,
+ * k and weights from what those left; and of a group's rows the positions to attend to. */
+void fwd_index_products(const fwd_rows *r, const model_layer *l);
+void fwd_index_rows(const fwd_rows *r, const model_layer *l, int64_t row, int64_t n);
+void fwd_index_choose(const fwd_rows *r, const fwd_kv *kv, const fwd_group *g);
+size_t fwd_index_scratch(const arch_config *c, int threads); /* of fwd_rows_scratch */
 
 /* fwd_cpu's layers with a state. (forward_mixer.c) */
 void fwd_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer);

@@ -13,6 +13,7 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
     n = max_size(n, mm_scratch_bytes(R, arch_mix_width(c, c->row->mixer), 1, threads));
     n = max_size(n, fwd_moe_scratch(c, R, threads));
     n = max_size(n, fwd_mla_scratch(c, R, threads));
+    n = max_size(n, fwd_index_scratch(c, threads));
     const int64_t D = c->w.mla                 ? kv_latent_width(c)
                       : c->head_dim > c->v_dim ? c->head_dim
                                                : c->v_dim;

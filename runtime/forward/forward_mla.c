@@ -37,13 +37,14 @@ static void norm_latents(const fwd_rows *r, int64_t row, int64_t n, const void *
                   FWD_LATENT_EPS);
 }
 
-/* Rotations; of q's heads the rotated part goes where they meet the latents. */
+/* Rotations, and an indexer's rows; of q's heads the rotated part goes where they meet the latents. */
 static void rotate_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const arch_config *c = r->c;
     const int64_t H = c->heads, D = c->head_dim, nope = c->nope_dims, rope = c->rope_dims,
                   L = kv_latent_width(c), half = rope / 2;
-    (void)arg;
+    const model_layer *l = arg;
+    if (l->lin[R_INDEX_Q].present) fwd_index_rows(r, l, row, n);
     for (int64_t t = row; t < row + n; t++) {
         float *q = r->q + t * H * D, *to = r->latent + t * H * L + c->kv_lora;
         const float *cs = r->cos[ROPE_MAIN] + t * half, *sn = r->sin[ROPE_MAIN] + t * half;
@@ -98,6 +99,7 @@ void fwd_run_mla(const fwd_rows *r, const model_layer *l)
         fwd_tap_rows(r, R_Q_B, r->q_a, c->q_lora, c->q_lora);
         mm_run(&b, 1, r->q_a, c->q_lora, r->R, r->acts, r->scratch, r->p);
     }
-    fwd_each(r, r->R, rotate_rows, NULL);
+    if (lin[R_INDEX_Q].present) fwd_index_products(r, l);
+    fwd_each(r, r->R, rotate_rows, l);
     head_products(r, r->absorbed->k, r->latent, H * L, L, r->q, q, D);
 }

@@ -94,6 +94,10 @@ int64_t fwd_mix_channels(const arch_config *c)
     X(kv_a, c->w.mla ? c->kv_lora + c->rope_dims : 0)                       \
     X(kv_b, c->w.mla && !latent ? c->heads * (c->nope_dims + c->v_dim) : 0) \
     X(latent, latent ? c->heads *kv_latent_width(c) : 0)                    \
+    X(index_q, latent ? c->index_heads * c->index_dim : 0)                  \
+    X(index_k, latent ? c->index_dim : 0)                                   \
+    X(index_w, latent ? c->index_heads : 0)                                 \
+    X(index_keys, latent ? c->index_topk : 0)                               \
     X(q_gate, c->w.q_gated ? 2 * c->heads * c->head_dim : 0)                \
     X(mix, fwd_mix_width(c))                                                \
     X(mix_conv, fwd_mix_channels(c))                                        \

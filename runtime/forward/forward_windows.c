@@ -15,10 +15,17 @@ static size_t plane(const arch_config *c, int64_t D)
     return (size_t)c->kv_heads * WINDOW_BLOCK * attn_kv_row_bytes(KV_F32, D);
 }
 
-static size_t window_stride(const arch_config *c)
+/* Before V, or before an indexer's keys. */
+static size_t first_plane(const arch_config *c)
 {
     if (c->w.mla) return WINDOW_BLOCK * attn_kv_row_bytes(KV_F32, kv_latent_width(c));
-    return plane(c, c->head_dim) + plane(c, c->v_dim);
+    return plane(c, c->head_dim);
+}
+
+static size_t window_stride(const arch_config *c)
+{
+    return first_plane(c) +
+           (c->w.mla ? WINDOW_BLOCK * attn_kv_row_bytes(KV_F32, c->index_dim) : plane(c, c->v_dim));
 }
 
 /* The largest state of a layer. */
@@ -61,9 +68,15 @@ static int64_t kv_width(const arch_config *c, int64_t layer)
     return own->kv_heads * (own->head_dim + own->v_dim);
 }
 
+/* The positions that an indexer chose, for layers without one. */
+static int64_t index_width(const arch_config *c)
+{
+    return arch_shares_index(c) ? c->index_topk : 0;
+}
+
 int64_t fwd_state(const arch_config *c)
 {
-    int64_t n = c->hidden + fwd_ple_width(c) + fwd_streams_width(c);
+    int64_t n = c->hidden + fwd_ple_width(c) + fwd_streams_width(c) + index_width(c);
     for (int64_t i = 0; i < c->layers; i++)
         if (is_read(c, i)) n += kv_width(c, i);
     return n;
@@ -79,6 +92,8 @@ static void take_state(fwd_rows *r, int64_t layer, float *x)
     at += r->R * fwd_ple_width(c);
     if (c->streams) r->streams = at;
     at += r->R * fwd_streams_width(c);
+    if (arch_shares_index(c)) r->index_keys = (int32_t *)(void *)at;
+    at += r->R * index_width(c);
     const int64_t from = layer < 0 ? -1 : layer - c->layer[layer].kv_back;
     for (int64_t i = 0; i < c->layers; i++) {
         if (!is_read(c, i)) continue;
@@ -124,7 +139,7 @@ static lq_status open_windows(windows *w, const arch_config *c, int64_t layer, f
     w->rows.states = states;
     w->rows.n_states = (int)n;
     w->rows.in_turn = true;
-    w->kv.v = w->kv.k + plane(own, own->head_dim);
+    w->kv.v = w->kv.k + first_plane(own);
     for (int64_t b = 0; b < blocks; b++)
         table[b] = (int32_t)b;
     for (int64_t i = 0; i < n; i++) {

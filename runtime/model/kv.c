@@ -78,12 +78,25 @@ static bool has_own(const arch_config *c, int64_t layer)
 
 int64_t kv_latent_width(const arch_config *c) { return c->kv_lora + c->rope_dims; }
 
+/* The latents of a block. */
+static size_t latent_bytes(const arch_config *c, int block_size, kv_dtype d)
+{
+    return lq_round_up((size_t)block_size * attn_kv_row_bytes(d, kv_latent_width(c)), 64);
+}
+
+/* A token's key of the layer's indexer; 0: it has none. */
+static size_t index_row_bytes(const arch_config *c, int64_t layer, kv_dtype d)
+{
+    return arch_has_indexer(c, layer) ? attn_kv_row_bytes(d, c->index_dim) : 0;
+}
+
 size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_dtype d, kv_side on)
 {
     const arch_config *own = arch_at(c, layer);
     if (!has_own(c, layer)) return 0;
     if (c->w.mla && on == KV_ON_HOST)
-        return lq_round_up((size_t)block_size * attn_kv_row_bytes(d, kv_latent_width(c)), 64);
+        return latent_bytes(c, block_size, d) +
+               lq_round_up((size_t)block_size * index_row_bytes(c, layer, d), 64);
     return plane_bytes(own, own->head_dim, block_size, d) +
            plane_bytes(own, own->v_dim, block_size, d);
 }
@@ -113,7 +126,7 @@ size_t kv_token_bytes(const arch_config *c, kv_dtype d, kv_side on)
         const arch_config *own = arch_at(c, i);
         if (!has_own(c, i)) continue;
         n += c->w.mla && on == KV_ON_HOST
-                 ? attn_kv_row_bytes(d, kv_latent_width(c))
+                 ? attn_kv_row_bytes(d, kv_latent_width(c)) + index_row_bytes(c, i, d)
                  : (size_t)own->kv_heads *
                        (attn_kv_row_bytes(d, own->head_dim) + attn_kv_row_bytes(d, own->v_dim));
     }
@@ -193,7 +206,9 @@ static lq_status place_layers(kv_cache *kv, const arch_config *c, size_t *host, 
         size_t *side = here ? host : on;
         kv->place[i] =
             (kv_place){ .at = *side,
-                        .k_bytes = plane_bytes(own, own->head_dim, o->block_size, o->dtype),
+                        .k_bytes = c->w.mla && here
+                                       ? latent_bytes(c, o->block_size, o->dtype)
+                                       : plane_bytes(own, own->head_dim, o->block_size, o->dtype),
                         .stride = kv_layer_bytes(c, i, o->block_size, o->dtype,
                                                  here ? KV_ON_HOST : KV_ON_DEVICE) };
         *side += kv->place[i].stride * (size_t)o->n_blocks;

@@ -28,7 +28,8 @@ typedef struct {
 } kv_opts;
 
 /* Where MLA layers are on the host, a token's K and V are one row for all heads, [latent, rotated key]
- * (forward_mla.c); on a device they are those of every head. */
+ * (forward_mla.c), and V's place has the indexer's key of those that have one; on a device they are
+ * those of every head. */
 typedef enum { KV_ON_HOST, KV_ON_DEVICE } kv_side;
 /* On the host: all layers, K and V. */
 size_t kv_block_bytes(const arch_config *c, int block_size, kv_dtype d);

@@ -44,9 +44,9 @@ def logits(llmq, folder, model, out):
 
 # What is no linear of a layer, by its name in some model, and what sees images. The rest of two and three dims is.
 ELSE = re.compile(r"embed|per_layer|altup|laurel|wte|wpe|lm_head|^output\.|norm|ln_|sinks|router|bias$|block_sparse_moe\.gate\.|mlp\.gate\.|"
-                  r"feed_forward\.gate\.|shared_expert_gate|in_proj_(ba|b|a)\.|conv1d|conv\.conv\.|project_|visual|vision|projector|connector", re.I)
+                  r"feed_forward\.gate\.|shared_expert_gate|in_proj_(ba|b|a)\.|conv1d|conv\.conv\.|indexer|project_|visual|vision|projector|connector", re.I)
 # What folding changes beside them: norms and biases, and small matrices that read what a norm makes.
-FOLDED = re.compile(r"norm|ln_|bias|router|(block_sparse_moe|mlp|feed_forward)\.gate\.|shared_expert_gate|in_proj_(ba|b|a)\.", re.I)
+FOLDED = re.compile(r"norm|ln_|bias|router|(block_sparse_moe|mlp|feed_forward)\.gate\.|shared_expert_gate|in_proj_(ba|b|a)\.|indexer", re.I)
 
 
 def distance(a, b):

@@ -154,6 +154,12 @@ def test_latent_attention_caches_one_row_for_all_heads(llmq):
     assert p["kv_bytes_per_token"] == 2 * (16 + 4) * 2
 
 
+def test_an_indexers_keys_are_cached_beside_the_latents(llmq):
+    """Of three layers the one in the middle has no indexer."""
+    p = plan(llmq, ROOT / "tests/golden/arch/glm-moe-dsa", "--kv-cache-dtype", "f16")
+    assert p["kv_bytes_per_token"] == (3 * (16 + 4) + 2 * 6) * 2
+
+
 def test_four_bits_read_about_a_quarter(llmq, model):
     p = plan(llmq, model, "--scheme", "u4-g128")
     codes = 6 * LAYER / 2 + 6 * LAYER / 128 * 2

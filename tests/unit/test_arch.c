@@ -514,6 +514,8 @@ TEST(defaults_of_mixtures_are_those_of_transformers)
         { "youtu", 0, 0, 0, 0, 4, 4, 131072, 1e-6, 10000, 1, true },
         { "qwen3_vl_moe_text", 60, 4, 1408, 0, 0, 16, 128000, 1e-6, 5e5, 1, true },
         { "glm4v_moe_text", 128, 8, 1408, 1408, 1, 8, 65536, 1e-5, 10000, 1, false },
+        { "deepseek_v32", 256, 8, 2048, 2048, 3, 4, 163840, 1e-6, 10000, 2.5, false },
+        { "glm_moe_dsa", 256, 8, 2048, 2048, 3, 4, 202752, 1e-5, 10000, 2.5, false },
     };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         char text[256];
@@ -573,6 +575,52 @@ TEST(layers_with_experts_follow_every_spelling)
         if (s) continue;
         for (int l = 0; l < 4; l++)
             CHECK(c.layer[l].moe == (t[i].layers[l] == 'x'), "%s: layer %d", t[i].config, l);
+        arch_config_free(&c);
+    }
+}
+
+/* Which layers have an indexer: GLM-5's four spellings, against those of transformers. */
+TEST(layers_share_an_indexer_in_every_spelling)
+{
+    static const struct {
+        const char *config, *layers; /* s: shared; NULL: refused */
+    } t[] = {
+        { SPELLED("deepseek_v32", ""), "ffff" },
+        { SPELLED("glm_moe_dsa", ""), "ffff" },
+        { SPELLED("glm_moe_dsa", ",\"index_topk_freq\":2"), "ffsf" },
+        { SPELLED("glm_moe_dsa", ",\"index_topk_freq\":3,\"index_skip_topk_offset\":1"), "fssf" },
+        { SPELLED("glm_moe_dsa", ",\"index_topk_pattern\":\"FSFS\",\"index_topk_freq\":4"),
+          "fsfs" },
+        { SPELLED("glm_moe_dsa", ",\"index_topk_freq\":4,\"index_topk_pattern\":null,"
+                                 "\"indexer_types\":[\"full\",\"full\",\"shared\",\"shared\"]"),
+          "ffss" },
+        { SPELLED("glm_moe_dsa", ",\"index_topk_pattern\":\"SFFF\""), NULL },
+        { SPELLED("glm_moe_dsa", ",\"index_topk_pattern\":\"FFF\""), NULL },
+        { SPELLED("glm_moe_dsa", ",\"indexer_types\":[\"full\",\"half\",\"full\",\"full\"]"),
+          NULL },
+        { SPELLED("glm_moe_dsa", ",\"q_lora_rank\":null"), NULL },
+        { SPELLED("deepseek_v32", ",\"index_head_dim\":32"), NULL }, /* less than what rotates */
+        { SPELLED("deepseek_v32", ",\"index_topk\":0"), NULL },
+        { SPELLED("deepseek_v32", ",\"index_topk_freq\":2"), NULL }, /* not this one's */
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config c, back;
+        lq_err err = { "" };
+        const lq_status s = parse(&c, t[i].config, NULL, &err);
+        CHECK(!s == (t[i].layers != NULL), "%s: %s", t[i].config, err.msg);
+        if (s) continue;
+        cJSON *j = arch_config_json(&c);
+        CHECK(!arch_config_from_json(&back, j, &err), "%s: %s", t[i].config, err.msg);
+        for (int l = 0; l < 4 && t[i].layers; l++)
+            CHECK(c.layer[l].index_shared == (t[i].layers[l] == 's') &&
+                      arch_has(&c, R_INDEX_K, l) == (t[i].layers[l] == 'f') &&
+                      back.layer[l].index_shared == c.layer[l].index_shared,
+                  "%s: layer %d", t[i].config, l);
+        CHECK(c.index_topk == 2048 && c.index_dim == 128 && back.index_heads == c.index_heads &&
+                  c.w.index_half == (c.index_heads == 64) && back.w.index_half == c.w.index_half,
+              "%s: %d of %d heads", t[i].config, (int)c.index_topk, (int)c.index_heads);
+        cJSON_Delete(j);
+        arch_config_free(&back);
         arch_config_free(&c);
     }
 }
@@ -761,6 +809,7 @@ int main(int argc, char **argv)
     RUN(experts_are_as_many_as_the_class_assumes);
     RUN(defaults_of_mixtures_are_those_of_transformers);
     RUN(layers_with_experts_follow_every_spelling);
+    RUN(layers_share_an_indexer_in_every_spelling);
     RUN(keys_that_change_nothing_are_passed_over);
     RUN(both_spellings_of_a_config_are_one);
     RUN(slopes_of_alibi_are_those_of_the_paper);

@@ -1,6 +1,8 @@
 /* formats/arch/rows/mla.c - latent attention (arXiv:2405.04434): DeepSeek and relatives. */
 #include "formats/arch/rows/rows.h"
 
+#include <inttypes.h>
+
 #include "base/json.h"
 
 /* How the groups of experts are used. */
@@ -13,6 +15,54 @@ static lq_status topk_method(arch_config *c, const char *key, const cJSON *v, lq
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "%s: expected greedy or group_limited_greedy, found \"%.40s\"", key, text);
     return LQ_OK;
+}
+
+/* All layers up to the index_skip_topk_offset-th, counted from 1, have an indexer, and after it each
+ * index_topk_freq-th. */
+static lq_status index_by_step(arch_config *c, const cJSON *j, lq_err *err)
+{
+    int64_t every = 1, first = 2;
+    lq_status s = js_i64(j, "index_topk_freq", false, 0, INT32_MAX, &every, err);
+    if (!s) s = js_i64(j, "index_skip_topk_offset", false, 0, INT32_MAX, &first, err);
+    for (int64_t i = first; i < c->layers && !s && every > 1; i++)
+        c->layer[i].index_shared = (i - first + 1) % every != 0;
+    return s;
+}
+
+/* "FSSF": full and shared, a letter for each layer. */
+static lq_status index_by_letter(arch_config *c, const cJSON *pattern, lq_err *err)
+{
+    const char *text = pattern->valuestring;
+    int64_t i = 0;
+    for (; i < c->layers && (text[i] == 'F' || text[i] == 'S'); i++)
+        c->layer[i].index_shared = text[i] == 'S';
+    if (i == c->layers && !text[i]) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE,
+                   "%s: expected F or S for each of %" PRId64 " layers, found \"%.80s\"",
+                   pattern->string, c->layers, text);
+}
+
+static lq_status index_by_name(arch_config *c, const cJSON *list, lq_err *err)
+{
+    int64_t i = 0;
+    for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next, i++) {
+        const char *word = cJSON_IsString(e) ? e->valuestring : "";
+        const bool shared = strcmp(word, "shared") == 0;
+        if (i == c->layers || (!shared && strcmp(word, "full") != 0)) break;
+        c->layer[i].index_shared = shared;
+    }
+    if (i == c->layers && cJSON_GetArraySize(list) == i) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected full or shared for each of %" PRId64 " layers",
+                   list->string, c->layers);
+}
+
+/* Which layers have an indexer (arXiv:2603.12201). */
+static lq_status index_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *names = js_get(j, "indexer_types"), *pattern = js_get(j, "index_topk_pattern");
+    if (names) return index_by_name(c, names, err);
+    if (cJSON_IsString(pattern)) return index_by_letter(c, pattern, err);
+    return pattern ? index_by_name(c, pattern, err) : index_by_step(c, j, err);
 }
 
 /* A table of names reads by line. */
@@ -36,6 +86,15 @@ static lq_status topk_method(arch_config *c, const char *key, const cJSON *v, lq
     SHARED("mlp.shared_experts")
 static const arch_name deepseek_v2_names[] = { DEEPSEEK_NAMES, END };
 static const arch_name deepseek_v3_names[] = { DEEPSEEK_NAMES, CORRECTION, END };
+static const arch_name deepseek_v32_names[] = {
+    DEEPSEEK_NAMES,
+    CORRECTION,
+    { R_INDEX_Q, LAYER "self_attn.indexer.wq_b", 0, BIAS_NO },
+    { R_INDEX_K, LAYER "self_attn.indexer.wk", 0, BIAS_NO },
+    { R_INDEX_K_NORM, LAYER "self_attn.indexer.k_norm", 0, BIAS_YES },
+    { R_INDEX_W, LAYER "self_attn.indexer.weights_proj", 0, BIAS_NO },
+    END,
+};
 /* Its published file has no correction, and a norm of the MLP's output in every layer, which those
  * without experts do not use. */
 static const arch_name axk1_names[] = {
@@ -80,6 +139,21 @@ static const arch_key deepseek_v2_keys[] = {
 static const arch_key deepseek_v3_keys[] = {
     MLA_KEYS(1536, 512, 128, 128), GROUP_KEYS(8, 4, 2.5), V3_KEYS(256, 8, 2048), NO_KEY,
 };
+#define INDEX_KEYS(heads, interleaved) \
+    { "index_n_heads", KEY_INT, AT(index_heads), heads, NULL }, \
+    { "index_head_dim", KEY_INT, AT(index_dim), 128, NULL }, \
+    { "index_topk", KEY_INT, AT(index_topk), 2048, NULL }, \
+    { "indexer_rope_interleave", KEY_NOT, AT(w.index_half), interleaved, NULL }
+static const arch_key deepseek_v32_keys[] = {
+    MLA_KEYS(1536, 512, 128, 128), GROUP_KEYS(8, 4, 2.5), V3_KEYS(256, 8, 2048), INDEX_KEYS(64, 0), NO_KEY,
+};
+static const arch_key glm_moe_dsa_keys[] = {
+    MLA_KEYS(2048, 512, 192, 256), GROUP_KEYS(1, 1, 2.5), V3_KEYS(256, 8, 2048), INDEX_KEYS(32, 1),
+    { "index_topk_freq", KEY_KNOWN, 0, NONE, NULL }, /* by index_layers, as these: */
+    { "index_skip_topk_offset", KEY_KNOWN, 0, NONE, NULL },
+    { "index_topk_pattern", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
 static const arch_key glm4_moe_lite_keys[] = {
     MLA_KEYS(768, 512, 192, 256), GROUP_KEYS(1, 1, 1.8), V3_KEYS(64, 4, 1536), NO_KEY,
 };
@@ -119,6 +193,12 @@ const arch_row arch_rows_mla[] = {
     { "DeepseekV3ForCausalLM", "deepseek_v3", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE }, MODEL,
       .names = deepseek_v3_names, .keys = deepseek_v3_keys, .def_max_pos = 4096, .def_dense = 3,
       .def_shared = 1 },
+    { "DeepseekV32ForCausalLM", "deepseek_v32", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE }, MODEL,
+      .names = deepseek_v32_names, .keys = deepseek_v32_keys, .def_max_pos = 163840, .def_dense = 3,
+      .def_shared = 1 },
+    { "GlmMoeDsaForCausalLM", "glm_moe_dsa", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE }, MODEL,
+      .names = deepseek_v32_names, .keys = glm_moe_dsa_keys, .layers = index_layers,
+      .def_eps = 1e-5, .def_max_pos = 202752, .def_dense = 3, .def_shared = 1 },
     { "Glm4MoeLiteForCausalLM", "glm4_moe_lite", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE },
       MODEL, .names = deepseek_v3_names, .keys = glm4_moe_lite_keys, .def_eps = 1e-5,
       .def_max_pos = 202752, .def_dense = 1, .def_shared = 1 },

@@ -1,0 +1,71 @@
+/* runtime/forward/forward_index.c - the lightning indexer of DeepSeek V3.2 (arXiv:2512.02556) and GLM-5: to which
+ * positions a query attends.
+ *
+ *   q = index_q norm(a_q h)      of each of index_heads heads
+ *   k = layernorm(index_k h)     cached beside the latents, one for all heads
+ *   w = index_w h
+ *
+ * The first rope_dims of q's heads and of k rotate, by halves or neighbours (w.index_half) whatever
+ * attention does. The published kernels turn q and k by one Hadamard matrix before they round them to
+ * FP8; products of turned vectors are the same, so here nothing turns. The choice: kernels/topk.h. */
+#include "runtime/forward/forward_impl.h"
+
+#include "kernels/topk.h"
+
+#define INDEX_EPS 1e-6f /* of k's norm, whatever the config says */
+
+size_t fwd_index_scratch(const arch_config *c, int threads)
+{
+    return arch_indexed(c)
+               ? topk_scratch_bytes(c->index_heads, c->index_dim, c->index_topk, threads)
+               : 0;
+}
+
+/* The heads' weights in f32 whatever the activations are, as routers. */
+void fwd_index_products(const fwd_rows *r, const model_layer *l)
+{
+    const arch_config *c = r->c;
+    const model_linear *lin = l->lin;
+    const mm_out w = fwd_out(&lin[R_INDEX_W], r->index_w, c->index_heads, false),
+                 k = fwd_out(&lin[R_INDEX_K], r->index_k, c->index_dim, false),
+                 q = fwd_out(&lin[R_INDEX_Q], r->index_q, c->index_heads * c->index_dim, false);
+    mm_run(&w, 1, r->h, c->hidden, r->R, MM_F32, r->scratch, r->p);
+    mm_run(&k, 1, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
+    mm_run(&q, 1, r->q_a, c->q_lora, r->R, r->acts, r->scratch, r->p);
+}
+
+void fwd_index_rows(const fwd_rows *r, const model_layer *l, int64_t row, int64_t n)
+{
+    const arch_config *c = r->c;
+    const model_vector *norm = &l->vec[R_INDEX_K_NORM];
+    const int64_t H = c->index_heads, D = c->index_dim, half = c->rope_dims / 2;
+    float *first = r->index_k + row * D;
+    k_layernorm(first, D, first, D, norm->w, norm->bias, 0, n, D, INDEX_EPS);
+    for (int64_t t = row; t < row + n; t++) {
+        const float *cs = r->cos[ROPE_MAIN] + t * half, *sn = r->sin[ROPE_MAIN] + t * half;
+        k_rope(r->index_q + t * H * D, H, D, c->rope_dims, cs, sn, c->w.index_half);
+        k_rope(r->index_k + t * D, 1, D, c->rope_dims, cs, sn, c->w.index_half);
+        k_scale(r->index_w + t * H, (float)(1 / sqrt((double)H)), H);
+    }
+}
+
+void fwd_index_choose(const fwd_rows *r, const fwd_kv *kv, const fwd_group *g)
+{
+    const arch_config *c = r->c;
+    const topk_args a = {
+        .q = r->index_q,
+        .weight = r->index_w,
+        .k = kv->v,
+        .block_stride = kv->block_stride,
+        .block_size = kv->block_size,
+        .dtype = kv->dtype,
+        .H = c->index_heads,
+        .D = c->index_dim,
+        .scale = (float)(1 / sqrt((double)c->index_dim)),
+        .topk = c->index_topk,
+        .seqs = g->seqs,
+        .n_seqs = g->n_seqs,
+        .chosen = r->index_keys,
+    };
+    topk_run(&a, r->scratch, r->p);
+}
