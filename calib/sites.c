@@ -16,11 +16,17 @@ static const struct {
     { R_INDEX_W, CAL_ATTN },
     { R_Q_B, CAL_Q_B },
     { R_KV_B, CAL_KV_B },
+    { R_HEAD_GATE, CAL_ATTN },
     { R_MIX_IN, CAL_ATTN },
+    { R_MIX_Q, CAL_ATTN },
+    { R_MIX_K, CAL_ATTN },
+    { R_MIX_V, CAL_ATTN },
     { R_MIX_GATE, CAL_ATTN },
+    { R_MIX_GATE_DOWN, CAL_ATTN },
     { R_MIX_BA, CAL_ATTN },
     { R_MIX_B, CAL_ATTN },
     { R_MIX_A, CAL_ATTN },
+    { R_MIX_A_DOWN, CAL_ATTN },
     { R_O, CAL_O },
     { R_MIX_OUT, CAL_MIX_OUT },
     { R_GATE, CAL_MLP },
@@ -47,7 +53,7 @@ bool cal_site_of(cal_site *site, const arch_config *c, arch_role r)
     for (size_t i = 0; i < LQ_COUNT(sites); i++) {
         if (sites[i].role != r) continue;
         *site = sites[i].site == CAL_MLP && one_input(c) ? CAL_ATTN : sites[i].site;
-        if (r == R_ROUTER && c->w.dense_beside) *site = CAL_EXPERTS;
+        if (r == R_ROUTER && (c->w.dense_beside || c->latent)) *site = CAL_EXPERTS;
         return true;
     }
     return false;
@@ -55,7 +61,7 @@ bool cal_site_of(cal_site *site, const arch_config *c, arch_role r)
 
 int64_t cal_site_width(const arch_config *c, cal_site s)
 {
-    if (s == CAL_EXPERTS) return c->hidden;
+    if (s == CAL_EXPERTS) return arch_expert_width(c);
     for (size_t i = 0; i < LQ_COUNT(sites); i++) {
         int64_t N, K;
         if (sites[i].site != s || !arch_name_of(c, sites[i].role)) continue;

@@ -18,6 +18,9 @@ void arch_config_init(arch_config *c, const arch_row *row)
     c->tied = row->def_tied;
     c->attn_bias = c->mlp_bias = -1;
     c->embed_scale = c->residual_scale = c->logit_scale = c->expert_scale = 1;
+    c->gate_scale = c->down_scale = c->o_scale = c->mix_out_scale = 1;
+    for (size_t i = 0; i < LQ_COUNT(c->mix_scale); i++)
+        c->mix_scale[i] = 1;
     c->alibi_max = 8;
     c->pos_offset = row->pos_offset;
     c->expert_groups = c->groups_used = 1;
@@ -67,7 +70,7 @@ static lq_status check_wiring(const arch_config *c, lq_err *err)
 {
     const bool bad = (c->w.pos == POS_LEARNED && !arch_name_of(c, R_POS_EMBED)) ||
                      !fits_qk_norm(c, R_Q_NORM) || !fits_qk_norm(c, R_K_NORM) ||
-                     (c->w.mla && c->w.pos != POS_ROPE) ||
+                     (c->w.mla && c->w.pos != POS_ROPE && c->w.pos != POS_NONE) ||
                      (c->embed_dim != c->hidden && !arch_name_of(c, R_PROJ_IN)) ||
                      (c->w.pos == POS_SINUSOIDAL && c->hidden < 4);
     if (!bad) return LQ_OK;

@@ -55,12 +55,13 @@ typedef enum {
 
 /* What of a layer mixes positions: X(name, text, attends, state), state: what it carries from position
  * to position besides K and V. */
-#define ARCH_MIXERS(X)                                                           \
-    X(MIX_ATTENTION, "attention", true, false)                                   \
-    X(MIX_NONE, "none", false, false)  /* the MLP is the whole layer */          \
-    X(MIX_DELTA, "delta", false, true) /* gated delta rule, arXiv:2412.06464 */  \
-    X(MIX_CONV, "conv", false, true)   /* short convolution between two gates */ \
-    X(MIX_MAMBA, "mamba", false, true) /* Mamba-2, arXiv:2405.21060 */           \
+#define ARCH_MIXERS(X)                                                                  \
+    X(MIX_ATTENTION, "attention", true, false)                                          \
+    X(MIX_NONE, "none", false, false)  /* the MLP is the whole layer */                 \
+    X(MIX_DELTA, "delta", false, true) /* gated delta rule, arXiv:2412.06464 */         \
+    X(MIX_CONV, "conv", false, true)   /* short convolution between two gates */        \
+    X(MIX_KDA, "kda", false, true)     /* with a decay per key dim, arXiv:2510.26692 */ \
+    X(MIX_MAMBA, "mamba", false, true) /* Mamba-2, arXiv:2405.21060 */                  \
     X(MIX_BOTH, "both", true, true)    /* attention and Mamba-2 side by side, of one input */
 typedef enum {
 #define X(name, text, attends, state) name,
@@ -98,8 +99,9 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_O, "o", ARCH_LINEAR)                                                                              \
     X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                                    \
     X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                                    \
-    X(R_V_NORM, "v_norm", ARCH_VECTOR) /* of each head */                                                 \
-    X(R_SINKS, "sinks", ARCH_VECTOR)   /* [heads] */                                                      \
+    X(R_V_NORM, "v_norm", ARCH_VECTOR)       /* of each head */                                           \
+    X(R_SINKS, "sinks", ARCH_VECTOR)         /* [heads] */                                                \
+    X(R_HEAD_GATE, "head_gate", ARCH_MATRIX) /* [heads, hidden]: sigmoid on each head's output */         \
     /* MLA (arXiv:2405.04434): q = b_q norm(a_q h); [c, k_rope] = a_kv h;                         \
      * [k_nope, v] of each head = b_kv norm(c) */       \
     X(R_Q_A, "q_a", ARCH_LINEAR)                                                                          \
@@ -115,14 +117,25 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_INDEX_K_NORM, "index_k_norm", ARCH_VECTOR)                                                        \
     X(R_INDEX_W, "index_w", ARCH_MATRIX)                                                                  \
     /* Layers with a state (runtime/forward/forward_mixer.c): what the norm's output makes, or what  \
-     * of it the convolution takes; the output's gate, where apart; beta and decay of each head */    \
+     * of it the convolution takes, in one or as q, k, v; the output's gate, where apart; beta and   \
+     * decay of each head (MIX_KDA: of each key dim). DOWN, UP: a product of two small matrices */    \
     X(R_MIX_IN, "mix_in", ARCH_LINEAR)                                                                    \
+    X(R_MIX_Q, "mix_q", ARCH_LINEAR)                                                                      \
+    X(R_MIX_K, "mix_k", ARCH_LINEAR)                                                                      \
+    X(R_MIX_V, "mix_v", ARCH_LINEAR)                                                                      \
     X(R_MIX_GATE, "mix_gate", ARCH_LINEAR)                                                                \
+    X(R_MIX_GATE_DOWN, "mix_gate_down", ARCH_MATRIX)                                                      \
+    X(R_MIX_GATE_UP, "mix_gate_up", ARCH_MATRIX)                                                          \
     X(R_MIX_BA, "mix_ba", ARCH_MATRIX)                                                                    \
     X(R_MIX_B, "mix_b", ARCH_MATRIX)                                                                      \
     X(R_MIX_A, "mix_a", ARCH_MATRIX)                                                                      \
-    X(R_MIX_CONV, "mix_conv", ARCH_VECTOR)   /* taps of each channel: NAME_TAPS */                        \
-    X(R_MIX_DT, "mix_dt", ARCH_VECTOR)       /* [mix_heads] added to the decay's input */                 \
+    X(R_MIX_A_DOWN, "mix_a_down", ARCH_MATRIX)                                                            \
+    X(R_MIX_A_UP, "mix_a_up", ARCH_MATRIX)                                                                \
+    /* taps of each channel: NAME_TAPS; or of those of q, k and v */                                      \
+    X(R_MIX_CONV, "mix_conv", ARCH_VECTOR)                                                                \
+    X(R_MIX_CONV_K, "mix_conv_k", ARCH_VECTOR)                                                            \
+    X(R_MIX_CONV_V, "mix_conv_v", ARCH_VECTOR)                                                            \
+    X(R_MIX_DT, "mix_dt", ARCH_VECTOR)       /* [arch_mix_decays] added to the decay's input */           \
     X(R_MIX_A_LOG, "mix_a_log", ARCH_VECTOR) /* [mix_heads] */                                            \
     X(R_MIX_SKIP, "mix_skip", ARCH_VECTOR)   /* [mix_heads]: Mamba-2's D */                               \
     X(R_MIX_NORM, "mix_norm", ARCH_VECTOR)   /* of the output, before the last product */                 \
@@ -139,6 +152,8 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_DOWN, "down", ARCH_LINEAR)                                                                        \
     X(R_ROUTER, "router", ARCH_MATRIX)                                                                    \
     X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */            \
+    X(R_LATENT_IN, "latent_in", ARCH_MATRIX)     /* h to what experts read, and back */                   \
+    X(R_LATENT_OUT, "latent_out", ARCH_MATRIX)                                                            \
     /* dense_beside: of what router and experts read, MLP and experts give; on shares */                  \
     X(R_ROUTER_NORM, "router_norm", ARCH_VECTOR)                                                          \
     X(R_EXPERT_NORM, "expert_norm", ARCH_VECTOR)                                                          \
@@ -223,7 +238,8 @@ typedef enum {
     NAME_HEAD_EACH = 64, /* ... each a tensor of its own, "%e" the head */
     NAME_MOE = 128,      /* only in layers with experts */
     NAME_ROW = 256,      /* a vector as a matrix of one row */
-    NAME_TAPS = 512      /* a convolution's, [channels, 1, taps]; its bias [channels] */
+    NAME_TAPS = 512,     /* a convolution's, [channels, 1, taps]; its bias [channels] */
+    NAME_4D = 1024       /* a vector of n as [1, 1, n, 1] */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
@@ -268,6 +284,7 @@ typedef struct {
     arch_router router;
     bool share_in;     /* an expert's share multiplies what it reads, not what it puts out */
     bool norm_topk;    /* the chosen experts' scores are made to sum to 1 */
+    float topk_eps;    /* ... after this is added to their sum; 0: 1e-20 */
     bool group_top2;   /* a group's score is the sum of its two best; else its best */
     bool dense_beside; /* layers with experts have an MLP too: their outputs are added */
 } arch_wiring;
@@ -412,11 +429,14 @@ typedef struct arch_config {
     int64_t q_grow_every;
     double alibi_max; /* ALiBi: the slopes are 2^(-alibi_max i / n) */
     double embed_scale, residual_scale, logit_scale; /* 1: none */
-    double attn_softcap, final_softcap;              /* cap * tanh(x / cap); 0: none */
-    double qkv_clip;                                 /* q, k, v clamped to +-; 0: none */
-    double act_limit;                                /* ARCH_SWIGLU_CLAMPED: L */
-    int64_t ple_dim, ple_vocab; /* a layer's part of R_PLE_EMBED, and its rows; 0: none */
-    int64_t streams, laurel;    /* AltUp: residual streams; Laurel's rank; 0: none */
+    /* 1: none. On a gate before its activation, on what R_DOWN, R_O and R_MIX_OUT read, and on the
+     * parts of R_MIX_IN's output: gate, x, B, C, dt */
+    double gate_scale, down_scale, o_scale, mix_out_scale, mix_scale[5];
+    double attn_softcap, final_softcap; /* cap * tanh(x / cap); 0: none */
+    double qkv_clip;                    /* q, k, v clamped to +-; 0: none */
+    double act_limit;                   /* ARCH_SWIGLU_CLAMPED: L */
+    int64_t ple_dim, ple_vocab;         /* a layer's part of R_PLE_EMBED, and its rows; 0: none */
+    int64_t streams, laurel;            /* AltUp: residual streams; Laurel's rank; 0: none */
     /* MLA */
     int64_t q_lora, kv_lora, nope_dims; /* q_lora 0: R_Q; head_dim = nope_dims + rope_dims */
     /* Its indexers' heads and their size, of which the first rope_dims rotate; a query attends to the
@@ -427,8 +447,11 @@ typedef struct arch_config {
      * all keys, queries and values, or (MIX_CONV) over hidden. */
     int64_t mix_heads, mix_groups, mix_key, mix_value, conv_taps;
     double dt_min, dt_max; /* MIX_MAMBA: dt is kept between; 0: no bound */
+    /* MIX_KDA: a decay is exp(-decay_span sigmoid(exp(a_log) (a + dt))); 0: as MIX_DELTA's */
+    double decay_span;
     /* experts; 0 of them: none */
     int64_t experts, experts_used, expert_ffn, shared_ffn;
+    int64_t latent;                     /* width of what experts read and put out; 0: hidden */
     int64_t expert_groups, groups_used; /* 1, 1: free choice; else only the best groups' experts */
     double expert_scale;                /* on the routed experts' sum */
     double router_jitter; /* ROUTER_SPARSEMIXER: half of how far from the best counts as near */
@@ -506,6 +529,13 @@ bool arch_has_state(const arch_config *c); /* any layer */
 /* Channels of a layer's convolution, and values that its heads put out. */
 int64_t arch_conv_channels(const arch_config *c, arch_mixer m);
 int64_t arch_mix_width(const arch_config *c, arch_mixer m);
+/* Decays of a layer with a state at one position. */
+int64_t arch_mix_decays(const arch_config *c);
+/* What an expert reads and puts out. */
+static inline int64_t arch_expert_width(const arch_config *c)
+{
+    return c->latent ? c->latent : c->hidden;
+}
 /* Weights of the experts that a token does not use, in all layers; 0 without experts. */
 double arch_idle_params(const arch_config *c);
 /* ALiBi slopes of all heads [heads] (arXiv:2108.12409). */

@@ -69,6 +69,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("experts_used", experts_used, 0, ARCH_MAX_EXPERTS, 0)   \
     X("expert_ffn", expert_ffn, 0, MAX_WIDTH, 0)              \
     X("shared_ffn", shared_ffn, 0, INT32_MAX, 0)              \
+    X("latent", latent, 0, MAX_WIDTH, 0)                      \
     X("expert_groups", expert_groups, 1, ARCH_MAX_EXPERTS, 1) \
     X("groups_used", groups_used, 1, ARCH_MAX_EXPERTS, 1)     \
     X("q_grow_every", q_grow_every, 0, INT32_MAX, 0)          \
@@ -78,6 +79,15 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("embed_scale", embed_scale, 0, 1e9, 1)                                         \
     X("residual_scale", residual_scale, 0, 1e9, 1)                                   \
     X("logit_scale", logit_scale, 0, 1e9, 1)                                         \
+    X("gate_scale", gate_scale, 0, 1e9, 1)                                           \
+    X("down_scale", down_scale, 0, 1e9, 1)                                           \
+    X("o_scale", o_scale, 0, 1e9, 1)                                                 \
+    X("mix_out_scale", mix_out_scale, 0, 1e9, 1)                                     \
+    X("mix_scale_gate", mix_scale[0], 0, 1e9, 1)                                     \
+    X("mix_scale_x", mix_scale[1], 0, 1e9, 1)                                        \
+    X("mix_scale_b", mix_scale[2], 0, 1e9, 1)                                        \
+    X("mix_scale_c", mix_scale[3], 0, 1e9, 1)                                        \
+    X("mix_scale_dt", mix_scale[4], 0, 1e9, 1)                                       \
     X("attn_softcap", attn_softcap, 0, 1e9, 0)                                       \
     X("final_softcap", final_softcap, 0, 1e9, 0)                                     \
     X("qkv_clip", qkv_clip, 0, 1e9, 0)                                               \
@@ -85,6 +95,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("q_grow", q_grow, 0, 1e9, 0)                                                   \
     X("dt_min", dt_min, 0, 1e9, 0)                                                   \
     X("dt_max", dt_max, 0, 1e9, 0)                                                   \
+    X("decay_span", decay_span, 0, 1e9, 0)                                           \
     X("expert_scale", expert_scale, 0, 1e9, 1)                                       \
     X("router_jitter", router_jitter, 0, 1e9, 0)                                     \
     X("rope_long_factor", rope[ROPE_MAIN].long_factor, 0, 1e6, 0)                    \

@@ -55,6 +55,7 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
     if (r >= R_Q_A && r <= R_Q_B && !c->q_lora) return false;
     if (r >= R_SHARED_ROUTER && r <= R_SHARED_DOWN && !c->shared_ffn) return false;
     if ((a->flags & NAME_MOE) && !c->layer[layer].moe) return false;
+    if ((r == R_LATENT_IN || r == R_LATENT_OUT) && !c->latent) return false;
     return c->layer[layer].moe ? c->w.dense_beside || !of_mlp(r) : !of_moe(r);
 }
 
@@ -209,7 +210,7 @@ static int64_t mix_in_rows(const arch_config *c)
     const arch_mixer m = c->row->mixer;
     const int64_t conv = arch_conv_channels(c, m), out = arch_mix_width(c, m);
     if (m == MIX_CONV) return 3 * out;
-    if (m == MIX_DELTA) return arch_name_of(c, R_MIX_GATE) ? conv : conv + out;
+    if (m != MIX_MAMBA && m != MIX_BOTH) return arch_name_of(c, R_MIX_GATE) ? conv : conv + out;
     return conv + out + c->mix_heads;
 }
 
@@ -217,8 +218,10 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
 {
     const int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim,
                   v = c->kv_heads * c->v_dim, o = c->heads * c->v_dim,
-                  m = arch_mix_width(c, c->row->mixer);
-    const bool all = c->w.qk_norm == QK_NORM_ALL;
+                  m = arch_mix_width(c, c->row->mixer), keys = c->mix_groups * c->mix_key,
+                  conv = arch_conv_channels(c, c->row->mixer), wide = arch_expert_width(c);
+    const bool all = c->w.qk_norm == QK_NORM_ALL, apart = arch_name_of(c, R_MIX_CONV_K),
+               mamba = c->row->mixer == MIX_MAMBA || c->row->mixer == MIX_BOTH;
     const struct {
         int64_t N, K;
     } shape[ARCH_N_ROLES] = {
@@ -245,6 +248,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_K_NORM] = { head_rows(c, R_K_NORM), all ? k : c->head_dim },
         [R_V_NORM] = { 1, c->v_dim },
         [R_SINKS] = { 1, c->heads },
+        [R_HEAD_GATE] = { c->heads, c->hidden },
         [R_Q_A] = { c->q_lora, c->hidden },
         [R_Q_A_NORM] = { 1, c->q_lora },
         [R_Q_B] = { q, c->q_lora },
@@ -256,15 +260,24 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_INDEX_K_NORM] = { 1, c->index_dim },
         [R_INDEX_W] = { c->index_heads, c->hidden },
         [R_MIX_IN] = { mix_in_rows(c), c->hidden },
+        [R_MIX_Q] = { keys, c->hidden },
+        [R_MIX_K] = { keys, c->hidden },
+        [R_MIX_V] = { m, c->hidden },
         [R_MIX_GATE] = { m, c->hidden },
+        [R_MIX_GATE_DOWN] = { c->mix_value, c->hidden },
+        [R_MIX_GATE_UP] = { m, c->mix_value },
         [R_MIX_BA] = { 2 * c->mix_heads, c->hidden },
         [R_MIX_B] = { c->mix_heads, c->hidden },
-        [R_MIX_A] = { c->mix_heads, c->hidden },
-        [R_MIX_CONV] = { 1, arch_conv_channels(c, c->row->mixer) * c->conv_taps },
-        [R_MIX_DT] = { 1, c->mix_heads },
+        [R_MIX_A] = { arch_mix_decays(c), c->hidden },
+        [R_MIX_A_DOWN] = { c->mix_value, c->hidden },
+        [R_MIX_A_UP] = { arch_mix_decays(c), c->mix_value },
+        [R_MIX_CONV] = { 1, (apart ? keys : conv) * c->conv_taps },
+        [R_MIX_CONV_K] = { 1, keys * c->conv_taps },
+        [R_MIX_CONV_V] = { 1, m * c->conv_taps },
+        [R_MIX_DT] = { 1, arch_mix_decays(c) },
         [R_MIX_A_LOG] = { 1, c->mix_heads },
         [R_MIX_SKIP] = { 1, c->mix_heads },
-        [R_MIX_NORM] = { 1, c->row->mixer == MIX_DELTA ? c->mix_value : m },
+        [R_MIX_NORM] = { 1, mamba ? m : c->mix_value },
         [R_MIX_OUT] = { c->hidden, m },
         [R_ATTN_POST_NORM] = { 1, c->hidden },
         [R_MLP_NORM] = { 1, c->hidden },
@@ -278,15 +291,17 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_DOWN] = { c->hidden, c->ffn },
         [R_ROUTER] = { c->experts, c->hidden },
         [R_ROUTER_CORR] = { 1, c->experts },
+        [R_LATENT_IN] = { c->latent, c->hidden },
+        [R_LATENT_OUT] = { c->hidden, c->latent },
         [R_ROUTER_NORM] = { 1, c->hidden },
         [R_EXPERT_NORM] = { 1, c->hidden },
         [R_DENSE_POST_NORM] = { 1, c->hidden },
         [R_EXPERT_POST_NORM] = { 1, c->hidden },
         [R_EXPERT_SCALE] = { 1, c->experts },
-        [R_EXPERT_GATE] = { c->expert_ffn, c->hidden },
-        [R_EXPERT_UP] = { c->expert_ffn, c->hidden },
-        [R_EXPERT_GATE_UP] = { 2 * c->expert_ffn, c->hidden },
-        [R_EXPERT_DOWN] = { c->hidden, c->expert_ffn },
+        [R_EXPERT_GATE] = { c->expert_ffn, wide },
+        [R_EXPERT_UP] = { c->expert_ffn, wide },
+        [R_EXPERT_GATE_UP] = { 2 * c->expert_ffn, wide },
+        [R_EXPERT_DOWN] = { wide, c->expert_ffn },
         [R_SHARED_ROUTER] = { 1, c->hidden },
         [R_SHARED_GATE] = { c->shared_ffn, c->hidden },
         [R_SHARED_UP] = { c->shared_ffn, c->hidden },

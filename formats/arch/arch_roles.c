@@ -34,8 +34,8 @@ const arch_name *arch_name_of(const arch_config *c, arch_role r)
 
 bool arch_role_exact(arch_role r)
 {
-    return r == R_ROUTER || r == R_SHARED_ROUTER || r == R_MIX_BA || r == R_MIX_B || r == R_MIX_A ||
-           r == R_INDEX_W;
+    return r == R_ROUTER || r == R_SHARED_ROUTER || r == R_INDEX_W ||
+           (r >= R_MIX_BA && r <= R_MIX_A_UP);
 }
 
 static const struct {
@@ -88,6 +88,11 @@ bool arch_has_state(const arch_config *c)
 int64_t arch_mix_width(const arch_config *c, arch_mixer m)
 {
     return m == MIX_CONV ? c->hidden : arch_mixer_has_state(m) ? c->mix_heads * c->mix_value : 0;
+}
+
+int64_t arch_mix_decays(const arch_config *c)
+{
+    return c->mix_heads * (c->row->mixer == MIX_KDA ? c->mix_key : 1);
 }
 
 int64_t arch_conv_channels(const arch_config *c, arch_mixer m)

@@ -93,7 +93,7 @@ static lq_status find_role(const src_source *s, const arch_name *a, int64_t laye
                            bool bias, const src_tensor **out, lq_err *err)
 {
     char name[256];
-    int64_t N, K, want[3];
+    int64_t N, K, want[4];
     int n = 0;
     const arch_config *c = arch_at(&s->config, layer);
     const bool vector = bias || arch_role_kind(a->role) == ARCH_VECTOR;
@@ -114,6 +114,8 @@ static lq_status find_role(const src_source *s, const arch_name *a, int64_t laye
         if (!bias) want[n++] = 1, want[n++] = c->conv_taps;
         return find_checked(s, name, n, want, out, err);
     }
+    if (a->flags & NAME_4D)
+        return find_checked(s, name, 4, (const int64_t[]){ 1, 1, K, 1 }, out, err);
     if (!vector || (a->flags & (NAME_HEAD_ROWS | NAME_ROW))) want[n++] = turned ? K : N;
     want[n++] = turned || (bias && arch_role_kind(a->role) != ARCH_VECTOR) ? N : K;
     lq_status st = find_checked(s, name, n, want, out, err);

@@ -73,7 +73,7 @@ inline namespace CU_NAME(moe_cu)
         }
     }
 
-    /* Experts of other than the best groups count as 0. */
+    /* Experts of other than the best groups are not chosen. */
     __device__ void keep_groups(G<float> choice, G<float> score, G<int32_t> best, route_shape s)
     {
         const int lane = threadIdx.x, n = s.E / s.groups;

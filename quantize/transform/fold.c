@@ -88,6 +88,7 @@ static bool reads(const fold_layer *l, arch_role r, cal_site site)
 static bool find_readers(fold_site *f, const fold_layer *l)
 {
     if (f->site == CAL_ATTN && l->c->laurel) return false; /* Laurel adds that input to the sum */
+    if (f->site == CAL_MLP && l->c->latent) return false;  /* the latents' matrix is not open */
     for (arch_role r = 0; r < ARCH_N_ROLES; r++) {
         if (!reads(l, r, f->site)) continue;
         if (!l->lin[r].open || f->n == AWQ_MAX_LINEARS) return false;

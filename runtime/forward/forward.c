@@ -58,10 +58,11 @@ static size_t pass_bytes(const arch_config *c, const fwd_opts *o, int threads)
 
 size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads)
 {
-    return pass_bytes(c, o, threads) + (size_t)c->layers * fwd_absorb_bytes(c);
+    const int64_t attending = arch_count_attending(c, 0, c->layers);
+    return pass_bytes(c, o, threads) + (size_t)attending * fwd_absorb_bytes(c);
 }
 
-/* Of the n layers that the CPU runs. */
+/* Of the n layers that the CPU runs: those that attend. */
 static lq_status absorb_layers(fwd_ctx *f, int64_t n, lq_err *err)
 {
     lq_arena tmp = { 0 };
@@ -70,8 +71,9 @@ static lq_status absorb_layers(fwd_ctx *f, int64_t n, lq_err *err)
     f->absorbed = lq_push(&f->own, (size_t)(n + 1) * sizeof *f->absorbed);
     if (!f->absorbed) return lq_fail(err, LQ_ENOMEM, "absorbed attention: out of memory");
     for (int64_t i = 0; i < n && !s; i++)
-        s = fwd_absorb(&f->absorbed[i], f->m->cfg, &f->m->layers[i].lin[R_KV_B], &f->own, &tmp,
-                       f->rows.p, err);
+        if (arch_mixer_attends(f->m->cfg->layer[i].mixer))
+            s = fwd_absorb(&f->absorbed[i], f->m->cfg, &f->m->layers[i].lin[R_KV_B], &f->own, &tmp,
+                           f->rows.p, err);
     lq_arena_free(&tmp);
     return s;
 }

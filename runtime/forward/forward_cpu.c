@@ -195,6 +195,14 @@ static void gate_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *ar
     }
 }
 
+/* a = o_scale a */
+static void scale_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const arch_config *c = r->c;
+    const int64_t K = c->heads * c->v_dim, row0 = *(const int64_t *)arg + row;
+    k_scale(r->a + row0 * K, (float)c->o_scale, n * K);
+}
+
 /* All heads to one row of the cache, which is key and value; each output in its query's place. Where
  * there are indexers, to the positions that the layer's, or the one before it, chose. */
 static void attend_latents(attn_args *a, const fwd_rows *r, const model_layer *l, const fwd_kv *kv,
@@ -245,6 +253,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     if (c->w.mla) attend_latents(&a, r, l, kv, g);
     attn_run(&a, r->scratch, r->p);
     if (c->w.q_gated) fwd_each(r, g->n_rows, gate_chunk, &g->row0);
+    if (c->o_scale != 1) fwd_each(r, g->n_rows, scale_chunk, &g->row0);
 }
 
 /* ---- between the products ---- */
@@ -289,13 +298,16 @@ static void act_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg
     const int64_t ld = fwd_mlp_width(c);
     for (int64_t t = row; t < row + n && z; t++)
         cut_gates(r->mlp + t * ld, c->ffn, *z);
-    for (float *g = r->mlp + row * ld; n > 0; n--, g += ld)
+    for (float *g = r->mlp + row * ld; n > 0; n--, g += ld) {
+        if (c->gate_scale != 1) k_scale(g, (float)c->gate_scale, c->ffn);
         if (c->w.mlp == MLP_GATED)
             k_act_mul(g, g, g + c->ffn, c->ffn, (k_act_fn)c->act, (float)c->act_limit);
         else if (c->act == ARCH_XIELU)
             xielu(g, c->ffn, r->layer->vec);
         else
             k_act(g, c->ffn, (k_act_fn)c->act);
+        if (c->down_scale != 1) k_scale(g, (float)c->down_scale, c->ffn);
+    }
 }
 
 /* The halves of one matrix of gate and up; false where they are not whole tiles. */
@@ -321,7 +333,8 @@ static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
         for (n = 0; n < 2; n++)
             outs[n].w = &half[n];
     }
-    if (n == 2 && !r->offload && !(r->sparse > 0) && mm_gates(outs[0].w, outs[1].w, r->acts)) {
+    const bool plain = !(r->sparse > 0) && c->gate_scale == 1 && c->down_scale == 1;
+    if (n == 2 && !r->offload && plain && mm_gates(outs[0].w, outs[1].w, r->acts)) {
         outs[0].up = outs[1].w;
         outs[0].up_bias = outs[1].bias;
         outs[0].act = (k_act_fn)c->act;
@@ -380,6 +393,7 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
         gather(r->latent, r->c->heads * kv_latent_width(r->c), rows, n);
     else
         gather(r->a, r->c->heads * r->c->v_dim, rows, n);
+    gather(r->head_gate, fwd_head_gates(r->c), rows, n);
     gather(r->row_pos, 1, rows, n); /* layers may follow */
     for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++) {
         gather(r->cos[u], fwd_angles(r->whole, u), rows, n);

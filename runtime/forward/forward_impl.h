@@ -74,10 +74,11 @@ typedef struct {
     double sparse;          /* arch_layer's, of the layer at work */
     float *beside;          /* [R, hidden]: what the router reads, then what the experts give */
     float *cos[2], *sin[2]; /* [R, rope_dims / 2] of ROPE_MAIN, ROPE_LOCAL */
-    float *grow[2]; /* [R, head_dim / 2] q's factor (arch_q_factor), and zeros: cosines and sines
+    float *grow[2];   /* [R, head_dim / 2] q's factor (arch_q_factor), and zeros: cosines and sines
                        by which a device's rope multiplies */
-    float *slopes;  /* [heads]: ALiBi */
-    float *q_gate;  /* [R, 2 * heads * head_dim]: output of a gated R_Q */
+    float *slopes;    /* [heads]: ALiBi */
+    float *q_gate;    /* [R, 2 * heads * head_dim]: output of a gated R_Q */
+    float *head_gate; /* [R, fwd_head_gates] */
     /* Layers with a state; see forward_mixer.c. */
     fwd_seq_state *states; /* [n_states] all rows */
     int n_states;
@@ -85,7 +86,7 @@ typedef struct {
     float *mix,
         *mix_conv;  /* [R, fwd_mix_width], [R, channels]: the convolution's where not in mix */
     float *mix_out; /* [R, heads * mix_value] or [R, hidden] */
-    float *mix_beta, *decay; /* [R, mix_heads] */
+    float *mix_beta, *decay; /* [R, mix_heads], [R, arch_mix_decays] */
     /* Experts; R * experts_used places, see forward_moe.c. */
     float *scores, *choice;         /* [R, experts] */
     float *group_score;             /* [R, expert_groups] */
@@ -93,6 +94,7 @@ typedef struct {
     int32_t *chosen, *place, *sent; /* [R, experts_used] */
     float *share;                   /* [R, experts_used] */
     float *expert_in, *expert_out;  /* [places, 2 * expert_ffn], [places, hidden] */
+    float *latent_in, *latent_sum;  /* [R, latent]: what experts read, and what they give */
     float *shared_in;               /* [R, 2 * shared_ffn] */
     float *shared_share;            /* [R] */
     /* MLA */
@@ -199,8 +201,12 @@ int64_t fwd_qkv_width(const arch_config *c);
 /* Bytes of r->scratch for R rows. */
 size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads);
 int64_t fwd_mlp_width(const arch_config *c);
-/* Of a row of r->mix: what R_MIX_IN, _GATE, _BA, _B, _A make, and where one of them begins; of
- * r->mix_conv. */
+static inline int64_t fwd_head_gates(const arch_config *c)
+{
+    return arch_name_of(c, R_HEAD_GATE) ? c->heads : 0;
+}
+/* Of a row of r->mix: what R_MIX_IN to R_MIX_A_UP make, side by side, and where one of them begins;
+ * of r->mix_conv. */
 int64_t fwd_mix_width(const arch_config *c);
 int64_t fwd_mix_place(const arch_config *c, arch_role r);
 int64_t fwd_mix_channels(const arch_config *c);

@@ -11,6 +11,7 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
     n = max_size(n, mm_scratch_bytes(R, c->heads * c->v_dim, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->ffn, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, arch_mix_width(c, c->row->mixer), 1, threads));
+    if (arch_name_of(c, R_MIX_V)) n = max_size(n, mm_scratch_bytes(R, c->hidden, 5, threads));
     n = max_size(n, fwd_moe_scratch(c, R, threads));
     n = max_size(n, fwd_mla_scratch(c, R, threads));
     n = max_size(n, fwd_index_scratch(c, threads));

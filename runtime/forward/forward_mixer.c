@@ -1,14 +1,16 @@
 /* runtime/forward/forward_mixer.c - layers that carry a state along a sequence (arch_mixer), on the CPU.
  *
- *   mix = products of h by R_MIX_IN, R_MIX_GATE and those of b and a, side by side
+ *   mix = products of h by R_MIX_IN, R_MIX_GATE and those of b and a, side by side, in parts times
+ *         mix_scale; R_MIX_GATE_UP's and R_MIX_A_UP's are of what their _DOWN made
  *   MIX_DELTA   q, k, v = silu(conv(mix's)); q, k of each head to length 1, q / sqrt(mix_key)
  *               beta = sigmoid(b), decay = exp(-exp(a_log) softplus(a + dt))
  *               out = norm(scan) silu(gate), head by head
+ *   MIX_KDA     the same with a decay for each dim of a key (arch_config.decay_span), a sigmoid as gate
  *   MIX_MAMBA   x, B, C = silu(conv(mix's)); dt = softplus(dt + its bias), decay = exp(-exp(a_log) dt)
- *               out = norm((scan + skip x) silu(gate)), group by group
+ *               out = norm((scan + skip x) silu(gate)) mix_out_scale, group by group
  *   MIX_CONV    out = c conv(b x)
  *
- * (arXiv:2412.06464, arXiv:2405.21060; scan and conv: kernels/scan.h.) Work on rows is split as elsewhere; along a
+ * (arXiv:2412.06464, arXiv:2510.26692, arXiv:2405.21060; scan and conv: kernels/scan.h.) Work on rows is split as elsewhere; along a
  * sequence work is split by channels and by SCAN_LANES values of a head, and each such piece goes from
  * position to position by itself, so that neither threads nor chunks show in the result. */
 #include "runtime/forward/forward_impl.h"
@@ -18,6 +20,15 @@
 
 enum { CONV_CHANNELS = 64 }; /* of a piece */
 #define L2_EPS 1e-6f         /* of q's and k's lengths, whatever the config says */
+
+static bool is_mamba(const arch_config *c)
+{
+    return c->row->mixer == MIX_MAMBA || c->row->mixer == MIX_BOTH;
+}
+static bool is_delta(const arch_config *c)
+{
+    return c->row->mixer == MIX_DELTA || c->row->mixer == MIX_KDA;
+}
 
 /* ---- where things are ---- */
 
@@ -34,13 +45,20 @@ static conv_view view_of(const fwd_rows *r)
     const int64_t keys = c->mix_groups * c->mix_key, width = arch_mix_width(c, m);
     conv_view v = { r->mix, fwd_mix_width(c), arch_conv_channels(c, m), 0, keys, 2 * keys };
     if (c->w.mix_mixed) v.x = r->mix_conv, v.ld = v.channels;
-    if (m == MIX_MAMBA || m == MIX_BOTH) { /* gate, then x, B, C */
+    if (is_mamba(c)) { /* gate, then x, B, C */
         v.x = r->mix + width;
         v.v = 0;
         v.k = width;
         v.q = width + keys;
     }
     return v;
+}
+
+/* What a row of r->mix has of the gate, or of the decays. */
+static const float *part_of(const fwd_rows *r, int64_t t, arch_role one, arch_role up)
+{
+    const arch_role made_by = arch_name_of(r->c, up) ? up : one;
+    return r->mix + t * fwd_mix_width(r->c) + fwd_mix_place(r->c, made_by);
 }
 
 /* A part of head h in a row of R_MIX_IN or R_MIX_BA that is mixed: of each key head `before` of its
@@ -54,16 +72,28 @@ static int64_t mixed_at(const arch_config *c, int64_t h, int64_t group_rows, int
 
 /* ---- products ---- */
 
-void fwd_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer)
+/* The second of two small matrices, over what the first made. */
+static void run_up(const fwd_rows *r, const model_layer *l, arch_role down, arch_role up)
 {
     const arch_config *c = r->c;
     const int64_t W = fwd_mix_width(c);
-    mm_out outs[R_MIX_A - R_MIX_IN + 1], exact[R_MIX_A - R_MIX_IN + 1];
+    const mm_out o = fwd_out(&l->lin[up], r->mix + fwd_mix_place(c, up), W, false);
+    const float *x = r->mix + fwd_mix_place(c, down);
+    if (!l->lin[up].present) return;
+    mm_run(&o, 1, x, W, r->R, arch_role_exact(up) ? MM_F32 : r->acts, r->scratch, r->p);
+}
+
+void fwd_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer)
+{
+    enum { MOST = R_MIX_A_UP - R_MIX_IN + 1 };
+    const arch_config *c = r->c;
+    const int64_t W = fwd_mix_width(c);
+    mm_out outs[MOST], exact[MOST];
     int n = 0, n_exact = 0;
     (void)layer;
-    for (arch_role role = R_MIX_IN; role <= R_MIX_A; role++) {
+    for (arch_role role = R_MIX_IN; role <= R_MIX_A_UP; role++) {
         const model_linear *lin = &l->lin[role];
-        if (!lin->present) continue;
+        if (!lin->present || role == R_MIX_GATE_UP || role == R_MIX_A_UP) continue;
         fwd_tap_rows(r, role, r->h, c->hidden, c->hidden);
         const mm_out o = fwd_out(lin, r->mix + fwd_mix_place(c, role), W, false);
         if (arch_role_exact(role))
@@ -75,6 +105,8 @@ void fwd_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer)
     r->ops->products(r, outs, n, r->h, c->hidden, r->R);
     /* A rounding of a decay stays in the state. */
     if (n_exact) mm_run(exact, n_exact, r->h, c->hidden, r->R, MM_F32, r->scratch, r->p);
+    run_up(r, l, R_MIX_GATE_DOWN, R_MIX_GATE_UP);
+    run_up(r, l, R_MIX_A_DOWN, R_MIX_A_UP);
 }
 
 /* States that are run at once. */
@@ -103,6 +135,15 @@ static void unmix(const fwd_rows *r, int64_t t)
     }
 }
 
+/* The parts of R_MIX_IN's output, which have a factor each. */
+static void scale_parts(const arch_config *c, float *x)
+{
+    const int64_t n = arch_mix_width(c, c->row->mixer), keys = c->mix_groups * c->mix_key;
+    const int64_t width[] = { n, n, keys, keys, c->mix_heads };
+    for (size_t i = 0; i < LQ_COUNT(width); x += width[i++])
+        if (c->mix_scale[i] != 1) k_scale(x, (float)c->mix_scale[i], width[i]);
+}
+
 static void before_conv(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const arch_config *c = r->c;
@@ -111,6 +152,7 @@ static void before_conv(const fwd_rows *r, int64_t row, int64_t n, const void *a
     for (int64_t t = row; t < row + n; t++) {
         float *x = r->mix + t * W;
         if (c->w.mix_mixed) unmix(r, t);
+        if (is_mamba(c)) scale_parts(c, x);
         for (int64_t i = 0; c->row->mixer == MIX_CONV && i < H; i++)
             x[i] *= x[2 * H + i];
     }
@@ -128,20 +170,38 @@ static void to_unit(const arch_config *c, float *x, bool query)
     }
 }
 
-static void delta_row(const fwd_rows *r, const model_layer *l, const conv_view *v, int64_t t)
+static void delta_row(const fwd_rows *r, const model_layer *l, int64_t t)
 {
     const arch_config *c = r->c;
     const int64_t H = c->mix_heads, of = H / c->mix_groups;
     const float *mix = r->mix + t * fwd_mix_width(c), *ba = mix + fwd_mix_place(c, R_MIX_BA),
                 *b = mix + fwd_mix_place(c, R_MIX_B), *a = mix + fwd_mix_place(c, R_MIX_A);
-    to_unit(c, v->x + t * v->ld + v->q, true);
-    to_unit(c, v->x + t * v->ld + v->k, false);
     for (int64_t h = 0; h < H; h++) {
         const float bh = c->w.mix_mixed ? ba[mixed_at(c, h, 2 * of, 0, 1)] : b[h];
         const float ah = c->w.mix_mixed ? ba[mixed_at(c, h, 2 * of, of, 1)] : a[h];
         const float step = k_softplus(ah + l->vec[R_MIX_DT].w[h]);
         r->mix_beta[t * H + h] = 1 / (1 + k_exp(-bh));
         r->decay[t * H + h] = k_exp(-k_exp(l->vec[R_MIX_A_LOG].w[h]) * step);
+    }
+}
+
+static float sigmoid(float x) { return 1 / (1 + k_exp(-x)); }
+
+static void kda_row(const fwd_rows *r, const model_layer *l, int64_t t)
+{
+    const arch_config *c = r->c;
+    const int64_t H = c->mix_heads, K = c->mix_key;
+    const float *b = r->mix + t * fwd_mix_width(c) + fwd_mix_place(c, R_MIX_B),
+                *a = part_of(r, t, R_MIX_A, R_MIX_A_UP), *dt = l->vec[R_MIX_DT].w;
+    const float span = (float)c->decay_span;
+    float *decay = r->decay + t * H * K;
+    for (int64_t h = 0; h < H; h++) {
+        const float rate = k_exp(l->vec[R_MIX_A_LOG].w[h]);
+        r->mix_beta[t * H + h] = sigmoid(b[h]);
+        for (int64_t i = h * K; i < (h + 1) * K; i++) {
+            const float at = a[i] + dt[i];
+            decay[i] = k_exp(span > 0 ? -span * sigmoid(rate * at) : -rate * k_softplus(at));
+        }
     }
 }
 
@@ -164,11 +224,18 @@ static void before_scan(const fwd_rows *r, int64_t row, int64_t n, const void *a
     const conv_view v = view_of(r);
     const along *a = arg;
     const int64_t row0 = a->states->row0; /* the first of these */
-    for (int64_t t = row0 + row; t < row0 + row + n; t++)
-        if (r->c->row->mixer == MIX_DELTA)
-            delta_row(r, a->l, &v, t);
-        else
+    for (int64_t t = row0 + row; t < row0 + row + n; t++) {
+        if (is_mamba(r->c)) {
             mamba_row(r, a->l, t);
+            continue;
+        }
+        to_unit(r->c, v.x + t * v.ld + v.q, true);
+        to_unit(r->c, v.x + t * v.ld + v.k, false);
+        if (r->c->row->mixer == MIX_KDA)
+            kda_row(r, a->l, t);
+        else
+            delta_row(r, a->l, t);
+    }
 }
 
 /* ---- along the sequences ---- */
@@ -228,7 +295,7 @@ static void scan_piece(void *ctx, int64_t item, int thread)
     const int64_t H = c->mix_heads, V = c->mix_value, K = c->mix_key, piece = item % a->pieces;
     const int64_t blocks = lq_ceil_div(V, SCAN_LANES), h = piece / blocks,
                   lane = piece % blocks * SCAN_LANES, g = h / (H / c->mix_groups);
-    const int64_t block = K * SCAN_LANES;
+    const int64_t block = K * SCAN_LANES, D = arch_mix_decays(c);
     float *S = s->run.state + a->state + kv_state_conv_floats(c) + piece * block;
     (void)thread;
     int mark = 0;
@@ -240,7 +307,7 @@ static void scan_piece(void *ctx, int64_t item, int thread)
                                 .T = to - at,
                                 .K = K,
                                 .lanes = (int)(V - lane < SCAN_LANES ? V - lane : SCAN_LANES),
-                                .correct = c->row->mixer == MIX_DELTA,
+                                .correct = is_delta(c),
                                 .q = x + a->v.q + g * K,
                                 .k = x + a->v.k + g * K,
                                 .v = x + a->v.v + h * V + lane,
@@ -248,9 +315,10 @@ static void scan_piece(void *ctx, int64_t item, int thread)
                                 .ldk = a->v.ld,
                                 .ldv = a->v.ld,
                                 .beta = r->mix_beta + t * H + h,
-                                .decay = r->decay + t * H + h,
+                                .decay = r->decay + t * D + h * (D / H),
+                                .decay_step = D > H,
                                 .ldb = H,
-                                .ldd = H,
+                                .ldd = D,
                                 .out = r->mix_out + t * H * V + h * V + lane,
                                 .ldo = H * V };
         k_scan(&k);
@@ -260,18 +328,37 @@ static void scan_piece(void *ctx, int64_t item, int thread)
 
 /* ---- rows after it ---- */
 
+/* x = x sigmoid(gate), [n] */
+static void gate_by_sigmoid(float *x, const float *gate, int64_t n)
+{
+    enum { PIECE = 256 };
+    float e[PIECE];
+    for (int64_t at = 0, k; at < n; at += k) {
+        k = n - at < PIECE ? n - at : PIECE;
+        memcpy(e, gate + at, (size_t)k * sizeof *e);
+        k_scale(e, -1, k);
+        k_exp_minus(e, e, 0, k);
+        for (int64_t i = 0; i < k; i++)
+            x[at + i] /= 1 + e[i];
+    }
+}
+
 static void delta_out(const fwd_rows *r, const model_layer *l, int64_t t)
 {
     const arch_config *c = r->c;
     const int64_t H = c->mix_heads, V = c->mix_value, of = H / c->mix_groups;
-    const float *mix = r->mix + t * fwd_mix_width(c), *gate = mix + fwd_mix_place(c, R_MIX_GATE);
+    const float *mix = r->mix + t * fwd_mix_width(c),
+                *gate = part_of(r, t, R_MIX_GATE, R_MIX_GATE_UP);
     float *out = r->mix_out + t * H * V;
     for (int64_t h = 0; h < H; h++, out += V) {
         const int64_t group = 2 * c->mix_key + 2 * of * V;
         const float *z =
             c->w.mix_mixed ? mix + mixed_at(c, h, group, 2 * c->mix_key + of * V, V) : gate + h * V;
         k_rmsnorm(out, V, out, V, l->vec[R_MIX_NORM].w, 0, 1, V, (float)c->norm_eps);
-        k_act_mul(out, z, out, V, ACT_SILU, 0);
+        if (c->row->mixer == MIX_KDA)
+            gate_by_sigmoid(out, z, V);
+        else
+            k_act_mul(out, z, out, V, ACT_SILU, 0);
     }
 }
 
@@ -295,6 +382,7 @@ static void mamba_out(const fwd_rows *r, const model_layer *l, int64_t t)
     if (w && c->w.mix_norm_1st) norm_groups(c, out, w);
     k_act_mul(out, gate, out, n, ACT_SILU, 0);
     if (w && !c->w.mix_norm_1st) norm_groups(c, out, w);
+    if (c->mix_out_scale != 1) k_scale(out, (float)c->mix_out_scale, n);
 }
 
 static void conv_out(const fwd_rows *r, int64_t t)
@@ -311,7 +399,7 @@ static void after_scan(const fwd_rows *r, int64_t row, int64_t n, const void *ar
     for (int64_t t = row; t < row + n; t++)
         if (m == MIX_CONV)
             conv_out(r, t);
-        else if (m == MIX_DELTA)
+        else if (is_delta(r->c))
             delta_out(r, arg, t);
         else
             mamba_out(r, arg, t);

@@ -10,7 +10,9 @@
  *
  * so a token takes kv_lora + rope_dims numbers of the cache for any number of heads. Attention takes
  * the cached row as V too: the last rope_dims of its output are not looked at. The rotation takes
- * neighbours. Both norms have an epsilon of their own, whatever the config says. */
+ * neighbours; without positions (POS_NONE) those dims stay as they are. Both norms have an epsilon of
+ * their own, whatever the config says. Where there is an R_HEAD_GATE, each head's output is times
+ * sigmoid of its number. */
 #include "runtime/forward/forward_impl.h"
 
 enum { HEADS_AT_ONCE = 16 }; /* one region of the pool; more would take more scratch */
@@ -49,8 +51,10 @@ static void rotate_rows(const fwd_rows *r, int64_t row, int64_t n, const void *a
         float *q = r->q + t * H * D, *to = r->latent + t * H * L + c->kv_lora;
         const float *cs = r->cos[ROPE_MAIN] + t * half, *sn = r->sin[ROPE_MAIN] + t * half;
         const float f = arch_q_factor(c, 0, r->row_pos[t]);
-        k_rope(q + nope, H, D, rope, cs, sn, c->w.rope_half);
-        k_rope(r->kv_a + t * L + c->kv_lora, 1, rope, rope, cs, sn, c->w.rope_half);
+        if (c->w.pos == POS_ROPE) {
+            k_rope(q + nope, H, D, rope, cs, sn, c->w.rope_half);
+            k_rope(r->kv_a + t * L + c->kv_lora, 1, rope, rope, cs, sn, c->w.rope_half);
+        }
         if (f != 1) k_scale(q, f, H * D);
         for (int64_t h = 0; h < H; h++)
             memcpy(to + h * L, q + h * D + nope, (size_t)rope * sizeof *q);
@@ -73,10 +77,19 @@ static void head_products(const fwd_rows *r, const mm_weight *w, float *y, int64
     }
 }
 
+static void gate_heads(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const int64_t H = r->c->heads, V = r->c->v_dim;
+    (void)arg;
+    for (int64_t i = row * H; i < (row + n) * H; i++)
+        k_scale(r->a + i * V, 1 / (1 + k_exp(-r->head_gate[i])), V);
+}
+
 void fwd_run_values(const fwd_rows *r)
 {
     const int64_t H = r->c->heads, V = r->c->v_dim, L = kv_latent_width(r->c);
     head_products(r, r->absorbed->v, r->a, H * V, V, r->latent, H * L, L);
+    if (fwd_head_gates(r->c)) fwd_each(r, r->R, gate_heads, NULL);
 }
 
 void fwd_run_mla(const fwd_rows *r, const model_layer *l)
@@ -87,11 +100,13 @@ void fwd_run_mla(const fwd_rows *r, const model_layer *l)
     const arch_role first = c->q_lora ? R_Q_A : R_Q;
     fwd_tap_rows(r, first, r->h, c->hidden, c->hidden);
     fwd_tap_rows(r, R_KV_A, r->h, c->hidden, c->hidden);
+    if (fwd_head_gates(c)) fwd_tap_rows(r, R_HEAD_GATE, r->h, c->hidden, c->hidden);
     mm_out a[] = { c->q_lora ? fwd_out(&lin[R_Q_A], r->q_a, c->q_lora, false)
                              : fwd_out(&lin[R_Q], r->q, q, false),
-                   fwd_out(&lin[R_KV_A], r->kv_a, L, false) };
+                   fwd_out(&lin[R_KV_A], r->kv_a, L, false),
+                   fwd_out(&lin[R_HEAD_GATE], r->head_gate, H, false) };
     pool_stage(r->p, STAGE_QKV);
-    mm_run(a, 2, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
+    mm_run(a, fwd_head_gates(c) ? 3 : 2, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
     fwd_each(r, r->R, norm_latents, l);
     fwd_tap_rows(r, R_KV_B, r->kv_a, L, c->kv_lora);
     if (c->q_lora) {

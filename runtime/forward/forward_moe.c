@@ -3,6 +3,9 @@
  *   scores = softmax or sigmoid(router h); of the best groups of experts the best experts
  *   out += sum over them, by rising expert, of share_e * expert_e(h), and the shared MLP
  *
+ * Experts may be without a gate (MLP_PLAIN), and may read and put out something narrower than h:
+ * latent_in h, and out += latent_out of their sum.
+ *
  * (arXiv:2401.04088; groups: arXiv:2405.04434; correction: arXiv:2412.19437.) Rows are put in order
  * of their experts, so that each expert's weights are read once for all rows sent to it, and all
  * experts run in one region of the pool per matrix:
@@ -154,7 +157,8 @@ static void forward_moe_choose(const fwd_rows *r, const model_layer *l, int64_t 
         keep_groups(choice, c, r->group_score + t * c->expert_groups,
                     r->group_best + t * c->groups_used);
     best_of(chosen, k, choice, E);
-    float sum = 1e-20f; /* as DeepSeek-V3; nothing to a softmax */
+    float sum =
+        c->w.topk_eps > 0 ? c->w.topk_eps : 1e-20f; /* as DeepSeek-V3; nothing to a softmax */
     for (int64_t i = 0; i < k; i++)
         sum += scores[chosen[i]];
     for (int64_t i = 1; i < k; i++) {
@@ -242,14 +246,20 @@ static void tap_expert(const moe *m, arch_role role, int64_t e, const float *x, 
     if (tap && n && experts(m, role)) tap->tap(tap->user, role, e, x, ldx, n, K);
 }
 
+/* What experts read, [R, arch_expert_width]. */
+static const float *read_by_experts(const fwd_rows *r)
+{
+    return r->c->latent ? r->latent_in : r->h;
+}
+
 /* The rows that experts read, put together where their outputs will be. */
 static void gather_inputs(const moe *m)
 {
     const fwd_rows *r = m->r;
-    const int64_t H = r->c->hidden, k = r->c->experts_used;
+    const int64_t H = arch_expert_width(r->c), k = r->c->experts_used;
     for (int64_t i = 0; i < r->R * k; i++) {
         float *x = r->expert_out + r->place[i] * H;
-        memcpy(x, r->h + i / k * H, (size_t)H * sizeof(float));
+        memcpy(x, read_by_experts(r) + i / k * H, (size_t)H * sizeof(float));
         if (r->c->w.share_in) k_scale(x, r->share[i], H);
     }
 }
@@ -258,13 +268,13 @@ static void gather_inputs(const moe *m)
 static void tap_inputs(const moe *m)
 {
     const fwd_rows *r = m->r;
-    const int64_t H = r->c->hidden;
+    const int64_t H = r->c->hidden, W = arch_expert_width(r->c);
     if (r->tap || r->c->w.share_in) gather_inputs(m);
     if (!r->tap) return;
-    fwd_tap_rows(r, R_ROUTER, r->h, H, H); /* all of what is sent to experts */
+    fwd_tap_rows(r, R_ROUTER, read_by_experts(r), W, W); /* all of what is sent to experts */
     for (int64_t e = 0; e < r->c->experts; e++)
         for (arch_role role = R_EXPERT_GATE; role <= R_EXPERT_GATE_UP; role++)
-            tap_expert(m, role, e, r->expert_out + m->first[e] * H, H, H);
+            tap_expert(m, role, e, r->expert_out + m->first[e] * W, W, W);
     for (arch_role role = R_SHARED_GATE; role <= R_SHARED_GATE_UP; role++)
         if (m->l->lin[role].present) fwd_tap_rows(r, role, r->h, H, H);
 }
@@ -285,11 +295,16 @@ static bool all_join(const moe *m)
     return all;
 }
 
-/* y [n][2 F] of rows of x: activated, or [gate, up]. */
+/* y [n][2 F] of rows of x [ldx]: activated, or [gate, up], or up alone. */
 static void add_gate(moe *m, const model_linear *gate, const model_linear *up, float *y, int64_t F,
-                     const float *x, int64_t n, const int32_t *rows)
+                     const float *x, int64_t ldx, int64_t n, const int32_t *rows)
 {
     const arch_config *c = m->r->c;
+    if (c->w.mlp == MLP_PLAIN) {
+        add_out(m, up, y, 2 * F, false);
+        add_job(m, x, ldx, n, rows, 1);
+        return;
+    }
     add_out(m, gate, y, 2 * F, false);
     if (m->joined) {
         mm_out *o = &m->outs[m->n_outs - 1];
@@ -300,7 +315,7 @@ static void add_gate(moe *m, const model_linear *gate, const model_linear *up, f
     } else {
         add_out(m, up, y + F, 2 * F, false);
     }
-    add_job(m, x, c->hidden, n, rows, m->joined ? 1 : 2);
+    add_job(m, x, ldx, n, rows, m->joined ? 1 : 2);
 }
 
 /* expert_in = [gate, up], or [gate up gate up ...], of each place; shared_in of each row; joined:
@@ -309,29 +324,29 @@ static void run_in(moe *m)
 {
     const fwd_rows *r = m->r;
     const arch_config *c = r->c;
-    const int64_t F = c->expert_ffn, S = c->shared_ffn;
+    const int64_t F = c->expert_ffn, S = c->shared_ffn, W = arch_expert_width(c);
     const model_linear *gate = experts(m, R_EXPERT_GATE), *up = experts(m, R_EXPERT_UP),
                        *fused = experts(m, R_EXPERT_GATE_UP);
     for (int64_t e = 0; e < c->experts; e++) {
         const int64_t from = m->first[e], n = m->first[e + 1] - from;
         float *y = r->expert_in + from * 2 * F;
         /* Scaled by their shares, rows are already in their places. */
-        const float *x = c->w.share_in ? r->expert_out + from * c->hidden : r->h;
+        const float *x = c->w.share_in ? r->expert_out + from * W : read_by_experts(r);
         const int32_t *rows = c->w.share_in ? NULL : r->sent + from;
         if (!n) continue;
         if (fused) {
             add_out(m, &fused[e], y, 2 * F, false);
-            add_job(m, x, c->hidden, n, rows, 1);
+            add_job(m, x, W, n, rows, 1);
         } else {
-            add_gate(m, &gate[e], &up[e], y, F, x, n, rows);
+            add_gate(m, gate ? &gate[e] : NULL, &up[e], y, F, x, W, n, rows);
         }
     }
     if (m->l->lin[R_SHARED_GATE_UP].present) {
         add_out(m, &m->l->lin[R_SHARED_GATE_UP], r->shared_in, 2 * S, false);
         add_job(m, r->h, c->hidden, r->R, NULL, 1);
     } else if (S) {
-        add_gate(m, &m->l->lin[R_SHARED_GATE], &m->l->lin[R_SHARED_UP], r->shared_in, S, r->h, r->R,
-                 NULL);
+        add_gate(m, &m->l->lin[R_SHARED_GATE], &m->l->lin[R_SHARED_UP], r->shared_in, S, r->h,
+                 c->hidden, r->R, NULL);
     }
     run_jobs(m);
 }
@@ -341,6 +356,10 @@ static void act_row(const arch_config *c, float *x, int64_t n, bool mixed)
     enum { AT_ONCE = 64 };
     const k_act_fn f = (k_act_fn)c->act;
     const float limit = (float)c->act_limit;
+    if (c->w.mlp == MLP_PLAIN) {
+        k_act(x, n, f);
+        return;
+    }
     if (!mixed) {
         k_act_mul(x, x, x + n, n, f, limit);
         return;
@@ -381,14 +400,14 @@ static void run_down(moe *m)
 {
     const fwd_rows *r = m->r;
     const arch_config *c = r->c;
-    const int64_t F = c->expert_ffn, S = c->shared_ffn, H = c->hidden;
+    const int64_t F = c->expert_ffn, S = c->shared_ffn, H = c->hidden, W = arch_expert_width(c);
     const model_linear *down = experts(m, R_EXPERT_DOWN);
     for (int64_t e = 0; e < c->experts; e++) {
         const int64_t from = m->first[e], n = m->first[e + 1] - from;
         const float *x = r->expert_in + from * 2 * F;
         if (!n) continue;
         tap_expert(m, R_EXPERT_DOWN, e, x, 2 * F, F);
-        add_out(m, &down[e], r->expert_out + from * H, H, false);
+        add_out(m, &down[e], r->expert_out + from * W, W, false);
         add_job(m, x, 2 * F, n, NULL, 1);
     }
     if (S) {
@@ -399,11 +418,13 @@ static void run_down(moe *m)
     run_jobs(m);
 }
 
-/* out += the shares of the chosen experts' outputs, by rising expert. */
+/* out, or what the latents are summed in, += the shares of the chosen experts' outputs, by rising
+ * expert. */
 static void join_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     enum { AT_ONCE = 256 };
-    const int64_t H = r->c->hidden, k = r->c->experts_used;
+    const int64_t H = arch_expert_width(r->c), k = r->c->experts_used;
+    float *out = r->c->latent ? r->latent_sum : r->out;
     (void)arg;
     for (int64_t t = row; t < row + n; t++)
         for (int64_t from = 0; from < H; from += AT_ONCE) {
@@ -415,7 +436,7 @@ static void join_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg
                 for (int64_t j = 0; j < here; j++)
                     sum[j] += share * y[j];
             }
-            k_add(r->out + t * H + from, sum, here);
+            k_add(out + t * H + from, sum, here);
         }
 }
 
@@ -442,9 +463,19 @@ static void run_experts(const fwd_rows *r, const model_layer *l)
 
 void fwd_run_moe(const fwd_rows *r, const model_layer *l)
 {
+    const int64_t H = r->c->hidden, W = r->c->latent;
+    const mm_out in = fwd_out(&l->lin[R_LATENT_IN], r->latent_in, W, false),
+                 out = fwd_out(&l->lin[R_LATENT_OUT], r->out, H, true);
     pool_stage(r->p, STAGE_EXPERTS);
     run_router(r, l, r->h);
+    if (!W) {
+        run_experts(r, l);
+        return;
+    }
+    memset(r->latent_sum, 0, (size_t)(r->R * W) * sizeof *r->latent_sum);
+    mm_run(&in, 1, r->h, H, r->R, r->acts, r->scratch, r->p);
     run_experts(r, l);
+    mm_run(&out, 1, r->latent_sum, W, r->R, r->acts, r->scratch, r->p);
 }
 
 /* ---- beside the MLP ---- */

@@ -35,14 +35,14 @@ int64_t fwd_mlp_width(const arch_config *c) { return c->w.mlp == MLP_GATED ? 2 *
 int64_t fwd_mix_place(const arch_config *c, arch_role r)
 {
     int64_t at = 0, N, K;
-    for (arch_role i = R_MIX_IN; i < r && i <= R_MIX_A; i++) {
+    for (arch_role i = R_MIX_IN; i < r && i <= R_MIX_A_UP; i++) {
         arch_role_shape(c, i, &N, &K);
         if (arch_name_of(c, i)) at += N;
     }
     return at;
 }
 
-int64_t fwd_mix_width(const arch_config *c) { return fwd_mix_place(c, R_MIX_A + 1); }
+int64_t fwd_mix_width(const arch_config *c) { return fwd_mix_place(c, R_MIX_A_UP + 1); }
 
 int64_t fwd_mix_channels(const arch_config *c)
 {
@@ -87,7 +87,9 @@ int64_t fwd_mix_channels(const arch_config *c)
     X(sent, c->experts_used)                                                \
     X(share, c->experts_used)                                               \
     X(expert_in, c->experts_used * 2 * c->expert_ffn)                       \
-    X(expert_out, c->experts_used * c->hidden)                              \
+    X(expert_out, c->experts_used *arch_expert_width(c))                    \
+    X(latent_in, c->latent)                                                 \
+    X(latent_sum, c->latent)                                                \
     X(shared_in, 2 * c->shared_ffn)                                         \
     X(shared_share, c->shared_ffn ? 1 : 0)                                  \
     X(q_a, c->w.mla ? c->q_lora : 0)                                        \
@@ -99,11 +101,12 @@ int64_t fwd_mix_channels(const arch_config *c)
     X(index_w, latent ? c->index_heads : 0)                                 \
     X(index_keys, latent ? c->index_topk : 0)                               \
     X(q_gate, c->w.q_gated ? 2 * c->heads * c->head_dim : 0)                \
+    X(head_gate, fwd_head_gates(c))                                         \
     X(mix, fwd_mix_width(c))                                                \
     X(mix_conv, fwd_mix_channels(c))                                        \
     X(mix_out, arch_mix_width(c, c->row->mixer))                            \
     X(mix_beta, c->mix_heads)                                               \
-    X(decay, c->mix_heads)
+    X(decay, arch_mix_decays(c))
 
 static size_t buffer_bytes(int64_t R, int64_t per_row) { return (size_t)R * (size_t)per_row * 4; }
 

@@ -163,7 +163,7 @@ lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, f
     w.rows.tap = tap;
     w.rows.offload = offload;
     fwd_absorbed absorbed;
-    if (c->w.mla) {
+    if (l->lin[R_KV_B].present) {
         s = fwd_absorb(&absorbed, c, &l->lin[R_KV_B], scratch, scratch, p, err);
         if (s)
             return lq_arena_reset(scratch, mark), lq_wrap(err, s, "layer %lld", (long long)layer);

@@ -45,8 +45,27 @@ static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64
     if (!s) s = src_vector(m->src, r, layer, -1, true, &v->bias, a, err);
     if (!s && !v->w && arch_has(m->cfg, r, layer) && (arch_name_of(m->cfg, r)->flags & NAME_ONES))
         s = make_ones(&v->w, m, r, layer, a, err);
-    if (!s && v->w && r == R_MIX_CONV) s = turn_taps(&v->w, m, r, a, err);
+    if (!s && v->w && r >= R_MIX_CONV && r <= R_MIX_CONV_V) s = turn_taps(&v->w, m, r, a, err);
     return s;
+}
+
+/* Those of q, k and v as one convolution: [taps, channels]. */
+static lq_status join_taps(model_layer *l, const model *m, lq_arena *a, lq_err *err)
+{
+    const arch_config *c = m->cfg;
+    const int64_t channels = arch_conv_channels(c, c->row->mixer);
+    float *all = lq_push(a, (size_t)(c->conv_taps * channels) * sizeof *all), *to = all;
+    if (!all) return model_no_memory(err, arch_role_text(R_MIX_CONV));
+    for (int64_t j = 0; j < c->conv_taps; j++)
+        for (arch_role r = R_MIX_CONV; r <= R_MIX_CONV_V; r++) {
+            int64_t N, K;
+            arch_role_shape(c, r, &N, &K);
+            const int64_t n = K / c->conv_taps;
+            memcpy(to, l->vec[r].w + j * n, (size_t)n * sizeof *to);
+            to += n;
+        }
+    l->vec[R_MIX_CONV].w = all;
+    return LQ_OK;
 }
 
 static lq_status load_linear(model_linear *l, const model *m, arch_role r, int64_t layer,
@@ -115,6 +134,7 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
         else
             s = load_linear(&l->lin[r], m, r, layer, -1, a, p, err);
     }
+    if (!s && l->vec[R_MIX_CONV_K].w) s = join_taps(l, m, a, err);
     if (!s && layer == m->cfg->layers - 1)
         s = load_streams(&l->stream_out, m, R_STREAM_OUT, a, p, err);
     return s;

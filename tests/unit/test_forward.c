@@ -318,6 +318,8 @@ TEST(a_shared_prefix_changes_no_byte)
     share_prefix("lfm2", 24);
     share_prefix("mamba2", 24);
     share_prefix("nemotron-h", 24);
+    share_prefix("falcon-h1", 16);
+    share_prefix("kimi-linear", 16);
 }
 
 typedef struct {
@@ -357,13 +359,19 @@ static int expected_taps(const model_layer *l, arch_role *out)
                                        R_V,
                                        R_Q_A,
                                        R_KV_A,
+                                       R_HEAD_GATE,
                                        R_KV_B,
                                        R_Q_B,
                                        R_MIX_IN,
+                                       R_MIX_Q,
+                                       R_MIX_K,
+                                       R_MIX_V,
                                        R_MIX_GATE,
+                                       R_MIX_GATE_DOWN,
                                        R_MIX_BA,
                                        R_MIX_B,
                                        R_MIX_A,
+                                       R_MIX_A_DOWN,
                                        R_O,
                                        R_MIX_OUT,
                                        R_GATE,
@@ -390,6 +398,7 @@ static void check_taps(const char *name, const arch_config *c, const model_layer
     for (int k = 0; k < n && k < log->n; k++) {
         int64_t N, K;
         arch_role_shape(arch_at(c, layer), want[k], &N, &K);
+        if (want[k] == R_ROUTER) K = arch_expert_width(c); /* what is sent to experts */
         CHECK(log->roles[k] == want[k] && log->K[k] == K, "%s: tap %d", name, k);
     }
 }

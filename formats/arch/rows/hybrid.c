@@ -46,16 +46,115 @@ static lq_status time_step_limit(arch_config *c, const char *key, const cJSON *v
     return LQ_OK;
 }
 
-/* Values of a head; "auto": mix_value has the factor on hidden that all heads together are. */
-static lq_status mamba_head(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+/* Values of all heads, as a factor on hidden: in mix_value till mamba_head. */
+static lq_status mamba_expand(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
-    if (v && !cJSON_IsString(v))
-        return js_whole(v, 1, 1 << 20, &c->mix_value)
-                   ? LQ_OK
-                   : lq_fail(err, LQ_EVALUE, "%s: expected an integer or auto", key);
-    if (c->mix_heads > 0) c->mix_value = c->mix_value * c->hidden / c->mix_heads;
+    int64_t factor = 2;
+    if (v && !js_whole(v, 1, 1024, &factor))
+        return lq_fail(err, LQ_EVALUE, "%s: expected an integer 1..1024", key);
+    c->mix_value = factor * c->hidden;
     return LQ_OK;
 }
+
+/* Values of a head; "auto": its part of all. */
+static lq_status mamba_head(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    const bool said = v && !cJSON_IsString(v);
+    const int64_t all = c->mix_value;
+    if (c->mix_heads > 0) c->mix_value = all / c->mix_heads;
+    if (said && !js_whole(v, 1, 1 << 20, &c->mix_value))
+        return lq_fail(err, LQ_EVALUE, "%s: expected an integer or auto", key);
+    return LQ_OK;
+}
+
+/* ---- Falcon-H1's factors ---- */
+
+static lq_status factor_of(double *f, const char *key, const cJSON *v, lq_err *err)
+{
+    *f = v ? v->valuedouble : 1;
+    if ((!v || cJSON_IsNumber(v)) && *f >= 0 && *f <= 1e9) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected a number 0..1e9", key);
+}
+
+/* What a factor on attention's input does to q, k and v, ... */
+static lq_status attention_in(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    double f;
+    const lq_status s = factor_of(&f, key, v, err);
+    c->attn_scale *= f * f;
+    c->o_scale *= f;
+    return s;
+}
+
+/* ... one on k to the scores, ... */
+static lq_status key_factor(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    double f;
+    const lq_status s = factor_of(&f, key, v, err);
+    c->attn_scale *= f;
+    return s;
+}
+
+/* ... and one on the output. */
+static lq_status attention_out(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    double f;
+    const lq_status s = factor_of(&f, key, v, err);
+    c->o_scale *= f;
+    return s;
+}
+
+/* An array of n factors, or nothing. */
+static lq_status factors_of(double *out[], int n, const char *key, const cJSON *v, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    if (v && (!cJSON_IsArray(v) || cJSON_GetArraySize(v) != n))
+        return lq_fail(err, LQ_EVALUE, "%s: expected an array of %d numbers", key, n);
+    const cJSON *e = v ? v->child : NULL;
+    for (int i = 0; i < n && e && !s; i++, e = e->next)
+        s = factor_of(out[i], key, e, err);
+    return s;
+}
+
+static lq_status mlp_factors(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    double *out[] = { &c->gate_scale, &c->down_scale };
+    return factors_of(out, (int)LQ_COUNT(out), key, v, err);
+}
+
+static lq_status mamba_factors(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    double *out[LQ_COUNT(c->mix_scale)];
+    for (size_t i = 0; i < LQ_COUNT(out); i++)
+        out[i] = &c->mix_scale[i];
+    return factors_of(out, (int)LQ_COUNT(out), key, v, err);
+}
+
+static lq_status mamba_in(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    double f;
+    const lq_status s = factor_of(&f, key, v, err);
+    for (size_t i = 0; i < LQ_COUNT(c->mix_scale); i++)
+        c->mix_scale[i] *= f;
+    return s;
+}
+
+/* ---- Nemotron-H's experts ---- */
+
+/* config.json has their numbers also where no layer has any. */
+static lq_status without_experts(arch_config *c, const cJSON *config, lq_err *err)
+{
+    (void)config, (void)err;
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].moe) return LQ_OK;
+    c->experts = c->experts_used = c->expert_ffn = c->shared_ffn = c->latent = 0;
+    c->expert_groups = c->groups_used = 1;
+    c->expert_scale = 1;
+    c->w.norm_topk = c->row->w.norm_topk;
+    return LQ_OK;
+}
+
+/* ---- what has one value ---- */
 
 static lq_status must_be(const char *key, const cJSON *v, const char *want, lq_err *err)
 {
@@ -146,14 +245,16 @@ static const arch_name lfm2_moe_names[] = {
     EXPERTS("feed_forward", "w1", "w3", "w2"),
     END,
 };
-#define MAMBA(at) \
-    { R_MIX_IN, LAYER at ".in_proj", 0, BIAS_ANY }, \
+#define MAMBA_NO_NORM(at, bias) \
+    { R_MIX_IN, LAYER at ".in_proj", 0, bias }, \
     { R_MIX_CONV, LAYER at ".conv1d", NAME_TAPS, BIAS_ANY }, \
     { R_MIX_DT, LAYER at ".dt_bias", NAME_BARE, BIAS_NO }, \
     { R_MIX_A_LOG, LAYER at ".A_log", NAME_BARE, BIAS_NO }, \
     { R_MIX_SKIP, LAYER at ".D", NAME_BARE, BIAS_NO }, \
-    { R_MIX_NORM, LAYER at ".norm", 0, BIAS_NO }, \
-    { R_MIX_OUT, LAYER at ".out_proj", 0, BIAS_ANY }
+    { R_MIX_OUT, LAYER at ".out_proj", 0, bias }
+#define MAMBA(at) \
+    MAMBA_NO_NORM(at, BIAS_ANY), \
+    { R_MIX_NORM, LAYER at ".norm", 0, BIAS_NO }
 #define BACKBONE \
     { R_EMBED, "@embeddings", 0, BIAS_NO }, \
     { R_FINAL_NORM, "@norm_f", 0, BIAS_NO }, \
@@ -170,6 +271,14 @@ static const arch_name nemotron_h_names[] = {
     { R_O, LAYER "mixer.o_proj", 0, BIAS_ATTN },
     { R_UP, LAYER "mixer.up_proj", 0, BIAS_MLP },
     { R_DOWN, LAYER "mixer.down_proj", 0, BIAS_MLP },
+    { R_ROUTER, LAYER "mixer.gate", 0, BIAS_NO },
+    { R_ROUTER_CORR, LAYER "mixer.gate.e_score_correction_bias", NAME_BARE, BIAS_NO },
+    { R_LATENT_IN, LAYER "mixer.fc1_latent_proj", 0, BIAS_MLP },
+    { R_LATENT_OUT, LAYER "mixer.fc2_latent_proj", 0, BIAS_MLP },
+    { R_EXPERT_UP, LAYER "mixer.experts.%e.up_proj", 0, BIAS_NO },
+    { R_EXPERT_DOWN, LAYER "mixer.experts.%e.down_proj", 0, BIAS_NO },
+    { R_SHARED_UP, LAYER "mixer.shared_experts.up_proj", 0, BIAS_MLP },
+    { R_SHARED_DOWN, LAYER "mixer.shared_experts.down_proj", 0, BIAS_MLP },
     END,
 };
 #define GRANITE_H \
@@ -190,6 +299,23 @@ static const arch_name granite_h_moe_names[] = {
     { R_EXPERT_DOWN, LAYER "block_sparse_moe.output_linear", NAME_STACKED, BIAS_NO },
     { R_SHARED_GATE_UP, LAYER "shared_mlp.input_linear", 0, BIAS_NO },
     { R_SHARED_DOWN, LAYER "shared_mlp.output_linear", 0, BIAS_NO },
+    END,
+};
+#define FALCON_H1 \
+    { R_EMBED, "@embed_tokens", 0, BIAS_NO }, \
+    { R_FINAL_NORM, "@final_layernorm", 0, BIAS_NO }, \
+    { R_HEAD, "^lm_head", 0, BIAS_NO }, \
+    { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO }, \
+    { R_MLP_NORM, LAYER "pre_ff_layernorm", 0, BIAS_NO }, \
+    SELF_ATTN(BIAS_NO, BIAS_NO), \
+    MAMBA_NO_NORM("mamba", BIAS_NO), \
+    { R_GATE, LAYER "feed_forward.gate_proj", 0, BIAS_NO }, \
+    { R_UP, LAYER "feed_forward.up_proj", 0, BIAS_NO }, \
+    { R_DOWN, LAYER "feed_forward.down_proj", 0, BIAS_NO }
+static const arch_name falcon_h1_names[] = { FALCON_H1, END };
+static const arch_name falcon_h1_norm_names[] = {
+    FALCON_H1,
+    { R_MIX_NORM, LAYER "mamba.norm", 0, BIAS_NO },
     END,
 };
 /* Has its effect elsewhere, in the tensors that are there, or none. */
@@ -248,25 +374,51 @@ static const arch_key nemotron_h_keys[] = {
     KNOWN("rescale_prenorm_residual"),
     KNOWN("time_step_limit"),
     KNOWN("mtp_layers_block_type"),
-    /* Of layers with experts, which are refused. */
-    KNOWN("n_routed_experts"), KNOWN("n_shared_experts"), KNOWN("moe_intermediate_size"),
-    KNOWN("moe_shared_expert_intermediate_size"), KNOWN("moe_latent_size"),
-    KNOWN("moe_shared_expert_overlap"), KNOWN("num_experts_per_tok"),
-    KNOWN("routed_scaling_factor"), KNOWN("n_group"), KNOWN("topk_group"),
-    KNOWN("norm_topk_prob"),
+    EXPERT_COUNTS("n_routed_experts", 8, 2),
+    EXPERT_FFN(7688),
+    NORM_TOPK(1),
+    GROUP_KEYS(1, 1, 1),
+    { "moe_shared_expert_intermediate_size", KEY_INT, AT(shared_ffn), 7688, NULL },
+    { "moe_latent_size", KEY_INT, AT(latent), 0, NULL },
+    KNOWN("moe_shared_expert_overlap"),
     NO_KEY,
 };
-#define GRANITE_H_KEYS \
-    GRANITE_KEYS, \
+#define MAMBA_N_SIZES(all) \
     { "mamba_n_heads", KEY_INT, AT(mix_heads), 128, NULL }, \
     { "mamba_n_groups", KEY_INT, AT(mix_groups), 1, NULL }, \
     { "mamba_d_state", KEY_INT, AT(mix_key), 256, NULL }, \
     { "mamba_d_conv", KEY_INT, AT(conv_taps), 4, NULL }, \
-    { "mamba_expand", KEY_INT, AT(mix_value), 2, NULL }, \
+    { "mamba_expand", KEY_FN, 0, NONE, mamba_expand }, \
+    all, \
     { "mamba_d_head", KEY_FN, 0, NONE, mamba_head }, \
     { "time_step_limit", KEY_FN, 0, NONE, time_step_limit }, \
-    KNOWN("position_embedding_type"), KNOWN("mamba_conv_bias"), KNOWN("mamba_proj_bias"), \
-    KNOWN("normalization_function")
+    KNOWN("mamba_conv_bias")
+#define GRANITE_H_KEYS \
+    GRANITE_KEYS, \
+    MAMBA_N_SIZES(KNOWN("mamba_chunk_size")), \
+    KNOWN("position_embedding_type"), KNOWN("mamba_proj_bias"), KNOWN("normalization_function")
+#define MAMBA_WIDTH { "mamba_d_ssm", KEY_INT, AT(mix_value), 1024, NULL } /* null: by mamba_expand */
+/* Biases are in no published file, and would be multiplied too. */
+static const arch_key falcon_h1_keys[] = {
+    MAMBA_N_SIZES(MAMBA_WIDTH),
+    { "mamba_norm_before_gate", KEY_BOOL, AT(w.mix_norm_1st), 1, NULL },
+    { "hidden_act", KEY_FN, 0, NONE, must_be_silu },
+    { "embedding_multiplier", KEY_REAL, AT(embed_scale), 1, NULL },
+    { "lm_head_multiplier", KEY_REAL, AT(logit_scale), 1, NULL },
+    { "attention_in_multiplier", KEY_FN, 0, NONE, attention_in },
+    { "key_multiplier", KEY_FN, 0, NONE, key_factor },
+    { "attention_out_multiplier", KEY_FN, 0, NONE, attention_out },
+    { "mlp_multipliers", KEY_FN, 0, NONE, mlp_factors },
+    { "ssm_multipliers", KEY_FN, 0, NONE, mamba_factors },
+    { "ssm_in_multiplier", KEY_FN, 0, NONE, mamba_in },
+    { "ssm_out_multiplier", KEY_REAL, AT(mix_out_scale), 1, NULL },
+    KNOWN("mamba_rms_norm"),
+    MUST("mamba_proj_bias", 0),
+    MUST("projectors_bias", 0),
+    MUST("attention_bias", 0),
+    MUST("mlp_bias", 0),
+    NO_KEY,
+};
 static const arch_key granite_h_keys[] = {
     GRANITE_H_KEYS,
     MUST("num_local_experts", 0),
@@ -300,6 +452,8 @@ static const arch_key qwen35_moe_keys[] = { DELTA_KEYS, QWEN_EXPERT_KEYS(256, 8)
 #define QWEN_DELTA \
     .mixer = MIX_DELTA, .def_full_every = 4, .def_head_dim = 256, .def_partial = 0.25, \
     .def_max_pos = 32768
+#define FALCON_H1_ROW \
+    .mixer = MIX_BOTH, .def_kv_heads = 8, .def_eps = 1e-5, .def_max_pos = 8192
 #define LFM2 \
     .mixer = MIX_CONV, .def_full_every = 1, .def_kv_heads = 8, .def_eps = 1e-5, .def_theta = 1e6, \
     .def_max_pos = 128000, .def_tied = true, .def_ffn = 1
@@ -321,16 +475,22 @@ const arch_row arch_rows_hybrid[] = {
     { "Lfm2ForCausalLM", "lfm2", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL,
       .names = lfm2_names, .keys = lfm2_keys, LFM2 },
     { "Lfm2MoeForCausalLM", "lfm2_moe",
-      .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .router = ROUTER_SIGMOID, .norm_topk = true },
+      .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .router = ROUTER_SIGMOID, .norm_topk = true,
+             .topk_eps = 1e-6f },
       MODEL, .names = lfm2_moe_names, .keys = lfm2_moe_keys, LFM2, .def_dense = 2 },
     { "Mamba2ForCausalLM", "mamba2", .w = { .norm = NORM_RMS, .mlp = MLP_GATED },
       .prefix = "backbone.", .names = mamba2_names, .keys = mamba2_keys, .mixer = MIX_MAMBA,
       .one_branch = true, .def_ffn = 1, .def_head_dim = 64, .def_eps = 1e-5,
       .def_max_pos = 262144 },
-    { "NemotronHForCausalLM", "nemotron_h", .w = { .norm = NORM_RMS, .mlp = MLP_PLAIN },
+    { "NemotronHForCausalLM", "nemotron_h",
+      .w = { .norm = NORM_RMS, .mlp = MLP_PLAIN, SIGMOID_MOE }, .layers = without_experts,
       .prefix = "backbone.", .names = nemotron_h_names, .keys = nemotron_h_keys, .mixer = MIX_MAMBA,
       .one_branch = true, .def_kv_heads = 8, .def_head_dim = 128, .def_eps = 1e-5,
       .def_act = ARCH_RELU2, .def_max_pos = 4096 },
+    { "FalconH1ForCausalLM", "falcon_h1", "norm", "mamba_rms_norm=true", .w = { RMS_ROPE }, MODEL,
+      .names = falcon_h1_norm_names, .keys = falcon_h1_keys, FALCON_H1_ROW },
+    { "FalconH1ForCausalLM", "falcon_h1", .w = { RMS_ROPE }, MODEL, .names = falcon_h1_names,
+      .keys = falcon_h1_keys, FALCON_H1_ROW },
     { "GraniteMoeHybridForCausalLM", "granitemoehybrid", "h", "num_local_experts=0",
       .w = { .norm = NORM_RMS, .mlp = MLP_GATED }, MODEL, .names = granite_h_names,
       .keys = granite_h_keys, .mixer = MIX_MAMBA, .def_ffn = 4 },

@@ -3,20 +3,21 @@ attention, its own torch code for the recurrences), laid out as the other folder
 
 usage: make_v5_hybrid.py OUT [NAME...]
 
-OUT/NAME/: config.json, model.safetensors, expected.safetensors (input_ids int32 [2, 32]; logits
-float32 [2, 32, V]; greedy int32 [2, 48], the ids and 16 more; margin float32 [2, 16] between the best
+OUT/NAME/: config.json, model.safetensors, expected.safetensors (input_ids int32 [2, T]; logits
+float32 [2, T, V]; greedy int32 [2, T + 16], the ids and 16 more; margin float32 [2, 16] between the best
 logit and the next). Weights are random, scaled so that the logits spread over a few units, and have
 the values that BF16 holds. Tensors are named as in repositories of today.
 """
 import math
 import os
+import re
 import sys
 
 import torch
 import transformers as tf
 from safetensors.torch import load_file, save_file
 
-V, H, T = 64, 32, 32
+V, H = 64, 32
 SIZES = dict(vocab_size=V, hidden_size=H, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
              max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=0, num_key_value_heads=1)
 DELTA = dict(SIZES, head_dim=16, linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=8,
@@ -26,6 +27,15 @@ EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8, sh
 GRANITE_H = dict(SIZES, mamba_n_heads=4, mamba_n_groups=1, mamba_d_state=8, mamba_d_head=16, mamba_expand=2,
                  shared_intermediate_size=32, embedding_multiplier=2.0, attention_multiplier=0.3,
                  residual_multiplier=0.5, logits_scaling=3.0, layer_types=["linear_attention", "full_attention"])
+
+FALCON_H1 = dict(SIZES, num_hidden_layers=1, mamba_d_ssm=48, mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=8,
+                 mamba_d_head=12, embedding_multiplier=3.0, lm_head_multiplier=0.5, key_multiplier=0.4,
+                 attention_in_multiplier=1.5, attention_out_multiplier=0.7, mlp_multipliers=[0.9, 0.6],
+                 ssm_multipliers=[0.5, 0.8, 0.7, 1.2, 0.6], ssm_in_multiplier=1.3, ssm_out_multiplier=0.8)
+KDA = dict(SIZES, num_key_value_heads=2, moe_intermediate_size=8, kv_lora_rank=16, qk_rope_head_dim=4, qk_nope_head_dim=8,
+           v_head_dim=8)
+NEMOTRON = dict({k: v for k, v in SIZES.items() if k != "num_hidden_layers"}, head_dim=16, mamba_num_heads=4,
+                mamba_head_dim=12, n_groups=2, ssm_state_size=8)
 
 MODELS = {
     "qwen3-next": ("Qwen3Next", dict(DELTA, **EXPERTS, mlp_only_layers=[1], num_hidden_layers=3, layer_types=[
@@ -42,15 +52,25 @@ MODELS = {
     "mamba2": ("Mamba2", dict(vocab_size=V, hidden_size=H, num_hidden_layers=2, num_heads=4, head_dim=16, n_groups=2,
                               state_size=8, bos_token_id=1, eos_token_id=2, pad_token_id=0, expand=2,
                               tie_word_embeddings=True)),
-    "nemotron-h": ("NemotronH", dict({k: v for k, v in SIZES.items() if k != "num_hidden_layers"}, head_dim=16,
-                                     mamba_num_heads=4, mamba_head_dim=12, n_groups=2, ssm_state_size=8,
-                                     layers_block_type=["linear_attention", "mlp", "full_attention", "mlp"])),
+    "nemotron-h": ("NemotronH", dict(NEMOTRON, layers_block_type=["linear_attention", "mlp", "full_attention", "mlp"])),
+    "nemotron-h-moe": ("NemotronH", dict(NEMOTRON, mamba_num_heads=2, moe_latent_size=24, n_routed_experts=4, n_group=2,
+                                         moe_intermediate_size=8, moe_shared_expert_intermediate_size=12,
+                                         routed_scaling_factor=1.5, layers_block_type=[
+        "linear_attention", "moe", "full_attention", "moe"])),
+    "falcon-h1": ("FalconH1", FALCON_H1),
+    "falcon-h1-norm": ("FalconH1", dict(FALCON_H1, mamba_rms_norm=True, mamba_n_groups=1, mamba_norm_before_gate=False,
+                                        tie_word_embeddings=True)),
+    "kimi-linear": ("KimiLinear", dict(KDA, linear_num_heads=2, linear_head_dim=12, num_local_experts=4,
+                                       num_experts_per_tok=2, layer_types=["linear_attention", "full_attention"])),
+    "ling3": ("BailingHybrid", dict(KDA, head_dim=12, num_local_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1,
+                                    first_k_dense_replace=1, layer_group_size=2, num_mtp_layers=0)),
     "granite-h": ("GraniteMoeHybrid", dict(GRANITE_H, num_local_experts=0)),
     "granite-h-moe": ("GraniteMoeHybrid", dict(GRANITE_H, num_local_experts=4, num_experts_per_tok=2,
                                                intermediate_size=8, shared_intermediate_size=16)),
 }
 # Some draws leave heads whose output is next to nothing before it is normed, which costs digits of f32.
-SEEDS = {"qwen3-next": 1, "qwen3.5": 5, "qwen3.5-moe": 4}
+SEEDS = {"ling3": 1, "qwen3-next": 1, "qwen3.5": 5, "qwen3.5-moe": 4}
+LENGTHS = {"nemotron-h-moe": 24, "falcon-h1": 24, "falcon-h1-norm": 16, "kimi-linear": 24, "ling3": 24}  # others: 32
 ZERO_CENTRED = ("Qwen3Next", "Qwen3_5")
 
 
@@ -71,6 +91,15 @@ def fill(model, g):
         else:
             p.data = (1.0 if "_attn.norm" in name else centre) + r * 0.1
         p.data = p.data.bfloat16().float()  # as the file holds them
+    for name, b in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            b.copy_((torch.randn(b.shape, generator=g) * 0.8).bfloat16().float())
+
+
+def published_names(path):
+    """save_pretrained calls the MLP of a layer without experts as it does experts."""
+    tensors = {re.sub(r"block_sparse_moe\.(gate|up|down)_proj", r"mlp.\1_proj", k): v for k, v in load_file(path).items()}
+    save_file(tensors, path, metadata={"format": "pt"})
 
 
 def make(out, name, kind, sizes):
@@ -81,7 +110,7 @@ def make(out, name, kind, sizes):
     g = torch.Generator().manual_seed(SEEDS.get(name, 0))
     fill(model, g)
     model.tie_weights()
-    ids = torch.randint(3, V, (2, T), generator=g)
+    ids = torch.randint(3, V, (2, LENGTHS.get(name, 32)), generator=g)
     with torch.no_grad():
         logits = model(ids, use_cache=False).logits.float()
         greedy, margin = ids, []
@@ -96,6 +125,8 @@ def make(out, name, kind, sizes):
     extra = os.path.join(folder, "generation_config.json")
     if os.path.exists(extra):
         os.remove(extra)
+    if name == "kimi-linear":
+        published_names(os.path.join(folder, "model.safetensors"))
     save_file(dict(input_ids=ids.int(), logits=logits.contiguous(), greedy=greedy.int().contiguous(),
                    margin=torch.stack(margin, 1).contiguous()),
               os.path.join(folder, "expected.safetensors"))
