@@ -121,6 +121,8 @@ static const float *pass(draft *d, int n)
         seq *s = d->at[i];
         d->row[i] = -1; /* and stays so where all that is left is read in the next step */
         if (s->n_draft >= d->want[i] || left == 0) continue;
+        /* What is read from the first guess on may have to be taken back. */
+        if (s->n_draft > 0 && !kv_keep_states(d->kv, &s->draft.kv, 1)) continue;
         int64_t todo = s->n_ids + s->n_draft - s->draft.n_done, m = todo < left ? todo : left;
         d->items[items++] = (fwd_item){ .seq = &s->draft.kv,
                                         .ids = s->ids + s->draft.n_done,

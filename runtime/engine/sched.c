@@ -267,6 +267,7 @@ static void plan_drafts(sched *sc, int64_t decodes)
         if (s->plan_n != 1 || todo(s) != 1) continue;
         int64_t n = s->n_draft < left ? s->n_draft : left;
         if (n <= 0 || kv_reserve(sc->kv, &s->kv, s->n_ids + n, &ignored)) continue;
+        n = kv_keep_states(sc->kv, &s->kv, n);
         s->plan_draft = n;
         left -= n;
     }

@@ -37,20 +37,6 @@ lq_status eng_check_policy(const eng_policy *p, lq_err *err)
     return check_count("--max-waiting-tokens", p->max_waiting_steps, 1 << 20, err);
 }
 
-/* A guess that was wrong leaves its mark on a state. */
-static lq_status check_guesses(const eng_opts *o, const arch_config *c, lq_err *err)
-{
-    const arch_config *both[] = { c, o->draft ? o->draft->cfg : c };
-    for (size_t i = 0; i < LQ_COUNT(both) && o->guesses; i++)
-        if (arch_has_state(both[i]))
-            return lq_fail(
-                err, LQ_EUNSUPPORTED,
-                "speculative decoding: expected a model whose layers all attend, found a "
-                "%s, whose layers carry a state that cannot go back",
-                both[i]->row->arch);
-    return LQ_OK;
-}
-
 static lq_status check_opts(const eng_opts *o, int64_t max_pos, lq_err *err)
 {
     const bool seek = o->max_len == ENG_LEN_AUTO;
@@ -157,14 +143,15 @@ static lq_status fill_device(side *s, dev *on, const arch_config *c, const eng_o
     return LQ_OK;
 }
 
-/* States of the sequences that run, and as many that are kept for the next ones; all of them at most half
- * of the memory that the pool may take. What they take is cut from it; *n: how many, 0 where the model
- * has none. */
+/* States of the sequences that run, as many that are kept for the next ones, and those that a step's
+ * guesses may have to go back to; all of them, the draft's too, at most half of the memory that the pool
+ * may take. What they take is cut from it; *n: how many of each, 0 where neither model has any. */
 static lq_status size_states(int64_t *n, size_t *bytes, side *host, eng_opts *o,
                              const arch_config *c, lq_err *err)
 {
     enum { TABLES = 256 }; /* a block that holds no K and V is its row in the tables */
-    const size_t one = kv_state_bytes(c), all = o->kv_bytes ? o->kv_bytes : host->room / 4;
+    const size_t drafts = o->draft ? kv_state_bytes(o->draft->cfg) : 0;
+    const size_t one = kv_state_bytes(c) + drafts, all = o->kv_bytes ? o->kv_bytes : host->room / 4;
     *n = 0;
     *bytes = 0;
     if (!one) return LQ_OK;
@@ -173,7 +160,9 @@ static lq_status size_states(int64_t *n, size_t *bytes, side *host, eng_opts *o,
                        "KV cache: the state of a sequence needs %zu bytes, found room for %zu", one,
                        all);
     const size_t fit = all ? all / 2 / one : SIZE_MAX;
-    const size_t want = 2 * (size_t)o->max_seqs;
+    const int64_t guesses = o->guesses * o->max_seqs;
+    const size_t want =
+        2 * (size_t)o->max_seqs + (size_t)(guesses < SPEC_ROWS ? guesses : SPEC_ROWS);
     *n = (int64_t)(fit < 1 ? 1 : fit < want ? fit : want);
     *bytes = (size_t)*n * one;
     if (o->kv_bytes) o->kv_bytes -= *bytes;
@@ -201,8 +190,7 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
                o.kv);
     int64_t states;
     size_t state_bytes;
-    s = check_guesses(&o, c, err);
-    if (!s) s = size_states(&states, &state_bytes, &sides[0], &o, c, err);
+    s = size_states(&states, &state_bytes, &sides[0], &o, c, err);
     if (s) return s;
     const size_t block = sides[0].block + sides[1].block;
     sides[0].known = sides[0].room > 0;

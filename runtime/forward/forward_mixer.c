@@ -248,14 +248,15 @@ static int64_t next_mark(const fwd_seq_state *s, int *mark, int64_t at)
     return *mark < s->run.n_marks ? s->run.marks[*mark].after : s->n_rows;
 }
 
-/* Rows [n] of `width` floats, ld apart, to their places in the copy if one is wanted after `at`. */
+/* Rows [n] of `width` floats, ld apart, to their places in the copies that are wanted after `at`. */
 static void copy_marked(const fwd_seq_state *s, int mark, int64_t at, const float *from, int64_t n,
                         int64_t width, int64_t ld)
 {
-    if (mark == s->run.n_marks || s->run.marks[mark].after != at) return;
-    float *to = s->run.marks[mark].copy + (from - s->run.state);
-    for (int64_t i = 0; i < n; i++)
-        memcpy(to + i * ld, from + i * ld, (size_t)width * sizeof *to);
+    for (; mark < s->run.n_marks && s->run.marks[mark].after == at; mark++) {
+        float *to = s->run.marks[mark].copy + (from - s->run.state);
+        for (int64_t i = 0; i < n; i++)
+            memcpy(to + i * ld, from + i * ld, (size_t)width * sizeof *to);
+    }
 }
 
 static void conv_piece(void *ctx, int64_t item, int thread)

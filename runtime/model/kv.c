@@ -500,9 +500,17 @@ static void drop_marks(kv_cache *kv, kv_seq *s)
         kv_state_drop(&kv->states, s->marks[--s->n_marks].slot);
 }
 
+static void drop_undo(kv_cache *kv, kv_seq *s)
+{
+    while (s->n_undo)
+        kv_state_drop(&kv->states, s->undo[--s->n_undo].slot);
+    s->n_next = 0;
+}
+
 static void drop_state(kv_cache *kv, kv_seq *s)
 {
     drop_marks(kv, s);
+    drop_undo(kv, s);
     if (s->state) kv_state_drop(&kv->states, s->state - 1);
     s->state = 0;
     s->state_at = 0;
@@ -540,6 +548,37 @@ static void add_mark(kv_cache *kv, kv_seq *s, int64_t at, bool lasting)
     if (slot != KV_NO_STATE) s->marks[s->n_marks++] = (kv_mark){ slot, at, lasting };
 }
 
+int64_t kv_keep_states(kv_cache *kv, kv_seq *s, int64_t n)
+{
+    if (!kv->states.floats) return n;
+    while (s->n_next > n) { /* of a run that was not made */
+        kv_state_drop(&kv->states, s->undo[--s->n_undo].slot);
+        s->n_next--;
+    }
+    for (int32_t slot; s->n_next < n && s->n_undo < SPEC_MAX; s->n_next++) {
+        slot = take_state(kv);
+        if (slot == KV_NO_STATE) break;
+        s->undo[s->n_undo++].slot = slot;
+    }
+    return s->n_next;
+}
+
+/* m's copy is made by the run, behind those that are made before it; at its beginning at once. */
+static void make_copy(const kv_cache *kv, kv_run *run, const kv_mark *m, int64_t pos0)
+{
+    float *copy = kv_state_data(&kv->states, m->slot);
+    int i = run->n_marks;
+    if (m->at == pos0) {
+        memcpy(copy, run->state, (size_t)kv->states.floats * sizeof *copy);
+        return;
+    }
+    for (; i > 0 && run->marks[i - 1].after > m->at - pos0; i--)
+        run->marks[i] = run->marks[i - 1];
+    run->marks[i].after = m->at - pos0;
+    run->marks[i].copy = copy;
+    run->n_marks++;
+}
+
 void kv_run_begin(kv_cache *kv, kv_seq *s, int64_t pos0, int64_t n, bool ends, kv_run *run)
 {
     const int64_t bs = kv->opts.block_size, end = pos0 + n, border = (end - 1) / bs * bs;
@@ -550,14 +589,16 @@ void kv_run_begin(kv_cache *kv, kv_seq *s, int64_t pos0, int64_t n, bool ends, k
     if (kv->opts.prefix_cache && !s->forked) {
         const bool branches = s->branch > pos0 && s->branch <= end;
         if (branches && s->branch <= border) add_mark(kv, s, s->branch, true);
-        if (border > pos0) add_mark(kv, s, border, ends && n > 1);
+        if (border > pos0) add_mark(kv, s, border, ends && n > 1 && !s->n_next);
         if (end % bs == 0) add_mark(kv, s, end, branches && s->branch == end);
     }
     run->state = kv_state_data(&kv->states, s->state - 1);
-    for (run->n_marks = 0; run->n_marks < s->n_marks; run->n_marks++) {
-        const kv_mark *m = &s->marks[run->n_marks];
-        run->marks[run->n_marks].after = m->at - pos0;
-        run->marks[run->n_marks].copy = kv_state_data(&kv->states, m->slot);
+    for (int i = 0; i < s->n_marks; i++)
+        make_copy(kv, run, &s->marks[i], pos0);
+    for (; s->n_next > 0; s->n_next--) {
+        kv_mark *m = &s->undo[s->n_undo - s->n_next];
+        m->at = end - s->n_next;
+        make_copy(kv, run, m, pos0);
     }
     s->state_at = end;
 }
@@ -748,11 +789,28 @@ void kv_register(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t written, c
     keep_marks(kv, s);
 }
 
+/* The state that was kept at this position becomes the sequence's. */
+static void go_back(kv_cache *kv, kv_seq *s, int64_t tokens)
+{
+    int i = 0;
+    if (tokens == 0) {
+        drop_state(kv, s);
+        return;
+    }
+    while (i < s->n_undo && s->undo[i].at != tokens)
+        i++;
+    assert(i < s->n_undo);
+    const int32_t slot = s->undo[i].slot;
+    s->undo[i].slot = s->state - 1; /* drop_undo's */
+    s->state = slot + 1;
+    s->state_at = tokens;
+}
+
 void kv_truncate(kv_cache *kv, kv_seq *s, int64_t tokens)
 {
+    if (s->state && tokens < s->state_at) go_back(kv, s, tokens);
+    drop_undo(kv, s);
     if (tokens >= s->tokens) return;
-    assert(!s->state || tokens == 0 || tokens >= s->state_at);
-    if (s->state && tokens < s->state_at) drop_state(kv, s);
     int64_t bs = kv->opts.block_size;
     drop_from(kv, s, lq_ceil_div(tokens, bs));
     s->tokens = tokens;

@@ -9,6 +9,7 @@
 
 #include "formats/arch/arch.h"
 #include "kernels/device.h"
+#include "runtime/limits.h"
 
 typedef struct kv_cache kv_cache;
 
@@ -71,6 +72,9 @@ typedef struct {
     bool forked;      /* makes no copies */
     int n_marks;
     kv_mark marks[KV_MARKS];
+    /* States to go back to, rising; the last n_next are made by the next run. */
+    int n_undo, n_next;
+    kv_mark undo[SPEC_MAX];
 } kv_seq;
 
 void kv_seq_init(kv_seq *s);
@@ -91,20 +95,24 @@ lq_status kv_fork(kv_cache *kv, kv_seq *dst, const kv_seq *src, lq_err *err);
  * cache. Where another sequence has entered the same tokens, its block takes the place of ours (the
  * bytes are the same). Not during a step: tables change. */
 void kv_register(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t written, const char *salt);
-/* Drop positions from `tokens` on (rejected drafts). A state does not go back: with one that has seen
- * them, `tokens` is 0. */
+/* The next run of s, whose blocks and state are reserved, keeps the state before each of its last n
+ * rows until kv_truncate; returns for how many there is room, n where the model has no state. */
+int64_t kv_keep_states(kv_cache *kv, kv_seq *s, int64_t n);
+/* Drop positions from `tokens` on (rejected drafts). A sequence with a state that has seen them goes
+ * back to one that was kept at `tokens`, which must be there unless that is 0. */
 void kv_truncate(kv_cache *kv, kv_seq *s, int64_t tokens);
 
 /* The state of a sequence whose blocks are reserved, for a run of n positions from pos0, which it has
  * seen so many of; it then has seen them too. `ends`: the run has the last of a prompt. marks: after
- * how many rows of the run a copy of each layer's state is wanted, rising. */
+ * how many rows of the run (1 or more) a copy of each layer's state is wanted, rising; of equal ones
+ * each has its own. */
 typedef struct {
     float *state; /* all layers'; NULL: the model has none */
     int n_marks;
     struct {
         int64_t after;
         float *copy;
-    } marks[KV_MARKS];
+    } marks[KV_MARKS + SPEC_MAX];
 } kv_run;
 void kv_run_begin(kv_cache *kv, kv_seq *s, int64_t pos0, int64_t n, bool ends, kv_run *run);
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import string
 import subprocess
 import time
 
@@ -154,6 +155,34 @@ def test_speculation_changes_nothing(serve, ask, model, args):
                 if x.startswith("vllm:spec_decode_num_accepted_tokens_per_pos_total{")]
     assert sum(by_place) == right and by_place == sorted(by_place, reverse=True)
     assert metric(server, "vllm:spec_decode_num_draft_tokens_total") == 0
+
+
+def letters(name, folder):
+    """A golden model of 64 ids with a letter for each."""
+    shutil.copytree(ROOT / "tests/golden/arch" / name, folder)
+    vocab = {c: i for i, c in enumerate(string.ascii_letters + "\u0120.,!?012345")}
+    assert len(vocab) == 63
+    bytes_of = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    (folder / "tokenizer.json").write_text(json.dumps({
+        "version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": bytes_of, "post_processor": None,
+        "decoder": bytes_of, "model": {"type": "BPE", "vocab": vocab | {"6": 63}, "merges": []}}))
+    return folder
+
+
+@pytest.mark.parametrize("draft", [None, "qwen3-next", "mamba2"])
+def test_speculation_changes_nothing_where_layers_carry_a_state(serve, ask, tmp_path, draft):
+    """A draft with a state as well; guesses that are right, and others that are taken back."""
+    model = letters("qwen3-next", tmp_path / "model")
+    args = ["--speculative-model", letters(draft, tmp_path / "draft")] if draft else ["--speculative-ngram"]
+    server, s = serve(model, "--served-model-name", "m"), serve(model, *args, "--served-model-name", "m")
+    for b in [{"temperature": 0, "logprobs": 3}, {"temperature": 0.7, "seed": 3, "n": 2}, {"temperature": 0, "stop": ["do"]},
+              {"temperature": 0, "guided_regex": "(the (old|young) (man|dog) and ){4}"}]:
+        body = {"prompt": "the old dog and the old dog and ", "max_tokens": 60, "ignore_eos": True, **b}
+        for _ in range(2):  # from the cache as well
+            want = server.post_json("/v1/completions", body)["choices"]
+            assert s.post_json("/v1/completions", body)["choices"] == want, body
+    right = metric(s, "vllm:spec_decode_num_accepted_tokens_total")
+    assert 0 < right < metric(s, "vllm:spec_decode_num_draft_tokens_total")
 
 
 def test_a_draft_of_another_vocabulary_is_refused(llmq):
