@@ -255,6 +255,8 @@ static void plan_prefill(sched *sc, int64_t decodes)
     if (quota > 0) grow(oldest, quota, &score);
 }
 
+_Static_assert((int)SPEC_MAX <= (int)KV_UNDO, "a state can be kept before each guess");
+
 /* decodes: rows of them in this step, each of which may be followed by guesses. */
 static void plan_drafts(sched *sc, int64_t decodes)
 {

@@ -555,7 +555,7 @@ int64_t kv_keep_states(kv_cache *kv, kv_seq *s, int64_t n)
         kv_state_drop(&kv->states, s->undo[--s->n_undo].slot);
         s->n_next--;
     }
-    for (int32_t slot; s->n_next < n && s->n_undo < SPEC_MAX; s->n_next++) {
+    for (int32_t slot; s->n_next < n && s->n_undo < KV_UNDO; s->n_next++) {
         slot = take_state(kv);
         if (slot == KV_NO_STATE) break;
         s->undo[s->n_undo++].slot = slot;

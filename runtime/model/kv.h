@@ -9,7 +9,6 @@
 
 #include "formats/arch/arch.h"
 #include "kernels/device.h"
-#include "runtime/limits.h"
 
 typedef struct kv_cache kv_cache;
 
@@ -49,7 +48,7 @@ int64_t kv_cached_blocks(const kv_cache *kv); /* of no sequence, kept for the pr
 size_t kv_state_bytes(const arch_config *c); /* a sequence's state; 0: no layer has one */
 
 /* A copy of a sequence's state at position `at`, made by a run, until kv_register. */
-enum { KV_MARKS = 3 };
+enum { KV_MARKS = 3, KV_UNDO = 15 }; /* at once */
 typedef struct {
     int32_t slot;
     int64_t at;
@@ -74,7 +73,7 @@ typedef struct {
     kv_mark marks[KV_MARKS];
     /* States to go back to, rising; the last n_next are made by the next run. */
     int n_undo, n_next;
-    kv_mark undo[SPEC_MAX];
+    kv_mark undo[KV_UNDO];
 } kv_seq;
 
 void kv_seq_init(kv_seq *s);
@@ -112,7 +111,7 @@ typedef struct {
     struct {
         int64_t after;
         float *copy;
-    } marks[KV_MARKS + SPEC_MAX];
+    } marks[KV_MARKS + KV_UNDO];
 } kv_run;
 void kv_run_begin(kv_cache *kv, kv_seq *s, int64_t pos0, int64_t n, bool ends, kv_run *run);
 
