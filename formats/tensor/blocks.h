@@ -90,11 +90,21 @@ float blk_bias(const blk_type *t, const blk_parts *b, int g);
 /* A row of blocks as f32 [K]. */
 void blk_dequant(float *dst, const blk_type *t, const uint8_t *blocks, int64_t K);
 
+/* Points that a block names by number: the places of `dim` elements in the type's table, `bits` of each, the first
+ * lowest; numbers rise. A code is a place and, above its bits, a sign; `even`: of eight signs an even number is set. */
+typedef struct {
+    int dim, n, bits;
+    bool even;
+    const uint16_t *point;
+} blk_book;
+
 /* ---- blocks_put.c ---- */
 /* A type that quantizers make: what sc and m hold (1: there are none). */
 typedef struct {
     blk_id id;
     int sc_lo, sc_hi, m_hi;
+    int sc_step;          /* from one sc to the next */
+    const blk_book *book; /* that codes are points of; NULL: each is its own */
     void (*put)(uint8_t *block, const blk_parts *b); /* into zeros, all but d and dmin */
 } blk_made;
 const blk_made *blk_made_of(const blk_type *t); /* NULL: none of them */
@@ -110,6 +120,15 @@ void blk_take_iq3_xxs(blk_parts *b, const uint8_t *p);
 void blk_take_iq3_s(blk_parts *b, const uint8_t *p);
 void blk_take_iq1_s(blk_parts *b, const uint8_t *p);
 void blk_take_iq1_m(blk_parts *b, const uint8_t *p);
+extern const blk_book blk_book_iq2_xxs, blk_book_iq2_xs, blk_book_iq2_s, blk_book_iq3_xxs,
+    blk_book_iq3_s;
+
+/* ---- blocks_iq_put.c: codes are points of the type's book ---- */
+void blk_put_iq2_xxs(uint8_t *p, const blk_parts *b);
+void blk_put_iq2_xs(uint8_t *p, const blk_parts *b);
+void blk_put_iq2_s(uint8_t *p, const blk_parts *b);
+void blk_put_iq3_xxs(uint8_t *p, const blk_parts *b);
+void blk_put_iq3_s(uint8_t *p, const blk_parts *b);
 
 LQ_C_END
 

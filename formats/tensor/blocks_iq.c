@@ -15,6 +15,12 @@ const int8_t blk_iq2[8] = { 8, 25, 43, 0, -8, -25, -43, 0 };
 /* Eight times -1, 0, 1, each shifted by an eighth up or down. */
 const int8_t blk_iq1[8] = { -7, 1, 9, 0, -9, -1, 7, 0 };
 
+const blk_book blk_book_iq2_xxs = { 8, 256, 2, true, grid_iq2_xxs };
+const blk_book blk_book_iq2_xs = { 8, 512, 2, true, grid_iq2_xs };
+const blk_book blk_book_iq2_s = { 8, 1024, 2, false, grid_iq2_s };
+const blk_book blk_book_iq3_xxs = { 4, 256, 3, true, grid_iq3_xxs };
+const blk_book blk_book_iq3_s = { 4, 512, 3, false, grid_iq3_s };
+
 static uint8_t even_signs(unsigned seven)
 {
     unsigned odd = seven ^ seven >> 4;

@@ -104,11 +104,21 @@ static void put_iq4_xs(uint8_t *p, const blk_parts *b)
 }
 
 static const blk_made made[] = {
-    { BLK_Q4_1, 1, 1, 1, put_q4_1 },     { BLK_Q5_0, 1, 1, 0, put_q5_0 },
-    { BLK_Q5_1, 1, 1, 1, put_q5_1 },     { BLK_Q2_K, 0, 15, 15, put_q2_k },
-    { BLK_Q3_K, -32, 31, 0, put_q3_k },  { BLK_Q4_K, 0, 63, 63, put_q4_k },
-    { BLK_Q5_K, 0, 63, 63, put_q5_k },   { BLK_Q6_K, -128, 127, 0, put_q6_k },
-    { BLK_IQ4_NL, 1, 1, 0, put_iq4_nl }, { BLK_IQ4_XS, -32, 31, 0, put_iq4_xs },
+    { BLK_Q4_1, 1, 1, 1, 1, NULL, put_q4_1 },
+    { BLK_Q5_0, 1, 1, 0, 1, NULL, put_q5_0 },
+    { BLK_Q5_1, 1, 1, 1, 1, NULL, put_q5_1 },
+    { BLK_Q2_K, 0, 15, 15, 1, NULL, put_q2_k },
+    { BLK_Q3_K, -32, 31, 0, 1, NULL, put_q3_k },
+    { BLK_Q4_K, 0, 63, 63, 1, NULL, put_q4_k },
+    { BLK_Q5_K, 0, 63, 63, 1, NULL, put_q5_k },
+    { BLK_Q6_K, -128, 127, 0, 1, NULL, put_q6_k },
+    { BLK_IQ4_NL, 1, 1, 0, 1, NULL, put_iq4_nl },
+    { BLK_IQ4_XS, -32, 31, 0, 1, NULL, put_iq4_xs },
+    { BLK_IQ2_XXS, 1, 31, 0, 2, &blk_book_iq2_xxs, blk_put_iq2_xxs },
+    { BLK_IQ2_XS, 1, 31, 0, 2, &blk_book_iq2_xs, blk_put_iq2_xs },
+    { BLK_IQ2_S, 1, 31, 0, 2, &blk_book_iq2_s, blk_put_iq2_s },
+    { BLK_IQ3_XXS, 1, 31, 0, 2, &blk_book_iq3_xxs, blk_put_iq3_xxs },
+    { BLK_IQ3_S, 1, 31, 0, 2, &blk_book_iq3_s, blk_put_iq3_s },
 };
 
 const blk_made *blk_made_of(const blk_type *t)

@@ -140,7 +140,8 @@ static void small_float_row(float *lo, float *hi, float *tol, const qt_tensor *t
     }
 }
 
-/* Steps of a group alike: of a table its widest gap. */
+/* Steps of a group alike: of a table its widest gap; of points, which are chosen for several weights together, all of
+ * the table. */
 static void blocks_row(float *lo, float *hi, float *tol, const qt_tensor *t, int64_t n)
 {
     const blk_type *type = blk_find(t->scheme.blocks);
@@ -153,6 +154,8 @@ static void blocks_row(float *lo, float *hi, float *tol, const qt_tensor *t, int
     table_gaps(sorted, gap, value, count);
     for (size_t c = 0; c < count; c++)
         widest = fmaxf(widest, gap[c]);
+    const blk_made *made = blk_made_of(type);
+    if (made && made->book) widest = 2 * (sorted[count - 1] - sorted[0]);
     blk_parts b;
     for (int64_t k = 0; k < t->K; k++) {
         const int at = (int)(k % type->elements), g = at / type->group;

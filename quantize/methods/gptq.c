@@ -68,6 +68,8 @@ typedef struct {
     row_head *heads, *hr;    /* [BATCH][nh] of these */
     uint8_t *zeros;          /* [BATCH][ng] */
     gptq_dev *on;            /* where rows are rounded; NULL: here */
+    /* Of lattices, else NULL, [K / LAT_UNIT][8][8] in the order of perm: gptq_unit_metrics, and H. */
+    float *metric, *near;
 } work;
 
 static int64_t batch_rows(int64_t N) { return N < BATCH ? N : BATCH; }
@@ -99,6 +101,32 @@ static int64_t block_end(int64_t k, int64_t K, int64_t G, bool fit_on_the_way)
     return end < K ? end : K;
 }
 
+static void unit_metric(float *M, const float *U, int64_t K, int64_t k)
+{
+    enum { N = LAT_UNIT };
+    double inv[N][N] = { { 0 } }; /* of the upper triangle at k: e M e = |e inv|^2 */
+    for (int c = 0; c < N; c++)
+        for (int r = c; r >= 0; r--) {
+            double sum = r == c;
+            for (int i = r + 1; i <= c; i++)
+                sum -= (double)U[(k + r) * K + k + i] * inv[i][c];
+            inv[r][c] = sum / (double)U[(k + r) * K + k + r];
+        }
+    for (int r = 0; r < N; r++)
+        for (int c = 0; c < N; c++) {
+            double sum = 0;
+            for (int i = 0; i < N; i++)
+                sum += inv[r][i] * inv[c][i];
+            M[r * N + c] = (float)sum;
+        }
+}
+
+void gptq_unit_metrics(float *M, const float *U, int64_t K)
+{
+    for (int64_t k = 0; k < K; k += LAT_UNIT)
+        unit_metric(M + k * LAT_UNIT, U, K, k);
+}
+
 /* Columns k0..k1 of one row: round, and move the errors inside the block. */
 static void round_block(void *ctx, int64_t r, int thread)
 {
@@ -110,12 +138,15 @@ static void round_block(void *ctx, int64_t r, int thread)
     float *w = c->w + r * K, *e = c->e + r * BLOCK;
     uint8_t *codes = c->codes + r * K;
     grid_param *params = c->params + r * (K / G);
+    uint8_t unit[LAT_UNIT];
     for (int64_t k = k0; k < k1; k++) {
         const float *u = c->U + (size_t)k * (size_t)K;
         int64_t g = (fit ? k : c->perm[k]) / G;
         if (fit && k % G == 0)
             params[g] = grid_fit(&c->o->spec, w + k, c->imp ? c->imp_perm + k : NULL, G);
-        float code = row_code(spec, w[k], params[g]);
+        if (spec->points && k % LAT_UNIT == 0)
+            lattice_choose(unit, spec->points, c->metric + k * LAT_UNIT, w + k, params[g].scale);
+        float code = spec->points ? unit[k % LAT_UNIT] : row_code(spec, w[k], params[g]);
         float err = (w[k] - row_value(spec, code, params[g])) / u[k];
         codes[c->perm[k]] = (uint8_t)code;
         e[k - k0] = err;
@@ -177,7 +208,8 @@ static double row_loss(const float *d, const float *g, int64_t K)
 /* Coordinate descent on one row: with d and g = d H kept up to date, the best real value of q_k is
  * q_k + g_k / H_kk. Returns how many codes moved. With a factor, imp is H's diagonal, whose
  * elements would each be a cache miss in H. */
-static int64_t sweep(const work *c, float *d, float *g, uint8_t *codes, const grid_param *params)
+static int64_t sweep_weights(const work *c, float *d, float *g, uint8_t *codes,
+                             const grid_param *params)
 {
     const grid_spec *spec = &c->o->spec;
     int64_t K = c->out->t.K, G = c->G, moved = 0;
@@ -197,6 +229,38 @@ static int64_t sweep(const work *c, float *d, float *g, uint8_t *codes, const gr
     return moved;
 }
 
+/* The same of a lattice: the codes of a unit together, by H's part there. */
+static int64_t sweep_units(const work *c, float *d, float *g, uint8_t *codes,
+                           const grid_param *params)
+{
+    enum { N = LAT_UNIT };
+    const grid_spec *spec = &c->o->spec;
+    const int64_t K = c->out->t.K, G = c->G;
+    int64_t moved = 0;
+    for (int64_t i = 0; i < K; i += N) {
+        const int64_t k = c->perm[i];
+        const grid_param p = params[k / G];
+        uint8_t code[N];
+        memcpy(code, codes + k, N);
+        if (!lattice_descend(code, spec->points, c->near + i * N, g + k, p.scale)) continue;
+        for (int j = 0; j < N; j++) {
+            if (code[j] == codes[k + j]) continue;
+            const float step = row_value(spec, code[j], p) - row_value(spec, codes[k + j], p);
+            codes[k + j] = code[j];
+            d[k + j] -= step;
+            c->ops->subtract(g, step, c->H + (size_t)(k + j) * (size_t)K, K);
+            moved++;
+        }
+    }
+    return moved;
+}
+
+static int64_t sweep(const work *c, float *d, float *g, uint8_t *codes, const grid_param *params)
+{
+    return c->o->spec.points ? sweep_units(c, d, g, codes, params)
+                             : sweep_weights(c, d, g, codes, params);
+}
+
 /* A row's plain grids, codes and errors. */
 static void plain_row(void *ctx, int64_t r, int thread)
 {
@@ -210,7 +274,7 @@ static void plain_row(void *ctx, int64_t r, int thread)
     plain.search = !c->U && plain.search; /* as a fallback it may search */
     row_fit(params, c->hr + r * c->nh, &plain, w, c->U ? NULL : c->imp, K, G);
     for (int64_t k = 0; k < K; k += G)
-        row_codes(codes + k, &plain, w + k, G, params[k / G]);
+        row_codes(codes + k, &plain, w + k, !c->U && c->imp ? c->imp + k : NULL, G, params[k / G]);
     row_errors(c, r, c->rtn, c->pr, NULL);
 }
 
@@ -297,31 +361,35 @@ static int by_falling_h(const void *a, const void *b)
     return x->k < y->k ? -1 : x->k > y->k;
 }
 
-bool gptq_order(int32_t *perm, const float *imp, int64_t K)
+bool gptq_order(int32_t *perm, const float *imp, int64_t K, int unit)
 {
-    column *c = malloc((size_t)K * sizeof *c);
+    const int64_t n = K / unit;
+    column *c = malloc((size_t)n * sizeof *c);
     if (!c) return false;
+    for (int64_t i = 0; i < n; i++) {
+        c[i] = (column){ 0, (int32_t)(i * unit) };
+        for (int k = 0; k < unit; k++)
+            c[i].h += imp[i * unit + k];
+    }
+    qsort(c, (size_t)n, sizeof *c, by_falling_h);
     for (int64_t k = 0; k < K; k++)
-        c[k] = (column){ imp[k], (int32_t)k };
-    qsort(c, (size_t)K, sizeof *c, by_falling_h);
-    for (int64_t k = 0; k < K; k++)
-        perm[k] = c[k].k;
+        perm[k] = c[k / unit].k + (int32_t)(k % unit);
     free(c);
     return true;
 }
 
-static bool make_perm(int32_t *perm, const float *imp, int64_t K, bool act_order)
+static bool make_perm(int32_t *perm, const float *imp, int64_t K, bool act_order, int unit)
 {
     for (int64_t k = 0; k < K; k++)
         perm[k] = (int32_t)k;
-    return !act_order || gptq_order(perm, imp, K);
+    return !act_order || gptq_order(perm, imp, K, unit);
 }
 
 lq_status gptq_prepare(gptq_basis *b, const float *H, int64_t K, double damp, bool act_order,
-                       pool *p, lq_err *err)
+                       int unit, pool *p, lq_err *err)
 {
     const size_t k = (size_t)K;
-    *b = (gptq_basis){ .H = H, .K = K, .damp = damp, .finite = finite_matrix(H, K) };
+    *b = (gptq_basis){ .H = H, .K = K, .damp = damp, .unit = unit, .finite = finite_matrix(H, K) };
     b->U = malloc(k * k * sizeof *b->U);
     b->imp = malloc(2 * k * sizeof *b->imp);
     b->perm = malloc(k * sizeof *b->perm);
@@ -331,13 +399,13 @@ lq_status gptq_prepare(gptq_basis *b, const float *H, int64_t K, double damp, bo
         b->imp[i] = b->finite ? H[(size_t)i * k + (size_t)i] : 0;
         b->dead += !(b->imp[i] > 0);
     }
-    if (!make_perm(b->perm, b->imp, K, act_order)) goto done;
+    if (!make_perm(b->perm, b->imp, K, act_order, unit)) goto done;
     s = gptq_factor(b->U, &b->damp, H, b->perm, K, p, err);
     if (s == LQ_ECHECK) { /* rounding to nearest needs neither factor nor order */
         free(b->U);
         b->U = NULL;
         b->damp = 0;
-        s = make_perm(b->perm, b->imp, K, false) ? LQ_OK : LQ_ENOMEM;
+        s = make_perm(b->perm, b->imp, K, false, unit) ? LQ_OK : LQ_ENOMEM;
     }
     for (int64_t i = 0; i < K; i++)
         b->imp[K + i] = b->imp[b->perm[i]];
@@ -353,6 +421,21 @@ void gptq_basis_free(gptq_basis *b)
     free(b->imp);
     free(b->perm);
     *b = (gptq_basis){ 0 };
+}
+
+/* What the choice of units takes. False: out of memory. */
+static bool prepare_units(work *c, lq_arena *a)
+{
+    enum { N = LAT_UNIT };
+    const int64_t K = c->out->t.K;
+    if (!c->o->spec.points || !c->U) return true;
+    c->metric = lq_push(a, (size_t)(K * N) * sizeof *c->metric);
+    c->near = lq_push(a, (size_t)(K * N) * sizeof *c->near);
+    if (!c->metric || !c->near) return false;
+    gptq_unit_metrics(c->metric, c->U, K);
+    for (int64_t k = 0; k < K; k++)
+        memcpy(c->near + k * N, c->H + c->perm[k] * K + c->perm[k / N * N], N * sizeof *c->near);
+    return true;
 }
 
 lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_basis *b,
@@ -375,7 +458,7 @@ lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_bas
                .nh = row_heads(&opts->spec, K) };
     c.loss = lq_push(&a, 2 * (size_t)N * sizeof *c.loss);
     lq_status s = LQ_OK;
-    if (!c.loss || !batch_alloc(&c, &a))
+    if (!c.loss || !batch_alloc(&c, &a) || !prepare_units(&c, &a))
         s = lq_fail(err, LQ_ENOMEM, "no memory for GPTQ on %lld inputs", (long long)K);
     if (s) goto done;
     c.plain = c.loss + N;
@@ -406,11 +489,11 @@ done:
 
 /* ---- the method ---- */
 /* The factor of H: of the matrix before, where it read the same input. */
-static lq_status basis_of(const qz_matrix *m, pool *p, lq_err *err)
+static lq_status basis_of(const qz_matrix *m, int unit, pool *p, lq_err *err)
 {
-    if (m->basis->H == m->H) return LQ_OK;
+    if (m->basis->H == m->H && m->basis->unit == unit) return LQ_OK;
     gptq_basis_free(m->basis);
-    return gptq_prepare(m->basis, m->H, m->K, m->o->damp, !m->o->no_act_order, p, err);
+    return gptq_prepare(m->basis, m->H, m->K, m->o->damp, !m->o->no_act_order, unit, p, err);
 }
 
 lq_status gptq_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err)
@@ -421,7 +504,7 @@ lq_status gptq_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq
                                            out->t.scheme.kind == QT_BLOCKS,
                           .sweeps = GPTQ_SWEEPS,
                           .on = m->o->on };
-    lq_status s = basis_of(m, p, err);
+    lq_status s = basis_of(m, row_unit(&o.spec), p, err);
     if (!s) s = gptq_run(out, &rep, m->W, m->basis, &o, p, err);
     if (!s)
         *r = (qz_rounded){ .loss = rep.loss,

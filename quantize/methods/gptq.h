@@ -19,7 +19,7 @@
 
 #include "kernels/core/pool.h"
 #include "kernels/device.h"
-#include "quantize/methods/grid.h"
+#include "quantize/methods/lattice.h"
 #include "quantize/methods/method.h"
 #include "quantize/methods/out.h"
 
@@ -29,9 +29,10 @@ typedef struct gptq_basis {
     int64_t K;
     float *U;      /* [K,K], see gptq_factor; NULL: H was not usable at any damping */
     int32_t *perm; /* [K]: columns in the order of rounding */
-    float *imp;    /* [2 K]: diag(H), zeros where it is not finite; the same in that order */
-    double damp;   /* that made H positive definite; 0 without U */
-    int64_t dead;  /* columns with H[k][k] == 0 */
+    int unit;     /* columns that stay together in it, whose codes are chosen together (row_unit) */
+    float *imp;   /* [2 K]: diag(H), zeros where it is not finite; the same in that order */
+    double damp;  /* that made H positive definite; 0 without U */
+    int64_t dead; /* columns with H[k][k] == 0 */
     bool finite;
 } gptq_basis;
 
@@ -57,9 +58,9 @@ typedef struct {
 } gptq_report;
 
 /* damp: added to diag(H), as a fraction of its mean, 0 means 0.01; act_order: round the columns by
- * falling H[k][k]. H stays with the basis. Errors: LQ_ENOMEM. */
+ * falling H[k][k], units of columns by their sum. H stays with the basis. Errors: LQ_ENOMEM. */
 lq_status gptq_prepare(gptq_basis *b, const float *H, int64_t K, double damp, bool act_order,
-                       pool *p, lq_err *err);
+                       int unit, pool *p, lq_err *err);
 void gptq_basis_free(gptq_basis *b);
 
 /* out->t.scheme: QT_UINT, groups that divide K = b->K. W is finite.
@@ -72,8 +73,10 @@ lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_bas
  * LQ_ECHECK when none does or H is not finite, LQ_ENOMEM. Exposed for its test and kfac.h. */
 lq_status gptq_factor(float *U, double *damp, const float *H, const int32_t *perm, int64_t K,
                       pool *p, lq_err *err);
-/* perm [K]: inputs by falling imp, equal ones in order. False: out of memory. */
-bool gptq_order(int32_t *perm, const float *imp, int64_t K);
+/* perm [K]: units of inputs by falling imp, equal ones in order. False: out of memory. */
+bool gptq_order(int32_t *perm, const float *imp, int64_t K, int unit);
+/* M [K / 8][8][8]: errors e [8] of a unit of columns of U cost e M e, once all later columns have made up for them. */
+void gptq_unit_metrics(float *M, const float *U, int64_t K);
 
 /* qz_method.round and .scratch of this method, and of others where they lack what they need more. */
 lq_status gptq_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err);

@@ -35,6 +35,8 @@ typedef struct {
     const blk_type
         *blocks; /* grids of GGUF's blocks (row_grid.h): of the others only bits, the type's, and
                                search count; NULL: as above */
+    const struct lattice *
+        points; /* of blocks whose codes are points of a lattice (lattice.h); NULL: each is its own */
 } grid_spec;
 
 typedef struct {

@@ -17,6 +17,7 @@ typedef struct {
     const kfac_opts *o;
     const float *W, *H, *G, *U, *imp;
     const float *Hp; /* H in the order of perm, rows and columns */
+    float *metric;   /* of lattices: gptq_unit_metrics */
     const int32_t *perm;
     int64_t group, ng, nh;   /* inputs of a group; groups and heads of a row */
     double *loss, *loss_rtn; /* per block of rows */
@@ -33,7 +34,7 @@ typedef struct {
     float *e;                /* [B][COLUMNS] */
     float *G, *L;            /* [B][B] in the order of rows; its unit lower factor, transposed */
     double *A;               /* [B][B] */
-    float *feed, *err;       /* [B] */
+    float *feed;             /* [B][LAT_UNIT] */
     float *acc;              /* [K] */
     grid_param *params;      /* [B][ng] */
     uint8_t *codes, *row;    /* [B][K]; [K] in the order of inputs */
@@ -60,8 +61,7 @@ static size_t carve(tile *t, uint8_t *mem, int64_t K, int64_t ng, int64_t nh)
         { &t->G, (size_t)B * B * sizeof(float) },
         { &t->L, (size_t)B * B * sizeof(float) },
         { &t->A, (size_t)B * B * sizeof(double) },
-        { &t->feed, B * sizeof(float) },
-        { &t->err, B * sizeof(float) },
+        { &t->feed, (size_t)B * LAT_UNIT * sizeof(float) },
         { &t->acc, k * sizeof(float) },
         { &t->params, B * n * sizeof(grid_param) },
         { &t->heads, B * h * sizeof(row_head) },
@@ -127,23 +127,40 @@ static bool factor_block(tile *t, const work *w, int64_t block, int64_t rows)
 }
 
 /* ---- rounding with feedback ---- */
+/* Codes of one row in the unit of columns k.., whose targets are x. */
+static void choose(const work *w, uint8_t *code, const float *x, int64_t k, grid_param p)
+{
+    const grid_spec *spec = &w->o->spec;
+    if (spec->points)
+        lattice_choose(code, spec->points, w->metric + k * LAT_UNIT, x, p.scale);
+    else
+        *code = (uint8_t)row_code(spec, *x, p);
+}
+
 static void round_columns(const work *w, tile *t, int64_t rows, int64_t k0, int64_t k1)
 {
     const int64_t K = w->out->t.K, G = w->group, ng = w->ng;
     const grid_spec *spec = &w->o->spec;
-    for (int64_t k = k0; k < k1; k++) {
-        const float *u = w->U + (size_t)k * (size_t)K;
+    const int unit = row_unit(spec);
+    for (int64_t k = k0; k < k1; k += unit) {
         const int64_t g = w->perm[k] / G;
-        memset(t->feed, 0, (size_t)rows * sizeof *t->feed);
+        memset(t->feed, 0, (size_t)(rows * unit) * sizeof *t->feed);
         for (int64_t n = 0; n < rows; n++) {
-            float *x = t->x + n * K;
+            float *x = t->x + n * K, target[LAT_UNIT];
             const grid_param p = t->params[n * ng + g];
-            float code = row_code(spec, x[k] + t->feed[n], p),
-                  err = x[k] - row_value(spec, code, p);
-            t->codes[n * K + k] = (uint8_t)code;
-            t->e[n * COLUMNS + k - k0] = err / u[k];
-            cblas_saxpy((int)(rows - n - 1), err, t->L + n * B + n + 1, 1, t->feed + n + 1, 1);
-            cblas_saxpy((int)(k1 - k - 1), -err / u[k], u + k + 1, 1, x + k + 1, 1);
+            uint8_t *code = t->codes + n * K + k;
+            for (int i = 0; i < unit; i++)
+                target[i] = x[k + i] + t->feed[n * unit + i];
+            choose(w, code, target, k, p);
+            for (int i = 0; i < unit; i++)
+                cblas_saxpy((int)(rows - n - 1), x[k + i] - row_value(spec, code[i], p),
+                            t->L + n * B + n + 1, 1, t->feed + (n + 1) * unit + i, unit);
+            for (int64_t i = k; i < k + unit; i++) {
+                const float *u = w->U + (size_t)i * (size_t)K;
+                const float e = (x[i] - row_value(spec, code[i - k], p)) / u[i];
+                t->e[n * COLUMNS + i - k0] = e;
+                cblas_saxpy((int)(k1 - i - 1), -e, u + i + 1, 1, x + i + 1, 1);
+            }
         }
     }
 }
@@ -198,28 +215,59 @@ static void spread(tile *t, int64_t n, int64_t rows, int64_t K)
     cblas_sger(CblasRowMajor, (int)rows, (int)K, -1, t->G + n, B, t->acc, 1, t->g, (int)K);
 }
 
-/* The codes of row n, one after the other: the best real value of q_k with all else held is
- * q_k + g_k / (G_nn H_kk). */
+/* A code of row n became another. */
+static void take_step(const work *w, tile *t, int64_t n, int64_t k, uint8_t code, grid_param p)
+{
+    const int64_t K = w->out->t.K;
+    uint8_t *old = t->codes + n * K + k;
+    const float step = row_value(&w->o->spec, code, p) - row_value(&w->o->spec, *old, p);
+    *old = code;
+    t->d[n * K + k] -= step;
+    cblas_saxpy((int)K, step, w->Hp + (size_t)k * (size_t)K, 1, t->acc, 1);
+}
+
+/* The best real value of q_k with all else held is q_k + g_k / (G_nn H_kk). */
+static int64_t move_code(const work *w, tile *t, int64_t n, int64_t k, grid_param p)
+{
+    const int64_t K = w->out->t.K;
+    const float h = w->Hp[(size_t)k * (size_t)K + (size_t)k], gg = t->G[n * B + n];
+    const uint8_t old = t->codes[n * K + k];
+    if (!(h > 0)) return 0;
+    const float q = row_value(&w->o->spec, old, p);
+    const float code = row_code(&w->o->spec, q + (t->g[n * K + k] - gg * t->acc[k]) / (gg * h), p);
+    if (code == (float)old) return 0;
+    take_step(w, t, n, k, (uint8_t)code, p);
+    return 1;
+}
+
+/* The codes of a lattice's unit together. */
+static int64_t move_unit(const work *w, tile *t, int64_t n, int64_t k, grid_param p)
+{
+    enum { N = LAT_UNIT };
+    const int64_t K = w->out->t.K;
+    float M[N * N], r[N];
+    uint8_t code[N];
+    memcpy(code, t->codes + n * K + k, N);
+    for (int i = 0; i < N; i++) {
+        memcpy(M + i * N, w->Hp + (k + i) * K + k, N * sizeof *M);
+        r[i] = t->g[n * K + k + i] / t->G[n * B + n] - t->acc[k + i];
+    }
+    if (!lattice_descend(code, w->o->spec.points, M, r, p.scale)) return 0;
+    for (int i = 0; i < N; i++)
+        if (code[i] != t->codes[n * K + k + i]) take_step(w, t, n, k + i, code[i], p);
+    return 1;
+}
+
+/* The codes of row n, one after the other. */
 static int64_t sweep_row(const work *w, tile *t, int64_t n, int64_t rows)
 {
     const int64_t K = w->out->t.K, G = w->group, ng = w->ng;
-    const grid_spec *spec = &w->o->spec;
-    const float gg = t->G[n * B + n];
-    uint8_t *codes = t->codes + n * K;
+    const bool units = w->o->spec.points;
     int64_t moved = 0;
     memset(t->acc, 0, (size_t)K * sizeof *t->acc);
-    for (int64_t k = 0; k < K; k++) {
-        const float *h = w->Hp + (size_t)k * (size_t)K;
-        if (!(h[k] > 0)) continue;
+    for (int64_t k = 0; k < K; k += row_unit(&w->o->spec)) {
         const grid_param p = t->params[n * ng + w->perm[k] / G];
-        float q = row_value(spec, (float)codes[k], p);
-        float code = row_code(spec, q + (t->g[n * K + k] - gg * t->acc[k]) / (gg * h[k]), p);
-        if (code == (float)codes[k]) continue;
-        float step = row_value(spec, code, p) - q;
-        codes[k] = (uint8_t)code;
-        t->d[n * K + k] -= step;
-        cblas_saxpy((int)K, step, h, 1, t->acc, 1);
-        moved++;
+        moved += units ? move_unit(w, t, n, k, p) : move_code(w, t, n, k, p);
     }
     if (moved) spread(t, n, rows, K);
     return moved;
@@ -293,11 +341,13 @@ static void fit_grids(const work *w, tile *t, int64_t n0, int64_t rows, bool pla
 static void round_plain(const work *w, tile *t, int64_t n0, int64_t rows)
 {
     const int64_t K = w->out->t.K, G = w->group, ng = w->ng;
-    for (int64_t n = 0; n < rows; n++)
+    for (int64_t n = 0; n < rows; n++) {
+        const float *row = w->W + (n0 + t->order[n]) * K;
+        for (int64_t k = 0; k < K; k += G)
+            row_codes(t->row + k, &w->o->spec, row + k, NULL, G, t->params[n * ng + k / G]);
         for (int64_t k = 0; k < K; k++)
-            t->codes[n * K + k] =
-                (uint8_t)row_code(&w->o->spec, w->W[(n0 + t->order[n]) * K + w->perm[k]],
-                                  t->params[n * ng + w->perm[k] / G]);
+            t->codes[n * K + k] = t->row[w->perm[k]];
+    }
 }
 
 static void store(const work *w, tile *t, int64_t n0, int64_t rows)
@@ -375,17 +425,20 @@ lq_status kfac_run(qz_out *out, gptq_report *rep, const float *W, const float *H
     w.per_thread = carve(&none, NULL, K, w.ng, w.nh);
     float *U = malloc(k * k * sizeof *U), *Hp = malloc(k * k * sizeof *Hp);
     float *imp = malloc(k * sizeof *imp);
+    w.metric = opts->spec.points ? malloc(k * LAT_UNIT * sizeof *w.metric) : NULL;
     int32_t *perm = malloc(2 * k * sizeof *perm); /* and its inverse */
     w.loss = calloc(2 * n, sizeof *w.loss);
     w.failed = calloc(2 * n, sizeof *w.failed);
     w.scratch = calloc((size_t)pool_threads(p), w.per_thread);
     lq_status s = LQ_ENOMEM;
-    if (!U || !Hp || !imp || !perm || !w.loss || !w.failed || !w.scratch) goto done;
+    if ((opts->spec.points && !w.metric) || !U || !Hp || !imp || !perm || !w.loss || !w.failed ||
+        !w.scratch)
+        goto done;
     for (size_t i = 0; i < k; i++) {
         imp[i] = H[i * k + i];
         rep->dead += !(imp[i] > 0);
     }
-    if (!gptq_order(perm, imp, K)) goto done;
+    if (!gptq_order(perm, imp, K, row_unit(&opts->spec))) goto done;
     for (size_t i = 0; i < k; i++)
         perm[k + (size_t)perm[i]] = (int32_t)i;
     for (size_t i = 0; i < k; i++)
@@ -397,6 +450,7 @@ lq_status kfac_run(qz_out *out, gptq_report *rep, const float *W, const float *H
     rep->fallback = s == LQ_ECHECK;
     s = LQ_OK;
     w.U = rep->fallback ? NULL : U;
+    if (w.U && w.metric) gptq_unit_metrics(w.metric, w.U, K);
     w.imp = rep->fallback || rep->dead == K ? NULL : imp;
     w.Hp = Hp;
     w.perm = perm;
@@ -415,6 +469,7 @@ done:
     free(w.failed);
     free(w.loss);
     free(perm);
+    free(w.metric);
     free(imp);
     free(Hp);
     free(U);

@@ -12,8 +12,10 @@ typedef struct {
     const blk_made *made;
     const float *w, *imp;
     int groups, G;
+    float unit; /* of the type */
     const qz_rows_ops *ops;
     rows_grid grid;                             /* all but scale and least */
+    lat_lines lines[BLK_GROUPS];                /* of a lattice */
     float table[16], mid[15];                   /* of a table, and between its values */
     float scale[BLK_GROUPS], least[BLK_GROUPS]; /* free */
     float d, dmin;                              /* as stored */
@@ -23,6 +25,7 @@ typedef struct {
 /* ---- one group ---- */
 static rows_sums measure(const block *b, int g, float scale, float least)
 {
+    if (b->s->points) return lattice_sums(&b->lines[g], scale);
     rows_grid grid = b->grid;
     grid.scale = scale;
     grid.least = least;
@@ -59,9 +62,31 @@ static void keep_better(const block *b, int g, float scale, float least, float *
     }
 }
 
+/* Scales for which the largest weight is about the largest size, and each of the others. */
+static void fit_points(block *b, int g)
+{
+    const float *w = b->w + g * b->G, *imp = b->imp ? b->imp + g * b->G : NULL;
+    const int8_t *sizes;
+    const int n = lattice_sizes(b->s->points, &sizes);
+    const grid_range r = grid_find_range(w, b->G);
+    const float most = fmaxf(-r.lo, r.hi), end = most / (float)sizes[n - 1];
+    float best = INFINITY, out[2] = { end, 0 };
+    lattice_lines(&b->lines[g], b->s->points, w, imp, b->G, 0.25f * end, most / (float)sizes[0]);
+    for (int i = 0; i < 2 * SHRINKS && end > 0; i++)
+        keep_better(b, g, end * (0.8f + 0.05f * (float)i), 0, &best, out);
+    for (int i = 0; i < n && end > 0; i++)
+        keep_better(b, g, most / (float)sizes[i], 0, &best, out);
+    b->scale[g] = out[0];
+    b->least[g] = 0;
+}
+
 /* Ends that cover all weights, and drawn in. */
 static void fit_group(block *b, int g)
 {
+    if (b->s->points) {
+        fit_points(b, g);
+        return;
+    }
     const float M = grid_max_code(b->s->bits);
     const int8_t *table = b->t->table;
     const float first = table ? (float)table[0] : (float)-b->t->zero;
@@ -112,7 +137,9 @@ static int whole(float x, int lo, int hi)
 }
 static int whole_scale(const block *b, float x)
 {
-    const int sc = whole(x, b->made->sc_lo, b->made->sc_hi);
+    const int step = b->made->sc_step, lo = b->made->sc_lo, hi = b->made->sc_hi;
+    if (step > 1) return lo + step * whole((x - (float)lo) / (float)step, 0, (hi - lo) / step);
+    const int sc = whole(x, lo, hi);
     return sc ? sc : x < 0 && b->made->sc_lo < 0 ? -1 : 1;
 }
 
@@ -125,18 +152,18 @@ static void first_choice(block *b)
         if (fabsf(b->least[g]) > fabsf(deep)) deep = b->least[g];
     }
     const int end = b->made->sc_lo < 0 ? b->made->sc_lo : b->made->sc_hi;
-    b->d = stored_step(most / (float)end);
+    b->d = stored_step(most / b->unit / (float)end);
     b->dmin = b->t->bias ? stored((float)b->t->bias * deep / (float)b->made->m_hi) : 0;
     for (int g = 0; g < b->groups; g++) {
         const float m = b->dmin != 0 ? (float)b->t->bias * b->least[g] / b->dmin : 0;
-        b->sc[g] = whole_scale(b, b->scale[g] / b->d);
+        b->sc[g] = whole_scale(b, b->scale[g] / b->unit / b->d);
         b->m[g] = b->t->fine ? whole(m, 0, b->made->m_hi) : 1;
     }
 }
 
 static rows_sums measure_as(const block *b, int g, int sc, int m)
 {
-    return measure(b, g, b->d * (float)sc, (float)b->t->bias * b->dmin * (float)m);
+    return measure(b, g, b->d * b->unit * (float)sc, (float)b->t->bias * b->dmin * (float)m);
 }
 
 static bool allowed(const block *b, int sc, int m)
@@ -148,10 +175,10 @@ static bool allowed(const block *b, int sc, int m)
 /* The whole numbers beside a group's that are better; its sums. */
 static rows_sums step_group(block *b, int g)
 {
-    const int sc0 = b->sc[g], m0 = b->m[g], reach = b->t->bias ? 1 : 0;
+    const int sc0 = b->sc[g], m0 = b->m[g], reach = b->t->bias ? 1 : 0, by = b->made->sc_step;
     rows_sums best = measure_as(b, g, sc0, m0);
     for (int m = m0 - reach; m <= m0 + reach && b->t->fine; m++)
-        for (int sc = sc0 - 1; sc <= sc0 + 1; sc++) {
+        for (int sc = sc0 - by; sc <= sc0 + by; sc += by) {
             if (!allowed(b, sc, m) || (sc == sc0 && m == m0)) continue;
             const rows_sums s = measure_as(b, g, sc, m);
             if (!(s.e < best.e)) continue;
@@ -167,7 +194,7 @@ static bool step_block(block *b, const rows_sums s[BLK_GROUPS])
 {
     double dd = 0, dm = 0, mm = 0, wd = 0, wm = 0, before = 0, after = 0;
     for (int g = 0; g < b->groups; g++) {
-        const double sc = b->sc[g], m = b->t->bias * b->m[g];
+        const double sc = b->sc[g] * (double)b->unit, m = b->t->bias * b->m[g];
         dd += sc * sc * (double)s[g].vv;
         dm += sc * m * (double)s[g].v1;
         mm += m * m * (double)s[g].one;
@@ -175,7 +202,7 @@ static bool step_block(block *b, const rows_sums s[BLK_GROUPS])
         wm += m * (double)s[g].w1;
         before += (double)s[g].e;
     }
-    const block old = *b;
+    const float d = b->d, dmin = b->dmin;
     const double det = dd * mm - dm * dm;
     if (b->t->bias && det > 1e-12 * dd * mm) {
         b->d = stored_step((float)((wd * mm - wm * dm) / det));
@@ -187,7 +214,8 @@ static bool step_block(block *b, const rows_sums s[BLK_GROUPS])
     for (int g = 0; g < b->groups; g++)
         after += (double)measure_as(b, g, b->sc[g], b->m[g]).e;
     if (after < before) return true;
-    *b = old;
+    b->d = d;
+    b->dmin = dmin;
     return false;
 }
 
@@ -208,7 +236,7 @@ static void take_block(const block *b, grid_param *params, row_head *head)
 {
     *head = (row_head){ lq_f32_to_f16(b->d), lq_f32_to_f16(b->dmin), { 0 }, { 0 } };
     for (int g = 0; g < b->groups; g++) {
-        const float scale = b->d * (float)b->sc[g];
+        const float scale = b->d * b->unit * (float)b->sc[g];
         const float least = (float)b->t->bias * b->dmin * (float)b->m[g];
         head->sc[g] = (int8_t)b->sc[g];
         head->m[g] = (uint8_t)b->m[g];
@@ -222,6 +250,7 @@ static void fit_blocks(grid_param *params, row_head *heads, const grid_spec *s, 
     const blk_type *t = s->blocks;
     block b = { .s = s, .t = t, .made = blk_made_of(t), .G = t->group };
     b.groups = t->elements / t->group;
+    b.unit = t->unit;
     b.ops = qz_rows_get();
     b.grid.lo = (float)-t->zero;
     b.grid.hi = grid_max_code(s->bits) - (float)t->zero;
@@ -250,8 +279,12 @@ void row_fit(grid_param *params, row_head *heads, const grid_spec *s, const floa
         params[k / G] = grid_fit(s, w + k, imp ? imp + k : NULL, G);
 }
 
-void row_codes(uint8_t *codes, const grid_spec *s, const float *w, int64_t n, grid_param p)
+void row_codes(uint8_t *codes, const grid_spec *s, const float *w, const float *imp, int64_t n,
+               grid_param p)
 {
+    for (int64_t i = 0; s->points && i < n; i += LAT_UNIT)
+        lattice_nearest(codes + i, s->points, w + i, imp ? imp + i : NULL, p.scale);
+    if (s->points) return;
     if (!s->blocks) {
         qz_rows_get()->codes(codes, w, n, p, grid_max_code(s->bits));
         return;

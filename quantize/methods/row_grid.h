@@ -10,12 +10,15 @@
  * dmin by least squares with all codes fixed, while the error falls. What falls is
  * sum_k imp[k] (w - q)^2, as in grid.h.
  *
+ * Blocks whose codes are points of a lattice (lattice.h) are fitted likewise; their codes are chosen eight at a time.
+ *
  * w ~ scale * (code - zero), zero not whole; with a table of values w ~ scale * table[code].
  * Source: the form of the blocks: ggml-quants.c; the fit: own. */
 #ifndef LLMQ_QUANTIZE_METHODS_ROW_GRID_H
 #define LLMQ_QUANTIZE_METHODS_ROW_GRID_H
 
 #include "quantize/methods/grid.h"
+#include "quantize/methods/lattice.h"
 #include "quantize/methods/out.h"
 
 /* What a block has besides codes. */
@@ -30,6 +33,8 @@ static inline int64_t row_group(const qt_scheme *s)
 {
     return s->kind == QT_BLOCKS ? blk_find(s->blocks)->group : s->group;
 }
+/* Inputs whose codes are chosen together. */
+static inline int row_unit(const grid_spec *s) { return s->points ? LAT_UNIT : 1; }
 /* Heads of a row of K; 0: it has none. */
 static inline int64_t row_heads(const grid_spec *s, int64_t K)
 {
@@ -39,8 +44,9 @@ static inline int64_t row_heads(const grid_spec *s, int64_t K)
 /* params [K / G], heads [row_heads]; imp [K] may be NULL (all inputs count alike). */
 void row_fit(grid_param *params, row_head *heads, const grid_spec *s, const float *w,
              const float *imp, int64_t K, int64_t G);
-/* Nearest codes of n weights of one group. */
-void row_codes(uint8_t *codes, const grid_spec *s, const float *w, int64_t n, grid_param p);
+/* Nearest codes of n weights of one group; of lattices, whose codes are chosen together, by importance (NULL: alike). */
+void row_codes(uint8_t *codes, const grid_spec *s, const float *w, const float *imp, int64_t n,
+               grid_param p);
 /* Row n of out, QT_UINT or QT_BLOCKS: codes [K] one byte each; zeros [K / G] is scratch. */
 void row_store(qz_out *out, int64_t n, const grid_param *params, const row_head *heads,
                const uint8_t *codes, uint8_t *zeros);

@@ -38,6 +38,14 @@ typedef struct {
                        const uint8_t code[16]);
     /* n a multiple of 8: eight running sums of each, added in pairs */
     rows_sums (*sums)(const float *w, const float *imp, int64_t n, const rows_grid *g);
+    /* Of n points, a multiple of 8, v [dim][n], dim 4 or 8: lines of their errors, B[p] = sum_i imp[i] v[i][p]^2 and
+     * A[p] = 2 sum_i y[i] v[i][p] */
+    void (*lines)(float *A, float *B, const float *v, int dim, int64_t n, const float *y,
+                  const float *imp);
+    /* The first p with the least s B[p] - A[p]; n a multiple of 8 */
+    int (*lowest_line)(const float *A, const float *B, int64_t n, float s);
+    /* The first point with the least sum_i v[i] (m[i][i] v[i] - b[i] + sum_l>i m[i][l] v[l]); m [dim][dim] */
+    int (*lowest_point)(const float *v, int dim, int64_t n, const float *m, const float *b);
     /* y[i] -= a * x[i], rounded twice; y and x do not overlap */
     void (*subtract)(float *y, float a, const float *x, int64_t n);
     /* sum (a - b)^2: f32 sums of up to 256, added in f64 */

@@ -268,6 +268,84 @@ static rows_sums avx2_sums(const float *w, const float *imp, int64_t n, const ro
     return plain_rows_sums(sums);
 }
 
+static void avx2_lines(float *A, float *B, const float *v, int dim, int64_t n, const float *y,
+                       const float *imp)
+{
+    for (int64_t p = 0; p < n; p += 8) {
+        __m256 a = _mm256_setzero_ps(), b = a;
+        for (int i = 0; i < dim; i++) {
+            const __m256 x = _mm256_loadu_ps(v + i * n + p);
+            a = _mm256_add_ps(a, _mm256_mul_ps(_mm256_broadcast_ss(y + i), x));
+            b = _mm256_add_ps(b, _mm256_mul_ps(_mm256_broadcast_ss(imp + i), _mm256_mul_ps(x, x)));
+        }
+        _mm256_storeu_ps(A + p, _mm256_add_ps(a, a));
+        _mm256_storeu_ps(B + p, b);
+    }
+}
+
+/* In each of eight lanes the first of the least, and where it was. */
+typedef struct {
+    __m256 e;
+    __m256i at;
+} lowest;
+
+static inline void keep_lower(lowest *l, __m256 e, int64_t p)
+{
+    const __m256 less = _mm256_cmp_ps(e, l->e, _CMP_LT_OQ);
+    l->e = _mm256_blendv_ps(l->e, e, less);
+    l->at = _mm256_blendv_epi8(l->at, _mm256_set1_epi32((int)p), _mm256_castps_si256(less));
+}
+
+static int first_lowest(const lowest *l)
+{
+    float e[8];
+    int32_t at[8];
+    int best = 0;
+    _mm256_storeu_ps(e, l->e);
+    _mm256_storeu_si256((void *)at, l->at);
+    for (int j = 0; j < 8; j++)
+        at[j] += j;
+    for (int j = 1; j < 8; j++)
+        if (e[j] < e[best] || (!(e[best] < e[j]) && at[j] < at[best])) best = j;
+    return at[best];
+}
+
+static int avx2_lowest_line(const float *A, const float *B, int64_t n, float s)
+{
+    const __m256 by = _mm256_set1_ps(s);
+    lowest l = { _mm256_set1_ps(INFINITY), _mm256_setzero_si256() };
+    for (int64_t p = 0; p < n; p += 8)
+        keep_lower(&l,
+                   _mm256_sub_ps(_mm256_mul_ps(by, _mm256_loadu_ps(B + p)), _mm256_loadu_ps(A + p)),
+                   p);
+    return first_lowest(&l);
+}
+
+static inline __attribute__((always_inline)) int lowest_of(const float *v, const int dim, int64_t n,
+                                                           const float *m, const float *b)
+{
+    lowest l = { _mm256_set1_ps(INFINITY), _mm256_setzero_si256() };
+    for (int64_t p = 0; p < n; p += 8) {
+        __m256 x[8], e = _mm256_setzero_ps();
+        for (int i = 0; i < dim; i++)
+            x[i] = _mm256_loadu_ps(v + i * n + p);
+        for (int i = 0; i < dim; i++) {
+            __m256 t = _mm256_sub_ps(_mm256_mul_ps(_mm256_broadcast_ss(m + i * dim + i), x[i]),
+                                     _mm256_broadcast_ss(b + i));
+            for (int k = i + 1; k < dim; k++)
+                t = _mm256_add_ps(t, _mm256_mul_ps(_mm256_broadcast_ss(m + i * dim + k), x[k]));
+            e = _mm256_add_ps(e, _mm256_mul_ps(x[i], t));
+        }
+        keep_lower(&l, e, p);
+    }
+    return first_lowest(&l);
+}
+
+static int avx2_lowest_point(const float *v, int dim, int64_t n, const float *m, const float *b)
+{
+    return dim == 4 ? lowest_of(v, 4, n, m, b) : lowest_of(v, 8, n, m, b);
+}
+
 const qz_rows_ops qz_rows_avx2 = { .name = "avx2",
                                    .to_f32 = avx2_to_f32,
                                    .range = avx2_range,
@@ -277,5 +355,8 @@ const qz_rows_ops qz_rows_avx2 = { .name = "avx2",
                                    .pack4 = avx2_pack4,
                                    .pack_table = avx2_pack_table,
                                    .sums = avx2_sums,
+                                   .lines = avx2_lines,
+                                   .lowest_line = avx2_lowest_line,
+                                   .lowest_point = avx2_lowest_point,
                                    .subtract = avx2_subtract,
                                    .square_error = avx2_square_error };

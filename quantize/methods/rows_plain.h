@@ -54,6 +54,50 @@ static inline void plain_pack_table(uint8_t *dst, const float *w, int64_t n, flo
     }
 }
 
+static inline void plain_lines(float *A, float *B, const float *v, int dim, int64_t n,
+                               const float *y, const float *imp)
+{
+    for (int64_t p = 0; p < n; p++) {
+        float a = 0, b = 0;
+        for (int i = 0; i < dim; i++) {
+            const float x = v[i * n + p];
+            a += y[i] * x;
+            b += imp[i] * (x * x);
+        }
+        A[p] = 2 * a;
+        B[p] = b;
+    }
+}
+
+static inline int plain_lowest_line(const float *A, const float *B, int64_t n, float s)
+{
+    int best = 0;
+    float least = s * B[0] - A[0];
+    for (int64_t p = 1; p < n; p++) {
+        const float e = s * B[p] - A[p];
+        if (e < least) least = e, best = (int)p;
+    }
+    return best;
+}
+
+static inline int plain_lowest_point(const float *v, int dim, int64_t n, const float *m,
+                                     const float *b)
+{
+    int best = 0;
+    float least = INFINITY;
+    for (int64_t p = 0; p < n; p++) {
+        float e = 0;
+        for (int i = 0; i < dim; i++) {
+            float t = m[i * dim + i] * v[i * n + p] - b[i];
+            for (int l = i + 1; l < dim; l++)
+                t += m[i * dim + l] * v[l * n + p];
+            e += v[i * n + p] * t;
+        }
+        if (e < least) least = e, best = (int)p;
+    }
+    return best;
+}
+
 static inline void plain_subtract(float *restrict y, float a, const float *restrict x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)

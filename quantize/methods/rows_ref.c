@@ -118,6 +118,9 @@ const qz_rows_ops qz_rows_ref = { .name = "ref",
                                   .pack4 = ref_pack4,
                                   .pack_table = plain_pack_table,
                                   .sums = ref_sums,
+                                  .lines = plain_lines,
+                                  .lowest_line = plain_lowest_line,
+                                  .lowest_point = plain_lowest_point,
                                   .subtract = plain_subtract,
                                   .square_error = ref_square_error };
 

@@ -10,9 +10,11 @@
 grid_spec rtn_spec(const qt_scheme *s, bool full, bool search)
 {
     const blk_type *t = s->kind == QT_BLOCKS ? blk_find(s->blocks) : NULL;
-    if (t) return (grid_spec){ .bits = t->bits, .search = search, .blocks = t };
+    if (t)
+        return (
+            grid_spec){ .bits = t->bits, .search = search, .blocks = t, .points = lattice_of(t) };
     grid_mode mode = s->zero != QT_ZERO_NONE ? GRID_ASYM : full ? GRID_SYM_FULL : GRID_SYM;
-    return (grid_spec){ s->bits, mode, s->scale_dtype, search, false, NULL };
+    return (grid_spec){ s->bits, mode, s->scale_dtype, search, false, NULL, NULL };
 }
 
 typedef struct {
@@ -42,7 +44,7 @@ static void run_rows(void *ctx, int64_t item, int thread)
             const float *wg = w + g * G;
             if (!k->spec->search && !k->spec->blocks)
                 params[g] = grid_candidate(k->spec, ops->range(wg, G), 0);
-            row_codes(codes + g * G, k->spec, wg, G, params[g]);
+            row_codes(codes + g * G, k->spec, wg, k->imp ? k->imp + g * G : NULL, G, params[g]);
         }
         row_store(k->out, n, params, heads, codes, mem + k->o_zeros);
     }

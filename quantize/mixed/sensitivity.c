@@ -141,7 +141,7 @@ static lq_status factor(int32_t *perm, float *U, bool *has_u, const float *imp, 
                         const sensitivity_opts *o, lq_err *err)
 {
     double damp = o->damp;
-    if (!gptq_order(perm, imp, K)) return LQ_ENOMEM;
+    if (!gptq_order(perm, imp, K, 1)) return LQ_ENOMEM;
     lq_status s = gptq_factor(U, &damp, o->H, perm, K, p, err);
     *has_u = !s;
     return s == LQ_ENOMEM ? s : LQ_OK;

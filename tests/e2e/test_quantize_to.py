@@ -1,10 +1,12 @@
 """`llmq quantize --to`: mixes of GGUF's block types by name, and the layouts of `convert`.
 
 tests/golden/gguf/mixes.json: the types that llama-quantize (llama.cpp 0c1e570, with an importance matrix) gives the
-matrices of a Llama of 17 layers with 8 heads and so many heads of keys: one word for all layers, or one each."""
+matrices of a Llama of 17 layers with 8 heads and so many heads of keys, and of a Phi 3 ("fused"): one word for all layers, or one
+each."""
 import json
 import struct
 
+import numpy as np
 import pytest
 
 from conftest import ROOT
@@ -14,16 +16,18 @@ MIXES = sorted(GOLDEN["2"])
 LAYERS, H, V = 17, 256, 64
 NAMES = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
          "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+FUSED = {"attn_qkv": "self_attn.qkv_proj", "attn_output": "self_attn.o_proj", "ffn_up": "mlp.gate_up_proj", "ffn_down": "mlp.down_proj"}
 SCHEMES = {"Q4_0": "u4-g32", "Q8_0": "u8-g32"}
 
 
-def wide_model(path, kv):
-    """A Llama of zeros: only names and shapes count."""
+def wide_model(path, kv, fused, values=None):
+    """A Llama or Phi 3, of zeros where only names and shapes count."""
     path.mkdir()
+    rows = {"self_attn.k_proj": H * kv // 8, "self_attn.v_proj": H * kv // 8, "self_attn.qkv_proj": H + H * kv // 4, "mlp.gate_up_proj": 2 * H}
     shapes = {"model.embed_tokens.weight": [V, H], "model.norm.weight": [H], "lm_head.weight": [V, H]}
     for i in range(LAYERS):
         at = f"model.layers.{i}."
-        shapes |= {at + f"{n}.weight": [H * kv // 8 if n[10:11] in "kv" and "attn" in n else H, H] for n in NAMES.values()}
+        shapes |= {at + f"{n}.weight": [rows.get(n, H), H] for n in (FUSED if fused else NAMES).values()}
         shapes |= {at + n: [H] for n in ("input_layernorm.weight", "post_attention_layernorm.weight")}
     header, at = {}, 0
     for n, s in shapes.items():
@@ -31,9 +35,9 @@ def wide_model(path, kv):
         header[n] = {"dtype": "F16", "shape": s, "data_offsets": [at, at + size]}
         at += size
     text = json.dumps(header).encode()
-    (path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(at))
+    (path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + (values(at) if values else bytes(at)))
     (path / "config.json").write_text(json.dumps({
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": V, "hidden_size": H, "intermediate_size": H,
+        "architectures": ["Phi3ForCausalLM" if fused else "LlamaForCausalLM"], "model_type": "phi3" if fused else "llama", "vocab_size": V, "hidden_size": H, "intermediate_size": H,
         "num_hidden_layers": LAYERS, "num_attention_heads": 8, "num_key_value_heads": kv, "max_position_embeddings": 128,
         "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "torch_dtype": "float16"}))
     return path
@@ -41,7 +45,7 @@ def wide_model(path, kv):
 
 @pytest.fixture(scope="module", params=sorted(GOLDEN))
 def wide(request, tmp_path_factory):
-    return request.param, wide_model(tmp_path_factory.mktemp("wide") / "m", int(request.param))
+    return request.param, wide_model(tmp_path_factory.mktemp("wide") / "m", int(request.param[0]), "fused" in request.param)
 
 
 def scheme(word):
@@ -55,7 +59,7 @@ def test_a_mix_has_the_types_that_its_name_means(llmq, wide, mix):
     want = GOLDEN[kv][mix]
     assert got["lm_head.weight"] == scheme(want["output"])
     assert got["model.embed_tokens.weight"] == scheme(want["token_embd"])
-    for short, name in NAMES.items():
+    for short, name in (FUSED if "fused" in kv else NAMES).items():
         types = want[short] if isinstance(want[short], list) else [want[short]] * LAYERS
         assert [got[f"model.layers.{i}.{name}.weight"] for i in range(LAYERS)] == [scheme(t) for t in types], short
 
@@ -71,6 +75,20 @@ def test_a_gguf_file_computes_as_the_llmq_file_of_the_same_mix(llmq, model, tmp_
         llmq("logits", tmp_path / name, "--ids", "1,5,9,300,77", "-o", tmp_path / "l.safetensors")
         logits.append((tmp_path / "l.safetensors").read_bytes()[-5 * 4096 * 4:])
     assert logits[0] == logits[1]
+
+
+@pytest.mark.parametrize("mix", ["IQ3_XXS", "IQ2_M", "IQ2_XXS"])
+def test_points_in_a_gguf_file_are_those_of_the_llmq_file(llmq, tmp_path, mix):
+    """Every made type of a book, in rows that blocks of 256 divide."""
+    random = np.random.default_rng(1)
+    model = wide_model(tmp_path / "w", 2, False, lambda n: (random.standard_normal(n // 2) * 0.05).astype(np.float16).tobytes())
+    logits = []
+    for name in ("m.llmq", "m.gguf"):
+        llmq("quantize", model, "-o", tmp_path / name, "--to", f"gguf:{mix}", "-m", "rtn")
+        llmq("logits", tmp_path / name, "--ids", "1,5,9,30,7", "-o", tmp_path / "l.safetensors")
+        logits.append((tmp_path / "l.safetensors").read_bytes()[-5 * V * 4:])
+    assert logits[0] == logits[1]
+    assert f'"{"iq2_s" if mix == "IQ2_M" else mix.lower()}"' in llmq("inspect", tmp_path / "m.gguf", "--json").stdout
 
 
 def test_calibration_lowers_the_loss_of_blocks(llmq, model, tmp_path):

@@ -80,7 +80,7 @@ TEST(blocks_are_put_together_as_they_were_taken_apart)
             CHECK(memcmp(block, again, (size_t)t->bytes) == 0, "%s", t->name);
         }
     }
-    CHECK(n == 10, "%d types are made", n);
+    CHECK(n == 15, "%d types are made", n);
 }
 
 TEST(values_are_those_of_gguf_py_to_the_bit)

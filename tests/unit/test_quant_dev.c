@@ -154,7 +154,7 @@ static void one_rounding(size_t i)
     gptq_basis b;
     qz_out out[2];
     gptq_report rep[2];
-    CHECK(!gptq_prepare(&b, st.H, K, 0, roundings[i].act_order, NULL, &err), "%s", err.msg);
+    CHECK(!gptq_prepare(&b, st.H, K, 0, roundings[i].act_order, 1, NULL, &err), "%s", err.msg);
     CHECK(b.U && b.dead == 1, "%s: the basis", roundings[i].why);
     size_t launches = 0;
     for (int there = 0; there < 2; there++) {

@@ -30,7 +30,7 @@ static qt_scheme scheme_of(size_t i)
 
 static grid_spec spec_of(size_t i, bool search)
 {
-    return (grid_spec){ cases[i].bits, cases[i].mode, LQ_F16, search, false, NULL };
+    return (grid_spec){ cases[i].bits, cases[i].mode, LQ_F16, search, false, NULL, NULL };
 }
 
 static st_file golden;
@@ -77,7 +77,7 @@ static lq_status run_gptq(qz_out *out, gptq_report *rep, const float *h, bool ac
                           const gptq_opts *o, lq_err *err)
 {
     gptq_basis b;
-    lq_status s = gptq_prepare(&b, h, K, 0, act_order, NULL, err);
+    lq_status s = gptq_prepare(&b, h, K, 0, act_order, 1, NULL, err);
     if (!s) s = gptq_run(out, rep, W, &b, o, NULL, err);
     gptq_basis_free(&b);
     return s;
@@ -264,7 +264,9 @@ TEST(grids_of_odd_groups)
                 float a = 0, M = grid_max_code(4);
                 for (int k = 0; k < 4; k++)
                     a = fabsf(t[i].w[k]) > a ? fabsf(t[i].w[k]) : a;
-                grid_spec s = { 4, (grid_mode)m, grid_scale_dtype(a, 4), search, false, NULL };
+                grid_spec s = {
+                    4, (grid_mode)m, grid_scale_dtype(a, 4), search, false, NULL, NULL
+                };
                 grid_param p = grid_fit(&s, t[i].w, NULL, 4);
                 CHECK(isfinite(p.scale) && p.scale != 0, "%s: scale %g", t[i].why, (double)p.scale);
                 for (int k = 0; k < 4; k++) {

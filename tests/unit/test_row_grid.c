@@ -15,9 +15,11 @@ static const struct {
     const char *name;
     double ggml;
 } types[] = {
-    { "Q4_1", 0.004143 },   { "Q5_0", 0.001254 },   { "Q5_1", 0.000979 }, { "Q2_K", 0.064102 },
-    { "Q3_K", 0.017670 },   { "Q4_K", 0.004227 },   { "Q5_K", 0.001054 }, { "Q6_K", 0.000247 },
-    { "IQ4_NL", 0.004840 }, { "IQ4_XS", 0.004912 },
+    { "Q4_1", 0.004143 },   { "Q5_0", 0.001254 },    { "Q5_1", 0.000979 },
+    { "Q2_K", 0.064102 },   { "Q3_K", 0.017670 },    { "Q4_K", 0.004227 },
+    { "Q5_K", 0.001054 },   { "Q6_K", 0.000247 },    { "IQ4_NL", 0.004840 },
+    { "IQ4_XS", 0.004912 }, { "IQ2_XXS", 0.111961 }, { "IQ2_XS", 0.085444 },
+    { "IQ2_S", 0.056478 },  { "IQ3_XXS", 0.030823 }, { "IQ3_S", 0.017160 },
 };
 
 static qz_out round_rows(const blk_type *t, const float *w, const float *imp, lq_arena *a)
@@ -98,7 +100,7 @@ TEST(codes_and_grids_say_what_is_stored)
         CHECK(!qz_out_alloc(&out, &s, 1, K, &a, &err), "%s", err.msg);
         row_fit(params, heads, &spec, w, NULL, K, t->group);
         for (int k = 0; k < K; k += t->group)
-            row_codes(codes + k, &spec, w + k, t->group, params[k / t->group]);
+            row_codes(codes + k, &spec, w + k, NULL, t->group, params[k / t->group]);
         row_store(&out, 0, params, heads, codes, NULL);
         qt_dequant(q, &out.t, 0, 1);
         for (int k = 0; k < K; k++) {

@@ -86,6 +86,34 @@ TEST(sums_over_a_grid_are_alike_in_every_family)
         }
 }
 
+/* Whole numbers: many points are equally good, and the first counts. */
+TEST(points_are_found_alike_in_every_family)
+{
+    const qz_rows_ops *f[4];
+    enum { POINTS = 128 };
+    float v[8 * POINTS], m[64], b[8], A[POINTS], B[POINTS], A1[POINTS], B1[POINTS];
+    for (int k = 0, n_f = families(f); k < n_f; k++)
+        for (int dim = 4; dim <= 8; dim += 4)
+            for (int round = 0; round < 60; round++) {
+                fill(v, 8 * POINTS, (uint32_t)round);
+                fill(m, 64, (uint32_t)round + 1);
+                fill(b, 8, (uint32_t)round + 2);
+                for (int i = 0; round % 2 && i < 8 * POINTS; i++)
+                    v[i] = rintf(2 * v[i]);
+                for (int i = 0; round % 2 && i < 64; i++)
+                    m[i] = rintf(2 * m[i]);
+                for (int i = 0; round % 2 && i < 8; i++)
+                    b[i] = rintf(2 * b[i]);
+                const int p = f[k]->lowest_point(v, dim, POINTS, m, b);
+                CHECK(p == qz_rows_ref.lowest_point(v, dim, POINTS, m, b), "%s", f[k]->name);
+                f[k]->lines(A, B, v, dim, POINTS, b, m);
+                qz_rows_ref.lines(A1, B1, v, dim, POINTS, b, m);
+                CHECK(!memcmp(A, A1, sizeof A) && !memcmp(B, B1, sizeof B), "%s", f[k]->name);
+                const int q = f[k]->lowest_line(A, B, POINTS, 0.5f);
+                CHECK(q == qz_rows_ref.lowest_line(A, B, POINTS, 0.5f), "%s", f[k]->name);
+            }
+}
+
 /* Value i of a run that meets every midpoint exactly, and lies just beside each. */
 static float near_mid(const float mid[15], int64_t i, float scale)
 {
@@ -191,6 +219,7 @@ int main(int argc, char **argv)
 {
     RUN(sums_over_a_grid_are_alike_in_every_family);
     RUN(ranges_and_codes_are_those_of_the_grid);
+    RUN(points_are_found_alike_in_every_family);
     RUN(tables_are_packed_alike_in_every_family);
     RUN(bytes_at_halves_and_of_tiny_rows_are_those_of_the_division);
     RUN(numbers_and_errors_are_alike_in_every_family);
