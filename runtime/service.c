@@ -24,7 +24,7 @@ struct lm {
     load_model model;
     load_tok tok;
     bool tok_lent;    /* not ours to close */
-    load_model draft; /* zeroed: none */
+    load_model draft; /* zeroed: none; an MTP head's without a config */
     gen_defaults gen;
     chat_format *chat;     /* NULL: the model has no template */
     rerank_format *rerank; /* NULL: it judges no documents, for this reason */
@@ -249,6 +249,16 @@ static lq_status open_draft(lm *l, const lm_source *o, lq_err *err)
     return s ? lq_wrap(err, s, "--speculative-model: %s", o->draft) : LQ_OK;
 }
 
+static lq_status open_head(lm *l, const lm_source *o, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    if (model_dev(&l->model.m))
+        s = lq_fail(err, LQ_EUNSUPPORTED, "not on %s yet: an MTP head", model_device(&l->model.m));
+    if (!s) s = src_mtp(&l->draft.src, l->model.src, err);
+    if (!s) s = model_load_mtp(&l->draft.m, &l->model.m, l->draft.src, o->p, err);
+    return s ? lq_wrap(err, s, "--speculative-mtp") : LQ_OK;
+}
+
 typedef struct {
     lm *l;
     const lq_job *job; /* who else is told; NULL: nobody */
@@ -273,7 +283,8 @@ lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
     if (!s) s = load_stops(&l->model, l->tok.t, err);
     eng_opts eo = o->engine;
     if (!s && o->draft) s = open_draft(l, o, err);
-    if (o->draft) eo.draft = &l->draft.m;
+    if (!s && o->mtp) s = open_head(l, o, err);
+    if (o->draft || o->mtp) eo.draft = &l->draft.m;
     if (!s && o->before_engine)
         s = o->before_engine(o->user, l->tok.t, l->model.m.cfg->vocab, &eo, err);
     if (!s) s = eng_open(&l->e, &l->model.m, l->tok.t, o->p, &eo, err);

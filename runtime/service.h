@@ -28,6 +28,7 @@ typedef struct {
     const load_tok
         *tok;          /* an open tokenizer, borrowed until lm_close; NULL: the model's is opened */
     const char *draft; /* the draft model, used if engine.guesses > 0; NULL: none */
+    bool mtp;          /* likewise the model's MTP head */
     eng_opts engine;   /* lm_load sets .draft */
     const lq_job *job; /* progress and stop; may be NULL */
     /* Called when the tokenizer is open, before the engine is; may change *e. May be NULL. */

@@ -21,6 +21,7 @@
 
 typedef struct {
     const char *scheme, *draft, *gpu;
+    bool mtp;
     size_t memory, gpu_memory;
     int64_t ctx, batch_tokens;
     double bandwidth, gflops, gpu_bandwidth, gpu_gflops;
@@ -34,6 +35,8 @@ static const opt_row rows[] = {
               "without it they stay as they are stored" },
     { "speculative-model", 0, OPT_STR, F(draft), .arg = "DRAFT", .files = FILES_HEADERS,
       .help = "count a draft model too: its weights, its cache and its scratch" },
+    { "speculative-mtp", 0, OPT_FLAG, F(mtp),
+      .help = "count the model's head for multi-token prediction, likewise" },
     { "ctx", 0, OPT_INT, F(ctx), .def = "0", .lo = 0, .hi = 1 << 30,
       .help = "tokens per sequence when sequences are counted; 0 takes the model's maximum" },
     { "max-num-batched-tokens", 0, OPT_INT, F(batch_tokens), .def = "512", .lo = 1, .hi = 65536,
@@ -497,8 +500,9 @@ static lq_status plan_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (s) return s;
     s = foot_open(&from, c->argv[0], o->model.verify, err);
     if (!s && o->draft) s = foot_open(&draft, o->draft, o->model.verify, err);
+    if (!s && o->mtp) s = foot_head(&draft, &from, err);
     if (!s) s = pool_open(&p, c->threads, err);
-    if (!s) s = make_plan(&pl, &from, o->draft ? &draft : NULL, o, p, err);
+    if (!s) s = make_plan(&pl, &from, o->draft || o->mtp ? &draft : NULL, o, p, err);
     if (!s && c->json)
         s = cmd_print_json(as_json(&pl), err);
     else if (!s)

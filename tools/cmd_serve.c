@@ -238,8 +238,8 @@ static lq_status budget_of(budget *b, const serve *v, const cmd_ctx *c, lq_err *
 {
     const http_opts ho = http_limits(v->o);
     const int threads = c->threads ? c->threads : machine_cpus();
-    lq_status s = budget_make(b, v->path, v->o->engine.draft, &v->engine_opts, &ho,
-                              opt_given(c, "verify"), threads, err);
+    lq_status s = budget_make(b, v->path, v->o->engine.draft, v->o->engine.mtp, &v->engine_opts,
+                              &ho, opt_given(c, "verify"), threads, err);
     if (!s) budget_add_stores(b, v->o->responses, v->o->files);
     return s;
 }
@@ -407,6 +407,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
                       .p = v->p,
                       .tok = &v->tok,
                       .draft = v->o->engine.draft,
+                      .mtp = v->o->engine.mtp,
                       .engine = v->engine_opts,
                       .job = c->job,
                       .before_ready = give_up_calls,

@@ -305,6 +305,48 @@ lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *ge
     return s;
 }
 
+/* An array of the config's own; NULL stays so. */
+static bool own_copy(double **v, int64_t n)
+{
+    if (!*v) return true;
+    double *copy = malloc((size_t)n * sizeof *copy);
+    if (copy) memcpy(copy, *v, (size_t)n * sizeof *copy);
+    *v = copy;
+    return copy != NULL;
+}
+
+lq_status arch_config_mtp(arch_config *out, const arch_config *c, lq_err *err)
+{
+    const arch_mtp *mtp = c->row->mtp;
+    const int64_t factors = c->rope_dims / 2 * 2;
+    int64_t like = c->layers - 1;
+    while (like >= 0 && !arch_mixer_attends(c->layer[like].mixer))
+        like--;
+    if (!mtp || c->n_sizes || like < 0)
+        return lq_fail(
+            err, LQ_EUNSUPPORTED,
+            "multi-token prediction: expected a model with a head for it, found a %s, of "
+            "which none is known",
+            c->row->arch);
+    *out = *c;
+    out->mtp = mtp;
+    out->mtp_number = mtp->counted ? c->layers : 0;
+    out->layers = 1;
+    out->sizes = NULL;
+    out->layer = calloc(1, sizeof *out->layer);
+    bool ok = out->layer != NULL;
+    for (int i = 0; i < 2; i++)
+        ok = own_copy(&out->rope[i].factors, factors) && ok;
+    if (!ok) {
+        arch_config_free(out);
+        return lq_fail(err, LQ_ENOMEM, "multi-token prediction: out of memory");
+    }
+    out->layer[0] = c->layer[like];
+    out->layer[0].moe = c->layer[c->layers - 1].moe;
+    out->layer[0].index_shared = false;
+    return LQ_OK;
+}
+
 void arch_config_free(arch_config *c)
 {
     arch_free_sizes(c);

@@ -90,6 +90,10 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                            \
     X(R_HEAD, "lm_head", ARCH_LINEAR)                                                                     \
     X(R_SCORE, "score", ARCH_MATRIX) /* [labels, hidden] of HEAD_LABELS */                                \
+    /* of an MTP head alone (arch_mtp): proj reads both, normed, the embedding first */                   \
+    X(R_MTP_EMBED_NORM, "mtp_embed_norm", ARCH_VECTOR)                                                    \
+    X(R_MTP_HIDDEN_NORM, "mtp_hidden_norm", ARCH_VECTOR)                                                  \
+    X(R_MTP_PROJ, "mtp_proj", ARCH_MATRIX)                                                                \
     /* of a layer, from here on */                                                                        \
     X(R_ATTN_NORM, "attn_norm", ARCH_VECTOR)                                                              \
     X(R_Q, "q", ARCH_LINEAR)                                                                              \
@@ -253,6 +257,16 @@ typedef struct {
     arch_bias bias;
 } arch_name;
 
+/* A head that predicts the token after the next (multi-token prediction, arXiv:2412.19437): one more
+ * layer, like the model's last that attends, of
+ *     x_p = proj [norm(embedding of token p + 1), norm(the model's hidden state p, normed)]
+ * with a final norm of its own; the embedding and the output head are the model's. */
+typedef struct {
+    const char *layer;      /* "@layers.%d.": what names of a layer begin with there */
+    bool counted;           /* %d goes on behind the model's layers; else it is 0 */
+    const arch_name *names; /* of its final norm and R_MTP_*; ends with role ARCH_N_ROLES */
+} arch_mtp;
+
 /* How the transformer is wired. */
 typedef struct {
     arch_norm norm;
@@ -324,6 +338,7 @@ typedef struct arch_row {
     const char *prefix;     /* "model." */
     const arch_name *names; /* ends with role ARCH_N_ROLES */
     const arch_key *keys;   /* ends with key NULL; NULL: none */
+    const arch_mtp *mtp;    /* its MTP head, where the file has one; NULL: none is known */
     arch_window window;
     arch_mixer mixer; /* of the layers that are not attention's; MIX_ATTENTION: there are none */
     bool one_branch;  /* a layer is a mixer or an MLP, not both */
@@ -414,6 +429,8 @@ typedef struct arch_config {
     double norm_eps;
     arch_act act;
     const char *wrapper; /* architecture of which this is the text part (static); NULL: none */
+    const arch_mtp *mtp; /* this is an MTP head, of one layer; NULL: a model */
+    int64_t mtp_number;  /* of that layer in names */
     int64_t rope_dims;   /* rotated dims of a head: its first, for MLA its last */
     arch_rope rope[2];   /* ROPE_MAIN, ROPE_LOCAL */
     int64_t window;      /* sliding window: a query sees this many positions, its own included; 0:
@@ -478,6 +495,9 @@ const arch_row *arch_find(const char *arch, const char *variant); /* NULL */
 lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *generation,
                             lq_err *err);
 void arch_config_free(arch_config *c);
+/* The config of a model's MTP head, to be freed; it has no R_EMBED and no R_HEAD. LQ_EUNSUPPORTED: none is
+ * known of such a model. */
+lq_status arch_config_mtp(arch_config *out, const arch_config *c, lq_err *err);
 /* Set c->prefix from a checkpoint's tensor names: the one under which its embedding is found; left
  * alone when there is none. has(user, name): is there such a tensor? */
 void arch_fit_prefix(arch_config *c, bool (*has)(void *user, const char *name), void *user);

@@ -39,6 +39,7 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
 {
     const arch_name *a = arch_name_of(c, r);
     if (!a || (r == R_HEAD && c->tied)) return false;
+    if (c->mtp && (r == R_EMBED || r == R_HEAD)) return false; /* the model's */
     if (arch_role_per_layer(r) != (layer >= 0)) return false;
     if ((r == R_PROJ_IN || r == R_PROJ_OUT) && c->embed_dim == c->hidden) return false;
     if (r == R_FINAL_NORM && c->w.norm_after_add) return false;
@@ -73,13 +74,11 @@ static size_t head_prefix(const arch_config *c)
     return n > tail && strcmp(c->prefix + n - tail, ".model.") == 0 ? n - tail + 1 : 0;
 }
 
-bool arch_tensor_name(const arch_config *c, arch_role r, int64_t layer, int64_t expert, bool bias,
-                      char *out, size_t n)
+/* A pattern's text to out[at ..]; returns where it ends. */
+static size_t put_name(const arch_config *c, const char *pattern, int64_t layer, int64_t expert,
+                       char *out, size_t at, size_t n)
 {
-    const arch_name *a = arch_name_of(c, r);
-    size_t at = 0;
-    if (!a) return false;
-    for (const char *p = a->name; *p && at < n; p++) {
+    for (const char *p = pattern; *p && at < n; p++) {
         int w = 1;
         if (*p == '@')
             w = snprintf(out + at, n - at, "%s", c->prefix);
@@ -91,6 +90,25 @@ bool arch_tensor_name(const arch_config *c, arch_role r, int64_t layer, int64_t 
             out[at] = *p;
         at += (size_t)w;
     }
+    return at;
+}
+
+bool arch_tensor_name(const arch_config *c, arch_role r, int64_t layer, int64_t expert, bool bias,
+                      char *out, size_t n)
+{
+    static const char of_layer[] = "@layers.%d.";
+    const arch_name *a = arch_name_of(c, r);
+    size_t at = 0;
+    if (!a) return false;
+    const char *pattern = a->name;
+    if (c->mtp) {
+        layer = c->mtp_number;
+        if (arch_role_per_layer(r) && strncmp(pattern, of_layer, sizeof of_layer - 1) == 0) {
+            at = put_name(c, c->mtp->layer, layer, expert, out, at, n);
+            pattern += sizeof of_layer - 1;
+        }
+    }
+    at = put_name(c, pattern, layer, expert, out, at, n);
     if (at >= n) return false;
     int w = snprintf(out + at, n - at, "%s", suffix(a, bias));
     return (size_t)w < n - at;
@@ -238,6 +256,9 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_FINAL_NORM] = { 1, c->hidden },
         [R_HEAD] = { c->vocab, c->embed_dim },
         [R_SCORE] = { c->labels, c->hidden },
+        [R_MTP_EMBED_NORM] = { 1, c->hidden },
+        [R_MTP_HIDDEN_NORM] = { 1, c->hidden },
+        [R_MTP_PROJ] = { c->hidden, 2 * c->hidden },
         [R_ATTN_NORM] = { 1, c->hidden },
         [R_Q] = { c->w.q_gated ? 2 * q : q, c->hidden },
         [R_K] = { k, c->hidden },

@@ -27,6 +27,8 @@ static const arch_name score_name = { R_SCORE, "^score", 0, BIAS_NO };
 const arch_name *arch_name_of(const arch_config *c, arch_role r)
 {
     if (r == R_SCORE) return c->head == HEAD_LABELS ? &score_name : NULL;
+    for (const arch_name *n = c->mtp ? c->mtp->names : NULL; n && n->role != ARCH_N_ROLES; n++)
+        if (n->role == r) return n;
     for (const arch_name *n = c->row->names; n->role != ARCH_N_ROLES; n++)
         if (n->role == r) return n;
     return NULL;

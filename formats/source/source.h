@@ -80,8 +80,11 @@ typedef struct {
 lq_status src_derive(src_source **out, const src_source *base, const src_change *changes, size_t n,
                      bool untied, lq_err *err);
 const src_source *src_base(const src_source *s); /* of a derived source; else s itself */
-const char *src_path(const src_source *s);       /* as src_locate found it */
-const char *src_format(const src_source *s);     /* "safetensors", "llmq", ... */
+/* The MTP head of `base`: its tensors by the roles of arch_config_mtp. base stays open longer. Errors:
+ * LQ_EUNSUPPORTED (of arch_config_mtp; the base was rotated, the head was not), LQ_ENOENT: the files have none, LQ_ENOMEM. */
+lq_status src_mtp(src_source **out, const src_source *base, lq_err *err);
+const char *src_path(const src_source *s);   /* as src_locate found it */
+const char *src_format(const src_source *s); /* "safetensors", "llmq", ... */
 /* "gptq, gptq_v2": of a quantized folder the layout, and which kind of it; else NULL. */
 const char *src_layout(const src_source *s);
 /* Why llmq cannot run a model that it can list (opened without need_config): its architecture, a

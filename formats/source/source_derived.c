@@ -1,4 +1,5 @@
 /* formats/source/source_derived.c - a source in front of another that changes some of its tensors. */
+#include "base/json.h"
 #include "formats/source/source_impl.h"
 
 #include <cjson/cJSON.h>
@@ -9,6 +10,22 @@ static void source_derived_fill(void *const w[QT_N_PLANES], const qt_tensor *t, 
     const src_change *c = from;
     (void)t;
     c->make(w[QT_CODES], c->from);
+}
+
+/* Nothing yet but what it shares with the base. */
+static src_source *begin(const src_source *base, lq_err *err)
+{
+    src_source *s = calloc(1, sizeof *s);
+    if (!s || !(s->path = strdup(base->path))) {
+        free(s);
+        lq_fail(err, LQ_ENOMEM, "%s: out of memory", base->path);
+        return NULL;
+    }
+    s->format = base->format;
+    s->base = base;
+    s->blobs = base->blobs;
+    s->n_blobs = base->n_blobs;
+    return s;
 }
 
 static lq_status copy_config(src_source *s, const src_source *base, lq_err *err)
@@ -60,18 +77,48 @@ lq_status src_derive(src_source **out, const src_source *base, const src_change 
                      bool untied, lq_err *err)
 {
     *out = NULL;
-    src_source *s = calloc(1, sizeof *s);
-    if (!s || !(s->path = strdup(base->path))) {
-        free(s);
-        return lq_fail(err, LQ_ENOMEM, "%s: out of memory", base->path);
-    }
-    s->format = base->format;
-    s->base = base;
-    s->blobs = base->blobs;
-    s->n_blobs = base->n_blobs;
+    src_source *s = begin(base, err);
+    if (!s) return LQ_ENOMEM;
     lq_status st = copy_config(s, base, err);
     if (untied) s->config.tied = false;
     if (!st) st = change_all(s, base, c, n, err);
+    if (st)
+        src_close(s);
+    else
+        *out = s;
+    return st;
+}
+
+/* Is there a head, and does it fit the rest? */
+static lq_status check_head(const src_source *head, lq_err *err)
+{
+    char proj[256];
+    if (!arch_tensor_name(&head->config, R_MTP_PROJ, -1, -1, false, proj, sizeof proj) ||
+        !src_find(head, proj))
+        return lq_fail(err, LQ_ENOENT,
+                       "%s: multi-token prediction: expected a head, found no tensor '%s'",
+                       head->path, proj);
+    if (src_recipe(head->base) && js_get(src_recipe(head->base), "rotate_seed"))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "%s: multi-token prediction: expected hidden states as the head has learned "
+                       "them, found a model that was quantized with --rotate",
+                       head->path);
+    return LQ_OK;
+}
+
+lq_status src_mtp(src_source **out, const src_source *base, lq_err *err)
+{
+    *out = NULL;
+    src_source *s = begin(base, err);
+    if (!s) return LQ_ENOMEM;
+    s->borrows = true;
+    s->tensors = base->tensors;
+    s->n_tensors = base->n_tensors;
+    s->region = base->region;
+    s->uint_blocks = base->uint_blocks;
+    lq_status st = arch_config_mtp(&s->config, &base->config, err);
+    s->has_config = !st;
+    if (!st) st = check_head(s, err);
     if (st)
         src_close(s);
     else

@@ -55,6 +55,7 @@ struct src_source {
     gguf_file *splits; /* the others, in arena; opened ones */
     size_t n_splits;
     const src_source *base; /* of a derived source */
+    bool borrows;           /* tensors and region are the base's */
 };
 
 int src_by_name(const void *a, const void *b); /* src_tensor, for qsort */

@@ -84,28 +84,43 @@ static void settle(draft *d, seq *s)
     if (x->n_done == 0) x->n_done = kv_match_prefix(d->kv, &x->kv, s->ids, s->n_ids, s->r.salt);
 }
 
+draft_turns draft_turns_of(seq *const *run, int64_t n, int64_t max)
+{
+    draft_turns t = { .run = run, .n = n, .max = max, .left = SPEC_ROWS };
+    for (int64_t i = 0; i < n; i++)
+        if (run[i]->n_ids - run[i]->n_done == 1) t.decodes++;
+    t.left -= t.decodes;
+    return t;
+}
+
+seq *draft_next(draft_turns *t, int64_t *want)
+{
+    while (t->at < t->n && t->left > 0) {
+        seq *s = t->run[t->at++];
+        if (s->n_ids - s->n_done != 1) continue;
+        const int64_t share = t->left / t->decodes > 0 ? t->left / t->decodes : 1;
+        t->decodes--; /* of those that are left */
+        *want = seq_guesses(s, t->max < share ? t->max : share);
+        if (*want > 0) return s;
+    }
+    return NULL;
+}
+
 /* Who is drafted, and for how many guesses; returns how many sequences. */
 static int draft_choose(draft *d, seq *const *run, int64_t n, int64_t max)
 {
-    int64_t left = SPEC_ROWS, decodes = 0;
+    draft_turns t = draft_turns_of(run, n, max);
+    int64_t want;
     int k = 0;
-    for (int64_t i = 0; i < n; i++)
-        if (run[i]->n_ids - run[i]->n_done == 1) decodes++;
-    left -= decodes;
-    for (int64_t i = 0; i < n && left > 0; i++) {
-        seq *s = run[i];
-        if (s->n_ids - s->n_done != 1) continue;
-        int64_t share = left / decodes > 0 ? left / decodes : 1; /* of those that are left */
-        int64_t room = d->longest - s->n_ids, want = seq_guesses(s, max < share ? max : share);
-        decodes--;
-        if (want > room) want = room;
+    for (seq *s; (s = draft_next(&t, &want));) {
         lq_err ignored;
+        if (want > d->longest - s->n_ids) want = d->longest - s->n_ids;
         if (want <= 0) continue;
         settle(d, s);
         if (kv_reserve(d->kv, &s->draft.kv, s->n_ids + want - 1, &ignored)) continue;
         d->at[k] = s;
         d->want[k++] = want;
-        left -= want;
+        t.left -= want;
     }
     return k;
 }

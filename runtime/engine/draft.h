@@ -18,6 +18,17 @@
 #include "runtime/engine/seq.h"
 #include "runtime/forward/forward.h"
 
+/* Who is guessed for in a step, and how many rows are left for it. */
+typedef struct {
+    seq *const *run;
+    int64_t n, at, max, left, decodes;
+} draft_turns;
+/* Of run[n], up to `max` guesses each within SPEC_ROWS rows. */
+draft_turns draft_turns_of(seq *const *run, int64_t n, int64_t max);
+/* The next that decodes, and its share of the rows; NULL: no more. Whoever guesses takes what it
+ * needs of the share from t->left. */
+seq *draft_next(draft_turns *t, int64_t *want);
+
 typedef struct draft draft;
 
 /* Of its passes, where f.max_rows ids are to be read in one. */

@@ -15,6 +15,7 @@
 #include "base/machine.h"
 #include "runtime/engine/beam.h"
 #include "runtime/engine/draft.h"
+#include "runtime/engine/mtp.h"
 #include "runtime/engine/sched.h"
 #include "runtime/engine/sizing.h"
 
@@ -26,6 +27,7 @@ struct engine {
     kv_cache *kv;
     fwd_ctx *fwd;
     draft *draft; /* NULL: none */
+    mtp *mtp;     /* NULL: none */
     spec_gain gain;
     smp_ctx **smp; /* [threads] */
     int n_smp;
@@ -224,6 +226,7 @@ static void engine_finish(engine *e, seq *s, eng_event ev, eng_finish how)
     ev.last = true;
     send_end(s, ev, how);
     draft_forget(e->draft, s);
+    mtp_forget(e->mtp, s);
     pthread_mutex_lock(&e->lock);
     live_remove(e, s);
     e->n_ending--;
@@ -253,6 +256,8 @@ static void admit(engine *e)
             engine_finish(e, s, event_of(s), ENG_ERROR);
         else if (e->draft && !s->draft.kv.table)
             draft_begin(e->draft, s);
+        else if (e->mtp && !s->draft.kv.table)
+            mtp_begin(e->mtp, s);
     }
 }
 
@@ -427,6 +432,18 @@ static void take_result(engine *e, seq *s)
         take_samples(e, s);
 }
 
+/* Where it has not paid, the head does not even read. */
+static bool guess_by_head(engine *e, seq *const *run, int64_t n, int64_t max, int64_t decodes)
+{
+    if (max > 0 || spec_paid(&e->gain, decodes > 0 ? decodes : 1))
+        return mtp_guess(e->mtp, run, n, max, fwd_all_hidden(e->fwd), e->smp[0]);
+    for (int64_t i = 0; i < n; i++) {
+        run[i]->n_draft = 0;
+        run[i]->draft.hidden.n = 0;
+    }
+    return true;
+}
+
 /* Guesses for all that run. A step whose seconds tell how guesses pay has `*decodes` rows of
  * decodes and nothing else: 0 where this one does not. */
 static void guess(engine *e, int64_t *decodes)
@@ -434,7 +451,7 @@ static void guess(engine *e, int64_t *decodes)
     seq **run = e->sched.running;
     int64_t n = e->sched.n_running;
     *decodes = 0;
-    if (!e->draft) {
+    if (!e->draft && !e->mtp) {
         for (int64_t i = 0; i < n; i++)
             seq_guess(run[i], e->o.guesses);
         return;
@@ -445,7 +462,9 @@ static void guess(engine *e, int64_t *decodes)
         beams |= run[i]->beams != NULL;
     }
     bool pays = *decodes > 0 && spec_pays(&e->gain, *decodes);
-    bool only = draft_guess(e->draft, run, n, pays ? e->o.guesses : 0, e->smp[0]);
+    const int64_t max = pays ? e->o.guesses : 0;
+    bool only = e->draft ? draft_guess(e->draft, run, n, max, e->smp[0])
+                         : guess_by_head(e, run, n, max, *decodes);
     if (!only || beams || *decodes < n) *decodes = 0;
 }
 
@@ -529,13 +548,18 @@ static void engine_step(engine *e)
     const double planned = lq_now();
     e->n_draws = e->n_edits = 0;
     make_masks(e, n);
-    for (int i = 0; i < n; i++)
-        rows += plan_logits(e, e->sched.planned[i], rows);
+    for (int i = 0; i < n; i++) {
+        seq *s = e->sched.planned[i];
+        s->draft.hidden.row = computed;
+        s->draft.hidden.pos = s->n_done;
+        s->draft.hidden.n = s->beams ? 0 : s->plan_n + s->plan_draft;
+        computed += s->plan_n * beam_rows(s) + s->plan_draft;
+        rows += plan_logits(e, s, rows);
+    }
     lq_status st = fwd_step_draw(e->fwd, e->items, e->sched.n_items, e->draws, e->n_draws, &logits,
                                  &e->drawn, &err);
     for (int i = 0; i < n; i++) {
         seq *s = e->sched.planned[i];
-        computed += s->plan_n * beam_rows(s) + s->plan_draft;
         e->logits[i] = st ? NULL : logits + s->row0 * e->m->cfg->vocab;
         s->status = st;
         if (st) s->err = err;
@@ -664,7 +688,9 @@ static lq_status open_step(engine *e, lq_err *err)
         e->edits = calloc((size_t)e->max_edits, sizeof *e->edits);
         if (!e->edits) s = lq_fail(err, LQ_ENOMEM, "engine: out of memory");
     }
-    if (!s && e->o.draft)
+    if (!s && e->o.draft && e->o.draft->cfg->mtp)
+        s = mtp_open(&e->mtp, e->o.draft, kv_options(e->kv), &f, e->p, err);
+    else if (!s && e->o.draft)
         s = draft_open(
             &e->draft, e->o.draft, e->m->cfg->vocab, kv_options(e->kv),
             &(fwd_opts){ .acts = f.acts, .max_rows = e->o.max_batch_tokens, .max_len = f.max_len },
@@ -712,6 +738,7 @@ void eng_close(engine *e)
     }
     if (e->fwd) fwd_close(e->fwd);
     draft_close(e->draft);
+    mtp_close(e->mtp);
     sched_close(&e->sched);
     for (int i = 0; e->smp && i < e->n_smp; i++)
         smp_close(e->smp[i]);

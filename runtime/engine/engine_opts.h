@@ -48,7 +48,9 @@ typedef struct {
     int64_t queue;            /* 0: 1024; at most max_seqs + queue requests are in the engine */
     bool no_prefix_cache;
     int64_t guesses; /* of the next ids in a step (runtime/engine/spec.h), 0..SPEC_MAX; 0: none */
-    const model *draft; /* makes the guesses (runtime/engine/draft.h), or NULL: n-grams; borrowed */
+    /* Makes the guesses, or NULL: n-grams; borrowed. A model (runtime/engine/draft.h), or the model's own
+     * MTP head (runtime/engine/mtp.h) */
+    const model *draft;
     const eng_script *script; /* tests alone: NULL otherwise */
 } eng_opts;
 

@@ -17,13 +17,19 @@
 #include "runtime/model/kv.h"
 #include "runtime/tokenizer/tok.h"
 
-/* What a draft model (runtime/engine/draft.h) knows of a sequence. */
+/* What a draft model (runtime/engine/draft.h) or an MTP head (runtime/engine/mtp.h) knows of a sequence. */
 typedef struct {
     kv_seq kv;
-    int64_t n_done; /* ids and guesses that it has read */
-    int64_t base;   /* n_ids when it last guessed, and the guesses then */
+    int64_t
+        n_done;   /* ids and guesses that it has read; of an MTP head rows of the model's states */
+    int64_t base; /* n_ids when it last guessed, and the guesses then */
     int32_t ids[SPEC_MAX];
     int64_t steps; /* of the matcher along the guesses */
+    int64_t first; /* MTP: position of its first row */
+    /* MTP: states of the last step that are not read yet: n rows from `row` on, of positions pos.. */
+    struct {
+        int64_t row, pos, n;
+    } hidden;
 } seq_draft;
 
 enum { ENG_TAIL = 1024 };

@@ -6,6 +6,7 @@
 
 #include "base/machine.h"
 #include "runtime/engine/draft.h"
+#include "runtime/engine/mtp.h"
 #include "runtime/engine/sched.h"
 #include "runtime/engine/spec.h"
 
@@ -35,6 +36,17 @@ lq_status eng_check_policy(const eng_policy *p, lq_err *err)
     if (p->max_waiting_steps && !(p->served_ratio > 0))
         return lq_fail(err, LQ_EUSAGE, "--max-waiting-tokens goes with --waiting-served-ratio");
     return check_count("--max-waiting-tokens", p->max_waiting_steps, 1 << 20, err);
+}
+
+/* Are the guesses an MTP head's? */
+static bool is_head(const eng_opts *o) { return o->guesses && o->draft && o->draft->cfg->mtp; }
+
+/* The head's rows are read where the model's states are. */
+static lq_status check_head(const eng_opts *o, dev *on, lq_err *err)
+{
+    if (!is_head(o) || !on) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "speculative decoding: not on %s yet: an MTP head",
+                   on->name);
 }
 
 static lq_status check_opts(const eng_opts *o, int64_t max_pos, lq_err *err)
@@ -190,7 +202,8 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
                o.kv);
     int64_t states;
     size_t state_bytes;
-    s = size_states(&states, &state_bytes, &sides[0], &o, c, err);
+    s = check_head(&o, on, err);
+    if (!s) s = size_states(&states, &state_bytes, &sides[0], &o, c, err);
     if (s) return s;
     const size_t block = sides[0].block + sides[1].block;
     sides[0].known = sides[0].room > 0;
@@ -258,7 +271,8 @@ fwd_opts eng_step(const eng_opts *o)
                        .max_rows = sched_max_rows(&sizes),
                        .max_logits = sched_max_logits(&sizes),
                        .max_seqs = o->max_seqs,
-                       .max_len = o->max_len + SPEC_MAX + 1 }; /* guesses may run ahead */
+                       .max_len = o->max_len + SPEC_MAX + 1, /* guesses may run ahead */
+                       .all_hidden = is_head(o) };
 }
 
 void eng_need_of(eng_need *n, const arch_config *c, const eng_opts *o, const kv_opts *kv,
@@ -272,8 +286,12 @@ void eng_need_of(eng_need *n, const arch_config *c, const eng_opts *o, const kv_
     n->running = (size_t)o->max_seqs * one.running;
     n->waiting = (size_t)(o->max_seqs + o->queue) * one.waiting;
     if (!o->draft) return;
-    f.max_rows = o->max_batch_tokens;
-    f = draft_step(&f);
+    if (is_head(o)) {
+        f = mtp_step(&f);
+    } else {
+        f.max_rows = o->max_batch_tokens;
+        f = draft_step(&f);
+    }
     n->kv += kv_table_bytes(kv);
     n->step += fwd_bytes(o->draft->cfg, &f, threads);
 }

@@ -41,13 +41,18 @@ static int class_of(int64_t decodes)
     return c;
 }
 
-bool spec_pays(const spec_gain *g, int64_t decodes)
+bool spec_paid(const spec_gain *g, int64_t decodes)
 {
     int c = class_of(decodes);
-    int64_t steps = g->of[c].steps;
     const double *seconds = g->of[c].seconds, *ids = g->of[c].ids;
+    return g->of[c].steps < 2 * SPEC_TRIAL || seconds[1] * ids[0] < seconds[0] * ids[1];
+}
+
+bool spec_pays(const spec_gain *g, int64_t decodes)
+{
+    const int64_t steps = g->of[class_of(decodes)].steps;
     if (steps < 2 * SPEC_TRIAL) return steps < SPEC_TRIAL;
-    bool pays = seconds[1] * ids[0] < seconds[0] * ids[1];
+    bool pays = spec_paid(g, decodes);
     return steps % SPEC_TERM < SPEC_PROBE ? !pays : pays;
 }
 

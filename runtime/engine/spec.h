@@ -52,6 +52,8 @@ typedef struct {
 } spec_gain;
 /* Is a step of so many decodes to have guesses? */
 bool spec_pays(const spec_gain *g, int64_t decodes);
+/* Have guesses paid for so many, as far as is known? */
+bool spec_paid(const spec_gain *g, int64_t decodes);
 /* It had, or had not, took `seconds` and gave `ids`. */
 void spec_timed(spec_gain *g, int64_t decodes, bool guessed, double seconds, int64_t ids);
 

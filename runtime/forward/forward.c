@@ -26,6 +26,7 @@ struct fwd_ctx {
     float *raw;            /* [max_logits, vocab], where the head's rows come out */
     float *logits;         /* the same on the host */
     float *hidden;         /* [max_logits, hidden] on the host: those behind them */
+    float *all_hidden;     /* [max_rows, hidden] where opts.all_hidden */
     dev_drawn *drawn;      /* [max_logits] on the host; NULL: the CPU */
     fwd_ranks ranks;       /* several devices */
 
@@ -51,7 +52,8 @@ static size_t step_bytes(const fwd_opts *o)
 
 static size_t pass_bytes(const arch_config *c, const fwd_opts *o, int threads)
 {
-    return step_bytes(o) + piece(o->max_logits * c->vocab, sizeof(float)) +
+    return step_bytes(o) + piece(o->all_hidden ? o->max_rows * c->hidden : 0, sizeof(float)) +
+           piece(o->max_logits * c->vocab, sizeof(float)) +
            fwd_rows_bytes(c, o->max_rows, FWD_ALL) + piece(o->max_rows * c->hidden, sizeof(float)) +
            scratch_bytes(c, o, threads);
 }
@@ -95,7 +97,10 @@ static bool cut_rows(fwd_ctx *f)
     const fwd_opts *o = &f->opts;
     f->logits = lq_push(&f->arena, (size_t)(o->max_logits * f->m->cfg->vocab) * sizeof(float));
     f->rows.x = lq_push(&f->arena, (size_t)(o->max_rows * f->m->cfg->hidden) * sizeof(float));
-    return f->logits && f->rows.x && fwd_rows_push(&f->rows, f->m->cfg, o->max_rows, &f->arena);
+    const int64_t hidden = o->all_hidden ? o->max_rows * f->m->cfg->hidden : 0;
+    f->all_hidden = lq_push(&f->arena, (size_t)hidden * sizeof(float));
+    return f->logits && f->rows.x && f->all_hidden &&
+           fwd_rows_push(&f->rows, f->m->cfg, o->max_rows, &f->arena);
 }
 
 static lq_status open_cpu(fwd_ctx *f, lq_err *err)
@@ -151,6 +156,7 @@ lq_status fwd_open(fwd_ctx **out, const model *m, kv_cache *kv, pool *p, const f
     f->opts = *o;
     f->rows.p = p;
     f->rows.acts = o->acts;
+    assert(!(m->on && (o->all_hidden || m->cfg->mtp)));
     lq_status s = m->on ? open_device(f, err) : open_cpu(f, err);
     if (!s) s = absorb_layers(f, m->on ? f->first : m->cfg->layers, err);
     if (s) {
@@ -232,6 +238,9 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
         f->states[i] = (fwd_seq_state){ .row0 = f->rows.R, .n_rows = it->n };
         kv_run_begin(f->kv, it->seq, it->pos0, it->n, it->logits_from < it->n, &f->states[i].run);
         memcpy(f->ids + f->rows.R, it->ids, (size_t)it->n * sizeof *it->ids);
+        if (f->m->cfg->mtp)
+            memcpy(f->rows.given + f->rows.R * f->m->cfg->hidden, it->given,
+                   (size_t)(it->n * f->m->cfg->hidden) * sizeof *it->given);
         for (int64_t t = it->logits_from; t < it->n; t++)
             f->picked[n_picked++] = f->rows.R + t;
         f->rows.R += it->n;
@@ -240,6 +249,8 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
 }
 
 const float *fwd_hidden(const fwd_ctx *f) { return f->hidden; }
+const float *fwd_residual(const fwd_ctx *f) { return f->rows.x; }
+const float *fwd_all_hidden(const fwd_ctx *f) { return f->all_hidden; }
 
 /* The last layer that makes K and V: those after it read others', and of them only the wanted rows
  * are computed. */
@@ -253,7 +264,8 @@ static int64_t last_maker(const arch_config *c)
 
 static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
 {
-    const int64_t maker = last_maker(f->m->cfg);
+    /* All rows go to the end where their hidden states are wanted. */
+    const int64_t maker = f->opts.all_hidden ? f->m->cfg->layers : last_maker(f->m->cfg);
     const kv_opts *o = kv_options(f->kv);
     for (int64_t i = from; i < to; i++) {
         const bool here = i < f->first; /* the CPU's, of a pass that ends on a device */
@@ -279,6 +291,17 @@ static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
     }
 }
 
+/* Of all rows; those with logits become x's first. */
+static void keep_hidden(fwd_ctx *f, const fwd_batch *b)
+{
+    const int64_t H = f->m->cfg->hidden;
+    float *x = f->rows.x;
+    f->rows.ops->norm(&f->rows, f->all_hidden, x, &f->w->final_norm, f->rows.R, H);
+    for (int64_t i = 0; i < b->n_picked; i++)
+        if (b->picked[i] != i) memmove(x + i * H, x + b->picked[i] * H, (size_t)H * sizeof *x);
+    f->rows.R = b->n_picked;
+}
+
 /* What is left of a step behind the CPU's layers: on a device all is queued. */
 static void run_rest(fwd_ctx *f, const fwd_batch *b)
 {
@@ -287,6 +310,7 @@ static void run_rest(fwd_ctx *f, const fwd_batch *b)
     } else {
         f->rows.ops->enter(&f->rows);
         run_layers(f, f->first, f->m->cfg->layers, b);
+        if (f->opts.all_hidden) keep_hidden(f, b);
         if (b->n_picked) fwd_run_head(&f->rows, f->w, f->raw, f->m->cfg->vocab, b->n_picked);
     }
     f->rows.ops->leave(&f->rows, b, f->logits, f->hidden, f->raw);

@@ -17,7 +17,8 @@ typedef struct {
     int64_t pos0; /* positions already in the cache */
     int64_t
         logits_from; /* logits for rows logits_from..n-1 of this item (n: none; n - 1: the last) */
-    int64_t seq_len; /* dynamic NTK: rows at positions below it take the angles of this length,
+    const float *given; /* of an MTP head: [n, hidden], the model's states that the ids follow */
+    int64_t seq_len;    /* dynamic NTK: rows at positions below it take the angles of this length,
                         each later row those of its own position + 1; 0: pos0 + n */
 } fwd_item;
 
@@ -28,6 +29,7 @@ typedef struct {
     int64_t max_rows, max_logits, max_seqs;
     int64_t max_len; /* positions of a sequence; 0: what the cache holds */
     int ranks;       /* for fwd_dev_bytes: devices that share the model; 0: one */
+    bool all_hidden; /* hidden states of all rows are wanted (fwd_all_hidden); on the CPU */
 } fwd_opts;
 /* m and kv are both on the CPU or on one device. */
 lq_status fwd_open(fwd_ctx **f, const model *m, kv_cache *kv, pool *p, const fwd_opts *o,
@@ -55,6 +57,11 @@ lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const de
 
 /* The hidden states of those logits, after the final norm: [rows, hidden], valid as long. */
 const float *fwd_hidden(const fwd_ctx *f);
+/* The same before the final norm, on the CPU. */
+const float *fwd_residual(const fwd_ctx *f);
+/* Of all rows of the step, item after item, after the final norm: [rows, hidden], with
+ * fwd_opts.all_hidden; valid until the next step. */
+const float *fwd_all_hidden(const fwd_ctx *f);
 
 /* Layer by layer, for calibration: T rows of one or more whole windows without a cache. fwd_embed
  * makes x from ids [T], in fwd_layer's scratch. x [T, fwd_state] goes in and out: [T, hidden], and

@@ -1,5 +1,6 @@
 /* runtime/forward/forward_embed.c - from ids to the rows that the first layer reads:
- * norm(proj_in(embedding[id] * scale) + position[pos]), each part where the model has it. */
+ * norm(proj_in(embedding[id] * scale) + position[pos]), each part where the model has it; of an MTP head
+ * (arXiv:2412.19437, equation 21) mtp_proj [norm(embedding[id]), norm(given)]. */
 #include "runtime/forward/forward_impl.h"
 
 typedef struct {
@@ -46,6 +47,17 @@ static void finish_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *
     }
 }
 
+/* x and what is given, side by side. */
+static void pair_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const model *m = arg;
+    const int64_t H = r->c->hidden;
+    const float eps = (float)r->c->norm_eps, off = r->c->w.norm_offset;
+    float *to = r->mtp_in + row * 2 * H;
+    k_rmsnorm(to, 2 * H, r->x + row * H, H, m->mtp_embed_norm.w, off, n, H, eps);
+    k_rmsnorm(to + H, 2 * H, r->given + row * H, H, m->mtp_hidden_norm.w, off, n, H, eps);
+}
+
 void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)
 {
     const arch_config *c = r->c;
@@ -56,6 +68,12 @@ void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)
         mm_run(&in, 1, r->e, c->embed_dim, r->R, r->acts, r->scratch, r->p);
     }
     if (m->pos_embed.N || m->pos_freq) fwd_each(r, r->R, finish_chunk, &a);
+    if (m->mtp_proj.present) {
+        const int64_t H = c->hidden;
+        const mm_out out = fwd_out(&m->mtp_proj, r->x, H, false);
+        fwd_each(r, r->R, pair_chunk, m);
+        mm_run(&out, 1, r->mtp_in, 2 * H, r->R, r->acts, r->scratch, r->p);
+    }
     if (m->embed_norm.w) r->ops->norm(r, r->x, r->x, &m->embed_norm, r->R, c->hidden);
     if (c->ple_dim) fwd_ple_rows(r, m, ids);
     if (c->streams) fwd_streams_begin(r, m);

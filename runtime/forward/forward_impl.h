@@ -62,6 +62,7 @@ typedef struct {
     float *x, *h, *y;       /* [R, hidden] */
     float *out;             /* of the branch at work: x or y */
     float *e;               /* [R, embed_dim] where that is not hidden */
+    float *given, *mtp_in;  /* MTP: [R, hidden] fwd_item's; [R, 2 * hidden] what proj reads */
     float *q, *a;           /* [R, heads * head_dim], [R, heads * v_dim]: attention's output */
     float *k, *v;           /* [R, kv_heads * head_dim], [R, kv_heads * v_dim] */
     float *squares;         /* [2, R] sums of squares of q's rows, then k's: norms of all heads */

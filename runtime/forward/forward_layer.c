@@ -8,6 +8,7 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
 {
     size_t n = mm_scratch_bytes(R, c->hidden, 3, threads);
     n = max_size(n, mm_scratch_bytes(R, c->embed_dim, 1, threads));
+    if (c->mtp) n = max_size(n, mm_scratch_bytes(R, 2 * c->hidden, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->heads * c->v_dim, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->ffn, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, arch_mix_width(c, c->row->mixer), 1, threads));

@@ -64,6 +64,8 @@ int64_t fwd_mix_channels(const arch_config *c)
     X(h, c->hidden)                                                         \
     X(y, c->hidden)                                                         \
     X(e, c->embed_dim == c->hidden ? 0 : c->embed_dim)                      \
+    X(given, c->mtp ? c->hidden : 0)                                        \
+    X(mtp_in, c->mtp ? 2 * c->hidden : 0)                                   \
     X(q, c->heads * c->head_dim)                                            \
     X(a, c->heads * c->v_dim)                                               \
     X(k, latent ? 0 : c->kv_heads * c->head_dim)                            \

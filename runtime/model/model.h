@@ -54,6 +54,8 @@ typedef struct {
     float *score;            /* [labels, hidden] of HEAD_LABELS; else NULL */
     model_vector embed_norm, final_norm;
     model_linear proj_in, proj_out; /* present: OPT's */
+    model_vector mtp_embed_norm, mtp_hidden_norm;
+    model_linear mtp_proj; /* present: this is an MTP head (model_load_mtp) */
     model_linear head;
     model_layer *layers;
     lq_arena arena; /* f32 norms and biases; repacked weights that are not in layer_arenas */
@@ -90,6 +92,9 @@ struct model_on {
 
 /* Load everything. */
 lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_err *err);
+/* The MTP head of m, from src_mtp; embedding and output head are those of m, which stays. Freed as a
+ * model, before m. */
+lq_status model_load_mtp(model *head, const model *m, src_source *src, pool *p, lq_err *err);
 /* Load what comes before and after the layers, but for the head; layers come and go one by one
  * (calibration in bounded memory). */
 lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err);

@@ -98,7 +98,7 @@ def test_priorities(serve_scripted):
     ("a ratio with batches", ["--batching", "static", "--waiting-served-ratio", 1],
      "--waiting-served-ratio goes with --batching continuous"),
     ("no guesses", ["--num-speculative-tokens", 4],
-     "--num-speculative-tokens goes with --speculative-ngram or --speculative-model"),
+     "--num-speculative-tokens goes with --speculative-ngram, --speculative-mtp or --speculative-model"),
     ("two that guess", ["--speculative-ngram", "--speculative-model", TINY], "exclude each other"),
     ("too many guesses", ["--speculative-ngram", "--num-speculative-tokens", 16],
      "--num-speculative-tokens: expected"),
@@ -183,6 +183,38 @@ def test_speculation_changes_nothing_where_layers_carry_a_state(serve, ask, tmp_
             assert s.post_json("/v1/completions", body)["choices"] == want, body
     right = metric(s, "vllm:spec_decode_num_accepted_tokens_total")
     assert 0 < right < metric(s, "vllm:spec_decode_num_draft_tokens_total")
+
+
+@case("C121")
+@pytest.mark.parametrize("name", ["glm4-moe", "deepseek-v3", "qwen3.5"])
+def test_the_models_own_head_changes_nothing(llmq, serve, tmp_path, name):
+    """Kept by `quantize`, used as it is stored, and mostly right."""
+    source, q = ROOT / "tests/golden/mtp" / name, tmp_path / "q.llmq"
+    llmq("quantize", source, "-o", q, "--method", "rtn", "--bits", 8, "--log-level", "error")
+    llmq("convert", q, "-o", tmp_path / "folder", "--to", "safetensors", "--dtype", "f32")
+    want, *others = [serve(m, *more, "--served-model-name", "tiny") for m, more in (
+        (q, []), (q, ["--speculative-mtp"]), (tmp_path / "folder", ["--speculative-mtp", "--num-speculative-tokens", 2]))]
+    bodies = [{"prompt": [3 + (7 * i + k) % 60 for i in range(4 + 9 * k)], "max_tokens": 40, "ignore_eos": True,
+               "temperature": k % 2, "seed": k, "logprobs": 2} for k in range(5)]
+    for s in others[:1]:
+        for b in bodies + bodies:  # the second time from the prefix cache
+            assert s.post_json("/v1/completions", b)["choices"] == want.post_json("/v1/completions", b)["choices"], b
+    for s in others:
+        s.post_json("/v1/completions", bodies[0])
+        guessed, right = (metric(s, f"vllm:spec_decode_num_{what}_tokens_total") for what in ("draft", "accepted"))
+        assert 0.4 * guessed < right and guessed > 5, (guessed, right)
+    p = llmq.json("serve", q, "--speculative-mtp", "--dry-run")
+    assert p["draft_weights_bytes"] > 0 and llmq.json("plan", q, "--speculative-mtp", "--bandwidth", 10, "--gflops", 100)[
+        "draft_weights_bytes"] == p["draft_weights_bytes"]
+
+
+def test_a_head_that_cannot_guess_is_refused(llmq, tmp_path):
+    source, q = ROOT / "tests/golden/mtp/glm4-moe", tmp_path / "q.llmq"
+    llmq("quantize", source, "-o", q, "--method", "rtn", "--bits", 8, "--rotate", "--log-level", "error")
+    for model, says in ((q, "quantized with --rotate"), (ROOT / "tests/golden/arch/glm4-moe", "found no tensor"),
+                        (TINY, "found a LlamaForCausalLM, of which none is known")):
+        p = llmq("serve", model, "--port", 0, "--speculative-mtp", code=3)
+        assert "--speculative-mtp" in p.stderr and says in p.stderr
 
 
 def test_a_draft_of_another_vocabulary_is_refused(llmq):

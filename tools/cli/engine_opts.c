@@ -42,8 +42,11 @@ const opt_row opt_engine_rows[OPT_ENGINE_N] = {
     { "speculative-model", 0, OPT_STR, F(draft), .arg = "DRAFT", .files = FILES_MODEL,
       .help = "speculative decoding with this small model of the same vocabulary; answers stay the "
               "same" },
+    { "speculative-mtp", 0, OPT_FLAG, F(mtp),
+      .help = "speculative decoding with the model's own head for multi-token prediction; answers "
+              "stay the same" },
     { "num-speculative-tokens", 0, OPT_INT, F(guesses), .def = "0", .hi = SPEC_MAX,
-      .help = "with either: guesses per sequence and step, at most; 0: 5" },
+      .help = "with one of these: guesses per sequence and step, at most; 0: 5" },
 };
 
 lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq_err *err)
@@ -60,13 +63,15 @@ lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq
                      .max_seqs = o->max_seqs,
                      .max_batch_tokens = o->max_batch_tokens,
                      .no_prefix_cache = !opt_tri_or(o->prefix_cache, true) };
-    if (o->guesses && !o->ngram && !o->draft)
+    const int ways = o->ngram + o->mtp + (o->draft != NULL);
+    if (o->guesses && !ways)
         return lq_fail(err, LQ_EUSAGE,
-                       "--num-speculative-tokens goes with --speculative-ngram or "
-                       "--speculative-model");
-    if (o->ngram && o->draft)
+                       "--num-speculative-tokens goes with --speculative-ngram, --speculative-mtp "
+                       "or --speculative-model");
+    if (ways > 1)
         return lq_fail(err, LQ_EUSAGE,
-                       "--speculative-ngram and --speculative-model exclude each other");
-    if (o->ngram || o->draft) e->guesses = o->guesses ? o->guesses : SPEC_DEFAULT;
+                       "--speculative-ngram, --speculative-mtp and --speculative-model exclude "
+                       "each other");
+    if (ways) e->guesses = o->guesses ? o->guesses : SPEC_DEFAULT;
     return eng_check_policy(&e->policy, err);
 }

@@ -11,12 +11,12 @@ typedef struct {
     double wait_ms, served_ratio;
     int batching; /* eng_batching */
     opt_tri prefix_cache;
-    bool ngram;
+    bool ngram, mtp;
     const char *draft;
     int64_t guesses;
 } opt_engine;
 
-enum { OPT_ENGINE_N = 13 };
+enum { OPT_ENGINE_N = 14 };
 extern const opt_row opt_engine_rows[OPT_ENGINE_N];
 
 /* LQ_EUSAGE: options that do not go together. */

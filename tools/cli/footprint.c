@@ -35,6 +35,15 @@ lq_status foot_open(foot_model *p, const char *path, bool verify, lq_err *err)
     return s;
 }
 
+lq_status foot_head(foot_model *head, const foot_model *m, lq_err *err)
+{
+    memset(head, 0, sizeof *head);
+    head->weights = m->weights;
+    lq_status s = m->weights ? src_mtp(&head->src, m->src, err)
+                             : arch_config_mtp(&head->own, foot_config(m), err);
+    return s ? lq_wrap(err, s, "--speculative-mtp") : LQ_OK;
+}
+
 void foot_close(foot_model *p)
 {
     if (p->src)

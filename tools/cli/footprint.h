@@ -14,6 +14,8 @@ typedef struct {
 
 /* path: a model, a folder whose weights are not there yet, or a config.json alone. */
 lq_status foot_open(foot_model *m, const char *path, bool verify, lq_err *err);
+/* The MTP head of m, which is closed later. Errors: as of src_mtp. */
+lq_status foot_head(foot_model *head, const foot_model *m, lq_err *err);
 void foot_close(foot_model *m);
 const arch_config *foot_config(const foot_model *m);
 const char *foot_format(const foot_model *m); /* "safetensors", "config alone" */

@@ -145,18 +145,21 @@ lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, co
     return LQ_OK;
 }
 
-lq_status budget_make(budget *b, const char *path, const char *draft, const eng_opts *asked,
-                      const http_opts *http, bool verify, int threads, lq_err *err)
+lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
+                      const eng_opts *asked, const http_opts *http, bool verify, int threads,
+                      lq_err *err)
 {
     foot_model m, d = { 0 };
     foot_weights w = { 0 }, dw = { 0 };
+    const bool guesses = draft || mtp;
     lq_status s = foot_open(&m, path, verify, err);
     if (!s) s = foot_weigh(&w, &m, NULL, err);
     if (!s && draft) s = foot_open(&d, draft, verify, err);
-    if (!s && draft) s = foot_weigh(&dw, &d, NULL, err);
+    if (!s && mtp) s = foot_head(&d, &m, err);
+    if (!s && guesses) s = foot_weigh(&dw, &d, NULL, err);
     if (!s) {
         const budget_model both = { .cfg = foot_config(&m),
-                                    .draft = draft ? foot_config(&d) : NULL,
+                                    .draft = guesses ? foot_config(&d) : NULL,
                                     .weights = w.weights_bytes,
                                     .draft_weights = dw.weights_bytes,
                                     .format = foot_format(&m),

@@ -37,9 +37,11 @@ typedef struct {
  * than the memory. */
 lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, const http_opts *http,
                      int threads, lq_err *err);
-/* Of models that are opened for it, draft or NULL, in the memory that is free here. */
-lq_status budget_make(budget *b, const char *path, const char *draft, const eng_opts *asked,
-                      const http_opts *http, bool verify, int threads, lq_err *err);
+/* Of models that are opened for it, draft or NULL (mtp: the model's MTP head), in the memory that is
+ * free here. */
+lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
+                      const eng_opts *asked, const http_opts *http, bool verify, int threads,
+                      lq_err *err);
 /* What is kept: of so many responses (--response-store), of files (--file-store). */
 void budget_add_stores(budget *b, int64_t responses, size_t files);
 void budget_print(const budget *b);

@@ -459,16 +459,28 @@ static const arch_key qwen35_moe_keys[] = { DELTA_KEYS, QWEN_EXPERT_KEYS(256, 8)
     .def_max_pos = 128000, .def_tied = true, .def_ffn = 1
 /* clang-format on */
 
+/* clang-format off */
+static const arch_name qwen_mtp_names[] = {
+    { R_FINAL_NORM, "mtp.norm", 0, BIAS_NO },
+    { R_MTP_EMBED_NORM, "mtp.pre_fc_norm_embedding", 0, BIAS_NO },
+    { R_MTP_HIDDEN_NORM, "mtp.pre_fc_norm_hidden", 0, BIAS_NO },
+    { R_MTP_PROJ, "mtp.fc", 0, BIAS_NO },
+    END,
+};
+/* clang-format on */
+static const arch_mtp qwen_mtp = { "mtp.layers.%d.", false, qwen_mtp_names };
+
 const arch_row arch_rows_hybrid[] = {
     { "Qwen3NextForCausalLM", "qwen3_next",
       .w = { QWEN_GATED, .mix_mixed = true, .mix_norm_1st = true, .norm_topk = true }, MODEL,
-      .names = qwen3_next_names, .keys = qwen3_next_keys, QWEN_DELTA, .def_kv_heads = 2 },
+      .names = qwen3_next_names, .keys = qwen3_next_keys, .mtp = &qwen_mtp, QWEN_DELTA,
+      .def_kv_heads = 2 },
     { "Qwen3_5ForCausalLM", "qwen3_5_text", .w = { QWEN_GATED, .mix_norm_1st = true }, MODEL,
-      .names = qwen35_names, .keys = qwen35_keys, QWEN_DELTA, .def_kv_heads = 4 },
+      .names = qwen35_names, .keys = qwen35_keys, .mtp = &qwen_mtp, QWEN_DELTA, .def_kv_heads = 4 },
     { "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text",
       .w = { QWEN_GATED, .mix_norm_1st = true, .norm_topk = true }, MODEL,
-      .names = qwen35_moe_names, .keys = qwen35_moe_keys, QWEN_DELTA, .def_kv_heads = 2,
-      .def_ffn = 1 },
+      .names = qwen35_moe_names, .keys = qwen35_moe_keys, .mtp = &qwen_mtp, QWEN_DELTA,
+      .def_kv_heads = 2, .def_ffn = 1 },
     { "Lfm2ForCausalLM", "lfm2", "plain", "block_auto_adjust_ff_dim=false",
       .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL, .names = lfm2_names,
       .keys = lfm2_plain_keys, LFM2 },

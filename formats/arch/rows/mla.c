@@ -113,6 +113,14 @@ static const arch_name mistral4_names[] = {
     END,
 };
 static const arch_name youtu_names[] = { MLA_NAMES, END };
+static const arch_name deepseek_mtp_names[] = {
+    { R_FINAL_NORM, LAYER "shared_head.norm", 0, BIAS_NO },
+    { R_MTP_EMBED_NORM, LAYER "enorm", 0, BIAS_NO },
+    { R_MTP_HIDDEN_NORM, LAYER "hnorm", 0, BIAS_NO },
+    { R_MTP_PROJ, LAYER "eh_proj", 0, BIAS_NO },
+    END,
+};
+const arch_mtp arch_mtp_deepseek = { LAYER, true, deepseek_mtp_names };
 #define MLA_KEYS(q_lora_def, kv_lora_def, nope_def, v_def) \
     { "q_lora_rank", KEY_INT, AT(q_lora), q_lora_def, NULL }, \
     { "kv_lora_rank", KEY_INT, AT(kv_lora), kv_lora_def, NULL }, \
@@ -191,17 +199,18 @@ const arch_row arch_rows_mla[] = {
     { "DeepseekV2ForCausalLM", "deepseek_v2", .w = { RMS_PAIRS, .mla = true }, MODEL,
       .names = deepseek_v2_names, .keys = deepseek_v2_keys, .def_shared = 2 },
     { "DeepseekV3ForCausalLM", "deepseek_v3", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE }, MODEL,
-      .names = deepseek_v3_names, .keys = deepseek_v3_keys, .def_max_pos = 4096, .def_dense = 3,
-      .def_shared = 1 },
+      .names = deepseek_v3_names, .keys = deepseek_v3_keys, .mtp = &arch_mtp_deepseek,
+      .def_max_pos = 4096, .def_dense = 3, .def_shared = 1 },
     { "DeepseekV32ForCausalLM", "deepseek_v32", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE }, MODEL,
-      .names = deepseek_v32_names, .keys = deepseek_v32_keys, .def_max_pos = 163840, .def_dense = 3,
-      .def_shared = 1 },
+      .names = deepseek_v32_names, .keys = deepseek_v32_keys, .mtp = &arch_mtp_deepseek,
+      .def_max_pos = 163840, .def_dense = 3, .def_shared = 1 },
     { "GlmMoeDsaForCausalLM", "glm_moe_dsa", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE }, MODEL,
-      .names = deepseek_v32_names, .keys = glm_moe_dsa_keys, .layers = index_layers,
-      .def_eps = 1e-5, .def_max_pos = 202752, .def_dense = 3, .def_shared = 1 },
+      .names = deepseek_v32_names, .keys = glm_moe_dsa_keys, .mtp = &arch_mtp_deepseek,
+      .layers = index_layers, .def_eps = 1e-5, .def_max_pos = 202752, .def_dense = 3,
+      .def_shared = 1 },
     { "Glm4MoeLiteForCausalLM", "glm4_moe_lite", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE },
-      MODEL, .names = deepseek_v3_names, .keys = glm4_moe_lite_keys, .def_eps = 1e-5,
-      .def_max_pos = 202752, .def_dense = 1, .def_shared = 1 },
+      MODEL, .names = deepseek_v3_names, .keys = glm4_moe_lite_keys, .mtp = &arch_mtp_deepseek,
+      .def_eps = 1e-5, .def_max_pos = 202752, .def_dense = 1, .def_shared = 1 },
     { "AXK1ForCausalLM", "axk1", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE }, MODEL,
       .names = axk1_names, .keys = axk1_keys, .def_max_pos = 32768, .def_dense = 1,
       .def_shared = 1 },

@@ -24,6 +24,9 @@ lq_status arch_key_noaux_tc(arch_config *c, const char *key, const cJSON *v, lq_
 lq_status arch_key_head_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 lq_status arch_key_heads_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 
+/* The MTP head as DeepSeek names it, a layer behind the last. */
+extern const arch_mtp arch_mtp_deepseek;
+
 /* A table of names reads by line. */
 /* clang-format off */
 #define AT(field) offsetof(arch_config, field)

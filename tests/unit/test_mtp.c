@@ -1,0 +1,208 @@
+/* tests/unit/test_mtp.c - the model's own MTP head: its logits against the reference, whatever the chunks; and
+ * beside the engine: the same bytes, with guesses that are mostly right. */
+#define FOLDER "tests/golden/mtp/glm4-moe"
+#include "runtime/engine/mtp.h"
+#include "tests/support/engine_jobs.h"
+
+enum { T = 24 };
+static src_source *head_src;
+static model head;
+
+static bool head_open(void)
+{
+    lq_err err = { "" };
+    lq_status s = src_mtp(&head_src, src, &err);
+    if (!s) s = model_load_mtp(&head, &golden, head_src, NULL, &err);
+    CHECK(!s, "%s", err.msg);
+    return !s;
+}
+
+/* A model, its head, and both passes. */
+typedef struct {
+    src_source *src, *head_src;
+    model m, head;
+    pool *p;
+    kv_cache *kv[2];
+    fwd_ctx *f[2];
+} pair;
+
+static lq_status pass(pair *r, int i, const model *m, lq_err *err)
+{
+    const kv_opts k = { .n_blocks = 8, .block_size = 8 };
+    const fwd_opts o = { .max_rows = T, .max_logits = T, .max_seqs = 1, .all_hidden = i == 0 };
+    lq_status s = kv_open(&r->kv[i], m->cfg, &k, err);
+    return s ? s : fwd_open(&r->f[i], m, r->kv[i], r->p, &o, err);
+}
+
+static bool pair_open(pair *r, const char *folder)
+{
+    lq_err err = { "" };
+    memset(r, 0, sizeof *r);
+    lq_status s = pool_open(&r->p, 2, &err);
+    if (!s) s = src_open(&r->src, folder, &(src_opts){ .need_config = true }, &err);
+    if (!s) s = model_load(&r->m, r->src, r->p, NULL, &err);
+    if (!s) s = src_mtp(&r->head_src, r->src, &err);
+    if (!s) s = model_load_mtp(&r->head, &r->m, r->head_src, r->p, &err);
+    if (!s) s = pass(r, 0, &r->m, &err);
+    if (!s) s = pass(r, 1, &r->head, &err);
+    CHECK(!s, "%s: %s", folder, err.msg);
+    return !s;
+}
+
+static void pair_close(pair *r)
+{
+    for (int i = 0; i < 2; i++) {
+        fwd_close(r->f[i]);
+        kv_close(r->kv[i]);
+    }
+    model_free(&r->head);
+    model_free(&r->m);
+    src_close(r->head_src);
+    src_close(r->src);
+    pool_close(r->p);
+}
+
+/* Chunks of n ids: the model's logits, and the head's of every row whose next id is there. */
+static void run_pair(pair *r, const int32_t *ids, int64_t n, float *out[2])
+{
+    const int64_t V = r->m.cfg->vocab;
+    const float *logits;
+    kv_seq s[2];
+    lq_err err = { "" };
+    for (int i = 0; i < 2; i++)
+        kv_seq_init(&s[i]);
+    for (int64_t at = 0; at < T; at += n) {
+        const int64_t rows = T - at < n ? T - at : n, read = at + rows < T ? rows : rows - 1;
+        const fwd_item a = { .seq = &s[0], .ids = ids + at, .n = rows, .pos0 = at };
+        CHECK(!kv_reserve(r->kv[0], &s[0], at + rows, &err), "%s", err.msg);
+        CHECK(!fwd_step(r->f[0], &a, 1, &logits, &err), "%s", err.msg);
+        memcpy(out[0] + at * V, logits, (size_t)(rows * V) * sizeof *logits);
+        if (!read) continue;
+        const fwd_item b = { .seq = &s[1],
+                             .ids = ids + at + 1,
+                             .n = read,
+                             .pos0 = at,
+                             .given = fwd_all_hidden(r->f[0]) };
+        CHECK(!kv_reserve(r->kv[1], &s[1], at + read, &err), "%s", err.msg);
+        CHECK(!fwd_step(r->f[1], &b, 1, &logits, &err), "%s", err.msg);
+        memcpy(out[1] + at * V, logits, (size_t)(read * V) * sizeof *logits);
+    }
+    for (int i = 0; i < 2; i++)
+        kv_seq_free(r->kv[i], &s[i]);
+}
+
+static double worst(const float *got, const st_tensor *want, int64_t n)
+{
+    double diff = 0, top = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float x;
+        memcpy(&x, want->data + i * 4, 4);
+        diff = fmax(diff, fabs((double)got[i] - (double)x));
+        top = fmax(top, fabs((double)x));
+    }
+    return diff / top;
+}
+
+TEST(logits_agree_with_the_reference_in_any_chunks)
+{
+    static const char *const names[] = { "glm4-moe", "deepseek-v3", "qwen3.5" };
+    enum { V = 64 };
+    static float want[2][T * V], got[2][T * V];
+    for (size_t i = 0; i < LQ_COUNT(names); i++) {
+        char path[128];
+        pair r;
+        st_file f;
+        lq_err err = { "" };
+        snprintf(path, sizeof path, "tests/golden/mtp/%s", names[i]);
+        if (!pair_open(&r, path)) return;
+        strcat(path, "/expected.safetensors");
+        CHECK(!st_open(&f, path, &err), "%s", err.msg);
+        int32_t ids[T];
+        memcpy(ids, st_find(&f, "input_ids")->data, sizeof ids);
+        run_pair(&r, ids, T, (float *[]){ want[0], want[1] });
+        const double d[] = { worst(want[0], st_find(&f, "logits"), T * V),
+                             worst(want[1], st_find(&f, "mtp"), (T - 1) * V) };
+        CHECK(d[0] <= 5e-6 && d[1] <= 5e-6, "%s: %.2g and %.2g of the largest logit", names[i],
+              d[0], d[1]);
+        for (int64_t n = 1; n < T; n = 2 * n + 1) {
+            run_pair(&r, ids, n, (float *[]){ got[0], got[1] });
+            CHECK(memcmp(want[0], got[0], sizeof want[0]) == 0 &&
+                      memcmp(want[1], got[1], (T - 1) * V * 4) == 0,
+                  "%s: chunks of %d", names[i], (int)n);
+        }
+        st_close(&f);
+        pair_close(&r);
+    }
+}
+
+TEST(the_same_bytes_with_the_head)
+{
+    const size_t one =
+        MAX_LEN / 16 *
+        (kv_block_bytes(golden.cfg, 16, KV_F32) + kv_block_bytes(head.cfg, 16, KV_F32));
+    const struct {
+        const char *why;
+        int threads, copies;
+        eng_opts o;
+    } cases[] = {
+        { "one at a time", 1, 1, { .guesses = 4, .max_seqs = 1 } },
+        { "prefix cache", 2, 2, { .guesses = 3, .max_seqs = 8 } },
+        { "no prefix cache", 1, 1, { .guesses = 1, .max_seqs = 5, .no_prefix_cache = true } },
+        { "small steps and blocks",
+          1,
+          1,
+          { .guesses = 7, .max_seqs = 2, .max_batch_tokens = 5, .block_size = 8 } },
+        { "a pool for one", 2, 2, { .guesses = 5, .kv_bytes = one, .max_len = MAX_LEN } },
+    };
+    run_alone((eng_opts){ 0 });
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        rig r;
+        eng_stats st;
+        eng_opts o = cases[i].o;
+        o.draft = &head;
+        if (!rig_open(&r, &golden, cases[i].threads, o)) return;
+        run_together(&r, cases[i].copies, cases[i].why);
+        eng_stats_get(r.e, &st);
+        CHECK(st.guesses >= st.drafts && 3 * st.right > st.guesses,
+              "%s: %llu of %llu guesses were right", cases[i].why, (unsigned long long)st.right,
+              (unsigned long long)st.guesses);
+        if (getenv("SHOW"))
+            printf("%-24s %llu of %llu\n", cases[i].why, (unsigned long long)st.right,
+                   (unsigned long long)st.guesses);
+        CHECK(!cases[i].o.kv_bytes || st.preemptions > 0, "%s: nobody was pre-empted",
+              cases[i].why);
+        rig_close(&r);
+    }
+}
+
+TEST(a_model_without_a_head_is_refused)
+{
+    static const struct {
+        const char *folder;
+        lq_status s;
+        const char *says;
+    } t[] = {
+        { "tests/golden/arch/llama-128", LQ_EUNSUPPORTED, "found a LlamaForCausalLM" },
+        { "tests/golden/arch/deepseek-v3", LQ_ENOENT, "found no tensor 'model.layers." },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        src_source *of, *none = NULL;
+        lq_err err = { "" };
+        CHECK(!src_open(&of, t[i].folder, &(src_opts){ .need_config = true }, &err), "%s", err.msg);
+        const lq_status s = src_mtp(&none, of, &err);
+        CHECK(s == t[i].s && !none && strstr(err.msg, t[i].says), "%s: %s", t[i].folder, err.msg);
+        src_close(of);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (!golden_open() || !head_open()) return 1;
+    RUN(logits_agree_with_the_reference_in_any_chunks);
+    RUN(the_same_bytes_with_the_head);
+    RUN(a_model_without_a_head_is_refused);
+    model_free(&head);
+    src_close(head_src);
+    golden_close();
+    return check_end();
+}
