@@ -111,7 +111,7 @@ size_t gguf_carry(gguf_pairs *p, const src_source *src, const char *prefix)
 static lq_status arch_of(const gguf_arch **a, const arch_config *c, lq_err *err)
 {
     for (*a = gguf_archs; (*a)->gguf; (*a)++)
-        if (strcmp((*a)->hf, c->row->arch) == 0) return LQ_OK;
+        if (strcmp((*a)->hf, c->row->arch) == 0 && (!(*a)->experts || c->experts)) return LQ_OK;
     return lq_fail(err, LQ_EUNSUPPORTED, "architectures: GGUF has no name for %s", c->row->arch);
 }
 
@@ -312,19 +312,54 @@ static void put_layered(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     if (c->streams) put_streams(p, c);
 }
 
+/* ---- layers with a state (formats/gguf/gguf_state.h) ---- */
+static int64_t keys_at(const arch_config *c, int64_t i)
+{
+    return arch_mixer_attends(c->layer[i].mixer) ? c->kv_heads : 0;
+}
+static int64_t width_at(const arch_config *c, int64_t i)
+{
+    const arch_layer *l = &c->layer[i];
+    return l->no_mlp ? 0 : l->moe && c->row->one_branch ? c->expert_ffn : c->ffn;
+}
+
+static void put_state(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
+{
+    const arch_mixer m = c->row->mixer;
+    const bool attends = arch_count_attending(c, 0, c->layers) > 0;
+    char k[96];
+    snprintf(k, sizeof k, "%s.feed_forward_length", a->gguf);
+    put_each(p, k, c, width_at);
+    snprintf(k, sizeof k, "%s.attention.head_count", a->gguf);
+    gguf_pair_int(p, k, attends ? c->heads : 0);
+    snprintf(k, sizeof k, "%s.attention.head_count_kv", a->gguf);
+    if (attends) put_each(p, k, c, keys_at);
+    snprintf(k, sizeof k, "%s.ssm.inner_size", a->gguf);
+    if (m != MIX_CONV) gguf_pair_int(p, k, arch_mix_width(c, m));
+    snprintf(k, sizeof k, "%s.attention.layer_norm_epsilon", a->gguf);
+    if (c->row->one_branch && attends) pair_float(p, k, c->norm_eps); /* Nemotron-H's name of it */
+    snprintf(k, sizeof k, "%s.rope.scaling.finetuned", a->gguf);
+    if (!attends || c->w.pos == POS_ROPE) return;
+    gguf_pair_bool(p, k, false); /* nothing rotates */
+    snprintf(k, sizeof k, "%s.rope.dimension_count", a->gguf);
+    gguf_pair_int(p, k, c->head_dim);
+}
+
 static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
 {
+    const bool each = a->layered || a->state; /* some numbers are a layer's */
+    const bool head = !each || (a->state && arch_count_attending(c, 0, c->layers));
     const struct {
         const char *key;
         int64_t v;
     } ints[] = { { "block_count", c->layers },
                  { "context_length", c->max_pos },
                  { "embedding_length", c->hidden },
-                 { "feed_forward_length", a->layered ? 0 : c->ffn },
-                 { "attention.head_count", c->heads },
-                 { "attention.head_count_kv", a->layered ? 0 : c->kv_heads },
-                 { "attention.key_length", a->layered ? 0 : c->head_dim },
-                 { "attention.value_length", a->layered ? 0 : c->v_dim },
+                 { "feed_forward_length", each ? 0 : c->ffn },
+                 { "attention.head_count", a->state ? 0 : c->heads },
+                 { "attention.head_count_kv", each ? 0 : c->kv_heads },
+                 { "attention.key_length", head ? c->head_dim : 0 },
+                 { "attention.value_length", head ? c->v_dim : 0 },
                  { "attention.q_lora_rank", c->q_lora },
                  { "attention.kv_lora_rank", c->kv_lora },
                  { "rope.dimension_count", a->layered ? 0 : c->rope_dims },
@@ -339,13 +374,14 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     snprintf(k, sizeof k, "%s.rope.freq_base", a->gguf);
     if (c->rope_dims) pair_float(p, k, c->rope[ROPE_MAIN].theta);
     snprintf(k, sizeof k, "%s.attention.layer_norm_%s", a->gguf,
-             a->eps ? "epsilon" : "rms_epsilon");
+             c->w.norm == NORM_LAYER ? "epsilon" : "rms_epsilon");
     pair_float(p, k, c->norm_eps);
     put_own(p, a, c);
     if (a->layered)
         put_layered(p, a, c);
     else
         put_scaling(p, a, c);
+    if (a->state) put_state(p, a, c);
 }
 
 /* ---- does it say all? ---- */
@@ -400,6 +436,12 @@ static bool is_silent(const char *key, const arch_config *c)
                                         "mlp_bias", "bos",   "eos",  "prefix" };
     for (size_t i = 0; i < LQ_COUNT(keys); i++)
         if (strcmp(keys[i], key) == 0) return true;
+    /* two ways to say how wide an MLP is; the width of one that no layer has */
+    bool dense = !c->row->one_branch;
+    for (int64_t i = 0; i < c->layers; i++)
+        dense |= !c->layer[i].no_mlp && !c->layer[i].moe;
+    if (strcmp(key, "variant") == 0 && c->row->mixer == MIX_CONV) return true;
+    if (strcmp(key, "ffn") == 0 && !dense) return true;
     /* a window that no text is longer than */
     return c->window >= c->max_pos && strncmp(key, "window", 6) == 0;
 }

@@ -81,6 +81,11 @@ static void to_gguf_shape(entry *e, const gguf_name *g, const arch_config *c)
 {
     const src_tensor *t = e->t;
     memcpy(e->shape, t->shape, 3 * sizeof *e->shape);
+    const int dims = gguf_vector_dims(e->shape, c, &e->slot);
+    if (dims) {
+        e->n_dims = dims;
+        return;
+    }
     if (g->stacked && !e->stacked) {
         e->shape[0] = arch_n_tensors(c, e->slot.role);
         memcpy(e->shape + 1, t->shape, 2 * sizeof *e->shape);
@@ -107,8 +112,9 @@ static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
     const int flags = arch_name_of(c->config, slot.role)->flags;
     const bool dense = t->t.scheme.kind == QT_DENSE;
     const int parts = gguf_names_of(g, c->arch, c->config, slot.role);
-    const bool stacked = flags & NAME_STACKED;
-    if (!parts || (t->n_dims == 3 && !stacked) ||
+    const bool stacked = flags & NAME_STACKED, taps = flags & NAME_TAPS;
+    const bool whole = parts && strchr(g[0]->gguf, '.'); /* has no place for a bias */
+    if (!parts || (t->n_dims == 3 && !stacked && !taps) || (slot.bias && whole) ||
         (g[0]->join == JOIN_NONE && g[0]->stacked != (stacked || slot.expert >= 0)))
         return no_place(c, t, err);
     if (slot.expert > 0) return LQ_OK; /* comes with the first */
@@ -364,7 +370,8 @@ static void row_floats(float *y, const entry *e, const qt_tensor *q, int64_t m, 
 static lq_status put_floats(conv *c, const entry *e, const qt_tensor *q, lq_dtype d, lq_err *err)
 {
     const float offset = gguf_norm_offset(c->config, &e->slot);
-    if (q->scheme.kind == QT_DENSE && q->scheme.dtype == d && !(offset > 0) &&
+    const bool decay = gguf_is_decay(&e->slot);
+    if (q->scheme.kind == QT_DENSE && q->scheme.dtype == d && !(offset > 0) && !decay &&
         e->order.kind == GGUF_AS_STORED)
         return put_stored(c, q, err);
     const int64_t N = q->N > 1 ? rows_of(e, q->N) : 1, K = q->N > 1 ? q->K : rows_of(e, q->K);
@@ -382,6 +389,9 @@ static lq_status put_floats(conv *c, const entry *e, const qt_tensor *q, lq_dtyp
             if (memcmp(&f[k], &(float){ sum - offset }, sizeof *f) != 0) c->r->bit_exact = false;
             f[k] = sum;
         }
+        for (int64_t k = 0; decay && k < K; k++)
+            f[k] = -expf(f[k]);
+        if (decay) c->r->bit_exact = false;
         lq_from_f32(to, f, d, (size_t)K);
         lq_to_f32(back, to, d, (size_t)K);
         if (memcmp(f, back, (size_t)K * sizeof *f) != 0) c->r->bit_exact = false;
@@ -538,8 +548,8 @@ static lq_status say_way_out(lq_status s, const qt_tensor *q, lq_err *err)
 /* Vectors and routers are f32, as llama.cpp wants them. */
 static lq_dtype float_type(const conv *c, const entry *e, const qt_tensor *q)
 {
-    if (e->n_dims == 1 || e->slot.bias || e->slot.role == R_ROUTER ||
-        e->slot.role == R_SHARED_ROUTER)
+    if (e->n_dims == 1 || e->slot.bias || arch_role_exact(e->slot.role) ||
+        arch_role_kind(e->slot.role) == ARCH_VECTOR)
         return LQ_F32;
     return c->o->keep_dtype ? q->scheme.dtype : c->o->dtype;
 }

@@ -3,6 +3,7 @@
 
 #include "formats/gguf/gguf_ends.h"
 #include "formats/gguf/gguf_layers.h"
+#include "formats/gguf/gguf_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -389,7 +390,7 @@ static void put_own(config *c)
     }
     if (c->arch->w.mla)
         put_mla(c, heads);
-    else if (!c->row->layered)
+    else if (!c->row->layered && !c->row->state)
         put_heads(c, heads, hidden);
     put_sharing(c, heads);
 }
@@ -463,7 +464,7 @@ static lq_status put_all(config *c, lq_err *err)
     put_text(c, c->j, "torch_dtype", "float32");
     for (size_t i = 0; i < LQ_COUNT(ints); i++)
         put_int(c, ints[i].key, ints[i].from);
-    for (size_t i = 0; i < LQ_COUNT(of_all) && !c->row->layered; i++)
+    for (size_t i = 0; i < LQ_COUNT(of_all) && !c->row->layered && !c->row->state; i++)
         put_int(c, of_all[i].key, of_all[i].from);
     put_layers(c);
     put_epsilon(c);
@@ -473,6 +474,7 @@ static lq_status put_all(config *c, lq_err *err)
     put_own(c);
     lq_status s =
         c->row->layered ? gguf_layers_config(c->j, c->f, c->row, err) : put_scaling(c, err);
+    if (!s && c->row->state) s = gguf_state_config(c->j, c->f, c->row, err);
     check_needed(c);
     check_sections(c);
     return !s && c->st ? lq_fail(err, c->st, "%s", c->fault) : s;

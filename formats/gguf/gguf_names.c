@@ -42,6 +42,14 @@ const gguf_arch gguf_archs[] = {
     { "granitemoe", "GraniteMoeSharedForCausalLM", .turned = true,
       .when = "expert_shared_feed_forward_length" },
     { "granitemoe", "GraniteMoeForCausalLM", .turned = true },
+    { "lfm2", "Lfm2ForCausalLM", .state = true, .eps = "norm_eps" },
+    { "lfm2moe", "Lfm2MoeForCausalLM", .state = true, .eps = "norm_eps" },
+    { "mamba2", "Mamba2ForCausalLM", .state = true, .eps = "layer_norm_epsilon" },
+    { "granitehybrid", "GraniteMoeHybridForCausalLM", .turned = true, .state = true },
+    { "nemotron_h_moe", "NemotronHForCausalLM", .turned = true, .state = true, .eps = "layer_norm_epsilon",
+      .experts = true },
+    { "nemotron_h", "NemotronHForCausalLM", .turned = true, .state = true, .eps = "layer_norm_epsilon" },
+    { "falcon-h1", "FalconH1ForCausalLM", .state = true },
     { "hunyuan-dense", "HunYuanDenseV1ForCausalLM", .turned = false },
     { "mpt", "MptForCausalLM", .eps = "layer_norm_epsilon" },
     { "nemotron", "NemotronForCausalLM", .eps = "norm_eps" },
@@ -100,6 +108,13 @@ const gguf_sampling_key gguf_sampling[] = {
     { hf, "attention_multiplier", "attention.scale", OWN_REAL, AT(attn_scale) }, \
     { hf, "logits_scaling", "logit_scale", OWN_INVERSE, AT(logit_scale) }
 /* clang-format on */
+/* clang-format off */
+#define MAMBA(hf, heads, groups, state, taps) \
+    { hf, heads, "ssm.time_step_rank", OWN_INT, AT(mix_heads) }, \
+    { hf, groups, "ssm.group_count", OWN_INT, AT(mix_groups) }, \
+    { hf, state, "ssm.state_size", OWN_INT, AT(mix_key) }, \
+    { hf, taps, "ssm.conv_kernel", OWN_INT, AT(conv_taps) }
+/* clang-format on */
 #define WHETHER(key, field) key, key, OWN_BOOL, AT(field)
 #define HAS(key, tensor) key, tensor, OWN_HAS, 0
 #define DEEPSEEK_EXPERTS(hf)                                                                 \
@@ -148,6 +163,32 @@ const gguf_own gguf_owns[] = {
     { "GptOssForCausalLM", HAS("attention_bias", "blk.0.attn_q.bias") },
     EXPERTS("GraniteMoeForCausalLM", "num_local_experts"),
     GRANITE("GraniteMoeForCausalLM"),
+    { "Lfm2ForCausalLM", "conv_L_cache", "shortconv.l_cache", OWN_INT, AT(conv_taps) },
+    { "Lfm2MoeForCausalLM", "conv_L_cache", "shortconv.l_cache", OWN_INT, AT(conv_taps) },
+    EXPERTS("Lfm2MoeForCausalLM", "num_experts"),
+    { "Lfm2MoeForCausalLM", EXPERT_FFN },
+    { "Lfm2MoeForCausalLM", "num_dense_layers", "leading_dense_block_count", OWN_DENSE, 0 },
+    { "Lfm2MoeForCausalLM", NULL, "expert_gating_func", OWN_GATING, AT(w.router) },
+    { "Lfm2MoeForCausalLM", "routed_scaling_factor", "expert_weights_scale", OWN_REAL,
+      AT(expert_scale) },
+    MAMBA("Mamba2ForCausalLM", "num_heads", "n_groups", "state_size", "conv_kernel"),
+    MAMBA("NemotronHForCausalLM", "mamba_num_heads", "n_groups", "ssm_state_size", "conv_kernel"),
+    EXPERTS("NemotronHForCausalLM", "n_routed_experts"),
+    { "NemotronHForCausalLM", EXPERT_FFN },
+    { "NemotronHForCausalLM", SHARED_FFN("moe_shared_expert_intermediate_size") },
+    { "NemotronHForCausalLM", "moe_latent_size", "moe_latent_size", OWN_INT, AT(latent) },
+    { "NemotronHForCausalLM", "routed_scaling_factor", "expert_weights_scale", OWN_REAL,
+      AT(expert_scale) },
+    { "NemotronHForCausalLM", "norm_topk_prob", "expert_weights_norm", OWN_BOOL, AT(w.norm_topk) },
+    { "NemotronHForCausalLM", "n_group", "expert_group_count", OWN_INT, AT(expert_groups) },
+    { "NemotronHForCausalLM", "topk_group", "expert_group_used_count", OWN_INT, AT(groups_used) },
+    MAMBA("GraniteMoeHybridForCausalLM", "mamba_n_heads", "mamba_n_groups", "mamba_d_state",
+          "mamba_d_conv"),
+    EXPERTS("GraniteMoeHybridForCausalLM", "num_local_experts"),
+    { "GraniteMoeHybridForCausalLM", SHARED_FFN("shared_intermediate_size") },
+    GRANITE("GraniteMoeHybridForCausalLM"),
+    MAMBA("FalconH1ForCausalLM", "mamba_n_heads", "mamba_n_groups", "mamba_d_state",
+          "mamba_d_conv"),
     DEEPSEEK_EXPERTS("DeepseekV3ForCausalLM"),
     DEEPSEEK_EXPERTS("DeepseekV2ForCausalLM"),
     DEEPSEEK_EXPERTS("Dots1ForCausalLM"),
@@ -202,80 +243,99 @@ const gguf_own gguf_owns[] = {
 };
 
 static const gguf_name names[] = {
-    { R_EXPERT_GATE_UP, "ffn_gate_up_exps", true, "moe", JOIN_NONE }, /* Gemma 4's */
-    { R_ROUTER_NORM, "ffn_gate_inp.scale", false, NULL, JOIN_NONE },
-    { R_EXPERT_SCALE, "ffn_down_exps.scale", false, NULL, JOIN_NONE },
-    { R_EXPERT_NORM, "pre_ffw_norm_2", false, NULL, JOIN_NONE },
-    { R_DENSE_POST_NORM, "post_ffw_norm_1", false, NULL, JOIN_NONE },
-    { R_EXPERT_POST_NORM, "post_ffw_norm_2", false, NULL, JOIN_NONE },
-    { R_PLE_EMBED, "per_layer_token_embd", false, NULL, JOIN_NONE },
-    { R_PLE_PROJ, "per_layer_model_proj", false, NULL, JOIN_NONE },
-    { R_PLE_NORM, "per_layer_proj_norm", false, NULL, JOIN_NONE },
-    { R_PLE_GATE, "inp_gate", false, NULL, JOIN_NONE },
-    { R_PLE_OUT, "proj", false, NULL, JOIN_NONE },
-    { R_PLE_POST_NORM, "post_norm", false, NULL, JOIN_NONE },
-    { R_LAYER_SCALE, "layer_output_scale", false, NULL, JOIN_NONE },
-    { R_STREAM_IN, "altup_proj", true, NULL, JOIN_NONE },
-    { R_STREAM_OUT, "altup_unembd_proj", true, NULL, JOIN_NONE },
-    { R_STREAM_NORM, "altup_router_norm", false, NULL, JOIN_NONE },
-    { R_STREAM_ROUTER, "altup_router", false, NULL, JOIN_NONE },
-    { R_STREAM_PREDICT, "altup_predict_coef", false, NULL, JOIN_NONE },
-    { R_STREAM_CORRECT, "altup_correct_coef", false, NULL, JOIN_NONE },
-    { R_STREAM_SCALE, "altup_correct_scale", false, NULL, JOIN_NONE },
-    { R_LAUREL_LEFT, "laurel_l", false, NULL, JOIN_NONE },
-    { R_LAUREL_RIGHT, "laurel_r", false, NULL, JOIN_NONE },
-    { R_LAUREL_NORM, "laurel_post_norm", false, NULL, JOIN_NONE },
-    { R_MLP_NORM, "attn_norm", false, "new", JOIN_NONE }, /* Falcon 40B's two */
-    { R_ATTN_NORM, "attn_norm_2", false, "new", JOIN_NONE },
-    { R_EMBED, "token_embd", false, NULL, JOIN_NONE },
-    { R_EMBED_NORM, "token_embd_norm", false, NULL, JOIN_NONE },
-    { R_POS_EMBED, "position_embd", false, NULL, JOIN_NONE },
-    { R_FINAL_NORM, "output_norm", false, NULL, JOIN_NONE },
-    { R_HEAD, "output", false, NULL, JOIN_NONE },
-    { R_ATTN_NORM, "attn_norm", false, NULL, JOIN_NONE },
-    { R_Q, "attn_q", false, NULL, JOIN_NONE },
-    { R_K, "attn_k", false, NULL, JOIN_NONE },
-    { R_V, "attn_v", false, NULL, JOIN_NONE },
-    { R_QKV, "attn_qkv", false, NULL, JOIN_NONE },
-    { R_O, "attn_output", false, NULL, JOIN_NONE },
-    { R_Q_NORM, "attn_q_norm", false, NULL, JOIN_NONE },
-    { R_K_NORM, "attn_k_norm", false, NULL, JOIN_NONE },
-    { R_ATTN_POST_NORM, "post_attention_norm", false, NULL, JOIN_NONE },
-    { R_MLP_NORM, "ffn_norm", false, NULL, JOIN_NONE },
+    { R_FINAL_NORM, "token_embd_norm", .mixer = MIX_CONV },
+    { R_MIX_IN, "shortconv.in_proj.weight", .mixer = MIX_CONV },
+    { R_MIX_CONV, "shortconv.conv.weight", .mixer = MIX_CONV },
+    { R_MIX_OUT, "shortconv.out_proj.weight", .mixer = MIX_CONV },
+    { R_MIX_IN, "ssm_in", .join = JOIN_NONE },
+    { R_MIX_CONV, "ssm_conv1d", .join = JOIN_NONE },
+    { R_MIX_DT, "ssm_dt.bias", .join = JOIN_NONE },
+    { R_MIX_A_LOG, "ssm_a", .bare = true },
+    { R_MIX_SKIP, "ssm_d", .bare = true },
+    { R_MIX_NORM, "ssm_norm", .join = JOIN_NONE },
+    { R_MIX_OUT, "ssm_out", .join = JOIN_NONE },
+    { R_MLP_NORM, "ffn_norm", .mixer = MIX_BOTH, .bare = true }, /* Falcon-H1's */
+    { R_GATE_UP, "ffn_gate", .join = JOIN_GATE, .mixer = MIX_MAMBA },
+    { R_GATE_UP, "ffn_up", .join = JOIN_SECOND, .mixer = MIX_MAMBA },
+    { R_LATENT_IN, "ffn_latent_down", .join = JOIN_NONE },
+    { R_LATENT_OUT, "ffn_latent_up", .join = JOIN_NONE },
+    { R_EXPERT_GATE_UP, "ffn_gate_up_exps", true, "moe", .join = JOIN_NONE }, /* Gemma 4's */
+    { R_ROUTER_NORM, "ffn_gate_inp.scale", false, NULL, .join = JOIN_NONE },
+    { R_EXPERT_SCALE, "ffn_down_exps.scale", false, NULL, .join = JOIN_NONE },
+    { R_EXPERT_NORM, "pre_ffw_norm_2", false, NULL, .join = JOIN_NONE },
+    { R_DENSE_POST_NORM, "post_ffw_norm_1", false, NULL, .join = JOIN_NONE },
+    { R_EXPERT_POST_NORM, "post_ffw_norm_2", false, NULL, .join = JOIN_NONE },
+    { R_PLE_EMBED, "per_layer_token_embd", false, NULL, .join = JOIN_NONE },
+    { R_PLE_PROJ, "per_layer_model_proj", false, NULL, .join = JOIN_NONE },
+    { R_PLE_NORM, "per_layer_proj_norm", false, NULL, .join = JOIN_NONE },
+    { R_PLE_GATE, "inp_gate", false, NULL, .join = JOIN_NONE },
+    { R_PLE_OUT, "proj", false, NULL, .join = JOIN_NONE },
+    { R_PLE_POST_NORM, "post_norm", false, NULL, .join = JOIN_NONE },
+    { R_LAYER_SCALE, "layer_output_scale", false, NULL, .join = JOIN_NONE },
+    { R_STREAM_IN, "altup_proj", true, NULL, .join = JOIN_NONE },
+    { R_STREAM_OUT, "altup_unembd_proj", true, NULL, .join = JOIN_NONE },
+    { R_STREAM_NORM, "altup_router_norm", false, NULL, .join = JOIN_NONE },
+    { R_STREAM_ROUTER, "altup_router", false, NULL, .join = JOIN_NONE },
+    { R_STREAM_PREDICT, "altup_predict_coef", false, NULL, .join = JOIN_NONE },
+    { R_STREAM_CORRECT, "altup_correct_coef", false, NULL, .join = JOIN_NONE },
+    { R_STREAM_SCALE, "altup_correct_scale", false, NULL, .join = JOIN_NONE },
+    { R_LAUREL_LEFT, "laurel_l", false, NULL, .join = JOIN_NONE },
+    { R_LAUREL_RIGHT, "laurel_r", false, NULL, .join = JOIN_NONE },
+    { R_LAUREL_NORM, "laurel_post_norm", false, NULL, .join = JOIN_NONE },
+    { R_MLP_NORM, "attn_norm", false, "new", .join = JOIN_NONE }, /* Falcon 40B's two */
+    { R_ATTN_NORM, "attn_norm_2", false, "new", .join = JOIN_NONE },
+    { R_EMBED, "token_embd", false, NULL, .join = JOIN_NONE },
+    { R_EMBED_NORM, "token_embd_norm", false, NULL, .join = JOIN_NONE },
+    { R_POS_EMBED, "position_embd", false, NULL, .join = JOIN_NONE },
+    { R_FINAL_NORM, "output_norm", false, NULL, .join = JOIN_NONE },
+    { R_HEAD, "output", false, NULL, .join = JOIN_NONE },
+    { R_ATTN_NORM, "attn_norm", false, NULL, .join = JOIN_NONE },
+    { R_Q, "attn_q", false, NULL, .join = JOIN_NONE },
+    { R_K, "attn_k", false, NULL, .join = JOIN_NONE },
+    { R_V, "attn_v", false, NULL, .join = JOIN_NONE },
+    { R_QKV, "attn_qkv", false, NULL, .join = JOIN_NONE },
+    { R_O, "attn_output", false, NULL, .join = JOIN_NONE },
+    { R_Q_NORM, "attn_q_norm", false, NULL, .join = JOIN_NONE },
+    { R_K_NORM, "attn_k_norm", false, NULL, .join = JOIN_NONE },
+    { R_ATTN_POST_NORM, "post_attention_norm", false, NULL, .join = JOIN_NONE },
+    { R_MLP_NORM, "ffn_norm", false, NULL, .join = JOIN_NONE },
     { R_MLP_NORM, "post_attention_norm", false, NULL,
-      JOIN_NONE }, /* where R_ATTN_POST_NORM is none */
-    { R_SINKS, "attn_sinks", false, NULL, JOIN_NONE },
-    { R_GATE, "ffn_gate", false, NULL, JOIN_NONE },
-    { R_UP, "ffn_up", false, NULL, JOIN_NONE },
-    { R_GATE_UP, "ffn_up", false, NULL, JOIN_NONE },
-    { R_DOWN, "ffn_down", false, NULL, JOIN_NONE },
-    { R_ROUTER, "ffn_gate_inp", false, NULL, JOIN_NONE },
-    { R_ROUTER_CORR, "exp_probs_b", false, NULL, JOIN_NONE }, /* "exp_probs_b.bias" is the vector */
-    { R_EXPERT_GATE, "ffn_gate_exps", true, NULL, JOIN_NONE },
-    { R_EXPERT_UP, "ffn_up_exps", true, NULL, JOIN_NONE },
-    { R_EXPERT_DOWN, "ffn_down_exps", true, NULL, JOIN_NONE },
-    { R_SHARED_ROUTER, "ffn_gate_inp_shexp", false, NULL, JOIN_NONE },
-    { R_SHARED_GATE, "ffn_gate_shexp", false, NULL, JOIN_NONE },
-    { R_SHARED_UP, "ffn_up_shexp", false, NULL, JOIN_NONE },
-    { R_SHARED_GATE_UP, "ffn_gate_shexp", false, NULL, JOIN_GATE },
-    { R_SHARED_GATE_UP, "ffn_up_shexp", false, NULL, JOIN_SECOND },
-    { R_SHARED_DOWN, "ffn_down_shexp", false, NULL, JOIN_NONE },
-    { R_MLP_POST_NORM, "post_ffw_norm", false, NULL, JOIN_NONE },
-    { R_EXPERT_GATE_UP, "ffn_gate_exps", false, NULL, JOIN_GATE },
-    { R_EXPERT_GATE_UP, "ffn_up_exps", false, NULL, JOIN_SECOND },
-    { R_Q_A, "attn_q_a", false, NULL, JOIN_NONE },
-    { R_Q_A_NORM, "attn_q_a_norm", false, NULL, JOIN_NONE },
-    { R_Q_B, "attn_q_b", false, NULL, JOIN_NONE },
-    { R_KV_A, "attn_kv_a_mqa", false, NULL, JOIN_NONE },
-    { R_KV_A_NORM, "attn_kv_a_norm", false, NULL, JOIN_NONE },
-    { R_KV_B, "attn_kv_b", false, NULL, JOIN_NONE },
-    { R_KV_B, "attn_k_b", false, NULL, JOIN_KEY },
-    { R_KV_B, "attn_v_b", false, NULL, JOIN_SECOND },
+      .join = JOIN_NONE }, /* where R_ATTN_POST_NORM is none */
+    { R_SINKS, "attn_sinks", false, NULL, .join = JOIN_NONE },
+    { R_GATE, "ffn_gate", false, NULL, .join = JOIN_NONE },
+    { R_UP, "ffn_up", false, NULL, .join = JOIN_NONE },
+    { R_GATE_UP, "ffn_up", false, NULL, .join = JOIN_NONE },
+    { R_DOWN, "ffn_down", false, NULL, .join = JOIN_NONE },
+    { R_ROUTER, "ffn_gate_inp", false, NULL, .join = JOIN_NONE },
+    { R_ROUTER_CORR, "exp_probs_b", false, NULL,
+      .join = JOIN_NONE }, /* "exp_probs_b.bias" is the vector */
+    { R_EXPERT_GATE, "ffn_gate_exps", true, NULL, .join = JOIN_NONE },
+    { R_EXPERT_UP, "ffn_up_exps", true, NULL, .join = JOIN_NONE },
+    { R_EXPERT_DOWN, "ffn_down_exps", true, NULL, .join = JOIN_NONE },
+    { R_SHARED_ROUTER, "ffn_gate_inp_shexp", false, NULL, .join = JOIN_NONE },
+    { R_SHARED_GATE, "ffn_gate_shexp", false, NULL, .join = JOIN_NONE },
+    { R_SHARED_UP, "ffn_up_shexp", false, NULL, .join = JOIN_NONE },
+    { R_SHARED_GATE_UP, "ffn_gate_shexp", false, NULL, .join = JOIN_GATE },
+    { R_SHARED_GATE_UP, "ffn_up_shexp", false, NULL, .join = JOIN_SECOND },
+    { R_SHARED_DOWN, "ffn_down_shexp", false, NULL, .join = JOIN_NONE },
+    { R_MLP_POST_NORM, "post_ffw_norm", false, NULL, .join = JOIN_NONE },
+    { R_EXPERT_GATE_UP, "ffn_gate_exps", false, NULL, .join = JOIN_GATE },
+    { R_EXPERT_GATE_UP, "ffn_up_exps", false, NULL, .join = JOIN_SECOND },
+    { R_Q_A, "attn_q_a", false, NULL, .join = JOIN_NONE },
+    { R_Q_A_NORM, "attn_q_a_norm", false, NULL, .join = JOIN_NONE },
+    { R_Q_B, "attn_q_b", false, NULL, .join = JOIN_NONE },
+    { R_KV_A, "attn_kv_a_mqa", false, NULL, .join = JOIN_NONE },
+    { R_KV_A_NORM, "attn_kv_a_norm", false, NULL, .join = JOIN_NONE },
+    { R_KV_B, "attn_kv_b", false, NULL, .join = JOIN_NONE },
+    { R_KV_B, "attn_k_b", false, NULL, .join = JOIN_KEY },
+    { R_KV_B, "attn_v_b", false, NULL, .join = JOIN_SECOND },
 };
 
-static bool of_variant(const gguf_name *n, const char *variant)
+/* Is it a name of this row's tensors? */
+static bool of_row(const gguf_name *n, const arch_row *row)
 {
-    return !n->variant || (variant && strcmp(n->variant, variant) == 0);
+    if (n->mixer != MIX_ATTENTION && n->mixer != row->mixer) return false;
+    return !n->variant || (row->variant && strcmp(n->variant, row->variant) == 0);
 }
 
 const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n, bool in_layer)
@@ -283,7 +343,7 @@ const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n
     for (size_t i = 0; i < LQ_COUNT(names); i++)
         if (arch_role_per_layer(names[i].role) == in_layer && strlen(names[i].gguf) == n &&
             memcmp(names[i].gguf, name, n) == 0 && arch_name_of(c, names[i].role) &&
-            of_variant(&names[i], c->row->variant))
+            of_row(&names[i], c->row))
             return &names[i];
     return NULL;
 }
@@ -298,9 +358,10 @@ static bool is_other_name(const gguf_name *n, const gguf_arch *a)
 int gguf_names_of(const gguf_name *out[2], const gguf_arch *a, const arch_config *c, arch_role r)
 {
     int k = 0;
+    if (r == R_MLP_NORM && c->row->one_branch) r = R_ATTN_NORM; /* each layer has one */
     for (size_t i = 0; i < LQ_COUNT(names) && k < 2; i++) {
         const gguf_name *n = &names[i];
-        if (n->role != r || !of_variant(n, c->row->variant) || is_other_name(n, a)) continue;
+        if (n->role != r || !of_row(n, c->row) || is_other_name(n, a)) continue;
         out[k++] = n;
         if (n->join == JOIN_NONE) break;
     }
@@ -310,7 +371,7 @@ int gguf_names_of(const gguf_name *out[2], const gguf_arch *a, const arch_config
 void gguf_tensor_name(char out[64], const gguf_name *g, const arch_slot *slot)
 {
     const char *end = slot->bias || slot->role == R_ROUTER_CORR ? ".bias" : ".weight";
-    if (strchr(g->gguf, '.')) end = "";
+    if (g->bare || strchr(g->gguf, '.')) end = "";
     if (slot->layer < 0)
         snprintf(out, 64, "%s%s", g->gguf, end);
     else
@@ -324,8 +385,11 @@ gguf_order gguf_order_of(const gguf_arch *a, const arch_config *c, arch_role r)
     if (a->turned) o.heads = r == R_Q ? c->heads : r == R_K ? c->kv_heads : 0;
     if (o.heads) o.kind = GGUF_TURNED;
     if (r == R_QKV && a->qkv == QKV_APART && c->w.qkv_grouped) o.kind = GGUF_APART;
-    if ((r == R_EXPERT_GATE_UP && !a->gate_up_one) || r == R_SHARED_GATE_UP) o.kind = GGUF_GATE_UP;
+    const bool dense = r == R_GATE_UP && c->row->mixer == MIX_MAMBA;
+    if ((r == R_EXPERT_GATE_UP && !a->gate_up_one) || r == R_SHARED_GATE_UP || dense)
+        o.kind = GGUF_GATE_UP;
     if (r == R_SHARED_GATE_UP) o.ffn = c->shared_ffn;
+    if (dense) o.ffn = c->ffn;
     return o;
 }
 
@@ -374,5 +438,26 @@ int64_t gguf_own_row(const gguf_order *o, int64_t m, int64_t M, bool second)
 
 float gguf_norm_offset(const arch_config *c, const arch_slot *slot)
 {
-    return !slot->bias && arch_role_kind(slot->role) == ARCH_VECTOR ? c->w.norm_offset : 0;
+    const bool state = slot->role >= R_MIX_IN && slot->role <= R_MIX_OUT;
+    return !slot->bias && !state && arch_role_kind(slot->role) == ARCH_VECTOR ? c->w.norm_offset
+                                                                              : 0;
+}
+
+bool gguf_is_decay(const arch_slot *slot) { return slot->role == R_MIX_A_LOG; }
+
+int gguf_vector_dims(int64_t shape[3], const arch_config *c, const arch_slot *slot)
+{
+    const bool mamba = c->row->mixer == MIX_MAMBA || c->row->mixer == MIX_BOTH;
+    int64_t N, K, last = 1;
+    if (slot->bias) return 0;
+    if (slot->role == R_MIX_CONV)
+        last = c->conv_taps;
+    else if (mamba && slot->role == R_MIX_NORM)
+        last = arch_mix_width(c, c->row->mixer) / c->mix_groups;
+    else if (!mamba || (slot->role != R_MIX_A_LOG && slot->role != R_MIX_SKIP))
+        return 0;
+    arch_role_shape(c, slot->role, &N, &K);
+    shape[0] = K / last;
+    shape[1] = last;
+    return 2;
 }

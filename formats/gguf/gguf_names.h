@@ -18,6 +18,8 @@ typedef struct {
     bool sections;    /* llama.cpp needs mrope_section, which text does not */
     bool layered;     /* sizes by layer: gguf_layers.h */
     bool gate_up_one; /* experts' gate and up are one tensor, as ours */
+    bool state;       /* some layers carry a state: gguf_state.h */
+    bool experts;     /* written so only where there are experts */
 } gguf_arch;
 /* Two tensors of the file that are one of ours: experts' gate (with up), MLA's k_b (with v_b). */
 typedef enum { JOIN_NONE, JOIN_GATE, JOIN_KEY, JOIN_SECOND } gguf_join;
@@ -27,6 +29,8 @@ typedef struct {
     bool stacked;        /* all experts in one tensor; ours are one by one */
     const char *variant; /* of this row of an architecture alone; NULL: of all */
     gguf_join join;
+    arch_mixer mixer; /* of architectures with this one alone; MIX_ATTENTION: of all */
+    bool bare;        /* the file's name has no ".weight" */
 } gguf_name;
 /* A number that one architecture's config.json has, and its key after "ARCH.". */
 typedef enum {
@@ -88,5 +92,9 @@ int64_t gguf_stored_row(const gguf_order *o, int64_t n, int64_t N, bool *second)
 int64_t gguf_own_row(const gguf_order *o, int64_t m, int64_t M, bool second);
 /* What GGUF has added to a norm's weights: the 1 of Gemma's (1 + w). */
 float gguf_norm_offset(const arch_config *c, const arch_slot *slot);
+/* Is it -exp(x) of our x there (A of A_log)? */
+bool gguf_is_decay(const arch_slot *slot);
+/* The file's dims of a vector of layers with a state; 0: as they are. */
+int gguf_vector_dims(int64_t shape[3], const arch_config *c, const arch_slot *slot);
 
 #endif

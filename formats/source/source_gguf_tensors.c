@@ -4,6 +4,7 @@
  *
  *     gate, up   two stacks of experts; ours is one (gguf_order)
  *     k_b, v_b   MLA's up projection: k_b is stored transposed (deepseek2)
+ *     ssm_a      -exp(x), of a layer with a state
  *     .scale     NVFP4's scale of a tensor, or of each expert (1 where there is none)
  *     [K,N]      floats of a checkpoint that keeps matrices as [inputs, outputs] (gpt2) */
 #include "formats/source/source_gguf_tensors.h"
@@ -22,6 +23,7 @@ typedef struct {
     bool transposed; /* floats [N,K] of each of `count` matrices become [K,N] */
     int64_t count;
     float offset;                    /* was added to each element, of f32 */
+    bool decay;                      /* -exp of each element is stored, in f32 */
     const uint8_t *second, *second2; /* NVFP4: f32 [count] of `data`, of `data2`; or NULL */
 } stored;
 
@@ -45,6 +47,12 @@ static void fill_vector(uint8_t *w, const qt_tensor *t, const stored *p)
         float f;
         memcpy(&f, w + 4 * k, 4);
         f -= p->offset;
+        memcpy(w + 4 * k, &f, 4);
+    }
+    for (int64_t k = 0; k < n && p->decay; k++) {
+        float f;
+        memcpy(&f, w + 4 * k, 4);
+        f = logf(-f);
         memcpy(w + 4 * k, &f, 4);
     }
 }
@@ -222,12 +230,13 @@ static lq_status order_of(stored *p, const src_source *s, const gguf_tensor *g,
     if (!w->row) return LQ_OK;
     p->order = gguf_order_of(row, c, w->slot.role);
     p->offset = gguf_norm_offset(c, &w->slot);
+    p->decay = gguf_is_decay(&w->slot);
     const int64_t heads = p->order.heads;
     if (p->order.kind == GGUF_TURNED && (N % heads || N / heads % 2))
         return wrong_rows(g, heads, err);
     if (p->order.kind == GGUF_APART && N != (c->heads + 2 * c->kv_heads) * c->head_dim)
         return wrong_rows(g, c->heads + 2 * c->kv_heads, err);
-    if (p->offset > 0 && (g->type != GGML_F32 || g->n_dims != 1))
+    if ((p->offset > 0 || p->decay) && (g->type != GGML_F32 || g->n_dims != 1))
         return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected a vector of F32", g->name);
     p->transposed = !w->slot.bias && gguf_scheme(g->type).kind == QT_DENSE && g->n_dims >= 2 &&
                     arch_name_of(c, w->slot.role)->flags & NAME_TRANSPOSED;
@@ -275,7 +284,7 @@ static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g,
         scheme.rows = g->shape[1];
     }
     if (scheme.kind == QT_DENSE && p.order.kind == GGUF_AS_STORED && !p.transposed &&
-        !(p.offset > 0))
+        !(p.offset > 0) && !p.decay)
         return src_fill_plain(t, name, scheme.dtype, g->n_dims, g->shape, g->data, g->bytes, err);
     *t = (src_tensor){ .name = name, .n_dims = g->n_dims };
     memcpy(t->shape, g->shape, sizeof g->shape);
@@ -315,9 +324,14 @@ static lq_status no_nvfp4(const gguf_tensor *g, lq_err *err)
 static lq_status make_gate_up(src_source *s, src_tensor *t, const gguf_tensor *g, const place *w,
                               lq_err *err)
 {
-    const bool bias = w->slot.bias, shared = w->slot.role == R_SHARED_GATE_UP;
-    const char *names[] = { shared ? "ffn_gate_shexp" : "ffn_gate_exps",
-                            shared ? "ffn_up_shexp" : "ffn_up_exps" };
+    const bool bias = w->slot.bias, dense = w->slot.role == R_GATE_UP,
+               shared = dense || w->slot.role == R_SHARED_GATE_UP;
+    const char *names[] = { dense    ? "ffn_gate"
+                            : shared ? "ffn_gate_shexp"
+                                     : "ffn_gate_exps",
+                            dense    ? "ffn_up"
+                            : shared ? "ffn_up_shexp"
+                                     : "ffn_up_exps" };
     const gguf_tensor *up = partner(s, g, names[0], names[1]);
     const int rows = shared ? 0 : 1; /* the dim that is doubled */
     if (!up || up->type != g->type || up->bytes != g->bytes || g->n_dims != rows + (bias ? 1 : 2))
@@ -374,6 +388,26 @@ static lq_status make_kv_b(src_source *s, src_tensor *t, const gguf_tensor *g, c
 }
 
 /* ---- all ---- */
+/* Vectors of layers with a state have more dims in the file, or fewer, than ours. */
+static void vector_shape(gguf_tensor *g, const src_source *s, const place *w)
+{
+    const int flags = arch_name_of(&s->config, w->slot.role)->flags;
+    const int64_t taps = s->config.conv_taps;
+    int64_t n = 1;
+    const bool state = w->slot.role >= R_MIX_IN && w->slot.role <= R_MIX_OUT;
+    if (w->slot.bias || !state || arch_role_kind(w->slot.role) != ARCH_VECTOR || g->n_dims < 2)
+        return;
+    for (int i = 0; i < g->n_dims; i++)
+        n *= g->shape[i];
+    g->n_dims = 1;
+    g->shape[0] = n;
+    if (!(flags & NAME_TAPS) || taps < 1 || n % taps) return;
+    g->n_dims = 3;
+    g->shape[0] = n / taps;
+    g->shape[1] = 1;
+    g->shape[2] = taps;
+}
+
 /* One tensor of the file, or as many as it has experts. */
 static lq_status make_experts(src_source *s, const gguf_tensor *g, const gguf_arch *row, place w,
                               lq_err *err)
@@ -391,6 +425,7 @@ static lq_status make_experts(src_source *s, const gguf_tensor *g, const gguf_ar
         one.bytes = g->bytes / (size_t)count;
         memmove(one.shape, g->shape + 1, 2 * sizeof *one.shape);
     }
+    if (w.row) vector_shape(&one, s, &w);
     if (w.row && w.slot.role == R_SHARED_ROUTER && g->n_dims == 1) { /* its one row */
         one.n_dims = 2;
         one.shape[1] = one.shape[0];

@@ -1,0 +1,144 @@
+/* formats/gguf/gguf_state.c */
+#include "formats/gguf/gguf_state.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { MAX_LAYERS = 65536 };
+
+/* How config.json calls the values of a head with a state, the list of layers and its words. */
+static const struct {
+    const char *hf, *value, *types, *mixer, *attention;
+} spelled[] = {
+    { "Lfm2ForCausalLM", NULL, "layer_types", "conv", "full_attention" },
+    { "Lfm2MoeForCausalLM", NULL, "layer_types", "conv", "full_attention" },
+    { "Mamba2ForCausalLM", "head_dim", NULL, NULL, NULL },
+    { "NemotronHForCausalLM", "mamba_head_dim", "layers_block_type", "mamba", "attention" },
+    { "GraniteMoeHybridForCausalLM", "mamba_d_head", "layer_types", "mamba", "attention" },
+    { "FalconH1ForCausalLM", "mamba_d_head", NULL, NULL, NULL },
+};
+
+typedef struct {
+    gguf_file *f;
+    const gguf_arch *row;
+    cJSON *j;
+    size_t at; /* in spelled */
+    int64_t layers;
+    bool ok; /* memory sufficed */
+} state;
+
+/* A number, or the largest of those of all layers; 0: none. */
+static int64_t largest(const state *c, const char *key)
+{
+    char k[128];
+    int64_t v = 0;
+    snprintf(k, sizeof k, "%.40s.%s", c->row->gguf, key);
+    const gguf_kv *kv = gguf_get(c->f, k);
+    if (!kv || !kv->array) return gguf_int(c->f, k, &v) ? v : 0;
+    for (uint64_t i = 0; gguf_is_numbers(kv) && i < kv->n; i++)
+        if (gguf_int_at(kv, i) > v) v = gguf_int_at(kv, i);
+    return v;
+}
+
+static void put(state *c, const char *key, int64_t v)
+{
+    cJSON_DeleteItemFromObjectCaseSensitive(c->j, key);
+    c->ok = c->ok && cJSON_AddNumberToObject(c->j, key, (double)v);
+}
+
+static const gguf_tensor *of_layer(const state *c, int64_t layer, const char *name)
+{
+    char full[96];
+    snprintf(full, sizeof full, "blk.%" PRId64 ".%s", layer, name);
+    return gguf_find(c->f, full);
+}
+
+static const char *kind_of(const state *c, int64_t layer)
+{
+    if (of_layer(c, layer, "attn_q.weight")) return spelled[c->at].attention;
+    if (strcmp(spelled[c->at].types, "layers_block_type") != 0) return spelled[c->at].mixer;
+    if (of_layer(c, layer, "ffn_up_exps.weight")) return "moe";
+    return of_layer(c, layer, "ffn_up.weight") ? "mlp" : spelled[c->at].mixer;
+}
+
+static void put_kinds(state *c)
+{
+    if (!spelled[c->at].types) return;
+    cJSON *list = cJSON_AddArrayToObject(c->j, spelled[c->at].types);
+    for (int64_t i = 0; i < c->layers; i++)
+        c->ok = c->ok && cJSON_AddItemToArray(list, cJSON_CreateString(kind_of(c, i)));
+    if (strcmp(spelled[c->at].types, "layers_block_type") == 0)
+        cJSON_DeleteItemFromObjectCaseSensitive(c->j, "num_hidden_layers");
+}
+
+/* The converter counts a layer's heads of keys as 0 where it knows another word for attention. */
+static int64_t kv_heads(const state *c, int64_t dim)
+{
+    const int64_t said = largest(c, "attention.head_count_kv");
+    for (int64_t i = 0; i < c->layers && !said; i++) {
+        const gguf_tensor *k = of_layer(c, i, "attn_k.weight");
+        if (k && dim > 0) return k->shape[0] / dim;
+    }
+    return said;
+}
+
+static void put_attention(state *c)
+{
+    const int64_t heads = largest(c, "attention.head_count");
+    int64_t dim = largest(c, "attention.key_length");
+    if (heads < 1) {
+        cJSON_DeleteItemFromObjectCaseSensitive(c->j, "num_attention_heads");
+        return;
+    }
+    if (!dim) dim = largest(c, "embedding_length") / heads;
+    put(c, "head_dim", dim);
+    put(c, "num_key_value_heads", kv_heads(c, dim));
+}
+
+static void put_mamba(state *c)
+{
+    const int64_t all = largest(c, "ssm.inner_size"), heads = largest(c, "ssm.time_step_rank");
+    if (!spelled[c->at].value || heads < 1) return;
+    put(c, spelled[c->at].value, all / heads);
+    if (strcmp(c->row->hf, "FalconH1ForCausalLM") != 0) return;
+    /* llama.cpp's norm, where there is one, comes after the gate. */
+    put(c, "mamba_d_ssm", all);
+    c->ok =
+        c->ok && cJSON_AddFalseToObject(c->j, "mamba_norm_before_gate") &&
+        cJSON_AddBoolToObject(c->j, "mamba_rms_norm", of_layer(c, 0, "ssm_norm.weight") != NULL);
+}
+
+static void put_mlp(state *c)
+{
+    int64_t ffn = largest(c, "feed_forward_length");
+    for (int64_t i = 0; i < c->layers && !ffn; i++) {
+        const gguf_tensor *up = of_layer(c, i, "ffn_up.weight");
+        if (up) ffn = up->shape[0];
+    }
+    if (!ffn && strcmp(c->row->hf, "NemotronHForCausalLM") == 0)
+        ffn = largest(c, "expert_feed_forward_length"); /* of no layer */
+    if (ffn > 0) put(c, "intermediate_size", ffn);
+    if (strcmp(c->row->hf, "Lfm2ForCausalLM") == 0)
+        c->ok = c->ok && cJSON_AddFalseToObject(c->j, "block_auto_adjust_ff_dim");
+    if (strcmp(c->row->hf, "GraniteMoeHybridForCausalLM") != 0) return;
+    const int64_t shared = largest(c, "expert_shared_feed_forward_length");
+    put(c, "num_local_experts", largest(c, "expert_count"));
+    put(c, "shared_intermediate_size", shared ? shared : ffn);
+}
+
+lq_status gguf_state_config(cJSON *j, gguf_file *f, const gguf_arch *row, lq_err *err)
+{
+    state c = { .f = f, .row = row, .j = j, .ok = true };
+    while (strcmp(spelled[c.at].hf, row->hf) != 0)
+        c.at++;
+    c.layers = largest(&c, "block_count") - largest(&c, "nextn_predict_layers");
+    if (c.layers < 1 || c.layers > MAX_LAYERS)
+        return lq_fail(err, LQ_EFORMAT,
+                       "%s.block_count: expected a number of layers, found %" PRId64, row->gguf,
+                       c.layers);
+    put_kinds(&c);
+    put_attention(&c);
+    put_mamba(&c);
+    put_mlp(&c);
+    return c.ok ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
+}
