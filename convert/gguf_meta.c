@@ -110,8 +110,8 @@ size_t gguf_carry(gguf_pairs *p, const src_source *src, const char *prefix)
 /* ---- the model ---- */
 static lq_status arch_of(const gguf_arch **a, const arch_config *c, lq_err *err)
 {
-    for (*a = gguf_archs; (*a)->gguf; (*a)++)
-        if (strcmp((*a)->hf, c->row->arch) == 0 && (!(*a)->experts || c->experts)) return LQ_OK;
+    *a = gguf_arch_of(c);
+    if (*a) return LQ_OK;
     return lq_fail(err, LQ_EUNSUPPORTED, "architectures: GGUF has no name for %s", c->row->arch);
 }
 

@@ -1,6 +1,7 @@
 /* tools/cmd_quantize.c - `llmq quantize SRC -o OUT.llmq --method M`. */
 #include "base/clock.h"
 #include "calib/backward.h"
+#include "formats/gguf/imatrix.h"
 #include "quantize/job/job.h"
 #include "quantize/methods/methods.h"
 #include "quantize/transform/rotate.h"
@@ -29,7 +30,7 @@ typedef struct {
     double bpw;
     opt_tri bpw_fused;
     bool dbl, all_experts;
-    const char *calib;
+    const char *calib, *imatrix;
     int64_t samples, self, len, seed;
     opt_list overrides, skips;
     const char *lm_head, *embed, *kernels, *device;
@@ -87,6 +88,8 @@ static const opt_row calib_rows[] = {
               "FILE.jsonl: a line each of {\"text\": ...}, {\"messages\": [...]} (by the model's "
               "chat template) or {\"ids\": [1, 2, ...]}; FILE.ids: token ids; '\\' before ',' or "
               "':' makes it part of a name" },
+    { "imatrix", 0, OPT_STR, F(imatrix), .arg = "FILE",
+      .help = "instead of text an importance matrix of `llmq imatrix` or llama-imatrix" },
     { "calib-samples", 0, OPT_INT, F(samples), .def = "128", .lo = 1, .hi = 1 << 20,
       .help = "windows of text" },
     { "self-samples", 0, OPT_INT, F(self), .lo = 0, .hi = 1 << 20,
@@ -170,6 +173,8 @@ static lq_status check_options(const cmd_ctx *c, const quantize_opts *o, lq_err 
     if (!bpw && (qz_is_auto(o->lm_head) || qz_is_auto(o->embed)))
         return lq_fail(err, LQ_EUSAGE, "--%s auto needs --bpw",
                        qz_is_auto(o->embed) ? "embed" : "lm-head");
+    if (o->imatrix && opt_given(c, "calib"))
+        return lq_fail(err, LQ_EUSAGE, "--calib and --imatrix exclude each other");
     if (o->narrow && !o->sym) return lq_fail(err, LQ_EUSAGE, "--narrow needs --sym");
     if (o->reproducible && strcmp(o->device, "cpu") != 0)
         return lq_fail(err, LQ_EUSAGE,
@@ -212,7 +217,8 @@ static lq_status open_device(dev *d, const char *want, lq_err *err)
     return LQ_OK;
 }
 
-static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts *o, lq_err *err)
+static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts *o,
+                              const imatrix *importance, lq_err *err)
 {
     lq_status s = qz_method_find(&q->method, o->method, err);
     if (!s) s = check_options(c, o, err);
@@ -232,6 +238,7 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->narrow = o->narrow;
     q->bpw = o->bpw;
     q->tune = (int)o->tune; /* settled once the model is known */
+    q->imatrix = importance;
     q->importance = q->method->text_optional && opt_given(c, "calib");
     q->clip = opt_tri_or(o->clip, false);
     q->no_clip = !opt_tri_or(o->clip, qz_on_by_default(q, QZ_OPT_CLIP));
@@ -301,7 +308,9 @@ static const char *method_of(const cmd_ctx *c, const quantize_opts *o)
 static lq_status run_model_free(const cmd_ctx *c, const quantize_opts *o, lq_err *err)
 {
     qz_opts q = { 0 };
-    lq_status s = read_options(&q, c, o, err);
+    lq_status s = read_options(&q, c, o, NULL, err);
+    if (!s && o->imatrix)
+        s = lq_fail(err, LQ_EUSAGE, "--imatrix: --model-free knows no names of GGUF");
     if (!s) s = k_init(o->kernels, err);
     const model_free_place where = { .out = o->out,
                                      .dry_run = o->dry_run,
@@ -324,12 +333,16 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     qz_opts q = { 0 };
     dev on = { 0 };
     quantize_to to;
-    lq_status s = read_options(&q, c, o, err);
+    imatrix importance = { 0 };
+    lq_status s = read_options(&q, c, o, o->imatrix ? &importance : NULL, err);
     if (!s) s = quantize_to_read(&to, o->free.to, o->out, err);
     if (!s) s = take_mix(&q, c, &to, err);
     if (!s && !o->dry_run && qz_calibrated(&q)) s = take_blas_core(c, o, err);
     if (!s) s = k_init(o->kernels, err);
     if (s) return s;
+    if (o->imatrix && (s = imatrix_open(&importance, o->imatrix, err)))
+        return lq_wrap(err, s, "--imatrix");
+    if (o->imatrix) lq_hash_hex(q.imatrix_hash, &importance.hash);
     src_source *src = NULL, *seen = NULL; /* the source; what is quantized of it */
     rot_model *rotated = NULL;
     pool *p = NULL;
@@ -337,7 +350,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     cal_samples samples = { 0 }, check = { 0 };
     qz_result r = { 0 };
     s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
-    if (s) return s;
+    if (s) goto done;
     load_say_notes(c->argv[0], src);
     if ((s = check_places(o, &to, src, c->argv[0], err))) goto done;
     if (o->report && (s = html_check(o->report, "--report", err))) goto done;
@@ -398,6 +411,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     else if (!s)
         qrep_print_text(&r, &what);
 done:
+    imatrix_close(&importance);
     qz_result_free(&r);
     cal_samples_free(&samples);
     cal_samples_free(&check);

@@ -19,6 +19,7 @@
     X(logits)       \
     X(tokenize)     \
     X(template)     \
+    X(imatrix)      \
     X(inspect)      \
     X(verify)       \
     X(plan)         \

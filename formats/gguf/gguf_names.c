@@ -355,6 +355,13 @@ static bool is_other_name(const gguf_name *n, const gguf_arch *a)
     return n->role == R_MLP_NORM && !n->variant && post != a->mlp_norm_post;
 }
 
+const gguf_arch *gguf_arch_of(const arch_config *c)
+{
+    for (const gguf_arch *a = gguf_archs; a->gguf; a++)
+        if (strcmp(a->hf, c->row->arch) == 0 && (!a->experts || c->experts)) return a;
+    return NULL;
+}
+
 int gguf_names_of(const gguf_name *out[2], const gguf_arch *a, const arch_config *c, arch_role r)
 {
     int k = 0;

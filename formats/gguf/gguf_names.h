@@ -64,6 +64,8 @@ extern const gguf_sampling_key gguf_sampling[]; /* ends with hf NULL */
 extern const gguf_arch gguf_archs[];
 extern const gguf_own gguf_owns[]; /* ends with hf NULL */
 
+/* The row of an architecture; NULL: GGUF has no name for it. */
+const gguf_arch *gguf_arch_of(const arch_config *c);
 /* The row of a tensor's name in GGUF (n bytes: "attn_q") in this model, of a layer or
  * not; NULL: none. */
 const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n, bool in_layer);

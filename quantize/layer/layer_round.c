@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "quantize/layer/importance.h"
 #include "quantize/layer/layer_impl.h"
 #include "quantize/layer/residual.h"
 #include "quantize/methods/int8.h"
@@ -126,6 +127,12 @@ static lq_status make_on_grids(work *w, unit *u, qz_out *out, lq_err *err)
                     .stacked = u->t->e->count > 1,
                     .basis = &w->basis };
     qz_rounded r = { .loss = (double)NAN, .loss_rtn = (double)NAN };
+    if (w->o->imatrix) {
+        const lq_status s = importance_of(&m.mean_sq, w->o->imatrix, w->c, u->t->e, u->expert, err);
+        if (s) return s;
+        if (!m.mean_sq && u->expert <= 0)
+            layer_note(&u->t->rep, "not in the importance matrix: all inputs count alike");
+    }
     if (!w->o->method->round || (!m.H && qz_needs_h(w->o)))
         return rtn_round(out, &r, &m, w->p, err);
     lq_arena a = { 0 };

@@ -104,7 +104,7 @@ static void add_grid(cJSON *r, const qz_opts *o)
     if (uniform && takes(o, QZ_OPT_SYM)) cJSON_AddBoolToObject(r, "sym", o->sym);
     if (uniform && o->sym) cJSON_AddBoolToObject(r, "narrow", o->narrow);
     if (takes(o, QZ_OPT_CLIP))
-        cJSON_AddBoolToObject(r, "clip", qz_calibrated(o) ? !o->no_clip : o->clip);
+        cJSON_AddBoolToObject(r, "clip", qz_calibrated(o) || o->imatrix ? !o->no_clip : o->clip);
     if (takes(o, QZ_OPT_GROUP) && !shared)
         cJSON_AddNumberToObject(r, "group_size", (double)qz_group(o));
 }

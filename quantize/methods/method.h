@@ -14,6 +14,7 @@
 #include "quantize/methods/out.h"
 
 typedef struct cJSON cJSON;
+struct imatrix;
 typedef struct qz_method qz_method;
 typedef struct gptq_basis gptq_basis; /* quantize/methods/gptq.h */
 
@@ -37,7 +38,8 @@ typedef struct gptq_basis gptq_basis; /* quantize/methods/gptq.h */
     X(FUSED, "bpw-fused")             \
     X(FOLD, "fold")                   \
     X(ALL_EXPERTS, "all-experts")     \
-    X(DEVICE, "device")
+    X(DEVICE, "device")               \
+    X(IMATRIX, "imatrix")
 
 #define X(id, name) QZ_AT_##id,
 enum { QZ_OPTIONS(X) QZ_N_OPTIONS };
@@ -80,6 +82,9 @@ typedef struct {
                          not of those that are sent to it */
     bool dbl;         /* block scales are quantized too */
     bool importance;  /* the method's text is optional, and there is some */
+    const struct imatrix
+        *imatrix; /* mean squares of inputs from a file (formats/gguf/imatrix.h); NULL: none */
+    char imatrix_hash[33];        /* ... for the record */
     double outlier_threshold;     /* 6; negative: no decomposition */
     double outlier_share;         /* of the tokens, that must reach it: 0.06; negative: any token */
     const char *const *overrides; /* "REGEX=scheme", the first match counts */

@@ -78,22 +78,23 @@ lq_status rtn_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_
     return rtn_run(out, m->W, m->d, m->mean_sq, &spec, p, err);
 }
 
-static bool with_text(const qz_opts *o) { return o->importance; }
+static bool with_inputs(const qz_opts *o) { return o->importance || o->imatrix; }
 static unsigned rtn_needs(const qz_opts *o) { return o->importance ? QZ_NEEDS_MEANS : 0; }
 
 static void rtn_recipe(cJSON *r, const qz_opts *o)
 {
     if (o->importance) cJSON_AddBoolToObject(r, "importance", true);
+    if (o->imatrix) cJSON_AddStringToObject(r, "imatrix", o->imatrix_hash);
 }
 
 const qz_method qz_method_rtn = {
     .name = "rtn",
     .help = "rounds to nearest; with --calib by grids chosen for the inputs",
     .schemes = "u2 u3 u4 u8, GGUF blocks",
-    .options = QZ_OPTS_GRID,
+    .options = QZ_OPTS_GRID | QZ_OPT_IMATRIX,
     .on = QZ_OPT_CLIP,
-    .on_when = "with --calib",
-    .is_on = with_text,
+    .on_when = "with --calib or --imatrix",
+    .is_on = with_inputs,
     .bits = 4,
     .group = 128,
     .needs = QZ_NEEDS_MEANS,

@@ -138,6 +138,7 @@ READERS = {
     "batch": ["batch", ROOT / "README.md", "OUT"],
     "serve": ["serve", "--port", "0"],
     "plan": ["plan"],
+    "imatrix": ["imatrix", "-o", "OUT"],
 }
 
 
