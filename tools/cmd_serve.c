@@ -8,6 +8,7 @@
 #include "base/version.h"
 #include "kernels/bench/bench.h"
 #include "kernels/ops.h"
+#include "runtime/engine/spec.h"
 #include "runtime/service.h"
 #include "tools/cli/engine_opts.h"
 #include "tools/cli/load.h"
@@ -154,6 +155,7 @@ typedef struct {
     http_server *http;
     pool *p;
     eng_opts engine_opts;
+    bool mtp; /* the model's MTP head guesses */
     double started;
     ops_keys keys;
     ops_log log;
@@ -234,17 +236,42 @@ static http_opts http_limits(const serve_opts *o)
     return h;
 }
 
-static lq_status budget_of(budget *b, const serve *v, const cmd_ctx *c, lq_err *err)
+/* As budget_make of the server's model. */
+static lq_status budget_with(budget *b, const serve *v, bool mtp, const eng_opts *e,
+                             const cmd_ctx *c, lq_err *err)
 {
     const http_opts ho = http_limits(v->o);
     const int threads = c->threads ? c->threads : machine_cpus();
-    lq_status s = budget_make(b, v->path, v->o->engine.draft, v->o->engine.mtp, &v->engine_opts,
-                              &ho, opt_given(c, "verify"), threads, err);
-    if (!s) budget_add_stores(b, v->o->responses, v->o->files);
-    return s;
+    return budget_make(b, v->path, v->o->engine.draft, mtp, e, &ho, opt_given(c, "verify"), threads,
+                       err);
 }
 
-static lq_status dry_run(const serve *v, const cmd_ctx *c, lq_err *err)
+/* Nobody said who guesses: the model's MTP head does, where it has one that leaves the context as it
+ * is and fits the memory. */
+static void choose_head(serve *v, budget *b, const cmd_ctx *c)
+{
+    eng_opts with = v->engine_opts;
+    budget head;
+    lq_err ignored;
+    with.guesses = SPEC_DEFAULT;
+    if (v->o->engine.mtp != OPT_UNSET || v->engine_opts.guesses) return;
+    if (budget_with(&head, v, true, &with, c, &ignored)) return;
+    if (head.engine.max_len < b->engine.max_len || (head.memory && head.held > head.memory)) return;
+    v->engine_opts.guesses = SPEC_DEFAULT;
+    v->mtp = true;
+    *b = head;
+}
+
+static lq_status budget_of(budget *b, serve *v, const cmd_ctx *c, lq_err *err)
+{
+    lq_status s = budget_with(b, v, v->mtp, &v->engine_opts, c, err);
+    if (s) return s;
+    choose_head(v, b, c);
+    budget_add_stores(b, v->o->responses, v->o->files);
+    return LQ_OK;
+}
+
+static lq_status dry_run(serve *v, const cmd_ctx *c, lq_err *err)
 {
     budget b;
     const http_opts http = http_limits(v->o);
@@ -276,6 +303,8 @@ static lq_status fit(serve *v, const cmd_ctx *c, lq_err *err)
                  : v->engine_opts.kv_bytes       ? "--kv-cache-memory holds"
                                                  : "the memory holds");
     v->engine_opts = b.engine;
+    if (v->mtp && v->o->engine.mtp == OPT_UNSET)
+        prog_say(LOG_INFO, "--speculative-mtp: the model has a head that guesses");
     return LQ_OK;
 }
 
@@ -407,7 +436,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
                       .p = v->p,
                       .tok = &v->tok,
                       .draft = v->o->engine.draft,
-                      .mtp = v->o->engine.mtp,
+                      .mtp = v->mtp,
                       .engine = v->engine_opts,
                       .job = c->job,
                       .before_ready = give_up_calls,
@@ -555,6 +584,7 @@ static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
     lq_status s = opt_engine_of(&v.engine_opts, &o->engine, &o->model, err);
     if (s) return s;
     v.engine_opts.queue = o->queue;
+    v.mtp = opt_engine_mtp(&o->engine);
     if (o->request_memory < o->max_body)
         return lq_fail(err, LQ_EUSAGE,
                        "--request-memory: expected --max-body-size (%zu) or more, found %zu",

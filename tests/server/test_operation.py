@@ -188,12 +188,12 @@ def test_speculation_changes_nothing_where_layers_carry_a_state(serve, ask, tmp_
 @case("C121")
 @pytest.mark.parametrize("name", ["glm4-moe", "deepseek-v3", "qwen3.5"])
 def test_the_models_own_head_changes_nothing(llmq, serve, tmp_path, name):
-    """Kept by `quantize`, used as it is stored, and mostly right."""
+    """Kept by `quantize`, used as it is stored, unasked where there is room, and mostly right."""
     source, q = ROOT / "tests/golden/mtp" / name, tmp_path / "q.llmq"
     llmq("quantize", source, "-o", q, "--method", "rtn", "--bits", 8, "--log-level", "error")
     llmq("convert", q, "-o", tmp_path / "folder", "--to", "safetensors", "--dtype", "f32")
     want, *others = [serve(m, *more, "--served-model-name", "tiny") for m, more in (
-        (q, []), (q, ["--speculative-mtp"]), (tmp_path / "folder", ["--speculative-mtp", "--num-speculative-tokens", 2]))]
+        (q, ["--no-speculative-mtp"]), (q, []), (tmp_path / "folder", ["--speculative-mtp", "--num-speculative-tokens", 2]))]
     bodies = [{"prompt": [3 + (7 * i + k) % 60 for i in range(4 + 9 * k)], "max_tokens": 40, "ignore_eos": True,
                "temperature": k % 2, "seed": k, "logprobs": 2} for k in range(5)]
     for s in others[:1]:
@@ -203,7 +203,10 @@ def test_the_models_own_head_changes_nothing(llmq, serve, tmp_path, name):
         s.post_json("/v1/completions", bodies[0])
         guessed, right = (metric(s, f"vllm:spec_decode_num_{what}_tokens_total") for what in ("draft", "accepted"))
         assert 0.4 * guessed < right and guessed > 5, (guessed, right)
-    p = llmq.json("serve", q, "--speculative-mtp", "--dry-run")
+    assert metric(want, "vllm:spec_decode_num_draft_tokens_total") == 0
+    assert "draft_weights_bytes" not in llmq.json("serve", q, "--speculative-ngram", "--dry-run")
+    p = llmq.json("serve", q, "--dry-run")
+    assert p == llmq.json("serve", q, "--speculative-mtp", "--dry-run") | {"memory_bytes": p["memory_bytes"]}
     assert p["draft_weights_bytes"] > 0 and llmq.json("plan", q, "--speculative-mtp", "--bandwidth", 10, "--gflops", 100)[
         "draft_weights_bytes"] == p["draft_weights_bytes"]
 

@@ -42,9 +42,10 @@ const opt_row opt_engine_rows[OPT_ENGINE_N] = {
     { "speculative-model", 0, OPT_STR, F(draft), .arg = "DRAFT", .files = FILES_MODEL,
       .help = "speculative decoding with this small model of the same vocabulary; answers stay the "
               "same" },
-    { "speculative-mtp", 0, OPT_FLAG, F(mtp),
+    { "speculative-mtp", 0, OPT_TRI, F(mtp),
       .help = "speculative decoding with the model's own head for multi-token prediction; answers "
-              "stay the same" },
+              "stay the same (default: serve on the CPU uses one that the files have and memory "
+              "has room for)" },
     { "num-speculative-tokens", 0, OPT_INT, F(guesses), .def = "0", .hi = SPEC_MAX,
       .help = "with one of these: guesses per sequence and step, at most; 0: 5" },
 };
@@ -63,7 +64,7 @@ lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq
                      .max_seqs = o->max_seqs,
                      .max_batch_tokens = o->max_batch_tokens,
                      .no_prefix_cache = !opt_tri_or(o->prefix_cache, true) };
-    const int ways = o->ngram + o->mtp + (o->draft != NULL);
+    const int ways = o->ngram + opt_engine_mtp(o) + (o->draft != NULL);
     if (o->guesses && !ways)
         return lq_fail(err, LQ_EUSAGE,
                        "--num-speculative-tokens goes with --speculative-ngram, --speculative-mtp "

@@ -11,7 +11,8 @@ typedef struct {
     double wait_ms, served_ratio;
     int batching; /* eng_batching */
     opt_tri prefix_cache;
-    bool ngram, mtp;
+    bool ngram;
+    opt_tri mtp;
     const char *draft;
     int64_t guesses;
 } opt_engine;
@@ -19,6 +20,8 @@ typedef struct {
 enum { OPT_ENGINE_N = 14 };
 extern const opt_row opt_engine_rows[OPT_ENGINE_N];
 
+/* Is the model's MTP head to guess? */
+static inline bool opt_engine_mtp(const opt_engine *o) { return o->mtp == OPT_YES; }
 /* LQ_EUSAGE: options that do not go together. */
 lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq_err *err);
 

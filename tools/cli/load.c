@@ -114,7 +114,7 @@ lq_status load_service(lm **l, pool **p, const cmd_ctx *c, const load_service_op
                             .load = load_opts_of(c, o->model),
                             .p = *p,
                             .draft = o->engine->draft,
-                            .mtp = o->engine->mtp,
+                            .mtp = opt_engine_mtp(o->engine),
                             .engine = eo,
                             .job = c->job };
     if (!s) s = lm_load(*l, &src, err);
