@@ -333,7 +333,14 @@ static void put_state(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     snprintf(k, sizeof k, "%s.attention.head_count", a->gguf);
     gguf_pair_int(p, k, attends ? c->heads : 0);
     snprintf(k, sizeof k, "%s.attention.head_count_kv", a->gguf);
-    if (attends) put_each(p, k, c, keys_at);
+    if (m == MIX_DELTA)
+        gguf_pair_int(p, k, c->kv_heads);
+    else if (attends)
+        put_each(p, k, c, keys_at);
+    snprintf(k, sizeof k, "%s.attention.recurrent_layers", a->gguf);
+    if (m == MIX_DELTA) gguf_pair_array(p, k, GGUF_BOOL, (uint64_t)c->layers);
+    for (int64_t i = 0; i < c->layers && m == MIX_DELTA; i++)
+        gguf_put_le(&p->b, c->layer[i].mixer == MIX_DELTA, 1);
     snprintf(k, sizeof k, "%s.ssm.inner_size", a->gguf);
     if (m != MIX_CONV) gguf_pair_int(p, k, arch_mix_width(c, m));
     snprintf(k, sizeof k, "%s.attention.layer_norm_epsilon", a->gguf);
@@ -423,6 +430,13 @@ static lq_status put_sections(gguf_pairs *p, const gguf_arch *a, const src_sourc
     if (cJSON_IsArray(layers)) gguf_pair_int(p, deep, cJSON_GetArraySize(layers));
     cJSON_Delete(config);
     if (n) return LQ_OK;
+    if (strncmp(a->gguf, "qwen35", 6) == 0) { /* what the converter puts there */
+        static const int sections[SECTIONS] = { 11, 11, 10, 0 };
+        gguf_pair_array(p, k, GGUF_I32, SECTIONS);
+        for (int i = 0; i < SECTIONS; i++)
+            gguf_put_le(&p->b, (uint64_t)sections[i], 4);
+        return LQ_OK;
+    }
     return lq_fail(err, LQ_EUNSUPPORTED,
                    "mrope_section: expected 1 to %d numbers in config.json, which llama.cpp needs "
                    "of a %s, found none",

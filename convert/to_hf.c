@@ -297,11 +297,24 @@ static void note_inputs(conv *c)
                   (long long)n);
 }
 
+/* Heads in GGUF's order, or matrices that are cut otherwise there. */
+static lq_status no_ggufs_order(const arch_config *c, lq_err *err)
+{
+    const bool apart = c && c->row && c->row->variant && strcmp(c->row->variant, ARCH_APART) == 0;
+    if (!apart && !(c && c->w.mix_tiled)) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "expected tensors in config.json's order, found a %s in GGUF's, which .llmq and "
+                   "GGUF keep",
+                   c->row->arch);
+}
+
 static lq_status to_hf_plan(conv *c, const src_source *src, lq_err *err)
 {
     conv_plan *p = &c->plan;
     const bool round_dense = c->layout && !any_quantized(src);
     size_t in_shard = 0;
+    lq_status s = no_ggufs_order(src_config(src), err);
+    if (s) return s;
     p->src = src;
     p->config = src_config(src);
     p->n = (size_t)src_n_tensors(src);
@@ -312,7 +325,6 @@ static lq_status to_hf_plan(conv *c, const src_source *src, lq_err *err)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "--to %s: this model is not quantized: llmq quantize rounds it well",
                        c->layout->name);
-    lq_status s = LQ_OK;
     for (size_t i = 0; i < p->n && !s; i++)
         s = describe(c, &p->w[i], src_tensor_at(src, (int64_t)i), err);
     if (!s && c->layout && c->layout->one_group) p->group = common_group(c, round_dense);

@@ -290,9 +290,11 @@ typedef struct {
     bool index_half; /* rope_half of an indexer's heads */
     bool q_gated;    /* rows of R_Q: of each head q, then what its output is gated by (sigmoid) */
     bool
-        mix_mixed; /* rows of R_MIX_IN and R_MIX_BA: of each key head q, k, its values', its gates';
-                        its values' b, a; else all of each in turn */
+        mix_mixed; /* rows of R_MIX_IN: of each key head q, k, its values', its gates'; else all of each
+                        in turn. Rows of R_MIX_BA: of each key head its values' b, a */
     bool mix_norm_1st; /* R_MIX_NORM comes before the gate, not after it */
+    bool
+        mix_tiled; /* head h of a state has key h % groups (GGUF's order); else h / (heads / groups) */
     arch_mlp mlp;
     bool gate_up_mixed; /* rows of R_EXPERT_GATE_UP alternate: gate, up, gate, up */
     arch_router router;
@@ -484,6 +486,8 @@ typedef struct arch_config {
 /* The variant of a row with NAME_TRANSPOSED experts whose stacks are [experts, outputs, inputs]: the
  * checkpoint tells. */
 #define ARCH_STACKED_ROWS "stacked-rows"
+/* The variant of a row whose tensors are those of GGUF, where config.json's architecture has others. */
+#define ARCH_APART "apart"
 
 /* All rows, one after another: the first for NULL, NULL after the last. */
 const arch_row *arch_next(const arch_row *row);

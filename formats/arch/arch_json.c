@@ -118,6 +118,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("wiring_index_half", index_half)         \
     X("wiring_norm_topk", norm_topk)           \
     X("wiring_mix_norm_1st", mix_norm_1st)     \
+    X("wiring_mix_tiled", mix_tiled)           \
     X("wiring_group_top2", group_top2)
 
 static const char *const pos_texts[] = { "none", "rope", "alibi", "learned", "sinusoidal" };

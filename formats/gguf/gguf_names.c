@@ -50,6 +50,9 @@ const gguf_arch gguf_archs[] = {
       .experts = true },
     { "nemotron_h", "NemotronHForCausalLM", .turned = true, .state = true, .eps = "layer_norm_epsilon" },
     { "falcon-h1", "FalconH1ForCausalLM", .state = true },
+    { "qwen3next", "Qwen3NextForCausalLM", .state = true, .mlp_norm_post = true },
+    { "qwen35", "Qwen3_5ForCausalLM", .state = true, .mlp_norm_post = true, .sections = true },
+    { "qwen35moe", "Qwen3_5MoeForCausalLM", .state = true, .mlp_norm_post = true, .sections = true },
     { "hunyuan-dense", "HunYuanDenseV1ForCausalLM", .turned = false },
     { "mpt", "MptForCausalLM", .eps = "layer_norm_epsilon" },
     { "nemotron", "NemotronForCausalLM", .eps = "norm_eps" },
@@ -114,6 +117,13 @@ const gguf_sampling_key gguf_sampling[] = {
     { hf, groups, "ssm.group_count", OWN_INT, AT(mix_groups) }, \
     { hf, state, "ssm.state_size", OWN_INT, AT(mix_key) }, \
     { hf, taps, "ssm.conv_kernel", OWN_INT, AT(conv_taps) }
+#define QWEN_DELTA(hf) \
+    MAMBA(hf, "linear_num_value_heads", "linear_num_key_heads", "linear_key_head_dim", \
+          "linear_conv_kernel_dim")
+#define QWEN_EXPERTS(hf) \
+    EXPERTS(hf, "num_experts"), \
+    { hf, EXPERT_FFN }, \
+    { hf, SHARED_FFN("shared_expert_intermediate_size") }
 /* clang-format on */
 #define WHETHER(key, field) key, key, OWN_BOOL, AT(field)
 #define HAS(key, tensor) key, tensor, OWN_HAS, 0
@@ -187,6 +197,11 @@ const gguf_own gguf_owns[] = {
     EXPERTS("GraniteMoeHybridForCausalLM", "num_local_experts"),
     { "GraniteMoeHybridForCausalLM", SHARED_FFN("shared_intermediate_size") },
     GRANITE("GraniteMoeHybridForCausalLM"),
+    QWEN_DELTA("Qwen3NextForCausalLM"),
+    QWEN_EXPERTS("Qwen3NextForCausalLM"),
+    QWEN_DELTA("Qwen3_5ForCausalLM"),
+    QWEN_DELTA("Qwen3_5MoeForCausalLM"),
+    QWEN_EXPERTS("Qwen3_5MoeForCausalLM"),
     MAMBA("FalconH1ForCausalLM", "mamba_n_heads", "mamba_n_groups", "mamba_d_state",
           "mamba_d_conv"),
     DEEPSEEK_EXPERTS("DeepseekV3ForCausalLM"),
@@ -247,6 +262,11 @@ static const gguf_name names[] = {
     { R_MIX_IN, "shortconv.in_proj.weight", .mixer = MIX_CONV },
     { R_MIX_CONV, "shortconv.conv.weight", .mixer = MIX_CONV },
     { R_MIX_OUT, "shortconv.out_proj.weight", .mixer = MIX_CONV },
+    { R_MIX_IN, "attn_qkv", .mixer = MIX_DELTA },
+    { R_MIX_GATE, "attn_gate", .mixer = MIX_DELTA },
+    { R_MIX_BA, "ssm_ba", .join = JOIN_NONE },
+    { R_MIX_B, "ssm_beta", .join = JOIN_NONE },
+    { R_MIX_A, "ssm_alpha", .join = JOIN_NONE },
     { R_MIX_IN, "ssm_in", .join = JOIN_NONE },
     { R_MIX_CONV, "ssm_conv1d", .join = JOIN_NONE },
     { R_MIX_DT, "ssm_dt.bias", .join = JOIN_NONE },

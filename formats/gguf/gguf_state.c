@@ -16,6 +16,12 @@ static const struct {
     { "NemotronHForCausalLM", "mamba_head_dim", "layers_block_type", "mamba", "attention" },
     { "GraniteMoeHybridForCausalLM", "mamba_d_head", "layer_types", "mamba", "attention" },
     { "FalconH1ForCausalLM", "mamba_d_head", NULL, NULL, NULL },
+    { "Qwen3NextForCausalLM", "linear_value_head_dim", "layer_types", "linear_attention",
+      "full_attention" },
+    { "Qwen3_5ForCausalLM", "linear_value_head_dim", "layer_types", "linear_attention",
+      "full_attention" },
+    { "Qwen3_5MoeForCausalLM", "linear_value_head_dim", "layer_types", "linear_attention",
+      "full_attention" },
 };
 
 typedef struct {
@@ -108,6 +114,23 @@ static void put_mamba(state *c)
         cJSON_AddBoolToObject(c->j, "mamba_rms_norm", of_layer(c, 0, "ssm_norm.weight") != NULL);
 }
 
+/* llama.cpp has the value heads of Qwen3.5 by turns, one of each key head, and what Qwen3-Next makes of
+ * one matrix apart. */
+static void put_delta(state *c)
+{
+    const int64_t heads = largest(c, "ssm.time_step_rank"), groups = largest(c, "ssm.group_count");
+    const bool next = strcmp(c->row->gguf, "qwen3next") == 0;
+    const int64_t turned = largest(c, "rope.dimension_count"),
+                  dim = largest(c, "attention.key_length");
+    if (!next && strncmp(c->row->gguf, "qwen35", 6) != 0) return;
+    if (next) c->ok = c->ok && cJSON_AddTrueToObject(c->j, "linear_projections_apart");
+    if (!next && heads != groups)
+        c->ok = c->ok && cJSON_AddTrueToObject(c->j, "linear_value_heads_tiled");
+    if (turned > 0 && dim > 0)
+        c->ok = c->ok && cJSON_AddNumberToObject(c->j, "partial_rotary_factor",
+                                                 (double)turned / (double)dim);
+}
+
 static void put_mlp(state *c)
 {
     int64_t ffn = largest(c, "feed_forward_length");
@@ -139,6 +162,7 @@ lq_status gguf_state_config(cJSON *j, gguf_file *f, const gguf_arch *row, lq_err
     put_kinds(&c);
     put_attention(&c);
     put_mamba(&c);
+    put_delta(&c);
     put_mlp(&c);
     return c.ok ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
 }

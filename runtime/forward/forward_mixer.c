@@ -176,9 +176,10 @@ static void delta_row(const fwd_rows *r, const model_layer *l, int64_t t)
     const int64_t H = c->mix_heads, of = H / c->mix_groups;
     const float *mix = r->mix + t * fwd_mix_width(c), *ba = mix + fwd_mix_place(c, R_MIX_BA),
                 *b = mix + fwd_mix_place(c, R_MIX_B), *a = mix + fwd_mix_place(c, R_MIX_A);
+    const bool mixed = arch_name_of(c, R_MIX_BA);
     for (int64_t h = 0; h < H; h++) {
-        const float bh = c->w.mix_mixed ? ba[mixed_at(c, h, 2 * of, 0, 1)] : b[h];
-        const float ah = c->w.mix_mixed ? ba[mixed_at(c, h, 2 * of, of, 1)] : a[h];
+        const float bh = mixed ? ba[mixed_at(c, h, 2 * of, 0, 1)] : b[h];
+        const float ah = mixed ? ba[mixed_at(c, h, 2 * of, of, 1)] : a[h];
         const float step = k_softplus(ah + l->vec[R_MIX_DT].w[h]);
         r->mix_beta[t * H + h] = 1 / (1 + k_exp(-bh));
         r->decay[t * H + h] = k_exp(-k_exp(l->vec[R_MIX_A_LOG].w[h]) * step);
@@ -295,7 +296,8 @@ static void scan_piece(void *ctx, int64_t item, int thread)
     const fwd_seq_state *s = &a->states[item / a->pieces];
     const int64_t H = c->mix_heads, V = c->mix_value, K = c->mix_key, piece = item % a->pieces;
     const int64_t blocks = lq_ceil_div(V, SCAN_LANES), h = piece / blocks,
-                  lane = piece % blocks * SCAN_LANES, g = h / (H / c->mix_groups);
+                  lane = piece % blocks * SCAN_LANES, G = c->mix_groups,
+                  g = c->w.mix_tiled ? h % G : h / (H / G);
     const int64_t block = K * SCAN_LANES, D = arch_mix_decays(c);
     float *S = s->run.state + a->state + kv_state_conv_floats(c) + piece * block;
     (void)thread;

@@ -1,12 +1,16 @@
 """Every architecture that GGUF and config.json both name: read from llama.cpp's files, and written as it writes them."""
+import json
 import math
+import struct
 
 import pytest
 
 from conftest import ROOT
 from test_architectures import vocabulary
+from test_bad_input import read_st
+from test_gguf import F32, STRING, U32, pair, write_gguf
 from test_gguf_tokenizer import gguf_pairs
-from test_published import read_floats
+from test_published import read_floats, tensor
 from test_writers import gguf_tensors
 
 ARCH = ROOT / "tests/golden/arch"
@@ -32,7 +36,7 @@ DEFAULTS = {"rope.freq_base", "expert_shared_count",  # of what rotates nothing;
             "rope.scaling.type", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "tensor_data_layout"}
 
 
-@pytest.mark.parametrize("file", [f for f in CONVERTED if f.stem != "falcon-h1"], ids=lambda p: p.stem)
+@pytest.mark.parametrize("file", [f for f in CONVERTED if f.stem not in ("falcon-h1", "qwen3.5-moe")], ids=lambda p: p.stem)
 def test_what_is_written_is_what_llama_cpps_converter_writes(llmq, tmp_path, file):
     out = tmp_path / "m.gguf"
     theirs = gguf_tensors(file)
@@ -86,6 +90,90 @@ def test_what_is_written_is_read_back(llmq, tmp_path, name):
 @pytest.mark.parametrize("name,why", [("gpt-bigcode-mha", "multi_query: llama.cpp's 'starcoder' runs one head of keys, found 4"),
                                       ("starcoder2", "window: GGUF's 'starcoder2' has no place for 16"),
                                       ("falcon-h1", "attn_scale: GGUF's 'falcon-h1' has no place for 0.225"),
+                                      ("qwen3.5", "wiring_mix_tiled: GGUF's 'qwen35' has no place"),
+                                      ("qwen3-next", "variant: GGUF's 'qwen3next' has no place"),
                                       ("phi-qk-layernorm", "wiring_qk_norm: GGUF's 'phi2' has no place")])
 def test_what_llama_cpp_would_run_otherwise_is_refused(llmq, tmp_path, name, why):
     assert why in llmq("convert", ARCH / name, "-o", tmp_path / "m.gguf", "--to", "gguf", code=3).stderr
+
+
+def test_ggufs_order_of_heads_goes_to_no_folder(llmq, tmp_path):
+    """Qwen3.5's value heads are by turns there: .llmq and GGUF keep them, a folder would say another order."""
+    file = ROOT / "tests/golden/gguf/arch/qwen3.5-moe.gguf"
+    llmq("convert", file, "-o", tmp_path / "m.llmq", "--to", "llmq")
+    for m, o in ((file, "a"), (tmp_path / "m.llmq", "b")):
+        llmq("logits", m, "--ids", "13,32,51,7,9", "-o", tmp_path / o)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    for m in (file, tmp_path / "m.llmq"):
+        p = llmq("convert", m, "-o", tmp_path / "folder", "--to", "safetensors", code=3)
+        assert "found a Qwen3_5MoeForCausalLM in GGUF's" in p.stderr and not (tmp_path / "folder").exists()
+
+
+def floats(dtype, b):
+    """Of bf16 or f32."""
+    if dtype == "F32":
+        return struct.unpack(f"<{len(b) // 4}f", b)
+    return struct.unpack(f"<{len(b) // 2}f", b"".join(b"\0\0" + b[i:i + 2] for i in range(0, len(b), 2)))
+
+
+def test_qwen3_next_is_read_as_llama_cpp_has_it(llmq, tmp_path):
+    """Its first layer: q, k and v of all heads, then gates, in two matrices; norms are 1 more, A is -exp."""
+    source, folder = ARCH / "qwen3-next", tmp_path / "folder"
+    c = json.loads((source / "config.json").read_text())
+    c.update(num_hidden_layers=1, layer_types=c["layer_types"][:1], mlp_only_layers=[])
+    h, d = read_st(source / "model.safetensors")
+    kept = {n: (t, tensor(h, d, n)) for n, t in h.items() if n != "__metadata__" and ".layers.1." not in n and ".layers.2." not in n}
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(c))
+    at, head = 0, {}
+    for n, (t, b) in kept.items():
+        head[n] = {**t, "data_offsets": [at, at + len(b)]}
+        at += len(b)
+    head = json.dumps(head).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + b"".join(b for _, b in kept.values()))
+    K, V, G = c["linear_key_head_dim"], c["linear_value_head_dim"], c["linear_num_key_heads"]
+    of = c["linear_num_value_heads"] // G * V
+    names = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
+             "input_layernorm.weight": "attn_norm.weight", "post_attention_layernorm.weight": "post_attention_norm.weight",
+             "linear_attn.in_proj_ba.weight": "ssm_ba.weight", "linear_attn.conv1d.weight": "ssm_conv1d.weight",
+             "linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a", "linear_attn.norm.weight": "ssm_norm.weight",
+             "linear_attn.out_proj.weight": "ssm_out.weight", "mlp.gate.weight": "ffn_gate_inp.weight",
+             "mlp.shared_expert_gate.weight": "ffn_gate_inp_shexp.weight"}
+    names |= {f"mlp.shared_expert.{p}_proj.weight": f"ffn_{p}_shexp.weight" for p in ("gate", "up", "down")}
+    tensors, stacks = [], {}
+    for n, (t, b) in kept.items():
+        x, shape, short = floats(t["dtype"], b), t["shape"], n.removeprefix("model.layers.0.")
+        if ".experts." in n:
+            stacks.setdefault(short.split(".")[-2].removesuffix("_proj"), []).append((int(short.split(".")[2]), shape, x))
+            continue
+        if short.endswith("in_proj_qkvz.weight"):
+            H, rows = shape[1], [x[i * shape[1]:(i + 1) * shape[1]] for i in range(shape[0])]
+            groups = [rows[g * (2 * K + 2 * of):(g + 1) * (2 * K + 2 * of)] for g in range(G)]
+            cut = [(0, K), (K, 2 * K), (2 * K, 2 * K + of), (2 * K + of, 2 * K + 2 * of)]
+            q, k, v, z = [[r for g in groups for r in g[a:e]] for a, e in cut]
+            for name, part in (("attn_qkv", q + k + v), ("attn_gate", z)):
+                tensors.append((f"blk.0.{name}.weight", [len(part), H], [f for r in part for f in r]))
+            continue
+        if short.endswith("A_log"):
+            x = [-math.exp(f) for f in x]
+        elif short.endswith("norm.weight") and "linear_attn" not in short:
+            x = [f + 1 for f in x]
+        shape = [shape[0], shape[2]] if "conv1d" in short else shape
+        tensors.append((("blk.0." if short != n else "") + names[short], shape, x))
+    for part, e in stacks.items():
+        e.sort()
+        tensors.append((f"blk.0.ffn_{part}_exps.weight", [len(e), *e[0][1]], [f for _, _, x in e for f in x]))
+    numbers = {"block_count": 1, "context_length": 128, "embedding_length": c["hidden_size"], "feed_forward_length": c["intermediate_size"],
+               "attention.head_count": c["num_attention_heads"], "attention.head_count_kv": c["num_key_value_heads"],
+               "attention.key_length": c["head_dim"], "attention.value_length": c["head_dim"], "expert_count": c["num_experts"],
+               "expert_used_count": c["num_experts_per_tok"], "expert_feed_forward_length": c["moe_intermediate_size"],
+               "expert_shared_feed_forward_length": c["shared_expert_intermediate_size"], "ssm.conv_kernel": 4,
+               "ssm.state_size": K, "ssm.group_count": G, "ssm.time_step_rank": c["linear_num_value_heads"],
+               "ssm.inner_size": of * G, "rope.dimension_count": c["head_dim"] // 4}
+    pairs = [pair("general.architecture", STRING, "qwen3next"), pair("qwen3next.attention.layer_norm_rms_epsilon", F32, 1e-6),
+             pair("qwen3next.rope.freq_base", F32, 10000.0)] + [pair(f"qwen3next.{k}", U32, v) for k, v in numbers.items()]
+    file = write_gguf(tmp_path / "m.gguf", pairs, [(n, s, 0, struct.pack(f"<{len(x)}f", *x)) for n, s, x in tensors])
+    for m, o in ((folder, "a"), (file, "b")):
+        llmq("logits", m, "--ids", "13,32,51,7,9,18,37,56", "-o", tmp_path / o)
+    a, b = (read_floats(tmp_path / o, "logits")[1] for o in "ab")
+    assert max(abs(x - y) for x, y in zip(a, b)) <= 1e-6 * max(map(abs, a))

@@ -204,6 +204,17 @@ static const arch_name qwen3_next_names[] = {
     QWEN_EXPERTS,
     END,
 };
+/* As GGUF has them. */
+static const arch_name qwen3_next_apart_names[] = {
+    LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO),
+    QK_NORMS,
+    { R_MIX_IN, LAYER "linear_attn.in_proj_qkv", 0, BIAS_NO },
+    { R_MIX_GATE, LAYER "linear_attn.in_proj_z", 0, BIAS_NO },
+    { R_MIX_BA, LAYER "linear_attn.in_proj_ba", 0, BIAS_NO },
+    DELTA_NET,
+    QWEN_EXPERTS,
+    END,
+};
 static const arch_name qwen35_names[] = {
     LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO),
     QK_NORMS,
@@ -438,7 +449,10 @@ static const arch_key granite_h_moe_keys[] = {
     { "linear_key_head_dim", KEY_INT, AT(mix_key), 128, NULL }, \
     { "linear_value_head_dim", KEY_INT, AT(mix_value), 128, NULL }, \
     { "linear_conv_kernel_dim", KEY_INT, AT(conv_taps), 4, NULL }, \
-    { "attn_output_gate", KEY_MUST, 0, 1, NULL }
+    { "attn_output_gate", KEY_MUST, 0, 1, NULL }, \
+    /* of what is read from GGUF */ \
+    { "linear_value_heads_tiled", KEY_BOOL, AT(w.mix_tiled), 0, NULL }, \
+    KNOWN("linear_projections_apart")
 #define QWEN_EXPERT_KEYS(n, used) \
     EXPERT_COUNTS("num_experts", n, used), \
     EXPERT_FFN(512), \
@@ -471,6 +485,9 @@ static const arch_name qwen_mtp_names[] = {
 static const arch_mtp qwen_mtp = { "mtp.layers.%d.", false, qwen_mtp_names };
 
 const arch_row arch_rows_hybrid[] = {
+    { "Qwen3NextForCausalLM", "qwen3_next", ARCH_APART, "linear_projections_apart=true",
+      .w = { QWEN_GATED, .mix_norm_1st = true, .norm_topk = true }, MODEL,
+      .names = qwen3_next_apart_names, .keys = qwen3_next_keys, QWEN_DELTA, .def_kv_heads = 2 },
     { "Qwen3NextForCausalLM", "qwen3_next",
       .w = { QWEN_GATED, .mix_mixed = true, .mix_norm_1st = true, .norm_topk = true }, MODEL,
       .names = qwen3_next_names, .keys = qwen3_next_keys, .mtp = &qwen_mtp, QWEN_DELTA,
