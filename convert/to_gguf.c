@@ -52,6 +52,7 @@ typedef struct {
     size_t converted, hash; /* where these texts of it stand, in blanks until all is known */
     int64_t of_type[64];    /* elements of each type */
     int64_t left_out;       /* tensors beside the language model */
+    int64_t further;        /* those of heads for further tokens */
 } conv;
 
 /* ---- which tensors ---- */
@@ -68,6 +69,18 @@ static bool is_beside(const arch_config *c, const char *name)
     arch_slot slot;
     return c->wrapper && strncmp(name, c->prefix, strlen(c->prefix)) != 0 &&
            !arch_slot_of(c, name, &slot);
+}
+
+/* Is it of a head that guesses further tokens? llama.cpp runs without. */
+static bool is_further(const arch_config *c, const char *name)
+{
+    static const char layers[] = "layers.";
+    const size_t n = strlen(c->prefix);
+    const char *body = strncmp(name, c->prefix, n) == 0 ? name + n : name;
+    if (strncmp(name, "mtp.", 4) == 0 || strncmp(body, "mtp.", 4) == 0) return true;
+    if (body == name && n) return false;
+    return strncmp(body, layers, sizeof layers - 1) == 0 &&
+           strtoll(body + sizeof layers - 1, NULL, 10) >= c->layers;
 }
 
 static lq_status no_place(const conv *c, const src_tensor *t, lq_err *err)
@@ -107,6 +120,7 @@ static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
     arch_slot slot;
     if (is_derived(t->name)) return LQ_OK;
     if (is_beside(c->config, t->name)) return c->left_out++, LQ_OK;
+    if (is_further(c->config, t->name)) return c->further++, LQ_OK;
     if (!t->plain || t->n_dims > 3 || !arch_slot_of(c->config, t->name, &slot))
         return no_place(c, t, err);
     const int flags = arch_name_of(c->config, slot.role)->flags;
@@ -154,7 +168,10 @@ static lq_status list_tensors(conv *c, lq_err *err)
     lq_status s = LQ_OK;
     for (int64_t i = 0; i < n && !s; i++)
         s = to_gguf_add_entry(c, src_tensor_at(c->src, i), err);
-    c->r->weights = n - c->left_out;
+    c->r->weights = n - c->left_out - c->further;
+    if (c->further)
+        conv_note(c->r, "%lld tensors of a head that guesses further tokens (MTP) are left out",
+                  (long long)c->further);
     if (c->left_out)
         conv_note(c->r,
                   "%lld tensors beside the language model are left out: llama.cpp takes them in a "

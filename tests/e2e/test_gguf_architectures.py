@@ -1,6 +1,7 @@
 """Every architecture that GGUF and config.json both name: read from llama.cpp's files, and written as it writes them."""
 import json
 import math
+import shutil
 import struct
 
 import pytest
@@ -107,6 +108,21 @@ def test_ggufs_order_of_heads_goes_to_no_folder(llmq, tmp_path):
     for m in (file, tmp_path / "m.llmq"):
         p = llmq("convert", m, "-o", tmp_path / "folder", "--to", "safetensors", code=3)
         assert "found a Qwen3_5MoeForCausalLM in GGUF's" in p.stderr and not (tmp_path / "folder").exists()
+
+
+@pytest.mark.parametrize("extra", ["mtp.layers.0.norm.weight", "backbone.layers.4.norm.weight"])
+def test_heads_for_further_tokens_are_left_out(llmq, tmp_path, extra):
+    folder = tmp_path / "folder"
+    shutil.copytree(ARCH / "nemotron-h-moe", folder)
+    file = folder / "model.safetensors"
+    h, d = read_st(file)
+    at, end = h["backbone.norm_f.weight"]["data_offsets"]
+    h[extra] = {**h["backbone.norm_f.weight"], "data_offsets": [len(d), len(d) + end - at]}
+    head = json.dumps(h).encode()
+    file.write_bytes(struct.pack("<Q", len(head)) + head + d + d[at:end])
+    p = llmq("convert", folder, "-o", tmp_path / "m.gguf", "--to", "gguf", "--dtype", "bf16")
+    assert "1 tensors of a head that guesses further tokens (MTP) are left out" in p.stdout + p.stderr
+    assert gguf_tensors(tmp_path / "m.gguf").keys() == gguf_tensors(ROOT / "tests/golden/gguf/arch/nemotron-h-moe.gguf").keys()
 
 
 def floats(dtype, b):

@@ -543,6 +543,81 @@ TEST(defaults_of_mixtures_are_those_of_transformers)
     }
 }
 
+/* What transformers 5.23 assumes of models with a state. A layer's letter: what its mixer is called begins
+ * so, large where it has experts, with - where it has no MLP; . is an MLP alone. */
+TEST(defaults_of_models_with_a_state_are_those_of_transformers)
+{
+#define NEMOTRON ",\"layers_block_type\":[\"linear_attention\",\"moe\",\"full_attention\",\"mlp\"]"
+    static const struct {
+        const char *type, *more, *layers;
+        int64_t kv_heads, head_dim, mix_heads, groups, key, value, taps, max_pos;
+        int64_t experts, used, ffn, shared;
+        double eps, theta;
+        bool tied;
+    } t[] = {
+        { "qwen3_next", "", "DDDADDDA", 2, 256, 32, 16, 128, 128, 4, 32768, 512, 10, 512, 512, 1e-6,
+          10000, false },
+        { "qwen3_5_text", "", "dddaddda", 4, 256, 32, 16, 128, 128, 4, 32768, 0, 0, 0, 0, 1e-6,
+          10000, false },
+        { "qwen3_5_moe_text", "", "DDDADDDA", 2, 256, 32, 16, 128, 128, 4, 32768, 256, 8, 512, 512,
+          1e-6, 10000, false },
+        { "lfm2", "", "aaaaaaaa", 8, 64, 0, 0, 0, 0, 3, 128000, 0, 0, 0, 0, 1e-5, 1e6, true },
+        { "lfm2_moe", "", "aaAAAAAA", 8, 64, 0, 0, 0, 0, 3, 128000, 32, 4, 1792, 0, 1e-5, 1e6,
+          true },
+        { "mamba2", "", "m-m-m-m-m-m-m-m-", 8, 64, 128, 8, 128, 64, 4, 262144, 0, 0, 0, 0, 1e-5, 0,
+          false },
+        { "nemotron_h", NEMOTRON, "m-.Ea-.", 8, 128, 128, 8, 128, 64, 4, 4096, 8, 2, 7688, 7688,
+          1e-5, 0, false },
+        { "granitemoehybrid", ",\"mamba_n_heads\":16", "MMMMMMMM", 8, 64, 16, 1, 256, 64, 4, 2048,
+          8, 2, 160, 1024, 1e-6, 0, false },
+        { "falcon_h1", "", "bbbbbbbb", 8, 64, 128, 1, 256, 8, 4, 8192, 0, 0, 0, 0, 1e-5, 10000,
+          false },
+        { "kimi_linear", "", "kKKKAKKK", 8, 192, 32, 32, 128, 128, 4, 1048576, 256, 8, 1024, 1024,
+          1e-5, 0, false },
+        { "bailing_hybrid", "", "kkKKKAKK", 8, 192, 8, 8, 128, 128, 4, 262144, 512, 8, 768, 768,
+          1e-6, 6e6, false },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        char text[512], layers[32] = "";
+        arch_config c;
+        lq_err err = { "" };
+        snprintf(text, sizeof text,
+                 "{\"model_type\":\"%s\",\"vocab_size\":320,\"hidden_size\":512,%s"
+                 "\"num_attention_heads\":8,\"intermediate_size\":160%s}",
+                 t[i].type,
+                 *t[i].more == ',' && t[i].more[2] == 'l' ? "" : "\"num_hidden_layers\":8,",
+                 t[i].more);
+        const lq_status s = parse(&c, text, NULL, &err);
+        CHECK(!s, "%s: %s", t[i].type, err.msg);
+        if (s) continue;
+        for (int64_t k = 0; k < c.layers; k++) {
+            const arch_layer *l = &c.layer[k];
+            const char first = l->mixer == MIX_NONE ? '.' : arch_mixer_text(l->mixer)[0];
+            char *at = layers + strlen(layers);
+            *at++ = (char)(l->moe && first != '.' ? first - 'a' + 'A' : first);
+            if (l->moe && first == '.') *at++ = 'E';
+            if (l->no_mlp) *at++ = '-';
+        }
+        CHECK(!strcmp(layers, t[i].layers), "%s: layers %s, expected %s", t[i].type, layers,
+              t[i].layers);
+        CHECK(c.kv_heads == t[i].kv_heads && c.head_dim == t[i].head_dim &&
+                  c.max_pos == t[i].max_pos && near(c.norm_eps, t[i].eps) &&
+                  near(c.rope[0].theta, t[i].theta) && c.tied == t[i].tied,
+              "%s: %d heads of keys of %d, %d positions, epsilon %g, theta %g", t[i].type,
+              (int)c.kv_heads, (int)c.head_dim, (int)c.max_pos, c.norm_eps, c.rope[0].theta);
+        CHECK(c.mix_heads == t[i].mix_heads && c.mix_groups == t[i].groups &&
+                  c.mix_key == t[i].key && c.mix_value == t[i].value && c.conv_taps == t[i].taps,
+              "%s: a state of %d heads in %d groups, %d by %d, %d taps", t[i].type,
+              (int)c.mix_heads, (int)c.mix_groups, (int)c.mix_key, (int)c.mix_value,
+              (int)c.conv_taps);
+        CHECK(c.experts == t[i].experts && c.experts_used == t[i].used &&
+                  c.expert_ffn == t[i].ffn && c.shared_ffn == t[i].shared,
+              "%s: %d experts, %d used, of %d, %d shared", t[i].type, (int)c.experts,
+              (int)c.experts_used, (int)c.expert_ffn, (int)c.shared_ffn);
+        arch_config_free(&c);
+    }
+}
+
 /* Keys as published files spell them, against those of transformers. */
 TEST(layers_with_experts_follow_every_spelling)
 {
@@ -808,6 +883,7 @@ int main(int argc, char **argv)
     RUN(our_own_spelling_gives_the_same_config_back);
     RUN(experts_are_as_many_as_the_class_assumes);
     RUN(defaults_of_mixtures_are_those_of_transformers);
+    RUN(defaults_of_models_with_a_state_are_those_of_transformers);
     RUN(layers_with_experts_follow_every_spelling);
     RUN(layers_share_an_indexer_in_every_spelling);
     RUN(keys_that_change_nothing_are_passed_over);

@@ -144,7 +144,10 @@ static lq_status mamba_in(arch_config *c, const char *key, const cJSON *v, lq_er
 /* config.json has their numbers also where no layer has any. */
 static lq_status without_experts(arch_config *c, const cJSON *config, lq_err *err)
 {
-    (void)config, (void)err;
+    if (!js_get(config, "layers_block_type") && !js_get(config, "layer_types") &&
+        !js_get(config, "hybrid_override_pattern"))
+        return lq_fail(err, LQ_EVALUE,
+                       "layers_block_type: expected what each layer is, found nothing");
     for (int64_t i = 0; i < c->layers; i++)
         if (c->layer[i].moe) return LQ_OK;
     c->experts = c->experts_used = c->expert_ffn = c->shared_ffn = c->latent = 0;
