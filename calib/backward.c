@@ -35,8 +35,8 @@ bool grad_covers(const arch_config *c)
     const arch_wiring *w = &c->w;
     if (w->norm != NORM_RMS || (w->pos != POS_ROPE && w->pos != POS_NONE) || w->parallel ||
         w->norm_after_add || w->qk_norm == QK_NORM_ALL || w->qk_norm == QK_NORM_HEADS ||
-        w->qk_norm_late || w->mla || w->mlp != MLP_GATED || c->n_sizes || w->q_gated ||
-        arch_count_attending(c, 0, c->layers) != c->layers || arch_has_state(c))
+        w->qk_norm_late || w->mla || w->both_ways || w->mlp != MLP_GATED || c->n_sizes ||
+        w->q_gated || arch_count_attending(c, 0, c->layers) != c->layers || arch_has_state(c))
         return false;
     if (c->act == ARCH_SWIGLU_CLAMPED || c->act == ARCH_RELU2 || c->experts ||
         c->residual_scale != 1 || c->logit_scale != 1 || c->attn_softcap != 0 ||

@@ -9,6 +9,7 @@ static const struct {
     { R_K, CAL_ATTN },
     { R_V, CAL_ATTN },
     { R_QKV, CAL_ATTN },
+    { R_ATTN_GATE, CAL_ATTN },
     { R_Q_A, CAL_ATTN },
     { R_KV_A, CAL_ATTN },
     { R_INDEX_Q, CAL_Q_B },

@@ -198,10 +198,22 @@ static int64_t seen_from(const attn_args *a, int64_t query)
     return first > 0 ? first : 0;
 }
 
-/* The first key that one of its rows sees. */
+/* The key after the last one that a query sees. */
+static int64_t seen_to(const attn_args *a, const attn_seq *s, int64_t query)
+{
+    if (!a->both) return query + 1;
+    const int64_t end = s->pos0 + s->n_rows, most = query + a->window;
+    return a->window && most < end ? most : end;
+}
+
+/* The first key that one of its rows sees, and the one after the last. */
 static int64_t first_key(const attn_args *a, const item_at *t)
 {
     return seen_from(a, query_at(a, t->s, t->i0));
+}
+static int64_t end_key(const attn_args *a, const item_at *t)
+{
+    return seen_to(a, t->s, query_at(a, t->s, t->i0 + t->n - 1));
 }
 
 static item_at find_item(const run_ctx *c, int64_t item)
@@ -220,7 +232,7 @@ static item_at find_item(const run_ctx *c, int64_t item)
     t.n = s->n_rows - t.i0 < c->chunk ? s->n_rows - t.i0 : c->chunk;
     t.R = t.n * (a->H / a->Hkv);
     t.split = first_key(a, &t) / ATTN_SPLIT;
-    t.n_splits = query_at(a, s, t.i0 + t.n - 1) / ATTN_SPLIT + 1 - t.split;
+    t.n_splits = (end_key(a, &t) - 1) / ATTN_SPLIT + 1 - t.split;
     return t;
 }
 
@@ -315,9 +327,10 @@ void attn_adjust(const attn_args *a, float *s, int lo, int hi, int64_t h, int64_
     }
 }
 
-void attn_seen(const attn_args *a, int64_t query, int64_t pos, int *from, int *to)
+void attn_seen(const attn_args *a, const attn_seq *s, int64_t query, int64_t pos, int *from,
+               int *to)
 {
-    int64_t hi = query + 1 - pos, lo = seen_from(a, query) - pos;
+    int64_t hi = seen_to(a, s, query) - pos, lo = seen_from(a, query) - pos;
     *from = (int)(lo < 0 ? 0 : lo > ATTN_TILE ? ATTN_TILE : lo);
     *to = (int)(hi < 0 ? 0 : hi > ATTN_TILE ? ATTN_TILE : hi);
 }
@@ -327,7 +340,7 @@ static k_next next_of(const attn_args *a, const item_at *t, const uint8_t *base,
                       int64_t D)
 {
     enum { RUNS = 4, RUN = ATTN_TILE / RUNS };
-    const int64_t end = a->keys ? 0 : t->s->pos0 + t->i0 + t->n;
+    const int64_t end = a->keys ? 0 : end_key(a, t);
     k_next n = { { base, base, base, base }, 0 };
     if (pos < end) n.bytes = RUN * attn_kv_row_bytes(a->dtype, D);
     for (int i = 0; i < RUNS && pos < end; i++, pos += RUN)
@@ -369,7 +382,8 @@ static pair_tile read_pairs(const attn_args *a, work *w, const item_at *t, int64
 static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos,
                      const item_at *after)
 {
-    const int64_t group = a->H / a->Hkv, last = query_at(a, t->s, t->i0 + t->n - 1);
+    const attn_seq *s = t->s;
+    const int64_t group = a->H / a->Hkv, last = end_key(a, t) - 1;
     const item_at *from = t;
     int64_t next = pos + ATTN_TILE;
     if (after && next > last) {
@@ -398,7 +412,7 @@ static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos,
     for (int64_t i = 0, r = 0; i < t->n; i++) {
         const int64_t query = query_at(a, t->s, t->i0 + i);
         int lo, hi;
-        attn_seen(a, query, pos, &lo, &hi);
+        attn_seen(a, s, query, pos, &lo, &hi);
         for (int64_t h = t->kvh * group; h < (t->kvh + 1) * group; h++, r++) {
             w->lo[r] = lo;
             w->hi[r] = hi;
@@ -439,8 +453,7 @@ static void open_item(const attn_args *a, work *w, const item_at *t)
 static void fold_split(const attn_args *a, work *w, const item_at *t, int64_t split,
                        const item_at *after)
 {
-    int64_t first = first_key(a, t), last = query_at(a, t->s, t->i0 + t->n - 1),
-            end = (split + 1) * ATTN_SPLIT;
+    int64_t first = first_key(a, t), last = end_key(a, t) - 1, end = (split + 1) * ATTN_SPLIT;
     if (first < split * ATTN_SPLIT) first = split * ATTN_SPLIT;
     fold_nothing(&w->part, t->R, a->Dv);
     for (int64_t pos = first / ATTN_TILE * ATTN_TILE; pos <= last && pos < end; pos += ATTN_TILE)

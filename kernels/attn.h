@@ -60,6 +60,8 @@ typedef struct {
     float softcap;         /* 0: none; cap * tanh(s / cap) */
     int64_t window; /* 0: none; else a row sees its last `window` positions, itself included */
     bool chunks;    /* ... no: those of the `window` positions, counted from 0, in which it is */
+    bool both; /* it sees the keys after it too, to its sequence's last row; of a window as many on
+                  either side */
     const float *alibi; /* [H] slopes or NULL: + slope * (key - query) */
     bool alibi_scaled;  /* ... * scale */
     bool alibi_bf16;    /* bf16(bf16(slope) * bf16(key)) instead of the product (Falcon) */

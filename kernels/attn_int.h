@@ -8,8 +8,9 @@
  * [D][ATTN_TILE], [ATTN_TILE][Dv] floats, or words of pairs (k_ops.h). */
 void attn_read_tile(void *dst, const attn_args *a, const attn_seq *s, const uint8_t *base,
                     int64_t kvh, int64_t pos, int n, bool key, bool pairs);
-/* Which keys *from .. *to - 1 of the tile at `pos` the query sees. */
-void attn_seen(const attn_args *a, int64_t query, int64_t pos, int *from, int *to);
+/* Which keys *from .. *to - 1 of the tile at `pos` a query of the sequence sees. */
+void attn_seen(const attn_args *a, const attn_seq *s, int64_t query, int64_t pos, int *from,
+               int *to);
 /* Soft-cap and ALiBi on one row's scores of the keys pos + lo .. pos + hi - 1. */
 void attn_adjust(const attn_args *a, float *s, int lo, int hi, int64_t h, int64_t pos,
                  int64_t query);

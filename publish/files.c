@@ -23,7 +23,8 @@ static bool plain_byte(char c)
 lq_status pub_check_name(const char *name, lq_err *err)
 {
     const char *slash = strchr(name, '/'), *file = name;
-    if (slash && strncmp(name, MODEL_TEMPLATES "/", strlen(MODEL_TEMPLATES "/")) == 0)
+    const bool module = model_module_path(name);
+    if (module || (slash && strncmp(name, MODEL_TEMPLATES "/", strlen(MODEL_TEMPLATES "/")) == 0))
         file = slash + 1;
     const size_t n = strlen(file);
     const char *why = NULL;
@@ -35,7 +36,8 @@ lq_status pub_check_name(const char *name, lq_err *err)
         if (!plain_byte(file[i])) why = "letters, digits and ._-+=@() alone, in no other folder";
     if (!why && (!model_file_of(file) || (file[0] == '.' && strcmp(name, PUB_ATTRIBUTES) != 0)))
         why = "a file of a model";
-    if (!why && file != name && !lq_has_ending(file, ".jinja")) why = "a template in that folder";
+    if (!why && file != name && !module && !lq_has_ending(file, ".jinja"))
+        why = "a template in that folder";
     return why ? lq_fail(err, LQ_EFORMAT, "file name: expected %s, found '%.100s'", why, name)
                : LQ_OK;
 }

@@ -27,6 +27,7 @@ struct lm {
     load_model draft; /* zeroed: none; an MTP head's without a config */
     gen_defaults gen;
     chat_format *chat;     /* NULL: the model has no template */
+    sentence *sentence;    /* NULL: the model's files say nothing of vectors */
     rerank_format *rerank; /* NULL: it judges no documents, for this reason */
     lq_err no_judge;
     engine *e;
@@ -154,31 +155,34 @@ static void describe(lm *l)
     const eng_opts *eo = eng_options(l->e);
     eng_stats s;
     eng_stats_get(l->e, &s);
-    l->info = (api_model){ .backend = { l, service_submit, cancel, stats, l->chat ? render : NULL,
-                                        l->rerank ? judge : NULL,
-                                        l->model.m.cfg->head == HEAD_LABELS ? score : NULL },
-                           .labels = l->rerank ? rerank_labels(l->rerank) : NULL,
-                           .no_judge = l->no_judge.msg,
-                           .no_words = l->model.m.cfg->head != HEAD_WORDS,
-                           .tok = l->tok.t,
-                           .chat_text = l->chat ? chat_text(l->chat) : NULL,
-                           .chat_tokens = l->chat ? chat_tokens(l->chat) : NULL,
-                           .bos = (int32_t)l->model.m.cfg->bos,
-                           .eos = l->model.m.cfg->n_eos ? (int32_t)l->model.m.cfg->eos[0] : -1,
-                           .vocab = l->model.m.cfg->vocab,
-                           .max_len = eo->max_len,
-                           .hidden = l->model.m.cfg->hidden,
-                           .max_seqs = eo->max_seqs,
-                           .queue = eo->queue,
-                           .block_size = eo->block_size,
-                           .kv_blocks = s.kv_blocks,
-                           .device = model_device(&l->model.m),
-                           .quantization = scheme_of(l),
-                           .fingerprint = l->fingerprint,
-                           .defaults = l->gen,
-                           .step_bytes = (double)l->model.m.weight_bytes,
-                           .row_flops = model_row_flops(&l->model.m),
-                           .logits_flops = model_logits_flops(&l->model.m) };
+    l->info =
+        (api_model){ .backend = { l, service_submit, cancel, stats, l->chat ? render : NULL,
+                                  l->rerank ? judge : NULL,
+                                  l->model.m.cfg->head == HEAD_LABELS ? score : NULL },
+                     .labels = l->rerank ? rerank_labels(l->rerank) : NULL,
+                     .no_judge = l->no_judge.msg,
+                     .no_words = l->model.m.cfg->head != HEAD_WORDS,
+                     .tok = l->tok.t,
+                     .chat_text = l->chat ? chat_text(l->chat) : NULL,
+                     .chat_tokens = l->chat ? chat_tokens(l->chat) : NULL,
+                     .bos = (int32_t)l->model.m.cfg->bos,
+                     .eos = l->model.m.cfg->n_eos ? (int32_t)l->model.m.cfg->eos[0] : -1,
+                     .vocab = l->model.m.cfg->vocab,
+                     .max_len = eo->max_len,
+                     .hidden = l->model.m.cfg->hidden,
+                     .width = l->sentence ? sentence_width(l->sentence) : l->model.m.cfg->hidden,
+                     .sentence = l->sentence,
+                     .max_seqs = eo->max_seqs,
+                     .queue = eo->queue,
+                     .block_size = eo->block_size,
+                     .kv_blocks = s.kv_blocks,
+                     .device = model_device(&l->model.m),
+                     .quantization = scheme_of(l),
+                     .fingerprint = l->fingerprint,
+                     .defaults = l->gen,
+                     .step_bytes = (double)l->model.m.weight_bytes,
+                     .row_flops = model_row_flops(&l->model.m),
+                     .logits_flops = model_logits_flops(&l->model.m) };
     const char *unused;
     if (l->chat) l->info.form = chat_form_of(l->chat, false, &unused);
     if (l->chat) l->info.tool_form = chat_form_of(l->chat, true, &l->info.no_calls);
@@ -279,6 +283,7 @@ lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
     lq_status s = load_weights(&l->model, o->path, &how, o->p, &job, err);
     if (!s) api_set_progress(l->a, 1); /* the rest is quick */
     if (!s) s = load_gen(&l->gen, l->model.src, o->path, err);
+    if (!s) s = sentence_open(&l->sentence, l->model.src, l->model.m.cfg->hidden, err);
     if (!s) s = open_text(l, o, err);
     if (!s) s = load_stops(&l->model, l->tok.t, err);
     eng_opts eo = o->engine;
@@ -301,6 +306,7 @@ void lm_close(lm *l)
     if (l->a) api_drain(l->a);
     eng_close(l->e); /* what runs ends, and answers into the list */
     rerank_close(l->rerank);
+    sentence_close(l->sentence);
     chat_close(l->chat);
     if (!l->tok_lent) load_tok_close(&l->tok);
     load_model_close(&l->draft);

@@ -152,6 +152,15 @@ static lq_status check_width(const char *what, int64_t heads, int64_t dim, lq_er
                    ARCH_MAX_WIDTH / heads, dim);
 }
 
+/* The next word would be seen by those before it. */
+static lq_status check_both_ways(const arch_config *c, lq_err *err)
+{
+    if (!c->w.both_ways || (c->head != HEAD_WORDS && !arch_has_state(c))) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "use_bidirectional_attention: expected false in a model that %s, found true",
+                   c->head == HEAD_WORDS ? "gives words" : "carries a state");
+}
+
 static lq_status check_numbers(const arch_config *c, lq_err *err)
 {
     if (c->heads % c->kv_heads)
@@ -173,6 +182,7 @@ static lq_status check_numbers(const arch_config *c, lq_err *err)
     if (!s) s = check_beside(c, err);
     if (!s) s = check_mixer(c, err);
     if (!s) s = check_indexer(c, err);
+    if (!s) s = check_both_ways(c, err);
     return s || c->w.pos != POS_ROPE ? s : arch_rope_check(c, err);
 }
 

@@ -99,7 +99,8 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_Q, "q", ARCH_LINEAR)                                                                              \
     X(R_K, "k", ARCH_LINEAR)                                                                              \
     X(R_V, "v", ARCH_LINEAR)                                                                              \
-    X(R_QKV, "qkv", ARCH_LINEAR) /* rows: see qkv_grouped */                                              \
+    X(R_QKV, "qkv", ARCH_LINEAR)             /* rows: see qkv_grouped */                                  \
+    X(R_ATTN_GATE, "attn_gate", ARCH_LINEAR) /* on the output before R_O: see gate_softplus */            \
     X(R_O, "o", ARCH_LINEAR)                                                                              \
     X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                                    \
     X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                                    \
@@ -227,6 +228,7 @@ typedef enum {
     WINDOW_NOPE_IF_USED,
     WINDOW_PATTERN,
     WINDOW_LOCAL,
+    WINDOW_FROM, /* those from max_window_layers on, without use_sliding_window */
     WINDOW_CHUNKS /* a query sees what its chunk of attention_chunk_size positions has: those that rotate */
 } arch_window;
 
@@ -273,6 +275,7 @@ typedef struct {
     float norm_offset; /* 1 for Gemma's (1 + w) */
     arch_pos pos;
     bool rope_half;      /* rotate pairs (i, i + R/2); else neighbours */
+    bool rope_back;      /* by the negative of the angle */
     bool alibi_scaled;   /* ALiBi is added before the scale on q k^T, not after */
     bool alibi_bf16;     /* ... and slope * key position is rounded to bf16 */
     bool alibi_twice;    /* ... and added twice, as transformers' eager attention does for Falcon
@@ -289,6 +292,8 @@ typedef struct {
     bool mla;
     bool index_half; /* rope_half of an indexer's heads */
     bool q_gated;    /* rows of R_Q: of each head q, then what its output is gated by (sigmoid) */
+    bool gate_softplus; /* of R_ATTN_GATE's rows; else sigmoid */
+    bool gate_heads;    /* one row of it for each head, not for each of its dims */
     bool
         mix_mixed; /* rows of R_MIX_IN: of each key head q, k, its values', its gates'; else all of each
                         in turn. Rows of R_MIX_BA: of each key head its values' b, a */
@@ -303,6 +308,7 @@ typedef struct {
     float topk_eps;    /* ... after this is added to their sum; 0: 1e-20 */
     bool group_top2;   /* a group's score is the sum of its two best; else its best */
     bool dense_beside; /* layers with experts have an MLP too: their outputs are added */
+    bool both_ways;    /* a position sees those after it too; of a window as many on either side */
 } arch_wiring;
 
 /* A key of config.json that changes the wiring or a number: what its value does to the field at
@@ -310,8 +316,10 @@ typedef struct {
  * leaves the field alone. "a.b" is the key b of the object a. */
 typedef enum {
     KEY_REAL,
-    KEY_INVERSE, /* 1 / value */
-    KEY_RSQRT,   /* value^-0.5 */
+    KEY_INVERSE,  /* 1 / value */
+    KEY_RSQRT,    /* value^-0.5 */
+    KEY_BY_DEPTH, /* value / sqrt(layers) */
+    KEY_BY_WIDTH, /* value / hidden */
     KEY_INT,
     KEY_BOOL,
     KEY_NOT,
@@ -357,22 +365,23 @@ typedef struct arch_row {
         full_first; /* WINDOW_PATTERN: of each pattern the first layer has no window, not the last */
     int64_t pos_offset;
     /* What transformers assumes where config.json is silent. */
-    int64_t def_kv_heads;   /* 0: as many as heads */
-    int64_t def_head_dim;   /* 0: hidden / heads */
-    int64_t def_window;     /* 0: none */
-    int64_t def_pattern;    /* WINDOW_PATTERN: of these many layers the last has no window */
-    int64_t def_nope_every; /* no_rope_layer_interval; 0: all rotate */
-    int64_t def_max_pos;    /* 0: 2048 */
-    int64_t def_ffn;        /* times hidden; 0: must be said */
-    int64_t def_dense;      /* first_k_dense_replace: layers before those with experts */
-    int64_t def_shared;     /* n_shared_experts */
-    double def_eps;         /* 0: 1e-6 */
-    double def_theta;       /* 0: 10000 */
-    double def_local_theta; /* of layers with a window, which are not scaled; 0: as the
+    int64_t def_kv_heads;    /* 0: as many as heads */
+    int64_t def_head_dim;    /* 0: hidden / heads */
+    int64_t def_window;      /* 0: none */
+    int64_t def_window_from; /* WINDOW_IF_USED, WINDOW_FROM: max_window_layers; 0: 28 */
+    int64_t def_pattern;     /* WINDOW_PATTERN: of these many layers the last has no window */
+    int64_t def_nope_every;  /* no_rope_layer_interval; 0: all rotate */
+    int64_t def_max_pos;     /* 0: 2048 */
+    int64_t def_ffn;         /* times hidden; 0: must be said */
+    int64_t def_dense;       /* first_k_dense_replace: layers before those with experts */
+    int64_t def_shared;      /* n_shared_experts */
+    double def_eps;          /* 0: 1e-6 */
+    double def_theta;        /* 0: 10000 */
+    double def_local_theta;  /* of layers with a window, which are not scaled; 0: as the
                                others; < 0: rope_theta */
-    double def_partial;     /* rotated part of a head; 0: all */
-    const char *def_rope;   /* rope_parameters, as JSON; NULL: none */
-    const char *def_sizes;  /* the sizes of a text_config, as JSON; NULL: they must be said */
+    double def_partial;      /* rotated part of a head; 0: all */
+    const char *def_rope;    /* rope_parameters, as JSON; NULL: none */
+    const char *def_sizes;   /* the sizes of a text_config, as JSON; NULL: they must be said */
     arch_act def_act;
     bool def_tied;
 } arch_row;
@@ -412,7 +421,7 @@ typedef struct {
 
 /* The sizes that may differ from layer to layer. */
 typedef struct {
-    int64_t kv_heads, head_dim, rope_dims, ffn;
+    int64_t kv_heads, head_dim, rope_dims, ffn, heads;
 } arch_sizes;
 
 /* What follows the last hidden state, normed: words; nothing ("Qwen3Model"), where hidden states are

@@ -119,7 +119,9 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("wiring_norm_topk", norm_topk)           \
     X("wiring_mix_norm_1st", mix_norm_1st)     \
     X("wiring_mix_tiled", mix_tiled)           \
-    X("wiring_group_top2", group_top2)
+    X("wiring_group_top2", group_top2)         \
+    X("wiring_both_ways", both_ways)           \
+    X("wiring_gate_heads", gate_heads)
 
 static const char *const pos_texts[] = { "none", "rope", "alibi", "learned", "sinusoidal" };
 static const char *const head_texts[] = { "words", "none", "labels" };
@@ -164,6 +166,8 @@ static bool put_sizes(cJSON *j, const arch_config *c)
 #define X(key, field, lo, hi) ok = ok && cJSON_AddNumberToObject(o, key, (double)own->field);
         LAYER_INTS(X)
 #undef X
+        if (own->heads != c->heads)
+            ok = ok && cJSON_AddNumberToObject(o, "heads", (double)own->heads);
         cJSON *of = ok ? cJSON_AddArrayToObject(o, "layers") : NULL;
         ok = of != NULL;
         for (int64_t i = 0; i < c->layers && ok; i++)
@@ -319,14 +323,16 @@ static lq_status read_layers(arch_config *c, const cJSON *j, const char *key, bo
 }
 
 /* One item of layer_sizes. */
-static lq_status read_size(arch_sizes *z, const cJSON *o, int64_t layers, lq_err *err)
+static lq_status read_size(arch_sizes *z, const cJSON *o, int64_t layers, int64_t heads,
+                           lq_err *err)
 {
-    arch_sizes own = { 0 };
+    arch_sizes own = { .heads = heads };
     lq_status s = LQ_OK;
 #define X(key, field, lo, hi) \
     if (!s) s = js_i64(o, key, true, lo, hi, &own.field, err);
     LAYER_INTS(X)
 #undef X
+    if (!s) s = js_i64(o, "heads", false, 1, MAX_WIDTH, &own.heads, err);
     const cJSON *of = js_get(o, "layers");
     if (!s && !cJSON_IsArray(of))
         s = lq_fail(err, LQ_EVALUE, "layer_sizes: expected an array of layers");
@@ -352,7 +358,7 @@ static lq_status read_sizes(arch_config *c, const cJSON *j, lq_err *err)
     lq_status s =
         cJSON_IsArray(list) ? LQ_OK : lq_fail(err, LQ_EVALUE, "layer_sizes: expected an array");
     for (const cJSON *e = s ? NULL : list->child; e && !s; e = e->next)
-        s = read_size(z, e, c->layers, err);
+        s = read_size(z, e, c->layers, c->heads, err);
     if (!s) s = arch_set_sizes(c, z, err);
     free(z);
     return s;

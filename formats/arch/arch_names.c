@@ -264,6 +264,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_K] = { k, c->hidden },
         [R_V] = { v, c->hidden },
         [R_QKV] = { q + k + v, c->hidden },
+        [R_ATTN_GATE] = { c->w.gate_heads ? c->heads : o, c->hidden },
         [R_O] = { c->hidden, o },
         [R_Q_NORM] = { head_rows(c, R_Q_NORM), all ? q : c->head_dim },
         [R_K_NORM] = { head_rows(c, R_K_NORM), all ? k : c->head_dim },

@@ -7,7 +7,7 @@
 arch_sizes arch_sizes_of(const arch_config *c, int64_t layer)
 {
     const arch_config *own = arch_at(c, layer);
-    return (arch_sizes){ own->kv_heads, own->head_dim, own->rope_dims, own->ffn };
+    return (arch_sizes){ own->kv_heads, own->head_dim, own->rope_dims, own->ffn, own->heads };
 }
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -18,12 +18,13 @@ static void put_sizes(arch_config *c, const arch_sizes *z)
     c->head_dim = c->v_dim = z->head_dim;
     c->rope_dims = z->rope_dims;
     c->ffn = z->ffn;
+    c->heads = z->heads;
 }
 
 static bool same_sizes(const arch_config *c, const arch_sizes *z)
 {
     return c->kv_heads == z->kv_heads && c->head_dim == z->head_dim &&
-           c->rope_dims == z->rope_dims && c->ffn == z->ffn;
+           c->rope_dims == z->rope_dims && c->ffn == z->ffn && c->heads == z->heads;
 }
 
 /* The config with these sizes, made where there is none; NULL: no memory. */
@@ -50,7 +51,8 @@ lq_status arch_set_sizes(arch_config *c, const arch_sizes *z, lq_err *err)
     for (int64_t i = 1; i < c->layers; i++)
         most = (arch_sizes){ larger(most.kv_heads, z[i].kv_heads),
                              larger(most.head_dim, z[i].head_dim),
-                             larger(most.rope_dims, z[i].rope_dims), larger(most.ffn, z[i].ffn) };
+                             larger(most.rope_dims, z[i].rope_dims), larger(most.ffn, z[i].ffn),
+                             larger(most.heads, z[i].heads) };
     put_sizes(c, &most);
     for (int64_t i = 0; i < c->layers; i++) {
         if (same_sizes(c, &z[i])) continue;

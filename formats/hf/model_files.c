@@ -103,6 +103,9 @@ bool model_own_file(const char *name)
         "preprocessor_config.json",
         "processor_config.json",
         "video_preprocessor_config.json",
+        "modules.json",
+        "config_sentence_transformers.json",
+        "sentence_bert_config.json",
         "README.md",
     };
     return is_one_of(name, names, LQ_COUNT(names)) || model_tokenizer_file(name) ||
@@ -122,10 +125,47 @@ bool model_side_file(const char *name)
     return false;
 }
 
+/* How much of a name is "1_Pooling"; 0: it begins otherwise. */
+static size_t module_folder(const char *name)
+{
+    const size_t digits = strspn(name, "0123456789");
+    if (!digits || name[digits] != '_') return 0;
+    size_t n = digits + 1;
+    while (name[n] == '_' || (name[n] >= '0' && name[n] <= '9') ||
+           (name[n] >= 'A' && name[n] <= 'Z') || (name[n] >= 'a' && name[n] <= 'z'))
+        n++;
+    return n > digits + 1 ? n : 0;
+}
+
+bool model_module_folder(const char *name)
+{
+    const size_t n = module_folder(name);
+    return n && !name[n];
+}
+
+bool model_module_file(const char *name)
+{
+    return strcmp(name, "config.json") == 0 || strcmp(name, "model.safetensors") == 0;
+}
+
+bool model_module_path(const char *name)
+{
+    const size_t n = module_folder(name);
+    return n && name[n] == '/' && model_module_file(name + n + 1);
+}
+
+bool model_module_blob(const char *name, size_t *folder)
+{
+    const size_t n = module_folder(name);
+    if (folder) *folder = n;
+    return n && name[n] == '.' && model_module_file(name + n + 1);
+}
+
 bool model_blob(const char *name)
 {
     static const char one[] = "chat_template."; /* of MODEL_TEMPLATES */
     const size_t n = sizeof one - 1;
-    return model_own_file(name) || strcmp(name, "tokenizer.blob") == 0 ||
+    return model_own_file(name) || model_module_blob(name, NULL) ||
+           strcmp(name, "tokenizer.blob") == 0 ||
            (strncmp(name, one, n) == 0 && model_template(name + n) && model_plain_name(name));
 }

@@ -3,8 +3,9 @@
 #define LLMQ_FORMATS_HF_MODEL_FILES_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
-#define MODEL_TEMPLATES "additional_chat_templates" /* the one folder in a model's */
+#define MODEL_TEMPLATES "additional_chat_templates" /* a folder in a model's */
 
 typedef struct {
     const char *media; /* OCI media type of its layer */
@@ -18,7 +19,14 @@ const model_file *model_file_of(const char *name);
  * the tokenizer those that a checkpoint is known to have, no weights, no code? `name` is in no
  * folder; printable UTF-8 of at most 255 bytes. */
 bool model_own_file(const char *name);
-/* Or the other names of a model's .llmq: chat_template.NAME.jinja, tokenizer.blob. */
+/* A file of a module of sentence-transformers: "1_Pooling/config.json", "2_Dense/model.safetensors". And
+ * its name in a .llmq, "1_Pooling.config.json": *folder, which may be NULL, is how much of it the
+ * folder's is. */
+bool model_module_path(const char *name);
+bool model_module_folder(const char *name); /* "1_Pooling" */
+bool model_module_file(const char *name);   /* one in such a folder */
+bool model_module_blob(const char *name, size_t *folder);
+/* Or the other names of a model's .llmq: of modules, chat_template.NAME.jinja, tokenizer.blob. */
 bool model_blob(const char *name);
 /* What a repository has beside a model: its code, texts, pictures, samples; no weights. */
 bool model_side_file(const char *name);

@@ -474,12 +474,34 @@ static lq_status names_in(src_source *s, const char **out, size_t *n, const char
 
 lq_status src_blob_file(char *out, size_t n, const char *dir, const char *blob, lq_err *err)
 {
-    char sub[PATH_LEN];
-    size_t len = strlen(ONE_TEMPLATE);
+    char sub[PATH_LEN], path[256];
+    size_t len = strlen(ONE_TEMPLATE), folder;
+    if (model_module_blob(blob, &folder)) {
+        snprintf(path, sizeof path, "%s", blob);
+        path[folder] = '/';
+        return lq_path_join(out, n, dir, path, err);
+    }
     if (strncmp(blob, ONE_TEMPLATE, len) != 0 || !model_template(blob + len))
         return lq_path_join(out, n, dir, blob, err);
     lq_status st = lq_path_join(sub, sizeof sub, dir, MODEL_TEMPLATES, err);
     return st ? st : lq_path_join(out, n, sub, blob + len, err);
+}
+
+/* Those of the modules' folders that modules.json is about. */
+static lq_status module_names(src_source *s, const char **out, size_t *n, const char *dir,
+                              lq_err *err)
+{
+    char sub[PATH_LEN], name[PATH_LEN];
+    const char *folders[MAX_BLOBS];
+    size_t k = 0;
+    if (lq_path_join(sub, sizeof sub, dir, "modules.json", NULL) || !lq_exists(sub)) return LQ_OK;
+    lq_status st = names_in(s, folders, &k, dir, "", model_module_folder, err);
+    for (size_t i = 0; i < k && !st; i++) {
+        snprintf(name, sizeof name, "%s.", folders[i]);
+        st = lq_path_join(sub, sizeof sub, dir, folders[i], err);
+        if (!st && lq_is_dir(sub)) st = names_in(s, out, n, sub, name, model_module_file, err);
+    }
+    return st;
 }
 
 /* The names in the folder that travel along, sorted, in the arena. */
@@ -493,6 +515,7 @@ static lq_status blob_names(src_source *s, const char ***out, size_t *n, const c
     lq_status st = lq_path_join(more, sizeof more, dir, MODEL_TEMPLATES, err);
     if (!st) st = names_in(s, *out, n, dir, "", model_own_file, err);
     if (!st) st = names_in(s, *out, n, more, ONE_TEMPLATE, model_template, err);
+    if (!st) st = module_names(s, *out, n, dir, err);
     qsort(*out, *n, sizeof **out, by_text);
     return st;
 }

@@ -86,7 +86,7 @@ static void run_head(void *ctx, int64_t kvh, int thread)
             int64_t query = s->pos0 + r / group;
             int lo, hi;
             float *row = tile + r * ATTN_TILE;
-            attn_seen(a, query, pos, &lo, &hi);
+            attn_seen(a, s, query, pos, &lo, &hi);
             if (lo < hi) attn_adjust(a, row, lo, hi, kvh * group + r % group, pos, query);
             for (int j = lo; j < hi; j++)
                 h.m[r] = row[j] > h.m[r] ? row[j] : h.m[r];
@@ -94,7 +94,7 @@ static void run_head(void *ctx, int64_t kvh, int thread)
     }
     for (int64_t t = 0; t < c->n_tiles; t++) { /* P, not yet divided by the sums */
         for (int64_t r = 0; r < R; r++)
-            attn_seen(a, s->pos0 + r / group, t * ATTN_TILE, &h.lo[r], &h.hi[r]);
+            attn_seen(a, s, s->pos0 + r / group, t * ATTN_TILE, &h.lo[r], &h.hi[r]);
         k->attn_softmax(h.s + t * R * ATTN_TILE, h.lo, h.hi, R, h.m, h.l, h.one); /* by exp(0) */
     }
     for (int64_t t = 0; t < c->n_tiles; t++) { /* P V */
@@ -102,7 +102,7 @@ static void run_head(void *ctx, int64_t kvh, int thread)
         int n = (int)(end - pos < ATTN_TILE ? end - pos : ATTN_TILE);
         attn_read_tile(h.v, a, s, a->v, kvh, pos, n, false, false);
         for (int64_t r = 0; r < R; r++)
-            attn_seen(a, s->pos0 + r / group, pos, &h.lo[r], &h.hi[r]);
+            attn_seen(a, s, s->pos0 + r / group, pos, &h.lo[r], &h.hi[r]);
         k->attn_pv(h.acc, h.s + t * R * ATTN_TILE, h.v, h.one, h.lo, h.hi, R, a->Dv);
     }
     for (int64_t r = 0; r < R; r++) {

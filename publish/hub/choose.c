@@ -127,6 +127,7 @@ static bool is_small(const char *path)
     const char *slash = strchr(path, '/');
     const bool template = slash && lq_has_ending(path, ".jinja") && !strchr(slash + 1, '/') &&
                           strncmp(path, MODEL_TEMPLATES "/", strlen(MODEL_TEMPLATES "/")) == 0;
+    if (model_module_path(path)) return hub_path_ok(path);
     return kind && !kind->weights && hub_path_ok(path) && (!slash || template);
 }
 

@@ -11,6 +11,7 @@
 #include "runtime/chat/rerank.h"
 #include "runtime/engine/engine.h"
 #include "runtime/http/http.h"
+#include "runtime/sentence.h"
 
 typedef struct api api;
 
@@ -33,8 +34,11 @@ typedef struct {
 typedef struct {
     api_backend backend;
     const tok_tokenizer *tok;       /* NULL: ids only */
-    int64_t vocab, max_len, hidden; /* hidden: numbers of an embedding */
-    int64_t max_seqs, queue;        /* sequences that may run, and others that may wait */
+    int64_t vocab, max_len, hidden; /* hidden: numbers of a row */
+    int64_t width;                  /* of an embedding */
+    const sentence
+        *sentence; /* how one is made; NULL: of length 1, of the rows that are asked for */
+    int64_t max_seqs, queue;    /* sequences that may run, and others that may wait */
     const chat_form *form;      /* of answers where there are no tools; NULL: no chat template */
     const chat_form *tool_form; /* where there are */
     const char *no_calls;       /* why that has no calls */

@@ -14,12 +14,40 @@ static lq_status bad_prompt(api_error *e, const char *param, const cJSON *v)
                     param, js_describe(found, v));
 }
 
+/* A text to be embedded, behind the prompt that the model's files have for it. */
+static lq_status encode_input(const api *a, api_prompt *out, const char *text, bool cut,
+                              const api_params *p, api_error *e)
+{
+    char names[256] = "none";
+    const sentence *own = a->m.sentence;
+    const char *prompt = own ? sentence_prompt(own, p->prompt_name, names, sizeof names)
+                         : p->prompt_name ? NULL
+                                          : "";
+    if (!prompt)
+        return api_fail(e, "prompt_name", "invalid_value",
+                        "prompt_name: expected one of the model's prompts (%s), found \"%.60s\"",
+                        names, p->prompt_name);
+    if (!*prompt) return api_encode(a, out, text, p->add_special, cut, "input", e);
+    lq_buf whole = { 0 };
+    lq_buf_puts(&whole, prompt);
+    lq_buf_puts(&whole, text);
+    lq_buf_add(&whole, "", 1);
+    lq_status s =
+        whole.oom ? api_no_memory(e) : api_encode(a, out, whole.p, p->add_special, cut, "input", e);
+    out->text = NULL;
+    lq_buf_free(&whole);
+    return s;
+}
+
 static lq_status read_one(const api *a, api_prompt *out, const cJSON *v, const char *param,
                           const api_params *p, api_error *e)
 {
     const bool cut = p->truncate && p->truncate <= a->m.max_len; /* whatever its length, it fits */
     if (cJSON_IsString(v) && p->suffix) return api_fim(a, out, v->valuestring, p, e);
+    if (cJSON_IsString(v) && p->embeds) return encode_input(a, out, v->valuestring, cut, p, e);
     if (cJSON_IsString(v)) return api_encode(a, out, v->valuestring, p->add_special, cut, param, e);
+    if (p->prompt_name)
+        return api_fail(e, "prompt_name", "unsupported_value", "prompt_name: only with a text");
     int n = 0, max = p->truncate || a->m.max_len > INT32_MAX ? INT32_MAX : (int)a->m.max_len;
     if (!v->child)
         return api_fail(e, param, "invalid_value",

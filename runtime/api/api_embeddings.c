@@ -1,6 +1,7 @@
 /* runtime/api/api_embeddings.c - the answer of POST /v1/embeddings: vectors of length 1, their first
  * `dimensions` numbers if that is given (and then of length 1 again), as numbers or as base64 of
- * little-endian f32. Which rows of the prompt they are made of: eng_pool. */
+ * little-endian f32. Which rows of the prompt they are made of: eng_pool. What else a model's files
+ * say of vectors: runtime/sentence.h; without a Normalize there they are of any length. */
 #include "runtime/api/api_gen_int.h"
 
 #include <stdlib.h>
@@ -8,10 +9,9 @@
 bool gen_take_vector(gen_choice *c, const double *pooled)
 {
     size_t n = (size_t)c->g->a->m.hidden;
-    c->vector = malloc(n * sizeof *c->vector);
-    for (size_t i = 0; c->vector && i < n; i++)
-        c->vector[i] = (float)pooled[i];
-    return c->vector != NULL;
+    c->pooled = malloc(n * sizeof *c->pooled);
+    if (c->pooled) memcpy(c->pooled, pooled, n * sizeof *c->pooled);
+    return c->pooled != NULL;
 }
 
 static void normalize(float *v, int64_t n)
@@ -70,11 +70,18 @@ static void write_vector(jw *w, const float *v, int64_t n, bool base64)
 void gen_write_vector(gen_choice *c, jw *w)
 {
     const gen *g = c->g;
-    const int64_t n = g->p.dimensions ? g->p.dimensions : g->a->m.hidden;
-    w->b.oom |= c->text.oom || !c->vector;
-    if (w->b.oom) return;
-    normalize(c->vector, n);
-    write_vector(w, c->vector, n, g->p.base64);
+    const api_model *m = &g->a->m;
+    const int64_t n = g->p.dimensions ? g->p.dimensions : m->width;
+    float *v = malloc((size_t)m->width * sizeof *v);
+    w->b.oom |= c->text.oom || !c->pooled || !v ||
+                (m->sentence && sentence_run(m->sentence, v, c->pooled, NULL));
+    if (!w->b.oom) {
+        for (int64_t i = 0; i < n && !m->sentence; i++)
+            v[i] = (float)c->pooled[i];
+        if (!m->sentence || sentence_normalizes(m->sentence)) normalize(v, n);
+        write_vector(w, v, n, g->p.base64);
+    }
+    free(v);
 }
 
 static void write_embeddings(gen *g, jw *w)

@@ -49,7 +49,7 @@ static void gen_free(void *user)
         tok_stream_free(c->offset.stream);
         gen_free_parts(c);
         gen_free_items(c);
-        free(c->vector);
+        free(c->pooled);
     }
     free(g->choices.v);
     for (size_t i = 0; i < g->prompts.n; i++)
@@ -439,9 +439,7 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
                   .n = p->n,
                   .length_penalty = p->length_penalty,
                   .early = p->early },
-        .pool = !gen_pools(g) ? ENG_NO_POOL
-                : p->mean     ? ENG_POOL_MEAN
-                              : ENG_POOL_LAST,
+        .pool = gen_pool(g),
         .salt = p->cache_salt,
         .priority = (int32_t)p->priority,
     };
@@ -620,10 +618,10 @@ static lq_status prepare(gen *g, api_error *e)
     if (g->p.priority && !g->a->o.priorities)
         return api_fail(e, "priority", "unsupported_value",
                         "priority: this server answers in the order of arrival");
-    if (g->p.dimensions > g->a->m.hidden)
+    if (g->p.dimensions > g->a->m.width)
         return api_fail(e, "dimensions", "invalid_value",
                         "dimensions: expected an integer 1..%lld, found %lld",
-                        (long long)g->a->m.hidden, (long long)g->p.dimensions);
+                        (long long)g->a->m.width, (long long)g->p.dimensions);
     if (!g->a->m.tok && g->p.n_stop)
         return api_fail(e, "stop", "unsupported_value", "stop: the model has no tokenizer");
     s = gen_plan_calls(g, e);

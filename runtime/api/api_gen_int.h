@@ -64,7 +64,7 @@ struct gen_choice {
         int64_t at; /* in code points */
     } offset;       /* where in the text a token begins */
     double odds;    /* of a judgement: log(P(yes) / P(no)) */
-    float *vector;  /* [api_model.hidden] an embedding's, not yet of length 1; malloc'd */
+    double *pooled; /* [api_model.hidden] what an embedding is made of; malloc'd */
     bool opened;    /* a chunk was sent */
     size_t held;    /* bytes of the buffers that are counted with the request's */
 
@@ -157,7 +157,7 @@ void gen_take_nothing(gen_choice *c, chat_part part, const char *p, size_t n);
 /* api_rerank.c: r has what api_model.labels asked for. */
 void gen_take_judgement(gen_choice *c, const smp_result *r);
 void gen_take_score(gen_choice *c, const double *pooled); /* where the model gives one */
-bool gen_pools(const gen *g);                             /* the answer is made of hidden states */
+eng_pool gen_pool(const gen *g); /* which rows the answer is made of; ENG_NO_POOL: none */
 /* api_embeddings.c: keeps what the engine pooled. */
 /* The embedding as numbers, or as the request wants it. */
 void gen_write_vector(gen_choice *c, jw *w);

@@ -12,8 +12,11 @@ void gen_take_score(gen_choice *c, const double *pooled)
     b->score(b->self, pooled, &c->odds);
 }
 
-bool gen_pools(const gen *g)
+eng_pool gen_pool(const gen *g)
 {
-    return g->shape->kind == API_EMBEDDINGS ||
-           ((g->shape->kind & API_JUDGES) && g->a->m.backend.score);
+    const api_model *m = &g->a->m;
+    if ((g->shape->kind & API_JUDGES) && m->backend.score) return ENG_POOL_LAST;
+    if (g->shape->kind != API_EMBEDDINGS) return ENG_NO_POOL;
+    if (g->p.pool) return g->p.pool;
+    return m->sentence ? sentence_pool(m->sentence) : ENG_POOL_LAST;
 }

@@ -42,9 +42,9 @@ static void put_last_id(jw *w, const api *a)
 {
     jw_i64(w, atomic_load(&a->has_model) ? a->m.vocab - 1 : INT32_MAX);
 }
-static void put_hidden(jw *w, const api *a)
+static void put_width(jw *w, const api *a)
 {
-    jw_i64(w, atomic_load(&a->has_model) ? a->m.hidden : INT32_MAX);
+    jw_i64(w, atomic_load(&a->has_model) ? a->m.width : INT32_MAX);
 }
 static void put_max_len(jw *w, const api *a)
 {
@@ -59,7 +59,7 @@ static const struct {
     { "\"@chat\"", put_chat },       { "\"@embeddings\"", put_embeddings },
     { "\"@rerank\"", put_rerank },   { "\"@score\"", put_score },
     { "\"@last_id\"", put_last_id }, { "\"@max_len\"", put_max_len },
-    { "\"@hidden\"", put_hidden },
+    { "\"@width\"", put_width },
 };
 
 /* "METHOD PATH" of a marker: the text of that route of this server. */

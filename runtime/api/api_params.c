@@ -196,10 +196,10 @@ static lq_status read_pooling(api_params *p, const row *t, const cJSON *v, api_e
 {
     (void)t;
     const char *s = cJSON_GetStringValue(v);
-    p->mean = s && strcmp(s, "mean") == 0;
-    return p->mean || (s && strcmp(s, "last") == 0)
-               ? LQ_OK
-               : api_wrong(e, "pooling", "\"last\" or \"mean\"", v);
+    p->pool = s && strcmp(s, "mean") == 0   ? ENG_POOL_MEAN
+              : s && strcmp(s, "last") == 0 ? ENG_POOL_LAST
+                                            : ENG_NO_POOL;
+    return p->pool ? LQ_OK : api_wrong(e, "pooling", "\"last\" or \"mean\"", v);
 }
 
 /* At most as many as the model has, which api_gen.c looks at. */
@@ -355,6 +355,7 @@ static const row rows[] = {
     READ("suffix", API_COMPLETIONS, read_suffix),
     READ("input_extra", API_COMPLETIONS, read_extra),
     READ("pooling", API_EMBEDDINGS, read_pooling),
+    STR("prompt_name", API_EMBEDDINGS, prompt_name, 1, 256),
     READ("dimensions", API_EMBEDDINGS, read_dimensions),
     KNOWN("query", API_RERANK),
     KNOWN("documents", API_JUDGES),
@@ -625,6 +626,7 @@ lq_status api_params_read(api_params *p, const cJSON *doc, api_kind kind, const 
 {
     *p = (api_params){ .n = 1,
                        .length_penalty = 1,
+                       .embeds = kind == API_EMBEDDINGS,
                        .max_tokens = kind == API_EMBEDDINGS ? 0
                                      : kind & API_JUDGES    ? 1
                                                             : -1,

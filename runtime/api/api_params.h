@@ -85,8 +85,10 @@ typedef struct {
     const char *only_tool; /* ... of this one; NULL: of any */
 
     /* embeddings */
-    bool base64, mean;
-    int64_t dimensions; /* 0: not given */
+    bool embeds, base64;     /* embeds: the request is of that kind */
+    eng_pool pool;           /* ENG_NO_POOL: as the model's files say, or of the last token */
+    const char *prompt_name; /* NULL: the default one's text goes before an input, if any */
+    int64_t dimensions;      /* 0: not given */
 
     /* rerank, score */
     int64_t top_n;      /* results shown; 0: all */

@@ -261,6 +261,31 @@ static void admit(engine *e)
     }
 }
 
+/* One more element, of the row at `pos`, in what it has so far. */
+static double pool_one(eng_pool how, double sum, double x, int64_t pos)
+{
+    switch (how) {
+    case ENG_POOL_FIRST:
+        return pos ? sum : x;
+    case ENG_POOL_MAX:
+        return pos && sum > x ? sum : x;
+    case ENG_POOL_MEAN:
+    case ENG_POOL_ROOT:
+        return sum + x;
+    case ENG_POOL_WEIGHTED:
+        return sum + (double)(pos + 1) * x;
+    default:
+        return x;
+    }
+}
+
+static double pool_weight(eng_pool how, int64_t n)
+{
+    if (how == ENG_POOL_MEAN) return (double)n;
+    if (how == ENG_POOL_ROOT) return sqrt((double)n);
+    return how == ENG_POOL_WEIGHTED ? (double)n * (double)(n + 1) / 2 : 1;
+}
+
 /* The rows of this step into the embedding: in the order of their positions, whatever the chunks.
  */
 static lq_status pool_rows(const engine *e, seq *s)
@@ -270,7 +295,7 @@ static lq_status pool_rows(const engine *e, seq *s)
     for (int64_t k = s->plan_from; k < s->plan_n; k++, h += H)
         for (int64_t i = 0; i < H; i++) {
             if (!isfinite(h[i])) return lq_fail(&s->err, LQ_EVALUE, "an activation is no number");
-            s->pooled[i] = (double)h[i] + (s->r.pool == ENG_POOL_MEAN ? s->pooled[i] : 0);
+            s->pooled[i] = pool_one(s->r.pool, s->pooled[i], (double)h[i], s->n_done + k);
         }
     return LQ_OK;
 }
@@ -421,8 +446,9 @@ static void take_result(engine *e, seq *s)
     if (s->max_new == 0) {
         eng_event ev = event_of(s);
         ev.pooled = s->pooled;
-        for (int64_t i = 0; s->r.pool == ENG_POOL_MEAN && i < e->m->cfg->hidden; i++)
-            s->pooled[i] /= (double)s->n_prompt;
+        const double weight = pool_weight(s->r.pool, s->n_prompt);
+        for (int64_t i = 0; s->pooled && i < e->m->cfg->hidden; i++)
+            s->pooled[i] /= weight;
         engine_finish(e, s, ev, ENG_LENGTH);
         return;
     }
@@ -560,7 +586,7 @@ static void engine_step(engine *e)
                                  &e->drawn, &err);
     for (int i = 0; i < n; i++) {
         seq *s = e->sched.planned[i];
-        e->logits[i] = st ? NULL : logits + s->row0 * e->m->cfg->vocab;
+        e->logits[i] = st || s->r.pool ? NULL : logits + s->row0 * e->m->cfg->vocab;
         s->status = st;
         if (st) s->err = err;
     }
@@ -679,6 +705,8 @@ static lq_status open_step(engine *e, lq_err *err)
     if (s) return s;
     e->sched.draft_rows = e->o.guesses ? SPEC_ROWS : 0;
     if (!model_dev(e->m)) e->sched.beside = SCHED_BESIDE;
+    e->sched.whole = e->m->cfg->w.both_ways;
+    if (fwd_wordless(e->m)) e->sched.score_rows = e->o.max_batch_tokens;
     fwd_opts f = eng_step(&e->o);
     e->draws = calloc((size_t)f.max_logits, sizeof *e->draws);
     if (!e->draws) return lq_fail(err, LQ_ENOMEM, "engine: out of memory");

@@ -15,8 +15,18 @@ typedef enum {
     ENG_ERROR,
     ENG_N_FINISH
 } eng_finish;
-/* What an embedding is made of: the last layer's output, after the final norm, over the prompt. */
-typedef enum { ENG_NO_POOL, ENG_POOL_LAST, ENG_POOL_MEAN } eng_pool;
+/* What an embedding is made of: the last layer's output, after the final norm, over the prompt. The
+ * last row, the first, the largest of each element, or a sum of all: over n, over sqrt(n), or of
+ * each times its number (from 1) over the sum of those. */
+typedef enum {
+    ENG_NO_POOL,
+    ENG_POOL_LAST,
+    ENG_POOL_FIRST,
+    ENG_POOL_MAX,
+    ENG_POOL_MEAN,
+    ENG_POOL_ROOT,
+    ENG_POOL_WEIGHTED
+} eng_pool;
 
 /* When a beam search is over before max_tokens, its `width` answers once found: as soon as the best
  * line that goes on could not be among them if it ended here; at once; or when it could not

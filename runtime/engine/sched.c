@@ -255,6 +255,17 @@ static void plan_prefill(sched *sc, int64_t decodes)
     if (quota > 0) grow(oldest, quota, &score);
 }
 
+static void plan_whole(sched *sc)
+{
+    int64_t left = sc->batch_tokens;
+    for (int64_t i = 0; i < sc->n_running; i++) {
+        seq *s = sc->running[i];
+        if (todo(s) > left) continue;
+        s->plan_n = todo(s);
+        left -= s->plan_n;
+    }
+}
+
 _Static_assert((int)SPEC_MAX <= (int)KV_UNDO, "a state can be kept before each guess");
 
 /* decodes: rows of them in this step, each of which may be followed by guesses. */
@@ -279,17 +290,14 @@ static void plan_drafts(sched *sc, int64_t decodes)
 static int64_t logits_from(const seq *s)
 {
     if (seq_scoring(s)) return s->n_scored > s->n_done ? s->n_scored - s->n_done : 0;
-    bool samples = s->n_done + s->plan_n == s->n_ids && s->max_new > 0;
+    const bool wanted = s->max_new > 0 || s->r.pool;
+    bool samples = s->n_done + s->plan_n == s->n_ids && wanted;
     return samples ? s->plan_n - 1 : s->plan_n;
 }
 
-int sched_plan(sched *sc, fwd_item *items)
+static void plan_chunks(sched *sc)
 {
     int64_t rows = 0;
-    sc->gate = GATE_ASK;
-    if (sc->n_waiting > 0) sc->held++;
-    for (int64_t i = 0; i < sc->n_running; i++)
-        sc->running[i]->plan_n = 0;
     for (int64_t i = 0; i < sc->n_running; i++) {
         seq *s = sc->running[i];
         if (todo(s) != 1) continue;
@@ -299,7 +307,19 @@ int sched_plan(sched *sc, fwd_item *items)
     }
     plan_prefill(sc, rows);
     plan_drafts(sc, rows);
+}
+
+int sched_plan(sched *sc, fwd_item *items)
+{
     int n = 0;
+    sc->gate = GATE_ASK;
+    if (sc->n_waiting > 0) sc->held++;
+    for (int64_t i = 0; i < sc->n_running; i++)
+        sc->running[i]->plan_n = 0;
+    if (sc->whole)
+        plan_whole(sc);
+    else
+        plan_chunks(sc);
     sc->n_items = 0;
     for (int64_t i = 0; i < sc->n_running; i++) {
         seq *s = sc->running[i];

@@ -12,6 +12,8 @@
  *      budget in all. So a prompt beside decodes makes their step some three times as long.
  *   3. guesses of decodes (runtime/engine/spec.h), within SPEC_ROWS rows of decodes and guesses: they take
  *      blocks that are free, never another's.
+ * Where all of a prompt belongs in one step (`whole`) a step takes those that fit, oldest first.
+ *
  * Admission reserves the blocks of all ids that a sequence has, and leaves one block free for each
  * that runs, so prefill never runs out of blocks. The oldest running sequence is never pre-empted,
  * and each fits the pool alone (the engine sees to that): something always moves. A pre-empted
@@ -44,7 +46,8 @@ typedef struct {
     uint64_t blocked;     /* id of the one that was tried last and did not fit; 0: none */
     int64_t blocked_free; /* free blocks then */
     uint64_t blocked_left;
-    int64_t draft_rows;                           /* guesses that a step may have; 0: none */
+    bool whole;         /* a prompt is computed in one step: none is longer than batch_tokens */
+    int64_t draft_rows; /* guesses that a step may have; 0: none */
     enum { GATE_ASK, GATE_OPEN, GATE_SHUT } gate; /* whether who waits may begin in this step */
     int64_t held;                                 /* steps since one began, while others waited */
 } sched;

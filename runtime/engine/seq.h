@@ -68,7 +68,8 @@ struct seq {
     seq_draft draft;
     const int32_t *end_ids; /* that may be drawn where the grammar may end */
     int n_end_ids;
-    double *pooled; /* [hidden] for an embedding: the sum over the rows so far, or the last row */
+    double
+        *pooled; /* [hidden] for an embedding: the sum over the rows so far, or what r.pool says */
     tok_stream *stream; /* NULL without a tokenizer */
     stop_matcher *stop;
 
@@ -112,10 +113,10 @@ lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, int6
 
 static inline int64_t seq_output(const seq *s) { return s->n_ids - s->n_prompt; }
 /* Still to be scored: for prompt_logprobs positions 0..n_prompt-2, which predict the tokens after
- * them; for an embedding all of the prompt. */
+ * them; for an embedding all of the prompt that it is made of. */
 static inline bool seq_scoring(const seq *s)
 {
-    if (s->r.pool) return s->n_scored < s->n_prompt;
+    if (s->r.pool) return s->r.pool != ENG_POOL_LAST && s->n_scored < s->n_prompt;
     return s->r.prompt_logprobs >= 0 && s->n_scored < s->n_prompt - 1;
 }
 /* How many guesses the next step is worth, at most `max`; 0 if it does not draw. Once a step. */

@@ -183,6 +183,22 @@ static lq_status size_states(int64_t *n, size_t *bytes, side *host, eng_opts *o,
     return LQ_OK;
 }
 
+/* A prompt whose rows see each other is computed in one step, which has room for the longest. */
+static lq_status fit_whole(eng_opts *o, const eng_opts *want, lq_err *err)
+{
+    enum { ROWS = 8192 }; /* where nobody says */
+    const bool asked = want->max_batch_tokens > 0;
+    if (asked && want->max_len > want->max_batch_tokens)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--max-num-batched-tokens: expected --max-model-len %lld or more, since all "
+                       "of a prompt is one step of this model, found %lld",
+                       (long long)want->max_len, (long long)want->max_batch_tokens);
+    const int64_t most = asked ? want->max_batch_tokens : ROWS;
+    if (want->max_len <= 0 && o->max_len > most) o->max_len = most;
+    if (!asked) o->max_batch_tokens = o->max_len;
+    return LQ_OK;
+}
+
 lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_opts *want, dev *on,
                    int64_t first, lq_err *err)
 {
@@ -193,6 +209,8 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
     eng_defaults(&o);
     const bool seek = o.max_len == ENG_LEN_AUTO, asked = o.max_len > 0;
     if (!asked) o.max_len = max_pos;
+    if (c->w.both_ways) s = fit_whole(&o, want, err);
+    if (s) return s;
     side sides[2] = { { .room = o.room ? o.room : machine_memory() }, { .device = true } };
     divide(&sides[0], &sides[1], c, on ? first : c->layers, on ? dev_ranks(on) : 1, o.block_size,
            o.kv);
@@ -241,7 +259,7 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
                      .block_size = o.block_size,
                      .dtype = o.kv,
                      .n_states = states,
-                     .prefix_cache = !o.no_prefix_cache,
+                     .prefix_cache = !o.no_prefix_cache && !c->w.both_ways,
                      .on = on,
                      .first = on ? first : 0 };
     *out = o;

@@ -22,7 +22,7 @@ struct fwd_ctx {
     attn_seq *last;        /* [max_seqs] the rows whose logits are wanted */
     attn_seq *packed;      /* [max_seqs] the same, one behind the other */
     int32_t *ids;          /* [max_rows] */
-    int64_t *picked;       /* [max_logits] rows whose logits are wanted */
+    int64_t *picked;       /* [max_rows] rows whose logits are wanted */
     float *raw;            /* [max_logits, vocab], where the head's rows come out */
     float *logits;         /* the same on the host */
     float *hidden;         /* [max_logits, hidden] on the host: those behind them */
@@ -47,13 +47,16 @@ static size_t scratch_bytes(const arch_config *c, const fwd_opts *o, int threads
 static size_t step_bytes(const fwd_opts *o)
 {
     return piece(o->max_rows, sizeof(int32_t)) + 3 * piece(o->max_seqs, sizeof(attn_seq)) +
-           piece(o->max_seqs, sizeof(fwd_seq_state)) + piece(o->max_logits, sizeof(int64_t));
+           piece(o->max_seqs, sizeof(fwd_seq_state)) + piece(o->max_rows, sizeof(int64_t));
 }
+
+/* Logits of a row: of a model without words its hidden state is all that is wanted. */
+static int64_t words(const arch_config *c) { return c->head == HEAD_WORDS ? c->vocab : 0; }
 
 static size_t pass_bytes(const arch_config *c, const fwd_opts *o, int threads)
 {
     return step_bytes(o) + piece(o->all_hidden ? o->max_rows * c->hidden : 0, sizeof(float)) +
-           piece(o->max_logits * c->vocab, sizeof(float)) +
+           piece(o->max_logits * words(c), sizeof(float)) +
            fwd_rows_bytes(c, o->max_rows, FWD_ALL) + piece(o->max_rows * c->hidden, sizeof(float)) +
            scratch_bytes(c, o, threads);
 }
@@ -87,7 +90,7 @@ static bool cut_step(fwd_ctx *f)
     f->seqs = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->seqs);
     f->last = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->last);
     f->packed = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->packed);
-    f->picked = lq_push(&f->arena, (size_t)o->max_logits * sizeof *f->picked);
+    f->picked = lq_push(&f->arena, (size_t)o->max_rows * sizeof *f->picked);
     f->states = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->states);
     return f->states && f->ids && f->seqs && f->picked && f->last && f->packed;
 }
@@ -95,7 +98,7 @@ static bool cut_step(fwd_ctx *f)
 static bool cut_rows(fwd_ctx *f)
 {
     const fwd_opts *o = &f->opts;
-    f->logits = lq_push(&f->arena, (size_t)(o->max_logits * f->m->cfg->vocab) * sizeof(float));
+    f->logits = lq_push(&f->arena, (size_t)(o->max_logits * words(f->m->cfg)) * sizeof(float));
     f->rows.x = lq_push(&f->arena, (size_t)(o->max_rows * f->m->cfg->hidden) * sizeof(float));
     const int64_t hidden = o->all_hidden ? o->max_rows * f->m->cfg->hidden : 0;
     f->all_hidden = lq_push(&f->arena, (size_t)hidden * sizeof(float));
@@ -181,6 +184,7 @@ void fwd_close(fwd_ctx *f)
 static lq_status check_items(const fwd_ctx *f, const fwd_item *items, int n_items, lq_err *err)
 {
     int64_t rows = 0, logits = 0, vocab = f->m->cfg->vocab;
+    const int64_t most = fwd_wordless(f->m) ? f->opts.max_rows : f->opts.max_logits;
     for (int i = 0; i < n_items; i++) {
         const fwd_item *it = &items[i];
         if (it->n < 1 || it->n > f->opts.max_rows || it->pos0 < 0 || it->logits_from < 0 ||
@@ -202,16 +206,21 @@ static lq_status check_items(const fwd_ctx *f, const fwd_item *items, int n_item
         if (f->opts.max_len && it->pos0 + it->n > f->opts.max_len)
             return lq_fail(err, LQ_EVALUE, "batch item %d: %lld positions, at most %lld", i,
                            (long long)(it->pos0 + it->n), (long long)f->opts.max_len);
+        if (f->m->cfg->w.both_ways && it->pos0)
+            return lq_fail(err, LQ_EVALUE,
+                           "batch item %d: position %lld, expected a whole sequence: its rows see "
+                           "those after them",
+                           i, (long long)it->pos0);
         lq_status s = model_check_positions(f->m, it->pos0 + it->n, err);
         if (s) return lq_wrap(err, s, "batch item %d", i);
         rows += it->n;
         logits += it->n - it->logits_from;
     }
-    if (n_items > f->opts.max_seqs || rows > f->opts.max_rows || logits > f->opts.max_logits)
+    if (n_items > f->opts.max_seqs || rows > f->opts.max_rows || logits > most)
         return lq_fail(err, LQ_EVALUE,
                        "batch: %d sequences, %lld rows, %lld logits; at most %lld, %lld, %lld",
                        n_items, (long long)rows, (long long)logits, (long long)f->opts.max_seqs,
-                       (long long)f->opts.max_rows, (long long)f->opts.max_logits);
+                       (long long)f->opts.max_rows, (long long)most);
     return LQ_OK;
 }
 
@@ -251,6 +260,8 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
 const float *fwd_hidden(const fwd_ctx *f) { return f->hidden; }
 const float *fwd_residual(const fwd_ctx *f) { return f->rows.x; }
 const float *fwd_all_hidden(const fwd_ctx *f) { return f->all_hidden; }
+
+bool fwd_wordless(const model *m) { return m->cfg->head != HEAD_WORDS && !m->on; }
 
 /* The last layer that makes K and V: those after it read others', and of them only the wanted rows
  * are computed. */
@@ -311,7 +322,10 @@ static void run_rest(fwd_ctx *f, const fwd_batch *b)
         f->rows.ops->enter(&f->rows);
         run_layers(f, f->first, f->m->cfg->layers, b);
         if (f->opts.all_hidden) keep_hidden(f, b);
-        if (b->n_picked) fwd_run_head(&f->rows, f->w, f->raw, f->m->cfg->vocab, b->n_picked);
+        if (b->n_picked && fwd_wordless(f->m))
+            fwd_run_final(&f->rows, f->w, b->n_picked);
+        else if (b->n_picked)
+            fwd_run_head(&f->rows, f->w, f->raw, f->m->cfg->vocab, b->n_picked);
     }
     f->rows.ops->leave(&f->rows, b, f->logits, f->hidden, f->raw);
 }
@@ -351,7 +365,7 @@ lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const de
         const lq_status others = fwd_ranks_end(&f->ranks, s ? NULL : err);
         s = s ? s : others;
     }
-    for (fwd_run run = { 0 }; !s && fwd_next_run(&run, &b);)
+    for (fwd_run run = { 0 }; !s && !fwd_wordless(f->m) && fwd_next_run(&run, &b);)
         fwd_finish_logits(&f->rows, f->logits + run.row * f->m->cfg->vocab, run.n);
     pool_leave(f->rows.p);
     pool_stage(f->rows.p, STAGE_OTHER);

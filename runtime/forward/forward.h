@@ -2,7 +2,8 @@
  *
  * A batch is any mix of prefill chunks and decode tokens of several sequences; each weight is read
  * once for all of it. The result for a token depends on its sequence's ids alone: not on the batch,
- * the chunks, the block size or the number of threads (docs/design/0002-determinism.md). */
+ * the chunks, the block size or the number of threads (docs/design/0002-determinism.md). Of a model
+ * whose rows see both ways (arch_wiring.both_ways) an item is a whole sequence. */
 #ifndef LLMQ_RUNTIME_FORWARD_FORWARD_H
 #define LLMQ_RUNTIME_FORWARD_FORWARD_H
 
@@ -62,6 +63,9 @@ const float *fwd_residual(const fwd_ctx *f);
 /* Of all rows of the step, item after item, after the final norm: [rows, hidden], with
  * fwd_opts.all_hidden; valid until the next step. */
 const float *fwd_all_hidden(const fwd_ctx *f);
+/* Are they all that comes of a step, of any of its rows? Of a model without words on the CPU;
+ * `logits` says of which rows. */
+bool fwd_wordless(const model *m);
 
 /* Layer by layer, for calibration: T rows of one or more whole windows without a cache. fwd_embed
  * makes x from ids [T], in fwd_layer's scratch. x [T, fwd_state] goes in and out: [T, hidden], and

@@ -203,6 +203,29 @@ static void scale_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *a
     k_scale(r->a + row0 * K, (float)c->o_scale, n * K);
 }
 
+static float softplus(float x) { return log1pf(expf(x)); }
+
+/* a = a * g(gate), of R_ATTN_GATE: each dim's gate, or each head's. */
+static void gate_apart_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const arch_config *c = r->c;
+    const int64_t W = fwd_gate_width(c), H = c->heads * c->v_dim, each = H / W;
+    for (int64_t t = *(const int64_t *)arg + row; n > 0; n--, t++) {
+        float *a = r->a + t * H, *gate = r->q_gate + t * W;
+        if (c->w.gate_softplus) {
+            for (int64_t i = 0; i < W; i++)
+                gate[i] = gate[i] > 20 ? gate[i] : softplus(gate[i]);
+            for (int64_t i = 0; i < H; i++)
+                a[i] *= gate[i / each];
+            continue;
+        }
+        k_scale(gate, -1, W);
+        k_exp_minus(gate, gate, 0, W);
+        for (int64_t i = 0; i < H; i++)
+            a[i] /= 1 + gate[i / each];
+    }
+}
+
 /* All heads to one row of the cache, which is key and value; each output in its query's place. Where
  * there are indexers, to the positions that the layer's, or the one before it, chose. */
 static void attend_latents(attn_args *a, const fwd_rows *r, const model_layer *l, const fwd_kv *kv,
@@ -243,6 +266,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         .softcap = (float)c->attn_softcap,
         .window = c->layer[layer].window ? c->window : 0,
         .chunks = c->row->window == WINDOW_CHUNKS,
+        .both = c->w.both_ways,
         .alibi = c->w.pos == POS_ALIBI ? r->slopes : NULL,
         .alibi_scaled = c->w.alibi_scaled,
         .alibi_bf16 = c->w.alibi_bf16,
@@ -254,11 +278,10 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     attn_run(&a, r->scratch, r->p);
     if (c->w.q_gated) fwd_each(r, g->n_rows, gate_chunk, &g->row0);
     if (c->o_scale != 1) fwd_each(r, g->n_rows, scale_chunk, &g->row0);
+    if (l->lin[R_ATTN_GATE].present) fwd_each(r, g->n_rows, gate_apart_chunk, &g->row0);
 }
 
 /* ---- between the products ---- */
-
-static float softplus(float x) { return log1pf(expf(x)); }
 
 static void xielu(float *x, int64_t n, const model_vector *v)
 {

@@ -78,7 +78,7 @@ typedef struct {
     float *grow[2];   /* [R, head_dim / 2] q's factor (arch_q_factor), and zeros: cosines and sines
                        by which a device's rope multiplies */
     float *slopes;    /* [heads]: ALiBi */
-    float *q_gate;    /* [R, 2 * heads * head_dim]: output of a gated R_Q */
+    float *q_gate;    /* [R, fwd_gate_width]: output of a gated R_Q, or of R_ATTN_GATE */
     float *head_gate; /* [R, fwd_head_gates] */
     /* Layers with a state; see forward_mixer.c. */
     fwd_seq_state *states; /* [n_states] all rows */
@@ -199,6 +199,7 @@ int64_t fwd_grows(const arch_config *c);                       /* likewise of gr
 /* Is q multiplied in this layer? */
 bool fwd_grows_in(const arch_config *c, int64_t layer);
 int64_t fwd_qkv_width(const arch_config *c);
+int64_t fwd_gate_width(const arch_config *c);
 /* Bytes of r->scratch for R rows. */
 size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads);
 int64_t fwd_mlp_width(const arch_config *c);
@@ -245,7 +246,9 @@ void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_k
  * the point before left it: h, a or mlp. */
 void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, const fwd_kv *kv,
                 const fwd_group *groups, int64_t n_groups);
-/* Final norm and head of x's first n rows: logits [n, ld], before fwd_finish_logits. */
+/* Final norm of x's first n rows: h. */
+void fwd_run_final(const fwd_rows *r, const model *m, int64_t n);
+/* That and the head: logits [n, ld], before fwd_finish_logits. */
 void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, int64_t n);
 /* The model's scale and soft-cap, on the host. */
 void fwd_finish_logits(const fwd_rows *r, float *logits, int64_t n);

@@ -67,7 +67,8 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
     } parts[] = { { R_Q, c->w.q_gated ? r->q_gate : r->q,
                     (c->w.q_gated ? 2 : 1) * c->heads * c->head_dim },
                   { R_K, r->k, c->kv_heads * c->head_dim },
-                  { R_V, r->v, c->kv_heads * c->v_dim } };
+                  { R_V, r->v, c->kv_heads * c->v_dim },
+                  { R_ATTN_GATE, r->q_gate, fwd_gate_width(c) } };
     mm_out qkv[LQ_COUNT(parts)];
     int n = 0;
     for (size_t i = 0; i < LQ_COUNT(parts); i++) {
@@ -288,12 +289,17 @@ void fwd_finish_logits(const fwd_rows *r, float *logits, int64_t n)
     if (r->c->logit_scale != 1 || r->c->final_softcap > 0) fwd_each(r, n, finish_chunk, &logits);
 }
 
+void fwd_run_final(const fwd_rows *r, const model *m, int64_t n)
+{
+    pool_stage(r->p, STAGE_HEAD);
+    r->ops->norm(r, r->h, r->x, &m->final_norm, n, m->cfg->hidden);
+}
+
 void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, int64_t n)
 {
     const arch_config *c = m->cfg;
     const float *x = r->h;
-    pool_stage(r->p, STAGE_HEAD);
-    r->ops->norm(r, r->h, r->x, &m->final_norm, n, c->hidden);
+    fwd_run_final(r, m, n);
     if (m->proj_out.present) {
         mm_out out = fwd_out(&m->proj_out, r->e, c->embed_dim, false);
         r->ops->products(r, &out, 1, x, c->hidden, n);

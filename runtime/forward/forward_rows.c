@@ -25,6 +25,13 @@ bool fwd_grows_in(const arch_config *c, int64_t layer)
 
 int64_t fwd_grows(const arch_config *c) { return c->q_grow > 0 ? c->head_dim / 2 : 0; }
 
+int64_t fwd_gate_width(const arch_config *c)
+{
+    if (c->w.q_gated) return 2 * c->heads * c->head_dim;
+    if (!arch_name_of(c, R_ATTN_GATE)) return 0;
+    return c->w.gate_heads ? c->heads : c->heads * c->v_dim;
+}
+
 int64_t fwd_qkv_width(const arch_config *c)
 {
     return c->heads * c->head_dim + c->kv_heads * (c->head_dim + c->v_dim);
@@ -102,7 +109,7 @@ int64_t fwd_mix_channels(const arch_config *c)
     X(index_k, latent ? c->index_dim : 0)                                   \
     X(index_w, latent ? c->index_heads : 0)                                 \
     X(index_keys, latent ? c->index_topk : 0)                               \
-    X(q_gate, c->w.q_gated ? 2 * c->heads * c->head_dim : 0)                \
+    X(q_gate, fwd_gate_width(c))                                            \
     X(head_gate, fwd_head_gates(c))                                         \
     X(mix, fwd_mix_width(c))                                                \
     X(mix_conv, fwd_mix_channels(c))                                        \

@@ -33,11 +33,12 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
                        c->v_dim > DEV_ATTN_WIDTH;
     const char *what = no_kernel_for(c);
     if (!what && arch_has_state(c)) what = "layers that carry a state";
-    if (!what && c->w.q_gated) what = "gated attention";
+    if (!what && (c->w.q_gated || arch_name_of(c, R_ATTN_GATE))) what = "gated attention";
     if (!what && c->n_sizes) what = "layers of different sizes";
     if (!what && shares_kv(c)) what = "layers that read the K and V of another";
     if (!what && heads) what = "heads of this size";
     if (!what && c->experts > DEV_EXPERTS) what = "so many experts";
+    if (!what && c->w.both_ways) what = "attention that looks both ways";
     if (!what && c->row->window == WINDOW_CHUNKS) what = "attention in chunks";
     if (!what && (c->w.router == ROUTER_SPARSEMIXER || c->w.share_in)) what = "this kind of router";
     if (!what && c->act == ARCH_XIELU) what = "the activation xIELU";

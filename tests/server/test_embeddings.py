@@ -2,11 +2,13 @@
 import base64
 import json
 import math
+import shutil
 import struct
 
 import pytest
 
-from helpers import TINY
+from harness import ROOT, Server
+from helpers import TINY, check_error
 
 case = pytest.mark.case
 PATH = "/v1/embeddings"
@@ -108,3 +110,96 @@ def test_wrong_requests(server, ask, more, param):
     ask.check_error(server.post(PATH, {"input": "a", **more}), 400, param)
     ask.check_error(server.post(PATH, {"input": "a", "model": "nope"}), 404, "model")
     ask.canary(server)
+
+
+GEMMA = ROOT / "tests/golden/heads/embeddinggemma"
+WORDS = ["<unk>", "<s>", "</s>", "task", ":", "search", "result", "|", "query", "title", "none", "text", "sea", "house"]
+EXACT = ("--activations", "f32", "--kv-cache-dtype", "f32")
+
+
+def tokenizer(folder):
+    """A word is an id; between <s> and </s>."""
+    def ends(name, i):
+        return {"id": name, "ids": [i], "tokens": [name]}
+    single = [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}},
+              {"SpecialToken": {"id": "</s>", "type_id": 0}}]
+    (folder / "tokenizer.json").write_text(json.dumps({
+        "version": "1.0", "added_tokens": [{"id": i, "content": WORDS[i], "single_word": False, "lstrip": False, "rstrip": False,
+                                            "normalized": False, "special": True} for i in (0, 1, 2)],
+        "normalizer": None, "pre_tokenizer": {"type": "Whitespace"}, "decoder": None,
+        "post_processor": {"type": "TemplateProcessing", "single": single, "pair": single,
+                           "special_tokens": {"<s>": ends("<s>", 1), "</s>": ends("</s>", 2)}},
+        "model": {"type": "WordLevel", "unk_token": "<unk>", "vocab": {w: i for i, w in enumerate(WORDS)}}}))
+
+
+@pytest.fixture(scope="module", params=["folder", "llmq", "back"])
+def gemma(llmq, tmp_path_factory, request):
+    """The folder, a .llmq of it, and the folder that is made of that: modules travel along."""
+    at = tmp_path_factory.mktemp("gemma")
+    shutil.copytree(GEMMA, at / "m")
+    (at / "m/expected.safetensors").unlink()
+    tokenizer(at / "m")
+    model = at / "m"
+    if request.param != "folder":
+        llmq("convert", model, "-o", at / "m.llmq", "--to", "llmq")
+        model = at / "m.llmq"
+    if request.param == "back":
+        llmq("convert", model, "-o", at / "back", "--to", "safetensors")
+        model = at / "back"
+        for file in (at / "m").rglob("*"):
+            if file.is_file() and file.name != "tokenizer.json":
+                assert (model / file.relative_to(at / "m")).read_bytes() == file.read_bytes(), file
+    with Server(llmq, model, *EXACT, log=at / "log") as s:
+        yield s
+
+
+def expected(name):
+    data = (GEMMA / "expected.safetensors").read_bytes()
+    n = struct.unpack("<Q", data[:8])[0]
+    t = json.loads(data[8:8 + n])[name]
+    at, end = (8 + n + o for o in t["data_offsets"])
+    flat = struct.unpack(f"<{(end - at) // 4}{'i' if t['dtype'] == 'I32' else 'f'}", data[at:end])
+    return [list(flat[i:i + t["shape"][1]]) for i in range(0, len(flat), t["shape"][1])]
+
+
+@case("C88")
+def test_a_vector_is_that_of_sentence_transformers(gemma):
+    """Both ways, the mean of the rows, two dense layers, length 1: by the model's own files."""
+    got = vectors(gemma, expected("input_ids"))
+    for a, b in zip(got, expected("vector")):
+        assert len(a) == len(b) == 24 and max(abs(x - y) for x, y in zip(a, b)) < 1e-5
+    short, = vectors(gemma, expected("input_ids")[0], dimensions=8)
+    assert len(short) == 8 and abs(dot(short, short) - 1) < 1e-5
+    assert vectors(gemma, expected("input_ids")[0], pooling="last") != got[:1]
+
+
+@case("C88")
+def test_prompts_of_the_model_go_before_a_text(gemma):
+    words = "task : search result | query :".split()
+    ids = [1] + [WORDS.index(w) for w in words] + [12, 2]
+    assert vectors(gemma, "sea", prompt_name="query") == vectors(gemma, [ids])
+    assert vectors(gemma, "sea") == vectors(gemma, [[1, 12, 2]])
+    message = check_error(gemma.post(PATH, {"input": "sea", "prompt_name": "poem"}), 400, "prompt_name", "invalid_value")
+    assert "query, document" in message and "poem" in message
+    check_error(gemma.post(PATH, {"input": [1, 2], "prompt_name": "query"}), 400, "prompt_name", "unsupported_value")
+
+
+@case("C88")
+def test_whole_prompts_in_any_company(gemma):
+    """A prompt is one step: neither others nor what came before change it, and none is longer than a step."""
+    some = [[3 + i % 11 for i in range(n)] for n in (1, 40, 128, 7, 128, 100, 3)]
+    one = [vectors(gemma, s)[0] for s in some]
+    assert vectors(gemma, some) == one and vectors(gemma, some[::-1]) == one[::-1]
+    a = gemma.post_json(PATH, {"input": some[2]})
+    assert a["usage"]["prompt_tokens"] == 128 and a["data"][0]["embedding"] == one[2]
+    check_error(gemma.post(PATH, {"input": [3] * 129}), 400, "input", "context_length_exceeded")
+
+
+@case("C88")
+def test_a_name_of_no_prompt(server):
+    check_error(server.post(PATH, {"input": "sea", "prompt_name": "query"}), 400, "prompt_name", "invalid_value")
+
+
+def test_a_step_that_holds_no_prompt_is_refused(llmq):
+    r = llmq("serve", GEMMA, "--max-model-len", 100, "--max-num-batched-tokens", 64, "--port", 0, code=2)
+    assert "--max-num-batched-tokens: expected --max-model-len 100 or more" in r.stderr

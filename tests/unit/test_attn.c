@@ -15,22 +15,26 @@ typedef struct {
     float softcap;
     int64_t window;
     bool alibi, sinks, falcon; /* falcon: alibi_scaled and alibi_bf16 */
+    bool both;                 /* whole sequences then, whatever the chunk */
 } shape;
 
 static const shape shapes[] = {
-    { "one head, one token", 1, 1, 16, 16, 1, 0, 0, false, false, false },
-    { "heads of their own", 3, 3, 32, 32, 45, 0, 0, false, false, false },
-    { "grouped", 8, 2, 64, 64, 100, 0, 0, false, false, false },
-    { "one kv head, odd size", 6, 1, 20, 20, 70, 0, 0, false, false, false },
-    { "window", 4, 2, 32, 32, 130, 0, 37, false, false, false },
-    { "window of one", 2, 2, 16, 16, 40, 0, 1, false, false, false },
-    { "soft-cap", 4, 2, 80, 80, 50, 2.0f, 0, false, false, false },
-    { "alibi", 4, 4, 32, 32, 90, 0, 0, true, false, false },
-    { "alibi in bf16, scaled", 4, 4, 32, 32, 300, 0, 0, true, false, true },
-    { "sinks and window", 4, 1, 48, 48, 90, 0, 64, false, true, false },
-    { "values narrower than keys", 4, 4, 40, 24, 66, 0, 0, false, false, false },
-    { "three splits", 2, 1, 16, 16, 1100, 0, 0, false, false, false },
-    { "a window over splits, sinks", 2, 1, 16, 16, 1100, 0, 600, false, true, false },
+    { "one head, one token", 1, 1, 16, 16, 1, 0, 0, false, false, false, false },
+    { "heads of their own", 3, 3, 32, 32, 45, 0, 0, false, false, false, false },
+    { "grouped", 8, 2, 64, 64, 100, 0, 0, false, false, false, false },
+    { "one kv head, odd size", 6, 1, 20, 20, 70, 0, 0, false, false, false, false },
+    { "window", 4, 2, 32, 32, 130, 0, 37, false, false, false, false },
+    { "window of one", 2, 2, 16, 16, 40, 0, 1, false, false, false, false },
+    { "soft-cap", 4, 2, 80, 80, 50, 2.0f, 0, false, false, false, false },
+    { "alibi", 4, 4, 32, 32, 90, 0, 0, true, false, false, false },
+    { "alibi in bf16, scaled", 4, 4, 32, 32, 300, 0, 0, true, false, true, false },
+    { "sinks and window", 4, 1, 48, 48, 90, 0, 64, false, true, false, false },
+    { "values narrower than keys", 4, 4, 40, 24, 66, 0, 0, false, false, false, false },
+    { "three splits", 2, 1, 16, 16, 1100, 0, 0, false, false, false, false },
+    { "a window over splits, sinks", 2, 1, 16, 16, 1100, 0, 600, false, true, false, false },
+    { "both ways", 4, 2, 32, 32, 75, 0, 0, false, false, false, true },
+    { "both ways, a window", 6, 1, 48, 48, 130, 0, 37, false, false, false, true },
+    { "both ways, over splits", 2, 1, 16, 16, 1100, 0, 600, false, false, false, true },
 };
 
 static const float slopes[8] = { 0.5f, 0.25f, 0.125f, 0.0625f, 0.03f, 0.02f, 0.01f, 0.005f };
@@ -74,6 +78,7 @@ static float *run_from(int64_t from, const shape *s, const input *in, int n_seqs
                        int64_t chunk, kv_dtype d, pool *p, lq_arena *a)
 {
     int64_t per_seq = lq_ceil_div(s->T, block_size), n_blocks = 2 * per_seq * n_seqs + 1;
+    if (s->both) chunk = s->T;
     size_t kb = attn_kv_row_bytes(d, s->D) * (size_t)(s->Hkv * block_size);
     size_t vb = attn_kv_row_bytes(d, s->Dv) * (size_t)(s->Hkv * block_size);
     size_t stride = kb + vb;
@@ -124,6 +129,7 @@ static float *run_from(int64_t from, const shape *s, const input *in, int n_seqs
                            .scale = 0.3f,
                            .softcap = s->softcap,
                            .window = s->window,
+                           .both = s->both,
                            .alibi = s->alibi ? slopes : NULL,
                            .alibi_scaled = s->falcon,
                            .alibi_bf16 = s->falcon,
@@ -179,6 +185,12 @@ static double bias(const shape *s, int64_t h, int64_t key, int64_t query)
     return (double)0.3f * (double)bf16((double)bf16((double)slopes[h]) * (double)bf16((double)key));
 }
 
+static int64_t last_seen(const shape *s, int64_t query)
+{
+    if (!s->both) return query;
+    return s->window && query + s->window < s->T ? query + s->window - 1 : s->T - 1;
+}
+
 /* Largest error as a share of its bound. */
 static double worst(const shape *s, const input *in, const float *out, kv_dtype d)
 {
@@ -189,8 +201,9 @@ static double worst(const shape *s, const input *in, const float *out, kv_dtype 
         for (int64_t h = 0; h < s->H; h++) {
             int64_t kvh = h / (s->H / s->Hkv),
                     first = s->window && t >= s->window ? t - s->window + 1 : 0;
+            const int64_t last = last_seen(s, t);
             double max = s->sinks ? (double)sink_logits[h] : -1e300, total = 0, size = 0, vmax = 0;
-            for (int64_t j = first; j <= t; j++) {
+            for (int64_t j = first; j <= last; j++) {
                 double dot = 0, abs = 0;
                 through_cache(k, in->k + (j * s->Hkv + kvh) * s->D, s->D, d);
                 for (int64_t i = 0; i < s->D; i++) {
@@ -205,7 +218,7 @@ static double worst(const shape *s, const input *in, const float *out, kv_dtype 
             }
             memset(sum, 0, (size_t)s->Dv * sizeof *sum);
             if (s->sinks) total = exp((double)sink_logits[h] - max);
-            for (int64_t j = first; j <= t; j++) {
+            for (int64_t j = first; j <= last; j++) {
                 double p = exp(w[j] - max);
                 total += p;
                 through_cache(v, in->v + (j * s->Hkv + kvh) * s->Dv, s->Dv, d);
@@ -216,7 +229,8 @@ static double worst(const shape *s, const input *in, const float *out, kv_dtype 
             }
             /* A score is off by (D+3) u sum|q k|; so is each weight, relatively; then t + tiles
              * roundings of sums, twice (numerator and denominator). */
-            double bound = 0x1p-24 * vmax * (2 * (double)(s->D + 6) * size + 3 * (double)(t + 20));
+            double bound =
+                0x1p-24 * vmax * (2 * (double)(s->D + 6) * size + 3 * (double)(last + 20));
             /* Both sides of each product are rounded by up to 2^-9. */
             if (in_bf16) bound += 0x1p-8 * vmax * (2 * 0.3 * size + 1.01);
             for (int64_t i = 0; i < s->Dv; i++) {
@@ -361,9 +375,9 @@ TEST(in_bf16_it_agrees_with_the_formula_in_the_same_bytes)
 TEST(a_long_context_has_the_same_bytes_on_any_number_of_threads)
 {
     static const shape s[] = {
-        { "one kv head, few results at a time", 64, 1, 8, 8, 3000, 0, 0, false, false, false },
-        { "two kv heads, sinks", 8, 2, 32, 24, 3000, 0, 0, false, true, false },
-        { "a window", 8, 2, 32, 32, 3000, 0, 1500, true, false, false },
+        { "one kv head, few results at a time", 64, 1, 8, 8, 3000, 0, 0, false, false, false, false },
+        { "two kv heads, sinks", 8, 2, 32, 24, 3000, 0, 0, false, true, false, false },
+        { "a window", 8, 2, 32, 32, 3000, 0, 1500, true, false, false, false },
     };
     static const int threads[] = { 1, 2, 3, 7 };
     enum { SEQS = 3, ROWS = 3 }; /* of the last tokens */

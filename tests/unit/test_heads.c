@@ -64,11 +64,11 @@ TEST(scores_are_those_of_transformers)
     }
 }
 
-TEST(hidden_states_are_those_of_transformers)
+static void check_hidden(const char *name)
 {
     rig r;
     st_file f;
-    if (!open_head(&r, &f, "qwen3-model")) return;
+    if (!open_head(&r, &f, name)) return;
     const float *want = (const float *)st_find(&f, "hidden")->data;
     const int32_t *ids = (const int32_t *)st_find(&f, "input_ids")->data;
     for (int b = 0; b < B; b++) {
@@ -77,8 +77,47 @@ TEST(hidden_states_are_those_of_transformers)
         run_prompt(&r, ids + b * T, hidden);
         for (int k = 0; k < T * H; k++)
             got[k] = (double)hidden[k];
-        near_all("qwen3-model", got, want + b * T * H, T * H);
+        near_all(name, got, want + b * T * H, T * H);
     }
+    st_close(&f);
+    rig_close(&r);
+}
+
+TEST(hidden_states_are_those_of_transformers)
+{
+    check_hidden("qwen3-model");
+    check_hidden("embeddinggemma");
+}
+
+/* What comes after a position counts for it: a part of a sequence is refused. */
+TEST(a_model_that_looks_both_ways_takes_whole_sequences)
+{
+    rig r;
+    st_file f;
+    kv_seq s;
+    lq_err err = { "" };
+    const float *logits;
+    if (!open_head(&r, &f, "embeddinggemma")) return;
+    const int32_t *ids = (const int32_t *)st_find(&f, "input_ids")->data;
+    kv_seq_init(&s);
+    CHECK(!kv_reserve(r.kv, &s, T, NULL), "reserve");
+    const fwd_item late = { .seq = &s, .ids = ids, .n = 3, .pos0 = 2 };
+    CHECK(fwd_step(r.f, &late, 1, &logits, &err) == LQ_EVALUE && strstr(err.msg, "whole sequence"),
+          "%s", err.msg);
+    float first[H], cut[H];
+    fwd_item it = { .seq = &s, .ids = ids, .n = T };
+    CHECK(!fwd_step(r.f, &it, 1, &logits, &err), "%s", err.msg);
+    memcpy(first, fwd_hidden(r.f), sizeof first);
+    it.logits_from = T - 1; /* of the last row alone: its bytes are the same */
+    float last[H];
+    memcpy(last, fwd_hidden(r.f) + (T - 1) * H, sizeof last);
+    CHECK(!fwd_step(r.f, &it, 1, &logits, &err) && memcmp(fwd_hidden(r.f), last, sizeof last) == 0,
+          "the last row alone");
+    it = (fwd_item){ .seq = &s, .ids = ids, .n = T - 1 };
+    CHECK(!fwd_step(r.f, &it, 1, &logits, &err), "%s", err.msg);
+    memcpy(cut, fwd_hidden(r.f), sizeof cut);
+    CHECK(memcmp(first, cut, sizeof cut) != 0, "the last id changes nothing");
+    kv_seq_free(r.kv, &s);
     st_close(&f);
     rig_close(&r);
 }
@@ -112,6 +151,7 @@ int main(int argc, char **argv)
 {
     RUN(scores_are_those_of_transformers);
     RUN(hidden_states_are_those_of_transformers);
+    RUN(a_model_that_looks_both_ways_takes_whole_sequences);
     RUN(words_are_refused_by_name);
     return check_end();
 }

@@ -91,6 +91,7 @@ static const arch_key gemma3_keys[] = {
     { "query_pre_attn_scalar", KEY_RSQRT, AT(attn_scale), 256, NULL },
     { "attn_logit_softcapping", KEY_REAL, AT(attn_softcap), 0, NULL },
     { "final_logit_softcapping", KEY_REAL, AT(final_softcap), 0, NULL },
+    { "use_bidirectional_attention", KEY_BOOL, AT(w.both_ways), 0, NULL },
     NO_KEY,
 };
 #define GEMMA4_KEYS \
@@ -140,6 +141,14 @@ static const arch_key gemma4_moe_keys[] = {
 /* clang-format on */
 
 /* ---- layers that differ ---- */
+
+/* Of a window that looks both ways config.json says the whole width. */
+static lq_status gemma3_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    (void)j, (void)err;
+    if (c->w.both_ways && c->window) c->window = c->window / 2 + 1;
+    return LQ_OK;
+}
 
 /* The last `shared` layers read the K and V of the last layer before them that sees as far. */
 static lq_status share_kv(arch_config *c, const cJSON *j, int64_t def, lq_err *err)
@@ -214,6 +223,7 @@ static lq_status gemma4_sizes(arch_config *c, const cJSON *j, arch_sizes *z, lq_
     for (int64_t i = 0; i < c->layers; i++) {
         c->layer[i].v_is_k = v_is_k && !c->layer[i].window;
         z[i].rope_dims = z[i].head_dim;
+        z[i].heads = c->heads;
         z[i].ffn = wide && c->layer[i].kv_back ? 2 * c->ffn : c->ffn;
     }
     return s ? s : arch_set_sizes(c, z, err);
@@ -255,7 +265,7 @@ static lq_status gemma3n_sizes(arch_config *c, const cJSON *j, arch_sizes *z, do
                 *sparse = js_get(j, "activation_sparsity_pattern");
     lq_status s = read_each(v, c, ffn, "intermediate_size", 1, ARCH_MAX_WIDTH, err);
     for (int64_t i = 0; i < c->layers && !s; i++)
-        z[i] = (arch_sizes){ c->kv_heads, c->head_dim, c->rope_dims, (int64_t)v[i] };
+        z[i] = (arch_sizes){ c->kv_heads, c->head_dim, c->rope_dims, (int64_t)v[i], c->heads };
     for (int64_t i = 0; i < c->layers && !s; i++)
         v[i] = c->layers > 10 && i < 10 ? 0.95 : 0; /* where config.json is silent */
     if (!s && sparse) s = read_each(v, c, sparse, "activation_sparsity_pattern", 0, 0.999999, err);
@@ -298,10 +308,10 @@ const arch_row arch_rows_gemma[] = {
       .def_head_dim = 256, .def_max_pos = 8192, .def_tied = true },
     { "Gemma3ForCausalLM", "gemma3_text",
       .w = { RMS_ROPE, .norm_offset = 1, .qk_norm = QK_NORM_HEAD }, MODEL, .names = gemma3_names,
-      .keys = gemma3_keys, .embed_sqrt = true, GELU_TANH, .window = WINDOW_PATTERN,
-      .def_pattern = 6, .def_window = 4096, .def_kv_heads = 4, .def_head_dim = 256,
-      .def_max_pos = 131072, .def_theta = 1e6, .def_local_theta = 1e4, .def_tied = true,
-      .def_sizes = SIZES("262208", "2304", "9216", "26", "8") },
+      .keys = gemma3_keys, .layers = gemma3_layers, .embed_sqrt = true, GELU_TANH,
+      .window = WINDOW_PATTERN, .def_pattern = 6, .def_window = 4096, .def_kv_heads = 4,
+      .def_head_dim = 256, .def_max_pos = 131072, .def_theta = 1e6, .def_local_theta = 1e4,
+      .def_tied = true, .def_sizes = SIZES("262208", "2304", "9216", "26", "8") },
     { "VaultGemmaForCausalLM", "vaultgemma", .w = { RMS_ROPE, .norm_offset = 1 }, MODEL,
       .names = vaultgemma_names, .keys = gemma2_keys, .embed_sqrt = true, GELU_TANH,
       .window = WINDOW_PATTERN, .def_pattern = 2, .def_window = 4096, .def_kv_heads = 4,

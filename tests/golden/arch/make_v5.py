@@ -35,7 +35,13 @@ HEADS = {  # of tests/golden/heads: scores float32 [2, labels] of the last id, o
         SIZES, head_dim=8, num_labels=3, tie_word_embeddings=True)),
     "llama-one-label": ("LlamaForSequenceClassification:LlamaConfig", dict(ONE, num_labels=1)),
     "qwen3-model": ("Qwen3Model:Qwen3Config", dict(ONE, head_dim=8)),
+    "embeddinggemma": ("Gemma3TextModel:Gemma3TextConfig", dict(
+        SIZES, head_dim=8, query_pre_attn_scalar=8, use_bidirectional_attention=True, sliding_window=8,
+        layer_types=["sliding_attention", "full_attention"])),
 }
+# sentence-transformers' modules behind them: (outputs, bias, activation) of each Dense. Its arithmetic, written out,
+# makes vector [2, outputs] of the mean of the hidden states.
+DENSE = {"embeddinggemma": [(48, False, "torch.nn.modules.linear.Identity"), (24, True, "torch.nn.modules.activation.Tanh")]}
 MODELS = {
     "qwen2-vl": ("Qwen2VLForConditionalGeneration:Qwen2VLConfig", dict(
         text_config=dict(ONE, rope_parameters=MROPE),
@@ -81,6 +87,20 @@ MODELS = {
                                 residual_multiplier=1.4 / math.sqrt(2), attention_multiplier=8**-0.5)),
     "minicpm3": ("MiniCPM3", dict(ONE, num_key_value_heads=4, q_lora_rank=12, kv_lora_rank=16, qk_nope_head_dim=8,
                                   qk_rope_head_dim=4, v_head_dim=8, dim_model_base=16)),
+    "granite-swa": ("GraniteSWA", dict(SIZES, num_hidden_layers=3, intermediate_size=16, sliding_window=6,
+                                       layer_rope_theta=[0, 1e4, 500.0],
+                                       embedding_multiplier=4.0, attention_multiplier=0.3, residual_multiplier=0.5,
+                                       logits_scaling=2.0)),
+    "nanochat": ("NanoChat", dict(SIZES, head_dim=8)),
+    "qwen2.5-omni": ("Qwen2_5OmniThinkerForConditionalGeneration:Qwen2_5OmniThinkerConfig", dict(
+        tie_word_embeddings=False,
+        text_config=dict(ONE, rope_parameters=MROPE, tie_word_embeddings=False),
+        vision_config=dict(QWEN_EYE, intermediate_size=8, out_hidden_size=H, fullatt_block_indexes=[0]),
+        audio_config=dict(num_mel_bins=4, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=8, d_model=8,
+                          output_dim=H, max_source_positions=8, n_window=2))),
+    "phi4-mm": ("Phi3", dict(ONE, rope_parameters=dict(
+        rope_type="longrope", rope_theta=10000.0, short_factor=[1.0, 1.1, 1.5], long_factor=[1.0, 2.0, 4.0],
+        original_max_position_embeddings=16, partial_rotary_factor=0.75))),
     "apertus": ("Apertus", dict(SIZES, rope_parameters=dict(
         rope_type="llama3", rope_theta=10000.0, factor=4.0, high_freq_factor=4.0, low_freq_factor=1.0,
         original_max_position_embeddings=32))),
@@ -113,6 +133,8 @@ def make(out, name, kind, sizes):
         with torch.no_grad():
             answer = model(ids, use_cache=False)
         got = dict(scores=answer.logits) if "Sequence" in model_class else dict(hidden=answer.last_hidden_state)
+        if name in DENSE:
+            got["vector"] = sentence(folder, got["hidden"].mean(1), DENSE[name], g)
         save(model, folder, dict(input_ids=ids.int(), **got))
         return
     with torch.no_grad():
@@ -125,6 +147,38 @@ def make(out, name, kind, sizes):
     save(model, folder, dict(input_ids=ids.int(), logits=logits.contiguous(), greedy=greedy.int().contiguous(),
                              margin=torch.stack(margin, 1).contiguous()))
     print(f"{name:22s} spread {logits.std():.2f}")
+
+
+def write_json(folder, name, value):
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, name), "w") as f:
+        json.dump(value, f, indent=2)
+        f.write("\n")
+
+
+def sentence(folder, x, dense, g):
+    kinds = ["Transformer", "Pooling"] + ["Dense"] * len(dense) + ["Normalize"]
+    paths = ["" if i == 0 else f"{i}_{k}" for i, k in enumerate(kinds)]
+    write_json(folder, "modules.json", [dict(idx=i, name=str(i), path=p, type=f"sentence_transformers.models.{k}")
+                                        for i, (p, k) in enumerate(zip(paths, kinds))])
+    modes = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens", "lasttoken")
+    write_json(os.path.join(folder, paths[1]), "config.json", dict(
+        word_embedding_dimension=x.shape[1], **{f"pooling_mode_{m}": m == "mean_tokens" for m in modes}, include_prompt=True))
+    write_json(folder, "config_sentence_transformers.json", dict(
+        prompts=dict(query="task: search result | query: ", document="title: none | text: "), default_prompt_name=None,
+        similarity_fn_name="cosine"))
+    write_json(folder, "sentence_bert_config.json", dict(max_seq_length=128, do_lower_case=False))
+    for path, (n, bias, act) in zip(paths[2:], dense):
+        w = {"linear.weight": torch.randn(n, x.shape[1], generator=g) / math.sqrt(x.shape[1])}
+        if bias:
+            w["linear.bias"] = torch.randn(n, generator=g) * 0.1
+        w = {k: v.bfloat16() for k, v in w.items()}
+        x = torch.nn.functional.linear(x, *[v.float() for v in w.values()])
+        x = torch.tanh(x) if act.endswith("Tanh") else x
+        write_json(os.path.join(folder, path), "config.json", dict(
+            in_features=w["linear.weight"].shape[1], out_features=n, bias=bias, activation_function=act))
+        save_file(w, os.path.join(folder, path, "model.safetensors"), metadata={"format": "pt"})
+    return torch.nn.functional.normalize(x, dim=1)
 
 
 def save(model, folder, expected):
@@ -209,7 +263,26 @@ def minicpm_config(j):
                 scale_emb=12, scale_depth=1.4, dim_model_base=16, rope_scaling=None)
 
 
+def phi4_mm_config(j):
+    rope = dict(j["rope_parameters"])
+    return dict({k: v for k, v in j.items() if k != "rope_parameters"}, architectures=["Phi4MMForCausalLM"],
+                model_type="phi4mm", rope_theta=rope.pop("rope_theta"), original_max_position_embeddings=rope.pop(
+                    "original_max_position_embeddings"), partial_rotary_factor=rope.pop("partial_rotary_factor"),
+                rope_scaling=dict(type="longrope", short_factor=rope["short_factor"], long_factor=rope["long_factor"]),
+                full_attn_mod=1, lm_head_bias=False, vision_lora=dict(r=2), speech_lora=dict(r=2))
+
+
+def omni_config(j):
+    """As published: the thinker beside a talker."""
+    return dict(architectures=["Qwen2_5OmniModel"], model_type="qwen2_5_omni", enable_audio_output=True,
+                torch_dtype="bfloat16", talker_config=dict(model_type="qwen2_5_omni_talker"),
+                thinker_config={k: v for k, v in j.items() if k not in ("dtype", "transformers_version")})
+
+
 FILES = {
+    "phi4-mm": (replaced(*[(f"{n}.weight", f"{n}.base_layer.weight") for n in (
+        "qkv_proj", "o_proj", "gate_up_proj", "down_proj")]), phi4_mm_config),
+    "qwen2.5-omni": (lambda tensors: {"thinker." + k: v for k, v in tensors.items()}, omni_config),
     "minicpm": (replaced(), minicpm_config),
     "exaone": (replaced(("model.embed_tokens", "transformer.wte"), ("model.norm", "transformer.ln_f"),
                         ("model.layers", "transformer.h"), ("self_attn.o_proj", "self_attn.out_proj"),
