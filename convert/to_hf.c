@@ -551,6 +551,24 @@ static void set(cJSON *o, const char *key, cJSON *v)
         cJSON_AddItemToObject(o, key, v);
 }
 
+/* Where config.json speaks of the language model: itself, and what it holds as a part of it. */
+enum { CONFIGS = 3 };
+static void configs(cJSON *in[CONFIGS], cJSON *j)
+{
+    in[0] = j;
+    in[1] = cJSON_GetObjectItemCaseSensitive(j, "thinker_config");
+    in[2] = cJSON_GetObjectItemCaseSensitive(in[1] ? in[1] : j, "text_config");
+}
+
+/* The innermost has the last word on it. */
+static void set_tied(cJSON *const in[CONFIGS], bool tied)
+{
+    static const char key[] = "tie_word_embeddings";
+    for (int i = 1; i < CONFIGS; i++)
+        if (cJSON_GetObjectItemCaseSensitive(in[i], key)) set(in[i], key, cJSON_CreateBool(tied));
+    set(in[0], key, cJSON_CreateBool(tied));
+}
+
 /* The source's config.json with what this conversion changes: element type, a head that was split
  * from the embedding, how weights are quantized. Byte for byte where nothing changes. */
 static lq_status write_config(const conv *c, const src_blob *b, lq_err *err)
@@ -562,7 +580,10 @@ static lq_status write_config(const conv *c, const src_blob *b, lq_err *err)
     lq_status s = js_parse_python(&j, twice, (const char *)b->data, b->bytes, MAX_CONFIG, err);
     if (s) return lq_wrap(err, s, "config.json");
     bool tied = true;
-    js_bool(j, "tie_word_embeddings", false, &tied, NULL);
+    cJSON *in[CONFIGS];
+    configs(in, j);
+    for (int i = 0; i < CONFIGS; i++)
+        js_bool(in[i], "tie_word_embeddings", false, &tied, NULL);
     bool change = tied != cfg->tied || c->quant;
     lq_dtype d = c->o->keep_dtype ? cfg->dtype : c->o->dtype;
     if (d != cfg->dtype) {
@@ -570,7 +591,6 @@ static lq_status write_config(const conv *c, const src_blob *b, lq_err *err)
         set(j, key, cJSON_CreateString(torch_name(d)));
         change = true;
     }
-    cJSON *in[] = { j, cJSON_GetObjectItemCaseSensitive(j, "text_config") };
     for (size_t i = 0; i < LQ_COUNT(quant) * LQ_COUNT(in); i++) {
         cJSON *o = in[i / LQ_COUNT(quant)];
         const char *key = quant[i % LQ_COUNT(quant)];
@@ -578,7 +598,7 @@ static lq_status write_config(const conv *c, const src_blob *b, lq_err *err)
         cJSON_DeleteItemFromObjectCaseSensitive(o, key);
     }
     if (c->quant) cJSON_AddItemReferenceToObject(j, "quantization_config", c->quant);
-    if (tied != cfg->tied) set(j, "tie_word_embeddings", cJSON_CreateBool(cfg->tied));
+    if (tied != cfg->tied) set_tied(in, cfg->tied);
     js_keep_spelling(j); /* transformers 5 refuses 1 where a field is a float */
     s = change ? folder_write_json(&c->folder, "config.json", j, err)
                : folder_write(&c->folder, "config.json", b->data, b->bytes, err);

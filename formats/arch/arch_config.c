@@ -32,7 +32,8 @@ static spellings
                    "moe_layer_start_index" },
     step_keys = { "decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_interval" },
     window_keys = { "sliding_window", "window_size" },
-    pattern_keys = { "sliding_window_pattern", "_sliding_window_pattern" };
+    pattern_keys = { "sliding_window_pattern", "_sliding_window_pattern",
+                     "global_attn_every_n_layers" };
 static const char *const other_keys[] = {
     "torch_dtype",
     "dtype",
@@ -450,10 +451,24 @@ static lq_status read_local(arch_config *c, const cJSON *j, lq_err *err)
     return s;
 }
 
+/* Windows that the row has not. */
+static lq_status refuse_windows(const arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *types = js_get(j, "layer_types");
+    for (const cJSON *t = types ? types->child : NULL; t; t = t->next) {
+        const char *text = cJSON_IsString(t) ? t->valuestring : "";
+        if (strcmp(text, "sliding_attention") == 0 || strcmp(text, "chunked_attention") == 0)
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "layer_types: expected layers without a window in a %s, found %s",
+                           c->row->arch, text);
+    }
+    return LQ_OK;
+}
+
 static lq_status read_windows(arch_config *c, const cJSON *j, lq_err *err)
 {
     const arch_row *row = c->row;
-    if (row->window == WINDOW_NONE) return LQ_OK;
+    if (row->window == WINDOW_NONE) return refuse_windows(c, j, err);
     const char *key = row->window == WINDOW_LOCAL    ? "window_size"
                       : row->window == WINDOW_CHUNKS ? "attention_chunk_size"
                                                      : "sliding_window";
@@ -465,9 +480,10 @@ static lq_status read_windows(arch_config *c, const cJSON *j, lq_err *err)
     lq_status s = js_i64(j, key, false, optional ? 0 : 1, INT32_MAX, &c->window, err);
     if (optional) use = false;
     if (!s && optional) s = js_bool(j, "use_sliding_window", false, &use, err);
-    if (row->window == WINDOW_IF_USED) from = 28; /* as transformers for those that have this key */
-    if (!s && row->window == WINDOW_IF_USED)
-        s = js_i64(j, "max_window_layers", false, 0, INT32_MAX, &from, err);
+    const bool later = row->window == WINDOW_IF_USED || row->window == WINDOW_FROM;
+    /* as transformers for those that have this key */
+    if (later) from = row->def_window_from ? row->def_window_from : 28;
+    if (!s && later) s = js_i64(j, "max_window_layers", false, 0, INT32_MAX, &from, err);
     const cJSON *types = js_get(j, "layer_types");
     if (!s && row->window == WINDOW_PATTERN && !types)
         s = js_i64(j, spelled(j, pattern_keys), false, 1, ARCH_MAX_LAYERS, &pattern, err);

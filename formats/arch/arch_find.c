@@ -122,19 +122,35 @@ void arch_full_name(char out[80], const arch_config *c)
 /* Architectures that hold a language model of any kind in text_config, beside parts that are not
  * used. Where only one kind is possible, its row says so (in_text). */
 static const char *const wrappers[] = {
-    "AyaVisionForConditionalGeneration",      "Cohere2VisionForConditionalGeneration",
-    "Exaone4_5_ForConditionalGeneration",     "Gemma3ForConditionalGeneration",
-    "Gemma3nForConditionalGeneration",        "Gemma4ForConditionalGeneration",
-    "Gemma4UnifiedForConditionalGeneration",  "Glm46VForConditionalGeneration",
-    "Idefics2ForConditionalGeneration",       "Idefics3ForConditionalGeneration",
-    "InternVLForConditionalGeneration",       "KimiK25ForConditionalGeneration",
-    "LightOnOcrForConditionalGeneration",     "Llama4ForConditionalGeneration",
-    "LlavaForConditionalGeneration",          "LlavaNextForConditionalGeneration",
-    "LlavaNextVideoForConditionalGeneration", "LlavaOnevisionForConditionalGeneration",
-    "Mistral3ForConditionalGeneration",       "Ovis2ForConditionalGeneration",
-    "PerceptionLMForConditionalGeneration",   "Qwen2AudioForConditionalGeneration",
-    "SmolVLMForConditionalGeneration",        "VipLlavaForConditionalGeneration",
-    "Qwen3_5ForConditionalGeneration",        "Qwen3_5MoeForConditionalGeneration",
+    "AyaVisionForConditionalGeneration",
+    "Cohere2VisionForConditionalGeneration",
+    "Exaone4_5_ForConditionalGeneration",
+    "Gemma3ForConditionalGeneration",
+    "Gemma3nForConditionalGeneration",
+    "Gemma4ForConditionalGeneration",
+    "Gemma4UnifiedForConditionalGeneration",
+    "Glm46VForConditionalGeneration",
+    "Idefics2ForConditionalGeneration",
+    "Idefics3ForConditionalGeneration",
+    "InternVLForConditionalGeneration",
+    "KimiK25ForConditionalGeneration",
+    "LightOnOcrForConditionalGeneration",
+    "Llama4ForConditionalGeneration",
+    "LlavaForConditionalGeneration",
+    "LlavaNextForConditionalGeneration",
+    "LlavaNextVideoForConditionalGeneration",
+    "LlavaOnevisionForConditionalGeneration",
+    "Mistral3ForConditionalGeneration",
+    "Ovis2ForConditionalGeneration",
+    "PerceptionLMForConditionalGeneration",
+    "Qwen2AudioForConditionalGeneration",
+    "SmolVLMForConditionalGeneration",
+    "VipLlavaForConditionalGeneration",
+    "Qwen3_5ForConditionalGeneration",
+    "Qwen3_5MoeForConditionalGeneration",
+    "Qwen2_5OmniModel",
+    "Qwen2_5OmniForConditionalGeneration",
+    "Qwen3OmniMoeForConditionalGeneration",
     "VoxtralForConditionalGeneration",
 };
 
@@ -172,8 +188,9 @@ static lq_status find_row(arch_pick *p, const cJSON *config, lq_err *err)
 
 lq_status arch_pick_row(arch_pick *p, const cJSON *config, lq_err *err)
 {
-    const cJSON *text = js_get(config, "text_config");
+    const cJSON *text = js_get(config, "text_config"), *thinker = js_get(config, "thinker_config");
     *p = (arch_pick){ .j = config };
+    if (!text) text = js_get(thinker, "text_config"); /* beside a talker */
     if (cJSON_IsObject(text)) p->wrapper = wrapper_of(first_name(config));
     if (p->wrapper) p->j = text;
     lq_status s = find_row(p, config, err);

@@ -45,7 +45,10 @@ static lq_status put_real(arch_config *c, const arch_key *k, double v, lq_err *e
     if (!(v >= (power ? 1e-9 : 0) && v <= 1e9))
         return lq_fail(err, LQ_EVALUE, "%s: expected a number %s..1e9, found %g", k->key,
                        power ? "1e-9" : "0", v);
-    v = k->kind == KEY_INVERSE ? 1 / v : k->kind == KEY_RSQRT ? 1 / sqrt(v) : v;
+    if (k->kind == KEY_INVERSE) v = 1 / v;
+    if (k->kind == KEY_RSQRT) v = 1 / sqrt(v);
+    if (k->kind == KEY_BY_DEPTH) v /= sqrt((double)c->layers);
+    if (k->kind == KEY_BY_WIDTH) v /= (double)c->hidden;
     memcpy((char *)c + k->at, &v, sizeof v);
     return LQ_OK;
 }
@@ -75,6 +78,8 @@ static lq_status apply(arch_config *c, const arch_key *k, const cJSON *v, lq_err
     case KEY_REAL:
     case KEY_INVERSE:
     case KEY_RSQRT:
+    case KEY_BY_DEPTH:
+    case KEY_BY_WIDTH:
         if (v && !cJSON_IsNumber(v)) return wrong(k, v, "a number", err);
         return put_real(c, k, v ? v->valuedouble : k->def, err);
     case KEY_INT:

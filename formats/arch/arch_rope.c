@@ -185,6 +185,7 @@ static lq_status check_rope_keys(const arch_config *c, arch_rope_kind kind, cons
         "high_freq_factor",
         "mrope_section",
         "mrope_interleaved",
+        "interleaved", /* Qwen3-Omni, beside mrope_interleaved */
     };
     for (const cJSON *v = o->child; v; v = v->next) {
         char found[64];
@@ -373,12 +374,13 @@ void arch_rope_table(const arch_config *c, arch_rope_use which, int64_t pos0, in
     const bool beyond = r->long_factor > 0 && seq_len > r->original_max;
     const float scale = (float)(beyond ? r->long_factor : r->attention_factor);
     const int64_t pairs = c->rope_dims / 2;
+    const float turn = c->w.rope_back ? -scale : scale;
     for (int64_t i = 0; i < pairs; i++) {
         float freq = inv_freq(r, c->rope_dims, &k, i);
         for (int64_t t = 0; t < T; t++) {
             float angle = (float)(pos0 + t) * freq;
             cos_out[t * pairs + i] = (float)cos((double)angle) * scale;
-            sin_out[t * pairs + i] = (float)sin((double)angle) * scale;
+            sin_out[t * pairs + i] = (float)sin((double)angle) * turn;
         }
     }
 }

@@ -86,6 +86,29 @@ TEST(defaults_are_those_of_transformers)
     arch_config_free(&c);
 }
 
+/* Of a null transformers makes a factor of 1. */
+TEST(scales_of_minicpm_are_relative_to_its_sizes)
+{
+    static const struct {
+        const char *more;
+        double residual, logit;
+    } t[] = {
+        { "", 0.7, 4 },
+        { ",\"scale_depth\":2,\"dim_model_base\":16", 1, 0.25 },
+        { ",\"scale_depth\":null,\"dim_model_base\":null", 1, 1 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        char text[400];
+        arch_config c;
+        lq_err err = { "" };
+        snprintf(text, sizeof text, "{\"model_type\":\"minicpm3\"," BASE "%s}", t[i].more);
+        CHECK(!parse(&c, text, NULL, &err), "%s: %s", t[i].more, err.msg);
+        CHECK(near(c.residual_scale, t[i].residual) && near(c.logit_scale, t[i].logit),
+              "%s: %g, %g", t[i].more, c.residual_scale, c.logit_scale);
+        arch_config_free(&c);
+    }
+}
+
 TEST(sliding_windows_follow_every_spelling)
 {
     static const struct {
@@ -107,6 +130,12 @@ TEST(sliding_windows_follow_every_spelling)
           "...w" },
         { "qwen2 used from 28 on", QWEN2 ",\"sliding_window\":16,\"use_sliding_window\":true}", 0,
           "...." },
+        { "qwen2-vl used from 80 on",
+          "{\"model_type\":\"qwen2_vl\",\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_"
+          "layers\":40,"
+          "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"intermediate_size\":160,"
+          "\"sliding_window\":16,\"use_sliding_window\":true}",
+          0, "...." },
         { "qwen3 by layer types",
           QWEN3
           ",\"sliding_window\":8,\"use_sliding_window\":true,\"layer_types\":["
@@ -124,6 +153,19 @@ TEST(sliding_windows_follow_every_spelling)
         { "smollm3: those that do not rotate",
           SMOLLM3 ",\"sliding_window\":8,\"use_sliding_window\":true}", 8, ".w.w" },
         { "smollm3 not used", SMOLLM3 ",\"sliding_window\":8}", 0, "...." },
+        { "dots1 from a layer on",
+          "{\"model_type\":\"dots1\"," BASE ",\"num_key_value_heads\":2,\"n_routed_experts\":4,"
+          "\"num_experts_per_tok\":2,\"sliding_window\":8,\"max_window_layers\":2}",
+          8, "..ww" },
+        { "dots1 from 62 on",
+          "{\"model_type\":\"dots1\"," BASE ",\"num_key_value_heads\":2,\"n_routed_experts\":4,"
+          "\"num_experts_per_tok\":2}",
+          0, "...." },
+        { "embeddinggemma: the whole width",
+          "{\"architectures\":[\"Gemma3TextModel\"]," BASE2
+          ",\"use_bidirectional_attention\":true,\"sliding_window\":8,\"sliding_window_pattern\":"
+          "2}",
+          5, "w.w." },
     };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         arch_config c;
@@ -170,6 +212,14 @@ TEST(a_wrong_config_is_refused_by_key)
           GEMMA("4") ",\"num_kv_shared_layers\":3,\"layer_types\":[\"sliding_attention\","
                      "\"sliding_attention\",\"sliding_attention\",\"full_attention\"]}",
           "num_kv_shared_layers: expected a layer of each kind" },
+        { "sees both ways and gives words",
+          "{\"model_type\":\"gemma3_text\"," BASE2 ",\"use_bidirectional_attention\":true}",
+          "use_bidirectional_attention: expected false in a model that gives words" },
+        { "windows that a llama has not",
+          LLAMA ",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\","
+                "\"full_attention\"]}",
+          "layer_types: expected layers without a window in a LlamaForCausalLM, found "
+          "sliding_attention" },
         { "sees both ways", GEMMA("4") ",\"use_bidirectional_attention\":\"all\"}",
           "use_bidirectional_attention" },
         { "odd wide heads", GEMMA("4") ",\"global_head_dim\":15}", "even" },
@@ -876,6 +926,7 @@ TEST(a_prefix_is_found_where_the_embedding_is)
 int main(int argc, char **argv)
 {
     RUN(defaults_are_those_of_transformers);
+    RUN(scales_of_minicpm_are_relative_to_its_sizes);
     RUN(sliding_windows_follow_every_spelling);
     RUN(end_tokens_of_both_files_are_joined);
     RUN(a_wrong_config_is_refused_by_key);

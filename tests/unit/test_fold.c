@@ -102,7 +102,7 @@ static lq_status read_layer(fold_layer *f, const src_source *src, int64_t layer,
 {
     const arch_config *c = src_config(src);
     lq_status s = LQ_OK;
-    *f = (fold_layer){ .c = c, .expert = expert };
+    *f = (fold_layer){ .c = arch_at(c, layer), .expert = expert };
     for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
         qt_tensor w;
         const float *v = NULL, *b = NULL;

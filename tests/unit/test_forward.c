@@ -357,6 +357,7 @@ static int expected_taps(const model_layer *l, arch_role *out)
                                        R_Q,
                                        R_K,
                                        R_V,
+                                       R_ATTN_GATE,
                                        R_Q_A,
                                        R_KV_A,
                                        R_HEAD_GATE,

@@ -195,6 +195,51 @@ static const arch_name granite_dense_names[] = {
     { R_DOWN, LAYER "shared_mlp.output_linear", 0, BIAS_NO },
     END,
 };
+static const arch_name granite_swa_names[] = {
+    LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_MLP),
+    { R_SINKS, LAYER "self_attn.sinks", NAME_BARE, BIAS_NO },
+    END,
+};
+/* Its norms have no weights. */
+#define NO_WEIGHT (NAME_OPTIONAL | NAME_ONES)
+static const arch_name nanochat_names[] = {
+    { R_EMBED, "@embed_tokens", 0, BIAS_NO },
+    { R_EMBED_NORM, "@embed_norm", NO_WEIGHT, BIAS_NO },
+    { R_FINAL_NORM, "@norm", NO_WEIGHT, BIAS_NO },
+    { R_HEAD, "^lm_head", 0, BIAS_NO },
+    { R_ATTN_NORM, LAYER "input_layernorm", NO_WEIGHT, BIAS_NO },
+    { R_MLP_NORM, LAYER "post_attention_layernorm", NO_WEIGHT, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    { R_Q_NORM, LAYER "self_attn.q_norm", NO_WEIGHT, BIAS_NO },
+    { R_K_NORM, LAYER "self_attn.k_norm", NO_WEIGHT, BIAS_NO },
+    { R_UP, LAYER "mlp.fc1", 0, BIAS_NO },
+    { R_DOWN, LAYER "mlp.fc2", 0, BIAS_NO },
+    END,
+};
+/* As microsoft published it, with adapters of images and sound beside the layers. */
+static const arch_name phi4_mm_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    PRE_NORMS(BIAS_NO),
+    { R_QKV, LAYER "self_attn.qkv_proj.base_layer", 0, BIAS_NO },
+    { R_O, LAYER "self_attn.o_proj.base_layer", 0, BIAS_NO },
+    { R_GATE_UP, LAYER "mlp.gate_up_proj.base_layer", 0, BIAS_NO },
+    { R_DOWN, LAYER "mlp.down_proj.base_layer", 0, BIAS_NO },
+    END,
+};
+static const arch_key granite_swa_keys[] = {
+    GRANITE_KEYS,
+    { "layer_rope_theta", KEY_KNOWN, 0, NONE, NULL }, /* arch_layer_thetas */
+    NO_KEY,
+};
+static const arch_key nanochat_keys[] = {
+    { "final_logit_softcapping", KEY_REAL, AT(final_softcap), 15, NULL },
+    NO_KEY,
+};
+static const arch_key phi4_mm_keys[] = {
+    MUST("lm_head_bias", 0),
+    MUST("full_attn_mod", 1),
+    NO_KEY,
+};
 static const arch_key cohere_keys[] = {
     { "logit_scale", KEY_REAL, AT(logit_scale), 0.0625, NULL },
     { "use_qk_norm", KEY_FN, 0, NONE, arch_key_heads_qk_norm },
@@ -352,11 +397,15 @@ const arch_row arch_rows_dense[] = {
       .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .qk_norm_late = true }, MODEL,
       .names = hunyuan_names, .keys = hunyuan_keys, .def_eps = 1e-5 },
     { "Qwen2VLForConditionalGeneration", "qwen2_vl", .w = { RMS_ROPE }, MODEL, .in_text = true,
-      .names = qwen2_names, .window = WINDOW_IF_USED, .def_kv_heads = 8, .def_window = 4096,
-      .def_eps = 1e-5, .def_theta = 1e6, .def_max_pos = 32768 },
+      .names = qwen2_names, .window = WINDOW_IF_USED, .def_window_from = 80, .def_kv_heads = 8,
+      .def_window = 4096, .def_eps = 1e-5, .def_theta = 1e6, .def_max_pos = 32768 },
     { "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl", .w = { RMS_ROPE }, MODEL, .in_text = true,
-      .names = qwen2_names, .window = WINDOW_IF_USED, .def_kv_heads = 8, .def_window = 4096,
-      .def_eps = 1e-5, .def_theta = 1e6, .def_max_pos = 32768 },
+      .names = qwen2_names, .window = WINDOW_IF_USED, .def_window_from = 80, .def_kv_heads = 8,
+      .def_window = 4096, .def_eps = 1e-5, .def_theta = 1e6, .def_max_pos = 32768 },
+    { "Qwen2_5OmniThinkerForConditionalGeneration", "qwen2_5_omni", .w = { RMS_ROPE },
+      .prefix = "thinker.model.", .in_text = true, .names = qwen2_names, .window = WINDOW_IF_USED,
+      .def_kv_heads = 4, .def_window = 32768, .def_theta = 1e6, .def_max_pos = 32768,
+      .def_tied = true },
     { "Qwen3VLForConditionalGeneration", "qwen3_vl", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD },
       .prefix = "model.language_model.", .in_text = true, .names = qwen3_names, .def_kv_heads = 32,
       .def_head_dim = 128, .def_theta = 5e5, .def_max_pos = 128000 },
@@ -407,5 +456,22 @@ const arch_row arch_rows_dense[] = {
     { "GraniteMoeHybridForCausalLM", "granitemoehybrid", .when = "position_embedding_type=rope",
       .w = { RMS_ROPE }, MODEL, .names = granite_dense_names, .keys = granite_dense_keys,
       .def_ffn = 4 },
+    { "GraniteSWAForCausalLM", "granite_swa", .w = { RMS_ROPE }, MODEL, .names = granite_swa_names,
+      .keys = granite_swa_keys, .layers = arch_layer_thetas, .window = WINDOW_PATTERN,
+      .def_pattern = 4, .full_first = true, .def_window = 128, .def_kv_heads = 4, .def_eps = 1e-5,
+      .def_max_pos = 8192, .def_tied = true },
+    { "NanoChatForCausalLM", "nanochat",
+      .w = { .norm = NORM_RMS,
+             .pos = POS_ROPE,
+             .rope_half = true,
+             .rope_back = true,
+             .mlp = MLP_PLAIN,
+             .qk_norm = QK_NORM_HEAD,
+             .qk_norm_late = true },
+      MODEL, .names = nanochat_names, .keys = nanochat_keys, .def_act = ARCH_RELU2 },
+    { "Phi4MultimodalForCausalLM", "phi4_multimodal", .w = { RMS_ROPE }, MODEL, .names = phi3_names,
+      .window = WINDOW_ALL, .def_kv_heads = 8, .def_eps = 1e-5, .def_max_pos = 131072 },
+    { "Phi4MMForCausalLM", "phi4mm", .w = { RMS_ROPE }, MODEL, .names = phi4_mm_names,
+      .keys = phi4_mm_keys, .window = WINDOW_ALL, .def_eps = 1e-5, .def_max_pos = 4096 },
     { .arch = NULL },
 };

@@ -41,17 +41,29 @@ lq_status arch_key_heads_qk_norm(arch_config *c, const char *key, const cJSON *v
     return if_qk_norm(c, key, v, QK_NORM_HEADS, err);
 }
 
-/* What scale_depth and dim_model_base are relative to. */
-lq_status arch_key_per_depth(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+lq_status arch_layer_thetas(arch_config *c, const cJSON *j, lq_err *err)
 {
-    (void)key, (void)v, (void)err;
-    c->residual_scale /= sqrt((double)c->layers);
-    return LQ_OK;
-}
-
-lq_status arch_key_per_width(arch_config *c, const char *key, const cJSON *v, lq_err *err)
-{
-    (void)key, (void)v, (void)err;
-    c->logit_scale /= (double)c->hidden;
+    const cJSON *list = js_get(j, "layer_rope_theta");
+    double theta[2] = { 0, 0 }; /* ROPE_MAIN, ROPE_LOCAL */
+    int64_t i = 0;
+    if (!list) return LQ_OK;
+    for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next, i++) {
+        const double v = cJSON_IsNumber(e) ? e->valuedouble : -1;
+        arch_rope_use use = v > 0 ? ROPE_MAIN : ROPE_OFF;
+        if (i == c->layers || v < 0 || (v > 0 && v <= 1) || v > 1e15) break;
+        while (use < ROPE_OFF && theta[use] > 0 && (theta[use] < v || theta[use] > v))
+            use++;
+        if (v > 0 && use == ROPE_OFF)
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "layer_rope_theta: expected at most two bases, found a third: %g", v);
+        if (use < ROPE_OFF) theta[use] = v;
+        c->layer[i].rope = (uint8_t)use;
+    }
+    if (i != c->layers || cJSON_GetArraySize(list) != i)
+        return lq_fail(err, LQ_EVALUE,
+                       "layer_rope_theta: expected a base above 1, or 0, for each of %lld layers",
+                       (long long)c->layers);
+    for (arch_rope_use use = ROPE_MAIN; use < ROPE_OFF; use++)
+        if (theta[use] > 0) c->rope[use].theta = theta[use];
     return LQ_OK;
 }

@@ -1,7 +1,11 @@
 /* formats/arch/rows/moe.c - mixtures of experts. */
+#include "formats/arch/arch_impl.h"
 #include "formats/arch/rows/rows.h"
 
 #include "base/json.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
 
 /* Kinds of attention by layer: 1 is softmax attention, the only one here. */
 static lq_status all_softmax(arch_config *c, const char *key, const cJSON *v, lq_err *err)
@@ -25,6 +29,56 @@ static lq_status temperature_tuning(arch_config *c, const char *key, const cJSON
     if (v) on = cJSON_IsBool(v) ? cJSON_IsTrue(v) : v->valuedouble;
     if (!(on < 0 || on > 0)) c->q_grow = 0;
     return LQ_OK;
+}
+
+/* Embeddings are scaled where the key says so. */
+static lq_status if_mup(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    if (v && !cJSON_IsBool(v)) return lq_fail(err, LQ_EVALUE, "%s: expected true or false", key);
+    if (cJSON_IsTrue(v)) c->embed_scale = sqrt((double)c->hidden);
+    return LQ_OK;
+}
+
+/* A gate for each head, or for each of its dims. */
+static lq_status laguna_gating(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    const char *text = cJSON_GetStringValue(v);
+    c->w.gate_heads = !v || cJSON_IsTrue(v) || (text && strcmp(text, "per-head") == 0);
+    if (!v || cJSON_IsBool(v) || c->w.gate_heads || (text && strcmp(text, "per-element") == 0))
+        return LQ_OK;
+    char found[64];
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected per-head or per-element, found %s", key,
+                   js_describe(found, v));
+}
+
+/* ---- layers that differ ---- */
+
+static lq_status laguna_sizes(arch_config *c, const cJSON *j, arch_sizes *z, lq_err *err)
+{
+    const cJSON *list = js_get(j, "num_attention_heads_per_layer"),
+                *local = js_get(js_get(j, "rope_parameters"), "sliding_attention");
+    const cJSON *e = cJSON_IsArray(list) ? list->child : NULL;
+    double part = 1;
+    lq_status s = js_f64(local, "partial_rotary_factor", false, 0, 1, &part, err);
+    for (int64_t i = 0; i < c->layers && !s; i++, e = e ? e->next : NULL) {
+        const int64_t dims = (int64_t)((double)c->head_dim * part);
+        z[i] = (arch_sizes){ c->kv_heads, c->head_dim, c->rope_dims, c->ffn, c->heads };
+        if (c->layer[i].rope == ROPE_LOCAL) z[i].rope_dims = dims;
+        if (list && (!e || !js_whole(e, 1, ARCH_MAX_WIDTH, &z[i].heads)))
+            s = lq_fail(err, LQ_EVALUE,
+                        "num_attention_heads_per_layer: expected the heads of %" PRId64 " layers",
+                        c->layers);
+    }
+    return s ? s : arch_set_sizes(c, z, err);
+}
+
+static lq_status laguna_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    arch_sizes *z = calloc((size_t)c->layers, sizeof *z);
+    lq_status s = z ? laguna_sizes(c, j, z, err)
+                    : lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " layers", c->layers);
+    free(z);
+    return s;
 }
 
 /* A table of names reads by line. */
@@ -196,6 +250,85 @@ static const arch_name llama4_names[] = {
     SHARED("feed_forward.shared_expert"),
     END,
 };
+static const arch_name granite_moe_swa_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    PRE_NORMS(BIAS_NO),
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    { R_SINKS, LAYER "self_attn.sinks", NAME_BARE, BIAS_NO },
+    { R_ROUTER, LAYER "block_sparse_moe.router", 0, BIAS_NO },
+    { R_EXPERT_GATE_UP, LAYER "block_sparse_moe.experts.gate_up_proj", NAME_BARE | NAME_STACKED, BIAS_NO },
+    { R_EXPERT_DOWN, LAYER "block_sparse_moe.experts.down_proj", NAME_BARE | NAME_STACKED, BIAS_NO },
+    { R_SHARED_GATE_UP, LAYER "shared_mlp.input_linear", 0, BIAS_NO },
+    { R_SHARED_DOWN, LAYER "shared_mlp.output_linear", 0, BIAS_NO },
+    END,
+};
+static const arch_name afmoe_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO },
+    { R_ATTN_POST_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO },
+    { R_MLP_NORM, LAYER "pre_mlp_layernorm", 0, BIAS_NO },
+    { R_MLP_POST_NORM, LAYER "post_mlp_layernorm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    QK_NORMS,
+    { R_ATTN_GATE, LAYER "self_attn.gate_proj", 0, BIAS_NO },
+    GATED(BIAS_NO),
+    { R_ROUTER, LAYER "mlp.router.gate", 0, BIAS_NO },
+    { R_ROUTER_CORR, LAYER "mlp.expert_bias", NAME_BARE, BIAS_NO },
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    SHARED("mlp.shared_experts"),
+    END,
+};
+static const arch_name laguna_names[] = {
+    LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO),
+    QK_NORMS,
+    { R_ATTN_GATE, LAYER "self_attn.g_proj", 0, BIAS_NO },
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO },
+    { R_ROUTER_CORR, LAYER "mlp.experts.e_score_correction_bias", NAME_BARE, BIAS_NO },
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    SHARED("mlp.shared_expert"),
+    END,
+};
+static const arch_key afmoe_keys[] = {
+    EXPERT_COUNTS("num_experts", 64, 6),
+    EXPERT_FFN(1408),
+    { "route_scale", KEY_REAL, AT(expert_scale), 1, NULL },
+    { "mup_enabled", KEY_FN, 0, NONE, if_mup },
+    { "score_func", KEY_FN, 0, NONE, arch_key_scoring_func },
+    MUST("route_norm", 1),
+    MUST("n_group", 1),
+    MUST("topk_group", 1),
+    MUST("num_expert_groups", 1),
+    MUST("num_limited_groups", 1),
+    { "load_balance_coeff", KEY_KNOWN, 0, NONE, NULL }, /* of training */
+    { "use_grouped_mm", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
+static const arch_key laguna_keys[] = {
+    EXPERT_COUNTS("num_experts", 256, 8),
+    EXPERT_FFN(512),
+    { "shared_expert_intermediate_size", KEY_INT, AT(shared_ffn), 512, NULL },
+    { "moe_routed_scaling_factor", KEY_REAL, AT(expert_scale), 1, NULL },
+    { "gating", KEY_FN, 0, NONE, laguna_gating },
+    { "num_attention_heads_per_layer", KEY_KNOWN, 0, NONE, NULL }, /* laguna_layers */
+    MUST("moe_apply_router_weight_on_input", 0),
+    MUST("moe_router_logit_softcapping", 0),
+    NO_KEY,
+};
+static const arch_key mellum_keys[] = {
+    NORM_TOPK(1),
+    EXPERT_COUNTS("num_local_experts", 64, 8),
+    EXPERT_FFN(896),
+    { "mtp_layer_types", KEY_KNOWN, 0, NONE, NULL }, /* of layers that are not run */
+    { "mtp_mlp_layer_types", KEY_KNOWN, 0, NONE, NULL },
+    { "num_mtp_layers", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
+static const arch_key granite_moe_swa_keys[] = {
+    GRANITE_KEYS,
+    EXPERT_COUNTS("num_local_experts", 8, 2),
+    { "layer_rope_theta", KEY_KNOWN, 0, NONE, NULL }, /* arch_layer_thetas */
+    NO_KEY,
+};
 static const arch_key phimoe_keys[] = {
     EXPERT_COUNTS("num_local_experts", 16, 2),
     { "router_jitter_noise", KEY_REAL, AT(router_jitter), 0.01, NULL },
@@ -229,6 +362,12 @@ static const arch_key qwen2_moe_keys[] = {
 };
 static const arch_key qwen3_moe_keys[] = {
     NORM_TOPK(0),
+    EXPERT_COUNTS("num_experts", 128, 8),
+    EXPERT_FFN(768),
+    NO_KEY,
+};
+static const arch_key qwen3_omni_keys[] = {
+    NORM_TOPK(1),
     EXPERT_COUNTS("num_experts", 128, 8),
     EXPERT_FFN(768),
     NO_KEY,
@@ -357,7 +496,8 @@ const arch_row arch_rows_moe[] = {
       .names = glm4_moe_names, .keys = glm4_moe_keys, .mtp = &arch_mtp_deepseek, .def_kv_heads = 8,
       .def_partial = 0.5, .def_eps = 1e-5, .def_max_pos = 131072, .def_dense = 1, .def_shared = 1 },
     { "Dots1ForCausalLM", "dots1", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, SIGMOID_MOE }, MODEL,
-      .names = dots1_names, .keys = dots1_keys, .window = WINDOW_ALL, .def_kv_heads = 32 },
+      .names = dots1_names, .keys = dots1_keys, .window = WINDOW_FROM, .def_window = 4096,
+      .def_window_from = 62, .def_kv_heads = 32 },
     { "OlmoeForCausalLM", "olmoe", .w = { RMS_ROPE, .qk_norm = QK_NORM_ALL }, MODEL,
       .names = qwen3_moe_names, .keys = olmoe_keys, .def_kv_heads = 16, .def_eps = 1e-5,
       .def_max_pos = 4096 },
@@ -403,7 +543,30 @@ const arch_row arch_rows_moe[] = {
       MODEL, .names = llama4_names, .keys = llama4_keys, .window = WINDOW_CHUNKS,
       .def_window = 8192, .def_nope_every = 4, .def_kv_heads = 8, .def_head_dim = 128,
       .def_eps = 1e-5, .def_theta = 5e5, .def_max_pos = 131072, .def_shared = 1 },
-    /* The text parts of models that see. */
+    { "AfmoeForCausalLM", "afmoe",
+      .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .router = ROUTER_SIGMOID, .norm_topk = true },
+      MODEL, .names = afmoe_names, .keys = afmoe_keys, .window = WINDOW_PATTERN, .def_pattern = 4,
+      .def_window = 1024, .nope_full = true, .def_head_dim = 128, .def_eps = 1e-5,
+      .def_max_pos = 16384, .def_dense = 1, .def_shared = 2 },
+    { "LagunaForCausalLM", "laguna",
+      .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .gate_softplus = true, .router = ROUTER_SIGMOID,
+             .norm_topk = true },
+      MODEL, .names = laguna_names, .keys = laguna_keys, .layers = laguna_layers,
+      .window = WINDOW_PATTERN, .def_pattern = 1, .def_window = 512, .def_kv_heads = 8,
+      .def_head_dim = 128, .def_partial = 0.5, .def_max_pos = 131072, .def_dense = 1,
+      .def_theta = 5e5, .def_local_theta = 1e4 },
+    { "MellumForCausalLM", "mellum", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL,
+      .names = qwen3_moe_names, .keys = mellum_keys, .window = WINDOW_PATTERN, .def_pattern = 1,
+      .def_window = 1024, .def_kv_heads = 4, .def_head_dim = 128, .def_max_pos = 131072,
+      .def_theta = 5e5, .def_local_theta = 1e4 },
+    { "GraniteMoeSWAForCausalLM", "granitemoe_swa", .w = { RMS_ROPE, .norm_topk = true }, MODEL,
+      .names = granite_moe_swa_names, .keys = granite_moe_swa_keys, .layers = arch_layer_thetas,
+      .window = WINDOW_PATTERN, .def_pattern = 4, .full_first = true, .def_window = 128 },
+    /* The text parts of models that see or hear. */
+    { "Qwen3OmniMoeThinkerForConditionalGeneration", "qwen3_omni_moe",
+      .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .norm_topk = true }, .prefix = "thinker.model.",
+      .in_text = true, .names = qwen3_moe_names, .keys = qwen3_omni_keys, .def_kv_heads = 4,
+      .def_theta = 1e6, .def_max_pos = 32768 },
     QWEN3_VL_MOE(ARCH_STACKED_ROWS, "-", qwen3_vl_moe_rows_names),
     QWEN3_VL_MOE(NULL, NULL, qwen3_vl_moe_names),
     { "Glm4vMoeForConditionalGeneration", "glm4v_moe", .w = { RMS_ROPE, SIGMOID_MOE },

@@ -17,11 +17,11 @@ extern const arch_row arch_rows_hybrid[];
 extern const arch_row arch_rows_kda[];
 
 /* Keys with a meaning of their own that several families have (KEY_FN). */
-lq_status arch_key_per_depth(arch_config *c, const char *key, const cJSON *v, lq_err *err);
-lq_status arch_key_per_width(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 lq_status arch_key_scoring_func(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 lq_status arch_key_noaux_tc(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 lq_status arch_key_head_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err);
+/* "layer_rope_theta": a base for each layer, at most two of them, or 0: no rotation (arch_row.layers). */
+lq_status arch_layer_thetas(arch_config *c, const cJSON *j, lq_err *err);
 lq_status arch_key_heads_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 
 /* The MTP head as DeepSeek names it, a layer behind the last. */
@@ -83,13 +83,11 @@ extern const arch_mtp arch_mtp_deepseek;
     { "residual_multiplier", KEY_REAL, AT(residual_scale), 1, NULL }, \
     { "attention_multiplier", KEY_REAL, AT(attn_scale), 1, NULL }, \
     { "logits_scaling", KEY_INVERSE, AT(logit_scale), 1, NULL }
-/* Residuals are scaled by depth / sqrt(layers), logits by base / hidden. */
+/* Residuals are scaled by depth / sqrt(layers), logits by base / hidden; null: by 1. */
 #define MINICPM_SCALES(emb, depth, base) \
     { "scale_emb", KEY_REAL, AT(embed_scale), emb, NULL }, \
-    { "scale_depth", KEY_REAL, AT(residual_scale), depth, NULL }, \
-    { "num_hidden_layers", KEY_FN, 0, NONE, arch_key_per_depth }, \
-    { "dim_model_base", KEY_REAL, AT(logit_scale), base, NULL }, \
-    { "hidden_size", KEY_FN, 0, NONE, arch_key_per_width }
+    { "scale_depth", KEY_BY_DEPTH, AT(residual_scale), depth, NULL }, \
+    { "dim_model_base", KEY_BY_WIDTH, AT(logit_scale), base, NULL }
 #define NORM_TOPK(def) { "norm_topk_prob", KEY_BOOL, AT(w.norm_topk), def, NULL }
 #define EXPERT_COUNTS(key, n, used) \
     { key, KEY_INT, AT(experts), n, NULL }, \

@@ -82,6 +82,22 @@ MODELS = {
     "mistral4": text("Mistral4", dict(MLA, **dict(ROUTED, moe_intermediate_size=12), rope_parameters=dict(
         rope_type="yarn", rope_theta=1e4, factor=8.0, original_max_position_embeddings=8, beta_fast=32.0,
         beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1))),
+    "afmoe": text("Afmoe", dict(SMALL, num_shared_experts=1, sliding_window=6, global_attn_every_n_layers=2,
+                                num_dense_layers=1, route_scale=1.7, mup_enabled=True, **EXPERTS)),
+    "laguna": text("Laguna", dict(SMALL, head_dim=8, shared_expert_intermediate_size=8, sliding_window=6,
+                                  layer_types=["full_attention", "sliding_attention"],
+                                  num_attention_heads_per_layer=[4, 2], moe_routed_scaling_factor=1.5,
+                                  rope_parameters=dict(
+        full_attention=dict(rope_type="yarn", rope_theta=5e5, partial_rotary_factor=0.5, factor=4.0,
+                            original_max_position_embeddings=32),
+        sliding_attention=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=1.0)), **EXPERTS)),
+    "laguna-elements": text("Laguna", dict(SMALL, shared_expert_intermediate_size=8, gating="per-element",
+                                           num_hidden_layers=1, mlp_layer_types=["sparse"], **EXPERTS)),
+    "mellum": text("Mellum", dict(SMALL, sliding_window=6, layer_types=["full_attention", "sliding_attention"], **EXPERTS)),
+    "granite-moe-swa": text("GraniteMoeSWA", dict(
+        NARROW, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=16, sliding_window=6,
+        layer_rope_theta=[0, 1e4], embedding_multiplier=2.0, attention_multiplier=0.3, residual_multiplier=0.5,
+        logits_scaling=3.0)),
     "qwen3-vl-moe": seen("Qwen3VLMoe", dict(SMALL, norm_topk_prob=True, rope_parameters=dict(
         rope_type="default", rope_theta=5e6, mrope_section=[1, 1, 0], mrope_interleaved=True),
         **EXPERTS), num_position_embeddings=4, deepstack_visual_indexes=[0]),
