@@ -375,7 +375,8 @@ TEST(in_bf16_it_agrees_with_the_formula_in_the_same_bytes)
 TEST(a_long_context_has_the_same_bytes_on_any_number_of_threads)
 {
     static const shape s[] = {
-        { "one kv head, few results at a time", 64, 1, 8, 8, 3000, 0, 0, false, false, false, false },
+        { "one kv head, few results at a time", 64, 1, 8, 8, 3000, 0, 0, false, false, false,
+          false },
         { "two kv heads, sinks", 8, 2, 32, 24, 3000, 0, 0, false, true, false, false },
         { "a window", 8, 2, 32, 32, 3000, 0, 1500, true, false, false, false },
     };
