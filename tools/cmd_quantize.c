@@ -120,9 +120,9 @@ static const opt_row which_rows[] = {
               "f16, ...; the first match counts" },
     { "skip", 0, OPT_LIST, F(skips), .arg = "REGEX", .help = "weights to leave as they are" },
     { "lm-head", 0, OPT_STR, F(lm_head), .arg = "SCHEME",
-      .help = "quantize the output head; auto: as --bpw chooses" },
-    { "embed", 0, OPT_STR, F(embed), .arg = "SCHEME",
-      .help = "quantize the embedding; auto: as --bpw chooses" },
+      .help = "of the output head, or keep: as in the source; auto: as --bpw chooses "
+              "(default: " QZ_OUTER ", as in the source with --to but gguf:MIX)" },
+    { "embed", 0, OPT_STR, F(embed), .arg = "SCHEME", .help = "of the embedding, likewise" },
 };
 static const opt_row run_rows[] = {
     { "memory-limit", 0, OPT_SIZE, F(memory_limit), .lo = 1, .hi = 1e15,
@@ -256,6 +256,7 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->n_skips = o->skips.n;
     q->lm_head = o->lm_head;
     q->embed = o->embed;
+    q->outer = o->free.to ? NULL : QZ_OUTER;
     q->rotate = o->rotate;
     q->rotate_seed = (uint64_t)o->seed;
     q->untied = !opt_tri_or(o->bpw_fused, true);
@@ -358,7 +359,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     s = settle_tuning(&q, c, o, src, err);
     if (!s) s = pool_open(&p, c->threads, err);
     if (!s && o->rotate)
-        s = rot_open(&rotated, src, &(rot_opts){ q.rotate_seed, q.embed || q.lm_head }, p,
+        s = rot_open(&rotated, src, &(rot_opts){ q.rotate_seed, qz_rounds_outer(&q) }, p,
                      &qrep_voice, err);
     if (rotated) seen = rot_source(rotated);
     const bool checked = opt_tri_or(o->check, qz_calibrated(&q));

@@ -25,7 +25,7 @@ typedef struct {
     const arch_config *cfg;
     const plan_voice *v;
     qz_patterns overrides, skips;
-    qt_scheme linear, head, embed;
+    qt_scheme linear, head, embed, outer;
     const mix_row *mix; /* or NULL */
     bool by_mix;        /* this entry's scheme is the mix's */
     change changes[2 * ARCH_N_ROLES];
@@ -110,6 +110,19 @@ static bool is_auto(const maker *m, arch_role r)
     return qz_is_auto(r == R_EMBED ? o->embed : o->lm_head);
 }
 
+/* What embedding or head takes without a mix and without --bpw. Of a tied model's one matrix the
+ * head's "keep" holds too. */
+static bool outer_scheme(const maker *m, const plan_entry *e, qt_scheme *s)
+{
+    const qz_opts *o = m->o;
+    const bool embed = e->role == R_EMBED;
+    const char *asked = embed ? o->embed : o->lm_head;
+    if (!asked && m->cfg->tied && qz_is_keep(o->lm_head)) asked = o->lm_head;
+    if (qz_is_keep(asked)) return false;
+    *s = !asked ? m->outer : embed ? m->embed : m->head;
+    return asked || (o->outer && e->src->plain && e->src->t.scheme.kind == QT_DENSE);
+}
+
 /* The scheme that options ask for; false: leave the tensor as it is. */
 static bool wanted(maker *m, plan_entry *e, qt_scheme *s)
 {
@@ -121,8 +134,7 @@ static bool wanted(maker *m, plan_entry *e, qt_scheme *s)
     if (m->by_mix) return mix_scheme(s, m->mix, m->cfg, e->role, e->layer, BLK_ELEMENTS);
     e->open = outer ? is_auto(m, e->role) : m->o->bpw > 0 && arch_role_linear(e->role);
     if (e->open) return *s = m->linear, true;
-    if (e->role == R_EMBED) return m->o->embed ? (*s = m->embed, true) : false;
-    if (e->role == R_HEAD) return m->o->lm_head ? (*s = m->head, true) : false;
+    if (outer) return outer_scheme(m, e, s);
     *s = m->linear;
     return arch_role_linear(e->role);
 }
@@ -254,9 +266,10 @@ static lq_status split_head(qz_plan *p, maker *m, lq_err *err)
         plan_say(m, "tied model: embedding and head stay one matrix, which takes one scheme");
         return LQ_OK;
     }
-    if (m->o->embed && !m->o->lm_head)
+    if (m->o->embed && !m->o->lm_head && !qz_is_keep(m->o->embed))
         plan_say(m, "tied model: the output head takes the embedding's scheme");
-    if (!m->o->lm_head || (m->o->embed && strcmp(m->o->embed, m->o->lm_head) == 0)) return LQ_OK;
+    if (!m->o->lm_head || strcmp(m->o->embed ? m->o->embed : "keep", m->o->lm_head) == 0)
+        return LQ_OK;
     if (!arch_tensor_name(m->cfg, R_HEAD, -1, -1, false, name, sizeof name))
         return lq_fail(err, LQ_EUNSUPPORTED, "--lm-head: this architecture has no output head");
     lq_status s = src_role(m->src, R_EMBED, -1, -1, &embed, NULL, err);
@@ -288,9 +301,10 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
     if (!s) s = src_check_roles(src, err);
     if (!s && o->mix) s = mix_find(&m.mix, o->mix, err);
     if (!s) s = o->method->scheme(&m.linear, o, err);
-    if (!s && o->lm_head && !qz_is_auto(o->lm_head))
+    if (!s && o->outer) s = qz_scheme_of(&m.outer, o->outer, err);
+    if (!s && o->lm_head && !qz_is_auto(o->lm_head) && !qz_is_keep(o->lm_head))
         s = qz_scheme_asked(&m.head, o->lm_head, "--lm-head", o->method, err);
-    if (!s && o->embed && !qz_is_auto(o->embed))
+    if (!s && o->embed && !qz_is_auto(o->embed) && !qz_is_keep(o->embed))
         s = qz_scheme_asked(&m.embed, o->embed, "--embed", o->method, err);
     if (!s) {
         p->e = lq_push(&p->arena, ((size_t)n + 1) * sizeof *p->e);

@@ -37,6 +37,12 @@ double qz_outlier_threshold(const qz_opts *o)
 }
 
 bool qz_is_auto(const char *scheme) { return scheme && strcmp(scheme, "auto") == 0; }
+bool qz_is_keep(const char *scheme) { return scheme && strcmp(scheme, "keep") == 0; }
+static bool rounds(const char *asked, const qz_opts *o)
+{
+    return asked ? !qz_is_keep(asked) : o->outer != NULL;
+}
+bool qz_rounds_outer(const qz_opts *o) { return rounds(o->embed, o) || rounds(o->lm_head, o); }
 bool qz_bpw_whole(const qz_opts *o) { return qz_is_auto(o->lm_head) || qz_is_auto(o->embed); }
 
 int qz_tune_steps(const qz_opts *o) { return takes(o, QZ_OPT_TUNE) ? o->tune : 0; }
@@ -126,6 +132,7 @@ cJSON *qz_recipe(const qz_opts *o)
     add_list(r, "overrides", o->overrides, o->n_overrides);
     add_list(r, "skip", o->skips, o->n_skips);
     if (o->rotate) cJSON_AddNumberToObject(r, "rotate_seed", (double)o->rotate_seed);
+    if (o->outer) cJSON_AddStringToObject(r, "outer", o->outer);
     if (o->lm_head) cJSON_AddStringToObject(r, "lm_head", o->lm_head);
     if (o->embed) cJSON_AddStringToObject(r, "embed", o->embed);
     return r;

@@ -64,6 +64,9 @@ enum {
     QZ_NEEDS_CURVATURE = 8, /* calib/fisher.h, where there is a backward pass; else as without */
 };
 
+/* What `quantize` gives to embedding and head unasked: 8.5 bits a weight. */
+#define QZ_OUTER "u8-g32"
+
 /* Zero means the default given here. */
 typedef struct {
     const qz_method *method;
@@ -94,7 +97,9 @@ typedef struct {
     const char *
         mix; /* schemes of all matrices (the name of one of quantize/layer/mix.h) instead of `bits` and
                                     `group`; NULL: all alike */
-    const char *lm_head, *embed; /* schemes, "auto" (with bpw), or NULL: as in the source */
+    const char *lm_head,
+        *embed;        /* schemes, "auto" (with bpw), "keep": as in the source, or NULL: */
+    const char *outer; /* the scheme of both where they are floats; NULL: as in the source */
     bool rotate; /* the source is seen rotated (quantize/transform/rotate.h): for the record */
     uint64_t rotate_seed;
     double bpw;  /* bits per weight to share out (quantize/mixed/bpw.h) instead of `bits` and
@@ -185,6 +190,8 @@ double qz_outlier_share(const qz_opts *o);
 double qz_outlier_threshold(const qz_opts *o); /* where there is a decomposition */
 int qz_tune_steps(const qz_opts *o);           /* 0: no tuning */
 bool qz_is_auto(const char *scheme);           /* "auto"; NULL is not */
+bool qz_is_keep(const char *scheme);           /* "keep"; NULL is not */
+bool qz_rounds_outer(const qz_opts *o);        /* embedding or head, where they are floats */
 bool qz_bpw_whole(const qz_opts *o); /* bpw: of the whole model, not of the linear layers alone */
 
 /* ---- for rows ---- */

@@ -75,6 +75,7 @@ lq_status inflight_word(qz_opts *o, const char *word, lq_err *err)
     *o = (qz_opts){ 0 };
     const bool known = by_scheme(o, strcmp(word, "int8") == 0 ? "i8-row" : word);
     if (!known) *o = (qz_opts){ 0 };
+    o->outer = QZ_OUTER;
     if (!known && qz_method_find(&o->method, word, &none))
         return lq_fail(err, LQ_EUSAGE,
                        "--quantize: expected int8, nf4|fp4[-gG][-double], "

@@ -7,7 +7,7 @@
 
 static bool need_of(qz_memory *n, const qz_method *m, const src_source *src, int threads)
 {
-    qz_opts q = { .method = m };
+    qz_opts q = { .method = m, .outer = QZ_OUTER };
     q.tune = tune_default_steps(m, src);
     const cal_samples text = { .n = QUANTIZE_WINDOWS, .len = QUANTIZE_LEN };
     const bool calibrated = qz_calibrated(&q);

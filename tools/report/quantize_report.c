@@ -225,22 +225,40 @@ static void print_experts(const qz_report *first, const qz_report *r, size_t n)
     printf("\n");
 }
 
+static void print_quality(const qz_check *c)
+{
+    if (c->windows)
+        printf("; mean KL %.5f, perplexity %.3f, source %.3f", c->kl_mean, c->perplexity,
+               c->ref_perplexity);
+    printf("\n");
+}
+
+/* What the result is, beside the source. */
+static void print_result(const qz_result *r, const qrep_run *run)
+{
+    char in[16], out[16];
+    printf("%s: %.3f bits per weight, %.3f in the linear layers; %s, source %s", run->out,
+           r->bpw_model, r->bpw, opt_size_text(out, sizeof out, (double)r->bytes_out),
+           opt_size_text(in, sizeof in, (double)r->bytes_in));
+    print_quality(&r->check);
+}
+
 static void print_check(const qz_check *c)
 {
     if (!c->windows) return;
-    printf("check on %lld tokens that calibration did not see: mean KL %.5f, perplexity %.3f "
-           "(source %.3f), same first choice %.2f%%\n",
-           (long long)c->tokens, c->kl_mean, c->perplexity, c->ref_perplexity, 100 * c->top1_agree);
+    printf("check: on %lld tokens that calibration did not see; same first choice %.2f%%\n",
+           (long long)c->tokens, 100 * c->top1_agree);
 }
 
 void qrep_print_text(const qz_result *r, const qrep_run *run)
 {
     char a[16], b[16];
     if (r->resumed < 0) {
-        printf("%s is finished already\n", run->out);
-        print_check(&r->check);
+        printf("%s is finished already", run->out);
+        print_quality(&r->check);
         return;
     }
+    print_result(r, run);
     for (size_t i = 0; i < r->n_reports; i++) {
         const qz_report *t = &r->reports[i];
         /* tensors of a layer lie together */
@@ -265,9 +283,7 @@ void qrep_print_text(const qz_result *r, const qrep_run *run)
         printf("tuning: mean KL to the original on text held back %.5f -> %.5f%s\n", r->kl_before,
                r->kl_after, r->tuned ? "" : ": not kept");
     print_check(&r->check);
-    printf("%s: %s -> %s, %.3f bits per weight in the linear layers, %.3f in all, %.1f s\n",
-           run->out, opt_size_text(a, sizeof a, (double)r->bytes_in),
-           opt_size_text(b, sizeof b, (double)r->bytes_out), r->bpw, r->bpw_model, run->seconds);
+    printf("%.1f s, ", run->seconds);
     printf("peak memory %s, predicted %s\n",
            opt_limit_text(a, sizeof a, (double)prog_peak_rss_bytes()),
            opt_limit_text(b, sizeof b, (double)r->memory.rss));
