@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from harness import ROOT, Llmq, Server
+from harness import KEEP, ROOT, Llmq, Server
 
 TEXT = ROOT / "tests/golden/text/novels-heldout-100w.txt"
 
@@ -37,7 +37,7 @@ def text():
 def packed(llmq, model, tmp_path_factory):
     """The demo model as u4-g128 by rounding to nearest: quick to make, used by many tests."""
     out = tmp_path_factory.mktemp("packed") / "novels-6m-rtn.llmq"
-    llmq("quantize", model, "-o", out, "--method", "rtn")
+    llmq("quantize", model, "-o", out, "--method", "rtn", *KEEP)
     return out
 
 

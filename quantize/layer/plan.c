@@ -256,6 +256,14 @@ static int by_place(const void *a, const void *b)
     return strcmp(x->name, y->name);
 }
 
+/* Does a tied model's head get the scheme that the embedding has anyway? */
+static bool one_scheme(const qz_opts *o)
+{
+    if (!o->lm_head || (!o->embed && qz_is_keep(o->lm_head))) return true;
+    const char *embed = o->embed ? o->embed : o->outer ? o->outer : "keep";
+    return strcmp(embed, o->lm_head) == 0;
+}
+
 /* A tied model has one matrix for embedding and head: giving the head its own scheme splits it. */
 static lq_status split_head(qz_plan *p, maker *m, lq_err *err)
 {
@@ -268,8 +276,7 @@ static lq_status split_head(qz_plan *p, maker *m, lq_err *err)
     }
     if (m->o->embed && !m->o->lm_head && !qz_is_keep(m->o->embed))
         plan_say(m, "tied model: the output head takes the embedding's scheme");
-    if (!m->o->lm_head || strcmp(m->o->embed ? m->o->embed : "keep", m->o->lm_head) == 0)
-        return LQ_OK;
+    if (one_scheme(m->o)) return LQ_OK;
     if (!arch_tensor_name(m->cfg, R_HEAD, -1, -1, false, name, sizeof name))
         return lq_fail(err, LQ_EUNSUPPORTED, "--lm-head: this architecture has no output head");
     lq_status s = src_role(m->src, R_EMBED, -1, -1, &embed, NULL, err);

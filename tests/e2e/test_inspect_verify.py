@@ -60,7 +60,7 @@ def test_a_quantized_file_is_inspected(llmq, packed):
     assert doc["format"] == "llmq" and doc["arch"] == "LlamaForCausalLM"
     assert doc["recipe"]["method"] == "rtn" and doc["provenance"]
     assert 4 < doc["bpw"] < 4.5 < doc["bpw_model"]
-    assert {"u4-g128", "bf16"} == {s["scheme"] for s in doc["schemes"]}
+    assert {"u4-g128", "u8-g32", "bf16"} == {s["scheme"] for s in doc["schemes"]}
     assert "tokenizer.json" in [f["name"] for f in doc["files"]]
     assert "recipe" in llmq("inspect", packed["rtn"]).stdout
 

@@ -55,9 +55,11 @@ def test_each_method_has_its_size_and_report(llmq, model, tmp_path, method):
     assert r["method"] == method and r["out"].endswith("q.llmq")
     assert abs(r["bpw"] - METHODS[method]) < 0.001 or method == "int8" and r["bpw"] < 16
     assert r["bytes_in"] > r["bytes_out"] == os.path.getsize(tmp_path / "q.llmq")
-    assert len(r["tensors"]) == 42 and all(t["rmse"] > 0 for t in r["tensors"])
+    layers = [t for t in r["tensors"] if t["layer"] >= 0]
+    assert len(layers) == 42 and all(t["rmse"] > 0 for t in r["tensors"])
+    assert [(t["role"], t["scheme"]) for t in r["tensors"] if t["layer"] < 0] == [("embed", "u8-g32")]
     if method in ("gptq", "awq", "auto"):
-        assert sum(t["loss"] for t in r["tensors"]) < 0.9 * sum(t["loss_rtn"] for t in r["tensors"])
+        assert sum(t["loss"] for t in layers) < 0.9 * sum(t["loss_rtn"] for t in layers)
     assert leftovers(tmp_path) == ["q.llmq"]
 
 

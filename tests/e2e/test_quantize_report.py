@@ -96,7 +96,7 @@ def test_the_report_is_one_page_with_all_of_the_run(llmq, draft, tmp_path):
 
 def test_the_report_knows_inputs_and_folding(llmq, draft, tmp_path):
     tensors = llmq.json("quantize", draft, "-o", tmp_path / "q", "--method", "awq", *QUICK)["tensors"]
-    for t in tensors:
+    for t in [t for t in tensors if t["layer"] >= 0]:
         most = [c["max"] for c in t["top"]]
         assert most == sorted(most, reverse=True) and most[0] == t["in_max"] > t["in_mean"] > 0
         assert len({c["channel"] for c in t["top"]}) == 4

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from harness import begun
+from harness import KEEP, begun
 from test_published import GOLDEN, NAMES, assemble, errors, parts, read_floats, read_st, tensor
 
 # Which layouts hold each golden checkpoint; the rest are refused. The first is the one it came in.
@@ -150,7 +150,7 @@ def test_a_quantized_model_keeps_its_files_and_is_cut_into_shards(llmq, packed, 
 def test_mixed_schemes_are_said_module_by_module(llmq, model, tmp_path):
     llmq("quantize", model, "-o", tmp_path / "m.llmq", "--method", "rtn", "--override",
          r".*layers\.0\.mlp\.down_proj.*=u8-g64", "--skip", r".*layers\.1\.self_attn\.k_proj.*",
-         "--lm-head", "u8-g128")
+         "--embed", "keep", "--lm-head", "u8-g128")
     want = tmp_path / "want"
     llmq("logits", tmp_path / "m.llmq", "--ids", "1,5,9,300,77", "-o", want)
     for to in ("gptq", "gptq_v2", "compressed-tensors"):
@@ -211,7 +211,7 @@ def test_matrices_that_stand_turned_or_stacked_are_rounded_or_kept(llmq, tmp_pat
     assert r["requantized"] == 8
     llmq("verify", tmp_path / "m", "--against", ARCH / arch)
     if to == "bnb":  # as quantize does it
-        llmq("quantize", ARCH / arch, "-o", tmp_path / "q", "--method", "nf4", "--skip", "experts")
+        llmq("quantize", ARCH / arch, "-o", tmp_path / "q", "--method", "nf4", "--skip", "experts", *KEEP)
         for s, o in (("q", "want"), ("m", "got")):
             llmq("logits", tmp_path / s, "--ids", "1,5,9,30,77", "-o", tmp_path / o)
         assert read_floats(tmp_path / "want", "logits") == read_floats(tmp_path / "got", "logits")
@@ -219,7 +219,7 @@ def test_matrices_that_stand_turned_or_stacked_are_rounded_or_kept(llmq, tmp_pat
 
 def test_a_scale_for_each_row_is_no_group_of_the_same_length(llmq, tmp_path):
     """q_b_proj has 24 inputs and one scale for them; experts' down_proj has 48 and two."""
-    llmq("quantize", ARCH / "deepseek-v2-mla", "-o", tmp_path / "q", "--method", "rtn", "--group-size", "32")
+    llmq("quantize", ARCH / "deepseek-v2-mla", "-o", tmp_path / "q", "--method", "rtn", "--group-size", "32", *KEEP)
     assert convert(llmq, tmp_path / "q", tmp_path / "ct", "compressed-tensors")["bit_exact"]
     groups = json.loads((tmp_path / "ct/config.json").read_text())["quantization_config"]["config_groups"]
     targets = [t for g in groups.values() for t in g["targets"]]
@@ -250,7 +250,8 @@ def test_extra_templates_travel_and_are_replaced(llmq, packed, model, tmp_path):
 def test_bitsandbytes_gets_the_width_that_most_weights_have(llmq, model, tmp_path):
     """Every file by llama-quantize mixes widths; bitsandbytes holds 4 bits or 8."""
     src = tmp_path / "q.llmq"
-    llmq("quantize", model, "-o", src, "--method", "rtn", "-b", 4, "-g", 32, "--override", "down_proj=u8-g32")
+    llmq("quantize", model, "-o", src, "--method", "rtn", "-b", 4, "-g", 32, "--override", "down_proj=u8-g32",
+         *KEEP)
     p = llmq("convert", src, "-o", tmp_path / "b", "--to", "bnb", code=3)
     assert "(--allow-requantize rounds it again)" in p.stderr
     r = convert(llmq, src, tmp_path / "b", "bnb", "--allow-requantize")

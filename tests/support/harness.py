@@ -12,6 +12,8 @@ import time
 import urllib.error
 import urllib.request
 
+# Embedding and head as in the source: the layouts of other engines hold no codes there.
+KEEP = ["--embed", "keep", "--lm-head", "keep"]
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SANITIZED = bool({"TSAN_OPTIONS", "ASAN_OPTIONS"} & set(os.environ))  # scripts/ci/tsan-server.sh, scripts/ci/asan-suites.sh
 LIMIT = 400  # seconds without what must come: no machine is so busy

@@ -137,6 +137,7 @@ typedef struct {
     bool fold;       /* columns, rows, norms and biases carry factors */
     bool tuned;      /* norms were trained */
     bool converted;  /* values were chosen anew since: neither bound holds */
+    qt_scheme embed, head; /* that a conversion to floats ended; not of QT_UINT: none, or unknown */
 } recipe;
 
 /* Rounding to the nearest is all that a conversion does, and so is what both have in common no
@@ -171,6 +172,17 @@ static lq_status converted_since(bool *yes, const src_source *mine, const src_so
     return LQ_OK;
 }
 
+/* The scheme of embedding or head by the recipe. */
+static qt_scheme outer_scheme(const cJSON *own, const char *key)
+{
+    qt_scheme s = { .kind = QT_DENSE };
+    const char *text = NULL;
+    lq_err none;
+    if (js_str(own, key, false, &text, NULL) || !text) js_str(own, "outer", false, &text, NULL);
+    if (!text || qt_scheme_parse(&s, text, &none)) s.kind = QT_DENSE;
+    return s;
+}
+
 static lq_status read_recipe(recipe *r, const src_source *mine, const src_source *theirs,
                              lq_err *err)
 {
@@ -183,7 +195,33 @@ static lq_status read_recipe(recipe *r, const src_source *mine, const src_source
         const qz_method *m;
         r->calibrated = qz_method_find(&m, method, NULL) || !m->bounded;
     }
+    r->embed = outer_scheme(own, "embed");
+    r->head = outer_scheme(own, "lm_head");
     return converted_since(&r->converted, mine, theirs, err);
+}
+
+/* Floats that were codes of `was`: each within a step of the source's value, whose group of inputs
+ * gives the step, and what 8 bits of a float lose. */
+static bool within_former(pair *p, const qt_scheme *was)
+{
+    if (was->kind != QT_UINT) return false;
+    const int64_t G = was->group > 0 && p->K % was->group == 0 ? was->group : p->K;
+    for (int64_t n = 0; n < p->N; n++) {
+        read_row(p, n);
+        for (int64_t k = 0; k < p->K; k += G) {
+            float lo = 0, hi = 0;
+            for (int64_t i = k; i < k + G; i++) {
+                lo = fminf(lo, p->wrow[i]);
+                hi = fmaxf(hi, p->wrow[i]);
+            }
+            const float range = was->zero == QT_ZERO_NONE ? 2 * fmaxf(-lo, hi) : hi - lo;
+            const float step = range / (float)((1 << was->bits) - 2);
+            for (int64_t i = k; i < k + G; i++)
+                if (!(fabsf(p->qrow[i] - p->wrow[i]) <= step + fabsf(p->qrow[i]) / 256))
+                    return false;
+        }
+    }
+    return true;
 }
 
 /* A dense matrix that took factors by its columns (a router) is the source's but for f32's
@@ -230,7 +268,9 @@ static lq_status check_pair(verdict *v, pair *p, arch_role role, recipe r, lq_er
     const bound_report b = compare(p);
     v->checked++;
     v->codes = v->codes || !dense;
-    const bool beyond = (dense || !r.calibrated) && b.max_excess > 0;
+    bool beyond = (dense || !r.calibrated) && b.max_excess > 0;
+    if (beyond && dense && r.converted && (role == R_EMBED || role == R_HEAD))
+        beyond = !within_former(p, role == R_EMBED ? &r.embed : &r.head);
     if (r.converted && (beyond || (!dense && !(b.worst_rms <= MAX_RMS_STEPS)))) {
         if (!v->beyond++)
             snprintf(v->first_beyond, sizeof v->first_beyond, "%.180s", p->mine->name);
@@ -388,6 +428,15 @@ static void say_nothing(void *user, const char *text)
     (void)text;
 }
 
+static bool rounds_outer(const cJSON *own)
+{
+    qz_opts o = { 0 };
+    js_str(own, "embed", false, &o.embed, NULL);
+    js_str(own, "lm_head", false, &o.lm_head, NULL);
+    js_str(own, "outer", false, &o.outer, NULL);
+    return qz_rounds_outer(&o);
+}
+
 /* A model quantized with --rotate is compared with its source turned the same way. */
 static lq_status turned_as(rot_model **rot, const src_source *mine, const src_source *theirs,
                            const char *path, pool *p, lq_err *err)
@@ -395,8 +444,7 @@ static lq_status turned_as(rot_model **rot, const src_source *mine, const src_so
     const cJSON *own = same_recipe(mine, theirs) ? NULL : src_recipe(mine);
     const plan_voice quiet = { .say = say_nothing };
     if (!js_get(own, "rotate_seed")) return LQ_OK;
-    const rot_opts o = { (uint64_t)number_of(own, "rotate_seed"),
-                         js_get(own, "embed") || js_get(own, "lm_head") };
+    const rot_opts o = { (uint64_t)number_of(own, "rotate_seed"), rounds_outer(own) };
     const lq_status s = rot_open(rot, theirs, &o, p, &quiet, err);
     return s ? lq_wrap(err, s,
                        "--against %s: made with --rotate, which only the floats that it was made "
