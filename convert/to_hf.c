@@ -189,12 +189,21 @@ static int64_t inputs_of(const conv *c, const conv_weight *w)
     return stands_turned(c, w) ? w->t->t.N : w->K;
 }
 
+/* Is it one of those that share a size or width? A head of 8 bits is not: where the layout cannot
+ * hold it, it is written as floats. */
+static bool shares(const conv *c, const conv_weight *w, bool round_dense)
+{
+    const qt_scheme s = known_scheme(&w->t->t.scheme);
+    return w->linear && becomes_codes(c, w, round_dense) &&
+           !(w->slot.role == R_HEAD && s.kind == QT_UINT && s.bits == 8);
+}
+
 /* Does a group of g divide the inputs of all that becomes codes? */
 static bool divides_all(const conv *c, int64_t g, bool round_dense)
 {
     for (size_t i = 0; i < c->plan.n; i++) {
         const conv_weight *w = &c->plan.w[i];
-        if (w->linear && becomes_codes(c, w, round_dense) && inputs_of(c, w) % g) return false;
+        if (shares(c, w, round_dense) && inputs_of(c, w) % g) return false;
     }
     return true;
 }
@@ -207,7 +216,7 @@ static int64_t fine_group(const conv *c, bool round_dense)
         for (size_t i = 0; i < c->plan.n; i++) {
             const conv_weight *w = &c->plan.w[i];
             const qt_scheme s = known_scheme(&w->t->t.scheme);
-            if (!w->linear || !becomes_codes(c, w, round_dense)) continue;
+            if (!shares(c, w, round_dense)) continue;
             if (s.kind != QT_UINT || s.bits != 4) return 0;
             if (pass && !splits(&s, least)) return 0;
             least = s.group < least ? s.group : least;
@@ -229,7 +238,7 @@ static int64_t common_group(const conv *c, bool round_dense)
         const conv_weight *w = &c->plan.w[i];
         const qt_scheme s = known_scheme(&w->t->t.scheme);
         size_t k = 0;
-        if (!w->linear || !becomes_codes(c, w, round_dense)) continue;
+        if (!shares(c, w, round_dense)) continue;
         by_row = by_row && s.kind == QT_UINT && s.group == w->K;
         if (s.kind != QT_UINT || s.bits != 4) continue;
         while (k < n && all[k].group != s.group)
@@ -251,8 +260,7 @@ static int common_width(const conv *c, bool round_dense)
     int64_t of[2] = { 0 };
     for (size_t i = 0; i < c->plan.n; i++) {
         const conv_weight *w = &c->plan.w[i];
-        if (w->linear && becomes_codes(c, w, round_dense))
-            of[width_of(w->t) == 8] += src_elements(w->t);
+        if (shares(c, w, round_dense)) of[width_of(w->t) == 8] += src_elements(w->t);
     }
     return !of[0] || !of[1] ? 0 : of[0] >= of[1] ? 4 : 8;
 }

@@ -9,7 +9,7 @@ import struct
 import numpy as np
 import pytest
 
-from conftest import ROOT
+from conftest import KEEP, ROOT
 
 GOLDEN = json.loads((ROOT / "tests/golden/gguf/mixes.json").read_text())
 MIXES = sorted(GOLDEN["2"])
@@ -105,7 +105,7 @@ def test_calibration_lowers_the_loss_of_blocks(llmq, model, tmp_path):
                                                    ("bnb", ["-m", "nf4"], False)])
 def test_a_layout_is_that_of_convert(llmq, model, tmp_path, layout, method, asked):
     """Without --method fp8 and bnb take the one that they hold."""
-    llmq("quantize", model, "-o", tmp_path / "q.llmq", *method)
+    llmq("quantize", model, "-o", tmp_path / "q.llmq", *method, *KEEP)
     llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "two", "--to", layout)
     (tmp_path / "one.llmq").write_bytes((tmp_path / "q.llmq").read_bytes())  # another's
     llmq("quantize", model, "-o", tmp_path / "one", "--to", layout, *(method if asked else []))

@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from conftest import ROOT
+from conftest import KEEP, ROOT
 from test_bad_input import read_st, refused
 from test_published import E2M1, Q, assemble, bf16, drop, put, qc, tensor, two_folders, write_st
 
@@ -394,6 +394,9 @@ def test_groups_of_several_sizes_become_those_of_awq(llmq, tmp_path):
     width = ROOT / "tests/golden/arch/llama-128"
     llmq("quantize", width, "-o", tmp_path / "q.llmq", "--method", "rtn", "--group-size", "128", "--override",
          "down_proj=u4-g64-asym", "--asym")
+    llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "a", "--to", "awq")  # its head of u8-g32 is no hindrance
+    llmq("quantize", width, "-o", tmp_path / "q.llmq", "--method", "rtn", "--group-size", "128", "--override",
+         "down_proj=u4-g64-asym", "--asym", *KEEP)
     llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "awq", "--to", "awq")
     c = json.loads((tmp_path / "awq/config.json").read_text())["quantization_config"]
     assert c["group_size"] == 64
