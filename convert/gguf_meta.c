@@ -341,12 +341,16 @@ static void put_state(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     if (m == MIX_DELTA) gguf_pair_array(p, k, GGUF_BOOL, (uint64_t)c->layers);
     for (int64_t i = 0; i < c->layers && m == MIX_DELTA; i++)
         gguf_put_le(&p->b, c->layer[i].mixer == MIX_DELTA, 1);
+    snprintf(k, sizeof k, "%s.attention.key_length_mla", a->gguf);
+    if (c->w.mla) gguf_pair_int(p, k, c->head_dim);
+    snprintf(k, sizeof k, "%s.attention.value_length_mla", a->gguf);
+    if (c->w.mla) gguf_pair_int(p, k, c->v_dim);
     snprintf(k, sizeof k, "%s.ssm.inner_size", a->gguf);
-    if (m != MIX_CONV) gguf_pair_int(p, k, arch_mix_width(c, m));
+    if (m != MIX_CONV && m != MIX_KDA) gguf_pair_int(p, k, arch_mix_width(c, m));
     snprintf(k, sizeof k, "%s.attention.layer_norm_epsilon", a->gguf);
     if (c->row->one_branch && attends) pair_float(p, k, c->norm_eps); /* Nemotron-H's name of it */
     snprintf(k, sizeof k, "%s.rope.scaling.finetuned", a->gguf);
-    if (!attends || c->w.pos == POS_ROPE) return;
+    if (!attends || c->w.pos == POS_ROPE || c->w.mla) return;
     gguf_pair_bool(p, k, false); /* nothing rotates */
     snprintf(k, sizeof k, "%s.rope.dimension_count", a->gguf);
     gguf_pair_int(p, k, c->head_dim);
@@ -379,7 +383,7 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
         if (ints[i].v) gguf_pair_int(p, k, ints[i].v);
     }
     snprintf(k, sizeof k, "%s.rope.freq_base", a->gguf);
-    if (c->rope_dims) pair_float(p, k, c->rope[ROPE_MAIN].theta);
+    if (c->rope_dims && c->w.pos == POS_ROPE) pair_float(p, k, c->rope[ROPE_MAIN].theta);
     snprintf(k, sizeof k, "%s.attention.layer_norm_%s", a->gguf,
              c->w.norm == NORM_LAYER ? "epsilon" : "rms_epsilon");
     pair_float(p, k, c->norm_eps);

@@ -121,9 +121,9 @@ static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
     if (is_derived(t->name)) return LQ_OK;
     if (is_beside(c->config, t->name)) return c->left_out++, LQ_OK;
     if (is_further(c->config, t->name)) return c->further++, LQ_OK;
-    if (!t->plain || t->n_dims > 3 || !arch_slot_of(c->config, t->name, &slot))
-        return no_place(c, t, err);
+    if (!t->plain || !arch_slot_of(c->config, t->name, &slot)) return no_place(c, t, err);
     const int flags = arch_name_of(c->config, slot.role)->flags;
+    if (t->n_dims > 3 && !(flags & NAME_4D)) return no_place(c, t, err);
     const bool dense = t->t.scheme.kind == QT_DENSE;
     const int parts = gguf_names_of(g, c->arch, c->config, slot.role);
     const bool stacked = flags & NAME_STACKED, taps = flags & NAME_TAPS;

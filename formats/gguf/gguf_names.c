@@ -50,6 +50,7 @@ const gguf_arch gguf_archs[] = {
       .experts = true },
     { "nemotron_h", "NemotronHForCausalLM", .turned = true, .state = true, .eps = "layer_norm_epsilon" },
     { "falcon-h1", "FalconH1ForCausalLM", .state = true },
+    { "kimi-linear", "KimiLinearForCausalLM", .state = true },
     { "qwen3next", "Qwen3NextForCausalLM", .state = true, .mlp_norm_post = true },
     { "qwen35", "Qwen3_5ForCausalLM", .state = true, .mlp_norm_post = true, .sections = true },
     { "qwen35moe", "Qwen3_5MoeForCausalLM", .state = true, .mlp_norm_post = true, .sections = true },
@@ -197,6 +198,20 @@ const gguf_own gguf_owns[] = {
     EXPERTS("GraniteMoeHybridForCausalLM", "num_local_experts"),
     { "GraniteMoeHybridForCausalLM", SHARED_FFN("shared_intermediate_size") },
     GRANITE("GraniteMoeHybridForCausalLM"),
+    { "KimiLinearForCausalLM", "linear_conv_kernel_dim", "ssm.conv_kernel", OWN_INT,
+      AT(conv_taps) },
+    { "KimiLinearForCausalLM", "linear_head_dim", "kda.head_dim", OWN_INT, AT(mix_key) },
+    EXPERTS("KimiLinearForCausalLM", "num_experts"),
+    { "KimiLinearForCausalLM", EXPERT_FFN },
+    { "KimiLinearForCausalLM", "num_shared_experts", "expert_shared_count", OWN_SHARED,
+      AT(shared_ffn) },
+    { "KimiLinearForCausalLM", "first_k_dense_replace", "leading_dense_block_count", OWN_DENSE, 0 },
+    { "KimiLinearForCausalLM", "routed_scaling_factor", "expert_weights_scale", OWN_REAL,
+      AT(expert_scale) },
+    { "KimiLinearForCausalLM", NULL, "expert_gating_func", OWN_GATING, AT(w.router) },
+    { "KimiLinearForCausalLM", "num_expert_group", "expert_group_count", OWN_INT,
+      AT(expert_groups) },
+    { "KimiLinearForCausalLM", "topk_group", "expert_group_used_count", OWN_INT, AT(groups_used) },
     QWEN_DELTA("Qwen3NextForCausalLM"),
     QWEN_EXPERTS("Qwen3NextForCausalLM"),
     QWEN_DELTA("Qwen3_5ForCausalLM"),
@@ -262,6 +277,17 @@ static const gguf_name names[] = {
     { R_MIX_IN, "shortconv.in_proj.weight", .mixer = MIX_CONV },
     { R_MIX_CONV, "shortconv.conv.weight", .mixer = MIX_CONV },
     { R_MIX_OUT, "shortconv.out_proj.weight", .mixer = MIX_CONV },
+    { R_MIX_Q, "attn_q", .mixer = MIX_KDA },
+    { R_MIX_K, "attn_k", .mixer = MIX_KDA },
+    { R_MIX_V, "attn_v", .mixer = MIX_KDA },
+    { R_MIX_CONV, "ssm_conv1d_q", .mixer = MIX_KDA },
+    { R_MIX_CONV_K, "ssm_conv1d_k", .mixer = MIX_KDA },
+    { R_MIX_CONV_V, "ssm_conv1d_v", .mixer = MIX_KDA },
+    { R_MIX_GATE_DOWN, "ssm_g_a", .mixer = MIX_KDA },
+    { R_MIX_GATE_UP, "ssm_g_b", .mixer = MIX_KDA },
+    { R_MIX_A_DOWN, "ssm_f_a", .mixer = MIX_KDA },
+    { R_MIX_A_UP, "ssm_f_b", .mixer = MIX_KDA },
+    { R_MIX_OUT, "attn_output", .mixer = MIX_KDA },
     { R_MIX_IN, "attn_qkv", .mixer = MIX_DELTA },
     { R_MIX_GATE, "attn_gate", .mixer = MIX_DELTA },
     { R_MIX_BA, "ssm_ba", .join = JOIN_NONE },
@@ -475,13 +501,20 @@ bool gguf_is_decay(const arch_slot *slot) { return slot->role == R_MIX_A_LOG; }
 int gguf_vector_dims(int64_t shape[3], const arch_config *c, const arch_slot *slot)
 {
     const bool mamba = c->row->mixer == MIX_MAMBA || c->row->mixer == MIX_BOTH;
+    const bool kda = c->row->mixer == MIX_KDA;
+    const int64_t taps = c->conv_taps;
     int64_t N, K, last = 1;
     if (slot->bias) return 0;
+    if (kda && slot->role >= R_MIX_CONV && slot->role <= R_MIX_CONV_V) {
+        arch_role_shape(c, slot->role, &N, &K);
+        shape[0] = K / taps, shape[1] = 1, shape[2] = taps;
+        return 3;
+    }
     if (slot->role == R_MIX_CONV)
-        last = c->conv_taps;
+        last = taps;
     else if (mamba && slot->role == R_MIX_NORM)
         last = arch_mix_width(c, c->row->mixer) / c->mix_groups;
-    else if (!mamba || (slot->role != R_MIX_A_LOG && slot->role != R_MIX_SKIP))
+    else if (slot->role == R_MIX_A_LOG ? !mamba && !kda : slot->role != R_MIX_SKIP)
         return 0;
     arch_role_shape(c, slot->role, &N, &K);
     shape[0] = K / last;

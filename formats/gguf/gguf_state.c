@@ -16,6 +16,7 @@ static const struct {
     { "NemotronHForCausalLM", "mamba_head_dim", "layers_block_type", "mamba", "attention" },
     { "GraniteMoeHybridForCausalLM", "mamba_d_head", "layer_types", "mamba", "attention" },
     { "FalconH1ForCausalLM", "mamba_d_head", NULL, NULL, NULL },
+    { "KimiLinearForCausalLM", NULL, "layer_types", "linear_attention", "full_attention" },
     { "Qwen3NextForCausalLM", "linear_value_head_dim", "layer_types", "linear_attention",
       "full_attention" },
     { "Qwen3_5ForCausalLM", "linear_value_head_dim", "layer_types", "linear_attention",
@@ -61,7 +62,9 @@ static const gguf_tensor *of_layer(const state *c, int64_t layer, const char *na
 
 static const char *kind_of(const state *c, int64_t layer)
 {
-    if (of_layer(c, layer, "attn_q.weight")) return spelled[c->at].attention;
+    const bool kda = strcmp(c->row->gguf, "kimi-linear") == 0; /* has q everywhere */
+    if (of_layer(c, layer, kda ? "attn_kv_a_norm.weight" : "attn_q.weight"))
+        return spelled[c->at].attention;
     if (strcmp(spelled[c->at].types, "layers_block_type") != 0) return spelled[c->at].mixer;
     if (of_layer(c, layer, "ffn_up_exps.weight")) return "moe";
     return of_layer(c, layer, "ffn_up.weight") ? "mlp" : spelled[c->at].mixer;
@@ -92,6 +95,10 @@ static void put_attention(state *c)
 {
     const int64_t heads = largest(c, "attention.head_count");
     int64_t dim = largest(c, "attention.key_length");
+    if (strcmp(c->row->gguf, "kimi-linear") == 0) {
+        put(c, "linear_num_heads", heads); /* the rest is said as of other latent attention */
+        return;
+    }
     if (heads < 1) {
         cJSON_DeleteItemFromObjectCaseSensitive(c->j, "num_attention_heads");
         return;

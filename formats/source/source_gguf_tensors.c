@@ -231,12 +231,13 @@ static lq_status order_of(stored *p, const src_source *s, const gguf_tensor *g,
     p->order = gguf_order_of(row, c, w->slot.role);
     p->offset = gguf_norm_offset(c, &w->slot);
     p->decay = gguf_is_decay(&w->slot);
+    if (p->decay) p->count = 0; /* a vector, whatever its dims */
     const int64_t heads = p->order.heads;
     if (p->order.kind == GGUF_TURNED && (N % heads || N / heads % 2))
         return wrong_rows(g, heads, err);
     if (p->order.kind == GGUF_APART && N != (c->heads + 2 * c->kv_heads) * c->head_dim)
         return wrong_rows(g, c->heads + 2 * c->kv_heads, err);
-    if ((p->offset > 0 || p->decay) && (g->type != GGML_F32 || g->n_dims != 1))
+    if ((p->offset > 0 && g->n_dims != 1) || ((p->offset > 0 || p->decay) && g->type != GGML_F32))
         return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected a vector of F32", g->name);
     p->transposed = !w->slot.bias && gguf_scheme(g->type).kind == QT_DENSE && g->n_dims >= 2 &&
                     arch_name_of(c, w->slot.role)->flags & NAME_TRANSPOSED;
@@ -401,6 +402,11 @@ static void vector_shape(gguf_tensor *g, const src_source *s, const place *w)
         n *= g->shape[i];
     g->n_dims = 1;
     g->shape[0] = n;
+    if (flags & NAME_4D) {
+        g->n_dims = 4;
+        g->shape[0] = g->shape[1] = g->shape[3] = 1;
+        g->shape[2] = n;
+    }
     if (!(flags & NAME_TAPS) || taps < 1 || n % taps) return;
     g->n_dims = 3;
     g->shape[0] = n / taps;

@@ -37,7 +37,7 @@ DEFAULTS = {"rope.freq_base", "expert_shared_count",  # of what rotates nothing;
             "rope.scaling.type", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "tensor_data_layout"}
 
 
-@pytest.mark.parametrize("file", [f for f in CONVERTED if f.stem not in ("falcon-h1", "qwen3.5-moe")], ids=lambda p: p.stem)
+@pytest.mark.parametrize("file", [f for f in CONVERTED if f.stem not in ("falcon-h1", "qwen3.5-moe", "kimi-linear")], ids=lambda p: p.stem)
 def test_what_is_written_is_what_llama_cpps_converter_writes(llmq, tmp_path, file):
     out = tmp_path / "m.gguf"
     theirs = gguf_tensors(file)
@@ -64,7 +64,7 @@ def test_what_is_written_is_what_llama_cpps_converter_writes(llmq, tmp_path, fil
 
 @pytest.mark.parametrize("name", ["gpt-oss-sinks", "granite-moe", "gpt2", "deepseek-v3", "falcon-40b-gqa", "mpt-alibi", "glm4-moe",
                                   "gpt-neox", "phi2", "cohere2", "bloom-alibi", "stablelm", "gemma4-moe", "gemma4-ple", "granite-h-moe",
-                                  "nemotron-h-moe", "lfm2-moe"])
+                                  "nemotron-h-moe", "lfm2-moe", "kimi-linear"])
 def test_a_quantized_model_of_every_order_keeps_its_values(llmq, tmp_path, name):
     """Halves of experts, experts in one tensor, transposed and grouped rows: in blocks as in floats."""
     llmq("quantize", ARCH / name, "-o", tmp_path / "q.llmq", "--method", "rtn", "-b", 8, "-g", 32, "--sym")
@@ -79,7 +79,7 @@ def test_a_quantized_model_of_every_order_keeps_its_values(llmq, tmp_path, name)
 
 
 @pytest.mark.parametrize("name", ["glm4-moe-lite", "solar-open", "minimax-m2", "exaone-moe", "ernie45-moe", "hunyuan-moe",
-                                  "granite-moe-shared", "gemma4-ple", "gemma4-dense", "gemma4-unified", "granite-h", "nemotron-h"])
+                                  "granite-moe-shared", "gemma4-ple", "gemma4-dense", "gemma4-unified", "granite-h", "nemotron-h", "kimi-linear"])
 def test_what_is_written_is_read_back(llmq, tmp_path, name):
     """Mixtures of which no file of llama.cpp's converter is here: to GGUF, and the same logits from there."""
     llmq("convert", ARCH / name, "-o", tmp_path / "m.gguf", "--to", "gguf")
