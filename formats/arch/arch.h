@@ -90,7 +90,7 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                            \
     X(R_HEAD, "lm_head", ARCH_LINEAR)                                                                     \
     X(R_SCORE, "score", ARCH_MATRIX) /* [labels, hidden] of HEAD_LABELS */                                \
-    /* of an MTP head alone (arch_mtp): proj reads both, normed, the embedding first */                   \
+    /* of an MTP head alone (arch_mtp): proj reads both, normed */                                        \
     X(R_MTP_EMBED_NORM, "mtp_embed_norm", ARCH_VECTOR)                                                    \
     X(R_MTP_HIDDEN_NORM, "mtp_hidden_norm", ARCH_VECTOR)                                                  \
     X(R_MTP_PROJ, "mtp_proj", ARCH_MATRIX)                                                                \
@@ -266,6 +266,7 @@ typedef struct {
 typedef struct {
     const char *layer;      /* "@layers.%d.": what names of a layer begin with there */
     bool counted;           /* %d goes on behind the model's layers; else it is 0 */
+    bool hidden_first;      /* proj reads the hidden state first, not the embedding */
     const arch_name *names; /* of its final norm and R_MTP_*; ends with role ARCH_N_ROLES */
 } arch_mtp;
 

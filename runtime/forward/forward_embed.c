@@ -1,6 +1,6 @@
 /* runtime/forward/forward_embed.c - from ids to the rows that the first layer reads:
  * norm(proj_in(embedding[id] * scale) + position[pos]), each part where the model has it; of an MTP head
- * (arXiv:2412.19437, equation 21) mtp_proj [norm(embedding[id]), norm(given)]. */
+ * (arXiv:2412.19437, equation 21) mtp_proj [norm(embedding[id]), norm(given)], or the other way round. */
 #include "runtime/forward/forward_impl.h"
 
 typedef struct {
@@ -53,9 +53,10 @@ static void pair_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *ar
     const model *m = arg;
     const int64_t H = r->c->hidden;
     const float eps = (float)r->c->norm_eps, off = r->c->w.norm_offset;
+    const int64_t embed = r->c->mtp->hidden_first ? H : 0;
     float *to = r->mtp_in + row * 2 * H;
-    k_rmsnorm(to, 2 * H, r->x + row * H, H, m->mtp_embed_norm.w, off, n, H, eps);
-    k_rmsnorm(to + H, 2 * H, r->given + row * H, H, m->mtp_hidden_norm.w, off, n, H, eps);
+    k_rmsnorm(to + embed, 2 * H, r->x + row * H, H, m->mtp_embed_norm.w, off, n, H, eps);
+    k_rmsnorm(to + H - embed, 2 * H, r->given + row * H, H, m->mtp_hidden_norm.w, off, n, H, eps);
 }
 
 void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)

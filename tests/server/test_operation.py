@@ -186,7 +186,7 @@ def test_speculation_changes_nothing_where_layers_carry_a_state(serve, ask, tmp_
 
 
 @case("C121")
-@pytest.mark.parametrize("name", ["glm4-moe", "deepseek-v3", "qwen3.5"])
+@pytest.mark.parametrize("name", ["glm4-moe", "deepseek-v3", "qwen3.5", "mimo"])
 def test_the_models_own_head_changes_nothing(llmq, serve, tmp_path, name):
     """Kept by `quantize`, used as it is stored, unasked where there is room, and mostly right."""
     source, q = ROOT / "tests/golden/mtp" / name, tmp_path / "q.llmq"

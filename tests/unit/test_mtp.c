@@ -105,7 +105,7 @@ static double worst(const float *got, const st_tensor *want, int64_t n)
 
 TEST(logits_agree_with_the_reference_in_any_chunks)
 {
-    static const char *const names[] = { "glm4-moe", "deepseek-v3", "qwen3.5" };
+    static const char *const names[] = { "glm4-moe", "deepseek-v3", "qwen3.5", "mimo" };
     enum { V = 64 };
     static float want[2][T * V], got[2][T * V];
     for (size_t i = 0; i < LQ_COUNT(names); i++) {

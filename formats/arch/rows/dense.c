@@ -9,6 +9,14 @@
 static const arch_name llama_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_MLP), END };
 static const arch_name mistral_names[] = { LLAMA_NAMES(BIAS_NO, BIAS_NO, BIAS_NO), END };
 static const arch_name qwen2_names[] = { LLAMA_NAMES(BIAS_YES, BIAS_NO, BIAS_NO), END };
+static const arch_name mimo_mtp_names[] = {
+    { R_FINAL_NORM, "@mtp_layers.%d.final_layernorm", 0, BIAS_NO },
+    { R_MTP_EMBED_NORM, "@mtp_layers.%d.token_layernorm", 0, BIAS_NO },
+    { R_MTP_HIDDEN_NORM, "@mtp_layers.%d.hidden_layernorm", 0, BIAS_NO },
+    { R_MTP_PROJ, "@mtp_layers.%d.input_proj", 0, BIAS_NO },
+    END,
+};
+static const arch_mtp mimo_mtp = { "@mtp_layers.%d.", .hidden_first = true, .names = mimo_mtp_names };
 static const arch_name qwen3_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO), QK_NORMS,
                                          END };
 static const arch_name phi3_names[] = {
@@ -323,6 +331,9 @@ const arch_row arch_rows_dense[] = {
     { "Qwen2ForCausalLM", "qwen2", .w = { RMS_ROPE }, MODEL, .names = qwen2_names,
       .window = WINDOW_IF_USED, .def_kv_heads = 32, .def_window = 4096, .def_max_pos = 32768,
       .def_sizes = SIZES("151936", "4096", "22016", "32", "32") },
+    /* Qwen2 with an MTP head; its published files bring code of their own. */
+    { "MiMoForCausalLM", "mimo", .w = { RMS_ROPE }, MODEL, .names = qwen2_names, .mtp = &mimo_mtp,
+      .window = WINDOW_IF_USED, .def_kv_heads = 32, .def_window = 4096, .def_max_pos = 32768 },
     { "Qwen3ForCausalLM", "qwen3", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL,
       .names = qwen3_names, .window = WINDOW_IF_USED, .def_kv_heads = 32, .def_head_dim = 128,
       .def_window = 4096, .def_max_pos = 32768 },

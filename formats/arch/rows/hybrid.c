@@ -485,7 +485,7 @@ static const arch_name qwen_mtp_names[] = {
     END,
 };
 /* clang-format on */
-static const arch_mtp qwen_mtp = { "mtp.layers.%d.", false, qwen_mtp_names };
+static const arch_mtp qwen_mtp = { "mtp.layers.%d.", .names = qwen_mtp_names };
 
 const arch_row arch_rows_hybrid[] = {
     { "Qwen3NextForCausalLM", "qwen3_next", ARCH_APART, "linear_projections_apart=true",

@@ -120,7 +120,7 @@ static const arch_name deepseek_mtp_names[] = {
     { R_MTP_PROJ, LAYER "eh_proj", 0, BIAS_NO },
     END,
 };
-const arch_mtp arch_mtp_deepseek = { LAYER, true, deepseek_mtp_names };
+const arch_mtp arch_mtp_deepseek = { LAYER, .counted = true, .names = deepseek_mtp_names };
 #define MLA_KEYS(q_lora_def, kv_lora_def, nope_def, v_def) \
     { "q_lora_rank", KEY_INT, AT(q_lora), q_lora_def, NULL }, \
     { "kv_lora_rank", KEY_INT, AT(kv_lora), kv_lora_def, NULL }, \

@@ -34,20 +34,31 @@ MODELS = {
         {k: v for k, v in SIZES.items() if k not in EXPERTS}, head_dim=8, linear_conv_kernel_dim=4,
         linear_key_head_dim=4, linear_value_head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4,
         layer_types=["linear_attention", "full_attention", "full_attention"])),
+    "mimo": ("Qwen2", {k: v for k, v in SIZES.items() if k not in EXPERTS}),  # which MiMo is, but for the head
 }
 
 
 class Head(nn.Module):
-    def __init__(self, model):
+    def __init__(self, model, hidden_first):
         super().__init__()
+        self.hidden_first = hidden_first
         norm, eps = type(model.model.norm), model.config.rms_norm_eps
         self.enorm, self.hnorm, self.norm = norm(H, eps), norm(H, eps), norm(H, eps)
         self.eh_proj = nn.Linear(2 * H, H, bias=False)
 
 
+HEAD_NAMES = ("enorm", "hnorm", "eh_proj", "shared_head.norm")
+OWN_NAMES = {  # where the layer is, and its embedding's norm, the state's norm, the projection, the last norm
+    "qwen3.5": ("mtp.layers.0.", ["mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.fc", "mtp.norm"]),
+    "mimo": ("model.mtp_layers.0.", ["model.mtp_layers.0." + k for k in (
+        "token_layernorm", "hidden_layernorm", "input_proj", "final_layernorm")]),
+}
+
+
 def mtp_logits(model, head, ids, hidden):
     n = ids.shape[1] - 1
-    x = head.eh_proj(torch.cat([head.enorm(model.model.embed_tokens(ids[:, 1:])), head.hnorm(hidden[:, :-1])], -1))
+    parts = [head.enorm(model.model.embed_tokens(ids[:, 1:])), head.hnorm(hidden[:, :-1])]
+    x = head.eh_proj(torch.cat(parts[::-1] if head.hidden_first else parts, -1))
     positions = torch.arange(n).unsqueeze(0)
     mask = torch.full((n, n), torch.finfo(x.dtype).min).triu(1)[None, None]
     out = model.model.layers[-1](x, attention_mask=mask, position_ids=positions, use_cache=False,
@@ -87,15 +98,16 @@ def save(model, head, folder, layers):
             setattr(model.config, key, getattr(model.config, key)[:layers])
     model.save_pretrained(folder)
     path = os.path.join(folder, "model.safetensors")
-    at, own = f"model.layers.{layers}.", model.config.model_type.startswith("qwen")
-    tensors = {("mtp.layers.0." + k[len(at):] if own and k.startswith(at) else k): v for k, v in load_file(path).items()}
-    names = dict(enorm="mtp.pre_fc_norm_embedding", hnorm="mtp.pre_fc_norm_hidden", eh_proj="mtp.fc", norm="mtp.norm")
-    if not own:
-        names = {k: at + ("shared_head.norm" if k == "norm" else k) for k in names}
+    at = f"model.layers.{layers}."
+    to, names = OWN_NAMES.get(os.path.basename(folder), (at, [at + k for k in HEAD_NAMES]))
+    tensors = {(to + k[len(at):] if k.startswith(at) else k): v for k, v in load_file(path).items()}
+    names = dict(zip(("enorm", "hnorm", "eh_proj", "norm"), names))
     tensors |= {name + ".weight": getattr(head, k).weight for k, name in names.items()}
     save_file({k: v.data.bfloat16().contiguous() for k, v in tensors.items()}, path, metadata={"format": "pt"})
     path = os.path.join(folder, "config.json")
     config = json.load(open(path)) | dict(num_hidden_layers=layers, num_nextn_predict_layers=1)
+    if folder.endswith("mimo"):
+        config |= dict(architectures=["MiMoForCausalLM"], model_type="mimo", attention_bias=True)
     json.dump(config, open(path, "w"))
     for extra in ("generation_config.json",):
         if os.path.exists(os.path.join(folder, extra)):
@@ -107,7 +119,7 @@ def make(out, name, kind, sizes):
     config = getattr(tf, kind + ("TextConfig" if kind == "Qwen3_5" else "Config"))(**sizes)
     config._attn_implementation = "eager"
     model = getattr(tf, kind + "ForCausalLM")(config).float()
-    head = Head(model)
+    head = Head(model, name == "mimo")
     layers = config.num_hidden_layers = sizes["num_hidden_layers"] - 1  # the last is the head's
     g = torch.Generator().manual_seed(2)
     follows = torch.cat([torch.zeros(3, dtype=torch.long), torch.randperm(V - 3, generator=g) + 3])
