@@ -175,6 +175,14 @@ static int64_t dense_of(const arch_config *c)
     return n;
 }
 
+/* Of each layer: has it a window? */
+static void put_windows(gguf_pairs *p, const char *key, const arch_config *c)
+{
+    gguf_pair_array(p, key, GGUF_BOOL, (uint64_t)c->layers);
+    for (int64_t i = 0; i < c->layers; i++)
+        gguf_put_le(&p->b, c->layer[i].window, 1);
+}
+
 static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arch_config *c)
 {
     const void *at = (const char *)c + o->at;
@@ -189,7 +197,10 @@ static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arc
         return;
     case OWN_PATTERN:
         n = pattern_of(c);
-        if (c->window && n != c->row->def_pattern) gguf_pair_int(p, key, n);
+        if (c->row->def_pattern == 1) /* config.json says it layer by layer */
+            put_windows(p, key, c);
+        else if (c->window && n != c->row->def_pattern)
+            gguf_pair_int(p, key, n);
         return;
     case OWN_BOOL:
         gguf_pair_bool(p, key, *(const bool *)at);
@@ -296,9 +307,7 @@ static void put_layered(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     snprintf(k, sizeof k, "%s.embedding_length_per_layer_input", a->gguf);
     gguf_pair_int(p, k, c->ple_dim);
     snprintf(k, sizeof k, "%s.attention.sliding_window_pattern", a->gguf);
-    gguf_pair_array(p, k, GGUF_BOOL, (uint64_t)c->layers);
-    for (int64_t i = 0; i < c->layers; i++)
-        gguf_put_le(&p->b, c->layer[i].window, 1);
+    put_windows(p, k, c);
     const struct {
         const char *key;
         int64_t v;
@@ -585,7 +594,7 @@ lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const src_source *s
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "multi_query: llama.cpp's '%s' runs one head of keys, found %lld",
                        (*a)->gguf, (long long)c->kv_heads);
-    if (c->ple_dim && c->ple_vocab != c->vocab)
+    if (c->ple_dim && c->ple_vocab > c->vocab) /* of fewer rows the rest are zeros */
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "vocab_size_per_layer_input: llama.cpp's '%s' has a row for each of %lld "
                        "tokens, found %lld",

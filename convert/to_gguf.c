@@ -112,6 +112,7 @@ static void to_gguf_shape(entry *e, const gguf_name *g, const arch_config *c)
         last[0] = in;
     }
     if (e->order.kind == GGUF_GATE_UP) last[e->slot.bias ? 0 : -1] /= 2;
+    if (e->slot.role == R_PLE_EMBED) e->shape[0] = c->vocab; /* llama.cpp has a row for each word */
 }
 
 static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
@@ -458,6 +459,21 @@ static lq_status put_blocks(conv *c, const entry *e, const qt_tensor *q, ggml_ty
     return s;
 }
 
+/* Rows that the file has and the model has not: zeros, whatever the type. */
+static lq_status put_missing(conv *c, const entry *e, ggml_type t, lq_err *err)
+{
+    static const uint8_t zeros[4096] = { 0 };
+    const int64_t rows = e->slot.role == R_PLE_EMBED ? e->shape[0] - e->t->shape[0] : 0;
+    size_t left = rows > 0 ? (size_t)rows * gguf_row_bytes(t, e->shape[1]) : 0;
+    lq_status s = LQ_OK;
+    while (left && !s) {
+        const size_t n = left < sizeof zeros ? left : sizeof zeros;
+        s = lq_out_write(c->out, zeros, n, err);
+        left -= n;
+    }
+    return s;
+}
+
 /* Of all experts, or of the one weight: with each loaded in turn. */
 typedef struct {
     conv *c;
@@ -519,7 +535,9 @@ static lq_status each(pass *p, lq_err *err)
         if (!s) s = one(p, &q, &a, err);
         conv_unload(c->src, t, &a);
     }
-    return s || p->what == SEE || !p->held ? s : end(c, p->e, p->type, err);
+    if (s || p->what == SEE || !p->held) return s;
+    s = put_missing(c, p->e, p->type, err);
+    return s ? s : end(c, p->e, p->type, err);
 }
 
 /* In the first type of blocks that holds every value of every expert; LQ_EUNSUPPORTED: none. A

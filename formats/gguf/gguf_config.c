@@ -378,6 +378,7 @@ static void put_own(config *c)
         if (is(c, biased[i]))
             put_bool(c, "attention_bias", gguf_find(c->f, "blk.0.attn_q.bias") != NULL);
     if (is(c, "Qwen3MoeForCausalLM")) put_bool(c, "norm_topk_prob", true);
+    if (is(c, "AfmoeForCausalLM")) put_bool(c, "mup_enabled", true); /* llama.cpp always scales */
     const int64_t heads = int_at(c, "attention.head_count", 0);
     const int64_t hidden = int_at(c, "embedding_length", 0);
     const int64_t layers = int_at(c, "block_count", 0);
@@ -387,6 +388,10 @@ static void put_own(config *c)
         const bool large = layers == (is(c, "Gemma2ForCausalLM") ? 46 : 62);
         const int64_t by = large ? hidden / heads : int_at(c, "attention.key_length", 0);
         put_number(c, c->j, "query_pre_attn_scalar", (double)by);
+    }
+    if (strcmp(c->row->gguf, "minicpm") == 0) { /* a Granite whose attention is scaled as usual */
+        const int64_t dim = int_at(c, "attention.key_length", hidden / heads);
+        put_number(c, c->j, "attention_multiplier", dim > 0 ? 1 / sqrt((double)dim) : 0);
     }
     if (c->arch->w.mla)
         put_mla(c, heads);
