@@ -10,8 +10,8 @@
 #include "runtime/chat/chat.h"
 #include "runtime/chat/rerank.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/sentence.h"
 #include "runtime/http/http.h"
-#include "runtime/sentence.h"
 
 typedef struct api api;
 

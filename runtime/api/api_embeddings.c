@@ -1,7 +1,7 @@
 /* runtime/api/api_embeddings.c - the answer of POST /v1/embeddings: vectors of length 1, their first
  * `dimensions` numbers if that is given (and then of length 1 again), as numbers or as base64 of
  * little-endian f32. Which rows of the prompt they are made of: eng_pool. What else a model's files
- * say of vectors: runtime/sentence.h; without a Normalize there they are of any length. */
+ * say of vectors: runtime/engine/sentence.h; without a Normalize there they are of any length. */
 #include "runtime/api/api_gen_int.h"
 
 #include <stdlib.h>

@@ -50,7 +50,9 @@ static inline float *run_steps(rig *r, const golden *g, const steps *c, int64_t 
             if (rows == 0) continue;
             CHECK(!kv_reserve(r->kv, &s[b], at[b] + rows, NULL), "reserve");
             which[k] = b;
-            items[k++] = (fwd_item){ &s[b], g->ids[b] + at[b], rows, at[b], 0, n };
+            items[k++] = (fwd_item){
+                .seq = &s[b], .ids = g->ids[b] + at[b], .n = rows, .pos0 = at[b], .seq_len = n
+            };
         }
         const float *logits;
         lq_err err = { "" };

@@ -631,7 +631,9 @@ static bool draw_step(rig *r, const golden *g, unsigned which, const smp_params 
     for (int b = 0; b < 2; b++) {
         kv_seq_init(&s[b]);
         CHECK(!kv_reserve(r->kv, &s[b], 5, NULL), "reserve");
-        items[b] = (fwd_item){ &s[b], g->ids[b], 5 - b, 0, b ? 3 : 2, 5 };
+        items[b] = (fwd_item){
+            .seq = &s[b], .ids = g->ids[b], .n = 5 - b, .logits_from = b ? 3 : 2, .seq_len = 5
+        };
     }
     CHECK(!smp_open(&smp, g->V, &err), "%s", err.msg);
     for (int64_t i = 0; i < DRAWN_FROM; i++)

@@ -35,7 +35,11 @@ static float *decode(rig *r, const golden *g, int64_t from, int64_t n, int64_t a
             const int64_t at = step - i;
             if (at < 0 || at >= n) continue;
             CHECK(!kv_reserve(r->kv, &s[i], from + at + 1, NULL), "reserve");
-            items[k++] = (fwd_item){ &s[i], ids_of(g, i) + at, 1, from + at, 0, from + n };
+            items[k++] = (fwd_item){ .seq = &s[i],
+                                     .ids = ids_of(g, i) + at,
+                                     .n = 1,
+                                     .pos0 = from + at,
+                                     .seq_len = from + n };
         }
         lq_err err = { "" };
         CHECK(!fwd_step(r->f, items, k, &logits, &err), "%s", err.msg);
@@ -222,8 +226,14 @@ TEST(a_context_that_grows_changes_its_shape_and_no_byte)
             kv_zero(r.kv);
             const emu_counts before = emu_counted;
             for (int64_t i = 0; i < STEPS && got[eager]; i++) {
-                fwd_item it[2] = { { &s[0], g.ids[0] + i, 1, FROM + i, 0, FROM + STEPS },
-                                   { &s[1], g.ids[1] + i, 1, 1 + i, 0, 2 + i } };
+                fwd_item it[2] = {
+                    { .seq = &s[0],
+                      .ids = g.ids[0] + i,
+                      .n = 1,
+                      .pos0 = FROM + i,
+                      .seq_len = FROM + STEPS },
+                    { .seq = &s[1], .ids = g.ids[1] + i, .n = 1, .pos0 = 1 + i, .seq_len = 2 + i }
+                };
                 CHECK(!fwd_step(r.f, it, 2, &logits, &err), "%s", err.msg);
                 memcpy(got[eager] + 2 * i * g.V, logits, (size_t)(2 * g.V) * sizeof *logits);
             }
@@ -254,7 +264,7 @@ static bool draw(rig *r, const golden *g, kv_seq *s, unsigned which, float *out)
     lq_err err = { "" };
     int64_t n = 0;
     for (int i = 0; i < ROWS; i++) {
-        items[i] = (fwd_item){ &s[i], g->ids[0] + i, 1, 0, 0, 1 };
+        items[i] = (fwd_item){ .seq = &s[i], .ids = g->ids[0] + i, .n = 1, .seq_len = 1 };
         if (which >> i & 1) how[n++] = (dev_draw){ .row = i, .repetition = 1, .logprobs = -1 };
     }
     lq_status st = fwd_step_draw(r->f, items, ROWS, how, n, &logits, &drawn, &err);

@@ -3,7 +3,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "formats/hf/model_files.h"
-#include "runtime/sentence.h"
+#include "runtime/engine/sentence.h"
 #include "tests/support/rig.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* runtime/sentence.c - see sentence.h. */
-#include "runtime/sentence.h"
+/* runtime/engine/sentence.c - see sentence.h. */
+#include "runtime/engine/sentence.h"
 
 #include "base/json.h"
 #include "formats/hf/safetensors.h"

@@ -1,4 +1,4 @@
-/* runtime/sentence.h - how the rows of a text become one vector, as sentence-transformers' files say.
+/* runtime/engine/sentence.h - how the rows of a text become one vector, as sentence-transformers' files say.
  *
  *     modules.json                        the steps: Transformer, Pooling, then any of Dense, Normalize
  *     1_Pooling/config.json               which rows (eng_pool)
@@ -9,8 +9,8 @@
  * A model without modules.json, and one whose modules are no vector's (a reranker's), has none. All
  * sums are in double and in order. Any number of threads may use it.
  * Source: sentence-transformers 5.1. */
-#ifndef LLMQ_RUNTIME_SENTENCE_H
-#define LLMQ_RUNTIME_SENTENCE_H
+#ifndef LLMQ_RUNTIME_ENGINE_SENTENCE_H
+#define LLMQ_RUNTIME_ENGINE_SENTENCE_H
 
 #include "formats/source/source.h"
 #include "runtime/engine/request.h"
