@@ -245,7 +245,9 @@ typedef enum {
     NAME_MOE = 128,      /* only in layers with experts */
     NAME_ROW = 256,      /* a vector as a matrix of one row */
     NAME_TAPS = 512,     /* a convolution's, [channels, 1, taps]; its bias [channels] */
-    NAME_4D = 1024       /* a vector of n as [1, 1, n, 1] */
+    NAME_4D = 1024,      /* a vector of n as [1, 1, n, 1] */
+    NAME_STATE = 2048,   /* only in layers with a state */
+    NAME_ATTENDS = 4096  /* only in layers that attend */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
@@ -299,6 +301,8 @@ typedef struct {
         mix_mixed; /* rows of R_MIX_IN: of each key head q, k, its values', its gates'; else all of each
                         in turn. Rows of R_MIX_BA: of each key head its values' b, a */
     bool mix_norm_1st; /* R_MIX_NORM comes before the gate, not after it */
+    float mix_eps;     /* of that norm; 0: as of the others */
+    bool mix_beta_2;   /* MIX_DELTA: beta is twice a sigmoid */
     bool
         mix_tiled; /* head h of a state has key h % groups (GGUF's order); else h / (heads / groups) */
     arch_mlp mlp;

@@ -119,6 +119,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("wiring_norm_topk", norm_topk)           \
     X("wiring_mix_norm_1st", mix_norm_1st)     \
     X("wiring_mix_tiled", mix_tiled)           \
+    X("wiring_mix_beta_2", mix_beta_2)         \
     X("wiring_group_top2", group_top2)         \
     X("wiring_both_ways", both_ways)           \
     X("wiring_gate_heads", gate_heads)

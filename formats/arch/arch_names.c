@@ -56,6 +56,8 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
     if (r >= R_Q_A && r <= R_Q_B && !c->q_lora) return false;
     if (r >= R_SHARED_ROUTER && r <= R_SHARED_DOWN && !c->shared_ffn) return false;
     if ((a->flags & NAME_MOE) && !c->layer[layer].moe) return false;
+    if ((a->flags & NAME_STATE) && !arch_mixer_has_state(c->layer[layer].mixer)) return false;
+    if ((a->flags & NAME_ATTENDS) && !arch_mixer_attends(c->layer[layer].mixer)) return false;
     if ((r == R_LATENT_IN || r == R_LATENT_OUT) && !c->latent) return false;
     return c->layer[layer].moe ? c->w.dense_beside || !of_mlp(r) : !of_moe(r);
 }

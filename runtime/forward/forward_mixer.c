@@ -181,7 +181,7 @@ static void delta_row(const fwd_rows *r, const model_layer *l, int64_t t)
         const float bh = mixed ? ba[mixed_at(c, h, 2 * of, 0, 1)] : b[h];
         const float ah = mixed ? ba[mixed_at(c, h, 2 * of, of, 1)] : a[h];
         const float step = k_softplus(ah + l->vec[R_MIX_DT].w[h]);
-        r->mix_beta[t * H + h] = 1 / (1 + k_exp(-bh));
+        r->mix_beta[t * H + h] = (c->w.mix_beta_2 ? 2 : 1) / (1 + k_exp(-bh));
         r->decay[t * H + h] = k_exp(-k_exp(l->vec[R_MIX_A_LOG].w[h]) * step);
     }
 }
@@ -352,12 +352,13 @@ static void delta_out(const fwd_rows *r, const model_layer *l, int64_t t)
     const int64_t H = c->mix_heads, V = c->mix_value, of = H / c->mix_groups;
     const float *mix = r->mix + t * fwd_mix_width(c),
                 *gate = part_of(r, t, R_MIX_GATE, R_MIX_GATE_UP);
+    const float eps = c->w.mix_eps > 0 ? c->w.mix_eps : (float)c->norm_eps;
     float *out = r->mix_out + t * H * V;
     for (int64_t h = 0; h < H; h++, out += V) {
         const int64_t group = 2 * c->mix_key + 2 * of * V;
         const float *z =
             c->w.mix_mixed ? mix + mixed_at(c, h, group, 2 * c->mix_key + of * V, V) : gate + h * V;
-        k_rmsnorm(out, V, out, V, l->vec[R_MIX_NORM].w, 0, 1, V, (float)c->norm_eps);
+        k_rmsnorm(out, V, out, V, l->vec[R_MIX_NORM].w, 0, 1, V, eps);
         if (c->row->mixer == MIX_KDA)
             gate_by_sigmoid(out, z, V);
         else

@@ -51,11 +51,11 @@ def logits(llmq, folder, model, out):
 
 # What is no linear of a layer, by its name in some model, and what sees images. The rest of two and three dims is.
 ELSE = re.compile(r"embed|per_layer|altup|laurel|wte|wpe|lm_head|^output\.|norm|ln_|sinks|router|bias$|block_sparse_moe\.gate\.|mlp\.gate\.|"
-                  r"feed_forward\.gate\.|shared_expert_gate|in_proj_(ba|b|a)\.|mixer\.gate\.|latent_proj|[fg]_[ab]_proj|\.[bf]_proj|A_log|"
+                  r"feed_forward\.gate\.|shared_expert_gate|in_proj_(ba|b|a)\.|mixer\.gate\.|latent_proj|[fg]_[ab]_proj|linear_attn\.a_proj|\.[bf]_proj|A_log|"
                   r"layers\.1\.attention\.g_proj|conv1d|conv\.conv\.|indexer|project_|visual|vision|audio|projector|connector", re.I)
 # What folding changes beside them: norms and biases, and small matrices that read what a norm makes.
 FOLDED = re.compile(r"norm|ln_|bias|router|(block_sparse_moe|mlp|feed_forward|mixer)\.gate\.|shared_expert_gate|in_proj_(ba|b|a)\.|indexer|"
-                    r"[fg]_a_proj|\.[bf]_proj|attention\.g_proj", re.I)
+                    r"[fg]_a_proj|linear_attn\.a_proj|\.[bf]_proj|attention\.g_proj", re.I)
 
 
 def distance(a, b):
@@ -71,8 +71,9 @@ def test_every_linear_is_quantized_and_nothing_else(llmq, calib, tmp_path, folde
     more = ["--tune", "2"] if calibrated == "auto" else []
     if folder == "gemma":  # 160 inputs, which the default cuts into groups of 32: there is less to win there
         more += ["--override", r".*down_proj.*=u4-g80-asym"]
+    ends = ["--embed", "keep", "--lm-head", "keep"]  # as they are
     for args in (["rtn", "--bits", "8"], ["rtn"], ["rtn", "--bits", "2"], [calibrated, *calib, *more]):
-        r = llmq.json("quantize", ARCH / folder, "-o", q, "-m", *args, "--log-level", "error")
+        r = llmq.json("quantize", ARCH / folder, "-o", q, "-m", *args, *ends, "--log-level", "error")
         assert {t["name"] for t in r["tensors"]} == linears, args
         now = {t["name"]: t for t in llmq.json("inspect", q)["tensors"]}
         assert now.keys() == source.keys(), args

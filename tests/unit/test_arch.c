@@ -620,6 +620,8 @@ TEST(defaults_of_models_with_a_state_are_those_of_transformers)
           1e-5, 0, false },
         { "granitemoehybrid", ",\"mamba_n_heads\":16", "MMMMMMMM", 8, 64, 16, 1, 256, 64, 4, 2048,
           8, 2, 160, 1024, 1e-6, 0, false },
+        { "olmo_hybrid", "", "dddaddda", 8, 64, 8, 8, 48, 96, 4, 65536, 0, 0, 0, 0, 1e-6, 0,
+          false },
         { "falcon_h1", "", "bbbbbbbb", 8, 64, 128, 1, 256, 8, 4, 8192, 0, 0, 0, 0, 1e-5, 10000,
           false },
         { "kimi_linear", "", "kKKKAKKK", 8, 192, 32, 32, 128, 128, 4, 1048576, 256, 8, 1024, 1024,

@@ -139,6 +139,51 @@ static lq_status mamba_in(arch_config *c, const char *key, const cJSON *v, lq_er
     return s;
 }
 
+/* ---- OLMo Hybrid ---- */
+
+/* As many heads of each kind as attention has. */
+static lq_status heads_or(int64_t *n, const arch_config *c, const char *key, const cJSON *v,
+                          lq_err *err)
+{
+    *n = c->heads;
+    if (!v || js_whole(v, 1, 1 << 20, n)) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected a positive integer", key);
+}
+
+static lq_status value_heads(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    return heads_or(&c->mix_heads, c, key, v, err);
+}
+
+static lq_status key_heads(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    return heads_or(&c->mix_groups, c, key, v, err);
+}
+
+/* All keys are three quarters of hidden, ... */
+static lq_status key_dim(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    c->mix_key = c->mix_groups > 0 ? 3 * c->hidden / (4 * c->mix_groups) : 0;
+    if (!v || js_whole(v, 1, 1 << 20, &c->mix_key)) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected a positive integer", key);
+}
+
+/* ... and a value is twice a key. */
+static lq_status value_dim(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    c->mix_value = 2 * c->mix_key;
+    if (!v || js_whole(v, 1, 1 << 20, &c->mix_value)) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected a positive integer", key);
+}
+
+/* Nothing rotates where no theta is said. */
+static lq_status rope_if_said(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)key, (void)err;
+    if (cJSON_IsNumber(v) || cJSON_IsNumber(js_get(v, "rope_theta"))) c->w.pos = POS_ROPE;
+    return LQ_OK;
+}
+
 /* ---- Nemotron-H's experts ---- */
 
 /* config.json has their numbers also where no layer has any. */
@@ -332,6 +377,31 @@ static const arch_name falcon_h1_norm_names[] = {
     { R_MIX_NORM, LAYER "mamba.norm", 0, BIAS_NO },
     END,
 };
+/* Layers that attend have norms of their outputs, the others of their inputs. */
+static const arch_name olmo_hybrid_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_NORM, LAYER "attention_layer_norm", NAME_STATE, BIAS_NO },
+    { R_MLP_NORM, LAYER "feedforward_layer_norm", NAME_STATE, BIAS_NO },
+    { R_ATTN_POST_NORM, LAYER "post_attention_layernorm", NAME_ATTENDS, BIAS_NO },
+    { R_MLP_POST_NORM, LAYER "post_feedforward_layernorm", NAME_ATTENDS, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    QK_NORMS,
+    { R_MIX_Q, LAYER "linear_attn.q_proj", 0, BIAS_NO },
+    { R_MIX_K, LAYER "linear_attn.k_proj", 0, BIAS_NO },
+    { R_MIX_V, LAYER "linear_attn.v_proj", 0, BIAS_NO },
+    { R_MIX_GATE, LAYER "linear_attn.g_proj", 0, BIAS_NO },
+    { R_MIX_B, LAYER "linear_attn.b_proj", 0, BIAS_NO },
+    { R_MIX_A, LAYER "linear_attn.a_proj", 0, BIAS_NO },
+    { R_MIX_CONV, LAYER "linear_attn.q_conv1d", NAME_TAPS, BIAS_NO },
+    { R_MIX_CONV_K, LAYER "linear_attn.k_conv1d", NAME_TAPS, BIAS_NO },
+    { R_MIX_CONV_V, LAYER "linear_attn.v_conv1d", NAME_TAPS, BIAS_NO },
+    { R_MIX_DT, LAYER "linear_attn.dt_bias", NAME_BARE, BIAS_NO },
+    { R_MIX_A_LOG, LAYER "linear_attn.A_log", NAME_BARE, BIAS_NO },
+    { R_MIX_NORM, LAYER "linear_attn.o_norm", 0, BIAS_NO },
+    { R_MIX_OUT, LAYER "linear_attn.o_proj", 0, BIAS_NO },
+    GATED(BIAS_NO),
+    END,
+};
 /* Has its effect elsewhere, in the tensors that are there, or none. */
 #define KNOWN(key) { key, KEY_KNOWN, 0, NONE, NULL }
 #define LFM2_KEYS \
@@ -460,6 +530,17 @@ static const arch_key granite_h_moe_keys[] = {
     EXPERT_COUNTS("num_experts", n, used), \
     EXPERT_FFN(512), \
     { "shared_expert_intermediate_size", KEY_INT, AT(shared_ffn), 512, NULL }
+static const arch_key olmo_hybrid_keys[] = {
+    { "linear_num_value_heads", KEY_FN, 0, NONE, value_heads },
+    { "linear_num_key_heads", KEY_FN, 0, NONE, key_heads },
+    { "linear_key_head_dim", KEY_FN, 0, NONE, key_dim },
+    { "linear_value_head_dim", KEY_FN, 0, NONE, value_dim },
+    { "linear_conv_kernel_dim", KEY_INT, AT(conv_taps), 4, NULL },
+    { "linear_allow_neg_eigval", KEY_BOOL, AT(w.mix_beta_2), 1, NULL },
+    { "rope_parameters", KEY_FN, 0, NONE, rope_if_said },
+    { "rope_theta", KEY_FN, 0, NONE, rope_if_said },
+    NO_KEY,
+};
 static const arch_key qwen3_next_keys[] = {
     DELTA_KEYS, NORM_TOPK(1), QWEN_EXPERT_KEYS(512, 10), NO_KEY,
 };
@@ -519,6 +600,16 @@ const arch_row arch_rows_hybrid[] = {
       .prefix = "backbone.", .names = nemotron_h_names, .keys = nemotron_h_keys, .mixer = MIX_MAMBA,
       .one_branch = true, .def_kv_heads = 8, .def_head_dim = 128, .def_eps = 1e-5,
       .def_act = ARCH_RELU2, .def_max_pos = 4096 },
+    { "OlmoHybridForCausalLM", "olmo_hybrid",
+      .w = { .norm = NORM_RMS,
+             .rope_half = true,
+             .mlp = MLP_GATED,
+             .qk_norm = QK_NORM_ALL,
+             .mix_norm_1st = true,
+             .mix_eps = 1e-5f,
+             .mix_beta_2 = true },
+      MODEL, .names = olmo_hybrid_names, .keys = olmo_hybrid_keys, .mixer = MIX_DELTA,
+      .def_full_every = 4, .def_max_pos = 65536 },
     { "FalconH1ForCausalLM", "falcon_h1", "norm", "mamba_rms_norm=true", .w = { RMS_ROPE }, MODEL,
       .names = falcon_h1_norm_names, .keys = falcon_h1_keys, FALCON_H1_ROW },
     { "FalconH1ForCausalLM", "falcon_h1", .w = { RMS_ROPE }, MODEL, .names = falcon_h1_names,

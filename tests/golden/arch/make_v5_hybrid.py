@@ -57,6 +57,9 @@ MODELS = {
                                          moe_intermediate_size=8, moe_shared_expert_intermediate_size=12,
                                          routed_scaling_factor=1.5, layers_block_type=[
         "linear_attention", "moe", "full_attention", "moe"])),
+    "olmo-hybrid": ("OlmoHybrid", dict(SIZES, linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=8,
+                                       linear_value_head_dim=12, rope_parameters=dict(rope_type="default", rope_theta=10000.0),
+                                       layer_types=["linear_attention", "full_attention"])),
     "falcon-h1": ("FalconH1", FALCON_H1),
     "falcon-h1-norm": ("FalconH1", dict(FALCON_H1, mamba_rms_norm=True, mamba_n_groups=1, mamba_norm_before_gate=False,
                                         tie_word_embeddings=True)),
@@ -70,7 +73,7 @@ MODELS = {
 }
 # Some draws leave heads whose output is next to nothing before it is normed, which costs digits of f32.
 SEEDS = {"ling3": 1, "qwen3-next": 1, "qwen3.5": 5, "qwen3.5-moe": 4}
-LENGTHS = {"nemotron-h-moe": 24, "falcon-h1": 24, "falcon-h1-norm": 16, "kimi-linear": 24, "ling3": 24}  # others: 32
+LENGTHS = {"olmo-hybrid": 16, "nemotron-h-moe": 24, "falcon-h1": 24, "falcon-h1-norm": 16, "kimi-linear": 24, "ling3": 24}  # others: 32
 ZERO_CENTRED = ("Qwen3Next", "Qwen3_5")
 
 
@@ -97,8 +100,14 @@ def fill(model, g):
 
 
 def published_names(path):
-    """save_pretrained calls the MLP of a layer without experts as it does experts."""
+    """save_pretrained calls the MLP of a layer without experts as it does experts, and Olmo's norm behind attention as
+    the one before an MLP, and cuts its convolution in three equal parts."""
     tensors = {re.sub(r"block_sparse_moe\.(gate|up|down)_proj", r"mlp.\1_proj", k): v for k, v in load_file(path).items()}
+    tensors = {k.replace("1.feedforward_layer_norm", "1.post_attention_layernorm"): v for k, v in tensors.items()}
+    for k in [k for k in tensors if k.endswith("linear_attn.q_conv1d.weight")]:
+        parts = [k.replace("q_conv1d", f"{p}_conv1d") for p in "qkv"]
+        sizes = [tensors[p.replace("conv1d", "proj")].shape[0] for p in parts]
+        tensors |= zip(parts, [x.contiguous() for x in torch.cat([tensors[p] for p in parts]).split(sizes)])
     save_file(tensors, path, metadata={"format": "pt"})
 
 
@@ -125,7 +134,7 @@ def make(out, name, kind, sizes):
     extra = os.path.join(folder, "generation_config.json")
     if os.path.exists(extra):
         os.remove(extra)
-    if name == "kimi-linear":
+    if name in ("kimi-linear", "olmo-hybrid"):
         published_names(os.path.join(folder, "model.safetensors"))
     save_file(dict(input_ids=ids.int(), logits=logits.contiguous(), greedy=greedy.int().contiguous(),
                    margin=torch.stack(margin, 1).contiguous()),
