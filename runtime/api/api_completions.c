@@ -24,7 +24,7 @@ static lq_status encode_input(const api *a, api_prompt *out, const char *text, b
                          : p->prompt_name ? NULL
                                           : "";
     if (!prompt)
-        return api_fail(e, "prompt_name", "invalid_value",
+        return api_fail(e, "prompt_name", "unsupported_value",
                         "prompt_name: expected one of the model's prompts (%s), found \"%.60s\"",
                         names, p->prompt_name);
     if (!*prompt) return api_encode(a, out, text, p->add_special, cut, "input", e);

@@ -179,7 +179,7 @@ def test_prompts_of_the_model_go_before_a_text(gemma):
     ids = [1] + [WORDS.index(w) for w in words] + [12, 2]
     assert vectors(gemma, "sea", prompt_name="query") == vectors(gemma, [ids])
     assert vectors(gemma, "sea") == vectors(gemma, [[1, 12, 2]])
-    message = check_error(gemma.post(PATH, {"input": "sea", "prompt_name": "poem"}), 400, "prompt_name", "invalid_value")
+    message = check_error(gemma.post(PATH, {"input": "sea", "prompt_name": "poem"}), 400, "prompt_name", "unsupported_value")
     assert "query, document" in message and "poem" in message
     check_error(gemma.post(PATH, {"input": [1, 2], "prompt_name": "query"}), 400, "prompt_name", "unsupported_value")
 
@@ -197,7 +197,7 @@ def test_whole_prompts_in_any_company(gemma):
 
 @case("C88")
 def test_a_name_of_no_prompt(server):
-    check_error(server.post(PATH, {"input": "sea", "prompt_name": "query"}), 400, "prompt_name", "invalid_value")
+    check_error(server.post(PATH, {"input": "sea", "prompt_name": "query"}), 400, "prompt_name", "unsupported_value")
 
 
 def test_a_step_that_holds_no_prompt_is_refused(llmq):

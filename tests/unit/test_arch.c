@@ -215,6 +215,29 @@ TEST(a_wrong_config_is_refused_by_key)
         { "sees both ways and gives words",
           "{\"model_type\":\"gemma3_text\"," BASE2 ",\"use_bidirectional_attention\":true}",
           "use_bidirectional_attention: expected false in a model that gives words" },
+        { "a linear layer in attention's place",
+          "{\"model_type\":\"nemotron-nas\"," BASE ",\"block_configs\":[{\"attention\":"
+          "{\"replace_with_linear\":true},\"ffn\":{\"ffn_mult\":1}}]}",
+          "block_configs: attention: replace_with_linear: expected false" },
+        { "a window in a block",
+          "{\"model_type\":\"nemotron-nas\"," BASE ",\"block_configs\":[{\"attention\":"
+          "{\"n_heads_in_group\":2,\"window_length\":64},\"ffn\":{\"ffn_mult\":1}}]}",
+          "block_configs: attention: window_length" },
+        { "too few blocks",
+          "{\"model_type\":\"nemotron-nas\"," BASE ",\"block_configs\":[{\"attention\":"
+          "{\"n_heads_in_group\":2},\"ffn\":{\"ffn_mult\":1}}]}",
+          "block_configs: attention: expected an object" },
+        { "gates of another kind", "{\"model_type\":\"laguna\"," BASE2 ",\"gating\":\"per-token\"}",
+          "gating" },
+        { "heads of too few layers",
+          "{\"model_type\":\"laguna\"," BASE2 ",\"num_attention_heads_per_layer\":[2]}",
+          "num_attention_heads_per_layer" },
+        { "three bases",
+          "{\"model_type\":\"granite_swa\"," BASE2 ",\"layer_rope_theta\":[10000,500,0,70]}",
+          "layer_rope_theta: expected at most two" },
+        { "bases of too few layers",
+          "{\"model_type\":\"granite_swa\"," BASE2 ",\"layer_rope_theta\":[10000]}",
+          "layer_rope_theta: expected a base" },
         { "windows that a llama has not",
           LLAMA ",\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\","
                 "\"full_attention\"]}",
@@ -539,6 +562,71 @@ TEST(experts_are_as_many_as_the_class_assumes)
     }
 }
 
+/* What transformers 5.23 assumes of dense models of 32 heads and hidden 2048 whose config.json is
+ * silent. */
+TEST(defaults_of_dense_models_are_those_of_transformers)
+{
+    static const struct {
+        const char *type;
+        int64_t kv, head, max_pos;
+        double eps, theta;
+    } t[] = {
+        { "llama", 32, 64, 2048, 1e-6, 10000 },
+        { "mistral", 8, 64, 131072, 1e-6, 10000 },
+        { "qwen2", 32, 64, 32768, 1e-6, 10000 },
+        { "qwen3", 32, 128, 32768, 1e-6, 10000 },
+        { "phi3", 32, 64, 4096, 1e-5, 10000 },
+        { "olmo2", 32, 64, 2048, 1e-5, 10000 },
+        { "granite", 32, 64, 2048, 1e-6, 10000 },
+        { "olmo3", 32, 64, 2048, 1e-5, 500000 },
+        { "exaone4", 32, 64, 2048, 1e-5, 10000 },
+        { "glm", 2, 128, 131072, 1.5625e-7, 10000 },
+        { "glm4", 2, 128, 131072, 1.5625e-7, 10000 },
+        { "ernie4_5", 2, 128, 131072, 1e-5, 500000 },
+        { "seed_oss", 8, 128, 524288, 1e-6, 10000 },
+        { "ministral", 8, 64, 131072, 1e-6, 10000 },
+        { "cohere2", 32, 64, 8192, 1e-5, 10000 },
+        { "cohere", 32, 64, 8192, 1e-5, 500000 },
+        { "stablelm", 32, 64, 4096, 1e-5, 10000 },
+        { "starcoder2", 2, 64, 4096, 1e-5, 10000 },
+        { "phi", 32, 64, 2048, 1e-5, 10000 },
+        { "nemotron", 32, 64, 4096, 1e-5, 10000 },
+        { "arcee", 32, 64, 4096, 1e-5, 10000 },
+        { "olmo", 32, 64, 2048, 1e-5, 10000 },
+        { "hunyuan_v1_dense", 32, 64, 2048, 1e-5, 10000 },
+        { "hyperclovax", 32, 64, 2048, 1e-6, 10000 },
+        { "jais2", 32, 64, 8192, 1e-5, 10000 },
+        { "cwm", 8, 128, 131072, 1e-5, 1000000 },
+        { "iquestcoder", 8, 128, 131072, 1e-5, 10000 },
+        { "apertus", 32, 64, 65536, 1e-5, 12000000 },
+        { "internlm3", 2, 128, 32768, 1e-5, 10000 },
+        { "granite_swa", 4, 64, 8192, 1e-5, 10000 },
+        { "nanochat", 32, 64, 2048, 1e-6, 10000 },
+        { "phi4_multimodal", 8, 64, 131072, 1e-5, 10000 },
+        { "smollm3", 4, 64, 32768, 1e-6, 2000000 },
+        { "gemma", 16, 256, 8192, 1e-6, 10000 },
+        { "gemma2", 4, 256, 8192, 1e-6, 10000 },
+        { "vaultgemma", 4, 256, 8192, 1e-6, 10000 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        char text[256];
+        arch_config c;
+        lq_err err = { "" };
+        snprintf(text, sizeof text,
+                 "{\"model_type\":\"%s\",\"vocab_size\":320,\"hidden_size\":2048,"
+                 "\"num_hidden_layers\":4,\"num_attention_heads\":32,\"intermediate_size\":160}",
+                 t[i].type);
+        const lq_status s = parse(&c, text, NULL, &err);
+        CHECK(!s, "%s: %s", t[i].type, err.msg);
+        if (s) continue;
+        CHECK(c.kv_heads == t[i].kv && c.head_dim == t[i].head && c.max_pos == t[i].max_pos &&
+                  near(c.norm_eps, t[i].eps) && near(c.rope[0].theta, t[i].theta),
+              "%s: %d heads of %d, %d positions, %g, %g", t[i].type, (int)c.kv_heads,
+              (int)c.head_dim, (int)c.max_pos, c.norm_eps, c.rope[0].theta);
+        arch_config_free(&c);
+    }
+}
+
 /* What transformers 5.23 assumes of mixtures whose config.json is silent. */
 TEST(defaults_of_mixtures_are_those_of_transformers)
 {
@@ -562,6 +650,12 @@ TEST(defaults_of_mixtures_are_those_of_transformers)
         { "llama4_text", 16, 1, 160, 160, 0, 8, 131072, 1e-5, 5e5, 1, false },
         { "mistral4", 128, 4, 2048, 2048, 0, 4, 1048576, 1e-6, 10000, 1, false },
         { "youtu", 0, 0, 0, 0, 4, 4, 131072, 1e-6, 10000, 1, true },
+        { "olmoe", 64, 8, 160, 0, 0, 4, 4096, 1e-5, 10000, 1, false },
+        { "afmoe", 64, 6, 1408, 2816, 1, 4, 16384, 1e-5, 10000, 1, false },
+        { "laguna", 256, 8, 512, 512, 1, 8, 131072, 1e-6, 5e5, 1, false },
+        { "mellum", 64, 8, 896, 0, 0, 4, 131072, 1e-6, 5e5, 1, false },
+        { "granitemoe_swa", 8, 2, 160, 0, 0, 4, 2048, 1e-6, 10000, 1, false },
+        { "qwen3_omni_moe_text", 128, 8, 768, 0, 0, 4, 32768, 1e-6, 1e6, 1, false },
         { "qwen3_vl_moe_text", 60, 4, 1408, 0, 0, 16, 128000, 1e-6, 5e5, 1, true },
         { "glm4v_moe_text", 128, 8, 1408, 1408, 1, 8, 65536, 1e-5, 10000, 1, false },
         { "deepseek_v32", 256, 8, 2048, 2048, 3, 4, 163840, 1e-6, 10000, 2.5, false },
@@ -935,6 +1029,7 @@ int main(int argc, char **argv)
     RUN(what_the_row_has_no_tensors_for_is_refused_in_our_own_spelling);
     RUN(our_own_spelling_gives_the_same_config_back);
     RUN(experts_are_as_many_as_the_class_assumes);
+    RUN(defaults_of_dense_models_are_those_of_transformers);
     RUN(defaults_of_mixtures_are_those_of_transformers);
     RUN(defaults_of_models_with_a_state_are_those_of_transformers);
     RUN(layers_with_experts_follow_every_spelling);

@@ -1,5 +1,90 @@
 /* formats/arch/rows/dense.c - dense models with norms and rotations: Llama and relatives. */
+#include "formats/arch/arch_impl.h"
 #include "formats/arch/rows/rows.h"
+
+#include "base/json.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- layers that differ: DeciLM's block_configs ---- */
+
+/* Is this part of a layer left out? What may stand in its place is not here. */
+static lq_status deci_left_out(bool *out, const cJSON *part, const char *what, lq_err *err)
+{
+    bool linear = false;
+    *out = false;
+    if (!part) return lq_fail(err, LQ_EVALUE, "block_configs: %s: expected an object", what);
+    lq_status s = js_bool(part, "no_op", false, out, err);
+    if (!s) s = js_bool(part, "replace_with_linear", false, &linear, err);
+    if (!s && linear)
+        s = lq_fail(err, LQ_EUNSUPPORTED, "block_configs: %s: replace_with_linear: expected false",
+                    what);
+    for (const cJSON *v = part->child; v && !s && !*out; v = v->next)
+        if (!cJSON_IsNull(v) && !cJSON_IsFalse(v) && strcmp(v->string, "n_heads_in_group") != 0 &&
+            strcmp(v->string, "ffn_mult") != 0 && strcmp(v->string, "intermediate_size") != 0)
+            s = lq_fail(err, LQ_EUNSUPPORTED, "block_configs: %s: %.40s: expected null or false",
+                        what, v->string);
+    return s;
+}
+
+static lq_status deci_attention(arch_config *c, int64_t i, const cJSON *part, arch_sizes *z,
+                                lq_err *err)
+{
+    bool none;
+    int64_t group = 1;
+    lq_status s = deci_left_out(&none, part, "attention", err);
+    if (s) return s;
+    if (none) return c->layer[i].mixer = MIX_NONE, LQ_OK;
+    s = js_i64(part, "n_heads_in_group", true, 1, c->heads, &group, err);
+    z->kv_heads = c->heads / group;
+    if (!s && c->heads % group)
+        s = lq_fail(err, LQ_EVALUE,
+                    "block_configs: n_heads_in_group: expected a divisor of %" PRId64, c->heads);
+    return s;
+}
+
+/* The width, or what it is relative to two thirds of hidden, in multiples of 256. */
+static lq_status deci_ffn(arch_config *c, int64_t i, const cJSON *part, arch_sizes *z, lq_err *err)
+{
+    enum { STEP = 256 };
+    double mult = 1;
+    lq_status s = deci_left_out(&c->layer[i].no_mlp, part, "ffn", err);
+    if (s || c->layer[i].no_mlp) return s;
+    if (js_get(part, "intermediate_size"))
+        return js_i64(part, "intermediate_size", true, 1, ARCH_MAX_WIDTH, &z->ffn, err);
+    s = js_f64(part, "ffn_mult", true, 1e-3, 64, &mult, err);
+    z->ffn = lq_ceil_div((int64_t)(2 * mult * (double)c->hidden / 3), STEP) * STEP;
+    return s;
+}
+
+static lq_status deci_sizes(arch_config *c, const cJSON *list, arch_sizes *z, lq_err *err)
+{
+    const cJSON *e = cJSON_IsArray(list) ? list->child : NULL;
+    lq_status s = LQ_OK;
+    for (int64_t i = 0; i < c->layers && !s; i++, e = e ? e->next : NULL) {
+        z[i] = (arch_sizes){ c->kv_heads, c->head_dim, c->rope_dims, c->ffn, c->heads };
+        s = deci_attention(c, i, js_get(e, "attention"), &z[i], err);
+        if (!s) s = deci_ffn(c, i, js_get(e, "ffn"), &z[i], err);
+    }
+    /* What a layer lacks has the sizes of one that has it. */
+    for (int64_t i = 0, with = 0; i < 2 * c->layers && !s; i++) {
+        const int64_t at = i % c->layers;
+        if (c->layer[at].no_mlp) z[at].ffn = z[with].ffn;
+        if (c->layer[at].mixer == MIX_NONE) z[at].kv_heads = z[with].kv_heads;
+        with = at;
+    }
+    return s ? s : arch_set_sizes(c, z, err);
+}
+
+static lq_status deci_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    arch_sizes *z = calloc((size_t)c->layers, sizeof *z);
+    lq_status s = z ? deci_sizes(c, js_get(j, "block_configs"), z, err)
+                    : lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " layers", c->layers);
+    free(z);
+    return s;
+}
 
 /* A table of names reads by line. */
 /* clang-format off */
@@ -348,7 +433,7 @@ const arch_row arch_rows_dense[] = {
       .def_max_pos = 32768, .def_tied = true },
     { "Olmo3ForCausalLM", "olmo3", .w = { RMS_ROPE, .qk_norm = QK_NORM_ALL }, MODEL,
       .names = olmo2_names, .window = WINDOW_PATTERN, .def_pattern = 4, .def_window = 4096,
-      .def_eps = 1e-5, .def_local_theta = -1 },
+      .def_eps = 1e-5, .def_theta = 5e5, .def_local_theta = -1 },
     { "Exaone4ForCausalLM", "exaone4", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL,
       .names = olmo2_names, .window = WINDOW_PATTERN, .def_pattern = 4, .def_window = 4096,
       .def_kv_heads = 32, .def_eps = 1e-5, .nope_full = true },
@@ -373,19 +458,19 @@ const arch_row arch_rows_dense[] = {
              .parallel = true,
              .one_norm = true },
       MODEL, .names = cohere_names, .keys = cohere2_keys, .window = WINDOW_PATTERN,
-      .def_pattern = 4, .def_window = 4096, .nope_full = true, .def_head_dim = 128, .def_eps = 1e-5,
-      .def_max_pos = 8192, .def_tied = true },
+      .def_pattern = 4, .def_window = 4096, .nope_full = true, .def_eps = 1e-5, .def_max_pos = 8192,
+      .def_tied = true },
     { "CohereForCausalLM", "cohere",
       .w = { .norm = NORM_LAYER,
              .pos = POS_ROPE,
              .mlp = MLP_GATED,
              .parallel = true,
              .one_norm = true },
-      MODEL, .names = cohere_names, .keys = cohere_keys, .def_eps = 1e-5, .def_max_pos = 8192,
-      .def_tied = true },
+      MODEL, .names = cohere_names, .keys = cohere_keys, .def_eps = 1e-5, .def_theta = 5e5,
+      .def_max_pos = 8192, .def_tied = true },
     { "StableLmForCausalLM", "stablelm", .w = { LN_ROPE, .mlp = MLP_GATED }, MODEL,
-      .names = stablelm_names, .keys = stablelm_keys, .def_eps = 1e-5, .def_partial = 0.25,
-      .def_max_pos = 4096 },
+      .names = stablelm_names, .keys = stablelm_keys, .def_kv_heads = 32, .def_eps = 1e-5,
+      .def_partial = 0.25, .def_max_pos = 4096 },
     { "Starcoder2ForCausalLM", "starcoder2", .w = { LN_ROPE, .mlp = MLP_PLAIN }, MODEL,
       .names = starcoder2_names, .keys = starcoder2_keys, GELU_TANH, .window = WINDOW_ALL,
       .def_kv_heads = 2, .def_eps = 1e-5, .def_max_pos = 4096, .def_tied = true },
@@ -484,5 +569,7 @@ const arch_row arch_rows_dense[] = {
       .window = WINDOW_ALL, .def_kv_heads = 8, .def_eps = 1e-5, .def_max_pos = 131072 },
     { "Phi4MMForCausalLM", "phi4mm", .w = { RMS_ROPE }, MODEL, .names = phi4_mm_names,
       .keys = phi4_mm_keys, .window = WINDOW_ALL, .def_eps = 1e-5, .def_max_pos = 4096 },
+    { "DeciLMForCausalLM", "nemotron-nas", .w = { RMS_ROPE }, MODEL, .names = llama_names,
+      .layers = deci_layers, .def_ffn = 1, .def_max_pos = 131072 },
     { .arch = NULL },
 };
