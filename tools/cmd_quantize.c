@@ -48,7 +48,8 @@ static const opt_row main_rows[] = {
       .help =
           "gguf:MIX, MIX a name that llama.cpp's users know (Q4_K_M, IQ4_XS, Q3_K_M, Q2_K, ...), "
           "which says the type of every tensor; a layout of `convert`: gptq, awq, "
-          "compressed-tensors, ...; with --model-free compressed-tensors (default) or fp8" },
+          "compressed-tensors, ..., or compressed-tensors:nvfp4, :mxfp4, :fp8-block, :fp8-channel, "
+          ":fp8-tensor; with --model-free compressed-tensors (default) or fp8" },
     { "method", 'm', OPT_STR, F(method), .arg = "M", .def = QZ_DEFAULT_METHOD,
       .help = "how weights are rounded" },
     { "list-methods", 0, OPT_FLAG, F(list_methods),
@@ -200,7 +201,12 @@ static lq_status take_mix(qz_opts *q, const cmd_ctx *c, const quantize_to *to, l
                        "--to gguf:%s: expected a method that makes blocks (rtn, "
                        "gptq, auto), found %s",
                        to->mix, q->method->name);
+    for (size_t i = 0; i < LQ_COUNT(others) && to->scheme; i++)
+        if (opt_given(c, others[i]))
+            return lq_fail(err, LQ_EUSAGE, "--to %s says every scheme: expected no --%s",
+                           opt_value(c, "to"), others[i]);
     q->mix = to->mix;
+    q->scheme = to->scheme;
     return LQ_OK;
 }
 
@@ -301,9 +307,9 @@ static lq_status take_blas_core(const cmd_ctx *c, const quantize_opts *o, lq_err
  * text. */
 static const char *method_of(const cmd_ctx *c, const quantize_opts *o)
 {
-    const qz_method *m = o->free.to ? qz_method_of_layout(o->free.to) : NULL;
+    const char *own = o->free.to ? quantize_to_method(o->free.to) : NULL;
     if (opt_given(c, "method")) return o->method;
-    return m ? m->name : o->free.on ? qz_method_at(0)->name : o->method;
+    return own ? own : o->free.on ? qz_method_at(0)->name : o->method;
 }
 
 static lq_status run_model_free(const cmd_ctx *c, const quantize_opts *o, lq_err *err)

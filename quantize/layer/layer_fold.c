@@ -115,6 +115,8 @@ lq_status layer_measure_rtn(work *w, unit *u, lq_err *err)
     scheme.act_order = false;
     const qz_fold fold = { .inputs = u->st_all ? w->expert_cols : NULL };
     lq_status s = qz_out_alloc(&q, &scheme, u->N, u->K, &a, err);
+    if (!s && scheme.recip) s = layer_tensor_scale(&q, w, u, err);
+    if (!s && scheme.recip) spec = rtn_spec_of(&q, !w->o->narrow, false);
     if (!s) s = rtn_run(&q, u->W, u->d, NULL, &spec, w->p, err);
     if (!s) s = qz_loss_of(&loss, &q.t, u->W, u->d, u->st->H, fold, w->p, err);
     if (!s) u->loss_rtn = loss.loss;
@@ -136,9 +138,9 @@ static bool has_stacked_bias(const work *w, arch_role role)
 static grid_spec fold_spec(const work *w, const qt_scheme *s)
 {
     const blk_type *t = s->kind == QT_BLOCKS ? blk_find(s->blocks) : NULL;
-    if (!t) return layer_spec(w, s, false);
-    return (grid_spec){ .bits = t->bits,
-                        .mode = t->bias ? GRID_ASYM : GRID_SYM_FULL,
+    if (s->kind == QT_UINT) return layer_spec(w, s, false);
+    return (grid_spec){ .bits = t ? t->bits : 4,
+                        .mode = t && t->bias ? GRID_ASYM : GRID_SYM_FULL,
                         .scale_dtype = LQ_F32 };
 }
 

@@ -77,7 +77,8 @@ static inline lq_status layer_no_memory(size_t n, lq_err *err)
 static inline bool layer_by_matrix(const target *t)
 {
     const qt_kind k = t->e->scheme.kind;
-    return t->e->count > 1 && (k == QT_UINT || k == QT_BLOCKS || k == QT_I8 || k == QT_I8_OUTLIER);
+    return t->e->count > 1 &&
+           (k == QT_UINT || k == QT_BLOCKS || k == QT_E2M1 || k == QT_I8 || k == QT_I8_OUTLIER);
 }
 
 static inline grid_spec layer_spec(const work *w, const qt_scheme *s, bool search)
@@ -99,6 +100,8 @@ lq_status layer_fold_group(work *w, group *g, int64_t expert, lq_err *err);
 /* ---- layer_round.c ---- */
 /* A matrix of t, not read yet, and the statistics of its inputs. */
 unit layer_unit(const work *w, target *t, int64_t expert);
+/* NVFP4's scale of the whole tensor, of u as it is now. LQ_EVALUE. */
+lq_status layer_tensor_scale(qz_out *out, const work *w, const unit *u, lq_err *err);
 /* u->W has been read. Errors: those of qz_layer_round. */
 lq_status layer_round_unit(work *w, unit *u, lq_err *err);
 #if defined(__GNUC__)

@@ -5,6 +5,7 @@
 #include "quantize/layer/importance.h"
 #include "quantize/layer/layer_impl.h"
 #include "quantize/layer/residual.h"
+#include "quantize/methods/fp4.h"
 #include "quantize/methods/int8.h"
 #include "quantize/methods/kinds.h"
 #include "quantize/transform/fold.h"
@@ -174,6 +175,15 @@ static lq_status absmax_of(const work *w, const unit *u, float *absmax, lq_err *
     return lq_fail(err, LQ_EVALUE, "%s: weight %lld became NaN or Inf", e->name, (long long)bad);
 }
 
+lq_status layer_tensor_scale(qz_out *out, const work *w, const unit *u, lq_err *err)
+{
+    float absmax, scale;
+    const lq_status s = absmax_of(w, u, &absmax, err);
+    scale = s ? 1 : fp4_tensor_scale(absmax);
+    memcpy(out->w[QT_SCALES2], &scale, sizeof scale);
+    return s;
+}
+
 /* Columns whose inputs reach the threshold often enough; of stacked experts those of any. */
 static int64_t find_outliers(work *w, target *t, int32_t *idx)
 {
@@ -211,7 +221,9 @@ static lq_status start_target(work *w, const unit *u, lq_err *err)
         if (!s.n_out) s.kind = QT_I8;
         if (s.n_out) layer_note(&t->rep, "%lld outlier inputs", (long long)s.n_out);
     }
-    return qz_out_alloc(&t->out, &s, e->count * e->N, e->K, &w->out.arena, err);
+    lq_status st = qz_out_alloc(&t->out, &s, e->count * e->N, e->K, &w->out.arena, err);
+    if (st || !s.recip) return st;
+    return layer_tensor_scale(&t->out, w, u, err);
 }
 
 /* What rounding left of a linear that a layer has once. */

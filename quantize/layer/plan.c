@@ -307,7 +307,9 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
     if (!s) s = qz_patterns_make(&m.skips, "--skip", o->skips, o->n_skips, false, o->method, err);
     if (!s) s = src_check_roles(src, err);
     if (!s && o->mix) s = mix_find(&m.mix, o->mix, err);
-    if (!s) s = o->method->scheme(&m.linear, o, err);
+    if (!s)
+        s = o->scheme ? qz_scheme_asked(&m.linear, o->scheme, "--to", o->method, err)
+                      : o->method->scheme(&m.linear, o, err);
     if (!s && o->outer) s = qz_scheme_of(&m.outer, o->outer, err);
     if (!s && o->lm_head && !qz_is_auto(o->lm_head) && !qz_is_keep(o->lm_head))
         s = qz_scheme_asked(&m.head, o->lm_head, "--lm-head", o->method, err);

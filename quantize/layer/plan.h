@@ -29,7 +29,8 @@ typedef struct {
 /* Is it rounded by the method, on grids? */
 static inline bool qz_on_grids(const plan_entry *e)
 {
-    return e->quantize && (e->scheme.kind == QT_UINT || e->scheme.kind == QT_BLOCKS);
+    return e->quantize &&
+           (e->scheme.kind == QT_UINT || e->scheme.kind == QT_BLOCKS || e->scheme.kind == QT_E2M1);
 }
 static inline const int64_t *qz_plan_shape(const plan_entry *e)
 {

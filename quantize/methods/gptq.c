@@ -468,7 +468,7 @@ lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_bas
             ((int32_t *)out->w[QT_GIDX])[b->perm[i]] = (int32_t)(i / G);
     }
     if (opts->on && b->U && opts->static_groups && !c.gidx && !opts->spec.blocks &&
-        qz_dev_row_fits(opts->on, K))
+        !opts->spec.table && qz_dev_row_fits(opts->on, K))
         s = gptq_dev_open(&c.on, opts->on,
                           &(gptq_dev_basis){ b->H, b->U, b->imp, b->perm, K, G, batch_rows(N) },
                           err);
@@ -499,9 +499,9 @@ static lq_status basis_of(const qz_matrix *m, int unit, pool *p, lq_err *err)
 lq_status gptq_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err)
 {
     gptq_report rep;
-    const gptq_opts o = { .spec = rtn_spec(&out->t.scheme, !m->o->narrow, !m->o->no_clip),
+    const gptq_opts o = { .spec = rtn_spec_of(out, !m->o->narrow, !m->o->no_clip),
                           .static_groups = !m->o->no_static_groups || m->stacked ||
-                                           out->t.scheme.kind == QT_BLOCKS,
+                                           out->t.scheme.kind != QT_UINT,
                           .sweeps = GPTQ_SWEEPS,
                           .on = m->o->on };
     lq_status s = basis_of(m, row_unit(&o.spec), p, err);
@@ -530,7 +530,7 @@ static bool shapes_grids(const qz_opts *o) { return qz_bits(o) != 2 || o->bpw > 
 const qz_method qz_method_gptq = {
     .name = "gptq",
     .help = "each weight's error moves onto those not yet rounded, by second-order information",
-    .schemes = "u2 u3 u4 u8, GGUF blocks",
+    .schemes = "u2 u3 u4 u8, GGUF blocks, nvfp4, mxfp4",
     .options = QZ_OPTS_H | QZ_OPT_ACT_ORDER | QZ_OPT_STATIC | QZ_OPT_DAMP,
     .on = QZ_OPT_CLIP | QZ_OPT_FOLD,
     .on_when = "not at 2 bits without --tune",

@@ -35,6 +35,9 @@ typedef struct {
     const blk_type
         *blocks; /* grids of GGUF's blocks (row_grid.h): of the others only bits, the type's, and
                                search count; NULL: as above */
+    const int8_t
+        *table; /* [1 << bits], rising: what codes stand for, times the scale; NULL: code - zero */
+    float tensor_scale; /* NVFP4: that scales of groups are divided by */
     const struct lattice *
         points; /* of blocks whose codes are points of a lattice (lattice.h); NULL: each is its own */
 } grid_spec;

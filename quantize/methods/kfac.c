@@ -315,7 +315,8 @@ static losses descend(const work *w, tile *t, int64_t n0, int64_t rows, const in
     int rounds = w->o->rounds > 0 ? w->o->rounds : 1;
     for (int r = 0; r < rounds; r++) {
         errors(w, t, n0, rows); /* afresh: rounding errors of the updates do not pile up */
-        for (int64_t n = 0; n < rows && w->o->rounds > 0 && !w->o->spec.blocks; n++)
+        for (int64_t n = 0; n < rows && w->o->rounds > 0 && !w->o->spec.blocks && !w->o->spec.table;
+             n++)
             refit_row(w, t, n, rows, place);
         for (int i = 0; i < w->o->sweeps; i++) {
             int64_t moved = 0;
@@ -483,7 +484,7 @@ static lq_status auto_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool
 {
     if (!m->G) return gptq_round(out, r, m, p, err);
     gptq_report rep;
-    const kfac_opts o = { .spec = rtn_spec(&out->t.scheme, !m->o->narrow, !m->o->no_clip),
+    const kfac_opts o = { .spec = rtn_spec_of(out, !m->o->narrow, !m->o->no_clip),
                           .damp = m->o->damp,
                           .sweeps = GPTQ_SWEEPS,
                           .rounds = ROUNDS };
@@ -510,7 +511,7 @@ const qz_method qz_method_auto = {
     .name = "auto",
     .help = "rounding weighted by the curvature of the output distribution, then codes, scales "
             "and norms are trained jointly",
-    .schemes = "u2 u3 u4 u8, GGUF blocks",
+    .schemes = "u2 u3 u4 u8, GGUF blocks, nvfp4, mxfp4",
     .options = QZ_OPTS_H | QZ_OPT_DAMP,
     .on = QZ_OPT_CLIP | QZ_OPT_FOLD | QZ_OPT_TUNE,
     .bits = 4,

@@ -50,13 +50,6 @@ int lattice_sizes(const lattice *l, const int8_t **sizes)
     return n;
 }
 
-float lattice_most(const lattice *l)
-{
-    const int8_t *sizes;
-    const int n = lattice_sizes(l, &sizes);
-    return sizes[n - 1];
-}
-
 static uint8_t code_of(const lattice *l, float size, float sign)
 {
     unsigned c = 0;

@@ -15,7 +15,6 @@ typedef struct lattice lattice;
 /* NULL: the type's codes are each their own. Made once, then shared by all threads. */
 const lattice *lattice_of(const blk_type *t);
 int lattice_sizes(const lattice *l, const int8_t **sizes); /* how many a weight can have, rising */
-float lattice_most(const lattice *l);                      /* the largest */
 
 /* The least error of up to 32 weights for every scale, in pieces: of each point the scale from which on it is best. */
 typedef struct {

@@ -101,6 +101,13 @@ static void add_grid(cJSON *r, const qz_opts *o)
         cJSON_AddStringToObject(r, "mix", o->mix);
         return;
     }
+    if (o->scheme) {
+        cJSON_AddStringToObject(r, "scheme", o->scheme);
+        if (takes(o, QZ_OPT_CLIP))
+            cJSON_AddBoolToObject(r, "clip",
+                                  qz_calibrated(o) || o->imatrix ? !o->no_clip : o->clip);
+        return;
+    }
     if (shared) {
         cJSON_AddNumberToObject(r, "bpw", o->bpw);
         cJSON_AddBoolToObject(r, "bpw_fused", !o->untied);

@@ -97,6 +97,7 @@ typedef struct {
     const char *
         mix; /* schemes of all matrices (the name of one of quantize/layer/mix.h) instead of `bits` and
                                     `group`; NULL: all alike */
+    const char *scheme; /* of all linears instead of `bits` and `group`; NULL: the method says it */
     const char *lm_head,
         *embed;        /* schemes, "auto" (with bpw), "keep": as in the source, or NULL: */
     const char *outer; /* the scheme of both where they are floats; NULL: as in the source */

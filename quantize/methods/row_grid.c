@@ -1,6 +1,7 @@
 /* quantize/methods/row_grid.c - see row_grid.h. */
 #include "quantize/methods/row_grid.h"
 
+#include "quantize/methods/fp4.h"
 #include "quantize/methods/rows.h"
 
 enum { SHRINKS = 12, ROUNDS = 3 };
@@ -276,7 +277,8 @@ void row_fit(grid_param *params, row_head *heads, const grid_spec *s, const floa
         return;
     }
     for (int64_t k = 0; k < K; k += G)
-        params[k / G] = grid_fit(s, w + k, imp ? imp + k : NULL, G);
+        params[k / G] = s->table ? fp4_fit(s, w + k, imp ? imp + k : NULL, G)
+                                 : grid_fit(s, w + k, imp ? imp + k : NULL, G);
 }
 
 void row_codes(uint8_t *codes, const grid_spec *s, const float *w, const float *imp, int64_t n,
@@ -285,7 +287,7 @@ void row_codes(uint8_t *codes, const grid_spec *s, const float *w, const float *
     for (int64_t i = 0; s->points && i < n; i += LAT_UNIT)
         lattice_nearest(codes + i, s->points, w + i, imp ? imp + i : NULL, p.scale);
     if (s->points) return;
-    if (!s->blocks) {
+    if (!s->blocks && !s->table) {
         qz_rows_get()->codes(codes, w, n, p, grid_max_code(s->bits));
         return;
     }
@@ -314,6 +316,10 @@ void row_store(qz_out *out, int64_t n, const grid_param *params, const row_head 
     const qt_scheme *s = &out->t.scheme;
     if (s->kind == QT_BLOCKS) {
         store_blocks(out, n, heads, codes);
+        return;
+    }
+    if (s->kind == QT_E2M1) {
+        fp4_store(out, n, params, codes);
         return;
     }
     int64_t K = out->t.K, ng = lq_ceil_div(K, s->group);

@@ -61,14 +61,14 @@ static inline float row_table_code(const int8_t *table, int n, float x)
 static inline float row_code(const grid_spec *s, float w, grid_param p)
 {
     const float M = grid_max_code(s->bits);
+    if (s->table) return row_table_code(s->table, 1 << s->bits, w / p.scale);
     if (!s->blocks) return grid_code(w, p, M);
-    if (s->blocks->table) return row_table_code(s->blocks->table, 1 << s->bits, w / p.scale);
     const float x = w / p.scale + p.zero;
     return grid_round(x < 0 ? 0 : x > M ? M : x);
 }
 static inline float row_value(const grid_spec *s, float code, grid_param p)
 {
-    if (s->blocks && s->blocks->table) return p.scale * (float)s->blocks->table[(int)code];
+    if (s->table) return p.scale * (float)s->table[(int)code];
     return grid_value(code, p);
 }
 

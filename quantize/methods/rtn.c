@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 #include <stdlib.h>
 
+#include "quantize/methods/fp4.h"
 #include "quantize/methods/row_grid.h"
 #include "quantize/methods/rows.h"
 
@@ -11,10 +12,23 @@ grid_spec rtn_spec(const qt_scheme *s, bool full, bool search)
 {
     const blk_type *t = s->kind == QT_BLOCKS ? blk_find(s->blocks) : NULL;
     if (t)
-        return (
-            grid_spec){ .bits = t->bits, .search = search, .blocks = t, .points = lattice_of(t) };
+        return (grid_spec){ .bits = t->bits,
+                            .search = search,
+                            .blocks = t,
+                            .table = t->table,
+                            .points = lattice_of(t) };
+    if (s->kind == QT_E2M1) return fp4_spec(s, search);
     grid_mode mode = s->zero != QT_ZERO_NONE ? GRID_ASYM : full ? GRID_SYM_FULL : GRID_SYM;
-    return (grid_spec){ s->bits, mode, s->scale_dtype, search, false, NULL, NULL };
+    return (grid_spec){
+        .bits = s->bits, .mode = mode, .scale_dtype = s->scale_dtype, .search = search
+    };
+}
+
+grid_spec rtn_spec_of(const qz_out *out, bool full, bool search)
+{
+    grid_spec s = rtn_spec(&out->t.scheme, full, search);
+    if (out->w[QT_SCALES2]) memcpy(&s.tensor_scale, out->w[QT_SCALES2], sizeof s.tensor_scale);
+    return s;
 }
 
 typedef struct {
@@ -37,13 +51,13 @@ static void run_rows(void *ctx, int64_t item, int thread)
     row_head *heads = (row_head *)(void *)(mem + k->o_heads);
     uint8_t *codes = mem + k->o_codes;
     const qz_rows_ops *ops = qz_rows_get();
+    const bool fitted = k->spec->search || k->spec->blocks || k->spec->table;
     for (int64_t n = item * QZ_ROWS; n < N && n < (item + 1) * QZ_ROWS; n++) {
         const float *w = qz_rows((float *)(void *)mem, k->W, k->d, K, n, 1);
-        if (k->spec->search || k->spec->blocks) row_fit(params, heads, k->spec, w, k->imp, K, G);
+        if (fitted) row_fit(params, heads, k->spec, w, k->imp, K, G);
         for (int64_t g = 0; g * G < K; g++) {
             const float *wg = w + g * G;
-            if (!k->spec->search && !k->spec->blocks)
-                params[g] = grid_candidate(k->spec, ops->range(wg, G), 0);
+            if (!fitted) params[g] = grid_candidate(k->spec, ops->range(wg, G), 0);
             row_codes(codes + g * G, k->spec, wg, k->imp ? k->imp + g * G : NULL, G, params[g]);
         }
         row_store(k->out, n, params, heads, codes, mem + k->o_zeros);
@@ -72,7 +86,7 @@ lq_status rtn_run(qz_out *out, const void *W, lq_dtype d, const float *imp, cons
 lq_status rtn_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err)
 {
     (void)r;
-    grid_spec spec = rtn_spec(&out->t.scheme, !m->o->narrow, m->o->clip);
+    grid_spec spec = rtn_spec_of(out, !m->o->narrow, m->o->clip);
     spec.search |= m->mean_sq && !m->o->no_clip;
     spec.refit = spec.search;
     return rtn_run(out, m->W, m->d, m->mean_sq, &spec, p, err);
@@ -90,7 +104,7 @@ static void rtn_recipe(cJSON *r, const qz_opts *o)
 const qz_method qz_method_rtn = {
     .name = "rtn",
     .help = "rounds to nearest; with --calib by grids chosen for the inputs",
-    .schemes = "u2 u3 u4 u8, GGUF blocks",
+    .schemes = "u2 u3 u4 u8, GGUF blocks, nvfp4, mxfp4",
     .options = QZ_OPTS_GRID | QZ_OPT_IMATRIX,
     .on = QZ_OPT_CLIP,
     .on_when = "with --calib or --imatrix",

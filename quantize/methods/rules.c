@@ -37,11 +37,13 @@ lq_status qz_scheme_asked(qt_scheme *s, const char *text, const char *option, co
     if (!st && ((s->zero == QT_ZERO_F16 && !m->fractional) || s->zero == QT_ZERO_BIAS))
         st = lq_fail(err, LQ_EUSAGE, "'%s' needs a method that chooses fractional zero points",
                      text);
+    s->recip =
+        s->kind == QT_E2M1 && s->scale_dtype == LQ_F8_E4M3; /* as compressed-tensors has it */
     const bool inputs = s->kind == QT_I8 || s->kind == QT_E4M3, blocks = s->kind == QT_BLOCKS;
     const bool made = !blocks || blk_made_of(blk_find(s->blocks));
-    if (!st && blocks && made && !m->blocks)
+    if (!st && ((blocks && made) || s->kind == QT_E2M1) && !m->blocks)
         st = lq_fail(err, LQ_EUSAGE, "'%s' is made by rtn, gptq and auto", text);
-    if (!st && (s->kind == QT_E2M1 || !made || (s->act && !inputs)))
+    if (!st && (!made || (s->kind == QT_E2M1 && s->act) || (s->act && !inputs)))
         st = lq_fail(err, LQ_EUSAGE, "'%s' is read and served, but no method here makes it", text);
     return st ? lq_wrap(err, LQ_EUSAGE, "%s", option) : LQ_OK;
 }

@@ -113,7 +113,35 @@ def test_a_layout_is_that_of_convert(llmq, model, tmp_path, layout, method, aske
     assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "one.llmq", "q.llmq", "two"]
 
 
+@pytest.mark.parametrize("name, strategy, group", [("nvfp4", "tensor_group", 16), ("mxfp4", "group", 32), ("fp8-block", "block", None),
+                                                   ("fp8-channel", "channel", None), ("fp8-tensor", "tensor", None)])
+def test_a_scheme_of_compressed_tensors(llmq, draft, tmp_path, name, strategy, group):
+    method = ["-m", "rtn"] if "fp4" in name else []
+    llmq("quantize", draft, "-o", tmp_path / "two", "--to", f"compressed-tensors:{name}", *method)
+    config = json.loads((tmp_path / "two/config.json").read_text())["quantization_config"]
+    weights = config["config_groups"]["group_0"]["weights"]
+    assert weights["type"] == "float" and weights["strategy"] == strategy and weights.get("group_size") == group
+    llmq("convert", tmp_path / "two", "-o", tmp_path / "q.llmq", "--to", "llmq")
+    logits = []
+    for place in ("q.llmq", "two"):
+        llmq("logits", tmp_path / place, "--ids", "1,5,9,300,77", "-o", tmp_path / "l.safetensors")
+        logits.append((tmp_path / "l.safetensors").read_bytes()[-5 * 4096 * 4:])
+    assert logits[0] == logits[1]
+
+
+def test_feedback_lowers_the_loss_of_4_bit_floats(llmq, draft, tmp_path):
+    loss = {}
+    for method in ("rtn", "gptq"):
+        llmq("quantize", draft, "-o", tmp_path / method, "--to", "compressed-tensors:mxfp4", "-m", method,
+             *(["--calib-samples", "8", "--no-check"] if method == "gptq" else []))
+        loss[method] = llmq.json("eval", tmp_path / method, "-t", ROOT / "README.md", "-c", "128", "--windows", "4", "--ref", draft)["kl_mean"]
+    assert loss["gptq"] < 0.6 * loss["rtn"], loss
+
+
 @pytest.mark.parametrize("args, says", [
+    (["--to", "compressed-tensors:int4"], "expected one of nvfp4, mxfp4"),
+    (["--to", "compressed-tensors:nvfp4", "--bits", "3"], "expected no --bits"),
+    (["--to", "compressed-tensors:nvfp4", "-m", "awq"], "rtn, gptq and auto"),
     (["--to", "gguf:Q4_K_X"], "expected one of Q2_K,"),
     (["--to", "gguf"], "--to gguf:MIX"),
     (["--to", "gguf:Q4_K_M", "--bits", "3"], "expected no --bits"),
@@ -122,5 +150,6 @@ def test_a_layout_is_that_of_convert(llmq, model, tmp_path, layout, method, aske
     ([], "--to gguf:MIX"),
 ])
 def test_what_cannot_be_is_refused_before_the_work(llmq, model, tmp_path, args, says):
-    r = llmq("quantize", model, "-o", tmp_path / "x.gguf", *args, code=2)
+    out = tmp_path / ("x" if "compressed" in str(args) else "x.gguf")
+    r = llmq("quantize", model, "-o", out, *args, code=2)
     assert says in r.stderr and not list(tmp_path.iterdir())

@@ -30,7 +30,9 @@ static qt_scheme scheme_of(size_t i)
 
 static grid_spec spec_of(size_t i, bool search)
 {
-    return (grid_spec){ cases[i].bits, cases[i].mode, LQ_F16, search, false, NULL, NULL };
+    return (grid_spec){
+        .bits = cases[i].bits, .mode = cases[i].mode, .scale_dtype = LQ_F16, .search = search
+    };
 }
 
 static st_file golden;
@@ -264,9 +266,10 @@ TEST(grids_of_odd_groups)
                 float a = 0, M = grid_max_code(4);
                 for (int k = 0; k < 4; k++)
                     a = fabsf(t[i].w[k]) > a ? fabsf(t[i].w[k]) : a;
-                grid_spec s = {
-                    4, (grid_mode)m, grid_scale_dtype(a, 4), search, false, NULL, NULL
-                };
+                grid_spec s = { .bits = 4,
+                                .mode = (grid_mode)m,
+                                .scale_dtype = grid_scale_dtype(a, 4),
+                                .search = search };
                 grid_param p = grid_fit(&s, t[i].w, NULL, 4);
                 CHECK(isfinite(p.scale) && p.scale != 0, "%s: scale %g", t[i].why, (double)p.scale);
                 for (int k = 0; k < 4; k++) {

@@ -3,6 +3,7 @@
 
 #include "convert/convert.h"
 #include "quantize/layer/mix.h"
+#include "quantize/methods/methods.h"
 #include "tools/cli/outputs.h"
 #include "tools/cli/progress.h"
 
@@ -16,6 +17,32 @@ static bool ends_as(const char *out, const char *ending)
     return dot && strcmp(dot, ending) == 0;
 }
 
+/* compressed-tensors:NAME, as llm-compressor calls them: the scheme of every linear. */
+static const char CT[] = "compressed-tensors:";
+static const struct {
+    const char *name, *scheme, *method; /* method NULL: any */
+} ct_schemes[] = {
+    { "nvfp4", "nvfp4", NULL },
+    { "mxfp4", "mxfp4", NULL },
+    { "fp8-block", "fp8-e4m3-b128x128-af8-g128", "fp8" },
+    { "fp8-channel", "fp8-e4m3-af8", "fp8" },
+    { "fp8-tensor", "fp8-e4m3-tensor-af8", "fp8" },
+};
+
+static lq_status find_scheme(const char **scheme, const char *name, lq_err *err)
+{
+    char names[100];
+    size_t at = 0;
+    for (size_t i = 0; i < LQ_COUNT(ct_schemes); i++) {
+        *scheme = ct_schemes[i].scheme;
+        if (strcmp(ct_schemes[i].name, name) == 0) return LQ_OK;
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "",
+                               ct_schemes[i].name);
+    }
+    return lq_fail(err, LQ_EUSAGE, "--to compressed-tensors: expected one of %s, found '%.40s'",
+                   names, name);
+}
+
 /* A layout's own spelling of `to`, or NULL and all names in err. */
 static const char *find_layout(const char *to, lq_err *err)
 {
@@ -27,6 +54,15 @@ static const char *find_layout(const char *to, lq_err *err)
         at += (size_t)snprintf(names + at, sizeof names - at, ", %s", name);
     }
     lq_fail(err, LQ_EUSAGE, "--to: expected one of %s, found '%.40s'", names, to);
+    return NULL;
+}
+
+const char *quantize_to_method(const char *to)
+{
+    const qz_method *m = qz_method_of_layout(to);
+    if (strncmp(to, CT, sizeof CT - 1) != 0) return m ? m->name : NULL;
+    for (size_t i = 0; i < LQ_COUNT(ct_schemes); i++)
+        if (strcmp(ct_schemes[i].name, to + sizeof CT - 1) == 0) return ct_schemes[i].method;
     return NULL;
 }
 
@@ -46,6 +82,10 @@ lq_status quantize_to_read(quantize_to *t, const char *to, const char *out, lq_e
             if (s) return lq_wrap(err, s, "--to gguf:");
             t->mix = mix_name(mix);
         }
+    } else if (to && strncmp(to, CT, sizeof CT - 1) == 0) {
+        t->format = "compressed-tensors";
+        const lq_status s = find_scheme(&t->scheme, to + sizeof CT - 1, err);
+        if (s) return s;
     } else if (to && !(t->format = find_layout(to, err))) {
         return LQ_EUSAGE;
     }

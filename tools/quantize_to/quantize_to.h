@@ -12,10 +12,14 @@ typedef struct {
     const char
         *format;     /* "llmq": OUT is the file itself; "gguf", or a layout of convert/convert.h */
     const char *mix; /* quantize/layer/mix.h, or NULL */
-    char made[4200]; /* where the job writes */
+    const char *scheme; /* of all linears, or NULL */
+    char made[4200];    /* where the job writes */
 } quantize_to;
 
-/* "gguf:Q4_K_M" (in a .llmq file too, where out ends so), "awq"; NULL: by out's ending, llmq or gguf. out NULL: --dry-run. LQ_EUSAGE. */
+/* The method that a format holds, or NULL. */
+const char *quantize_to_method(const char *to);
+/* "compressed-tensors:nvfp4", or
+ * "gguf:Q4_K_M" (in a .llmq file too, where out ends so), "awq"; NULL: by out's ending, llmq or gguf. out NULL: --dry-run. LQ_EUSAGE. */
 lq_status quantize_to_read(quantize_to *t, const char *to, const char *out, lq_err *err);
 /* May the result be written there (tools/cli/outputs.h)? src was opened from `given`. LQ_EUSAGE. */
 lq_status quantize_to_check(const quantize_to *t, const char *out, const src_source *src,
