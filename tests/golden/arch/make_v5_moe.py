@@ -79,7 +79,7 @@ MODELS = {
     "llama4": text("Llama4", dict(SMALL, intermediate_size=16, intermediate_size_mlp=24, num_local_experts=4,
                                   num_experts_per_tok=1, interleave_moe_layer_step=2, no_rope_layer_interval=2,
                                   attention_chunk_size=6, floor_scale=5, attn_scale=0.5)),
-    "mistral4": text("Mistral4", dict(MLA, **dict(ROUTED, moe_intermediate_size=12), rope_parameters=dict(
+    "mistral4": text("Mistral4", dict(MLA, **ROUTED, rope_parameters=dict(
         rope_type="yarn", rope_theta=1e4, factor=8.0, original_max_position_embeddings=8, beta_fast=32.0,
         beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1))),
     "afmoe": text("Afmoe", dict(SMALL, num_shared_experts=1, sliding_window=6, global_attn_every_n_layers=2,
