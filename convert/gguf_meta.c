@@ -215,7 +215,7 @@ static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arc
     case OWN_SHARED:
         memcpy(&n, at, sizeof n);
         if (o->kind == OWN_SHARED && c->expert_ffn) n /= c->expert_ffn;
-        if (n) gguf_pair_int(p, key, n);
+        if (n || o->kind == OWN_SHARED) gguf_pair_int(p, key, n);
         return;
     case OWN_HAS:;
     }

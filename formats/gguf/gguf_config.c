@@ -291,9 +291,9 @@ static void put_one(config *c, const gguf_own *o)
         put_float(c, o->key, o->gguf);
         return;
     case OWN_INT: /* 0 is none */
-    case OWN_SHARED:
         if (int_at(c, o->gguf, 0)) put_int(c, o->key, o->gguf);
         return;
+    case OWN_SHARED:
     case OWN_DENSE:
         if (gguf_get(c->f, number_key(k, c, o->gguf))) put_int(c, o->key, o->gguf);
         return;
