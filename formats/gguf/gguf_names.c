@@ -68,6 +68,7 @@ const gguf_arch gguf_archs[] = {
     { "ernie4_5-moe", "Ernie4_5_MoeForCausalLM", .turned = false },
     { "exaone-moe", "ExaoneMoeForCausalLM", .turned = false },
     { "hunyuan-moe", "HunYuanMoEV1ForCausalLM", .turned = false },
+    { "hy_v3", "HYV3ForCausalLM", .turned = false },
     { "minimax-m2", "MiniMaxM2ForCausalLM", .turned = false },
     { "qwen3vlmoe", "Qwen3VLMoeForConditionalGeneration", .sections = true },
     { "mistral3", "Ministral3ForCausalLM", .turned = true },
@@ -249,6 +250,13 @@ const gguf_own gguf_owns[] = {
     EXPERTS("HunYuanMoEV1ForCausalLM", "num_experts"),
     { "HunYuanMoEV1ForCausalLM", EXPERT_FFN },
     { "HunYuanMoEV1ForCausalLM", SHARED_FFN("shared_expert_intermediate_size") },
+    EXPERTS("HYV3ForCausalLM", "num_experts"),
+    { "HYV3ForCausalLM", EXPERT_FFN },
+    { "HYV3ForCausalLM", SHARED_FFN(NULL) }, /* one, or refused */
+    { "HYV3ForCausalLM", "router_scaling_factor", "expert_weights_scale", OWN_REAL,
+      AT(expert_scale) },
+    { "HYV3ForCausalLM", "route_norm", "expert_weights_norm", OWN_BOOL, AT(w.norm_topk) },
+    { "HYV3ForCausalLM", NULL, "expert_gating_func", OWN_GATING, AT(w.router) },
     EXPERTS("MiniMaxM2ForCausalLM", "num_local_experts"),
     { "MiniMaxM2ForCausalLM", EXPERT_FFN },
     { "MiniMaxM2ForCausalLM", NULL, "expert_gating_func", OWN_GATING, AT(w.router) },
@@ -381,6 +389,7 @@ static const gguf_name names[] = {
     { R_GATE_UP, "ffn_up", false, NULL, .join = JOIN_NONE },
     { R_DOWN, "ffn_down", false, NULL, .join = JOIN_NONE },
     { R_ROUTER, "ffn_gate_inp", false, NULL, .join = JOIN_NONE },
+    { R_ROUTER_CORR, "exp_probs_b", false, "hy_v3", .bare = true },
     { R_ROUTER_CORR, "exp_probs_b", false, NULL,
       .join = JOIN_NONE }, /* "exp_probs_b.bias" is the vector */
     { R_EXPERT_GATE, "ffn_gate_exps", true, NULL, .join = JOIN_NONE },
@@ -409,7 +418,7 @@ static const gguf_name names[] = {
 static bool of_row(const gguf_name *n, const arch_row *row)
 {
     if (n->mixer != MIX_ATTENTION && n->mixer != row->mixer) return false;
-    return !n->variant || (row->variant && strcmp(n->variant, row->variant) == 0);
+    return !n->variant || strcmp(n->variant, row->variant ? row->variant : row->model_type) == 0;
 }
 
 const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n, bool in_layer)

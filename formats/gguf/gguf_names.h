@@ -27,7 +27,7 @@ typedef struct {
     arch_role role;
     const char *gguf;    /* without ".weight", and "blk.N."; whole where it has a point */
     bool stacked;        /* all experts in one tensor; ours are one by one */
-    const char *variant; /* of this row of an architecture alone; NULL: of all */
+    const char *variant; /* of this row of an architecture, or model_type, alone; NULL: of all */
     gguf_join join;
     arch_mixer mixer; /* of architectures with this one alone; MIX_ATTENTION: of all */
     bool bare;        /* the file's name has no ".weight" */
