@@ -106,17 +106,19 @@ typedef struct {
     int *count;
 } envelope;
 
-/* What is best between two scales for which p and q are. */
+/* What is best between two scales for which p and q are. Between them B falls strictly: else rounding errors would
+ * find the same points again and again. */
 static void divide(const envelope *e, int p, int q)
 {
-    if (p == q || !(e->B[q] < e->B[p])) return;
-    const float s = (e->A[p] - e->A[q]) / (e->B[p] - e->B[q]); /* there they are equal */
-    const int m = *e->count + 2 < LAT_PIECES ? e->ops->lowest_line(e->A, e->B, e->n, s) : p;
-    if (m != p && m != q && s * e->B[m] - e->A[m] < s * e->B[p] - e->A[p]) {
+    const float *A = e->A, *B = e->B;
+    if (p == q || !(B[q] < B[p])) return;
+    const float s = (A[p] - A[q]) / (B[p] - B[q]); /* there they are equal */
+    const int m = *e->count + 2 < LAT_PIECES ? e->ops->lowest_line(A, B, e->n, s) : p;
+    if (B[q] < B[m] && B[m] < B[p] && s * B[m] - A[m] < s * B[p] - A[p]) {
         divide(e, p, m);
         divide(e, m, q);
     } else if (*e->count < LAT_PIECES) {
-        e->piece[(*e->count)++] = (lat_piece){ s, e->A[q], e->B[q] };
+        e->piece[(*e->count)++] = (lat_piece){ s, A[q], B[q] };
     }
 }
 

@@ -131,6 +131,29 @@ TEST(lines_say_the_error_of_the_nearest_points)
     }
 }
 
+/* Importances far apart, where rounding errors decide which of two points is better. */
+TEST(lines_end_whatever_the_importances)
+{
+    uint64_t seed = 5;
+    for (size_t k = 0; k < LQ_COUNT(names); k++) {
+        const blk_type *t = blk_named(names[k]);
+        const lattice *l = lattice_of(t);
+        for (int round = 0; round < 400; round++) {
+            float w[32], imp[32];
+            lat_lines lines;
+            fill_unit(w, imp, t->group, &seed);
+            for (int i = 0; i < t->group; i++)
+                imp[i] = i % 4 == round % 4 ? 1 : expf(-12 * fabsf(imp[i]) - 4);
+            const float one = 1 / most_of(l);
+            lattice_lines(&lines, l, w, imp, t->group, 0.25f * one, 16 * one);
+            for (int p = 0; p < lines.n_points; p++)
+                for (int i = 1; i < lines.n_pieces[p]; i++)
+                    CHECK(lines.piece[p][i].B < lines.piece[p][i - 1].B, "%s: piece %d", names[k],
+                          i);
+        }
+    }
+}
+
 /* q M q - 2 b q */
 static double quadratic(const blk_type *t, const uint8_t *code, const float *M, const double *b,
                         float scale)
@@ -188,6 +211,7 @@ int main(int argc, char **argv)
 {
     RUN(the_nearest_point_is_the_best_of_all);
     RUN(lines_say_the_error_of_the_nearest_points);
+    RUN(lines_end_whatever_the_importances);
     RUN(descent_ends_lower_and_at_a_point);
     return check_end();
 }
