@@ -175,6 +175,15 @@ static int64_t dense_of(const arch_config *c)
     return n;
 }
 
+/* Of so many layers the last has experts. */
+static int64_t step_of(const arch_config *c)
+{
+    int64_t n = 1;
+    while (n < c->layers && !c->layer[n - 1].moe)
+        n++;
+    return n;
+}
+
 /* Of each layer: has it a window? */
 static void put_windows(gguf_pairs *p, const char *key, const arch_config *c)
 {
@@ -211,6 +220,9 @@ static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arc
     case OWN_DENSE:
         gguf_pair_int(p, key, dense_of(c));
         return;
+    case OWN_STEP:
+        gguf_pair_int(p, key, step_of(c));
+        return;
     case OWN_INT:
     case OWN_SHARED:
         memcpy(&n, at, sizeof n);
@@ -225,7 +237,8 @@ static void put_own(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
 {
     char k[96];
     for (const gguf_own *o = gguf_owns; o->hf; o++) {
-        if (strcmp(o->hf, a->hf) != 0 || (!o->at && o->kind != OWN_PATTERN && o->kind != OWN_DENSE))
+        if (strcmp(o->hf, a->hf) != 0 ||
+            (!o->at && o->kind != OWN_PATTERN && o->kind != OWN_DENSE && o->kind != OWN_STEP))
             continue;
         snprintf(k, sizeof k, "%s.%s", a->gguf, o->gguf);
         put_one(p, k, o, c);

@@ -257,7 +257,7 @@ const cmd_row cmd_verify = {
         " tokenizer, chat templates and generation defaults load. With --against every weight is "
         "compared with its source: within half a step of its scheme, or, for methods that move "
         "errors between weights (gptq, awq) and models of others, each row within 2 steps (root "
-        "mean square; 2.7 where it has 8 inputs). Factors that were folded from one tensor into "
+        "mean square; 3.2 where it has 8 inputs). Factors that were folded from one tensor into "
         "another are fitted first; "
         "norms and biases of such a model are not compared. After --rotate the source is rotated "
         "the same way. The recipe comes from the file, or "

@@ -290,6 +290,7 @@ static void put_one(config *c, const gguf_own *o)
     case OWN_LIMIT:
         put_float(c, o->key, o->gguf);
         return;
+    case OWN_STEP:
     case OWN_INT: /* 0 is none */
         if (int_at(c, o->gguf, 0)) put_int(c, o->key, o->gguf);
         return;
@@ -372,8 +373,11 @@ static void put_own(config *c)
     static const char *const biased[] = { "LlamaForCausalLM",   "MistralForCausalLM",
                                           "Qwen3ForCausalLM",   "Qwen3MoeForCausalLM",
                                           "GraniteForCausalLM", "SmolLM3ForCausalLM" };
+    const bool llama4 = is(c, "Llama4ForCausalLM");
+    if (llama4) cJSON_DeleteItemFromObject(c->j, "intermediate_size"); /* an expert's, there */
     for (const gguf_own *o = gguf_owns; o->hf; o++)
         if (o->key && is(c, o->hf)) put_one(c, o);
+    if (llama4) put_bool(c, "use_qk_norm", int_at(c, "expert_count", 0) != 128); /* as llama.cpp */
     for (size_t i = 0; i < LQ_COUNT(biased); i++)
         if (is(c, biased[i]))
             put_bool(c, "attention_bias", gguf_find(c->f, "blk.0.attn_q.bias") != NULL);
@@ -425,6 +429,14 @@ static void put_epsilon(config *c)
     double v;
     const bool rms = gguf_float(c->f, number_key(k, c, "attention.layer_norm_rms_epsilon"), &v);
     put_float(c, key, rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon");
+}
+
+/* Where a window of 0 is said, llama.cpp runs no chunks and rotates all layers. */
+static void check_chunks(config *c)
+{
+    char k[128];
+    if (is(c, "Llama4ForCausalLM") && gguf_get(c->f, meta_key(k, c, "attention.sliding_window")))
+        fault(c, LQ_EUNSUPPORTED, k, "none, found a Llama 4 without its chunks of 8192");
 }
 
 /* GLM-4V's GGUF is a glm4 whose rows of q and k are in another order. */
@@ -482,6 +494,7 @@ static lq_status put_all(config *c, lq_err *err)
     if (!s && c->row->state) s = gguf_state_config(c->j, c->f, c->row, err);
     check_needed(c);
     check_sections(c);
+    check_chunks(c);
     return !s && c->st ? lq_fail(err, c->st, "%s", c->fault) : s;
 }
 

@@ -42,6 +42,7 @@ typedef enum {
     OWN_BOOL,
     OWN_SHARED, /* shared experts: the field is the width of all of them */
     OWN_DENSE,  /* layers before the first with experts */
+    OWN_STEP,   /* of so many layers the last has experts */
     OWN_GATING, /* the router's function: 1 softmax, 2 sigmoid */
     OWN_HAS     /* true where there is a tensor of this name, else false */
 } gguf_own_kind;

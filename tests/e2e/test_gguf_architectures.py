@@ -102,7 +102,7 @@ def test_what_is_written_is_read_back_but_for_numbers_in_f32(llmq, tmp_path, nam
         assert dims[1] == 96 and not any(data[table:dims[0] * 96 * 2]) and any(data[table - dims[0]:table])
 
 
-@pytest.mark.parametrize("name,why", [("afmoe", "window_layers: GGUF's 'afmoe' has no place"), ("gpt-bigcode-mha", "multi_query: llama.cpp's 'starcoder' runs one head of keys, found 4"),
+@pytest.mark.parametrize("name,why", [("llama4", "window: GGUF's 'llama4' has no place for 6"), ("afmoe", "window_layers: GGUF's 'afmoe' has no place"), ("gpt-bigcode-mha", "multi_query: llama.cpp's 'starcoder' runs one head of keys, found 4"),
                                       ("starcoder2", "window: GGUF's 'starcoder2' has no place for 16"),
                                       ("falcon-h1", "attn_scale: GGUF's 'falcon-h1' has no place for 0.225"),
                                       ("qwen3.5", "wiring_mix_tiled: GGUF's 'qwen35' has no place"),

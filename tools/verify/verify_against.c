@@ -17,10 +17,10 @@
 
 /* Calibrated methods keep no bound per weight; a row of K inputs that is off by more than this many
  * steps (root mean square) is no rounding of its source: rounding to nearest gives 0.29, error
- * feedback below 1, and codes of another row of 4 bits 5 or so. One weight may be 5 steps off, which a
+ * feedback below 1, and codes of another row of 4 bits 5 or so. Two weights may be 5 steps off, which a
  * short row shows: a small input makes up for the error of a large one that it goes along with
- * (weights 5.4 and 3.8 steps off in a row of 8 inputs). */
-static double max_rms_steps(int64_t K) { return sqrt(4 + 25 / (double)K); }
+ * (2.9 steps in a row of 8 inputs). */
+static double max_rms_steps(int64_t K) { return sqrt(4 + 50 / (double)K); }
 
 typedef struct {
     const src_tensor *mine;

@@ -79,6 +79,11 @@ MODELS = {
     "llama4": text("Llama4", dict(SMALL, intermediate_size=16, intermediate_size_mlp=24, num_local_experts=4,
                                   num_experts_per_tok=1, interleave_moe_layer_step=2, no_rope_layer_interval=2,
                                   attention_chunk_size=6, floor_scale=5, attn_scale=0.5)),
+    # As llama.cpp has Llama 4: chunks of 8192, and each fourth layer without rotation
+    "llama4-maverick": text("Llama4", dict(SMALL, hidden_size=16, num_attention_heads=2, num_key_value_heads=1,
+                                           head_dim=8, num_hidden_layers=4, intermediate_size=8,
+                                           intermediate_size_mlp=16, num_local_experts=4, num_experts_per_tok=1,
+                                           interleave_moe_layer_step=2)),
     "mistral4": text("Mistral4", dict(MLA, **ROUTED, rope_parameters=dict(
         rope_type="yarn", rope_theta=1e4, factor=8.0, original_max_position_embeddings=8, beta_fast=32.0,
         beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1))),
