@@ -104,26 +104,6 @@ static lq_status own_unit(unit *u, lq_arena *a, lq_err *err)
     return LQ_OK;
 }
 
-/* What plain rounding of the unfolded weights would lose. */
-lq_status layer_measure_rtn(work *w, unit *u, lq_err *err)
-{
-    qt_scheme scheme = u->t->e->scheme;
-    grid_spec spec = layer_spec(w, &scheme, false);
-    lq_arena a = { 0 };
-    qz_out q;
-    qz_loss loss;
-    scheme.act_order = false;
-    const qz_fold fold = { .inputs = u->st_all ? w->expert_cols : NULL };
-    lq_status s = qz_out_alloc(&q, &scheme, u->N, u->K, &a, err);
-    if (!s && scheme.recip) s = layer_tensor_scale(&q, w, u, err);
-    if (!s && scheme.recip) spec = rtn_spec_of(&q, !w->o->narrow, false);
-    if (!s) s = rtn_run(&q, u->W, u->d, NULL, &spec, w->p, err);
-    if (!s) s = qz_loss_of(&loss, &q.t, u->W, u->d, u->st->H, fold, w->p, err);
-    if (!s) u->loss_rtn = loss.loss;
-    lq_arena_free(&a);
-    return s;
-}
-
 /* Experts stacked in one tensor have their biases in one tensor too, which no expert changes. */
 static bool has_stacked_bias(const work *w, arch_role role)
 {

@@ -86,12 +86,18 @@ static inline grid_spec layer_spec(const work *w, const qt_scheme *s, bool searc
     return rtn_spec(s, !w->o->narrow, search);
 }
 
-/* ---- layer_fold.c ---- */
-/* u->W: a view of the source, or its transposed copy. */
-lq_status layer_read(unit *u, lq_arena *a, lq_err *err);
+/* ---- layer_measure.c ---- */
+/* Largest magnitude of all of a tensor: of its one unit as folded, else of the source. LQ_EVALUE. */
+lq_status layer_absmax(const work *w, const unit *u, float *absmax, lq_err *err);
+/* NVFP4's scale of the whole tensor, of u as it is now. LQ_EVALUE. */
+lq_status layer_tensor_scale(qz_out *out, const work *w, const unit *u, lq_err *err);
 /* u->loss_rtn: what plain rounding of the weights as they are loses by u's statistics. Errors:
  * LQ_ENOMEM. */
 lq_status layer_measure_rtn(work *w, unit *u, lq_err *err);
+
+/* ---- layer_fold.c ---- */
+/* u->W: a view of the source, or its transposed copy. */
+lq_status layer_read(unit *u, lq_arena *a, lq_err *err);
 /* Choose scales of inputs for the group's linears, which become f32 (u->own), and fold them;
  * vectors and routers that took factors are kept in their targets. Errors: LQ_ENOMEM, LQ_EINTR,
  * LQ_EVALUE. */
@@ -100,8 +106,6 @@ lq_status layer_fold_group(work *w, group *g, int64_t expert, lq_err *err);
 /* ---- layer_round.c ---- */
 /* A matrix of t, not read yet, and the statistics of its inputs. */
 unit layer_unit(const work *w, target *t, int64_t expert);
-/* NVFP4's scale of the whole tensor, of u as it is now. LQ_EVALUE. */
-lq_status layer_tensor_scale(qz_out *out, const work *w, const unit *u, lq_err *err);
 /* u->W has been read. Errors: those of qz_layer_round. */
 lq_status layer_round_unit(work *w, unit *u, lq_err *err);
 #if defined(__GNUC__)

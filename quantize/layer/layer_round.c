@@ -5,7 +5,6 @@
 #include "quantize/layer/importance.h"
 #include "quantize/layer/layer_impl.h"
 #include "quantize/layer/residual.h"
-#include "quantize/methods/fp4.h"
 #include "quantize/methods/int8.h"
 #include "quantize/methods/kinds.h"
 #include "quantize/transform/fold.h"
@@ -158,32 +157,6 @@ static lq_status make_on_grids(work *w, unit *u, qz_out *out, lq_err *err)
     return s;
 }
 
-/* Largest magnitude of all of a tensor: of its one unit as folded, else of the source. */
-static lq_status absmax_of(const work *w, const unit *u, float *absmax, lq_err *err)
-{
-    const plan_entry *e = u->t->e;
-    const qt_tensor *t = &u->t->src;
-    const bool all = u->N == e->count * e->N;
-    int64_t bad;
-    if (e->src->scanned && !(all && u->own)) {
-        *absmax = e->src->largest;
-        return LQ_OK;
-    }
-    if (qz_absmax(absmax, &bad, all ? u->W : t->plane[QT_CODES].data, all ? u->d : t->scheme.dtype,
-                  e->count * e->N * e->K, w->p))
-        return LQ_OK;
-    return lq_fail(err, LQ_EVALUE, "%s: weight %lld became NaN or Inf", e->name, (long long)bad);
-}
-
-lq_status layer_tensor_scale(qz_out *out, const work *w, const unit *u, lq_err *err)
-{
-    float absmax, scale;
-    const lq_status s = absmax_of(w, u, &absmax, err);
-    scale = s ? 1 : fp4_tensor_scale(absmax);
-    memcpy(out->w[QT_SCALES2], &scale, sizeof scale);
-    return s;
-}
-
 /* Columns whose inputs reach the threshold often enough; of stacked experts those of any. */
 static int64_t find_outliers(work *w, target *t, int32_t *idx)
 {
@@ -208,7 +181,7 @@ static lq_status start_target(work *w, const unit *u, lq_err *err)
     if (t->out.t.N) return LQ_OK;
     if (s.kind == QT_UINT) {
         float absmax;
-        lq_status st = absmax_of(w, u, &absmax, err);
+        lq_status st = layer_absmax(w, u, &absmax, err);
         if (st) return st;
         if (layer_by_matrix(t) && w->fold) absmax *= FOLD_LIMIT * FOLD_LIMIT; /* experts to come */
         s.scale_dtype = grid_scale_dtype(absmax, s.bits);
