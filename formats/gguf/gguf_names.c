@@ -46,6 +46,7 @@ const gguf_arch gguf_archs[] = {
     { "lfm2", "Lfm2ForCausalLM", .state = true, .eps = "norm_eps" },
     { "lfm2moe", "Lfm2MoeForCausalLM", .state = true, .eps = "norm_eps" },
     { "mamba2", "Mamba2ForCausalLM", .state = true, .eps = "layer_norm_epsilon" },
+    { "granite", "GraniteMoeHybridForCausalLM", .turned = true, .when = "-", .attends = true },
     { "granitehybrid", "GraniteMoeHybridForCausalLM", .turned = true, .state = true },
     { "nemotron_h_moe", "NemotronHForCausalLM", .turned = true, .state = true, .eps = "layer_norm_epsilon",
       .experts = true },
@@ -392,6 +393,8 @@ static const gguf_name names[] = {
     { R_SINKS, "attn_sinks", false, NULL, .join = JOIN_NONE },
     { R_GATE, "ffn_gate", false, NULL, .join = JOIN_NONE },
     { R_UP, "ffn_up", false, NULL, .join = JOIN_NONE },
+    { R_GATE_UP, "ffn_gate", false, "granitemoehybrid", .join = JOIN_GATE },
+    { R_GATE_UP, "ffn_up", false, "granitemoehybrid", .join = JOIN_SECOND },
     { R_GATE_UP, "ffn_up", false, NULL, .join = JOIN_NONE },
     { R_DOWN, "ffn_down", false, NULL, .join = JOIN_NONE },
     { R_ROUTER, "ffn_gate_inp", false, NULL, .join = JOIN_NONE },
@@ -447,7 +450,9 @@ static bool is_other_name(const gguf_name *n, const gguf_arch *a)
 const gguf_arch *gguf_arch_of(const arch_config *c)
 {
     for (const gguf_arch *a = gguf_archs; a->gguf; a++)
-        if (strcmp(a->hf, c->row->arch) == 0 && (!a->experts || c->experts)) return a;
+        if (strcmp(a->hf, c->row->arch) == 0 && (!a->experts || c->experts) &&
+            (!a->attends || c->row->mixer == MIX_ATTENTION))
+            return a;
     return NULL;
 }
 
@@ -481,7 +486,7 @@ gguf_order gguf_order_of(const gguf_arch *a, const arch_config *c, arch_role r)
     if (a->turned) o.heads = r == R_Q ? c->heads : r == R_K ? c->kv_heads : 0;
     if (o.heads) o.kind = GGUF_TURNED;
     if (r == R_QKV && a->qkv == QKV_APART && c->w.qkv_grouped) o.kind = GGUF_APART;
-    const bool dense = r == R_GATE_UP && c->row->mixer == MIX_MAMBA;
+    const bool dense = r == R_GATE_UP && (c->row->mixer == MIX_MAMBA || a->attends);
     if ((r == R_EXPERT_GATE_UP && !a->gate_up_one) || r == R_SHARED_GATE_UP || dense)
         o.kind = GGUF_GATE_UP;
     if (r == R_SHARED_GATE_UP) o.ffn = c->shared_ffn;

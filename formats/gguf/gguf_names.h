@@ -20,6 +20,7 @@ typedef struct {
     bool gate_up_one; /* experts' gate and up are one tensor, as ours */
     bool state;       /* some layers carry a state: gguf_state.h */
     bool experts;     /* written so only where there are experts */
+    bool attends;     /* written so only where no layer carries a state */
 } gguf_arch;
 /* Two tensors of the file that are one of ours: experts' gate (with up), MLA's k_b (with v_b). */
 typedef enum { JOIN_NONE, JOIN_GATE, JOIN_KEY, JOIN_SECOND } gguf_join;
