@@ -423,6 +423,8 @@ enum { SECTIONS = 4 };
 /* mrope_section of config.json: how many numbers it has; 0: none, or too many. */
 static int put_mrope(gguf_pairs *p, const char *key, const cJSON *config)
 {
+    const cJSON *thinker = js_get(config, "thinker_config");
+    if (thinker) config = thinker; /* Qwen Omni's */
     const cJSON *text = js_get(config, "text_config");
     if (!text) text = config;
     const cJSON *rope = js_get(text, "rope_parameters");

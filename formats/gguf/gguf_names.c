@@ -80,6 +80,7 @@ const gguf_arch gguf_archs[] = {
     { "qwen3vl", "Qwen3VLForConditionalGeneration", .sections = true },
     /* Read as the first of their name above, as which they compute. */
     { "qwen2vl", "Qwen2_5_VLForConditionalGeneration", .sections = true },
+    { "qwen2vl", "Qwen2_5OmniThinkerForConditionalGeneration", .sections = true },
     { "llama", "IQuestCoderForCausalLM", .turned = true },
     { "llama", "InternLM3ForCausalLM", .turned = true },
     { "deepseek2", "Glm4MoeLiteForCausalLM", .turned = false },
