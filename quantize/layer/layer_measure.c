@@ -23,10 +23,40 @@ lq_status layer_absmax(const work *w, const unit *u, float *absmax, lq_err *err)
     return lq_fail(err, LQ_EVALUE, "%s: weight %lld became NaN or Inf", e->name, (long long)bad);
 }
 
+/* Linears that engines make one of, whose tensor scale is one then: those of a number but 0. */
+static int fused_with(arch_role r)
+{
+    static const arch_role sets[][3] = { { R_Q, R_K, R_V },
+                                         { R_GATE, R_UP, R_UP },
+                                         { R_EXPERT_GATE, R_EXPERT_UP, R_EXPERT_UP },
+                                         { R_SHARED_GATE, R_SHARED_UP, R_SHARED_UP },
+                                         { R_Q_A, R_KV_A, R_KV_A } };
+    for (size_t i = 0; i < LQ_COUNT(sets); i++)
+        for (int k = 0; k < 3; k++)
+            if (sets[i][k] == r) return (int)i + 1;
+    return 0;
+}
+
+/* The largest weight of what is fused with u, in the source; folding may make some of them larger by far less than
+ * ROOM, which scales in e4m3 have above and below. */
+static float fused_absmax(const work *w, const plan_entry *e)
+{
+    enum { ROOM = 8 };
+    float most = 0;
+    for (size_t i = 0; i < w->how.plan->n; i++) {
+        const plan_entry *o = &w->how.plan->e[i];
+        if (o->known && !o->is_bias && o->layer == e->layer && o->expert == e->expert &&
+            o->src->scanned && fused_with(o->role) == fused_with(e->role))
+            most = fmaxf(most, o->src->largest);
+    }
+    return w->fold ? ROOM * most : most;
+}
+
 lq_status layer_tensor_scale(qz_out *out, const work *w, const unit *u, lq_err *err)
 {
     float absmax, scale;
     const lq_status s = layer_absmax(w, u, &absmax, err);
+    if (!s && fused_with(u->t->e->role)) absmax = fmaxf(absmax, fused_absmax(w, u->t->e));
     scale = s ? 1 : fp4_tensor_scale(absmax);
     memcpy(out->w[QT_SCALES2], &scale, sizeof scale);
     return s;

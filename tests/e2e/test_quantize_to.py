@@ -129,6 +129,21 @@ def test_a_scheme_of_compressed_tensors(llmq, draft, tmp_path, name, strategy, g
     assert logits[0] == logits[1]
 
 
+@pytest.mark.parametrize("more", [["-m", "rtn"], ["-m", "gptq", "--calib-samples", "8", "--no-check"]])
+def test_linears_that_engines_fuse_have_one_tensor_scale(llmq, draft, tmp_path, more):
+    """vLLM takes the largest for all of q, k, v."""
+    llmq("quantize", draft, "-o", tmp_path / "m", "--to", "compressed-tensors:nvfp4", *more)
+    data = (tmp_path / "m/model.safetensors").read_bytes()
+    n = struct.unpack("<Q", data[:8])[0]
+    scale = {}
+    for name, t in json.loads(data[8:8 + n]).items():
+        if name.endswith("weight_global_scale"):
+            scale[name.split(".")[2], name.split(".")[4]] = struct.unpack("<f", data[8 + n + t["data_offsets"][0]:][:4])[0]
+    for layer in {k[0] for k in scale}:
+        assert scale[layer, "q_proj"] == scale[layer, "k_proj"] == scale[layer, "v_proj"]
+        assert scale[layer, "gate_proj"] == scale[layer, "up_proj"] != scale[layer, "down_proj"]
+
+
 def test_feedback_lowers_the_loss_of_4_bit_floats(llmq, draft, tmp_path):
     loss = {}
     for method in ("rtn", "gptq"):
