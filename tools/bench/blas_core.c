@@ -98,10 +98,29 @@ static bool has_common(void) { return false; }
 static bool has_avx512(void) { return false; }
 #endif
 
+static bool is_one_of(const char *name, const char *const *names)
+{
+    while (*names && strcmp(name, *names) != 0)
+        names++;
+    return *names != NULL;
+}
+
+/* The core whose kernels this processor runs faster than those that OpenBLAS took: of a processor
+ * that is newer than the library it takes Haswell's or, at worst, those of SSE3 (Prescott). NULL:
+ * they are the best. */
+static const char *better_core(const char *have)
+{
+    static const char *const avx512[] = { "SkylakeX", "Cooperlake", "SapphireRapids", NULL };
+    static const char *const avx2[] = { BLAS_CORE_COMMON, "Zen", NULL };
+    if (is_one_of(have, avx512)) return NULL;
+    if (has_avx512()) return avx512[0];
+    return has_common() && !is_one_of(have, avx2) ? BLAS_CORE_COMMON : NULL;
+}
+
 lq_status blas_core_use(bool reproducible, lq_err *err)
 {
     const char *have = openblas_get_corename(), *before = getenv(again), *said = getenv(variable);
-    const bool haswell = strcmp(have, "Haswell") == 0 || strcmp(have, "Zen") == 0;
+    const char *better = better_core(have);
     if (reproducible) {
         if (strcmp(have, BLAS_CORE_COMMON) == 0) return LQ_OK;
         if (!has_common())
@@ -113,8 +132,8 @@ lq_status blas_core_use(bool reproducible, lq_err *err)
                            BLAS_CORE_COMMON, have);
         return take_core(BLAS_CORE_COMMON, err);
     }
-    if (before || (said && *said) || !haswell || !has_avx512()) return LQ_OK;
-    (void)take_core("SkylakeX", NULL); /* where it cannot be, slower kernels do */
+    if (before || (said && *said) || !better) return LQ_OK;
+    (void)take_core(better, NULL); /* where it cannot be, slower kernels do */
     return LQ_OK;
 }
 

@@ -12,8 +12,8 @@
 #define BLAS_CORE_COMMON "Haswell"
 
 /* reproducible: BLAS_CORE_COMMON, whatever the environment says. Else what OPENBLAS_CORETYPE says,
- * and without it SkylakeX where the processor has AVX-512 and OpenBLAS 0.3.21 did not see it
- * (recent AMD). Returns in a process that has the wanted kernels: maybe a new one, to which nothing
+ * and without it SkylakeX or Haswell where the processor has AVX-512 or AVX2 and OpenBLAS did not see it
+ * (0.3.21: recent AMD, Haswell; recent Intel, Prescott). Returns in a process that has the wanted kernels: maybe a new one, to which nothing
  * of the old one but arguments, environment and open files has come. Errors: LQ_EUNSUPPORTED (a
  * processor or library without BLAS_CORE_COMMON), LQ_EIO. */
 lq_status blas_core_use(bool reproducible, lq_err *err);
