@@ -204,7 +204,7 @@ def test_overrides_skips_and_groups_that_do_not_divide(llmq, model, tmp_path):
     assert got["model.layers.0.mlp.down_proj.weight"] == "bf16"
     assert got["model.layers.1.mlp.down_proj.weight"] == "u8-g96"
     assert got["model.layers.1.self_attn.o_proj.weight"] == "i8-row", "the first match counts"
-    assert got["model.embed_tokens.weight"] == "bf16"
+    assert got["model.embed_tokens.weight"] == "u8-g32", "what embeddings get unasked"
     assert p.stderr == "--override 'o_proj=nf4': takes no weight\n", "an earlier one took all"
     p = llmq("quantize", model, "--method", "rtn", "--dry-run", "--json", "-g", "100")
     got = {t["name"]: t["scheme"] for t in json.loads(p.stdout)["tensors"]}
@@ -222,7 +222,7 @@ def test_the_head_of_a_tied_model_is_split_aloud(llmq, model, tmp_path):
     assert "splits the head" in p.stderr
     if "inspect" in llmq.commands():
         names = {t["name"]: t["scheme"] for t in llmq.json("inspect", tmp_path / "q.llmq")["tensors"]}
-        assert names["lm_head.weight"] == "u8-g128" and names["model.embed_tokens.weight"] == "bf16"
+        assert names["lm_head.weight"] == "u8-g128" and names["model.embed_tokens.weight"] == "u8-g32"
 
 
 def test_data_makes_four_bits_better(llmq, model, tmp_path):
