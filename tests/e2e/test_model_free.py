@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from conftest import ROOT
+from conftest import KEEP, ROOT
 from test_bad_input import read_st
 from test_published import write_st
 
@@ -134,7 +134,7 @@ def test_experts_in_an_order_of_their_own_stay(llmq, tmp_path):
                                      ("-m", "rtn", "--override", "down_proj=u8-g64", "--skip", r"layers\.1\.")], ids=" ".join)
 def test_a_known_model_has_the_bytes_of_quantize_and_convert(llmq, model, tmp_path, options):
     llmq("quantize", model, "-o", tmp_path / "free", "--model-free", *options)
-    llmq("quantize", model, "-o", tmp_path / "m.llmq", "--no-check", *options)
+    llmq("quantize", model, "-o", tmp_path / "m.llmq", "--no-check", *options, *KEEP)
     llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "two", "--to", "compressed-tensors")
     assert filecmp.cmp(tmp_path / "free/model.safetensors", tmp_path / "two/model.safetensors", shallow=False)
     a, b = (json.loads((tmp_path / d / "config.json").read_text())["quantization_config"] for d in ("free", "two"))
@@ -145,7 +145,7 @@ def test_a_known_model_has_the_bytes_of_quantize_and_convert(llmq, model, tmp_pa
 def test_plain_fp8_is_read_back(llmq, model, tmp_path):
     """quant_method "fp8": what `convert --to fp8` writes, and llmq's own reader sees the same values."""
     llmq("quantize", model, "-o", tmp_path / "free", "--model-free", "--to", "fp8")
-    llmq("quantize", model, "-o", tmp_path / "m.llmq", "--no-check", "-m", "fp8", "-g", "128")
+    llmq("quantize", model, "-o", tmp_path / "m.llmq", "--no-check", "-m", "fp8", "-g", "128", *KEEP)
     llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "two", "--to", "fp8")
     assert filecmp.cmp(tmp_path / "free/model.safetensors", tmp_path / "two/model.safetensors", shallow=False)
     config = json.loads((tmp_path / "free/config.json").read_text())["quantization_config"]
