@@ -176,6 +176,9 @@ static lq_status check_options(const cmd_ctx *c, const quantize_opts *o, lq_err 
                        qz_is_auto(o->embed) ? "embed" : "lm-head");
     if (o->imatrix && opt_given(c, "calib"))
         return lq_fail(err, LQ_EUSAGE, "--calib and --imatrix exclude each other");
+    if (o->rotate && o->imatrix)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--imatrix: it is of inputs that are not rotated: expected no --rotate");
     if (o->narrow && !o->sym) return lq_fail(err, LQ_EUSAGE, "--narrow needs --sym");
     if (o->reproducible && strcmp(o->device, "cpu") != 0)
         return lq_fail(err, LQ_EUSAGE,
@@ -407,7 +410,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .view = c->result ? (progress_view){ 0 } : qrep_view };
     s = qz_run(&r, seen, to.made, &job, p, c->job, err);
     prog_end();
-    if (!s) s = quantize_to_write(&to, o->out, &r.bytes_out, c, p, err);
+    if (!s) s = quantize_to_write(&to, o->out, &r, c, p, err);
     const qrep_run what = { o->out, o->method, c->argv[0], lq_now() - start };
     if (!s && o->report && r.resumed < 0)
         prog_say(LOG_WARN, "%s: no report of a file that was finished before", o->report);

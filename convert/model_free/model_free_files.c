@@ -35,6 +35,7 @@ static bool is_source(const mf_run *m, const char *path)
 static bool may_copy(const char *name)
 {
     const model_file *kind = model_file_of(name);
+    if (model_module_path(name)) return true; /* a pooling or dense step, not a layer's weights */
     return kind ? !kind->weights : model_side_file(name);
 }
 

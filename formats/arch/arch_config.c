@@ -118,17 +118,28 @@ static lq_status read_heads(arch_config *c, const cJSON *j, lq_err *err)
     return LQ_OK;
 }
 
+/* How many layers: a list of their kinds says it, too. */
+static lq_status read_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *blocks = js_get(j, "layers_block_type");
+    const bool listed = cJSON_IsArray(blocks);
+    if (listed) c->layers = cJSON_GetArraySize(blocks);
+    if (listed && (c->layers < 1 || c->layers > ARCH_MAX_LAYERS))
+        return lq_fail(err, LQ_EVALUE,
+                       "layers_block_type: expected 1 to %d kinds of layers, found %" PRId64,
+                       ARCH_MAX_LAYERS, c->layers);
+    return js_i64(j, spelled(j, layers_keys), !listed, 1, ARCH_MAX_LAYERS, &c->layers, err);
+}
+
 lq_status arch_read_sizes(arch_config *c, const cJSON *j, lq_err *err)
 {
-    const cJSON *blocks = js_get(j, "layers_block_type"); /* says how many layers there are, too */
     const arch_row *row = c->row;
     c->max_pos = row->def_max_pos ? row->def_max_pos : 2048;
     c->norm_eps = row->def_eps > 0 ? row->def_eps : 1e-6;
     const int64_t wide = ARCH_MAX_WIDTH;
     lq_status s = js_i64(j, spelled(j, vocab_keys), true, 1, INT32_MAX, &c->vocab, err);
     if (!s) s = js_i64(j, spelled(j, hidden_keys), true, 1, wide, &c->hidden, err);
-    if (cJSON_IsArray(blocks)) c->layers = cJSON_GetArraySize(blocks);
-    if (!s) s = js_i64(j, spelled(j, layers_keys), !blocks, 1, ARCH_MAX_LAYERS, &c->layers, err);
+    if (!s) s = read_layers(c, j, err);
     if (!s) s = js_i64(j, spelled(j, heads_keys), true, 1, wide, &c->heads, err);
     if (!s) s = js_i64(j, spelled(j, max_pos_keys), false, 1, INT32_MAX, &c->max_pos, err);
     if (!s) s = js_f64(j, spelled(j, eps_keys), false, 0, 1, &c->norm_eps, err);

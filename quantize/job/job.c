@@ -212,7 +212,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     if (!s) s = job_describe(&r, &what, err);
     if (!s && j->resume && job_already_there(&r, &out->check)) {
         out->resumed = -1;
-        s = job_count(out, out_path, err);
+        s = qz_count(out, out_path, err);
         qz_state_clear(out_path, what);
         goto done;
     }

@@ -65,6 +65,8 @@ lq_status qz_job_memory(qz_memory *n, const qz_job *j, const qz_plan *plan, int 
  * LQ_EBUSY, LQ_EUSAGE (quantize/layer/state.h; keep_other), LQ_ENOMEM. */
 lq_status qz_run(qz_result *r, src_source *src, const char *out_path, const qz_job *j, pool *p,
                  const lq_job *job, lq_err *err);
+/* Bytes and bits per weight of the result that is at `path`, in any format. Errors: those of opening it. */
+lq_status qz_count(qz_result *r, const char *path, lq_err *err);
 void qz_result_free(qz_result *r);
 
 #endif

@@ -66,9 +66,7 @@ static inline bool job_at_once(const job_run *r)
 lq_status job_write(job_run *r, lq_err *err);
 
 /* ---- job_report.c ---- */
-/* Of an output that is there. Errors: those of opening it. */
-lq_status job_count(qz_result *out, const char *path, lq_err *err);
-/* Errors: LQ_ENOMEM, job_count's. */
+/* Errors: LQ_ENOMEM, qz_count's. */
 lq_status job_collect(const job_run *r, qz_result *out, lq_err *err);
 
 #endif

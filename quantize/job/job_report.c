@@ -12,7 +12,7 @@ static size_t file_bytes(const char *path)
 }
 
 /* As `inspect` counts them: of the file that was written. */
-lq_status job_count(qz_result *out, const char *path, lq_err *err)
+lq_status qz_count(qz_result *out, const char *path, lq_err *err)
 {
     src_source *made;
     src_totals t;
@@ -75,5 +75,5 @@ lq_status job_collect(const job_run *r, qz_result *out, lq_err *err)
         out->bytes_in += src_bytes(src_tensor_at(given, i));
     out->predicted = r->bits.effect ? r->bits.predicted : (double)NAN;
     if (r->bits.effect) add_choices(r, out);
-    return job_count(out, r->out_path, err);
+    return qz_count(out, r->out_path, err);
 }

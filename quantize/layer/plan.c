@@ -269,6 +269,8 @@ static lq_status split_head(qz_plan *p, maker *m, lq_err *err)
 {
     char name[160], line[320];
     const src_tensor *embed = NULL;
+    if (m->cfg->head == HEAD_NONE && m->o->lm_head)
+        return lq_fail(err, LQ_EUSAGE, "--lm-head: this model has no output head");
     if (!m->cfg->tied) return LQ_OK;
     if (is_auto(m, R_EMBED) && (!m->o->lm_head || qz_is_auto(m->o->lm_head))) {
         plan_say(m, "tied model: embedding and head stay one matrix, which takes one scheme");

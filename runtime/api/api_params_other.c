@@ -45,6 +45,13 @@ static const other refused[] = {
     { "mm_processor_kwargs", API_CHAT | API_JUDGES, N_EMPTY_OBJECT },
     { "media_io_kwargs", API_CHAT, N_EMPTY_OBJECT },
 
+    /* embeddings: prompt_name says which text goes before an input */
+    { "normalize", API_EMBEDDINGS, N_TRUE },
+    { "embd_normalize", API_EMBEDDINGS, 0 },
+    { "pooling_type", API_EMBEDDINGS, 0 },
+    { "prompt", API_EMBEDDINGS, N_EMPTY_STR },
+    { "input_type", API_EMBEDDINGS, 0 },
+
     /* reranking */
     { "truncate_prompt_tokens", API_JUDGES, 0 }, /* the question is at the end */
     { "truncation", API_JUDGES, N_FALSE },

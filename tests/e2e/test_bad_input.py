@@ -167,6 +167,16 @@ def test_every_number_of_a_config_is_checked(llmq, tmp_path):
                 (tmp_path / "out").unlink()
 
 
+@pytest.mark.parametrize("kinds", [[], ["mamba"] * 70000], ids=["none", "too many"])
+def test_a_list_of_layers_has_some(llmq, tmp_path, kinds):
+    shutil.copytree(ROOT / "tests/golden/arch/nemotron-h", tmp_path / "m")
+    config = json.loads((tmp_path / "m/config.json").read_text()) | {"layers_block_type": kinds}
+    config.pop("hybrid_override_pattern", None)
+    (tmp_path / "m/config.json").write_text(json.dumps(config))
+    p = llmq("plan", tmp_path / "m", code=None)
+    assert p.returncode in (2, 3) and f"layers_block_type: expected 1 to 65536 kinds of layers, found {len(kinds)}" in p.stderr
+
+
 @pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json"])
 def test_broken_side_files_are_refused_by_name(llmq, tmp_path, name):
     for i, data in enumerate([b"", b"{", b"\xff\xfe", b"[" * 10000, b'{"eos_token_id":{},"model":1}']):

@@ -97,3 +97,9 @@ def test_another_models_matrix_is_refused(llmq, model, tmp_path):
 def test_only_rtn_without_text_takes_one(llmq, draft, tmp_path, args, says):
     r = llmq("quantize", draft, "-o", tmp_path / "m.llmq", "--imatrix", GOLDEN / "novels-1m.gguf", *args, code=2)
     assert "--imatrix" in r.stderr and says in r.stderr
+
+
+def test_a_rotated_models_inputs_are_others(llmq, tmp_path):
+    p = llmq("quantize", ROOT / "models/novels-1m", "-o", tmp_path / "q.llmq", "-m", "rtn", "--rotate", "--imatrix",
+             GOLDEN / "novels-1m.gguf", code=2)
+    assert "--imatrix: it is of inputs that are not rotated" in p.stderr

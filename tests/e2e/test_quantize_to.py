@@ -168,3 +168,9 @@ def test_what_cannot_be_is_refused_before_the_work(llmq, model, tmp_path, args, 
     out = tmp_path / ("x" if "compressed" in str(args) else "x.gguf")
     r = llmq("quantize", model, "-o", out, *args, code=2)
     assert says in r.stderr and not list(tmp_path.iterdir())
+
+
+def test_bits_are_those_of_what_is_written(llmq, model, tmp_path):
+    """The embedding of 8 bits that was asked for is of 16 in a layout of linear layers."""
+    r = llmq.json("quantize", model, "-o", tmp_path / "q", "--to", "compressed-tensors", "-m", "rtn", "--embed", "u8-g32")
+    assert r["bpw_model"] == llmq.json("inspect", tmp_path / "q")["bpw_model"] > 6

@@ -104,7 +104,8 @@ def test_chunks_change_nothing(server, scripted, pooling):
     ({"input": 5}, "input"), ({"input": [4096]}, "input"), ({"input": ["a"] * 1025}, "input"),
     ({"input": [65] * 1025}, "input"), ({"dimensions": 0}, "dimensions"),
     ({"dimensions": 129}, "dimensions"), ({"encoding_format": "hex"}, "encoding_format"),
-    ({"pooling": "max"}, "pooling"), ({"dimensions": "5"}, "dimensions"),
+    ({"pooling": "max"}, "pooling"), ({"dimensions": "5"}, "dimensions"), ({"normalize": False}, "normalize"),
+    ({"embd_normalize": -1}, "embd_normalize"), ({"input_type": "query"}, "input_type"), ({"prompt": "x: "}, "prompt"),
 ])
 def test_wrong_requests(server, ask, more, param):
     ask.check_error(server.post(PATH, {"input": "a", **more}), 400, param)

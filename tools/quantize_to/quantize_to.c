@@ -104,8 +104,8 @@ lq_status quantize_to_check(const quantize_to *t, const char *out, const src_sou
     return s ? s : output_check_ending("--out", out, t->format, is_folder(t), err);
 }
 
-lq_status quantize_to_write(const quantize_to *t, const char *out, size_t *bytes, const cmd_ctx *c,
-                            pool *p, lq_err *err)
+lq_status quantize_to_write(const quantize_to *t, const char *out, qz_result *made,
+                            const cmd_ctx *c, pool *p, lq_err *err)
 {
     if (strcmp(t->format, "llmq") == 0) return LQ_OK;
     conv_report r = { .bit_exact = true };
@@ -123,7 +123,8 @@ lq_status quantize_to_write(const quantize_to *t, const char *out, size_t *bytes
     if (s) return s;
     for (int i = 0; i < r.n_notes; i++)
         prog_say(LOG_INFO, "%s", r.note[i]);
-    *bytes = r.bytes;
+    s = qz_count(made, out, err); /* embedding and head may have become floats */
+    made->bytes_out = r.bytes;
     unlink(t->made);
-    return LQ_OK;
+    return s;
 }

@@ -24,8 +24,8 @@ lq_status quantize_to_read(quantize_to *t, const char *to, const char *out, lq_e
 /* May the result be written there (tools/cli/outputs.h)? src was opened from `given`. LQ_EUSAGE. */
 lq_status quantize_to_check(const quantize_to *t, const char *out, const src_source *src,
                             const char *given, lq_err *err);
-/* t->made to out. *bytes: of the result. Errors: those of conv_to_gguf, conv_to_hf. */
-lq_status quantize_to_write(const quantize_to *t, const char *out, size_t *bytes, const cmd_ctx *c,
+/* t->made to out; r: bytes and bits of the result. Errors: those of conv_to_gguf, conv_to_hf. */
+lq_status quantize_to_write(const quantize_to *t, const char *out, qz_result *r, const cmd_ctx *c,
                             pool *p, lq_err *err);
 
 #endif
