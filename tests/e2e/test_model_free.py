@@ -8,7 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from conftest import KEEP, ROOT
+from conftest import ROOT
+from harness import KEEP
 from test_bad_input import read_st
 from test_published import write_st
 

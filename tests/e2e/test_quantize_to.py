@@ -9,7 +9,8 @@ import struct
 import numpy as np
 import pytest
 
-from conftest import KEEP, ROOT
+from conftest import ROOT
+from harness import KEEP
 
 GOLDEN = json.loads((ROOT / "tests/golden/gguf/mixes.json").read_text())
 MIXES = sorted(GOLDEN["2"])

@@ -9,7 +9,8 @@ import struct
 
 import pytest
 
-from conftest import KEEP, ROOT
+from conftest import ROOT
+from harness import KEEP
 from test_bad_input import read_st, refused
 from test_published import E2M1, Q, assemble, bf16, drop, put, qc, tensor, two_folders, write_st
 
