@@ -153,7 +153,8 @@ static double distance(const float *want, const float *got, int64_t n)
     return top > 0 ? diff / top : -1;
 }
 
-/* f32 throughout, or embedding and head in f16: those two roundings of 2^-12 alone. */
+/* f32 throughout, or embedding and head in f16: those two roundings of 2^-12 alone, which fewer
+ * numbers of a row even out less. */
 static void check_rotated(const src_source *src, const float *want, const char *name, bool wide,
                           pool *p)
 {
@@ -164,7 +165,8 @@ static void check_rotated(const src_source *src, const float *want, const char *
     if (!r) return;
     float *got = logits_of(rot_source(r), p);
     const double d = distance(want, got, IDS * src_config(src)->vocab);
-    CHECK(d >= 0 && d <= (wide ? 1e-5 : 4e-3), "%s: logits move by %.2g", name, d);
+    const double most = wide ? 1e-5 : src_config(src)->hidden < 32 ? 8e-3 : 4e-3;
+    CHECK(d >= 0 && d <= most, "%s: logits move by %.2g", name, d);
     if (getenv("SHOW")) printf("%-24s %d %.2g\n", name, wide, d);
     free(got);
     rot_close(r);
