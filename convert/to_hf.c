@@ -577,6 +577,20 @@ static void set_tied(cJSON *const in[CONFIGS], bool tied)
     set(in[0], key, cJSON_CreateBool(tied));
 }
 
+/* Does one of them say that the head is the embedding? Where none speaks of it, it is. */
+static bool says_tied(cJSON *const in[CONFIGS])
+{
+    bool said = false, tied = false;
+    for (int i = 0; i < CONFIGS; i++) {
+        bool one = false;
+        if (!cJSON_GetObjectItemCaseSensitive(in[i], "tie_word_embeddings")) continue;
+        js_bool(in[i], "tie_word_embeddings", false, &one, NULL);
+        said = true;
+        tied = tied || one;
+    }
+    return tied || !said;
+}
+
 /* The source's config.json with what this conversion changes: element type, a head that was split
  * from the embedding, how weights are quantized. Byte for byte where nothing changes. */
 static lq_status write_config(const conv *c, const src_blob *b, lq_err *err)
@@ -587,11 +601,9 @@ static lq_status write_config(const conv *c, const src_blob *b, lq_err *err)
     const arch_config *cfg = c->plan.config;
     lq_status s = js_parse_python(&j, twice, (const char *)b->data, b->bytes, MAX_CONFIG, err);
     if (s) return lq_wrap(err, s, "config.json");
-    bool tied = true;
     cJSON *in[CONFIGS];
     configs(in, j);
-    for (int i = 0; i < CONFIGS; i++)
-        js_bool(in[i], "tie_word_embeddings", false, &tied, NULL);
+    const bool tied = says_tied(in);
     bool change = tied != cfg->tied || c->quant;
     lq_dtype d = c->o->keep_dtype ? cfg->dtype : c->o->dtype;
     if (d != cfg->dtype) {
