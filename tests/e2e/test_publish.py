@@ -373,7 +373,7 @@ def big_blob(registry, h):
 
 @pytest.mark.parametrize("what,code,says", [
     ("other bytes", 4, "expected SHA-256"), ("more bytes", 3, "found more"),
-    ("always short", 1, "expected 18"), ("refusal", 1, "answered 403 (DENIED: no)"),
+    ("always short", 1, "bytes, found 0"), ("refusal", 1, "answered 403 (DENIED: no)"),
     ("loop", 3, "at most 5 redirects"), ("redirect to a file", 3, "expected an https address"),
     ("manifest of another digest", 4, "manifest: expected digest"),
 ])
