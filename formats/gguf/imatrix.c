@@ -88,7 +88,8 @@ static lq_status take_entry(imatrix *m, imatrix_entry *e, cursor *c, lq_err *err
     if (!take_int(c, &len) || len < 1 || len > c->end - c->at) goto bad;
     e->name = lq_push_str(&m->arena, (const char *)c->at, (size_t)len);
     c->at += len;
-    if (!take_int(c, &calls) || !take_int(c, &n) || n < 1 || n > (c->end - c->at) / 4) goto bad;
+    if (!take_int(c, &calls) || calls < 0 || !take_int(c, &n) || n < 1 || n > (c->end - c->at) / 4)
+        goto bad;
     e->mean_sq = lq_push(&m->arena, (size_t)n * sizeof *e->mean_sq);
     e->n = n;
     if (!e->name || !e->mean_sq) return lq_fail(err, LQ_ENOMEM, "no memory");
@@ -100,7 +101,7 @@ static lq_status take_entry(imatrix *m, imatrix_entry *e, cursor *c, lq_err *err
 bad:
     return lq_fail(err, LQ_EFORMAT,
                    "expected an importance matrix of llama.cpp; weight %zu: the file ends, or a "
-                   "count is not above 0",
+                   "count is negative or 0",
                    m->n);
 }
 

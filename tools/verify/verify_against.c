@@ -208,7 +208,7 @@ static lq_status read_recipe(recipe *r, const src_source *mine, const src_source
 static bool within_former(pair *p, const qt_scheme *was)
 {
     if (was->kind != QT_UINT) return false;
-    const int64_t G = was->group > 0 && p->K % was->group == 0 ? was->group : p->K;
+    const int64_t G = qz_fit_group(p->K, was->group);
     for (int64_t n = 0; n < p->N; n++) {
         read_row(p, n);
         for (int64_t k = 0; k < p->K; k += G) {

@@ -1,0 +1,217 @@
+/* tests/unit/test_arch_defaults.c - what a silent config.json means: what transformers 5.23 assumes. */
+#include "formats/arch/arch.h"
+
+#include "tests/support/arch_parse.h"
+#include "tests/support/check.h"
+
+#include <stdlib.h>
+
+/* What transformers 5.23 assumes of dense models of 32 heads and hidden 2048 whose config.json is
+ * silent. */
+TEST(defaults_of_dense_models_are_those_of_transformers)
+{
+    static const struct {
+        const char *type;
+        int64_t kv, head, max_pos;
+        double eps, theta;
+    } t[] = {
+        { "llama", 32, 64, 2048, 1e-6, 10000 },
+        { "mistral", 8, 64, 131072, 1e-6, 10000 },
+        { "qwen2", 32, 64, 32768, 1e-6, 10000 },
+        { "qwen3", 32, 128, 32768, 1e-6, 10000 },
+        { "phi3", 32, 64, 4096, 1e-5, 10000 },
+        { "olmo2", 32, 64, 2048, 1e-5, 10000 },
+        { "granite", 32, 64, 2048, 1e-6, 10000 },
+        { "olmo3", 32, 64, 2048, 1e-5, 500000 },
+        { "exaone4", 32, 64, 2048, 1e-5, 10000 },
+        { "glm", 2, 128, 131072, 1.5625e-7, 10000 },
+        { "glm4", 2, 128, 131072, 1.5625e-7, 10000 },
+        { "ernie4_5", 2, 128, 131072, 1e-5, 500000 },
+        { "seed_oss", 8, 128, 524288, 1e-6, 10000 },
+        { "ministral", 8, 64, 131072, 1e-6, 10000 },
+        { "cohere2", 32, 64, 8192, 1e-5, 10000 },
+        { "cohere", 32, 64, 8192, 1e-5, 500000 },
+        { "stablelm", 32, 64, 4096, 1e-5, 10000 },
+        { "starcoder2", 2, 64, 4096, 1e-5, 10000 },
+        { "phi", 32, 64, 2048, 1e-5, 10000 },
+        { "nemotron", 32, 64, 4096, 1e-5, 10000 },
+        { "arcee", 32, 64, 4096, 1e-5, 10000 },
+        { "olmo", 32, 64, 2048, 1e-5, 10000 },
+        { "hunyuan_v1_dense", 32, 64, 2048, 1e-5, 10000 },
+        { "hyperclovax", 32, 64, 2048, 1e-6, 10000 },
+        { "jais2", 32, 64, 8192, 1e-5, 10000 },
+        { "cwm", 8, 128, 131072, 1e-5, 1000000 },
+        { "iquestcoder", 8, 128, 131072, 1e-5, 10000 },
+        { "apertus", 32, 64, 65536, 1e-5, 12000000 },
+        { "internlm3", 2, 128, 32768, 1e-5, 10000 },
+        { "granite_swa", 4, 64, 8192, 1e-5, 10000 },
+        { "nanochat", 32, 64, 2048, 1e-6, 10000 },
+        { "phi4_multimodal", 8, 64, 131072, 1e-5, 10000 },
+        { "smollm3", 4, 64, 32768, 1e-6, 2000000 },
+        { "gemma", 16, 256, 8192, 1e-6, 10000 },
+        { "gemma2", 4, 256, 8192, 1e-6, 10000 },
+        { "vaultgemma", 4, 256, 8192, 1e-6, 10000 },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        char text[256];
+        arch_config c;
+        lq_err err = { "" };
+        snprintf(text, sizeof text,
+                 "{\"model_type\":\"%s\",\"vocab_size\":320,\"hidden_size\":2048,"
+                 "\"num_hidden_layers\":4,\"num_attention_heads\":32,\"intermediate_size\":160}",
+                 t[i].type);
+        const lq_status s = arch_parse(&c, text, NULL, &err);
+        CHECK(!s, "%s: %s", t[i].type, err.msg);
+        if (s) continue;
+        CHECK(c.kv_heads == t[i].kv && c.head_dim == t[i].head && c.max_pos == t[i].max_pos &&
+                  near_to(c.norm_eps, t[i].eps) && near_to(c.rope[0].theta, t[i].theta),
+              "%s: %d heads of %d, %d positions, %g, %g", t[i].type, (int)c.kv_heads,
+              (int)c.head_dim, (int)c.max_pos, c.norm_eps, c.rope[0].theta);
+        arch_config_free(&c);
+    }
+}
+
+/* What transformers 5.23 assumes of mixtures whose config.json is silent. */
+TEST(defaults_of_mixtures_are_those_of_transformers)
+{
+    static const struct {
+        const char *type;
+        int64_t experts, used, ffn, shared, dense, heads, max_pos;
+        double eps, theta, scale;
+        bool tied;
+    } t[] = {
+        { "glm4_moe_lite", 64, 4, 1536, 1536, 1, 4, 202752, 1e-5, 10000, 1.8, false },
+        { "solar_open", 128, 8, 1280, 1280, 0, 8, 131072, 1e-5, 1e6, 1, false },
+        { "minimax_m2", 256, 8, 160, 0, 0, 8, 196608, 1e-6, 5e6, 1, false },
+        { "exaone_moe", 64, 8, 1024, 1024, 1, 32, 2048, 1e-5, 10000, 2.5, false },
+        { "axk1", 192, 8, 2048, 2048, 1, 4, 32768, 1e-6, 10000, 2.5, false },
+        { "ernie4_5_moe", 64, 6, 1536, 3072, 1, 4, 131072, 1e-5, 5e5, 1, true },
+        { "hunyuan_v1_moe", 1, 1, 160, 160, 0, 4, 2048, 1e-5, 10000, 1, false },
+        { "hy_v3", 192, 8, 1536, 1536, 1, 8, 131072, 1e-5, 11158840, 2.826, false },
+        { "granitemoeshared", 8, 2, 160, 0, 0, 4, 2048, 1e-6, 10000, 1, false },
+        { "flex_olmo", 7, 5, 160, 0, 0, 4, 4096, 1e-6, 5e5, 1, false },
+        { "phimoe", 16, 2, 160, 0, 0, 8, 131072, 1e-5, 1e6, 1, false },
+        { "llama4_text", 16, 1, 160, 160, 0, 8, 131072, 1e-5, 5e5, 1, false },
+        { "mistral4", 128, 4, 2048, 2048, 0, 4, 1048576, 1e-6, 10000, 1, false },
+        { "youtu", 0, 0, 0, 0, 4, 4, 131072, 1e-6, 10000, 1, true },
+        { "olmoe", 64, 8, 160, 0, 0, 4, 4096, 1e-5, 10000, 1, false },
+        { "afmoe", 64, 6, 1408, 2816, 1, 4, 16384, 1e-5, 10000, 1, false },
+        { "laguna", 256, 8, 512, 512, 1, 8, 131072, 1e-6, 5e5, 1, false },
+        { "mellum", 64, 8, 896, 0, 0, 4, 131072, 1e-6, 5e5, 1, false },
+        { "granitemoe_swa", 8, 2, 160, 0, 0, 4, 2048, 1e-6, 10000, 1, false },
+        { "qwen3_omni_moe_text", 128, 8, 768, 0, 0, 4, 32768, 1e-6, 1e6, 1, false },
+        { "qwen3_vl_moe_text", 60, 4, 1408, 0, 0, 16, 128000, 1e-6, 5e5, 1, true },
+        { "glm4v_moe_text", 128, 8, 1408, 1408, 1, 8, 65536, 1e-5, 10000, 1, false },
+        { "deepseek_v32", 256, 8, 2048, 2048, 3, 4, 163840, 1e-6, 10000, 2.5, false },
+        { "glm_moe_dsa", 256, 8, 2048, 2048, 3, 4, 202752, 1e-5, 10000, 2.5, false },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        char text[256];
+        arch_config c;
+        lq_err err = { "" };
+        int64_t dense = 0;
+        snprintf(text, sizeof text,
+                 "{\"model_type\":\"%s\",\"vocab_size\":320,\"hidden_size\":512,"
+                 "\"num_hidden_layers\":4,\"num_attention_heads\":%d,\"intermediate_size\":160}",
+                 t[i].type, (int)t[i].heads);
+        const lq_status s = arch_parse(&c, text, NULL, &err);
+        CHECK(!s, "%s: %s", t[i].type, err.msg);
+        if (s) continue;
+        while (dense < 4 && !c.layer[dense].moe)
+            dense++;
+        CHECK(c.experts == t[i].experts && c.experts_used == t[i].used &&
+                  c.expert_ffn == t[i].ffn && c.shared_ffn == t[i].shared && dense == t[i].dense,
+              "%s: %d experts, %d used, of %d, %d shared, %d dense", t[i].type, (int)c.experts,
+              (int)c.experts_used, (int)c.expert_ffn, (int)c.shared_ffn, (int)dense);
+        CHECK(c.kv_heads == t[i].heads && c.max_pos == t[i].max_pos &&
+                  near_to(c.norm_eps, t[i].eps) && near_to(c.rope[0].theta, t[i].theta) &&
+                  near_to(c.expert_scale, t[i].scale) && c.tied == t[i].tied,
+              "%s: other defaults", t[i].type);
+        arch_config_free(&c);
+    }
+}
+
+/* What transformers 5.23 assumes of models with a state. A layer's letter: what its mixer is called begins
+ * so, large where it has experts, with - where it has no MLP; . is an MLP alone. */
+TEST(defaults_of_models_with_a_state_are_those_of_transformers)
+{
+#define NEMOTRON ",\"layers_block_type\":[\"linear_attention\",\"moe\",\"full_attention\",\"mlp\"]"
+    static const struct {
+        const char *type, *more, *layers;
+        int64_t kv_heads, head_dim, mix_heads, groups, key, value, taps, max_pos;
+        int64_t experts, used, ffn, shared;
+        double eps, theta;
+        bool tied;
+    } t[] = {
+        { "qwen3_next", "", "DDDADDDA", 2, 256, 32, 16, 128, 128, 4, 32768, 512, 10, 512, 512, 1e-6,
+          10000, false },
+        { "qwen3_5_text", "", "dddaddda", 4, 256, 32, 16, 128, 128, 4, 32768, 0, 0, 0, 0, 1e-6,
+          10000, false },
+        { "qwen3_5_moe_text", "", "DDDADDDA", 2, 256, 32, 16, 128, 128, 4, 32768, 256, 8, 512, 512,
+          1e-6, 10000, false },
+        { "lfm2", "", "aaaaaaaa", 8, 64, 0, 0, 0, 0, 3, 128000, 0, 0, 0, 0, 1e-5, 1e6, true },
+        { "lfm2_moe", "", "aaAAAAAA", 8, 64, 0, 0, 0, 0, 3, 128000, 32, 4, 1792, 0, 1e-5, 1e6,
+          true },
+        { "mamba2", "", "m-m-m-m-m-m-m-m-", 8, 64, 128, 8, 128, 64, 4, 262144, 0, 0, 0, 0, 1e-5, 0,
+          false },
+        { "nemotron_h", NEMOTRON, "m-.Ea-.", 8, 128, 128, 8, 128, 64, 4, 4096, 8, 2, 7688, 7688,
+          1e-5, 0, false },
+        { "granitemoehybrid", ",\"mamba_n_heads\":16", "MMMMMMMM", 8, 64, 16, 1, 256, 64, 4, 2048,
+          8, 2, 160, 1024, 1e-6, 0, false },
+        { "olmo_hybrid", "", "dddaddda", 8, 64, 8, 8, 48, 96, 4, 65536, 0, 0, 0, 0, 1e-6, 0,
+          false },
+        { "falcon_h1", "", "bbbbbbbb", 8, 64, 128, 1, 256, 8, 4, 8192, 0, 0, 0, 0, 1e-5, 10000,
+          false },
+        { "kimi_linear", "", "kKKKAKKK", 8, 192, 32, 32, 128, 128, 4, 1048576, 256, 8, 1024, 1024,
+          1e-5, 0, false },
+        { "bailing_hybrid", "", "kkKKKAKK", 8, 192, 8, 8, 128, 128, 4, 262144, 512, 8, 768, 768,
+          1e-6, 6e6, false },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        char text[512], layers[32] = "";
+        arch_config c;
+        lq_err err = { "" };
+        snprintf(text, sizeof text,
+                 "{\"model_type\":\"%s\",\"vocab_size\":320,\"hidden_size\":512,%s"
+                 "\"num_attention_heads\":8,\"intermediate_size\":160%s}",
+                 t[i].type,
+                 *t[i].more == ',' && t[i].more[2] == 'l' ? "" : "\"num_hidden_layers\":8,",
+                 t[i].more);
+        const lq_status s = arch_parse(&c, text, NULL, &err);
+        CHECK(!s, "%s: %s", t[i].type, err.msg);
+        if (s) continue;
+        for (int64_t k = 0; k < c.layers; k++) {
+            const arch_layer *l = &c.layer[k];
+            const char first = l->mixer == MIX_NONE ? '.' : arch_mixer_text(l->mixer)[0];
+            char *at = layers + strlen(layers);
+            *at++ = (char)(l->moe && first != '.' ? first - 'a' + 'A' : first);
+            if (l->moe && first == '.') *at++ = 'E';
+            if (l->no_mlp) *at++ = '-';
+        }
+        CHECK(!strcmp(layers, t[i].layers), "%s: layers %s, expected %s", t[i].type, layers,
+              t[i].layers);
+        CHECK(c.kv_heads == t[i].kv_heads && c.head_dim == t[i].head_dim &&
+                  c.max_pos == t[i].max_pos && near_to(c.norm_eps, t[i].eps) &&
+                  near_to(c.rope[0].theta, t[i].theta) && c.tied == t[i].tied,
+              "%s: %d heads of keys of %d, %d positions, epsilon %g, theta %g", t[i].type,
+              (int)c.kv_heads, (int)c.head_dim, (int)c.max_pos, c.norm_eps, c.rope[0].theta);
+        CHECK(c.mix_heads == t[i].mix_heads && c.mix_groups == t[i].groups &&
+                  c.mix_key == t[i].key && c.mix_value == t[i].value && c.conv_taps == t[i].taps,
+              "%s: a state of %d heads in %d groups, %d by %d, %d taps", t[i].type,
+              (int)c.mix_heads, (int)c.mix_groups, (int)c.mix_key, (int)c.mix_value,
+              (int)c.conv_taps);
+        CHECK(c.experts == t[i].experts && c.experts_used == t[i].used &&
+                  c.expert_ffn == t[i].ffn && c.shared_ffn == t[i].shared,
+              "%s: %d experts, %d used, of %d, %d shared", t[i].type, (int)c.experts,
+              (int)c.experts_used, (int)c.expert_ffn, (int)c.shared_ffn);
+        arch_config_free(&c);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    RUN(defaults_of_dense_models_are_those_of_transformers);
+    RUN(defaults_of_mixtures_are_those_of_transformers);
+    RUN(defaults_of_models_with_a_state_are_those_of_transformers);
+    return check_end();
+}
