@@ -2,6 +2,7 @@
 """llmq beside other engines on this machine: the same shape, the same threads, in turns.
 
 usage: [LLAMA_BIN=FOLDER LLAMA_MODEL=F.gguf] [OPENVINO_MODEL=FOLDER] scripts/bench/peers.sh [MODEL.llmq]
+       LLAMA_BIN=FOLDER scripts/bench/peers.sh FILE.gguf...       the same file for both, a table for each
 
 Measured are the peers that are given:
   LLAMA_BIN       the folder of llama-bench (and, for more than one sequence, llama-batched-bench),
@@ -11,7 +12,8 @@ Measured are the peers that are given:
 llmq runs MODEL.llmq, or its built-in 1.1 B Llama shape of SCHEME (u4-g128) where none is given: then
 the peers' models must have that shape for the ratios to mean anything.
 Also from the environment: THREADS (all), REPEATS (4), PROMPT (512), CONTEXT (128: what each sequence
-holds before it decodes), STEPS (32), BATCH (1; "1,2,4,8,16,32" takes minutes), LLMQ (another llmq).
+holds before it decodes), STEPS (32), BATCH (1; "1,2,4,8,16,32" takes minutes), LLMQ (another llmq), KERNELS
+(llmq's; the peer chooses its own).
 SERVE=32 measures servers instead of that: SERVE clients at a time, two requests each, INPUT (128) tokens of
 prompt, OUTPUT (128) of answer, by `llmq bench serve` against `llmq serve MODEL.llmq` and against llama-server;
 both models need a tokenizer then. OpenVINO's row is its continuous batching called in its own process.
@@ -148,7 +150,9 @@ class Llmq:
         doc = json.loads(output([
             self.path, "bench", "model", *self.model, "--threads", str(w.threads), "--prompt", str(w.prompt),
             "--batch", ",".join(map(str, w.batch)), "--context", str(w.context), "--steps", str(w.steps),
-            *([] if self.model else ["--scheme", setting("SCHEME", "u4-g128")]), "--log-level", "error", "--json"]))
+            *([] if self.model else ["--scheme", setting("SCHEME", "u4-g128")]),
+            *(["--kernels", os.environ["KERNELS"]] if os.environ.get("KERNELS") else []), "--log-level", "error",
+            "--json"]))
         self.about = f"llmq {doc['scheme']}, kernels {doc['kernels']}, activations {doc['activations']}"
         return {(r["name"], r["batch"]): r[r["name"] + "_tok_s"] for r in doc["rows"]}
 
@@ -162,10 +166,10 @@ class Llmq:
 
 
 class LlamaCpp:
-    def __init__(self):
+    def __init__(self, gguf=None):
         folder = pathlib.Path(os.environ["LLAMA_BIN"])
         self.path, self.batched = program(folder / "llama-bench"), folder / "llama-batched-bench"
-        self.model = given("LLAMA_MODEL", "a .gguf for LLAMA_BIN to run", os.path.isfile)
+        self.model = gguf or given("LLAMA_MODEL", "a .gguf for LLAMA_BIN to run", os.path.isfile)
 
     def run(self, w):
         got = {}
@@ -214,30 +218,46 @@ class OpenVino:
 PEERS = {"LLAMA_BIN": ("llama.cpp", LlamaCpp), "OPENVINO_MODEL": ("OpenVINO", OpenVino)}
 
 
-def main():
-    if len(sys.argv) > 2 or "-h" in sys.argv or "--help" in sys.argv:
-        print(__doc__, file=sys.stderr)
-        sys.exit(2)
-    w = Work()
-    found = [(name, make()) for env, (name, make) in PEERS.items() if os.environ.get(env)]
-    if not found:
-        fail("expected one of " + ", ".join(PEERS) + " in the environment, found none")
-    engines = [("llmq", Llmq(sys.argv[1:])), *found]
+def compare(w, engines):
+    """Every engine in turns, and the table."""
     speeds = {name: {} for name, _ in engines}
     for _ in range(w.turns):
         for name, engine in engines:
             for row, speed in (engine.serve(w) if w.clients else engine.run(w)).items():
                 speeds[name].setdefault(row, []).append(speed)
+    peers = [name for name, _ in engines[1:]]
     print("; ".join(e.about for _, e in engines) + f"; {w.threads} threads, {w.turns} turns each")
-    print(f"{'tokens/s':20}{'llmq':>10}" + "".join(f"{name:>12}{'ratio':>8}" for name, _ in found))
+    print(f"{'tokens/s':20}{'llmq':>10}" + "".join(f"{name:>12}{'ratio':>8}" for name in peers))
     for row, ours in speeds["llmq"].items():
         for how, pick in (("best", max), ("median", statistics.median)):
             a, line = pick(ours), f"{row[0]:8}{row[1]:4} {how:7}"
             line += f" {a:9.2f}"
-            for name, _ in found:
+            for name in peers:
                 b = speeds[name].get(row)
                 line += f" {pick(b):11.2f} {a / pick(b):7.2f}" if b else f"{'-':>12}{'-':>8}"
-            print(line)
+            print(line, flush=True)
+
+
+def main():
+    args = sys.argv[1:]
+    ggufs = [a for a in args if a.endswith(".gguf")]
+    if len(args) > 1 and len(ggufs) < len(args) or "-h" in args or "--help" in args:
+        print(__doc__, file=sys.stderr)
+        sys.exit(2)
+    w = Work()
+    if ggufs:
+        if not os.environ.get("LLAMA_BIN"):
+            fail("LLAMA_BIN: expected the folder of llama-bench, found none")
+        for path in ggufs:
+            if not os.path.isfile(path):
+                fail(f"{path}: expected a .gguf, found none")
+            print(f"\n{os.path.basename(path)}")
+            compare(w, [("llmq", Llmq([path])), ("llama.cpp", LlamaCpp(path))])
+        return
+    found = [(name, make()) for env, (name, make) in PEERS.items() if os.environ.get(env)]
+    if not found:
+        fail("expected one of " + ", ".join(PEERS) + " in the environment, found none")
+    compare(w, [("llmq", Llmq(args)), *found])
 
 
 main()

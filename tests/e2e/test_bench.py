@@ -215,6 +215,7 @@ def test_bench_quality_knows_every_method_of_this_build(monkeypatch):
     assert [m["name"] for m in script.methods_here()] == ["rtn", "gptq", "awq", "hqq", "nf4", "auto"]
 
 
+GGUF = ROOT / "tests/golden/gguf/arch/gpt2.gguf"
 FAKE_BENCH = """#!/bin/sh
 echo '[{"build_commit": "abc", "model_type": "fake", "n_prompt": 8, "n_gen": 0, "avg_ts": 0.5},
        {"build_commit": "abc", "model_type": "fake", "n_prompt": 0, "n_gen": 2, "avg_ts": 0.25}]'
@@ -257,6 +258,21 @@ def test_peers_prints_ratios_of_interleaved_turns(llmq, tmp_path):
         ours, theirs, ratio = map(float, row[3:])
         assert theirs == pytest.approx(known[tuple(row[:2])], abs=0.006)
         assert ratio == pytest.approx(ours / known[tuple(row[:2])], rel=0.01)
+
+
+def test_peers_gives_the_same_file_to_both(llmq, tmp_path):
+    (tmp_path / "llama-bench").write_text(FAKE_BENCH)
+    (tmp_path / "llama-bench").chmod(0o755)
+    small = {"LLAMA_BIN": str(tmp_path), "THREADS": "1", "REPEATS": "1", "PROMPT": "8", "CONTEXT": "4", "STEPS": "2",
+             "KERNELS": "ref"}
+    r = peers(llmq.path, small, GGUF, GGUF)
+    assert r.returncode == 0, r.stderr
+    assert r.stdout.count(GGUF.name + "\n") == 2 and r.stdout.count("kernels ref") == 2
+    assert len([x for x in r.stdout.splitlines() if x.startswith(("prefill", "decode"))]) == 8
+    for args, env, say in (([GGUF], {"LLAMA_BIN": ""}, "LLAMA_BIN: expected the folder of llama-bench, found none"),
+                           ([tmp_path / "not.gguf"], {}, "not.gguf: expected a .gguf, found none")):
+        r = peers(llmq.path, {**small, **env}, *args)
+        assert r.returncode == 2 and say in r.stderr
 
 
 FAKE_PYTHON = """#!/bin/sh
