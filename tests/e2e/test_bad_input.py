@@ -21,7 +21,7 @@ from harness import LIMIT, SANITIZED
 from shim import stopped
 
 TINY = ROOT / "tests/golden/arch/llama-128"
-SHARDED = ROOT / "tests/golden/sharded/llama-128"
+SHARDED = ROOT / "tests/golden/sharded/granite4-dense"
 DRAFT = ROOT / "models/novels-1m"
 INDEX = "model.safetensors.index.json"
 Q_PROJ, UP_PROJ = "model.layers.0.self_attn.q_proj.weight", "model.layers.1.mlp.up_proj.weight"

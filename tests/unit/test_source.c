@@ -118,7 +118,7 @@ TEST(transposed_and_stacked_tensors_become_matrices_of_outputs_and_inputs)
 
 TEST(shards_equal_the_single_file)
 {
-    src_source *a = open_golden("arch/llama-128"), *b = open_golden("sharded/llama-128");
+    src_source *a = open_golden("arch/granite4-dense"), *b = open_golden("sharded/granite4-dense");
     if (!a || !b) return;
     CHECK(src_n_tensors(a) == src_n_tensors(b), "counts");
     for (int64_t i = 0; i < src_n_tensors(a); i++) {
