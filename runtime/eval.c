@@ -4,7 +4,7 @@
  * on in the next step. The last id of a window is only ever a target. */
 #include "runtime/eval.h"
 
-#include "kernels/ops.h"
+#include "base/out_file.h"
 
 #include <stdlib.h>
 
@@ -38,12 +38,15 @@ typedef struct {
     int64_t first, V;
     int64_t rows, max_open;
     runner model, ref;
-    bool has_ref;
+    bool has_ref;        /* a model */
+    bool compares;       /* with ref or o->base */
+    lq_out *saved;       /* of o->save_base, or NULL */
+    uint8_t *codes;      /* with it [rows] of its rows */
     int32_t *window_ids; /* [max_open, ctx] of the windows in this step */
     part parts[MAX_OPEN];
     int n_parts;
-    double *ref_nll;   /* [tokens] with ref */
-    uint8_t *agree;    /* [tokens] with ref */
+    double *ref_nll;   /* [tokens] where it compares */
+    uint8_t *agree;    /* [tokens] likewise */
     int64_t *row_slot; /* [rows] token_nll's index of each logits row of this step */
     int32_t *row_target;
     int64_t n_scored; /* rows of this step */
@@ -69,59 +72,18 @@ static void window_ids(int32_t *out, const evaluation *e, int64_t window)
 
 /* ---- scores of one row ---- */
 
-enum { CHUNK = 256 };
-static int64_t chunk_at(int64_t at, int64_t n) { return n - at < CHUNK ? n - at : CHUNK; }
-
-static double log_sum_exp(const float *x, int64_t n, int64_t *argmax)
-{
-    int64_t best = 0;
-    for (int64_t i = 1; i < n; i++)
-        if (x[i] > x[best]) best = i;
-    double sum = 0;
-    for (int64_t at = 0; at < n; at += CHUNK) {
-        float e[CHUNK];
-        const int64_t m = chunk_at(at, n);
-        k_exp_minus(e, x + at, x[best], m);
-        for (int64_t i = 0; i < m; i++)
-            sum += (double)e[i];
-    }
-    *argmax = best;
-    return (double)x[best] + log(sum);
-}
-
-eval_score eval_position(const float *x, const float *y, int64_t V, int64_t target)
-{
-    int64_t top, ref_top;
-    double lse = log_sum_exp(x, V, &top);
-    eval_score s = { .nll = lse - (double)x[target] };
-    if (!y) return s;
-    double ref_lse = log_sum_exp(y, V, &ref_top);
-    for (int64_t at = 0; at < V; at += CHUNK) {
-        float p[CHUNK];
-        const int64_t m = chunk_at(at, V);
-        for (int64_t i = 0; i < m; i++)
-            p[i] = (float)((double)y[at + i] - ref_lse);
-        k_exp_minus(p, p, 0, m);
-        for (int64_t i = 0; i < m; i++) {
-            const double log_p = (double)y[at + i] - ref_lse;
-            s.kl += (double)p[i] * (log_p - ((double)x[at + i] - lse));
-        }
-    }
-    s.ref_nll = ref_lse - (double)y[target];
-    s.agree = top == ref_top;
-    return s;
-}
-
 static void score_row(void *ctx, int64_t row, int thread)
 {
     evaluation *e = ctx;
     (void)thread;
-    const int64_t slot = e->row_slot[row];
+    const int64_t slot = e->row_slot[row], target = e->row_target[row];
+    const float *x = e->model.logits + row * e->V;
     const eval_score s =
-        eval_position(e->model.logits + row * e->V, e->has_ref ? e->ref.logits + row * e->V : NULL,
-                      e->V, e->row_target[row]);
+        e->o->base ? kl_base_score(e->o->base, slot, x, target)
+                   : eval_position(x, e->has_ref ? e->ref.logits + row * e->V : NULL, e->V, target);
     e->r->token_nll[slot] = s.nll;
-    if (!e->has_ref) return;
+    if (e->saved) kl_base_encode(e->codes + (size_t)row * kl_base_row_bytes(e->V), x, e->V);
+    if (!e->compares) return;
     e->ref_nll[slot] = s.ref_nll;
     e->r->token_kl[slot] = s.kl;
     e->agree[slot] = s.agree;
@@ -200,6 +162,9 @@ static lq_status run_all(evaluation *e, pool *p, const lq_job *job, lq_err *err)
         if (!s && e->has_ref) s = run_parts(&e->ref, e, err);
         if (s) break;
         pool_run(p, e->n_scored, score_row, e);
+        if (e->saved) /* slots rise by one */
+            s = lq_out_write(e->saved, e->codes, (size_t)e->n_scored * kl_base_row_bytes(e->V),
+                             err);
         close_parts(&e->model, e);
         if (e->has_ref) close_parts(&e->ref, e);
         lq_report(job, "windows", (double)window, (double)e->r->windows);
@@ -245,6 +210,23 @@ static void close_runner(runner *r)
     kv_close(r->kv);
 }
 
+/* Windows as those files have them, and the base's own ids. */
+static lq_status check_base(const int32_t *ids, const eval_opts *o, lq_err *err)
+{
+    const kl_base *b = o->base;
+    const bool theirs = o->first == kl_base_first(o->ctx) && (!o->has_bos || o->bos_replaces);
+    if (!theirs)
+        return lq_fail(err, LQ_EVALUE,
+                       "file of a KL divergence's base: expected windows scored from position "
+                       "%lld, found %lld",
+                       (long long)kl_base_first(o->ctx), (long long)o->first);
+    if (!b || (b->ctx == o->ctx && b->ids == ids)) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE,
+                   "base of the KL divergence: expected its own ids in windows of %lld tokens, "
+                   "found windows of %lld",
+                   (long long)b->ctx, (long long)o->ctx);
+}
+
 static lq_status check_input(const model *m, const model *ref, const int32_t *ids, int64_t n,
                              const eval_opts *o, lq_err *err)
 {
@@ -256,6 +238,10 @@ static lq_status check_input(const model *m, const model *ref, const int32_t *id
     if (ref && ref->cfg->vocab != V)
         return lq_fail(err, LQ_ESHAPE, "reference model: expected a vocabulary of %lld, found %lld",
                        (long long)V, (long long)ref->cfg->vocab);
+    if (o->base && o->base->V != V)
+        return lq_fail(err, LQ_ESHAPE,
+                       "base of the KL divergence: expected a vocabulary of %lld, found %lld",
+                       (long long)V, (long long)o->base->V);
     if (eval_windows(n, o) < 1)
         return lq_fail(err, LQ_EVALUE,
                        "text: expected at least one window of %lld tokens, found %lld",
@@ -268,7 +254,7 @@ static lq_status check_input(const model *m, const model *ref, const int32_t *id
     if (o->has_bos && (o->bos < 0 || o->bos >= V))
         return lq_fail(err, LQ_EVALUE, "BOS: expected an id below %lld, found %d", (long long)V,
                        o->bos);
-    return LQ_OK;
+    return o->base || o->save_base ? check_base(ids, o, err) : LQ_OK;
 }
 
 static lq_status set_up(evaluation *e, lq_err *err)
@@ -280,45 +266,17 @@ static lq_status set_up(evaluation *e, lq_err *err)
     e->row_slot = calloc(rows, sizeof *e->row_slot);
     e->row_target = calloc(rows, sizeof *e->row_target);
     bool ok = r->token_nll && e->window_ids && e->row_slot && e->row_target;
-    if (e->has_ref) {
+    if (e->o->save_base) {
+        e->codes = malloc(rows * kl_base_row_bytes(e->V));
+        ok = ok && e->codes;
+    }
+    if (e->compares) {
         r->token_kl = calloc(tokens, sizeof *r->token_kl);
         e->ref_nll = calloc(tokens, sizeof *e->ref_nll);
         e->agree = calloc(tokens, sizeof *e->agree);
         ok = ok && r->token_kl && e->ref_nll && e->agree;
     }
     return ok ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory to score %zu tokens", tokens);
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x, y;
-    memcpy(&x, a, sizeof x);
-    memcpy(&y, b, sizeof y);
-    return (x > y) - (x < y);
-}
-
-/* The smallest value that a fraction p of them does not exceed. */
-static double percentile(const double *x, int64_t n, double p, lq_err *err, lq_status *s)
-{
-    double *copy = malloc((size_t)n * sizeof *copy);
-    if (!copy) {
-        *s = lq_fail(err, LQ_ENOMEM, "no memory to sort %lld values", (long long)n);
-        return 0;
-    }
-    memcpy(copy, x, (size_t)n * sizeof *copy);
-    qsort(copy, (size_t)n, sizeof *copy, by_value);
-    int64_t rank = (int64_t)ceil(p * (double)n);
-    double v = copy[rank > 0 ? rank - 1 : 0];
-    free(copy);
-    return v;
-}
-
-static double mean(const double *x, int64_t n)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++)
-        sum += x[i];
-    return sum / (double)n;
 }
 
 static lq_status not_finite(const eval_result *r, int64_t token, const char *whose, lq_err *err)
@@ -337,7 +295,7 @@ static lq_status perplexity_of(double *out, const eval_result *r, const double *
     int64_t worst = 0;
     for (int64_t i = 1; i < r->tokens; i++)
         if (nll[i] > nll[worst]) worst = i;
-    const double m = mean(nll, r->tokens);
+    const double m = eval_mean_of(nll, r->tokens).mean;
     *out = exp(m);
     if (isfinite(*out)) return LQ_OK;
     return lq_fail(err, LQ_EVALUE,
@@ -346,28 +304,110 @@ static lq_status perplexity_of(double *out, const eval_result *r, const double *
                    whose, m, nll[worst], (long long)(worst / r->per_window));
 }
 
-static lq_status summarize(evaluation *e, lq_err *err)
+/* Both perplexities, which are there, beside each other. */
+static void compare_perplexities(eval_result *r, const double *ref_nll)
 {
-    static const char *const ref = "reference model: ";
-    eval_result *r = e->r;
+    const int64_t n = r->tokens;
+    const double cov = eval_mean_cov(r->token_nll, ref_nll, n);
+    const double a = r->perplexity_error / r->perplexity, b = eval_mean_of(ref_nll, n).error;
+    const double p = r->perplexity, q = r->ref_perplexity;
+    r->perplexity_diff = p - q;
+    r->perplexity_diff_error = sqrt(fmax(p * p * a * a + q * q * b * b - 2 * p * q * cov, 0));
+    r->perplexity_ratio = p / q;
+    r->perplexity_ratio_error = p / q * sqrt(fmax(a * a + b * b - 2 * cov, 0));
+}
+
+/* x [tokens] is scratch. */
+static void summarize_kl(eval_result *r, double *x, bool between)
+{
+    const int64_t n = r->tokens;
+    const eval_mean m = eval_mean_of(r->token_kl, n);
+    const struct {
+        double *to, p;
+    } t[] = { { &r->kl_median, 0.5 }, { &r->kl_p90, 0.9 },    { &r->kl_p95, 0.95 },
+              { &r->kl_p99, 0.99 },   { &r->kl_p999, 0.999 }, { &r->kl_max, 1 } };
+    r->kl_mean = m.mean;
+    r->kl_error = m.error;
+    memcpy(x, r->token_kl, (size_t)n * sizeof *x);
+    eval_sort(x, n);
+    for (size_t i = 0; i < LQ_COUNT(t); i++)
+        *t[i].to = eval_percentile(x, n, t[i].p, between);
+}
+
+static void summarize_dp(eval_result *r, const double *ref_nll, double *x)
+{
+    const int64_t n = r->tokens;
+    for (int64_t i = 0; i < n; i++)
+        x[i] = exp(-r->token_nll[i]) - exp(-ref_nll[i]);
+    const eval_mean m = eval_mean_of(x, n);
+    for (int64_t i = 0; i < n; i++)
+        x[i] *= x[i];
+    const eval_mean squares = eval_mean_of(x, n);
+    r->dp_mean = m.mean;
+    r->dp_error = m.error;
+    r->dp_rms = sqrt(squares.mean);
+    r->dp_rms_error = r->dp_rms > 0 ? squares.error / (2 * r->dp_rms) : 0;
+}
+
+static void summarize_top(eval_result *r, const uint8_t *agree)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < r->tokens; i++)
+        n += agree[i];
+    const double p = (double)n / (double)r->tokens;
+    r->top1_agree = p;
+    r->top1_error = r->tokens > 1 ? sqrt(p * (1 - p) / (double)(r->tokens - 1)) : 0;
+}
+
+static lq_status check_finite(const evaluation *e, const char *ref, lq_err *err)
+{
+    const eval_result *r = e->r;
     for (int64_t i = 0; i < r->tokens; i++) {
-        if (e->has_ref && !isfinite(e->ref_nll[i])) return not_finite(r, i, ref, err);
+        if (e->compares && !isfinite(e->ref_nll[i])) return not_finite(r, i, ref, err);
         if (!isfinite(r->token_nll[i])) return not_finite(r, i, "", err);
-        if (e->has_ref && !isfinite(r->token_kl[i]))
+        if (e->compares && !isfinite(r->token_kl[i]))
             return lq_fail(err, LQ_EVALUE,
                            "window %lld: the divergence from the reference is not finite",
                            (long long)(i / r->per_window));
     }
-    r->nll = mean(r->token_nll, r->tokens);
-    lq_status s = perplexity_of(&r->perplexity, r, r->token_nll, "", err);
-    if (s || !e->has_ref) return s;
-    int64_t agree = 0;
-    for (int64_t i = 0; i < r->tokens; i++)
-        agree += e->agree[i];
-    r->top1_agree = (double)agree / (double)r->tokens;
-    r->kl_mean = mean(r->token_kl, r->tokens);
-    r->kl_p99 = percentile(r->token_kl, r->tokens, 0.99, err, &s);
-    return s ? s : perplexity_of(&r->ref_perplexity, r, e->ref_nll, ref, err);
+    return LQ_OK;
+}
+
+static lq_status summarize(evaluation *e, lq_err *err)
+{
+    static const char *const ref = "reference model: ";
+    eval_result *r = e->r;
+    lq_status s = check_finite(e, ref, err);
+    if (s) return s;
+    const eval_mean m = eval_mean_of(r->token_nll, r->tokens);
+    r->nll = m.mean;
+    s = perplexity_of(&r->perplexity, r, r->token_nll, "", err);
+    r->perplexity_error = r->perplexity * m.error;
+    if (s || !e->compares) return s;
+    if ((s = perplexity_of(&r->ref_perplexity, r, e->ref_nll, ref, err))) return s;
+    double *x = malloc((size_t)r->tokens * sizeof *x);
+    if (!x) return lq_fail(err, LQ_ENOMEM, "no memory to sort %lld values", (long long)r->tokens);
+    compare_perplexities(r, e->ref_nll);
+    summarize_kl(r, x, e->o->between);
+    summarize_dp(r, e->ref_nll, x);
+    summarize_top(r, e->agree);
+    free(x);
+    return LQ_OK;
+}
+
+/* Where what the model says is written to, up to its rows. */
+static lq_status open_saved(evaluation *e, lq_err *err)
+{
+    const eval_opts *o = e->o;
+    lq_status s = lq_out_open(&e->saved, o->save_base, err);
+    return s ? s : kl_base_begin(e->saved, o->ctx, e->V, e->ids, e->r->windows, err);
+}
+
+static lq_status finish_saved(evaluation *e, lq_err *err)
+{
+    lq_out *o = e->saved;
+    e->saved = NULL;
+    return lq_out_commit(o, err);
 }
 
 lq_status eval_run(eval_result *r, const model *m, const model *ref, const int32_t *ids, int64_t n,
@@ -384,6 +424,7 @@ lq_status eval_run(eval_result *r, const model *m, const model *ref, const int32
     e->first = o->first ? o->first : 1;
     e->V = m->cfg->vocab;
     e->has_ref = ref != NULL;
+    e->compares = ref || o->base;
     r->windows = eval_windows(n, o);
     r->per_window = o->ctx - e->first;
     r->tokens = r->windows * r->per_window;
@@ -398,10 +439,14 @@ lq_status eval_run(eval_result *r, const model *m, const model *ref, const int32
     s = set_up(e, err);
     if (!s) s = open_runner(&e->model, m, o, p, err);
     if (!s && ref) s = open_runner(&e->ref, ref, &exact, p, err);
+    if (!s && o->save_base) s = open_saved(e, err);
     if (!s) s = run_all(e, p, job, err);
     if (!s) s = summarize(e, err);
+    if (!s && e->saved) s = finish_saved(e, err);
+    lq_out_abort(e->saved);
     close_runner(&e->model);
     close_runner(&e->ref);
+    free(e->codes);
     free(e->window_ids);
     free(e->row_slot);
     free(e->row_target);

@@ -1,14 +1,17 @@
-/* runtime/eval.h - perplexity of a model over windows of ids, and its KL divergence from another.
+/* runtime/eval.h - perplexity of a model over windows of ids, and its KL divergence from another, or
+ * from what a file says of another (kl_base.h).
  *
  *     nll(t) = -log p(id[t] | ids before it in its window)      perplexity = exp(mean nll)
- *     KL(ref || model)(t) = sum over ids v of p_ref(v) (log p_ref(v) - log p(v))
+ *     dp(t) = p(id[t] | ...) - p_ref(id[t] | ...)
  *
- * in nats, log-sums and means in double. Windows run in batches; the figures are added window after
+ * and the divergence of eval_score.h. Windows run in batches; the figures are added window after
  * window, so they depend neither on the batches nor on threads. */
 #ifndef LLMQ_RUNTIME_EVAL_H
 #define LLMQ_RUNTIME_EVAL_H
 
+#include "runtime/eval_score.h"
 #include "runtime/forward/forward.h"
+#include "runtime/kl_base.h"
 
 typedef struct {
     int64_t ctx;         /* positions of a window, >= 2 */
@@ -19,31 +22,37 @@ typedef struct {
     bool bos_replaces; /* in place of the window's first id; else before ctx - 1 ids */
     mm_acts acts;      /* of the model; the reference always runs with f32 */
     kv_dtype kv;
+    bool between; /* percentiles are between two values (eval_percentile) */
+    const kl_base
+        *base; /* in place of a reference model, or NULL: its windows, the first of them */
+    const char *save_base; /* such a file is written of this model, or NULL */
 } eval_opts;
 
 typedef struct {
     int64_t windows, per_window, tokens; /* tokens = windows * per_window scored ones */
     double nll, perplexity;              /* mean; exp of it */
-    double kl_mean, kl_p99, top1_agree;  /* with ref: mean, 99th percentile, equal first choices */
+    double perplexity_error;             /* standard errors of what they follow */
+    /* with ref or base */
     double ref_perplexity;
-    double *token_nll, *token_kl; /* [tokens], owned; token_kl only with ref */
+    double perplexity_diff, perplexity_diff_error;   /* perplexity - ref_perplexity */
+    double perplexity_ratio, perplexity_ratio_error; /* perplexity / ref_perplexity */
+    double kl_mean, kl_error;
+    double kl_median, kl_p90, kl_p95, kl_p99, kl_p999, kl_max;
+    double dp_mean, dp_error, dp_rms, dp_rms_error; /* sqrt(mean dp^2) */
+    double top1_agree, top1_error;                  /* equal first choices */
+    double *token_nll, *token_kl; /* [tokens], owned; token_kl only with ref or base */
 } eval_result;
-
-/* One position: what logits [V] and ref's (or NULL) say of the id that comes next. */
-typedef struct {
-    double nll, ref_nll, kl;
-    bool agree; /* equal first choices */
-} eval_score;
-eval_score eval_position(const float *logits, const float *ref, int64_t V, int64_t target);
 
 /* The cache (kv.on left open) and the steps of an evaluation of such a model. */
 void eval_size(kv_opts *kv, fwd_opts *step, const arch_config *c, const eval_opts *o);
 /* Whole windows that n ids fill. */
 int64_t eval_windows(int64_t n, const eval_opts *o);
-/* ref may be NULL; it must have the same vocabulary. Free r with eval_free, also after an error.
+/* ref may be NULL, and is with o->base; it must have the same vocabulary. Free r with eval_free, also
+ * after an error, which leaves no file.
  * Errors: LQ_EVALUE - no whole window; an id outside the vocabulary; logits or a perplexity that
- *                     are not finite
- *         LQ_ESHAPE - ref's vocabulary differs
+ *                     are not finite; windows that are not those of o->base, or not of such files
+ *         LQ_ESHAPE - ref's vocabulary differs, or o->base's
+ *         lq_out_open's of o->save_base
  *         LQ_EINTR, LQ_ENOMEM */
 lq_status eval_run(eval_result *r, const model *m, const model *ref, const int32_t *ids, int64_t n,
                    const eval_opts *o, pool *p, const lq_job *job, lq_err *err);

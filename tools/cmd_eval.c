@@ -2,6 +2,7 @@
 #include "tools/cli/load.h"
 #include "tools/inflight/inflight.h"
 
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -15,8 +16,9 @@ typedef enum { RULER_OWN, RULER_GPTQ, RULER_LLAMA_CPP } ruler;
 
 typedef struct {
     const char *text, *ref, *ctx;
+    const char *base, *save_base; /* --kl-divergence-base, --save-... */
     int64_t windows;
-    bool bos;
+    bool bos, join_rows;
     int ruler;
     double max_ppl, max_kl, max_kl_p99;
     opt_model model;
@@ -27,7 +29,11 @@ static const char *const rulers[] = { "llmq", "gptq", "llama.cpp", NULL };
 
 #define F(field) offsetof(eval_cmd_opts, field)
 static const opt_row rows[] = {
-    { "text", 't', OPT_STR, F(text), .arg = "FILE", .required = true, .help = "UTF-8 text" },
+    { "text", 't', OPT_STR, F(text), .arg = "FILE",
+      .help = "UTF-8 text; needed unless --kl-divergence-base has its own" },
+    { "join-rows", 0, OPT_FLAG, F(join_rows),
+      .help = "the text's lines are rows of a data set, joined by blank lines as GPTQ's evaluation "
+              "joins those of WikiText-2 (wiki.test.raw)" },
     { "ctx", 'c', OPT_STR, F(ctx), .arg = "C[,C...]",
       .help =
           "tokens of a window; several give one row each (default: 2048 or the model's maximum)" },
@@ -41,6 +47,11 @@ static const opt_row rows[] = {
       .help =
           "also KL(MODEL2 || MODEL) and how often both choose the same token; MODEL2 runs with f32 "
           "activations and cache, whatever MODEL does" },
+    { "kl-divergence-base", 0, OPT_STR, F(base), .arg = "FILE",
+      .help = "the same from what this file of llama-perplexity --kl-divergence-base says of "
+              "another model, on its text and windows; implies --ruler llama.cpp" },
+    { "save-kl-divergence-base", 0, OPT_STR, F(save_base), .arg = "FILE",
+      .help = "write such a file of MODEL; with --ruler llama.cpp" },
 };
 static const opt_row gates[] = {
     { "max-ppl", 0, OPT_FLOAT, F(max_ppl), .lo = 1, .hi = 1e300, .help = "largest perplexity" },
@@ -54,8 +65,8 @@ static const opt_row gates[] = {
 static const char *const ruler_text[] = {
     "text tokenized once without special tokens, cut into whole windows, each scored from its "
     "second token",
-    "as GPTQ's evaluation: text tokenized once with special tokens, cut into whole windows, each "
-    "scored from its second token",
+    "as GPTQ's evaluation: text tokenized once, special tokens read and added, cut into whole "
+    "windows, each scored from its second token",
     "as llama-perplexity: text tokenized once with special tokens, cut into whole windows whose "
     "first token is replaced by BOS where the tokenizer adds one, scored from the token after the "
     "middle",
@@ -71,29 +82,71 @@ typedef struct {
     const eval_cmd_opts *o;
     load_model model, ref;
     load_tok tok;
-    int32_t *ids;
+    kl_base base; /* of --kl-divergence-base */
+    int32_t *ids; /* owned, or base's */
     size_t n_ids;
     eval_row *rows;
     int64_t n_rows;
     double seconds;
 } session;
 
+/* Python's "\n\n".join(rows), a row being a line with its end, or "" where that is blank: as the data
+ * set library has them. */
+static void join_rows(lq_buf *to, const char *text, size_t n)
+{
+    for (size_t at = 0, end; at < n; at = end) {
+        const char *nl = memchr(text + at, '\n', n - at);
+        size_t first = at;
+        end = nl ? (size_t)(nl - text) + 1 : n;
+        while (first < end && strchr(" \t\r\n\v\f", text[first]))
+            first++;
+        if (at > 0) lq_buf_puts(to, "\n\n");
+        if (first < end) lq_buf_add(to, text + at, end - at);
+    }
+}
+
+static lq_status encode(session *e, const char *text, size_t n, lq_err *err)
+{
+    static const unsigned flags[] = { [RULER_OWN] = TOK_PLAIN_SPECIAL,
+                                      [RULER_GPTQ] = TOK_ADD_SPECIAL,
+                                      [RULER_LLAMA_CPP] = TOK_PLAIN_SPECIAL | TOK_ADD_SPECIAL };
+    lq_buf joined = { 0 };
+    if (e->o->join_rows) {
+        join_rows(&joined, text, n);
+        text = joined.p;
+        n = joined.n;
+    }
+    lq_status s = joined.oom ? lq_fail(err, LQ_ENOMEM, "out of memory")
+                             : tok_encode(e->tok.t, n ? text : "", n, flags[e->o->ruler], &e->ids,
+                                          &e->n_ids, err);
+    lq_buf_free(&joined);
+    return s;
+}
+
 static lq_status tokenize(session *e, const char *model_path, lq_err *err)
 {
     lq_map map;
+    if (e->o->base) {
+        e->ids = e->base.ids;
+        e->n_ids = (size_t)(e->base.windows * e->base.ctx);
+        return LQ_OK;
+    }
     lq_status s = load_tok_open(&e->tok, e->model.src, model_path, err);
     if (!s) s = lq_map_open(&map, e->o->text, err);
     if (s) return s;
-    unsigned flags = TOK_PLAIN_SPECIAL | (e->o->ruler == RULER_OWN ? 0 : TOK_ADD_SPECIAL);
-    s = tok_encode(e->tok.t, (const char *)map.data, map.size, flags, &e->ids, &e->n_ids, err);
+    s = encode(e, (const char *)map.data, map.size, err);
     lq_map_close(&map);
     return s ? lq_wrap(err, s, "%s", e->o->text) : LQ_OK;
 }
 
-/* --ctx; 0: the model says. */
+/* --ctx, or the base's; 0: the model says. */
 static lq_status read_ctx(session *e, lq_err *err)
 {
     int64_t *ctx = NULL;
+    if (e->o->base) {
+        lq_status s = kl_base_open(&e->base, e->o->base, err);
+        if (s) return s;
+    }
     if (e->o->ctx) {
         lq_status s = opt_parse_ints(e->o->ctx, "--ctx", 2, 1 << 24, &ctx, &e->n_rows, err);
         if (s) return s;
@@ -103,6 +156,7 @@ static lq_status read_ctx(session *e, lq_err *err)
     e->rows = calloc((size_t)e->n_rows, sizeof *e->rows);
     for (int64_t i = 0; i < e->n_rows && e->rows && ctx; i++)
         e->rows[i].o.ctx = ctx[i];
+    if (e->o->base && e->rows) e->rows[0].o.ctx = e->base.ctx;
     free(ctx);
     return e->rows ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
 }
@@ -138,7 +192,10 @@ static lq_status set_ruler(session *e, lq_err *err)
         o->has_bos = e->o->bos || adds_bos;
         o->bos = bos;
         o->bos_replaces = llama;
-        o->first = llama ? o->ctx / 2 + 1 : 1;
+        o->first = llama ? kl_base_first(o->ctx) : 1;
+        o->between = llama;
+        o->base = e->o->base ? &e->base : NULL;
+        o->save_base = e->o->save_base;
         o->acts = opt_acts(&e->o->model);
         o->kv = opt_kv(&e->o->model);
         if (o->first >= o->ctx)
@@ -150,19 +207,50 @@ static lq_status set_ruler(session *e, lq_err *err)
 
 /* ---- results ---- */
 
+static bool compares(const session *e) { return e->o->ref || e->o->base; }
+
+/* What is printed of a result, as --json has it. */
+#define R(field) #field, offsetof(eval_result, field)
+static const struct {
+    const char *key;
+    size_t off;
+    bool ref; /* needs a reference */
+} figures[] = {
+    { R(perplexity), false },
+    { R(perplexity_error), false },
+    { R(nll), false },
+    { R(kl_mean), true },
+    { R(kl_error), true },
+    { R(kl_median), true },
+    { R(kl_p90), true },
+    { R(kl_p95), true },
+    { R(kl_p99), true },
+    { R(kl_p999), true },
+    { R(kl_max), true },
+    { R(top1_agree), true },
+    { R(top1_error), true },
+    { R(dp_mean), true },
+    { R(dp_error), true },
+    { R(dp_rms), true },
+    { R(dp_rms_error), true },
+    { R(ref_perplexity), true },
+    { R(perplexity_diff), true },
+    { R(perplexity_diff_error), true },
+    { R(perplexity_ratio), true },
+    { R(perplexity_ratio_error), true },
+};
+
 static void add_row(cJSON *to, const eval_row *row, bool ref)
 {
     const eval_result *r = &row->r;
     cJSON_AddNumberToObject(to, "ctx", (double)row->o.ctx);
-    cJSON_AddNumberToObject(to, "perplexity", r->perplexity);
-    cJSON_AddNumberToObject(to, "nll", r->nll);
     cJSON_AddNumberToObject(to, "tokens", (double)r->tokens);
     cJSON_AddNumberToObject(to, "windows", (double)r->windows);
-    if (!ref) return;
-    cJSON_AddNumberToObject(to, "kl_mean", r->kl_mean);
-    cJSON_AddNumberToObject(to, "kl_p99", r->kl_p99);
-    cJSON_AddNumberToObject(to, "top1_agree", r->top1_agree);
-    cJSON_AddNumberToObject(to, "ref_perplexity", r->ref_perplexity);
+    for (size_t i = 0; i < LQ_COUNT(figures); i++) {
+        double v;
+        memcpy(&v, (const char *)r + figures[i].off, sizeof v);
+        if (ref || !figures[i].ref) cJSON_AddNumberToObject(to, figures[i].key, v);
+    }
 }
 
 /* Which weights the figures are of, as `publish --eval` compares them. */
@@ -180,10 +268,10 @@ static lq_status add_weights(cJSON *doc, const session *e, lq_err *err)
 static lq_status print_json(const session *e, lq_err *err)
 {
     cJSON *doc = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(doc, "by_ctx");
-    add_row(doc, &e->rows[0], e->o->ref != NULL);
+    add_row(doc, &e->rows[0], compares(e));
     for (int64_t i = 0; i < e->n_rows; i++) {
         cJSON *one = cJSON_CreateObject();
-        add_row(one, &e->rows[i], e->o->ref != NULL);
+        add_row(one, &e->rows[i], compares(e));
         cJSON_AddItemToArray(list, one);
     }
     cJSON_AddStringToObject(doc, "ruler", rulers[e->o->ruler]);
@@ -194,21 +282,36 @@ static lq_status print_json(const session *e, lq_err *err)
     return s;
 }
 
+/* Under the row of a window length: what the reference adds. */
+static void print_compared(const eval_row *row)
+{
+    const eval_result *r = &row->r;
+    printf("\nbeside the reference, windows of %lld\n", (long long)row->o.ctx);
+    printf("  perplexity       %.4f (reference) %+.4f ± %.4f, ratio %.5f ± %.5f\n",
+           r->ref_perplexity, r->perplexity_diff, r->perplexity_diff_error, r->perplexity_ratio,
+           r->perplexity_ratio_error);
+    printf("  KL divergence    mean %.6f ± %.6f, median %.6f, 90 %% %.6f, 95 %% %.6f, 99 %% %.6f, "
+           "99.9 %% %.6f, largest %.6f\n",
+           r->kl_mean, r->kl_error, r->kl_median, r->kl_p90, r->kl_p95, r->kl_p99, r->kl_p999,
+           r->kl_max);
+    printf("  same top token   %.3f ± %.3f %%\n", 100 * r->top1_agree, 100 * r->top1_error);
+    printf("  next token's probability, less the reference's: mean %+.3f ± %.3f %%, RMS %.3f ± "
+           "%.3f %%\n",
+           100 * r->dp_mean, 100 * r->dp_error, 100 * r->dp_rms, 100 * r->dp_rms_error);
+}
+
 static void print_text(const session *e)
 {
     printf("%s\n\n", ruler_text[e->o->ruler]);
-    printf("%8s %8s %10s %12s %10s", "ctx", "windows", "tokens", "perplexity", "nll");
-    if (e->o->ref) printf(" %12s %12s %12s %10s", "ref ppl", "mean KL", "p99 KL", "same top");
-    printf("\n");
+    printf("%8s %8s %10s %12s %10s %10s\n", "ctx", "windows", "tokens", "perplexity", "+-", "nll");
     for (int64_t i = 0; i < e->n_rows; i++) {
         const eval_result *r = &e->rows[i].r;
-        printf("%8lld %8lld %10lld %12.4f %10.6f", (long long)e->rows[i].o.ctx,
-               (long long)r->windows, (long long)r->tokens, r->perplexity, r->nll);
-        if (e->o->ref)
-            printf(" %12.4f %12.6f %12.6f %9.2f%%", r->ref_perplexity, r->kl_mean, r->kl_p99,
-                   100 * r->top1_agree);
-        printf("\n");
+        printf("%8lld %8lld %10lld %12.4f %10.4f %10.6f\n", (long long)e->rows[i].o.ctx,
+               (long long)r->windows, (long long)r->tokens, r->perplexity, r->perplexity_error,
+               r->nll);
     }
+    for (int64_t i = 0; i < e->n_rows && compares(e); i++)
+        print_compared(&e->rows[i]);
     printf("\n%.1f s\n", e->seconds);
 }
 
@@ -285,6 +388,9 @@ static lq_status evaluate(session *e, const cmd_ctx *c, pool *p, lq_err *err)
     if (!s) s = tokenize(e, path, err);
     if (!s) window_lengths(e);
     if (!s) s = set_ruler(e, err);
+    if (!s && e->o->save_base && e->n_rows > 1)
+        s = lq_fail(err, LQ_EUSAGE, "--save-kl-divergence-base: expected one --ctx, found %lld",
+                    (long long)e->n_rows);
     double start = lq_now();
     for (int64_t i = 0; i < e->n_rows && !s; i++)
         s = eval_run(&e->rows[i].r, &e->model.m, e->o->ref ? &e->ref.m : NULL, e->ids,
@@ -293,13 +399,33 @@ static lq_status evaluate(session *e, const cmd_ctx *c, pool *p, lq_err *err)
     return s;
 }
 
+/* Do the options go together? */
+static lq_status check_options(const eval_cmd_opts *o, const cmd_ctx *c, lq_err *err)
+{
+    static const char *const own[] = { "text", "ctx", "ref", "join-rows", "bos" };
+    const bool llama = o->ruler == RULER_LLAMA_CPP;
+    if ((opt_given(c, "max-kl") || opt_given(c, "max-kl-p99")) && !o->ref && !o->base)
+        return lq_fail(err, LQ_EUSAGE, "--max-kl and --max-kl-p99 need --ref");
+    if (!o->text && !o->base) return lq_fail(err, LQ_EUSAGE, "--text is required");
+    for (size_t i = 0; i < LQ_COUNT(own) && o->base; i++)
+        if (opt_given(c, own[i]))
+            return lq_fail(err, LQ_EUSAGE, "--%s goes without --kl-divergence-base", own[i]);
+    if (o->base && opt_given(c, "ruler") && !llama)
+        return lq_fail(err, LQ_EUSAGE, "--kl-divergence-base: its ruler is llama.cpp, not %s",
+                       rulers[o->ruler]);
+    if (o->save_base && !llama && !o->base)
+        return lq_fail(err, LQ_EUSAGE, "--save-kl-divergence-base needs --ruler llama.cpp");
+    return LQ_OK;
+}
+
 static lq_status eval_cmd_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
-    session e = { .o = opts };
+    eval_cmd_opts o = *(const eval_cmd_opts *)opts;
+    session e = { .o = &o };
     pool *p = NULL;
-    lq_status s = LQ_OK;
-    if ((opt_given(c, "max-kl") || opt_given(c, "max-kl-p99")) && !e.o->ref)
-        return lq_fail(err, LQ_EUSAGE, "--max-kl and --max-kl-p99 need --ref");
+    lq_status s = check_options(&o, c, err);
+    if (s) return s;
+    if (o.base) o.ruler = RULER_LLAMA_CPP;
     s = load_start(&p, c, &e.o->model, err);
     if (!s) s = evaluate(&e, c, p, err);
     if (!s) prog_end();
@@ -309,7 +435,8 @@ static lq_status eval_cmd_run(const cmd_ctx *c, const void *opts, lq_err *err)
     for (int64_t i = 0; i < e.n_rows && e.rows; i++)
         eval_free(&e.rows[i].r);
     free(e.rows);
-    free(e.ids);
+    if (!o.base) free(e.ids);
+    kl_base_close(&e.base);
     load_tok_close(&e.tok);
     load_model_close(&e.ref);
     load_model_close(&e.model);
@@ -323,7 +450,9 @@ const cmd_row cmd_eval = {
     .details =
         "The text is tokenized once without special tokens and cut into whole windows of C "
         "tokens, each scored from its second token. --ruler gptq and --ruler llama.cpp follow "
-        "those projects' way instead, so that figures can be compared. Exit code 4 when a "
+        "those projects' way instead, so that figures can be compared: perplexities of papers are "
+        "--ruler gptq --join-rows --ctx 2048 on wiki.test.raw, those of llama-perplexity --ruler "
+        "llama.cpp --ctx 512. What follows +- is a standard error. Exit code 4 when a "
         "--max-... gate fails (every window length must pass). With several lengths the "
         "figures at the top of --json are those of the first.",
     .args = { { "MODEL", 1, 1, OPT_MODEL_HELP, FILES_MODEL } },
@@ -332,7 +461,8 @@ const cmd_row cmd_eval = {
                 OPT_GROUP("Quantizing while loading", inflight_rows, F(inflight)) },
     .examples = "llmq eval models/novels-6m --text held-out.txt --ctx 512\0"
                 "llmq eval model.llmq --text held-out.txt --ctx 512 --ref models/novels-6m --json\0"
-                "llmq eval model.llmq --text held-out.txt --ctx 512,1024 --max-ppl 47.5\0",
+                "llmq eval model.llmq --text held-out.txt --ctx 512,1024 --max-ppl 47.5\0"
+                "llmq eval model.gguf --kl-divergence-base base.kld\0",
     .opts_bytes = sizeof(eval_cmd_opts),
     .run = eval_cmd_run,
 };

@@ -1,7 +1,9 @@
 """llmq eval and llmq logits against transformers (tests/golden/make_eval.py), gates, bad input."""
 import json
+import os
 import shutil
 import struct
+import subprocess
 
 import pytest
 
@@ -13,7 +15,9 @@ CASES = json.loads((ROOT / "tests/golden/eval/expected.json").read_text())
 def run_eval(llmq, args, **more):
     args = args.split()
     args = [f"models/{a}" if a.startswith("novels-") else a for a in args]
-    return llmq.json("eval", *args, "--text", TEXT, **more)
+    if "--text" not in args:
+        args += ["--text", TEXT]
+    return llmq.json("eval", *args, **more)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c["args"])
@@ -90,6 +94,115 @@ def test_bad_input_is_one_sentence(llmq, tmp_path):
     assert "none.txt" in p.stderr
     p = llmq("eval", "tests/golden/arch/llama-128", "--text", TEXT, code=3)
     assert "tokenizer.json" in p.stderr
+
+
+KLD = ROOT / "tests/golden/eval/novels-6m-8x2.kld"
+
+
+def llama_perplexity():
+    """Rows of what it printed: name -> (value, standard error or None), percents as parts."""
+    rows = {}
+    for line in (ROOT / "tests/golden/eval/llama-perplexity.txt").read_text().splitlines():
+        if line[0] != "#":
+            name, figures = line.split(":")
+            of = 100 if figures.rstrip().endswith("%") else 1
+            value, *error = (float(f) / of for f in figures.replace("%", "").split("±"))
+            rows[" ".join(name.split())] = (value, *error)
+    return rows
+
+
+LLAMA_ROWS = {"Mean PPL(Q)": ("perplexity", "perplexity_error"), "Mean PPL(base)": ("ref_perplexity",),
+              "Mean PPL(Q)/PPL(base)": ("perplexity_ratio", "perplexity_ratio_error"),
+              "Mean PPL(Q)-PPL(base)": ("perplexity_diff", "perplexity_diff_error"),
+              "Mean KLD": ("kl_mean", "kl_error"), "Maximum KLD": ("kl_max",), "99.9% KLD": ("kl_p999",),
+              "99.0% KLD": ("kl_p99",), "95.0% KLD": ("kl_p95",), "90.0% KLD": ("kl_p90",), "Median KLD": ("kl_median",),
+              "Mean Δp": ("dp_mean", "dp_error"), "RMS Δp": ("dp_rms", "dp_rms_error"),
+              "Same top p": ("top1_agree", "top1_error")}
+
+
+@pytest.mark.parametrize("how", ["a base file", "a model"])
+def test_figures_are_those_of_llama_perplexity(llmq, tmp_path, how):
+    """Printed to six digits, percents to three; its sums are in float. Beside a model nothing is rounded to a base's codes,
+    which are a 65,535th of 16 nats apart."""
+    base, windows = tmp_path / "base.kld", ["--ruler", "llama.cpp", "--ctx", 128, "--windows", 6, "--text", TEXT]
+    if how == "a model":
+        got = llmq.json("eval", "models/novels-1m", *windows, "--ref", "models/novels-6m")
+    else:
+        llmq("eval", "models/novels-6m", *windows, "--save-kl-divergence-base", base)
+        got = llmq.json("eval", "models/novels-1m", "--kl-divergence-base", base)
+        assert (got["ctx"], got["windows"], got["tokens"], got["ruler"]) == (128, 6, 378, "llama.cpp")
+    theirs, off = llama_perplexity(), 5e-6 if how == "a base file" else 2e-5
+    for name, keys in LLAMA_ROWS.items():
+        for key, want in zip(keys, theirs[name]):
+            assert got[key] == pytest.approx(want, rel=off, abs=16 / 65535 / 2), (name, key)
+
+
+def test_a_base_file_is_the_one_that_llama_perplexity_writes(llmq, tmp_path):
+    """Byte by byte but for rounding: a code may be the neighbour."""
+    own = tmp_path / "own.kld"
+    llmq("eval", "models/novels-6m", "--ruler", "llama.cpp", "--ctx", 8, "--windows", 2, "--text", TEXT,
+         "--save-kl-divergence-base", own)
+    a, b = own.read_bytes(), KLD.read_bytes()
+    head, row = 20 + 4 * 16, 8 + 2 * 4096
+    assert len(a) == len(b) == head + 6 * row and a[:head] == b[:head]
+    for at in range(head, len(a), row):
+        assert struct.unpack_from("<2f", a, at) == pytest.approx(struct.unpack_from("<2f", b, at), rel=1e-5)
+        codes = zip(struct.unpack_from("<4096H", a, at + 8), struct.unpack_from("<4096H", b, at + 8))
+        assert max(abs(x - y) for x, y in codes) <= 1
+
+
+def test_a_base_file_of_llama_perplexity_is_read(llmq):
+    same = llmq.json("eval", "models/novels-6m", "--kl-divergence-base", KLD)
+    assert same["tokens"] == 6 and same["top1_agree"] == 1 and abs(same["kl_mean"]) < 16 / 65535
+    assert same["perplexity"] == pytest.approx(43.9957, abs=5e-3) == pytest.approx(same["ref_perplexity"], rel=1e-3)
+    first = llmq.json("eval", "models/novels-6m", "--kl-divergence-base", KLD, "--windows", 1)
+    assert first["perplexity"] == pytest.approx(58.0952, abs=5e-3)
+    llmq("eval", "models/novels-1m", "--kl-divergence-base", KLD, "--max-kl", 0.01, code=4)
+
+
+@pytest.mark.parametrize("args, code, says", [
+    (["--kl-divergence-base", KLD, "--ctx", 8], 2, "--ctx"), (["--kl-divergence-base", KLD, "--text", TEXT], 2, "--text"),
+    (["--kl-divergence-base", KLD, "--ref", "models/novels-6m"], 2, "--ref"),
+    (["--kl-divergence-base", KLD, "--ruler", "gptq"], 2, "llama.cpp"), ([], 2, "--text"),
+    (["--kl-divergence-base", "Makefile"], 3, "_logits_"), (["--kl-divergence-base", "/nowhere"], 3, "/nowhere"),
+    (["--text", TEXT, "--save-kl-divergence-base", "x"], 2, "--ruler llama.cpp"),
+    (["--text", TEXT, "--ruler", "llama.cpp", "--ctx", "8,16", "--save-kl-divergence-base", "x"], 2, "one --ctx")])
+def test_base_files_go_with_what_is_theirs_alone(llmq, args, code, says):
+    assert says in llmq("eval", "models/novels-1m", *args, code=code).stderr
+
+
+def test_a_base_of_another_vocabulary_is_refused(llmq, tmp_path):
+    cut = tmp_path / "cut.kld"
+    cut.write_bytes(KLD.read_bytes()[:-1])
+    assert "49284 bytes, found 49283" in llmq("eval", "models/novels-6m", "--kl-divergence-base", cut, code=3).stderr
+    p = llmq("eval", "tests/golden/arch/qwen3", "--kl-divergence-base", KLD, code=3)
+    assert "vocabulary of 320, found 4096" in p.stderr
+
+
+def test_the_table_of_the_standard_figures(llmq, tmp_path):
+    """Of the script: both rulers, and the divergence from a model or from a base file."""
+    env = {**os.environ, "TEXT": str(ROOT / "tests/golden/text/wikitext2-test-excerpt.txt"),
+           "CTX": "256", "CHUNKS": "128", "WINDOWS": "3"}
+
+    def table(model, **more):
+        p = subprocess.run(["sh", ROOT / "scripts/standard-eval.sh", model], cwd=ROOT, env={**env, **more}, text=True,
+                           capture_output=True, check=True)
+        return dict(line.strip("| ").split(" | ") for line in p.stdout.splitlines()[2:])
+
+    alone, beside = table("models/novels-1m"), table("models/novels-1m", REF="models/novels-6m")
+    want = llmq.json("eval", "models/novels-1m", "--text", env["TEXT"], "--ruler", "gptq", "--join-rows", "--ctx", 256,
+                     "--windows", 3)
+    row = "perplexity, GPTQ's ruler, 3 x 256"
+    assert alone[row] == beside[row] == f"{want['perplexity']:.4f} ± {want['perplexity_error']:.4f}"
+    assert "mean KL divergence" not in alone and float(beside["KL divergence, 99.9 %"]) > 0
+    base = tmp_path / "base.kld"
+    llmq("eval", "models/novels-6m", "--text", env["TEXT"], "--ruler", "llama.cpp", "--ctx", 128, "--windows", 3,
+         "--save-kl-divergence-base", base)
+    from_file = table("models/novels-1m", BASE=str(base))
+    assert from_file["same top token"] == beside["same top token"] and alone["bits per weight"].startswith("16.")
+    p = subprocess.run(["sh", ROOT / "scripts/standard-eval.sh", "models/novels-1m"], cwd=ROOT, text=True,
+                       env={**env, "TEXT": "none.txt"}, capture_output=True, check=False)
+    assert p.returncode == 2 and "none.txt" in p.stderr
 
 
 def read_f32(path):

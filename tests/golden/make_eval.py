@@ -10,7 +10,8 @@ Writes, beside this script, in eval/:
 Windows, all float32 with eager attention, sums in float64:
   own        whole windows of C tokens, each scored from its second token; --bos puts BOS first
              and leaves room for C - 1 tokens of text
-  gptq       as GPTQ's evaluation: the text tokenized with special tokens, windows as above
+  gptq       as GPTQ's evaluation: the text tokenized with special tokens, windows as above; --join-rows:
+             its lines as the data set library has WikiText-2's rows, joined by blank lines
   llama.cpp  as llama-perplexity: windows of C tokens, the first replaced by BOS where the
              tokenizer adds one, scored from the token after the middle
 """
@@ -26,6 +27,7 @@ from transformers import AutoModelForCausalLM
 HERE = os.path.dirname(os.path.abspath(__file__))
 MODELS = os.path.join(HERE, "..", "..", "models")
 TEXT = os.path.join(HERE, "text", "novels-heldout-100w.txt")
+ROWS = "tests/golden/text/wikitext2-test-excerpt.txt"
 BOS = 1
 
 
@@ -79,6 +81,9 @@ def main():
         print(c)
         return c
 
+    with open(os.path.join(HERE, "..", "..", ROWS), encoding="utf-8") as f:
+        rows = [row if row.strip() else "" for row in f]
+    joined = tok.encode("\n\n".join(rows), add_special_tokens=True).ids
     w128, w512 = cut(plain, 128)[:12], cut(plain, 512)
     llama = [[BOS] + w[1:] if adds_bos else w for w in cut(special, 256)[:6]]
     cases = [
@@ -89,6 +94,8 @@ def main():
              [[BOS] + w for w in cut(plain, 127)[:12]], 1),
         case("novels-6m --ctx 128 --windows 12 --ruler gptq", big, None, cut(special, 128)[:12], 1),
         case("novels-6m --ctx 256 --windows 6 --ruler llama.cpp", big, None, llama, 129),
+        case(f"novels-6m --ctx 512 --windows 10 --ruler gptq --join-rows --text {ROWS}", big, None,
+             cut(joined, 512)[:10], 1),
         case("novels-1m --ref novels-6m --ctx 128 --windows 12", small, big, w128, 1),
     ]
     os.makedirs(os.path.join(HERE, "eval"), exist_ok=True)

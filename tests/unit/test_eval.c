@@ -4,6 +4,7 @@
 #include "tests/support/rig.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { C = 32, WINDOWS = 2, SCORED = C - 1 };
 
@@ -210,6 +211,135 @@ TEST(wrong_input_is_refused)
     rig_close(&b);
 }
 
+/* ---- files of a KL divergence's base ---- */
+
+static char *path_of(char out[96], const char *name)
+{
+    snprintf(out, 96, "build/tests/eval-%s-%d.kld", name, (int)getpid());
+    return out;
+}
+
+static eval_opts theirs(int64_t ctx)
+{
+    return (eval_opts){ .ctx = ctx, .first = kl_base_first(ctx), .between = true };
+}
+
+/* 16 bits a token are off by half a step of 16 / 65535 nats at most. */
+TEST(a_base_file_stands_for_the_model_that_it_was_written_of)
+{
+    enum { N = 90, CTX = 17 };
+    int32_t ids[N];
+    char path[96];
+    lq_err err = { "" };
+    kl_base b = { 0 };
+    eval_result want = { 0 }, got = { 0 }, wrote = { 0 };
+    rig small, big;
+    bool ok = rig_open(&small, "tests/golden/arch/qwen2", (rig_opts){ .threads = 2 });
+    ok = rig_open(&big, "tests/golden/arch/llama-128", (rig_opts){ .threads = 2 }) && ok;
+    if (ok) {
+        eval_opts o = theirs(CTX);
+        random_ids(ids, N, 320);
+        CHECK(!eval_run(&want, &small.m, &big.m, ids, N, &o, small.p, NULL, &err), "%s", err.msg);
+        o.save_base = path_of(path, "base");
+        CHECK(!eval_run(&wrote, &big.m, NULL, ids, N, &o, big.p, NULL, &err), "%s", err.msg);
+        CHECK(!kl_base_open(&b, path, &err), "%s", err.msg);
+        CHECK(b.ctx == CTX && b.V == 320 && b.windows == 5 && wrote.tokens == 5 * 8, "sizes");
+        CHECK(memcmp(b.ids, ids, 85 * sizeof *ids) == 0, "ids");
+        o = theirs(CTX);
+        o.base = &b;
+        CHECK(!eval_run(&got, &small.m, NULL, b.ids, 85, &o, small.p, NULL, &err), "%s", err.msg);
+        const double step = 16.0 / 65535;
+        CHECK(fabs(got.kl_mean - want.kl_mean) < step && got.kl_mean > 0, "KL %g, not %g",
+              got.kl_mean, want.kl_mean);
+        CHECK(fabs(got.kl_max - want.kl_max) < 2 * step, "largest %g, not %g", got.kl_max,
+              want.kl_max);
+        CHECK(fabs(log(got.ref_perplexity / want.ref_perplexity)) < step, "perplexity %g, not %g",
+              got.ref_perplexity, want.ref_perplexity);
+        CHECK(fabs(got.dp_rms - want.dp_rms) < step && got.dp_rms > 0, "dp %g, not %g", got.dp_rms,
+              want.dp_rms);
+        CHECK(fabs(got.top1_agree - want.top1_agree) < 1e-12, "same top");
+        CHECK(want.kl_mean > 100 * step, "KL of two models %g", want.kl_mean);
+    }
+    eval_free(&want), eval_free(&got), eval_free(&wrote);
+    kl_base_close(&b);
+    remove(path);
+    rig_close(&small);
+    rig_close(&big);
+}
+
+TEST(a_base_file_that_is_not_whole_or_of_another_model_is_refused)
+{
+    enum { CTX = 9, V = 320 };
+    static const struct {
+        const char *why;
+        int at;    /* of the byte that is changed; -1: none */
+        long less; /* bytes cut off */
+        lq_status open, run;
+    } t[] = {
+        { "as it was written", -1, 0, LQ_OK, LQ_OK },
+        { "another beginning", 0, 0, LQ_EFORMAT, 0 },
+        { "one byte short", -1, 1, LQ_EFORMAT, 0 },
+        { "a header alone", -1, 20 + 18 * 4 + 2 * 4 * 648 - 20, LQ_EFORMAT, 0 },
+        { "other windows than bytes", 16, 0, LQ_EFORMAT, 0 },
+        { "an id outside the vocabulary", 20 + 3, 0, LQ_OK, LQ_EVALUE },
+    };
+    int32_t ids[2 * CTX];
+    char path[96];
+    rig r;
+    if (rig_open(&r, "tests/golden/arch/qwen2", (rig_opts){ .threads = 1 })) {
+        for (size_t i = 0; i < LQ_COUNT(t); i++) {
+            lq_err err = { "" };
+            eval_result res = { 0 };
+            kl_base b = { 0 };
+            eval_opts o = theirs(CTX);
+            random_ids(ids, 2 * CTX, V);
+            o.save_base = path_of(path, "bad");
+            CHECK(!eval_run(&res, &r.m, NULL, ids, 2 * CTX, &o, r.p, NULL, &err), "%s", err.msg);
+            eval_free(&res);
+            FILE *f = fopen(path, "r+b");
+            fseek(f, 0, SEEK_END);
+            const long n = ftell(f);
+            CHECK(n == 20 + 2 * CTX * 4 + 2 * 4 * (long)kl_base_row_bytes(V), "%ld bytes", n);
+            if (t[i].at >= 0) {
+                fseek(f, t[i].at, SEEK_SET);
+                fputc(0x7f, f);
+            }
+            fclose(f);
+            CHECK(!truncate(path, n - t[i].less), "truncate");
+            lq_status s = kl_base_open(&b, path, &err);
+            CHECK(s == t[i].open && !s == !err.msg[0], "%s: %s", t[i].why, err.msg);
+            o = theirs(CTX);
+            o.base = &b;
+            if (!s) s = eval_run(&res, &r.m, NULL, b.ids, 2 * CTX, &o, r.p, NULL, &err);
+            CHECK(t[i].open || s == t[i].run, "%s: %s", t[i].why, err.msg);
+            eval_free(&res);
+            kl_base_close(&b);
+            remove(path);
+        }
+        lq_err err = { "" };
+        eval_result res = { 0 };
+        eval_opts o = { .ctx = CTX, .save_base = path_of(path, "first") };
+        lq_status s = eval_run(&res, &r.m, NULL, ids, 2 * CTX, &o, r.p, NULL, &err);
+        CHECK(s == LQ_EVALUE && access(path, F_OK) != 0, "scored from the second token");
+    }
+    rig_close(&r);
+}
+
+TEST(percentiles_and_errors_are_those_of_their_definitions)
+{
+    double x[] = { 5, 1, 4, 2, 3 };
+    const double y[] = { 2, 1, 4, 3, 5 };
+    const eval_mean m = eval_mean_of(x, 5);
+    CHECK(fabs(m.mean - 3) < 1e-15 && fabs(m.error - sqrt(2.0 / 4)) < 1e-15, "%g %g", m.mean,
+          m.error);
+    CHECK(fabs(eval_mean_cov(x, y, 5) - 0.15) < 1e-15, "%g", eval_mean_cov(x, y, 5));
+    eval_sort(x, 5);
+    CHECK(fabs(eval_percentile(x, 5, 0.9, false) - 5) < 1e-15, "the 5th of 5");
+    CHECK(fabs(eval_percentile(x, 5, 0.5, false) - 3) < 1e-15, "the 3rd of 5");
+    CHECK(fabs(eval_percentile(x, 5, 0.9, true) - 4.6) < 1e-12, "between the 4th and the 5th");
+    CHECK(fabs(eval_percentile(x, 5, 1, true) - 5) < 1e-15, "the last");
+}
+
 int main(int argc, char **argv)
 {
     RUN(figures_agree_with_transformers);
@@ -217,5 +347,8 @@ int main(int argc, char **argv)
     RUN(bos_and_the_first_scored_position_move_what_is_scored);
     RUN(a_model_is_at_no_distance_from_itself);
     RUN(wrong_input_is_refused);
+    RUN(a_base_file_stands_for_the_model_that_it_was_written_of);
+    RUN(a_base_file_that_is_not_whole_or_of_another_model_is_refused);
+    RUN(percentiles_and_errors_are_those_of_their_definitions);
     return check_end();
 }
