@@ -8,6 +8,7 @@
 #include "runtime/engine/spec.h"
 #include "runtime/forward/forward.h"
 #include "runtime/load.h"
+#include "runtime/model/kv_window.h"
 #include "runtime/model/rank.h"
 #include "tools/bench/roofline.h"
 #include "tools/cli/footprint.h"
@@ -66,7 +67,10 @@ typedef struct {
     const char *format, *scheme_text;
     foot_weights w;
     size_t kv_per_token, scratch_bytes, memory_bytes;
-    size_t state_bytes;             /* of a sequence, whatever its length; 0: no layer has one */
+    size_t state_bytes; /* of a sequence, whatever its length; 0: no layer has one */
+    /* Of a sequence, in layers that keep a window of its K and V alone; and their part of kv_per_token. 0:
+     * no layer does, or a GPU has some */
+    size_t window_bytes, window_kv;
     size_t draft_weights, draft_kv; /* of a draft model; the latter per token */
     int64_t ctx, max_len, max_batch, max_tokens;
     struct {
@@ -143,17 +147,20 @@ static void derive(plan *pl)
         tokens_of(pl->gpu.memory, pl->gpu.weights + pl->gpu.scratch, pl->gpu.kv_per_token);
     const size_t fixed =
         pl->w.weights_bytes - pl->gpu.moved + pl->draft_weights + pl->scratch_bytes;
-    const size_t per_token = pl->kv_per_token - pl->gpu.kv_moved + pl->draft_kv;
-    pl->max_tokens = tokens_of(pl->memory_bytes, fixed + pl->state_bytes, per_token);
+    const size_t per_token = pl->kv_per_token - pl->gpu.kv_moved - pl->window_kv + pl->draft_kv;
+    const size_t per_sequence = pl->state_bytes + pl->window_bytes;
+    pl->max_tokens = tokens_of(pl->memory_bytes, fixed + per_sequence, per_token);
     if (pl->gpu.on && there < pl->max_tokens) pl->max_tokens = there;
     pl->max_len = pl->max_tokens < pl->cfg->max_pos ? pl->max_tokens : pl->cfg->max_pos;
     pl->max_batch = pl->max_tokens / pl->ctx;
-    if (pl->state_bytes)
+    if (per_sequence)
         pl->max_batch =
-            tokens_of(pl->memory_bytes, fixed, pl->state_bytes + per_token * (size_t)pl->ctx);
+            tokens_of(pl->memory_bytes, fixed, per_sequence + per_token * (size_t)pl->ctx);
     pl->cpu.bytes = (double)pl->w.step_bytes + 2 * (double)pl->state_bytes; /* read and written */
     pl->cpu.weights = pl->w.step_weights;
     pl->cpu.kv_bytes = (double)pl->kv_per_token;
+    if (pl->window_kv) /* of which a step reads the window */
+        pl->cpu.kv_bytes -= (double)pl->window_kv * (1 - (double)pl->cfg->window / (double)pl->ctx);
     pl->limits = roof_of(&pl->cpu, 1, (double)pl->ctx);
 }
 
@@ -188,6 +195,10 @@ static cJSON *as_json(const plan *pl)
     cJSON_AddNumberToObject(o, "kv_bytes_per_token", (double)pl->kv_per_token);
     if (pl->state_bytes)
         cJSON_AddNumberToObject(o, "state_bytes_per_sequence", (double)pl->state_bytes);
+    if (pl->window_bytes) {
+        cJSON_AddNumberToObject(o, "window_kv_bytes_per_token", (double)pl->window_kv);
+        cJSON_AddNumberToObject(o, "window_bytes_per_sequence", (double)pl->window_bytes);
+    }
     if (pl->draft_weights) {
         cJSON_AddNumberToObject(o, "draft_weights_bytes", (double)pl->draft_weights);
         cJSON_AddNumberToObject(o, "draft_kv_bytes_per_token", (double)pl->draft_kv);
@@ -275,6 +286,10 @@ static void print_text(const plan *pl, int threads)
     BYTES("weights", pl->w.weights_bytes);
     if (pl->w.rows_bytes) BYTES("rows read from the file as needed", pl->w.rows_bytes);
     BYTES("KV cache per token", pl->kv_per_token);
+    if (pl->window_bytes) {
+        BYTES("of it in layers with a window", pl->window_kv);
+        BYTES("at most, in these, per sequence", pl->window_bytes);
+    }
     if (pl->state_bytes) BYTES("state per sequence", pl->state_bytes);
     if (pl->draft_weights) {
         BYTES("weights of the draft", pl->draft_weights);
@@ -327,6 +342,17 @@ static fwd_opts step_of(const plan_opts *o)
     return (fwd_opts){
         .acts = opt_acts(&o->model), .max_rows = o->batch_tokens, .max_logits = 64, .max_seqs = 64
     };
+}
+
+/* What layers with a window keep: on the CPU, of contexts that are longer. */
+static void add_windows(plan *pl, const plan_opts *o)
+{
+    enum { BLOCK = 16 }; /* as served by default */
+    const int64_t slots = kv_window_slots(pl->cfg, BLOCK, o->batch_tokens);
+    if (pl->gpu.on || slots * BLOCK >= pl->ctx) return;
+    const size_t slot = kv_window_bytes(pl->cfg, BLOCK, opt_kv(&o->model));
+    pl->window_bytes = (size_t)slots * slot;
+    pl->window_kv = slot / BLOCK;
 }
 
 /* What a draft model takes beside the model: it stays as it is stored. */
@@ -472,6 +498,7 @@ static lq_status make_plan(plan *pl, const foot_model *from, const foot_model *d
     if (!s) s = add_gpu(pl, from, o, o->scheme ? &scheme : NULL, err);
     if (!s && draft) s = add_draft(pl, o, draft, p, err);
     if (!s) s = measure(&pl->cpu, pl->cfg, o, o->scheme ? &scheme : NULL, p, err);
+    if (!s) add_windows(pl, o);
     if (!s) derive(pl);
     if (!s && pl->gpu.on)
         s = foot_weigh_last(&last, from, o->scheme ? &scheme : NULL, pl->gpu.layers, 1, err);

@@ -15,6 +15,13 @@ lq_status beam_fits(const seq *s, int64_t max_seqs, const kv_opts *kv, lq_err *e
                        "beam search: %lld lines of this length may need %lld KV blocks, the cache "
                        "has %lld",
                        (long long)width, (long long)need, (long long)kv->n_blocks);
+    const int64_t near = whole < kv->windows_each ? whole : kv->windows_each;
+    if (width && width * near > kv->n_windows)
+        return lq_fail(
+            err, LQ_EVALUE,
+            "beam search: %lld lines of this length may need %lld slots of layers with a "
+            "window, the cache has %lld",
+            (long long)width, (long long)(width * near), (long long)kv->n_windows);
     return LQ_OK;
 }
 

@@ -34,6 +34,7 @@ lq_status draft_open(draft **out, const model *m, int64_t vocab, const kv_opts *
     draft *d = calloc(1, sizeof *d);
     if (!d) return lq_fail(err, LQ_ENOMEM, "draft: out of memory");
     kv_opts ko = *cache;
+    ko.n_windows = 0;     /* guesses' rows are taken back further than a window's slots allow */
     ko.on = model_dev(m); /* of its own: one of the two may be on the CPU */
     ko.first = model_first_on(m);
     /* Blocks of such a model belong to prompts of one length, which the salt does not tell here. */

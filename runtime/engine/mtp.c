@@ -34,6 +34,7 @@ lq_status mtp_open(mtp **out, const model *head, const kv_opts *cache, const fwd
     mtp *m = calloc(1, sizeof *m);
     if (!m) return lq_fail(err, LQ_ENOMEM, "MTP head: out of memory");
     kv_opts ko = *cache;
+    ko.n_windows = 0; /* guesses' rows are taken back further than a window's slots allow */
     if (arch_rope_by_length(&head->cfg->rope[ROPE_MAIN])) ko.prefix_cache = false; /* as drafts */
     const fwd_opts fo = mtp_step(f);
     m->head = head;

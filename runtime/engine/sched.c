@@ -156,7 +156,7 @@ static bool may_try(const sched *sc, const seq *s)
     if (sc->n_running == 0) return true;
     if (s->preempted && s->preempt_mark == sc->left) return false;
     return sc->blocked != s->id || sc->blocked_left != sc->left ||
-           kv_free_blocks(sc->kv) > sc->blocked_free;
+           kv_spare_blocks(sc->kv) > sc->blocked_free;
 }
 
 seq *sched_admit(sched *sc, double now)
@@ -164,13 +164,13 @@ seq *sched_admit(sched *sc, double now)
     seq *s = first_in_line(sc, now);
     if (!may_try(sc, s)) return NULL;
     const int32_t *ids = s->ids ? s->ids : s->r.prompt;
-    int64_t cached = 0, free_before = kv_free_blocks(sc->kv);
+    int64_t cached = 0, free_before = kv_spare_blocks(sc->kv);
     /* Scoring needs the logits of every position, so it computes them all. */
     if (!seq_scoring(s)) cached = kv_match_prefix(sc->kv, &s->kv, ids, s->n_ids, s->r.salt);
     const lq_status st = kv_reserve(sc->kv, &s->kv, s->n_ids, &s->err);
     const bool starved = st == LQ_ENOMEM && !sc->n_running; /* nobody's end would give any back */
     if (starved) s->status = st;
-    if (!starved && (st || kv_free_blocks(sc->kv) < sc->n_places)) {
+    if (!starved && (st || kv_spare_blocks(sc->kv) < sc->n_places)) {
         kv_seq_free(sc->kv, &s->kv);
         sc->blocked = s->id;
         sc->blocked_free = free_before;

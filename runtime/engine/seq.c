@@ -183,11 +183,11 @@ void seq_need_of(seq_need *n, const arch_config *c, int64_t max_len, int64_t gue
         sizeof(seq) + len * sizeof(int32_t) + bad + bias +
         (API_MAX_STOPS + 1) * (API_MAX_STOP_BYTES + 1) + (vocab / 32 + 1) * sizeof(uint32_t) +
         (size_t)DRY_MAX_BREAKERS * (DRY_MAX_RUN + 1) * sizeof(int32_t) + 4 * (size_t)PIECES;
-    /* ids, prompt_logprobs or a search's lines, masks, tables of blocks (a draft's too) */
+    /* ids, prompt_logprobs or a search's lines, masks, tables of blocks (a draft's and windows' too) */
     n->running = len * (sizeof(int32_t) + 2 * sizeof(smp_result) + 2 * sizeof(beam_node)) +
                  (size_t)(1 + guesses) * sizeof(smp_result) + (vocab / 32 + 1) * sizeof(uint32_t) +
                  (size_t)c->hidden * sizeof(double) + bias +
-                 2 * (len / (size_t)block_size + 2) * sizeof(int32_t) + TEXT + 4 * (size_t)PIECES;
+                 3 * (len / (size_t)block_size + 2) * sizeof(int32_t) + TEXT + 4 * (size_t)PIECES;
 }
 
 void seq_free(seq *s)

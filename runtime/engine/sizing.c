@@ -9,6 +9,7 @@
 #include "runtime/engine/mtp.h"
 #include "runtime/engine/sched.h"
 #include "runtime/engine/spec.h"
+#include "runtime/model/kv_window.h"
 
 enum { MAX_BLOCKS = INT32_MAX / 32 };
 
@@ -84,8 +85,11 @@ static int64_t longest(const arch_config *c)
 /* A memory, and what a block has in it. */
 typedef struct {
     size_t room, block;
+    size_t taken; /* of the room, for layers with a window */
     bool known, device;
 } side;
+
+static size_t less(size_t n, size_t taken) { return n > taken ? n - taken : 0; }
 
 /* Blocks for the pool where nobody said how much memory it is to have, of `need` that all sequences
  * could use: of the host's memory a quarter, and up to three where a context is sought; of what
@@ -93,8 +97,10 @@ typedef struct {
 static size_t share(const side *s, size_t need, size_t one, bool seek)
 {
     if (!s->block || !s->known) return need;
-    const size_t quarter = s->room / 4 / s->block, three = s->room / 4 * 3 / s->block;
-    const size_t most = three ? three : s->room / s->block; /* one is better than none */
+    const size_t quarter = less(s->room / 4, s->taken) / s->block;
+    const size_t three = less(s->room / 4 * 3, s->taken) / s->block;
+    const size_t most =
+        three ? three : less(s->room, s->taken) / s->block; /* one is better than none */
     const size_t want = seek && one > quarter ? one : quarter ? quarter : 1;
     return !s->device && want < most ? want : most;
 }
@@ -110,21 +116,22 @@ static void divide(side *host, side *on, const arch_config *c, int64_t first, in
             i < first ? c : &own, i, block_size, d, i < first ? KV_ON_HOST : KV_ON_DEVICE);
 }
 
-/* What would do instead of a context that does not fit: err's text goes on with it. */
+/* What would do instead of a context that does not fit: err's text goes on with it. windows: what is
+ * taken for layers with a window. */
 static lq_status too_long(lq_status s, int64_t len, size_t one, size_t block, int block_size,
-                          size_t room, const char *kind, lq_err *err)
+                          size_t room, size_t windows, const char *kind, lq_err *err)
 {
     const long long fits = (long long)(room / block) * block_size;
     char instead[64] = "";
     if (fits) snprintf(instead, sizeof instead, "; --max-model-len %lld would fit", fits);
     return lq_fail(err, s, "KV cache: a sequence of %lld tokens needs %zu bytes, found %s of %zu%s",
-                   (long long)len, one * block, kind, room, instead);
+                   (long long)len, one * block + windows, kind, room + windows, instead);
 }
 
 /* Blocks that a memory holds at most. */
 static size_t fits_of(const side *s)
 {
-    return s->block && s->known ? s->room / s->block : SIZE_MAX;
+    return s->block && s->known ? less(s->room, s->taken) / s->block : SIZE_MAX;
 }
 
 /* What the steps leave of a device. */
@@ -183,6 +190,30 @@ static lq_status size_states(int64_t *n, size_t *bytes, side *host, eng_opts *o,
     return LQ_OK;
 }
 
+/* Slots for layers with a window: those of all sequences, within what as many slots as blocks would get
+ * of the memory that the pool may take, so that no fewer tokens fit than if these layers kept all. Where
+ * a length was asked for they make room for one sequence of it. kv->n_windows is 0 where blocks would be
+ * no more. */
+static void size_windows(kv_opts *kv, side *host, eng_opts *o, const arch_config *c, bool asked)
+{
+    enum { TABLES = 256 }; /* as of states */
+    const int64_t rows = o->max_batch_tokens > SPEC_MAX ? o->max_batch_tokens : SPEC_MAX + 1;
+    const int64_t each = kv_window_slots(c, o->block_size, rows);
+    const int64_t one = lq_ceil_div(o->max_len, o->block_size);
+    const size_t slot = kv_window_bytes(c, o->block_size, o->kv);
+    size_t all = o->kv_bytes ? o->kv_bytes : host->room / 4, n = (size_t)(each * o->max_seqs);
+    if (!each || each >= one || (all && all / host->block <= (size_t)each)) return;
+    if (all && n > all / host->block) n = all / host->block;
+    const size_t far = host->block - slot, whole = (size_t)one * far;
+    if (asked && all && whole + n * slot > all) n = whole < all ? (all - whole) / slot : 0;
+    if (n < (size_t)each) n = (size_t)each;
+    kv->n_windows = (int64_t)n;
+    kv->windows_each = each;
+    host->block = far ? far : TABLES;
+    host->taken = n * slot;
+    if (o->kv_bytes) o->kv_bytes -= host->taken;
+}
+
 /* A prompt whose rows see each other is computed in one step, which has room for the longest. */
 static lq_status fit_whole(eng_opts *o, const eng_opts *want, lq_err *err)
 {
@@ -223,6 +254,9 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
     s = check_head(&o, on, err);
     if (!s) s = size_states(&states, &state_bytes, &sides[0], &o, c, err);
     if (s) return s;
+    *kv = (kv_opts){ 0 };
+    if (!on) size_windows(kv, &sides[0], &o, c, asked);
+    const size_t windows = sides[0].taken;
     const size_t block = sides[0].block + sides[1].block;
     sides[0].known = sides[0].room > 0;
     dev *const gpu = on ? on : o.draft ? model_dev(o.draft) : NULL;
@@ -239,11 +273,11 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
     }
     if (most < (size_t)n) n = (int64_t)most;
     if (n < one && asked && o.kv_bytes)
-        return too_long(LQ_EVALUE, o.max_len, (size_t)one, block, o.block_size, o.kv_bytes,
+        return too_long(LQ_EVALUE, o.max_len, (size_t)one, block, o.block_size, o.kv_bytes, windows,
                         "a limit", err);
     if (asked && !o.kv_bytes && (size_t)one > fits_of(least))
         return too_long(least->device ? LQ_ENOMEM : LQ_EVALUE, o.max_len, (size_t)one, least->block,
-                        o.block_size, least->room, "room", err);
+                        o.block_size, less(least->room, least->taken), least->taken, "room", err);
     if (n < one && asked) n = one; /* asked for, and no limit was named */
     if (n < 1)
         return lq_fail(err, o.kv_bytes ? LQ_EVALUE : LQ_ENOMEM,
@@ -254,11 +288,13 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
                        "KV cache: %lld blocks need %zu bytes on the device, found room for %zu",
                        (long long)n, (size_t)n * sides[1].block, sides[1].room);
     if (n < one) o.max_len = n * o.block_size;
-    o.kv_bytes = (size_t)n * block + state_bytes;
+    o.kv_bytes = (size_t)n * block + state_bytes + windows;
     *kv = (kv_opts){ .n_blocks = n,
                      .block_size = o.block_size,
                      .dtype = o.kv,
                      .n_states = states,
+                     .n_windows = kv->n_windows < n ? kv->n_windows : n,
+                     .windows_each = kv->windows_each,
                      .prefix_cache = !o.no_prefix_cache && !c->w.both_ways,
                      .on = on,
                      .first = on ? first : 0 };

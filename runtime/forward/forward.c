@@ -23,6 +23,9 @@ struct fwd_ctx {
     attn_seq *packed;      /* [max_seqs] the same, one behind the other */
     int32_t *ids;          /* [max_rows] */
     int64_t *picked;       /* [max_rows] rows whose logits are wanted */
+    const fwd_item *items; /* of this step */
+    int32_t *block[2];     /* [max_rows] rows.row_block; the same of layers with slots of windows */
+    bool near;             /* rows and sequences have the tables of those */
     float *raw;            /* [max_logits, vocab], where the head's rows come out */
     float *logits;         /* the same on the host */
     float *hidden;         /* [max_logits, hidden] on the host: those behind them */
@@ -46,7 +49,7 @@ static size_t scratch_bytes(const arch_config *c, const fwd_opts *o, int threads
 /* What either kind of pass has in its arena. */
 static size_t step_bytes(const fwd_opts *o)
 {
-    return piece(o->max_rows, sizeof(int32_t)) + 3 * piece(o->max_seqs, sizeof(attn_seq)) +
+    return 2 * piece(o->max_rows, sizeof(int32_t)) + 3 * piece(o->max_seqs, sizeof(attn_seq)) +
            piece(o->max_seqs, sizeof(fwd_seq_state)) + piece(o->max_rows, sizeof(int64_t));
 }
 
@@ -92,7 +95,8 @@ static bool cut_step(fwd_ctx *f)
     f->packed = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->packed);
     f->picked = lq_push(&f->arena, (size_t)o->max_rows * sizeof *f->picked);
     f->states = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->states);
-    return f->states && f->ids && f->seqs && f->picked && f->last && f->packed;
+    f->block[1] = lq_push(&f->arena, (size_t)o->max_rows * sizeof(int32_t));
+    return f->states && f->block[1] && f->ids && f->seqs && f->picked && f->last && f->packed;
 }
 
 static bool cut_rows(fwd_ctx *f)
@@ -224,11 +228,21 @@ static lq_status check_items(const fwd_ctx *f, const fwd_item *items, int n_item
     return LQ_OK;
 }
 
+/* Where the item's rows are in layers with slots of windows. */
+static void place_near(fwd_ctx *f, const fwd_item *it, int64_t block_size)
+{
+    for (int64_t t = 0; t < it->n && it->seq->near; t++)
+        f->block[1][f->rows.R + t] = it->seq->near[(it->pos0 + t) / block_size];
+}
+
 /* Lay the items out as rows; returns how many logits are wanted. */
 static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
 {
     int64_t n_picked = 0, block_size = kv_options(f->kv)->block_size;
     f->rows.R = 0;
+    f->items = items;
+    f->near = false;
+    f->block[0] = f->host->row_block;
     f->rows.states = f->states;
     f->rows.n_states = n_items;
     for (int i = 0; i < n_items; i++) {
@@ -246,6 +260,7 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
                   it->seq_len ? it->seq_len : it->pos0 + it->n);
         f->states[i] = (fwd_seq_state){ .row0 = f->rows.R, .n_rows = it->n };
         kv_run_begin(f->kv, it->seq, it->pos0, it->n, it->logits_from < it->n, &f->states[i].run);
+        place_near(f, it, block_size);
         memcpy(f->ids + f->rows.R, it->ids, (size_t)it->n * sizeof *it->ids);
         if (f->m->cfg->mtp)
             memcpy(f->rows.given + f->rows.R * f->m->cfg->hidden, it->given,
@@ -273,6 +288,17 @@ static int64_t last_maker(const arch_config *c)
     return i;
 }
 
+/* The next layers' blocks are those of windows, or not. */
+static void use_tables(fwd_ctx *f, bool near, int n_items)
+{
+    if (near == f->near) return;
+    f->near = near;
+    f->host->row_block = f->block[near];
+    for (int i = 0; i < n_items; i++)
+        f->seqs[i].table = f->last[i].table = f->packed[i].table =
+            near ? f->items[i].seq->near : f->items[i].seq->table;
+}
+
 static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
 {
     /* All rows go to the end where their hidden states are wanted. */
@@ -287,7 +313,8 @@ static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
                                         : i > maker ? b->packed
                                                     : b->seqs,
                                 .n_seqs = b->n_seqs };
-        if (i > maker && !b->n_picked) return;
+        if (i > maker && !b->n_picked) break;
+        use_tables(f, kv_in_window(f->kv, i), b->n_seqs);
         const fwd_kv kv = { kv_k(f->kv, i),
                             kv_v(f->kv, i),
                             kv_block_stride(f->kv, i),
@@ -300,6 +327,7 @@ static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
         fwd_run_layer(r, here ? &f->m->layers[i] : &f->w->layers[i], i, &kv, &all, 1,
                       last ? b->picked : NULL, b->n_picked);
     }
+    use_tables(f, false, b->n_seqs);
 }
 
 /* Of all rows; those with logits become x's first. */

@@ -19,6 +19,7 @@
 
 #include "base/hash.h"
 #include "runtime/model/kv_state.h"
+#include "runtime/model/kv_window.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -42,6 +43,7 @@ typedef struct {
     size_t k_bytes; /* K of a block */
     size_t stride;  /* K and V of it */
     bool other;     /* it is another layer's */
+    bool near;      /* slots of windows instead of blocks */
 } kv_place;
 
 struct kv_cache {
@@ -60,6 +62,7 @@ struct kv_cache {
     size_t n_slots; /* a power of two, at least twice n_blocks */
     uint64_t next_serial;
     kv_states states; /* floats 0: no layer has a state */
+    kv_windows windows;
 };
 
 /* ---- sizes ---- */
@@ -148,7 +151,8 @@ size_t kv_table_bytes(const kv_opts *o)
 {
     const size_t per = sizeof(block) + ((size_t)o->block_size + 1) * sizeof(int32_t);
     return (size_t)o->n_blocks * per + slots_for(o->n_blocks) * sizeof(int32_t) +
-           kv_states_table_bytes(o->n_states);
+           kv_slots_bytes(o->n_states) + kv_slots_bytes(o->n_windows) +
+           (o->n_windows ? (size_t)o->n_blocks * sizeof(int32_t) : 0);
 }
 
 size_t kv_state_bytes(const arch_config *c)
@@ -202,7 +206,7 @@ static lq_status place_layers(kv_cache *kv, const arch_config *c, size_t *host, 
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_config *own = arch_at(c, i);
         const int64_t back = c->layer[i].kv_back;
-        const bool here = i < o->first;
+        const bool here = i < o->first, near = o->n_windows && kv_has_window(c, i);
         size_t *side = here ? host : on;
         kv->place[i] =
             (kv_place){ .at = *side,
@@ -210,8 +214,9 @@ static lq_status place_layers(kv_cache *kv, const arch_config *c, size_t *host, 
                                        ? latent_bytes(c, o->block_size, o->dtype)
                                        : plane_bytes(own, own->head_dim, o->block_size, o->dtype),
                         .stride = kv_layer_bytes(c, i, o->block_size, o->dtype,
-                                                 here ? KV_ON_HOST : KV_ON_DEVICE) };
-        *side += kv->place[i].stride * (size_t)o->n_blocks;
+                                                 here ? KV_ON_HOST : KV_ON_DEVICE),
+                        .near = near };
+        *side += kv->place[i].stride * (size_t)(near ? o->n_windows : o->n_blocks);
         if (!back) continue;
         kv->place[i] = kv->place[i - back];
         kv->place[i].other = true;
@@ -261,6 +266,7 @@ lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq
     if (!kv->blocks || !kv->tokens || !kv->free_stack || !kv->slots || !kv->place)
         s = lq_fail(err, LQ_ENOMEM, "KV cache: no memory for the tables of %zu blocks", n);
     if (!s) s = map_data(kv, c, err);
+    if (!s) s = kv_windows_open(&kv->windows, c, o, err);
     if (!s && arch_has_state(c)) s = kv_states_open(&kv->states, c, n_states(o), err);
     if (s) {
         kv_close(kv);
@@ -283,6 +289,7 @@ void kv_close(kv_cache *kv)
         if (kv->data_on[r]) on->ops->free(on, kv->data_on[r]);
     if (kv->data) munmap(kv->data, kv->data_bytes);
     kv_states_close(&kv->states);
+    kv_windows_close(&kv->windows);
     free(kv->blocks);
     free(kv->tokens);
     free(kv->free_stack);
@@ -294,7 +301,13 @@ void kv_close(kv_cache *kv)
 const kv_opts *kv_options(const kv_cache *kv) { return &kv->opts; }
 int64_t kv_free_blocks(const kv_cache *kv) { return kv->n_free + kv->n_cached; }
 int64_t kv_cached_blocks(const kv_cache *kv) { return kv->n_cached; }
+int64_t kv_spare_blocks(const kv_cache *kv)
+{
+    const int64_t n = kv_free_blocks(kv), near = kv->windows.slots.n - kv->windows.promised;
+    return kv->windows.slots.n && near < n ? near : n;
+}
 size_t kv_block_stride(const kv_cache *kv, int64_t layer) { return kv->place[layer].stride; }
+bool kv_in_window(const kv_cache *kv, int64_t layer) { return kv->place[layer].near; }
 uint8_t *kv_k_on(kv_cache *kv, int64_t layer, int rank)
 {
     return (layer < kv->opts.first ? kv->data : kv->data_on[rank]) + kv->place[layer].at;
@@ -365,7 +378,7 @@ static void index_add(kv_cache *kv, int32_t b)
 /* The state at the end of a block is kept no more. */
 static void forget_state(kv_cache *kv, int32_t b)
 {
-    if (kv->blocks[b].state) kv_state_forget(&kv->states, kv->blocks[b].state - 1);
+    if (kv->blocks[b].state) kv_slot_forget(&kv->states.slots, kv->blocks[b].state - 1);
     kv->blocks[b].state = 0;
 }
 
@@ -383,6 +396,7 @@ static void index_remove(kv_cache *kv, int32_t b)
     kv->slots[i] = NONE;
     kv->blocks[b].findable = false;
     forget_state(kv, b);
+    kv_windows_forget(&kv->windows, b);
 }
 
 typedef struct {
@@ -454,13 +468,14 @@ static void drop_block(kv_cache *kv, int32_t b)
         kv->free_stack[kv->n_free++] = b;
 }
 
-/* On a device this is queued behind the steps that wrote src and before those that read dst. */
-static void copy_block(kv_cache *kv, int32_t dst, int32_t src)
+/* Of the layers with a window (near: dst and src are slots), or of the others. On a device this is
+ * queued behind the steps that wrote src and before those that read dst. */
+static void copy_block(kv_cache *kv, int32_t dst, int32_t src, bool near)
 {
     for (int64_t l = 0; l < kv->opts.first; l++) {
         const size_t n = kv->place[l].stride;
         uint8_t *k = kv_k(kv, l);
-        if (kv->place[l].other || !n) continue;
+        if (kv->place[l].other || kv->place[l].near != near || !n) continue;
         memcpy(k + (size_t)dst * n, k + (size_t)src * n, n);
     }
     int r = 0;
@@ -480,6 +495,10 @@ void kv_seq_init(kv_seq *s) { memset(s, 0, sizeof *s); }
 
 static void drop_from(kv_cache *kv, kv_seq *s, int64_t n_blocks)
 {
+    if (kv->windows.slots.n && s->n_blocks > n_blocks) {
+        kv_windows_cut(&kv->windows, s, n_blocks);
+        kv_windows_resize(&kv->windows, s->n_blocks, n_blocks);
+    }
     /* Last first: the start of a prefix, which more requests share, is evicted last. */
     while (s->n_blocks > n_blocks)
         drop_block(kv, s->table[--s->n_blocks]);
@@ -489,21 +508,21 @@ static void drop_from(kv_cache *kv, kv_seq *s, int64_t n_blocks)
 
 static int32_t take_state(kv_cache *kv)
 {
-    int32_t lost, slot = kv_state_take(&kv->states, &lost);
-    if (lost != KV_NO_STATE) kv->blocks[lost].state = 0;
+    int32_t lost, slot = kv_slot_take(&kv->states.slots, &lost);
+    if (lost != KV_NO_SLOT) kv->blocks[lost].state = 0;
     return slot;
 }
 
 static void drop_marks(kv_cache *kv, kv_seq *s)
 {
     while (s->n_marks)
-        kv_state_drop(&kv->states, s->marks[--s->n_marks].slot);
+        kv_slot_drop(&kv->states.slots, s->marks[--s->n_marks].slot);
 }
 
 static void drop_undo(kv_cache *kv, kv_seq *s)
 {
     while (s->n_undo)
-        kv_state_drop(&kv->states, s->undo[--s->n_undo].slot);
+        kv_slot_drop(&kv->states.slots, s->undo[--s->n_undo].slot);
     s->n_next = 0;
 }
 
@@ -511,7 +530,7 @@ static void drop_state(kv_cache *kv, kv_seq *s)
 {
     drop_marks(kv, s);
     drop_undo(kv, s);
-    if (s->state) kv_state_drop(&kv->states, s->state - 1);
+    if (s->state) kv_slot_drop(&kv->states.slots, s->state - 1);
     s->state = 0;
     s->state_at = 0;
 }
@@ -520,8 +539,8 @@ static void drop_state(kv_cache *kv, kv_seq *s)
 static bool wants_state(const kv_cache *kv, const kv_seq *s)
 {
     if (!kv->states.floats) return false;
-    const kv_slot *x = s->state ? &kv->states.slots[s->state - 1] : NULL;
-    return !x || x->ref > 1 || x->block != KV_NO_STATE;
+    const kv_slot *x = s->state ? &kv->states.slots.at[s->state - 1] : NULL;
+    return !x || x->ref > 1 || x->block != KV_NO_SLOT;
 }
 
 /* A slot can be had: the sequence's state moves there, or begins with zeros. */
@@ -532,7 +551,7 @@ static void own_state(kv_cache *kv, kv_seq *s)
     float *to = kv_state_data(&kv->states, slot);
     if (s->state) {
         memcpy(to, kv_state_data(&kv->states, s->state - 1), bytes);
-        kv_state_drop(&kv->states, s->state - 1);
+        kv_slot_drop(&kv->states.slots, s->state - 1);
     } else {
         memset(to, 0, bytes);
         s->state_at = 0;
@@ -545,19 +564,19 @@ static void add_mark(kv_cache *kv, kv_seq *s, int64_t at, bool lasting)
 {
     if (s->n_marks && s->marks[s->n_marks - 1].at >= at) return;
     const int32_t slot = take_state(kv);
-    if (slot != KV_NO_STATE) s->marks[s->n_marks++] = (kv_mark){ slot, at, lasting };
+    if (slot != KV_NO_SLOT) s->marks[s->n_marks++] = (kv_mark){ slot, at, lasting };
 }
 
 int64_t kv_keep_states(kv_cache *kv, kv_seq *s, int64_t n)
 {
     if (!kv->states.floats) return n;
     while (s->n_next > n) { /* of a run that was not made */
-        kv_state_drop(&kv->states, s->undo[--s->n_undo].slot);
+        kv_slot_drop(&kv->states.slots, s->undo[--s->n_undo].slot);
         s->n_next--;
     }
     for (int32_t slot; s->n_next < n && s->n_undo < KV_UNDO; s->n_next++) {
         slot = take_state(kv);
-        if (slot == KV_NO_STATE) break;
+        if (slot == KV_NO_SLOT) break;
         s->undo[s->n_undo++].slot = slot;
     }
     return s->n_next;
@@ -583,6 +602,7 @@ void kv_run_begin(kv_cache *kv, kv_seq *s, int64_t pos0, int64_t n, bool ends, k
 {
     const int64_t bs = kv->opts.block_size, end = pos0 + n, border = (end - 1) / bs * bs;
     *run = (kv_run){ 0 };
+    if (kv->windows.slots.n) kv_windows_begin_run(&kv->windows, s, pos0, n);
     if (!kv->states.floats) return;
     assert(s->state && s->state_at == pos0);
     drop_marks(kv, s);
@@ -609,7 +629,7 @@ static void pass(kv_cache *kv, kv_seq *s, int64_t at)
     const int64_t bs = kv->opts.block_size;
     if (s->passing && s->passing < at && s->passing / bs <= s->n_blocks) {
         const int32_t b = s->table[s->passing / bs - 1], slot = kv->blocks[b].state - 1;
-        if (slot >= 0 && kv->states.slots[slot].ref == 0) forget_state(kv, b);
+        if (slot >= 0 && kv->states.slots.at[slot].ref == 0) forget_state(kv, b);
     }
     s->passing = at;
 }
@@ -624,7 +644,7 @@ static void keep_marks(kv_cache *kv, kv_seq *s)
         block *x = n <= s->registered ? &kv->blocks[s->table[n - 1]] : NULL;
         if (x && x->findable && !x->state) {
             x->state = m->slot + 1;
-            kv_state_keep(&kv->states, m->slot, s->table[n - 1]);
+            kv_slot_keep(&kv->states.slots, m->slot, s->table[n - 1]);
             if (!m->lasting) pass(kv, s, m->at);
         }
     }
@@ -636,6 +656,7 @@ void kv_seq_free(kv_cache *kv, kv_seq *s)
     if (kv->states.floats) drop_state(kv, s);
     drop_from(kv, s, 0);
     free(s->table);
+    free(s->near);
     kv_seq_init(s);
 }
 
@@ -648,6 +669,11 @@ static bool table_room(const kv_cache *kv, kv_seq *s, int64_t n)
     int32_t *t = realloc(s->table, (size_t)cap * sizeof *t);
     if (!t) return false;
     s->table = t;
+    if (kv->windows.slots.n) {
+        t = realloc(s->near, (size_t)cap * sizeof *t);
+        if (!t) return false;
+        s->near = t;
+    }
     s->cap = cap;
     return true;
 }
@@ -660,32 +686,48 @@ static int32_t open_block(const kv_cache *kv, const kv_seq *s, int64_t tokens)
     return s->table[s->tokens / kv->opts.block_size];
 }
 
+/* The block at the end is written next, and others hold it too. */
+static void copy_last(kv_cache *kv, kv_seq *s)
+{
+    const int64_t i = s->tokens / kv->opts.block_size;
+    const int32_t last = s->table[i], fresh = take_block(kv);
+    int32_t from;
+    copy_block(kv, fresh, last, false);
+    if (kv->windows.slots.n && kv_windows_own(&kv->windows, s, i, &from)) {
+        copy_block(kv, s->near[i], from, true);
+        kv_slot_drop(&kv->windows.slots, from);
+    }
+    drop_block(kv, last);
+    s->table[i] = fresh;
+}
+
 lq_status kv_reserve(kv_cache *kv, kv_seq *s, int64_t tokens, lq_err *err)
 {
     int64_t need = lq_ceil_div(tokens, kv->opts.block_size), more = need - s->n_blocks;
+    if (more < 0) more = 0;
     if (need > kv->opts.n_blocks)
         return lq_fail(err, LQ_EBUSY, "KV cache: %lld tokens need %lld blocks, the cache has %lld",
                        (long long)tokens, (long long)need, (long long)kv->opts.n_blocks);
     if (!table_room(kv, s, need)) return lq_fail(err, LQ_ENOMEM, "KV cache: out of memory");
     int32_t last = open_block(kv, s, tokens);
     bool copy = last != NONE && kv->blocks[last].ref > 1;
-    if ((more > 0 ? more : 0) + (copy ? 1 : 0) > kv_free_blocks(kv))
+    if (more + (copy ? 1 : 0) > kv_free_blocks(kv))
         return lq_fail(err, LQ_EBUSY, "KV cache: %lld more blocks needed, %lld free",
                        (long long)(more + (copy ? 1 : 0)), (long long)kv_free_blocks(kv));
+    if (kv->windows.slots.n && !kv_windows_room(&kv->windows, s->n_blocks, more))
+        return lq_fail(err, LQ_EBUSY, "KV cache: the %lld slots of layers with a window are in use",
+                       (long long)kv->windows.slots.n);
     if (tokens > s->tokens && wants_state(kv, s)) {
-        if (!kv_states_left(&kv->states))
+        if (!kv_slots_left(&kv->states.slots))
             return lq_fail(err, LQ_EBUSY, "KV cache: the states of %lld sequences are all in use",
-                           (long long)kv->states.n);
+                           (long long)kv->states.slots.n);
         own_state(kv, s);
     }
-    if (copy) {
-        int32_t fresh = take_block(kv);
-        copy_block(kv, fresh, last);
-        drop_block(kv, last);
-        s->table[s->tokens / kv->opts.block_size] = fresh;
-    } else if (last != NONE && kv->blocks[last].findable) {
+    if (copy)
+        copy_last(kv, s);
+    else if (last != NONE && kv->blocks[last].findable)
         index_remove(kv, last);
-    }
+    kv_windows_resize(&kv->windows, s->n_blocks, s->n_blocks + more);
     while (s->n_blocks < need)
         s->table[s->n_blocks++] = take_block(kv);
     if (tokens > s->tokens) s->tokens = tokens;
@@ -697,24 +739,34 @@ static uint64_t last_serial(const kv_cache *kv, const kv_seq *s)
     return s->registered ? kv->blocks[s->table[s->registered - 1]].serial : 0;
 }
 
-/* Of the blocks that a prompt has found, those up to the last with a state. */
-static void go_back_to_state(kv_cache *kv, kv_seq *s, const char *salt)
+/* Can a sequence go on behind the first n of its blocks? */
+static bool may_begin(const kv_cache *kv, const kv_seq *s, int64_t n)
+{
+    const kv_windows *w = &kv->windows;
+    if (kv->states.floats && !kv->blocks[s->table[n - 1]].state) return false;
+    return !w->slots.n || (kv_windows_room(w, 0, n) && kv_windows_may_begin(w, s, n));
+}
+
+/* Of the blocks that a prompt has found, those up to the last with what else is needed. */
+static void go_back_to_whole(kv_cache *kv, kv_seq *s, const char *salt)
 {
     const int64_t bs = kv->opts.block_size, found = s->registered;
     int64_t n = found;
-    while (n > 0 && !kv->blocks[s->table[n - 1]].state)
+    while (n > 0 && !may_begin(kv, s, n))
         n--;
     if (n < found) s->branch = found * bs;
-    if (n > 0) {
-        const block *x = &kv->blocks[s->table[n - 1]];
-        s->state = x->state;
-        s->state_at = n * bs;
-        kv_state_hold(&kv->states, x->state - 1);
-        memcpy(s->chain_state, x->hash, sizeof s->chain_state);
-    } else {
+    if (n > 0)
+        memcpy(s->chain_state, kv->blocks[s->table[n - 1]].hash, sizeof s->chain_state);
+    else
         chain_root(kv, s->chain_state, salt);
+    if (n > 0 && kv->states.floats) {
+        s->state = kv->blocks[s->table[n - 1]].state;
+        s->state_at = n * bs;
+        kv_slot_hold(&kv->states.slots, s->state - 1);
     }
+    kv_windows_resize(&kv->windows, 0, found); /* which drop_from takes back but for n */
     drop_from(kv, s, n);
+    if (kv->windows.slots.n) kv_windows_begin(&kv->windows, s, n);
     s->registered = n;
 }
 
@@ -735,7 +787,7 @@ int64_t kv_match_prefix(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t n, 
         memcpy(s->chain_state, l.hash, sizeof l.hash);
         s->registered++;
     }
-    if (kv->states.floats) go_back_to_state(kv, s, salt);
+    if (kv->states.floats || kv->windows.slots.n) go_back_to_whole(kv, s, salt);
     s->tokens = s->registered * bs;
     return s->tokens;
 }
@@ -752,8 +804,12 @@ lq_status kv_fork(kv_cache *kv, kv_seq *dst, const kv_seq *src, lq_err *err)
     dst->tokens = src->tokens;
     dst->registered = src->registered;
     memcpy(dst->chain_state, src->chain_state, sizeof dst->chain_state);
+    if (kv->windows.slots.n) {
+        kv_windows_resize(&kv->windows, 0, dst->n_blocks);
+        kv_windows_fork(&kv->windows, dst, src);
+    }
     if (src->state) {
-        kv_state_hold(&kv->states, src->state - 1);
+        kv_slot_hold(&kv->states.slots, src->state - 1);
         dst->state = src->state;
         dst->state_at = src->state_at;
         dst->forked = true;
@@ -783,6 +839,7 @@ void kv_register(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t written, c
             drop_block(kv, *mine);
             *mine = other;
         }
+        if (kv->windows.slots.n) kv_windows_enter(&kv->windows, s, s->registered);
         memcpy(s->chain_state, l.hash, sizeof l.hash);
         s->registered++;
     }

@@ -1,5 +1,6 @@
 /* runtime/model/kv.h - the paged KV cache: a pool of blocks sized at start, reference counts, prefix
- * sharing; and the states of layers that have one instead of K and V (docs/design/0009-state.md).
+ * sharing; the states of layers that have one instead of K and V (docs/design/0009-state.md); and the K
+ * and V of layers with a window apart, which go when nobody sees them any more (0011-windows.md).
  *
  * A block holds block_size tokens of K and V of every layer. Sequences own tables of block numbers;
  * blocks are shared by reference count, and a full block can be found again by the hash chain of
@@ -18,6 +19,9 @@ typedef struct {
     kv_dtype dtype;
     int64_t n_states; /* of sequences and of borders kept; 0: as many as blocks (memory is taken as
                          they are used) */
+    /* Slots for the K and V of layers with a window (kv_window.h), no more than blocks, and how many of
+     * them a sequence holds at most (kv_window_slots); 0: these layers keep all that they have seen. */
+    int64_t n_windows, windows_each;
     bool prefix_cache;
     dev *on; /* whose memory holds them (borrowed); NULL: the host's. Of peers each has those of
                 its own KV heads */
@@ -44,6 +48,8 @@ void kv_close(kv_cache *kv);
 const kv_opts *kv_options(const kv_cache *kv);
 int64_t kv_free_blocks(const kv_cache *kv);   /* free now or by eviction of cached blocks */
 int64_t kv_cached_blocks(const kv_cache *kv); /* of no sequence, kept for the prefix cache */
+/* Blocks that sequences may have besides theirs: fewer than free ones where slots of windows are short. */
+int64_t kv_spare_blocks(const kv_cache *kv);
 
 size_t kv_state_bytes(const arch_config *c); /* a sequence's state; 0: no layer has one */
 
@@ -62,6 +68,9 @@ typedef struct {
     int64_t tokens;
     uint64_t chain_state[2]; /* hash chain up to the last registered full block */
     int64_t registered;      /* full blocks already entered into the prefix cache */
+    /* As table, of layers with a window: those from near_from to near_to - 1 are there. [cap], owned */
+    int32_t *near;
+    int64_t near_from, near_to;
     /* Of models with a state; kv.c's */
     int32_t state;    /* its slot + 1; 0: none yet */
     int64_t state_at; /* positions that it has seen */
@@ -79,13 +88,14 @@ typedef struct {
 void kv_seq_init(kv_seq *s);
 void kv_seq_free(kv_cache *kv,
                  kv_seq *s); /* drops references; blocks with a hash stay findable until evicted */
-/* Room for `tokens` positions in all; LQ_EBUSY when the pool has too few blocks or states (nothing
- * changes).
+/* Room for `tokens` positions in all; LQ_EBUSY when the pool has too few blocks, states or slots of
+ * windows (nothing changes).
  * The positions from s->tokens on may then be written: a block that is shared with others (after
  * kv_truncate or kv_fork) is copied first. */
 lq_status kv_reserve(kv_cache *kv, kv_seq *s, int64_t tokens, lq_err *err);
 /* A new sequence takes the longest cached prefix of ids (full blocks only, at most n - 1 tokens; where
- * there are states only up to one that is kept); returns tokens taken. */
+ * there are states only up to one that is kept, where there are windows only up to where all is kept
+ * that its next row sees); returns tokens taken. */
 int64_t kv_match_prefix(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t n, const char *salt);
 /* dst, which has no blocks, becomes a second sequence of src's: it holds the same ones. What either
  * writes next goes into blocks of its own (kv_reserve). */
@@ -98,11 +108,13 @@ void kv_register(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t written, c
  * rows until kv_truncate; returns for how many there is room, n where the model has no state. */
 int64_t kv_keep_states(kv_cache *kv, kv_seq *s, int64_t n);
 /* Drop positions from `tokens` on (rejected drafts). A sequence with a state that has seen them goes
- * back to one that was kept at `tokens`, which must be there unless that is 0. */
+ * back to one that was kept at `tokens`, which must be there unless that is 0; one with slots of windows
+ * goes back to 0, or no further than to where its newest run began. */
 void kv_truncate(kv_cache *kv, kv_seq *s, int64_t tokens);
 
-/* The state of a sequence whose blocks are reserved, for a run of n positions from pos0, which it has
- * seen so many of; it then has seen them too. `ends`: the run has the last of a prompt. marks: after
+/* A sequence whose blocks are reserved begins a run of n positions from pos0, which it has seen so many
+ * of; it then has seen them too. Slots of windows that it sees no more are given up, those of the run
+ * are taken. `ends`: the run has the last of a prompt. marks: after
  * how many rows of the run (1 or more) a copy of each layer's state is wanted, rising; of equal ones
  * each has its own. */
 typedef struct {
@@ -125,5 +137,7 @@ uint8_t *kv_k_on(kv_cache *kv, int64_t layer, int rank); /* on one of several de
 uint8_t *kv_v_on(kv_cache *kv, int64_t layer, int rank);
 /* From block to block, of K and of V alike. */
 size_t kv_block_stride(const kv_cache *kv, int64_t layer);
+/* Are the layer's blocks those of kv_seq.near? */
+bool kv_in_window(const kv_cache *kv, int64_t layer);
 
 #endif

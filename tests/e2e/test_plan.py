@@ -274,3 +274,17 @@ def test_configs_of_todays_repositories_are_understood(llmq, tmp_path, name):
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS[name]["config"]))
     got = llmq.json("plan", tmp_path, "--scheme", "u4-g128", "--bandwidth", "10", "--gflops", "100")
     assert got["params"] == pytest.approx(1e9 * CONFIGS[name]["billions"], rel=0.01)
+
+
+def test_layers_with_a_window_take_a_window(llmq):
+    """Gemma 3's golden: 4 of 6 layers see 16 positions. Of 128 tokens a sequence keeps 15 + 31 + a step's 16 of these."""
+    model = ROOT / "tests/golden/arch/gemma3"
+    p = plan(llmq, model, "--kv-cache-dtype", "f32", "--max-num-batched-tokens", "16")
+    assert p["window_kv_bytes_per_token"] == p["kv_bytes_per_token"] * 4 // 6
+    assert p["window_bytes_per_sequence"] == 5 * 16 * p["window_kv_bytes_per_token"]
+    assert "window_bytes_per_sequence" not in plan(llmq, model, "--max-num-batched-tokens", "128")
+    one = llmq.json("serve", model, "--dry-run", "--max-num-seqs", "1", "--max-num-batched-tokens", "16",
+                    "--kv-cache-dtype", "f32")
+    whole = llmq.json("serve", model, "--dry-run", "--max-num-seqs", "1", "--kv-cache-dtype", "f32")
+    assert one["window_slots"] == 5 and "window_slots" not in whole
+    assert whole["kv_bytes"] - one["kv_bytes"] == pytest.approx(3 * one["window_slot_bytes"], rel=0.02)

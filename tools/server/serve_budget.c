@@ -3,6 +3,7 @@
 
 #include "base/machine.h"
 #include "runtime/limits.h"
+#include "runtime/model/kv_window.h"
 #include "tools/cli/footprint.h"
 
 #include <assert.h>
@@ -49,10 +50,13 @@ static lq_status decide(budget *b, const budget_model *m, const eng_opts *want, 
     b->kv_token_bytes = kv_token_bytes(c, o.kv, KV_ON_HOST);
     if (o.draft) b->kv_token_bytes += kv_token_bytes(o.draft->cfg, o.kv, KV_ON_HOST);
     b->states = kv.n_states;
-    const size_t states = (size_t)b->states * kv_state_bytes(c);
-    const size_t block = (b->engine.kv_bytes - states) / (size_t)kv.n_blocks;
+    b->windows = kv.n_windows;
+    b->window_bytes = kv_window_bytes(c, kv.block_size, o.kv);
+    const size_t beside =
+        (size_t)b->states * kv_state_bytes(c) + (size_t)b->windows * b->window_bytes;
+    const size_t block = (b->engine.kv_bytes - beside) / (size_t)kv.n_blocks;
     size_t whole = o.kv_bytes ? o.kv_bytes : o.room;
-    whole -= whole < states ? whole : states;
+    whole -= whole < beside ? whole : beside;
     const int64_t fits = (int64_t)(whole / block) * kv.block_size;
     b->model_len = c->max_pos > 0 ? c->max_pos : 0;
     b->longest = !whole || (b->model_len && b->model_len < fits) ? b->model_len : fits;
@@ -63,8 +67,11 @@ static void add_engine(budget *b, const eng_need *n)
 {
     const eng_opts *o = &b->engine;
     const int64_t tokens = b->kv_blocks * o->block_size;
-    char states[40] = "";
+    char states[64] = "";
     if (b->states) snprintf(states, sizeof states, "; %lld states", (long long)b->states);
+    if (b->windows)
+        snprintf(states + strlen(states), sizeof states - strlen(states), "; %lld slots of windows",
+                 (long long)b->windows);
     add(b, "KV cache", "kv_bytes", n->kv, "%lld blocks of %d tokens: %.1f sequences of %lld%s",
         (long long)b->kv_blocks, o->block_size, (double)tokens / (double)o->max_len,
         (long long)o->max_len, states);
@@ -199,6 +206,10 @@ cJSON *budget_json(const budget *b)
     cJSON_AddNumberToObject(o, "kv_blocks", (double)b->kv_blocks);
     cJSON_AddNumberToObject(o, "block_size", b->engine.block_size);
     cJSON_AddNumberToObject(o, "kv_bytes_per_token", (double)b->kv_token_bytes);
+    if (b->windows) {
+        cJSON_AddNumberToObject(o, "window_slots", (double)b->windows);
+        cJSON_AddNumberToObject(o, "window_slot_bytes", (double)b->window_bytes);
+    }
     cJSON_AddNumberToObject(o, "sequences_at_max_len",
                             (double)(b->kv_blocks * b->engine.block_size) /
                                 (double)b->engine.max_len);

@@ -20,8 +20,11 @@ typedef struct {
     int64_t model_len; /* the model's own context; 0: without end */
     int64_t longest;   /* the longest context that the memory holds */
     int64_t kv_blocks, states; /* states: of sequences, 0 where the model has none */
-    size_t kv_token_bytes;     /* the draft's too */
-    size_t memory, held; /* free here (0: nobody knows); held at once, before any request comes */
+    /* Slots of layers with a window, and bytes of one; 0: all K and V are in blocks */
+    int64_t windows;
+    size_t window_bytes;
+    size_t kv_token_bytes; /* the draft's too */
+    size_t memory, held;   /* free here (0: nobody knows); held at once, before any request comes */
     budget_row rows[BUDGET_ROWS];
     int n, n_held; /* rows; the first are what is held, the others what requests take */
     size_t total;  /* of the rows: what no number of requests exceeds */
