@@ -145,15 +145,48 @@ static void put_special(gguf_pairs *p, const src_source *src, const cJSON *confi
     }
 }
 
-static void put_template(gguf_pairs *p, const src_source *src, const cJSON *config)
+/* A template: tokenizer.chat_template of the default one, tokenizer.chat_template.NAME of another. */
+static void put_template(gguf_pairs *p, const char *name, size_t n_name, const char *text, size_t n)
 {
-    const src_blob *file = src_find_blob(src, "chat_template.jinja");
-    const char *text = NULL;
-    if (file) {
-        gguf_pair_key(p, "tokenizer.chat_template", GGUF_STRING);
-        gguf_put_str(&p->b, (const char *)file->data, file->bytes);
-    } else if (!js_str(config, "chat_template", false, &text, NULL) && text) {
-        gguf_pair_str(p, "tokenizer.chat_template", text);
+    char key[128];
+    const bool plain = n_name == 7 && memcmp(name, "default", n_name) == 0;
+    snprintf(key, sizeof key, "tokenizer.chat_template%s%.*s", plain ? "" : ".",
+             plain ? 0 : (int)n_name, name);
+    gguf_pair_key(p, key, GGUF_STRING);
+    gguf_put_str(&p->b, text, n);
+}
+
+/* Those of files; false: there are none. */
+static bool put_template_files(gguf_pairs *p, const src_source *src)
+{
+    static const char prefix[] = "chat_template.", ext[] = ".jinja";
+    const size_t n_prefix = sizeof prefix - 1, n_ext = sizeof ext - 1;
+    bool any = false;
+    for (size_t i = 0; i < src_n_blobs(src); i++) {
+        const src_blob *f = src_blob_at(src, i);
+        const size_t n = strlen(f->name);
+        const bool plain = strcmp(f->name, "chat_template.jinja") == 0;
+        if (!plain && (n <= n_prefix + n_ext || strncmp(f->name, prefix, n_prefix) != 0 ||
+                       strcmp(f->name + n - n_ext, ext) != 0))
+            continue;
+        const char *name = plain ? "default" : f->name + n_prefix;
+        put_template(p, name, plain ? 7 : n - n_prefix - n_ext, (const char *)f->data, f->bytes);
+        any = true;
+    }
+    return any;
+}
+
+static void put_templates(gguf_pairs *p, const src_source *src, const cJSON *config)
+{
+    const cJSON *t = js_get(config, "chat_template");
+    const bool beside = put_template_files(p, src), many = cJSON_IsArray(t) || cJSON_IsObject(t);
+    if (!beside && cJSON_IsString(t))
+        put_template(p, "default", 7, t->valuestring, strlen(t->valuestring));
+    for (const cJSON *e = many && !beside ? t->child : NULL; e; e = e->next) {
+        const bool listed = cJSON_IsObject(e);
+        const char *name = listed ? cJSON_GetStringValue(js_get(e, "name")) : e->string,
+                   *text = cJSON_GetStringValue(listed ? js_get(e, "template") : e);
+        if (name && text) put_template(p, name, strlen(name), text, strlen(text));
     }
 }
 
@@ -464,7 +497,7 @@ lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, conv_report *
         put_special(p, src, f.config, &v);
         gguf_pair_bool(p, "tokenizer.ggml.add_bos_token", adds_token(&f, false));
         gguf_pair_bool(p, "tokenizer.ggml.add_eos_token", adds_token(&f, true));
-        put_template(p, src, f.config);
+        put_templates(p, src, f.config);
     }
     spm_free(&f.spm);
     cJSON_Delete(f.tokenizer);

@@ -211,6 +211,40 @@ static const char *class_of(gguf_file *f)
     return strncmp(arch, "gemma", 5) == 0 ? "GemmaTokenizer" : "LlamaTokenizer";
 }
 
+/* One more of a list of templates; *any: it has some. */
+static void put_named(out *o, gguf_text name, const char *text, bool *any)
+{
+    lq_buf_puts(o->b, *any ? ",{\"name\":" : "[{\"name\":");
+    put_text(o, name);
+    lq_buf_puts(o->b, ",\"template\":");
+    put_text(o, (gguf_text){ text, strlen(text) });
+    lq_buf_puts(o->b, "}");
+    *any = true;
+}
+
+/* The template, or the list of it and those with names: tokenizer.chat_template.rerank, ... */
+static void put_templates(out *o, gguf_file *f)
+{
+    static const char plain[] = "tokenizer.chat_template", named[] = "tokenizer.chat_template.";
+    const char *text;
+    const bool has_default = gguf_str(f, plain, &text);
+    bool any = false;
+    for (size_t i = 0; i < f->n_kv; i++) {
+        const char *key = f->kv[i].key, *other;
+        if (strncmp(key, named, sizeof named - 1) != 0 || !gguf_str(f, key, &other)) continue;
+        if (!any) lq_buf_puts(o->b, ",\"chat_template\":");
+        if (!any && has_default) put_named(o, (gguf_text){ "default", 7 }, text, &any);
+        const char *name = key + sizeof named - 1;
+        put_named(o, (gguf_text){ name, strlen(name) }, other, &any);
+    }
+    if (any) {
+        lq_buf_puts(o->b, "]");
+    } else if (has_default) {
+        lq_buf_puts(o->b, ",\"chat_template\":");
+        put_text(o, (gguf_text){ text, strlen(text) });
+    }
+}
+
 lq_status gguf_tokenizer_config(lq_buf *b, gguf_file *f, lq_err *err)
 {
     static const struct {
@@ -220,7 +254,6 @@ lq_status gguf_tokenizer_config(lq_buf *b, gguf_file *f, lq_err *err)
                     { "unk_token", "tokenizer.ggml.unknown_token_id" },
                     { "pad_token", "tokenizer.ggml.padding_token_id" } };
     const gguf_kv *tokens = strings(f, "tokenizer.ggml.tokens");
-    const char *template;
     out o = { .b = b, .err = err };
     lq_buf_puts(b, "{\"tokenizer_class\":");
     js_put_str(b, class_of(f));
@@ -241,10 +274,7 @@ lq_status gguf_tokenizer_config(lq_buf *b, gguf_file *f, lq_err *err)
         lq_buf_puts(b, bos ? ",\"add_bos_token\":true" : ",\"add_bos_token\":false");
         lq_buf_puts(b, eos ? ",\"add_eos_token\":true" : ",\"add_eos_token\":false");
     }
-    if (gguf_str(f, "tokenizer.chat_template", &template)) {
-        lq_buf_puts(b, ",\"chat_template\":");
-        put_text(&o, (gguf_text){ template, strlen(template) });
-    }
+    put_templates(&o, f);
     lq_buf_puts(b, "}");
     if (!o.st && b->oom) o.st = lq_fail(err, LQ_ENOMEM, "out of memory");
     return o.st;

@@ -117,16 +117,22 @@ ROLES = ("{% for m in messages if m.role == 'system' %}<|im_start|>system\n{{ m.
 MARKS = "Q: {query}\nD: {document}\nA: "
 
 
-@pytest.mark.parametrize("where", ["roles", "named", "marks"])
+@pytest.mark.parametrize("where", ["roles", "named", "marks", "gguf"])
 @case("C129")
 def test_the_prompt_is_the_models_own(llmq, tmp_path, where):
-    """A chat template that knows the roles, one called rerank, a file with marks: the same prompt, the same score."""
+    """A chat template that knows the roles, one called rerank, a file with marks, a GGUF file's template of that name: the same
+    prompt, the same score."""
     chatml = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     config = {"roles": {"chat_template": ROLES}, "marks": {"chat_template": chatml},
-              "named": {"chat_template": [{"name": "default", "template": chatml}, {"name": "rerank", "template": ROLES}]}}
+              "named": {"chat_template": [{"name": "default", "template": chatml}, {"name": "rerank", "template": ROLES}]},
+              "gguf": {"chat_template": [{"name": "default", "template": chatml}, {"name": "rerank", "template": MARKS}]}}
     (tmp_path / "marks.txt").write_text(MARKS)
     more = ("--rerank-template", tmp_path / "marks.txt") if where == "marks" else ()
-    with Server(llmq, checkpoint(tmp_path / "m", **config[where]), *EXACT, *more, log=tmp_path / "log") as s:
+    model = checkpoint(tmp_path / "m", **config[where])
+    if where == "gguf":
+        llmq("convert", model, "-o", tmp_path / "m.gguf", "--to", "gguf", "--dtype", "f32")
+        assert b"tokenizer.chat_template.rerank" in (model := tmp_path / "m.gguf").read_bytes()
+    with Server(llmq, model, *EXACT, *more, log=tmp_path / "log") as s:
         assert "rerank" in json.loads(s.get("/v1/models").read())["data"][0]["capabilities"]
         score, = scores(s, "What?", "That.")
         odds = []
