@@ -343,7 +343,7 @@ static void sample_one(void *ctx, int64_t i, int thread)
             draw_rows d = { e, s, row, thread };
             s->status = s->beams ? beam_draw(s, smp, line_row, &d, &s->err)
                                  : seq_draw(s, smp, s->draw0 < 0 ? NULL : e->drawn + s->draw0,
-                                            draw_row, &d, &s->err);
+                                            draw_row, &d, e->tok, &s->err);
         } else if (pos + 1 < s->n_prompt)
             s->status = smp_score(smp, &s->scores[pos + 1], row, s->ids[pos + 1],
                                   s->r.prompt_logprobs, &s->err);

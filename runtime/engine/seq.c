@@ -324,7 +324,6 @@ lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, int6
 int64_t seq_guesses(seq *s, int64_t max)
 {
     int64_t room = s->max_new - seq_output(s) - 1;
-    if (s->r.n_wakes && !s->matcher) return 0; /* what follows a waking is drawn after it */
     if (thought_watches(&s->thought)) return 0;
     if (max <= 0 || room <= 0 || s->beams || s->n_ids - s->n_done != 1 || seq_scoring(s)) return 0;
     int64_t n = spec_length(&s->spec, max);
@@ -412,31 +411,6 @@ void seq_guess_end(seq *s)
     s->draft.steps = 0;
 }
 
-lq_status seq_draw(seq *s, smp_ctx *smp, const dev_drawn *drawn,
-                   const float *(*row)(void *user, int64_t i), void *user, lq_err *err)
-{
-    int64_t n = seq_output(s), steps = 0;
-    lq_status st = LQ_OK;
-    bool on = true;
-    s->n_samples = 0;
-    for (int64_t k = 0; k <= s->plan_draft && on && !st; k++) {
-        smp_result *out = &s->samples[k];
-        st = drawn ? smp_take(out, drawn + k, err) : seq_mask(s, n + k, err);
-        smp_params p = *seq_params(s, n + k);
-        p.mu = s->mu;
-        if (!st && !drawn)
-            st = smp_sample(smp, out, row(user, n + k), &p, s->ids, s->n_prompt,
-                            s->ids + s->n_prompt, n + k, (uint64_t)(n + k), err);
-        if (st) break;
-        if (p.mirostat && p.temperature > 0) s->mu = smp_mirostat(&p, smp_surprise(smp));
-        s->n_samples++;
-        if (k == s->plan_draft || out->id != s->ids[s->n_ids + k]) break;
-        st = follow(s, out->id, &steps, &on, err);
-    }
-    if (steps > 0) gr_rollback(s->matcher, steps); /* seq_append takes them again */
-    return s->n_samples > 0 ? LQ_OK : st;          /* it comes again if it is ever reached */
-}
-
 /* The text before the last n bytes of the tail may have a waking text behind it. */
 static bool may_wake(const seq *s, size_t n)
 {
@@ -504,11 +478,72 @@ static lq_status hear(seq *s, int32_t id, const tok_tokenizer *t, lq_err *err)
     return listen(s, n, err);
 }
 
+static bool sleeps(const seq *s, const tok_tokenizer *t)
+{
+    return s->r.n_wakes && !s->matcher && s->tail && t;
+}
+
+/* What a sleeping grammar has heard. */
+typedef struct {
+    char tail[ENG_TAIL];
+    size_t n;
+    bool cut;
+} ear;
+
+static void remember(ear *e, const seq *s)
+{
+    memcpy(e->tail, s->tail, s->n_tail);
+    e->n = s->n_tail;
+    e->cut = s->cut_tail;
+}
+
+/* It sleeps again, and has heard no more than that. */
+static void forget(seq *s, const ear *e)
+{
+    gr_matcher_free(s->matcher);
+    s->matcher = NULL;
+    memcpy(s->tail, e->tail, e->n);
+    s->n_tail = e->n;
+    s->cut_tail = e->cut;
+}
+
+lq_status seq_draw(seq *s, smp_ctx *smp, const dev_drawn *drawn,
+                   const float *(*row)(void *user, int64_t i), void *user, const tok_tokenizer *t,
+                   lq_err *err)
+{
+    ear before;
+    const bool asleep = s->plan_draft > 0 && sleeps(s, t);
+    int64_t n = seq_output(s), steps = 0;
+    lq_status st = LQ_OK;
+    bool on = true;
+    s->n_samples = 0;
+    if (asleep) remember(&before, s);
+    for (int64_t k = 0; k <= s->plan_draft && on && !st; k++) {
+        smp_result *out = &s->samples[k];
+        st = drawn ? smp_take(out, drawn + k, err) : seq_mask(s, n + k, err);
+        smp_params p = *seq_params(s, n + k);
+        p.mu = s->mu;
+        if (!st && !drawn)
+            st = smp_sample(smp, out, row(user, n + k), &p, s->ids, s->n_prompt,
+                            s->ids + s->n_prompt, n + k, (uint64_t)(n + k), err);
+        if (st) break;
+        if (p.mirostat && p.temperature > 0) s->mu = smp_mirostat(&p, smp_surprise(smp));
+        s->n_samples++;
+        if (k == s->plan_draft || out->id != s->ids[s->n_ids + k]) break;
+        st = asleep ? hear(s, out->id, t, err) : follow(s, out->id, &steps, &on, err);
+        if (asleep) on = !s->matcher; /* what follows a waking is drawn after it */
+    }
+    /* seq_append takes and hears them again */
+    if (asleep) forget(s, &before);
+    if (steps > 0) gr_rollback(s->matcher, steps);
+    return s->n_samples > 0 ? LQ_OK : st; /* it comes again if it is ever reached */
+}
+
 /* The matcher past the id; *ends: nothing can follow. */
 static lq_status match(seq *s, int32_t id, const tok_tokenizer *t, bool *ends, lq_err *err)
 {
     bool ok = true;
-    if (s->r.n_wakes && !s->matcher && s->tail && t) return hear(s, id, t, err);
+    if (sleeps(s, t)) return hear(s, id, t, err);
     if (!s->matcher || has_id(s->end_ids, s->n_end_ids, id)) return LQ_OK;
     lq_status st = gr_accept_token(s->matcher, id, &ok, err);
     if (!st && !ok)

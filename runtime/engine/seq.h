@@ -135,9 +135,10 @@ static inline const smp_params *seq_params(const seq *s, int64_t i)
 }
 /* Draws s->samples from the step's rows: the next id, and one more after each guess that was
  * right. row(user, i): the logits to draw output id i from; drawn: what a device drew instead, or
- * NULL. An error counts only at the first. */
+ * NULL; t as in seq_append. An error counts only at the first. */
 lq_status seq_draw(seq *s, smp_ctx *smp, const dev_drawn *drawn,
-                   const float *(*row)(void *user, int64_t i), void *user, lq_err *err);
+                   const float *(*row)(void *user, int64_t i), void *user, const tok_tokenizer *t,
+                   lq_err *err);
 /* What the grammar and bad words allow after n ids of output, into s->mask if there is one. */
 lq_status seq_mask(seq *s, int64_t n, lq_err *err);
 /* Append an id that was drawn: text, stop conditions, finish. New text waits in s->stop for

@@ -622,6 +622,61 @@ TEST(structured_answers_are_sentences)
     free(blob);
 }
 
+/* A grammar that sleeps until a text: free text is guessed, and what comes behind the text follows
+ * it, the same with guesses and without. */
+TEST(guesses_go_on_while_a_grammar_sleeps)
+{
+    static const struct {
+        const char *why, *text, *regex, *then;
+        bool often;
+    } cases[] = { { "at a rare token", "fa", "(ka|kb)kc", "faka", false },
+                  { "inside a token", "f", "akakc", "faka", false },
+                  { "at a token that is guessed", "dj", "kakc", "djkakcdidjkakc", true },
+                  { "over two tokens", "didj", "kakc", "didjkakcdidjkakc", true } };
+    enum { N = 100 };
+    uint8_t *blob = NULL;
+    lq_err err = { "" };
+    gr_vocab *v = NULL;
+    tok = open_letters(&blob);
+    CHECK(!gr_vocab_open(&v, tok, golden.cfg->vocab, &err), "%s", err.msg);
+    job *j = malloc(2 * sizeof *j);
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        const gr_spec spec = { .kind = GR_REGEX,
+                               .text = cases[i].regex,
+                               .n = strlen(cases[i].regex) };
+        const eng_wake wake = { cases[i].text, "" };
+        grammar *g = NULL;
+        eng_stats st[2];
+        CHECK(!gr_compile(&g, &spec, v, &err), "%s", err.msg);
+        for (int k = 0; k < 2; k++) {
+            rig r;
+            if (!rig_open(&r, &golden, 1, (eng_opts){ .script = &pattern, .guesses = k ? 5 : 0 }))
+                break;
+            make_job(&j[k], 3);
+            j[k].r.max_tokens = N;
+            j[k].r.grammar = g;
+            j[k].r.wakes = &wake;
+            j[k].r.n_wakes = 1;
+            submit(&r, &j[k]);
+            wait_for(&j[k]);
+            eng_stats_get(r.e, &st[k]);
+            rig_close(&r);
+        }
+        CHECK(same_answer(&j[0], &j[1]), "%s: '%.*s' without guesses, '%.*s' with", cases[i].why,
+              (int)j[0].n_text, j[0].text, (int)j[1].n_text, j[1].text);
+        CHECK(memmem(j[1].text, j[1].n_text, cases[i].then, strlen(cases[i].then)), "%s: '%.*s'",
+              cases[i].why, (int)j[1].n_text, j[1].text);
+        CHECK(st[1].right >= (cases[i].often ? 20 : 40), "%s: %llu guesses were right",
+              cases[i].why, (unsigned long long)st[1].right);
+        gr_unref(g);
+    }
+    free(j);
+    gr_vocab_close(v);
+    tok_close(tok);
+    tok = NULL;
+    free(blob);
+}
+
 /* Allocations between the first and the last token of everything that runs. */
 static long allocs_first, allocs_last;
 static void take_counting(void *user, const eng_event *e)
@@ -935,6 +990,7 @@ int main(int argc, char **argv)
     RUN(with_a_draft_the_same_holds);
     RUN(the_same_bytes_with_and_without_guesses);
     RUN(guesses_that_are_right_save_steps);
+    RUN(guesses_go_on_while_a_grammar_sleeps);
     RUN(cancelled_requests_end_once_and_give_their_blocks_back);
     RUN(a_full_queue_refuses_and_a_drained_engine_too);
     RUN(closing_ends_what_runs);
