@@ -28,10 +28,10 @@ static void look(const char *name, const tmpl_template *t, const cJSON *tokens)
     lq_err why = { "" };
     CHECK(!form_derive(&f, t, tokens, &why), "%s: %s", name, why.msg);
     form_text(marks, sizeof marks, &f);
-    snprintf(lines, sizeof lines, "%s: %s%s%s%s%s%s\n    %s\n", name, f.name,
+    snprintf(lines, sizeof lines, "%s: %s%s%s%s%s%s%s\n    %s\n", name, f.name,
              f.parallel ? ", several" : "", f.object ? ", an object" : "",
              f.text_arguments ? ", arguments as text" : "", f.shows_tools ? "" : ", shows no tools",
-             f.args == FORM_NO_CALLS ? why.msg : "", marks);
+             f.args == FORM_NO_CALLS ? ", " : "", f.args == FORM_NO_CALLS ? why.msg : "", marks);
     derived += f.args != FORM_NO_CALLS;
     generic += f.args == FORM_NO_CALLS && strcmp(why.msg, "it knows no tools") == 0;
     refused += f.args == FORM_NO_CALLS && strcmp(why.msg, "it knows no tools") != 0;
