@@ -5,6 +5,9 @@
 
 #include <stdio.h>
 
+/* Is a token an object with its bytes and alternatives? Else there are lists, as completions have them. */
+static bool as_chat(const gen *g) { return g->shape->kind == API_CHAT || g->shape->chat_logprobs; }
+
 /* The token's bytes: at most 1 KiB of them. */
 static size_t token_bytes(const gen *g, int32_t id, char out[1024])
 {
@@ -22,7 +25,7 @@ static void write_token(jw *w, const gen *g, int32_t id)
         return;
     }
     size_t n = token_bytes(g, id, s);
-    if (g->shape->kind == API_CHAT || lq_utf8_valid(s, n, NULL)) {
+    if (as_chat(g) || lq_utf8_valid(s, n, NULL)) {
         jw_str(w, s, n);
         return;
     }
@@ -117,7 +120,7 @@ static void write_chat(jw *w, const gen *g, const smp_result *r)
 
 void gen_write_logprob(gen_choice *c, const smp_result *r, bool known)
 {
-    if (c->g->shape->kind == API_CHAT)
+    if (as_chat(c->g))
         write_chat(&c->lp.content, c->g, r);
     else
         write_legacy(c, r, known);
@@ -177,7 +180,7 @@ void gen_write_logprobs(jw *w, gen_choice *c)
         return;
     }
     jw_open(w, '{');
-    if (c->g->shape->kind == API_CHAT) {
+    if (as_chat(c->g)) {
         gen_take_list(w, "content", &c->lp.content);
     } else {
         gen_take_list(w, "tokens", &c->lp.tokens);

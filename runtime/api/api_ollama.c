@@ -4,6 +4,7 @@
 #include "runtime/api/api_items.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 static void write_error(jw *w, int status, const char *param, const char *code, const char *message)
@@ -61,6 +62,21 @@ static void put_i64(jw *w, const char *key, int64_t v)
     jw_i64(w, v);
 }
 
+static const gen_shape generate;
+
+/* What was read and written, for the `context` of a later request. */
+static void put_context(jw *w, const gen_choice *c)
+{
+    const api_prompt *p = &c->g->prompts.v[c->prompt];
+    jw_key(w, "context");
+    jw_open(w, '[');
+    for (size_t i = 0; i < p->n; i++)
+        jw_i64(w, p->ids[i]);
+    if (c->ids.b.n) jw_json(w, c->ids.b.p, c->ids.b.n);
+    w->b.oom |= c->ids.b.oom;
+    jw_close(w, ']');
+}
+
 static void write_end(jw *w, const gen_choice *c)
 {
     const double last = c->stats.t_last, first = c->stats.t_first;
@@ -74,6 +90,7 @@ static void write_end(jw *w, const gen_choice *c)
     put_ns(w, "prompt_eval_duration", first);
     put_i64(w, "eval_count", c->stats.n_output);
     put_ns(w, "eval_duration", last - first);
+    if (c->g->shape == &generate) put_context(w, c);
     jw_close(w, '}');
 }
 
@@ -117,6 +134,8 @@ static void write_parts(jw *w, const gen *g, const lq_buf *text, const lq_buf *t
     }
     if (written) jw_close(w, ']');
     if (chat) jw_close(w, '}');
+    gen_choice *c = &g->choices.v[0];
+    if (c->lp.content.b.n) gen_take_list(w, "logprobs", &c->lp.content);
 }
 
 /* ---- the stream ---- */
@@ -239,6 +258,7 @@ static const gen_shape plain = { .kind = API_COMPLETIONS,
                                  .prefix = "ollama-",
                                  .prompt = "prompt",
                                  .dialect = &api_ollama_plain,
+                                 .chat_logprobs = true,
                                  .fills = true,
                                  .take = gen_take_item,
                                  .chunk = chunk,
@@ -274,14 +294,43 @@ static bool is_plain(http_req *r)
     return yes;
 }
 
+/* `context`, ids of an earlier answer, before the prompt's own, which do not begin a text then. */
+static lq_status take_context(const api *a, api_request *q, api_error *e)
+{
+    const cJSON *v = js_get(q->body, "context");
+    api_prompt *p = q->prompts;
+    int32_t *ids = NULL;
+    int n = 0, most = a->m.max_len < INT32_MAX ? (int)a->m.max_len : INT32_MAX;
+    if (!v || !v->child) return LQ_OK;
+    lq_status s = api_read_ids(&ids, &n, v, "context", a->m.vocab, most, e);
+    const size_t skip = !s && p->n && a->m.bos >= 0 && p->ids[0] == a->m.bos;
+    int32_t *all = s ? NULL : realloc(ids, ((size_t)n + p->n - skip) * sizeof *ids);
+    if (!s && !all) s = api_no_memory(e);
+    if (s) {
+        free(ids);
+        return s;
+    }
+    memcpy(all + n, p->ids + skip, (p->n - skip) * sizeof *all);
+    free(p->ids);
+    *p = (api_prompt){ .ids = all, .n = (size_t)n + p->n - skip };
+    return LQ_OK;
+}
+
 void api_post_ollama_generate(void *app, http_req *r)
 {
     api_request q;
+    api_error e = { 0 };
     if (is_plain(r)) {
         api_answer_prompts(app, r, &plain);
         return;
     }
-    if (api_read_chat(app, r, &generate, &q)) api_generate(app, r, &generate, &q);
+    if (!api_read_chat(app, r, &generate, &q)) return;
+    if (!take_context(app, &q, &e)) {
+        api_generate(app, r, &generate, &q);
+        return;
+    }
+    api_reply_error(app, r, &e);
+    api_request_free(&q);
 }
 
 void api_post_ollama_embed(void *app, http_req *r) { api_answer_prompts(app, r, &embed); }

@@ -148,6 +148,28 @@ static lq_status read_truncate(api_body *b, const char *name, const cJSON *v)
     return LQ_OK;
 }
 
+/* Of an answer without a template: a completion's is the number of alternatives. */
+static lq_status read_logprobs(api_body *b, const char *name, const cJSON *v)
+{
+    const cJSON *tops = js_get(b->from, "top_logprobs");
+    if (!cJSON_IsBool(v)) return api_body_wrong(b, name, name, "true or false", v);
+    if (cJSON_IsTrue(v)) api_put(b->to, name, tops ? api_ref(tops) : cJSON_CreateNumber(0));
+    return LQ_OK;
+}
+
+static lq_status read_tops(api_body *b, const char *name, const cJSON *v)
+{
+    return cJSON_IsTrue(js_get(b->from, "logprobs"))
+               ? LQ_OK
+               : api_body_wrong(b, name, name, "logprobs true beside it", v);
+}
+
+/* The ids are put before the prompt's when that is made (api_ollama.c). */
+static lq_status read_context(api_body *b, const char *name, const cJSON *v)
+{
+    return cJSON_IsArray(v) ? LQ_OK : api_body_wrong(b, name, name, "an array of ids", v);
+}
+
 /* What changes nothing when it is empty or false. */
 static lq_status read_nothing(api_body *b, const char *name, const cJSON *v)
 {
@@ -170,6 +192,8 @@ static lq_status finish_generate(api_body *b)
     if (system && system->valuestring[0])
         api_add_text(api_add_message(b, "system"), system->valuestring);
     api_add_text(api_add_message(b, "user"), prompt->valuestring);
+    if (!js_get(b->to, "return_token_ids")) /* for `context` of the answer */
+        api_put(b->to, "return_token_ids", cJSON_CreateTrue());
     return finish_chat(b);
 }
 
@@ -196,12 +220,11 @@ static lq_status finish_embed(api_body *b)
     {                                                                      \
         "repeat_penalty", "repetition_penalty", NULL                       \
     }
-#define TALK                                                         \
-    { "format", NULL, read_format }, { "think", NULL, read_think },  \
-        { "logprobs", NULL, read_nothing }, { "shift", NULL, NULL }, \
-        { "n", NULL, api_body_refuse },                              \
-    {                                                                \
-        "chat_template_kwargs", NULL, api_body_variables             \
+#define TALK                                                                                 \
+    { "format", NULL, read_format }, { "think", NULL, read_think }, { "shift", NULL, NULL }, \
+        { "n", NULL, api_body_refuse },                                                      \
+    {                                                                                        \
+        "chat_template_kwargs", NULL, api_body_variables                                     \
     }
 
 static const api_field chat_fields[] = { COMMON, TALK, { "messages", NULL, read_messages } };
@@ -213,11 +236,13 @@ static const api_field generate_fields[] = { COMMON,
                                              { "images", NULL, read_nothing },
                                              { "raw", NULL, read_nothing },
                                              { "template", NULL, read_nothing },
-                                             { "context", NULL, read_nothing },
+                                             { "context", NULL, read_context },
                                              { "suffix", NULL, read_nothing } };
 /* `raw`, or with a suffix: no template. */
 static const api_field plain_fields[] = { COMMON,
                                           TALK,
+                                          { "logprobs", NULL, read_logprobs },
+                                          { "top_logprobs", NULL, read_tops },
                                           { "raw", NULL, NULL },
                                           { "system", NULL, read_nothing },
                                           { "messages", NULL, api_body_refuse },

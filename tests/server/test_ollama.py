@@ -72,6 +72,49 @@ def test_generate(scripted):
         **chat("abc"), "messages": [{"role": "system", "content": "S"}, *chat("abc")["messages"]]})["prompt_eval_count"]
 
 
+def test_a_context_goes_on_with_what_was_said(server):
+    def say(prompt, **more):
+        return whole(server, GENERATE, {"prompt": prompt, "options": {"num_predict": 8, "temperature": 0}, **more})
+
+    first = say("The old house")
+    n = first["prompt_eval_count"]
+    assert len(first["context"]) == n + first["eval_count"]
+    again = server.post_json("/tokenize", {"messages": [{"role": "user", "content": "The old house"}]})["tokens"]
+    assert first["context"][:n] == again
+    second = say("And the sea?", context=first["context"])
+    turn = server.post_json("/tokenize", {"messages": [{"role": "user", "content": "And the sea?"}]})["tokens"]
+    asked = first["context"] + turn[1:]  # one BOS
+    assert second["context"][:second["prompt_eval_count"]] == asked
+    same = server.post_json("/v1/completions", {"prompt": asked, "max_tokens": 8, "temperature": 0})
+    assert second["response"] == same["choices"][0]["text"] and second["context"] != first["context"]
+    assert say("And the sea?", context=[])["response"] == say("And the sea?")["response"]
+    lines = streamed(server, GENERATE, {"prompt": "And the sea?", "context": first["context"],
+                                        "options": {"num_predict": 8, "temperature": 0}})
+    assert lines[-1]["context"] == second["context"] and all("context" not in e for e in lines[:-1])
+    assert "context" not in say("a", raw=True)
+    check_error(http("POST", server.url + GENERATE, json={"prompt": "a", "context": [5] * 1025}), 400, "context")
+
+
+@pytest.mark.parametrize("how", ["chat", "generate", "raw"])
+def test_logprobs(server, how):
+    options = {"num_predict": 6, "temperature": 0}
+    path = CHAT if how == "chat" else GENERATE
+    ask = {"messages": [{"role": "user", "content": "The sea"}]} if how == "chat" else {"prompt": "The sea", "raw": how == "raw"}
+    ask = {**ask, "options": options, "logprobs": True, "top_logprobs": 3}
+    a = whole(server, path, ask)
+    entries = a["logprobs"]
+    assert len(entries) == a["eval_count"] == 6
+    for e in entries:
+        assert set(e) == {"token", "logprob", "bytes", "top_logprobs"} and len(e["top_logprobs"]) == 3
+        assert e["logprob"] == max(t["logprob"] for t in e["top_logprobs"])  # greedy
+    text = a["message"]["content"] if how == "chat" else a["response"]
+    assert b"".join(bytes(e["bytes"]) for e in entries).decode(errors="replace").startswith(text)
+    lines = streamed(server, path, ask)
+    assert [e for line in lines for e in line.get("logprobs", [])] == entries
+    assert [e["top_logprobs"] for e in whole(server, path, {**ask, "top_logprobs": 0})["logprobs"]] == [[]] * 6
+    assert "logprobs" not in whole(server, path, {**ask, "logprobs": False, "top_logprobs": None})
+
+
 def test_raw_is_without_the_template(server):
     ask = {"prompt": "The old house", "options": {"num_predict": 6, "temperature": 0}, "stream": False, "raw": True}
     a = server.post_json(GENERATE, ask)
@@ -125,14 +168,20 @@ def check_error(r, status, part):
     (CHAT, chat("abc", {"mirostat": 1, "mirostat_tau": 99}), "mirostat"),
     (CHAT, chat("abc", format="xml"), "format"),
     (CHAT, chat("abc", think=5), "think"),
-    (CHAT, chat("abc", options=None, logprobs=True), "logprobs"),
+    (CHAT, chat("abc", logprobs=5), "logprobs"),
+    (CHAT, chat("abc", top_logprobs=2), "top_logprobs"),
+    (CHAT, chat("abc", logprobs=True, top_logprobs=21), "top_logprobs"),
+    (GENERATE, generate("abc", raw=True, logprobs="yes"), "logprobs"),
+    (GENERATE, generate("abc", raw=True, top_logprobs=2), "top_logprobs"),
     (CHAT, {**chat("abc"), "options": 5}, "options"),
     (GENERATE, {}, "prompt: expected"),
     (GENERATE, generate("abc", images=["x"]), "images"),
     (GENERATE, generate("abc", raw=True, context=[1]), "context"),
     (GENERATE, {"raw": True}, "prompt: expected"),
     (GENERATE, generate("abc", suffix="x"), "suffix"),
-    (GENERATE, generate("abc", context=[1]), "context"),
+    (GENERATE, generate("abc", context=5), "context"),
+    (GENERATE, generate("abc", context=[1, "x"]), "context"),
+    (GENERATE, generate("abc", context=[1 << 30]), "context"),
     (GENERATE, generate("abc", template="x"), "template"),
     ("/api/embed", {"input": 5}, "input"),
     ("/api/embeddings", {}, "prompt"),
