@@ -116,13 +116,31 @@ static lq_status add_parts(making *m, lq_err *err)
     return s;
 }
 
+/* The files of a folder's modules, as modules.json names them. */
+static lq_status add_modules(making *m, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < src_n_blobs(m->src) && !s; i++) {
+        const char *blob = src_blob_at(m->src, i)->name;
+        char path[4200], name[PUB_MAX_NAME];
+        size_t folder;
+        if (!model_module_blob(blob, &folder)) continue;
+        snprintf(name, sizeof name, "%s", blob);
+        name[folder] = '/';
+        s = lq_path_join(path, sizeof path, m->path, name, err);
+        if (!s) s = pub_add_path(m->fs, name, path, err);
+    }
+    return s;
+}
+
 static lq_status add_model(making *m, void (*left_out)(const char *name), lq_err *err)
 {
     char sub[4200];
     if (lq_is_dir(m->path)) {
         lq_status s = add_folder(m, m->path, "", left_out, err);
         if (!s) s = lq_path_join(sub, sizeof sub, m->path, "additional_chat_templates", err);
-        return s ? s : add_folder(m, sub, "additional_chat_templates/", left_out, err);
+        if (!s) s = add_folder(m, sub, "additional_chat_templates/", left_out, err);
+        return s ? s : add_modules(m, err);
     }
     lq_status s = add_file(m, m->path, err);
     if (!s) s = add_parts(m, err);

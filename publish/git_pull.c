@@ -42,11 +42,12 @@ static lq_status look_inside(git_repo *g, pub_file *f, lq_err *err)
     return s;
 }
 
-/* In the folder itself or that of the templates; what is elsewhere is not fetched. */
+/* In the folder itself or those of the templates and modules; what is elsewhere is not fetched. */
 static bool is_ours(const char *path)
 {
     const char *slash = strchr(path, '/');
-    return model_file_of(path) && (!slash || strncmp(path, "additional_chat_templates/", 26) == 0);
+    return model_file_of(path) && (!slash || model_module_path(path) ||
+                                   strncmp(path, "additional_chat_templates/", 26) == 0);
 }
 
 /* "100644 blob OID    SIZE\tPATH" */

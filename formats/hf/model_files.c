@@ -137,9 +137,18 @@ static size_t module_folder(const char *name)
     return n > digits + 1 ? n : 0;
 }
 
+/* How much of a name a module's folder may be called; 0: none. */
+static size_t any_folder(const char *name)
+{
+    const size_t n =
+        strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-");
+    const bool templates = n == strlen(MODEL_TEMPLATES) && memcmp(name, MODEL_TEMPLATES, n) == 0;
+    return n < 80 && !templates ? n : 0;
+}
+
 bool model_module_folder(const char *name)
 {
-    const size_t n = module_folder(name);
+    const size_t n = any_folder(name);
     return n && !name[n];
 }
 
@@ -156,7 +165,7 @@ bool model_module_path(const char *name)
 
 bool model_module_blob(const char *name, size_t *folder)
 {
-    const size_t n = module_folder(name);
+    const size_t n = any_folder(name);
     if (folder) *folder = n;
     return n && name[n] == '.' && model_module_file(name + n + 1);
 }

@@ -19,12 +19,13 @@ const model_file *model_file_of(const char *name);
  * the tokenizer those that a checkpoint is known to have, no weights, no code? `name` is in no
  * folder; printable UTF-8 of at most 255 bytes. */
 bool model_own_file(const char *name);
-/* A file of a module of sentence-transformers: "1_Pooling/config.json", "2_Dense/model.safetensors". And
- * its name in a .llmq, "1_Pooling.config.json": *folder, which may be NULL, is how much of it the
- * folder's is. */
+/* A file of a module of sentence-transformers, as that library calls the folders: "1_Pooling/config.json",
+ * "2_Dense/model.safetensors". A model's modules.json may name others: letters, digits, '_' and '-'. */
 bool model_module_path(const char *name);
-bool model_module_folder(const char *name); /* "1_Pooling" */
+bool model_module_folder(const char *name); /* "1_Pooling", "pooling" */
 bool model_module_file(const char *name);   /* one in such a folder */
+/* Its name in a .llmq, "1_Pooling.config.json": *folder, which may be NULL, is how much of it the
+ * folder's is. */
 bool model_module_blob(const char *name, size_t *folder);
 /* Or the other names of a model's .llmq: of modules, chat_template.NAME.jinja, tokenizer.blob. */
 bool model_blob(const char *name);

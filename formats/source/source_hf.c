@@ -487,20 +487,38 @@ lq_status src_blob_file(char *out, size_t n, const char *dir, const char *blob, 
     return st ? st : lq_path_join(out, n, sub, blob + len, err);
 }
 
-/* Those of the modules' folders that modules.json is about. */
+/* The files of one module's folder, which may be missing: who runs it says so. */
+static lq_status module_files(src_source *s, const char **out, size_t *n, const char *dir,
+                              const char *folder, lq_err *err)
+{
+    char sub[PATH_LEN], name[PATH_LEN];
+    snprintf(name, sizeof name, "%s.", folder);
+    lq_status st = lq_path_join(sub, sizeof sub, dir, folder, err);
+    return st || !lq_is_dir(sub) ? st : names_in(s, out, n, sub, name, model_module_file, err);
+}
+
+/* Those of the folders that modules.json names. */
 static lq_status module_names(src_source *s, const char **out, size_t *n, const char *dir,
                               lq_err *err)
 {
-    char sub[PATH_LEN], name[PATH_LEN];
-    const char *folders[MAX_BLOBS];
-    size_t k = 0;
-    if (lq_path_join(sub, sizeof sub, dir, "modules.json", NULL) || !lq_exists(sub)) return LQ_OK;
-    lq_status st = names_in(s, folders, &k, dir, "", model_module_folder, err);
-    for (size_t i = 0; i < k && !st; i++) {
-        snprintf(name, sizeof name, "%s.", folders[i]);
-        st = lq_path_join(sub, sizeof sub, dir, folders[i], err);
-        if (!st && lq_is_dir(sub)) st = names_in(s, out, n, sub, name, model_module_file, err);
+    enum { MAX_MODULES = 1 << 20 };
+    char path[PATH_LEN], folder[128], *text = NULL;
+    size_t bytes;
+    cJSON *modules = NULL;
+    if (lq_path_join(path, sizeof path, dir, "modules.json", NULL) || !lq_exists(path))
+        return LQ_OK;
+    lq_status st = lq_read_file(&text, &bytes, path, MAX_MODULES, err);
+    if (!st && (st = js_parse(&modules, text, bytes, MAX_MODULES, 0, err)))
+        lq_wrap(err, st, "%s", path);
+    for (const cJSON *m = modules ? modules->child : NULL; m && !st; m = m->next) {
+        const char *at = cJSON_GetStringValue(js_get(m, "path"));
+        size_t len = at ? strlen(at) : 0;
+        if (len && at[len - 1] == '/') len--;
+        snprintf(folder, sizeof folder, "%.*s", (int)(len < sizeof folder ? len : 0), at ? at : "");
+        if (model_module_folder(folder)) st = module_files(s, out, n, dir, folder, err);
     }
+    cJSON_Delete(modules);
+    free(text);
     return st;
 }
 

@@ -14,6 +14,38 @@ static lq_status bad_prompt(api_error *e, const char *param, const cJSON *v)
                     param, js_describe(found, v));
 }
 
+static int32_t id_outside(const int32_t *ids, size_t n)
+{
+    int32_t id = 0;
+    for (size_t i = 0; i < n; i++)
+        if (ids[i] >= id) id = ids[i] + 1;
+    return id;
+}
+
+/* How many ids the tokenizer puts behind a text: those behind one that it puts nowhere. */
+static lq_status count_ends(const tok_tokenizer *tok, size_t *n, api_error *e)
+{
+    int32_t *none = NULL, *one = NULL, id = 0;
+    size_t n_none = 0, n_one = 0;
+    lq_status s = tok_add_special(tok, &id, 0, &none, &n_none, NULL);
+    id = id_outside(none, n_none);
+    if (!s) s = tok_add_special(tok, &id, 1, &one, &n_one, NULL);
+    *n = 0;
+    while (!s && *n < n_one && one[n_one - 1 - *n] != id)
+        ++*n;
+    free(none);
+    free(one);
+    return s ? api_no_memory(e) : LQ_OK;
+}
+
+static lq_status encode_whole(const api *a, api_prompt *out, const char *text, bool cut,
+                              const api_params *p, api_error *e)
+{
+    lq_status s = api_encode(a, out, text, p->add_special, cut ? API_KEEP_BEGINNING : API_KEEP_ALL,
+                             "input", e);
+    return s || !cut || !p->add_special ? s : count_ends(a->m.tok, &out->n_ends, e);
+}
+
 /* A text to be embedded, behind the prompt that the model's files have for it. */
 static lq_status encode_input(const api *a, api_prompt *out, const char *text, bool cut,
                               const api_params *p, api_error *e)
@@ -27,13 +59,12 @@ static lq_status encode_input(const api *a, api_prompt *out, const char *text, b
         return api_fail(e, "prompt_name", "unsupported_value",
                         "prompt_name: expected one of the model's prompts (%s), found \"%.60s\"",
                         names, p->prompt_name);
-    if (!*prompt) return api_encode(a, out, text, p->add_special, cut, "input", e);
+    if (!*prompt) return encode_whole(a, out, text, cut, p, e);
     lq_buf whole = { 0 };
     lq_buf_puts(&whole, prompt);
     lq_buf_puts(&whole, text);
     lq_buf_add(&whole, "", 1);
-    lq_status s =
-        whole.oom ? api_no_memory(e) : api_encode(a, out, whole.p, p->add_special, cut, "input", e);
+    lq_status s = whole.oom ? api_no_memory(e) : encode_whole(a, out, whole.p, cut, p, e);
     out->text = NULL;
     lq_buf_free(&whole);
     return s;
@@ -42,10 +73,13 @@ static lq_status encode_input(const api *a, api_prompt *out, const char *text, b
 static lq_status read_one(const api *a, api_prompt *out, const cJSON *v, const char *param,
                           const api_params *p, api_error *e)
 {
-    const bool cut = p->truncate && p->truncate <= a->m.max_len; /* whatever its length, it fits */
+    /* whatever its length, it fits */
+    const bool cut = p->truncate && p->truncate <= (p->embeds ? api_max_input(a) : a->m.max_len);
     if (cJSON_IsString(v) && p->suffix) return api_fim(a, out, v->valuestring, p, e);
     if (cJSON_IsString(v) && p->embeds) return encode_input(a, out, v->valuestring, cut, p, e);
-    if (cJSON_IsString(v)) return api_encode(a, out, v->valuestring, p->add_special, cut, param, e);
+    if (cJSON_IsString(v))
+        return api_encode(a, out, v->valuestring, p->add_special, cut ? API_KEEP_END : API_KEEP_ALL,
+                          param, e);
     if (p->prompt_name)
         return api_fail(e, "prompt_name", "unsupported_value", "prompt_name: only with a text");
     int n = 0, max = p->truncate || a->m.max_len > INT32_MAX ? INT32_MAX : (int)a->m.max_len;

@@ -6,6 +6,12 @@
 
 #include <stdlib.h>
 
+int64_t api_max_input(const api *a)
+{
+    const int64_t most = a->m.sentence ? sentence_max_tokens(a->m.sentence) : 0;
+    return most && most < a->m.max_len ? most : a->m.max_len;
+}
+
 bool gen_take_vector(gen_choice *c, const double *pooled)
 {
     size_t n = (size_t)c->g->a->m.hidden;

@@ -495,20 +495,29 @@ static void submit_all(gen *g)
 
 /* ---- before submission ---- */
 
+/* The end of a prompt; of an input to be embedded the beginning, where its own prompt is, and the ids
+ * that are to end a text. */
+static void cut_prompt(const gen *g, api_prompt *p, size_t keep)
+{
+    const size_t ends = !g->p.embeds ? keep : p->n_ends < keep ? p->n_ends : keep;
+    memmove(p->ids + keep - ends, p->ids + p->n - ends, ends * sizeof *p->ids);
+    p->n = keep;
+    p->text = NULL;
+}
+
 static lq_status check_length(gen *g, api_error *e)
 {
     const char *param = g->shape->prompt;
     for (size_t i = 0; i < g->prompts.n; i++) {
         api_prompt *p = &g->prompts.v[i];
-        int64_t limit = g->a->m.max_len, n = (int64_t)p->n;
+        int64_t limit = g->p.embeds ? api_max_input(g->a) : g->a->m.max_len, n = (int64_t)p->n;
         int64_t room = g->p.max_tokens >= 0 ? g->p.max_tokens : 1;
         int64_t asked = g->shape->fills ? 1 : room;
         if (g->shape->fills && room > limit / 2) room = limit / 2;
         int64_t keep = g->p.truncate > 0 ? g->p.truncate : limit - room;
         if (g->p.truncate && keep > 0 && n > keep) {
-            memmove(p->ids, p->ids + n - keep, (size_t)keep * sizeof *p->ids);
-            p->n = (size_t)(n = keep);
-            p->text = NULL;
+            cut_prompt(g, p, (size_t)keep);
+            n = keep;
         }
         if (n == 0)
             return api_fail(e, param, "invalid_value", "%s: there is no token in it", param);

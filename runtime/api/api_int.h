@@ -69,13 +69,17 @@ typedef struct {
     int32_t *ids; /* malloc'd */
     size_t n;
     const char *text; /* as the request spelled it; NULL for ids */
+    size_t n_ends;    /* of an input to be embedded: the last ids, which the tokenizer puts there */
 } api_prompt;
 /* Bytes that a text of max_len tokens may have at most. */
 size_t api_most_bytes(const api *a);
-/* Text to ids. Texts that cannot fit the model are refused before they are tokenized; with `tail`
- * only the end of such a text becomes ids, more than the model holds: the caller keeps the last. */
-lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special, bool tail,
+/* Text to ids. Texts that cannot fit the model are refused before they are tokenized, or (`keep`) only
+ * that side of them becomes ids, more than the model holds: the caller keeps what fits. */
+typedef enum { API_KEEP_ALL, API_KEEP_END, API_KEEP_BEGINNING } api_keep;
+lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special, api_keep keep,
                      const char *param, api_error *e);
+/* Tokens of a text that is embedded: the model's, or fewer by its own files. */
+int64_t api_max_input(const api *a);
 /* A text and params->suffix to ids, for what goes between them (api_fim.c). */
 lq_status api_fim(const api *a, api_prompt *p, const char *text, const api_params *params,
                   api_error *e);

@@ -15,13 +15,21 @@ static const char *end_of(const char *text, size_t len, size_t n)
     return p;
 }
 
+/* The beginning of a text: at most n bytes, whole characters. */
+static size_t begin_of(const char *text, size_t n)
+{
+    while (n > 0 && ((uint8_t)text[n] & 0xc0) == 0x80)
+        n--;
+    return n;
+}
+
 size_t api_most_bytes(const api *a)
 {
     size_t most;
     return lq_mul((size_t)a->m.max_len, tok_max_token_bytes(a->m.tok), &most) ? most : SIZE_MAX;
 }
 
-lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special, bool tail,
+lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special, api_keep keep,
                      const char *param, api_error *e)
 {
     const tok_tokenizer *tok = a->m.tok;
@@ -31,8 +39,11 @@ lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special
                         "%s: the model has no tokenizer, send token ids", param);
     const size_t most = api_most_bytes(a);
     p->text = text;
-    if (len > most && tail) {
-        const char *end = end_of(text, len, len / 2 > most ? 2 * most : len);
+    const size_t enough = len / 2 > most ? 2 * most : len;
+    if (len > most && keep == API_KEEP_BEGINNING) {
+        len = enough < len ? begin_of(text, enough) : len;
+    } else if (len > most && keep == API_KEEP_END) {
+        const char *end = end_of(text, len, enough);
         len -= (size_t)(end - text);
         text = end;
     } else if (len > most) {

@@ -13,28 +13,46 @@ typedef struct {
     const cJSON *kwargs, *tools;
 } options;
 
+/* Every member has its type, whichever of the shapes the body is of. */
+static lq_status read_members(options *o, const cJSON *doc, lq_err *err)
+{
+    const struct {
+        const char *name;
+        bool *to;
+    } flags[] = { { "add_special", &o->add_special },
+                  { "add_special_tokens", &o->add_special },
+                  { "parse_special", &o->parse_special },
+                  { "with_pieces", &o->pieces },
+                  { "return_token_strs", &o->strs },
+                  { "add_generation_prompt", &o->generation },
+                  { "continue_final_message", &o->continue_final } };
+    const char *content = NULL;
+    lq_status s = js_str(doc, "model", false, &o->model, err);
+    if (!s) s = js_str(doc, "prompt", false, &o->prompt, err);
+    if (!s) s = js_str(doc, "content", false, &content, err);
+    if (o->llama) o->prompt = content;
+    for (size_t i = 0; i < LQ_COUNT(flags) && !s; i++)
+        s = js_bool(doc, flags[i].name, false, flags[i].to, err);
+    return s;
+}
+
 static lq_status read_options(options *o, const cJSON *doc, api_error *e)
 {
     lq_err err = { "" };
-    bool chat = js_get(doc, "messages") != NULL;
-    *o = (options){ .add_special = !chat, .parse_special = true, .generation = true };
-    lq_status s = js_str(doc, "model", false, &o->model, &err);
-    if (!s) s = js_str(doc, "prompt", false, &o->prompt, &err);
-    if (!s && !o->prompt && !chat) { /* llama.cpp's: special tokens only on demand */
-        o->llama = true;
-        o->add_special = false;
-        s = js_str(doc, "content", false, &o->prompt, &err);
-        if (!s) s = js_bool(doc, "add_special", false, &o->add_special, &err);
-        if (!s) s = js_bool(doc, "parse_special", false, &o->parse_special, &err);
-        if (!s) s = js_bool(doc, "with_pieces", false, &o->pieces, &err);
-    }
-    if (!s) s = js_bool(doc, "add_special_tokens", false, &o->add_special, &err);
-    if (!s) s = js_bool(doc, "return_token_strs", false, &o->strs, &err);
-    if (!s) s = js_bool(doc, "add_generation_prompt", false, &o->generation, &err);
-    if (!s) s = js_bool(doc, "continue_final_message", false, &o->continue_final, &err);
-    o->kwargs = js_get(doc, "chat_template_kwargs");
+    const bool chat = js_get(doc, "messages") != NULL, plain = js_get(doc, "prompt") != NULL;
+    *o = (options){ .parse_special = true,
+                    .generation = true,
+                    .add_special = plain && !chat, /* llama.cpp's: special tokens only on demand */
+                    .llama = !plain && !chat,
+                    .kwargs = js_get(doc, "chat_template_kwargs") };
+    lq_status s = read_members(o, doc, &err);
     if (!s && chat && o->prompt)
         s = lq_fail(&err, LQ_EVALUE, "messages: prompt is given too, and only one of them counts");
+    if (!s && chat && o->add_special)
+        s = lq_fail(&err, LQ_EVALUE, "%s: the chat template says which there are",
+                    js_get(doc, "add_special") ? "add_special" : "add_special_tokens");
+    if (!s && chat && !o->parse_special)
+        s = lq_fail(&err, LQ_EVALUE, "parse_special: those in messages are text anyway");
     if (!s && o->kwargs && !cJSON_IsObject(o->kwargs))
         s = lq_fail(&err, LQ_EVALUE, "chat_template_kwargs: expected an object");
     char name[64]; /* the message begins with it */
@@ -49,6 +67,8 @@ static lq_status take_tools(const api *a, options *o, const cJSON *v, api_error 
     if (!v || cJSON_IsNull(v)) return LQ_OK;
     lq_status s = api_read_tools(&p, v, e);
     o->tools = p.tools;
+    if (!s && o->tools && o->prompt)
+        s = api_fail(e, "tools", "invalid_value", "tools: only beside messages");
     if (!s && o->tools) s = api_can_call(a, e);
     return s;
 }
@@ -63,7 +83,8 @@ static lq_status encode_plain(const api *a, api_prompt *p, const options *o, api
     lq_err err;
     if (!a->m.tok || n > api_most_bytes(a)) {
         free(own);
-        return api_encode(a, p, o->prompt, false, false, "content", e); /* which says why not */
+        return api_encode(a, p, o->prompt, false, API_KEEP_ALL, o->llama ? "content" : "prompt",
+                          e); /* which says why not */
     }
     lq_status s =
         own ? tok_encode_own(a->m.tok, o->prompt, own, n, &p->ids, &p->n, &err) : LQ_ENOMEM;
@@ -84,13 +105,15 @@ static lq_status to_ids(const api *a, api_prompt *p, const cJSON *doc, options *
     lq_status s = read_options(o, doc, e);
     if (s) return s;
     if (!api_serves(a, o->model)) return api_no_model(e, o->model);
+    s = take_tools(a, o, js_get(doc, "tools"), e);
+    if (s) return s;
     if (o->prompt && !o->parse_special) return encode_plain(a, p, o, e);
-    if (o->prompt) return api_encode(a, p, o->prompt, o->add_special, false, "prompt", e);
+    if (o->prompt)
+        return api_encode(a, p, o->prompt, o->add_special, API_KEEP_ALL,
+                          o->llama ? "content" : "prompt", e);
     if (!js_get(doc, "messages"))
         return api_fail(e, "prompt", "missing_required_parameter",
                         "expected \"prompt\", \"messages\" or \"content\"");
-    s = take_tools(a, o, js_get(doc, "tools"), e);
-    if (s) return s;
     chat_request q = { .kwargs = o->kwargs,
                        .tools = o->tools,
                        .add_generation_prompt = o->generation && !o->continue_final,

@@ -20,7 +20,7 @@ typedef struct {
 enum { MAX_STEPS = 16, MAX_FILE = 1 << 20 };
 struct sentence {
     eng_pool pool;
-    int64_t hidden, width, widest;
+    int64_t hidden, width, widest, max_tokens;
     step steps[MAX_STEPS];
     int n;
     cJSON *config; /* config_sentence_transformers.json, or NULL */
@@ -94,7 +94,8 @@ static const char *last_part(const char *type)
 static const src_blob *module_blob(char name[128], const src_source *src, const char *path,
                                    const char *file)
 {
-    snprintf(name, 128, "%.80s%s%s", path, *path ? "." : "", file);
+    const size_t n = strlen(path), slash = n && path[n - 1] == '/';
+    snprintf(name, 128, "%.*s%s%s", n < 80 ? (int)(n - slash) : 80, path, n ? "." : "", file);
     return src_find_blob(src, name);
 }
 
@@ -283,18 +284,20 @@ static lq_status add_modules(sentence *s, const cJSON *modules, const src_source
 }
 
 /* Of the settings those that change a text. */
-static lq_status check_settings(const src_source *src, lq_err *err)
+static lq_status read_settings(sentence *s, const src_source *src, lq_err *err)
 {
+    static const char file[] = "sentence_bert_config.json";
     cJSON *j = NULL;
     bool lower = false;
-    if (!src_find_blob(src, "sentence_bert_config.json")) return LQ_OK;
-    lq_status st = read_json(&j, src, "", "sentence_bert_config.json", err);
-    if (!st) st = js_bool(j, "do_lower_case", false, &lower, err);
+    if (!src_find_blob(src, file)) return LQ_OK;
+    lq_status st = read_json(&j, src, "", file, err);
+    if (st) return st;
+    st = js_bool(j, "do_lower_case", false, &lower, err);
     if (!st && lower)
-        st = lq_fail(err, LQ_EUNSUPPORTED,
-                     "sentence_bert_config.json: do_lower_case: expected false, found true");
+        st = lq_fail(err, LQ_EUNSUPPORTED, "do_lower_case: expected false, found true");
+    if (!st) st = js_i64(j, "max_seq_length", false, 1, INT32_MAX, &s->max_tokens, err);
     cJSON_Delete(j);
-    return st;
+    return st ? lq_wrap(err, st, "%s", file) : LQ_OK;
 }
 
 static lq_status check_prompts(const cJSON *j, lq_err *err)
@@ -327,7 +330,7 @@ lq_status sentence_open(sentence **out, const src_source *src, int64_t hidden, l
     s->hidden = s->width = s->widest = hidden;
     st = add_modules(s, modules, src, err);
     if (st) lq_wrap(err, st, "modules.json");
-    if (!st) st = check_settings(src, err);
+    if (!st) st = read_settings(s, src, err);
     if (!st && src_find_blob(src, "config_sentence_transformers.json"))
         st = read_json(&s->config, src, "", "config_sentence_transformers.json", err);
     if (!st) st = check_prompts(s->config, err);
@@ -336,6 +339,14 @@ lq_status sentence_open(sentence **out, const src_source *src, int64_t hidden, l
         sentence_close(s);
     else
         *out = s;
+    return st;
+}
+
+lq_status sentence_check(const src_source *src, int64_t hidden, lq_err *err)
+{
+    sentence *s;
+    const lq_status st = sentence_open(&s, src, hidden, err);
+    sentence_close(s);
     return st;
 }
 
@@ -349,6 +360,7 @@ void sentence_close(sentence *s)
 
 eng_pool sentence_pool(const sentence *s) { return s->pool; }
 int64_t sentence_width(const sentence *s) { return s->width; }
+int64_t sentence_max_tokens(const sentence *s) { return s->max_tokens; }
 bool sentence_normalizes(const sentence *s) { return s->n && !s->steps[s->n - 1].W; }
 
 const char *sentence_prompt(const sentence *s, const char *name, char *names, size_t n)

@@ -472,3 +472,22 @@ def test_a_tokenizer_that_is_not_known_is_no_damage(llmq, draft, tmp_path):
     llmq("verify", src, "--runs", code=4)
     llmq("quantize", src, "--method", "rtn", "-o", tmp_path / "q.llmq")
     llmq("convert", src, "--to", "safetensors", "-o", tmp_path / "q")
+
+
+@pytest.mark.parametrize("name, text, code, says", [
+    ("modules.json", "[{", 4, "modules.json: JSON"),
+    ("modules.json", '[{"type": "a.Transformer", "path": ""}]', 4, "expected a Transformer and a Pooling"),
+    ("modules.json", '[{"type": "a.Transformer", "path": ""}, {"type": "a.SpladePooling", "path": "x"}]', 0, "found SpladePooling"),
+    ("1_Pooling/config.json", None, 4, "1_Pooling/config.json: not found"),
+    ("sentence_bert_config.json", '{"max_seq_length": 0}', 4, "max_seq_length"),
+])
+def test_files_of_sentence_transformers_are_checked(llmq, tmp_path, name, text, code, says):
+    """And whoever quantizes the model is told before the work that it will not be served."""
+    model = tmp_path / "m"
+    shutil.copytree(ROOT / "tests/golden/heads/embeddinggemma", model, ignore=shutil.ignore_patterns("expected.safetensors"))
+    assert llmq("verify", model).returncode == 0
+    (model / name).unlink() if text is None else (model / name).write_text(text)
+    r = llmq("verify", model, code=code)
+    assert says in r.stdout + r.stderr
+    r = llmq("quantize", model, "-m", "rtn", "--dry-run", code=None)
+    assert says in r.stderr and (r.returncode == 0 or "JSON" in says)

@@ -855,3 +855,18 @@ def test_a_model_of_others_in_git_is_pulled_without_what_is_no_model(llmq, draft
     p = llmq("pull", f"git:{bare}", "-o", tmp_path / "two", code=3)
     assert "expected a pointer of git-lfs, found a broken one" in p.stderr
     assert names(tmp_path) == ["out", "remote.git", "work"]
+
+
+def test_modules_of_an_embedding_model_travel_along(llmq, bare, tmp_path):
+    """Pooling and dense layers, in folders of their own: into a folder and through git, and whole again."""
+    model = tmp_path / "m"
+    shutil.copytree(ROOT / "tests/golden/heads/embeddinggemma", model, ignore=shutil.ignore_patterns("expected.safetensors"))
+    want = {str(p.relative_to(model)): p.read_bytes() for p in model.rglob("*") if p.is_file()}
+    for target in (f"dir:{tmp_path}/hub", f"git:{bare}"):
+        out = tmp_path / target[:3]
+        llmq("publish", model, target, "--license", "mit")
+        llmq("pull", target, "-o", out)
+        assert {n: (out / n).read_bytes() for n in want if n != "README.md"} == {n: b for n, b in want.items() if n != "README.md"}
+        assert "not checked" not in llmq("verify", out).stderr
+    (out / "2_Dense/config.json").write_text("{}")
+    assert "2_Dense/config.json" in llmq("verify", out, code=4).stderr

@@ -196,6 +196,52 @@ def test_whole_prompts_in_any_company(gemma):
     check_error(gemma.post(PATH, {"input": [3] * 129}), 400, "input", "context_length_exceeded")
 
 
+@pytest.fixture(scope="module", params=["folder", "llmq"])
+def renamed(llmq, tmp_path_factory, request):
+    """Modules in folders of other names, and texts of at most 16 tokens."""
+    at = tmp_path_factory.mktemp("renamed")
+    shutil.copytree(GEMMA, at / "m")
+    tokenizer(at / "m")
+    modules = json.loads((at / "m/modules.json").read_text())
+    for m, name in zip(modules[1:], ("pooling", "dense-up/", "Dense_down", "norm")):
+        if (at / "m" / m["path"]).is_dir():
+            (at / "m" / m["path"]).rename(at / "m" / name.rstrip("/"))
+        m["path"] = name
+    (at / "m/modules.json").write_text(json.dumps(modules))
+    (at / "m/sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 16, "do_lower_case": False}))
+    model = at / "m"
+    if request.param == "llmq":
+        llmq("convert", model, "-o", at / "m.llmq", "--to", "llmq")
+        model = at / "m.llmq"
+    with Server(llmq, model, *EXACT, log=at / "log") as s:
+        yield s
+
+
+@case("C88")
+def test_modules_of_any_name_and_the_models_own_length(renamed, gemma):
+    for ids in ([1, 12, 2], [3 + i % 11 for i in range(16)]):
+        assert vectors(renamed, [ids]) == vectors(gemma, [ids])
+    check_error(renamed.post(PATH, {"input": [3] * 17}), 400, "input", "context_length_exceeded")
+    check_error(renamed.post(PATH, {"input": "sea " * 15}), 400, "input", "context_length_exceeded")
+
+
+@case("C88")
+@pytest.mark.parametrize("words", [40, 4000])
+def test_a_text_that_is_cut_keeps_its_prompt_and_its_end(renamed, words):
+    """The last words go, as in sentence-transformers; </s> stays, and the prompt's words do."""
+    prompt = [1] + [WORDS.index(w) for w in "task : search result | query :".split()]
+    text = "sea house " * (words // 2)
+    for most in (-1, 16, 12):
+        room = (16 if most < 0 else most) - len(prompt) - 1
+        ids = prompt + [12, 13] * (room // 2) + [12] * (room % 2) + [2]
+        got = renamed.post_json(PATH, {"input": text, "prompt_name": "query", "truncate_prompt_tokens": most})
+        assert got["usage"]["prompt_tokens"] == len(ids) and [got["data"][0]["embedding"]] == vectors(renamed, [ids])
+    plain = vectors(renamed, text, truncate_prompt_tokens=-1)
+    assert plain == vectors(renamed, [[1] + [12, 13] * 7 + [2]]) == renamed.post_json("/api/embed", {"input": text})["embeddings"]
+    bare = vectors(renamed, text, truncate_prompt_tokens=-1, add_special_tokens=False)
+    assert bare == vectors(renamed, [[12, 13] * 8])
+
+
 @case("C88")
 def test_a_name_of_no_prompt(server):
     check_error(server.post(PATH, {"input": "sea", "prompt_name": "query"}), 400, "prompt_name", "unsupported_value")

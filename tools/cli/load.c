@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "publish/hub/cache.h"
+#include "runtime/engine/sentence.h"
 
 #include <strings.h>
 
@@ -55,6 +56,9 @@ void load_say_notes(const char *path, const src_source *src)
 {
     for (size_t i = 0; i < src_n_notes(src); i++)
         note(path, src_note_at(src, i));
+    lq_err why;
+    if (src_config(src) && sentence_check(src, src_config(src)->hidden, &why))
+        prog_say(LOG_WARN, "%s: `serve` will refuse it: %s", path, why.msg);
 }
 
 load_opts load_opts_of(const cmd_ctx *c, const opt_model *o)

@@ -83,6 +83,18 @@ lq_status verify_sums(verdict *v, const char *path, lq_err *err)
     return s;
 }
 
+/* The folder of a module that modules.json names? */
+static bool is_module(const src_source *src, const char *name)
+{
+    for (size_t i = 0; i < src_n_blobs(src); i++) {
+        const char *blob = src_blob_at(src, i)->name;
+        size_t n;
+        if (model_module_blob(blob, &n) && strlen(name) == n && memcmp(blob, name, n) == 0)
+            return true;
+    }
+    return false;
+}
+
 void verify_beside(verdict *v, const src_source *src, const char *path)
 {
     char file[4200];
@@ -91,8 +103,9 @@ void verify_beside(verdict *v, const src_source *src, const char *path)
         const model_file *kind = model_file_of(e->d_name);
         if (e->d_name[0] == '.' || lq_path_join(file, sizeof file, path, e->d_name, NULL)) continue;
         const bool folder = lq_is_dir(file);
-        if (folder ? strcmp(e->d_name, "additional_chat_templates") == 0
-                   : !kind || !kind->weights || src_reads(src, file))
+        if (folder
+                ? strcmp(e->d_name, "additional_chat_templates") == 0 || is_module(src, e->d_name)
+                : !kind || !kind->weights || src_reads(src, file))
             continue;
         prog_say(LOG_WARN, "%s: a %s that is no part of the model: not checked", file,
                  folder ? "folder" : "file of weights");

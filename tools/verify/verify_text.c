@@ -2,6 +2,7 @@
 #include "tools/verify/verify_text.h"
 
 #include "runtime/chat/chat_set.h"
+#include "runtime/engine/sentence.h"
 #include "runtime/load.h"
 #include "tools/cli/progress.h"
 
@@ -69,9 +70,19 @@ static lq_status check_generation(verdict *v, const src_source *src, lq_err *err
     return judge(v, "generation_config.json", s, &why, err);
 }
 
+/* What sentence-transformers' files say of a text's vector. */
+static lq_status check_modules(verdict *v, const src_source *src, lq_err *err)
+{
+    lq_err why;
+    if (!src_config(src)) return LQ_OK;
+    const lq_status s = sentence_check(src, src_config(src)->hidden, &why);
+    return judge(v, "sentence-transformers", s == LQ_ENOENT ? LQ_EFORMAT : s, &why, err);
+}
+
 lq_status verify_text(verdict *v, const src_source *src, lq_err *err)
 {
     lq_status s = check_tokenizer(v, src, err);
     if (!s) s = check_template(v, src, err);
+    if (!s) s = check_modules(v, src, err);
     return s ? s : check_generation(v, src, err);
 }
