@@ -38,6 +38,7 @@ static const other refused[] = {
     { "logits_processors", BOTH, N_EMPTY_LIST },
     { "kv_transfer_params", BOTH, 0 },
     { "chat_template", API_CHAT | API_JUDGES, 0 },
+    { "add_special_tokens", API_CHAT, N_FALSE }, /* the template says which there are */
     { "documents", API_CHAT, N_EMPTY_LIST },
     { "audio", API_CHAT, 0 },
     { "modalities", API_CHAT, N_TEXT_LIST },

@@ -205,6 +205,16 @@ def test_tokenize_and_back(server, ask):
     for key, value in (("add_special_tokens", 1), ("return_token_strs", "yes"), ("prompt", 5),
                        ("chat_template_kwargs", [])):
         ask.check_error(server.post("/tokenize", {"prompt": "a", key: value}), 400, key)
+    for key in ("add_special", "parse_special", "with_pieces", "content", "tools"):
+        ask.check_error(server.post("/tokenize", {"prompt": "a", key: 5}), 400, key)
+    assert server.post_json("/tokenize", {"prompt": "Hi", "with_pieces": True})["tokens"][1]["piece"] == "H"
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    said_a = {"messages": [{"role": "user", "content": "a"}]}
+    for body, key in (({"prompt": "a", "tools": tools}, "tools"), ({**said_a, "add_special_tokens": True}, "add_special_tokens"),
+                      ({**said_a, "parse_special": False}, "parse_special"), ({**said_a, "add_special": True}, "add_special")):
+        ask.check_error(server.post("/tokenize", body), 400, key)
+    assert server.post_json("/tokenize", {**said_a, "add_special_tokens": False}) == server.post_json("/tokenize", said_a)
+    ask.check_error(server.post("/v1/chat/completions", {**said_a, "add_special_tokens": True}), 400, "add_special_tokens")
     for tokens in ([4096], [-1], [1.5], ["a"], None, 5):
         ask.check_error(server.post("/detokenize", {"tokens": tokens}), 400, "tokens")
 
