@@ -572,6 +572,14 @@ static lq_status open_files(batch *b, lq_err *err)
     return LQ_OK;
 }
 
+static lq_status batch_check(const cmd_ctx *c, const void *opts, lq_err *err)
+{
+    batch b = { .o = opts, .c = c };
+    eng_opts e;
+    const lq_status s = parse_shard(&b, err);
+    return s ? s : opt_engine_of(&e, &b.o->engine, &b.o->model, err);
+}
+
 static lq_status batch_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     batch b = { .o = opts, .c = c, .in = c->argv[1], .out = c->argv[2] };
@@ -634,5 +642,6 @@ const cmd_row cmd_batch = {
                 "llmq batch model.llmq prompts.jsonl teacher.jsonl --logprobs 20\0"
                 "llmq batch model.llmq requests.jsonl part2.jsonl --shard 2/8\0",
     .opts_bytes = sizeof(batch_opts),
+    .check = batch_check,
     .run = batch_run,
 };

@@ -651,15 +651,21 @@ static lq_status connect_to(chat *h, local **l, const char *target, lq_err *err)
     return s && is_url(target) ? lq_wrap(err, s, "%.200s", target) : s;
 }
 
+static lq_status chat_check(const cmd_ctx *c, const void *opts, lq_err *err)
+{
+    const chat_opts *o = opts;
+    if (c->json) return lq_fail(err, LQ_EUSAGE, "--json: a conversation is no document");
+    if (opt_given(c, "top-p") && !(o->top_p > 0))
+        return lq_fail(err, LQ_EUSAGE, "--top-p: expected a number above 0, found %g", o->top_p);
+    if (o->system && !lq_utf8_valid(o->system, strlen(o->system), NULL))
+        return lq_fail(err, LQ_EUSAGE, "--system: found bytes that are no UTF-8");
+    return LQ_OK;
+}
+
 static lq_status chat_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     chat h = { .c = c, .o = opts, .terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO) };
     local *l = NULL;
-    if (c->json) return lq_fail(err, LQ_EUSAGE, "--json: a conversation is no document");
-    if (opt_given(c, "top-p") && !(h.o->top_p > 0))
-        return lq_fail(err, LQ_EUSAGE, "--top-p: expected a number above 0, found %g", h.o->top_p);
-    if (h.o->system && !lq_utf8_valid(h.o->system, strlen(h.o->system), NULL))
-        return lq_fail(err, LQ_EUSAGE, "--system: found bytes that are no UTF-8");
     lq_status s = connect_to(&h, &l, c->argv[0], err);
     prog_end();
     struct termios before;
@@ -708,5 +714,6 @@ const cmd_row cmd_chat = {
                 "llmq chat http://127.0.0.1:8000 --system 'Be brief.'\0"
                 "echo 'Who wrote Emma?' | llmq chat model.llmq -t 0\0",
     .opts_bytes = sizeof(chat_opts),
+    .check = chat_check,
     .run = chat_run,
 };

@@ -399,9 +399,9 @@ static lq_status evaluate(session *e, const cmd_ctx *c, pool *p, lq_err *err)
     return s;
 }
 
-/* Do the options go together? */
-static lq_status check_options(const eval_cmd_opts *o, const cmd_ctx *c, lq_err *err)
+static lq_status eval_check(const cmd_ctx *c, const void *opts, lq_err *err)
 {
+    const eval_cmd_opts *o = opts;
     static const char *const own[] = { "text", "ctx", "ref", "join-rows", "bos" };
     const bool llama = o->ruler == RULER_LLAMA_CPP;
     if ((opt_given(c, "max-kl") || opt_given(c, "max-kl-p99")) && !o->ref && !o->base)
@@ -423,10 +423,8 @@ static lq_status eval_cmd_run(const cmd_ctx *c, const void *opts, lq_err *err)
     eval_cmd_opts o = *(const eval_cmd_opts *)opts;
     session e = { .o = &o };
     pool *p = NULL;
-    lq_status s = check_options(&o, c, err);
-    if (s) return s;
     if (o.base) o.ruler = RULER_LLAMA_CPP;
-    s = load_start(&p, c, &e.o->model, err);
+    lq_status s = load_start(&p, c, &e.o->model, err);
     if (!s) s = evaluate(&e, c, p, err);
     if (!s) prog_end();
     if (!s && c->json) s = print_json(&e, err);
@@ -464,5 +462,6 @@ const cmd_row cmd_eval = {
                 "llmq eval model.llmq --text held-out.txt --ctx 512,1024 --max-ppl 47.5\0"
                 "llmq eval model.gguf --kl-divergence-base base.kld\0",
     .opts_bytes = sizeof(eval_cmd_opts),
+    .check = eval_check,
     .run = eval_cmd_run,
 };

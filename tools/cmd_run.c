@@ -319,15 +319,12 @@ static load_beside beside_of(const run_opts *o)
     return b;
 }
 
-static lq_status run_run(const cmd_ctx *c, const void *opts, lq_err *err)
+static lq_status run_check(const cmd_ctx *c, const void *opts, lq_err *err)
 {
-    run_opts own = *(const run_opts *)opts;
-    const run_opts *o = &own;
-    gen_defaults g;
-    const char *given = c->argc > 1 ? c->argv[1] : NULL;
-    if (!!given + !!o->prompt + !!o->file + !!o->ids != 1)
+    const run_opts *o = opts;
+    const bool given = c->argc > 1;
+    if (given + !!o->prompt + !!o->file + !!o->ids != 1)
         return lq_fail(err, LQ_EUSAGE, "expected one of PROMPT, --prompt, --prompt-file and --ids");
-    if (given) own.prompt = given;
     if (!o->chat && o->model.chat_template)
         return lq_fail(err, LQ_EUSAGE, "--chat-template goes with --chat");
     if (o->chat ? o->ids != NULL : o->system != NULL)
@@ -341,6 +338,15 @@ static lq_status run_run(const cmd_ctx *c, const void *opts, lq_err *err)
                        o->beams ? "--beams draws nothing: without --temperature, --top-k, --top-p, "
                                   "--min-p and --seed"
                                 : "--length-penalty and --early-stopping go with --beams");
+    return LQ_OK;
+}
+
+static lq_status run_run(const cmd_ctx *c, const void *opts, lq_err *err)
+{
+    run_opts own = *(const run_opts *)opts;
+    const run_opts *o = &own;
+    gen_defaults g;
+    if (c->argc > 1) own.prompt = c->argv[1];
     ans_answer a = { 0 };
     load_model l = { 0 };
     load_tok tok = { 0 };
@@ -392,5 +398,6 @@ const cmd_row cmd_run = {
                 "llmq run model.llmq -p 'Is it true? ' --choice yes,no\0"
                 "llmq run folder --ids 1,15,27 -n 8 --json\0",
     .opts_bytes = sizeof(run_opts),
+    .check = run_check,
     .run = run_run,
 };

@@ -39,6 +39,7 @@ typedef struct {
     ops_key_opts keys;
     bool no_generic_tools, strict_params, strict_schema, dry_run, print_limits;
     size_t max_body, request_memory, files;
+    const char *file_dir;
     int scheduling, isolation;
     opt_engine engine;
     opt_model model;
@@ -102,8 +103,10 @@ static const opt_row server_rows[] = {
       .help = "keep the latest N of /v1/responses in memory, at most 64 MiB of them, for "
               "previous_response_id; 0: none" },
     { "file-store", 0, OPT_SIZE, F(files), .def = "0", .hi = 0x1p40,
-      .help = "keep files of clients in memory, at most so many bytes of them, for /v1/batches; 0: "
-              "none" },
+      .help = "keep files of clients, at most so many bytes of them, for /v1/batches; 0: none" },
+    { "file-store-dir", 0, OPT_STR, F(file_dir), .arg = "DIR",
+      .help = "keep them in this folder, where a restart finds them and goes on with batches; "
+              "default: in memory" },
     { "max-connections", 0, OPT_INT, F(connections), .def = "4096", .lo = 1, .hi = 1 << 20,
       .help = "connections at the same time; more are closed" },
     { "request-timeout", 0, OPT_FLOAT, F(request_timeout), .def = "0", .hi = 1e6,
@@ -204,6 +207,7 @@ static lq_status isolate(serve *v, lq_err *err)
 {
     const serve_opts *o = v->o;
     const bool log_file = o->access_log && strcmp(o->access_log, "-") != 0;
+    if (o->file_dir) (void)mkdir(o->file_dir, 0700); /* api_open says what is wrong with it */
     const iso_path paths[] = {
         { v->path, ISO_MODEL },
         { o->engine.draft, ISO_MODEL },
@@ -216,6 +220,7 @@ static lq_status isolate(serve *v, lq_err *err)
         { o->cert_key, ISO_REPLACED },
         { log_file ? o->access_log : NULL, ISO_LOG },
         { o->unix_path, ISO_SOCKET },
+        { o->file_dir, ISO_STORE },
 #ifdef LLMQ_SCRIPTED
         { o->script, ISO_MODEL },
 #endif
@@ -267,7 +272,7 @@ static lq_status budget_of(budget *b, serve *v, const cmd_ctx *c, lq_err *err)
     lq_status s = budget_with(b, v, v->mtp, &v->engine_opts, c, err);
     if (s) return s;
     choose_head(v, b, c);
-    budget_add_stores(b, v->o->responses, v->o->files);
+    budget_add_stores(b, v->o->responses, v->o->file_dir ? 0 : v->o->files);
     return LQ_OK;
 }
 
@@ -353,6 +358,7 @@ static lq_status listen_first(serve *v, lq_err *err)
                     .priorities = o->scheduling == PRIORITY,
                     .kept_responses = o->responses,
                     .file_bytes = o->files,
+                    .file_dir = o->file_dir,
                     .stall_seconds = o->stall_timeout,
                     .request_seconds = o->request_timeout,
                     .log = log_request,
@@ -570,11 +576,24 @@ static void close_all(serve *v)
 #endif
 }
 
+static lq_status serve_check(const cmd_ctx *c, const void *opts, lq_err *err)
+{
+    const serve_opts *o = opts;
+    eng_opts e;
+    if (!o->path == !c->argc)
+        return lq_fail(err, LQ_EUSAGE, "expected one MODEL, as an argument or with --model");
+    if (o->request_memory < o->max_body)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--request-memory: expected --max-body-size (%zu) or more, found %zu",
+                       o->max_body, o->request_memory);
+    if (o->file_dir && !o->files)
+        return lq_fail(err, LQ_EUSAGE, "--file-store-dir: expected --file-store SIZE beside it");
+    return opt_engine_of(&e, &o->engine, &o->model, err);
+}
+
 static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const serve_opts *o = opts;
-    if (!o->path == !c->argc)
-        return lq_fail(err, LQ_EUSAGE, "expected one MODEL, as an argument or with --model");
     serve v = {
         .o = o, .path = o->path ? o->path : c->argv[0], .log = { .fd = -1 }, .started = lq_now()
     };
@@ -585,10 +604,6 @@ static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (s) return s;
     v.engine_opts.queue = o->queue;
     v.mtp = opt_engine_mtp(&o->engine);
-    if (o->request_memory < o->max_body)
-        return lq_fail(err, LQ_EUSAGE,
-                       "--request-memory: expected --max-body-size (%zu) or more, found %zu",
-                       o->max_body, o->request_memory);
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
         files.rlim_cur = files.rlim_max;
@@ -638,5 +653,6 @@ const cmd_row cmd_serve = {
     .examples = "llmq serve models/novels-6m\0"
                 "llmq serve model.llmq --host 0.0.0.0 --port 8080 --api-key SECRET\0",
     .opts_bytes = sizeof(serve_opts),
+    .check = serve_check,
     .run = serve_run,
 };

@@ -106,7 +106,8 @@ static int run_command(const cmd_row *cmd, int argc, char **argv)
     } else if (!s) {
         c.job = prog_start(c.level);
         if (c.note[0]) prog_say(LOG_WARN, "note: %s", c.note);
-        s = models_find(&c, opts, &err);
+        s = cmd->check ? cmd->check(&c, opts, &err) : LQ_OK;
+        if (!s) s = models_find(&c, opts, &err);
         if (!s) s = inflight_make(&c, opts, &err);
         if (!s) s = cmd->run(&c, opts, &err);
         prog_end();

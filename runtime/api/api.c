@@ -18,6 +18,15 @@ static lq_status copy_names(api *a, lq_err *err)
     return LQ_OK;
 }
 
+static lq_status open_files(api *a, lq_err *err)
+{
+    if (!a->o.file_bytes) return LQ_OK;
+    lq_status s = a->o.file_dir ? api_disk_open(&a->disk, a->o.file_dir, err) : LQ_OK;
+    if (!s) s = api_files_open(&a->files, a->o.file_bytes, a->disk, err);
+    if (!s) s = api_batches_open(&a->batches, a, err);
+    return s && a->o.file_dir ? lq_wrap(err, s, "--file-store-dir") : s;
+}
+
 lq_status api_open(api **out, const api_opts *o, lq_err *err)
 {
     api *a = *out = calloc(1, sizeof *a);
@@ -31,15 +40,13 @@ lq_status api_open(api **out, const api_opts *o, lq_err *err)
     pthread_mutex_init(&a->mu, NULL);
     a->met = met_new();
     a->store = api_store_open(o->kept_responses);
-    a->files = api_files_open(o->file_bytes);
     a->routes = api_routes(false, &a->n_routes);
-    a->batches = a->files ? api_batches_open(a) : NULL;
     lq_status s = copy_names(a, err);
+    if (!s) s = open_files(a, err);
     if (!s) {
         met_labels(&a->labels, a->names[0]);
         lq_buf_add(&a->labels, "", 1);
-        if (!a->met || a->labels.oom || (o->kept_responses > 0 && !a->store) ||
-            (o->file_bytes && !a->batches))
+        if (!a->met || a->labels.oom || (o->kept_responses > 0 && !a->store))
             s = lq_fail(err, LQ_ENOMEM, "out of memory");
     }
     if (s) {
@@ -54,6 +61,7 @@ void api_close(api *a)
     if (!a) return;
     api_batches_close(a->batches);
     api_files_close(a->files);
+    api_disk_close(a->disk);
     pthread_mutex_destroy(&a->mu);
     met_free(a->met);
     gr_cache_close(a->grammars);

@@ -69,6 +69,7 @@ typedef struct {
     bool strict_schema;     /* and unknown keywords of JSON schemas */
     bool priorities;        /* requests may have one; else all but 0 is refused */
     size_t file_bytes;      /* of files, for batches; 0: there are none */
+    const char *file_dir;   /* the folder that they are kept in; NULL: memory */
     int64_t kept_responses; /* of /v1/responses, for later requests; 0: none */
     double stall_seconds;   /* /ready says no when a step takes longer; 0: 60 */
     double request_seconds; /* a generation that takes longer ends with 504; 0: no limit */

@@ -31,7 +31,7 @@ struct run {
     int64_t next, written; /* lines submitted, answered */
     slot slots[API_BATCH_WINDOW];
     int window;
-    lq_buf out, err;
+    api_part out, err;
     bool full; /* the store has no room */
 };
 
@@ -81,6 +81,12 @@ static void add_error(api_batch *b, int *n, const char *code, int64_t line, cons
     jw_close(&b->errors, '}');
 }
 
+void api_batch_fail(api_batch *b, const char *code, const char *message)
+{
+    int n = 0;
+    add_error(b, &n, code, 0, message);
+}
+
 static void check_line(run *r, const char *line, size_t n, int64_t number, id_use *use,
                        int *n_errors)
 {
@@ -128,19 +134,10 @@ static bool validate(run *r)
 
 /* ---- answers ---- */
 
-static bool grow(run *r, lq_buf *to, size_t more)
+/* The name of a line's answer up to its number. */
+static void name_lines(char name[64], const run *r)
 {
-    const size_t cap = to->n + more + to->n / 4;
-    if (more <= to->cap - to->n) return true;
-    if (r->full || !api_files_claim(r->s->a->files, cap - to->cap)) return false;
-    char *p = realloc(to->p, cap);
-    if (!p) {
-        api_files_give_back(r->s->a->files, cap - to->cap);
-        return false;
-    }
-    to->p = p;
-    to->cap = cap;
-    return true;
+    snprintf(name, 64, "batch_req_%s_", r->b->id + strlen("batch_"));
 }
 
 /* a->name is set here. */
@@ -149,13 +146,12 @@ static void write_line(run *r, int64_t number, batch_answer *a)
     char name[96];
     jw w = { 0 };
     const bool ok = !a->error_code && a->status == 200;
-    lq_buf *to = ok ? &r->out : &r->err;
-    snprintf(name, sizeof name, "batch_req_%s_%lld", r->b->id + strlen("batch_"),
-             (long long)number);
+    api_part *to = ok ? &r->out : &r->err;
+    name_lines(name, r);
+    snprintf(name + strlen(name), sizeof name - strlen(name), "%lld", (long long)number);
     a->name = name;
     batch_line_write(&w, a);
-    r->full |= w.b.oom || !grow(r, to, w.b.n);
-    if (!r->full) lq_buf_add(to, w.b.p, w.b.n);
+    if (!r->full) r->full = w.b.oom || !api_part_add(to, w.b.p, w.b.n);
     jw_free(&w);
     pthread_mutex_lock(&r->s->mu);
     r->b->completed += ok;
@@ -272,6 +268,92 @@ static void take_answer(run *r)
     pthread_mutex_lock(&r->s->mu);
 }
 
+/* ---- answers of an earlier process ---- */
+
+/* A part's lines, one by one. */
+typedef struct {
+    lq_map map;
+    const char *at, *end, *from; /* from: what counts so far ends there */
+    int64_t number, n;           /* of the line at hand, 0: there is none; lines that count */
+} earlier;
+
+/* The next whole line, by the number in its name. */
+static void next_earlier(earlier *e, const char *name)
+{
+    static const char head[] = "{\"id\":\"";
+    const size_t h = sizeof head - 1, k = strlen(name);
+    const char *stop = e->at < e->end ? memchr(e->at, '\n', (size_t)(e->end - e->at)) : NULL;
+    const bool ours = stop && (size_t)(stop - e->at) > h + k && memcmp(e->at, head, h) == 0 &&
+                      memcmp(e->at + h, name, k) == 0;
+    e->number = ours ? strtoll(e->at + h + k, NULL, 10) : 0;
+    if (ours) e->at = stop + 1;
+}
+
+static void open_earlier(earlier *e, const api_part *p, const char *name)
+{
+    *e = (earlier){ .number = 0 };
+    if (api_part_map(p, &e->map)) return;
+    union {
+        const uint8_t *u;
+        const char *c;
+    } bytes = { e->map.data };
+    e->at = e->from = bytes.c;
+    e->end = e->at + e->map.size;
+    next_earlier(e, name);
+}
+
+static void close_earlier(earlier *e, api_part *p)
+{
+    const size_t whole =
+        e->map.data ? (size_t)(e->from - (const char *)(const void *)e->map.data) : 0;
+    lq_map_close(&e->map);
+    api_part_cut(p, whole);
+}
+
+/* Lines 1, 2, ... that are answered in one part or the other count; what else a part has does not. */
+static void take_earlier(run *r)
+{
+    char name[64];
+    earlier of[2];
+    api_part *const parts[2] = { &r->out, &r->err };
+    const char *line = "";
+    size_t n;
+    name_lines(name, r);
+    for (int i = 0; i < 2; i++)
+        open_earlier(&of[i], parts[i], name);
+    for (bool more = true; more && line;) {
+        more = false;
+        for (int i = 0; i < 2 && !more && line; i++) {
+            if (of[i].number != r->written + 1) continue;
+            line = take_line(&r->at, r->end, &n);
+            r->written++;
+            of[i].from = of[i].at;
+            of[i].n++;
+            next_earlier(&of[i], name);
+            more = true;
+        }
+    }
+    for (int i = 0; i < 2; i++)
+        close_earlier(&of[i], parts[i]);
+    pthread_mutex_lock(&r->s->mu);
+    r->next = r->written;
+    r->b->completed = of[0].n;
+    r->b->failed = of[1].n;
+    pthread_mutex_unlock(&r->s->mu);
+}
+
+static bool open_parts(run *r)
+{
+    char name[80];
+    snprintf(name, sizeof name, "%s.output", r->b->id);
+    lq_status s = api_part_open(&r->out, r->s->a->files, name, NULL);
+    snprintf(name, sizeof name, "%s.error", r->b->id);
+    if (!s) s = api_part_open(&r->err, r->s->a->files, name, NULL);
+    if (!s) take_earlier(r);
+    if (s) add_error(r->b, &(int){ 0 }, "file_store_failed", 0, "the server cannot keep answers");
+    return !s;
+}
+
 static void answer_all(run *r)
 {
     pthread_mutex_lock(&r->s->mu);
@@ -307,30 +389,40 @@ static void expire_rest(run *r)
 
 /* ---- the end ---- */
 
-static void keep_file(run *r, lq_buf *data, const char *what, char id[48])
+static void keep_file(run *r, api_part *data, const char *what, char id[48])
 {
     api_files *files = r->s->a->files;
     api_file like = { .owner = r->b->owner };
-    if (!data->n) return;
+    const bool some = data->n > 0;
     if (r->b->output_seconds) like.expires = (int64_t)time(NULL) + r->b->output_seconds;
     snprintf(like.name, sizeof like.name, "%s_%s.jsonl", r->b->id, what);
     snprintf(like.purpose, sizeof like.purpose, "batch_output");
-    if (!api_files_claim(files, sizeof like)) {
-        r->full = true;
-        api_files_give_back(files, data->cap);
-        lq_buf_free(data);
-        return;
-    }
-    api_file *f = api_files_add(files, &like, data);
-    r->full |= !f;
+    api_file *f = api_part_keep(data, &like);
+    r->full |= some && !f;
     if (f) memcpy(id, f->id, sizeof f->id);
     api_file_unref(files, f);
+}
+
+/* The server ends, and its folder has what is answered: the rest is for the next one. */
+static bool goes_on_later(run *r)
+{
+    pthread_mutex_lock(&r->s->mu);
+    const bool ends = r->s->closing || atomic_load(&r->s->a->state) != API_READY;
+    const bool later = ends && r->out.fd >= 0 && !r->full && r->written < r->b->total &&
+                       r->b->state == BATCH_IN_PROGRESS && !is_late(r);
+    pthread_mutex_unlock(&r->s->mu);
+    return later;
 }
 
 static void finish(run *r)
 {
     char output[48] = "", error[48] = "";
     const bool late = is_late(r);
+    if (goes_on_later(r)) {
+        api_part_close(&r->out);
+        api_part_close(&r->err);
+        return;
+    }
     if (late) expire_rest(r);
     pthread_mutex_lock(&r->s->mu);
     const bool cancelled = r->b->state == BATCH_CANCELLING;
@@ -360,21 +452,23 @@ static void run_batch(api_batches *s, api_batch *b)
     if (ok) {
         r->s = s;
         r->b = b;
+        r->out.fd = r->err.fd = -1;
         r->at = b->input->data.p;
         r->end = r->at + b->input->data.n;
         r->window = half < 1 ? 1 : half > API_BATCH_WINDOW ? API_BATCH_WINDOW : (int)half;
-        ok = validate(r);
+        ok = validate(r) && open_parts(r);
     }
     pthread_mutex_lock(&s->mu);
-    if (b->state == BATCH_CANCELLING)
-        api_batch_enter(s, b, BATCH_CANCELLED);
-    else
-        api_batch_enter(s, b, ok ? BATCH_IN_PROGRESS : BATCH_FAILED);
-    ok = !batch_ended(b);
+    const bool cancelled = b->state == BATCH_CANCELLING;
+    if (!cancelled) api_batch_enter(s, b, ok ? BATCH_IN_PROGRESS : BATCH_FAILED);
+    if (cancelled && !ok) api_batch_enter(s, b, BATCH_CANCELLED);
     pthread_mutex_unlock(&s->mu);
     if (ok) {
         answer_all(r);
         finish(r);
+    } else if (r) {
+        api_part_drop(&r->out);
+        api_part_drop(&r->err);
     }
     free(r);
 }

@@ -7,7 +7,9 @@ void api_batch_enter(api_batches *s, api_batch *b, batch_state state)
 {
     b->state = state;
     b->at[state] = (int64_t)time(NULL);
-    if (!batch_ended(b)) return;
-    api_file_unref(s->a->files, b->input);
-    b->input = NULL;
+    if (batch_ended(b)) {
+        api_file_unref(s->a->files, b->input);
+        b->input = NULL;
+    }
+    (void)api_batch_save(s, b); /* else it is run again after a restart */
 }

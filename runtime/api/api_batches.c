@@ -7,7 +7,7 @@
 
 enum { DAY = 24 * 60 * 60 };
 
-static void api_batch_free(api_batches *s, api_batch *b)
+void api_batch_free(api_batches *s, api_batch *b)
 {
     api_file_unref(s->a->files, b->input);
     cJSON_free(b->metadata);
@@ -15,11 +15,24 @@ static void api_batch_free(api_batches *s, api_batch *b)
     free(b);
 }
 
-api_batches *api_batches_open(api *a)
+static void api_batches_free(api_batches *s)
+{
+    for (api_batch *b = s->latest, *next; b; b = next) {
+        next = b->next;
+        api_batch_free(s, b);
+    }
+    pthread_mutex_destroy(&s->submit);
+    pthread_mutex_destroy(&s->mu);
+    pthread_cond_destroy(&s->news);
+    free(s);
+}
+
+lq_status api_batches_open(api_batches **out, api *a, lq_err *err)
 {
     api_batches *s = calloc(1, sizeof *s);
     pthread_condattr_t mono;
-    if (!s) return NULL;
+    *out = NULL;
+    if (!s) return lq_fail(err, LQ_ENOMEM, "out of memory");
     s->a = a;
     pthread_condattr_init(&mono);
     pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
@@ -27,12 +40,14 @@ api_batches *api_batches_open(api *a)
     pthread_condattr_destroy(&mono);
     pthread_mutex_init(&s->mu, NULL);
     pthread_mutex_init(&s->submit, NULL);
-    if (pthread_create(&s->thread, NULL, api_batches_work, s) == 0) return s;
-    pthread_mutex_destroy(&s->submit);
-    pthread_mutex_destroy(&s->mu);
-    pthread_cond_destroy(&s->news);
-    free(s);
-    return NULL;
+    lq_status st = api_batches_load(s, err);
+    if (!st && pthread_create(&s->thread, NULL, api_batches_work, s) != 0)
+        st = lq_fail(err, LQ_ENOMEM, "no thread for batches");
+    if (st)
+        api_batches_free(s);
+    else
+        *out = s;
+    return st;
 }
 
 void api_batches_stop(api_batches *s)
@@ -50,14 +65,7 @@ void api_batches_close(api_batches *s)
     pthread_cond_broadcast(&s->news);
     pthread_mutex_unlock(&s->mu);
     pthread_join(s->thread, NULL);
-    for (api_batch *b = s->latest, *next; b; b = next) {
-        next = b->next;
-        api_batch_free(s, b);
-    }
-    pthread_mutex_destroy(&s->submit);
-    pthread_mutex_destroy(&s->mu);
-    pthread_cond_destroy(&s->news);
-    free(s);
+    api_batches_free(s);
 }
 
 /* ---- as JSON ---- */
@@ -107,16 +115,20 @@ static void write_errors(jw *w, const api_batch *b)
     jw_close(w, '}');
 }
 
+static const struct {
+    const char *name, *at;
+} states[] = {
+#define X(state, name, at) { name, at },
+    BATCH_STATES(X)
+#undef X
+};
+
+const char *api_batch_state_name(batch_state state) { return states[state].name; }
+const char *api_batch_time_name(batch_state state) { return states[state].at; }
+
 /* Under mu. */
 static void write_batch(jw *w, const api_batch *b)
 {
-    static const struct {
-        const char *name, *at;
-    } states[] = {
-#define X(state, name, at) { name, at },
-        BATCH_STATES(X)
-#undef X
-    };
     jw_open(w, '{');
     put_id(w, "id", b->id);
     put_id(w, "object", "batch");
@@ -188,6 +200,13 @@ static lq_status read_expiry(api_batch *b, const cJSON *doc, api_error *e)
                           "{\"anchor\": \"created_at\", \"seconds\": 3600..2592000}", v);
 }
 
+lq_status api_batch_read(api_batch *b, const cJSON *doc, api_error *e)
+{
+    lq_status s = read_endpoint(b, doc, e);
+    if (!s) s = read_metadata(b, doc, e);
+    return s ? s : read_expiry(b, doc, e);
+}
+
 static lq_status read_input(api *a, api_batch *b, const cJSON *doc, api_error *e)
 {
     const cJSON *v = js_get(doc, "input_file_id"), *window = js_get(doc, "completion_window");
@@ -236,6 +255,7 @@ static bool make_room(api_batches *s)
     api_batch *b = *old;
     *old = b->next;
     s->n--;
+    api_batch_forget(s, b);
     api_batch_free(s, b);
     return true;
 }
@@ -244,7 +264,9 @@ static lq_status add(api_batches *s, api_batch *b, jw *w, api_error *e)
 {
     pthread_mutex_lock(&s->mu);
     const bool room = make_room(s);
-    if (room) {
+    b->order = s->order++;
+    const bool kept = room && !api_batch_save(s, b);
+    if (kept) {
         b->next = s->latest;
         s->latest = b;
         s->n++;
@@ -252,7 +274,9 @@ static lq_status add(api_batches *s, api_batch *b, jw *w, api_error *e)
         pthread_cond_broadcast(&s->news);
     }
     pthread_mutex_unlock(&s->mu);
-    if (room) return LQ_OK;
+    if (kept) return LQ_OK;
+    e->status = 500;
+    if (room) return api_fail(e, NULL, "file_store_failed", "the server cannot keep the batch");
     api_fail(e, NULL, "overloaded", "%d batches wait already", API_MAX_BATCHES);
     e->status = 503;
     return LQ_EBUSY;
@@ -273,10 +297,8 @@ void api_post_batch(void *app, http_req *r)
         b->created = (int64_t)time(NULL);
         b->expires = b->created + DAY;
         api_secret_id(b->id, "batch_");
-        s = read_endpoint(b, doc, &e);
+        s = api_batch_read(b, doc, &e);
     }
-    if (!s) s = read_metadata(b, doc, &e);
-    if (!s) s = read_expiry(b, doc, &e);
     if (!s) s = read_input(a, b, doc, &e);
     if (!s) s = add(a->batches, b, &w, &e);
     cJSON_Delete(doc);

@@ -11,8 +11,9 @@
 typedef struct api api;
 typedef struct api_batches api_batches;
 
-/* NULL: out of memory, or no thread. */
-api_batches *api_batches_open(api *a);
+/* With those of the files' folder, if they have one: what had not ended goes on. LQ_ENOMEM: or no thread;
+ * LQ_EIO. */
+lq_status api_batches_open(api_batches **s, api *a, lq_err *err);
 /* After the engine's end. NULL allowed. */
 void api_batches_close(api_batches *s);
 /* No request of a batch begins after it. NULL allowed. */

@@ -36,7 +36,8 @@ struct api_batch {
     batch_state state;
     int64_t created, expires, at[BATCH_N_STATES]; /* Unix seconds; 0: not yet */
     int64_t total, completed, failed;
-    jw errors; /* a list without brackets: why it failed */
+    int64_t order; /* later ones have larger ones */
+    jw errors;     /* a list without brackets: why it failed */
 };
 
 struct api_batches {
@@ -46,6 +47,7 @@ struct api_batches {
     pthread_mutex_t submit; /* held while a request is submitted */
     api_batch *latest, *running;
     int n;
+    int64_t order; /* of the next batch */
     bool closing;
     pthread_t thread;
 };
@@ -53,6 +55,18 @@ struct api_batches {
 static inline bool batch_ended(const api_batch *b) { return b->state >= BATCH_COMPLETED; }
 /* Under mu. */
 void api_batch_enter(api_batches *s, api_batch *b, batch_state state);
+/* By their names in a body or in a folder (api_batches.c). */
+lq_status api_batch_read(api_batch *b, const cJSON *doc, api_error *e);
+void api_batch_free(api_batches *s, api_batch *b);
+const char *api_batch_state_name(batch_state state);
+const char *api_batch_time_name(batch_state state); /* NULL: none */
+/* Under mu. A folder's: keeps what b is now, and those that are there (api_batch_disk.c). A failure is said
+ * by the server's note: LQ_EIO, LQ_ENOMEM. */
+lq_status api_batch_save(const api_batches *s, const api_batch *b);
+void api_batch_forget(const api_batches *s, const api_batch *b);
+lq_status api_batches_load(api_batches *s, lq_err *err);
+/* Why it failed: one reason more. */
+void api_batch_fail(api_batch *b, const char *code, const char *message);
 /* Until it is closing; api_batch_run.c. */
 void *api_batches_work(void *s);
 

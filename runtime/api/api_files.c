@@ -1,50 +1,45 @@
-/* runtime/api/api_files.c - see api_files.h; POST, GET and DELETE /v1/files. */
-#include "runtime/api/api_int.h"
-#include "runtime/api/multipart.h"
+/* runtime/api/api_files.c - see api_files.h; in a folder: api_disk.h. */
+#include "runtime/api/api_files_int.h"
 
-#include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/random.h>
 #include <time.h>
-
-struct api_files {
-    pthread_mutex_t mu;
-    api_file *latest;
-    size_t bytes, most;
-};
-
-/* ---- the store ---- */
-
-api_files *api_files_open(size_t most_bytes)
-{
-    api_files *s = most_bytes ? calloc(1, sizeof *s) : NULL;
-    if (!s) return NULL;
-    pthread_mutex_init(&s->mu, NULL);
-    s->most = most_bytes;
-    return s;
-}
 
 /* Under mu. */
 static void unref(api_files *s, api_file *f)
 {
     if (--f->refs > 0) return;
     s->bytes -= f->data.cap + sizeof *f;
-    lq_buf_free(&f->data);
+    if (f->map.data)
+        lq_map_close(&f->map);
+    else
+        lq_buf_free(&f->data);
     free(f);
 }
 
 /* Under mu. Takes the file at *at out of the list. */
-static void drop(api_files *s, api_file **at)
+static void forget(api_files *s, api_file **at)
 {
     api_file *f = *at;
     *at = f->next;
     unref(s, f);
 }
 
-/* Under mu. */
-static void drop_expired(api_files *s)
+void api_files_remove_names(const api_files *s, const api_file *f)
+{
+    api_disk_remove(s->disk, f->id, ".json");
+    api_disk_remove(s->disk, f->id, "");
+}
+
+/* Under mu. And out of the folder. */
+static void drop(api_files *s, api_file **at)
+{
+    if (s->disk) api_files_remove_names(s, *at);
+    forget(s, at);
+}
+
+void api_files_expire(api_files *s)
 {
     const int64_t now = (int64_t)time(NULL);
     for (api_file **at = &s->latest; *at;)
@@ -58,16 +53,114 @@ void api_files_close(api_files *s)
 {
     if (!s) return;
     while (s->latest)
-        drop(s, &s->latest);
+        forget(s, &s->latest);
     pthread_mutex_destroy(&s->mu);
     free(s);
 }
 
+/* ---- in a folder ---- */
+
+static lq_status save(const api_files *s, const api_file *f, lq_err *err)
+{
+    char owner[33];
+    jw w = { 0 };
+    lq_hash_hex(owner, &f->owner);
+    jw_open(&w, '{');
+    jw_key(&w, "filename");
+    jw_cstr(&w, f->name);
+    jw_key(&w, "purpose");
+    jw_cstr(&w, f->purpose);
+    jw_key(&w, "owner");
+    jw_cstr(&w, owner);
+    jw_key(&w, "created_at");
+    jw_i64(&w, f->created);
+    jw_key(&w, "expires_at");
+    jw_i64(&w, f->expires);
+    jw_key(&w, "order");
+    jw_i64(&w, f->order);
+    jw_close(&w, '}');
+    return api_disk_put_json(s->disk, f->id, &w, err);
+}
+
+static void view_map(api_file *f)
+{
+    union {
+        const uint8_t *from;
+        char *to;
+    } bytes = { f->map.data }; /* nobody writes there */
+    f->data = (lq_buf){ .p = bytes.to, .n = f->map.size, .cap = f->map.size };
+}
+
+bool api_read_owner(lq_hash *to, const cJSON *j)
+{
+    const char *hex = cJSON_GetStringValue(js_get(j, "owner"));
+    if (!hex || strlen(hex) != 2 * sizeof to->b) return false;
+    for (size_t i = 0; i < sizeof to->b; i++) {
+        unsigned v;
+        if (sscanf(hex + 2 * i, "%2x", &v) != 1) return false;
+        to->b[i] = (uint8_t)v;
+    }
+    return true;
+}
+
+/* Where the file that came `order` belongs: the list has the latest first. */
+static api_file **place_of(api_files *s, int64_t order)
+{
+    api_file **at = &s->latest;
+    while (*at && (*at)->order > order)
+        at = &(*at)->next;
+    return at;
+}
+
+/* One that is there; others have no name of ours. */
+static lq_status load(void *user, const char *id, const cJSON *j)
+{
+    api_files *s = user;
+    const char *name = NULL, *purpose = NULL;
+    api_file *f = calloc(1, sizeof *f);
+    if (!f) return LQ_ENOMEM;
+    const bool known = strlen(id) < sizeof f->id && !js_str(j, "filename", true, &name, NULL) &&
+                       !js_str(j, "purpose", true, &purpose, NULL) &&
+                       !js_i64(j, "created_at", true, 0, (int64_t)1 << 52, &f->created, NULL) &&
+                       !js_i64(j, "expires_at", true, 0, (int64_t)1 << 52, &f->expires, NULL) &&
+                       !js_i64(j, "order", true, 0, (int64_t)1 << 52, &f->order, NULL) &&
+                       api_read_owner(&f->owner, j) && !api_disk_map(s->disk, &f->map, id, NULL);
+    if (!known) {
+        free(f);
+        return LQ_OK;
+    }
+    f->refs = 1;
+    view_map(f);
+    snprintf(f->id, sizeof f->id, "%s", id);
+    snprintf(f->name, sizeof f->name, "%s", name);
+    snprintf(f->purpose, sizeof f->purpose, "%s", purpose);
+    s->bytes += f->data.cap + sizeof *f;
+    if (s->order <= f->order) s->order = f->order + 1;
+    api_file **at = place_of(s, f->order);
+    f->next = *at;
+    *at = f;
+    return LQ_OK;
+}
+
+lq_status api_files_open(api_files **out, size_t most_bytes, const api_disk *disk, lq_err *err)
+{
+    api_files *s = *out = calloc(1, sizeof *s);
+    if (!s) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    pthread_mutex_init(&s->mu, NULL);
+    s->most = most_bytes;
+    s->disk = disk;
+    lq_status st = disk ? api_disk_each(disk, "file-", load, s, err) : LQ_OK;
+    if (!st && disk) api_disk_tidy(disk);
+    return st;
+}
+
+/* ---- bytes ---- */
+
 bool api_files_claim(api_files *s, size_t n)
 {
     pthread_mutex_lock(&s->mu);
-    drop_expired(s);
-    const bool fits = n <= s->most - s->bytes;
+    api_files_expire(s);
+    const bool fits = s->bytes <= s->most && n <= s->most - s->bytes;
     if (fits) s->bytes += n;
     pthread_mutex_unlock(&s->mu);
     return fits;
@@ -87,31 +180,65 @@ void api_secret_id(char out[48], const char *prefix)
     snprintf(out, 48, "%s%016llx%016llx", prefix, v[0], v[1]);
 }
 
-api_file *api_files_add(api_files *s, const api_file *like, lq_buf *data)
+api_file *api_files_make(api_files *s, const api_file *like)
 {
     api_file *f = malloc(sizeof *f);
-    if (!f) {
-        api_files_give_back(s, data->cap + sizeof *f);
-        lq_buf_free(data);
-        return NULL;
-    }
+    if (!f) return NULL;
     *f = *like;
     f->refs = 2; /* the list's and the caller's */
-    f->data = *data;
-    *data = (lq_buf){ .n = 0 };
     f->created = (int64_t)time(NULL);
     api_secret_id(f->id, "file-");
     pthread_mutex_lock(&s->mu);
-    f->next = s->latest;
-    s->latest = f;
+    f->order = s->order++;
     pthread_mutex_unlock(&s->mu);
     return f;
+}
+
+void api_files_enlist(api_files *s, api_file *f)
+{
+    pthread_mutex_lock(&s->mu);
+    api_file **at = place_of(s, f->order);
+    f->next = *at;
+    *at = f;
+    pthread_mutex_unlock(&s->mu);
+}
+
+lq_status api_files_settle(const api_files *s, api_file *f, lq_err *err)
+{
+    lq_status st = save(s, f, err);
+    if (!st) st = api_disk_map(s->disk, &f->map, f->id, err);
+    if (!st) view_map(f);
+    return st;
+}
+
+api_file *api_files_add(api_files *s, const api_file *like, lq_buf *data, lq_err *err)
+{
+    const size_t claimed = data->cap + sizeof(api_file);
+    api_file *f = api_files_make(s, like);
+    lq_status st = f ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!st && s->disk) {
+        st = api_disk_put(s->disk, f->id, data->p, data->n, err);
+        if (!st) st = api_files_settle(s, f, err);
+        if (!st) f->data.cap = data->cap; /* as claimed */
+    } else if (!st) {
+        f->data = *data;
+        *data = (lq_buf){ .n = 0 };
+    }
+    lq_buf_free(data);
+    if (!st) {
+        api_files_enlist(s, f);
+        return f;
+    }
+    if (f && s->disk) api_files_remove_names(s, f);
+    api_files_give_back(s, claimed);
+    free(f);
+    return NULL;
 }
 
 /* Under mu. Where the owner's file of this id is; NULL: nowhere. */
 static api_file **find(api_files *s, const char *id, const lq_hash *owner)
 {
-    drop_expired(s);
+    api_files_expire(s);
     for (api_file **at = &s->latest; *at; at = &(*at)->next)
         if (strcmp((*at)->id, id) == 0 && memcmp(&(*at)->owner, owner, sizeof *owner) == 0)
             return at;
@@ -135,267 +262,11 @@ void api_file_unref(api_files *s, api_file *f)
     pthread_mutex_unlock(&s->mu);
 }
 
-static bool files_remove(api_files *s, const char *id, const lq_hash *owner)
+bool api_files_remove(api_files *s, const char *id, const lq_hash *owner)
 {
     pthread_mutex_lock(&s->mu);
     api_file **at = find(s, id, owner);
     if (at) drop(s, at);
     pthread_mutex_unlock(&s->mu);
     return at != NULL;
-}
-
-/* ---- lists ---- */
-
-bool api_read_page(http_req *r, api_page *p, int64_t def, int64_t most)
-{
-    const char *limit = http_query(r, "limit");
-    char *end = NULL;
-    errno = 0;
-    p->limit = limit ? strtoll(limit, &end, 10) : def;
-    p->after = http_query(r, "after");
-    if (!limit || (*limit && !*end && !errno && p->limit >= 1 && p->limit <= most)) return true;
-    http_error(r, 400, "limit", "invalid_value", "limit: expected 1..%lld, found '%.20s'",
-               (long long)most, limit);
-    return false;
-}
-
-void api_write_page(jw *w, const char *first, const char *last, bool more)
-{
-    jw_key(w, "first_id");
-    jw_cstr(w, first[0] ? first : NULL);
-    jw_key(w, "last_id");
-    jw_cstr(w, last[0] ? last : NULL);
-    jw_key(w, "has_more");
-    jw_bool(w, more);
-}
-
-/* ---- the routes ---- */
-
-static void write_file(jw *w, const api_file *f)
-{
-    jw_open(w, '{');
-    jw_key(w, "id");
-    jw_cstr(w, f->id);
-    jw_key(w, "object");
-    jw_cstr(w, "file");
-    jw_key(w, "bytes");
-    jw_i64(w, (int64_t)f->data.n);
-    jw_key(w, "created_at");
-    jw_i64(w, f->created);
-    if (f->expires) {
-        jw_key(w, "expires_at");
-        jw_i64(w, f->expires);
-    }
-    jw_key(w, "filename");
-    jw_cstr(w, f->name);
-    jw_key(w, "purpose");
-    jw_cstr(w, f->purpose);
-    jw_key(w, "status");
-    jw_cstr(w, "processed");
-    jw_close(w, '}');
-}
-
-bool api_keeps_files(const api *a, http_req *r)
-{
-    if (a->files) return true;
-    http_error(r, 404, NULL, "no_file_store", "this server keeps no files (--file-store)");
-    return false;
-}
-
-typedef struct {
-    api_file f;
-    const char *data;
-    size_t n;
-    bool anchored;
-} upload;
-
-static lq_status take_seconds(upload *u, const form_part *p, api_error *e)
-{
-    char text[24] = "", *end;
-    memcpy(text, p->data, p->n < sizeof text ? p->n : 0);
-    const long long s = strtoll(text, &end, 10);
-    if (!text[0] || *end || s < 3600 || s > 2592000)
-        return api_fail(e, "expires_after", "invalid_value",
-                        "expires_after[seconds]: expected 3600..2592000, found '%s'", text);
-    u->f.expires = (int64_t)time(NULL) + s;
-    return LQ_OK;
-}
-
-static bool is_text(const form_part *p, const char *text)
-{
-    return p->n == strlen(text) && memcmp(p->data, text, p->n) == 0;
-}
-
-static lq_status take_part(upload *u, const form_part *p, api_error *e)
-{
-    if (strcmp(p->name, "file") == 0) {
-        u->data = p->data;
-        u->n = p->n;
-        memcpy(u->f.name, p->file, sizeof u->f.name);
-    } else if (strcmp(p->name, "purpose") == 0) {
-        if (!is_text(p, "batch"))
-            return api_fail(e, "purpose", "unsupported_value",
-                            "purpose: expected batch, found '%.*s'", p->n < 40 ? (int)p->n : 40,
-                            p->data);
-        snprintf(u->f.purpose, sizeof u->f.purpose, "batch");
-    } else if (strcmp(p->name, "expires_after[seconds]") == 0) {
-        return take_seconds(u, p, e);
-    } else if (strcmp(p->name, "expires_after[anchor]") == 0) {
-        if (!is_text(p, "created_at"))
-            return api_fail(e, "expires_after", "invalid_value",
-                            "expires_after[anchor]: expected created_at");
-    } else {
-        return api_fail(e, p->name, "unknown_parameter", "%.60s: unknown parameter", p->name);
-    }
-    return LQ_OK;
-}
-
-static lq_status read_form(upload *u, http_req *r, api_error *e)
-{
-    size_t n;
-    const char *body = http_body(r, &n);
-    multipart m;
-    form_part p;
-    bool more = false;
-    lq_err err = { "" };
-    lq_status s = multipart_open(&m, http_header(r, "Content-Type"), body, n, &err);
-    while (!s && !(s = multipart_next(&m, &p, &more, &err)) && more) {
-        s = take_part(u, &p, e);
-        if (s) return s;
-    }
-    if (s) return api_fail(e, NULL, "invalid_form", "%s", err.msg);
-    const char *missing = !u->data ? "file" : !u->f.purpose[0] ? "purpose" : NULL;
-    if (!missing) return LQ_OK;
-    return api_fail(e, missing, "missing_required_parameter", "%s: it is required", missing);
-}
-
-static lq_status keep(api *a, upload *u, api_file **f, api_error *e)
-{
-    lq_buf data = { 0 };
-    const size_t bytes = u->n + sizeof u->f;
-    if (!api_files_claim(a->files, bytes)) {
-        api_fail(e, "file", "file_store_full",
-                 "the file store has no room for %zu bytes (--file-store %zu)", u->n,
-                 a->files->most);
-        e->status = 413;
-        return LQ_EVALUE;
-    }
-    data.p = malloc(u->n + 1);
-    if (!data.p) {
-        api_files_give_back(a->files, bytes);
-        return api_no_memory(e);
-    }
-    memcpy(data.p, u->data, u->n);
-    data.n = data.cap = u->n;
-    *f = api_files_add(a->files, &u->f, &data);
-    return *f ? LQ_OK : api_no_memory(e);
-}
-
-void api_post_file(void *app, http_req *r)
-{
-    api *a = app;
-    upload u = { .f.owner = http_client(r) };
-    api_file *f = NULL;
-    api_error e = { 0 };
-    jw w = { 0 };
-    if (!api_keeps_files(a, r)) return;
-    lq_status s = read_form(&u, r, &e);
-    if (!s) s = keep(a, &u, &f, &e);
-    if (s) {
-        api_reply_error(a, r, &e);
-        return;
-    }
-    write_file(&w, f);
-    api_file_unref(a->files, f);
-    api_reply(r, 200, &w);
-}
-
-void api_get_files(void *app, http_req *r)
-{
-    api *a = app;
-    const lq_hash owner = http_client(r);
-    const char *purpose = http_query(r, "purpose");
-    char first[48] = "", last[48] = "";
-    api_page p;
-    jw w = { 0 };
-    bool more = false;
-    if (!api_keeps_files(a, r) || !api_read_page(r, &p, 10000, 10000)) return;
-    jw_open(&w, '{');
-    jw_key(&w, "object");
-    jw_cstr(&w, "list");
-    jw_key(&w, "data");
-    jw_open(&w, '[');
-    pthread_mutex_lock(&a->files->mu);
-    drop_expired(a->files);
-    bool begun = !p.after;
-    for (const api_file *f = a->files->latest; f && !more; f = f->next) {
-        const bool mine = memcmp(&f->owner, &owner, sizeof owner) == 0 &&
-                          (!purpose || strcmp(f->purpose, purpose) == 0);
-        more = mine && begun && p.limit == 0;
-        if (mine && begun && !more) {
-            write_file(&w, f);
-            if (!first[0]) memcpy(first, f->id, sizeof first);
-            memcpy(last, f->id, sizeof last);
-            p.limit--;
-        }
-        begun |= !begun && strcmp(f->id, p.after) == 0;
-    }
-    pthread_mutex_unlock(&a->files->mu);
-    jw_close(&w, ']');
-    api_write_page(&w, first, last, more);
-    jw_close(&w, '}');
-    api_reply(r, 200, &w);
-}
-
-static void no_such_file(http_req *r)
-{
-    http_error(r, 404, "file_id", "file_not_found", "there is no file '%.60s' here (any more)",
-               http_rest(r));
-}
-
-/* /v1/files/ID, and its text: /v1/files/ID/content. */
-void api_get_file(void *app, http_req *r)
-{
-    static const char content[] = "/content";
-    api *a = app;
-    const lq_hash owner = http_client(r);
-    char id[sizeof((api_file *)0)->id];
-    jw w = { 0 };
-    if (!api_keeps_files(a, r)) return;
-    snprintf(id, sizeof id, "%s", http_rest(r));
-    char *slash = strchr(id, '/');
-    const bool whole = slash && strcmp(slash, content) == 0;
-    if (whole) *slash = 0;
-    api_file *f = api_files_get(a->files, id, &owner);
-    if (!f) {
-        no_such_file(r);
-    } else if (whole) {
-        http_reply(r, 200, f->data.p, f->data.n,
-                   &(http_extra){ .type = "application/octet-stream" });
-    } else {
-        write_file(&w, f);
-        api_reply(r, 200, &w);
-    }
-    api_file_unref(a->files, f);
-}
-
-void api_delete_file(void *app, http_req *r)
-{
-    api *a = app;
-    const lq_hash owner = http_client(r);
-    jw w = { 0 };
-    if (!api_keeps_files(a, r)) return;
-    if (!files_remove(a->files, http_rest(r), &owner)) {
-        no_such_file(r);
-        return;
-    }
-    jw_open(&w, '{');
-    jw_key(&w, "id");
-    jw_cstr(&w, http_rest(r));
-    jw_key(&w, "object");
-    jw_cstr(&w, "file");
-    jw_key(&w, "deleted");
-    jw_bool(&w, true);
-    jw_close(&w, '}');
-    api_reply(r, 200, &w);
 }

@@ -1,10 +1,11 @@
-/* runtime/api/api_files.h - files of clients, for batches: in memory, all together at most so many bytes.
- * What is full takes no more: nothing is dropped for it. Any thread. */
+/* runtime/api/api_files.h - files of clients, for batches: in memory or in a folder (api_disk.h), all
+ * together at most so many bytes. What is full takes no more: nothing is dropped for it. Any thread. */
 #ifndef LLMQ_RUNTIME_API_API_FILES_H
 #define LLMQ_RUNTIME_API_API_FILES_H
 
 #include "base/buf.h"
 #include "base/hash.h"
+#include "runtime/api/api_disk.h"
 #include "runtime/http/http.h"
 
 typedef struct api_files api_files;
@@ -16,22 +17,47 @@ struct api_file {
     char id[48], name[256], purpose[32];
     lq_hash owner;            /* http_client's: others do not see it */
     int64_t created, expires; /* Unix seconds; expires 0: never */
-    lq_buf data;
+    int64_t order;            /* later ones have larger ones */
+    lq_buf data;              /* a view of map, where that is open */
+    lq_map map;
 };
 
-api_files *api_files_open(size_t most_bytes); /* NULL: out of memory, or it is 0 */
-void api_files_close(api_files *s);           /* NULL allowed */
+/* disk NULL: in memory; else with the files that are there. It is the caller's. LQ_ENOMEM, LQ_EIO. */
+lq_status api_files_open(api_files **s, size_t most_bytes, const api_disk *disk, lq_err *err);
+void api_files_close(api_files *s); /* NULL allowed; what is in a folder stays there */
 
 /* Bytes that are about to be kept; false: there is no room for them. What is not kept after all is
  * given back. */
 bool api_files_claim(api_files *s, size_t n);
 void api_files_give_back(api_files *s, size_t n);
 /* Takes data over; its cap bytes and those of an api_file are claimed. f has name, purpose, owner and expires. The copy that
- * the caller gets is to be unref'd; NULL: out of memory, and data is freed and given back. */
-api_file *api_files_add(api_files *s, const api_file *f, lq_buf *data);
+ * the caller gets is to be unref'd; NULL: out of memory, or the folder takes it not (err), and data is freed and given back. */
+api_file *api_files_add(api_files *s, const api_file *f, lq_buf *data, lq_err *err);
 /* NULL: there is no such file of this owner. To be unref'd. */
 api_file *api_files_get(api_files *s, const char *id, const lq_hash *owner);
-void api_file_unref(api_files *s, api_file *f); /* NULL allowed */
+bool api_files_remove(api_files *s, const char *id, const lq_hash *owner); /* false: likewise */
+void api_file_unref(api_files *s, api_file *f);                            /* NULL allowed */
+
+/* A file that grows: the answers of a batch. In a folder it is there after a restart. */
+typedef struct {
+    api_files *s;
+    char name[96]; /* in the folder */
+    int fd;        /* -1: in memory */
+    lq_buf mem;
+    size_t n; /* bytes */
+} api_part;
+lq_status api_part_open(api_part *p, api_files *s, const char *name, lq_err *err);
+/* False: there is no room. */
+bool api_part_add(api_part *p, const void *data, size_t n);
+/* Its bytes so far, where it was there already: a view until the next call. LQ_ENOENT: none. */
+lq_status api_part_map(const api_part *p, lq_map *m);
+void api_part_cut(api_part *p, size_t n); /* to its first n bytes */
+/* As api_files_add, of what it holds; closes it. */
+api_file *api_part_keep(api_part *p, const api_file *f);
+void api_part_close(api_part *p); /* it stays in the folder */
+void api_part_drop(api_part *p);  /* it does not; one that was not opened is zero, with fd -1 */
+
+bool api_read_owner(lq_hash *to, const cJSON *j); /* {"owner": 32 digits} */
 
 /* An id that nobody can guess: the prefix and 32 digits. */
 void api_secret_id(char out[48], const char *prefix);

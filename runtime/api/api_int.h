@@ -34,6 +34,7 @@ struct api {
     pthread_mutex_t mu; /* of gens; the engine's own lock may be taken inside it, never outside */
     struct gen *gens;   /* generations under way */
     api_store *store;   /* NULL: responses are not kept */
+    api_disk *disk;     /* NULL: files are in memory */
     api_files *files;   /* NULL: files are not kept, and there are no batches */
     api_batches *batches;
     const http_route *routes; /* all, for requests of batches */

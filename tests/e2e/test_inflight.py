@@ -155,3 +155,16 @@ def test_eval_and_batch_and_logits_take_it_too(llmq, model, text, tmp_path, temp
     (tmp_path / "in.jsonl").write_text(json.dumps(line) + "\n")
     llmq("batch", model, tmp_path / "in.jsonl", tmp_path / "out.jsonl", "--quantize", "nf4", **temp)
     assert json.loads((tmp_path / "out.jsonl").read_text())["response"]["status_code"] == 200
+
+
+@pytest.mark.parametrize("args, says", [
+    (("serve", "--request-memory", "1M"), "--request-memory"), (("serve", "--file-store-dir", "x"), "--file-store SIZE"),
+    (("serve", "--model", "x"), "one MODEL"),
+    (("run", "a", "--ids", "1"), "expected one of"), (("run", "a", "--beams", "2", "--seed", "1"), "--beams draws nothing"),
+    (("chat", "--top-p", "0"), "--top-p"), (("eval", "--text", "x", "--max-kl", "1"), "--max-kl"),
+    (("batch", "in", "out", "--shard", "3/2"), "--shard"),
+])
+def test_options_that_do_not_go_together_are_refused_before_the_work(llmq, tmp_path, args, says):
+    """A model that is not there is not even looked for."""
+    r = llmq(args[0], tmp_path / "none", *args[1:], "--quantize", "nf4", code=2)
+    assert says in r.stderr and "none" not in r.stderr

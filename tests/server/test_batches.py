@@ -1,5 +1,6 @@
 """/v1/files and /v1/batches, through OpenAI's client: C130."""
 import json
+import signal
 
 import httpx
 import openai
@@ -180,3 +181,79 @@ def test_a_batch_that_runs_does_not_hold_the_server_up(llmq, tmp_path):
             b = begin(c, [line(f"r{i}", max_tokens=900, ignore_eos=True) for i in range(200)])
             until(lambda: c.batches.retrieve(b.id).status == "in_progress")
         assert s.stop() == 0
+
+
+def stored(llmq, folder, log, *more):
+    return Server(llmq, TINY, "--file-store", "1M", "--file-store-dir", folder, "--max-num-seqs", 4, "--api-key", USER,
+                  "--api-key", SECOND, "--shutdown-timeout", 0, *more, key=USER, log=log)
+
+
+@case("C130")
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_a_folder_survives_a_restart(llmq, tmp_path, end):
+    """Files come back, for their key alone; a batch goes on behind the last answer that was written."""
+    folder = tmp_path / "store"
+    lines = [line(f"r{i}", f"Day {i}", max_tokens=60, ignore_eos=True) for i in range(60)]
+    lines[2] = line("bad", temperature=9)
+    with stored(llmq, folder, tmp_path / "a.log") as s, client_of(s) as api:
+        done = ended(api, begin(api, [line("a")], metadata={"a": "b"}))
+        f, g = upload(api, ["x"], expires_after={"anchor": "created_at", "seconds": 3600}), upload(api, [])
+        api.files.delete(upload(api, ["gone"]).id)
+        batch, waits = begin(api, lines), begin(api, [line("later")])
+        before = until(lambda: (b := api.batches.retrieve(batch.id)).request_counts.completed > 4 and b)
+        listed = [x.id for x in api.files.list()]
+        assert s.stop(end) == (0 if end == signal.SIGTERM else -signal.SIGKILL)
+    parts = [folder / f"{batch.id}.{what}.part" for what in ("output", "error")]
+    kept = parts[0].read_text().splitlines()
+    assert len(kept) >= before.request_counts.completed and len(kept) < 59 and "bad" in parts[1].read_text()
+    with parts[0].open("a") as half:  # as a power cut leaves it
+        half.write(kept[0][:40])
+    (folder / "file-notes").write_text("mine")
+    with stored(llmq, folder, tmp_path / "b.log") as s, client_of(s) as api:
+        assert llmq("serve", TINY, "--file-store", "1M", "--file-store-dir", folder, "--port", 0, code=None).returncode
+        assert [x.id for x in api.files.list()][-len(listed):] == listed
+        assert api.files.retrieve(f.id) == f and api.files.content(f.id).content == b"x" and api.files.content(g.id).content == b""
+        assert api.batches.retrieve(done.id) == done and len(texts(api, done.output_file_id)) == 1
+        b = ended(api, batch)
+        assert (b.status, b.request_counts.total, b.request_counts.completed, b.request_counts.failed) == ("completed", 60, 59, 1)
+        out = texts(api, b.output_file_id)
+        assert [a["custom_id"] for a in out] == [f"r{i}" for i in range(60) if i != 2]
+        assert [json.dumps(a) for a in out[:len(kept)]] == [json.dumps(json.loads(x)) for x in kept]
+        assert [a["custom_id"] for a in texts(api, b.error_file_id)] == ["bad"]
+        alone = s.post_json(ENDPOINT, json.loads(lines[50])["body"])
+        assert out[49]["response"]["body"]["choices"] == alone["choices"]
+        assert ended(api, waits).status == "completed"
+        with client_of(s, SECOND) as other:
+            assert not list(other.files.list()) and not list(other.batches.list())
+        for x in api.files.list():
+            api.files.delete(x.id)
+    left = sorted(p.name for p in folder.iterdir())
+    assert left == sorted([f"{b.id}.json" for b in (done, batch, waits)] + ["file-notes"])
+
+
+@case("C130")
+def test_a_folder_that_cannot_be_one(llmq, tmp_path):
+    (tmp_path / "file").write_text("")
+    for dir, what in ((tmp_path / "file", "expected a folder"), (tmp_path / "no/where", "No such file")):
+        r = llmq("serve", TINY, "--file-store", "1M", "--file-store-dir", dir, "--port", 0, code=None)
+        assert r.returncode and f"--file-store-dir: {dir}: {what}" in r.stderr
+    assert "--file-store SIZE" in llmq("serve", TINY, "--file-store-dir", tmp_path, code=2).stderr
+
+
+@case("C130")
+def test_a_folder_is_bounded_and_an_input_may_go(llmq, tmp_path):
+    with stored(llmq, tmp_path / "s", tmp_path / "a.log") as s, client_of(s) as api:
+        with pytest.raises(openai.APIStatusError) as e:
+            upload(api, ["x" * (1 << 20)])
+        assert e.value.status_code == 413
+        f = upload(api, ["x" * 950_000])
+        b = ended(api, begin(api, [line(f"r{i}", logprobs=20, max_tokens=60) for i in range(40)]))
+        assert b.status == "failed" and b.errors.data[0].code == "file_store_full"
+        api.files.delete(f.id)
+        batch = begin(api, [line(f"r{i}", max_tokens=300, ignore_eos=True) for i in range(500)])
+        until(lambda: api.batches.retrieve(batch.id).status == "in_progress")
+        api.files.delete(batch.input_file_id)
+    with stored(llmq, tmp_path / "s", tmp_path / "b.log") as s, client_of(s) as api:
+        b = ended(api, batch)
+        assert b.status == "failed" and b.errors.data[0].code == "file_not_found"
+        assert api.batches.retrieve(batch.id).id == batch.id

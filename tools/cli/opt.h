@@ -154,6 +154,9 @@ struct cmd_row {
     void (*note)(char *text, size_t n, const opt_row *row);
     const char *examples; /* command lines, each ended by \0 */
     size_t opts_bytes;    /* of the options struct; it starts zeroed, then the defaults */
+    /* Options that do not go together, before models are fetched or quantized for it. NULL: run says
+     * all. */
+    lq_status (*check)(const cmd_ctx *c, const void *opts, lq_err *err);
     lq_status (*run)(const cmd_ctx *c, const void *opts, lq_err *err);
 };
 

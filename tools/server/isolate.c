@@ -138,6 +138,11 @@ static void allow_use(const rules *r, const iso_path *p)
     case ISO_SOCKET:
         allow_folder(r, p->path, FS_MAKE_SOCK | FS_REMOVE_FILE);
         break;
+    case ISO_STORE:
+        allow(r, p->path,
+              FS_READ | FS_READ_DIR | FS_WRITE | FS_MAKE_REG | FS_REMOVE_FILE | FS_REFER |
+                  FS_TRUNCATE);
+        break;
     }
     free(end);
 }

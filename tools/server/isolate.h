@@ -28,7 +28,8 @@ typedef enum {
     ISO_MODEL,    /* a file or a folder that is read, with where its links lead */
     ISO_REPLACED, /* a file that is read now and again later, also when another takes its name */
     ISO_LOG,      /* a file that is written, and made again after a rotation */
-    ISO_SOCKET    /* a Unix socket that is made and removed */
+    ISO_SOCKET,   /* a Unix socket that is made and removed */
+    ISO_STORE     /* a folder in which files are made and removed */
 } iso_use;
 
 typedef struct {
