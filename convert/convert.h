@@ -69,6 +69,9 @@ typedef struct {
     bool requantize; /* to Q8_0 what no type of blocks holds, instead of refusing it */
 } conv_gguf_opts;
 
+/* As conv_holds: would GGUF? (A value that has no place shows when it is packed.) */
+lq_status conv_gguf_holds(const src_source *src, lq_err *err);
+
 /* Errors: LQ_EIO, LQ_ENOMEM, LQ_EINTR; LQ_EUNSUPPORTED - an architecture, a setting or a weight
  * that GGUF has no place for. */
 lq_status conv_to_gguf(conv_report *r, const src_source *src, const char *path,

@@ -672,6 +672,32 @@ static lq_status say_no_way_out(lq_status s, const conv *c, lq_err *err)
     return c->o->requantize ? s : lq_append(err, s, " (--allow-requantize would not help)");
 }
 
+lq_status conv_gguf_holds(const src_source *src, lq_err *err)
+{
+    const conv_gguf_opts o = { .keep_dtype = true };
+    conv_report r = { .bit_exact = true };
+    conv c = { .src = src, .config = src_config(src), .o = &o, .r = &r };
+    gguf_pairs pairs = { .n = 0 };
+    ggml_type type;
+    char text[40];
+    lq_status s = gguf_put_model(&pairs, &c.arch, src, err);
+    if (!s) s = list_tensors(&c, err);
+    for (size_t i = 0; i < c.n && !s; i++) {
+        const qt_tensor *q = c.e[i].t ? &c.e[i].t->t : NULL; /* NULL: factors of angles */
+        if (!q || c.e[i].scale || q->scheme.kind == QT_DENSE) continue;
+        s = layout_no_act(&q->scheme, "gguf", err);
+        qt_scheme_text(text, &q->scheme);
+        if (!s && !gguf_type_for(&type, q, 0))
+            s = lq_fail(err, LQ_EUNSUPPORTED, "%s has no type of blocks in GGUF", text);
+        if (s) lq_wrap(err, s, "%s", c.e[i].t->name);
+    }
+    cJSON_Delete(c.from);
+    free(pairs.b.p);
+    free(c.e);
+    free(c.head.p);
+    return s;
+}
+
 lq_status conv_to_gguf(conv_report *r, const src_source *src, const char *path,
                        const conv_gguf_opts *o, pool *p, const lq_job *job, lq_err *err)
 {

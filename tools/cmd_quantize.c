@@ -371,6 +371,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
         s = rot_open(&rotated, src, &(rot_opts){ q.rotate_seed, qz_rounds_outer(&q) }, p,
                      &qrep_voice, err);
     if (rotated) seen = rot_source(rotated);
+    if (!s) s = quantize_to_fits(&to, seen, &q, err);
     const bool checked = opt_tri_or(o->check, qz_calibrated(&q));
     const bool self_asked = opt_given(c, "self-samples");
     if (s || o->dry_run) {

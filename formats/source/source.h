@@ -79,6 +79,18 @@ typedef struct {
  * LQ_EUNSUPPORTED (the base translates tensors itself). */
 lq_status src_derive(src_source **out, const src_source *base, const src_change *changes, size_t n,
                      bool untied, lq_err *err);
+/* A tensor as it will be. */
+typedef struct {
+    const char *name;
+    qt_scheme scheme;
+    int64_t N, K;
+    int n_dims;
+    const int64_t *shape;
+} src_coming;
+/* `base` with the schemes and shapes that n of its tensors will have (or that come besides), to ask what
+ * can be made of it: of its tensors there are no bytes to read. Errors: LQ_ENOMEM. */
+lq_status src_plan(src_source **out, const src_source *base, const src_coming *t, size_t n,
+                   bool tied, lq_err *err);
 const src_source *src_base(const src_source *s); /* of a derived source; else s itself */
 /* The MTP head of `base`: its tensors by the roles of arch_config_mtp. base stays open longer. Errors:
  * LQ_EUNSUPPORTED (of arch_config_mtp; the base was rotated, the head was not), LQ_ENOENT: the files have none, LQ_ENOMEM. */

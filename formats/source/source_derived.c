@@ -89,6 +89,35 @@ lq_status src_derive(src_source **out, const src_source *base, const src_change 
     return st;
 }
 
+lq_status src_plan(src_source **out, const src_source *base, const src_coming *c, size_t n,
+                   bool tied, lq_err *err)
+{
+    *out = NULL;
+    src_source *s = begin(base, err);
+    if (!s) return LQ_ENOMEM;
+    lq_status st = copy_config(s, base, err);
+    s->config.tied = tied;
+    s->tensors = lq_push(&s->arena, (base->n_tensors + n + 1) * sizeof *s->tensors);
+    if (!st && !s->tensors) st = lq_fail(err, LQ_ENOMEM, "%s: out of memory", base->path);
+    if (st) {
+        src_close(s);
+        return st;
+    }
+    s->borrows = true;
+    s->n_tensors = base->n_tensors;
+    memcpy(s->tensors, base->tensors, base->n_tensors * sizeof *s->tensors);
+    for (size_t i = 0; i < n; i++) {
+        const src_tensor *old = src_find(base, c[i].name);
+        src_tensor *t = &s->tensors[old ? (size_t)(old - base->tensors) : s->n_tensors++];
+        *t = (src_tensor){ .name = c[i].name, .n_dims = c[i].n_dims, .plain = true };
+        t->t = (qt_tensor){ .scheme = c[i].scheme, .N = c[i].N, .K = c[i].K };
+        memcpy(t->shape, c[i].shape, (size_t)c[i].n_dims * sizeof *t->shape);
+    }
+    qsort(s->tensors, s->n_tensors, sizeof *s->tensors, src_by_name);
+    *out = s;
+    return LQ_OK;
+}
+
 /* Is there a head, and does it fit the rest? */
 static lq_status check_head(const src_source *head, lq_err *err)
 {

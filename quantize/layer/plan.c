@@ -123,12 +123,26 @@ static bool outer_scheme(const maker *m, const plan_entry *e, qt_scheme *s)
     return asked || (o->outer && e->src->plain && e->src->t.scheme.kind == QT_DENSE);
 }
 
+/* A pattern has the last word: who also gave --embed or --lm-head is told. */
+static void say_beaten(const maker *m, const plan_entry *e, const char *pattern)
+{
+    char line[320];
+    const bool embed = e->role == R_EMBED;
+    if (!(embed ? m->o->embed : e->role == R_HEAD ? m->o->lm_head : NULL)) return;
+    snprintf(line, sizeof line, "'%.160s': %s counts, not %s", e->name, pattern,
+             embed ? "--embed" : "--lm-head");
+    plan_say(m, line);
+}
+
 /* The scheme that options ask for; false: leave the tensor as it is. */
 static bool wanted(maker *m, plan_entry *e, qt_scheme *s)
 {
     if (!may_quantize(e)) return false;
-    if (qz_patterns_match(&m->skips, e->name, NULL)) return false;
-    if (qz_patterns_match(&m->overrides, e->name, s)) return true;
+    const bool skipped = qz_patterns_match(&m->skips, e->name, NULL);
+    if (skipped || qz_patterns_match(&m->overrides, e->name, s)) {
+        say_beaten(m, e, skipped ? "--skip" : "--override");
+        return !skipped;
+    }
     const bool outer = e->role == R_EMBED || e->role == R_HEAD;
     m->by_mix = m->mix && !(outer && (e->role == R_EMBED ? m->o->embed : m->o->lm_head));
     if (m->by_mix) return mix_scheme(s, m->mix, m->cfg, e->role, e->layer, BLK_ELEMENTS);

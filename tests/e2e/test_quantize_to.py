@@ -171,6 +171,29 @@ def test_what_cannot_be_is_refused_before_the_work(llmq, model, tmp_path, args, 
     assert says in r.stderr and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("args, says", [
+    (["--to", "awq", "-m", "gptq", "--bits", "3"], "awq holds 4 bits, found 3"),
+    (["--to", "gptq", "-m", "nf4"], "'model.layers.0.mlp.down_proj.weight' has no place in this layout"),
+    (["--to", "awq", "-m", "awq", "--override", "o_proj=u8-g32"], "o_proj.weight' has no place"),
+    (["--to", "gguf", "-m", "int8"], None),
+])
+def test_what_the_format_cannot_hold_is_refused_before_the_work(llmq, model, tmp_path, args, says):
+    """By the schemes that the options give: neither text nor a layer is looked at."""
+    r = llmq("quantize", model, "-o", tmp_path / ("q.gguf" if "gguf" in args else "q"), "--calib", tmp_path / "none.txt", *args,
+             code=None)
+    assert r.returncode and not list(tmp_path.iterdir())
+    assert says is None or f"--to {args[1]}: " in r.stderr and says in r.stderr
+    if says:
+        assert says in llmq("quantize", model, "--dry-run", *args, code=None).stderr
+
+
+@pytest.mark.parametrize("pattern", [["--override", "embed=u4-g32"], ["--skip", "embed"]])
+def test_a_pattern_beats_embed_and_says_so(llmq, model, pattern):
+    r = llmq("quantize", model, "-m", "rtn", "--dry-run", "--embed", "u8-g32", *pattern)
+    assert f"'model.embed_tokens.weight': {pattern[0]} counts, not --embed" in r.stderr
+    assert "counts, not" not in llmq("quantize", model, "-m", "rtn", "--dry-run", *pattern).stderr
+
+
 def test_bits_are_those_of_what_is_written(llmq, model, tmp_path):
     """The embedding of 8 bits that was asked for is of 16 in a layout of linear layers."""
     r = llmq.json("quantize", model, "-o", tmp_path / "q", "--to", "compressed-tensors", "-m", "rtn", "--embed", "u8-g32")

@@ -3,6 +3,7 @@
 
 #include "convert/convert.h"
 #include "quantize/layer/mix.h"
+#include "quantize/layer/plan.h"
 #include "quantize/methods/methods.h"
 #include "tools/cli/outputs.h"
 #include "tools/cli/progress.h"
@@ -102,6 +103,42 @@ lq_status quantize_to_check(const quantize_to *t, const char *out, const src_sou
 {
     const lq_status s = output_check_place("--out", out, is_folder(t), src, given, err);
     return s ? s : output_check_ending("--out", out, t->format, is_folder(t), err);
+}
+
+/* The model as it will be; *known false: schemes are chosen or completed on the way. */
+static lq_status plan_result(src_source **out, bool *known, const qz_plan *p, lq_err *err)
+{
+    src_coming *c = calloc(p->n + 1, sizeof *c);
+    size_t n = 0;
+    if (!c) return lq_fail(err, LQ_ENOMEM, "no memory for a plan");
+    for (size_t i = 0; i < p->n; i++) {
+        const plan_entry *e = &p->e[i];
+        if (!e->quantize) continue;
+        *known = *known && !e->open && e->scheme.kind != QT_I8_OUTLIER;
+        c[n++] =
+            (src_coming){ e->name, e->scheme, e->count * e->N, e->K, e->src->n_dims, e->shape };
+    }
+    lq_status s = src_plan(out, p->src, c, n, p->cfg.tied, err);
+    free(c);
+    return s;
+}
+
+lq_status quantize_to_fits(const quantize_to *t, const src_source *src, const qz_opts *o,
+                           lq_err *err)
+{
+    qz_plan p = { .n = 0 };
+    src_source *would = NULL;
+    bool known = true;
+    if (strcmp(t->format, "llmq") == 0) return LQ_OK;
+    lq_status s = qz_plan_make(&p, src, o, &(plan_voice){ 0 }, err);
+    if (!s) s = plan_result(&would, &known, &p, err);
+    if (!s && known) {
+        s = is_folder(t) ? conv_holds(would, t->format, err) : conv_gguf_holds(would, err);
+        if (s) lq_wrap(err, s, "--to %s", t->format);
+    }
+    src_close(would);
+    qz_plan_free(&p);
+    return s;
 }
 
 lq_status quantize_to_write(const quantize_to *t, const char *out, qz_result *made,
