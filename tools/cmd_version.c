@@ -2,8 +2,8 @@
 #include "tools/cmds.h"
 
 #include "base/version.h"
-#include "kernels/core/cpu.h"
 #include "kernels/device.h"
+#include "tools/cli/host.h"
 
 #include <cjson/cJSON.h>
 #include <curl/curl.h>
@@ -19,67 +19,6 @@
 #else
 #define COMPILER "gcc " __VERSION__
 #endif
-
-#if defined(__x86_64__)
-/* X(name as both compilers know it) */
-#define ISAS(X) \
-    X("sse4.2") \
-    X("avx2") X("fma") X("avx512f") X("avx512bw") X("avx512vl") X("avx512vnni") X("avx512bf16")
-static void isa_list(char *out, size_t n)
-{
-    out[0] = 0;
-#define X(name)                                                    \
-    if (__builtin_cpu_supports(name)) {                            \
-        size_t used = strlen(out);                                 \
-        snprintf(out + used, n - used, used ? " %s" : "%s", name); \
-    }
-    ISAS(X)
-#undef X
-}
-#elif defined(__aarch64__)
-static void isa_list(char *out, size_t n)
-{
-    snprintf(out, n, "neon%s%s%s", cpu_has_neon_dot() ? " dotprod" : "",
-             cpu_has_neon_i8mm() ? " i8mm" : "", cpu_has_neon_bf16() ? " bf16" : "");
-}
-#else
-static void isa_list(char *out, size_t n) { snprintf(out, n, "generic"); }
-#endif
-
-/* "model name : ..." of /proc/cpuinfo, or "unknown". */
-static void cpu_name(char *out, size_t n)
-{
-    snprintf(out, n, "unknown");
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    char line[256];
-    while (f && fgets(line, sizeof line, f)) {
-        if (strncmp(line, "model name", 10) != 0) continue;
-        const char *v = strchr(line, ':');
-        if (v) snprintf(out, n, "%.*s", (int)strcspn(v + 2, "\n"), v + 2);
-        break;
-    }
-    if (f) fclose(f);
-}
-
-/* "cpu", and the GPUs by name or why there are none. */
-static void device_list(char *out, size_t n)
-{
-    lq_err err = { "" };
-    const int count = dev_count(&err);
-    snprintf(out, n, count ? "cpu" : "cpu (%s)", err.msg);
-    for (int i = 0; i < count; i++) {
-        dev d;
-        char name[16];
-        size_t used = strlen(out);
-        snprintf(name, sizeof name, "cuda:%d", i);
-        if (dev_open(&d, name, &err)) {
-            snprintf(out + used, n - used, ", %s", err.msg);
-            continue;
-        }
-        snprintf(out + used, n - used, ", %s %s", name, d.name);
-        d.ops->close(&d);
-    }
-}
 
 /* {"cJSON": "1.7.15", ...} */
 static cJSON *libraries(void)
@@ -107,16 +46,16 @@ static cJSON *document(void)
     char text[512];
     cJSON_AddStringToObject(o, "version", LLMQ_VERSION);
     cJSON_AddStringToObject(o, "compiler", COMPILER);
-    cpu_name(text, sizeof text);
+    host_cpu(text, sizeof text);
     cJSON_AddStringToObject(o, "cpu", text);
-    isa_list(text, sizeof text);
+    host_isas(text, sizeof text);
     cJSON_AddStringToObject(o, "isa", text);
     cJSON_AddStringToObject(o, "kernels", k_name());
     cJSON_AddStringToObject(o, "kernels_available", k_list());
     cJSON_AddStringToObject(o, "activations", mm_acts_text(opt_acts(&(opt_model){ 0 })));
     cJSON_AddStringToObject(o, "kv_cache_dtype", kv_dtype_text(opt_kv(&(opt_model){ 0 })));
     cJSON_AddBoolToObject(o, "cuda", dev_cuda() != NULL);
-    device_list(text, sizeof text);
+    host_devices(text, sizeof text);
     cJSON_AddStringToObject(o, "devices", text);
     cJSON_AddItemToObject(o, "libraries", libraries());
     return o;

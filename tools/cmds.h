@@ -24,6 +24,7 @@
     X(verify)       \
     X(plan)         \
     X(bench)        \
+    X(doctor)       \
     X(publish)      \
     X(pull)         \
     X(handover)     \

@@ -35,6 +35,19 @@ static void print_commands(FILE *f)
                "unsupported\ninput; 4 verification failed; 130 or 143 interrupted.\n");
 }
 
+/* What a newcomer types first. */
+static void print_start(FILE *f)
+{
+    fputs("llmq - quantize a language model, convert it, serve it\n\n"
+          "  llmq doctor                        what this machine can run\n"
+          "  llmq run ORG/NAME -p TEXT          fetch a model from the hub and answer\n"
+          "  llmq chat ORG/NAME                 talk to it\n"
+          "  llmq quantize ORG/NAME -o M.llmq   make it a quarter of its size\n"
+          "  llmq serve M.llmq                  serve it as OpenAI's API, with a page to chat\n\n"
+          "`llmq help` lists all commands.\n",
+          f);
+}
+
 static lq_status find_command(const cmd_row **cmd, const char *name, lq_err *err)
 {
     const char *names[N_COMMANDS];
@@ -138,7 +151,7 @@ int main(int argc, char **argv)
     blas_core_no_threads();
     hold_streams();
     if (argc < 2) {
-        print_commands(stderr);
+        print_start(stderr);
         return lq_exit_code(LQ_EUSAGE);
     }
     const char *name = argv[1];

@@ -18,9 +18,33 @@ def test_help_lists_every_command_with_one_line(llmq):
     assert p.stdout == llmq("help").stdout
 
 
-def test_no_command_is_wrong_usage(llmq):
+def test_no_command_is_wrong_usage_and_says_what_to_start_with(llmq):
     p = llmq(code=2)
-    assert p.stdout == "" and "usage: llmq COMMAND" in p.stderr
+    told = re.findall(r"^  llmq (\w+) ", p.stderr, re.M)
+    assert p.stdout == "" and len(told) == 5 and set(told) <= set(llmq.commands())
+    p = llmq("run", code=2)
+    assert p.stderr.startswith("llmq: run: MODEL is missing: ") and "ORG/NAME" in p.stderr
+
+
+def test_the_doctor_says_what_the_machine_can_run(llmq, tmp_path):
+    doc = llmq.json("doctor")
+    assert doc["kernels"] in doc["kernels_available"].split() and doc["read_bytes_s"] > 1e8 and doc["operations_s"] > 1e8
+    assert 0 < doc["memory_free_bytes"] <= doc["memory_bytes"]
+    sizes = [m["largest_params"] for m in doc["models"]]
+    assert [m["scheme"] for m in doc["models"]] == ["u4-g128", "u8-g32", "bf16"] and sizes == sorted(sizes, reverse=True)
+    bits = {"u4-g128": 4.5, "u8-g32": 8.5, "bf16": 16}
+    for m in doc["models"]:
+        assert m["largest_params"] * bits[m["scheme"]] / 8 < doc["memory_free_bytes"]
+        assert m["fluent_params"] == 0 or doc["read_bytes_s"] / (m["fluent_params"] * bits[m["scheme"]] / 8) >= 8
+    assert doc["hub_cache_free_bytes"] > 0
+    # What the environment says is said back, and what cannot be had is advice by name.
+    env = {**os.environ, "HF_HUB_CACHE": str(tmp_path / "not" / "yet"), "HF_TOKEN": "hf_x"}
+    quick = llmq.json("doctor", "--quick", env=env)
+    assert quick["hub_cache"] == str(tmp_path / "not" / "yet") and quick["hub_token"] and "read_bytes_s" not in quick
+    assert not (tmp_path / "not").exists() and "offline" not in [a["name"] for a in quick["advice"]]
+    env["HF_HUB_OFFLINE"] = "1"
+    text = llmq("doctor", "--quick", env=env).stdout
+    assert "Largest models" in text and "HF_HUB_OFFLINE is set" in text and "tokens/s" not in text
 
 
 def test_every_command_explains_itself_with_examples_that_parse(llmq):

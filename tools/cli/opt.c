@@ -355,7 +355,8 @@ static lq_status check_required(const cmd_ctx *c, const target *t, lq_err *err)
             return lq_fail(err, LQ_EUSAGE, "--%s is required", r->name);
     int need = 0, most = 0;
     for (const opt_arg *a = c->cmd->args; a->name; a++) {
-        if (c->argc < need + a->min) return lq_fail(err, LQ_EUSAGE, "%s is missing", a->name);
+        if (c->argc < need + a->min)
+            return lq_fail(err, LQ_EUSAGE, "%s is missing: %s", a->name, a->help);
         need += a->min;
         most += a->max ? a->max : 1;
     }

@@ -1,0 +1,107 @@
+/* tools/cli/host.c */
+#include "tools/cli/host.h"
+
+#include "kernels/core/cpu.h"
+#include "kernels/device.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#if defined(__x86_64__)
+/* X(name as both compilers know it) */
+#define ISAS(X) \
+    X("sse4.2") \
+    X("avx2") X("fma") X("avx512f") X("avx512bw") X("avx512vl") X("avx512vnni") X("avx512bf16")
+void host_isas(char *out, size_t n)
+{
+    out[0] = 0;
+#define X(name)                                                    \
+    if (__builtin_cpu_supports(name)) {                            \
+        size_t used = strlen(out);                                 \
+        snprintf(out + used, n - used, used ? " %s" : "%s", name); \
+    }
+    ISAS(X)
+#undef X
+}
+#elif defined(__aarch64__)
+void host_isas(char *out, size_t n)
+{
+    snprintf(out, n, "neon%s%s%s", cpu_has_neon_dot() ? " dotprod" : "",
+             cpu_has_neon_i8mm() ? " i8mm" : "", cpu_has_neon_bf16() ? " bf16" : "");
+}
+#else
+void host_isas(char *out, size_t n) { snprintf(out, n, "generic"); }
+#endif
+
+void host_cpu(char *out, size_t n)
+{
+    snprintf(out, n, "unknown");
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    char line[256];
+    while (f && fgets(line, sizeof line, f)) {
+        if (strncmp(line, "model name", 10) != 0) continue;
+        const char *v = strchr(line, ':');
+        if (v) snprintf(out, n, "%.*s", (int)strcspn(v + 2, "\n"), v + 2);
+        break;
+    }
+    if (f) fclose(f);
+}
+
+void host_devices(char *out, size_t n)
+{
+    lq_err err = { "" };
+    const int count = dev_count(&err);
+    snprintf(out, n, count ? "cpu" : "cpu (%s)", err.msg);
+    for (int i = 0; i < count; i++) {
+        dev d;
+        char name[16];
+        size_t used = strlen(out);
+        snprintf(name, sizeof name, "cuda:%d", i);
+        if (dev_open(&d, name, &err)) {
+            snprintf(out + used, n - used, ", %s", err.msg);
+            continue;
+        }
+        snprintf(out + used, n - used, ", %s %s", name, d.name);
+        d.ops->close(&d);
+    }
+}
+
+/* The number in a file of one, such as "0x10de"; 0: there is none. */
+static unsigned long number_in(const char *path)
+{
+    char line[32];
+    FILE *f = fopen(path, "r");
+    const bool got = f && fgets(line, sizeof line, f);
+    if (f) fclose(f);
+    return got ? strtoul(line, NULL, 0) : 0;
+}
+
+/* Linux, Documentation/ABI/testing/sysfs-bus-pci: class 0x03.... is a display, 0x10de NVIDIA. */
+static bool on_the_bus(void)
+{
+    static const char bus[] = "/sys/bus/pci/devices";
+    DIR *d = opendir(bus);
+    bool found = false;
+    for (struct dirent *e; d && !found && (e = readdir(d));) {
+        char path[512];
+        if (e->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "%s/%.200s/vendor", bus, e->d_name);
+        if (number_in(path) != 0x10de) continue;
+        snprintf(path, sizeof path, "%s/%.200s/class", bus, e->d_name);
+        found = number_in(path) >> 16 == 3;
+    }
+    if (d) closedir(d);
+    return found;
+}
+
+bool host_nvidia(char *driver, size_t n)
+{
+    char line[256];
+    FILE *f = fopen("/sys/module/nvidia/version", "r");
+    driver[0] = 0;
+    if (f && fgets(line, sizeof line, f))
+        snprintf(driver, n, "%.*s", (int)strcspn(line, "\n"), line);
+    if (f) fclose(f);
+    return driver[0] || on_the_bus();
+}
