@@ -12,6 +12,7 @@ PYTHON   ?= python3
 WERROR   ?=
 SANITIZE ?=
 
+comma    := ,
 MODULES  := base formats kernels runtime calib quantize convert publish
 SRCS     := $(sort $(shell find $(MODULES) -name '*.c'))
 TOOLSRCS := $(sort $(shell find tools -name '*.c' -not -path 'tools/library/*'))
@@ -35,9 +36,9 @@ LIBEDIT  := $(shell pkg-config --exists libedit 2>/dev/null && echo libedit)
 EDITCF   := $(if $(LIBEDIT),$(shell pkg-config --cflags libedit))
 LIBS      = $(if $(CUOBJS),$(CUDA_RT) -ldl -lrt) $(shell pkg-config --libs $(PKGS) gnutls $(LIBEDIT)) -llapacke -lm -pthread
 ALLLD     = -pie -Wl,-z,relro,-z,now,-z,noexecstack $(LDFLAGS) $(SANITIZE)
-# A hundred test programs hold the library each: without debug information they take 0.8 GB, with it 2.5.
-# A sanitizer's keep it, as lines alone and compressed. For a debugger: make TESTLD= build/tests/test_x
-TESTLD   ?= $(if $(SANITIZE),,-Wl,--strip-debug)
+# A hundred test programs hold what they use of the library each: without debug information, and without the
+# relocations that a sanitizer's tables need, they take a third. For a debugger: make TESTLD= build/tests/test_x
+TESTLD   ?= $(if $(SANITIZE),-no-pie,-Wl$(comma)--strip-debug)
 
 # Instruction sets belong to one file each; everything else runs on any machine. Files of another
 # processor than the compiler's target are left out.
@@ -174,7 +175,7 @@ $(BUILD)/tests/llmq-emulated: $(EMUOBJS) $(BUILD)/llmq-internal.a $(TOOLOBJS)
 $(EMUTESTS:%=$(BUILD)/tests/%): EXTRA = $(EMUOBJS)
 $(EMUTESTS:%=$(BUILD)/tests/%): $(EMUOBJS)
 $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/llmq-internal.a $(BUILD)/tests/lib
-	$(Q)$(CC) $(ALLLD) $(TESTLD) -o $@ $< $(EXTRA) $(filter-out $(BUILD)/tools/main.o,$(TOOLOBJS)) $(BUILD)/llmq-internal.a $(LIBS)
+	$(Q)$(CC) $(ALLLD) $(TESTLD) -o $@ $< $(EXTRA) $(BUILD)/llmq-tools.a $(BUILD)/llmq-internal.a $(LIBS)
 
 # The kernels for AMX where its registers are emulated, in place of the library's.
 $(BUILD)/tests/k_amx.o: kernels/x86/k_amx.c tests/support/amx_emulated.h $(BUILD)/flags
@@ -201,7 +202,7 @@ $(BUILD)/tests/fault.so: tests/support/fault.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(Q)$(CC) -std=c11 $(WARN) -Wno-pedantic $(WERROR) -D_GNU_SOURCE -O2 -g -fPIC -fno-builtin -shared -o $@ $< -ldl
 
-$(BUILD)/tests/lib: $(BUILD)/llmq-internal.a $(TOOLOBJS)
+$(BUILD)/tests/lib: $(BUILD)/llmq-internal.a $(BUILD)/llmq-tools.a
 	@mkdir -p $(@D); touch $@
 
 test: all tests ## every test: unit, golden, end-to-end
