@@ -63,30 +63,6 @@ static int by_id(const void *a, const void *b)
     return c ? c : (p->line > q->line) - (p->line < q->line);
 }
 
-static void add_error(api_batch *b, int *n, const char *code, int64_t line, const char *message)
-{
-    if ((*n)++ >= API_BATCH_ERRORS) return;
-    jw_open(&b->errors, '{');
-    jw_key(&b->errors, "code");
-    jw_cstr(&b->errors, code);
-    jw_key(&b->errors, "message");
-    jw_cstr(&b->errors, message);
-    jw_key(&b->errors, "param");
-    jw_null(&b->errors);
-    jw_key(&b->errors, "line");
-    if (line)
-        jw_i64(&b->errors, line);
-    else
-        jw_null(&b->errors);
-    jw_close(&b->errors, '}');
-}
-
-void api_batch_fail(api_batch *b, const char *code, const char *message)
-{
-    int n = 0;
-    add_error(b, &n, code, 0, message);
-}
-
 static void check_line(run *r, const char *line, size_t n, int64_t number, id_use *use,
                        int *n_errors)
 {
@@ -96,7 +72,7 @@ static void check_line(run *r, const char *line, size_t n, int64_t number, id_us
     if (!s && strcmp(l.url, r->b->endpoint) != 0)
         s = lq_fail(&err, LQ_EVALUE, "url: expected the batch's endpoint %s, found %.64s",
                     r->b->endpoint, l.url);
-    if (s) add_error(r->b, n_errors, "invalid_line", number, err.msg);
+    if (s) api_batch_add_error(r->b, n_errors, "invalid_line", number, err.msg);
     *use = (id_use){ lq_hash_bytes(l.id ? l.id : "", l.id ? strlen(l.id) : 0), l.id ? number : 0 };
     batch_line_free(&l);
 }
@@ -120,10 +96,11 @@ static bool validate(run *r)
     for (int64_t i = 1; uses && i < total; i++)
         if (uses[i].line && uses[i - 1].line &&
             !memcmp(&uses[i].id, &uses[i - 1].id, sizeof uses->id))
-            add_error(r->b, &n_errors, "duplicate_custom_id", uses[i].line,
-                      "custom_id: another line has it too");
-    if (!total) add_error(r->b, &n_errors, "empty_file", 0, "the input file has no requests");
-    if (!uses) add_error(r->b, &n_errors, "file_store_full", 0, no_room);
+            api_batch_add_error(r->b, &n_errors, "duplicate_custom_id", uses[i].line,
+                                "custom_id: another line has it too");
+    if (!total)
+        api_batch_add_error(r->b, &n_errors, "empty_file", 0, "the input file has no requests");
+    if (!uses) api_batch_add_error(r->b, &n_errors, "file_store_full", 0, no_room);
     if (room) api_files_give_back(r->s->a->files, bytes);
     free(uses);
     pthread_mutex_lock(&r->s->mu);
@@ -350,7 +327,9 @@ static bool open_parts(run *r)
     snprintf(name, sizeof name, "%s.error", r->b->id);
     if (!s) s = api_part_open(&r->err, r->s->a->files, name, NULL);
     if (!s) take_earlier(r);
-    if (s) add_error(r->b, &(int){ 0 }, "file_store_failed", 0, "the server cannot keep answers");
+    if (s)
+        api_batch_add_error(r->b, &(int){ 0 }, "file_store_failed", 0,
+                            "the server cannot keep answers");
     return !s;
 }
 
@@ -432,7 +411,7 @@ static void finish(run *r)
     keep_file(r, &r->err, "error", error);
     pthread_mutex_lock(&r->s->mu);
     int n = 0;
-    if (r->full) add_error(r->b, &n, "file_store_full", 0, no_room);
+    if (r->full) api_batch_add_error(r->b, &n, "file_store_full", 0, no_room);
     memcpy(r->b->output_id, output, sizeof output);
     memcpy(r->b->error_id, error, sizeof error);
     const bool whole = r->written == r->b->total;

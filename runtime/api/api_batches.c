@@ -7,14 +7,6 @@
 
 enum { DAY = 24 * 60 * 60 };
 
-void api_batch_free(api_batches *s, api_batch *b)
-{
-    api_file_unref(s->a->files, b->input);
-    cJSON_free(b->metadata);
-    jw_free(&b->errors);
-    free(b);
-}
-
 static void api_batches_free(api_batches *s)
 {
     for (api_batch *b = s->latest, *next; b; b = next) {
@@ -115,17 +107,6 @@ static void write_errors(jw *w, const api_batch *b)
     jw_close(w, '}');
 }
 
-static const struct {
-    const char *name, *at;
-} states[] = {
-#define X(state, name, at) { name, at },
-    BATCH_STATES(X)
-#undef X
-};
-
-const char *api_batch_state_name(batch_state state) { return states[state].name; }
-const char *api_batch_time_name(batch_state state) { return states[state].at; }
-
 /* Under mu. */
 static void write_batch(jw *w, const api_batch *b)
 {
@@ -136,13 +117,13 @@ static void write_batch(jw *w, const api_batch *b)
     write_errors(w, b);
     put_id(w, "input_file_id", b->input_id);
     put_id(w, "completion_window", "24h");
-    put_id(w, "status", states[b->state].name);
+    put_id(w, "status", api_batch_state_name(b->state));
     put_id(w, "output_file_id", b->output_id);
     put_id(w, "error_file_id", b->error_id);
     put_time(w, "created_at", b->created);
     put_time(w, "expires_at", b->expires);
     for (int i = 0; i < BATCH_N_STATES; i++)
-        if (states[i].at) put_time(w, states[i].at, b->at[i]);
+        if (api_batch_time_name(i)) put_time(w, api_batch_time_name(i), b->at[i]);
     write_counts(w, b);
     jw_key(w, "metadata");
     if (b->metadata)
@@ -153,59 +134,6 @@ static void write_batch(jw *w, const api_batch *b)
 }
 
 /* ---- to create one ---- */
-
-static lq_status read_endpoint(api_batch *b, const cJSON *doc, api_error *e)
-{
-    static const char *const endpoints[] = {
-        "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses",
-        "/v1/messages",         "/v1/rerank",      "/v1/score"
-    };
-    const cJSON *v = js_get(doc, "endpoint");
-    for (size_t i = 0; cJSON_IsString(v) && i < LQ_COUNT(endpoints); i++)
-        if (strcmp(v->valuestring, endpoints[i]) == 0) b->endpoint = endpoints[i];
-    if (!v)
-        return api_fail(e, "endpoint", "missing_required_parameter", "endpoint: it is required");
-    return b->endpoint ? LQ_OK
-                       : api_wrong(e, "endpoint",
-                                   "/v1/chat/completions, /v1/completions, "
-                                   "/v1/embeddings or another route that answers",
-                                   v);
-}
-
-static lq_status read_metadata(api_batch *b, const cJSON *doc, api_error *e)
-{
-    static const char expected[] = "an object of at most 16 texts of at most 512 bytes";
-    enum { MOST = 16, BYTES = 512 };
-    const cJSON *v = js_get(doc, "metadata");
-    int n = 0;
-    if (!v || cJSON_IsNull(v)) return LQ_OK;
-    if (!cJSON_IsObject(v)) return api_wrong(e, "metadata", expected, v);
-    for (const cJSON *c = v->child; c; c = c->next)
-        if (!cJSON_IsString(c) || strlen(c->valuestring) > BYTES || strlen(c->string) > BYTES ||
-            ++n > MOST)
-            return api_wrong(e, "metadata", expected, c);
-    b->metadata = cJSON_PrintUnformatted(v);
-    return b->metadata ? LQ_OK : api_no_memory(e);
-}
-
-static lq_status read_expiry(api_batch *b, const cJSON *doc, api_error *e)
-{
-    const cJSON *v = js_get(doc, "output_expires_after");
-    const char *anchor = cJSON_GetStringValue(js_get(v, "anchor"));
-    if (!v || cJSON_IsNull(v)) return LQ_OK;
-    const bool ok = cJSON_IsObject(v) && (!anchor || strcmp(anchor, "created_at") == 0) &&
-                    js_whole(js_get(v, "seconds"), 3600, 2592000, &b->output_seconds);
-    return ok ? LQ_OK
-              : api_wrong(e, "output_expires_after",
-                          "{\"anchor\": \"created_at\", \"seconds\": 3600..2592000}", v);
-}
-
-lq_status api_batch_read(api_batch *b, const cJSON *doc, api_error *e)
-{
-    lq_status s = read_endpoint(b, doc, e);
-    if (!s) s = read_metadata(b, doc, e);
-    return s ? s : read_expiry(b, doc, e);
-}
 
 static lq_status read_input(api *a, api_batch *b, const cJSON *doc, api_error *e)
 {

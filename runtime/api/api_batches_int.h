@@ -55,17 +55,19 @@ struct api_batches {
 static inline bool batch_ended(const api_batch *b) { return b->state >= BATCH_COMPLETED; }
 /* Under mu. */
 void api_batch_enter(api_batches *s, api_batch *b, batch_state state);
-/* By their names in a body or in a folder (api_batches.c). */
+/* Endpoint, metadata and how long files are kept, of a body or of a folder's JSON (api_batch_read.c). */
 lq_status api_batch_read(api_batch *b, const cJSON *doc, api_error *e);
 void api_batch_free(api_batches *s, api_batch *b);
 const char *api_batch_state_name(batch_state state);
 const char *api_batch_time_name(batch_state state); /* NULL: none */
-/* Under mu. A folder's: keeps what b is now, and those that are there (api_batch_disk.c). A failure is said
+/* Under mu. A folder's: keeps what b is now, and those that are there (api_batch_load.c). A failure is said
  * by the server's note: LQ_EIO, LQ_ENOMEM. */
 lq_status api_batch_save(const api_batches *s, const api_batch *b);
 void api_batch_forget(const api_batches *s, const api_batch *b);
 lq_status api_batches_load(api_batches *s, lq_err *err);
-/* Why it failed: one reason more. */
+/* Why it failed: one reason more, of a line (0: of none); *n counts them, and beyond API_BATCH_ERRORS they
+ * are only counted. */
+void api_batch_add_error(api_batch *b, int *n, const char *code, int64_t line, const char *message);
 void api_batch_fail(api_batch *b, const char *code, const char *message);
 /* Until it is closing; api_batch_run.c. */
 void *api_batches_work(void *s);

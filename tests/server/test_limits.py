@@ -15,6 +15,7 @@ OTHERS = {
     "MAX_BUCKETS": "a table", "MAX_NEWLINES": "what a mark swallows", "NAME_MAX_BYTES": "a name of DNS", "SCAN_MAX": "a way",
     "CLOSE_SECONDS": "a wait", "JIT_STACK_MAX": "a tokenizer's",
     "MAX_KEY": "of what a model writes: more is no call", "MAX_HEADER": "likewise, no header",
+    "MAX_NAME": "a file of --file-store-dir", "MAX_JSON": "likewise",
     "ENG_MAX_WAKE": "a mark of a template and a function's name", "MAX_MARK": "a template's mark",
 }
 MODELS = re.compile(r"tok_|tok\.|chat_set|model_|eval|load|kv\.|forward|metrics|sentence")  # files that read models, not requests
