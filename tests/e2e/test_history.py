@@ -70,6 +70,18 @@ def test_an_embedding_of_8_bits_is_written_in_16(llmq, draft, tmp_path, to):
     assert llmq.json("inspect", out)["recipe"] == llmq.json("inspect", q)["recipe"]
 
 
+@pytest.mark.parametrize("scheme, wrong", [("u4-g32", None), ("u3-g64-asym", None), ("u4-g32", "u8-g32")])
+def test_an_embedding_by_an_override_is_known_again(llmq, draft, tmp_path, scheme, wrong):
+    q, out = tmp_path / "q.llmq", tmp_path / "out"
+    llmq("quantize", draft, "-o", q, "--method", "rtn", "--override", "down_proj=u8-g32", "--override", f"embed={scheme}")
+    llmq("convert", q, "-o", out, "--to", "compressed-tensors")
+    if wrong:  # a step that is finer than what was done
+        text = (out / "llmq.json").read_text()
+        (out / "llmq.json").write_text(text.replace(scheme, wrong))
+    r = llmq("verify", out, "--against", draft, code=4 if wrong else 0)
+    assert not wrong or "embed_tokens" in r.stderr + r.stdout
+
+
 def test_a_recipe_is_not_taken_for_that_of_other_weights(llmq, folded, tmp_path):
     llmq("convert", folded, "-o", tmp_path / "a", "--to", "gptq")
     llmq("convert", folded, "-o", tmp_path / "b", "--to", "gptq", "--dtype", "f32")

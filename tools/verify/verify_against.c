@@ -6,6 +6,7 @@
 #include "formats/tensor/error_bound.h"
 #include "formats/tensor/tiles.h"
 #include "quantize/methods/methods.h"
+#include "quantize/methods/rules.h"
 #include "quantize/transform/rotate.h"
 #include "tools/cli/progress.h"
 
@@ -175,12 +176,38 @@ static lq_status converted_since(bool *yes, const src_source *mine, const src_so
     return LQ_OK;
 }
 
+/* The scheme that one of the recipe's overrides gives a tensor of this name. */
+static bool overridden(qt_scheme *s, const cJSON *own, const char *name)
+{
+    const cJSON *list = js_get(own, "overrides");
+    const char *method = cJSON_GetStringValue(js_get(own, "method"));
+    const qz_method *m;
+    const int n = cJSON_GetArraySize(list);
+    const char **text = calloc((size_t)n + 1, sizeof *text);
+    qz_patterns p = { .n = 0 };
+    lq_err none;
+    bool found = text && method && !qz_method_find(&m, method, &none);
+    for (int i = 0; found && i < n; i++)
+        found = (text[i] = cJSON_GetStringValue(cJSON_GetArrayItem(list, i))) != NULL;
+    found = found && !qz_patterns_make(&p, "overrides", text, n, true, m, &none) &&
+            qz_patterns_match(&p, name, s);
+    qz_patterns_free(&p);
+    free(text);
+    return found;
+}
+
 /* The scheme of embedding or head by the recipe. */
-static qt_scheme outer_scheme(const cJSON *own, const char *key)
+static qt_scheme outer_scheme(const src_source *mine, const cJSON *own, arch_role role,
+                              const char *key)
 {
     qt_scheme s = { .kind = QT_DENSE };
     const char *text = NULL;
+    char name[256];
     lq_err none;
+    if (src_config(mine) &&
+        arch_tensor_name(src_config(mine), role, -1, -1, false, name, sizeof name) &&
+        overridden(&s, own, name))
+        return s;
     if (js_str(own, key, false, &text, NULL) || !text) js_str(own, "outer", false, &text, NULL);
     if (!text || qt_scheme_parse(&s, text, &none)) s.kind = QT_DENSE;
     return s;
@@ -198,8 +225,8 @@ static lq_status read_recipe(recipe *r, const src_source *mine, const src_source
         const qz_method *m;
         r->calibrated = qz_method_find(&m, method, NULL) || !m->bounded;
     }
-    r->embed = outer_scheme(own, "embed");
-    r->head = outer_scheme(own, "lm_head");
+    r->embed = outer_scheme(mine, own, R_EMBED, "embed");
+    r->head = outer_scheme(mine, own, R_HEAD, "lm_head");
     return converted_since(&r->converted, mine, theirs, err);
 }
 
