@@ -386,6 +386,7 @@ static int64_t wanted_tokens(const gen *g, int64_t n_prompt)
     int64_t room = g->a->m.max_len - n_prompt;
     const gen_defaults *d = &g->a->m.defaults;
     int64_t want = g->p.max_tokens >= 0    ? g->p.max_tokens
+                   : g->p.to_the_end       ? room
                    : d->has_max_new_tokens ? d->max_new_tokens
                    : g->shape->most_tokens ? g->shape->most_tokens
                                            : room;

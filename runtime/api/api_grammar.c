@@ -118,10 +118,11 @@ lq_status api_read_structured(api_structured *s, const char *param, const cJSON 
         s->spec.blanks = v->valuestring;
         return LQ_OK;
     }
-    if (strcmp(param, "grammar") == 0 && cJSON_IsString(v) && !v->valuestring[0]) return LQ_OK;
+    const bool empty = cJSON_IsString(v) && !v->valuestring[0];
     for (size_t i = 0; i < LQ_COUNT(plain); i++)
         if (strcmp(plain[i].name, param) == 0)
-            return plain[i].kind == GR_SCHEMA || plain[i].kind == GR_CHOICE
+            return plain[i].kind == GR_GBNF && empty ? LQ_OK /* a field that was left empty */
+                   : plain[i].kind == GR_SCHEMA || plain[i].kind == GR_CHOICE
                        ? set_json(s, plain[i].name, plain[i].kind, v, e)
                        : set_string(s, plain[i].name, plain[i].kind, v, e);
     return api_fail(e, param, NULL, "%s: unknown", param);

@@ -144,7 +144,8 @@ void api_post_ollama_embedding(void *a, http_req *r);
 void api_post_ollama_show(void *a, http_req *r);
 void api_get_ollama_tags(void *a, http_req *r);
 void api_get_ollama_ps(void *a, http_req *r);
-void api_post_infill(void *a, http_req *r); /* llama.cpp's, as the next two */
+void api_post_infill(void *a, http_req *r); /* llama.cpp's, as the next three */
+void api_post_completion(void *a, http_req *r);
 void api_get_props(void *a, http_req *r);
 void api_get_slots(void *a, http_req *r);
 void api_post_render(void *a, http_req *r); /* what the template makes of a chat */

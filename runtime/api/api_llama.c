@@ -1,6 +1,9 @@
-/* runtime/api/api_infill.c - llama.cpp's POST /infill: a completion with a suffix (api_fim.c) under its own names. */
+/* runtime/api/api_llama.c - llama.cpp's own completions: POST /completion, and /infill, which has a suffix
+ * (api_fim.c). */
 #include "runtime/api/api_body.h"
 #include "runtime/api/api_gen_int.h"
+
+#include <stdio.h>
 
 /* The text before the cursor is that of the file, and what is there of the line. */
 static lq_status finish(api_body *b)
@@ -24,18 +27,57 @@ static lq_status finish(api_body *b)
     return oom ? api_no_memory(b->e) : LQ_OK;
 }
 
-static const api_field fields[] = {
-    { "input_prefix", NULL, NULL },
-    { "input_suffix", NULL, NULL },
-    { "prompt", NULL, NULL },
-    { "suffix", NULL, api_body_refuse },
-    { "n", NULL, api_body_refuse },
-    { "best_of", NULL, api_body_refuse },
-    { "echo", NULL, api_body_refuse },
-    { "logprobs", NULL, api_body_refuse },
-    { "stream_options", NULL, api_body_refuse },
+/* One prompt: a text or ids. */
+static lq_status read_prompt(api_body *b, const char *name, const cJSON *v)
+{
+    const bool one = cJSON_IsString(v) || (cJSON_IsArray(v) && cJSON_IsNumber(v->child));
+    if (!one) return api_body_wrong(b, name, name, "a string or an array of token ids", v);
+    api_put(b->to, name, api_ref(v));
+    return LQ_OK;
+}
+
+/* [[id, bias], ...], where false forbids the id; or an object as elsewhere. */
+static lq_status read_bias(api_body *b, const char *name, const cJSON *v)
+{
+    enum { FORBIDS = -100 };
+    char key[24];
+    if (!cJSON_IsArray(v)) {
+        api_put(b->to, name, api_ref(v));
+        return LQ_OK;
+    }
+    cJSON *o = cJSON_AddObjectToObject(b->to, name);
+    for (const cJSON *c = v->child; c; c = c->next) {
+        const cJSON *id = c->child, *bias = id ? id->next : NULL;
+        int64_t n;
+        if (!cJSON_IsArray(c) || !js_whole(id, 0, INT32_MAX, &n) || !bias || bias->next)
+            return api_body_wrong(b, name, name, "pairs of an id and a number or false", c);
+        snprintf(key, sizeof key, "%lld", (long long)n);
+        api_put(o, key, cJSON_IsFalse(bias) ? cJSON_CreateNumber(FORBIDS) : api_ref(bias));
+    }
+    return LQ_OK;
+}
+
+static lq_status finish_completion(api_body *b)
+{
+    cJSON_DeleteItemFromObjectCaseSensitive(b->to, "messages");
+    return LQ_OK;
+}
+
+#define COMMON                                                                        \
+    { "logit_bias", NULL, read_bias }, { "return_tokens", "return_token_ids", NULL }, \
+        { "suffix", NULL, api_body_refuse }, { "n", NULL, api_body_refuse },          \
+        { "best_of", NULL, api_body_refuse }, { "echo", NULL, api_body_refuse },      \
+        { "logprobs", NULL, api_body_refuse },                                        \
+    {                                                                                 \
+        "stream_options", NULL, api_body_refuse                                       \
+    }
+static const api_field infill_fields[] = {
+    COMMON, { "input_prefix", NULL, NULL }, { "input_suffix", NULL, NULL }, { "prompt", NULL, NULL }
 };
-static const api_dialect infill = { fields, LQ_COUNT(fields), finish, NULL };
+static const api_field completion_fields[] = { COMMON, { "prompt", NULL, read_prompt } };
+static const api_dialect infill = { infill_fields, LQ_COUNT(infill_fields), finish, NULL };
+static const api_dialect completion = { completion_fields, LQ_COUNT(completion_fields),
+                                        finish_completion, NULL };
 
 static void put_bool(jw *w, const char *key, bool v)
 {
@@ -49,6 +91,12 @@ static void put_i64(jw *w, const char *key, int64_t v)
     jw_i64(w, v);
 }
 
+static void put_rate(jw *w, const char *key, int64_t n, double seconds)
+{
+    jw_key(w, key);
+    jw_f64(w, seconds > 0 ? (double)n / seconds : 0);
+}
+
 static void put_times(jw *w, const gen_choice *c)
 {
     const double first = c->stats.t_first, rest = c->stats.t_last - first;
@@ -57,9 +105,11 @@ static void put_times(jw *w, const gen_choice *c)
     put_i64(w, "prompt_n", c->g->prompts.n_ids - c->stats.n_cached);
     jw_key(w, "prompt_ms");
     jw_f64(w, first * 1e3);
+    put_rate(w, "prompt_per_second", c->g->prompts.n_ids - c->stats.n_cached, first);
     put_i64(w, "predicted_n", c->stats.n_output);
     jw_key(w, "predicted_ms");
     jw_f64(w, rest * 1e3);
+    put_rate(w, "predicted_per_second", c->stats.n_output, rest);
     jw_close(w, '}');
 }
 
@@ -72,6 +122,7 @@ static void write_piece(jw *w, gen_choice *c, bool ends)
     put_i64(w, "index", 0);
     jw_key(w, "content");
     jw_str(w, text->n ? text->p : "", text->n);
+    if (c->g->p.return_ids) gen_take_list(w, "tokens", &c->ids);
     put_bool(w, "stop", ends);
     put_i64(w, "tokens_predicted", c->stats.n_output);
     put_i64(w, "tokens_evaluated", c->g->prompts.n_ids);
@@ -121,15 +172,14 @@ static bool send_error(gen *g)
 
 static void write_answer(gen *g, jw *w) { write_piece(w, &g->choices.v[0], true); }
 
-static const gen_shape shape = { .kind = API_COMPLETIONS,
-                                 .prefix = "infill-",
-                                 .prompt = "prompt",
-                                 .dialect = &infill,
-                                 .fills = true,
-                                 .take = gen_take_chat,
-                                 .chunk = chunk,
-                                 .end = end_stream,
-                                 .error = send_error,
-                                 .answer = write_answer };
+#define SHAPE(d, name)                                                                            \
+    {                                                                                             \
+        .kind = API_COMPLETIONS, .prefix = name, .prompt = "prompt", .dialect = d, .fills = true, \
+        .take = gen_take_chat, .chunk = chunk, .end = end_stream, .error = send_error,            \
+        .answer = write_answer                                                                    \
+    }
+static const gen_shape infill_shape = SHAPE(&infill, "infill-");
+static const gen_shape completion_shape = SHAPE(&completion, "completion-");
 
-void api_post_infill(void *app, http_req *r) { api_answer_prompts(app, r, &shape); }
+void api_post_infill(void *app, http_req *r) { api_answer_prompts(app, r, &infill_shape); }
+void api_post_completion(void *app, http_req *r) { api_answer_prompts(app, r, &completion_shape); }

@@ -376,7 +376,7 @@ static const row rows[] = {
     BOOL("use_beam_search", BOTH, beams),
     NUM("length_penalty", BOTH, length_penalty, -100, 100),
     READ("early_stopping", BOTH, read_early),
-    INT("max_tokens", BOTH, max_tokens, 0, MAX_INT),
+    INT("max_tokens", BOTH, max_tokens, -1, MAX_INT),
     INT("max_completion_tokens", BOTH, max_completion_tokens, 1, MAX_INT),
     INT_TOO("max_new_tokens", BOTH, max_tokens, 1, MAX_INT, "max_tokens"),
     INT_TOO("n_predict", BOTH, max_tokens, -1, MAX_INT, "max_tokens"),
@@ -598,6 +598,7 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
                         "prompt_logprobs: not in a stream");
     if (p->extra && !p->suffix)
         return api_fail(e, "input_extra", "unsupported_value", "input_extra: only with suffix");
+    p->to_the_end = p->max_tokens < 0 && (js_get(doc, "max_tokens") || js_get(doc, "n_predict"));
     if (p->max_completion_tokens > 0) p->max_tokens = p->max_completion_tokens;
     if (p->max_tokens == 0 && !p->echo && kind != API_EMBEDDINGS)
         return api_fail(e, "max_tokens", "invalid_value",

@@ -43,7 +43,8 @@ typedef struct {
     double length_penalty;
     eng_early early;
     int64_t n, best_of; /* best_of: sequences of which n are shown; at least n */
-    int64_t max_tokens; /* -1: not given */
+    int64_t max_tokens; /* -1: not given, or */
+    bool to_the_end;    /* -1 was: as many as the context has room for */
     int64_t max_completion_tokens;
     int64_t min_tokens;
     int64_t thinking_budget; /* tokens; -1: not given */

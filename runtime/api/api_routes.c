@@ -65,6 +65,7 @@ static const http_route routes[] = {
     { "GET", "/api/version", api_get_version, HTTP_USER, "the version of llmq", &api_ollama_style },
     { "POST", "/infill", api_post_infill, HTTP_USER,
       "what goes between two texts, as llama.cpp's clients ask", NULL },
+    { "POST", "/completion", api_post_completion, HTTP_USER, "continue a text, likewise", NULL },
     { "GET", "/props", api_get_props, HTTP_USER, "context and defaults, likewise", NULL },
     { "GET", "/slots", api_get_slots, HTTP_USER, "sequences that may run, likewise", NULL },
     { "POST", "/v1/files", api_post_file, HTTP_USER, "keep a file for a batch (--file-store)",

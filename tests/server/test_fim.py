@@ -71,6 +71,43 @@ def test_infill(marked):
     assert (word["stop_type"], word["stopping_word"]) == ("word", a["content"][2:4])
 
 
+def test_completion_of_llama_cpp(server):
+    """POST /completion: SillyTavern's and Continue's requests for llama.cpp."""
+    ask = {"prompt": "The old house", "n_predict": 8, "temperature": 0, "stream": False, "cache_prompt": True, "grammar": "",
+           "samplers": ["dry", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature"], "dry_multiplier": 0, "n_probs": 0,
+           "logit_bias": [], "json_schema": None, "mirostat": 0, "id_slot": -1, "timings_per_token": True}
+    want = server.post_json("/v1/completions", {"prompt": ask["prompt"], "max_tokens": 8, "temperature": 0, "return_token_ids": True})
+    a = server.post_json("/completion", {**ask, "return_tokens": True})
+    assert (a["content"], a["tokens"]) == (want["choices"][0]["text"], want["choices"][0]["token_ids"])
+    assert (a["stop"], a["stop_type"], a["tokens_predicted"], a["index"]) == (True, "limit", 8, 0)
+    assert a["tokens_evaluated"] == want["usage"]["prompt_tokens"] and a["timings"]["predicted_per_second"] > 0
+    ids = server.post_json("/tokenize", {"prompt": ask["prompt"]})["tokens"]
+    assert server.post_json("/completion", {**ask, "prompt": ids})["content"] == a["content"]
+    events = [json.loads(e.removeprefix("data: ")) for e in
+              http("POST", server.url + "/completion", json={**ask, "stream": True}).text.split("\n\n") if e]
+    assert "".join(e["content"] for e in events) == a["content"] and [e["stop"] for e in events[-2:]] == [False, True]
+    first = a["tokens"][0]
+    for bias in ([[first, False]], [[first, -100]], {str(first): -100}):
+        assert server.post_json("/completion", {**ask, "logit_bias": bias, "return_tokens": True})["tokens"][0] != first
+    for more, param in (({"prompt": ["a", "b"]}, "prompt"), ({"prompt": None}, "prompt"), ({"logit_bias": [[1]]}, "logit_bias"),
+                        ({"n_probs": 3}, "n_probs"), ({"response_fields": ["content"]}, "response_fields"), ({"n": 2}, "n"),
+                        ({"suffix": "x"}, "suffix"), ({"logit_bias": [[1 << 20, 1]]}, "logit_bias")):
+        check_error(server.post("/completion", {**ask, **more}), 400, param)
+
+
+@pytest.mark.parametrize("path, more", [("/v1/completions", {"prompt": "a"}), ("/completion", {"prompt": "a"}),
+                                        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}]})])
+def test_minus_one_is_the_rest_of_the_context(server, path, more):
+    """LM Studio's and llama.cpp's clients say so."""
+    room = {"ignore_eos": True, "temperature": 0, "cache_prompt": True}
+    names = ("n_predict",) if path == "/completion" else ("max_tokens", "n_predict")
+    for name in names:
+        a = server.post_json(path, {**more, **room, name: -1})
+        used = a["usage"]["total_tokens"] if "usage" in a else a["tokens_evaluated"] + a["tokens_predicted"]
+        assert used == 1024
+        check_error(server.post(path, {**more, name: -2}), 400, name)
+
+
 def test_other_files_come_first(marked):
     """This tokenizer has no tokens for files."""
     ask = {"input_prefix": "The old ", "input_suffix": " of the sea", "n_predict": 4, "temperature": 0}

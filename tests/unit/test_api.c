@@ -428,7 +428,8 @@ TEST(parameters_are_checked)
     } cases[] = {
         { "\"max_tokens\":null", NULL },
         { "\"max_tokens\":0", "max_tokens" },
-        { "\"max_tokens\":-1", "max_tokens" },
+        { "\"max_tokens\":-1", NULL },
+        { "\"max_tokens\":-2", "max_tokens" },
         { "\"max_tokens\":1.5", "max_tokens" },
         { "\"max_tokens\":\"5\"", "max_tokens" },
         { "\"max_tokens\":2147483648", "max_tokens" },
