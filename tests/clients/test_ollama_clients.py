@@ -18,6 +18,9 @@ out["call"] = [call.tool_calls[0].function.name, dict(call.tool_calls[0].functio
 after = [{"role": "user", "content": "[abc]"}, call, {"role": "tool", "tool_name": "weather", "content": "rain"}]
 out["after"] = c.chat(model="m", messages=after, options={"num_predict": 2}).done_reason
 out["generate"] = c.generate(model="m", prompt="[abc]", options={"temperature": 0}).response
+g = c.generate(model="m", prompt="[abc]", options={"temperature": 0, "num_predict": 3}, logprobs=True, top_logprobs=2)
+out["logprobs"] = [len(g.logprobs), len(g.logprobs[0].top_logprobs)]
+out["context"] = [len(g.context), c.generate(model="m", prompt="[abc]", context=g.context).prompt_eval_count - g.prompt_eval_count]
 out["embed"] = len(c.embed(model="m", input=["a", "b"]).embeddings)
 out["list"] = [m.model for m in c.list().models]
 out["ps"] = [m.model for m in c.ps().models]
@@ -44,6 +47,10 @@ out.call = [call.tool_calls[0].function.name, call.tool_calls[0].function.argume
 const after = [{ role: "user", content: "[abc]" }, call, { role: "tool", tool_name: "weather", content: "rain" }];
 out.after = (await c.chat({ model: "m", messages: after, options: { num_predict: 2 } })).done_reason;
 out.generate = (await c.generate({ model: "m", prompt: "[abc]", options: { temperature: 0 } })).response;
+const g = await c.generate({ model: "m", prompt: "[abc]", options: { temperature: 0, num_predict: 3 }, logprobs: true, top_logprobs: 2 });
+out.logprobs = [g.logprobs.length, g.logprobs[0].top_logprobs.length];
+const later = await c.generate({ model: "m", prompt: "[abc]", context: g.context });
+out.context = [g.context.length, later.prompt_eval_count - g.prompt_eval_count];
 out.embed = (await c.embed({ model: "m", input: ["a", "b"] })).embeddings.length;
 out.list = (await c.list()).models.map(m => m.model);
 out.ps = (await c.ps()).models.map(m => m.model);
@@ -57,6 +64,7 @@ def check(out):
     assert out["text"] == out["stream"] == out["generate"] == "The cat sat on x the mat."
     assert out["think"] == ["Two and two.", "Four."]
     assert out["call"] == ["weather", {"city": "Paris", "days": [1, 2]}]
+    assert out["logprobs"] == [3, 2] and out["context"][0] - 1 <= out["context"][1] <= out["context"][0]
     assert out["after"] in ("length", "stop") and out["embed"] == 2
     assert out["list"] == out["ps"] == ["m"] and "tools" in out["show"] and out["error"] == 404
 
