@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/machine.h"
 #include "base/version.h"
 #include "runtime/chat/chat.h"
@@ -241,10 +242,39 @@ static lq_status load_draft(lm *l, const lm_source *o, lq_err *err)
     return load_weights(&l->draft, o->draft, &how, o->p, o->job, err);
 }
 
+static bool is_eagle(const char *path)
+{
+    src_source *src;
+    lq_err ignored; /* said by who loads it */
+    if (src_open(&src, path, &(src_opts){ .no_tensors = true, .draft = true }, &ignored))
+        return false;
+    const arch_config *c = src_config(src);
+    const bool yes = c && arch_is_eagle(c);
+    src_close(src);
+    return yes;
+}
+
+static lq_status load_eagle(lm *l, const lm_source *o, lq_err *err)
+{
+    const src_opts how = { .need_config = true, .verify = o->load.verify, .draft = true };
+    if (model_dev(&l->model.m))
+        return lq_fail(err, LQ_EUNSUPPORTED, "not on %s yet: an EAGLE-3 draft",
+                       model_device(&l->model.m));
+    if (src_recipe(l->model.src) && js_get(src_recipe(l->model.src), "rotate_seed"))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "--speculative-model: %s: expected hidden states as the EAGLE-3 draft has "
+                       "learned them, found a model that was quantized with --rotate",
+                       o->draft);
+    lq_status s = src_open(&l->draft.src, o->draft, &how, err);
+    if (s) return s;
+    s = model_load_eagle(&l->draft.m, &l->model.m, l->draft.src, o->p, err);
+    return s ? lq_wrap(err, s, "--speculative-model: %s", o->draft) : LQ_OK;
+}
+
 static lq_status open_draft(lm *l, const lm_source *o, lq_err *err)
 {
     load_tok tok = { 0 };
-    lq_status s = load_draft(l, o, err);
+    lq_status s = is_eagle(o->draft) ? load_eagle(l, o, err) : load_draft(l, o, err);
     if (s) return s;
     if (l->tok.t) s = load_tok_open(&tok, l->draft.src, o->draft, err);
     if (s == LQ_ENOENT) s = LQ_OK; /* the number of ids alone can be compared */

@@ -23,6 +23,7 @@ void arch_config_init(arch_config *c, const arch_row *row)
         c->mix_scale[i] = 1;
     c->alibi_max = 8;
     c->pos_offset = row->pos_offset;
+    if (row->mtp && row->mtp->eagle) c->mtp = row->mtp;
     c->expert_groups = c->groups_used = 1;
     c->bos = -1;
     for (size_t i = 0; i < LQ_COUNT(c->eos); i++)
@@ -355,6 +356,13 @@ lq_status arch_config_mtp(arch_config *out, const arch_config *c, lq_err *err)
     out->layer[0].moe = c->layer[c->layers - 1].moe;
     out->layer[0].index_shared = false;
     return LQ_OK;
+}
+
+lq_status arch_refuse_draft(lq_err *err)
+{
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "expected a model, found an EAGLE-3 draft, which runs beside one "
+                   "(--speculative-model)");
 }
 
 void arch_config_free(arch_config *c)

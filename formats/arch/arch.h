@@ -270,6 +270,10 @@ typedef struct {
     bool counted;           /* %d goes on behind the model's layers; else it is 0 */
     bool hidden_first;      /* proj reads the hidden state first, not the embedding */
     const arch_name *names; /* of its final norm and R_MTP_*; ends with role ARCH_N_ROLES */
+    /* An EAGLE-3 draft (arXiv:2503.01840), a checkpoint of its own:
+     *     x_p = proj [the model's states p before three of its layers], or its own last state
+     * R_Q, R_K and R_V read [norm(embedding of token p + 1), norm(x_p)]; embedding and head are its own */
+    bool eagle;
 } arch_mtp;
 
 /* How the transformer is wired. */
@@ -447,11 +451,15 @@ typedef struct arch_config {
     const char *wrapper; /* architecture of which this is the text part (static); NULL: none */
     const arch_mtp *mtp; /* this is an MTP head, of one layer; NULL: a model */
     int64_t mtp_number;  /* of that layer in names */
-    int64_t rope_dims;   /* rotated dims of a head: its first, for MLA its last */
-    arch_rope rope[2];   /* ROPE_MAIN, ROPE_LOCAL */
-    int64_t window;      /* sliding window: a query sees this many positions, its own included; 0:
+    /* Of an EAGLE-3 draft: ids that it guesses among; a model's hidden size, and the three layers whose
+     * inputs it reads (-1: 2, L / 2 and L - 3 of L); x is normed before it is a residual */
+    int64_t draft_vocab, target_hidden, target_layers[3];
+    bool norm_first;
+    int64_t rope_dims; /* rotated dims of a head: its first, for MLA its last */
+    arch_rope rope[2]; /* ROPE_MAIN, ROPE_LOCAL */
+    int64_t window;    /* sliding window: a query sees this many positions, its own included; 0:
                             none */
-    arch_layer *layer;   /* [layers], never NULL; owned by the config */
+    arch_layer *layer; /* [layers], never NULL; owned by the config */
     /* The configs that layers have for their own, owned; here then stand the largest sizes of any
      * layer. Their pointers are the config's. */
     struct arch_config **sizes;
@@ -513,6 +521,8 @@ const arch_row *arch_find(const char *arch, const char *variant); /* NULL */
 lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *generation,
                             lq_err *err);
 void arch_config_free(arch_config *c);
+/* LQ_EUNSUPPORTED: a config that arch_is_eagle, where a model is expected. */
+lq_status arch_refuse_draft(lq_err *err);
 /* The config of a model's MTP head, to be freed; it has no R_EMBED and no R_HEAD. LQ_EUNSUPPORTED: none is
  * known of such a model. */
 lq_status arch_config_mtp(arch_config *out, const arch_config *c, lq_err *err);
@@ -536,6 +546,12 @@ double arch_normal_quantile(double p);
 static inline bool arch_indexed(const arch_config *c) { return c->index_topk > 0; }
 bool arch_has_indexer(const arch_config *c, int64_t layer);
 bool arch_shares_index(const arch_config *c);
+static inline bool arch_is_eagle(const arch_config *c) { return c->mtp && c->mtp->eagle; }
+/* Logits of a row. */
+static inline int64_t arch_words(const arch_config *c)
+{
+    return arch_is_eagle(c) ? c->draft_vocab : c->vocab;
+}
 /* May this layer (-1: none) have tensors of this role? Of a tied model R_HEAD is not there. */
 bool arch_has(const arch_config *c, arch_role r, int64_t layer);
 /* The row's entry; NULL: none. */

@@ -549,6 +549,7 @@ lq_status arch_config_from_json(arch_config *c, const cJSON *j, lq_err *err)
                        "\"%.80s\" %.40s",
                        arch, variant ? variant : "");
     arch_config_init(c, row);
+    if (arch_is_eagle(c)) return arch_refuse_draft(err);
     s = read_rope_kind(&c->rope[ROPE_MAIN], j, "rope", true, err);
     if (!s) s = read_rope_kind(&c->rope[ROPE_LOCAL], j, "rope_local", false, err);
     c->rope[ROPE_LOCAL].truncate = true;

@@ -39,7 +39,7 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
 {
     const arch_name *a = arch_name_of(c, r);
     if (!a || (r == R_HEAD && c->tied)) return false;
-    if (c->mtp && (r == R_EMBED || r == R_HEAD)) return false; /* the model's */
+    if (c->mtp && !c->mtp->eagle && (r == R_EMBED || r == R_HEAD)) return false; /* the model's */
     if (arch_role_per_layer(r) != (layer >= 0)) return false;
     if ((r == R_PROJ_IN || r == R_PROJ_OUT) && c->embed_dim == c->hidden) return false;
     if (r == R_FINAL_NORM && c->w.norm_after_add) return false;
@@ -242,6 +242,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
                   conv = arch_conv_channels(c, c->row->mixer), wide = arch_expert_width(c);
     const bool all = c->w.qk_norm == QK_NORM_ALL, apart = arch_name_of(c, R_MIX_CONV_K),
                mamba = c->row->mixer == MIX_MAMBA || c->row->mixer == MIX_BOTH;
+    const int64_t in = arch_is_eagle(c) ? 2 * c->hidden : c->hidden; /* of q, k and v */
     const struct {
         int64_t N, K;
     } shape[ARCH_N_ROLES] = {
@@ -256,15 +257,15 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_STREAM_IN] = { c->hidden, c->hidden },
         [R_STREAM_OUT] = { c->hidden, c->hidden },
         [R_FINAL_NORM] = { 1, c->hidden },
-        [R_HEAD] = { c->vocab, c->embed_dim },
+        [R_HEAD] = { arch_words(c), c->embed_dim },
         [R_SCORE] = { c->labels, c->hidden },
         [R_MTP_EMBED_NORM] = { 1, c->hidden },
         [R_MTP_HIDDEN_NORM] = { 1, c->hidden },
-        [R_MTP_PROJ] = { c->hidden, 2 * c->hidden },
+        [R_MTP_PROJ] = { c->hidden, arch_is_eagle(c) ? 3 * c->target_hidden : 2 * c->hidden },
         [R_ATTN_NORM] = { 1, c->hidden },
-        [R_Q] = { c->w.q_gated ? 2 * q : q, c->hidden },
-        [R_K] = { k, c->hidden },
-        [R_V] = { v, c->hidden },
+        [R_Q] = { c->w.q_gated ? 2 * q : q, in },
+        [R_K] = { k, in },
+        [R_V] = { v, in },
         [R_QKV] = { q + k + v, c->hidden },
         [R_ATTN_GATE] = { c->w.gate_heads ? c->heads : o, c->hidden },
         [R_O] = { c->hidden, o },

@@ -433,6 +433,10 @@ static lq_status read_config(src_source *s, const char *dir, const src_opts *o, 
     st = find_quant(s, dir, config, err);
     if (st) goto done;
     st = arch_config_parse(&s->config, config, generation, err);
+    if (!st && s->config.mtp && !o->draft) {
+        arch_config_free(&s->config);
+        st = arch_refuse_draft(err);
+    }
     s->has_config = !st;
     const bool in_config = !st || !err || strncmp(err->msg, "generation_config.json", 22) != 0;
     if (st) lq_wrap(err, st, in_config ? "%s/config.json" : "%s", dir);

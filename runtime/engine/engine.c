@@ -708,6 +708,8 @@ static lq_status open_step(engine *e, lq_err *err)
     e->sched.whole = e->m->cfg->w.both_ways;
     if (fwd_wordless(e->m)) e->sched.score_rows = e->o.max_batch_tokens;
     fwd_opts f = eng_step(&e->o);
+    if (f.n_inputs) s = model_eagle_layers(f.inputs, e->o.draft->cfg, e->m->cfg, err);
+    if (s) return s;
     e->draws = calloc((size_t)f.max_logits, sizeof *e->draws);
     if (!e->draws) return lq_fail(err, LQ_ENOMEM, "engine: out of memory");
     s = fwd_open(&e->fwd, e->m, e->kv, e->p, &f, err);

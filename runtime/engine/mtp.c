@@ -5,11 +5,15 @@
 
 #include "runtime/engine/draft.h"
 
+/* The logit of an id that a draft does not guess: finite, as the sampler wants them, penalized too. */
+#define NEVER (-1e30f)
+
 struct mtp {
     const model *head;
     kv_cache *kv;
     fwd_ctx *fwd;
     int64_t longest, max_seqs;
+    float *wide;        /* [vocab] logits of a draft that guesses among fewer ids; else NULL */
     seq **read;         /* [max_seqs] whose rows a pass has, item by item */
     fwd_item *items;    /* [max_seqs] */
     seq *at[SPEC_ROWS]; /* those that are guessed for in this step */
@@ -24,6 +28,7 @@ fwd_opts mtp_step(const fwd_opts *f)
     if (fo.max_rows < SPEC_ROWS) fo.max_rows = SPEC_ROWS;
     if (fo.max_seqs < SPEC_ROWS) fo.max_seqs = SPEC_ROWS;
     fo.all_hidden = false;
+    fo.n_inputs = 0;
     return fo;
 }
 
@@ -42,7 +47,13 @@ lq_status mtp_open(mtp **out, const model *head, const kv_opts *cache, const fwd
     m->max_seqs = fo.max_seqs;
     m->read = calloc((size_t)fo.max_seqs, sizeof *m->read);
     m->items = calloc((size_t)fo.max_seqs, sizeof *m->items);
-    lq_status s = m->read && m->items ? LQ_OK : lq_fail(err, LQ_ENOMEM, "MTP head: out of memory");
+    const int64_t wide = head->drafted ? head->cfg->vocab : 0;
+    if (wide) m->wide = malloc((size_t)wide * sizeof *m->wide);
+    for (int64_t i = 0; i < wide && m->wide; i++)
+        m->wide[i] = NEVER;
+    lq_status s = m->read && m->items && (m->wide || !wide)
+                      ? LQ_OK
+                      : lq_fail(err, LQ_ENOMEM, "MTP head: out of memory");
     if (!s) s = kv_open(&m->kv, head->cfg, &ko, err);
     if (!s) s = fwd_open(&m->fwd, head, m->kv, p, &fo, err);
     if (s)
@@ -59,6 +70,7 @@ void mtp_close(mtp *m)
     kv_close(m->kv);
     free(m->read);
     free(m->items);
+    free(m->wide);
     free(m);
 }
 
@@ -97,7 +109,8 @@ static void find_prefix(mtp *m, seq *s, int64_t from)
 static bool read_item(mtp *m, seq *s, const float *hidden, fwd_item *item)
 {
     seq_draft *x = &s->draft;
-    const int64_t H = m->head->cfg->hidden, pos = x->hidden.pos;
+    const arch_config *c = m->head->cfg;
+    const int64_t W = arch_is_eagle(c) ? 3 * c->target_hidden : c->hidden, pos = x->hidden.pos;
     const int64_t end = pos + x->hidden.n < s->n_done ? pos + x->hidden.n : s->n_done;
     lq_err ignored;
     x->hidden.n = 0;
@@ -109,7 +122,7 @@ static bool read_item(mtp *m, seq *s, const float *hidden, fwd_item *item)
     if (n <= 0 || kv_reserve(m->kv, &x->kv, x->n_done + n, &ignored)) return false;
     *item = (fwd_item){ .seq = &x->kv,
                         .ids = s->ids + next + 1,
-                        .given = hidden + (x->hidden.row + next - pos) * H,
+                        .given = hidden + (x->hidden.row + next - pos) * W,
                         .n = n,
                         .pos0 = x->n_done,
                         .logits_from = n,
@@ -165,12 +178,24 @@ static const float *guess_pass(mtp *m, int k)
         m->items[items] = (fwd_item){ .seq = &s->draft.kv,
                                       .ids = s->ids + s->n_ids + s->n_draft - 1,
                                       .given = last + from * m->head->cfg->hidden,
+                                      .given_own = true,
                                       .n = 1,
                                       .pos0 = s->draft.n_done + s->n_draft - 1,
                                       .seq_len = s->n_prompt };
         m->row[i] = items++;
     }
     return items && !fwd_step(m->fwd, m->items, items, &logits, &ignored) ? logits : NULL;
+}
+
+/* Row i of a pass's logits, of all ids. */
+static const float *all_ids(mtp *m, const float *logits, int64_t i)
+{
+    const int64_t n = arch_words(m->head->cfg);
+    const float *row = logits + i * n;
+    if (!m->wide) return row;
+    for (int64_t k = 0; k < n; k++)
+        m->wide[m->head->drafted[k]] = row[k];
+    return m->wide;
 }
 
 bool mtp_guess(mtp *m, seq *const *run, int64_t n, int64_t max, const float *hidden, smp_ctx *smp)
@@ -192,7 +217,7 @@ bool mtp_guess(mtp *m, seq *const *run, int64_t n, int64_t max, const float *hid
         for (int i = 0; i < k; i++) {
             seq *s = m->at[i];
             if (m->row[i] < 0) continue;
-            if (!seq_guess_from(s, smp, logits + m->row[i] * m->head->cfg->vocab)) m->want[i] = 0;
+            if (!seq_guess_from(s, smp, all_ids(m, logits, m->row[i]))) m->want[i] = 0;
         }
     for (int i = 0; i < k; i++)
         seq_guess_end(m->at[i]);

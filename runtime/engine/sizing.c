@@ -46,8 +46,8 @@ static bool is_head(const eng_opts *o) { return o->guesses && o->draft && o->dra
 static lq_status check_head(const eng_opts *o, dev *on, lq_err *err)
 {
     if (!is_head(o) || !on) return LQ_OK;
-    return lq_fail(err, LQ_EUNSUPPORTED, "speculative decoding: not on %s yet: an MTP head",
-                   on->name);
+    return lq_fail(err, LQ_EUNSUPPORTED, "speculative decoding: not on %s yet: an %s", on->name,
+                   arch_is_eagle(o->draft->cfg) ? "EAGLE-3 draft" : "MTP head");
 }
 
 static lq_status check_opts(const eng_opts *o, int64_t max_pos, lq_err *err)
@@ -326,7 +326,8 @@ fwd_opts eng_step(const eng_opts *o)
                        .max_logits = sched_max_logits(&sizes),
                        .max_seqs = o->max_seqs,
                        .max_len = o->max_len + SPEC_MAX + 1, /* guesses may run ahead */
-                       .all_hidden = is_head(o) };
+                       .all_hidden = is_head(o),
+                       .n_inputs = is_head(o) && arch_is_eagle(o->draft->cfg) ? 3 : 0 };
 }
 
 void eng_need_of(eng_need *n, const arch_config *c, const eng_opts *o, const kv_opts *kv,

@@ -54,11 +54,17 @@ static size_t step_bytes(const fwd_opts *o)
 }
 
 /* Logits of a row: of a model without words its hidden state is all that is wanted. */
-static int64_t words(const arch_config *c) { return c->head == HEAD_WORDS ? c->vocab : 0; }
+static int64_t words(const arch_config *c) { return c->head == HEAD_WORDS ? arch_words(c) : 0; }
+
+/* Floats of a row of all_hidden. */
+static int64_t hidden_width(const arch_config *c, const fwd_opts *o)
+{
+    return !o->all_hidden ? 0 : o->n_inputs ? o->n_inputs * c->hidden : c->hidden;
+}
 
 static size_t pass_bytes(const arch_config *c, const fwd_opts *o, int threads)
 {
-    return step_bytes(o) + piece(o->all_hidden ? o->max_rows * c->hidden : 0, sizeof(float)) +
+    return step_bytes(o) + piece(o->max_rows * hidden_width(c, o), sizeof(float)) +
            piece(o->max_logits * words(c), sizeof(float)) +
            fwd_rows_bytes(c, o->max_rows, FWD_ALL) + piece(o->max_rows * c->hidden, sizeof(float)) +
            scratch_bytes(c, o, threads);
@@ -104,7 +110,7 @@ static bool cut_rows(fwd_ctx *f)
     const fwd_opts *o = &f->opts;
     f->logits = lq_push(&f->arena, (size_t)(o->max_logits * words(f->m->cfg)) * sizeof(float));
     f->rows.x = lq_push(&f->arena, (size_t)(o->max_rows * f->m->cfg->hidden) * sizeof(float));
-    const int64_t hidden = o->all_hidden ? o->max_rows * f->m->cfg->hidden : 0;
+    const int64_t hidden = o->max_rows * hidden_width(f->m->cfg, o);
     f->all_hidden = lq_push(&f->arena, (size_t)hidden * sizeof(float));
     return f->logits && f->rows.x && f->all_hidden &&
            fwd_rows_push(&f->rows, f->m->cfg, o->max_rows, &f->arena);
@@ -228,6 +234,12 @@ static lq_status check_items(const fwd_ctx *f, const fwd_item *items, int n_item
     return LQ_OK;
 }
 
+/* Floats of each of the item's given rows. */
+static int64_t given_width(const arch_config *c, const fwd_item *it)
+{
+    return arch_is_eagle(c) && !it->given_own ? 3 * c->target_hidden : c->hidden;
+}
+
 /* Where the item's rows are in layers with slots of windows. */
 static void place_near(fwd_ctx *f, const fwd_item *it, int64_t block_size)
 {
@@ -262,9 +274,12 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
         kv_run_begin(f->kv, it->seq, it->pos0, it->n, it->logits_from < it->n, &f->states[i].run);
         place_near(f, it, block_size);
         memcpy(f->ids + f->rows.R, it->ids, (size_t)it->n * sizeof *it->ids);
-        if (f->m->cfg->mtp)
-            memcpy(f->rows.given + f->rows.R * f->m->cfg->hidden, it->given,
-                   (size_t)(it->n * f->m->cfg->hidden) * sizeof *it->given);
+        if (f->m->cfg->mtp) {
+            const int64_t W = given_width(f->m->cfg, it);
+            memcpy(f->rows.given + f->rows.R * W, it->given,
+                   (size_t)(it->n * W) * sizeof *it->given);
+            f->rows.given_own = it->given_own;
+        }
         for (int64_t t = it->logits_from; t < it->n; t++)
             f->picked[n_picked++] = f->rows.R + t;
         f->rows.R += it->n;
@@ -299,6 +314,15 @@ static void use_tables(fwd_ctx *f, bool near, int n_items)
             near ? f->items[i].seq->near : f->items[i].seq->table;
 }
 
+/* The states before a layer, where they are wanted. */
+static void keep_inputs(fwd_ctx *f, int64_t layer)
+{
+    const int64_t H = f->m->cfg->hidden, W = f->opts.n_inputs * H;
+    for (int k = 0; k < f->opts.n_inputs; k++)
+        for (int64_t t = 0; t < f->rows.R && f->opts.inputs[k] == layer; t++)
+            memcpy(f->all_hidden + t * W + k * H, f->rows.x + t * H, (size_t)H * sizeof(float));
+}
+
 static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
 {
     /* All rows go to the end where their hidden states are wanted. */
@@ -315,6 +339,7 @@ static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
                                 .n_seqs = b->n_seqs };
         if (i > maker && !b->n_picked) break;
         use_tables(f, kv_in_window(f->kv, i), b->n_seqs);
+        keep_inputs(f, i);
         const fwd_kv kv = { kv_k(f->kv, i),
                             kv_v(f->kv, i),
                             kv_block_stride(f->kv, i),
@@ -335,7 +360,8 @@ static void keep_hidden(fwd_ctx *f, const fwd_batch *b)
 {
     const int64_t H = f->m->cfg->hidden;
     float *x = f->rows.x;
-    f->rows.ops->norm(&f->rows, f->all_hidden, x, &f->w->final_norm, f->rows.R, H);
+    if (!f->opts.n_inputs)
+        f->rows.ops->norm(&f->rows, f->all_hidden, x, &f->w->final_norm, f->rows.R, H);
     for (int64_t i = 0; i < b->n_picked; i++)
         if (b->picked[i] != i) memmove(x + i * H, x + b->picked[i] * H, (size_t)H * sizeof *x);
     f->rows.R = b->n_picked;
@@ -353,7 +379,7 @@ static void run_rest(fwd_ctx *f, const fwd_batch *b)
         if (b->n_picked && fwd_wordless(f->m))
             fwd_run_final(&f->rows, f->w, b->n_picked);
         else if (b->n_picked)
-            fwd_run_head(&f->rows, f->w, f->raw, f->m->cfg->vocab, b->n_picked);
+            fwd_run_head(&f->rows, f->w, f->raw, words(f->m->cfg), b->n_picked);
     }
     f->rows.ops->leave(&f->rows, b, f->logits, f->hidden, f->raw);
 }
@@ -394,7 +420,7 @@ lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const de
         s = s ? s : others;
     }
     for (fwd_run run = { 0 }; !s && !fwd_wordless(f->m) && fwd_next_run(&run, &b);)
-        fwd_finish_logits(&f->rows, f->logits + run.row * f->m->cfg->vocab, run.n);
+        fwd_finish_logits(&f->rows, f->logits + run.row * words(f->m->cfg), run.n);
     pool_leave(f->rows.p);
     pool_stage(f->rows.p, STAGE_OTHER);
     return s;

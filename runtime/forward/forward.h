@@ -18,8 +18,11 @@ typedef struct {
     int64_t pos0; /* positions already in the cache */
     int64_t
         logits_from; /* logits for rows logits_from..n-1 of this item (n: none; n - 1: the last) */
-    const float *given; /* of an MTP head: [n, hidden], the model's states that the ids follow */
-    int64_t seq_len;    /* dynamic NTK: rows at positions below it take the angles of this length,
+    /* Of an MTP head: [n, hidden], the model's states that the ids follow; of an EAGLE-3 draft
+     * [n, 3 * target_hidden], or with given_own its own [n, hidden] (fwd_residual), of all items alike */
+    const float *given;
+    bool given_own;
+    int64_t seq_len; /* dynamic NTK: rows at positions below it take the angles of this length,
                         each later row those of its own position + 1; 0: pos0 + n */
 } fwd_item;
 
@@ -31,6 +34,9 @@ typedef struct {
     int64_t max_len; /* positions of a sequence; 0: what the cache holds */
     int ranks;       /* for fwd_dev_bytes: devices that share the model; 0: one */
     bool all_hidden; /* hidden states of all rows are wanted (fwd_all_hidden); on the CPU */
+    int64_t
+        inputs[3]; /* with n_inputs: not those, but the states before these layers, side by side */
+    int n_inputs;  /* 0 or 3 */
 } fwd_opts;
 /* m and kv are both on the CPU or on one device. */
 lq_status fwd_open(fwd_ctx **f, const model *m, kv_cache *kv, pool *p, const fwd_opts *o,
@@ -60,8 +66,8 @@ lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const de
 const float *fwd_hidden(const fwd_ctx *f);
 /* The same before the final norm, on the CPU. */
 const float *fwd_residual(const fwd_ctx *f);
-/* Of all rows of the step, item after item, after the final norm: [rows, hidden], with
- * fwd_opts.all_hidden; valid until the next step. */
+/* Of all rows of the step, item after item, after the final norm: [rows, hidden], or [rows, n_inputs *
+ * hidden], with fwd_opts.all_hidden; valid until the next step. */
 const float *fwd_all_hidden(const fwd_ctx *f);
 /* Are they all that comes of a step, of any of its rows? Of a model without words on the CPU;
  * `logits` says of which rows. */

@@ -1,6 +1,7 @@
 /* runtime/forward/forward_embed.c - from ids to the rows that the first layer reads:
  * norm(proj_in(embedding[id] * scale) + position[pos]), each part where the model has it; of an MTP head
- * (arXiv:2412.19437, equation 21) mtp_proj [norm(embedding[id]), norm(given)], or the other way round. */
+ * (arXiv:2412.19437, equation 21) mtp_proj [norm(embedding[id]), norm(given)], or the other way round; of an
+ * EAGLE-3 draft mtp_proj given, or its own state, and beside it what attention reads. */
 #include "runtime/forward/forward_impl.h"
 
 typedef struct {
@@ -59,6 +60,24 @@ static void pair_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *ar
     k_rmsnorm(to + H - embed, 2 * H, r->given + row * H, H, m->mtp_hidden_norm.w, off, n, H, eps);
 }
 
+/* x becomes what is given; mtp_in [norm(embedding[id]), norm(x)]. */
+static void eagle_rows(const fwd_rows *r, const model *m)
+{
+    const arch_config *c = r->c;
+    const int64_t H = c->hidden, R = r->R;
+    const float eps = (float)c->norm_eps, off = c->w.norm_offset;
+    k_rmsnorm(r->mtp_in, 2 * H, r->x, H, m->mtp_embed_norm.w, off, R, H, eps);
+    if (r->given_own) {
+        memcpy(r->x, r->given, (size_t)(R * H) * sizeof *r->x);
+    } else {
+        const mm_out out = fwd_out(&m->mtp_proj, r->x, H, false);
+        mm_run(&out, 1, r->given, 3 * c->target_hidden, R, r->acts, r->scratch, r->p);
+    }
+    k_rmsnorm(r->mtp_in + H, 2 * H, r->x, H, m->mtp_hidden_norm.w, off, R, H, eps);
+    for (int64_t t = 0; t < R && c->norm_first; t++)
+        memcpy(r->x + t * H, r->mtp_in + (2 * t + 1) * H, (size_t)H * sizeof *r->x);
+}
+
 void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)
 {
     const arch_config *c = r->c;
@@ -69,7 +88,9 @@ void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)
         mm_run(&in, 1, r->e, c->embed_dim, r->R, r->acts, r->scratch, r->p);
     }
     if (m->pos_embed.N || m->pos_freq) fwd_each(r, r->R, finish_chunk, &a);
-    if (m->mtp_proj.present) {
+    if (arch_is_eagle(c)) {
+        eagle_rows(r, m);
+    } else if (m->mtp_proj.present) {
         const int64_t H = c->hidden;
         const mm_out out = fwd_out(&m->mtp_proj, r->x, H, false);
         fwd_each(r, r->R, pair_chunk, m);

@@ -54,15 +54,17 @@ typedef struct {
     const model_layer *layer; /* at work */
     pool *p;
     mm_acts acts;
-    const fwd_tap *tap;     /* or NULL */
-    fwd_offload *offload;   /* where the CPU's products are done; NULL: there */
-    bool shared;            /* a branch's output is a part of the sum over several devices */
-    lq_arena *scratch;      /* for mm_run and attn_run */
-    int64_t R;              /* rows of this call */
-    float *x, *h, *y;       /* [R, hidden] */
-    float *out;             /* of the branch at work: x or y */
-    float *e;               /* [R, embed_dim] where that is not hidden */
-    float *given, *mtp_in;  /* MTP: [R, hidden] fwd_item's; [R, 2 * hidden] what proj reads */
+    const fwd_tap *tap;   /* or NULL */
+    fwd_offload *offload; /* where the CPU's products are done; NULL: there */
+    bool shared;          /* a branch's output is a part of the sum over several devices */
+    lq_arena *scratch;    /* for mm_run and attn_run */
+    int64_t R;            /* rows of this call */
+    float *x, *h, *y;     /* [R, hidden] */
+    float *out;           /* of the branch at work: x or y */
+    float *e;             /* [R, embed_dim] where that is not hidden */
+    /* MTP: [R, fwd_given_width] fwd_item's; [R, 2 * hidden] what proj, or of EAGLE-3 attention, reads */
+    float *given, *mtp_in;
+    bool given_own;
     float *q, *a;           /* [R, heads * head_dim], [R, heads * v_dim]: attention's output */
     float *k, *v;           /* [R, kv_heads * head_dim], [R, kv_heads * v_dim] */
     float *squares;         /* [2, R] sums of squares of q's rows, then k's: norms of all heads */
@@ -199,6 +201,8 @@ int64_t fwd_grows(const arch_config *c);                       /* likewise of gr
 /* Is q multiplied in this layer? */
 bool fwd_grows_in(const arch_config *c, int64_t layer);
 int64_t fwd_qkv_width(const arch_config *c);
+/* Floats of a row that an MTP head or an EAGLE-3 draft is given, at most. */
+int64_t fwd_given_width(const arch_config *c);
 int64_t fwd_gate_width(const arch_config *c);
 /* Bytes of r->scratch for R rows. */
 size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads);

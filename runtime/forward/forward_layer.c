@@ -8,7 +8,8 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
 {
     size_t n = mm_scratch_bytes(R, c->hidden, 3, threads);
     n = max_size(n, mm_scratch_bytes(R, c->embed_dim, 1, threads));
-    if (c->mtp) n = max_size(n, mm_scratch_bytes(R, 2 * c->hidden, 1, threads));
+    if (c->mtp) n = max_size(n, mm_scratch_bytes(R, 2 * c->hidden, 3, threads));
+    if (c->mtp) n = max_size(n, mm_scratch_bytes(R, fwd_given_width(c), 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->heads * c->v_dim, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, c->ffn, 1, threads));
     n = max_size(n, mm_scratch_bytes(R, arch_mix_width(c, c->row->mixer), 1, threads));
@@ -53,6 +54,9 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
 {
     const arch_config *c = r->c;
     const model_linear *lin = l->lin;
+    const bool pair = arch_is_eagle(c);
+    const float *in = pair ? r->mtp_in : r->h;
+    const int64_t width = pair ? 2 * c->hidden : c->hidden;
     pool_stage(r->p, STAGE_QKV);
     if (lin[R_QKV].present) {
         fwd_tap_rows(r, R_QKV, r->h, c->hidden, c->hidden);
@@ -73,10 +77,10 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
     int n = 0;
     for (size_t i = 0; i < LQ_COUNT(parts); i++) {
         if (!lin[parts[i].role].present) continue;
-        fwd_tap_rows(r, parts[i].role, r->h, c->hidden, c->hidden);
+        fwd_tap_rows(r, parts[i].role, in, width, width);
         qkv[n++] = fwd_out(&lin[parts[i].role], parts[i].to, parts[i].width, false);
     }
-    r->ops->products(r, qkv, n, r->h, c->hidden, r->R);
+    r->ops->products(r, qkv, n, in, width, r->R);
 }
 
 static void run_wo(const fwd_rows *r, const model_layer *l)

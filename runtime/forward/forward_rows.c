@@ -56,6 +56,13 @@ int64_t fwd_mix_channels(const arch_config *c)
     return c->w.mix_mixed ? arch_conv_channels(c, c->row->mixer) : 0;
 }
 
+int64_t fwd_given_width(const arch_config *c)
+{
+    if (!c->mtp) return 0;
+    const int64_t three = arch_is_eagle(c) ? 3 * c->target_hidden : 0;
+    return three > c->hidden ? three : c->hidden;
+}
+
 /* X(field, floats per row) for each buffer: what fwd_place fills, and what the steps do. */
 #define PLACED(X)                                 \
     X(cos[ROPE_MAIN], fwd_angles(c, ROPE_MAIN))   \
@@ -71,7 +78,7 @@ int64_t fwd_mix_channels(const arch_config *c)
     X(h, c->hidden)                                                         \
     X(y, c->hidden)                                                         \
     X(e, c->embed_dim == c->hidden ? 0 : c->embed_dim)                      \
-    X(given, c->mtp ? c->hidden : 0)                                        \
+    X(given, fwd_given_width(c))                                            \
     X(mtp_in, c->mtp ? 2 * c->hidden : 0)                                   \
     X(q, c->heads * c->head_dim)                                            \
     X(a, c->heads * c->v_dim)                                               \

@@ -250,7 +250,7 @@ static size_t layer_bytes(const model_layer *l, int64_t experts)
 size_t model_count_bytes(const model *m)
 {
     size_t n = linear_bytes(&m->head) + linear_bytes(&m->proj_in) + linear_bytes(&m->proj_out) +
-               linear_bytes(&m->ple_proj);
+               linear_bytes(&m->ple_proj) + linear_bytes(&m->mtp_proj);
     for (int64_t i = 0; i < m->cfg->layers; i++)
         n += layer_bytes(&m->layers[i], m->cfg->experts_used);
     return n;
@@ -300,19 +300,24 @@ lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_e
     return s;
 }
 
+lq_status model_load_reader(model *head, pool *p, lq_err *err)
+{
+    lq_arena *a = &head->arena;
+    lq_status s = load_vector(&head->mtp_embed_norm, head, R_MTP_EMBED_NORM, -1, a, err);
+    if (!s) s = load_vector(&head->mtp_hidden_norm, head, R_MTP_HIDDEN_NORM, -1, a, err);
+    if (!s) s = load_linear(&head->mtp_proj, head, R_MTP_PROJ, -1, -1, a, p, err);
+    if (!s) s = model_cut_layers(head, err);
+    return s ? s : model_load_layer(&head->layers[0], head, 0, &head->layer_arenas[0], p, err);
+}
+
 lq_status model_load_mtp(model *head, const model *m, src_source *src, pool *p, lq_err *err)
 {
     lq_status s = model_load_frame(head, src, p, err);
     if (s) return s;
-    lq_arena *a = &head->arena;
     head->embed = m->embed;
     head->head = m->head;
-    s = load_vector(&head->mtp_embed_norm, head, R_MTP_EMBED_NORM, -1, a, err);
-    if (!s) s = load_vector(&head->mtp_hidden_norm, head, R_MTP_HIDDEN_NORM, -1, a, err);
-    if (!s) s = load_linear(&head->mtp_proj, head, R_MTP_PROJ, -1, -1, a, p, err);
-    if (!s) s = model_cut_layers(head, err);
-    if (!s) s = model_load_layer(&head->layers[0], head, 0, &head->layer_arenas[0], p, err);
-    if (!s) head->weight_bytes = model_count_bytes(head) + linear_bytes(&head->mtp_proj);
+    s = model_load_reader(head, p, err);
+    if (!s) head->weight_bytes = model_count_bytes(head);
     if (s) model_free(head);
     return s;
 }

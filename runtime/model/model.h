@@ -55,7 +55,8 @@ typedef struct {
     model_vector embed_norm, final_norm;
     model_linear proj_in, proj_out; /* present: OPT's */
     model_vector mtp_embed_norm, mtp_hidden_norm;
-    model_linear mtp_proj; /* present: this is an MTP head (model_load_mtp) */
+    model_linear mtp_proj;  /* present: this is an MTP head (model_load_mtp) or an EAGLE-3 draft */
+    const int32_t *drafted; /* [draft_vocab] EAGLE-3: the ids that its head's rows are; else NULL */
     model_linear head;
     model_layer *layers;
     lq_arena arena; /* f32 norms and biases; repacked weights that are not in layer_arenas */
@@ -95,6 +96,16 @@ lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_e
 /* The MTP head of m, from src_mtp; embedding and output head are those of m, which stays. Freed as a
  * model, before m. */
 lq_status model_load_mtp(model *head, const model *m, src_source *src, pool *p, lq_err *err);
+/* Of a head whose frame is loaded: what x is made of, and its layer. */
+lq_status model_load_reader(model *head, pool *p, lq_err *err);
+/* An EAGLE-3 draft for m from its checkpoint; without an embedding of its own it has m's. As model_load_mtp.
+ * LQ_EVALUE: it is for another model. */
+lq_status model_load_eagle(model *draft, const model *m, src_source *src, pool *p, lq_err *err);
+/* Is it for a model of this config? Else LQ_EVALUE, LQ_EUNSUPPORTED. */
+lq_status model_eagle_fits(const arch_config *draft, const arch_config *m, lq_err *err);
+/* The layers of m whose inputs it reads. LQ_EVALUE: m has fewer. */
+lq_status model_eagle_layers(int64_t at[3], const arch_config *draft, const arch_config *m,
+                             lq_err *err);
 /* Load what comes before and after the layers, but for the head; layers come and go one by one
  * (calibration in bounded memory). */
 lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err);

@@ -211,6 +211,31 @@ def test_the_models_own_head_changes_nothing(llmq, serve, tmp_path, name):
         "draft_weights_bytes"] == p["draft_weights_bytes"]
 
 
+def test_an_eagle_draft_changes_nothing(llmq, serve, tmp_path):
+    """SpecForge's folder beside the model that it was trained for; beside others, and alone, it is refused."""
+    source, draft, q = ROOT / "tests/golden/mtp/mimo", ROOT / "tests/golden/eagle3", tmp_path / "q.llmq"
+    llmq("quantize", source, "-o", q, "--method", "rtn", "--bits", 8, "--log-level", "error")
+    want, s = (serve(q, *more, "--served-model-name", "tiny") for more in (
+        ["--no-speculative-mtp"], ["--speculative-model", draft]))
+    bodies = [{"prompt": [3 + (7 * i + k) % 60 for i in range(4 + 9 * k)], "max_tokens": 40, "ignore_eos": True,
+               "temperature": k % 2, "seed": k, "logprobs": 2} for k in range(5)]
+    for b in bodies + bodies:  # the second time from the prefix cache
+        assert s.post_json("/v1/completions", b)["choices"] == want.post_json("/v1/completions", b)["choices"], b
+    guessed, right = (metric(s, f"vllm:spec_decode_num_{what}_tokens_total") for what in ("draft", "accepted"))
+    assert 0.3 * guessed < right and guessed > 5, (guessed, right)
+    dry = llmq.json("serve", q, "--speculative-model", draft, "--dry-run")
+    assert dry["draft_weights_bytes"] == llmq.json("plan", q, "--speculative-model", draft, "--bandwidth", 10,
+                                                   "--gflops", 100)["draft_weights_bytes"] > 0
+    rotated = tmp_path / "rotated.llmq"
+    llmq("quantize", source, "-o", rotated, "--method", "rtn", "--bits", 8, "--rotate", "--log-level", "error")
+    for model, says in ((rotated, "quantized with --rotate"), (TINY, "vocabulary")):
+        p = llmq("serve", model, "--port", 0, "--speculative-model", draft, code=3)
+        assert "--speculative-model" in p.stderr and says in p.stderr
+    for args in (("quantize", draft, "-o", tmp_path / "no.llmq", "--method", "rtn"), ("run", draft, "x"), ("plan", draft),
+                 ("plan", draft / "config.json")):
+        assert "found an EAGLE-3 draft, which runs beside one" in llmq(*args, code=3).stderr
+
+
 def test_a_head_that_cannot_guess_is_refused(llmq, tmp_path):
     source, q = ROOT / "tests/golden/mtp/glm4-moe", tmp_path / "q.llmq"
     llmq("quantize", source, "-o", q, "--method", "rtn", "--bits", 8, "--rotate", "--log-level", "error")

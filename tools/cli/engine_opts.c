@@ -40,8 +40,8 @@ const opt_row opt_engine_rows[OPT_ENGINE_N] = {
       .help = "speculative decoding by prompt look-up: what followed the last tokens earlier is "
               "guessed to follow again; answers stay the same" },
     { "speculative-model", 0, OPT_STR, F(draft), .arg = "DRAFT", .files = FILES_MODEL,
-      .help = "speculative decoding with this small model of the same vocabulary; answers stay the "
-              "same" },
+      .help = "speculative decoding with this small model of the same vocabulary, or this EAGLE-3 "
+              "draft for the model; answers stay the same" },
     { "speculative-mtp", 0, OPT_TRI, F(mtp),
       .help = "speculative decoding with the model's own head for multi-token prediction; answers "
               "stay the same (default: serve on the CPU uses one that the files have and memory "

@@ -14,18 +14,22 @@ static bool ends_with(const char *s, const char *tail)
     return n >= m && strcmp(s + n - m, tail) == 0;
 }
 
-lq_status foot_open(foot_model *p, const char *path, bool verify, lq_err *err)
+lq_status foot_open(foot_model *p, const char *path, bool draft, bool verify, lq_err *err)
 {
     memset(p, 0, sizeof *p);
     if (ends_with(path, ".json")) {
         cJSON *j = NULL;
         lq_status s = js_parse_file(&j, path, 1 << 20, JS_UNIQUE, err);
         if (!s) s = arch_config_parse(&p->own, j, NULL, err);
+        if (!s && p->own.mtp && !draft) {
+            arch_config_free(&p->own);
+            s = arch_refuse_draft(err);
+        }
         if (s && j) lq_wrap(err, s, "%s", path);
         cJSON_Delete(j);
         return s;
     }
-    src_opts o = { .need_config = true, .verify = verify };
+    src_opts o = { .need_config = true, .verify = verify, .draft = draft };
     lq_status s = src_open(&p->src, path, &o, err);
     p->weights = !s;
     if (s == LQ_ENOENT && lq_is_dir(path)) { /* a folder whose weights are not here yet */

@@ -159,9 +159,9 @@ lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
     foot_model m, d = { 0 };
     foot_weights w = { 0 }, dw = { 0 };
     const bool guesses = draft || mtp;
-    lq_status s = foot_open(&m, path, verify, err);
+    lq_status s = foot_open(&m, path, false, verify, err);
     if (!s) s = foot_weigh(&w, &m, NULL, err);
-    if (!s && draft) s = foot_open(&d, draft, verify, err);
+    if (!s && draft) s = foot_open(&d, draft, true, verify, err);
     if (!s && mtp) s = foot_head(&d, &m, err);
     if (!s && guesses) s = foot_weigh(&dw, &d, NULL, err);
     if (!s) {

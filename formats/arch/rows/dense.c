@@ -7,6 +7,50 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+/* ---- an EAGLE-3 draft ---- */
+
+/* Which layers' inputs: as vLLM has them at the top, in "eagle_config" (SpecForge, SGLang) by the layers
+ * whose outputs they are. */
+static lq_status eagle_targets(arch_config *c, const cJSON *ids, int64_t more, lq_err *err)
+{
+    const char *key = "eagle_aux_hidden_state_layer_ids";
+    for (int i = 0; i < 3; i++)
+        c->target_layers[i] = -1;
+    if (!ids || cJSON_IsNull(ids)) return LQ_OK;
+    if (cJSON_GetArraySize(ids) != 3)
+        return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected three layers", key);
+    for (int i = 0; i < 3; i++) {
+        const cJSON *v = cJSON_GetArrayItem(ids, i);
+        if (!cJSON_IsNumber(v) || v->valuedouble < 0 || v->valuedouble >= ARCH_MAX_LAYERS ||
+            v->valuedouble != (double)v->valueint)
+            return lq_fail(err, LQ_EVALUE, "%s: expected numbers of layers", key);
+        c->target_layers[i] = v->valueint + more;
+    }
+    return LQ_OK;
+}
+
+static lq_status eagle_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const char *key = "eagle_aux_hidden_state_layer_ids";
+    const cJSON *own = js_get(j, "eagle_config"), *nested = js_get(own, key);
+    bool three = true;
+    lq_status s = js_bool(own, "use_aux_hidden_state", false, &three, err);
+    if (!s && !three)
+        s = lq_fail(err, LQ_EUNSUPPORTED, "eagle_config: use_aux_hidden_state: expected true");
+    if (!s && c->layers != 1)
+        s = lq_fail(err, LQ_EUNSUPPORTED,
+                    "num_hidden_layers: expected 1 in an EAGLE-3 draft, found %" PRId64, c->layers);
+    if (!c->draft_vocab) c->draft_vocab = c->vocab;
+    if (!c->target_hidden) c->target_hidden = c->hidden;
+    if (!s && (c->draft_vocab < 1 || c->draft_vocab > c->vocab))
+        s = lq_fail(err, LQ_EVALUE, "draft_vocab_size: expected 1..%" PRId64 ", found %" PRId64,
+                    c->vocab, c->draft_vocab);
+    if (!s && (c->target_hidden < 1 || c->target_hidden > ARCH_MAX_WIDTH))
+        s = lq_fail(err, LQ_EVALUE, "target_hidden_size: expected 1..%d, found %" PRId64,
+                    ARCH_MAX_WIDTH, c->target_hidden);
+    return s ? s : eagle_targets(c, nested ? nested : js_get(j, key), nested != NULL, err);
+}
+
 /* ---- layers that differ: DeciLM's block_configs ---- */
 
 /* Is this part of a layer left out? What may stand in its place is not here. */
@@ -102,6 +146,19 @@ static const arch_name mimo_mtp_names[] = {
     END,
 };
 static const arch_mtp mimo_mtp = { "@mtp_layers.%d.", .hidden_first = true, .names = mimo_mtp_names };
+static const arch_name eagle_names[] = {
+    { R_EMBED, "embed_tokens", NAME_OPTIONAL, BIAS_NO },
+    { R_FINAL_NORM, "norm", 0, BIAS_NO },
+    { R_HEAD, "lm_head", 0, BIAS_NO },
+    { R_MTP_EMBED_NORM, "midlayer.input_layernorm", 0, BIAS_NO },
+    { R_MTP_HIDDEN_NORM, "midlayer.hidden_norm", 0, BIAS_NO },
+    { R_MTP_PROJ, "fc", 0, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    { R_MLP_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO },
+    GATED(BIAS_MLP),
+    END,
+};
+static const arch_mtp eagle_mtp = { "midlayer.", .names = eagle_names, .eagle = true };
 static const arch_name qwen3_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO), QK_NORMS,
                                          END };
 static const arch_name phi3_names[] = {
@@ -407,6 +464,15 @@ static const arch_key cohere2_keys[] = {
 };
 /* clang-format on */
 
+static const arch_key eagle_keys[] = {
+    { "draft_vocab_size", KEY_INT, AT(draft_vocab), NONE, NULL },
+    { "target_hidden_size", KEY_INT, AT(target_hidden), NONE, NULL },
+    { "norm_before_residual", KEY_BOOL, AT(norm_first), NONE, NULL },
+    { "eagle_config", KEY_KNOWN, 0, NONE, NULL },
+    { "eagle_aux_hidden_state_layer_ids", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
+
 const arch_row arch_rows_dense[] = {
     { "LlamaForCausalLM", "llama", .w = { RMS_ROPE }, MODEL, .names = llama_names,
       .def_sizes = SIZES("32000", "4096", "11008", "32", "32") },
@@ -571,5 +637,7 @@ const arch_row arch_rows_dense[] = {
       .keys = phi4_mm_keys, .window = WINDOW_ALL, .def_eps = 1e-5, .def_max_pos = 4096 },
     { "DeciLMForCausalLM", "nemotron-nas", .w = { RMS_ROPE }, MODEL, .names = llama_names,
       .layers = deci_layers, .def_ffn = 1, .def_max_pos = 131072 },
+    { "LlamaForCausalLMEagle3", "llama", .variant = "draft", .w = { RMS_ROPE }, .prefix = "",
+      .names = eagle_names, .keys = eagle_keys, .mtp = &eagle_mtp, .layers = eagle_layers },
     { .arch = NULL },
 };

@@ -1,0 +1,164 @@
+/* tests/unit/test_eagle.c - an EAGLE-3 draft: its logits against the reference, whatever the chunks; beside the
+ * engine the same bytes, with guesses that are mostly right; and what does not fit the model. */
+#define FOLDER "tests/golden/mtp/mimo"
+#define DRAFT "tests/golden/eagle3"
+#include "base/json.h"
+#include "runtime/engine/mtp.h"
+#include "tests/support/engine_jobs.h"
+#include "tests/support/head_pair.h"
+
+#include <cjson/cJSON.h>
+
+enum { T = PAIR_T, V = 64, WORDS = 48 };
+static src_source *draft_src;
+static model draft;
+
+static bool draft_open_it(void)
+{
+    lq_err err = { "" };
+    lq_status s =
+        src_open(&draft_src, DRAFT, &(src_opts){ .need_config = true, .draft = true }, &err);
+    if (!s) s = model_load_eagle(&draft, &golden, draft_src, NULL, &err);
+    CHECK(!s, "%s", err.msg);
+    return !s;
+}
+
+TEST(logits_agree_with_the_reference_in_any_chunks)
+{
+    static float want[2][T * V], got[2][T * V];
+    pair r;
+    st_file f;
+    lq_err err = { "" };
+    if (!pair_open(&r, FOLDER, DRAFT)) return;
+    CHECK(!st_open(&f, DRAFT "/expected.safetensors", &err), "%s", err.msg);
+    int32_t ids[T];
+    memcpy(ids, st_find(&f, "input_ids")->data, sizeof ids);
+    run_pair(&r, ids, T, (float *[]){ want[0], want[1] });
+    const double d = worst(want[1], st_find(&f, "draft"), (T - 1) * WORDS);
+    CHECK(d <= 5e-6, "%.2g of the largest logit", d);
+    for (int64_t n = 1; n < T; n = 2 * n + 1) {
+        run_pair(&r, ids, n, (float *[]){ got[0], got[1] });
+        CHECK(memcmp(want[1], got[1], (T - 1) * WORDS * 4) == 0, "chunks of %d", (int)n);
+    }
+    st_close(&f);
+    pair_close(&r);
+}
+
+/* One more row, of the draft's own last state. */
+TEST(a_row_of_its_own_state_agrees_with_the_reference)
+{
+    static float out[2][T * V];
+    pair r;
+    st_file f;
+    lq_err err = { "" };
+    const float *logits;
+    kv_seq s;
+    int32_t ids[T], next;
+    if (!pair_open(&r, FOLDER, DRAFT)) return;
+    CHECK(!st_open(&f, DRAFT "/expected.safetensors", &err), "%s", err.msg);
+    memcpy(ids, st_find(&f, "input_ids")->data, sizeof ids);
+    memcpy(&next, st_find(&f, "next_id")->data, sizeof next);
+    run_pair(&r, ids, T, (float *[]){ out[0], out[1] }); /* leaves the model's states */
+    kv_seq_init(&s);
+    CHECK(!kv_reserve(r.kv[1], &s, T, &err), "%s", err.msg);
+    const fwd_item all = { .seq = &s, .ids = ids + 1, .n = T - 1, .given = fwd_all_hidden(r.f[0]) };
+    CHECK(!fwd_step(r.f[1], &all, 1, &logits, &err), "%s", err.msg);
+    int64_t best = 0;
+    for (int64_t i = 0; i < WORDS; i++)
+        if (logits[(T - 2) * WORDS + i] > logits[(T - 2) * WORDS + best]) best = i;
+    CHECK(r.head.drafted[best] == next, "guessed %d, the reference %d", r.head.drafted[best], next);
+    const fwd_item one = { .seq = &s,
+                           .ids = &next,
+                           .n = 1,
+                           .pos0 = T - 1,
+                           .given = fwd_residual(r.f[1]) + (T - 2) * r.head.cfg->hidden,
+                           .given_own = true };
+    CHECK(!fwd_step(r.f[1], &one, 1, &logits, &err), "%s", err.msg);
+    const double d = worst(logits, st_find(&f, "next"), WORDS);
+    CHECK(d <= 5e-6, "%.2g of the largest logit", d);
+    kv_seq_free(r.kv[1], &s);
+    st_close(&f);
+    pair_close(&r);
+}
+
+TEST(the_same_bytes_with_the_draft)
+{
+    const size_t one =
+        MAX_LEN / 16 *
+        (kv_block_bytes(golden.cfg, 16, KV_F32) + kv_block_bytes(draft.cfg, 16, KV_F32));
+    const struct {
+        const char *why;
+        int threads, copies;
+        eng_opts o;
+    } cases[] = {
+        { "one at a time", 1, 1, { .guesses = 4, .max_seqs = 1 } },
+        { "prefix cache", 2, 2, { .guesses = 3, .max_seqs = 8 } },
+        { "small steps and blocks",
+          1,
+          1,
+          { .guesses = 7, .max_seqs = 2, .max_batch_tokens = 5, .block_size = 8 } },
+        { "a pool for one", 2, 2, { .guesses = 5, .kv_bytes = one, .max_len = MAX_LEN } },
+    };
+    run_alone((eng_opts){ 0 });
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        rig r;
+        eng_stats st;
+        eng_opts o = cases[i].o;
+        o.draft = &draft;
+        if (!rig_open(&r, &golden, cases[i].threads, o)) return;
+        run_together(&r, cases[i].copies, cases[i].why);
+        eng_stats_get(r.e, &st);
+        /* 48 of the 64 ids can be guessed; answers of this model are drawn, too */
+        CHECK(st.guesses >= st.drafts && 4 * st.right > st.guesses,
+              "%s: %llu of %llu guesses were right", cases[i].why, (unsigned long long)st.right,
+              (unsigned long long)st.guesses);
+        if (getenv("SHOW"))
+            printf("%-24s %llu of %llu\n", cases[i].why, (unsigned long long)st.right,
+                   (unsigned long long)st.guesses);
+        rig_close(&r);
+    }
+}
+
+TEST(what_does_not_fit_is_said)
+{
+    static const struct {
+        const char *key;
+        const char *value, *says;
+    } t[] = {
+        { "num_hidden_layers", "2", "num_hidden_layers: expected 1 in an EAGLE-3 draft, found 2" },
+        { "draft_vocab_size", "65", "draft_vocab_size: expected 1..64, found 65" },
+        { "eagle_aux_hidden_state_layer_ids", "[1, 2]", "expected three layers" },
+        { "eagle_aux_hidden_state_layer_ids", "[0, 1, 2]", "expected a model that has a layer 2" },
+        { "eagle_config", "{\"eagle_aux_hidden_state_layer_ids\":[0,0,1]}", "has a layer 2" },
+        { "eagle_config", "{\"use_aux_hidden_state\":false}",
+          "use_aux_hidden_state: expected true" },
+        { "target_hidden_size", "16", "hidden size of 32, found one for 16" },
+        { "vocab_size", "128", "vocabulary of 64 ids, found one for 128" },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config c;
+        cJSON *j = NULL;
+        lq_err err = { "" };
+        CHECK(!js_parse_file(&j, DRAFT "/config.json", 1 << 20, JS_UNIQUE, &err), "%s", err.msg);
+        cJSON_DeleteItemFromObject(j, t[i].key);
+        cJSON_AddItemToObject(j, t[i].key, cJSON_Parse(t[i].value));
+        lq_status s = arch_config_parse(&c, j, NULL, &err);
+        if (!s) s = model_eagle_fits(&c, golden.cfg, &err);
+        CHECK(s && strstr(err.msg, t[i].says), "%s: %s", t[i].key, err.msg);
+        arch_config_free(&c);
+        cJSON_Delete(j);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (!golden_open() || !draft_open_it()) return 1;
+    RUN(logits_agree_with_the_reference_in_any_chunks);
+    RUN(a_row_of_its_own_state_agrees_with_the_reference);
+    RUN(the_same_bytes_with_the_draft);
+    RUN(what_does_not_fit_is_said);
+    model_free(&draft);
+    src_close(draft_src);
+    golden_close();
+    return check_end();
+}
