@@ -22,7 +22,7 @@
  *          ranges and the checks are the program's. NULL: none.
  * Threads: calls for different models, and all that take no model, may run at once. Of one model
  *          any number of threads may call llmq_generate, llmq_submit, llmq_poll, llmq_tokenize,
- *          llmq_detokenize and llmq_embed at once; llmq_close is the last call, alone.
+ *          llmq_detokenize, llmq_embed and llmq_logits at once; llmq_close is the last call, alone.
  *          llmq_quantize runs once at a time in a process (LLMQ_EBUSY).
  * Process: the library prints nothing, calls no exit, sets no locale (its calls use the C locale
  *          for numbers on the thread that makes them, and put yours back), and starts threads that
@@ -224,6 +224,14 @@ LLMQ_API int32_t llmq_detokenize(llmq *m, const int32_t *ids, size_t n_ids, int3
  * LLMQ_EDEVICE, LLMQ_ENOMEM. */
 LLMQ_API int32_t llmq_embed(llmq *m, const char *text, size_t n, float **v, size_t *dims,
                             llmq_error *e);
+
+/* The logits of every position of ids [n]: *logits, f32 [n, *vocab], free it by llmq_free. exact: not
+ * 0 computes in f32, as `llmq logits` does unless told otherwise; 0 as the engine does. Runs beside
+ * the engine, with threads and a cache of its own.
+ * Errors: LLMQ_EVALUE (no such id, no id, more than the model's context, logits that are not finite),
+ * LLMQ_EUNSUPPORTED (a model on a GPU), LLMQ_ENOMEM. */
+LLMQ_API int32_t llmq_logits(llmq *m, const int32_t *ids, size_t n, int32_t exact, float **logits,
+                             size_t *vocab, llmq_error *e);
 
 /* ---- files ---- */
 

@@ -43,6 +43,7 @@ struct lm {
 
 api *lm_api(lm *l) { return l->a; }
 engine *lm_engine(lm *l) { return l->e; }
+const model *lm_weights(const lm *l) { return &l->model.m; }
 const api_model *lm_model(const lm *l) { return l->has_info ? &l->info : NULL; }
 
 /* ---- what the API asks of the engine ---- */

@@ -47,6 +47,7 @@ void lm_close(lm *l);
 api *lm_api(lm *l);
 engine *lm_engine(lm *l);               /* NULL before lm_load */
 const api_model *lm_model(const lm *l); /* likewise */
+const model *lm_weights(const lm *l);   /* after lm_load */
 
 /* ---- without HTTP ---- */
 /* route: one of the server's POST routes: "/v1/completions", "/v1/chat/completions",

@@ -6,11 +6,9 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "formats/hf/safetensors.h"
-#include "runtime/forward/forward.h"
+#include "runtime/forward/whole.h"
 
 #include <stdlib.h>
-
-enum { STEP_ROWS = 256, BLOCK = 32 };
 
 typedef struct {
     const char *ids, *ids_file, *out;
@@ -74,71 +72,14 @@ static lq_status read_ids(answer *a, const logits_opts *o, lq_err *err)
     return s;
 }
 
-/* The cache and the steps of n ids in one sequence. */
-static void size_pass(kv_opts *kv, fwd_opts *step, int64_t n, const opt_model *o)
-{
-    const int64_t chunk = n < STEP_ROWS ? n : STEP_ROWS;
-    *kv = (kv_opts){ .n_blocks = lq_ceil_div(n, BLOCK), .block_size = BLOCK, .dtype = opt_kv(o) };
-    *step = (fwd_opts){
-        .acts = opt_acts(o), .max_rows = chunk, .max_logits = chunk, .max_seqs = 1, .max_len = n
-    };
-}
-
 static load_beside beside_of(int64_t n, const opt_model *o)
 {
     load_beside b = { .tokens = n, .exact = true, .whole = true };
     kv_opts kv;
-    size_pass(&kv, &b.step, n, o);
+    fwd_whole_size(&kv, &b.step, n, opt_acts(o), opt_kv(o));
     b.kv = kv.dtype;
     b.block_size = kv.block_size;
     return b;
-}
-
-static lq_status compute(answer *a, const model *m, const opt_model *o, pool *p, const lq_job *job,
-                         lq_err *err)
-{
-    kv_cache *kv = NULL;
-    fwd_ctx *f = NULL;
-    kv_seq seq;
-    size_t bytes;
-    kv_seq_init(&seq);
-    a->vocab = m->cfg->vocab;
-    if (!lq_mul((size_t)a->n, (size_t)a->vocab * sizeof(float), &bytes) ||
-        !(a->logits = malloc(bytes)))
-        return lq_fail(err, LQ_ENOMEM, "no memory for the logits of %lld ids", (long long)a->n);
-    kv_opts ko;
-    fwd_opts fo;
-    size_pass(&ko, &fo, a->n, o);
-    ko.on = model_dev(m);
-    ko.first = model_first_on(m);
-    const int64_t chunk = fo.max_rows;
-    lq_status s = kv_open(&kv, m->cfg, &ko, err);
-    if (!s) s = fwd_open(&f, m, kv, p, &fo, err);
-    if (!s) s = kv_reserve(kv, &seq, a->n, err);
-    for (int64_t at = 0; at < a->n && !s; at += chunk) {
-        const float *logits;
-        fwd_item it = { .seq = &seq,
-                        .ids = a->ids + at,
-                        .n = a->n - at < chunk ? a->n - at : chunk,
-                        .pos0 = at,
-                        .seq_len = a->n };
-        s = lq_stopped(job) ? lq_fail(err, LQ_EINTR, "interrupted")
-                            : fwd_step(f, &it, 1, &logits, err);
-        if (!s)
-            memcpy(a->logits + at * a->vocab, logits,
-                   (size_t)(it.n * a->vocab) * sizeof *a->logits);
-        lq_report(job, "ids", (double)(at + it.n), (double)a->n);
-    }
-    for (size_t i = 0; i < bytes / sizeof(float) && !s; i++)
-        if (!isfinite(a->logits[i]))
-            s = lq_fail(err, LQ_EVALUE,
-                        "logits of id number %lld are not finite: the weights hold NaN or Inf, or "
-                        "values overflow",
-                        (long long)(i / (size_t)a->vocab));
-    fwd_close(f);
-    if (kv) kv_seq_free(kv, &seq);
-    kv_close(kv);
-    return s;
 }
 
 static lq_status write_logits(const answer *a, const char *path, lq_err *err)
@@ -179,7 +120,10 @@ static lq_status logits_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s) s = load_model_open(&l, c->argv[0], &how, p, c, err);
     if (!s) s = output_check_place("--out", o->out, false, l.src, load_named(c, c->argv[0]), err);
     if (!s) s = output_check_kind("--out", o->out, "\"logits\"", "earlier logits", err);
-    if (!s) s = compute(&a, &l.m, &o->model, p, c->job, err);
+    a.vocab = s ? 0 : l.m.cfg->vocab;
+    if (!s)
+        s = fwd_whole(&a.logits, &l.m, a.ids, a.n, opt_acts(&o->model), opt_kv(&o->model), p,
+                      c->job, err);
     if (!s) s = write_logits(&a, o->out, err);
     if (!s) s = logits_report(c, &a, o->out, err);
     load_model_close(&l);

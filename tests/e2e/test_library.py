@@ -337,6 +337,7 @@ def test_wrong_options_are_refused(lib, options, word, tmp_path):
     ("llmq_submit", (b"/tokenize", None, C.c_size_t(2), C.byref(C.c_uint64()))),
     ("llmq_tokenize", (None, C.c_size_t(3), 0, C.byref(C.c_void_p()), C.byref(C.c_size_t()))),
     ("llmq_embed", (None, C.c_size_t(3), C.byref(C.c_void_p()), C.byref(C.c_size_t()))),
+    ("llmq_logits", (None, C.c_size_t(3), 1, C.byref(C.c_void_p()), C.byref(C.c_size_t()))),
 ])
 def test_null_is_refused(lib, model, name, args):
     with pytest.raises(Failed, match="found NULL") as e:

@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "base/utf8.h"
 #include "runtime/engine/answer.h"
+#include "runtime/forward/whole.h"
 #include "tools/cli/engine_opts.h"
 #include "tools/cli/load.h"
 #include "tools/library/handle.h"
@@ -372,5 +373,39 @@ int32_t llmq_embed(llmq *m, const char *text, size_t n, float **v, size_t *dims,
     if (!s) s = a.status == 200 ? read_vector(v, dims, &a, &err) : failed(&a, &err);
     free(a.body);
     jw_free(&w);
+    return lib_leave(locale, s, &err, e);
+}
+
+static lq_status check_ids(const int32_t *ids, size_t n, const api_model *c, lq_err *err)
+{
+    lq_status s = lib_given(ids, "ids", err);
+    if (!s && (n < 1 || n > (size_t)c->max_len))
+        s = lq_fail(err, LQ_EVALUE, "ids: expected 1 to %lld, found %zu", (long long)c->max_len, n);
+    for (size_t i = 0; i < n && !s; i++)
+        if (ids[i] < 0 || ids[i] >= c->vocab)
+            s = lq_fail(err, LQ_EVALUE, "ids[%zu]: expected 0 to %lld, found %d", i,
+                        (long long)c->vocab - 1, ids[i]);
+    return s;
+}
+
+int32_t llmq_logits(llmq *m, const int32_t *ids, size_t n, int32_t exact, float **logits,
+                    size_t *vocab, llmq_error *e)
+{
+    void *locale = lib_enter();
+    lq_err err = { "" };
+    const model *w = lm_weights(m->l);
+    const opt_model *o = &((const open_opts *)m->options.opts)->model;
+    pool *p = NULL;
+    *logits = NULL;
+    *vocab = 0;
+    lq_status s = check_ids(ids, n, lm_model(m->l), &err);
+    if (!s && model_dev(w))
+        s = lq_fail(&err, LQ_EUNSUPPORTED, "logits of a model on a GPU: use `llmq logits`");
+    if (!s) s = pool_open(&p, pool_threads(m->p), &err);
+    if (!s)
+        s = fwd_whole(logits, w, ids, (int64_t)n, exact ? MM_F32 : opt_acts(o),
+                      exact ? KV_F32 : opt_kv(o), p, NULL, &err);
+    if (!s) *vocab = (size_t)w->cfg->vocab;
+    pool_close(p);
     return lib_leave(locale, s, &err, e);
 }
