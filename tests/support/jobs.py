@@ -149,10 +149,19 @@ class Job:
         return f"{self.out} is neither the old nor the new: " + self.difference(now, own(after))
 
     @staticmethod
+    def bytes_apart(a, b):
+        if not isinstance(a, bytes) or not isinstance(b, bytes):
+            return "otherwise"
+        at = [i for i, (x, y) in enumerate(zip(a, b)) if x != y]
+        first = at[0] if at else min(len(a), len(b))
+        return f"{len(a)} bytes for {len(b)}, {len(at)} others, from {first} on: {a[first:first + 60]!r} for {b[first:first + 60]!r}"
+
+    @staticmethod
     def difference(got, want):
         return "; ".join([f"{n} missing" for n in sorted(set(want) - set(got))] +
                          [f"{n} left over" for n in sorted(set(got) - set(want))] +
-                         [f"{n} differs" for n in sorted(set(got) & set(want)) if got[n] != want[n]])
+                         [f"{n} differs ({Job.bytes_apart(got[n], want[n])})"
+                          for n in sorted(set(got) & set(want)) if got[n] != want[n]])
 
     def run(self, llmq, fault, traced=False):
         """One run with the fault: (what is wrong, the finished process, the call hit, the log)."""
