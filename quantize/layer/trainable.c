@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "quantize/methods/row_grid.h"
+#include "quantize/methods/rows.h"
 #include "quantize/methods/rtn.h"
 
 static const float beta1 = 0.9f, beta2 = 0.99f;
@@ -92,6 +93,7 @@ static void expand_item(void *ctx, int64_t item, int thread)
     (void)thread;
     const rows_job *j = ctx;
     const tune_weight *w = j->from;
+    const qz_rows_ops *ops = qz_rows_get();
     const int64_t K = w->base.K, G = w->base.scheme.group, ng = K / G;
     for (int64_t n = item * QZ_ROWS; n < w->base.N && n < (item + 1) * QZ_ROWS; n++)
         for (int64_t g = 0; g < ng; g++) {
@@ -100,9 +102,7 @@ static void expand_item(void *ctx, int64_t item, int thread)
                 uint8_t scratch[PIECE];
                 len = piece_of((g + 1) * G - at);
                 const uint8_t *code = codes_at(scratch, w, n, at, len);
-                float *W = j->W + n * K + at;
-                for (int64_t i = 0; i < len; i++)
-                    W[i] = s * ((float)code[i] - z);
+                ops->values(j->W + n * K + at, code, len, (grid_param){ s, z });
             }
         }
 }
@@ -116,14 +116,15 @@ void tune_weight_expand(float *W, const tune_weight *w, pool *p)
 /* Codes at .. at + n of one group; w = scale (code + off - zero): dL/doff = dW scale. */
 static void step_codes(tune_weight *w, const rows_job *j, int64_t at, int64_t n, float scale)
 {
-    const int top = (1 << w->base.scheme.bits) - 1;
-    for (int64_t i = at; i < at + n; i++) {
-        float x = w->off[i] -
-                  j->s->code * adam(&w->m_off[i], &w->v_off[i], j->dW[i] * scale, j->fix1, j->fix2);
-        if (x > 0.5f && w->code[i] < top) w->code[i]++, x -= 1;
-        if (x < -0.5f && w->code[i] > 0) w->code[i]--, x += 1;
-        w->off[i] = x > 0.5f ? 0.5f : x < -0.5f ? -0.5f : x;
-    }
+    const rows_adam a = { .scale = scale,
+                          .rate = j->s->code,
+                          .beta1 = beta1,
+                          .beta2 = beta2,
+                          .fix1 = j->fix1,
+                          .fix2 = j->fix2,
+                          .top = (1 << w->base.scheme.bits) - 1 };
+    qz_rows_get()->train(w->code + at, w->off + at, w->m_off + at, w->v_off + at, j->dW + at, n,
+                         &a);
 }
 
 /* w = scale (code - zero): dL/dscale = sum dW (code - zero). */

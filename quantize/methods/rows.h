@@ -19,6 +19,13 @@ typedef struct {
     float e, vv, v1, wv, w1, one;
 } rows_sums;
 
+/* A step of codes that are trained, all of one group: the weight at code + off, |off| <= 1/2, moves by Adam
+ * (moments m, v; fix1, fix2 correct their start) against dW * scale. */
+typedef struct {
+    float scale, rate, beta1, beta2, fix1, fix2;
+    int top; /* the largest code */
+} rows_adam;
+
 typedef struct {
     const char *name; /* of the family, as in k_list */
     /* as lq_to_f32, of finite numbers */
@@ -48,6 +55,11 @@ typedef struct {
     int (*lowest_point)(const float *v, int dim, int64_t n, const float *m, const float *b);
     /* y[i] -= a * x[i], rounded twice; y and x do not overlap */
     void (*subtract)(float *y, float a, const float *x, int64_t n);
+    /* w[i] = scale * (codes[i] - zero) */
+    void (*values)(float *w, const uint8_t *codes, int64_t n, grid_param p);
+    /* One step; a weight beyond half a step takes the next code */
+    void (*train)(uint8_t *code, float *off, float *m, float *v, const float *dW, int64_t n,
+                  const rows_adam *a);
     /* sum (a - b)^2: f32 sums of up to 256, added in f64 */
     double (*square_error)(const float *a, const float *b, int64_t n);
 } qz_rows_ops;

@@ -184,6 +184,65 @@ static void avx2_subtract(float *y, float a, const float *x, int64_t n)
     plain_subtract(y + i, a, x + i, n - i);
 }
 
+static inline __m256i eight_codes(const uint8_t *codes)
+{
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)codes));
+}
+
+static void avx2_values(float *w, const uint8_t *codes, int64_t n, grid_param p)
+{
+    const __m256 scale = _mm256_set1_ps(p.scale), zero = _mm256_set1_ps(p.zero);
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256 c = _mm256_cvtepi32_ps(eight_codes(codes + i));
+        _mm256_storeu_ps(w + i, _mm256_mul_ps(scale, _mm256_sub_ps(c, zero)));
+    }
+    plain_values(w + i, codes + i, n - i, p);
+}
+
+/* Where `over`, code and x go a step on, to `by` codes more. */
+static inline void next_code(__m256i *code, __m256 *x, __m256 over, int by)
+{
+    const __m256i c = _mm256_and_si256(_mm256_castps_si256(over), _mm256_set1_epi32(by));
+    *code = _mm256_add_epi32(*code, c);
+    *x = _mm256_sub_ps(*x, _mm256_cvtepi32_ps(c));
+}
+
+static void avx2_train(uint8_t *code, float *off, float *m, float *v, const float *dW, int64_t n,
+                       const rows_adam *a)
+{
+    const __m256 scale = _mm256_set1_ps(a->scale), rate = _mm256_set1_ps(a->rate);
+    const __m256 b1 = _mm256_set1_ps(a->beta1), rest1 = _mm256_set1_ps(1 - a->beta1);
+    const __m256 b2 = _mm256_set1_ps(a->beta2), rest2 = _mm256_set1_ps(1 - a->beta2);
+    const __m256 fix1 = _mm256_set1_ps(a->fix1), fix2 = _mm256_set1_ps(a->fix2);
+    const __m256 up = _mm256_set1_ps(0.5f), down = _mm256_set1_ps(-0.5f);
+    const __m256i top = _mm256_set1_epi32(a->top), none = _mm256_setzero_si256();
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const __m256 g = _mm256_mul_ps(_mm256_loadu_ps(dW + i), scale);
+        const __m256 mi =
+            _mm256_add_ps(_mm256_mul_ps(b1, _mm256_loadu_ps(m + i)), _mm256_mul_ps(rest1, g));
+        const __m256 vi = _mm256_add_ps(_mm256_mul_ps(b2, _mm256_loadu_ps(v + i)),
+                                        _mm256_mul_ps(_mm256_mul_ps(rest2, g), g));
+        const __m256 d = _mm256_sqrt_ps(_mm256_mul_ps(vi, fix2));
+        const __m256 change = _mm256_and_ps(_mm256_cmp_ps(d, _mm256_setzero_ps(), _CMP_GT_OQ),
+                                            _mm256_div_ps(_mm256_mul_ps(mi, fix1), d));
+        __m256 x = _mm256_sub_ps(_mm256_loadu_ps(off + i), _mm256_mul_ps(rate, change));
+        __m256i c = eight_codes(code + i);
+        const __m256 room = _mm256_castsi256_ps(_mm256_cmpgt_epi32(top, c));
+        next_code(&c, &x, _mm256_and_ps(_mm256_cmp_ps(x, up, _CMP_GT_OQ), room), 1);
+        const __m256 above = _mm256_castsi256_ps(_mm256_cmpgt_epi32(c, none));
+        next_code(&c, &x, _mm256_and_ps(_mm256_cmp_ps(x, down, _CMP_LT_OQ), above), -1);
+        _mm256_storeu_ps(m + i, mi);
+        _mm256_storeu_ps(v + i, vi);
+        _mm256_storeu_ps(off + i, _mm256_max_ps(down, _mm256_min_ps(up, x)));
+        const __m128i w =
+            _mm_packus_epi32(_mm256_castsi256_si128(c), _mm256_extracti128_si256(c, 1));
+        _mm_storel_epi64((void *)(code + i), _mm_packus_epi16(w, w));
+    }
+    plain_train(code + i, off + i, m + i, v + i, dW + i, n - i, a);
+}
+
 static inline __m256d half_of(__m256 a, int half)
 {
     return _mm256_cvtps_pd(half ? _mm256_extractf128_ps(a, 1) : _mm256_castps256_ps128(a));
@@ -226,46 +285,93 @@ static double avx2_square_error(const float *a, const float *b, int64_t n)
     return plain_sum(lanes);
 }
 
-static __m256 nearest8(__m256 x, const rows_grid *g)
+/* A table of 16 and the middles between its values, in the order in which halving asks for them. */
+typedef struct {
+    __m256 m8, m4, m12, fours, twos, low, high;
+} halving;
+
+static halving halves_of(const rows_grid *g)
+{
+    const float *m = g->mid;
+    return (halving){ _mm256_set1_ps(m[7]),
+                      _mm256_set1_ps(m[3]),
+                      _mm256_set1_ps(m[11]),
+                      _mm256_setr_ps(m[1], m[5], m[9], m[13], 0, 0, 0, 0),
+                      _mm256_setr_ps(m[0], m[2], m[4], m[6], m[8], m[10], m[12], m[14]),
+                      _mm256_loadu_ps(g->table),
+                      _mm256_loadu_ps(g->table + 8) };
+}
+
+/* 2 at + 1 where x is above the middle, else 2 at. */
+static inline __m256i halve(__m256i at, __m256 x, __m256 middle)
+{
+    const __m256 above = _mm256_cmp_ps(x, middle, _CMP_GT_OQ); /* -1 as an integer */
+    return _mm256_sub_epi32(_mm256_add_epi32(at, at), _mm256_castps_si256(above));
+}
+
+static inline __m256 nearest_of_table(__m256 x, const halving *h)
+{
+    const __m256 upper = _mm256_cmp_ps(x, h->m8, _CMP_GT_OQ);
+    __m256i at = _mm256_srli_epi32(_mm256_castps_si256(upper), 31);
+    at = halve(at, x, _mm256_blendv_ps(h->m4, h->m12, upper));
+    at = halve(at, x, _mm256_permutevar8x32_ps(h->fours, at));
+    at = halve(at, x, _mm256_permutevar8x32_ps(h->twos, at));
+    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(h->low, at),
+                            _mm256_permutevar8x32_ps(h->high, at), upper);
+}
+
+static inline __m256 nearest_whole(__m256 x, __m256 lo, __m256 hi)
 {
     const __m256 magic = _mm256_set1_ps(12582912.0f); /* as grid_round */
-    if (g->table) {
-        __m256i c = _mm256_setzero_si256();
-        for (int i = 0; i < 15; i++)
-            c = _mm256_sub_epi32(c, _mm256_castps_si256(_mm256_cmp_ps(
-                                        x, _mm256_broadcast_ss(g->mid + i), _CMP_GT_OQ)));
-        return _mm256_i32gather_ps(g->table, c, 4);
-    }
-    x = _mm256_max_ps(_mm256_set1_ps(g->lo), x);
-    x = _mm256_min_ps(_mm256_set1_ps(g->hi), x);
+    x = _mm256_min_ps(hi, _mm256_max_ps(lo, x));
     return _mm256_sub_ps(_mm256_add_ps(x, magic), magic);
+}
+
+/* Eight running sums of each, added in the pairs of plain_rows_sums. */
+static inline rows_sums in_pairs(const __m256 acc[6])
+{
+    const __m256 a = _mm256_hadd_ps(_mm256_hadd_ps(acc[0], acc[1]), _mm256_hadd_ps(acc[2], acc[3]));
+    const __m256 b = _mm256_hadd_ps(_mm256_hadd_ps(acc[4], acc[5]), _mm256_setzero_ps());
+    float t[8];
+    _mm_storeu_ps(t, _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1)));
+    _mm_storeu_ps(t + 4, _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1)));
+    return (rows_sums){ t[0], t[1], t[2], t[3], t[4], t[5] };
+}
+
+/* Without importance nothing is multiplied by 1. */
+static inline __attribute__((always_inline)) rows_sums sums_of(const float *w, const float *imp,
+                                                               int64_t n, const rows_grid *g,
+                                                               const bool weighed, const bool table)
+{
+    const __m256 inv = _mm256_set1_ps(1 / g->scale), scale = _mm256_set1_ps(g->scale);
+    const __m256 least = _mm256_set1_ps(g->least), one = _mm256_set1_ps(1);
+    const __m256 lo = _mm256_set1_ps(g->lo), hi = _mm256_set1_ps(g->hi);
+    const halving h = table ? halves_of(g) : (halving){ lo, lo, lo, lo, lo, lo, lo };
+    __m256 acc[6];
+    for (int k = 0; k < 6; k++)
+        acc[k] = _mm256_setzero_ps();
+    for (int64_t i = 0; i < n; i += 8) {
+        const __m256 x = _mm256_loadu_ps(w + i), a = weighed ? _mm256_loadu_ps(imp + i) : one;
+        const __m256 y = _mm256_mul_ps(_mm256_sub_ps(x, least), inv);
+        const __m256 v = table ? nearest_of_table(y, &h) : nearest_whole(y, lo, hi);
+        const __m256 r = _mm256_sub_ps(x, _mm256_add_ps(_mm256_mul_ps(scale, v), least));
+        const __m256 av = weighed ? _mm256_mul_ps(a, v) : v;
+        const __m256 ar = weighed ? _mm256_mul_ps(a, r) : r;
+        acc[0] = _mm256_add_ps(acc[0], _mm256_mul_ps(ar, r));
+        acc[1] = _mm256_add_ps(acc[1], _mm256_mul_ps(av, v));
+        acc[2] = _mm256_add_ps(acc[2], av);
+        acc[3] = _mm256_add_ps(acc[3], _mm256_mul_ps(av, x));
+        acc[4] = _mm256_add_ps(acc[4], weighed ? _mm256_mul_ps(a, x) : x);
+        acc[5] = _mm256_add_ps(acc[5], a);
+    }
+    return in_pairs(acc);
 }
 
 static rows_sums avx2_sums(const float *w, const float *imp, int64_t n, const rows_grid *g)
 {
-    __m256 acc[6];
-    float sums[6][8];
-    const __m256 inv = _mm256_set1_ps(1 / g->scale), scale = _mm256_set1_ps(g->scale);
-    const __m256 least = _mm256_set1_ps(g->least);
-    __m256 a = _mm256_set1_ps(1);
-    for (int k = 0; k < 6; k++)
-        acc[k] = _mm256_setzero_ps();
-    for (int64_t i = 0; i < n; i += 8) {
-        const __m256 x = _mm256_loadu_ps(w + i);
-        if (imp) a = _mm256_loadu_ps(imp + i);
-        const __m256 v = nearest8(_mm256_mul_ps(_mm256_sub_ps(x, least), inv), g);
-        const __m256 r = _mm256_sub_ps(x, _mm256_add_ps(_mm256_mul_ps(scale, v), least));
-        const __m256 av = _mm256_mul_ps(a, v);
-        acc[0] = _mm256_add_ps(acc[0], _mm256_mul_ps(_mm256_mul_ps(a, r), r));
-        acc[1] = _mm256_add_ps(acc[1], _mm256_mul_ps(av, v));
-        acc[2] = _mm256_add_ps(acc[2], av);
-        acc[3] = _mm256_add_ps(acc[3], _mm256_mul_ps(av, x));
-        acc[4] = _mm256_add_ps(acc[4], _mm256_mul_ps(a, x));
-        acc[5] = _mm256_add_ps(acc[5], a);
-    }
-    for (int k = 0; k < 6; k++)
-        _mm256_storeu_ps(sums[k], acc[k]);
-    return plain_rows_sums(sums);
+    if (g->table)
+        return imp ? sums_of(w, imp, n, g, true, true) : sums_of(w, NULL, n, g, false, true);
+    return imp ? sums_of(w, imp, n, g, true, false) : sums_of(w, NULL, n, g, false, false);
 }
 
 static void avx2_lines(float *A, float *B, const float *v, int dim, int64_t n, const float *y,
@@ -359,4 +465,6 @@ const qz_rows_ops qz_rows_avx2 = { .name = "avx2",
                                    .lowest_line = avx2_lowest_line,
                                    .lowest_point = avx2_lowest_point,
                                    .subtract = avx2_subtract,
+                                   .values = avx2_values,
+                                   .train = avx2_train,
                                    .square_error = avx2_square_error };

@@ -104,6 +104,27 @@ static inline void plain_subtract(float *restrict y, float a, const float *restr
         y[i] -= a * x[i];
 }
 
+static inline void plain_values(float *w, const uint8_t *codes, int64_t n, grid_param p)
+{
+    for (int64_t i = 0; i < n; i++)
+        w[i] = p.scale * ((float)codes[i] - p.zero);
+}
+
+static inline void plain_train(uint8_t *code, float *off, float *m, float *v, const float *dW,
+                               int64_t n, const rows_adam *a)
+{
+    for (int64_t i = 0; i < n; i++) {
+        const float g = dW[i] * a->scale;
+        m[i] = a->beta1 * m[i] + (1 - a->beta1) * g;
+        v[i] = a->beta2 * v[i] + (1 - a->beta2) * g * g;
+        const float d = sqrtf(v[i] * a->fix2);
+        float x = off[i] - a->rate * (d > 0 ? m[i] * a->fix1 / d : 0);
+        if (x > 0.5f && code[i] < a->top) code[i]++, x -= 1;
+        if (x < -0.5f && code[i] > 0) code[i]--, x += 1;
+        off[i] = x > 0.5f ? 0.5f : x < -0.5f ? -0.5f : x;
+    }
+}
+
 /* What fills no block goes to the first sum. */
 static inline void plain_squares(float *acc, const float *a, const float *b, int64_t n)
 {

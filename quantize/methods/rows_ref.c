@@ -122,6 +122,8 @@ const qz_rows_ops qz_rows_ref = { .name = "ref",
                                   .lowest_line = plain_lowest_line,
                                   .lowest_point = plain_lowest_point,
                                   .subtract = plain_subtract,
+                                  .values = plain_values,
+                                  .train = plain_train,
                                   .square_error = ref_square_error };
 
 const qz_rows_ops *qz_rows_get(void)

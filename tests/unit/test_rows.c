@@ -207,6 +207,52 @@ TEST(numbers_and_errors_are_alike_in_every_family)
         }
 }
 
+/* Weights of a group after some steps: values, codes that moved, moments. */
+TEST(codes_are_trained_alike_in_every_family)
+{
+    const qz_rows_ops *f[4];
+    static float dW[MOST], off[2][MOST], m[2][MOST], v[2][MOST], w[2][MOST];
+    static uint8_t code[2][MOST];
+    const grid_param p = { -0.013f, 5.5f };
+    for (int k = 0, n_f = families(f); k < n_f; k++)
+        for (size_t l = 0; l < LQ_COUNT(lengths); l++) {
+            const int64_t n = lengths[l];
+            int64_t moved = 0;
+            for (int who = 0; who < 2; who++) {
+                const qz_rows_ops *ops = who ? f[k] : &qz_rows_ref;
+                memset(m[who], 0, sizeof m[who]);
+                memset(v[who], 0, sizeof v[who]);
+                fill(off[who], n, 9);
+                for (int64_t i = 0; i < n; i++) {
+                    code[who][i] = (uint8_t)(i * 5 % 16);
+                    off[who][i] *= 0.05f;
+                }
+                for (int step = 1; step <= 12; step++) {
+                    const rows_adam a = { p.scale,
+                                          0.07f,
+                                          0.9f,
+                                          0.99f,
+                                          1.0f + 3.0f / (float)step,
+                                          1.0f + 9.0f / (float)step,
+                                          15 };
+                    fill(dW, n, (uint32_t)(step % 3 + 1));
+                    if (n > 5) dW[5] = 0; /* no moment, no change */
+                    ops->train(code[who], off[who], m[who], v[who], dW, n, &a);
+                }
+                ops->values(w[who], code[who], n, p);
+            }
+            const size_t bytes = (size_t)n * sizeof(float);
+            for (int64_t i = 0; i < n; i++)
+                moved += code[1][i] != i * 5 % 16;
+            CHECK(!memcmp(off[0], off[1], bytes) && !memcmp(m[0], m[1], bytes) &&
+                      !memcmp(v[0], v[1], bytes) && !memcmp(w[0], w[1], bytes) &&
+                      !memcmp(code[0], code[1], (size_t)n),
+                  "%s: %lld", f[k]->name, (long long)n);
+            CHECK(n < 31 || (moved > n / 8 && moved < n), "%lld of %lld codes moved",
+                  (long long)moved, (long long)n);
+        }
+}
+
 TEST(zeros_have_no_sign)
 {
     const qz_rows_ops *f[4];
@@ -223,6 +269,7 @@ int main(int argc, char **argv)
     RUN(tables_are_packed_alike_in_every_family);
     RUN(bytes_at_halves_and_of_tiny_rows_are_those_of_the_division);
     RUN(numbers_and_errors_are_alike_in_every_family);
+    RUN(codes_are_trained_alike_in_every_family);
     RUN(zeros_have_no_sign);
     return check_end();
 }
