@@ -588,6 +588,20 @@ static void read_content(reader *r, chat_form *f)
 
 /* ---- */
 
+/* DeepSeek-R1-Distill closes the list of calls behind the second one. */
+static void read_lone(reader *r, chat_form *f)
+{
+    probe one = r->how;
+    form_mark tail;
+    if (r->how.calls < 2 || !f->close[0]) return;
+    one.calls = 1;
+    char *text = render(r, one);
+    const char *call = text ? span_find(probe_turn(text), probe_names[0]) : NULL;
+    if (call && span_mark(tail, trim(whole(form_skip(f->close)))))
+        f->lone_open = !strstr(call, tail);
+    free(text);
+}
+
 /* Tools change nothing of the prompt. */
 static bool ignores_tools(reader *r)
 {
@@ -615,6 +629,7 @@ lq_status form_derive(chat_form *f, const tmpl_template *t, const cJSON *tokens,
         bool ok = read_calls(&r, f);
         if (ok) {
             read_begun(&r, f);
+            read_lone(&r, f);
             f->text_arguments = r.how.text;
             form_complete(f);
         }

@@ -51,6 +51,7 @@ typedef struct {
     form_mark open, head, tail, sep, close;
     form_mark p_open, p_mid[FORM_N_TYPES], p_close, p_sep;
     bool parallel;       /* several calls in one answer */
+    bool lone_open;      /* of a single call the template leaves `close` out */
     bool object;         /* a call is a JSON object: its members may come in any order */
     form_mark key_args;  /* then: the member that has the arguments ... */
     form_mark key_name;  /* ... and the one that has the name */

@@ -99,22 +99,55 @@ static void add_call(lq_buf *out, const chat_form *f, const cJSON *tools, const 
     lq_buf_puts(out, "]}");
 }
 
+/* What is between two calls, and the second. */
+static void add_next(lq_buf *out, const chat_form *f, const cJSON *tools, const char *name,
+                     const bool *loose)
+{
+    js_put_str(out, f->sep);
+    lq_buf_puts(out, ", ");
+    add_call(out, f, tools, name, loose, false);
+}
+
+/* Any number of further calls, and what closes the list. */
+static void add_rest(lq_buf *out, const chat_form *f, const cJSON *tools, const char *name,
+                     const bool *loose)
+{
+    lq_buf_puts(out, "{\"many\": [");
+    add_next(out, f, tools, name, loose);
+    lq_buf_puts(out, "]}, ");
+    js_put_str(out, f->close);
+}
+
+/* What closes the list of a single call. */
+static void add_lone_end(lq_buf *out, const chat_form *f)
+{
+    if (f->lone_open) lq_buf_puts(out, "{\"optional\": ");
+    js_put_str(out, f->close);
+    if (f->lone_open) lq_buf_puts(out, "}");
+}
+
 void rules_calls(lq_buf *out, const chat_form *f, const cJSON *tools, const char *name,
                  bool several, const bool *loose)
 {
+    const bool more = several && f->parallel;
     lq_buf_puts(out, "[");
     js_put_str(out, form_skip(f->open));
     lq_buf_puts(out, ", ");
     add_call(out, f, tools, name, loose, true);
-    if (several && f->parallel) {
-        lq_buf_puts(out, ", {\"many\": [");
-        js_put_str(out, f->sep);
+    lq_buf_puts(out, ", ");
+    if (!more) {
+        add_lone_end(out, f);
+    } else if (!f->lone_open) {
+        add_rest(out, f, tools, name, loose);
+    } else {
+        lq_buf_puts(out, "{\"any\": [[");
+        add_next(out, f, tools, name, loose);
         lq_buf_puts(out, ", ");
-        add_call(out, f, tools, name, loose, false);
+        add_rest(out, f, tools, name, loose);
+        lq_buf_puts(out, "], ");
+        add_lone_end(out, f);
         lq_buf_puts(out, "]}");
     }
-    lq_buf_puts(out, ", ");
-    js_put_str(out, f->close);
     lq_buf_puts(out, "]");
 }
 

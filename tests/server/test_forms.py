@@ -117,8 +117,6 @@ def spell(name, template, *calls):
         text = spelled(template, [call(n, a, i) for i, (n, a) in enumerate(calls)])
     except jinja2.TemplateError:
         return None
-    end = FORMS[name].partition(" | calls end ")[2]  # that one of them shows behind two calls alone
-    text += end if end.startswith("<｜tool▁calls▁end") and end not in text else ""
     return text if all(n in text for n, _ in calls) else None
 
 

@@ -28,8 +28,9 @@ static void look(const char *name, const tmpl_template *t, const cJSON *tokens)
     lq_err why = { "" };
     CHECK(!form_derive(&f, t, tokens, &why), "%s: %s", name, why.msg);
     form_text(marks, sizeof marks, &f);
-    snprintf(lines, sizeof lines, "%s: %s%s%s%s%s%s%s\n    %s\n", name, f.name,
+    snprintf(lines, sizeof lines, "%s: %s%s%s%s%s%s%s%s\n    %s\n", name, f.name,
              f.parallel ? ", several" : "", f.object ? ", an object" : "",
+             f.lone_open ? ", a single one without the end" : "",
              f.text_arguments ? ", arguments as text" : "", f.shows_tools ? "" : ", shows no tools",
              f.args == FORM_NO_CALLS ? ", " : "", f.args == FORM_NO_CALLS ? why.msg : "", marks);
     derived += f.args != FORM_NO_CALLS;
