@@ -62,7 +62,7 @@ static void put_i64(jw *w, const char *key, int64_t v)
     jw_i64(w, v);
 }
 
-static const gen_shape generate;
+static const gen_shape generate, templated;
 
 /* What was read and written, for the `context` of a later request. */
 static void put_context(jw *w, const gen_choice *c)
@@ -90,7 +90,7 @@ static void write_end(jw *w, const gen_choice *c)
     put_ns(w, "prompt_eval_duration", first);
     put_i64(w, "eval_count", c->stats.n_output);
     put_ns(w, "eval_duration", last - first);
-    if (c->g->shape == &generate) put_context(w, c);
+    if (c->g->shape == &generate || c->g->shape == &templated) put_context(w, c);
     jw_close(w, '}');
 }
 
@@ -254,17 +254,14 @@ static void write_embedding(gen *g, jw *w)
     }
 static const gen_shape chat = TALK(&api_ollama_chat, "messages");
 static const gen_shape generate = TALK(&api_ollama_generate, "prompt");
-static const gen_shape plain = { .kind = API_COMPLETIONS,
-                                 .prefix = "ollama-",
-                                 .prompt = "prompt",
-                                 .dialect = &api_ollama_plain,
-                                 .chat_logprobs = true,
-                                 .fills = true,
-                                 .take = gen_take_item,
-                                 .chunk = chunk,
-                                 .end = end_stream,
-                                 .error = send_error,
-                                 .answer = write_answer };
+#define PLAIN(d)                                                                        \
+    {                                                                                   \
+        .kind = API_COMPLETIONS, .prefix = "ollama-", .prompt = "prompt", .dialect = d, \
+        .chat_logprobs = true, .fills = true, .take = gen_take_item, .chunk = chunk,    \
+        .end = end_stream, .error = send_error, .answer = write_answer                  \
+    }
+static const gen_shape plain = PLAIN(&api_ollama_plain);
+static const gen_shape templated = PLAIN(&api_ollama_templated);
 
 #define VECTOR(d, name, write)                                                     \
     {                                                                              \
@@ -280,18 +277,24 @@ void api_post_ollama_chat(void *app, http_req *r)
     if (api_read_chat(app, r, &chat, &q)) api_generate(app, r, &chat, &q);
 }
 
-/* The body asks for an answer without a template; false, too, where it is wrong: who reads it says so. */
-static bool is_plain(http_req *r)
+/* Of an answer without the model's template; NULL, too, where the body is wrong: who reads it says so. */
+static const gen_shape *shape_without(http_req *r)
 {
+    static const char *const names[] = { "\"raw\"", "\"suffix\"", "\"template\"" };
     size_t n;
     const char *text = http_body(r, &n);
     cJSON *doc = NULL;
-    if (!memmem(text, n, "\"raw\"", 5) && !memmem(text, n, "\"suffix\"", 8)) return false;
-    if (!http_claim(r, n) || js_parse(&doc, text, n, n, 0, NULL)) return false;
-    const char *suffix = cJSON_GetStringValue(js_get(doc, "suffix"));
-    const bool yes = cJSON_IsTrue(js_get(doc, "raw")) || (suffix && suffix[0]);
+    bool named = false;
+    for (size_t i = 0; i < LQ_COUNT(names); i++)
+        named |= memmem(text, n, names[i], strlen(names[i])) != NULL;
+    if (!named || !http_claim(r, n) || js_parse(&doc, text, n, n, 0, NULL)) return NULL;
+    const char *suffix = cJSON_GetStringValue(js_get(doc, "suffix")),
+               *template = cJSON_GetStringValue(js_get(doc, "template"));
+    const gen_shape *s = cJSON_IsTrue(js_get(doc, "raw")) || (suffix && suffix[0]) ? &plain
+                         : template && template[0]                                 ? &templated
+                                                                                   : NULL;
     cJSON_Delete(doc);
-    return yes;
+    return s;
 }
 
 /* `context`, ids of an earlier answer, before the prompt's own, which do not begin a text then. */
@@ -320,8 +323,9 @@ void api_post_ollama_generate(void *app, http_req *r)
 {
     api_request q;
     api_error e = { 0 };
-    if (is_plain(r)) {
-        api_answer_prompts(app, r, &plain);
+    const gen_shape *without = shape_without(r);
+    if (without) {
+        api_answer_prompts(app, r, without);
         return;
     }
     if (!api_read_chat(app, r, &generate, &q)) return;

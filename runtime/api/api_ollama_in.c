@@ -205,6 +205,20 @@ static lq_status finish_plain(api_body *b)
     return finish_chat(b);
 }
 
+static lq_status finish_templated(api_body *b)
+{
+    static const char *const texts[] = { "prompt", "system", "template" };
+    for (size_t i = 0; i < LQ_COUNT(texts); i++) {
+        const cJSON *v = js_get(b->from, texts[i]);
+        if ((v || i == 0) && !cJSON_IsString(v))
+            return api_body_wrong(b, texts[i], texts[i], "a string", v);
+    }
+    cJSON_DeleteItemFromObjectCaseSensitive(b->to, "messages");
+    if (!js_get(b->to, "return_token_ids")) api_put(b->to, "return_token_ids", cJSON_CreateTrue());
+    const lq_status s = api_ollama_by_template(b);
+    return s ? s : finish_chat(b);
+}
+
 static lq_status finish_embed(api_body *b)
 {
     cJSON_DeleteItemFromObjectCaseSensitive(b->to, "messages");
@@ -249,6 +263,19 @@ static const api_field plain_fields[] = { COMMON,
                                           { "images", NULL, read_nothing },
                                           { "template", NULL, read_nothing },
                                           { "context", NULL, read_nothing } };
+/* With a template of its own. */
+static const api_field templated_fields[] = { COMMON,
+                                              TALK,
+                                              { "logprobs", NULL, read_logprobs },
+                                              { "top_logprobs", NULL, read_tops },
+                                              { "prompt", NULL, NULL },
+                                              { "system", NULL, NULL },
+                                              { "template", NULL, NULL },
+                                              { "raw", NULL, NULL },
+                                              { "messages", NULL, api_body_refuse },
+                                              { "images", NULL, read_nothing },
+                                              { "context", NULL, read_context },
+                                              { "suffix", NULL, NULL } };
 static const api_field embed_fields[] = { COMMON };
 static const api_field embedding_fields[] = { COMMON, { "prompt", "input", NULL } };
 
@@ -256,6 +283,8 @@ const api_dialect api_ollama_chat = { chat_fields, LQ_COUNT(chat_fields), finish
 const api_dialect api_ollama_generate = { generate_fields, LQ_COUNT(generate_fields),
                                           finish_generate, NULL };
 const api_dialect api_ollama_plain = { plain_fields, LQ_COUNT(plain_fields), finish_plain, NULL };
+const api_dialect api_ollama_templated = { templated_fields, LQ_COUNT(templated_fields),
+                                           finish_templated, NULL };
 const api_dialect api_ollama_embed = { embed_fields, LQ_COUNT(embed_fields), finish_embed, NULL };
 const api_dialect api_ollama_embedding = { embedding_fields, LQ_COUNT(embedding_fields),
                                            finish_embed, NULL };

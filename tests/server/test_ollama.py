@@ -95,6 +95,33 @@ def test_a_context_goes_on_with_what_was_said(server):
     check_error(http("POST", server.url + GENERATE, json={"prompt": "a", "context": [5] * 1025}), 400, "context")
 
 
+CHATML = ("{{ if .System }}<|im_start|>system\n{{ .System }}<|im_end|>\n{{ end }}<|im_start|>user\n{{ .Prompt }}<|im_end|>\n"
+          "<|im_start|>assistant\n{{ .Response }}<|im_end|>\n")
+
+
+def test_a_template_of_the_request(server):
+    """Go's, as Ollama takes it: its own text may spell special tokens, what it is filled with may not."""
+    def ids(text):
+        return server.post_json("/tokenize", {"prompt": text})["tokens"]
+
+    ask = {"prompt": "Who?", "template": CHATML, "options": {"num_predict": 6, "temperature": 0}}
+    a = whole(server, GENERATE, ask)
+    want = ids("<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n")
+    assert a["context"][:a["prompt_eval_count"]] == want
+    same = server.post_json("/v1/completions", {"prompt": want, "max_tokens": 6, "temperature": 0})
+    assert a["response"] == same["choices"][0]["text"]
+    b = whole(server, GENERATE, {**ask, "system": "Be brief.", "context": a["context"]})
+    turn = ids("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n")
+    assert b["context"][:b["prompt_eval_count"]] == a["context"] + turn[1:]
+    spells = whole(server, GENERATE, {**ask, "prompt": "<|begin_of_text|>", "template": "{{ .Prompt }}"})
+    assert spells["context"][:spells["prompt_eval_count"]].count(1) == 1  # the one that begins a text
+    assert whole(server, GENERATE, {**ask, "template": ""})["response"] == whole(server, GENERATE, {
+        "prompt": "Who?", "options": ask["options"]})["response"]
+    lines = streamed(server, GENERATE, {**ask, "logprobs": True})
+    assert "".join(e["response"] for e in lines) == a["response"] and lines[-1]["context"] == a["context"]
+    check_error(http("POST", server.url + GENERATE, json={**ask, "prompt": "x " * 200000}), 400, "prompt")
+
+
 @pytest.mark.parametrize("how", ["chat", "generate", "raw"])
 def test_logprobs(server, how):
     options = {"num_predict": 6, "temperature": 0}
@@ -182,7 +209,14 @@ def check_error(r, status, part):
     (GENERATE, generate("abc", context=5), "context"),
     (GENERATE, generate("abc", context=[1, "x"]), "context"),
     (GENERATE, generate("abc", context=[1 << 30]), "context"),
-    (GENERATE, generate("abc", template="x"), "template"),
+    (GENERATE, generate("abc", template="{{ printf .Prompt }}"), "template: not supported: 'printf"),
+    (GENERATE, generate("abc", template="{{ if .Prompt }}"), "template: a block without its end"),
+    (GENERATE, generate("abc", template=5), "template"),
+    (GENERATE, generate("abc", template="{{ .Prompt }}", raw=True), "template"),
+    (GENERATE, generate("abc", template="{{ .Prompt }}", suffix="x"), "template"),
+    (GENERATE, generate("abc", template="{{ .Prompt }}", system=5), "system"),
+    (GENERATE, {"template": "{{ .Prompt }}"}, "prompt: expected"),
+    (GENERATE, generate("abc", template="{{ .Prompt }}", context=[1 << 30]), "context"),
     ("/api/embed", {"input": 5}, "input"),
     ("/api/embeddings", {}, "prompt"),
     ("/api/show", {}, "model"),
