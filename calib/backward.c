@@ -42,8 +42,9 @@ bool grad_covers(const arch_config *c)
         c->residual_scale != 1 || c->logit_scale != 1 || c->attn_softcap != 0 ||
         c->final_softcap != 0 || c->qkv_clip != 0)
         return false;
-    static const arch_role other[] = { R_QKV,   R_GATE_UP,    R_ATTN_POST_NORM, R_MLP_POST_NORM,
-                                       R_SINKS, R_EMBED_NORM, R_PROJ_IN,        R_POS_EMBED };
+    static const arch_role other[] = { R_QKV,           R_GATE_UP,   R_ATTN_POST_NORM,
+                                       R_MLP_POST_NORM, R_SINKS,     R_EMBED_NORM,
+                                       R_PROJ_IN,       R_POS_EMBED, R_O_NORM };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;

@@ -104,6 +104,7 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_O, "o", ARCH_LINEAR)                                                                              \
     X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                                    \
     X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                                    \
+    X(R_O_NORM, "o_norm", ARCH_VECTOR)       /* of what R_O reads */                                      \
     X(R_V_NORM, "v_norm", ARCH_VECTOR)       /* of each head */                                           \
     X(R_SINKS, "sinks", ARCH_VECTOR)         /* [heads] */                                                \
     X(R_HEAD_GATE, "head_gate", ARCH_MATRIX) /* [heads, hidden]: sigmoid on each head's output */         \
@@ -154,6 +155,7 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_XIELU_N, "xielu_n", ARCH_VECTOR)                                                                  \
     X(R_XIELU_BETA, "xielu_beta", ARCH_VECTOR)                                                            \
     X(R_XIELU_EPS, "xielu_eps", ARCH_VECTOR)                                                              \
+    X(R_DOWN_NORM, "down_norm", ARCH_VECTOR) /* of what R_DOWN reads */                                   \
     X(R_DOWN, "down", ARCH_LINEAR)                                                                        \
     X(R_ROUTER, "router", ARCH_MATRIX)                                                                    \
     X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */            \

@@ -24,6 +24,7 @@ static const struct {
     { "modelopt_mixed", hf_modelopt_read },
     { "modelopt_mxfp8", hf_modelopt_read },
     { "quark", hf_quark_read },
+    { "bitnet", hf_bitnet_read },
 };
 
 /* A layout that is not read, with the way out. */

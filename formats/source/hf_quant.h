@@ -39,7 +39,7 @@ typedef struct {
 
 typedef lq_status hf_reader(hf_quant *h, lq_err *err);
 hf_reader hf_gptq_read, hf_awq_read, hf_bnb_read, hf_ct_read, hf_fp8_read, hf_fbgemm_read;
-hf_reader hf_mxfp4_read, hf_autoround_read, hf_modelopt_read, hf_quark_read;
+hf_reader hf_mxfp4_read, hf_autoround_read, hf_modelopt_read, hf_quark_read, hf_bitnet_read;
 
 /* Replace the stored parts in s->tensors by the weights that they make, as s->quant (not NULL)
  * says. LQ_EUNSUPPORTED: a layout that is not read; LQ_EFORMAT, LQ_ESHAPE, LQ_EVALUE: a tensor is

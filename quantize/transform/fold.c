@@ -10,9 +10,11 @@ static const struct {
     { CAL_Q_B, R_Q_A_NORM, { ARCH_N_ROLES } },
     { CAL_KV_B, R_KV_A_NORM, { ARCH_N_ROLES } },
     { CAL_O, ARCH_N_ROLES, { R_V, R_QKV, R_KV_B } },
+    { CAL_O, R_O_NORM, { ARCH_N_ROLES } },
     { CAL_MLP, R_MLP_NORM, { ARCH_N_ROLES } },
     { CAL_EXPERTS, R_EXPERT_NORM, { ARCH_N_ROLES } },
     { CAL_DOWN, ARCH_N_ROLES, { R_UP, R_GATE_UP, ARCH_N_ROLES } },
+    { CAL_DOWN, R_DOWN_NORM, { ARCH_N_ROLES } },
     { CAL_SHARED_DOWN, ARCH_N_ROLES, { R_SHARED_UP, ARCH_N_ROLES, ARCH_N_ROLES } },
     { CAL_EXPERT_DOWN, ARCH_N_ROLES, { R_EXPERT_UP, R_EXPERT_GATE_UP, ARCH_N_ROLES } },
 };
@@ -42,7 +44,9 @@ static int64_t row_of(const arch_config *c, cal_site site, arch_role from, int64
 /* Is the input linear in the rows that make it? */
 static bool linear_in_rows(const arch_config *c, cal_site site)
 {
-    if (site == CAL_O) return c->qkv_clip == 0 && !arch_name_of(c, R_V_NORM);
+    if (site == CAL_O)
+        return c->qkv_clip == 0 && !arch_name_of(c, R_V_NORM) && !arch_name_of(c, R_O_NORM);
+    if (site == CAL_DOWN && arch_name_of(c, R_DOWN_NORM)) return false;
     if (c->w.mlp == MLP_GATED) return c->act != ARCH_SWIGLU_CLAMPED;
     return c->act == ARCH_RELU || c->act == ARCH_RELU2;
 }

@@ -107,6 +107,7 @@ static lq_status check_arch(const arch_config *c, lq_err *err)
           "the outputs of attention and MLP pass norms with weights of their own" },
         { arch_name_of(c, R_EMBED_NORM), "a norm with weights follows the embedding" },
         { arch_has_state(c), "some of its layers carry a state" },
+        { arch_name_of(c, R_O_NORM), "a norm follows its attention" },
         { c->w.q_gated || arch_name_of(c, R_ATTN_GATE), "the output of its attention is gated" },
         { c->w.pos == POS_SINUSOIDAL, "its positions are computed, not stored" },
         { c->head != HEAD_WORDS, "its answer is made of hidden states" },

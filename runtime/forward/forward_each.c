@@ -23,6 +23,25 @@ void fwd_each(const fwd_rows *r, int64_t R, row_fn *fn, const void *arg)
     pool_run(r->p, lq_ceil_div(R, FWD_ROWS), row_item, &j);
 }
 
+typedef struct {
+    float *x;
+    int64_t ldx, K;
+    const float *w;
+} within;
+
+static void within_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const within *a = arg;
+    float *x = a->x + row * a->ldx;
+    k_rmsnorm(x, a->ldx, x, a->ldx, a->w, r->c->w.norm_offset, n, a->K, (float)r->c->norm_eps);
+}
+
+void fwd_norm_within(const fwd_rows *r, float *x, int64_t ldx, const model_vector *norm, int64_t K)
+{
+    const within a = { x, ldx, K, norm->w };
+    if (norm->w) fwd_each(r, r->R, within_chunk, &a);
+}
+
 void fwd_tap_rows(const fwd_rows *r, arch_role role, const float *x, int64_t ldx, int64_t K)
 {
     if (r->tap) r->tap->tap(r->tap->user, role, -1, x, ldx, r->R, K);

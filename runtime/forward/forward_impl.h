@@ -225,6 +225,8 @@ void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids);
 void fwd_each(const fwd_rows *r, int64_t R,
               void (*fn)(const fwd_rows *r, int64_t row, int64_t n, const void *arg),
               const void *arg);
+/* x [R, K], rows ldx apart, normed in place; nothing where there is no such norm. On the CPU. */
+void fwd_norm_within(const fwd_rows *r, float *x, int64_t ldx, const model_vector *norm, int64_t K);
 void fwd_tap_rows(const fwd_rows *r, arch_role role, const float *x, int64_t ldx, int64_t K);
 static inline mm_out fwd_out(const model_linear *l, float *y, int64_t ldy, bool add)
 {

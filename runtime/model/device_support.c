@@ -7,9 +7,13 @@ static const struct {
     arch_role role;
     const char *what;
 } no_kernels[] = {
-    { R_STREAM_NORM, "several residual streams" },   { R_PLE_EMBED, "per-layer embeddings" },
-    { R_LAYER_SCALE, "a factor on each layer" },     { R_V_NORM, "a norm of each value" },
-    { R_EXPERT_POST_NORM, "experts beside an MLP" }, { R_INDEX_Q, "sparse attention" },
+    { R_STREAM_NORM, "several residual streams" },
+    { R_PLE_EMBED, "per-layer embeddings" },
+    { R_LAYER_SCALE, "a factor on each layer" },
+    { R_V_NORM, "a norm of each value" },
+    { R_O_NORM, "a norm before the output projection" },
+    { R_EXPERT_POST_NORM, "experts beside an MLP" },
+    { R_INDEX_Q, "sparse attention" },
 };
 
 static const char *no_kernel_for(const arch_config *c)

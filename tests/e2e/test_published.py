@@ -247,6 +247,50 @@ def test_mxfp4_experts_are_those_of_gpt_oss(llmq, tmp_path):
     same_logits(llmq, tmp_path, a, b)
 
 
+@pytest.mark.parametrize("quant", [{}, {"linear_class": "autobitlinear"},
+                                   {"linear_class": "autobitlinear", "quantization_mode": "online"}],
+                         ids=["a scale that divides", "a scale that multiplies", "floats"])
+def test_ternary_weights_are_those_of_bitnet(llmq, tmp_path, quant):
+    """Four outputs a byte, N / 4 apart, or floats that are rounded to a third of a mean of 1/4."""
+    online = "quantization_mode" in quant
+
+    def pack(name, shape, w):
+        N, K = shape
+        codes = [(3 * n + k) % 3 - (k % 5 == 0 and n % 2 == 0) for n in range(N) for k in range(K)]
+        codes = [max(-1, min(1, c - (c == 2) * 3)) for c in codes]
+        if online:  # the mean of the magnitudes is 1/4
+            rest = sum(c == 0 for c in codes)
+            big = [1 / 2 if i % 2 else 1 / 4 for i in range(len(codes))]
+            floats = [c * b for c, b in zip(codes, big)]
+            mean = sum(map(abs, floats)) / len(floats)
+            assert rest and all(round(abs(f) / mean) >= (f != 0) for f in floats)
+            return {name: ("F32", shape, struct.pack(f"<{len(w)}f", *floats))}, [c * mean for c in codes]
+        data = bytes(sum(codes[(i * (N // 4) + n) * K + k] + 1 << 2 * i for i in range(4))
+                     for n in range(N // 4) for k in range(K))
+        scale = 1 / 4 if quant else 4.0
+        return {name: ("U8", [N // 4, K], data), name + "_scale": ("F32", [1], struct.pack("<f", scale))}, [
+            c / 4 for c in codes]
+
+    a, b = two_folders(tmp_path, "bitnet", dict(quant, quant_method="bitnet"), pack, lambda name: "_proj" in name)
+    doc = llmq.json("inspect", a)
+    t = next(t for t in doc["tensors"] if t["name"] == "model.layers.0.self_attn.k_proj.weight")
+    assert t["scheme"].startswith("u2-") and t["shape"] == [16, 32] and any("127" in n for n in doc["notes"])
+    if online:  # the mean is no bf16
+        h, d = read_st(b / "model.safetensors")
+        plain = {n: (t["dtype"], t["shape"], tensor(h, d, n)) for n, t in h.items() if n != "__metadata__"}
+        h, d = read_st(a / "model.safetensors")
+        for name in plain:
+            if "_proj" in name:
+                w = struct.unpack(f"<{len(plain[name][2]) // 2}f", tensor(h, d, name))
+                mean = sum(map(abs, w)) / len(w)
+                plain[name] = ("F32", plain[name][1], struct.pack(f"<{len(w)}f", *(
+                    math.copysign(mean, x) if x else 0.0 for x in w)))
+        write_st(b / "model.safetensors", plain)
+    same_logits(llmq, tmp_path, a, b)
+    llmq("convert", a, "-o", tmp_path / "c.llmq", "--to", "llmq")
+    same_logits(llmq, tmp_path, tmp_path / "c.llmq", b)
+
+
 def test_fp8_blocks_are_those_of_deepseek(llmq, tmp_path):
     """Blocks of 24 x 40, which divide nothing, with powers of two as scales, so that bf16 holds the products. Such a
     model rounds its inputs too, so weights are compared, not logits."""

@@ -146,6 +146,12 @@ static const arch_name mimo_mtp_names[] = {
     END,
 };
 static const arch_mtp mimo_mtp = { "@mtp_layers.%d.", .hidden_first = true, .names = mimo_mtp_names };
+static const arch_name bitnet_names[] = {
+    LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO),
+    { R_O_NORM, LAYER "self_attn.attn_sub_norm", 0, BIAS_NO },
+    { R_DOWN_NORM, LAYER "mlp.ffn_sub_norm", 0, BIAS_NO },
+    END,
+};
 static const arch_name eagle_names[] = {
     { R_EMBED, "embed_tokens", NAME_OPTIONAL, BIAS_NO },
     { R_FINAL_NORM, "norm", 0, BIAS_NO },
@@ -637,6 +643,9 @@ const arch_row arch_rows_dense[] = {
       .keys = phi4_mm_keys, .window = WINDOW_ALL, .def_eps = 1e-5, .def_max_pos = 4096 },
     { "DeciLMForCausalLM", "nemotron-nas", .w = { RMS_ROPE }, MODEL, .names = llama_names,
       .layers = deci_layers, .def_ffn = 1, .def_max_pos = 131072 },
+    { "BitNetForCausalLM", "bitnet", .w = { RMS_ROPE }, MODEL, .names = bitnet_names,
+      .def_act = ARCH_RELU2, .def_kv_heads = 5, .def_eps = 1e-5, .def_theta = 500000,
+      .def_sizes = SIZES("128256", "2560", "6912", "30", "20") },
     { "LlamaForCausalLMEagle3", "llama", .variant = "draft", .w = { RMS_ROPE }, .prefix = "",
       .names = eagle_names, .keys = eagle_keys, .mtp = &eagle_mtp, .layers = eagle_layers },
     { .arch = NULL },

@@ -101,6 +101,7 @@ MODELS = {
     "phi4-mm": ("Phi3", dict(ONE, rope_parameters=dict(
         rope_type="longrope", rope_theta=10000.0, short_factor=[1.0, 1.1, 1.5], long_factor=[1.0, 2.0, 4.0],
         original_max_position_embeddings=16, partial_rotary_factor=0.75))),
+    "bitnet": ("BitNet", dict(SIZES)),
     "apertus": ("Apertus", dict(SIZES, rope_parameters=dict(
         rope_type="llama3", rope_theta=10000.0, factor=4.0, high_freq_factor=4.0, low_freq_factor=1.0,
         original_max_position_embeddings=32))),
