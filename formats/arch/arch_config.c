@@ -118,6 +118,12 @@ static lq_status read_heads(arch_config *c, const cJSON *j, lq_err *err)
     return LQ_OK;
 }
 
+/* Are there layers of several kinds, none of which is assumed (Nemotron-H)? */
+static bool kinds_are_listed(const arch_config *c)
+{
+    return c->row->one_branch && arch_name_of(c, R_O);
+}
+
 /* How many layers: a list of their kinds says it, too. */
 static lq_status read_layers(arch_config *c, const cJSON *j, lq_err *err)
 {
@@ -128,6 +134,8 @@ static lq_status read_layers(arch_config *c, const cJSON *j, lq_err *err)
         return lq_fail(err, LQ_EVALUE,
                        "layers_block_type: expected 1 to %d kinds of layers, found %" PRId64,
                        ARCH_MAX_LAYERS, c->layers);
+    if (!listed && kinds_are_listed(c) && !js_get(j, spelled(j, layers_keys)))
+        return lq_fail(err, LQ_EVALUE, "layers_block_type: expected the kinds of the layers");
     return js_i64(j, spelled(j, layers_keys), !listed, 1, ARCH_MAX_LAYERS, &c->layers, err);
 }
 
@@ -609,6 +617,9 @@ static lq_status read_mixers(arch_config *c, const cJSON *j, lq_err *err)
     if (types) return mixers_by_name(c, types, err);
     if (letters) return mixers_by_letter(c, letters, err);
     if (js_get(j, "full_attn_idxs")) return mixers_by_index(c, js_get(j, "full_attn_idxs"), err);
+    if (kinds_are_listed(c))
+        return lq_fail(err, LQ_EVALUE,
+                       "layers_block_type: expected the kinds of %" PRId64 " layers", c->layers);
     lq_status s = js_i64(j, "full_attention_interval", false, 1, ARCH_MAX_LAYERS, &every, err);
     for (int64_t i = 0; i < c->layers && !s; i++)
         set_mixer(c, i, every && (i + 1) % every == 0 ? IS_FULL : IS_MIXER);

@@ -96,11 +96,46 @@ static lq_status apply(arch_config *c, const arch_key *k, const cJSON *v, lq_err
     }
 }
 
+/* Fields that count something where there are experts, or a state, or latent attention: what is wrong with
+ * them is said by the key that this config.json has for them. */
+static const struct {
+    size_t at;
+    enum { OF_EXPERTS, OF_STATE, OF_LATENTS } of;
+} counts[] = {
+    { offsetof(arch_config, experts_used), OF_EXPERTS },
+    { offsetof(arch_config, expert_ffn), OF_EXPERTS },
+    { offsetof(arch_config, expert_groups), OF_EXPERTS },
+    { offsetof(arch_config, groups_used), OF_EXPERTS },
+    { offsetof(arch_config, mix_heads), OF_STATE },
+    { offsetof(arch_config, mix_groups), OF_STATE },
+    { offsetof(arch_config, mix_key), OF_STATE },
+    { offsetof(arch_config, kv_lora), OF_LATENTS },
+    { offsetof(arch_config, nope_dims), OF_LATENTS },
+    { offsetof(arch_config, rope_dims), OF_LATENTS },
+    { offsetof(arch_config, v_dim), OF_LATENTS },
+};
+
+static lq_status check_count(const arch_config *c, const arch_key *k, const cJSON *j, lq_err *err)
+{
+    const bool has[] = { [OF_EXPERTS] = c->experts > 0,
+                         [OF_STATE] = c->row->mixer != MIX_ATTENTION,
+                         [OF_LATENTS] = c->w.mla };
+    int64_t n;
+    memcpy(&n, (const char *)c + k->at, sizeof n);
+    for (size_t i = 0; i < LQ_COUNT(counts) && n < 1; i++)
+        if (counts[i].at == k->at && has[counts[i].of] && look(j, k->key))
+            return lq_fail(err, LQ_EVALUE, "%s: expected 1 or more, found %s", k->key,
+                           cJSON_IsNull(look(j, k->key)) ? "null" : "0");
+    return LQ_OK;
+}
+
 lq_status arch_apply_keys(arch_config *c, const cJSON *j, lq_err *err)
 {
     lq_status s = LQ_OK;
     for (const arch_key *k = c->row->keys; k && k->key && !s; k++)
         s = apply(c, k, look(j, k->key), err);
+    for (const arch_key *k = c->row->keys; k && k->key && !s; k++)
+        if (k->kind == KEY_INT) s = check_count(c, k, j, err);
     return s;
 }
 

@@ -53,6 +53,21 @@ lq_status src_fit_head(src_source *s, lq_err *err)
                     head);
 }
 
+/* ---- shared experts ---- */
+lq_status src_check_shared(const src_source *s, lq_err *err)
+{
+    const arch_config *c = &s->config;
+    char name[256];
+    if (!c->experts || c->shared_ffn || !arch_name_of(c, R_SHARED_DOWN)) return LQ_OK;
+    for (int64_t i = 0; i < c->layers; i++)
+        if (arch_tensor_name(c, R_SHARED_DOWN, i, -1, false, name, sizeof name) &&
+            src_find(s, name))
+            return lq_fail(err, LQ_EVALUE,
+                           "expected no shared experts, as config.json says, found tensor '%.100s'",
+                           name);
+    return LQ_OK;
+}
+
 /* ---- stacked experts ---- */
 /* transformers 5: gate_up_proj [E, 2 F, H] and down_proj [E, H, F], and the scales of both. */
 typedef struct {

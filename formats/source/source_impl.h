@@ -94,6 +94,8 @@ lq_status src_llmq_open(src_source *s, const src_opts *o, lq_err *err);
 /* Of a folder: a head that is stored and differs from the embedding unties the config, one that is
  * missing ties it; a note says so. */
 lq_status src_fit_head(src_source *s, lq_err *err);
+/* Shared experts are not stored where the config has none. */
+lq_status src_check_shared(const src_source *s, lq_err *err);
 /* Stacks that lie [experts, outputs, inputs] where the row has them turned: its variant is taken. */
 void src_fit_stacked_rows(src_source *s);
 /* Experts stacked in one tensor, where the architecture names each: views of their parts. */

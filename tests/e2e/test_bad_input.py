@@ -177,6 +177,15 @@ def test_a_list_of_layers_has_some(llmq, tmp_path, kinds):
     assert p.returncode in (2, 3) and f"layers_block_type: expected 1 to 65536 kinds of layers, found {len(kinds)}" in p.stderr
 
 
+@pytest.mark.parametrize("n", [0, None])
+def test_shared_experts_that_the_config_denies_are_named(llmq, tmp_path, n):
+    shutil.copytree(ROOT / "tests/golden/arch/deepseek-v3", tmp_path / "m")
+    config = json.loads((tmp_path / "m/config.json").read_text()) | {"n_shared_experts": n}
+    (tmp_path / "m/config.json").write_text(json.dumps(config))
+    p = llmq("logits", tmp_path / "m", "--ids", "1,2,3", "-o", tmp_path / "l", code=3)
+    assert "expected no shared experts, as config.json says, found tensor 'model.layers.1.mlp.shared_experts" in p.stderr
+
+
 @pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json"])
 def test_broken_side_files_are_refused_by_name(llmq, tmp_path, name):
     for i, data in enumerate([b"", b"{", b"\xff\xfe", b"[" * 10000, b'{"eos_token_id":{},"model":1}']):

@@ -31,6 +31,7 @@
 #define NEO                                                                               \
     "{\"model_type\":\"gpt_neo\",\"vocab_size\":320,\"hidden_size\":64,\"num_layers\":4," \
     "\"num_heads\":4,\"window_size\":16"
+#define KIMI "{\"model_type\":\"kimi_linear\"," BASE ",\"num_experts\":4,\"kv_lora_rank\":16"
 #define MIXTRAL "{\"model_type\":\"mixtral\"," BASE ",\"num_key_value_heads\":2"
 #define LONG(factors)                                                    \
     ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":" factors \
@@ -214,6 +215,28 @@ TEST(a_wrong_config_is_refused_by_key)
         { "heads of too few layers",
           "{\"model_type\":\"laguna\"," BASE2 ",\"num_attention_heads_per_layer\":[2]}",
           "num_attention_heads_per_layer" },
+        { "heads of too many layers",
+          "{\"model_type\":\"laguna\"," BASE2
+          ",\"num_attention_heads_per_layer\":[2,2,2,2,2,2,2,2,2]}",
+          "num_attention_heads_per_layer: expected the heads of" },
+        { "no expert for a token", KIMI ",\"num_experts_per_token\":0}",
+          "num_experts_per_token: expected 1 or more, found 0" },
+        { "no group for a token", KIMI ",\"topk_group\":0}",
+          "topk_group: expected 1 or more, found 0" },
+        { "rotated dims that are null", KIMI ",\"qk_rope_head_dim\":null}",
+          "qk_rope_head_dim: expected 1 or more, found null" },
+        { "no kinds of layers",
+          "{\"architectures\":[\"NemotronHForCausalLM\"],\"vocab_size\":320,\"hidden_size\":64,"
+          "\"num_attention_heads\":4}",
+          "layers_block_type: expected the kinds of the layers" },
+        { "a number of layers without their kinds",
+          "{\"architectures\":[\"NemotronHForCausalLM\"]," BASE "}",
+          "layers_block_type: expected the kinds of 4 layers" },
+        { "time steps that end before they begin",
+          "{\"model_type\":\"mamba2\"," BASE ",\"time_step_limit\":[0.5,0.1]}",
+          "time_step_limit: expected a highest above 0.5, found 0.1" },
+        { "one time step", "{\"model_type\":\"mamba2\"," BASE ",\"time_step_limit\":[0.5]}",
+          "time_step_limit: expected [lowest, highest]" },
         { "three bases",
           "{\"model_type\":\"granite_swa\"," BASE2 ",\"layer_rope_theta\":[10000,500,0,70]}",
           "layer_rope_theta: expected at most two" },

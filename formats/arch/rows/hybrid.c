@@ -39,8 +39,11 @@ static lq_status time_step_limit(arch_config *c, const char *key, const cJSON *v
 {
     const cJSON *lo = cJSON_IsArray(v) ? v->child : NULL, *hi = lo ? lo->next : NULL;
     if (!v) return LQ_OK;
-    if (!cJSON_IsNumber(lo) || !(lo->valuedouble >= 0 && lo->valuedouble <= 1e9))
+    if (!cJSON_IsNumber(lo) || !hi || hi->next || !(lo->valuedouble >= 0 && lo->valuedouble <= 1e9))
         return lq_fail(err, LQ_EVALUE, "%s: expected [lowest, highest]", key);
+    if (cJSON_IsNumber(hi) && !(hi->valuedouble > lo->valuedouble))
+        return lq_fail(err, LQ_EVALUE, "%s: expected a highest above %g, found %g", key,
+                       lo->valuedouble, hi->valuedouble);
     c->dt_min = lo->valuedouble;
     c->dt_max = cJSON_IsNumber(hi) && hi->valuedouble <= 1e9 ? hi->valuedouble : 0;
     return LQ_OK;

@@ -59,6 +59,7 @@ static lq_status laguna_sizes(arch_config *c, const cJSON *j, arch_sizes *z, lq_
                 *local = js_get(js_get(j, "rope_parameters"), "sliding_attention");
     const cJSON *e = cJSON_IsArray(list) ? list->child : NULL;
     double part = 1;
+    if (list && cJSON_GetArraySize(list) != c->layers) e = NULL;
     lq_status s = js_f64(local, "partial_rotary_factor", false, 0, 1, &part, err);
     for (int64_t i = 0; i < c->layers && !s; i++, e = e ? e->next : NULL) {
         const int64_t dims = (int64_t)((double)c->head_dim * part);
