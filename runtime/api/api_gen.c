@@ -167,7 +167,9 @@ static void take_finish(gen_choice *c, const eng_event *e)
 {
     gen *g = c->g;
     api_error why = { 0 };
-    c->end.finish = e->finish;
+    const bool cancelled = e->finish == ENG_CANCELLED,
+               cut = cancelled && atomic_load(&c->limit.cut);
+    c->end.finish = cut ? ENG_LENGTH : e->finish;
     c->end.stop_id = e->stop_id;
     for (int i = 0; e->stop_string && i < g->p.n_stop; i++)
         if (strcmp(g->p.stop[i], e->stop_string) == 0) c->end.stop_string = g->p.stop[i];
@@ -185,7 +187,7 @@ static void take_finish(gen_choice *c, const eng_event *e)
                  e->error ? e->error : "internal error");
         why.status = 500;
         api_gen_fail(g, &why);
-    } else if (e->finish == ENG_CANCELLED && !atomic_load(&g->state.gone)) {
+    } else if (cancelled && !cut && !atomic_load(&g->state.gone)) {
         why = shutting_down();
         api_gen_fail(g, &why); /* a choice cancelled by a failure finds that failure there */
     }
@@ -283,7 +285,7 @@ static void on_event(void *user, const eng_event *e)
     if (e->n_ids) observe_tokens(c, e->n_ids, now);
     if (e->finish) take_finish(c, e);
     bool due = c->text.n > 0 || c->reasoning.n > 0 || c->calls.list.b.n > 0 || c->items.news ||
-               (e->finish && e->finish != ENG_CANCELLED);
+               (e->finish && c->end.finish != ENG_CANCELLED);
     if (g->p.stream && due && !atomic_load(&g->state.failed) && !atomic_load(&g->state.gone) &&
         !g->shape->chunk(c))
         on_gone(g);
@@ -425,6 +427,7 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
         .n_stop_ids = p->n_stop_ids,
         .include_stop = p->include_stop,
         .ignore_eos = p->ignore_eos,
+        .infill = p->samplers.infill,
         .show_special = !p->skip_special,
         .prompt_logprobs = (int)scores,
         .grammar = g->limits.grammar,
@@ -454,7 +457,8 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
     lq_status s = b->submit(b->self, &r, on_event, c, &c->id, &err);
     if (s == LQ_OK) {
         atomic_store(&c->submitted, true);
-        if (atomic_load(&g->state.gone) || atomic_load(&g->state.failed))
+        if (atomic_load(&g->state.gone) || atomic_load(&g->state.failed) ||
+            atomic_load(&c->limit.cut))
             b->cancel(b->self, c->id); /* cancel_all may have missed it */
         return s;
     }

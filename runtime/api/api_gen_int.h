@@ -62,12 +62,17 @@ struct gen_choice {
     chat_out *out; /* a chat's answer with parts (api_parts.c); NULL: all of it is text */
     struct {
         tok_stream *stream;
-        int64_t at; /* in code points */
-    } offset;       /* where in the text a token begins */
-    double odds;    /* of a judgement: log(P(yes) / P(no)) */
-    double *pooled; /* [api_model.hidden] what an embedding is made of; malloc'd */
-    bool opened;    /* a chunk was sent */
-    size_t held;    /* bytes of the buffers that are counted with the request's */
+        int64_t at;      /* in code points */
+    } offset;            /* where in the text a token begins */
+    double odds;         /* of a judgement: log(P(yes) / P(no)) */
+    double *pooled;      /* [api_model.hidden] what an embedding is made of; malloc'd */
+    struct {             /* api_llama.c: where an answer ends besides */
+        atomic_bool cut; /* it has: what the sequence still writes does not count */
+        bool read, indenting;
+        int64_t n_indent, max_ms, indent;
+    } limit;
+    bool opened; /* a chunk was sent */
+    size_t held; /* bytes of the buffers that are counted with the request's */
 
     /* how it ended, and what it took */
     struct {

@@ -63,11 +63,28 @@ static lq_status finish_completion(api_body *b)
     return LQ_OK;
 }
 
+/* What the shape itself looks at (take, write_fields). */
+static lq_status read_count(api_body *b, const char *name, const cJSON *v)
+{
+    int64_t n;
+    return js_whole(v, -1, INT32_MAX, &n) ? LQ_OK
+                                          : api_body_wrong(b, name, name, "an integer from -1", v);
+}
+
+static lq_status read_names(api_body *b, const char *name, const cJSON *v)
+{
+    bool ok = cJSON_IsArray(v);
+    for (const cJSON *c = ok ? v->child : NULL; c; c = c->next)
+        ok &= cJSON_IsString(c);
+    return ok ? LQ_OK : api_body_wrong(b, name, name, "an array of names", v);
+}
+
 #define COMMON                                                                        \
     { "logit_bias", NULL, read_bias }, { "return_tokens", "return_token_ids", NULL }, \
-        { "suffix", NULL, api_body_refuse }, { "n", NULL, api_body_refuse },          \
-        { "best_of", NULL, api_body_refuse }, { "echo", NULL, api_body_refuse },      \
-        { "logprobs", NULL, api_body_refuse },                                        \
+        { "n_indent", NULL, read_count }, { "t_max_predict_ms", NULL, read_count },   \
+        { "response_fields", NULL, read_names }, { "suffix", NULL, api_body_refuse }, \
+        { "n", NULL, api_body_refuse }, { "best_of", NULL, api_body_refuse },         \
+        { "echo", NULL, api_body_refuse }, { "logprobs", NULL, api_body_refuse },     \
     {                                                                                 \
         "stream_options", NULL, api_body_refuse                                       \
     }
@@ -91,10 +108,19 @@ static void put_i64(jw *w, const char *key, int64_t v)
     jw_i64(w, v);
 }
 
-static void put_rate(jw *w, const char *key, int64_t n, double seconds)
+static void put_f64(jw *w, const char *what, const char *key, double v)
 {
-    jw_key(w, key);
-    jw_f64(w, seconds > 0 ? (double)n / seconds : 0);
+    char name[48];
+    snprintf(name, sizeof name, "%s_%s", what, key);
+    jw_key(w, name);
+    jw_f64(w, v);
+}
+
+static void put_ms(jw *w, const char *what, int64_t n, double seconds)
+{
+    put_f64(w, what, "ms", seconds * 1e3);
+    put_f64(w, what, "per_token_ms", n > 0 ? seconds * 1e3 / (double)n : 0);
+    put_f64(w, what, "per_second", seconds > 0 ? (double)n / seconds : 0);
 }
 
 static void put_times(jw *w, const gen_choice *c)
@@ -103,18 +129,68 @@ static void put_times(jw *w, const gen_choice *c)
     jw_key(w, "timings");
     jw_open(w, '{');
     put_i64(w, "prompt_n", c->g->prompts.n_ids - c->stats.n_cached);
-    jw_key(w, "prompt_ms");
-    jw_f64(w, first * 1e3);
-    put_rate(w, "prompt_per_second", c->g->prompts.n_ids - c->stats.n_cached, first);
+    put_ms(w, "prompt", c->g->prompts.n_ids - c->stats.n_cached, first);
     put_i64(w, "predicted_n", c->stats.n_output);
-    jw_key(w, "predicted_ms");
-    jw_f64(w, rest * 1e3);
-    put_rate(w, "predicted_per_second", c->stats.n_output, rest);
+    put_ms(w, "predicted", c->stats.n_output, rest);
     jw_close(w, '}');
 }
 
+/* ---- where an answer ends besides ---- */
+
+static int64_t count_of(const gen_choice *c, const char *name)
+{
+    int64_t n = -1;
+    js_whole(js_get(c->g->body, name), -1, INT32_MAX, &n);
+    return n;
+}
+
+static bool is_late(const gen_choice *c)
+{
+    return c->limit.max_ms > 0 && c->stats.t_first > 0 &&
+           (http_age(c->g->r) - c->stats.t_first) * 1e3 > (double)c->limit.max_ms;
+}
+
+/* How much of the text counts: n_indent ends it where a line behind the first begins with fewer blanks,
+ * t_max_predict_ms behind the first line that is late. */
+static size_t before_end(gen_choice *c, const char *p, size_t n, bool *ends)
+{
+    for (size_t i = 0; i < n; i++) {
+        const bool blank = p[i] == ' ' || p[i] == '\t';
+        if (c->limit.indenting && blank) {
+            c->limit.indent++;
+            continue;
+        }
+        *ends = c->limit.indenting && c->limit.indent < c->limit.n_indent;
+        if (*ends) return i;
+        c->limit.indenting = p[i] == '\n' && c->limit.n_indent > 0;
+        c->limit.indent = 0;
+        *ends = p[i] == '\n' && is_late(c);
+        if (*ends) return i + 1;
+    }
+    return n;
+}
+
+/* The engine's thread. */
+static void take(gen_choice *c, chat_part part, const char *p, size_t n)
+{
+    const api_backend *b = &c->g->a->m.backend;
+    bool ends = false;
+    if (atomic_load(&c->limit.cut)) return;
+    if (!c->limit.read) {
+        c->limit.n_indent = count_of(c, "n_indent");
+        c->limit.max_ms = count_of(c, "t_max_predict_ms");
+        c->limit.read = true;
+    }
+    gen_take_chat(c, part, p, before_end(c, p, n, &ends));
+    if (!ends) return;
+    atomic_store(&c->limit.cut, true);
+    if (atomic_load(&c->submitted)) b->cancel(b->self, c->id);
+}
+
+/* ---- the answer ---- */
+
 /* The text that was not sent yet; with how it ended, if it has. */
-static void write_piece(jw *w, gen_choice *c, bool ends)
+static void write_whole(jw *w, gen_choice *c, bool ends)
 {
     static const lq_buf none;
     const lq_buf *text = c->text.p ? &c->text : &none;
@@ -140,6 +216,52 @@ static void write_piece(jw *w, gen_choice *c, bool ends)
     jw_close(w, '}');
     w->b.oom |= c->text.oom;
     lq_buf_clear(&c->text);
+}
+
+static const cJSON *nested(const cJSON *o, const char *path)
+{
+    char name[64];
+    for (; o; path += *path == '/') {
+        const size_t n = strcspn(path, "/");
+        snprintf(name, sizeof name, "%.*s", n < sizeof name ? (int)n : 0, path);
+        o = js_get(o, name);
+        path += n;
+        if (!*path) break;
+    }
+    return o;
+}
+
+/* response_fields: {"content": ..., "timings/prompt_n": ...} of the answer. */
+static void write_fields(jw *w, const cJSON *fields, const jw *whole)
+{
+    cJSON *o = NULL;
+    w->b.oom |= whole->b.oom || js_parse(&o, whole->b.p, whole->b.n, whole->b.n, 0, NULL) != LQ_OK;
+    jw_open(w, '{');
+    for (const cJSON *f = fields->child; f; f = f->next) {
+        const cJSON *v = nested(o, f->valuestring), *other = fields->child;
+        while (other != f && strcmp(other->valuestring, f->valuestring) != 0)
+            other = other->next;
+        char *text = v && other == f ? cJSON_PrintUnformatted(v) : NULL;
+        if (!text) continue;
+        jw_key(w, f->valuestring);
+        jw_json(w, text, strlen(text));
+        cJSON_free(text);
+    }
+    jw_close(w, '}');
+    cJSON_Delete(o);
+}
+
+static void write_piece(jw *w, gen_choice *c, bool ends)
+{
+    const cJSON *fields = js_get(c->g->body, "response_fields");
+    jw whole = { 0 };
+    if (!ends || !fields || !fields->child) {
+        write_whole(w, c, ends);
+        return;
+    }
+    write_whole(&whole, c, ends);
+    write_fields(w, fields, &whole);
+    jw_free(&whole);
 }
 
 static bool send(gen *g)
@@ -175,7 +297,7 @@ static void write_answer(gen *g, jw *w) { write_piece(w, &g->choices.v[0], true)
 #define SHAPE(d, name)                                                                            \
     {                                                                                             \
         .kind = API_COMPLETIONS, .prefix = name, .prompt = "prompt", .dialect = d, .fills = true, \
-        .take = gen_take_chat, .chunk = chunk, .end = end_stream, .error = send_error,            \
+        .take = take, .chunk = chunk, .end = end_stream, .error = send_error,                     \
         .answer = write_answer                                                                    \
     }
 static const gen_shape infill_shape = SHAPE(&infill, "infill-");

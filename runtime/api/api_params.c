@@ -600,7 +600,9 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
         return api_fail(e, "input_extra", "unsupported_value", "input_extra: only with suffix");
     p->to_the_end = p->max_tokens < 0 && (js_get(doc, "max_tokens") || js_get(doc, "n_predict"));
     if (p->max_completion_tokens > 0) p->max_tokens = p->max_completion_tokens;
-    if (p->max_tokens == 0 && !p->echo && kind != API_EMBEDDINGS)
+    int64_t predict = -1; /* llama.cpp's 0 reads the prompt into the cache */
+    js_whole(js_get(doc, "n_predict"), 0, 0, &predict);
+    if (p->max_tokens == 0 && !p->echo && predict < 0 && kind != API_EMBEDDINGS)
         return api_fail(e, "max_tokens", "invalid_value",
                         "max_tokens: 0 is only allowed with echo true");
     if (p->max_tokens >= 0 && p->min_tokens > p->max_tokens)

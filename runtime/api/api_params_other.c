@@ -149,6 +149,7 @@ static const other taken[] = {
     { "slot_id", BOTH, 0 },
     { "n_keep", BOTH, 0 }, /* of a context that is shifted: none is */
     { "n_discard", BOTH, 0 },
+    { "t_max_prompt_ms", BOTH, 0 }, /* nor does llama.cpp's server look at it */
     { "timings_per_token", BOTH, 0 },
     { "return_progress", BOTH, 0 },
     { "return_tokens", BOTH, 0 },

@@ -43,8 +43,9 @@ static uint8_t stage_of(const char *name)
 
 lq_status api_read_samplers(api_samplers *s, const cJSON *v, api_error *e)
 {
-    static const char expected[] = "an array of names of samplers, each once: penalties, dry, "
-                                   "top_n_sigma, temperature, top_k, typ_p, top_p, min_p, xtc";
+    static const char expected[] =
+        "an array of names of samplers, each once: penalties, dry, "
+        "top_n_sigma, temperature, top_k, typ_p, top_p, min_p, xtc, infill";
     int n = 0;
     if (!cJSON_IsArray(v)) return api_wrong(e, "samplers", expected, v);
     if (!v->child) return LQ_OK;
@@ -64,6 +65,7 @@ lq_status api_read_samplers(api_samplers *s, const cJSON *v, api_error *e)
             twice |= s->order[i] == stage;
         if (twice || (!before && (!stage || is(name, "mirostat", NULL))))
             return api_wrong(e, "samplers", expected, c);
+        s->infill |= is(name, "infill", NULL);
         if (before)
             *before = true;
         else

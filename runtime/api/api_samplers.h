@@ -20,7 +20,7 @@ typedef struct {
     bool has_last_n, all_n; /* repeat_last_n was given; its 0 is all */
     int64_t last_n;
     uint8_t order[SMP_STAGES];
-    bool ordered, penalties, dry; /* `samplers` was given, and has these */
+    bool ordered, penalties, dry, infill; /* `samplers` was given, and has these */
 } api_samplers;
 
 void api_samplers_init(api_samplers *s);

@@ -54,7 +54,8 @@ typedef struct {
     int64_t n_prompt;        /* >= 1 */
     int64_t max_tokens;      /* 0: only score the prompt */
     int64_t min_tokens;      /* EOS and stop ids are banned, stop strings ignored, until then */
-    smp_params params;       /* arrays are copied */
+    smp_params params;       /* arrays are copied; of infill the engine sets tok and ends */
+    bool infill;             /* that stage is on; the model has a tokenizer */
     const char *const *stop; /* stop strings, copied */
     int n_stop;
     const int32_t *stop_ids;

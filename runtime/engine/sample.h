@@ -41,7 +41,7 @@ typedef struct {
     int n_runs;             /* numbers in all */
 } smp_dry;
 
-enum { SMP_STAGES = 8 }; /* rows of runtime/engine/stage.c */
+enum { SMP_STAGES = 9 }; /* rows of runtime/engine/stage.c */
 
 typedef struct {
     float temperature; /* 0: greedy */
@@ -57,6 +57,11 @@ typedef struct {
     float typical_p; /* 1: off too */
     float top_n_sigma;
     float xtc_probability, xtc_threshold;
+    struct { /* tok NULL: off */
+        const struct tok_tokenizer *tok;
+        const int32_t *ends; /* ids that end an answer */
+        int n_ends;
+    } infill;
     int mirostat; /* 0, or 2 */
     float mirostat_tau, mirostat_eta;
     float mu;                  /* mirostat's state before this draw: 2 tau before the first */

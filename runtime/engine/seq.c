@@ -309,6 +309,11 @@ lq_status seq_prepare(seq *s, const arch_config *c, const tok_tokenizer *t, int6
     }
     if (s->r.pool && !(s->pooled = lq_push(&s->arena, (size_t)c->hidden * sizeof *s->pooled)))
         return lq_fail(err, LQ_ENOMEM, "request: out of memory");
+    if (s->r.infill && t) {
+        s->r.params.infill.tok = t;
+        s->r.params.infill.ends = c->eos;
+        s->r.params.infill.n_ends = c->n_eos;
+    }
     lq_status st = prepare_mask(s, c, err);
     if (!st) st = prepare_grammar(s, c, t, err);
     if (!st) st = ban_stops(s, c, err);

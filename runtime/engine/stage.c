@@ -9,6 +9,7 @@ static bool has_typical(const smp_params *p) { return p->typical_p > 0 && p->typ
 static bool has_top_p(const smp_params *p) { return p->top_p > 0 && p->top_p < 1; }
 static bool has_min_p(const smp_params *p) { return p->min_p > 0; }
 static bool has_xtc(const smp_params *p) { return p->xtc_probability > 0; }
+static bool has_infill(const smp_params *p) { return p->infill.tok != NULL; }
 static bool has_mirostat(const smp_params *p) { return p->mirostat != 0; }
 static bool always(const smp_params *p)
 {
@@ -25,6 +26,7 @@ const smp_stage smp_stages[SMP_STAGES] = {
     { "top_p", "top-p", has_top_p, stage_top_p },
     { "min_p", "min-p", has_min_p, stage_min_p },
     { "xtc", NULL, has_xtc, stage_xtc },
+    { "infill", NULL, has_infill, stage_infill },
     /* With mirostat only the temperature is applied besides it, as in llama.cpp. */
     { "mirostat", NULL, has_mirostat, stage_mirostat },
 };

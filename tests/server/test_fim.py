@@ -90,9 +90,56 @@ def test_completion_of_llama_cpp(server):
     for bias in ([[first, False]], [[first, -100]], {str(first): -100}):
         assert server.post_json("/completion", {**ask, "logit_bias": bias, "return_tokens": True})["tokens"][0] != first
     for more, param in (({"prompt": ["a", "b"]}, "prompt"), ({"prompt": None}, "prompt"), ({"logit_bias": [[1]]}, "logit_bias"),
-                        ({"n_probs": 3}, "n_probs"), ({"response_fields": ["content"]}, "response_fields"), ({"n": 2}, "n"),
+                        ({"n_probs": 3}, "n_probs"), ({"response_fields": "content"}, "response_fields"), ({"n": 2}, "n"),
+                        ({"n_indent": "x"}, "n_indent"), ({"t_max_predict_ms": -2}, "t_max_predict_ms"),
                         ({"suffix": "x"}, "suffix"), ({"logit_bias": [[1 << 20, 1]]}, "logit_bias")):
         check_error(server.post("/completion", {**ask, **more}), 400, param)
+
+
+def test_the_request_of_llama_vim(marked):
+    """And of llama.vscode: all of its fields, and the answer has those that it asks for."""
+    fields = ["content", "timings/prompt_n", "timings/prompt_ms", "timings/prompt_per_token_ms", "timings/prompt_per_second",
+              "timings/predicted_n", "timings/predicted_ms", "timings/predicted_per_token_ms", "timings/predicted_per_second",
+              "truncated", "tokens_cached", "generation_settings/n_ctx", "content"]
+    ask = {"id_slot": 0, "input_prefix": "The old house\n", "input_suffix": "\nThe end", "input_extra": [{"text": "a", "filename": "b"}],
+           "prompt": "It was", "n_predict": 16, "stop": [], "n_indent": 0, "top_k": 40, "top_p": 0.9, "stream": False, "seed": 3,
+           "samplers": ["top_k", "top_p", "infill"], "cache_prompt": True, "t_max_prompt_ms": 500, "t_max_predict_ms": 1000,
+           "response_fields": fields}
+    a = marked.post_json("/infill", ask)
+    assert set(a) == set(fields[:11]) and a["timings/predicted_n"] <= 16 and a["truncated"] is False
+    bare = marked.post_json("/infill", {**ask, "response_fields": []})
+    assert bare["content"] == a["content"] and bare["timings"]["prompt_n"] <= a["timings/prompt_n"]
+    events = [json.loads(e.removeprefix("data: ")) for e in
+              http("POST", marked.url + "/infill", json={**ask, "stream": True}).text.split("\n\n") if e]
+    assert set(events[-1]) == set(fields[:11]) and "".join(e["content"] for e in events) == a["content"]
+    warm = marked.post_json("/infill", {**ask, "n_predict": 0, "response_fields": ["content", "tokens_predicted"]})
+    assert warm == {"content": "", "tokens_predicted": 0}
+    sure = {marked.post_json("/infill", {**ask, "seed": s, "response_fields": ["content"]})["content"][:8] for s in range(8)}
+    free = {marked.post_json("/infill", {**ask, "seed": s, "samplers": ["top_k"], "response_fields": ["content"]})["content"][:8]
+            for s in range(8)}
+    assert len(sure) < len(free)  # what is not sure ends the text
+
+
+LINES = "if x:\n    a\n    b\nc\n    d"
+
+
+@pytest.mark.parametrize("indent, want", [(0, LINES), (4, "if x:\n    a\n    b\n"), (5, "if x:\n    ")])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_line_of_fewer_blanks_ends_the_text(server, indent, want, stream):
+    ask = {"prompt": "a", "n_indent": indent, "grammar": f"root ::= {json.dumps(LINES)}", "stream": stream, "temperature": 0}
+    r = http("POST", server.url + "/completion", json=ask)
+    events = [json.loads(e.removeprefix("data: ")) for e in r.text.split("\n\n") if e] if stream else [r.json()]
+    assert "".join(e["content"] for e in events) == want
+    assert events[-1]["stop"] is True and events[-1]["stop_type"] == ("limit" if indent else "eos")
+
+
+def test_a_line_that_is_late_is_the_last(server):
+    lines = "".join(f"{i}\n" for i in range(200))
+    ask = {"prompt": "a", "grammar": f"root ::= {json.dumps(lines)}", "temperature": 0}
+    assert server.post_json("/completion", {**ask, "t_max_predict_ms": 60000})["content"] == lines
+    a = server.post_json("/completion", {**ask, "t_max_predict_ms": 10})
+    assert lines.startswith(a["content"]) and a["content"].endswith("\n") and 0 < len(a["content"]) < len(lines)
+    assert a["stop_type"] == "limit"
 
 
 @pytest.mark.parametrize("path, more", [("/v1/completions", {"prompt": "a"}), ("/completion", {"prompt": "a"}),

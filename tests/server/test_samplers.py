@@ -75,7 +75,7 @@ def test_dry_stops_a_loop(server):
 @case("C128")
 @pytest.mark.parametrize("more, param", [
     ({"mirostat": 1}, "mirostat"), ({"mirostat": 2, "samplers": ["xtc"]}, "samplers"), ({"samplers": ["xtc", "dry"]}, "samplers"),
-    ({"samplers": ["xtc", "xtc"]}, "samplers"), ({"samplers": ["infill"]}, "samplers"), ({"samplers": "kfypmt"}, "samplers"),
+    ({"samplers": ["xtc", "xtc"]}, "samplers"), ({"samplers": ["nobody"]}, "samplers"), ({"samplers": "kfypmt"}, "samplers"),
     ({"samplers": ["dry"]}, "samplers"), ({"samplers": ["mirostat"]}, "samplers"), ({"dry_sequence_breakers": [""]}, "dry_sequence_breakers"),
     ({"dry_sequence_breakers": [f"{i}" for i in range(33)]}, "dry_sequence_breakers"), ({"dry_sequence_breakers": '"a'}, "dry_sequence_breakers"),
     ({"typical_p": 0.5, "typical": 0.6}, "typical"), ({"temperature_last": True, "samplers": ["top_k"]}, "temperature_last"),
