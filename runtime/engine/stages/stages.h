@@ -13,7 +13,7 @@ void stage_typical(stage_ctx *c, float *x, const smp_params *p); /* arXiv:2202.0
 void stage_top_p(stage_ctx *c, float *x, const smp_params *p);
 void stage_min_p(stage_ctx *c, float *x, const smp_params *p);
 void stage_xtc(stage_ctx *c, float *x, const smp_params *p);
-void stage_infill(stage_ctx *c, float *x, const smp_params *p); /* for texts in the middle */
+void stage_infill(stage_ctx *c, float *x, const smp_params *p);   /* for texts in the middle */
 void stage_mirostat(stage_ctx *c, float *x, const smp_params *p); /* arXiv:2007.14966 */
 
 #endif
