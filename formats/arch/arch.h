@@ -496,7 +496,7 @@ typedef struct arch_config {
     int64_t experts, experts_used, expert_ffn, shared_ffn;
     int64_t latent;                     /* width of what experts read and put out; 0: hidden */
     int64_t expert_groups, groups_used; /* 1, 1: free choice; else only the best groups' experts */
-    double expert_scale;                /* on the routed experts' sum */
+    double expert_scale, shared_scale;  /* on the routed experts' sum, on the shared ones' */
     double router_jitter; /* ROUTER_SPARSEMIXER: half of how far from the best counts as near */
     arch_head head;
     int64_t labels;          /* HEAD_LABELS; else 0 */

@@ -97,6 +97,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("dt_max", dt_max, 0, 1e9, 0)                                                   \
     X("decay_span", decay_span, 0, 1e9, 0)                                           \
     X("expert_scale", expert_scale, 0, 1e9, 1)                                       \
+    X("shared_scale", shared_scale, 0, 1e9, 1)                                       \
     X("router_jitter", router_jitter, 0, 1e9, 0)                                     \
     X("rope_long_factor", rope[ROPE_MAIN].long_factor, 0, 1e6, 0)                    \
     X("rope_local_theta", rope[ROPE_LOCAL].theta, 0, 1e15, c->rope[ROPE_MAIN].theta) \
@@ -126,6 +127,8 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
 
 static const char *const pos_texts[] = { "none", "rope", "alibi", "learned", "sinusoidal" };
 static const char *const head_texts[] = { "words", "none", "labels" };
+static const char *const norm_texts[] = { "rms", "layer" };
+static const char *const router_texts[] = { "softmax", "sigmoid", "sparsemixer" };
 static const char *const qk_norm_texts[] = { "none", "head", "all", "heads" };
 
 /* ---- out ---- */
@@ -242,6 +245,10 @@ static bool put_later(cJSON *j, const arch_config *c)
         ok = ok && cJSON_AddStringToObject(j, "wiring_pos", pos_texts[c->w.pos]);
     if (c->w.qk_norm != c->row->w.qk_norm)
         ok = ok && cJSON_AddStringToObject(j, "wiring_qk_norm", qk_norm_texts[c->w.qk_norm]);
+    if (c->w.norm != c->row->w.norm)
+        ok = ok && cJSON_AddStringToObject(j, "wiring_norm", norm_texts[c->w.norm]);
+    if (c->w.router != c->row->w.router)
+        ok = ok && cJSON_AddStringToObject(j, "wiring_router", router_texts[c->w.router]);
     if (strcmp(c->prefix, c->row->prefix) != 0)
         ok = ok && cJSON_AddStringToObject(j, "prefix", c->prefix);
     if (local->kind != ROPE_PLAIN)
@@ -454,6 +461,7 @@ static lq_status read_words(arch_config *c, const cJSON *j, lq_err *err)
     const char *dtype = NULL, *act = NULL, *prefix = c->prefix;
     int64_t attn_bias = 0, mlp_bias = 0, bos = 0;
     int pos = (int)c->w.pos, qk = (int)c->w.qk_norm, head = HEAD_WORDS;
+    int norm = (int)c->w.norm, router = (int)c->w.router;
     lq_status s = js_str(j, "act", true, &act, err);
     if (!s && !arch_act_from_text(&c->act, act))
         s = lq_fail(err, LQ_EUNSUPPORTED, "act: unknown activation \"%.40s\"", act);
@@ -473,10 +481,14 @@ static lq_status read_words(arch_config *c, const cJSON *j, lq_err *err)
     if (!s && prefix != c->prefix) snprintf(c->prefix, sizeof c->prefix, "%s", prefix);
     if (!s) s = read_word(&pos, j, "wiring_pos", pos_texts, LQ_COUNT(pos_texts), err);
     if (!s) s = read_word(&qk, j, "wiring_qk_norm", qk_norm_texts, LQ_COUNT(qk_norm_texts), err);
+    if (!s) s = read_word(&norm, j, "wiring_norm", norm_texts, LQ_COUNT(norm_texts), err);
+    if (!s) s = read_word(&router, j, "wiring_router", router_texts, LQ_COUNT(router_texts), err);
     if (!s) s = read_word(&head, j, "head", head_texts, LQ_COUNT(head_texts), err);
     c->head = (arch_head)head;
     c->w.pos = (arch_pos)pos;
     c->w.qk_norm = (arch_qk_norm)qk;
+    c->w.norm = (arch_norm)norm;
+    c->w.router = (arch_router)router;
     c->attn_bias = (int)attn_bias;
     c->mlp_bias = (int)mlp_bias;
     c->bos = (int32_t)bos;

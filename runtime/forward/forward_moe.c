@@ -393,6 +393,7 @@ static void act_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
         float *x = r->shared_in + (i - places) * 2 * S;
         if (!m->joined) act_row(c, x, S, false);
         if (l->lin[R_SHARED_ROUTER].present) k_scale(x, r->shared_share[i - places], S);
+        if (c->shared_scale != 1) k_scale(x, (float)c->shared_scale, S);
     }
 }
 

@@ -82,6 +82,53 @@ static lq_status laguna_layers(arch_config *c, const cJSON *j, lq_err *err)
     return s;
 }
 
+/* Cohere 2 with experts: every so many layers one sees all and does not rotate; those before the experts
+ * have a pattern of their own, and where that is 1 all of them see all and rotate. */
+static lq_status cohere2_moe_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    int64_t first = 1, rest = 4, dense = 0;
+    const char *how = "average";
+    const bool listed = js_get(j, "layer_types") != NULL;
+    lq_status s =
+        js_i64(j, "prefix_dense_sliding_window_pattern", false, 1, ARCH_MAX_LAYERS, &first, err);
+    if (!s) s = js_i64(j, "sliding_window_pattern", false, 1, ARCH_MAX_LAYERS, &rest, err);
+    if (!s) s = js_i64(j, "first_k_dense_replace", false, 0, ARCH_MAX_LAYERS, &dense, err);
+    if (!s) s = js_str(j, "shared_expert_combination_strategy", false, &how, err);
+    if (!s && strcmp(how, "average") != 0 && strcmp(how, "sum") != 0)
+        s = lq_fail(err, LQ_EVALUE,
+                    "shared_expert_combination_strategy: expected average or sum, found %.40s",
+                    how);
+    if (c->shared_ffn && strcmp(how, "average") == 0) c->expert_scale = c->shared_scale = 0.5;
+    for (int64_t i = 0; i < c->layers && !s; i++) {
+        arch_layer *l = &c->layer[i];
+        if (!listed) l->window = i < dense ? (i + 1) % first != 0 : (i - dense + 1) % rest != 0;
+        l->rope = l->window || (!l->moe && first == 1) ? ROPE_MAIN : ROPE_OFF;
+    }
+    return s;
+}
+
+/* "sigmoid" or "softmax", whose shares then sum to 1. After norm_topk_prob. */
+static lq_status expert_selection(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    const char *how = cJSON_IsString(v) ? v->valuestring : v ? "" : "softmax";
+    if (strcmp(how, "sigmoid") == 0)
+        c->w.router = ROUTER_SIGMOID;
+    else if (strcmp(how, "softmax") == 0)
+        c->w.norm_topk = true;
+    else
+        return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected softmax or sigmoid, found \"%.40s\"",
+                       key, how);
+    return LQ_OK;
+}
+
+/* With a number all norms are RMSNorm; null: layer norms. */
+static lq_status rms_norms(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)key, (void)err;
+    if (v) c->w.norm = NORM_RMS;
+    return LQ_OK;
+}
+
 /* A table of names reads by line. */
 /* clang-format off */
 static const arch_name mixtral_names[] = {
@@ -98,6 +145,16 @@ static const arch_name qwen2_moe_names[] = {
     EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
     { R_SHARED_ROUTER, LAYER "mlp.shared_expert_gate", 0, BIAS_NO },
     SHARED("mlp.shared_expert"),
+    END,
+};
+static const arch_name cohere2_moe_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    GATED(BIAS_NO),
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO },
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    SHARED("mlp.shared_experts"),
     END,
 };
 static const arch_name qwen3_moe_names[] = {
@@ -361,6 +418,18 @@ static const arch_key qwen2_moe_keys[] = {
     { "qkv_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
     NO_KEY,
 };
+static const arch_key cohere2_moe_keys[] = {
+    NORM_TOPK(1),
+    { "expert_selection_fn", KEY_FN, 0, NONE, expert_selection },
+    { "rms_norm_eps", KEY_FN, 0, NONE, rms_norms },
+    { "logit_scale", KEY_REAL, AT(logit_scale), 0.0625, NULL },
+    EXPERT_COUNTS("num_experts", 8, 2),
+    { "intermediate_size", KEY_INT, AT(expert_ffn), 22528, NULL },
+    { "prefix_dense_intermediate_size", KEY_INT, AT(ffn), NONE, NULL },
+    { "prefix_dense_sliding_window_pattern", KEY_KNOWN, 0, NONE, NULL },
+    { "shared_expert_combination_strategy", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
 static const arch_key qwen3_moe_keys[] = {
     NORM_TOPK(0),
     EXPERT_COUNTS("num_experts", 128, 8),
@@ -493,6 +562,15 @@ const arch_row arch_rows_moe[] = {
     { "Qwen3MoeForCausalLM", "qwen3_moe", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL,
       .names = qwen3_moe_names, .keys = qwen3_moe_keys, .window = WINDOW_ALL_IF_USED,
       .def_window = 4096, .def_kv_heads = 4, .def_max_pos = 32768 },
+    { "Cohere2MoeForCausalLM", "cohere2_moe",
+      .w = { .norm = NORM_LAYER,
+             .pos = POS_ROPE,
+             .mlp = MLP_GATED,
+             .parallel = true,
+             .one_norm = true },
+      MODEL, .names = cohere2_moe_names, .keys = cohere2_moe_keys, .layers = cohere2_moe_layers,
+      .window = WINDOW_PATTERN, .def_pattern = 4, .def_window = 4096, .def_head_dim = 128,
+      .def_eps = 1e-5, .def_max_pos = 8192, .def_tied = true },
     { "Glm4MoeForCausalLM", "glm4_moe", .w = { RMS_ROPE, SIGMOID_MOE }, MODEL,
       .names = glm4_moe_names, .keys = glm4_moe_keys, .mtp = &arch_mtp_deepseek, .def_kv_heads = 8,
       .def_partial = 0.5, .def_eps = 1e-5, .def_max_pos = 131072, .def_dense = 1, .def_shared = 1 },

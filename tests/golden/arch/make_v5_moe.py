@@ -63,6 +63,10 @@ MODELS = {
     "ernie45-moe": text("Ernie4_5_Moe", dict(SIZES, moe_num_experts=4, moe_k=2,
                                              moe_intermediate_size=8, moe_num_shared_experts=1)),
     "hunyuan-moe": text("HunYuanMoEV1", dict(NARROW, num_experts=4, moe_topk=2)),
+    "cohere2-moe": text("Cohere2Moe", dict(
+        NARROW, num_hidden_layers=3, prefix_dense_intermediate_size=16, num_experts=3, tie_word_embeddings=True,
+        num_experts_per_tok=2, num_shared_experts=1, expert_selection_fn="sigmoid", sliding_window=6, logit_scale=2.0,
+        sliding_window_pattern=2, first_k_dense_replace=1)),
     "hy-v3": text("HYV3", dict(SMALL, num_shared_experts=1, **EXPERTS)),
     "granite-moe-shared": text("GraniteMoeShared", dict(
         NARROW, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=16,
