@@ -48,11 +48,13 @@ bool api_part_add(api_part *p, const void *data, size_t n)
     if (p->fd < 0) return add_to_memory(p, data, n);
     if (!api_files_claim(p->s, n)) return false;
     const bool ok = !lq_write_all(p->fd, data, n, p->name, NULL);
-    if (ok)
+    if (ok) {
         p->n += n;
-    else
-        api_files_give_back(p->s, n);
-    return ok;
+        return true;
+    }
+    api_files_give_back(p->s, n);
+    (void)!ftruncate(p->fd, (off_t)p->n); /* no half of a line */
+    return false;
 }
 
 lq_status api_part_map(const api_part *p, lq_map *m)

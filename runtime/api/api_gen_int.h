@@ -17,7 +17,8 @@ struct gen_shape {
     bool secret;        /* nobody can guess an id */
     const char *prompt; /* the parameter that the prompt is made of: errors name it */
     const struct api_dialect *dialect; /* of its bodies (api_body.h); NULL: OpenAI's */
-    bool chat_logprobs;  /* log-probabilities have a chat's shape, whatever the kind */
+    bool chat_logprobs;  /* log-probabilities have a chat's shape, whatever the kind ... */
+    bool logprob_ids;    /* ... and each token its id */
     bool fills;          /* max_tokens beyond the context ends at the context, and is not refused */
     int64_t most_tokens; /* of an answer whose request does not say; 0: the rest of the context */
     /* Bytes of a part of the answer (api_parts.c); of an answer without parts all is CHAT_CONTENT. */

@@ -71,6 +71,17 @@ static lq_status read_count(api_body *b, const char *name, const cJSON *v)
                                           : api_body_wrong(b, name, name, "an integer from -1", v);
 }
 
+/* Alternatives of each token. */
+static lq_status read_probs(api_body *b, const char *name, const cJSON *v)
+{
+    int64_t n;
+    char expected[32];
+    snprintf(expected, sizeof expected, "an integer 0..%d", SMP_MAX_LOGPROBS);
+    if (!js_whole(v, 0, SMP_MAX_LOGPROBS, &n)) return api_body_wrong(b, name, name, expected, v);
+    if (n) api_put(b->to, "logprobs", api_ref(v));
+    return LQ_OK;
+}
+
 static lq_status read_names(api_body *b, const char *name, const cJSON *v)
 {
     bool ok = cJSON_IsArray(v);
@@ -82,9 +93,10 @@ static lq_status read_names(api_body *b, const char *name, const cJSON *v)
 #define COMMON                                                                        \
     { "logit_bias", NULL, read_bias }, { "return_tokens", "return_token_ids", NULL }, \
         { "n_indent", NULL, read_count }, { "t_max_predict_ms", NULL, read_count },   \
-        { "response_fields", NULL, read_names }, { "suffix", NULL, api_body_refuse }, \
-        { "n", NULL, api_body_refuse }, { "best_of", NULL, api_body_refuse },         \
-        { "echo", NULL, api_body_refuse }, { "logprobs", NULL, api_body_refuse },     \
+        { "response_fields", NULL, read_names }, { "n_probs", NULL, read_probs },     \
+        { "suffix", NULL, api_body_refuse }, { "n", NULL, api_body_refuse },          \
+        { "best_of", NULL, api_body_refuse }, { "echo", NULL, api_body_refuse },      \
+        { "logprobs", NULL, api_body_refuse },                                        \
     {                                                                                 \
         "stream_options", NULL, api_body_refuse                                       \
     }
@@ -199,6 +211,7 @@ static void write_whole(jw *w, gen_choice *c, bool ends)
     jw_key(w, "content");
     jw_str(w, text->n ? text->p : "", text->n);
     if (c->g->p.return_ids) gen_take_list(w, "tokens", &c->ids);
+    if (c->g->p.logprobs >= 0) gen_take_list(w, "completion_probabilities", &c->lp.content);
     put_bool(w, "stop", ends);
     put_i64(w, "tokens_predicted", c->stats.n_output);
     put_i64(w, "tokens_evaluated", c->g->prompts.n_ids);
@@ -294,11 +307,11 @@ static bool send_error(gen *g)
 
 static void write_answer(gen *g, jw *w) { write_piece(w, &g->choices.v[0], true); }
 
-#define SHAPE(d, name)                                                                            \
-    {                                                                                             \
-        .kind = API_COMPLETIONS, .prefix = name, .prompt = "prompt", .dialect = d, .fills = true, \
-        .take = take, .chunk = chunk, .end = end_stream, .error = send_error,                     \
-        .answer = write_answer                                                                    \
+#define SHAPE(d, name)                                                                       \
+    {                                                                                        \
+        .kind = API_COMPLETIONS, .chat_logprobs = true, .logprob_ids = true, .prefix = name, \
+        .prompt = "prompt", .dialect = d, .fills = true, .take = take, .chunk = chunk,       \
+        .end = end_stream, .error = send_error, .answer = write_answer                       \
     }
 static const gen_shape infill_shape = SHAPE(&infill, "infill-");
 static const gen_shape completion_shape = SHAPE(&completion, "completion-");

@@ -92,6 +92,10 @@ static void write_chat_token(jw *w, const gen *g, int32_t id, float logprob)
 {
     char s[1024];
     size_t n = token_bytes(g, id, s);
+    if (g->shape->logprob_ids) {
+        jw_key(w, "id");
+        jw_i64(w, id);
+    }
     jw_key(w, "token");
     write_token(w, g, id);
     jw_key(w, "logprob");

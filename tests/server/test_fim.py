@@ -86,11 +86,18 @@ def test_completion_of_llama_cpp(server):
     events = [json.loads(e.removeprefix("data: ")) for e in
               http("POST", server.url + "/completion", json={**ask, "stream": True}).text.split("\n\n") if e]
     assert "".join(e["content"] for e in events) == a["content"] and [e["stop"] for e in events[-2:]] == [False, True]
+    probable = server.post_json("/completion", {**ask, "n_probs": 3, "return_tokens": True})
+    lists = probable["completion_probabilities"]
+    assert [e["id"] for e in lists] == probable["tokens"] == a["tokens"]
+    assert all(len(e["top_logprobs"]) == 3 and e["top_logprobs"][0]["id"] == e["id"] and e["logprob"] <= 0 for e in lists)
+    parts = [json.loads(e.removeprefix("data: ")) for e in
+             http("POST", server.url + "/completion", json={**ask, "n_probs": 3, "stream": True}).text.split("\n\n") if e]
+    assert [e for p in parts for e in p["completion_probabilities"]] == lists
     first = a["tokens"][0]
     for bias in ([[first, False]], [[first, -100]], {str(first): -100}):
         assert server.post_json("/completion", {**ask, "logit_bias": bias, "return_tokens": True})["tokens"][0] != first
     for more, param in (({"prompt": ["a", "b"]}, "prompt"), ({"prompt": None}, "prompt"), ({"logit_bias": [[1]]}, "logit_bias"),
-                        ({"n_probs": 3}, "n_probs"), ({"response_fields": "content"}, "response_fields"), ({"n": 2}, "n"),
+                        ({"n_probs": 21}, "n_probs"), ({"response_fields": "content"}, "response_fields"), ({"n": 2}, "n"),
                         ({"n_indent": "x"}, "n_indent"), ({"t_max_predict_ms": -2}, "t_max_predict_ms"),
                         ({"suffix": "x"}, "suffix"), ({"logit_bias": [[1 << 20, 1]]}, "logit_bias")):
         check_error(server.post("/completion", {**ask, **more}), 400, param)
