@@ -170,7 +170,7 @@ static lq_status check_numbers(const arch_config *c, lq_err *err)
                        c->heads, c->kv_heads);
     lq_status s = check_width("head_dim", c->heads, c->head_dim, err);
     if (!s) s = check_width("v_head_dim", c->heads, c->v_dim, err);
-    if (!s && !c->w.mla && c->v_dim != c->head_dim)
+    if (!s && !c->w.mla && !c->w.v_apart && c->v_dim != c->head_dim)
         s = lq_fail(err, LQ_EVALUE, "v_head_dim: expected head_dim %" PRId64 ", found %" PRId64,
                     c->head_dim, c->v_dim);
     if (!s && c->w.mla && (c->kv_lora < 1 || c->nope_dims + c->rope_dims != c->head_dim))

@@ -299,6 +299,7 @@ typedef struct {
                        */
     bool q_grow_nope; /* arch_config.q_grow: only in layers that do not rotate, with p + 1 for p */
     bool mla;
+    bool v_apart;    /* without MLA too, v_dim may differ from head_dim */
     bool index_half; /* rope_half of an indexer's heads */
     bool q_gated;    /* rows of R_Q: of each head q, then what its output is gated by (sigmoid) */
     bool gate_softplus; /* of R_ATTN_GATE's rows; else sigmoid */

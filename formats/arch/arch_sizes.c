@@ -15,7 +15,8 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static void put_sizes(arch_config *c, const arch_sizes *z)
 {
     c->kv_heads = z->kv_heads;
-    c->head_dim = c->v_dim = z->head_dim;
+    if (!c->w.v_apart) c->v_dim = z->head_dim;
+    c->head_dim = z->head_dim;
     c->rope_dims = z->rope_dims;
     c->ffn = z->ffn;
     c->heads = z->heads;

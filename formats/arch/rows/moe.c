@@ -82,6 +82,66 @@ static lq_status laguna_layers(arch_config *c, const cJSON *j, lq_err *err)
     return s;
 }
 
+/* ---- MiMo-V2: layers with a window have KV heads of another number, and sinks ---- */
+
+/* In Xiaomi's config.json a list of ones and zeros says which have a window. */
+static lq_status mimo_v2_windows(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *list = js_get(j, "hybrid_layer_pattern");
+    const cJSON *e = cJSON_IsArray(list) ? list->child : NULL;
+    int64_t size = 0;
+    if (list && cJSON_GetArraySize(list) != c->layers)
+        return lq_fail(err, LQ_EVALUE,
+                       "hybrid_layer_pattern: expected 0 or 1 for %" PRId64 " layers", c->layers);
+    lq_status s = js_i64(j, "sliding_window_size", false, 1, INT32_MAX - 1, &size, err);
+    if (size) c->window = size + 1; /* besides the query */
+    for (int64_t i = 0; i < c->layers && !s; i++, e = e ? e->next : NULL) {
+        int64_t window = i > 0 && (i + 1) % 6 != 0;
+        if (list && !js_whole(e, 0, 1, &window))
+            s = lq_fail(err, LQ_EVALUE, "hybrid_layer_pattern: expected 0 or 1, layer by layer");
+        if (!list && js_get(j, "layer_types")) window = c->layer[i].window;
+        c->layer[i].window = window;
+        c->layer[i].rope = window ? ROPE_LOCAL : ROPE_MAIN;
+    }
+    return s;
+}
+
+static lq_status mimo_v2_sizes(arch_config *c, const cJSON *j, arch_sizes *z, lq_err *err)
+{
+    const int64_t wide = ARCH_MAX_WIDTH;
+    int64_t heads = c->heads, kv = 2 * c->kv_heads, dim = c->head_dim, v = c->v_dim;
+    double part = 0.334;
+    const cJSON *local = js_get(js_get(j, "rope_parameters"), "sliding_attention");
+    lq_status s = js_i64(j, "swa_num_attention_heads", false, 1, wide, &heads, err);
+    if (!s) s = js_i64(j, "swa_num_key_value_heads", false, 1, wide, &kv, err);
+    if (!s) s = js_i64(j, "swa_head_dim", false, 1, wide, &dim, err);
+    if (!s) s = js_i64(j, "swa_v_head_dim", false, 1, wide, &v, err);
+    if (!s && (dim != c->head_dim || v != c->v_dim))
+        s = lq_fail(err, LQ_EUNSUPPORTED,
+                    "swa_head_dim: expected heads of %" PRId64 " and %" PRId64 " in all layers",
+                    c->head_dim, c->v_dim);
+    if (!s) s = js_f64(j, "partial_rotary_factor", false, 0, 1, &part, err);
+    if (!s) s = js_f64(local, "partial_rotary_factor", false, 0, 1, &part, err);
+    for (int64_t i = 0; i < c->layers && !s; i++) {
+        z[i] = (arch_sizes){ c->kv_heads, c->head_dim, c->rope_dims, c->ffn, c->heads };
+        if (!c->layer[i].window) continue;
+        z[i].kv_heads = kv;
+        z[i].heads = heads;
+        z[i].rope_dims = (int64_t)((double)c->head_dim * part);
+    }
+    return s ? s : arch_set_sizes(c, z, err);
+}
+
+static lq_status mimo_v2_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    arch_sizes *z = calloc((size_t)c->layers, sizeof *z);
+    lq_status s = z ? mimo_v2_windows(c, j, err)
+                    : lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " layers", c->layers);
+    if (!s) s = mimo_v2_sizes(c, j, z, err);
+    free(z);
+    return s;
+}
+
 /* Cohere 2 with experts: every so many layers one sees all and does not rotate; those before the experts
  * have a pattern of their own, and where that is 1 all of them see all and rotate. */
 static lq_status cohere2_moe_layers(arch_config *c, const cJSON *j, lq_err *err)
@@ -145,6 +205,14 @@ static const arch_name qwen2_moe_names[] = {
     EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
     { R_SHARED_ROUTER, LAYER "mlp.shared_expert_gate", 0, BIAS_NO },
     SHARED("mlp.shared_expert"),
+    END,
+};
+static const arch_name mimo_v2_names[] = {
+    LLAMA_NAMES(BIAS_ATTN, BIAS_NO, BIAS_NO),
+    { R_SINKS, LAYER "self_attn.attention_sink_bias", NAME_BARE | NAME_OPTIONAL, BIAS_NO },
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO },
+    CORRECTION,
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
     END,
 };
 static const arch_name cohere2_moe_names[] = {
@@ -418,6 +486,29 @@ static const arch_key qwen2_moe_keys[] = {
     { "qkv_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
     NO_KEY,
 };
+static const arch_key mimo_v2_keys[] = {
+    NORM_TOPK(1),
+    EXPERT_COUNTS("n_routed_experts", 256, 8),
+    EXPERT_FFN(2048),
+    GROUP_KEYS(1, 1, 1),
+    { "topk_method", KEY_FN, 0, NONE, arch_key_noaux_tc },
+    { "v_head_dim", KEY_INT, AT(v_dim), 128, NULL },
+    { "attention_value_scale", KEY_REAL, AT(o_scale), 0.707, NULL },
+    { "layernorm_epsilon", KEY_REAL, AT(norm_eps), NONE, NULL },
+    MUST("swa_rope_theta", 10000),
+    MUST("add_swa_attention_sink_bias", 1),
+    MUST("add_full_attention_sink_bias", 0),
+    { "attention_chunk_size", KEY_KNOWN, 0, NONE, NULL },
+    { "attention_projection_layout", KEY_KNOWN, 0, NONE, NULL },
+    { "sliding_window_size", KEY_KNOWN, 0, NONE, NULL },
+    { "hybrid_layer_pattern", KEY_KNOWN, 0, NONE, NULL },
+    { "hybrid_block_size", KEY_KNOWN, 0, NONE, NULL },
+    { "swa_num_attention_heads", KEY_KNOWN, 0, NONE, NULL },
+    { "swa_num_key_value_heads", KEY_KNOWN, 0, NONE, NULL },
+    { "swa_head_dim", KEY_KNOWN, 0, NONE, NULL },
+    { "swa_v_head_dim", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
 static const arch_key cohere2_moe_keys[] = {
     NORM_TOPK(1),
     { "expert_selection_fn", KEY_FN, 0, NONE, expert_selection },
@@ -562,6 +653,11 @@ const arch_row arch_rows_moe[] = {
     { "Qwen3MoeForCausalLM", "qwen3_moe", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, MODEL,
       .names = qwen3_moe_names, .keys = qwen3_moe_keys, .window = WINDOW_ALL_IF_USED,
       .def_window = 4096, .def_kv_heads = 4, .def_max_pos = 32768 },
+    { "MiMoV2FlashForCausalLM", "mimo_v2_flash", .w = { RMS_ROPE, SIGMOID_MOE, .v_apart = true },
+      MODEL, .names = mimo_v2_names, .keys = mimo_v2_keys, .layers = mimo_v2_layers,
+      .window = WINDOW_PATTERN, .def_pattern = 6, .def_window = 129, .def_kv_heads = 4,
+      .def_head_dim = 192, .def_partial = 0.334, .def_eps = 1e-5, .def_theta = 5e6,
+      .def_local_theta = 1e4, .def_max_pos = 131072, .def_dense = 1 },
     { "Cohere2MoeForCausalLM", "cohere2_moe",
       .w = { .norm = NORM_LAYER,
              .pos = POS_ROPE,

@@ -63,6 +63,11 @@ MODELS = {
     "ernie45-moe": text("Ernie4_5_Moe", dict(SIZES, moe_num_experts=4, moe_k=2,
                                              moe_intermediate_size=8, moe_num_shared_experts=1)),
     "hunyuan-moe": text("HunYuanMoEV1", dict(NARROW, num_experts=4, moe_topk=2)),
+    "mimo-v2-flash": text("MiMoV2Flash", dict(
+        SIZES, num_key_value_heads=1, head_dim=12, v_head_dim=8, sliding_window=6, n_routed_experts=3,
+        num_experts_per_tok=2, moe_intermediate_size=8, layer_types=["full_attention", "sliding_attention"],
+        rope_parameters={kind: dict(rope_type="default", rope_theta=theta, partial_rotary_factor=0.334)
+                         for kind, theta in (("full_attention", 5e6), ("sliding_attention", 1e4))})),
     "cohere2-moe": text("Cohere2Moe", dict(
         NARROW, num_hidden_layers=3, prefix_dense_intermediate_size=16, num_experts=3, tie_word_embeddings=True,
         num_experts_per_tok=2, num_shared_experts=1, expert_selection_fn="sigmoid", sliding_window=6, logit_scale=2.0,
