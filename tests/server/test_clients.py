@@ -196,6 +196,9 @@ def test_loads(llmq, server):
     d = llmq.json("bench", "serve", server.url, "--concurrency", 2, "--num-prompts", 2, "--load",
                   "multi-turn", "--turns", 3, "--input-len", 16, "--output-len", 4)
     assert d["completed"] == d["num_prompts"] == 6
+    d = llmq.json("bench", "serve", server.url, "--concurrency", 2, "--num-prompts", 2, "--load",
+                  "multi-turn", "--turns", 8, "--input-len", 120, "--output-len", 90)  # 1,024 hold four turns
+    assert (d["completed"], d["failed"]) == (16, 0)
     d = llmq.json("bench", "serve", server.url, "--request-rate", 100, "--num-prompts", 20, "--load",
                   "abort", "--output-len", 400)
     assert (d["aborted"], d["completed"], d["failed"]) == (20, 0, 0)

@@ -61,6 +61,9 @@ static lq_status ask_ids(bs_text *t, client *c, const char *model, const char *f
         size_t n = PIECE, got = 0;
         while (!is_blank(t->text[at + n]))
             n++;
+        t->piece[t->n_pieces].at = at;
+        t->piece[t->n_pieces].id = t->n_ids;
+        t->n_pieces += t->n_pieces < BS_PIECES;
         char *json = tokenize_body(model, field, t->text + at, n), *body = NULL;
         s = json ? client_ask(c, "/tokenize", json, &body, &got, err)
                  : lq_fail(err, LQ_ENOMEM, "out of memory");
@@ -69,6 +72,8 @@ static lq_status ask_ids(bs_text *t, client *c, const char *model, const char *f
         free(json);
         free(body);
         at += n;
+        t->piece[t->n_pieces].at = at;
+        t->piece[t->n_pieces].id = t->n_ids;
     }
     return s;
 }
@@ -78,6 +83,7 @@ static void text_close(bs_text *t)
     free(t->ids);
     t->ids = NULL;
     t->n_ids = 0;
+    t->n_pieces = 0;
 }
 
 /* Asks the server for the ids of the built-in text; a server that cannot gets words. */
@@ -103,21 +109,44 @@ static void text_ids(const bs_text *t, jw *w, uint64_t at, int64_t n)
         jw_i64(w, t->ids[(at + (uint64_t)i) % (uint64_t)t->n_ids]);
 }
 
-/* n tokens of it from a place that `at` chooses: ids for an open JSON array, or words (about so
- * many tokens) escaped for an open JSON string. */
-static void text_words(const bs_text *t, lq_buf *out, uint64_t at, int64_t n)
+/* About n tokens: pieces whose ids are known, and of the last one as much as there are tokens left for. */
+static void add_pieces(const bs_text *t, lq_buf *text, uint64_t at, int64_t n)
 {
-    lq_buf text = { 0 };
-    jw quoted = { 0 };
+    for (uint64_t i = at; n > 0; i++) {
+        const int k = (int)(i % (uint64_t)t->n_pieces);
+        const size_t from = t->piece[k].at, bytes = t->piece[k + 1].at - from;
+        const int64_t ids = t->piece[k + 1].id - t->piece[k].id;
+        size_t part = ids <= n ? bytes : bytes * (size_t)n / (size_t)ids;
+        while (part < bytes && !is_blank(t->text[from + part]))
+            part++;
+        lq_buf_add(text, t->text + from, part);
+        n -= ids > 0 ? ids : 1;
+    }
+}
+
+static void add_words(const bs_text *t, lq_buf *text, uint64_t at, int64_t n)
+{
     size_t p = (size_t)(at % t->n_text);
     for (int64_t i = 0; i < n; i++) {
         if (i % 13 >= 10) continue; /* a word is 1.3 tokens, nearly */
         while (is_blank(t->text[p]))
             p = (p + 1) % t->n_text;
-        lq_buf_puts(&text, " ");
+        lq_buf_puts(text, " ");
         for (; !is_blank(t->text[p]); p = (p + 1) % t->n_text)
-            lq_buf_add(&text, t->text + p, 1);
+            lq_buf_add(text, t->text + p, 1);
     }
+}
+
+/* n tokens of it from a place that `at` chooses: ids for an open JSON array, or text (about so
+ * many tokens) escaped for an open JSON string. */
+static void text_words(const bs_text *t, lq_buf *out, uint64_t at, int64_t n)
+{
+    lq_buf text = { 0 };
+    jw quoted = { 0 };
+    if (t->n_pieces)
+        add_pieces(t, &text, at, n);
+    else
+        add_words(t, &text, at, n);
     jw_str(&quoted, text.p, text.n);
     if (quoted.b.oom)
         out->oom = true;
@@ -146,6 +175,7 @@ struct session {
     const bench_cmd *o;
     client *client;
     char *model;
+    int64_t context; /* of a conversation, in tokens; 0: not known */
     bs_text text;
     bs_slo slo;
     bs_run *run;
@@ -249,6 +279,14 @@ static bool on_event(void *user, const char *data, size_t n)
 
 static void ask(caller *k);
 
+/* Would the conversation with one more turn be longer than the context? A text of so many tokens is nearly so long. */
+static bool is_full(const caller *k)
+{
+    const session *b = k->b;
+    const int64_t next = 2 * b->o->input_len + b->o->output_len;
+    return b->context && k->done.prompt_tokens + k->done.output_tokens + next > b->context;
+}
+
 /* An answer is whole with its stream's end. It need not have text: a model may end at once, or
  * write tokens that have none. */
 static void on_done(void *user, const client_answer *a)
@@ -270,6 +308,7 @@ static void on_done(void *user, const client_answer *a)
     }
     if (r->n < r->room) r->done[r->n++] = k->done;
     if (k->done.ok && b->o->load == BS_TURNS && ++k->turn < b->o->turns && !b->s) {
+        if (is_full(k)) lq_buf_clear(&k->said); /* it begins again */
         ask(k);
         return;
     }
@@ -442,6 +481,30 @@ static lq_status run_all(session *b, const int64_t *levels, int64_t n_levels)
     return s;
 }
 
+/* The context of the model as vLLM's, OpenRouter's or llama.cpp's list of models has it; 0: it has none. */
+static int64_t context_of(client *c, const char *model)
+{
+    static const char *const names[] = { "max_model_len", "context_length" };
+    char *body = NULL;
+    size_t n;
+    cJSON *doc = NULL;
+    int64_t context = 0;
+    lq_err err;
+    if (!client_ask(c, "/v1/models", NULL, &body, &n, &err))
+        js_parse(&doc, body, n, SIZE_MAX, 0, &err);
+    const cJSON *list = js_get(doc, "data");
+    for (const cJSON *m = list ? list->child : NULL; m; m = m->next) {
+        const char *id = cJSON_GetStringValue(js_get(m, "id"));
+        if (!id || strcmp(id, model) != 0) continue;
+        for (size_t i = 0; i < LQ_COUNT(names); i++)
+            js_whole(js_get(m, names[i]), 1, JS_MAX_INT, &context);
+        js_whole(js_get(js_get(m, "meta"), "n_ctx"), 1, JS_MAX_INT, &context);
+    }
+    cJSON_Delete(doc);
+    free(body);
+    return context;
+}
+
 lq_status bench_serve(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
 {
     session b = { .c = c, .o = o, .err = err };
@@ -459,6 +522,7 @@ lq_status bench_serve(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
     if (!s && o->name && !(b.model = strdup(o->name))) s = lq_fail(err, LQ_ENOMEM, "out of memory");
     if (!s && !o->name) s = client_model(b.client, &b.model, err);
     if (!s) s = text_open(&b.text, b.client, b.model, err);
+    if (!s && o->load == BS_TURNS) b.context = context_of(b.client, b.model);
     if (!s) s = run_all(&b, levels, o->rate > 0 ? 1 : n_levels);
     text_close(&b.text);
     client_close(b.client);

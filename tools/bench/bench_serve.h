@@ -53,12 +53,18 @@ typedef struct {
 } bs_run;
 void bs_run_free(bs_run *r);
 
+enum { BS_PIECES = 256 };
 /* What is sent: made ahead, the same for a seed. */
 typedef struct {
     int32_t *ids; /* of the text that prompts are cut from; NULL: words are sent */
     int64_t n_ids;
     const char *text; /* of words; n_text bytes */
     size_t n_text;
+    struct { /* where a piece of the text begins, and its ids */
+        size_t at;
+        int64_t id;
+    } piece[BS_PIECES + 1];
+    int n_pieces;
 } bs_text;
 
 /* tools/bench/bench_report.c */
