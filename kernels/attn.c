@@ -8,8 +8,10 @@
  * bits: a thread may walk an item's splits one after the other (many items), or all threads may
  * share the splits of few items (a long context alone), and the bytes are the same. */
 #include "kernels/attn_int.h"
+#include "kernels/attn_int4.h"
 #include "kernels/core/kmath.h"
 #include "kernels/dispatch.h"
+#include "kernels/hadamard.h"
 
 enum {
     ROWS = 64,
@@ -18,7 +20,22 @@ enum {
 };
 
 static const char *const dtypes[KV_N_DTYPES] = { "f32", "f16", "bf16", "int8", "int4", "fp8" };
-const char *kv_dtype_text(kv_dtype d) { return (unsigned)d < KV_N_DTYPES ? dtypes[d] : "?"; }
+#define BESIDE(k)                                                                               \
+    {                                                                                           \
+        "k=" k ",v=f32", "k=" k ",v=f16", "k=" k ",v=bf16", "k=" k ",v=int8", "k=" k ",v=int4", \
+            "k=" k ",v=fp8"                                                                     \
+    }
+static const char *const apart[KV_N_DTYPES][KV_N_DTYPES] = { BESIDE("f32"),  BESIDE("f16"),
+                                                             BESIDE("bf16"), BESIDE("int8"),
+                                                             BESIDE("int4"), BESIDE("fp8") };
+#undef BESIDE
+
+const char *kv_types_text(kv_types t)
+{
+    const kv_dtype k = kv_of(t, true), v = kv_of(t, false);
+    if (k >= KV_N_DTYPES || v >= KV_N_DTYPES) return "?";
+    return kv_alike(t) ? dtypes[k] : apart[k][v];
+}
 
 /* One element of a row as its code; inv: 1 / scale. */
 static uint8_t code_of(float x, float inv, kv_dtype d)
@@ -26,34 +43,24 @@ static uint8_t code_of(float x, float inv, kv_dtype d)
     float q = x * inv;
     if (d == KV_F8) return lq_f32_to_e4m3(q);
     q = rintf(q);
-    if (d == KV_I8) return (uint8_t)(int8_t)(fabsf(q) <= 127.0f ? q : 0.0f); /* NaN: 0 */
-    return (uint8_t)(q >= -8.0f ? (q < 7.0f ? q : 7.0f) + 8.0f : 0.0f);      /* NaN: 0 */
+    return (uint8_t)(int8_t)(fabsf(q) <= 127.0f ? q : 0.0f); /* NaN: 0 */
 }
 
 static void write_scaled(uint8_t *dst, const float *x, int64_t D, kv_dtype d)
 {
-    float max = 0, m = 0; /* the largest magnitude, and with its sign */
+    float max = 0;
     bool nan = false;
     for (int64_t i = 0; i < D; i++) {
         nan |= isnan(x[i]);
-        if (fabsf(x[i]) > max) {
-            m = x[i];
-            max = fabsf(m);
-        }
+        if (fabsf(x[i]) > max) max = fabsf(x[i]);
     }
-    const float most = d == KV_I8 ? 127.0f : d == KV_I4 ? -8.0f : 448.0f;
-    if (d != KV_I4) m = max;
+    const float most = d == KV_I8 ? 127.0f : 448.0f;
     const bool finite = max < INFINITY && !nan, ok = max >= MM_I8_TINY && finite;
-    float scale = ok ? m / most : finite ? 0.0f : NAN, inv = ok ? most / m : 0.0f;
+    float scale = ok ? max / most : finite ? 0.0f : NAN, inv = ok ? most / max : 0.0f;
     memcpy(dst, &scale, sizeof scale);
     dst += sizeof scale;
-    for (int64_t i = 0; i < D; i++) {
-        uint8_t c = code_of(x[i], inv, d);
-        if (d != KV_I4)
-            dst[i] = c;
-        else
-            dst[i / 2] = i % 2 ? (uint8_t)(dst[i / 2] | c << 4) : c;
-    }
+    for (int64_t i = 0; i < D; i++)
+        dst[i] = code_of(x[i], inv, d);
 }
 
 void attn_kv_write(uint8_t *block, int slot, int block_size, const float *x, int64_t Hkv, int64_t D,
@@ -66,13 +73,15 @@ void attn_kv_write(uint8_t *block, int slot, int block_size, const float *x, int
             memcpy(dst, x, (size_t)D * 4);
         } else if (!attn_kv_head(d)) {
             lq_from_f32(dst, x, d == KV_F16 ? LQ_F16 : LQ_BF16, (size_t)D);
+        } else if (d == KV_I4) {
+            attn_int4_write(dst, x, D);
         } else {
             write_scaled(dst, x, D, d);
         }
     }
 }
 
-bool attn_paired(kv_dtype d, int block_size, int64_t D, int64_t Dv, bool bf16)
+bool attn_paired(kv_types d, int block_size, int64_t D, int64_t Dv, bool bf16)
 {
     const attn_args a = { .bf16 = bf16, .D = D, .Dv = Dv };
     return d == KV_BF16 && block_size % ATTN_LANES == 0 && attn_in_bf16(&a);
@@ -243,6 +252,11 @@ bool attn_in_bf16(const attn_args *a)
 
 kv_dtype attn_fast_cache(bool may) { return may && k_get()->attn_k16 ? KV_BF16 : KV_F16; }
 
+static size_t row_bytes(const attn_args *a, bool key)
+{
+    return attn_kv_row_bytes(kv_of(a->dtype, key), key ? a->D : a->Dv);
+}
+
 /* Keys (or values) j..j+here-1 of a tile at dst. */
 static void read_rows(void *dst, const attn_args *a, const uint8_t *src, int j, int here, bool key,
                       bool pairs)
@@ -250,20 +264,19 @@ static void read_rows(void *dst, const attn_args *a, const uint8_t *src, int j, 
     const k_ops *k = k_get();
     if (pairs && key)
         k->attn_k16((uint32_t *)dst + j / ATTN_LANES * (a->D / 2 * ATTN_LANES) + j % ATTN_LANES,
-                    src, here, a->D, a->dtype);
+                    src, here, a->D, kv_of(a->dtype, true));
     else if (pairs) /* blocks begin with even keys */
-        k->attn_v16((uint32_t *)dst + j / 2 * a->Dv, src, here, a->Dv, a->dtype);
+        k->attn_v16((uint32_t *)dst + j / 2 * a->Dv, src, here, a->Dv, kv_of(a->dtype, false));
     else if (key)
-        k->attn_k((float *)dst + j, src, here, a->D, a->dtype);
+        k->attn_k((float *)dst + j, src, here, a->D, kv_of(a->dtype, true));
     else
-        k->attn_v((float *)dst + j * a->Dv, src, here, a->Dv, a->dtype);
+        k->attn_v((float *)dst + j * a->Dv, src, here, a->Dv, kv_of(a->dtype, false));
 }
 
 void attn_read_tile(void *dst, const attn_args *a, const attn_seq *s, const uint8_t *base,
                     int64_t kvh, int64_t pos, int n, bool key, bool pairs)
 {
-    int64_t D = key ? a->D : a->Dv;
-    size_t row = attn_kv_row_bytes(a->dtype, D);
+    const size_t row = row_bytes(a, key);
     for (int j = 0; j < n;) {
         int64_t p = pos + j, block = s->table[p / a->block_size], slot = p % a->block_size;
         int here = (int)(a->block_size - slot) < n - j ? (int)(a->block_size - slot) : n - j;
@@ -274,24 +287,23 @@ void attn_read_tile(void *dst, const attn_args *a, const attn_seq *s, const uint
     }
 }
 
-/* Row `pos` of K or V at `base`; of pairs, where 16 rows begin. */
-static const uint8_t *row_at(const attn_args *a, const item_at *t, const uint8_t *base, int64_t pos,
-                             int64_t D)
+/* Row `pos` of K or V; of pairs, where 16 rows begin. */
+static const uint8_t *row_at(const attn_args *a, const item_at *t, bool key, int64_t pos)
 {
+    const uint8_t *base = key ? a->k : a->v;
     const int64_t block = t->s->table[pos / a->block_size], slot = pos % a->block_size;
     return base + (size_t)block * a->block_stride +
-           (size_t)(t->kvh * a->block_size + slot) * attn_kv_row_bytes(a->dtype, D);
+           (size_t)(t->kvh * a->block_size + slot) * row_bytes(a, key);
 }
 
 /* attn_read_tile for the n keys from `at` on of the list of an item, which is one row. */
-static void read_listed(void *dst, const attn_args *a, work *w, const item_at *t,
-                        const uint8_t *base, int64_t at, int n, bool key, bool pairs)
+static void read_listed(void *dst, const attn_args *a, work *w, const item_at *t, int64_t at, int n,
+                        bool key, bool pairs)
 {
-    const int64_t D = key ? a->D : a->Dv;
     const int32_t *pos = a->keys + (t->s->row0 + t->i0) * a->ld_keys + at;
-    const size_t row = attn_kv_row_bytes(a->dtype, D);
+    const size_t row = row_bytes(a, key);
     for (int j = 0; j < n; j++)
-        memcpy(w->listed + (size_t)j * row, row_at(a, t, base, pos[j], D), row);
+        memcpy(w->listed + (size_t)j * row, row_at(a, t, key, pos[j]), row);
     for (int j = 0; j < n; j += ATTN_LANES) {
         const int here = n - j < ATTN_LANES ? n - j : ATTN_LANES;
         read_rows(dst, a, w->listed + (size_t)j * row, j, here, key, pairs);
@@ -301,11 +313,10 @@ static void read_listed(void *dst, const attn_args *a, work *w, const item_at *t
 static void read_keys(void *dst, const attn_args *a, work *w, const item_at *t, int64_t pos, int n,
                       bool key, bool pairs)
 {
-    const uint8_t *base = key ? a->k : a->v;
     if (a->keys)
-        read_listed(dst, a, w, t, base, pos, n, key, pairs);
+        read_listed(dst, a, w, t, pos, n, key, pairs);
     else
-        attn_read_tile(dst, a, t->s, base, t->kvh, pos, n, key, pairs);
+        attn_read_tile(dst, a, t->s, key ? a->k : a->v, t->kvh, pos, n, key, pairs);
 }
 
 static float bf16(float x) { return lq_bf16_to_f32(lq_f32_to_bf16(x)); }
@@ -335,16 +346,16 @@ void attn_seen(const attn_args *a, const attn_seq *s, int64_t query, int64_t pos
     *to = (int)(hi < 0 ? 0 : hi > ATTN_TILE ? ATTN_TILE : hi);
 }
 
-/* The tile at `pos` of the K or V at `base`. No block is smaller than a run of it. */
-static k_next next_of(const attn_args *a, const item_at *t, const uint8_t *base, int64_t pos,
-                      int64_t D)
+/* The tile at `pos` of K or V. No block is smaller than a run of it. */
+static k_next next_of(const attn_args *a, const item_at *t, bool key, int64_t pos)
 {
+    const uint8_t *base = key ? a->k : a->v;
     enum { RUNS = 4, RUN = ATTN_TILE / RUNS };
     const int64_t end = a->keys ? 0 : end_key(a, t);
     k_next n = { { base, base, base, base }, 0 };
-    if (pos < end) n.bytes = RUN * attn_kv_row_bytes(a->dtype, D);
+    if (pos < end) n.bytes = RUN * row_bytes(a, key);
     for (int i = 0; i < RUNS && pos < end; i++, pos += RUN)
-        n.at[i] = row_at(a, t, base, pos, D);
+        n.at[i] = row_at(a, t, key, pos);
     return n;
 }
 
@@ -372,10 +383,10 @@ static pair_tile read_pairs(const attn_args *a, work *w, const item_at *t, int64
         return (pair_tile){ { k, k + half * a->D }, { v, v + half * a->Dv } };
     }
     const int64_t last = n > ATTN_LANES ? pos + ATTN_LANES : pos; /* a half that no one sees: any */
-    return (pair_tile){ { (const void *)row_at(a, t, a->k, pos, a->D),
-                          (const void *)row_at(a, t, a->k, last, a->D) },
-                        { (const void *)row_at(a, t, a->v, pos, a->Dv),
-                          (const void *)row_at(a, t, a->v, last, a->Dv) } };
+    return (pair_tile){
+        { (const void *)row_at(a, t, true, pos), (const void *)row_at(a, t, true, last) },
+        { (const void *)row_at(a, t, false, pos), (const void *)row_at(a, t, false, last) }
+    };
 }
 
 /* after: the item whose first tile comes next if this one is the last of its own (or NULL). */
@@ -390,8 +401,7 @@ static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos,
         from = after;
         next = first_key(a, after) / ATTN_TILE * ATTN_TILE;
     }
-    const k_next ahead[2] = { next_of(a, from, a->k, next, a->D),
-                              next_of(a, from, a->v, next, a->Dv) };
+    const k_next ahead[2] = { next_of(a, from, true, next), next_of(a, from, false, next) };
     int n = (int)(last + 1 - pos < ATTN_TILE ? last + 1 - pos : ATTN_TILE);
     const k_ops *k = k_get();
     const bool pairs = attn_in_bf16(a);
@@ -493,6 +503,7 @@ void attn_finish_row(const attn_args *a, float m, float l, const float *acc, int
     f /= l;
     for (int64_t d = 0; d < a->Dv; d++)
         out[d] = acc[d] * f;
+    if (a->turned) k_hadamard(out, 1, a->Dv);
 }
 
 static void finish_item(const attn_args *a, const folded *sum, const item_at *t)

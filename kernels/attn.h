@@ -3,13 +3,15 @@
  *
  * Cache of one layer: blocks of `block_size` tokens (8, 16 or 32). Element (block, kv head h, slot,
  * d) of K is at k + block*block_stride + (h*block_size + slot)*row_bytes ; V likewise at v + ...
- * (bytes). row_bytes = attn_kv_row_bytes(dtype, D): D elements, for int8, int4 and fp8 preceded by
- * one f32 scale, so that each token and head has its own:
+ * (bytes). row_bytes = attn_kv_row_bytes(dtype, D): D elements, for int8 and fp8 preceded by
+ * one f32 scale, for int4 by a word of four (operands.h), so that each token and head has its own:
  *
  *     int8  x = scale * code, -127..127; scale = max|x| / 127
- *     int4  x = scale * (code - 8), two codes a byte, low half first; scale = m / -8, m the element
- *           of largest magnitude with its sign, so that all sixteen codes are in use
+ *     int4  x = scale * (code - 8), two codes a byte, low half first; the scale of a block is about
+ *           m / -8, m its element of largest magnitude with its sign, so that all codes are in use
  *     fp8   x = scale * e4m3(code); scale = max|x| / 448
+ *
+ * int8 and int4 hold heads that were turned (kv_turned): q must be, and out is turned back.
  *
  * A NaN or infinity among a row's elements makes its scale NaN, and so all of the row: it is never
  * lost in a code.
@@ -34,7 +36,7 @@
 
 LQ_C_BEGIN
 
-const char *kv_dtype_text(kv_dtype d); /* "f32", ... */
+const char *kv_types_text(kv_types t); /* "f32", ..., "k=int8,v=int4" */
 
 typedef struct {
     int64_t row0;   /* first of this sequence's rows in q and out */
@@ -52,9 +54,10 @@ typedef struct {
     const uint8_t *k, *v;
     size_t block_stride; /* bytes from block to block (of this layer's K, and of V) */
     int block_size;
-    kv_dtype dtype;
-    bool bf16;             /* may round q, K, V and the weights to bf16 (attn_in_bf16) */
-    bool paired;           /* K and V were written by attn_kv_write_paired */
+    kv_types dtype;
+    bool turned; /* V was turned by k_hadamard before it was written: out is turned back */
+    bool bf16;   /* may round q, K, V and the weights to bf16 (attn_in_bf16) */
+    bool paired; /* K and V were written by attn_kv_write_paired */
     int64_t H, Hkv, D, Dv; /* H % Hkv == 0 */
     float scale;           /* on q k^T */
     float softcap;         /* 0: none; cap * tanh(s / cap) */
@@ -79,7 +82,7 @@ typedef struct {
  * weight's logarithm by 2^-8 of scale * sum|q k|, next to f32. */
 bool attn_in_bf16(const attn_args *a);
 /* May a cache be written so, for attention that has `bf16`? Of all its layers. */
-bool attn_paired(kv_dtype d, int block_size, int64_t D, int64_t Dv, bool bf16);
+bool attn_paired(kv_types d, int block_size, int64_t D, int64_t Dv, bool bf16);
 /* The cache that costs attention least where it `may` be in bf16: there f16 would be rounded anyway,
  * as each key is read. */
 kv_dtype attn_fast_cache(bool may);

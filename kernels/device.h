@@ -126,6 +126,13 @@ typedef struct {
     int64_t T, H, n, ldd, lds;
 } dev_spread_args;
 
+/* Each of H heads of D at x [T, ld] is turned (k_hadamard), in place. */
+typedef struct {
+    float *x;
+    int64_t T, H, D, ld;
+    bool bf16; /* x is rounded to it */
+} dev_turn_args;
+
 /* A weight whose planes, laid out as formats/tensor/tiles.h says, are in device memory. */
 typedef struct {
     qt_tensor t;
@@ -471,6 +478,7 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, act, (dev * d, const dev_act_args *a))                                                 \
     X(void, embed, (dev * d, const dev_embed_args *a))                                             \
     X(void, spread, (dev * d, const dev_spread_args *a))                                           \
+    X(void, turn, (dev * d, const dev_turn_args *a))                                               \
     X(void, route, (dev * d, const dev_route_args *a))                                             \
     X(void, place, (dev * d, const dev_place_args *a))                                             \
     X(void, join_experts, (dev * d, const dev_join_args *a))                                       \

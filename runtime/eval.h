@@ -21,7 +21,7 @@ typedef struct {
     int32_t bos;
     bool bos_replaces; /* in place of the window's first id; else before ctx - 1 ids */
     mm_acts acts;      /* of the model; the reference always runs with f32 */
-    kv_dtype kv;
+    kv_types kv;
     bool between; /* percentiles are between two values (eval_percentile) */
     const kl_base
         *base; /* in place of a reference model, or NULL: its windows, the first of them */

@@ -16,7 +16,7 @@ typedef struct {
 /* What a device must have room for besides the weights: a step, and a cache. */
 typedef struct {
     fwd_opts step; /* zeros: 512 rows of 64 sequences; max_len 0: of `tokens` */
-    kv_dtype kv;
+    kv_types kv;
     int block_size; /* 0: 16 */
     int64_t tokens; /* of the cache; 0, or more without `exact`: the model's context, or 4,096 */
     size_t cache_bytes; /* in all layers, in place of `tokens`, for as many sequences as use it */

@@ -197,7 +197,7 @@ static void describe(lm *l)
                  (long long)model_first_on(&l->model.m), model_ranks(&l->model.m));
     snprintf(l->fingerprint, sizeof l->fingerprint, "%s %s %zu %d %s%s", LLMQ_VERSION,
              l->info.quantization ? l->info.quantization : "", l->model.m.weight_bytes,
-             (int)eo->acts, kv_dtype_text(eo->kv), where);
+             (int)eo->acts, kv_types_text(eo->kv), where);
     l->has_info = true;
 }
 

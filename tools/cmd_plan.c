@@ -523,7 +523,8 @@ static lq_status plan_run(const cmd_ctx *c, const void *opts, lq_err *err)
             err, LQ_EUSAGE,
             "--gpu-bandwidth, --gpu-gflops: expected --gpu, --gpu-memory or --device cuda "
             "beside them");
-    lq_status s = elsewhere(o) ? k_init(o->model.kernels, err) : opt_model_start(&o->model, err);
+    lq_status s = elsewhere(o) ? opt_check_kv(&o->model, err) : opt_model_start(&o->model, err);
+    if (!s && elsewhere(o)) s = k_init(o->model.kernels, err);
     if (s) return s;
     s = foot_open(&from, c->argv[0], false, o->model.verify, err);
     if (!s && o->draft) s = foot_open(&draft, o->draft, true, o->model.verify, err);

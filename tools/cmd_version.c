@@ -53,7 +53,7 @@ static cJSON *document(void)
     cJSON_AddStringToObject(o, "kernels", k_name());
     cJSON_AddStringToObject(o, "kernels_available", k_list());
     cJSON_AddStringToObject(o, "activations", mm_acts_text(opt_acts(&(opt_model){ 0 })));
-    cJSON_AddStringToObject(o, "kv_cache_dtype", kv_dtype_text(opt_kv(&(opt_model){ 0 })));
+    cJSON_AddStringToObject(o, "kv_cache_dtype", kv_types_text(opt_kv(&(opt_model){ 0 })));
     cJSON_AddBoolToObject(o, "cuda", dev_cuda() != NULL);
     host_devices(text, sizeof text);
     cJSON_AddStringToObject(o, "devices", text);

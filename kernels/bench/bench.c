@@ -414,7 +414,7 @@ static lq_status bench_attention(bench_row *rows, int *n, kv_dtype d, int64_t M,
                        .p = p };
         bench_row *r = &rows[(*n)++];
         *r = (bench_row){ .threads = pool_threads(p) };
-        snprintf(r->name, sizeof r->name, "attention %s", kv_dtype_text(d));
+        snprintf(r->name, sizeof r->name, "attention %s", kv_types_text(d));
         snprintf(r->shape, sizeof r->shape, "%lld at %d, %d/%dx%d", (long long)M, DEPTH, H, HKV, D);
         r->seconds = best_of(attn_once, &c, bench_row_seconds(o));
         double keys = (double)M * (DEPTH - (double)(M - 1) / 2);

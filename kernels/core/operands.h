@@ -60,6 +60,19 @@ typedef struct {
 enum { ATTN_TILE = 32, ATTN_SPLIT = 512, ATTN_LANES = 16 /* keys whose words are adjacent */ };
 
 typedef enum { KV_F32, KV_F16, KV_BF16, KV_I8, KV_I4, KV_F8, KV_N_DTYPES } kv_dtype;
+/* Of a whole cache: the type of K and V, or that of each (kv_apart). */
+typedef unsigned kv_types;
+static inline kv_types kv_apart(kv_dtype k, kv_dtype v)
+{
+    return (unsigned)k | ((unsigned)k ^ (unsigned)v) << 4;
+}
+static inline bool kv_alike(kv_types t) { return t >> 4 == 0; }
+static inline kv_dtype kv_of(kv_types t, bool key)
+{
+    return (kv_dtype)(key ? t & 15 : (t & 15) ^ t >> 4);
+}
+/* Rows of this type hold heads times a Hadamard matrix (hadamard.h). */
+static inline bool kv_turned(kv_dtype d) { return d == KV_I8 || d == KV_I4; }
 /* Bits of an element; bytes before those of a row. */
 static inline int attn_kv_bits(kv_dtype d)
 {
@@ -69,6 +82,28 @@ static inline int attn_kv_head(kv_dtype d) { return d >= KV_I8 ? 4 : 0; }
 static inline size_t attn_kv_row_bytes(kv_dtype d, int64_t D)
 {
     return (size_t)attn_kv_head(d) + ((size_t)attn_kv_bits(d) * (size_t)D + 7) / 8;
+}
+
+/* A row of int4 begins with a word: the row's base, a bf16 number, in its upper half, and in its lower half
+ * 4 bits for each of up to four blocks of attn_i4_block(D) numbers, the first block's lowest. A block's
+ * scale is base / 16 times 9..16, negative with ATTN_I4_MINUS. */
+enum { ATTN_I4_MINUS = 8, ATTN_I4_LEAST = 9, ATTN_I4_MOST = 16, ATTN_I4_FINE = 64 };
+LQ_INLINE int64_t attn_i4_block(int64_t D) { return (D + 63) / 64 * 16; }
+/* Base / 16 that many times; exact. */
+LQ_INLINE int attn_i4_times(unsigned four)
+{
+    const int n = ATTN_I4_LEAST + (int)(four & 7);
+    return four & ATTN_I4_MINUS ? -n : n;
+}
+LQ_INLINE float attn_i4_scale(float base, unsigned four)
+{
+    return (float)attn_i4_times(four) * (base * 0.0625f);
+}
+/* The fewest sixteenths of the base of which 8 codes hold m. */
+LQ_INLINE int attn_i4_steps(float m, float base)
+{
+    const float n = ceilf(2 * m / base);
+    return n > ATTN_I4_MOST ? ATTN_I4_MOST : n < ATTN_I4_LEAST ? ATTN_I4_LEAST : (int)n;
 }
 
 /* ---- along a sequence (scan.h) ---- */

@@ -35,7 +35,7 @@ inline namespace CU_NAME(attn_cu)
     };
     static_assert((int)ATTN_TILE == (int)CU_WARP, "a lane is a key");
 
-    __device__ __forceinline__ float4 read4(G<const uint8_t> row, int i, kv_dtype d)
+    __device__ __forceinline__ float4 read4(G<const uint8_t> row, int i, int D, kv_dtype d)
     {
         if (d == KV_F32) return cu_ld<float4>(row + 16 * i);
         if (d == KV_I8 || d == KV_F8) {
@@ -49,7 +49,9 @@ inline namespace CU_NAME(attn_cu)
             return { f[0], f[1], f[2], f[3] };
         }
         if (d == KV_I4) {
-            const float s = cu_ld<float>(row);
+            const unsigned head = cu_ld<unsigned>(row);
+            const float s =
+                attn_i4_scale(cu_bf16_f32(head >> 16), head >> 4 * (4 * i / (int)attn_i4_block(D)));
             const unsigned w = cu_ld<uint16_t>(row + (4 + 2 * i));
             return { s * ((float)(w & 15u) - 8.0f), s * ((float)(w >> 4 & 15u) - 8.0f),
                      s * ((float)(w >> 8 & 15u) - 8.0f), s * ((float)(w >> 12) - 8.0f) };
@@ -75,7 +77,8 @@ inline namespace CU_NAME(attn_cu)
             if (p < end) {
                 const int64_t block = table[p / v.block_size];
                 const int64_t row = (int64_t)kvh * v.block_size + p % v.block_size;
-                x = read4(cache + (block * (int64_t)v.block_stride + row * row_bytes), q, v.dtype);
+                x = read4(cache + (block * (int64_t)v.block_stride + row * row_bytes), q, D,
+                          v.dtype);
             }
             dst[j * ld + 4 * q] = x.x;
             dst[j * ld + 4 * q + 1] = x.y;

@@ -32,15 +32,18 @@ __device__ __forceinline__ float attn_adjust(float s, const attn_view &v, float 
     return s + slope * f * (float)(key - query);
 }
 
-/* Numbers d .. d + 7 of a row, two a word: of the codes of int8, int4, fp8. */
-template <kv_dtype T> __device__ __forceinline__ uint4 attn_eight(G<const uint8_t> row, int d)
+/* Numbers d .. d + 7 of a row of D, two a word: of int8, int4, fp8 over the row's scale (attn_scale). */
+template <kv_dtype T>
+__device__ __forceinline__ uint4 attn_eight(G<const uint8_t> row, int d, int D)
 {
     if (T == KV_F16 || T == KV_BF16) return cu_ld<uint4>(row + 2 * d);
     float f[8];
     if (T == KV_I4) {
         const unsigned w = cu_ld<unsigned>(row + (4 + d / 2));
+        const float times =
+            (float)attn_i4_times(cu_ld<unsigned>(row) >> 4 * (d / (int)attn_i4_block(D)));
         for (int j = 0; j < 8; j++)
-            f[j] = (float)(w >> 4 * j & 15u) - 8.0f;
+            f[j] = times * ((float)(w >> 4 * j & 15u) - 8.0f);
     } else {
         const unsigned w[2] = { cu_ld<unsigned>(row + (4 + d)), cu_ld<unsigned>(row + (8 + d)) };
         for (int j = 0; j < 8; j++) {
@@ -50,6 +53,13 @@ template <kv_dtype T> __device__ __forceinline__ uint4 attn_eight(G<const uint8_
     }
     return { cu_pair<false>(f[0], f[1]), cu_pair<false>(f[2], f[3]), cu_pair<false>(f[4], f[5]),
              cu_pair<false>(f[6], f[7]) };
+}
+
+/* What the numbers of attn_eight are to be multiplied by. */
+template <kv_dtype T> __device__ __forceinline__ float attn_scale(G<const uint8_t> row)
+{
+    if (T != KV_I4) return cu_ld<float>(row);
+    return cu_bf16_f32(cu_ld<unsigned>(row) >> 16) * 0.0625f;
 }
 
 /* A tile's largest scores, of this lane's columns of rows g and g + 8, become the rows' maxima; the

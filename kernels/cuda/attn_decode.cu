@@ -107,7 +107,7 @@ inline namespace CU_NAME(attn_decode_cu)
             for (int i = 0; i < WIDTH / 32; i++) {
                 t->k[n][i] = { 0, 0, 0, 0 };
                 if (row >= 0 && 8 * c + 32 * i < v.D)
-                    t->k[n][i] = attn_eight<T>(cache + row, 8 * c + 32 * i);
+                    t->k[n][i] = attn_eight<T>(cache + row, 8 * c + 32 * i, v.D);
             }
         }
     }
@@ -120,7 +120,7 @@ inline namespace CU_NAME(attn_decode_cu)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             val[i] = { 0, 0, 0, 0 };
-            if (row[i] >= 0 && d < Dv) val[i] = attn_eight<T>(cache + row[i], d);
+            if (row[i] >= 0 && d < Dv) val[i] = attn_eight<T>(cache + row[i], d, Dv);
         }
     }
 
@@ -319,8 +319,8 @@ inline namespace CU_NAME(attn_decode_cu)
                 row_v[i] = row_of(at, key, v, kvh, v.row_v);
                 if (!SCALED) continue;
                 const int64_t row_k = row_of(at, key, v, kvh, v.row_k);
-                scale_k[i / 2][i % 2] = row_k < 0 ? 0.0f : cu_ld<float>(k + row_k);
-                scale_v[i / 2][i % 2] = row_k < 0 ? 0.0f : cu_ld<float>(values + row_v[i]);
+                scale_k[i / 2][i % 2] = row_k < 0 ? 0.0f : attn_scale<T>(k + row_k);
+                scale_v[i / 2][i % 2] = row_k < 0 ? 0.0f : attn_scale<T>(values + row_v[i]);
             }
             if (EARLY)
 #pragma unroll

@@ -68,14 +68,15 @@ inline namespace CU_NAME(attn_mma_cu)
         for (int j = threadIdx.x / 8; j < KEYS; j += THREADS / 8) {
             const int64_t row = rows[j];
             if (scaled(T) && threadIdx.x % 8 == 0)
-                scales[j] = row >= 0 ? cu_ld<float>(cache + row) : 0.0f;
+                scales[j] = row >= 0 ? attn_scale<T>(cache + row) : 0.0f;
             for (int p = threadIdx.x % 8; p < padded; p += 8) {
                 const bool there = row >= 0 && p < pieces;
                 if (!scaled(T))
                     cu_copy16(tile + spot<WIDTH>(j, p), cache + (there ? row + 16 * p : 0), there);
                 else
                     cu_st(tile + spot<WIDTH>(j, p),
-                          there ? attn_eight<T>(cache + row, PIECE * p) : uint4{ 0, 0, 0, 0 });
+                          there ? attn_eight<T>(cache + row, PIECE * p, PIECE * pieces)
+                                : uint4{ 0, 0, 0, 0 });
             }
         }
     }

@@ -25,44 +25,100 @@ __device__ __forceinline__ unsigned cache_code(float x, float inv, kv_dtype d)
 {
     if (d == KV_F8) return cu_f32_e4m3(x * inv);
     const float q = rintf(x * inv);
-    if (d == KV_I8) return (uint8_t)(int8_t)(fabsf(q) <= 127.0f ? q : 0.0f);
-    return (unsigned)(q >= -8.0f ? (q < 7.0f ? q : 7.0f) + 8.0f : 0.0f);
+    return (uint8_t)(int8_t)(fabsf(q) <= 127.0f ? q : 0.0f);
+}
+
+/* The largest magnitude of D values at x, by one warp; one that is not finite: infinity. */
+template <class P> __device__ float cache_largest(P x, int D)
+{
+    float max = 0;
+    for (int i = threadIdx.x % CU_WARP; i < D; i += CU_WARP) {
+        const float v = fabsf(x[i]);
+        max = v > max ? v : v == v ? max : INFINITY;
+    }
+    return cu_warp_max(max);
+}
+
+/* As attn_int4.c's. */
+__device__ __forceinline__ float cache_nibble(float u)
+{
+    const float q = rintf(u);
+    return q < -8.0f ? -8.0f : q > 7.0f ? 7.0f : q;
+}
+/* Sums of whole numbers below 2^24: in any order. */
+template <class P> __device__ int64_t cache_squares(P x, int from, int end, float inv)
+{
+    float sum = 0;
+    for (int i = from + threadIdx.x % CU_WARP; i < end; i += CU_WARP) {
+        const float u = x[i] * inv, off = rintf((u - cache_nibble(u)) * ATTN_I4_FINE);
+        sum += off * off;
+    }
+    return (int64_t)cu_warp_sum(sum);
+}
+/* The bits of a block in its row's head. */
+template <class P> __device__ unsigned cache_choose(P x, int from, int end, float base)
+{
+    float max = 0, first = -1e9f; /* the least place of the largest magnitude, negative */
+    for (int i = from + threadIdx.x % CU_WARP; i < end; i += CU_WARP)
+        if (fabsf(x[i]) > max) {
+            max = fabsf(x[i]);
+            first = (float)-i;
+        }
+    const float largest = cu_warp_max(max);
+    first = cu_warp_max(max == largest ? first : -1e9f);
+    const unsigned sign = largest > 0 && x[(int)-first] > 0 ? ATTN_I4_MINUS : 0;
+    const int k = attn_i4_steps(largest, base);
+    if (k == ATTN_I4_LEAST) return sign;
+    const unsigned four = sign | (unsigned)(k - ATTN_I4_LEAST);
+    const int64_t own = cache_squares(x, from, end, 1 / attn_i4_scale(base, four)),
+                  other = cache_squares(x, from, end, 1 / attn_i4_scale(base, four - 1));
+    return (k - 1) * (k - 1) * other < k * k * own ? four - 1 : four;
+}
+
+/* D values at x to a row of 4 bits, by one warp. */
+template <class P> __device__ void cache_int4(G<uint8_t> row, P x, int D)
+{
+    const int lane = threadIdx.x % CU_WARP, block = (int)attn_i4_block(D);
+    const float max = cache_largest(x, D);
+    const bool finite = max < INFINITY, some = finite && max >= MM_I8_TINY;
+    const unsigned bits = cu_f32_bf16(finite ? max / 8 : NAN);
+    const float base = cu_bf16_f32(bits);
+    unsigned head = some || !finite ? bits << 16 : 0;
+    for (int from = 0, b = 0; from < D; from += block, b++) {
+        const int end = from + block < D ? from + block : D;
+        unsigned four = 0;
+        if (some) four = cache_choose(x, from, end, base);
+        head |= four << 4 * b;
+        const float inv = some ? 1 / attn_i4_scale(base, four) : 0.0f;
+        for (int i = from + 2 * lane; i < end; i += 2 * CU_WARP) {
+            const unsigned low = some ? (unsigned)(cache_nibble(x[i] * inv) + 8) : 8u;
+            unsigned high = 0;
+            if (i + 1 < end) high = some ? (unsigned)(cache_nibble(x[i + 1] * inv) + 8) : 8u;
+            cu_st<uint8_t>(row + 4 + i / 2, (uint8_t)(low | high << 4));
+        }
+    }
+    if (lane == 0) cu_st<unsigned>(row, head);
 }
 
 /* D values at x to a row of codes behind their scale (attn.h), by one warp. */
 template <class P> __device__ void cache_codes(G<uint8_t> row, P x, int D, kv_dtype d)
 {
     const int lane = threadIdx.x % CU_WARP;
-    float max = 0, nan = 0, first = -1e9f; /* the least place of the largest magnitude, negative */
-    for (int i = lane; i < D; i += CU_WARP) {
-        const float v = fabsf(x[i]);
-        max = v > max ? v : max;
-        if (v != v) nan = 1;
-    }
-    max = cu_warp_max(max);
-    nan = cu_warp_max(nan);
+    const float max = cache_largest(x, D), most = d == KV_I8 ? 127.0f : 448.0f;
+    const bool finite = max < INFINITY, ok = max >= MM_I8_TINY && finite;
+    const float inv = ok ? most / max : 0.0f;
+    if (lane == 0) cu_st<float>(row, ok ? max / most : finite ? 0.0f : NAN);
     for (int i = lane; i < D; i += CU_WARP)
-        if (fabsf(x[i]) == max && (float)-i > first) first = (float)-i;
-    first = cu_warp_max(first);
-    const bool finite = max < INFINITY && nan == 0, ok = max >= MM_I8_TINY && finite;
-    const float m = d == KV_I4 && ok ? (float)x[(int)-first] : max;
-    const float most = d == KV_I8 ? 127.0f : d == KV_I4 ? -8.0f : 448.0f;
-    const float inv = ok ? most / m : 0.0f;
-    if (lane == 0) cu_st<float>(row, ok ? m / most : finite ? 0.0f : NAN);
-    if (d != KV_I4) {
-        for (int i = lane; i < D; i += CU_WARP)
-            cu_st<uint8_t>(row + 4 + i, (uint8_t)cache_code(x[i], inv, d));
-        return;
-    }
-    for (int i = 2 * lane; i < D; i += 2 * CU_WARP) {
-        const unsigned high = i + 1 < D ? cache_code(x[i + 1], inv, d) : 0u;
-        cu_st<uint8_t>(row + 4 + i / 2, (uint8_t)(cache_code(x[i], inv, d) | high << 4));
-    }
+        cu_st<uint8_t>(row + 4 + i, (uint8_t)cache_code(x[i], inv, d));
 }
 
 /* One head's D values at x, in device or shared memory, into one row of the cache, by one warp. */
 template <class P> __device__ void cache_head(G<uint8_t> row, P x, int D, kv_dtype dtype)
 {
+    if (dtype == KV_I4) {
+        cache_int4(row, x, D);
+        return;
+    }
     if (dtype != KV_F32 && dtype != KV_F16 && dtype != KV_BF16) {
         cache_codes(row, x, D, dtype);
         return;

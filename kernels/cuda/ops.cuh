@@ -11,6 +11,7 @@ void CU_NAME(rope)(dev *d, const dev_rope_args *a);
 void CU_NAME(act)(dev *d, const dev_act_args *a);
 void CU_NAME(embed)(dev *d, const dev_embed_args *a);
 void CU_NAME(spread)(dev *d, const dev_spread_args *a);
+void CU_NAME(turn)(dev *d, const dev_turn_args *a);
 void CU_NAME(route)(dev *d, const dev_route_args *a);
 void CU_NAME(place)(dev *d, const dev_place_args *a);
 void CU_NAME(join_experts)(dev *d, const dev_join_args *a);

@@ -7,11 +7,13 @@
  *   rope    a warp a head of a row: those of q, then k, then v; 4 warps a block
  *   clip    one thread an element, before rope
  *   act     one thread an element, 256 a block; of gates and ups in turn one block a row
- *   embed, spread   one block of 256 threads a row */
+ *   embed, spread   one block of 256 threads a row
+ *   turn            one warp a head */
 #include "kernels/cuda/act.cuh"
 #include "kernels/cuda/cache.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/ops.cuh"
+#include "kernels/hadamard.h"
 
 inline namespace CU_NAME(rows_cu)
 {
@@ -194,6 +196,29 @@ inline namespace CU_NAME(rows_cu)
             dst[(t * H + i / n) * ldd + i % n] = src[t * lds + i % n];
     }
 
+    /* Stage h of k_hadamard: pairs h apart, in the order of their first, of n numbers. */
+    __global__ void __launch_bounds__(ROPE_WARPS * CU_WARP)
+        turn_kernel(G<float> x, int H, int D, int n, int64_t ld, bool bf16)
+    {
+        const int lane = threadIdx.x % CU_WARP,
+                  h = (int)blockIdx.y * ROPE_WARPS + threadIdx.x / CU_WARP;
+        cu_follow();
+        if (h >= H) return; /* all lanes of a warp alike */
+        const G<float> own = x + ((int64_t)blockIdx.x * ld + (int64_t)h * D);
+        for (int apart = 1; apart < n; apart *= 2) {
+            for (int i = lane; i < D / 2; i += CU_WARP) {
+                const int at = i / apart * 2 * apart + i % apart;
+                const float a = own[at], b = own[at + apart];
+                own[at] = a + b;
+                own[at + apart] = a - b;
+            }
+            __syncwarp();
+        }
+        const float scale = 1 / sqrtf((float)n);
+        for (int i = lane; i < D; i += CU_WARP)
+            own[i] = rounded(own[i] * scale, bf16);
+    }
+
 }
 
 /* Whether elements of rows that begin so far apart can be read four at a time. */
@@ -288,6 +313,14 @@ void CU_NAME(embed)(dev *d, const dev_embed_args *a)
     if (a->T == 0) return;
     CU_LAUNCH(d, "embed", embed_kernel, dim3((unsigned)a->T), THREADS, 0, a->x,
               (const uint8_t *)a->table, a->dtype, a->ids, (int)a->K, a->scale);
+}
+
+void CU_NAME(turn)(dev *d, const dev_turn_args *a)
+{
+    const int64_t n = k_hadamard_order(a->D);
+    if (a->T == 0) return;
+    CU_FOLLOW(d, "turn", turn_kernel, dim3((unsigned)a->T, (unsigned)lq_ceil_div(a->H, ROPE_WARPS)),
+              ROPE_WARPS * CU_WARP, 0, a->x, (int)a->H, (int)a->D, (int)n, a->ld, a->bf16);
 }
 
 void CU_NAME(spread)(dev *d, const dev_spread_args *a)

@@ -3,7 +3,7 @@
 #include "kernels/core/kmath.h"
 #include "kernels/ref/ref.h"
 
-/* Element i of the codes behind a row's scale. */
+/* Element i of the codes of a row, next to its scale. */
 static float code_value(const uint8_t *codes, int64_t i, kv_dtype d)
 {
     if (d == KV_I8) return (float)(int8_t)codes[i];
@@ -11,24 +11,34 @@ static float code_value(const uint8_t *codes, int64_t i, kv_dtype d)
     return (float)((codes[i / 2] >> (i % 2 * 4) & 15) - 8);
 }
 
-/* Elements i0..i0+n-1 of a cached row as f32. */
-static void read_row(float *dst, const uint8_t *src, int64_t i0, int64_t n, kv_dtype d)
+static float scale_of(const uint8_t *row, int64_t i, int64_t D, kv_dtype d)
+{
+    uint32_t head;
+    float scale;
+    memcpy(&head, row, sizeof head);
+    if (d == KV_I4)
+        return attn_i4_scale(lq_bf16_to_f32((uint16_t)(head >> 16)),
+                             head >> 4 * (i / attn_i4_block(D)));
+    memcpy(&scale, row, sizeof scale);
+    return scale;
+}
+
+/* Elements i0..i0+n-1 of a cached row of D as f32. */
+static void read_row(float *dst, const uint8_t *src, int64_t i0, int64_t n, int64_t D, kv_dtype d)
 {
     static const lq_dtype plain[] = { [KV_F32] = LQ_F32, [KV_F16] = LQ_F16, [KV_BF16] = LQ_BF16 };
     if (!attn_kv_head(d)) {
         lq_to_f32(dst, src + i0 * attn_kv_bits(d) / 8, plain[d], (size_t)n);
         return;
     }
-    float scale;
-    memcpy(&scale, src, sizeof scale);
-    for (int64_t i = 0; i < n; i++)
-        dst[i] = scale * code_value(src + sizeof scale, i0 + i, d);
+    for (int64_t i = i0; i < i0 + n; i++)
+        dst[i - i0] = scale_of(src, i, D, d) * code_value(src + attn_kv_head(d), i, d);
 }
 
 void ref_attn_v(float *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
 {
     for (int j = 0; j < n; j++)
-        read_row(v + j * D, src + (size_t)j * attn_kv_row_bytes(d, D), 0, D, d);
+        read_row(v + j * D, src + (size_t)j * attn_kv_row_bytes(d, D), 0, D, D, d);
 }
 
 void ref_attn_k(float *kt, const uint8_t *src, int n, int64_t D, kv_dtype d)
@@ -39,7 +49,7 @@ void ref_attn_k(float *kt, const uint8_t *src, int n, int64_t D, kv_dtype d)
         const uint8_t *r = src + (size_t)j * attn_kv_row_bytes(d, D);
         for (int64_t i = 0; i < D; i += PIECE) {
             int64_t m = D - i < PIECE ? D - i : PIECE;
-            read_row(row, r, i, m, d);
+            read_row(row, r, i, m, D, d);
             for (int64_t c = 0; c < m; c++)
                 kt[(i + c) * ATTN_TILE + j] = row[c];
         }

@@ -19,32 +19,31 @@
 #include "kernels/core/k_ops.h"
 #include "kernels/simd/kv_tmpl.h"
 
-/* 32 elements of a row (16 and zeros) as bf16, in order. */
-V16 vi kv_bf16(const uint8_t *p, kv_dtype d, vf scale, int elements)
+/* 32 elements (16 and zeros), from i on, of a row of D as bf16, in order; scale: of other types than
+ * int4, the row's. */
+V16 vi kv_bf16(const uint8_t *row, kv_dtype d, vf scale, int64_t i, int64_t D, int elements)
 {
+    const uint8_t *p = row + attn_kv_head(d) + i * attn_kv_bits(d) / 8;
     if (d == KV_BF16) return elements == 32 ? vi_load(p) : vi_load32(p);
-    vf low = kv_load(p, d, scale);
-    vf high = elements == 32 ? kv_load(p + 2 * attn_kv_bits(d), d, scale) : vf_set1(0);
-    return vi_to_bf16(low, high);
-}
-
-V16 vf kv_scale(const uint8_t *row, kv_dtype d)
-{
-    float s = 0;
-    if (attn_kv_head(d)) memcpy(&s, row, sizeof s);
-    return vf_set1(s);
+    vf second = scale, high = vf_set1(0);
+    if (d == KV_I4) {
+        scale = kv_scale(row, d, i, D);
+        second = elements == 32 ? kv_scale(row, d, i + 16, D) : scale;
+    }
+    if (elements == 32) high = kv_load(p + 2 * attn_kv_bits(d), d, second);
+    return vi_to_bf16(kv_load(p, d, scale), high);
 }
 
 /* n <= PAIR_KEYS keys, `elements` of each from i on. */
-V16 void k_pairs_part(uint32_t *kt, const uint8_t *src, int n, int64_t i, int elements,
-                      size_t bytes, kv_dtype d)
+V16 void k_pairs_part(uint32_t *kt, const uint8_t *src, int n, int64_t i, int elements, int64_t D,
+                      kv_dtype d)
 {
-    const size_t at = (size_t)(attn_kv_head(d) + i * attn_kv_bits(d) / 8);
+    const size_t bytes = attn_kv_row_bytes(d, D);
     vf x[PAIR_KEYS];
     UNROLL
     for (int r = 0; r < PAIR_KEYS; r++) {
         const uint8_t *row = src + (size_t)(r < n ? r : n - 1) * bytes;
-        x[r] = vf_cast(kv_bf16(row + at, d, kv_scale(row, d), elements));
+        x[r] = vf_cast(kv_bf16(row, d, kv_scale(row, d, i, D), i, D, elements));
     }
     store_keys(kt + i / 2 * ATTN_LANES, x, n, elements / 2);
 }
@@ -57,10 +56,10 @@ V16 void k_pairs(uint32_t *kt, const uint8_t *src, int n, int64_t D, kv_dtype d)
         int64_t i = 0;
         for (; i + 32 <= D; i += 32)
             if (n - j >= PAIR_KEYS)
-                k_pairs_part(to, src, PAIR_KEYS, i, 32, bytes, d);
+                k_pairs_part(to, src, PAIR_KEYS, i, 32, D, d);
             else
-                k_pairs_part(to, src, n - j, i, 32, bytes, d);
-        if (i < D) k_pairs_part(to, src, n - j < PAIR_KEYS ? n - j : PAIR_KEYS, i, 16, bytes, d);
+                k_pairs_part(to, src, n - j, i, 32, D, d);
+        if (i < D) k_pairs_part(to, src, n - j < PAIR_KEYS ? n - j : PAIR_KEYS, i, 16, D, d);
     }
 }
 
@@ -72,20 +71,17 @@ V16 void v_pairs(uint32_t *v, const uint8_t *src, int n, int64_t D, kv_dtype d)
     const size_t bytes = attn_kv_row_bytes(d, D);
     for (int j = 0; j < n; j += 2, src += 2 * bytes, v += D) {
         const uint8_t *b = j + 1 < n ? src + bytes : src; /* of the last, anything finite */
-        const vf sa = kv_scale(src, d), sb = kv_scale(b, d);
-        const int64_t head = attn_kv_head(d), bits = attn_kv_bits(d);
+        const vf sa = kv_scale(src, d, 0, D), sb = kv_scale(b, d, 0, D);
         int64_t i = 0;
         for (; i + 32 <= D; i += 32) {
-            const int64_t at = head + i * bits / 8;
-            const vi x = kv_bf16(src + at, d, sa, 32), y = kv_bf16(b + at, d, sb, 32);
+            const vi x = kv_bf16(src, d, sa, i, D, 32), y = kv_bf16(b, d, sb, i, D, 32);
             vi z[2];
             vi_zip16(z, x, y);
             vi_store(v + i, z[0]);
             vi_store(v + i + 16, z[1]);
         }
         if (i < D) {
-            const int64_t at = head + i * bits / 8;
-            const vi x = kv_bf16(src + at, d, sa, 16), y = kv_bf16(b + at, d, sb, 16);
+            const vi x = kv_bf16(src, d, sa, i, D, 16), y = kv_bf16(b, d, sb, i, D, 16);
             vi z[2];
             vi_zip16(z, x, y);
             vi_store(v + i, z[0]);

@@ -9,14 +9,16 @@
 V16 void kv_row(float *dst, const uint8_t *src, int64_t D, kv_dtype d)
 {
     const int64_t bits = attn_kv_bits(d);
-    float s = 0;
-    if (attn_kv_head(d)) memcpy(&s, src, 4);
-    src += attn_kv_head(d);
-    vf scale = vf_set1(s);
+    const uint8_t *row = src;
+    vf scale = kv_scale(row, d, 0, D);
     int64_t i = 0;
-    for (; i + 16 <= D; i += 16, src += 2 * bits)
+    src += attn_kv_head(d);
+    for (; i + 16 <= D; i += 16, src += 2 * bits) {
+        if (d == KV_I4) scale = kv_scale(row, d, i, D);
         vf_store(dst + i, kv_load(src, d, scale));
+    }
     if (i < D) {
+        if (d == KV_I4) scale = kv_scale(row, d, i, D);
         uint8_t rest[64] = { 0 };
         memcpy(rest, src, (size_t)(((D - i) * bits + 7) / 8));
         vf_storen(dst + i, kv_load(rest, d, scale), (int)(D - i));
@@ -40,15 +42,14 @@ V16 void k_squares(float *kt, const uint8_t *src, int64_t D, kv_dtype d)
 {
     const size_t bytes = attn_kv_row_bytes(d, D), head = (size_t)attn_kv_head(d);
     const int64_t bits = attn_kv_bits(d);
-    float scale[16] = { 0 };
-    for (int r = 0; r < 16 && head; r++)
-        memcpy(scale + r, src + (size_t)r * bytes, sizeof *scale);
-    src += head;
-    for (int64_t i = 0; i < D; i += 16, src += 2 * bits) {
+    const uint8_t *at = src + head;
+    for (int64_t i = 0; i < D; i += 16, at += 2 * bits) {
         vf x[16];
         UNROLL
-        for (int r = 0; r < 16; r++)
-            x[r] = kv_load(src + (size_t)r * bytes, d, vf_set1(scale[r]));
+        for (int r = 0; r < 16; r++) {
+            const uint8_t *row = src + (size_t)r * bytes;
+            x[r] = kv_load(at + (size_t)r * bytes, d, kv_scale(row, d, i, D));
+        }
         transpose16(x);
         UNROLL
         for (int c = 0; c < 16; c++)

@@ -18,6 +18,21 @@ V16 vf kv_load(const uint8_t *p, kv_dtype d, vf scale)
     return vf_mul(scale, vf_from_vi(vi_i8(p)));
 }
 
+/* The scale of 16 elements of a row of D, from i on. */
+V16 vf kv_scale(const uint8_t *row, kv_dtype d, int64_t i, int64_t D)
+{
+    float s = 0;
+    if (d == KV_I4) {
+        uint32_t head;
+        memcpy(&head, row, sizeof head);
+        const int64_t P = attn_i4_block(D), b = P == 16 ? i / 16 : i / P;
+        s = attn_i4_scale(lq_bf16_to_f32((uint16_t)(head >> 16)), head >> 4 * b);
+    } else if (attn_kv_head(d)) {
+        memcpy(&s, row, sizeof s);
+    }
+    return vf_set1(s);
+}
+
 /* f(.., d) with a d that the compiler knows. */
 #define KV_KNOWN(d, f, ...)      \
     switch (d) {                 \

@@ -34,7 +34,7 @@ enum { ENG_LEN_AUTO = -1 };
 
 typedef struct {
     mm_acts acts;
-    kv_dtype kv;
+    kv_types kv;
     eng_policy policy;
     int block_size;  /* 0: 16 */
     size_t kv_bytes; /* the draft's included; 0: enough for max_seqs at max_len, at most 1/4 of

@@ -107,7 +107,7 @@ static size_t share(const side *s, size_t need, size_t one, bool seek)
 
 /* How a block of a model is divided between host and device. */
 static void divide(side *host, side *on, const arch_config *c, int64_t first, int ranks,
-                   int block_size, kv_dtype d)
+                   int block_size, kv_types d)
 {
     arch_config own = *c; /* of each device */
     own.kv_heads /= ranks;

@@ -1,5 +1,6 @@
 /* runtime/forward/forward_cpu.c - the steps of a layer on the CPU: rows over the pool, kernels of mm.h,
  * attn.h and ops.h; see forward_impl.h. */
+#include "kernels/hadamard.h"
 #include "runtime/forward/forward_impl.h"
 
 /* ---- norms ---- */
@@ -139,13 +140,25 @@ static bool in_pairs(const fwd_rows *r, const fwd_kv *kv)
     return attn_paired(kv->dtype, kv->block_size, r->c->head_dim, r->c->v_dim, r->acts != MM_F32);
 }
 
-static void write_row(const fwd_kv *kv, uint8_t *block, int slot, const float *x, int64_t heads,
+/* x is used up. */
+static void write_row(const fwd_kv *kv, uint8_t *block, int slot, float *x, int64_t heads,
                       int64_t D, bool pairs, bool key)
 {
+    const kv_dtype d = kv_of(kv->dtype, key);
+    if (kv_turned(d)) k_hadamard(x, heads, D);
     if (pairs)
         attn_kv_write_paired(block, slot, kv->block_size, x, heads, D, key);
     else
-        attn_kv_write(block, slot, kv->block_size, x, heads, D, kv->dtype);
+        attn_kv_write(block, slot, kv->block_size, x, heads, D, d);
+}
+
+/* The row of q that meets turned keys. */
+static void turn_q(const fwd_rows *r, const fwd_kv *kv, int64_t t)
+{
+    const arch_config *c = r->c;
+    const int64_t D = c->w.mla ? kv_latent_width(c) : c->head_dim;
+    if (kv_turned(kv_of(kv->dtype, true)))
+        k_hadamard((c->w.mla ? r->latent : r->q) + t * c->heads * D, c->heads, D);
 }
 
 static void store_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
@@ -156,15 +169,16 @@ static void store_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *a
     const bool pairs = in_pairs(r, kv);
     for (int64_t t = a->g->row0 + row; t < a->g->row0 + row + n; t++) {
         if (!c->w.mla) finish_qkv(r, a->l, a->layer, t);
+        turn_q(r, kv, t);
         if (kv->there) continue;
         const size_t block = (size_t)r->row_block[t] * kv->block_stride;
         if (c->w.mla) {
             const int64_t L = kv_latent_width(c);
-            attn_kv_write(kv->k + block, r->row_slot[t], kv->block_size, r->kv_a + t * L, 1, L,
-                          kv->dtype);
+            write_row(kv, kv->k + block, r->row_slot[t], r->kv_a + t * L, 1, L, false, true);
             if (a->l->lin[R_INDEX_K].present)
                 attn_kv_write(kv->v + block, r->row_slot[t], kv->block_size,
-                              r->index_k + t * c->index_dim, 1, c->index_dim, kv->dtype);
+                              r->index_k + t * c->index_dim, 1, c->index_dim,
+                              kv_of(kv->dtype, false));
             continue;
         }
         write_row(kv, kv->k + block, r->row_slot[t], r->k + t * c->kv_heads * c->head_dim,
@@ -256,6 +270,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         .block_stride = kv->block_stride,
         .block_size = kv->block_size,
         .dtype = kv->dtype,
+        .turned = kv_turned(kv_of(kv->dtype, false)),
         .bf16 = r->acts != MM_F32,
         .paired = in_pairs(r, kv),
         .H = c->heads,

@@ -156,6 +156,9 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
 {
     const arch_config *c = on->w.cfg;
     const kv_opts *k = kv_options(kv);
+    if (!kv_alike(k->dtype))
+        return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: a cache of two types, %s",
+                       kv_types_text(k->dtype));
     if (k->dtype == KV_I4 && (c->head_dim % 8 || c->v_dim % 8))
         return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: int4 keys of heads of %lld",
                        (long long)c->head_dim);
@@ -169,8 +172,10 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     r->self = f;
     r->c = r->whole = c;
     f->block_size = k->block_size;
-    f->few = dev_attn_choose(f->d, o->acts, k->dtype, c->head_dim, c->v_dim, DEV_ATTN_FEW);
-    f->many = dev_attn_choose(f->d, o->acts, k->dtype, c->head_dim, c->v_dim, DEV_ATTN_FEW + 1);
+    f->few =
+        dev_attn_choose(f->d, o->acts, kv_of(k->dtype, true), c->head_dim, c->v_dim, DEV_ATTN_FEW);
+    f->many = dev_attn_choose(f->d, o->acts, kv_of(k->dtype, true), c->head_dim, c->v_dim,
+                              DEV_ATTN_FEW + 1);
     fwd_dev_size_stage(f, c, k, o);
     if (f->stage_bytes < fwd_slopes_bytes(m->cfg)) f->stage_bytes = fwd_slopes_bytes(m->cfg);
     lq_status s = lq_arena_init(&f->arena, 0, err);

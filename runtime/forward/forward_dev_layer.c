@@ -198,7 +198,7 @@ static void rotate(const fwd_rows *r, const model_layer *l, int64_t layer, const
                               .cache_v = write ? kv->v : NULL,
                               .block_stride = kv->block_stride,
                               .block_size = kv->block_size,
-                              .dtype = kv->dtype,
+                              .dtype = kv_of(kv->dtype, true),
                               .half = c->w.rope_half,
                               .clip = what & CLIP ? (float)c->qkv_clip : 0.0f,
                               .T = r->R,
@@ -211,6 +211,29 @@ static void rotate(const fwd_rows *r, const model_layer *l, int64_t layer, const
         f->late_rope = a;
     else
         f->d->ops->rope(f->d, &a);
+}
+
+static void turn(const fwd_rows *r, float *x, int64_t H, int64_t D, int64_t ld, bool bf16)
+{
+    const fwd_dev_ctx *f = r->self;
+    const int64_t T = r->R;
+    f->d->ops->turn(f->d, &(dev_turn_args){ x, T, H, D, ld ? ld : H * D, bf16 });
+}
+
+/* Into the cache, after what else is asked for; q, k and v turned where its rows are. */
+static void write_heads(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                        unsigned what)
+{
+    const arch_config *c = r->c;
+    const heads at = heads_of(r, l);
+    if (kv_turned(kv_of(kv->dtype, true))) {
+        if (what) rotate(r, l, layer, kv, what);
+        what = 0;
+        turn(r, at.q, c->heads, c->head_dim, at.ld, false);
+        turn(r, at.k, c->kv_heads, c->head_dim, at.ld, false);
+        turn(r, at.v, c->kv_heads, c->v_dim, at.ld, false);
+    }
+    rotate(r, l, layer, kv, WRITE | what);
 }
 
 /* q, k and v up to where their heads are normed. */
@@ -254,14 +277,14 @@ static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const 
     assert(g->row0 == 0 && g->n_rows == r->R);
     if (r->c->w.mla) {
         grow_q(r, l, layer);
-        rotate(r, l, layer, kv, WRITE);
+        write_heads(r, l, layer, kv, 0);
         return;
     }
     if (!fwd_norm_shared(r)) before_norm(r, l, layer, kv);
     norm_heads(r, l, false);
     norm_heads(r, l, true);
     grow_q(r, l, layer);
-    rotate(r, l, layer, kv, WRITE | (normed ? 0 : CLIP) | (late && normed ? 0 : TURN));
+    write_heads(r, l, layer, kv, (normed ? 0 : CLIP) | (late && normed ? 0 : TURN));
 }
 
 /* ---- latent attention (forward_mla.c says what it does) ---- */
@@ -336,7 +359,7 @@ dev_attn_args fwd_dev_attn(const fwd_rows *r, const fwd_kv *kv)
                             .Dv = c->v_dim,
                             .block_stride = kv->block_stride,
                             .block_size = kv->block_size,
-                            .dtype = kv->dtype,
+                            .dtype = kv_of(kv->dtype, true),
                             .scale = (float)c->attn_scale,
                             .softcap = (float)c->attn_softcap,
                             .alibi_scaled = c->w.alibi_scaled,
@@ -353,7 +376,8 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     (void)g; /* what the plan was made of */
     a.q = in.q;
     a.ldq = in.ldq;
-    a.bf16 = f->rounds;
+    const bool turned = kv_turned(kv_of(kv->dtype, false));
+    a.bf16 = f->rounds && !turned;
     a.sinks = l->vec[R_SINKS].w;
     a.window = window ? r->c->window : 0;
     a.tables = f->tables;
@@ -373,6 +397,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         }
     }
     f->late_rope.T = 0;
+    if (turned) turn(r, r->a, r->c->heads, r->c->v_dim, 0, f->rounds);
 }
 
 /* Rows of *x into *spare, which change places. */

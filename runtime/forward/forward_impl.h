@@ -26,7 +26,7 @@ typedef struct {
     uint8_t *k, *v; /* of this layer */
     size_t block_stride;
     int block_size;
-    kv_dtype dtype;
+    kv_types dtype;
     bool there;    /* the rows' K and V are there: an earlier layer's */
     int64_t state; /* where this layer's state begins in a sequence's, in floats */
 } fwd_kv;

@@ -58,7 +58,7 @@ void fwd_index_choose(const fwd_rows *r, const fwd_kv *kv, const fwd_group *g)
         .k = kv->v,
         .block_stride = kv->block_stride,
         .block_size = kv->block_size,
-        .dtype = kv->dtype,
+        .dtype = kv_of(kv->dtype, false),
         .H = c->index_heads,
         .D = c->index_dim,
         .scale = (float)(1 / sqrt((double)c->index_dim)),

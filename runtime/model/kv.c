@@ -82,29 +82,30 @@ static bool has_own(const arch_config *c, int64_t layer)
 int64_t kv_latent_width(const arch_config *c) { return c->kv_lora + c->rope_dims; }
 
 /* The latents of a block. */
-static size_t latent_bytes(const arch_config *c, int block_size, kv_dtype d)
+static size_t latent_bytes(const arch_config *c, int block_size, kv_types d)
 {
-    return lq_round_up((size_t)block_size * attn_kv_row_bytes(d, kv_latent_width(c)), 64);
+    const size_t row = attn_kv_row_bytes(kv_of(d, true), kv_latent_width(c));
+    return lq_round_up((size_t)block_size * row, 64);
 }
 
 /* A token's key of the layer's indexer; 0: it has none. */
-static size_t index_row_bytes(const arch_config *c, int64_t layer, kv_dtype d)
+static size_t index_row_bytes(const arch_config *c, int64_t layer, kv_types d)
 {
-    return arch_has_indexer(c, layer) ? attn_kv_row_bytes(d, c->index_dim) : 0;
+    return arch_has_indexer(c, layer) ? attn_kv_row_bytes(kv_of(d, false), c->index_dim) : 0;
 }
 
-size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_dtype d, kv_side on)
+size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d, kv_side on)
 {
     const arch_config *own = arch_at(c, layer);
     if (!has_own(c, layer)) return 0;
     if (c->w.mla && on == KV_ON_HOST)
         return latent_bytes(c, block_size, d) +
                lq_round_up((size_t)block_size * index_row_bytes(c, layer, d), 64);
-    return plane_bytes(own, own->head_dim, block_size, d) +
-           plane_bytes(own, own->v_dim, block_size, d);
+    return plane_bytes(own, own->head_dim, block_size, kv_of(d, true)) +
+           plane_bytes(own, own->v_dim, block_size, kv_of(d, false));
 }
 
-size_t kv_most_bytes(const arch_config *c, int block_size, kv_dtype d, kv_side on)
+size_t kv_most_bytes(const arch_config *c, int block_size, kv_types d, kv_side on)
 {
     size_t most = 0;
     for (int64_t i = 0; i < c->layers; i++) {
@@ -114,7 +115,7 @@ size_t kv_most_bytes(const arch_config *c, int block_size, kv_dtype d, kv_side o
     return most;
 }
 
-size_t kv_block_bytes(const arch_config *c, int block_size, kv_dtype d)
+size_t kv_block_bytes(const arch_config *c, int block_size, kv_types d)
 {
     size_t n = 0;
     for (int64_t i = 0; i < c->layers; i++)
@@ -122,16 +123,16 @@ size_t kv_block_bytes(const arch_config *c, int block_size, kv_dtype d)
     return n;
 }
 
-size_t kv_token_bytes(const arch_config *c, kv_dtype d, kv_side on)
+size_t kv_token_bytes(const arch_config *c, kv_types d, kv_side on)
 {
     size_t n = 0;
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_config *own = arch_at(c, i);
         if (!has_own(c, i)) continue;
         n += c->w.mla && on == KV_ON_HOST
-                 ? attn_kv_row_bytes(d, kv_latent_width(c)) + index_row_bytes(c, i, d)
-                 : (size_t)own->kv_heads *
-                       (attn_kv_row_bytes(d, own->head_dim) + attn_kv_row_bytes(d, own->v_dim));
+                 ? attn_kv_row_bytes(kv_of(d, true), kv_latent_width(c)) + index_row_bytes(c, i, d)
+                 : (size_t)own->kv_heads * (attn_kv_row_bytes(kv_of(d, true), own->head_dim) +
+                                            attn_kv_row_bytes(kv_of(d, false), own->v_dim));
     }
     return n;
 }
@@ -210,9 +211,9 @@ static lq_status place_layers(kv_cache *kv, const arch_config *c, size_t *host, 
         size_t *side = here ? host : on;
         kv->place[i] =
             (kv_place){ .at = *side,
-                        .k_bytes = c->w.mla && here
-                                       ? latent_bytes(c, o->block_size, o->dtype)
-                                       : plane_bytes(own, own->head_dim, o->block_size, o->dtype),
+                        .k_bytes = c->w.mla && here ? latent_bytes(c, o->block_size, o->dtype)
+                                                    : plane_bytes(own, own->head_dim, o->block_size,
+                                                                  kv_of(o->dtype, true)),
                         .stride = kv_layer_bytes(c, i, o->block_size, o->dtype,
                                                  here ? KV_ON_HOST : KV_ON_DEVICE),
                         .near = near };
@@ -244,6 +245,11 @@ lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq
     if (o->n_blocks < 1 || o->n_blocks > INT32_MAX / MAX_BLOCK)
         return lq_fail(err, LQ_EVALUE, "KV blocks: expected 1..%d, found %lld",
                        INT32_MAX / MAX_BLOCK, (long long)o->n_blocks);
+    if (c->w.mla && !kv_alike(o->dtype))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "KV cache: latent attention has one row for K and V: expected one type, "
+                       "found %s",
+                       kv_types_text(o->dtype));
     kv_cache *kv = calloc(1, sizeof *kv);
     if (!kv) return lq_fail(err, LQ_ENOMEM, "KV cache: out of memory");
     size_t n = (size_t)o->n_blocks;

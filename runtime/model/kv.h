@@ -16,7 +16,7 @@ typedef struct kv_cache kv_cache;
 typedef struct {
     int64_t n_blocks;
     int block_size; /* 8, 16, 32 */
-    kv_dtype dtype;
+    kv_types dtype;
     int64_t n_states; /* of sequences and of borders kept; 0: as many as blocks (memory is taken as
                          they are used) */
     /* Slots for the K and V of layers with a window (kv_window.h), no more than blocks, and how many of
@@ -36,11 +36,11 @@ typedef struct {
  * those of every head. */
 typedef enum { KV_ON_HOST, KV_ON_DEVICE } kv_side;
 /* On the host: all layers, K and V. */
-size_t kv_block_bytes(const arch_config *c, int block_size, kv_dtype d);
+size_t kv_block_bytes(const arch_config *c, int block_size, kv_types d);
 /* Of one layer; of one that reads another's none. */
-size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_dtype d, kv_side on);
-size_t kv_most_bytes(const arch_config *c, int block_size, kv_dtype d, kv_side on); /* of any */
-size_t kv_token_bytes(const arch_config *c, kv_dtype d, kv_side on); /* of one token, all layers */
+size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d, kv_side on);
+size_t kv_most_bytes(const arch_config *c, int block_size, kv_types d, kv_side on); /* of any */
+size_t kv_token_bytes(const arch_config *c, kv_types d, kv_side on); /* of one token, all layers */
 int64_t kv_latent_width(const arch_config *c);                       /* of MLA's row on the host */
 size_t kv_table_bytes(const kv_opts *o); /* what is kept of the blocks besides K and V */
 lq_status kv_open(kv_cache **kv, const arch_config *c, const kv_opts *o, lq_err *err);

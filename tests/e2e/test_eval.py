@@ -54,7 +54,8 @@ def test_the_cache_type_shows_in_the_perplexity(llmq):
 
 
 @pytest.mark.parametrize("option, least, most", [
-    ("--activations int8", 1e-6, 1e-3), ("--activations bf16", 0, 1e-4), ("--kv-cache-dtype int8", 1e-6, 1e-3)])
+    ("--activations int8", 1e-6, 1e-3), ("--activations bf16", 0, 1e-4), ("--kv-cache-dtype int8", 1e-6, 1e-3),
+    ("--kv-cache-dtype int4", 1e-3, 0.01), ("--kv-cache-dtype k=int8,v=int4", 1e-4, 0.003)])
 def test_the_reference_runs_with_f32_whatever_the_model_does(llmq, tmp_path, option, least, most):
     """So the divergence from the same file is what the option costs."""
     packed = tmp_path / "packed.llmq"

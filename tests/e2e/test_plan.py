@@ -34,6 +34,19 @@ def test_narrow_caches_count_their_scales(llmq, model, dtype, row):
     assert plan(llmq, model, "--kv-cache-dtype", dtype)["kv_bytes_per_token"] == 2 * 6 * 2 * row
 
 
+@pytest.mark.parametrize("types, row", [("k=int8,v=int4", 4 + 64 + 4 + 32), ("v=int4,k=f16", 128 + 4 + 32),
+                                        ("k=int8,v=int8", 2 * (4 + 64)), ("v=int8", 128 + 4 + 64)])
+def test_keys_and_values_may_have_types_of_their_own(llmq, model, types, row):
+    assert plan(llmq, model, "--kv-cache-dtype", types)["kv_bytes_per_token"] == 6 * 2 * row
+
+
+@pytest.mark.parametrize("types", ["int5", "", "k=", "k=int8,", "k=int8,k=int4", "k=int8 v=int4", "q=int8", "k=int8,v"])
+def test_what_is_no_type_of_a_cache_is_refused(llmq, model, types):
+    for command in (["plan", model], ["eval", model, "--text", "Makefile"]):
+        p = llmq(*command, "--kv-cache-dtype", types, code=2)
+        assert "--kv-cache-dtype" in p.stderr and "int4" in p.stderr
+
+
 def test_a_draft_is_counted(llmq, model, draft):
     alone, small, both = plan(llmq, model), plan(llmq, draft), plan(llmq, model, "--speculative-model", draft)
     assert both["draft_weights_bytes"] == small["weights_bytes"] > 0

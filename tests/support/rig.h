@@ -18,7 +18,7 @@ typedef struct {
 typedef struct {
     int threads, block_size;
     mm_acts acts;
-    kv_dtype kv;
+    kv_types kv;
     bool prefix_cache;
     bool device;          /* dev_cuda's */
     bool int8;            /* model_share's */

@@ -3,6 +3,7 @@
 #include "kernels/attn.h"
 #include "kernels/bench/attn_naive.h"
 #include "kernels/dispatch.h"
+#include "kernels/hadamard.h"
 #include "tests/support/check.h"
 #include "tests/support/families.h"
 #include "tests/support/fill.h"
@@ -158,21 +159,48 @@ static float *run(const shape *s, const input *in, int n_seqs, int block_size, i
     return run_from(0, s, in, n_seqs, block_size, chunk, d, p, a);
 }
 
+/* Four bits by the definition: of the two scales that hold the block's largest number and hardly not, the one
+ * that loses less, the errors counted in 64ths of a step. */
+static void through_int4(float *dst, const float *src, int64_t D, float max)
+{
+    const int64_t P = (D + 63) / 64 * 16;
+    const float base = lq_bf16_to_f32(lq_f32_to_bf16(max / 8));
+    for (int64_t at = 0; at < D; at += P) {
+        const int64_t n = D - at < P ? D - at : P;
+        float m = 0;
+        for (int64_t i = at; i < at + n; i++)
+            m = fabsf(src[i]) > fabsf(m) ? src[i] : m;
+        const float need = ceilf(2 * fabsf(m) / base);
+        double least = 1e300;
+        for (float k = fminf(fmaxf(need, 9), 16), j = 0; j < 2 && k >= 9; k--, j++) {
+            const float s = (m > 0 ? -k : k) * (base / 16), inv = 1 / s;
+            double loss = 0;
+            float got[1024];
+            for (int64_t i = 0; i < n; i++) {
+                const float u = src[at + i] * inv, q = fminf(fmaxf(rintf(u), -8), 7);
+                got[i] = s * q;
+                loss += pow((double)k * rint((double)((u - q) * 64)), 2);
+            }
+            if (loss >= least) continue;
+            least = loss;
+            memcpy(dst + at, got, (size_t)n * sizeof *got);
+        }
+    }
+}
+
 /* What the cache gives back for one row of D. */
 static void through_cache(float *dst, const float *src, int64_t D, kv_dtype d)
 {
-    float max = 0, m = 0;
+    float max = 0;
     for (int64_t i = 0; i < D; i++) {
-        m = fabsf(src[i]) > max ? src[i] : m;
-        max = fabsf(m);
+        max = fmaxf(max, fabsf(src[i]));
         dst[i] = d == KV_F16    ? lq_f16_to_f32(lq_f32_to_f16(src[i]))
                  : d == KV_BF16 ? lq_bf16_to_f32(lq_f32_to_bf16(src[i]))
                                 : src[i];
     }
     for (int64_t i = 0; i < D && d == KV_I8; i++)
         dst[i] = (max / 127.0f) * rintf(src[i] * (127.0f / max));
-    for (int64_t i = 0; i < D && d == KV_I4; i++)
-        dst[i] = (m / -8.0f) * fminf(rintf(src[i] * (-8.0f / m)), 7.0f);
+    if (d == KV_I4) through_int4(dst, src, D, max);
     for (int64_t i = 0; i < D && d == KV_F8; i++)
         dst[i] = (max / 448.0f) * lq_e4m3_to_f32(lq_f32_to_e4m3(src[i] * (448.0f / max)));
 }
@@ -253,7 +281,7 @@ TEST(the_reference_agrees_with_the_formula)
             input in = input_make(&shapes[i], &a, i);
             float *out = run(&shapes[i], &in, 1, 16, 7, (kv_dtype)d, NULL, &a);
             double share = worst(&shapes[i], &in, out, (kv_dtype)d);
-            CHECK(share <= 1, "%s, %s: %g of the bound", shapes[i].why, kv_dtype_text((kv_dtype)d),
+            CHECK(share <= 1, "%s, %s: %g of the bound", shapes[i].why, kv_types_text((kv_dtype)d),
                   share);
             lq_arena_free(&a);
         }
@@ -277,7 +305,7 @@ TEST(the_naive_one_agrees_with_the_formula)
             double share =
                 worst(&shapes[i], &in, out + shapes[i].T * shapes[i].H * shapes[i].Dv, d);
             CHECK(share <= 1, "%s, %s, %s: %g of the bound", family, shapes[i].why,
-                  kv_dtype_text(d), share);
+                  kv_types_text(d), share);
             lq_arena_free(&a);
         }
     pool_close(p);
@@ -313,7 +341,7 @@ TEST(the_same_bytes_in_any_chunk_block_batch_and_family)
                     for (int q = 0; q < ways[k].n_seqs; q++)
                         CHECK(memcmp(got + q * s->T * s->H * s->Dv, want, bytes) == 0,
                               "%s, %s, %s: chunk %lld, blocks of %d, sequence %d", family, s->why,
-                              kv_dtype_text((kv_dtype)d), (long long)chunk, ways[k].block_size, q);
+                              kv_types_text((kv_dtype)d), (long long)chunk, ways[k].block_size, q);
                 }
             lq_arena_free(&a);
         }
@@ -349,7 +377,7 @@ TEST(in_bf16_it_agrees_with_the_formula_in_the_same_bytes)
                 in_bf16 = true;
                 float *want = run(s, &in, 1, 16, 7, (kv_dtype)d, NULL, &a);
                 double share = worst(s, &in, want, (kv_dtype)d);
-                CHECK(share <= 1, "%s, %s: %g of the bound", s->why, kv_dtype_text((kv_dtype)d),
+                CHECK(share <= 1, "%s, %s: %g of the bound", s->why, kv_types_text((kv_dtype)d),
                       share);
                 CHECK(s->T == 1 || s->window == 1 || memcmp(f32, want, bytes) != 0, "%s: in f32",
                       s->why);
@@ -361,7 +389,7 @@ TEST(in_bf16_it_agrees_with_the_formula_in_the_same_bytes)
                     for (int q = 0; q < ways[k].n_seqs; q++)
                         CHECK(memcmp(got + q * s->T * s->H * s->Dv, want, bytes) == 0,
                               "%s, %s, %s: chunk %lld, blocks of %d%s, sequence %d", family, s->why,
-                              kv_dtype_text((kv_dtype)d), (long long)chunk, ways[k].block_size,
+                              kv_types_text((kv_dtype)d), (long long)chunk, ways[k].block_size,
                               paired ? " in pairs" : "", q);
                 }
                 in_bf16 = paired = false;
@@ -463,7 +491,7 @@ TEST(each_step_gives_the_same_bits_in_every_family)
             run_steps(&got, k_get(), rows, n, D, d);
 #define SAME(field)                                                                          \
     CHECK(memcmp(got.field, want.field, sizeof got.field) == 0, "%s, %s, %d keys of %d: %s", \
-          family, kv_dtype_text(d), n, (int)D, #field)
+          family, kv_types_text(d), n, (int)D, #field)
             SAME(kt);
             SAME(v);
             SAME(scores);
@@ -491,10 +519,10 @@ TEST(a_cached_row_is_what_its_type_can_hold)
     CHECK(attn_kv_row_bytes(KV_I4, 7) == 8 && attn_kv_row_bytes(KV_F8, 8) == 12, "bytes");
     static const float y[7] = { -8, 7, -1, 3.4f, 0, 8, -6.6f }; /* the first of the largest */
     static const uint8_t nibbles[4] = { 0xf0, 0xb7, 0xf8, 0x01 };
+    uint32_t head;
     attn_kv_write(row, 0, 1, y, 1, 7, KV_I4);
-    memcpy(&scale, row, 4);
-    CHECK(scale == 1.0f && memcmp(row + 4, nibbles, 4) == 0, "int4 codes of scale %g",
-          (double)scale);
+    memcpy(&head, row, 4);
+    CHECK(head == 0x3f800007 && memcmp(row + 4, nibbles, 4) == 0, "int4 codes of head %x", head);
     static const float z[4] = { 448, -1, 0.0625f, 17 }; /* 17 lies between 16 and 18: to even */
     static const uint8_t e4m3[4] = { 0x7e, 0xb8, 0x18, 0x58 };
     attn_kv_write(row, 0, 1, z, 1, 4, KV_F8);
@@ -507,12 +535,84 @@ TEST(a_cached_row_is_what_its_type_can_hold)
         k_ref.attn_v(back, row, 1, 8, (kv_dtype)d);
         memcpy(&scale, row, 4);
         CHECK(scale == 0.0f && memcmp(back, zero, sizeof zero) == 0, "%s: a row of zeros",
-              kv_dtype_text((kv_dtype)d));
+              kv_types_text((kv_dtype)d));
         attn_kv_write(row, 0, 1, bad, 1, 8, (kv_dtype)d);
         k_ref.attn_v(back, row, 1, 8, (kv_dtype)d);
-        CHECK(isnan(back[0]), "%s: a row without a scale is %g", kv_dtype_text((kv_dtype)d),
+        CHECK(isnan(back[0]), "%s: a row without a scale is %g", kv_types_text((kv_dtype)d),
               (double)back[0]);
     }
+}
+
+/* Of pieces of the largest power of two in D; twice it is what was there. */
+TEST(heads_times_hadamard)
+{
+    static const struct {
+        int64_t D, order;
+    } sizes[] = { { 1, 1 },   { 15, 1 },  { 2, 2 },   { 20, 4 },
+                  { 64, 64 }, { 80, 16 }, { 96, 32 }, { 576, 64 } };
+    enum { H = 3, MOST = 576 };
+    float x[H * MOST], y[H * MOST];
+    uint64_t seed = 7;
+    for (size_t i = 0; i < LQ_COUNT(sizes); i++) {
+        const int64_t D = sizes[i].D, n = sizes[i].order;
+        CHECK(k_hadamard_order(D) == n, "%d: order %d", (int)D, (int)k_hadamard_order(D));
+        fill_row(x, H * D, &seed);
+        memcpy(y, x, sizeof y);
+        k_hadamard(y, H, D);
+        double off = 0, back = 0;
+        for (int64_t j = 0; j < H * D; j++) {
+            double want = 0; /* the sign of element (a, b) is the parity of a & b */
+            for (int64_t k = 0; k < n; k++)
+                want += (double)x[j / n * n + k] *
+                        (__builtin_popcountll((unsigned long long)(j % n & k)) % 2 ? -1 : 1);
+            off = fmax(off, fabs(want / sqrt((double)n) - (double)y[j]));
+        }
+        k_hadamard(y, H, D);
+        for (int64_t j = 0; j < H * D; j++)
+            back = fmax(back, fabs((double)x[j] - (double)y[j]));
+        /* log2(n) sums, each off by 2^-24 of at most n numbers below 4, over sqrt(n) */
+        const double bound = 0x1p-24 * 8 * 4 * sqrt((double)n) * 8;
+        CHECK(off <= bound && back <= 2 * bound, "%d: off by %g, back by %g", (int)D, off, back);
+    }
+}
+
+/* One number that stands out coarsens its row; turned, it is shared by all. */
+TEST(turned_rows_of_four_bits_lose_less_where_one_number_stands_out)
+{
+    enum { D = 64 };
+    float x[D], t[D], back[D];
+    uint8_t row[4 + D / 2];
+    double plain = 0, turned = 0;
+    uint64_t seed = 3;
+    fill_row(x, D, &seed);
+    x[5] = 30;
+    attn_kv_write(row, 0, 1, x, 1, D, KV_I4);
+    k_ref.attn_v(back, row, 1, D, KV_I4);
+    for (int i = 0; i < D; i++)
+        plain += (double)((back[i] - x[i]) * (back[i] - x[i]));
+    memcpy(t, x, sizeof t);
+    k_hadamard(t, 1, D);
+    attn_kv_write(row, 0, 1, t, 1, D, KV_I4);
+    k_ref.attn_v(back, row, 1, D, KV_I4);
+    k_hadamard(back, 1, D);
+    for (int i = 0; i < D; i++)
+        turned += (double)((back[i] - x[i]) * (back[i] - x[i]));
+    CHECK(turned < plain / 3, "%g, as it is %g", turned, plain);
+}
+
+TEST(types_of_keys_and_of_values)
+{
+    for (int k = 0; k < KV_N_DTYPES; k++)
+        for (int v = 0; v < KV_N_DTYPES; v++) {
+            const kv_types t = kv_apart((kv_dtype)k, (kv_dtype)v);
+            char want[32];
+            snprintf(want, sizeof want, "k=%s,v=%s", kv_types_text((kv_dtype)k),
+                     kv_types_text((kv_dtype)v));
+            CHECK(kv_of(t, true) == (kv_dtype)k && kv_of(t, false) == (kv_dtype)v, "%d %d", k, v);
+            CHECK(kv_alike(t) == (k == v) && (k != v || t == (kv_types)k), "%d %d alike", k, v);
+            CHECK(strcmp(kv_types_text(t), k == v ? kv_types_text((kv_dtype)k) : want) == 0,
+                  "%s is %s", want, kv_types_text(t));
+        }
 }
 
 /* In a key or a value, whatever the type that the cache holds it in: who sees it gets no number,
@@ -549,7 +649,7 @@ TEST(a_nan_is_lost_in_no_type)
                                 wrong += memcmp(got + at, want + at, (size_t)s->Dv * 4) != 0;
                         }
                     CHECK(wrong == 0, "%s, %s%s, in a %s: %lld heads of tokens", family,
-                          kv_dtype_text((kv_dtype)d),
+                          kv_types_text((kv_dtype)d),
                           n == 2 ? ", bf16"
                           : n    ? ", naive"
                                  : "",
@@ -567,6 +667,9 @@ int main(int argc, char **argv)
     RUN(a_long_context_has_the_same_bytes_on_any_number_of_threads);
     RUN(each_step_gives_the_same_bits_in_every_family);
     RUN(a_cached_row_is_what_its_type_can_hold);
+    RUN(heads_times_hadamard);
+    RUN(turned_rows_of_four_bits_lose_less_where_one_number_stands_out);
+    RUN(types_of_keys_and_of_values);
     RUN(a_nan_is_lost_in_no_type);
     return check_end();
 }

@@ -516,7 +516,7 @@ TEST(rotation_and_the_cache_are_the_cpus_bits)
                 CHECK(memcmp(got, q, (size_t)(T * H * D) * 4) == 0, "%s: q", shapes[i].why);
             if (get(&r, cache, on, stride * BLOCKS, shapes[i].why))
                 CHECK(memcmp(cache, want, stride * BLOCKS) == 0, "%s, %s: the cache", shapes[i].why,
-                      kv_dtype_text(dtypes[j]));
+                      kv_types_text(dtypes[j]));
             rig_close(&r);
         }
 }

@@ -262,8 +262,13 @@ static void read_codes(float *x, const uint8_t *cache, int64_t row, int64_t n, k
 {
     const uint8_t *at = cache + (size_t)row * attn_kv_row_bytes(d, n);
     float scale;
+    uint32_t head;
     memcpy(&scale, at, sizeof scale);
+    memcpy(&head, at, sizeof head);
     for (int64_t i = 0; i < n; i++) {
+        if (d == KV_I4)
+            scale = attn_i4_scale(lq_bf16_to_f32((uint16_t)(head >> 16)),
+                                  head >> 4 * (i / attn_i4_block(n)));
         const uint8_t c = at[4 + (d == KV_I4 ? i / 2 : i)];
         if (d == KV_I8) x[i] = scale * (float)(int8_t)c;
         if (d == KV_I4) x[i] = scale * (float)((c >> i % 2 * 4 & 15) - 8);

@@ -19,12 +19,12 @@ TEST(a_cache_of_any_type_gives_the_same_bytes_at_any_load)
         job before = alone[1];
         run_alone((eng_opts){ .kv = kv });
         CHECK(memcmp(before.logprobs, alone[1].logprobs, sizeof before.logprobs),
-              "%s: the same as the type before", kv_dtype_text(kv));
+              "%s: the same as the type before", kv_types_text(kv));
         for (size_t i = 0; i < LQ_COUNT(cases); i++) {
             rig r;
             eng_stats st;
             if (!rig_open(&r, &golden, cases[i].threads, cases[i].o)) return;
-            snprintf(why, sizeof why, "%s, %s", kv_dtype_text(kv), cases[i].why);
+            snprintf(why, sizeof why, "%s, %s", kv_types_text(kv), cases[i].why);
             run_together(&r, 1, why);
             eng_stats_get(r.e, &st);
             CHECK(!cases[i].o.kv_bytes || st.preemptions > 0, "%s: nobody was pre-empted", why);

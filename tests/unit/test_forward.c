@@ -137,7 +137,7 @@ static const cut cuts[] = {
 };
 
 /* One pass against every cut. */
-static void check_cuts(const char *name, mm_acts acts, kv_dtype kv)
+static void check_cuts(const char *name, mm_acts acts, kv_types kv)
 {
     golden g;
     rig r;
@@ -151,13 +151,14 @@ static void check_cuts(const char *name, mm_acts acts, kv_dtype kv)
         };
         if (open_arch(&other, name, o)) run_cut(&other, &g, &cuts[k], got);
         CHECK(memcmp(want, got, bytes) == 0, "%s, activations %d, KV %s: %s", name, (int)acts,
-              kv_dtype_text(kv), cuts[k].why);
+              kv_types_text(kv), cuts[k].why);
         rig_close(&other);
     }
     /* Where there are experts, a rounding may choose others. */
     double d = want ? distance(&g, 0, want) : 1;
     /* Half a step of 4 bits, or of a fraction of 3, is 1/16: 16 times that of 8 bits. */
-    double most = kv == KV_I4 || kv == KV_F8 ? 16 * 0.05 : 0.05;
+    const bool few = kv_of(kv, false) == KV_I4 || kv_of(kv, false) == KV_F8;
+    double most = few ? 16 * 0.05 : 0.05;
     CHECK(d < most || r.m.cfg->experts, "%s: narrow arithmetic strays by %.2g", name, d);
     free(got);
     close_both(&r, &g, want);
@@ -175,6 +176,9 @@ TEST(batch_chunks_blocks_and_threads_change_no_byte)
     check_cuts("deepseek-v3", MM_I8, KV_I8);
     check_cuts("qwen3", MM_I8, KV_I4);
     check_cuts("mistral-swa", MM_F32, KV_F8);
+    check_cuts("qwen3", MM_I8, kv_apart(KV_I8, KV_I4));
+    check_cuts("mistral-swa", MM_BF16, kv_apart(KV_BF16, KV_I8));
+    check_cuts("llama-128", MM_F32, kv_apart(KV_I8, KV_F32));
 }
 
 /* Steps that want the logits of some rows, or of none, against one that wants them all. */

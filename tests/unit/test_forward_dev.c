@@ -170,7 +170,7 @@ TEST(caches_stray_no_further_than_the_cpus_do)
         if (exact && cpu && got) {
             const double own = apart(cpu, exact, n), d = apart(got, cpu, n);
             CHECK(own > 0 && d <= 2 * own, "%s: %.2g, the CPU from f32 %.2g",
-                  kv_dtype_text(kinds[i]), d, own);
+                  kv_types_text(kinds[i]), d, own);
         }
         free(exact);
         free(cpu);

@@ -115,7 +115,7 @@ TEST(schemes_and_caches_are_shared_too)
             const double d = apart(got, want, n), own = exact ? 0 : apart(want, f32, n);
             CHECK((d > 0 || o.acts != MM_F32) && d <= ROUNDING + 2 * own,
                   "%s, cache %s: %.2g, one device from f32 %.2g", kinds[i].scheme,
-                  kv_dtype_text(kinds[i].kv), d, own);
+                  kv_types_text(kinds[i].kv), d, own);
         }
         free(f32);
         free(want);

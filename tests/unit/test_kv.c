@@ -283,6 +283,29 @@ TEST(forks_share_blocks_until_they_are_written)
     kv_close(kv);
 }
 
+TEST(keys_and_values_have_types_of_their_own)
+{
+    enum { BLOCKS = 3 };
+    arch_layer layer[2] = { { 0 } };
+    arch_config c = {
+        .layers = 2, .kv_heads = 2, .head_dim = 32, .v_dim = 64, .max_pos = 64, .layer = layer
+    };
+    const kv_types t = kv_apart(KV_I8, KV_I4);
+    const size_t k = 2 * BS * (4 + 32), v = 2 * BS * (4 + 32);
+    kv_opts o = { .n_blocks = BLOCKS, .block_size = BS, .dtype = t };
+    kv_cache *kv;
+    lq_err err = { "" };
+    CHECK(kv_block_bytes(&c, BS, t) == 2 * (k + v), "bytes of a block");
+    CHECK(kv_token_bytes(&c, t, KV_ON_HOST) == 2 * (k + v) / BS, "bytes of a token");
+    CHECK(!kv_open(&kv, &c, &o, &err), "%s", err.msg);
+    CHECK((size_t)(kv_v(kv, 0) - kv_k(kv, 0)) == k && kv_block_stride(kv, 1) == k + v, "places");
+    kv_close(kv);
+    c.w.mla = true;
+    c.kv_lora = 64;
+    CHECK(kv_open(&kv, &c, &o, &err) == LQ_EUNSUPPORTED && strstr(err.msg, "k=int8,v=int4"), "%s",
+          err.msg);
+}
+
 TEST(layers_have_their_own_sizes_or_those_of_the_layer_that_they_read)
 {
     enum { LAYERS = 4, BLOCKS = 3 };
@@ -356,6 +379,7 @@ int main(int argc, char **argv)
     RUN(blocks_of_equal_hashes_are_told_apart_by_tokens_and_parents);
     RUN(a_truncated_shared_block_is_copied_before_it_is_written);
     RUN(forks_share_blocks_until_they_are_written);
+    RUN(keys_and_values_have_types_of_their_own);
     RUN(layers_have_their_own_sizes_or_those_of_the_layer_that_they_read);
     RUN(random_operations_leak_nothing_and_mix_nothing_up);
     return check_end();

@@ -26,13 +26,14 @@ typedef struct {
 } prompt;
 
 /* n rows of queries over as many written positions. */
-static lq_status prompt_open(prompt *t, int64_t n, kv_dtype d, bool bf16, lq_err *err)
+static lq_status prompt_open(prompt *t, int64_t n, kv_types d, bool bf16, lq_err *err)
 {
-    size_t half = attn_kv_row_bytes(d, D) * HKV * BLOCK;
+    const size_t rows = (size_t)HKV * BLOCK, half = attn_kv_row_bytes(kv_of(d, true), D) * rows,
+                 stride = half + attn_kv_row_bytes(kv_of(d, false), D) * rows;
     int64_t blocks = lq_ceil_div(n, BLOCK);
     lq_status s = lq_arena_init(&t->arena, 0, err);
     if (s) return s;
-    uint8_t *kv = lq_push(&t->arena, 2 * half * (size_t)blocks);
+    uint8_t *kv = lq_push(&t->arena, stride * (size_t)blocks);
     float *q = lq_push(&t->arena, (size_t)(n * H * D) * 4),
           *out = lq_push(&t->arena, (size_t)(n * H * D) * 4);
     int32_t *table = lq_push(&t->arena, (size_t)blocks * sizeof *table);
@@ -42,9 +43,10 @@ static lq_status prompt_open(prompt *t, int64_t n, kv_dtype d, bool bf16, lq_err
     for (int64_t i = 0; i < n * H * D; i++)
         q[i] = (float)(i % 17) * 0.01f;
     for (int64_t i = 0; i < n; i++) {
-        uint8_t *block = kv + (size_t)(i / BLOCK) * 2 * half;
-        attn_kv_write(block, (int)(i % BLOCK), BLOCK, q + i * H * D, HKV, D, d);
-        attn_kv_write(block + half, (int)(i % BLOCK), BLOCK, q + i * H * D, HKV, D, d);
+        uint8_t *block = kv + (size_t)(i / BLOCK) * stride;
+        attn_kv_write(block, (int)(i % BLOCK), BLOCK, q + i * H * D, HKV, D, kv_of(d, true));
+        attn_kv_write(block + half, (int)(i % BLOCK), BLOCK, q + i * H * D, HKV, D,
+                      kv_of(d, false));
     }
     t->seq = (attn_seq){ .n_rows = n, .table = table };
     t->a = (attn_args){ .q = q,
@@ -53,9 +55,10 @@ static lq_status prompt_open(prompt *t, int64_t n, kv_dtype d, bool bf16, lq_err
                         .ldo = H * D,
                         .k = kv,
                         .v = kv + half,
-                        .block_stride = 2 * half,
+                        .block_stride = stride,
                         .block_size = BLOCK,
                         .dtype = d,
+                        .turned = kv_turned(kv_of(d, false)),
                         .bf16 = bf16,
                         .H = H,
                         .Hkv = HKV,
@@ -113,7 +116,7 @@ static lq_status print_json(const attn_row *rows, int n, const bench_cmd *o, poo
 {
     cJSON *doc = cJSON_CreateObject(), *list = cJSON_AddArrayToObject(doc, "rows");
     cJSON_AddStringToObject(doc, "kernels", k_name());
-    cJSON_AddStringToObject(doc, "kv_cache_dtype", kv_dtype_text(opt_kv(&o->model)));
+    cJSON_AddStringToObject(doc, "kv_cache_dtype", kv_types_text(opt_kv(&o->model)));
     cJSON_AddNumberToObject(doc, "threads", pool_threads(p));
     for (int i = 0; i < n; i++) {
         cJSON *r = cJSON_CreateObject();
@@ -130,7 +133,7 @@ static void print_table(const attn_row *rows, int n, const bench_cmd *o, pool *p
 {
     printf("one layer over a whole prompt: %d heads of %d, %d KV heads, KV %s, kernels %s, %d "
            "threads\n\n%-8s %8s %12s %14s\n",
-           H, D, HKV, kv_dtype_text(opt_kv(&o->model)), k_name(), pool_threads(p), "", "tokens",
+           H, D, HKV, kv_types_text(opt_kv(&o->model)), k_name(), pool_threads(p), "", "tokens",
            "ms", "scratch");
     for (int i = 0; i < n; i++) {
         char size[16];

@@ -6,7 +6,7 @@
 
 typedef struct {
     mm_acts acts;
-    kv_dtype kv;
+    kv_types kv;
     pool *p;
 } bench_fwd;
 

@@ -36,19 +36,19 @@ static lq_status measure(bench_kv_type *t, const arch_config *c, lq_err *err)
 }
 
 /* Of a token, had each layer so many KV heads. */
-static double with_heads(const arch_config *c, int64_t heads, kv_dtype d)
+static double with_heads(const arch_config *c, int64_t heads, kv_types d)
 {
     double n = 0;
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_config *own = arch_at(c, i);
         if (!kv_layer_bytes(c, i, BLOCK, d, KV_ON_HOST)) continue;
-        n += (double)heads *
-             (double)(attn_kv_row_bytes(d, own->head_dim) + attn_kv_row_bytes(d, own->v_dim));
+        n += (double)heads * (double)(attn_kv_row_bytes(kv_of(d, true), own->head_dim) +
+                                      attn_kv_row_bytes(kv_of(d, false), own->v_dim));
     }
     return n;
 }
 
-lq_status bench_kv_run(bench_kv *b, const arch_config *c, kv_dtype dtype, lq_err *err)
+lq_status bench_kv_run(bench_kv *b, const arch_config *c, kv_types dtype, lq_err *err)
 {
     enum { OWN = 1 }; /* the second row */
     *b = (bench_kv){ .dtype = dtype,
@@ -73,7 +73,7 @@ void bench_kv_json(cJSON *doc, const bench_kv *b)
     cJSON *types = cJSON_AddArrayToObject(o, "types"), *heads = cJSON_AddArrayToObject(o, "heads");
     for (size_t i = 0; i < LQ_COUNT(b->types); i++) {
         cJSON *row = cJSON_CreateObject();
-        cJSON_AddStringToObject(row, "dtype", kv_dtype_text(b->types[i].dtype));
+        cJSON_AddStringToObject(row, "dtype", kv_types_text(b->types[i].dtype));
         cJSON_AddNumberToObject(row, "formula_token_bytes", b->types[i].formula);
         cJSON_AddNumberToObject(row, "measured_token_bytes", b->types[i].measured);
         cJSON_AddItemToArray(types, row);
@@ -94,9 +94,9 @@ void bench_kv_print(const bench_kv *b)
         "have one\n%-8s %14s %14s %16s\n",
         "", "bytes a token", "in memory", "tokens a GiB");
     for (size_t i = 0; i < LQ_COUNT(b->types); i++)
-        printf("%-8s %14.0f %14.0f %16.0f\n", kv_dtype_text(b->types[i].dtype), b->types[i].formula,
+        printf("%-8s %14.0f %14.0f %16.0f\n", kv_types_text(b->types[i].dtype), b->types[i].formula,
                b->types[i].measured, 0x1p30 / b->types[i].formula);
-    printf("\n%-12s %8s %14s %16s\n", kv_dtype_text(b->dtype), "KV heads", "bytes a token",
+    printf("\n%-12s %8s %14s %16s\n", kv_types_text(b->dtype), "KV heads", "bytes a token",
            "MiB for 4,096");
     for (size_t i = 0; i < LQ_COUNT(b->heads); i++)
         printf("%-12s %8lld %14.0f %16.1f\n", b->heads[i].name, (long long)b->heads[i].heads,

@@ -18,13 +18,13 @@ typedef struct {
 } bench_kv_heads;
 
 typedef struct {
-    kv_dtype dtype; /* of `heads` */
+    kv_types dtype; /* of `heads` */
     bench_kv_type types[KV_N_DTYPES];
     bench_kv_heads heads[3];
 } bench_kv;
 
 /* dtype: of the second table. Each type's cache is made and written, 32 MiB or a block of it. */
-lq_status bench_kv_run(bench_kv *b, const arch_config *c, kv_dtype dtype, lq_err *err);
+lq_status bench_kv_run(bench_kv *b, const arch_config *c, kv_types dtype, lq_err *err);
 void bench_kv_json(cJSON *doc, const bench_kv *b);
 void bench_kv_print(const bench_kv *b);
 

@@ -301,7 +301,7 @@ static lq_status print_json(const session *b, lq_err *err)
     cJSON_AddStringToObject(doc, "kernels", k_name());
     cJSON_AddStringToObject(doc, "device", model_device(b->m));
     cJSON_AddStringToObject(doc, "activations", mm_acts_text(acts_of(b)));
-    cJSON_AddStringToObject(doc, "kv_cache_dtype", kv_dtype_text(opt_kv(&b->o->model)));
+    cJSON_AddStringToObject(doc, "kv_cache_dtype", kv_types_text(opt_kv(&b->o->model)));
     cJSON_AddNumberToObject(doc, "threads", pool_threads(b->p));
     if (model_dev(b->m))
         cJSON_AddNumberToObject(cJSON_AddObjectToObject(doc, "limits"), "copy_gbytes_s",
@@ -341,7 +341,7 @@ static void print_table(const session *b)
     printf("%s, %s, %s read per step; kernels %s, activations %s, KV %s, %d threads\n",
            model_name(b), scheme, opt_size_text(size, sizeof size, (double)b->m->weight_bytes),
            model_dev(b->m) ? model_dev(b->m)->ops->name : k_name(), mm_acts_text(acts_of(b)),
-           kv_dtype_text(opt_kv(&b->o->model)), pool_threads(b->p));
+           kv_types_text(opt_kv(&b->o->model)), pool_threads(b->p));
     if (model_dev(b->m))
         printf("%s: %.1f GB/s read and written by copies; its arithmetic is not measured\n",
                model_device(b->m), b->bytes_s * 1e-9);

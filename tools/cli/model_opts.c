@@ -66,12 +66,12 @@ static const char *const layer_words[] = { "all", "auto", NULL };
               .help = "activation dtype of quantized layers (auto: int8; on a GPU bf16)" },        \
             { "kv-cache-dtype",                                                                    \
               0,                                                                                   \
-              OPT_ENUM,                                                                            \
+              OPT_STR,                                                                             \
               F(kv),                                                                               \
               .def = kv_def,                                                                       \
               .words = kv_words,                                                                   \
               .help = "dtype of keys and values (auto: bf16 where attention multiplies "           \
-                      "that, else f16; on a GPU f16)" },                                           \
+                      "that, else f16; on a GPU f16), or of each: k=int8,v=int4" },                \
             { "verify", 0, OPT_FLAG, F(verify),                                                    \
               .help = "check every checksum of a .llmq file before it is used" },                  \
             { "pin", 0, OPT_FLAG, F(pin),                                                          \
@@ -112,10 +112,50 @@ const char *opt_device(const opt_model *o)
     return o->device ? o->device : o->gpu_layers == LAYERS_ALL && o->ranks < 2 ? "cpu" : "cuda";
 }
 
-kv_dtype opt_kv(const opt_model *o)
+/* The n bytes at s as an index of kv_words; -1: none. */
+static int kv_word(const char *s, size_t n)
 {
-    if (o->kv) return (kv_dtype)(o->kv - 1);
-    return attn_fast_cache(opt_acts(o) != MM_F32 && is(opt_device(o), "cpu"));
+    for (int i = 0; kv_words[i]; i++)
+        if (strlen(kv_words[i]) == n && strncmp(kv_words[i], s, n) == 0) return i;
+    return -1;
+}
+
+/* Indices of kv_words of K and V: one word for both, or k=WORD and v=WORD, of which one may be left to
+ * auto. */
+static bool read_kv(const char *s, int *k, int *v)
+{
+    int found[2] = { -1, -1 };
+    *k = *v = s ? kv_word(s, strlen(s)) : 0;
+    if (*k >= 0) return true;
+    while (*s) {
+        const size_t n = strcspn(s, ",");
+        if (n < 2 || (*s != 'k' && *s != 'v') || s[1] != '=') return false;
+        int *one = &found[*s == 'v'];
+        if (*one >= 0 || (*one = kv_word(s + 2, n - 2)) < 0) return false;
+        s += n;
+        if (*s == ',' && !*++s) return false;
+    }
+    *k = found[0] < 0 ? 0 : found[0];
+    *v = found[1] < 0 ? 0 : found[1];
+    return found[0] >= 0 || found[1] >= 0;
+}
+
+lq_status opt_check_kv(const opt_model *o, lq_err *err)
+{
+    int k, v;
+    if (read_kv(o->kv, &k, &v)) return LQ_OK;
+    return lq_fail(err, LQ_EUSAGE,
+                   "--kv-cache-dtype: expected auto, f32, f16, bf16, int8, int4, fp8, or k=... and "
+                   "v=... of them with a comma between, found %s",
+                   o->kv);
+}
+
+kv_types opt_kv(const opt_model *o)
+{
+    int k = 0, v = 0;
+    if (!read_kv(o->kv, &k, &v)) k = v = 0; /* opt_model_start refuses it */
+    const kv_dtype fast = attn_fast_cache(opt_acts(o) != MM_F32 && is(opt_device(o), "cpu"));
+    return kv_apart(k ? (kv_dtype)(k - 1) : fast, v ? (kv_dtype)(v - 1) : fast);
 }
 
 int64_t opt_gpu_layers(const opt_model *o)

@@ -16,7 +16,8 @@ typedef struct {
     int64_t ranks;         /* --tensor-parallel-size */
     bool eager;            /* --enforce-eager */
     bool batch_invariant;  /* --batch-invariant */
-    int activations, kv;   /* opt_acts(), opt_kv() */
+    int activations;       /* opt_acts() */
+    const char *kv;        /* --kv-cache-dtype, NULL: auto; opt_kv() */
     bool verify;           /* --verify: load_model_open asks for it by opt_given */
     bool pin;              /* --pin */
     int numa;              /* --numa: opt_numa */
@@ -70,8 +71,8 @@ extern const opt_row opt_model_exact_rows[OPT_MODEL_N]; /* f32, f32 */
 
 mm_acts opt_acts(const opt_model *o); /* auto resolved */
 bool opt_int8(const opt_model *o);    /* int8 in so many words: on a GPU auto is bf16 */
-kv_dtype opt_kv(const opt_model *o);
-const char *mm_acts_text(mm_acts a); /* "int8" */
+kv_types opt_kv(const opt_model *o);  /* auto resolved; opt_model_start has checked it */
+const char *mm_acts_text(mm_acts a);  /* "int8" */
 /* What --device says; layers on a GPU ask for one. */
 const char *opt_device(const opt_model *o);
 int64_t opt_gpu_layers(const opt_model *o);
@@ -84,10 +85,14 @@ lq_status opt_only_cpu(const opt_model *o, const char *what, lq_err *err);
 /* Where `--device auto` was asked for and there is no choice: one line with why. */
 void opt_note_device(const opt_model *o);
 
+/* LQ_EUSAGE: --kv-cache-dtype is no type, nor k=TYPE,v=TYPE. */
+lq_status opt_check_kv(const opt_model *o, lq_err *err);
+
 /* --kernels and --device take effect: call once, before the first kernel. */
 static inline lq_status opt_model_start(const opt_model *o, lq_err *err)
 {
-    lq_status s = opt_check_device(o, err);
+    lq_status s = opt_check_kv(o, err);
+    if (!s) s = opt_check_device(o, err);
     return s ? s : k_init(o->kernels, err);
 }
 
