@@ -298,9 +298,32 @@ static lq_status read_config(arch_config *c, const cJSON *j, const cJSON *outer,
     return s ? s : arch_config_check(c, err);
 }
 
+/* An EAGLE-3 draft as the library "speculators" writes it: its layer's config apart, all else at the top. NULL: it
+ * is none. */
+static cJSON *flat_speculator(const cJSON *config)
+{
+    static const char *const apart[] = { "transformer_layer_config", "speculators_config" };
+    const cJSON *layer = js_get(config, apart[0]), *type = js_get(config, "speculators_model_type");
+    if (!cJSON_IsObject(layer) || !cJSON_IsString(type) || strcmp(type->valuestring, "eagle3") != 0)
+        return NULL;
+    cJSON *flat = cJSON_Duplicate(layer, true);
+    for (const cJSON *v = flat ? config->child : NULL; v; v = v->next) {
+        if (strcmp(v->string, apart[0]) == 0 || strcmp(v->string, apart[1]) == 0) continue;
+        cJSON_DeleteItemFromObjectCaseSensitive(flat, v->string);
+        cJSON_AddItemToObject(flat, v->string, cJSON_Duplicate(v, true));
+    }
+    return flat;
+}
+
 lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *generation,
                             lq_err *err)
 {
+    cJSON *flat = flat_speculator(config);
+    if (flat) {
+        const lq_status flat_s = arch_config_parse(c, flat, generation, err);
+        cJSON_Delete(flat);
+        return flat_s;
+    }
     arch_pick p;
     memset(c, 0, sizeof *c);
     if (!cJSON_IsObject(config)) return lq_fail(err, LQ_EVALUE, "expected a JSON object");

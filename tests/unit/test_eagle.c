@@ -2,12 +2,14 @@
  * engine the same bytes, with guesses that are mostly right; and what does not fit the model. */
 #define FOLDER "tests/golden/mtp/mimo"
 #define DRAFT "tests/golden/eagle3"
+#include "base/file.h"
 #include "base/json.h"
 #include "runtime/engine/mtp.h"
 #include "tests/support/engine_jobs.h"
 #include "tests/support/head_pair.h"
 
 #include <cjson/cJSON.h>
+#include <unistd.h>
 
 enum { T = PAIR_T, V = 64, WORDS = 48 };
 static src_source *draft_src;
@@ -79,6 +81,65 @@ TEST(a_row_of_its_own_state_agrees_with_the_reference)
     kv_seq_free(r.kv[1], &s);
     st_close(&f);
     pair_close(&r);
+}
+
+/* dir: the draft as the library "speculators" has it: layers.0 for midlayer, a config in two parts. */
+static bool write_speculator(const char *dir, lq_err *err)
+{
+    static const char config[] =
+        "{\"architectures\":[\"Eagle3Speculator\"],\"speculators_model_type\":\"eagle3\","
+        "\"draft_vocab_size\":48,\"norm_before_residual\":true,\"target_hidden_size\":null,"
+        "\"eagle_aux_hidden_state_layer_ids\":[0,1,1],\"tie_word_embeddings\":false,"
+        "\"speculators_config\":{\"algorithm\":\"eagle3\"},\"speculators_version\":\"0.1.0\","
+        "\"transformer_layer_config\":{\"model_type\":\"llama\",\"hidden_size\":32,"
+        "\"intermediate_size\":32,\"num_hidden_layers\":1,\"num_attention_heads\":4,"
+        "\"num_key_value_heads\":2,\"head_dim\":8,\"vocab_size\":64,\"rms_norm_eps\":1e-5,"
+        "\"max_position_embeddings\":128,\"hidden_act\":\"silu\",\"rope_theta\":10000.0}}";
+    char path[160];
+    lq_map f;
+    lq_status s = lq_map_open(&f, DRAFT "/model.safetensors", err);
+    if (s) return false;
+    char *copy = malloc(f.size);
+    memcpy(copy, f.data, f.size);
+    for (size_t i = 0; i + 9 < f.size; i++)
+        if (memcmp(copy + i, "midlayer.", 9) == 0) memcpy(copy + i, "layers.0.", 9);
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    FILE *out = fopen(path, "wb");
+    bool ok = out && fwrite(copy, 1, f.size, out) == f.size;
+    ok = out && fclose(out) == 0 && ok;
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    out = ok ? fopen(path, "wb") : NULL;
+    ok = out && fwrite(config, 1, sizeof config - 1, out) == sizeof config - 1;
+    ok = out && fclose(out) == 0 && ok;
+    free(copy);
+    lq_map_close(&f);
+    return ok;
+}
+
+/* Which also norms x before it is the residual. */
+TEST(a_draft_of_speculators_agrees_with_the_reference)
+{
+    static float out[2][T * V];
+    char dir[] = "/tmp/eagle-XXXXXX", path[160];
+    pair r;
+    st_file f;
+    lq_err err = { "" };
+    int32_t ids[T];
+    CHECK(mkdtemp(dir) && write_speculator(dir, &err), "%s", err.msg);
+    CHECK(!st_open(&f, DRAFT "/expected.safetensors", &err), "%s", err.msg);
+    memcpy(ids, st_find(&f, "input_ids")->data, sizeof ids);
+    if (pair_open(&r, FOLDER, dir)) {
+        run_pair(&r, ids, T, (float *[]){ out[0], out[1] });
+        const double d = worst(out[1], st_find(&f, "first"), (T - 1) * WORDS);
+        CHECK(d <= 5e-6, "%.2g of the largest logit", d);
+    }
+    pair_close(&r);
+    st_close(&f);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, i ? "config.json" : "model.safetensors");
+        remove(path);
+    }
+    CHECK(rmdir(dir) == 0, "a file was left");
 }
 
 TEST(the_same_bytes_with_the_draft)
@@ -155,6 +216,7 @@ int main(int argc, char **argv)
     if (!golden_open() || !draft_open_it()) return 1;
     RUN(logits_agree_with_the_reference_in_any_chunks);
     RUN(a_row_of_its_own_state_agrees_with_the_reference);
+    RUN(a_draft_of_speculators_agrees_with_the_reference);
     RUN(the_same_bytes_with_the_draft);
     RUN(what_does_not_fit_is_said);
     model_free(&draft);

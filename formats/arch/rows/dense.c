@@ -152,18 +152,19 @@ static const arch_name bitnet_names[] = {
     { R_DOWN_NORM, LAYER "mlp.ffn_sub_norm", 0, BIAS_NO },
     END,
 };
-static const arch_name eagle_names[] = {
-    { R_EMBED, "embed_tokens", NAME_OPTIONAL, BIAS_NO },
-    { R_FINAL_NORM, "norm", 0, BIAS_NO },
-    { R_HEAD, "lm_head", 0, BIAS_NO },
-    { R_MTP_EMBED_NORM, "midlayer.input_layernorm", 0, BIAS_NO },
-    { R_MTP_HIDDEN_NORM, "midlayer.hidden_norm", 0, BIAS_NO },
-    { R_MTP_PROJ, "fc", 0, BIAS_NO },
-    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
-    { R_MLP_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO },
-    GATED(BIAS_MLP),
-    END,
-};
+#define EAGLE_NAMES(layer) \
+    { R_EMBED, "embed_tokens", NAME_OPTIONAL, BIAS_NO }, \
+    { R_FINAL_NORM, "norm", 0, BIAS_NO }, \
+    { R_HEAD, "lm_head", 0, BIAS_NO }, \
+    { R_MTP_EMBED_NORM, layer "input_layernorm", 0, BIAS_NO }, \
+    { R_MTP_HIDDEN_NORM, layer "hidden_norm", 0, BIAS_NO }, \
+    { R_MTP_PROJ, "fc", 0, BIAS_NO }, \
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN), \
+    { R_MLP_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO }, \
+    GATED(BIAS_MLP)
+static const arch_name eagle_names[] = { EAGLE_NAMES("midlayer."), END };
+static const arch_name speculator_names[] = { EAGLE_NAMES("layers.0."), END };
+static const arch_mtp speculator_mtp = { "layers.0.", .names = speculator_names, .eagle = true };
 static const arch_mtp eagle_mtp = { "midlayer.", .names = eagle_names, .eagle = true };
 static const arch_name qwen3_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO), QK_NORMS,
                                          END };
@@ -476,6 +477,8 @@ static const arch_key eagle_keys[] = {
     { "norm_before_residual", KEY_BOOL, AT(norm_first), NONE, NULL },
     { "eagle_config", KEY_KNOWN, 0, NONE, NULL },
     { "eagle_aux_hidden_state_layer_ids", KEY_KNOWN, 0, NONE, NULL },
+    { "norm_before_fc", KEY_MUST, 0, 0, NULL },
+    { "embed_requires_grad", KEY_KNOWN, 0, NONE, NULL },
     NO_KEY,
 };
 
@@ -646,6 +649,12 @@ const arch_row arch_rows_dense[] = {
     { "BitNetForCausalLM", "bitnet", .w = { RMS_ROPE }, MODEL, .names = bitnet_names,
       .def_act = ARCH_RELU2, .def_kv_heads = 5, .def_eps = 1e-5, .def_theta = 500000,
       .def_sizes = SIZES("128256", "2560", "6912", "30", "20") },
+    { "Eagle3Speculator", "llama", .variant = "draft", .w = { RMS_ROPE }, .prefix = "",
+      .names = speculator_names, .keys = eagle_keys, .mtp = &speculator_mtp,
+      .layers = eagle_layers },
+    { "Eagle3DraftModel", "llama", .variant = "draft", .w = { RMS_ROPE }, .prefix = "",
+      .names = speculator_names, .keys = eagle_keys, .mtp = &speculator_mtp,
+      .layers = eagle_layers },
     { "LlamaForCausalLMEagle3", "llama", .variant = "draft", .w = { RMS_ROPE }, .prefix = "",
       .names = eagle_names, .keys = eagle_keys, .mtp = &eagle_mtp, .layers = eagle_layers },
     { .arch = NULL },

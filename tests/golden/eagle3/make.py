@@ -7,7 +7,8 @@ usage: make.py MODEL OUT
 OUT/: config.json and model.safetensors as SpecForge writes them (one "midlayer", fc over the states before three layers
 of the model, lm_head over 48 of the 64 ids, d2t: id - row),
 expected.safetensors (input_ids int32 [1, 24], draft float32 [1, 23, 48]: row p reads the states at p and token p + 1;
-next float32 [1, 1, 48]: one more row, of the draft's own last state and token next_id). Weights are rounded to bfloat16
+next float32 [1, 1, 48]: one more row, of the draft's own last state and token next_id; first: as draft, with
+norm_before_residual). Weights are rounded to bfloat16
 before the reference runs.
 """
 import json
@@ -39,7 +40,7 @@ class Draft(nn.Module):
         self.rope = LlamaRotaryEmbedding(tf.LlamaConfig(hidden_size=H, num_attention_heads=HEADS, head_dim=D,
                                                         max_position_embeddings=128))
 
-    def forward(self, x, embeds):
+    def forward(self, x, embeds, norm_first=False):
         """The states [B, n, H] of rows 0.., of what is given (through fc or its own) and the next tokens' embeddings."""
         b, n, _ = x.shape
         both = torch.cat([self.input_layernorm(embeds), self.hidden_norm(x)], -1)
@@ -47,7 +48,7 @@ class Draft(nn.Module):
         q, k = apply_rotary_pos_emb(q, k, *self.rope(x, torch.arange(n)[None]))
         k, v = (t.repeat_interleave(HEADS // KV, 1) for t in (k, v))
         scores = q @ k.transpose(2, 3) / D**0.5 + torch.full((n, n), -torch.inf).triu(1)
-        x = x + self.o_proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(b, n, -1))
+        x = (self.hidden_norm(x) if norm_first else x) + self.o_proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(b, n, -1))
         h = self.post_attention_layernorm(x)
         return x + self.down_proj(nn.functional.silu(self.gate_proj(h)) * self.up_proj(h))
 
@@ -92,7 +93,7 @@ def train(draft, model, follows, g):
     return loss.item()
 
 
-def save(draft, folder, last_id, ids, out, more):
+def save(draft, folder, last_id, ids, out, more, first):
     names = {k: ("midlayer." + {"q": "self_attn.", "k": "self_attn.", "v": "self_attn.", "o": "self_attn.",
                                 "g": "mlp.", "u": "mlp.", "d": "mlp."}[k[0]] + k if "_proj" in k
                  else "midlayer." + k if "layernorm" in k or k.startswith("hidden") else k)
@@ -108,7 +109,7 @@ def save(draft, folder, last_id, ids, out, more):
                   bos_token_id=1, eos_token_id=2, use_cache=True, initializer_range=0.02, torch_dtype="bfloat16",
                   eagle_aux_hidden_state_layer_ids=AT)
     json.dump(config, open(os.path.join(folder, "config.json"), "w"))
-    save_file(dict(input_ids=ids.int(), draft=out.contiguous(), next=more.contiguous(),
+    save_file(dict(input_ids=ids.int(), draft=out.contiguous(), next=more.contiguous(), first=first.contiguous(),
                    next_id=torch.tensor([last_id]).int()), os.path.join(folder, "expected.safetensors"))
 
 
@@ -132,9 +133,10 @@ with torch.no_grad():
     x = draft(fused, embeds(ids[:, 1:]))
     out = draft.logits(x)
     next_id = draft.ids[out[0, -1].argmax()].item()
+    first = draft.logits(draft(fused, embeds(ids[:, 1:]), True))
     again = draft(torch.cat([fused, x[:, -1:]], 1), embeds(torch.cat([ids[:, 1:], torch.tensor([[next_id]])], 1)))
 right = (draft.ids[out[:, :-1].argmax(-1)] == logits[:, 1:-1].argmax(-1)).float().mean()
 os.makedirs(sys.argv[2], exist_ok=True)
-save(draft, sys.argv[2], next_id, ids, out, draft.logits(again[:, -1:]))
+save(draft, sys.argv[2], next_id, ids, out, draft.logits(again[:, -1:]), first)
 size = sum(os.path.getsize(os.path.join(sys.argv[2], f)) for f in os.listdir(sys.argv[2]))
 print(f"loss {loss:.2f}, the draft guesses {right:.0%} of the model's tokens, {size} bytes")
