@@ -244,6 +244,25 @@ static int on_progress(void *user, curl_off_t to_come, curl_off_t received, curl
 }
 
 /* ---- the client ---- */
+/* Whom to trust where nobody says: a file that the environment names, else the system's, by whatever name
+ * it has there; NULL: libcurl's own. */
+static const char *default_ca(void)
+{
+    static const char *const names[] = { "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE" };
+    static const char *const files[] = {
+        "/etc/ssl/certs/ca-certificates.crt", /* Debian, Ubuntu, Arch, Alpine */
+        "/etc/pki/tls/certs/ca-bundle.crt",   /* Fedora, RHEL */
+        "/etc/ssl/ca-bundle.pem",             /* openSUSE */
+        "/etc/ssl/cert.pem",                  /* Alpine, BSD */
+    };
+    const char *own = curl_version_info(CURLVERSION_NOW)->cainfo;
+    for (size_t i = 0; i < LQ_COUNT(names); i++)
+        if (getenv(names[i]) && *getenv(names[i])) return getenv(names[i]);
+    for (size_t i = 0; own && access(own, R_OK) != 0 && i < LQ_COUNT(files); i++)
+        if (access(files[i], R_OK) == 0) return files[i];
+    return NULL;
+}
+
 lq_status hc_open(hc_client **out, const char *ca, int patience, const lq_job *job, lq_err *err)
 {
     hc_client *c = calloc(1, sizeof *c);
@@ -254,6 +273,7 @@ lq_status hc_open(hc_client **out, const char *ca, int patience, const lq_job *j
     }
     c->job = job;
     c->patience = patience ? patience : PUB_PATIENCE;
+    if (!ca) ca = default_ca();
     if (ca) snprintf(c->ca, sizeof c->ca, "%s", ca);
     *out = c;
     return LQ_OK;

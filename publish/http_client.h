@@ -44,8 +44,8 @@ typedef struct {
     bool lost; /* LQ_EIO of the network: worth another try */
 } hc_answer;
 
-/* ca: a PEM file of certificates to trust instead of the system's, or NULL. patience: 0:
- * PUB_PATIENCE. */
+/* ca: a PEM file of certificates to trust; NULL: that of SSL_CERT_FILE, REQUESTS_CA_BUNDLE or CURL_CA_BUNDLE, else the
+ * system's. patience: 0: PUB_PATIENCE. */
 lq_status hc_open(hc_client **c, const char *ca, int patience, const lq_job *job, lq_err *err);
 void hc_close(hc_client *c);
 /* Any status is LQ_OK. Errors: LQ_EIO - no whole answer (lost says whether trying again makes

@@ -691,6 +691,15 @@ def test_https_is_checked(llmq, packed, tmp_path):
     llmq("pull", target, "-o", tmp_path / "out", "--ca", tmp_path / "cert")
     p = llmq("pull", target.replace("localhost", "127.0.0.1"), "-o", tmp_path / "no", "--ca", tmp_path / "cert", code=1)
     assert "certificate" in p.stderr or "subject" in p.stderr
+    # whom the environment trusts is trusted everywhere
+    hub = {**os.environ, "HF_ENDPOINT": f"https://{r.host}", "HF_HUB_CACHE": str(tmp_path / "cache")}
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        hub.pop(name, None)
+    p = llmq("pull", "hf:org/name", "-o", tmp_path / "no", env=hub, code=1)
+    assert "certificate" in p.stderr
+    for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
+        p = llmq("pull", "hf:org/name", "-o", tmp_path / "no", env={**hub, name: str(tmp_path / "cert")}, code=None)
+        assert p.returncode and "certificate" not in p.stderr, p.stderr
     # a token asked for over http would show the password to all
     r.fault = lambda h: h.reply(401, WWW_Authenticate='Bearer realm="http://localhost:1/token"') or True
     p = llmq("pull", target, "-o", tmp_path / "no", "--ca", tmp_path / "cert", code=3)
