@@ -65,78 +65,6 @@ struct kv_cache {
     kv_windows windows;
 };
 
-/* ---- sizes ---- */
-
-/* K or V of a block, in rows of D. */
-static size_t plane_bytes(const arch_config *c, int64_t D, int block_size, kv_dtype d)
-{
-    return lq_round_up((size_t)c->kv_heads * (size_t)block_size * attn_kv_row_bytes(d, D), 64);
-}
-
-/* Has this layer K and V, and of its own? */
-static bool has_own(const arch_config *c, int64_t layer)
-{
-    return !c->layer[layer].kv_back && arch_mixer_attends(c->layer[layer].mixer);
-}
-
-int64_t kv_latent_width(const arch_config *c) { return c->kv_lora + c->rope_dims; }
-
-/* The latents of a block. */
-static size_t latent_bytes(const arch_config *c, int block_size, kv_types d)
-{
-    const size_t row = attn_kv_row_bytes(kv_of(d, true), kv_latent_width(c));
-    return lq_round_up((size_t)block_size * row, 64);
-}
-
-/* A token's key of the layer's indexer; 0: it has none. */
-static size_t index_row_bytes(const arch_config *c, int64_t layer, kv_types d)
-{
-    return arch_has_indexer(c, layer) ? attn_kv_row_bytes(kv_of(d, false), c->index_dim) : 0;
-}
-
-size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d, kv_side on)
-{
-    const arch_config *own = arch_at(c, layer);
-    if (!has_own(c, layer)) return 0;
-    if (c->w.mla && on == KV_ON_HOST)
-        return latent_bytes(c, block_size, d) +
-               lq_round_up((size_t)block_size * index_row_bytes(c, layer, d), 64);
-    return plane_bytes(own, own->head_dim, block_size, kv_of(d, true)) +
-           plane_bytes(own, own->v_dim, block_size, kv_of(d, false));
-}
-
-size_t kv_most_bytes(const arch_config *c, int block_size, kv_types d, kv_side on)
-{
-    size_t most = 0;
-    for (int64_t i = 0; i < c->layers; i++) {
-        const size_t n = kv_layer_bytes(c, i, block_size, d, on);
-        most = n > most ? n : most;
-    }
-    return most;
-}
-
-size_t kv_block_bytes(const arch_config *c, int block_size, kv_types d)
-{
-    size_t n = 0;
-    for (int64_t i = 0; i < c->layers; i++)
-        n += kv_layer_bytes(c, i, block_size, d, KV_ON_HOST);
-    return n;
-}
-
-size_t kv_token_bytes(const arch_config *c, kv_types d, kv_side on)
-{
-    size_t n = 0;
-    for (int64_t i = 0; i < c->layers; i++) {
-        const arch_config *own = arch_at(c, i);
-        if (!has_own(c, i)) continue;
-        n += c->w.mla && on == KV_ON_HOST
-                 ? attn_kv_row_bytes(kv_of(d, true), kv_latent_width(c)) + index_row_bytes(c, i, d)
-                 : (size_t)own->kv_heads * (attn_kv_row_bytes(kv_of(d, true), own->head_dim) +
-                                            attn_kv_row_bytes(kv_of(d, false), own->v_dim));
-    }
-    return n;
-}
-
 /* A power of two, at least twice the blocks. */
 static size_t slots_for(int64_t n_blocks)
 {
@@ -205,18 +133,15 @@ static lq_status place_layers(kv_cache *kv, const arch_config *c, size_t *host, 
         return lq_fail(err, LQ_ENOMEM, "KV cache: %lld blocks do not fit in memory",
                        (long long)o->n_blocks);
     for (int64_t i = 0; i < c->layers; i++) {
-        const arch_config *own = arch_at(c, i);
         const int64_t back = c->layer[i].kv_back;
         const bool here = i < o->first, near = o->n_windows && kv_has_window(c, i);
         size_t *side = here ? host : on;
-        kv->place[i] =
-            (kv_place){ .at = *side,
-                        .k_bytes = c->w.mla && here ? latent_bytes(c, o->block_size, o->dtype)
-                                                    : plane_bytes(own, own->head_dim, o->block_size,
-                                                                  kv_of(o->dtype, true)),
-                        .stride = kv_layer_bytes(c, i, o->block_size, o->dtype,
-                                                 here ? KV_ON_HOST : KV_ON_DEVICE),
-                        .near = near };
+        kv->place[i] = (kv_place){ .at = *side,
+                                   .k_bytes = kv_key_bytes(c, i, o->block_size, o->dtype,
+                                                           here ? KV_ON_HOST : KV_ON_DEVICE),
+                                   .stride = kv_layer_bytes(c, i, o->block_size, o->dtype,
+                                                            here ? KV_ON_HOST : KV_ON_DEVICE),
+                                   .near = near };
         *side += kv->place[i].stride * (size_t)(near ? o->n_windows : o->n_blocks);
         if (!back) continue;
         kv->place[i] = kv->place[i - back];

@@ -10,6 +10,7 @@
 
 #include "formats/arch/arch.h"
 #include "kernels/device.h"
+#include "runtime/model/kv_size.h"
 
 typedef struct kv_cache kv_cache;
 
@@ -31,17 +32,6 @@ typedef struct {
     void (*hash)(uint64_t out[2], const void *data, size_t n);
 } kv_opts;
 
-/* Where MLA layers are on the host, a token's K and V are one row for all heads, [latent, rotated key]
- * (forward_mla.c), and V's place has the indexer's key of those that have one; on a device they are
- * those of every head. */
-typedef enum { KV_ON_HOST, KV_ON_DEVICE } kv_side;
-/* On the host: all layers, K and V. */
-size_t kv_block_bytes(const arch_config *c, int block_size, kv_types d);
-/* Of one layer; of one that reads another's none. */
-size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d, kv_side on);
-size_t kv_most_bytes(const arch_config *c, int block_size, kv_types d, kv_side on); /* of any */
-size_t kv_token_bytes(const arch_config *c, kv_types d, kv_side on); /* of one token, all layers */
-int64_t kv_latent_width(const arch_config *c);                       /* of MLA's row on the host */
 size_t kv_table_bytes(const kv_opts *o); /* what is kept of the blocks besides K and V */
 lq_status kv_open(kv_cache **kv, const arch_config *c, const kv_opts *o, lq_err *err);
 void kv_close(kv_cache *kv);

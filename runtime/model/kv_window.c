@@ -16,7 +16,7 @@ bool kv_has_window(const arch_config *c, int64_t layer)
     return true;
 }
 
-size_t kv_window_bytes(const arch_config *c, int block_size, kv_dtype d)
+size_t kv_window_bytes(const arch_config *c, int block_size, kv_types d)
 {
     size_t n = 0;
     for (int64_t i = 0; i < c->layers; i++)

@@ -13,7 +13,7 @@
 /* Has the layer K and V that are only ever seen through a window? */
 bool kv_has_window(const arch_config *c, int64_t layer);
 /* Of a slot: all such layers'. 0: there are none. */
-size_t kv_window_bytes(const arch_config *c, int block_size, kv_dtype d);
+size_t kv_window_bytes(const arch_config *c, int block_size, kv_types d);
 /* Slots that a sequence holds at most, in runs of at most so many rows; 0: no layer has a window. */
 int64_t kv_window_slots(const arch_config *c, int block_size, int64_t rows);
 
