@@ -17,16 +17,23 @@ enum { ROWS = 16 }; /* rows of a tile of work; fixed, so that sums do not depend
 const arch_role grad_linear_roles[GRAD_LINEARS] = { R_Q, R_K, R_V, R_O, R_GATE, R_UP, R_DOWN };
 const arch_role grad_norm_roles[GRAD_NORMS] = { R_ATTN_NORM, R_MLP_NORM, R_Q_NORM, R_K_NORM };
 
+/* What a layer makes on its way forward. */
+typedef struct {
+    float *h, *q, *k, *v, *a, *x2, *h2, *gate, *up, *mid;
+    float *q0, *k0; /* before their norms; else NULL */
+} grad_made;
+
 struct grad_ctx {
     const arch_config *c;
     pool *p;
     int64_t len;
     float *cos[2], *sin[2], *neg[2]; /* [len, rope_dims / 2]; neg: -sin, the way back */
-    float *h, *q, *k, *v, *a, *x2, *h2, *gate, *up, *mid; /* of the forward pass */
-    float *q0, *k0;                                       /* before their norms; else NULL */
-    float *dq, *dk, *dv, *da, *dgate, *dup, *dx;          /* of the backward pass */
-    float *head;                                          /* [threads][2][len, len] */
-    float *tile_dw; /* [tiles][width]: a norm's gradient by tile */
+    grad_made *made;                 /* [kept, at least 1] */
+    grad_made *m;                    /* of the layer at work */
+    int64_t kept;                    /* layers; 0: none, each overwrites the one before */
+    float *dq, *dk, *dv, *da, *dgate, *dup, *dx; /* of the backward pass */
+    float *head;                                 /* [threads][2][len, len] */
+    float *tile_dw;                              /* [tiles][width]: a norm's gradient by tile */
     lq_arena arena;
 };
 
@@ -50,8 +57,58 @@ bool grad_covers(const arch_config *c)
     return true;
 }
 
-lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64_t len, pool *p,
-                    lq_err *err)
+/* Floats that a layer makes of R rows on its way forward. */
+static int64_t made_floats(const arch_config *c, int64_t R)
+{
+    const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
+    const int64_t norms = c->w.qk_norm == QK_NORM_HEAD ? 3 : 2;
+    return R * (3 * c->hidden + norms * (Q + KV) + 3 * c->ffn);
+}
+
+bool grad_can_keep(const arch_config *c, int64_t windows, int64_t len)
+{
+    return made_floats(c, windows * len) <= GRAD_KEPT_MOST / (int64_t)sizeof(float) / c->layers;
+}
+
+static lq_status push_floats(float **to, grad_ctx *g, int64_t n, int64_t R, lq_err *err)
+{
+    *to = n ? lq_push(&g->arena, (size_t)n * sizeof(float)) : NULL;
+    return !n || *to ? LQ_OK
+                     : lq_fail(err, LQ_ENOMEM, "no memory for a backward pass over %lld tokens",
+                               (long long)R);
+}
+
+static lq_status open_made(grad_ctx *g, int64_t R, lq_err *err)
+{
+    const arch_config *c = g->c;
+    const int64_t n = g->kept ? g->kept : 1, D = c->hidden, F = c->ffn;
+    const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
+    const bool qk = c->w.qk_norm == QK_NORM_HEAD;
+    lq_status s = LQ_OK;
+    g->made = g->m = lq_push(&g->arena, (size_t)n * sizeof *g->made);
+    if (!g->made) return lq_fail(err, LQ_ENOMEM, "no memory for a backward pass");
+    for (int64_t l = 0; l < n; l++) {
+        grad_made *m = &g->made[l];
+        const struct {
+            float **to;
+            int64_t n;
+        } want[] = {
+            { &m->h, R * D },   { &m->x2, R * D },          { &m->h2, R * D },
+            { &m->q, R * Q },   { &m->a, R * Q },           { &m->k, R * KV },
+            { &m->v, R * KV },  { &m->gate, R * F },        { &m->up, R * F },
+            { &m->mid, R * F }, { &m->q0, qk ? R * Q : 0 }, { &m->k0, qk ? R * KV : 0 },
+        };
+        for (size_t i = 0; i < LQ_COUNT(want) && !s; i++)
+            s = push_floats(want[i].to, g, want[i].n, R, err);
+    }
+    return s;
+}
+
+/* What `layer` makes has its own place, or that of all. */
+static void at_layer(grad_ctx *g, int64_t layer) { g->m = &g->made[g->kept ? layer : 0]; }
+
+lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64_t len, bool keep,
+                    pool *p, lq_err *err)
 {
     *out = NULL;
     grad_ctx *g = calloc(1, sizeof *g);
@@ -59,9 +116,9 @@ lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64
     g->c = c;
     g->p = p;
     g->len = len;
+    g->kept = keep ? c->layers : 0;
     const int64_t R = windows * len, D = c->hidden, F = c->ffn, half = c->rope_dims / 2;
     const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
-    const bool qk = c->w.qk_norm == QK_NORM_HEAD;
     int64_t widest = D > c->head_dim ? D : c->head_dim, heads = c->heads;
     const struct {
         float **to;
@@ -73,35 +130,19 @@ lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64
         { &g->cos[1], len * half },
         { &g->sin[1], len * half },
         { &g->neg[1], len * half },
-        { &g->h, R * D },
-        { &g->x2, R * D },
-        { &g->h2, R * D },
         { &g->dx, R * D },
-        { &g->q, R * Q },
-        { &g->a, R * Q },
         { &g->dq, R * Q },
         { &g->da, R * Q },
-        { &g->k, R * KV },
-        { &g->v, R * KV },
         { &g->dk, R * KV },
         { &g->dv, R * KV },
-        { &g->gate, R * F },
-        { &g->up, R * F },
-        { &g->mid, R * F },
         { &g->dgate, R * F },
         { &g->dup, R * F },
-        { &g->q0, qk ? R * Q : 0 },
-        { &g->k0, qk ? R * KV : 0 },
         { &g->head, 2 * len * len * pool_threads(p) },
         { &g->tile_dw, lq_ceil_div(R * heads, ROWS) * widest },
     };
-    lq_status s = LQ_OK;
-    for (size_t i = 0; i < LQ_COUNT(want) && !s; i++) {
-        *want[i].to = want[i].n ? lq_push(&g->arena, (size_t)want[i].n * sizeof(float)) : NULL;
-        if (want[i].n && !*want[i].to)
-            s = lq_fail(err, LQ_ENOMEM, "no memory for a backward pass over %lld tokens",
-                        (long long)R);
-    }
+    lq_status s = open_made(g, R, err);
+    for (size_t i = 0; i < LQ_COUNT(want) && !s; i++)
+        s = push_floats(want[i].to, g, want[i].n, R, err);
     for (int u = 0; u < 2 && !s && half; u++) {
         arch_rope_table(c, (arch_rope_use)u, 0, len, len, g->cos[u], g->sin[u]);
         for (int64_t i = 0; i < len * half; i++)
@@ -114,12 +155,13 @@ lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64
     return s;
 }
 
-size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, int threads)
+size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, bool keep, int threads)
 {
-    const int64_t R = windows * len, D = c->hidden, F = c->ffn, norms = c->w.qk_norm ? 5 : 4;
+    const int64_t R = windows * len, D = c->hidden, F = c->ffn;
     const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
-    const int64_t rows = R * (4 * D + norms * (Q + KV) + 5 * F);
-    return (size_t)(rows + 2 * len * len * threads) * sizeof(float);
+    const int64_t back = R * (D + 2 * (Q + KV) + 2 * F);
+    const int64_t made = made_floats(c, R) * (keep ? c->layers : 1);
+    return (size_t)(made + back + 2 * len * len * threads) * sizeof(float);
 }
 
 void grad_close(grad_ctx *g)
@@ -303,16 +345,16 @@ static void rotate_item(void *ctx, int64_t item, int thread)
     const int64_t H = c->heads, G = c->kv_heads, D = c->head_dim, half = c->rope_dims / 2;
     const int use = c->layer[j->layer].rope;
     for (int64_t r = item * ROWS; c->q_grow > 0 && r < tile_end(item, j->R); r++)
-        k_scale((j->back ? j->g->dq : j->g->q) + r * H * D,
+        k_scale((j->back ? j->g->dq : j->g->m->q) + r * H * D,
                 arch_q_factor(c, j->layer, r % j->g->len), H * D);
     if (use == ROPE_OFF) return;
     for (int64_t r = item * ROWS; r < tile_end(item, j->R); r++) {
         const int64_t at = r % j->g->len * half;
         const float *cs = j->g->cos[use] + at;
         const float *sn = (j->back ? j->g->neg[use] : j->g->sin[use]) + at;
-        k_rope((j->back ? j->g->dq : j->g->q) + r * H * D, H, D, c->rope_dims, cs, sn,
+        k_rope((j->back ? j->g->dq : j->g->m->q) + r * H * D, H, D, c->rope_dims, cs, sn,
                c->w.rope_half);
-        k_rope((j->back ? j->g->dk : j->g->k) + r * G * D, G, D, c->rope_dims, cs, sn,
+        k_rope((j->back ? j->g->dk : j->g->m->k) + r * G * D, G, D, c->rope_dims, cs, sn,
                c->w.rope_half);
     }
 }
@@ -354,13 +396,13 @@ static void attend_item(void *ctx, int64_t item, int thread)
     const arch_config *c = g->c;
     const int64_t T = g->len, D = c->head_dim, G = c->kv_heads, share = c->heads / G;
     const int64_t w = item / G, kv = item % G, ldq = c->heads * D, ldk = G * D;
-    const float *k = g->k + w * T * ldk + kv * D, *v = g->v + w * T * ldk + kv * D;
+    const float *k = g->m->k + w * T * ldk + kv * D, *v = g->m->v + w * T * ldk + kv * D;
     float *P = g->head + (int64_t)thread * 2 * T * T;
     for (int64_t h = kv * share; h < (kv + 1) * share; h++) {
-        const float *q = g->q + w * T * ldq + h * D;
+        const float *q = g->m->q + w * T * ldq + h * D;
         weights_of_head(g, P, q, k, j->layer);
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)T, (int)D, (int)T, 1, P, (int)T,
-                    v, (int)ldk, 0, g->a + w * T * ldq + h * D, (int)ldq);
+                    v, (int)ldk, 0, g->m->a + w * T * ldq + h * D, (int)ldq);
     }
 }
 
@@ -373,12 +415,12 @@ static void attend_back_item(void *ctx, int64_t item, int thread)
     const int64_t T = g->len, D = c->head_dim, G = c->kv_heads, share = c->heads / G;
     const int64_t w = item / G, kv = item % G, ldq = c->heads * D, ldk = G * D;
     const float scale = (float)c->attn_scale;
-    const float *k = g->k + w * T * ldk + kv * D, *v = g->v + w * T * ldk + kv * D;
+    const float *k = g->m->k + w * T * ldk + kv * D, *v = g->m->v + w * T * ldk + kv * D;
     float *dk = g->dk + w * T * ldk + kv * D, *dv = g->dv + w * T * ldk + kv * D;
     float *P = g->head + (int64_t)thread * 2 * T * T, *S = P + T * T;
     for (int64_t i = 0; i < share; i++) {
         const int64_t at = w * T * ldq + (kv * share + i) * D;
-        const float *q = g->q + at, *da = g->da + at, beta = i ? 1 : 0;
+        const float *q = g->m->q + at, *da = g->da + at, beta = i ? 1 : 0;
         weights_of_head(g, P, q, k, j->layer);
         cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)T, (int)D, (int)T, 1, P, (int)T,
                     da, (int)ldq, beta, dv, (int)ldk);
@@ -409,7 +451,7 @@ static void mid_item(void *ctx, int64_t item, int thread)
     (void)thread;
     const mid_job *j = ctx;
     const int64_t F = j->g->c->ffn, at = item * ROWS * F, n = tile_end(item, j->R) * F - at;
-    k_act_mul(j->g->mid + at, j->g->gate + at, j->g->up + at, n, (k_act_fn)j->g->c->act,
+    k_act_mul(j->g->m->mid + at, j->g->m->gate + at, j->g->m->up + at, n, (k_act_fn)j->g->c->act,
               (float)j->g->c->act_limit);
 }
 
@@ -457,10 +499,10 @@ static void mid_back_item(void *ctx, int64_t item, int thread)
     for (int64_t at = item * ROWS * F; at < end; at += CHUNK) {
         const int64_t n = end - at < CHUNK ? end - at : CHUNK;
         float f[CHUNK], slope[CHUNK];
-        act_slopes(g->c->act, g->gate + at, n, f, slope);
+        act_slopes(g->c->act, g->m->gate + at, n, f, slope);
         for (int64_t i = 0; i < n; i++) {
             const float d = g->dup[at + i];
-            g->dgate[at + i] = d * g->up[at + i] * slope[i];
+            g->dgate[at + i] = d * g->m->up[at + i] * slope[i];
             g->dup[at + i] = d * f[i];
         }
     }
@@ -472,14 +514,14 @@ static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, c
 {
     const arch_config *c = g->c;
     const int64_t R = windows * g->len;
-    norm(g, g->h, x, l->norm[GRAD_ATTN_NORM], R, c->hidden);
-    float *q = g->q0 ? g->q0 : g->q, *k = g->k0 ? g->k0 : g->k;
-    linear(g, l, GRAD_Q, q, g->h, R, false);
-    linear(g, l, GRAD_K, k, g->h, R, false);
-    linear(g, l, GRAD_V, g->v, g->h, R, false);
-    if (g->q0) {
-        norm(g, g->q, q, l->norm[GRAD_Q_NORM], R * c->heads, c->head_dim);
-        norm(g, g->k, k, l->norm[GRAD_K_NORM], R * c->kv_heads, c->head_dim);
+    norm(g, g->m->h, x, l->norm[GRAD_ATTN_NORM], R, c->hidden);
+    float *q = g->m->q0 ? g->m->q0 : g->m->q, *k = g->m->k0 ? g->m->k0 : g->m->k;
+    linear(g, l, GRAD_Q, q, g->m->h, R, false);
+    linear(g, l, GRAD_K, k, g->m->h, R, false);
+    linear(g, l, GRAD_V, g->m->v, g->m->h, R, false);
+    if (g->m->q0) {
+        norm(g, g->m->q, q, l->norm[GRAD_Q_NORM], R * c->heads, c->head_dim);
+        norm(g, g->m->k, k, l->norm[GRAD_K_NORM], R * c->kv_heads, c->head_dim);
     }
     heads_job j = { g, l, layer, windows, R, false };
     pool_run(g->p, lq_ceil_div(R, ROWS), rotate_item, &j);
@@ -489,9 +531,9 @@ static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, c
 /* h2, gate, up and mid from x2. */
 static void mlp_forward(grad_ctx *g, const grad_layer *l, int64_t R)
 {
-    norm(g, g->h2, g->x2, l->norm[GRAD_MLP_NORM], R, g->c->hidden);
-    linear(g, l, GRAD_GATE, g->gate, g->h2, R, false);
-    linear(g, l, GRAD_UP, g->up, g->h2, R, false);
+    norm(g, g->m->h2, g->m->x2, l->norm[GRAD_MLP_NORM], R, g->c->hidden);
+    linear(g, l, GRAD_GATE, g->m->gate, g->m->h2, R, false);
+    linear(g, l, GRAD_UP, g->m->up, g->m->h2, R, false);
     mid_job j = { g, R };
     pool_run(g->p, lq_ceil_div(R, ROWS), mid_item, &j);
 }
@@ -499,21 +541,23 @@ static void mlp_forward(grad_ctx *g, const grad_layer *l, int64_t R)
 void grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t windows)
 {
     const int64_t R = windows * g->len;
+    at_layer(g, layer);
     attention_forward(g, l, layer, x, windows);
-    linear(g, l, GRAD_O, x, g->a, R, true);
-    memcpy(g->x2, x, (size_t)(R * g->c->hidden) * sizeof *x);
+    linear(g, l, GRAD_O, x, g->m->a, R, true);
+    memcpy(g->m->x2, x, (size_t)(R * g->c->hidden) * sizeof *x);
     mlp_forward(g, l, R);
-    linear(g, l, GRAD_DOWN, x, g->mid, R, true);
+    linear(g, l, GRAD_DOWN, x, g->m->mid, R, true);
 }
 
 static void mlp_backward(grad_ctx *g, const grad_layer *l, float *d, int64_t R, const grad_out *out)
 {
-    linear_back(g, l, out, GRAD_DOWN, g->dup, d, g->mid, R, false);
+    linear_back(g, l, out, GRAD_DOWN, g->dup, d, g->m->mid, R, false);
     mid_job j = { g, R };
     pool_run(g->p, lq_ceil_div(R, ROWS), mid_back_item, &j);
-    linear_back(g, l, out, GRAD_GATE, g->dx, g->dgate, g->h2, R, false);
-    linear_back(g, l, out, GRAD_UP, g->dx, g->dup, g->h2, R, true);
-    norm_back(g, g->dx, out->norm[GRAD_MLP_NORM], g->x2, l->norm[GRAD_MLP_NORM], R, g->c->hidden);
+    linear_back(g, l, out, GRAD_GATE, g->dx, g->dgate, g->m->h2, R, false);
+    linear_back(g, l, out, GRAD_UP, g->dx, g->dup, g->m->h2, R, true);
+    norm_back(g, g->dx, out->norm[GRAD_MLP_NORM], g->m->x2, l->norm[GRAD_MLP_NORM], R,
+              g->c->hidden);
     k_add(d, g->dx, R * g->c->hidden);
 }
 
@@ -522,31 +566,39 @@ static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, 
 {
     const arch_config *c = g->c;
     const int64_t R = windows * g->len;
-    linear_back(g, l, out, GRAD_O, g->da, d, g->a, R, false);
+    linear_back(g, l, out, GRAD_O, g->da, d, g->m->a, R, false);
     heads_job j = { g, l, layer, windows, R, true };
     pool_run(g->p, windows * c->kv_heads, attend_back_item, &j);
     pool_run(g->p, lq_ceil_div(R, ROWS), rotate_item, &j);
-    if (g->q0) {
-        norm_back(g, g->dq, out->norm[GRAD_Q_NORM], g->q0, l->norm[GRAD_Q_NORM], R * c->heads,
+    if (g->m->q0) {
+        norm_back(g, g->dq, out->norm[GRAD_Q_NORM], g->m->q0, l->norm[GRAD_Q_NORM], R * c->heads,
                   c->head_dim);
-        norm_back(g, g->dk, out->norm[GRAD_K_NORM], g->k0, l->norm[GRAD_K_NORM], R * c->kv_heads,
+        norm_back(g, g->dk, out->norm[GRAD_K_NORM], g->m->k0, l->norm[GRAD_K_NORM], R * c->kv_heads,
                   c->head_dim);
     }
-    linear_back(g, l, out, GRAD_Q, g->dx, g->dq, g->h, R, false);
-    linear_back(g, l, out, GRAD_K, g->dx, g->dk, g->h, R, true);
-    linear_back(g, l, out, GRAD_V, g->dx, g->dv, g->h, R, true);
+    linear_back(g, l, out, GRAD_Q, g->dx, g->dq, g->m->h, R, false);
+    linear_back(g, l, out, GRAD_K, g->dx, g->dk, g->m->h, R, true);
+    linear_back(g, l, out, GRAD_V, g->dx, g->dv, g->m->h, R, true);
     norm_back(g, g->dx, out->norm[GRAD_ATTN_NORM], x, l->norm[GRAD_ATTN_NORM], R, c->hidden);
     k_add(d, g->dx, R * c->hidden);
+}
+
+static void make_again(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
+                       int64_t windows)
+{
+    const int64_t R = windows * g->len;
+    attention_forward(g, l, layer, x, windows);
+    memcpy(g->m->x2, x, (size_t)(R * g->c->hidden) * sizeof *x);
+    linear(g, l, GRAD_O, g->m->x2, g->m->a, R, true);
+    mlp_forward(g, l, R);
 }
 
 void grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x, float *d,
                    int64_t windows, const grad_out *out)
 {
     const int64_t R = windows * g->len;
-    attention_forward(g, l, layer, x, windows);
-    memcpy(g->x2, x, (size_t)(R * g->c->hidden) * sizeof *x);
-    linear(g, l, GRAD_O, g->x2, g->a, R, true);
-    mlp_forward(g, l, R);
+    at_layer(g, layer);
+    if (!g->kept) make_again(g, l, layer, x, windows);
     mlp_backward(g, l, d, R, out);
     attention_backward(g, l, layer, x, d, windows, out);
 }

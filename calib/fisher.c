@@ -23,6 +23,7 @@ typedef struct {
     float *logits; /* of KL_ROWS rows */
     int32_t *ids;
     float *scratch; /* grad_out's */
+    bool keep;
     lq_arena arena;
 } work;
 
@@ -80,7 +81,7 @@ static lq_status load(work *w, lq_err *err)
     const arch_config *c = w->c;
     const int64_t rows = w->chunk * w->samples->len, D = c->hidden;
     lq_status s = model_load_frame(&w->frame, w->src, w->p, err);
-    if (!s) s = grad_open(&w->g, c, w->chunk, w->samples->len, w->p, err);
+    if (!s) s = grad_open(&w->g, c, w->chunk, w->samples->len, w->keep, w->p, err);
     if (!s) s = dense_buffers(w->W, c, &w->arena, err);
     if (!s) s = dense_head(&w->head, w->src, NULL, &w->arena, w->p, err);
     if (s) return s;
@@ -152,7 +153,7 @@ static void divide(fisher *f, const arch_config *c, int64_t tokens)
 }
 
 lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int64_t windows,
-                     pool *p, const lq_job *job, lq_err *err)
+                     bool keep, pool *p, const lq_job *job, lq_err *err)
 {
     memset(f, 0, sizeof *f);
     work w = { .f = f, .src = src, .samples = samples, .p = p, .job = job };
@@ -161,6 +162,7 @@ lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int
     f->layers = w.c->layers;
     f->windows = windows < samples->n ? windows : samples->n;
     if (w.chunk > f->windows) w.chunk = f->windows;
+    w.keep = keep && grad_can_keep(w.c, w.chunk, samples->len);
     lq_status s = load(&w, err);
     int64_t *which = s ? NULL : lq_push(&w.arena, (size_t)f->windows * sizeof *which);
     if (!s && !which) s = lq_fail(err, LQ_ENOMEM, "no memory for curvature");

@@ -34,11 +34,12 @@ typedef struct {
     lq_arena arena;
 } fisher;
 
-/* From at most `windows` of the samples, evenly spaced. The model is one that grad_covers.
+/* From at most `windows` of the samples, evenly spaced. The model is one that grad_covers. keep: what its layers
+ * make of a chunk is kept, where grad_can_keep.
  * Memory: G, H, one layer and the head in f32, the inputs of all layers for a chunk of 2048 tokens.
  * Errors: those of reading the source, LQ_ENOMEM, LQ_EINTR. */
 lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int64_t windows,
-                     pool *p, const lq_job *job, lq_err *err);
+                     bool keep, pool *p, const lq_job *job, lq_err *err);
 void fisher_free(fisher *f);
 size_t fisher_bytes(const arch_config *c); /* of G, and H where it is kept */
 

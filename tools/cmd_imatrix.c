@@ -145,7 +145,7 @@ static lq_status imatrix_cmd_run(const cmd_ctx *c, const void *opts, lq_err *err
     if (!s) s = pool_open(&p, c->threads, err);
     if (!s) s = carried_tok_open(&tok, src, true, err);
     const dataset_opts mix = { src, tok.tok, o->samples, o->len, (uint64_t)o->seed };
-    if (!s) s = quantize_samples(&samples, o->calib, &mix, err);
+    if (!s) s = quantize_samples(&samples, o->calib, &mix, QUANTIZE_WINDOWS, err);
     if (!s) s = collect(&sum, src, &samples, p, c->job, err);
     prog_end();
     if (!s) s = imatrix_write(o->out, sum.e, sum.n, o->calib, samples.n, samples.len, err);

@@ -3,6 +3,8 @@
 #include "calib/backward.h"
 #include "formats/gguf/imatrix.h"
 #include "quantize/job/job.h"
+#include "quantize/job/probe.h"
+#include "quantize/methods/effort.h"
 #include "quantize/methods/methods.h"
 #include "quantize/transform/rotate.h"
 #include "quantize/tune/tune.h"
@@ -22,6 +24,7 @@
 
 typedef struct {
     const char *out, *method, *report;
+    int effort; /* of efforts */
     int64_t bits, group;
     bool sym, asym, narrow;
     opt_tri clip, act_order, static_groups, fold, check;
@@ -40,6 +43,8 @@ typedef struct {
     model_free_opts free;
 } quantize_opts;
 
+static const char *const efforts[] = { "fast", "standard", "best", NULL };
+
 #define F(field) offsetof(quantize_opts, field)
 static const opt_row main_rows[] = {
     { "out", 'o', OPT_STR, F(out), .arg = "OUT",
@@ -54,6 +59,10 @@ static const opt_row main_rows[] = {
       .help = "how weights are rounded" },
     { "list-methods", 0, OPT_FLAG, F(list_methods),
       .help = "print what the methods are, what they make and need, and nothing else" },
+    { "effort", 0, OPT_ENUM, F(effort), .def = QZ_EFFORT_DEFAULT, .words = efforts,
+      .help = "how much text is looked at and how long is trained; what it takes here is said "
+              "before the work begins, and "
+              "by --dry-run. With --tune or --self-samples alone: best" },
     { "bits", 'b', OPT_INT, F(bits), .def = "4", .lo = 2, .hi = 8,
       .help = "bits per weight: 2, 3, 4 or 8" },
     { "group-size", 'g', OPT_INT, F(group), .lo = -1, .hi = 1 << 24,
@@ -92,10 +101,10 @@ static const opt_row calib_rows[] = {
     { "imatrix", 0, OPT_STR, F(imatrix), .arg = "FILE",
       .help = "instead of text an importance matrix of `llmq imatrix` or llama-imatrix" },
     { "calib-samples", 0, OPT_INT, F(samples), .def = "128", .lo = 1, .hi = 1 << 20,
-      .help = "windows of text" },
+      .help = "windows of text; unasked as --effort says, where there is one" },
     { "self-samples", 0, OPT_INT, F(self), .lo = 0, .hi = 1 << 20,
       .help = "windows that the model generates itself, which tuning learns from too (default: "
-              "three for each of the others where codes are trained by default, else 0)" },
+              "with --effort best three for each of the others where codes are trained, else 0)" },
     { "calib-len", 0, OPT_INT, F(len), .def = "512", .lo = 8, .hi = 1 << 20,
       .help = "tokens in each" },
     { "seed", 0, OPT_INT, F(seed), .def = "0", .lo = 0, .hi = 9007199254740991.0,
@@ -109,9 +118,8 @@ static const opt_row calib_rows[] = {
     { "damp", 0, OPT_FLOAT, F(damp), .def = "0.01", .lo = 1e-6, .hi = 1,
       .help = "added to the diagonal of X^T X, as a fraction of its mean" },
     { "tune", 0, OPT_INT, F(tune), .lo = 0, .hi = 1 << 20, .arg = "STEPS",
-      .help =
-          "then train scales and norms together towards the original's answers; 0: do not; where "
-          "it is on by default 100, up to 800 for small models" },
+      .help = "then train scales and norms together towards the original's answers; 0: do not; "
+              "otherwise as --effort says: with best 100, up to 800 for small models" },
     { "fold", 0, OPT_TRI, F(fold),
       .help = "scale inputs by what they carry, folded into the layer before" },
 };
@@ -285,10 +293,24 @@ static lq_status check_places(const quantize_opts *o, const quantize_to *to, con
 }
 
 /* What else depends on the model. */
-static lq_status settle_tuning(qz_opts *q, const cmd_ctx *c, const quantize_opts *o,
+/* Effort, and what is asked for one by one. *windows: of text that are usual with it. */
+static lq_status settle_tuning(qz_opts *q, int64_t *windows, const cmd_ctx *c, quantize_opts *o,
                                const src_source *src, lq_err *err)
 {
-    q->tune = opt_given(c, "tune") ? (int)o->tune : tune_default_steps(q->method, src);
+    const bool own =
+        !opt_given(c, "effort") && (opt_given(c, "tune") || opt_given(c, "self-samples"));
+    const qz_effort *e = NULL;
+    const lq_status s = qz_effort_find(&e, efforts[o->effort], err);
+    if (s) return s;
+    *windows = quantize_effort(q, own ? qz_effort_best() : e, src);
+    if (opt_given(c, "effort") && !q->effort)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--effort: layers of this kind have no backward pass to be tuned by, so it "
+                       "would change "
+                       "nothing");
+    if (own) q->effort = NULL;
+    if (!opt_given(c, "calib-samples")) o->samples = *windows;
+    if (opt_given(c, "tune")) q->tune = (int)o->tune;
     if (o->self && !grad_covers(src_config(src)))
         return lq_fail(err, LQ_EUSAGE,
                        "--self-samples: only tuning learns from them, and layers of this kind have "
@@ -347,7 +369,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     lq_status s = read_options(&q, c, o, o->imatrix ? &importance : NULL, err);
     if (!s) s = quantize_to_read(&to, o->free.to, o->out, err);
     if (!s) s = take_mix(&q, c, &to, err);
-    if (!s && !o->dry_run && qz_calibrated(&q)) s = take_blas_core(c, o, err);
+    if (!s && qz_calibrated(&q)) s = take_blas_core(c, o, err);
     if (!s) s = k_init(o->kernels, err);
     if (s) return s;
     if (o->imatrix && (s = imatrix_open(&importance, o->imatrix, err)))
@@ -365,7 +387,8 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if ((s = check_places(o, &to, src, c->argv[0], err))) goto done;
     if (o->report && (s = html_check(o->report, "--report", err))) goto done;
     seen = src;
-    s = settle_tuning(&q, c, o, src, err);
+    int64_t usual = 0;
+    s = settle_tuning(&q, &usual, c, &own, src, err);
     if (!s) s = pool_open(&p, c->threads, err);
     if (!s && o->rotate)
         s = rot_open(&rotated, src, &(rot_opts){ q.rotate_seed, qz_rounds_outer(&q) }, p,
@@ -383,6 +406,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
                                                    ? o->self
                                                    : quantize_self_windows(&q, src, o->samples),
                                .memory_limit = o->memory_limit,
+                               .speed = qz_calibrated(&q) && !s ? probe_speed(p) : 0,
                                .check = &windows };
         if (!s) s = qrep_plan(seen, &would, o->out, pool_threads(p), c, err);
         goto done;
@@ -392,7 +416,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     q.on = on.ops ? &on : NULL;
     s = carried_tok_open(&tok, src, qz_calibrated(&q) || checked, err);
     const dataset_opts mix = { src, tok.tok, o->samples, o->len, (uint64_t)o->seed };
-    if (!s && qz_calibrated(&q)) s = quantize_samples(&samples, o->calib, &mix, err);
+    if (!s && qz_calibrated(&q)) s = quantize_samples(&samples, o->calib, &mix, usual, err);
     if (!s && checked) s = quantize_held_out(&check, &samples, o->calib, &mix, err);
     if (s) goto done;
     qz_job job = { .o = &q,
@@ -402,6 +426,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .self_asked = self_asked,
                    .reproducible = o->reproducible,
                    .memory_limit = o->memory_limit,
+                   .speed = qz_calibrated(&q) ? probe_speed(p) : 0,
                    .resume = opt_tri_or(o->resume, false),
                    .restart = !opt_tri_or(o->resume, true),
                    .check = &check,
@@ -438,9 +463,10 @@ const cmd_row cmd_quantize = {
     .name = "quantize",
     .summary = "make a model smaller: fewer bits per weight",
     .details =
-        "Where to start: auto, the default, at 4 bits keeps most and takes longest; awq and "
-        "gptq take a part "
-        "of its time; rtn and nf4 need no text and seconds. Fewer bits: auto at 3, with "
+        "Where to start: auto, the default, at 4 bits; --effort best keeps most and takes longest; "
+        "awq and "
+        "gptq take about what --effort standard takes; rtn and nf4 need no text and seconds. Fewer "
+        "bits: auto at 3, with "
         "smaller groups (-g 32) at 2. --dry-run shows sizes first, --report a page after. "
         "What a run prints and measures: docs/quantizing.md; the methods: docs/methods/.\n"
         "\n"
@@ -458,7 +484,7 @@ const cmd_row cmd_quantize = {
                 OPT_GROUP("Which tensors", which_rows, 0), OPT_GROUP("Running", run_rows, 0),
                 OPT_GROUP("Models of any architecture", model_free_rows, F(free)) },
     .examples = "llmq quantize models/novels-6m -o awq4.llmq --method awq\0"
-                "llmq quantize models/novels-6m -o best4.llmq --method auto --report best4.html\0"
+                "llmq quantize models/novels-6m -o best4.llmq --effort best --report best4.html\0"
                 "llmq quantize models/novels-6m -o gptq3.llmq --method gptq --bits 3 "
                 "--calib my-text.txt\0"
                 "llmq quantize models/novels-6m -o mix.llmq --method gptq --override "

@@ -10,8 +10,7 @@
 #include "base/out_file.h"
 #include "base/path.h"
 #include "quantize/job/job_impl.h"
-
-enum { CURVATURE_WINDOWS = 128 };
+#include "quantize/methods/effort.h"
 
 /* ---- what it takes ---- */
 static bool trains_codes(const qz_opts *o, const qz_plan *plan)
@@ -24,7 +23,8 @@ static int64_t curvature_windows(const qz_job *j, const qz_plan *plan)
 {
     const bool wanted = j->samples && (qz_needs(j->o) & QZ_NEEDS_CURVATURE);
     if (!wanted || !grad_covers(src_config(plan->src))) return 0;
-    return j->samples->n < CURVATURE_WINDOWS ? j->samples->n : CURVATURE_WINDOWS;
+    const int64_t most = qz_effort_of(j->o)->curvature;
+    return j->samples->n < most ? j->samples->n : most;
 }
 
 lq_status qz_job_memory(qz_memory *n, const qz_job *j, const qz_plan *plan, int threads,
@@ -86,7 +86,8 @@ static lq_status take_curvature(job_run *r, lq_err *err)
         return LQ_OK;
     }
     progress_phase(&r->progress, PROGRESS_CURVATURE, -1);
-    return fisher_run(&r->curvature, r->src, r->j->samples, CURVATURE_WINDOWS, r->p, r->job, err);
+    return fisher_run(&r->curvature, r->src, r->j->samples, qz_effort_of(r->j->o)->curvature,
+                      !r->memory.spill, r->p, r->job, err);
 }
 
 /* --bpw: the plan's open entries are settled. */
@@ -132,8 +133,14 @@ static lq_status self_words(job_run *r, lq_err *err)
 
 static lq_status tune(job_run *r, lq_err *err)
 {
-    tune_opts o = { .steps = qz_tune_steps(r->j->o),
-                    .spill_dir = r->memory.spill ? r->state.dir : NULL };
+    const qz_effort *e = qz_effort_of(r->j->o);
+    const tune_opts o = { .steps = qz_tune_steps(r->j->o),
+                          .batch = e->batch,
+                          .spill_dir = r->memory.spill ? r->state.dir : NULL,
+                          .keep = !r->memory.spill,
+                          .rate_scale = e->rate_scale,
+                          .rate_norm = e->rate_norm,
+                          .rate_code = e->rate_code };
     if (!o.steps) return LQ_OK;
     if (!grad_covers(src_config(r->src))) {
         if (!(qz_needs(r->j->o) & QZ_NEEDS_CURVATURE)) /* else it is said already */
@@ -158,29 +165,58 @@ static lq_status check(job_run *r, qz_check *c, lq_err *err)
     return s;
 }
 
-/* What this run will do, for its meter. */
-static lq_status start_progress(job_run *r, const lq_job *job, lq_err *err)
+/* The calibrated layers are still to be made? */
+static progress_work work_of(const qz_job *j, const qz_plan *plan, const qz_memory *memory,
+                             bool looks)
 {
-    const qz_job *j = r->j;
     const cal_samples *c = j->samples;
-    const int64_t look = job_last_calibrated(r), L = r->plan.cfg.layers;
-    const progress_work w = {
-        .plan = &r->plan,
+    const arch_config *cfg = &plan->cfg;
+    const int steps = c && grad_covers(cfg) ? qz_tune_steps(j->o) : 0;
+    const int64_t len = c ? c->len : 0, all = c ? c->n + j->self_windows : 0;
+    const int64_t most = qz_effort_of(j->o)->batch, batch = most < all ? most : all;
+    const int64_t curved = looks ? curvature_windows(j, plan) : 0;
+    return (progress_work){
+        .plan = plan,
         .calibrated = c != NULL,
         .hessian = qz_needs_h(j->o),
         .staged = qz_in_stages(j->o),
-        .tune_steps = grad_covers(src_config(r->src)) ? qz_tune_steps(j->o) : 0,
-        .tokens = c ? c->n * c->len : 0,
-        .curvature_tokens = look >= 0 ? curvature_windows(j, &r->plan) * c->len : 0,
-        .tuned_tokens = c ? TUNE_BATCH * c->len : 0,
-        .self_tokens = c ? j->self_windows * c->len : 0,
+        .len = len,
+        .tokens = c ? c->n * len : 0,
+        .curvature_tokens = curved * len,
         .check_tokens = j->check ? j->check->n * j->check->len : 0,
+        .tuned_tokens = steps * batch * len,
+        .steps = trains_codes(j->o, plan) ? steps : 0,
+        .self_tokens = c ? j->self_windows * len : 0,
+        .curvature_kept =
+            curved && !memory->spill && grad_can_keep(cfg, cal_chunk(curved, len) / len, len),
+        .tuning_kept = steps && !memory->spill && tune_can_keep(cfg, batch, len, all),
+        .curved = qz_needs(j->o) & QZ_NEEDS_CURVATURE,
+        .speed = j->speed,
     };
-    lq_status s = progress_open(&r->progress, &w, &j->view, job, err);
+}
+
+lq_status qz_job_seconds(double secs[PROGRESS_N], const qz_job *j, const qz_plan *plan,
+                         const qz_memory *memory, lq_err *err)
+{
+    const progress_work w = work_of(j, plan, memory, true);
+    return progress_predict(secs, &w, err);
+}
+
+/* What this run will do, for its meter, and what it takes. */
+static lq_status start_progress(job_run *r, double *predicted, const lq_job *job, lq_err *err)
+{
+    const int64_t look = job_last_calibrated(r), L = r->plan.cfg.layers;
+    const progress_work w = work_of(r->j, &r->plan, &r->memory, look >= 0);
+    char line[PROGRESS_LINE];
+    lq_status s = progress_open(&r->progress, &w, &r->j->view, job, err);
     for (int64_t i = 0; i <= L && !s; i++)
         if (qz_state_done(&r->state, i)) progress_skip(&r->progress, i, i <= look);
     r->job = &r->progress.job;
-    return s;
+    if (s || !w.speed) return s;
+    double secs[PROGRESS_N];
+    *predicted = progress_left(secs, &r->progress);
+    job_say(r, progress_line(line, secs));
+    return LQ_OK;
 }
 
 /* Keep what is finished where running again can go on from it. */
@@ -194,6 +230,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
                  const lq_job *job, lq_err *err)
 {
     memset(out, 0, sizeof *out);
+    out->predicted_secs = (double)NAN;
     job_run r = { .j = j, .src = src, .out_path = out_path, .p = p, .job = job };
     r.tuned.kl_before = r.tuned.kl_after = (double)NAN;
     cJSON *what = NULL;
@@ -223,7 +260,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     if (out->resumed) job_say(&r, "going on from the finished layers of an earlier run");
     r.reports = lq_push(&out->arena, r.plan.n * sizeof *r.reports);
     if (!r.reports) s = lq_fail(err, LQ_ENOMEM, "no memory for the report");
-    if (!s) s = start_progress(&r, job, err);
+    if (!s) s = start_progress(&r, &out->predicted_secs, job, err);
     if (!s) s = take_curvature(&r, err);
     if (!s) s = share_out(&r, err);
     if (!s && !job_at_once(&r)) s = job_layers(&r, err);

@@ -29,9 +29,10 @@ typedef struct {
     bool reproducible;   /* kernels are not recorded: all that may run give the same bytes,
                             which the caller sees to */
     size_t memory_limit; /* bytes; 0: none */
-    bool resume;         /* an output that is what this run would make is left alone */
-    bool keep_other;     /* with resume: an output of another source or recipe is not replaced */
-    bool restart;        /* do not go on from what an earlier run finished */
+    double speed; /* of this machine (quantize/job/probe.h): the time is foretold by it; 0: not */
+    bool resume;  /* an output that is what this run would make is left alone */
+    bool keep_other; /* with resume: an output of another source or recipe is not replaced */
+    bool restart;    /* do not go on from what an earlier run finished */
     const cal_samples *check; /* windows for the check at the end; NULL: none */
     const uint8_t *tokenizer; /* tokenizer.blob to carry, or NULL; tok_compile's output */
     size_t tokenizer_bytes;
@@ -51,6 +52,7 @@ typedef struct {
     int64_t resumed;               /* layers that were finished before; -1: the output was */
     double phase_secs[PROGRESS_N]; /* where the time went */
     qz_memory memory;              /* as predicted */
+    double predicted_secs;         /* NAN: not foretold */
     qz_check check;                /* windows = 0: not made */
     lq_arena arena;
 } qz_result;
@@ -59,6 +61,11 @@ typedef struct {
  * Errors: LQ_EUSAGE (more than the limit). */
 lq_status qz_job_memory(qz_memory *n, const qz_job *j, const qz_plan *plan, int threads,
                         lq_err *err);
+
+/* ... and of time, in seconds of each kind of phase; j->speed is known. memory: as it was found for j. Errors:
+ * LQ_ENOMEM. */
+lq_status qz_job_seconds(double secs[PROGRESS_N], const qz_job *j, const qz_plan *plan,
+                         const qz_memory *memory, lq_err *err);
 
 /* Errors: those of the plan and of qz_job_memory; LQ_EVALUE (NaN or Inf in a weight, by name), LQ_EIO
  * (state stays for a repeated run; also: the source changed meanwhile), LQ_EINTR (the same),

@@ -10,6 +10,7 @@
 #include "formats/tensor/tiles.h"
 #include "quantize/job/check.h"
 #include "quantize/layer/residual.h"
+#include "quantize/methods/effort.h"
 #include "quantize/methods/loss.h"
 #include "quantize/mixed/measure.h"
 #include "quantize/mixed/perturb.h"
@@ -270,18 +271,20 @@ static size_t check_peak(const memory_work *w, choice ch)
 
 /* Passes that go back: a batch's inputs of all layers, the head in f32, and the scratch of as many
  * of `all` windows as go through a layer at once. */
-static size_t backward_bytes(const memory_work *w, int64_t windows, int64_t all)
+static size_t backward_bytes(const memory_work *w, int64_t windows, int64_t all, bool keep)
 {
     const arch_config *c = &w->plan->cfg;
     const int64_t chunk = cal_chunk(all, w->len);
     return (size_t)((c->layers + 3) * windows * w->len * c->hidden) * F + head_floats(w) * F +
-           kl_scratch(c->vocab) * F + grad_bytes(c, chunk / w->len, w->len, w->threads);
+           kl_scratch(c->vocab) * F + grad_bytes(c, chunk / w->len, w->len, keep, w->threads);
 }
 
-static size_t curvature_peak(const memory_work *w, int64_t windows)
+static size_t curvature_peak(const memory_work *w, int64_t windows, bool keep)
 {
+    const int64_t chunk = cal_chunk(windows, w->len) / w->len;
+    keep = keep && grad_can_keep(&w->plan->cfg, chunk, w->len);
     return fisher_bytes(&w->plan->cfg) + dense_layer_bytes(w) +
-           backward_bytes(w, cal_chunk(windows, w->len) / w->len, windows);
+           backward_bytes(w, chunk, windows, keep);
 }
 
 static bool tunes(const memory_work *w)
@@ -299,9 +302,10 @@ static size_t tuning_peak(const memory_work *w, choice ch)
         made = larger(made, p.made);
     }
     const int64_t windows = w->windows + w->self_windows;
-    const int64_t batch = windows < TUNE_BATCH ? windows : TUNE_BATCH;
+    const int64_t most = qz_effort_of(w->o)->batch, batch = windows < most ? windows : most;
+    const bool keep = !ch.spill && tune_can_keep(&w->plan->cfg, batch, w->len, windows);
     return sum + made + state_bytes(w, windows, w->len, ch.spill) + 2 * dense_layer_bytes(w) +
-           backward_bytes(w, batch, windows);
+           backward_bytes(w, batch, windows, keep);
 }
 
 /* The whole model as it is served, beside its mapped file, and the cache of a batch. */
@@ -362,9 +366,9 @@ static peak peak_of(const memory_work *w, choice ch)
     if (w->windows) raise(&p, layers_peak(w, ch), PROGRESS_ROUNDING);
     const int64_t measured = w->windows < MEASURE_WINDOWS ? w->windows : MEASURE_WINDOWS;
     if (w->curvature_windows)
-        raise(&p, curvature_peak(w, w->curvature_windows), PROGRESS_CURVATURE);
+        raise(&p, curvature_peak(w, w->curvature_windows, !ch.spill), PROGRESS_CURVATURE);
     else if (w->o->bpw > 0 && grad_covers(&w->plan->cfg))
-        raise(&p, curvature_peak(w, measured), PROGRESS_CURVATURE);
+        raise(&p, curvature_peak(w, measured, false), PROGRESS_CURVATURE);
     if (w->o->bpw > 0) raise(&p, measuring_peak(w, measured), PROGRESS_CURVATURE);
     if (tunes(w)) raise(&p, tuning_peak(w, ch), PROGRESS_TUNING);
     if (w->self_windows) raise(&p, self_text_peak(w), PROGRESS_SELF_TEXT);

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "calib/backward.h"
 #include "calib/self_text.h"
 #include "calib/sites.h"
 
@@ -16,12 +17,16 @@ const char *const progress_phases[PROGRESS_N] = {
     [PROGRESS_CHECK] = "check",         [PROGRESS_WRITING] = "writing",
 };
 
-/* Usual speeds: only their ratios matter. In processor seconds of the demo checkpoints on AVX2. */
-static const double forward = 15e9 /* multiply-adds/s of the kernels */,
-                    gradient = 5e9 /* ... of training, forward and back */,
-                    products = 30e9 /* ... of H */, solving = 2e9 /* N K^2/s: folding, rounding */,
-                    rounding = 3e6 /* weights/s besides */,
-                    scoring = 40e6 /* logits/s, of both models */, writing = 500e6 /* bytes/s */;
+/* Usual speeds, in seconds of two processors with AVX2 whose products make `products` multiply-adds a second
+ * (quantize/job/probe.h), measured with the demo checkpoints. */
+static const double products = 50e9, forward = 30e9 /* multiply-adds/s of the calibration pass */,
+                    gradient = 50e9 /* ... of training */, solving = 4e9 /* N K^2/s of rounding */,
+                    curving = 1e9 /* ... with the curvature of outputs */,
+                    folding = 6e9 /* ... of choosing scales of inputs */,
+                    rounding = 6e6 /* weights/s besides */,
+                    descent = 0.9e6 /* ... with the curvature */,
+                    stepping = 150e6 /* codes/s of a step */,
+                    scoring = 80e6 /* logits/s, of both models */, writing = 500e6 /* bytes/s */;
 
 static double *cost_of(const qz_progress *m, int64_t layer, progress_kind k)
 {
@@ -37,39 +42,82 @@ static double used(const arch_config *c, const plan_entry *e)
                : 1;
 }
 
-/* A matrix of n weights in the passes that go back as well. */
-static void add_gradient(qz_progress *m, const progress_work *w, double n)
+/* Tokens that run through training's layers, counted by how often: forward, for the gradient at the input, and
+ * again forward where nothing is kept. Of what is trained the gradient of the weights as well. */
+static double curved_tokens(const progress_work *w)
 {
-    const double tuned = (double)w->tuned_tokens * w->tune_steps;
-    *cost_of(m, -1, PROGRESS_CURVATURE) += 3 * (double)w->curvature_tokens * n / gradient;
-    *cost_of(m, -1, PROGRESS_TUNING) += 4 * tuned * n / gradient;
-    if (tuned > 0)
-        *cost_of(m, -1, PROGRESS_TUNING) += (double)(w->tokens + w->self_tokens) * n / forward;
+    return (double)w->curvature_tokens * (w->curvature_kept ? 2 : 3);
+}
+static double trained_tokens(const progress_work *w)
+{
+    return (double)w->tuned_tokens * (w->tuning_kept ? 3 : 4);
+}
+
+/* A linear of n weights, K inputs, in the passes that go back as well. */
+static void add_gradient(qz_progress *m, const progress_work *w, double n, double K)
+{
+    const double sums = (double)w->curvature_tokens * (K + (double)GRAD_BLOCK * n / K);
+    *cost_of(m, -1, PROGRESS_CURVATURE) += (curved_tokens(w) * n + sums) / gradient;
+    *cost_of(m, -1, PROGRESS_TUNING) += trained_tokens(w) * n / gradient;
+    if (w->tuned_tokens > 0)
+        *cost_of(m, -1, PROGRESS_TUNING) += (double)(w->tokens + w->self_tokens) * n / gradient;
+}
+
+/* Head and answers of training: the head has no gradient of its own, and the original's answers are made again. */
+static void add_answers(qz_progress *m, const progress_work *w)
+{
+    const arch_config *c = &w->plan->cfg;
+    const double V = (double)c->vocab, n = V * (double)c->hidden;
+    const double curved = (double)w->curvature_tokens, tuned = (double)w->tuned_tokens;
+    *cost_of(m, -1, PROGRESS_CURVATURE) += 2 * curved * n / gradient + curved * V / scoring / 2;
+    *cost_of(m, -1, PROGRESS_TUNING) += 3 * tuned * n / gradient + tuned * V / scoring;
+    *cost_of(m, -1, PROGRESS_CHECK) += (double)w->check_tokens * V / scoring;
+}
+
+/* Attention: forward over half of the pairs in the calibration pass, over all in training, five products back. */
+static void add_attention(qz_progress *m, const progress_work *w, int64_t layer)
+{
+    const arch_config *c = arch_at(&w->plan->cfg, layer);
+    const double pairs = (double)w->len * (double)(c->heads * c->head_dim);
+    const double all = (double)(w->tuned_tokens > 0 ? w->tokens + w->self_tokens : 0);
+    const double curved = curved_tokens(w) * 2 + 3 * (double)w->curvature_tokens;
+    const double tuned =
+        (trained_tokens(w) - (double)w->tuned_tokens) * 2 + 3 * (double)w->tuned_tokens;
+    *cost_of(m, -1, PROGRESS_CURVATURE) += curved * pairs / gradient;
+    *cost_of(m, -1, PROGRESS_TUNING) += (tuned + 2 * all) * pairs / gradient;
+    *cost_of(m, layer, PROGRESS_STATISTICS) += (double)w->tokens * pairs / forward;
+}
+
+static void add_rounding(qz_progress *m, const progress_work *w, const plan_entry *e, double n)
+{
+    const bool curved = w->curved && w->curvature_tokens > 0;
+    *cost_of(m, e->layer, PROGRESS_ROUNDING) +=
+        curved ? n * (double)e->K / curving + n / descent : n * (double)e->K / solving;
+    if (!w->staged) *cost_of(m, e->layer, PROGRESS_ROUNDING) += n * (double)e->K / folding;
 }
 
 static void add_tensor_cost(qz_progress *m, const progress_work *w, const plan_entry *e)
 {
     const arch_config *c = &w->plan->cfg;
     const double n = (double)src_elements(e->src), T = (double)w->tokens;
-    const double run = n * used(c, e);
-    const bool layer = e->layer < m->n_layers, linear = e->known && arch_role_linear(e->role);
+    const double run = n * used(c, e), K = (double)e->K;
+    const bool linear = e->known && arch_role_linear(e->role) && !e->is_bias;
     *cost_of(m, -1, PROGRESS_WRITING) += (double)src_bytes(e->src) / writing;
     *cost_of(m, -1, PROGRESS_CHECK) += 2 * (double)w->check_tokens * run / forward;
     *cost_of(m, -1, PROGRESS_SELF_TEXT) += (double)w->self_tokens * run / forward;
     if (e->quantize) *cost_of(m, e->layer, PROGRESS_ROUNDING) += n / rounding;
-    if (!linear) return;
-    add_gradient(m, w, n);
-    if (!layer || !w->calibrated) return;
+    if (!linear || e->layer >= m->n_layers || !w->calibrated) return;
+    add_gradient(m, w, n, K);
+    if (w->steps > 0) *cost_of(m, -1, PROGRESS_TUNING) += n * w->steps / stepping;
     const bool staged = w->staged && fwd_has_points(c, e->layer);
     const bool last = cal_point_of(c, e->role) == FWD_AT_DOWN;
     if (!staged || !last) *cost_of(m, e->layer, PROGRESS_STATISTICS) += T * run / forward;
     if (e->layer + 1 < m->n_layers && (!staged || last))
         *cost_of(m, e->layer, PROGRESS_ADVANCING) += T * run / forward;
     if (!w->hessian) return;
-    const double K = (double)e->K;
-    /* H once per site, which is about one in two linears */
-    *cost_of(m, e->layer, PROGRESS_STATISTICS) += 0.5 * T * K * K / products;
-    *cost_of(m, e->layer, PROGRESS_ROUNDING) += n * K / solving;
+    /* H once per site, which is about one in two linears, and one triangle of it */
+    *cost_of(m, e->layer, PROGRESS_STATISTICS) += 0.25 * T * K * K / products;
+    add_rounding(m, w, e, n);
 }
 
 /* ---- how it goes ---- */
@@ -82,7 +130,7 @@ static double pace(const qz_progress *m, int k)
         secs += m->secs[i];
         cost += m->done[i];
     }
-    return cost > 0 && secs > 0 ? secs / cost : 1;
+    return cost > 0 && secs > 0 ? secs / cost : m->usual;
 }
 
 /* A phase of the layer at work has come to `part`. */
@@ -151,28 +199,82 @@ static void heard(void *user, const char *what, double done, double total)
     show(m, t);
 }
 
-lq_status progress_open(qz_progress *m, const progress_work *w, const progress_view *view,
-                        const lq_job *outer, lq_err *err)
+static lq_status add_costs(qz_progress *m, const progress_work *w, lq_err *err)
 {
-    *m =
-        (qz_progress){ .outer = outer, .view = *view, .n_layers = w->plan->cfg.layers, .kind = -1 };
-    for (int k = 0; k < PROGRESS_N; k++)
-        m->reached[k] = -1;
-    m->job = (lq_job){ .report = heard, .user = m, .stop = outer ? outer->stop : NULL };
+    m->n_layers = w->plan->cfg.layers;
+    m->usual = w->speed > 0 ? products / w->speed : 1;
     m->cost = calloc((size_t)(m->n_layers + 1) * PROGRESS_N, sizeof *m->cost);
     if (!m->cost)
         return lq_fail(err, LQ_ENOMEM, "no memory for %lld layers", (long long)m->n_layers);
-    if (w->plan->cfg.tied) /* the embedding is the head as well */
-        add_gradient(m, w, (double)w->plan->cfg.vocab * (double)w->plan->cfg.hidden);
-    *cost_of(m, -1, PROGRESS_CHECK) +=
-        (double)w->check_tokens * (double)w->plan->cfg.vocab / scoring;
+    add_answers(m, w);
+    for (int64_t i = 0; i < m->n_layers && w->calibrated; i++)
+        add_attention(m, w, i);
     for (size_t i = 0; i < w->plan->n; i++)
         add_tensor_cost(m, w, &w->plan->e[i]);
     for (int64_t i = 0; i <= m->n_layers; i++)
         for (int k = 0; k < PROGRESS_N; k++)
             m->total[k] += *cost_of(m, i, (progress_kind)k);
-    m->began = m->started = lq_now();
     return LQ_OK;
+}
+
+lq_status progress_predict(double secs[PROGRESS_N], const progress_work *w, lq_err *err)
+{
+    qz_progress m = { 0 };
+    const lq_status s = add_costs(&m, w, err);
+    progress_left(secs, &m);
+    progress_close(&m);
+    return s;
+}
+
+double progress_left(double secs[PROGRESS_N], const qz_progress *m)
+{
+    double sum = 0;
+    for (int k = 0; k < PROGRESS_N; k++)
+        sum += secs[k] = (m->total[k] - m->done[k]) * m->usual;
+    return sum;
+}
+
+/* 45 s, 7 min, 2.5 h */
+static void span_text(char text[16], double secs)
+{
+    if (secs < 100)
+        snprintf(text, 16, "%.0f s", ceil(secs));
+    else if (secs < 6000)
+        snprintf(text, 16, "%.0f min", secs / 60);
+    else
+        snprintf(text, 16, "%.1f h", secs / 3600);
+}
+
+const char *progress_line(char line[PROGRESS_LINE], const double secs[PROGRESS_N])
+{
+    char text[16];
+    double sum = 0;
+    for (int k = 0; k < PROGRESS_N; k++)
+        sum += secs[k];
+    span_text(text, sum);
+    int at = snprintf(line, PROGRESS_LINE, "time: about %s on this machine as busy as it is", text);
+    const char *before = " (";
+    for (int k = 0; k < PROGRESS_N; k++) {
+        if (secs[k] < 0.05 * sum) continue;
+        span_text(text, secs[k]);
+        at += snprintf(line + at, (size_t)(PROGRESS_LINE - at), "%s%s %s", before,
+                       progress_phases[k], text);
+        before = ", ";
+    }
+    snprintf(line + at, (size_t)(PROGRESS_LINE - at), "%s", *before == ',' ? ")" : "");
+    return line;
+}
+
+lq_status progress_open(qz_progress *m, const progress_work *w, const progress_view *view,
+                        const lq_job *outer, lq_err *err)
+{
+    *m = (qz_progress){ .outer = outer, .view = *view, .kind = -1 };
+    for (int k = 0; k < PROGRESS_N; k++)
+        m->reached[k] = -1;
+    m->job = (lq_job){ .report = heard, .user = m, .stop = outer ? outer->stop : NULL };
+    const lq_status s = add_costs(m, w, err);
+    m->began = m->started = lq_now();
+    return s;
 }
 
 void progress_close(qz_progress *m)

@@ -2,7 +2,9 @@
  *
  * The work is known beforehand: phases by layer, each with a cost from its shapes and tokens. The
  * time left is the remaining cost, each kind of phase at its measured speed, or, before it has run,
- * at its usual speed relative to the kinds that have. The result does not depend on it. */
+ * at its usual speed relative to the kinds that have; before any has, by how fast this machine multiplies
+ * (quantize/job/probe.h), which is also what the time of the whole is foretold by. The result does not
+ * depend on it. */
 #ifndef LLMQ_QUANTIZE_JOB_PROGRESS_H
 #define LLMQ_QUANTIZE_JOB_PROGRESS_H
 
@@ -42,10 +44,14 @@ typedef struct {
     const qz_plan *plan;
     bool calibrated, hessian;
     bool staged; /* layers that allow it go through one pass, in stages */
-    int tune_steps;
+    int64_t len; /* tokens of a window of text */
     int64_t tokens, curvature_tokens, check_tokens; /* 0: no such phase */
-    int64_t tuned_tokens;                           /* of one step */
+    int64_t tuned_tokens;                           /* of all steps of tuning */
+    int steps;                                      /* that train codes */
     int64_t self_tokens;                            /* that the model writes */
+    bool curvature_kept, tuning_kept;               /* layers run forward once (grad_open's keep) */
+    bool curved;  /* rounding by the curvature of outputs, where a linear has it */
+    double speed; /* of this machine, as probe_speed has it; 0: not known */
 } progress_work;
 
 typedef struct {
@@ -55,6 +61,7 @@ typedef struct {
     int64_t n_layers, layer;
     double *cost; /* [n_layers + 1][PROGRESS_N], usual seconds on one machine */
     double total[PROGRESS_N], done[PROGRESS_N], secs[PROGRESS_N];
+    double usual;               /* seconds here of a usual second, before anything has run */
     int kind;                   /* -1: none yet */
     double reached[PROGRESS_N]; /* 0..1 of a phase of the layer at work; -1: not begun */
     double began, started, all;
@@ -65,6 +72,13 @@ typedef struct {
 lq_status progress_open(qz_progress *m, const progress_work *w, const progress_view *view,
                         const lq_job *outer, lq_err *err);
 void progress_close(qz_progress *m);
+/* What w takes, in seconds of each kind; w->speed is known. Errors: LQ_ENOMEM. */
+lq_status progress_predict(double secs[PROGRESS_N], const progress_work *w, lq_err *err);
+/* What is still to be done likewise, of an opened one; the sum. */
+double progress_left(double secs[PROGRESS_N], const qz_progress *m);
+/* "time: about 1 min 10 s on this machine as busy as it is (tuning 40 s, curvature 12 s, ...)" */
+enum { PROGRESS_LINE = 256 };
+const char *progress_line(char line[PROGRESS_LINE], const double secs[PROGRESS_N]);
 /* This layer was finished by an earlier run; text still goes through the layer when `advance`. */
 void progress_skip(qz_progress *m, int64_t layer, bool advance);
 /* What follows is of this kind; layer -1: of no single one. A layer's kinds may come in turns: each

@@ -512,7 +512,7 @@ const qz_method qz_method_auto = {
     .help = "rounding weighted by the curvature of the output distribution, then codes, scales "
             "and norms are trained jointly",
     .schemes = "u2 u3 u4 u8, GGUF blocks, nvfp4, mxfp4",
-    .options = QZ_OPTS_H | QZ_OPT_DAMP,
+    .options = QZ_OPTS_H | QZ_OPT_DAMP | QZ_OPT_EFFORT,
     .on = QZ_OPT_CLIP | QZ_OPT_FOLD | QZ_OPT_TUNE,
     .bits = 4,
     .group = 128,

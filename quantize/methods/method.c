@@ -4,6 +4,8 @@
 #include <cjson/cJSON.h>
 #include <stdio.h>
 
+#include "quantize/methods/effort.h"
+
 static bool takes(const qz_opts *o, unsigned option) { return o->method->options & option; }
 
 unsigned qz_needs(const qz_opts *o)
@@ -46,6 +48,7 @@ bool qz_rounds_outer(const qz_opts *o) { return rounds(o->embed, o) || rounds(o-
 bool qz_bpw_whole(const qz_opts *o) { return qz_is_auto(o->lm_head) || qz_is_auto(o->embed); }
 
 int qz_tune_steps(const qz_opts *o) { return takes(o, QZ_OPT_TUNE) ? o->tune : 0; }
+const qz_effort *qz_effort_of(const qz_opts *o) { return o->effort ? o->effort : qz_effort_best(); }
 
 bool qz_keeps_order(const qz_opts *o)
 {
@@ -130,6 +133,7 @@ cJSON *qz_recipe(const qz_opts *o)
     if (takes(o, QZ_OPT_ACT_ORDER)) cJSON_AddBoolToObject(r, "act_order", !o->no_act_order);
     if (takes(o, QZ_OPT_STATIC)) cJSON_AddBoolToObject(r, "static_groups", !o->no_static_groups);
     if (takes(o, QZ_OPT_DAMP)) cJSON_AddNumberToObject(r, "damp", qz_damp(o));
+    if (o->effort) cJSON_AddStringToObject(r, "effort", o->effort->name);
     if (qz_tune_steps(o)) cJSON_AddNumberToObject(r, "tune", qz_tune_steps(o));
     if (takes(o, QZ_OPT_FOLD)) cJSON_AddBoolToObject(r, "fold", qz_folds(o));
     if (qz_calibrated(o) && o->all_experts) cJSON_AddBoolToObject(r, "all_experts", true);

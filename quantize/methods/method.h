@@ -17,6 +17,7 @@ typedef struct cJSON cJSON;
 struct imatrix;
 typedef struct qz_method qz_method;
 typedef struct gptq_basis gptq_basis; /* quantize/methods/gptq.h */
+typedef struct qz_effort qz_effort;   /* quantize/methods/effort.h */
 
 /* Options of `llmq quantize` that only some methods take, by their names there. */
 #define QZ_OPTIONS(X)                 \
@@ -34,6 +35,7 @@ typedef struct gptq_basis gptq_basis; /* quantize/methods/gptq.h */
     X(DAMP, "damp")                   \
     X(TUNE, "tune")                   \
     X(SELF, "self-samples")           \
+    X(EFFORT, "effort")               \
     X(BPW, "bpw")                     \
     X(FUSED, "bpw-fused")             \
     X(FOLD, "fold")                   \
@@ -79,8 +81,9 @@ typedef struct {
     bool clip;                           /* without: draw them in (by the weights alone) */
     bool no_act_order, no_static_groups; /* quantize/methods/gptq.h */
     double damp;                         /* of H: 0.01 */
-    int tune;                            /* steps of tuning, none by default (tune_default_steps) */
-    bool no_fold;                        /* no scales of inputs (quantize/methods/awq.h) */
+    const qz_effort *effort; /* how much text and training; NULL: as the best, by single settings */
+    int tune;                /* steps of tuning, none by default (tune_default_steps) */
+    bool no_fold;            /* no scales of inputs (quantize/methods/awq.h) */
     bool all_experts; /* calibrated: gate and up of every expert by the statistics of all tokens,
                          not of those that are sent to it */
     bool dbl;         /* block scales are quantized too */
@@ -190,9 +193,10 @@ double qz_damp(const qz_opts *o);
 double qz_outlier_share(const qz_opts *o);
 double qz_outlier_threshold(const qz_opts *o); /* where there is a decomposition */
 int qz_tune_steps(const qz_opts *o);           /* 0: no tuning */
-bool qz_is_auto(const char *scheme);           /* "auto"; NULL is not */
-bool qz_is_keep(const char *scheme);           /* "keep"; NULL is not */
-bool qz_rounds_outer(const qz_opts *o);        /* embedding or head, where they are floats */
+const qz_effort *qz_effort_of(const qz_opts *o);
+bool qz_is_auto(const char *scheme);    /* "auto"; NULL is not */
+bool qz_is_keep(const char *scheme);    /* "keep"; NULL is not */
+bool qz_rounds_outer(const qz_opts *o); /* embedding or head, where they are floats */
 bool qz_bpw_whole(const qz_opts *o); /* bpw: of the whole model, not of the linear layers alone */
 
 /* ---- for rows ---- */

@@ -337,7 +337,7 @@ lq_status measure_run(measure_entry *m, size_t n, src_source *src, const qz_plan
         w.reference++;
     lq_status s = LQ_OK;
     if (!w.G && grad_covers(src_config(src))) {
-        s = fisher_run(&own, src, samples, MEASURE_WINDOWS, p, job, err);
+        s = fisher_run(&own, src, samples, MEASURE_WINDOWS, false, p, job, err);
         w.G = &own;
     }
     if (!s) s = take_windows(&w.samples, samples, err);

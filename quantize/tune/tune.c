@@ -81,6 +81,12 @@ int tune_default_steps(const qz_method *m, const src_source *src)
     return (int)(steps < least ? least : steps > most ? most : steps);
 }
 
+bool tune_can_keep(const arch_config *c, int64_t batch, int64_t len, int64_t windows)
+{
+    const int64_t chunk = cal_chunk(windows, len) / len;
+    return batch <= chunk && grad_can_keep(c, chunk, len);
+}
+
 static void *tune_push(tuner *t, int64_t n, size_t size, lq_status *s, lq_err *err)
 {
     void *v = *s ? NULL : lq_push(&t->arena, (size_t)n * size);
@@ -209,7 +215,8 @@ static lq_status load(tuner *t, lq_err *err)
     if (!s) s = dense_buffers(t->W, c, &t->arena, err);
     if (!s) s = dense_buffers(t->dW, c, &t->arena, err);
     qz_item *items = tune_push(t, (int64_t)t->plan->n, sizeof *items, &s, err);
-    if (!s) s = grad_open(&t->g, c, t->chunk, t->len, t->p, err);
+    const bool keep = t->o.keep && tune_can_keep(c, t->o.batch, t->len, t->n);
+    if (!s) s = grad_open(&t->g, c, t->chunk, t->len, keep, t->p, err);
     if (!s) s = load_frame(t, items, err);
     for (int64_t i = 0; i < c->layers && !s; i++)
         s = load_layer(t, i, items, err);
@@ -433,17 +440,6 @@ static lq_status store(tune_result *r, const tuner *t, lq_err *err)
     return s;
 }
 
-static tune_opts with_defaults(const tune_opts *o, int64_t windows)
-{
-    tune_opts d = *o;
-    d.batch = o->batch ? o->batch : TUNE_BATCH;
-    if (d.batch > windows) d.batch = (int)windows;
-    d.rate_scale = o->rate_scale > 0 ? o->rate_scale : 5e-4;
-    d.rate_norm = o->rate_norm > 0 ? o->rate_norm : 5e-4;
-    d.rate_code = o->rate_code > 0 ? o->rate_code : 5e-3;
-    return d;
-}
-
 lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const qz_state *state,
                    const tune_text *text, const tune_opts *o, pool *p, const lq_job *job,
                    lq_err *err)
@@ -462,7 +458,8 @@ lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const q
     r->t = lq_push(&r->arena, plan->n * sizeof *r->t);
     if (!r->t) s = lq_fail(err, LQ_ENOMEM, "no memory for tuning");
     if (t.n_train < 1 || s) return s;
-    t.o = with_defaults(o, t.n_train);
+    t.o = *o;
+    if (t.o.batch > t.n_train) t.o.batch = (int)t.n_train;
     s = load(&t, err);
     if (!s) s = run_teacher(&t, err);
     if (!s) s = held_back_kl(&r->kl_before, &t, err);

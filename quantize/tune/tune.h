@@ -22,23 +22,24 @@
 
 #include "quantize/layer/state.h"
 
-enum { TUNE_BATCH = 4 };
-
 /* Is the model so small that codes are trained too (14 bytes per weight)? */
 bool tune_small(const src_source *src);
 /* The steps that are worth their time: 100, on a small model up to 800, the more the smaller it is;
  * 0 of methods that are not tuned by default, and where there is no backward pass. */
 int tune_default_steps(const qz_method *m, const src_source *src);
 
-/* Zero means the default given here. */
+/* Can what layers make of a batch be kept? It goes through them at once then, and is not much. */
+bool tune_can_keep(const arch_config *c, int64_t batch, int64_t len, int64_t windows);
+
+/* quantize/methods/effort.h has what is usual. */
 typedef struct {
     int steps;
-    int batch;             /* windows per step: TUNE_BATCH */
+    int batch;             /* windows per step */
     const char *spill_dir; /* folder for the original's hidden states; NULL: in memory */
-    double
-        rate_scale; /* first step, relative to the scale at 4 bits, twice that per bit less: 5e-4 */
-    double rate_norm; /* ... of a norm's weight: 5e-4 */
-    double rate_code; /* ... of a code's underlying weight, in steps of the grid: 5e-3 */
+    bool keep;             /* what layers make forward is kept for the way back, where that fits */
+    double rate_scale; /* first step, relative to the scale at 4 bits, twice that per bit less */
+    double rate_norm;  /* ... of a norm's weight */
+    double rate_code;  /* ... of a code's underlying weight, in steps of the grid */
 } tune_opts;
 
 /* Tensors that take the place of the plan's entries; N = 0: as it was. */

@@ -14,6 +14,7 @@ usage: make bench-quality          all of these can be set in front: MODELS=... 
   TEXTS    (novels-heldout-100w, Korean and WikiText-2 excerpts under tests/golden/text)
   CTX      tokens of a window (512)
   CALIB    as --calib (tests/golden/text/calib-novels.txt, which the peers had); SAMPLES of 512 tokens (128)
+  EFFORT   of methods that have it (best)
   EXTRA    further options of quantize ()
   THREADS  0: all (0)
 """
@@ -97,6 +98,7 @@ def main():
                 method = row["name"]
                 width = ["--bits", bits] if "bits" in row["options"] else []
                 width += ["--group-size", group] if "group-size" in row["options"] else []
+                width += ["--effort", setting("EFFORT", "best")[0]] if "effort" in row["options"] else []
                 q = llmq("quantize", path, "-o", f"{tmp}/q.llmq", "--method", method, *width,
                          *(data if row["text"] == "yes" else []), "--threads", threads, *setting("EXTRA", ""))
                 for text in texts:

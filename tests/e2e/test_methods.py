@@ -32,7 +32,8 @@ def test_help_names_every_method_and_the_methods_of_an_option(llmq, rows):
 
 def test_an_option_is_refused_by_every_method_that_has_it_not(llmq, rows):
     values = {"bits": "4", "group-size": "64", "tune": "1", "bpw": "4", "self-samples": "1", "damp": "0.01",
-              "outlier-threshold": "6", "outlier-share": "0.1", "device": "cpu", "imatrix": "x.gguf"}
+              "outlier-threshold": "6", "outlier-share": "0.1", "device": "cpu", "imatrix": "x.gguf",
+              "effort": "fast"}
     for option in sorted({o for r in rows for o in r["options"]}):
         takes = [r["name"] for r in rows if option in r["options"]]
         for r in rows:

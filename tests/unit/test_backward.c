@@ -41,7 +41,7 @@ static bool bench_open(bench *b, const char *folder, int threads)
     if (!rig_open(&b->r, folder, (rig_opts){ .threads = threads })) return false;
     const arch_config *c = b->r.m.cfg;
     b->D = c->hidden;
-    lq_status s = grad_open(&b->g, c, WINDOWS, LEN, b->r.p, &err);
+    lq_status s = grad_open(&b->g, c, WINDOWS, LEN, false, b->r.p, &err);
     if (!s) s = dense_buffers(b->W, c, &b->a, &err);
     if (!s) s = dense_layer(&b->l, b->W, b->r.src, 0, &b->a, b->r.p, &err);
     b->x = lq_push(&b->a, (size_t)(ROWS * b->D) * sizeof(float));
@@ -229,6 +229,65 @@ TEST(gradients_are_the_same_bytes_for_any_number_of_threads)
     free(first);
 }
 
+/* Every gradient of layer 0 on rows that went forward just before. NULL: no memory. */
+static float *all_gradients(bench *b, bool keep, size_t *n)
+{
+    const arch_config *c = b->r.m.cfg;
+    const size_t rows = (size_t)(ROWS * b->D);
+    grad_ctx *g;
+    grad_out out = { .W = { 0 } };
+    lq_err err = { "" };
+    *n = rows;
+    for (int k = 0; k < GRAD_LINEARS; k++) {
+        int64_t N, K;
+        arch_role_shape(c, grad_linear_roles[k], &N, &K);
+        *n += (size_t)(N * K);
+    }
+    float *got = calloc(*n + rows, sizeof *got), *at = got + rows;
+    CHECK(!grad_open(&g, c, WINDOWS, LEN, keep, b->r.p, &err), "%s", err.msg);
+    if (!got || !g) return got;
+    for (int k = 0; k < GRAD_LINEARS; k++) {
+        int64_t N, K;
+        arch_role_shape(c, grad_linear_roles[k], &N, &K);
+        out.W[k] = at;
+        at += N * K;
+    }
+    memcpy(at, b->x, rows * sizeof *at); /* rows more, that go forward */
+    grad_forward(g, &b->l, 0, at, WINDOWS);
+    fill(got, (int64_t)rows, 1, 3);
+    grad_backward(g, &b->l, 0, b->x, got, WINDOWS, &out);
+    grad_close(g);
+    return got;
+}
+
+TEST(what_is_kept_gives_the_gradients_of_running_forward_again)
+{
+    for (size_t i = 0; i < n_covered; i++) {
+        bench b;
+        size_t n;
+        if (!bench_open(&b, covered[i], 2)) continue;
+        float *again = all_gradients(&b, false, &n), *kept = all_gradients(&b, true, &n);
+        double size = 0;
+        for (size_t k = 0; again && k < n; k++)
+            size += fabs((double)again[k]);
+        CHECK(again && kept && size > 0 && !memcmp(again, kept, n * sizeof *kept), "%s: other bits",
+              covered[i]);
+        free(again);
+        free(kept);
+        bench_close(&b);
+    }
+}
+
+TEST(what_is_kept_is_counted_and_has_a_limit)
+{
+    bench b;
+    if (!bench_open(&b, BASE, 1)) return;
+    const arch_config *c = b.r.m.cfg;
+    CHECK(grad_bytes(c, 2, LEN, true, 1) > grad_bytes(c, 2, LEN, false, 1), "nothing more");
+    CHECK(grad_can_keep(c, 1, LEN) && !grad_can_keep(c, 1 << 24, LEN), "no limit");
+    bench_close(&b);
+}
+
 /* The last linear's output gradient is that of the layer, so its sums can be told from outside: one
  * row's gradient alone gives 8 m m^T (8: the most that a row counts), m being that row's input;
  * rows of one length give the sum of all m m^T. */
@@ -349,7 +408,7 @@ TEST(fisher_blocks_are_symmetric_with_a_diagonal_above_zero)
     for (int i = 0; i < 3 * LEN; i++)
         ids[i] = (i * 37 + 11) % (int)r.m.cfg->vocab;
     CHECK(!cal_samples_from_ids(&s, ids, 3 * LEN, 3, LEN, 0, r.m.cfg->vocab, &err), "%s", err.msg);
-    lq_status st = fisher_run(&f, r.src, &s, 2, r.p, NULL, &err);
+    lq_status st = fisher_run(&f, r.src, &s, 2, false, r.p, NULL, &err);
     CHECK(!st, "%s", err.msg);
     for (int64_t l = 0; l < (st ? 0 : f.layers); l++)
         for (int k = 0; k < GRAD_LINEARS; k++) {
@@ -381,6 +440,8 @@ int main(int argc, char **argv)
     RUN(the_forward_half_is_the_runtimes_layer);
     RUN(gradients_are_the_slopes_of_the_loss);
     RUN(gradients_are_the_same_bytes_for_any_number_of_threads);
+    RUN(what_is_kept_gives_the_gradients_of_running_forward_again);
+    RUN(what_is_kept_is_counted_and_has_a_limit);
     RUN(rows_count_by_their_gradient_in_the_curvature_of_inputs);
     RUN(kl_is_the_definition_and_its_gradient_is_its_slope);
     RUN(drawn_answers_follow_the_distribution);

@@ -1,20 +1,21 @@
 /* tools/report/plan_quantize.c - see plan_quantize.h. */
 #include "tools/report/plan_quantize.h"
 
+#include "quantize/methods/effort.h"
 #include "quantize/methods/methods.h"
-#include "quantize/tune/tune.h"
 #include "tools/report/quantize_calib.h"
 
 static bool need_of(qz_memory *n, const qz_method *m, const src_source *src, int threads)
 {
     qz_opts q = { .method = m, .outer = QZ_OUTER };
-    q.tune = tune_default_steps(m, src);
-    const cal_samples text = { .n = QUANTIZE_WINDOWS, .len = QUANTIZE_LEN };
+    const qz_effort *e;
+    if (qz_effort_find(&e, QZ_EFFORT_DEFAULT, NULL)) return false;
+    const cal_samples text = { .n = quantize_effort(&q, e, src), .len = QUANTIZE_LEN };
     const bool calibrated = qz_calibrated(&q);
     const cal_samples check = { .n = calibrated ? QZ_CHECK_WINDOWS : 0, .len = QUANTIZE_LEN };
     const qz_job j = { .o = &q,
                        .samples = calibrated ? &text : NULL,
-                       .self_windows = quantize_self_windows(&q, src, QUANTIZE_WINDOWS),
+                       .self_windows = quantize_self_windows(&q, src, text.n),
                        .check = &check };
     qz_plan plan;
     if (qz_plan_make(&plan, src, &q, &(plan_voice){ 0 }, NULL)) return false;

@@ -4,13 +4,12 @@
 #include "base/hash.h"
 #include "calib/backward.h"
 #include "quantize/job/check.h"
+#include "quantize/methods/effort.h"
 #include "quantize/tune/tune.h"
 #include "tools/cli/progress.h"
 
-/* What most published results use; fewer tokens are enough for small models only. */
-enum { USUAL_TOKENS = QUANTIZE_WINDOWS * QUANTIZE_LEN, PER_INPUT = 8 };
-
-enum { SELF_SHARE = 3 };
+/* Tokens for each input of the MLP: fewer are of little use. */
+enum { PER_INPUT = 8 };
 
 static void say_parts(const cal_samples *s)
 {
@@ -25,9 +24,9 @@ static void say_parts(const cal_samples *s)
     }
 }
 
-static void warn(const cal_samples *s, const char *list, const dataset_opts *o)
+static void warn(const cal_samples *s, const char *list, const dataset_opts *o, int64_t usual)
 {
-    const long long tokens = (long long)(s->n * s->len);
+    const long long tokens = (long long)(s->n * s->len), many = usual * QUANTIZE_LEN;
     const int64_t inputs = src_config(o->src)->ffn;
     if (s->n < o->n)
         prog_say(LOG_WARN, "--calib %s: %lld windows of %lld tokens, fewer than the %lld asked for",
@@ -37,9 +36,9 @@ static void warn(const cal_samples *s, const char *list, const dataset_opts *o)
                  "calibration: %lld tokens are few for layers of %lld inputs (%lld would do); "
                  "expect worse results",
                  tokens, (long long)inputs, (long long)(PER_INPUT * inputs));
-    else if (tokens < USUAL_TOKENS)
-        prog_say(LOG_WARN, "calibration: %lld tokens; %d (128 windows of 512) are usual", tokens,
-                 USUAL_TOKENS);
+    else if (tokens < many)
+        prog_say(LOG_WARN, "calibration: %lld tokens; %lld (%lld windows of %d) are usual", tokens,
+                 many, (long long)usual, QUANTIZE_LEN);
 }
 
 static lq_status check_length(const dataset_opts *o, lq_err *err)
@@ -50,7 +49,8 @@ static lq_status check_length(const dataset_opts *o, lq_err *err)
                    (long long)most, (long long)o->len);
 }
 
-lq_status quantize_samples(cal_samples *s, const char *list, const dataset_opts *o, lq_err *err)
+lq_status quantize_samples(cal_samples *s, const char *list, const dataset_opts *o, int64_t usual,
+                           lq_err *err)
 {
     lq_status st = check_length(o, err);
     if (!st) st = dataset_read(s, list, o, err);
@@ -62,7 +62,7 @@ lq_status quantize_samples(cal_samples *s, const char *list, const dataset_opts 
     }
     if (st) return st;
     say_parts(s);
-    warn(s, list, o);
+    warn(s, list, o, usual);
     return LQ_OK;
 }
 
@@ -82,10 +82,19 @@ lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const c
     return st;
 }
 
+int64_t quantize_effort(qz_opts *q, const qz_effort *e, const src_source *src)
+{
+    const bool matters = (q->method->options & QZ_OPT_EFFORT) && grad_covers(src_config(src));
+    q->effort = matters ? e : NULL;
+    const int steps = tune_small(src) ? e->steps : e->steps_scales;
+    q->tune = matters && steps != QZ_STEPS_BY_SIZE ? steps : tune_default_steps(q->method, src);
+    return matters ? e->windows : QUANTIZE_WINDOWS;
+}
+
 int64_t quantize_self_windows(const qz_opts *q, const src_source *src, int64_t text)
 {
     const bool learns =
         (q->method->on & QZ_OPT_TUNE) && qz_tune_steps(q) && grad_covers(src_config(src));
     const bool writes = src_config(src)->head == HEAD_WORDS;
-    return learns && writes && tune_small(src) ? SELF_SHARE * text : 0;
+    return learns && writes && tune_small(src) ? qz_effort_of(q)->own * text : 0;
 }

@@ -10,14 +10,18 @@
 enum { QUANTIZE_WINDOWS = 128, QUANTIZE_LEN = 512 };
 
 /* A sixteenth of all windows at least is left over for the check. Prints what came from which file,
- * and warns where it is little. Errors: those of dataset_read, and LQ_EUSAGE for windows longer than
+ * and warns where it is little, `usual` windows being what is not. Errors: those of dataset_read, and LQ_EUSAGE for windows longer than
  * the model's positions. */
-lq_status quantize_samples(cal_samples *s, const char *list, const dataset_opts *o, lq_err *err);
+lq_status quantize_samples(cal_samples *s, const char *list, const dataset_opts *o, int64_t usual,
+                           lq_err *err);
 /* The windows of the check (quantize/job/check.h): of those that `used` left over. Errors: likewise. */
 lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const char *list,
                             const dataset_opts *o, lq_err *err);
+/* q->effort := that of `name`, where it changes something: the method has it and the model a backward pass.
+ * With tuning settled; the windows of text that it asks for, QUANTIZE_WINDOWS where there is none. */
+int64_t quantize_effort(qz_opts *q, const qz_effort *e, const src_source *src);
 /* Windows that src writes itself for tuning, besides `text` of text, unless something else is
- * asked for: three for each where auto trains codes. */
+ * asked for: as many as the effort says, where auto trains codes. */
 int64_t quantize_self_windows(const qz_opts *q, const src_source *src, int64_t text);
 
 #endif

@@ -49,6 +49,17 @@ static void add_need(cJSON *doc, const qz_memory *n)
     cJSON_AddNumberToObject(doc, "predicted_disk", (double)n->disk);
 }
 
+static void add_seconds(cJSON *doc, const double secs[PROGRESS_N])
+{
+    double sum = 0;
+    cJSON *phases = cJSON_AddObjectToObject(doc, "predicted_phase_seconds");
+    for (int k = 0; k < PROGRESS_N; k++) {
+        if (secs[k] > 0) cJSON_AddNumberToObject(phases, progress_phases[k], secs[k]);
+        sum += secs[k];
+    }
+    cJSON_AddNumberToObject(doc, "predicted_seconds", sum);
+}
+
 lq_status qrep_plan(const src_source *src, const qz_job *j, const char *out_path, int threads,
                     const cmd_ctx *c, lq_err *err)
 {
@@ -61,6 +72,8 @@ lq_status qrep_plan(const src_source *src, const qz_job *j, const char *out_path
     if (s) return s;
     if (q->bpw > 0) s = bpw_check(&range, &plan, q, err);
     if (!s) s = qz_job_memory(&memory, j, &plan, threads, err);
+    double secs[PROGRESS_N] = { 0 };
+    if (!s && j->speed > 0) s = qz_job_seconds(secs, j, &plan, &memory, err);
     if (s) {
         qz_plan_free(&plan);
         return s;
@@ -97,6 +110,7 @@ lq_status qrep_plan(const src_source *src, const qz_job *j, const char *out_path
     cJSON_AddNumberToObject(doc, "bytes_in", in);
     cJSON_AddNumberToObject(doc, "bytes_out", out);
     add_need(doc, &memory);
+    if (j->speed > 0) add_seconds(doc, secs);
     qz_plan_free(&plan);
     if (json) return cmd_give_json(c, doc, err);
     char a[16], b[16];
@@ -106,6 +120,8 @@ lq_status qrep_plan(const src_source *src, const qz_job *j, const char *out_path
     printf("%s of tensors become %s%s\n", opt_size_text(a, sizeof a, in),
            q->bpw > 0 ? "at most " : "", opt_size_text(b, sizeof b, out));
     print_need(&memory);
+    char line[PROGRESS_LINE];
+    if (j->speed > 0) printf("%s\n", progress_line(line, secs));
     cJSON_Delete(doc);
     return LQ_OK;
 }
@@ -167,6 +183,8 @@ cJSON *qrep_json(const qz_result *r, const qrep_run *run)
     cJSON_AddNumberToObject(doc, "seconds", run->seconds);
     cJSON_AddNumberToObject(doc, "peak_rss_bytes", (double)prog_peak_rss_bytes());
     add_need(doc, &r->memory);
+    if (isfinite(r->predicted_secs))
+        cJSON_AddNumberToObject(doc, "predicted_seconds", r->predicted_secs);
     cJSON *phases = cJSON_AddObjectToObject(doc, "phase_seconds");
     for (int k = 0; k < PROGRESS_N; k++)
         if (r->phase_secs[k] > 0)
@@ -284,6 +302,7 @@ void qrep_print_text(const qz_result *r, const qrep_run *run)
                r->kl_after, r->tuned ? "" : ": not kept");
     print_check(&r->check);
     printf("%.1f s, ", run->seconds);
+    if (isfinite(r->predicted_secs)) printf("%.0f s predicted, ", r->predicted_secs);
     printf("peak memory %s, predicted %s\n",
            opt_limit_text(a, sizeof a, (double)prog_peak_rss_bytes()),
            opt_limit_text(b, sizeof b, (double)r->memory.rss));

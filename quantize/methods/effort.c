@@ -1,0 +1,24 @@
+/* quantize/methods/effort.c - see effort.h. */
+#include "quantize/methods/effort.h"
+
+/* What each reaches and takes: docs/methods/auto.md. A step on one window has noisier gradients than one on four:
+ * codes move at less than half the rate. */
+#define SLOWLY .rate_scale = 3e-4, .rate_norm = 3e-4, .rate_code = 2e-3
+
+static const qz_effort efforts[] = {
+    { "fast", .windows = 32, .curvature = 16, .batch = 1, SLOWLY },
+    { "standard", .windows = 64, .curvature = 32, .steps = 60, .steps_scales = 16, .batch = 1,
+      SLOWLY },
+    { "best", .windows = 128, .curvature = 128, .steps = QZ_STEPS_BY_SIZE,
+      .steps_scales = QZ_STEPS_BY_SIZE, .batch = 4, .own = 3, .rate_scale = 5e-4, .rate_norm = 5e-4,
+      .rate_code = 5e-3 },
+};
+
+const qz_effort *qz_effort_best(void) { return &efforts[LQ_COUNT(efforts) - 1]; }
+
+lq_status qz_effort_find(const qz_effort **e, const char *name, lq_err *err)
+{
+    for (size_t i = 0; i < LQ_COUNT(efforts); i++)
+        if (strcmp(efforts[i].name, name) == 0) return *e = &efforts[i], LQ_OK;
+    return lq_fail(err, LQ_EUSAGE, "--effort: expected fast, standard or best, found '%s'", name);
+}

@@ -1,0 +1,31 @@
+/* quantize/methods/effort.h - what `quantize --effort` buys: a row of settings for each word.
+ *
+ * How much text is looked at and how long is trained. A row says it in windows and steps, never in seconds, so
+ * that the result depends on the word alone; what it takes on a machine is known beforehand
+ * (quantize/job/progress.h). */
+#ifndef LLMQ_QUANTIZE_METHODS_EFFORT_H
+#define LLMQ_QUANTIZE_METHODS_EFFORT_H
+
+#include "base/base.h"
+
+#define QZ_EFFORT_DEFAULT "standard"
+
+enum { QZ_STEPS_BY_SIZE = -1 };
+
+typedef struct qz_effort {
+    const char *name;
+    int64_t windows;   /* of text, where nothing else is asked for */
+    int64_t curvature; /* of them at most that the curvature is taken from */
+    int steps; /* of tuning where codes are trained; 0: none; QZ_STEPS_BY_SIZE: as tune_default_steps says */
+    int steps_scales;                        /* ... where scales and norms alone are */
+    int batch;                               /* windows of a step */
+    int own;                                 /* windows that the model writes, for each of text */
+    double rate_scale, rate_norm, rate_code; /* of tuning (quantize/tune/tune.h) */
+} qz_effort;
+
+/* Errors: LQ_EUSAGE. */
+lq_status qz_effort_find(const qz_effort **e, const char *name, lq_err *err);
+/* The one that spends most: what single settings (--tune) are part of. */
+const qz_effort *qz_effort_best(void);
+
+#endif

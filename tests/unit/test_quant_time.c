@@ -1,0 +1,102 @@
+/* tests/unit/test_quant_time.c - what is foretold of a quantization's time: phases, words, efforts. */
+#include "quantize/job/job.h"
+#include "quantize/job/probe.h"
+#include "quantize/methods/effort.h"
+#include "quantize/methods/methods.h"
+#include "tests/support/rig.h"
+
+#include <stdlib.h>
+
+#define BASE "tests/golden/arch/llama3-gqa"
+
+/* Seconds of a run of `method` with an effort, at a speed. */
+static double foretold(double secs[PROGRESS_N], src_source *src, const char *method,
+                       const char *effort, int steps, double speed)
+{
+    qz_opts o = { 0 };
+    qz_plan plan;
+    qz_memory memory;
+    lq_err err = { "" };
+    double sum = 0;
+    lq_status s = qz_method_find(&o.method, method, &err);
+    if (!s && effort) s = qz_effort_find(&o.effort, effort, &err);
+    o.tune = steps;
+    const cal_samples text = { .n = effort ? o.effort->windows : 8, .len = 64 };
+    const qz_job j = { .o = &o, .samples = qz_calibrated(&o) ? &text : NULL, .speed = speed };
+    if (!s) s = qz_plan_make(&plan, src, &o, &(plan_voice){ 0 }, &err);
+    if (!s) s = qz_job_memory(&memory, &j, &plan, 2, &err);
+    if (!s) s = qz_job_seconds(secs, &j, &plan, &memory, &err);
+    CHECK(!s, "%s", err.msg);
+    for (int k = 0; k < PROGRESS_N && !s; k++)
+        sum += secs[k];
+    qz_plan_free(&plan);
+    return sum;
+}
+
+TEST(time_follows_the_work_and_the_machine)
+{
+    src_source *src;
+    double secs[PROGRESS_N];
+    lq_err err = { "" };
+    CHECK(!src_open(&src, BASE, &(src_opts){ .need_config = true }, &err), "%s", err.msg);
+    const double rtn = foretold(secs, src, "rtn", NULL, 0, 1e9);
+    CHECK(secs[PROGRESS_CURVATURE] == 0 && secs[PROGRESS_TUNING] == 0, "rtn does not train");
+    const double gptq = foretold(secs, src, "gptq", NULL, 0, 1e9);
+    CHECK(secs[PROGRESS_STATISTICS] > 0 && secs[PROGRESS_CURVATURE] == 0, "gptq needs text");
+    const double fast = foretold(secs, src, "auto", "fast", 0, 1e9);
+    CHECK(secs[PROGRESS_CURVATURE] > 0 && secs[PROGRESS_TUNING] == 0, "fast does not tune");
+    const double some = foretold(secs, src, "auto", "standard", 50, 1e9);
+    const double one = secs[PROGRESS_TUNING];
+    const double more = foretold(secs, src, "auto", "standard", 100, 1e9);
+    CHECK(0 < rtn && rtn < gptq && fast < some && some < more, "%g %g %g %g %g", rtn, gptq, fast,
+          some, more);
+    CHECK(secs[PROGRESS_TUNING] > 1.3 * one && secs[PROGRESS_TUNING] < 2 * one, "%g, %g", one,
+          secs[PROGRESS_TUNING]);
+    const double half = foretold(secs, src, "auto", "standard", 100, 5e8);
+    CHECK(half > 1.99 * more && half < 2.01 * more, "%g, %g", more, half);
+    src_close(src);
+}
+
+TEST(the_line_says_the_sum_and_what_takes_most)
+{
+    char line[PROGRESS_LINE];
+    double secs[PROGRESS_N] = { 0 };
+    secs[PROGRESS_CURVATURE] = 30.2;
+    secs[PROGRESS_TUNING] = 210;
+    secs[PROGRESS_WRITING] = 1;
+    CHECK(!strcmp(progress_line(line, secs), "time: about 4 min on this machine as busy as it is "
+                                             "(curvature 31 s, tuning 4 min)"),
+          "%s", line);
+    for (int k = 0; k < PROGRESS_N; k++)
+        secs[k] = 3e6; /* every phase is named: it fits */
+    CHECK(strlen(progress_line(line, secs)) + 1 < sizeof line && line[strlen(line) - 1] == ')',
+          "%s", line);
+}
+
+TEST(words_that_are_no_effort_are_refused)
+{
+    const qz_effort *e = NULL;
+    lq_err err = { "" };
+    CHECK(!qz_effort_find(&e, QZ_EFFORT_DEFAULT, &err) && e != qz_effort_best(), "%s", err.msg);
+    CHECK(qz_effort_find(&e, "hasty", &err) == LQ_EUSAGE && strstr(err.msg, "found 'hasty'"), "%s",
+          err.msg);
+}
+
+TEST(the_probe_finds_a_speed)
+{
+    pool *p;
+    lq_err err = { "" };
+    CHECK(!pool_open(&p, 2, &err), "%s", err.msg);
+    const double speed = probe_speed(p);
+    CHECK(speed > 1e6 && speed < 1e14, "%g multiply-adds a second", speed);
+    pool_close(p);
+}
+
+int main(int argc, char **argv)
+{
+    RUN(time_follows_the_work_and_the_machine);
+    RUN(the_line_says_the_sum_and_what_takes_most);
+    RUN(words_that_are_no_effort_are_refused);
+    RUN(the_probe_finds_a_speed);
+    return check_end();
+}
