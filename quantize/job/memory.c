@@ -12,6 +12,7 @@
 #include "quantize/layer/residual.h"
 #include "quantize/methods/effort.h"
 #include "quantize/methods/loss.h"
+#include "quantize/methods/row_grid.h"
 #include "quantize/mixed/measure.h"
 #include "quantize/mixed/perturb.h"
 #include "quantize/tune/tune.h"
@@ -82,11 +83,12 @@ static void add_tensor(layer_memory *p, const memory_work *w, const plan_entry *
     }
     p->unit = larger(p->unit, unit_bytes(w, e));
     if (!tunes || !once) return;
-    if (!qz_residual_fits(&e->scheme)) {
+    if (!qz_residual_fits(&e->scheme) || (e->scheme.kind != QT_UINT && !w->trains_codes)) {
         p->tuned += src_bytes(e->src);
         return;
     }
-    const size_t groups = n / (size_t)(e->scheme.group ? e->scheme.group : e->K);
+    const int64_t group = row_group(&e->scheme);
+    const size_t groups = n / (size_t)(group ? group : e->K);
     p->residual += w->trains_codes ? n : 0;
     p->tuned += (w->trains_codes ? n * (2 + 3 * F) : 0) + 5 * groups * F;
 }

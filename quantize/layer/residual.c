@@ -4,10 +4,15 @@
 #include <math.h>
 
 #include "quantize/layer/trainable.h"
+#include "quantize/methods/row_grid.h"
+#include "quantize/methods/rtn.h"
 
 bool qz_residual_fits(const qt_scheme *s)
 {
-    return s->kind == QT_UINT && !s->act_order && s->zero != QT_ZERO_F16;
+    const blk_made *made = s->kind == QT_BLOCKS ? blk_made_of(blk_find(s->blocks)) : NULL;
+    if (s->kind == QT_UINT) return !s->act_order && s->zero != QT_ZERO_F16;
+    if (s->kind == QT_E2M1) return s->recip || s->scale_dtype != LQ_F8_E4M3;
+    return made && !made->book;
 }
 
 typedef struct {
@@ -23,13 +28,18 @@ static void rest_item(void *ctx, int64_t n, int thread)
 {
     const rest_job *j = ctx;
     const tune_weight *w = j->w;
-    const int64_t K = w->base.K, G = w->base.scheme.group, ng = K / G;
+    const int64_t K = w->base.K, G = row_group(&w->base.scheme), ng = K / G;
     const float *row = qz_rows(j->scratch + thread * K, j->W, j->d, K, n, 1);
-    uint8_t *code = j->codes + thread * K;
-    qt_unpack(code, tune_code_row(w, n), 0, K, w->base.scheme.bits);
+    const int bits = w->bits;
+    uint8_t *own = j->codes + thread * K;
+    const uint8_t *code = w->code ? w->code + n * K : own;
+    if (!w->code) qt_unpack(own, tune_code_row(w, n), 0, K, bits);
     for (int64_t k = 0; k < K; k++) {
         const float s = w->scale[n * ng + k / G], z = w->zero[n * ng + k / G];
-        float x = s != 0 ? (row[k] / s + z - (float)code[k]) * QZ_RESIDUAL_UNIT : 0;
+        float x =
+            w->table ? row[k] / s - (float)w->table[code[k]] : row[k] / s + z - (float)code[k];
+        if (w->table) x /= tune_gap(w->table, bits, code[k], x);
+        x = s != 0 ? x * QZ_RESIDUAL_UNIT : 0;
         x = x > 127 ? 127 : x < -127 ? -127 : x; /* NaN goes on as 0 */
         j->rest[n * K + k] = x == x ? (int8_t)lrintf(x) : 0;
     }

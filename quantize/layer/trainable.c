@@ -31,11 +31,12 @@ static lq_status init_codes(tune_weight *w, const int8_t *rest, lq_arena *a, lq_
 {
     const int64_t N = w->base.N, K = w->base.K;
     const size_t n = (size_t)(N * K), bytes = n * sizeof(float);
-    if (!(w->code = lq_push(a, n)) || !(w->off = lq_push(a, bytes)) ||
+    const bool packed = !w->code;
+    if ((packed && !(w->code = lq_push(a, n))) || !(w->off = lq_push(a, bytes)) ||
         !(w->m_off = lq_push(a, bytes)) || !(w->v_off = lq_push(a, bytes)))
         return lq_fail(err, LQ_ENOMEM, "no memory to train %zu codes", n);
-    for (int64_t r = 0; r < N; r++)
-        qt_unpack(w->code + r * K, tune_code_row(w, r), 0, K, w->base.scheme.bits);
+    for (int64_t r = 0; r < N && packed; r++)
+        qt_unpack(w->code + r * K, tune_code_row(w, r), 0, K, w->bits);
     for (size_t i = 0; i < n; i++) {
         const float x = (float)rest[i] / QZ_RESIDUAL_UNIT;
         w->off[i] = x > edge ? edge : x < -edge ? -edge : x;
@@ -43,13 +44,41 @@ static lq_status init_codes(tune_weight *w, const int8_t *rest, lq_arena *a, lq_
     return LQ_OK;
 }
 
+/* Codes, scales and zero points of what has no planes for them. */
+static lq_status init_staying(tune_weight *w, const int8_t *rest, lq_arena *a, lq_err *err)
+{
+    const int64_t N = w->base.N, K = w->base.K, ng = K / row_group(&w->base.scheme);
+    const grid_spec spec = rtn_spec(&w->base.scheme, true, false);
+    const size_t n = (size_t)(N * K), g = (size_t)(N * ng) * sizeof(float);
+    grid_param *params = lq_push(a, (size_t)ng * sizeof *params);
+    row_head *heads = lq_push(a, ((size_t)row_heads(&spec, K) + 1) * sizeof *heads);
+    w->stay = true;
+    w->bits = spec.bits;
+    w->table = spec.table;
+    w->code = lq_push(a, n);
+    w->scale = lq_push(a, g);
+    w->zero = lq_push(a, g);
+    if (!params || !heads || !w->code || !w->scale || !w->zero)
+        return lq_fail(err, LQ_ENOMEM, "no memory to train %zu codes", n);
+    for (int64_t r = 0; r < N; r++) {
+        row_load(params, heads, w->code + r * K, &w->base, r);
+        for (int64_t i = 0; i < ng; i++) {
+            w->scale[r * ng + i] = params[i].scale;
+            w->zero[r * ng + i] = params[i].zero;
+        }
+    }
+    return rest ? init_codes(w, rest, a, err) : LQ_OK;
+}
+
 lq_status tune_weight_init(tune_weight *w, const qt_tensor *base, const int8_t *rest, lq_arena *a,
                            lq_err *err)
 {
+    *w = (tune_weight){ .base = *base };
+    if (base->scheme.kind != QT_UINT) return init_staying(w, rest, a, err);
+    w->bits = base->scheme.bits;
     const qt_scheme *s = &base->scheme;
     const int64_t N = base->N, ng = base->K / s->group;
     const size_t g = (size_t)(N * ng), f = sizeof(float);
-    *w = (tune_weight){ .base = *base };
     if (!(w->scale = lq_push(a, g * f)) || !(w->scale0 = lq_push(a, g * f)) ||
         !(w->zero = lq_push(a, g * f)) || !(w->m = lq_push(a, g * f)) ||
         !(w->v = lq_push(a, g * f)))
@@ -73,7 +102,7 @@ static const uint8_t *codes_at(uint8_t scratch[PIECE], const tune_weight *w, int
                                int64_t n)
 {
     if (w->code) return w->code + row * w->base.K + k;
-    qt_unpack(scratch, tune_code_row(w, row), k, n, w->base.scheme.bits);
+    qt_unpack(scratch, tune_code_row(w, row), k, n, w->bits);
     return scratch;
 }
 
@@ -94,7 +123,7 @@ static void expand_item(void *ctx, int64_t item, int thread)
     const rows_job *j = ctx;
     const tune_weight *w = j->from;
     const qz_rows_ops *ops = qz_rows_get();
-    const int64_t K = w->base.K, G = w->base.scheme.group, ng = K / G;
+    const int64_t K = w->base.K, G = row_group(&w->base.scheme), ng = K / G;
     for (int64_t n = item * QZ_ROWS; n < w->base.N && n < (item + 1) * QZ_ROWS; n++)
         for (int64_t g = 0; g < ng; g++) {
             const float s = w->scale[n * ng + g], z = w->zero[n * ng + g];
@@ -102,7 +131,10 @@ static void expand_item(void *ctx, int64_t item, int thread)
                 uint8_t scratch[PIECE];
                 len = piece_of((g + 1) * G - at);
                 const uint8_t *code = codes_at(scratch, w, n, at, len);
-                ops->values(j->W + n * K + at, code, len, (grid_param){ s, z });
+                float *W = j->W + n * K + at;
+                for (int64_t i = 0; i < len && w->table; i++)
+                    W[i] = s * (float)w->table[code[i]];
+                if (!w->table) ops->values(W, code, len, (grid_param){ s, z });
             }
         }
 }
@@ -122,9 +154,30 @@ static void step_codes(tune_weight *w, const rows_job *j, int64_t at, int64_t n,
                           .beta2 = beta2,
                           .fix1 = j->fix1,
                           .fix2 = j->fix2,
-                          .top = (1 << w->base.scheme.bits) - 1 };
+                          .top = (1 << w->bits) - 1 };
     qz_rows_get()->train(w->code + at, w->off + at, w->m_off + at, w->v_off + at, j->dW + at, n,
                          &a);
+}
+
+/* w = scale table[code], and between two values in the share that off says. */
+static void step_places(tune_weight *w, const rows_job *j, int64_t at, int64_t n, float scale)
+{
+    const int bits = w->bits, top = (1 << bits) - 1;
+    for (int64_t i = at; i < at + n; i++) {
+        const float g = j->dW[i] * scale * tune_gap(w->table, bits, w->code[i], w->off[i]);
+        float x = w->off[i] - j->s->code * adam(&w->m_off[i], &w->v_off[i], g, j->fix1, j->fix2);
+        if (x > 0.5f && w->code[i] < top) w->code[i]++, x -= 1;
+        if (x < -0.5f && w->code[i] > 0) w->code[i]--, x += 1;
+        w->off[i] = x > 0.5f ? 0.5f : x < -0.5f ? -0.5f : x;
+    }
+}
+
+static void step_staying(tune_weight *w, const rows_job *j, int64_t at, int64_t n, float scale)
+{
+    if (w->table)
+        step_places(w, j, at, n, scale);
+    else
+        step_codes(w, j, at, n, scale);
 }
 
 /* w = scale (code - zero): dL/dscale = sum dW (code - zero). */
@@ -133,12 +186,16 @@ static void step_item(void *ctx, int64_t item, int thread)
     (void)thread;
     const rows_job *j = ctx;
     tune_weight *w = j->w;
-    const int64_t K = w->base.K, G = w->base.scheme.group, ng = K / G;
-    const float rate = j->s->scale * 16 / (float)(1 << w->base.scheme.bits);
+    const int64_t K = w->base.K, G = row_group(&w->base.scheme), ng = K / G;
+    const float rate = j->s->scale * 16 / (float)(1 << w->bits);
     for (int64_t n = item * QZ_ROWS; n < w->base.N && n < (item + 1) * QZ_ROWS; n++)
         for (int64_t g = 0; g < ng; g++) {
             const int64_t at = n * K + g * G, ag = n * ng + g;
             double ds = 0;
+            if (w->stay) {
+                if (w->off) step_staying(w, j, at, G, w->scale[ag]);
+                continue;
+            }
             for (int64_t k = g * G, len; k < (g + 1) * G; k += len) {
                 uint8_t scratch[PIECE];
                 len = piece_of((g + 1) * G - k);
@@ -173,8 +230,31 @@ static lq_status store_scales(qt_tensor *out, const tune_weight *w, lq_arena *a,
     return LQ_OK;
 }
 
+/* Codes in place of the base's, beside its scales. */
+static lq_status store_codes(qt_tensor *out, const tune_weight *w, lq_arena *a, lq_err *err)
+{
+    const int64_t N = w->base.N, K = w->base.K, ng = K / row_group(&w->base.scheme);
+    const grid_spec spec = rtn_spec(&w->base.scheme, true, false);
+    const qt_span *second = &w->base.plane[QT_SCALES2];
+    qz_out q;
+    lq_status s = qz_out_alloc(&q, &w->base.scheme, N, K, a, err);
+    if (s) return s;
+    grid_param *params = lq_push(a, (size_t)ng * sizeof *params);
+    row_head *heads = lq_push(a, ((size_t)row_heads(&spec, K) + 1) * sizeof *heads);
+    uint8_t *codes = lq_push(a, (size_t)K);
+    if (!params || !heads || !codes) return lq_fail(err, LQ_ENOMEM, "no memory for a tuned weight");
+    if (second->bytes) memcpy(q.w[QT_SCALES2], second->data, second->bytes);
+    for (int64_t n = 0; n < N; n++) {
+        row_load(params, heads, codes, &w->base, n);
+        row_store(&q, n, params, heads, w->code + n * K, NULL);
+    }
+    *out = q.t;
+    return LQ_OK;
+}
+
 lq_status tune_weight_store(qt_tensor *out, const tune_weight *w, lq_arena *a, lq_err *err)
 {
+    if (w->stay) return store_codes(out, w, a, err);
     const qt_scheme *s = &w->base.scheme;
     const int64_t N = w->base.N, K = w->base.K, ng = K / s->group;
     qz_out q;

@@ -1,6 +1,8 @@
 /* quantize/layer/trainable.h - what tuning changes: a rounded weight's scales, a vector.
  * Used by quantize/tune/tune.c alone.
  *
+ * Of GGUF's blocks and of 4-bit floats the scales are few bits of their own and stay: codes alone are trained.
+ *
  * Codes are trained through the rounding: the gradient at the value of a code moves the
  * underlying weight, which takes the next code when it is nearer to that (the straight-through
  * estimator, arXiv:1308.3432).
@@ -17,13 +19,17 @@ enum {
 }; /* of what rounding left: int8 in such parts of a step of the grid */
 
 typedef struct {
-    qt_tensor base;        /* regular QT_UINT, portable; borrowed */
-    uint8_t *code;         /* [N,K] where codes are trained, else NULL: they are the base's */
+    qt_tensor base;      /* qz_residual_fits it; portable; borrowed */
+    const int8_t *table; /* rising: what codes stand for, times the scale; NULL: code - zero */
+    int bits;            /* of a code */
+    bool stay;           /* scales do: no QT_UINT */
+    uint8_t
+        *code; /* [N,K] where codes are trained or scales stay, else NULL: they are the base's */
     float *scale, *scale0; /* [N,ng]: now; at the start */
     float *zero;           /* [N,ng] */
     float *m, *v;          /* [N,ng] moments of scale / scale0 */
-    /* [N,K], where codes are trained, else NULL: the weight is at code + off, |off| <= 1/2, and
-     * counts as code; moments of off. */
+    /* [N,K], where codes are trained, else NULL: the weight is at code + off, |off| <= 1/2 (of the way to the next
+     * value of a table), and counts as code; moments of off. */
     float *off, *m_off, *v_off;
 } tune_weight;
 
@@ -47,6 +53,13 @@ static inline const uint8_t *tune_code_row(const tune_weight *w, int64_t n)
 {
     const uint8_t *codes = w->base.plane[QT_CODES].data;
     return codes + (size_t)n * qt_row_bytes(w->base.K, w->base.scheme.bits);
+}
+/* From a code's value to that of its neighbour, on the side of off. */
+static inline float tune_gap(const int8_t *table, int bits, uint8_t code, float off)
+{
+    const int top = (1 << bits) - 1, to = off < 0 ? code - 1 : code + 1;
+    const int a = to < 0 || to > top ? code - (to - code) : to;
+    return fabsf((float)(table[a] - table[code]));
 }
 /* W [N,K] := the values of codes and scales. */
 void tune_weight_expand(float *W, const tune_weight *w, pool *p);

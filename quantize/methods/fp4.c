@@ -81,3 +81,20 @@ void fp4_store(qz_out *out, int64_t n, const grid_param *params, const uint8_t *
     for (int64_t k = 0; k < K; k += 2)
         to[k / 2] = (uint8_t)(stored[codes[k]] | stored[codes[k + 1]] << 4);
 }
+
+void fp4_load(grid_param *params, uint8_t *codes, const qt_tensor *t, int64_t n)
+{
+    grid_spec s = fp4_spec(&t->scheme, false);
+    const int64_t K = t->K, ng = K / t->scheme.group;
+    const uint8_t *scales = (const uint8_t *)t->plane[QT_SCALES].data + n * ng;
+    const uint8_t *from = (const uint8_t *)t->plane[QT_CODES].data + (size_t)n * qt_row_bytes(K, 4);
+    uint8_t place[16] = { [8] = 7 }; /* of what is stored; -0 is 0 */
+    for (int i = 14; i >= 0; i--)
+        place[stored[i]] = (uint8_t)i;
+    if (t->plane[QT_SCALES2].data)
+        memcpy(&s.tensor_scale, t->plane[QT_SCALES2].data, sizeof s.tensor_scale);
+    for (int64_t g = 0; g < ng; g++)
+        params[g] = (grid_param){ scale_of(&s, scales[g]) / 2, 0 };
+    for (int64_t k = 0; k < K; k++)
+        codes[k] = place[from[k / 2] >> (k & 1 ? 4 : 0) & 15];
+}

@@ -18,5 +18,7 @@ float fp4_tensor_scale(float absmax);
 grid_param fp4_fit(const grid_spec *s, const float *w, const float *imp, int64_t n);
 /* Row n: its scales, and codes [K] of the spec's table. */
 void fp4_store(qz_out *out, int64_t n, const grid_param *params, const uint8_t *codes);
+/* The inverse: params [K / group]. */
+void fp4_load(grid_param *params, uint8_t *codes, const qt_tensor *t, int64_t n);
 
 #endif

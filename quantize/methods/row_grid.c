@@ -310,6 +310,35 @@ static void store_blocks(qz_out *out, int64_t n, const row_head *heads, const ui
     }
 }
 
+static void load_blocks(grid_param *params, row_head *heads, uint8_t *codes, const qt_tensor *q,
+                        int64_t n)
+{
+    const blk_type *t = blk_find(q->scheme.blocks);
+    const uint8_t *from =
+        (const uint8_t *)q->plane[QT_CODES].data + (size_t)n * blk_row_bytes(t, q->K);
+    blk_parts b;
+    for (int64_t k = 0; k < q->K; k += t->elements, heads++, from += t->bytes) {
+        blk_take(&b, t, from);
+        *heads = (row_head){ .d = b.d, .dmin = b.dmin };
+        memcpy(heads->sc, b.sc, sizeof b.sc);
+        memcpy(heads->m, b.m, sizeof b.m);
+        memcpy(codes + k, b.code, (size_t)t->elements);
+        for (int g = 0; g < t->elements / t->group; g++) {
+            const float scale = blk_scale(t, &b, g);
+            const float zero = t->bias ? -blk_bias(t, &b, g) / scale : (float)t->zero;
+            params[(k + g * t->group) / t->group] = (grid_param){ scale, zero };
+        }
+    }
+}
+
+void row_load(grid_param *params, row_head *heads, uint8_t *codes, const qt_tensor *t, int64_t n)
+{
+    if (t->scheme.kind == QT_BLOCKS)
+        load_blocks(params, heads, codes, t, n);
+    else
+        fp4_load(params, codes, t, n);
+}
+
 void row_store(qz_out *out, int64_t n, const grid_param *params, const row_head *heads,
                const uint8_t *codes, uint8_t *zeros)
 {

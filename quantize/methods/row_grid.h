@@ -50,6 +50,8 @@ void row_codes(uint8_t *codes, const grid_spec *s, const float *w, const float *
 /* Row n of out, QT_UINT or QT_BLOCKS: codes [K] one byte each; zeros [K / G] is scratch. */
 void row_store(qz_out *out, int64_t n, const grid_param *params, const row_head *heads,
                const uint8_t *codes, uint8_t *zeros);
+/* The inverse, of QT_BLOCKS that are no points of a lattice and of QT_E2M1; heads [row_heads], of QT_BLOCKS. */
+void row_load(grid_param *params, row_head *heads, uint8_t *codes, const qt_tensor *t, int64_t n);
 
 static inline float row_table_code(const int8_t *table, int n, float x)
 {

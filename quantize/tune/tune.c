@@ -118,7 +118,8 @@ static grad_layer expand_layer(const tuner *t, int64_t i)
 static lq_status load_linear(tuner *t, layer_params *q, int k, int64_t layer, const qz_item *item,
                              lq_err *err)
 {
-    if (item && qz_residual_fits(&item->t.scheme)) {
+    const bool scales = item && item->t.scheme.kind == QT_UINT; /* they are trained, codes or not */
+    if (item && qz_residual_fits(&item->t.scheme) && (scales || item->residual)) {
         q->rounded[k] = true;
         return tune_weight_init(&q->w[k], &item->t, item->residual, &t->arena, err);
     }

@@ -1,6 +1,8 @@
 /* tests/unit/test_quant_tune.c - what tuning changes: weights there and back, and that steps descend. */
 #include "quantize/layer/residual.h"
 #include "quantize/layer/trainable.h"
+#include "quantize/methods/fp4.h"
+#include "quantize/methods/row_grid.h"
 #include "quantize/methods/rtn.h"
 #include "tests/support/check.h"
 
@@ -197,6 +199,101 @@ TEST(codes_are_trained_from_where_the_weights_were)
     }
 }
 
+/* Schemes whose scales stay. */
+static const char *const staying[] = { "Q4_1", "Q5_0",   "Q2_K",   "Q3_K",  "Q4_K",
+                                       "Q6_K", "IQ4_NL", "IQ4_XS", "nvfp4", "mxfp4" };
+enum { ROWS = 9, WIDE = 512 };
+
+static lq_status scheme_of(qt_scheme *s, const char *text, lq_err *err)
+{
+    const blk_type *t = blk_named(text);
+    if (!t) return qt_scheme_parse(s, text, err);
+    *s = (qt_scheme){ .kind = QT_BLOCKS, .blocks = t->id };
+    return LQ_OK;
+}
+
+static lq_status made_as(qz_out *q, float *W, const char *scheme, lq_arena *a, lq_err *err)
+{
+    qt_scheme s;
+    uint32_t seed = 8;
+    for (int i = 0; i < ROWS * WIDE; i++)
+        W[i] = noise(&seed) * (1 + noise(&seed));
+    lq_status st = scheme_of(&s, scheme, err);
+    s.recip = s.kind == QT_E2M1 && s.scale_dtype == LQ_F8_E4M3;
+    if (!st) st = qz_out_alloc(q, &s, ROWS, WIDE, a, err);
+    const float second = fp4_tensor_scale(2);
+    if (!st && q->w[QT_SCALES2]) memcpy(q->w[QT_SCALES2], &second, sizeof second);
+    const grid_spec spec = st ? (grid_spec){ 0 } : rtn_spec_of(q, true, true);
+    return st ? st : rtn_run(q, W, LQ_F32, NULL, &spec, p, err);
+}
+
+/* Of the code after the one that weight k has, its own where that is the last. */
+static float next_value(const tune_weight *w, int64_t k)
+{
+    const int64_t g = k / row_group(&w->base.scheme);
+    const int bits = w->bits;
+    const int code = w->code[k] + 1 < 1 << bits ? w->code[k] + 1 : w->code[k];
+    return w->scale[g] * (w->table ? (float)w->table[code] : (float)code - w->zero[g]);
+}
+
+/* Towards weights of which a third lies 0.9 of the way to the next value above: their codes move, the others and
+ * all scales stay. */
+TEST(codes_are_trained_where_scales_stay)
+{
+    static float W[ROWS * WIDE], now[ROWS * WIDE], want[ROWS * WIDE], dW[ROWS * WIDE];
+    static int8_t rest[ROWS * WIDE];
+    for (size_t i = 0; i < LQ_COUNT(staying); i++) {
+        lq_arena a = { 0 };
+        lq_err err = { "" };
+        qz_out q;
+        tune_weight w;
+        qt_tensor same, moved;
+        lq_status st = made_as(&q, W, staying[i], &a, &err);
+        if (!st) st = qz_residual_of(rest, &q.t, W, LQ_F32, p, &err);
+        if (!st) st = tune_weight_init(&w, &q.t, rest, &a, &err);
+        if (!st) st = tune_weight_store(&same, &w, &a, &err);
+        CHECK(!st && qz_residual_fits(&q.t.scheme), "%s: %s", staying[i], err.msg);
+        if (st) continue;
+        for (int pl = 0; pl < QT_N_PLANES; pl++)
+            CHECK(!q.t.plane[pl].bytes ||
+                      !memcmp(q.t.plane[pl].data, same.plane[pl].data, q.t.plane[pl].bytes),
+                  "%s: other bytes without a step", staying[i]);
+        qt_dequant(want, &q.t, 0, ROWS);
+        tune_weight_expand(now, &w, p);
+        double before = 0, after = 0;
+        for (int k = 0; k < ROWS * WIDE; k++) {
+            CHECK(fabsf(now[k] - want[k]) <= 4e-6f, "%s: %g, %g", staying[i], (double)now[k],
+                  (double)want[k]);
+            CHECK(abs(rest[k]) <= 127, "%s: rest %d", staying[i], rest[k]);
+            if (k % 3 == 0) want[k] += 0.9f * (next_value(&w, k) - want[k]);
+            before += (double)((now[k] - want[k]) * (now[k] - want[k]));
+        }
+        for (int step = 1; step <= 40; step++) {
+            for (int k = 0; k < ROWS * WIDE; k++)
+                dW[k] = now[k] - want[k];
+            tune_weight_step(&w, dW, &(tune_step){ .scale = 1, .code = 0.03f, .step = step }, p);
+            tune_weight_expand(now, &w, p);
+        }
+        for (int k = 0; k < ROWS * WIDE; k++)
+            after += (double)((now[k] - want[k]) * (now[k] - want[k]));
+        CHECK(after < 0.8 * before, "%s: %g, before %g", staying[i], after, before);
+        CHECK(!tune_weight_store(&moved, &w, &a, &err), "%s", err.msg);
+        qt_dequant(want, &moved, 0, ROWS);
+        for (int k = 0; k < ROWS * WIDE; k++)
+            CHECK(fabsf(now[k] - want[k]) <= 4e-6f, "%s: stored %g, trained %g", staying[i],
+                  (double)want[k], (double)now[k]);
+        lq_arena_free(&a);
+    }
+}
+
+TEST(points_of_a_lattice_are_not_trained)
+{
+    qt_scheme s;
+    lq_err err = { "" };
+    CHECK(!scheme_of(&s, "IQ3_S", &err), "%s", err.msg);
+    CHECK(!qz_residual_fits(&s), "one by one they are none");
+}
+
 TEST(a_vector_moves_against_its_gradient_which_is_then_zero)
 {
     lq_arena a = { 0 };
@@ -223,6 +320,8 @@ int main(int argc, char **argv)
     RUN(scales_move_alike_whether_codes_lie_packed_or_not);
     RUN(what_rounding_left_leads_back_to_the_weight);
     RUN(codes_are_trained_from_where_the_weights_were);
+    RUN(codes_are_trained_where_scales_stay);
+    RUN(points_of_a_lattice_are_not_trained);
     RUN(a_vector_moves_against_its_gradient_which_is_then_zero);
     pool_close(p);
     return check_end();
