@@ -361,7 +361,8 @@ static lq_status add_draft(plan *pl, const plan_opts *o, const foot_model *draft
 {
     const arch_config *cfg = foot_config(draft);
     foot_weights w;
-    lq_status s = foot_weigh(&w, draft, NULL, err);
+    lq_status s = arch_is_eagle(cfg) ? model_eagle_fits(cfg, pl->cfg, err) : LQ_OK;
+    if (!s) s = foot_weigh(&w, draft, NULL, err);
     if (!s && cfg->vocab != pl->cfg->vocab)
         s = lq_fail(err, LQ_EVALUE,
                     "--speculative-model: expected the model's vocabulary of %lld ids, found %lld",

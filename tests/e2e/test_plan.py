@@ -60,6 +60,11 @@ def test_a_draft_is_counted(llmq, model, draft):
     assert tight["max_tokens"] == left // (both["kv_bytes_per_token"] + both["draft_kv_bytes_per_token"])
 
 
+def test_an_eagle_draft_of_another_model_is_refused(llmq, model):
+    p = llmq("plan", model, "--speculative-model", ROOT / "tests/golden/eagle3", code=3)
+    assert "EAGLE-3 draft: expected the model's vocabulary of 4096 ids, found one for 64" in p.stderr
+
+
 def test_what_a_server_takes_is_what_it_says_itself(llmq, draft, tmp_path):
     """The same sum as serve --dry-run, also of a config alone; none where nothing fits."""
     def same(planned, *args):
