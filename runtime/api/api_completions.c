@@ -22,7 +22,7 @@ static int32_t id_outside(const int32_t *ids, size_t n)
     return id;
 }
 
-/* How many ids the tokenizer puts behind a text: those behind one that it puts nowhere. */
+/* How many ids the tokenizer puts after a text: those after one that it puts nowhere. */
 static lq_status count_ends(const tok_tokenizer *tok, size_t *n, api_error *e)
 {
     int32_t *none = NULL, *one = NULL, id = 0;

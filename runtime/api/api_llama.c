@@ -162,8 +162,8 @@ static bool is_late(const gen_choice *c)
            (http_age(c->g->r) - c->stats.t_first) * 1e3 > (double)c->limit.max_ms;
 }
 
-/* How much of the text counts: n_indent ends it where a line behind the first begins with fewer blanks,
- * t_max_predict_ms behind the first line that is late. */
+/* How much of the text counts: n_indent ends it where a line after the first begins with fewer blanks,
+ * t_max_predict_ms after the first line that is late. */
 static size_t before_end(gen_choice *c, const char *p, size_t n, bool *ends)
 {
     for (size_t i = 0; i < n; i++) {

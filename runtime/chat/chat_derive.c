@@ -588,7 +588,7 @@ static void read_content(reader *r, chat_form *f)
 
 /* ---- */
 
-/* DeepSeek-R1-Distill closes the list of calls behind the second one. */
+/* DeepSeek-R1-Distill closes the list of calls after the second one. */
 static void read_lone(reader *r, chat_form *f)
 {
     probe one = r->how;

@@ -85,7 +85,7 @@ static bool take(go *g, const char *text)
     return true;
 }
 
-/* ".A.B" behind `base`. */
+/* ".A.B" after `base`. */
 static void put_fields(go *g, const char *base)
 {
     put(g, base);

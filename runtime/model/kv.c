@@ -400,7 +400,7 @@ static void drop_block(kv_cache *kv, int32_t b)
 }
 
 /* Of the layers with a window (near: dst and src are slots), or of the others. On a device this is
- * queued behind the steps that wrote src and before those that read dst. */
+ * queued after the steps that wrote src and before those that read dst. */
 static void copy_block(kv_cache *kv, int32_t dst, int32_t src, bool near)
 {
     for (int64_t l = 0; l < kv->opts.first; l++) {
@@ -670,7 +670,7 @@ static uint64_t last_serial(const kv_cache *kv, const kv_seq *s)
     return s->registered ? kv->blocks[s->table[s->registered - 1]].serial : 0;
 }
 
-/* Can a sequence go on behind the first n of its blocks? */
+/* Can a sequence go on after the first n of its blocks? */
 static bool may_begin(const kv_cache *kv, const kv_seq *s, int64_t n)
 {
     const kv_windows *w = &kv->windows;

@@ -36,7 +36,7 @@ void kv_windows_resize(kv_windows *w, int64_t blocks, int64_t to);
 /* The rest is kv.c's. i: of s->table. */
 void kv_windows_begin_run(kv_windows *w, kv_seq *s, int64_t pos0, int64_t n);
 void kv_windows_cut(kv_windows *w, kv_seq *s, int64_t n_blocks); /* none from there on */
-/* Can it go on behind n blocks of its table, all of which can be found? Then it holds their slots. */
+/* Can it go on after n blocks of its table, all of which can be found? Then it holds their slots. */
 bool kv_windows_may_begin(const kv_windows *w, const kv_seq *s, int64_t n);
 void kv_windows_begin(kv_windows *w, kv_seq *s, int64_t n);
 void kv_windows_fork(kv_windows *w, kv_seq *dst, const kv_seq *src);

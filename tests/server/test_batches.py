@@ -191,7 +191,7 @@ def stored(llmq, folder, log, *more):
 @case("C130")
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_a_folder_survives_a_restart(llmq, tmp_path, end):
-    """Files come back, for their key alone; a batch goes on behind the last answer that was written."""
+    """Files come back, for their key alone; a batch goes on after the last answer that was written."""
     folder = tmp_path / "store"
     lines = [line(f"r{i}", f"Day {i}", max_tokens=60, ignore_eos=True) for i in range(60)]
     lines[2] = line("bad", temperature=9)

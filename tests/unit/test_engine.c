@@ -622,7 +622,7 @@ TEST(structured_answers_are_sentences)
     free(blob);
 }
 
-/* A grammar that sleeps until a text: free text is guessed, and what comes behind the text follows
+/* A grammar that sleeps until a text: free text is guessed, and what comes after the text follows
  * it, the same with guesses and without. */
 TEST(guesses_go_on_while_a_grammar_sleeps)
 {

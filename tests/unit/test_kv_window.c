@@ -20,7 +20,7 @@ typedef struct {
     arch_config c;
     player p[SEQS];
     uint32_t seed;
-    int64_t reused, taken_back, busy, late; /* late: prefixes that began behind the window's size */
+    int64_t reused, taken_back, busy, late; /* late: prefixes that began after the window's size */
 } sim;
 
 static uint32_t rnd(sim *m, uint32_t below)
