@@ -7,6 +7,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 import zipfile
 
 import pytest
@@ -115,6 +116,49 @@ def test_what_is_wrong_is_an_exception_of_its_kind(llmq_module, loaded, tmp_path
         m.tokenize("x")
 
 
+def test_nothing_is_cut_or_wrapped_on_the_way_to_c(llmq_module, loaded):
+    with pytest.raises(ValueError, match="prompt: .*NUL"):
+        loaded.generate("The old\0 house")
+    with pytest.raises(ValueError, match="stop: .*NUL"):
+        loaded.generate("The", stop="a\0b")
+    with pytest.raises(ValueError, match="path: .*NUL"):
+        llmq_module.load(f"{ROOT}/models/novels-1m\0.bak")
+    with pytest.raises(ValueError, match="4294967301"):
+        loaded.detokenize(np.array([5, 2**32 + 5]))
+    with pytest.raises(TypeError, match="integers"):
+        loaded.logits([1.5])
+    with pytest.raises(ValueError, match="max_tokens"):
+        loaded.generate("The", max_tokens=0)
+
+
+def test_an_answer_that_nobody_has_ends(loaded):
+    g = loaded.generate("The", max_tokens=200, ignore_eos=True)
+    seen, stopped, thread = weakref.ref(g), g._job.stopped, g._job._thread
+    next(g)
+    del g
+    assert seen() is None and stopped.is_set()  # its thread does not hold it
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_a_fork_has_no_engine(loaded):
+    pid = os.fork()
+    if not pid:
+        signal.alarm(20)
+        try:
+            loaded.generate("The", max_tokens=2).result()
+        except ValueError as e:
+            os._exit(0 if "process" in str(e) else 1)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    pid = os.fork()
+    if not pid:
+        signal.alarm(20)
+        loaded.__del__()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0 and loaded.generate("The", max_tokens=2).result()
+
+
 def test_files_are_made_with_progress(llmq, llmq_module, tmp_path):
     seen = []
     report = llmq_module.quantize(ROOT / "models/novels-1m", tmp_path / "m.llmq", method="rtn", bits=4, threads=1,
@@ -135,10 +179,16 @@ def test_files_are_made_with_progress(llmq, llmq_module, tmp_path):
 
 def test_a_server_is_a_context(llmq_module, packed):
     import urllib.request
-    with llmq_module.serve(packed, threads=1, api_key="k") as s:
+    with llmq_module.serve(packed, threads=1, api_key="k", port=None) as s:
         ask = urllib.request.Request(s.url + "/v1/models", headers={"Authorization": "Bearer k"})
         with urllib.request.urlopen(ask) as r:
             assert json.load(r)["data"]
+        os.lseek(s._log.fileno(), 0, os.SEEK_END)
+        n = len(s.log())
+        os.lseek(s._log.fileno(), 3, os.SEEK_SET)
+        s.log()
+        at = next(x for x in open(f"/proc/{s.process.pid}/fdinfo/1") if x.startswith("pos:"))
+        assert n > 3 and at.split()[1] == "3"  # reading the log does not move where the server writes
     assert s.process.returncode == 0
     with pytest.raises(llmq_module.Error, match="--nope"):
         llmq_module.serve(packed, nope=True)
@@ -147,8 +197,8 @@ def test_a_server_is_a_context(llmq_module, packed):
 SLEEPER = """
     import llmq, sys
     m = llmq.load(sys.argv[1], threads=1, max_model_len=1024)
-    print("loaded", flush=True)
     try:
+        print("loaded", flush=True)
         m.generate("The", max_tokens=1000, ignore_eos=True).result()
         while True:
             m.generate("The", max_tokens=1000, ignore_eos=True).result()

@@ -13,7 +13,7 @@ def _run(function, src, dst, progress, options):
     report = c.c_void_p()
 
     def call(error, job):
-        return function(str(src).encode(), None if dst is None else str(dst).encode(), options_of(options),
+        return function(L.text_of("src", src), None if dst is None else L.text_of("dst", dst), options_of(options),
                         on_progress(progress, job), None, c.byref(report), c.byref(error))
 
     Job(call).wait()

@@ -35,7 +35,8 @@ class Job:
     def stop(self):
         """End the call and wait until it has."""
         self.stopped.set()
-        self._thread.join()
+        if self._thread is not threading.current_thread():
+            self._thread.join()
 
     def __iter__(self):
         """Its values as they come; then what it failed with."""

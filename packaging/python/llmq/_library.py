@@ -136,6 +136,14 @@ def _load():
 lib = _load()
 
 
+def text_of(what, value):
+    """value as C's text, which ends at its first NUL: there can be none within."""
+    data = os.fsencode(value) if isinstance(value, os.PathLike) else str(value).encode()
+    if b"\0" in data:
+        raise ValueError(f"{what}: expected text without NUL")
+    return data
+
+
 def check(status, error):
     """Raise what a function has said."""
     if status:

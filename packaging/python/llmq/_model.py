@@ -2,6 +2,7 @@
 import contextlib
 import ctypes as c
 import json
+import os
 import threading
 import weakref
 
@@ -50,47 +51,57 @@ def _array(pointer, shape, kind):
 
 
 def _ids(ids):
-    a = np.ascontiguousarray(ids, dtype=np.int32)
-    if a.ndim != 1:
-        raise ValueError(f"ids: expected one dimension, found {a.ndim}")
+    given = np.asarray(ids)
+    if given.ndim != 1:
+        raise ValueError(f"ids: expected one dimension, found {given.ndim}")
+    if given.size and given.dtype.kind not in "iu":
+        raise TypeError(f"ids: expected integers, found {given.dtype}")
+    a = np.ascontiguousarray(given, dtype=np.int32)
+    if (a != given).any():
+        raise ValueError(f"ids: expected 32 bits, found {given[a != given][0]}")
     return a, a.ctypes.data_as(c.POINTER(c.c_int32))
 
 
 class Generation:
     """An answer as it comes: iterate over its pieces of text. Then `text`, `finish_reason` ("stop" or
-    "length"), `prompt_tokens`, `cached_tokens`, `output_tokens`."""
+    "length"), `prompt_tokens`, `cached_tokens`, `output_tokens`. It ends when nobody refers to it."""
 
     def __init__(self, model, prompt, kind, sampling):
         self.text, self.finish_reason = "", None
         self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
-        self._usage, self._model = L.Usage(size=c.sizeof(L.Usage)), model
-        self._prompt, self._sampling = prompt, _sampling(kind, sampling)
-        self._job = Job(self._call)
-        self._pieces = self._read()
+        self._usage, sampling = L.Usage(size=c.sizeof(L.Usage)), _sampling(kind, sampling)
+        self._job = Job(self._caller(model, L.text_of("prompt", prompt), sampling, self._usage))
+        self._pieces = iter(self._job)
 
-    def _call(self, error, job):
-        def piece(_user, text, n):
-            job.put(c.string_at(text, n).decode())
-            return int(job.stopped.is_set())
+    @staticmethod
+    def _caller(model, prompt, sampling, usage):
+        """The job's function. It does not hold the Generation: one that nobody refers to ends."""
 
-        with self._model._using() as m:
-            return lib.llmq_generate(m, self._prompt, c.byref(self._sampling), L.ON_TEXT(piece), None,
-                                     c.byref(self._usage), c.byref(error))
+        def call(error, job):
+            def piece(_user, text, n):
+                job.put(c.string_at(text, n).decode())
+                return int(job.stopped.is_set())
 
-    def _read(self):
-        for piece in self._job:
-            self.text += piece
-            yield piece
-        u = self._usage
-        self.finish_reason = _FINISH.get(u.finish)
-        self.prompt_tokens, self.cached_tokens = u.prompt_tokens, u.cached_tokens
-        self.output_tokens = u.output_tokens
+            with model._using() as m:
+                return lib.llmq_generate(m, prompt, c.byref(sampling), L.ON_TEXT(piece), None, c.byref(usage),
+                                         c.byref(error))
+
+        return call
 
     def __iter__(self):
         return self
 
     def __next__(self):
-        return next(self._pieces)
+        try:
+            piece = next(self._pieces)
+        except StopIteration:
+            u = self._usage
+            self.finish_reason = _FINISH.get(u.finish)
+            self.prompt_tokens, self.cached_tokens = u.prompt_tokens, u.cached_tokens
+            self.output_tokens = u.output_tokens
+            raise
+        self.text += piece
+        return piece
 
     def close(self):
         """End the answer here."""
@@ -111,6 +122,8 @@ class Generation:
 
 def _sampling(kind, given):
     known = {name for name, _ in L.Sampling._fields_} - {"size", "prompt", "stop", "n_stop"} | {"stop"}
+    if given.get("max_tokens") == 0:  # it would be the struct's default
+        raise ValueError("max_tokens: expected 1 or more, found 0")
     unknown = set(given) - known
     if unknown:
         raise TypeError(f"unexpected {', '.join(sorted(unknown))}: expected {', '.join(sorted(known))}")
@@ -118,7 +131,7 @@ def _sampling(kind, given):
     stop = [stop] if isinstance(stop, str) else list(stop)
     s = L.Sampling(size=c.sizeof(L.Sampling), prompt=kind, n_stop=len(stop),
                    **{k: int(v) if isinstance(v, bool) else v for k, v in given.items() if v is not None})
-    s.stop = (c.c_char_p * len(stop))(*[x.encode() for x in stop])
+    s.stop = (c.c_char_p * len(stop))(*[L.text_of("stop", x) for x in stop])
     return s
 
 
@@ -131,18 +144,21 @@ class Model:
         model and engine, threads=2, max_model_len=4096, kv_cache_dtype="int8", device="cuda:0", ...
         progress(what, done, total) is told how far loading has come; False stops it."""
         self.path, self._free, self._open, self._users = str(path), threading.Condition(), None, 0
+        self._process = os.getpid()
         m = c.c_void_p()
-        job = Job(lambda error, job: self._load(m, options, on_progress(progress, job), error))
+        job = Job(lambda error, job: self._load(m, path, options, on_progress(progress, job), error))
         job.wait()
         self._open = m
 
-    def _load(self, m, options, progress, error):
+    def _load(self, m, path, options, progress, error):
         o = L.Options(size=c.sizeof(L.Options), options=options_of(options), progress=progress)
-        return lib.llmq_open(c.byref(m), self.path.encode(), c.byref(o), c.byref(error))
+        return lib.llmq_open(c.byref(m), L.text_of("path", path), c.byref(o), c.byref(error))
 
     @contextlib.contextmanager
     def _using(self):
         """The model for one call: `close` waits for those that run."""
+        if self._process != os.getpid():  # the engine's threads are not in a fork
+            raise ValueError(f"the model is of process {self._process}: load it in this one")
         with self._free:
             if self._open is None:
                 raise ValueError("the model is closed")
@@ -157,7 +173,9 @@ class Model:
 
     def close(self):
         """Frees the model once the calls that run have ended. Answers that nobody reads go on until then:
-        close those first."""
+        close those first. In a fork it does nothing."""
+        if self._process != os.getpid():
+            return
         with self._free:
             m, self._open = self._open, None
             self._free.wait_for(lambda: not self._users)
@@ -180,14 +198,14 @@ class Model:
         """An answer to text, as it comes: iterate over the result, or take its `result()`. sampling:
         max_tokens (128), temperature (0: the likeliest token each time), top_p, top_k, min_p, seed, stop (a
         text or several), min_tokens, ignore_eos, repetition_penalty, presence_penalty, frequency_penalty."""
-        return Generation(self, str(prompt).encode(), TEXT, sampling)
+        return Generation(self, str(prompt), TEXT, sampling)
 
     def chat(self, messages, **sampling):
         """The same of a user's message, or of a conversation [{"role": "user", "content": "..."}, ...], by the
         model's chat template."""
         if isinstance(messages, str):
-            return Generation(self, messages.encode(), MESSAGE, sampling)
-        return Generation(self, json.dumps(messages).encode(), MESSAGES, sampling)
+            return Generation(self, messages, MESSAGE, sampling)
+        return Generation(self, json.dumps(messages), MESSAGES, sampling)
 
     def request(self, route, body):
         """What `llmq serve` answers to POST route with the JSON `body`: (status, document). All that the HTTP
@@ -195,7 +213,7 @@ class Model:
         data, ident = json.dumps(body).encode(), c.c_uint64()
         error, answer = L.ErrorText(), L.Answer(size=c.sizeof(L.Answer))
         with self._using() as m:
-            L.check(lib.llmq_submit(m, route.encode(), data, len(data), c.byref(ident), c.byref(error)), error)
+            L.check(lib.llmq_submit(m, L.text_of("route", route), data, len(data), c.byref(ident), c.byref(error)), error)
             while not answer.id:
                 L.check(lib.llmq_poll(m, ident, c.byref(answer), 200, c.byref(error)), error)
         text = c.string_at(answer.json, answer.n)

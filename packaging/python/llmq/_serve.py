@@ -1,4 +1,5 @@
 """`llmq serve` as a process of its own."""
+import os
 import re
 import subprocess
 import tempfile
@@ -12,11 +13,14 @@ class Server:
     def __init__(self, model, *args, wait=600, **options):
         """model: what `llmq serve` takes. options: the command's, host="0.0.0.0", port=8000 (a free one unless
         given), api_key="...", enable_x=True for a flag; args are put as they are."""
-        self._log = tempfile.TemporaryFile("w+")
-        options.setdefault("port", 0)
+        self._log = tempfile.TemporaryFile()
+        if options.get("port") is None:
+            options["port"] = 0
         line = [program(), "serve", str(model), *map(str, args)]
         for name, value in options.items():
             flag = "--" + name.replace("_", "-")
+            if value is None:
+                continue
             if value is True:
                 line.append(flag)
             elif value is False:
@@ -33,8 +37,8 @@ class Server:
 
     def log(self):
         """What it has said so far."""
-        self._log.seek(0)
-        return self._log.read()
+        n = os.fstat(self._log.fileno()).st_size
+        return os.pread(self._log.fileno(), n, 0).decode(errors="replace")  # the process writes at the file's offset
 
     def _ready(self, seconds):
         for _ in range(int(seconds * 20)):
