@@ -176,6 +176,23 @@ static lq_status read_nothing(api_body *b, const char *name, const cJSON *v)
     return is_empty(v) || cJSON_IsFalse(v) || api_is(v, "") ? LQ_OK : api_body_refuse(b, name, v);
 }
 
+/* What makes an answer one of another dialect, where it is of its kind. */
+static lq_status read_chooser(api_body *b, const char *name, const cJSON *v)
+{
+    const bool flag = strcmp(name, "raw") == 0;
+    if (!read_nothing(b, name, v)) return LQ_OK;
+    return (flag ? cJSON_IsBool(v) : cJSON_IsString(v))
+               ? LQ_EVALUE
+               : api_body_wrong(b, name, name, flag ? "true or false" : "a string", v);
+}
+
+static lq_status read_no_context(api_body *b, const char *name, const cJSON *v)
+{
+    return read_nothing(b, name, v) ? api_fail(b->e, name, "unsupported_parameter",
+                                               "context: only allowed without raw and suffix")
+                                    : LQ_OK;
+}
+
 /* Answers are streams unless they shall not be. */
 static lq_status finish_chat(api_body *b)
 {
@@ -248,10 +265,10 @@ static const api_field generate_fields[] = { COMMON,
                                              { "system", NULL, NULL },
                                              { "messages", NULL, api_body_refuse },
                                              { "images", NULL, read_nothing },
-                                             { "raw", NULL, read_nothing },
-                                             { "template", NULL, read_nothing },
+                                             { "raw", NULL, read_chooser },
+                                             { "template", NULL, read_chooser },
                                              { "context", NULL, read_context },
-                                             { "suffix", NULL, read_nothing } };
+                                             { "suffix", NULL, read_chooser } };
 /* `raw`, or with a suffix: no template. */
 static const api_field plain_fields[] = { COMMON,
                                           TALK,
@@ -262,7 +279,7 @@ static const api_field plain_fields[] = { COMMON,
                                           { "messages", NULL, api_body_refuse },
                                           { "images", NULL, read_nothing },
                                           { "template", NULL, read_nothing },
-                                          { "context", NULL, read_nothing } };
+                                          { "context", NULL, read_no_context } };
 /* With a template of its own. */
 static const api_field templated_fields[] = { COMMON,
                                               TALK,
