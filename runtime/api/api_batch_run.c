@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-static const char no_room[] = "the file store has no room (--file-store)";
+static const char no_room[] = "the file store (--file-store) or its disk has no room";
 
 typedef enum { FREE, RUNNING, DONE } slot_state;
 

@@ -165,6 +165,8 @@ def test_files_are_made_with_progress(llmq, llmq_module, tmp_path):
                                   progress=lambda what, done, total: seen.append((what, done / total)))
     llmq("quantize", ROOT / "models/novels-1m", "-o", tmp_path / "same.llmq", "--method", "rtn", "--bits", "4")
     assert (tmp_path / "m.llmq").read_bytes() == (tmp_path / "same.llmq").read_bytes()
+    told = llmq_module.quantize.__doc__.split("override=")[1].split("]")[0] + "]"
+    llmq_module.quantize(ROOT / "models/novels-1m", tmp_path / "o.llmq", method="rtn", bits=4, override=json.loads(told))
     assert report["method"] == "rtn" and all(0 <= f <= 1 for _, f in seen)
     llmq_module.convert(ROOT / "models/novels-1m", tmp_path / "m.gguf", to="gguf")
     assert (tmp_path / "m.gguf").read_bytes()[:4] == b"GGUF"

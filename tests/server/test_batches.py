@@ -1,5 +1,6 @@
 """/v1/files and /v1/batches, through OpenAI's client: C130."""
 import json
+import resource
 import signal
 
 import httpx
@@ -238,6 +239,15 @@ def test_a_folder_that_cannot_be_one(llmq, tmp_path):
         r = llmq("serve", TINY, "--file-store", "1M", "--file-store-dir", dir, "--port", 0, code=None)
         assert r.returncode and f"--file-store-dir: {dir}: {what}" in r.stderr
     assert "--file-store SIZE" in llmq("serve", TINY, "--file-store-dir", tmp_path, code=2).stderr
+
+
+def test_a_full_disk_is_not_called_a_full_store(llmq, tmp_path):
+    with stored(llmq, tmp_path / "s", tmp_path / "a.log") as s, client_of(s) as api:
+        f = upload(api, [line(f"r{i}") for i in range(60)])
+        resource.prlimit(s.process.pid, resource.RLIMIT_FSIZE, (8192, 8192))
+        b = ended(api, api.batches.create(input_file_id=f.id, endpoint=ENDPOINT, completion_window="24h"))
+        assert b.status == "failed" and "disk" in b.errors.data[0].message
+        assert api.files.retrieve(f.id) == f
 
 
 @case("C130")

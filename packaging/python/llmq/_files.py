@@ -24,7 +24,7 @@ def _run(function, src, dst, progress, options):
 
 def quantize(src, dst, progress=None, **options):
     """`llmq quantize src -o dst`: src is a Hugging Face folder or an unquantized .llmq file. options: the
-    command's, method="awq", bits=4, override=["lm_head=keep"], ...; progress(what, done, total), where False
+    command's, method="awq", bits=4, override=["lm_head=bf16"], ...; progress(what, done, total), where False
     stops it. Returns the command's report. An interrupted run goes on with the same call, to the same bytes."""
     return _run(lib.llmq_quantize, src, dst, progress, options)
 
