@@ -105,7 +105,7 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/api/web/* runtime/api/web/vendor/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all lib uninstall tests test test-cuda-emu test-gpu test-neon unit e2e server clients asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format format-check bench bench-gpu bench-quality check-hard sbom dist wheel reproducible install clean help FORCE
+.PHONY: all lib uninstall tests test test-cuda-emu test-gpu test-neon unit e2e server clients asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format format-check bench bench-gpu bench-quality check-hard sbom dist wheel deb reproducible install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -306,6 +306,8 @@ dist: all ## a release in dist/: program, sources, SBOM and their checksums
 wheel: all lib ## the program, the library and the Python module as a wheel in dist/, for machines that have this one's libraries
 	@mkdir -p $(BUILD)/wheel && cp $(PROGRAM) $(BUILD)/wheel/llmq && cp $(BUILD)/libllmq.so.0 $(BUILD)/wheel/ && strip -S $(BUILD)/wheel/llmq $(BUILD)/wheel/libllmq.so.0
 	$(PYTHON) packaging/wheel.py $(BUILD)/wheel/llmq $(BUILD)/wheel/libllmq.so.0 dist
+deb: ## Debian packages of the last commit in dist/deb/ (wants debhelper and dpkg-dev)
+	packaging/deb.sh
 reproducible: ## build twice in different folders; the programs must be equal
 	scripts/reproducible.sh
 

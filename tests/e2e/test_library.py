@@ -32,6 +32,19 @@ def prefix(tmp_path_factory):
     return p
 
 
+def test_debian_packages_hold_what_install_writes(prefix):
+    """packaging/debian/*.install name files of `make install`, and between them all of them."""
+    named = [line.split()[0] for f in (ROOT / "packaging/debian").glob("*.install") for line in f.read_text().splitlines()]
+    found = set()
+    for pattern in named:
+        here = pattern.removeprefix("usr/").replace("lib/*/", "lib/")  # there the folder of the architecture
+        paths = {p for f in prefix.glob(here) for p in ([f] if not f.is_dir() else f.rglob("*")) if not p.is_dir()}
+        assert paths, f"{pattern} names nothing"
+        assert not paths & found, f"{pattern} is in two packages"
+        found |= paths
+    assert found == {p for p in prefix.rglob("*") if not p.is_dir()}
+
+
 @pytest.fixture(scope="module")
 def flags(prefix):
     def ask(*args):
