@@ -48,31 +48,31 @@ static char *folder_of(const char *path)
     return slash ? strndup(path, (size_t)(slash - path) + 1) : strdup(".");
 }
 
-static int open_nameless(const char *path)
+static int open_nameless(const char *path, mode_t mode)
 {
     char *dir = folder_of(path);
     int fd = dir && access("/proc/self/fd", X_OK) == 0
-                 ? open(dir, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666)
+                 ? open(dir, O_TMPFILE | O_WRONLY | O_CLOEXEC, mode)
                  : -1;
     free(dir);
     return fd;
 }
 
-static void open_temp(lq_out *o)
+static void open_temp(lq_out *o, mode_t mode)
 {
     if (asprintf(&o->temp, "%s.tmp-XXXXXX", o->path) < 0) {
         o->temp = NULL;
         errno = ENOMEM;
         return;
     }
-    o->fd = open_nameless(o->path);
+    o->fd = open_nameless(o->path, mode);
     o->nameless = o->fd >= 0 && flock(o->fd, LOCK_EX | LOCK_NB) == 0;
     if (o->fd >= 0) return;
     o->fd = mkostemp(o->temp, O_CLOEXEC);
     o->named = o->fd >= 0;
     mode_t mask = umask(0);
     umask(mask);
-    if (o->named && fchmod(o->fd, 0666 & ~mask) != 0) { /* keep 0600: not worth failing for */
+    if (o->named && fchmod(o->fd, mode & ~mask) != 0) { /* keep 0600: not worth failing for */
     }
 }
 
@@ -98,7 +98,7 @@ static lq_status check_target(const char *path, lq_err *err)
     return lq_make_parents(path, err);
 }
 
-lq_status lq_out_open(lq_out **out, const char *path, lq_err *err)
+static lq_status open_out(lq_out **out, const char *path, mode_t mode, lq_err *err)
 {
     *out = NULL;
     lq_out *o = calloc(1, sizeof *o);
@@ -108,7 +108,7 @@ lq_status lq_out_open(lq_out **out, const char *path, lq_err *err)
     if (!s) s = check_target(o->path, err);
     if (!s && !(o->buf = malloc(OUT_BUF))) s = lq_fail(err, LQ_ENOMEM, "%s: out of memory", path);
     if (!s) {
-        open_temp(o);
+        open_temp(o, mode);
         if (o->fd < 0) s = lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
     }
     if (s)
@@ -116,6 +116,11 @@ lq_status lq_out_open(lq_out **out, const char *path, lq_err *err)
     else
         *out = o;
     return s;
+}
+
+lq_status lq_out_open(lq_out **out, const char *path, lq_err *err)
+{
+    return open_out(out, path, 0666, err);
 }
 
 lq_status lq_write_all(int fd, const void *data, size_t n, const char *path, lq_err *err)
@@ -247,10 +252,10 @@ void lq_out_abort(lq_out *o)
     if (o) out_free(o);
 }
 
-lq_status lq_write_file(const char *path, const void *data, size_t n, lq_err *err)
+static lq_status write_whole(const char *path, const void *data, size_t n, mode_t mode, lq_err *err)
 {
     lq_out *o;
-    lq_status s = lq_out_open(&o, path, err);
+    lq_status s = open_out(&o, path, mode, err);
     if (s) return s;
     s = lq_out_write(o, data, n, err);
     if (s) {
@@ -258,4 +263,14 @@ lq_status lq_write_file(const char *path, const void *data, size_t n, lq_err *er
         return s;
     }
     return lq_out_commit(o, err);
+}
+
+lq_status lq_write_file(const char *path, const void *data, size_t n, lq_err *err)
+{
+    return write_whole(path, data, n, 0666, err);
+}
+
+lq_status lq_write_private(const char *path, const void *data, size_t n, lq_err *err)
+{
+    return write_whole(path, data, n, 0600, err);
 }

@@ -19,6 +19,8 @@ void lq_out_abort(lq_out *o);                    /* removes the temporary file; 
 
 /* A whole file: open, write, commit. */
 lq_status lq_write_file(const char *path, const void *data, size_t n, lq_err *err);
+/* The same, for its owner's eyes alone. */
+lq_status lq_write_private(const char *path, const void *data, size_t n, lq_err *err);
 /* All n bytes to a file that is open; `path` is for the error. */
 lq_status lq_write_all(int fd, const void *data, size_t n, const char *path, lq_err *err);
 

@@ -64,7 +64,7 @@ static lq_status put(const api_disk *d, const char *name, const char *ending, co
 {
     char *path = path_of(d, name, ending);
     lq_status s =
-        path ? lq_write_file(path, data, n, err) : lq_fail(err, LQ_ENOMEM, "out of memory");
+        path ? lq_write_private(path, data, n, err) : lq_fail(err, LQ_ENOMEM, "out of memory");
     free(path);
     return s;
 }

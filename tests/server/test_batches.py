@@ -209,6 +209,7 @@ def test_a_folder_survives_a_restart(llmq, tmp_path, end):
     assert len(kept) >= before.request_counts.completed and len(kept) < 59 and "bad" in parts[1].read_text()
     with parts[0].open("a") as half:  # as a power cut leaves it
         half.write(kept[0][:40])
+    assert {p.stat().st_mode & 0o77 for p in folder.iterdir()} == {0}  # what clients send is for nobody else
     (folder / "file-notes").write_text("mine")
     with stored(llmq, folder, tmp_path / "b.log") as s, client_of(s) as api:
         assert llmq("serve", TINY, "--file-store", "1M", "--file-store-dir", folder, "--port", 0, code=None).returncode
