@@ -269,7 +269,7 @@ static lq_status load_eagle(lm *l, const lm_source *o, lq_err *err)
     lq_status s = src_open(&l->draft.src, o->draft, &how, err);
     if (s) return s;
     s = model_load_eagle(&l->draft.m, &l->model.m, l->draft.src, o->p, err);
-    return s ? lq_wrap(err, s, "--speculative-model: %s", o->draft) : LQ_OK;
+    return s ? lq_wrap(err, s, "--speculative-model") : LQ_OK;
 }
 
 static lq_status open_draft(lm *l, const lm_source *o, lq_err *err)

@@ -79,7 +79,8 @@ static lq_status load_ids(model *d, lq_err *err)
 lq_status model_load_eagle(model *d, const model *m, src_source *src, pool *p, lq_err *err)
 {
     lq_status s = model_eagle_fits(src_config(src), m->cfg, err);
-    if (!s) s = model_load_frame(d, src, p, err);
+    if (s) return lq_wrap(err, s, "%s", src_path(src));
+    s = model_load_frame(d, src, p, err);
     if (s) return s;
     s = find_embedding(d, m, err);
     if (!s) s = model_load_reader(d, p, err);
