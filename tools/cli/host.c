@@ -55,7 +55,7 @@ void host_devices(char *out, size_t n)
     snprintf(out, n, count ? "cpu" : "cpu (%s)", err.msg);
     for (int i = 0; i < count; i++) {
         dev d;
-        char name[16];
+        char name[20];
         size_t used = strlen(out);
         snprintf(name, sizeof name, "cuda:%d", i);
         if (dev_open(&d, name, &err)) {
