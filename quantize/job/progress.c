@@ -53,10 +53,10 @@ static double trained_tokens(const progress_work *w)
     return (double)w->tuned_tokens * (w->tuning_kept ? 3 : 4);
 }
 
-/* A linear of n weights, K inputs, in the passes that go back as well. */
+/* A linear of n weights, K inputs (0: it is left as it is), in the passes that go back as well. */
 static void add_gradient(qz_progress *m, const progress_work *w, double n, double K)
 {
-    const double sums = (double)w->curvature_tokens * (K + (double)GRAD_BLOCK * n / K);
+    const double sums = K > 0 ? (double)w->curvature_tokens * (K + (double)GRAD_BLOCK * n / K) : 0;
     *cost_of(m, -1, PROGRESS_CURVATURE) += (curved_tokens(w) * n + sums) / gradient;
     *cost_of(m, -1, PROGRESS_TUNING) += trained_tokens(w) * n / gradient;
     if (w->tuned_tokens > 0)
@@ -114,7 +114,7 @@ static void add_tensor_cost(qz_progress *m, const progress_work *w, const plan_e
     if (!staged || !last) *cost_of(m, e->layer, PROGRESS_STATISTICS) += T * run / forward;
     if (e->layer + 1 < m->n_layers && (!staged || last))
         *cost_of(m, e->layer, PROGRESS_ADVANCING) += T * run / forward;
-    if (!w->hessian) return;
+    if (!w->hessian || !e->quantize) return;
     /* H once per site, which is about one in two linears, and one triangle of it */
     *cost_of(m, e->layer, PROGRESS_STATISTICS) += 0.25 * T * K * K / products;
     add_rounding(m, w, e, n);

@@ -56,6 +56,12 @@ def test_the_time_is_foretold_before_the_work_and_beside_it(llmq, draft, tmp_pat
     assert "predicted_seconds" not in llmq.json("quantize", draft, "--dry-run", "-m", "rtn")  # nothing to wait for
 
 
+@pytest.mark.parametrize("method", ["gptq", "auto"])
+def test_what_is_left_as_it_is_takes_no_time(llmq, draft, method):
+    whole, part = ([llmq.json("quantize", draft, "--dry-run", "-m", method, *more) for more in ([], ["--skip", "mlp"])])
+    assert 0 < part["predicted_phase_seconds"]["rounding"] < 0.8 * whole["predicted_phase_seconds"]["rounding"]
+
+
 def test_it_is_refused_where_it_changes_nothing(llmq, tmp_path):
     gpt2 = ROOT / "tests/golden/arch/gpt2"
     text = llmq("quantize", gpt2, "-o", tmp_path / "x", "--effort", "best", code=2).stderr
