@@ -2,7 +2,6 @@
 with a line that says why, or does without; nothing else changes. n is the first call of each way through
 the program that leads to one; with LLMQ_FAULTS=all, else a sample, in turns: once, and from there on."""
 import errno
-import platform
 
 import pytest
 
@@ -25,13 +24,6 @@ def faults_of(job, llmq):
         all_of = [Fault(classes, how, n, stays) for n in ways for how in hows for stays in (False, True)
                   if not stays or how not in (errno.EINTR, SHORT)]
         yield from all_of if EXHAUSTIVE else all_of[::sample]
-
-
-@pytest.fixture(autouse=True)
-def one_core(monkeypatch):
-    """OpenBLAS's kernels stay what they are: where a process cannot start itself again for better ones it goes on, to other bytes."""
-    if platform.machine() == "x86_64":
-        monkeypatch.setenv("OPENBLAS_CORETYPE", "Haswell")
 
 
 @pytest.mark.parametrize("job", JOBS.values(), ids=lambda j: j.name.replace(" ", "-"))
