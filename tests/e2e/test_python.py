@@ -133,12 +133,12 @@ def test_nothing_is_cut_or_wrapped_on_the_way_to_c(llmq_module, loaded):
 
 def test_an_answer_that_nobody_has_ends(loaded):
     g = loaded.generate("The", max_tokens=200, ignore_eos=True)
-    seen, stopped, thread = weakref.ref(g), g._job.stopped, g._job._thread
+    seen, job = weakref.ref(g), g._job
     next(g)
     del g
-    assert seen() is None and stopped.is_set()  # its thread does not hold it
-    thread.join(60)
-    assert not thread.is_alive()
+    assert seen() is None and job.stopped  # its thread does not hold it
+    job._thread.join(60)
+    assert not job._thread.is_alive()
 
 
 def test_a_fork_has_no_engine(loaded):

@@ -9,11 +9,14 @@ _END = object()
 
 class Job:
     """One call. `function(error, job)` returns its status and may give values to `put`; a callback of it
-    ends the call where `stopped` is set."""
+    ends the call where it is `stopped`.
+
+    Ctrl-C may raise anywhere in the main thread: nothing here takes a lock that Python code holds, such as
+    those of Queue and Event, which would stay locked."""
 
     def __init__(self, function):
-        self.error, self.status, self.stopped = ErrorText(), 0, threading.Event()
-        self._values, self._function, self._raised = queue.Queue(), function, None
+        self.error, self.status, self.stopped = ErrorText(), 0, False
+        self._values, self._function, self._raised = queue.SimpleQueue(), function, None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -30,11 +33,11 @@ class Job:
     def failed(self, e):
         """A callback has raised e: the call ends, and its caller sees it."""
         self._raised = e
-        self.stopped.set()
+        self.stopped = True
 
     def stop(self):
         """End the call and wait until it has."""
-        self.stopped.set()
+        self.stopped = True
         if self._thread is not threading.current_thread():
             self._thread.join()
 

@@ -4,6 +4,7 @@ import ctypes as c
 import json
 import os
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -27,7 +28,7 @@ def on_progress(f, job=None):
         return L.ON_PROGRESS()
 
     def call(_user, what, done, total):
-        if job is not None and job.stopped.is_set():
+        if job is not None and job.stopped:
             return 1
         try:
             return int(f is not None and f(what.decode(), done, total) is False)
@@ -80,7 +81,7 @@ class Generation:
         def call(error, job):
             def piece(_user, text, n):
                 job.put(c.string_at(text, n).decode())
-                return int(job.stopped.is_set())
+                return int(job.stopped)
 
             with model._using() as m:
                 return lib.llmq_generate(m, prompt, c.byref(sampling), L.ON_TEXT(piece), None, c.byref(usage),
@@ -111,7 +112,7 @@ class Generation:
     def __del__(self):
         job = getattr(self, "_job", None)
         if job is not None:
-            job.stopped.set()
+            job.stopped = True
 
     def result(self):
         """All of its text."""
@@ -143,7 +144,7 @@ class Model:
         """path: a .llmq or .gguf file, or a Hugging Face folder. options: those of `llmq batch` that concern
         model and engine, threads=2, max_model_len=4096, kv_cache_dtype="int8", device="cuda:0", ...
         progress(what, done, total) is told how far loading has come; False stops it."""
-        self.path, self._free, self._open, self._users = str(path), threading.Condition(), None, 0
+        self.path, self._lock, self._open, self._users = str(path), threading.Lock(), None, 0
         self._process = os.getpid()
         m = c.c_void_p()
         job = Job(lambda error, job: self._load(m, path, options, on_progress(progress, job), error))
@@ -159,7 +160,7 @@ class Model:
         """The model for one call: `close` waits for those that run."""
         if self._process != os.getpid():  # the engine's threads are not in a fork
             raise ValueError(f"the model is of process {self._process}: load it in this one")
-        with self._free:
+        with self._lock:
             if self._open is None:
                 raise ValueError("the model is closed")
             self._users += 1
@@ -167,18 +168,18 @@ class Model:
         try:
             yield m
         finally:
-            with self._free:
+            with self._lock:
                 self._users -= 1
-                self._free.notify_all()
 
     def close(self):
         """Frees the model once the calls that run have ended. Answers that nobody reads go on until then:
         close those first. In a fork it does nothing."""
         if self._process != os.getpid():
             return
-        with self._free:
+        with self._lock:
             m, self._open = self._open, None
-            self._free.wait_for(lambda: not self._users)
+        while self._users:  # a Condition's lock would stay locked where Ctrl-C comes at the wrong moment
+            time.sleep(0.01)
         if m is not None:
             lib.llmq_close(m)
 
