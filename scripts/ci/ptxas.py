@@ -17,6 +17,7 @@ BUDGET = {
     "squares_kernel": (256, 40, 32),
     "scale_kernel": (256, 40, 0),
     "rope_kernel": (128, 64, 0),
+    "turn_kernel": (128, 40, 0),
     "act_kernel": (256, 40, 0),
     "act_mixed_kernel": (256, 40, 0),
     "embed_kernel": (256, 40, 0),
