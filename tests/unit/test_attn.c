@@ -219,10 +219,20 @@ static int64_t last_seen(const shape *s, int64_t query)
     return s->window && query + s->window < s->T ? query + s->window - 1 : s->T - 1;
 }
 
+/* Rows of D as the cache gives them back, malloc'd. */
+static float *cached(const float *src, int64_t rows, int64_t D, kv_dtype d)
+{
+    float *out = malloc((size_t)(rows * D) * sizeof *out);
+    for (int64_t r = 0; r < rows; r++)
+        through_cache(out + r * D, src + r * D, D, d);
+    return out;
+}
+
 /* Largest error as a share of its bound. */
 static double worst(const shape *s, const input *in, const float *out, kv_dtype d)
 {
-    float *k = malloc((size_t)s->D * 4), *v = malloc((size_t)s->Dv * 4);
+    float *const keys = cached(in->k, s->T * s->Hkv, s->D, d);
+    float *const values = cached(in->v, s->T * s->Hkv, s->Dv, d);
     double *w = malloc((size_t)s->T * sizeof *w), *sum = malloc((size_t)s->Dv * sizeof *sum),
            share = 0;
     for (int64_t t = 0; t < s->T; t++)
@@ -233,7 +243,7 @@ static double worst(const shape *s, const input *in, const float *out, kv_dtype 
             double max = s->sinks ? (double)sink_logits[h] : -1e300, total = 0, size = 0, vmax = 0;
             for (int64_t j = first; j <= last; j++) {
                 double dot = 0, abs = 0;
-                through_cache(k, in->k + (j * s->Hkv + kvh) * s->D, s->D, d);
+                const float *k = keys + (j * s->Hkv + kvh) * s->D;
                 for (int64_t i = 0; i < s->D; i++) {
                     double x = (double)in->q[(t * s->H + h) * s->D + i] * (double)k[i];
                     dot += x, abs += fabs(x);
@@ -249,7 +259,7 @@ static double worst(const shape *s, const input *in, const float *out, kv_dtype 
             for (int64_t j = first; j <= last; j++) {
                 double p = exp(w[j] - max);
                 total += p;
-                through_cache(v, in->v + (j * s->Hkv + kvh) * s->Dv, s->Dv, d);
+                const float *v = values + (j * s->Hkv + kvh) * s->Dv;
                 for (int64_t i = 0; i < s->Dv; i++) {
                     sum[i] += p * (double)v[i];
                     vmax = fabs((double)v[i]) > vmax ? fabs((double)v[i]) : vmax;
@@ -266,7 +276,7 @@ static double worst(const shape *s, const input *in, const float *out, kv_dtype 
                 if (!(diff <= share * bound)) share = diff / bound;
             }
         }
-    free(sum), free(w), free(v), free(k);
+    free(sum), free(w), free(values), free(keys);
     return share;
 }
 
