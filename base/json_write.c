@@ -136,3 +136,27 @@ void jw_json(jw *w, const char *p, size_t n)
     comma(w);
     lq_buf_add(&w->b, p, n);
 }
+
+void jw_put_cstr(jw *w, const char *key, const char *v)
+{
+    jw_key(w, key);
+    jw_cstr(w, v);
+}
+
+void jw_put_i64(jw *w, const char *key, int64_t v)
+{
+    jw_key(w, key);
+    jw_i64(w, v);
+}
+
+void jw_put_f64(jw *w, const char *key, double v)
+{
+    jw_key(w, key);
+    jw_f64(w, v);
+}
+
+void jw_put_bool(jw *w, const char *key, bool v)
+{
+    jw_key(w, key);
+    jw_bool(w, v);
+}

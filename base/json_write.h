@@ -32,6 +32,11 @@ void jw_i64(jw *w, int64_t v);
 void jw_f64(jw *w, double v); /* 9 significant digits; NaN and infinities: null */
 void jw_bool(jw *w, bool v);
 void jw_null(jw *w);
+/* A member: the key and its value. */
+void jw_put_cstr(jw *w, const char *key, const char *v); /* NULL: null */
+void jw_put_i64(jw *w, const char *key, int64_t v);
+void jw_put_f64(jw *w, const char *key, double v);
+void jw_put_bool(jw *w, const char *key, bool v);
 /* A value (or values) already written as JSON. Nothing when n is 0. */
 void jw_json(jw *w, const char *p, size_t n);
 

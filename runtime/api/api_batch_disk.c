@@ -16,18 +16,6 @@ static const struct {
 const char *api_batch_state_name(batch_state state) { return states[state].name; }
 const char *api_batch_time_name(batch_state state) { return states[state].at; }
 
-static void put_str(jw *w, const char *key, const char *v)
-{
-    jw_key(w, key);
-    jw_cstr(w, v);
-}
-
-static void put_i64(jw *w, const char *key, int64_t v)
-{
-    jw_key(w, key);
-    jw_i64(w, v);
-}
-
 static void put_json(jw *w, const char *key, const char *v, size_t n)
 {
     jw_key(w, key);
@@ -46,8 +34,8 @@ static void put_expiry(jw *w, const api_batch *b)
         return;
     }
     jw_open(w, '{');
-    put_str(w, "anchor", "created_at");
-    put_i64(w, "seconds", b->output_seconds);
+    jw_put_cstr(w, "anchor", "created_at");
+    jw_put_i64(w, "seconds", b->output_seconds);
     jw_close(w, '}');
 }
 
@@ -60,20 +48,20 @@ lq_status api_batch_save(const api_batches *s, const api_batch *b)
     if (!disk) return LQ_OK;
     lq_hash_hex(owner, &b->owner);
     jw_open(&w, '{');
-    put_str(&w, "owner", owner);
-    put_str(&w, "endpoint", b->endpoint);
-    put_str(&w, "input_file_id", b->input_id);
-    put_str(&w, "output_file_id", b->output_id);
-    put_str(&w, "error_file_id", b->error_id);
-    put_str(&w, "status", api_batch_state_name(b->state));
-    put_i64(&w, "order", b->order);
-    put_i64(&w, "created_at", b->created);
-    put_i64(&w, "expires_at", b->expires);
+    jw_put_cstr(&w, "owner", owner);
+    jw_put_cstr(&w, "endpoint", b->endpoint);
+    jw_put_cstr(&w, "input_file_id", b->input_id);
+    jw_put_cstr(&w, "output_file_id", b->output_id);
+    jw_put_cstr(&w, "error_file_id", b->error_id);
+    jw_put_cstr(&w, "status", api_batch_state_name(b->state));
+    jw_put_i64(&w, "order", b->order);
+    jw_put_i64(&w, "created_at", b->created);
+    jw_put_i64(&w, "expires_at", b->expires);
     for (int i = 0; i < BATCH_N_STATES; i++)
-        if (api_batch_time_name(i)) put_i64(&w, api_batch_time_name(i), b->at[i]);
-    put_i64(&w, "total", b->total);
-    put_i64(&w, "completed", b->completed);
-    put_i64(&w, "failed", b->failed);
+        if (api_batch_time_name(i)) jw_put_i64(&w, api_batch_time_name(i), b->at[i]);
+    jw_put_i64(&w, "total", b->total);
+    jw_put_i64(&w, "completed", b->completed);
+    jw_put_i64(&w, "failed", b->failed);
     put_expiry(&w, b);
     put_json(&w, "metadata", b->metadata, b->metadata ? strlen(b->metadata) : 0);
     jw_key(&w, "errors");

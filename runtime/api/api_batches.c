@@ -316,10 +316,8 @@ void api_get_batches(void *app, http_req *r)
 {
     api *a = app;
     const lq_hash owner = http_client(r);
-    char first[48] = "", last[48] = "";
     api_page p;
     jw w = { 0 };
-    bool more = false;
     if (!api_keeps_files(a, r) || !api_read_page(r, &p, 20, 100)) return;
     jw_open(&w, '{');
     jw_key(&w, "object");
@@ -327,21 +325,12 @@ void api_get_batches(void *app, http_req *r)
     jw_key(&w, "data");
     jw_open(&w, '[');
     pthread_mutex_lock(&a->batches->mu);
-    bool begun = !p.after;
-    for (const api_batch *b = a->batches->latest; b && !more; b = b->next) {
-        const bool mine = memcmp(&b->owner, &owner, sizeof owner) == 0;
-        more = mine && begun && p.limit == 0;
-        if (mine && begun && !more) {
+    for (const api_batch *b = a->batches->latest; b && !p.more; b = b->next)
+        if (api_page_takes(&p, b->id, memcmp(&b->owner, &owner, sizeof owner) == 0))
             write_batch(&w, b);
-            if (!first[0]) memcpy(first, b->id, sizeof first);
-            memcpy(last, b->id, sizeof last);
-            p.limit--;
-        }
-        begun |= !begun && strcmp(b->id, p.after) == 0;
-    }
     pthread_mutex_unlock(&a->batches->mu);
     jw_close(&w, ']');
-    api_write_page(&w, first, last, more);
+    api_write_page(&w, &p);
     jw_close(&w, '}');
     api_reply(r, 200, &w);
 }

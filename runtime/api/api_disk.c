@@ -33,10 +33,10 @@ lq_status api_disk_open(api_disk **out, const char *dir, lq_err *err)
     }
     d->fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     lq_status s = LQ_OK;
-    if (d->fd < 0)
-        s = lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
-    else if (flock(d->fd, LOCK_EX | LOCK_NB) != 0)
-        s = lq_fail(err, LQ_EBUSY, "%s: another server keeps its files there", dir);
+    if (d->fd < 0 || flock(d->fd, LOCK_EX | LOCK_NB) != 0)
+        s = d->fd >= 0 && errno == EWOULDBLOCK
+                ? lq_fail(err, LQ_EBUSY, "%s: another server keeps its files there", dir)
+                : lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
     if (s)
         api_disk_close(d);
     else

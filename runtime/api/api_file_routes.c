@@ -15,22 +15,32 @@ bool api_read_page(http_req *r, api_page *p, int64_t def, int64_t most)
     const char *limit = http_query(r, "limit");
     char *end = NULL;
     errno = 0;
-    p->limit = limit ? strtoll(limit, &end, 10) : def;
-    p->after = http_query(r, "after");
+    *p = (api_page){ .limit = limit ? strtoll(limit, &end, 10) : def,
+                     .after = http_query(r, "after") };
+    p->begun = !p->after;
     if (!limit || (*limit && !*end && !errno && p->limit >= 1 && p->limit <= most)) return true;
     http_error(r, 400, "limit", "invalid_value", "limit: expected 1..%lld, found '%.20s'",
                (long long)most, limit);
     return false;
 }
 
-void api_write_page(jw *w, const char *first, const char *last, bool more)
+bool api_page_takes(api_page *p, const char *id, bool listed)
 {
-    jw_key(w, "first_id");
-    jw_cstr(w, first[0] ? first : NULL);
-    jw_key(w, "last_id");
-    jw_cstr(w, last[0] ? last : NULL);
-    jw_key(w, "has_more");
-    jw_bool(w, more);
+    const bool here = p->begun && listed && p->limit > 0;
+    p->more = p->begun && listed && p->limit == 0;
+    p->begun |= !p->begun && strcmp(id, p->after) == 0;
+    if (!here) return false;
+    if (!p->first[0]) snprintf(p->first, sizeof p->first, "%s", id);
+    snprintf(p->last, sizeof p->last, "%s", id);
+    p->limit--;
+    return true;
+}
+
+void api_write_page(jw *w, const api_page *p)
+{
+    jw_put_cstr(w, "first_id", p->first[0] ? p->first : NULL);
+    jw_put_cstr(w, "last_id", p->last[0] ? p->last : NULL);
+    jw_put_bool(w, "has_more", p->more);
 }
 
 /* ---- the routes ---- */
@@ -184,10 +194,8 @@ void api_get_files(void *app, http_req *r)
     api *a = app;
     const lq_hash owner = http_client(r);
     const char *purpose = http_query(r, "purpose");
-    char first[48] = "", last[48] = "";
     api_page p;
     jw w = { 0 };
-    bool more = false;
     if (!api_keeps_files(a, r) || !api_read_page(r, &p, 10000, 10000)) return;
     jw_open(&w, '{');
     jw_key(&w, "object");
@@ -196,22 +204,14 @@ void api_get_files(void *app, http_req *r)
     jw_open(&w, '[');
     pthread_mutex_lock(&a->files->mu);
     api_files_expire(a->files);
-    bool begun = !p.after;
-    for (const api_file *f = a->files->latest; f && !more; f = f->next) {
+    for (const api_file *f = a->files->latest; f && !p.more; f = f->next) {
         const bool mine = memcmp(&f->owner, &owner, sizeof owner) == 0 &&
                           (!purpose || strcmp(f->purpose, purpose) == 0);
-        more = mine && begun && p.limit == 0;
-        if (mine && begun && !more) {
-            write_file(&w, f);
-            if (!first[0]) memcpy(first, f->id, sizeof first);
-            memcpy(last, f->id, sizeof last);
-            p.limit--;
-        }
-        begun |= !begun && strcmp(f->id, p.after) == 0;
+        if (api_page_takes(&p, f->id, mine)) write_file(&w, f);
     }
     pthread_mutex_unlock(&a->files->mu);
     jw_close(&w, ']');
-    api_write_page(&w, first, last, more);
+    api_write_page(&w, &p);
     jw_close(&w, '}');
     api_reply(r, 200, &w);
 }

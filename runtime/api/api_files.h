@@ -67,8 +67,12 @@ void api_secret_id(char out[48], const char *prefix);
 typedef struct {
     int64_t limit;
     const char *after; /* NULL: from the beginning */
+    bool begun, more;  /* more: there are items after the page; look no further */
+    char first[128], last[128];
 } api_page;
 bool api_read_page(http_req *r, api_page *p, int64_t def, int64_t most);
-void api_write_page(jw *w, const char *first, const char *last, bool more); /* behind "data" */
+/* Of item after item: is this one on the page? `listed`: it may be (it is the client's, say). */
+bool api_page_takes(api_page *p, const char *id, bool listed);
+void api_write_page(jw *w, const api_page *p); /* after "data" */
 
 #endif

@@ -84,10 +84,11 @@ static lq_status read_probs(api_body *b, const char *name, const cJSON *v)
 
 static lq_status read_names(api_body *b, const char *name, const cJSON *v)
 {
-    bool ok = cJSON_IsArray(v);
+    enum { MOST = 64 }; /* each is looked for among those before it */
+    bool ok = cJSON_IsArray(v) && cJSON_GetArraySize(v) <= MOST;
     for (const cJSON *c = ok ? v->child : NULL; c; c = c->next)
         ok &= cJSON_IsString(c);
-    return ok ? LQ_OK : api_body_wrong(b, name, name, "an array of names", v);
+    return ok ? LQ_OK : api_body_wrong(b, name, name, "an array of at most 64 names", v);
 }
 
 #define COMMON                                                                        \
@@ -108,24 +109,11 @@ static const api_dialect infill = { infill_fields, LQ_COUNT(infill_fields), fini
 static const api_dialect completion = { completion_fields, LQ_COUNT(completion_fields),
                                         finish_completion, NULL };
 
-static void put_bool(jw *w, const char *key, bool v)
-{
-    jw_key(w, key);
-    jw_bool(w, v);
-}
-
-static void put_i64(jw *w, const char *key, int64_t v)
-{
-    jw_key(w, key);
-    jw_i64(w, v);
-}
-
 static void put_f64(jw *w, const char *what, const char *key, double v)
 {
     char name[48];
     snprintf(name, sizeof name, "%s_%s", what, key);
-    jw_key(w, name);
-    jw_f64(w, v);
+    jw_put_f64(w, name, v);
 }
 
 static void put_ms(jw *w, const char *what, int64_t n, double seconds)
@@ -140,9 +128,9 @@ static void put_times(jw *w, const gen_choice *c)
     const double first = c->stats.t_first, rest = c->stats.t_last - first;
     jw_key(w, "timings");
     jw_open(w, '{');
-    put_i64(w, "prompt_n", c->g->prompts.n_ids - c->stats.n_cached);
+    jw_put_i64(w, "prompt_n", c->g->prompts.n_ids - c->stats.n_cached);
     put_ms(w, "prompt", c->g->prompts.n_ids - c->stats.n_cached, first);
-    put_i64(w, "predicted_n", c->stats.n_output);
+    jw_put_i64(w, "predicted_n", c->stats.n_output);
     put_ms(w, "predicted", c->stats.n_output, rest);
     jw_close(w, '}');
 }
@@ -207,19 +195,19 @@ static void write_whole(jw *w, gen_choice *c, bool ends)
     static const lq_buf none;
     const lq_buf *text = c->text.p ? &c->text : &none;
     jw_open(w, '{');
-    put_i64(w, "index", 0);
+    jw_put_i64(w, "index", 0);
     jw_key(w, "content");
     jw_str(w, text->n ? text->p : "", text->n);
     if (c->g->p.return_ids) gen_take_list(w, "tokens", &c->ids);
     if (c->g->p.logprobs >= 0) gen_take_list(w, "completion_probabilities", &c->lp.content);
-    put_bool(w, "stop", ends);
-    put_i64(w, "tokens_predicted", c->stats.n_output);
-    put_i64(w, "tokens_evaluated", c->g->prompts.n_ids);
+    jw_put_bool(w, "stop", ends);
+    jw_put_i64(w, "tokens_predicted", c->stats.n_output);
+    jw_put_i64(w, "tokens_evaluated", c->g->prompts.n_ids);
     if (ends) {
         jw_key(w, "model");
         jw_cstr(w, c->g->answer.model);
-        put_i64(w, "tokens_cached", c->stats.n_cached);
-        put_bool(w, "truncated", false);
+        jw_put_i64(w, "tokens_cached", c->stats.n_cached);
+        jw_put_bool(w, "truncated", false);
         jw_key(w, "stop_type");
         jw_cstr(w, c->end.finish == ENG_LENGTH ? "limit" : c->end.stop_string ? "word" : "eos");
         jw_key(w, "stopping_word");

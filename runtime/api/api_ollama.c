@@ -56,12 +56,6 @@ static void put_ns(jw *w, const char *key, double seconds)
     jw_i64(w, (int64_t)(seconds * 1e9));
 }
 
-static void put_i64(jw *w, const char *key, int64_t v)
-{
-    jw_key(w, key);
-    jw_i64(w, v);
-}
-
 static const gen_shape generate, templated;
 
 /* What was read and written, for the `context` of a later request. */
@@ -86,9 +80,9 @@ static void write_end(jw *w, const gen_choice *c)
     jw_cstr(w, c->end.finish == ENG_LENGTH ? "length" : "stop");
     put_ns(w, "total_duration", http_age(c->g->r));
     put_ns(w, "load_duration", 0);
-    put_i64(w, "prompt_eval_count", c->g->prompts.n_ids);
+    jw_put_i64(w, "prompt_eval_count", c->g->prompts.n_ids);
     put_ns(w, "prompt_eval_duration", first);
-    put_i64(w, "eval_count", c->stats.n_output);
+    jw_put_i64(w, "eval_count", c->stats.n_output);
     put_ns(w, "eval_duration", last - first);
     if (c->g->shape == &generate || c->g->shape == &templated) put_context(w, c);
     jw_close(w, '}');
@@ -232,7 +226,7 @@ static void write_embed(gen *g, jw *w)
     jw_close(w, ']');
     put_ns(w, "total_duration", http_age(g->r));
     put_ns(w, "load_duration", 0);
-    put_i64(w, "prompt_eval_count", g->prompts.n_ids);
+    jw_put_i64(w, "prompt_eval_count", g->prompts.n_ids);
     jw_close(w, '}');
 }
 

@@ -3,24 +3,18 @@
 
 #include <stdlib.h>
 
-static void put(jw *w, const char *key, const char *value)
-{
-    jw_key(w, key);
-    jw_cstr(w, value);
-}
-
 static void write_details(jw *w, const api *a)
 {
     const bool loaded = atomic_load(&a->has_model);
     jw_key(w, "details");
     jw_open(w, '{');
-    put(w, "parent_model", "");
-    put(w, "format", "llmq");
-    put(w, "family", "llmq");
+    jw_put_cstr(w, "parent_model", "");
+    jw_put_cstr(w, "format", "llmq");
+    jw_put_cstr(w, "family", "llmq");
     jw_key(w, "families");
     jw_json(w, "[\"llmq\"]", 8);
-    put(w, "parameter_size", "");
-    put(w, "quantization_level", loaded && a->m.quantization ? a->m.quantization : "");
+    jw_put_cstr(w, "parameter_size", "");
+    jw_put_cstr(w, "quantization_level", loaded && a->m.quantization ? a->m.quantization : "");
     jw_close(w, '}');
 }
 
@@ -29,11 +23,11 @@ static void write_model(jw *w, const api *a, const char *name, bool running)
     const bool loaded = atomic_load(&a->has_model);
     const int64_t bytes = loaded ? (int64_t)a->m.step_bytes : 0;
     jw_open(w, '{');
-    put(w, "name", name);
-    put(w, "model", name);
+    jw_put_cstr(w, "name", name);
+    jw_put_cstr(w, "model", name);
     jw_key(w, "size");
     jw_i64(w, bytes);
-    put(w, "digest", loaded ? a->fingerprint : "");
+    jw_put_cstr(w, "digest", loaded ? a->fingerprint : "");
     write_details(w, a);
     if (running) {
         api_ollama_put_time(w, "expires_at", 253402300799); /* 9999: never */
@@ -78,13 +72,13 @@ static void reply_show(const api *a, http_req *r)
 {
     jw w = { 0 };
     jw_open(&w, '{');
-    put(&w, "modelfile", "");
-    put(&w, "parameters", "");
-    put(&w, "template", "");
+    jw_put_cstr(&w, "modelfile", "");
+    jw_put_cstr(&w, "parameters", "");
+    jw_put_cstr(&w, "template", "");
     write_details(&w, a);
     jw_key(&w, "model_info");
     jw_open(&w, '{');
-    put(&w, "general.architecture", "llmq");
+    jw_put_cstr(&w, "general.architecture", "llmq");
     jw_key(&w, "llmq.context_length");
     jw_i64(&w, a->m.max_len);
     jw_key(&w, "llmq.embedding_length");

@@ -2,31 +2,19 @@
  * sequences that may run; which one a request has is not told. */
 #include "runtime/api/api_int.h"
 
-static void put_i64(jw *w, const char *key, int64_t v)
-{
-    jw_key(w, key);
-    jw_i64(w, v);
-}
-
-static void put_f64(jw *w, const char *key, double v)
-{
-    jw_key(w, key);
-    jw_f64(w, v);
-}
-
 /* What a request that says nothing has. */
 static void write_params(jw *w, const gen_defaults *d)
 {
     jw_key(w, "params");
     jw_open(w, '{');
-    put_f64(w, "temperature", d->has_temperature ? d->temperature : 1);
-    put_i64(w, "top_k", d->has_top_k ? d->top_k : 0);
-    put_f64(w, "top_p", d->has_top_p ? d->top_p : 1);
-    put_f64(w, "min_p", d->has_min_p ? d->min_p : 0);
-    put_f64(w, "repeat_penalty", d->has_repetition_penalty ? d->repetition_penalty : 1);
-    put_f64(w, "presence_penalty", 0);
-    put_f64(w, "frequency_penalty", 0);
-    put_i64(w, "n_predict", d->has_max_new_tokens ? d->max_new_tokens : -1);
+    jw_put_f64(w, "temperature", d->has_temperature ? d->temperature : 1);
+    jw_put_i64(w, "top_k", d->has_top_k ? d->top_k : 0);
+    jw_put_f64(w, "top_p", d->has_top_p ? d->top_p : 1);
+    jw_put_f64(w, "min_p", d->has_min_p ? d->min_p : 0);
+    jw_put_f64(w, "repeat_penalty", d->has_repetition_penalty ? d->repetition_penalty : 1);
+    jw_put_f64(w, "presence_penalty", 0);
+    jw_put_f64(w, "frequency_penalty", 0);
+    jw_put_i64(w, "n_predict", d->has_max_new_tokens ? d->max_new_tokens : -1);
     jw_close(w, '}');
 }
 
@@ -44,10 +32,10 @@ void api_get_props(void *app, http_req *r)
     jw_open(&w, '{');
     jw_key(&w, "default_generation_settings");
     jw_open(&w, '{');
-    put_i64(&w, "n_ctx", a->m.max_len);
+    jw_put_i64(&w, "n_ctx", a->m.max_len);
     write_params(&w, &a->m.defaults);
     jw_close(&w, '}');
-    put_i64(&w, "total_slots", a->m.max_seqs);
+    jw_put_i64(&w, "total_slots", a->m.max_seqs);
     jw_key(&w, "model_alias");
     jw_cstr(&w, a->names[0]);
     jw_key(&w, "chat_template");
@@ -74,8 +62,8 @@ void api_get_slots(void *app, http_req *r)
     jw_open(&w, '[');
     for (int64_t i = 0; i < a->m.max_seqs; i++) {
         jw_open(&w, '{');
-        put_i64(&w, "id", i);
-        put_i64(&w, "n_ctx", a->m.max_len);
+        jw_put_i64(&w, "id", i);
+        jw_put_i64(&w, "n_ctx", a->m.max_len);
         jw_key(&w, "is_processing");
         jw_bool(&w, i < s.running);
         jw_close(&w, '}');

@@ -38,12 +38,6 @@ static const char *item_status(const gen_choice *c, const gen_item *t, item_stat
     return state == ADDED ? "in_progress" : cut ? "incomplete" : "completed";
 }
 
-static void put(jw *w, const char *key, const char *value)
-{
-    jw_key(w, key);
-    jw_cstr(w, value);
-}
-
 static void put_empty_list(jw *w, const char *key)
 {
     jw_key(w, key);
@@ -54,7 +48,7 @@ static void put_empty_list(jw *w, const char *key)
 static void write_part(jw *w, const char *type, const lq_buf *text)
 {
     jw_open(w, '{');
-    put(w, "type", type);
+    jw_put_cstr(w, "type", type);
     gen_put_text(w, "text", text);
     if (strcmp(type, "output_text") == 0) {
         put_empty_list(w, "annotations");
@@ -103,7 +97,7 @@ static void write_call(jw *w, const gen_choice *c, const gen_item *t, const lq_b
     lq_buf input = { 0 };
     char id[96];
     snprintf(id, sizeof id, "call_%s%x", gen_key(c->g), (unsigned)gen_item_number(c, t));
-    put(w, "call_id", id);
+    jw_put_cstr(w, "call_id", id);
     gen_put_text(w, "name", &t->name);
     if (custom && text) custom_input(&input, t);
     gen_put_text(w, custom ? "input" : "arguments", custom ? &input : text ? text : &none);
@@ -116,17 +110,17 @@ static void write_item(jw *w, const gen_choice *c, const gen_item *t, item_state
     const lq_buf *text = state == DONE ? &t->text : NULL;
     char id[96];
     jw_open(w, '{');
-    put(w, "id", item_id(id, c, t));
-    put(w, "type",
-        t->kind == CHAT_REASONING ? "reasoning"
-        : t->kind == CHAT_CONTENT ? "message"
-        : is_custom(c, t)         ? "custom_tool_call"
-                                  : "function_call");
-    put(w, "status", item_status(c, t, state));
+    jw_put_cstr(w, "id", item_id(id, c, t));
+    jw_put_cstr(w, "type",
+                t->kind == CHAT_REASONING ? "reasoning"
+                : t->kind == CHAT_CONTENT ? "message"
+                : is_custom(c, t)         ? "custom_tool_call"
+                                          : "function_call");
+    jw_put_cstr(w, "status", item_status(c, t, state));
     if (t->kind == CHAT_REASONING) {
         write_thought(w, c, t, text);
     } else if (t->kind == CHAT_CONTENT) {
-        put(w, "role", "assistant");
+        jw_put_cstr(w, "role", "assistant");
         write_parts(w, "content", "output_text", text);
     } else {
         write_call(w, c, t, text);
@@ -151,28 +145,22 @@ static int64_t thought_tokens(const gen_choice *c)
     return total < c->stats.n_output ? total : c->stats.n_output;
 }
 
-static void put_i64(jw *w, const char *key, int64_t v)
-{
-    jw_key(w, key);
-    jw_i64(w, v);
-}
-
 static void write_usage(jw *w, const gen_choice *c)
 {
     const int64_t in = c->g->prompts.n_ids, out = c->stats.n_output;
     jw_key(w, "usage");
     jw_open(w, '{');
-    put_i64(w, "input_tokens", in);
+    jw_put_i64(w, "input_tokens", in);
     jw_key(w, "input_tokens_details");
     jw_open(w, '{');
-    put_i64(w, "cached_tokens", c->stats.n_cached);
+    jw_put_i64(w, "cached_tokens", c->stats.n_cached);
     jw_close(w, '}');
-    put_i64(w, "output_tokens", out);
+    jw_put_i64(w, "output_tokens", out);
     jw_key(w, "output_tokens_details");
     jw_open(w, '{');
-    put_i64(w, "reasoning_tokens", thought_tokens(c));
+    jw_put_i64(w, "reasoning_tokens", thought_tokens(c));
     jw_close(w, '}');
-    put_i64(w, "total_tokens", in + out);
+    jw_put_i64(w, "total_tokens", in + out);
     jw_close(w, '}');
 }
 
@@ -222,8 +210,8 @@ static void write_error(jw *w, const api_error *e)
         return;
     }
     jw_open(w, '{');
-    put(w, "code", e->code ? e->code : "server_error");
-    put(w, "message", e->err.msg);
+    jw_put_cstr(w, "code", e->code ? e->code : "server_error");
+    jw_put_cstr(w, "message", e->err.msg);
     jw_close(w, '}');
 }
 
@@ -232,16 +220,16 @@ static void write_response(jw *w, const gen *g, const gen_choice *c, const api_e
 {
     const bool cut = c && c->end.finish == ENG_LENGTH;
     jw_open(w, '{');
-    put(w, "id", g->answer.id);
-    put(w, "object", "response");
-    put_i64(w, "created_at", g->answer.created);
-    put(w, "status", e ? "failed" : !c ? "in_progress" : cut ? "incomplete" : "completed");
+    jw_put_cstr(w, "id", g->answer.id);
+    jw_put_cstr(w, "object", "response");
+    jw_put_i64(w, "created_at", g->answer.created);
+    jw_put_cstr(w, "status", e ? "failed" : !c ? "in_progress" : cut ? "incomplete" : "completed");
     jw_key(w, "background");
     jw_bool(w, false);
     write_error(w, e);
     jw_key(w, "incomplete_details");
     jw_json(w, cut ? "{\"reason\":\"max_output_tokens\"}" : "null", cut ? 30 : 4);
-    put(w, "model", g->answer.model);
+    jw_put_cstr(w, "model", g->answer.model);
     jw_key(w, "output");
     jw_open(w, '[');
     for (int i = 0; c && i < c->items.n; i++)
@@ -281,8 +269,8 @@ static void keep(const gen *g, const jw *response)
     add_items(&w, g->past);
     if (cJSON_IsString(input)) {
         jw_open(&w, '{');
-        put(&w, "role", "user");
-        put(&w, "content", input->valuestring);
+        jw_put_cstr(&w, "role", "user");
+        jw_put_cstr(&w, "content", input->valuestring);
         jw_close(&w, '}');
     } else {
         add_items(&w, input);
@@ -301,8 +289,8 @@ static jw *begin_event(gen *g, const char *type)
     jw *w = &g->answer.chunk;
     jw_clear(w);
     jw_open(w, '{');
-    put(w, "type", type);
-    put_i64(w, "sequence_number", g->answer.n_events++);
+    jw_put_cstr(w, "type", type);
+    jw_put_i64(w, "sequence_number", g->answer.n_events++);
     return w;
 }
 
@@ -330,7 +318,7 @@ static bool open_stream(gen_choice *c)
 static bool send_item(gen_choice *c, const gen_item *t, const char *type, item_state state)
 {
     jw *w = begin_event(c->g, type);
-    put_i64(w, "output_index", gen_item_number(c, t));
+    jw_put_i64(w, "output_index", gen_item_number(c, t));
     jw_key(w, "item");
     write_item(w, c, t, state);
     return send(c->g, type);
@@ -384,9 +372,9 @@ static jw *begin_part_event(gen_choice *c, const gen_item *t, const part_events 
 {
     jw *w = begin_event(c->g, type);
     char id[96];
-    put(w, "item_id", item_id(id, c, t));
-    put_i64(w, "output_index", gen_item_number(c, t));
-    if (e->index) put_i64(w, e->index, 0);
+    jw_put_cstr(w, "item_id", item_id(id, c, t));
+    jw_put_i64(w, "output_index", gen_item_number(c, t));
+    if (e->index) jw_put_i64(w, e->index, 0);
     return w;
 }
 
@@ -501,8 +489,8 @@ void api_post_input_tokens(void *app, http_req *r)
     jw w = { 0 };
     if (!api_read_chat(app, r, &shape, &q)) return;
     jw_open(&w, '{');
-    put(&w, "object", "response.input_tokens");
-    put_i64(&w, "input_tokens", (int64_t)q.prompts[0].n);
+    jw_put_cstr(&w, "object", "response.input_tokens");
+    jw_put_i64(&w, "input_tokens", (int64_t)q.prompts[0].n);
     jw_close(&w, '}');
     api_reply(r, 200, &w);
     api_request_free(&q);
@@ -542,34 +530,26 @@ static bool complete_item(cJSON *v, const char *response, int i)
 }
 
 /* The first n items, the latest first unless `order` says asc. */
-static void write_items(jw *w, http_req *r, cJSON *items, int n, const char *id, const api_page *p)
+static void write_items(jw *w, http_req *r, cJSON *items, int n, const char *id, api_page *p)
 {
     const char *order = http_query(r, "order");
     const bool rising = order && strcmp(order, "asc") == 0;
-    char first[128] = "", last[128] = "";
-    bool begun = !p->after, more = false;
-    int64_t left = p->limit;
     jw_open(w, '{');
-    put(w, "object", "list");
+    jw_put_cstr(w, "object", "list");
     jw_key(w, "data");
     jw_open(w, '[');
     cJSON *v = n > 0 ? cJSON_GetArrayItem(items, rising ? 0 : n - 1) : NULL;
-    for (int k = 0; k < n && !more; k++, v = rising ? v->next : v->prev) {
+    for (int k = 0; k < n && !p->more; k++, v = rising ? v->next : v->prev) {
         w->b.oom |= !complete_item(v, id, rising ? k : n - 1 - k);
         const char *its = cJSON_GetStringValue(js_get(v, "id"));
-        char *text = begun && left > 0 ? js_print(v, false) : NULL;
-        more = begun && left == 0;
-        if (text) {
-            if (!first[0]) snprintf(first, sizeof first, "%s", its ? its : "");
-            snprintf(last, sizeof last, "%s", its ? its : "");
-            jw_json(w, text, strlen(text));
-            left--;
-        }
+        if (!api_page_takes(p, its ? its : "", true)) continue;
+        char *text = js_print(v, false);
+        w->b.oom |= !text;
+        if (text) jw_json(w, text, strlen(text));
         free(text);
-        begun |= !begun && its && strcmp(its, p->after) == 0;
     }
     jw_close(w, ']');
-    api_write_page(w, first, last, more);
+    api_write_page(w, p);
     jw_close(w, '}');
 }
 
@@ -628,8 +608,8 @@ void api_delete_response(void *app, http_req *r)
         return;
     }
     jw_open(&w, '{');
-    put(&w, "id", http_rest(r));
-    put(&w, "object", "response");
+    jw_put_cstr(&w, "id", http_rest(r));
+    jw_put_cstr(&w, "object", "response");
     jw_key(&w, "deleted");
     jw_bool(&w, true);
     jw_close(&w, '}');

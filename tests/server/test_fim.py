@@ -98,6 +98,7 @@ def test_completion_of_llama_cpp(server):
         assert server.post_json("/completion", {**ask, "logit_bias": bias, "return_tokens": True})["tokens"][0] != first
     for more, param in (({"prompt": ["a", "b"]}, "prompt"), ({"prompt": None}, "prompt"), ({"logit_bias": [[1]]}, "logit_bias"),
                         ({"n_probs": 21}, "n_probs"), ({"response_fields": "content"}, "response_fields"), ({"n": 2}, "n"),
+                        ({"response_fields": ["content"] * 65}, "response_fields"),
                         ({"n_indent": "x"}, "n_indent"), ({"t_max_predict_ms": -2}, "t_max_predict_ms"),
                         ({"suffix": "x"}, "suffix"), ({"logit_bias": [[1 << 20, 1]]}, "logit_bias")):
         check_error(server.post("/completion", {**ask, **more}), 400, param)
