@@ -136,6 +136,7 @@ static void observe_tokens(gen_choice *c, int n, double now)
 static void api_gen_take(gen_choice *c, const eng_event *e)
 {
     const gen *g = c->g;
+    if (atomic_load(&c->limit.cut)) return;
     if (g->p.logprobs >= 0 && g->p.echo && e->prompt_logprobs)
         for (int64_t i = 0; i < e->n_prompt; i++) {
             smp_result r = e->prompt_logprobs[i];
@@ -167,8 +168,9 @@ static void take_finish(gen_choice *c, const eng_event *e)
 {
     gen *g = c->g;
     api_error why = { 0 };
+    /* A sequence that was cut ended there, also where it has come to an end of its own before it was cancelled. */
     const bool cancelled = e->finish == ENG_CANCELLED,
-               cut = cancelled && atomic_load(&c->limit.cut);
+               cut = e->finish != ENG_ERROR && atomic_load(&c->limit.cut);
     c->end.finish = cut ? ENG_LENGTH : e->finish;
     c->end.stop_id = e->stop_id;
     for (int i = 0; e->stop_string && i < g->p.n_stop; i++)

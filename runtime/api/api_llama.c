@@ -175,7 +175,6 @@ static void take(gen_choice *c, chat_part part, const char *p, size_t n)
 {
     const api_backend *b = &c->g->a->m.backend;
     bool ends = false;
-    if (atomic_load(&c->limit.cut)) return;
     if (!c->limit.read) {
         c->limit.n_indent = count_of(c, "n_indent");
         c->limit.max_ms = count_of(c, "t_max_predict_ms");

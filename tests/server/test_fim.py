@@ -139,6 +139,9 @@ def test_a_line_of_fewer_blanks_ends_the_text(server, indent, want, stream):
     events = [json.loads(e.removeprefix("data: ")) for e in r.text.split("\n\n") if e] if stream else [r.json()]
     assert "".join(e["content"] for e in events) == want
     assert events[-1]["stop"] is True and events[-1]["stop_type"] == ("limit" if indent else "eos")
+    # However far the sequence was when it was cancelled, its tokens end where the text does.
+    again = {http("POST", server.url + "/completion", json={**ask, "stream": False}).text.split('"timings"')[0] for _ in range(8)}
+    assert len(again) == 1
 
 
 def test_a_line_that_is_late_is_the_last(server):
