@@ -376,8 +376,9 @@ static void keep_file(run *r, api_part *data, const char *what, char id[48])
     if (r->b->output_seconds) like.expires = (int64_t)time(NULL) + r->b->output_seconds;
     snprintf(like.name, sizeof like.name, "%s_%s.jsonl", r->b->id, what);
     snprintf(like.purpose, sizeof like.purpose, "batch_output");
-    api_file *f = api_part_keep(data, &like);
-    r->full |= some && !f;
+    bool lasts;
+    api_file *f = api_part_keep(data, &like, &lasts);
+    r->full |= some && (!f || !lasts);
     if (f) memcpy(id, f->id, sizeof f->id);
     api_file_unref(files, f);
 }

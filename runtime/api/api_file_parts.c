@@ -84,13 +84,15 @@ void api_part_drop(api_part *p)
     if (p->s) api_part_close(p);
 }
 
-/* The grown file takes the file's name. */
-static api_file *keep_grown(api_part *p, const api_file *like)
+/* The grown file takes the file's name. Where the disk has no room for what is known of it, it is there as long as
+ * this server. */
+static api_file *keep_grown(api_part *p, const api_file *like, bool *lasts)
 {
     api_files *s = p->s;
     api_file *f = api_files_make(s, like);
-    bool ok = f && fsync(p->fd) == 0 && api_disk_rename(s->disk, p->name, f->id) &&
-              !api_files_settle(s, f, NULL);
+    const bool named = f && fsync(p->fd) == 0 && api_disk_rename(s->disk, p->name, f->id);
+    *lasts = named && !api_files_settle(s, f, NULL);
+    const bool ok = named && f->data.n > 0;
     if (!ok && f) api_files_remove_names(s, f);
     close(p->fd);
     p->fd = -1;
@@ -103,14 +105,15 @@ static api_file *keep_grown(api_part *p, const api_file *like)
     return NULL;
 }
 
-api_file *api_part_keep(api_part *p, const api_file *like)
+api_file *api_part_keep(api_part *p, const api_file *like, bool *lasts)
 {
     api_file *f = NULL;
+    *lasts = true;
     if (!p->n || !api_files_claim(p->s, sizeof *f)) {
         api_part_drop(p);
         return NULL;
     }
-    f = p->fd >= 0 ? keep_grown(p, like) : api_files_add(p->s, like, &p->mem, NULL);
+    f = p->fd >= 0 ? keep_grown(p, like, lasts) : api_files_add(p->s, like, &p->mem, NULL);
     p->mem = (lq_buf){ .n = 0 };
     p->n = 0;
     return f;

@@ -205,10 +205,10 @@ void api_files_enlist(api_files *s, api_file *f)
 
 lq_status api_files_settle(const api_files *s, api_file *f, lq_err *err)
 {
-    lq_status st = save(s, f, err);
-    if (!st) st = api_disk_map(s->disk, &f->map, f->id, err);
-    if (!st) view_map(f);
-    return st;
+    const lq_status st = api_disk_map(s->disk, &f->map, f->id, err);
+    if (st) return st;
+    view_map(f);
+    return save(s, f, err);
 }
 
 api_file *api_files_add(api_files *s, const api_file *like, lq_buf *data, lq_err *err)
@@ -229,7 +229,10 @@ api_file *api_files_add(api_files *s, const api_file *like, lq_buf *data, lq_err
         api_files_enlist(s, f);
         return f;
     }
-    if (f && s->disk) api_files_remove_names(s, f);
+    if (f && s->disk) {
+        api_files_remove_names(s, f);
+        lq_map_close(&f->map);
+    }
     api_files_give_back(s, claimed);
     free(f);
     return NULL;

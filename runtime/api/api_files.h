@@ -52,8 +52,9 @@ bool api_part_add(api_part *p, const void *data, size_t n);
 /* Its bytes so far, where it was there already: a view until the next call. LQ_ENOENT: none. */
 lq_status api_part_map(const api_part *p, lq_map *m);
 void api_part_cut(api_part *p, size_t n); /* to its first n bytes */
-/* As api_files_add, of what it holds; closes it. */
-api_file *api_part_keep(api_part *p, const api_file *f);
+/* As api_files_add, of what it holds; closes it. *lasts: false where the disk had no room to note it, so that the next server
+ * will not have it. */
+api_file *api_part_keep(api_part *p, const api_file *f, bool *lasts);
 void api_part_close(api_part *p); /* it stays in the folder */
 void api_part_drop(api_part *p);  /* it does not; one that was not opened is zero, with fd -1 */
 

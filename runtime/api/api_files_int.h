@@ -18,7 +18,8 @@ void api_files_expire(api_files *s); /* under mu: drops what is over */
 /* A new file like that one, not in the list yet; NULL: out of memory. */
 api_file *api_files_make(api_files *s, const api_file *like);
 void api_files_enlist(api_files *s, api_file *f);
-/* In a folder: keeps what is known of a file whose bytes are there, and views them. LQ_EIO, LQ_ENOMEM. */
+/* In a folder: views a file's bytes, which are there, and keeps what is known of it. LQ_EIO, LQ_ENOMEM: the next server
+ * will not have it; this one may where there is a map. */
 lq_status api_files_settle(const api_files *s, api_file *f, lq_err *err);
 void api_files_remove_names(const api_files *s, const api_file *f);
 

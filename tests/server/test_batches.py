@@ -251,6 +251,16 @@ def test_a_full_disk_is_not_called_a_full_store(llmq, tmp_path):
         assert api.files.retrieve(f.id) == f
 
 
+def test_a_disk_that_fills_up_takes_no_answer_that_was_given(llmq, tmp_path):
+    with stored(llmq, tmp_path / "s", tmp_path / "a.log") as s, client_of(s) as api:
+        batch = begin(api, [line(f"r{i}", max_tokens=60, ignore_eos=True) for i in range(60)])
+        before = until(lambda: (b := api.batches.retrieve(batch.id)).request_counts.completed > 4 and b)
+        resource.prlimit(s.process.pid, resource.RLIMIT_FSIZE, (64, 64))  # not even what is known of a file
+        b = ended(api, batch)
+        assert b.status == "failed" and "disk" in b.errors.data[0].message
+        assert len(texts(api, b.output_file_id)) >= before.request_counts.completed
+
+
 @case("C130")
 def test_a_folder_is_bounded_and_an_input_may_go(llmq, tmp_path):
     with stored(llmq, tmp_path / "s", tmp_path / "a.log") as s, client_of(s) as api:
