@@ -334,7 +334,8 @@ lq_status arch_read_experts(arch_config *c, const cJSON *j, lq_err *err)
 static lq_status read_moe_flags(arch_config *c, const cJSON *list, lq_err *err)
 {
     int64_t i = 0, on = 0;
-    for (const cJSON *e = list->child; e && i < c->layers; e = e->next, i++) {
+    for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e && i < c->layers;
+         e = e->next, i++) {
         const char *word = cJSON_IsString(e) ? e->valuestring : "";
         if (strcmp(word, "sparse") == 0 || cJSON_IsTrue(e))
             c->layer[i].moe = true;
@@ -373,7 +374,7 @@ static lq_status read_moe_layers(arch_config *c, const cJSON *j, lq_err *err)
     if (!c->experts || c->row->one_branch) return LQ_OK; /* a kind of layer of its own */
     lq_status s = js_i64(j, spelled(j, dense_keys), false, 0, ARCH_MAX_LAYERS, &first, err);
     if (!s) s = js_i64(j, "moe_layer_end_index", false, -1, ARCH_MAX_LAYERS, &last, err);
-    if (!s && !cJSON_IsArray(js_get(j, flags[0])))
+    if (!s && cJSON_IsNumber(js_get(j, flags[0])))
         s = js_i64(j, flags[0], false, 1, ARCH_MAX_LAYERS, &every, err);
     if (!s) s = js_i64(j, spelled(j, step_keys), false, 1, ARCH_MAX_LAYERS, &step, err);
     for (int64_t i = 0; i < c->layers && !s; i++)
@@ -382,7 +383,8 @@ static lq_status read_moe_layers(arch_config *c, const cJSON *j, lq_err *err)
     if (!s) s = read_moe_names(c, js_get(j, "mlp_only_layers"), false, err);
     if (!s) s = read_moe_names(c, js_get(j, "moe_layers"), true, err);
     for (size_t i = 0; i < LQ_COUNT(flags) && !s; i++)
-        if (cJSON_IsArray(js_get(j, flags[i]))) s = read_moe_flags(c, js_get(j, flags[i]), err);
+        if (js_get(j, flags[i]) && !(i == 0 && cJSON_IsNumber(js_get(j, flags[i]))))
+            s = read_moe_flags(c, js_get(j, flags[i]), err);
     return s;
 }
 
@@ -444,8 +446,11 @@ static lq_status set_local(arch_config *c, int64_t i, const cJSON *kind, lq_err 
 static lq_status read_local(arch_config *c, const cJSON *j, lq_err *err)
 {
     const cJSON *layers = js_get(j, "attention_layers"), *types = js_get(j, "attention_types");
+    const cJSON *bad = layers && !cJSON_IsArray(layers) ? layers : types;
     lq_status s = LQ_OK;
     int64_t i = 0;
+    if (bad && !cJSON_IsArray(bad))
+        return lq_fail(err, LQ_EVALUE, "%s: expected an array", bad->string);
     if (cJSON_IsArray(layers)) {
         for (const cJSON *k = layers->child; k && i < c->layers && !s; k = k->next)
             s = set_local(c, i++, k, err);
@@ -470,10 +475,47 @@ static lq_status read_local(arch_config *c, const cJSON *j, lq_err *err)
     return s;
 }
 
+/* What sliding_window_pattern says of a layer beside layer_types: a number, or a letter for each. */
+static bool pattern_is_full(const cJSON *pattern, int64_t i, bool full_first)
+{
+    const char *letters = cJSON_GetStringValue(pattern);
+    const int64_t n = letters ? (int64_t)strlen(letters) : (int64_t)pattern->valuedouble;
+    if (letters) return letters[i % n] == 'G';
+    return (i + (full_first ? 0 : 1)) % n == 0;
+}
+
+/* layer_types counts where both are there, so the pattern must say the same. transformers writes
+ * "_sliding_window_pattern" whether it counts or not. */
+static lq_status check_pattern(const arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *pattern = js_get(j, pattern_keys[0]);
+    if (!pattern) pattern = js_get(j, pattern_keys[2]);
+    if (!pattern || arch_row_knows(c, "", "prefix_dense_sliding_window_pattern")) return LQ_OK;
+    char found[64];
+    int64_t n, i = 0;
+    const char *letters = cJSON_GetStringValue(pattern);
+    if (letters ? !*letters || letters[strspn(letters, "LG")]
+                : !js_whole(pattern, 1, ARCH_MAX_LAYERS, &n))
+        return lq_fail(err, LQ_EVALUE, "%s: expected an integer 1..%d, found %s", pattern->string,
+                       ARCH_MAX_LAYERS, js_describe(found, pattern));
+    for (const cJSON *t = js_get(j, "layer_types")->child; t; t = t->next, i++)
+        if ((strcmp(t->valuestring, "full_attention") == 0) !=
+            pattern_is_full(pattern, i, c->row->full_first))
+            return lq_fail(err, LQ_EVALUE,
+                           "%s: expected what layer_types says, found %s, and %s for layer %" PRId64
+                           " there",
+                           pattern->string, js_describe(found, pattern), t->valuestring, i);
+    return LQ_OK;
+}
+
 /* Windows that the row has not. */
 static lq_status refuse_windows(const arch_config *c, const cJSON *j, lq_err *err)
 {
     const cJSON *types = js_get(j, "layer_types");
+    char found[64];
+    if (types && !cJSON_IsArray(types))
+        return lq_fail(err, LQ_EVALUE, "layer_types: expected an array of strings, found %s",
+                       js_describe(found, types));
     for (const cJSON *t = types ? types->child : NULL; t; t = t->next) {
         const char *text = cJSON_IsString(t) ? t->valuestring : "";
         if (strcmp(text, "sliding_attention") == 0 || strcmp(text, "chunked_attention") == 0)
@@ -508,7 +550,10 @@ static lq_status read_windows(arch_config *c, const cJSON *j, lq_err *err)
         s = js_i64(j, spelled(j, pattern_keys), false, 1, ARCH_MAX_LAYERS, &pattern, err);
     if (!use) c->window = 0;
     if (s) return s;
-    if (types) return read_layer_types(c, types, err);
+    if (types) {
+        s = read_layer_types(c, types, err);
+        return s || row->window != WINDOW_PATTERN ? s : check_pattern(c, j, err);
+    }
     if (row->window == WINDOW_LOCAL) return read_local(c, j, err);
     const int64_t last = row->full_first ? 0 : 1;
     for (int64_t i = 0; i < c->layers; i++)
@@ -608,22 +653,51 @@ static lq_status mixers_by_index(arch_config *c, const cJSON *list, lq_err *err)
     return LQ_OK;
 }
 
+/* The first list of the layers' kinds that is there; *there: is one? */
+static lq_status mixers_by_list(bool *there, arch_config *c, const cJSON *j, lq_err *err)
+{
+    static const struct {
+        const char *key;
+        lq_status (*read)(arch_config *c, const cJSON *list, lq_err *err);
+    } lists[] = { { "layer_types", mixers_by_name },
+                  { "layers_block_type", mixers_by_name },
+                  { "hybrid_override_pattern", mixers_by_letter },
+                  { "full_attn_idxs", mixers_by_index } };
+    size_t i = 0;
+    while (i < LQ_COUNT(lists) && !js_get(j, lists[i].key))
+        i++;
+    *there = i < LQ_COUNT(lists);
+    return *there ? lists[i].read(c, js_get(j, lists[i].key), err) : LQ_OK;
+}
+
+/* The list counts, so the interval beside it must say the same. */
+static lq_status check_interval(const arch_config *c, int64_t every, lq_err *err)
+{
+    for (int64_t i = 0; i < c->layers; i++)
+        if (arch_mixer_attends(c->layer[i].mixer) != ((i + 1) % every == 0))
+            return lq_fail(err, LQ_EVALUE,
+                           "full_attention_interval: expected what layer_types says, found %" PRId64
+                           ", and %s for layer %" PRId64 " there",
+                           every, arch_mixer_text(c->layer[i].mixer), i);
+    return LQ_OK;
+}
+
 static lq_status read_mixers(arch_config *c, const cJSON *j, lq_err *err)
 {
+    static const char interval[] = "full_attention_interval";
     int64_t every = c->row->def_full_every;
+    bool listed;
     if (c->row->mixer == MIX_ATTENTION) return LQ_OK;
-    const cJSON *types = js_get(j, "layer_types"), *letters = js_get(j, "hybrid_override_pattern");
-    if (!types) types = js_get(j, "layers_block_type");
-    if (types) return mixers_by_name(c, types, err);
-    if (letters) return mixers_by_letter(c, letters, err);
-    if (js_get(j, "full_attn_idxs")) return mixers_by_index(c, js_get(j, "full_attn_idxs"), err);
+    lq_status s = js_i64(j, interval, false, 1, ARCH_MAX_LAYERS, &every, err);
+    if (!s) s = mixers_by_list(&listed, c, j, err);
+    if (s) return s;
+    if (listed) return js_get(j, interval) ? check_interval(c, every, err) : LQ_OK;
     if (kinds_are_listed(c))
         return lq_fail(err, LQ_EVALUE,
                        "layers_block_type: expected the kinds of %" PRId64 " layers", c->layers);
-    lq_status s = js_i64(j, "full_attention_interval", false, 1, ARCH_MAX_LAYERS, &every, err);
-    for (int64_t i = 0; i < c->layers && !s; i++)
+    for (int64_t i = 0; i < c->layers; i++)
         set_mixer(c, i, every && (i + 1) % every == 0 ? IS_FULL : IS_MIXER);
-    return s;
+    return LQ_OK;
 }
 
 /* ---- layers ---- */

@@ -223,6 +223,43 @@ static lq_status read_table(arch_config *c, arch_rope *r, const cJSON *config, c
     return s;
 }
 
+/* factors: of each, where it is long. */
+static bool same_table(const arch_rope *a, const arch_rope *b, int64_t factors)
+{
+    const double x[] = { a->theta,     a->factor,    a->low_freq,         a->high_freq,
+                         a->beta_fast, a->beta_slow, a->attention_factor, a->long_factor,
+                         a->partial },
+                 y[] = { b->theta,     b->factor,    b->low_freq,         b->high_freq,
+                         b->beta_fast, b->beta_slow, b->attention_factor, b->long_factor,
+                         b->partial };
+    if (a->kind != b->kind || a->original_max != b->original_max || a->truncate != b->truncate)
+        return false;
+    return memcmp(x, y, sizeof x) == 0 &&
+           (!a->factors || memcmp(a->factors, b->factors, (size_t)factors * sizeof *x) == 0);
+}
+
+/* rope_parameters counts, the name in transformers 5, so rope_scaling beside it must say the same. */
+static lq_status check_both(arch_config *c, const cJSON *config, lq_err *err)
+{
+    static const char OLD[] = "rope_scaling";
+    const cJSON *scaling = js_get(config, OLD);
+    const arch_rope *main = &c->rope[ROPE_MAIN];
+    arch_rope r = { .kind = ROPE_PLAIN,
+                    .theta = main->theta,
+                    .factor = 1,
+                    .attention_factor = 1,
+                    .truncate = true };
+    if (!scaling) return LQ_OK;
+    lq_status s = read_table(c, &r, config, scaling, OLD, err);
+    const bool same = !s && same_table(&r, main, c->rope_dims / 2 * 2);
+    free(r.factors);
+    if (s || same) return s;
+    return lq_fail(err, LQ_EVALUE,
+                   "rope_scaling: expected none beside rope_parameters, or one that says the same, "
+                   "found another (%s)",
+                   arch_rope_text(r.kind));
+}
+
 bool arch_rope_local(const arch_config *c, const cJSON *config)
 {
     return c->row->def_local_theta < 0 || c->row->def_local_theta > 0 ||
@@ -265,10 +302,11 @@ lq_status arch_rope_parse(arch_config *c, const cJSON *config, lq_err *err)
         s = read_table(c, main, config, params ? params : js_get(config, "rope_scaling"),
                        params ? PARAMS : "rope_scaling", err);
         if (!(c->row->def_local_theta > 0)) local->theta = main->theta;
-        return s;
+    } else {
+        s = read_table(c, main, config, full, PARAMS, err);
+        if (!s) s = read_table(c, local, config, sliding, PARAMS, err);
     }
-    s = read_table(c, main, config, full, PARAMS, err);
-    return s ? s : read_table(c, local, config, sliding, PARAMS, err);
+    return s || !params ? s : check_both(c, config, err);
 }
 
 static lq_status check_table(const arch_rope *r, int64_t dims, lq_err *err)

@@ -476,10 +476,28 @@ static lq_status make_place(src_source *s, lq_err *err)
     return s->tensors ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
 }
 
+/* No blocks behind those that the metadata counts. */
+static lq_status check_blocks(const src_source *s, const gguf_arch *row, lq_err *err)
+{
+    const gguf_file *f = &s->gguf;
+    char key[128];
+    int64_t blocks;
+    long long at;
+    snprintf(key, sizeof key, "%s.block_count", row ? row->gguf : "");
+    for (size_t i = 0; s->has_config && gguf_int(f, key, &blocks) && i < f->n; i++)
+        if (sscanf(f->tensors[i].name, "blk.%lld.", &at) == 1 && at >= blocks)
+            return lq_fail(err, LQ_EVALUE,
+                           "%s: expected the %lld blocks or more that are stored, found %lld "
+                           "(tensor '%.100s')",
+                           key, at + 1, (long long)blocks, f->tensors[i].name);
+    return LQ_OK;
+}
+
 lq_status src_gguf_tensors(src_source *s, const gguf_arch *row, lq_err *err)
 {
     const gguf_file *f = &s->gguf;
-    lq_status st = make_place(s, err);
+    lq_status st = check_blocks(s, row, err);
+    if (!st) st = make_place(s, err);
     bool rounded = false;
     for (size_t i = 0; i < f->n && !st; i++) {
         if (s->has_config && gguf_is_rope(f->tensors[i].name)) continue;

@@ -418,6 +418,17 @@ static lq_status read_quant(src_source *s, const src_opts *o, lq_err *err)
     return src_set_unfit(s, st, err, err); /* what is stored can be listed all the same */
 }
 
+/* How many MTP layers config.json says that there are, of the model or of the language model in it. */
+static lq_status read_mtp_said(src_source *s, const cJSON *config, lq_err *err)
+{
+    enum { MOST = 1024 };
+    static const char key[] = "num_nextn_predict_layers";
+    s->mtp_said = -1;
+    const lq_status st =
+        js_i64(js_get(config, "text_config"), key, false, 0, MOST, &s->mtp_said, err);
+    return st ? st : js_i64(config, key, false, 0, MOST, &s->mtp_said, err);
+}
+
 static lq_status read_config(src_source *s, const char *dir, const src_opts *o, lq_err *err)
 {
     cJSON *config, *generation = NULL;
@@ -433,6 +444,7 @@ static lq_status read_config(src_source *s, const char *dir, const src_opts *o, 
     st = find_quant(s, dir, config, err);
     if (st) goto done;
     st = arch_config_parse(&s->config, config, generation, err);
+    if (!st && (st = read_mtp_said(s, config, err))) arch_config_free(&s->config);
     if (!st && s->config.mtp && !o->draft) {
         arch_config_free(&s->config);
         st = arch_refuse_draft(err);
@@ -616,5 +628,6 @@ lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err)
     if (st || !s->has_config) return st;
     arch_fit_prefix(&s->config, has_tensor, s); /* its embedding may be made of parts */
     st = src_check_shared(s, err);
+    if (!st) st = src_check_layers(s, err);
     return st ? st : src_fit_head(s, err);
 }

@@ -29,6 +29,7 @@ struct src_source {
     const char *license; /* in arena, or NULL */
     arch_config config;
     bool has_config, uint_blocks;
+    int64_t mtp_said;                /* num_nextn_predict_layers of a folder; -1: silent */
     src_tensor *tensors;             /* by name, in arena */
     lq_hash (*hashes)[QT_N_PLANES];  /* [n_tensors] known checksums of the planes, or NULL */
     lq_hash (*scanned)[QT_N_PLANES]; /* likewise, [i] known where tensors[i].scanned */
@@ -89,6 +90,10 @@ lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err);
 lq_status src_gguf_open(src_source *s, const src_opts *o, lq_err *err);
 lq_status src_gguf_read(src_source *s, const src_opts *o, lq_err *err); /* of s->gguf, opened */
 lq_status src_llmq_open(src_source *s, const src_opts *o, lq_err *err);
+
+/* ---- formats/source/source_layers.c ---- */
+/* Of a folder: LQ_EVALUE: more layers are stored than config.json has, or other MTP layers than it says. */
+lq_status src_check_layers(src_source *s, lq_err *err);
 
 /* ---- formats/source/source_fit.c ---- */
 /* Of a folder: a head that is stored and differs from the embedding unties the config, one that is

@@ -76,6 +76,15 @@ static lq_status load_ids(model *d, lq_err *err)
     return LQ_OK;
 }
 
+/* A weight that is not finite would make every guess a wrong one, unnoticed. */
+static lq_status check_values(const src_source *src, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (int64_t i = 0; i < src_n_tensors(src) && !s; i++)
+        s = src_check_values(src, src_tensor_at(src, i), err);
+    return s ? lq_wrap(err, s, "%s", src_path(src)) : LQ_OK;
+}
+
 lq_status model_load_eagle(model *d, const model *m, src_source *src, pool *p, lq_err *err)
 {
     lq_status s = model_eagle_fits(src_config(src), m->cfg, err);
@@ -86,6 +95,7 @@ lq_status model_load_eagle(model *d, const model *m, src_source *src, pool *p, l
     if (!s) s = model_load_reader(d, p, err);
     if (!s) s = model_load_head(d, p, err);
     if (!s) s = load_ids(d, err);
+    if (!s) s = check_values(src, err);
     if (!s) d->weight_bytes = model_count_bytes(d);
     if (s) model_free(d);
     return s;

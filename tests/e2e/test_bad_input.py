@@ -186,6 +186,48 @@ def test_shared_experts_that_the_config_denies_are_named(llmq, tmp_path, n):
     assert "expected no shared experts, as config.json says, found tensor 'model.layers.1.mlp.shared_experts" in p.stderr
 
 
+@pytest.mark.parametrize("folder,layers", [("bitnet", 1), ("gpt2", 1), ("olmo-hybrid", 1), ("qwen3-vl", 1)])
+def test_layers_that_the_config_has_not_are_named(llmq, tmp_path, folder, layers):
+    shutil.copytree(ROOT / "tests/golden/arch" / folder, tmp_path / "m")
+    config = json.loads((tmp_path / "m/config.json").read_text())
+    text = config.get("text_config", config)
+    text["n_layer" if "n_layer" in text else "num_hidden_layers"] = layers
+    text.pop("layer_types", None)
+    (tmp_path / "m/config.json").write_text(json.dumps(config))
+    for command in every_reader(tmp_path / "m", tmp_path / "out")[:2]:
+        assert f"layers or more that are stored, found {layers} (tensor '" in refused(llmq, tmp_path, *command)
+
+
+@pytest.mark.parametrize("folder,n", [("deepseek-v3", 0), ("glm4-moe", 2), ("mimo", 0), ("mimo", 3)])
+def test_mtp_layers_that_the_config_denies_are_named(llmq, tmp_path, folder, n):
+    shutil.copytree(ROOT / "tests/golden/mtp" / folder, tmp_path / "m")
+    config = json.loads((tmp_path / "m/config.json").read_text()) | {"num_nextn_predict_layers": n}
+    (tmp_path / "m/config.json").write_text(json.dumps(config))
+    p = llmq("logits", tmp_path / "m", "--ids", "1,2,3", "-o", tmp_path / "l", code=3)
+    assert f"num_nextn_predict_layers: expected the 1 that are stored, found {n}" in p.stderr
+
+
+def test_an_mtp_layer_that_is_missing_is_said(llmq, tmp_path):
+    """Many quantized copies have left it out."""
+    shutil.copytree(ROOT / "tests/golden/arch/deepseek-v3", tmp_path / "m")
+    config = json.loads((tmp_path / "m/config.json").read_text()) | {"num_nextn_predict_layers": 1}
+    (tmp_path / "m/config.json").write_text(json.dumps(config))
+    p = llmq("logits", tmp_path / "m", "--ids", "1,2,3", "-o", tmp_path / "l")
+    assert "num_nextn_predict_layers is 1, and no such layer is stored" in p.stderr
+
+
+def test_a_draft_with_nan_is_refused(llmq, tmp_path):
+    draft = copy(ROOT / "tests/golden/eagle3", tmp_path / "draft")
+    header, data = read_st(draft / "model.safetensors")
+    name = next(k for k in header if "up_proj" in k)
+    at, _ = header[name]["data_offsets"]
+    data = bytearray(data)
+    data[at + 2:at + 4] = struct.pack("<H", 0x7F80)  # a bf16 infinity
+    (draft / "model.safetensors").write_bytes(st_file(header, bytes(data)))
+    p = llmq("serve", ROOT / "tests/golden/mtp/mimo", "--speculative-model", draft, "--port", "0", code=3)
+    assert f"tensor '{name}': expected finite weights, found infinity at element 1" in p.stderr and str(draft) in p.stderr
+
+
 @pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json"])
 def test_broken_side_files_are_refused_by_name(llmq, tmp_path, name):
     for i, data in enumerate([b"", b"{", b"\xff\xfe", b"[" * 10000, b'{"eos_token_id":{},"model":1}']):

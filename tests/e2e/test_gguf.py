@@ -419,3 +419,12 @@ def test_biases_of_experts_are_floats(llmq, tmp_path):
                ("blk.0.ffn_gate_exps.bias", [64, 32], 8, block * 64), ("blk.0.ffn_up_exps.bias", [64, 32], 8, block * 64)]
     f = write_gguf(tmp_path / "m.gguf", pairs, tensors)
     assert "'blk.0.ffn_gate_exps.bias': expected floats" in llmq("inspect", f, code=3).stderr
+
+
+def test_fewer_blocks_than_are_stored_are_refused(llmq, tmp_path):
+    raw = (ROOT / "tests/golden/gguf/novels-6m-Q2_K.gguf").read_bytes()
+    at = raw.index(b"llama.block_count") + len("llama.block_count") + 4  # behind the type
+    n = struct.unpack_from("<I", raw, at)[0]
+    (tmp_path / "m.gguf").write_bytes(raw[:at] + struct.pack("<I", n - 1) + raw[at + 4:])
+    p = llmq("logits", tmp_path / "m.gguf", "--ids", "1,2", "-o", tmp_path / "l", code=3)
+    assert f"llama.block_count: expected the {n} blocks or more that are stored, found {n - 1} (tensor 'blk.{n - 1}." in p.stderr

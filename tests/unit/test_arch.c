@@ -181,6 +181,42 @@ TEST(end_tokens_of_both_files_are_joined)
     "{\"model_type\":\"gemma" which "_text\",\"vocab_size\":320,\"hidden_size\":64," \
     "\"num_hidden_layers\":4,\"num_attention_heads\":4,\"intermediate_size\":160"
 
+#define QWEN35 "{\"model_type\":\"qwen3_5_text\"," BASE
+#define KINDS                                                                        \
+    "\"layer_types\":[\"linear_attention\",\"full_attention\",\"linear_attention\"," \
+    "\"full_attention\"]"
+#define WINDOWS                                                                           \
+    "\"layer_types\":[\"sliding_attention\",\"sliding_attention\",\"sliding_attention\"," \
+    "\"full_attention\"]"
+#define MIMO                                                                                      \
+    "{\"model_type\":\"mimo_v2_flash\"," BASE2 ",\"n_routed_experts\":4,\"num_experts_per_tok\":" \
+    "2,\"moe_intermediate_size\":8,\"swa_num_key_value_heads\":2"
+
+/* As published files have it. */
+TEST(what_is_said_twice_alike_is_taken)
+{
+    static const struct {
+        const char *why, *config;
+    } t[] = {
+        { "an interval", QWEN35 ",\"full_attention_interval\":2," KINDS "}" },
+        { "a pattern", GEMMA("3") ",\"sliding_window_pattern\":4," WINDOWS "}" },
+        { "letters", "{\"model_type\":\"exaone4\"," BASE2
+                     ",\"sliding_window_pattern\":\"LLLG\"," WINDOWS "}" },
+        { "what transformers writes of its own",
+          GEMMA("3") ",\"_sliding_window_pattern\":6," WINDOWS "}" },
+        { "a list of MiMo's", MIMO ",\"hybrid_layer_pattern\":[1,1,1,0]," WINDOWS "}" },
+        { "a rotation",
+          LLAMA ",\"rope_parameters\":{\"rope_type\":\"linear\",\"rope_theta\":500,\"factor\":2},"
+                "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}" },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config c;
+        lq_err err = { "" };
+        CHECK(!arch_parse(&c, t[i].config, NULL, &err), "%s: %s", t[i].why, err.msg);
+        arch_config_free(&c);
+    }
+}
+
 TEST(a_wrong_config_is_refused_by_key)
 {
     static const struct {
@@ -369,6 +405,55 @@ TEST(a_wrong_config_is_refused_by_key)
           "attention_types" },
         { "a factor for each pair", LLAMA LONG("[1,2]") "}",
           "short_factor: expected an array of 8" },
+        { "an interval of 0 beside the layers' kinds",
+          QWEN35 ",\"full_attention_interval\":0," KINDS "}",
+          "full_attention_interval: expected an integer 1..65536, found 0" },
+        { "an interval that the layers' kinds have not",
+          QWEN35 ",\"full_attention_interval\":4," KINDS "}",
+          "full_attention_interval: expected what layer_types says, found 4, and attention for "
+          "layer 1" },
+        { "a pattern that the layers' kinds have not",
+          GEMMA("3") ",\"sliding_window_pattern\":2," WINDOWS "}",
+          "sliding_window_pattern: expected what layer_types says, found 2, and sliding_attention "
+          "for layer 1" },
+        { "letters that the layers' kinds have not",
+          "{\"model_type\":\"exaone4\"," BASE ",\"sliding_window_pattern\":\"LLG\"," WINDOWS "}",
+          "sliding_window_pattern: expected what layer_types says, found \"LLG\"" },
+        { "a pattern of no kind",
+          "{\"model_type\":\"exaone4\"," BASE ",\"sliding_window_pattern\":\"LX\"," WINDOWS "}",
+          "sliding_window_pattern: expected an integer 1..65536, found \"LX\"" },
+        { "a pattern of Cohere's that the layers' kinds have not",
+          "{\"model_type\":\"cohere2_moe\"," BASE ",\"sliding_window_pattern\":3," WINDOWS "}",
+          "sliding_window_pattern: expected what layer_types says, found 3" },
+        { "a list of MiMo's that the layers' kinds have not",
+          MIMO ",\"hybrid_layer_pattern\":[0,1,1,0]," WINDOWS "}",
+          "hybrid_layer_pattern: expected what layer_types says, found another kind for layer 0" },
+        { "kinds of MLPs that are no list", MIMO ",\"mlp_layer_types\":\"sparse\"}",
+          "mlp_layer_types: expected dense or sparse for each of 4 layers" },
+        { "kinds of MLPs in an object", MIMO ",\"mlp_layer_types\":{\"0\":\"dense\"}}",
+          "mlp_layer_types: expected dense or sparse" },
+        { "experts that are no list", MIMO ",\"is_moe_layer\":true}",
+          "is_moe_layer: expected dense or sparse" },
+        { "kinds of layers that are no list", LLAMA ",\"layer_types\":\"full_attention\"}",
+          "layer_types: expected an array of strings, found \"full_attention\"" },
+        { "kinds of GPT-Neo's that are no list", NEO ",\"attention_types\":\"global\"}",
+          "attention_types: expected an array" },
+        { "two rotations",
+          LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":10000},"
+                "\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}",
+          "rope_scaling: expected none beside rope_parameters, or one that says the same, found "
+          "another (linear)" },
+        { "two rotations of Cohere's",
+          "{\"model_type\":\"cohere2_moe\"," BASE
+          ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":10000},"
+          "\"rope_scaling\":{\"rope_type\":\"default\",\"rope_theta\":50000}}",
+          "rope_scaling: expected none beside rope_parameters" },
+        { "two rotations of layers of two kinds",
+          GEMMA("3") ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"linear\","
+                     "\"factor\":8},"
+                     "\"sliding_attention\":{\"rope_type\":\"default\"}},"
+                     "\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}}",
+          "rope_scaling: expected none beside rope_parameters" },
         { "window 0", MISTRAL ",\"sliding_window\":0}", "sliding_window" },
     };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
@@ -828,6 +913,7 @@ int main(int argc, char **argv)
     RUN(scales_of_minicpm_are_relative_to_its_sizes);
     RUN(sliding_windows_follow_every_spelling);
     RUN(end_tokens_of_both_files_are_joined);
+    RUN(what_is_said_twice_alike_is_taken);
     RUN(a_wrong_config_is_refused_by_key);
     RUN(what_the_row_has_no_tensors_for_is_refused_in_our_own_spelling);
     RUN(our_own_spelling_gives_the_same_config_back);

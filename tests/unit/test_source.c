@@ -387,6 +387,56 @@ TEST(a_role_whose_tensor_does_not_fit_is_refused_by_name)
     drop("model.safetensors");
 }
 
+TEST(layers_that_the_config_has_not_are_refused)
+{
+    static const struct {
+        const char *why, *name, *more, *says; /* NULL: taken */
+    } t[] = {
+        { "its own", "model.layers.0.mlp.up_proj.weight", "", NULL },
+        { "a second", "model.layers.1.mlp.up_proj.weight", "",
+          "config.json: num_hidden_layers: expected the 2 layers or more that are stored, found 1 "
+          "(tensor 'model.layers.1.mlp.up_proj.weight')" },
+        { "quantized", "model.layers.12.mlp.up_proj.qweight", "", "expected the 13 layers" },
+        { "of another part", "visual.layers.1.mlp.up_proj.weight", "", NULL },
+        { "MTP's, as is said", "model.layers.1.mlp.up_proj.weight",
+          ",\"num_nextn_predict_layers\":1", NULL },
+        { "MTP's, as its tensor says", "model.layers.1.eh_proj.weight", "", NULL },
+        { "MTP's, which is denied", "model.layers.1.eh_proj.weight",
+          ",\"num_nextn_predict_layers\":0",
+          "num_nextn_predict_layers: expected the 1 that are stored, found 0" },
+        { "fewer MTP layers than are said", "model.layers.1.eh_proj.weight",
+          ",\"num_nextn_predict_layers\":2",
+          "num_nextn_predict_layers: expected the 1 that are stored, found 2" },
+        { "behind MTP's", "model.layers.2.mlp.up_proj.weight", ",\"num_nextn_predict_layers\":1",
+          "expected the 3 layers" },
+        { "half a layer", "model.norm.weight", ",\"num_nextn_predict_layers\":0.5",
+          "num_nextn_predict_layers: expected an integer" },
+    };
+    static const float zeros[24];
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        char path[128], config[600];
+        st_tensor w = { .name = t[i].name,
+                        .dtype = LQ_F32,
+                        .n_dims = 1,
+                        .shape = { 24 },
+                        .data = (const uint8_t *)zeros,
+                        .bytes = sizeof zeros };
+        src_source *s = NULL;
+        lq_err err = { "" };
+        snprintf(config, sizeof config, CONFIG "%s}", t[i].more);
+        put_file("config.json", config);
+        snprintf(path, sizeof path, "%s/model.safetensors", dir);
+        CHECK(!st_write(path, &w, 1, &err), "%s", err.msg);
+        const lq_status st = src_open(&s, dir, &(src_opts){ .need_config = true }, &err);
+        CHECK(!st == !t[i].says && (!st || strstr(err.msg, t[i].says)), "%s: '%s'", t[i].why,
+              err.msg);
+        CHECK(!st || lq_exit_code(st) == 3, "%s", t[i].why);
+        if (!st) src_close(s);
+    }
+    drop("config.json");
+    drop("model.safetensors");
+}
+
 TEST(the_files_that_travel_along_are_found)
 {
     static const char *const names[] = { "LICENSE",        "LICENSE.md",
@@ -451,6 +501,7 @@ int main(int argc, char **argv)
     RUN(blobs_of_a_llmq_are_files_of_a_model_without_weights_and_code);
     RUN(a_folder_that_is_no_model_is_refused);
     RUN(a_role_whose_tensor_does_not_fit_is_refused_by_name);
+    RUN(layers_that_the_config_has_not_are_refused);
     RUN(the_files_that_travel_along_are_found);
     RUN(weights_that_are_not_finite_are_named);
     CHECK(rmdir(dir) == 0, "a file was left");

@@ -99,7 +99,13 @@ static lq_status mimo_v2_windows(arch_config *c, const cJSON *j, lq_err *err)
         int64_t window = i > 0 && (i + 1) % 6 != 0;
         if (list && !js_whole(e, 0, 1, &window))
             s = lq_fail(err, LQ_EVALUE, "hybrid_layer_pattern: expected 0 or 1, layer by layer");
-        if (!list && js_get(j, "layer_types")) window = c->layer[i].window;
+        const bool typed = js_get(j, "layer_types");
+        if (list && typed && c->layer[i].window != (window != 0))
+            return lq_fail(err, LQ_EVALUE,
+                           "hybrid_layer_pattern: expected what layer_types says, found another "
+                           "kind for layer %" PRId64,
+                           i);
+        if (!list && typed) window = c->layer[i].window;
         c->layer[i].window = window;
         c->layer[i].rope = window ? ROPE_LOCAL : ROPE_MAIN;
     }
@@ -148,7 +154,7 @@ static lq_status cohere2_moe_layers(arch_config *c, const cJSON *j, lq_err *err)
 {
     int64_t first = 1, rest = 4, dense = 0;
     const char *how = "average";
-    const bool listed = js_get(j, "layer_types") != NULL;
+    const bool listed = js_get(j, "layer_types"), said = js_get(j, "sliding_window_pattern");
     lq_status s =
         js_i64(j, "prefix_dense_sliding_window_pattern", false, 1, ARCH_MAX_LAYERS, &first, err);
     if (!s) s = js_i64(j, "sliding_window_pattern", false, 1, ARCH_MAX_LAYERS, &rest, err);
@@ -159,9 +165,17 @@ static lq_status cohere2_moe_layers(arch_config *c, const cJSON *j, lq_err *err)
                     "shared_expert_combination_strategy: expected average or sum, found %.40s",
                     how);
     if (c->shared_ffn && strcmp(how, "average") == 0) c->expert_scale = c->shared_scale = 0.5;
+    while (listed && dense < c->layers && !c->layer[dense].moe)
+        dense++; /* mlp_layer_types may say so alone */
     for (int64_t i = 0; i < c->layers && !s; i++) {
         arch_layer *l = &c->layer[i];
-        if (!listed) l->window = i < dense ? (i + 1) % first != 0 : (i - dense + 1) % rest != 0;
+        const bool window = i < dense ? (i + 1) % first != 0 : (i - dense + 1) % rest != 0;
+        if (!listed) l->window = window;
+        if (said && l->window != window)
+            return lq_fail(err, LQ_EVALUE,
+                           "sliding_window_pattern: expected what layer_types says, found %" PRId64
+                           ", and another kind for layer %" PRId64 " there",
+                           rest, i);
         l->rope = l->window || (!l->moe && first == 1) ? ROPE_MAIN : ROPE_OFF;
     }
     return s;
