@@ -16,6 +16,7 @@
 #include "tools/cmds.h"
 #include "tools/model_free/model_free.h"
 #include "tools/quantize_to/quantize_to.h"
+#include "tools/quantize_to/refine.h"
 #include "tools/report/quantize_calib.h"
 #include "tools/report/quantize_html.h"
 #include "tools/report/quantize_methods.h"
@@ -41,6 +42,7 @@ typedef struct {
     opt_tri resume;
     bool dry_run, rotate, reproducible, list_methods;
     model_free_opts free;
+    refine_opts refine;
 } quantize_opts;
 
 static const char *const efforts[] = { "fast", "standard", "best", NULL };
@@ -55,6 +57,11 @@ static const opt_row main_rows[] = {
           "which says the type of every tensor; a layout of `convert`: gptq, awq, "
           "compressed-tensors, ..., or compressed-tensors:nvfp4, :mxfp4, :fp8-block, :fp8-channel, "
           ":fp8-tensor; with --model-free compressed-tensors (default) or fp8" },
+    { "refine", 0, OPT_FLAG, F(refine.on),
+      .help = "SRC is a GGUF file that somebody quantized: choose its codes and scales again from "
+              "the weights of --ref; types, size and metadata stay" },
+    { "ref", 0, OPT_STR, F(refine.ref), .arg = "MODEL", .files = FILES_MODEL,
+      .help = "--refine: the unquantized model that it was made of, a folder or a GGUF file" },
     { "method", 'm', OPT_STR, F(method), .arg = "M", .def = QZ_DEFAULT_METHOD,
       .help = "how weights are rounded" },
     { "list-methods", 0, OPT_FLAG, F(list_methods),
@@ -200,18 +207,19 @@ static lq_status take_mix(qz_opts *q, const cmd_ctx *c, const quantize_to *to, l
 {
     static const char *const others[] = { "bits", "group-size", "sym",
                                           "asym", "bpw",        "static-groups" };
-    if (!to->mix && strcmp(to->format, "gguf") == 0)
+    if (!to->mix && strcmp(to->format, "gguf") == 0 && !q->like)
         return lq_fail(err, LQ_EUSAGE,
                        "--out: a GGUF file is made by --to gguf:MIX, such as gguf:Q4_K_M");
     for (size_t i = 0; i < LQ_COUNT(others) && to->mix; i++)
         if (opt_given(c, others[i]))
             return lq_fail(err, LQ_EUSAGE, "--to gguf:%s says every scheme: expected no --%s",
                            to->mix, others[i]);
-    if (to->mix && !q->method->blocks)
+    if ((to->mix || q->like) && !q->method->blocks)
         return lq_fail(err, LQ_EUSAGE,
-                       "--to gguf:%s: expected a method that makes blocks (rtn, "
+                       "%s%s: expected a method that makes blocks (rtn, "
                        "gptq, auto), found %s",
-                       to->mix, q->method->name);
+                       q->like ? "--refine" : "--to gguf:", q->like ? "" : to->mix,
+                       q->method->name);
     for (size_t i = 0; i < LQ_COUNT(others) && to->scheme; i++)
         if (opt_given(c, others[i]))
             return lq_fail(err, LQ_EUSAGE, "--to %s says every scheme: expected no --%s",
@@ -273,7 +281,7 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->n_skips = o->skips.n;
     q->lm_head = o->lm_head;
     q->embed = o->embed;
-    q->outer = o->free.to ? NULL : QZ_OUTER;
+    q->outer = o->free.to || o->refine.on ? NULL : QZ_OUTER;
     q->rotate = o->rotate;
     q->rotate_seed = (uint64_t)o->seed;
     q->untied = !opt_tri_or(o->bpw_fused, true);
@@ -286,6 +294,8 @@ static lq_status check_places(const quantize_opts *o, const quantize_to *to, con
 {
     lq_status s = LQ_OK;
     if (o->out) s = quantize_to_check(to, o->out, src, given, err);
+    if (!s && o->out && to->like)
+        s = output_check_place("--out", o->out, false, to->like, src_path(to->like), err);
     if (!s && o->report) s = output_check_place("--report", o->report, false, src, given, err);
     if (!s && o->report)
         s = output_check_kind("--report", o->report, "<!doctype html", "an HTML page", err);
@@ -358,33 +368,41 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     own.method = method_of(c, o);
     if (o->list_methods) return qmethods_list(c->json, err);
     if (!c->argc) return lq_fail(err, LQ_EUSAGE, "SRC is missing");
-    const lq_status fit = model_free_check(c, &o->free, err);
-    if (fit) return fit;
+    lq_status s = refine_check(c, &o->refine, err);
+    if (!s) s = model_free_check(c, &o->free, err);
+    if (s) return s;
     if (o->free.on) return run_model_free(c, o, err);
     double start = lq_now();
     qz_opts q = { 0 };
     dev on = { 0 };
     quantize_to to;
     imatrix importance = { 0 };
-    lq_status s = read_options(&q, c, o, o->imatrix ? &importance : NULL, err);
-    if (!s) s = quantize_to_read(&to, o->free.to, o->out, err);
+    s = read_options(&q, c, o, o->imatrix ? &importance : NULL, err);
+    if (!s) s = quantize_to_read(&to, o->refine.on ? "gguf" : o->free.to, o->out, err);
+    if (!s && o->refine.on) s = refine_open(&q, c->argv[0], c, err);
     if (!s) s = take_mix(&q, c, &to, err);
     if (!s && qz_calibrated(&q)) s = take_blas_core(c, o, err);
     if (!s) s = k_init(o->kernels, err);
-    if (s) return s;
-    if (o->imatrix && (s = imatrix_open(&importance, o->imatrix, err)))
-        return lq_wrap(err, s, "--imatrix");
+    if (!s && o->imatrix && (s = imatrix_open(&importance, o->imatrix, err)))
+        lq_wrap(err, s, "--imatrix");
+    if (s) {
+        src_close(q.like);
+        return s;
+    }
     if (o->imatrix) lq_hash_hex(q.imatrix_hash, &importance.hash);
+    to.like = q.like;
+    const char *given = q.like ? o->refine.ref : c->argv[0];
     src_source *src = NULL, *seen = NULL; /* the source; what is quantized of it */
     rot_model *rotated = NULL;
     pool *p = NULL;
     carried_tok tok = { 0 };
     cal_samples samples = { 0 }, check = { 0 };
     qz_result r = { 0 };
-    s = src_open(&src, c->argv[0], &(src_opts){ .need_config = true }, err);
+    s = src_open(&src, given, &(src_opts){ .need_config = true }, err);
     if (s) goto done;
-    load_say_notes(c->argv[0], src);
-    if ((s = check_places(o, &to, src, c->argv[0], err))) goto done;
+    load_say_notes(given, src);
+    if ((s = check_places(o, &to, src, given, err))) goto done;
+    if (q.like && (s = refine_fits(&q, src, err))) goto done;
     if (o->report && (s = html_check(o->report, "--report", err))) goto done;
     seen = src;
     int64_t usual = 0;
@@ -456,6 +474,7 @@ done:
     if (on.ops) on.ops->close(&on);
     pool_close(p);
     src_close(src);
+    src_close(q.like);
     return s;
 }
 
@@ -478,7 +497,7 @@ const cmd_row cmd_quantize = {
         "and shapes, and writes a folder for vLLM and others.",
     .args = { { "SRC", 0, 1,
                 "a Hugging Face folder, .llmq or .gguf file with float weights, or ORG/NAME on the "
-                "hub",
+                "hub; with --refine a quantized GGUF file",
                 FILES_MODEL } },
     .groups = { OPT_GROUP("Options", main_rows, 0), OPT_GROUP("Calibration", calib_rows, 0),
                 OPT_GROUP("Which tensors", which_rows, 0), OPT_GROUP("Running", run_rows, 0),
@@ -492,6 +511,7 @@ const cmd_row cmd_quantize = {
                 "llmq quantize models/novels-6m -o best3.llmq --method auto --bits 3\0"
                 "llmq quantize models/novels-6m -o mix3.llmq --method gptq --bpw 3.25\0"
                 "llmq quantize models/novels-6m --method nf4 --double-quant --dry-run\0"
+                "llmq quantize m-Q4_K_M.gguf -o better.gguf --refine --ref models/m -m gptq\0"
                 "llmq quantize NEW-MODEL -o NEW-MODEL-W4A16 --model-free --sym\0"
                 "llmq quantize NEW-MODEL -o NEW-MODEL-FP8 --model-free --to fp8\0",
     .note = qmethods_note,

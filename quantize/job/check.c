@@ -107,11 +107,14 @@ static lq_status run_layers(const comparison *k, const builder *b, const lq_job 
         lq_report(job, "check", (double)i, (double)(c->layers + k->windows->n));
         s = model_load_layer(&l, cal_model(k->ref), i, &a, k->p, err);
         if (!s) s = cal_advance(k->ref, i, &l, &quiet, err);
-        if (!s) s = layer_items(b->items, &n, b->made, i, err);
-        if (!s) s = qz_layer_apply(&l, c, b->items, n, &a, k->p, err);
+        if (!s && b->made->other)
+            s = model_load_layer(&l, cal_model(k->made), i, &a, k->p, err);
+        else if (!s)
+            s = layer_items(b->items, &n, b->made, i, err);
+        if (!s && !b->made->other) s = qz_layer_apply(&l, c, b->items, n, &a, k->p, err);
         if (!s) s = cal_advance(k->made, i, &l, &quiet, err);
         lq_arena_free(&a);
-        qz_state_drop(b->made->state, i);
+        if (!b->made->other) qz_state_drop(b->made->state, i);
     }
     return s;
 }
@@ -175,9 +178,9 @@ lq_status qz_check_run(qz_check *c, src_source *src, const qz_made *made,
         s = lq_fail(err, LQ_ENOMEM, "no memory for the check");
     cal_opts o = { .spill_dir = spill ? made->state->dir : NULL, .logits = true };
     if (!s) s = cal_open(&k.ref, src, windows, &o, p, err);
-    o.frame = build_frame;
+    if (!made->other) o.frame = build_frame;
     o.user = &b;
-    if (!s) s = cal_open(&k.made, src, windows, &o, p, err);
+    if (!s) s = cal_open(&k.made, made->other ? made->other : src, windows, &o, p, err);
     if (!s) s = run_layers(&k, &b, job, err);
     if (!s) s = compare(c, &k, job, err);
     cal_close(k.made);

@@ -32,6 +32,7 @@ typedef struct {
     const qz_plan *plan;
     const qz_state *state;     /* every layer is finished */
     const qt_tensor *replaced; /* [plan->n]: these (N > 0) replace the state's; or NULL */
+    src_source *other;         /* a whole model instead of all this; or NULL */
 } qz_made;
 
 /* Errors: LQ_EVALUE (logits that are not finite), LQ_EINTR, LQ_EIO (the disk), LQ_ENOMEM. */

@@ -159,10 +159,19 @@ static lq_status check(job_run *r, qz_check *c, lq_err *err)
 {
     if (!r->j->check || !r->j->check->n) return LQ_OK;
     progress_phase(&r->progress, PROGRESS_CHECK, -1);
-    const qz_made made = { &r->plan, &r->state, r->tuned.kept ? r->tuned.t : NULL };
+    const qz_made made = { &r->plan, &r->state, r->tuned.kept ? r->tuned.t : NULL, NULL };
     lq_status s = qz_check_run(c, r->src, &made, r->j->check, r->memory.spill, r->p, r->job, err);
     if (!s && !qz_check_write(r->provenance, c)) s = lq_fail(err, LQ_ENOMEM, "no memory");
     return s;
+}
+
+/* The same of the file that is made better. */
+static lq_status check_before(job_run *r, qz_check *c, lq_err *err)
+{
+    src_source *like = r->j->o->like;
+    if (!like) return LQ_OK;
+    const qz_made made = { .plan = &r->plan, .state = &r->state, .other = like };
+    return qz_check_run(c, r->src, &made, r->j->check, r->memory.spill, r->p, r->job, err);
 }
 
 /* The calibrated layers are still to be made? */
@@ -267,6 +276,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     fisher_free(&r.curvature);
     if (!s) s = tune(&r, err);
     if (!s) s = check(&r, &out->check, err);
+    if (!s) s = check_before(&r, &out->before, err);
     if (!s) s = job_write(&r, err);
     progress_end(&r.progress, out->phase_secs);
     out->tuned = r.tuned.kept;

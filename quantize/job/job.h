@@ -54,6 +54,7 @@ typedef struct {
     qz_memory memory;              /* as predicted */
     double predicted_secs;         /* NAN: not foretold */
     qz_check check;                /* windows = 0: not made */
+    qz_check before;               /* the same of the file whose schemes these are (qz_opts.like) */
     lq_arena arena;
 } qz_result;
 

@@ -134,6 +134,27 @@ static void say_beaten(const maker *m, const plan_entry *e, const char *pattern)
     plan_say(m, line);
 }
 
+bool qz_makes(const qt_scheme *s)
+{
+    if (s->kind == QT_BLOCKS) return blk_made_of(blk_find(s->blocks)) != NULL;
+    if (s->kind == QT_E2M1) return s->scale_dtype == LQ_F8_E8M0;
+    return s->kind == QT_UINT || s->kind == QT_DENSE;
+}
+
+/* The scheme that the tensor (of stacked experts the first) has in another file. */
+static bool like_scheme(const maker *m, const plan_entry *e, qt_scheme *s)
+{
+    const src_tensor *t = NULL;
+    const int64_t layer = arch_role_per_layer(e->role) ? e->layer : -1;
+    const int64_t expert = arch_role_per_expert(e->role) && e->expert < 0 ? 0 : e->expert;
+    lq_err none;
+    if (src_role(m->o->like, e->role, layer, expert, &t, NULL, &none) || !t || !t->plain ||
+        !qz_makes(&t->t.scheme))
+        return false;
+    *s = t->t.scheme;
+    return true;
+}
+
 /* The scheme that options ask for; false: leave the tensor as it is. */
 static bool wanted(maker *m, plan_entry *e, qt_scheme *s)
 {
@@ -144,6 +165,7 @@ static bool wanted(maker *m, plan_entry *e, qt_scheme *s)
         return !skipped;
     }
     const bool outer = e->role == R_EMBED || e->role == R_HEAD;
+    if (m->o->like) return like_scheme(m, e, s);
     m->by_mix = m->mix && !(outer && (e->role == R_EMBED ? m->o->embed : m->o->lm_head));
     if (m->by_mix) return mix_scheme(s, m->mix, m->cfg, e->role, e->layer, BLK_ELEMENTS);
     e->open = outer ? is_auto(m, e->role) : m->o->bpw > 0 && arch_role_linear(e->role);

@@ -50,6 +50,8 @@ typedef struct {
  * tiled), LQ_ENOENT (a missing tensor), LQ_ESHAPE. Weights are not looked at. */
 lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, const plan_voice *v,
                        lq_err *err);
+/* Does a method that makes blocks make this one too? */
+bool qz_makes(const qt_scheme *s);
 /* LQ_EVALUE: NaN or infinity in a weight, by name. Quick after src_scan, else reads them all. */
 lq_status qz_plan_check_finite(const qz_plan *p, lq_err *err);
 void qz_plan_free(qz_plan *p);

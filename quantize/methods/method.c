@@ -104,6 +104,10 @@ static void add_grid(cJSON *r, const qz_opts *o)
         cJSON_AddStringToObject(r, "mix", o->mix);
         return;
     }
+    if (o->like) {
+        cJSON_AddStringToObject(r, "refine", o->like_hash);
+        return;
+    }
     if (o->scheme) {
         cJSON_AddStringToObject(r, "scheme", o->scheme);
         if (takes(o, QZ_OPT_CLIP))

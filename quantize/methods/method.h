@@ -15,6 +15,7 @@
 
 typedef struct cJSON cJSON;
 struct imatrix;
+struct src_source;
 typedef struct qz_method qz_method;
 typedef struct gptq_basis gptq_basis; /* quantize/methods/gptq.h */
 typedef struct qz_effort qz_effort;   /* quantize/methods/effort.h */
@@ -100,6 +101,10 @@ typedef struct {
     const char *
         mix; /* schemes of all matrices (the name of one of quantize/layer/mix.h) instead of `bits` and
                                     `group`; NULL: all alike */
+    struct src_source *
+        like; /* every matrix takes the scheme that it has there; what the methods do not make stays
+                 as in the source. NULL: not so */
+    char like_hash[33]; /* ... for the record */
     const char *scheme; /* of all linears instead of `bits` and `group`; NULL: the method says it */
     const char *lm_head,
         *embed;        /* schemes, "auto" (with bpw), "keep": as in the source, or NULL: */

@@ -7,6 +7,7 @@
 #include "quantize/methods/methods.h"
 #include "tools/cli/outputs.h"
 #include "tools/cli/progress.h"
+#include "tools/quantize_to/refine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -141,6 +142,20 @@ lq_status quantize_to_fits(const quantize_to *t, const src_source *src, const qz
     return s;
 }
 
+static lq_status write_gguf(conv_report *r, const quantize_to *t, const src_source *src,
+                            const char *out, const cmd_ctx *c, pool *p, lq_err *err)
+{
+    const conv_gguf_opts o = { .keep_dtype = true };
+    char name[sizeof t->made + 8];
+    if (!t->like) return conv_to_gguf(r, src, out, &o, p, c->job, err);
+    snprintf(name, sizeof name, "%s.gguf", t->made);
+    lq_status s = conv_to_gguf(r, src, name, &o, p, c->job, err);
+    if (!s) s = refine_write(out, t->like, name, err);
+    unlink(name);
+    r->n_notes = 0; /* they are of that file's metadata */
+    return s;
+}
+
 lq_status quantize_to_write(const quantize_to *t, const char *out, qz_result *made,
                             const cmd_ctx *c, pool *p, lq_err *err)
 {
@@ -152,7 +167,7 @@ lq_status quantize_to_write(const quantize_to *t, const char *out, qz_result *ma
         s = conv_to_hf(&r, src, out, &(conv_hf_opts){ .to = t->format, .keep_dtype = true }, p,
                        c->job, err);
     else if (!s)
-        s = conv_to_gguf(&r, src, out, &(conv_gguf_opts){ .keep_dtype = true }, p, c->job, err);
+        s = write_gguf(&r, t, src, out, c, p, err);
     src_close(src);
     if (s && s != LQ_EINTR)
         return lq_wrap(err, s, "%s is whole and stays; as %s it cannot be written", t->made,
@@ -161,7 +176,7 @@ lq_status quantize_to_write(const quantize_to *t, const char *out, qz_result *ma
     for (int i = 0; i < r.n_notes; i++)
         prog_say(LOG_INFO, "%s", r.note[i]);
     s = qz_count(made, out, err); /* embedding and head may have become floats */
-    made->bytes_out = r.bytes;
+    if (!t->like) made->bytes_out = r.bytes;
     unlink(t->made);
     return s;
 }

@@ -12,8 +12,9 @@ typedef struct {
     const char
         *format;     /* "llmq": OUT is the file itself; "gguf", or a layout of convert/convert.h */
     const char *mix; /* quantize/layer/mix.h, or NULL */
-    const char *scheme; /* of all linears, or NULL */
-    char made[4200];    /* where the job writes */
+    const char *scheme;     /* of all linears, or NULL */
+    const src_source *like; /* OUT is this GGUF file with better codes (refine.h); or NULL */
+    char made[4200];        /* where the job writes */
 } quantize_to;
 
 /* The method that a format holds, or NULL. */

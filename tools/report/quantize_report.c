@@ -196,6 +196,7 @@ cJSON *qrep_json(const qz_result *r, const qrep_run *run)
         cJSON_AddNumberToObject(doc, "kl_held_back_after", r->kl_after);
     }
     qz_check_write(doc, &r->check);
+    if (r->before.windows) cJSON_AddNumberToObject(doc, "kl_before", r->before.kl_mean);
     cJSON_AddBoolToObject(doc, "already_done", r->resumed < 0);
     cJSON_AddNumberToObject(doc, "resumed_parts", r->resumed > 0 ? (double)r->resumed : 0);
     cJSON *list = cJSON_AddArrayToObject(doc, "tensors");
@@ -261,9 +262,12 @@ static void print_result(const qz_result *r, const qrep_run *run)
     print_quality(&r->check);
 }
 
-static void print_check(const qz_check *c)
+static void print_check(const qz_check *c, const qz_check *before)
 {
     if (!c->windows) return;
+    if (before->windows)
+        printf("refined: mean KL to the original %.5f -> %.5f (%.2f of what it was)\n",
+               before->kl_mean, c->kl_mean, c->kl_mean / before->kl_mean);
     printf("check: on %lld tokens that calibration did not see; same first choice %.2f%%\n",
            (long long)c->tokens, 100 * c->top1_agree);
 }
@@ -300,7 +304,7 @@ void qrep_print_text(const qz_result *r, const qrep_run *run)
     if (isfinite(r->kl_before))
         printf("tuning: mean KL to the original on text held back %.5f -> %.5f%s\n", r->kl_before,
                r->kl_after, r->tuned ? "" : ": not kept");
-    print_check(&r->check);
+    print_check(&r->check, &r->before);
     printf("%.1f s, ", run->seconds);
     if (isfinite(r->predicted_secs)) printf("%.0f s predicted, ", r->predicted_secs);
     printf("peak memory %s, predicted %s\n",
