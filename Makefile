@@ -144,6 +144,7 @@ $(BUILD)/flags: FORCE
 	@mkdir -p $(@D); echo '$(CC) $(RECORDED)' | cmp -s - $@ || echo '$(CC) $(RECORDED)' > $@
 
 $(BUILD)/calib/builtin.o: calib/builtin_text.txt calib/builtin_chat.jsonl
+$(BUILD)/tools/cli/demo.o: $(wildcard models/novels-1m/*.json) models/novels-1m/model.safetensors
 $(BUILD)/tools/report/quantize_html.o: tools/report/report.html
 $(BUILD)/tools/report/inspect_html.o: tools/report/inspect.html
 $(BUILD)/runtime/api/web.o: $(WEB)

@@ -40,7 +40,7 @@ static void print_start(FILE *f)
 {
     fputs("llmq - quantize a language model, convert it, serve it\n\n"
           "  llmq doctor                        what this machine can run\n"
-          "  llmq run ORG/NAME -p TEXT          fetch a model from the hub and answer\n"
+          "  llmq run demo 'Once upon a time'   an answer of the small model inside llmq\n"
           "  llmq chat ORG/NAME                 talk to it\n"
           "  llmq quantize ORG/NAME -o M.llmq   make it a quarter of its size\n"
           "  llmq serve M.llmq                  serve it as OpenAI's API, with a page to chat\n\n"

@@ -23,7 +23,7 @@ def test_no_command_is_wrong_usage_and_says_what_to_start_with(llmq):
     told = re.findall(r"^  llmq (\w+) ", p.stderr, re.M)
     assert p.stdout == "" and len(told) == 5 and set(told) <= set(llmq.commands())
     p = llmq("run", code=2)
-    assert p.stderr.startswith("llmq: run: MODEL is missing: ") and "ORG/NAME" in p.stderr
+    assert p.stderr.startswith("llmq: run: MODEL is missing: ") and "ORG/NAME" in p.stderr and "demo" in p.stderr
 
 
 def test_the_doctor_says_what_the_machine_can_run(llmq, tmp_path):

@@ -1,5 +1,6 @@
 """`llmq run`: one prompt, one answer, the same bytes whatever the threads."""
 import json
+import os
 
 import pytest
 
@@ -18,6 +19,24 @@ def test_an_answer_has_its_keys_and_adds_up(llmq):
     plain = llmq("run", MODEL, "-p", "It was a", "-n", "12")
     assert plain.stdout == d["text"] + "\n"
     assert llmq("run", MODEL, "It was a", "-n", "12").stdout == plain.stdout
+
+
+def test_demo_names_the_model_inside_the_program(llmq, tmp_path):
+    small = str(ROOT / "models" / "novels-1m")
+    args = ["-p", "Once upon a time", "-n", "12"]
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    known = llmq.json("run", small, *args)["ids"]
+    assert llmq.json("run", "demo", *args, env=env)["ids"] == known
+    ask = {"input": '{"text": "It was"}', "env": env}
+    assert llmq("tokenize", "demo", **ask).stdout == llmq("tokenize", small, **ask).stdout
+    (weights,) = tmp_path.glob("cache/llmq/demo/model.safetensors")
+    whole = weights.read_bytes()
+    weights.write_bytes(bytes(len(whole)))
+    assert llmq.json("run", "demo", *args, env=env)["ids"] == known and weights.read_bytes() == whole
+    env["XDG_CACHE_HOME"] = str(weights)
+    assert "model.safetensors" in llmq("run", "demo", *args, code=2, env=env).stderr
+    env = {k: v for k, v in env.items() if k not in ("HOME", "XDG_CACHE_HOME")}
+    assert "demo: expected HOME or XDG_CACHE_HOME" in llmq("run", "demo", *args, code=2, env=env).stderr
 
 
 def test_a_prompt_is_given_once(llmq):

@@ -3,6 +3,7 @@
 
 #include "base/path.h"
 #include "publish/hub/hub.h"
+#include "tools/cli/demo.h"
 #include "tools/cli/progress.h"
 
 #include <stdlib.h>
@@ -23,7 +24,8 @@ static lq_status find_one(cmd_ctx *c, const char **value, opt_files files, lq_er
     static const hub_need needs[] = {
         [FILES_MODEL] = HUB_MODEL, [FILES_TEXT] = HUB_TEXT, [FILES_HEADERS] = HUB_HEADERS
     };
-    const char *name = files && *value ? models_name(*value) : NULL;
+    const bool demo = files && *value && demo_is(*value);
+    const char *name = demo ? *value : files && *value ? models_name(*value) : NULL;
     const pub_opts o = { .say = models_say, .job = c->job };
     char size[16];
     int i = 0;
@@ -32,7 +34,8 @@ static lq_status find_one(cmd_ctx *c, const char **value, opt_files files, lq_er
     if (!name) return LQ_OK;
     hub_found *f = i < CMD_FOUND ? c->found[i] = calloc(1, sizeof *f) : NULL;
     if (!f) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    lq_status s = hub_find(f, name, needs[files], false, &o, err);
+    lq_status s = demo ? demo_find(f->path, sizeof f->path, err)
+                       : hub_find(f, name, needs[files], false, &o, err);
     prog_end();
     if (!s && f->fetched)
         prog_say(LOG_INFO, "%s: fetched %s, commit %s", *value,

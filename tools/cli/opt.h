@@ -83,7 +83,9 @@ typedef struct {
  * the command runs, and the value is then where it is (tools/cli/models.h). */
 typedef enum { FILES_NONE, FILES_MODEL, FILES_TEXT, FILES_HEADERS } opt_files;
 /* What --help says of a model that a command runs. */
-#define OPT_MODEL_HELP "a .llmq or .gguf file, a Hugging Face folder, or ORG/NAME on the hub"
+#define OPT_MODEL_HELP                                                                             \
+    "a .llmq or .gguf file, a Hugging Face folder, ORG/NAME on the hub, or demo: the small model " \
+    "inside llmq"
 
 typedef struct {
     const char *name; /* without the dashes */
