@@ -50,8 +50,8 @@ static size_t chunk_floats(const cal_pass *r, const store *s)
 static lq_status move_file(const cal_pass *r, const store *s, int64_t c, int64_t width, bool put,
                            lq_err *err)
 {
-    const size_t n = (size_t)(chunk_windows(r, c) * r->len * width);
-    const size_t at = (size_t)c * chunk_floats(r, s);
+    const size_t n = (size_t)(chunk_windows(r, c) * r->len * width) * sizeof(float);
+    const size_t at = (size_t)c * chunk_floats(r, s) * sizeof(float);
     return put ? spill_put(s->fd, s->rows, n, at, err) : spill_get(s->fd, s->rows, n, at, err);
 }
 

@@ -23,8 +23,7 @@ lq_status spill_open(int *fd, const char *dir, lq_err *err)
 {
     *fd = unnamed_file(dir);
     if (*fd >= 0) return LQ_OK;
-    return lq_fail(err, LQ_EIO, "%s: cannot make a file for hidden states: %s", dir,
-                   strerror(errno));
+    return lq_fail(err, LQ_EIO, "%s: cannot make a file for states: %s", dir, strerror(errno));
 }
 
 /* The file has no name, but the system knows its folder. */
@@ -37,14 +36,14 @@ static lq_status failed(int fd, ssize_t k, lq_err *err)
     at[n > 0 ? n : 0] = 0;
     char *slash = strrchr(at, '/');
     *(slash ? slash : at) = 0;
-    return lq_fail(err, LQ_EIO, "%s%shidden states on disk: %s", at, slash ? ": " : "", why);
+    return lq_fail(err, LQ_EIO, "%s%sstates on disk: %s", at, slash ? ": " : "", why);
 }
 
-lq_status spill_put(int fd, const float *x, size_t n, size_t at, lq_err *err)
+lq_status spill_put(int fd, const void *x, size_t bytes, size_t at, lq_err *err)
 {
-    const uint8_t *from = (const uint8_t *)x;
-    for (size_t done = 0, all = n * sizeof *x; done < all;) {
-        const ssize_t k = pwrite(fd, from + done, all - done, (off_t)(at * sizeof *x + done));
+    const uint8_t *from = x;
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t k = pwrite(fd, from + done, bytes - done, (off_t)(at + done));
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0) return failed(fd, k, err);
         done += (size_t)k;
@@ -52,11 +51,11 @@ lq_status spill_put(int fd, const float *x, size_t n, size_t at, lq_err *err)
     return LQ_OK;
 }
 
-lq_status spill_get(int fd, float *x, size_t n, size_t at, lq_err *err)
+lq_status spill_get(int fd, void *x, size_t bytes, size_t at, lq_err *err)
 {
-    uint8_t *to = (uint8_t *)x;
-    for (size_t done = 0, all = n * sizeof *x; done < all;) {
-        const ssize_t k = pread(fd, to + done, all - done, (off_t)(at * sizeof *x + done));
+    uint8_t *to = x;
+    for (size_t done = 0; done < bytes;) {
+        const ssize_t k = pread(fd, to + done, bytes - done, (off_t)(at + done));
         if (k < 0 && errno == EINTR) continue;
         if (k <= 0) return failed(fd, k, err);
         done += (size_t)k;

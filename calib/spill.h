@@ -1,4 +1,4 @@
-/* calib/spill.h - hidden states on disk while they are not in use.
+/* calib/spill.h - what is on disk while it is not in use: hidden states, states of training.
  *
  * The file has no name, so its space is freed when it is closed and when the process is killed. */
 #ifndef LLMQ_CALIB_SPILL_H
@@ -8,9 +8,9 @@
 
 /* Empty, in `dir`; the caller closes it. Errors: LQ_EIO. */
 lq_status spill_open(int *fd, const char *dir, lq_err *err);
-/* n floats that are `at` floats from its beginning: from x to there, or from there to x.
+/* `bytes` that are `at` bytes from its beginning: from x to there, or from there to x.
  * Errors: LQ_EIO (the disk is full, the file too short, ...). */
-lq_status spill_put(int fd, const float *x, size_t n, size_t at, lq_err *err);
-lq_status spill_get(int fd, float *x, size_t n, size_t at, lq_err *err);
+lq_status spill_put(int fd, const void *x, size_t bytes, size_t at, lq_err *err);
+lq_status spill_get(int fd, void *x, size_t bytes, size_t at, lq_err *err);
 
 #endif

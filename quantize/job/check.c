@@ -59,8 +59,8 @@ static lq_status layer_items(qz_item *items, size_t *n, const qz_made *made, int
     for (size_t i = 0; i < plan->n && !s; i++) {
         const plan_entry *e = &plan->e[i];
         const bool in_state = at < n_state && stored[at].e == e;
-        if (e->layer == layer && made->replaced && made->replaced[i].N)
-            items[(*n)++] = (qz_item){ .e = e, .t = made->replaced[i] };
+        if (e->layer == layer && made->tuned && made->tuned->t[i].N)
+            items[(*n)++] = (qz_item){ .e = e, .t = made->tuned->t[i] };
         else if (in_state)
             items[(*n)++] = stored[at];
         at += in_state;
@@ -115,6 +115,7 @@ static lq_status run_layers(const comparison *k, const builder *b, const lq_job 
         if (!s) s = cal_advance(k->made, i, &l, &quiet, err);
         lq_arena_free(&a);
         if (!b->made->other) qz_state_drop(b->made->state, i);
+        if (b->made->tuned) tune_drop(b->made->tuned);
     }
     return s;
 }

@@ -11,6 +11,7 @@
 #define LLMQ_QUANTIZE_JOB_CHECK_H
 
 #include "quantize/layer/state.h"
+#include "quantize/tune/tune.h"
 
 typedef struct {
     int64_t windows, tokens; /* 0: not made */
@@ -30,9 +31,9 @@ lq_status qz_check_windows(cal_samples *out, const cal_samples *all, const cal_s
 /* The result. */
 typedef struct {
     const qz_plan *plan;
-    const qz_state *state;     /* every layer is finished */
-    const qt_tensor *replaced; /* [plan->n]: these (N > 0) replace the state's; or NULL */
-    src_source *other;         /* a whole model instead of all this; or NULL */
+    const qz_state *state;    /* every layer is finished */
+    const tune_result *tuned; /* its tensors replace the state's; or NULL */
+    src_source *other;        /* a whole model instead of all this; or NULL */
 } qz_made;
 
 /* Errors: LQ_EVALUE (logits that are not finite), LQ_EINTR, LQ_EIO (the disk), LQ_ENOMEM. */

@@ -15,7 +15,8 @@
 /* ---- what it takes ---- */
 static bool trains_codes(const qz_opts *o, const qz_plan *plan)
 {
-    return qz_tune_steps(o) && grad_covers(src_config(plan->src)) && tune_small(plan->src);
+    return grad_covers(src_config(plan->src)) &&
+           tune_moves_codes(qz_tune_steps(o), qz_effort_of(o)->rate_code);
 }
 
 /* Windows that auto takes the curvature from; 0: none, another method or kind of model. */
@@ -39,7 +40,8 @@ lq_status qz_job_memory(qz_memory *n, const qz_job *j, const qz_plan *plan, int 
                             .check_windows = j->check ? j->check->n : 0,
                             .check_len = j->check ? j->check->len : 0,
                             .threads = threads,
-                            .trains_codes = trains_codes(j->o, plan) };
+                            .trains_codes = trains_codes(j->o, plan),
+                            .small = tune_small(plan->src) };
     return qz_memory_of(n, &w, j->memory_limit, err);
 }
 
@@ -137,6 +139,7 @@ static lq_status tune(job_run *r, lq_err *err)
     const tune_opts o = { .steps = qz_tune_steps(r->j->o),
                           .batch = e->batch,
                           .spill_dir = r->memory.spill ? r->state.dir : NULL,
+                          .states_dir = r->memory.states ? r->state.dir : NULL,
                           .keep = !r->memory.spill,
                           .rate_scale = e->rate_scale,
                           .rate_norm = e->rate_norm,
@@ -159,7 +162,9 @@ static lq_status check(job_run *r, qz_check *c, lq_err *err)
 {
     if (!r->j->check || !r->j->check->n) return LQ_OK;
     progress_phase(&r->progress, PROGRESS_CHECK, -1);
-    const qz_made made = { &r->plan, &r->state, r->tuned.kept ? r->tuned.t : NULL, NULL };
+    const qz_made made = { .plan = &r->plan,
+                           .state = &r->state,
+                           .tuned = r->tuned.kept ? &r->tuned : NULL };
     lq_status s = qz_check_run(c, r->src, &made, r->j->check, r->memory.spill, r->p, r->job, err);
     if (!s && !qz_check_write(r->provenance, c)) s = lq_fail(err, LQ_ENOMEM, "no memory");
     return s;
@@ -195,6 +200,7 @@ static progress_work work_of(const qz_job *j, const qz_plan *plan, const qz_memo
         .check_tokens = j->check ? j->check->n * j->check->len : 0,
         .tuned_tokens = steps * batch * len,
         .steps = trains_codes(j->o, plan) ? steps : 0,
+        .states = memory->states,
         .self_tokens = c ? j->self_windows * len : 0,
         .curvature_kept =
             curved && !memory->spill && grad_can_keep(cfg, cal_chunk(curved, len) / len, len),

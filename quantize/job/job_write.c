@@ -127,6 +127,7 @@ lq_status job_write(job_run *r, lq_err *err)
             if (done->t.plane[p].bytes)
                 lq_map_drop(&r->state.layers[e->layer].map, done->t.plane[p].data,
                             done->t.plane[p].bytes);
+        if (tuned) tune_drop(&r->tuned);
     }
     if (job_at_once(r)) progress_phase(&r->progress, PROGRESS_WRITING, -1);
     const lq_status last = finish_entry(&d, err);

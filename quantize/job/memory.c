@@ -15,6 +15,7 @@
 #include "quantize/methods/row_grid.h"
 #include "quantize/mixed/measure.h"
 #include "quantize/mixed/perturb.h"
+#include "quantize/tune/states.h"
 #include "quantize/tune/tune.h"
 
 enum {
@@ -35,7 +36,9 @@ typedef struct {
     size_t residual;         /* bytes that rounding leaves for tuning */
     size_t fold;             /* f32 copies of what is folded together */
     size_t unit;             /* scratch of the largest matrix */
-    size_t tuned;            /* while the whole model is tuned */
+    size_t fixed;            /* of linears that tuning leaves as they are */
+    size_t trained;          /* states of those that it does not */
+    size_t most_trained;     /* of one of them */
 } layer_memory;
 
 static size_t packed_bytes(const plan_entry *e, const qt_scheme *s)
@@ -71,7 +74,7 @@ static void add_tensor(layer_memory *p, const memory_work *w, const plan_entry *
         p->packed += src_bytes(e->src);
         p->repacked += src_bytes(e->src);
         p->weights += once ? n : 0;
-        p->tuned += src_bytes(e->src);
+        p->fixed += src_bytes(e->src);
         return;
     }
     p->packed += packed_bytes(e, &e->src->t.scheme);
@@ -84,13 +87,16 @@ static void add_tensor(layer_memory *p, const memory_work *w, const plan_entry *
     p->unit = larger(p->unit, unit_bytes(w, e));
     if (!tunes || !once) return;
     if (!qz_residual_fits(&e->scheme) || (e->scheme.kind != QT_UINT && !w->trains_codes)) {
-        p->tuned += src_bytes(e->src);
+        p->fixed += src_bytes(e->src);
         return;
     }
-    const int64_t group = row_group(&e->scheme);
-    const size_t groups = n / (size_t)(group ? group : e->K);
+    tune_weight none;
+    qt_tensor shape = { .scheme = e->scheme, .N = e->N, .K = e->K };
+    if (!shape.scheme.group) shape.scheme.group = e->K;
+    const size_t state = tune_weight_plan(&none, &shape, w->trains_codes).all;
     p->residual += w->trains_codes ? n : 0;
-    p->tuned += (w->trains_codes ? n * (2 + 3 * F) : 0) + 5 * groups * F;
+    p->trained += state;
+    p->most_trained = larger(p->most_trained, state);
 }
 
 static void of_layer(layer_memory *p, const memory_work *w, int64_t layer)
@@ -294,20 +300,37 @@ static bool tunes(const memory_work *w)
     return w->windows && qz_tune_steps(w->o) && grad_covers(&w->plan->cfg);
 }
 
+/* The result's head in f32, where it is not the source's. */
+static size_t own_head_bytes(const memory_work *w)
+{
+    const arch_role role = w->plan->cfg.tied ? R_EMBED : R_HEAD;
+    for (size_t i = 0; i < w->plan->n; i++) {
+        const plan_entry *e = &w->plan->e[i];
+        if (e->role == role && e->quantize && !e->is_bias) return head_floats(w) * F;
+    }
+    return 0;
+}
+
+/* What is trained; in memory is one weight's state then, and what comes of a layer. */
+static bool states_on_disk(const memory_work *w, choice ch) { return ch.spill || !w->small; }
+
 static size_t tuning_peak(const memory_work *w, choice ch)
 {
-    size_t sum = 0, made = 0;
+    size_t sum = 0, made = 0, all_made = 0, one = 0;
     for (int64_t i = 0; i < w->plan->cfg.layers; i++) {
         layer_memory p;
         of_layer(&p, w, i);
-        sum += p.tuned;
+        sum += p.fixed + (states_on_disk(w, ch) ? 0 : p.trained);
+        one = larger(one, p.most_trained);
         made = larger(made, p.made);
+        all_made += p.made;
     }
+    sum += states_on_disk(w, ch) ? one : w->trains_codes ? all_made : 0;
     const int64_t windows = w->windows + w->self_windows;
     const int64_t most = qz_effort_of(w->o)->batch, batch = windows < most ? windows : most;
     const bool keep = !ch.spill && tune_can_keep(&w->plan->cfg, batch, w->len, windows);
     return sum + made + state_bytes(w, windows, w->len, ch.spill) + 2 * dense_layer_bytes(w) +
-           backward_bytes(w, batch, windows, keep);
+           backward_bytes(w, batch, windows, keep) + own_head_bytes(w);
 }
 
 /* The whole model as it is served, beside its mapped file, and the cache of a batch. */
@@ -379,15 +402,18 @@ static peak peak_of(const memory_work *w, choice ch)
     return p;
 }
 
-static size_t disk_bytes(const memory_work *w, bool spill)
+static size_t disk_bytes(const memory_work *w, choice ch)
 {
     const int64_t windows = w->windows + (tunes(w) ? w->self_windows : 0);
+    const bool states = tunes(w) && states_on_disk(w, ch);
+    bool spill = ch.spill;
     size_t sum = 0;
     if (!w->windows && !w->check_windows) return 0; /* straight into the file */
     for (int64_t i = 0; i <= w->plan->cfg.layers; i++) {
         layer_memory p;
         of_layer(&p, w, i);
-        sum += p.made + p.residual;
+        const bool trained = states && i < w->plan->cfg.layers;
+        sum += p.made + p.residual + (trained ? p.trained + p.made : 0);
     }
     const size_t layers = state_bytes(w, w->windows, w->len, false) + stage_bytes(w, false);
     const size_t tuning = state_bytes(w, windows, w->len, false);
@@ -419,7 +445,8 @@ lq_status qz_memory_of(qz_memory *n, const memory_work *w, size_t limit, lq_err 
     }
     *n = (qz_memory){ .rss = p.rss, .least = least.rss, .phase = p.phase, .spill = use.spill };
     n->experts = use.experts;
-    n->disk = disk_bytes(w, use.spill);
+    n->states = states_on_disk(w, use);
+    n->disk = disk_bytes(w, use);
     if (!limit || least.rss <= limit) return LQ_OK;
     char found[32];
     return lq_fail(err, LQ_EUSAGE,

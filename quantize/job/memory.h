@@ -4,8 +4,8 @@
  * during it, plus the largest layer's weights, statistics and scratch. Mapped pages count while
  * they are in use. Measured peaks are 0.8 to 1.25 times this (tests/e2e/test_quantize_need.py).
  *
- * Two things reduce it: hidden states of the calibration text go to disk, and a layer's experts are
- * measured a few at a time. The result does not depend on either. */
+ * Three things reduce it: hidden states of the calibration text go to disk, of large models always what is trained, and a
+ * layer's experts are measured a few at a time. The result does not depend on any. */
 #ifndef LLMQ_QUANTIZE_JOB_MEMORY_H
 #define LLMQ_QUANTIZE_JOB_MEMORY_H
 
@@ -20,6 +20,7 @@ typedef struct {
     int64_t check_windows, check_len; /* 0: no check */
     int threads;
     bool trains_codes; /* tuning trains codes as well as scales */
+    bool small;        /* tune_small */
 } memory_work;
 
 typedef struct {
@@ -27,6 +28,7 @@ typedef struct {
     size_t least;        /* the smallest limit that will do; any larger one does too */
     progress_kind phase; /* that has the peak */
     bool spill;          /* hidden states go to disk */
+    bool states;         /* and what is trained */
     size_t experts;      /* bytes for H of experts at once */
     size_t disk;         /* next to the output while it is made: finished layers and states */
 } qz_memory;

@@ -26,6 +26,7 @@ static const double products = 50e9, forward = 30e9 /* multiply-adds/s of the ca
                     rounding = 6e6 /* weights/s besides */,
                     descent = 0.9e6 /* ... with the curvature */,
                     stepping = 150e6 /* codes/s of a step */,
+                    stored = 60e6 /* ... whose states are on disk: 27 bytes each */,
                     scoring = 80e6 /* logits/s, of both models */, writing = 500e6 /* bytes/s */;
 
 static double *cost_of(const qz_progress *m, int64_t layer, progress_kind k)
@@ -108,7 +109,9 @@ static void add_tensor_cost(qz_progress *m, const progress_work *w, const plan_e
     if (e->quantize) *cost_of(m, e->layer, PROGRESS_ROUNDING) += n / rounding;
     if (!linear || e->layer >= m->n_layers || !w->calibrated) return;
     add_gradient(m, w, n, K);
-    if (w->steps > 0) *cost_of(m, -1, PROGRESS_TUNING) += n * w->steps / stepping;
+    if (w->steps > 0)
+        *cost_of(m, -1, PROGRESS_TUNING) +=
+            n * w->steps * (1 / stepping + (w->states ? 1 / stored : 0));
     const bool staged = w->staged && fwd_has_points(c, e->layer);
     const bool last = cal_point_of(c, e->role) == FWD_AT_DOWN;
     if (!staged || !last) *cost_of(m, e->layer, PROGRESS_STATISTICS) += T * run / forward;

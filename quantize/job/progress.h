@@ -48,6 +48,7 @@ typedef struct {
     int64_t tokens, curvature_tokens, check_tokens; /* 0: no such phase */
     int64_t tuned_tokens;                           /* of all steps of tuning */
     int steps;                                      /* that train codes */
+    bool states;                                    /* what is trained is on disk */
     int64_t self_tokens;                            /* that the model writes */
     bool curvature_kept, tuning_kept;               /* layers run forward once (grad_open's keep) */
     bool curved;  /* rounding by the curvature of outputs, where a linear has it */

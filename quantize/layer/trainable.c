@@ -24,77 +24,133 @@ static void corrections(float *fix1, float *fix2, int step)
     *fix2 = 1 / (1 - powf(beta2, (float)step));
 }
 
-/* Not at the very border, where the least noise would move a code. */
-static const float edge = 0.45f;
+/* With moments of gradients g, weighed by a and b: |sum a g| <= sqrt(max(a / b) sum b g^2), the last being the max. */
+double tune_code_reach(int step)
+{
+    const double a = (1 - (double)beta1) / (1 - pow((double)beta1, step));
+    const double b = (1 - (double)beta2) / (1 - pow((double)beta2, step));
+    return sqrt(a / b);
+}
 
-static lq_status init_codes(tune_weight *w, const int8_t *rest, lq_arena *a, lq_err *err)
+/* ---- the state ---- */
+/* Its parts, what the weight's value is made of first; `state` NULL: none, their sizes alone. */
+static tune_bytes carve(tune_weight *w, uint8_t *state)
+{
+    const size_t n = (size_t)(w->base.N * w->base.K), g = n / (size_t)row_group(&w->base.scheme);
+    const size_t f = sizeof(float), moved = w->stay ? 0 : g * f, trained = w->codes ? n * f : 0;
+    const struct {
+        void *to;
+        size_t bytes;
+        bool value;
+    } parts[] = {
+        { &w->scale, g * f, true },
+        { &w->zero, g * f, true },
+        { &w->code, w->codes || w->stay ? n : 0, true },
+        { &w->scale0, moved, false },
+        { &w->m, moved, false },
+        { &w->v, moved, false },
+        { &w->off, trained, false },
+        { &w->m_off, trained, false },
+        { &w->v_off, trained, false },
+    };
+    tune_bytes at = { 0, 0 };
+    for (size_t i = 0; i < LQ_COUNT(parts); i++) {
+        void *p = state && parts[i].bytes ? state + at.all : NULL;
+        memcpy(parts[i].to, &p, sizeof p);
+        at.all += lq_round_up(parts[i].bytes, 64);
+        if (parts[i].value) at.value = at.all;
+    }
+    return at;
+}
+
+tune_bytes tune_weight_plan(tune_weight *w, const qt_tensor *base, bool codes)
+{
+    const grid_spec spec = rtn_spec(&base->scheme, true, false);
+    *w = (tune_weight){ .base = *base,
+                        .table = spec.table,
+                        .bits = spec.bits,
+                        .stay = base->scheme.kind != QT_UINT,
+                        .codes = codes };
+    return carve(w, NULL);
+}
+
+void tune_weight_at(tune_weight *w, void *state) { carve(w, state); }
+
+static void start_codes(tune_weight *w, const int8_t *rest)
 {
     const int64_t N = w->base.N, K = w->base.K;
-    const size_t n = (size_t)(N * K), bytes = n * sizeof(float);
-    const bool packed = !w->code;
-    if ((packed && !(w->code = lq_push(a, n))) || !(w->off = lq_push(a, bytes)) ||
-        !(w->m_off = lq_push(a, bytes)) || !(w->v_off = lq_push(a, bytes)))
-        return lq_fail(err, LQ_ENOMEM, "no memory to train %zu codes", n);
-    for (int64_t r = 0; r < N && packed; r++)
+    for (int64_t r = 0; r < N && !w->stay; r++)
         qt_unpack(w->code + r * K, tune_code_row(w, r), 0, K, w->bits);
-    for (size_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < N * K; i++) {
         const float x = (float)rest[i] / QZ_RESIDUAL_UNIT;
-        w->off[i] = x > edge ? edge : x < -edge ? -edge : x;
+        w->off[i] = x > TUNE_EDGE ? TUNE_EDGE : x < -TUNE_EDGE ? -TUNE_EDGE : x;
     }
-    return LQ_OK;
 }
 
 /* Codes, scales and zero points of what has no planes for them. */
-static lq_status init_staying(tune_weight *w, const int8_t *rest, lq_arena *a, lq_err *err)
+static lq_status start_staying(tune_weight *w, lq_err *err)
 {
     const int64_t N = w->base.N, K = w->base.K, ng = K / row_group(&w->base.scheme);
     const grid_spec spec = rtn_spec(&w->base.scheme, true, false);
-    const size_t n = (size_t)(N * K), g = (size_t)(N * ng) * sizeof(float);
-    grid_param *params = lq_push(a, (size_t)ng * sizeof *params);
-    row_head *heads = lq_push(a, ((size_t)row_heads(&spec, K) + 1) * sizeof *heads);
-    w->stay = true;
-    w->bits = spec.bits;
-    w->table = spec.table;
-    w->code = lq_push(a, n);
-    w->scale = lq_push(a, g);
-    w->zero = lq_push(a, g);
-    if (!params || !heads || !w->code || !w->scale || !w->zero)
-        return lq_fail(err, LQ_ENOMEM, "no memory to train %zu codes", n);
-    for (int64_t r = 0; r < N; r++) {
+    lq_arena a = { 0 };
+    grid_param *params = lq_push(&a, (size_t)ng * sizeof *params);
+    row_head *heads = lq_push(&a, ((size_t)row_heads(&spec, K) + 1) * sizeof *heads);
+    for (int64_t r = 0; r < N && params && heads; r++) {
         row_load(params, heads, w->code + r * K, &w->base, r);
         for (int64_t i = 0; i < ng; i++) {
             w->scale[r * ng + i] = params[i].scale;
             w->zero[r * ng + i] = params[i].zero;
         }
     }
-    return rest ? init_codes(w, rest, a, err) : LQ_OK;
+    lq_arena_free(&a);
+    return params && heads
+               ? LQ_OK
+               : lq_fail(err, LQ_ENOMEM, "no memory to train rows of %lld codes", (long long)K);
 }
 
-lq_status tune_weight_init(tune_weight *w, const qt_tensor *base, const int8_t *rest, lq_arena *a,
-                           lq_err *err)
+static void start_scales(tune_weight *w)
 {
-    *w = (tune_weight){ .base = *base };
-    if (base->scheme.kind != QT_UINT) return init_staying(w, rest, a, err);
-    w->bits = base->scheme.bits;
-    const qt_scheme *s = &base->scheme;
-    const int64_t N = base->N, ng = base->K / s->group;
-    const size_t g = (size_t)(N * ng), f = sizeof(float);
-    if (!(w->scale = lq_push(a, g * f)) || !(w->scale0 = lq_push(a, g * f)) ||
-        !(w->zero = lq_push(a, g * f)) || !(w->m = lq_push(a, g * f)) ||
-        !(w->v = lq_push(a, g * f)))
-        return lq_fail(err, LQ_ENOMEM, "no memory to tune %zu scales", g);
-    const uint8_t *zeros = base->plane[QT_ZEROS].data;
-    lq_to_f32(w->scale, base->plane[QT_SCALES].data, s->scale_dtype, g);
-    memcpy(w->scale0, w->scale, g * f);
+    const qt_scheme *s = &w->base.scheme;
+    const int64_t N = w->base.N, ng = w->base.K / s->group;
+    const size_t g = (size_t)(N * ng);
+    const uint8_t *zeros = w->base.plane[QT_ZEROS].data;
+    lq_to_f32(w->scale, w->base.plane[QT_SCALES].data, s->scale_dtype, g);
+    memcpy(w->scale0, w->scale, g * sizeof(float));
     for (int64_t r = 0; r < N; r++)
         for (int64_t i = 0; i < ng; i++)
             w->zero[r * ng + i] =
                 s->zero == QT_ZERO_INT
                     ? (float)qt_get(zeros + (size_t)r * qt_row_bytes(ng, s->zbits), i, s->zbits)
                     : (float)(1 << (s->bits - 1));
-    return rest ? init_codes(w, rest, a, err) : LQ_OK;
 }
 
+lq_status tune_weight_start(tune_weight *w, const int8_t *rest, lq_err *err)
+{
+    const size_t n = (size_t)(w->base.N * w->base.K), g = n / (size_t)row_group(&w->base.scheme);
+    lq_status s = LQ_OK;
+    if (w->stay)
+        s = start_staying(w, err);
+    else
+        start_scales(w);
+    for (int i = 0; i < 2 && !w->stay; i++)
+        memset(i ? w->v : w->m, 0, g * sizeof(float));
+    for (int i = 0; i < 2 && w->codes; i++)
+        memset(i ? w->v_off : w->m_off, 0, n * sizeof(float));
+    if (!s && w->codes) start_codes(w, rest);
+    return s;
+}
+
+lq_status tune_weight_init(tune_weight *w, const qt_tensor *base, const int8_t *rest, lq_arena *a,
+                           lq_err *err)
+{
+    const size_t bytes = tune_weight_plan(w, base, rest != NULL).all;
+    void *state = lq_push(a, bytes);
+    if (!state) return lq_fail(err, LQ_ENOMEM, "no memory to train %zu bytes", bytes);
+    tune_weight_at(w, state);
+    return tune_weight_start(w, rest, err);
+}
+
+/* ---- values and steps ---- */
 /* Codes k .. k + n of a row, of at most PIECE: where they are not in memory they are unpacked. */
 enum { PIECE = 256 };
 

@@ -7,10 +7,10 @@
 
 static const qz_effort efforts[] = {
     { "fast", .windows = 32, .curvature = 16, .batch = 1, SLOWLY },
-    { "standard", .windows = 64, .curvature = 32, .steps = 60, .steps_scales = 16, .batch = 1,
+    { "standard", .windows = 64, .curvature = 32, .steps = 60, .steps_large = 16, .batch = 1,
       SLOWLY },
     { "best", .windows = 128, .curvature = 128, .steps = QZ_STEPS_BY_SIZE,
-      .steps_scales = QZ_STEPS_BY_SIZE, .batch = 4, .own = 3, .rate_scale = 5e-4, .rate_norm = 5e-4,
+      .steps_large = QZ_STEPS_BY_SIZE, .batch = 4, .own = 3, .rate_scale = 5e-4, .rate_norm = 5e-4,
       .rate_code = 5e-3 },
 };
 

@@ -16,10 +16,10 @@ typedef struct qz_effort {
     const char *name;
     int64_t windows;   /* of text, where nothing else is asked for */
     int64_t curvature; /* of them at most that the curvature is taken from */
-    int steps; /* of tuning where codes are trained; 0: none; QZ_STEPS_BY_SIZE: as tune_default_steps says */
-    int steps_scales;                        /* ... where scales and norms alone are */
-    int batch;                               /* windows of a step */
-    int own;                                 /* windows that the model writes, for each of text */
+    int steps;         /* of tuning; 0: none; QZ_STEPS_BY_SIZE: as tune_default_steps says */
+    int steps_large;   /* ... of models that are not tune_small */
+    int batch;         /* windows of a step */
+    int own;           /* windows that the model writes, for each of text */
     double rate_scale, rate_norm, rate_code; /* of tuning (quantize/tune/tune.h) */
 } qz_effort;
 

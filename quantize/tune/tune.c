@@ -14,12 +14,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/mapped.h"
 #include "base/random.h"
 #include "calib/dense_layer.h"
 #include "calib/forward_pass.h"
 #include "calib/spill.h"
 #include "quantize/layer/residual.h"
-#include "quantize/layer/trainable.h"
+#include "quantize/tune/states.h"
 
 enum { HELD_BACK = 16 };
 
@@ -27,7 +28,7 @@ typedef struct {
     const plan_entry *norm_e[GRAD_NORMS];
     const plan_entry *linear_e[GRAD_LINEARS];
     bool rounded[GRAD_LINEARS];
-    tune_weight w[GRAD_LINEARS];   /* where rounded */
+    tune_state w[GRAD_LINEARS];    /* where rounded */
     qt_tensor fixed[GRAD_LINEARS]; /* else */
     const float *bias[GRAD_LINEARS];
     tune_vector norm[GRAD_NORMS]; /* n = 0: none */
@@ -48,6 +49,7 @@ typedef struct {
     grad_ctx *g;
     int64_t chunk, len, n_train; /* windows per chunk; tokens; windows trained on */
     layer_params *layer;
+    tune_states states; /* of the layers' weights */
     tune_vector final;
     const plan_entry *final_e;
     kl_head teacher_head, head;
@@ -81,6 +83,21 @@ int tune_default_steps(const qz_method *m, const src_source *src)
     return (int)(steps < least ? least : steps > most ? most : steps);
 }
 
+double tune_rate_at(int step, int steps)
+{
+    enum { WARM_UP = 10 };
+    const double up = step < WARM_UP ? (step + 1.0) / WARM_UP : 1;
+    return up * (0.5 + 0.5 * cos(3.14159265358979323846 * step / steps));
+}
+
+bool tune_moves_codes(int steps, double rate)
+{
+    double reach = 0;
+    for (int i = 0; i < steps; i++)
+        reach += rate * tune_rate_at(i, steps) * tune_code_reach(i + 1);
+    return reach > 0.5 - (double)TUNE_EDGE;
+}
+
 bool tune_can_keep(const arch_config *c, int64_t batch, int64_t len, int64_t windows)
 {
     const int64_t chunk = cal_chunk(windows, len) / len;
@@ -96,21 +113,23 @@ static void *tune_push(tuner *t, int64_t n, size_t size, lq_status *s, lq_err *e
 
 /* ---- weights ---- */
 /* The layer as it is now, its weights in t->W. */
-static grad_layer expand_layer(const tuner *t, int64_t i)
+static lq_status expand_layer(grad_layer *l, tuner *t, int64_t i, lq_err *err)
 {
-    const layer_params *q = &t->layer[i];
-    grad_layer l = { 0 };
-    for (int k = 0; k < GRAD_LINEARS; k++) {
-        l.W[k] = t->W[k];
-        l.bias[k] = q->bias[k];
-        if (q->rounded[k])
-            tune_weight_expand(t->W[k], &q->w[k], t->p);
-        else
+    layer_params *q = &t->layer[i];
+    lq_status s = LQ_OK;
+    *l = (grad_layer){ .W = { 0 } };
+    for (int k = 0; k < GRAD_LINEARS && !s; k++) {
+        l->W[k] = t->W[k];
+        l->bias[k] = q->bias[k];
+        if (q->rounded[k]) s = tune_states_get(&t->states, &q->w[k], false, err);
+        if (!q->rounded[k])
             dense_expand(t->W[k], &q->fixed[k], t->p);
+        else if (!s)
+            tune_weight_expand(t->W[k], &q->w[k].w, t->p);
     }
     for (int k = 0; k < GRAD_NORMS; k++)
-        l.norm[k] = q->norm[k].n ? q->norm[k].w : NULL;
-    return l;
+        l->norm[k] = q->norm[k].n ? q->norm[k].w : NULL;
+    return s;
 }
 
 /* ---- what is to be tuned ---- */
@@ -121,7 +140,7 @@ static lq_status load_linear(tuner *t, layer_params *q, int k, int64_t layer, co
     const bool scales = item && item->t.scheme.kind == QT_UINT; /* they are trained, codes or not */
     if (item && qz_residual_fits(&item->t.scheme) && (scales || item->residual)) {
         q->rounded[k] = true;
-        return tune_weight_init(&q->w[k], &item->t, item->residual, &t->arena, err);
+        return tune_states_add(&t->states, &q->w[k], &item->t, item->residual, err);
     }
     if (!item)
         return src_matrix(t->src, grad_linear_roles[k], layer, -1, &q->fixed[k], &t->arena, err);
@@ -210,6 +229,7 @@ static lq_status load(tuner *t, lq_err *err)
     t->y = tune_push(t, rows * D, sizeof *t->y, &s, err);
     t->ids = tune_push(t, rows, sizeof *t->ids, &s, err);
     if (!s && t->o.spill_dir && t->n > t->chunk) s = spill_open(&t->fd, t->o.spill_dir, err);
+    if (!s) s = tune_states_open(&t->states, t->o.states_dir, err);
     t->teacher =
         tune_push(t, (t->fd < 0 ? t->n : t->chunk) * t->len * D, sizeof *t->teacher, &s, err);
     t->logits = tune_push(t, (int64_t)kl_scratch(c->vocab), sizeof *t->logits, &s, err);
@@ -245,13 +265,13 @@ static float *teacher_at(const tuner *t, int64_t w)
 
 static lq_status get_teacher(const tuner *t, int64_t w, int64_t n, lq_err *err)
 {
-    const size_t per = (size_t)(t->len * t->c->hidden);
+    const size_t per = (size_t)(t->len * t->c->hidden) * sizeof(float);
     return t->fd < 0 ? LQ_OK : spill_get(t->fd, t->teacher, (size_t)n * per, (size_t)w * per, err);
 }
 
 static lq_status put_teacher(const tuner *t, int64_t w, int64_t n, lq_err *err)
 {
-    const size_t per = (size_t)(t->len * t->c->hidden);
+    const size_t per = (size_t)(t->len * t->c->hidden) * sizeof(float);
     return t->fd < 0 ? LQ_OK : spill_put(t->fd, t->teacher, (size_t)n * per, (size_t)w * per, err);
 }
 
@@ -311,15 +331,16 @@ static lq_status run_student(double *kl, tuner *t, const int64_t *which, int64_t
     model_embed(&t->quantized, t->x, t->ids, rows);
     model_drop_embed(&t->quantized);
     qz_state_drop(t->state, L); /* where it lies if it was quantized */
-    for (int64_t i = 0; i < L; i++) {
+    lq_status s = LQ_OK;
+    for (int64_t i = 0; i < L && !s; i++) {
         float *x = t->x + i * rows * D, *next = x + rows * D;
-        grad_layer l = expand_layer(t, i);
+        grad_layer l;
+        s = expand_layer(&l, t, i, err);
         memcpy(next, x, (size_t)(rows * D) * sizeof *x);
-        forward(t, &l, i, next, n);
+        if (!s) forward(t, &l, i, next, n);
         qz_state_drop(t->state, i);
     }
     const float *last = t->x + L * rows * D;
-    lq_status s = LQ_OK;
     for (int64_t i = 0; i < n && !s; i++) {
         float *y = t->y + i * t->len * D;
         grad_norm_forward(t->g, y, last + i * t->len * D, t->final.w, t->len);
@@ -331,33 +352,50 @@ static lq_status run_student(double *kl, tuner *t, const int64_t *which, int64_t
     return s;
 }
 
-static void backward(tuner *t, int64_t n, const tune_step *step)
+/* Against the gradients of its weights and norms. */
+static lq_status step_layer(tuner *t, int64_t i, const tune_step *step, lq_err *err)
+{
+    layer_params *q = &t->layer[i];
+    lq_status s = LQ_OK;
+    for (int k = 0; k < GRAD_LINEARS && !s; k++) {
+        if (!q->rounded[k]) continue;
+        s = tune_states_get(&t->states, &q->w[k], true, err);
+        if (!s) tune_weight_step(&q->w[k].w, t->dW[k], step, t->p);
+        if (!s) s = tune_states_put(&t->states, &q->w[k], err);
+    }
+    for (int k = 0; k < GRAD_NORMS; k++)
+        if (q->norm[k].n) tune_vector_step(&q->norm[k], step);
+    return s;
+}
+
+static lq_status backward(tuner *t, int64_t n, const tune_step *step, lq_err *err)
 {
     const int64_t D = t->c->hidden, per = t->len * D, rows = n * t->len, L = t->c->layers;
+    lq_status s = LQ_OK;
     for (int64_t i = 0; i < n; i++)
         grad_norm_backward(t->g, t->d + i * per, t->final.grad, t->x + L * rows * D + i * per,
                            t->final.w, t->len);
     tune_vector_step(&t->final, step);
-    for (int64_t i = L; i-- > 0;) {
+    for (int64_t i = L; i-- > 0 && !s;) {
         layer_params *q = &t->layer[i];
-        grad_layer l = expand_layer(t, i);
+        grad_layer l;
         grad_out out = { .W = { 0 } };
+        s = expand_layer(&l, t, i, err);
         for (int k = 0; k < GRAD_LINEARS; k++) {
             if (!q->rounded[k]) continue;
             out.W[k] = t->dW[k];
-            memset(t->dW[k], 0, (size_t)(q->w[k].base.N * q->w[k].base.K) * sizeof(float));
+            const qt_tensor *base = &q->w[k].w.base;
+            memset(t->dW[k], 0, (size_t)(base->N * base->K) * sizeof(float));
         }
         for (int k = 0; k < GRAD_NORMS; k++)
             out.norm[k] = q->norm[k].n ? q->norm[k].grad : NULL;
-        for (int64_t w = 0; w < n; w += t->chunk)
+        for (int64_t w = 0; w < n && !s; w += t->chunk)
             grad_backward(t->g, &l, i, t->x + i * rows * D + w * per, t->d + w * per,
                           chunk_of(t, w, n), &out);
-        for (int k = 0; k < GRAD_LINEARS; k++)
-            if (q->rounded[k]) tune_weight_step(&q->w[k], t->dW[k], step, t->p);
-        for (int k = 0; k < GRAD_NORMS; k++)
-            if (q->norm[k].n) tune_vector_step(&q->norm[k], step);
+        if (!s) s = step_layer(t, i, step, err);
         qz_state_drop(t->state, i);
     }
+    return s;
 }
 
 /* ---- the loop ---- */
@@ -380,14 +418,6 @@ static void shuffle(int64_t *order, int64_t n, uint64_t *seed)
     }
 }
 
-/* Of the first rate: up over ten steps, then down half a cosine to nothing. */
-static double rate_at(int step, int steps)
-{
-    enum { WARM_UP = 10 };
-    const double up = step < WARM_UP ? (step + 1.0) / WARM_UP : 1;
-    return up * (0.5 + 0.5 * cos(3.14159265358979323846 * step / steps));
-}
-
 static lq_status train(tuner *t, lq_err *err)
 {
     uint64_t seed = 0;
@@ -402,12 +432,12 @@ static lq_status train(tuner *t, lq_err *err)
             shuffle(order, t->n_train, &seed);
             at = 0;
         }
-        const double part = rate_at(i, t->o.steps);
+        const double part = tune_rate_at(i, t->o.steps);
         tune_step step = { (float)(t->o.rate_scale * part), (float)(t->o.rate_norm * part),
                            (float)(t->o.rate_code * part), i + 1 };
         double kl = 0;
         s = run_student(&kl, t, order + at, t->o.batch, true, err);
-        if (!s) backward(t, t->o.batch, &step);
+        if (!s) s = backward(t, t->o.batch, &step, err);
         at += t->o.batch;
     }
     return s;
@@ -426,17 +456,19 @@ static lq_status store_vector(tune_result *r, const tuner *t, const plan_entry *
     return LQ_OK;
 }
 
-static lq_status store(tune_result *r, const tuner *t, lq_err *err)
+static lq_status store(tune_result *r, tuner *t, lq_err *err)
 {
     lq_status s = store_vector(r, t, t->final_e, &t->final, err);
     for (int64_t i = 0; i < t->c->layers && !s; i++) {
-        const layer_params *q = &t->layer[i];
+        layer_params *q = &t->layer[i];
         for (int k = 0; k < GRAD_LINEARS && !s; k++) {
             if (!q->rounded[k]) continue;
-            s = tune_weight_store(&r->t[q->linear_e[k] - t->plan->e], &q->w[k], &r->arena, err);
+            s = tune_states_store(&r->t[q->linear_e[k] - t->plan->e], &t->states, &q->w[k],
+                                  &r->file, &r->arena, err);
         }
         for (int k = 0; k < GRAD_NORMS && !s; k++)
             if (q->norm[k].n) s = store_vector(r, t, q->norm_e[k], &q->norm[k], err);
+        qz_state_drop(t->state, i);
     }
     return s;
 }
@@ -449,6 +481,7 @@ lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const q
     tuner t = {
         .src = src, .plan = plan, .state = state, .all = text->ids, .fd = -1, .p = p, .job = job
     };
+    t.states.fd = -1;
     lq_status s = LQ_OK;
     t.c = src_config(src);
     t.len = text->len;
@@ -469,6 +502,7 @@ lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const q
     r->kept = !s && r->kl_after < r->kl_before;
     if (r->kept) s = store(r, &t, err);
     if (t.fd >= 0) close(t.fd);
+    tune_states_close(&t.states);
     grad_close(t.g);
     model_free(&t.frame);
     lq_arena_free(&t.arena);
@@ -476,8 +510,14 @@ lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const q
     return s;
 }
 
+void tune_drop(const tune_result *r)
+{
+    if (r->file.data) lq_map_drop(&r->file, r->file.data, r->file.size);
+}
+
 void tune_free(tune_result *r)
 {
+    lq_map_close(&r->file);
     lq_arena_free(&r->arena);
     memset(r, 0, sizeof *r);
 }

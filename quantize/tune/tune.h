@@ -11,19 +11,23 @@
  * f32.
  *
  * Text that the model wrote itself may be added (calib/self_text.h). The last 1/16 of the
- * text is not trained on: it decides whether the result is kept. Memory: 20 bytes per group of
- * weights, 13 per code where they are trained (else they stay in the state's files), one layer in
- * f32 with its gradient, the head in f32, the inputs of all layers for one batch, and in memory or
- * on disk the original's last hidden states of all tokens (f32). Source: arXiv:2407.11062, its
- * second stage (there with the loss of the text, not of a teacher).
+ * text is not trained on: it decides whether the result is kept. Memory: one layer in f32 with its
+ * gradient, the head in f32, the inputs of all layers for one batch; and in memory or on disk 20
+ * bytes per group of weights, 13 per code where they are trained (else they stay in the layers' files), and
+ * the original's last hidden states of all tokens (f32). Source: arXiv:2407.11062, its second
+ * stage (there with the loss of the text, not of a teacher).
  */
 #ifndef LLMQ_QUANTIZE_TUNE_TUNE_H
 #define LLMQ_QUANTIZE_TUNE_TUNE_H
 
 #include "quantize/layer/state.h"
 
-/* Is the model so small that codes are trained too (14 bytes per weight)? */
+/* Is the model so small that what is trained stays in memory, where memory is not limited? At most 2^28 weights. */
 bool tune_small(const src_source *src);
+/* Rates of step 0, 1, ... in parts of the first rate: up over ten steps, then down half a cosine to nothing. */
+double tune_rate_at(int step, int steps);
+/* Can so many steps, the first at `rate`, move any code? Else they are not trained, with the same result. */
+bool tune_moves_codes(int steps, double rate);
 /* The steps that are worth their time: 100, on a small model up to 800, the more the smaller it is;
  * 0 of methods that are not tuned by default, and where there is no backward pass. */
 int tune_default_steps(const qz_method *m, const src_source *src);
@@ -34,9 +38,10 @@ bool tune_can_keep(const arch_config *c, int64_t batch, int64_t len, int64_t win
 /* quantize/methods/effort.h has what is usual. */
 typedef struct {
     int steps;
-    int batch;             /* windows per step */
-    const char *spill_dir; /* folder for the original's hidden states; NULL: in memory */
-    bool keep;             /* what layers make forward is kept for the way back, where that fits */
+    int batch;              /* windows per step */
+    const char *spill_dir;  /* folder for the original's hidden states; NULL: in memory */
+    const char *states_dir; /* ... for what is trained (quantize/tune/states.h) */
+    bool keep;              /* what layers make forward is kept for the way back, where that fits */
     double rate_scale; /* first step, relative to the scale at 4 bits, twice that per bit less */
     double rate_norm;  /* ... of a norm's weight */
     double rate_code;  /* ... of a code's underlying weight, in steps of the grid */
@@ -48,6 +53,7 @@ typedef struct {
     bool kept;                  /* false: the tuned model was no better, nothing changes */
     double kl_before, kl_after; /* mean over the tokens held back; NAN: too few windows to tune */
     lq_arena arena;
+    lq_map file; /* where codes are that were trained on disk */
 } tune_result;
 
 /* What is learned from: `own` windows of the model's own, then `text` of text. */
@@ -61,6 +67,8 @@ typedef struct {
 lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const qz_state *state,
                    const tune_text *text, const tune_opts *o, pool *p, const lq_job *job,
                    lq_err *err);
+/* Its pages need not stay in memory. */
+void tune_drop(const tune_result *r);
 void tune_free(tune_result *r);
 
 #endif

@@ -117,7 +117,7 @@ def test_a_full_disk_under_hidden_states_ends_the_run_and_the_next_goes_on(llmq,
     for most, left in [(1 << 20, []), (3 << 20, ["q.llmq.resume"])]:
         p = llmq(*args, *limit, "-o", out, code=1,
                  preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)))
-        assert f"quantize: {out}.resume: hidden states on disk: File too large" in p.stderr and leftovers(tmp_path) == left
+        assert f"quantize: {out}.resume: states on disk: File too large" in p.stderr and leftovers(tmp_path) == left
     assert llmq.json(*args, *limit, "-o", out)["resumed_parts"] > 0
     llmq(*args, "-o", tmp_path / "whole")
     assert digest(out) == digest(tmp_path / "whole") and leftovers(tmp_path) == ["q.llmq", "whole"]

@@ -53,8 +53,10 @@ def test_a_dry_run_says_what_a_run_would_need(llmq, model, tmp_path):
     assert "predicted" in llmq(*args, "--dry-run").stdout and "predicted" in llmq(*args).stdout
 
 
-@pytest.mark.parametrize("more", [["-m", "gptq"], ["-m", "awq", "--no-fold", "--tune", "2"], ["-m", "gptq", "--no-fold"]],
-                         ids=["gptq", "tuning", "in stages"])
+@pytest.mark.parametrize("more", [["-m", "gptq"], ["-m", "awq", "--no-fold", "--tune", "2"], ["-m", "gptq", "--no-fold"],
+                                  ["-m", "auto", "--tune", "30", "--self-samples", "2"],
+                                  ["-m", "gptq", "--tune", "30", "--to", "gguf:Q4_K_M"]],
+                         ids=["gptq", "tuning", "in stages", "tuning of codes", "tuning of codes whose scales stay"])
 def test_states_on_disk_give_the_same_bytes_in_less_memory(llmq, draft, tmp_path, more):
     args = ["quantize", draft, *more, "--no-check", "--calib-samples", "64", "--calib-len", "64"]
     free = llmq.json(*args, "-o", tmp_path / "free")

@@ -4,6 +4,7 @@
 #include "quantize/methods/fp4.h"
 #include "quantize/methods/row_grid.h"
 #include "quantize/methods/rtn.h"
+#include "quantize/tune/tune.h"
 #include "tests/support/check.h"
 
 #include <math.h>
@@ -199,6 +200,36 @@ TEST(codes_are_trained_from_where_the_weights_were)
     }
 }
 
+/* Gradients that grow take Adam furthest. */
+TEST(no_code_moves_in_steps_that_are_too_few)
+{
+    static float W[N * K], dW[N * K];
+    static int8_t rest[N * K];
+    for (int steps = 1; steps <= 64; steps *= 4) {
+        lq_arena a = { 0 };
+        lq_err err = { "" };
+        qz_out q;
+        tune_weight w;
+        static uint8_t code0[N * K];
+        double rate = 1e-4;
+        while (!tune_moves_codes(steps, 1.01 * rate))
+            rate *= 1.01;
+        rounded(&q, W, 3, true, &a);
+        memset(rest, 127, sizeof rest);
+        CHECK(!tune_weight_init(&w, &q.t, rest, &a, &err), "%s", err.msg);
+        memcpy(code0, w.code, sizeof code0);
+        for (int step = 1; step <= steps; step++) {
+            for (int i = 0; i < N * K; i++)
+                dW[i] = -powf(1.2f, (float)step);
+            const float now = (float)(rate * tune_rate_at(step - 1, steps));
+            tune_weight_step(&w, dW, &(tune_step){ .code = now, .step = step }, p);
+        }
+        CHECK(!memcmp(w.code, code0, sizeof code0), "%d steps", steps);
+        CHECK(!tune_moves_codes(steps, rate) && tune_moves_codes(steps, 1.01 * rate), "%g", rate);
+        lq_arena_free(&a);
+    }
+}
+
 /* Schemes whose scales stay. */
 static const char *const staying[] = { "Q4_1", "Q5_0",   "Q2_K",   "Q3_K",  "Q4_K",
                                        "Q6_K", "IQ4_NL", "IQ4_XS", "nvfp4", "mxfp4" };
@@ -320,6 +351,7 @@ int main(int argc, char **argv)
     RUN(scales_move_alike_whether_codes_lie_packed_or_not);
     RUN(what_rounding_left_leads_back_to_the_weight);
     RUN(codes_are_trained_from_where_the_weights_were);
+    RUN(no_code_moves_in_steps_that_are_too_few);
     RUN(codes_are_trained_where_scales_stay);
     RUN(points_of_a_lattice_are_not_trained);
     RUN(a_vector_moves_against_its_gradient_which_is_then_zero);
