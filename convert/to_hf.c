@@ -494,6 +494,13 @@ static lq_status to_hf_put(conv *c, const conv_weight *w, st_writer *out, size_t
 }
 
 /* ---- shards ---- */
+/* A stack of experts whose rows the checkpoint has one behind the other? */
+static bool is_flat(const conv *c, const conv_weight *w)
+{
+    return w->linear && w->t->n_dims == 3 &&
+           arch_name_of(c->plan.config, w->slot.role)->flags & NAME_FLAT;
+}
+
 /* The tensors of a weight as they stand in the file; names of parts in `a`. Returns how many. */
 static int list_tensors(st_tensor *out, const conv *c, const conv_weight *w, lq_arena *a)
 {
@@ -504,6 +511,13 @@ static int list_tensors(st_tensor *out, const conv *c, const conv_weight *w, lq_
     if (turns_back(c, w)) {
         out[0].shape[t->n_dims - 2] = t->shape[t->n_dims - 1];
         out[0].shape[t->n_dims - 1] = t->shape[t->n_dims - 2];
+    }
+    if (is_flat(c, w)) {
+        int64_t *shape = out[0].shape;
+        out[0].n_dims = 2;
+        shape[0] *= shape[1];
+        shape[1] = shape[2];
+        shape[2] = 0;
     }
     return w->quantized ? conv_list_parts(out, w, a) : 1;
 }

@@ -28,6 +28,14 @@ void k_conv(const k_conv_args *a);
  * B, x, C, dt). out may be v. */
 void k_scan(const k_scan_args *a);
 
+/* The same of Mamba (arXiv:2312.00752), where each lane has a rate of its own for each row:
+ *
+ *     S[i]  = exp(step[t] rate[i]) S[i] + k[t][i] (step[t] v[t])
+ *     out[t] = sum over i of q[t][i] S[i]
+ *
+ * k, v, q, step are its B, x, C, dt. out may be v. */
+void k_select(const k_select_args *a);
+
 /* log(1 + exp(x)); x itself above 20, as torch has it. */
 float k_softplus(float x);
 

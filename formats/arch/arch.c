@@ -21,6 +21,7 @@ void arch_config_init(arch_config *c, const arch_row *row)
     c->gate_scale = c->down_scale = c->o_scale = c->mix_out_scale = 1;
     for (size_t i = 0; i < LQ_COUNT(c->mix_scale); i++)
         c->mix_scale[i] = 1;
+    if (row->mixer == MIX_SELECT) c->mix_heads = c->mix_groups = 1;
     c->alibi_max = 8;
     c->pos_offset = row->pos_offset;
     if (row->mtp && row->mtp->eagle) c->mtp = row->mtp;
@@ -102,6 +103,9 @@ static lq_status check_mixer(const arch_config *c, lq_err *err)
         return lq_fail(err, LQ_EVALUE,
                        "mix_key: expected heads of a state of dims, found %" PRId64 " by %" PRId64,
                        c->mix_key, c->mix_value);
+    if (m == MIX_SELECT && (c->mix_rank < 1 || c->mix_rank > ARCH_MAX_WIDTH - 2 * c->mix_key))
+        return lq_fail(err, LQ_EVALUE, "mix_rank: expected a rank of the time step, found %" PRId64,
+                       c->mix_rank);
     return LQ_OK;
 }
 

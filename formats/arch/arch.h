@@ -55,14 +55,15 @@ typedef enum {
 
 /* What of a layer mixes positions: X(name, text, attends, state), state: what it carries from position
  * to position besides K and V. */
-#define ARCH_MIXERS(X)                                                                  \
-    X(MIX_ATTENTION, "attention", true, false)                                          \
-    X(MIX_NONE, "none", false, false)  /* the MLP is the whole layer */                 \
-    X(MIX_DELTA, "delta", false, true) /* gated delta rule, arXiv:2412.06464 */         \
-    X(MIX_CONV, "conv", false, true)   /* short convolution between two gates */        \
-    X(MIX_KDA, "kda", false, true)     /* with a decay per key dim, arXiv:2510.26692 */ \
-    X(MIX_MAMBA, "mamba", false, true) /* Mamba-2, arXiv:2405.21060 */                  \
-    X(MIX_BOTH, "both", true, true)    /* attention and Mamba-2 side by side, of one input */
+#define ARCH_MIXERS(X)                                                                             \
+    X(MIX_ATTENTION, "attention", true, false)                                                     \
+    X(MIX_NONE, "none", false, false)       /* the MLP is the whole layer */                       \
+    X(MIX_DELTA, "delta", false, true)      /* gated delta rule, arXiv:2412.06464 */               \
+    X(MIX_CONV, "conv", false, true)        /* short convolution between two gates */              \
+    X(MIX_KDA, "kda", false, true)          /* with a decay per key dim, arXiv:2510.26692 */       \
+    X(MIX_MAMBA, "mamba", false, true)      /* Mamba-2, arXiv:2405.21060 */                        \
+    X(MIX_BOTH, "both", true, true)         /* attention and Mamba-2 side by side, of one input */ \
+    X(MIX_SELECT, "selective", false, true) /* Mamba, arXiv:2312.00752 */
 typedef enum {
 #define X(name, text, attends, state) name,
     ARCH_MIXERS(X)
@@ -74,123 +75,129 @@ typedef enum {
  * by name; LINEAR: what quantizers work on. Roles with EXPERT in their name exist once per expert.
  * X(name, text, kind) */
 typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
-#define ARCH_ROLES(X)                                                                                     \
-    X(R_EMBED, "embed", ARCH_MATRIX)                                                                      \
-    X(R_POS_EMBED, "pos_embed", ARCH_MATRIX) /* [positions + pos_offset, hidden] */                       \
-    X(R_EMBED_NORM, "embed_norm", ARCH_VECTOR)                                                            \
-    X(R_PROJ_IN, "proj_in", ARCH_MATRIX) /* embed_dim to hidden, and back before the head */              \
-    X(R_PROJ_OUT, "proj_out", ARCH_MATRIX)                                                                \
-    /* of a layer ple_dim of norm(proj x) + embed[id] */                                                  \
-    X(R_PLE_EMBED, "ple_embed", ARCH_MATRIX)                                                              \
-    X(R_PLE_PROJ, "ple_proj", ARCH_MATRIX)                                                                \
-    X(R_PLE_NORM, "ple_norm", ARCH_VECTOR)                                                                \
-    /* AltUp (arXiv:2301.13310): from x to each further stream, and back */                               \
-    X(R_STREAM_IN, "stream_in", ARCH_MATRIX)                                                              \
-    X(R_STREAM_OUT, "stream_out", ARCH_MATRIX)                                                            \
-    X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                            \
-    X(R_HEAD, "lm_head", ARCH_LINEAR)                                                                     \
-    X(R_SCORE, "score", ARCH_MATRIX) /* [labels, hidden] of HEAD_LABELS */                                \
-    /* of an MTP head alone (arch_mtp): proj reads both, normed */                                        \
-    X(R_MTP_EMBED_NORM, "mtp_embed_norm", ARCH_VECTOR)                                                    \
-    X(R_MTP_HIDDEN_NORM, "mtp_hidden_norm", ARCH_VECTOR)                                                  \
-    X(R_MTP_PROJ, "mtp_proj", ARCH_MATRIX)                                                                \
-    /* of a layer, from here on */                                                                        \
-    X(R_ATTN_NORM, "attn_norm", ARCH_VECTOR)                                                              \
-    X(R_Q, "q", ARCH_LINEAR)                                                                              \
-    X(R_K, "k", ARCH_LINEAR)                                                                              \
-    X(R_V, "v", ARCH_LINEAR)                                                                              \
-    X(R_QKV, "qkv", ARCH_LINEAR)             /* rows: see qkv_grouped */                                  \
-    X(R_ATTN_GATE, "attn_gate", ARCH_LINEAR) /* on the output before R_O: see gate_softplus */            \
-    X(R_O, "o", ARCH_LINEAR)                                                                              \
-    X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                                    \
-    X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                                    \
-    X(R_O_NORM, "o_norm", ARCH_VECTOR)       /* of what R_O reads */                                      \
-    X(R_V_NORM, "v_norm", ARCH_VECTOR)       /* of each head */                                           \
-    X(R_SINKS, "sinks", ARCH_VECTOR)         /* [heads] */                                                \
-    X(R_HEAD_GATE, "head_gate", ARCH_MATRIX) /* [heads, hidden]: sigmoid on each head's output */         \
+#define ARCH_ROLES(X)                                                                                       \
+    X(R_EMBED, "embed", ARCH_MATRIX)                                                                        \
+    X(R_POS_EMBED, "pos_embed", ARCH_MATRIX) /* [positions + pos_offset, hidden] */                         \
+    X(R_EMBED_NORM, "embed_norm", ARCH_VECTOR)                                                              \
+    X(R_PROJ_IN, "proj_in", ARCH_MATRIX) /* embed_dim to hidden, and back before the head */                \
+    X(R_PROJ_OUT, "proj_out", ARCH_MATRIX)                                                                  \
+    /* of a layer ple_dim of norm(proj x) + embed[id] */                                                    \
+    X(R_PLE_EMBED, "ple_embed", ARCH_MATRIX)                                                                \
+    X(R_PLE_PROJ, "ple_proj", ARCH_MATRIX)                                                                  \
+    X(R_PLE_NORM, "ple_norm", ARCH_VECTOR)                                                                  \
+    /* AltUp (arXiv:2301.13310): from x to each further stream, and back */                                 \
+    X(R_STREAM_IN, "stream_in", ARCH_MATRIX)                                                                \
+    X(R_STREAM_OUT, "stream_out", ARCH_MATRIX)                                                              \
+    X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                              \
+    X(R_HEAD, "lm_head", ARCH_LINEAR)                                                                       \
+    X(R_SCORE, "score", ARCH_MATRIX) /* [labels, hidden] of HEAD_LABELS */                                  \
+    /* of an MTP head alone (arch_mtp): proj reads both, normed */                                          \
+    X(R_MTP_EMBED_NORM, "mtp_embed_norm", ARCH_VECTOR)                                                      \
+    X(R_MTP_HIDDEN_NORM, "mtp_hidden_norm", ARCH_VECTOR)                                                    \
+    X(R_MTP_PROJ, "mtp_proj", ARCH_MATRIX)                                                                  \
+    /* of a layer, from here on */                                                                          \
+    X(R_ATTN_NORM, "attn_norm", ARCH_VECTOR)                                                                \
+    X(R_Q, "q", ARCH_LINEAR)                                                                                \
+    X(R_K, "k", ARCH_LINEAR)                                                                                \
+    X(R_V, "v", ARCH_LINEAR)                                                                                \
+    X(R_QKV, "qkv", ARCH_LINEAR)             /* rows: see qkv_grouped */                                    \
+    X(R_ATTN_GATE, "attn_gate", ARCH_LINEAR) /* on the output before R_O: see gate_softplus */              \
+    X(R_O, "o", ARCH_LINEAR)                                                                                \
+    X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                                      \
+    X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                                      \
+    X(R_O_NORM, "o_norm", ARCH_VECTOR)       /* of what R_O reads */                                        \
+    X(R_V_NORM, "v_norm", ARCH_VECTOR)       /* of each head */                                             \
+    X(R_SINKS, "sinks", ARCH_VECTOR)         /* [heads] */                                                  \
+    X(R_HEAD_GATE, "head_gate", ARCH_MATRIX) /* [heads, hidden]: sigmoid on each head's output */           \
     /* MLA (arXiv:2405.04434): q = b_q norm(a_q h); [c, k_rope] = a_kv h;                         \
-     * [k_nope, v] of each head = b_kv norm(c) */       \
-    X(R_Q_A, "q_a", ARCH_LINEAR)                                                                          \
-    X(R_Q_A_NORM, "q_a_norm", ARCH_VECTOR)                                                                \
-    X(R_Q_B, "q_b", ARCH_LINEAR)                                                                          \
-    X(R_KV_A, "kv_a", ARCH_LINEAR)                                                                        \
-    X(R_KV_A_NORM, "kv_a_norm", ARCH_VECTOR)                                                              \
-    X(R_KV_B, "kv_b", ARCH_LINEAR)                                                                        \
+     * [k_nope, v] of each head = b_kv norm(c) */         \
+    X(R_Q_A, "q_a", ARCH_LINEAR)                                                                            \
+    X(R_Q_A_NORM, "q_a_norm", ARCH_VECTOR)                                                                  \
+    X(R_Q_B, "q_b", ARCH_LINEAR)                                                                            \
+    X(R_KV_A, "kv_a", ARCH_LINEAR)                                                                          \
+    X(R_KV_A_NORM, "kv_a_norm", ARCH_VECTOR)                                                                \
+    X(R_KV_B, "kv_b", ARCH_LINEAR)                                                                          \
     /* The lightning indexer (arXiv:2512.02556): index_q norm(a_q h) of its heads, norm(index_k h) of   \
-     * all, the heads' weights index_w h (runtime/forward/forward_index.c) */ \
-    X(R_INDEX_Q, "index_q", ARCH_MATRIX)                                                                  \
-    X(R_INDEX_K, "index_k", ARCH_MATRIX)                                                                  \
-    X(R_INDEX_K_NORM, "index_k_norm", ARCH_VECTOR)                                                        \
-    X(R_INDEX_W, "index_w", ARCH_MATRIX)                                                                  \
+     * all, the heads' weights index_w h (runtime/forward/forward_index.c) */   \
+    X(R_INDEX_Q, "index_q", ARCH_MATRIX)                                                                    \
+    X(R_INDEX_K, "index_k", ARCH_MATRIX)                                                                    \
+    X(R_INDEX_K_NORM, "index_k_norm", ARCH_VECTOR)                                                          \
+    X(R_INDEX_W, "index_w", ARCH_MATRIX)                                                                    \
     /* Layers with a state (runtime/forward/forward_mixer.c): what the norm's output makes, or what  \
      * of it the convolution takes, in one or as q, k, v; the output's gate, where apart; beta and   \
-     * decay of each head (MIX_KDA: of each key dim). DOWN, UP: a product of two small matrices */    \
-    X(R_MIX_IN, "mix_in", ARCH_LINEAR)                                                                    \
-    X(R_MIX_Q, "mix_q", ARCH_LINEAR)                                                                      \
-    X(R_MIX_K, "mix_k", ARCH_LINEAR)                                                                      \
-    X(R_MIX_V, "mix_v", ARCH_LINEAR)                                                                      \
-    X(R_MIX_GATE, "mix_gate", ARCH_LINEAR)                                                                \
-    X(R_MIX_GATE_DOWN, "mix_gate_down", ARCH_MATRIX)                                                      \
-    X(R_MIX_GATE_UP, "mix_gate_up", ARCH_MATRIX)                                                          \
-    X(R_MIX_BA, "mix_ba", ARCH_MATRIX)                                                                    \
-    X(R_MIX_B, "mix_b", ARCH_MATRIX)                                                                      \
-    X(R_MIX_A, "mix_a", ARCH_MATRIX)                                                                      \
-    X(R_MIX_A_DOWN, "mix_a_down", ARCH_MATRIX)                                                            \
-    X(R_MIX_A_UP, "mix_a_up", ARCH_MATRIX)                                                                \
-    /* taps of each channel: NAME_TAPS; or of those of q, k and v */                                      \
-    X(R_MIX_CONV, "mix_conv", ARCH_VECTOR)                                                                \
-    X(R_MIX_CONV_K, "mix_conv_k", ARCH_VECTOR)                                                            \
-    X(R_MIX_CONV_V, "mix_conv_v", ARCH_VECTOR)                                                            \
-    X(R_MIX_DT, "mix_dt", ARCH_VECTOR)       /* [arch_mix_decays] added to the decay's input */           \
-    X(R_MIX_A_LOG, "mix_a_log", ARCH_VECTOR) /* [mix_heads] */                                            \
-    X(R_MIX_SKIP, "mix_skip", ARCH_VECTOR)   /* [mix_heads]: Mamba-2's D */                               \
-    X(R_MIX_NORM, "mix_norm", ARCH_VECTOR)   /* of the output, before the last product */                 \
-    X(R_MIX_OUT, "mix_out", ARCH_LINEAR)                                                                  \
-    X(R_ATTN_POST_NORM, "attn_post_norm", ARCH_VECTOR) /* of attention's output */                        \
-    X(R_MLP_NORM, "mlp_norm", ARCH_VECTOR)                                                                \
-    X(R_GATE, "gate", ARCH_LINEAR)                                                                        \
-    X(R_UP, "up", ARCH_LINEAR)                                                                            \
-    X(R_GATE_UP, "gate_up", ARCH_LINEAR) /* rows: gate, then up */                                        \
-    X(R_XIELU_P, "xielu_p", ARCH_VECTOR) /* [1], as are the next three: ARCH_XIELU */                     \
-    X(R_XIELU_N, "xielu_n", ARCH_VECTOR)                                                                  \
-    X(R_XIELU_BETA, "xielu_beta", ARCH_VECTOR)                                                            \
-    X(R_XIELU_EPS, "xielu_eps", ARCH_VECTOR)                                                              \
-    X(R_DOWN_NORM, "down_norm", ARCH_VECTOR) /* of what R_DOWN reads */                                   \
-    X(R_DOWN, "down", ARCH_LINEAR)                                                                        \
-    X(R_ROUTER, "router", ARCH_MATRIX)                                                                    \
-    X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */            \
-    X(R_LATENT_IN, "latent_in", ARCH_MATRIX)     /* h to what experts read, and back */                   \
-    X(R_LATENT_OUT, "latent_out", ARCH_MATRIX)                                                            \
-    /* dense_beside: of what router and experts read, MLP and experts give; on shares */                  \
-    X(R_ROUTER_NORM, "router_norm", ARCH_VECTOR)                                                          \
-    X(R_EXPERT_NORM, "expert_norm", ARCH_VECTOR)                                                          \
-    X(R_DENSE_POST_NORM, "dense_post_norm", ARCH_VECTOR)                                                  \
-    X(R_EXPERT_POST_NORM, "expert_post_norm", ARCH_VECTOR)                                                \
-    X(R_EXPERT_SCALE, "expert_scale", ARCH_VECTOR)                                                        \
-    X(R_EXPERT_GATE, "expert_gate", ARCH_LINEAR)                                                          \
-    X(R_EXPERT_UP, "expert_up", ARCH_LINEAR)                                                              \
-    X(R_EXPERT_GATE_UP, "expert_gate_up", ARCH_LINEAR) /* rows: see gate_up_mixed */                      \
-    X(R_EXPERT_DOWN, "expert_down", ARCH_LINEAR)                                                          \
-    X(R_SHARED_ROUTER, "shared_router", ARCH_MATRIX) /* [1, hidden]: sigmoid on the shared MLP */         \
-    X(R_SHARED_GATE, "shared_gate", ARCH_LINEAR)                                                          \
-    X(R_SHARED_UP, "shared_up", ARCH_LINEAR)                                                              \
-    X(R_SHARED_GATE_UP, "shared_gate_up", ARCH_LINEAR) /* rows: gate, then up */                          \
-    X(R_SHARED_DOWN, "shared_down", ARCH_LINEAR)                                                          \
-    X(R_MLP_POST_NORM, "mlp_post_norm", ARCH_VECTOR) /* of the MLP's output */                            \
-    /* x += norm(out(act(gate x) * the layer's ple_dim)), after the MLP */                                \
-    X(R_PLE_GATE, "ple_gate", ARCH_MATRIX)                                                                \
-    X(R_PLE_OUT, "ple_out", ARCH_MATRIX)                                                                  \
-    X(R_PLE_POST_NORM, "ple_post_norm", ARCH_VECTOR)                                                      \
-    X(R_LAYER_SCALE, "layer_scale", ARCH_VECTOR) /* [1]: on x, at the end */                              \
-    /* AltUp: small matrices by rows; the scale on what R_PLE_GATE reads */                               \
-    X(R_STREAM_NORM, "stream_norm", ARCH_VECTOR)                                                          \
-    X(R_STREAM_ROUTER, "stream_router", ARCH_VECTOR)                                                      \
-    X(R_STREAM_PREDICT, "stream_predict", ARCH_VECTOR)                                                    \
-    X(R_STREAM_CORRECT, "stream_correct", ARCH_VECTOR)                                                    \
-    X(R_STREAM_SCALE, "stream_scale", ARCH_VECTOR)                                                        \
-    /* Laurel: x = (x + h + norm(right left h)) / sqrt(2), after attention */                             \
-    X(R_LAUREL_LEFT, "laurel_left", ARCH_MATRIX)                                                          \
-    X(R_LAUREL_RIGHT, "laurel_right", ARCH_MATRIX)                                                        \
+     * decay of each head (MIX_KDA: of each key dim). DOWN, UP: a product of two small matrices */      \
+    X(R_MIX_IN, "mix_in", ARCH_LINEAR)                                                                      \
+    X(R_MIX_Q, "mix_q", ARCH_LINEAR)                                                                        \
+    X(R_MIX_K, "mix_k", ARCH_LINEAR)                                                                        \
+    X(R_MIX_V, "mix_v", ARCH_LINEAR)                                                                        \
+    X(R_MIX_GATE, "mix_gate", ARCH_LINEAR)                                                                  \
+    X(R_MIX_GATE_DOWN, "mix_gate_down", ARCH_MATRIX)                                                        \
+    X(R_MIX_GATE_UP, "mix_gate_up", ARCH_MATRIX)                                                            \
+    X(R_MIX_BA, "mix_ba", ARCH_MATRIX)                                                                      \
+    X(R_MIX_B, "mix_b", ARCH_MATRIX)                                                                        \
+    X(R_MIX_A, "mix_a", ARCH_MATRIX)                                                                        \
+    X(R_MIX_A_DOWN, "mix_a_down", ARCH_MATRIX)                                                              \
+    X(R_MIX_A_UP, "mix_a_up", ARCH_MATRIX)                                                                  \
+    /* MIX_SELECT: from what the convolution gives [rank of the time step, B, C], and from that the step */ \
+    X(R_MIX_X, "mix_x", ARCH_MATRIX)                                                                        \
+    X(R_MIX_STEP, "mix_step", ARCH_MATRIX)                                                                  \
+    X(R_MIX_STEP_NORM, "mix_step_norm", ARCH_VECTOR) /* of each of the three */                             \
+    X(R_MIX_B_NORM, "mix_b_norm", ARCH_VECTOR)                                                              \
+    X(R_MIX_C_NORM, "mix_c_norm", ARCH_VECTOR)                                                              \
+    /* taps of each channel: NAME_TAPS; or of those of q, k and v */                                        \
+    X(R_MIX_CONV, "mix_conv", ARCH_VECTOR)                                                                  \
+    X(R_MIX_CONV_K, "mix_conv_k", ARCH_VECTOR)                                                              \
+    X(R_MIX_CONV_V, "mix_conv_v", ARCH_VECTOR)                                                              \
+    X(R_MIX_DT, "mix_dt", ARCH_VECTOR)       /* [arch_mix_decays] added to the decay's input */             \
+    X(R_MIX_A_LOG, "mix_a_log", ARCH_VECTOR) /* [mix_heads]; MIX_SELECT: [mix_value, mix_key] */            \
+    X(R_MIX_SKIP, "mix_skip", ARCH_VECTOR) /* [mix_heads]: Mamba-2's D; MIX_SELECT: [mix_value] */          \
+    X(R_MIX_NORM, "mix_norm", ARCH_VECTOR) /* of the output, before the last product */                     \
+    X(R_MIX_OUT, "mix_out", ARCH_LINEAR)                                                                    \
+    X(R_ATTN_POST_NORM, "attn_post_norm", ARCH_VECTOR) /* of attention's output */                          \
+    X(R_MLP_NORM, "mlp_norm", ARCH_VECTOR)                                                                  \
+    X(R_GATE, "gate", ARCH_LINEAR)                                                                          \
+    X(R_UP, "up", ARCH_LINEAR)                                                                              \
+    X(R_GATE_UP, "gate_up", ARCH_LINEAR) /* rows: gate, then up */                                          \
+    X(R_XIELU_P, "xielu_p", ARCH_VECTOR) /* [1], as are the next three: ARCH_XIELU */                       \
+    X(R_XIELU_N, "xielu_n", ARCH_VECTOR)                                                                    \
+    X(R_XIELU_BETA, "xielu_beta", ARCH_VECTOR)                                                              \
+    X(R_XIELU_EPS, "xielu_eps", ARCH_VECTOR)                                                                \
+    X(R_DOWN_NORM, "down_norm", ARCH_VECTOR) /* of what R_DOWN reads */                                     \
+    X(R_DOWN, "down", ARCH_LINEAR)                                                                          \
+    X(R_ROUTER, "router", ARCH_MATRIX)                                                                      \
+    X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */              \
+    X(R_LATENT_IN, "latent_in", ARCH_MATRIX)     /* h to what experts read, and back */                     \
+    X(R_LATENT_OUT, "latent_out", ARCH_MATRIX)                                                              \
+    /* dense_beside: of what router and experts read, MLP and experts give; on shares */                    \
+    X(R_ROUTER_NORM, "router_norm", ARCH_VECTOR)                                                            \
+    X(R_EXPERT_NORM, "expert_norm", ARCH_VECTOR)                                                            \
+    X(R_DENSE_POST_NORM, "dense_post_norm", ARCH_VECTOR)                                                    \
+    X(R_EXPERT_POST_NORM, "expert_post_norm", ARCH_VECTOR)                                                  \
+    X(R_EXPERT_SCALE, "expert_scale", ARCH_VECTOR)                                                          \
+    X(R_EXPERT_GATE, "expert_gate", ARCH_LINEAR)                                                            \
+    X(R_EXPERT_UP, "expert_up", ARCH_LINEAR)                                                                \
+    X(R_EXPERT_GATE_UP, "expert_gate_up", ARCH_LINEAR) /* rows: see gate_up_mixed */                        \
+    X(R_EXPERT_DOWN, "expert_down", ARCH_LINEAR)                                                            \
+    X(R_SHARED_ROUTER, "shared_router", ARCH_MATRIX) /* [1, hidden]: sigmoid on the shared MLP */           \
+    X(R_SHARED_GATE, "shared_gate", ARCH_LINEAR)                                                            \
+    X(R_SHARED_UP, "shared_up", ARCH_LINEAR)                                                                \
+    X(R_SHARED_GATE_UP, "shared_gate_up", ARCH_LINEAR) /* rows: gate, then up */                            \
+    X(R_SHARED_DOWN, "shared_down", ARCH_LINEAR)                                                            \
+    X(R_MLP_POST_NORM, "mlp_post_norm", ARCH_VECTOR) /* of the MLP's output */                              \
+    /* x += norm(out(act(gate x) * the layer's ple_dim)), after the MLP */                                  \
+    X(R_PLE_GATE, "ple_gate", ARCH_MATRIX)                                                                  \
+    X(R_PLE_OUT, "ple_out", ARCH_MATRIX)                                                                    \
+    X(R_PLE_POST_NORM, "ple_post_norm", ARCH_VECTOR)                                                        \
+    X(R_LAYER_SCALE, "layer_scale", ARCH_VECTOR) /* [1]: on x, at the end */                                \
+    /* AltUp: small matrices by rows; the scale on what R_PLE_GATE reads */                                 \
+    X(R_STREAM_NORM, "stream_norm", ARCH_VECTOR)                                                            \
+    X(R_STREAM_ROUTER, "stream_router", ARCH_VECTOR)                                                        \
+    X(R_STREAM_PREDICT, "stream_predict", ARCH_VECTOR)                                                      \
+    X(R_STREAM_CORRECT, "stream_correct", ARCH_VECTOR)                                                      \
+    X(R_STREAM_SCALE, "stream_scale", ARCH_VECTOR)                                                          \
+    /* Laurel: x = (x + h + norm(right left h)) / sqrt(2), after attention */                               \
+    X(R_LAUREL_LEFT, "laurel_left", ARCH_MATRIX)                                                            \
+    X(R_LAUREL_RIGHT, "laurel_right", ARCH_MATRIX)                                                          \
     X(R_LAUREL_NORM, "laurel_norm", ARCH_VECTOR)
 
 typedef enum {
@@ -249,7 +256,9 @@ typedef enum {
     NAME_TAPS = 512,     /* a convolution's, [channels, 1, taps]; its bias [channels] */
     NAME_4D = 1024,      /* a vector of n as [1, 1, n, 1] */
     NAME_STATE = 2048,   /* only in layers with a state */
-    NAME_ATTENDS = 4096  /* only in layers that attend */
+    NAME_ATTENDS = 4096, /* only in layers that attend */
+    NAME_FLAT =
+        8192 /* with NAME_STACKED: in a folder the experts' rows one behind the other, two dims */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
@@ -490,6 +499,7 @@ typedef struct arch_config {
      * mix_key dims; the state of a head is [mix_key, mix_value]. conv_taps: of the convolution, over
      * all keys, queries and values, or (MIX_CONV) over hidden. */
     int64_t mix_heads, mix_groups, mix_key, mix_value, conv_taps;
+    int64_t mix_rank;      /* MIX_SELECT, which has one head: of what makes the time step */
     double dt_min, dt_max; /* MIX_MAMBA: dt is kept between; 0: no bound */
     /* MIX_KDA: a decay is exp(-decay_span sigmoid(exp(a_log) (a + dt))); 0: as MIX_DELTA's */
     double decay_span;

@@ -148,7 +148,9 @@ lq_status arch_read_sizes(arch_config *c, const cJSON *j, lq_err *err)
     lq_status s = js_i64(j, spelled(j, vocab_keys), true, 1, INT32_MAX, &c->vocab, err);
     if (!s) s = js_i64(j, spelled(j, hidden_keys), true, 1, wide, &c->hidden, err);
     if (!s) s = read_layers(c, j, err);
-    if (!s) s = js_i64(j, spelled(j, heads_keys), true, 1, wide, &c->heads, err);
+    const bool attends = arch_name_of(c, R_O) || arch_name_of(c, R_QKV);
+    c->heads = 1;
+    if (!s) s = js_i64(j, spelled(j, heads_keys), attends, 1, wide, &c->heads, err);
     if (!s) s = js_i64(j, spelled(j, max_pos_keys), false, 1, INT32_MAX, &c->max_pos, err);
     if (!s) s = js_f64(j, spelled(j, eps_keys), false, 0, 1, &c->norm_eps, err);
     if (s) return s;

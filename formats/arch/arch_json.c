@@ -64,6 +64,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("mix_groups", mix_groups, 0, MAX_WIDTH, 0)              \
     X("mix_key", mix_key, 0, MAX_WIDTH, 0)                    \
     X("mix_value", mix_value, 0, MAX_WIDTH, 0)                \
+    X("mix_rank", mix_rank, 0, MAX_WIDTH, 0)                  \
     X("conv_taps", conv_taps, 0, ARCH_MAX_TAPS, 0)            \
     X("experts", experts, 0, ARCH_MAX_EXPERTS, 0)             \
     X("experts_used", experts_used, 0, ARCH_MAX_EXPERTS, 0)   \

@@ -312,15 +312,13 @@ static lq_status check_key(const arch_config *c, const char *parent, const cJSON
 
 lq_status arch_check_keys(const arch_config *c, const cJSON *j, lq_err *err)
 {
-    static const char attn[] = "attn_config";
     lq_status s = LQ_OK;
     for (const cJSON *v = j->child; v && !s; v = v->next) {
-        if (strcmp(v->string, attn) != 0) {
-            s = check_key(c, "", v, err);
-            continue;
-        }
-        for (const cJSON *a = cJSON_IsObject(v) ? v->child : NULL; a && !s; a = a->next)
-            s = check_key(c, attn, a, err);
+        const bool part =
+            strcmp(v->string, "attn_config") == 0 || strcmp(v->string, "ffn_config") == 0;
+        if (!part) s = check_key(c, "", v, err);
+        for (const cJSON *a = part && cJSON_IsObject(v) ? v->child : NULL; a && !s; a = a->next)
+            s = check_key(c, v->string, a, err);
     }
     return s;
 }

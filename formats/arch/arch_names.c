@@ -230,6 +230,7 @@ static int64_t mix_in_rows(const arch_config *c)
     const arch_mixer m = c->row->mixer;
     const int64_t conv = arch_conv_channels(c, m), out = arch_mix_width(c, m);
     if (m == MIX_CONV) return 3 * out;
+    if (m == MIX_SELECT) return 2 * out;
     if (m != MIX_MAMBA && m != MIX_BOTH) return arch_name_of(c, R_MIX_GATE) ? conv : conv + out;
     return conv + out + c->mix_heads;
 }
@@ -241,7 +242,8 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
                   m = arch_mix_width(c, c->row->mixer), keys = c->mix_groups * c->mix_key,
                   conv = arch_conv_channels(c, c->row->mixer), wide = arch_expert_width(c);
     const bool all = c->w.qk_norm == QK_NORM_ALL, apart = arch_name_of(c, R_MIX_CONV_K),
-               mamba = c->row->mixer == MIX_MAMBA || c->row->mixer == MIX_BOTH;
+               mamba = c->row->mixer == MIX_MAMBA || c->row->mixer == MIX_BOTH,
+               select = c->row->mixer == MIX_SELECT;
     const int64_t in = arch_is_eagle(c) ? 2 * c->hidden : c->hidden; /* of q, k and v */
     const struct {
         int64_t N, K;
@@ -297,12 +299,17 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_MIX_A] = { arch_mix_decays(c), c->hidden },
         [R_MIX_A_DOWN] = { c->mix_value, c->hidden },
         [R_MIX_A_UP] = { arch_mix_decays(c), c->mix_value },
+        [R_MIX_X] = { c->mix_rank + 2 * keys, m },
+        [R_MIX_STEP] = { m, c->mix_rank },
+        [R_MIX_STEP_NORM] = { 1, c->mix_rank },
+        [R_MIX_B_NORM] = { 1, keys },
+        [R_MIX_C_NORM] = { 1, keys },
         [R_MIX_CONV] = { 1, (apart ? keys : conv) * c->conv_taps },
         [R_MIX_CONV_K] = { 1, keys * c->conv_taps },
         [R_MIX_CONV_V] = { 1, m * c->conv_taps },
         [R_MIX_DT] = { 1, arch_mix_decays(c) },
-        [R_MIX_A_LOG] = { 1, c->mix_heads },
-        [R_MIX_SKIP] = { 1, c->mix_heads },
+        [R_MIX_A_LOG] = { select ? m : 1, select ? keys : c->mix_heads },
+        [R_MIX_SKIP] = { 1, select ? m : c->mix_heads },
         [R_MIX_NORM] = { 1, mamba ? m : c->mix_value },
         [R_MIX_OUT] = { c->hidden, m },
         [R_ATTN_POST_NORM] = { 1, c->hidden },

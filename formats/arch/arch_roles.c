@@ -37,7 +37,7 @@ const arch_name *arch_name_of(const arch_config *c, arch_role r)
 bool arch_role_exact(arch_role r)
 {
     return r == R_ROUTER || r == R_SHARED_ROUTER || r == R_INDEX_W ||
-           (r >= R_MIX_BA && r <= R_MIX_A_UP);
+           (r >= R_MIX_BA && r <= R_MIX_STEP);
 }
 
 static const struct {
@@ -94,11 +94,13 @@ int64_t arch_mix_width(const arch_config *c, arch_mixer m)
 
 int64_t arch_mix_decays(const arch_config *c)
 {
-    return c->mix_heads * (c->row->mixer == MIX_KDA ? c->mix_key : 1);
+    const arch_mixer m = c->row->mixer;
+    return c->mix_heads * (m == MIX_KDA ? c->mix_key : m == MIX_SELECT ? c->mix_value : 1);
 }
 
 int64_t arch_conv_channels(const arch_config *c, arch_mixer m)
 {
-    const int64_t keys = m == MIX_CONV ? 0 : 2 * c->mix_groups * c->mix_key;
+    const bool alone = m == MIX_CONV || m == MIX_SELECT; /* no keys */
+    const int64_t keys = alone ? 0 : 2 * c->mix_groups * c->mix_key;
     return arch_mixer_has_state(m) ? keys + arch_mix_width(c, m) : 0;
 }

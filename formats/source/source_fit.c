@@ -150,6 +150,22 @@ void src_fit_stacked_rows(src_source *s)
     if (t && t->n_dims == 3 && t->shape[1] == N && t->shape[2] == K && N != K) c->row = rows;
 }
 
+void src_fit_flat(src_source *s)
+{
+    const arch_config *c = &s->config;
+    arch_slot at;
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        src_tensor *t = &s->tensors[i];
+        if (t->n_dims != 2 || !c->experts || t->shape[0] % c->experts ||
+            !arch_slot_of(c, t->name, &at) || !(arch_name_of(c, at.role)->flags & NAME_FLAT))
+            continue;
+        t->n_dims = 3;
+        t->shape[2] = t->shape[1];
+        t->shape[1] = t->shape[0] / c->experts;
+        t->shape[0] = c->experts;
+    }
+}
+
 lq_status src_fit_experts(src_source *s, lq_err *err)
 {
     const arch_config *c = &s->config;

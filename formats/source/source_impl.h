@@ -103,6 +103,8 @@ lq_status src_fit_head(src_source *s, lq_err *err);
 lq_status src_check_shared(const src_source *s, lq_err *err);
 /* Stacks that lie [experts, outputs, inputs] where the row has them turned: its variant is taken. */
 void src_fit_stacked_rows(src_source *s);
+/* Stacks of two dims (NAME_FLAT) become such of three. */
+void src_fit_flat(src_source *s);
 /* Experts stacked in one tensor, where the architecture names each: views of their parts. */
 lq_status src_fit_experts(src_source *s, lq_err *err);
 

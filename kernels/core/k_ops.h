@@ -99,6 +99,7 @@ typedef struct {
     /* scan.h */                                                                                     \
     X(void, conv, (const k_conv_args *a))                                                            \
     X(void, scan, (const k_scan_args *a))                                                            \
+    X(void, select, (const k_select_args *a))                                                        \
     /* limits for bench.h: operations done by `rounds` of each; xor of n bytes, n % 1024 == 0 */     \
     X(double, peak_f32, (int64_t rounds))                                                            \
     X(double, peak_bf16, (int64_t rounds))                                                           \

@@ -136,6 +136,18 @@ typedef struct {
     int64_t ldo;
 } k_scan_args;
 
+typedef struct {
+    float *S; /* [K, SCAN_LANES] */
+    int64_t T, K;
+    int lanes;
+    const float *rate; /* [K, ldr], of the first lane */
+    int64_t ldr;
+    const float *q, *k, *v, *step; /* rows of position 0: [K], [K], [lanes], [lanes] */
+    int64_t ldq, ldk, ldv, lds;
+    float *out; /* [T, ldo] */
+    int64_t ldo;
+} k_select_args;
+
 LQ_C_END
 
 #endif

@@ -141,6 +141,7 @@ const k_ops k_ref = {
     .logsumexp = ref_logsumexp,
     .conv = ref_conv,
     .scan = ref_scan,
+    .select = ref_select,
     .peak_f32 = ref_peak,
     .peak_i8 = ref_peak,
     .read_all = ref_read_all,

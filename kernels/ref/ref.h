@@ -20,5 +20,6 @@ void ref_attn_pv(float *acc, const float *s, const float *v, const float *a, con
                  const int *hi, int64_t R, int64_t D);
 void ref_conv(const k_conv_args *a);
 void ref_scan(const k_scan_args *a);
+void ref_select(const k_select_args *a);
 
 #endif

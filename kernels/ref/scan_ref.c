@@ -54,3 +54,24 @@ void ref_scan(const k_scan_args *a)
         for (int lane = 0; lane < a->lanes; lane++)
             scan_lane(a, t, lane);
 }
+
+/* One lane at position t. */
+static void select_lane(const k_select_args *a, int64_t t, int lane)
+{
+    const float *k = a->k + t * a->ldk, *q = a->q + t * a->ldq, step = a->step[t * a->lds + lane],
+                d = step * a->v[t * a->ldv + lane];
+    float *S = a->S + lane, part[PARTS] = { 0 };
+    for (int64_t i = 0; i < a->K; i++) {
+        float *s = S + i * SCAN_LANES;
+        *s = fmaf(k[i], d, *s * km_exp(step * a->rate[i * a->ldr + lane]));
+        part[i % PARTS] = fmaf(*s, q[i], part[i % PARTS]);
+    }
+    a->out[t * a->ldo + lane] = sum_parts(part);
+}
+
+void ref_select(const k_select_args *a)
+{
+    for (int64_t t = 0; t < a->T; t++)
+        for (int lane = 0; lane < a->lanes; lane++)
+            select_lane(a, t, lane);
+}

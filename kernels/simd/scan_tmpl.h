@@ -96,3 +96,27 @@ static inline void tmpl_scan(const k_scan_args *a)
         put(a->out + t * a->ldo, scan_update(a, k, q, decay, d), a->lanes);
     }
 }
+
+V16 vf select_row(const k_select_args *a, int64_t i, float k, float q, vf step, vf d, vf part)
+{
+    float *at = a->S + i * SCAN_LANES;
+    const vf decay = vf_exp(vf_mul(step, get(a->rate + i * a->ldr, a->lanes)));
+    const vf s = vf_fma(vf_set1(k), d, vf_mul(vf_load(at), decay));
+    vf_store(at, s);
+    return vf_fma(s, vf_set1(q), part);
+}
+
+static inline void tmpl_select(const k_select_args *a)
+{
+    enum { PARTS = 4 };
+    for (int64_t t = 0; t < a->T; t++) {
+        const float *k = a->k + t * a->ldk, *q = a->q + t * a->ldq;
+        const vf step = get(a->step + t * a->lds, a->lanes);
+        const vf d = vf_mul(step, get(a->v + t * a->ldv, a->lanes));
+        vf part[PARTS] = { vf_set1(0), vf_set1(0), vf_set1(0), vf_set1(0) };
+        for (int64_t i = 0; i < a->K; i++)
+            part[i % PARTS] = select_row(a, i, k[i], q[i], step, d, part[i % PARTS]);
+        put(a->out + t * a->ldo, vf_add(vf_add(part[0], part[1]), vf_add(part[2], part[3])),
+            a->lanes);
+    }
+}

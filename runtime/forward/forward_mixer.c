@@ -8,9 +8,11 @@
  *   MIX_KDA     the same with a decay for each dim of a key (arch_config.decay_span), a sigmoid as gate
  *   MIX_MAMBA   x, B, C = silu(conv(mix's)); dt = softplus(dt + its bias), decay = exp(-exp(a_log) dt)
  *               out = norm((scan + skip x) silu(gate)) mix_out_scale, group by group
+ *   MIX_SELECT  x = silu(conv(x)); step, B, C = norms of x's products by R_MIX_X;
+ *               step = softplus(R_MIX_STEP step + its bias); out = (scan + skip x) silu(gate)
  *   MIX_CONV    out = c conv(b x)
  *
- * (arXiv:2412.06464, arXiv:2510.26692, arXiv:2405.21060; scan and conv: kernels/scan.h.) Work on rows is split as elsewhere; along a
+ * (arXiv:2412.06464, arXiv:2510.26692, arXiv:2405.21060, arXiv:2312.00752; scan and conv: kernels/scan.h.) Work on rows is split as elsewhere; along a
  * sequence work is split by channels and by SCAN_LANES values of a head, and each such piece goes from
  * position to position by itself, so that neither threads nor chunks show in the result. */
 #include "runtime/forward/forward_impl.h"
@@ -45,6 +47,11 @@ static conv_view view_of(const fwd_rows *r)
     const int64_t keys = c->mix_groups * c->mix_key, width = arch_mix_width(c, m);
     conv_view v = { r->mix, fwd_mix_width(c), arch_conv_channels(c, m), 0, keys, 2 * keys };
     if (c->w.mix_mixed) v.x = r->mix_conv, v.ld = v.channels;
+    if (m == MIX_SELECT) { /* x, then the gate; B and C are made of it later */
+        v.v = 0;
+        v.k = fwd_mix_place(c, R_MIX_X) + c->mix_rank;
+        v.q = v.k + keys;
+    }
     if (is_mamba(c)) { /* gate, then x, B, C */
         v.x = r->mix + width;
         v.v = 0;
@@ -220,14 +227,52 @@ static void mamba_row(const fwd_rows *r, const model_layer *l, int64_t t)
     }
 }
 
+/* Of MIX_SELECT: a time step for each channel, in the place of decays. */
+static void select_row(const fwd_rows *r, const model_layer *l, int64_t t)
+{
+    float *step = r->decay + t * arch_mix_decays(r->c);
+    for (int64_t i = 0; i < arch_mix_decays(r->c); i++)
+        step[i] = k_softplus(step[i] + l->vec[R_MIX_DT].w[i]);
+}
+
+/* step, B and C of a row, side by side, normed where the model has norms. */
+static void norm_select(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const arch_config *c = r->c;
+    const along *a = arg;
+    const int64_t width[] = { c->mix_rank, c->mix_key, c->mix_key };
+    const float eps = c->w.mix_eps > 0 ? c->w.mix_eps : (float)c->norm_eps;
+    for (int64_t t = a->states->row0 + row; n > 0; t++, n--) {
+        float *x = r->mix + t * a->v.ld + fwd_mix_place(c, R_MIX_X);
+        for (int i = 0; i < 3; x += width[i++]) {
+            const float *w = a->l->vec[R_MIX_STEP_NORM + i].w;
+            if (w) k_rmsnorm(x, width[i], x, width[i], w, 0, 1, width[i], eps);
+        }
+    }
+}
+
+/* R rows of x to step, B and C. In f32: a rounding of a step stays in the state. */
+static void run_select(const along *a, int64_t R)
+{
+    const fwd_rows *r = a->r;
+    const arch_config *c = r->c;
+    const int64_t at = fwd_mix_place(c, R_MIX_X), D = arch_mix_decays(c);
+    float *x = r->mix + a->states->row0 * a->v.ld, *step = r->decay + a->states->row0 * D;
+    const mm_out parts = fwd_out(&a->l->lin[R_MIX_X], x + at, a->v.ld, false),
+                 steps = fwd_out(&a->l->lin[R_MIX_STEP], step, D, false);
+    mm_run(&parts, 1, x, a->v.ld, R, MM_F32, r->scratch, r->p);
+    fwd_each(r, R, norm_select, a);
+    mm_run(&steps, 1, x + at, a->v.ld, R, MM_F32, r->scratch, r->p);
+}
+
 static void before_scan(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const conv_view v = view_of(r);
     const along *a = arg;
     const int64_t row0 = a->states->row0; /* the first of these */
     for (int64_t t = row0 + row; t < row0 + row + n; t++) {
-        if (is_mamba(r->c)) {
-            mamba_row(r, a->l, t);
+        if (is_mamba(r->c) || r->c->row->mixer == MIX_SELECT) {
+            (is_mamba(r->c) ? mamba_row : select_row)(r, a->l, t);
             continue;
         }
         to_unit(r->c, v.x + t * v.ld + v.q, true);
@@ -329,6 +374,43 @@ static void scan_piece(void *ctx, int64_t item, int thread)
     }
 }
 
+/* SCAN_LANES channels. */
+static void select_piece(void *ctx, int64_t item, int thread)
+{
+    const along *a = ctx;
+    const fwd_rows *r = a->r;
+    const arch_config *c = r->c;
+    const fwd_seq_state *s = &a->states[item / a->pieces];
+    const int64_t V = c->mix_value, K = c->mix_key, piece = item % a->pieces,
+                  lane = piece * SCAN_LANES, left = V - lane, block = K * SCAN_LANES;
+    float *S = s->run.state + a->state + kv_state_conv_floats(c) + piece * block;
+    (void)thread;
+    int mark = 0;
+    for (int64_t at = 0, to; at < s->n_rows; at = to) {
+        to = next_mark(s, &mark, at);
+        const int64_t t = s->row0 + at;
+        const float *x = a->v.x + t * a->v.ld;
+        const k_select_args k = { .S = S,
+                                  .T = to - at,
+                                  .K = K,
+                                  .lanes = (int)(left < SCAN_LANES ? left : SCAN_LANES),
+                                  .rate = a->l->vec[R_MIX_A_LOG].w + lane,
+                                  .ldr = V,
+                                  .q = x + a->v.q,
+                                  .k = x + a->v.k,
+                                  .v = x + lane,
+                                  .step = r->decay + t * V + lane,
+                                  .ldq = a->v.ld,
+                                  .ldk = a->v.ld,
+                                  .ldv = a->v.ld,
+                                  .lds = V,
+                                  .out = r->mix_out + t * V + lane,
+                                  .ldo = V };
+        k_select(&k);
+        copy_marked(s, mark, to, S, 1, block, block);
+    }
+}
+
 /* ---- rows after it ---- */
 
 /* x = x sigmoid(gate), [n] */
@@ -389,6 +471,16 @@ static void mamba_out(const fwd_rows *r, const model_layer *l, int64_t t)
     if (c->mix_out_scale != 1) k_scale(out, (float)c->mix_out_scale, n);
 }
 
+static void select_out(const fwd_rows *r, const model_layer *l, int64_t t)
+{
+    const int64_t n = r->c->mix_value;
+    const float *x = r->mix + t * fwd_mix_width(r->c), *skip = l->vec[R_MIX_SKIP].w;
+    float *out = r->mix_out + t * n;
+    for (int64_t i = 0; i < n; i++)
+        out[i] += skip[i] * x[i];
+    k_act_mul(out, x + n, out, n, ACT_SILU, 0);
+}
+
 static void conv_out(const fwd_rows *r, int64_t t)
 {
     const int64_t H = r->c->hidden;
@@ -403,6 +495,8 @@ static void after_scan(const fwd_rows *r, int64_t row, int64_t n, const void *ar
     for (int64_t t = row; t < row + n; t++)
         if (m == MIX_CONV)
             conv_out(r, t);
+        else if (m == MIX_SELECT)
+            select_out(r, arg, t);
         else if (is_delta(r->c))
             delta_out(r, arg, t);
         else
@@ -418,10 +512,13 @@ static void run_along(const fwd_rows *r, const model_layer *l, int64_t state, in
     along a = { r, l, state, r->states + first, 0, view_of(r) };
     a.pieces = lq_ceil_div(a.v.channels, CONV_CHANNELS);
     pool_run(r->p, n * a.pieces, conv_piece, &a);
+    const int64_t R = last->row0 + last->n_rows - a.states->row0;
+    const bool select = c->row->mixer == MIX_SELECT;
     if (c->row->mixer == MIX_CONV) return;
-    fwd_each(r, last->row0 + last->n_rows - a.states->row0, before_scan, &a);
+    if (select) run_select(&a, R);
+    fwd_each(r, R, before_scan, &a);
     a.pieces = c->mix_heads * lq_ceil_div(c->mix_value, SCAN_LANES);
-    pool_run(r->p, n * a.pieces, scan_piece, &a);
+    pool_run(r->p, n * a.pieces, select ? select_piece : scan_piece, &a);
 }
 
 void fwd_mix(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)

@@ -42,14 +42,14 @@ int64_t fwd_mlp_width(const arch_config *c) { return c->w.mlp == MLP_GATED ? 2 *
 int64_t fwd_mix_place(const arch_config *c, arch_role r)
 {
     int64_t at = 0, N, K;
-    for (arch_role i = R_MIX_IN; i < r && i <= R_MIX_A_UP; i++) {
+    for (arch_role i = R_MIX_IN; i < r && i <= R_MIX_X; i++) {
         arch_role_shape(c, i, &N, &K);
         if (arch_name_of(c, i)) at += N;
     }
     return at;
 }
 
-int64_t fwd_mix_width(const arch_config *c) { return fwd_mix_place(c, R_MIX_A_UP + 1); }
+int64_t fwd_mix_width(const arch_config *c) { return fwd_mix_place(c, R_MIX_X + 1); }
 
 int64_t fwd_mix_channels(const arch_config *c)
 {

@@ -37,6 +37,20 @@ static lq_status turn_taps(const float **v, const model *m, arch_role r, lq_aren
     return LQ_OK;
 }
 
+/* Mamba's rates, of their logarithms: [channels, state] to -exp of it, [state, channels]. */
+static lq_status make_rates(const float **v, const model *m, lq_arena *a, lq_err *err)
+{
+    int64_t N, K;
+    arch_role_shape(m->cfg, R_MIX_A_LOG, &N, &K);
+    float *rates = lq_push(a, (size_t)(N * K) * sizeof *rates);
+    if (!rates) return model_no_memory(err, arch_role_text(R_MIX_A_LOG));
+    src_transpose(rates, *v, K, N, sizeof *rates);
+    for (int64_t i = 0; i < N * K; i++)
+        rates[i] = -k_exp(rates[i]);
+    *v = rates;
+    return LQ_OK;
+}
+
 /* A vector role of a model or layer. */
 static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64_t layer,
                              lq_arena *a, lq_err *err)
@@ -46,6 +60,8 @@ static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64
     if (!s && !v->w && arch_has(m->cfg, r, layer) && (arch_name_of(m->cfg, r)->flags & NAME_ONES))
         s = make_ones(&v->w, m, r, layer, a, err);
     if (!s && v->w && r >= R_MIX_CONV && r <= R_MIX_CONV_V) s = turn_taps(&v->w, m, r, a, err);
+    if (!s && v->w && r == R_MIX_A_LOG && m->cfg->row->mixer == MIX_SELECT)
+        s = make_rates(&v->w, m, a, err);
     return s;
 }
 

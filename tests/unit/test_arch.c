@@ -25,6 +25,11 @@
 #define MPT                                                                                   \
     "{\"model_type\":\"mpt\",\"vocab_size\":320,\"d_model\":64,\"n_layers\":2,\"n_heads\":4," \
     "\"attn_config\":"
+#define DBRX                                                                                   \
+    "{\"model_type\":\"dbrx\",\"vocab_size\":320,\"d_model\":64,\"n_layers\":2,\"n_heads\":4," \
+    "\"attn_config\":"
+#define MAMBA \
+    "{\"model_type\":\"mamba\",\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":4"
 #define DEEPSEEK                                                                          \
     "{\"model_type\":\"deepseek_v2\"," BASE ",\"n_routed_experts\":8,\"moe_intermediate_" \
     "size\":16,\"num_experts_per_tok\":2"
@@ -382,8 +387,35 @@ TEST(a_wrong_config_is_refused_by_key)
         { "MPT without ALiBi", MPT "{\"alibi\":false}}", "attn_config.alibi: expected true" },
         { "MPT with a prefix", MPT "{\"alibi\":true,\"prefix_lm\":true}}",
           "attn_config.prefix_lm" },
-        { "MPT with norms of q and k", MPT "{\"alibi\":true,\"qk_ln\":true}}",
-          "attn_config.qk_ln" },
+        { "MPT with norms of groups", MPT "{\"alibi\":true,\"qk_gn\":true}}", "attn_config.qk_gn" },
+        { "MPT with norms that are a number", MPT "{\"alibi\":true,\"qk_ln\":1}}",
+          "attn_config.qk_ln: expected true or false" },
+        { "shares of another norm",
+          DBRX "{\"kv_n_heads\":2},\"ffn_config\":{\"moe_normalize_expert_weights\":2}}",
+          "ffn_config.moe_normalize_expert_weights: expected 1 or null, found 2" },
+        { "another activation",
+          DBRX "{\"kv_n_heads\":2},\"ffn_config\":{\"ffn_act_fn\":{\"name\":\"gelu\"}}}",
+          "ffn_config.ffn_act_fn: expected silu, found gelu" },
+        { "two bases", DBRX "{\"kv_n_heads\":2,\"rope_theta\":500},\"rope_theta\":700}",
+          "attn_config: rope_theta: expected 700, as elsewhere, found 500" },
+        { "a key of no DBRX", DBRX "{\"kv_n_heads\":2},\"ffn_config\":{\"moe_scale\":2}}",
+          "moe_scale: expected no such key" },
+        { "Baichuan 2",
+          "{\"model_type\":\"baichuan\",\"vocab_size\":125696,\"hidden_size\":64,\"num_hidden_"
+          "layers\":4,"
+          "\"num_attention_heads\":4,\"intermediate_size\":160}",
+          "vocab_size: expected the first Baichuan, found 125696" },
+        { "no layer that attends",
+          "{\"model_type\":\"jamba\"," BASE2 ",\"attn_layer_period\":2,\"attn_layer_offset\":2}",
+          "attn_layer_offset: expected less than attn_layer_period 2, found 2" },
+        { "a width that the factor denies", "{\"model_type\":\"mamba\"," BASE "}",
+          "intermediate_size: expected 128, by expand, found 160" },
+        { "a rank of no number", MAMBA ",\"time_step_rank\":\"all\"}",
+          "time_step_rank: expected an integer 1..1048576 or auto" },
+        { "a norm of another epsilon",
+          "{\"model_type\":\"falcon_mamba\",\"vocab_size\":320,\"hidden_size\":64,"
+          "\"num_hidden_layers\":4,\"mixer_rms_eps\":1e-5}",
+          "mixer_rms_eps: expected 1e-06" },
         { "MPT with keys of its own", MPT "{\"alibi\":true,\"attn_bias_scale\":2}}",
           "attn_bias_scale" },
         { "experts scored otherwise", DEEPSEEK ",\"scoring_func\":\"sigmoid\"}",

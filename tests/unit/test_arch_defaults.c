@@ -154,6 +154,12 @@ TEST(defaults_of_models_with_a_state_are_those_of_transformers)
           true },
         { "mamba2", "", "m-m-m-m-m-m-m-m-", 8, 64, 128, 8, 128, 64, 4, 262144, 0, 0, 0, 0, 1e-5, 0,
           false },
+        { "mamba", ",\"intermediate_size\":1024", "s-s-s-s-s-s-s-s-", 8, 64, 1, 1, 16, 1024, 4,
+          262144, 0, 0, 0, 0, 1e-5, 0, true },
+        { "falcon_mamba", ",\"intermediate_size\":1024", "s-s-s-s-s-s-s-s-", 8, 64, 1, 1, 16, 1024,
+          4, 262144, 0, 0, 0, 0, 1e-5, 0, true },
+        { "jamba", "", "sSsSaSsS", 8, 64, 1, 1, 16, 1024, 4, 262144, 16, 2, 160, 0, 1e-6, 0,
+          false },
         { "nemotron_h", NEMOTRON, "m-.Ea-.", 8, 128, 128, 8, 128, 64, 4, 4096, 8, 2, 7688, 7688,
           1e-5, 0, false },
         { "granitemoehybrid", ",\"mamba_n_heads\":16", "MMMMMMMM", 8, 64, 16, 1, 256, 64, 4, 2048,
@@ -173,10 +179,10 @@ TEST(defaults_of_models_with_a_state_are_those_of_transformers)
         lq_err err = { "" };
         snprintf(text, sizeof text,
                  "{\"model_type\":\"%s\",\"vocab_size\":320,\"hidden_size\":512,%s"
-                 "\"num_attention_heads\":8,\"intermediate_size\":160%s}",
+                 "\"num_attention_heads\":8%s%s}",
                  t[i].type,
                  *t[i].more == ',' && t[i].more[2] == 'l' ? "" : "\"num_hidden_layers\":8,",
-                 t[i].more);
+                 strstr(t[i].more, "intermediate") ? "" : ",\"intermediate_size\":160", t[i].more);
         const lq_status s = arch_parse(&c, text, NULL, &err);
         CHECK(!s, "%s: %s", t[i].type, err.msg);
         if (s) continue;

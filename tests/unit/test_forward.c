@@ -321,6 +321,8 @@ TEST(a_shared_prefix_changes_no_byte)
     share_prefix("qwen3-next", 24);
     share_prefix("lfm2", 24);
     share_prefix("mamba2", 24);
+    share_prefix("mamba", 16);
+    share_prefix("jamba", 16);
     share_prefix("nemotron-h", 24);
     share_prefix("falcon-h1", 16);
     share_prefix("kimi-linear", 16);

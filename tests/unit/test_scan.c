@@ -178,6 +178,96 @@ TEST(a_recurrence_is_the_same_in_every_family_and_in_parts)
         }
 }
 
+/* Mamba's. */
+typedef struct {
+    float S[MAX_K][SCAN_LANES], rate[MAX_K][SCAN_LANES], q[T][MAX_K], k[T][MAX_K], v[T][SCAN_LANES],
+        step[T][SCAN_LANES], out[T][SCAN_LANES];
+} select_case;
+
+static void run_select(select_case *c, int64_t K, int lanes, int64_t step)
+{
+    for (int64_t t = 0; t < T; t += step) {
+        const k_select_args a = { .S = c->S[0],
+                                  .T = T - t < step ? T - t : step,
+                                  .K = K,
+                                  .lanes = lanes,
+                                  .rate = c->rate[0],
+                                  .ldr = SCAN_LANES,
+                                  .q = c->q[t],
+                                  .k = c->k[t],
+                                  .v = c->v[t],
+                                  .step = c->step[t],
+                                  .ldq = MAX_K,
+                                  .ldk = MAX_K,
+                                  .ldv = SCAN_LANES,
+                                  .lds = SCAN_LANES,
+                                  .out = c->out[t],
+                                  .ldo = SCAN_LANES };
+        k_select(&a);
+    }
+}
+
+static void fill_select(select_case *c, int lanes)
+{
+    uint64_t seed = 5;
+    fill_row((float *)c, sizeof *c / sizeof(float), &seed);
+    for (int j = 0; j < SCAN_LANES; j++) {
+        for (int i = 0; i < MAX_K; i++) {
+            c->rate[i][j] = -fabsf(c->rate[i][j]);
+            if (j >= lanes) c->S[i][j] = 0;
+        }
+        for (int t = 0; t < T; t++)
+            c->step[t][j] = fabsf(c->step[t][j]);
+    }
+}
+
+static double select_error(const select_case *in, const select_case *out, int64_t K, int lanes)
+{
+    double worst = 0;
+    for (int lane = 0; lane < lanes; lane++) {
+        double S[MAX_K];
+        for (int64_t i = 0; i < K; i++)
+            S[i] = (double)in->S[i][lane];
+        for (int64_t t = 0; t < T; t++) {
+            const double step = (double)in->step[t][lane], d = step * (double)in->v[t][lane];
+            double y = 0;
+            for (int64_t i = 0; i < K; i++) {
+                S[i] = exp(step * (double)in->rate[i][lane]) * S[i] + (double)in->k[t][i] * d;
+                y += S[i] * (double)in->q[t][i];
+            }
+            worst = fmax(worst, fabs(y - (double)out->out[t][lane]));
+        }
+    }
+    return worst;
+}
+
+TEST(a_selective_recurrence_is_the_same_in_every_family_and_in_parts)
+{
+    static const struct {
+        int64_t K;
+        int lanes;
+    } sizes[] = { { 1, 16 }, { 6, 12 }, { 16, 16 }, { MAX_K, 1 } };
+    for (size_t s = 0; s < LQ_COUNT(sizes); s++) {
+        const int64_t K = sizes[s].K;
+        const int lanes = sizes[s].lanes;
+        select_case in, want, got;
+        char family[16];
+        fill_select(&in, lanes);
+        CHECK(!k_init("ref", NULL), "ref");
+        want = in;
+        run_select(&want, K, lanes, T);
+        const double error = select_error(&in, &want, K, lanes);
+        CHECK(error < 1e-5, "K %d: off by %g", (int)K, error);
+        for (int i = 0; family_use(i, family); i++)
+            for (int64_t step = 1; step <= T; step += 11) {
+                got = in;
+                run_select(&got, K, lanes, step);
+                CHECK(memcmp(&got, &want, sizeof got) == 0, "%s: K %d in steps of %d", family,
+                      (int)K, (int)step);
+            }
+    }
+}
+
 TEST(softplus_is_good_to_the_last_digit)
 {
     for (float x = -80; x < 30; x += 0.0371f) {
@@ -192,6 +282,7 @@ int main(int argc, char **argv)
 {
     RUN(a_convolution_is_the_same_in_every_family_and_in_parts);
     RUN(a_recurrence_is_the_same_in_every_family_and_in_parts);
+    RUN(a_selective_recurrence_is_the_same_in_every_family_and_in_parts);
     RUN(softplus_is_good_to_the_last_digit);
     return check_end();
 }

@@ -7,6 +7,28 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+/* ---- Baichuan ---- */
+
+/* The code of the 13 B has ALiBi and model_max_length, that of the 7 B rotations and this key. */
+static lq_status baichuan_positions(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)key, (void)err;
+    if (!v) c->w.pos = POS_ALIBI;
+    return LQ_OK;
+}
+
+static lq_status baichuan_words(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    enum { SECOND = 125696 };
+    (void)v;
+    if (c->vocab != SECOND) return LQ_OK;
+    return lq_fail(
+        err, LQ_EUNSUPPORTED,
+        "%s: expected the first Baichuan, found %d, Baichuan 2's, whose output head is used "
+        "with rows of length 1",
+        key, SECOND);
+}
+
 /* ---- an EAGLE-3 draft ---- */
 
 /* Which layers' inputs: as vLLM has them at the top, in "eagle_config" (SpecForge, SGLang) by the layers
@@ -203,6 +225,14 @@ static const arch_name glm4v_names[] = {
     GATE_UP,
     END,
 };
+static const arch_name baichuan_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    PRE_NORMS(BIAS_NO),
+    { R_QKV, LAYER "self_attn.W_pack", 0, BIAS_NO },
+    { R_O, LAYER "self_attn.o_proj", 0, BIAS_NO },
+    GATED(BIAS_NO),
+    END,
+};
 static const arch_name helium_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_NO, BIAS_MLP), END };
 static const arch_name seed_oss_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_ANY, BIAS_MLP), END };
 static const arch_name olmo2_names[] = {
@@ -383,6 +413,11 @@ static const arch_name phi4_mm_names[] = {
     { R_DOWN, LAYER "mlp.down_proj.base_layer", 0, BIAS_NO },
     END,
 };
+static const arch_key baichuan_keys[] = {
+    { "max_position_embeddings", KEY_FN, 0, NONE, baichuan_positions },
+    { "vocab_size", KEY_FN, 0, NONE, baichuan_words },
+    NO_KEY,
+};
 static const arch_key granite_swa_keys[] = {
     GRANITE_KEYS,
     { "layer_rope_theta", KEY_KNOWN, 0, NONE, NULL }, /* arch_layer_thetas */
@@ -516,6 +551,8 @@ const arch_row arch_rows_dense[] = {
       .def_head_dim = 128, .def_partial = 0.5, .def_eps = 1.5625e-07, .def_max_pos = 131072 },
     { "Glm4ForCausalLM", "glm4", .w = { RMS_PAIRS }, MODEL, .names = glm4_names, .def_kv_heads = 2,
       .def_head_dim = 128, .def_partial = 0.5, .def_eps = 1.5625e-07, .def_max_pos = 131072 },
+    { "BaichuanForCausalLM", "baichuan", .w = { RMS_ROPE }, MODEL, .names = baichuan_names,
+      .keys = baichuan_keys, .def_max_pos = 4096 },
     { "HeliumForCausalLM", "helium", .w = { RMS_PAIRS }, MODEL, .names = helium_names,
       .def_kv_heads = 20, .def_head_dim = 128, .def_eps = 1e-8, .def_theta = 1e5,
       .def_max_pos = 4096 },

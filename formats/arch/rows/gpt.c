@@ -33,6 +33,14 @@ static lq_status mpt_logit_scale(arch_config *c, const char *key, const cJSON *v
     return LQ_OK;
 }
 
+/* Norms of all queries and of all keys. */
+static lq_status mpt_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    if (v && !cJSON_IsBool(v)) return lq_fail(err, LQ_EVALUE, "%s: expected true or false", key);
+    if (cJSON_IsTrue(v)) c->w.qk_norm = QK_NORM_ALL;
+    return LQ_OK;
+}
+
 static lq_status mpt_expansion(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
     const double ratio = cJSON_IsNumber(v) ? v->valuedouble : 4;
@@ -129,6 +137,8 @@ static const arch_name mpt_names[] = {
     { R_HEAD, "^lm_head", 0, BIAS_NO },
     { R_ATTN_NORM, "@blocks.%d.norm_1", 0, BIAS_ANY },
     { R_QKV, "@blocks.%d.attn.Wqkv", 0, BIAS_ANY },
+    { R_Q_NORM, "@blocks.%d.attn.q_ln", 0, BIAS_ANY },
+    { R_K_NORM, "@blocks.%d.attn.k_ln", 0, BIAS_ANY },
     { R_O, "@blocks.%d.attn.out_proj", 0, BIAS_ANY },
     { R_MLP_NORM, "@blocks.%d.norm_2", 0, BIAS_ANY },
     { R_UP, "@blocks.%d.ffn.up_proj", 0, BIAS_ANY },
@@ -211,7 +221,7 @@ static const arch_key mpt_keys[] = {
     MUST("attn_config.alibi", 1),
     { "no_bias", KEY_KNOWN, 0, NONE, NULL }, /* a bias is used where there is one */
     MUST("attn_config.prefix_lm", 0),
-    MUST("attn_config.qk_ln", 0),
+    { "attn_config.qk_ln", KEY_FN, 0, NONE, mpt_qk_norm },
     MUST("attn_config.rope", 0),
     MUST("attn_config.qk_gn", 0),
     MUST("attn_config.sliding_window_size", -1),

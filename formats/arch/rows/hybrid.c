@@ -1,5 +1,5 @@
 /* formats/arch/rows/hybrid.c - models whose layers carry a state: gated delta rule, short convolution,
- * Mamba-2; most have some layers of attention between. */
+ * Mamba and Mamba-2; most have some layers of attention between. */
 #include "formats/arch/rows/rows.h"
 
 #include "base/json.h"
@@ -68,6 +68,48 @@ static lq_status mamba_head(arch_config *c, const char *key, const cJSON *v, lq_
     if (said && !js_whole(v, 1, 1 << 20, &c->mix_value))
         return lq_fail(err, LQ_EVALUE, "%s: expected an integer or auto", key);
     return LQ_OK;
+}
+
+/* ---- Mamba ---- */
+
+/* The rank of what makes the time step; "auto": a sixteenth of hidden. */
+static lq_status step_rank(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    c->mix_rank = lq_ceil_div(c->hidden, 16);
+    if (!v || (cJSON_IsString(v) && strcmp(v->valuestring, "auto") == 0)) return LQ_OK;
+    if (js_whole(v, 1, 1 << 20, &c->mix_rank)) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected an integer 1..1048576 or auto", key);
+}
+
+/* After mamba_expand, which counts. */
+static lq_status as_expanded(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    char found[64];
+    int64_t n;
+    if (!v || (js_whole(v, 1, INT32_MAX, &n) && n == c->mix_value)) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected %lld, by expand, found %s", key,
+                   (long long)c->mix_value, js_describe(found, v));
+}
+
+/* Jamba: of so many layers one attends, and of so many one has experts. One expert is an MLP. */
+static lq_status jamba_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    static const char *const keys[] = { "attn_layer_period", "attn_layer_offset",
+                                        "expert_layer_period", "expert_layer_offset" };
+    int64_t v[] = { 8, 4, 2, 1 };
+    lq_status s = LQ_OK;
+    for (int i = 0; i < 4 && !s; i++)
+        s = js_i64(j, keys[i], false, i % 2 ? 0 : 1, INT32_MAX, &v[i], err);
+    for (int i = 0; i < 4 && !s; i += 2)
+        if (v[i + 1] >= v[i])
+            s = lq_fail(err, LQ_EVALUE, "%s: expected less than %s %lld, found %lld", keys[i + 1],
+                        keys[i], (long long)v[i], (long long)v[i + 1]);
+    if (c->experts <= 1) c->experts = c->experts_used = c->expert_ffn = 0;
+    for (int64_t i = 0; i < c->layers && !s; i++) {
+        c->layer[i].mixer = i % v[0] == v[1] ? MIX_ATTENTION : MIX_SELECT;
+        c->layer[i].moe = c->experts && i % v[2] == v[3];
+    }
+    return s;
 }
 
 /* ---- Falcon-H1's factors ---- */
@@ -317,13 +359,49 @@ static const arch_name lfm2_moe_names[] = {
 #define MAMBA(at) \
     MAMBA_NO_NORM(at, BIAS_ANY), \
     { R_MIX_NORM, LAYER at ".norm", 0, BIAS_NO }
-#define BACKBONE \
+#define BACKBONE_ENDS \
     { R_EMBED, "@embeddings", 0, BIAS_NO }, \
     { R_FINAL_NORM, "@norm_f", 0, BIAS_NO }, \
     { R_HEAD, "^lm_head", 0, BIAS_NO }, \
-    { R_ATTN_NORM, LAYER "norm", 0, BIAS_NO }, \
-    MAMBA("mixer")
+    { R_ATTN_NORM, LAYER "norm", 0, BIAS_NO }
+#define BACKBONE BACKBONE_ENDS, MAMBA("mixer")
 static const arch_name mamba2_names[] = { BACKBONE, END };
+#define SELECTIVE(at) \
+    { R_MIX_IN, LAYER at ".in_proj", 0, BIAS_ANY }, \
+    { R_MIX_CONV, LAYER at ".conv1d", NAME_TAPS, BIAS_ANY }, \
+    { R_MIX_X, LAYER at ".x_proj", 0, BIAS_NO }, \
+    { R_MIX_DT, LAYER at ".dt_proj.bias", NAME_BARE, BIAS_NO }, \
+    { R_MIX_STEP, LAYER at ".dt_proj", 0, BIAS_NO }, \
+    { R_MIX_A_LOG, LAYER at ".A_log", NAME_BARE | NAME_HEAD_ROWS, BIAS_NO }, \
+    { R_MIX_SKIP, LAYER at ".D", NAME_BARE, BIAS_NO }, \
+    { R_MIX_OUT, LAYER at ".out_proj", 0, BIAS_ANY }
+#define STEP_NORMS(at, flags) \
+    { R_MIX_STEP_NORM, LAYER at ".dt_layernorm", flags, BIAS_NO }, \
+    { R_MIX_B_NORM, LAYER at ".b_layernorm", flags, BIAS_NO }, \
+    { R_MIX_C_NORM, LAYER at ".c_layernorm", flags, BIAS_NO }
+static const arch_name mamba_names[] = { BACKBONE_ENDS, SELECTIVE("mixer"), END };
+static const arch_name falcon_mamba_names[] = {
+    BACKBONE_ENDS,
+    SELECTIVE("mixer"),
+    STEP_NORMS("mixer", NAME_OPTIONAL | NAME_ONES),
+    END,
+};
+static const arch_name jamba_names[] = {
+    { R_EMBED, "@embed_tokens", 0, BIAS_NO },
+    { R_FINAL_NORM, "@final_layernorm", 0, BIAS_NO },
+    { R_HEAD, "^lm_head", 0, BIAS_NO },
+    { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO },
+    { R_MLP_NORM, LAYER "pre_ff_layernorm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_NO, BIAS_NO),
+    SELECTIVE("mamba"),
+    STEP_NORMS("mamba", 0),
+    { R_GATE, LAYER "feed_forward.gate_proj", 0, BIAS_NO },
+    { R_UP, LAYER "feed_forward.up_proj", 0, BIAS_NO },
+    { R_DOWN, LAYER "feed_forward.down_proj", 0, BIAS_NO },
+    { R_ROUTER, LAYER "feed_forward.router", 0, BIAS_NO },
+    EXPERTS("feed_forward", "gate_proj", "up_proj", "down_proj"),
+    END,
+};
 static const arch_name nemotron_h_names[] = {
     BACKBONE,
     { R_MLP_NORM, LAYER "norm", 0, BIAS_NO },
@@ -470,6 +548,33 @@ static const arch_key nemotron_h_keys[] = {
     KNOWN("moe_shared_expert_overlap"),
     NO_KEY,
 };
+#define MAMBA_KEYS \
+    { "state_size", KEY_INT, AT(mix_key), 16, NULL }, \
+    { "conv_kernel", KEY_INT, AT(conv_taps), 4, NULL }, \
+    { "expand", KEY_FN, 0, NONE, mamba_expand }, \
+    { "intermediate_size", KEY_FN, 0, NONE, as_expanded }, \
+    { "time_step_rank", KEY_FN, 0, NONE, step_rank }, \
+    { "hidden_act", KEY_FN, 0, NONE, must_be_silu }, \
+    MUST("rms_norm", 1), \
+    KNOWN("use_bias"), KNOWN("use_conv_bias"), KNOWN("rescale_prenorm_residual"), \
+    KNOWN("fused_add_norm"), KNOWN("time_step_scale") /* of training */
+static const arch_key mamba_keys[] = { MAMBA_KEYS, NO_KEY };
+static const arch_key falcon_mamba_keys[] = { MAMBA_KEYS, MUST("mixer_rms_eps", 1e-6), NO_KEY };
+static const arch_key jamba_keys[] = {
+    { "mamba_d_state", KEY_INT, AT(mix_key), 16, NULL },
+    { "mamba_d_conv", KEY_INT, AT(conv_taps), 4, NULL },
+    { "mamba_expand", KEY_FN, 0, NONE, mamba_expand },
+    { "mamba_dt_rank", KEY_FN, 0, NONE, step_rank },
+    { "hidden_act", KEY_FN, 0, NONE, must_be_silu },
+    EXPERT_COUNTS("num_experts", 16, 2),
+    MUST("mamba_inner_layernorms", 1),
+    /* jamba_layers: */
+    KNOWN("attn_layer_period"), KNOWN("attn_layer_offset"), KNOWN("expert_layer_period"),
+    KNOWN("expert_layer_offset"),
+    KNOWN("mamba_conv_bias"), KNOWN("mamba_proj_bias"),
+    KNOWN("num_logits_to_keep"),
+    NO_KEY,
+};
 #define MAMBA_N_SIZES(all) \
     { "mamba_n_heads", KEY_INT, AT(mix_heads), 128, NULL }, \
     { "mamba_n_groups", KEY_INT, AT(mix_groups), 1, NULL }, \
@@ -598,6 +703,17 @@ const arch_row arch_rows_hybrid[] = {
       .prefix = "backbone.", .names = mamba2_names, .keys = mamba2_keys, .mixer = MIX_MAMBA,
       .one_branch = true, .def_ffn = 1, .def_head_dim = 64, .def_eps = 1e-5,
       .def_max_pos = 262144 },
+#define MAMBA_ROW                                                                 \
+    .prefix = "backbone.", .mixer = MIX_SELECT, .one_branch = true, .def_ffn = 1, \
+    .def_head_dim = 64, .def_eps = 1e-5, .def_max_pos = 262144, .def_tied = true
+    { "MambaForCausalLM", "mamba", .w = { .norm = NORM_RMS, .mlp = MLP_GATED }, MAMBA_ROW,
+      .names = mamba_names, .keys = mamba_keys },
+    { "FalconMambaForCausalLM", "falcon_mamba",
+      .w = { .norm = NORM_RMS, .mlp = MLP_GATED, .mix_eps = 1e-6f }, MAMBA_ROW,
+      .names = falcon_mamba_names, .keys = falcon_mamba_keys },
+    { "JambaForCausalLM", "jamba", .w = { .norm = NORM_RMS, .mlp = MLP_GATED }, MODEL,
+      .names = jamba_names, .keys = jamba_keys, .mixer = MIX_SELECT, .layers = jamba_layers,
+      .def_kv_heads = 8, .def_max_pos = 262144 },
     { "NemotronHForCausalLM", "nemotron_h",
       .w = { .norm = NORM_RMS, .mlp = MLP_PLAIN, SIGMOID_MOE }, .layers = without_experts,
       .prefix = "backbone.", .names = nemotron_h_names, .keys = nemotron_h_keys, .mixer = MIX_MAMBA,

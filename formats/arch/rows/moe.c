@@ -51,6 +51,46 @@ static lq_status laguna_gating(arch_config *c, const char *key, const cJSON *v, 
                    js_describe(found, v));
 }
 
+/* ---- DBRX ---- */
+
+/* Which norm of the experts' shares is made 1. */
+static lq_status dbrx_shares(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    char found[64];
+    (void)c;
+    if (!v || (cJSON_IsNumber(v) && !(v->valuedouble < 1 || v->valuedouble > 1))) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected 1 or null, found %s", key,
+                   js_describe(found, v));
+}
+
+static lq_status dbrx_act(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    const char *name = v ? cJSON_GetStringValue(js_get(v, "name")) : "silu";
+    (void)c;
+    if (name && strcmp(name, "silu") == 0) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected silu, found %.40s", key, name ? name : "?");
+}
+
+/* The base of rotations is in attn_config, as Databricks has it, or where others have it. Shares stay as they
+ * are where their norm is null. */
+static lq_status dbrx_rest(arch_config *c, const cJSON *j, lq_err *err)
+{
+    if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(js_get(j, "ffn_config"),
+                                                      "moe_normalize_expert_weights")))
+        c->w.norm_topk = false;
+    const bool usual = js_get(j, "rope_theta") || js_get(j, "rope_parameters");
+    double theta = c->rope[ROPE_MAIN].theta;
+    const lq_status s =
+        js_f64(js_get(j, "attn_config"), "rope_theta", false, 1.001, 1e15, &theta, err);
+    if (s || !(theta < c->rope[ROPE_MAIN].theta || theta > c->rope[ROPE_MAIN].theta)) return s;
+    if (usual)
+        return lq_fail(err, LQ_EVALUE,
+                       "attn_config: rope_theta: expected %g, as elsewhere, found %g",
+                       c->rope[ROPE_MAIN].theta, theta);
+    c->rope[ROPE_MAIN].theta = c->rope[ROPE_LOCAL].theta = theta;
+    return LQ_OK;
+}
+
 /* ---- layers that differ ---- */
 
 static lq_status laguna_sizes(arch_config *c, const cJSON *j, arch_sizes *z, lq_err *err)
@@ -428,6 +468,36 @@ static const arch_name laguna_names[] = {
     SHARED("mlp.shared_expert"),
     END,
 };
+#define DBRX_STACK NAME_BARE | NAME_STACKED | NAME_FLAT
+static const arch_name dbrx_names[] = {
+    { R_EMBED, "@wte", 0, BIAS_NO },
+    { R_FINAL_NORM, "@norm_f", 0, BIAS_NO },
+    { R_HEAD, "^lm_head", 0, BIAS_NO },
+    { R_ATTN_NORM, "@blocks.%d.norm_attn_norm.norm_1", 0, BIAS_NO },
+    { R_QKV, "@blocks.%d.norm_attn_norm.attn.Wqkv", 0, BIAS_NO },
+    { R_O, "@blocks.%d.norm_attn_norm.attn.out_proj", 0, BIAS_NO },
+    { R_MLP_NORM, "@blocks.%d.norm_attn_norm.norm_2", 0, BIAS_NO },
+    { R_ROUTER, "@blocks.%d.ffn.router.layer", 0, BIAS_NO },
+    { R_EXPERT_GATE, "@blocks.%d.ffn.experts.mlp.w1", DBRX_STACK, BIAS_NO },
+    { R_EXPERT_UP, "@blocks.%d.ffn.experts.mlp.v1", DBRX_STACK, BIAS_NO },
+    { R_EXPERT_DOWN, "@blocks.%d.ffn.experts.mlp.w2", DBRX_STACK | NAME_TRANSPOSED, BIAS_NO },
+    END,
+};
+static const arch_key dbrx_keys[] = {
+    { "attn_config.kv_n_heads", KEY_INT, AT(kv_heads), 1, NULL },
+    { "attn_config.clip_qkv", KEY_REAL, AT(qkv_clip), NONE, NULL },
+    { "attn_config.rope_theta", KEY_KNOWN, 0, NONE, NULL }, /* dbrx_rest */
+    { "ffn_config.ffn_hidden_size", KEY_INT, AT(expert_ffn), 3584, NULL },
+    { "ffn_config.moe_num_experts", KEY_INT, AT(experts), 4, NULL },
+    { "ffn_config.moe_top_k", KEY_INT, AT(experts_used), 1, NULL },
+    { "ffn_config.moe_normalize_expert_weights", KEY_FN, 0, NONE, dbrx_shares },
+    { "ffn_config.ffn_act_fn", KEY_FN, 0, NONE, dbrx_act },
+    /* of training: */
+    { "ffn_config.moe_jitter_eps", KEY_KNOWN, 0, NONE, NULL },
+    { "ffn_config.moe_loss_weight", KEY_KNOWN, 0, NONE, NULL },
+    { "ffn_config.uniform_expert_assignment", KEY_MUST, 0, 0, NULL },
+    NO_KEY,
+};
 static const arch_key afmoe_keys[] = {
     EXPERT_COUNTS("num_experts", 64, 6),
     EXPERT_FFN(1408),
@@ -681,6 +751,9 @@ const arch_row arch_rows_moe[] = {
       MODEL, .names = cohere2_moe_names, .keys = cohere2_moe_keys, .layers = cohere2_moe_layers,
       .window = WINDOW_PATTERN, .def_pattern = 4, .def_window = 4096, .def_head_dim = 128,
       .def_eps = 1e-5, .def_max_pos = 8192, .def_tied = true },
+    { "DbrxForCausalLM", "dbrx", .w = { LN_ROPE, .mlp = MLP_GATED, .norm_topk = true },
+      .prefix = "transformer.", .names = dbrx_names, .keys = dbrx_keys, .layers = dbrx_rest,
+      .def_ffn = 1, .def_eps = 1e-5 },
     { "Glm4MoeForCausalLM", "glm4_moe", .w = { RMS_ROPE, SIGMOID_MOE }, MODEL,
       .names = glm4_moe_names, .keys = glm4_moe_keys, .mtp = &arch_mtp_deepseek, .def_kv_heads = 8,
       .def_partial = 0.5, .def_eps = 1e-5, .def_max_pos = 131072, .def_dense = 1, .def_shared = 1 },
