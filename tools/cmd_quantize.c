@@ -89,10 +89,11 @@ static const opt_row main_rows[] = {
       .help =
           "instead of --bits and --group-size at most X bits per weight of the "
           "linear layers, shared out by what each tensor's rounding does to the answers; of the "
-          "whole model with --embed auto or --lm-head auto" },
+          "whole model with --embed auto or --lm-head auto, and with --to gguf, whose types of "
+          "blocks are shared out" },
     { "bpw-fused", 0, OPT_TRI, F(bpw_fused),
       .help = "--bpw: one scheme for the parts of a fused layer (q, k, v; gate, up), which other "
-              "runtimes ask for (default yes)" },
+              "runtimes ask for (default yes, with --to gguf no)" },
     { "outlier-threshold", 0, OPT_FLOAT, F(outlier_threshold), .def = "6", .lo = 0, .hi = 1e9,
       .help = "inputs whose activations reach it stay in bf16; 0: none do" },
     { "outlier-share", 0, OPT_FLOAT, F(outlier_share), .def = "0.06", .lo = 0, .hi = 1,
@@ -202,30 +203,53 @@ static lq_status check_options(const cmd_ctx *c, const quantize_opts *o, lq_err 
     return LQ_OK;
 }
 
-/* A mix says every scheme. */
-static lq_status take_mix(qz_opts *q, const cmd_ctx *c, const quantize_to *to, lq_err *err)
+/* None of these beside a format that says every scheme. */
+static lq_status refuse(const cmd_ctx *c, const char *const *names, size_t n, const char *what,
+                        lq_err *err)
 {
-    static const char *const others[] = { "bits", "group-size", "sym",
-                                          "asym", "bpw",        "static-groups" };
-    if (!to->mix && strcmp(to->format, "gguf") == 0 && !q->like)
+    for (size_t i = 0; i < n; i++)
+        if (opt_given(c, names[i]))
+            return lq_fail(err, LQ_EUSAGE, "%s says every scheme: expected no --%s", what,
+                           names[i]);
+    return LQ_OK;
+}
+
+/* Blocks of GGUF whose types --bpw chooses: of the whole file, since embedding and head are blocks too. */
+static void take_bpw(qz_opts *q, const cmd_ctx *c, const quantize_to *to)
+{
+    q->bpw_for = to->format;
+    if (strcmp(to->format, "gguf") != 0) return;
+    q->outer = NULL;
+    if (!q->embed) q->embed = "auto";
+    if (!q->lm_head) q->lm_head = "auto";
+    if (!opt_given(c, "bpw-fused")) q->untied = true;
+}
+
+/* What --to says of schemes. */
+static lq_status take_format(qz_opts *q, const cmd_ctx *c, const quantize_to *to, lq_err *err)
+{
+    static const char *const all[] = { "bpw",  "bits",   "group-size",   "sym",
+                                       "asym", "narrow", "static-groups" };
+    const bool gguf = strcmp(to->format, "gguf") == 0, bpw = q->bpw > 0;
+    char what[80];
+    lq_status s = LQ_OK;
+    if (gguf && !to->mix && !bpw && !q->like)
         return lq_fail(err, LQ_EUSAGE,
-                       "--out: a GGUF file is made by --to gguf:MIX, such as gguf:Q4_K_M");
-    for (size_t i = 0; i < LQ_COUNT(others) && to->mix; i++)
-        if (opt_given(c, others[i]))
-            return lq_fail(err, LQ_EUSAGE, "--to gguf:%s says every scheme: expected no --%s",
-                           to->mix, others[i]);
-    if ((to->mix || q->like) && !q->method->blocks)
+                       "--out: a GGUF file is made by --to gguf:MIX, such as gguf:Q4_K_M, or by "
+                       "--bpw X");
+    snprintf(what, sizeof what, "--to %s", opt_given(c, "to") ? opt_value(c, "to") : "gguf");
+    if (to->mix || to->scheme)
+        s = refuse(c, all, LQ_COUNT(all), what, err);
+    else if (gguf && bpw)
+        s = refuse(c, all + 1, LQ_COUNT(all) - 1, what, err);
+    if (s) return s;
+    if ((to->mix || gguf) && !q->method->blocks)
         return lq_fail(err, LQ_EUSAGE,
-                       "%s%s: expected a method that makes blocks (rtn, "
-                       "gptq, auto), found %s",
-                       q->like ? "--refine" : "--to gguf:", q->like ? "" : to->mix,
-                       q->method->name);
-    for (size_t i = 0; i < LQ_COUNT(others) && to->scheme; i++)
-        if (opt_given(c, others[i]))
-            return lq_fail(err, LQ_EUSAGE, "--to %s says every scheme: expected no --%s",
-                           opt_value(c, "to"), others[i]);
+                       "%s: expected a method that makes blocks (rtn, gptq, auto), found %s",
+                       q->like ? "--refine" : what, q->method->name);
     q->mix = to->mix;
     q->scheme = to->scheme;
+    if (bpw && strcmp(to->format, "llmq") != 0) take_bpw(q, c, to);
     return LQ_OK;
 }
 
@@ -380,7 +404,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     s = read_options(&q, c, o, o->imatrix ? &importance : NULL, err);
     if (!s) s = quantize_to_read(&to, o->refine.on ? "gguf" : o->free.to, o->out, err);
     if (!s && o->refine.on) s = refine_open(&q, c->argv[0], c, err);
-    if (!s) s = take_mix(&q, c, &to, err);
+    if (!s) s = take_format(&q, c, &to, err);
     if (!s && qz_calibrated(&q)) s = take_blas_core(c, o, err);
     if (!s) s = k_init(o->kernels, err);
     if (!s && o->imatrix && (s = imatrix_open(&importance, o->imatrix, err)))
@@ -403,6 +427,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     load_say_notes(given, src);
     if ((s = check_places(o, &to, src, given, err))) goto done;
     if (q.like && (s = refine_fits(&q, src, err))) goto done;
+    if (src_config(src)->head == HEAD_NONE) q.lm_head = o->lm_head; /* not of take_bpw */
     if (o->report && (s = html_check(o->report, "--report", err))) goto done;
     seen = src;
     int64_t usual = 0;
@@ -510,6 +535,7 @@ const cmd_row cmd_quantize = {
                 "'down_proj=u8-g128'\0"
                 "llmq quantize models/novels-6m -o best3.llmq --method auto --bits 3\0"
                 "llmq quantize models/novels-6m -o mix3.llmq --method gptq --bpw 3.25\0"
+                "llmq quantize models/novels-6m -o mix4.gguf --to gguf --method gptq --bpw 4.5\0"
                 "llmq quantize models/novels-6m --method nf4 --double-quant --dry-run\0"
                 "llmq quantize m-Q4_K_M.gguf -o better.gguf --refine --ref models/m -m gptq\0"
                 "llmq quantize NEW-MODEL -o NEW-MODEL-W4A16 --model-free --sym\0"

@@ -174,14 +174,11 @@ static int of_32(int type)
     return K(IQ4_NL); /* of IQ4_XS, IQ3, IQ2 */
 }
 
-bool mix_scheme(qt_scheme *s, const mix_row *m, const arch_config *c, arch_role r, int64_t layer,
-                int64_t K)
+bool mix_type_scheme(qt_scheme *s, int type, int64_t K)
 {
-    if (!arch_role_linear(r) && r != R_EMBED) return false;
-    int type = type_of(m, c, r, layer);
     const blk_type *t = blk_find(type);
-    if (t && K % t->elements != 0) type = is_head(c, r) ? Q8_0 : of_32(type);
     const int64_t group = 32;
+    if (t && K % t->elements != 0) type = of_32(type);
     if (K % group != 0) return false;
     *s = (qt_scheme){ .kind = QT_BLOCKS, .blocks = type };
     if (!blk_find(type))
@@ -189,4 +186,14 @@ bool mix_scheme(qt_scheme *s, const mix_row *m, const arch_config *c, arch_role 
             .kind = QT_UINT, .bits = type == Q8_0 ? 8 : 4, .group = group, .scale_dtype = LQ_F16
         };
     return true;
+}
+
+bool mix_scheme(qt_scheme *s, const mix_row *m, const arch_config *c, arch_role r, int64_t layer,
+                int64_t K)
+{
+    if (!arch_role_linear(r) && r != R_EMBED) return false;
+    int type = type_of(m, c, r, layer);
+    const blk_type *t = blk_find(type);
+    if (t && K % t->elements != 0 && is_head(c, r)) type = Q8_0;
+    return mix_type_scheme(s, type, K);
 }

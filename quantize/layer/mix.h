@@ -14,6 +14,8 @@ typedef struct mix_row mix_row;
 /* "Q4_K_M", in any case; LQ_EUSAGE names those there are. */
 lq_status mix_find(const mix_row **m, const char *name, lq_err *err);
 const char *mix_name(const mix_row *m);
+/* The scheme of a type of GGUF's, by its number, for rows of K; false: no blocks divide them. */
+bool mix_type_scheme(qt_scheme *s, int type, int64_t K);
 /* The scheme of a matrix [N,K] of this role and layer (-1: none); false: it stays as it is (routers, vectors). Where
  * K is no multiple of a block's 256 the type of 32 that is nearest above. */
 bool mix_scheme(qt_scheme *s, const mix_row *m, const arch_config *c, arch_role r, int64_t layer,

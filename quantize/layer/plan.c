@@ -254,12 +254,13 @@ static lq_status decide(maker *m, plan_entry *e, lq_err *err)
 }
 
 lq_status qz_plan_scheme(qt_scheme *s, const plan_entry *e, const qz_plan *p, const qz_opts *o,
-                         int bits, int64_t group, lq_err *err)
+                         const plan_candidate *c, lq_err *err)
 {
-    if (!bits) return *s = e->src->t.scheme, LQ_OK;
+    if (c->type && mix_type_scheme(s, c->type, e->K)) return LQ_OK;
+    if (!c->bits) return *s = e->src->t.scheme, LQ_OK;
     qz_opts v = *o;
-    v.bits = bits;
-    v.group = group;
+    v.bits = c->bits;
+    v.group = c->group;
     lq_status st = v.method->scheme(s, &v, err);
     if (st) return st;
     fit_groups(s, e, o, p->cfg.layers);

@@ -61,10 +61,15 @@ const plan_entry *qz_plan_find(const qz_plan *p, arch_role r, int64_t layer, int
 
 /* Planned size of an entry, before anything is known of outliers and scales. */
 size_t qz_planned_bytes(const plan_entry *e);
-/* The scheme of an open entry for these bits and groups, fitted to its shape; bits 0: as in the
- * source. And its choice. */
+/* What an open entry may become: bits and group, or a type of GGUF's blocks; all 0: as in the source. */
+typedef struct {
+    int bits;
+    int64_t group;
+    int type;
+} plan_candidate;
+/* Its scheme, fitted to the entry's shape. And the choice. */
 lq_status qz_plan_scheme(qt_scheme *s, const plan_entry *e, const qz_plan *p, const qz_opts *o,
-                         int bits, int64_t group, lq_err *err);
+                         const plan_candidate *c, lq_err *err);
 void qz_plan_take(plan_entry *e, const qt_scheme *s);
 
 #endif

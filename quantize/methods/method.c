@@ -118,6 +118,7 @@ static void add_grid(cJSON *r, const qz_opts *o)
     if (shared) {
         cJSON_AddNumberToObject(r, "bpw", o->bpw);
         cJSON_AddBoolToObject(r, "bpw_fused", !o->untied);
+        if (o->bpw_for) cJSON_AddStringToObject(r, "bpw_for", o->bpw_for);
     } else if (uniform) {
         cJSON_AddNumberToObject(r, "bits", qz_bits(o));
     }

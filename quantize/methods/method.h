@@ -111,11 +111,14 @@ typedef struct {
     const char *outer; /* the scheme of both where they are floats; NULL: as in the source */
     bool rotate; /* the source is seen rotated (quantize/transform/rotate.h): for the record */
     uint64_t rotate_seed;
-    double bpw;  /* bits per weight to share out (quantize/mixed/bpw.h) instead of `bits` and
+    double bpw; /* bits per weight to share out (quantize/mixed/bpw.h) instead of `bits` and
                     `group`; 0: all alike */
-    dev *on;     /* the pass's products and X^T X are made there, the losses of input scales taken,
+    dev *on;    /* the pass's products and X^T X are made there, the losses of input scales taken,
                     rows rounded with feedback; NULL: here */
-    bool untied; /* bpw: parts of fused linears (q, k, v; gate, up) may differ */
+    const char *bpw_for;  /* bpw: the format that is to hold the result, "gguf" or a layout of
+                            convert/convert.h, whose candidates these are; NULL: ours */
+    unsigned bpw_without; /* ... of these the ones (1 << index) that it does not hold */
+    bool untied;          /* bpw: parts of fused linears (q, k, v; gate, up) may differ */
 } qz_opts;
 
 /* One matrix to be rounded, and what is known of its inputs. */

@@ -7,17 +7,37 @@
 
 #include "base/json.h"
 #include "base/out_file.h"
+#include "formats/gguf/gguf.h"
 #include "quantize/mixed/knapsack.h"
 #include "quantize/mixed/measure.h"
 
-static const struct {
-    int bits;
-    int64_t group;
-} choices[] = { { 2, 128 }, { 2, 64 }, { 2, 32 },  { 3, 128 }, { 3, 64 }, { 3, 32 }, { 4, 128 },
-                { 4, 64 },  { 4, 32 }, { 8, 128 }, { 8, 64 },  { 8, 32 }, { 0, 0 } /* as it is */ };
-enum { CHOICES = LQ_COUNT(choices) };
-static_assert((int)CHOICES <= (int)MEASURE_SCHEMES && (int)CHOICES <= (int)KNAPSACK_MAX,
-              "room for every choice");
+static const plan_candidate uniform[] = { { 2, 128, 0 }, { 2, 64, 0 }, { 2, 32, 0 },
+                                          { 3, 128, 0 }, { 3, 64, 0 }, { 3, 32, 0 },
+                                          { 4, 128, 0 }, { 4, 64, 0 }, { 4, 32, 0 },
+                                          { 8, 128, 0 }, { 8, 64, 0 }, { 8, 32, 0 },
+                                          { 0, 0, 0 } /* as it is */ };
+#define TYPE(t)        \
+    {                  \
+        0, 0, GGML_##t \
+    }
+static const plan_candidate blocks[] = { TYPE(IQ2_XXS), TYPE(IQ2_XS), TYPE(IQ2_S), TYPE(Q2_K),
+                                         TYPE(IQ3_XXS), TYPE(IQ3_S),  TYPE(Q3_K),  TYPE(IQ4_XS),
+                                         TYPE(Q4_K),    TYPE(Q5_K),   TYPE(Q6_K),  TYPE(Q8_0),
+                                         { 0, 0, 0 } };
+#undef TYPE
+enum { MOST = MEASURE_SCHEMES };
+static_assert((int)LQ_COUNT(uniform) <= (int)MOST && (int)LQ_COUNT(blocks) <= (int)MOST &&
+                  (int)MOST <= (int)KNAPSACK_MAX,
+              "room for every candidate");
+
+static bool for_gguf(const qz_opts *o) { return o->bpw_for && strcmp(o->bpw_for, "gguf") == 0; }
+
+const plan_candidate *bpw_candidate(const qz_opts *o, int c)
+{
+    const bool gguf = for_gguf(o);
+    if (c >= (int)(gguf ? LQ_COUNT(blocks) : LQ_COUNT(uniform))) return NULL;
+    return gguf ? &blocks[c] : &uniform[c];
+}
 
 typedef struct {
     measure_entry *m; /* of the open entries */
@@ -25,6 +45,8 @@ typedef struct {
     int64_t *item;    /* and items */
     size_t n;
     int64_t n_items;
+    const plan_candidate *choice[MOST];
+    int n_choices;
     lq_arena arena;
 } table;
 
@@ -54,6 +76,9 @@ static arch_role lead_of(arch_role r, bool untied)
 static lq_status open_table(table *t, const qz_plan *plan, const qz_opts *o, lq_err *err)
 {
     memset(t, 0, sizeof *t);
+    const plan_candidate *x;
+    for (int c = 0; (x = bpw_candidate(o, c)); c++)
+        if (!(o->bpw_without >> c & 1)) t->choice[t->n_choices++] = x;
     for (size_t i = 0; i < plan->n; i++)
         t->n += plan->e[i].open;
     t->m = lq_push(&t->arena, (t->n + 1) * sizeof *t->m);
@@ -66,9 +91,9 @@ static lq_status open_table(table *t, const qz_plan *plan, const qz_opts *o, lq_
         const plan_entry *e = &plan->e[i];
         if (!e->open) continue;
         measure_entry *m = &t->m[n];
-        *m = (measure_entry){ .e = e, .n = CHOICES };
-        for (int c = 0; c < CHOICES && !s; c++)
-            s = qz_plan_scheme(&m->scheme[c], e, plan, o, choices[c].bits, choices[c].group, err);
+        *m = (measure_entry){ .e = e, .n = t->n_choices };
+        for (int c = 0; c < t->n_choices && !s; c++)
+            s = qz_plan_scheme(&m->scheme[c], e, plan, o, t->choice[c], err);
         if (s) return lq_wrap(err, s, "%s", e->name);
         t->at[n] = i;
         t->item[n] = -1;
@@ -84,7 +109,8 @@ static lq_status open_table(table *t, const qz_plan *plan, const qz_opts *o, lq_
 static size_t bytes_of(const measure_entry *m, int c)
 {
     const plan_entry *e = m->e;
-    return choices[c].bits ? qt_bytes(&m->scheme[c], e->count * e->N, e->K) : src_bytes(e->src);
+    return m->scheme[c].kind != QT_DENSE ? qt_bytes(&m->scheme[c], e->count * e->N, e->K)
+                                         : src_bytes(e->src);
 }
 
 /* Sums over the tensors of each item. */
@@ -94,8 +120,8 @@ static knapsack_item *items_of(const table *t, lq_err *err)
     if (!it) bpw_no_memory(err);
     for (size_t i = 0; i < t->n && it; i++) {
         knapsack_item *x = &it[t->item[i]];
-        x->n = CHOICES;
-        for (int c = 0; c < CHOICES; c++) {
+        x->n = t->n_choices;
+        for (int c = 0; c < t->n_choices; c++) {
             x->c[c].bytes += bytes_of(&t->m[i], c);
             x->c[c].cost += t->m[i].effect[c];
         }
@@ -104,12 +130,12 @@ static knapsack_item *items_of(const table *t, lq_err *err)
 }
 
 /* ---- the budget ---- */
-/* Of a tensor that is settled, at most: folding and tuning write norms, biases and routers as f32.
- */
+/* Of a tensor that is settled, at most: folding and tuning write norms, biases and routers as f32, and so
+ * does GGUF. */
 static double settled_bytes(const plan_entry *e, const qz_opts *o)
 {
     const bool grows = !e->quantize && e->known && e->src->plain &&
-                       (qz_folds(o) || qz_tune_steps(o)) &&
+                       (qz_folds(o) || qz_tune_steps(o) || for_gguf(o)) &&
                        (e->src->n_dims == 1 || e->is_bias || arch_role_exact(e->role));
     const double most = 4 * (double)src_elements(e->src), planned = (double)qz_planned_bytes(e);
     return grows && most > planned ? most : planned;
@@ -161,10 +187,12 @@ static lq_status keep_choice(const table *t, const int *pick, const char *file, 
     cJSON *o = cJSON_CreateObject(), *a = cJSON_AddArrayToObject(o, "tensors");
     for (size_t i = 0; i < t->n; i++) {
         const int c = pick[t->item[i]];
+        const plan_candidate *x = t->choice[c];
         cJSON *j = cJSON_CreateObject();
         cJSON_AddStringToObject(j, "name", t->m[i].e->name);
-        cJSON_AddNumberToObject(j, "bits", choices[c].bits);
-        cJSON_AddNumberToObject(j, "group", (double)choices[c].group);
+        cJSON_AddNumberToObject(j, "bits", x->bits);
+        cJSON_AddNumberToObject(j, "group", (double)x->group);
+        if (x->type) cJSON_AddNumberToObject(j, "type", x->type);
         cJSON_AddNumberToObject(j, "effect", t->m[i].effect[c]);
         cJSON_AddItemToArray(a, j);
     }
@@ -186,18 +214,20 @@ static bool recall(table *t, int *pick, const char *file)
     cJSON_ArrayForEach(j, js_get(o, "tensors"))
     {
         const char *name;
-        int64_t bits, group;
+        int64_t bits, group, type = 0;
         double effect;
         int c = 0;
         if (i == t->n || js_str(j, "name", true, &name, NULL) ||
             js_i64(j, "bits", true, 0, 8, &bits, NULL) ||
             js_i64(j, "group", true, 0, 128, &group, NULL) ||
+            js_i64(j, "type", false, 0, 255, &type, NULL) ||
             js_f64(j, "effect", true, 0, (double)INFINITY, &effect, NULL) ||
             strcmp(name, t->m[i].e->name) != 0)
             break;
-        while (c < CHOICES && (choices[c].bits != bits || choices[c].group != group))
+        while (c < t->n_choices && (t->choice[c]->bits != bits || t->choice[c]->group != group ||
+                                    t->choice[c]->type != type))
             c++;
-        if (c == CHOICES) break;
+        if (c == t->n_choices) break;
         t->m[i].effect[c] = effect;
         pick[t->item[i++]] = c;
     }

@@ -2,8 +2,9 @@
  *
  *     minimize  sum over tensors of effect(tensor, scheme)    sum of bytes <= X * weights / 8
  *
- * effect: quantize/mixed/measure.h; the choice: quantize/mixed/knapsack.h. Schemes: 2, 3, 4 and 8 bits in groups
- * of 32, 64 and 128 (fitted to the inputs), and the source's own type. The budget is of the linears
+ * effect: quantize/mixed/measure.h; the choice: quantize/mixed/knapsack.h. Candidates: 2, 3, 4 and 8 bits in groups
+ * of 32, 64 and 128 (fitted to the inputs), for GGUF its types of blocks, and the source's own type; of these
+ * what the format of the result holds (qz_opts.bpw_for). The budget is of the linears
  * of the layers, with those that --override and --skip settle; where embedding or head take part
  * (--embed auto, --lm-head auto), of all tensors.
  *
@@ -23,6 +24,8 @@ typedef struct {
     double bpw_least, bpw_most;
     int64_t n_open; /* tensors */
 } bpw_range;
+/* Candidate c of those for this format; NULL: there are no more. */
+const plan_candidate *bpw_candidate(const qz_opts *o, int c);
 /* Errors: LQ_EUSAGE (o->bpw is not within the range, or nothing is open), LQ_ESHAPE, LQ_ENOMEM. */
 lq_status bpw_check(bpw_range *r, const qz_plan *plan, const qz_opts *o, lq_err *err);
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "calib/forward_pass.h"
+#include "formats/tensor/blocks.h"
 #include "quantize/layer/layer.h"
 #include "quantize/methods/rtn.h"
 #include "quantize/mixed/perturb.h"
@@ -58,6 +59,13 @@ static bool first_of_unit(const work *w, size_t i)
     for (size_t k = i; k-- > 0 && w->m[k].e->layer == w->m[i].e->layer;)
         if (same_unit(w->m[k].e, w->m[i].e)) return false;
     return true;
+}
+
+/* Whole bits of a weight's code. */
+static int bits_of(const qt_scheme *s)
+{
+    const blk_type *t = s->kind == QT_BLOCKS ? blk_find(s->blocks) : NULL;
+    return t ? 8 * t->bytes / t->elements : s->kind == QT_DENSE ? 0 : s->bits;
 }
 
 /* ---- the linears of a layer ---- */
@@ -333,8 +341,9 @@ lq_status measure_run(measure_entry *m, size_t n, src_source *src, const qz_plan
     fisher own = { 0 };
     work w = { .m = m, .n = n, .src = src, .plan = plan, .o = o, .p = p, .job = job };
     w.G = curvature->G ? curvature : NULL;
-    while (w.reference < m->n && m->scheme[w.reference].bits != MEASURE_BITS)
+    while (w.reference < m->n && bits_of(&m->scheme[w.reference]) != MEASURE_BITS)
         w.reference++;
+    if (w.reference == m->n) w.reference = 0;
     lq_status s = LQ_OK;
     if (!w.G && grad_covers(src_config(src))) {
         s = fisher_run(&own, src, samples, MEASURE_WINDOWS, false, p, job, err);

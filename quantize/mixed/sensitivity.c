@@ -2,12 +2,18 @@
 #include "quantize/mixed/sensitivity.h"
 
 #include <cblas.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "quantize/methods/gptq.h"
+#include "quantize/methods/row_grid.h"
 #include "quantize/methods/rtn.h"
 
-enum { B = FISHER_BLOCK, COLUMNS = 128 };
+enum {
+    B = FISHER_BLOCK,
+    COLUMNS = 128,
+    SEEN = 32 /* rows of a block that are rounded to QT_BLOCKS */
+};
 
 typedef struct {
     const qt_scheme *schemes;
@@ -16,6 +22,9 @@ typedef struct {
     const float *imp; /* diag(H), or NULL */
     const float *U;   /* the factor of H's inverse in the order of perm; NULL: no feedback */
     const int32_t *perm;
+    gptq_basis
+        units[2]; /* for QT_BLOCKS with feedback: columns one by one, and by units of a lattice */
+    atomic_int status;
     int64_t blocks;
     double *effect; /* [schemes][blocks] */
     float *scratch;
@@ -102,8 +111,8 @@ static void round_with_feedback(const work *w, const tile *t, int64_t rows, cons
     }
 }
 
-/* 1/2 tr(G D H D^T), the trace as the sum over i, j of G[i][j] (D H D^T)[i][j]. */
-static double effect_of(const work *w, const tile *t, int64_t block, int64_t rows)
+/* 1/2 tr(G D H D^T), the trace as the sum over i, j of G[i][j] (D H D^T)[i][j]; of every `step`-th row of G. */
+static double effect_of(const work *w, const tile *t, int64_t block, int64_t rows, int64_t step)
 {
     const int64_t K = w->W->K;
     if (!w->o->H) return dot(t->d, t->d, rows * K) / 2;
@@ -114,67 +123,122 @@ static double effect_of(const work *w, const tile *t, int64_t block, int64_t row
     double sum = 0;
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)rows, (int)rows, (int)K, 1, t->t,
                 (int)K, t->d, (int)K, 0, t->pairs, B);
-    for (int64_t i = 0; i < rows; i++)
-        sum += dot(t->pairs + i * B, g + i * B, rows);
+    for (int64_t i = 0; i < rows; i++) {
+        double row = 0;
+        for (int64_t j = 0; j < rows; j++)
+            row += (double)t->pairs[i * B + j] * (double)g[i * step * B + j * step];
+        sum += row;
+    }
     return sum > 0 ? sum / 2 : 0;
+}
+
+/* Rows as a matrix of their own: t->d becomes what they lose. */
+static lq_status round_blocks(const work *w, const tile *t, int64_t rows, const qt_scheme *s,
+                              lq_err *err)
+{
+    const int64_t K = w->W->K;
+    const gptq_opts how = { .spec = rtn_spec(s, !w->o->narrow, true), .static_groups = true };
+    const gptq_basis *basis = &w->units[row_unit(&how.spec) > 1];
+    gptq_report rep;
+    lq_arena a = { 0 };
+    qz_out q;
+    lq_status st = qz_out_alloc(&q, s, rows, K, &a, err);
+    if (!st)
+        st = w->U ? gptq_run(&q, &rep, t->d, basis, &how, NULL, err)
+                  : rtn_run(&q, t->d, LQ_F32, w->imp, &how.spec, NULL, err);
+    if (!st) qt_dequant(t->t, &q.t, 0, rows);
+    for (int64_t i = 0; i < rows * K && !st; i++)
+        t->d[i] -= t->t[i];
+    lq_arena_free(&a);
+    return st;
+}
+
+/* By SEEN of the rows, evenly spaced: the search for points takes long. */
+static double effect_of_blocks(work *w, const tile *t, int64_t block, int64_t rows,
+                               const qt_scheme *s)
+{
+    const int64_t step = rows > SEEN ? rows / SEEN : 1, seen = lq_ceil_div(rows, step);
+    lq_err none;
+    for (int64_t i = 0; i < seen; i++)
+        qt_dequant(t->d + i * w->W->K, w->W, block * B + i * step, block * B + i * step + 1);
+    const lq_status st = round_blocks(w, t, seen, s, &none);
+    if (st) atomic_store(&w->status, (int)st);
+    return st ? 0 : effect_of(w, t, block, seen, step) * (double)rows / (double)seen;
+}
+
+/* The first that is the same scheme: of rows that blocks of 256 do not divide several types become one. */
+static int64_t same_as(const work *w, int64_t i)
+{
+    for (int64_t k = 0; k < i; k++)
+        if (memcmp(&w->schemes[k], &w->schemes[i], sizeof *w->schemes) == 0) return k;
+    return i;
 }
 
 static void run_block(void *ctx, int64_t item, int thread)
 {
-    const work *w = ctx;
+    work *w = ctx;
     const int64_t N = w->W->N, block = item % w->blocks, n0 = block * B;
     const int64_t rows = N - n0 < B ? N - n0 : B;
     const qt_scheme *s = &w->schemes[item / w->blocks];
     const tile t = tile_at(w->scratch + (size_t)thread * w->per_thread, w->W->K);
-    if (s->kind == QT_DENSE) return;
+    if (s->kind == QT_DENSE || same_as(w, item / w->blocks) != item / w->blocks) return;
+    if (s->kind == QT_BLOCKS) {
+        w->effect[item] = effect_of_blocks(w, &t, block, rows, s);
+        return;
+    }
     qt_dequant(t.d, w->W, n0, n0 + rows);
     fit_grids(w, &t, rows, s);
     if (w->U)
         round_with_feedback(w, &t, rows, s);
     else
         round_to_nearest(w, &t, rows, s);
-    w->effect[item] = effect_of(w, &t, block, rows);
+    w->effect[item] = effect_of(w, &t, block, rows, 1);
 }
 
-/* perm and U [K,K] from H; *has_u: there is a factor. */
-static lq_status factor(int32_t *perm, float *U, bool *has_u, const float *imp, int64_t K, pool *p,
-                        const sensitivity_opts *o, lq_err *err)
+/* What feedback goes by; w->U stays NULL where H has no factor. */
+static lq_status prepare(work *w, pool *p, const sensitivity_opts *o, int n, lq_err *err)
 {
-    double damp = o->damp;
-    if (!gptq_order(perm, imp, K, 1)) return LQ_ENOMEM;
-    lq_status s = gptq_factor(U, &damp, o->H, perm, K, p, err);
-    *has_u = !s;
-    return s == LQ_ENOMEM ? s : LQ_OK;
+    bool wanted[2] = { true, false };
+    for (int i = 0; i < n; i++) {
+        const qt_scheme *s = &w->schemes[i];
+        const grid_spec spec = rtn_spec(s, true, false);
+        if (s->kind == QT_BLOCKS && row_unit(&spec) > 1) wanted[1] = true;
+    }
+    for (int i = 0; i < 2; i++) {
+        if (!wanted[i]) continue;
+        const lq_status s =
+            gptq_prepare(&w->units[i], o->H, w->W->K, o->damp, true, i ? LAT_UNIT : 1, p, err);
+        if (s) return s;
+    }
+    w->U = w->units[0].U;
+    w->perm = w->units[0].perm;
+    return LQ_OK;
 }
 
 lq_status sensitivity_of(double *effect, const qt_scheme *schemes, int n, const qt_tensor *W,
                          const sensitivity_opts *o, pool *p, lq_err *err)
 {
     const int64_t K = W->K;
-    const size_t k = (size_t)K;
-    const bool feedback = o->H && !o->nearest;
     work w = { .schemes = schemes, .W = W, .o = o, .per_thread = tile_floats(K) };
-    bool has_u = false;
     w.blocks = lq_ceil_div(W->N, B);
     w.effect = calloc((size_t)(n * w.blocks), sizeof *w.effect);
     w.scratch = malloc((size_t)pool_threads(p) * w.per_thread * sizeof *w.scratch);
-    float *imp = malloc(k * sizeof *imp), *U = feedback ? malloc(k * k * sizeof *U) : NULL;
-    int32_t *perm = malloc(k * sizeof *perm);
-    lq_status s = w.effect && w.scratch && imp && perm && (U || !feedback) ? LQ_OK : LQ_ENOMEM;
+    float *imp = malloc((size_t)K * sizeof *imp);
+    lq_status s = w.effect && w.scratch && imp ? LQ_OK : LQ_ENOMEM;
     openblas_set_num_threads(1);
     for (int64_t i = 0; i < K && !s && o->H; i++)
         imp[i] = o->H[i * K + i];
-    if (!s && feedback) s = factor(perm, U, &has_u, imp, K, p, o, err);
+    if (!s && o->H && !o->nearest) s = prepare(&w, p, o, n, err);
     if (!s) {
         w.imp = o->H ? imp : NULL;
-        w.U = has_u ? U : NULL;
-        w.perm = perm;
         pool_run(p, n * w.blocks, run_block, &w);
-        for (int64_t i = 0; i < n * w.blocks; i++)
-            effect[i / w.blocks] += w.effect[i];
+        s = (lq_status)atomic_load(&w.status);
     }
-    free(perm);
-    free(U);
+    for (int64_t i = 0; i < n && !s; i++)
+        for (int64_t k = 0; k < w.blocks; k++)
+            effect[i] += w.effect[same_as(&w, i) * w.blocks + k];
+    gptq_basis_free(&w.units[0]);
+    gptq_basis_free(&w.units[1]);
     free(imp);
     free(w.scratch);
     free(w.effect);

@@ -7,7 +7,7 @@
  * brings about. Without G it is half the mean squared change of the outputs, without H half the
  * squared change of the weights: then only the ratios between a tensor's schemes mean anything.
  *
- * Q: grids chosen by the importance diag(H), then one pass of GPTQ (no sweeps, no folding), or
+ * Q: grids chosen by the importance diag(H), then one pass of GPTQ (no sweeps, no folding; of blocks by gptq_run), or
  * rounding to nearest where that is asked for or H has no factor. What
  * feedback gains differs from tensor to tensor by a factor of 30.
  *
@@ -27,7 +27,7 @@ typedef struct {
     bool narrow;        /* symmetric grids with positive scales only */
 } sensitivity_opts;
 
-/* effect [n] += that of each scheme: QT_UINT with groups that divide K, or QT_DENSE (0). Blocks of
+/* effect [n] += that of each scheme: QT_UINT with groups that divide K, QT_BLOCKS, or QT_DENSE (0). Blocks of
  * FISHER_BLOCK rows are summed in order, so nothing depends on the number of threads. Errors:
  * LQ_ENOMEM. */
 lq_status sensitivity_of(double *effect, const qt_scheme *schemes, int n, const qt_tensor *W,

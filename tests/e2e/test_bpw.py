@@ -8,6 +8,7 @@ import time
 import pytest
 
 from shim import stopped
+from test_quantize_to import wide_model
 
 ARCH = pathlib.Path(__file__).resolve().parents[1] / "golden/arch"
 QUICK = ["--method", "gptq", "--no-check", "--calib-len", "64", "--calib-samples", "4"]
@@ -148,3 +149,64 @@ def test_what_makes_no_sense_is_refused(llmq, draft, tmp_path, why, args, text, 
     quick = QUICK[2:] if "--method" in args else QUICK
     p = llmq("quantize", draft, "-o", tmp_path / "q.llmq", *quick, *args, *dry, code=2)
     assert text in p.stderr and not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="session")
+def blocks(llmq, tmp_path_factory):
+    """A Llama of rows that blocks of 256 divide, of random weights, some layers' larger than others'; and ids."""
+    np = pytest.importorskip("numpy")
+    folder = tmp_path_factory.mktemp("blocks")
+    draw = np.random.default_rng(1)
+    model = wide_model(folder / "m", 2, False, lambda n: (draw.standard_normal(n // 2) * 0.05).astype(np.float16).tobytes(), 2)
+    (folder / "ids.jsonl").write_text(json.dumps({"ids": [int(x) for x in draw.integers(0, 64, 8 * 64)]}) + "\n")
+    return model, folder / "ids.jsonl"
+
+
+def test_the_types_of_gguf_share_the_bits_of_the_whole_file(llmq, blocks, tmp_path):
+    model, ids = blocks
+    last = 1e9
+    for x in (2.6, 5.0):
+        out = tmp_path / "q.gguf"
+        r = llmq.json("quantize", model, "-o", out, "--to", "gguf", *QUICK, "--calib", ids, "--bpw", x)
+        shown = llmq.json("inspect", out)
+        assert x - 0.1 < r["bpw_model"] <= x and shown["bpw_model"] == r["bpw_model"]
+        assert all("effect" in t for t in r["tensors"]) and r["kl_predicted"] < last
+        assert {"model.embed_tokens.weight", "lm_head.weight"} <= {t["name"] for t in r["tensors"]}
+        last = r["kl_predicted"]
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_an_ending_says_gguf_too_and_runs_go_on_to_the_same_bytes(llmq, draft, tmp_path):
+    args = [*QUICK, "--bpw", "5.2", "--log-level", "error"]
+    llmq("quantize", draft, "-o", tmp_path / "1.gguf", "--to", "gguf", *args, "--threads", 1)
+    out = tmp_path / "q.gguf"
+    with stopped(llmq, "choice.json", "quantize", draft, "-o", out, *args, "--threads", 2):
+        pass
+    llmq("quantize", draft, "-o", out, *args, "--resume", "--threads", 2)
+    assert digest(out) == digest(tmp_path / "1.gguf")
+
+
+def test_candidates_are_what_the_format_holds(llmq, draft, tmp_path):
+    """awq has 4 bits alone; all that is written is read again."""
+    args = [*QUICK, "--bpw", "4.4", "--to", "awq"]
+    r = llmq.json("quantize", draft, "-o", tmp_path / "q", *args, "--dry-run")
+    assert r["bpw_least"] > 4 and r["bpw_most"] < 5
+
+
+HOLDS = [
+    ("awq has no 3 bits", ["--to", "awq", "--bpw", "3"], "bits per weight of the linear layers, found 3"),
+    ("fp8 has no grids", ["--to", "fp8", "-m", "gptq", "--bpw", "5"], "--to fp8: "),
+    ("awq the method makes no blocks", ["--to", "gguf", "-m", "awq", "--bpw", "5"], "expected a method that makes blocks"),
+    ("blocks say their zeros", ["--to", "gguf", "--sym", "--bpw", "5"], "--to gguf says every scheme: expected no --sym"),
+    ("a mix says all", ["--to", "gguf:Q4_K_M", "--bpw", "5"], "--to gguf:Q4_K_M says every scheme: expected no --bpw"),
+    ("fewer than the file can have", ["--to", "gguf", "--bpw", "1.5"], "bits per weight of the whole model"),
+]
+
+
+@pytest.mark.parametrize("why,args,text", HOLDS, ids=[x[0] for x in HOLDS])
+def test_what_the_format_cannot_hold_is_refused_before_the_work(llmq, draft, tmp_path, why, args, text):
+    quick = QUICK[2:] if "-m" in args else QUICK
+    out = tmp_path / ("q.gguf" if "gguf" in args[1] else "q")
+    text_first = [] if "bits per weight" in text else ["--calib", tmp_path / "none.txt"]  # of the range after the text
+    p = llmq("quantize", draft, "-o", out, *quick, *text_first, *args, code=None)
+    assert p.returncode and text in p.stderr and not list(tmp_path.iterdir()), p.stderr

@@ -21,12 +21,12 @@ FUSED = {"attn_qkv": "self_attn.qkv_proj", "attn_output": "self_attn.o_proj", "f
 SCHEMES = {"Q4_0": "u4-g32", "Q8_0": "u8-g32"}
 
 
-def wide_model(path, kv, fused, values=None):
+def wide_model(path, kv, fused, values=None, layers=LAYERS):
     """A Llama or Phi 3, of zeros where only names and shapes count."""
     path.mkdir()
     rows = {"self_attn.k_proj": H * kv // 8, "self_attn.v_proj": H * kv // 8, "self_attn.qkv_proj": H + H * kv // 4, "mlp.gate_up_proj": 2 * H}
     shapes = {"model.embed_tokens.weight": [V, H], "model.norm.weight": [H], "lm_head.weight": [V, H]}
-    for i in range(LAYERS):
+    for i in range(layers):
         at = f"model.layers.{i}."
         shapes |= {at + f"{n}.weight": [rows.get(n, H), H] for n in (FUSED if fused else NAMES).values()}
         shapes |= {at + n: [H] for n in ("input_layernorm.weight", "post_attention_layernorm.weight")}
@@ -39,7 +39,7 @@ def wide_model(path, kv, fused, values=None):
     (path / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + (values(at) if values else bytes(at)))
     (path / "config.json").write_text(json.dumps({
         "architectures": ["Phi3ForCausalLM" if fused else "LlamaForCausalLM"], "model_type": "phi3" if fused else "llama", "vocab_size": V, "hidden_size": H, "intermediate_size": H,
-        "num_hidden_layers": LAYERS, "num_attention_heads": 8, "num_key_value_heads": kv, "max_position_embeddings": 128,
+        "num_hidden_layers": layers, "num_attention_heads": 8, "num_key_value_heads": kv, "max_position_embeddings": 128,
         "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "torch_dtype": "float16"}))
     return path
 

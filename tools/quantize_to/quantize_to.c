@@ -5,6 +5,7 @@
 #include "quantize/layer/mix.h"
 #include "quantize/layer/plan.h"
 #include "quantize/methods/methods.h"
+#include "quantize/mixed/bpw.h"
 #include "tools/cli/outputs.h"
 #include "tools/cli/progress.h"
 #include "tools/quantize_to/refine.h"
@@ -106,7 +107,7 @@ lq_status quantize_to_check(const quantize_to *t, const char *out, const src_sou
     return s ? s : output_check_ending("--out", out, t->format, is_folder(t), err);
 }
 
-/* The model as it will be; *known false: schemes are chosen or completed on the way. */
+/* The model as it will be; *known false: schemes are completed on the way. */
 static lq_status plan_result(src_source **out, bool *known, const qz_plan *p, lq_err *err)
 {
     src_coming *c = calloc(p->n + 1, sizeof *c);
@@ -115,7 +116,7 @@ static lq_status plan_result(src_source **out, bool *known, const qz_plan *p, lq
     for (size_t i = 0; i < p->n; i++) {
         const plan_entry *e = &p->e[i];
         if (!e->quantize) continue;
-        *known = *known && !e->open && e->scheme.kind != QT_I8_OUTLIER;
+        *known = *known && e->scheme.kind != QT_I8_OUTLIER;
         c[n++] =
             (src_coming){ e->name, e->scheme, e->count * e->N, e->K, e->src->n_dims, e->shape };
     }
@@ -124,22 +125,65 @@ static lq_status plan_result(src_source **out, bool *known, const qz_plan *p, lq
     return s;
 }
 
-lq_status quantize_to_fits(const quantize_to *t, const src_source *src, const qz_opts *o,
-                           lq_err *err)
+/* Candidates that are tried: the open tensors take them by turns. */
+typedef struct {
+    const int *c; /* of bpw_candidate */
+    int n;
+} turns;
+
+/* Would the format hold src with these? */
+static lq_status try_schemes(const quantize_to *t, const src_source *src, const qz_opts *o,
+                             const turns *open, lq_err *err)
 {
     qz_plan p = { .n = 0 };
     src_source *would = NULL;
     bool known = true;
-    if (strcmp(t->format, "llmq") == 0) return LQ_OK;
+    int at = 0;
     lq_status s = qz_plan_make(&p, src, o, &(plan_voice){ 0 }, err);
-    if (!s) s = plan_result(&would, &known, &p, err);
-    if (!s && known) {
-        s = is_folder(t) ? conv_holds(would, t->format, err) : conv_gguf_holds(would, err);
-        if (s) lq_wrap(err, s, "--to %s", t->format);
+    for (size_t i = 0; i < p.n && open && !s; i++) {
+        qt_scheme scheme;
+        if (!p.e[i].open) continue;
+        s = qz_plan_scheme(&scheme, &p.e[i], &p, o, bpw_candidate(o, open->c[at++ % open->n]), err);
+        if (!s) qz_plan_take(&p.e[i], &scheme);
+        p.e[i].open = false;
     }
+    if (!s) s = plan_result(&would, &known, &p, err);
+    if (!s && known)
+        s = is_folder(t) ? conv_holds(would, t->format, err) : conv_gguf_holds(would, err);
     src_close(would);
     qz_plan_free(&p);
     return s;
+}
+
+static lq_status try_candidates(const quantize_to *t, const src_source *src, qz_opts *o,
+                                lq_err *err)
+{
+    int held[8 * sizeof o->bpw_without], n = 0;
+    const plan_candidate *x;
+    lq_status s = LQ_OK, refused = LQ_OK;
+    lq_err why;
+    for (int c = 0; (x = bpw_candidate(o, c)); c++) {
+        s = try_schemes(t, src, o, &(turns){ &c, 1 }, &why);
+        if (s && s != LQ_EUNSUPPORTED && s != LQ_ESHAPE) return *err = why, s;
+        if (s) {
+            o->bpw_without |= 1u << c;
+            if (!refused) *err = why;
+            refused = s;
+        } else if (x->bits || x->type) {
+            held[n++] = c;
+        }
+    }
+    if (!n) return refused;
+    s = try_schemes(t, src, o, &(turns){ held, n }, err);
+    return s ? lq_append(err, s, " (--bpw gives tensors several schemes)") : LQ_OK;
+}
+
+lq_status quantize_to_fits(const quantize_to *t, const src_source *src, qz_opts *o, lq_err *err)
+{
+    if (strcmp(t->format, "llmq") == 0) return LQ_OK;
+    const lq_status s =
+        o->bpw > 0 ? try_candidates(t, src, o, err) : try_schemes(t, src, o, NULL, err);
+    return s ? lq_wrap(err, s, "--to %s", t->format) : LQ_OK;
 }
 
 static lq_status write_gguf(conv_report *r, const quantize_to *t, const src_source *src,

@@ -25,10 +25,10 @@ lq_status quantize_to_read(quantize_to *t, const char *to, const char *out, lq_e
 /* May the result be written there (tools/cli/outputs.h)? src was opened from `given`. LQ_EUSAGE. */
 lq_status quantize_to_check(const quantize_to *t, const char *out, const src_source *src,
                             const char *given, lq_err *err);
-/* Would the format hold what the options make of src, as far as schemes and shapes tell? Before any work.
+/* Would the format hold what the options make of src, as far as schemes and shapes tell? Before any work. With
+ * --bpw: which candidates, which o->bpw_without then says, and several of them in one model?
  * LQ_EUNSUPPORTED, LQ_ESHAPE: it would not; errors of qz_plan_make. */
-lq_status quantize_to_fits(const quantize_to *t, const src_source *src, const qz_opts *o,
-                           lq_err *err);
+lq_status quantize_to_fits(const quantize_to *t, const src_source *src, qz_opts *o, lq_err *err);
 /* t->made to out; r: bytes and bits of the result. Errors: those of conv_to_gguf, conv_to_hf. */
 lq_status quantize_to_write(const quantize_to *t, const char *out, qz_result *r, const cmd_ctx *c,
                             pool *p, lq_err *err);
