@@ -87,5 +87,9 @@ ga_node *gs_string(gs_ctx *c, const cJSON *schema, const char *at);
 ga_node *gs_number(gs_ctx *c, const cJSON *schema, const char *at, bool whole);
 /* An integer keyword within 0..GR_MAX_REPEAT, or `def`. */
 int64_t gs_count(gs_ctx *c, const cJSON *schema, const char *key, int64_t def, const char *at);
+/* A whole number from 0, GR_MAX_LENGTH at most: no answer is as long. -1: it is not there. */
+int64_t gs_most(gs_ctx *c, const cJSON *schema, const char *key, const char *at);
+/* min..max of the character `one`, which is used up; max < 0: without a bound. */
+ga_node *gs_length(gs_ctx *c, ga_node *one, int64_t min, int64_t max);
 
 #endif

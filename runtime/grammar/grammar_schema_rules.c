@@ -130,6 +130,16 @@ int64_t gs_count(gs_ctx *c, const cJSON *schema, const char *key, int64_t def, c
     return n;
 }
 
+int64_t gs_most(gs_ctx *c, const cJSON *schema, const char *key, const char *at)
+{
+    const cJSON *v = js_get(schema, key);
+    int64_t n = -1;
+    if (cJSON_IsNumber(v) && v->valuedouble > GR_MAX_LENGTH) return GR_MAX_LENGTH;
+    if (v && !js_whole(v, 0, GR_MAX_LENGTH, &n))
+        gs_fail(c, LQ_EVALUE, at, key, "expected a whole number from 0");
+    return n;
+}
+
 /* ---- rules ---- */
 
 static size_t slot_of(const gs_ctx *c, const cJSON *schema)

@@ -45,7 +45,7 @@ static bool scaled(const cJSON *v, int places, bool up, int64_t *out, bool *exac
 {
     char text[40];
     double x = v->valuedouble;
-    if (!(fabs(x) < 1e15)) return false;
+    if (!(fabs(x) < 1e18)) return false;
     for (int digits = 1; digits <= 17; digits++) { /* the shortest that reads back the same */
         snprintf(text, sizeof text, "%.*g", digits, x);
         if (!(strtod(text, NULL) < x) && !(strtod(text, NULL) > x)) break;
@@ -77,24 +77,58 @@ static bool scaled(const cJSON *v, int places, bool up, int64_t *out, bool *exac
     return n <= 999999999999999999;
 }
 
+/* Numbers of a schema that are written with so many digits after the point. */
+typedef struct {
+    gs_ctx *c;
+    const cJSON *schema;
+    const char *at;
+    bool integer;
+    int places;
+} decimals;
+
+enum { PLACES = 5 }; /* at most, where a bound is given */
+
+static int64_t unit_of(int places)
+{
+    int64_t unit = 1;
+    while (places-- > 0)
+        unit *= 10;
+    return unit;
+}
+
+/* The largest that is written, in units: integers have GR_MAX_DIGITS digits, others 12 before the point. */
+static int64_t largest(const decimals *d)
+{
+    return d->integer ? 999999999999999999 : 999999999999 * unit_of(d->places);
+}
+
+/* Nothing that is written reaches the bound: JavaScript's schemas have +-(2^53 - 1) beside every integer,
+ * others +-2^63 or the largest double. */
+static bool is_far(const decimals *d, const cJSON *v, bool lower)
+{
+    const double far = d->integer ? 1e18 : 1e15;
+    return lower ? v->valuedouble <= -far : v->valuedouble >= far;
+}
+
 /* The bound that two keywords give, in units; *have: there is one. */
-static bool bound(gs_ctx *c, const cJSON *schema, bool lower, int places, int64_t *out, bool *have,
-                  const char *at)
+static bool bound(const decimals *d, bool lower, int64_t *out, bool *have)
 {
     static const char *const keys[2][2] = { { "maximum", "exclusiveMaximum" },
                                             { "minimum", "exclusiveMinimum" } };
     for (int strict = 0; strict < 2; strict++) {
         const char *key = keys[lower][strict];
-        const cJSON *v = js_get(schema, key);
-        int64_t n = 0;
-        bool exact = true;
+        const cJSON *v = js_get(d->schema, key);
+        int64_t n = lower ? -largest(d) : largest(d);
+        bool exact = false;
         if (!v) continue;
         if (!cJSON_IsNumber(v)) {
-            gs_fail(c, LQ_EVALUE, at, key, "expected a number");
+            gs_fail(d->c, LQ_EVALUE, d->at, key, "expected a number");
             return false;
         }
-        if (!scaled(v, places, lower, &n, &exact)) {
-            gs_fail(c, LQ_EUNSUPPORTED, at, key, "only bounds below 10^15 can be honoured");
+        if (!is_far(d, v, lower) && (!(fabs(v->valuedouble) < (d->integer ? 1e18 : 1e15)) ||
+                                     !scaled(v, d->places, lower, &n, &exact))) {
+            gs_fail(d->c, LQ_EUNSUPPORTED, d->at, key, "only bounds below 10^%d can be honoured",
+                    d->integer ? 18 : 15);
             return false;
         }
         if (strict && exact) n += lower ? 1 : -1;
@@ -104,49 +138,80 @@ static bool bound(gs_ctx *c, const cJSON *schema, bool lower, int places, int64_
     return true;
 }
 
+/* A bound far out leaves less room after the point. */
+static bool has_room(const decimals *d)
+{
+    static const char *const keys[] = { "minimum", "exclusiveMinimum", "maximum",
+                                        "exclusiveMaximum" };
+    bool room = true;
+    for (int i = 0; i < 4; i++) {
+        const cJSON *v = js_get(d->schema, keys[i]);
+        room &=
+            !v || is_far(d, v, i < 2) || fabs(v->valuedouble) * (double)unit_of(d->places) < 9e17;
+    }
+    return room;
+}
+
+/* Those between the bounds; NULL: there are none, or it failed. *bounds: there is a bound. */
+static ga_node *with_places(const decimals *d, bool *bounds)
+{
+    bool has_lo = false, has_hi = false;
+    int64_t lo = 0, hi = 0, most = largest(d), end = 999999999999999999;
+    if (!bound(d, true, &lo, &has_lo) || !bound(d, false, &hi, &has_hi)) return NULL;
+    *bounds = has_lo || has_hi;
+    if (!has_hi) hi = lo > most ? end : most;
+    if (!has_lo) lo = hi < -most ? -end : -most;
+    return *bounds && lo <= hi ? gj_range(d->c->b, lo, hi, d->places) : NULL;
+}
+
 ga_node *gs_number(gs_ctx *c, const cJSON *schema, const char *at, bool integer)
 {
-    enum { PLACES = 5 }; /* digits behind the point where a bound is given */
     const cJSON *of = js_get(schema, "multipleOf");
     if (of && !(cJSON_IsNumber(of) && integer && !(of->valuedouble < 1) && !(of->valuedouble > 1)))
         gs_fail(c, LQ_EUNSUPPORTED, at, "multipleOf", "only 1 for integers can be honoured");
-    bool has_lo = false, has_hi = false;
-    int64_t lo = 0, hi = 0;
-    if (!bound(c, schema, true, 0, &lo, &has_lo, at) ||
-        !bound(c, schema, false, 0, &hi, &has_hi, at))
-        return NULL;
-    if (!has_lo && !has_hi) return integer ? gj_integer(&c->j) : gj_number(&c->j);
+    decimals d = { c, schema, at, integer, 0 };
+    bool bounds = false;
+    ga_node *whole = with_places(&d, &bounds);
+    if (c->b->status) return NULL;
+    if (!bounds) return integer ? gj_integer(&c->j) : gj_number(&c->j);
     ga_node *alt = ga_alt(c->b);
-    for (int places = 0; places <= (integer ? 0 : PLACES) && !c->b->status; places++) {
-        int64_t unit = 1, most = 999999999999;
-        for (int i = 0; i < places; i++)
-            unit *= 10;
-        bool l = false, h = false;
-        lo = hi = 0;
-        if (integer) most = 999999999999999999;
-        /* a bound far out leaves less room behind the point */
-        const cJSON *v[4] = { js_get(schema, "minimum"), js_get(schema, "exclusiveMinimum"),
-                              js_get(schema, "maximum"), js_get(schema, "exclusiveMaximum") };
-        bool room = true;
-        for (int i = 0; i < 4; i++)
-            room &= !v[i] || fabs(v[i]->valuedouble) * (double)unit < 9e17;
-        if (places && !room) break;
-        if (!bound(c, schema, true, places, &lo, &l, at) ||
-            !bound(c, schema, false, places, &hi, &h, at))
-            return NULL;
-        most *= integer ? 1 : unit;
-        if (!h) hi = lo > most ? 999999999999999999 : most;
-        if (!l) lo = hi < -most ? -999999999999999999 : -most;
-        if (lo <= hi) ga_add(alt, gj_range(c->b, lo, hi, places));
+    if (whole) ga_add(alt, whole);
+    for (d.places = 1; d.places <= (integer ? 0 : PLACES) && has_room(&d); d.places++) {
+        ga_node *some = with_places(&d, &bounds);
+        if (c->b->status) return NULL;
+        if (some) ga_add(alt, some);
     }
     return alt;
+}
+
+/* min..max times the character. More than a repetition takes are blocks: fewer of them than there
+ * could be and less than one more, or all and the rest. */
+ga_node *gs_length(gs_ctx *c, ga_node *one, int64_t min, int64_t max)
+{
+    enum { BLOCK = 1024 };
+    if (max <= GR_MAX_REPEAT) return ga_repeat(c->b, one, min, max);
+    const uint32_t character = ga_new_rule(c->b, ""), block = ga_new_rule(c->b, "");
+    if (c->b->status) return NULL;
+    c->b->rules[character].body = one;
+    c->b->rules[block].body = ga_repeat(c->b, ga_ref(c->b, character), BLOCK, BLOCK);
+    const int64_t blocks = (max - min) / BLOCK, rest = (max - min) % BLOCK;
+    ga_node *seq = ga_seq(c->b), *alt = ga_alt(c->b), *some = ga_seq(c->b), *all = ga_seq(c->b);
+    ga_add(seq, ga_repeat(c->b, ga_ref(c->b, character), min, min));
+    ga_add(some, ga_repeat(c->b, ga_ref(c->b, block), 0, blocks - 1));
+    ga_add(some, ga_repeat(c->b, ga_ref(c->b, character), 0, BLOCK - 1));
+    ga_add(all, ga_repeat(c->b, ga_ref(c->b, block), blocks, blocks));
+    ga_add(all, ga_repeat(c->b, ga_ref(c->b, character), 0, rest));
+    ga_add(alt, some);
+    ga_add(alt, all);
+    ga_add(seq, alt);
+    return seq;
 }
 
 ga_node *gs_string(gs_ctx *c, const cJSON *schema, const char *at)
 {
     const cJSON *pattern = js_get(schema, "pattern"), *format = js_get(schema, "format");
     int64_t min = gs_count(c, schema, "minLength", 0, at),
-            max = gs_count(c, schema, "maxLength", -1, at);
+            max = gs_most(c, schema, "maxLength", at);
     bool length = js_get(schema, "minLength") || js_get(schema, "maxLength");
     ga_node *body = NULL;
     if (pattern && !cJSON_IsString(pattern))
@@ -170,7 +235,7 @@ ga_node *gs_string(gs_ctx *c, const cJSON *schema, const char *at)
         else
             body = gr_regex(c->b, regex, strlen(regex), true, false, "format");
     } else if (length) {
-        body = ga_repeat(c->b, gj_any_char(&c->j), min, max);
+        body = gs_length(c, gj_any_char(&c->j), min, max);
     } else {
         return gj_string(&c->j);
     }

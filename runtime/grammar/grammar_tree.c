@@ -171,8 +171,8 @@ static ga_node *raw_string(gs_ctx *c, const cJSON *s, const char *close, const c
     if (js_get(s, "minLength") || js_get(s, "maxLength")) {
         ga_range lt[2] = { { '<', '<' }, { (uint8_t)close[0], (uint8_t)close[0] } };
         return pair(c,
-                    ga_repeat(c->b, ga_chars(c->b, lt, 2, true), gs_count(c, s, "minLength", 0, at),
-                              gs_count(c, s, "maxLength", -1, at)),
+                    gs_length(c, ga_chars(c->b, lt, 2, true), gs_count(c, s, "minLength", 0, at),
+                              gs_most(c, s, "maxLength", at)),
                     text_of(c, close));
     }
     return until(c, close);

@@ -218,7 +218,7 @@ def test_more_tokens_than_the_context_holds(server, ask):
     ("response_format", [{"type": "json_schema"}, {"type": "xml"}, {}, "json",
                          {"type": "json_schema", "json_schema": {"name": "x", "schema": 5}},
                          *({"type": "json_schema", "json_schema": {"name": "x", "schema": s}} for s in (
-                             {"type": "string", "pattern": "^+[a-z]$"}, {"type": "string", "maxLength": 10**9},
+                             {"type": "string", "pattern": "^+[a-z]$"}, {"type": "string", "minLength": 10**9},
                              {"type": "string", "pattern": "^(a|b){1,1000000000}$"}))]),
     ("structured_outputs", [{"regex": "foo**"}, {"regex": "a", "choice": ["b"]},
                             {"regex": "(a+)+$" * 20000}]),

@@ -96,6 +96,39 @@ TEST(the_cases_are_taken_and_refused)
 
 /* ---- random regular expressions against PCRE2 ---- */
 
+/* ---- long strings ---- */
+
+/* Lengths at and around the bounds; is `n` taken? */
+TEST(lengths_beyond_a_repetition_are_counted)
+{
+    static const struct {
+        const char *schema;
+        size_t n;
+        bool taken;
+    } cases[] = { { "{\"type\":\"string\",\"maxLength\":20000}", 0, true },
+                  { "{\"type\":\"string\",\"maxLength\":20000}", 1024, true },
+                  { "{\"type\":\"string\",\"maxLength\":20000}", 19457, true },
+                  { "{\"type\":\"string\",\"maxLength\":20000}", 20000, true },
+                  { "{\"type\":\"string\",\"maxLength\":20000}", 20001, false },
+                  { "{\"type\":\"string\",\"minLength\":3,\"maxLength\":17411}", 2, false },
+                  { "{\"type\":\"string\",\"minLength\":3,\"maxLength\":17411}", 3, true },
+                  { "{\"type\":\"string\",\"minLength\":3,\"maxLength\":17411}", 17411, true },
+                  { "{\"type\":\"string\",\"minLength\":3,\"maxLength\":17411}", 17412, false },
+                  { "{\"type\":\"string\",\"maxLength\":2147483647}", 30000, true } };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        grammar *g = NULL;
+        lq_err err;
+        char *text = malloc(cases[i].n + 2);
+        memset(text, 'a', cases[i].n + 2);
+        text[0] = text[cases[i].n + 1] = '"';
+        CHECK(!compile(&g, GR_SCHEMA, cases[i].schema, NULL, &err), "%s", err.msg);
+        CHECK(g && takes(g, text, cases[i].n + 2) == cases[i].taken, "%s: %zu", cases[i].schema,
+              cases[i].n);
+        gr_unref(g);
+        free(text);
+    }
+}
+
 static void put(char *out, const char *s) { strcat(out, s); }
 
 static void random_regex(char *out, int depth)
@@ -619,6 +652,7 @@ TEST(the_cache_gives_the_same_grammar_for_the_same_text)
 int main(int argc, char **argv)
 {
     RUN(the_cases_are_taken_and_refused);
+    RUN(lengths_beyond_a_repetition_are_counted);
     RUN(random_regular_expressions_agree_with_pcre2);
     RUN(masks_agree_with_every_token_tried_alone);
     RUN(what_is_drawn_under_a_mask_is_json);
