@@ -123,13 +123,34 @@ static lq_status take_assistant(place *p, const cJSON *block)
     return cJSON_IsString(type) ? no_such_block(p, type) : wrong(p, "a block with a type", block);
 }
 
-static lq_status take_blocks(place *p, const cJSON *content, int i, bool assistant)
+/* An instruction between the turns. */
+static lq_status take_system(place *p, const cJSON *block)
+{
+    const cJSON *type = js_get(block, "type");
+    if (api_is(type, "text")) return take_text(p, "system", block);
+    return cJSON_IsString(type) ? no_such_block(p, type) : wrong(p, "a block with a type", block);
+}
+
+static const struct {
+    const char *name;
+    lq_status (*take)(place *, const cJSON *block);
+} roles[] = { { "user", take_user }, { "assistant", take_assistant }, { "system", take_system } };
+
+static int role_of(const cJSON *m)
+{
+    int k = 0;
+    while (k < (int)LQ_COUNT(roles) && !api_is(js_get(m, "role"), roles[k].name))
+        k++;
+    return k;
+}
+
+static lq_status take_blocks(place *p, const cJSON *content, int i, int role)
 {
     int k = 0;
     lq_status s = LQ_OK;
     for (const cJSON *t = content->child; t && !s; t = t->next) {
         snprintf(p->at, sizeof p->at, "messages[%d].content[%d]", i, k++);
-        s = assistant ? take_assistant(p, t) : take_user(p, t);
+        s = roles[role].take(p, t);
     }
     return s;
 }
@@ -137,18 +158,19 @@ static lq_status take_blocks(place *p, const cJSON *content, int i, bool assista
 static lq_status take_message(api_body *b, const cJSON *m, int i)
 {
     place p = { .b = b };
-    const cJSON *role = js_get(m, "role"), *content = js_get(m, "content");
-    const bool assistant = api_is(role, "assistant");
+    const cJSON *name = js_get(m, "role"), *content = js_get(m, "content");
+    const int role = role_of(m);
     snprintf(p.at, sizeof p.at, "messages[%d]", i);
-    if (!assistant && !api_is(role, "user"))
-        return wrong(&p, "role user or assistant", role ? role : m);
+    if (role == (int)LQ_COUNT(roles))
+        return wrong(&p, "role user, assistant or system", name ? name : m);
     if (!cJSON_IsString(content) && !cJSON_IsArray(content))
         return wrong(&p, "content: a string or an array of blocks", content);
     if (cJSON_IsString(content))
-        api_add_text(said(&p, role->valuestring), content->valuestring);
-    else if (take_blocks(&p, content, i, assistant))
+        api_add_text(said(&p, name->valuestring), content->valuestring);
+    else if (take_blocks(&p, content, i, role))
         return LQ_EVALUE;
-    if (assistant && !js_get(said(&p, "assistant"), "content") && !js_get(p.said, "tool_calls"))
+    if (api_is(name, "assistant") && !js_get(said(&p, "assistant"), "content") &&
+        !js_get(p.said, "tool_calls"))
         api_put_str(p.said, "content", "");
     return LQ_OK;
 }

@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "runtime/chat/chat_generic.h"
+#include "runtime/chat/chat_roles.h"
 #include "runtime/chat/chat_set.h"
 
 enum { MAX_FILE = 64 << 20 };
@@ -14,8 +15,8 @@ struct chat_format {
     chat_set *set;
     int32_t shown[64];
     int n_shown;
-    unsigned reads;    /* chat_reads */
-    bool developer[2]; /* the template without tools, with: it knows this role */
+    unsigned reads;      /* chat_reads */
+    chat_roles roles[2]; /* of the template without tools, with */
 };
 
 void chat_close(chat_format *c)
@@ -103,49 +104,6 @@ static bool chat_put(cJSON *o, const char *key, const cJSON *v)
     return false;
 }
 
-/* ---- the role developer ---- */
-
-static const cJSON *role_of(const cJSON *m) { return cJSON_GetObjectItemCaseSensitive(m, "role"); }
-
-static bool has_role(const cJSON *m, const char *role)
-{
-    const char *s = cJSON_GetStringValue(role_of(m));
-    return s && strcmp(s, role) == 0;
-}
-
-static cJSON *content_of(const cJSON *m) { return cJSON_GetObjectItemCaseSensitive(m, "content"); }
-
-/* Puts the text of a message behind that of the one before it, and removes it. */
-static bool join_before(cJSON *messages, cJSON *m)
-{
-    cJSON *to = content_of(m->prev), *from = content_of(m);
-    const size_t a = strlen(to->valuestring), b = strlen(from->valuestring);
-    char *both = cJSON_malloc(a + b + 3);
-    if (!both) return false;
-    memcpy(both, to->valuestring, a);
-    memcpy(both + a, "\n\n", 2);
-    memcpy(both + a + 2, from->valuestring, b + 1);
-    cJSON_free(to->valuestring);
-    to->valuestring = both;
-    cJSON_Delete(cJSON_DetachItemViaPointer(messages, m));
-    return true;
-}
-
-/* For a template that does not know the role developer: it is system, and of two in a row one. */
-static bool developer_to_system(cJSON *messages)
-{
-    for (cJSON *m = messages->child, *next; m; m = next) {
-        next = m->next;
-        if (!has_role(m, "developer")) continue;
-        cJSON *role = cJSON_CreateString("system");
-        if (!role || !cJSON_ReplaceItemInObjectCaseSensitive(m, "role", role)) return false;
-        const bool joins = m != messages->child && has_role(m->prev, "system") &&
-                           cJSON_IsString(content_of(m)) && cJSON_IsString(content_of(m->prev));
-        if (joins && !join_before(messages, m)) return false;
-    }
-    return true;
-}
-
 /* ---- all of them ---- */
 
 static bool reserved(const char *key)
@@ -154,7 +112,7 @@ static bool reserved(const char *key)
            strcmp(key, "add_generation_prompt") == 0;
 }
 
-static cJSON *variables(const chat_format *c, const chat_request *r, bool developer, bool in_user)
+static cJSON *variables(const chat_format *c, const chat_request *r, const chat_roles *roles)
 {
     const char *why;
     const chat_form *form = chat_set_form(c->set, r->tools != NULL, &why);
@@ -163,8 +121,8 @@ static cJSON *variables(const chat_format *c, const chat_request *r, bool develo
     bool ok = o && chat_put(o, "messages", r->messages) &&
               chat_put(o, "tools", describe ? NULL : r->tools) && chat_put(o, "documents", NULL);
     cJSON *messages = cJSON_GetObjectItemCaseSensitive(o, "messages");
-    if (ok && !developer) ok = developer_to_system(messages);
-    if (ok && describe) ok = generic_messages(messages, r->tools, form, in_user);
+    if (ok) ok = chat_roles_fit(messages, roles);
+    if (ok && describe) ok = generic_messages(messages, r->tools, form, !roles->system);
     if (ok && !form->text_arguments) parse_arguments(messages);
     if (ok) own_roles(messages);
     for (const cJSON *e = r->kwargs ? r->kwargs->child : NULL; ok && e; e = e->next)
@@ -248,21 +206,14 @@ static lq_status check_developer(const cJSON *messages, const char *text, size_t
 {
     int i = 0;
     for (const cJSON *m = messages->child; m; m = m->next, i++) {
-        const char *said = cJSON_GetStringValue(content_of(m));
-        if (has_role(m, "developer") && said && !shows(text, n, said))
+        const char *said = cJSON_GetStringValue(js_get(m, "content"));
+        if (chat_has_role(m, "developer") && said && !shows(text, n, said))
             return lq_fail(err, LQ_EVALUE,
                            "messages[%d]: the chat template does not show a developer's message "
                            "there",
                            i);
     }
     return LQ_OK;
-}
-
-static bool chat_form_generic(const chat_format *c)
-{
-    const char *why;
-    const chat_form *f = chat_form_of(c, true, &why);
-    return f->args != FORM_NO_CALLS && !f->shows_tools;
 }
 
 static lq_status render(const chat_format *c, const chat_request *r, char **text, uint8_t **own,
@@ -278,17 +229,10 @@ static lq_status render(const chat_format *c, const chat_request *r, char **text
     bool tools = cJSON_IsArray(r->tools) && r->tools->child;
     lq_status s = chat_set_pick(c->set, NULL, tools, &t, err);
     if (s) return s;
-    cJSON *vars = variables(c, r, c->developer[tools], false);
+    cJSON *vars = variables(c, r, &c->roles[tools]);
     if (!vars) return lq_fail(err, LQ_ENOMEM, "chat template: out of memory");
     if (r->continue_final) s = tag_final(vars, err);
     if (!s) s = tmpl_render_own(t, vars, text, own, n, err);
-    if (s == LQ_EVALUE && tools && chat_form_generic(c)) { /* some know no system message */
-        cJSON_Delete(vars);
-        vars = variables(c, r, c->developer[tools], true);
-        if (!vars) return lq_fail(err, LQ_ENOMEM, "chat template: out of memory");
-        s = r->continue_final ? tag_final(vars, err) : LQ_OK;
-        if (!s) s = tmpl_render_own(t, vars, text, own, n, err);
-    }
     if (!s) s = check_developer(r->messages, *text, *n, err);
     if (!s && r->continue_final) s = cut_at_tag(*text, n, r->messages, err);
     cJSON_Delete(vars);
@@ -332,58 +276,15 @@ lq_status chat_encode(const chat_format *c, const chat_request *r, int32_t **ids
 
 /* ---- opening ---- */
 
-static const char probe_text[] = "PROBE";
-
-/* A conversation that begins with a message of that role (NULL: without), rendered; NULL: the template
- * raises. kwargs: further variables, before an answer; or NULL. */
-static char *probe(const chat_format *c, const tmpl_template *t, const char *role,
-                   const cJSON *kwargs)
-{
-    char *text = NULL;
-    size_t n = 0;
-    cJSON *messages = cJSON_CreateArray();
-    for (int i = role ? 0 : 1; i < 2; i++) {
-        cJSON *m = cJSON_CreateObject();
-        cJSON_AddStringToObject(m, "role", i ? "user" : role);
-        cJSON_AddStringToObject(m, "content", i ? "hi" : probe_text);
-        cJSON_AddItemToArray(messages, m);
-    }
-    const chat_request r = { .messages = messages,
-                             .kwargs = kwargs,
-                             .add_generation_prompt = kwargs != NULL };
-    cJSON *vars = variables(c, &r, true, false);
-    if (vars && tmpl_render_own(t, vars, &text, NULL, &n, NULL)) text = NULL;
-    cJSON_Delete(vars);
-    cJSON_Delete(messages);
-    return text;
-}
-
-/* The template shows such a message, and otherwise than one of a role that nobody knows. */
-static bool knows_developer(const chat_format *c, bool tools)
-{
-    static const char role[] = "developer", nobody[] = "nobodyyyy";
-    const tmpl_template *t;
-    lq_err unused;
-    if (chat_set_pick(c->set, NULL, tools, &t, &unused)) return false;
-    char *a = probe(c, t, role, NULL), *b = probe(c, t, nobody, NULL);
-    bool knows = a && strstr(a, probe_text);
-    for (char *at = b; knows && at && (at = strstr(at, nobody)); at += sizeof role - 1)
-        memcpy(at, role, sizeof role - 1);
-    knows = knows && !(b && strcmp(a, b) == 0);
-    free(a);
-    free(b);
-    return knows;
-}
-
 /* The conversation is rendered otherwise where the variable has another value. */
-static bool depends(const chat_format *c, const tmpl_template *t, const char *role,
+static bool depends(const chat_format *c, const tmpl_template *t, const char *roles,
                     const char *name, const char *const values[2])
 {
     char *text[3];
     for (int i = 0; i < 3; i++) {
         cJSON *kwargs = cJSON_CreateObject();
         if (i < 2) cJSON_AddItemToObject(kwargs, name, cJSON_Parse(values[i]));
-        text[i] = kwargs ? probe(c, t, role, kwargs) : NULL;
+        text[i] = kwargs ? chat_roles_render(t, chat_set_tokens(c->set), roles, kwargs) : NULL;
         cJSON_Delete(kwargs);
     }
     bool differ = false;
@@ -407,8 +308,8 @@ static unsigned find_reads(const chat_format *c)
     lq_err unused;
     if (chat_set_pick(c->set, NULL, false, &t, &unused)) return 0;
     for (size_t i = 0; i < LQ_COUNT(rows); i++)
-        if (depends(c, t, NULL, rows[i].name, rows[i].values) ||
-            depends(c, t, "system", rows[i].name, rows[i].values))
+        if (depends(c, t, "user", rows[i].name, rows[i].values) ||
+            depends(c, t, "system user", rows[i].name, rows[i].values))
             reads |= (unsigned)rows[i].bit;
     return reads;
 }
@@ -431,7 +332,8 @@ lq_status chat_open(chat_format **out, const src_source *src, const tok_tokenize
         return s;
     }
     for (int tools = 0; tools < 2; tools++)
-        c->developer[tools] = knows_developer(c, tools);
+        if (!chat_set_pick(c->set, NULL, tools, &t, &unused))
+            c->roles[tools] = chat_roles_of(t, chat_set_tokens(c->set));
     c->reads = find_reads(c);
     if (tok) find_shown(c);
     *out = c;

@@ -5,8 +5,8 @@
  * (A plain completion is the other way round: tok_encode with TOK_ADD_SPECIAL puts BOS where the
  * tokenizer's post-processor says so.)
  *
- * The role developer is system to a template that does not know it: one that shows it no otherwise
- * than any word, or not at all.
+ * Instructions that a template would drop or refuse where they are, and turns of the user in a row
+ * that it refuses, are made to fit it (chat_roles.h).
  *
  * What a user writes never becomes a control token. The template engine tracks for every byte
  * whether it came from the template (or the model's own bos_token, ...) or from a message, tool or

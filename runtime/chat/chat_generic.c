@@ -5,16 +5,12 @@
 
 #include "base/json.h"
 #include "base/json_write.h"
+#include "runtime/chat/chat_roles.h"
 
 static const char *text_of(const cJSON *m, const char *key)
 {
     const char *s = cJSON_GetStringValue(js_get(m, key));
     return s ? s : "";
-}
-
-static bool has_role(const cJSON *m, const char *role)
-{
-    return strcmp(text_of(m, "role"), role) == 0;
 }
 
 static bool set_text(cJSON *m, const char *key, const lq_buf *b)
@@ -71,8 +67,8 @@ static bool describe(lq_buf *b, const cJSON *tools, const chat_form *f)
 static bool add_system(cJSON *messages, const char *text, bool in_user)
 {
     cJSON *first = messages->child;
-    bool there =
-        first && (in_user || has_role(first, "system")) && cJSON_IsString(js_get(first, "content"));
+    bool there = first && (in_user || chat_has_role(first, "system")) &&
+                 cJSON_IsString(js_get(first, "content"));
     lq_buf b = { 0 };
     if (there && !in_user) lq_buf_printf(&b, "%s\n\n", text_of(first, "content"));
     lq_buf_puts(&b, text);
@@ -126,33 +122,22 @@ static bool tell_answer(cJSON *m)
     return ok;
 }
 
-/* A user's message behind another one goes into it: templates want turns. */
-static bool join(cJSON *messages, cJSON *m)
-{
-    lq_buf b = { 0 };
-    lq_buf_printf(&b, "%s\n%s", text_of(m->prev, "content"), text_of(m, "content"));
-    lq_buf_add(&b, "", 1);
-    bool ok = set_text(m->prev, "content", &b);
-    lq_buf_free(&b);
-    cJSON_Delete(cJSON_DetachItemViaPointer(messages, m));
-    return ok;
-}
-
 static bool tell_all(cJSON *messages)
 {
     bool ok = true, told = false;
     for (cJSON *m = messages->child, *next; m && ok; m = next) {
         next = m->next;
         const cJSON *calls = js_get(m, "tool_calls");
-        bool answer = has_role(m, "tool");
+        bool answer = chat_has_role(m, "tool");
         if (cJSON_IsArray(calls) && calls->child)
             ok = tell_calls(m);
         else if (answer)
             ok = tell_answer(m);
-        bool joins = m != messages->child && has_role(m, "user") && has_role(m->prev, "user") &&
-                     (answer || told);
-        told = has_role(m, "user") && (answer || (joins && told));
-        if (ok && joins) ok = join(messages, m);
+        /* A user's message after an answer goes into it: templates want turns. */
+        bool joins = m != messages->child && chat_has_role(m, "user") &&
+                     chat_has_role(m->prev, "user") && (answer || told);
+        told = chat_has_role(m, "user") && (answer || (joins && told));
+        if (ok && joins) ok = chat_join(messages, m, "\n");
     }
     return ok;
 }

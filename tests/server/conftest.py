@@ -80,8 +80,8 @@ def scripted(scripted_llmq, script_file, tmp_path_factory):
     """Scripted draws, a ChatML template with tools and <think>."""
     folder = tmp_path_factory.mktemp("scripted")
     template = (ROOT / "tests/golden/templates/think-namespace.jinja").read_text()
-    template = ("{%- if messages|length > 1 and messages[1].role == 'system' %}"
-                "{{- raise_exception('one system message only') }}{%- endif %}" + template)
+    template = ("{%- if messages|length > 1 and messages[0].role == 'assistant' %}"
+                "{{- raise_exception('the user speaks first') }}{%- endif %}" + template)
     with Server(scripted_llmq, with_template(folder / "chatml", template), "--test-script",
                      script_file, "--test-ping", 0.3, "--max-num-batched-tokens", 64,
                      "--log-level", "debug", "--access-log", folder / "access.jsonl",

@@ -129,6 +129,9 @@ KNOWS = ECHO.replace("{{ m.role }}", "{{ 'dev' if m.role == 'developer' else m.r
 DROPS = "{% for m in messages %}{% if m.role in ('system', 'user') %}<{{ m.role }}>{{ m.content }}{% endif %}{% endfor %}"
 FIRST = ("{% for m in messages %}{% if m.role == 'user' or loop.first %}<{{ m.role }}>{{ m.content }}"
          "{% endif %}{% endfor %}")
+TURNS = ("{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns') }}"
+         "{% endif %}<{{ m.role }}>{{ m.content }}{% endfor %}")
+SHORT = ECHO.replace("{{ m.content }}", "{% if messages|length < 6 or m.role != 'system' %}{{ m.content }}{% endif %}")
 
 
 @case("C71")
@@ -138,7 +141,10 @@ FIRST = ("{% for m in messages %}{% if m.role == 'user' or loop.first %}<{{ m.ro
     ("a role that it drops", DROPS, "developer user", "<system>0<user>1"),
     ("behind a system message", DROPS, "system developer user", "<system>0\n\n1<user>2"),
     ("a turn in the middle", DROPS, "user developer user", "<user>0<system>1<user>2"),
-    ("one that would vanish", FIRST, "user developer user", None),
+    ("one that would vanish", FIRST, "user developer user", "<user>0\n\n1\n\n2"),
+    ("after the user's first, as Claude Code has it", FIRST, "system user system", "<system>0<user>1\n\n2"),
+    ("two turns where one is wanted", TURNS, "system user user", "<user>0\n\n1\n\n2"),
+    ("one that vanishes all the same", SHORT, "user assistant user assistant developer user", None),
 ])
 def test_developers_reach_the_model(serve, ask, tmp_path, why, template, messages, want):
     s = serve(with_template(tmp_path / "m", template))
@@ -148,7 +154,7 @@ def test_developers_reach_the_model(serve, ask, tmp_path, why, template, message
     else:
         says = ask.check_error(s.post("/v1/chat/completions", {"messages": messages}), 400, "messages",
                                "template_error")
-        assert says.startswith("messages[1]: the chat template does not show a developer's"), why
+        assert says.startswith("messages[4]: the chat template does not show a developer's"), why
 
 
 @case("C79")
@@ -159,10 +165,10 @@ def test_a_template_in_a_request_is_refused(server, ask):
 
 @case("C78")
 def test_what_a_template_raises_is_the_message(scripted, ask):
-    twice = [MESSAGES[0], MESSAGES[0], *said("a")]
-    message = ask.check_error(scripted.post("/v1/chat/completions", {"messages": twice}), 400,
+    turns = [{"role": "assistant", "content": "a"}, *said("b")]
+    message = ask.check_error(scripted.post("/v1/chat/completions", {"messages": turns}), 400,
                               "messages", "template_error")
-    assert "one system message only" in message
+    assert "the user speaks first" in message
 
 
 @case("C82")
@@ -294,6 +300,6 @@ def test_a_remote_tokenizer(server, scripted):
     info = [json.loads(s.get("/tokenizer_info").read()) for s in (server, scripted)]
     assert info[0]["bos_token"] == "<|begin_of_text|>" and info[0]["eos_token"] == "<|end_of_text|>"
     assert info[0]["pad_token"] is None and info[0]["model_max_length"] == 1024
-    assert "bos_token" in info[0]["chat_template"] and "one system message only" in info[1]["chat_template"]
+    assert "bos_token" in info[0]["chat_template"] and "the user speaks first" in info[1]["chat_template"]
     eos = server.post_json("/tokenize", {"prompt": info[0]["eos_token"], "add_special_tokens": False})["tokens"]
     assert eos == [0]

@@ -409,8 +409,8 @@ TEST(requests_that_do_not_fit_are_refused)
         bool generate, go_on;
     } cases[] = {
         { "no message", "[]", "at least one message", true, false },
-        { "the template says no", "[{\"role\":\"system\",\"content\":\"a\"}]", "user first", true,
-          false },
+        { "the template says no", "[{\"role\":\"assistant\",\"content\":\"a\"}]", "user first",
+          true, false },
         { "both", "[{\"role\":\"user\",\"content\":\"a\"}]", "add_generation_prompt", true, true },
         { "continued, but not shown as it is", "[{\"role\":\"user\",\"content\":\"abc\"}]",
           "continue_final_message", false, true },
