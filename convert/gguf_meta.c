@@ -367,6 +367,8 @@ static void put_state(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     if (c->w.mla) gguf_pair_int(p, k, c->head_dim);
     snprintf(k, sizeof k, "%s.attention.value_length_mla", a->gguf);
     if (c->w.mla) gguf_pair_int(p, k, c->v_dim);
+    snprintf(k, sizeof k, "%s.ssm.dt_b_c_rms", a->gguf);
+    if (m == MIX_SELECT) gguf_pair_bool(p, k, arch_name_of(c, R_MIX_B_NORM) != NULL);
     snprintf(k, sizeof k, "%s.ssm.inner_size", a->gguf);
     if (m != MIX_CONV && m != MIX_KDA) gguf_pair_int(p, k, arch_mix_width(c, m));
     snprintf(k, sizeof k, "%s.attention.layer_norm_epsilon", a->gguf);

@@ -58,22 +58,6 @@ static void put_text(config *c, cJSON *to, const char *key, const char *v)
 {
     c->ok = c->ok && cJSON_AddStringToObject(to, key, v);
 }
-static void put_bool(config *c, const char *key, bool v)
-{
-    c->ok = c->ok && cJSON_AddBoolToObject(c->j, key, v);
-}
-static void put_int(config *c, const char *key, const char *from)
-{
-    int64_t v;
-    if (read_int(c, from, &v)) put_number(c, c->j, key, (double)v);
-}
-/* An f32 as people write it: 1e-05, not 9.99999975e-06. */
-static double shortest(double v)
-{
-    char text[32];
-    snprintf(text, sizeof text, "%.7g", v);
-    return strtod(text, NULL);
-}
 /* "attn_config.clip_qkv" is a member of the object attn_config. */
 static cJSON *object_of(config *c, const char **key)
 {
@@ -84,6 +68,25 @@ static cJSON *object_of(config *c, const char **key)
     cJSON *o = cJSON_GetObjectItemCaseSensitive(c->j, name);
     *key = dot + 1;
     return o ? o : cJSON_AddObjectToObject(c->j, name);
+}
+static void put_bool(config *c, const char *key, bool v)
+{
+    cJSON *o = object_of(c, &key);
+    c->ok = c->ok && cJSON_AddBoolToObject(o, key, v);
+}
+static void put_int(config *c, const char *key, const char *from)
+{
+    int64_t v;
+    if (!read_int(c, from, &v)) return;
+    cJSON *o = object_of(c, &key);
+    put_number(c, o, key, (double)v);
+}
+/* An f32 as people write it: 1e-05, not 9.99999975e-06. */
+static double shortest(double v)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.7g", v);
+    return strtod(text, NULL);
 }
 static void put_float(config *c, const char *key, const char *from)
 {
@@ -431,6 +434,16 @@ static void put_epsilon(config *c)
     put_float(c, key, rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon");
 }
 
+/* llama.cpp tells the 13 B by its layers. */
+static void check_alibi(config *c)
+{
+    char k[128];
+    enum { LAYERS = 40 };
+    if (strcmp(c->row->gguf, "baichuan") == 0 && int_at(c, "block_count", 0) == LAYERS)
+        fault(c, LQ_EUNSUPPORTED, meta_key(k, c, "block_count"),
+              "no 40, of which llama.cpp runs Baichuan with ALiBi");
+}
+
 /* Where a window of 0 is said, llama.cpp runs no chunks and rotates all layers. */
 static void check_chunks(config *c)
 {
@@ -495,6 +508,7 @@ static lq_status put_all(config *c, lq_err *err)
     check_needed(c);
     check_sections(c);
     check_chunks(c);
+    check_alibi(c);
     return !s && c->st ? lq_fail(err, c->st, "%s", c->fault) : s;
 }
 
@@ -533,7 +547,8 @@ const gguf_arch *gguf_arch_find(gguf_file *f)
             continue;
         }
         snprintf(k, sizeof k, "%.40s.%s", arch, a->when);
-        if (gguf_int(f, k, &n) && n > 0) return a;
+        bool on = false;
+        if ((gguf_int(f, k, &n) && n > 0) || (gguf_bool(f, k, &on) && on)) return a;
     }
     return NULL;
 }

@@ -45,6 +45,9 @@ const gguf_arch gguf_archs[] = {
     { "granitemoe", "GraniteMoeForCausalLM", .turned = true },
     { "lfm2", "Lfm2ForCausalLM", .state = true, .eps = "norm_eps" },
     { "lfm2moe", "Lfm2MoeForCausalLM", .state = true, .eps = "norm_eps" },
+    { "mamba", "FalconMambaForCausalLM", .state = true, .eps = "layer_norm_epsilon", .when = "ssm.dt_b_c_rms" },
+    { "mamba", "MambaForCausalLM", .state = true, .eps = "layer_norm_epsilon" },
+    { "dbrx", "DbrxForCausalLM", .turned = false },
     { "mamba2", "Mamba2ForCausalLM", .state = true, .eps = "layer_norm_epsilon" },
     { "granite", "GraniteMoeHybridForCausalLM", .turned = true, .when = "-", .attends = true },
     { "granitehybrid", "GraniteMoeHybridForCausalLM", .turned = true, .state = true },
@@ -91,6 +94,7 @@ const gguf_arch gguf_archs[] = {
     { "minicpm", "GraniteForCausalLM", .turned = true }, /* as which it computes */
     { "minicpm", "MiniCPMForCausalLM", .turned = true },
     { "internlm2", "LlamaForCausalLM", .turned = true }, /* its q, k and v are apart there; read alone */
+    { "baichuan", "LlamaForCausalLM", .turned = true }, /* the same, of the 7 B */
     { .gguf = NULL },
 };
 /* clang-format on */
@@ -128,6 +132,10 @@ const gguf_sampling_key gguf_sampling[] = {
     { hf, groups, "ssm.group_count", OWN_INT, AT(mix_groups) }, \
     { hf, state, "ssm.state_size", OWN_INT, AT(mix_key) }, \
     { hf, taps, "ssm.conv_kernel", OWN_INT, AT(conv_taps) }
+#define SELECTIVE(hf) \
+    { hf, "time_step_rank", "ssm.time_step_rank", OWN_INT, AT(mix_rank) }, \
+    { hf, "state_size", "ssm.state_size", OWN_INT, AT(mix_key) }, \
+    { hf, "conv_kernel", "ssm.conv_kernel", OWN_INT, AT(conv_taps) }
 #define QWEN_DELTA(hf) \
     MAMBA(hf, "linear_num_value_heads", "linear_num_key_heads", "linear_key_head_dim", \
           "linear_conv_kernel_dim")
@@ -171,6 +179,14 @@ const gguf_own gguf_owns[] = {
     { "GPTNeoXForCausalLM", HAS("attention_bias", "blk.0.attn_qkv.bias") },
     { "FalconForCausalLM", HAS("bias", "blk.0.attn_qkv.bias") },
     { "OlmoForCausalLM", "clip_qkv", "attention.clamp_kqv", OWN_LIMIT, AT(qkv_clip) },
+    SELECTIVE("MambaForCausalLM"),
+    SELECTIVE("FalconMambaForCausalLM"),
+    { "DbrxForCausalLM", "attn_config.clip_qkv", "attention.clamp_kqv", OWN_LIMIT, AT(qkv_clip) },
+    { "DbrxForCausalLM", "attn_config.kv_n_heads", "attention.head_count_kv", OWN_INT, 0 },
+    { "DbrxForCausalLM", "ffn_config.ffn_hidden_size", "feed_forward_length", OWN_INT, 0 },
+    { "DbrxForCausalLM", "ffn_config.moe_num_experts", "expert_count", OWN_INT, AT(experts) },
+    { "DbrxForCausalLM", "ffn_config.moe_top_k", "expert_used_count", OWN_INT, AT(experts_used) },
+    { "MptForCausalLM", HAS("attn_config.qk_ln", "blk.0.attn_q_norm.weight") },
     { "MptForCausalLM", "attn_config.clip_qkv", "attention.clamp_kqv", OWN_LIMIT, AT(qkv_clip) },
     { "MptForCausalLM", "attn_config.alibi_bias_max", "attention.max_alibi_bias", OWN_REAL,
       AT(alibi_max) },
@@ -341,8 +357,11 @@ static const gguf_name names[] = {
     { R_MIX_DT, "ssm_dt.bias", .join = JOIN_NONE },
     { R_MIX_A_LOG, "ssm_a", .bare = true },
     { R_MIX_SKIP, "ssm_d", .bare = true },
+    { R_MIX_X, "ssm_x", .join = JOIN_NONE },
+    { R_MIX_STEP, "ssm_dt", .join = JOIN_NONE },
     { R_MIX_NORM, "ssm_norm", .join = JOIN_NONE },
     { R_MIX_OUT, "ssm_out", .join = JOIN_NONE },
+    { R_MLP_NORM, "attn_output_norm", .variant = "dbrx" },
     { R_MLP_NORM, "ffn_norm", .mixer = MIX_BOTH, .bare = true }, /* Falcon-H1's */
     { R_GATE_UP, "ffn_gate", .join = JOIN_GATE, .mixer = MIX_MAMBA },
     { R_GATE_UP, "ffn_up", .join = JOIN_SECOND, .mixer = MIX_MAMBA },
@@ -553,7 +572,7 @@ int gguf_vector_dims(int64_t shape[3], const arch_config *c, const arch_slot *sl
     const bool kda = c->row->mixer == MIX_KDA;
     const int64_t taps = c->conv_taps;
     int64_t N, K, last = 1;
-    if (slot->bias) return 0;
+    if (slot->bias || (c->row->mixer == MIX_SELECT && slot->role != R_MIX_CONV)) return 0;
     if (kda && slot->role >= R_MIX_CONV && slot->role <= R_MIX_CONV_V) {
         arch_role_shape(c, slot->role, &N, &K);
         shape[0] = K / taps, shape[1] = 1, shape[2] = taps;

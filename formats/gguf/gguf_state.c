@@ -12,6 +12,8 @@ static const struct {
 } spelled[] = {
     { "Lfm2ForCausalLM", NULL, "layer_types", "conv", "full_attention" },
     { "Lfm2MoeForCausalLM", NULL, "layer_types", "conv", "full_attention" },
+    { "MambaForCausalLM", NULL, NULL, NULL, NULL },
+    { "FalconMambaForCausalLM", NULL, NULL, NULL, NULL },
     { "Mamba2ForCausalLM", "head_dim", NULL, NULL, NULL },
     { "NemotronHForCausalLM", "mamba_head_dim", "layers_block_type", "mamba", "attention" },
     { "GraniteMoeHybridForCausalLM", "mamba_d_head", "layer_types", "mamba", "attention" },
@@ -110,7 +112,12 @@ static void put_attention(state *c)
 
 static void put_mamba(state *c)
 {
-    const int64_t all = largest(c, "ssm.inner_size"), heads = largest(c, "ssm.time_step_rank");
+    const int64_t all = largest(c, "ssm.inner_size"), heads = largest(c, "ssm.time_step_rank"),
+                  hidden = largest(c, "embedding_length");
+    if (strcmp(c->row->gguf, "mamba") == 0 && hidden > 0) {
+        put(c, "expand", all / hidden);
+        put(c, "intermediate_size", all);
+    }
     if (!spelled[c->at].value || heads < 1) return;
     put(c, spelled[c->at].value, all / heads);
     if (strcmp(c->row->hf, "FalconH1ForCausalLM") != 0) return;

@@ -396,7 +396,8 @@ static void vector_shape(gguf_tensor *g, const src_source *s, const place *w)
     const int64_t taps = s->config.conv_taps;
     int64_t n = 1;
     const bool state = w->slot.role >= R_MIX_IN && w->slot.role <= R_MIX_OUT;
-    if (w->slot.bias || !state || arch_role_kind(w->slot.role) != ARCH_VECTOR || g->n_dims < 2)
+    if (w->slot.bias || !state || (flags & NAME_HEAD_ROWS) ||
+        arch_role_kind(w->slot.role) != ARCH_VECTOR || g->n_dims < 2)
         return;
     for (int i = 0; i < g->n_dims; i++)
         n *= g->shape[i];

@@ -37,7 +37,15 @@ DEFAULTS = {"rope.freq_base", "expert_shared_count",  # of what rotates nothing;
             "rope.scaling.type", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "tensor_data_layout"}
 
 
-@pytest.mark.parametrize("file", [f for f in CONVERTED if f.stem not in ("falcon-h1", "qwen3.5-moe", "kimi-linear", "internlm2")], ids=lambda p: p.stem)
+def is_exp(name, ours, theirs, size):
+    """-exp(A_log) by torch, whose last place is not always the nearest."""
+    if not name.endswith(".ssm_a"):
+        return False
+    a, b = (memoryview(x[:size]).cast("f").tolist() for x in (ours, theirs))
+    return all(abs(x - y) <= 1.2e-7 * abs(x) for x, y in zip(a, b))
+
+
+@pytest.mark.parametrize("file", [f for f in CONVERTED if f.stem not in ("falcon-h1", "qwen3.5-moe", "kimi-linear", "internlm2", "baichuan")], ids=lambda p: p.stem)
 def test_what_is_written_is_what_llama_cpps_converter_writes(llmq, tmp_path, file):
     out = tmp_path / "m.gguf"
     theirs = gguf_tensors(file)
@@ -50,7 +58,7 @@ def test_what_is_written_is_what_llama_cpps_converter_writes(llmq, tmp_path, fil
     for n in theirs.keys() - mla:
         dims, kind, data = theirs[n]
         size = math.prod(dims) * (2 if kind == BF16 else 4)
-        assert ours[n][:2] == (dims, kind) and ours[n][2][:size] == data[:size], n
+        assert ours[n][:2] == (dims, kind) and (ours[n][2][:size] == data[:size] or is_exp(n, ours[n][2], data, size)), n
     theirs, ours = gguf_pairs(file), gguf_pairs(out)
     arch = theirs["general.architecture"]
     for key in (k for k in theirs if k.startswith(arch + ".")):
@@ -79,7 +87,7 @@ def test_a_quantized_model_of_every_order_keeps_its_values(llmq, tmp_path, name)
 
 
 @pytest.mark.parametrize("name", ["glm4-moe-lite", "solar-open", "minimax-m2", "exaone-moe", "ernie45-moe", "hunyuan-moe",
-                                  "granite-moe-shared", "gemma4-ple", "gemma4-dense", "gemma4-unified", "granite-h", "nemotron-h", "kimi-linear", "mellum", "youtu", "granite4-dense"])
+                                  "granite-moe-shared", "gemma4-ple", "gemma4-dense", "gemma4-unified", "granite-h", "nemotron-h", "kimi-linear", "mellum", "youtu", "granite4-dense", "dbrx", "mpt-qk-norm"])
 def test_what_is_written_is_read_back(llmq, tmp_path, name):
     """Mixtures of which no file of llama.cpp's converter is here: to GGUF, and the same logits from there."""
     llmq("convert", ARCH / name, "-o", tmp_path / "m.gguf", "--to", "gguf")
@@ -88,9 +96,9 @@ def test_what_is_written_is_read_back(llmq, tmp_path, name):
     assert read_floats(tmp_path / "a", "logits")[1] == read_floats(tmp_path / "b", "logits")[1]
 
 
-@pytest.mark.parametrize("name", ["minicpm", "gemma3n"])
+@pytest.mark.parametrize("name", ["minicpm", "gemma3n", "mamba"])
 def test_what_is_written_is_read_back_but_for_numbers_in_f32(llmq, tmp_path, name):
-    """Scales that GGUF keeps in f32; the last rows of Gemma 3n's per-layer table, which no text uses, are zeros there."""
+    """Scales and rates that GGUF keeps in f32; the last rows of Gemma 3n's per-layer table, which no text uses, are zeros there."""
     llmq("convert", ARCH / name, "-o", tmp_path / "m.gguf", "--to", "gguf")
     for m, o in ((ARCH / name, "a"), (tmp_path / "m.gguf", "b")):
         llmq("logits", m, "--ids", "13,32,51,7,9,18,37,56,5,4,23,42,61", "-o", tmp_path / o)
@@ -112,6 +120,14 @@ def test_what_llama_cpp_would_run_otherwise_is_refused(llmq, tmp_path, name, why
     assert why in llmq("convert", ARCH / name, "-o", tmp_path / "m.gguf", "--to", "gguf", code=3).stderr
 
 
+def test_the_13_b_of_baichuan_is_refused(llmq, tmp_path):
+    raw = (ROOT / "tests/golden/gguf/arch/baichuan.gguf").read_bytes()
+    at = raw.index(b"baichuan.block_count") + len("baichuan.block_count") + 4
+    (tmp_path / "m.gguf").write_bytes(raw[:at] + struct.pack("<I", 40) + raw[at + 4:])
+    p = llmq("logits", tmp_path / "m.gguf", "--ids", "1,2", "-o", tmp_path / "l", code=3)
+    assert "baichuan.block_count: expected no 40, of which llama.cpp runs Baichuan with ALiBi" in p.stderr
+
+
 def test_ggufs_order_of_heads_goes_to_no_folder(llmq, tmp_path):
     """Qwen3.5's value heads are by turns there: .llmq and GGUF keep them, a folder would say another order."""
     file = ROOT / "tests/golden/gguf/arch/qwen3.5-moe.gguf"
@@ -128,6 +144,9 @@ def test_ggufs_order_of_heads_goes_to_no_folder(llmq, tmp_path):
 def test_heads_for_further_tokens_are_left_out(llmq, tmp_path, extra):
     folder = tmp_path / "folder"
     shutil.copytree(ARCH / "nemotron-h-moe", folder)
+    if "layers.4" in extra:
+        config = json.loads((folder / "config.json").read_text()) | {"num_nextn_predict_layers": 1}
+        (folder / "config.json").write_text(json.dumps(config))
     file = folder / "model.safetensors"
     h, d = read_st(file)
     at, end = h["backbone.norm_f.weight"]["data_offsets"]

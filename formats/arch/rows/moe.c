@@ -78,6 +78,7 @@ static lq_status dbrx_rest(arch_config *c, const cJSON *j, lq_err *err)
     if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(js_get(j, "ffn_config"),
                                                       "moe_normalize_expert_weights")))
         c->w.norm_topk = false;
+    c->ffn = c->expert_ffn; /* of no layer */
     const bool usual = js_get(j, "rope_theta") || js_get(j, "rope_parameters");
     double theta = c->rope[ROPE_MAIN].theta;
     const lq_status s =

@@ -22,7 +22,7 @@ V, H, T = 64, 32, 24
 WORDS = dict(vocab_size=V, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 LLAMA = dict(WORDS, hidden_size=H, num_hidden_layers=1, num_attention_heads=4, intermediate_size=32,
              max_position_embeddings=128)
-MAMBA = dict(WORDS, hidden_size=H, num_hidden_layers=2, state_size=6, expand=1, time_step_rank=4)
+MAMBA = dict(WORDS, hidden_size=H, num_hidden_layers=1, state_size=6, time_step_rank=4)
 MODELS = {
     "dbrx": ("Dbrx", dict(WORDS, d_model=H, n_heads=4, n_layers=2, max_seq_len=128,
                           attn_config=dict(kv_n_heads=2, clip_qkv=1.5, rope_theta=500.0),
