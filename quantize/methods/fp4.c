@@ -56,10 +56,12 @@ grid_param fp4_fit(const grid_spec *s, const float *w, const float *imp, int64_t
             v[i] = table[i];
         for (int i = 0; i < 15; i++)
             mid[i] = 0.5f * (v[i] + v[i + 1]);
+        const rows_grid g = { .mid = mid, .table = v };
         for (int c = lo < 1 ? 1 : lo; c <= hi && c <= most; c++) {
-            const rows_grid g = { .scale = scale_of(s, c) / 2, .mid = mid, .table = v };
-            const float e = ops->sums(w, imp, n, &g).e;
-            if (e < least) least = e, best = c;
+            const rows_line line = { scale_of(s, c) / 2, 0 };
+            rows_sums sums;
+            ops->sums(&sums, w, imp, n, &g, &line, 1);
+            if (sums.e < least) least = sums.e, best = c;
         }
     }
     return (grid_param){ scale_of(s, best) / 2, 0 };

@@ -4,7 +4,7 @@
 #include "quantize/methods/fp4.h"
 #include "quantize/methods/rows.h"
 
-enum { SHRINKS = 12, ROUNDS = 3 };
+enum { SHRINKS = 12, ROUNDS = 3, LINES = 4 * SHRINKS };
 
 /* One block while it is fitted: w ~ scale * v(code) + least in each group. */
 typedef struct {
@@ -15,51 +15,54 @@ typedef struct {
     int groups, G;
     float unit; /* of the type */
     const qz_rows_ops *ops;
-    rows_grid grid;                             /* all but scale and least */
-    lat_lines lines[BLK_GROUPS];                /* of a lattice */
-    float table[16], mid[15];                   /* of a table, and between its values */
-    float scale[BLK_GROUPS], least[BLK_GROUPS]; /* free */
-    float d, dmin;                              /* as stored */
+    rows_grid grid;
+    lat_lines lines[BLK_GROUPS]; /* of a lattice */
+    float table[16], mid[15];    /* of a table, and between its values */
+    rows_line best[BLK_GROUPS];  /* free */
+    float error;                 /* of the group's at work */
+    float d, dmin;               /* as stored */
     int sc[BLK_GROUPS], m[BLK_GROUPS];
 } block;
 
 /* ---- one group ---- */
-static rows_sums measure(const block *b, int g, float scale, float least)
+static void measure(rows_sums *out, const block *b, int g, const rows_line *line, int lines)
 {
-    if (b->s->points) return lattice_sums(&b->lines[g], scale);
-    rows_grid grid = b->grid;
-    grid.scale = scale;
-    grid.least = least;
-    return b->ops->sums(b->w + g * b->G, b->imp ? b->imp + g * b->G : NULL, b->G, &grid);
+    const float *imp = b->imp ? b->imp + g * b->G : NULL;
+    if (!b->s->points) b->ops->sums(out, b->w + g * b->G, imp, b->G, &b->grid, line, lines);
+    for (int i = 0; b->s->points && i < lines; i++)
+        out[i] = lattice_sums(&b->lines[g], line[i].scale);
 }
 
 /* With all codes fixed. False: they say nothing. */
-static bool least_squares(const block *b, const rows_sums *s, float *scale, float *least)
+static bool least_squares(rows_line *l, const block *b, const rows_sums *s)
 {
     const float det = s->vv * s->one - s->v1 * s->v1;
     if (b->t->bias && det > 0) {
-        *scale = (s->wv * s->one - s->w1 * s->v1) / det;
-        *least = (s->w1 * s->vv - s->wv * s->v1) / det;
-        if (b->t->bias > 0 || *least <= 0) return *scale != 0;
+        l->scale = (s->wv * s->one - s->w1 * s->v1) / det;
+        l->least = (s->w1 * s->vv - s->wv * s->v1) / det;
+        if (b->t->bias > 0 || l->least <= 0) return l->scale != 0;
     }
     if (!(s->vv > 0)) return false;
-    *least = 0; /* as large as it may be */
-    *scale = s->wv / s->vv;
-    return *scale != 0;
+    l->least = 0; /* as large as it may be */
+    l->scale = s->wv / s->vv;
+    return l->scale != 0;
 }
 
-/* The grid that least squares makes of these codes, and theirs again: a local least. */
-static void keep_better(const block *b, int g, float scale, float least, float *best, float out[2])
+/* Grids, and those that least squares makes of their codes: a local least each. The first of the best. */
+static void keep_best(block *b, int g, const rows_line *line, int lines)
 {
-    rows_sums s = measure(b, g, scale, least);
-    for (int i = 0; i < 2; i++) {
-        if (s.e < *best) {
-            *best = s.e;
-            out[0] = scale;
-            out[1] = least;
-        }
-        if (i == 1 || !least_squares(b, &s, &scale, &least)) return;
-        s = measure(b, g, scale, least);
+    rows_sums sums[LINES], again[LINES];
+    rows_line next[LINES];
+    bool differs[LINES];
+    measure(sums, b, g, line, lines);
+    for (int i = 0; i < lines; i++) {
+        differs[i] = least_squares(&next[i], b, &sums[i]);
+        if (!differs[i]) next[i] = line[i];
+    }
+    measure(again, b, g, next, lines);
+    for (int i = 0; i < lines; i++) {
+        if (sums[i].e < b->error) b->error = sums[i].e, b->best[g] = line[i];
+        if (differs[i] && again[i].e < b->error) b->error = again[i].e, b->best[g] = next[i];
     }
 }
 
@@ -71,14 +74,14 @@ static void fit_points(block *b, int g)
     const int n = lattice_sizes(b->s->points, &sizes);
     const grid_range r = grid_find_range(w, b->G);
     const float most = fmaxf(-r.lo, r.hi), end = most / (float)sizes[n - 1];
-    float best = INFINITY, out[2] = { end, 0 };
+    rows_line line[LINES];
+    b->best[g] = (rows_line){ end, 0 };
     lattice_lines(&b->lines[g], b->s->points, w, imp, b->G, 0.25f * end, most / (float)sizes[0]);
-    for (int i = 0; i < 2 * SHRINKS && end > 0; i++)
-        keep_better(b, g, end * (0.8f + 0.05f * (float)i), 0, &best, out);
-    for (int i = 0; i < n && end > 0; i++)
-        keep_better(b, g, most / (float)sizes[i], 0, &best, out);
-    b->scale[g] = out[0];
-    b->least[g] = 0;
+    for (int i = 0; i < 2 * SHRINKS; i++)
+        line[i] = (rows_line){ end * (0.8f + 0.05f * (float)i), 0 };
+    for (int i = 0; i < n; i++)
+        line[2 * SHRINKS + i] = (rows_line){ most / (float)sizes[i], 0 };
+    if (end > 0) keep_best(b, g, line, 2 * SHRINKS + n);
 }
 
 /* Ends that cover all weights, and drawn in. */
@@ -92,7 +95,9 @@ static void fit_group(block *b, int g)
     const int8_t *table = b->t->table;
     const float first = table ? (float)table[0] : (float)-b->t->zero;
     const float last = table ? (float)table[(1 << b->s->bits) - 1] : M - (float)b->t->zero;
-    float lo = b->w[g * b->G], hi = lo, best = INFINITY, out[2] = { 0, 0 };
+    float lo = b->w[g * b->G], hi = lo;
+    rows_line line[LINES];
+    int lines = 0;
     for (int i = 0; i < b->G; i++) {
         const float w = b->w[g * b->G + i];
         lo = w < lo ? w : lo;
@@ -100,22 +105,21 @@ static void fit_group(block *b, int g)
     }
     if (b->t->bias < 0 && lo > 0) lo = 0;
     const float end = fabsf(lo) > fabsf(hi) ? lo : hi;
-    out[1] = b->t->bias ? lo : 0;
+    b->best[g] = (rows_line){ 0, b->t->bias ? lo : 0 };
     const int n = b->t->fine ? SHRINKS : 2 * SHRINKS; /* what is found here is final */
     const float step = 2.4f / (float)n;
-    if (b->t->bias ? hi > lo : end != 0)
-        for (int i = 0; i < n; i++) {
-            const float f = 1 - 0.4f * (float)i / (float)n;
-            if (b->t->bias) {
-                keep_better(b, g, (hi - lo) / (M - 1.5f + step * (float)i), lo, &best, out);
-            } else {
-                keep_better(b, g, f * end / first, 0, &best, out);
-                keep_better(b, g, f * end / last, 0, &best, out);
-            }
+    if (!(b->t->bias ? hi > lo : end != 0)) return;
+    for (int i = 0; i < n; i++) {
+        const float f = 1 - 0.4f * (float)i / (float)n;
+        if (b->t->bias) {
+            line[lines++] = (rows_line){ (hi - lo) / (M - 1.5f + step * (float)i), lo };
+        } else {
+            line[lines++] = (rows_line){ f * end / first, 0 };
+            line[lines++] = (rows_line){ f * end / last, 0 };
         }
-    if (best < INFINITY) keep_better(b, g, out[0], out[1], &best, out);
-    b->scale[g] = out[0];
-    b->least[g] = out[1];
+    }
+    keep_best(b, g, line, lines);
+    if (b->error < INFINITY) keep_best(b, g, &(rows_line){ b->best[g].scale, b->best[g].least }, 1);
 }
 
 /* ---- the block ---- */
@@ -149,22 +153,22 @@ static void first_choice(block *b)
 {
     float most = 0, deep = 0;
     for (int g = 0; g < b->groups; g++) {
-        if (fabsf(b->scale[g]) > fabsf(most)) most = b->scale[g];
-        if (fabsf(b->least[g]) > fabsf(deep)) deep = b->least[g];
+        if (fabsf(b->best[g].scale) > fabsf(most)) most = b->best[g].scale;
+        if (fabsf(b->best[g].least) > fabsf(deep)) deep = b->best[g].least;
     }
     const int end = b->made->sc_lo < 0 ? b->made->sc_lo : b->made->sc_hi;
     b->d = stored_step(most / b->unit / (float)end);
     b->dmin = b->t->bias ? stored((float)b->t->bias * deep / (float)b->made->m_hi) : 0;
     for (int g = 0; g < b->groups; g++) {
-        const float m = b->dmin != 0 ? (float)b->t->bias * b->least[g] / b->dmin : 0;
-        b->sc[g] = whole_scale(b, b->scale[g] / b->unit / b->d);
+        const float m = b->dmin != 0 ? (float)b->t->bias * b->best[g].least / b->dmin : 0;
+        b->sc[g] = whole_scale(b, b->best[g].scale / b->unit / b->d);
         b->m[g] = b->t->fine ? whole(m, 0, b->made->m_hi) : 1;
     }
 }
 
-static rows_sums measure_as(const block *b, int g, int sc, int m)
+static rows_line line_of(const block *b, int sc, int m)
 {
-    return measure(b, g, b->d * b->unit * (float)sc, (float)b->t->bias * b->dmin * (float)m);
+    return (rows_line){ b->d * b->unit * (float)sc, (float)b->t->bias * b->dmin * (float)m };
 }
 
 static bool allowed(const block *b, int sc, int m)
@@ -176,18 +180,24 @@ static bool allowed(const block *b, int sc, int m)
 /* The whole numbers beside a group's that are better; its sums. */
 static rows_sums step_group(block *b, int g)
 {
+    enum { NEAR = 9 };
     const int sc0 = b->sc[g], m0 = b->m[g], reach = b->t->bias ? 1 : 0, by = b->made->sc_step;
-    rows_sums best = measure_as(b, g, sc0, m0);
-    for (int m = m0 - reach; m <= m0 + reach && b->t->fine; m++)
-        for (int sc = sc0 - by; sc <= sc0 + by; sc += by) {
-            if (!allowed(b, sc, m) || (sc == sc0 && m == m0)) continue;
-            const rows_sums s = measure_as(b, g, sc, m);
-            if (!(s.e < best.e)) continue;
-            best = s;
-            b->sc[g] = sc;
-            b->m[g] = m;
+    rows_line line[NEAR + 1] = { line_of(b, sc0, m0) };
+    rows_sums sums[NEAR + 1];
+    int sc[NEAR + 1] = { sc0 }, m[NEAR + 1] = { m0 }, n = 1, best = 0;
+    for (int y = m0 - reach; y <= m0 + reach && b->t->fine; y++)
+        for (int x = sc0 - by; x <= sc0 + by; x += by) {
+            if (!allowed(b, x, y) || (x == sc0 && y == m0)) continue;
+            sc[n] = x;
+            m[n] = y;
+            line[n++] = line_of(b, x, y);
         }
-    return best;
+    measure(sums, b, g, line, n);
+    for (int i = 1; i < n; i++)
+        if (sums[i].e < sums[best].e) best = i;
+    b->sc[g] = sc[best];
+    b->m[g] = m[best];
+    return sums[best];
 }
 
 /* d and dmin by least squares with codes and whole numbers fixed; false: no better. */
@@ -212,8 +222,12 @@ static bool step_block(block *b, const rows_sums s[BLK_GROUPS])
     } else if (dd > 0) {
         b->d = stored_step((float)(wd / dd));
     }
-    for (int g = 0; g < b->groups; g++)
-        after += (double)measure_as(b, g, b->sc[g], b->m[g]).e;
+    for (int g = 0; g < b->groups; g++) {
+        const rows_line line = line_of(b, b->sc[g], b->m[g]);
+        rows_sums sums;
+        measure(&sums, b, g, &line, 1);
+        after += (double)sums.e;
+    }
     if (after < before) return true;
     b->d = d;
     b->dmin = dmin;
@@ -223,8 +237,10 @@ static bool step_block(block *b, const rows_sums s[BLK_GROUPS])
 static void fit_block(block *b)
 {
     rows_sums s[BLK_GROUPS];
-    for (int g = 0; g < b->groups; g++)
+    for (int g = 0; g < b->groups; g++) {
+        b->error = INFINITY;
         fit_group(b, g);
+    }
     first_choice(b);
     for (int i = 0; i < ROUNDS; i++) {
         for (int g = 0; g < b->groups; g++)

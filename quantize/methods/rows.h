@@ -8,12 +8,15 @@
 
 #include "quantize/methods/grid.h"
 
-/* A grid w ~ scale * v + least, v a whole number in lo..hi or, where there is a table of 16, one of its values, with
+/* Grids w ~ scale * v + least, v a whole number in lo..hi or, where there is a table of 16, one of its values, with
  * mid between them; and a weight's importance (imp NULL: 1). */
 typedef struct {
-    float scale, least, lo, hi;
+    float lo, hi;
     const float *mid, *table;
 } rows_grid;
+typedef struct {
+    float scale, least;
+} rows_line;
 /* Sums over weights w and their nearest v: importance times (w - scale v - least)^2, v^2, v, w v, w, 1. */
 typedef struct {
     float e, vv, v1, wv, w1, one;
@@ -43,8 +46,9 @@ typedef struct {
      * the first of two in the high half of a byte; after an odd n as if a 0 followed. */
     void (*pack_table)(uint8_t *dst, const float *w, int64_t n, float inv, const float mid[15],
                        const uint8_t code[16]);
-    /* n a multiple of 8: eight running sums of each, added in pairs */
-    rows_sums (*sums)(const float *w, const float *imp, int64_t n, const rows_grid *g);
+    /* For each of `lines` lines; n a multiple of 8: eight running sums of each, added in pairs */
+    void (*sums)(rows_sums *out, const float *w, const float *imp, int64_t n, const rows_grid *g,
+                 const rows_line *line, int lines);
     /* Of n points, a multiple of 8, v [dim][n], dim 4 or 8: lines of their errors, B[p] = sum_i imp[i] v[i][p]^2 and
      * A[p] = 2 sum_i y[i] v[i][p] */
     void (*lines)(float *A, float *B, const float *v, int dim, int64_t n, const float *y,

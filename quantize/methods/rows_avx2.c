@@ -1,4 +1,5 @@
 /* quantize/methods/rows_avx2.c - the loops in 256-bit registers. */
+#include <assert.h>
 #include <immintrin.h>
 
 #include "quantize/methods/rows.h"
@@ -327,51 +328,79 @@ static inline __m256 nearest_whole(__m256 x, __m256 lo, __m256 hi)
     return _mm256_sub_ps(_mm256_add_ps(x, magic), magic);
 }
 
-/* Eight running sums of each, added in the pairs of plain_rows_sums. */
-static inline rows_sums in_pairs(const __m256 acc[6])
+/* Eight running sums of each of four, added in the pairs of plain_rows_sums. */
+static inline __m128 in_pairs(__m256 a, __m256 b, __m256 c, __m256 d)
 {
-    const __m256 a = _mm256_hadd_ps(_mm256_hadd_ps(acc[0], acc[1]), _mm256_hadd_ps(acc[2], acc[3]));
-    const __m256 b = _mm256_hadd_ps(_mm256_hadd_ps(acc[4], acc[5]), _mm256_setzero_ps());
-    float t[8];
-    _mm_storeu_ps(t, _mm_add_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1)));
-    _mm_storeu_ps(t + 4, _mm_add_ps(_mm256_castps256_ps128(b), _mm256_extractf128_ps(b, 1)));
-    return (rows_sums){ t[0], t[1], t[2], t[3], t[4], t[5] };
+    const __m256 t = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+    return _mm_add_ps(_mm256_castps256_ps128(t), _mm256_extractf128_ps(t, 1));
 }
 
-/* Without importance nothing is multiplied by 1. */
-static inline __attribute__((always_inline)) rows_sums sums_of(const float *w, const float *imp,
-                                                               int64_t n, const rows_grid *g,
-                                                               const bool weighed, const bool table)
+/* Of `count` lines at once: their sums wait for each other's operations no more than once. Without importance nothing
+ * is multiplied by 1. */
+static inline __attribute__((always_inline)) void
+sums_of(rows_sums *out, const float *w, const float *imp, int64_t n, const rows_grid *g,
+        const rows_line *line, const int count, const bool weighed, const bool table)
 {
-    const __m256 inv = _mm256_set1_ps(1 / g->scale), scale = _mm256_set1_ps(g->scale);
-    const __m256 least = _mm256_set1_ps(g->least), one = _mm256_set1_ps(1);
-    const __m256 lo = _mm256_set1_ps(g->lo), hi = _mm256_set1_ps(g->hi);
+    enum { MOST = 2 };
+    const __m256 one = _mm256_set1_ps(1), lo = _mm256_set1_ps(g->lo), hi = _mm256_set1_ps(g->hi);
     const halving h = table ? halves_of(g) : (halving){ lo, lo, lo, lo, lo, lo, lo };
-    __m256 acc[6];
-    for (int k = 0; k < 6; k++)
-        acc[k] = _mm256_setzero_ps();
+    __m256 acc[MOST][4], inv[MOST], scale[MOST], least[MOST];
+    __m256 all = _mm256_setzero_ps(), weights = all;
+    for (int l = 0; l < count; l++) {
+        inv[l] = _mm256_set1_ps(1 / line[l].scale);
+        scale[l] = _mm256_set1_ps(line[l].scale);
+        least[l] = _mm256_set1_ps(line[l].least);
+        for (int k = 0; k < 4; k++)
+            acc[l][k] = _mm256_setzero_ps();
+    }
     for (int64_t i = 0; i < n; i += 8) {
         const __m256 x = _mm256_loadu_ps(w + i), a = weighed ? _mm256_loadu_ps(imp + i) : one;
-        const __m256 y = _mm256_mul_ps(_mm256_sub_ps(x, least), inv);
-        const __m256 v = table ? nearest_of_table(y, &h) : nearest_whole(y, lo, hi);
-        const __m256 r = _mm256_sub_ps(x, _mm256_add_ps(_mm256_mul_ps(scale, v), least));
-        const __m256 av = weighed ? _mm256_mul_ps(a, v) : v;
-        const __m256 ar = weighed ? _mm256_mul_ps(a, r) : r;
-        acc[0] = _mm256_add_ps(acc[0], _mm256_mul_ps(ar, r));
-        acc[1] = _mm256_add_ps(acc[1], _mm256_mul_ps(av, v));
-        acc[2] = _mm256_add_ps(acc[2], av);
-        acc[3] = _mm256_add_ps(acc[3], _mm256_mul_ps(av, x));
-        acc[4] = _mm256_add_ps(acc[4], weighed ? _mm256_mul_ps(a, x) : x);
-        acc[5] = _mm256_add_ps(acc[5], a);
+        for (int l = 0; l < count; l++) {
+            const __m256 y = _mm256_mul_ps(_mm256_sub_ps(x, least[l]), inv[l]);
+            const __m256 v = table ? nearest_of_table(y, &h) : nearest_whole(y, lo, hi);
+            const __m256 q = _mm256_add_ps(_mm256_mul_ps(scale[l], v), least[l]);
+            const __m256 r = _mm256_sub_ps(x, q), av = weighed ? _mm256_mul_ps(a, v) : v;
+            const __m256 ar = weighed ? _mm256_mul_ps(a, r) : r;
+            acc[l][0] = _mm256_add_ps(acc[l][0], _mm256_mul_ps(ar, r));
+            acc[l][1] = _mm256_add_ps(acc[l][1], _mm256_mul_ps(av, v));
+            acc[l][2] = _mm256_add_ps(acc[l][2], av);
+            acc[l][3] = _mm256_add_ps(acc[l][3], _mm256_mul_ps(av, x));
+        }
+        all = _mm256_add_ps(all, weighed ? _mm256_mul_ps(a, x) : x);
+        weights = _mm256_add_ps(weights, a);
     }
-    return in_pairs(acc);
+    const __m128 same = in_pairs(all, weights, all, weights);
+    static_assert(sizeof *out == 6 * sizeof(float), "in the order of these stores");
+    for (int l = 0; l < count; l++) {
+        float *to = (float *)(void *)(out + l);
+        _mm_storeu_ps(to, in_pairs(acc[l][0], acc[l][1], acc[l][2], acc[l][3]));
+        _mm_storel_pi((__m64 *)(void *)(to + 4), same);
+    }
 }
 
-static rows_sums avx2_sums(const float *w, const float *imp, int64_t n, const rows_grid *g)
+static inline __attribute__((always_inline)) void
+sums_of_all(rows_sums *out, const float *w, const float *imp, int64_t n, const rows_grid *g,
+            const rows_line *line, int lines, const bool weighed, const bool table)
 {
-    if (g->table)
-        return imp ? sums_of(w, imp, n, g, true, true) : sums_of(w, NULL, n, g, false, true);
-    return imp ? sums_of(w, imp, n, g, true, false) : sums_of(w, NULL, n, g, false, false);
+    enum { AT_ONCE = 2 };
+    int l = 0;
+    for (; l + AT_ONCE <= lines; l += AT_ONCE)
+        sums_of(out + l, w, imp, n, g, line + l, AT_ONCE, weighed, table);
+    for (; l < lines; l++)
+        sums_of(out + l, w, imp, n, g, line + l, 1, weighed, table);
+}
+
+static void avx2_sums(rows_sums *out, const float *w, const float *imp, int64_t n,
+                      const rows_grid *g, const rows_line *line, int lines)
+{
+    if (g->table && imp)
+        sums_of_all(out, w, imp, n, g, line, lines, true, true);
+    else if (g->table)
+        sums_of_all(out, w, imp, n, g, line, lines, false, true);
+    else if (imp)
+        sums_of_all(out, w, imp, n, g, line, lines, true, false);
+    else
+        sums_of_all(out, w, imp, n, g, line, lines, false, false);
 }
 
 static void avx2_lines(float *A, float *B, const float *v, int dim, int64_t n, const float *y,

@@ -75,11 +75,11 @@ static double ref_square_error(const float *a, const float *b, int64_t n)
     return plain_sum(sum);
 }
 
-static void ref_nearest(float v[EIGHT], const float *w, const rows_grid *g, float inv)
+static void ref_nearest(float v[EIGHT], const float *w, const rows_grid *g, float least, float inv)
 {
     int c[EIGHT] = { 0 };
     for (int j = 0; j < EIGHT; j++)
-        v[j] = (w[j] - g->least) * inv;
+        v[j] = (w[j] - least) * inv;
     for (int i = 0; g->table && i < 15; i++)
         for (int j = 0; j < EIGHT; j++)
             c[j] += v[j] > g->mid[i];
@@ -89,15 +89,16 @@ static void ref_nearest(float v[EIGHT], const float *w, const rows_grid *g, floa
     }
 }
 
-static rows_sums ref_sums(const float *w, const float *imp, int64_t n, const rows_grid *g)
+static rows_sums ref_line(const float *w, const float *imp, int64_t n, const rows_grid *g,
+                          rows_line l)
 {
     float acc[6][EIGHT] = { { 0 } }, v[EIGHT];
-    const float inv = 1 / g->scale;
+    const float inv = 1 / l.scale;
     for (int64_t i = 0; i < n; i += EIGHT) {
-        ref_nearest(v, w + i, g, inv);
+        ref_nearest(v, w + i, g, l.least, inv);
         for (int j = 0; j < EIGHT; j++) {
             const float a = imp ? imp[i + j] : 1, x = w[i + j];
-            const float r = x - (g->scale * v[j] + g->least), av = a * v[j];
+            const float r = x - (l.scale * v[j] + l.least), av = a * v[j];
             acc[0][j] += a * r * r;
             acc[1][j] += av * v[j];
             acc[2][j] += av;
@@ -107,6 +108,13 @@ static rows_sums ref_sums(const float *w, const float *imp, int64_t n, const row
         }
     }
     return plain_rows_sums(acc);
+}
+
+static void ref_sums(rows_sums *out, const float *w, const float *imp, int64_t n,
+                     const rows_grid *g, const rows_line *line, int lines)
+{
+    for (int i = 0; i < lines; i++)
+        out[i] = ref_line(w, imp, n, g, line[i]);
 }
 
 const qz_rows_ops qz_rows_ref = { .name = "ref",

@@ -58,6 +58,7 @@ TEST(ranges_and_codes_are_those_of_the_grid)
 
 TEST(sums_over_a_grid_are_alike_in_every_family)
 {
+    enum { LINES = 7 };
     const qz_rows_ops *f[4];
     float w[MOST], imp[MOST], table[16], mid[15];
     for (int i = 0; i < 16; i++)
@@ -70,18 +71,21 @@ TEST(sums_over_a_grid_are_alike_in_every_family)
         imp[i] = fabsf(imp[i]) + 0.01f;
     for (int k = 0, n_f = families(f); k < n_f; k++)
         for (int c = 0; c < 8; c++) {
-            const rows_grid g = { .scale = c & 1 ? 0.02f : -0.3f,
-                                  .least = c & 2 ? -0.4f : 0,
-                                  .lo = -4,
-                                  .hi = 3,
-                                  .mid = c & 4 ? mid : NULL,
-                                  .table = c & 4 ? table : NULL };
+            const rows_grid g = {
+                .lo = -4, .hi = 3, .mid = c & 4 ? mid : NULL, .table = c & 4 ? table : NULL
+            };
             for (int64_t n = 8; n <= 64; n += 8) {
-                const rows_sums a = f[k]->sums(w, c & 1 ? imp : NULL, n, &g);
-                const rows_sums b = qz_rows_ref.sums(w, c & 1 ? imp : NULL, n, &g);
-                CHECK(memcmp(&a, &b, sizeof a) == 0, "%s, %d, %lld: %g and %g", f[k]->name, c,
-                      (long long)n, (double)a.e, (double)b.e);
-                CHECK(a.one > 0 && a.e > 0, "%s, %d", f[k]->name, c);
+                rows_line line[LINES];
+                rows_sums a[LINES], b[LINES];
+                for (int i = 0; i < LINES; i++)
+                    line[i] = (rows_line){ (c & 1 ? 0.02f : -0.3f) * (1 + 0.1f * (float)i),
+                                           (c & 2 ? -0.4f : 0) - 0.01f * (float)(i * (c & 2)) };
+                f[k]->sums(a, w, c & 1 ? imp : NULL, n, &g, line, LINES);
+                for (int i = 0; i < LINES; i++)
+                    qz_rows_ref.sums(&b[i], w, c & 1 ? imp : NULL, n, &g, &line[i], 1);
+                CHECK(memcmp(a, b, sizeof a) == 0, "%s, %d, %lld: %g and %g", f[k]->name, c,
+                      (long long)n, (double)a[0].e, (double)b[0].e);
+                CHECK(a[0].one > 0 && a[0].e > 0, "%s, %d", f[k]->name, c);
             }
         }
 }
