@@ -105,7 +105,7 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/api/web/* runtime/api/web/vendor/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all lib uninstall tests test test-cuda-emu test-gpu test-neon unit e2e server clients asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format format-check bench bench-gpu bench-quality check-hard sbom dist wheel deb reproducible install clean help FORCE
+.PHONY: all lib uninstall tests test test-cuda-emu test-gpu test-neon unit e2e server clients asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format format-check bench bench-gpu bench-quality check-hard sbom dist dist-local wheel deb reproducible install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -302,7 +302,11 @@ check-hard: all tests ## what takes long: kills, long random tests, ThreadSaniti
 
 sbom: all ## what the program consists of, as SPDX 2.3: llmq.spdx.json
 	$(PYTHON) scripts/sbom.py llmq > llmq.spdx.json
-dist: all ## a release in dist/: program, sources, SBOM and their checksums
+DIST_ARCHS ?= x86_64 $(if $(shell command -v aarch64-linux-gnu-gcc),aarch64)
+dist: ## a release in dist/: programs and wheels that need the C library alone, sources, SBOMs and their checksums; wants a network
+	for a in $(DIST_ARCHS); do packaging/portable/build.sh $$a || exit 1; done
+	scripts/dist.sh dist $(DIST_ARCHS)
+dist-local: all ## the same of ./llmq, which needs this system's libraries; without a wheel
 	scripts/dist.sh
 wheel: all lib ## the program, the library and the Python module as a wheel in dist/, for machines that have this one's libraries
 	@mkdir -p $(BUILD)/wheel && cp $(PROGRAM) $(BUILD)/wheel/llmq && cp $(BUILD)/libllmq.so.0 $(BUILD)/wheel/ && strip -S $(BUILD)/wheel/llmq $(BUILD)/wheel/libllmq.so.0

@@ -40,8 +40,12 @@ def main():
     files[f"{NAME}-{version}.data/scripts/llmq"] = program.read_bytes()
     files[f"{info}/METADATA"] = metadata(version).encode()
     files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: llmq\nRoot-Is-Purelib: false\nTag: {wheel}\n".encode()
-    for name in ("LICENSE", "NOTICE"):
-        files[f"{info}/licenses/{name}"] = (ROOT / name).read_bytes()
+    licenses = {"LICENSE": ROOT / "LICENSE", "NOTICE": ROOT / "NOTICE"}
+    inside = program.parent / "licenses"  # of the portable build: those of the libraries inside too
+    if inside.is_dir():
+        licenses.update({"NOTICE": program.parent / "NOTICE", **{p.name: p for p in sorted(inside.iterdir())}})
+    for name, path in licenses.items():
+        files[f"{info}/licenses/{name}"] = path.read_bytes()
     record = ""
     for name, data in files.items():
         digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """What a built llmq consists of, as SPDX 2.3 JSON on stdout.
 
-usage: scripts/sbom.py PROGRAM > PROGRAM.spdx.json     (make sbom)
+usage: scripts/sbom.py PROGRAM [VERSIONS] > PROGRAM.spdx.json     (make sbom)
 
 The program is asked, not a list: readelf names the libraries that it links to itself, ldd those that
 come with them and where they lie; the system's package manager says of which package and version each
 is. The CUDA run time, linked into the program, is found by the text of its version; the libraries of
-the page at / are those of scripts/vendor-page.sh. The time is
+the page at / are those of scripts/vendor-page.sh. Of the portable
+program, VERSIONS has the source packages of the libraries inside it, as lines of a name and a version
+(packaging/portable/sources.sh writes it); the C library is whichever the user has. The time is
 SOURCE_DATE_EPOCH or the last commit's, so that the same build has the same SBOM."""
 import hashlib
 import json
@@ -24,7 +26,12 @@ LICENSES = {"libcjson": "MIT", "libxxhash": "BSD-2-Clause", "libopenblas": "BSD-
             "liblapacke": "BSD-3-Clause", "libpcre2-8": "BSD-3-Clause", "libutf8proc": "MIT",
             "libmicrohttpd": "LGPL-2.1-or-later", "libcurl": "curl", "libgnutls": "LGPL-2.1-or-later",
             "libnettle": "LGPL-3.0-or-later OR GPL-2.0-or-later",
-            "libedit": "BSD-3-Clause", "libc": "LGPL-2.1-or-later", "libm": "LGPL-2.1-or-later"}
+            "libedit": "BSD-3-Clause", **dict.fromkeys(("libc", "libm", "libpthread", "libdl", "librt"), "LGPL-2.1-or-later")}
+# Of the source packages that the portable program has inside.
+SOURCE_LICENSES = {"cjson": "MIT", "xxhash": "BSD-2-Clause", "utf8proc": "MIT", "pcre2": "BSD-3-Clause",
+                   "gmp": "LGPL-3.0-or-later OR GPL-2.0-or-later", "nettle": "LGPL-3.0-or-later OR GPL-2.0-or-later",
+                   "gnutls28": "LGPL-2.1-or-later", "libmicrohttpd": "LGPL-2.1-or-later", "curl": "curl",
+                   "openblas": "BSD-3-Clause", "ncurses": "X11-distribute-modifications-variant", "libedit": "BSD-3-Clause"}
 
 
 def output(*args):
@@ -115,17 +122,25 @@ def identifier(name):
 
 def library(name, path, package):
     entry = {"SPDXID": identifier(name), "name": name, "downloadLocation": "NOASSERTION",
-             "filesAnalyzed": False,
-             "checksums": [{"algorithm": "SHA256", "checksumValue": sha256(path)}],
-             "licenseConcluded": "NOASSERTION",
+             "filesAnalyzed": False, "licenseConcluded": "NOASSERTION",
              "licenseDeclared": LICENSES.get(name.split(".so")[0], "NOASSERTION"),
              "copyrightText": "NOASSERTION", "primaryPackagePurpose": "LIBRARY"}
+    if path:
+        entry["checksums"] = [{"algorithm": "SHA256", "checksumValue": sha256(path)}]
     if package:
         entry["versionInfo"] = package[1]
         entry["sourceInfo"] = f"package {package[0]} of the system"
         entry["externalRefs"] = [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
                                   "referenceLocator": package[2]}]
     return entry
+
+
+def source_package(name, version):
+    return {"SPDXID": identifier("src-" + name), "name": name, "versionInfo": version, "downloadLocation": "NOASSERTION",
+            "filesAnalyzed": False, "licenseConcluded": "NOASSERTION", "licenseDeclared": SOURCE_LICENSES[name],
+            "copyrightText": "NOASSERTION", "primaryPackagePurpose": "LIBRARY",
+            "externalRefs": [{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl",
+                              "referenceLocator": f"pkg:deb/{distribution()}/{name}@{quote(version)}?arch=source"}]}
 
 
 def cuda_runtime(program):
@@ -135,10 +150,11 @@ def cuda_runtime(program):
     return (re.findall(r"release ([0-9.]+)", output("nvcc", "--version")) or ["unknown"])[0]
 
 
-def document(program):
+def document(program, inside=()):
+    """inside: (name, version) of each source package in a portable program; () where the system has its libraries."""
     version = re.search(r'LLMQ_VERSION "(.*)"', (ROOT / "base/version.h").read_text())[1]
     digest = sha256(program)
-    libraries = resolved(program)
+    libraries = dict.fromkeys(needed(program)) if inside else resolved(program)
     compiler = re.findall(r"\] +(.*)", output("readelf", "-p", ".comment", program))
     relations = [("SPDXRef-DOCUMENT", "DESCRIBES", "SPDXRef-llmq")]
     packages = [{"SPDXID": "SPDXRef-llmq", "name": "llmq", "versionInfo": version,
@@ -148,12 +164,15 @@ def document(program):
                  "copyrightText": "Copyright 2026 the llmq authors",
                  "primaryPackagePurpose": "APPLICATION",
                  "sourceInfo": "compiled by " + "; ".join(sorted(set(compiler)))}]
-    known = packages_of(libraries.values())
+    known = packages_of([] if inside else libraries.values())
     packages += [library(n, libraries[n], known.get(libraries[n])) for n in sorted(libraries)]
     for owner, path in [("SPDXRef-llmq", program), *((identifier(n), libraries[n])
-                                                     for n in sorted(libraries))]:
+                                                     for n in sorted(libraries) if libraries[n])]:
         relations += [(owner, "DYNAMIC_LINK", identifier(n)) for n in sorted(needed(path))
                       if n in libraries]
+    for name, number in inside:
+        packages.append(source_package(name, number))
+        relations.append(("SPDXRef-llmq", "STATIC_LINK", packages[-1]["SPDXID"]))
     for name, number in page_libraries():
         packages.append(page_library(name, number))
         relations.append(("SPDXRef-llmq", "CONTAINS", packages[-1]["SPDXID"]))
@@ -179,7 +198,8 @@ def document(program):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or not os.path.isfile(sys.argv[1]):
+    if len(sys.argv) not in (2, 3) or not os.path.isfile(sys.argv[1]):
         sys.exit("sbom: expected the path of a built llmq")
-    json.dump(document(os.path.abspath(sys.argv[1])), sys.stdout, indent=1)
+    inside = [tuple(line.split()) for line in pathlib.Path(sys.argv[2]).read_text().splitlines()] if len(sys.argv) == 3 else ()
+    json.dump(document(os.path.abspath(sys.argv[1]), inside), sys.stdout, indent=1)
     print()

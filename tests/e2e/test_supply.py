@@ -104,3 +104,39 @@ def test_the_bill_of_materials_says_what_is_linked(release, llmq):
     if shutil.which("dpkg-query"):
         assert all(re.fullmatch(r"pkg:deb/\w+/[^@ ]+@[^@ ]+", p["externalRefs"][0]["referenceLocator"])
                    for p in doc["packages"] if p["name"].startswith("libmicrohttpd"))
+
+
+def test_the_portable_build_knows_each_library_that_it_has_inside(llmq, tmp_path):
+    """Each has sources, a recipe, a licence and a line in the bill of materials; the scripts parse."""
+    portable = ROOT / "packaging/portable"
+    for script in sorted(portable.glob("*.sh")):
+        subprocess.run(["sh", "-n", script], check=True)
+    names = re.findall(r"^[a-z0-9-]+$", (portable / "packages").read_text(), re.M)
+    recipes = re.findall(r"^build_(\w+)\(\)", (portable / "libs.sh").read_text(), re.M)
+    assert sorted(names) == sorted(recipes)
+    version = llmq.json("version")["version"]
+    assert f"Version:        {version}\n" in (ROOT / "packaging/rpm/llmq.spec").read_text()
+    assert f'version = "{version}";' in (ROOT / "packaging/nix/flake.nix").read_text()
+    (tmp_path / "versions").write_text("".join(f"{n} 1:2.{i}-3\n" for i, n in enumerate(names)))
+    doc = json.loads(subprocess.run([sys.executable, ROOT / "scripts/sbom.py", llmq.path, tmp_path / "versions"],
+                                    check=True, capture_output=True, text=True).stdout)
+    packages = {p["SPDXID"]: p for p in doc["packages"]}
+    inside = [packages[r["relatedSpdxElement"]] for r in doc["relationships"] if r["relationshipType"] == "STATIC_LINK"]
+    inside = {p["name"]: p for p in inside if p["name"] != "libcudart_static"}
+    assert set(inside) == set(names)
+    for i, name in enumerate(names):
+        assert inside[name]["versionInfo"] == f"1:2.{i}-3" and inside[name]["licenseDeclared"] != "NOASSERTION"
+        assert inside[name]["externalRefs"][0]["referenceLocator"].endswith(f"/{name}@1%3A2.{i}-3?arch=source")
+
+
+def test_the_portable_program_needs_the_c_library_alone():
+    """Where it was built: of glibc 2.28 or older, and small."""
+    built = list(ROOT.glob("build/portable/*/release/llmq")) + list(ROOT.glob("build/portable/*/release/libllmq.so.0"))
+    if not built or not shutil.which("readelf"):
+        pytest.skip("make dist was not run here")
+    for path in built:
+        needed = set(re.findall(r"\(NEEDED\).*\[(.*?)\.so", readelf("-dW", path)))
+        assert needed <= {"libc", "libm", "libpthread", "libdl", "librt", "ld-linux-x86-64", "ld-linux-aarch64"}, path
+        versions = re.findall(r"GLIBC_2\.(\d+)", readelf("-VW", path))
+        assert versions and max(map(int, versions)) <= 28, path
+        assert path.stat().st_size < 25 << 20

@@ -1,0 +1,53 @@
+#!/bin/sh
+# Builds llmq for machines that have none of its libraries: the program and libllmq.so.0 for a glibc of 2.28 or
+# newer (Debian 10, Ubuntu 20.04, RHEL 8), everything else inside. Wants Debian or Ubuntu with dpkg-dev, make, m4,
+# pkg-config, ncurses-bin and gcc (for aarch64: gcc-aarch64-linux-gnu), a network, and PyPI's ziglang (PYTHON names
+# the Python that has it). CUDA kernels are inside where nvcc is found (12.8 or newer) and is for that processor.
+# usage: packaging/portable/build.sh ARCH   x86_64 or aarch64
+# What a release of it consists of is then in build/portable/ARCH/release/; what was made stays and is used again.
+set -eu
+cd "$(dirname "$0")/../.."
+here=packaging/portable
+ARCH=$1 GLIBC=2.28 TOOLCHAIN=$(pwd)/build/portable/$1
+export ARCH GLIBC TOOLCHAIN
+for program in dpkg-source make m4 pkg-config tic; do
+    command -v $program >/dev/null || { echo "build.sh: $program is missing" >&2; exit 1; }
+done
+sources=build/portable/sources
+sh $here/sources.sh $sources
+sh $here/libs.sh $sources
+# shellcheck source=packaging/portable/toolchain.sh
+. ./$here/toolchain.sh
+if [ ! -f "$TOOLCHAIN/lapacke.done" ]; then # into OpenBLAS's archive, which has what they call
+    "$CC" -O2 -fPIC -c $here/lapacke.c -o "$TOOLCHAIN/lapacke.o"
+    cp $here/lapacke.h "$SYSROOT/usr/include/"
+    "$AR" rD "$SYSROOT/usr/lib/libopenblas.a" "$TOOLCHAIN/lapacke.o"
+    "$AR" rcsD "$SYSROOT/usr/lib/liblapacke.a"
+    touch "$TOOLCHAIN/lapacke.done"
+fi
+
+out=build/portable/$ARCH/llmq
+shift
+if [ "$ARCH" = "$(uname -m)" ] && nvcc --help 2>/dev/null | grep -q -- --compress-mode; then
+    set -- NVCC="nvcc --compress-mode size" CUDA_ARCHS=80
+else
+    set -- NVCC=
+fi
+export PATH="$TOOLCHAIN/bin:$PATH"
+make -j"${JOBS:-$(nproc)}" BUILD="$out" CC="$CC" AR="$AR" LD="$HOST-ld" OBJCOPY="$OBJCOPY" SANITIZE= WERROR= PKGCF= \
+    CFLAGS="-O2 -ffunction-sections -fdata-sections" LDFLAGS="-Wl,--gc-sections -Wl,-s -Wl,--build-id=none" "$@" \
+    "$out/llmq" "$out/libllmq.so.0"
+
+release=build/portable/$ARCH/release
+rm -rf "$release"
+mkdir -p "$release/licenses"
+cp "$out/llmq" "$out/libllmq.so.0" $release/
+"${PYTHON:-python3}" scripts/sbom.py "$out/llmq" $sources/versions >$release/llmq.spdx.json
+sed '/^Libraries that the program links to/,$d' NOTICE >$release/NOTICE
+cat $here/NOTICE >>$release/NOTICE
+while read -r name version; do
+    echo "    $name $version" >>$release/NOTICE
+    cp "$sources/$name/debian/copyright" "$release/licenses/$name.txt"
+done <$sources/versions
+for name in GPL-2 GPL-3 LGPL-2.1 LGPL-3; do cp -L /usr/share/common-licenses/$name $release/licenses/$name.txt; done
+chmod -R u=rwX,go=rX $release
