@@ -66,6 +66,7 @@ static const char *const other_keys[] = {
     "layers_block_type",
     "hybrid_override_pattern",
     "full_attn_idxs",
+    "attn_layer_indices",
     "full_attention_interval",
 };
 
@@ -647,9 +648,8 @@ static lq_status mixers_by_index(arch_config *c, const cJSON *list, lq_err *err)
     for (const cJSON *e = cJSON_IsArray(list) ? list->child : list; e; e = e->next) {
         int64_t i;
         if (!js_whole(e, 0, c->layers - 1, &i))
-            return lq_fail(err, LQ_EVALUE,
-                           "full_attn_idxs: expected an array of layers 0..%" PRId64,
-                           c->layers - 1);
+            return lq_fail(err, LQ_EVALUE, "%s: expected an array of layers 0..%" PRId64,
+                           list->string, c->layers - 1);
         set_mixer(c, i, IS_FULL);
     }
     return LQ_OK;
@@ -664,7 +664,8 @@ static lq_status mixers_by_list(bool *there, arch_config *c, const cJSON *j, lq_
     } lists[] = { { "layer_types", mixers_by_name },
                   { "layers_block_type", mixers_by_name },
                   { "hybrid_override_pattern", mixers_by_letter },
-                  { "full_attn_idxs", mixers_by_index } };
+                  { "full_attn_idxs", mixers_by_index },
+                  { "attn_layer_indices", mixers_by_index } };
     size_t i = 0;
     while (i < LQ_COUNT(lists) && !js_get(j, lists[i].key))
         i++;

@@ -405,6 +405,9 @@ TEST(a_wrong_config_is_refused_by_key)
           "layers\":4,"
           "\"num_attention_heads\":4,\"intermediate_size\":160}",
           "vocab_size: expected the first Baichuan, found 125696" },
+        { "a layer that is not there",
+          "{\"model_type\":\"bamba\"," BASE2 ",\"mamba_n_heads\":4,\"attn_layer_indices\":[4]}",
+          "attn_layer_indices: expected an array of layers 0..3" },
         { "no layer that attends",
           "{\"model_type\":\"jamba\"," BASE2 ",\"attn_layer_period\":2,\"attn_layer_offset\":2}",
           "attn_layer_offset: expected less than attn_layer_period 2, found 2" },

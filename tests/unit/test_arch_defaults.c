@@ -158,6 +158,8 @@ TEST(defaults_of_models_with_a_state_are_those_of_transformers)
           262144, 0, 0, 0, 0, 1e-5, 0, true },
         { "falcon_mamba", ",\"intermediate_size\":1024", "s-s-s-s-s-s-s-s-", 8, 64, 1, 1, 16, 1024,
           4, 262144, 0, 0, 0, 0, 1e-5, 0, true },
+        { "bamba", ",\"mamba_n_heads\":16,\"attn_layer_indices\":[2,5]", "mmammamm", 8, 64, 16, 1,
+          256, 64, 4, 262144, 0, 0, 0, 0, 1e-5, 10000, false },
         { "jamba", "", "sSsSaSsS", 8, 64, 1, 1, 16, 1024, 4, 262144, 16, 2, 160, 0, 1e-6, 0,
           false },
         { "nemotron_h", NEMOTRON, "m-.Ea-.", 8, 128, 128, 8, 128, 64, 4, 4096, 8, 2, 7688, 7688,

@@ -386,6 +386,19 @@ static const arch_name falcon_mamba_names[] = {
     STEP_NORMS("mixer", NAME_OPTIONAL | NAME_ONES),
     END,
 };
+static const arch_name bamba_names[] = {
+    { R_EMBED, "@embed_tokens", 0, BIAS_NO },
+    { R_FINAL_NORM, "@final_layernorm", 0, BIAS_NO },
+    { R_HEAD, "^lm_head", 0, BIAS_NO },
+    { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO },
+    { R_MLP_NORM, LAYER "pre_ff_layernorm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    MAMBA("mamba"),
+    { R_GATE, LAYER "feed_forward.gate_proj", 0, BIAS_MLP },
+    { R_UP, LAYER "feed_forward.up_proj", 0, BIAS_MLP },
+    { R_DOWN, LAYER "feed_forward.down_proj", 0, BIAS_MLP },
+    END,
+};
 static const arch_name jamba_names[] = {
     { R_EMBED, "@embed_tokens", 0, BIAS_NO },
     { R_FINAL_NORM, "@final_layernorm", 0, BIAS_NO },
@@ -585,6 +598,13 @@ static const arch_key jamba_keys[] = {
     { "mamba_d_head", KEY_FN, 0, NONE, mamba_head }, \
     { "time_step_limit", KEY_FN, 0, NONE, time_step_limit }, \
     KNOWN("mamba_conv_bias")
+static const arch_key bamba_keys[] = {
+    MAMBA_N_SIZES(KNOWN("mamba_chunk_size")),
+    { "hidden_act", KEY_FN, 0, NONE, must_be_silu },
+    KNOWN("mamba_proj_bias"), KNOWN("num_logits_to_keep"),
+    KNOWN("attn_rotary_emb"), /* half of a head, in its code */
+    NO_KEY,
+};
 #define GRANITE_H_KEYS \
     GRANITE_KEYS, \
     MAMBA_N_SIZES(KNOWN("mamba_chunk_size")), \
@@ -711,6 +731,9 @@ const arch_row arch_rows_hybrid[] = {
     { "FalconMambaForCausalLM", "falcon_mamba",
       .w = { .norm = NORM_RMS, .mlp = MLP_GATED, .mix_eps = 1e-6f }, MAMBA_ROW,
       .names = falcon_mamba_names, .keys = falcon_mamba_keys },
+    { "BambaForCausalLM", "bamba", .w = { RMS_ROPE }, MODEL, .names = bamba_names,
+      .keys = bamba_keys, .mixer = MIX_MAMBA, .def_kv_heads = 8, .def_eps = 1e-5,
+      .def_partial = 0.5, .def_max_pos = 262144 },
     { "JambaForCausalLM", "jamba", .w = { .norm = NORM_RMS, .mlp = MLP_GATED }, MODEL,
       .names = jamba_names, .keys = jamba_keys, .mixer = MIX_SELECT, .layers = jamba_layers,
       .def_kv_heads = 8, .def_max_pos = 262144 },

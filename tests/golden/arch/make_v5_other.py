@@ -1,4 +1,4 @@
-"""Tiny checkpoints of DBRX, Jamba, Mamba, Falcon-Mamba, and of MPT with norms and Baichuan, whose code is not in
+"""Tiny checkpoints of DBRX, Jamba, Bamba, Mamba, Falcon-Mamba, and of MPT with norms and Baichuan, whose code is not in
 transformers, with logits of transformers 5.23.0 (float32, eager attention), laid out as the other folders here.
 
 usage: make_v5_other.py OUT [NAME...]
@@ -34,6 +34,9 @@ MODELS = {
     "baichuan-alibi": ("Llama", LLAMA),
     "mamba": ("Mamba", MAMBA),
     "falcon-mamba": ("FalconMamba", dict(MAMBA, tie_word_embeddings=False)),
+    "bamba": ("Bamba", dict(WORDS, hidden_size=H, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+                            intermediate_size=16, attn_layer_indices=[1], mamba_n_heads=4, mamba_n_groups=2,
+                            mamba_d_state=8, mamba_expand=1)),
     "jamba": ("Jamba", dict(WORDS, hidden_size=H, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
                             intermediate_size=8, num_experts=3, num_experts_per_tok=2, attn_layer_period=2,
                             attn_layer_offset=0, expert_layer_period=2, expert_layer_offset=1, mamba_d_state=6,
@@ -48,7 +51,7 @@ def fill(model, g):
             p.data = torch.log(torch.rand(p.shape, generator=g) * 4 + 0.1)
         elif name.endswith("conv1d.weight"):
             p.data = r * (1.3 / math.sqrt(p.shape[-1]))
-        elif name.endswith("dt_proj.bias"):
+        elif name.endswith(("dt_proj.bias", "dt_bias")):
             p.data = r - 1
         elif p.dim() >= 2:
             p.data = r * (0.15 if "embed" in name or "wte" in name else 1.3 / math.sqrt(p.shape[-1]))
