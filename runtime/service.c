@@ -1,6 +1,8 @@
 /* runtime/service.c - see service.h. */
 #include "runtime/service.h"
 
+#include "runtime/load_guess.h"
+
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -201,97 +203,12 @@ static void describe(lm *l)
     l->has_info = true;
 }
 
-/* Ids must mean the same to both. */
-static lq_status check_tokens(const tok_tokenizer *ours, const tok_tokenizer *theirs, lq_err *err)
-{
-    int32_t n = tok_vocab(ours);
-    if (tok_vocab(theirs) != n)
-        return lq_fail(err, LQ_EVALUE, "expected the model's %d tokens, found %d", n,
-                       tok_vocab(theirs));
-    for (int32_t i = 0; i < n; i++) {
-        size_t a = 0, b = 0;
-        const char *x = tok_token(ours, i, &a), *y = tok_token(theirs, i, &b);
-        if (!x != !y || a != b || (x && memcmp(x, y, a) != 0))
-            return lq_fail(err, LQ_EVALUE, "token %d: expected the model's '%.*s', found '%.*s'", i,
-                           x ? (int)a : 0, x ? x : "", y ? (int)b : 0, y ? y : "");
-    }
-    return LQ_OK;
-}
-
 /* With what the engine will want beside the weights. */
 static load_opts load_of(const lm_source *o)
 {
     load_opts how = o->load;
     how.beside = eng_beside(&o->engine);
     return how;
-}
-
-/* Where the model shares a GPU with the CPU, or may be there or not, the draft has what is left, or
- * nothing. */
-static lq_status load_draft(lm *l, const lm_source *o, lq_err *err)
-{
-    load_opts how = load_of(o);
-    const bool shared = how.gpu_layers != MODEL_ALL_LAYERS;
-    const bool spare = shared || (how.device && strcmp(how.device, "auto") == 0);
-    if (spare) how.beside.also = load_left(&l->model.m, &how);
-    if (shared) how.gpu_layers = MODEL_AUTO_LAYERS;
-    how.ranks = 0; /* the first of several GPUs has all of it */
-    lq_status s = load_weights(&l->draft, o->draft, &how, o->p, o->job, err);
-    if (s != LQ_ENOMEM || !shared) return s; /* names the file */
-    service_say(o, "the draft runs on the CPU", err);
-    how.device = "cpu";
-    return load_weights(&l->draft, o->draft, &how, o->p, o->job, err);
-}
-
-static bool is_eagle(const char *path)
-{
-    src_source *src;
-    lq_err ignored; /* said by who loads it */
-    if (src_open(&src, path, &(src_opts){ .no_tensors = true, .draft = true }, &ignored))
-        return false;
-    const arch_config *c = src_config(src);
-    const bool yes = c && arch_is_eagle(c);
-    src_close(src);
-    return yes;
-}
-
-static lq_status load_eagle(lm *l, const lm_source *o, lq_err *err)
-{
-    const src_opts how = { .need_config = true, .verify = o->load.verify, .draft = true };
-    if (model_dev(&l->model.m))
-        return lq_fail(err, LQ_EUNSUPPORTED, "not on %s yet: an EAGLE-3 draft",
-                       model_device(&l->model.m));
-    if (src_recipe(l->model.src) && js_get(src_recipe(l->model.src), "rotate_seed"))
-        return lq_fail(err, LQ_EUNSUPPORTED,
-                       "--speculative-model: %s: expected hidden states as the EAGLE-3 draft has "
-                       "learned them, found a model that was quantized with --rotate",
-                       o->draft);
-    lq_status s = src_open(&l->draft.src, o->draft, &how, err);
-    if (s) return s;
-    s = model_load_eagle(&l->draft.m, &l->model.m, l->draft.src, o->p, err);
-    return s ? lq_wrap(err, s, "--speculative-model") : LQ_OK;
-}
-
-static lq_status open_draft(lm *l, const lm_source *o, lq_err *err)
-{
-    load_tok tok = { 0 };
-    lq_status s = is_eagle(o->draft) ? load_eagle(l, o, err) : load_draft(l, o, err);
-    if (s) return s;
-    if (l->tok.t) s = load_tok_open(&tok, l->draft.src, o->draft, err);
-    if (s == LQ_ENOENT) s = LQ_OK; /* the number of ids alone can be compared */
-    if (!s && tok.t) s = check_tokens(l->tok.t, tok.t, err);
-    load_tok_close(&tok);
-    return s ? lq_wrap(err, s, "--speculative-model: %s", o->draft) : LQ_OK;
-}
-
-static lq_status open_head(lm *l, const lm_source *o, lq_err *err)
-{
-    lq_status s = LQ_OK;
-    if (model_dev(&l->model.m))
-        s = lq_fail(err, LQ_EUNSUPPORTED, "not on %s yet: an MTP head", model_device(&l->model.m));
-    if (!s) s = src_mtp(&l->draft.src, l->model.src, err);
-    if (!s) s = model_load_mtp(&l->draft.m, &l->model.m, l->draft.src, o->p, err);
-    return s ? lq_wrap(err, s, "--speculative-mtp") : LQ_OK;
 }
 
 typedef struct {
@@ -318,8 +235,9 @@ lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
     if (!s) s = open_text(l, o, err);
     if (!s) s = load_stops(&l->model, l->tok.t, err);
     eng_opts eo = o->engine;
-    if (!s && o->draft) s = open_draft(l, o, err);
-    if (!s && o->mtp) s = open_head(l, o, err);
+    const load_guess guess = { .path = o->draft, .load = &how, .p = o->p, .job = o->job };
+    if (!s && (o->draft || o->mtp))
+        s = load_guess_open(&l->draft, &l->model, l->tok.t, &guess, err);
     if (o->draft || o->mtp) eo.draft = &l->draft.m;
     if (!s && o->before_engine)
         s = o->before_engine(o->user, l->tok.t, l->model.m.cfg->vocab, &eo, err);

@@ -6,6 +6,8 @@
 #include "base/json.h"
 #include "runtime/chat/chat.h"
 #include "runtime/engine/answer.h"
+#include "runtime/engine/spec.h"
+#include "runtime/load_guess.h"
 #include "tools/cli/sampler_opts.h"
 #include "tools/cli/structured.h"
 #include "tools/inflight/inflight.h"
@@ -23,6 +25,9 @@ typedef struct {
     bool ignore_eos, special;
     opt_list stop;
     size_t kv_bytes;
+    bool ngram, mtp;
+    const char *draft;
+    int64_t guesses;
     opt_structured structured;
     opt_samplers samplers;
     opt_model model;
@@ -89,6 +94,21 @@ static const opt_row engine_rows[] = {
       .help = "prompt tokens computed at a time (0: 512)" },
     { "kv-cache-memory", 0, OPT_SIZE, F(kv_bytes), .def = "0",
       .help = "for keys and values (0: what the context needs, at most a quarter of memory)" },
+};
+
+static const opt_row guess_rows[] = {
+    { "speculative-ngram", 0, OPT_FLAG, F(ngram),
+      .help =
+          "guess that what followed the last tokens earlier follows again; the answer stays the "
+          "same" },
+    { "speculative-model", 0, OPT_STR, F(draft), .arg = "DRAFT", .files = FILES_MODEL,
+      .help = "let this small model of the same vocabulary guess, or this EAGLE-3 draft for the "
+              "model; the answer stays the same" },
+    { "speculative-mtp", 0, OPT_FLAG, F(mtp),
+      .help =
+          "let the model's own head for multi-token prediction guess; the answer stays the same" },
+    { "num-speculative-tokens", 0, OPT_INT, F(guesses), .def = "0", .hi = SPEC_MAX,
+      .help = "with one of these: guesses a step, at most; 0: 5" },
 };
 
 /* Called for each piece of the answer. */
@@ -205,6 +225,7 @@ static eng_request request_of(const run_opts *o, const int32_t *ids, size_t n, g
 
 typedef struct {
     double load, prompt, decode; /* seconds; prompt: until the first token */
+    double guesses, right;       /* tokens that were guessed, and those of them that came */
 } timings;
 
 static double per_second(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
@@ -247,6 +268,11 @@ static cJSON *document(const ans_answer *a, const timings *t)
     cJSON_AddNumberToObject(s, "prompt_tok_s", per_second((double)a->n_prompt, t->prompt));
     cJSON_AddNumberToObject(s, "decode_s", t->decode);
     cJSON_AddNumberToObject(s, "decode_tok_s", per_second((double)(a->n_ids - 1), t->decode));
+    if (t->guesses > 0) {
+        cJSON *g = cJSON_AddObjectToObject(o, "speculation");
+        cJSON_AddNumberToObject(g, "guesses", t->guesses);
+        cJSON_AddNumberToObject(g, "right", t->right);
+    }
     return o;
 }
 
@@ -280,11 +306,14 @@ static eng_opts engine_of(const run_opts *o)
                        .kv_bytes = o->kv_bytes,
                        .max_len = o->max_len,
                        .max_seqs = o->beams ? o->beams : 1,
+                       .guesses = o->guesses,
                        .max_batch_tokens = o->batch_tokens };
 }
 
+/* draft: what guesses, or NULL. */
 static lq_status generate(ans_answer *a, timings *t, const cmd_ctx *c, const run_opts *o,
-                          const model *m, const tok_tokenizer *tok, pool *p, lq_err *err)
+                          const model *m, const model *draft, const tok_tokenizer *tok, pool *p,
+                          lq_err *err)
 {
     int32_t *ids = NULL;
     size_t n = 0;
@@ -292,6 +321,8 @@ static lq_status generate(ans_answer *a, timings *t, const cmd_ctx *c, const run
     structured form = { 0 };
     dry_breakers breakers = { 0 };
     eng_opts eo = engine_of(o);
+    eng_stats stats = { 0 };
+    eo.draft = draft;
     lq_status s = read_prompt(o, m->src, tok, &ids, &n, err);
     if (!s) s = structured_open(&form, &o->structured, tok, m->cfg->vocab, err);
     if (!s) s = eng_open(&e, m, tok, p, &eo, err);
@@ -300,6 +331,9 @@ static lq_status generate(ans_answer *a, timings *t, const cmd_ctx *c, const run
     if (!s) s = ans_run(a, e, &r, c->json ? NULL : print_text, NULL, c->job, err);
     t->prompt = (a->t_first > 0 ? a->t_first : a->t_end) - a->t_begin;
     t->decode = o->beams ? 0 : a->t_last - a->t_first;
+    if (e) eng_stats_get(e, &stats);
+    t->guesses = (double)stats.guesses;
+    t->right = (double)stats.right;
     eng_close(e);
     structured_close(&form);
     dry_breakers_free(&breakers);
@@ -348,12 +382,13 @@ static lq_status run_run(const cmd_ctx *c, const void *opts, lq_err *err)
     gen_defaults g;
     if (c->argc > 1) own.prompt = c->argv[1];
     ans_answer a = { 0 };
-    load_model l = { 0 };
+    load_model l = { 0 }, draft = { 0 };
     load_tok tok = { 0 };
     pool *p = NULL;
     timings t = { 0 };
     double start = lq_now();
-    lq_status s = load_start(&p, c, &o->model, err);
+    lq_status s = opt_guesses(&own.guesses, o->ngram, o->mtp, o->draft, err);
+    if (!s) s = load_start(&p, c, &o->model, err);
     load_opts how = load_opts_of(c, &o->model);
     how.beside = beside_of(o);
     if (!s) s = load_model_open(&l, c->argv[0], &how, p, c, err);
@@ -362,12 +397,16 @@ static lq_status run_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s) s = load_stops(&l, tok.t, err);
     if (!s) s = load_gen(&g, l.src, c->argv[0], err);
     if (!s) take_defaults(&own, &g, c);
+    const load_guess guess = { .path = o->draft, .load = &how, .p = p, .job = c->job };
+    const bool guesses = o->draft || o->mtp;
+    if (!s && guesses) s = load_guess_open(&draft, &l, tok.t, &guess, err);
     prog_end();
     t.load = lq_now() - start;
-    if (!s) s = generate(&a, &t, c, o, &l.m, tok.t, p, err);
+    if (!s) s = generate(&a, &t, c, o, &l.m, guesses ? &draft.m : NULL, tok.t, p, err);
     if (!s && !tok.t && !c->json) print_ids(&a);
     if (!s) s = run_report(c, &a, &t, err);
     load_tok_close(&tok);
+    load_model_close(&draft);
     load_model_close(&l);
     pool_close(p);
     ans_free(&a);
@@ -388,6 +427,7 @@ const cmd_row cmd_run = {
                 OPT_GROUP("Sampling", sampling_rows, 0),
                 OPT_GROUP("More samplers", opt_samplers_rows, F(samplers)),
                 OPT_GROUP("Beam search", beam_rows, 0), OPT_GROUP("Memory", engine_rows, 0),
+                OPT_GROUP("Speculation", guess_rows, 0),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)),
                 OPT_GROUP("Quantizing while loading", inflight_rows, F(inflight)) },
     .examples = "llmq run model.llmq -p 'Once upon a time'\0"

@@ -116,3 +116,26 @@ def test_what_cannot_run_is_refused(llmq, why, args, code, says):
     p = llmq("run", *args, code=code)
     assert says in p.stderr, why
     assert p.stdout == ""
+
+
+GUESSED = ROOT / "tests/golden/mtp/mimo"
+
+
+@pytest.mark.parametrize("how", [["--speculative-mtp"], ["--speculative-model", ROOT / "tests/golden/eagle3"],
+                                 ["--speculative-model", GUESSED], ["--speculative-ngram"]], ids=["mtp", "eagle", "model", "ngram"])
+def test_guesses_change_no_byte(llmq, how):
+    args = ["run", GUESSED, "--ids", "5,6,7,5,6,7,5,6", "-n", 40, "--ignore-eos", "--logprobs", 2]
+    plain, guessed = llmq.json(*args), llmq.json(*args, *how, "--num-speculative-tokens", 3)
+    assert guessed["ids"] == plain["ids"] and guessed["logprobs"] == plain["logprobs"] and "speculation" not in plain
+    assert guessed["speculation"]["guesses"] >= guessed["speculation"]["right"] >= 0
+    if GUESSED in how:  # itself: greedy guesses are right
+        assert guessed["speculation"]["right"] > 20
+
+
+@pytest.mark.parametrize("args,says", [
+    (["--speculative-mtp", "--speculative-ngram"], "exclude each other"),
+    (["--num-speculative-tokens", "3"], "--num-speculative-tokens goes with"),
+    (["--speculative-model", ROOT / "tests/golden/arch/llama-128"], "vocabulary of 64 ids, found one of 320"),
+], ids=["two ways", "no way", "another vocabulary"])
+def test_guesses_that_do_not_fit_are_refused(llmq, args, says):
+    assert says in llmq("run", GUESSED, "--ids", "5,6,7", "-n", 4, *args, code=None).stderr

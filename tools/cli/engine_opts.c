@@ -50,6 +50,21 @@ const opt_row opt_engine_rows[OPT_ENGINE_N] = {
       .help = "with one of these: guesses per sequence and step, at most; 0: 5" },
 };
 
+lq_status opt_guesses(int64_t *guesses, bool ngram, bool mtp, const char *draft, lq_err *err)
+{
+    const int ways = ngram + mtp + (draft != NULL);
+    if (*guesses && !ways)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--num-speculative-tokens goes with --speculative-ngram, --speculative-mtp "
+                       "or --speculative-model");
+    if (ways > 1)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--speculative-ngram, --speculative-mtp and --speculative-model exclude "
+                       "each other");
+    if (ways && !*guesses) *guesses = SPEC_DEFAULT;
+    return LQ_OK;
+}
+
 lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq_err *err)
 {
     *e = (eng_opts){ .acts = opt_acts(m),
@@ -64,15 +79,8 @@ lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq
                      .max_seqs = o->max_seqs,
                      .max_batch_tokens = o->max_batch_tokens,
                      .no_prefix_cache = !opt_tri_or(o->prefix_cache, true) };
-    const int ways = o->ngram + opt_engine_mtp(o) + (o->draft != NULL);
-    if (o->guesses && !ways)
-        return lq_fail(err, LQ_EUSAGE,
-                       "--num-speculative-tokens goes with --speculative-ngram, --speculative-mtp "
-                       "or --speculative-model");
-    if (ways > 1)
-        return lq_fail(err, LQ_EUSAGE,
-                       "--speculative-ngram, --speculative-mtp and --speculative-model exclude "
-                       "each other");
-    if (ways) e->guesses = o->guesses ? o->guesses : SPEC_DEFAULT;
+    e->guesses = o->guesses;
+    const lq_status s = opt_guesses(&e->guesses, o->ngram, opt_engine_mtp(o), o->draft, err);
+    if (s) return s;
     return eng_check_policy(&e->policy, err);
 }

@@ -22,6 +22,8 @@ extern const opt_row opt_engine_rows[OPT_ENGINE_N];
 
 /* Is the model's MTP head to guess? */
 static inline bool opt_engine_mtp(const opt_engine *o) { return o->mtp == OPT_YES; }
+/* *guesses of each sequence and step, as was said or by default; 0: nobody guesses. LQ_EUSAGE: as below. */
+lq_status opt_guesses(int64_t *guesses, bool ngram, bool mtp, const char *draft, lq_err *err);
 /* LQ_EUSAGE: options that do not go together. */
 lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq_err *err);
 
