@@ -294,7 +294,8 @@ bench: all ## tables of kernels and the built-in model beside the machine's limi
 bench-gpu: all ## the built-in model on this machine's GPU beside what its memory gives; JSON in build/bench-gpu.json; "skipped" without one
 	@scripts/bench/bench-gpu.sh
 
-bench-quality: all ## perplexity and KL of every quantizer beside other projects' at equal bits; MODELS, METHODS, WIDTHS, TEXTS, ... are the caller's
+bench-quality: all ## KL of every format and quantizer beside other projects' at equal bits; MODELS, TARGETS, METHODS, WIDTHS, ... are the caller's
+	$(PYTHON) scripts/bench/quality_targets.py
 	$(PYTHON) scripts/bench/bench-quality.py
 
 check-hard: all tests ## what takes long: kills, long random tests, ThreadSanitizer
