@@ -320,7 +320,7 @@ def test_sentencepiece_in_a_file_cuts_text_as_its_model_does(llmq, tmp_path):
 
 
 @pytest.mark.parametrize("why,change,says", [
-    ("another architecture", lambda b: b.replace(text("llama"), text("mamba"), 1), '"mamba"'),
+    ("another architecture", lambda b: b.replace(text("llama"), text("rwkv7"), 1), '"rwkv7"'),
     ("cut short", lambda b: b[:-1000], "in a file of"),
     ("a width that is not there", lambda b: b.replace(b"llama.embedding_length", b"llama.embedding_lengtX", 1), "hidden_size"),
     ("a type we do not read", lambda b: b.replace(struct.pack("<QQI", 256, 4096, 14), struct.pack("<QQI", 256, 4096, 24), 1),
