@@ -431,29 +431,50 @@ static inline void keep_lower(lowest *l, __m256 e, int64_t p)
     l->at = _mm256_blendv_epi8(l->at, _mm256_set1_epi32((int)p), _mm256_castps_si256(less));
 }
 
-static int first_lowest(const lowest *l)
+/* The least of eight, in all lanes. */
+static inline __m256 least_of(__m256 e)
 {
-    float e[8];
-    int32_t at[8];
-    int best = 0;
-    _mm256_storeu_ps(e, l->e);
-    _mm256_storeu_si256((void *)at, l->at);
-    for (int j = 0; j < 8; j++)
-        at[j] += j;
-    for (int j = 1; j < 8; j++)
-        if (e[j] < e[best] || (!(e[best] < e[j]) && at[j] < at[best])) best = j;
-    return at[best];
+    e = _mm256_min_ps(e, _mm256_permute2f128_ps(e, e, 1));
+    e = _mm256_min_ps(e, _mm256_permute_ps(e, 0x4e));
+    return _mm256_min_ps(e, _mm256_permute_ps(e, 0xb1));
 }
 
+static inline int first_lowest(const lowest *l)
+{
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    const __m256 is = _mm256_cmp_ps(l->e, least_of(l->e), _CMP_EQ_OQ);
+    const __m256i at = _mm256_blendv_epi8(_mm256_set1_epi32(INT32_MAX),
+                                          _mm256_add_epi32(l->at, lane), _mm256_castps_si256(is));
+    const __m128i half = _mm_min_epi32(_mm256_castsi256_si128(at), _mm256_extracti128_si256(at, 1));
+    const __m128i pair = _mm_min_epi32(half, _mm_shuffle_epi32(half, 0x4e));
+    return _mm_cvtsi128_si32(_mm_min_epi32(pair, _mm_shuffle_epi32(pair, 0xb1)));
+}
+
+static inline __m256 line_at(const float *A, const float *B, int64_t p, __m256 by)
+{
+    return _mm256_sub_ps(_mm256_mul_ps(by, _mm256_loadu_ps(B + p)), _mm256_loadu_ps(A + p));
+}
+
+/* First what the least is, in runs that do not wait for each other, then where: the same numbers again. */
 static int avx2_lowest_line(const float *A, const float *B, int64_t n, float s)
 {
-    const __m256 by = _mm256_set1_ps(s);
-    lowest l = { _mm256_set1_ps(INFINITY), _mm256_setzero_si256() };
-    for (int64_t p = 0; p < n; p += 8)
-        keep_lower(&l,
-                   _mm256_sub_ps(_mm256_mul_ps(by, _mm256_loadu_ps(B + p)), _mm256_loadu_ps(A + p)),
-                   p);
-    return first_lowest(&l);
+    enum { RUNS = 4 };
+    const __m256 by = _mm256_set1_ps(s), none = _mm256_set1_ps(INFINITY);
+    __m256 e[RUNS] = { none, none, none, none };
+    int64_t p = 0;
+    for (; p + 8 * RUNS <= n; p += 8 * RUNS)
+        for (int i = 0; i < RUNS; i++)
+            e[i] = _mm256_min_ps(line_at(A, B, p + 8 * i, by), e[i]);
+    for (; p < n; p += 8)
+        e[0] = _mm256_min_ps(line_at(A, B, p, by), e[0]);
+    const __m256 least =
+        least_of(_mm256_min_ps(_mm256_min_ps(e[0], e[1]), _mm256_min_ps(e[2], e[3])));
+    for (p = 0; p < n; p += 8) {
+        const __m256 is = _mm256_cmp_ps(line_at(A, B, p, by), least, _CMP_EQ_OQ);
+        const unsigned lanes = (unsigned)_mm256_movemask_ps(is);
+        if (lanes) return (int)p + __builtin_ctz(lanes);
+    }
+    return 0;
 }
 
 static inline __attribute__((always_inline)) int lowest_of(const float *v, const int dim, int64_t n,
