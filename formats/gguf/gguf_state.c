@@ -112,12 +112,8 @@ static void put_attention(state *c)
 
 static void put_mamba(state *c)
 {
-    const int64_t all = largest(c, "ssm.inner_size"), heads = largest(c, "ssm.time_step_rank"),
-                  hidden = largest(c, "embedding_length");
-    if (strcmp(c->row->gguf, "mamba") == 0 && hidden > 0) {
-        put(c, "expand", all / hidden);
-        put(c, "intermediate_size", all);
-    }
+    const int64_t all = largest(c, "ssm.inner_size"), heads = largest(c, "ssm.time_step_rank");
+    if (strcmp(c->row->gguf, "mamba") == 0) put(c, "intermediate_size", all);
     if (!spelled[c->at].value || heads < 1) return;
     put(c, spelled[c->at].value, all / heads);
     if (strcmp(c->row->hf, "FalconH1ForCausalLM") != 0) return;

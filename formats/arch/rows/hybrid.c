@@ -81,14 +81,14 @@ static lq_status step_rank(arch_config *c, const char *key, const cJSON *v, lq_e
     return lq_fail(err, LQ_EVALUE, "%s: expected an integer 1..1048576 or auto", key);
 }
 
-/* After mamba_expand, which counts. */
-static lq_status as_expanded(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+/* After mamba_expand: where it is said it counts, as in transformers (Falcon-Mamba's file says expand 16 beside
+ * a width of 2 hidden). */
+static lq_status inner_size(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
     char found[64];
-    int64_t n;
-    if (!v || (js_whole(v, 1, INT32_MAX, &n) && n == c->mix_value)) return LQ_OK;
-    return lq_fail(err, LQ_EVALUE, "%s: expected %lld, by expand, found %s", key,
-                   (long long)c->mix_value, js_describe(found, v));
+    if (!v || js_whole(v, 1, 1 << 22, &c->mix_value)) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected an integer 1..4194304, found %s", key,
+                   js_describe(found, v));
 }
 
 /* Jamba: of so many layers one attends, and of so many one has experts. One expert is an MLP. */
@@ -565,7 +565,7 @@ static const arch_key nemotron_h_keys[] = {
     { "state_size", KEY_INT, AT(mix_key), 16, NULL }, \
     { "conv_kernel", KEY_INT, AT(conv_taps), 4, NULL }, \
     { "expand", KEY_FN, 0, NONE, mamba_expand }, \
-    { "intermediate_size", KEY_FN, 0, NONE, as_expanded }, \
+    { "intermediate_size", KEY_FN, 0, NONE, inner_size }, \
     { "time_step_rank", KEY_FN, 0, NONE, step_rank }, \
     { "hidden_act", KEY_FN, 0, NONE, must_be_silu }, \
     MUST("rms_norm", 1), \
