@@ -11,6 +11,34 @@ static void put(cJSON *o, const char *key, const cJSON *v)
     cJSON_AddItemToObject(o, key, v ? cJSON_Duplicate(v, true) : cJSON_CreateNull());
 }
 
+/* Turns of the assistant with a call, by what their content is. */
+static const struct {
+    const char *name, *content;
+} calling[] = { { "calls", NULL }, { "null", "null" }, { "empty", "\"\"" } };
+
+static cJSON *turn_of_calls(const char *content)
+{
+    static const char call[] =
+        "[{\"id\": \"zida00001\", \"type\": \"function\", \"function\": {\"name\": \"zfn\", "
+        "\"arguments\": {}}}]";
+    cJSON *m = cJSON_CreateObject();
+    cJSON_AddStringToObject(m, "role", "assistant");
+    if (content) cJSON_AddItemToObject(m, "content", cJSON_Parse(content));
+    cJSON_AddItemToObject(m, "tool_calls", cJSON_Parse(call));
+    return m;
+}
+
+static cJSON *turn(const char *role, const char *text)
+{
+    for (size_t i = 0; i < LQ_COUNT(calling); i++)
+        if (strcmp(role, calling[i].name) == 0) return turn_of_calls(calling[i].content);
+    cJSON *m = cJSON_CreateObject();
+    cJSON_AddStringToObject(m, "role", role);
+    cJSON_AddStringToObject(m, "content", text);
+    if (strcmp(role, "tool") == 0) cJSON_AddStringToObject(m, "tool_call_id", "zida00001");
+    return m;
+}
+
 static cJSON *conversation(const char *roles)
 {
     cJSON *list = cJSON_CreateArray();
@@ -19,10 +47,7 @@ static cJSON *conversation(const char *roles)
         const size_t n = strcspn(roles, " ");
         snprintf(role, sizeof role, "%.*s", (int)n, roles);
         snprintf(text, sizeof text, "PROBE%d", i);
-        cJSON *m = cJSON_CreateObject();
-        cJSON_AddStringToObject(m, "role", role);
-        cJSON_AddStringToObject(m, "content", text);
-        cJSON_AddItemToArray(list, m);
+        cJSON_AddItemToArray(list, turn(role, text));
         roles += n + (roles[n] == ' ');
     }
     return list;
@@ -76,9 +101,25 @@ static bool knows_developer(const tmpl_template *t, const cJSON *tokens)
     return knows;
 }
 
+static bool raises(const tmpl_template *t, const cJSON *tokens, const char *roles)
+{
+    char *text = chat_roles_render(t, tokens, roles, NULL);
+    free(text);
+    return !text;
+}
+
+/* What it makes of calls alone; some raise at calls without tools, which says nothing. */
+static void try_calls(chat_roles *r, const tmpl_template *t, const cJSON *tokens)
+{
+    if (raises(t, tokens, "user empty tool")) return;
+    r->no_content = !raises(t, tokens, "user calls tool");
+    r->null_content = !raises(t, tokens, "user null tool");
+}
+
 chat_roles chat_roles_of(const tmpl_template *t, const cJSON *tokens)
 {
-    chat_roles r = { true, true, true, true, true };
+    chat_roles r = { true, true, true, true, true, true, true };
+    try_calls(&r, t, tokens);
     r.developer = knows_developer(t, tokens);
     if (!takes(t, tokens, "user")) return r;
     r.system = takes(t, tokens, "system user");
@@ -152,12 +193,23 @@ static bool developer_to_system(cJSON *messages)
     return true;
 }
 
+/* A turn of calls alone, where the template wants a text. */
+static bool fill_content(cJSON *m, const chat_roles *r)
+{
+    const cJSON *calls = js_get(m, "tool_calls"), *content = js_get(m, "content");
+    const bool taken = content ? !cJSON_IsNull(content) || r->null_content : r->no_content;
+    if (!cJSON_IsArray(calls) || !calls->child || taken) return true;
+    cJSON_DeleteItemFromObjectCaseSensitive(m, "content");
+    return cJSON_AddStringToObject(m, "content", "") != NULL;
+}
+
 bool chat_roles_fit(cJSON *messages, const chat_roles *r)
 {
     bool before = false; /* the message before has taken in an instruction */
     if (!r->developer && !developer_to_system(messages)) return false;
     for (cJSON *m = messages->child, *next; m; m = next) {
         next = m->next;
+        if (!fill_content(m, r)) return false;
         const bool turned = instructs(m) && !is_shown(messages, m, r);
         bool joins = turned && can_join(messages, m) && instructs(m->prev);
         if (turned && !joins && !set_role(m, "user")) return false;

@@ -7,7 +7,8 @@
  *   - developer is system where the template shows it no otherwise than any word, or not at all;
  *   - an instruction that it does not show in its place is text of the user's turn there, or of the
  *     system message where it follows it;
- *   - the user's turns in a row are one turn where the template raises at two. */
+ *   - the user's turns in a row are one turn where the template raises at two;
+ *   - a turn of calls alone has an empty content where the template raises at none. */
 #ifndef LLMQ_RUNTIME_CHAT_CHAT_ROLES_H
 #define LLMQ_RUNTIME_CHAT_CHAT_ROLES_H
 
@@ -20,6 +21,8 @@ typedef struct {
     bool late_system;    /* ... and one after the user has spoken */
     bool late_developer; /* likewise, where it knows that role */
     bool runs;           /* it takes two turns of the user in a row */
+    bool no_content;     /* it takes a turn of calls that has no content, ... */
+    bool null_content;   /* ... or null */
 } chat_roles;
 
 /* tokens: of chat_set_tokens. A template that raises at "hi" alone is said to take everything. */
@@ -34,7 +37,8 @@ bool chat_has_role(const cJSON *m, const char *role);
  * are strings. False: out of memory. */
 bool chat_join(cJSON *messages, cJSON *m, const char *between);
 
-/* A conversation of these roles (names with a space between), in which message i says "PROBE<i>",
+/* A conversation of these roles (names with a space between), in which message i says "PROBE<i>" (but
+ * "calls", "null" and "empty": the assistant calls a tool, without content, with null, with ""),
  * rendered; with kwargs, further variables, up to where an answer begins. malloc'd; NULL: the
  * template raises. */
 char *chat_roles_render(const tmpl_template *t, const cJSON *tokens, const char *roles,

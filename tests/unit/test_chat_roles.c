@@ -13,8 +13,13 @@ static cJSON *conversation(const char *roles)
     for (char *r = strtok_r(copy, " ", &save); r; r = strtok_r(NULL, " ", &save)) {
         cJSON *m = cJSON_CreateObject();
         snprintf(text, sizeof text, "TEXT%d", i++);
-        cJSON_AddStringToObject(m, "role", r);
-        cJSON_AddStringToObject(m, "content", text);
+        const bool calls = strcmp(r, "calls") == 0, null = strcmp(r, "null") == 0;
+        cJSON_AddStringToObject(m, "role", calls || null ? "assistant" : r);
+        if (null) cJSON_AddNullToObject(m, "content");
+        if (calls || null)
+            cJSON_AddItemToObject(m, "tool_calls", cJSON_Parse("[{\"id\": \"a\"}]"));
+        else
+            cJSON_AddStringToObject(m, "content", text);
         cJSON_AddItemToArray(list, m);
     }
     return list;
@@ -66,9 +71,10 @@ static void look(const char *name, const tmpl_template *t, const cJSON *tokens)
 {
     const chat_roles r = chat_roles_of(t, tokens);
     if (getenv("LLMQ_PRINT"))
-        printf("%-50s%s%s%s%s%s\n", name, r.developer ? " developer" : "",
+        printf("%-50s%s%s%s%s%s%s%s\n", name, r.developer ? " developer" : "",
                r.system ? " system" : "", r.late_system ? " late" : "",
-               r.late_developer ? " late-developer" : "", r.runs ? " runs" : "");
+               r.late_developer ? " late-developer" : "", r.runs ? " runs" : "",
+               r.no_content ? " no-content" : "", r.null_content ? " null-content" : "");
     char *hi = render(t, tokens, conversation("user"), NULL);
     free(hi);
     if (!hi) { /* without tools it raises */
@@ -97,6 +103,8 @@ TEST(published_templates_show_what_clients_say)
 
 /* ---- each rule ---- */
 
+#define CONTENT \
+    "{{ '<' + m.role + '>' + (m.content if 'x' not in m.content else '') }}" /* raises at none */
 #define ECHO "{{ '<' + m.role + '>' + m.content }}"
 #define EACH(body) "{% for m in messages %}" body "{% endfor %}"
 #define KNOWN                                                                                      \
@@ -127,6 +135,8 @@ TEST(what_a_template_does_not_take_is_said_as_it_takes_it)
           "<user>TEXT0\n\nTEXT1\n\nTEXT2" },
         { "a developer late", EACH(KNOWN FIRST ECHO), "developer user developer user",
           "<system>TEXT0<user>TEXT1\n\nTEXT2\n\nTEXT3" },
+        { "calls without a content", EACH(CONTENT), "user calls", "<user>TEXT0<assistant>" },
+        { "calls whose content is null", EACH(CONTENT), "user null", "<user>TEXT0<assistant>" },
     };
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         tmpl_template *t = NULL;
