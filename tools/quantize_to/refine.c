@@ -1,6 +1,7 @@
 /* tools/quantize_to/refine.c - see refine.h. */
 #include "tools/quantize_to/refine.h"
 
+#include "base/mapped.h"
 #include "base/out_file.h"
 #include "formats/gguf/gguf_blocks.h"
 #include "quantize/layer/plan.h"
@@ -71,6 +72,7 @@ lq_status refine_open(qz_opts *q, const char *path, const cmd_ctx *c, lq_err *er
     if (kept + q->n_skips) q->no_fold = true;
     s = src_fingerprint(&hash, q->like, err);
     if (!s) lq_hash_hex(q->like_hash, &hash);
+    lq_map_drop(&f->map, f->map.data, f->map.size);
     return s;
 }
 
@@ -212,6 +214,19 @@ static const gguf_tensor *better(lq_status *s, const gguf_file *made, const gguf
     return NULL;
 }
 
+/* All of a mapped file, whose pages go again. */
+static lq_status copy(lq_out *o, const lq_map *m, lq_err *err)
+{
+    enum { PIECE = 8 << 20 };
+    lq_status s = LQ_OK;
+    for (size_t at = 0; at < m->size && !s; at += PIECE) {
+        const size_t n = m->size - at < PIECE ? m->size - at : PIECE;
+        s = lq_out_write(o, m->data + at, n, err);
+        lq_map_drop(m, m->data + at, n);
+    }
+    return s;
+}
+
 lq_status refine_write(const char *out, const src_source *like, const char *made, lq_err *err)
 {
     const gguf_file *f = src_gguf(like);
@@ -220,12 +235,12 @@ lq_status refine_write(const char *out, const src_source *like, const char *made
     lq_status s = gguf_open(&m, made, err);
     if (s) return s;
     s = lq_out_open(&o, out, err);
-    if (!s) s = lq_out_write(o, f->map.data, f->map.size, err);
+    if (!s) s = copy(o, &f->map, err);
     for (size_t i = 0; i < f->n && !s; i++) {
         const gguf_tensor *t = &f->tensors[i], *b = better(&s, &m, t, err);
-        if (b)
-            s = lq_out_pwrite(o, b->data, b->bytes,
-                              (size_t)(t->data - (const uint8_t *)f->map.data), err);
+        if (!b) continue;
+        s = lq_out_pwrite(o, b->data, b->bytes, (size_t)(t->data - f->map.data), err);
+        lq_map_drop(&m.map, b->data, b->bytes);
     }
     if (!s)
         s = lq_out_commit(o, err);
