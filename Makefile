@@ -303,7 +303,7 @@ check-hard: all tests ## what takes long: kills, long random tests, ThreadSaniti
 
 sbom: all ## what the program consists of, as SPDX 2.3: llmq.spdx.json
 	$(PYTHON) scripts/sbom.py llmq > llmq.spdx.json
-DIST_ARCHS ?= x86_64 $(if $(shell command -v aarch64-linux-gnu-gcc),aarch64)
+DIST_ARCHS ?= x86_64
 dist: ## a release in dist/: programs and wheels that need the C library alone, sources, SBOMs and their checksums; wants a network
 	for a in $(DIST_ARCHS); do packaging/portable/build.sh $$a || exit 1; done
 	scripts/dist.sh dist $(DIST_ARCHS)

@@ -3,6 +3,7 @@
 # but the compiler and libraries): install, build, quantize, convert, measure, serve, ask, stop.
 # Safe to run again: everything it makes is in build/demo, which it empties first. The first run takes
 # a minute or two for packages and about five for the build on two cores; a later run takes half a minute.
+# Where a release for this machine is in dist/ and nothing was built yet, its program is taken: no install, no build.
 #
 # usage: sh scripts/demo.sh [--no-install]
 set -eu
@@ -11,7 +12,7 @@ install=yes
 for arg in "$@"; do
     case $arg in
     --no-install) install= ;;
-    -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "demo.sh: unknown option '$arg' (see --help)" >&2; exit 2 ;;
     esac
 done
@@ -64,48 +65,62 @@ building() { # how far, what is compiled now, and the time left at the pace so f
     echo "building: $((100 * done / all)) %, $(clock "$seconds")$left  $(tail -n 1 "$dir/build.log" | cut -c 8-60)"
 }
 
-step "1/6 install what is missing, and build"
-[ -z "$install" ] || sh scripts/install-deps.sh
-all=$(make -n 2>/dev/null | cost 0)
-if [ "$all" -eq 0 ]; then
-    echo "the program is built already"
-else
-    echo "\$ make -j$jobs    # one to five minutes on two cores; its output: $dir/build.log"
-fi
-start=$(date +%s)
-work "$dir/build.log" building make -s -j"$jobs" || {
-    tail -n 20 "$dir/build.log" >&2
-    echo "demo.sh: the build failed; its last lines are above, all of it is in $dir/build.log" >&2
-    exit 1
+released() { # unpacks what `make dist` made, if it runs here
+    archive=$(find dist -name "llmq-*-linux-$(uname -m).tar.gz" 2>/dev/null | head -n 1)
+    [ -n "$archive" ] && command -v curl >/dev/null || return
+    tar -xzf "$archive" -C "$dir" && llmq=$(echo "$dir"/llmq-*/llmq) && "$llmq" version >/dev/null 2>&1
 }
-[ "$all" -eq 0 ] || echo "built ./llmq in $(clock $(($(date +%s) - start)))"
+build() {
+    [ -z "$install" ] || sh scripts/install-deps.sh
+    all=$(make -n 2>/dev/null | cost 0)
+    if [ "$all" -eq 0 ]; then
+        echo "the program is built already"
+    else
+        echo "\$ make -j$jobs    # one to five minutes on two cores; its output: $dir/build.log"
+    fi
+    start=$(date +%s)
+    work "$dir/build.log" building make -s -j"$jobs" || {
+        tail -n 20 "$dir/build.log" >&2
+        echo "demo.sh: the build failed; its last lines are above, all of it is in $dir/build.log" >&2
+        exit 1
+    }
+    [ "$all" -eq 0 ] || echo "built ./llmq in $(clock $(($(date +%s) - start)))"
+}
+
+step "1/6 install what is missing, and build"
+if [ ! -e llmq ] && released; then
+    echo "not needed: the program of $archive runs here"
+else
+    llmq=./llmq
+    build
+fi
 
 step "2/6 quantize the checkpoint to 4 bits (AWQ; 10 to 40 s)"
-show ./llmq quantize $model -o $packed --method awq --json >"$dir/quantize.json"
+show "$llmq" quantize $model -o $packed --method awq --json >"$dir/quantize.json"
 bytes_in=$(field bytes_in "$dir/quantize.json")
 bytes_out=$(field bytes_out "$dir/quantize.json")
 echo "linear layers: $(round "$(field bpw "$dir/quantize.json")" 2) bits per weight;" \
     "file: $bytes_in -> $bytes_out bytes; $(round "$(field seconds "$dir/quantize.json")" 1) s"
 
 step "3/6 convert: checkpoint -> packed -> checkpoint"
-show ./llmq convert $model -o $dir/plain.llmq --to llmq
-show ./llmq convert $dir/plain.llmq -o $dir/back --to safetensors
+show "$llmq" convert $model -o $dir/plain.llmq --to llmq
+show "$llmq" convert $dir/plain.llmq -o $dir/back --to safetensors
 if cmp -s $model/model.safetensors $dir/back/model.safetensors; then
     echo "the checkpoint came back byte for byte"
 fi
-show ./llmq verify $packed
+show "$llmq" verify $packed
 
 step "4/6 perplexity before and after (lower is better; 100 windows of unseen novels)"
-show ./llmq eval $model --text $text --ctx 512 --json >"$dir/before.json"
-show ./llmq eval $packed --text $text --ctx 512 --ref $model --json >"$dir/after.json"
+show "$llmq" eval $model --text $text --ctx 512 --json >"$dir/before.json"
+show "$llmq" eval $packed --text $text --ctx 512 --ref $model --json >"$dir/after.json"
 echo "unquantized: $(round "$(field perplexity "$dir/before.json")" 3)"
 echo "quantized:   $(round "$(field perplexity "$dir/after.json")" 3)," \
     "KL divergence from the unquantized model $(round "$(field kl_mean "$dir/after.json")" 4)"
 
 step "5/6 serve it and ask"
-echo "\$ ./llmq serve $packed --served-model-name demo --port 0 &    # 0: any free port"
+echo "\$ $llmq serve $packed --served-model-name demo --port 0 &    # 0: any free port"
 : >"$dir/serve.log"
-./llmq serve $packed --served-model-name demo --port 0 >"$dir/serve.log" 2>&1 &
+"$llmq" serve $packed --served-model-name demo --port 0 >"$dir/serve.log" 2>&1 &
 server=$!
 tries=0 url=
 until [ -n "$url" ] && curl -sf "$url/ready" >/dev/null 2>&1; do
@@ -150,10 +165,10 @@ echo "the server ended with exit code $status"
 cat <<END
 
 Done. What to do next:
-  quantize your own model     ./llmq quantize path/to/hugging-face-folder -o model.llmq --method gptq
-  serve this one              ./llmq serve $packed
+  quantize your own model     $llmq quantize path/to/hugging-face-folder -o model.llmq --method gptq
+  serve this one              $llmq serve $packed
                               (any OpenAI client at http://127.0.0.1:8000/v1; a page to chat at http://127.0.0.1:8000)
-  every option, with examples ./llmq help quantize
+  every option, with examples $llmq help quantize
   every test                  sh scripts/test.sh
   read on                     README.md, docs/methods/README.md (which method)
 END
