@@ -10,11 +10,10 @@
 #include <string.h>
 
 #define FOLDER "models/novels-1m/"
-#define EMBED(symbol, file)                                                            \
-    extern const char symbol[], symbol##_end[];                                        \
-    __asm__(".section .rodata\n.hidden " #symbol "\n.hidden " #symbol "_end\n"         \
-            ".global " #symbol "\n.global " #symbol "_end\n.balign 16\n" #symbol ":\n" \
-            ".incbin \"" FOLDER file "\"\n" #symbol "_end:\n.byte 0\n.text\n")
+#define EMBED(symbol, file)                                    \
+    extern const char symbol[], symbol##_end[];                \
+    __asm__(".pushsection .rodata\n.balign 16\n" #symbol ":\n" \
+            ".incbin \"" FOLDER file "\"\n" #symbol "_end:\n.byte 0\n.popsection\n")
 
 EMBED(demo_config, "config.json");
 EMBED(demo_generation, "generation_config.json");
