@@ -494,7 +494,7 @@ static lq_status to_hf_put(conv *c, const conv_weight *w, st_writer *out, size_t
 }
 
 /* ---- shards ---- */
-/* A stack of experts whose rows the checkpoint has one behind the other? */
+/* A stack of experts whose rows the checkpoint has one after the other? */
 static bool is_flat(const conv *c, const conv_weight *w)
 {
     return w->linear && w->t->n_dims == 3 &&

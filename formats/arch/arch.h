@@ -258,7 +258,7 @@ typedef enum {
     NAME_STATE = 2048,   /* only in layers with a state */
     NAME_ATTENDS = 4096, /* only in layers that attend */
     NAME_FLAT =
-        8192 /* with NAME_STACKED: in a folder the experts' rows one behind the other, two dims */
+        8192 /* with NAME_STACKED: in a folder the experts' rows one after the other, two dims */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.

@@ -477,7 +477,7 @@ static lq_status make_place(src_source *s, lq_err *err)
     return s->tensors ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
 }
 
-/* No blocks behind those that the metadata counts. */
+/* No blocks after those that the metadata counts. */
 static lq_status check_blocks(const src_source *s, const gguf_arch *row, lq_err *err)
 {
     const gguf_file *f = &s->gguf;

@@ -1,5 +1,5 @@
 /* formats/source/source_layers.c - the layers whose tensors are stored against those that the config has. Layers
- * behind the last are MTP's (arch_mtp), or the config is of another model. */
+ * after the last are MTP's (arch_mtp), or the config is of another model. */
 #include "formats/source/source_impl.h"
 
 #include <inttypes.h>
@@ -17,7 +17,7 @@ static void head_of(char out[256], const arch_config *c, const char *pattern)
                  pattern + body);
 }
 
-/* The number that follows; *rest: what stands behind it. -1: there is none. */
+/* The number that follows; *rest: what follows it. -1: there is none. */
 static int64_t number_in(const char **rest, const char *name, const char *head)
 {
     const size_t n = strlen(head);
@@ -28,7 +28,7 @@ static int64_t number_in(const char **rest, const char *name, const char *head)
     return *end == '.' ? v : -1;
 }
 
-/* Has a layer behind the last what makes its input of an embedding and a hidden state? */
+/* Has a layer after the last what makes its input of an embedding and a hidden state? */
 static bool is_mtp(const src_source *s, const char *head, int64_t layer)
 {
     const char *rest = "";
@@ -47,7 +47,7 @@ static const char *layer_pattern(const arch_config *c)
     return a->role == ARCH_N_ROLES ? "" : a->name;
 }
 
-/* *mtp: how many layers are behind the config's, all of them MTP's. */
+/* *mtp: how many layers follow the config's, all of them MTP's. */
 static lq_status check_behind(int64_t *mtp, const src_source *s, lq_err *err)
 {
     const arch_config *c = &s->config;

@@ -423,7 +423,7 @@ def test_biases_of_experts_are_floats(llmq, tmp_path):
 
 def test_fewer_blocks_than_are_stored_are_refused(llmq, tmp_path):
     raw = (ROOT / "tests/golden/gguf/novels-6m-Q2_K.gguf").read_bytes()
-    at = raw.index(b"llama.block_count") + len("llama.block_count") + 4  # behind the type
+    at = raw.index(b"llama.block_count") + len("llama.block_count") + 4  # after the type
     n = struct.unpack_from("<I", raw, at)[0]
     (tmp_path / "m.gguf").write_bytes(raw[:at] + struct.pack("<I", n - 1) + raw[at + 4:])
     p = llmq("logits", tmp_path / "m.gguf", "--ids", "1,2", "-o", tmp_path / "l", code=3)
