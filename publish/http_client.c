@@ -1,6 +1,7 @@
 /* publish/http_client.c */
 #include "publish/http_client.h"
 
+#include "base/ca_file.h"
 #include "base/clock.h"
 #include "base/version.h"
 
@@ -23,6 +24,7 @@ struct hc_client {
         curl_off_t bytes; /* carried by then */
     } window;
     char ca[4096];
+    bool named; /* by the environment */
     char why[CURL_ERROR_SIZE];
     char *body;
     size_t body_cap;
@@ -244,25 +246,6 @@ static int on_progress(void *user, curl_off_t to_come, curl_off_t received, curl
 }
 
 /* ---- the client ---- */
-/* Whom to trust where nobody says: a file that the environment names, else the system's, by whatever name
- * it has there; NULL: libcurl's own. */
-static const char *default_ca(void)
-{
-    static const char *const names[] = { "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE" };
-    static const char *const files[] = {
-        "/etc/ssl/certs/ca-certificates.crt", /* Debian, Ubuntu, Arch, Alpine */
-        "/etc/pki/tls/certs/ca-bundle.crt",   /* Fedora, RHEL */
-        "/etc/ssl/ca-bundle.pem",             /* openSUSE */
-        "/etc/ssl/cert.pem",                  /* Alpine, BSD */
-    };
-    const char *own = curl_version_info(CURLVERSION_NOW)->cainfo;
-    for (size_t i = 0; i < LQ_COUNT(names); i++)
-        if (getenv(names[i]) && *getenv(names[i])) return getenv(names[i]);
-    for (size_t i = 0; own && access(own, R_OK) != 0 && i < LQ_COUNT(files); i++)
-        if (access(files[i], R_OK) == 0) return files[i];
-    return NULL;
-}
-
 lq_status hc_open(hc_client **out, const char *ca, int patience, const lq_job *job, lq_err *err)
 {
     hc_client *c = calloc(1, sizeof *c);
@@ -273,7 +256,8 @@ lq_status hc_open(hc_client **out, const char *ca, int patience, const lq_job *j
     }
     c->job = job;
     c->patience = patience ? patience : PUB_PATIENCE;
-    if (!ca) ca = default_ca();
+    c->named = !ca && ca_file_variable();
+    if (!ca) ca = ca_file(curl_version_info(CURLVERSION_NOW)->cainfo);
     if (ca) snprintf(c->ca, sizeof c->ca, "%s", ca);
     *out = c;
     return LQ_OK;
@@ -386,6 +370,9 @@ static lq_status one_request(hc_client *c, const char *url, bool authorized)
     if (c->slow)
         snprintf(c->why, sizeof c->why, "less than %d bytes a second for %d s", MIN_BYTES,
                  c->patience);
+    if (code == CURLE_SSL_CACERT_BADFILE && c->named)
+        return lq_fail(c->err, LQ_EIO, "%.200s: %s: %.200s: expected a file of certificates", url,
+                       ca_file_variable(), c->ca);
     a->lost = code != CURLE_PEER_FAILED_VERIFICATION && code != CURLE_SSL_CACERT_BADFILE &&
               code != CURLE_URL_MALFORMAT && code != CURLE_UNSUPPORTED_PROTOCOL;
     return lq_fail(c->err, LQ_EIO, "%.200s: %s", url,

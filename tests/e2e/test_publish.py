@@ -700,6 +700,12 @@ def test_https_is_checked(llmq, packed, tmp_path):
     for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"):
         p = llmq("pull", "hf:org/name", "-o", tmp_path / "no", env={**hub, name: str(tmp_path / "cert")}, code=None)
         assert p.returncode and "certificate" not in p.stderr, p.stderr
+        p = llmq("chat", f"https://{r.host}", input="hi\n", env={**hub, name: str(tmp_path / "cert")}, code=None)
+        assert p.returncode and "certificate" not in p.stderr, p.stderr
+    p = llmq("chat", f"https://{r.host}", input="hi\n", env=hub, code=None)
+    assert p.returncode and "certificate" in p.stderr, p.stderr
+    p = llmq("pull", "hf:org/name", "-o", tmp_path / "no", env={**hub, "SSL_CERT_FILE": "/nowhere"}, code=1)
+    assert "SSL_CERT_FILE: /nowhere: expected a file of certificates" in p.stderr
     # a token asked for over http would show the password to all
     r.fault = lambda h: h.reply(401, WWW_Authenticate='Bearer realm="http://localhost:1/token"') or True
     p = llmq("pull", target, "-o", tmp_path / "no", "--ca", tmp_path / "cert", code=3)

@@ -1,6 +1,7 @@
 /* tools/server/client.c - see client.h. */
 #include "tools/server/client.h"
 
+#include "base/ca_file.h"
 #include "base/json.h"
 
 #include <curl/curl.h>
@@ -26,6 +27,7 @@ struct client {
     char url[MAX_URL];
     char *unix_path;
     bool insecure, cancelling;
+    const char *ca; /* certificates to trust; NULL: libcurl's */
     long idle_seconds;
     call *calls;
     int n;
@@ -70,6 +72,7 @@ lq_status client_open(client **out, const client_opts *o, lq_err *err)
     if (!c) return lq_fail(err, LQ_ENOMEM, "out of memory");
     memcpy(c->url, o->url, n);
     c->insecure = o->insecure;
+    c->ca = ca_file(curl_version_info(CURLVERSION_NOW)->cainfo);
     c->idle_seconds = o->idle_seconds > 0 ? (long)o->idle_seconds : 300;
     c->multi = curl_global_init(CURL_GLOBAL_DEFAULT) ? NULL : curl_multi_init();
     bool ok = c->multi && set_headers(c, o->key);
@@ -178,6 +181,7 @@ static void set_options(call *k)
     curl_easy_setopt(e, CURLOPT_WRITEDATA, k);
     curl_easy_setopt(e, CURLOPT_PRIVATE, k);
     curl_easy_setopt(e, CURLOPT_ERRORBUFFER, k->error);
+    if (c->ca) curl_easy_setopt(e, CURLOPT_CAINFO, c->ca);
     if (c->insecure) {
         curl_easy_setopt(e, CURLOPT_SSL_VERIFYPEER, 0L);
         curl_easy_setopt(e, CURLOPT_SSL_VERIFYHOST, 0L);
