@@ -61,6 +61,12 @@ static bool first_of_unit(const work *w, size_t i)
     return true;
 }
 
+/* Does a trial round i's unit, of which i is the first? No type of blocks may divide its rows. */
+static bool is_tried(const work *w, size_t i)
+{
+    return !w->G && first_of_unit(w, i) && w->m[i].scheme[w->reference].kind != QT_DENSE;
+}
+
 /* Whole bits of a weight's code. */
 static int bits_of(const qt_scheme *s)
 {
@@ -253,7 +259,7 @@ static lq_status open_perturb(work *w, lq_err *err)
 {
     int64_t n = 0;
     for (size_t i = 0; i < w->n; i++)
-        n += !of_layer(w->m[i].e) ? w->m[i].n : !w->G && first_of_unit(w, i) ? 1 : 0;
+        n += !of_layer(w->m[i].e) ? w->m[i].n : is_tried(w, i);
     if (!n) return LQ_OK;
     w->trials = calloc((size_t)n, sizeof *w->trials);
     if (!w->trials) return lq_fail(err, LQ_ENOMEM, "no memory for trying out rounded weights");
@@ -277,7 +283,7 @@ static lq_status one_layer(work *w, int64_t layer, lq_err *err)
     for (size_t i = 0; i < w->n && !s; i++) {
         if (!of_layer(w->m[i].e) || w->m[i].e->layer != layer || !first_of_unit(w, i)) continue;
         fill_experts(w, i);
-        if (!w->G) s = try_unit(w, i, &l, err);
+        if (is_tried(w, i)) s = try_unit(w, i, &l, err);
     }
     if (!s && w->perturb) s = perturb_advance(w->perturb, layer, &l, w->job, err);
     if (!s && layer + 1 < w->plan->cfg.layers) s = cal_advance(w->cal, layer, &l, w->job, err);

@@ -124,6 +124,15 @@ def test_models_without_a_backward_pass_are_measured_forwards(llmq, ids, tmp_pat
     assert len({t["scheme"] for t in r["tensors"]}) > 1
 
 
+def test_a_tensor_that_no_type_of_blocks_divides_stays(llmq, ids, tmp_path):
+    """DBRX's experts here have rows of 8 weights in their last matrix."""
+    calib = ["--calib", tmp_path / "64.ids"]
+    calib[1].write_text(" ".join(str(i % 61 + 3) for i in range(4 * 32)))
+    r = llmq.json("quantize", ARCH / "dbrx", "-o", tmp_path / "q.gguf", *SHORT, *calib, "--bpw", "9")
+    assert r["bpw_model"] <= 9 and r["kl_predicted"] > 0
+    assert {t["scheme"] for t in r["tensors"] if role(t) == "w2"} == {"bf16"}
+
+
 def test_a_dry_run_says_what_can_be_asked_for(llmq, draft):
     r = llmq.json("quantize", draft, "--method", "auto", "--bpw", "3.5", "--dry-run")
     assert 2 < r["bpw_least"] < 2.25 and r["bpw_most"] == 16
