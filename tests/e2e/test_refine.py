@@ -178,6 +178,19 @@ def test_what_cannot_be_is_refused(llmq, draft, model, plain, tmp_path, args, sa
     assert says in llmq("quantize", plain, "-o", tmp_path / "q.gguf", *args, code=2).stderr and not list(tmp_path.iterdir())
 
 
+def test_a_quantized_source_is_refused_as_one(llmq, plain, tmp_path):
+    """Also where its values cannot be read."""
+    r = llmq("quantize", plain, "--refine", "--ref", plain, "-o", tmp_path / "q.gguf", "-m", "rtn", code=3)
+    assert r.stderr.startswith(f"llmq: quantize: --ref: {plain}: model.") and "expected unquantized weights, found " in r.stderr
+    g = Gguf(plain)
+    at = g.data + g.tensors["blk.1.attn_k.weight"][1]
+    g.bytes[at:at + 2] = b"\xff\xff"  # the scale of the first block
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(g.bytes)
+    r = llmq("quantize", plain, "--refine", "--ref", bad, "-o", tmp_path / "q.gguf", "-m", "rtn", code=3)
+    assert "self_attn.k_proj.weight: scales: expected finite numbers" in r.stderr
+
+
 def test_only_quantized_gguf_files_are_refined(llmq, draft, packed, tmp_path):
     llmq("convert", draft, "-o", tmp_path / "f.gguf", "--to", "gguf")
     for what, says in ((packed, "expected a GGUF file, found llmq"), (tmp_path / "f.gguf", "no tensor has a type that a method makes")):

@@ -183,6 +183,7 @@ lq_status quantize_to_fits(const quantize_to *t, const src_source *src, qz_opts 
     if (strcmp(t->format, "llmq") == 0) return LQ_OK;
     const lq_status s =
         o->bpw > 0 ? try_candidates(t, src, o, err) : try_schemes(t, src, o, NULL, err);
+    if (s && t->like) return lq_wrap(err, s, "--ref: %s", src_path(src));
     return s ? lq_wrap(err, s, "--to %s", t->format) : LQ_OK;
 }
 

@@ -100,24 +100,35 @@ static lq_status distance(double *d, const qt_tensor *a, const qt_tensor *b, lq_
     return LQ_OK;
 }
 
-static lq_status compare_matrix(const src_source *like, const src_source *src, const arch_slot *at,
-                                const char *name, lq_err *err)
+static lq_status compare_to(const qt_tensor *w, const src_source *like, const arch_slot *at,
+                            const char *name, lq_err *err)
 {
     lq_arena a = { 0 };
-    qt_tensor w, q;
+    qt_tensor q;
     double d = 0;
-    lq_status s = src_matrix(src, at->role, at->layer, at->expert, &w, &a, err);
-    if (!s) s = src_matrix(like, at->role, at->layer, at->expert, &q, &a, err);
-    if (!s && (w.N != q.N || w.K != q.K))
+    lq_status s = src_matrix(like, at->role, at->layer, at->expert, &q, &a, err);
+    if (!s && (w->N != q.N || w->K != q.K))
         s = lq_fail(err, LQ_EUSAGE, "%s: expected [%lld,%lld] as in %s, found [%lld,%lld]", name,
-                    (long long)q.N, (long long)q.K, src_path(like), (long long)w.N, (long long)w.K);
-    if (!s) s = distance(&d, &w, &q, err);
+                    (long long)q.N, (long long)q.K, src_path(like), (long long)w->N,
+                    (long long)w->K);
+    if (!s) s = distance(&d, w, &q, err);
     if (!s && !(d <= FARTHEST))
         s = lq_fail(err, LQ_EUSAGE,
                     "%s: expected about the weights of %s, found others (relative square of the "
                     "difference: %.2f)",
                     name, src_path(like), d);
     src_matrix_done(like, at->role, at->layer, at->expert);
+    lq_arena_free(&a);
+    return s;
+}
+
+static lq_status compare_matrix(const src_source *like, const src_source *src, const arch_slot *at,
+                                const char *name, lq_err *err)
+{
+    lq_arena a = { 0 };
+    qt_tensor w;
+    lq_status s = src_matrix(src, at->role, at->layer, at->expert, &w, &a, err);
+    if (!s) s = compare_to(&w, like, at, name, err);
     src_matrix_done(src, at->role, at->layer, at->expert);
     lq_arena_free(&a);
     return s;
