@@ -422,6 +422,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     carried_tok tok = { 0 };
     cal_samples samples = { 0 }, check = { 0 };
     qz_result r = { 0 };
+    cJSON *about = NULL; /* for --report */
     s = src_open(&src, given, &(src_opts){ .need_config = true }, err);
     if (s) goto done;
     load_say_notes(given, src);
@@ -479,18 +480,21 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .view = c->result ? (progress_view){ 0 } : qrep_view };
     s = qz_run(&r, seen, to.made, &job, p, c->job, err);
     prog_end();
+    if (!s && o->report && r.resumed >= 0)
+        s = qhtml_about(&about, to.made, strcmp(to.made, o->out) == 0, err);
     if (!s) s = quantize_to_write(&to, o->out, &r, c, p, err);
     const qrep_run what = { o->out, o->method, c->argv[0], lq_now() - start };
     if (!s && o->report && r.resumed < 0)
         prog_say(LOG_WARN, "%s: no report of a file that was finished before", o->report);
     else if (!s && o->report)
-        s = qhtml_write(o->report, &r, &what, err);
+        s = qhtml_write(o->report, &r, &what, about, err);
     if (!s && c->json)
         s = cmd_give_json(c, qrep_json(&r, &what), err);
     else if (!s)
         qrep_print_text(&r, &what);
 done:
     imatrix_close(&importance);
+    cJSON_Delete(about);
     qz_result_free(&r);
     cal_samples_free(&samples);
     cal_samples_free(&check);

@@ -90,8 +90,17 @@ def test_the_report_is_one_page_with_all_of_the_run(llmq, draft, tmp_path):
     assert set(re.findall(r"https?://[^\"' ]*", text)) == {"http://www.w3.org/2000/svg"}
     assert data["tensors"] == r["tensors"] and data["check"] == r["check"]
     kept = llmq.json("inspect", out)
-    assert data["recipe"] == kept["recipe"] and data["provenance"] == kept["provenance"]
+    assert data["recipe"] == kept["recipe"] and data["provenance"] == kept["provenance"] and len(data["xxh3"]) == 32
     assert sorted(p.name for p in tmp_path.iterdir()) == ["q.html", "q.llmq"]
+
+
+@pytest.mark.parametrize("name, more", [("q.gguf", ["--to", "gguf:Q4_0"]), ("q", ["--to", "compressed-tensors"])])
+def test_a_report_of_another_format_has_the_recipe_too(llmq, draft, tmp_path, name, more):
+    out, page = tmp_path / name, tmp_path / "q.html"
+    r = llmq.json("quantize", draft, "-o", out, "--method", "rtn", *more, "--report", page)
+    _, data = page_data(page)
+    assert data["tensors"] == r["tensors"] and data["recipe"]["method"] == "rtn" and "xxh3" not in data
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([name, "q.html"])
 
 
 def test_the_report_knows_inputs_and_folding(llmq, draft, tmp_path):

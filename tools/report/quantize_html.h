@@ -7,8 +7,11 @@
 
 #include "tools/report/quantize_report.h"
 
-/* Whole or not at all. run->out is finished. Errors: LQ_EIO, LQ_ENOMEM, those of reading run->out.
- */
-lq_status qhtml_write(const char *path, const qz_result *r, const qrep_run *run, lq_err *err);
+/* What the .llmq file `made` says of itself: recipe, provenance and, where it is the run's output and is not
+ * converted, its checksum. cJSON_Delete it. Errors: LQ_ENOMEM, those of lqf_open. */
+lq_status qhtml_about(cJSON **about, const char *made, bool is_out, lq_err *err);
+/* Whole or not at all. Takes what is in `about`. Errors: LQ_EIO, LQ_ENOMEM. */
+lq_status qhtml_write(const char *path, const qz_result *r, const qrep_run *run, cJSON *about,
+                      lq_err *err);
 
 #endif
