@@ -19,9 +19,9 @@ for arg in "$@"; do
 done
 jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
 started=$(date +%s)
-log=$(mktemp) && asan_log=$(mktemp) || exit 1
+log=$(mktemp) && device_log=$(mktemp) && asan_log=$(mktemp) || exit 1
 beside=
-trap 'rm -f "$log" "$asan_log"; [ -z "$beside" ] || kill "$beside" 2>/dev/null' EXIT
+trap 'rm -f "$log" "$device_log" "$asan_log"; [ -z "$beside" ] || kill "$beside" 2>/dev/null' EXIT
 trap 'exit 130' INT TERM
 passed=0 failed=0
 
@@ -79,20 +79,22 @@ if [ -n "$install" ]; then
 fi
 
 step "build" make -j"$jobs" WERROR=-Werror all tests || finish
-if [ -n "$asan" ]; then # beside the others, with what of the processor they leave
-    nice -n 10 make -s -j"$jobs" asan >"$asan_log" 2>&1 &
-    beside=$!
-fi
+# Beside the others, with what of the processor they leave.
+nice -n 10 scripts/ci/beside.sh "$device_log" ${asan:+"$asan_log" "$jobs"} &
+beside=$!
 say "unit and end-to-end tests"
-scripts/ci/run-tests.sh all | tee "$log"
+scripts/ci/run-tests.sh rest | tee "$log"
 add "the tests" "$log"
 step "layers" make -s layers
 step "format" scripts/ci/format.sh
 step "registers and shared memory of the CUDA kernels" python3 scripts/ci/ptxas.py
+say "unit tests of the emulated device"
+wait "$beside"
+beside=
+cat "$device_log"
+add "the unit tests of the emulated device" "$device_log"
 if [ -n "$asan" ]; then
     say "unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"
-    wait "$beside"
-    beside=
     cat "$asan_log"
     add "the unit tests under AddressSanitizer" "$asan_log"
 fi

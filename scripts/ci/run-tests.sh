@@ -1,7 +1,8 @@
 #!/bin/sh
 # Runs the test suites and ends with "N passed, N failed" over all of them.
-# usage: scripts/ci/run-tests.sh unit|e2e|server|clients|all   (called by make; scripts/test.sh is the newcomer's
-# command). server: the conformance suite of the HTTP API, docs/conformance.md.
+# usage: scripts/ci/run-tests.sh unit|device|e2e|server|clients|all|rest   (called by make; scripts/test.sh is the
+# newcomer's command). server: the conformance suite of the HTTP API, docs/conformance.md. device: the unit tests of
+# the emulated device, which take most of their time; rest: all but those.
 # BUILD: the build folder of the unit tests. PYTHON: the Python with pytest; else .venv, else python3.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -39,21 +40,27 @@ run() { # at most an hour each: only what hangs takes so long
     timeout -k 10 3600 "$@" >"$log" 2>&1
 }
 
-if [ "$what" = unit ] || [ "$what" = all ]; then
+case $what in unit | device | all | rest)
     for t in "$build"/tests/test_*; do
         case $t in *.o | *.d) continue ;; esac
         name=${t##*/}
         [ -x "$t" ] || continue
         [ -f "tests/unit/$name.c" ] || continue # left over from a test that has gone
+        case $name,$what in
+        test_dev_*,rest | *_dev,rest | test_forward_ranks,rest) continue ;;
+        test_dev_*,* | *_dev,* | test_forward_ranks,*) ;;
+        *,device) continue ;;
+        esac
         run "$t"
         count "$name" $?
     done
-fi
-if [ "$what" = all ]; then
+    ;;
+esac
+if [ "$what" = all ] || [ "$what" = rest ]; then
     run scripts/ci/test-neon.sh
     count "NEON kernels, emulated" $?
 fi
-if [ "$what" != unit ]; then
+if [ "$what" != unit ] && [ "$what" != device ]; then
     python=${PYTHON:-}
     [ -n "$python" ] || [ ! -x .venv/bin/python ] || python=.venv/bin/python
     python=${python:-python3}
