@@ -193,10 +193,19 @@ static bool developer_to_system(cJSON *messages)
     return true;
 }
 
+/* Clients send an answer back with "tool_calls": null; templates look whether the key is there. */
+static void drop_no_calls(cJSON *m)
+{
+    const cJSON *calls = cJSON_GetObjectItemCaseSensitive(m, "tool_calls");
+    if (calls && (cJSON_IsNull(calls) || (cJSON_IsArray(calls) && !calls->child)))
+        cJSON_DeleteItemFromObjectCaseSensitive(m, "tool_calls");
+}
+
 /* A turn of calls alone, where the template wants a text. */
 static bool fill_content(cJSON *m, const chat_roles *r)
 {
-    const cJSON *calls = js_get(m, "tool_calls"), *content = js_get(m, "content");
+    const cJSON *calls = js_get(m, "tool_calls");
+    const cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
     const bool taken = content ? !cJSON_IsNull(content) || r->null_content : r->no_content;
     if (!cJSON_IsArray(calls) || !calls->child || taken) return true;
     cJSON_DeleteItemFromObjectCaseSensitive(m, "content");
@@ -209,6 +218,7 @@ bool chat_roles_fit(cJSON *messages, const chat_roles *r)
     if (!r->developer && !developer_to_system(messages)) return false;
     for (cJSON *m = messages->child, *next; m; m = next) {
         next = m->next;
+        drop_no_calls(m);
         if (!fill_content(m, r)) return false;
         const bool turned = instructs(m) && !is_shown(messages, m, r);
         bool joins = turned && can_join(messages, m) && instructs(m->prev);

@@ -8,7 +8,8 @@
  *   - an instruction that it does not show in its place is text of the user's turn there, or of the
  *     system message where it follows it;
  *   - the user's turns in a row are one turn where the template raises at two;
- *   - a turn of calls alone has an empty content where the template raises at none. */
+ *   - a turn of calls alone has an empty content where the template raises at none;
+ *   - no calls, null or an empty list, are left out. */
 #ifndef LLMQ_RUNTIME_CHAT_CHAT_ROLES_H
 #define LLMQ_RUNTIME_CHAT_CHAT_ROLES_H
 

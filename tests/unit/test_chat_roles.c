@@ -14,7 +14,11 @@ static cJSON *conversation(const char *roles)
         cJSON *m = cJSON_CreateObject();
         snprintf(text, sizeof text, "TEXT%d", i++);
         const bool calls = strcmp(r, "calls") == 0, null = strcmp(r, "null") == 0;
-        cJSON_AddStringToObject(m, "role", calls || null ? "assistant" : r);
+        const bool none = strcmp(r, "none") == 0, empty = strcmp(r, "empty") == 0;
+        const bool assistant = calls || null || none || empty;
+        cJSON_AddStringToObject(m, "role", assistant ? "assistant" : r);
+        if (none) cJSON_AddNullToObject(m, "tool_calls");
+        if (empty) cJSON_AddArrayToObject(m, "tool_calls");
         if (null) cJSON_AddNullToObject(m, "content");
         if (calls || null)
             cJSON_AddItemToObject(m, "tool_calls", cJSON_Parse("[{\"id\": \"a\"}]"));
@@ -105,6 +109,10 @@ TEST(published_templates_show_what_clients_say)
 
 #define CONTENT \
     "{{ '<' + m.role + '>' + (m.content if 'x' not in m.content else '') }}" /* raises at none */
+#define GIVEN "{{ '<' + m.role + '>' + (m.content if 'content' in m else '') }}"
+#define CALLS                                                                                     \
+    "{% if 'tool_calls' in m and m.tool_calls|length != 1 %}{{ raise_exception('one call') }}{% " \
+    "endif %}"
 #define ECHO "{{ '<' + m.role + '>' + m.content }}"
 #define EACH(body) "{% for m in messages %}" body "{% endfor %}"
 #define KNOWN                                                                                      \
@@ -136,7 +144,10 @@ TEST(what_a_template_does_not_take_is_said_as_it_takes_it)
         { "a developer late", EACH(KNOWN FIRST ECHO), "developer user developer user",
           "<system>TEXT0<user>TEXT1\n\nTEXT2\n\nTEXT3" },
         { "calls without a content", EACH(CONTENT), "user calls", "<user>TEXT0<assistant>" },
+        { "no calls", EACH(CALLS ECHO), "user none user empty",
+          "<user>TEXT0<assistant>TEXT1<user>TEXT2<assistant>TEXT3" },
         { "calls whose content is null", EACH(CONTENT), "user null", "<user>TEXT0<assistant>" },
+        { "null, where none is taken", EACH(GIVEN), "user null", "<user>TEXT0<assistant>" },
     };
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         tmpl_template *t = NULL;
