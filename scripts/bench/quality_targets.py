@@ -17,6 +17,7 @@ usage: make bench-quality          or python3 scripts/bench/quality_targets.py; 
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -102,7 +103,7 @@ class Llama:
         common = ["-m", source, "-f", HELD_OUT, "-c", 512, "--chunks", setting("WINDOWS", "12")[0], "-fa", "on"]
         self("llama-perplexity", *common, "-ctk", "f32", "-ctv", "f32", "--kl-divergence-base", base)
         said = self("llama-perplexity", *common, "-ctk", kind, "-ctv", kind, "--kl-divergence-base", base, "--kl-divergence").stdout
-        theirs = [x.split()[3] for x in said.splitlines() if x.startswith("Mean") and "KLD" in x][0]
+        theirs = re.search(r"Mean +KLD: +(\S+)", said)[1]
         return 4.5, float(theirs), llmq("eval", model, "--kl-divergence-base", base, "--kv-cache-dtype", "int4")["kl_mean"]
 
 
