@@ -377,7 +377,7 @@ def edited(name, tmp_path, **keys):
 
 def test_what_gguf_has_no_place_for_is_refused(llmq, model, packed, tmp_path):
     full, sliding = "full_attention", "sliding_attention"
-    odd = edited("gemma3", tmp_path, layer_types=[sliding, full, full, sliding, sliding, full])
+    odd = edited("gemma3", tmp_path, layer_types=[sliding, full, full, sliding, sliding, full], sliding_window_pattern=None)
     scaled = edited("gemma2", tmp_path, query_pre_attn_scalar=64)
     for arch, why in ((ARCH / "opt", "GGUF has no name for OPTForCausalLM"), (ARCH / "mistral-swa", "window: GGUF's 'llama' has no"),
                       (ARCH / "llama-dynamic-ntk", 'has no place for "dynamic"'), (odd, "window_layers: GGUF's 'gemma3'"),
