@@ -152,7 +152,8 @@ OURS = [{"type": "function", "function": {"name": t["name"], **({"description": 
      [{"role": "system", "content": "S"}, {"role": "user", "content": "a"}, {"role": "system", "content": "b"}], {}),
     ({"system": "S", "messages": [{"role": "user", "content": "a"}, {"role": "system", "content": [text("b")]},
                                   {"role": "user", "content": "c"}]},
-     [{"role": "system", "content": "S"}, {"role": "user", "content": "a\n\nb\n\nc"}], {}),
+     [{"role": "system", "content": "S"}, {"role": "user", "content": "a"}, {"role": "system", "content": "b"},
+      {"role": "user", "content": "c"}], {}),
     ({"tools": TOOLS, "messages": [
         {"role": "user", "content": "a"},
         {"role": "assistant", "content": [thought("hm"), {"type": "redacted_thinking", "data": "x"}, text("T"),
