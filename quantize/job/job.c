@@ -28,8 +28,7 @@ static int64_t curvature_windows(const qz_job *j, const qz_plan *plan)
     return j->samples->n < most ? j->samples->n : most;
 }
 
-/* Files that travel along, and the tokenizer that is compiled of them: twice as large. */
-static size_t carried_bytes(const src_source *src)
+size_t qz_carried_bytes(const src_source *src)
 {
     size_t sum = 0;
     for (size_t i = 0; i < src_n_blobs(src); i++) {
@@ -51,7 +50,7 @@ lq_status qz_job_memory(qz_memory *n, const qz_job *j, const qz_plan *plan, int 
                             .check_windows = j->check ? j->check->n : 0,
                             .check_len = j->check ? j->check->len : 0,
                             .threads = threads,
-                            .carried = carried_bytes(plan->src),
+                            .carried = j->carried,
                             .trains_codes = trains_codes(j->o, plan),
                             .small = tune_small(plan->src) };
     return qz_memory_of(n, &w, j->memory_limit, err);
