@@ -450,7 +450,6 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
                                                    ? o->self
                                                    : quantize_self_windows(&q, src, o->samples),
                                .memory_limit = o->memory_limit,
-                               .carried = qz_carried_bytes(src),
                                .speed = qz_calibrated(&q) && !s ? probe_speed(p) : 0,
                                .check = &windows };
         if (!s) s = qrep_plan(seen, &would, o->out, pool_threads(p), c, err);
@@ -477,7 +476,6 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .check = &check,
                    .tokenizer = tok.data,
                    .tokenizer_bytes = tok.bytes,
-                   .carried = qz_carried_bytes(src),
                    .voice = qrep_voice,
                    .view = c->result ? (progress_view){ 0 } : qrep_view };
     s = qz_run(&r, seen, to.made, &job, p, c->job, err);

@@ -28,16 +28,6 @@ static int64_t curvature_windows(const qz_job *j, const qz_plan *plan)
     return j->samples->n < most ? j->samples->n : most;
 }
 
-size_t qz_carried_bytes(const src_source *src)
-{
-    size_t sum = 0;
-    for (size_t i = 0; i < src_n_blobs(src); i++) {
-        const src_blob *b = src_blob_at(src, i);
-        sum += b->bytes * (strcmp(b->name, "tokenizer.blob") == 0 ? 1 : 3);
-    }
-    return sum;
-}
-
 lq_status qz_job_memory(qz_memory *n, const qz_job *j, const qz_plan *plan, int threads,
                         lq_err *err)
 {
@@ -50,7 +40,6 @@ lq_status qz_job_memory(qz_memory *n, const qz_job *j, const qz_plan *plan, int 
                             .check_windows = j->check ? j->check->n : 0,
                             .check_len = j->check ? j->check->len : 0,
                             .threads = threads,
-                            .carried = j->carried,
                             .trains_codes = trains_codes(j->o, plan),
                             .small = tune_small(plan->src) };
     return qz_memory_of(n, &w, j->memory_limit, err);

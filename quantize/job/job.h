@@ -36,7 +36,6 @@ typedef struct {
     const cal_samples *check; /* windows for the check at the end; NULL: none */
     const uint8_t *tokenizer; /* tokenizer.blob to carry, or NULL; tok_compile's output */
     size_t tokenizer_bytes;
-    size_t carried; /* qz_carried_bytes; 0: of a source whose headers alone are read */
     plan_voice voice;
     progress_view view; /* of progress; show NULL: it is reported to the lq_job */
 } qz_job;
@@ -58,9 +57,6 @@ typedef struct {
     qz_check before;               /* the same of the file whose schemes these are (qz_opts.like) */
     lq_arena arena;
 } qz_result;
-
-/* In memory: the files that travel along, and the tokenizer that is compiled of them, twice as large. */
-size_t qz_carried_bytes(const src_source *src);
 
 /* What j would take of memory and disk, of samples and check by their numbers and lengths alone.
  * Errors: LQ_EUSAGE (more than the limit). */

@@ -19,7 +19,7 @@
 #include "quantize/tune/tune.h"
 
 enum {
-    PROGRAM = 13 << 20,   /* code, libraries, plan, reports */
+    PROGRAM = 13 << 20,   /* code, libraries, plan, tokenizer, reports */
     PER_THREAD = 1 << 20, /* stacks */
     BLAS = 8 << 20        /* per thread: its buffers */
 };
@@ -191,7 +191,7 @@ typedef struct {
 static size_t program_bytes(const memory_work *w)
 {
     const bool blas = w->windows && qz_needs_h(w->o);
-    return PROGRAM + w->carried + (size_t)w->threads * (blas ? PER_THREAD + BLAS : PER_THREAD) +
+    return PROGRAM + (size_t)w->threads * (blas ? PER_THREAD + BLAS : PER_THREAD) +
            (size_t)(((w->windows + w->self_windows) * w->len + w->check_windows * w->check_len) *
                     4);
 }

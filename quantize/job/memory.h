@@ -19,7 +19,6 @@ typedef struct {
     int64_t curvature_windows;        /* auto's; 0: none */
     int64_t check_windows, check_len; /* 0: no check */
     int threads;
-    size_t carried;    /* bytes of the tokenizer and the files that travel along */
     bool trains_codes; /* tuning trains codes as well as scales */
     bool small;        /* tune_small */
 } memory_work;
