@@ -48,7 +48,7 @@ static const char *layer_pattern(const arch_config *c)
 }
 
 /* *mtp: how many layers follow the config's, all of them MTP's. */
-static lq_status check_behind(int64_t *mtp, const src_source *s, lq_err *err)
+static lq_status check_further(int64_t *mtp, const src_source *s, lq_err *err)
 {
     const arch_config *c = &s->config;
     const int64_t said = s->mtp_said > 0 ? s->mtp_said : 0;
@@ -91,7 +91,7 @@ lq_status src_check_layers(src_source *s, lq_err *err)
 {
     int64_t mtp = 0;
     if (s->config.mtp) return LQ_OK; /* a draft of one layer */
-    const lq_status st = check_behind(&mtp, s, err);
+    const lq_status st = check_further(&mtp, s, err);
     if (st) return lq_wrap(err, st, "%s/config.json", s->path);
     if (!mtp) mtp = count_apart(s);
     if (s->mtp_said < 0 || mtp == s->mtp_said) return LQ_OK;

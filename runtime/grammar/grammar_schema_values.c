@@ -110,23 +110,27 @@ static bool is_far(const decimals *d, const cJSON *v, bool lower)
     return lower ? v->valuedouble <= -far : v->valuedouble >= far;
 }
 
-/* The bound that two keywords give, in units; *have: there is one. */
-static bool bound(const decimals *d, bool lower, int64_t *out, bool *have)
+/* The bound that two keywords give, in units; *have: there is one; *far: one that is far. */
+static bool bound(const decimals *d, bool lower, int64_t *out, bool *have, bool *far)
 {
     static const char *const keys[2][2] = { { "maximum", "exclusiveMaximum" },
                                             { "minimum", "exclusiveMinimum" } };
     for (int strict = 0; strict < 2; strict++) {
         const char *key = keys[lower][strict];
         const cJSON *v = js_get(d->schema, key);
-        int64_t n = lower ? -largest(d) : largest(d);
-        bool exact = false;
+        int64_t n = 0;
+        bool exact = true;
         if (!v) continue;
         if (!cJSON_IsNumber(v)) {
             gs_fail(d->c, LQ_EVALUE, d->at, key, "expected a number");
             return false;
         }
-        if (!is_far(d, v, lower) && (!(fabs(v->valuedouble) < (d->integer ? 1e18 : 1e15)) ||
-                                     !scaled(v, d->places, lower, &n, &exact))) {
+        if (is_far(d, v, lower)) {
+            *far = true;
+            continue;
+        }
+        if (!(fabs(v->valuedouble) < (d->integer ? 1e18 : 1e15)) ||
+            !scaled(v, d->places, lower, &n, &exact)) {
             gs_fail(d->c, LQ_EUNSUPPORTED, d->at, key, "only bounds below 10^%d can be honoured",
                     d->integer ? 18 : 15);
             return false;
@@ -155,10 +159,12 @@ static bool has_room(const decimals *d)
 /* Those between the bounds; NULL: there are none, or it failed. *bounds: there is a bound. */
 static ga_node *with_places(const decimals *d, bool *bounds)
 {
-    bool has_lo = false, has_hi = false;
+    bool has_lo = false, has_hi = false, far = false;
     int64_t lo = 0, hi = 0, most = largest(d), end = 999999999999999999;
-    if (!bound(d, true, &lo, &has_lo) || !bound(d, false, &hi, &has_hi)) return NULL;
-    *bounds = has_lo || has_hi;
+    if (!d->integer && d->places <= 3)
+        end = 999999999999999 * unit_of(d->places); /* below a far bound */
+    if (!bound(d, true, &lo, &has_lo, &far) || !bound(d, false, &hi, &has_hi, &far)) return NULL;
+    *bounds = has_lo || has_hi || far;
     if (!has_hi) hi = lo > most ? end : most;
     if (!has_lo) lo = hi < -most ? -end : -most;
     return *bounds && lo <= hi ? gj_range(d->c->b, lo, hi, d->places) : NULL;
@@ -195,10 +201,11 @@ ga_node *gs_length(gs_ctx *c, ga_node *one, int64_t min, int64_t max)
     c->b->rules[character].body = one;
     c->b->rules[block].body = ga_repeat(c->b, ga_ref(c->b, character), BLOCK, BLOCK);
     const int64_t blocks = (max - min) / BLOCK, rest = (max - min) % BLOCK;
+    const int64_t fewer = blocks ? blocks - 1 : 0, short_of = blocks ? BLOCK - 1 : rest;
     ga_node *seq = ga_seq(c->b), *alt = ga_alt(c->b), *some = ga_seq(c->b), *all = ga_seq(c->b);
     ga_add(seq, ga_repeat(c->b, ga_ref(c->b, character), min, min));
-    ga_add(some, ga_repeat(c->b, ga_ref(c->b, block), 0, blocks - 1));
-    ga_add(some, ga_repeat(c->b, ga_ref(c->b, character), 0, BLOCK - 1));
+    ga_add(some, ga_repeat(c->b, ga_ref(c->b, block), 0, fewer));
+    ga_add(some, ga_repeat(c->b, ga_ref(c->b, character), 0, short_of));
     ga_add(all, ga_repeat(c->b, ga_ref(c->b, block), blocks, blocks));
     ga_add(all, ga_repeat(c->b, ga_ref(c->b, character), 0, rest));
     ga_add(alt, some);

@@ -114,6 +114,10 @@ TEST(lengths_beyond_a_repetition_are_counted)
                   { "{\"type\":\"string\",\"minLength\":3,\"maxLength\":17411}", 3, true },
                   { "{\"type\":\"string\",\"minLength\":3,\"maxLength\":17411}", 17411, true },
                   { "{\"type\":\"string\",\"minLength\":3,\"maxLength\":17411}", 17412, false },
+                  { "{\"type\":\"string\",\"minLength\":16384,\"maxLength\":16390}", 16384, true },
+                  { "{\"type\":\"string\",\"minLength\":16384,\"maxLength\":16390}", 16390, true },
+                  { "{\"type\":\"string\",\"minLength\":16384,\"maxLength\":16390}", 16391, false },
+                  { "{\"type\":\"string\",\"minLength\":16384,\"maxLength\":16390}", 40000, false },
                   { "{\"type\":\"string\",\"maxLength\":2147483647}", 30000, true } };
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         grammar *g = NULL;
