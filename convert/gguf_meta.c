@@ -108,6 +108,25 @@ size_t gguf_carry(gguf_pairs *p, const src_source *src, const char *prefix)
 }
 
 /* ---- the model ---- */
+/* Tensors that are lists there (gguf_lists). */
+static lq_status put_lists(gguf_pairs *p, const src_source *src, lq_err *err)
+{
+    const arch_config *c = src_config(src);
+    lq_arena a = { 0 };
+    lq_status s = LQ_OK;
+    for (const gguf_list *l = gguf_lists; l->key && !s; l++) {
+        if (!arch_name_of(c, l->role)) continue;
+        gguf_pair_array(p, l->key, GGUF_F32, (uint64_t)c->layers);
+        for (int64_t i = 0; i < c->layers && !s; i++) {
+            const float *v;
+            s = src_vector(src, l->role, i, -1, false, &v, &a, err);
+            if (!s) lq_buf_add(&p->b, v, sizeof *v);
+        }
+    }
+    lq_arena_free(&a);
+    return s;
+}
+
 static lq_status arch_of(const gguf_arch **a, const arch_config *c, lq_err *err)
 {
     *a = gguf_arch_of(c);
@@ -192,6 +211,24 @@ static void put_windows(gguf_pairs *p, const char *key, const arch_config *c)
         gguf_put_le(&p->b, c->layer[i].window, 1);
 }
 
+/* Of each layer: does it rotate? */
+static void put_rotating(gguf_pairs *p, const char *key, const arch_config *c)
+{
+    bool all = true;
+    for (int64_t i = 0; i < c->layers; i++)
+        all = all && c->layer[i].rope != ROPE_OFF;
+    if (all) return;
+    gguf_pair_array(p, key, GGUF_BOOL, (uint64_t)c->layers);
+    for (int64_t i = 0; i < c->layers; i++)
+        gguf_put_le(&p->b, c->layer[i].rope != ROPE_OFF, 1);
+}
+
+/* Is it a number that the config has, if not in a field? */
+static bool is_counted(gguf_own_kind k)
+{
+    return k == OWN_PATTERN || k == OWN_DENSE || k == OWN_STEP || k == OWN_ROTATES;
+}
+
 static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arch_config *c)
 {
     const void *at = (const char *)c + o->at;
@@ -206,7 +243,7 @@ static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arc
         return;
     case OWN_PATTERN:
         n = pattern_of(c);
-        if (c->row->def_pattern == 1) /* config.json says it layer by layer */
+        if (c->row->def_pattern == 1 || c->row->full_first) /* layer by layer */
             put_windows(p, key, c);
         else if (c->window && n != c->row->def_pattern)
             gguf_pair_int(p, key, n);
@@ -227,8 +264,13 @@ static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arc
     case OWN_SHARED:
         memcpy(&n, at, sizeof n);
         if (o->kind == OWN_SHARED && c->expert_ffn) n /= c->expert_ffn;
+        if (c->w.both_ways && o->at == offsetof(arch_config, window) && n) n = 2 * (n - 1);
         if (n || o->kind == OWN_SHARED) gguf_pair_int(p, key, n);
         return;
+    case OWN_ROTATES:
+        put_rotating(p, key, c);
+        return;
+    case OWN_RATIO:
     case OWN_HAS:;
     }
 }
@@ -237,9 +279,7 @@ static void put_own(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
 {
     char k[96];
     for (const gguf_own *o = gguf_owns; o->hf; o++) {
-        if (strcmp(o->hf, a->hf) != 0 ||
-            (!o->at && o->kind != OWN_PATTERN && o->kind != OWN_DENSE && o->kind != OWN_STEP))
-            continue;
+        if (strcmp(o->hf, a->hf) != 0 || (!o->at && !is_counted(o->kind))) continue;
         snprintf(k, sizeof k, "%s.%s", a->gguf, o->gguf);
         put_one(p, k, o, c);
     }
@@ -345,6 +385,18 @@ static int64_t width_at(const arch_config *c, int64_t i)
     return l->no_mlp ? 0 : l->moe && c->row->one_branch ? c->expert_ffn : c->ffn;
 }
 
+/* Of so many layers the last attends and no other; 0: it is no such pattern. */
+static int64_t interval_of(const arch_config *c)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->layers; i++) {
+        const bool attends = arch_mixer_attends(c->layer[i].mixer);
+        if (attends && !n) n = i + 1;
+        if (n && attends != ((i + 1) % n == 0)) return 0;
+    }
+    return n;
+}
+
 static void put_state(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
 {
     const arch_mixer m = c->row->mixer;
@@ -363,19 +415,23 @@ static void put_state(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     if (m == MIX_DELTA) gguf_pair_array(p, k, GGUF_BOOL, (uint64_t)c->layers);
     for (int64_t i = 0; i < c->layers && m == MIX_DELTA; i++)
         gguf_put_le(&p->b, c->layer[i].mixer == MIX_DELTA, 1);
+    snprintf(k, sizeof k, "%s.full_attention_interval", a->gguf);
+    if (m == MIX_DELTA && interval_of(c)) gguf_pair_int(p, k, interval_of(c));
     snprintf(k, sizeof k, "%s.attention.key_length_mla", a->gguf);
     if (c->w.mla) gguf_pair_int(p, k, c->head_dim);
     snprintf(k, sizeof k, "%s.attention.value_length_mla", a->gguf);
     if (c->w.mla) gguf_pair_int(p, k, c->v_dim);
     snprintf(k, sizeof k, "%s.ssm.dt_b_c_rms", a->gguf);
-    if (m == MIX_SELECT) gguf_pair_bool(p, k, arch_name_of(c, R_MIX_B_NORM) != NULL);
+    if (m == MIX_SELECT && !attends) gguf_pair_bool(p, k, arch_name_of(c, R_MIX_B_NORM) != NULL);
     snprintf(k, sizeof k, "%s.ssm.inner_size", a->gguf);
     if (m != MIX_CONV && m != MIX_KDA) gguf_pair_int(p, k, arch_mix_width(c, m));
     snprintf(k, sizeof k, "%s.attention.layer_norm_epsilon", a->gguf);
     if (c->row->one_branch && attends) pair_float(p, k, c->norm_eps); /* Nemotron-H's name of it */
     snprintf(k, sizeof k, "%s.rope.scaling.finetuned", a->gguf);
-    if (!attends || c->w.pos == POS_ROPE || c->w.mla) return;
-    gguf_pair_bool(p, k, false); /* nothing rotates */
+    const bool rotates = c->w.pos == POS_ROPE;
+    if (!attends || c->w.mla) return;
+    if (!rotates || m == MIX_MAMBA) gguf_pair_bool(p, k, rotates);
+    if (rotates) return;
     snprintf(k, sizeof k, "%s.rope.dimension_count", a->gguf);
     gguf_pair_int(p, k, c->head_dim);
 }
@@ -484,7 +540,10 @@ static bool is_silent(const char *key, const arch_config *c)
     bool dense = !c->row->one_branch;
     for (int64_t i = 0; i < c->layers; i++)
         dense |= !c->layer[i].no_mlp && !c->layer[i].moe;
-    if (strcmp(key, "variant") == 0 && c->row->mixer == MIX_CONV) return true;
+    const char *variant = c->row->variant ? c->row->variant : "";
+    if (strcmp(key, "variant") == 0 &&
+        (c->row->mixer == MIX_CONV || strcmp(variant, ARCH_STACKED_ROWS) == 0))
+        return true;
     if (strcmp(key, "ffn") == 0 && !dense) return true;
     /* a window that no text is longer than */
     return c->window >= c->max_pos && strncmp(key, "window", 6) == 0;
@@ -618,6 +677,7 @@ lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const src_source *s
                        (*a)->gguf, (long long)c->vocab, (long long)c->ple_vocab);
     put_config(p, *a, c);
     s = put_sections(p, *a, src, err);
+    if (!s) s = put_lists(p, src, err);
     return s ? s : check(p, *a, src, err);
 }
 
@@ -625,7 +685,10 @@ lq_status gguf_can_say(const src_source *src, lq_err *err)
 {
     const gguf_arch *a;
     gguf_pairs p = { .n = 0 };
-    const lq_status s = gguf_put_model(&p, &a, src, err);
+    src_source *form;
+    lq_status s = src_gguf_form(&form, src, err);
+    if (!s) s = gguf_put_model(&p, &a, form ? form : src, err);
+    src_close(form);
     free(p.b.p);
     return s;
 }

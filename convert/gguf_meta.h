@@ -1,5 +1,5 @@
 /* convert/gguf_meta.h - what a GGUF file says besides its tensors: the model's numbers (gguf_meta.c)
- * and its tokenizer (gguf_vocab.c), from a source's config and tokenizer files. */
+ * its tokenizer (gguf_vocab.c) and its vectors (gguf_modules.c), from a source's config and tokenizer files. */
 #ifndef LLMQ_CONVERT_GGUF_META_H
 #define LLMQ_CONVERT_GGUF_META_H
 
@@ -36,6 +36,8 @@ const char *gguf_rope_name(arch_rope_kind kind, int list);
 lq_status gguf_rope_factors(float **out, const arch_config *c, lq_arena *a, lq_err *err);
 /* A note says why there is no tokenizer. LQ_EFORMAT: a tokenizer.json that is none. */
 lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, conv_report *r, lq_err *err);
+/* How sentence-transformers' modules beside the model make one vector of a text; a note names what is left out. */
+void gguf_put_pooling(gguf_pairs *p, const gguf_arch *a, const src_source *src, conv_report *r);
 /* The pairs of a GGUF source whose keys begin so, but for those that are written otherwise; returns
  * how many. */
 size_t gguf_carry(gguf_pairs *p, const src_source *src, const char *prefix);

@@ -123,6 +123,7 @@ static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
     if (is_beside(c->config, t->name)) return c->left_out++, LQ_OK;
     if (is_further(c->config, t->name)) return c->further++, LQ_OK;
     if (!t->plain || !arch_slot_of(c->config, t->name, &slot)) return no_place(c, t, err);
+    if (gguf_list_of(slot.role)) return LQ_OK; /* among the model's numbers */
     const int flags = arch_name_of(c->config, slot.role)->flags;
     if (t->n_dims > 3 && !(flags & NAME_4D)) return no_place(c, t, err);
     const bool dense = t->t.scheme.kind == QT_DENSE;
@@ -295,6 +296,7 @@ static lq_status put_header(conv *c, gguf_pairs *p, lq_err *err)
     lq_status s = list_tensors(c, err);
     if (!s) s = gguf_put_tokenizer(p, c->src, c->r, err);
     if (!s) s = gguf_put_about(p, c->src, c->r, err);
+    if (!s) gguf_put_pooling(p, c->arch, c->src, c->r);
     if (!s) s = put_history(c, p, err);
     if (s) return s;
     gguf_pair_int(p, "general.quantization_version", 2);
@@ -586,7 +588,9 @@ static lq_dtype float_type(const conv *c, const entry *e, const qt_tensor *q)
     if (e->n_dims == 1 || e->slot.bias || arch_role_exact(e->slot.role) ||
         arch_role_kind(e->slot.role) == ARCH_VECTOR)
         return LQ_F32;
-    return c->o->keep_dtype ? q->scheme.dtype : c->o->dtype;
+    const lq_dtype stored = e->t->raw_dtype; /* of what a factor made f32 */
+    if (!c->o->keep_dtype) return c->o->dtype;
+    return lq_dtype_is_float(stored) ? stored : q->scheme.dtype;
 }
 
 static lq_status to_gguf_put(conv *c, const entry *e, lq_err *err)
@@ -672,7 +676,7 @@ static lq_status say_no_way_out(lq_status s, const conv *c, lq_err *err)
     return c->o->requantize ? s : lq_append(err, s, " (--allow-requantize would not help)");
 }
 
-lq_status conv_gguf_holds(const src_source *src, lq_err *err)
+static lq_status to_gguf_holds(const src_source *src, lq_err *err)
 {
     const conv_gguf_opts o = { .keep_dtype = true };
     conv_report r = { .bit_exact = true };
@@ -698,8 +702,17 @@ lq_status conv_gguf_holds(const src_source *src, lq_err *err)
     return s;
 }
 
-lq_status conv_to_gguf(conv_report *r, const src_source *src, const char *path,
-                       const conv_gguf_opts *o, pool *p, const lq_job *job, lq_err *err)
+lq_status conv_gguf_holds(const src_source *src, lq_err *err)
+{
+    src_source *form;
+    lq_status s = src_gguf_form(&form, src, err);
+    if (!s) s = to_gguf_holds(form ? form : src, err);
+    src_close(form);
+    return s;
+}
+
+static lq_status to_gguf_write(conv_report *r, const src_source *src, const char *path,
+                               const conv_gguf_opts *o, pool *p, const lq_job *job, lq_err *err)
 {
     memset(r, 0, sizeof *r);
     r->bit_exact = true;
@@ -719,5 +732,16 @@ lq_status conv_to_gguf(conv_report *r, const src_source *src, const char *path,
     free(pairs.b.p);
     free(c.e);
     free(c.head.p);
+    return s;
+}
+
+lq_status conv_to_gguf(conv_report *r, const src_source *src, const char *path,
+                       const conv_gguf_opts *o, pool *p, const lq_job *job, lq_err *err)
+{
+    src_source *form;
+    lq_status s = src_gguf_form(&form, src, err);
+    if (!s) s = to_gguf_write(r, form ? form : src, path, o, p, job, err);
+    if (!s && form) r->weights += src_n_tensors(src) - src_n_tensors(form);
+    src_close(form);
     return s;
 }

@@ -417,6 +417,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     to.like = q.like;
     const char *given = q.like ? o->refine.ref : c->argv[0];
     src_source *src = NULL, *seen = NULL; /* the source; what is quantized of it */
+    src_source *form = NULL;              /* ... where GGUF has other weights */
     rot_model *rotated = NULL;
     pool *p = NULL;
     carried_tok tok = { 0 };
@@ -427,15 +428,16 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (s) goto done;
     load_say_notes(given, src);
     if ((s = check_places(o, &to, src, given, err))) goto done;
-    if (q.like && (s = refine_fits(&q, src, err))) goto done;
+    if (quantize_to_blocks(&to) && (s = src_gguf_form(&form, src, err))) goto done;
+    seen = form ? form : src;
+    if (q.like && (s = refine_fits(&q, seen, err))) goto done;
     if (src_config(src)->head == HEAD_NONE) q.lm_head = o->lm_head; /* not of take_bpw */
     if (o->report && (s = html_check(o->report, "--report", err))) goto done;
-    seen = src;
     int64_t usual = 0;
     s = settle_tuning(&q, &usual, c, &own, src, err);
     if (!s) s = pool_open(&p, c->threads, err);
     if (!s && o->rotate)
-        s = rot_open(&rotated, src, &(rot_opts){ q.rotate_seed, qz_rounds_outer(&q) }, p,
+        s = rot_open(&rotated, seen, &(rot_opts){ q.rotate_seed, qz_rounds_outer(&q) }, p,
                      &qrep_voice, err);
     if (rotated) seen = rot_source(rotated);
     if (!s) s = quantize_to_fits(&to, seen, &q, err);
@@ -502,6 +504,7 @@ done:
     rot_close(rotated);
     if (on.ops) on.ops->close(&on);
     pool_close(p);
+    src_close(form);
     src_close(src);
     src_close(q.like);
     return s;

@@ -283,6 +283,20 @@ static void put_pattern(config *c, const gguf_own *o)
     }
 }
 
+/* A list of true (it rotates) and false for each layer. */
+static void put_rotating(config *c, const gguf_own *o)
+{
+    char k[128];
+    double theta = 10000;
+    const gguf_kv *kv = gguf_get(c->f, meta_key(k, c, o->gguf));
+    if (!kv || !kv->array || !gguf_is_numbers(kv)) return;
+    gguf_float(c->f, number_key(k, c, "rope.freq_base"), &theta);
+    cJSON *list = cJSON_AddArrayToObject(c->j, o->key);
+    for (uint64_t i = 0; i < kv->n; i++)
+        c->ok = c->ok && cJSON_AddItemToArray(
+                             list, cJSON_CreateNumber(gguf_int_at(kv, i) ? shortest(theta) : 0));
+}
+
 static void put_one(config *c, const gguf_own *o)
 {
     char k[128];
@@ -313,6 +327,13 @@ static void put_one(config *c, const gguf_own *o)
     case OWN_HAS:
         put_bool(c, o->key, gguf_find(c->f, o->gguf) != NULL);
         return;
+    case OWN_ROTATES:
+        put_rotating(c, o);
+        return;
+    case OWN_RATIO:
+        put_number(c, c->j, o->key,
+                   (double)(int_at(c, o->gguf, 0) / int_at(c, "embedding_length", 1)));
+        return;
     case OWN_GATING:;
     }
 }
@@ -337,8 +358,9 @@ static void put_mla(config *c, int64_t heads)
     const int64_t rope = int_at(c, "rope.dimension_count", 0);
     const int64_t head =
         int_at(c, "attention.key_length_mla", int_at(c, "attention.key_length", 0));
+    const int64_t rest = heads > 0 ? int_at(c, "embedding_length", 0) / heads : 0;
     const int64_t v =
-        int_at(c, "attention.value_length_mla", int_at(c, "attention.value_length", 0));
+        int_at(c, "attention.value_length_mla", int_at(c, "attention.value_length", rest));
     const int64_t q_lora = int_at(c, "attention.q_lora_rank", 0);
     if (q_lora)
         put_number(c, c->j, "q_lora_rank", (double)q_lora);
@@ -392,7 +414,7 @@ static void put_own(config *c)
     if (heads < 1 || hidden < 1) return; /* refused as a config */
     if (is(c, "Gemma2ForCausalLM") || is(c, "Gemma3ForCausalLM")) {
         /* the scale of attention is in the code: another one for the models of 27 B */
-        const bool large = layers == (is(c, "Gemma2ForCausalLM") ? 46 : 62);
+        const bool large = layers == (is(c, "Gemma2ForCausalLM") ? 46 : 62) && !c->row->both_ways;
         const int64_t by = large ? hidden / heads : int_at(c, "attention.key_length", 0);
         put_number(c, c->j, "query_pre_attn_scalar", (double)by);
     }
@@ -486,7 +508,9 @@ static lq_status put_all(config *c, lq_err *err)
     if (!embed || embed->n_dims != 2)
         return lq_fail(err, LQ_EFORMAT, "token_embd.weight: expected a matrix, found none");
     cJSON *list = cJSON_AddArrayToObject(c->j, "architectures");
-    c->ok = cJSON_AddItemToArray(list, cJSON_CreateString(c->row->hf));
+    const char *both_ways = c->row->both_ways;
+    c->ok = cJSON_AddItemToArray(list, cJSON_CreateString(both_ways ? both_ways : c->row->hf));
+    if (both_ways) put_bool(c, "use_bidirectional_attention", true);
     put_text(c, c->j, "model_type", c->arch->model_type);
     put_activation(c);
     put_number(c, c->j, "vocab_size", (double)embed->shape[0]);

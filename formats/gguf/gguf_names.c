@@ -16,6 +16,7 @@ const gguf_arch gguf_archs[] = {
     { "gemma", "GemmaForCausalLM", .turned = false },
     { "gemma2", "Gemma2ForCausalLM", .turned = false },
     { "gemma3", "Gemma3ForCausalLM", .turned = false },
+    { "gemma-embedding", "Gemma3ForCausalLM", .both_ways = "Gemma3TextModel" },
     { "gemma4", "Gemma4UnifiedForCausalLM", .when = "-", .layered = true }, /* written alone */
     { "gemma4", "Gemma4ForCausalLM", .layered = true, .gate_up_one = true },
     { "gemma3n", "Gemma3nForCausalLM", .layered = true },
@@ -23,6 +24,7 @@ const gguf_arch gguf_archs[] = {
     { "olmo2", "Olmo2ForCausalLM", .turned = false },
     { "granite", "GraniteForCausalLM", .turned = true },
     { "smollm3", "SmolLM3ForCausalLM", .turned = true },
+    { "apertus", "ApertusForCausalLM", .turned = false },
     { "arcee", "ArceeForCausalLM", .turned = true },
     { "bloom", "BloomForCausalLM", .qkv = QKV_APART, .eps = "layer_norm_epsilon" },
     { "chatglm", "GlmForCausalLM", .turned = false },
@@ -47,9 +49,13 @@ const gguf_arch gguf_archs[] = {
     { "lfm2moe", "Lfm2MoeForCausalLM", .state = true, .eps = "norm_eps" },
     { "mamba", "FalconMambaForCausalLM", .state = true, .eps = "layer_norm_epsilon", .when = "ssm.dt_b_c_rms" },
     { "mamba", "MambaForCausalLM", .state = true, .eps = "layer_norm_epsilon" },
+    { "jamba", "JambaForCausalLM", .state = true },
     { "dbrx", "DbrxForCausalLM", .turned = false },
     { "mamba2", "Mamba2ForCausalLM", .state = true, .eps = "layer_norm_epsilon" },
     { "granite", "GraniteMoeHybridForCausalLM", .turned = true, .when = "-", .attends = true },
+    { "granite_swa", "GraniteMoeSWAForCausalLM", .turned = true, .when = "expert_count", .gate_up_one = true },
+    { "granite_swa", "GraniteSWAForCausalLM", .turned = true },
+    { "granitehybrid", "BambaForCausalLM", .turned = true, .state = true, .when = "rope.scaling.finetuned" },
     { "granitehybrid", "GraniteMoeHybridForCausalLM", .turned = true, .state = true },
     { "nemotron_h_moe", "NemotronHForCausalLM", .turned = true, .state = true, .eps = "layer_norm_epsilon",
       .experts = true },
@@ -91,6 +97,7 @@ const gguf_arch gguf_archs[] = {
     { "glm4moe", "Glm4vMoeForConditionalGeneration", .mlp_norm_post = true },
     { "mellum", "MellumForCausalLM", .turned = false },
     { "afmoe", "AfmoeForCausalLM", .turned = false },
+    { "minicpm3", "MiniCPM3ForCausalLM", .turned = false },
     { "minicpm", "GraniteForCausalLM", .turned = true }, /* as which it computes */
     { "minicpm", "MiniCPMForCausalLM", .turned = true },
     { "internlm2", "LlamaForCausalLM", .turned = true }, /* its q, k and v are apart there; read alone */
@@ -107,6 +114,21 @@ const gguf_sampling_key gguf_sampling[] = {
     { "repetition_penalty", "penalty_repeat", false },
     { .hf = NULL },
 };
+
+const gguf_list gguf_lists[] = {
+    { R_XIELU_P, "xielu.alpha_p" },
+    { R_XIELU_N, "xielu.alpha_n" },
+    { R_XIELU_BETA, "xielu.beta" },
+    { R_XIELU_EPS, "xielu.eps" },
+    { .key = NULL },
+};
+
+const gguf_list *gguf_list_of(arch_role r)
+{
+    for (const gguf_list *l = gguf_lists; l->key; l++)
+        if (l->role == r) return l;
+    return NULL;
+}
 
 #define AT(field) offsetof(arch_config, field)
 #define EXPERTS(hf, count)                                                        \
@@ -136,6 +158,11 @@ const gguf_sampling_key gguf_sampling[] = {
     { hf, "time_step_rank", "ssm.time_step_rank", OWN_INT, AT(mix_rank) }, \
     { hf, "state_size", "ssm.state_size", OWN_INT, AT(mix_key) }, \
     { hf, "conv_kernel", "ssm.conv_kernel", OWN_INT, AT(conv_taps) }
+#define GRANITE_SWA(hf) \
+    GRANITE(hf), \
+    { hf, WINDOW }, \
+    { hf, PATTERN }, \
+    { hf, "layer_rope_theta", "attention.rope_pattern", OWN_ROTATES, 0 }
 #define QWEN_DELTA(hf) \
     MAMBA(hf, "linear_num_value_heads", "linear_num_key_heads", "linear_key_head_dim", \
           "linear_conv_kernel_dim")
@@ -245,6 +272,16 @@ const gguf_own gguf_owns[] = {
     QWEN_EXPERTS("Qwen3_5MoeForCausalLM"),
     MAMBA("FalconH1ForCausalLM", "mamba_n_heads", "mamba_n_groups", "mamba_d_state",
           "mamba_d_conv"),
+    GRANITE_SWA("GraniteSWAForCausalLM"),
+    GRANITE_SWA("GraniteMoeSWAForCausalLM"),
+    EXPERTS("GraniteMoeSWAForCausalLM", "num_local_experts"),
+    { "GraniteMoeSWAForCausalLM", SHARED_FFN("shared_intermediate_size") },
+    MAMBA("BambaForCausalLM", "mamba_n_heads", "mamba_n_groups", "mamba_d_state", "mamba_d_conv"),
+    { "JambaForCausalLM", "mamba_d_state", "ssm.state_size", OWN_INT, AT(mix_key) },
+    { "JambaForCausalLM", "mamba_d_conv", "ssm.conv_kernel", OWN_INT, AT(conv_taps) },
+    { "JambaForCausalLM", "mamba_dt_rank", "ssm.time_step_rank", OWN_INT, AT(mix_rank) },
+    { "JambaForCausalLM", "mamba_expand", "ssm.inner_size", OWN_RATIO, 0 },
+    EXPERTS("JambaForCausalLM", "num_experts"),
     DEEPSEEK_EXPERTS("DeepseekV3ForCausalLM"),
     DEEPSEEK_EXPERTS("DeepseekV2ForCausalLM"),
     DEEPSEEK_EXPERTS("Dots1ForCausalLM"),
@@ -361,6 +398,9 @@ static const gguf_name names[] = {
     { R_MIX_STEP, "ssm_dt", .join = JOIN_NONE },
     { R_MIX_NORM, "ssm_norm", .join = JOIN_NONE },
     { R_MIX_OUT, "ssm_out", .join = JOIN_NONE },
+    { R_MIX_STEP_NORM, "ssm_dt_norm", .join = JOIN_NONE },
+    { R_MIX_B_NORM, "ssm_b_norm", .join = JOIN_NONE },
+    { R_MIX_C_NORM, "ssm_c_norm", .join = JOIN_NONE },
     { R_MLP_NORM, "attn_output_norm", .variant = "dbrx" },
     { R_MLP_NORM, "ffn_norm", .mixer = MIX_BOTH, .bare = true }, /* Falcon-H1's */
     { R_GATE_UP, "ffn_gate", .join = JOIN_GATE, .mixer = MIX_MAMBA },
@@ -368,6 +408,8 @@ static const gguf_name names[] = {
     { R_LATENT_IN, "ffn_latent_down", .join = JOIN_NONE },
     { R_LATENT_OUT, "ffn_latent_up", .join = JOIN_NONE },
     { R_EXPERT_GATE_UP, "ffn_gate_up_exps", true, "moe", .join = JOIN_NONE }, /* Gemma 4's */
+    { R_EXPERT_GATE_UP, "ffn_gate_up_exps", true, "granitemoe_swa", .join = JOIN_NONE },
+    { R_SHARED_GATE_UP, "ffn_up_shexp", .variant = "granitemoe_swa" },
     { R_ROUTER_NORM, "ffn_gate_inp.scale", false, NULL, .join = JOIN_NONE },
     { R_EXPERT_SCALE, "ffn_down_exps.scale", false, NULL, .join = JOIN_NONE },
     { R_EXPERT_NORM, "pre_ffw_norm_2", false, NULL, .join = JOIN_NONE },
@@ -471,7 +513,8 @@ const gguf_arch *gguf_arch_of(const arch_config *c)
 {
     for (const gguf_arch *a = gguf_archs; a->gguf; a++)
         if (strcmp(a->hf, c->row->arch) == 0 && (!a->experts || c->experts) &&
-            (!a->attends || c->row->mixer == MIX_ATTENTION))
+            (!a->attends || c->row->mixer == MIX_ATTENTION) &&
+            (a->both_ways != NULL) == (c->w.both_ways && c->head == HEAD_NONE))
             return a;
     return NULL;
 }
@@ -505,9 +548,10 @@ gguf_order gguf_order_of(const gguf_arch *a, const arch_config *c, arch_role r)
     gguf_order o = { .c = c, .ffn = c->expert_ffn };
     if (a->turned) o.heads = r == R_Q ? c->heads : r == R_K ? c->kv_heads : 0;
     if (o.heads) o.kind = GGUF_TURNED;
+    if (o.heads && c->w.pos == POS_ROPE) o.dims = c->rope_dims;
     if (r == R_QKV && a->qkv == QKV_APART && c->w.qkv_grouped) o.kind = GGUF_APART;
     const bool dense = r == R_GATE_UP && (c->row->mixer == MIX_MAMBA || a->attends);
-    if ((r == R_EXPERT_GATE_UP && !a->gate_up_one) || r == R_SHARED_GATE_UP || dense)
+    if (((r == R_EXPERT_GATE_UP || r == R_SHARED_GATE_UP) && !a->gate_up_one) || dense)
         o.kind = GGUF_GATE_UP;
     if (r == R_SHARED_GATE_UP) o.ffn = c->shared_ffn;
     if (dense) o.ffn = c->ffn;
@@ -535,8 +579,8 @@ int64_t gguf_stored_row(const gguf_order *o, int64_t n, int64_t N, bool *second)
 {
     *second = false;
     if (o->kind == GGUF_TURNED) {
-        const int64_t D = N / o->heads, r = n % D;
-        return n - r + 2 * (r % (D / 2)) + r / (D / 2);
+        const int64_t D = N / o->heads, r = n % D, R = o->dims ? o->dims : D;
+        return r >= R ? n : n - r + 2 * (r % (R / 2)) + r / (R / 2);
     }
     if (o->kind == GGUF_APART) return apart(n, o->c);
     if (o->kind == GGUF_AS_STORED) return n;
@@ -548,8 +592,8 @@ int64_t gguf_stored_row(const gguf_order *o, int64_t n, int64_t N, bool *second)
 int64_t gguf_own_row(const gguf_order *o, int64_t m, int64_t M, bool second)
 {
     if (o->kind == GGUF_TURNED) {
-        const int64_t D = M / o->heads, r = m % D;
-        return m - r + r % 2 * (D / 2) + r / 2;
+        const int64_t D = M / o->heads, r = m % D, R = o->dims ? o->dims : D;
+        return r >= R ? m : m - r + r % 2 * (R / 2) + r / 2;
     }
     if (o->kind == GGUF_APART) return grouped(m, o->c);
     if (o->kind == GGUF_AS_STORED) return m;

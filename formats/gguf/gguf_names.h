@@ -21,6 +21,8 @@ typedef struct {
     bool state;       /* some layers carry a state: gguf_state.h */
     bool experts;     /* written so only where there are experts */
     bool attends;     /* written so only where no layer carries a state */
+    const char *
+        both_ways; /* its name in config.json where it sees both ways, without words; NULL: neither */
 } gguf_arch;
 /* Two tensors of the file that are one of ours: experts' gate (with up), MLA's k_b (with v_b). */
 typedef enum { JOIN_NONE, JOIN_GATE, JOIN_KEY, JOIN_SECOND } gguf_join;
@@ -41,11 +43,13 @@ typedef enum {
     OWN_LIMIT,   /* a real; 0: none, and no key */
     OWN_PATTERN, /* of so many layers the last has no window; read also where it is a list */
     OWN_BOOL,
-    OWN_SHARED, /* shared experts: the field is the width of all of them */
-    OWN_DENSE,  /* layers before the first with experts */
-    OWN_STEP,   /* of so many layers the last has experts */
-    OWN_GATING, /* the router's function: 1 softmax, 2 sigmoid */
-    OWN_HAS     /* true where there is a tensor of this name, else false */
+    OWN_SHARED,  /* shared experts: the field is the width of all of them */
+    OWN_DENSE,   /* layers before the first with experts */
+    OWN_STEP,    /* of so many layers the last has experts */
+    OWN_GATING,  /* the router's function: 1 softmax, 2 sigmoid */
+    OWN_HAS,     /* true where there is a tensor of this name, else false */
+    OWN_ROTATES, /* of each layer: does it rotate? Where all do, no key */
+    OWN_RATIO    /* the number is a multiple of hidden; read alone */
 } gguf_own_kind;
 typedef struct {
     const char *hf;         /* architecture */
@@ -61,7 +65,14 @@ typedef struct {
     bool whole; /* a whole number, else f32 */
 } gguf_sampling_key;
 
+/* A tensor of one number in each layer, which the file has as a list of f32. */
+typedef struct {
+    arch_role role;
+    const char *key;
+} gguf_list;
+
 extern const gguf_sampling_key gguf_sampling[]; /* ends with hf NULL */
+extern const gguf_list gguf_lists[];            /* ends with key NULL */
 /* Ends with gguf NULL; of a name the first whose `when` fits. */
 extern const gguf_arch gguf_archs[];
 extern const gguf_own gguf_owns[]; /* ends with hf NULL */
@@ -78,7 +89,7 @@ int gguf_names_of(const gguf_name *out[2], const gguf_arch *a, const arch_config
 void gguf_tensor_name(char out[64], const gguf_name *g, const arch_slot *slot);
 
 /* How the rows of a matrix, or the elements of a vector, are ordered in the file:
- *     TURNED     the rows of q and k of a head alternate between its halves (llama)
+ *     TURNED     the rows of q and k of a head, or those that rotate, alternate between their halves (llama)
  *     APART      all q, then k, then v; ours are grouped by kv head (gptneox, falcon, bloom)
  *     GATE_UP    of each expert gate and up, in two tensors; ours are one, whose rows follow or
  *                alternate (gpt-oss) */
@@ -86,8 +97,8 @@ typedef enum { GGUF_AS_STORED, GGUF_TURNED, GGUF_APART, GGUF_GATE_UP } gguf_orde
 typedef struct {
     gguf_order_kind kind;
     const arch_config *c;
-    int64_t heads; /* TURNED */
-    int64_t ffn;   /* GATE_UP: rows of gate, and of up, of an expert */
+    int64_t heads, dims; /* TURNED: the first dims of each head; 0: all */
+    int64_t ffn;         /* GATE_UP: rows of gate, and of up, of an expert */
 } gguf_order;
 gguf_order gguf_order_of(const gguf_arch *a, const arch_config *c, arch_role r);
 /* Where our row n of N is in the file; GATE_UP: in the second tensor (up)? The inverse: which of our
@@ -98,6 +109,8 @@ int64_t gguf_own_row(const gguf_order *o, int64_t m, int64_t M, bool second);
 float gguf_norm_offset(const arch_config *c, const arch_slot *slot);
 /* Is it -exp(x) of our x there (A of A_log)? */
 bool gguf_is_decay(const arch_slot *slot);
+/* The list that has a role's tensors; NULL: they are tensors. */
+const gguf_list *gguf_list_of(arch_role r);
 /* The file's dims of a vector of layers with a state; 0: as they are. */
 int gguf_vector_dims(int64_t shape[3], const arch_config *c, const arch_slot *slot);
 

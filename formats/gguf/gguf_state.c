@@ -14,6 +14,8 @@ static const struct {
     { "Lfm2MoeForCausalLM", NULL, "layer_types", "conv", "full_attention" },
     { "MambaForCausalLM", NULL, NULL, NULL, NULL },
     { "FalconMambaForCausalLM", NULL, NULL, NULL, NULL },
+    { "JambaForCausalLM", NULL, NULL, NULL, NULL },
+    { "BambaForCausalLM", "mamba_d_head", "layer_types", "mamba", "attention" },
     { "Mamba2ForCausalLM", "head_dim", NULL, NULL, NULL },
     { "NemotronHForCausalLM", "mamba_head_dim", "layers_block_type", "mamba", "attention" },
     { "GraniteMoeHybridForCausalLM", "mamba_d_head", "layer_types", "mamba", "attention" },
@@ -130,15 +132,41 @@ static void put_delta(state *c)
 {
     const int64_t heads = largest(c, "ssm.time_step_rank"), groups = largest(c, "ssm.group_count");
     const bool next = strcmp(c->row->gguf, "qwen3next") == 0;
-    const int64_t turned = largest(c, "rope.dimension_count"),
-                  dim = largest(c, "attention.key_length");
     if (!next && strncmp(c->row->gguf, "qwen35", 6) != 0) return;
     if (next) c->ok = c->ok && cJSON_AddTrueToObject(c->j, "linear_projections_apart");
     if (!next && heads != groups)
         c->ok = c->ok && cJSON_AddTrueToObject(c->j, "linear_value_heads_tiled");
-    if (turned > 0 && dim > 0)
+}
+
+/* The part of a head that rotates, where config.json's reader assumes one. */
+static void put_partial(state *c)
+{
+    const int64_t turned = largest(c, "rope.dimension_count"),
+                  heads = largest(c, "attention.head_count");
+    int64_t dim = largest(c, "attention.key_length");
+    if (!dim && heads > 0) dim = largest(c, "embedding_length") / heads;
+    if (arch_find(c->row->hf, NULL)->def_partial > 0 && turned > 0 && dim > 0)
         c->ok = c->ok && cJSON_AddNumberToObject(c->j, "partial_rotary_factor",
                                                  (double)turned / (double)dim);
+}
+
+/* Of so many layers the one with a tensor of this name, as Jamba's config.json says which attend and which have
+ * experts. */
+static void put_period(state *c, const char *period, const char *offset, const char *name)
+{
+    int64_t first = c->layers, second = 0;
+    for (int64_t i = c->layers - 1; i >= 0; i--)
+        if (of_layer(c, i, name)) second = first, first = i;
+    put(c, period, second && second < c->layers ? second - first : c->layers + 1);
+    put(c, offset, first);
+}
+
+static void put_jamba(state *c)
+{
+    if (strcmp(c->row->gguf, "jamba") != 0) return;
+    put_period(c, "attn_layer_period", "attn_layer_offset", "attn_q.weight");
+    put_period(c, "expert_layer_period", "expert_layer_offset", "ffn_gate_inp.weight");
+    put(c, "num_experts", largest(c, "expert_count"));
 }
 
 static void put_mlp(state *c)
@@ -173,6 +201,8 @@ lq_status gguf_state_config(cJSON *j, gguf_file *f, const gguf_arch *row, lq_err
     put_attention(&c);
     put_mamba(&c);
     put_delta(&c);
+    put_partial(&c);
     put_mlp(&c);
+    put_jamba(&c);
     return c.ok ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
 }

@@ -92,6 +92,10 @@ typedef struct {
  * can be made of it: of its tensors there are no bytes to read. Errors: LQ_ENOMEM. */
 lq_status src_plan(src_source **out, const src_source *base, const src_coming *t, size_t n,
                    bool tied, lq_err *err);
+/* `base` with weights as GGUF's architecture of it has them, where config.json's has others (another order of
+ * heads, factors that are in the weights: source_form.c); *out NULL: they are the same. base stays open
+ * longer. Errors: LQ_ENOMEM, LQ_ESHAPE; LQ_EUNSUPPORTED: a weight that would change has codes. */
+lq_status src_gguf_form(src_source **out, const src_source *base, lq_err *err);
 const src_source *src_base(const src_source *s); /* of a derived source; else s itself */
 /* The MTP head of `base`: its tensors by the roles of arch_config_mtp. base stays open longer. Errors:
  * LQ_EUNSUPPORTED (of arch_config_mtp; the base was rotated, the head was not), LQ_ENOENT: the files have none, LQ_ENOMEM. */

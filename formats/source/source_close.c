@@ -15,7 +15,7 @@ void src_close(src_source *s)
     if (s->has_config) arch_config_free(&s->config);
     cJSON_Delete(s->quant);
     cJSON_Delete(s->history);
-    if (!s->borrows) src_free_room(s);
+    src_free_room(s);
     lqf_close(&s->llmq);
     gguf_close(&s->gguf);
     for (size_t i = 0; i < s->n_splits; i++)

@@ -12,8 +12,7 @@ static void source_derived_fill(void *const w[QT_N_PLANES], const qt_tensor *t, 
     c->make(w[QT_CODES], c->from);
 }
 
-/* Nothing yet but what it shares with the base. */
-static src_source *begin(const src_source *base, lq_err *err)
+src_source *src_begin_derived(const src_source *base, lq_err *err)
 {
     src_source *s = calloc(1, sizeof *s);
     if (!s || !(s->path = strdup(base->path))) {
@@ -77,7 +76,7 @@ lq_status src_derive(src_source **out, const src_source *base, const src_change 
                      bool untied, lq_err *err)
 {
     *out = NULL;
-    src_source *s = begin(base, err);
+    src_source *s = src_begin_derived(base, err);
     if (!s) return LQ_ENOMEM;
     lq_status st = copy_config(s, base, err);
     if (untied) s->config.tied = false;
@@ -93,7 +92,7 @@ lq_status src_plan(src_source **out, const src_source *base, const src_coming *c
                    bool tied, lq_err *err)
 {
     *out = NULL;
-    src_source *s = begin(base, err);
+    src_source *s = src_begin_derived(base, err);
     if (!s) return LQ_ENOMEM;
     lq_status st = copy_config(s, base, err);
     s->config.tied = tied;
@@ -103,7 +102,6 @@ lq_status src_plan(src_source **out, const src_source *base, const src_coming *c
         src_close(s);
         return st;
     }
-    s->borrows = true;
     s->n_tensors = base->n_tensors;
     memcpy(s->tensors, base->tensors, base->n_tensors * sizeof *s->tensors);
     for (size_t i = 0; i < n; i++) {
@@ -138,12 +136,10 @@ static lq_status check_head(const src_source *head, lq_err *err)
 lq_status src_mtp(src_source **out, const src_source *base, lq_err *err)
 {
     *out = NULL;
-    src_source *s = begin(base, err);
+    src_source *s = src_begin_derived(base, err);
     if (!s) return LQ_ENOMEM;
-    s->borrows = true;
     s->tensors = base->tensors;
     s->n_tensors = base->n_tensors;
-    s->region = base->region;
     s->uint_blocks = base->uint_blocks;
     lq_status st = arch_config_mtp(&s->config, &base->config, err);
     s->has_config = !st;

@@ -233,7 +233,7 @@ static lq_status order_of(stored *p, const src_source *s, const gguf_tensor *g,
     p->decay = gguf_is_decay(&w->slot);
     if (p->decay) p->count = 0; /* a vector, whatever its dims */
     const int64_t heads = p->order.heads;
-    if (p->order.kind == GGUF_TURNED && (N % heads || N / heads % 2))
+    if (p->order.kind == GGUF_TURNED && (N % heads || N / heads % 2 || N / heads < p->order.dims))
         return wrong_rows(g, heads, err);
     if (p->order.kind == GGUF_APART && N != (c->heads + 2 * c->kv_heads) * c->head_dim)
         return wrong_rows(g, c->heads + 2 * c->kv_heads, err);
@@ -473,8 +473,34 @@ static lq_status make_place(src_source *s, lq_err *err)
                            g->name, MAX_EXPERTS);
         n += g->n_dims == 3 ? (size_t)g->shape[0] : 1;
     }
+    for (const gguf_list *l = gguf_lists; l->key && s->has_config; l++)
+        n += arch_name_of(&s->config, l->role) ? (size_t)s->config.layers : 0;
     s->tensors = lq_push(&s->arena, n * sizeof *s->tensors);
     return s->tensors ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
+}
+
+/* Lists of a number for each layer, or one for all, as tensors of one number. */
+static lq_status make_lists(src_source *s, lq_err *err)
+{
+    const arch_config *c = &s->config;
+    lq_status st = LQ_OK;
+    for (const gguf_list *l = gguf_lists; l->key && s->has_config; l++) {
+        const gguf_kv *kv = gguf_get(&s->gguf, l->key);
+        if (!arch_name_of(c, l->role)) continue;
+        if (!kv || kv->type != GGUF_F32 || (kv->array && kv->n < (uint64_t)c->layers))
+            return lq_fail(err, LQ_EFORMAT,
+                           "%s: expected a float for each of %lld layers, found %s", l->key,
+                           (long long)c->layers, kv ? "others" : "none");
+        for (int64_t i = 0; i < c->layers && !st; i++) {
+            char name[256];
+            arch_tensor_name(c, l->role, i, -1, false, name, sizeof name);
+            const char *copy = lq_push_str(&s->arena, name, strlen(name));
+            if (!copy) return lq_fail(err, LQ_ENOMEM, "out of memory");
+            st = src_fill_plain(&s->tensors[s->n_tensors++], copy, LQ_F32, 1, &(int64_t){ 1 },
+                                (const uint8_t *)kv->data + (kv->array ? 4 * i : 0), 4, err);
+        }
+    }
+    return st;
 }
 
 /* No blocks after those that the metadata counts. */
@@ -500,6 +526,7 @@ lq_status src_gguf_tensors(src_source *s, const gguf_arch *row, lq_err *err)
     lq_status st = check_blocks(s, row, err);
     if (!st) st = make_place(s, err);
     bool rounded = false;
+    if (!st) st = make_lists(s, err);
     for (size_t i = 0; i < f->n && !st; i++) {
         if (s->has_config && gguf_is_rope(f->tensors[i].name)) continue;
         bool scale = false, inputs = false;

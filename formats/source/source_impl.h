@@ -56,7 +56,6 @@ struct src_source {
     gguf_file *splits; /* the others, in arena; opened ones */
     size_t n_splits;
     const src_source *base; /* of a derived source */
-    bool borrows;           /* tensors and region are the base's */
 };
 
 int src_by_name(const void *a, const void *b); /* src_tensor, for qsort */
@@ -81,6 +80,10 @@ lq_status src_set_unfit(src_source *s, lq_status why, const lq_err *said, lq_err
 void src_set_history(src_source *s, cJSON *history);
 /* llmq.json of the folder, when it is of these very files; else a note says that it is not. */
 lq_status src_read_history(src_source *s, const char *dir, lq_err *err);
+
+/* ---- formats/source/source_derived.c ---- */
+/* Nothing yet but what it shares with the base; NULL: LQ_ENOMEM. */
+src_source *src_begin_derived(const src_source *base, lq_err *err);
 
 /* ---- formats/source/source_tokenizer.c ---- */
 /* The files of s->tokenizer in place of s's own. LQ_ENOENT: it has none. */
@@ -131,7 +134,7 @@ lq_status src_make(src_source *s, src_tensor *t, src_fill_fn *fill, const void *
 /* After src_make: the stored bytes that `fill` reads for this tensor and no other; src_unload drops
  * their pages. LQ_ENOMEM. */
 lq_status src_made_from(src_source *s, src_tensor *t, const qt_span *reads, size_t n, lq_err *err);
-/* After the last src_make, with s->tensors in its final order. */
+/* After the last src_make, with s->tensors in its final order. Tensors of another source have room there. */
 lq_status src_make_room(src_source *s, lq_err *err);
 void src_free_room(src_source *s);
 

@@ -83,4 +83,9 @@ size_t src_bytes(const src_tensor *t)
     return n;
 }
 
-const src_source *src_base(const src_source *s) { return s->base ? s->base : s; }
+const src_source *src_base(const src_source *s)
+{
+    while (s->base)
+        s = s->base;
+    return s;
+}

@@ -13,6 +13,7 @@ enum { PAGE = 4096, ALIGN = 64 };
 struct src_made {
     src_fill_fn *fill;
     const void *from;
+    struct src_region *room;
     size_t off, bytes; /* in the region; whole pages */
     int users;         /* under the lock; > 0: filled */
     qt_span *reads;    /* in the arena; what fill reads of the files */
@@ -62,10 +63,7 @@ lq_status src_make_room(src_source *s, lq_err *err)
 {
     size_t total = 0;
     for (size_t i = 0; i < s->n_tensors; i++)
-        if (s->tensors[i].made) {
-            s->tensors[i].made->off = total;
-            total += s->tensors[i].made->bytes;
-        }
+        if (s->tensors[i].made && !s->tensors[i].made->room) total += s->tensors[i].made->bytes;
     if (!total) return LQ_OK;
     s->region = calloc(1, sizeof *s->region);
     if (!s->region || pthread_mutex_init(&s->region->lock, NULL)) {
@@ -80,6 +78,14 @@ lq_status src_make_room(src_source *s, lq_err *err)
                        total);
     s->region->base = p;
     s->region->bytes = total;
+    size_t off = 0;
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        src_made *m = s->tensors[i].made;
+        if (!m || m->room) continue;
+        m->room = s->region;
+        m->off = off;
+        off += m->bytes;
+    }
     return LQ_OK;
 }
 
@@ -94,19 +100,20 @@ void src_free_room(src_source *s)
 
 void src_load(qt_tensor *out, const src_source *s, const src_tensor *t)
 {
+    (void)s; /* the tensor may be of another's base */
     *out = t->t;
     if (!t->made) return;
     src_made *m = t->made;
-    uint8_t *at = s->region->base + m->off;
+    uint8_t *at = m->room->base + m->off;
     void *w[QT_N_PLANES] = { NULL };
     for (int p = 0; p < QT_N_PLANES; p++) {
         if (out->plane[p].data || !out->plane[p].bytes) continue;
         out->plane[p].data = w[p] = at;
         at += lq_round_up(out->plane[p].bytes, ALIGN);
     }
-    pthread_mutex_lock(&s->region->lock);
+    pthread_mutex_lock(&m->room->lock);
     if (m->users++ == 0) m->fill(w, out, m->from);
-    pthread_mutex_unlock(&s->region->lock);
+    pthread_mutex_unlock(&m->room->lock);
 }
 
 void src_unload(const src_source *s, const src_tensor *t)
@@ -114,11 +121,11 @@ void src_unload(const src_source *s, const src_tensor *t)
     src_made *m = t->made;
     src_release(s, t);
     if (!m) return;
-    pthread_mutex_lock(&s->region->lock);
+    pthread_mutex_lock(&m->room->lock);
     assert(m->users > 0);
     const bool last = --m->users == 0;
-    if (last) madvise(s->region->base + m->off, m->bytes, MADV_DONTNEED);
-    pthread_mutex_unlock(&s->region->lock);
+    if (last) madvise(m->room->base + m->off, m->bytes, MADV_DONTNEED);
+    pthread_mutex_unlock(&m->room->lock);
     for (size_t i = 0; i < m->n_reads && last; i++)
         src_drop(s, m->reads[i]);
 }

@@ -34,18 +34,24 @@ def test_llama_cpps_converter_of_every_architecture(llmq, tmp_path, file):
 MLA = {"attention.head_count_kv", "attention.key_length", "attention.value_length", "attention.key_length_mla",
        "attention.value_length_mla"}
 DEFAULTS = {"rope.freq_base", "expert_shared_count",  # of what rotates nothing; where the width of all is said
+            "full_attention_interval",  # of layers that follow none
             "rope.scaling.type", "rope.scaling.yarn_beta_fast", "rope.scaling.yarn_beta_slow", "tensor_data_layout"}
 
 
-def is_exp(name, ours, theirs, size):
-    """-exp(A_log) by torch, whose last place is not always the nearest."""
-    if not name.endswith(".ssm_a"):
+F32_TENSOR = 0
+# Falcon-H1's factors on attention's input: there in all four, here in two, as their product.
+ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_output")
+
+
+def is_near(name, ours, theirs, size):
+    """-exp(A_log) by torch, whose last place is not always the nearest; or two factors one after the other (Falcon-H1)."""
+    if not name.endswith((".ssm_a", ".ssm_in.weight")):
         return False
     a, b = (memoryview(x[:size]).cast("f").tolist() for x in (ours, theirs))
-    return all(abs(x - y) <= 1.2e-7 * abs(x) for x, y in zip(a, b))
+    return all(abs(x - y) <= 2.4e-7 * abs(x) for x, y in zip(a, b))
 
 
-@pytest.mark.parametrize("file", [f for f in CONVERTED if f.stem not in ("falcon-h1", "qwen3.5-moe", "kimi-linear", "internlm2", "baichuan")], ids=lambda p: p.stem)
+@pytest.mark.parametrize("file", [f for f in CONVERTED if f.stem not in ("kimi-linear", "internlm2", "baichuan")], ids=lambda p: p.stem)
 def test_what_is_written_is_what_llama_cpps_converter_writes(llmq, tmp_path, file):
     out = tmp_path / "m.gguf"
     theirs = gguf_tensors(file)
@@ -54,11 +60,16 @@ def test_what_is_written_is_what_llama_cpps_converter_writes(llmq, tmp_path, fil
     llmq("convert", ARCH / file.stem, "-o", out, "--to", "gguf", "--dtype", dtype)
     ours = gguf_tensors(out)
     mla = {n for n in theirs if ".attn_k_b." in n or ".attn_v_b." in n}
+    free = ATTENTION if file.stem == "falcon-h1" else ()
     assert theirs.keys() - mla == {n for n in ours if ".attn_kv_b." not in n}
     for n in theirs.keys() - mla:
         dims, kind, data = theirs[n]
         size = math.prod(dims) * (2 if kind == BF16 else 4)
-        assert ours[n][:2] == (dims, kind) and (ours[n][2][:size] == data[:size] or is_exp(n, ours[n][2], data, size)), n
+        assert ours[n][:2] in ((dims, kind), (dims, F32_TENSOR)), n
+        if ours[n][1] != kind:  # what is small and decides much
+            assert floats("F32", ours[n][2][:2 * size]) == floats("BF16", data[:size]), n
+        elif n.split(".")[-2] not in free:
+            assert ours[n][2][:size] == data[:size] or is_near(n, ours[n][2], data, size), n
     theirs, ours = gguf_pairs(file), gguf_pairs(out)
     arch = theirs["general.architecture"]
     for key in (k for k in theirs if k.startswith(arch + ".")):
@@ -72,7 +83,7 @@ def test_what_is_written_is_what_llama_cpps_converter_writes(llmq, tmp_path, fil
 
 @pytest.mark.parametrize("name", ["gpt-oss-sinks", "granite-moe", "gpt2", "deepseek-v3", "falcon-40b-gqa", "mpt-alibi", "glm4-moe",
                                   "gpt-neox", "phi2", "cohere2", "bloom-alibi", "stablelm", "gemma4-moe", "gemma4-ple", "granite-h-moe",
-                                  "nemotron-h-moe", "lfm2-moe", "kimi-linear"])
+                                  "nemotron-h-moe", "lfm2-moe", "kimi-linear", "granite-moe-swa", "apertus", "jamba"])
 def test_a_quantized_model_of_every_order_keeps_its_values(llmq, tmp_path, name):
     """Halves of experts, experts in one tensor, transposed and grouped rows: in blocks as in floats."""
     llmq("quantize", ARCH / name, "-o", tmp_path / "q.llmq", "--method", "rtn", "-b", 8, "-g", 32, "--sym")
@@ -87,7 +98,8 @@ def test_a_quantized_model_of_every_order_keeps_its_values(llmq, tmp_path, name)
 
 
 @pytest.mark.parametrize("name", ["glm4-moe-lite", "solar-open", "minimax-m2", "exaone-moe", "ernie45-moe", "hunyuan-moe",
-                                  "granite-moe-shared", "gemma4-ple", "gemma4-dense", "gemma4-unified", "granite-h", "nemotron-h", "kimi-linear", "mellum", "youtu", "granite4-dense", "dbrx", "mpt-qk-norm"])
+                                  "granite-moe-shared", "gemma4-ple", "gemma4-dense", "gemma4-unified", "granite-h", "nemotron-h", "kimi-linear", "mellum", "youtu", "granite4-dense", "dbrx", "mpt-qk-norm",
+                                  "apertus", "granite-moe-swa", "qwen3-vl-moe"])
 def test_what_is_written_is_read_back(llmq, tmp_path, name):
     """Mixtures of which no file of llama.cpp's converter is here: to GGUF, and the same logits from there."""
     llmq("convert", ARCH / name, "-o", tmp_path / "m.gguf", "--to", "gguf")
@@ -96,7 +108,7 @@ def test_what_is_written_is_read_back(llmq, tmp_path, name):
     assert read_floats(tmp_path / "a", "logits")[1] == read_floats(tmp_path / "b", "logits")[1]
 
 
-@pytest.mark.parametrize("name", ["minicpm", "gemma3n", "mamba"])
+@pytest.mark.parametrize("name", ["minicpm", "gemma3n", "mamba", "qwen3.5", "jamba", "bamba"])
 def test_what_is_written_is_read_back_but_for_numbers_in_f32(llmq, tmp_path, name):
     """Scales and rates that GGUF keeps in f32; the last rows of Gemma 3n's per-layer table, which no text uses, are zeros there."""
     llmq("convert", ARCH / name, "-o", tmp_path / "m.gguf", "--to", "gguf")
@@ -112,12 +124,45 @@ def test_what_is_written_is_read_back_but_for_numbers_in_f32(llmq, tmp_path, nam
 
 @pytest.mark.parametrize("name,why", [("llama4", "window: GGUF's 'llama4' has no place for 6"), ("afmoe", "window_layers: GGUF's 'afmoe' has no place"), ("gpt-bigcode-mha", "multi_query: llama.cpp's 'starcoder' runs one head of keys, found 4"),
                                       ("starcoder2", "window: GGUF's 'starcoder2' has no place for 16"),
-                                      ("falcon-h1", "attn_scale: GGUF's 'falcon-h1' has no place for 0.225"),
-                                      ("qwen3.5", "wiring_mix_tiled: GGUF's 'qwen35' has no place"),
-                                      ("qwen3-next", "variant: GGUF's 'qwen3next' has no place"),
+                                      ("qwen3-next", "moe_layers: GGUF's 'qwen3next' has no place for [0,2]"),
+                                      ("minicpm3", "logit_scale: GGUF's 'minicpm3' has no place for 0.5"),
+                                      ("granite-swa", "rope_local_theta: GGUF's 'granite_swa' has no place for 500"),
                                       ("phi-qk-layernorm", "wiring_qk_norm: GGUF's 'phi2' has no place")])
 def test_what_llama_cpp_would_run_otherwise_is_refused(llmq, tmp_path, name, why):
     assert why in llmq("convert", ARCH / name, "-o", tmp_path / "m.gguf", "--to", "gguf", code=3).stderr
+
+
+@pytest.mark.parametrize("name,change", [("minicpm3", {"dim_model_base": 256}), ("granite-swa", {"layer_rope_theta": [0, 10000.0, 10000.0]}),
+                                         ("bamba", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 1.0}}),
+                                         ("falcon-h1", {}), ("falcon-h1-norm", {}), ("falcon-h1", {"tie_word_embeddings": True})])
+def test_with_numbers_that_it_has_a_place_for(llmq, tmp_path, name, change):
+    """Constants of llama.cpp's code; one base of angles; heads that rotate whole; embedding and head with a factor each."""
+    shutil.copytree(ARCH / name, tmp_path / "m")
+    config = json.loads((tmp_path / "m/config.json").read_text())
+    (tmp_path / "m/config.json").write_text(json.dumps(config | change))
+    if "tie_word_embeddings" in change:
+        file = tmp_path / "m/model.safetensors"
+        h, d = read_st(file)
+        write_st(file, {n: (t, tensor(h, d, n)) for n, t in h.items() if n not in ("lm_head.weight", "__metadata__")})
+    llmq("convert", tmp_path / "m", "-o", tmp_path / "m.gguf", "--to", "gguf", "--dtype", "f32")
+    for m, o in ((tmp_path / "m", "a"), (tmp_path / "m.gguf", "b")):
+        llmq("logits", m, "--ids", "13,32,51,7,9,18,37,56,5,4,23,42,61", "-o", tmp_path / o)
+    a, b = (read_floats(tmp_path / o, "logits")[1] for o in "ab")
+    assert max(abs(x - y) for x, y in zip(a, b)) <= 1e-6 * max(map(abs, a))
+
+
+@pytest.mark.parametrize("name", ["qwen3.5", "qwen3.5-moe", "falcon-h1"])
+def test_weights_that_gguf_has_otherwise_are_quantized_so(llmq, tmp_path, name):
+    """Heads by turns and factors in the weights, before they are rounded; codes of the checkpoint's order are refused."""
+    llmq("convert", ARCH / name, "-o", tmp_path / "f.gguf", "--to", "gguf", "--dtype", "f32")
+    for m, o in ((ARCH / name, "a.gguf"), (tmp_path / "f.gguf", "b.gguf")):
+        llmq("quantize", m, "-o", tmp_path / o, "--to", "gguf:Q8_0", "--method", "rtn")
+    a, b = (gguf_tensors(tmp_path / o) for o in ("a.gguf", "b.gguf"))
+    assert a.keys() == b.keys() and all(a[n] == b[n] or a[n][1] != b[n][1] for n in a)
+    assert sum(a[n] == b[n] for n in a) > 10 and {kind for _, kind, _ in a.values()} > {8}
+    llmq("quantize", ARCH / name, "-o", tmp_path / "q.llmq", "--method", "rtn", "-b", 8, "-g", 4)
+    p = llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "c.gguf", "--to", "gguf", "--allow-requantize", code=3)
+    assert "expected floats, found codes (quantize the checkpoint with --to gguf)" in p.stderr
 
 
 def test_the_13_b_of_baichuan_is_refused(llmq, tmp_path):
@@ -158,6 +203,15 @@ def test_heads_for_further_tokens_are_left_out(llmq, tmp_path, extra):
     assert gguf_tensors(tmp_path / "m.gguf").keys() == gguf_tensors(ROOT / "tests/golden/gguf/arch/nemotron-h-moe.gguf").keys()
 
 
+def write_st(file, tensors):
+    at, head = 0, {}
+    for n, (t, b) in tensors.items():
+        head[n] = {**t, "data_offsets": [at, at + len(b)]}
+        at += len(b)
+    head = json.dumps(head).encode()
+    file.write_bytes(struct.pack("<Q", len(head)) + head + b"".join(b for _, b in tensors.values()))
+
+
 def floats(dtype, b):
     """Of bf16 or f32."""
     if dtype == "F32":
@@ -174,12 +228,7 @@ def test_qwen3_next_is_read_as_llama_cpp_has_it(llmq, tmp_path):
     kept = {n: (t, tensor(h, d, n)) for n, t in h.items() if n != "__metadata__" and ".layers.1." not in n and ".layers.2." not in n}
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(c))
-    at, head = 0, {}
-    for n, (t, b) in kept.items():
-        head[n] = {**t, "data_offsets": [at, at + len(b)]}
-        at += len(b)
-    head = json.dumps(head).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + b"".join(b for _, b in kept.values()))
+    write_st(folder / "model.safetensors", kept)
     K, V, G = c["linear_key_head_dim"], c["linear_value_head_dim"], c["linear_num_key_heads"]
     of = c["linear_num_value_heads"] // G * V
     names = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",

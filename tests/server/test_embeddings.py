@@ -196,6 +196,25 @@ def test_whole_prompts_in_any_company(gemma):
     check_error(gemma.post(PATH, {"input": [3] * 129}), 400, "input", "context_length_exceeded")
 
 
+@case("C88")
+def test_gguf_keeps_how_a_vector_is_made(llmq, tmp_path):
+    """Both ways and the mean, by GGUF's keys; Dense modules have no place there yet, and a note says so."""
+    shutil.copytree(GEMMA, tmp_path / "m", ignore=shutil.ignore_patterns("expected.safetensors"))
+    tokenizer(tmp_path / "m")
+    p = llmq("convert", tmp_path / "m", "-o", tmp_path / "dense.gguf", "--to", "gguf")
+    assert "2_Dense is left out" in p.stderr and "3_Dense is left out" in p.stderr
+    modules = json.loads((tmp_path / "m/modules.json").read_text())
+    (tmp_path / "m/modules.json").write_text(json.dumps([m for m in modules if "Dense" not in m["type"]]))
+    llmq("convert", tmp_path / "m", "-o", tmp_path / "m.gguf", "--to", "gguf", "--dtype", "f32")
+    got = []
+    for model in ("m", "m.gguf"):
+        with Server(llmq, tmp_path / model, *EXACT, log=tmp_path / "log") as s:
+            got.append(vectors(s, expected("input_ids")))
+            check_error(s.post("/v1/completions", {"prompt": [3, 4]}), 400)
+    for a, b in zip(*got):
+        assert len(a) == len(b) == 32 and max(abs(x - y) for x, y in zip(a, b)) < 1e-5
+
+
 @pytest.fixture(scope="module", params=["folder", "llmq"])
 def renamed(llmq, tmp_path_factory, request):
     """Modules in folders of other names, and texts of at most 16 tokens."""

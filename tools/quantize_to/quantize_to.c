@@ -69,6 +69,8 @@ const char *quantize_to_method(const char *to)
     return NULL;
 }
 
+bool quantize_to_blocks(const quantize_to *t) { return t->mix || strcmp(t->format, "gguf") == 0; }
+
 static bool is_folder(const quantize_to *t)
 {
     return strcmp(t->format, "llmq") != 0 && strcmp(t->format, "gguf") != 0;

@@ -22,6 +22,8 @@ const char *quantize_to_method(const char *to);
 /* "compressed-tensors:nvfp4", or
  * "gguf:Q4_K_M" (in a .llmq file too, where out ends so), "awq"; NULL: by out's ending, llmq or gguf. out NULL: --dry-run. LQ_EUSAGE. */
 lq_status quantize_to_read(quantize_to *t, const char *to, const char *out, lq_err *err);
+/* Are the weights GGUF's blocks, whatever the file? */
+bool quantize_to_blocks(const quantize_to *t);
 /* May the result be written there (tools/cli/outputs.h)? src was opened from `given`. LQ_EUSAGE. */
 lq_status quantize_to_check(const quantize_to *t, const char *out, const src_source *src,
                             const char *given, lq_err *err);
