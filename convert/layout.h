@@ -25,6 +25,7 @@ typedef struct {
     const char *module;  /* its name without ".weight"; quantized weights and dense linears */
     arch_slot slot;
     bool linear;      /* a matrix of a linear layer, or the head */
+    bool mtp;         /* it is the MTP head's */
     bool foreign;     /* a matrix of a part that is carried along: a tower, a projector */
     bool quantized;   /* stored in parts of the layout; else whole, as floats or raw bytes */
     bool requantized; /* its values are to be chosen again, in `scheme` */

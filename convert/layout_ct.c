@@ -208,21 +208,41 @@ static bool same_group(const conv_weight *a, const conv_weight *b)
            x.act == y.act && x.act_group == y.act_group && (x.act_scale > 0) == (y.act_scale > 0);
 }
 
+/* The part of a model that a module is in: "vision_tower", "layers". */
+static int part_of(const char **part, const char *module)
+{
+    *part = strncmp(module, "model.", 6) == 0 ? module + 6 : module;
+    const char *dot = strchr(*part, '.');
+    return dot ? (int)(dot - *part) : 120;
+}
+
+/* Has it weights that are quantized? */
+static bool has_codes(const conv_plan *p, const char *part, int n)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        const char *of;
+        if (p->w[i].quantized && part_of(&of, p->w[i].module) == n &&
+            strncmp(of, part, (size_t)n) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* "re:.*vision_tower\\..*", once for each part that is carried along: modules in memory have other prefixes
- * than stored names, in transformers as in vLLM. */
+ * than stored names, in transformers as in vLLM. An MTP head's "layers" are the model's, too: its modules are
+ * named one by one (layout_kept). */
 static void ignore_parts(cJSON *list, const conv_plan *p)
 {
     for (size_t i = 0; i < p->n; i++) {
         char text[160];
-        const char *m = p->w[i].module, *dot;
+        const char *part;
         bool told = false;
-        if (!p->w[i].foreign || !m) continue;
-        if (strncmp(m, "model.", 6) == 0) m += 6;
-        dot = strchr(m, '.');
-        snprintf(text, sizeof text, "re:.*%.*s\\..*", dot ? (int)(dot - m) : 120, m);
+        if (!p->w[i].foreign || !p->w[i].module) continue;
+        const int n = part_of(&part, p->w[i].module);
+        snprintf(text, sizeof text, "re:.*%.*s\\..*", n, part);
         for (const cJSON *e = list->child; e && !told; e = e->next)
             told = strcmp(e->valuestring, text) == 0;
-        if (!told) cJSON_AddItemToArray(list, cJSON_CreateString(text));
+        if (!told && !has_codes(p, part, n)) cJSON_AddItemToArray(list, cJSON_CreateString(text));
     }
 }
 

@@ -77,22 +77,23 @@ static lq_status plan_parts(const conv *c, conv_weight *w, lq_err *err)
 }
 
 /* The embedding and the head, which these layouts keep as floats: every GGUF file by llama-quantize
- * has codes there. They are written in 16 bits, as the layouts' own tools do. */
-static bool plan_vocabulary(conv *c, conv_weight *w)
+ * has codes there; and an MTP head's matrices. They are written in 16 bits, as the layouts' own tools do. */
+static bool plan_as_floats(conv *c, conv_weight *w)
 {
     arch_slot slot;
     const lq_dtype own = c->plan.config->dtype;
-    if (!arch_slot_of(c->plan.config, w->t->name, &slot) || slot.bias ||
-        (slot.role != R_EMBED && slot.role != R_HEAD))
-        return false;
+    const bool vocabulary = arch_slot_of(c->plan.config, w->t->name, &slot) && !slot.bias &&
+                            (slot.role == R_EMBED || slot.role == R_HEAD);
+    if (!vocabulary && !w->mtp) return false;
     w->quantized = false;
     plan_whole(c, w);
     if (lq_dtype_bytes(w->dtype) > 2) w->dtype = lq_dtype_bytes(own) == 2 ? own : LQ_F16;
     w->bytes = (size_t)src_elements(w->t) * lq_dtype_bytes(w->dtype);
     char text[40];
     qt_scheme_text(text, &w->t->t.scheme);
-    conv_note(c->r, "'%s' (%s) is written as %s: %s holds linear layers alone", w->t->name, text,
-              lq_dtype_text(w->dtype), c->layout->name);
+    conv_note(c->r, "'%s' (%s) is written as %s: %s holds %s", w->t->name, text,
+              lq_dtype_text(w->dtype), c->layout->name,
+              vocabulary ? "linear layers alone" : "no such weight");
     return true;
 }
 
@@ -132,7 +133,7 @@ static lq_status plan_quantized(conv *c, conv_weight *w, lq_err *err)
         s = plan_parts(c, w, err);
         if (!s || (s != LQ_EUNSUPPORTED && s != LQ_ESHAPE)) return s;
         if (!c->o->requantize)
-            return plan_vocabulary(c, w)
+            return plan_as_floats(c, w)
                        ? LQ_OK
                        : lq_wrap(err, s, "'%s' has no place in this layout", w->t->name);
     }
@@ -152,16 +153,19 @@ static lq_status plan_quantized(conv *c, conv_weight *w, lq_err *err)
     return LQ_OK;
 }
 
-/* What the tensor is, before it is known what becomes of it. */
-static lq_status describe(conv *c, conv_weight *w, const src_tensor *t, lq_err *err)
+/* What the tensor is, before it is known what becomes of it. mtp: the MTP head's config; row NULL: none. */
+static lq_status describe(conv *c, conv_weight *w, const src_tensor *t, const arch_config *mtp,
+                          lq_err *err)
 {
     const size_t len = strlen(t->name);
+    const bool model = arch_slot_of(c->plan.config, t->name, &w->slot);
+    w->mtp = !model && mtp->row && arch_slot_of(mtp, t->name, &w->slot);
     w->t = t;
     w->N = t->t.N;
     w->K = t->t.K;
-    w->linear = t->plain && arch_slot_of(c->plan.config, t->name, &w->slot) && !w->slot.bias &&
-                arch_role_linear(w->slot.role) && !(w->slot.role == R_HEAD && c->plan.config->tied);
-    w->foreign = t->plain && t->n_dims == 2 && !arch_slot_of(c->plan.config, t->name, &w->slot);
+    w->linear = t->plain && (model || w->mtp) && !w->slot.bias && arch_role_linear(w->slot.role) &&
+                !(w->slot.role == R_HEAD && c->plan.config->tied);
+    w->foreign = t->plain && t->n_dims == 2 && !model && !w->linear;
     if ((w->linear || w->foreign) && len > 7 && strcmp(t->name + len - 7, ".weight") == 0) {
         w->module = lq_push_str(&c->arena, t->name, len - 7);
         if (!w->module) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
@@ -169,12 +173,13 @@ static lq_status describe(conv *c, conv_weight *w, const src_tensor *t, lq_err *
     return LQ_OK;
 }
 
-/* Linears of layers are rounded where nothing is quantized yet; the head and others stay floats. */
+/* Linears of layers are rounded where nothing is quantized yet; heads and others stay floats. */
 static bool becomes_codes(const conv *c, const conv_weight *w, bool round_dense)
 {
     const src_tensor *t = w->t;
     return c->layout && t->plain &&
-           (t->t.scheme.kind != QT_DENSE || (round_dense && w->linear && w->slot.role != R_HEAD));
+           (t->t.scheme.kind != QT_DENSE ||
+            (round_dense && w->linear && w->slot.role != R_HEAD && !w->mtp));
 }
 
 static lq_status plan_one(conv *c, conv_weight *w, bool round_dense, lq_err *err)
@@ -189,12 +194,12 @@ static int64_t inputs_of(const conv *c, const conv_weight *w)
     return stands_turned(c, w) ? w->t->t.N : w->K;
 }
 
-/* Is it one of those that share a size or width? A head of 8 bits is not: where the layout cannot
- * hold it, it is written as floats. */
+/* Is it one of those that share a size or width? A head of 8 bits or of further tokens is not: where the
+ * layout cannot hold it, it is written as floats. */
 static bool shares(const conv *c, const conv_weight *w, bool round_dense)
 {
     const qt_scheme s = known_scheme(&w->t->t.scheme);
-    return w->linear && becomes_codes(c, w, round_dense) &&
+    return w->linear && !w->mtp && becomes_codes(c, w, round_dense) &&
            !(w->slot.role == R_HEAD && s.kind == QT_UINT && s.bits == 8);
 }
 
@@ -316,6 +321,20 @@ static lq_status no_ggufs_order(const arch_config *c, lq_err *err)
                    c->row->arch);
 }
 
+static lq_status describe_all(conv *c, lq_err *err)
+{
+    conv_plan *p = &c->plan;
+    arch_config mtp = { 0 };
+    lq_err none; /* no head of such a model is known: arch_config_mtp leaves it empty */
+    lq_status s = arch_config_mtp(&mtp, p->config, &none) == LQ_ENOMEM
+                      ? lq_fail(err, LQ_ENOMEM, "no memory for the plan")
+                      : LQ_OK;
+    for (size_t i = 0; i < p->n && !s; i++)
+        s = describe(c, &p->w[i], src_tensor_at(p->src, (int64_t)i), &mtp, err);
+    arch_config_free(&mtp);
+    return s;
+}
+
 static lq_status to_hf_plan(conv *c, const src_source *src, lq_err *err)
 {
     conv_plan *p = &c->plan;
@@ -333,8 +352,7 @@ static lq_status to_hf_plan(conv *c, const src_source *src, lq_err *err)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "--to %s: this model is not quantized: llmq quantize rounds it well",
                        c->layout->name);
-    for (size_t i = 0; i < p->n && !s; i++)
-        s = describe(c, &p->w[i], src_tensor_at(src, (int64_t)i), err);
+    s = describe_all(c, err);
     if (!s && c->layout && c->layout->one_group) p->group = common_group(c, round_dense);
     if (!s && c->o->requantize && c->layout && c->layout->one_width)
         p->bits = common_width(c, round_dense);

@@ -37,7 +37,7 @@ typedef struct {
     const char *calib, *imatrix;
     int64_t samples, self, len, seed;
     opt_list overrides, skips;
-    const char *lm_head, *embed, *kernels, *device;
+    const char *lm_head, *embed, *mtp, *kernels, *device;
     size_t memory_limit;
     opt_tri resume;
     bool dry_run, rotate, reproducible, list_methods;
@@ -140,6 +140,9 @@ static const opt_row which_rows[] = {
       .help = "of the output head, or keep: as in the source; auto: as --bpw chooses "
               "(default: " QZ_OUTER ", as in the source with --to but gguf:MIX)" },
     { "embed", 0, OPT_STR, F(embed), .arg = "SCHEME", .help = "of the embedding, likewise" },
+    { "mtp", 0, OPT_STR, F(mtp), .arg = "SCHEME",
+      .help = "of the linears of the model's head for multi-token prediction, rounded to nearest "
+              "(default: keep: as in the source)" },
 };
 static const opt_row run_rows[] = {
     { "memory-limit", 0, OPT_SIZE, F(memory_limit), .lo = 1, .hi = 1e15,
@@ -305,6 +308,7 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->n_skips = o->skips.n;
     q->lm_head = o->lm_head;
     q->embed = o->embed;
+    q->mtp = o->mtp;
     q->outer = o->free.to || o->refine.on ? NULL : QZ_OUTER;
     q->rotate = o->rotate;
     q->rotate_seed = (uint64_t)o->seed;

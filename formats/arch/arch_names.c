@@ -95,22 +95,25 @@ static size_t put_name(const arch_config *c, const char *pattern, int64_t layer,
     return at;
 }
 
+/* What stands for "@layers.%d." in the names of an MTP head's layer, or ""; *rest: of the pattern. */
+static const char *begin_pattern(const arch_config *c, const arch_name *a, const char **rest)
+{
+    static const char of_layer[] = "@layers.%d.";
+    const size_t n = sizeof of_layer - 1;
+    const bool own = c->mtp && arch_role_per_layer(a->role) && strncmp(a->name, of_layer, n) == 0;
+    *rest = own ? a->name + n : a->name;
+    return own ? c->mtp->layer : "";
+}
+
 bool arch_tensor_name(const arch_config *c, arch_role r, int64_t layer, int64_t expert, bool bias,
                       char *out, size_t n)
 {
-    static const char of_layer[] = "@layers.%d.";
     const arch_name *a = arch_name_of(c, r);
-    size_t at = 0;
+    const char *rest;
     if (!a) return false;
-    const char *pattern = a->name;
-    if (c->mtp) {
-        layer = c->mtp_number;
-        if (arch_role_per_layer(r) && strncmp(pattern, of_layer, sizeof of_layer - 1) == 0) {
-            at = put_name(c, c->mtp->layer, layer, expert, out, at, n);
-            pattern += sizeof of_layer - 1;
-        }
-    }
-    at = put_name(c, pattern, layer, expert, out, at, n);
+    if (c->mtp) layer = c->mtp_number;
+    size_t at = put_name(c, begin_pattern(c, a, &rest), layer, expert, out, 0, n);
+    at = put_name(c, rest, layer, expert, out, at, n);
     if (at >= n) return false;
     int w = snprintf(out + at, n - at, "%s", suffix(a, bias));
     return (size_t)w < n - at;
@@ -146,17 +149,18 @@ static const char *number(const char *p, int64_t limit, int64_t *out)
     return p;
 }
 
-/* Does `name` begin with the entry's? Returns what follows it, NULL when not. */
-static const char *match(const arch_config *c, const arch_name *a, const char *name,
-                         arch_slot *slot)
+/* Does `name` (NULL: no) begin with a pattern of the entry's? Returns what follows it, NULL when not. */
+static const char *match(const arch_config *c, const arch_name *a, const char *pattern,
+                         const char *name, arch_slot *slot)
 {
-    for (const char *pattern = a->name; *pattern && name; pattern++) {
+    const int64_t layers = c->mtp ? c->mtp_number + 1 : c->layers;
+    for (; *pattern && name; pattern++) {
         if (*pattern == '@' || *pattern == '^') {
             size_t n = *pattern == '@' ? strlen(c->prefix) : head_prefix(c);
             name = strncmp(name, c->prefix, n) == 0 ? name + n : NULL;
         } else if (*pattern == '%') {
             bool layer = *++pattern == 'd';
-            name = layer ? number(name, c->layers, &slot->layer)
+            name = layer ? number(name, layers, &slot->layer)
                          : number(name, n_tensors(c, a), &slot->expert);
         } else {
             name = *name == *pattern ? name + 1 : NULL;
@@ -168,8 +172,13 @@ static const char *match(const arch_config *c, const arch_name *a, const char *n
 /* Is this the name of the entry's tensor, or of its bias? */
 static bool is_slot(const arch_config *c, const arch_name *a, const char *name, arch_slot *slot)
 {
+    const char *pattern, *first = begin_pattern(c, a, &pattern);
     *slot = (arch_slot){ .role = a->role, .layer = -1, .expert = -1 };
-    const char *rest = match(c, a, name, slot);
+    const char *rest = match(c, a, pattern, match(c, a, first, name, slot), slot);
+    if (c->mtp) {
+        if (slot->layer >= 0 && slot->layer != c->mtp_number) return false;
+        slot->layer = arch_role_per_layer(a->role) ? 0 : -1;
+    }
     if (slot->layer >= 0 &&
         (elsewhere(c, a->role, slot->layer) || left_out(&c->layer[slot->layer], a->role)))
         return false;
@@ -177,11 +186,21 @@ static bool is_slot(const arch_config *c, const arch_name *a, const char *name, 
     return rest && (slot->bias || strcmp(rest, suffix(a, false)) == 0);
 }
 
+/* Is the entry one that the config goes by? Of an MTP head's row some are the model's, or others' place is taken. */
+static bool in_use(const arch_config *c, const arch_name *a)
+{
+    if (!c->mtp) return true;
+    return arch_name_of(c, a->role) == a &&
+           (c->mtp->eagle || (a->role != R_EMBED && a->role != R_HEAD));
+}
+
 bool arch_slot_of(const arch_config *c, const char *name, arch_slot *slot)
 {
     const arch_name *score = arch_name_of(c, R_SCORE);
-    for (const arch_name *a = c->row->names; a->role != ARCH_N_ROLES; a++)
+    for (const arch_name *a = c->mtp ? c->mtp->names : NULL; a && a->role != ARCH_N_ROLES; a++)
         if (is_slot(c, a, name, slot)) return true;
+    for (const arch_name *a = c->row->names; a->role != ARCH_N_ROLES; a++)
+        if (in_use(c, a) && is_slot(c, a, name, slot)) return true;
     return score && is_slot(c, score, name, slot);
 }
 

@@ -69,6 +69,7 @@ static void add_tensor(layer_memory *p, const memory_work *w, const plan_entry *
     const bool once = !arch_role_per_expert(e->role), tunes = qz_tune_steps(w->o) > 0;
     p->stored += src_bytes(e->src);
     if (e->quantize) p->made += qz_planned_bytes(e);
+    if (e->mtp && e->quantize) p->unit = larger(p->unit, unit_bytes(w, e));
     if (!e->known || arch_role_kind(e->role) == ARCH_VECTOR || e->is_bias) return;
     if (!e->quantize) { /* as it lies */
         p->packed += src_bytes(e->src);

@@ -13,7 +13,7 @@
 static bool belongs(const work *w, const target *t, int64_t expert)
 {
     const plan_entry *e = t->e;
-    if (!e->known || !e->quantize) return false;
+    if (!e->quantize) return false;
     if (w->staged && cal_point_of(w->c, e->role) != w->at) return false;
     if (layer_by_matrix(t)) return expert >= 0 && expert < e->count;
     return e->expert == expert;
@@ -184,11 +184,23 @@ void qz_layer_end(qz_layer *out, qz_layer_work *w)
     free(w);
 }
 
+/* Outside of the layers an MTP head has experts. */
+static int64_t experts_of(const qz_plan *p, int64_t layer, const plan_entry *only)
+{
+    const arch_config *c = &p->cfg;
+    if (layer < c->layers) return c->layer[layer].moe ? c->experts : 0;
+    for (size_t i = 0; i < p->n; i++) {
+        const plan_entry *e = &p->e[i];
+        if (e->mtp && e->quantize && arch_role_per_expert(e->role) && (!only || e == only))
+            return c->experts;
+    }
+    return 0;
+}
+
 lq_status qz_layer_make(qz_layer *out, const qz_rounding *how, int64_t layer,
                         const plan_entry *only, lq_err *err)
 {
-    const arch_config *c = &how->plan->cfg;
-    const int64_t experts = layer < c->layers && c->layer[layer].moe ? c->experts : 0;
+    const int64_t experts = experts_of(how->plan, layer, only);
     qz_layer_work *w;
     memset(out, 0, sizeof *out);
     lq_status s = begin_layer(&w, how, layer, only, err);

@@ -45,8 +45,8 @@ static float fused_absmax(const work *w, const plan_entry *e)
     float most = 0;
     for (size_t i = 0; i < w->how.plan->n; i++) {
         const plan_entry *o = &w->how.plan->e[i];
-        if (o->known && !o->is_bias && o->layer == e->layer && o->expert == e->expert &&
-            o->src->scanned && fused_with(o->role) == fused_with(e->role))
+        if (o->known == e->known && o->mtp == e->mtp && !o->is_bias && o->layer == e->layer &&
+            o->expert == e->expert && o->src->scanned && fused_with(o->role) == fused_with(e->role))
             most = fmaxf(most, o->src->largest);
     }
     return w->fold ? ROOM * most : most;

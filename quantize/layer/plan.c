@@ -23,9 +23,10 @@ typedef struct {
     const qz_opts *o;
     const src_source *src;
     const arch_config *cfg;
+    arch_config mtp; /* of the MTP head; row NULL: none is known */
     const plan_voice *v;
     qz_patterns overrides, skips;
-    qt_scheme linear, head, embed, outer;
+    qt_scheme linear, head, embed, outer, mtp_linear;
     const mix_row *mix; /* or NULL */
     bool by_mix;        /* this entry's scheme is the mix's */
     change changes[2 * ARCH_N_ROLES];
@@ -98,7 +99,7 @@ static void say_changes(const maker *m)
  * and the loss is no rounding error. */
 static bool may_quantize(const plan_entry *e)
 {
-    return e->known && !e->is_bias && arch_role_kind(e->role) != ARCH_VECTOR &&
+    return (e->known || e->mtp) && !e->is_bias && arch_role_kind(e->role) != ARCH_VECTOR &&
            !arch_role_exact(e->role);
 }
 
@@ -155,6 +156,15 @@ static bool like_scheme(const maker *m, const plan_entry *e, qt_scheme *s)
     return true;
 }
 
+/* A matrix of the MTP head: unasked it stays, for a guess that is wrong costs a step. */
+static bool mtp_scheme(const maker *m, const plan_entry *e, qt_scheme *s)
+{
+    const src_tensor *t = m->o->like ? src_find(m->o->like, e->name) : NULL;
+    if (t && t->plain && qz_makes(&t->t.scheme)) return *s = t->t.scheme, true;
+    *s = m->mtp_linear;
+    return m->o->mtp && !qz_is_keep(m->o->mtp) && arch_role_linear(e->role);
+}
+
 /* The scheme that options ask for; false: leave the tensor as it is. */
 static bool wanted(maker *m, plan_entry *e, qt_scheme *s)
 {
@@ -165,6 +175,7 @@ static bool wanted(maker *m, plan_entry *e, qt_scheme *s)
         return !skipped;
     }
     const bool outer = e->role == R_EMBED || e->role == R_HEAD;
+    if (e->mtp) return mtp_scheme(m, e, s);
     if (m->o->like) return like_scheme(m, e, s);
     m->by_mix = m->mix && !(outer && (e->role == R_EMBED ? m->o->embed : m->o->lm_head));
     if (m->by_mix) return mix_scheme(s, m->mix, m->cfg, e->role, e->layer, BLK_ELEMENTS);
@@ -216,7 +227,7 @@ static lq_status fit(maker *m, plan_entry *e, lq_err *err)
     /* Outlier columns are found by calibration, which sees the inputs of a layer's linears only. */
     cal_site site;
     if (s->kind == QT_I8_OUTLIER &&
-        (!(qz_needs(m->o) & QZ_NEEDS_OUTLIERS) || !cal_site_of(&site, m->cfg, e->role))) {
+        (e->mtp || !(qz_needs(m->o) & QZ_NEEDS_OUTLIERS) || !cal_site_of(&site, m->cfg, e->role))) {
         note_change(m, e, 0, 0);
         s->kind = QT_I8;
     }
@@ -229,6 +240,7 @@ static lq_status decide(maker *m, plan_entry *e, lq_err *err)
     const src_tensor *t = e->src;
     arch_slot slot;
     e->known = arch_slot_of(m->cfg, e->name, &slot);
+    e->mtp = !e->known && m->mtp.row && arch_slot_of(&m->mtp, e->name, &slot);
     e->role = slot.role;
     e->expert = slot.expert;
     e->is_bias = slot.bias;
@@ -333,6 +345,36 @@ static lq_status split_head(qz_plan *p, maker *m, lq_err *err)
     return decide(m, e, err);
 }
 
+/* What becomes of the MTP head, where the model has one. */
+static void say_mtp(const maker *m)
+{
+    const char *asked = m->o->mtp;
+    char line[160];
+    if (m->o->rotate)
+        plan_say(m, "MTP head: kept, but of no use beside rotated hidden states");
+    else if (asked && !qz_is_keep(asked)) {
+        snprintf(line, sizeof line, "MTP head: its linears become %.60s", asked);
+        plan_say(m, line);
+    } else if (!m->o->like)
+        plan_say(m, "MTP head: kept as it is in the source (--mtp)");
+}
+
+static lq_status plan_mtp(maker *m, lq_err *err)
+{
+    src_source *head = NULL;
+    const char *asked = m->o->mtp;
+    lq_err none;
+    lq_status s = LQ_OK;
+    if (asked && !qz_is_keep(asked))
+        s = qz_scheme_asked(&m->mtp_linear, asked, "--mtp", m->o->method, err);
+    if (s) return s;
+    s = src_mtp(&head, m->src, asked ? err : &none);
+    if (s) return asked ? lq_wrap(err, s, "--mtp") : LQ_OK;
+    src_close(head);
+    say_mtp(m);
+    return arch_config_mtp(&m->mtp, m->cfg, err);
+}
+
 lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, const plan_voice *v,
                        lq_err *err)
 {
@@ -354,6 +396,7 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
         s = qz_scheme_asked(&m.head, o->lm_head, "--lm-head", o->method, err);
     if (!s && o->embed && !qz_is_auto(o->embed) && !qz_is_keep(o->embed))
         s = qz_scheme_asked(&m.embed, o->embed, "--embed", o->method, err);
+    if (!s) s = plan_mtp(&m, err);
     if (!s) {
         p->e = lq_push(&p->arena, ((size_t)n + 1) * sizeof *p->e);
         if (!p->e) s = lq_fail(err, LQ_ENOMEM, "no memory for the plan");
@@ -371,6 +414,7 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
     if (!s) qsort(p->e, p->n, sizeof *p->e, by_place);
     qz_patterns_free(&m.overrides);
     qz_patterns_free(&m.skips);
+    arch_config_free(&m.mtp);
     if (s) qz_plan_free(p);
     return s;
 }

@@ -12,10 +12,11 @@ typedef struct {
     const src_tensor *src;
     const char *name; /* as the source's, save the head that is split from a tied embedding */
     bool known;       /* has a role in this architecture */
+    bool mtp;         /* has one in the model's MTP head; then not known */
     arch_role role;
     int64_t expert; /* -1: none, or all of them */
     bool is_bias;
-    int64_t layer;    /* cfg.layers: outside the layers */
+    int64_t layer;    /* cfg.layers: outside the layers, as is the MTP head's */
     bool quantize;    /* to `scheme` (which may be a dense one); else copied byte for byte */
     qt_scheme scheme; /* fitted to the shape; i8-outlier: n_out is not known yet */
     bool open;        /* --bpw: quantize/mixed/bpw.h decides; until then scheme is provisional */

@@ -151,5 +151,6 @@ cJSON *qz_recipe(const qz_opts *o)
     if (o->outer) cJSON_AddStringToObject(r, "outer", o->outer);
     if (o->lm_head) cJSON_AddStringToObject(r, "lm_head", o->lm_head);
     if (o->embed) cJSON_AddStringToObject(r, "embed", o->embed);
+    if (o->mtp) cJSON_AddStringToObject(r, "mtp", o->mtp);
     return r;
 }

@@ -109,7 +109,8 @@ typedef struct {
     const char *lm_head,
         *embed;        /* schemes, "auto" (with bpw), "keep": as in the source, or NULL: */
     const char *outer; /* the scheme of both where they are floats; NULL: as in the source */
-    bool rotate; /* the source is seen rotated (quantize/transform/rotate.h): for the record */
+    const char *mtp; /* the scheme of the linears of an MTP head; "keep", NULL: as in the source */
+    bool rotate;     /* the source is seen rotated (quantize/transform/rotate.h): for the record */
     uint64_t rotate_seed;
     double bpw; /* bits per weight to share out (quantize/mixed/bpw.h) instead of `bits` and
                     `group`; 0: all alike */

@@ -28,9 +28,9 @@ const opt_row model_free_rows[MODEL_FREE_N] = {
 lq_status model_free_check(const cmd_ctx *c, const model_free_opts *o, lq_err *err)
 {
     static const char *const others[] = {
-        "calib",        "calib-samples", "calib-len",    "self-samples", "seed",
-        "rotate",       "report",        "check",        "embed",        "reproducible",
-        "memory-limit", "device",        "double-quant", "bpw",          "tune",
+        "calib",        "calib-samples", "calib-len", "self-samples", "seed",         "rotate",
+        "report",       "check",         "embed",     "reproducible", "memory-limit", "device",
+        "double-quant", "bpw",           "tune",      "mtp",
     };
     for (size_t i = 0; i < LQ_COUNT(others) && o->on; i++)
         if (opt_given(c, others[i]))

@@ -15,7 +15,7 @@ lq_status refine_check(const cmd_ctx *c, const refine_opts *o, lq_err *err)
 {
     static const char *const others[] = {
         "to",  "bits",          "group-size", "sym",     "asym",  "narrow",     "rotate",
-        "bpw", "static-groups", "override",   "lm-head", "embed", "model-free",
+        "bpw", "static-groups", "override",   "lm-head", "embed", "model-free", "mtp",
     };
     if (o->on != (o->ref != NULL))
         return lq_fail(err, LQ_EUSAGE,
