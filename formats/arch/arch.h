@@ -221,9 +221,10 @@ bool arch_mixer_from_text(arch_mixer *m, const char *text);
 bool arch_mixer_attends(arch_mixer m);
 bool arch_mixer_has_state(arch_mixer m);
 
-/* Does a role's tensor come with a bias? ATTN and MLP: as attention_bias and mlp_bias say, and
- * where the config is silent, when the checkpoint has one; ANY: when the checkpoint has one. */
-typedef enum { BIAS_NO, BIAS_YES, BIAS_ATTN, BIAS_MLP, BIAS_ANY } arch_bias;
+/* Does a role's tensor come with a bias? ATTN and MLP: as attention_bias and mlp_bias say, OWN and CONV
+ * as the row's keys for own_bias and conv_bias, and where the config is silent, when the checkpoint has
+ * one; ANY: when the checkpoint has one. */
+typedef enum { BIAS_NO, BIAS_YES, BIAS_ATTN, BIAS_MLP, BIAS_OWN, BIAS_CONV, BIAS_ANY } arch_bias;
 
 /* Which layers see a sliding window of `sliding_window` positions: none; all; and, if
  * use_sliding_window: those that max_window_layers names; all; those that do not rotate; all but
@@ -513,6 +514,7 @@ typedef struct arch_config {
     int64_t labels;          /* HEAD_LABELS; else 0 */
     bool tied;               /* head = embedding */
     int attn_bias, mlp_bias; /* 1, 0; -1: not said, see arch_bias */
+    int own_bias, conv_bias; /* likewise; of a checkpoint's folder alone: -1 in arch_config_json */
     int32_t bos, eos[16];    /* -1: none */
     int n_eos;
     lq_dtype dtype; /* torch_dtype / dtype of the checkpoint */
@@ -582,7 +584,7 @@ typedef struct {
     bool bias;
 } arch_slot;
 bool arch_slot_of(const arch_config *c, const char *name, arch_slot *slot);
-/* Must, may (-1) or must not (0) this role's tensor have a bias? */
+/* Must (1), may (-1) or must not (0) this role's tensor have a bias? */
 int arch_wants_bias(const arch_config *c, arch_role r);
 /* How many tensors a layer has of this role where they have numbers ("%e": experts, heads); else 1.
  */

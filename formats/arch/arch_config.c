@@ -655,22 +655,47 @@ static lq_status mixers_by_index(arch_config *c, const cJSON *list, lq_err *err)
     return LQ_OK;
 }
 
-/* The first list of the layers' kinds that is there; *there: is one? */
+/* Lists of the layers' kinds. */
+static const struct {
+    const char *key;
+    lq_status (*read)(arch_config *c, const cJSON *list, lq_err *err);
+} mixer_lists[] = { { "layer_types", mixers_by_name },
+                    { "layers_block_type", mixers_by_name },
+                    { "hybrid_override_pattern", mixers_by_letter },
+                    { "full_attn_idxs", mixers_by_index },
+                    { "attn_layer_indices", mixers_by_index } };
+
+/* A further list must say what the first (*first: its key; NULL: none yet) said. */
+static lq_status read_mixer_list(const char **first, arch_config *c, const cJSON *j, size_t i,
+                                 arch_layer *said, lq_err *err)
+{
+    const char *key = mixer_lists[i].key;
+    const cJSON *list = js_get(j, key);
+    if (!list) return LQ_OK;
+    memcpy(said, c->layer, (size_t)c->layers * sizeof *said);
+    const lq_status s = mixer_lists[i].read(c, list, err);
+    for (int64_t l = 0; l < c->layers && !s && *first; l++)
+        if (c->layer[l].mixer != said[l].mixer || c->layer[l].no_mlp != said[l].no_mlp ||
+            c->layer[l].moe != said[l].moe)
+            return lq_fail(err, LQ_EVALUE,
+                           "%s: expected what %s says, found another kind for layer %" PRId64, key,
+                           *first, l);
+    if (!*first) *first = key;
+    return s;
+}
+
+/* *there: is any list? */
 static lq_status mixers_by_list(bool *there, arch_config *c, const cJSON *j, lq_err *err)
 {
-    static const struct {
-        const char *key;
-        lq_status (*read)(arch_config *c, const cJSON *list, lq_err *err);
-    } lists[] = { { "layer_types", mixers_by_name },
-                  { "layers_block_type", mixers_by_name },
-                  { "hybrid_override_pattern", mixers_by_letter },
-                  { "full_attn_idxs", mixers_by_index },
-                  { "attn_layer_indices", mixers_by_index } };
-    size_t i = 0;
-    while (i < LQ_COUNT(lists) && !js_get(j, lists[i].key))
-        i++;
-    *there = i < LQ_COUNT(lists);
-    return *there ? lists[i].read(c, js_get(j, lists[i].key), err) : LQ_OK;
+    const char *first = NULL;
+    arch_layer *said = calloc((size_t)c->layers, sizeof *said);
+    lq_status s =
+        said ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for %" PRId64 " layers", c->layers);
+    for (size_t i = 0; i < LQ_COUNT(mixer_lists) && !s; i++)
+        s = read_mixer_list(&first, c, j, i, said, err);
+    *there = first != NULL;
+    free(said);
+    return s;
 }
 
 /* The list counts, so the interval beside it must say the same. */

@@ -314,9 +314,13 @@ lq_status arch_check_keys(const arch_config *c, const cJSON *j, lq_err *err)
 {
     lq_status s = LQ_OK;
     for (const cJSON *v = j->child; v && !s; v = v->next) {
+        char found[64];
         const bool part =
             strcmp(v->string, "attn_config") == 0 || strcmp(v->string, "ffn_config") == 0;
         if (!part) s = check_key(c, "", v, err);
+        if (part && !cJSON_IsObject(v) && !cJSON_IsNull(v))
+            s = lq_fail(err, LQ_EVALUE, "%s: expected an object, found %s", v->string,
+                        js_describe(found, v));
         for (const cJSON *a = part && cJSON_IsObject(v) ? v->child : NULL; a && !s; a = a->next)
             s = check_key(c, v->string, a, err);
     }

@@ -236,11 +236,15 @@ static int64_t head_rows(const arch_config *c, arch_role r)
 
 int arch_wants_bias(const arch_config *c, arch_role r)
 {
+    const int wants[] = { [BIAS_NO] = 0,
+                          [BIAS_YES] = 1,
+                          [BIAS_ATTN] = c->attn_bias,
+                          [BIAS_MLP] = c->mlp_bias,
+                          [BIAS_OWN] = c->own_bias,
+                          [BIAS_CONV] = c->conv_bias,
+                          [BIAS_ANY] = -1 };
     const arch_name *a = arch_name_of(c, r);
-    if (!a || a->bias == BIAS_NO) return 0;
-    if (a->bias == BIAS_YES) return 1;
-    if (a->bias == BIAS_ANY) return -1;
-    return a->bias == BIAS_ATTN ? c->attn_bias : c->mlp_bias;
+    return a ? wants[a->bias] : 0;
 }
 
 /* What the norm's output makes in one matrix: all, or what is not apart. */

@@ -1,5 +1,5 @@
 /* formats/source/source_fit.c - what a folder stores against what its config says: an output head of its own or
- * none, and experts that are stacked in one tensor. */
+ * none, tensors that it denies, and experts that are stacked in one tensor. */
 #include "base/path.h"
 #include "formats/source/source_impl.h"
 
@@ -53,18 +53,32 @@ lq_status src_fit_head(src_source *s, lq_err *err)
                     head);
 }
 
-/* ---- shared experts ---- */
-lq_status src_check_shared(const src_source *s, lq_err *err)
+/* ---- what the config denies ---- */
+static bool all_zero(const src_tensor *t)
 {
-    const arch_config *c = &s->config;
-    char name[256];
-    if (!c->experts || c->shared_ffn || !arch_name_of(c, R_SHARED_DOWN)) return LQ_OK;
-    for (int64_t i = 0; i < c->layers; i++)
-        if (arch_tensor_name(c, R_SHARED_DOWN, i, -1, false, name, sizeof name) &&
-            src_find(s, name))
+    const uint8_t *b = t->raw.data;
+    for (size_t i = 0; i < t->raw.bytes; i++)
+        if (b[i]) return false;
+    return t->raw.data;
+}
+
+/* Is it one of the architecture's that this model has not? Biases of zeros are written by packers of GPTQ. Of a
+ * head src_fit_head decides. */
+static bool is_denied(const arch_config *c, const src_tensor *t)
+{
+    arch_slot at;
+    if (!arch_slot_of(c, t->name, &at) || at.role == R_HEAD) return false;
+    if (!at.bias) return !arch_has(c, at.role, at.layer);
+    return arch_wants_bias(c, at.role) == 0 && !all_zero(t);
+}
+
+lq_status src_check_denied(const src_source *s, lq_err *err)
+{
+    for (size_t i = 0; i < s->n_tensors; i++)
+        if (is_denied(&s->config, &s->tensors[i]))
             return lq_fail(err, LQ_EVALUE,
-                           "expected no shared experts, as config.json says, found tensor '%.100s'",
-                           name);
+                           "%s: tensor '%.100s': expected none, by config.json, found one", s->path,
+                           s->tensors[i].name);
     return LQ_OK;
 }
 

@@ -102,8 +102,8 @@ lq_status src_check_layers(src_source *s, lq_err *err);
 /* Of a folder: a head that is stored and differs from the embedding unties the config, one that is
  * missing ties it; a note says so. */
 lq_status src_fit_head(src_source *s, lq_err *err);
-/* Shared experts are not stored where the config has none. */
-lq_status src_check_shared(const src_source *s, lq_err *err);
+/* LQ_EVALUE: a tensor or bias of the architecture is stored, and the config says that there is none. */
+lq_status src_check_denied(const src_source *s, lq_err *err);
 /* Stacks that lie [experts, outputs, inputs] where the row has them turned: its variant is taken. */
 void src_fit_stacked_rows(src_source *s);
 /* Stacks of two dims (NAME_FLAT) become such of three. */

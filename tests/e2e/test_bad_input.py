@@ -183,7 +183,59 @@ def test_shared_experts_that_the_config_denies_are_named(llmq, tmp_path, n):
     config = json.loads((tmp_path / "m/config.json").read_text()) | {"n_shared_experts": n}
     (tmp_path / "m/config.json").write_text(json.dumps(config))
     p = llmq("logits", tmp_path / "m", "--ids", "1,2,3", "-o", tmp_path / "l", code=3)
-    assert "expected no shared experts, as config.json says, found tensor 'model.layers.1.mlp.shared_experts" in p.stderr
+    assert "tensor 'model.layers.1.mlp.shared_experts.down_proj.weight': expected none, by config.json, found one" in p.stderr
+
+
+DENIED = [  # a checkpoint, what its config says, what tensor it is said of; None: taken
+    ("mamba2", {"use_conv_bias": False}, "layers.0.mixer.conv1d.bias': expected none"),
+    ("mamba2", {"use_bias": True}, "layers.0.mixer.in_proj.bias' is missing"),
+    ("mamba", {"use_bias": True}, "layers.0.mixer.in_proj.bias' is missing"),
+    ("falcon-mamba", {"use_conv_bias": False}, "layers.0.mixer.conv1d.bias': expected none"),
+    ("jamba", {"mamba_conv_bias": False}, ".mamba.conv1d.bias': expected none"),
+    ("bamba", {"mamba_proj_bias": True}, ".mamba.in_proj.bias' is missing"),
+    ("granite-h", {"mamba_conv_bias": False}, ".mamba.conv1d.bias': expected none"),
+    ("falcon-h1", {"mamba_conv_bias": False}, ".mamba.conv1d.bias': expected none"),
+    ("nemotron-h", {"use_conv_bias": False}, ".mixer.conv1d.bias': expected none"),
+    ("nemotron-h", {"use_conv_bias": 1}, "use_conv_bias: expected true or false"),
+    ("lfm2", {"conv_bias": False}, ".conv.conv.bias': expected none"),
+    ("seed-oss", {"attention_out_bias": True}, ".self_attn.o_proj.bias' is missing"),
+    ("seed-oss", {"attention_bias": False}, ".self_attn.k_proj.bias': expected none"),
+    ("mpt-qk-norm", {"attn_config": {"qk_ln": False}}, ".attn.k_ln.weight': expected none"),
+    ("mpt-alibi", {"attn_config": 3}, "attn_config: expected an object, found 3"),
+    ("mpt-alibi", {"no_bias": 1}, "no_bias: expected true or false"),
+    ("glm4-moe", {"use_qk_norm": False}, ".self_attn.k_norm.weight': expected none"),
+    ("stablelm-qk-norms", {"qk_layernorm": False}, ".self_attn.k_layernorm.norms.0.weight': expected none"),
+    ("qwen2-moe-shared", {"decoder_sparse_step": 9}, ".mlp.experts.0.down_proj.weight': expected none"),
+    ("nemotron-h", {"hybrid_override_pattern": "M*-M"}, "hybrid_override_pattern: expected what layers_block_type says"),
+    ("lfm2", {"full_attn_idxs": [0]}, "full_attn_idxs: expected what layer_types says, found another kind for layer 0"),
+    ("bamba", {"layer_types": ["mamba", "mamba"]}, "attn_layer_indices: expected what layer_types says, found another kind for layer 1"),
+]
+
+
+@pytest.mark.parametrize("folder,says,error", DENIED, ids=[f"{d[0]} {next(iter(d[1]))}" for d in DENIED])
+def test_a_config_that_denies_its_tensors_is_refused(llmq, tmp_path, folder, says, error):
+    shutil.copytree(ROOT / "tests/golden/arch" / folder, tmp_path / "m")
+    config = json.loads((tmp_path / "m/config.json").read_text())
+    for key, value in says.items():
+        config[key] = config.get(key, {}) | value if isinstance(value, dict) else value
+    (tmp_path / "m/config.json").write_text(json.dumps(config))
+    for command in every_reader(tmp_path / "m", tmp_path / "out")[:2]:
+        assert error in refused(llmq, tmp_path, *command, code=None), command
+
+
+def test_a_bias_of_zeros_is_no_bias(llmq, tmp_path):
+    """Packers of GPTQ write one for every linear."""
+    header, data = read_st(TINY / "model.safetensors")
+    config = json.loads((TINY / "config.json").read_text())
+    n = header["model.layers.0.self_attn.q_proj.weight"]["shape"][0]
+    for value, code in ((0, 0), (1, 3)):
+        folder = copy(TINY, tmp_path / f"m{value}")
+        header["model.layers.0.self_attn.q_proj.bias"] = {"dtype": "BF16", "shape": [n],
+                                                          "data_offsets": [len(data), len(data) + 2 * n]}
+        (folder / "model.safetensors").write_bytes(st_file(header, data + bytes([value, 0x3f * value]) * n))
+        (folder / "config.json").write_text(json.dumps(config | {"attention_bias": False}))
+        p = llmq("logits", folder, "--ids", "1,2,3", "-o", tmp_path / "l", code=code)
+        assert not code or "tensor 'model.layers.0.self_attn.q_proj.bias': expected none, by config.json" in p.stderr
 
 
 @pytest.mark.parametrize("folder,layers", [("bitnet", 1), ("gpt2", 1), ("olmo-hybrid", 1), ("qwen3-vl", 1)])

@@ -234,7 +234,7 @@ static const arch_name baichuan_names[] = {
     END,
 };
 static const arch_name helium_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_NO, BIAS_MLP), END };
-static const arch_name seed_oss_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_ANY, BIAS_MLP), END };
+static const arch_name seed_oss_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_OWN, BIAS_MLP), END };
 static const arch_name olmo2_names[] = {
     EMBED_NORM_HEAD(BIAS_NO),
     { R_ATTN_POST_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO },
@@ -496,7 +496,7 @@ static const arch_key hunyuan_keys[] = {
 static const arch_key ernie_keys[] = { BIASES("use_bias", 0), NO_KEY };
 static const arch_key seed_oss_keys[] = {
     { "attention_bias", KEY_FLAG, AT(attn_bias), 1, NULL },
-    { "attention_out_bias", KEY_KNOWN, 0, NONE, NULL }, /* there is one or there is not */
+    { "attention_out_bias", KEY_FLAG, AT(own_bias), NONE, NULL },
     NO_KEY,
 };
 static const arch_key cohere2_keys[] = {

@@ -33,6 +33,14 @@ static lq_status mpt_logit_scale(arch_config *c, const char *key, const cJSON *v
     return LQ_OK;
 }
 
+/* Otherwise a bias is used where there is one. */
+static lq_status mpt_no_bias(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    if (v && !cJSON_IsBool(v)) return lq_fail(err, LQ_EVALUE, "%s: expected true or false", key);
+    if (cJSON_IsTrue(v)) c->own_bias = 0;
+    return LQ_OK;
+}
+
 /* Norms of all queries and of all keys. */
 static lq_status mpt_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
@@ -133,16 +141,16 @@ static const arch_name falcon_new_names[] = {
 };
 static const arch_name mpt_names[] = {
     { R_EMBED, "@wte", 0, BIAS_NO },
-    { R_FINAL_NORM, "@norm_f", 0, BIAS_ANY },
+    { R_FINAL_NORM, "@norm_f", 0, BIAS_OWN },
     { R_HEAD, "^lm_head", 0, BIAS_NO },
-    { R_ATTN_NORM, "@blocks.%d.norm_1", 0, BIAS_ANY },
-    { R_QKV, "@blocks.%d.attn.Wqkv", 0, BIAS_ANY },
-    { R_Q_NORM, "@blocks.%d.attn.q_ln", 0, BIAS_ANY },
-    { R_K_NORM, "@blocks.%d.attn.k_ln", 0, BIAS_ANY },
-    { R_O, "@blocks.%d.attn.out_proj", 0, BIAS_ANY },
-    { R_MLP_NORM, "@blocks.%d.norm_2", 0, BIAS_ANY },
-    { R_UP, "@blocks.%d.ffn.up_proj", 0, BIAS_ANY },
-    { R_DOWN, "@blocks.%d.ffn.down_proj", 0, BIAS_ANY },
+    { R_ATTN_NORM, "@blocks.%d.norm_1", 0, BIAS_OWN },
+    { R_QKV, "@blocks.%d.attn.Wqkv", 0, BIAS_OWN },
+    { R_Q_NORM, "@blocks.%d.attn.q_ln", 0, BIAS_OWN },
+    { R_K_NORM, "@blocks.%d.attn.k_ln", 0, BIAS_OWN },
+    { R_O, "@blocks.%d.attn.out_proj", 0, BIAS_OWN },
+    { R_MLP_NORM, "@blocks.%d.norm_2", 0, BIAS_OWN },
+    { R_UP, "@blocks.%d.ffn.up_proj", 0, BIAS_OWN },
+    { R_DOWN, "@blocks.%d.ffn.down_proj", 0, BIAS_OWN },
     END,
 };
 /* fairseq's decoders */
@@ -219,7 +227,7 @@ static const arch_key mpt_keys[] = {
     { "logit_scale", KEY_FN, 0, NONE, mpt_logit_scale },
     { "expansion_ratio", KEY_FN, 0, NONE, mpt_expansion },
     MUST("attn_config.alibi", 1),
-    { "no_bias", KEY_KNOWN, 0, NONE, NULL }, /* a bias is used where there is one */
+    { "no_bias", KEY_FN, 0, NONE, mpt_no_bias },
     MUST("attn_config.prefix_lm", 0),
     { "attn_config.qk_ln", KEY_FN, 0, NONE, mpt_qk_norm },
     MUST("attn_config.rope", 0),

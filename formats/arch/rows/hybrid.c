@@ -335,9 +335,9 @@ static const arch_name qwen35_moe_names[] = {
     { R_O, LAYER "self_attn.out_proj", 0, BIAS_NO }, \
     { R_Q_NORM, LAYER "self_attn.q_layernorm", 0, BIAS_NO }, \
     { R_K_NORM, LAYER "self_attn.k_layernorm", 0, BIAS_NO }, \
-    { R_MIX_IN, LAYER "conv.in_proj", 0, BIAS_ANY }, \
-    { R_MIX_CONV, LAYER "conv.conv", NAME_TAPS, BIAS_ANY }, \
-    { R_MIX_OUT, LAYER "conv.out_proj", 0, BIAS_ANY }, \
+    { R_MIX_IN, LAYER "conv.in_proj", 0, BIAS_CONV }, \
+    { R_MIX_CONV, LAYER "conv.conv", NAME_TAPS, BIAS_CONV }, \
+    { R_MIX_OUT, LAYER "conv.out_proj", 0, BIAS_CONV }, \
     { R_GATE, LAYER "feed_forward.w1", 0, BIAS_NO }, \
     { R_UP, LAYER "feed_forward.w3", 0, BIAS_NO }, \
     { R_DOWN, LAYER "feed_forward.w2", 0, BIAS_NO }
@@ -351,13 +351,13 @@ static const arch_name lfm2_moe_names[] = {
 };
 #define MAMBA_NO_NORM(at, bias) \
     { R_MIX_IN, LAYER at ".in_proj", 0, bias }, \
-    { R_MIX_CONV, LAYER at ".conv1d", NAME_TAPS, BIAS_ANY }, \
+    { R_MIX_CONV, LAYER at ".conv1d", NAME_TAPS, BIAS_CONV }, \
     { R_MIX_DT, LAYER at ".dt_bias", NAME_BARE, BIAS_NO }, \
     { R_MIX_A_LOG, LAYER at ".A_log", NAME_BARE, BIAS_NO }, \
     { R_MIX_SKIP, LAYER at ".D", NAME_BARE, BIAS_NO }, \
     { R_MIX_OUT, LAYER at ".out_proj", 0, bias }
 #define MAMBA(at) \
-    MAMBA_NO_NORM(at, BIAS_ANY), \
+    MAMBA_NO_NORM(at, BIAS_OWN), \
     { R_MIX_NORM, LAYER at ".norm", 0, BIAS_NO }
 #define BACKBONE_ENDS \
     { R_EMBED, "@embeddings", 0, BIAS_NO }, \
@@ -367,14 +367,14 @@ static const arch_name lfm2_moe_names[] = {
 #define BACKBONE BACKBONE_ENDS, MAMBA("mixer")
 static const arch_name mamba2_names[] = { BACKBONE, END };
 #define SELECTIVE(at) \
-    { R_MIX_IN, LAYER at ".in_proj", 0, BIAS_ANY }, \
-    { R_MIX_CONV, LAYER at ".conv1d", NAME_TAPS, BIAS_ANY }, \
+    { R_MIX_IN, LAYER at ".in_proj", 0, BIAS_OWN }, \
+    { R_MIX_CONV, LAYER at ".conv1d", NAME_TAPS, BIAS_CONV }, \
     { R_MIX_X, LAYER at ".x_proj", 0, BIAS_NO }, \
     { R_MIX_DT, LAYER at ".dt_proj.bias", NAME_BARE, BIAS_NO }, \
     { R_MIX_STEP, LAYER at ".dt_proj", 0, BIAS_NO }, \
     { R_MIX_A_LOG, LAYER at ".A_log", NAME_BARE | NAME_HEAD_ROWS, BIAS_NO }, \
     { R_MIX_SKIP, LAYER at ".D", NAME_BARE, BIAS_NO }, \
-    { R_MIX_OUT, LAYER at ".out_proj", 0, BIAS_ANY }
+    { R_MIX_OUT, LAYER at ".out_proj", 0, BIAS_OWN }
 #define STEP_NORMS(at, flags) \
     { R_MIX_STEP_NORM, LAYER at ".dt_layernorm", flags, BIAS_NO }, \
     { R_MIX_B_NORM, LAYER at ".b_layernorm", flags, BIAS_NO }, \
@@ -498,10 +498,12 @@ static const arch_name olmo_hybrid_names[] = {
 };
 /* Has its effect elsewhere, in the tensors that are there, or none. */
 #define KNOWN(key) { key, KEY_KNOWN, 0, NONE, NULL }
+#define PROJ_BIAS(key) { key, KEY_FLAG, AT(own_bias), NONE, NULL }
+#define CONV_BIAS(key) { key, KEY_FLAG, AT(conv_bias), NONE, NULL }
 #define LFM2_KEYS \
     { "conv_L_cache", KEY_INT, AT(conv_taps), 3, NULL }, \
     { "tie_embedding", KEY_BOOL, AT(tied), NONE, NULL }, \
-    KNOWN("conv_bias"), KNOWN("block_norm_eps"), KNOWN("block_mlp_init_scale"), \
+    CONV_BIAS("conv_bias"), KNOWN("block_norm_eps"), KNOWN("block_mlp_init_scale"), \
     KNOWN("block_out_init_scale"), MUST("block_use_swiglu", 1)
 #define LFM2_WIDTH { "block_ff_dim", KEY_INT, AT(ffn), NONE, NULL }
 static const arch_key lfm2_keys[] = {
@@ -535,8 +537,7 @@ static const arch_key mamba2_keys[] = {
     { "hidden_act", KEY_FN, 0, NONE, must_be_silu },
     MUST("rms_norm", 1),
     MUST("norm_before_gate", 0),
-    KNOWN("use_bias"),
-    KNOWN("use_conv_bias"),
+    PROJ_BIAS("use_bias"), CONV_BIAS("use_conv_bias"),
     KNOWN("rescale_prenorm_residual"),
     NO_KEY,
 };
@@ -546,8 +547,7 @@ static const arch_key nemotron_h_keys[] = {
     { "time_step_min", KEY_REAL, AT(dt_min), 0.001, NULL },
     { "mamba_hidden_act", KEY_FN, 0, NONE, must_be_silu },
     { "mlp_hidden_act", KEY_FN, 0, NONE, must_be_relu2 },
-    KNOWN("use_bias"),
-    KNOWN("use_conv_bias"),
+    PROJ_BIAS("use_bias"), CONV_BIAS("use_conv_bias"),
     KNOWN("mamba_proj_bias"),
     KNOWN("rescale_prenorm_residual"),
     KNOWN("time_step_limit"),
@@ -569,7 +569,7 @@ static const arch_key nemotron_h_keys[] = {
     { "time_step_rank", KEY_FN, 0, NONE, step_rank }, \
     { "hidden_act", KEY_FN, 0, NONE, must_be_silu }, \
     MUST("rms_norm", 1), \
-    KNOWN("use_bias"), KNOWN("use_conv_bias"), KNOWN("rescale_prenorm_residual"), \
+    PROJ_BIAS("use_bias"), CONV_BIAS("use_conv_bias"), KNOWN("rescale_prenorm_residual"), \
     KNOWN("fused_add_norm"), KNOWN("time_step_scale") /* of training */
 static const arch_key mamba_keys[] = { MAMBA_KEYS, NO_KEY };
 static const arch_key falcon_mamba_keys[] = { MAMBA_KEYS, MUST("mixer_rms_eps", 1e-6), NO_KEY };
@@ -584,7 +584,7 @@ static const arch_key jamba_keys[] = {
     /* jamba_layers: */
     KNOWN("attn_layer_period"), KNOWN("attn_layer_offset"), KNOWN("expert_layer_period"),
     KNOWN("expert_layer_offset"),
-    KNOWN("mamba_conv_bias"), KNOWN("mamba_proj_bias"),
+    PROJ_BIAS("mamba_proj_bias"), CONV_BIAS("mamba_conv_bias"),
     KNOWN("num_logits_to_keep"),
     NO_KEY,
 };
@@ -597,18 +597,18 @@ static const arch_key jamba_keys[] = {
     all, \
     { "mamba_d_head", KEY_FN, 0, NONE, mamba_head }, \
     { "time_step_limit", KEY_FN, 0, NONE, time_step_limit }, \
-    KNOWN("mamba_conv_bias")
+    CONV_BIAS("mamba_conv_bias")
 static const arch_key bamba_keys[] = {
     MAMBA_N_SIZES(KNOWN("mamba_chunk_size")),
     { "hidden_act", KEY_FN, 0, NONE, must_be_silu },
-    KNOWN("mamba_proj_bias"), KNOWN("num_logits_to_keep"),
+    PROJ_BIAS("mamba_proj_bias"), KNOWN("num_logits_to_keep"),
     KNOWN("attn_rotary_emb"), /* half of a head, in its code */
     NO_KEY,
 };
 #define GRANITE_H_KEYS \
     GRANITE_KEYS, \
     MAMBA_N_SIZES(KNOWN("mamba_chunk_size")), \
-    KNOWN("position_embedding_type"), KNOWN("mamba_proj_bias"), KNOWN("normalization_function")
+    KNOWN("position_embedding_type"), PROJ_BIAS("mamba_proj_bias"), KNOWN("normalization_function")
 #define MAMBA_WIDTH { "mamba_d_ssm", KEY_INT, AT(mix_value), 1024, NULL } /* null: by mamba_expand */
 /* Biases are in no published file, and would be multiplied too. */
 static const arch_key falcon_h1_keys[] = {
