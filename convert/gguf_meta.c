@@ -397,7 +397,7 @@ static int64_t interval_of(const arch_config *c)
     return n;
 }
 
-static void put_state(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
+static void put_state(gguf_pairs *p, const gguf_arch *a, const arch_config *c, int further)
 {
     const arch_mixer m = c->row->mixer;
     const bool attends = arch_count_attending(c, 0, c->layers) > 0;
@@ -412,9 +412,10 @@ static void put_state(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     else if (attends)
         put_each(p, k, c, keys_at);
     snprintf(k, sizeof k, "%s.attention.recurrent_layers", a->gguf);
-    if (m == MIX_DELTA) gguf_pair_array(p, k, GGUF_BOOL, (uint64_t)c->layers);
-    for (int64_t i = 0; i < c->layers && m == MIX_DELTA; i++)
-        gguf_put_le(&p->b, c->layer[i].mixer == MIX_DELTA, 1);
+    const int64_t blocks = m == MIX_DELTA ? c->layers + further : 0;
+    if (blocks) gguf_pair_array(p, k, GGUF_BOOL, (uint64_t)blocks);
+    for (int64_t i = 0; i < blocks; i++)
+        gguf_put_le(&p->b, i < c->layers && c->layer[i].mixer == MIX_DELTA, 1);
     snprintf(k, sizeof k, "%s.full_attention_interval", a->gguf);
     if (m == MIX_DELTA && interval_of(c)) gguf_pair_int(p, k, interval_of(c));
     snprintf(k, sizeof k, "%s.attention.key_length_mla", a->gguf);
@@ -436,14 +437,27 @@ static void put_state(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     gguf_pair_int(p, k, c->head_dim);
 }
 
-static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
+bool gguf_has_head(const src_source *src, const gguf_arch *a)
+{
+    arch_config head;
+    char name[256];
+    if (!a->further || arch_config_mtp(&head, src_config(src), NULL)) return false;
+    const bool has = arch_tensor_name(&head, R_MTP_PROJ, -1, -1, false, name, sizeof name) &&
+                     src_find(src, name);
+    arch_config_free(&head);
+    return has;
+}
+
+/* further: blocks after the model's. */
+static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, int further)
 {
     const bool each = a->layered || a->state; /* some numbers are a layer's */
     const bool head = !each || (a->state && arch_count_attending(c, 0, c->layers));
     const struct {
         const char *key;
         int64_t v;
-    } ints[] = { { "block_count", c->layers },
+    } ints[] = { { "block_count", c->layers + further },
+                 { "nextn_predict_layers", further },
                  { "context_length", c->max_pos },
                  { "embedding_length", c->hidden },
                  { "feed_forward_length", each ? 0 : c->ffn },
@@ -472,7 +486,7 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
         put_layered(p, a, c);
     else
         put_scaling(p, a, c);
-    if (a->state) put_state(p, a, c);
+    if (a->state) put_state(p, a, c, further);
 }
 
 /* ---- does it say all? ---- */
@@ -675,7 +689,7 @@ lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const src_source *s
                        "vocab_size_per_layer_input: llama.cpp's '%s' has a row for each of %lld "
                        "tokens, found %lld",
                        (*a)->gguf, (long long)c->vocab, (long long)c->ple_vocab);
-    put_config(p, *a, c);
+    put_config(p, *a, c, gguf_has_head(src, *a));
     s = put_sections(p, *a, src, err);
     if (!s) s = put_lists(p, src, err);
     return s ? s : check(p, *a, src, err);

@@ -28,6 +28,8 @@ void gguf_put_str(lq_buf *b, const char *s, size_t n);
  * of it is not known here, or the model is not what the file would say. */
 lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const src_source *src, lq_err *err);
 lq_status gguf_can_say(const src_source *src, lq_err *err); /* the same, without pairs */
+/* Has the source an MTP head that goes along? */
+bool gguf_has_head(const src_source *src, const gguf_arch *a);
 /* Factors of the frequencies, in the arena: [rope_dims / 2] of Llama 3's scaling and of proportional
  * angles, twice as many of longrope (short, then long); NULL: none. And how many tensors that is, and
  * their names. */

@@ -24,8 +24,9 @@ enum { ALIGN = 32, PIECE = 1 << 20, ROWS = 16 };
 typedef struct {
     char name[64];
     arch_slot slot;
-    const src_tensor *t;  /* of the first expert */
-    bool stacked, turned; /* t has all experts; its floats are [inputs, outputs] */
+    const src_tensor *t;       /* of the first expert */
+    const arch_config *config; /* of the model, or of its MTP head */
+    bool stacked, turned;      /* t has all experts; its floats are [inputs, outputs] */
     gguf_order order;
     bool second; /* half of t's rows (GGUF_GATE_UP) */
     int n_dims;
@@ -38,6 +39,8 @@ typedef struct {
 typedef struct {
     const src_source *src;
     const arch_config *config;
+    arch_config mtp; /* of what guesses further tokens, where the file has it */
+    bool has_mtp;
     const conv_gguf_opts *o;
     const gguf_arch *arch;
     const lq_job *job;
@@ -71,7 +74,7 @@ static bool is_beside(const arch_config *c, const char *name)
            !arch_slot_of(c, name, &slot);
 }
 
-/* Is it of a head that guesses further tokens? llama.cpp runs without. */
+/* Is it of a head that guesses further tokens? What goes along of it is listed apart. */
 static bool is_further(const arch_config *c, const char *name)
 {
     static const char layers[] = "layers.";
@@ -115,19 +118,15 @@ static void to_gguf_shape(entry *e, const gguf_name *g, const arch_config *c)
     if (e->slot.role == R_PLE_EMBED) e->shape[0] = c->vocab; /* llama.cpp has a row for each word */
 }
 
-static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
+/* t of this slot of the model, or of its head. */
+static lq_status add_slot(conv *c, const arch_config *config, const src_tensor *t, arch_slot slot,
+                          lq_err *err)
 {
     const gguf_name *g[2];
-    arch_slot slot;
-    if (is_derived(t->name)) return LQ_OK;
-    if (is_beside(c->config, t->name)) return c->left_out++, LQ_OK;
-    if (is_further(c->config, t->name)) return c->further++, LQ_OK;
-    if (!t->plain || !arch_slot_of(c->config, t->name, &slot)) return no_place(c, t, err);
-    if (gguf_list_of(slot.role)) return LQ_OK; /* among the model's numbers */
-    const int flags = arch_name_of(c->config, slot.role)->flags;
+    const int flags = arch_name_of(config, slot.role)->flags;
     if (t->n_dims > 3 && !(flags & NAME_4D)) return no_place(c, t, err);
     const bool dense = t->t.scheme.kind == QT_DENSE;
-    const int parts = gguf_names_of(g, c->arch, c->config, slot.role);
+    const int parts = gguf_names_of(g, c->arch, config, slot.role);
     const bool stacked = flags & NAME_STACKED, taps = flags & NAME_TAPS;
     const bool whole = parts && strchr(g[0]->gguf, '.'); /* has no place for a bias */
     if (!parts || (t->n_dims == 3 && !stacked && !taps) || (slot.bias && whole) ||
@@ -137,10 +136,11 @@ static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
     for (int i = 0; i < parts; i++) {
         entry *e = &c->e[c->n++];
         *e = (entry){ .slot = slot, .t = t, .n_dims = t->n_dims, .experts = 1, .stacked = stacked };
+        e->config = config;
         e->turned = flags & NAME_TRANSPOSED && dense && !slot.bias;
-        e->order = gguf_order_of(c->arch, c->config, slot.role);
+        e->order = gguf_order_of(c->arch, config, slot.role);
         e->second = i == 1;
-        to_gguf_shape(e, g[i], c->config);
+        to_gguf_shape(e, g[i], config);
         gguf_tensor_name(e->name, g[i], &slot);
     }
     ggml_type type;
@@ -153,6 +153,44 @@ static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
         memcpy(strrchr(e->name, '.'), ".scale", sizeof ".scale");
     }
     return LQ_OK;
+}
+
+static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
+{
+    arch_slot slot;
+    if (is_derived(t->name)) return LQ_OK;
+    if (is_beside(c->config, t->name)) return c->left_out++, LQ_OK;
+    if (is_further(c->config, t->name)) return c->further++, LQ_OK;
+    if (!t->plain || !arch_slot_of(c->config, t->name, &slot)) return no_place(c, t, err);
+    if (gguf_list_of(slot.role)) return LQ_OK; /* among the model's numbers */
+    return add_slot(c, c->config, t, slot, err);
+}
+
+/* The head's tensors of a role, which are no longer left out. */
+static lq_status add_head_role(conv *c, arch_role r, bool bias, lq_err *err)
+{
+    const bool layer = arch_role_per_layer(r);
+    const int64_t n = arch_n_tensors(&c->mtp, r);
+    const arch_slot slot = { r, c->config->layers, n > 1 ? 0 : -1, bias };
+    char name[256];
+    if (!arch_has(&c->mtp, r, layer ? 0 : -1) ||
+        !arch_tensor_name(&c->mtp, r, 0, 0, bias, name, sizeof name))
+        return LQ_OK;
+    const src_tensor *t = src_find(c->src, name);
+    if (!t) return LQ_OK; /* optional, or a bias that it has not */
+    c->further -= n;
+    return t->plain ? add_slot(c, &c->mtp, t, slot, err) : no_place(c, t, err);
+}
+
+static lq_status list_head(conv *c, lq_err *err)
+{
+    lq_status s =
+        gguf_has_head(c->src, c->arch) ? arch_config_mtp(&c->mtp, c->config, err) : LQ_ENOENT;
+    c->has_mtp = !s;
+    for (int r = 0; r < ARCH_N_ROLES && !s; r++)
+        for (int bias = 0; bias < 2 && !s; bias++)
+            s = add_head_role(c, (arch_role)r, bias, err);
+    return s == LQ_ENOENT ? LQ_OK : s;
 }
 
 static lq_status list_tensors(conv *c, lq_err *err)
@@ -170,6 +208,7 @@ static lq_status list_tensors(conv *c, lq_err *err)
     lq_status s = LQ_OK;
     for (int64_t i = 0; i < n && !s; i++)
         s = to_gguf_add_entry(c, src_tensor_at(c->src, i), err);
+    if (!s) s = list_head(c, err);
     c->r->weights = n - c->left_out - c->further;
     if (c->further)
         conv_note(c->r, "%lld tensors of a head that guesses further tokens (MTP) are left out",
@@ -190,7 +229,7 @@ static lq_status expert_of(const src_tensor **t, const conv *c, const entry *x, 
     *t = x->t;
     if (e == 0 || x->stacked) return LQ_OK;
     *t =
-        arch_tensor_name(c->config, x->slot.role, x->slot.layer, e, x->slot.bias, name, sizeof name)
+        arch_tensor_name(x->config, x->slot.role, x->slot.layer, e, x->slot.bias, name, sizeof name)
             ? src_find(c->src, name)
             : NULL;
     if (*t && (*t)->plain && (*t)->n_dims == 2 && (*t)->shape[0] == x->t->shape[0] &&
@@ -389,7 +428,7 @@ static void row_floats(float *y, const entry *e, const qt_tensor *q, int64_t m, 
 /* Floats of dtype d in the file's order, with what GGUF adds to each. */
 static lq_status put_floats(conv *c, const entry *e, const qt_tensor *q, lq_dtype d, lq_err *err)
 {
-    const float offset = gguf_norm_offset(c->config, &e->slot);
+    const float offset = gguf_norm_offset(e->config, &e->slot);
     const bool decay = gguf_is_decay(&e->slot);
     if (q->scheme.kind == QT_DENSE && q->scheme.dtype == d && !(offset > 0) && !decay &&
         e->order.kind == GGUF_AS_STORED)
@@ -517,7 +556,7 @@ static lq_status slice(qt_tensor *q, const pass *p, int64_t i, const qt_tensor *
 {
     *q = *t;
     if (p->e->slot.bias) return !p->e->stacked || qt_rows(q, t, i, i + 1) ? LQ_OK : LQ_EFORMAT;
-    return p->e->stacked || p->e->turned ? src_slice(q, p->c->config, p->e->slot.role, i, t, a, err)
+    return p->e->stacked || p->e->turned ? src_slice(q, p->e->config, p->e->slot.role, i, t, a, err)
                                          : LQ_OK;
 }
 
@@ -696,6 +735,7 @@ static lq_status to_gguf_holds(const src_source *src, lq_err *err)
         if (s) lq_wrap(err, s, "%s", c.e[i].t->name);
     }
     cJSON_Delete(c.from);
+    if (c.has_mtp) arch_config_free(&c.mtp);
     free(pairs.b.p);
     free(c.e);
     free(c.head.p);
@@ -729,6 +769,7 @@ static lq_status to_gguf_write(conv_report *r, const src_source *src, const char
     else
         s = lq_out_commit(c.out, err);
     cJSON_Delete(c.from);
+    if (c.has_mtp) arch_config_free(&c.mtp);
     free(pairs.b.p);
     free(c.e);
     free(c.head.p);

@@ -38,7 +38,7 @@ const gguf_arch gguf_archs[] = {
     { "exaone4", "Exaone4ForCausalLM", .turned = false },
     { "falcon", "FalconForCausalLM", .qkv = QKV_APART, .eps = "layer_norm_epsilon" },
     { "glm4", "Glm4ForCausalLM", .turned = false },
-    { "glm4moe", "Glm4MoeForCausalLM", .mlp_norm_post = true },
+    { "glm4moe", "Glm4MoeForCausalLM", .further = true, .mlp_norm_post = true },
     { "gpt-oss", "GptOssForCausalLM", .mlp_norm_post = true },
     { "gpt2", "GPT2LMHeadModel", .eps = "layer_norm_epsilon" },
     { "gptneox", "GPTNeoXForCausalLM", .qkv = QKV_APART, .eps = "layer_norm_eps" },
@@ -62,9 +62,9 @@ const gguf_arch gguf_archs[] = {
     { "nemotron_h", "NemotronHForCausalLM", .turned = true, .state = true, .eps = "layer_norm_epsilon" },
     { "falcon-h1", "FalconH1ForCausalLM", .state = true },
     { "kimi-linear", "KimiLinearForCausalLM", .state = true },
-    { "qwen3next", "Qwen3NextForCausalLM", .state = true, .mlp_norm_post = true },
-    { "qwen35", "Qwen3_5ForCausalLM", .state = true, .mlp_norm_post = true, .sections = true },
-    { "qwen35moe", "Qwen3_5MoeForCausalLM", .state = true, .mlp_norm_post = true, .sections = true },
+    { "qwen3next", "Qwen3NextForCausalLM", .further = true, .state = true, .mlp_norm_post = true },
+    { "qwen35", "Qwen3_5ForCausalLM", .further = true, .state = true, .mlp_norm_post = true, .sections = true },
+    { "qwen35moe", "Qwen3_5MoeForCausalLM", .further = true, .state = true, .mlp_norm_post = true, .sections = true },
     { "hunyuan-dense", "HunYuanDenseV1ForCausalLM", .turned = false },
     { "mpt", "MptForCausalLM", .eps = "layer_norm_epsilon" },
     { "nemotron", "NemotronForCausalLM", .eps = "norm_eps" },
@@ -92,7 +92,7 @@ const gguf_arch gguf_archs[] = {
     { "qwen2vl", "Qwen2_5OmniThinkerForConditionalGeneration", .sections = true },
     { "llama", "IQuestCoderForCausalLM", .turned = true },
     { "llama", "InternLM3ForCausalLM", .turned = true },
-    { "deepseek2", "Glm4MoeLiteForCausalLM", .turned = false },
+    { "deepseek2", "Glm4MoeLiteForCausalLM", .further = true, .turned = false },
     { "glm4moe", "SolarOpenForCausalLM", .mlp_norm_post = true },
     { "glm4moe", "Glm4vMoeForConditionalGeneration", .mlp_norm_post = true },
     { "mellum", "MellumForCausalLM", .turned = false },
@@ -369,6 +369,10 @@ const gguf_own gguf_owns[] = {
 };
 
 static const gguf_name names[] = {
+    { R_FINAL_NORM, "nextn.shared_head_norm.weight", .further = true },
+    { R_MTP_EMBED_NORM, "nextn.enorm.weight", .further = true },
+    { R_MTP_HIDDEN_NORM, "nextn.hnorm.weight", .further = true },
+    { R_MTP_PROJ, "nextn.eh_proj.weight", .further = true },
     { R_FINAL_NORM, "token_embd_norm", .mixer = MIX_CONV },
     { R_MIX_IN, "shortconv.in_proj.weight", .mixer = MIX_CONV },
     { R_MIX_CONV, "shortconv.conv.weight", .mixer = MIX_CONV },
@@ -485,9 +489,11 @@ static const gguf_name names[] = {
     { R_KV_B, "attn_v_b", false, NULL, .join = JOIN_SECOND },
 };
 
-/* Is it a name of this row's tensors? */
-static bool of_row(const gguf_name *n, const arch_row *row)
+/* Is it a name of tensors of this model, or head? */
+static bool of_row(const gguf_name *n, const arch_config *c)
 {
+    const arch_row *row = c->row;
+    if (n->further && !c->mtp) return false;
     if (n->mixer != MIX_ATTENTION && n->mixer != row->mixer) return false;
     return !n->variant || strcmp(n->variant, row->variant ? row->variant : row->model_type) == 0;
 }
@@ -495,9 +501,9 @@ static bool of_row(const gguf_name *n, const arch_row *row)
 const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n, bool in_layer)
 {
     for (size_t i = 0; i < LQ_COUNT(names); i++)
-        if (arch_role_per_layer(names[i].role) == in_layer && strlen(names[i].gguf) == n &&
-            memcmp(names[i].gguf, name, n) == 0 && arch_name_of(c, names[i].role) &&
-            of_row(&names[i], c->row))
+        if ((arch_role_per_layer(names[i].role) || names[i].further) == in_layer &&
+            strlen(names[i].gguf) == n && memcmp(names[i].gguf, name, n) == 0 &&
+            arch_name_of(c, names[i].role) && of_row(&names[i], c))
             return &names[i];
     return NULL;
 }
@@ -525,7 +531,7 @@ int gguf_names_of(const gguf_name *out[2], const gguf_arch *a, const arch_config
     if (r == R_MLP_NORM && c->row->one_branch) r = R_ATTN_NORM; /* each layer has one */
     for (size_t i = 0; i < LQ_COUNT(names) && k < 2; i++) {
         const gguf_name *n = &names[i];
-        if (n->role != r || !of_row(n, c->row) || is_other_name(n, a)) continue;
+        if (n->role != r || !of_row(n, c) || is_other_name(n, a)) continue;
         out[k++] = n;
         if (n->join == JOIN_NONE) break;
     }

@@ -21,8 +21,9 @@ typedef struct {
     bool state;       /* some layers carry a state: gguf_state.h */
     bool experts;     /* written so only where there are experts */
     bool attends;     /* written so only where no layer carries a state */
-    const char *
-        both_ways; /* its name in config.json where it sees both ways, without words; NULL: neither */
+    /* Its name in config.json where it sees both ways, without words; NULL: neither. */
+    const char *both_ways;
+    bool further; /* its MTP head goes along, as a block after the model's */
 } gguf_arch;
 /* Two tensors of the file that are one of ours: experts' gate (with up), MLA's k_b (with v_b). */
 typedef enum { JOIN_NONE, JOIN_GATE, JOIN_KEY, JOIN_SECOND } gguf_join;
@@ -34,6 +35,7 @@ typedef struct {
     gguf_join join;
     arch_mixer mixer; /* of architectures with this one alone; MIX_ATTENTION: of all */
     bool bare;        /* the file's name has no ".weight" */
+    bool further;     /* of an MTP head's block alone */
 } gguf_name;
 /* A number that one architecture's config.json has, and its key after "ARCH.". */
 typedef enum {
@@ -79,7 +81,7 @@ extern const gguf_own gguf_owns[]; /* ends with hf NULL */
 
 /* The row of an architecture; NULL: GGUF has no name for it. */
 const gguf_arch *gguf_arch_of(const arch_config *c);
-/* The row of a tensor's name in GGUF (n bytes: "attn_q") in this model, of a layer or
+/* The row of a tensor's name in GGUF (n bytes: "attn_q") in this model or MTP head, of a block or
  * not; NULL: none. */
 const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n, bool in_layer);
 /* The tensors in which the file has this role: 0 (GGUF has none), 1, or 2 that are one of ours. */

@@ -13,6 +13,7 @@ void src_close(src_source *s)
     for (size_t i = 0; s->blob_maps && i < s->n_blobs; i++)
         lq_map_close(&s->blob_maps[i]);
     if (s->has_config) arch_config_free(&s->config);
+    if (s->has_head) arch_config_free(&s->head);
     cJSON_Delete(s->quant);
     cJSON_Delete(s->history);
     src_free_room(s);

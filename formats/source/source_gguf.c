@@ -57,6 +57,17 @@ static lq_status read_config(src_source *s, const gguf_arch *row, bool need, lq_
     return src_set_unfit(s, st, err, err);
 }
 
+/* The block after the model's that guesses further tokens. */
+static lq_status read_head(src_source *s, const gguf_arch *row, lq_err *err)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blk.%lld.nextn.eh_proj.weight", (long long)s->config.layers);
+    if (!s->has_config || !row->further || !gguf_find(&s->gguf, name)) return LQ_OK;
+    const lq_status st = arch_config_mtp(&s->head, &s->config, err);
+    s->has_head = !st;
+    return st;
+}
+
 /* The makers' sampling, as generation_config.json says it. Numbers are f32 there. */
 static lq_status read_sampling(src_source *s, lq_err *err)
 {
@@ -188,9 +199,10 @@ lq_status src_gguf_read(src_source *s, const src_opts *o, lq_err *err)
                        (long long)parts);
     const gguf_arch *row = gguf_arch_find(&s->gguf);
     lq_status st = LQ_OK;
-    if (row)
-        st = read_config(s, row, o->need_config, err);
-    else
+    if (row) st = read_config(s, row, o->need_config, err);
+    if (row && !st)
+        st = read_head(s, row, err);
+    else if (!row)
         st = unknown_arch(arch, err);
     if (st == LQ_EUNSUPPORTED && !row && !o->need_config) {
         lq_wrap(err, st, "%s", s->path);

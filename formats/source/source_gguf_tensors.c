@@ -140,30 +140,34 @@ static void source_gguf_fill(void *const w[QT_N_PLANES], const qt_tensor *t, con
 typedef struct {
     const gguf_name *row;
     arch_slot slot;
-    const uint8_t *second; /* its scale, of NVFP4; or NULL */
+    const arch_config *config; /* of the model, or of its MTP head */
+    const uint8_t *second;     /* its scale, of NVFP4; or NULL */
 } place;
 
 /* "blk.3.attn_q.weight" */
 static place place_of(const src_source *s, const char *gguf)
 {
-    place w = { .slot = { .layer = -1, .expert = -1 } };
+    place w = { .slot = { .layer = -1, .expert = -1 }, .config = &s->config };
     const char *p = gguf, *ending;
     long layer = -1;
     if (!s->has_config) return w;
     if (strncmp(p, "blk.", 4) == 0) {
         char *end;
         layer = strtol(p + 4, &end, 10);
-        if (end == p + 4 || *end != '.' || layer < 0 || layer >= s->config.layers) return w;
+        const bool further = s->has_head && layer == s->config.layers;
+        if (end == p + 4 || *end != '.' || layer < 0 || (layer >= s->config.layers && !further))
+            return w;
+        if (further) w.config = &s->head;
         p = end + 1;
     }
-    w.row = gguf_name_find(&s->config, p, strlen(p), layer >= 0);
+    w.row = gguf_name_find(w.config, p, strlen(p), layer >= 0);
     if (w.row) { /* a name with an ending of its own */
         w.slot = (arch_slot){ w.row->role, layer, -1, false };
         return w;
     }
     ending = strrchr(p, '.');
     if (!ending || (strcmp(ending, ".weight") != 0 && strcmp(ending, ".bias") != 0)) return w;
-    w.row = gguf_name_find(&s->config, p, (size_t)(ending - p), layer >= 0);
+    w.row = gguf_name_find(w.config, p, (size_t)(ending - p), layer >= 0);
     if (!w.row) return w;
     const bool bias = strcmp(ending, ".bias") == 0 && w.row->role != R_ROUTER_CORR;
     w.slot = (arch_slot){ w.row->role, layer, -1, bias };
@@ -173,7 +177,7 @@ static place place_of(const src_source *s, const char *gguf)
 static const char *hf_name(src_source *s, const gguf_tensor *g, const place *w)
 {
     char out[512];
-    if (!w->row || !arch_tensor_name(&s->config, w->slot.role, w->slot.layer, w->slot.expert,
+    if (!w->row || !arch_tensor_name(w->config, w->slot.role, w->slot.layer, w->slot.expert,
                                      w->slot.bias, out, sizeof out))
         return g->name;
     return lq_push_str(&s->arena, out, strlen(out));
@@ -222,10 +226,10 @@ static lq_status second_of(const uint8_t **out, const src_source *s, const gguf_
 }
 
 /* How its rows are stored, and what was added; N rows (of a vector: elements). */
-static lq_status order_of(stored *p, const src_source *s, const gguf_tensor *g,
-                          const gguf_arch *row, const place *w, int64_t N, lq_err *err)
+static lq_status order_of(stored *p, const gguf_tensor *g, const gguf_arch *row, const place *w,
+                          int64_t N, lq_err *err)
 {
-    const arch_config *c = &s->config;
+    const arch_config *c = w->config;
     *p = (stored){ .type = g->type, .data = g->data, .order.c = c, .count = 1 };
     if (!w->row) return LQ_OK;
     p->order = gguf_order_of(row, c, w->slot.role);
@@ -277,7 +281,7 @@ static lq_status make_tensor(src_source *s, src_tensor *t, const gguf_tensor *g,
     if (!name) return lq_fail(err, LQ_ENOMEM, "out of memory");
     const int64_t K = g->shape[g->n_dims - 1], N = (int64_t)(g->bytes / gguf_row_bytes(g->type, K));
     qt_scheme scheme = gguf_scheme(g->type);
-    lq_status st = order_of(&p, s, g, row, w, g->n_dims == 1 ? K : N, err);
+    lq_status st = order_of(&p, g, row, w, g->n_dims == 1 ? K : N, err);
     if (st) return st;
     p.second = w->second;
     if (g->type == GGML_NVFP4 && g->n_dims == 3) {
@@ -341,7 +345,7 @@ static lq_status make_gate_up(src_source *s, src_tensor *t, const gguf_tensor *g
         return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected floats", g->name);
     stored p = { .type = g->type, .data = g->data, .data2 = up->data };
     qt_scheme scheme = gguf_scheme(g->type);
-    p.order = (gguf_order){ GGUF_GATE_UP, &s->config, .ffn = g->shape[rows] };
+    p.order = (gguf_order){ GGUF_GATE_UP, w->config, .ffn = g->shape[rows] };
     if (g->type == GGML_NVFP4) {
         const int64_t matrices = shared ? 1 : g->shape[0];
         if (s->config.w.gate_up_mixed) return no_nvfp4(g, err);
@@ -355,7 +359,7 @@ static lq_status make_gate_up(src_source *s, src_tensor *t, const gguf_tensor *g
     memcpy(t->shape, g->shape, sizeof g->shape);
     t->shape[rows] *= 2;
     p.transposed = !bias && scheme.kind == QT_DENSE &&
-                   arch_name_of(&s->config, w->slot.role)->flags & NAME_TRANSPOSED;
+                   arch_name_of(w->config, w->slot.role)->flags & NAME_TRANSPOSED;
     p.count = bias ? 0 : shared ? 1 : g->shape[0];
     if (p.transposed) swap_last(t->shape, 3);
     const qt_span reads[2] = { { g->data, g->bytes }, { up->data, up->bytes } };
@@ -392,7 +396,7 @@ static lq_status make_kv_b(src_source *s, src_tensor *t, const gguf_tensor *g, c
 /* Vectors of layers with a state have more dims in the file, or fewer, than ours. */
 static void vector_shape(gguf_tensor *g, const src_source *s, const place *w)
 {
-    const int flags = arch_name_of(&s->config, w->slot.role)->flags;
+    const int flags = arch_name_of(w->config, w->slot.role)->flags;
     const int64_t taps = s->config.conv_taps;
     int64_t n = 1;
     const bool state = w->slot.role >= R_MIX_IN && w->slot.role <= R_MIX_OUT;
@@ -420,7 +424,7 @@ static lq_status make_experts(src_source *s, const gguf_tensor *g, const gguf_ar
                               lq_err *err)
 {
     gguf_tensor one = *g;
-    const bool ours = w.row && arch_name_of(&s->config, w.slot.role)->flags & NAME_STACKED;
+    const bool ours = w.row && arch_name_of(w.config, w.slot.role)->flags & NAME_STACKED;
     if (w.row && w.row->stacked && g->n_dims != 3 && !(ours && w.slot.bias))
         w.row = NULL; /* whatever it is, it is not that */
     const bool stacked = w.row && w.row->stacked && !ours;

@@ -29,6 +29,8 @@ struct src_source {
     const char *license; /* in arena, or NULL */
     arch_config config;
     bool has_config, uint_blocks;
+    arch_config head; /* of a GGUF file's MTP head, where it has one */
+    bool has_head;
     int64_t mtp_said;                /* num_nextn_predict_layers of a folder; -1: silent */
     src_tensor *tensors;             /* by name, in arena */
     lq_hash (*hashes)[QT_N_PLANES];  /* [n_tensors] known checksums of the planes, or NULL */

@@ -185,6 +185,32 @@ def test_ggufs_order_of_heads_goes_to_no_folder(llmq, tmp_path):
         assert "found a Qwen3_5MoeForCausalLM in GGUF's" in p.stderr and not (tmp_path / "folder").exists()
 
 
+@pytest.mark.parametrize("name,norm", [("glm4-moe", "model.layers.2.shared_head.norm.weight"), ("qwen3.5", "mtp.norm.weight")])
+def test_a_head_for_further_tokens_is_a_block_after_the_last(llmq, tmp_path, name, norm):
+    """By llama.cpp's names and count; through a .llmq too the same values come back."""
+    source = ROOT / "tests/golden/mtp" / name
+    llmq("convert", source, "-o", tmp_path / "m.gguf", "--to", "gguf", "--dtype", "f32")
+    llmq("convert", tmp_path / "m.gguf", "-o", tmp_path / "m.llmq", "--to", "llmq")
+    llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "again.gguf", "--to", "gguf", "--dtype", "f32")
+    pairs, tensors = gguf_pairs(tmp_path / "m.gguf"), gguf_tensors(tmp_path / "m.gguf")
+    arch = pairs["general.architecture"]
+    assert [int.from_bytes(pairs[f"{arch}.{k}"], "little") for k in ("block_count", "nextn_predict_layers")] == [3, 1]
+    head = {n for n in tensors if n.startswith("blk.2.")}
+    assert {f"blk.2.nextn.{n}.weight" for n in ("eh_proj", "enorm", "hnorm", "shared_head_norm")} | {"blk.2.attn_q.weight"} < head
+    again = gguf_tensors(tmp_path / "again.gguf")
+    assert again.keys() == tensors.keys() and all(again[n] == tensors[n] for n in head)
+    h, d = read_st(source / "model.safetensors")
+    own = floats(h[norm]["dtype"], tensor(h, d, norm))
+    theirs = floats("F32", tensors["blk.2.nextn.shared_head_norm.weight"][2][:4 * len(own)])
+    assert theirs == pytest.approx([x + (name == "qwen3.5") for x in own], rel=1e-6)
+
+
+def test_a_head_that_llama_cpp_leaves_out(llmq, tmp_path):
+    p = llmq("convert", ROOT / "tests/golden/mtp/deepseek-v3", "-o", tmp_path / "m.gguf", "--to", "gguf")
+    assert "24 tensors of a head that guesses further tokens (MTP) are left out" in p.stderr
+    assert "deepseek2.nextn_predict_layers" not in gguf_pairs(tmp_path / "m.gguf")
+
+
 @pytest.mark.parametrize("extra", ["mtp.layers.0.norm.weight", "backbone.layers.4.norm.weight"])
 def test_heads_for_further_tokens_are_left_out(llmq, tmp_path, extra):
     folder = tmp_path / "folder"

@@ -211,6 +211,20 @@ def test_the_models_own_head_changes_nothing(llmq, serve, tmp_path, name):
         "draft_weights_bytes"] == p["draft_weights_bytes"]
 
 
+@pytest.mark.parametrize("name", ["glm4-moe", "qwen3.5"])
+def test_a_head_that_is_a_block_of_gguf_guesses(llmq, serve, tmp_path, name):
+    """Kept by convert and by quantize, read from there, and mostly right."""
+    source = ROOT / "tests/golden/mtp" / name
+    llmq("convert", source, "-o", tmp_path / "m.gguf", "--to", "gguf")
+    llmq("quantize", source, "-o", tmp_path / "q.gguf", "--to", "gguf:Q8_0", "--method", "rtn", "--log-level", "error")
+    body = {"prompt": [3 + 7 * i % 60 for i in range(9)], "max_tokens": 40, "ignore_eos": True, "logprobs": 2, "temperature": 0}
+    for file in ("m.gguf", "q.gguf"):
+        want, s = (serve(tmp_path / file, more, "--served-model-name", "tiny") for more in ("--no-speculative-mtp", "--speculative-mtp"))
+        assert s.post_json("/v1/completions", body)["choices"] == want.post_json("/v1/completions", body)["choices"]
+        guessed, right = (metric(s, f"vllm:spec_decode_num_{what}_tokens_total") for what in ("draft", "accepted"))
+        assert 0.4 * guessed < right and guessed > 5, (guessed, right)
+
+
 def test_an_eagle_draft_changes_nothing(llmq, serve, tmp_path):
     """SpecForge's folder beside the model that it was trained for; beside others, and alone, it is refused."""
     source, draft, q = ROOT / "tests/golden/mtp/mimo", ROOT / "tests/golden/eagle3", tmp_path / "q.llmq"

@@ -699,7 +699,8 @@ static const arch_mtp qwen_mtp = { "mtp.layers.%d.", .names = qwen_mtp_names };
 const arch_row arch_rows_hybrid[] = {
     { "Qwen3NextForCausalLM", "qwen3_next", ARCH_APART, "linear_projections_apart=true",
       .w = { QWEN_GATED, .mix_norm_1st = true, .norm_topk = true }, MODEL,
-      .names = qwen3_next_apart_names, .keys = qwen3_next_keys, QWEN_DELTA, .def_kv_heads = 2 },
+      .names = qwen3_next_apart_names, .keys = qwen3_next_keys, .mtp = &qwen_mtp, QWEN_DELTA,
+      .def_kv_heads = 2 },
     { "Qwen3NextForCausalLM", "qwen3_next",
       .w = { QWEN_GATED, .mix_mixed = true, .mix_norm_1st = true, .norm_topk = true }, MODEL,
       .names = qwen3_next_names, .keys = qwen3_next_keys, .mtp = &qwen_mtp, QWEN_DELTA,
