@@ -1,14 +1,13 @@
 /* runtime/forward/forward_moe.c - experts in the MLP's place.
  *
- *   scores = softmax or sigmoid(router h); of the best groups of experts the best experts
+ *   experts and shares of the router's logits (runtime/forward/choose.h)
  *   out += sum over them, by rising expert, of share_e * expert_e(h), and the shared MLP
  *
  * Experts may be without a gate (MLP_PLAIN), and may read and put out something narrower than h:
  * latent_in h, and out += latent_out of their sum.
  *
- * (arXiv:2401.04088; groups: arXiv:2405.04434; correction: arXiv:2412.19437.) Rows are put in order
- * of their experts, so that each expert's weights are read once for all rows sent to it, and all
- * experts run in one region of the pool per matrix:
+ * (arXiv:2401.04088.) Rows are put in order of their experts, so that each expert's weights are read
+ * once for all rows sent to it, and all experts run in one region of the pool per matrix:
  *
  *     row    chosen         place    0  1  2  3  4  5
  *      0     1, 3           expert   1  1  2  3  3  3
@@ -16,6 +15,7 @@
  *      2     1, 3
  *
  * A row's sum is made in one order whatever the other rows are. */
+#include "runtime/forward/choose.h"
 #include "runtime/forward/forward_impl.h"
 
 /* The experts' rows and jobs of one call, cut out of scratch. */
@@ -45,142 +45,20 @@ size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads)
 
 /* ---- choosing ---- */
 
-static float sigmoid(float x) { return 1.0f / (1.0f + k_exp(-x)); }
-
-static void softmax(float *x, int64_t n)
-{
-    float max = x[0], sum = 0;
-    for (int64_t i = 1; i < n; i++)
-        max = x[i] > max ? x[i] : max;
-    for (int64_t i = 0; i < n; i++)
-        sum += x[i] = k_exp(x[i] - max);
-    for (int64_t i = 0; i < n; i++)
-        x[i] /= sum;
-}
-
-/* The k best of v[n], best first, of equals the first; k distinct ones whatever v holds. */
-static void best_of(int32_t *best, int64_t k, const float *v, int64_t n)
-{
-    int64_t have = 0;
-    for (int64_t e = 0; e < n; e++) {
-        if (have == k && !(v[e] > v[best[k - 1]])) continue;
-        int64_t i = have < k ? have++ : k - 1;
-        for (; i > 0 && v[e] > v[best[i - 1]]; i--)
-            best[i] = best[i - 1];
-        best[i] = (int32_t)e;
-    }
-}
-
-static float group_score(const float *v, int64_t n, bool top2)
-{
-    float first = -INFINITY, second = -INFINITY;
-    for (int64_t i = 0; i < n; i++) {
-        if (v[i] > first) {
-            second = first;
-            first = v[i];
-        } else if (v[i] > second) {
-            second = v[i];
-        }
-    }
-    return top2 && n > 1 ? first + second : first;
-}
-
-/* Experts of other than the best groups are not chosen. score [groups], best [used] are scratch. */
-static void keep_groups(float *choice, const arch_config *c, float *score, int32_t *best)
-{
-    const int64_t G = c->expert_groups, n = c->experts / G;
-    for (int64_t g = 0; g < G; g++)
-        score[g] = group_score(choice + g * n, n, c->w.group_top2);
-    best_of(best, c->groups_used, score, G);
-    for (int64_t g = 0; g < G; g++) {
-        bool kept = false;
-        for (int64_t i = 0; i < c->groups_used; i++)
-            kept |= best[i] == g;
-        for (int64_t e = g * n; e < (g + 1) * n && !kept; e++)
-            choice[e] = -INFINITY;
-    }
-}
-
-/* The share of the best of v, which is at `best`, among those near it (arXiv:2409.12136). size: of whose
- * magnitudes nearness is a part. */
-static float near_share(const float *v, const float *size, int64_t n, int32_t best, float jitter)
-{
-    const float top = v[best];
-    float sum = 0;
-    for (int64_t e = 0; e < n; e++) {
-        const float by = fabsf(size[e]) > top ? fabsf(size[e]) : top;
-        if (!((top - size[e]) / by > 2 * jitter)) sum += k_exp(v[e] - top);
-    }
-    return 1 / sum;
-}
-
-/* Two experts, each with its share, rising. */
-static void sparse_mixer(int32_t chosen[2], float share[2], const float *logits, float *others,
-                         const arch_config *c)
-{
-    const int64_t E = c->experts;
-    const float jitter = (float)c->router_jitter;
-    int32_t best[2];
-    best_of(&best[0], 1, logits, E);
-    memcpy(others, logits, (size_t)E * sizeof *others);
-    others[best[0]] = -INFINITY;
-    best_of(&best[1], 1, others, E);
-    const float shares[2] = { near_share(logits, logits, E, best[0], jitter),
-                              near_share(others, logits, E, best[1], jitter) };
-    const int first = best[0] > best[1];
-    for (int i = 0; i < 2; i++) {
-        chosen[i] = best[i ^ first];
-        share[i] = shares[i ^ first];
-    }
-}
-
-/* From a row's logits to its experts, rising, and their shares. */
-static void forward_moe_choose(const fwd_rows *r, const model_layer *l, int64_t t)
-{
-    const arch_config *c = r->c;
-    const int64_t E = c->experts, k = c->experts_used;
-    const float *correction = l->vec[R_ROUTER_CORR].w, *scale = l->vec[R_EXPERT_SCALE].w;
-    float *scores = r->scores + t * E, *choice = r->choice + t * E, *share = r->share + t * k;
-    int32_t *chosen = r->chosen + t * k;
-    if (c->w.router == ROUTER_SPARSEMIXER) {
-        sparse_mixer(chosen, share, scores, choice, c);
-        return;
-    }
-    if (c->w.router == ROUTER_SIGMOID)
-        for (int64_t e = 0; e < E; e++)
-            scores[e] = sigmoid(scores[e]);
-    else
-        softmax(scores, E);
-    for (int64_t e = 0; e < E; e++)
-        choice[e] = correction ? scores[e] + correction[e] : scores[e];
-    if (c->groups_used < c->expert_groups)
-        keep_groups(choice, c, r->group_score + t * c->expert_groups,
-                    r->group_best + t * c->groups_used);
-    best_of(chosen, k, choice, E);
-    float sum =
-        c->w.topk_eps > 0 ? c->w.topk_eps : 1e-20f; /* as DeepSeek-V3; nothing to a softmax */
-    for (int64_t i = 0; i < k; i++)
-        sum += scores[chosen[i]];
-    for (int64_t i = 1; i < k; i++) {
-        int32_t e = chosen[i];
-        int64_t j = i;
-        for (; j > 0 && chosen[j - 1] > e; j--)
-            chosen[j] = chosen[j - 1];
-        chosen[j] = e;
-    }
-    for (int64_t i = 0; i < k; i++) {
-        float s = scores[chosen[i]];
-        share[i] = (c->w.norm_topk ? s / sum : s) * (float)c->expert_scale;
-        if (scale) share[i] *= scale[chosen[i]];
-    }
-}
-
 static void choose_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const model_layer *l = arg;
+    const int64_t E = r->c->experts, k = r->c->experts_used;
     for (int64_t t = row; t < row + n; t++) {
-        forward_moe_choose(r, l, t);
-        if (l->lin[R_SHARED_ROUTER].present) r->shared_share[t] = sigmoid(r->shared_share[t]);
+        const choose_row one = { .scores = r->scores + t * E,
+                                 .choice = r->choice + t * E,
+                                 .group_score = r->group_score + t * r->c->expert_groups,
+                                 .group_best = r->group_best + t * r->c->groups_used,
+                                 .chosen = r->chosen + t * k,
+                                 .share = r->share + t * k };
+        choose_experts(&one, r->c, l->vec[R_ROUTER_CORR].w, l->vec[R_EXPERT_SCALE].w);
+        if (l->lin[R_SHARED_ROUTER].present)
+            r->shared_share[t] = choose_sigmoid(r->shared_share[t]);
     }
 }
 

@@ -1,0 +1,137 @@
+/* runtime/forward/choose.c - see choose.h. */
+#include "runtime/forward/choose.h"
+
+#include <math.h>
+#include <string.h>
+
+static void softmax(float *x, int64_t n)
+{
+    float max = x[0], sum = 0;
+    for (int64_t i = 1; i < n; i++)
+        max = x[i] > max ? x[i] : max;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i] = k_exp(x[i] - max);
+    for (int64_t i = 0; i < n; i++)
+        x[i] /= sum;
+}
+
+/* The k best of v[n], best first, of equals the first; k distinct ones whatever v holds. */
+static void best_of(int32_t *best, int64_t k, const float *v, int64_t n)
+{
+    int64_t have = 0;
+    for (int64_t e = 0; e < n; e++) {
+        if (have == k && !(v[e] > v[best[k - 1]])) continue;
+        int64_t i = have < k ? have++ : k - 1;
+        for (; i > 0 && v[e] > v[best[i - 1]]; i--)
+            best[i] = best[i - 1];
+        best[i] = (int32_t)e;
+    }
+}
+
+static float group_score(const float *v, int64_t n, bool top2)
+{
+    float first = -INFINITY, second = -INFINITY;
+    for (int64_t i = 0; i < n; i++) {
+        if (v[i] > first) {
+            second = first;
+            first = v[i];
+        } else if (v[i] > second) {
+            second = v[i];
+        }
+    }
+    return top2 && n > 1 ? first + second : first;
+}
+
+/* Experts of other than the best groups are not chosen. score [groups], best [used] are scratch. */
+static void keep_groups(float *choice, const arch_config *c, float *score, int32_t *best)
+{
+    const int64_t G = c->expert_groups, n = c->experts / G;
+    for (int64_t g = 0; g < G; g++)
+        score[g] = group_score(choice + g * n, n, c->w.group_top2);
+    best_of(best, c->groups_used, score, G);
+    for (int64_t g = 0; g < G; g++) {
+        bool kept = false;
+        for (int64_t i = 0; i < c->groups_used; i++)
+            kept |= best[i] == g;
+        for (int64_t e = g * n; e < (g + 1) * n && !kept; e++)
+            choice[e] = -INFINITY;
+    }
+}
+
+/* The share of the best of v, which is at `best`, among those near it (arXiv:2409.12136). size: of whose
+ * magnitudes nearness is a part. */
+static float near_share(const float *v, const float *size, int64_t n, int32_t best, float jitter)
+{
+    const float top = v[best];
+    float sum = 0;
+    for (int64_t e = 0; e < n; e++) {
+        const float by = fabsf(size[e]) > top ? fabsf(size[e]) : top;
+        if (!((top - size[e]) / by > 2 * jitter)) sum += k_exp(v[e] - top);
+    }
+    return 1 / sum;
+}
+
+/* Two experts, each with its share, rising. */
+static void sparse_mixer(int32_t chosen[2], float share[2], const float *logits, float *others,
+                         const arch_config *c)
+{
+    const int64_t E = c->experts;
+    const float jitter = (float)c->router_jitter;
+    int32_t best[2];
+    best_of(&best[0], 1, logits, E);
+    memcpy(others, logits, (size_t)E * sizeof *others);
+    others[best[0]] = -INFINITY;
+    best_of(&best[1], 1, others, E);
+    const float shares[2] = { near_share(logits, logits, E, best[0], jitter),
+                              near_share(others, logits, E, best[1], jitter) };
+    const int first = best[0] > best[1];
+    for (int i = 0; i < 2; i++) {
+        chosen[i] = best[i ^ first];
+        share[i] = shares[i ^ first];
+    }
+}
+
+float choose_eps(const arch_config *c)
+{
+    return c->w.topk_eps > 0 ? c->w.topk_eps : 1e-20f; /* as DeepSeek-V3; nothing to a softmax */
+}
+
+static void rise(int32_t *chosen, int64_t k)
+{
+    for (int64_t i = 1; i < k; i++) {
+        int32_t e = chosen[i];
+        int64_t j = i;
+        for (; j > 0 && chosen[j - 1] > e; j--)
+            chosen[j] = chosen[j - 1];
+        chosen[j] = e;
+    }
+}
+
+void choose_experts(const choose_row *r, const arch_config *c, const float *correction,
+                    const float *scale)
+{
+    const int64_t E = c->experts, k = c->experts_used;
+    float *scores = r->scores, *choice = r->choice;
+    if (c->w.router == ROUTER_SPARSEMIXER) {
+        sparse_mixer(r->chosen, r->share, scores, choice, c);
+        return;
+    }
+    if (c->w.router == ROUTER_SIGMOID)
+        for (int64_t e = 0; e < E; e++)
+            scores[e] = choose_sigmoid(scores[e]);
+    else
+        softmax(scores, E);
+    for (int64_t e = 0; e < E; e++)
+        choice[e] = correction ? scores[e] + correction[e] : scores[e];
+    if (c->groups_used < c->expert_groups) keep_groups(choice, c, r->group_score, r->group_best);
+    best_of(r->chosen, k, choice, E);
+    float sum = choose_eps(c);
+    for (int64_t i = 0; i < k; i++)
+        sum += scores[r->chosen[i]];
+    rise(r->chosen, k);
+    for (int64_t i = 0; i < k; i++) {
+        const float s = scores[r->chosen[i]];
+        r->share[i] = (c->w.norm_topk ? s / sum : s) * (float)c->expert_scale;
+        if (scale) r->share[i] *= scale[r->chosen[i]];
+    }
+}

@@ -1,0 +1,31 @@
+/* runtime/forward/choose.h - which experts a row is sent to, and with what shares.
+ *
+ *   scores = softmax or sigmoid of the router's logits; of the best groups of experts the best experts, by
+ *   scores and correction; shares: their scores, of the sum of these where the row's wiring says so
+ *
+ * (arXiv:2401.04088; groups: arXiv:2405.04434; correction: arXiv:2412.19437; two experts by thresholds:
+ * arXiv:2409.12136.) */
+#ifndef LLMQ_RUNTIME_FORWARD_CHOOSE_H
+#define LLMQ_RUNTIME_FORWARD_CHOOSE_H
+
+#include "formats/arch/arch.h"
+#include "kernels/ops.h"
+
+/* Buffers of one row; chosen and share are its result. */
+typedef struct {
+    float *scores; /* [experts]: logits in, scores out (with ROUTER_SPARSEMIXER still logits) */
+    float *choice; /* [experts] scratch */
+    float *group_score;  /* [expert_groups] scratch */
+    int32_t *group_best; /* [groups_used] scratch */
+    int32_t *chosen;     /* [experts_used], rising */
+    float *share;        /* [experts_used] */
+} choose_row;
+
+/* correction, scale: R_ROUTER_CORR, R_EXPERT_SCALE of the layer, [experts], or NULL. */
+void choose_experts(const choose_row *r, const arch_config *c, const float *correction,
+                    const float *scale);
+static inline float choose_sigmoid(float x) { return 1.0f / (1.0f + k_exp(-x)); }
+/* What is added to the chosen scores' sum where shares are parts of it. */
+float choose_eps(const arch_config *c);
+
+#endif
