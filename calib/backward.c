@@ -2,110 +2,190 @@
  *
  *     h1 = norm(x)    q,k,v = h1 W + b   (q,k normed per head, rotated)   a = attention
  *     x2 = x + a Wo   h2 = norm(x2)      m = act(h2 Wg) * (h2 Wu)         y = x2 + m Wd */
-#include "calib/backward.h"
 
 #include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
+#include "calib/backward_impl.h"
 #include "calib/gemm.h"
 #include "kernels/core/kmath.h"
 #include "kernels/ops.h"
 
-enum { ROWS = 16 }; /* rows of a tile of work; fixed, so that sums do not depend on threads */
-
 const arch_role grad_linear_roles[GRAD_LINEARS] = { R_Q, R_K, R_V, R_O, R_GATE, R_UP, R_DOWN };
 const arch_role grad_norm_roles[GRAD_NORMS] = { R_ATTN_NORM, R_MLP_NORM, R_Q_NORM, R_K_NORM };
 
-/* What a layer makes on its way forward. */
-typedef struct {
-    float *h, *q, *k, *v, *a, *x2, *h2, *gate, *up, *mid;
-    float *q0, *k0; /* before their norms; else NULL */
-} grad_made;
+int grad_linear_of(arch_role r)
+{
+    int k = 0;
+    while (k < GRAD_LINEARS && grad_linear_roles[k] != r)
+        k++;
+    return k;
+}
 
-struct grad_ctx {
-    const arch_config *c;
-    pool *p;
-    int64_t len;
-    float *cos[2], *sin[2], *neg[2]; /* [len, rope_dims / 2]; neg: -sin, the way back */
-    grad_made *made;                 /* [kept, at least 1] */
-    grad_made *m;                    /* of the layer at work */
-    int64_t kept;                    /* layers; 0: none, each overwrites the one before */
-    float *dq, *dk, *dv, *da, *dgate, *dup, *dx; /* of the backward pass */
-    float *head;                                 /* [threads][2][len, len] */
-    float *tile_dw;                              /* [tiles][width]: a norm's gradient by tile */
-    lq_arena arena;
-};
+/* Is it not MLP_GATED experts by softmax or sigmoid scores, or the dense MLP of such a kind? */
+static bool other_mlp(const arch_config *c)
+{
+    const arch_wiring *w = &c->w;
+    return w->mlp != MLP_GATED || c->act == ARCH_RELU2 || c->act == ARCH_XIELU ||
+           w->router == ROUTER_SPARSEMIXER || w->share_in || w->dense_beside || c->latent;
+}
 
 bool grad_covers(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
     if (w->norm != NORM_RMS || (w->pos != POS_ROPE && w->pos != POS_NONE) || w->parallel ||
-        w->norm_after_add || w->qk_norm == QK_NORM_ALL || w->qk_norm == QK_NORM_HEADS ||
-        w->qk_norm_late || w->mla || w->both_ways || w->mlp != MLP_GATED || c->n_sizes ||
-        w->q_gated || arch_count_attending(c, 0, c->layers) != c->layers || arch_has_state(c))
+        w->norm_after_add || w->qk_norm == QK_NORM_HEADS || w->qk_norm_late || w->qk_norm_rotated ||
+        w->mla || w->both_ways || c->n_sizes || w->q_gated || c->v_dim != c->head_dim ||
+        c->row->window == WINDOW_CHUNKS || arch_count_attending(c, 0, c->layers) != c->layers ||
+        arch_has_state(c) || other_mlp(c))
         return false;
-    if (c->act == ARCH_SWIGLU_CLAMPED || c->act == ARCH_RELU2 || c->experts ||
-        c->residual_scale != 1 || c->logit_scale != 1 || c->attn_softcap != 0 ||
+    if (c->residual_scale != 1 || c->logit_scale != 1 || c->attn_softcap != 0 ||
         c->final_softcap != 0 || c->qkv_clip != 0)
         return false;
-    static const arch_role other[] = { R_QKV,           R_GATE_UP,   R_ATTN_POST_NORM,
-                                       R_MLP_POST_NORM, R_SINKS,     R_EMBED_NORM,
-                                       R_PROJ_IN,       R_POS_EMBED, R_O_NORM };
+    static const arch_role other[] = { R_QKV,        R_GATE_UP,   R_ATTN_POST_NORM, R_MLP_POST_NORM,
+                                       R_EMBED_NORM, R_PROJ_IN,   R_POS_EMBED,      R_O_NORM,
+                                       R_ATTN_GATE,  R_HEAD_GATE, R_V_NORM,         R_DOWN_NORM,
+                                       R_PLE_EMBED,  R_STREAM_IN, R_LAUREL_LEFT,    R_LAYER_SCALE,
+                                       R_INDEX_K,    R_LATENT_IN, R_EXPERT_SCALE };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;
 }
 
-/* Floats that a layer makes of R rows on its way forward. */
-static int64_t made_floats(const arch_config *c, int64_t R)
+/* ---- buffers ---- */
+enum { DENSE_PARTS = 12 };
+
+/* What a layer makes of R rows on its way forward, but its experts. mlp: it has a dense one. */
+static void dense_parts(grad_part p[DENSE_PARTS], grad_made *m, const arch_config *c, int64_t R,
+                        bool mlp)
 {
+    const int64_t D = c->hidden, F = mlp ? c->ffn : 0;
     const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
-    const int64_t norms = c->w.qk_norm == QK_NORM_HEAD ? 3 : 2;
-    return R * (3 * c->hidden + norms * (Q + KV) + 3 * c->ffn);
+    const bool qk = c->w.qk_norm != QK_NORM_NONE;
+    const grad_part parts[DENSE_PARTS] = {
+        { &m->h, R * D },   { &m->x2, R * D },          { &m->h2, R * D },
+        { &m->q, R * Q },   { &m->a, R * Q },           { &m->k, R * KV },
+        { &m->v, R * KV },  { &m->gate, R * F },        { &m->up, R * F },
+        { &m->mid, R * F }, { &m->q0, qk ? R * Q : 0 }, { &m->k0, qk ? R * KV : 0 },
+    };
+    memcpy(p, parts, sizeof parts);
+}
+
+/* Of the passes that go back, but their experts. */
+enum { BACK_PARTS = 8 };
+
+static void back_parts(grad_part p[BACK_PARTS], grad_ctx *g, const arch_config *c, int64_t R,
+                       int64_t len, int threads)
+{
+    const int64_t D = c->hidden, F = grad_widest_ffn(c);
+    const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
+    const grad_part parts[BACK_PARTS] = {
+        { &g->dx, R * D },  { &g->dq, R * Q },
+        { &g->da, R * Q },  { &g->dk, R * KV },
+        { &g->dv, R * KV }, { &g->dgate, R * F },
+        { &g->dup, R * F }, { &g->head, 2 * len * len * threads },
+    };
+    memcpy(p, parts, sizeof parts);
+}
+
+static int64_t sum_parts(const grad_part *p, int n)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += p[i].n;
+    return sum;
+}
+
+/* What layers are there: any, and this one. */
+static bool any_layer(const arch_config *c, bool moe)
+{
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].moe == moe) return true;
+    return false;
+}
+
+/* Floats that a layer of R rows makes on its way forward. */
+static int64_t made_floats(const arch_config *c, int64_t R, bool mlp, bool moe)
+{
+    grad_made m;
+    grad_part p[DENSE_PARTS], e[GRAD_MADE_PARTS];
+    dense_parts(p, &m, c, R, mlp);
+    grad_made_parts(e, &m, c, R);
+    return sum_parts(p, DENSE_PARTS) + (moe ? sum_parts(e, GRAD_MADE_PARTS) : 0);
+}
+
+/* That all of them make together. */
+static int64_t kept_floats(const arch_config *c, int64_t R)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0; i < c->layers; i++)
+        sum += made_floats(c, R, !c->layer[i].moe, c->layer[i].moe);
+    return sum;
 }
 
 bool grad_can_keep(const arch_config *c, int64_t windows, int64_t len)
 {
-    return made_floats(c, windows * len) <= GRAD_KEPT_MOST / (int64_t)sizeof(float) / c->layers;
+    return kept_floats(c, windows * len) <= GRAD_KEPT_MOST / (int64_t)sizeof(float);
 }
 
-static lq_status push_floats(float **to, grad_ctx *g, int64_t n, int64_t R, lq_err *err)
+static lq_status push_parts(const grad_part *p, int n, grad_ctx *g, lq_err *err)
 {
-    *to = n ? lq_push(&g->arena, (size_t)n * sizeof(float)) : NULL;
-    return !n || *to ? LQ_OK
-                     : lq_fail(err, LQ_ENOMEM, "no memory for a backward pass over %lld tokens",
-                               (long long)R);
+    for (int i = 0; i < n; i++) {
+        void *v = p[i].n ? lq_push(&g->arena, (size_t)p[i].n * sizeof(float)) : NULL;
+        if (p[i].n && !v) return lq_fail(err, LQ_ENOMEM, "no memory for a backward pass");
+        memcpy(p[i].to, &v, sizeof v);
+    }
+    return LQ_OK;
 }
 
 static lq_status open_made(grad_ctx *g, int64_t R, lq_err *err)
 {
     const arch_config *c = g->c;
-    const int64_t n = g->kept ? g->kept : 1, D = c->hidden, F = c->ffn;
-    const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
-    const bool qk = c->w.qk_norm == QK_NORM_HEAD;
+    const int64_t n = g->kept ? g->kept : 1;
     lq_status s = LQ_OK;
     g->made = g->m = lq_push(&g->arena, (size_t)n * sizeof *g->made);
     if (!g->made) return lq_fail(err, LQ_ENOMEM, "no memory for a backward pass");
-    for (int64_t l = 0; l < n; l++) {
-        grad_made *m = &g->made[l];
-        const struct {
-            float **to;
-            int64_t n;
-        } want[] = {
-            { &m->h, R * D },   { &m->x2, R * D },          { &m->h2, R * D },
-            { &m->q, R * Q },   { &m->a, R * Q },           { &m->k, R * KV },
-            { &m->v, R * KV },  { &m->gate, R * F },        { &m->up, R * F },
-            { &m->mid, R * F }, { &m->q0, qk ? R * Q : 0 }, { &m->k0, qk ? R * KV : 0 },
-        };
-        for (size_t i = 0; i < LQ_COUNT(want) && !s; i++)
-            s = push_floats(want[i].to, g, want[i].n, R, err);
+    for (int64_t l = 0; l < n && !s; l++) {
+        grad_part p[DENSE_PARTS], e[GRAD_MADE_PARTS];
+        const bool moe = g->kept ? c->layer[l].moe : any_layer(c, true);
+        const bool mlp = g->kept ? !c->layer[l].moe : any_layer(c, false);
+        dense_parts(p, &g->made[l], c, R, mlp);
+        grad_made_parts(e, &g->made[l], c, R);
+        s = push_parts(p, DENSE_PARTS, g, err);
+        if (!s && moe) s = push_parts(e, GRAD_MADE_PARTS, g, err);
     }
     return s;
 }
 
 /* What `layer` makes has its own place, or that of all. */
 static void at_layer(grad_ctx *g, int64_t layer) { g->m = &g->made[g->kept ? layer : 0]; }
+
+/* Angles of all positions, there and back. */
+static lq_status open_angles(grad_ctx *g, lq_err *err)
+{
+    const int64_t n = g->len * g->c->rope_dims / 2;
+    lq_status s = LQ_OK;
+    for (int u = 0; u < 2 && !s; u++) {
+        const grad_part p[] = { { &g->cos[u], n }, { &g->sin[u], n }, { &g->neg[u], n } };
+        s = push_parts(p, LQ_COUNT(p), g, err);
+        if (s || !n) continue;
+        arch_rope_table(g->c, (arch_rope_use)u, 0, g->len, g->len, g->cos[u], g->sin[u]);
+        for (int64_t i = 0; i < n; i++)
+            g->neg[u][i] = -g->sin[u][i];
+    }
+    return s;
+}
+
+/* Tiles of the largest norm: of x, of each head or of all of them. */
+static int64_t tile_floats(const arch_config *c, int64_t R)
+{
+    const int64_t all = c->heads * c->head_dim, wide = c->hidden > all ? c->hidden : all;
+    const int64_t rows = lq_ceil_div(R, GRAD_ROWS) * wide;
+    const int64_t heads = lq_ceil_div(R * c->heads, GRAD_ROWS) * c->head_dim;
+    return rows > heads ? rows : heads;
+}
 
 lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64_t len, bool keep,
                     pool *p, lq_err *err)
@@ -117,37 +197,16 @@ lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64
     g->p = p;
     g->len = len;
     g->kept = keep ? c->layers : 0;
-    const int64_t R = windows * len, D = c->hidden, F = c->ffn, half = c->rope_dims / 2;
-    const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
-    int64_t widest = D > c->head_dim ? D : c->head_dim, heads = c->heads;
-    const struct {
-        float **to;
-        int64_t n;
-    } want[] = {
-        { &g->cos[0], len * half },
-        { &g->sin[0], len * half },
-        { &g->neg[0], len * half },
-        { &g->cos[1], len * half },
-        { &g->sin[1], len * half },
-        { &g->neg[1], len * half },
-        { &g->dx, R * D },
-        { &g->dq, R * Q },
-        { &g->da, R * Q },
-        { &g->dk, R * KV },
-        { &g->dv, R * KV },
-        { &g->dgate, R * F },
-        { &g->dup, R * F },
-        { &g->head, 2 * len * len * pool_threads(p) },
-        { &g->tile_dw, lq_ceil_div(R * heads, ROWS) * widest },
-    };
+    const int64_t R = windows * len;
+    const grad_part tiles = { &g->tile_dw, tile_floats(c, R) };
+    grad_part back[BACK_PARTS], moe[GRAD_MOE_PARTS];
+    back_parts(back, g, c, R, len, pool_threads(p));
+    grad_moe_parts(moe, &g->moe, c, R);
     lq_status s = open_made(g, R, err);
-    for (size_t i = 0; i < LQ_COUNT(want) && !s; i++)
-        s = push_floats(want[i].to, g, want[i].n, R, err);
-    for (int u = 0; u < 2 && !s && half; u++) {
-        arch_rope_table(c, (arch_rope_use)u, 0, len, len, g->cos[u], g->sin[u]);
-        for (int64_t i = 0; i < len * half; i++)
-            g->neg[u][i] = -g->sin[u][i];
-    }
+    if (!s) s = push_parts(back, BACK_PARTS, g, err);
+    if (!s && c->experts) s = push_parts(moe, GRAD_MOE_PARTS, g, err);
+    if (!s) s = push_parts(&tiles, 1, g, err);
+    if (!s) s = open_angles(g, err);
     if (s)
         grad_close(g);
     else
@@ -157,11 +216,15 @@ lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64
 
 size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, bool keep, int threads)
 {
-    const int64_t R = windows * len, D = c->hidden, F = c->ffn;
-    const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
-    const int64_t back = R * (D + 2 * (Q + KV) + 2 * F);
-    const int64_t made = made_floats(c, R) * (keep ? c->layers : 1);
-    return (size_t)(made + back + 2 * len * len * threads) * sizeof(float);
+    const int64_t R = windows * len;
+    const bool moe = any_layer(c, true);
+    grad_ctx none;
+    grad_part back[BACK_PARTS], experts[GRAD_MOE_PARTS];
+    back_parts(back, &none, c, R, len, threads);
+    grad_moe_parts(experts, &none.moe, c, R);
+    return (size_t)((keep ? kept_floats(c, R) : made_floats(c, R, any_layer(c, false), moe)) +
+                    sum_parts(back, BACK_PARTS) + (moe ? sum_parts(experts, GRAD_MOE_PARTS) : 0)) *
+           sizeof(float);
 }
 
 void grad_close(grad_ctx *g)
@@ -180,16 +243,11 @@ typedef struct {
     float *y;
 } norm_job;
 
-static int64_t tile_end(int64_t item, int64_t R)
-{
-    return (item + 1) * ROWS < R ? (item + 1) * ROWS : R;
-}
-
 static void norm_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const norm_job *j = ctx;
-    int64_t r = item * ROWS, n = tile_end(item, j->R) - r;
+    int64_t r = item * GRAD_ROWS, n = grad_tile_end(item, j->R) - r;
     k_rmsnorm(j->y + r * j->K, j->K, j->x + r * j->K, j->K, j->w, j->offset, n, j->K, j->eps);
 }
 
@@ -201,7 +259,7 @@ static void norm_back_item(void *ctx, int64_t item, int thread)
     const int64_t K = j->K;
     float *dw = j->dw ? j->dw + item * K : NULL;
     if (dw) memset(dw, 0, (size_t)K * sizeof *dw);
-    for (int64_t r = item * ROWS; r < tile_end(item, j->R); r++) {
+    for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++) {
         const float *x = j->x + r * K;
         float *d = j->d + r * K;
         double sq = 0, dot = 0;
@@ -228,7 +286,7 @@ static void norm(const grad_ctx *g, float *y, const float *x, const float *w, in
                    .eps = (float)g->c->norm_eps,
                    .R = R,
                    .K = K };
-    pool_run(g->p, lq_ceil_div(R, ROWS), norm_item, &j);
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), norm_item, &j);
 }
 
 static void norm_back(const grad_ctx *g, float *d, float *dw, const float *x, const float *w,
@@ -242,7 +300,7 @@ static void norm_back(const grad_ctx *g, float *d, float *dw, const float *x, co
                    .eps = (float)g->c->norm_eps,
                    .R = R,
                    .K = K };
-    int64_t n = lq_ceil_div(R, ROWS);
+    int64_t n = lq_ceil_div(R, GRAD_ROWS);
     pool_run(g->p, n, norm_back_item, &j);
     for (int64_t i = 0; i < n && dw; i++)
         for (int64_t k = 0; k < K; k++)
@@ -263,16 +321,23 @@ void grad_norm_backward(grad_ctx *g, float *d, float *dw, const float *x, const 
 typedef struct {
     float *y;
     const float *bias;
-    int64_t R, N;
+    int64_t step, R, N;
 } bias_job;
 
 static void bias_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const bias_job *j = ctx;
-    for (int64_t r = item * ROWS; r < tile_end(item, j->R); r++)
+    for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++)
         for (int64_t n = 0; n < j->N; n++)
-            j->y[r * j->N + n] += j->bias[n];
+            j->y[r * j->N + n] += j->bias[n * j->step];
+}
+
+void grad_add_bias(const grad_ctx *g, float *y, const float *bias, int64_t step, int64_t R,
+                   int64_t N)
+{
+    bias_job j = { y, bias, step, R, N };
+    if (bias) pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), bias_item, &j);
 }
 
 static void linear(const grad_ctx *g, const grad_layer *l, int i, float *y, const float *x,
@@ -282,8 +347,7 @@ static void linear(const grad_ctx *g, const grad_layer *l, int i, float *y, cons
     arch_role_shape(g->c, grad_linear_roles[i], &N, &K);
     gemm_run(y, N, (gemm_in){ x, K, false }, (gemm_in){ l->W[i], K, true }, R, N, K, add ? 1 : 0,
              g->p);
-    bias_job j = { y, l->bias[i], R, N };
-    if (l->bias[i]) pool_run(g->p, lq_ceil_div(R, ROWS), bias_item, &j);
+    grad_add_bias(g, y, l->bias[i], 1, R, N);
 }
 
 /* G += blocks of dy^T dy, H += x^T diag(c) x. */
@@ -344,11 +408,11 @@ static void rotate_item(void *ctx, int64_t item, int thread)
     const arch_config *c = j->g->c;
     const int64_t H = c->heads, G = c->kv_heads, D = c->head_dim, half = c->rope_dims / 2;
     const int use = c->layer[j->layer].rope;
-    for (int64_t r = item * ROWS; c->q_grow > 0 && r < tile_end(item, j->R); r++)
+    for (int64_t r = item * GRAD_ROWS; c->q_grow > 0 && r < grad_tile_end(item, j->R); r++)
         k_scale((j->back ? j->g->dq : j->g->m->q) + r * H * D,
                 arch_q_factor(c, j->layer, r % j->g->len), H * D);
     if (use == ROPE_OFF) return;
-    for (int64_t r = item * ROWS; r < tile_end(item, j->R); r++) {
+    for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++) {
         const int64_t at = r % j->g->len * half;
         const float *cs = j->g->cos[use] + at;
         const float *sn = (j->back ? j->g->neg[use] : j->g->sin[use]) + at;
@@ -359,9 +423,10 @@ static void rotate_item(void *ctx, int64_t item, int thread)
     }
 }
 
-/* P = softmax(scale q k^T) of one head, causal, within the window. */
+/* P = softmax(scale q k^T) of one head, causal, within the window. sink: NULL, or a logit that takes part and has
+ * no value. */
 static void weights_of_head(const grad_ctx *g, float *P, const float *q, const float *k,
-                            int64_t layer)
+                            int64_t layer, const float *sink)
 {
     const arch_config *c = g->c;
     const int64_t T = g->len, D = c->head_dim;
@@ -374,7 +439,8 @@ static void weights_of_head(const grad_ctx *g, float *P, const float *q, const f
         int64_t from = window && t >= window ? t - window + 1 : 0;
         for (int64_t i = from; i < t; i++)
             max = row[i] > max ? row[i] : max;
-        double sum = 0;
+        if (sink && *sink > max) max = *sink;
+        double sum = sink ? (double)k_exp(*sink - max) : 0;
         k_exp_minus(row + from, row + from, max, t + 1 - from);
         for (int64_t i = from; i <= t; i++)
             sum += (double)row[i];
@@ -400,7 +466,7 @@ static void attend_item(void *ctx, int64_t item, int thread)
     float *P = g->head + (int64_t)thread * 2 * T * T;
     for (int64_t h = kv * share; h < (kv + 1) * share; h++) {
         const float *q = g->m->q + w * T * ldq + h * D;
-        weights_of_head(g, P, q, k, j->layer);
+        weights_of_head(g, P, q, k, j->layer, j->l->sinks ? j->l->sinks + h : NULL);
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)T, (int)D, (int)T, 1, P, (int)T,
                     v, (int)ldk, 0, g->m->a + w * T * ldq + h * D, (int)ldq);
     }
@@ -419,9 +485,9 @@ static void attend_back_item(void *ctx, int64_t item, int thread)
     float *dk = g->dk + w * T * ldk + kv * D, *dv = g->dv + w * T * ldk + kv * D;
     float *P = g->head + (int64_t)thread * 2 * T * T, *S = P + T * T;
     for (int64_t i = 0; i < share; i++) {
-        const int64_t at = w * T * ldq + (kv * share + i) * D;
+        const int64_t h = kv * share + i, at = w * T * ldq + h * D;
         const float *q = g->m->q + at, *da = g->da + at, beta = i ? 1 : 0;
-        weights_of_head(g, P, q, k, j->layer);
+        weights_of_head(g, P, q, k, j->layer, j->l->sinks ? j->l->sinks + h : NULL);
         cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)T, (int)D, (int)T, 1, P, (int)T,
                     da, (int)ldq, beta, dv, (int)ldk);
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)T, (int)D, 1, da,
@@ -442,17 +508,26 @@ static void attend_back_item(void *ctx, int64_t item, int thread)
 
 /* ---- the gated MLP's middle ---- */
 typedef struct {
-    const grad_ctx *g;
-    int64_t R;
+    const arch_config *c;
+    const float *gate, *up;
+    float *mid, *dgate, *dup;
+    int64_t R, F;
 } mid_job;
 
 static void mid_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const mid_job *j = ctx;
-    const int64_t F = j->g->c->ffn, at = item * ROWS * F, n = tile_end(item, j->R) * F - at;
-    k_act_mul(j->g->m->mid + at, j->g->m->gate + at, j->g->m->up + at, n, (k_act_fn)j->g->c->act,
-              (float)j->g->c->act_limit);
+    const int64_t at = item * GRAD_ROWS * j->F, n = grad_tile_end(item, j->R) * j->F - at;
+    k_act_mul(j->mid + at, j->gate + at, j->up + at, n, (k_act_fn)j->c->act,
+              (float)j->c->act_limit);
+}
+
+void grad_mid(const grad_ctx *g, float *mid, const float *gate, const float *up, int64_t R,
+              int64_t F)
+{
+    mid_job j = { .c = g->c, .gate = gate, .up = up, .mid = mid, .R = R, .F = F };
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), mid_item, &j);
 }
 
 enum { CHUNK = 256 };
@@ -489,76 +564,114 @@ static void act_slopes(arch_act act, const float *x, int64_t n, float *f, float 
     }
 }
 
-/* dgate, dup from the gradient at mid, which lies in `dup`. */
+/* g sigmoid(a g) (u + 1) with g = min(gate, L), u = up within L; beyond the limits nothing changes. */
+static void clamped_back(const mid_job *j, int64_t at, int64_t n)
+{
+    const float L = (float)j->c->act_limit, a = 1.702f;
+    for (int64_t i = at; i < at + n; i++) {
+        const float x = j->gate[i], v = j->up[i], d = j->dup[i];
+        const float g = x < L ? x : L, u = v > L ? L : v < -L ? -L : v;
+        const float s = 1 / (1 + k_exp(-a * g));
+        j->dgate[i] = x <= L ? d * (u + 1) * s * (1 + a * g * (1 - s)) : 0;
+        j->dup[i] = v >= -L && v <= L ? d * g * s : 0;
+    }
+}
+
 static void mid_back_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const mid_job *j = ctx;
-    const grad_ctx *g = j->g;
-    const int64_t F = g->c->ffn, end = tile_end(item, j->R) * F;
-    for (int64_t at = item * ROWS * F; at < end; at += CHUNK) {
+    const int64_t from = item * GRAD_ROWS * j->F, end = grad_tile_end(item, j->R) * j->F;
+    if (j->c->act == ARCH_SWIGLU_CLAMPED) {
+        clamped_back(j, from, end - from);
+        return;
+    }
+    for (int64_t at = from; at < end; at += CHUNK) {
         const int64_t n = end - at < CHUNK ? end - at : CHUNK;
         float f[CHUNK], slope[CHUNK];
-        act_slopes(g->c->act, g->m->gate + at, n, f, slope);
+        act_slopes(j->c->act, j->gate + at, n, f, slope);
         for (int64_t i = 0; i < n; i++) {
-            const float d = g->dup[at + i];
-            g->dgate[at + i] = d * g->m->up[at + i] * slope[i];
-            g->dup[at + i] = d * f[i];
+            const float d = j->dup[at + i];
+            j->dgate[at + i] = d * j->up[at + i] * slope[i];
+            j->dup[at + i] = d * f[i];
         }
     }
 }
 
+void grad_mid_back(const grad_ctx *g, float *dgate, float *dup, const float *gate, const float *up,
+                   int64_t R, int64_t F)
+{
+    mid_job j = { .c = g->c, .gate = gate, .up = up, .dgate = dgate, .dup = dup, .R = R, .F = F };
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), mid_back_item, &j);
+}
+
 /* ---- the layer ---- */
+/* What of a token is normed alone: each of so many heads, or all of them together. */
+typedef struct {
+    int64_t rows, width;
+} normed;
+
+static normed normed_heads(const arch_config *c, int64_t heads)
+{
+    if (c->w.qk_norm == QK_NORM_ALL) return (normed){ 1, heads * c->head_dim };
+    return (normed){ heads, c->head_dim };
+}
+
 static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
                               int64_t windows)
 {
     const arch_config *c = g->c;
     const int64_t R = windows * g->len;
+    const normed qn = normed_heads(c, c->heads), kn = normed_heads(c, c->kv_heads);
     norm(g, g->m->h, x, l->norm[GRAD_ATTN_NORM], R, c->hidden);
     float *q = g->m->q0 ? g->m->q0 : g->m->q, *k = g->m->k0 ? g->m->k0 : g->m->k;
     linear(g, l, GRAD_Q, q, g->m->h, R, false);
     linear(g, l, GRAD_K, k, g->m->h, R, false);
     linear(g, l, GRAD_V, g->m->v, g->m->h, R, false);
     if (g->m->q0) {
-        norm(g, g->m->q, q, l->norm[GRAD_Q_NORM], R * c->heads, c->head_dim);
-        norm(g, g->m->k, k, l->norm[GRAD_K_NORM], R * c->kv_heads, c->head_dim);
+        norm(g, g->m->q, q, l->norm[GRAD_Q_NORM], R * qn.rows, qn.width);
+        norm(g, g->m->k, k, l->norm[GRAD_K_NORM], R * kn.rows, kn.width);
     }
     heads_job j = { g, l, layer, windows, R, false };
-    pool_run(g->p, lq_ceil_div(R, ROWS), rotate_item, &j);
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), rotate_item, &j);
     pool_run(g->p, windows * c->kv_heads, attend_item, &j);
 }
 
-/* h2, gate, up and mid from x2. */
-static void mlp_forward(grad_ctx *g, const grad_layer *l, int64_t R)
+/* gate, up and mid from h2, or of experts the choices. */
+static void mlp_middle(grad_ctx *g, const grad_layer *l, int64_t R)
 {
-    norm(g, g->m->h2, g->m->x2, l->norm[GRAD_MLP_NORM], R, g->c->hidden);
-    linear(g, l, GRAD_GATE, g->m->gate, g->m->h2, R, false);
-    linear(g, l, GRAD_UP, g->m->up, g->m->h2, R, false);
-    mid_job j = { g, R };
-    pool_run(g->p, lq_ceil_div(R, ROWS), mid_item, &j);
+    grad_made *m = g->m;
+    norm(g, m->h2, m->x2, l->norm[GRAD_MLP_NORM], R, g->c->hidden);
+    if (l->experts) {
+        grad_moe_choose(g, l, R);
+        return;
+    }
+    linear(g, l, GRAD_GATE, m->gate, m->h2, R, false);
+    linear(g, l, GRAD_UP, m->up, m->h2, R, false);
+    grad_mid(g, m->mid, m->gate, m->up, R, g->c->ffn);
 }
 
-void grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t windows)
+lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t windows,
+                       lq_err *err)
 {
     const int64_t R = windows * g->len;
     at_layer(g, layer);
     attention_forward(g, l, layer, x, windows);
     linear(g, l, GRAD_O, x, g->m->a, R, true);
     memcpy(g->m->x2, x, (size_t)(R * g->c->hidden) * sizeof *x);
-    mlp_forward(g, l, R);
+    mlp_middle(g, l, R);
+    if (l->experts) return grad_moe_forward(g, l, x, R, err);
     linear(g, l, GRAD_DOWN, x, g->m->mid, R, true);
+    return LQ_OK;
 }
 
+/* g->dx := the gradient at h2. */
 static void mlp_backward(grad_ctx *g, const grad_layer *l, float *d, int64_t R, const grad_out *out)
 {
     linear_back(g, l, out, GRAD_DOWN, g->dup, d, g->m->mid, R, false);
-    mid_job j = { g, R };
-    pool_run(g->p, lq_ceil_div(R, ROWS), mid_back_item, &j);
+    grad_mid_back(g, g->dgate, g->dup, g->m->gate, g->m->up, R, g->c->ffn);
     linear_back(g, l, out, GRAD_GATE, g->dx, g->dgate, g->m->h2, R, false);
     linear_back(g, l, out, GRAD_UP, g->dx, g->dup, g->m->h2, R, true);
-    norm_back(g, g->dx, out->norm[GRAD_MLP_NORM], g->m->x2, l->norm[GRAD_MLP_NORM], R,
-              g->c->hidden);
-    k_add(d, g->dx, R * g->c->hidden);
 }
 
 static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
@@ -566,15 +679,16 @@ static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, 
 {
     const arch_config *c = g->c;
     const int64_t R = windows * g->len;
+    const normed qn = normed_heads(c, c->heads), kn = normed_heads(c, c->kv_heads);
     linear_back(g, l, out, GRAD_O, g->da, d, g->m->a, R, false);
     heads_job j = { g, l, layer, windows, R, true };
     pool_run(g->p, windows * c->kv_heads, attend_back_item, &j);
-    pool_run(g->p, lq_ceil_div(R, ROWS), rotate_item, &j);
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), rotate_item, &j);
     if (g->m->q0) {
-        norm_back(g, g->dq, out->norm[GRAD_Q_NORM], g->m->q0, l->norm[GRAD_Q_NORM], R * c->heads,
-                  c->head_dim);
-        norm_back(g, g->dk, out->norm[GRAD_K_NORM], g->m->k0, l->norm[GRAD_K_NORM], R * c->kv_heads,
-                  c->head_dim);
+        norm_back(g, g->dq, out->norm[GRAD_Q_NORM], g->m->q0, l->norm[GRAD_Q_NORM], R * qn.rows,
+                  qn.width);
+        norm_back(g, g->dk, out->norm[GRAD_K_NORM], g->m->k0, l->norm[GRAD_K_NORM], R * kn.rows,
+                  kn.width);
     }
     linear_back(g, l, out, GRAD_Q, g->dx, g->dq, g->m->h, R, false);
     linear_back(g, l, out, GRAD_K, g->dx, g->dk, g->m->h, R, true);
@@ -590,15 +704,24 @@ static void make_again(grad_ctx *g, const grad_layer *l, int64_t layer, const fl
     attention_forward(g, l, layer, x, windows);
     memcpy(g->m->x2, x, (size_t)(R * g->c->hidden) * sizeof *x);
     linear(g, l, GRAD_O, g->m->x2, g->m->a, R, true);
-    mlp_forward(g, l, R);
+    mlp_middle(g, l, R);
 }
 
-void grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x, float *d,
-                   int64_t windows, const grad_out *out)
+lq_status grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x, float *d,
+                        int64_t windows, const grad_out *out, lq_err *err)
 {
     const int64_t R = windows * g->len;
+    lq_status s = LQ_OK;
     at_layer(g, layer);
     if (!g->kept) make_again(g, l, layer, x, windows);
-    mlp_backward(g, l, d, R, out);
+    if (l->experts)
+        s = grad_moe_backward(g, l, d, R, out, err);
+    else
+        mlp_backward(g, l, d, R, out);
+    if (s) return s;
+    norm_back(g, g->dx, out->norm[GRAD_MLP_NORM], g->m->x2, l->norm[GRAD_MLP_NORM], R,
+              g->c->hidden);
+    k_add(d, g->dx, R * g->c->hidden);
     attention_backward(g, l, layer, x, d, windows, out);
+    return LQ_OK;
 }

@@ -6,9 +6,13 @@
  * made is kept, which saves a quarter of the work and changes no bit. Attention is per window; the loss is
  * summed over rows, so gradients of chunks of windows add up.
  *
- * Covers layers with RMS norms, rotary or no positions, heads in groups, q/k norms before them (one
- * weight for all heads), biases, sliding windows and a gated MLP of SiLU, GELU or ReLU: grad_covers
- * says whether a model is of that kind.
+ * Covers layers with RMS norms, rotary or no positions, heads in groups, q/k norms before them (of
+ * each head with one weight, or of all heads together), biases, sliding windows, sinks and a gated MLP of SiLU,
+ * GELU, ReLU or clamped SwiGLU, or experts of that kind with softmax or sigmoid scores and a shared MLP beside them:
+ * grad_covers says whether a model is of that kind.
+ *
+ * Experts are asked for one at a time (grad_experts), so that of a layer's experts one is in memory as f32. Which
+ * of them a row is sent to has no gradient; their shares have.
  *
  * Shapes: x, y [R, hidden], R rows = whole windows of `len` tokens; W [N,K]. Attention's weights of
  * one head, [len, len], are formed (twice) per thread. */
@@ -21,11 +25,34 @@
 enum { GRAD_Q, GRAD_K, GRAD_V, GRAD_O, GRAD_GATE, GRAD_UP, GRAD_DOWN, GRAD_LINEARS };
 enum { GRAD_ATTN_NORM, GRAD_MLP_NORM, GRAD_Q_NORM, GRAD_K_NORM, GRAD_NORMS };
 extern const arch_role grad_linear_roles[GRAD_LINEARS], grad_norm_roles[GRAD_NORMS];
+int grad_linear_of(arch_role r); /* GRAD_Q, ...; GRAD_LINEARS: none of these */
+
+/* An expert's matrices, or the shared MLP's, which is number c->experts: gate and up [ffn, hidden], their rows `ld`
+ * and their biases `step` apart; down [hidden, ffn]. dgate, dup, ddown: where gradients are added to, laid out
+ * alike; NULL: not wanted. Of biases NULL: none. */
+typedef struct {
+    const float *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
+    float *dgate, *dup, *ddown;
+    int64_t ffn, ld, step;
+} grad_expert;
+
+/* Who has them. Only those are asked for that rows are sent to, in rising order, in every pass. */
+typedef struct {
+    /* *x stays until the next call. */
+    lq_status (*get)(void *user, int64_t expert, grad_expert *x, lq_err *err);
+    /* Its gradients are complete; NULL: nobody waits for that. */
+    lq_status (*done)(void *user, int64_t expert, lq_err *err);
+    void *user;
+} grad_experts;
 
 /* NULL: the layer has none. */
 typedef struct {
     const float *W[GRAD_LINEARS], *bias[GRAD_LINEARS];
     const float *norm[GRAD_NORMS]; /* as stored: without the row's offset */
+    const float *sinks;
+    /* Of experts: [experts, hidden], [experts], [experts] added to the scores that choose; [hidden] */
+    const float *router, *router_bias, *router_corr, *shared_router;
+    const grad_experts *experts;
 } grad_layer;
 
 enum { GRAD_BLOCK = 256, GRAD_WEIGHT_MOST = 8 };
@@ -36,6 +63,7 @@ enum { GRAD_BLOCK = 256, GRAD_WEIGHT_MOST = 8 };
  *        count by how much the loss depends on them. Wanted along with G. */
 typedef struct {
     float *W[GRAD_LINEARS], *norm[GRAD_NORMS], *G[GRAD_LINEARS], *H[GRAD_LINEARS];
+    float *router;  /* [experts, hidden] */
     float *scratch; /* for H: R (1 + largest K) */
 } grad_out;
 
@@ -53,11 +81,12 @@ bool grad_can_keep(const arch_config *c, int64_t windows, int64_t len);
 /* What it takes, of a model that grad_covers. */
 size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, bool keep, int threads);
 
-/* x := layer(x) for `windows` windows. */
-void grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t windows);
-/* x: the layer's input (kept); d: the gradient at its output in, at its input out. */
-void grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x, float *d,
-                   int64_t windows, const grad_out *out);
+/* x := layer(x) for `windows` windows. Errors: those of l->experts. */
+lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t windows,
+                       lq_err *err);
+/* x: the layer's input (kept); d: the gradient at its output in, at its input out. Errors: the same. */
+lq_status grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x, float *d,
+                        int64_t windows, const grad_out *out, lq_err *err);
 
 /* The norm before the head, over up to as many rows: y = norm(x); and backward, d in place, dw [K]
  * added to. */

@@ -27,23 +27,173 @@ static lq_status dense_layer_no_memory(lq_err *err)
     return lq_fail(err, LQ_ENOMEM, "no memory for weights in f32");
 }
 
+/* ---- buffers ---- */
+arch_role dense_expert_role(const arch_config *c, int64_t e, int k)
+{
+    static const arch_role apart[2][3] = { { R_EXPERT_GATE, R_EXPERT_UP, R_EXPERT_DOWN },
+                                           { R_SHARED_GATE, R_SHARED_UP, R_SHARED_DOWN } };
+    static const arch_role fused[2] = { R_EXPERT_GATE_UP, R_SHARED_GATE_UP };
+    const int shared = e == c->experts;
+    if (k == GRAD_DOWN || !arch_name_of(c, fused[shared])) return apart[shared][k - GRAD_GATE];
+    return k == GRAD_GATE ? fused[shared] : ARCH_N_ROLES;
+}
+
+static int64_t role_floats(const arch_config *c, arch_role r)
+{
+    int64_t N = 0, K = 0;
+    if (r != ARCH_N_ROLES) arch_role_shape(c, r, &N, &K);
+    return N * K;
+}
+
+/* The most that buffer k has to hold. */
+static int64_t buffer_floats(const arch_config *c, int k)
+{
+    int64_t most = 0;
+    bool moe = false;
+    for (int64_t i = 0; i < c->layers; i++) {
+        moe |= c->layer[i].moe;
+        if (arch_has(c, grad_linear_roles[k], i)) most = role_floats(c, grad_linear_roles[k]);
+    }
+    for (int64_t e = 0; e <= c->experts && moe && k >= GRAD_GATE; e += c->experts) {
+        if (e && !c->shared_ffn) break;
+        const int64_t n = role_floats(c, dense_expert_role(c, e, k));
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
+size_t dense_bytes(const arch_config *c)
+{
+    int64_t sum = 0;
+    for (int k = 0; k < GRAD_LINEARS; k++)
+        sum += buffer_floats(c, k);
+    return (size_t)sum * sizeof(float);
+}
+
 lq_status dense_buffers(float *W[GRAD_LINEARS], const arch_config *c, lq_arena *a, lq_err *err)
 {
     for (int k = 0; k < GRAD_LINEARS; k++) {
-        int64_t N, K;
-        arch_role_shape(c, grad_linear_roles[k], &N, &K);
-        W[k] = lq_push(a, (size_t)(N * K) * sizeof(float));
-        if (!W[k]) return dense_layer_no_memory(err);
+        const int64_t n = buffer_floats(c, k);
+        W[k] = n ? lq_push(a, (size_t)n * sizeof(float)) : NULL;
+        if (n && !W[k]) return dense_layer_no_memory(err);
     }
     return LQ_OK;
+}
+
+/* ---- experts ---- */
+void dense_expert(grad_expert *x, const arch_config *c, int64_t e, float *const W[GRAD_LINEARS],
+                  const float *const bias[GRAD_LINEARS], float *const dW[GRAD_LINEARS])
+{
+    const int64_t D = c->hidden, F = e == c->experts ? c->shared_ffn : c->expert_ffn;
+    const float *b = bias[GRAD_GATE];
+    *x = (grad_expert){ .gate = W[GRAD_GATE],
+                        .up = W[GRAD_UP],
+                        .down = W[GRAD_DOWN],
+                        .gate_bias = b,
+                        .up_bias = bias[GRAD_UP],
+                        .down_bias = bias[GRAD_DOWN],
+                        .dgate = dW[GRAD_GATE],
+                        .dup = dW[GRAD_UP],
+                        .ddown = dW[GRAD_DOWN],
+                        .ffn = F,
+                        .ld = D,
+                        .step = 1 };
+    if (dense_expert_role(c, e, GRAD_UP) != ARCH_N_ROLES) return;
+    const bool mixed = c->w.gate_up_mixed && e < c->experts;
+    const int64_t up = mixed ? 1 : F; /* first row */
+    x->up = x->gate + up * D;
+    x->dup = x->dgate ? x->dgate + up * D : NULL;
+    x->up_bias = b ? b + up : NULL;
+    x->ld = mixed ? 2 * D : D;
+    x->step = mixed ? 2 : 1;
+}
+
+/* Experts that are read when they are asked for. Their biases, which are small, are read before. */
+typedef struct {
+    grad_experts of;
+    const src_source *src;
+    float *const *W;
+    const float *(*bias)[GRAD_LINEARS]; /* [experts + 1] */
+    int64_t layer;
+    pool *p;
+} source_experts;
+
+static lq_status get_expert(void *user, int64_t e, grad_expert *x, lq_err *err)
+{
+    static float *const none[GRAD_LINEARS];
+    const source_experts *o = user;
+    const arch_config *c = src_config(o->src);
+    lq_status s = LQ_OK;
+    for (int k = GRAD_GATE; k <= GRAD_DOWN && !s; k++) {
+        const arch_role r = dense_expert_role(c, e, k);
+        const int64_t expert = e < c->experts ? e : -1;
+        lq_arena copy = { 0 };
+        qt_tensor w;
+        if (r == ARCH_N_ROLES) continue;
+        s = src_matrix(o->src, r, o->layer, expert, &w, &copy, err);
+        if (!s) dense_expand(o->W[k], &w, o->p);
+        src_matrix_done(o->src, r, o->layer, expert);
+        lq_arena_free(&copy);
+    }
+    if (!s) dense_expert(x, c, e, o->W, o->bias[e], none);
+    return s;
+}
+
+static lq_status read_biases(const source_experts *o, lq_arena *a, lq_err *err)
+{
+    const arch_config *c = src_config(o->src);
+    lq_status s = LQ_OK;
+    for (int64_t e = 0; e <= c->experts; e++)
+        for (int k = GRAD_GATE; k <= GRAD_DOWN && !s; k++) {
+            const arch_role r = dense_expert_role(c, e, k);
+            if (r != ARCH_N_ROLES)
+                s = src_vector(o->src, r, o->layer, e < c->experts ? e : -1, true, &o->bias[e][k],
+                               a, err);
+        }
+    return s;
+}
+
+/* ---- a layer ---- */
+/* A small matrix of the layer that is not quantized; NULL: it has none. */
+static lq_status small_matrix(const float **out, const src_source *src, arch_role r, int64_t layer,
+                              lq_arena *a, pool *p, lq_err *err)
+{
+    qt_tensor w;
+    *out = NULL;
+    lq_status s = src_matrix(src, r, layer, -1, &w, a, err);
+    if (s || !w.N) return s;
+    float *W = lq_push(a, (size_t)(w.N * w.K) * sizeof *W);
+    if (!W) return dense_layer_no_memory(err);
+    dense_expand(W, &w, p);
+    src_matrix_done(src, r, layer, -1);
+    *out = W;
+    return LQ_OK;
+}
+
+static lq_status experts_of(grad_layer *l, float *const W[GRAD_LINEARS], const src_source *src,
+                            int64_t layer, lq_arena *a, pool *p, lq_err *err)
+{
+    const size_t n = (size_t)src_config(src)->experts + 1;
+    source_experts *o = lq_push(a, sizeof *o);
+    if (!o) return dense_layer_no_memory(err);
+    *o = (source_experts){ { get_expert, NULL, o }, src, W, NULL, layer, p };
+    if (!(o->bias = lq_push(a, n * sizeof *o->bias))) return dense_layer_no_memory(err);
+    l->experts = &o->of;
+    lq_status s = read_biases(o, a, err);
+    if (!s) s = small_matrix(&l->router, src, R_ROUTER, layer, a, p, err);
+    if (!s) s = small_matrix(&l->shared_router, src, R_SHARED_ROUTER, layer, a, p, err);
+    if (!s) s = src_vector(src, R_ROUTER, layer, -1, true, &l->router_bias, a, err);
+    return s ? s : src_vector(src, R_ROUTER_CORR, layer, -1, false, &l->router_corr, a, err);
 }
 
 lq_status dense_layer(grad_layer *l, float *const W[GRAD_LINEARS], const src_source *src,
                       int64_t layer, lq_arena *a, pool *p, lq_err *err)
 {
+    const bool moe = src_config(src)->layer[layer].moe;
+    const int n = moe ? GRAD_GATE : GRAD_LINEARS;
     lq_status s = LQ_OK;
     memset(l, 0, sizeof *l);
-    for (int k = 0; k < GRAD_LINEARS && !s; k++) {
+    for (int k = 0; k < n && !s; k++) {
         qt_tensor w;
         s = src_matrix(src, grad_linear_roles[k], layer, -1, &w, a, err);
         if (!s) s = src_vector(src, grad_linear_roles[k], layer, -1, true, &l->bias[k], a, err);
@@ -53,7 +203,8 @@ lq_status dense_layer(grad_layer *l, float *const W[GRAD_LINEARS], const src_sou
     }
     for (int k = 0; k < GRAD_NORMS && !s; k++)
         s = src_vector(src, grad_norm_roles[k], layer, -1, false, &l->norm[k], a, err);
-    return s;
+    if (!s) s = src_vector(src, R_SINKS, layer, -1, false, &l->sinks, a, err);
+    return s || !moe ? s : experts_of(l, W, src, layer, a, p, err);
 }
 
 lq_status dense_head(kl_head *h, const src_source *src, const qt_tensor *w, lq_arena *a, pool *p,

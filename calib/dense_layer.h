@@ -8,9 +8,19 @@
 
 /* W [N,K] := a portable tensor of any scheme. */
 void dense_expand(float *W, const qt_tensor *t, pool *p);
-/* Buffers of a layer's weights, cut from `a`. Errors: LQ_ENOMEM. */
+/* Which roles the matrices of expert `e` have (c->experts: the shared MLP), k: GRAD_GATE, GRAD_UP or GRAD_DOWN.
+ * ARCH_N_ROLES: up is behind gate or between its rows. */
+arch_role dense_expert_role(const arch_config *c, int64_t e, int k);
+/* Buffers of a layer's weights, cut from `a`; those from GRAD_GATE on hold one expert at a time of layers with
+ * experts. NULL: no layer has such. Errors: LQ_ENOMEM. */
 lq_status dense_buffers(float *W[GRAD_LINEARS], const arch_config *c, lq_arena *a, lq_err *err);
-/* The source's layer, its weights expanded into W, its vectors in `a`. Errors: as src_matrix. */
+size_t dense_bytes(const arch_config *c); /* of them */
+/* Expert e, its matrices in W as their roles have them, with those roles' biases; dW: gradients alike, of roles
+ * that have none NULL. */
+void dense_expert(grad_expert *x, const arch_config *c, int64_t e, float *const W[GRAD_LINEARS],
+                  const float *const bias[GRAD_LINEARS], float *const dW[GRAD_LINEARS]);
+/* The source's layer, its weights expanded into W, its vectors in `a`; its experts are read from the source into W
+ * when they are asked for. Errors: as src_matrix. */
 lq_status dense_layer(grad_layer *l, float *const W[GRAD_LINEARS], const src_source *src,
                       int64_t layer, lq_arena *a, pool *p, lq_err *err);
 /* The head: `w` if it is given, else the source's; W is cut from `a`. */

@@ -32,16 +32,25 @@ static size_t g_floats(int64_t N)
     return (size_t)lq_ceil_div(N, FISHER_BLOCK) * FISHER_BLOCK * FISHER_BLOCK;
 }
 
+/* Of linear k of a layer; false: it has none. */
+static bool shape_of(int64_t *N, int64_t *K, const arch_config *c, int64_t layer, int k)
+{
+    if (!arch_has(c, grad_linear_roles[k], layer)) return false;
+    arch_role_shape(c, grad_linear_roles[k], N, K);
+    return true;
+}
+
 /* Bytes of all G and of all H; false: H would be too large. */
 static bool sum_bytes(size_t *g, size_t *h, const arch_config *c)
 {
     *g = *h = 0;
-    for (int k = 0; k < GRAD_LINEARS; k++) {
-        int64_t N, K;
-        arch_role_shape(c, grad_linear_roles[k], &N, &K);
-        *g += g_floats(N) * sizeof(float) * (size_t)c->layers;
-        *h += (size_t)(K * K) * sizeof(float) * (size_t)c->layers;
-    }
+    for (int64_t i = 0; i < c->layers; i++)
+        for (int k = 0; k < GRAD_LINEARS; k++) {
+            int64_t N, K;
+            if (!shape_of(&N, &K, c, i, k)) continue;
+            *g += g_floats(N) * sizeof(float);
+            *h += (size_t)(K * K) * sizeof(float);
+        }
     return *h <= FISHER_H_MOST;
 }
 
@@ -56,22 +65,22 @@ static bool push_sums(work *w)
     const arch_config *c = w->c;
     lq_arena *a = &w->f->arena;
     const size_t layers = (size_t)c->layers, f = sizeof(float);
-    size_t g, h, widest = 0;
-    int64_t N[GRAD_LINEARS], K[GRAD_LINEARS];
-    for (int k = 0; k < GRAD_LINEARS; k++) {
-        arch_role_shape(c, grad_linear_roles[k], &N[k], &K[k]);
-        widest = (size_t)K[k] > widest ? (size_t)K[k] : widest;
-    }
+    size_t g, h;
+    int64_t widest = 0, N, K;
+    for (size_t i = 0; i < layers; i++)
+        for (int k = 0; k < GRAD_LINEARS; k++)
+            if (shape_of(&N, &K, c, (int64_t)i, k)) widest = K > widest ? K : widest;
     const bool want_h = sum_bytes(&g, &h, c);
     bool ok = (w->f->G = lq_push(a, layers * sizeof *w->f->G));
     if (want_h)
         ok = ok && (w->f->H = lq_push(a, layers * sizeof *w->f->H)) &&
-             (w->scratch =
-                  lq_push(&w->arena, (size_t)(w->chunk * w->samples->len) * (1 + widest) * f));
+             (w->scratch = lq_push(&w->arena, (size_t)(w->chunk * w->samples->len) *
+                                                  (1 + (size_t)widest) * f));
     for (size_t i = 0; i < layers; i++)
         for (int k = 0; k < GRAD_LINEARS && ok; k++) {
-            ok = (w->f->G[i][k] = lq_push(a, g_floats(N[k]) * f));
-            if (want_h) ok = ok && (w->f->H[i][k] = lq_push(a, (size_t)(K[k] * K[k]) * f));
+            if (!shape_of(&N, &K, c, (int64_t)i, k)) continue;
+            ok = (w->f->G[i][k] = lq_push(a, g_floats(N) * f));
+            if (want_h) ok = ok && (w->f->H[i][k] = lq_push(a, (size_t)(K * K) * f));
         }
     return ok;
 }
@@ -102,12 +111,12 @@ static lq_status pass(work *w, int64_t layer, int64_t n, float *x, float *d, lq_
     grad_layer l;
     if (lq_stopped(w->job)) return lq_fail(err, LQ_EINTR, "interrupted");
     lq_status s = dense_layer(&l, w->W, w->src, layer, &a, w->p, err);
-    if (!s && !d) grad_forward(w->g, &l, layer, x, n);
+    if (!s && !d) s = grad_forward(w->g, &l, layer, x, n, err);
     if (!s && d) {
         grad_out out = { .scratch = w->scratch };
         memcpy(out.G, w->f->G[layer], sizeof out.G);
         if (w->f->H) memcpy(out.H, w->f->H[layer], sizeof out.H);
-        grad_backward(w->g, &l, layer, x, d, n, &out);
+        s = grad_backward(w->g, &l, layer, x, d, n, &out, err);
     }
     lq_arena_free(&a);
     return s;
@@ -144,7 +153,7 @@ static void divide(fisher *f, const arch_config *c, int64_t tokens)
     for (int64_t i = 0; i < f->layers; i++)
         for (int k = 0; k < GRAD_LINEARS; k++) {
             int64_t N, K;
-            arch_role_shape(c, grad_linear_roles[k], &N, &K);
+            if (!shape_of(&N, &K, c, i, k)) continue;
             for (int64_t j = 0; j < K * K && f->H; j++)
                 f->H[i][k][j] = (float)((double)f->H[i][k][j] / (double)tokens);
             for (size_t j = 0; j < g_floats(N); j++)

@@ -12,7 +12,9 @@
  *     H = mean over tokens of c x x^T,    c = |g|^2 over its mean, at most GRAD_WEIGHT_MOST
  *
  * of the linear's inputs: tokens count by how much depends on them, which the product of plain
- * means does not know. Draws are seeded by window and position, so nothing depends on threads.
+ * means does not know. Experts, and the MLP that all of their tokens go through, have no G and no H: theirs would
+ * be as many times as large as there are experts, from as many times fewer tokens. Draws are seeded by window and
+ * position, so nothing depends on threads.
  * Source: arXiv:1503.05671, section 2. */
 #ifndef LLMQ_CALIB_FISHER_H
 #define LLMQ_CALIB_FISHER_H
@@ -29,7 +31,8 @@ enum { FISHER_BLOCK = GRAD_BLOCK };
 
 typedef struct {
     int64_t layers, windows;
-    float *(*G)[GRAD_LINEARS]; /* [layers]: ceil(N / B) blocks [B,B]; the last one's upper left */
+    /* [layers]: ceil(N / B) blocks [B,B]; the last one's upper left. NULL: the layer has no such linear */
+    float *(*G)[GRAD_LINEARS];
     float *(*H)[GRAD_LINEARS]; /* [layers]: [K,K]; NULL: they would be too large */
     lq_arena arena;
 } fisher;
@@ -41,6 +44,8 @@ typedef struct {
 lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int64_t windows,
                      bool keep, pool *p, const lq_job *job, lq_err *err);
 void fisher_free(fisher *f);
+/* Does the G of such a model say how much all of its linears matter? */
+static inline bool fisher_of_all(const arch_config *c) { return grad_covers(c) && !c->experts; }
 size_t fisher_bytes(const arch_config *c); /* of G, and H where it is kept */
 
 #endif

@@ -97,7 +97,7 @@ static lq_status share_out(job_run *r, lq_err *err)
 {
     char file[4200];
     if (!(r->j->o->bpw > 0)) return LQ_OK;
-    if (!grad_covers(src_config(r->src)))
+    if (!fisher_of_all(src_config(r->src)))
         job_say(r, "--bpw: no backward pass for layers of this kind: measuring by forward passes");
     progress_phase(&r->progress, PROGRESS_CURVATURE, -1);
     lq_status s = lq_path_join(file, sizeof file, r->state.dir, "choice.json", err);
@@ -155,6 +155,13 @@ static lq_status tune(job_run *r, lq_err *err)
     progress_phase(&r->progress, PROGRESS_TUNING, -1);
     s = tune_run(&r->tuned, r->src, &r->plan, &r->state, &r->text.text, &o, r->p, r->job, err);
     tuning_text_free(&r->text);
+    char line[160];
+    if (!s && r->tuned.kept && r->tuned.idle) {
+        snprintf(line, sizeof line,
+                 "tuning: %lld of %lld experts got no token: as rounding left them",
+                 (long long)r->tuned.idle, (long long)r->tuned.experts);
+        job_say(r, line);
+    }
     return s;
 }
 
@@ -288,6 +295,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     out->tuned = r.tuned.kept;
     out->kl_before = r.tuned.kl_before;
     out->kl_after = r.tuned.kl_after;
+    out->idle_experts = r.tuned.idle;
     tune_free(&r.tuned);
     if (!s) s = job_collect(&r, out, err);
     if (worth_keeping(&r, s) && j->voice.say)

@@ -49,6 +49,7 @@ typedef struct {
     double predicted;           /* --bpw: KL divergence to the source; NAN: not asked for */
     bool tuned; /* and kept; the KL divergence to the source on windows held back: */
     double kl_before, kl_after;    /* NAN: not measured */
+    int64_t idle_experts;          /* that got no token in tuning: as rounding left them */
     int64_t resumed;               /* layers that were finished before; -1: the output was */
     double phase_secs[PROGRESS_N]; /* where the time went */
     qz_memory memory;              /* as predicted */

@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "calib/dense_layer.h"
 #include "calib/fisher.h"
 #include "calib/forward_pass.h"
 #include "calib/kl.h"
@@ -32,7 +33,6 @@ static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
 typedef struct {
     size_t stored, made;     /* bytes in the source; in the result */
     size_t packed, repacked; /* in the kernels' layout, before and after */
-    size_t weights;          /* of linears that the layer has once */
     size_t residual;         /* bytes that rounding leaves for tuning */
     size_t fold;             /* f32 copies of what is folded together */
     size_t unit;             /* scratch of the largest matrix */
@@ -59,7 +59,8 @@ static size_t unit_bytes(const memory_work *w, const plan_entry *e)
     const size_t copy = e->src->t.scheme.dtype != LQ_F32 && hessian && !qz_folds(w->o) ? n * F : 0;
     const size_t turned = e->turned ? n * lq_dtype_bytes(e->src->t.scheme.dtype) : 0;
     if (!hessian || !qz_on_grids(e)) return turned + loss;
-    const qz_room room = { e->N, e->K, w->threads, w->curvature_windows > 0, loss };
+    const bool curved = w->curvature_windows > 0 && grad_linear_of(e->role) < GRAD_LINEARS;
+    const qz_room room = { e->N, e->K, w->threads, curved, loss };
     return turned + copy + w->o->method->scratch(&room);
 }
 
@@ -74,19 +75,17 @@ static void add_tensor(layer_memory *p, const memory_work *w, const plan_entry *
     if (!e->quantize) { /* as it lies */
         p->packed += src_bytes(e->src);
         p->repacked += src_bytes(e->src);
-        p->weights += once ? n : 0;
         p->fixed += src_bytes(e->src);
         return;
     }
     p->packed += packed_bytes(e, &e->src->t.scheme);
     p->repacked += packed_bytes(e, &e->scheme);
-    if (once) p->weights += n;
     if (qz_folds(w->o) && qz_on_grids(e)) {
         const size_t own = once ? n : (size_t)(e->N * e->K);
         p->fold += (once || e->expert <= 0) ? own * F : 0;
     }
     p->unit = larger(p->unit, unit_bytes(w, e));
-    if (!tunes || !once) return;
+    if (!tunes) return;
     if (!qz_residual_fits(&e->scheme) || (e->scheme.kind != QT_UINT && !w->trains_codes)) {
         p->fixed += src_bytes(e->src);
         return;
@@ -96,7 +95,7 @@ static void add_tensor(layer_memory *p, const memory_work *w, const plan_entry *
     if (!shape.scheme.group) shape.scheme.group = e->K;
     const size_t state = tune_weight_plan(&none, &shape, w->trains_codes).all;
     p->residual += w->trains_codes ? n : 0;
-    p->trained += state;
+    p->trained += state * (size_t)e->count;
     p->most_trained = larger(p->most_trained, state);
 }
 
@@ -258,17 +257,6 @@ static size_t largest_layer(const memory_work *w)
     return most;
 }
 
-static size_t dense_layer_bytes(const memory_work *w)
-{
-    size_t most = 0;
-    for (int64_t i = 0; i < w->plan->cfg.layers; i++) {
-        layer_memory p;
-        of_layer(&p, w, i);
-        most = larger(most, p.weights);
-    }
-    return most * F;
-}
-
 static size_t check_peak(const memory_work *w, choice ch)
 {
     const int64_t V = w->plan->cfg.vocab;
@@ -278,22 +266,21 @@ static size_t check_peak(const memory_work *w, choice ch)
            larger(2 * (size_t)(rows * V) * F, largest_layer(w));
 }
 
-/* Passes that go back: a batch's inputs of all layers, the head in f32, and the scratch of as many
- * of `all` windows as go through a layer at once. */
-static size_t backward_bytes(const memory_work *w, int64_t windows, int64_t all, bool keep)
+/* Passes that go back: the inputs of all layers for so many windows, the head in f32, and the scratch of a chunk of
+ * windows, which go through a layer at once. */
+static size_t backward_bytes(const memory_work *w, int64_t windows, int64_t chunk, bool keep)
 {
     const arch_config *c = &w->plan->cfg;
-    const int64_t chunk = cal_chunk(all, w->len);
     return (size_t)((c->layers + 3) * windows * w->len * c->hidden) * F + head_floats(w) * F +
-           kl_scratch(c->vocab) * F + grad_bytes(c, chunk / w->len, w->len, keep, w->threads);
+           kl_scratch(c->vocab) * F + grad_bytes(c, chunk, w->len, keep, w->threads);
 }
 
 static size_t curvature_peak(const memory_work *w, int64_t windows, bool keep)
 {
     const int64_t chunk = cal_chunk(windows, w->len) / w->len;
     keep = keep && grad_can_keep(&w->plan->cfg, chunk, w->len);
-    return fisher_bytes(&w->plan->cfg) + dense_layer_bytes(w) +
-           backward_bytes(w, chunk, windows, keep);
+    return fisher_bytes(&w->plan->cfg) + dense_bytes(&w->plan->cfg) +
+           backward_bytes(w, chunk, chunk, keep);
 }
 
 static bool tunes(const memory_work *w)
@@ -329,9 +316,10 @@ static size_t tuning_peak(const memory_work *w, choice ch)
     sum += states_on_disk(w, ch) ? one : w->trains_codes ? all_made : 0;
     const int64_t windows = w->windows + w->self_windows;
     const int64_t most = qz_effort_of(w->o)->batch, batch = windows < most ? windows : most;
+    const int64_t chunk = tune_chunk(&w->plan->cfg, batch, w->len, windows);
     const bool keep = !ch.spill && tune_can_keep(&w->plan->cfg, batch, w->len, windows);
-    return sum + made + state_bytes(w, windows, w->len, ch.spill) + 2 * dense_layer_bytes(w) +
-           backward_bytes(w, batch, windows, keep) + own_head_bytes(w);
+    return sum + made + state_bytes(w, windows, w->len, ch.spill) + 2 * dense_bytes(&w->plan->cfg) +
+           backward_bytes(w, batch, chunk, keep) + own_head_bytes(w);
 }
 
 /* The whole model as it is served, beside its mapped file, and the cache of a batch. */
@@ -349,7 +337,7 @@ static size_t self_text_peak(const memory_work *w)
 /* Every scheme of what lies outside the layers, and a unit's where no gradient says it. */
 static int64_t perturb_branches(const memory_work *w)
 {
-    const bool covered = grad_covers(&w->plan->cfg);
+    const bool covered = fisher_of_all(&w->plan->cfg);
     int64_t n = 0;
     for (size_t i = 0; i < w->plan->n; i++) {
         const plan_entry *e = &w->plan->e[i];
@@ -393,7 +381,7 @@ static peak peak_of(const memory_work *w, choice ch)
     const int64_t measured = w->windows < MEASURE_WINDOWS ? w->windows : MEASURE_WINDOWS;
     if (w->curvature_windows)
         raise(&p, curvature_peak(w, w->curvature_windows, !ch.spill), PROGRESS_CURVATURE);
-    else if (w->o->bpw > 0 && grad_covers(&w->plan->cfg))
+    else if (w->o->bpw > 0 && fisher_of_all(&w->plan->cfg))
         raise(&p, curvature_peak(w, measured, false), PROGRESS_CURVATURE);
     if (w->o->bpw > 0) raise(&p, measuring_peak(w, measured), PROGRESS_CURVATURE);
     if (tunes(w)) raise(&p, tuning_peak(w, ch), PROGRESS_TUNING);

@@ -54,12 +54,17 @@ static double trained_tokens(const progress_work *w)
     return (double)w->tuned_tokens * (w->tuning_kept ? 3 : 4);
 }
 
-/* A linear of n weights, K inputs (0: it is left as it is), in the passes that go back as well. */
-static void add_gradient(qz_progress *m, const progress_work *w, double n, double K)
+/* A linear of n weights that a token sees, in the passes that go back as well. Experts, and the MLP beside them, run
+ * forward again always, and nothing is summed of them. */
+static void add_gradient(qz_progress *m, const progress_work *w, const plan_entry *e, double n)
 {
-    const double sums = K > 0 ? (double)w->curvature_tokens * (K + (double)GRAD_BLOCK * n / K) : 0;
-    *cost_of(m, -1, PROGRESS_CURVATURE) += (curved_tokens(w) * n + sums) / gradient;
-    *cost_of(m, -1, PROGRESS_TUNING) += trained_tokens(w) * n / gradient;
+    const bool summed = grad_linear_of(e->role) < GRAD_LINEARS;
+    const double K = (double)e->K, curved = (double)w->curvature_tokens;
+    const double sums = summed ? curved * (K + (double)GRAD_BLOCK * n / K) : 0;
+    const double look = summed ? curved_tokens(w) : 3 * curved;
+    const double train = summed ? trained_tokens(w) : 4 * (double)w->tuned_tokens;
+    *cost_of(m, -1, PROGRESS_CURVATURE) += (look * n + sums) / gradient;
+    *cost_of(m, -1, PROGRESS_TUNING) += train * n / gradient;
     if (w->tuned_tokens > 0)
         *cost_of(m, -1, PROGRESS_TUNING) += (double)(w->tokens + w->self_tokens) * n / gradient;
 }
@@ -91,7 +96,8 @@ static void add_attention(qz_progress *m, const progress_work *w, int64_t layer)
 
 static void add_rounding(qz_progress *m, const progress_work *w, const plan_entry *e, double n)
 {
-    const bool curved = w->curved && w->curvature_tokens > 0;
+    const bool curved =
+        w->curved && w->curvature_tokens > 0 && grad_linear_of(e->role) < GRAD_LINEARS;
     *cost_of(m, e->layer, PROGRESS_ROUNDING) +=
         curved ? n * (double)e->K / curving + n / descent : n * (double)e->K / solving;
     if (!w->staged) *cost_of(m, e->layer, PROGRESS_ROUNDING) += n * (double)e->K / folding;
@@ -108,7 +114,7 @@ static void add_tensor_cost(qz_progress *m, const progress_work *w, const plan_e
     *cost_of(m, -1, PROGRESS_SELF_TEXT) += (double)w->self_tokens * run / forward;
     if (e->quantize) *cost_of(m, e->layer, PROGRESS_ROUNDING) += n / rounding;
     if (!linear || e->layer >= m->n_layers || !w->calibrated) return;
-    add_gradient(m, w, n, K);
+    add_gradient(m, w, e, run);
     if (w->steps > 0)
         *cost_of(m, -1, PROGRESS_TUNING) +=
             n * w->steps * (1 / stepping + (w->states ? 1 / stored : 0));

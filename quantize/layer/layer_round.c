@@ -74,11 +74,9 @@ static lq_status curvature_of(const work *w, qz_matrix *m, const unit *u, lq_are
     const size_t n = (size_t)(blocks * B * B), nh = (size_t)(K * K);
     const float *s = u->fold.rows, *f = u->fold.cols;
     const fisher *from = w->how.curvature;
-    int k = 0;
+    const int k = grad_linear_of(u->t->e->role);
     double plain = 0, weighed = 0;
-    while (k < GRAD_LINEARS && grad_linear_roles[k] != u->t->e->role)
-        k++;
-    if (!from || k == GRAD_LINEARS) return LQ_OK;
+    if (!from || k == GRAD_LINEARS || !from->G[w->layer][k]) return LQ_OK;
     float *G = lq_push(a, n * sizeof *G), *own = lq_push(a, nh * sizeof *own);
     if (!G || !own) return layer_no_memory((n + nh) * sizeof *G, err);
     m->G = memcpy(G, from->G[w->layer][k], n * sizeof *G);
@@ -199,15 +197,15 @@ static lq_status start_target(work *w, const unit *u, lq_err *err)
     return layer_tensor_scale(&t->out, w, u, err);
 }
 
-/* What rounding left of a linear that a layer has once. */
-static lq_status keep_residual(work *w, const unit *u, lq_err *err)
+/* What rounding left of u, which became q. */
+static lq_status keep_residual(work *w, const unit *u, const qt_tensor *q, lq_err *err)
 {
     target *t = u->t;
-    const qt_tensor *q = &t->out.t;
-    if (!qz_residual_fits(&q->scheme) || t->e->count > 1 || u->expert >= 0) return LQ_OK;
-    t->residual = lq_push(&w->out.arena, (size_t)(q->N * q->K));
-    if (!t->residual) return layer_no_memory((size_t)(q->N * q->K), err);
-    return qz_residual_of(t->residual, q, u->W, u->d, w->p, err);
+    const qt_tensor *all = &t->out.t;
+    if (!qz_residual_fits(&q->scheme)) return LQ_OK;
+    if (!t->residual) t->residual = lq_push(&w->out.arena, (size_t)(all->N * all->K));
+    if (!t->residual) return layer_no_memory((size_t)(all->N * all->K), err);
+    return qz_residual_of(t->residual + u->row0 * u->K, q, u->W, u->d, w->p, err);
 }
 
 lq_status layer_round_unit(work *w, unit *u, lq_err *err)
@@ -227,7 +225,7 @@ lq_status layer_round_unit(work *w, unit *u, lq_err *err)
     }
     s = qz_on_grids(t->e) ? make_on_grids(w, u, out, err)
                           : qz_round_kind(out, u->W, u->d, t->outliers, w->p, err);
-    if (!s && w->how.residual && w->st) s = keep_residual(w, u, err);
+    if (!s && w->how.residual && w->st) s = keep_residual(w, u, &out->t, err);
     qz_loss loss;
     const float *H = u->st && isnan(u->loss) ? u->st->H : NULL;
     if (!s) s = qz_loss_of(&loss, &out->t, u->W, u->d, H, u->fold, w->p, err);

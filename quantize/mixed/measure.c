@@ -77,9 +77,8 @@ static int bits_of(const qt_scheme *s)
 /* ---- the linears of a layer ---- */
 static const float *curvature_of(const work *w, const plan_entry *e)
 {
-    for (int k = 0; k < GRAD_LINEARS && w->G; k++)
-        if (grad_linear_roles[k] == e->role) return w->G->G[e->layer][k];
-    return NULL;
+    const int k = grad_linear_of(e->role);
+    return w->G && k < GRAD_LINEARS ? w->G->G[e->layer][k] : NULL;
 }
 
 static int64_t expert_stride(const work *w)
@@ -346,12 +345,12 @@ lq_status measure_run(measure_entry *m, size_t n, src_source *src, const qz_plan
 {
     fisher own = { 0 };
     work w = { .m = m, .n = n, .src = src, .plan = plan, .o = o, .p = p, .job = job };
-    w.G = curvature->G ? curvature : NULL;
+    w.G = curvature->G && fisher_of_all(src_config(src)) ? curvature : NULL;
     while (w.reference < m->n && bits_of(&m->scheme[w.reference]) != MEASURE_BITS)
         w.reference++;
     if (w.reference == m->n) w.reference = 0;
     lq_status s = LQ_OK;
-    if (!w.G && grad_covers(src_config(src))) {
+    if (!w.G && fisher_of_all(src_config(src))) {
         s = fisher_run(&own, src, samples, MEASURE_WINDOWS, false, p, job, err);
         w.G = &own;
     }

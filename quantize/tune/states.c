@@ -75,30 +75,54 @@ static lq_status map_results(tune_states *s, lq_map *made, lq_err *err)
     return LQ_OK;
 }
 
-/* Planes that are not the base's go to the file. */
-static lq_status move_planes(qt_tensor *out, tune_states *s, const qt_tensor *base,
-                             const lq_map *made, lq_err *err)
+/* The planes of the whole tensor: its own where `part`, of base, has them. */
+static lq_status start_whole(qt_tensor *out, const qt_tensor *whole, const qt_tensor *part,
+                             const qt_tensor *base, tune_states *s, const lq_map *made, lq_arena *a,
+                             lq_err *err)
 {
-    lq_status st = LQ_OK;
-    for (int i = 0; i < QT_N_PLANES && !st; i++) {
+    *out = *whole;
+    for (int i = 0; i < QT_N_PLANES; i++) {
         qt_span *plane = &out->plane[i];
-        if (!plane->bytes || plane->data == base->plane[i].data) continue;
-        st = spill_put(s->fd, plane->data, plane->bytes, s->end, err);
+        if (!plane->bytes || part->plane[i].data == base->plane[i].data) continue;
+        if (s->fd < 0) {
+            plane->data = lq_push(a, plane->bytes);
+            if (!plane->data) return lq_fail(err, LQ_ENOMEM, "no memory for a tuned weight");
+            continue;
+        }
         plane->data = made->data + (s->end - s->made_at);
         s->end += lq_round_up(plane->bytes, PLANE_ALIGN);
     }
-    return st;
+    return LQ_OK;
 }
 
-lq_status tune_states_store(qt_tensor *out, tune_states *s, tune_state *t, lq_map *made,
-                            lq_arena *a, lq_err *err)
+/* `bytes` to where the result has them. */
+static lq_status move_plane(const tune_states *s, const void *to, const void *from, size_t bytes,
+                            const lq_map *made, lq_err *err)
 {
-    if (s->fd < 0) return tune_weight_store(out, &t->w, a, err);
+    if (s->fd >= 0)
+        return spill_put(s->fd, from, bytes,
+                         s->made_at + (size_t)((const uint8_t *)to - made->data), err);
+    memcpy((void *)(uintptr_t)to, from, bytes); /* of an arena: start_whole */
+    return LQ_OK;
+}
+
+lq_status tune_states_store(qt_tensor *out, const qt_tensor *whole, int64_t row0, tune_states *s,
+                            tune_state *t, lq_map *made, lq_arena *a, lq_err *err)
+{
+    const qt_tensor *base = &t->w.base;
     lq_arena own = { 0 };
-    lq_status st = made->data ? LQ_OK : map_results(s, made, err);
+    qt_tensor part, rows;
+    lq_status st = s->fd < 0 || made->data ? LQ_OK : map_results(s, made, err);
     if (!st) st = tune_states_get(s, t, false, err);
-    if (!st) st = tune_weight_store(out, &t->w, &own, err);
-    if (!st) st = move_planes(out, s, &t->w.base, made, err);
+    if (!st) st = tune_weight_store(&part, &t->w, &own, err);
+    if (!st && row0 == 0) st = start_whole(out, whole, &part, base, s, made, a, err);
+    if (!st && !qt_rows(&rows, out, row0, row0 + base->N))
+        st = lq_fail(err, LQ_EUNSUPPORTED, "expected experts of whole blocks");
+    for (int i = 0; i < QT_N_PLANES && !st; i++) {
+        const qt_span *from = &part.plane[i];
+        if (from->bytes && from->data != base->plane[i].data)
+            st = move_plane(s, rows.plane[i].data, from->data, from->bytes, made, err);
+    }
     lq_arena_free(&own);
     return st;
 }

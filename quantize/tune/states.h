@@ -34,9 +34,10 @@ lq_status tune_states_add(tune_states *s, tune_state *t, const qt_tensor *base, 
 /* To where it can be used, all of it or what its value is made of; and back, all of it. Errors: LQ_EIO. */
 lq_status tune_states_get(tune_states *s, tune_state *t, bool all, lq_err *err);
 lq_status tune_states_put(const tune_states *s, const tune_state *t, lq_err *err);
-/* out: what training made of t (tune_weight_store), in `a`, or where states are in the file in *made, which is mapped at
- * the first call and longer there than s; what base has too is borrowed from it. Errors: LQ_ENOMEM, LQ_EIO. */
-lq_status tune_states_store(qt_tensor *out, tune_states *s, tune_state *t, lq_map *made,
-                            lq_arena *a, lq_err *err);
+/* out, which begins with row 0: rows row0 .. of `whole`, t's tensor before training, become what training made of t
+ * (tune_weight_store). Its planes are in `a`, or where states are in the file in *made, which is mapped at the first
+ * call and longer there than s; those that training left alone are borrowed from `whole`. Errors: LQ_ENOMEM, LQ_EIO. */
+lq_status tune_states_store(qt_tensor *out, const qt_tensor *whole, int64_t row0, tune_states *s,
+                            tune_state *t, lq_map *made, lq_arena *a, lq_err *err);
 
 #endif

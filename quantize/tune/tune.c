@@ -7,7 +7,7 @@
  *     layers L-1..0:  expand again; d := backward(d), with dW; step the layer's parameters
  *
  * A layer's parameters are no more needed once its backward pass is done, so they are stepped at
- * once and no gradient outlives its layer. */
+ * once and no gradient outlives its layer, or its expert (quantize/tune/params.h). */
 #include "quantize/tune/tune.h"
 
 #include <math.h>
@@ -16,23 +16,11 @@
 
 #include "base/mapped.h"
 #include "base/random.h"
-#include "calib/dense_layer.h"
 #include "calib/forward_pass.h"
 #include "calib/spill.h"
-#include "quantize/layer/residual.h"
-#include "quantize/tune/states.h"
+#include "quantize/tune/params.h"
 
 enum { HELD_BACK = 16 };
-
-typedef struct {
-    const plan_entry *norm_e[GRAD_NORMS];
-    const plan_entry *linear_e[GRAD_LINEARS];
-    bool rounded[GRAD_LINEARS];
-    tune_state w[GRAD_LINEARS];    /* where rounded */
-    qt_tensor fixed[GRAD_LINEARS]; /* else */
-    const float *bias[GRAD_LINEARS];
-    tune_vector norm[GRAD_NORMS]; /* n = 0: none */
-} layer_params;
 
 typedef struct {
     src_source *src;
@@ -48,12 +36,10 @@ typedef struct {
     model quantized; /* the same with the result's embedding */
     grad_ctx *g;
     int64_t chunk, len, n_train; /* windows per chunk; tokens; windows trained on */
-    layer_params *layer;
-    tune_states states; /* of the layers' weights */
+    tune_params params;          /* of the layers */
     tune_vector final;
     const plan_entry *final_e;
     kl_head teacher_head, head;
-    float *W[GRAD_LINEARS], *dW[GRAD_LINEARS];
     float *x;       /* [L + 1][batch * len, hidden]: inputs of the layers, the output */
     float *d, *y;   /* [batch * len, hidden] */
     float *teacher; /* [n * len, hidden] after the final norm; a chunk of them where fd has all */
@@ -98,9 +84,15 @@ bool tune_moves_codes(int steps, double rate)
     return reach > 0.5 - (double)TUNE_EDGE;
 }
 
+int64_t tune_chunk(const arch_config *c, int64_t batch, int64_t len, int64_t windows)
+{
+    const int64_t chunk = cal_chunk(windows, len) / len, all = batch < windows ? batch : windows;
+    return c->experts && all > chunk ? all : chunk;
+}
+
 bool tune_can_keep(const arch_config *c, int64_t batch, int64_t len, int64_t windows)
 {
-    const int64_t chunk = cal_chunk(windows, len) / len;
+    const int64_t chunk = tune_chunk(c, batch, len, windows);
     return batch <= chunk && grad_can_keep(c, chunk, len);
 }
 
@@ -111,98 +103,20 @@ static void *tune_push(tuner *t, int64_t n, size_t size, lq_status *s, lq_err *e
     return v;
 }
 
-/* ---- weights ---- */
-/* The layer as it is now, its weights in t->W. */
-static lq_status expand_layer(grad_layer *l, tuner *t, int64_t i, lq_err *err)
-{
-    layer_params *q = &t->layer[i];
-    lq_status s = LQ_OK;
-    *l = (grad_layer){ .W = { 0 } };
-    for (int k = 0; k < GRAD_LINEARS && !s; k++) {
-        l->W[k] = t->W[k];
-        l->bias[k] = q->bias[k];
-        if (q->rounded[k]) s = tune_states_get(&t->states, &q->w[k], false, err);
-        if (!q->rounded[k])
-            dense_expand(t->W[k], &q->fixed[k], t->p);
-        else if (!s)
-            tune_weight_expand(t->W[k], &q->w[k].w, t->p);
-    }
-    for (int k = 0; k < GRAD_NORMS; k++)
-        l->norm[k] = q->norm[k].n ? q->norm[k].w : NULL;
-    return s;
-}
-
 /* ---- what is to be tuned ---- */
 
-static lq_status load_linear(tuner *t, layer_params *q, int k, int64_t layer, const qz_item *item,
-                             lq_err *err)
-{
-    const bool scales = item && item->t.scheme.kind == QT_UINT; /* they are trained, codes or not */
-    if (item && qz_residual_fits(&item->t.scheme) && (scales || item->residual)) {
-        q->rounded[k] = true;
-        return tune_states_add(&t->states, &q->w[k], &item->t, item->residual, err);
-    }
-    if (!item)
-        return src_matrix(t->src, grad_linear_roles[k], layer, -1, &q->fixed[k], &t->arena, err);
-    q->fixed[k] = item->t;
-    return LQ_OK;
-}
-
-/* A norm or bias: the layer's where folding changed it, else the source's. NULL: none. */
-static lq_status load_vector(tuner *t, const float **v, int64_t *n, arch_role r, int64_t layer,
-                             bool bias, const qz_item *items, size_t n_items, lq_err *err)
-{
-    const plan_entry *e = qz_plan_find(t->plan, r, layer < 0 ? t->c->layers : layer, -1, bias);
-    *v = NULL;
-    *n = e ? e->src->t.K : 0;
-    for (size_t i = 0; i < n_items; i++) {
-        if (items[i].e != e) continue;
-        float *f = lq_push(&t->arena, (size_t)*n * sizeof *f);
-        if (!f) return lq_fail(err, LQ_ENOMEM, "no memory for tuning");
-        qt_dequant(f, &items[i].t, 0, 1);
-        *v = f;
-        return LQ_OK;
-    }
-    return src_vector(t->src, r, layer, -1, bias, v, &t->arena, err);
-}
-
-static lq_status load_layer(tuner *t, int64_t layer, qz_item *items, lq_err *err)
-{
-    layer_params *q = &t->layer[layer];
-    size_t n_items = 0;
-    int64_t n;
-    lq_status s = qz_state_items(t->state, t->plan, layer, items, &n_items, err);
-    for (int k = 0; k < GRAD_LINEARS && !s; k++) {
-        const qz_item *item = NULL;
-        for (size_t i = 0; i < n_items; i++)
-            if (items[i].e->role == grad_linear_roles[k] && !items[i].e->is_bias) item = &items[i];
-        q->linear_e[k] = qz_plan_find(t->plan, grad_linear_roles[k], layer, -1, false);
-        s = load_linear(t, q, k, layer, item, err);
-        if (!s)
-            s = load_vector(t, &q->bias[k], &n, grad_linear_roles[k], layer, true, items, n_items,
-                            err);
-    }
-    for (int k = 0; k < GRAD_NORMS && !s; k++) {
-        const float *w;
-        q->norm_e[k] = qz_plan_find(t->plan, grad_norm_roles[k], layer, -1, false);
-        s = load_vector(t, &w, &n, grad_norm_roles[k], layer, false, items, n_items, err);
-        if (!s && w) s = tune_vector_init(&q->norm[k], w, n, &t->arena, err);
-    }
-    qz_state_drop(t->state, layer);
-    return s;
-}
-
 /* Embedding, final norm and head: the original's and the result's. */
-static lq_status load_frame(tuner *t, qz_item *items, lq_err *err)
+static lq_status load_frame(tuner *t, lq_err *err)
 {
     const int64_t rest = t->c->layers;
     const qt_tensor *embed = NULL, *head = NULL;
+    const qz_item *items = t->params.items;
     const float *norm;
     int64_t n;
     size_t n_items = 0;
     lq_status s = model_load_frame(&t->frame, t->src, t->p, err);
     if (!s && t->state->layers[rest].header)
-        s = qz_state_items(t->state, t->plan, rest, items, &n_items, err);
+        s = qz_state_items(t->state, t->plan, rest, t->params.items, &n_items, err);
     for (size_t i = 0; i < n_items; i++) {
         if (items[i].e->role == R_EMBED) embed = &items[i].t;
         if (items[i].e->role == R_HEAD && !items[i].e->is_bias) head = &items[i].t;
@@ -214,7 +128,7 @@ static lq_status load_frame(tuner *t, qz_item *items, lq_err *err)
     t->quantized = t->frame;
     if (embed) t->quantized.embed = *embed;
     t->final_e = qz_plan_find(t->plan, R_FINAL_NORM, rest, -1, false);
-    if (!s) s = load_vector(t, &norm, &n, R_FINAL_NORM, -1, false, items, n_items, err);
+    if (!s) s = tune_params_vector(&t->params, &norm, &n, R_FINAL_NORM, -1, false, n_items, err);
     return s ? s : tune_vector_init(&t->final, norm, n, &t->arena, err);
 }
 
@@ -223,24 +137,20 @@ static lq_status load(tuner *t, lq_err *err)
     const arch_config *c = t->c;
     const int64_t D = c->hidden, rows = t->o.batch * t->len;
     lq_status s = LQ_OK;
-    t->layer = tune_push(t, c->layers, sizeof *t->layer, &s, err);
     t->x = tune_push(t, (c->layers + 1) * rows * D, sizeof *t->x, &s, err);
     t->d = tune_push(t, rows * D, sizeof *t->d, &s, err);
     t->y = tune_push(t, rows * D, sizeof *t->y, &s, err);
     t->ids = tune_push(t, rows, sizeof *t->ids, &s, err);
     if (!s && t->o.spill_dir && t->n > t->chunk) s = spill_open(&t->fd, t->o.spill_dir, err);
-    if (!s) s = tune_states_open(&t->states, t->o.states_dir, err);
+    if (!s) s = tune_params_open(&t->params, t->o.states_dir, err);
     t->teacher =
         tune_push(t, (t->fd < 0 ? t->n : t->chunk) * t->len * D, sizeof *t->teacher, &s, err);
     t->logits = tune_push(t, (int64_t)kl_scratch(c->vocab), sizeof *t->logits, &s, err);
-    if (!s) s = dense_buffers(t->W, c, &t->arena, err);
-    if (!s) s = dense_buffers(t->dW, c, &t->arena, err);
-    qz_item *items = tune_push(t, (int64_t)t->plan->n, sizeof *items, &s, err);
     const bool keep = t->o.keep && tune_can_keep(c, t->o.batch, t->len, t->n);
     if (!s) s = grad_open(&t->g, c, t->chunk, t->len, keep, t->p, err);
-    if (!s) s = load_frame(t, items, err);
+    if (!s) s = load_frame(t, err);
     for (int64_t i = 0; i < c->layers && !s; i++)
-        s = load_layer(t, i, items, err);
+        s = tune_params_load(&t->params, i, err);
     return s;
 }
 
@@ -251,10 +161,13 @@ static int64_t chunk_of(const tuner *t, int64_t w, int64_t n)
 }
 
 /* n windows through a layer, in place. */
-static void forward(const tuner *t, const grad_layer *l, int64_t layer, float *x, int64_t n)
+static lq_status forward(const tuner *t, const grad_layer *l, int64_t layer, float *x, int64_t n,
+                         lq_err *err)
 {
-    for (int64_t w = 0; w < n; w += t->chunk)
-        grad_forward(t->g, l, layer, x + w * t->len * t->c->hidden, chunk_of(t, w, n));
+    lq_status s = LQ_OK;
+    for (int64_t w = 0; w < n && !s; w += t->chunk)
+        s = grad_forward(t->g, l, layer, x + w * t->len * t->c->hidden, chunk_of(t, w, n), err);
+    return s;
 }
 
 /* Windows w .. w + n of the original's states, n <= chunk, and back to where they are kept. */
@@ -296,8 +209,8 @@ static lq_status advance_teacher(tuner *t, const grad_layer *l, int64_t layer, l
         const int64_t n = chunk_of(t, w, t->n);
         float *x = teacher_at(t, w);
         s = get_teacher(t, w, n, err);
+        if (!s) s = grad_forward(t->g, l, layer, x, n, err);
         if (s) break;
-        grad_forward(t->g, l, layer, x, n);
         for (int64_t i = 0; i < n && layer + 1 == t->c->layers; i++)
             grad_norm_forward(t->g, x + i * per, x + i * per, t->frame.final_norm.w, t->len);
         s = put_teacher(t, w, n, err);
@@ -313,7 +226,7 @@ static lq_status run_teacher(tuner *t, lq_err *err)
         grad_layer l;
         lq_report(t->job, "the original's answers", (double)i, (double)t->c->layers);
         if (lq_stopped(t->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
-        if (!s) s = dense_layer(&l, t->W, t->src, i, &a, t->p, err);
+        if (!s) s = dense_layer(&l, t->params.W, t->src, i, &a, t->p, err);
         if (!s) s = advance_teacher(t, &l, i, err);
         lq_arena_free(&a);
     }
@@ -335,9 +248,9 @@ static lq_status run_student(double *kl, tuner *t, const int64_t *which, int64_t
     for (int64_t i = 0; i < L && !s; i++) {
         float *x = t->x + i * rows * D, *next = x + rows * D;
         grad_layer l;
-        s = expand_layer(&l, t, i, err);
+        s = tune_params_expand(&l, NULL, &t->params, i, NULL, err);
         memcpy(next, x, (size_t)(rows * D) * sizeof *x);
-        if (!s) forward(t, &l, i, next, n);
+        if (!s) s = forward(t, &l, i, next, n, err);
         qz_state_drop(t->state, i);
     }
     const float *last = t->x + L * rows * D;
@@ -352,22 +265,6 @@ static lq_status run_student(double *kl, tuner *t, const int64_t *which, int64_t
     return s;
 }
 
-/* Against the gradients of its weights and norms. */
-static lq_status step_layer(tuner *t, int64_t i, const tune_step *step, lq_err *err)
-{
-    layer_params *q = &t->layer[i];
-    lq_status s = LQ_OK;
-    for (int k = 0; k < GRAD_LINEARS && !s; k++) {
-        if (!q->rounded[k]) continue;
-        s = tune_states_get(&t->states, &q->w[k], true, err);
-        if (!s) tune_weight_step(&q->w[k].w, t->dW[k], step, t->p);
-        if (!s) s = tune_states_put(&t->states, &q->w[k], err);
-    }
-    for (int k = 0; k < GRAD_NORMS; k++)
-        if (q->norm[k].n) tune_vector_step(&q->norm[k], step);
-    return s;
-}
-
 static lq_status backward(tuner *t, int64_t n, const tune_step *step, lq_err *err)
 {
     const int64_t D = t->c->hidden, per = t->len * D, rows = n * t->len, L = t->c->layers;
@@ -377,22 +274,13 @@ static lq_status backward(tuner *t, int64_t n, const tune_step *step, lq_err *er
                            t->final.w, t->len);
     tune_vector_step(&t->final, step);
     for (int64_t i = L; i-- > 0 && !s;) {
-        layer_params *q = &t->layer[i];
         grad_layer l;
         grad_out out = { .W = { 0 } };
-        s = expand_layer(&l, t, i, err);
-        for (int k = 0; k < GRAD_LINEARS; k++) {
-            if (!q->rounded[k]) continue;
-            out.W[k] = t->dW[k];
-            const qt_tensor *base = &q->w[k].w.base;
-            memset(t->dW[k], 0, (size_t)(base->N * base->K) * sizeof(float));
-        }
-        for (int k = 0; k < GRAD_NORMS; k++)
-            out.norm[k] = q->norm[k].n ? q->norm[k].grad : NULL;
+        s = tune_params_expand(&l, &out, &t->params, i, step, err);
         for (int64_t w = 0; w < n && !s; w += t->chunk)
-            grad_backward(t->g, &l, i, t->x + i * rows * D + w * per, t->d + w * per,
-                          chunk_of(t, w, n), &out);
-        if (!s) s = step_layer(t, i, step, err);
+            s = grad_backward(t->g, &l, i, t->x + i * rows * D + w * per, t->d + w * per,
+                              chunk_of(t, w, n), &out, err);
+        if (!s) s = tune_params_step(&t->params, i, step, err);
         qz_state_drop(t->state, i);
     }
     return s;
@@ -444,35 +332,6 @@ static lq_status train(tuner *t, lq_err *err)
 }
 
 /* ---- the result ---- */
-static lq_status store_vector(tune_result *r, const tuner *t, const plan_entry *e,
-                              const tune_vector *v, lq_err *err)
-{
-    float *w = lq_push(&r->arena, (size_t)v->n * sizeof *w);
-    if (!w) return lq_fail(err, LQ_ENOMEM, "no memory for a tuned norm");
-    memcpy(w, v->w, (size_t)v->n * sizeof *w);
-    qt_tensor q = { .scheme = { .kind = QT_DENSE, .dtype = LQ_F32 }, .N = 1, .K = v->n };
-    q.plane[QT_CODES] = (qt_span){ w, (size_t)v->n * sizeof *w };
-    r->t[e - t->plan->e] = q;
-    return LQ_OK;
-}
-
-static lq_status store(tune_result *r, tuner *t, lq_err *err)
-{
-    lq_status s = store_vector(r, t, t->final_e, &t->final, err);
-    for (int64_t i = 0; i < t->c->layers && !s; i++) {
-        layer_params *q = &t->layer[i];
-        for (int k = 0; k < GRAD_LINEARS && !s; k++) {
-            if (!q->rounded[k]) continue;
-            s = tune_states_store(&r->t[q->linear_e[k] - t->plan->e], &t->states, &q->w[k],
-                                  &r->file, &r->arena, err);
-        }
-        for (int k = 0; k < GRAD_NORMS && !s; k++)
-            if (q->norm[k].n) s = store_vector(r, t, q->norm_e[k], &q->norm[k], err);
-        qz_state_drop(t->state, i);
-    }
-    return s;
-}
-
 lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const qz_state *state,
                    const tune_text *text, const tune_opts *o, pool *p, const lq_job *job,
                    lq_err *err)
@@ -481,12 +340,14 @@ lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const q
     tuner t = {
         .src = src, .plan = plan, .state = state, .all = text->ids, .fd = -1, .p = p, .job = job
     };
-    t.states.fd = -1;
     lq_status s = LQ_OK;
     t.c = src_config(src);
+    t.params = (tune_params){
+        .src = src, .plan = plan, .state = state, .p = p, .c = t.c, .states.fd = -1
+    };
     t.len = text->len;
     t.n = text->own + text->text;
-    t.chunk = cal_chunk(t.n, t.len) / t.len;
+    t.chunk = tune_chunk(t.c, o->batch, t.len, t.n);
     const int64_t held = text->text / HELD_BACK > 0 ? text->text / HELD_BACK : 1;
     t.n_train = t.n - held;
     r->t = lq_push(&r->arena, plan->n * sizeof *r->t);
@@ -500,9 +361,10 @@ lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const q
     if (!s) s = train(&t, err);
     if (!s) s = held_back_kl(&r->kl_after, &t, err);
     r->kept = !s && r->kl_after < r->kl_before;
-    if (r->kept) s = store(r, &t, err);
+    if (r->kept) s = tune_params_store_vector(r, &t.params, t.final_e, &t.final, err);
+    if (r->kept && !s) s = tune_params_store(r, &t.params, err);
     if (t.fd >= 0) close(t.fd);
-    tune_states_close(&t.states);
+    tune_params_close(&t.params);
     grad_close(t.g);
     model_free(&t.frame);
     lq_arena_free(&t.arena);

@@ -32,6 +32,9 @@ bool tune_moves_codes(int steps, double rate);
  * 0 of methods that are not tuned by default, and where there is no backward pass. */
 int tune_default_steps(const qz_method *m, const src_source *src);
 
+/* Windows that go through a layer at once. With experts at least a batch: each is stepped as soon as it has gone
+ * back through it. */
+int64_t tune_chunk(const arch_config *c, int64_t batch, int64_t len, int64_t windows);
 /* Can what layers make of a batch be kept? It goes through them at once then, and is not much. */
 bool tune_can_keep(const arch_config *c, int64_t batch, int64_t len, int64_t windows);
 
@@ -52,6 +55,8 @@ typedef struct {
     qt_tensor *t;               /* [plan->n] */
     bool kept;                  /* false: the tuned model was no better, nothing changes */
     double kl_before, kl_after; /* mean over the tokens held back; NAN: too few windows to tune */
+    int64_t experts,
+        idle; /* of all layers; those that got no token, and are as rounding left them */
     lq_arena arena;
     lq_map file; /* where codes are that were trained on disk */
 } tune_result;

@@ -25,14 +25,75 @@ static void fill(float *x, int64_t n, float size, uint32_t seed)
         x[i] = size * noise(&seed);
 }
 
+/* Experts of a layer, all of them in memory; number [experts] is the shared MLP. */
+typedef struct {
+    grad_experts of;
+    const arch_config *c;
+    float *(*W)[GRAD_LINEARS], *(*dW)[GRAD_LINEARS]; /* [experts + 1] */
+    const float *(*bias)[GRAD_LINEARS];
+    int64_t (*n)[GRAD_LINEARS];
+    int64_t asked, finished;
+} all_experts;
+
 typedef struct {
     rig r;
     lq_arena a;
     grad_ctx *g;
     grad_layer l;
     float *W[GRAD_LINEARS], *x;
-    int64_t D;
+    int64_t D, at; /* at: the layer, the first with experts where there is one */
+    all_experts experts;
 } bench;
+
+static lq_status expert_asked(void *user, int64_t e, grad_expert *x, lq_err *err)
+{
+    all_experts *all = user;
+    (void)err;
+    all->asked++;
+    dense_expert(x, all->c, e, all->W[e], all->bias[e], all->dW[e]);
+    return LQ_OK;
+}
+
+static lq_status expert_finished(void *user, int64_t e, lq_err *err)
+{
+    (void)e;
+    (void)err;
+    ((all_experts *)user)->finished++;
+    return LQ_OK;
+}
+
+/* The layer's experts, read once, in the place of those that are read whenever they are asked for. */
+static lq_status take_experts(bench *b, lq_err *err)
+{
+    const arch_config *c = b->r.m.cfg;
+    const size_t n = (size_t)c->experts + 1;
+    all_experts *all = &b->experts;
+    *all = (all_experts){ { expert_asked, expert_finished, all }, c, NULL, NULL, NULL, NULL, 0, 0 };
+    all->W = lq_push(&b->a, n * sizeof *all->W);
+    all->dW = lq_push(&b->a, n * sizeof *all->dW);
+    all->bias = lq_push(&b->a, n * sizeof *all->bias);
+    all->n = lq_push(&b->a, n * sizeof *all->n);
+    lq_status s = LQ_OK;
+    for (int64_t e = 0; e < c->experts + (c->shared_ffn > 0) && !s; e++) {
+        grad_expert x;
+        s = b->l.experts->get(b->l.experts->user, e, &x, err);
+        for (int k = GRAD_GATE; k <= GRAD_DOWN && !s; k++) {
+            const arch_role role = dense_expert_role(c, e, k);
+            int64_t N, K;
+            if (role == ARCH_N_ROLES) continue;
+            arch_role_shape(c, role, &N, &K);
+            all->n[e][k] = N * K;
+            all->W[e][k] = lq_push(&b->a, (size_t)(N * K) * sizeof(float));
+            all->dW[e][k] = lq_push(&b->a, (size_t)(N * K) * sizeof(float));
+            memcpy(all->W[e][k], b->W[k], (size_t)(N * K) * sizeof(float));
+        }
+        all->bias[e][GRAD_GATE] = x.gate_bias;
+        all->bias[e][GRAD_UP] = x.up_bias;
+        all->bias[e][GRAD_DOWN] = x.down_bias;
+    }
+    b->l.experts = &all->of;
+    return s;
+}
 
 static bool bench_open(bench *b, const char *folder, int threads)
 {
@@ -41,9 +102,13 @@ static bool bench_open(bench *b, const char *folder, int threads)
     if (!rig_open(&b->r, folder, (rig_opts){ .threads = threads })) return false;
     const arch_config *c = b->r.m.cfg;
     b->D = c->hidden;
+    while (b->at < c->layers && !c->layer[b->at].moe)
+        b->at++;
+    b->at = b->at < c->layers ? b->at : 0;
     lq_status s = grad_open(&b->g, c, WINDOWS, LEN, false, b->r.p, &err);
     if (!s) s = dense_buffers(b->W, c, &b->a, &err);
-    if (!s) s = dense_layer(&b->l, b->W, b->r.src, 0, &b->a, b->r.p, &err);
+    if (!s) s = dense_layer(&b->l, b->W, b->r.src, b->at, &b->a, b->r.p, &err);
+    if (!s && b->l.experts) s = take_experts(b, &err);
     b->x = lq_push(&b->a, (size_t)(ROWS * b->D) * sizeof(float));
     CHECK(!s && b->x, "%s: %s", folder, err.msg);
     if (s || !b->x) return false;
@@ -61,6 +126,19 @@ static void bench_close(bench *b)
 enum { MAX_COVERED = 64 };
 static char covered[MAX_COVERED][160]; /* golden checkpoints that grad_covers */
 static size_t n_covered;
+
+/* The passes, which cannot fail. */
+static void go_forward(bench *b, grad_ctx *g, float *x)
+{
+    lq_err err = { "" };
+    CHECK(!grad_forward(g, &b->l, b->at, x, WINDOWS, &err), "%s", err.msg);
+}
+
+static void go_back(bench *b, grad_ctx *g, float *d, const grad_out *out)
+{
+    lq_err err = { "" };
+    CHECK(!grad_backward(g, &b->l, b->at, b->x, d, WINDOWS, out, &err), "%s", err.msg);
+}
 
 static void find_covered(void)
 {
@@ -92,10 +170,10 @@ TEST(the_forward_half_is_the_runtimes_layer)
         lq_status s =
             lq_arena_init(&scratch, fwd_layer_scratch(c, ROWS, pool_threads(b.r.p)), &err);
         if (!s)
-            s = fwd_layer(c, &b.r.m.layers[0], 0, want, WINDOWS, LEN, MM_F32, NULL, NULL, &scratch,
-                          b.r.p, &err);
+            s = fwd_layer(c, &b.r.m.layers[b.at], b.at, want, WINDOWS, LEN, MM_F32, NULL, NULL,
+                          &scratch, b.r.p, &err);
         CHECK(!s, "%s: %s", covered[i], err.msg);
-        grad_forward(b.g, &b.l, 0, b.x, WINDOWS);
+        go_forward(&b, b.g, b.x);
         double worst = 0, size = 0;
         for (size_t k = 0; k < n; k++) {
             worst = fmax(worst, fabs((double)want[k] - (double)b.x[k]));
@@ -116,7 +194,7 @@ static double loss_at(bench *b, const float *x, const float *r)
     float *y = malloc(n * sizeof *y);
     double sum = 0;
     memcpy(y, x, n * sizeof *y);
-    grad_forward(b->g, &b->l, 0, y, WINDOWS);
+    go_forward(b, b->g, y);
     for (size_t i = 0; i < n; i++)
         sum += (double)y[i] * (double)r[i];
     free(y);
@@ -156,6 +234,55 @@ static void compare(bench *b, const char *folder, const char *what, float *p, co
     free(dir);
 }
 
+/* Which experts a row is sent to must not change on the way: the first are, whatever the scores. */
+static void fix_choices(bench *b)
+{
+    const int64_t E = b->r.m.cfg->experts;
+    float *corr = lq_push(&b->a, (size_t)E * sizeof *corr);
+    for (int64_t e = 0; e < E; e++)
+        corr[e] = (float)(10 * (E - e));
+    b->l.router_corr = corr;
+}
+
+/* Gradients, zero, of all that the layer has; norms and router as copies that may change. */
+static void all_outputs(bench *b, grad_out *out, float *norm[GRAD_NORMS], float **router)
+{
+    const arch_config *c = b->r.m.cfg;
+    int64_t N, K;
+    for (int k = 0; k < GRAD_LINEARS; k++) {
+        arch_role_shape(c, grad_linear_roles[k], &N, &K);
+        if (b->l.W[k]) out->W[k] = lq_push(&b->a, (size_t)(N * K) * sizeof(float));
+    }
+    for (int k = 0; k < GRAD_NORMS; k++) {
+        arch_role_shape(c, grad_norm_roles[k], &N, &K);
+        norm[k] = NULL;
+        if (!b->l.norm[k]) continue;
+        out->norm[k] = lq_push(&b->a, (size_t)K * sizeof(float));
+        norm[k] = lq_push(&b->a, (size_t)K * sizeof(float));
+        memcpy(norm[k], b->l.norm[k], (size_t)K * sizeof(float));
+        b->l.norm[k] = norm[k];
+    }
+    if (!b->l.experts) return;
+    const size_t n = (size_t)(c->experts * c->hidden) * sizeof(float);
+    out->router = lq_push(&b->a, n);
+    *router = lq_push(&b->a, n);
+    b->l.router = memcpy(*router, b->l.router, n);
+}
+
+static void compare_experts(bench *b, const char *folder, const float *r)
+{
+    const arch_config *c = b->r.m.cfg;
+    for (int64_t e = 0; e <= c->experts && b->l.experts; e++)
+        for (int k = GRAD_GATE; k <= GRAD_DOWN; k++) {
+            const int64_t n = b->experts.n[e][k];
+            if (!n || (e >= c->experts_used && e < c->experts)) continue;
+            int64_t N, K;
+            arch_role_shape(c, dense_expert_role(c, e, k), &N, &K);
+            compare(b, folder, arch_role_text(dense_expert_role(c, e, k)), b->experts.W[e][k],
+                    b->experts.dW[e][k], n, 0.25f / sqrtf((float)K), b->x, r);
+        }
+}
+
 TEST(gradients_are_the_slopes_of_the_loss)
 {
     for (size_t i = 0; i < n_covered; i++) {
@@ -164,72 +291,127 @@ TEST(gradients_are_the_slopes_of_the_loss)
         const arch_config *c = b.r.m.cfg;
         size_t n = (size_t)(ROWS * b.D);
         float *r = lq_push(&b.a, n * sizeof *r), *d = lq_push(&b.a, n * sizeof *d);
-        float *norm[GRAD_NORMS];
+        float *norm[GRAD_NORMS], *router = NULL;
         grad_out out = { .W = { 0 } };
+        int64_t N, K;
         fill(r, (int64_t)n, 1, 3);
         memcpy(d, r, n * sizeof *d);
-        for (int k = 0; k < GRAD_LINEARS; k++) {
-            int64_t N, K;
-            arch_role_shape(c, grad_linear_roles[k], &N, &K);
-            out.W[k] = lq_push(&b.a, (size_t)(N * K) * sizeof(float));
-        }
-        for (int k = 0; k < GRAD_NORMS; k++) {
-            int64_t N, K;
-            arch_role_shape(c, grad_norm_roles[k], &N, &K);
-            norm[k] = NULL;
-            if (!b.l.norm[k]) continue;
-            out.norm[k] = lq_push(&b.a, (size_t)K * sizeof(float));
-            norm[k] = lq_push(&b.a, (size_t)K * sizeof(float));
-            memcpy(norm[k], b.l.norm[k], (size_t)K * sizeof(float));
-            b.l.norm[k] = norm[k];
-        }
-        grad_backward(b.g, &b.l, 0, b.x, d, WINDOWS, &out);
+        if (b.l.experts) fix_choices(&b);
+        all_outputs(&b, &out, norm, &router);
+        go_back(&b, b.g, d, &out);
         compare(&b, covered[i], "input", b.x, d, (int64_t)n, 0.25f, b.x, r);
         for (int k = 0; k < GRAD_LINEARS; k++) {
-            int64_t N, K;
             arch_role_shape(c, grad_linear_roles[k], &N, &K);
-            compare(&b, covered[i], arch_role_text(grad_linear_roles[k]), b.W[k], out.W[k], N * K,
-                    0.25f / sqrtf((float)K), b.x, r);
+            if (out.W[k])
+                compare(&b, covered[i], arch_role_text(grad_linear_roles[k]), b.W[k], out.W[k],
+                        N * K, 0.25f / sqrtf((float)K), b.x, r);
         }
         for (int k = 0; k < GRAD_NORMS; k++) {
-            int64_t N, K;
             arch_role_shape(c, grad_norm_roles[k], &N, &K);
             if (norm[k])
                 compare(&b, covered[i], arch_role_text(grad_norm_roles[k]), norm[k], out.norm[k], K,
                         0.25f, b.x, r);
         }
+        if (router)
+            compare(&b, covered[i], "router", router, out.router, c->experts * b.D,
+                    0.25f / sqrtf((float)b.D), b.x, r);
+        compare_experts(&b, covered[i], r);
         bench_close(&b);
     }
 }
 
-TEST(gradients_are_the_same_bytes_for_any_number_of_threads)
+/* ---- against torch ---- */
+typedef struct {
+    const char *name;
+    const float *at; /* pairs: the sum, and of magnitudes */
+    size_t n, used;
+} sums;
+
+/* The next sum is that of n values. An error of rounding is a part of the magnitudes: products of up to 160 terms, one
+ * after the other, and exp() of two implementations. */
+static void next_sum(sums *s, const char *what, const float *grad, int64_t n)
 {
-    float *first = NULL;
-    size_t n = 0;
-    static const int threads[] = { 1, 2, 5 };
-    for (size_t i = 0; i < LQ_COUNT(threads); i++) {
-        bench b;
-        if (!bench_open(&b, BASE, threads[i])) break;
-        int64_t N, K;
-        arch_role_shape(b.r.m.cfg, R_GATE, &N, &K);
-        grad_out out = { .W = { 0 } };
-        size_t weights = (size_t)(N * K), input = (size_t)(ROWS * b.D);
-        n = weights + input;
-        float *got = calloc(n, sizeof *got);
-        out.W[GRAD_GATE] = got + input;
-        fill(got, (int64_t)input, 1, 3);
-        grad_backward(b.g, &b.l, 0, b.x, got, WINDOWS, &out);
-        CHECK(!first || memcmp(first, got, n * sizeof *got) == 0, "%d threads", threads[i]);
-        if (first)
-            free(got);
-        else
-            first = got;
-        bench_close(&b);
+    float *dir = malloc((size_t)n * sizeof *dir);
+    double got = 0;
+    fill(dir, n, 1, 99);
+    for (int64_t i = 0; i < n; i++)
+        got += (double)grad[i] * (double)dir[i];
+    free(dir);
+    if (s->used >= s->n) {
+        s->used++;
+        return;
     }
-    free(first);
+    const double want = (double)s->at[2 * s->used], size = (double)s->at[2 * s->used + 1];
+    CHECK(fabs(got - want) <= 160 * 0x1p-23 * size, "%s: %s (%zu): %.9g, torch has %.9g of %g",
+          s->name, what, s->used, got, want, size);
+    s->used++;
 }
 
-/* Every gradient of layer 0 on rows that went forward just before. NULL: no memory. */
+static void check_sums(bench *b, sums *s)
+{
+    static const int norms[] = { GRAD_ATTN_NORM, GRAD_MLP_NORM };
+    const arch_config *c = b->r.m.cfg;
+    float *d = lq_push(&b->a, (size_t)(ROWS * b->D) * sizeof *d), *norm[GRAD_NORMS], *router;
+    grad_out out = { .W = { 0 } };
+    int64_t N, K;
+    fill(d, ROWS * b->D, 1, 3);
+    all_outputs(b, &out, norm, &router);
+    go_back(b, b->g, d, &out);
+    for (int64_t r = 0; r < ROWS; r++)
+        next_sum(s, "a row of the input", d + r * b->D, b->D);
+    for (int k = GRAD_Q; k <= GRAD_O; k++) {
+        arch_role_shape(c, grad_linear_roles[k], &N, &K);
+        next_sum(s, arch_role_text(grad_linear_roles[k]), out.W[k], N * K);
+    }
+    for (size_t i = 0; i < LQ_COUNT(norms); i++)
+        next_sum(s, arch_role_text(grad_norm_roles[norms[i]]), out.norm[norms[i]], b->D);
+    next_sum(s, "router", out.router, c->experts * b->D);
+    for (int64_t e = 0; e <= c->experts; e++)
+        for (int k = GRAD_GATE; k <= GRAD_DOWN; k++)
+            if (b->experts.n[e][k])
+                next_sum(s, arch_role_text(dense_expert_role(c, e, k)), b->experts.dW[e][k],
+                         b->experts.n[e][k]);
+}
+
+TEST(gradients_of_experts_are_those_of_torch)
+{
+    st_file f;
+    lq_err err = { "" };
+    const lq_status st = st_open(&f, "tests/golden/backward/gradients.safetensors", &err);
+    CHECK(!st && f.n == 6, "%s", err.msg);
+    for (size_t i = 0; !st && i < f.n; i++) {
+        char folder[160];
+        bench b;
+        const st_tensor *t = &f.tensors[i];
+        snprintf(folder, sizeof folder, "tests/golden/arch/%.100s", t->name);
+        if (!bench_open(&b, folder, 2)) continue;
+        float *copy = lq_push(&b.a, t->bytes);
+        memcpy(copy, t->data, t->bytes);
+        sums s = { t->name, copy, (size_t)t->shape[0], 0 };
+        check_sums(&b, &s);
+        CHECK(s.used == s.n, "%s: %zu sums, expected %zu", t->name, s.used, s.n);
+        bench_close(&b);
+    }
+    if (!st) st_close(&f);
+}
+
+TEST(only_experts_that_rows_are_sent_to_are_asked_for)
+{
+    bench b;
+    if (!bench_open(&b, "tests/golden/arch/qwen2-moe-shared", 2)) return;
+    const arch_config *c = b.r.m.cfg;
+    float *d = lq_push(&b.a, (size_t)(ROWS * b.D) * sizeof *d);
+    const int64_t want = c->experts_used + 1; /* and the shared MLP */
+    fill(d, ROWS * b.D, 1, 3);
+    fix_choices(&b);
+    CHECK(c->experts > c->experts_used && c->shared_ffn, "another fixture");
+    go_back(&b, b.g, d, &(grad_out){ .W = { 0 } });
+    CHECK(b.experts.asked == want && b.experts.finished == want, "%lld asked for, %lld finished",
+          (long long)b.experts.asked, (long long)b.experts.finished);
+    bench_close(&b);
+}
+
+/* Every gradient of the layer on rows that went forward just before. NULL: no memory. */
 static float *all_gradients(bench *b, bool keep, size_t *n)
 {
     const arch_config *c = b->r.m.cfg;
@@ -237,27 +419,58 @@ static float *all_gradients(bench *b, bool keep, size_t *n)
     grad_ctx *g;
     grad_out out = { .W = { 0 } };
     lq_err err = { "" };
+    int64_t N, K;
     *n = rows;
     for (int k = 0; k < GRAD_LINEARS; k++) {
-        int64_t N, K;
         arch_role_shape(c, grad_linear_roles[k], &N, &K);
-        *n += (size_t)(N * K);
+        *n += b->l.W[k] ? (size_t)(N * K) : 0;
     }
+    for (int64_t e = 0; b->l.experts && e <= c->experts; e++)
+        for (int k = GRAD_GATE; k <= GRAD_DOWN; k++)
+            *n += (size_t)b->experts.n[e][k];
     float *got = calloc(*n + rows, sizeof *got), *at = got + rows;
     CHECK(!grad_open(&g, c, WINDOWS, LEN, keep, b->r.p, &err), "%s", err.msg);
     if (!got || !g) return got;
     for (int k = 0; k < GRAD_LINEARS; k++) {
-        int64_t N, K;
         arch_role_shape(c, grad_linear_roles[k], &N, &K);
+        if (!b->l.W[k]) continue;
         out.W[k] = at;
         at += N * K;
     }
+    for (int64_t e = 0; b->l.experts && e <= c->experts; e++)
+        for (int k = GRAD_GATE; k <= GRAD_DOWN; k++) {
+            if (b->experts.n[e][k]) b->experts.dW[e][k] = at;
+            at += b->experts.n[e][k];
+        }
     memcpy(at, b->x, rows * sizeof *at); /* rows more, that go forward */
-    grad_forward(g, &b->l, 0, at, WINDOWS);
+    go_forward(b, g, at);
     fill(got, (int64_t)rows, 1, 3);
-    grad_backward(g, &b->l, 0, b->x, got, WINDOWS, &out);
+    go_back(b, g, got, &out);
     grad_close(g);
     return got;
+}
+
+TEST(gradients_are_the_same_bytes_for_any_number_of_threads)
+{
+    static const int threads[] = { 1, 2, 5 };
+    static const char *const folders[] = { BASE, "tests/golden/arch/qwen2-moe-shared" };
+    for (size_t f = 0; f < LQ_COUNT(folders); f++) {
+        float *first = NULL;
+        for (size_t i = 0; i < LQ_COUNT(threads); i++) {
+            bench b;
+            size_t n;
+            if (!bench_open(&b, folders[f], threads[i])) break;
+            float *got = all_gradients(&b, false, &n);
+            CHECK(!first || memcmp(first, got, n * sizeof *got) == 0, "%s: %d threads", folders[f],
+                  threads[i]);
+            if (first)
+                free(got);
+            else
+                first = got;
+            bench_close(&b);
+        }
+        free(first);
+    }
 }
 
 TEST(what_is_kept_gives_the_gradients_of_running_forward_again)
@@ -310,7 +523,7 @@ TEST(rows_count_by_their_gradient_in_the_curvature_of_inputs)
         memset(dW, 0, (size_t)(N * K) * f);
         for (int64_t i = 0; i < ROWS; i++)
             if (i == r || r == ROWS) d[i * b.D + i % b.D] = i % 2 ? -2 : 2;
-        grad_backward(b.g, &b.l, 0, b.x, d, WINDOWS, &out);
+        go_back(&b, b.g, d, &out);
         const float *m = dW + r % b.D * K; /* twice the row's input, by sign */
         for (int64_t i = 0; i < K; i++)
             for (int64_t j = 0; j < K; j++) {
@@ -439,6 +652,8 @@ int main(int argc, char **argv)
     find_covered();
     RUN(the_forward_half_is_the_runtimes_layer);
     RUN(gradients_are_the_slopes_of_the_loss);
+    RUN(gradients_of_experts_are_those_of_torch);
+    RUN(only_experts_that_rows_are_sent_to_are_asked_for);
     RUN(gradients_are_the_same_bytes_for_any_number_of_threads);
     RUN(what_is_kept_gives_the_gradients_of_running_forward_again);
     RUN(what_is_kept_is_counted_and_has_a_limit);

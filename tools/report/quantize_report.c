@@ -194,6 +194,7 @@ cJSON *qrep_json(const qz_result *r, const qrep_run *run)
         cJSON_AddBoolToObject(doc, "tuned", r->tuned);
         cJSON_AddNumberToObject(doc, "kl_held_back_before", r->kl_before);
         cJSON_AddNumberToObject(doc, "kl_held_back_after", r->kl_after);
+        cJSON_AddNumberToObject(doc, "experts_not_tuned", (double)r->idle_experts);
     }
     qz_check_write(doc, &r->check);
     if (r->before.windows) cJSON_AddNumberToObject(doc, "kl_before", r->before.kl_mean);

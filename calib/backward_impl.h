@@ -1,0 +1,83 @@
+/* calib/backward_impl.h - the state of a backward pass, shared by backward.c, which goes through a layer, and
+ * backward_moe.c, which goes through its experts; only they include it. */
+#ifndef LLMQ_CALIB_BACKWARD_IMPL_H
+#define LLMQ_CALIB_BACKWARD_IMPL_H
+
+#include "calib/backward.h"
+
+enum { GRAD_ROWS = 16 }; /* rows of a tile of work; fixed, so that sums do not depend on threads */
+
+/* What a layer makes on its way forward. */
+typedef struct {
+    float *h, *q, *k, *v, *a, *x2, *h2;
+    float *q0, *k0;                 /* before their norms; else NULL */
+    float *gate, *up, *mid;         /* [R, ffn] of a dense MLP */
+    float *scores, *share, *shared; /* of experts: [R, E], [R, used], [R] of the shared MLP */
+    int32_t *chosen;                /* [R, used], rising */
+} grad_made;
+
+/* The rows of one expert at a time, at most all. */
+typedef struct {
+    int32_t *row, *place; /* [R]: rows sent to it, and the places of their shares in `share` */
+    float *part;          /* [R]: their shares */
+    float *x, *y,
+        *d; /* [R, hidden]: what it reads; puts out, or the gradient at x; the gradient at y */
+    float *gate, *up, *mid;  /* [R, widest ffn] */
+    float *dshare, *dshared; /* of all experts: [R, used], [R] */
+    float *dscores;          /* [R, E]; forward: scratch */
+    float *group_score;      /* [R, groups] */
+    int32_t *group_best;     /* [R, groups used] */
+} grad_moe;
+
+struct grad_ctx {
+    const arch_config *c;
+    pool *p;
+    int64_t len;
+    float *cos[2], *sin[2], *neg[2]; /* [len, rope_dims / 2]; neg: -sin, the way back */
+    grad_made *made;                 /* [kept, at least 1] */
+    grad_made *m;                    /* of the layer at work */
+    int64_t kept;                    /* layers; 0: none, each overwrites the one before */
+    float *dq, *dk, *dv, *da, *dgate, *dup, *dx; /* of the backward pass */
+    float *head;                                 /* [threads][2][len, len] */
+    float *tile_dw;                              /* [tiles][width]: a norm's gradient by tile */
+    grad_moe moe;
+    lq_arena arena;
+};
+
+/* A buffer of n floats or as many int32_t; `to`: the address of the pointer to it. */
+typedef struct {
+    void *to;
+    int64_t n;
+} grad_part;
+
+static inline int64_t grad_tile_end(int64_t item, int64_t R)
+{
+    return (item + 1) * GRAD_ROWS < R ? (item + 1) * GRAD_ROWS : R;
+}
+
+/* ---- backward.c ---- */
+/* y [R,N] += bias, whose values are `step` apart; NULL: nothing. */
+void grad_add_bias(const grad_ctx *g, float *y, const float *bias, int64_t step, int64_t R,
+                   int64_t N);
+/* The middle of a gated MLP: mid = act(gate) up; and back: dgate, dup from the gradient at mid, which is in dup. */
+void grad_mid(const grad_ctx *g, float *mid, const float *gate, const float *up, int64_t R,
+              int64_t F);
+void grad_mid_back(const grad_ctx *g, float *dgate, float *dup, const float *gate, const float *up,
+                   int64_t R, int64_t F);
+
+/* ---- backward_moe.c ---- */
+enum { GRAD_MADE_PARTS = 4, GRAD_MOE_PARTS = 14 };
+/* Buffers of a layer with experts, and of all of them together; m may be of no pass, for their sizes alone. */
+void grad_made_parts(grad_part p[GRAD_MADE_PARTS], grad_made *m, const arch_config *c, int64_t R);
+void grad_moe_parts(grad_part p[GRAD_MOE_PARTS], grad_moe *m, const arch_config *c, int64_t R);
+/* The widest MLP of a layer, dense or with experts. */
+int64_t grad_widest_ffn(const arch_config *c);
+/* g->m's choices and shares of R rows h2. */
+void grad_moe_choose(grad_ctx *g, const grad_layer *l, int64_t R);
+/* x += the chosen experts of h2. Errors: those of l->experts. */
+lq_status grad_moe_forward(grad_ctx *g, const grad_layer *l, float *x, int64_t R, lq_err *err);
+/* g->dx := the gradient at h2 of d, that at the experts' sum. */
+lq_status grad_moe_backward(grad_ctx *g, const grad_layer *l, const float *d, int64_t R,
+                            const grad_out *out, lq_err *err);
+
+#endif

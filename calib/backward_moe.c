@@ -1,0 +1,315 @@
+/* calib/backward_moe.c - experts in the MLP's place, forward and backward, one at a time.
+ *
+ *     s = scores(h2 Wr)   share = of the chosen   y = sum share_e expert_e(h2) + shared(h2)
+ *
+ * Which experts are chosen has no gradient; the shares have. With t = dy Wd, the gradient at m = act(h2 Wg) (h2 Wu)
+ * for a share of one:
+ *
+ *     dshare = m t + dy bias    dm = share t    dWd += (share dy)^T m
+ *
+ * The rows of an expert are gathered, so that its products are dense. */
+#include <string.h>
+
+#include "calib/backward_impl.h"
+#include "calib/gemm.h"
+#include "kernels/ops.h"
+#include "runtime/forward/choose.h"
+
+int64_t grad_widest_ffn(const arch_config *c)
+{
+    int64_t widest = 0;
+    for (int64_t i = 0; i < c->layers; i++) {
+        const int64_t own = c->expert_ffn > c->shared_ffn ? c->expert_ffn : c->shared_ffn;
+        const int64_t F = c->layer[i].moe ? own : c->ffn;
+        widest = F > widest ? F : widest;
+    }
+    return widest;
+}
+
+void grad_made_parts(grad_part p[GRAD_MADE_PARTS], grad_made *m, const arch_config *c, int64_t R)
+{
+    const grad_part parts[GRAD_MADE_PARTS] = { { &m->scores, R * c->experts },
+                                               { &m->share, R * c->experts_used },
+                                               { &m->chosen, R * c->experts_used },
+                                               { &m->shared, c->shared_ffn ? R : 0 } };
+    memcpy(p, parts, sizeof parts);
+}
+
+void grad_moe_parts(grad_part p[GRAD_MOE_PARTS], grad_moe *m, const arch_config *c, int64_t R)
+{
+    const int64_t D = c->hidden, F = grad_widest_ffn(c);
+    const grad_part parts[GRAD_MOE_PARTS] = {
+        { &m->row, R },
+        { &m->place, R },
+        { &m->part, R },
+        { &m->x, R * D },
+        { &m->y, R * D },
+        { &m->d, R * D },
+        { &m->gate, R * F },
+        { &m->up, R * F },
+        { &m->mid, R * F },
+        { &m->dshare, R * c->experts_used },
+        { &m->dshared, c->shared_ffn ? R : 0 },
+        { &m->dscores, R * c->experts },
+        { &m->group_score, R * c->expert_groups },
+        { &m->group_best, R * c->groups_used },
+    };
+    memcpy(p, parts, sizeof parts);
+}
+
+/* ---- routing ---- */
+typedef struct {
+    grad_ctx *g;
+    const grad_layer *l;
+    int64_t R;
+} route_job;
+
+static void choose_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const route_job *j = ctx;
+    const arch_config *c = j->g->c;
+    const grad_made *m = j->g->m;
+    const grad_moe *moe = &j->g->moe;
+    const int64_t E = c->experts, k = c->experts_used;
+    for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++) {
+        const choose_row one = { .scores = m->scores + r * E,
+                                 .choice = moe->dscores + r * E,
+                                 .group_score = moe->group_score + r * c->expert_groups,
+                                 .group_best = moe->group_best + r * c->groups_used,
+                                 .chosen = m->chosen + r * k,
+                                 .share = m->share + r * k };
+        choose_experts(&one, c, j->l->router_corr, NULL);
+        if (!m->shared) continue;
+        m->shared[r] = j->l->shared_router ? choose_sigmoid(m->shared[r]) : 1;
+    }
+}
+
+void grad_moe_choose(grad_ctx *g, const grad_layer *l, int64_t R)
+{
+    const int64_t E = g->c->experts, D = g->c->hidden;
+    const gemm_in h = { g->m->h2, D, false };
+    route_job j = { g, l, R };
+    gemm_run(g->m->scores, E, h, (gemm_in){ l->router, D, true }, R, E, D, 0, g->p);
+    grad_add_bias(g, g->m->scores, l->router_bias, 1, R, E);
+    if (l->shared_router)
+        gemm_run(g->m->shared, 1, h, (gemm_in){ l->shared_router, D, true }, R, 1, D, 0, g->p);
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), choose_item, &j);
+}
+
+/* From the gradients of a row's shares to those of its logits. */
+static void scores_back(float *dlogit, const float *dshare, const float *score,
+                        const int32_t *chosen, const arch_config *c)
+{
+    const int64_t E = c->experts, k = c->experts_used;
+    const double scale = c->expert_scale, eps = (double)choose_eps(c);
+    double sum = eps, mean = 0, dot = 0;
+    for (int64_t i = 0; i < k; i++) {
+        sum += (double)score[chosen[i]];
+        mean += (double)dshare[i] * (double)score[chosen[i]];
+    }
+    memset(dlogit, 0, (size_t)E * sizeof *dlogit);
+    for (int64_t i = 0; i < k; i++) {
+        const double d =
+            c->w.norm_topk ? ((double)dshare[i] - mean / sum) / sum : (double)dshare[i];
+        dlogit[chosen[i]] = (float)(scale * d);
+        dot += scale * d * (double)score[chosen[i]];
+    }
+    for (int64_t e = 0; e < E; e++) {
+        const double s = (double)score[e], d = (double)dlogit[e];
+        dlogit[e] = (float)(c->w.router == ROUTER_SIGMOID ? d * s * (1 - s) : s * (d - dot));
+    }
+}
+
+static void route_back_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const route_job *j = ctx;
+    const arch_config *c = j->g->c;
+    const grad_made *m = j->g->m;
+    const grad_moe *moe = &j->g->moe;
+    const int64_t E = c->experts, k = c->experts_used, D = c->hidden;
+    for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++) {
+        scores_back(moe->dscores + r * E, moe->dshare + r * k, m->scores + r * E, m->chosen + r * k,
+                    c);
+        if (!j->l->shared_router) continue;
+        const float d = moe->dshared[r] * m->shared[r] * (1 - m->shared[r]);
+        for (int64_t i = 0; i < D; i++)
+            j->g->dx[r * D + i] += d * j->l->shared_router[i];
+    }
+}
+
+/* Through the routers: g->dx += their part of the gradient at h2. */
+static void route_back(grad_ctx *g, const grad_layer *l, int64_t R, const grad_out *out)
+{
+    const int64_t E = g->c->experts, D = g->c->hidden;
+    const gemm_in d = { g->moe.dscores, E, false }, dt = { g->moe.dscores, E, true };
+    route_job j = { g, l, R };
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), route_back_item, &j);
+    gemm_run(g->dx, D, d, (gemm_in){ l->router, D, false }, R, D, E, 1, g->p);
+    if (out->router)
+        gemm_run(out->router, D, dt, (gemm_in){ g->m->h2, D, false }, E, D, R, 1, g->p);
+}
+
+/* ---- rows of one expert ---- */
+/* Those that chose it, of the shared MLP all; how many. */
+static int64_t rows_of(grad_ctx *g, int64_t e, int64_t R)
+{
+    const int64_t k = g->c->experts_used;
+    grad_moe *m = &g->moe;
+    int64_t n = 0;
+    for (int64_t r = 0; r < R && e == g->c->experts; r++) {
+        m->row[r] = m->place[r] = (int32_t)r;
+        m->part[r] = g->m->shared[r] * (float)g->c->shared_scale;
+    }
+    if (e == g->c->experts) return R;
+    for (int64_t i = 0; i < R * k; i++) {
+        if (g->m->chosen[i] != e) continue;
+        m->row[n] = (int32_t)(i / k);
+        m->place[n] = (int32_t)i;
+        m->part[n++] = g->m->share[i];
+    }
+    return n;
+}
+
+typedef struct {
+    const grad_ctx *g;
+    const grad_expert *x;
+    float *to;
+    const float *from;
+    int64_t e, n;
+} rows_job;
+
+static void gather_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const rows_job *j = ctx;
+    const int64_t D = j->g->c->hidden;
+    for (int64_t i = item * GRAD_ROWS; i < grad_tile_end(item, j->n); i++)
+        memcpy(j->to + i * D, j->from + j->g->moe.row[i] * D, (size_t)D * sizeof *j->to);
+}
+
+/* to [R, hidden] += the rows of `from`, times their shares. */
+static void scatter_shares_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const rows_job *j = ctx;
+    const int64_t D = j->g->c->hidden;
+    for (int64_t i = item * GRAD_ROWS; i < grad_tile_end(item, j->n); i++) {
+        float *to = j->to + j->g->moe.row[i] * D;
+        for (int64_t k = 0; k < D; k++)
+            to[k] += j->g->moe.part[i] * j->from[i * D + k];
+    }
+}
+
+static void scatter_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const rows_job *j = ctx;
+    const int64_t D = j->g->c->hidden;
+    for (int64_t i = item * GRAD_ROWS; i < grad_tile_end(item, j->n); i++)
+        k_add(j->to + j->g->moe.row[i] * D, j->from + i * D, D);
+}
+
+static void run_rows(const grad_ctx *g, void (*f)(void *, int64_t, int), float *to,
+                     const float *from, int64_t n)
+{
+    rows_job j = { .g = g, .to = to, .from = from, .n = n };
+    pool_run(g->p, lq_ceil_div(n, GRAD_ROWS), f, &j);
+}
+
+/* Of the n rows that are gathered: gate, up and mid. */
+static void expert_mid(grad_ctx *g, const grad_expert *x, int64_t n)
+{
+    const int64_t D = g->c->hidden, F = x->ffn;
+    const grad_moe *m = &g->moe;
+    const gemm_in in = { m->x, D, false };
+    run_rows(g, gather_item, m->x, g->m->h2, n);
+    gemm_run(m->gate, F, in, (gemm_in){ x->gate, x->ld, true }, n, F, D, 0, g->p);
+    gemm_run(m->up, F, in, (gemm_in){ x->up, x->ld, true }, n, F, D, 0, g->p);
+    grad_add_bias(g, m->gate, x->gate_bias, x->step, n, F);
+    grad_add_bias(g, m->up, x->up_bias, x->step, n, F);
+    grad_mid(g, m->mid, m->gate, m->up, n, F);
+}
+
+static int64_t n_experts(const arch_config *c) { return c->experts + (c->shared_ffn > 0); }
+
+lq_status grad_moe_forward(grad_ctx *g, const grad_layer *l, float *x, int64_t R, lq_err *err)
+{
+    const int64_t D = g->c->hidden;
+    lq_status s = LQ_OK;
+    for (int64_t e = 0; e < n_experts(g->c) && !s; e++) {
+        const int64_t n = rows_of(g, e, R);
+        grad_expert own;
+        if (!n || (s = l->experts->get(l->experts->user, e, &own, err))) continue;
+        expert_mid(g, &own, n);
+        gemm_run(g->moe.y, D, (gemm_in){ g->moe.mid, own.ffn, false },
+                 (gemm_in){ own.down, own.ffn, true }, n, D, own.ffn, 0, g->p);
+        grad_add_bias(g, g->moe.y, own.down_bias, 1, n, D);
+        run_rows(g, scatter_shares_item, x, g->moe.y, n);
+    }
+    return s;
+}
+
+/* The gradient of each row's share; then d and dup, the gradient at mid, are scaled by it. */
+static void shares_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const rows_job *j = ctx;
+    const grad_moe *m = &j->g->moe;
+    const int64_t D = j->g->c->hidden, F = j->x->ffn;
+    for (int64_t i = item * GRAD_ROWS; i < grad_tile_end(item, j->n); i++) {
+        float *d = m->d + i * D, *dmid = j->g->dup + i * F;
+        double dot = 0;
+        for (int64_t k = 0; k < F; k++)
+            dot += (double)dmid[k] * (double)m->mid[i * F + k];
+        for (int64_t k = 0; k < D && j->x->down_bias; k++)
+            dot += (double)d[k] * (double)j->x->down_bias[k];
+        if (j->e < j->g->c->experts)
+            m->dshare[m->place[i]] = (float)dot;
+        else
+            m->dshared[i] = (float)(dot * j->g->c->shared_scale);
+        k_scale(d, m->part[i], D);
+        k_scale(dmid, m->part[i], F);
+    }
+}
+
+static void expert_back(grad_ctx *g, const grad_expert *x, int64_t e, const float *d, int64_t n)
+{
+    const int64_t D = g->c->hidden, F = x->ffn;
+    const grad_moe *m = &g->moe;
+    const gemm_in dgate = { g->dgate, F, false }, dup = { g->dup, F, false },
+                  in = { m->x, D, false };
+    expert_mid(g, x, n);
+    run_rows(g, gather_item, m->d, d, n);
+    gemm_run(g->dup, F, (gemm_in){ m->d, D, false }, (gemm_in){ x->down, F, false }, n, F, D, 0,
+             g->p);
+    rows_job j = { .g = g, .x = x, .e = e, .n = n };
+    pool_run(g->p, lq_ceil_div(n, GRAD_ROWS), shares_item, &j);
+    if (x->ddown)
+        gemm_run(x->ddown, F, (gemm_in){ m->d, D, true }, (gemm_in){ m->mid, F, false }, D, F, n, 1,
+                 g->p);
+    grad_mid_back(g, g->dgate, g->dup, m->gate, m->up, n, F);
+    gemm_run(m->y, D, dgate, (gemm_in){ x->gate, x->ld, false }, n, D, F, 0, g->p);
+    gemm_run(m->y, D, dup, (gemm_in){ x->up, x->ld, false }, n, D, F, 1, g->p);
+    if (x->dgate) gemm_run(x->dgate, x->ld, (gemm_in){ g->dgate, F, true }, in, F, D, n, 1, g->p);
+    if (x->dup) gemm_run(x->dup, x->ld, (gemm_in){ g->dup, F, true }, in, F, D, n, 1, g->p);
+    run_rows(g, scatter_item, g->dx, m->y, n);
+}
+
+lq_status grad_moe_backward(grad_ctx *g, const grad_layer *l, const float *d, int64_t R,
+                            const grad_out *out, lq_err *err)
+{
+    const grad_experts *all = l->experts;
+    lq_status s = LQ_OK;
+    memset(g->dx, 0, (size_t)(R * g->c->hidden) * sizeof *g->dx);
+    for (int64_t e = 0; e < n_experts(g->c) && !s; e++) {
+        const int64_t n = rows_of(g, e, R);
+        grad_expert own;
+        if (!n || (s = all->get(all->user, e, &own, err))) continue;
+        expert_back(g, &own, e, d, n);
+        if (all->done) s = all->done(all->user, e, err);
+    }
+    if (!s) route_back(g, l, R, out);
+    return s;
+}

@@ -1,0 +1,69 @@
+"""quantize --method auto on mixtures of experts: experts are trained, one at a time."""
+import random
+import struct
+
+import pytest
+
+from test_bad_input import copy, read_st, st_file
+from test_quantize import digest, least_memory, leftovers
+from test_quantize_bounded import kill_after
+from test_quantize_input import TINY
+
+# Experts apart, with a shared one and its gate; stacked, with gate and up in alternating rows, biases and sinks;
+# sigmoid scores with a correction.
+KINDS = ["qwen2-moe-shared", "gpt-oss-sinks", "dots1"]
+
+
+@pytest.fixture(scope="module")
+def auto(tmp_path_factory):
+    path = tmp_path_factory.mktemp("calib") / "c.ids"
+    rng = random.Random(1)
+    path.write_text(" ".join(str(rng.randrange(60)) for _ in range(40000)))
+    return ["-m", "auto", "--bits", "3", "--group-size", "16", "--calib", path, "--calib-samples", "512",
+            "--calib-len", "64"]
+
+
+@pytest.mark.parametrize("folder", KINDS)
+def test_training_helps_and_its_bytes_depend_on_nothing_else(llmq, auto, tmp_path, folder):
+    """The KL of the rounded one on text that training did not see falls by 7 to 9 % in 60 steps."""
+    args = ["quantize", TINY.parent / folder, *auto, "--tune", "60", "--self-samples", "0"]
+    r = llmq.json(*args, "-o", tmp_path / "q", "--threads", "1")
+    assert r["tuned"] and r["kl_held_back_after"] < 0.95 * r["kl_held_back_before"] and not r["experts_not_tuned"], r
+    rounded = llmq.json("quantize", TINY.parent / folder, *auto, "--tune", "0", "-o", tmp_path / "r")
+    assert r["check"]["kl_mean"] < 0.99 * rounded["check"]["kl_mean"]
+    least = least_memory(llmq, *args, "--threads", "3")
+    for more in (["--threads", "2"], ["--threads", "3", "--memory-limit", least]):
+        llmq(*args, *more, "-o", tmp_path / "q2")
+        assert digest(tmp_path / "q") == digest(tmp_path / "q2"), more
+
+
+def test_a_killed_run_goes_on_to_the_same_bytes(llmq, auto, tmp_path):
+    model, more = TINY.parent / "mixtral-moe", [*auto, "--tune", "20", "--self-samples", "0"]
+    llmq("quantize", model, "-o", tmp_path / "whole", *more)
+    kill_after(llmq, model, tmp_path / "q", 1, *more)
+    r = llmq.json("quantize", model, "-o", tmp_path / "q", *more, "--resume")
+    assert r["resumed_parts"] >= 2 and r["tuned"]
+    assert digest(tmp_path / "q") == digest(tmp_path / "whole")
+    assert leftovers(tmp_path) == ["q", "whole"]
+
+
+def test_experts_without_tokens_stay_as_they_were_rounded(llmq, auto, tmp_path):
+    model = copy(TINY.parent / "dots1", tmp_path / "m")
+    header, data = read_st(model / "model.safetensors")
+    data, name = bytearray(data), "model.layers.1.mlp.gate.e_score_correction_bias"
+    at, end = header[name]["data_offsets"]
+    size = (end - at) // header[name]["shape"][0]
+    # 3 is never chosen, nor is 2, the other of its group.
+    data[at + 3 * size:at + 4 * size] = struct.pack("<f", -1000)[4 - size:]
+    (model / "model.safetensors").write_bytes(st_file(header, bytes(data)))
+    made = {}
+    for steps in ("0", "20"):
+        q, st = tmp_path / f"q{steps}", tmp_path / f"st{steps}"
+        own = ["--self-samples", "0"] if steps != "0" else []
+        r = llmq.json("quantize", model, "-o", q, *auto, "--tune", steps, *own)
+        llmq("convert", q, "-o", st, "--to", "safetensors")
+        h, d = read_st(next(st.glob("*.safetensors")))
+        made[steps] = {k: d[slice(*v["data_offsets"])] for k, v in h.items() if "layers.1.mlp.experts." in k}
+    assert r["tuned"] and r["experts_not_tuned"] == 2
+    same = {k.split("experts.")[1].split(".")[0] for k, v in made["0"].items() if v == made["20"][k]}
+    assert same == {"2", "3"}, same
