@@ -374,6 +374,59 @@ static void put_layered(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     if (c->streams) put_streams(p, c);
 }
 
+/* ---- heads and widths that are lists (formats/gguf/gguf_lists.h); 0: there is none ---- */
+static int64_t list_heads_at(const arch_config *c, int64_t i)
+{
+    return c->layer[i].mixer == MIX_NONE ? 0 : arch_at(c, i)->heads;
+}
+static int64_t list_keys_at(const arch_config *c, int64_t i)
+{
+    return c->layer[i].mixer == MIX_NONE ? 0 : arch_at(c, i)->kv_heads;
+}
+static int64_t list_width_at(const arch_config *c, int64_t i)
+{
+    return c->layer[i].no_mlp ? 0 : arch_at(c, i)->ffn;
+}
+
+/* The first layer that rotates so; -1: none. */
+static int64_t layer_of(const arch_config *c, arch_rope_use use)
+{
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].rope == use) return i;
+    return -1;
+}
+
+static void put_by_layer(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
+{
+    char k[96];
+    snprintf(k, sizeof k, "%s.attention.head_count", a->gguf);
+    put_each(p, k, c, list_heads_at);
+    snprintf(k, sizeof k, "%s.attention.head_count_kv", a->gguf);
+    put_each(p, k, c, list_keys_at);
+    snprintf(k, sizeof k, "%s.feed_forward_length", a->gguf);
+    put_each(p, k, c, list_width_at);
+    const int64_t local = layer_of(c, ROPE_LOCAL), rest = layer_of(c, ROPE_MAIN);
+    snprintf(k, sizeof k, "%s.rope.dimension_count", a->gguf);
+    gguf_pair_int(p, k, arch_at(c, rest)->rope_dims);
+    if (local < 0) return;
+    snprintf(k, sizeof k, "%s.rope.freq_base_swa", a->gguf);
+    pair_float(p, k, c->rope[ROPE_LOCAL].theta);
+    snprintf(k, sizeof k, "%s.rope.dimension_count_swa", a->gguf);
+    gguf_pair_int(p, k, arch_at(c, local)->rope_dims);
+}
+
+/* llama.cpp leaves out the attention of a layer that has no MLP. */
+static lq_status check_blocks(const gguf_arch *a, const arch_config *c, lq_err *err)
+{
+    for (int64_t i = 0; i < c->layers && a->lists; i++)
+        if (c->layer[i].no_mlp && c->layer[i].mixer != MIX_NONE)
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "block_configs: llama.cpp's '%s' runs no attention in a layer without "
+                           "an MLP, which layer %lld is",
+                           a->gguf, (long long)i);
+    return LQ_OK;
+}
+
 /* ---- layers with a state (formats/gguf/gguf_state.h) ---- */
 static int64_t keys_at(const arch_config *c, int64_t i)
 {
@@ -451,8 +504,8 @@ bool gguf_has_head(const src_source *src, const gguf_arch *a)
 /* further: blocks after the model's. */
 static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, int further)
 {
-    const bool each = a->layered || a->state; /* some numbers are a layer's */
-    const bool head = !each || (a->state && arch_count_attending(c, 0, c->layers));
+    const bool each = a->layered || a->state || a->lists; /* some numbers are a layer's */
+    const bool head = !each || a->lists || (a->state && arch_count_attending(c, 0, c->layers));
     const struct {
         const char *key;
         int64_t v;
@@ -461,13 +514,13 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, 
                  { "context_length", c->max_pos },
                  { "embedding_length", c->hidden },
                  { "feed_forward_length", each ? 0 : c->ffn },
-                 { "attention.head_count", a->state ? 0 : c->heads },
+                 { "attention.head_count", a->state || a->lists ? 0 : c->heads },
                  { "attention.head_count_kv", each ? 0 : c->kv_heads },
                  { "attention.key_length", head ? c->head_dim : 0 },
                  { "attention.value_length", head ? c->v_dim : 0 },
                  { "attention.q_lora_rank", c->q_lora },
                  { "attention.kv_lora_rank", c->kv_lora },
-                 { "rope.dimension_count", a->layered ? 0 : c->rope_dims },
+                 { "rope.dimension_count", a->layered || a->lists ? 0 : c->rope_dims },
                  { "vocab_size", c->vocab } };
     char k[96];
     gguf_pair_str(p, "general.architecture", a->gguf);
@@ -487,6 +540,7 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, 
     else
         put_scaling(p, a, c);
     if (a->state) put_state(p, a, c, further);
+    if (a->lists) put_by_layer(p, a, c);
 }
 
 /* ---- does it say all? ---- */
@@ -559,6 +613,7 @@ static bool is_silent(const char *key, const arch_config *c)
         (c->row->mixer == MIX_CONV || strcmp(variant, ARCH_STACKED_ROWS) == 0))
         return true;
     if (strcmp(key, "ffn") == 0 && !dense) return true;
+    if (strncmp(key, "rope_local", 10) == 0 && layer_of(c, ROPE_LOCAL) < 0) return true;
     /* a window that no text is longer than */
     return c->window >= c->max_pos && strncmp(key, "window", 6) == 0;
 }
@@ -691,6 +746,7 @@ lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const src_source *s
                        (*a)->gguf, (long long)c->vocab, (long long)c->ple_vocab);
     put_config(p, *a, c, gguf_has_head(src, *a));
     s = put_sections(p, *a, src, err);
+    if (!s) s = check_blocks(*a, c, err);
     if (!s) s = put_lists(p, src, err);
     return s ? s : check(p, *a, src, err);
 }

@@ -138,7 +138,7 @@ static lq_status add_slot(conv *c, const arch_config *config, const src_tensor *
         *e = (entry){ .slot = slot, .t = t, .n_dims = t->n_dims, .experts = 1, .stacked = stacked };
         e->config = config;
         e->turned = flags & NAME_TRANSPOSED && dense && !slot.bias;
-        e->order = gguf_order_of(c->arch, config, slot.role);
+        e->order = gguf_order_of(c->arch, config, &slot);
         e->second = i == 1;
         to_gguf_shape(e, g[i], config);
         gguf_tensor_name(e->name, g[i], &slot);

@@ -3,6 +3,7 @@
 
 #include "formats/gguf/gguf_ends.h"
 #include "formats/gguf/gguf_layers.h"
+#include "formats/gguf/gguf_lists.h"
 #include "formats/gguf/gguf_state.h"
 
 #include <stdio.h>
@@ -43,9 +44,17 @@ static const char *number_key(char out[128], config *c, const char *key)
         fault(c, LQ_EFORMAT, out, NONE);
     return out;
 }
+/* Of a list, where the row has some, the largest. */
 static bool read_int(config *c, const char *key, int64_t *v)
 {
     char k[128];
+    const gguf_kv *kv = gguf_get(c->f, meta_key(k, c, key));
+    if (c->row->lists && kv && kv->array && gguf_is_numbers(kv)) {
+        *v = 0;
+        for (uint64_t i = 0; i < kv->n; i++)
+            if (gguf_int_at(kv, i) > *v) *v = gguf_int_at(kv, i);
+        return true;
+    }
     const bool found = gguf_int(c->f, number_key(k, c, key), v);
     if (!found && gguf_get(c->f, k)) fault(c, LQ_EFORMAT, k, "a whole number, found another");
     return found;
@@ -529,6 +538,7 @@ static lq_status put_all(config *c, lq_err *err)
     lq_status s =
         c->row->layered ? gguf_layers_config(c->j, c->f, c->row, err) : put_scaling(c, err);
     if (!s && c->row->state) s = gguf_state_config(c->j, c->f, c->row, err);
+    if (!s && c->row->lists) s = gguf_lists_config(c->j, c->f, c->row, err);
     check_needed(c);
     check_sections(c);
     check_chunks(c);

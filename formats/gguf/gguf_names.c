@@ -50,6 +50,8 @@ const gguf_arch gguf_archs[] = {
     { "mamba", "FalconMambaForCausalLM", .state = true, .eps = "layer_norm_epsilon", .when = "ssm.dt_b_c_rms" },
     { "mamba", "MambaForCausalLM", .state = true, .eps = "layer_norm_epsilon" },
     { "jamba", "JambaForCausalLM", .state = true },
+    { "deci", "DeciLMForCausalLM", .turned = true, .lists = true },
+    { "laguna", "LagunaForCausalLM", .lists = true },
     { "dbrx", "DbrxForCausalLM", .turned = false },
     { "mamba2", "Mamba2ForCausalLM", .state = true, .eps = "layer_norm_epsilon" },
     { "granite", "GraniteMoeHybridForCausalLM", .turned = true, .when = "-", .attends = true },
@@ -272,6 +274,16 @@ const gguf_own gguf_owns[] = {
     QWEN_EXPERTS("Qwen3_5MoeForCausalLM"),
     MAMBA("FalconH1ForCausalLM", "mamba_n_heads", "mamba_n_groups", "mamba_d_state",
           "mamba_d_conv"),
+    EXPERTS("LagunaForCausalLM", "num_experts"),
+    { "LagunaForCausalLM", EXPERT_FFN },
+    { "LagunaForCausalLM", SHARED_FFN("shared_expert_intermediate_size") },
+    { "LagunaForCausalLM", "moe_routed_scaling_factor", "expert_weights_scale", OWN_REAL,
+      AT(expert_scale) },
+    { "LagunaForCausalLM", NULL, "expert_weights_norm", OWN_BOOL, AT(w.norm_topk) },
+    { "LagunaForCausalLM", NULL, "expert_gating_func", OWN_GATING, AT(w.router) },
+    { "LagunaForCausalLM", NULL, "leading_dense_block_count", OWN_DENSE, 0 },
+    { "LagunaForCausalLM", WINDOW },
+    { "LagunaForCausalLM", PATTERN },
     GRANITE_SWA("GraniteSWAForCausalLM"),
     GRANITE_SWA("GraniteMoeSWAForCausalLM"),
     EXPERTS("GraniteMoeSWAForCausalLM", "num_local_experts"),
@@ -549,8 +561,10 @@ void gguf_tensor_name(char out[64], const gguf_name *g, const arch_slot *slot)
 }
 
 /* ---- order of rows ---- */
-gguf_order gguf_order_of(const gguf_arch *a, const arch_config *c, arch_role r)
+gguf_order gguf_order_of(const gguf_arch *a, const arch_config *model, const arch_slot *slot)
 {
+    const arch_config *c = model->mtp ? model : arch_at(model, slot->layer);
+    const arch_role r = slot->role;
     gguf_order o = { .c = c, .ffn = c->expert_ffn };
     if (a->turned) o.heads = r == R_Q ? c->heads : r == R_K ? c->kv_heads : 0;
     if (o.heads) o.kind = GGUF_TURNED;

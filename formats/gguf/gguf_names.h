@@ -21,6 +21,7 @@ typedef struct {
     bool state;       /* some layers carry a state: gguf_state.h */
     bool experts;     /* written so only where there are experts */
     bool attends;     /* written so only where no layer carries a state */
+    bool lists;       /* heads and widths may be lists: gguf_lists.h */
     /* Its name in config.json where it sees both ways, without words; NULL: neither. */
     const char *both_ways;
     bool further; /* its MTP head goes along, as a block after the model's */
@@ -102,7 +103,7 @@ typedef struct {
     int64_t heads, dims; /* TURNED: the first dims of each head; 0: all */
     int64_t ffn;         /* GATE_UP: rows of gate, and of up, of an expert */
 } gguf_order;
-gguf_order gguf_order_of(const gguf_arch *a, const arch_config *c, arch_role r);
+gguf_order gguf_order_of(const gguf_arch *a, const arch_config *c, const arch_slot *slot);
 /* Where our row n of N is in the file; GATE_UP: in the second tensor (up)? The inverse: which of our
  * rows is row m of M of that tensor. */
 int64_t gguf_stored_row(const gguf_order *o, int64_t n, int64_t N, bool *second);

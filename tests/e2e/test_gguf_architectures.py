@@ -83,7 +83,7 @@ def test_what_is_written_is_what_llama_cpps_converter_writes(llmq, tmp_path, fil
 
 @pytest.mark.parametrize("name", ["gpt-oss-sinks", "granite-moe", "gpt2", "deepseek-v3", "falcon-40b-gqa", "mpt-alibi", "glm4-moe",
                                   "gpt-neox", "phi2", "cohere2", "bloom-alibi", "stablelm", "gemma4-moe", "gemma4-ple", "granite-h-moe",
-                                  "nemotron-h-moe", "lfm2-moe", "kimi-linear", "granite-moe-swa", "apertus", "jamba"])
+                                  "nemotron-h-moe", "lfm2-moe", "kimi-linear", "granite-moe-swa", "apertus", "jamba", "laguna"])
 def test_a_quantized_model_of_every_order_keeps_its_values(llmq, tmp_path, name):
     """Halves of experts, experts in one tensor, transposed and grouped rows: in blocks as in floats."""
     llmq("quantize", ARCH / name, "-o", tmp_path / "q.llmq", "--method", "rtn", "-b", 8, "-g", 32, "--sym")
@@ -99,7 +99,7 @@ def test_a_quantized_model_of_every_order_keeps_its_values(llmq, tmp_path, name)
 
 @pytest.mark.parametrize("name", ["glm4-moe-lite", "solar-open", "minimax-m2", "exaone-moe", "ernie45-moe", "hunyuan-moe",
                                   "granite-moe-shared", "gemma4-ple", "gemma4-dense", "gemma4-unified", "granite-h", "nemotron-h", "kimi-linear", "mellum", "youtu", "granite4-dense", "dbrx", "mpt-qk-norm",
-                                  "apertus", "granite-moe-swa", "qwen3-vl-moe"])
+                                  "apertus", "granite-moe-swa", "qwen3-vl-moe", "laguna", "laguna-elements"])
 def test_what_is_written_is_read_back(llmq, tmp_path, name):
     """Mixtures of which no file of llama.cpp's converter is here: to GGUF, and the same logits from there."""
     llmq("convert", ARCH / name, "-o", tmp_path / "m.gguf", "--to", "gguf")
@@ -126,6 +126,7 @@ def test_what_is_written_is_read_back_but_for_numbers_in_f32(llmq, tmp_path, nam
                                       ("starcoder2", "window: GGUF's 'starcoder2' has no place for 16"),
                                       ("qwen3-next", "moe_layers: GGUF's 'qwen3next' has no place for [0,2]"),
                                       ("minicpm3", "logit_scale: GGUF's 'minicpm3' has no place for 0.5"),
+                                      ("deci", "block_configs: llama.cpp's 'deci' runs no attention in a layer without an MLP, which layer 0 is"),
                                       ("granite-swa", "rope_local_theta: GGUF's 'granite_swa' has no place for 500"),
                                       ("phi-qk-layernorm", "wiring_qk_norm: GGUF's 'phi2' has no place")])
 def test_what_llama_cpp_would_run_otherwise_is_refused(llmq, tmp_path, name, why):
@@ -149,6 +150,30 @@ def test_with_numbers_that_it_has_a_place_for(llmq, tmp_path, name, change):
         llmq("logits", m, "--ids", "13,32,51,7,9,18,37,56,5,4,23,42,61", "-o", tmp_path / o)
     a, b = (read_floats(tmp_path / o, "logits")[1] for o in "ab")
     assert max(abs(x - y) for x, y in zip(a, b)) <= 1e-6 * max(map(abs, a))
+
+
+def test_layers_without_attention_or_mlp(llmq, tmp_path):
+    """Deci's with both, with keys of another number, with an MLP alone, and with nothing: lists of heads and widths."""
+    c = json.loads((ARCH / "deci/config.json").read_text())
+    h, d = read_st(ARCH / "deci/model.safetensors")
+    of = [(0, 1), (2, 1), (1, 1), (1, 0)]  # whose attention, whose MLP
+    was, kept = c["block_configs"], {n: (t, tensor(h, d, n)) for n, t in h.items() if "layers." not in n and n != "__metadata__"}
+    for i, layer in enumerate(of):
+        for n in (n for n in h if n.startswith("model.layers.")):
+            attends = "self_attn" in n or "input_layernorm" in n
+            if n.startswith(f"model.layers.{layer[not attends]}."):
+                kept[f"model.layers.{i}." + n.split(".", 3)[3]] = (h[n], tensor(h, d, n))
+    c |= {"num_hidden_layers": len(of), "block_configs": [{"attention": was[a]["attention"], "ffn": was[m]["ffn"]} for a, m in of]}
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/config.json").write_text(json.dumps(c))
+    write_st(tmp_path / "m/model.safetensors", kept)
+    llmq("convert", tmp_path / "m", "-o", tmp_path / "m.gguf", "--to", "gguf")
+    for m, o in ((tmp_path / "m", "a"), (tmp_path / "m.gguf", "b")):
+        llmq("logits", m, "--ids", "13,32,51,7,9,18", "-o", tmp_path / o)
+    assert read_floats(tmp_path / "a", "logits")[1] == read_floats(tmp_path / "b", "logits")[1]
+    pairs = gguf_pairs(tmp_path / "m.gguf")
+    for key, want in (("attention.head_count", (4, 4, 0, 0)), ("attention.head_count_kv", (2, 1, 0, 0)), ("feed_forward_length", (256, 256, 256, 0))):
+        assert pairs["deci." + key].endswith(struct.pack("<4i", *want)), key
 
 
 @pytest.mark.parametrize("name", ["qwen3.5", "qwen3.5-moe", "falcon-h1"])

@@ -1,0 +1,144 @@
+/* formats/gguf/gguf_lists.c - see gguf_lists.h. */
+#include "formats/gguf/gguf_lists.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+enum { MAX_LAYERS = 65536 };
+
+typedef struct {
+    gguf_file *f;
+    const gguf_arch *row;
+    cJSON *j;
+    int64_t layers;
+    bool ok; /* memory sufficed */
+} lists;
+
+static const gguf_kv *get(const lists *c, const char *key, char full[128])
+{
+    snprintf(full, 128, "%.40s.%s", c->row->gguf, key);
+    return gguf_get(c->f, full);
+}
+
+/* Of a list, or of the one number of all layers; 0: there is none. */
+static int64_t number_at(const lists *c, const char *key, int64_t i)
+{
+    char k[128];
+    int64_t v = 0;
+    const gguf_kv *kv = get(c, key, k);
+    if (kv && kv->array)
+        return gguf_is_numbers(kv) && (uint64_t)i < kv->n ? gguf_int_at(kv, (uint64_t)i) : 0;
+    return gguf_int(c->f, k, &v) ? v : 0;
+}
+
+static double real(const lists *c, const char *key, double otherwise)
+{
+    char k[128];
+    double v = otherwise;
+    if (get(c, key, k)) gguf_float(c->f, k, &v);
+    return v;
+}
+
+static void put(lists *c, cJSON *to, const char *key, double v)
+{
+    c->ok = c->ok && to && cJSON_AddNumberToObject(to, key, v);
+}
+
+static void put_flag(lists *c, cJSON *to, const char *key, bool v)
+{
+    c->ok = c->ok && to && cJSON_AddBoolToObject(to, key, v);
+}
+
+static cJSON *object(lists *c, cJSON *to, const char *key)
+{
+    cJSON *o = to ? cJSON_AddObjectToObject(to, key) : NULL;
+    c->ok = c->ok && o;
+    return o;
+}
+
+/* ---- Deci ---- */
+static void put_blocks(lists *c)
+{
+    cJSON *all = cJSON_AddArrayToObject(c->j, "block_configs");
+    for (int64_t i = 0; i < c->layers && c->ok; i++) {
+        const int64_t heads = number_at(c, "attention.head_count", i);
+        const int64_t kv = number_at(c, "attention.head_count_kv", i);
+        const int64_t ffn = number_at(c, "feed_forward_length", i);
+        cJSON *o = cJSON_CreateObject();
+        c->ok = o && cJSON_AddItemToArray(all, o);
+        cJSON *attention = object(c, o, "attention"), *mlp = object(c, o, "ffn");
+        put_flag(c, attention, "no_op", heads < 1);
+        put_flag(c, attention, "replace_with_linear", heads > 0 && kv < 1);
+        if (kv > 0) put(c, attention, "n_heads_in_group", (double)(heads / kv));
+        put_flag(c, mlp, "no_op", ffn < 1);
+        if (ffn > 0) put(c, mlp, "intermediate_size", (double)ffn);
+    }
+}
+
+/* ---- Laguna ---- */
+/* As llama.cpp has them where the file is silent: of four layers the first sees everything. */
+static void put_types(lists *c)
+{
+    char k[128];
+    const bool window = number_at(c, "attention.sliding_window", 0) > 0;
+    if (get(c, "attention.sliding_window_pattern", k)) return; /* read with the other numbers */
+    cJSON *list = cJSON_AddArrayToObject(c->j, "layer_types");
+    for (int64_t i = 0; i < c->layers; i++) {
+        const char *type = window && i % 4 ? "sliding_attention" : "full_attention";
+        c->ok = c->ok && cJSON_AddItemToArray(list, cJSON_CreateString(type));
+    }
+}
+
+/* What j has of the rotation is that of the layers that see everything. */
+static void put_rotations(lists *c)
+{
+    const double dim = (double)number_at(c, "attention.key_length", 0);
+    const double all = (double)number_at(c, "rope.dimension_count", 0);
+    const double local = (double)number_at(c, "rope.dimension_count_swa", 0);
+    cJSON *full = cJSON_DetachItemFromObject(c->j, "rope_scaling");
+    if (!full) full = cJSON_CreateObject();
+    if (!js_get(full, "rope_type")) cJSON_AddStringToObject(full, "rope_type", "default");
+    cJSON_DeleteItemFromObject(c->j, "rope_theta");
+    cJSON_DeleteItemFromObject(c->j, "partial_rotary_factor");
+    cJSON *both = object(c, c->j, "rope_parameters");
+    c->ok = c->ok && cJSON_AddItemToObject(both, "full_attention", full);
+    put(c, full, "rope_theta", real(c, "rope.freq_base", 1e4));
+    put(c, full, "partial_rotary_factor", dim > 0 && all > 0 ? all / dim : 1);
+    cJSON *sliding = object(c, both, "sliding_attention");
+    c->ok = c->ok && sliding && cJSON_AddStringToObject(sliding, "rope_type", "default");
+    put(c, sliding, "rope_theta", real(c, "rope.freq_base_swa", real(c, "rope.freq_base", 1e4)));
+    put(c, sliding, "partial_rotary_factor", dim > 0 && local > 0 ? local / dim : 1);
+}
+
+static void put_laguna(lists *c)
+{
+    const int64_t dense = number_at(c, "leading_dense_block_count", 0);
+    const gguf_tensor *gate = gguf_find(c->f, "blk.0.attn_gate.weight");
+    const int64_t heads = number_at(c, "attention.head_count", 0);
+    const bool each = !gate || gate->shape[0] == heads;
+    cJSON *list = cJSON_AddArrayToObject(c->j, "num_attention_heads_per_layer");
+    cJSON *types = cJSON_AddArrayToObject(c->j, "mlp_layer_types");
+    for (int64_t i = 0; i < c->layers && c->ok; i++) {
+        const double n = (double)number_at(c, "attention.head_count", i);
+        c->ok = cJSON_AddItemToArray(list, cJSON_CreateNumber(n)) &&
+                cJSON_AddItemToArray(types, cJSON_CreateString(i < dense ? "dense" : "sparse"));
+    }
+    c->ok = c->ok && cJSON_AddStringToObject(c->j, "gating", each ? "per-head" : "per-element");
+    put_types(c);
+    put_rotations(c);
+}
+
+lq_status gguf_lists_config(cJSON *j, gguf_file *f, const gguf_arch *row, lq_err *err)
+{
+    lists c = { .f = f, .row = row, .j = j, .ok = true };
+    c.layers = number_at(&c, "block_count", 0);
+    if (c.layers < 1 || c.layers > MAX_LAYERS)
+        return lq_fail(err, LQ_EFORMAT,
+                       "%s.block_count: expected a number of layers, found %" PRId64, row->gguf,
+                       c.layers);
+    if (strcmp(row->gguf, "deci") == 0)
+        put_blocks(&c);
+    else
+        put_laguna(&c);
+    return c.ok ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
+}
