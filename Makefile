@@ -14,8 +14,10 @@ SANITIZE ?=
 
 comma    := ,
 MODULES  := base formats kernels runtime calib quantize convert publish
-SRCS     := $(sort $(shell find $(MODULES) -name '*.c'))
-TOOLSRCS := $(sort $(shell find tools -name '*.c' -not -path 'tools/library/*'))
+# What one system alone has is in files of its own: *_linux.c; *_bsd.c, for macOS and FreeBSD.
+OTHER    := $(if $(findstring linux,$(shell $(CC) -dumpmachine)),bsd,linux)
+SRCS     := $(sort $(shell find $(MODULES) -name '*.c' -not -name '*_$(OTHER).c'))
+TOOLSRCS := $(sort $(shell find tools -name '*.c' -not -path 'tools/library/*' -not -name '*_$(OTHER).c'))
 LIBSRCS  := $(sort $(wildcard tools/library/*.c))
 TESTSRCS := $(sort $(wildcard tests/unit/test_*.c))
 

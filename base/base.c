@@ -1,6 +1,8 @@
 /* base/base.c - status, arenas, element types. */
 #include "base/base.h"
 
+#include "base/os.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -96,7 +98,7 @@ static void *chunk_memory(lq_chunk *c)
     if (!is_mapped(c)) return aligned_alloc(ALIGN, c->cap ? c->cap : ALIGN);
     void *p = mmap(NULL, c->cap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) return NULL;
-    (void)madvise(p, c->cap, MADV_HUGEPAGE); /* a wish */
+    os_huge_pages(p, c->cap);
     return p;
 }
 

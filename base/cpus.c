@@ -1,16 +1,9 @@
 /* base/cpus.c */
 #include "base/cpus.h"
 
-#include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#if __has_include(<linux/mempolicy.h>)
-#include <linux/mempolicy.h>
-#endif
 
 /* A list of numbers as sysfs writes it, "0-3,8": set[i] for those below PLACES_MAX; the first of
  * them, or -1 where there is none. */
@@ -90,26 +83,18 @@ void places_of(cpu_places *p, const char *sys, const bool *allowed, bool nodes_i
 
 void places_here(cpu_places *p, bool nodes_in_turn)
 {
-    bool allowed[PLACES_MAX] = { false };
-    cpu_set_t set;
-    const bool known = sched_getaffinity(0, sizeof set, &set) == 0;
+    bool allowed[PLACES_MAX];
+    os_cpus set;
+    os_cpus_allowed(&set);
     for (int i = 0; i < PLACES_MAX; i++)
-        allowed[i] = known ? CPU_ISSET((size_t)i, &set) : i == 0;
+        allowed[i] = set.word[i / 64] >> i % 64 & 1;
     places_of(p, "/sys/devices/system", allowed, nodes_in_turn);
 }
 
 lq_status places_interleave(lq_err *err)
 {
-#if defined(SYS_set_mempolicy) && defined(MPOL_F_MEMS_ALLOWED)
-    unsigned long nodes[PLACES_MAX / (8 * sizeof(unsigned long))] = { 0 };
-    if (syscall(SYS_get_mempolicy, NULL, nodes, (unsigned long)PLACES_MAX, NULL,
-                (unsigned long)MPOL_F_MEMS_ALLOWED) == 0 &&
-        syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, nodes, (unsigned long)PLACES_MAX) == 0)
-        return LQ_OK;
-    const int why = errno;
-#else
-    const int why = ENOSYS;
-#endif
+    const int why = os_interleave();
+    if (!why) return LQ_OK;
     return lq_fail(err, LQ_EUNSUPPORTED,
                    "memory policy: expected to be allowed to set one, found: %s", strerror(why));
 }

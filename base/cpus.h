@@ -4,9 +4,9 @@
 #ifndef LLMQ_BASE_CPUS_H
 #define LLMQ_BASE_CPUS_H
 
-#include "base/base.h"
+#include "base/os.h"
 
-enum { PLACES_MAX = 1024 }; /* CPUs, and as many nodes: what a cpu_set_t holds */
+enum { PLACES_MAX = OS_CPUS }; /* CPUs, and as many nodes */
 
 /* CPUs in the order in which threads take them: first one of each physical core, then the others of
  * those cores; of cores those of one node after those of another, or of all nodes in turn. */
@@ -20,11 +20,11 @@ typedef struct {
 
 /* Of the CPUs i < PLACES_MAX with allowed[i]; `sys`: /sys/devices/system. */
 void places_of(cpu_places *p, const char *sys, const bool *allowed, bool nodes_in_turn);
-/* Of those that this process may use (sched_getaffinity); at least one. */
+/* Of those that this process may use (os_cpus_allowed); at least one. */
 void places_here(cpu_places *p, bool nodes_in_turn);
 
 /* From now on the pages that this thread and those it starts touch first are spread over all nodes
- * that it may use (MPOL_INTERLEAVE of set_mempolicy(2)). LQ_EUNSUPPORTED: the system
+ * that it may use (MPOL_INTERLEAVE of Linux's set_mempolicy(2)). LQ_EUNSUPPORTED: the system
  * refuses. */
 lq_status places_interleave(lq_err *err);
 

@@ -2,6 +2,7 @@
 #include "base/machine.h"
 
 #include "base/cpus.h"
+#include "base/os.h"
 
 #ifdef __GLIBC__
 #include <malloc.h>
@@ -109,13 +110,7 @@ static machine_limits here(void)
 
 size_t machine_memory(void)
 {
-    FILE *f = fopen("/proc/meminfo", "re");
-    unsigned long long kib = 0;
-    char line[128];
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
-    if (f) fclose(f);
-    const size_t all = (size_t)kib * 1024, left = here().memory;
+    const size_t all = os_memory_free(), left = here().memory;
     return left < all || (!all && left != SIZE_MAX) ? left : all;
 }
 

@@ -7,11 +7,11 @@
 
 void lq_map_drop(const lq_map *m, const void *p, size_t n)
 {
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    const size_t unit = (size_t)sysconf(_SC_PAGESIZE);
     const uint8_t *base = m->data; /* begins on a page */
     size_t from = (size_t)((const uint8_t *)p - base), to = from + n;
-    from = from / page * page;
-    to = to < m->size ? lq_round_up(to, page) : lq_round_up(m->size, page);
+    from = from / unit * unit;
+    to = to < m->size ? lq_round_up(to, unit) : lq_round_up(m->size, unit);
     union {
         const uint8_t *c;
         void *v;
@@ -20,6 +20,7 @@ void lq_map_drop(const lq_map *m, const void *p, size_t n)
 }
 
 static atomic_int lost;
+static size_t page; /* bytes of one */
 static struct sigaction before;
 
 /* A page that the file no longer has becomes zeros, so that the reader goes on to where it asks
@@ -27,7 +28,6 @@ static struct sigaction before;
 static void on_bus(int sig, siginfo_t *info, void *context)
 {
     (void)context;
-    const size_t page = 4096;
     void *at = (void *)((uintptr_t)info->si_addr / page * page);
     if (info->si_code == BUS_ADRERR &&
         mmap(at, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED) {
@@ -45,6 +45,7 @@ void lq_map_guard(bool on)
         sigaction(SIGBUS, &before, NULL);
         return;
     }
+    page = (size_t)sysconf(_SC_PAGESIZE);
     a.sa_sigaction = on_bus;
     a.sa_flags = SA_SIGINFO;
     sigemptyset(&a.sa_mask);

@@ -1,6 +1,7 @@
 /* base/out_file.c - output that appears whole or not at all. */
 #include "base/out_file.h"
 
+#include "base/os.h"
 #include "base/path.h"
 
 #include <errno.h>
@@ -51,9 +52,7 @@ static char *folder_of(const char *path)
 static int open_nameless(const char *path, mode_t mode)
 {
     char *dir = folder_of(path);
-    int fd = dir && access("/proc/self/fd", X_OK) == 0
-                 ? open(dir, O_TMPFILE | O_WRONLY | O_CLOEXEC, mode)
-                 : -1;
+    int fd = dir && os_can_link() ? os_open_nameless(dir, O_WRONLY, mode) : -1;
     free(dir);
     return fd;
 }
@@ -79,12 +78,10 @@ static void open_temp(lq_out *o, mode_t mode)
 /* Give a file without a name its temporary one. */
 static bool link_temp(lq_out *o)
 {
-    char self[40];
     char *end = o->temp + strlen(o->temp) - TEMP_TAIL;
-    snprintf(self, sizeof self, "/proc/self/fd/%d", o->fd);
     for (unsigned i = 0; !o->named && i < 1000; i++) {
         snprintf(end, TEMP_TAIL + 1, "%06x", ((unsigned)getpid() * 1000 + i) & 0xffffff);
-        o->named = linkat(AT_FDCWD, self, AT_FDCWD, o->temp, AT_SYMLINK_FOLLOW) == 0;
+        o->named = os_link_nameless(o->fd, o->temp);
         if (!o->named && errno != EEXIST) break;
     }
     return o->named;
@@ -151,8 +148,7 @@ static void begin_sync(lq_out *o)
 {
     const size_t written = o->size - o->fill;
     if (written - o->begun < ON_ITS_WAY) return;
-    (void)sync_file_range(o->fd, (off_t)o->begun, (off_t)(written - o->begun),
-                          SYNC_FILE_RANGE_WRITE);
+    os_begin_sync(o->fd, o->begun, written - o->begun);
     o->begun = written;
 }
 

@@ -1,6 +1,8 @@
 /* calib/spill.c - see spill.h. */
 #include "calib/spill.h"
 
+#include "base/os.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,7 +11,7 @@
 
 static int unnamed_file(const char *dir)
 {
-    int fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    int fd = os_open_nameless(dir, O_RDWR, 0600);
     if (fd >= 0) return fd;
     char path[4096];
     int n = snprintf(path, sizeof path, "%s/state.tmp-XXXXXX", dir);
@@ -30,10 +32,8 @@ lq_status spill_open(int *fd, const char *dir, lq_err *err)
 static lq_status failed(int fd, ssize_t k, lq_err *err)
 {
     const char *why = k < 0 ? strerror(errno) : "file too short";
-    char link[40], at[400];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    const ssize_t n = readlink(link, at, sizeof at - 1);
-    at[n > 0 ? n : 0] = 0;
+    char at[400];
+    os_path_of(fd, at, sizeof at);
     char *slash = strrchr(at, '/');
     *(slash ? slash : at) = 0;
     return lq_fail(err, LQ_EIO, "%s%sstates on disk: %s", at, slash ? ": " : "", why);

@@ -2,6 +2,7 @@
 #include "convert/folder.h"
 
 #include "base/file.h"
+#include "base/os.h"
 #include "base/out_file.h"
 #include "base/path.h"
 #include "formats/hf/model_files.h"
@@ -423,9 +424,7 @@ static lq_status set_names(conv_folder *f, const char *target, lq_err *err)
 /* What is mounted cannot change places either. */
 static lq_status not_mounted(const char *dir, lq_err *err)
 {
-    struct statx st;
-    if (statx(AT_FDCWD, dir, 0, 0, &st) != 0 || !(st.stx_attributes & STATX_ATTR_MOUNT_ROOT))
-        return LQ_OK;
+    if (!os_is_mount(dir)) return LQ_OK;
     return lq_fail(err, LQ_EUSAGE,
                    "%s: is a mount point, which stays: expected the name of a folder in it", dir);
 }
@@ -525,8 +524,7 @@ static lq_status exchange(conv_folder *f, lq_err *err)
     replaces(line, sizeof line, &st);
     s = add_name(f, line, err);
     (void)fsync(f->lock);
-    if (!s && renameat2(AT_FDCWD, f->dir, AT_FDCWD, f->target, RENAME_EXCHANGE) != 0)
-        s = io(f->target, err);
+    if (!s && !os_exchange(f->dir, f->target)) s = io(f->target, err);
     if (s) return s;
     lq_sync_name(f->target);
     conv_folder old = *f;

@@ -2,6 +2,7 @@
 #include "publish/child.h"
 
 #include "base/clock.h"
+#include "base/os.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +10,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -30,8 +30,7 @@ typedef struct {
 static void start_child(const child *c, const char **argv, pid_t parent, const int out[2],
                         const int err[2])
 {
-    prctl(PR_SET_PDEATHSIG, SIGTERM);          /* nothing goes on when we are killed */
-    if (getppid() != parent) _exit(NOT_FOUND); /* killed already */
+    if (!os_end_with(parent)) _exit(NOT_FOUND); /* nothing goes on when we are killed */
     const int in = open("/dev/null", O_RDONLY);
     if (in < 0 || dup2(in, STDIN_FILENO) < 0 || dup2(out[1], STDOUT_FILENO) < 0 ||
         dup2(err[1], STDERR_FILENO) < 0)
@@ -66,11 +65,11 @@ static lq_status start(running *r, const child *c, lq_err *err)
     *r = (running){ .c = c, .pid = -1, .out = -1, .err = -1, .since = (time_t)lq_now() };
     if (c->carried) r->carried = c->carried(c->where);
     if (!argv) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    if (pipe2(out, O_CLOEXEC) != 0) {
+    if (os_pipe(out) != 0) {
         free(argv);
         return lq_fail(err, LQ_EIO, "%s: %s", c->argv[0], strerror(errno));
     }
-    if (pipe2(errs, O_CLOEXEC) == 0) {
+    if (os_pipe(errs) == 0) {
         r->pid = fork();
         if (r->pid == 0) start_child(c, argv, parent, out, errs);
         close(errs[1]);

@@ -3,6 +3,7 @@
 #include "tools/cmds.h"
 
 #include "base/machine.h"
+#include "base/os.h"
 #include "base/version.h"
 #include "kernels/bench/bench.h"
 #include "kernels/device.h"
@@ -88,7 +89,7 @@ static lq_status find(findings *f, int threads, bool quick, lq_err *err)
     hub_env *env = calloc(1, sizeof *env);
     pool *p = NULL;
     if (!env) return lq_fail(err, LQ_ENOMEM, "no memory");
-    host_cpu(f->cpu, sizeof f->cpu);
+    os_cpu_name(f->cpu, sizeof f->cpu);
     host_isas(f->isas, sizeof f->isas);
     host_devices(f->devices, sizeof f->devices);
     f->nvidia = host_nvidia(f->driver, sizeof f->driver);

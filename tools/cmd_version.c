@@ -1,6 +1,7 @@
 /* tools/cmd_version.c - `llmq version`: what this program is made of and what it found here. */
 #include "tools/cmds.h"
 
+#include "base/os.h"
 #include "base/version.h"
 #include "kernels/device.h"
 #include "tools/cli/host.h"
@@ -46,7 +47,7 @@ static cJSON *document(void)
     char text[512];
     cJSON_AddStringToObject(o, "version", LLMQ_VERSION);
     cJSON_AddStringToObject(o, "compiler", COMPILER);
-    host_cpu(text, sizeof text);
+    os_cpu_name(text, sizeof text);
     cJSON_AddStringToObject(o, "cpu", text);
     host_isas(text, sizeof text);
     cJSON_AddStringToObject(o, "isa", text);

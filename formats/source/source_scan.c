@@ -1,6 +1,8 @@
 /* formats/source/source_scan.c - reading a whole source once, in windows whose pages are given back, and
  * noticing that its files changed meanwhile. */
 #include "formats/source/source_impl.h"
+
+#include "base/os.h"
 #include "formats/tensor/finite.h"
 
 #include <errno.h>
@@ -75,11 +77,12 @@ static bool take_stamp(src_stamp *s, const char *path)
 {
     struct stat st;
     if (stat(path, &st) != 0) return false;
+    const struct timespec changed = os_mtime(&st);
     s->dev = (uint64_t)st.st_dev;
     s->ino = (uint64_t)st.st_ino;
     s->size = (uint64_t)st.st_size;
-    s->sec = (int64_t)st.st_mtim.tv_sec;
-    s->nsec = (int64_t)st.st_mtim.tv_nsec;
+    s->sec = (int64_t)changed.tv_sec;
+    s->nsec = (int64_t)changed.tv_nsec;
     return true;
 }
 

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/locale.h"
 #include "base/machine.h"
+#include "base/os.h"
 
 #include <assert.h>
 #include <pthread.h>
@@ -45,8 +46,8 @@ struct pool {
     int64_t n_items;
     pool_times *times; /* or NULL */
     bool pinned;
-    cpu_set_t of_caller,
-        of_all; /* the caller's CPU in a step; all, where it may go outside of one */
+    os_cpus of_caller; /* the caller's CPU in a step */
+    os_cpus of_all;    /* where it may go outside of one */
     atomic_llong busy_ns;
 };
 
@@ -191,7 +192,7 @@ void pool_run(pool *p, int64_t n_items, void (*fn)(void *ctx, int64_t item, int 
 
 void pool_enter(pool *p)
 {
-    if (p && p->pinned) pthread_setaffinity_np(pthread_self(), sizeof p->of_caller, &p->of_caller);
+    if (p && p->pinned) os_bind(pthread_self(), &p->of_caller);
     if (!p || p->n_threads == 1) return;
     atomic_store(&p->in_step, 1);
     wake_all(p);
@@ -201,15 +202,14 @@ void pool_leave(pool *p)
 {
     if (!p) return;
     atomic_store(&p->in_step, 0); /* spinning workers see it and go to sleep */
-    if (p->pinned) pthread_setaffinity_np(pthread_self(), sizeof p->of_all, &p->of_all);
+    if (p->pinned) os_bind(pthread_self(), &p->of_all);
 }
 
-static cpu_set_t set_of(const struct place *at, int n)
+static os_cpus set_of(const struct place *at, int n)
 {
-    cpu_set_t set;
-    CPU_ZERO(&set);
+    os_cpus set = { { 0 } };
     for (int i = 0; i < n; i++)
-        CPU_SET((size_t)at[i].cpu, &set);
+        set.word[at[i].cpu / 64] |= (uint64_t)1 << at[i].cpu % 64;
     return set;
 }
 
@@ -219,8 +219,8 @@ lq_status pool_pin(pool *p, const cpu_places *where, lq_err *err)
         return lq_fail(err, LQ_EVALUE, "CPUs to bind threads to: expected some, found 0");
     for (int i = 1; i < p->n_threads; i++) {
         const int cpu = where->at[i % where->n].cpu;
-        const cpu_set_t set = set_of(&where->at[i % where->n], 1);
-        const int why = pthread_setaffinity_np(p->threads[i - 1], sizeof set, &set);
+        const os_cpus set = set_of(&where->at[i % where->n], 1);
+        const int why = os_bind(p->threads[i - 1], &set);
         if (why)
             return lq_fail(err, LQ_EUNSUPPORTED, "thread %d cannot be bound to CPU %d: %s", i, cpu,
                            strerror(why));

@@ -1,6 +1,8 @@
 /* runtime/grammar/grammar_vocab.c - a vocabulary as a trie of its tokens' bytes. See grammar_int.h. */
 #include "runtime/grammar/grammar_int.h"
 
+#include "base/os.h"
+
 #include <stdlib.h>
 
 static lq_status grammar_vocab_no_memory(gr_vocab *v, lq_err *err)
@@ -53,7 +55,7 @@ static bool make_trie(gr_vocab *v)
     size_t n = 0, have = 0;
     for (size_t i = 0; ok && i < V; i++)
         if (v->off[i + 1] > v->off[i]) order[n++] = (int32_t)i;
-    if (ok) qsort_r(order, n, sizeof *order, by_bytes, v);
+    if (ok) os_sort(order, n, sizeof *order, by_bytes, v);
     for (size_t i = 0; ok && i < n; i++) {
         int32_t id = order[i];
         const uint8_t *s = v->bytes + v->off[id];

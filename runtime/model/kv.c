@@ -18,6 +18,7 @@
 #include "runtime/model/kv.h"
 
 #include "base/hash.h"
+#include "base/os.h"
 #include "runtime/model/kv_state.h"
 #include "runtime/model/kv_window.h"
 
@@ -114,7 +115,7 @@ static lq_status map_host(kv_cache *kv, size_t n, lq_err *err)
     if (p == MAP_FAILED)
         return lq_fail(err, LQ_ENOMEM, "KV cache: no memory for %zu bytes in %lld blocks", n,
                        (long long)kv->opts.n_blocks);
-    madvise(p, n, MADV_HUGEPAGE); /* a hint: works without */
+    os_huge_pages(p, n);
     kv->data = p;
     kv->data_bytes = n;
     return LQ_OK;

@@ -1,6 +1,7 @@
 /* runtime/model/kv_state.c - see kv_state.h. */
 #include "runtime/model/kv_state.h"
 
+#include "base/os.h"
 #include "kernels/core/operands.h"
 
 #include <sys/mman.h>
@@ -44,7 +45,7 @@ lq_status kv_states_open(kv_states *st, const arch_config *c, int64_t n, lq_err 
     if (p == MAP_FAILED)
         return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes of %lld states of sequences", bytes,
                        (long long)n);
-    madvise(p, bytes, MADV_HUGEPAGE); /* a hint: works without */
+    os_huge_pages(p, bytes);
     st->data = p;
     return LQ_OK;
 }

@@ -24,7 +24,7 @@ fi
 
 # Kernels and what they need, which is no library (the linker drops what else is in their files); -O1 compiles five times as fast as -O2.
 # shellcheck disable=SC2016 # make expands it
-sources='$(wildcard kernels/*.c kernels/*/*.c base/base.c base/machine.c base/cpus.c base/locale.c formats/tensor/*.c quantize/methods/lut4.c quantize/methods/rows_ref.c quantize/methods/grid.c)'
+sources='$(wildcard kernels/*.c kernels/*/*.c base/base.c base/machine.c base/cpus.c base/os_linux.c base/locale.c formats/tensor/*.c quantize/methods/lut4.c quantize/methods/rows_ref.c quantize/methods/grid.c)'
 tests="test_mm test_mm_blocks test_ops test_attn test_tiles test_rows test_pool"
 # shellcheck disable=SC2086,SC2046 # a list of words
 make -s -j"$jobs" BUILD=$build CC="$cc" CFLAGS='-O1 -ffunction-sections -fdata-sections' WERROR= SANITIZE= PKGCF= NVCC= TOOLSRCS= \

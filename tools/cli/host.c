@@ -34,20 +34,6 @@ void host_isas(char *out, size_t n)
 void host_isas(char *out, size_t n) { snprintf(out, n, "generic"); }
 #endif
 
-void host_cpu(char *out, size_t n)
-{
-    snprintf(out, n, "unknown");
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    char line[256];
-    while (f && fgets(line, sizeof line, f)) {
-        if (strncmp(line, "model name", 10) != 0) continue;
-        const char *v = strchr(line, ':');
-        if (v) snprintf(out, n, "%.*s", (int)strcspn(v + 2, "\n"), v + 2);
-        break;
-    }
-    if (f) fclose(f);
-}
-
 void host_devices(char *out, size_t n)
 {
     lq_err err = { "" };

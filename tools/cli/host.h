@@ -4,8 +4,6 @@
 
 #include "base/base.h"
 
-/* "model name" of /proc/cpuinfo, or "unknown". */
-void host_cpu(char *out, size_t n);
 /* Its instruction sets, of those that kernels are written for: "sse4.2 avx2 fma". */
 void host_isas(char *out, size_t n);
 /* "cpu", and the GPUs by name or why there are none. */

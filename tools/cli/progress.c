@@ -2,13 +2,13 @@
 #include "tools/cli/progress.h"
 
 #include "base/clock.h"
+#include "base/os.h"
 
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,30 +27,6 @@ static struct {
     prog_listener listener; /* NULL: stderr */
     void *user;
 } g = { .lock = PTHREAD_MUTEX_INITIALIZER, .level = LOG_INFO };
-
-size_t prog_peak_rss_bytes(void)
-{
-    char line[128];
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/self/status", "r"); /* getrusage also counts what came before exec */
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "VmHWM: %llu", &kib) == 1) break;
-    if (f) fclose(f);
-    if (kib) return (size_t)kib * 1024;
-    struct rusage r;
-    if (getrusage(RUSAGE_SELF, &r)) return 0;
-    return (size_t)r.ru_maxrss * 1024; /* Linux: KiB */
-}
-
-static size_t rss_bytes(void)
-{
-    unsigned long pages = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    if (!f) return prog_peak_rss_bytes();
-    if (fscanf(f, "%*s %lu", &pages) != 1) pages = 0;
-    fclose(f);
-    return pages * (size_t)sysconf(_SC_PAGESIZE);
-}
 
 static int format_time(char *buf, size_t n, double secs)
 {
@@ -144,7 +120,7 @@ void prog_show(const prog_phase *p)
         g.shown = g.terminal ? 0 : now;
     }
     if (g.level >= LOG_INFO && now - g.shown >= (g.terminal ? redraw_secs : plain_secs)) {
-        prog_phase_line(line, sizeof line, p, rss_bytes(), g.terminal ? BAR : 0);
+        prog_phase_line(line, sizeof line, p, os_memory_used(), g.terminal ? BAR : 0);
         put_line(line, now);
     }
     pthread_mutex_unlock(&g.lock);
@@ -165,7 +141,7 @@ static void progress_report(void *user, const char *what, double done, double to
     if (g.level >= LOG_INFO &&
         (now - g.shown >= (g.terminal ? redraw_secs : plain_secs) || (last && g.terminal))) {
         char line[LINE];
-        prog_line(line, sizeof line, what, done, total, now - g.started, rss_bytes(),
+        prog_line(line, sizeof line, what, done, total, now - g.started, os_memory_used(),
                   g.terminal ? BAR : 0);
         put_line(line, now);
     }

@@ -22,8 +22,6 @@ __attribute__((format(printf, 2, 3))) void prog_say(log_level level, const char 
 typedef void (*prog_listener)(void *user, log_level level, const char *text);
 void prog_listen(prog_listener f, void *user);
 
-size_t prog_peak_rss_bytes(void); /* of this process so far */
-
 /* A job of phases: one line with a bar for all of it and one for the phase. secs_left < 0: not
  * known. */
 typedef struct {

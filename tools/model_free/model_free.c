@@ -2,6 +2,7 @@
 #include "tools/model_free/model_free.h"
 
 #include "base/clock.h"
+#include "base/os.h"
 #include "convert/model_free/model_free.h"
 #include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
@@ -134,7 +135,7 @@ static lq_status print_result(const mf_run *m, const mf_report *r, const char *o
         cJSON_AddNumberToObject(doc, "bytes_in", (double)r->bytes_in);
         cJSON_AddNumberToObject(doc, "bytes_out", (double)r->bytes_out);
         cJSON_AddNumberToObject(doc, "seconds", secs);
-        cJSON_AddNumberToObject(doc, "peak_rss", (double)prog_peak_rss_bytes());
+        cJSON_AddNumberToObject(doc, "peak_rss", (double)os_memory_peak());
         cJSON_AddItemToObject(doc, "tensors", items_json(m));
         return cmd_give_json(c, doc, err);
     }

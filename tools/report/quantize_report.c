@@ -1,6 +1,7 @@
 /* tools/report/quantize_report.c - the output of `llmq quantize`; see quantize_report.h. */
 #include "tools/report/quantize_report.h"
 
+#include "base/os.h"
 #include "quantize/mixed/bpw.h"
 #include "tools/cli/progress.h"
 
@@ -181,7 +182,7 @@ cJSON *qrep_json(const qz_result *r, const qrep_run *run)
     cJSON_AddNumberToObject(doc, "bytes_in", (double)r->bytes_in);
     cJSON_AddNumberToObject(doc, "bytes_out", (double)r->bytes_out);
     cJSON_AddNumberToObject(doc, "seconds", run->seconds);
-    cJSON_AddNumberToObject(doc, "peak_rss_bytes", (double)prog_peak_rss_bytes());
+    cJSON_AddNumberToObject(doc, "peak_rss_bytes", (double)os_memory_peak());
     add_need(doc, &r->memory);
     if (isfinite(r->predicted_secs))
         cJSON_AddNumberToObject(doc, "predicted_seconds", r->predicted_secs);
@@ -308,7 +309,6 @@ void qrep_print_text(const qz_result *r, const qrep_run *run)
     print_check(&r->check, &r->before);
     printf("%.1f s, ", run->seconds);
     if (isfinite(r->predicted_secs)) printf("%.0f s predicted, ", r->predicted_secs);
-    printf("peak memory %s, predicted %s\n",
-           opt_limit_text(a, sizeof a, (double)prog_peak_rss_bytes()),
+    printf("peak memory %s, predicted %s\n", opt_limit_text(a, sizeof a, (double)os_memory_peak()),
            opt_limit_text(b, sizeof b, (double)r->memory.rss));
 }
