@@ -19,11 +19,4 @@ static inline double lq_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A time of lq_now for pthread_cond_timedwait; the condition's clock is CLOCK_MONOTONIC. */
-static inline struct timespec lq_timespec(double seconds)
-{
-    const time_t whole = (time_t)seconds;
-    return (struct timespec){ .tv_sec = whole, .tv_nsec = (long)((seconds - (double)whole) * 1e9) };
-}
-
 #endif

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/machine.h"
+#include "base/os.h"
 #include "base/version.h"
 #include "runtime/chat/chat.h"
 #include "runtime/engine/sizing.h"
@@ -80,12 +81,8 @@ lq_status lm_open(lm **out, const api_opts *o, lq_err *err)
 {
     lm *l = *out = calloc(1, sizeof *l);
     if (!l) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    pthread_condattr_t mono;
-    pthread_condattr_init(&mono);
-    pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
     pthread_mutex_init(&l->mu, NULL);
-    pthread_cond_init(&l->some, &mono);
-    pthread_condattr_destroy(&mono);
+    os_cond_init(&l->some);
     l->last = &l->first;
     lq_status s = api_open(&l->a, o, err);
     if (s) {
@@ -304,11 +301,11 @@ lq_status lm_submit(lm *l, const char *route, const char *json, size_t n, uint64
 
 bool lm_step(lm *l, double seconds)
 {
-    const struct timespec t = lq_timespec(lq_now() + seconds);
+    const double until = lq_now() + seconds;
     int rc = 0;
     pthread_mutex_lock(&l->mu);
     while (!l->first && rc == 0)
-        rc = pthread_cond_timedwait(&l->some, &l->mu, &t);
+        rc = os_cond_until(&l->some, &l->mu, until);
     bool any = l->first != NULL;
     pthread_mutex_unlock(&l->mu);
     return any;
@@ -329,12 +326,12 @@ static done *unlink_done(lm *l, uint64_t tag)
 
 bool lm_take(lm *l, uint64_t tag, double seconds, lm_answer *a)
 {
-    const struct timespec t = lq_timespec(lq_now() + seconds);
+    const double until = lq_now() + seconds;
     done *d;
     int rc = 0;
     pthread_mutex_lock(&l->mu);
     while (!(d = unlink_done(l, tag)) && rc == 0 && seconds > 0)
-        rc = pthread_cond_timedwait(&l->some, &l->mu, &t);
+        rc = os_cond_until(&l->some, &l->mu, until);
     pthread_mutex_unlock(&l->mu);
     const bool found = d != NULL;
     if (found) *a = d->a;

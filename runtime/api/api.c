@@ -3,10 +3,10 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/os.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <time.h>
 
 static lq_status copy_names(api *a, lq_err *err)
@@ -35,8 +35,7 @@ lq_status api_open(api **out, const api_opts *o, lq_err *err)
     if (!(a->o.stall_seconds > 0)) a->o.stall_seconds = 60;
     a->created = (int64_t)time(NULL);
     a->started = lq_now();
-    if (getrandom(&a->salt, sizeof a->salt, 0) != sizeof a->salt)
-        a->salt = (uint64_t)a->created * 0x9e3779b97f4a7c15u;
+    if (!os_random(&a->salt, sizeof a->salt)) a->salt = (uint64_t)a->created * 0x9e3779b97f4a7c15u;
     pthread_mutex_init(&a->mu, NULL);
     a->met = met_new();
     a->store = api_store_open(o->kept_responses);

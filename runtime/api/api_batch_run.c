@@ -1,5 +1,6 @@
 /* runtime/api/api_batch_run.c - the thread that answers batches. */
 #include "base/clock.h"
+#include "base/os.h"
 #include "runtime/api/api_batches_int.h"
 #include "runtime/api/batch_line.h"
 
@@ -204,8 +205,7 @@ static bool submit(run *r, slot *t)
 
 static void wait_news(api_batches *s, double seconds)
 {
-    const struct timespec t = lq_timespec(lq_now() + seconds);
-    pthread_cond_timedwait(&s->news, &s->mu, &t);
+    os_cond_until(&s->news, &s->mu, lq_now() + seconds);
 }
 
 static bool is_late(const run *r) { return (int64_t)time(NULL) >= r->b->expires; }

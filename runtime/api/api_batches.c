@@ -1,6 +1,8 @@
 /* runtime/api/api_batches.c - see api_batches.h; POST and GET /v1/batches. */
 #include "runtime/api/api_batches_int.h"
 
+#include "base/os.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -22,14 +24,10 @@ static void api_batches_free(api_batches *s)
 lq_status api_batches_open(api_batches **out, api *a, lq_err *err)
 {
     api_batches *s = calloc(1, sizeof *s);
-    pthread_condattr_t mono;
     *out = NULL;
     if (!s) return lq_fail(err, LQ_ENOMEM, "out of memory");
     s->a = a;
-    pthread_condattr_init(&mono);
-    pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->news, &mono);
-    pthread_condattr_destroy(&mono);
+    os_cond_init(&s->news);
     pthread_mutex_init(&s->mu, NULL);
     pthread_mutex_init(&s->submit, NULL);
     lq_status st = api_batches_load(s, err);

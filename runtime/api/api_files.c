@@ -1,9 +1,10 @@
 /* runtime/api/api_files.c - see api_files.h; in a folder: api_disk.h. */
 #include "runtime/api/api_files_int.h"
 
+#include "base/os.h"
+
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <time.h>
 
 /* Under mu. */
@@ -176,7 +177,7 @@ void api_files_give_back(api_files *s, size_t n)
 void api_secret_id(char out[48], const char *prefix)
 {
     unsigned long long v[2] = { 0 };
-    if (getrandom(v, sizeof v, 0) != sizeof v) v[0] = (unsigned long long)time(NULL);
+    if (!os_random(v, sizeof v)) v[0] = (unsigned long long)time(NULL);
     snprintf(out, 48, "%s%016llx%016llx", prefix, v[0], v[1]);
 }
 

@@ -11,10 +11,10 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/random.h>
 #include <time.h>
 
 #include "base/machine.h"
+#include "base/os.h"
 #include "base/random.h"
 
 static void link_gen(gen *g)
@@ -381,7 +381,7 @@ static uint64_t base_seed(const api_params *p)
 {
     uint64_t s;
     if (p->has_seed) return (uint64_t)p->seed;
-    if (getrandom(&s, sizeof s, 0) != sizeof s) s = (uint64_t)time(NULL);
+    if (!os_random(&s, sizeof s)) s = (uint64_t)time(NULL);
     return s;
 }
 
@@ -675,8 +675,7 @@ static lq_status prepare(gen *g, api_error *e)
 static void name_answer(gen *g)
 {
     unsigned long long v[2] = { g->a->salt, atomic_fetch_add(&g->a->counter, 1) }, secret[2];
-    if (g->shape->secret && getrandom(secret, sizeof secret, 0) == sizeof secret)
-        memcpy(v, secret, sizeof v);
+    if (g->shape->secret && os_random(secret, sizeof secret)) memcpy(v, secret, sizeof v);
     snprintf(g->answer.id, sizeof g->answer.id, "%s%016llx%08llx", g->shape->prefix, v[0], v[1]);
 }
 

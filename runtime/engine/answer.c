@@ -3,6 +3,7 @@
 
 #include "base/buf.h"
 #include "base/clock.h"
+#include "base/os.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -68,8 +69,7 @@ static void answer_take(void *user, const eng_event *e)
 /* With the lock held: until something comes, or LOOK_MS have passed. */
 static void wait_more(collector *c)
 {
-    const struct timespec t = lq_timespec(lq_now() + 1e-3 * LOOK_MS);
-    pthread_cond_timedwait(&c->more, &c->lock, &t);
+    os_cond_until(&c->more, &c->lock, lq_now() + 1e-3 * LOOK_MS);
 }
 
 /* The text that came since, as a copy: the engine may move the whole meanwhile. With the lock held,
@@ -121,11 +121,7 @@ lq_status ans_run(ans_answer *a, engine *e, const eng_request *r, ans_text f, vo
 {
     *a = (ans_answer){ 0 };
     collector c = { .a = a, .lock = PTHREAD_MUTEX_INITIALIZER };
-    pthread_condattr_t mono;
-    pthread_condattr_init(&mono);
-    pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
-    pthread_cond_init(&c.more, &mono);
-    pthread_condattr_destroy(&mono);
+    os_cond_init(&c.more);
     uint64_t id = 0;
     bool on = true;
     a->t_begin = lq_now();

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/locale.h"
 #include "base/machine.h"
+#include "base/os.h"
 #include "runtime/engine/beam.h"
 #include "runtime/engine/draft.h"
 #include "runtime/engine/mtp.h"
@@ -139,12 +140,11 @@ void eng_stats_get(engine *e, eng_stats *s)
 bool eng_drain(engine *e, double timeout)
 {
     double until = lq_now() + (timeout > 0 ? timeout : 0);
-    struct timespec t = lq_timespec(until);
     pthread_mutex_lock(&e->lock);
     e->draining = true;
     int rc = 0;
     while (e->n_live > 0 && rc != ETIMEDOUT)
-        rc = pthread_cond_timedwait(&e->done, &e->lock, &t);
+        rc = os_cond_until(&e->done, &e->lock, until);
     bool empty = e->n_live == 0;
     pthread_mutex_unlock(&e->lock);
     return empty;
@@ -651,11 +651,10 @@ static void *engine_run(void *arg)
             if (busy) pool_leave(e->p);
             busy = false;
             e->last_step = 0;
-            struct timespec t = lq_timespec(e->due);
             if (!e->live)
                 pthread_cond_wait(&e->wake, &e->lock);
             else
-                pthread_cond_timedwait(&e->wake, &e->lock, &t);
+                os_cond_until(&e->wake, &e->lock, e->due);
         }
         seq *doomed = collect(e);
         bool closing = e->closing;
@@ -678,13 +677,9 @@ static void *engine_run(void *arg)
 
 static lq_status open_lock(engine *e, lq_err *err)
 {
-    pthread_condattr_t mono;
     if (pthread_mutex_init(&e->lock, NULL)) return lq_fail(err, LQ_ENOMEM, "engine: no mutex");
-    pthread_condattr_init(&mono);
-    pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
-    pthread_cond_init(&e->wake, &mono);
-    pthread_cond_init(&e->done, &mono);
-    pthread_condattr_destroy(&mono);
+    os_cond_init(&e->wake);
+    os_cond_init(&e->done);
     e->has_lock = true;
     return LQ_OK;
 }

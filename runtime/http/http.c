@@ -2,6 +2,7 @@
 #include "runtime/http/http_int.h"
 
 #include "base/clock.h"
+#include "base/os.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +33,7 @@ static lq_status listen_on(http_server *s, lq_err *err)
     if (e) return lq_fail(err, LQ_EIO, "cannot listen on %s: %s", host, gai_strerror(e));
     int fd = -1, why = 0, one = 1;
     for (struct addrinfo *a = found; a && fd < 0; a = a->ai_next) {
-        fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, a->ai_protocol);
+        fd = os_socket(a->ai_family, a->ai_socktype, a->ai_protocol, true);
         if (fd >= 0) setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
         if (fd >= 0 && bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0)
             break;
@@ -59,7 +60,7 @@ static lq_status listen_on(http_server *s, lq_err *err)
 static void remove_stale(const struct sockaddr_un *at)
 {
     struct stat st;
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = os_socket(AF_UNIX, SOCK_STREAM, 0, false);
     if (fd < 0) return;
     bool dead = connect(fd, (const struct sockaddr *)at, sizeof *at) < 0 && errno == ECONNREFUSED;
     if (dead && stat(at->sun_path, &st) == 0 && S_ISSOCK(st.st_mode)) unlink(at->sun_path);
@@ -75,7 +76,7 @@ static lq_status listen_unix(http_server *s, lq_err *err)
                        path, sizeof at.sun_path - 1);
     memcpy(at.sun_path, path, strlen(path) + 1);
     remove_stale(&at);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = os_socket(AF_UNIX, SOCK_STREAM, 0, true);
     if (fd < 0 || bind(fd, (const struct sockaddr *)&at, sizeof at) || listen(fd, SOMAXCONN)) {
         int why = errno;
         if (fd >= 0) close(fd);
@@ -124,14 +125,11 @@ lq_status http_open(http_server **out, const http_opts *o, lq_err *err)
     if (!s) return lq_fail(err, LQ_ENOMEM, "out of memory");
     s->o = *o;
     atomic_init(&s->refs, 1);
-    s->listen_fd = s->epoll_fd = s->stop_fd = -1;
+    s->listen_fd = -1;
+    s->ends = (hangup){ -1, -1 };
     http_defaults(&s->o);
     pthread_mutex_init(&s->mu, NULL);
-    pthread_condattr_t mono;
-    pthread_condattr_init(&mono);
-    pthread_condattr_setclock(&mono, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->idle, &mono);
-    pthread_condattr_destroy(&mono);
+    os_cond_init(&s->idle);
     lq_status st = http_keys_open(&s->keys, &s->o.keys, err);
     if (!st) st = s->o.unix_path ? listen_unix(s, err) : listen_on(s, err);
     if (!st) st = http_watch_start(s, err);
@@ -155,11 +153,9 @@ void http_drain(http_server *s) { atomic_store(&s->draining, true); }
 bool http_wait_idle(http_server *s, double seconds)
 {
     double until = lq_now() + seconds;
-    struct timespec t = { .tv_sec = (time_t)until,
-                          .tv_nsec = (long)((until - floor(until)) * 1e9) };
     pthread_mutex_lock(&s->mu);
     while (s->n_open && lq_now() < until)
-        pthread_cond_timedwait(&s->idle, &s->mu, &t);
+        os_cond_until(&s->idle, &s->mu, until);
     bool idle = s->n_open == 0;
     pthread_mutex_unlock(&s->mu);
     return idle;

@@ -15,12 +15,12 @@
 #include "runtime/http/http_int.h"
 
 #include "base/clock.h"
+#include "base/os.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 /* Sent bytes that the kernel keeps for a client that is slow to read. */
@@ -187,7 +187,7 @@ static void set_request_id(http_req *r, const char *given)
         return;
     }
     uint64_t v[2] = { 0 };
-    if (getrandom(v, sizeof v, 0) != sizeof v) v[0] = (uint64_t)(lq_now() * 1e9);
+    if (!os_random(v, sizeof v)) v[0] = (uint64_t)(lq_now() * 1e9);
     snprintf(r->id, sizeof r->id, "req-%016llx%016llx", (unsigned long long)v[0],
              (unsigned long long)v[1]);
 }

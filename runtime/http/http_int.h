@@ -7,6 +7,7 @@
 #ifndef LLMQ_RUNTIME_HTTP_HTTP_INT_H
 #define LLMQ_RUNTIME_HTTP_HTTP_INT_H
 
+#include "base/hangup.h"
 #include "runtime/http/http.h"
 
 #include <microhttpd.h>
@@ -19,7 +20,7 @@ typedef enum { CONN_IDLE, CONN_HEAD, CONN_BODY, CONN_BUSY } conn_state;
 typedef struct conn conn;
 struct conn {
     conn *prev, *next;
-    uint64_t id; /* names it in the watcher's epoll set: pointers may be reused */
+    uint64_t id; /* names it to the watcher: pointers may be reused */
     int fd;
     conn_state state;
     double since; /* when it entered the state */
@@ -94,7 +95,7 @@ struct http_server {
     int64_t n_conns, n_open;
     http_tls *tls; /* the latest of http_set_tls; NULL: as it began */
 
-    int epoll_fd, stop_fd; /* the watcher's */
+    hangup ends; /* the watcher's */
     pthread_t watcher;
     bool watching;
 };

@@ -6,23 +6,14 @@
 #include "base/clock.h"
 
 #include <stdio.h>
-#include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 enum { TICK_MS = 200, EVENTS = 64 };
-static const double LEFT_SECONDS = 1;    /* for what a client that has gone had sent before */
-static const uint64_t STOP = UINT64_MAX; /* no conn has this id */
+static const double LEFT_SECONDS = 1; /* for what a client that has gone had sent before */
 
-static void arm(http_server *s, const conn *c, int how)
-{
-    struct epoll_event e = { .events = EPOLLRDHUP | EPOLLONESHOT, .data = { .u64 = c->id } };
-    epoll_ctl(s->epoll_fd, how, c->fd, &e);
-}
-
-void http_watch_add(http_server *s, const conn *c) { arm(s, c, EPOLL_CTL_ADD); }
-void http_watch_again(http_server *s, const conn *c) { arm(s, c, EPOLL_CTL_MOD); }
+void http_watch_add(http_server *s, const conn *c) { hup_add(&s->ends, c->fd, c->id); }
+void http_watch_again(http_server *s, const conn *c) { hup_again(&s->ends, c->fd, c->id); }
 
 /* Notes that the client of the connection of that id has hung up: libmicrohttpd reads once per
  * event, and does not see an end that came together with bytes. Returns the exchange that waits for
@@ -140,13 +131,13 @@ static void ping_streams(http_server *s, double now)
 static void *watch(void *arg)
 {
     http_server *s = arg;
-    struct epoll_event e[EVENTS];
+    uint64_t ids[EVENTS];
     double ticked = lq_now();
     for (;;) {
-        int n = epoll_wait(s->epoll_fd, e, EVENTS, TICK_MS);
+        int n = hup_wait(&s->ends, ids, EVENTS, TICK_MS);
+        if (n < 0) return NULL;
         for (int i = 0; i < n; i++) {
-            if (e[i].data.u64 == STOP) return NULL;
-            http_req *r = note_left(s, e[i].data.u64);
+            http_req *r = note_left(s, ids[i]);
             if (!r) continue;
             http_req_cut(r);
             http_req_unref(r);
@@ -163,12 +154,7 @@ static void *watch(void *arg)
 
 lq_status http_watch_start(http_server *s, lq_err *err)
 {
-    struct epoll_event stop = { .events = EPOLLIN, .data = { .u64 = STOP } };
-    s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    s->stop_fd = eventfd(0, EFD_CLOEXEC);
-    if (s->epoll_fd < 0 || s->stop_fd < 0 ||
-        epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->stop_fd, &stop) ||
-        pthread_create(&s->watcher, NULL, watch, s))
+    if (!hup_open(&s->ends) || pthread_create(&s->watcher, NULL, watch, s))
         return lq_fail(err, LQ_EIO, "the HTTP server's watcher did not start");
     s->watching = true;
     return LQ_OK;
@@ -176,11 +162,7 @@ lq_status http_watch_start(http_server *s, lq_err *err)
 
 void http_watch_stop(http_server *s)
 {
-    uint64_t one = 1;
-    if (s->watching && write(s->stop_fd, &one, sizeof one) == sizeof one)
-        pthread_join(s->watcher, NULL);
+    if (s->watching && hup_stop(&s->ends)) pthread_join(s->watcher, NULL);
     s->watching = false;
-    if (s->epoll_fd >= 0) close(s->epoll_fd);
-    if (s->stop_fd >= 0) close(s->stop_fd);
-    s->epoll_fd = s->stop_fd = -1;
+    hup_close(&s->ends);
 }

@@ -2,6 +2,7 @@
 #include "tools/server/serve_ops.h"
 
 #include "base/file.h"
+#include "base/os.h"
 #include "tools/cli/progress.h"
 
 #include <errno.h>
@@ -81,7 +82,7 @@ lq_status ops_tls_read(ops_tls *t, const char *cert_file, const char *key_file, 
 
 void ops_tls_free(ops_tls *t)
 {
-    if (t->key) explicit_bzero(t->key, strlen(t->key));
+    if (t->key) os_wipe(t->key, strlen(t->key));
     free(t->cert);
     free(t->key);
     *t = (ops_tls){ NULL, NULL };
@@ -107,7 +108,7 @@ lq_status ops_log_reopen(ops_log *l, const char *path, lq_err *err)
 {
     if (l->fd < 0) return LQ_OK;
     int fd = open_log(path);
-    bool ok = fd >= 0 && dup3(fd, l->fd, O_CLOEXEC) >= 0; /* writers see the old or the new file */
+    bool ok = fd >= 0 && os_dup_over(fd, l->fd) >= 0; /* writers see the old or the new file */
     int why = errno;
     if (fd >= 0) close(fd);
     if (ok) atomic_store(&l->lost, false);
@@ -189,7 +190,7 @@ void ops_notify(const char *state)
     if (n < 2 || n >= sizeof at.sun_path) return;
     memcpy(at.sun_path, path, n);
     if (at.sun_path[0] == '@') at.sun_path[0] = 0; /* an abstract one */
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int fd = os_socket(AF_UNIX, SOCK_DGRAM, 0, false);
     if (fd < 0) return;
     socklen_t len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
     (void)!sendto(fd, state, strlen(state), MSG_NOSIGNAL, (const struct sockaddr *)&at, len);
