@@ -13,8 +13,8 @@
  * The first two hold from iso_files on, which must come before the first thread: Landlock is
  * inherited by threads, not imposed on them. iso_calls forbids the calls, once all is loaded.
  *
- * Not applied: under AddressSanitizer and ThreadSanitizer, whose own work needs the calls; on
- * processors other than x86-64 and 64-bit ARM.
+ * Not applied: under AddressSanitizer and ThreadSanitizer, whose own work needs the calls; on systems
+ * other than Linux and processors other than x86-64 and 64-bit ARM.
  * Source: the kernel's Documentation/userspace-api/{landlock,no_new_privs,seccomp_filter}.rst. */
 #ifndef LLMQ_TOOLS_SERVER_ISOLATE_H
 #define LLMQ_TOOLS_SERVER_ISOLATE_H

@@ -1,0 +1,371 @@
+/* tools/server/isolate_linux.c - see isolate.h. */
+#include "tools/server/isolate_int.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+const char *iso_keep_rights(void)
+{
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 ? NULL : "refused by this kernel";
+}
+
+/* ---- files: Landlock. Numbers and layouts of its interface, of which older headers lack parts
+ * ---- */
+enum {
+    FS_EXECUTE = 1 << 0,
+    FS_WRITE = 1 << 1,
+    FS_READ = 1 << 2,
+    FS_READ_DIR = 1 << 3,
+    FS_REMOVE_FILE = 1 << 5,
+    FS_MAKE_REG = 1 << 8,
+    FS_MAKE_SOCK = 1 << 9,
+    FS_V1 = (1 << 13) - 1,    /* all of its first version */
+    FS_REFER = 1 << 13,       /* 2 */
+    FS_TRUNCATE = 1 << 14,    /* 3 */
+    FS_IOCTL_DEV = 1 << 15,   /* 5 */
+    NET_CONNECT_TCP = 1 << 1, /* 4 */
+    RULE_PATH = 1,            /* LANDLOCK_RULE_PATH_BENEATH */
+    VERSION = 1               /* LANDLOCK_CREATE_RULESET_VERSION */
+};
+typedef struct {
+    uint64_t fs, net;
+} rules_attr;
+typedef struct __attribute__((packed)) {
+    uint64_t allowed;
+    int32_t fd;
+} path_attr;
+static_assert(sizeof(path_attr) == 12, "as the kernel reads it");
+
+typedef struct {
+    int fd;
+    uint64_t handled;
+} rules;
+
+/* Beneath `path`; of a plain file only what a file can be asked for. Nothing where nothing is. */
+static void allow(const rules *r, const char *path, uint64_t access)
+{
+    struct stat st;
+    const int fd = open(path, O_PATH | O_CLOEXEC);
+    if (fd < 0) return;
+    path_attr a = { access & r->handled, fd };
+    if (fstat(fd, &st) == 0 && !S_ISDIR(st.st_mode))
+        a.allowed &= FS_EXECUTE | FS_WRITE | FS_READ | FS_TRUNCATE | FS_IOCTL_DEV;
+    if (a.allowed) (void)!syscall(SYS_landlock_add_rule, r->fd, RULE_PATH, &a, 0);
+    close(fd);
+}
+
+/* The folder that `path` lies in; the root is not given away as a whole. */
+static void allow_folder(const rules *r, const char *path, uint64_t access)
+{
+    const char *slash = strrchr(path, '/');
+    char *dir = slash ? strndup(path, (size_t)(slash - path)) : strdup(".");
+    if (dir && *dir) allow(r, dir, access);
+    free(dir);
+}
+
+/* Files of a folder may be links to elsewhere, as in a cache of downloads; shards of a file lie
+ * beside it. */
+static void allow_model(const rules *r, const char *path)
+{
+    allow(r, path, FS_READ | FS_READ_DIR);
+    if (strstr(path, "-of-") || strstr(path, ".index.json"))
+        allow_folder(r, path, FS_READ | FS_READ_DIR);
+    DIR *d = opendir(path);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char *file = NULL;
+        if (e->d_type != DT_LNK && e->d_type != DT_UNKNOWN) continue;
+        if (asprintf(&file, "%s/%s", path, e->d_name) < 0) break;
+        if (strcmp(e->d_name, "..") != 0) allow(r, file, FS_READ);
+        free(file);
+    }
+    if (d) closedir(d);
+}
+
+static void allow_use(const rules *r, const iso_path *p)
+{
+    char *end = NULL;
+    switch (p->use) {
+    case ISO_MODEL:
+        allow_model(r, p->path);
+        break;
+    case ISO_REPLACED:
+        allow(r, p->path, FS_READ);
+        allow_folder(r, p->path, FS_READ);
+        end = realpath(p->path, NULL);
+        if (end) allow_folder(r, end, FS_READ);
+        break;
+    case ISO_LOG:
+        allow(r, p->path, FS_WRITE);
+        allow_folder(r, p->path, FS_WRITE | FS_MAKE_REG);
+        break;
+    case ISO_SOCKET:
+        allow_folder(r, p->path, FS_MAKE_SOCK | FS_REMOVE_FILE);
+        break;
+    case ISO_STORE:
+        allow(r, p->path,
+              FS_READ | FS_READ_DIR | FS_WRITE | FS_MAKE_REG | FS_REMOVE_FILE | FS_REFER |
+                  FS_TRUNCATE);
+        break;
+    }
+    free(end);
+}
+
+/* What libraries and the C library read while a server runs: names of hosts, the time zone,
+ * certificates' rules, the machine's state. */
+static void allow_system(const rules *r)
+{
+    static const char *const read[] = { "/proc",
+                                        "/sys",
+                                        "/usr",
+                                        "/lib",
+                                        "/lib64",
+                                        "/etc/hosts",
+                                        "/etc/host.conf",
+                                        "/etc/resolv.conf",
+                                        "/etc/nsswitch.conf",
+                                        "/etc/gai.conf",
+                                        "/etc/services",
+                                        "/etc/ld.so.cache",
+                                        "/etc/localtime",
+                                        "/etc/ssl",
+                                        "/etc/pki",
+                                        "/etc/gnutls",
+                                        "/etc/crypto-policies",
+                                        "/dev/urandom",
+                                        "/dev/random",
+                                        "/dev/zero" };
+    for (size_t i = 0; i < sizeof read / sizeof *read; i++)
+        allow(r, read[i], FS_READ | FS_READ_DIR);
+    allow(r, "/dev/null", FS_READ | FS_WRITE);
+}
+
+const char *iso_restrict_files(const iso_path *paths, size_t n)
+{
+    const long version = syscall(SYS_landlock_create_ruleset, NULL, 0, VERSION);
+    if (version < 1) return "this kernel has no Landlock";
+    rules_attr a = { FS_V1, version >= 4 ? NET_CONNECT_TCP : 0 };
+    if (version >= 2) a.fs |= FS_REFER;
+    if (version >= 3) a.fs |= FS_TRUNCATE;
+    if (version >= 5) a.fs |= FS_IOCTL_DEV;
+    const size_t size = version >= 4 ? sizeof a : sizeof a.fs;
+    rules r = { (int)syscall(SYS_landlock_create_ruleset, &a, size, 0), a.fs };
+    if (r.fd < 0) return "Landlock takes no rules";
+    allow_system(&r);
+    for (size_t i = 0; i < n; i++)
+        if (paths[i].path) allow_use(&r, &paths[i]);
+    const bool ok = syscall(SYS_landlock_restrict_self, r.fd, 0) == 0;
+    close(r.fd);
+    return ok ? NULL : "Landlock was refused";
+}
+
+/* ---- system calls: seccomp ---- */
+#if defined(__x86_64__)
+static const uint32_t MACHINE = AUDIT_ARCH_X86_64,
+                      OTHER_ABI = 0x40000000; /* x32's numbers begin there */
+#elif defined(__aarch64__)
+static const uint32_t MACHINE = AUDIT_ARCH_AARCH64, OTHER_ABI = INT32_MAX;
+#else
+#define NO_FILTER
+#endif
+
+#ifdef NO_FILTER
+const char *iso_restrict_calls(void) { return "no filter for this processor"; }
+#else
+/* Denied with EPERM, whoever calls. */
+static const int denied[] = {
+    SYS_execve,
+    SYS_execveat,
+#ifdef SYS_fork
+    SYS_fork,
+    SYS_vfork,
+#endif
+    SYS_ptrace,
+    SYS_process_vm_readv,
+    SYS_process_vm_writev,
+    SYS_kcmp,
+    SYS_pidfd_open,
+    SYS_pidfd_getfd,
+    SYS_pidfd_send_signal,
+    SYS_unshare,
+    SYS_setns,
+    SYS_mount,
+    SYS_umount2,
+    SYS_pivot_root,
+    SYS_chroot,
+    SYS_open_tree,
+    SYS_move_mount,
+    SYS_fsopen,
+    SYS_fsconfig,
+    SYS_fsmount,
+    SYS_fspick,
+    SYS_mount_setattr,
+    SYS_open_by_handle_at,
+    SYS_name_to_handle_at,
+    SYS_fanotify_init,
+    SYS_quotactl,
+    SYS_swapon,
+    SYS_swapoff,
+    SYS_acct,
+    SYS_reboot,
+    SYS_syslog,
+    SYS_settimeofday,
+    SYS_clock_settime,
+    SYS_clock_adjtime,
+    SYS_adjtimex,
+    SYS_sethostname,
+    SYS_setdomainname,
+    SYS_init_module,
+    SYS_finit_module,
+    SYS_delete_module,
+    SYS_kexec_load,
+    SYS_kexec_file_load,
+    SYS_bpf,
+    SYS_perf_event_open,
+    SYS_userfaultfd,
+    SYS_add_key,
+    SYS_request_key,
+    SYS_keyctl,
+    SYS_io_uring_setup,
+    SYS_io_uring_enter,
+    SYS_io_uring_register,
+    SYS_setuid,
+    SYS_setgid,
+    SYS_setreuid,
+    SYS_setregid,
+    SYS_setresuid,
+    SYS_setresgid,
+    SYS_setgroups,
+    SYS_setfsuid,
+    SYS_setfsgid,
+    SYS_capset,
+    SYS_personality,
+    SYS_fchmod,
+    SYS_fchmodat,
+    SYS_fchown,
+    SYS_fchownat,
+    SYS_setxattr,
+    SYS_lsetxattr,
+    SYS_fsetxattr,
+    SYS_removexattr,
+    SYS_lremovexattr,
+    SYS_fremovexattr,
+    SYS_utimensat,
+    SYS_mknodat,
+#ifdef SYS_chmod
+    SYS_chmod,
+    SYS_chown,
+    SYS_lchown,
+    SYS_mknod,
+    SYS_utime,
+    SYS_utimes,
+    SYS_futimesat,
+#endif
+    SYS_tkill,
+    SYS_rt_sigqueueinfo,
+    SYS_rt_tgsigqueueinfo,
+#ifdef SYS_ioperm
+    SYS_ioperm,
+    SYS_iopl,
+    SYS_modify_ldt,
+#endif
+};
+static const int to_itself[] = { SYS_kill, SYS_tgkill }; /* whose first argument is a process */
+/* What kernels have learned since is not there: who may call it asks first, as on an older kernel.
+ */
+enum { NEWEST_CALL = 450 }; /* set_mempolicy_home_node, of Linux 5.17 */
+static const int families[] = { AF_UNIX, AF_INET, AF_INET6, AF_NETLINK }; /* of sockets */
+
+enum { PROGRAM = 240 };
+typedef struct {
+    struct sock_filter v[PROGRAM];
+    unsigned short n;
+} program;
+static_assert(2 * sizeof denied / sizeof *denied + 40 < PROGRAM, "the program has room");
+
+static void add(program *p, uint16_t code, uint32_t k, uint8_t yes, uint8_t no)
+{
+    assert(p->n < sizeof p->v / sizeof *p->v);
+    p->v[p->n++] = (struct sock_filter){ code, yes, no, k };
+}
+static void load_word(program *p, size_t at)
+{
+    add(p, BPF_LD | BPF_W | BPF_ABS, (uint32_t)at, 0, 0);
+}
+static void end_with(program *p, uint32_t action) { add(p, BPF_RET | BPF_K, action, 0, 0); }
+
+enum {
+    JEQ = BPF_JMP | BPF_JEQ | BPF_K,
+    JGE = BPF_JMP | BPF_JGE | BPF_K,
+    JSET = BPF_JMP | BPF_JSET | BPF_K
+};
+static const uint32_t EPERM_NOW = SECCOMP_RET_ERRNO | EPERM;
+
+static size_t argument(int i) /* its lower 32 bits, on a little-endian machine */
+{
+    return offsetof(struct seccomp_data, args) + 8 * (size_t)i;
+}
+
+static void write_filter(program *p)
+{
+    load_word(p, offsetof(struct seccomp_data, arch));
+    add(p, JEQ, MACHINE, 1, 0);
+    end_with(p, SECCOMP_RET_KILL_PROCESS);
+    load_word(p, offsetof(struct seccomp_data, nr));
+    add(p, JGE, OTHER_ABI, 0, 1);
+    end_with(p, EPERM_NOW);
+    add(p, JGE, NEWEST_CALL + 1, 0, 1);
+    end_with(p, SECCOMP_RET_ERRNO | ENOSYS);
+    for (size_t i = 0; i < sizeof denied / sizeof *denied; i++) {
+        add(p, JEQ, (uint32_t)denied[i], 0, 1);
+        end_with(p, EPERM_NOW);
+    }
+    /* Threads, but no processes. A filter cannot read what clone3's pointer points to; without
+     * clone3 the C library uses clone. */
+    add(p, JEQ, SYS_clone3, 0, 1);
+    end_with(p, SECCOMP_RET_ERRNO | ENOSYS);
+    add(p, JEQ, SYS_clone, 0, 4);
+    load_word(p, argument(0));
+    add(p, JSET, CLONE_THREAD, 0, 1);
+    end_with(p, SECCOMP_RET_ALLOW);
+    end_with(p, EPERM_NOW);
+    for (size_t i = 0; i < sizeof to_itself / sizeof *to_itself; i++) {
+        add(p, JEQ, (uint32_t)to_itself[i], 0, 4);
+        load_word(p, argument(0));
+        add(p, JEQ, (uint32_t)getpid(), 0, 1);
+        end_with(p, SECCOMP_RET_ALLOW);
+        end_with(p, EPERM_NOW);
+    }
+    const unsigned n = sizeof families / sizeof *families;
+    add(p, JEQ, SYS_socket, 0, (uint8_t)(n + 2));
+    load_word(p, argument(0));
+    for (unsigned i = 0; i < n; i++)
+        add(p, JEQ, (uint32_t)families[i], (uint8_t)(n - i), 0);
+    end_with(p, EPERM_NOW);
+    end_with(p, SECCOMP_RET_ALLOW);
+}
+
+const char *iso_restrict_calls(void)
+{
+    program p = { .n = 0 };
+    write_filter(&p);
+    const struct sock_fprog f = { p.n, p.v };
+    /* All threads at once, those of libraries as well. */
+    const long r = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &f);
+    return r == 0  ? NULL
+           : r > 0 ? "a thread has a filter of its own"
+                   : "this kernel takes no filter";
+}
+#endif
