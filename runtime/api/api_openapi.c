@@ -1,15 +1,11 @@
 /* runtime/api/api_openapi.c - GET /openapi.json: runtime/api/openapi.json, with what the code knows in the
  * place of its markers ("@version", ...; "@GET /health": the route's text): the parameters and their ranges are those of the table
- * that requests are read by. The compiler runs at the root of the repository, where .incbin finds
- * the file. */
+ * that requests are read by. */
 #include "runtime/api/api_int.h"
 
-__asm__(".section .rodata\n"
-        "api_openapi_text:\n"
-        ".incbin \"runtime/api/openapi.json\"\n"
-        ".byte 0\n"
-        ".text\n");
-extern const char api_openapi_text[];
+#include "base/embed.h"
+
+LQ_EMBED(api_openapi_text, "runtime/api/openapi.json");
 
 static void put_version(jw *w, const api *a) { jw_cstr(w, a->o.version); }
 static void put_completions(jw *w, const api *a)

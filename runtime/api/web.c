@@ -1,6 +1,7 @@
-/* runtime/api/web.c - see web.h. The compiler runs at the root of the repository, where .incbin finds
- * the files; the Makefile knows that this object depends on them. */
+/* runtime/api/web.c - see web.h. The Makefile knows that this object depends on the files. */
 #include "runtime/api/web.h"
+
+#include "base/embed.h"
 
 #include <stdio.h>
 
@@ -42,14 +43,7 @@
     X(temml_font, "vendor/Temml.woff2", "font/woff2")    \
     X(licenses, "vendor/LICENSES.txt", "text/plain; charset=utf-8")
 
-#define X(id, name, type)                            \
-    __asm__(".section .rodata\n"                     \
-            "web_" #id ":\n"                         \
-            ".incbin \"runtime/api/web/" name "\"\n" \
-            "web_" #id "_end:\n"                     \
-            ".byte 0\n"                              \
-            ".text\n");                              \
-    extern const char web_##id[], web_##id##_end[];
+#define X(id, name, type) LQ_EMBED(web_##id, "runtime/api/web/" name);
 FILES(X)
 #undef X
 

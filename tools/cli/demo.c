@@ -1,7 +1,7 @@
-/* tools/cli/demo.c - see demo.h. The assembler puts the files in; the Makefile's compiler runs at the root of the
- * repository, where .incbin finds them. */
+/* tools/cli/demo.c - see demo.h. */
 #include "tools/cli/demo.h"
 
+#include "base/embed.h"
 #include "base/file.h"
 #include "base/out_file.h"
 #include "base/path.h"
@@ -10,16 +10,11 @@
 #include <string.h>
 
 #define FOLDER "models/novels-1m/"
-#define EMBED(symbol, file)                                    \
-    extern const char symbol[], symbol##_end[];                \
-    __asm__(".pushsection .rodata\n.balign 16\n" #symbol ":\n" \
-            ".incbin \"" FOLDER file "\"\n" #symbol "_end:\n.byte 0\n.popsection\n")
-
-EMBED(demo_config, "config.json");
-EMBED(demo_generation, "generation_config.json");
-EMBED(demo_tokenizer_config, "tokenizer_config.json");
-EMBED(demo_tokenizer, "tokenizer.json");
-EMBED(demo_weights, "model.safetensors");
+LQ_EMBED(demo_config, FOLDER "config.json");
+LQ_EMBED(demo_generation, FOLDER "generation_config.json");
+LQ_EMBED(demo_tokenizer_config, FOLDER "tokenizer_config.json");
+LQ_EMBED(demo_tokenizer, FOLDER "tokenizer.json");
+LQ_EMBED(demo_weights, FOLDER "model.safetensors");
 
 static const struct {
     const char *name, *data, *end;

@@ -8,15 +8,6 @@
 
 #include "base/json.h"
 
-/* Embeds tools/FILE as NAME .. NAME_end. The compiler runs at the root of the repository, where
- * .incbin finds it. */
-#define HTML_PAGE(name, file)                                     \
-    __asm__(".section .rodata\n" #name ":\n"                      \
-            ".incbin \"tools/report/" file "\"\n" #name "_end:\n" \
-            ".byte 0\n"                                           \
-            ".text\n");                                           \
-    extern const char name[], name##_end[]
-
 /* Is `path` a place to write to? */
 lq_status html_check(const char *path, const char *option, lq_err *err);
 /* Whole or not at all. Errors: LQ_EIO, LQ_ENOMEM. */

@@ -1,6 +1,7 @@
 /* tools/report/inspect_html.c - see inspect_html.h. */
 #include "tools/report/inspect_html.h"
 
+#include "base/embed.h"
 #include "formats/source/totals.h"
 #include "formats/tensor/blocks.h"
 #include "formats/tensor/tiles.h"
@@ -10,7 +11,7 @@
 #include <stdlib.h>
 
 enum { MAX_SAMPLES = 512, MAX_SCHEMES = 64, ELEMENTS = 16, FLOATS = 4, HEAD = 32, REACH = 1 << 14 };
-HTML_PAGE(ihtml_page, "inspect.html");
+LQ_EMBED(ihtml_page, "tools/report/inspect.html");
 
 /* ---- where a code lies ---- */
 /* Bits shift .. shift + n of a code are bits `bit` .. of byte `byte` of the plane. */

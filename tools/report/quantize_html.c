@@ -1,11 +1,12 @@
 /* tools/report/quantize_html.c - see quantize_html.h. */
 #include "tools/report/quantize_html.h"
 
+#include "base/embed.h"
 #include "base/hash.h"
 #include "formats/llmq/llmq.h"
 #include "tools/cli/html_page.h"
 
-HTML_PAGE(qhtml_page, "report.html");
+LQ_EMBED(qhtml_page, "tools/report/report.html");
 
 lq_status qhtml_about(cJSON **about, const char *made, bool is_out, lq_err *err)
 {
