@@ -14,8 +14,9 @@ SANITIZE ?=
 
 comma    := ,
 MODULES  := base formats kernels runtime calib quantize convert publish
+TARGET   := $(shell $(CC) -dumpmachine)
 # What one system alone has is in files of its own: *_linux.c; *_bsd.c, for macOS and FreeBSD.
-OTHER    := $(if $(findstring linux,$(shell $(CC) -dumpmachine)),bsd,linux)
+OTHER    := $(if $(findstring linux,$(TARGET)),bsd,linux)
 SRCS     := $(sort $(shell find $(MODULES) -name '*.c' -not -name '*_$(OTHER).c'))
 TOOLSRCS := $(sort $(shell find tools -name '*.c' -not -path 'tools/library/*' -not -name '*_$(OTHER).c'))
 LIBSRCS  := $(sort $(wildcard tools/library/*.c))
@@ -37,7 +38,8 @@ ALLCF     = -std=c11 $(WARN) $(WERROR) $(HARDEN) $(RELEASE) -pthread -ffp-contra
 LIBEDIT  := $(shell pkg-config --exists libedit 2>/dev/null && echo libedit)
 EDITCF   := $(if $(LIBEDIT),$(shell pkg-config --cflags libedit))
 LIBS      = $(if $(CUOBJS),$(CUDA_RT) -ldl -lrt) $(shell pkg-config --libs $(PKGS) gnutls $(LIBEDIT)) -llapacke -lm -pthread
-ALLLD     = -pie -Wl,-z,relro,-z,now,-z,noexecstack $(LDFLAGS) $(SANITIZE)
+ELFLD    := -pie -Wl,-z,relro,-z,now,-z,noexecstack
+ALLLD     = $(if $(findstring darwin,$(TARGET)),,$(ELFLD)) $(LDFLAGS) $(SANITIZE)
 # A hundred test programs hold what they use of the library each: without debug information, and without the
 # relocations that a sanitizer's tables need, they take a third. For a debugger: make TESTLD= build/tests/test_x
 TESTLD   ?= $(if $(SANITIZE),-no-pie,-Wl$(comma)--strip-debug)
@@ -55,7 +57,8 @@ ISA_neon_i8mm := -march=armv8.2-a+i8mm
 ISA_neon_bf := -march=armv8.2-a+bf16
 ISAS_x86_64  := avx2 avxvnni avx512 vnni amx bf16
 ISAS_aarch64 := neon neon_dot neon_i8mm neon_bf
-ISAS        := $(ISAS_$(firstword $(subst -, ,$(shell $(CC) -dumpmachine))))
+ISAS_arm64   := $(ISAS_aarch64)
+ISAS        := $(ISAS_$(firstword $(subst -, ,$(TARGET))))
 isa_files    = $(foreach i,$(1),%_$(i).c)
 ifeq ($(filter amx,$(ISAS)),)
 TESTSRCS   := $(filter-out tests/unit/test_amx_mm.c,$(TESTSRCS))
@@ -107,11 +110,12 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/api/web/* runtime/api/web/vendor/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all lib uninstall tests test test-cuda-emu test-gpu test-neon unit e2e server clients asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers format format-check bench bench-gpu bench-quality check-hard sbom dist dist-local wheel deb reproducible install clean help FORCE
+.PHONY: all objects lib uninstall tests test test-cuda-emu test-gpu test-neon unit e2e server clients asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers foreign format format-check bench bench-gpu bench-quality check-hard sbom dist dist-local wheel deb reproducible install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
 all: $(PROGRAM) ## build ./llmq
+objects: $(OBJS) $(TOOLOBJS) $(LIBOBJS)
 tests: lib $(TESTBINS) $(BUILD)/tests/llmq-scripted $(EMULATOR) $(BUILD)/tests/fault.so ## build the unit tests and the scripted server
 
 $(PROGRAM): $(OBJS) $(TOOLOBJS)
@@ -285,6 +289,9 @@ $(BUILD)/analyze/%.ok: %.c $(BUILD)/%.o
 layers: ## who may include whom; no files that call each other in a circle (of the last build)
 	@$(PYTHON) scripts/ci/layers.py
 
+foreign: ## every file compiled for macOS and other systems, with PyPI's ziglang (PYTHON); nothing is run
+	@scripts/ci/foreign.sh
+
 format: ## clang-format 14 in place
 	@scripts/ci/format.sh --fix
 format-check: ## whether the sources are formatted; "skipped" without clang-format 14
@@ -344,7 +351,7 @@ uninstall: ## remove what install wrote with the same variables
 	rm -f $(INSTALLED:%=$(DESTDIR)%)
 
 clean: ## remove everything that was built
-	rm -rf build build-asan build-ubsan build-tsan build-fuzz build-neon dist llmq llmq.spdx.json
+	rm -rf build build-asan build-ubsan build-tsan build-fuzz build-neon build-foreign dist llmq llmq.spdx.json
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 14
