@@ -95,6 +95,9 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_MTP_EMBED_NORM, "mtp_embed_norm", ARCH_VECTOR)                                                      \
     X(R_MTP_HIDDEN_NORM, "mtp_hidden_norm", ARCH_VECTOR)                                                    \
     X(R_MTP_PROJ, "mtp_proj", ARCH_MATRIX)                                                                  \
+    /* of an EAGLE-3 draft: of the states that proj reads, of all as one or of each */                      \
+    X(R_MTP_ALL_NORM, "mtp_all_norm", ARCH_VECTOR)                                                          \
+    X(R_MTP_EACH_NORM, "mtp_each_norm", ARCH_VECTOR)                                                        \
     /* of a layer, from here on */                                                                          \
     X(R_ATTN_NORM, "attn_norm", ARCH_VECTOR)                                                                \
     X(R_Q, "q", ARCH_LINEAR)                                                                                \
@@ -284,7 +287,8 @@ typedef struct {
     const arch_name *names; /* of its final norm and R_MTP_*; ends with role ARCH_N_ROLES */
     /* An EAGLE-3 draft (arXiv:2503.01840), a checkpoint of its own:
      *     x_p = proj [the model's states p before three of its layers], or its own last state
-     * R_Q, R_K and R_V read [norm(embedding of token p + 1), norm(x_p)]; embedding and head are its own */
+     * R_Q, R_K and R_V read [norm(embedding of token p + 1), norm(x_p)]; embedding and head are its own.
+     * EAGLE-3.1 (arXiv:2605.09992) norms what proj reads, and its own state by the final norm. */
     bool eagle;
 } arch_mtp;
 
@@ -465,9 +469,10 @@ typedef struct arch_config {
     const arch_mtp *mtp; /* this is an MTP head, of one layer; NULL: a model */
     int64_t mtp_number;  /* of that layer in names */
     /* Of an EAGLE-3 draft: ids that it guesses among; a model's hidden size, and the three layers whose
-     * inputs it reads (-1: 2, L / 2 and L - 3 of L); x is normed before it is a residual */
+     * inputs it reads (-1: 2, L / 2 and L - 3 of L); x is normed before it is a residual; norms of what proj
+     * reads; its own state is normed */
     int64_t draft_vocab, target_hidden, target_layers[3];
-    bool norm_first;
+    bool norm_first, norm_all, norm_each, norm_own;
     int64_t rope_dims; /* rotated dims of a head: its first, for MLA its last */
     arch_rope rope[2]; /* ROPE_MAIN, ROPE_LOCAL */
     int64_t window;    /* sliding window: a query sees this many positions, its own included; 0:
@@ -525,6 +530,8 @@ typedef struct arch_config {
 #define ARCH_STACKED_ROWS "stacked-rows"
 /* The variant of a row whose tensors are those of GGUF, where config.json's architecture has others. */
 #define ARCH_APART "apart"
+/* The variant of an EAGLE-3 draft's row with its layer's other name, "midlayer" or "layers.0". */
+#define ARCH_DRAFT_OTHER "draft-other"
 
 /* All rows, one after another: the first for NULL, NULL after the last. */
 const arch_row *arch_next(const arch_row *row);

@@ -40,6 +40,8 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
     const arch_name *a = arch_name_of(c, r);
     if (!a || (r == R_HEAD && c->tied)) return false;
     if (c->mtp && !c->mtp->eagle && (r == R_EMBED || r == R_HEAD)) return false; /* the model's */
+    if (r == R_MTP_ALL_NORM && !c->norm_all) return false;
+    if (r == R_MTP_EACH_NORM && !c->norm_each) return false;
     if (arch_role_per_layer(r) != (layer >= 0)) return false;
     if ((r == R_PROJ_IN || r == R_PROJ_OUT) && c->embed_dim == c->hidden) return false;
     if (r == R_FINAL_NORM && c->w.norm_after_add) return false;
@@ -127,6 +129,7 @@ static int64_t n_heads(const arch_config *c, arch_role r)
 static int64_t n_tensors(const arch_config *c, const arch_name *a)
 {
     if (a->role == R_STREAM_IN || a->role == R_STREAM_OUT) return c->streams - 1;
+    if (a->role == R_MTP_EACH_NORM) return 3;
     if (a->flags & NAME_HEAD_EACH) return n_heads(c, a->role);
     return arch_role_per_expert(a->role) && !(a->flags & NAME_STACKED) ? c->experts : 1;
 }
@@ -216,13 +219,14 @@ void arch_fit_prefix(arch_config *c, bool (*has)(void *user, const char *name), 
                                           "model.language_model.",
                                           "model.text_model.",
                                           "" };
+    const arch_role first =
+        arch_is_eagle(c) ? R_MTP_PROJ : R_EMBED; /* a draft may do without one */
     char name[256], was[sizeof c->prefix];
     memcpy(was, c->prefix, sizeof was);
-    if (arch_tensor_name(c, R_EMBED, -1, -1, false, name, sizeof name) && has(user, name)) return;
+    if (arch_tensor_name(c, first, -1, -1, false, name, sizeof name) && has(user, name)) return;
     for (size_t i = 0; i < LQ_COUNT(others); i++) {
         snprintf(c->prefix, sizeof c->prefix, "%s", others[i]);
-        if (arch_tensor_name(c, R_EMBED, -1, -1, false, name, sizeof name) && has(user, name))
-            return;
+        if (arch_tensor_name(c, first, -1, -1, false, name, sizeof name) && has(user, name)) return;
     }
     memcpy(c->prefix, was, sizeof was);
 }
@@ -287,6 +291,8 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_MTP_EMBED_NORM] = { 1, c->hidden },
         [R_MTP_HIDDEN_NORM] = { 1, c->hidden },
         [R_MTP_PROJ] = { c->hidden, arch_is_eagle(c) ? 3 * c->target_hidden : 2 * c->hidden },
+        [R_MTP_ALL_NORM] = { 1, 3 * c->target_hidden },
+        [R_MTP_EACH_NORM] = { 1, c->target_hidden },
         [R_ATTN_NORM] = { 1, c->hidden },
         [R_Q] = { c->w.q_gated ? 2 * q : q, in },
         [R_K] = { k, in },

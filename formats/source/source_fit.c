@@ -53,6 +53,19 @@ lq_status src_fit_head(src_source *s, lq_err *err)
                     head);
 }
 
+/* ---- an EAGLE-3 draft's layer ---- */
+void src_fit_draft(src_source *s)
+{
+    char name[256];
+    arch_config *c = &s->config;
+    const arch_row *other = arch_is_eagle(c) ? arch_find(c->row->arch, ARCH_DRAFT_OTHER) : NULL;
+    if (!other || (arch_tensor_name(c, R_MTP_EMBED_NORM, -1, -1, false, name, sizeof name) &&
+                   src_find(s, name)))
+        return;
+    c->row = other;
+    c->mtp = other->mtp;
+}
+
 /* ---- what the config denies ---- */
 static bool all_zero(const src_tensor *t)
 {

@@ -106,6 +106,8 @@ lq_status src_check_layers(src_source *s, lq_err *err);
 lq_status src_fit_head(src_source *s, lq_err *err);
 /* LQ_EVALUE: a tensor or bias of the architecture is stored, and the config says that there is none. */
 lq_status src_check_denied(const src_source *s, lq_err *err);
+/* An EAGLE-3 draft whose layer has the other of its two names. */
+void src_fit_draft(src_source *s);
 /* Stacks that lie [experts, outputs, inputs] where the row has them turned: its variant is taken. */
 void src_fit_stacked_rows(src_source *s);
 /* Stacks of two dims (NAME_FLAT) become such of three. */

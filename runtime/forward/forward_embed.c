@@ -60,6 +60,15 @@ static void pair_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *ar
     k_rmsnorm(to + H - embed, 2 * H, r->given + row * H, H, m->mtp_hidden_norm.w, off, n, H, eps);
 }
 
+/* The model's states, of which each or all as one are normed. */
+static void norm_states(const fwd_rows *r, const model *m)
+{
+    const int64_t T = r->c->target_hidden, all = 3 * T, n = r->c->norm_each ? T : all;
+    for (int64_t at = 0; at < all; at += n)
+        k_rmsnorm(r->given + at, all, r->given + at, all, m->mtp_states_norm.w + at,
+                  r->c->w.norm_offset, r->R, n, (float)r->c->norm_eps);
+}
+
 /* x becomes what is given; mtp_in [norm(embedding[id]), norm(x)]. */
 static void eagle_rows(const fwd_rows *r, const model *m)
 {
@@ -67,9 +76,12 @@ static void eagle_rows(const fwd_rows *r, const model *m)
     const int64_t H = c->hidden, R = r->R;
     const float eps = (float)c->norm_eps, off = c->w.norm_offset;
     k_rmsnorm(r->mtp_in, 2 * H, r->x, H, m->mtp_embed_norm.w, off, R, H, eps);
-    if (r->given_own) {
+    if (r->given_own && c->norm_own) {
+        k_rmsnorm(r->x, H, r->given, H, m->final_norm.w, off, R, H, eps);
+    } else if (r->given_own) {
         memcpy(r->x, r->given, (size_t)(R * H) * sizeof *r->x);
     } else {
+        if (m->mtp_states_norm.w) norm_states(r, m);
         const mm_out out = fwd_out(&m->mtp_proj, r->x, H, false);
         mm_run(&out, 1, r->given, 3 * c->target_hidden, R, r->acts, r->scratch, r->p);
     }

@@ -321,6 +321,8 @@ lq_status model_load_reader(model *head, pool *p, lq_err *err)
     lq_arena *a = &head->arena;
     lq_status s = load_vector(&head->mtp_embed_norm, head, R_MTP_EMBED_NORM, -1, a, err);
     if (!s) s = load_vector(&head->mtp_hidden_norm, head, R_MTP_HIDDEN_NORM, -1, a, err);
+    const arch_role states = head->cfg->norm_each ? R_MTP_EACH_NORM : R_MTP_ALL_NORM;
+    if (!s) s = load_vector(&head->mtp_states_norm, head, states, -1, a, err);
     if (!s) s = load_linear(&head->mtp_proj, head, R_MTP_PROJ, -1, -1, a, p, err);
     if (!s) s = model_cut_layers(head, err);
     return s ? s : model_load_layer(&head->layers[0], head, 0, &head->layer_arenas[0], p, err);

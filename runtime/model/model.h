@@ -55,7 +55,9 @@ typedef struct {
     model_vector embed_norm, final_norm;
     model_linear proj_in, proj_out; /* present: OPT's */
     model_vector mtp_embed_norm, mtp_hidden_norm;
-    model_linear mtp_proj;  /* present: this is an MTP head (model_load_mtp) or an EAGLE-3 draft */
+    model_vector
+        mtp_states_norm;   /* [3 * target_hidden] EAGLE-3.1: of what mtp_proj reads; w NULL: none */
+    model_linear mtp_proj; /* present: this is an MTP head (model_load_mtp) or an EAGLE-3 draft */
     const int32_t *drafted; /* [draft_vocab] EAGLE-3: the ids that its head's rows are; else NULL */
     model_linear head;
     model_layer *layers;

@@ -122,7 +122,10 @@ GUESSED = ROOT / "tests/golden/mtp/mimo"
 
 
 @pytest.mark.parametrize("how", [["--speculative-mtp"], ["--speculative-model", ROOT / "tests/golden/eagle3"],
-                                 ["--speculative-model", GUESSED], ["--speculative-ngram"]], ids=["mtp", "eagle", "model", "ngram"])
+                                 ["--speculative-model", ROOT / "tests/golden/eagle31/qwen3"],
+                                 ["--speculative-model", ROOT / "tests/golden/eagle31/states"],
+                                 ["--speculative-model", GUESSED], ["--speculative-ngram"]],
+                         ids=["mtp", "eagle", "eagle of Qwen3", "eagle 3.1", "model", "ngram"])
 def test_guesses_change_no_byte(llmq, how):
     args = ["run", GUESSED, "--ids", "5,6,7,5,6,7,5,6", "-n", 40, "--ignore-eos", "--logprobs", 2]
     plain, guessed = llmq.json(*args), llmq.json(*args, *how, "--num-speculative-tokens", 3)

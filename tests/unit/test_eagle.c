@@ -12,6 +12,9 @@
 #include <unistd.h>
 
 enum { T = PAIR_T, V = 64, WORDS = 48 };
+/* EAGLE-3, and with the norms of 3.1 and of Qwen3's drafts. */
+static const char *const drafts[] = { DRAFT, "tests/golden/eagle31/qwen3",
+                                      "tests/golden/eagle31/states" };
 static src_source *draft_src;
 static model draft;
 
@@ -25,29 +28,44 @@ static bool draft_open_it(void)
     return !s;
 }
 
-TEST(logits_agree_with_the_reference_in_any_chunks)
+static bool open_reference(pair *r, st_file *f, const char *folder)
+{
+    char path[128];
+    lq_err err = { "" };
+    if (!pair_open(r, FOLDER, folder)) return false;
+    snprintf(path, sizeof path, "%s/expected.safetensors", folder);
+    const lq_status s = st_open(f, path, &err);
+    CHECK(!s, "%s", err.msg);
+    return !s;
+}
+
+static void check_chunks(const char *folder)
 {
     static float want[2][T * V], got[2][T * V];
     pair r;
     st_file f;
-    lq_err err = { "" };
-    if (!pair_open(&r, FOLDER, DRAFT)) return;
-    CHECK(!st_open(&f, DRAFT "/expected.safetensors", &err), "%s", err.msg);
+    if (!open_reference(&r, &f, folder)) return;
     int32_t ids[T];
+    const int64_t all = (T - 1) * arch_words(r.head.cfg);
     memcpy(ids, st_find(&f, "input_ids")->data, sizeof ids);
     run_pair(&r, ids, T, (float *[]){ want[0], want[1] });
-    const double d = worst(want[1], st_find(&f, "draft"), (T - 1) * WORDS);
-    CHECK(d <= 5e-6, "%.2g of the largest logit", d);
+    const double d = worst(want[1], st_find(&f, "draft"), all);
+    CHECK(d <= 5e-6, "%s: %.2g of the largest logit", folder, d);
     for (int64_t n = 1; n < T; n = 2 * n + 1) {
         run_pair(&r, ids, n, (float *[]){ got[0], got[1] });
-        CHECK(memcmp(want[1], got[1], (T - 1) * WORDS * 4) == 0, "chunks of %d", (int)n);
+        CHECK(memcmp(want[1], got[1], (size_t)all * 4) == 0, "%s: chunks of %d", folder, (int)n);
     }
     st_close(&f);
     pair_close(&r);
 }
 
-/* One more row, of the draft's own last state. */
-TEST(a_row_of_its_own_state_agrees_with_the_reference)
+TEST(logits_agree_with_the_reference_in_any_chunks)
+{
+    for (size_t i = 0; i < LQ_COUNT(drafts); i++)
+        check_chunks(drafts[i]);
+}
+
+static void check_own_state(const char *folder)
 {
     static float out[2][T * V];
     pair r;
@@ -56,8 +74,8 @@ TEST(a_row_of_its_own_state_agrees_with_the_reference)
     const float *logits;
     kv_seq s;
     int32_t ids[T], next;
-    if (!pair_open(&r, FOLDER, DRAFT)) return;
-    CHECK(!st_open(&f, DRAFT "/expected.safetensors", &err), "%s", err.msg);
+    if (!open_reference(&r, &f, folder)) return;
+    const int64_t words = arch_words(r.head.cfg);
     memcpy(ids, st_find(&f, "input_ids")->data, sizeof ids);
     memcpy(&next, st_find(&f, "next_id")->data, sizeof next);
     run_pair(&r, ids, T, (float *[]){ out[0], out[1] }); /* leaves the model's states */
@@ -66,8 +84,8 @@ TEST(a_row_of_its_own_state_agrees_with_the_reference)
     const fwd_item all = { .seq = &s, .ids = ids + 1, .n = T - 1, .given = fwd_all_hidden(r.f[0]) };
     CHECK(!fwd_step(r.f[1], &all, 1, &logits, &err), "%s", err.msg);
     int64_t best = 0;
-    for (int64_t i = 0; i < WORDS; i++)
-        if (logits[(T - 2) * WORDS + i] > logits[(T - 2) * WORDS + best]) best = i;
+    for (int64_t i = 0; i < words; i++)
+        if (logits[(T - 2) * words + i] > logits[(T - 2) * words + best]) best = i;
     CHECK(r.head.drafted[best] == next, "guessed %d, the reference %d", r.head.drafted[best], next);
     const fwd_item one = { .seq = &s,
                            .ids = &next,
@@ -76,11 +94,18 @@ TEST(a_row_of_its_own_state_agrees_with_the_reference)
                            .given = fwd_residual(r.f[1]) + (T - 2) * r.head.cfg->hidden,
                            .given_own = true };
     CHECK(!fwd_step(r.f[1], &one, 1, &logits, &err), "%s", err.msg);
-    const double d = worst(logits, st_find(&f, "next"), WORDS);
-    CHECK(d <= 5e-6, "%.2g of the largest logit", d);
+    const double d = worst(logits, st_find(&f, "next"), words);
+    CHECK(d <= 5e-6, "%s: %.2g of the largest logit", folder, d);
     kv_seq_free(r.kv[1], &s);
     st_close(&f);
     pair_close(&r);
+}
+
+/* One more row, of the draft's own last state. */
+TEST(a_row_of_its_own_state_agrees_with_the_reference)
+{
+    for (size_t i = 0; i < LQ_COUNT(drafts); i++)
+        check_own_state(drafts[i]);
 }
 
 /* dir: the draft as the library "speculators" has it: layers.0 for midlayer, a config in two parts. */
@@ -193,6 +218,10 @@ TEST(what_does_not_fit_is_said)
         { "eagle_config", "{\"eagle_aux_hidden_state_layer_ids\":[0,0,1]}", "has a layer 2" },
         { "eagle_config", "{\"use_aux_hidden_state\":false}",
           "use_aux_hidden_state: expected true" },
+        { "eagle_config", "{\"use_mtp_layernorm\":true}", "use_mtp_layernorm: expected false" },
+        { "eagle_config", "{\"norm_before_fc\":1}", "norm_before_fc: expected true or false" },
+        { "architectures", "[\"Qwen3MoEForCausalLMEagle3\"]", "Qwen3MoEForCausalLMEagle3" },
+        { "architectures", "[\"Eagle3DeepseekV2ForCausalLM\"]", "Eagle3DeepseekV2ForCausalLM" },
         { "target_hidden_size", "16", "hidden size of 32, found one for 16" },
         { "vocab_size", "128", "vocabulary of 64 ids, found one for 128" },
     };

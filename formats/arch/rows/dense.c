@@ -51,17 +51,38 @@ static lq_status eagle_targets(arch_config *c, const cJSON *ids, int64_t more, l
     return LQ_OK;
 }
 
+/* What "eagle_config" says of the draft's parts, as Model-Optimizer writes it. */
+static lq_status eagle_parts(const cJSON *own, lq_err *err)
+{
+    static const struct {
+        const char *key;
+        bool must;
+    } parts[] = { { "use_aux_hidden_state", true }, { "use_input_layernorm_in_first_layer", true },
+                  { "use_last_layernorm", true },   { "use_mtp_layernorm", false },
+                  { "parallel_draft_step", false }, { "use_mla", false } };
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < LQ_COUNT(parts) && !s; i++) {
+        bool v = parts[i].must;
+        s = js_bool(own, parts[i].key, false, &v, err);
+        if (!s && v != parts[i].must)
+            s = lq_fail(err, LQ_EUNSUPPORTED, "eagle_config: %s: expected %s", parts[i].key,
+                        parts[i].must ? "true" : "false");
+    }
+    return s;
+}
+
 static lq_status eagle_layers(arch_config *c, const cJSON *j, lq_err *err)
 {
     const char *key = "eagle_aux_hidden_state_layer_ids";
     const cJSON *own = js_get(j, "eagle_config"), *nested = js_get(own, key);
-    bool three = true;
-    lq_status s = js_bool(own, "use_aux_hidden_state", false, &three, err);
-    if (!s && !three)
-        s = lq_fail(err, LQ_EUNSUPPORTED, "eagle_config: use_aux_hidden_state: expected true");
+    lq_status s = eagle_parts(own, err);
+    if (!s) s = js_bool(own, "norm_before_fc", false, &c->norm_all, err);
+    if (!s && c->norm_all && c->norm_each)
+        s = lq_fail(err, LQ_EVALUE, "fc_norm: expected false beside norm_before_fc, found true");
     if (!s && c->layers != 1)
         s = lq_fail(err, LQ_EUNSUPPORTED,
                     "num_hidden_layers: expected 1 in an EAGLE-3 draft, found %" PRId64, c->layers);
+    c->tied = false; /* whatever is said: its head is of other ids */
     if (!c->draft_vocab) c->draft_vocab = c->vocab;
     if (!c->target_hidden) c->target_hidden = c->hidden;
     if (!s && (c->draft_vocab < 1 || c->draft_vocab > c->vocab))
@@ -174,20 +195,25 @@ static const arch_name bitnet_names[] = {
     { R_DOWN_NORM, LAYER "mlp.ffn_sub_norm", 0, BIAS_NO },
     END,
 };
+/* Drafts for Qwen3 may have its norms of q and k (vLLM, qwen3_eagle3.py). */
 #define EAGLE_NAMES(layer) \
-    { R_EMBED, "embed_tokens", NAME_OPTIONAL, BIAS_NO }, \
-    { R_FINAL_NORM, "norm", 0, BIAS_NO }, \
+    { R_EMBED, "@embed_tokens", NAME_OPTIONAL, BIAS_NO }, \
+    { R_FINAL_NORM, "@norm", 0, BIAS_NO }, \
     { R_HEAD, "lm_head", 0, BIAS_NO }, \
     { R_MTP_EMBED_NORM, layer "input_layernorm", 0, BIAS_NO }, \
     { R_MTP_HIDDEN_NORM, layer "hidden_norm", 0, BIAS_NO }, \
-    { R_MTP_PROJ, "fc", 0, BIAS_NO }, \
+    { R_MTP_PROJ, "@fc", 0, BIAS_NO }, \
+    { R_MTP_ALL_NORM, "@input_norm", 0, BIAS_NO }, \
+    { R_MTP_EACH_NORM, "@fc_norm.%e", NAME_HEAD_EACH, BIAS_NO }, \
     SELF_ATTN(BIAS_ATTN, BIAS_ATTN), \
+    { R_Q_NORM, LAYER "self_attn.q_norm", NAME_OPTIONAL, BIAS_NO }, \
+    { R_K_NORM, LAYER "self_attn.k_norm", NAME_OPTIONAL, BIAS_NO }, \
     { R_MLP_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO }, \
     GATED(BIAS_MLP)
-static const arch_name eagle_names[] = { EAGLE_NAMES("midlayer."), END };
-static const arch_name speculator_names[] = { EAGLE_NAMES("layers.0."), END };
-static const arch_mtp speculator_mtp = { "layers.0.", .names = speculator_names, .eagle = true };
-static const arch_mtp eagle_mtp = { "midlayer.", .names = eagle_names, .eagle = true };
+static const arch_name eagle_names[] = { EAGLE_NAMES("@midlayer."), END };
+static const arch_name speculator_names[] = { EAGLE_NAMES("@layers.0."), END };
+static const arch_mtp speculator_mtp = { "@layers.0.", .names = speculator_names, .eagle = true };
+static const arch_mtp eagle_mtp = { "@midlayer.", .names = eagle_names, .eagle = true };
 static const arch_name qwen3_names[] = { LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO), QK_NORMS,
                                          END };
 static const arch_name phi3_names[] = {
@@ -512,10 +538,30 @@ static const arch_key eagle_keys[] = {
     { "norm_before_residual", KEY_BOOL, AT(norm_first), NONE, NULL },
     { "eagle_config", KEY_KNOWN, 0, NONE, NULL },
     { "eagle_aux_hidden_state_layer_ids", KEY_KNOWN, 0, NONE, NULL },
-    { "norm_before_fc", KEY_MUST, 0, 0, NULL },
+    { "norm_before_fc", KEY_BOOL, AT(norm_all), NONE, NULL },
+    { "fc_norm", KEY_BOOL, AT(norm_each), NONE, NULL },
+    { "norm_output", KEY_BOOL, AT(norm_own), NONE, NULL },
     { "embed_requires_grad", KEY_KNOWN, 0, NONE, NULL },
+    /* of the model that it was made for: its MLP is one */
+    { "num_local_experts", KEY_KNOWN, 0, NONE, NULL },
+    { "num_experts_per_tok", KEY_KNOWN, 0, NONE, NULL },
+    { "experts_per_token", KEY_KNOWN, 0, NONE, NULL },
+    { "attention_head_dim", KEY_KNOWN, 0, NONE, NULL }, /* head_dim again */
+    { "use_qk_norm", KEY_KNOWN, 0, NONE, NULL },        /* they are there, or not */
+    { "norm_type", KEY_KNOWN, 0, NONE, NULL },
+    MUST("use_rotary_pos_emb", 1),
     NO_KEY,
 };
+
+/* clang-format off */
+#define EAGLE_ROW(arch, which, fits, names_of, mtp_of) \
+    { arch, "llama", which, fits, .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, .prefix = "", \
+      .names = names_of, .keys = eagle_keys, .mtp = &mtp_of, .window = WINDOW_IF_USED, \
+      .layers = eagle_layers }
+#define EAGLE_ROWS(arch) \
+    EAGLE_ROW(arch, "draft", NULL, eagle_names, eagle_mtp), \
+    EAGLE_ROW(arch, ARCH_DRAFT_OTHER, "-", speculator_names, speculator_mtp)
+/* clang-format on */
 
 const arch_row arch_rows_dense[] = {
     { "LlamaForCausalLM", "llama", .w = { RMS_ROPE }, MODEL, .names = llama_names,
@@ -686,13 +732,10 @@ const arch_row arch_rows_dense[] = {
     { "BitNetForCausalLM", "bitnet", .w = { RMS_ROPE }, MODEL, .names = bitnet_names,
       .def_act = ARCH_RELU2, .def_kv_heads = 5, .def_eps = 1e-5, .def_theta = 500000,
       .def_sizes = SIZES("128256", "2560", "6912", "30", "20") },
-    { "Eagle3Speculator", "llama", .variant = "draft", .w = { RMS_ROPE }, .prefix = "",
-      .names = speculator_names, .keys = eagle_keys, .mtp = &speculator_mtp,
-      .layers = eagle_layers },
-    { "Eagle3DraftModel", "llama", .variant = "draft", .w = { RMS_ROPE }, .prefix = "",
-      .names = speculator_names, .keys = eagle_keys, .mtp = &speculator_mtp,
-      .layers = eagle_layers },
-    { "LlamaForCausalLMEagle3", "llama", .variant = "draft", .w = { RMS_ROPE }, .prefix = "",
-      .names = eagle_names, .keys = eagle_keys, .mtp = &eagle_mtp, .layers = eagle_layers },
+    EAGLE_ROWS("LlamaForCausalLMEagle3"), /* EAGLE, SpecForge, SGLang */
+    EAGLE_ROWS("Eagle3LlamaForCausalLM"), /* AngelSlim, vLLM */
+    EAGLE_ROWS("Eagle3Qwen3ForCausalLM"),
+    EAGLE_ROWS("Eagle3Speculator"),
+    EAGLE_ROWS("Eagle3DraftModel"),
     { .arch = NULL },
 };
