@@ -110,25 +110,45 @@ static const stack_name stack_names[] = {
     { ".experts.down_proj_scale_inv", false, "weight_scale_inv" },
 };
 
-/* The kind of stack that a tensor is, and its layer; NULL: none. */
-static const stack_name *stack_of(int64_t *layer, const src_source *s, const src_tensor *t)
+/* Does a layer's name of its first expert begin as the stack does? */
+static bool is_stack_of(const arch_config *c, int64_t layer, const char *name)
 {
+    char first[256];
+    const char *end = strstr(name, ".experts.");
+    const size_t n = end ? (size_t)(end - name) : 0;
+    return n && arch_tensor_name(c, R_EXPERT_GATE, layer, 0, false, first, sizeof first) &&
+           strncmp(first, name, n) == 0 && strncmp(first + n, ".experts.", 9) == 0;
+}
+
+/* What has stacks: the model, or its MTP head (row NULL: there is none). */
+typedef struct {
+    src_source *s;
+    arch_config mtp;
+} stack_owner;
+
+/* The kind of stack that a tensor is, whose, and its layer; NULL: none. */
+static const stack_name *stack_of(const arch_config **of, int64_t *layer, const stack_owner *o,
+                                  const src_tensor *t)
+{
+    const arch_config *c = &o->s->config;
     const char *at = strstr(t->name, "layers.");
     size_t i = 0;
     long long l;
     while (i < LQ_COUNT(stack_names) && !lq_has_ending(t->name, stack_names[i].ending))
         i++;
-    if (i == LQ_COUNT(stack_names) || !at || sscanf(at, "layers.%lld.", &l) != 1 || l < 0 ||
-        l >= s->config.layers)
+    if (i == LQ_COUNT(stack_names) || !at || sscanf(at, "layers.%lld.", &l) != 1 ||
+        t->n_dims != 3 || t->shape[0] != c->experts || !t->raw.bytes)
         return NULL;
-    *layer = l;
-    return t->n_dims == 3 && t->shape[0] == s->config.experts && t->raw.bytes ? &stack_names[i]
-                                                                              : NULL;
+    const bool model = l >= 0 && l < c->layers && is_stack_of(c, l, t->name);
+    *of = model ? c : &o->mtp;
+    *layer = model ? l : 0;
+    return model || (o->mtp.row && is_stack_of(&o->mtp, 0, t->name)) ? &stack_names[i] : NULL;
 }
 
 /* Rows of one expert as a tensor of its own, in place. */
-static lq_status put_expert(src_source *s, src_tensor *out, const src_tensor *stack, arch_role r,
-                            int64_t layer, int64_t e, const stack_name *kind, lq_err *err)
+static lq_status put_expert(src_source *s, src_tensor *out, const src_tensor *stack,
+                            const arch_config *of, arch_role r, int64_t layer, int64_t e,
+                            const stack_name *kind, lq_err *err)
 {
     char name[300];
     const bool weight = strcmp(kind->part, "weight") == 0;
@@ -136,7 +156,7 @@ static lq_status put_expert(src_source *s, src_tensor *out, const src_tensor *st
     const int64_t n = kind->halves && !shared ? rows / 2 : rows;
     const int64_t from = r == R_EXPERT_UP && !shared ? n : 0, shape[2] = { n, stack->shape[2] };
     const size_t one = stack->raw.bytes / (size_t)(stack->shape[0] * rows);
-    arch_tensor_name(&s->config, r, layer, e, false, name, 256);
+    arch_tensor_name(of, r, layer, e, false, name, 256);
     if (!weight) snprintf(name + strlen(name) - strlen("weight"), 40, "%s", kind->part);
     const char *copy = lq_push_str(&s->arena, name, strlen(name));
     if (!copy) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
@@ -145,20 +165,25 @@ static lq_status put_expert(src_source *s, src_tensor *out, const src_tensor *st
                           (size_t)n * one, err);
 }
 
-static lq_status unstack(src_source *s, src_tensor *all, size_t *n, const src_tensor *t,
-                         const stack_name *kind, int64_t layer, lq_err *err)
+/* The experts of a tensor that is a stack, else itself. */
+static lq_status unstack(const stack_owner *o, src_tensor *all, size_t *n, const src_tensor *t,
+                         lq_err *err)
 {
     static const arch_role roles[2][3] = {
         { R_EXPERT_DOWN, ARCH_N_ROLES },
         { R_EXPERT_GATE, R_EXPERT_UP, ARCH_N_ROLES },
     };
+    const arch_config *of;
+    int64_t layer;
+    const stack_name *kind = stack_of(&of, &layer, o, t);
     lq_status st = LQ_OK;
+    if (!kind) return all[(*n)++] = *t, LQ_OK;
     if (kind->halves && t->shape[1] != 1 && t->shape[1] % 2)
         return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected rows of gate and up, found %lld",
                        t->name, (long long)t->shape[1]);
-    for (int64_t e = 0; e < s->config.experts; e++)
+    for (int64_t e = 0; e < of->experts; e++)
         for (const arch_role *r = roles[kind->halves]; *r != ARCH_N_ROLES && !st; r++)
-            st = put_expert(s, &all[(*n)++], t, *r, layer, e, kind, err);
+            st = put_expert(o->s, &all[(*n)++], t, of, *r, layer, e, kind, err);
     return st;
 }
 
@@ -193,27 +218,16 @@ void src_fit_flat(src_source *s)
     }
 }
 
-lq_status src_fit_experts(src_source *s, lq_err *err)
+/* All tensors anew, by name, with room for `more`. */
+static lq_status unstack_all(const stack_owner *o, size_t more, lq_err *err)
 {
-    const arch_config *c = &s->config;
-    const arch_name *a = arch_name_of(c, R_EXPERT_GATE);
-    int64_t layer;
-    size_t more = 0, n = 0;
-    if (!c->experts || !a || (a->flags & NAME_STACKED)) return LQ_OK;
-    for (size_t i = 0; i < s->n_tensors; i++)
-        more += stack_of(&layer, s, &s->tensors[i]) ? 2 * (size_t)c->experts : 0;
-    if (!more) return LQ_OK;
+    src_source *s = o->s;
+    size_t n = 0;
     src_tensor *all = lq_push(&s->arena, (s->n_tensors + more) * sizeof *all);
     if (!all) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
     lq_status st = LQ_OK;
-    for (size_t i = 0; i < s->n_tensors && !st; i++) {
-        const src_tensor *t = &s->tensors[i];
-        const stack_name *kind = stack_of(&layer, s, t);
-        if (kind)
-            st = unstack(s, all, &n, t, kind, layer, err);
-        else
-            all[n++] = *t;
-    }
+    for (size_t i = 0; i < s->n_tensors && !st; i++)
+        st = unstack(o, all, &n, &s->tensors[i], err);
     if (st) return lq_wrap(err, st, "%s", s->path);
     qsort(all, n, sizeof *all, src_by_name);
     for (size_t i = 1; i < n; i++)
@@ -223,4 +237,22 @@ lq_status src_fit_experts(src_source *s, lq_err *err)
     s->tensors = all;
     s->n_tensors = n;
     return LQ_OK;
+}
+
+lq_status src_fit_experts(src_source *s, lq_err *err)
+{
+    const arch_config *c = &s->config, *of;
+    const arch_name *a = arch_name_of(c, R_EXPERT_GATE);
+    stack_owner o = { .s = s };
+    lq_err none; /* no MTP head of such a model is known */
+    int64_t layer;
+    size_t more = 0;
+    if (!c->experts || !a || (a->flags & NAME_STACKED)) return LQ_OK;
+    if (arch_config_mtp(&o.mtp, c, &none) == LQ_ENOMEM)
+        return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
+    for (size_t i = 0; i < s->n_tensors; i++)
+        more += stack_of(&of, &layer, &o, &s->tensors[i]) ? 2 * (size_t)c->experts : 0;
+    const lq_status st = more ? unstack_all(&o, more, err) : LQ_OK;
+    arch_config_free(&o.mtp);
+    return st;
 }

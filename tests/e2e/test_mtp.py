@@ -162,6 +162,51 @@ def test_a_head_in_blocks_of_fp8_is_read_and_kept(llmq, tmp_path, name):
         assert n > 20 and right > 0.5 * n, (model, n, right)
 
 
+def stacked(folder, to, more=()):
+    """The experts of each layer in one tensor, as transformers 5 and Qwen3.5's published files have them."""
+    shutil.copytree(folder, to)
+    all_of, out, blob = tensors(folder) | dict(more), {}, b""
+    for at in sorted({k.split(".experts.")[0] for k in all_of if ".experts." in k}):
+        parts = {p: [] for p in ("gate_proj", "up_proj", "down_proj")}
+        while at + f".experts.{len(parts['up_proj'])}.up_proj.weight" in all_of:
+            n = len(parts["up_proj"])
+            for p in parts:
+                parts[p].append(all_of.pop(at + f".experts.{n}.{p}.weight"))
+        kind, (F, H), _ = parts["up_proj"][0]
+        both = b"".join(g[2] + u[2] for g, u in zip(parts["gate_proj"], parts["up_proj"]))
+        all_of[at + ".experts.gate_up_proj"] = (kind, [len(parts["up_proj"]), 2 * F, H], both)
+        all_of[at + ".experts.down_proj"] = (kind, [len(parts["up_proj"]), H, F], b"".join(d[2] for d in parts["down_proj"]))
+    for k, (kind, shape, data) in all_of.items():
+        out[k] = {"dtype": kind, "shape": shape, "data_offsets": [len(blob), len(blob) + len(data)]}
+        blob += data
+    (to / "model.safetensors").write_bytes(st_file(out, blob))
+    return to
+
+
+def test_experts_of_a_head_may_be_stacked(llmq, tmp_path):
+    model = stacked(GOLDEN / "glm4-moe", tmp_path / "m")
+    assert any(k.startswith("model.layers.2.mlp.experts.gate_up_proj") for k in tensors(model))
+    n, right = guesses(llmq, model)
+    assert n > 20 and right > 0.5 * n, (n, right)
+    llmq("convert", model, "-o", tmp_path / "f", "--to", "safetensors", "--dtype", "bf16")
+    assert tensors(tmp_path / "f") == tensors(GOLDEN / "glm4-moe")
+
+
+def test_a_head_beside_the_model_has_its_own_experts(llmq, tmp_path):
+    """Qwen3.5: "mtp.layers.0" is not the model's layer 0. The head here is that layer again: its guesses are as they may be."""
+    base = ROOT / "tests/golden/arch/qwen3.5-moe"
+    t = tensors(base)
+    more = {k.replace("model.layers.0.", "mtp.layers.0."): v for k, v in t.items() if k.startswith("model.layers.0.")}
+    more |= {f"mtp.{k}.weight": t["model.norm.weight"] for k in ("norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden")}
+    more["mtp.fc.weight"] = ("BF16", [32, 64], t["model.embed_tokens.weight"][2])
+    model = stacked(base, tmp_path / "m", more)
+    guesses(llmq, model)
+    llmq("convert", model, "-o", tmp_path / "f", "--to", "safetensors", "--dtype", "bf16")
+    assert tensors(tmp_path / "f") == t | more
+    llmq("quantize", model, "-o", tmp_path / "q.llmq", "-m", "rtn", "--mtp", "u8-g32")
+    guesses(llmq, tmp_path / "q.llmq")
+
+
 def test_what_cannot_be_is_said(llmq, tmp_path):
     q = tmp_path / "q.llmq"
     p = llmq("quantize", ROOT / "tests/golden/arch/llama-128", "-o", q, "-m", "rtn", "--mtp", "u8-g32", code=3)
