@@ -462,6 +462,7 @@ typedef struct arch_config {
     int64_t vocab, hidden, layers, heads, kv_heads, head_dim, ffn;
     int64_t v_dim;               /* of a head's v and output: head_dim but for MLA */
     int64_t embed_dim;           /* of the embedding: hidden but for R_PROJ_IN */
+    int64_t embed_more;          /* its rows beyond the vocabulary's, which no text has */
     int64_t max_pos, pos_offset; /* learned, sinusoidal: row pos + offset of the table */
     double norm_eps;
     arch_act act;

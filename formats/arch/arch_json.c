@@ -58,6 +58,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("index_topk", index_topk, 0, MAX_WIDTH, 0)              \
     X("ple_dim", ple_dim, 0, MAX_WIDTH, 0)                    \
     X("ple_vocab", ple_vocab, 0, INT32_MAX, 0)                \
+    X("embed_more", embed_more, 0, 1024, 0)                   \
     X("streams", streams, 0, ARCH_MAX_STREAMS, 0)             \
     X("laurel", laurel, 0, MAX_WIDTH, 0)                      \
     X("mix_heads", mix_heads, 0, MAX_WIDTH, 0)                \

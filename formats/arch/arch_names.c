@@ -275,7 +275,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
     const struct {
         int64_t N, K;
     } shape[ARCH_N_ROLES] = {
-        [R_EMBED] = { c->vocab, c->embed_dim },
+        [R_EMBED] = { c->vocab + c->embed_more, c->embed_dim },
         [R_POS_EMBED] = { c->max_pos + c->pos_offset, c->hidden },
         [R_EMBED_NORM] = { 1, c->hidden },
         [R_PROJ_IN] = { c->hidden, c->embed_dim },

@@ -67,3 +67,37 @@ def test_model_free_says_the_same(llmq, llava, tmp_path):
     assert re.search(r'"initializer_factor":\s*1\.0', text)  # transformers 5 refuses 1 there
     q = json.loads(text)["quantization_config"]
     assert r"re:.*vision_tower\..*" in q["ignore"]
+
+
+@pytest.mark.parametrize("to", ["compressed-tensors", "safetensors"])
+def test_layers_of_cross_attention_are_passed_by_and_carried(llmq, tmp_path, to):
+    """Llama 3.2 Vision: its text is what transformers gives without an image."""
+    base, d = ROOT / "tests/golden/arch/mllama", tmp_path / "m"
+    d.mkdir()
+    source = {"language_model." + n: v for n, v in tensors(base / "model.safetensors").items()}
+    source["vision_model.class_embedding"] = ("F32", [4], bytes(range(16)))
+    write_st(d / "model.safetensors", source)
+    text = {k: v for k, v in json.loads((base / "config.json").read_text()).items() if k != "architectures"}
+    (d / "config.json").write_text(json.dumps({"architectures": ["MllamaForConditionalGeneration"], "model_type": "mllama",
+                                               "image_token_index": 64, "text_config": text, "vision_config": {"hidden_size": 4}}))
+    logits = []
+    for model in (base, d):
+        llmq("logits", model, "--ids", "5,6,7,8", "-o", tmp_path / "l")
+        logits.append((tmp_path / "l").read_bytes())
+    assert logits[0] == logits[1]
+    llmq("quantize", d, "-o", tmp_path / "m.llmq", "-m", "rtn", "--sym")
+    llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "x", "--to", to, *(["--dtype", "bf16"] if to == "safetensors" else []))
+    got = tensors(tmp_path / "x/model.safetensors")
+    passed = [n for n in source if ".layers.1." in n]
+    assert len(passed) == 13 and all(got[n] == source[n] for n in passed)
+    assert got["language_model.model.embed_tokens.weight"][1] == [72, 32]
+    if to == "compressed-tensors":
+        ignore = json.loads((tmp_path / "x/config.json").read_text())["quantization_config"]["ignore"]
+        assert "language_model.model.layers.1.cross_attn.q_proj" in ignore and not any("layers.0" in k for k in ignore)
+        assert not any(re.match(k[3:], "language_model.model.layers.0.mlp.up_proj") for k in ignore if k.startswith("re:"))
+    p = llmq("run", tmp_path / "m.llmq", "--ids", "5,64", "-n", 1, code=3)
+    assert "64" in p.stderr
+    config = json.loads((base / "config.json").read_text())
+    for value, says in (([3], "cross_attention_layers: expected layers 0..2, found 3"), (7, "cross_attention_layers: expected an array")):
+        (d / "config.json").write_text(json.dumps(config | {"cross_attention_layers": value}))
+        assert says in llmq("plan", d / "config.json", code=None).stderr

@@ -44,6 +44,7 @@ TEST(defaults_of_dense_models_are_those_of_transformers)
         { "iquestcoder", 8, 128, 131072, 1e-5, 10000 },
         { "apertus", 32, 64, 65536, 1e-5, 12000000 },
         { "internlm3", 2, 128, 32768, 1e-5, 10000 },
+        { "mllama_text_model", 8, 64, 131072, 1e-5, 500000 },
         { "granite_swa", 4, 64, 8192, 1e-5, 10000 },
         { "nanochat", 32, 64, 2048, 1e-6, 10000 },
         { "phi4_multimodal", 8, 64, 131072, 1e-5, 10000 },

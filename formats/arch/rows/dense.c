@@ -173,6 +173,33 @@ static lq_status deci_layers(arch_config *c, const cJSON *j, lq_err *err)
     return s;
 }
 
+/* ---- Mllama (Llama 3.2 Vision) ---- */
+
+/* Its text alone: layers that attend to images are passed by, as transformers does where there is none. */
+static lq_status mllama_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    static const char key[] = "cross_attention_layers";
+    enum { FIRST = 3, EVERY = 5, OF_IMAGES = 8 };
+    const cJSON *list = js_get(j, key);
+    char found[64];
+    if (list && !cJSON_IsArray(list))
+        return lq_fail(err, LQ_EVALUE, "%s: expected an array of layers, found %s", key,
+                       js_describe(found, list));
+    c->embed_more = OF_IMAGES;
+    for (int64_t i = 0; i < c->layers; i++)
+        c->layer[i].no_mlp = !list && i % EVERY == FIRST;
+    for (const cJSON *v = list ? list->child : NULL; v; v = v->next) {
+        int64_t i;
+        if (!js_whole(v, 0, c->layers - 1, &i))
+            return lq_fail(err, LQ_EVALUE, "%s: expected layers 0..%" PRId64 ", found %s", key,
+                           c->layers - 1, js_describe(found, v));
+        c->layer[i].no_mlp = true;
+    }
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].no_mlp) c->layer[i].mixer = MIX_NONE;
+    return LQ_OK;
+}
+
 /* A table of names reads by line. */
 /* clang-format off */
 #define UP_DOWN \
@@ -553,6 +580,11 @@ static const arch_key eagle_keys[] = {
     NO_KEY,
 };
 
+static const arch_key mllama_keys[] = {
+    { "cross_attention_layers", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
+
 /* clang-format off */
 #define EAGLE_ROW(arch, which, fits, names_of, mtp_of) \
     { arch, "llama", which, fits, .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD }, .prefix = "", \
@@ -732,6 +764,10 @@ const arch_row arch_rows_dense[] = {
     { "BitNetForCausalLM", "bitnet", .w = { RMS_ROPE }, MODEL, .names = bitnet_names,
       .def_act = ARCH_RELU2, .def_kv_heads = 5, .def_eps = 1e-5, .def_theta = 500000,
       .def_sizes = SIZES("128256", "2560", "6912", "30", "20") },
+    { "MllamaForCausalLM", "mllama_text_model", .w = { RMS_ROPE }, MODEL, .names = mistral_names,
+      .keys = mllama_keys, .layers = mllama_layers, .def_kv_heads = 8, .def_eps = 1e-5,
+      .def_theta = 500000, .def_max_pos = 131072,
+      .def_sizes = SIZES("128256", "4096", "14336", "40", "32") },
     EAGLE_ROWS("LlamaForCausalLMEagle3"), /* EAGLE, SpecForge, SGLang */
     EAGLE_ROWS("Eagle3LlamaForCausalLM"), /* AngelSlim, vLLM */
     EAGLE_ROWS("Eagle3Qwen3ForCausalLM"),

@@ -1,4 +1,4 @@
-"""Tiny checkpoints of DBRX, Jamba, Bamba, Mamba, Falcon-Mamba, and of MPT with norms and Baichuan, whose code is not in
+"""Tiny checkpoints of DBRX, Jamba, Bamba, Mamba, Falcon-Mamba, Mllama's text, and of MPT with norms and Baichuan, whose code is not in
 transformers, with logits of transformers 5.23.0 (float32, eager attention), laid out as the other folders here.
 
 usage: make_v5_other.py OUT [NAME...]
@@ -41,6 +41,10 @@ MODELS = {
                             intermediate_size=8, num_experts=3, num_experts_per_tok=2, attn_layer_period=2,
                             attn_layer_offset=0, expert_layer_period=2, expert_layer_offset=1, mamba_d_state=6,
                             mamba_expand=1, mamba_dt_rank=4)),
+    "mllama": ("Mllama", dict(WORDS, hidden_size=H, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+                              intermediate_size=24, max_position_embeddings=128, cross_attention_layers=[1],
+                              rope_parameters=dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, low_freq_factor=1.0,
+                                                   high_freq_factor=4.0, original_max_position_embeddings=32))),
 }
 
 
@@ -59,7 +63,7 @@ def fill(model, g):
             p.data = r * 0.1
         else:
             p.data = 1.0 + r * 0.1
-        p.data = p.data.bfloat16().float()
+        p.data = p.data.bfloat16().float()  # also what no text reaches: gates of 0 would hide a layer too many
 
 
 class NormedSplit(torch.nn.Module):
@@ -118,7 +122,7 @@ def config_of(name, config):
 
 
 def make(out, name, kind, sizes):
-    config = getattr(tf, kind + "Config")(**sizes)
+    config = getattr(tf, kind + ("TextConfig" if kind == "Mllama" else "Config"))(**sizes)
     config._attn_implementation = "eager"
     model = getattr(tf, kind + "ForCausalLM")(config).float().eval()
     turn = modeling_llama.apply_rotary_pos_emb
