@@ -1,6 +1,8 @@
 /* tools/bench/bench_kv.c - see bench_kv.h. */
 #include "tools/bench/bench_kv.h"
 
+#include "runtime/model/kv_state.h"
+
 #include <stdio.h>
 #include <unistd.h>
 
@@ -22,6 +24,7 @@ static double resident_bytes(void)
 static lq_status measure(bench_kv_type *t, const arch_config *c, lq_err *err)
 {
     size_t block = kv_block_bytes(c, BLOCK, t->dtype);
+    if (!block) return LQ_OK; /* every layer has a state instead */
     kv_opts o = { .n_blocks = (int64_t)(measured_bytes / block) + 1,
                   .block_size = BLOCK,
                   .dtype = t->dtype };
@@ -55,6 +58,7 @@ lq_status bench_kv_run(bench_kv *b, const arch_config *c, kv_types dtype, lq_err
                      .heads = { { "multi-head", c->heads, 0 },
                                 { "this model", c->kv_heads, 0 },
                                 { "multi-query", 1, 0 } } };
+    b->state = (double)kv_state_offset(c, c->layers) * sizeof(float);
     lq_status s = LQ_OK;
     for (int d = 0; d < KV_N_DTYPES && !s; d++) {
         b->types[d].dtype = (kv_dtype)d;
@@ -70,6 +74,7 @@ lq_status bench_kv_run(bench_kv *b, const arch_config *c, kv_types dtype, lq_err
 void bench_kv_json(cJSON *doc, const bench_kv *b)
 {
     cJSON *o = cJSON_AddObjectToObject(doc, "kv_cache");
+    cJSON_AddNumberToObject(o, "state_bytes", b->state);
     cJSON *types = cJSON_AddArrayToObject(o, "types"), *heads = cJSON_AddArrayToObject(o, "heads");
     for (size_t i = 0; i < LQ_COUNT(b->types); i++) {
         cJSON *row = cJSON_CreateObject();
@@ -89,6 +94,8 @@ void bench_kv_json(cJSON *doc, const bench_kv *b)
 
 void bench_kv_print(const bench_kv *b)
 {
+    if (b->state > 0) printf("\nstate of a sequence: %.1f MiB\n", b->state * 0x1p-20);
+    if (!(b->types->formula > 0)) return;
     printf(
         "\nKV cache: 2 x layers x KV heads x head size x bytes, and a scale per head where codes "
         "have one\n%-8s %14s %14s %16s\n",

@@ -21,6 +21,7 @@ typedef struct {
     kv_types dtype; /* of `heads` */
     bench_kv_type types[KV_N_DTYPES];
     bench_kv_heads heads[3];
+    double state; /* bytes of a sequence, of layers that have one instead of a cache */
 } bench_kv;
 
 /* dtype: of the second table. Each type's cache is made and written, 32 MiB or a block of it. */

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/machine.h"
 #include "kernels/bench/bench_dev.h"
+#include "runtime/model/kv_state.h"
 #include "tools/bench/bench_kv.h"
 #include "tools/bench/bench_policy.h"
 #include "tools/bench/bench_profile.h"
@@ -71,7 +72,16 @@ static const char *model_name(const session *b)
 }
 
 /* Of the first layer's attention output, which every architecture has. */
-static const qt_scheme *layer_scheme(const model *m) { return &m->layers[0].lin[R_O].w.t.scheme; }
+/* Of the widest product of the first layer: a layer may have no attention. */
+static const qt_scheme *layer_scheme(const model *m)
+{
+    const model_layer *l = &m->layers[0];
+    const model_linear *most = &l->lin[R_O];
+    for (int r = 0; r < ARCH_N_ROLES; r++)
+        if (l->lin[r].present && l->lin[r].w.N * l->lin[r].w.K > most->w.N * most->w.K)
+            most = &l->lin[r];
+    return &most->w.t.scheme;
+}
 
 /* Lengths within the model's own: one that nobody asked for is made to fit. The built-in shape has
  * any. */
@@ -143,21 +153,28 @@ static lq_status measure_limits(session *b, lq_err *err)
 
 /* Operations of `tokens` new tokens, `logits` of which go through the head, that see `keys` keys
  * each. */
-static double step_flops(const model *m, int64_t tokens, int64_t logits, double keys)
+static double step_flops(const session *b, int64_t tokens, int64_t logits, double keys)
 {
+    const model *m = b->m;
     const arch_config *c = m->cfg;
-    double attention = (double)(c->layers * c->heads * (c->head_dim + c->v_dim)) * keys;
-    return (double)tokens * (model_row_flops(m) + 2 * attention) +
-           (double)logits * model_logits_flops(m);
+    double beside = 0; /* products: attention, and 7 of each entry of a state (kernels/scan.h) */
+    for (int64_t i = 0; i < c->layers; i++) {
+        const arch_config *own = arch_at(c, i);
+        if (kv_layer_bytes(c, i, 1, opt_kv(&b->o->model), KV_ON_HOST))
+            beside += 2 * (double)(own->heads * (own->head_dim + own->v_dim)) * keys;
+        beside += 7 * (double)kv_state_floats(c, i);
+    }
+    return (double)tokens * (model_row_flops(m) + beside) + (double)logits * model_logits_flops(m);
 }
 
-/* The weights once, and the cache of every sequence. */
+/* The weights once, the cache of every sequence, and its state read and written. */
 static double step_bytes(const session *b, int64_t sequences, int64_t context)
 {
     const arch_config *c = b->m->cfg;
     double kv =
         (double)kv_token_bytes(c, opt_kv(&b->o->model), KV_ON_HOST) * (double)(sequences * context);
-    return (double)b->m->weight_bytes + kv;
+    const double state = 2.0 * sizeof(float) * (double)kv_state_offset(c, c->layers);
+    return (double)b->m->weight_bytes + kv + state * (double)sequences;
 }
 
 static void add_row(session *b, const char *name, int64_t batch, int64_t tokens, double seconds,
@@ -221,7 +238,7 @@ static lq_status run_prefill(session *b, const lq_job *job, lq_err *err)
     bench_batch_close(&k);
     if (!s)
         add_row(b, "prefill", 1, T, median(b->times, PREFILL_RUNS),
-                step_flops(b->m, T, 1, (double)(T + 1) / 2), step_bytes(b, 1, T));
+                step_flops(b, T, 1, (double)(T + 1) / 2), step_bytes(b, 1, T));
     return s;
 }
 
@@ -255,7 +272,7 @@ static lq_status run_decode(session *b, int64_t n, const lq_job *job, lq_err *er
     int64_t keys = C + steps / 2;
     if (!s && b->reader.data) b->bytes_s = median(b->reads, lq_ceil_div(steps, READ_EVERY));
     if (!s)
-        add_row(b, "decode", n, n, median(b->times, steps), step_flops(b->m, n, n, (double)keys),
+        add_row(b, "decode", n, n, median(b->times, steps), step_flops(b, n, n, (double)keys),
                 step_bytes(b, n, keys));
     return s;
 }
