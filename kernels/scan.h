@@ -36,8 +36,8 @@ void k_scan(const k_scan_args *a);
  * k, v, q, step are its B, x, C, dt. out may be v. */
 void k_select(const k_select_args *a);
 
-/* log(1 + exp(x)); x itself above 20, as torch has it. */
-float k_softplus(float x);
+/* x = log(1 + exp(x + add)), [n]; x + add itself above 20, as torch has it. */
+void k_softplus(float *x, const float *add, int64_t n);
 
 LQ_C_END
 

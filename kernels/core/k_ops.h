@@ -95,6 +95,7 @@ typedef struct {
       (float *dst, const float *gate, const float *up, int64_t n, float limit))                      \
     X(void, softcap, (float *x, float cap, int64_t n))                                               \
     X(void, exp_minus, (float *dst, const float *x, float c, int64_t n))                             \
+    X(void, softplus, (float *x, const float *add, int64_t n))                                       \
     X(float, logsumexp, (const float *x, int64_t n))                                                 \
     /* scan.h */                                                                                     \
     X(void, conv, (const k_conv_args *a))                                                            \

@@ -4,7 +4,7 @@
  * Coefficients are our own fits (weighted minimax by Lawson's iteration in double, then rounded).
  * Errors against the exact value, checked in tests/unit/test_ops.c over the whole range:
  *   exp   1.5 ulp; 0 where the result is below the least normal number, Inf above the largest
- *   tanh  3 ulp;  erf  3 ulp */
+ *   tanh  3 ulp;  erf  3 ulp;  softplus  2e-7 of it (test_scan.c) */
 #ifndef LLMQ_KERNELS_CORE_KMATH_H
 #define LLMQ_KERNELS_CORE_KMATH_H
 
@@ -30,6 +30,9 @@
         -0x1.bf7ad4p-13f
 #define KM_ERF_SPLIT 0.9375f
 #define KM_ERF_MAX 4.0f /* erf is 1 from 3.92 on; the fit ends at 4 */
+/* atanh(z) = z + z s P(s), s = z^2 <= 1/9 */
+#define KM_ATANH_POLY 0x1.555558p-2f, 0x1.9996a8p-3f, 0x1.250974p-3f, 0x1.b6d666p-4f, 0x1.f1afe2p-4f
+#define KM_SOFTPLUS_MAX 20.0f
 #define KM_SQRT_HALF 0x1.6a09e6p-1f
 #define KM_GELU_A 0x1.988454p-1f /* sqrt(2/pi) */
 #define KM_GELU_B 0.044715f
@@ -80,6 +83,17 @@ LQ_INLINE float km_erf(float x)
     return copysignf(1.0f - km_exp(-t * km_poly(d, LQ_COUNT(d), t)), x);
 }
 
+/* log(1 + exp(x)) = max(x, 0) + log(1 + e), e = exp(-|x|) <= 1, and that is 2 atanh(z), z = e / (2 + e), of
+ * which what its division lost is made good; x above KM_SOFTPLUS_MAX, as torch has it. */
+LQ_INLINE float km_softplus(float x)
+{
+    static const float c[] = { KM_ATANH_POLY };
+    if (x > KM_SOFTPLUS_MAX) return x;
+    const float e = km_exp(-fabsf(x)), t = e + 2, z = e / t, s = z * z, y = z + z;
+    const float lost = fmaf(-z, e - (t - 2), fmaf(-z, t, e)) / t;
+    return (x > 0 ? x : 0) + (y + fmaf(y * s, km_poly(c, LQ_COUNT(c), s), lost + lost));
+}
+
 LQ_INLINE float km_silu(float x) { return x / (1.0f + km_exp(-x)); }
 LQ_INLINE float km_gelu(float x) { return 0.5f * x * (1.0f + km_erf(x * KM_SQRT_HALF)); }
 LQ_INLINE float km_gelu_tanh(float x)
@@ -123,17 +137,6 @@ LQ_INLINE double km_log(float x)
     for (int k = 17; k >= 1; k -= 2)
         p = p * s + 1.0 / k;
     return 2 * z * p + e * 0.6931471805599453;
-}
-
-/* log(1 + exp(x)) = max(x, 0) + log(1 + e), e = exp(-|x|) <= 1: 2 atanh(e / (2 + e)) by its series in
- * double, error below 1e-10; x above 20, as torch has it. */
-LQ_INLINE float km_softplus(float x)
-{
-    if (x > 20) return x;
-    double e = (double)km_exp(-fabsf(x)), z = e / (2 + e), s = z * z, p = 0;
-    for (int k = 17; k >= 1; k -= 2)
-        p = p * s + 1.0 / k;
-    return (float)(2 * z * p + (x > 0 ? (double)x : 0));
 }
 
 #endif

@@ -81,6 +81,12 @@ static void ref_exp_minus(float *dst, const float *x, float c, int64_t n)
         dst[i] = km_exp(x[i] - c);
 }
 
+static void ref_softplus(float *x, const float *add, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = km_softplus(x[i] + add[i]);
+}
+
 static float ref_logsumexp(const float *x, int64_t n)
 {
     float max = -INFINITY, part[LANES] = { 0 };
@@ -138,6 +144,7 @@ const k_ops k_ref = {
     .swiglu_clamped = ref_swiglu_clamped,
     .softcap = ref_softcap,
     .exp_minus = ref_exp_minus,
+    .softplus = ref_softplus,
     .logsumexp = ref_logsumexp,
     .conv = ref_conv,
     .scan = ref_scan,

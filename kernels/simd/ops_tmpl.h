@@ -20,6 +20,7 @@ VF_POLY(poly_exp, KM_EXP_POLY)
 VF_POLY(poly_tanh, KM_TANH_POLY)
 VF_POLY(poly_erf, KM_ERF_POLY)
 VF_POLY(poly_erfc, KM_ERFC_POLY)
+VF_POLY(poly_atanh, KM_ATANH_POLY)
 
 V16 vf vf_neg(vf x) { return vf_cast(vi_xor(vi_cast(x), vi_set1(INT32_MIN))); }
 V16 vf vf_pow2(vi n) { return vf_cast(vi_sll(vi_add(n, vi_set1(127)), 23)); }
@@ -177,6 +178,21 @@ static inline void tmpl_softcap(float *x, float cap, int64_t n)
 static inline void tmpl_exp_minus(float *dst, const float *x, float c, int64_t n)
 {
     EACH16(i, m, n) put(dst + i, vf_exp(vf_sub(get(x + i, m), vf_set1(c))), m);
+}
+
+V16 vf vf_softplus(vf x)
+{
+    const vf two = vf_set1(2), e = vf_exp(vf_neg(vf_abs(x))), t = vf_add(e, two), z = vf_div(e, t);
+    const vf s = vf_mul(z, z), y = vf_add(z, z);
+    vf lost = vf_fnma(z, vf_sub(e, vf_sub(t, two)), vf_fnma(z, t, e));
+    lost = vf_div(lost, t);
+    const vf log = vf_add(y, vf_fma(vf_mul(y, s), poly_atanh(s), vf_add(lost, lost)));
+    return vf_sel(vf_lt(vf_set1(KM_SOFTPLUS_MAX), x), x, vf_add(vf_max(x, vf_set1(0)), log));
+}
+
+static inline void tmpl_softplus(float *x, const float *add, int64_t n)
+{
+    EACH16(i, m, n) put(x + i, vf_softplus(vf_add(get(x + i, m), get(add + i, m))), m);
 }
 
 static inline float tmpl_logsumexp(const float *x, int64_t n)

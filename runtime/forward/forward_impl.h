@@ -86,9 +86,10 @@ typedef struct {
     fwd_seq_state *states; /* [n_states] all rows */
     int n_states;
     bool in_turn; /* they share one memory: each begins with zeros when the one before has ended */
-    float *mix,
-        *mix_conv;  /* [R, fwd_mix_width], [R, channels]: the convolution's where not in mix */
-    float *mix_out; /* [R, heads * mix_value] or [R, hidden] */
+    /* Of a row of mix: where what R_MIX_IN to R_MIX_X make begins, side by side; last its width. */
+    int64_t mix_at[R_MIX_X - R_MIX_IN + 2];
+    float *mix, *mix_conv;   /* [R, width], [R, channels]: the convolution's where not in mix */
+    float *mix_out;          /* [R, heads * mix_value] or [R, hidden] */
     float *mix_beta, *decay; /* [R, mix_heads], [R, arch_mix_decays] */
     /* Experts; R * experts_used places, see forward_moe.c. */
     float *scores, *choice;         /* [R, experts] */
@@ -211,10 +212,7 @@ static inline int64_t fwd_head_gates(const arch_config *c)
 {
     return arch_name_of(c, R_HEAD_GATE) ? c->heads : 0;
 }
-/* Of a row of r->mix: what R_MIX_IN to R_MIX_A_UP make, side by side, and where one of them begins;
- * of r->mix_conv. */
-int64_t fwd_mix_width(const arch_config *c);
-int64_t fwd_mix_place(const arch_config *c, arch_role r);
+/* Of a row of r->mix_conv. */
 int64_t fwd_mix_channels(const arch_config *c);
 
 /* Positions, angles and places in the cache of the rows of one sequence; seq_len: as fwd_item's. */

@@ -21,7 +21,9 @@
 #include "runtime/model/kv_state.h"
 
 enum { CONV_CHANNELS = 64 }; /* of a piece */
-#define L2_EPS 1e-6f         /* of q's and k's lengths, whatever the config says */
+/* Positions that all pieces of a head go through before the next: the second cache holds their q and k. */
+enum { SCAN_ROWS = 256 };
+#define L2_EPS 1e-6f /* of q's and k's lengths, whatever the config says */
 
 static bool is_mamba(const arch_config *c)
 {
@@ -40,16 +42,24 @@ typedef struct {
     int64_t ld, channels, q, k, v;
 } conv_view;
 
+/* Where of a row of r->mix what a role makes begins; whether there is any; the row's width. */
+static int64_t mix_at(const fwd_rows *r, arch_role role) { return r->mix_at[role - R_MIX_IN]; }
+static bool mix_has(const fwd_rows *r, arch_role role)
+{
+    return mix_at(r, role + 1) > mix_at(r, role);
+}
+static int64_t mix_width(const fwd_rows *r) { return mix_at(r, R_MIX_X + 1); }
+
 static conv_view view_of(const fwd_rows *r)
 {
     const arch_config *c = r->c;
     const arch_mixer m = c->row->mixer;
     const int64_t keys = c->mix_groups * c->mix_key, width = arch_mix_width(c, m);
-    conv_view v = { r->mix, fwd_mix_width(c), arch_conv_channels(c, m), 0, keys, 2 * keys };
+    conv_view v = { r->mix, mix_width(r), arch_conv_channels(c, m), 0, keys, 2 * keys };
     if (c->w.mix_mixed) v.x = r->mix_conv, v.ld = v.channels;
     if (m == MIX_SELECT) { /* x, then the gate; B and C are made of it later */
         v.v = 0;
-        v.k = fwd_mix_place(c, R_MIX_X) + c->mix_rank;
+        v.k = mix_at(r, R_MIX_X) + c->mix_rank;
         v.q = v.k + keys;
     }
     if (is_mamba(c)) { /* gate, then x, B, C */
@@ -64,8 +74,7 @@ static conv_view view_of(const fwd_rows *r)
 /* What a row of r->mix has of the gate, or of the decays. */
 static const float *part_of(const fwd_rows *r, int64_t t, arch_role one, arch_role up)
 {
-    const arch_role made_by = arch_name_of(r->c, up) ? up : one;
-    return r->mix + t * fwd_mix_width(r->c) + fwd_mix_place(r->c, made_by);
+    return r->mix + t * mix_width(r) + mix_at(r, mix_has(r, up) ? up : one);
 }
 
 /* A part of head h in a row of R_MIX_IN or R_MIX_BA that is mixed: of each key head `before` of its
@@ -82,10 +91,9 @@ static int64_t mixed_at(const arch_config *c, int64_t h, int64_t group_rows, int
 /* The second of two small matrices, over what the first made. */
 static void run_up(const fwd_rows *r, const model_layer *l, arch_role down, arch_role up)
 {
-    const arch_config *c = r->c;
-    const int64_t W = fwd_mix_width(c);
-    const mm_out o = fwd_out(&l->lin[up], r->mix + fwd_mix_place(c, up), W, false);
-    const float *x = r->mix + fwd_mix_place(c, down);
+    const int64_t W = mix_width(r);
+    const mm_out o = fwd_out(&l->lin[up], r->mix + mix_at(r, up), W, false);
+    const float *x = r->mix + mix_at(r, down);
     if (!l->lin[up].present) return;
     mm_run(&o, 1, x, W, r->R, arch_role_exact(up) ? MM_F32 : r->acts, r->scratch, r->p);
 }
@@ -94,7 +102,7 @@ void fwd_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer)
 {
     enum { MOST = R_MIX_A_UP - R_MIX_IN + 1 };
     const arch_config *c = r->c;
-    const int64_t W = fwd_mix_width(c);
+    const int64_t W = mix_width(r);
     mm_out outs[MOST], exact[MOST];
     int n = 0, n_exact = 0;
     (void)layer;
@@ -102,7 +110,7 @@ void fwd_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer)
         const model_linear *lin = &l->lin[role];
         if (!lin->present || role == R_MIX_GATE_UP || role == R_MIX_A_UP) continue;
         fwd_tap_rows(r, role, r->h, c->hidden, c->hidden);
-        const mm_out o = fwd_out(lin, r->mix + fwd_mix_place(c, role), W, false);
+        const mm_out o = fwd_out(lin, r->mix + mix_at(r, role), W, false);
         if (arch_role_exact(role))
             exact[n_exact++] = o;
         else
@@ -124,6 +132,7 @@ typedef struct {
     const fwd_seq_state *states;
     int64_t pieces; /* of each */
     conv_view v;
+    int64_t from; /* of each sequence's rows these: up to SCAN_ROWS */
 } along;
 
 /* ---- rows before the convolution ---- */
@@ -133,7 +142,7 @@ static void unmix(const fwd_rows *r, int64_t t)
 {
     const arch_config *c = r->c;
     const int64_t K = c->mix_key, G = c->mix_groups, V = c->mix_heads / G * c->mix_value;
-    const float *from = r->mix + t * fwd_mix_width(c);
+    const float *from = r->mix + t * mix_width(r);
     float *to = r->mix_conv + t * fwd_mix_channels(c);
     for (int64_t g = 0; g < G; g++, from += 2 * (K + V)) {
         memcpy(to + g * K, from, (size_t)K * sizeof *to);
@@ -154,7 +163,7 @@ static void scale_parts(const arch_config *c, float *x)
 static void before_conv(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const arch_config *c = r->c;
-    const int64_t W = fwd_mix_width(c), H = c->hidden;
+    const int64_t W = mix_width(r), H = c->hidden;
     (void)arg;
     for (int64_t t = row; t < row + n; t++) {
         float *x = r->mix + t * W;
@@ -177,62 +186,85 @@ static void to_unit(const arch_config *c, float *x, bool query)
     }
 }
 
+/* x = exp(rate softplus(x + dt)), [n] */
+static void to_decays(float *x, const float *dt, const float *rate, int64_t n)
+{
+    k_softplus(x, dt, n);
+    for (int64_t i = 0; i < n; i++)
+        x[i] *= rate[i];
+    k_exp_minus(x, x, 0, n);
+}
+
+/* x = scale sigmoid(x), [n] */
+static void to_sigmoids(float *x, float scale, int64_t n)
+{
+    k_scale(x, -1, n);
+    k_exp_minus(x, x, 0, n);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = scale / (1 + x[i]);
+}
+
 static void delta_row(const fwd_rows *r, const model_layer *l, int64_t t)
 {
     const arch_config *c = r->c;
     const int64_t H = c->mix_heads, of = H / c->mix_groups;
-    const float *mix = r->mix + t * fwd_mix_width(c), *ba = mix + fwd_mix_place(c, R_MIX_BA),
-                *b = mix + fwd_mix_place(c, R_MIX_B), *a = mix + fwd_mix_place(c, R_MIX_A);
-    const bool mixed = arch_name_of(c, R_MIX_BA);
+    const float *mix = r->mix + t * mix_width(r), *ba = mix + mix_at(r, R_MIX_BA),
+                *b = mix + mix_at(r, R_MIX_B), *a = mix + mix_at(r, R_MIX_A);
+    const bool mixed = mix_has(r, R_MIX_BA);
+    float *beta = r->mix_beta + t * H, *decay = r->decay + t * H;
     for (int64_t h = 0; h < H; h++) {
-        const float bh = mixed ? ba[mixed_at(c, h, 2 * of, 0, 1)] : b[h];
-        const float ah = mixed ? ba[mixed_at(c, h, 2 * of, of, 1)] : a[h];
-        const float step = k_softplus(ah + l->vec[R_MIX_DT].w[h]);
-        r->mix_beta[t * H + h] = (c->w.mix_beta_2 ? 2 : 1) / (1 + k_exp(-bh));
-        r->decay[t * H + h] = k_exp(-k_exp(l->vec[R_MIX_A_LOG].w[h]) * step);
+        beta[h] = mixed ? ba[mixed_at(c, h, 2 * of, 0, 1)] : b[h];
+        decay[h] = mixed ? ba[mixed_at(c, h, 2 * of, of, 1)] : a[h];
     }
+    to_sigmoids(beta, c->w.mix_beta_2 ? 2 : 1, H);
+    to_decays(decay, l->vec[R_MIX_DT].w, l->vec[R_MIX_A_LOG].w, H);
 }
-
-static float sigmoid(float x) { return 1 / (1 + k_exp(-x)); }
 
 static void kda_row(const fwd_rows *r, const model_layer *l, int64_t t)
 {
     const arch_config *c = r->c;
     const int64_t H = c->mix_heads, K = c->mix_key;
-    const float *b = r->mix + t * fwd_mix_width(c) + fwd_mix_place(c, R_MIX_B),
-                *a = part_of(r, t, R_MIX_A, R_MIX_A_UP), *dt = l->vec[R_MIX_DT].w;
+    const float *a = part_of(r, t, R_MIX_A, R_MIX_A_UP), *dt = l->vec[R_MIX_DT].w;
     const float span = (float)c->decay_span;
-    float *decay = r->decay + t * H * K;
+    float *beta = r->mix_beta + t * H;
+    memcpy(beta, r->mix + t * mix_width(r) + mix_at(r, R_MIX_B), (size_t)H * sizeof *beta);
+    to_sigmoids(beta, 1, H);
     for (int64_t h = 0; h < H; h++) {
-        const float rate = k_exp(l->vec[R_MIX_A_LOG].w[h]);
-        r->mix_beta[t * H + h] = sigmoid(b[h]);
-        for (int64_t i = h * K; i < (h + 1) * K; i++) {
-            const float at = a[i] + dt[i];
-            decay[i] = k_exp(span > 0 ? -span * sigmoid(rate * at) : -rate * k_softplus(at));
+        const float rate = l->vec[R_MIX_A_LOG].w[h];
+        float *decay = r->decay + (t * H + h) * K;
+        memcpy(decay, a + h * K, (size_t)K * sizeof *decay);
+        if (span > 0) {
+            for (int64_t i = 0; i < K; i++)
+                decay[i] = -rate * (decay[i] + dt[h * K + i]);
+            to_sigmoids(decay, -span, K);
+        } else {
+            k_softplus(decay, dt + h * K, K);
+            k_scale(decay, rate, K);
         }
+        k_exp_minus(decay, decay, 0, K);
     }
 }
 
 static void mamba_row(const fwd_rows *r, const model_layer *l, int64_t t)
 {
     const arch_config *c = r->c;
-    const int64_t H = c->mix_heads, W = fwd_mix_width(c);
-    const float *dt = r->mix + t * W + fwd_mix_place(c, R_MIX_GATE) - H;
-    const float min = (float)c->dt_min, max = (float)c->dt_max;
+    const int64_t H = c->mix_heads;
+    const float min = (float)c->dt_min, max = (float)c->dt_max, *rate = l->vec[R_MIX_A_LOG].w;
+    float *step = r->mix_beta + t * H, *decay = r->decay + t * H;
+    memcpy(step, r->mix + t * mix_width(r) + mix_at(r, R_MIX_GATE) - H, (size_t)H * sizeof *step);
+    k_softplus(step, l->vec[R_MIX_DT].w, H);
     for (int64_t h = 0; h < H; h++) {
-        float step = k_softplus(dt[h] + l->vec[R_MIX_DT].w[h]);
-        step = step < min ? min : max > 0 && step > max ? max : step;
-        r->mix_beta[t * H + h] = step;
-        r->decay[t * H + h] = k_exp(-k_exp(l->vec[R_MIX_A_LOG].w[h]) * step);
+        step[h] = step[h] < min ? min : max > 0 && step[h] > max ? max : step[h];
+        decay[h] = rate[h] * step[h];
     }
+    k_exp_minus(decay, decay, 0, H);
 }
 
 /* Of MIX_SELECT: a time step for each channel, in the place of decays. */
 static void select_row(const fwd_rows *r, const model_layer *l, int64_t t)
 {
-    float *step = r->decay + t * arch_mix_decays(r->c);
-    for (int64_t i = 0; i < arch_mix_decays(r->c); i++)
-        step[i] = k_softplus(step[i] + l->vec[R_MIX_DT].w[i]);
+    const int64_t n = arch_mix_decays(r->c);
+    k_softplus(r->decay + t * n, l->vec[R_MIX_DT].w, n);
 }
 
 /* step, B and C of a row, side by side, normed where the model has norms. */
@@ -243,7 +275,7 @@ static void norm_select(const fwd_rows *r, int64_t row, int64_t n, const void *a
     const int64_t width[] = { c->mix_rank, c->mix_key, c->mix_key };
     const float eps = c->w.mix_eps > 0 ? c->w.mix_eps : (float)c->norm_eps;
     for (int64_t t = a->states->row0 + row; n > 0; t++, n--) {
-        float *x = r->mix + t * a->v.ld + fwd_mix_place(c, R_MIX_X);
+        float *x = r->mix + t * a->v.ld + mix_at(r, R_MIX_X);
         for (int i = 0; i < 3; x += width[i++]) {
             const float *w = a->l->vec[R_MIX_STEP_NORM + i].w;
             if (w) k_rmsnorm(x, width[i], x, width[i], w, 0, 1, width[i], eps);
@@ -256,7 +288,7 @@ static void run_select(const along *a, int64_t R)
 {
     const fwd_rows *r = a->r;
     const arch_config *c = r->c;
-    const int64_t at = fwd_mix_place(c, R_MIX_X), D = arch_mix_decays(c);
+    const int64_t at = mix_at(r, R_MIX_X), D = arch_mix_decays(c);
     float *x = r->mix + a->states->row0 * a->v.ld, *step = r->decay + a->states->row0 * D;
     const mm_out parts = fwd_out(&a->l->lin[R_MIX_X], x + at, a->v.ld, false),
                  steps = fwd_out(&a->l->lin[R_MIX_STEP], step, D, false);
@@ -286,12 +318,14 @@ static void before_scan(const fwd_rows *r, int64_t row, int64_t n, const void *a
 
 /* ---- along the sequences ---- */
 
-/* The rows of a sequence up to its next mark: [*at, the result). */
-static int64_t next_mark(const fwd_seq_state *s, int *mark, int64_t at)
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* The rows of a sequence up to its next mark, or `end`: [at, the result). */
+static int64_t next_mark(const fwd_seq_state *s, int *mark, int64_t at, int64_t end)
 {
     while (*mark < s->run.n_marks && s->run.marks[*mark].after <= at)
         ++*mark;
-    return *mark < s->run.n_marks ? s->run.marks[*mark].after : s->n_rows;
+    return *mark < s->run.n_marks ? least(s->run.marks[*mark].after, end) : end;
 }
 
 /* Rows [n] of `width` floats, ld apart, to their places in the copies that are wanted after `at`. */
@@ -324,7 +358,7 @@ static void conv_piece(void *ctx, int64_t item, int thread)
     (void)thread;
     int mark = 0;
     for (int64_t at = 0, to; at < s->n_rows; at = to) {
-        to = next_mark(s, &mark, at);
+        to = next_mark(s, &mark, at, s->n_rows);
         k.x = a->v.x + (s->row0 + at) * a->v.ld + c0;
         k.T = to - at;
         k_conv(&k);
@@ -347,8 +381,9 @@ static void scan_piece(void *ctx, int64_t item, int thread)
     float *S = s->run.state + a->state + kv_state_conv_floats(c) + piece * block;
     (void)thread;
     int mark = 0;
-    for (int64_t at = 0, to; at < s->n_rows; at = to) {
-        to = next_mark(s, &mark, at);
+    const int64_t end = least(a->from + SCAN_ROWS, s->n_rows);
+    for (int64_t at = a->from, to; at < end; at = to) {
+        to = next_mark(s, &mark, at, end);
         const int64_t t = s->row0 + at;
         const float *x = a->v.x + t * a->v.ld;
         const k_scan_args k = { .S = S,
@@ -386,8 +421,9 @@ static void select_piece(void *ctx, int64_t item, int thread)
     float *S = s->run.state + a->state + kv_state_conv_floats(c) + piece * block;
     (void)thread;
     int mark = 0;
-    for (int64_t at = 0, to; at < s->n_rows; at = to) {
-        to = next_mark(s, &mark, at);
+    const int64_t end = least(a->from + SCAN_ROWS, s->n_rows);
+    for (int64_t at = a->from, to; at < end; at = to) {
+        to = next_mark(s, &mark, at, end);
         const int64_t t = s->row0 + at;
         const float *x = a->v.x + t * a->v.ld;
         const k_select_args k = { .S = S,
@@ -432,8 +468,7 @@ static void delta_out(const fwd_rows *r, const model_layer *l, int64_t t)
 {
     const arch_config *c = r->c;
     const int64_t H = c->mix_heads, V = c->mix_value, of = H / c->mix_groups;
-    const float *mix = r->mix + t * fwd_mix_width(c),
-                *gate = part_of(r, t, R_MIX_GATE, R_MIX_GATE_UP);
+    const float *mix = r->mix + t * mix_width(r), *gate = part_of(r, t, R_MIX_GATE, R_MIX_GATE_UP);
     const float eps = c->w.mix_eps > 0 ? c->w.mix_eps : (float)c->norm_eps;
     float *out = r->mix_out + t * H * V;
     for (int64_t h = 0; h < H; h++, out += V) {
@@ -460,11 +495,12 @@ static void mamba_out(const fwd_rows *r, const model_layer *l, int64_t t)
 {
     const arch_config *c = r->c;
     const int64_t n = arch_mix_width(c, c->row->mixer), V = c->mix_value;
-    const float *gate = r->mix + t * fwd_mix_width(c), *x = gate + n, *w = l->vec[R_MIX_NORM].w,
+    const float *gate = r->mix + t * mix_width(r), *x = gate + n, *w = l->vec[R_MIX_NORM].w,
                 *skip = l->vec[R_MIX_SKIP].w;
     float *out = r->mix_out + t * n;
-    for (int64_t i = 0; i < n; i++)
-        out[i] += skip[i / V] * x[i];
+    for (int64_t h = 0; h * V < n; h++)
+        for (int64_t i = h * V; i < (h + 1) * V; i++)
+            out[i] += skip[h] * x[i];
     if (w && c->w.mix_norm_1st) norm_groups(c, out, w);
     k_act_mul(out, gate, out, n, ACT_SILU, 0);
     if (w && !c->w.mix_norm_1st) norm_groups(c, out, w);
@@ -474,7 +510,7 @@ static void mamba_out(const fwd_rows *r, const model_layer *l, int64_t t)
 static void select_out(const fwd_rows *r, const model_layer *l, int64_t t)
 {
     const int64_t n = r->c->mix_value;
-    const float *x = r->mix + t * fwd_mix_width(r->c), *skip = l->vec[R_MIX_SKIP].w;
+    const float *x = r->mix + t * mix_width(r), *skip = l->vec[R_MIX_SKIP].w;
     float *out = r->mix_out + t * n;
     for (int64_t i = 0; i < n; i++)
         out[i] += skip[i] * x[i];
@@ -484,7 +520,7 @@ static void select_out(const fwd_rows *r, const model_layer *l, int64_t t)
 static void conv_out(const fwd_rows *r, int64_t t)
 {
     const int64_t H = r->c->hidden;
-    const float *x = r->mix + t * fwd_mix_width(r->c);
+    const float *x = r->mix + t * mix_width(r);
     for (int64_t i = 0; i < H; i++)
         r->mix_out[t * H + i] = x[H + i] * x[i];
 }
@@ -509,7 +545,7 @@ static void run_along(const fwd_rows *r, const model_layer *l, int64_t state, in
 {
     const arch_config *c = r->c;
     const fwd_seq_state *last = &r->states[first + n - 1];
-    along a = { r, l, state, r->states + first, 0, view_of(r) };
+    along a = { r, l, state, r->states + first, 0, view_of(r), 0 };
     a.pieces = lq_ceil_div(a.v.channels, CONV_CHANNELS);
     pool_run(r->p, n * a.pieces, conv_piece, &a);
     const int64_t R = last->row0 + last->n_rows - a.states->row0;
@@ -518,7 +554,11 @@ static void run_along(const fwd_rows *r, const model_layer *l, int64_t state, in
     if (select) run_select(&a, R);
     fwd_each(r, R, before_scan, &a);
     a.pieces = c->mix_heads * lq_ceil_div(c->mix_value, SCAN_LANES);
-    pool_run(r->p, n * a.pieces, select ? select_piece : scan_piece, &a);
+    int64_t longest = 0;
+    for (int i = 0; i < n; i++)
+        longest = a.states[i].n_rows > longest ? a.states[i].n_rows : longest;
+    for (; a.from < longest; a.from += SCAN_ROWS)
+        pool_run(r->p, n * a.pieces, select ? select_piece : scan_piece, &a);
 }
 
 void fwd_mix(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)

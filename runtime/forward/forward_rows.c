@@ -39,17 +39,23 @@ int64_t fwd_qkv_width(const arch_config *c)
 
 int64_t fwd_mlp_width(const arch_config *c) { return c->w.mlp == MLP_GATED ? 2 * c->ffn : c->ffn; }
 
-int64_t fwd_mix_place(const arch_config *c, arch_role r)
+/* Where of a row of fwd_rows.mix what each role makes begins, and the row's width. */
+static int64_t mix_places(const arch_config *c, int64_t at[R_MIX_X - R_MIX_IN + 2])
 {
-    int64_t at = 0, N, K;
-    for (arch_role i = R_MIX_IN; i < r && i <= R_MIX_X; i++) {
+    int64_t width = 0, N, K;
+    for (arch_role i = R_MIX_IN; i <= R_MIX_X; i++) {
+        at[i - R_MIX_IN] = width;
         arch_role_shape(c, i, &N, &K);
-        if (arch_name_of(c, i)) at += N;
+        if (arch_name_of(c, i)) width += N;
     }
-    return at;
+    return at[R_MIX_X + 1 - R_MIX_IN] = width;
 }
 
-int64_t fwd_mix_width(const arch_config *c) { return fwd_mix_place(c, R_MIX_X + 1); }
+static int64_t mix_width(const arch_config *c)
+{
+    int64_t at[R_MIX_X - R_MIX_IN + 2];
+    return mix_places(c, at);
+}
 
 int64_t fwd_mix_channels(const arch_config *c)
 {
@@ -118,7 +124,7 @@ int64_t fwd_given_width(const arch_config *c)
     X(index_keys, latent ? c->index_topk : 0)                               \
     X(q_gate, fwd_gate_width(c))                                            \
     X(head_gate, fwd_head_gates(c))                                         \
-    X(mix, fwd_mix_width(c))                                                \
+    X(mix, mix_width(c))                                                    \
     X(mix_conv, fwd_mix_channels(c))                                        \
     X(mix_out, arch_mix_width(c, c->row->mixer))                            \
     X(mix_beta, c->mix_heads)                                               \
@@ -148,6 +154,7 @@ bool fwd_rows_cut(fwd_rows *r, const arch_config *c, int64_t R, fwd_which which,
     bool ok = true;
     const bool latent = c->w.mla && which == FWD_ALL;
     r->c = r->whole = c;
+    mix_places(c, r->mix_at);
 #define TAKE(field, per_row) ok = (r->field = take(from, buffer_bytes(R, per_row))) && ok;
     if (which & FWD_PLACED) {
         PLACED(TAKE)

@@ -37,7 +37,7 @@ static lq_status turn_taps(const float **v, const model *m, arch_role r, lq_aren
     return LQ_OK;
 }
 
-/* Mamba's rates, of their logarithms: [channels, state] to -exp of it, [state, channels]. */
+/* The rates of decays, of their logarithms: -exp of each; MIX_SELECT's [channels, state] to [state, channels]. */
 static lq_status make_rates(const float **v, const model *m, lq_arena *a, lq_err *err)
 {
     int64_t N, K;
@@ -60,8 +60,7 @@ static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64
     if (!s && !v->w && arch_has(m->cfg, r, layer) && (arch_name_of(m->cfg, r)->flags & NAME_ONES))
         s = make_ones(&v->w, m, r, layer, a, err);
     if (!s && v->w && r >= R_MIX_CONV && r <= R_MIX_CONV_V) s = turn_taps(&v->w, m, r, a, err);
-    if (!s && v->w && r == R_MIX_A_LOG && m->cfg->row->mixer == MIX_SELECT)
-        s = make_rates(&v->w, m, a, err);
+    if (!s && v->w && r == R_MIX_A_LOG) s = make_rates(&v->w, m, a, err);
     return s;
 }
 
