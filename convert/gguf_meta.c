@@ -418,6 +418,11 @@ static void put_by_layer(gguf_pairs *p, const gguf_arch *a, const arch_config *c
 /* llama.cpp leaves out the attention of a layer that has no MLP. */
 static lq_status check_blocks(const gguf_arch *a, const arch_config *c, lq_err *err)
 {
+    if (a->blocks && a->blocks != c->layers)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "num_hidden_layers: llama.cpp tells a '%s' with ALiBi by its %lld layers, "
+                       "found %lld",
+                       a->gguf, (long long)a->blocks, (long long)c->layers);
     for (int64_t i = 0; i < c->layers && a->lists; i++)
         if (c->layer[i].no_mlp && c->layer[i].mixer != MIX_NONE)
             return lq_fail(err, LQ_EUNSUPPORTED,

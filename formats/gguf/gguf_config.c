@@ -402,6 +402,15 @@ static void put_heads(config *c, int64_t heads, int64_t hidden)
         put_number(c, c->j, "partial_rotary_factor", (double)rotated / (double)head);
 }
 
+/* Baichuan 13B, whose config.json has another word for the longest text, and no rotation. */
+static void put_baichuan(config *c)
+{
+    if (!is(c, "BaichuanForCausalLM")) return;
+    cJSON_DeleteItemFromObject(c->j, "max_position_embeddings");
+    put_int(c, "model_max_length", "context_length");
+    put_bool(c, "attention_projections_apart", true);
+}
+
 static void put_own(config *c)
 {
     static const char *const biased[] = { "LlamaForCausalLM",   "MistralForCausalLM",
@@ -436,6 +445,7 @@ static void put_own(config *c)
     else if (!c->row->layered && !c->row->state)
         put_heads(c, heads, hidden);
     put_sharing(c, heads);
+    put_baichuan(c);
 }
 
 /* Layers that predict further tokens are counted by llama.cpp, and not run. */
@@ -463,16 +473,6 @@ static void put_epsilon(config *c)
     double v;
     const bool rms = gguf_float(c->f, number_key(k, c, "attention.layer_norm_rms_epsilon"), &v);
     put_float(c, key, rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon");
-}
-
-/* llama.cpp tells the 13 B by its layers. */
-static void check_alibi(config *c)
-{
-    char k[128];
-    enum { LAYERS = 40 };
-    if (strcmp(c->row->gguf, "baichuan") == 0 && int_at(c, "block_count", 0) == LAYERS)
-        fault(c, LQ_EUNSUPPORTED, meta_key(k, c, "block_count"),
-              "no 40, of which llama.cpp runs Baichuan with ALiBi");
 }
 
 /* Where a window of 0 is said, llama.cpp runs no chunks and rotates all layers. */
@@ -542,7 +542,6 @@ static lq_status put_all(config *c, lq_err *err)
     check_needed(c);
     check_sections(c);
     check_chunks(c);
-    check_alibi(c);
     return !s && c->st ? lq_fail(err, c->st, "%s", c->fault) : s;
 }
 
@@ -574,7 +573,10 @@ const gguf_arch *gguf_arch_find(gguf_file *f)
     gguf_str(f, "general.architecture", &arch);
     for (const gguf_arch *a = gguf_archs; a->gguf; a++) {
         int64_t n = 0;
-        if (strcmp(a->gguf, arch) != 0) continue;
+        int64_t blocks = 0;
+        snprintf(k, sizeof k, "%.40s.block_count", arch);
+        gguf_int(f, k, &blocks);
+        if (strcmp(a->gguf, arch) != 0 || (a->blocks && a->blocks != blocks)) continue;
         if (!a->when) return a;
         if (a->when[0] == '*') {
             if (any_tensor(f, a->when + 1)) return a;

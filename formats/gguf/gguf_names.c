@@ -103,6 +103,7 @@ const gguf_arch gguf_archs[] = {
     { "minicpm", "GraniteForCausalLM", .turned = true }, /* as which it computes */
     { "minicpm", "MiniCPMForCausalLM", .turned = true },
     { "internlm2", "LlamaForCausalLM", .turned = true }, /* its q, k and v are apart there; read alone */
+    { "baichuan", "BaichuanForCausalLM", .turned = true, .blocks = 40 }, /* ALiBi, by its layers */
     { "baichuan", "LlamaForCausalLM", .turned = true }, /* the same, of the 7 B */
     { .gguf = NULL },
 };

@@ -22,6 +22,7 @@ typedef struct {
     bool experts;     /* written so only where there are experts */
     bool attends;     /* written so only where no layer carries a state */
     bool lists;       /* heads and widths may be lists: gguf_lists.h */
+    int64_t blocks;   /* read where there are so many; 0: whatever their number */
     /* Its name in config.json where it sees both ways, without words; NULL: neither. */
     const char *both_ways;
     bool further; /* its MTP head goes along, as a block after the model's */

@@ -4,6 +4,8 @@
  *     Qwen3.5      the value heads of a key head, which follow each other: by turns, one of each key head
  *     Qwen3-Next   one matrix of q, k, v and gates, by key heads: q, k and v of all, and the gates apart
  *     Falcon-H1    config.json's factors: multiplied into the weights
+ *     Baichuan,    one matrix of q, k and v: three. They are Llamas then; Baichuan 13 B, which has ALiBi, is not
+ *     InternLM 2
  *
  * Row n of such a tensor is a row of one of the base's, times a factor. */
 #include "base/json.h"
@@ -170,7 +172,53 @@ static const form_rule falcon_h1_rules[] = {
     FORM_END,
 };
 
+/* ---- Baichuan, InternLM 2 ---- */
+static bool has_qkv(const arch_config *c) { return arch_name_of(c, R_QKV) != NULL; }
+
+static bool rename_arch(cJSON *own, const arch_config *c)
+{
+    if (c->w.pos != POS_ROPE) return cJSON_AddStringToObject(own, "variant", ARCH_APART) != NULL;
+    cJSON *name = cJSON_CreateString("LlamaForCausalLM");
+    return name && cJSON_ReplaceItemInObjectCaseSensitive(own, "arch", name);
+}
+
+/* Of heads that come in groups, q first, then k and v; else all q, k, v. */
+static int64_t head_row(const arch_config *c, int64_t group, int64_t at, int64_t n)
+{
+    const int64_t of = c->heads / c->kv_heads + 2;
+    return (group * of + at) * c->head_dim + n % c->head_dim;
+}
+
+static int64_t q_row(const arch_config *c, int64_t n)
+{
+    const int64_t h = n / c->head_dim, of = c->heads / c->kv_heads;
+    return c->w.qkv_grouped ? head_row(c, h / of, h % of, n) : n;
+}
+
+static int64_t k_row(const arch_config *c, int64_t n)
+{
+    const int64_t h = n / c->head_dim;
+    return c->w.qkv_grouped ? head_row(c, h, c->heads / c->kv_heads, n)
+                            : c->heads * c->head_dim + n;
+}
+
+static int64_t v_row(const arch_config *c, int64_t n)
+{
+    const int64_t h = n / c->head_dim;
+    return c->w.qkv_grouped ? head_row(c, h, c->heads / c->kv_heads + 1, n)
+                            : (c->heads + c->kv_heads) * c->head_dim + n;
+}
+
+static const form_rule qkv_rules[] = {
+    { R_Q, R_QKV, .row = q_row },
+    { R_K, R_QKV, .row = k_row },
+    { R_V, R_QKV, .row = v_row },
+    FORM_END,
+};
+
 static const form_kind kinds[] = {
+    { "BaichuanForCausalLM", has_qkv, rename_arch, qkv_rules },
+    { "InternLM2ForCausalLM", has_qkv, rename_arch, qkv_rules },
     { "Qwen3_5ForCausalLM", is_grouped, tile, qwen35_rules },
     { "Qwen3_5MoeForCausalLM", is_grouped, tile, qwen35_rules },
     { "Qwen3NextForCausalLM", is_mixed, part, qwen3_next_rules },
@@ -228,14 +276,22 @@ static void source_form_fill(void *const w[QT_N_PLANES], const qt_tensor *t, con
     src_unload(f->base, f->t);
 }
 
+static const char *name_of(src_source *s, arch_role r, const arch_slot *slot)
+{
+    char name[256];
+    if (!arch_tensor_name(&s->config, r, slot->layer, slot->expert, slot->bias, name, sizeof name))
+        return NULL;
+    return lq_push_str(&s->arena, name, strlen(name));
+}
+
 /* Of its tensor t, which is of this role. */
 static lq_status make_one(src_source *s, const src_tensor *t, const arch_slot *slot,
                           const form_rule *rule, lq_err *err)
 {
     const src_source *base = s->base;
-    int64_t N, K;
-    char name[256];
+    int64_t N, K, rows;
     arch_role_shape(&base->config, rule->from, &N, &K);
+    if (slot->bias) K = 1;
     if (!t->plain || t->t.scheme.kind != QT_DENSE)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "tensor '%.100s': GGUF has its values in another order or with a factor: "
@@ -248,16 +304,17 @@ static lq_status make_one(src_source *s, const src_tensor *t, const arch_slot *s
     src_tensor *to = &s->tensors[s->n_tensors];
     *to = (src_tensor){ .n_dims = t->n_dims, .raw_dtype = t->raw_dtype };
     memcpy(to->shape, t->shape, sizeof to->shape);
-    if (t->n_dims == 2) arch_role_shape(&s->config, rule->role, &to->shape[0], &to->shape[1]);
-    arch_tensor_name(&s->config, rule->role, slot->layer, -1, false, name, sizeof name);
-    to->name = lq_push_str(&s->arena, name, strlen(name));
+    arch_role_shape(&s->config, rule->role, &rows, &K);
+    if (t->n_dims == 2 || slot->bias) to->shape[0] = rows;
+    to->name = name_of(s, rule->role, slot);
     if (!f || !to->name) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", base->path);
     const int64_t cols = t->n_dims == 1 ? 1 : t->t.K;
-    *f = (formed){ base, t, rule, t->n_dims == 2 ? to->shape[0] : src_elements(t) / cols, cols };
+    if (t->n_dims != 2 && !slot->bias) rows = src_elements(t) / cols;
+    *f = (formed){ base, t, rule, rows, cols };
     to->t.scheme = (qt_scheme){ .kind = QT_DENSE };
     to->t.scheme.dtype = multiplies(rule) ? LQ_F32 : t->t.scheme.dtype;
-    to->t.K = t->t.K;
-    to->t.N = f->rows * cols / t->t.K;
+    to->t.K = slot->bias ? rows : t->t.K;
+    to->t.N = rows * cols / to->t.K;
     s->n_tensors++;
     return src_make(s, to, source_form_fill, f, err);
 }
@@ -266,18 +323,21 @@ static lq_status make_one(src_source *s, const src_tensor *t, const arch_slot *s
 static lq_status make_all(src_source *s, const src_tensor *t, const form_kind *kind, lq_err *err)
 {
     arch_slot slot;
-    const bool ours = arch_slot_of(&s->base->config, t->name, &slot) && !slot.bias;
+    const bool ours = arch_slot_of(&s->base->config, t->name, &slot);
     bool any = false;
     lq_status st = LQ_OK;
     for (const form_rule *r = kind->rules; ours && r->role != ARCH_N_ROLES && !st; r++) {
-        if (r->from != slot.role ||
+        if (r->from != slot.role || (slot.bias && !r->row) ||
             (r->role != r->from && r->role == R_HEAD && !s->base->config.tied))
             continue;
         st = make_one(s, t, &slot, r, err);
         any = true;
     }
-    if (!any) s->tensors[s->n_tensors++] = *t;
-    return st;
+    if (any || st) return st;
+    src_tensor *to = &s->tensors[s->n_tensors++];
+    *to = *t;
+    if (ours) to->name = name_of(s, slot.role, &slot);
+    return to->name ? LQ_OK : lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->base->path);
 }
 
 /* ---- all ---- */
@@ -302,7 +362,7 @@ static const form_kind *kind_of(const src_source *s)
 
 lq_status src_gguf_form(src_source **out, const src_source *base, lq_err *err)
 {
-    enum { MOST = 2 }; /* tensors that one is made into */
+    enum { MOST = 3 }; /* tensors that one is made into */
     const form_kind *kind = kind_of(base);
     *out = NULL;
     if (!kind) return LQ_OK;

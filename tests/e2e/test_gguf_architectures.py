@@ -99,7 +99,7 @@ def test_a_quantized_model_of_every_order_keeps_its_values(llmq, tmp_path, name)
 
 @pytest.mark.parametrize("name", ["glm4-moe-lite", "solar-open", "minimax-m2", "exaone-moe", "ernie45-moe", "hunyuan-moe",
                                   "granite-moe-shared", "gemma4-ple", "gemma4-dense", "gemma4-unified", "granite-h", "nemotron-h", "kimi-linear", "mellum", "youtu", "granite4-dense", "dbrx", "mpt-qk-norm",
-                                  "apertus", "granite-moe-swa", "qwen3-vl-moe", "laguna", "laguna-elements"])
+                                  "apertus", "granite-moe-swa", "qwen3-vl-moe", "laguna", "laguna-elements", "baichuan", "internlm2"])
 def test_what_is_written_is_read_back(llmq, tmp_path, name):
     """Mixtures of which no file of llama.cpp's converter is here: to GGUF, and the same logits from there."""
     llmq("convert", ARCH / name, "-o", tmp_path / "m.gguf", "--to", "gguf")
@@ -190,12 +190,21 @@ def test_weights_that_gguf_has_otherwise_are_quantized_so(llmq, tmp_path, name):
     assert "expected floats, found codes (quantize the checkpoint with --to gguf)" in p.stderr
 
 
-def test_the_13_b_of_baichuan_is_refused(llmq, tmp_path):
-    raw = (ROOT / "tests/golden/gguf/arch/baichuan.gguf").read_bytes()
-    at = raw.index(b"baichuan.block_count") + len("baichuan.block_count") + 4
-    (tmp_path / "m.gguf").write_bytes(raw[:at] + struct.pack("<I", 40) + raw[at + 4:])
-    p = llmq("logits", tmp_path / "m.gguf", "--ids", "1,2", "-o", tmp_path / "l", code=3)
-    assert "baichuan.block_count: expected no 40, of which llama.cpp runs Baichuan with ALiBi" in p.stderr
+def test_the_13_b_of_baichuan(llmq, tmp_path):
+    """llama.cpp tells it by its 40 layers, which have ALiBi."""
+    h, d = read_st(ARCH / "baichuan-alibi/model.safetensors")
+    config = json.loads((ARCH / "baichuan-alibi/config.json").read_text()) | {"num_hidden_layers": 40}
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/config.json").write_text(json.dumps(config))
+    write_st(tmp_path / "m/model.safetensors", {
+        n.replace(".layers.0.", f".layers.{i}."): (t, tensor(h, d, n)) for n, t in h.items() if n != "__metadata__"
+        for i in range(40 if ".layers.0." in n else 1)})
+    llmq("convert", tmp_path / "m", "-o", tmp_path / "m.gguf", "--to", "gguf")
+    for m, o in ((tmp_path / "m", "a"), (tmp_path / "m.gguf", "b")):
+        llmq("logits", m, "--ids", "13,32,51,7,9,18", "-o", tmp_path / o)
+    assert read_floats(tmp_path / "a", "logits")[1] == read_floats(tmp_path / "b", "logits")[1]
+    p = llmq("convert", ARCH / "baichuan-alibi", "-o", tmp_path / "n.gguf", "--to", "gguf", code=3)
+    assert "llama.cpp tells a 'baichuan' with ALiBi by its 40 layers, found 1" in p.stderr
 
 
 def test_ggufs_order_of_heads_goes_to_no_folder(llmq, tmp_path):

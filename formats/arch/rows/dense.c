@@ -469,6 +469,7 @@ static const arch_name phi4_mm_names[] = {
 static const arch_key baichuan_keys[] = {
     { "max_position_embeddings", KEY_FN, 0, NONE, baichuan_positions },
     { "vocab_size", KEY_FN, 0, NONE, baichuan_words },
+    { "attention_projections_apart", KEY_KNOWN, 0, NONE, NULL }, /* of what is read from GGUF */
     NO_KEY,
 };
 static const arch_key granite_swa_keys[] = {
@@ -629,6 +630,8 @@ const arch_row arch_rows_dense[] = {
       .def_head_dim = 128, .def_partial = 0.5, .def_eps = 1.5625e-07, .def_max_pos = 131072 },
     { "Glm4ForCausalLM", "glm4", .w = { RMS_PAIRS }, MODEL, .names = glm4_names, .def_kv_heads = 2,
       .def_head_dim = 128, .def_partial = 0.5, .def_eps = 1.5625e-07, .def_max_pos = 131072 },
+    { "BaichuanForCausalLM", "baichuan", ARCH_APART, "attention_projections_apart=true",
+      .w = { RMS_ROPE }, MODEL, .names = llama_names, .keys = baichuan_keys, .def_max_pos = 4096 },
     { "BaichuanForCausalLM", "baichuan", .w = { RMS_ROPE }, MODEL, .names = baichuan_names,
       .keys = baichuan_keys, .def_max_pos = 4096 },
     { "HeliumForCausalLM", "helium", .w = { RMS_PAIRS }, MODEL, .names = helium_names,
