@@ -39,7 +39,10 @@ lq_status gguf_rope_factors(float **out, const arch_config *c, lq_arena *a, lq_e
 /* A note says why there is no tokenizer. LQ_EFORMAT: a tokenizer.json that is none. */
 lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, conv_report *r, lq_err *err);
 /* How sentence-transformers' modules beside the model make one vector of a text; a note names what is left out. */
-void gguf_put_pooling(gguf_pairs *p, const gguf_arch *a, const src_source *src, conv_report *r);
+void gguf_put_modules(gguf_pairs *p, const gguf_arch *a, const src_source *src, conv_report *r);
+/* The two matrices of such modules that go along as dense_2 and dense_3 (views; names are nothing); 0: they have no
+ * place. */
+int gguf_dense(src_tensor out[2], const src_source *src, const gguf_arch *a);
 /* The pairs of a GGUF source whose keys begin so, but for those that are written otherwise; returns
  * how many. */
 size_t gguf_carry(gguf_pairs *p, const src_source *src, const char *prefix);

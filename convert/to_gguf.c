@@ -41,6 +41,7 @@ typedef struct {
     const arch_config *config;
     arch_config mtp; /* of what guesses further tokens, where the file has it */
     bool has_mtp;
+    src_tensor dense[2]; /* of sentence-transformers' modules */
     const conv_gguf_opts *o;
     const gguf_arch *arch;
     const lq_job *job;
@@ -193,12 +194,24 @@ static lq_status list_head(conv *c, lq_err *err)
     return s == LQ_ENOENT ? LQ_OK : s;
 }
 
+static void list_dense(conv *c)
+{
+    const int n = gguf_dense(c->dense, c->src, c->arch);
+    for (int i = 0; i < n; i++) {
+        entry *e = &c->e[c->n++];
+        *e = (entry){ .t = &c->dense[i], .config = c->config, .n_dims = 2, .experts = 1 };
+        e->slot = (arch_slot){ R_PROJ_OUT, -1, -1, false }; /* a matrix after the last layer */
+        memcpy(e->shape, c->dense[i].shape, 2 * sizeof *e->shape);
+        snprintf(e->name, sizeof e->name, "dense_%d.weight", i + 2);
+    }
+}
+
 static lq_status list_tensors(conv *c, lq_err *err)
 {
     const arch_config *a = c->config;
     const int64_t pairs = a->rope_dims / 2, n = src_n_tensors(c->src);
     const arch_rope_kind kind = a->rope[ROPE_MAIN].kind;
-    c->e = calloc(2 * (size_t)n + 2, sizeof *c->e);
+    c->e = calloc(2 * (size_t)n + 2 + LQ_COUNT(c->dense), sizeof *c->e);
     if (!c->e) return lq_fail(err, LQ_ENOMEM, "no memory for the header");
     const entry vector = { .n_dims = 1, .shape = { pairs }, .experts = 1 };
     for (int i = 0; i < gguf_rope_lists(kind); i++) {
@@ -209,6 +222,7 @@ static lq_status list_tensors(conv *c, lq_err *err)
     for (int64_t i = 0; i < n && !s; i++)
         s = to_gguf_add_entry(c, src_tensor_at(c->src, i), err);
     if (!s) s = list_head(c, err);
+    if (!s) list_dense(c);
     c->r->weights = n - c->left_out - c->further;
     if (c->further)
         conv_note(c->r, "%lld tensors of a head that guesses further tokens (MTP) are left out",
@@ -335,7 +349,7 @@ static lq_status put_header(conv *c, gguf_pairs *p, lq_err *err)
     lq_status s = list_tensors(c, err);
     if (!s) s = gguf_put_tokenizer(p, c->src, c->r, err);
     if (!s) s = gguf_put_about(p, c->src, c->r, err);
-    if (!s) gguf_put_pooling(p, c->arch, c->src, c->r);
+    if (!s) gguf_put_modules(p, c->arch, c->src, c->r);
     if (!s) s = put_history(c, p, err);
     if (s) return s;
     gguf_pair_int(p, "general.quantization_version", 2);

@@ -134,38 +134,6 @@ static lq_status read_about(src_source *s, lq_err *err)
     return st ? st : read_history(s, err);
 }
 
-/* How a text's rows become one vector, as sentence-transformers' files say it. */
-static lq_status read_pooling(src_source *s, const gguf_arch *row, lq_err *err)
-{
-    static const char modules[] = "[{\"idx\":0,\"name\":\"0\",\"path\":\"\",\"type\":\"sentence_"
-                                  "transformers.models.Transformer\"},"
-                                  "{\"idx\":1,\"name\":\"1\",\"path\":\"1_Pooling\",\"type\":"
-                                  "\"sentence_transformers.models.Pooling\"},"
-                                  "{\"idx\":2,\"name\":\"2\",\"path\":\"2_Normalize\",\"type\":"
-                                  "\"sentence_transformers.models.Normalize\"}]";
-    static const char *const flags[] = { NULL, "mean_tokens", "cls_token", "lasttoken" };
-    char key[96], text[128];
-    int64_t type = 0;
-    lq_buf b = { 0 };
-    snprintf(key, sizeof key, "%s.pooling_type", row->gguf);
-    if (gguf_find(&s->gguf, "dense_2.weight"))
-        return lq_fail(err, LQ_EUNSUPPORTED,
-                       "dense_2.weight: expected a model without sentence-transformers' Dense "
-                       "modules, which are not read from GGUF");
-    if (!s->has_config || !gguf_int(&s->gguf, key, &type) || type < 1 ||
-        type >= (int64_t)LQ_COUNT(flags))
-        return LQ_OK;
-    snprintf(text, sizeof text, "{\"word_embedding_dimension\":%lld,\"pooling_mode_%s\":true}",
-             (long long)s->config.hidden, flags[type]);
-    lq_buf_puts(&b, modules);
-    lq_status st = add_blob(s, "modules.json", &b, err);
-    b.n = 0;
-    lq_buf_puts(&b, text);
-    if (!st) st = add_blob(s, "1_Pooling.config.json", &b, err);
-    free(b.p);
-    return st;
-}
-
 /* ---- the file, or files ---- */
 static lq_status unknown_arch(const char *arch, lq_err *err)
 {
@@ -186,7 +154,7 @@ static lq_status unknown_arch(const char *arch, lq_err *err)
 
 lq_status src_gguf_read(src_source *s, const src_opts *o, lq_err *err)
 {
-    enum { MAX_BLOBS = 6 };
+    enum { MAX_BLOBS = 10 };
     const char *arch = "";
     int64_t parts = 1;
     s->format = "gguf";
@@ -210,7 +178,7 @@ lq_status src_gguf_read(src_source *s, const src_opts *o, lq_err *err)
     }
     if (!st) st = read_text(s, err);
     if (!st) st = read_about(s, err);
-    if (!st && row) st = read_pooling(s, row, err);
+    if (!st && row) st = src_gguf_modules(s, row, err);
     if (!st && !o->no_tensors) st = src_gguf_tensors(s, row, err);
     return st;
 }

@@ -9,4 +9,9 @@
  * Errors: LQ_ESHAPE, LQ_EFORMAT, LQ_EUNSUPPORTED name the tensor; LQ_ENOMEM. */
 lq_status src_gguf_tensors(src_source *s, const gguf_arch *row, lq_err *err);
 
+/* ---- formats/source/source_gguf_modules.c ---- */
+/* Blobs of sentence-transformers' files, at most 6, where the file says how one vector is made of a text. */
+lq_status src_gguf_modules(src_source *s, const gguf_arch *row, lq_err *err);
+bool src_gguf_is_module(const char *tensor); /* one of those matrices, not the model's */
+
 #endif

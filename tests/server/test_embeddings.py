@@ -196,16 +196,28 @@ def test_whole_prompts_in_any_company(gemma):
     check_error(gemma.post(PATH, {"input": [3] * 129}), 400, "input", "context_length_exceeded")
 
 
+def dense(folder, path, N, K):
+    """A Dense module that GGUF has a place for: a matrix alone."""
+    (folder / path / "config.json").write_text(json.dumps({
+        "in_features": K, "out_features": N, "bias": False, "activation_function": "torch.nn.modules.linear.Identity"}))
+    head = json.dumps({"linear.weight": {"dtype": "F32", "shape": [N, K], "data_offsets": [0, 4 * N * K]}}).encode()
+    data = struct.pack(f"<{N * K}f", *((i * 37 % 64 - 32) / 128 for i in range(N * K)))
+    (folder / path / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + data)
+
+
 @case("C88")
 def test_gguf_keeps_how_a_vector_is_made(llmq, tmp_path):
-    """Both ways and the mean, by GGUF's keys; Dense modules have no place there yet, and a note says so."""
+    """Both ways, the mean, two matrices: by GGUF's keys and tensors. Others have no place, and a note says so."""
     shutil.copytree(GEMMA, tmp_path / "m", ignore=shutil.ignore_patterns("expected.safetensors"))
     tokenizer(tmp_path / "m")
     p = llmq("convert", tmp_path / "m", "-o", tmp_path / "dense.gguf", "--to", "gguf")
-    assert "2_Dense is left out" in p.stderr and "3_Dense is left out" in p.stderr
-    modules = json.loads((tmp_path / "m/modules.json").read_text())
-    (tmp_path / "m/modules.json").write_text(json.dumps([m for m in modules if "Dense" not in m["type"]]))
-    llmq("convert", tmp_path / "m", "-o", tmp_path / "m.gguf", "--to", "gguf", "--dtype", "f32")
+    assert "2_Dense is left out" in p.stderr and "3_Dense is left out" in p.stderr  # a bias, and Tanh
+    dense(tmp_path / "m", "2_Dense", 48, 32)
+    dense(tmp_path / "m", "3_Dense", 32, 48)
+    p = llmq("convert", tmp_path / "m", "-o", tmp_path / "m.gguf", "--to", "gguf", "--dtype", "f32")
+    assert "left out" not in p.stderr
+    llmq("convert", tmp_path / "m.gguf", "-o", tmp_path / "n.gguf", "--to", "gguf", "--dtype", "f32")
+    assert (tmp_path / "n.gguf").read_bytes() == (tmp_path / "m.gguf").read_bytes()
     got = []
     for model in ("m", "m.gguf"):
         with Server(llmq, tmp_path / model, *EXACT, log=tmp_path / "log") as s:
