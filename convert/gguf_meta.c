@@ -226,7 +226,8 @@ static void put_rotating(gguf_pairs *p, const char *key, const arch_config *c)
 /* Is it a number that the config has, if not in a field? */
 static bool is_counted(gguf_own_kind k)
 {
-    return k == OWN_PATTERN || k == OWN_DENSE || k == OWN_STEP || k == OWN_ROTATES;
+    return k == OWN_PATTERN || k == OWN_WINDOWS || k == OWN_DENSE || k == OWN_STEP ||
+           k == OWN_ROTATES;
 }
 
 static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arch_config *c)
@@ -243,7 +244,7 @@ static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arc
         return;
     case OWN_PATTERN:
         n = pattern_of(c);
-        if (c->row->def_pattern == 1 || c->row->full_first) /* layer by layer */
+        if (c->row->def_pattern == 1) /* config.json says it layer by layer */
             put_windows(p, key, c);
         else if (c->window && n != c->row->def_pattern)
             gguf_pair_int(p, key, n);
@@ -266,6 +267,9 @@ static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arc
         if (o->kind == OWN_SHARED && c->expert_ffn) n /= c->expert_ffn;
         if (c->w.both_ways && o->at == offsetof(arch_config, window) && n) n = 2 * (n - 1);
         if (n || o->kind == OWN_SHARED) gguf_pair_int(p, key, n);
+        return;
+    case OWN_WINDOWS:
+        put_windows(p, key, c);
         return;
     case OWN_ROTATES:
         put_rotating(p, key, c);

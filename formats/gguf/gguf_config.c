@@ -325,6 +325,7 @@ static void put_one(config *c, const gguf_own *o)
         if (gguf_get(c->f, number_key(k, c, o->gguf))) put_int(c, o->key, o->gguf);
         return;
     case OWN_PATTERN:
+    case OWN_WINDOWS:
         put_pattern(c, o);
         return;
     case OWN_BOOL:
@@ -417,7 +418,8 @@ static void put_own(config *c)
                                           "Qwen3ForCausalLM",   "Qwen3MoeForCausalLM",
                                           "GraniteForCausalLM", "SmolLM3ForCausalLM" };
     const bool llama4 = is(c, "Llama4ForCausalLM");
-    if (llama4) cJSON_DeleteItemFromObject(c->j, "intermediate_size"); /* an expert's, there */
+    if (llama4 || is(c, "Cohere2MoeForCausalLM"))
+        cJSON_DeleteItemFromObject(c->j, "intermediate_size"); /* an expert's, there */
     for (const gguf_own *o = gguf_owns; o->hf; o++)
         if (o->key && is(c, o->hf)) put_one(c, o);
     if (llama4) put_bool(c, "use_qk_norm", int_at(c, "expert_count", 0) != 128); /* as llama.cpp */
@@ -446,6 +448,9 @@ static void put_own(config *c)
         put_heads(c, heads, hidden);
     put_sharing(c, heads);
     put_baichuan(c);
+    if (is(c, "Cohere2MoeForCausalLM"))
+        put_text(c, c->j, "expert_selection_fn",
+                 int_at(c, "expert_gating_func", 2) == 1 ? "softmax" : "sigmoid");
 }
 
 /* Layers that predict further tokens are counted by llama.cpp, and not run. */
@@ -472,6 +477,7 @@ static void put_epsilon(config *c)
     char k[128];
     double v;
     const bool rms = gguf_float(c->f, number_key(k, c, "attention.layer_norm_rms_epsilon"), &v);
+    if (rms && is(c, "Cohere2MoeForCausalLM")) key = "rms_norm_eps"; /* of two kinds of norms */
     put_float(c, key, rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon");
 }
 

@@ -29,6 +29,7 @@ const gguf_arch gguf_archs[] = {
     { "bloom", "BloomForCausalLM", .qkv = QKV_APART, .eps = "layer_norm_epsilon" },
     { "chatglm", "GlmForCausalLM", .turned = false },
     { "cohere2", "Cohere2ForCausalLM", .eps = "layer_norm_eps" },
+    { "cohere2moe", "Cohere2MoeForCausalLM", .eps = "layer_norm_eps" },
     { "command-r", "CohereForCausalLM", .eps = "layer_norm_eps" },
     { "deepseek2", "DeepseekV3ForCausalLM", .when = "*.exp_probs_b.bias" },
     { "deepseek2", "DeepseekV2ForCausalLM", .when = "expert_count" },
@@ -142,6 +143,7 @@ const gguf_list *gguf_list_of(arch_role r)
 #define EXPERT_FFN "moe_intermediate_size", "expert_feed_forward_length", OWN_INT, AT(expert_ffn)
 #define SHARED_FFN(key) key, "expert_shared_feed_forward_length", OWN_INT, AT(shared_ffn)
 #define WINDOW "sliding_window", "attention.sliding_window", OWN_INT, AT(window)
+#define WINDOWS "sliding_window_pattern", "attention.sliding_window_pattern", OWN_WINDOWS, 0
 #define PATTERN "sliding_window_pattern", "attention.sliding_window_pattern", OWN_PATTERN, 0
 #define REAL(key, field) key, key, OWN_REAL, AT(field)
 /* clang-format off */
@@ -164,7 +166,7 @@ const gguf_list *gguf_list_of(arch_role r)
 #define GRANITE_SWA(hf) \
     GRANITE(hf), \
     { hf, WINDOW }, \
-    { hf, PATTERN }, \
+    { hf, WINDOWS }, \
     { hf, "layer_rope_theta", "attention.rope_pattern", OWN_ROTATES, 0 }
 #define QWEN_DELTA(hf) \
     MAMBA(hf, "linear_num_value_heads", "linear_num_key_heads", "linear_key_head_dim", \
@@ -199,6 +201,20 @@ const gguf_own gguf_owns[] = {
     { "Cohere2ForCausalLM", WINDOW },
     { "Cohere2ForCausalLM", PATTERN },
     { "Cohere2ForCausalLM", REAL("logit_scale", logit_scale) },
+    EXPERTS("Cohere2MoeForCausalLM", "num_experts"),
+    { "Cohere2MoeForCausalLM", "intermediate_size", "expert_feed_forward_length", OWN_INT,
+      AT(expert_ffn) },
+    { "Cohere2MoeForCausalLM", "prefix_dense_intermediate_size", "feed_forward_length", OWN_INT,
+      0 },
+    { "Cohere2MoeForCausalLM", "num_shared_experts", "expert_shared_count", OWN_SHARED,
+      AT(shared_ffn) },
+    { "Cohere2MoeForCausalLM", NULL, "expert_shared_feed_forward_length", OWN_INT, AT(shared_ffn) },
+    { "Cohere2MoeForCausalLM", "first_k_dense_replace", "leading_dense_block_count", OWN_DENSE, 0 },
+    { "Cohere2MoeForCausalLM", "norm_topk_prob", "expert_weights_norm", OWN_BOOL, AT(w.norm_topk) },
+    { "Cohere2MoeForCausalLM", NULL, "expert_gating_func", OWN_GATING, AT(w.router) },
+    { "Cohere2MoeForCausalLM", WINDOW },
+    { "Cohere2MoeForCausalLM", WINDOWS },
+    { "Cohere2MoeForCausalLM", REAL("logit_scale", logit_scale) },
     { "CohereForCausalLM", REAL("logit_scale", logit_scale) },
     { "CohereForCausalLM", HAS("use_qk_norm", "blk.0.attn_q_norm.weight") },
     { "Starcoder2ForCausalLM", "sliding_window", "attention.sliding_window", OWN_INT, 0 },
@@ -284,7 +300,7 @@ const gguf_own gguf_owns[] = {
     { "LagunaForCausalLM", NULL, "expert_gating_func", OWN_GATING, AT(w.router) },
     { "LagunaForCausalLM", NULL, "leading_dense_block_count", OWN_DENSE, 0 },
     { "LagunaForCausalLM", WINDOW },
-    { "LagunaForCausalLM", PATTERN },
+    { "LagunaForCausalLM", WINDOWS },
     GRANITE_SWA("GraniteSWAForCausalLM"),
     GRANITE_SWA("GraniteMoeSWAForCausalLM"),
     EXPERTS("GraniteMoeSWAForCausalLM", "num_local_experts"),

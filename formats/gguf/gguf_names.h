@@ -46,6 +46,7 @@ typedef enum {
     OWN_INVERSE, /* the field is 1 / number */
     OWN_LIMIT,   /* a real; 0: none, and no key */
     OWN_PATTERN, /* of so many layers the last has no window; read also where it is a list */
+    OWN_WINDOWS, /* a list: has a layer a window? Read as a pattern */
     OWN_BOOL,
     OWN_SHARED,  /* shared experts: the field is the width of all of them */
     OWN_DENSE,   /* layers before the first with experts */
