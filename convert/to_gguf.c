@@ -67,11 +67,21 @@ static bool is_derived(const char *name)
     return end && strcmp(end, ".rotary_emb.inv_freq") == 0;
 }
 
+/* Is this the text of a model that has other parts? Of a .llmq the names of its tensors tell. */
+static bool has_parts(const arch_config *c)
+{
+    static const char *const bodies[] = { "language_model.", "text_model.", "thinker." };
+    bool any = c->wrapper != NULL;
+    for (size_t i = 0; i < LQ_COUNT(bodies); i++)
+        any = any || strstr(c->prefix, bodies[i]);
+    return any;
+}
+
 /* Is it of what sees images? llama.cpp has that in a file of its own. */
 static bool is_beside(const arch_config *c, const char *name)
 {
     arch_slot slot;
-    return c->wrapper && strncmp(name, c->prefix, strlen(c->prefix)) != 0 &&
+    return has_parts(c) && strncmp(name, c->prefix, strlen(c->prefix)) != 0 &&
            !arch_slot_of(c, name, &slot);
 }
 
@@ -160,8 +170,8 @@ static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
 {
     arch_slot slot;
     if (is_derived(t->name)) return LQ_OK;
-    if (is_beside(c->config, t->name)) return c->left_out++, LQ_OK;
     if (is_further(c->config, t->name)) return c->further++, LQ_OK;
+    if (is_beside(c->config, t->name)) return c->left_out++, LQ_OK;
     if (!t->plain || !arch_slot_of(c->config, t->name, &slot)) return no_place(c, t, err);
     if (gguf_list_of(slot.role)) return LQ_OK; /* among the model's numbers */
     return add_slot(c, c->config, t, slot, err);

@@ -349,6 +349,7 @@ static lq_status form_config(src_source *s, const form_kind *kind, lq_err *err)
                        : lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->base->path);
     cJSON_Delete(own);
     s->has_config = !st;
+    if (!st) s->config.wrapper = s->base->config.wrapper;
     return st;
 }
 

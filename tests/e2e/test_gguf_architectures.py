@@ -239,6 +239,27 @@ def test_a_head_for_further_tokens_is_a_block_after_the_last(llmq, tmp_path, nam
     assert theirs == pytest.approx([x + (name == "qwen3.5") for x in own], rel=1e-6)
 
 
+def test_the_text_of_qwen35_as_it_is_published(llmq, tmp_path):
+    """Beside what sees images, its own head under a name of neither part: convert and quantize make the same tensors of it."""
+    source = ROOT / "tests/golden/mtp/qwen3.5"
+    h, d = read_st(source / "model.safetensors")
+    kept = {n.replace("model.", "model.language_model.", 1) if n.startswith("model.") else n: (t, tensor(h, d, n))
+            for n, t in h.items() if n != "__metadata__"}
+    kept["model.visual.patch_embed.weight"] = ({"dtype": "F32", "shape": [4]}, bytes(16))
+    text = json.loads((source / "config.json").read_text())
+    (tmp_path / "m").mkdir()
+    write_st(tmp_path / "m/model.safetensors", kept)
+    (tmp_path / "m/config.json").write_text(json.dumps({
+        "architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5", "text_config": text,
+        "vision_config": {"hidden_size": 4}, "tie_word_embeddings": text["tie_word_embeddings"]}))
+    for m, o in ((source, "a"), (tmp_path / "m", "b")):
+        p = llmq("convert", m, "-o", tmp_path / f"{o}.gguf", "--to", "gguf")
+        llmq("quantize", m, "-o", tmp_path / f"{o}q.gguf", "--to", "gguf:Q8_0", "--method", "rtn")
+    assert "1 tensors beside the language model are left out" in p.stderr and "MTP" not in p.stderr
+    assert gguf_tensors(tmp_path / "a.gguf") == gguf_tensors(tmp_path / "b.gguf")
+    assert gguf_tensors(tmp_path / "aq.gguf") == gguf_tensors(tmp_path / "bq.gguf")
+
+
 def test_a_head_that_llama_cpp_leaves_out(llmq, tmp_path):
     p = llmq("convert", ROOT / "tests/golden/mtp/deepseek-v3", "-o", tmp_path / "m.gguf", "--to", "gguf")
     assert "24 tensors of a head that guesses further tokens (MTP) are left out" in p.stderr
