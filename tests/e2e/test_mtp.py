@@ -82,6 +82,8 @@ def test_a_head_that_is_rounded_still_guesses(llmq, ids, tmp_path, name, scheme)
         llmq("verify", q, "--against", GOLDEN / name)
     n, right = guesses(llmq, q)
     assert n > 20 and right > 0.5 * n, (n, right)
+    if "moe" in name:
+        assert "MTP head: 2 x expert_up" in llmq("quantize", GOLDEN / name, "-o", q, *options(method, ids), "--mtp", scheme).stdout
     assert sum("MTP" in x for x in llmq("quantize", GOLDEN / name, "--dry-run", "-m", method, "--mtp", scheme).stderr.splitlines())
 
 

@@ -237,8 +237,12 @@ static void print_experts(const qz_report *first, const qz_report *r, size_t n)
         least = r[i].tokens < least ? r[i].tokens : least;
         most = r[i].tokens > most ? r[i].tokens : most;
     }
-    printf("layer %lld: %lld x %-32s %-14s rmse %.3e", (long long)first->layer, (long long)count,
-           arch_role_text(first->role), first->scheme, sqrt(squares / (double)count));
+    if (first->layer < 0)
+        printf("MTP head: ");
+    else
+        printf("layer %lld: ", (long long)first->layer);
+    printf("%lld x %-32s %-14s rmse %.3e", (long long)count, arch_role_text(first->role),
+           first->scheme, sqrt(squares / (double)count));
     if (loss > 0) print_losses(loss, loss_rtn);
     if (effect > 0) printf("  effect %.2e", effect);
     if (most >= 0) printf("  %lld to %lld tokens each", (long long)least, (long long)most);
