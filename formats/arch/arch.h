@@ -521,7 +521,9 @@ typedef struct arch_config {
     bool tied;               /* head = embedding */
     int attn_bias, mlp_bias; /* 1, 0; -1: not said, see arch_bias */
     int own_bias, conv_bias; /* likewise; of a checkpoint's folder alone: -1 in arch_config_json */
-    int32_t bos, eos[16];    /* -1: none */
+    bool
+        no_corr; /* there is no R_ROUTER_CORR, though the row has a name for one; likewise, false there */
+    int32_t bos, eos[16]; /* -1: none */
     int n_eos;
     lq_dtype dtype; /* torch_dtype / dtype of the checkpoint */
 } arch_config;

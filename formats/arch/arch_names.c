@@ -40,6 +40,7 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
     const arch_name *a = arch_name_of(c, r);
     if (!a || (r == R_HEAD && c->tied)) return false;
     if (c->mtp && !c->mtp->eagle && (r == R_EMBED || r == R_HEAD)) return false; /* the model's */
+    if (r == R_ROUTER_CORR && c->no_corr) return false;
     if (r == R_MTP_ALL_NORM && !c->norm_all) return false;
     if (r == R_MTP_EACH_NORM && !c->norm_each) return false;
     if (arch_role_per_layer(r) != (layer >= 0)) return false;

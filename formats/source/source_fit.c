@@ -80,8 +80,8 @@ static bool all_zero(const src_tensor *t)
 static bool is_denied(const arch_config *c, const src_tensor *t)
 {
     arch_slot at;
-    if (!arch_slot_of(c, t->name, &at) || at.role == R_HEAD) return false;
-    if (!at.bias) return !arch_has(c, at.role, at.layer);
+    if (!arch_slot_of(c, t->name, &at)) return false;
+    if (!at.bias) return at.role != R_HEAD && !arch_has(c, at.role, at.layer);
     return arch_wants_bias(c, at.role) == 0 && !all_zero(t);
 }
 

@@ -198,6 +198,8 @@ DENIED = [  # a checkpoint, what its config says, what tensor it is said of; Non
     ("nemotron-h", {"use_conv_bias": False}, ".mixer.conv1d.bias': expected none"),
     ("nemotron-h", {"use_conv_bias": 1}, "use_conv_bias: expected true or false"),
     ("lfm2", {"conv_bias": False}, ".conv.conv.bias': expected none"),
+    ("lfm2-moe", {"use_expert_bias": False}, ".feed_forward.expert_bias': expected none"),
+    ("phimoe", {"lm_head_bias": False}, "lm_head.bias': expected none"),
     ("seed-oss", {"attention_out_bias": True}, ".self_attn.o_proj.bias' is missing"),
     ("seed-oss", {"attention_bias": False}, ".self_attn.k_proj.bias': expected none"),
     ("mpt-qk-norm", {"attn_config": {"qk_ln": False}}, ".attn.k_ln.weight': expected none"),

@@ -522,7 +522,7 @@ static const arch_key lfm2_moe_keys[] = {
     EXPERT_FFN(1792),
     NORM_TOPK(1),
     { "routed_scaling_factor", KEY_REAL, AT(expert_scale), 1, NULL },
-    KNOWN("use_expert_bias"),
+    { "use_expert_bias", KEY_NOT, AT(no_corr), NONE, NULL },
     NO_KEY,
 };
 #define MAMBA_SIZES(heads, groups, state, taps) \

@@ -406,7 +406,7 @@ static const arch_name qwen3_vl_moe_rows_names[] = { QWEN3_VL_MOE_NAMES(0), END 
 static const arch_name phimoe_names[] = {
     { R_EMBED, "@embed_tokens", 0, BIAS_NO },
     { R_FINAL_NORM, "@norm", 0, BIAS_YES },
-    { R_HEAD, "^lm_head", 0, BIAS_ANY },
+    { R_HEAD, "^lm_head", 0, BIAS_OWN },
     PRE_NORMS(BIAS_YES),
     SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
     { R_ROUTER, LAYER "block_sparse_moe.gate", 0, BIAS_NO },
@@ -543,7 +543,7 @@ static const arch_key granite_moe_swa_keys[] = {
 static const arch_key phimoe_keys[] = {
     EXPERT_COUNTS("num_local_experts", 16, 2),
     { "router_jitter_noise", KEY_REAL, AT(router_jitter), 0.01, NULL },
-    { "lm_head_bias", KEY_KNOWN, 0, NONE, NULL }, /* there is one or there is not */
+    { "lm_head_bias", KEY_FLAG, AT(own_bias), NONE, NULL },
     NO_KEY,
 };
 static const arch_key llama4_keys[] = {
