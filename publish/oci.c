@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 /* ---- the address ---- */
 /* Nobody else's name that only begins so: what goes there is not encrypted. */

@@ -19,9 +19,9 @@ bool retry_again(retry_state *t, lq_status *s, const hc_answer *a, lq_err *err)
     int64_t ms = 200 << t->tries;
     if (a->retry_after >= 0 && a->retry_after <= 60) ms = a->retry_after * 1000;
     if (*s)
-        pub_say(t->o, "%s; again", err->msg);
+        pub_say(t->o, "%s; trying again", err->msg);
     else
-        pub_say(t->o, "%s: answered %d; again", t->base, a->status);
+        pub_say(t->o, "%s: answered %d; trying again", t->base, a->status);
     if (wait_ms(t->o->job, ms)) return true;
     *s = lq_fail(err, LQ_EINTR, "interrupted");
     return false;

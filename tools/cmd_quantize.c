@@ -395,7 +395,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     const quantize_opts *o = &own;
     own.method = method_of(c, o);
     if (o->list_methods) return qmethods_list(c->json, err);
-    if (!c->argc) return lq_fail(err, LQ_EUSAGE, "SRC is missing");
+    if (!c->argc) return lq_fail(err, LQ_EUSAGE, "SRC is missing: %s", c->cmd->args[0].help);
     lq_status s = refine_check(c, &o->refine, err);
     if (!s) s = model_free_check(c, &o->free, err);
     if (s) return s;

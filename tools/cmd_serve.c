@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -581,7 +582,8 @@ static lq_status serve_check(const cmd_ctx *c, const void *opts, lq_err *err)
     const serve_opts *o = opts;
     eng_opts e;
     if (!o->path == !c->argc)
-        return lq_fail(err, LQ_EUSAGE, "expected one MODEL, as an argument or with --model");
+        return lq_fail(err, LQ_EUSAGE, "expected one MODEL, as an argument or with --model: %s",
+                       c->cmd->args[0].help);
     if (o->request_memory < o->max_body)
         return lq_fail(err, LQ_EUSAGE,
                        "--request-memory: expected --max-body-size (%zu) or more, found %zu",

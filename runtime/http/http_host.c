@@ -7,6 +7,7 @@
 #include "runtime/http/http_int.h"
 
 #include <arpa/inet.h>
+#include <netinet/in.h>
 #include <strings.h>
 
 enum { NAME_MAX_BYTES = 255 };

@@ -24,6 +24,10 @@ def test_no_command_is_wrong_usage_and_says_what_to_start_with(llmq):
     assert p.stdout == "" and len(told) == 5 and set(told) <= set(llmq.commands())
     p = llmq("run", code=2)
     assert p.stderr.startswith("llmq: run: MODEL is missing: ") and "ORG/NAME" in p.stderr and "demo" in p.stderr
+    for args in (["serve"], ["quantize", "-o", "x.llmq"]):
+        assert "ORG/NAME" in llmq(*args, code=2).stderr
+    p = llmq("run", "llama3", "Once", code=3)
+    assert "llama3: No such file or directory: expected a file, a folder, ORG/NAME" in p.stderr
 
 
 def test_the_doctor_says_what_the_machine_can_run(llmq, tmp_path):

@@ -17,6 +17,17 @@ const char *models_name(const char *value)
     return lq_exists(org) ? NULL : value;
 }
 
+/* A word that names neither a file nor a model: who writes it has seen it elsewhere. */
+static lq_status check_word(const char *value, lq_err *err)
+{
+    if (strpbrk(value, "/:") || strcmp(value, "-") == 0 || lq_exists(value)) return LQ_OK;
+    return lq_fail(
+        err, LQ_ENOENT,
+        "%s: No such file or directory: expected a file, a folder, ORG/NAME of a model on "
+        "the hub, or demo",
+        value);
+}
+
 static void models_say(const char *text) { prog_say(LOG_WARN, "%s", text); }
 
 static lq_status find_one(cmd_ctx *c, const char **value, opt_files files, lq_err *err)
@@ -31,7 +42,7 @@ static lq_status find_one(cmd_ctx *c, const char **value, opt_files files, lq_er
     int i = 0;
     while (i < CMD_FOUND && c->found[i])
         i++;
-    if (!name) return LQ_OK;
+    if (!name) return files == FILES_MODEL && *value ? check_word(*value, err) : LQ_OK;
     hub_found *f = i < CMD_FOUND ? c->found[i] = calloc(1, sizeof *f) : NULL;
     if (!f) return lq_fail(err, LQ_ENOMEM, "out of memory");
     lq_status s = demo ? demo_find(f->path, sizeof f->path, err)
