@@ -4,6 +4,7 @@
 #include "quantize/methods/fp4.h"
 #include "quantize/methods/row_grid.h"
 #include "quantize/methods/rtn.h"
+#include "quantize/tune/states.h"
 #include "quantize/tune/tune.h"
 #include "tests/support/check.h"
 
@@ -325,6 +326,53 @@ TEST(points_of_a_lattice_are_not_trained)
     CHECK(!qz_residual_fits(&s), "one by one they are none");
 }
 
+/* Experts in one tensor are trained one by one: the second is stepped here, the others come back as they were. */
+TEST(parts_of_a_tensor_are_trained_alone_and_stored_as_one)
+{
+    static const int64_t from[] = { 0, 12, 24, N };
+    static float W[N * K], dW[N * K], was[N * K], now[2][N * K];
+    static const int8_t rest[N * K];
+    for (int i = 0; i < N * K; i++)
+        dW[i] = i % 3 ? 1 : -1;
+    for (int disk = 0; disk < 2; disk++) {
+        lq_arena a = { 0 };
+        lq_err err = { "" };
+        lq_map made = { 0 };
+        tune_states s;
+        tune_state part[3];
+        qz_out q;
+        qt_tensor out = { .N = 0 }, rows;
+        rounded(&q, W, 3, true, &a);
+        qt_dequant(was, &q.t, 0, N);
+        CHECK(!tune_states_open(&s, disk ? "." : NULL, &err), "%s", err.msg);
+        for (int i = 0; i < 3; i++) {
+            CHECK(qt_rows(&rows, &q.t, from[i], from[i + 1]), "rows");
+            CHECK(!tune_states_add(&s, &part[i], &rows, rest + from[i] * K, &err), "%s", err.msg);
+        }
+        for (int step = 1; step <= 9; step++) {
+            CHECK(!tune_states_get(&s, &part[1], true, &err), "%s", err.msg);
+            tune_weight_step(&part[1].w, dW, &(tune_step){ 0.01f, 0, 0.1f, step }, p);
+            CHECK(!tune_states_put(&s, &part[1], &err), "%s", err.msg);
+        }
+        for (int i = 0; i < 3; i++)
+            CHECK(!tune_states_store(&out, &q.t, from[i], &s, &part[i], &made, &a, &err), "%s",
+                  err.msg);
+        qt_dequant(now[disk], &out, 0, N);
+        int64_t moved = 0;
+        for (int i = 0; i < N * K; i++) {
+            const bool stepped = i >= from[1] * K && i < from[2] * K;
+            moved += now[disk][i] != was[i];
+            CHECK(stepped || now[disk][i] == was[i], "row %d moved", i / K);
+        }
+        CHECK(moved > 0 && out.N == N && (made.data != NULL) == (disk == 1), "%lld moved",
+              (long long)moved);
+        lq_map_close(&made);
+        tune_states_close(&s);
+        lq_arena_free(&a);
+    }
+    CHECK(!memcmp(now[0], now[1], sizeof now[0]), "other weights from a file");
+}
+
 TEST(a_vector_moves_against_its_gradient_which_is_then_zero)
 {
     lq_arena a = { 0 };
@@ -354,6 +402,7 @@ int main(int argc, char **argv)
     RUN(no_code_moves_in_steps_that_are_too_few);
     RUN(codes_are_trained_where_scales_stay);
     RUN(points_of_a_lattice_are_not_trained);
+    RUN(parts_of_a_tensor_are_trained_alone_and_stored_as_one);
     RUN(a_vector_moves_against_its_gradient_which_is_then_zero);
     pool_close(p);
     return check_end();
