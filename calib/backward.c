@@ -13,13 +13,16 @@
 #include "kernels/core/kmath.h"
 #include "kernels/ops.h"
 
-const arch_role grad_linear_roles[GRAD_LINEARS] = { R_Q, R_K, R_V, R_O, R_GATE, R_UP, R_DOWN };
+const arch_role grad_linear_roles[GRAD_SUMS] = { R_Q,         R_K,           R_V,
+                                                 R_O,         R_GATE,        R_UP,
+                                                 R_DOWN,      R_EXPERT_DOWN, R_SHARED_GATE,
+                                                 R_SHARED_UP, R_SHARED_DOWN };
 const arch_role grad_norm_roles[GRAD_NORMS] = { R_ATTN_NORM, R_MLP_NORM, R_Q_NORM, R_K_NORM };
 
 int grad_linear_of(arch_role r)
 {
     int k = 0;
-    while (k < GRAD_LINEARS && grad_linear_roles[k] != r)
+    while (k < GRAD_SUMS && grad_linear_roles[k] != r)
         k++;
     return k;
 }
@@ -350,17 +353,22 @@ static void linear(const grad_ctx *g, const grad_layer *l, int i, float *y, cons
     grad_add_bias(g, y, l->bias[i], 1, R, N);
 }
 
+void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, int64_t R)
+{
+    for (int64_t n = 0; n < N && G; n += GRAD_BLOCK) {
+        gemm_in a = { dy + n, N, true }, b = { dy + n, N, false };
+        int64_t size = N - n < GRAD_BLOCK ? N - n : GRAD_BLOCK;
+        gemm_run(G + n * GRAD_BLOCK, GRAD_BLOCK, a, b, size, size, R, 1, g->p);
+    }
+}
+
 /* G += blocks of dy^T dy, H += x^T diag(c) x. */
 static void curvature(const grad_ctx *g, const grad_out *out, int i, const float *dy, int64_t N,
                       const float *x, int64_t K, int64_t R)
 {
     float *c = out->scratch, *xc = c + R;
     double mean = 0;
-    for (int64_t n = 0; n < N; n += GRAD_BLOCK) {
-        gemm_in a = { dy + n, N, true }, b = { dy + n, N, false };
-        int64_t size = N - n < GRAD_BLOCK ? N - n : GRAD_BLOCK;
-        gemm_run(out->G[i] + n * GRAD_BLOCK, GRAD_BLOCK, a, b, size, size, R, 1, g->p);
-    }
+    grad_sum_blocks(g, out->G[i], dy, N, R);
     if (!out->H[i]) return;
     for (int64_t r = 0; r < R; r++) {
         double sq = 0;

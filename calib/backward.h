@@ -23,9 +23,18 @@
 #include "kernels/core/pool.h"
 
 enum { GRAD_Q, GRAD_K, GRAD_V, GRAD_O, GRAD_GATE, GRAD_UP, GRAD_DOWN, GRAD_LINEARS };
+/* Of a layer with experts, where G is summed: of all experts' last matrices together, whose outputs are the same, and
+ * of the shared MLP's. */
+enum {
+    GRAD_EXPERT_DOWN = GRAD_LINEARS,
+    GRAD_SHARED_GATE,
+    GRAD_SHARED_UP,
+    GRAD_SHARED_DOWN,
+    GRAD_SUMS
+};
 enum { GRAD_ATTN_NORM, GRAD_MLP_NORM, GRAD_Q_NORM, GRAD_K_NORM, GRAD_NORMS };
-extern const arch_role grad_linear_roles[GRAD_LINEARS], grad_norm_roles[GRAD_NORMS];
-int grad_linear_of(arch_role r); /* GRAD_Q, ...; GRAD_LINEARS: none of these */
+extern const arch_role grad_linear_roles[GRAD_SUMS], grad_norm_roles[GRAD_NORMS];
+int grad_linear_of(arch_role r); /* GRAD_Q, ...; GRAD_SUMS: none of these */
 
 /* An expert's matrices, or the shared MLP's, which is number c->experts: gate and up [ffn, hidden], their rows `ld`
  * and their biases `step` apart; down [hidden, ffn]. dgate, dup, ddown: where gradients are added to, laid out
@@ -62,7 +71,7 @@ enum { GRAD_BLOCK = 256, GRAD_WEIGHT_MOST = 8 };
  *     H  x^T diag(c) x [K,K], c = |dy|^2 of a row over its mean, at most GRAD_WEIGHT_MOST: rows
  *        count by how much the loss depends on them. Wanted along with G. */
 typedef struct {
-    float *W[GRAD_LINEARS], *norm[GRAD_NORMS], *G[GRAD_LINEARS], *H[GRAD_LINEARS];
+    float *W[GRAD_LINEARS], *norm[GRAD_NORMS], *G[GRAD_SUMS], *H[GRAD_LINEARS];
     float *router;  /* [experts, hidden] */
     float *scratch; /* for H: R (1 + largest K) */
 } grad_out;

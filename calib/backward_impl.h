@@ -65,6 +65,9 @@ void grad_mid(const grad_ctx *g, float *mid, const float *gate, const float *up,
 void grad_mid_back(const grad_ctx *g, float *dgate, float *dup, const float *gate, const float *up,
                    int64_t R, int64_t F);
 
+/* G += the blocks of dy^T dy, dy [R,N]; NULL: nothing. */
+void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, int64_t R);
+
 /* ---- backward_moe.c ---- */
 enum { GRAD_MADE_PARTS = 4, GRAD_MOE_PARTS = 14 };
 /* Buffers of a layer with experts, and of all of them together; m may be of no pass, for their sizes alone. */

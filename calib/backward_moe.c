@@ -274,8 +274,10 @@ static void shares_item(void *ctx, int64_t item, int thread)
     }
 }
 
-static void expert_back(grad_ctx *g, const grad_expert *x, int64_t e, const float *d, int64_t n)
+static void expert_back(grad_ctx *g, const grad_expert *x, int64_t e, const float *d, int64_t n,
+                        float *const G[GRAD_SUMS])
 {
+    const bool shared = e == g->c->experts;
     const int64_t D = g->c->hidden, F = x->ffn;
     const grad_moe *m = &g->moe;
     const gemm_in dgate = { g->dgate, F, false }, dup = { g->dup, F, false },
@@ -286,10 +288,13 @@ static void expert_back(grad_ctx *g, const grad_expert *x, int64_t e, const floa
              g->p);
     rows_job j = { .g = g, .x = x, .e = e, .n = n };
     pool_run(g->p, lq_ceil_div(n, GRAD_ROWS), shares_item, &j);
+    grad_sum_blocks(g, G[shared ? GRAD_SHARED_DOWN : GRAD_EXPERT_DOWN], m->d, D, n);
     if (x->ddown)
         gemm_run(x->ddown, F, (gemm_in){ m->d, D, true }, (gemm_in){ m->mid, F, false }, D, F, n, 1,
                  g->p);
     grad_mid_back(g, g->dgate, g->dup, m->gate, m->up, n, F);
+    grad_sum_blocks(g, shared ? G[GRAD_SHARED_GATE] : NULL, g->dgate, F, n);
+    grad_sum_blocks(g, shared ? G[GRAD_SHARED_UP] : NULL, g->dup, F, n);
     gemm_run(m->y, D, dgate, (gemm_in){ x->gate, x->ld, false }, n, D, F, 0, g->p);
     gemm_run(m->y, D, dup, (gemm_in){ x->up, x->ld, false }, n, D, F, 1, g->p);
     if (x->dgate) gemm_run(x->dgate, x->ld, (gemm_in){ g->dgate, F, true }, in, F, D, n, 1, g->p);
@@ -307,7 +312,7 @@ lq_status grad_moe_backward(grad_ctx *g, const grad_layer *l, const float *d, in
         const int64_t n = rows_of(g, e, R);
         grad_expert own;
         if (!n || (s = all->get(all->user, e, &own, err))) continue;
-        expert_back(g, &own, e, d, n);
+        expert_back(g, &own, e, d, n, out->G);
         if (all->done) s = all->done(all->user, e, err);
     }
     if (!s) route_back(g, l, R, out);

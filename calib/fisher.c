@@ -45,11 +45,11 @@ static bool sum_bytes(size_t *g, size_t *h, const arch_config *c)
 {
     *g = *h = 0;
     for (int64_t i = 0; i < c->layers; i++)
-        for (int k = 0; k < GRAD_LINEARS; k++) {
+        for (int k = 0; k < GRAD_SUMS; k++) {
             int64_t N, K;
             if (!shape_of(&N, &K, c, i, k)) continue;
             *g += g_floats(N) * sizeof(float);
-            *h += (size_t)(K * K) * sizeof(float);
+            if (k < GRAD_LINEARS) *h += (size_t)(K * K) * sizeof(float);
         }
     return *h <= FISHER_H_MOST;
 }
@@ -77,10 +77,11 @@ static bool push_sums(work *w)
              (w->scratch = lq_push(&w->arena, (size_t)(w->chunk * w->samples->len) *
                                                   (1 + (size_t)widest) * f));
     for (size_t i = 0; i < layers; i++)
-        for (int k = 0; k < GRAD_LINEARS && ok; k++) {
+        for (int k = 0; k < GRAD_SUMS && ok; k++) {
             if (!shape_of(&N, &K, c, (int64_t)i, k)) continue;
             ok = (w->f->G[i][k] = lq_push(a, g_floats(N) * f));
-            if (want_h) ok = ok && (w->f->H[i][k] = lq_push(a, (size_t)(K * K) * f));
+            if (want_h && k < GRAD_LINEARS)
+                ok = ok && (w->f->H[i][k] = lq_push(a, (size_t)(K * K) * f));
         }
     return ok;
 }
@@ -151,10 +152,10 @@ static lq_status one_chunk(work *w, const int64_t *which, int64_t n, lq_err *err
 static void divide(fisher *f, const arch_config *c, int64_t tokens)
 {
     for (int64_t i = 0; i < f->layers; i++)
-        for (int k = 0; k < GRAD_LINEARS; k++) {
+        for (int k = 0; k < GRAD_SUMS; k++) {
             int64_t N, K;
             if (!shape_of(&N, &K, c, i, k)) continue;
-            for (int64_t j = 0; j < K * K && f->H; j++)
+            for (int64_t j = 0; j < K * K && f->H && k < GRAD_LINEARS; j++)
                 f->H[i][k][j] = (float)((double)f->H[i][k][j] / (double)tokens);
             for (size_t j = 0; j < g_floats(N); j++)
                 f->G[i][k][j] = (float)((double)f->G[i][k][j] / (double)tokens);

@@ -12,9 +12,9 @@
  *     H = mean over tokens of c x x^T,    c = |g|^2 over its mean, at most GRAD_WEIGHT_MOST
  *
  * of the linear's inputs: tokens count by how much depends on them, which the product of plain
- * means does not know. Experts, and the MLP that all of their tokens go through, have no G and no H: theirs would
- * be as many times as large as there are experts, from as many times fewer tokens. Draws are seeded by window and
- * position, so nothing depends on threads.
+ * means does not know. Experts have one G together, of their last matrices, and no H; the MLP beside them has G alone.
+ * Of their first matrices G would take as many times more memory as there are experts, from as many times fewer tokens.
+ * Draws are seeded by window and position, so nothing depends on threads.
  * Source: arXiv:1503.05671, section 2. */
 #ifndef LLMQ_CALIB_FISHER_H
 #define LLMQ_CALIB_FISHER_H
@@ -32,7 +32,7 @@ enum { FISHER_BLOCK = GRAD_BLOCK };
 typedef struct {
     int64_t layers, windows;
     /* [layers]: ceil(N / B) blocks [B,B]; the last one's upper left. NULL: the layer has no such linear */
-    float *(*G)[GRAD_LINEARS];
+    float *(*G)[GRAD_SUMS];
     float *(*H)[GRAD_LINEARS]; /* [layers]: [K,K]; NULL: they would be too large */
     lq_arena arena;
 } fisher;

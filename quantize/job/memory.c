@@ -59,7 +59,7 @@ static size_t unit_bytes(const memory_work *w, const plan_entry *e)
     const size_t copy = e->src->t.scheme.dtype != LQ_F32 && hessian && !qz_folds(w->o) ? n * F : 0;
     const size_t turned = e->turned ? n * lq_dtype_bytes(e->src->t.scheme.dtype) : 0;
     if (!hessian || !qz_on_grids(e)) return turned + loss;
-    const bool curved = w->curvature_windows > 0 && grad_linear_of(e->role) < GRAD_LINEARS;
+    const bool curved = w->curvature_windows > 0 && grad_linear_of(e->role) < GRAD_SUMS;
     const qz_room room = { e->N, e->K, w->threads, curved, loss };
     return turned + copy + w->o->method->scratch(&room);
 }

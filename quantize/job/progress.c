@@ -55,15 +55,17 @@ static double trained_tokens(const progress_work *w)
 }
 
 /* A linear of n weights that a token sees, in the passes that go back as well. Experts, and the MLP beside them, run
- * forward again always, and nothing is summed of them. */
+ * forward again always. */
 static void add_gradient(qz_progress *m, const progress_work *w, const plan_entry *e, double n)
 {
-    const bool summed = grad_linear_of(e->role) < GRAD_LINEARS;
+    const int of = grad_linear_of(e->role);
+    const bool once = of < GRAD_LINEARS;
     const double K = (double)e->K, curved = (double)w->curvature_tokens;
-    const double sums = summed ? curved * (K + (double)GRAD_BLOCK * n / K) : 0;
-    const double look = summed ? curved_tokens(w) : 3 * curved;
-    const double train = summed ? trained_tokens(w) : 4 * (double)w->tuned_tokens;
-    *cost_of(m, -1, PROGRESS_CURVATURE) += (look * n + sums) / gradient;
+    const double H = once ? curved * K : 0;
+    const double G = of < GRAD_SUMS ? curved * (double)GRAD_BLOCK * n / K : 0;
+    const double look = once ? curved_tokens(w) : 3 * curved;
+    const double train = once ? trained_tokens(w) : 4 * (double)w->tuned_tokens;
+    *cost_of(m, -1, PROGRESS_CURVATURE) += (look * n + G + H) / gradient;
     *cost_of(m, -1, PROGRESS_TUNING) += train * n / gradient;
     if (w->tuned_tokens > 0)
         *cost_of(m, -1, PROGRESS_TUNING) += (double)(w->tokens + w->self_tokens) * n / gradient;
@@ -96,8 +98,7 @@ static void add_attention(qz_progress *m, const progress_work *w, int64_t layer)
 
 static void add_rounding(qz_progress *m, const progress_work *w, const plan_entry *e, double n)
 {
-    const bool curved =
-        w->curved && w->curvature_tokens > 0 && grad_linear_of(e->role) < GRAD_LINEARS;
+    const bool curved = w->curved && w->curvature_tokens > 0 && grad_linear_of(e->role) < GRAD_SUMS;
     *cost_of(m, e->layer, PROGRESS_ROUNDING) +=
         curved ? n * (double)e->K / curving + n / descent : n * (double)e->K / solving;
     if (!w->staged) *cost_of(m, e->layer, PROGRESS_ROUNDING) += n * (double)e->K / folding;

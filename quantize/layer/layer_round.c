@@ -76,7 +76,7 @@ static lq_status curvature_of(const work *w, qz_matrix *m, const unit *u, lq_are
     const fisher *from = w->how.curvature;
     const int k = grad_linear_of(u->t->e->role);
     double plain = 0, weighed = 0;
-    if (!from || k == GRAD_LINEARS || !from->G[w->layer][k]) return LQ_OK;
+    if (!from || k == GRAD_SUMS || !from->G[w->layer][k]) return LQ_OK;
     float *G = lq_push(a, n * sizeof *G), *own = lq_push(a, nh * sizeof *own);
     if (!G || !own) return layer_no_memory((n + nh) * sizeof *G, err);
     m->G = memcpy(G, from->G[w->layer][k], n * sizeof *G);
@@ -84,7 +84,7 @@ static lq_status curvature_of(const work *w, qz_matrix *m, const unit *u, lq_are
         for (int64_t j = i / B * B, at = 0; at < B && j < u->N; j++, at++)
             G[i * B + at] *= s[i] * s[j];
     m->G_H = memcpy(own, u->st->H, nh * sizeof *own);
-    if (!from->H) return LQ_OK;
+    if (!from->H || k >= GRAD_LINEARS) return LQ_OK;
     const float *H = from->H[w->layer][k];
     for (int64_t i = 0; i < K; i++) {
         plain += (double)own[i * K + i];

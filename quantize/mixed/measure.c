@@ -78,7 +78,7 @@ static int bits_of(const qt_scheme *s)
 static const float *curvature_of(const work *w, const plan_entry *e)
 {
     const int k = grad_linear_of(e->role);
-    return w->G && k < GRAD_LINEARS ? w->G->G[e->layer][k] : NULL;
+    return w->G && k < GRAD_SUMS ? w->G->G[e->layer][k] : NULL;
 }
 
 static int64_t expert_stride(const work *w)

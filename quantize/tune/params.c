@@ -122,7 +122,8 @@ static lq_status load_experts(tune_params *t, int64_t layer, size_t n_items, lq_
             const arch_role r = dense_expert_role(c, e, k);
             const int64_t expert = e < c->experts ? e : -1;
             if (r != ARCH_N_ROLES)
-                s = load_linear(t, &q->expert[e].linear[k], r, layer, expert, n_items, err);
+                s = load_linear(t, &q->expert[e].linear[k - GRAD_GATE], r, layer, expert, n_items,
+                                err);
         }
     return s;
 }
@@ -181,10 +182,11 @@ static lq_status get_expert(void *user, int64_t e, grad_expert *x, lq_err *err)
     const float *bias[GRAD_LINEARS] = { NULL };
     lq_status s = LQ_OK;
     for (int k = GRAD_GATE; k <= GRAD_DOWN && !s; k++) {
+        tune_linear *q = &own->linear[k - GRAD_GATE];
         if (dense_expert_role(t->c, e, k) == ARCH_N_ROLES) continue;
-        s = expand(t, &own->linear[k], k, err);
-        bias[k] = own->linear[k].bias;
-        if (own->linear[k].rounded && t->step) dW[k] = t->dW[k];
+        s = expand(t, q, k, err);
+        bias[k] = q->bias;
+        if (q->rounded && t->step) dW[k] = t->dW[k];
     }
     if (!s) dense_expert(x, t->c, e, t->W, bias, dW);
     return s;
@@ -197,7 +199,7 @@ static lq_status step_expert(void *user, int64_t e, lq_err *err)
     lq_status s = LQ_OK;
     own->steps++;
     for (int k = GRAD_GATE; k <= GRAD_DOWN && !s; k++)
-        s = step_linear(t, &own->linear[k], k, t->step, err);
+        s = step_linear(t, &own->linear[k - GRAD_GATE], k, t->step, err);
     return s;
 }
 
@@ -266,7 +268,7 @@ static lq_status store_layer(tune_result *r, tune_params *t, int64_t layer, lq_e
     for (int k = 0; k < GRAD_LINEARS && !s; k++)
         s = store_linear(r, t, &q->linear[k], n, err);
     for (int64_t e = 0; e < experts && !s; e++) {
-        for (int k = GRAD_GATE; k <= GRAD_DOWN && !s; k++)
+        for (int k = 0; k < TUNE_EXPERT_LINEARS && !s; k++)
             s = store_linear(r, t, &q->expert[e].linear[k], n, err);
         r->experts += e < t->c->experts;
         r->idle += e < t->c->experts && !q->expert[e].steps;

@@ -20,9 +20,10 @@ typedef struct {
     const float *bias;
 } tune_linear;
 
+enum { TUNE_EXPERT_LINEARS = GRAD_LINEARS - GRAD_GATE };
 typedef struct {
-    tune_linear linear[GRAD_LINEARS]; /* from GRAD_GATE on */
-    int64_t steps;                    /* that looked at it */
+    tune_linear linear[TUNE_EXPERT_LINEARS]; /* gate, up, down */
+    int64_t steps;                           /* that looked at it */
 } tune_expert;
 
 typedef struct {

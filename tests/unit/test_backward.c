@@ -610,10 +610,10 @@ TEST(drawn_answers_follow_the_distribution)
     free(scratch);
 }
 
-TEST(fisher_blocks_are_symmetric_with_a_diagonal_above_zero)
+static void check_fisher(const char *folder)
 {
     rig r;
-    if (!rig_open(&r, BASE, (rig_opts){ .threads = 2 })) return;
+    if (!rig_open(&r, folder, (rig_opts){ .threads = 2 })) return;
     int32_t ids[3 * LEN];
     cal_samples s;
     fisher f;
@@ -624,8 +624,12 @@ TEST(fisher_blocks_are_symmetric_with_a_diagonal_above_zero)
     lq_status st = fisher_run(&f, r.src, &s, 2, false, r.p, NULL, &err);
     CHECK(!st, "%s", err.msg);
     for (int64_t l = 0; l < (st ? 0 : f.layers); l++)
-        for (int k = 0; k < GRAD_LINEARS; k++) {
+        for (int k = 0; k < GRAD_SUMS; k++) {
             int64_t N, K;
+            const bool there = arch_has(r.m.cfg, grad_linear_roles[k], l);
+            CHECK((f.G[l][k] != NULL) == there, "layer %lld %s: a G, and no such linear",
+                  (long long)l, arch_role_text(grad_linear_roles[k]));
+            if (!there) continue;
             arch_role_shape(r.m.cfg, grad_linear_roles[k], &N, &K);
             double trace = 0;
             for (int64_t i = 0; i < N && i < FISHER_BLOCK; i++) {
@@ -645,6 +649,12 @@ TEST(fisher_blocks_are_symmetric_with_a_diagonal_above_zero)
     if (!st) fisher_free(&f);
     cal_samples_free(&s);
     rig_close(&r);
+}
+
+TEST(fisher_blocks_are_symmetric_with_a_diagonal_above_zero)
+{
+    check_fisher(BASE);
+    check_fisher("tests/golden/arch/qwen2-moe-shared");
 }
 
 int main(int argc, char **argv)
