@@ -1,5 +1,5 @@
-/* calib/backward_impl.h - the state of a backward pass, shared by backward.c, which goes through a layer, and
- * backward_moe.c, which goes through its experts; only they include it. */
+/* calib/backward_impl.h - the state of a backward pass, shared by backward.c, which goes through a layer,
+ * backward_moe.c, which goes through its experts, and backward_ops.c, which both use; only they include it. */
 #ifndef LLMQ_CALIB_BACKWARD_IMPL_H
 #define LLMQ_CALIB_BACKWARD_IMPL_H
 
@@ -55,7 +55,7 @@ static inline int64_t grad_tile_end(int64_t item, int64_t R)
     return (item + 1) * GRAD_ROWS < R ? (item + 1) * GRAD_ROWS : R;
 }
 
-/* ---- backward.c ---- */
+/* ---- backward_ops.c ---- */
 /* y [R,N] += bias, whose values are `step` apart; NULL: nothing. */
 void grad_add_bias(const grad_ctx *g, float *y, const float *bias, int64_t step, int64_t R,
                    int64_t N);

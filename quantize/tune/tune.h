@@ -7,12 +7,12 @@
  *
  * by Adam with a falling step: one factor per group of weights, the norms' weights, and the codes
  * of items that say what rounding left of their weights (quantize/layer/residual.h). Zero points, biases,
- * what is not rounded, embedding and head stay. Formats do not change; tuned norms are stored as
+ * routers, what is not rounded, embedding and head stay. Formats do not change; tuned norms are stored as
  * f32.
  *
  * Text that the model wrote itself may be added (calib/self_text.h). The last 1/16 of the
  * text is not trained on: it decides whether the result is kept. Memory: one layer in f32 with its
- * gradient, the head in f32, the inputs of all layers for one batch; and in memory or on disk 20
+ * gradient (of its experts one at a time), the head in f32, the inputs of all layers for one batch; and in memory or on disk 20
  * bytes per group of weights, 13 per code where they are trained (else they stay in the layers' files), and
  * the original's last hidden states of all tokens (f32). Source: arXiv:2407.11062, its second
  * stage (there with the loss of the text, not of a teacher).

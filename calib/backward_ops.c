@@ -1,0 +1,135 @@
+/* calib/backward_ops.c - what dense layers and experts have in common (calib/backward_impl.h). */
+#include "calib/backward_impl.h"
+#include "calib/gemm.h"
+#include "kernels/core/kmath.h"
+#include "kernels/ops.h"
+
+typedef struct {
+    float *y;
+    const float *bias;
+    int64_t step, R, N;
+} bias_job;
+
+static void bias_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const bias_job *j = ctx;
+    for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++)
+        for (int64_t n = 0; n < j->N; n++)
+            j->y[r * j->N + n] += j->bias[n * j->step];
+}
+
+void grad_add_bias(const grad_ctx *g, float *y, const float *bias, int64_t step, int64_t R,
+                   int64_t N)
+{
+    bias_job j = { y, bias, step, R, N };
+    if (bias) pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), bias_item, &j);
+}
+
+void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, int64_t R)
+{
+    for (int64_t n = 0; n < N && G; n += GRAD_BLOCK) {
+        gemm_in a = { dy + n, N, true }, b = { dy + n, N, false };
+        int64_t size = N - n < GRAD_BLOCK ? N - n : GRAD_BLOCK;
+        gemm_run(G + n * GRAD_BLOCK, GRAD_BLOCK, a, b, size, size, R, 1, g->p);
+    }
+}
+
+/* ---- the gated MLP's middle ---- */
+typedef struct {
+    const arch_config *c;
+    const float *gate, *up;
+    float *mid, *dgate, *dup;
+    int64_t R, F;
+} mid_job;
+
+static void mid_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const mid_job *j = ctx;
+    const int64_t at = item * GRAD_ROWS * j->F, n = grad_tile_end(item, j->R) * j->F - at;
+    k_act_mul(j->mid + at, j->gate + at, j->up + at, n, (k_act_fn)j->c->act,
+              (float)j->c->act_limit);
+}
+
+void grad_mid(const grad_ctx *g, float *mid, const float *gate, const float *up, int64_t R,
+              int64_t F)
+{
+    mid_job j = { .c = g->c, .gate = gate, .up = up, .mid = mid, .R = R, .F = F };
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), mid_item, &j);
+}
+
+enum { CHUNK = 256 };
+
+/* f(x) and f'(x), but for SiLU. */
+static float act_slope(arch_act f, float x, float *value)
+{
+    if (f == ARCH_RELU) return *value = x > 0 ? x : 0, x > 0 ? 1.0f : 0.0f;
+    if (f == ARCH_GELU_TANH) {
+        float t = km_tanh(KM_GELU_A * (x + KM_GELU_B * x * x * x));
+        *value = 0.5f * x * (1 + t);
+        return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * KM_GELU_A * (1 + 3 * KM_GELU_B * x * x);
+    }
+    float cdf = 0.5f * (1 + km_erf(x * KM_SQRT_HALF));
+    *value = x * cdf;
+    return cdf + x * 0.39894228f * km_exp(-0.5f * x * x);
+}
+
+/* Of n <= CHUNK values; SiLU, which most models have, in vectors. */
+static void act_slopes(arch_act act, const float *x, int64_t n, float *f, float *slope)
+{
+    if (act != ARCH_SILU) {
+        for (int64_t i = 0; i < n; i++)
+            slope[i] = act_slope(act, x[i], &f[i]);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        f[i] = -x[i];
+    k_exp_minus(f, f, 0, n);
+    for (int64_t i = 0; i < n; i++) {
+        const float s = 1 / (1 + f[i]);
+        f[i] = x[i] * s;
+        slope[i] = s * (1 + x[i] * (1 - s));
+    }
+}
+
+/* g sigmoid(a g) (u + 1) with g = min(gate, L), u = up within L; beyond the limits nothing changes. */
+static void clamped_back(const mid_job *j, int64_t at, int64_t n)
+{
+    const float L = (float)j->c->act_limit, a = 1.702f;
+    for (int64_t i = at; i < at + n; i++) {
+        const float x = j->gate[i], v = j->up[i], d = j->dup[i];
+        const float g = x < L ? x : L, u = v > L ? L : v < -L ? -L : v;
+        const float s = 1 / (1 + k_exp(-a * g));
+        j->dgate[i] = x <= L ? d * (u + 1) * s * (1 + a * g * (1 - s)) : 0;
+        j->dup[i] = v >= -L && v <= L ? d * g * s : 0;
+    }
+}
+
+static void mid_back_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const mid_job *j = ctx;
+    const int64_t from = item * GRAD_ROWS * j->F, end = grad_tile_end(item, j->R) * j->F;
+    if (j->c->act == ARCH_SWIGLU_CLAMPED) {
+        clamped_back(j, from, end - from);
+        return;
+    }
+    for (int64_t at = from; at < end; at += CHUNK) {
+        const int64_t n = end - at < CHUNK ? end - at : CHUNK;
+        float f[CHUNK], slope[CHUNK];
+        act_slopes(j->c->act, j->gate + at, n, f, slope);
+        for (int64_t i = 0; i < n; i++) {
+            const float d = j->dup[at + i];
+            j->dgate[at + i] = d * j->up[at + i] * slope[i];
+            j->dup[at + i] = d * f[i];
+        }
+    }
+}
+
+void grad_mid_back(const grad_ctx *g, float *dgate, float *dup, const float *gate, const float *up,
+                   int64_t R, int64_t F)
+{
+    mid_job j = { .c = g->c, .gate = gate, .up = up, .dgate = dgate, .dup = dup, .R = R, .F = F };
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), mid_back_item, &j);
+}
