@@ -23,6 +23,8 @@ void dense_expert(grad_expert *x, const arch_config *c, int64_t e, float *const 
  * when they are asked for. Errors: as src_matrix. */
 lq_status dense_layer(grad_layer *l, float *const W[GRAD_LINEARS], const src_source *src,
                       int64_t layer, lq_arena *a, pool *p, lq_err *err);
+/* It has been used: pages of its experts that came to memory along with those of their neighbours go. */
+void dense_layer_done(const src_source *src, int64_t layer);
 /* The head: `w` if it is given, else the source's; W is cut from `a`. */
 lq_status dense_head(kl_head *h, const src_source *src, const qt_tensor *w, lq_arena *a, pool *p,
                      lq_err *err);

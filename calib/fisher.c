@@ -119,6 +119,7 @@ static lq_status pass(work *w, int64_t layer, int64_t n, float *x, float *d, lq_
         if (w->f->H) memcpy(out.H, w->f->H[layer], sizeof out.H);
         s = grad_backward(w->g, &l, layer, x, d, n, &out, err);
     }
+    dense_layer_done(w->src, layer);
     lq_arena_free(&a);
     return s;
 }
