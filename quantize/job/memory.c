@@ -16,7 +16,7 @@
 #include "quantize/methods/row_grid.h"
 #include "quantize/mixed/measure.h"
 #include "quantize/mixed/perturb.h"
-#include "quantize/tune/states.h"
+#include "quantize/tune/params.h"
 #include "quantize/tune/tune.h"
 
 enum {
@@ -316,9 +316,12 @@ static size_t tuning_peak(const memory_work *w, choice ch)
     sum += states_on_disk(w, ch) ? one : w->trains_codes ? all_made : 0;
     const int64_t windows = w->windows + w->self_windows;
     const int64_t most = qz_effort_of(w->o)->batch, batch = windows < most ? windows : most;
-    const int64_t chunk = tune_chunk(&w->plan->cfg, batch, w->len, windows);
-    const bool keep = !ch.spill && tune_can_keep(&w->plan->cfg, batch, w->len, windows);
-    return sum + made + state_bytes(w, windows, w->len, ch.spill) + 2 * dense_bytes(&w->plan->cfg) +
+    const arch_config *c = &w->plan->cfg;
+    const int64_t chunk = tune_chunk(c, batch, w->len, windows);
+    const bool keep = !ch.spill && tune_can_keep(c, batch, w->len, windows);
+    const size_t teacher = (size_t)((ch.spill ? chunk : windows) * w->len * c->hidden) * F;
+    const size_t experts = c->experts ? (size_t)(c->layers * (c->experts + 1)) : 0;
+    return sum + made + teacher + experts * sizeof(tune_expert) + 2 * dense_bytes(c) +
            backward_bytes(w, batch, chunk, keep) + own_head_bytes(w);
 }
 
