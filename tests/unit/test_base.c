@@ -2,6 +2,7 @@
 #include "base/base.h"
 #include "base/buf.h"
 #include "base/file.h"
+#include "base/mapped.h"
 #include "base/out_file.h"
 #include "base/path.h"
 #include "base/utf8.h"
@@ -131,6 +132,30 @@ TEST(unfinished_output_has_no_name)
     }
 }
 
+/* Pages that it no longer has are zeros, of whatever size the system's pages are. */
+TEST(a_mapped_file_that_is_cut_short_is_noticed)
+{
+    enum { BYTES = 1 << 18 };
+    char path[] = "/tmp/llmq-base-XXXXXX";
+    const int fd = mkstemp(path);
+    uint8_t *x = malloc(BYTES);
+    CHECK(fd >= 0 && x && memset(x, 7, BYTES) && write(fd, x, BYTES) == BYTES, "written");
+    lq_map m;
+    CHECK(!lq_map_open(&m, path, NULL), "mapped");
+    lq_map_guard(true);
+    const volatile uint8_t *at = m.data;
+    CHECK(at[BYTES - 1] == 7 && !lq_map_lost(), "whole");
+    CHECK(ftruncate(fd, 0) == 0, "cut");
+    for (size_t i = 0; i < BYTES; i += 4096)
+        CHECK(at[i] == 0, "byte %zu", i);
+    CHECK(lq_map_lost(), "told");
+    lq_map_guard(false);
+    lq_map_close(&m);
+    close(fd);
+    unlink(path);
+    free(x);
+}
+
 TEST(missing_folders_above_an_output_are_made)
 {
     char dir[] = "/tmp/llmq-base-XXXXXX", path[64];
@@ -236,6 +261,7 @@ int main(int argc, char **argv)
     RUN(a_fixed_arena_fails_when_full_and_resets_to_a_mark);
     RUN(an_output_file_is_whole_or_absent);
     RUN(unfinished_output_has_no_name);
+    RUN(a_mapped_file_that_is_cut_short_is_noticed);
     RUN(missing_folders_above_an_output_are_made);
     RUN(what_is_no_file_is_refused_at_once);
     RUN(a_piece_is_zero_also_where_others_wrote_before);
