@@ -127,6 +127,7 @@ TEST(the_system_tells_of_itself)
     char name[64] = "";
     os_cpu_name(name, sizeof name);
     CHECK(name[0] != 0, "the processor");
+    CHECK(os_arm_features() <= (OS_ARM_DOT | OS_ARM_I8MM | OS_ARM_BF16), "its instructions");
     os_cpus here;
     os_cpus_allowed(&here);
     CHECK(memcmp(&here, &(os_cpus){ { 0 } }, sizeof here), "a CPU");
