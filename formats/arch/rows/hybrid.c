@@ -249,24 +249,10 @@ static lq_status without_experts(arch_config *c, const cJSON *config, lq_err *er
 
 /* ---- what has one value ---- */
 
-static lq_status must_be(const char *key, const cJSON *v, const char *want, lq_err *err)
-{
-    char found[64];
-    if (!v || (cJSON_IsString(v) && strcmp(v->valuestring, want) == 0)) return LQ_OK;
-    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected %s, found %s", key, want,
-                   js_describe(found, v));
-}
-
-static lq_status must_be_silu(arch_config *c, const char *key, const cJSON *v, lq_err *err)
-{
-    (void)c;
-    return must_be(key, v, "silu", err);
-}
-
 static lq_status must_be_relu2(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
     (void)c;
-    return must_be(key, v, "relu2", err);
+    return arch_key_must(key, v, "relu2", err);
 }
 
 /* A table of names reads by line. */
@@ -534,7 +520,7 @@ static const arch_key mamba2_keys[] = {
     MAMBA_SIZES("num_heads", "n_groups", "state_size", "conv_kernel"),
     { "head_dim", KEY_INT, AT(mix_value), 64, NULL },
     { "time_step_limit", KEY_FN, 0, NONE, time_step_limit },
-    { "hidden_act", KEY_FN, 0, NONE, must_be_silu },
+    { "hidden_act", KEY_FN, 0, NONE, arch_key_silu },
     MUST("rms_norm", 1),
     MUST("norm_before_gate", 0),
     PROJ_BIAS("use_bias"), CONV_BIAS("use_conv_bias"),
@@ -545,7 +531,7 @@ static const arch_key nemotron_h_keys[] = {
     MAMBA_SIZES("mamba_num_heads", "n_groups", "ssm_state_size", "conv_kernel"),
     { "mamba_head_dim", KEY_INT, AT(mix_value), 64, NULL },
     { "time_step_min", KEY_REAL, AT(dt_min), 0.001, NULL },
-    { "mamba_hidden_act", KEY_FN, 0, NONE, must_be_silu },
+    { "mamba_hidden_act", KEY_FN, 0, NONE, arch_key_silu },
     { "mlp_hidden_act", KEY_FN, 0, NONE, must_be_relu2 },
     PROJ_BIAS("use_bias"), CONV_BIAS("use_conv_bias"),
     KNOWN("mamba_proj_bias"),
@@ -567,7 +553,7 @@ static const arch_key nemotron_h_keys[] = {
     { "expand", KEY_FN, 0, NONE, mamba_expand }, \
     { "intermediate_size", KEY_FN, 0, NONE, inner_size }, \
     { "time_step_rank", KEY_FN, 0, NONE, step_rank }, \
-    { "hidden_act", KEY_FN, 0, NONE, must_be_silu }, \
+    { "hidden_act", KEY_FN, 0, NONE, arch_key_silu }, \
     MUST("rms_norm", 1), \
     PROJ_BIAS("use_bias"), CONV_BIAS("use_conv_bias"), KNOWN("rescale_prenorm_residual"), \
     KNOWN("fused_add_norm"), KNOWN("time_step_scale") /* of training */
@@ -578,7 +564,7 @@ static const arch_key jamba_keys[] = {
     { "mamba_d_conv", KEY_INT, AT(conv_taps), 4, NULL },
     { "mamba_expand", KEY_FN, 0, NONE, mamba_expand },
     { "mamba_dt_rank", KEY_FN, 0, NONE, step_rank },
-    { "hidden_act", KEY_FN, 0, NONE, must_be_silu },
+    { "hidden_act", KEY_FN, 0, NONE, arch_key_silu },
     EXPERT_COUNTS("num_experts", 16, 2),
     MUST("mamba_inner_layernorms", 1),
     /* jamba_layers: */
@@ -600,7 +586,7 @@ static const arch_key jamba_keys[] = {
     CONV_BIAS("mamba_conv_bias")
 static const arch_key bamba_keys[] = {
     MAMBA_N_SIZES(KNOWN("mamba_chunk_size")),
-    { "hidden_act", KEY_FN, 0, NONE, must_be_silu },
+    { "hidden_act", KEY_FN, 0, NONE, arch_key_silu },
     PROJ_BIAS("mamba_proj_bias"), KNOWN("num_logits_to_keep"),
     KNOWN("attn_rotary_emb"), /* half of a head, in its code */
     NO_KEY,
@@ -608,13 +594,14 @@ static const arch_key bamba_keys[] = {
 #define GRANITE_H_KEYS \
     GRANITE_KEYS, \
     MAMBA_N_SIZES(KNOWN("mamba_chunk_size")), \
+    { "hidden_act", KEY_FN, 0, NONE, arch_key_silu }, \
     KNOWN("position_embedding_type"), PROJ_BIAS("mamba_proj_bias"), KNOWN("normalization_function")
 #define MAMBA_WIDTH { "mamba_d_ssm", KEY_INT, AT(mix_value), 1024, NULL } /* null: by mamba_expand */
 /* Biases are in no published file, and would be multiplied too. */
 static const arch_key falcon_h1_keys[] = {
     MAMBA_N_SIZES(MAMBA_WIDTH),
     { "mamba_norm_before_gate", KEY_BOOL, AT(w.mix_norm_1st), 1, NULL },
-    { "hidden_act", KEY_FN, 0, NONE, must_be_silu },
+    { "hidden_act", KEY_FN, 0, NONE, arch_key_silu },
     { "embedding_multiplier", KEY_REAL, AT(embed_scale), 1, NULL },
     { "lm_head_multiplier", KEY_REAL, AT(logit_scale), 1, NULL },
     { "attention_in_multiplier", KEY_FN, 0, NONE, attention_in },
@@ -651,6 +638,7 @@ static const arch_key granite_h_moe_keys[] = {
     { "linear_value_head_dim", KEY_INT, AT(mix_value), 128, NULL }, \
     { "linear_conv_kernel_dim", KEY_INT, AT(conv_taps), 4, NULL }, \
     { "attn_output_gate", KEY_MUST, 0, 1, NULL }, \
+    { "hidden_act", KEY_FN, 0, NONE, arch_key_silu }, \
     /* of what is read from GGUF */ \
     { "linear_value_heads_tiled", KEY_BOOL, AT(w.mix_tiled), 0, NULL }, \
     KNOWN("linear_projections_apart")
@@ -664,6 +652,7 @@ static const arch_key olmo_hybrid_keys[] = {
     { "linear_key_head_dim", KEY_FN, 0, NONE, key_dim },
     { "linear_value_head_dim", KEY_FN, 0, NONE, value_dim },
     { "linear_conv_kernel_dim", KEY_INT, AT(conv_taps), 4, NULL },
+    { "hidden_act", KEY_FN, 0, NONE, arch_key_silu },
     { "linear_allow_neg_eigval", KEY_BOOL, AT(w.mix_beta_2), 1, NULL },
     { "rope_parameters", KEY_FN, 0, NONE, rope_if_said },
     { "rope_theta", KEY_FN, 0, NONE, rope_if_said },

@@ -124,6 +124,7 @@ static const arch_name ling3_names[] = {
 };
 #define KNOWN(key) { key, KEY_KNOWN, 0, NONE, NULL }
 #define KDA_KEYS(n, ffn, scale, n_groups, used) \
+    { "hidden_act", KEY_FN, 0, NONE, arch_key_silu }, \
     { "kv_lora_rank", KEY_INT, AT(kv_lora), 512, NULL }, \
     { "qk_nope_head_dim", KEY_INT, AT(nope_dims), 128, NULL }, \
     { "qk_rope_head_dim", KEY_INT, AT(rope_dims), 64, NULL }, \

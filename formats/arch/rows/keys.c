@@ -3,23 +3,30 @@
 
 #include "base/json.h"
 
+lq_status arch_key_must(const char *key, const cJSON *v, const char *want, lq_err *err)
+{
+    char found[64];
+    if (!v || (cJSON_IsString(v) && strcmp(v->valuestring, want) == 0)) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected %s, found %s", key, want,
+                   js_describe(found, v));
+}
+
 /* The row knows how experts are scored; the key may say the same. */
 lq_status arch_key_scoring_func(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
-    const char *want = c->w.router == ROUTER_SIGMOID ? "sigmoid" : "softmax";
-    if (!v || (cJSON_IsString(v) && strcmp(v->valuestring, want) == 0)) return LQ_OK;
-    char found[64];
-    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected %s, found %s", key, want,
-                   js_describe(found, v));
+    return arch_key_must(key, v, c->w.router == ROUTER_SIGMOID ? "sigmoid" : "softmax", err);
 }
 
 lq_status arch_key_noaux_tc(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
     (void)c;
-    if (!v || (cJSON_IsString(v) && strcmp(v->valuestring, "noaux_tc") == 0)) return LQ_OK;
-    char found[64];
-    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected noaux_tc, found %s", key,
-                   js_describe(found, v));
+    return arch_key_must(key, v, "noaux_tc", err);
+}
+
+lq_status arch_key_silu(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)c;
+    return arch_key_must(key, v, "silu", err);
 }
 
 /* Norms of q and k if the key says so; missing: as the row has it. */

@@ -19,6 +19,10 @@ extern const arch_row arch_rows_kda[];
 /* Keys with a meaning of their own that several families have (KEY_FN). */
 lq_status arch_key_scoring_func(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 lq_status arch_key_noaux_tc(arch_config *c, const char *key, const cJSON *v, lq_err *err);
+/* The activation of a mixer's convolution and gate, which is SiLU. */
+lq_status arch_key_silu(arch_config *c, const char *key, const cJSON *v, lq_err *err);
+/* LQ_EUNSUPPORTED: a key has another value than this, the only one known. */
+lq_status arch_key_must(const char *key, const cJSON *v, const char *want, lq_err *err);
 lq_status arch_key_head_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 /* "layer_rope_theta": a base for each layer, at most two of them, or 0: no rotation (arch_row.layers). */
 lq_status arch_layer_thetas(arch_config *c, const cJSON *j, lq_err *err);
