@@ -340,10 +340,11 @@ static void put_one(config *c, const gguf_own *o)
     case OWN_ROTATES:
         put_rotating(c, o);
         return;
-    case OWN_RATIO:
-        put_number(c, c->j, o->key,
-                   (double)(int_at(c, o->gguf, 0) / int_at(c, "embedding_length", 1)));
+    case OWN_RATIO: {
+        const int64_t by = int_at(c, "embedding_length", 0);
+        if (by > 0) put_number(c, c->j, o->key, (double)(int_at(c, o->gguf, 0) / by));
         return;
+    }
     case OWN_GATING:;
     }
 }

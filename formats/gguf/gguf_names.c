@@ -374,6 +374,7 @@ const gguf_own gguf_owns[] = {
     { "MiniCPMForCausalLM", NULL, "logit_scale", OWN_INVERSE, AT(logit_scale) },
     EXPERTS("MixtralForCausalLM", "num_local_experts"),
     EXPERTS("Qwen2MoeForCausalLM", "num_experts"),
+    { "Qwen2MoeForCausalLM", HAS("qkv_bias", "blk.0.attn_q.bias") },
     { "Qwen2MoeForCausalLM", EXPERT_FFN },
     { "Qwen2MoeForCausalLM", SHARED_FFN("shared_expert_intermediate_size") },
     EXPERTS("Qwen3MoeForCausalLM", "num_experts"),

@@ -524,10 +524,34 @@ static lq_status check_blocks(const src_source *s, const gguf_arch *row, lq_err 
     return LQ_OK;
 }
 
+/* Blocks after the model's are MTP heads, and no others are. */
+static lq_status check_further(const src_source *s, const gguf_arch *row, lq_err *err)
+{
+    const gguf_file *f = &s->gguf;
+    long long at;
+    if (!s->has_config || !row || !row->further) return LQ_OK;
+    for (size_t i = 0; i < f->n; i++) {
+        const char *name = f->tensors[i].name;
+        char proj[64];
+        if (sscanf(name, "blk.%lld.", &at) != 1) continue;
+        const bool after = at >= s->config.layers;
+        snprintf(proj, sizeof proj, "blk.%lld.nextn.", at);
+        const bool next = strncmp(name, proj, strlen(proj)) == 0;
+        snprintf(proj, sizeof proj, "blk.%lld.nextn.eh_proj.weight", at);
+        if (after ? !gguf_find(f, proj) : next)
+            return lq_fail(err, LQ_EVALUE,
+                           "%s.nextn_predict_layers: expected block %lld to be %s, found tensor "
+                           "'%.100s'",
+                           row->gguf, at, after ? "an MTP head" : "a layer of the model", name);
+    }
+    return LQ_OK;
+}
+
 lq_status src_gguf_tensors(src_source *s, const gguf_arch *row, lq_err *err)
 {
     const gguf_file *f = &s->gguf;
     lq_status st = check_blocks(s, row, err);
+    if (!st) st = check_further(s, row, err);
     if (!st) st = make_place(s, err);
     bool rounded = false;
     if (!st) st = make_lists(s, err);

@@ -239,6 +239,44 @@ def test_a_head_for_further_tokens_is_a_block_after_the_last(llmq, tmp_path, nam
     assert theirs == pytest.approx([x + (name == "qwen3.5") for x in own], rel=1e-6)
 
 
+@pytest.mark.parametrize("name,arch", [("glm4-moe", "glm4moe"), ("qwen3.5", "qwen35")])
+@pytest.mark.parametrize("says,block,what,key", [
+    (0, 2, "a layer of the model", "nextn_predict_layers"), (2, 1, "an MTP head", "nextn_predict_layers"),
+    (4, 2, "a layer of the model", "block_count")])
+def test_a_head_for_further_tokens_is_where_the_metadata_says(llmq, tmp_path, name, arch, says, block, what, key):
+    llmq("convert", ROOT / "tests/golden/mtp" / name, "-o", tmp_path / "m.gguf", "--to", "gguf")
+    set_u32(tmp_path / "m.gguf", f"{arch}.{key}", says)
+    p = llmq("logits", tmp_path / "m.gguf", "--ids", "1,2,3", "-o", tmp_path / "l", code=3)
+    assert f"m.gguf: {arch}.nextn_predict_layers: expected block {block} to be {what}, found tensor 'blk.{block}." in p.stderr
+
+
+def set_u32(file, key, value):
+    b, at = file.read_bytes(), key.encode() + struct.pack("<I", U32)
+    assert b.count(at) == 1
+    i = b.index(at) + len(at)
+    file.write_bytes(b[:i] + struct.pack("<I", value) + b[i + 4:])
+
+
+def test_a_model_without_width_is_refused(llmq, tmp_path):
+    llmq("convert", ARCH / "jamba", "-o", tmp_path / "m.gguf", "--to", "gguf")
+    set_u32(tmp_path / "m.gguf", "jamba.embedding_length", 0)
+    p = llmq("logits", tmp_path / "m.gguf", "--ids", "1,2,3", "-o", tmp_path / "l", code=3)
+    assert "m.gguf: hidden_size: expected an integer 1..4194304, found 0" in p.stderr
+
+
+def test_qwen2_moe_without_biases(llmq, tmp_path):
+    folder = tmp_path / "folder"
+    shutil.copytree(ARCH / "qwen2-moe-shared", folder)
+    config = json.loads((folder / "config.json").read_text()) | {"qkv_bias": False}
+    (folder / "config.json").write_text(json.dumps(config))
+    h, d = read_st(folder / "model.safetensors")
+    write_st(folder / "model.safetensors", {n: (t, tensor(h, d, n)) for n, t in h.items() if n != "__metadata__" and not n.endswith("bias")})
+    llmq("convert", folder, "-o", tmp_path / "m.gguf", "--to", "gguf")
+    for m, o in ((folder, "a"), (tmp_path / "m.gguf", "b")):
+        llmq("logits", m, "--ids", "1,5,9,30", "-o", tmp_path / o, "--threads", "1")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
 def test_the_text_of_qwen35_as_it_is_published(llmq, tmp_path):
     """Beside what sees images, its own head under a name of neither part: convert and quantize make the same tensors of it."""
     source = ROOT / "tests/golden/mtp/qwen3.5"
