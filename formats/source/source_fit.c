@@ -28,6 +28,28 @@ static bool same_matrix(const src_tensor *a, const src_tensor *b)
     return true;
 }
 
+/* A bias belongs to a head that is not the embedding: the head is then a tensor with the embedding's values. */
+static lq_status add_head(src_source *s, const char *name, const src_tensor *embed, lq_err *err)
+{
+    src_tensor *all = lq_push(&s->arena, (s->n_tensors + 1) * sizeof *all);
+    const char *copy = lq_push_str(&s->arena, name, strlen(name));
+    if (!all || !copy) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
+    memcpy(all, s->tensors, s->n_tensors * sizeof *all);
+    all[s->n_tensors] = *embed;
+    all[s->n_tensors++].name = copy;
+    qsort(all, s->n_tensors, sizeof *all, src_by_name);
+    s->tensors = all;
+    return LQ_OK;
+}
+
+static bool has_head_bias(const src_source *s)
+{
+    char name[256];
+    return arch_wants_bias(&s->config, R_HEAD) &&
+           arch_tensor_name(&s->config, R_HEAD, -1, -1, true, name, sizeof name) &&
+           src_find(s, name);
+}
+
 lq_status src_fit_head(src_source *s, lq_err *err)
 {
     char head[256], embed[256];
@@ -37,6 +59,10 @@ lq_status src_fit_head(src_source *s, lq_err *err)
         return LQ_OK;
     if (c->head != HEAD_WORDS) return LQ_OK;
     const src_tensor *h = src_find(s, head), *e = src_find(s, embed);
+    if (c->tied && e && has_head_bias(s)) {
+        c->tied = false;
+        return h ? LQ_OK : add_head(s, head, e, err);
+    }
     if (c->tied == !h || !e || !e->plain || (h && !h->plain)) return LQ_OK;
     if (!h) {
         c->tied = true;
@@ -64,6 +90,54 @@ void src_fit_draft(src_source *s)
         return;
     c->row = other;
     c->mtp = other->mtp;
+}
+
+/* ---- names of a saved copy ---- */
+/* transformers loads with some names replaced, and replaces them back in all layers when it saves, also
+ * where the name had been another. */
+typedef struct {
+    const char *arch, *saved, *own; /* parts of names */
+} saved_name;
+
+static const saved_name saved_names[] = {
+    { "OlmoHybridForCausalLM", ".feedforward_layer_norm.", ".post_attention_layernorm." },
+    { "KimiLinearForCausalLM", ".block_sparse_moe.", ".mlp." },
+};
+
+static bool is_needed(const arch_config *c, const char *name)
+{
+    arch_slot at;
+    return arch_slot_of(c, name, &at) && arch_has(c, at.role, at.layer);
+}
+
+/* The name that a tensor has in the model's own files: false: its name is that. */
+static bool own_name(char out[256], const src_source *s, const char *name)
+{
+    const arch_config *c = &s->config;
+    for (size_t i = 0; i < LQ_COUNT(saved_names); i++) {
+        const saved_name *n = &saved_names[i];
+        const char *at = strstr(name, n->saved);
+        if (!at || strcmp(c->row->arch, n->arch) != 0 || is_needed(c, name)) continue;
+        snprintf(out, 256, "%.*s%s%s", (int)(at - name), name, n->own, at + strlen(n->saved));
+        return is_needed(c, out) && !src_find(s, out);
+    }
+    return false;
+}
+
+lq_status src_fit_saved(src_source *s, lq_err *err)
+{
+    char name[256];
+    const char **names = lq_push(&s->arena, (s->n_tensors + 1) * sizeof *names);
+    for (size_t i = 0; names && i < s->n_tensors; i++) {
+        names[i] = s->tensors[i].name;
+        if (own_name(name, s, names[i])) names[i] = lq_push_str(&s->arena, name, strlen(name));
+        if (!names[i]) names = NULL;
+    }
+    if (!names) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
+    for (size_t i = 0; i < s->n_tensors; i++)
+        s->tensors[i].name = names[i];
+    qsort(s->tensors, s->n_tensors, sizeof *s->tensors, src_by_name);
+    return LQ_OK;
 }
 
 /* ---- what the config denies ---- */

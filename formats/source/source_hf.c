@@ -621,6 +621,8 @@ lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err)
     if (!st) st = list_tensors(s, err);
     if (st || o->no_tensors) return st;
     if (s->has_config) arch_fit_prefix(&s->config, has_tensor, s);
+    if (s->has_config) st = src_fit_saved(s, err);
+    if (st) return st;
     if (s->has_config) src_fit_draft(s);
     if (s->has_config) src_fit_stacked_rows(s);
     if (s->has_config) src_fit_flat(s);

@@ -102,10 +102,12 @@ lq_status src_check_layers(src_source *s, lq_err *err);
 
 /* ---- formats/source/source_fit.c ---- */
 /* Of a folder: a head that is stored and differs from the embedding unties the config, one that is
- * missing ties it; a note says so. */
+ * missing ties it; a note says so. A tied head with a bias becomes a tensor. */
 lq_status src_fit_head(src_source *s, lq_err *err);
 /* LQ_EVALUE: a tensor or bias of the architecture is stored, and the config says that there is none. */
 lq_status src_check_denied(const src_source *s, lq_err *err);
+/* A folder that transformers saved: the model's own names. */
+lq_status src_fit_saved(src_source *s, lq_err *err);
 /* An EAGLE-3 draft whose layer has the other of its two names. */
 void src_fit_draft(src_source *s);
 /* Stacks that lie [experts, outputs, inputs] where the row has them turned: its variant is taken. */

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -238,6 +239,62 @@ def test_a_bias_of_zeros_is_no_bias(llmq, tmp_path):
         (folder / "config.json").write_text(json.dumps(config | {"attention_bias": False}))
         p = llmq("logits", folder, "--ids", "1,2,3", "-o", tmp_path / "l", code=code)
         assert not code or "tensor 'model.layers.0.self_attn.q_proj.bias': expected none, by config.json" in p.stderr
+
+
+def packed(tensors, data):
+    """Each with bytes of its own."""
+    header, out = {}, b""
+    for n, t in tensors.items():
+        if n == "__metadata__":
+            continue
+        a, e = t["data_offsets"]
+        header[n] = {**t, "data_offsets": [len(out), len(out) + e - a]}
+        out += data[a:e]
+    return header, out
+
+
+def logits(llmq, folder, out):
+    llmq("logits", folder, "--ids", "1,2,3,40,50", "-o", out, "--threads", "1")
+    return out.read_bytes()
+
+
+@pytest.mark.parametrize("folder,own,saved", [
+    ("kimi-linear", "model.layers.0.mlp.", "model.layers.0.block_sparse_moe."),
+    ("olmo-hybrid", "model.layers.1.post_attention_layernorm.", "model.layers.1.feedforward_layer_norm.")])
+def test_names_that_transformers_saves_are_the_models(llmq, tmp_path, folder, own, saved):
+    m = copy(ROOT / "tests/golden/arch" / folder, tmp_path / "m")
+    header, data = read_st(m / "model.safetensors")
+    names = {n.replace(own, saved): t for n, t in header.items()}
+    assert names.keys() != header.keys()
+    (m / "model.safetensors").write_bytes(st_file(names, data))
+    assert logits(llmq, m, tmp_path / "a") == logits(llmq, ROOT / "tests/golden/arch" / folder, tmp_path / "b")
+
+
+@pytest.mark.parametrize("folder", ["phi2", "gptj", "phimoe"])
+@pytest.mark.parametrize("stored", [False, True], ids=["none", "stored"])
+def test_a_tied_head_keeps_its_bias(llmq, tmp_path, folder, stored):
+    """The embedding's matrix, stored once or twice, and a bias beside it."""
+    source = ROOT / "tests/golden/arch" / folder
+    header, data = read_st(source / "model.safetensors")
+    config = json.loads((source / "config.json").read_text())
+    head = {n: t for n, t in header.items() if n != "lm_head.weight"}
+    both = head | {"lm_head.weight": next(t for n, t in header.items() if re.search(r"(wte|embed_tokens)\.weight$", n))}
+    got = []
+    for name, tied, tensors in (("m", True, both if stored else head), ("n", False, both)):
+        m = copy(source, tmp_path / name)
+        (m / "model.safetensors").write_bytes(st_file(*packed(tensors, data)))
+        (m / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": tied}))
+        got.append(logits(llmq, m, tmp_path / f"{name}.st"))
+    assert got[0] == got[1]
+
+
+@pytest.mark.parametrize("folder", ["qwen3-next", "qwen3.5", "qwen3.5-moe", "olmo-hybrid", "granite-h", "granite-h-moe", "kimi-linear", "ling3"])
+def test_the_activation_of_a_mixer_is_silu(llmq, tmp_path, folder):
+    m = copy(ROOT / "tests/golden/arch" / folder, tmp_path / "m")
+    config = json.loads((m / "config.json").read_text()) | {"hidden_act": "gelu"}
+    (m / "config.json").write_text(json.dumps(config))
+    for command in every_reader(m, tmp_path / "out")[:2]:
+        assert 'hidden_act: expected silu, found "gelu"' in refused(llmq, tmp_path, *command, code=None), command
 
 
 @pytest.mark.parametrize("folder,layers", [("bitnet", 1), ("gpt2", 1), ("olmo-hybrid", 1), ("qwen3-vl", 1)])
