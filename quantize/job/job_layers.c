@@ -142,6 +142,14 @@ int64_t job_last_calibrated(const job_run *r)
     return last;
 }
 
+/* Statistics and states are of no use to the layers that need none. */
+static void end_calibration(job_run *r)
+{
+    cal_layer_stats_free(&r->st);
+    cal_close(r->cal);
+    r->cal = NULL;
+}
+
 lq_status job_layers(job_run *r, lq_err *err)
 {
     int64_t n = r->state.n_layers, look = job_last_calibrated(r);
@@ -158,14 +166,13 @@ lq_status job_layers(job_run *r, lq_err *err)
         s = cal_open(&r->cal, r->src, r->j->samples, &o, r->p, err);
     }
     for (int64_t i = 0; i < n && !s; i++) {
+        if (i > look) end_calibration(r);
         if (lq_stopped(r->job))
             s = lq_fail(err, LQ_EINTR, "interrupted");
         else
             s = i <= look ? calibrated_layer(r, i, items, err) : plain_layer(r, i, err);
     }
-    cal_layer_stats_free(&r->st);
-    cal_close(r->cal);
-    r->cal = NULL;
+    end_calibration(r);
     free(items);
     return s;
 }

@@ -218,11 +218,11 @@ static size_t layers_peak(const memory_work *w, choice ch)
 }
 
 /* Without calibration: the largest tensor, beside the one before it, which is written meanwhile;
- * and where a check wants layers, the largest layer. */
+ * and where layers are made whole, for a check or beside calibrated ones, the largest of them. */
 static size_t plain_peak(const memory_work *w)
 {
     size_t peak = 0, before = PER_THREAD; /* of who writes */
-    for (int64_t i = 0; i <= w->plan->cfg.layers && w->check_windows; i++) {
+    for (int64_t i = 0; i <= w->plan->cfg.layers && (w->windows || w->check_windows); i++) {
         layer_memory p;
         of_layer(&p, w, i);
         peak = larger(peak, p.stored + p.made + p.unit);

@@ -45,6 +45,15 @@ def test_the_prediction_holds_on_a_wide_model(llmq, wide, tmp_path, method):
     assert 0.8 < r["predicted_rss"] / r["peak_rss_bytes"] < 1.25
 
 
+def test_the_prediction_holds_where_the_vocabulary_is_most_of_the_model(llmq, tmp_path):
+    """Embedding and head, 66 MB each, are made when what the layers needed (67 MB of states) is given back."""
+    src = write_model(tmp_path / "m", layers=1, hidden=512, ffn=512, vocab=1 << 16)
+    (tmp_path / "text.ids").write_text(" ".join(str(i * 7919 % 1024) for i in range(1 << 15)))
+    r = llmq.json("quantize", src, "-o", tmp_path / "q", "-m", "gptq", "--threads", "2", "--no-check", "--calib", tmp_path / "text.ids",
+                  "--calib-samples", "64", "--calib-len", "512")
+    assert 0.8 < r["predicted_rss"] / r["peak_rss_bytes"] < 1.25
+
+
 def test_a_dry_run_says_what_a_run_would_need(llmq, model, tmp_path):
     args = ["quantize", model, "-o", tmp_path / "q", "-m", "gptq", *CALIB]
     plan, run = llmq.json(*args, "--dry-run"), llmq.json(*args)
