@@ -110,7 +110,7 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/api/web/* runtime/api/web/vendor/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all objects lib uninstall tests test test-cuda-emu test-gpu test-neon unit e2e server clients asan asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers foreign format format-check bench bench-gpu bench-quality check-hard sbom dist dist-local wheel deb reproducible install clean help FORCE
+.PHONY: all objects lib uninstall tests test test-cuda-emu test-gpu test-neon unit e2e server clients asan asan-quick asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers foreign format format-check bench bench-gpu bench-quality check-hard sbom dist dist-local wheel deb reproducible install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -238,6 +238,11 @@ ASAN     := BUILD=build-asan SANITIZE='-fsanitize=address,undefined -fno-sanitiz
             CFLAGS='-O1 -g1 -gz' LDFLAGS=-gz
 asan: ## unit tests under AddressSanitizer
 	$(Q)$(MAKE) $(ASAN) unit
+# Arithmetic alone, which takes most of the minutes: without these, and with kernels as they are, CI has time for the others.
+ARITHMETIC := test_attn test_mm test_mm_blocks test_topk test_bench
+asan-quick: ## the same in half the time: without the kernels' suites, and of other suites all but the vector kernels is checked
+	$(Q)$(MAKE) $(ASAN) BUILD=build-asan-quick ISA_SANITIZE=-fno-sanitize=all \
+	    TESTSRCS='$(filter-out $(ARITHMETIC:%=tests/unit/%.c),$(TESTSRCS))' unit
 asan-suites: ## the end-to-end and the server's tests under AddressSanitizer, UndefinedBehaviorSanitizer, LeakSanitizer
 	$(Q)$(MAKE) $(ASAN) all build-asan/tests/llmq-scripted
 	$(Q)scripts/ci/asan-suites.sh
@@ -351,7 +356,7 @@ uninstall: ## remove what install wrote with the same variables
 	rm -f $(INSTALLED:%=$(DESTDIR)%)
 
 clean: ## remove everything that was built
-	rm -rf build build-asan build-ubsan build-tsan build-fuzz build-neon build-foreign dist llmq llmq.spdx.json
+	rm -rf build build-asan build-asan-quick build-ubsan build-tsan build-fuzz build-neon build-foreign dist llmq llmq.spdx.json
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 14
