@@ -261,19 +261,27 @@ static lq_status unstack(const stack_owner *o, src_tensor *all, size_t *n, const
     return st;
 }
 
-void src_fit_stacked_rows(src_source *s)
+/* Is a layer's stack [experts, outputs, inputs]? Of a square matrix nothing is known. */
+static bool is_stack_of_rows(const src_source *s, arch_role r, int64_t layer)
 {
     char name[256];
-    int64_t N, K, layer = 0;
+    int64_t N, K;
+    if (!arch_tensor_name(&s->config, r, layer, -1, false, name, sizeof name)) return false;
+    const src_tensor *t = src_find(s, name);
+    arch_role_shape(&s->config, r, &N, &K);
+    return t && t->n_dims == 3 && t->shape[1] == N && t->shape[2] == K && N != K;
+}
+
+void src_fit_stacked_rows(src_source *s)
+{
+    int64_t layer = 0;
     arch_config *c = &s->config;
     const arch_row *rows = arch_find(c->row->arch, ARCH_STACKED_ROWS);
     while (layer + 1 < c->layers && !c->layer[layer].moe)
         layer++;
-    if (!rows || !arch_tensor_name(c, R_EXPERT_GATE_UP, layer, -1, false, name, sizeof name))
-        return;
-    const src_tensor *t = src_find(s, name);
-    arch_role_shape(c, R_EXPERT_GATE_UP, &N, &K);
-    if (t && t->n_dims == 3 && t->shape[1] == N && t->shape[2] == K && N != K) c->row = rows;
+    if (rows &&
+        (is_stack_of_rows(s, R_EXPERT_GATE_UP, layer) || is_stack_of_rows(s, R_EXPERT_DOWN, layer)))
+        c->row = rows;
 }
 
 void src_fit_flat(src_source *s)

@@ -288,6 +288,29 @@ def test_a_tied_head_keeps_its_bias(llmq, tmp_path, folder, stored):
     assert got[0] == got[1]
 
 
+def test_stacks_of_square_matrices_lie_as_those_beside_them(llmq, tmp_path):
+    """transformers 5 saves [experts, outputs, inputs], published files have them turned: gate and up are 32 x 32 here."""
+    source, E, H, F, got = ROOT / "tests/golden/arch/qwen3-vl-moe", 4, 32, 16, []
+    header, data = read_st(source / "model.safetensors")
+    config = json.loads((source / "config.json").read_text())
+    config["text_config"]["moe_intermediate_size"] = F
+    for turned in (False, True):
+        m, rng = copy(source, tmp_path / f"m{turned}"), random.Random(1)
+        kept, out = packed({n: t for n, t in header.items() if ".mlp.experts." not in n}, data)
+        for layer in range(2):
+            for part, rows, cols in (("gate_up", 2 * F, H), ("down", H, F)):
+                x = [[[rng.gauss(0, 0.2) for _ in range(cols)] for _ in range(rows)] for _ in range(E)]
+                x = [list(zip(*e)) for e in x] if turned else x
+                b = struct.pack(f"<{E * rows * cols}f", *(v for e in x for r in e for v in r))
+                kept[f"model.language_model.layers.{layer}.mlp.experts.{part}_proj"] = {
+                    "dtype": "F32", "shape": [E, len(x[0]), len(x[0][0])], "data_offsets": [len(out), len(out) + len(b)]}
+                out += b
+        (m / "model.safetensors").write_bytes(st_file(kept, out))
+        (m / "config.json").write_text(json.dumps(config))
+        got.append(logits(llmq, m, tmp_path / "l"))
+    assert got[0] == got[1]
+
+
 @pytest.mark.parametrize("folder", ["qwen3-next", "qwen3.5", "qwen3.5-moe", "olmo-hybrid", "granite-h", "granite-h-moe", "kimi-linear", "ling3"])
 def test_the_activation_of_a_mixer_is_silu(llmq, tmp_path, folder):
     m = copy(ROOT / "tests/golden/arch" / folder, tmp_path / "m")
