@@ -161,11 +161,11 @@ static bool is_denied(const arch_config *c, const src_tensor *t)
 
 lq_status src_check_denied(const src_source *s, lq_err *err)
 {
+    const char *by = strcmp(s->format, "gguf") == 0 ? "the metadata" : "config.json";
     for (size_t i = 0; i < s->n_tensors; i++)
         if (is_denied(&s->config, &s->tensors[i]))
-            return lq_fail(err, LQ_EVALUE,
-                           "%s: tensor '%.100s': expected none, by config.json, found one", s->path,
-                           s->tensors[i].name);
+            return lq_fail(err, LQ_EVALUE, "tensor '%.100s': expected none, by %s, found one",
+                           s->tensors[i].name, by);
     return LQ_OK;
 }
 

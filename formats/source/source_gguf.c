@@ -180,7 +180,7 @@ lq_status src_gguf_read(src_source *s, const src_opts *o, lq_err *err)
     if (!st) st = read_about(s, err);
     if (!st && row) st = src_gguf_modules(s, row, err);
     if (!st && !o->no_tensors) st = src_gguf_tensors(s, row, err);
-    return st;
+    return st || o->no_tensors || !s->has_config ? st : src_check_denied(s, err);
 }
 
 /* "...-00001-of-00003.gguf": the name of another part of it. */

@@ -632,6 +632,7 @@ lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err)
     if (st || !s->has_config) return st;
     arch_fit_prefix(&s->config, has_tensor, s); /* its embedding may be made of parts */
     st = src_check_denied(s, err);
-    if (!st) st = src_check_layers(s, err);
+    if (st) return lq_wrap(err, st, "%s", s->path);
+    st = src_check_layers(s, err);
     return st ? st : src_fit_head(s, err);
 }

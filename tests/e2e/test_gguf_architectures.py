@@ -257,6 +257,13 @@ def set_u32(file, key, value):
     file.write_bytes(b[:i] + struct.pack("<I", value) + b[i + 4:])
 
 
+def test_experts_that_the_metadata_denies_are_named(llmq, tmp_path):
+    llmq("convert", ROOT / "tests/golden/mtp/glm4-moe", "-o", tmp_path / "m.gguf", "--to", "gguf")
+    set_u32(tmp_path / "m.gguf", "glm4moe.expert_shared_count", 0)
+    p = llmq("logits", tmp_path / "m.gguf", "--ids", "1,2,3", "-o", tmp_path / "l", code=3)
+    assert "m.gguf: tensor 'model.layers.1.mlp.shared_experts.down_proj.weight': expected none, by the metadata, found one" in p.stderr
+
+
 def test_a_model_without_width_is_refused(llmq, tmp_path):
     llmq("convert", ARCH / "jamba", "-o", tmp_path / "m.gguf", "--to", "gguf")
     set_u32(tmp_path / "m.gguf", "jamba.embedding_length", 0)
