@@ -9,7 +9,7 @@
 /* W [N,K] := a portable tensor of any scheme. */
 void dense_expand(float *W, const qt_tensor *t, pool *p);
 /* Which roles the matrices of expert `e` have (c->experts: the shared MLP), k: GRAD_GATE, GRAD_UP or GRAD_DOWN.
- * ARCH_N_ROLES: up is behind gate or between its rows. */
+ * ARCH_N_ROLES: up follows gate, or is between its rows. */
 arch_role dense_expert_role(const arch_config *c, int64_t e, int k);
 /* Buffers of a layer's weights, cut from `a`; those from GRAD_GATE on hold one expert at a time of layers with
  * experts. NULL: no layer has such. Errors: LQ_ENOMEM. */

@@ -300,7 +300,7 @@ void src_fit_flat(src_source *s)
     }
 }
 
-/* All tensors anew, by name, with room for `more`. */
+/* All tensors again, by name, with room for `more`. */
 static lq_status unstack_all(const stack_owner *o, size_t more, lq_err *err)
 {
     src_source *s = o->s;
