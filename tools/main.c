@@ -123,6 +123,7 @@ static int run_command(const cmd_row *cmd, int argc, char **argv)
         if (!s) s = models_find(&c, opts, &err);
         if (!s) s = inflight_make(&c, opts, &err);
         if (!s) s = cmd->run(&c, opts, &err);
+        if (s == LQ_ENOENT) models_explain(&c, opts, &err);
         prog_end();
     }
     s = end_stdout(s, &err);

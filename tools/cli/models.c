@@ -17,17 +17,6 @@ const char *models_name(const char *value)
     return lq_exists(org) ? NULL : value;
 }
 
-/* A word that names neither a file nor a model: who writes it has seen it elsewhere. */
-static lq_status check_word(const char *value, lq_err *err)
-{
-    if (strpbrk(value, "/:") || strcmp(value, "-") == 0 || lq_exists(value)) return LQ_OK;
-    return lq_fail(
-        err, LQ_ENOENT,
-        "%s: No such file or directory: expected a file, a folder, ORG/NAME of a model on "
-        "the hub, or demo",
-        value);
-}
-
 static void models_say(const char *text) { prog_say(LOG_WARN, "%s", text); }
 
 static lq_status find_one(cmd_ctx *c, const char **value, opt_files files, lq_err *err)
@@ -42,7 +31,7 @@ static lq_status find_one(cmd_ctx *c, const char **value, opt_files files, lq_er
     int i = 0;
     while (i < CMD_FOUND && c->found[i])
         i++;
-    if (!name) return files == FILES_MODEL && *value ? check_word(*value, err) : LQ_OK;
+    if (!name) return LQ_OK;
     hub_found *f = i < CMD_FOUND ? c->found[i] = calloc(1, sizeof *f) : NULL;
     if (!f) return lq_fail(err, LQ_ENOMEM, "out of memory");
     lq_status s = demo ? demo_find(f->path, sizeof f->path, err)
@@ -55,20 +44,42 @@ static lq_status find_one(cmd_ctx *c, const char **value, opt_files files, lq_er
     return s;
 }
 
-lq_status models_find(cmd_ctx *c, void *opts, lq_err *err)
+/* Each argument and option that names a file. */
+static lq_status each_file(cmd_ctx *c, void *opts,
+                           lq_status (*fn)(cmd_ctx *c, const char **value, opt_files files,
+                                           lq_err *err),
+                           lq_err *err)
 {
     lq_status s = LQ_OK;
     int at = 0;
     for (const opt_arg *a = c->cmd->args; a->name && at < c->argc && !s; a++)
         for (int i = 0; i < (a->max ? a->max : 1) && at < c->argc && !s; i++)
-            s = find_one(c, &c->argv[at++], a->files, err);
+            s = fn(c, &c->argv[at++], a->files, err);
     for (const opt_group *g = c->cmd->groups; g->rows; g++)
         for (size_t i = 0; i < g->n && !s; i++)
             if (g->rows[i].files)
-                s = find_one(c, (void *)((uint8_t *)opts + g->base + g->rows[i].off),
-                             g->rows[i].files, err);
+                s = fn(c, (void *)((uint8_t *)opts + g->base + g->rows[i].off), g->rows[i].files,
+                       err);
     return s;
 }
+
+lq_status models_find(cmd_ctx *c, void *opts, lq_err *err)
+{
+    return each_file(c, opts, find_one, err);
+}
+
+/* A word that names neither a file nor a model: who writes it has seen it elsewhere. */
+static lq_status explain_one(cmd_ctx *c, const char **value, opt_files files, lq_err *err)
+{
+    (void)c;
+    if (files != FILES_MODEL || !*value || !**value || strpbrk(*value, "/:") ||
+        strcmp(*value, "-") == 0 || lq_exists(*value) || !strstr(err->msg, *value))
+        return LQ_OK;
+    return lq_append(err, LQ_ENOENT,
+                     ": expected a file, a folder, ORG/NAME of a model on the hub, or demo");
+}
+
+void models_explain(cmd_ctx *c, void *opts, lq_err *err) { each_file(c, opts, explain_one, err); }
 
 void models_drop(cmd_ctx *c)
 {

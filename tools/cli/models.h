@@ -13,6 +13,8 @@ const char *models_name(const char *value);
 /* Every value of the command that names a model (opt_row.files, opt_arg.files) becomes its path:
  * from the hub's cache, else fetched into it. Errors: hub_find's, demo_find's. models_drop, also after one. */
 lq_status models_find(cmd_ctx *c, void *opts, lq_err *err);
+/* After LQ_ENOENT: where a word in place of a model is what was not found, the message says what it may be. */
+void models_explain(cmd_ctx *c, void *opts, lq_err *err);
 /* The values hold no more. */
 void models_drop(cmd_ctx *c);
 
