@@ -242,7 +242,7 @@ asan: ## unit tests under AddressSanitizer
 ARITHMETIC := test_attn test_mm test_mm_blocks test_topk test_bench
 asan-quick: ## the same in half the time: without the kernels' suites, and of other suites all but the vector kernels is checked
 	$(Q)$(MAKE) $(ASAN) BUILD=build-asan-quick ISA_SANITIZE=-fno-sanitize=all \
-	    TESTSRCS='$(filter-out $(ARITHMETIC:%=tests/unit/%.c),$(TESTSRCS))' unit
+	    TESTSRCS='$(filter-out $(foreach t,$(ARITHMETIC) $(EMUTESTS),tests/unit/$t.c),$(TESTSRCS))' unit
 asan-suites: ## the end-to-end and the server's tests under AddressSanitizer, UndefinedBehaviorSanitizer, LeakSanitizer
 	$(Q)$(MAKE) $(ASAN) all build-asan/tests/llmq-scripted
 	$(Q)scripts/ci/asan-suites.sh

@@ -62,7 +62,8 @@ static void add_gradient(qz_progress *m, const progress_work *w, const plan_entr
     const bool once = of < GRAD_LINEARS;
     const double K = (double)e->K, curved = (double)w->curvature_tokens;
     const double H = once ? curved * K : 0;
-    const double G = of < GRAD_SUMS ? curved * (double)GRAD_BLOCK * n / K : 0;
+    const double G = of < GRAD_SUMS && K > 0 ? curved * (double)GRAD_BLOCK * n / K
+                                             : 0; /* K = 0: left as it is */
     const double look = once ? curved_tokens(w) : 3 * curved;
     const double train = once ? trained_tokens(w) : 4 * (double)w->tuned_tokens;
     *cost_of(m, -1, PROGRESS_CURVATURE) += (look * n + G + H) / gradient;
