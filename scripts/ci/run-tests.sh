@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs the test suites and ends with "N passed, N failed" over all of them.
-# usage: scripts/ci/run-tests.sh unit|device|e2e|server|clients|all|rest   (called by make; scripts/test.sh is the
-# newcomer's command). server: the conformance suite of the HTTP API, docs/conformance.md. device: the unit tests of
-# the emulated device, which take most of their time; rest: all but those.
+# usage: scripts/ci/run-tests.sh unit|emulated|e2e|server|clients|all|rest   (called by make; scripts/test.sh is the
+# newcomer's command). server: the conformance suite of the HTTP API, docs/conformance.md. emulated: tests of the
+# emulated device and of ARM's kernels, which scripts/test.sh runs beside the others; rest: all but those.
 # BUILD: the build folder of the unit tests. PYTHON: the Python with pytest; else .venv, else python3.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -10,7 +10,9 @@ what=${1:-all}
 build=${BUILD:-build}
 passed=0 failed=0 skipped=0
 log=$(mktemp) || exit 1
-trap 'rm -f "$log"' EXIT
+own= # where pytest keeps files while another runs
+[ "$what" != emulated ] || own=$(mktemp -d) || exit 1
+trap 'rm -rf "$log" "$own"' EXIT
 
 number() { # WORD: the number before it in the suite's closing line, or 0
     n=$(printf '%s\n' "$closing" | grep -oE "[0-9]+ $1" | tail -n 1 | cut -d' ' -f1)
@@ -40,7 +42,7 @@ run() { # at most an hour each: only what hangs takes so long
     timeout -k 10 3600 "$@" >"$log" 2>&1
 }
 
-case $what in unit | device | all | rest)
+case $what in unit | emulated | all | rest)
     for t in "$build"/tests/test_*; do
         case $t in *.o | *.d) continue ;; esac
         name=${t##*/}
@@ -49,26 +51,30 @@ case $what in unit | device | all | rest)
         case $name,$what in
         test_dev_*,rest | *_dev,rest | test_forward_ranks,rest) continue ;;
         test_dev_*,* | *_dev,* | test_forward_ranks,*) ;;
-        *,device) continue ;;
+        *,emulated) continue ;;
         esac
         run "$t"
         count "$name" $?
     done
     ;;
 esac
-if [ "$what" = all ] || [ "$what" = rest ]; then
+if [ "$what" = all ] || [ "$what" = emulated ]; then
     run scripts/ci/test-neon.sh
     count "NEON kernels, emulated" $?
 fi
-if [ "$what" != unit ] && [ "$what" != device ]; then
+if [ "$what" != unit ]; then
     python=${PYTHON:-}
     [ -n "$python" ] || [ ! -x .venv/bin/python ] || python=.venv/bin/python
     python=${python:-python3}
     if "$python" -c 'import pytest' 2>/dev/null; then
         for suite in tests/e2e/test_*.py tests/faults tests/server; do
+            case $what,$suite in
+            emulated,tests/e2e/test_device.py) ;;
+            emulated,* | rest,tests/e2e/test_device.py) continue ;;
+            esac
             [ "$what" != server ] || [ "$suite" = tests/server ] || continue
             [ "$what" != e2e ] || [ "$suite" != tests/server ] || continue
-            run "$python" -m pytest -q -rs --no-header -p no:cacheprovider "$suite"
+            run "$python" -m pytest -q -rs --no-header -p no:cacheprovider ${own:+--basetemp="$own/t"} "$suite"
             count "${suite##*/}" $?
         done
     else
