@@ -25,7 +25,7 @@ fi
 # Kernels and what they need, which is no library (the linker drops what else is in their files); -O1 compiles five times as fast as -O2.
 # shellcheck disable=SC2016 # make expands it
 sources='$(wildcard kernels/*.c kernels/*/*.c base/base.c base/machine.c base/cpus.c base/os_linux.c base/locale.c formats/tensor/*.c quantize/methods/lut4.c quantize/methods/rows_ref.c quantize/methods/grid.c)'
-tests="test_mm test_mm_blocks test_ops test_attn test_tiles test_rows test_pool"
+tests="test_mm test_mm_blocks test_ops test_attn test_tiles test_rows test_pool test_scan"
 # shellcheck disable=SC2086,SC2046 # a list of words
 make -s -j"$jobs" BUILD=$build CC="$cc" CFLAGS='-O1 -ffunction-sections -fdata-sections' WERROR= SANITIZE= PKGCF= NVCC= TOOLSRCS= \
     SRCS="$sources" ALLLD='-static -Wl,--gc-sections' LIBS='-lm -pthread' \
@@ -55,6 +55,7 @@ run max "$newest" test_mm_blocks every_family_and_every_company_gives_the_same_b
 run max "$newest" test_tiles
 run max "$newest" test_rows
 run max "$newest" test_pool
+run max "$newest" test_scan
 run max "$newest" test_ops row_operations_agree_with_double_precision every_family_gives_the_same_bits \
     every_family_that_this_cpu_has_can_be_chosen an_unknown_family_is_refused_by_name
 run max "$newest" test_attn each_step_gives_the_same_bits_in_every_family \
