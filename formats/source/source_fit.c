@@ -184,14 +184,17 @@ static const stack_name stack_names[] = {
     { ".experts.down_proj_scale_inv", false, "weight_scale_inv" },
 };
 
-/* Does a layer's name of its first expert begin as the stack does? */
+/* Is the layer's first expert where the stack is? The part between layer and experts may have another name
+ * (Mixtral's block_sparse_moe is mlp in what transformers 5 saves). */
 static bool is_stack_of(const arch_config *c, int64_t layer, const char *name)
 {
     char first[256];
     const char *end = strstr(name, ".experts.");
-    const size_t n = end ? (size_t)(end - name) : 0;
+    size_t n = end ? (size_t)(end - name) : 0;
+    while (n && name[n - 1] != '.')
+        n--;
     return n && arch_tensor_name(c, R_EXPERT_GATE, layer, 0, false, first, sizeof first) &&
-           strncmp(first, name, n) == 0 && strncmp(first + n, ".experts.", 9) == 0;
+           strncmp(first, name, n) == 0;
 }
 
 /* What has stacks: the model, or its MTP head (row NULL: there is none). */
