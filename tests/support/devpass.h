@@ -86,6 +86,15 @@ static inline float *cut_of(const char *name, rig_opts o, const steps *c, int64_
     rig_close(&r);
     return out;
 }
+/* A number of a role's own, whatever others there are. */
+static inline uint64_t role_seed(arch_role r)
+{
+    uint64_t h = 14695981039346656037u; /* FNV-1a */
+    for (const char *t = arch_role_text(r); *t; t++)
+        h = (h ^ (uint8_t)*t) * 1099511628211u;
+    return h;
+}
+
 /* Every linear of every layer, and the head, with codes of a scheme in place of its weights. */
 static inline void fill_linears(model *m, void *user)
 {
@@ -98,7 +107,7 @@ static inline void fill_linears(model *m, void *user)
             if ((i < 0 && r != R_HEAD) || !l->present || fill_misfit(&s, l->w.K)) continue;
             if (s.kind == QT_I8_OUTLIER) s.n_out = l->w.K / 9 + 1;
             const qt_tensor t =
-                fill_tensor(s, l->w.N, l->w.K, &m->arena, (uint64_t)(100 * i + (int64_t)r));
+                fill_tensor(s, l->w.N, l->w.K, &m->arena, role_seed(r) + (uint64_t)i);
             CHECK(!mm_pack(&l->w, &t, &m->arena, NULL, &err), "%s", err.msg);
         }
 }
