@@ -40,7 +40,7 @@ bool os_random(void *p, size_t n); /* of cryptographic strength; false: there is
 void os_sort(void *v, size_t n, size_t size, int (*compare)(const void *, const void *, void *),
              void *with);
 
-/* ---- waiting ---- */
+/* ---- waiting (os_wait.c) ---- */
 void os_cond_init(pthread_cond_t *c);
 /* Until a signal or the time `until` of lq_now; 0 or ETIMEDOUT. The condition is os_cond_init's. */
 int os_cond_until(pthread_cond_t *c, pthread_mutex_t *m, double until);

@@ -2,8 +2,6 @@
 #define __STDC_WANT_LIB_EXT1__ 1 /* memset_s */
 #include "base/os.h"
 
-#include "base/clock.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -162,37 +160,6 @@ void os_sort(void *v, size_t n, size_t size, int (*compare)(const void *, const 
     sorting.with = with;
     qsort(v, n, size, compare_with);
 }
-
-/* ---- waiting ---- */
-
-#if defined(__APPLE__)
-void os_cond_init(pthread_cond_t *c) { pthread_cond_init(c, NULL); }
-
-int os_cond_until(pthread_cond_t *c, pthread_mutex_t *m, double until)
-{
-    const double left = until - lq_now();
-    if (!(left > 0)) return ETIMEDOUT;
-    const time_t whole = (time_t)left;
-    const struct timespec t = { .tv_sec = whole, .tv_nsec = (long)((left - (double)whole) * 1e9) };
-    return pthread_cond_timedwait_relative_np(c, m, &t);
-}
-#else
-void os_cond_init(pthread_cond_t *c)
-{
-    pthread_condattr_t a;
-    pthread_condattr_init(&a);
-    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
-    pthread_cond_init(c, &a);
-    pthread_condattr_destroy(&a);
-}
-
-int os_cond_until(pthread_cond_t *c, pthread_mutex_t *m, double until)
-{
-    const time_t whole = (time_t)until;
-    const struct timespec t = { .tv_sec = whole, .tv_nsec = (long)((until - (double)whole) * 1e9) };
-    return pthread_cond_timedwait(c, m, &t);
-}
-#endif
 
 /* ---- sockets, pipes, processes ---- */
 

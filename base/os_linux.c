@@ -116,24 +116,6 @@ void os_sort(void *v, size_t n, size_t size, int (*compare)(const void *, const 
     qsort_r(v, n, size, compare, with);
 }
 
-/* ---- waiting ---- */
-
-void os_cond_init(pthread_cond_t *c)
-{
-    pthread_condattr_t a;
-    pthread_condattr_init(&a);
-    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
-    pthread_cond_init(c, &a);
-    pthread_condattr_destroy(&a);
-}
-
-int os_cond_until(pthread_cond_t *c, pthread_mutex_t *m, double until)
-{
-    const time_t whole = (time_t)until;
-    const struct timespec t = { .tv_sec = whole, .tv_nsec = (long)((until - (double)whole) * 1e9) };
-    return pthread_cond_timedwait(c, m, &t);
-}
-
 /* ---- sockets, pipes, processes ---- */
 
 int os_socket(int family, int type, int protocol, bool nonblocking)

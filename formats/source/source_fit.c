@@ -110,27 +110,27 @@ static bool is_needed(const arch_config *c, const char *name)
     return arch_slot_of(c, name, &at) && arch_has(c, at.role, at.layer);
 }
 
-/* The name that a tensor has in the model's own files: false: its name is that. */
-static bool own_name(char out[256], const src_source *s, const char *name)
+/* The name that a tensor has in the model's own files; false: its name is that. */
+static bool own_name(char out[256], const src_source *s, const saved_name *n, const char *name)
 {
-    const arch_config *c = &s->config;
-    for (size_t i = 0; i < LQ_COUNT(saved_names); i++) {
-        const saved_name *n = &saved_names[i];
-        const char *at = strstr(name, n->saved);
-        if (!at || strcmp(c->row->arch, n->arch) != 0 || is_needed(c, name)) continue;
-        snprintf(out, 256, "%.*s%s%s", (int)(at - name), name, n->own, at + strlen(n->saved));
-        return is_needed(c, out) && !src_find(s, out);
-    }
-    return false;
+    const char *at = strstr(name, n->saved);
+    if (!at || is_needed(&s->config, name)) return false;
+    snprintf(out, 256, "%.*s%s%s", (int)(at - name), name, n->own, at + strlen(n->saved));
+    return is_needed(&s->config, out) && !src_find(s, out);
 }
 
 lq_status src_fit_saved(src_source *s, lq_err *err)
 {
     char name[256];
+    size_t k = 0;
+    while (k < LQ_COUNT(saved_names) && strcmp(saved_names[k].arch, s->config.row->arch) != 0)
+        k++;
+    if (k == LQ_COUNT(saved_names)) return LQ_OK;
     const char **names = lq_push(&s->arena, (s->n_tensors + 1) * sizeof *names);
     for (size_t i = 0; names && i < s->n_tensors; i++) {
         names[i] = s->tensors[i].name;
-        if (own_name(name, s, names[i])) names[i] = lq_push_str(&s->arena, name, strlen(name));
+        if (own_name(name, s, &saved_names[k], names[i]))
+            names[i] = lq_push_str(&s->arena, name, strlen(name));
         if (!names[i]) names = NULL;
     }
     if (!names) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);

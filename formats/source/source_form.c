@@ -244,7 +244,7 @@ static double factor_of(const formed *f, int64_t n)
 
 static bool multiplies(const form_rule *r) { return r->factor || r->at; }
 
-/* n floats times a factor, in pieces. */
+/* n numbers as floats, times a factor. */
 static void scale_row(float *to, const uint8_t *from, lq_dtype d, int64_t n, double factor)
 {
     lq_to_f32(to, from, d, (size_t)n);

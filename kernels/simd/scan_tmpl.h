@@ -130,7 +130,6 @@ V16 vf scan_take(float *restrict S, int64_t K, scan_rows at, scan_rows next, int
     return scan_sum(&out);
 }
 
-/* With the correction: one pass over the state for each position and one before the first. */
 /* Rows are far apart and each head's are few lines: no prefetcher of the processor finds the next. */
 V16 void scan_fetch(const k_scan_args *a, int64_t t)
 {
@@ -144,6 +143,7 @@ V16 void scan_fetch(const k_scan_args *a, int64_t t)
     v16_prefetch(a->v + (t + POSITIONS) * a->ldv);
 }
 
+/* With the correction: one pass over the state for each position and one before the first. */
 V16 void scan_delta(const k_scan_args *a, int64_t step)
 {
     float *S = a->S;
