@@ -164,6 +164,7 @@ typedef struct {
     ops_keys keys;
     ops_log log;
     ops_tls tls;
+    int gpus; /* that are open */
     iso_report isolation;
 #ifdef LLMQ_SCRIPTED
     test_script *script;
@@ -203,7 +204,7 @@ static bool shows_page(const serve_opts *o)
     return o->web == WEB_ON || (o->web == WEB_AUTO && !o->unix_path && is_loopback(o->host));
 }
 
-/* Before any thread starts. */
+/* Before any thread of our own starts. */
 static lq_status isolate(serve *v, lq_err *err)
 {
     const serve_opts *o = v->o;
@@ -226,8 +227,10 @@ static lq_status isolate(serve *v, lq_err *err)
         { o->script, ISO_MODEL },
 #endif
     };
-    return iso_files(&v->isolation, (iso_mode)o->isolation, paths, sizeof paths / sizeof *paths,
-                     err);
+    const iso_want w = {
+        .mode = (iso_mode)o->isolation, .paths = paths, .n = LQ_COUNT(paths), .gpus = v->gpus
+    };
+    return iso_files(&v->isolation, &w, err);
 }
 
 static http_opts http_limits(const serve_opts *o)
@@ -430,7 +433,8 @@ static lq_status measure_limits(serve *v, lq_err *err)
 static lq_status give_up_calls(void *user, lq_err *err)
 {
     serve *v = user;
-    return iso_calls(&v->isolation, (iso_mode)v->o->isolation, err);
+    return iso_calls(&v->isolation,
+                     &(iso_want){ .mode = (iso_mode)v->o->isolation, .gpus = v->gpus }, err);
 }
 
 static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
@@ -612,7 +616,8 @@ static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
         setrlimit(RLIMIT_NOFILE, &files);
     }
     if (o->dry_run || o->print_limits) return dry_run(&v, c, err);
-    s = isolate(&v, err);
+    s = opt_open_gpus(&v.gpus, &o->model, err);
+    if (!s) s = isolate(&v, err);
     if (!s) s = open_text(&v, err);
     if (!s) s = listen_first(&v, err);
     if (!s) s = load(&v, c, err);

@@ -4,8 +4,8 @@
  * LLMQ_EMULATED_LAUNCHES: after so many they are lost; LLMQ_EMULATED_LATE=1: only
  * the next one, which is seen at a wait alone. LLMQ_EMULATED_NCCL=none: no NCCL.
  * LLMQ_EMULATED_GRAPHS: so many can be made, then memory is out. LLMQ_EMULATED_NAME: as the driver
- * would call it. */
-#include "kernels/device.h"
+ * would call it. LLMQ_EMULATED_DRIVER=1: through the library of a driver (emulated_driver.h). */
+#include "tests/support/emulated_driver.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,5 +30,6 @@ __attribute__((constructor)) static void choose(void)
     if (bytes) emu_memory = strtoull(bytes, NULL, 10);
     if (graphs) emu_graphs = strtoull(graphs, NULL, 10);
     if (launches) emu_launches = strtoull(launches, NULL, 10);
-    if (!want || strcmp(want, "cuda") != 0) dev_use(&emu_table);
+    if (!want || strcmp(want, "cuda") != 0)
+        dev_use(getenv("LLMQ_EMULATED_DRIVER") ? emulated_driver(&emu_table) : &emu_table);
 }

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,8 +62,9 @@ static void remove_files(void)
     CHECK(rmdir(dir) == 0, "%s is left: %s", dir, strerror(errno));
 }
 
-/* `run` in a child that has given up what it can; what the test says there counts here. */
-static void in_child(void (*run)(const iso_report *r))
+/* `run` in a child that has given up what it can, with so many GPUs; what the test says there counts
+ * here. */
+static void in_child_of(int gpus, void (*run)(const iso_report *r))
 {
     int status = 0;
     fflush(NULL);
@@ -77,8 +79,9 @@ static void in_child(void (*run)(const iso_report *r))
         const iso_path paths[] = {
             { model, ISO_MODEL }, { keys, ISO_REPLACED }, { log, ISO_LOG }, { NULL, ISO_SOCKET }
         };
-        lq_status s = iso_files(&r, ISO_AUTO, paths, 4, &err);
-        if (!s) s = iso_calls(&r, ISO_AUTO, &err);
+        const iso_want w = { .paths = paths, .n = 4, .gpus = gpus };
+        lq_status s = iso_files(&r, &w, &err);
+        if (!s) s = iso_calls(&r, &w, &err);
         CHECK(!s, "%s", err.msg);
         run(&r);
         fflush(NULL);
@@ -86,6 +89,8 @@ static void in_child(void (*run)(const iso_report *r))
     }
     CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && status == 0, "the child: %x", status);
 }
+
+static void in_child(void (*run)(const iso_report *r)) { in_child_of(0, run); }
 
 /* A kernel without it, or a sanitized build, says so, and the rest of the test cannot be. */
 static bool holds(const iso_report *r, const char *part)
@@ -161,6 +166,138 @@ static void try_calls(const iso_report *r)
     CHECK(found == 2, "found %d of 2 lines", found);
 }
 
+static int connected(void) /* 0 or the errno */
+{
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(1) };
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int e = connect(fd, (const struct sockaddr *)&to, sizeof to) ? errno : 0;
+    close(fd);
+    return e;
+}
+
+static int copied(pid_t from) /* a byte of that process, which has the same memory here; likewise */
+{
+    char byte;
+    const struct iovec to = { &byte, 1 }, at = { dir, 1 };
+    return process_vm_readv(from, &to, 1, &at, 1, 0) == 1 ? 0 : errno;
+}
+
+static int named(void) /* the thread, by its file */
+{
+    const int fd = open("/proc/thread-self/comm", O_WRONLY | O_CLOEXEC);
+    const int e = fd >= 0 && write(fd, "named", 5) == 5 ? 0 : errno;
+    close(fd);
+    return e;
+}
+
+/* What a connection gives where none may be made: Linux has that since 6.7. */
+static int forbidden(void)
+{
+    return syscall(SYS_landlock_create_ruleset, NULL, 0, 1) >= 4 ? EACCES : ECONNREFUSED;
+}
+
+static void try_cpu(const iso_report *r)
+{
+    if (holds(r, "files")) {
+        CHECK(connected() == forbidden(), "found %d", connected());
+        CHECK(named() == EACCES, "threads are not named through files");
+        CHECK(opened("/dev/shm/llmq-isolate", O_RDWR | O_CREAT) == EACCES, "shared memory");
+        CHECK(opened(at("home/.nv/ComputeCache/x"), O_RDWR | O_CREAT) != 0, "a cache");
+    }
+    if (holds(r, "system calls")) CHECK(copied(getpid()) == EPERM, "nor is memory copied");
+}
+
+static void try_gpu(const iso_report *r)
+{
+    if (holds(r, "files")) {
+        CHECK(connected() == forbidden(), "found %d", connected());
+        CHECK(named() == 0, "threads are named");
+        CHECK(opened("/dev/shm/llmq-isolate", O_RDWR | O_CREAT) == 0 &&
+                  unlink("/dev/shm/llmq-isolate") == 0,
+              "shared memory");
+        CHECK(opened(at("home/.nv/ComputeCache/x"), O_RDWR | O_CREAT) == 0 &&
+                  unlink(at("home/.nv/ComputeCache/x")) == 0,
+              "a cache");
+        CHECK(opened(at("home/.nv/other"), O_RDWR | O_CREAT) == EACCES, "nothing beside it");
+        CHECK(opened(at("libs/libx.so.1"), O_RDONLY) == 0, "a library");
+        CHECK(opened(at("libs/secret"), O_RDONLY) == EACCES, "nothing else of its folder");
+        CHECK(opened(at("libs/libx.so.1"), O_WRONLY) == EACCES, "nor is it written");
+        CHECK(opened(at("secret"), O_RDONLY) == EACCES, "another file is not read");
+        CHECK(opened("/dev/kmsg", O_WRONLY) != 0 && opened("/dev/tty", O_RDWR) != 0,
+              "nor another device");
+    }
+    if (!holds(r, "system calls")) return;
+    CHECK(copied(getpid()) == 0, "a process copies its own memory: %d", copied(getpid()));
+    CHECK(copied(getppid()) == EPERM, "no other's");
+    CHECK(fork() < 0 && errno == EPERM, "no process is started");
+}
+
+static void try_gpus(const iso_report *r)
+{
+    if (holds(r, "files")) CHECK(connected() == ECONNREFUSED, "found %d", connected());
+}
+
+static void *wait_here(void *arg)
+{
+    (void)arg;
+    for (;;)
+        pause();
+    return NULL;
+}
+
+/* As a driver has threads when its device is open. */
+static void try_threads(const iso_report *r)
+{
+    if (!holds(r, "files")) return;
+    const bool all = syscall(SYS_landlock_create_ruleset, NULL, 0, 1) >= 8;
+    CHECK(!strstr(r->on, "driver's threads") == all, "found %s", r->on);
+}
+
+TEST(threads_that_keep_their_files_are_said)
+{
+    fflush(NULL);
+    int status = 0;
+    const pid_t pid = fork();
+    if (pid == 0) {
+        pthread_t t;
+        iso_report r;
+        lq_err err = { "" };
+        CHECK(pthread_create(&t, NULL, wait_here, NULL) == 0, "a thread");
+        CHECK(!iso_files(&r, &(iso_want){ .gpus = 1 }, &err), "%s", err.msg);
+        try_threads(&r);
+        fflush(NULL);
+        _exit(check_bad ? 1 : 0);
+    }
+    CHECK(waitpid(pid, &status, 0) == pid && status == 0, "the child: %x", status);
+}
+
+TEST(a_gpus_driver_gets_what_it_needs_and_no_more)
+{
+    static const char *const made[] = { "libs/libx.so.1", "libs/secret", "secret" };
+    strcpy(dir, "/tmp/llmq-isolate-XXXXXX");
+    CHECK(mkdtemp(dir) && mkdir(at("libs"), 0700) == 0, "%s", dir);
+    for (int i = 0; i < 3; i++)
+        CHECK(opened(at(made[i]), O_WRONLY | O_CREAT) == 0, "%s", made[i]);
+    const char *kept = getenv("HOME");
+    char *home = kept ? strdup(kept) : NULL;
+    setenv("HOME", at("home"), 1);
+    setenv("LD_LIBRARY_PATH", at("libs"), 1);
+    in_child(try_cpu);
+    CHECK(rmdir(at("home")) != 0 && errno == ENOENT, "no folder is made for a CPU");
+    in_child_of(1, try_gpu);
+    in_child_of(2, try_gpus);
+    if (home) setenv("HOME", home, 1);
+    free(home);
+    unsetenv("LD_LIBRARY_PATH");
+    static const char *const folders[] = { "home/.nv/ComputeCache", "home/.nv", "home", "libs" };
+    for (int i = 0; i < 3; i++)
+        unlink(at(made[i]));
+    for (int i = 0; i < 4; i++)
+        rmdir(at(folders[i]));
+    CHECK(rmdir(dir) == 0, "%s is left: %s", dir, strerror(errno));
+}
+
 TEST(files_that_were_not_named_cannot_be_opened)
 {
     make_files();
@@ -190,15 +327,16 @@ TEST(off_changes_nothing_and_required_says_what_is_missing)
 {
     iso_report r;
     lq_err err = { "" };
-    CHECK(!iso_files(&r, ISO_OFF, NULL, 0, &err) && !iso_calls(&r, ISO_OFF, &err), "off");
+    const iso_want off = { .mode = ISO_OFF }, required = { .mode = ISO_REQUIRED };
+    CHECK(!iso_files(&r, &off, &err) && !iso_calls(&r, &off, &err), "off");
     CHECK(!r.on[0] && !r.missing[0], "on %s missing %s", r.on, r.missing);
     CHECK(opened("/etc/passwd", O_RDONLY) == 0, "all as before");
     int status = 0;
     fflush(NULL);
     const pid_t pid = fork();
     if (pid == 0) {
-        lq_status s = iso_files(&r, ISO_REQUIRED, NULL, 0, &err);
-        if (!s) s = iso_calls(&r, ISO_REQUIRED, &err);
+        lq_status s = iso_files(&r, &required, &err);
+        if (!s) s = iso_calls(&r, &required, &err);
         _exit(s == LQ_OK ? r.missing[0] != 0
                          : s != LQ_EUNSUPPORTED || !strstr(err.msg, "--isolation required: "));
     }
@@ -209,6 +347,8 @@ int main(int argc, char **argv)
 {
     RUN(files_that_were_not_named_cannot_be_opened);
     RUN(a_file_that_is_replaced_is_read_again);
+    RUN(a_gpus_driver_gets_what_it_needs_and_no_more);
+    RUN(threads_that_keep_their_files_are_said);
     RUN(no_program_and_no_process_can_be_started);
     RUN(off_changes_nothing_and_required_says_what_is_missing);
     return check_end();

@@ -183,6 +183,25 @@ lq_status opt_check_device(const opt_model *o, lq_err *err)
     return LQ_OK;
 }
 
+lq_status opt_open_gpus(int *n, const opt_model *o, lq_err *err)
+{
+    dev d;
+    lq_err later; /* loading says it */
+    *n = 0;
+    lq_status s = opt_check_device(o, err);
+    if (s || !opt_may_leave_cpu(o)) return s;
+    *n = o->ranks > 1 ? (int)o->ranks : 1;
+    s = dev_open(&d, is(opt_device(o), "auto") ? "cuda" : opt_device(o), &later);
+    for (int r = 1; !s; r++) {
+        const dev_ops *ops = d.ops;
+        const int next = d.index + 1;
+        ops->close(&d);
+        if (r == *n) break;
+        s = ops->open(&d, next, &later);
+    }
+    return LQ_OK;
+}
+
 bool opt_may_leave_cpu(const opt_model *o)
 {
     lq_err ignored;

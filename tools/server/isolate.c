@@ -32,19 +32,21 @@ static lq_status part(iso_report *r, iso_mode mode, const char *name, const char
                                 : LQ_OK;
 }
 
-lq_status iso_files(iso_report *r, iso_mode mode, const iso_path *paths, size_t n, lq_err *err)
+lq_status iso_files(iso_report *r, const iso_want *w, lq_err *err)
 {
     *r = (iso_report){ "", "" };
-    if (mode == ISO_OFF) return LQ_OK;
+    if (w->mode == ISO_OFF) return LQ_OK;
     tzset(); /* reads the time zone, wherever it lies */
-    lq_status s = part(r, mode, "no new privileges", iso_keep_rights(), err);
-    const char *why = SANITIZED ? "not in a sanitized build" : iso_restrict_files(paths, n);
-    return s ? s : part(r, mode, "files", why, err);
+    lq_status s = part(r, w->mode, "no new privileges", iso_keep_rights(), err);
+    bool all = true;
+    const char *why = SANITIZED ? "not in a sanitized build" : iso_restrict_files(&all, w);
+    return s ? s
+             : part(r, w->mode, all ? "files" : "files (but of the driver's threads)", why, err);
 }
 
-lq_status iso_calls(iso_report *r, iso_mode mode, lq_err *err)
+lq_status iso_calls(iso_report *r, const iso_want *w, lq_err *err)
 {
-    if (mode == ISO_OFF) return LQ_OK;
-    const char *why = SANITIZED ? "not in a sanitized build" : iso_restrict_calls();
-    return part(r, mode, "system calls", why, err);
+    if (w->mode == ISO_OFF) return LQ_OK;
+    const char *why = SANITIZED ? "not in a sanitized build" : iso_restrict_calls(w);
+    return part(r, w->mode, "system calls", why, err);
 }

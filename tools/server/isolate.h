@@ -10,8 +10,15 @@
  *     system calls        (seccomp) it starts no program and no process, traces no process, mounts
  *                         nothing, loads nothing into the kernel
  *
- * The first two hold from iso_files on, which must come before the first thread: Landlock is
- * inherited by threads, not imposed on them. iso_calls forbids the calls, once all is loaded.
+ * The first two hold from iso_files on, which must come before the first thread: below Linux 7.0
+ * Landlock is inherited by threads, not imposed on them. iso_calls forbids the calls, once all is
+ * loaded.
+ *
+ * A GPU's driver needs more: device nodes, their ioctls, a cache of compiled kernels, shared memory,
+ * libraries from elsewhere. It gets that only where a device is in use, which is opened before
+ * iso_files: a driver that is used for the first time starts a program which loads its modules and
+ * makes its nodes. Threads that the driver has by then keep their files below Linux 7.0, which
+ * the report says; of calls they give up the same as all others.
  *
  * Not applied: under AddressSanitizer and ThreadSanitizer, whose own work needs the calls; on systems
  * other than Linux and processors other than x86-64 and 64-bit ARM.
@@ -37,14 +44,21 @@ typedef struct {
     iso_use use;
 } iso_path;
 
+typedef struct {
+    iso_mode mode;
+    const iso_path *paths;
+    size_t n;
+    int gpus; /* that are open; several connect to each other */
+} iso_want;
+
 /* What holds and what does not, in words, as iso_files and iso_calls found it. */
 typedef struct {
-    char on[96], missing[256];
+    char on[128], missing[256];
 } iso_report;
 
 /* LQ_EUNSUPPORTED under ISO_REQUIRED, where the kernel has not all of it. A path that is not there
  * is left to whom it is for. */
-lq_status iso_files(iso_report *r, iso_mode mode, const iso_path *paths, size_t n, lq_err *err);
-lq_status iso_calls(iso_report *r, iso_mode mode, lq_err *err);
+lq_status iso_files(iso_report *r, const iso_want *w, lq_err *err);
+lq_status iso_calls(iso_report *r, const iso_want *w, lq_err *err);
 
 #endif

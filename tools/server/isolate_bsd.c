@@ -3,10 +3,14 @@
 
 const char *iso_keep_rights(void) { return "Linux alone has it"; }
 
-const char *iso_restrict_files(const iso_path *paths, size_t n)
+const char *iso_restrict_files(bool *all, const iso_want *w)
 {
-    (void)paths, (void)n;
+    (void)w, *all = false;
     return "Linux alone has Landlock";
 }
 
-const char *iso_restrict_calls(void) { return "Linux alone has seccomp"; }
+const char *iso_restrict_calls(const iso_want *w)
+{
+    (void)w;
+    return "Linux alone has seccomp";
+}

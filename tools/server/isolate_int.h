@@ -6,7 +6,8 @@
 #include "tools/server/isolate.h"
 
 const char *iso_keep_rights(void);
-const char *iso_restrict_files(const iso_path *paths, size_t n);
-const char *iso_restrict_calls(void);
+/* *all: it holds for threads too that were there before. */
+const char *iso_restrict_files(bool *all, const iso_want *w);
+const char *iso_restrict_calls(const iso_want *w);
 
 #endif

@@ -5,6 +5,8 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
+#include <link.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -29,7 +31,9 @@ enum {
     FS_WRITE = 1 << 1,
     FS_READ = 1 << 2,
     FS_READ_DIR = 1 << 3,
+    FS_REMOVE_DIR = 1 << 4,
     FS_REMOVE_FILE = 1 << 5,
+    FS_MAKE_DIR = 1 << 7,
     FS_MAKE_REG = 1 << 8,
     FS_MAKE_SOCK = 1 << 9,
     FS_V1 = (1 << 13) - 1,    /* all of its first version */
@@ -38,7 +42,12 @@ enum {
     FS_IOCTL_DEV = 1 << 15,   /* 5 */
     NET_CONNECT_TCP = 1 << 1, /* 4 */
     RULE_PATH = 1,            /* LANDLOCK_RULE_PATH_BENEATH */
-    VERSION = 1               /* LANDLOCK_CREATE_RULESET_VERSION */
+    VERSION = 1,              /* LANDLOCK_CREATE_RULESET_VERSION */
+    EVERY_THREAD = 1 << 3     /* 8: LANDLOCK_RESTRICT_SELF_TSYNC */
+};
+enum {
+    OPENED = FS_READ | FS_READ_DIR,
+    KEPT = OPENED | FS_WRITE | FS_TRUNCATE | FS_REFER | FS_MAKE_REG | FS_REMOVE_FILE
 };
 typedef struct {
     uint64_t fs, net;
@@ -76,13 +85,10 @@ static void allow_folder(const rules *r, const char *path, uint64_t access)
     free(dir);
 }
 
-/* Files of a folder may be links to elsewhere, as in a cache of downloads; shards of a file lie
- * beside it. */
-static void allow_model(const rules *r, const char *path)
+/* A file; or a folder, of which files may be links to elsewhere, as in a cache of downloads. */
+static void allow_linked(const rules *r, const char *path)
 {
-    allow(r, path, FS_READ | FS_READ_DIR);
-    if (strstr(path, "-of-") || strstr(path, ".index.json"))
-        allow_folder(r, path, FS_READ | FS_READ_DIR);
+    allow(r, path, OPENED);
     DIR *d = opendir(path);
     for (struct dirent *e; d && (e = readdir(d));) {
         char *file = NULL;
@@ -92,6 +98,13 @@ static void allow_model(const rules *r, const char *path)
         free(file);
     }
     if (d) closedir(d);
+}
+
+/* Shards of a file lie beside it. */
+static void allow_model(const rules *r, const char *path)
+{
+    allow_linked(r, path);
+    if (strstr(path, "-of-") || strstr(path, ".index.json")) allow_folder(r, path, OPENED);
 }
 
 static void allow_use(const rules *r, const iso_path *p)
@@ -115,9 +128,7 @@ static void allow_use(const rules *r, const iso_path *p)
         allow_folder(r, p->path, FS_MAKE_SOCK | FS_REMOVE_FILE);
         break;
     case ISO_STORE:
-        allow(r, p->path,
-              FS_READ | FS_READ_DIR | FS_WRITE | FS_MAKE_REG | FS_REMOVE_FILE | FS_REFER |
-                  FS_TRUNCATE);
+        allow(r, p->path, KEPT);
         break;
     }
     free(end);
@@ -148,15 +159,139 @@ static void allow_system(const rules *r)
                                         "/dev/random",
                                         "/dev/zero" };
     for (size_t i = 0; i < sizeof read / sizeof *read; i++)
-        allow(r, read[i], FS_READ | FS_READ_DIR);
+        allow(r, read[i], OPENED);
     allow(r, "/dev/null", FS_READ | FS_WRITE);
 }
 
-const char *iso_restrict_files(const iso_path *paths, size_t n)
+/* ---- what a GPU's driver asks for once its device is open ---- */
+
+/* /dev/nvidia0, nvidiactl, nvidia-uvm, nvidia-uvm-tools, nvidia-caps/, ...; WSL's. */
+static void allow_nodes(const rules *r)
+{
+    glob_t g = { 0 };
+    if (glob("/dev/nvidia*", 0, NULL, &g) == 0)
+        for (size_t i = 0; i < g.gl_pathc; i++)
+            allow(r, g.gl_pathv[i], OPENED | FS_WRITE | FS_IOCTL_DEV);
+    globfree(&g);
+    allow(r, "/dev/dxg", OPENED | FS_WRITE | FS_IOCTL_DEV);
+}
+
+/* Every folder on the way to `path` that is not there is made, as the driver would. */
+static void make_folders(char *path)
+{
+    for (char *slash = path; (slash = strchr(slash + 1, '/'));) {
+        *slash = 0;
+        (void)mkdir(path, 0700);
+        *slash = '/';
+    }
+    (void)mkdir(path, 0700);
+}
+
+static char *in_home(const char *name) /* NULL: no home */
+{
+    const char *home = getenv("HOME");
+    char *path = NULL;
+    return home && asprintf(&path, "%s/%s", home, name) > 0 ? path : NULL;
+}
+
+/* Of kernels that the driver compiled, where CUDA keeps it. */
+static void allow_cache(const rules *r)
+{
+    const char *own = getenv("CUDA_CACHE_PATH"), *off = getenv("CUDA_CACHE_DISABLE");
+    if (off && strcmp(off, "1") == 0) return;
+    char *path = own && *own ? strdup(own) : in_home(".nv/ComputeCache");
+    if (!path) return;
+    make_folders(path);
+    allow(r, path, KEPT | FS_MAKE_DIR | FS_REMOVE_DIR);
+    free(path);
+}
+
+/* What is in /usr may be read as it is. */
+static void allow_libraries(const rules *r, const char *dir)
+{
+    char *real = realpath(dir, NULL);
+    DIR *d = real && strncmp(real, "/usr/", 5) != 0 ? opendir(dir) : NULL;
+    free(real);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char *file = NULL;
+        if (!strstr(e->d_name, ".so")) continue;
+        if (asprintf(&file, "%s/%s", dir, e->d_name) < 0) break;
+        allow(r, file, FS_READ);
+        free(file);
+    }
+    if (d) closedir(d);
+}
+
+static int allow_beside(struct dl_phdr_info *i, size_t n, void *user)
+{
+    const char *slash = strrchr(i->dlpi_name, '/');
+    char *dir = slash ? strndup(i->dlpi_name, (size_t)(slash - i->dlpi_name)) : NULL;
+    (void)n;
+    if (dir) allow_libraries(user, dir);
+    free(dir);
+    return 0;
+}
+
+/* The driver loads its compiler, and cuBLAS its parts, from where they lie themselves or from where
+ * the loader looks. */
+static void allow_loading(rules *r)
+{
+    const char *named = getenv("LD_LIBRARY_PATH");
+    char *all = named ? strdup(named) : NULL, *rest = NULL;
+    for (char *dir = all ? strtok_r(all, ":;", &rest) : NULL; dir;
+         dir = strtok_r(NULL, ":;", &rest))
+        allow_libraries(r, dir);
+    free(all);
+    allow_libraries(r, "/run/opengl-driver/lib"); /* NixOS */
+    allow(r, "/nix/store", OPENED);
+    allow(r, "/opt", OPENED);
+    dl_iterate_phdr(allow_beside, r);
+}
+
+/* The driver names its threads, and does not start where it may not. A rule is bound to the folder as
+ * the kernel has it in memory: it stays open, so that this goes on to be the same. */
+static void allow_names(const rules *r)
+{
+    static const char tasks[] = "/proc/self/task";
+    allow(r, tasks, FS_WRITE);
+    (void)!open(tasks, O_PATH | O_CLOEXEC);
+}
+
+/* NCCL's settings. */
+static void allow_exchange(const rules *r)
+{
+    char *own = in_home(".nccl.conf");
+    allow(r, "/etc/nccl.conf", FS_READ);
+    if (own) allow(r, own, FS_READ);
+    free(own);
+}
+
+static void allow_gpus(rules *r, int n)
+{
+    allow_nodes(r);
+    allow_cache(r);
+    allow_loading(r);
+    allow_names(r);
+    allow(r, "/dev/shm", KEPT);
+    if (n > 1) allow_exchange(r);
+}
+
+static int threads(void)
+{
+    int n = 0;
+    DIR *d = opendir("/proc/self/task");
+    for (struct dirent *e; d && (e = readdir(d));)
+        n += e->d_name[0] != '.';
+    if (d) closedir(d);
+    return n;
+}
+
+const char *iso_restrict_files(bool *all, const iso_want *w)
 {
     const long version = syscall(SYS_landlock_create_ruleset, NULL, 0, VERSION);
     if (version < 1) return "this kernel has no Landlock";
-    rules_attr a = { FS_V1, version >= 4 ? NET_CONNECT_TCP : 0 };
+    /* NCCL connects to itself, at an address and a port of its choice. */
+    rules_attr a = { FS_V1, version >= 4 && w->gpus < 2 ? NET_CONNECT_TCP : 0 };
     if (version >= 2) a.fs |= FS_REFER;
     if (version >= 3) a.fs |= FS_TRUNCATE;
     if (version >= 5) a.fs |= FS_IOCTL_DEV;
@@ -164,9 +299,12 @@ const char *iso_restrict_files(const iso_path *paths, size_t n)
     rules r = { (int)syscall(SYS_landlock_create_ruleset, &a, size, 0), a.fs };
     if (r.fd < 0) return "Landlock takes no rules";
     allow_system(&r);
-    for (size_t i = 0; i < n; i++)
-        if (paths[i].path) allow_use(&r, &paths[i]);
-    const bool ok = syscall(SYS_landlock_restrict_self, r.fd, 0) == 0;
+    for (size_t i = 0; i < w->n; i++)
+        if (w->paths[i].path) allow_use(&r, &w->paths[i]);
+    if (w->gpus) allow_gpus(&r, w->gpus);
+    const int flags = version >= 8 ? EVERY_THREAD : 0;
+    const bool ok = syscall(SYS_landlock_restrict_self, r.fd, flags) == 0;
+    *all = flags || threads() == 1;
     close(r.fd);
     return ok ? NULL : "Landlock was refused";
 }
@@ -182,7 +320,11 @@ static const uint32_t MACHINE = AUDIT_ARCH_AARCH64, OTHER_ABI = INT32_MAX;
 #endif
 
 #ifdef NO_FILTER
-const char *iso_restrict_calls(void) { return "no filter for this processor"; }
+const char *iso_restrict_calls(const iso_want *w)
+{
+    (void)w;
+    return "no filter for this processor";
+}
 #else
 /* Denied with EPERM, whoever calls. */
 static const int denied[] = {
@@ -193,8 +335,6 @@ static const int denied[] = {
     SYS_vfork,
 #endif
     SYS_ptrace,
-    SYS_process_vm_readv,
-    SYS_process_vm_writev,
     SYS_kcmp,
     SYS_pidfd_open,
     SYS_pidfd_getfd,
@@ -282,7 +422,10 @@ static const int denied[] = {
     SYS_modify_ldt,
 #endif
 };
-static const int to_itself[] = { SYS_kill, SYS_tgkill }; /* whose first argument is a process */
+/* Whose first argument is a process, which has to be this one; those of memory only where a GPU's
+ * driver may copy so, else they are denied. */
+static const int signals[] = { SYS_kill, SYS_tgkill };
+static const int copies[] = { SYS_process_vm_readv, SYS_process_vm_writev };
 /* What kernels have learned since is not there: who may call it asks first, as on an older kernel.
  */
 enum { NEWEST_CALL = 450 }; /* set_mempolicy_home_node, of Linux 5.17 */
@@ -293,7 +436,7 @@ typedef struct {
     struct sock_filter v[PROGRAM];
     unsigned short n;
 } program;
-static_assert(2 * sizeof denied / sizeof *denied + 40 < PROGRAM, "the program has room");
+static_assert(2 * sizeof denied / sizeof *denied + 50 < PROGRAM, "the program has room");
 
 static void add(program *p, uint16_t code, uint32_t k, uint8_t yes, uint8_t no)
 {
@@ -318,7 +461,26 @@ static size_t argument(int i) /* its lower 32 bits, on a little-endian machine *
     return offsetof(struct seccomp_data, args) + 8 * (size_t)i;
 }
 
-static void write_filter(program *p)
+static void deny(program *p, const int *calls, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        add(p, JEQ, (uint32_t)calls[i], 0, 1);
+        end_with(p, EPERM_NOW);
+    }
+}
+
+static void allow_itself(program *p, const int *calls, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        add(p, JEQ, (uint32_t)calls[i], 0, 4);
+        load_word(p, argument(0));
+        add(p, JEQ, (uint32_t)getpid(), 0, 1);
+        end_with(p, SECCOMP_RET_ALLOW);
+        end_with(p, EPERM_NOW);
+    }
+}
+
+static void write_filter(program *p, bool gpu)
 {
     load_word(p, offsetof(struct seccomp_data, arch));
     add(p, JEQ, MACHINE, 1, 0);
@@ -328,10 +490,8 @@ static void write_filter(program *p)
     end_with(p, EPERM_NOW);
     add(p, JGE, NEWEST_CALL + 1, 0, 1);
     end_with(p, SECCOMP_RET_ERRNO | ENOSYS);
-    for (size_t i = 0; i < sizeof denied / sizeof *denied; i++) {
-        add(p, JEQ, (uint32_t)denied[i], 0, 1);
-        end_with(p, EPERM_NOW);
-    }
+    deny(p, denied, sizeof denied / sizeof *denied);
+    if (!gpu) deny(p, copies, sizeof copies / sizeof *copies);
     /* Threads, but no processes. A filter cannot read what clone3's pointer points to; without
      * clone3 the C library uses clone. */
     add(p, JEQ, SYS_clone3, 0, 1);
@@ -341,13 +501,8 @@ static void write_filter(program *p)
     add(p, JSET, CLONE_THREAD, 0, 1);
     end_with(p, SECCOMP_RET_ALLOW);
     end_with(p, EPERM_NOW);
-    for (size_t i = 0; i < sizeof to_itself / sizeof *to_itself; i++) {
-        add(p, JEQ, (uint32_t)to_itself[i], 0, 4);
-        load_word(p, argument(0));
-        add(p, JEQ, (uint32_t)getpid(), 0, 1);
-        end_with(p, SECCOMP_RET_ALLOW);
-        end_with(p, EPERM_NOW);
-    }
+    allow_itself(p, signals, sizeof signals / sizeof *signals);
+    if (gpu) allow_itself(p, copies, sizeof copies / sizeof *copies);
     const unsigned n = sizeof families / sizeof *families;
     add(p, JEQ, SYS_socket, 0, (uint8_t)(n + 2));
     load_word(p, argument(0));
@@ -357,10 +512,10 @@ static void write_filter(program *p)
     end_with(p, SECCOMP_RET_ALLOW);
 }
 
-const char *iso_restrict_calls(void)
+const char *iso_restrict_calls(const iso_want *w)
 {
     program p = { .n = 0 };
-    write_filter(&p);
+    write_filter(&p, w->gpus > 0);
     const struct sock_fprog f = { p.n, p.v };
     /* All threads at once, those of libraries as well. */
     const long r = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &f);
