@@ -13,11 +13,16 @@ static const dev_ops *in_use;
 const dev_ops *dev_cuda(void) { return in_use; }
 void dev_use(const dev_ops *ops) { in_use = ops; }
 
+const char *dev_not_built(void)
+{
+    return dev_cuda() ? NULL : "this llmq was built without CUDA (no nvcc was found)";
+}
+
 int dev_count(lq_err *why)
 {
     const dev_ops *ops = dev_cuda();
     if (ops) return ops->count(why);
-    lq_fail(why, LQ_EDEVICE, "no GPU: this llmq was built without CUDA (no nvcc was found)");
+    lq_fail(why, LQ_EDEVICE, "no GPU: %s", dev_not_built());
     return 0;
 }
 

@@ -512,8 +512,9 @@ struct dev_ops {
 #undef X
 };
 
-/* The CUDA table, or NULL where this program was built without nvcc. */
+/* The CUDA table, or NULL where this program was built without; dev_not_built then says why. */
 const dev_ops *dev_cuda(void);
+const char *dev_not_built(void); /* NULL: it was built with it */
 /* For tests, before anything else here: dev_cuda gives this table from now on. */
 void dev_use(const dev_ops *ops);
 /* Of dev_cuda(); 0: why says in one line what is missing. */

@@ -92,7 +92,8 @@ static lq_status find(findings *f, int threads, bool quick, lq_err *err)
     os_cpu_name(f->cpu, sizeof f->cpu);
     host_isas(f->isas, sizeof f->isas);
     host_devices(f->devices, sizeof f->devices);
-    f->nvidia = host_nvidia(f->driver, sizeof f->driver);
+    host_driver(f->driver, sizeof f->driver);
+    f->nvidia = f->driver[0] || host_gpu();
     f->cuda = dev_cuda() != NULL;
     f->gpu = dev_count(&gpu) > 0;
     f->cores = machine_cpus();

@@ -2,6 +2,10 @@
 #include "kernels/cuda/ops.cuh"
 
 #include <stdio.h>
+#include <stdlib.h>
+#ifdef __CUDACC__
+#include <dlfcn.h>
+#endif
 
 /* What the fat binary holds code for (Makefile, CUDA_ARCHS): nothing below runs. */
 enum { CC_MIN = 80 };
@@ -11,6 +15,28 @@ enum { CC_MIN = 80 };
 inline namespace CU_NAME(dev_cu)
 {
     __global__ void probe_kernel() {}
+
+    /* Why the runtime found no driver: in the loader's words, where that is at fault. */
+    void say_missing(lq_err * why)
+    {
+        const char *text = NULL;
+#ifdef __CUDACC__
+        void *lib = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+        if (lib)
+            dlclose(lib);
+        else
+            text = dlerror();
+#endif
+        lq_fail(why, LQ_EDEVICE, "no GPU: this machine has no NVIDIA driver%s%s%s",
+                text ? " (" : "", text ? text : "", text ? ")" : "");
+    }
+
+    void say_none(lq_err * why, cudaError_t e)
+    {
+        const char *seen = getenv("CUDA_VISIBLE_DEVICES");
+        lq_fail(why, LQ_EDEVICE, "no GPU: %s%s%s%s", cudaGetErrorString(e),
+                seen ? " (CUDA_VISIBLE_DEVICES is '" : "", seen ? seen : "", seen ? "')" : "");
+    }
 }
 enum { CC_FOLLOW = 90 };
 
@@ -23,14 +49,13 @@ static int CU_NAME(count)(lq_err *why)
     cudaDriverGetVersion(&driver); /* the CUDA that it supports; 0: there is none */
     cudaGetLastError();
     if (driver == 0)
-        lq_fail(why, LQ_EDEVICE, "no GPU: this machine has no NVIDIA driver");
+        say_missing(why);
     else if (e == cudaErrorInsufficientDriver)
         lq_fail(why, LQ_EDEVICE, "no GPU: expected a driver of CUDA %d.%d, found one of %d.%d",
                 CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, driver / 1000,
                 driver % 1000 / 10);
     else
-        lq_fail(why, LQ_EDEVICE, "no GPU: %s",
-                cudaGetErrorString(e == cudaSuccess ? cudaErrorNoDevice : e));
+        say_none(why, e == cudaSuccess ? cudaErrorNoDevice : e);
     return 0;
 }
 

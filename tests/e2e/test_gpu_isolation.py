@@ -1,6 +1,8 @@
-"""`llmq serve` on a GPU under its isolation: a stand-in for the driver's library asks of the system what NVIDIA's
-does (tests/support/standin_cuda.c), in a /dev of its own."""
+"""A machine with a GPU's device nodes, in a /dev of its own: what is said of a GPU that is not used; and `llmq serve`
+under its isolation, where a stand-in for the driver's library asks of the system what NVIDIA's does
+(tests/support/standin_cuda.c)."""
 import os
+import re
 import shutil
 import subprocess
 
@@ -39,18 +41,27 @@ def driver(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def gpu(tmp_path_factory):
+def beside_nodes(tmp_path_factory):
+    """beside_nodes(LLMQ): that program where a driver has made its nodes."""
+    if not shutil.which("unshare") or subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
+        pytest.skip("no namespaces of users' own here")
+
+    def make(path):
+        folder = tmp_path_factory.mktemp("dev")
+        (folder / "dev").mkdir()
+        tool = folder / "llmq"
+        tool.write_text(IN_OWN_DEV.format(dev=folder / "dev", llmq=path))
+        tool.chmod(0o755)
+        return Llmq(tool)
+    return make
+
+
+@pytest.fixture(scope="module")
+def gpu(beside_nodes):
     path = ROOT / "build/tests/llmq-emulated"
     if not os.access(path, os.X_OK):
         pytest.skip("build/tests/llmq-emulated is not there: no C++ compiler")
-    if not shutil.which("unshare") or subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
-        pytest.skip("no namespaces of users' own here")
-    folder = tmp_path_factory.mktemp("dev")
-    (folder / "dev").mkdir()
-    tool = folder / "llmq"
-    tool.write_text(IN_OWN_DEV.format(dev=folder / "dev", llmq=path))
-    tool.chmod(0o755)
-    return Llmq(tool)
+    return beside_nodes(path)
 
 
 @pytest.fixture
@@ -85,3 +96,52 @@ def test_several_devices_find_each_other(gpu, env, tmp_path):
     with Server(gpu, TINY, "--tensor-parallel-size", 2, log=tmp_path / "log", env=env) as s:
         assert answers(s)["usage"]["completion_tokens"] == 3
         assert "libcuda.so.1: " not in s.output(), s.output()
+
+
+def said_of_devices(text):
+    return [line for line in text.splitlines() if line.startswith("device: ")]
+
+
+RUN = ["run", TINY, "It was", "-n", 1]
+HINT = "device: cpu (the GPU that is here is not used: --device cuda or auto asks for it)"
+
+
+def test_a_gpu_that_nobody_asked_for_is_said_once(gpu, llmq, tmp_path):
+    assert said_of_devices(gpu(*RUN).stderr) == [HINT]
+    assert said_of_devices(gpu(*RUN, "--device", "cpu").stderr) == []
+    assert said_of_devices(llmq(*RUN).stderr) == [] or os.path.exists("/dev/nvidiactl")
+    chat = gpu("chat", TINY, "-n", 1, input="Hello\n")
+    assert said_of_devices(chat.stderr) == [HINT]
+    with Server(gpu, TINY, log=tmp_path / "log") as s:
+        assert said_of_devices(s.output()) == [HINT]
+
+
+def test_a_gpu_that_this_build_cannot_use_is_said_once(beside_nodes, llmq):
+    if "not in this build" not in llmq("version").stdout:
+        pytest.skip("this build has CUDA")
+    here = beside_nodes(llmq.path)
+    why = r"this llmq was built without CUDA \([^\n]+\)"
+    [line] = said_of_devices(here(*RUN).stderr)
+    assert re.fullmatch(rf"device: cpu \(the GPU that is here is not used: {why}\)", line)
+    [line] = said_of_devices(here(*RUN, "--device", "auto", "--log-level", "warn").stderr)
+    assert re.fullmatch(rf"device: cpu \(no GPU: {why}\)", line)
+    assert here.json("doctor", "--quick")["nvidia_driver"].startswith("there, ")
+
+
+def test_a_driver_that_does_not_start_is_said_and_auto_goes_on(gpu, env, tmp_path):
+    """As where its modules cannot be loaded, another process holds the GPU, or it is too old."""
+    broken = {**os.environ, **env, "LLMQ_STANDIN_FAILS": "cuInit"}
+    [line] = said_of_devices(gpu(*RUN, "--device", "auto", "--log-level", "warn", env=broken).stderr)
+    assert line == "device: cpu (no GPU: cuInit: 304)"
+    assert "no GPU: cuInit: 304" in gpu(*RUN, "--device", "cuda", env=broken, code=1).stderr
+    with Server(gpu, TINY, "--device", "auto", log=tmp_path / "log", env=broken) as s:
+        assert said_of_devices(s.output()) == [line]
+    missing = {**broken, "LD_LIBRARY_PATH": str(tmp_path)}
+    [line] = said_of_devices(gpu(*RUN, "--device", "auto", "--log-level", "warn", env=missing).stderr)
+    assert line.startswith("device: cpu (no GPU: libcuda.so.1: cannot open shared object file")
+
+
+def test_a_device_that_does_not_open_is_said_and_auto_goes_on(gpu, env):
+    broken = {**os.environ, **env, "LLMQ_STANDIN_FAILS": "cuDevicePrimaryCtxRetain"}
+    [line] = said_of_devices(gpu(*RUN, "--device", "auto", env=broken).stderr)
+    assert line == "device: cpu (no GPU: cuDevicePrimaryCtxRetain: 304)"

@@ -1,6 +1,7 @@
 /* tests/support/standin_cuda.c - a libcuda.so.1 that asks of the system what NVIDIA's does, and nothing
  * more (tests/e2e/test_gpu_isolation.py compiles it; emulated_driver.c calls it). Each function returns
- * 0, or 304, the driver's number for a call of the system that failed, and says which on stderr. */
+ * 0, or 304, the driver's number for a call of the system that failed, and says which on stderr; the one
+ * that LLMQ_STANDIN_FAILS names gives that without a word. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,6 +20,12 @@
 #include <unistd.h>
 
 enum { FAILED = 304 };
+
+static int asked_to_fail(const char *name)
+{
+    const char *which = getenv("LLMQ_STANDIN_FAILS");
+    return which && strcmp(which, name) == 0;
+}
 
 static int wrong(const char *what)
 {
@@ -141,11 +148,17 @@ static int memory(void)
     return bad;
 }
 
-int cuInit(void) { return modprobe() || node("/dev/nvidiactl") ? FAILED : 0; }
+int cuInit(void)
+{
+    return asked_to_fail(__func__) || modprobe() || node("/dev/nvidiactl") ? FAILED : 0;
+}
 
 int cuDevicePrimaryCtxRetain(void)
 {
-    return node("/dev/nvidia0") || node("/dev/nvidia-uvm") || named_thread() ? FAILED : 0;
+    return asked_to_fail(__func__) || node("/dev/nvidia0") || node("/dev/nvidia-uvm") ||
+                   named_thread()
+               ? FAILED
+               : 0;
 }
 
 int cuModuleLoadData(void)

@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #if defined(__x86_64__)
 /* X(name as both compilers know it) */
@@ -81,13 +82,20 @@ static bool on_the_bus(void)
     return found;
 }
 
-bool host_nvidia(char *driver, size_t n)
+bool host_gpu_node(void)
+{
+    return access("/dev/nvidiactl", F_OK) == 0 ||
+           (access("/dev/dxg", F_OK) == 0 && access("/usr/lib/wsl/lib/libcuda.so.1", F_OK) == 0);
+}
+
+bool host_gpu(void) { return host_gpu_node() || on_the_bus(); }
+
+void host_driver(char *out, size_t n)
 {
     char line[256];
     FILE *f = fopen("/sys/module/nvidia/version", "r");
-    driver[0] = 0;
-    if (f && fgets(line, sizeof line, f))
-        snprintf(driver, n, "%.*s", (int)strcspn(line, "\n"), line);
+    const bool known = f && fgets(line, sizeof line, f);
     if (f) fclose(f);
-    return driver[0] || on_the_bus();
+    if (!known) strcpy(line, host_gpu_node() ? "there, of a version that is not told" : "");
+    snprintf(out, n, "%.*s", (int)strcspn(line, "\n"), line);
 }

@@ -8,7 +8,11 @@
 void host_isas(char *out, size_t n);
 /* "cpu", and the GPUs by name or why there are none. */
 void host_devices(char *out, size_t n);
-/* Is a GPU of NVIDIA's on the PCI bus, whether or not it can be used? driver: its version; "": none. */
-bool host_nvidia(char *driver, size_t n);
+/* Is a GPU of NVIDIA's here, whether or not it can be used: a driver has made its node; or it is at
+ * least on the PCI bus, as seen from a container that was given none. */
+bool host_gpu_node(void);
+bool host_gpu(void);
+/* The version of its driver; "": there is none. */
+void host_driver(char *out, size_t n);
 
 #endif

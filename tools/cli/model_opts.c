@@ -3,6 +3,7 @@
 
 #include "kernels/device.h"
 #include "runtime/model/model.h"
+#include "tools/cli/host.h"
 #include "tools/cli/progress.h"
 
 /* Index 0 is auto; the others are one more than mm_acts and kv_dtype. */
@@ -217,8 +218,13 @@ lq_status opt_only_cpu(const opt_model *o, const char *what, lq_err *err)
 void opt_note_device(const opt_model *o)
 {
     lq_err why = { "" };
-    if (o->gpu_layers == 0 && (!o->device || !is(o->device, "cpu")))
+    if (o->gpu_layers == 0 && (!o->device || !is(o->device, "cpu"))) {
         prog_say(LOG_INFO, "device: cpu (--gpu-layers 0)");
-    if (!is(opt_device(o), "auto")) return;
-    if (dev_count(&why) == 0) prog_say(LOG_INFO, "device: cpu (%s)", why.msg);
+    } else if (!o->device && is(opt_device(o), "cpu") && host_gpu_node()) {
+        const char *built = dev_not_built();
+        prog_say(LOG_INFO, "device: cpu (the GPU that is here is not used: %s)",
+                 built ? built : "--device cuda or auto asks for it");
+    } else if (is(opt_device(o), "auto") && dev_count(&why) == 0) {
+        prog_say(host_gpu() ? LOG_WARN : LOG_INFO, "device: cpu (%s)", why.msg);
+    }
 }

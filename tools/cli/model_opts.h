@@ -86,7 +86,8 @@ lq_status opt_open_gpus(int *n, const opt_model *o, lq_err *err);
 bool opt_may_leave_cpu(const opt_model *o);
 /* For what runs on the CPU alone: LQ_EUNSUPPORTED where --device names a GPU. */
 lq_status opt_only_cpu(const opt_model *o, const char *what, lq_err *err);
-/* Where `--device auto` was asked for and there is no choice: one line with why. */
+/* One line with why, where `--device auto` was asked for and there is no choice, and where nothing
+ * was asked for and a GPU is here. */
 void opt_note_device(const opt_model *o);
 
 /* LQ_EUSAGE: --kv-cache-dtype is no type, nor k=TYPE,v=TYPE. */
