@@ -110,7 +110,7 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/api/web/* runtime/api/web/vendor/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all objects lib uninstall tests test test-cuda-emu test-gpu test-neon unit e2e server clients asan asan-quick asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers foreign format format-check bench bench-gpu bench-quality check-hard sbom dist dist-local wheel deb reproducible install clean help FORCE
+.PHONY: all objects lib uninstall tests test test-cuda-emu test-cuda-parts test-gpu test-neon unit e2e server clients asan asan-quick asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers foreign format format-check bench bench-gpu bench-quality check-hard sbom dist dist-local wheel deb reproducible install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -225,6 +225,8 @@ clients: all tests ## real clients, installed into build/clients (docs/clients.m
 
 test-cuda-emu: $(EMUTESTS:%=$(BUILD)/tests/%) ## the CUDA kernels compiled for the host, against the CPU's
 	@for t in $^; do $$t || exit 1; done
+test-cuda-parts: $(EMUTESTS:%=$(BUILD)/tests/%) ## the same on emulated parts that have less shared memory for a block
+	@for cc in 80 86; do for t in $^; do LLMQ_EMULATED_CC=$$cc $$t || exit 1; done; done
 test-gpu: $(DEVTESTS:%=$(BUILD)/tests/%) ## the CUDA kernels and whole models on this machine's GPU; "skipped" without one
 	@for t in $^; do LLMQ_HARD=1 LLMQ_TEST_DEVICE=cuda $$t || exit 1; done
 	@if ! command -v compute-sanitizer >/dev/null; then echo "skipped: compute-sanitizer is not installed"; else \

@@ -196,8 +196,7 @@ inline namespace CU_NAME(attn_cu)
         const size_t shared = sizeof(float) * (size_t)(PAIRS * v.D + ATTN_TILE * (v.D + 1) +
                                                        ATTN_TILE * v.Dv + WARPS * ATTN_TILE);
         const unsigned passes = (unsigned)lq_ceil_div(v.chunk_rows * (a->H / a->Hkv), PAIRS);
-        CU_TRY(d, cudaFuncSetAttribute(fold_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                       (int)shared));
+        CU_ALLOW(d, fold_kernel, 0);
         CU_LAUNCH(d, "attn fold", fold_kernel, dim3((unsigned)a->n_slots, (unsigned)a->Hkv, passes),
                   THREADS, shared, (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks,
                   a->tables, a->alibi, v);

@@ -427,8 +427,7 @@ inline namespace CU_NAME(attn_decode_cu)
         more.done = a->done;
         more.out = a->out;
         more.sinks = a->sinks;
-        CU_TRY(d, cudaFuncSetAttribute((decode_kernel<WIDTH, T>),
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+        CU_ALLOW(d, (decode_kernel<WIDTH, T>), WARPS * WIDTH * sizeof(float) + 16);
         CU_FOLLOW(d, "attn decode", (decode_kernel<WIDTH, T>), grid, THREADS, (size_t)shared,
                   (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks, a->tables,
                   a->alibi, v, more);

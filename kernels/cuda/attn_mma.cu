@@ -237,8 +237,7 @@ inline namespace CU_NAME(attn_mma_cu)
     {
         const int shared = 3 * PAIRS * WIDTH * (int)sizeof(uint16_t);
         static_assert((int)PAIRS == (int)KEYS, "q, K and V are as large");
-        CU_TRY(d, cudaFuncSetAttribute((units_kernel<WIDTH, T>),
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+        CU_ALLOW(d, (units_kernel<WIDTH, T>), KEYS * (4 * sizeof(int64_t) + 2 * sizeof(float)));
         CU_LAUNCH(d, "attn units", (units_kernel<WIDTH, T>), grid, THREADS, (size_t)shared, e, a->q,
                   a->k, a->v, a->chunk_of, a->chunks, a->tables, a->alibi, v);
     }

@@ -20,6 +20,9 @@
  *   cu_add(p, v)                 an int in device memory += v, at once; what it was
  *   cu_fence()                   what this thread has written before is seen by all that see what
  *                                it writes after it; what it reads after it is as new
+ *   CU_ALLOW(d, kernel, arrays)  before its launch, where that has dynamic shared memory: as much as a
+ *                                block may have beside so many bytes of CU_SHARED's; always the same,
+ *                                so that the nodes of graphs keep what they need
  *   CU_LAUNCH(d, name, kernel, grid, block, shared, args...)
  *   CU_FOLLOW(the same)          of a kernel that may begin before the launch before has ended
  *                                (programmatic dependent launch, sm_90 and later; below)
@@ -240,6 +243,9 @@ __device__ __forceinline__ void cu_follow()
     do {                                         \
         if (!(d)->bad) cu_check(d, #call, call); \
     } while (0)
+#define CU_ALLOW(d, kernel, arrays)                                                     \
+    CU_TRY(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, \
+                                   (int)((d)->shared_per_block - (size_t)(arrays))))
 static inline void cu_check(dev *d, const char *what, cudaError_t e)
 {
     if (e == cudaSuccess || d->bad) return;

@@ -429,8 +429,7 @@ void CU_NAME(draw)(dev *d, const dev_draw_args *a)
     while (a->V > (int64_t)1 << id_bits)
         id_bits += 4;
     if (a->n == 0) return;
-    CU_TRY(d, cudaFuncSetAttribute(draw_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   (int)(WORDS * sizeof(uint64_t))));
+    CU_ALLOW(d, draw_kernel, 0);
     CU_LAUNCH(d, "draw", draw_kernel, dim3((unsigned)a->n), THREADS, WORDS * sizeof(uint64_t),
               a->logits, a->how, (int32_t *)a->out, (int)a->V, id_bits, draw_unit(a->V), a->scale,
               a->cap);

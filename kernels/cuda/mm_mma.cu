@@ -578,8 +578,11 @@ inline namespace CU_NAME(mm_mma_cu)
             MOST = warps_of(CODE, NT),
             BM = 8 * NT,
             DEPTH = depth_of(NT),
-            FREE = 48 << 10
+            ARRAYS = 256 /* at most, bytes of the kernel's own */
         };
+        static_assert(TEAMS * BM * (MOST * T * TILE_N + 4) * (int)sizeof(float) + ARRAYS <=
+                          99 << 10,
+                      "the teams' sums fit on every part");
         const mm_view outliers = CU_NAME(mm_outliers_of)(a->w);
         const unsigned panels = mm_panels(x->rows, BM);
         const int slots = slots_of(v.group_steps);
@@ -590,7 +593,8 @@ inline namespace CU_NAME(mm_mma_cu)
         const int tile_bytes = TEAMS * stage_of(CODE) + (scale.bytes ? 16 << scale.shift : 0) +
                                (zero.bytes ? 16 << zero.shift : 0); /* of a turn */
         int most = MOST;
-        while (most > 1 && DEPTH * (BM * X_ROW + most * T * tile_bytes) > (int)d->shared_per_block)
+        while (most > 1 &&
+               DEPTH * (BM * X_ROW + most * T * tile_bytes) + ARRAYS > (int)d->shared_per_block)
             most--;
         const mma_size size = { a->w->s.tiles,
                                 panels,
@@ -620,10 +624,7 @@ inline namespace CU_NAME(mm_mma_cu)
         const size_t shared = (size_t)(turns > sums ? turns : sums);
         assert(!o.parts ||
                (size_t)(shape.splits * size.part_bytes) <= dev_mm_parts(x->rows.M, v.N, v.Kp));
-        if (shared > FREE)
-            CU_TRY(d,
-                   cudaFuncSetAttribute((mma_kernel<CODE, QUICK, NT, T>),
-                                        cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+        CU_ALLOW(d, (mma_kernel<CODE, QUICK, NT, T>), ARRAYS);
         CU_FOLLOW(d, "mma", (mma_kernel<CODE, QUICK, NT, T>),
                   dim3(panels, (unsigned)lq_ceil_div(a->w->s.tiles, shape.warps * T),
                        (unsigned)shape.splits),

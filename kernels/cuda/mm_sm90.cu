@@ -540,8 +540,7 @@ inline namespace CU_NAME(mm_sm90_cu)
                               x->rows.M,           a->w->s.tiles * TILE_N,
                               a->w->s.tiles,       how.rows,
                               mm_terms(a->w, v),   how.per_split };
-        CU_TRY(d, cudaFuncSetAttribute((sm90_kernel<CODE, QUICK, BN>),
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize, st::shared));
+        CU_ALLOW(d, (sm90_kernel<CODE, QUICK, BN>), 0);
         CU_LAUNCH(d, "sm90", (sm90_kernel<CODE, QUICK, BN>),
                   dim3((unsigned)lq_ceil_div(a->w->s.tiles, st::tiles), mm_panels(x->rows, BN),
                        (unsigned)how.splits),

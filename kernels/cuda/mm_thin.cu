@@ -666,8 +666,7 @@ inline namespace CU_NAME(mm_thin_cu)
                       blocks = there < 1         ? 1
                                : there < o.items ? there
                                                  : o.items;
-        CU_TRY(d, cudaFuncSetAttribute((thin_kernel<CODE, QUICK>),
-                                       cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+        CU_ALLOW(d, (thin_kernel<CODE, QUICK>), STATIC);
         CU_FOLLOW(d, "thin", (thin_kernel<CODE, QUICK>), dim3((unsigned)blocks, panels, parts),
                   THREADS, shared, v, out, x->rows, in, o);
     }

@@ -259,6 +259,7 @@ void CU_NAME(route)(dev *d, const dev_route_args *a)
 
 void CU_NAME(place)(dev *d, const dev_place_args *a)
 {
+    CU_ALLOW(d, place_kernel, 0);
     CU_LAUNCH(d, "place", place_kernel, dim3(1), THREADS, WARPS * (size_t)a->E * sizeof(int),
               a->first, a->busy, a->place, a->sent, a->chosen, (int)(a->T * a->k), (int)a->E,
               (int)a->k);

@@ -144,8 +144,7 @@ inline namespace CU_NAME(quant_cu)
 void CU_NAME(gptq_round)(dev *d, const dev_gptq_args *a)
 {
     const int shared = BLOCK * BLOCK * (int)sizeof(float);
-    CU_TRY(d, cudaFuncSetAttribute(gptq_round_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   shared));
+    CU_ALLOW(d, gptq_round_kernel, 0);
     CU_LAUNCH(d, "gptq round", gptq_round_kernel, dim3((unsigned)lq_ceil_div(a->N, ROWS)), THREADS,
               (size_t)shared, a->w, a->e, a->codes, a->U, (const float2 *)a->params, a->perm, *a);
 }
@@ -160,8 +159,7 @@ void CU_NAME(gptq_errors)(dev *d, const dev_gptq_args *a)
 void CU_NAME(gptq_sweep)(dev *d, const dev_gptq_args *a)
 {
     const size_t shared = (size_t)a->K * sizeof(float);
-    CU_TRY(d, cudaFuncSetAttribute(gptq_sweep_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   (int)shared));
+    CU_ALLOW(d, gptq_sweep_kernel, 16 + ROWS * sizeof(double) + 16);
     CU_LAUNCH(d, "gptq sweep", gptq_sweep_kernel, dim3((unsigned)a->N), THREADS, shared, a->d,
               (const float *)a->g, a->codes, a->H, (const float2 *)a->params, a->perm, a->imp,
               a->loss, *a);

@@ -58,6 +58,16 @@ case $what in unit | emulated | all | rest)
     done
     ;;
 esac
+case $what in unit | emulated | all) # on parts with less shared memory for a block; the rest: check-hard.sh
+    for cc in 80 86; do
+        for t in "$build"/tests/test_dev "$build"/tests/test_dev_attn; do
+            [ -x "$t" ] || continue
+            run env LLMQ_EMULATED_CC=$cc "$t"
+            count "${t##*/} on sm_$cc" $?
+        done
+    done
+    ;;
+esac
 if [ "$what" = all ] || [ "$what" = emulated ]; then
     run scripts/ci/test-neon.sh
     count "NEON kernels, emulated" $?

@@ -225,6 +225,30 @@ template <int WHEN> __global__ void follower(G<float> buf)
 #define RUN_FOLLOW(kernel) \
     [](dev *d, float *buf) { CU_FOLLOW(d, "it", (kernel), dim3(1), N, 0, buf); }
 
+/* Has a shared array of its own beside the launch's; each WHICH is allowed for itself. */
+enum { KIB = 1024, ARRAY = N * sizeof(float), MOST = 227 * KIB };
+template <int WHICH> __global__ void roomy(G<float> buf)
+{
+    CU_SHARED(float, s, N);
+    CU_DYNAMIC(float, room);
+    const int t = threadIdx.x;
+    room[t] = s[t] = buf[t];
+    buf[t] = s[t] + room[t];
+}
+/* On a part of this compute capability; 0 bytes: nothing is allowed. */
+template <int WHICH> void run_roomy(dev *d, float *buf, int cc, int allowed, size_t dynamic)
+{
+    const int usual = emu_cc;
+    emu_cc = cc;
+    if (allowed)
+        CU_TRY(d, cudaFuncSetAttribute(roomy<WHICH>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                       allowed));
+    CU_LAUNCH(d, "it", roomy<WHICH>, dim3(1), N, dynamic, buf);
+    emu_cc = usual;
+}
+#define RUN_ROOMY(cc, allowed, dynamic) \
+    [](dev *d, float *buf) { run_roomy<__LINE__>(d, buf, cc, allowed, dynamic); }
+
 #define RUN(kernel) [](dev *d, float *buf) { CU_LAUNCH(d, "it", (kernel), dim3(1), N, 0, buf); }
 
 } // namespace
@@ -234,7 +258,16 @@ extern "C" void broken_mma_u8s8(dev *d, int32_t *sums, const uint8_t *a, const i
     CU_LAUNCH(d, "mma", one_mma, dim3(1), CU_WARP, 0, sums, a, b);
 }
 
-extern "C" const broken_case broken_cases[BROKEN_N] = {
+extern "C" void broken_allow(dev *d, int bytes)
+{
+    CU_TRY(d, cudaFuncSetAttribute(roomy<0>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+}
+extern "C" void broken_roomy(dev *d, float *buf, size_t dynamic)
+{
+    CU_LAUNCH(d, "it", roomy<0>, dim3(1), N, dynamic, buf);
+}
+
+extern "C" const broken_case broken_cases[] = {
     { "a barrier between", NULL, RUN(reverse<true>) },
     { "no barrier between", "race: ", RUN(reverse<false>) },
     { "barriers before and after reading", NULL, RUN(rounds<true>) },
@@ -272,4 +305,15 @@ extern "C" const broken_case broken_cases[BROKEN_N] = {
     { "it copies what may change", "follow: device memory is copied",
       RUN_FOLLOW(follower<COPIED>) },
     { "it copies what does not", NULL, RUN_FOLLOW(follower<COPIED_FIXED>) },
+    { "48 KiB of shared memory with the array", NULL, RUN_ROOMY(90, 0, 48 * KIB - ARRAY) },
+    { "48 KiB without it", "49152 dynamic and 256 static", RUN_ROOMY(90, 0, 48 * KIB) },
+    { "more than 48 KiB, not allowed", "is allowed 49152", RUN_ROOMY(90, 0, 48 * KIB + 16) },
+    { "all that a part of sm_90 has", NULL, RUN_ROOMY(90, MOST - ARRAY, MOST - ARRAY) },
+    { "the array beyond it", "asked for, a block has 232448", RUN_ROOMY(90, MOST, 50 * KIB) },
+    { "as much on one of sm_80", "asked for, a block has 166912", RUN_ROOMY(80, MOST, 50 * KIB) },
+    { "all of that", NULL, RUN_ROOMY(80, 163 * KIB - ARRAY, 163 * KIB - ARRAY) },
+    { "all of one of sm_89", NULL, RUN_ROOMY(89, 99 * KIB - ARRAY, 99 * KIB - ARRAY) },
+    { "the array beyond it", "asked for, a block has 101376", RUN_ROOMY(89, 99 * KIB, 99 * KIB) },
+    { "more than was allowed", "is allowed 51200", RUN_ROOMY(90, 50 * KIB, 51 * KIB) },
 };
+extern "C" const size_t broken_n = LQ_COUNT(broken_cases);

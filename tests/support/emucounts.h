@@ -1,4 +1,4 @@
-/* tests/support/emucounts.h - what the emulation counts (kernels/cuda/emu/emu.h). */
+/* tests/support/emucounts.h - what the emulation counts, and is told (kernels/cuda/emu/emu.h). */
 #ifndef LLMQ_TESTS_SUPPORT_EMUCOUNTS_H
 #define LLMQ_TESTS_SUPPORT_EMUCOUNTS_H
 
@@ -9,6 +9,7 @@ typedef struct {
 } emu_counts;
 extern emu_counts emu_counted;
 extern size_t emu_graphs;
+extern int emu_cc;
 
 static inline emu_counts counted_since(const emu_counts *before)
 {

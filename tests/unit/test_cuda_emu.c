@@ -11,7 +11,7 @@ extern int emu_devices;
 
 TEST(each_detector_finds_its_mistake)
 {
-    for (size_t i = 0; i < BROKEN_N; i++) {
+    for (size_t i = 0; i < broken_n; i++) {
         const broken_case *c = &broken_cases[i];
         lq_err err = { "" };
         dev d;
@@ -416,6 +416,29 @@ TEST(a_graph_that_has_no_memory_leaves_the_device_as_it_was)
     close_place(&p);
 }
 
+/* The attribute is the kernel's, not the node's. */
+TEST(a_graphs_launch_is_held_to_what_its_kernel_is_allowed_when_it_runs)
+{
+    enum { NODE = 60 << 10, LESS = 50 << 10 };
+    lq_err err = { "" };
+    place p;
+    open_place(&p);
+    broken_allow(&p.d, NODE);
+    CHECK(!emu_table.capture(&p.d, &err), "%s", err.msg);
+    broken_roomy(&p.d, p.buf, NODE);
+    dev_graph *g = emu_table.captured(&p.d, &err);
+    CHECK(g, "%s", err.msg);
+    for (int less = 0; less < 2; less++) {
+        if (less) broken_allow(&p.d, LESS);
+        emu_table.replay(&p.d, g);
+        const lq_status s = emu_table.sync(&p.d, &err);
+        CHECK(less ? s == LQ_EDEVICE && strstr(err.msg, "the kernel is allowed 51200") : !s, "%s",
+              err.msg);
+    }
+    emu_table.drop(&p.d, g);
+    close_place(&p);
+}
+
 int main(int argc, char **argv)
 {
     RUN(each_detector_finds_its_mistake);
@@ -429,5 +452,6 @@ int main(int argc, char **argv)
     RUN(a_capture_is_its_threads_and_one_at_a_time);
     RUN(a_graph_has_the_arguments_of_its_capture_and_the_memory_of_its_launch);
     RUN(a_graph_that_has_no_memory_leaves_the_device_as_it_was);
+    RUN(a_graphs_launch_is_held_to_what_its_kernel_is_allowed_when_it_runs);
     return check_end();
 }

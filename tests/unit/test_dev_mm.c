@@ -107,21 +107,27 @@ static bool twins_open(twins *o, const char *name, int64_t M, int64_t N, int64_t
     return true;
 }
 
+static dev_mm_args twins_args(twins *o, mm_acts acts, bool add)
+{
+    rig *r = &o->r;
+    return (dev_mm_args){ .y = put(r, o->want, (size_t)(o->M * o->N) * 4),
+                          .w = &o->dw,
+                          .x = put(r, o->x, (size_t)(o->M * o->ldx) * 4),
+                          .bias = put(r, o->bias, (size_t)o->N * 4),
+                          .scratch = put(r, NULL, ops->mm_scratch(&o->dw, o->M)),
+                          .ldy = o->N,
+                          .ldx = o->ldx,
+                          .M = o->M,
+                          .acts = acts,
+                          .add = add };
+}
+
 /* Into `got` on the device, into `want` on the CPU; false: the device has failed. */
 static bool twins_run(twins *o, const char *name, mm_acts acts, bool add)
 {
     rig *r = &o->r;
     const size_t bytes = (size_t)(o->M * o->N) * 4;
-    dev_mm_args a = { .y = put(r, o->want, bytes),
-                      .w = &o->dw,
-                      .x = put(r, o->x, (size_t)(o->M * o->ldx) * 4),
-                      .bias = put(r, o->bias, (size_t)o->N * 4),
-                      .scratch = put(r, NULL, ops->mm_scratch(&o->dw, o->M)),
-                      .ldy = o->N,
-                      .ldx = o->ldx,
-                      .M = o->M,
-                      .acts = acts,
-                      .add = add };
+    const dev_mm_args a = twins_args(o, acts, add);
     ops->matmul(&r->d, &a);
     on_cpu(o->want, &o->w, o->x, o->ldx, o->bias, o->M, acts, add);
     return get(r, o->got, a.y, bytes, name);
@@ -314,17 +320,59 @@ TEST(some_rows_are_cut_along_k_and_alone_have_their_bits_where_asked_for)
         }
 }
 
-/* More warps than a device has shared memory for are not asked for. */
-TEST(some_rows_take_no_more_shared_memory_than_there_is)
+/* As many warps as a multiprocessor alone may have of each, and no more than there is shared memory for,
+ * the kernel's own arrays counted. */
+TEST(rows_of_every_number_take_no_more_shared_memory_than_a_part_has)
 {
-    twins o;
-    if (getenv("LLMQ_TEST_DEVICE") || !twins_open(&o, "u4-g32", 64, 272, 544, 1)) return;
-    o.dw = put_weight(&o.r, &o.w.t);
-    o.r.d.cc = 89;
-    o.r.d.n_sm = 1;
-    o.r.d.shared_per_block = 99 << 10;
-    twins_check(&o, "u4-g32", "99 KB", MM_BF16);
-    rig_close(&o.r);
+    enum { N = 272, K = 256 };
+    static const char *const close[] = { "u4-g64", "u2-g128", "u4-g128-fzero", "f32s u4-g128" };
+    static const int64_t rows[] = { 8, 9, 24, 40 };
+    const int parts[] = { 80, 86 }, usual = emu_cc; /* of 163 and 99 KiB */
+    for (size_t c = 0; c < LQ_COUNT(parts) && !getenv("LLMQ_TEST_DEVICE"); c++)
+        for (size_t i = 0; i < LQ_COUNT(schemes) + LQ_COUNT(close); i++)
+            for (size_t j = 0; j < LQ_COUNT(rows); j++) {
+                const bool extra = i >= LQ_COUNT(schemes);
+                const char *name = extra ? close[i - LQ_COUNT(schemes)] : schemes[i];
+                twins o;
+                emu_cc = parts[c];
+                if ((c || extra || i % 8 == 2 * j || check_hard()) &&
+                    twins_open(&o, name, rows[j], N, K, j)) {
+                    o.dw = put_weight(&o.r, &o.w.t);
+                    o.r.d.n_sm = 1;
+                    twins_check(&o, name, "a part's shared memory", MM_BF16);
+                    rig_close(&o.r);
+                }
+            }
+    emu_cc = usual;
+}
+
+/* Of one kernel: a graph has a launch that needs much shared memory, then there is one that does not. */
+TEST(a_graph_keeps_the_shared_memory_that_a_later_product_does_not_need)
+{
+    static const int64_t rows[] = { 8, 12, 64 };
+    for (size_t i = 0; i < LQ_COUNT(rows); i++) {
+        const bool thin = rows[i] <= DEV_MM_SMALL;
+        lq_err err = { "" };
+        twins large, small;
+        if (!twins_open(&large, "u4-g32", rows[i], thin ? 16 : 272, thin ? 4096 : 64, i) ||
+            !twins_open(&small, "u4-g32", thin ? 1 : rows[i], 16, 64, i))
+            return;
+        large.dw = put_weight(&large.r, &large.w.t);
+        small.dw = put_weight(&small.r, &small.w.t);
+        if (large.r.d.cc > 89) large.r.d.cc = small.r.d.cc = 89;
+        large.r.d.n_sm = small.r.d.n_sm = 1;
+        const dev_mm_args a = twins_args(&large, MM_BF16, false);
+        CHECK(!ops->capture(&large.r.d, &err), "%s", err.msg);
+        ops->matmul(&large.r.d, &a);
+        dev_graph *g = ops->captured(&large.r.d, &err);
+        CHECK(g, "%s", err.msg);
+        twins_check(&small, "u4-g32", "few inputs", MM_BF16);
+        ops->replay(&large.r.d, g);
+        get(&large.r, large.got, a.y, (size_t)(large.M * large.N) * 4, "the graph");
+        ops->drop(&large.r.d, g);
+        rig_close(&small.r);
+        rig_close(&large.r);
+    }
 }
 
 static const struct {
@@ -903,7 +951,8 @@ int main(int argc, char **argv)
     RUN(products_agree_with_the_cpu_on_bf16_activations);
     RUN(few_tiles_are_cut_along_k_and_rows_keep_their_bits);
     RUN(some_rows_are_cut_along_k_and_alone_have_their_bits_where_asked_for);
-    RUN(some_rows_take_no_more_shared_memory_than_there_is);
+    RUN(rows_of_every_number_take_no_more_shared_memory_than_a_part_has);
+    RUN(a_graph_keeps_the_shared_memory_that_a_later_product_does_not_need);
     RUN(a_product_that_ends_with_an_activation_has_the_bits_of_both);
     RUN(a_product_that_begins_with_a_norm_has_the_bits_of_both);
     RUN(up_to_eight_rows_have_the_bits_of_one);

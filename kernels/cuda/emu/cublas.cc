@@ -73,7 +73,8 @@ int gemm_ex(void *of, int op_a, int op_b, int m, int n, int k, const void *alpha
         !lies_there(A, k, m, lda, h->stream, 2) || !lies_there(B, k, n, ldb, h->stream, 2) ||
         !lies_there(C, m, n, ldc, h->stream))
         return 7;
-    return emu::launch(h->stream, 1, 1, 0, multiply, &p, sizeof p) == cudaSuccess ? 0 : 13;
+    const emu::work w = { 1, 1, 0, (const void *)multiply, multiply, &p, sizeof p };
+    return emu::launch(h->stream, &w) == cudaSuccess ? 0 : 13;
 }
 
 const char *text(int result) { return result == 3 ? "out of memory" : "an invalid value"; }

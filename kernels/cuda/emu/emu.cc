@@ -56,7 +56,7 @@ span find_global(const void *p)
 
 /* ---- devices and streams ---- */
 static stream *streams;
-static thread_local int set_device; /* cudaSetDevice */
+thread_local int set_device;
 
 bool own_stream(const void *s, const char *what)
 {
@@ -113,8 +113,7 @@ static fibre *fibres;
 static int n_threads;
 int current;
 static jmp_buf scheduler;
-static body_fn *body;
-static void *body_ctx;
+static const work *launched; /* the launch that runs */
 static uint32_t block_time, warp_time[MAX_THREADS / WARP];
 unsigned char *shared;
 static byte_log *shared_log;
@@ -234,6 +233,7 @@ void *shared_static(const void *key, size_t bytes, size_t align, span *s)
     const size_t at = (shared_used + align - 1) / align * align;
     if (n_arrays == ARRAYS_MAX || at + bytes > SHARED_MAX) fail("shared memory: no room");
     shared_used = at + bytes;
+    shared_made(running, launched, shared_used - dynamic_bytes);
     *s = { (uintptr_t)shared + at, (uintptr_t)shared + at + bytes };
     arrays[n_arrays++] = { key, *s };
     return (void *)s->lo;
@@ -334,7 +334,7 @@ void copy_wait(int groups)
 /* ---- the scheduler ---- */
 static void entry()
 {
-    body(body_ctx);
+    launched->body(launched->ctx);
     fibre *f = &fibres[current];
     if (f->n_copies) fail("cp.async: a copy that nobody waits for");
     engine_left();
@@ -491,20 +491,7 @@ static bool make_room(int threads)
     return fibres && shared && shared_log && engine_start(threads);
 }
 
-static bool launchable(dim3 grid, dim3 block, size_t dynamic)
-{
-    const size_t threads = (size_t)block.x * block.y * block.z;
-    if (threads < 1 || threads > MAX_THREADS || dynamic > SHARED_MAX || !grid.x || !grid.y ||
-        !grid.z || grid.y > 65535 || grid.z > 65535 || !make_room((int)threads)) {
-        snprintf(failure, sizeof failure,
-                 "a launch of %u x %u x %u blocks of %zu threads, %zu bytes", grid.x, grid.y,
-                 grid.z, threads, dynamic);
-        return false;
-    }
-    return true;
-}
-
-cudaError_t run_launch(stream *on, dim3 grid, dim3 block, size_t dynamic, body_fn *fn, void *ctx)
+cudaError_t run_launch(stream *on, const work *w)
 {
     on->busy = true;
     if (emu_launches == 0 && emu_lost_late) {
@@ -518,31 +505,30 @@ cudaError_t run_launch(stream *on, dim3 grid, dim3 block, size_t dynamic, body_f
     }
     emu_launches--;
     running = on->device;
-    body = fn;
-    body_ctx = ctx;
-    n_threads = (int)(block.x * block.y * block.z);
-    dynamic_bytes = dynamic;
-    block_dim = { block.x, block.y, block.z };
-    grid_dim = { grid.x, grid.y, grid.z };
-    for (unsigned z = 0; z < grid.z; z++)
-        for (unsigned y = 0; y < grid.y; y++)
-            for (unsigned x = 0; x < grid.x && !failure[0]; x++) {
+    launched = w;
+    n_threads = (int)(w->block.x * w->block.y * w->block.z);
+    dynamic_bytes = w->shared;
+    block_dim = { w->block.x, w->block.y, w->block.z };
+    grid_dim = { w->grid.x, w->grid.y, w->grid.z };
+    if (!launchable(on->device, w)) return cudaGetLastError(); /* also a graph's, later */
+    if (!make_room(n_threads)) return cudaErrorMemoryAllocation;
+    for (unsigned z = 0; z < w->grid.z; z++)
+        for (unsigned y = 0; y < w->grid.y; y++)
+            for (unsigned x = 0; x < w->grid.x && !failure[0]; x++) {
                 block_idx = { x, y, z };
                 run_block();
             }
     return cudaGetLastError();
 }
 
-cudaError_t launch(void *queue, dim3 grid, dim3 block, size_t dynamic, body_fn *fn, void *ctx,
-                   size_t bytes)
+cudaError_t launch(void *queue, const work *w)
 {
     if (!queue) return legacy("a launch");
-    if (!own_stream(queue, "a launch") || !launchable(grid, block, dynamic))
-        return cudaGetLastError();
     stream *on = (stream *)queue;
-    if (on->captures) return record_launch(on, grid, block, dynamic, fn, ctx, bytes);
+    if (!own_stream(queue, "a launch") || !launchable(on->device, w)) return cudaGetLastError();
+    if (on->captures) return record_launch(on, w);
     emu_counted.launches++;
-    return run_launch(on, grid, block, dynamic, fn, ctx);
+    return run_launch(on, w);
 }
 
 } // namespace emu
@@ -651,10 +637,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
 {
     memset(p, 0, sizeof *p);
     snprintf(p->name, sizeof p->name, "%s", emu_name);
-    p->major = 9;
+    p->major = emu_cc / 10;
+    p->minor = emu_cc % 10;
     p->multiProcessorCount = 4;
     p->totalGlobalMem = emu_memory;
-    p->sharedMemPerBlockOptin = SHARED_MAX;
+    p->sharedMemPerBlockOptin = shared_most();
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int i)

@@ -21,6 +21,8 @@
  *               of another device than the stream's (of a kernel: bounds)
  *   capture     what a capture forbids (graph.cc); a graph's copy from or to host memory that is
  * not pinned any more, or device memory that is gone (of a kernel: bounds)
+ *   shared      more shared memory than the part has for a block, or than the kernel is allowed
+ *               (limits.cc)
  *
  * Not seen: races in device memory, the hardware's order inside an mma, speed.
  *
@@ -64,6 +66,7 @@ struct dim3 {
 extern "C" size_t emu_memory; /* of a device, in bytes; may be set before anything is allocated */
 extern "C" int emu_devices;   /* how many; at first 1 */
 extern "C" const char *emu_name; /* as the driver calls each; at first "emulated" */
+extern "C" int emu_cc;           /* compute capability of each, 80, 86, ..; at first 90 */
 extern "C" size_t emu_launches;  /* after so many the devices are lost: every launch fails */
 extern "C" bool emu_lost_late; /* ... or the one whose turn it is, which is seen at a wait alone */
 extern "C" size_t emu_graphs;  /* so many can be instantiated, then memory is out */
@@ -142,10 +145,11 @@ template <class F> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, F *)
     a->ptxVersion = 90;
     return cudaSuccess;
 }
-template <class F> cudaError_t cudaFuncSetAttribute(F *, int, int) { return cudaSuccess; }
 
 namespace emu
 {
+
+cudaError_t allow_shared(const void *kernel, int bytes);
 
 struct point {
     unsigned x, y, z;
@@ -188,10 +192,16 @@ void follow_begin();
 void follow_end();
 void follow_after();
 
-/* fn(ctx) is what each thread runs; ctx of `bytes` bytes is copied where the launch is recorded. */
-typedef void body_fn(void *ctx);
-cudaError_t launch(void *stream, dim3 grid, dim3 block, size_t shared, body_fn *body, void *ctx,
-                   size_t bytes);
+/* A launch: each thread runs body(ctx); ctx of `bytes` bytes is copied where it is recorded. */
+struct work {
+    dim3 grid, block;
+    size_t shared; /* dynamic, bytes */
+    const void *kernel;
+    void (*body)(void *ctx);
+    void *ctx;
+    size_t bytes;
+};
+cudaError_t launch(void *stream, const work *w);
 
 template <class T> struct plain {
     typedef T type;
@@ -261,15 +271,20 @@ template <class T> struct param<ptr<T, false>> {
     typedef T *type;
 };
 /* Parameters are taken by value, at the launch. */
+template <class B>
+cudaError_t launch_body(void *stream, dim3 grid, dim3 block, size_t shared, const void *kernel,
+                        B body)
+{
+    static_assert(__is_trivially_copyable(B), "parameters are bytes");
+    const work w = { grid,  block,      shared, kernel, [](void *ctx) { (*(B *)ctx)(); },
+                     &body, sizeof body };
+    return launch(stream, &w);
+}
 template <class... P>
 cudaError_t launch_kernel(void *stream, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...),
                           typename param<P>::type... args)
 {
-    auto body = [=] { kernel(args...); };
-    static_assert(__is_trivially_copyable(decltype(body)), "parameters are bytes");
-    return launch(
-        stream, grid, block, shared, [](void *ctx) { (*(decltype(body) *)ctx)(); }, &body,
-        sizeof body);
+    return launch_body(stream, grid, block, shared, (const void *)kernel, [=] { kernel(args...); });
 }
 
 /* The same of a launch that follows. */
@@ -277,15 +292,11 @@ template <class... P>
 cudaError_t launch_follow(void *stream, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...),
                           typename param<P>::type... args)
 {
-    auto body = [=] {
+    return launch_body(stream, grid, block, shared, (const void *)kernel, [=] {
         follow_begin();
         kernel(args...);
         follow_end();
-    };
-    static_assert(__is_trivially_copyable(decltype(body)), "parameters are bytes");
-    return launch(
-        stream, grid, block, shared, [](void *ctx) { (*(decltype(body) *)ctx)(); }, &body,
-        sizeof body);
+    });
 }
 
 template <class T> ptr<T, true> make_shared(const void *key, size_t n)
@@ -301,6 +312,11 @@ template <class T> ptr<T, true> make_dynamic()
     return { p, s };
 }
 } // namespace emu
+
+template <class... P> cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), int, int bytes)
+{
+    return emu::allow_shared((const void *)kernel, bytes);
+}
 
 template <class T> using G = emu::ptr<T, false>;
 template <class T> using S = emu::ptr<T, true>;

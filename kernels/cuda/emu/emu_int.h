@@ -1,4 +1,4 @@
-/* kernels/cuda/emu/emu_int.h - what emu.cc, graph.cc and sm90.cc know of each other. */
+/* kernels/cuda/emu/emu_int.h - what emu.cc, graph.cc, limits.cc and sm90.cc know of each other. */
 #ifndef LLMQ_KERNELS_CUDA_EMU_EMU_INT_H
 #define LLMQ_KERNELS_CUDA_EMU_EMU_INT_H
 
@@ -26,10 +26,12 @@ struct stream {
     stream *next;
 };
 
+extern thread_local int set_device; /* cudaSetDevice */
+
 /* ---- emu.cc: what a stream or a graph does when its time comes ---- */
 bool own_stream(const void *s, const char *what); /* says so where it is another device's */
 bool is_pinned(const void *p, size_t n);
-cudaError_t run_launch(stream *on, dim3 grid, dim3 block, size_t dynamic, body_fn *fn, void *ctx);
+cudaError_t run_launch(stream *on, const work *w);
 cudaError_t run_copy(stream *s, void *dst, const void *src, size_t n, int kind);
 cudaError_t run_memset(stream *s, void *dst, int v, size_t n);
 
@@ -61,6 +63,13 @@ const char *engine_end(); /* NULL: nothing is left under way */
 bool bar_over(int i, unsigned parity);
 void bar_stuck(int i, char *why, size_t n);
 
+/* ---- limits.cc ---- */
+size_t shared_most(); /* bytes that a block of the part may have */
+/* Whether the device may launch this; else the failure says why not. */
+bool launchable(int device, const work *w);
+/* A block of what runs has made so many bytes of shared arrays. */
+void shared_made(int device, const work *w, size_t bytes);
+
 /* ---- graph.cc ---- */
 /* This thread has a capture under way: what might wait for a device is forbidden. */
 bool captures_here();
@@ -68,8 +77,7 @@ bool captures_here();
 cudaError_t forbid();
 /* Of what is asked of the legacy default stream, which nothing here uses. */
 cudaError_t legacy(const char *what);
-cudaError_t record_launch(stream *s, dim3 grid, dim3 block, size_t dynamic, body_fn *fn,
-                          const void *ctx, size_t bytes);
+cudaError_t record_launch(stream *s, const work *w);
 cudaError_t record_copy(stream *s, void *dst, const void *src, size_t n, int kind);
 cudaError_t record_memset(stream *s, void *dst, int v, size_t n);
 void drop_capture(stream *s);

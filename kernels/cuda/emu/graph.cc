@@ -18,13 +18,11 @@ using namespace emu;
 enum node_kind { LAUNCH, COPY, SET };
 struct node {
     node_kind what;
-    dim3 grid, block;
-    size_t shared, n; /* n: bytes of ctx, or that are copied or set */
-    body_fn *body;
-    void *ctx; /* owned */
+    work launch; /* its ctx is owned */
     void *dst;
     const void *src;
-    int how; /* the kind of a copy, the value of a set */
+    size_t n; /* bytes that are copied or set */
+    int how;  /* the kind of a copy, the value of a set */
 };
 struct emu_graph {
     node *nodes;
@@ -40,7 +38,7 @@ static thread_local stream *here; /* what this thread captures */
 static void clear(emu_graph *g)
 {
     for (size_t i = 0; i < g->n; i++)
-        free(g->nodes[i].ctx);
+        free(g->nodes[i].launch.ctx);
     free(g->nodes);
 }
 
@@ -55,9 +53,10 @@ static cudaError_t add(emu_graph *g, const node *of)
     }
     node *at = &g->nodes[g->n];
     *at = *of;
-    if (of->ctx) {
-        if (!(at->ctx = malloc(of->n))) return cudaErrorMemoryAllocation;
-        memcpy(at->ctx, of->ctx, of->n);
+    const work *w = &of->launch;
+    if (w->ctx) {
+        if (!(at->launch.ctx = malloc(w->bytes))) return cudaErrorMemoryAllocation;
+        memcpy(at->launch.ctx, w->ctx, w->bytes);
     }
     g->n++;
     return cudaSuccess;
@@ -81,12 +80,9 @@ cudaError_t emu::legacy(const char *what)
     return cudaGetLastError();
 }
 
-cudaError_t emu::record_launch(stream *s, dim3 grid, dim3 block, size_t dynamic, body_fn *fn,
-                               const void *ctx, size_t bytes)
+cudaError_t emu::record_launch(stream *s, const work *w)
 {
-    node n = {
-        LAUNCH, grid, block, dynamic, bytes, fn, (void *)(uintptr_t)ctx, nullptr, nullptr, 0
-    };
+    const node n = { LAUNCH, *w, nullptr, nullptr, 0, 0 };
     return s->spoilt ? cudaErrorStreamCaptureInvalidated : add(s->captures, &n);
 }
 
@@ -96,13 +92,13 @@ cudaError_t emu::record_copy(stream *s, void *dst, const void *src, size_t n, in
                        : kind == cudaMemcpyDeviceToHost ? dst
                                                         : nullptr;
     if (host && !is_pinned(host, n)) return forbid();
-    node of = { COPY, 1, 1, 0, n, nullptr, nullptr, dst, src, kind };
+    const node of = { COPY, {}, dst, src, n, kind };
     return s->spoilt ? cudaErrorStreamCaptureInvalidated : add(s->captures, &of);
 }
 
 cudaError_t emu::record_memset(stream *s, void *dst, int v, size_t n)
 {
-    node of = { SET, 1, 1, 0, n, nullptr, nullptr, dst, nullptr, v };
+    const node of = { SET, {}, dst, nullptr, n, v };
     return s->spoilt ? cudaErrorStreamCaptureInvalidated : add(s->captures, &of);
 }
 
@@ -199,7 +195,7 @@ static cudaError_t run(stream *s, const node *n)
     switch (n->what) {
     case LAUNCH:
         emu_counted.nodes++;
-        return run_launch(s, n->grid, n->block, n->shared, n->body, n->ctx);
+        return run_launch(s, &n->launch);
     case COPY:
         return lies_there(n) ? run_copy(s, n->dst, n->src, n->n, n->how) : cudaGetLastError();
     default:
