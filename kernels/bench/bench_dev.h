@@ -2,8 +2,8 @@
  * every scheme at 1 to 4,096 rows, attention of long prompts and of decode. The limit is its own
  * copy; the matrix units' is left to what is measured next to it (scripts/bench/gpu_peers.py).
  *
- * A row's launches are queued one after the other and waited for once. Weights and caches take
- * turns, so that none is in the device's L2 cache when its turn comes. A device with less than
+ * A row's launches are captured once and replayed as a graph, as in use: the host's launches are in no
+ * figure. Weights and caches take turns, so that none is in the device's L2 cache when its turn comes. A device with less than
  * BENCH_DEV_MEMORY gets small shapes: those are to see that all of it runs. */
 #ifndef LLMQ_KERNELS_BENCH_BENCH_DEV_H
 #define LLMQ_KERNELS_BENCH_BENCH_DEV_H
@@ -27,7 +27,7 @@ enum { BENCH_DEV_ROWS = 96 };
 /* Bytes a second of a copy beyond any cache: each is read and written. Errors: LQ_EDEVICE. */
 lq_status bench_dev_copy(dev *d, double *bytes_s, lq_err *err);
 /* Products take their inputs as `acts` says (MM_I8: where codes are integers, else bf16). Errors:
- * LQ_ENOMEM, LQ_EDEVICE, LQ_EINTR. */
+ * LQ_ENOMEM, LQ_EDEVICE, LQ_EINTR; the rows before are there. */
 lq_status bench_dev_run(bench_dev_row rows[BENCH_DEV_ROWS], int *n_rows, dev *d, mm_acts acts,
                         double copy_bytes_s, const lq_job *job, lq_err *err);
 

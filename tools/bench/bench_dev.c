@@ -71,9 +71,14 @@ lq_status bench_device(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
         s = bench_dev_run(r->rows, &r->n_rows, &r->d,
                           asked == MM_I8 && !opt_int8(&o->model) ? MM_BF16 : asked, r->copy, c->job,
                           err);
-    if (!s) prog_end();
-    if (!s && c->json) s = print_json(r, err);
-    if (!s && !c->json) print_table(r);
+    prog_end();
+    lq_err unsaid;
+    if (r->n_rows && c->json) { /* also of one that was not ended: its rows are no worse for it */
+        const lq_status said = print_json(r, s ? &unsaid : err);
+        if (!s) s = said;
+    } else if (r->n_rows) {
+        print_table(r);
+    }
     r->d.ops->close(&r->d);
     free(r);
     return s;

@@ -400,8 +400,12 @@ lq_status bench_model(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
     if (!s) s = check_memory(&b, err);
     if (!s) s = measure_limits(&b, err);
     if (!s) s = run_rows(&b, c->job, err);
-    if (s == LQ_EINTR) lq_fail(err, s, "interrupted");
-    if (!s) prog_end();
+    prog_end();
+    lq_err unsaid;
+    if (s == LQ_EINTR) {
+        lq_fail(err, s, "interrupted");
+        if (b.n_rows && c->json) print_json(&b, &unsaid); /* the rows before are no worse for it */
+    }
     if (!s && c->json) s = print_json(&b, err);
     if (!s && !c->json) print_table(&b);
     load_model_close(&b.loaded);
