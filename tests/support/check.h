@@ -5,7 +5,7 @@
  *
  * A failed CHECK prints and the test goes on; check_end prints "N passed, N failed". A test that
  * runs no CHECK fails, unless it says with CHECK_SKIP why it cannot. With arguments only the tests
- * named there run. What takes long and is of a kind that another row of its table has runs where
+ * named there run; with --list alone their names are printed. What takes long and is of a kind that another row of its table has runs where
  * LLMQ_HARD is set (make check-hard). */
 #ifndef LLMQ_TESTS_SUPPORT_CHECK_H
 #define LLMQ_TESTS_SUPPORT_CHECK_H
@@ -15,7 +15,8 @@
 #include <string.h>
 
 static int check_passed, check_failed, check_bad;
-static int check_ran; /* did this test run a CHECK? */
+static int check_listed; /* names alone were asked for */
+static int check_ran;    /* did this test run a CHECK? */
 
 #define TEST(name) static void name(void)
 #define CHECK(cond, ...)                                                      \
@@ -47,6 +48,11 @@ static inline int check_hard(void) { return getenv("LLMQ_HARD") != NULL; }
 
 static inline int check_wanted(const char *name, int argc, char **argv)
 {
+    if (argc == 2 && strcmp(argv[1], "--list") == 0) {
+        check_listed = 1;
+        puts(name);
+        return 0;
+    }
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], name) == 0) return 1;
     return argc < 2;
@@ -54,6 +60,7 @@ static inline int check_wanted(const char *name, int argc, char **argv)
 
 static inline int check_end(void)
 {
+    if (check_listed) return 0;
     printf("%d passed, %d failed\n", check_passed, check_failed);
     return check_failed != 0;
 }
