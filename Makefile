@@ -98,7 +98,7 @@ EMUF        = -std=c++17 -O1 -Wall -Wshadow -Wno-unknown-pragmas $(WERROR) -fPIC
 ifneq ($(or $(SANITIZE),$(if $(shell command -v $(CXX)),,none)),)
 TESTSRCS   := $(filter-out $(EMUTESTS:%=tests/unit/%.c),$(TESTSRCS))
 else
-EMULATOR   := $(BUILD)/tests/llmq-emulated
+EMULATOR   := $(BUILD)/tests/llmq-emulated $(BUILD)/tests/device-tests
 endif
 
 OBJS     := $(OWNSRCS:%.c=$(BUILD)/%.o) $(CUOBJS)
@@ -110,7 +110,7 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/api/web/* runtime/api/web/vendor/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all objects lib uninstall tests test test-cuda-emu test-cuda-parts test-gpu test-neon unit e2e server clients asan asan-quick asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers foreign format format-check bench bench-gpu bench-quality check-hard sbom dist dist-local wheel deb reproducible install clean help FORCE
+.PHONY: all objects lib uninstall tests test test-cuda-emu test-cuda-parts test-gpu test-neon unit e2e server clients asan asan-quick asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers foreign format format-check bench bench-gpu gpu-bundle bench-quality check-hard sbom dist dist-local wheel deb reproducible install clean help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -181,6 +181,23 @@ $(BUILD)/tests/llmq-emulated: $(EMUOBJS) $(BUILD)/llmq-internal.a $(TOOLOBJS)
 	$(Q)$(CC) $(ALLLD) $(TESTLD) -o $@ $(EMUOBJS) $(TOOLOBJS) $(BUILD)/llmq-internal.a $(LIBS)
 $(EMUTESTS:%=$(BUILD)/tests/%): EXTRA = $(EMUOBJS)
 $(EMUTESTS:%=$(BUILD)/tests/%): $(EMUOBJS)
+# The suites of DEVTESTS and llmq as one program, for a machine that has nothing else: its code for GPUs is there once,
+# and of LAPACK it has what OpenBLAS has
+DEVALL   := $(DEVTESTS:%=$(BUILD)/tests/bundle/%.o) $(patsubst %,$(BUILD)/tests/bundle/%.o,main device_tests lapacke)
+$(BUILD)/tests/bundle/%.o: tests/unit/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALLCF) -Dmain=$*_main -Wno-missing-prototypes -MMD -MP -c -o $@ $<
+$(BUILD)/tests/bundle/main.o: tools/main.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALLCF) -Dmain=llmq_main -Wno-missing-prototypes -MMD -MP -c -o $@ $<
+$(BUILD)/tests/bundle/device_tests.o: tests/support/device_tests.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALLCF) '-DSUITES(X)=${DEVTESTS:%=X(%)}' -MMD -MP -c -o $@ $<
+$(BUILD)/tests/bundle/lapacke.o: packaging/portable/lapacke.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(ALLCF) -MMD -MP -c -o $@ $<
+$(BUILD)/tests/device-tests: $(DEVALL) $(EMUOBJS) $(BUILD)/tests/lib
+	$(Q)$(CC) $(ALLLD) $(TESTLD) -o $@ $(DEVALL) $(EMUOBJS) $(BUILD)/llmq-tools.a $(BUILD)/llmq-internal.a $(filter-out -llapacke,$(LIBS))
 $(BUILD)/tests/%: $(BUILD)/tests/unit/%.o $(BUILD)/llmq-internal.a $(BUILD)/tests/lib
 	$(Q)$(CC) $(ALLLD) $(TESTLD) -o $@ $< $(EXTRA) $(BUILD)/llmq-tools.a $(BUILD)/llmq-internal.a $(LIBS)
 
@@ -309,6 +326,13 @@ bench: all ## tables of kernels and the built-in model beside the machine's limi
 
 bench-gpu: all ## the built-in model on this machine's GPU beside what its memory gives; JSON in build/bench-gpu.json; "skipped" without one
 	@scripts/bench/bench-gpu.sh
+# Code for what is rented (8.0's runs on 8.6 and 8.9, its PTX on what is newer), packed as small as nvcc can
+BUNDLE_ARCHS  = $(if $(filter command environment,$(firstword $(origin CUDA_ARCHS))),$(CUDA_ARCHS),80 90a $(patsubst sm_%,%,$(filter sm_120,$(shell $(NVCC) --list-gpu-code))))
+BUNDLE_NVCC   = $(NVCC)$(if $(findstring --compress-mode,$(shell $(NVCC) --help)), --compress-mode size)
+gpu-bundle: ## build/llmq-gpu.tar.gz: what tries and times llmq on a rented GPU, with nothing else there (docs/gpu-rented.md); CUDA_ARCHS
+	$(Q)[ -n '$(CUDA_RT)' ] || { echo 'gpu-bundle: expected nvcc and its libcudart_static.a, found none' >&2; exit 1; }
+	$(Q)$(MAKE) BUILD=build/gpu NVCC='$(BUNDLE_NVCC)' CUDA_ARCHS='$(BUNDLE_ARCHS)' build/gpu/tests/device-tests
+	$(Q)scripts/bench/gpu-bundle.sh build/gpu/tests/device-tests build/llmq-gpu.tar.gz 'code for $(BUNDLE_ARCHS)'
 
 bench-quality: all ## KL of every format and quantizer beside other projects' at equal bits; MODELS, TARGETS, METHODS, WIDTHS, ... are the caller's
 	$(PYTHON) scripts/bench/quality_targets.py
@@ -363,4 +387,4 @@ clean: ## remove everything that was built
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 14
 
--include $(OBJS:.o=.d) $(TOOLOBJS:.o=.d) $(LIBOBJS:.o=.d) $(TESTSRCS:%.c=$(BUILD)/%.d) $(BUILD)/tests/cmd_serve.d $(BUILD)/tests/k_amx.d $(BUILD)/tests/support/scripted.d $(EMUOBJS:.o=.d) $(FUZZOBJS:.o=.d)
+-include $(OBJS:.o=.d) $(TOOLOBJS:.o=.d) $(LIBOBJS:.o=.d) $(TESTSRCS:%.c=$(BUILD)/%.d) $(BUILD)/tests/cmd_serve.d $(BUILD)/tests/k_amx.d $(BUILD)/tests/support/scripted.d $(EMUOBJS:.o=.d) $(FUZZOBJS:.o=.d) $(DEVALL:.o=.d)

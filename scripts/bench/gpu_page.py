@@ -1,26 +1,14 @@
 #!/usr/bin/env python3
-"""The parts that scripts/bench/bench-gpu.sh left in a folder as one JSON document, and as a page.
+"""docs/performance-gpu.md of what scripts/bench/gpu.sh found, here or on a machine that was rented (make gpu-bundle).
 
-usage: scripts/bench/gpu_page.py FOLDER OUT.json PAGE.md     FOLDER '-': nothing was measured"""
-import datetime
+usage: scripts/bench/gpu_page.py RESULT.json [PAGE.md]     RESULT.json '-': nothing was measured"""
 import json
 import os
 import sys
 
-# (what, target, how it is read of the parts: a function to (figure in words, met or None))
+import gpu_predict
+
 LLAMA = "Llama-3.1-8B's shape"  # runtime/model/model_builtin.c
-
-
-def load(folder):
-    parts = {}
-    for name in sorted(os.listdir(folder)) if folder != "-" else []:
-        stem, kind = os.path.splitext(name)
-        with open(os.path.join(folder, name), encoding="utf-8") as f:
-            if kind == ".json":
-                parts[stem] = json.load(f)
-            elif kind == ".txt":
-                parts[stem] = f.read().strip()
-    return parts
 
 
 def row(parts, part, name, shape):
@@ -46,9 +34,10 @@ def of_one(M, most):
 
 
 def of_cublas(M, least):
+    """Of torch's, or else of what cuBLAS did with bf16 weights here."""
     def read(parts):
         r = row(parts, "kernels", "u4-g128 bf16", products(M))
-        peer = row(parts, "peers", "torch bf16", products(M))
+        peer = row(parts, "peers", "torch bf16", products(M)) or row(parts, "kernels", "bf16 bf16", products(M))
         return r and peer and (f"{100 * r['gflops'] / peer['gflops']:.1f} %, {r['gflops'] * 1e-3:.1f} TFLOP/s",
                                100 * r["gflops"] >= least * peer["gflops"])
     return read
@@ -91,13 +80,14 @@ def gptq(parts):
     return seconds and (f"{seconds:.1f} s", seconds <= 60)
 
 
+# (what, target, how it is read of the parts: a function to (figure in words, met or None))
 TABLE = [
     ("u4-g128, one row, 29 MB in six turns", "90 % of the copy's bandwidth", of_copy("u4-g128 bf16", products(1), 90)),
     ("16 rows, times the time of one", "1.10", of_one(16, 1.10)),
     ("32 rows, times the time of one", "1.25", of_one(32, 1.25)),
     ("64 rows, times the time of one", "1.5", of_one(64, 1.5)),
-    ("512 rows, of torch's bf16 (cuBLAS)", "80 %", of_cublas(512, 80)),
-    ("4,096 rows, of torch's bf16 (cuBLAS)", "80 %", of_cublas(4096, 80)),
+    ("512 rows, of bf16 by cuBLAS", "80 %", of_cublas(512, 80)),
+    ("4,096 rows, of bf16 by cuBLAS", "80 %", of_cublas(4096, 80)),
     ("attention, causal, 8,192 tokens, head 128, bf16", "550 TFLOP/s", prefill),
     ("paged decode, 32 x 4,096, 4 heads a group", "85 % of the copy's bandwidth",
      of_copy("decode bf16", "32 x 4096, 32/8x128", 85)),
@@ -116,44 +106,59 @@ TABLE = [
 ]
 
 
+def head(parts, k):
+    """Which device, and what was not well there."""
+    lines = [f"{parts.get('date', 'some day')}, {k['device']} (compute capability {k['compute_capability'] / 10}, "
+             f"{k['multiprocessors']} multiprocessors), a copy reads and writes {k['limits']['copy_gbytes_s']:.0f} GB/s.",
+             f"Driver, clocks, power, temperature before: {parts.get('before', 'unknown')}; after: {parts.get('after', 'unknown')}."]
+    if "peers" in parts:
+        lines += [f"torch {parts['peers']['torch']}, Triton {parts['peers']['triton'] or 'not there'}, in the same run."]
+    steps = parts.get("steps", [])
+    for r in [r for r in steps if r["result"] == "FAILED"]:
+        lines += [f"Failed there: {r['step']}: {r['says']}"]
+    return lines + ([f"{sum(r['result'] == 'ok' for r in steps)} of {len(steps)} steps went well."] if steps else [])
+
+
 def page(parts):
-    device = parts.get("kernels", {}).get("device")
+    k = parts.get("kernels")
     lines = ["# Speed on a GPU", ""]
-    if device:
-        k = parts["kernels"]
-        lines += [f"{datetime.date.today()}, {device} (compute capability {k['compute_capability'] / 10}, "
-                  f"{k['multiprocessors']} multiprocessors), a copy reads and writes {k['limits']['copy_gbytes_s']:.0f} GB/s.",
-                  f"Driver, clocks, power, temperature before: {parts.get('before', 'unknown')}; after: {parts.get('after', 'unknown')}."]
-        if "peers" in parts:
-            lines += [f"torch {parts['peers']['torch']}, Triton {parts['peers']['triton'] or 'not there'}, in the same run."]
+    if k:
+        lines += head(parts, k)
     else:
-        lines += ["**Compiled and emulated, not measured**: nobody has run llmq on a GPU yet. `make bench-gpu` measures the rows",
-                  "below on the first GPU and rewrites this page (`scripts/bench/gpu_page.py`); `make test-gpu` comes first.",
-                  "What the kernels are, and what `ptxas` says of them: [design/0006-cuda.md](design/0006-cuda.md)."]
+        lines += ["**Compiled and emulated, not measured**: nobody has run llmq on a GPU yet. `make test-gpu` and `make bench-gpu` do on a",
+                  "machine that has one, [`make gpu-bundle`](gpu-rented.md) on one that is rented; `scripts/bench/gpu_page.py` rewrites this",
+                  "page of what they found. What the kernels are, and what `ptxas` says of them: [design/0006-cuda.md](design/0006-cuda.md)."]
     lines += ["", "| what | to reach | found | |", "|---|---|---|---|"]
     for what, target, read in TABLE:
-        found = read(parts) if device else None
+        found = read(parts) if k else None
         text, met = found if found else ("not measured", None)
         lines.append(f"| {what} | {target} | {text} | {'' if met is None else 'yes' if met else 'no'} |")
     lines += ["", "Not measured by `make bench-gpu`: gaps, which a profiler shows",
-              "(`nsys profile --trace cuda ./llmq bench model --device cuda --shape llama-3.1-8b --batch 1`)."]
+              "(`nsys profile --trace cuda ./llmq bench model --device cuda --shape llama-3.1-8b --batch 1`).",
+              "", "## Predictions", "",
+              "**Predicted, not measured**: what the kernels should reach by the arithmetic of `scripts/bench/gpu_predict.py`, from counted",
+              "instructions and bytes. After the semicolon: the kernel's limit, which is memory, issue slots or the matrix units,",
+              "whichever takes longest; a range in per cent is of that limit.", "", *gpu_predict.table()]
     for part in ("kernels", "kernels_int8"):
-        if not device or part not in parts:
+        if part not in parts:
             continue
         lines += ["", f"## {part.replace('_', ', ')}", "", "| | shape | us | TFLOP/s | GB/s | % of the copy |", "|---|---|---|---|---|---|"]
         lines += [f"| {r['name']} | {r['shape']} | {r['seconds'] * 1e6:.1f} | {r['gflops'] * 1e-3:.2f} | {r['gbytes_s']:.0f} | "
                   f"{r['percent_of_copy']:.1f} |" for r in parts[part]["rows"]]
-    if device and "model" in parts:
+    if "model" in parts:
         lines += ["", f"## {parts['model']['model']}", "", "| | tokens/s |", "|---|---|"]
         lines += [f"| {r['name']} {r['shape']} | {r.get('decode_tok_s', r.get('prefill_tok_s')):.0f} |" for r in parts["model"]["rows"]]
     return "\n".join(lines) + "\n"
 
 
 def main():
-    folder, out, target = sys.argv[1:]
-    parts = load(folder)
-    with open(out, "w", encoding="utf-8") as f:
-        json.dump(parts, f, indent=1)
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    source, target = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else os.path.join(os.path.dirname(__file__), "../../docs/performance-gpu.md")
+    parts = {}
+    if source != "-":
+        with open(source, encoding="utf-8") as f:
+            parts = json.load(f)
     with open(target, "w", encoding="utf-8") as f:
         f.write(page(parts))
     print(f"{target}: {'written' if parts.get('kernels') else 'nothing was measured'}")

@@ -38,6 +38,8 @@ step "quantization killed $LLMQ_KILLS times" e2e tests/e2e/test_quantize_bounded
 step "every command killed $LLMQ_KILLS times" e2e -s tests/soak/test_kills.py
 step "every row of the emulated device's tests" env LLMQ_HARD=1 make -s test-cuda-emu
 step "the emulated device's tests on sm_80 and sm_86" make -s test-cuda-parts
+step "the bundle for rented GPUs, every step of it in an empty root" env LLMQ_HARD=1 "$python" -m pytest -q --no-header \
+    -p no:cacheprovider tests/e2e/test_gpu_bundle.py
 step "every fault, and a kill at every change of a file" env LLMQ_FAULTS=all "$python" -m pytest -q -s \
     --no-header -p no:cacheprovider tests/faults
 step "100,000 traces through the scheduler" env LLMQ_TRACES=100000 build/tests/test_sched

@@ -368,27 +368,28 @@ def test_bench_of_kernels_on_a_gpu_and_the_page_that_is_made_of_it(gpu, tmp_path
     assert {"u4-g128 bf16", "nf4 bf16", "fp8-e4m3 bf16", "prefill bf16", "decode int4"} <= names
     assert all(r["seconds"] > 0 and r["gbytes_s"] > 0 for r in rows)
     assert [r["times_one_row"] for r in rows if r["shape"].startswith("1x")] == [1] * 10
-    folder, page = tmp_path / "parts", tmp_path / "page.md"
-    folder.mkdir()
+    page, found = tmp_path / "page.md", tmp_path / "result.json"
     shape = "64x14336x4096"
     row = {"name": "u4-g128 bf16", "shape": shape, "seconds": 1e-5, "gflops": 7.5e5, "gbytes_s": 3000,
            "percent_of_copy": 71, "times_one_row": 1.4}
-    (folder / "kernels.json").write_text(json.dumps(
-        {"device": "a GPU", "compute_capability": 90, "multiprocessors": 132, "limits": {"copy_gbytes_s": 4200}, "rows": [row]}))
+    kernels = {"device": "a GPU", "compute_capability": 90, "multiprocessors": 132, "limits": {"copy_gbytes_s": 4200},
+               "rows": [row, {**row, "shape": "512x14336x4096"}, {**row, "name": "bf16 bf16", "shape": "512x14336x4096", "gflops": 8e5}]}
     whole = gpu.json("bench", "model", "--device", "cuda", "--shape", "tiny", "--batch", "1", "--prompt", "16", "--steps", "2")
     assert [(r["name"], r["shape"]) for r in whole["rows"]] == [("prefill", "1 x 16"), ("decode", "1 x 1")]
     whole["model"] = "Llama-3.1-8B's shape"  # the names of its rows are what the page looks for
     whole["rows"][1].update(percent_of_limit=71, decode_tok_s=900)
-    (folder / "model.json").write_text(json.dumps(whole))
-    (folder / "gptq.json").write_text('{"seconds": 61}')
+    found.write_text(json.dumps({"date": "2026-01-02", "kernels": kernels, "model": whole, "gptq": {"seconds": 61}, "steps": [
+        {"step": "test_dev this", "result": "FAILED", "seconds": 1, "says": "why"}, {"step": "kernels", "result": "ok", "seconds": 9, "says": ""}]}))
     make = [sys.executable, "scripts/bench/gpu_page.py"]
-    subprocess.run([*make, folder, tmp_path / "all.json", page], cwd=ROOT, check=True)
+    subprocess.run([*make, found, page], cwd=ROOT, check=True)
     text = page.read_text()
-    assert "| 64 rows, times the time of one | 1.5 | 1.40 | yes |" in text and "a GPU (compute capability 9.0" in text
+    assert "| 64 rows, times the time of one | 1.5 | 1.40 | yes |" in text and "2026-01-02, a GPU (compute capability 9.0" in text
     assert "| 16 rows, times the time of one | 1.10 | not measured |  |" in text
+    assert "| 512 rows, of bf16 by cuBLAS | 80 % | 93.8 %, 750.0 TFLOP/s | yes |" in text
     assert "bf16 head: one sequence | 70 % of the roofline | 71.0 %, 900 tokens/s | yes |" in text
     assert "1.1 B shape, 128 x 512 | 60 s | 61.0 s | no |" in text
-    subprocess.run([*make, "-", tmp_path / "none.json", page], cwd=ROOT, check=True)
+    assert "\nFailed there: test_dev this: why\n1 of 2 steps went well.\n" in text
+    subprocess.run([*make, "-", page], cwd=ROOT, check=True)
     assert page.read_text() == (ROOT / "docs/performance-gpu.md").read_text()  # until somebody measures
 
 

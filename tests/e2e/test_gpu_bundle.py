@@ -1,0 +1,129 @@
+"""What `make gpu-bundle` packs, on a machine that has nothing: a root with a shell and its tools alone, no network, no
+compiler, no Python. The GPU is the emulated one that the bundle's program has inside. LLMQ_HARD: every step and suite."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from harness import ROOT
+
+TESTS = ROOT / "build/tests/device-tests"
+TOOLS = "sh basename cat date dirname env grep head ls mkdir mv rm sed sleep tail tee timeout tr uname wc".split()
+HARD = "LLMQ_HARD" in os.environ
+# Its arguments: the root, a command there. The loopback is up and nothing else.
+ENTER = """
+import fcntl, os, socket, struct, subprocess, sys
+fcntl.ioctl(socket.socket(socket.AF_INET, socket.SOCK_DGRAM), 0x8914, struct.pack("16sh", b"lo", 1))
+for name in ("dev", "proc"):
+    subprocess.run(["mount", "--rbind", "/" + name, os.path.join(sys.argv[1], name)], check=True)
+os.chroot(sys.argv[1])
+os.chdir("/")
+os.execve(sys.argv[2], sys.argv[2:], {"PATH": "/bin", **{k: v for k, v in os.environ.items() if k.startswith("TRY_")},
+                                     **dict(x.split("=", 1) for x in os.environ["GIVEN"].split("\\n") if x)})
+"""
+EMULATED = {"LLMQ_TEST_DEVICE": "emulated", "SHAPE": "tiny", "PROMPT": "16", "BATCH": "1", "STEPS": "2"}
+SMALL = {} if HARD else {"SUITES": "test_dev test_dev_link", "HARD": "", "WINDOWS": "1"}
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory):
+    """The root of a bare machine, with the bundle in it."""
+    if not os.access(TESTS, os.X_OK):
+        pytest.skip("build/tests/device-tests is not there: no C++ compiler")
+    root = tmp_path_factory.mktemp("machine")
+    for name in ("bin", "dev", "proc", "tmp"):
+        (root / name).mkdir()
+    for tool in TOOLS:
+        path = shutil.which(tool)
+        shutil.copy(path, root / "bin" / tool)
+        for word in subprocess.run(["ldd", path], capture_output=True, text=True).stdout.split():
+            if word.startswith("/") and not (root / word[1:]).exists():
+                (root / word[1:]).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(word, root / word[1:])
+    enter = subprocess.run(["unshare", "-r", "-m", "-n", "true"], capture_output=True, text=True)
+    if enter.returncode:
+        pytest.skip(f"no namespaces here: {enter.stderr.strip()}")
+    subprocess.run([ROOT / "scripts/bench/gpu-bundle.sh", TESTS, root / "b.tar", "emulated"], check=True)
+    subprocess.run(["tar", "-xf", root / "b.tar", "-C", root], check=True)
+    return root
+
+
+def there(machine, *steps, code=0, **env):
+    p = subprocess.run(["unshare", "-r", "-m", "-n", sys.executable, "-c", ENTER, machine, "/bin/sh", "/llmq-gpu/run.sh", *steps],
+                       capture_output=True, text=True, env={"PATH": os.environ["PATH"], "GIVEN": "\n".join(f"{k}={v}" for k, v in env.items())})
+    assert p.returncode == code, p.stdout + p.stderr
+    return p.stdout
+
+
+def result(machine):
+    return json.loads((machine / "llmq-gpu/gpu-results/result.json").read_text())
+
+
+def test_a_bare_machine_runs_every_step_and_keeps_what_they_said(machine):
+    steps = [] if HARD else ["smoke", "numerics", "logits", "memcheck"]
+    said = there(machine, *steps, **EMULATED, **SMALL, BUDGET="36000")
+    found = result(machine)
+    rows = {r["step"]: r for r in found["steps"]}
+    assert "cuda:0 emulated" in found["devices"] and len(rows) == len(found["steps"])
+    assert {r["result"] for r in rows.values()} == {"ok", "skipped"}, said
+    assert rows["memcheck"] == {"step": "memcheck", "result": "skipped", "seconds": 0, "says": "compute-sanitizer is not here"}
+    assert "device emulated; given up: " in rows["serve, isolated as it is by default"]["says"]
+    assert {"run on the GPU", "one completion over HTTP", "the server ends"} <= set(rows)
+    assert {"test_dev", "test_dev_link"} <= {name.split()[0] for name in rows}
+    assert float(rows["logits of u4.llmq on the GPU in bf16"]["says"].split()[-1]) < 1e-3
+    if HARD:
+        assert len(rows) > 90 and {"kernels", "model", "kernels_int8", "model_invariant"} <= set(found)
+        page = machine / "page.md"
+        subprocess.run([sys.executable, "scripts/bench/gpu_page.py", machine / "llmq-gpu/gpu-results/result.json", page], cwd=ROOT, check=True)
+        assert "emulated" in page.read_text()
+
+
+def test_without_a_gpu_it_says_what_is_missing(machine):
+    said = there(machine, code=3)
+    assert "no GPU that llmq can use: cpu (no GPU: " in said and "/dev/nvidia0" in said
+
+
+def test_a_step_that_fails_or_has_no_time_left_stops_no_other(machine):
+    tests = machine / "llmq-gpu/tests"
+    tests.rename(machine / "gone")
+    try:
+        there(machine, "numerics", code=1, **EMULATED, HARD="", SUITES="test_graph_dev test_dev nosuch test_dev_link")
+    finally:
+        (machine / "gone").rename(tests)
+    rows = result(machine)["steps"]
+    assert {r["step"].split()[0] for r in rows if r["result"] == "FAILED"} == {"test_graph_dev", "nosuch"}
+    assert "found 'nosuch'" in next(r["says"] for r in rows if r["step"] == "nosuch")
+    assert {r["step"].split()[0] for r in rows if r["result"] == "ok"} >= {"test_dev", "test_dev_link"}
+    there(machine, "logits", **EMULATED, BUDGET="0")
+    assert {r["result"] for r in result(machine)["steps"]} == {"not run"}
+
+
+def test_an_older_c_library_gives_way_to_the_bundles(machine):
+    """A program that the system's loader refuses, as one that wants a newer C library is: here it names no loader."""
+    program = machine / "llmq-gpu/build/tests/device-tests"
+    whole = program.read_bytes()
+    at = whole.index(b"/lib64/ld-linux-x86-64.so.2\0") if b"/lib64/ld-linux-x86-64.so.2\0" in whole else -1
+    if at < 0:
+        pytest.skip("another processor's loader")
+    program.write_bytes(whole[:at] + b"/no" + whole[at + 3:])
+    try:
+        there(machine, "smoke", **EMULATED)
+        assert {r["result"] for r in result(machine)["steps"]} == {"ok"}
+        libc = machine / "llmq-gpu/libc"
+        libc.rename(machine / "libc")
+        said = there(machine, "smoke", code=2, **EMULATED)
+        assert said.startswith("llmq does not run here, on Linux ") and "this bundle: llmq " in said
+        (machine / "libc").rename(libc)
+    finally:
+        program.write_bytes(whole)
+
+
+def test_its_words_are_checked(machine):
+    p = subprocess.run(["scripts/bench/gpu.sh", "speed"], cwd=ROOT, capture_output=True, text=True)
+    assert p.returncode == 2 and "expected smoke, numerics, logits, memcheck or bench, found 'speed'" in p.stderr
+    p = subprocess.run(["scripts/bench/gpu-bundle.sh"], cwd=ROOT, capture_output=True, text=True)
+    assert p.returncode == 2 and p.stderr.startswith("usage: ")
