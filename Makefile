@@ -70,20 +70,21 @@ ISA_SANITIZE := $(if $(SANITIZE),$(addprefix -fno-sanitize=,null alignment objec
 # Nor is it worth as many again to follow each of their variables in the debugger.
 ISA_DEBUG    := $(if $(findstring -g,$(CFLAGS)),-g1)
 isa_flags   = $(foreach i,$(ISAS),$(if $(findstring _$(i).c,$(1)),$(ISA_$(i)) $(ISA_DEBUG) $(ISA_SANITIZE))) \
-              $(if $(CUOBJS),$(if $(findstring kernels/device.c,$(1)),-DLLMQ_CUDA)) \
+              $(if $(findstring kernels/device.c,$(1)),$(if $(CUOBJS),-DLLMQ_CUDA='"$(CUDA_CODE)"',-DLLMQ_NO_CUDA='"$(call cuda_word,missing)"')) \
               $(if $(LIBEDIT),$(if $(findstring cli/line_edit.c,$(1)),-DLLMQ_LIBEDIT $(EDITCF)))
 
-# CUDA: where nvcc is found, kernels/cuda/ is compiled for it: machine code for each of CUDA_ARCHS (80
-# and this machine's GPUs; 80 86 89 90a are what a release has) and PTX of compute_80, which newer ones
-# compile at start. The same sources compiled for the host (kernels/cuda/emu/) are part of the tests; a
+# CUDA: where nvcc is found (scripts/make/cuda.sh; NVCC= leaves it out), kernels/cuda/ is compiled for it:
+# machine code for each of CUDA_ARCHS (80 and this machine's GPUs; 80 86 89 90a are what a release has) and
+# PTX of compute_80, which newer ones compile at start. The same sources compiled for the host (kernels/cuda/emu/) are part of the tests; a
 # sanitizer cannot follow their fibres, which have checks of their own.
-NVCC       ?= $(shell command -v nvcc)
-CUDA_OWN   := $(filter 86 89 90a,$(if $(NVCC),$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sed 's/^90$$/90a/')))
-CUDA_ARCHS ?= 80 $(sort $(CUDA_OWN))
-CUDA_TOP   := $(if $(NVCC),$(shell $(NVCC) --dryrun -x cu /dev/null 2>&1 | sed -n 's/.*TOP=//p'))
-CUDA_RT    := $(firstword $(wildcard $(CUDA_TOP)/lib64/libcudart_static.a $(CUDA_TOP)/lib/libcudart_static.a))
+CUDA_SAID  := $(shell CC='$(CC)' CUDA_ARCHS='$(CUDA_ARCHS)' scripts/make/cuda.sh $(if $(SANITIZE),'',$(if $(filter undefined,$(origin NVCC)),,'$(NVCC)')))
+cuda_word   = $(subst ~, ,$(patsubst $(1)=%,%,$(filter $(1)=%,$(CUDA_SAID))))
+CUDA_CC    := $(call cuda_word,nvcc)
+CUDA_RT    := $(call cuda_word,runtime)
+CUDA_CODE  := $(call cuda_word,archs)
+CUDA_NOTE  := $(or $(call cuda_word,found),not in this build: $(call cuda_word,missing))
 CUSRCS     := $(sort $(wildcard kernels/cuda/*.cu))
-CUOBJS     := $(if $(SANITIZE),,$(if $(CUDA_RT),$(CUSRCS:%.cu=$(BUILD)/%.o)))
+CUOBJS     := $(if $(CUDA_RT),$(CUSRCS:%.cu=$(BUILD)/%.o))
 EMUOBJS    := $(CUSRCS:%.cu=$(BUILD)/emu/%.o) $(patsubst %.cc,$(BUILD)/emu/%.o,$(sort $(wildcard kernels/cuda/emu/*.cc))) \
               $(BUILD)/emu/tests/support/cuda_broken.o $(BUILD)/tests/support/emulated.o $(BUILD)/tests/support/emulated_driver.o
 DEVTESTS   := test_dev test_dev_link test_dev_mm test_dev_attn test_dev_draw test_forward_dev test_forward_ranks test_graph_dev test_engine_dev test_quant_dev
@@ -91,7 +92,7 @@ EMUTESTS   := $(DEVTESTS) test_cuda_emu
 NVCCF       = -std=c++17 -O3 -fmad=false -objtemp -I. -Xcompiler -O2,-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics -Xptxas -v
 # *_sm90.cu are for sm_90a alone, whatever CUDA_ARCHS says.
 cu_code     = -gencode arch=compute_$(1),code=$(2)_$(1)
-cu_archs    = $(if $(findstring _sm90.cu,$(1)),$(call cu_code,90a,sm),$(foreach a,$(CUDA_ARCHS),$(call cu_code,$(a),sm)) \
+cu_archs    = $(if $(findstring _sm90.cu,$(1)),$(call cu_code,90a,sm),$(foreach a,$(CUDA_CODE),$(call cu_code,$(a),sm)) \
               $(call cu_code,80,compute))
 EMUF        = -std=c++17 -O1 -Wall -Wshadow -Wno-unknown-pragmas $(WERROR) -fPIC -fno-exceptions -fno-rtti \
               -fno-threadsafe-statics -ffp-contract=off -I.
@@ -110,7 +111,7 @@ PROGRAM  := $(if $(filter build,$(BUILD)),llmq,$(BUILD)/llmq)
 WEB      := $(wildcard runtime/api/web/* runtime/api/web/vendor/*)
 Q        := $(if $(V),,@)
 
-.PHONY: all objects lib uninstall tests test test-cuda-emu test-cuda-parts test-gpu test-neon unit e2e server clients asan asan-quick asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers foreign format format-check bench bench-gpu gpu-bundle bench-quality check-hard sbom dist dist-local wheel deb reproducible install clean help FORCE
+.PHONY: all objects lib uninstall tests test test-cuda-emu test-cuda-parts test-gpu test-neon unit e2e server clients asan asan-quick asan-suites asan-inputs ubsan tsan tsan-server memcheck fuzz tidy analyze layers foreign format format-check bench bench-gpu gpu-bundle bench-quality check-hard sbom dist dist-local wheel deb reproducible install clean cuda help FORCE
 .DEFAULT_GOAL := all
 .SECONDARY: $(TESTSRCS:%.c=$(BUILD)/%.o)
 
@@ -121,6 +122,7 @@ tests: lib $(TESTBINS) $(BUILD)/tests/llmq-scripted $(EMULATOR) $(BUILD)/tests/f
 $(PROGRAM): $(OBJS) $(TOOLOBJS)
 	$(if $(V),,@echo "  LD   $@")
 	$(Q)$(CC) $(ALLLD) -o $@ $^ $(LIBS)
+	@echo '  CUDA $(CUDA_NOTE)'
 
 $(BUILD)/llmq-internal.a: $(OBJS)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
@@ -161,13 +163,14 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 	$(if $(V),,@echo "  CC   $<")
 	$(Q)$(CC) $(ALLCF) $(call isa_flags,$<) -MMD -MP -c -o $@ $<
 
+CUDA_MADE = $(CUDA_CC) $(NVCCF) $(call cu_archs,) $(CXX) $(EMUF) $(call cuda_word,missing)
 $(BUILD)/cuda-flags: FORCE
-	@mkdir -p $(@D); echo '$(NVCC) $(NVCCF) $(call cu_archs,) $(CXX) $(EMUF)' | cmp -s - $@ || echo '$(NVCC) $(NVCCF) $(call cu_archs,) $(CXX) $(EMUF)' > $@
+	@mkdir -p $(@D); echo '$(CUDA_MADE)' | cmp -s - $@ || echo '$(CUDA_MADE)' > $@
 $(BUILD)/kernels/device.o: $(BUILD)/cuda-flags
 $(BUILD)/kernels/cuda/%.o: kernels/cuda/%.cu $(BUILD)/cuda-flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  NVCC $<")
-	$(Q)$(NVCC) $(NVCCF) $(call cu_archs,$<) -MMD -MP -c -o $@ $< 2>$(@:.o=.ptxas) || { cat $(@:.o=.ptxas); rm -f $@; exit 1; }
+	$(Q)$(CUDA_CC) $(NVCCF) $(call cu_archs,$<) -MMD -MP -c -o $@ $< 2>$(@:.o=.ptxas) || { cat $(@:.o=.ptxas); rm -f $@; exit 1; }
 $(BUILD)/emu/%.o: %.cu $(BUILD)/cuda-flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  EMU  $<")
@@ -327,8 +330,8 @@ bench: all ## tables of kernels and the built-in model beside the machine's limi
 bench-gpu: all ## the built-in model on this machine's GPU beside what its memory gives; JSON in build/bench-gpu.json; "skipped" without one
 	@scripts/bench/bench-gpu.sh
 # Code for what is rented (8.0's runs on 8.6 and 8.9, its PTX on what is newer), packed as small as nvcc can
-BUNDLE_ARCHS  = $(if $(filter command environment,$(firstword $(origin CUDA_ARCHS))),$(CUDA_ARCHS),80 90a $(patsubst sm_%,%,$(filter sm_120,$(shell $(NVCC) --list-gpu-code))))
-BUNDLE_NVCC   = $(NVCC)$(if $(findstring --compress-mode,$(shell $(NVCC) --help)), --compress-mode size)
+BUNDLE_ARCHS  = $(if $(filter command environment,$(firstword $(origin CUDA_ARCHS))),$(CUDA_ARCHS),80 90a $(patsubst sm_%,%,$(filter sm_120,$(shell $(CUDA_CC) --list-gpu-code))))
+BUNDLE_NVCC   = $(CUDA_CC)$(if $(findstring --compress-mode,$(shell $(CUDA_CC) --help)), --compress-mode size)
 gpu-bundle: ## build/llmq-gpu.tar.gz: what tries and times llmq on a rented GPU, with nothing else there (docs/gpu-rented.md); CUDA_ARCHS
 	$(Q)[ -n '$(CUDA_RT)' ] || { echo 'gpu-bundle: expected nvcc and its libcudart_static.a, found none' >&2; exit 1; }
 	$(Q)$(MAKE) BUILD=build/gpu NVCC='$(BUNDLE_NVCC)' CUDA_ARCHS='$(BUNDLE_ARCHS)' build/gpu/tests/device-tests
@@ -383,6 +386,9 @@ uninstall: ## remove what install wrote with the same variables
 
 clean: ## remove everything that was built
 	rm -rf build build-asan build-asan-quick build-ubsan build-tsan build-fuzz build-neon build-foreign dist llmq llmq.spdx.json
+
+cuda: ## which nvcc was found and what code it makes, or why there is none
+	@echo '$(CUDA_NOTE)'
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:[^#]*## /\t/' | expand -t 14

@@ -3,11 +3,17 @@
 
 #include <stdlib.h>
 
-#ifdef LLMQ_CUDA /* of this file alone: the Makefile has compiled kernels/cuda/ */
+/* Of this file alone. LLMQ_CUDA: the Makefile has compiled kernels/cuda/, for these; LLMQ_NO_CUDA:
+ * why it has not. */
+#ifdef LLMQ_CUDA
 extern const dev_ops cu_table;
 static const dev_ops *in_use = &cu_table;
 #else
 static const dev_ops *in_use;
+#define LLMQ_CUDA ""
+#endif
+#ifndef LLMQ_NO_CUDA
+#define LLMQ_NO_CUDA ""
 #endif
 
 const dev_ops *dev_cuda(void) { return in_use; }
@@ -15,8 +21,10 @@ void dev_use(const dev_ops *ops) { in_use = ops; }
 
 const char *dev_not_built(void)
 {
-    return dev_cuda() ? NULL : "this llmq was built without CUDA (no nvcc was found)";
+    return dev_cuda() ? NULL : "this llmq was built without CUDA (" LLMQ_NO_CUDA ")";
 }
+
+const char *dev_code(void) { return LLMQ_CUDA; }
 
 int dev_count(lq_err *why)
 {

@@ -515,6 +515,8 @@ struct dev_ops {
 /* The CUDA table, or NULL where this program was built without; dev_not_built then says why. */
 const dev_ops *dev_cuda(void);
 const char *dev_not_built(void); /* NULL: it was built with it */
+/* What its machine code is for, as nvcc names that ("80 90a"); "": none. */
+const char *dev_code(void);
 /* For tests, before anything else here: dev_cuda gives this table from now on. */
 void dev_use(const dev_ops *ops);
 /* Of dev_cuda(); 0: why says in one line what is missing. */

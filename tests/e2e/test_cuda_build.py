@@ -1,0 +1,162 @@
+"""Which nvcc `make` takes, and what it says of it (scripts/make/cuda.sh): stand-ins in folders as toolkits have them."""
+import os
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+from harness import ROOT
+
+NVCC = """#!/bin/sh
+case "$*" in
+*--version*) echo "Cuda compilation tools, release {version}, V{version}.99" ;;
+*--list-gpu-code*) printf 'sm_%s\\n' {codes} ;;
+*--dryrun*) echo '#$ TOP={top}' >&2 ;;
+esac
+"""
+HEADER = "#if __GNUC__ > {0}\n#error -- unsupported GNU version! gcc versions later than {0} are not supported!\n#endif\n"
+CODES = {"11.8": "50 80 86 89 90", "12.4": "50 80 86 89 90", "13.0": "75 80 86 89 90 100 103 120"}
+
+
+@pytest.fixture(scope="module")
+def tools(tmp_path_factory):
+    """The system's programs but for compilers for GPUs, and but for g++, whose versions tests choose."""
+    folder = tmp_path_factory.mktemp("bin")
+    for path in pathlib.Path("/usr/bin").iterdir():
+        if not re.match(r"nvcc|nvidia-smi|(.*-)?g\+\+", path.name):
+            (folder / path.name).symlink_to(path)
+    return folder
+
+
+class Machine:
+    """A PATH, folders below a root, and `make` with them."""
+
+    def __init__(self, tools, folder):
+        self.root, self.bin = folder / "root", folder / "bin"
+        self.bin.mkdir()
+        self.env = {"PATH": f"{self.bin}:{tools}", "LLMQ_CUDA_ROOT": str(self.root), "HOME": str(folder), "LC_ALL": "C"}
+        self.program("g++", "echo 13")
+
+    def program(self, name, text):
+        (self.bin / name).write_text(f"#!/bin/sh\n{text}\n")
+        (self.bin / name).chmod(0o755)
+
+    def toolkit(self, place, version, library="lib64", gcc=13):
+        top = self.root / place
+        (top / "bin").mkdir(parents=True)
+        (top / "bin/nvcc").write_text(NVCC.format(version=version, codes=CODES[version], top=top))
+        (top / "bin/nvcc").chmod(0o755)
+        (top / "include/crt").mkdir(parents=True)
+        (top / "include/crt/host_config.h").write_text(HEADER.format(gcc))
+        if library:
+            (top / library).mkdir(parents=True)
+            (top / library / "libcudart_static.a").touch()
+        return top
+
+    def make(self, *args, **env):
+        p = subprocess.run(["make", "-s", "-C", ROOT, *args], capture_output=True, text=True, env={**self.env, **env})
+        assert p.returncode == 0, p.stderr
+        return p.stdout.strip()
+
+    def compiles(self, *args, **env):
+        """How the kernels are compiled, and what device.c is told."""
+        said = self.make("-n", "-B", *args, "build/kernels/cuda/dev.o", "build/kernels/device.o", **env)
+        nvcc = [line for line in said.splitlines() if "dev.cu" in line and "-gencode" in line]
+        return nvcc[0] if nvcc else "", re.search(r"-DLLMQ_\w*CUDA='\"[^\"]*\"'", said)[0]
+
+
+@pytest.fixture
+def machine(tools, tmp_path):
+    return Machine(tools, tmp_path)
+
+
+@pytest.mark.parametrize("place, variable, library", [
+    ("anywhere", "CUDA_HOME", "lib64"), ("anywhere", "CUDA_PATH", "lib"), ("opt/cuda", None, "lib64"),
+    ("usr/local/cuda", None, "lib64"), ("usr/local/cuda-12.4", None, "targets/x86_64-linux/lib"),
+    ("usr/lib/nvidia-cuda-toolkit", None, "lib")])
+def test_a_toolkit_off_the_path_is_found(machine, place, variable, library):
+    top = machine.toolkit(place, "12.4", library)
+    env = {variable: str(top)} if variable else {}
+    assert machine.make("cuda", **env) == f"12.4 ({top}/bin/nvcc), code for 80, and for later GPUs by their driver"
+    compiled, told = machine.compiles(**env)
+    assert compiled.startswith(f"{top}/bin/nvcc ") and told == "-DLLMQ_CUDA='\"80\"'"
+
+
+def test_what_was_named_goes_before_the_path_and_that_before_folders(machine):
+    machine.toolkit("usr/local/cuda", "12.4")
+    on_path, named, home = (machine.toolkit(name, "13.0") for name in ("on-path", "named", "home"))
+    machine.env["PATH"] = f"{on_path}/bin:{machine.env['PATH']}"
+    assert f"({on_path}/bin/nvcc)" in machine.make("cuda")
+    assert f"({home}/bin/nvcc)" in machine.make("cuda", CUDA_HOME=str(home))
+    assert f"({named}/bin/nvcc)" in machine.make("cuda", f"NVCC={named}/bin/nvcc", CUDA_HOME=str(home))
+    assert f"({named}/bin/nvcc)" in machine.make("cuda", NVCC=f"{named}/bin/nvcc")
+
+
+def test_the_newest_of_several_versions_is_taken(machine):
+    for place, version in [("usr/local/cuda-9.2", "11.8"), ("usr/local/cuda-12.4", "12.4"), ("usr/local/cuda-13.0", "13.0")]:
+        machine.toolkit(place, version)
+    assert machine.make("cuda").startswith("13.0 ")
+
+
+def test_a_runtime_that_the_compiler_alone_knows_is_found(machine, tmp_path):
+    """As Debian's nvidia-cuda-toolkit has it."""
+    machine.toolkit("usr/lib/nvidia-cuda-toolkit", "12.4", library=None)
+    assert re.fullmatch(r"not in this build: nvcc of CUDA 12.4 is here, libcudart_static.a is not: [^\n]+", machine.make("cuda"))
+    compiled, told = machine.compiles()
+    assert "libcudart_static.a is not" in told
+    (tmp_path / "libcudart_static.a").touch()
+    machine.program("cc", f'[ "$1" != -print-file-name=libcudart_static.a ] || exec echo {tmp_path}/libcudart_static.a\nexec /usr/bin/cc "$@"')
+    assert machine.make("cuda").startswith("12.4 ")
+    assert f" {tmp_path}/libcudart_static.a " in machine.make("-n", "-B", "llmq")
+
+
+def test_code_that_an_older_nvcc_does_not_know_is_left_out(machine):
+    machine.toolkit("usr/local/cuda", "12.4")
+    archs = "CUDA_ARCHS=80 90a 100 120a"
+    assert machine.make("cuda", archs).endswith("code for 80 90a, and for later GPUs by their driver; nvcc does not know 100, 120a")
+    compiled, told = machine.compiles(archs)
+    assert re.findall(r"code=(\w+)", compiled) == ["sm_80", "sm_90a", "compute_80"] and told == "-DLLMQ_CUDA='\"80 90a\"'"
+    machine.toolkit("newer", "13.0")
+    compiled, _ = machine.compiles(archs, CUDA_HOME=str(machine.root / "newer"))
+    assert re.findall(r"code=(\w+)", compiled) == ["sm_80", "sm_90a", "sm_100", "sm_120a", "compute_80"]
+
+
+def test_code_for_this_machines_gpus_is_made_where_nvcc_knows_them(machine):
+    machine.program("nvidia-smi", "printf '9.0\\n12.0\\n12.0\\n7.5\\n'")
+    machine.toolkit("usr/local/cuda", "12.4")
+    assert machine.make("cuda").endswith("code for 80 90a, and for later GPUs by their driver; nvcc does not know 120")
+    machine.toolkit("newer", "13.0")
+    assert "code for 80 90a 120, " in machine.make("cuda", CUDA_HOME=str(machine.root / "newer"))
+
+
+@pytest.mark.parametrize("args, env, why", [
+    ([], {}, r"no nvcc was found in CUDA_HOME, PATH, /usr/local/cuda\* or /opt/cuda"),
+    (["NVCC="], {}, "NVCC= or a sanitizer left it out"),
+    ([], {"NVCC": ""}, "NVCC= or a sanitizer left it out"),
+    (["SANITIZE=-fsanitize=thread"], {}, "NVCC= or a sanitizer left it out"),
+    (["NVCC=/nowhere/nvcc"], {}, "/nowhere/nvcc does not say its version"),
+])
+def test_without_one_the_build_goes_on_and_says_why(machine, args, env, why):
+    if args or env:
+        machine.toolkit("usr/local/cuda", "13.0")
+    assert re.fullmatch(f"not in this build: {why}", machine.make("cuda", *args, **env))
+    _, told = machine.compiles(*args, **env)
+    assert re.fullmatch(rf"-DLLMQ_NO_CUDA='\"{why}\"'", told)
+
+
+def test_an_nvcc_that_is_too_old_is_not_used(machine):
+    machine.toolkit("usr/local/cuda", "11.8")
+    assert machine.make("cuda").endswith("/usr/local/cuda/bin/nvcc is of CUDA 11.8, 12.0 or later is needed")
+
+
+def test_a_host_compiler_that_nvcc_refuses_is_replaced_or_said(machine):
+    top = machine.toolkit("usr/local/cuda", "12.4", gcc=13)
+    machine.program("g++", "echo 15")
+    assert machine.make("cuda") == "not in this build: nvcc of CUDA 12.4 takes g++ up to 13, found 15: install g++-13"
+    machine.program("g++-12", "echo 12")
+    assert machine.make("cuda").endswith("; with g++-12, as nvcc takes g++ up to 13")
+    assert machine.compiles()[0].startswith(f"{top}/bin/nvcc -ccbin g++-12 ")
+    for args, env in [([f"NVCC={top}/bin/nvcc -ccbin clang++"], {}), ([], {"NVCC_CCBIN": "clang++"})]:
+        assert machine.make("cuda", *args, **env).startswith("12.4 ")
+        assert "g++-12" not in machine.compiles(*args, **env)[0]
