@@ -3,6 +3,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 
 import pytest
 
@@ -160,3 +161,22 @@ def test_a_host_compiler_that_nvcc_refuses_is_replaced_or_said(machine):
     for args, env in [([f"NVCC={top}/bin/nvcc -ccbin clang++"], {}), ([], {"NVCC_CCBIN": "clang++"})]:
         assert machine.make("cuda", *args, **env).startswith("12.4 ")
         assert "g++-12" not in machine.compiles(*args, **env)[0]
+
+
+KERNEL = """ptxas info    : Compiling entry function '_Z12probe_kernelv' for 'sm_90a'
+ptxas info    : Function properties for _Z12probe_kernelv
+    0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
+ptxas info    : Used 4 registers, used 0 barriers
+"""
+
+
+@pytest.mark.parametrize("code", ["C7506", "C7507", "C7508", "C7510"])
+def test_what_ptxas_did_not_do_as_written_is_over_budget(tmp_path, code):
+    """Registers that warps were to give each other (setmaxnreg), and products that were to overlap."""
+    def over(text):
+        (tmp_path / "sm90.ptxas").write_text(text + KERNEL)
+        p = subprocess.run([sys.executable, ROOT / "scripts/ci/ptxas.py", tmp_path], capture_output=True, text=True)
+        return int(re.search(r"ptxas: 1 kernels, (\d+) over budget", p.stdout)[1]), p.stderr
+    warning = f"ptxas info    : ({code}) Potential Performance Loss: what was written is ignored"
+    plain, warned = over(""), over(warning + "\n")
+    assert warned[0] == plain[0] + 1 and f"sm90.ptxas: {warning}" in warned[1]
