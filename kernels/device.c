@@ -26,6 +26,12 @@ const char *dev_not_built(void)
 
 const char *dev_code(void) { return LLMQ_CUDA; }
 
+bool dev_may_follow(int cc, int ptx)
+{
+    enum { SINCE = 90 };
+    return cc >= SINCE && ptx >= SINCE && cc / 10 != 12;
+}
+
 int dev_count(lq_err *why)
 {
     const dev_ops *ops = dev_cuda();

@@ -517,6 +517,10 @@ const dev_ops *dev_cuda(void);
 const char *dev_not_built(void); /* NULL: it was built with it */
 /* What its machine code is for, as nvcc names that ("80 90a"); "": none. */
 const char *dev_code(void);
+/* Whether launches may begin before the one before has ended, of kernels compiled from PTX of `ptx`
+ * on a device of `cc`. On 12.x not until it was tried there: captures of such launches failed
+ * (SGLang's pull request 18596). */
+bool dev_may_follow(int cc, int ptx);
 /* For tests, before anything else here: dev_cuda gives this table from now on. */
 void dev_use(const dev_ops *ops);
 /* Of dev_cuda(); 0: why says in one line what is missing. */

@@ -38,7 +38,6 @@ inline namespace CU_NAME(dev_cu)
                 seen ? " (CUDA_VISIBLE_DEVICES is '" : "", seen ? seen : "", seen ? "')" : "");
     }
 }
-enum { CC_FOLLOW = 90 };
 
 static int CU_NAME(count)(lq_err *why)
 {
@@ -95,7 +94,7 @@ static lq_status CU_NAME(open)(dev *d, int index, lq_err *err)
     d->stream = stream;
     d->index = index;
     d->cc = p.major * 10 + p.minor;
-    d->follows = d->cc >= CC_FOLLOW && code.ptxVersion >= CC_FOLLOW;
+    d->follows = dev_may_follow(d->cc, code.ptxVersion);
     d->n_sm = p.multiProcessorCount;
     d->memory = p.totalGlobalMem;
     d->shared_per_block = p.sharedMemPerBlockOptin;

@@ -536,9 +536,26 @@ TEST(copies_take_rows_apart)
     rig_close(&r);
 }
 
+TEST(launches_follow_where_the_code_waits_and_it_was_tried)
+{
+    static const struct {
+        const char *why;
+        int cc, ptx;
+        bool want;
+    } cases[] = { { "Ampere and Ada have none", 86, 80, false },
+                  { "Hopper's own code", 90, 90, true },
+                  { "older PTX waits for nothing", 90, 80, false },
+                  { "a data centre's Blackwell", 100, 90, true },
+                  { "not yet tried", 120, 120, false },
+                  { "nor here", 121, 90, false } };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++)
+        CHECK(dev_may_follow(cases[i].cc, cases[i].ptx) == cases[i].want, "%s", cases[i].why);
+}
+
 int main(int argc, char **argv)
 {
     if (!rig_table()) return 0;
+    RUN(launches_follow_where_the_code_waits_and_it_was_tried);
     RUN(norms_agree_with_the_cpu);
     RUN(rows_side_by_side_are_normed_as_rows_apart_and_rounded_last);
     RUN(a_row_in_two_parts_is_normed_as_one);
