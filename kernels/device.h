@@ -29,6 +29,8 @@ struct dev {
     void *stream;
     void *blas, *blas_room;  /* cuBLAS, once it was needed, and its workspace */
     int index, cc;           /* cc: compute capability, 90 for 9.0 */
+    int code, ptx;           /* its kernels: machine code for, and compiled from PTX of, likewise;
+                                code above ptx is what the driver has compiled */
     int n_sm;                /* multiprocessors */
     bool follows;            /* a launch may begin before the one before it has ended */
     size_t memory;           /* bytes in all */
@@ -444,10 +446,11 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
 #define DEV_OPS(X)                                                                                 \
     X(lq_status, open, (dev * d, int index, lq_err *err))                                          \
     X(void, close, (dev * d))                                                                      \
-    X(void, bind, (dev * d))              /* what this thread does from now on is meant for d */   \
-    X(int, count, (lq_err * why))         /* of devices; 0: why says what is missing */            \
-    X(void *, alloc, (dev * d, size_t n)) /* NULL: out of memory, said by dev_sync */              \
-    X(void, free, (dev * d, void *p))     /* also after a failure */                               \
+    X(void, bind, (dev * d))      /* what this thread does from now on is meant for d */           \
+    X(int, count, (lq_err * why)) /* of devices; 0: why says what is missing */                    \
+    X(void, versions, (int *toolkit, int *driver)) /* of CUDA, 13000 for 13.0; 0: none */          \
+    X(void *, alloc, (dev * d, size_t n))          /* NULL: out of memory, said by dev_sync */     \
+    X(void, free, (dev * d, void *p))              /* also after a failure */                      \
     /* n bytes at p, of what alloc gave, are a buffer of their own: where somebody watches (the  \
      * emulation), what is reached from there ends there, and what is in no such buffer is     \
      * nobody's. They go with free of the whole */ \

@@ -27,7 +27,7 @@ static const struct {
 enum { CONTEXT = 8192, N_WIDTHS = LQ_COUNT(widths), FLUENT = 8 /* tokens a second */ };
 
 typedef struct {
-    char cpu[128], isas[256], devices[512], driver[96], cache[4096];
+    char cpu[128], isas[256], devices[2048], driver[96], cache[4096];
     bool nvidia, cuda, gpu, token, offline;
     int cores, threads;
     size_t memory, total, disk; /* bytes: free, of the machine, free at the cache; 0: not told */

@@ -41,10 +41,34 @@ static cJSON *libraries(void)
     return o;
 }
 
+/* "13.0" of 13000 */
+static void add_cuda_version(cJSON *o, const char *name, int v)
+{
+    char text[32];
+    if (v == 0) return;
+    snprintf(text, sizeof text, "%d.%d", v / 1000, v % 1000 / 10);
+    cJSON_AddStringToObject(o, name, text);
+}
+
+/* What this program was built with and for, and what is here. */
+static void add_cuda(cJSON *o)
+{
+    char text[96];
+    int toolkit, driver;
+    cJSON_AddBoolToObject(o, "cuda", dev_cuda() != NULL);
+    if (!dev_cuda()) return;
+    dev_cuda()->versions(&toolkit, &driver);
+    add_cuda_version(o, "cuda_toolkit", toolkit);
+    if (dev_code()[0]) cJSON_AddStringToObject(o, "cuda_code", dev_code());
+    add_cuda_version(o, "cuda_of_driver", driver);
+    host_driver(text, sizeof text);
+    if (text[0]) cJSON_AddStringToObject(o, "nvidia_driver", text);
+}
+
 static cJSON *document(void)
 {
     cJSON *o = cJSON_CreateObject();
-    char text[512];
+    char text[2048];
     cJSON_AddStringToObject(o, "version", LLMQ_VERSION);
     cJSON_AddStringToObject(o, "compiler", COMPILER);
     os_cpu_name(text, sizeof text);
@@ -55,7 +79,7 @@ static cJSON *document(void)
     cJSON_AddStringToObject(o, "kernels_available", k_list());
     cJSON_AddStringToObject(o, "activations", mm_acts_text(opt_acts(&(opt_model){ 0 })));
     cJSON_AddStringToObject(o, "kv_cache_dtype", kv_types_text(opt_kv(&(opt_model){ 0 })));
-    cJSON_AddBoolToObject(o, "cuda", dev_cuda() != NULL);
+    add_cuda(o);
     host_devices(text, sizeof text);
     cJSON_AddStringToObject(o, "devices", text);
     cJSON_AddItemToObject(o, "libraries", libraries());

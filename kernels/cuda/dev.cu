@@ -10,8 +10,8 @@
 /* What the fat binary holds code for (Makefile, CUDA_ARCHS): nothing below runs. */
 enum { CC_MIN = 80 };
 
-/* What the kernels were compiled for: cu_after is nothing below sm_90, also where a later device
- * has compiled their PTX. */
+/* Tells what the kernels were compiled for: cu_after is nothing below sm_90, also where a later
+ * device has compiled their PTX. */
 inline namespace CU_NAME(dev_cu)
 {
     __global__ void probe_kernel() {}
@@ -37,6 +37,14 @@ inline namespace CU_NAME(dev_cu)
         lq_fail(why, LQ_EDEVICE, "no GPU: %s%s%s%s", cudaGetErrorString(e),
                 seen ? " (CUDA_VISIBLE_DEVICES is '" : "", seen ? seen : "", seen ? "')" : "");
     }
+}
+
+static void CU_NAME(versions)(int *toolkit, int *driver)
+{
+    *toolkit = CUDART_VERSION;
+    *driver = 0;
+    cudaDriverGetVersion(driver);
+    cudaGetLastError();
 }
 
 static int CU_NAME(count)(lq_err *why)
@@ -94,7 +102,9 @@ static lq_status CU_NAME(open)(dev *d, int index, lq_err *err)
     d->stream = stream;
     d->index = index;
     d->cc = p.major * 10 + p.minor;
-    d->follows = dev_may_follow(d->cc, code.ptxVersion);
+    d->code = code.binaryVersion;
+    d->ptx = code.ptxVersion;
+    d->follows = dev_may_follow(d->cc, d->ptx);
     d->n_sm = p.multiProcessorCount;
     d->memory = p.totalGlobalMem;
     d->shared_per_block = p.sharedMemPerBlockOptin;

@@ -39,8 +39,13 @@ def logits(tool, model, out, *args, **more):
     return struct.unpack(f"<{len(body) // 4}f", body), p.stderr
 
 
-def test_version_names_it(gpu):
-    assert re.search(r"cuda:0 emulated", gpu.json("version")["devices"])
+@pytest.mark.parametrize("cc, says", [("90", "cpu, cuda:0 emulated (9.0, code for 9.0)"), ("86", "cpu, cuda:0 emulated (8.6, code for 8.6)"),
+                                      ("120", "cpu, cuda:0 emulated (12.0, PTX of 9.0 that its driver compiles at the first start)")])
+def test_version_names_it_and_what_it_runs(gpu, cc, says):
+    env = {**os.environ, "LLMQ_EMULATED_CC": cc}
+    assert gpu.json("version", env=env)["devices"] == says
+    assert re.search(rf"^devices +{re.escape(says)}$", gpu("version", env=env).stdout, re.M)
+    assert gpu.json("doctor", "--quick", env=env)["devices"] == says
 
 
 @pytest.mark.parametrize("word", ["cuda", "cuda:0", "auto"])

@@ -35,6 +35,16 @@ void host_isas(char *out, size_t n)
 void host_isas(char *out, size_t n) { snprintf(out, n, "generic"); }
 #endif
 
+static void add_device(char *out, size_t n, int i, const dev *d)
+{
+    const size_t used = strlen(out);
+    const bool compiled = d->code > d->ptx;
+    const int code = compiled ? d->ptx : d->code;
+    snprintf(out + used, n - used, ", cuda:%d %s (%d.%d, %s %d.%d%s)", i, d->name, d->cc / 10,
+             d->cc % 10, compiled ? "PTX of" : "code for", code / 10, code % 10,
+             compiled ? " that its driver compiles at the first start" : "");
+}
+
 void host_devices(char *out, size_t n)
 {
     lq_err err = { "" };
@@ -49,7 +59,7 @@ void host_devices(char *out, size_t n)
             snprintf(out + used, n - used, ", %s", err.msg);
             continue;
         }
-        snprintf(out + used, n - used, ", %s %s", name, d.name);
+        add_device(out, n, i, &d);
         d.ops->close(&d);
     }
 }

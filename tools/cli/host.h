@@ -6,7 +6,8 @@
 
 /* Its instruction sets, of those that kernels are written for: "sse4.2 avx2 fma". */
 void host_isas(char *out, size_t n);
-/* "cpu", and the GPUs by name or why there are none. */
+/* "cpu", and the GPUs by name, with their compute capability and what kernels run there, or why there
+ * are none. */
 void host_devices(char *out, size_t n);
 /* Is a GPU of NVIDIA's here, whether or not it can be used: a driver has made its node; or it is at
  * least on the PCI bus, as seen from a container that was given none. */

@@ -138,10 +138,11 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t e);
 cudaError_t cudaGetLastError(void);
 const char *cudaGetErrorString(cudaError_t e);
 struct cudaFuncAttributes {
-    int ptxVersion;
+    int binaryVersion, ptxVersion;
 };
 template <class F> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *a, F *)
 {
+    a->binaryVersion = emu_cc;
     a->ptxVersion = 90;
     return cudaSuccess;
 }
