@@ -305,7 +305,7 @@ inline namespace CU_NAME(attn_decode_cu)
         }
         float acc[WIDTH / 8][4] = {};
         key_tile<WIDTH> tile;
-        tile_at at = find(table, v, pos, last);
+        tile_at at = find(table, v, pos, end);
         if (EARLY) bring_keys<T, WIDTH>(&tile, k, at, v, kvh);
         __syncthreads(); /* q */
         for (; pos < end; pos += WARPS * KEYS) {
@@ -343,7 +343,7 @@ inline namespace CU_NAME(attn_decode_cu)
                         }
                     }
             const int64_t next = pos + WARPS * KEYS;
-            at = find(table, v, next, last);
+            at = find(table, v, next, end); /* behind the split: none */
             if (EARLY) bring_keys<T, WIDTH>(&tile, k, at, v, kvh);
             float top[2] = { -INFINITY, -INFINITY }, keep[2];
 #pragma unroll
