@@ -143,6 +143,23 @@ size_t dev_mm_parts(int64_t M, int64_t N, int64_t K)
     return n < (size_t)BLOCKS * SUMS ? n : (size_t)BLOCKS * SUMS;
 }
 
+bool dev_mm_wide(const dev *d, const dev_weight *w, mm_acts acts, int64_t M)
+{
+    const qt_scheme *s = &w->t.scheme;
+    return d->wide && M >= d->wide && M >= DEV_MM_WIDE && d->blas_room && !d->batch_invariant &&
+           acts != MM_F32 && !dev_mm_ints(w, acts) && !s->act && s->kind != QT_I8_OUTLIER &&
+           !(s->kind == QT_DENSE && s->dtype == LQ_F32) && w->t.layout == QT_TILE16;
+}
+
+size_t dev_mm_wide_bytes(int64_t M, int64_t N, int64_t K)
+{
+    const size_t all = lq_round_up((size_t)N, TILE_N) * (size_t)K * 2,
+                 least = (size_t)K * TILE_N * 2;
+    if (M < DEV_MM_WIDE) return 0;
+    const size_t most = least > DEV_MM_WIDE_BYTES ? least : DEV_MM_WIDE_BYTES;
+    return all < most ? all : most;
+}
+
 bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts)
 {
     const bool ints = dev_mm_ints(a, acts);

@@ -32,6 +32,7 @@ struct dev {
     int code, ptx;           /* its kernels: machine code for, and compiled from PTX of, likewise;
                                 code above ptx is what the driver has compiled */
     int n_sm;                /* multiprocessors */
+    int64_t wide;            /* rows from which cuBLAS multiplies quantized weights; 0: none */
     bool follows;            /* a launch may begin before the one before it has ended */
     size_t memory;           /* bytes in all */
     size_t shared_per_block; /* bytes at most */
@@ -153,6 +154,8 @@ enum {
     DEV_MM_PARTS = 192 << 10, /* bytes of mm_scratch at most for parts of weights of few outputs */
     DEV_MM_SPLITS = 8,        /* parts of K at most of more than DEV_MM_SMALL rows */
     DEV_MM_SPLIT_LEAST = 512, /* inputs of such a part at least, but for the last */
+    DEV_MM_WIDE = 512,        /* rows from which a quantized weight may be expanded for cuBLAS */
+    DEV_MM_WIDE_BYTES = 32 << 20, /* of what is expanded at a time, at most */
 };
 
 /* What is done to x before a product, in place of a dev_norm_args after which it is rounded to
@@ -190,6 +193,8 @@ typedef struct {
  * A weight that is dev_in_rows may be QT_PORTABLE where `blas` said yes: with MM_BF16, of more than
  * DEV_MM_SMALL rows, cuBLAS multiplies it, in an order that is its own but the same every time;
  * with dev.batch_invariant, and in f32, any M is in that of few rows.
+ * A quantized weight that dev_mm_wide names is rounded to bf16 there, an error of 2^-8 of each of its
+ * numbers, and cuBLAS multiplies by it.
  * scratch: mm_scratch bytes, of M rows or of more.
  *
  * With a group its weights all take their rows in one launch, and `most` counts in place of M. w
@@ -418,6 +423,13 @@ bool dev_in_rows(const qt_tensor *t);
 /* Bytes at most of the sums of parts of K that a product of M > DEV_MM_SMALL rows adds up, of N
  * outputs and K places, padding included; grows with each. */
 size_t dev_mm_parts(int64_t M, int64_t N, int64_t K);
+/* Whether a product of M rows, of no group, expands its weight for cuBLAS: on this device, which has
+ * it (`blas`), from dev.wide rows on; what is integers, rounds its inputs, has outliers, is f32 or in rows
+ * does not. */
+bool dev_mm_wide(const dev *d, const dev_weight *w, mm_acts acts, int64_t M);
+/* Bytes that it expands at a time, of N outputs and K places; grows with each. Of fewer than DEV_MM_WIDE
+ * rows: 0. */
+size_t dev_mm_wide_bytes(int64_t M, int64_t N, int64_t K);
 /* Whether products by these take x rounded and arranged alike. */
 bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts);
 

@@ -161,9 +161,30 @@ static lq_status make_weight(bench *b, dev_weight *w, const qt_scheme *s, int64_
     return st;
 }
 
-static lq_status scheme_rows(bench *b, const char *scheme, const int64_t *M, int n, lq_err *err)
+static lq_status product_row(bench *b, product *p, const char *scheme, const char *how, lq_err *err)
 {
-    const int64_t N = b->tiny ? 48 : 14336, K = b->tiny ? 256 : 4096;
+    const int64_t M = p->a.M, N = p->w->t.N, K = p->w->t.K;
+    size_t weight = 0;
+    double seconds = 0;
+    char name[32];
+    const lq_status st = time_calls(b, &seconds, run_product, p, err);
+    if (st) return st;
+    for (int i = 0; i < QT_N_PLANES; i++)
+        weight += p->w->t.plane[i].bytes;
+    snprintf(name, sizeof name, "%s %s", scheme, how);
+    bench_dev_row *r = add(b, name, seconds, 2.0 * (double)(M * N * K),
+                           (double)weight + (double)(M * (N + K)) * sizeof(float));
+    snprintf(r->shape, sizeof r->shape, "%lldx%lldx%lld", (long long)M, (long long)N, (long long)K);
+    if (M == 1) b->one = seconds;
+    r->of_one = seconds / b->one;
+    return LQ_OK;
+}
+
+/* both: of many rows also each of the two ways that there are, whichever the device's is. */
+static lq_status scheme_rows(bench *b, const char *scheme, const int64_t *M, int n, bool both,
+                             lq_err *err)
+{
+    const int64_t N = b->tiny ? 48 : 14336, K = b->tiny ? 256 : 4096, own = b->d->wide;
     product p = { .d = b->d };
     qt_scheme s;
     void *x = NULL;
@@ -178,25 +199,17 @@ static lq_status scheme_rows(bench *b, const char *scheme, const int64_t *M, int
                          .ldy = N,
                          .ldx = K,
                          .acts = b->acts };
-    size_t weight = 0;
-    for (int i = 0; i < QT_N_PLANES; i++)
-        weight += p.w[0].t.plane[i].bytes;
+    const char *how = dev_mm_ints(&p.w[0], b->acts) ? "int8" : b->acts == MM_F32 ? "f32" : "bf16";
     for (int i = 0; i < n && !st; i++) {
-        double seconds = 0;
-        char name[32];
         p.a.M = M[i];
-        st = time_calls(b, &seconds, run_product, &p, err);
-        if (st) break;
-        snprintf(name, sizeof name, "%s %s", scheme,
-                 dev_mm_ints(&p.w[0], b->acts) ? "int8"
-                 : b->acts == MM_F32           ? "f32"
-                                               : "bf16");
-        bench_dev_row *r = add(b, name, seconds, 2.0 * (double)(M[i] * N * K),
-                               (double)weight + (double)(M[i] * (N + K)) * sizeof(float));
-        snprintf(r->shape, sizeof r->shape, "%lldx%lldx%lld", (long long)M[i], (long long)N,
-                 (long long)K);
-        if (i == 0) b->one = seconds;
-        r->of_one = seconds / b->one;
+        st = product_row(b, &p, scheme, how, err);
+        b->d->wide = DEV_MM_WIDE;
+        if (!st && both && dev_mm_wide(b->d, &p.w[0], b->acts, M[i])) {
+            st = product_row(b, &p, scheme, "expanded", err);
+            b->d->wide = 0;
+            if (!st && !b->tiny) st = product_row(b, &p, scheme, "units", err);
+        }
+        b->d->wide = own;
     }
     give_back(b);
     return st;
@@ -321,6 +334,7 @@ lq_status bench_dev_run(bench_dev_row rows[BENCH_DEV_ROWS], int *n_rows, dev *d,
                         double copy_bytes_s, const lq_job *job, lq_err *err)
 {
     static const int64_t few[] = { 1, 16, 64, 512 }, tiny[] = { 1, 9, 40 },
+                         tiny_too[] = { 1, 9, 40, 512 },
                          many[] = { 1, 2, 4, 8, 16, 32, 64, 128, 512, 2048, 4096 };
     static const char *const schemes[] = { "u4-g128",      "u4-g128-asym", "u2-g64-asym",
                                            "u3-g128-asym", "u8-g128",      "i8-row",
@@ -343,11 +357,14 @@ lq_status bench_dev_run(bench_dev_row rows[BENCH_DEV_ROWS], int *n_rows, dev *d,
                 .rows = rows,
                 .tiny = d->memory < BENCH_DEV_MEMORY };
     lq_status s = LQ_OK;
-    for (size_t i = 0; i < LQ_COUNT(schemes) && !s; i++)
-        s = b.tiny ? scheme_rows(&b, schemes[i], tiny, (int)LQ_COUNT(tiny), err)
-            : i && i + 1 < LQ_COUNT(schemes)
-                ? scheme_rows(&b, schemes[i], few, (int)LQ_COUNT(few), err)
-                : scheme_rows(&b, schemes[i], many, (int)LQ_COUNT(many), err);
+    if (!d->batch_invariant) d->ops->blas(d); /* as a model does */
+    for (size_t i = 0; i < LQ_COUNT(schemes) && !s; i++) {
+        const bool all = i == 0 || i + 1 == LQ_COUNT(schemes);
+        s = b.tiny && i ? scheme_rows(&b, schemes[i], tiny, (int)LQ_COUNT(tiny), false, err)
+            : b.tiny    ? scheme_rows(&b, schemes[i], tiny_too, (int)LQ_COUNT(tiny_too), true, err)
+            : all       ? scheme_rows(&b, schemes[i], many, (int)LQ_COUNT(many), i == 0, err)
+                        : scheme_rows(&b, schemes[i], few, (int)LQ_COUNT(few), false, err);
+    }
     for (size_t i = 0; i < LQ_COUNT(kinds) && !s; i++)
         s = attention_row(&b, &kinds[i], err);
     give_back(&b);

@@ -13,7 +13,9 @@
 #define BENCH_DEV_MEMORY ((size_t)8 << 30)
 
 typedef struct {
-    char name[32];  /* "u4-g128 bf16", "prefill bf16", "decode int8" */
+    char name
+        [32]; /* "u4-g128 bf16", "prefill bf16", "decode int8"; "u4-g128 expanded", "u4-g128 units":
+                       for cuBLAS (dev_mm_wide), and not, whichever the first is */
     char shape[64]; /* "1x14336x4096" = M x N x K; "32 x 4096, 32/8x128" = sequences x keys, H/Hkv x
                        D */
     double seconds; /* of one call */

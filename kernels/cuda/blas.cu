@@ -1,5 +1,5 @@
 /* kernels/cuda/blas.cu - products by cuBLAS, which is loaded at run time where it is: of many rows
- * by a dense bf16 weight that lies in rows of K.
+ * by a dense bf16 weight that lies in rows of K, or by what mm_wide.cu made of a quantized one.
  *
  *   bias    y = bias, or y + bias: before a product that is added to y; one thread an output.
  *
@@ -93,18 +93,18 @@ void CU_NAME(blas_close)(dev *d)
     d->blas = d->blas_room = NULL;
 }
 
-void CU_NAME(mm_blas)(dev *d, const dev_mm_args *a, const mm_input *x)
+void CU_NAME(mm_blas)(dev *d, const dev_mm_args *a, const mm_input *x, const mm_dense *w)
 {
-    const int64_t N = a->w->t.N, K = a->w->t.K;
+    float *const y = a->y + w->n0;
     const float one = 1, beta = a->add || a->bias ? 1.0f : 0.0f;
     const cublas_api *api = load_cublas();
     if (a->bias)
-        CU_LAUNCH(d, "bias", bias_kernel, dim3((unsigned)lq_ceil_div(N, THREADS), (unsigned)a->M),
-                  THREADS, 0, a->y, a->ldy, a->bias, N, a->add);
+        CU_LAUNCH(d, "bias", bias_kernel,
+                  dim3((unsigned)lq_ceil_div(w->n, THREADS), (unsigned)a->M), THREADS, 0, y, a->ldy,
+                  a->bias + w->n0, w->n, a->add);
     if (!d->bad)
         check(d, api,
-              api->gemm_ex(d->blas, CUBLAS_T, CUBLAS_N, (int)N, (int)a->M, (int)K, &one,
-                           a->w->t.plane[QT_CODES].data, CUBLAS_BF16, (int)K, x->b, CUBLAS_BF16,
-                           (int)x->ldb, &beta, a->y, CUBLAS_F32, (int)a->ldy, CUBLAS_IN_F32,
-                           CUBLAS_ANY));
+              api->gemm_ex(d->blas, CUBLAS_T, CUBLAS_N, (int)w->n, (int)a->M, (int)w->ld, &one,
+                           w->rows, CUBLAS_BF16, (int)w->ld, x->b, CUBLAS_BF16, (int)x->ldb, &beta,
+                           y, CUBLAS_F32, (int)a->ldy, CUBLAS_IN_F32, CUBLAS_ANY));
 }

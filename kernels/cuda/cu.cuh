@@ -36,6 +36,7 @@
  *   CU_WHOLE                     floats up to which sums over devices take one exchange (link.cu);
  *                                a guess: 128 KiB go over NVLink in less than a launch takes
  *   CU_PIECE                     floats that are summed together at most: bounds the scratch
+ *   CU_WIDE                      tiles of a panel of mm_wide.cu at most, beside its bytes
  *
  * Each thread of a kernel that follows calls cu_after, also one that has nothing to do: so what came
  * before the launch before has ended too. Before it, it touches no memory that any kernel writes;
@@ -53,7 +54,7 @@
 
 #define CU_NAME(op) cu_##op
 static inline void cu_part(void *, size_t) {} /* nobody watches */
-enum { CU_ROWS = 32768, CU_WHOLE = 32768, CU_PIECE = 1 << 22 };
+enum { CU_ROWS = 32768, CU_WHOLE = 32768, CU_PIECE = 1 << 22, CU_WIDE = 65535 };
 template <class T> using G = T *;
 template <class T> using S = T *;
 #define CU_SHARED(T, name, count) __shared__ __align__(16) T name[count]
@@ -216,7 +217,7 @@ __device__ __forceinline__ uint16_t cu_f32_f16(float f)
 #else
 #include "kernels/cuda/emu/emu.h"
 #define CU_NAME(op) emu_##op
-enum { CU_ROWS = 96, CU_WHOLE = 256, CU_PIECE = 1024 };
+enum { CU_ROWS = 96, CU_WHOLE = 256, CU_PIECE = 1024, CU_WIDE = 3 };
 static inline float cu_f16_f32(unsigned h) { return lq_f16_to_f32((uint16_t)h); }
 static inline uint16_t cu_f32_f16(float f) { return lq_f32_to_f16(f); }
 #endif

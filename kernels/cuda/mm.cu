@@ -1,6 +1,6 @@
 /* kernels/cuda/mm.cu - a matrix product on the device: activations into the weight's order, then
- * the kernel for so many rows (mm_thin.cu, mm_mma.cu, mm_sm90.cu; of a weight in rows blas.cu), in
- * f32 (mm_gemv.cu), or for integers (mm_i8.cu).
+ * the kernel for so many rows (mm_thin.cu, mm_mma.cu, mm_sm90.cu, mm_wide.cu; of a weight in rows
+ * blas.cu), in f32 (mm_gemv.cu), or for integers (mm_i8.cu).
  *
  *   round    inputs rounded as a checkpoint declares (round_acts of kernels/mm.c); one warp a group
  *   arrange  rows of x into the tile's places: groups padded, g_idx undone, rounded to bf16 where
@@ -134,6 +134,7 @@ inline namespace CU_NAME(mm_cu)
         const bool blas = bf16 && code == C_ROWS && most > DEV_MM_SMALL && !d->batch_invariant;
         const bool units =
             bf16 && (most > DEV_MM_SMALL || d->batch_invariant) && code != C_F32 && code != C_ROWS;
+        const bool wide = units && !g && dev_mm_wide(d, a->w, a->acts, most);
         const bool thin = bf16 && !units && !blas && code != C_F32;
         const bool permuted = sc->kind == QT_UINT && sc->act_order;
         const int32_t *perm = permuted ? (const int32_t *)a->w->t.plane[QT_GIDX].data : NULL;
@@ -145,7 +146,7 @@ inline namespace CU_NAME(mm_cu)
             rows.n = (int)(g->n < all->M ? g->n : all->M);
         }
         /* of a group, by the rows of a weight on the average */
-        const bool sm90 = units && d->cc == 90 && !d->batch_invariant &&
+        const bool sm90 = units && !wide && d->cc == 90 && !d->batch_invariant &&
                           (all->M < CU_ROWS ? all->M : CU_ROWS) > MM_SM90_ROWS * (int64_t)rows.n;
         const mm_sm90 how = mm_sm90_of(a->w, a->M, g ? rows.n : 0);
         const places pl = { K, s->Kp, s->G, s->Gp, sm90 ? how.rows : 0 };
@@ -196,8 +197,11 @@ inline namespace CU_NAME(mm_cu)
         }
         in.parts =
             (float *)(free_at + (sm90 ? lq_round_up(how.x_bytes, 256) : piece(a->M, s->Kp, 4)));
+        const mm_dense dense = { a->w->t.plane[QT_CODES].data, 0, a->w->t.N, K };
         if (blas)
-            CU_NAME(mm_blas)(d, a, &in);
+            CU_NAME(mm_blas)(d, a, &in, &dense);
+        else if (wide)
+            CU_NAME(mm_wide)(d, a, &in);
         else if (sm90)
             CU_NAME(mm_sm90)(d, a, &in);
         else if (units)
@@ -278,7 +282,9 @@ size_t CU_NAME(mm_scratch)(const dev_weight *w, int64_t M)
 {
     const int64_t rows = M < CU_ROWS ? M : CU_ROWS;
     const size_t cut = mm_cut_bytes(w), some = dev_mm_parts(rows, w->t.N, w->s.Kp);
-    const size_t x = piece(rows, w->s.Kp, 4) + (cut > some ? cut : some),
+    const size_t wide = w->t.layout == QT_TILE16 ? dev_mm_wide_bytes(M, w->t.N, w->s.Kp) : 0,
+                 parts = cut > some ? cut : some;
+    const size_t x = piece(rows, w->s.Kp, 4) + (wide > parts ? wide : parts),
                  sm90 = sm90_bytes(w, rows);
     return (sm90 > x ? sm90 : x) + piece(rows, w->t.scheme.act ? w->t.K : 0, 4) +
            piece(rows, out_places(&w->t.scheme), 4);

@@ -450,12 +450,13 @@ mm_view CU_NAME(mm_outliers_of)(const dev_weight *w);
 /* Activations as the kernels read them. */
 struct mm_input {
     const float *f;    /* [M, ldf] in the tile's places, of gemv, thin; as they come, of i8 */
-    const uint16_t *b; /* [M, ldb] bf16, of mma and blas */
+    const uint16_t *b; /* [M, ldb] bf16, of mma, blas and wide */
     const float *out;  /* [M, ldo] outlier inputs */
     int64_t ldf, ldb, ldo;
     mm_rows rows;
     int64_t most; /* rows of one weight */
-    float *parts; /* of sm90: mm_sm90.part_bytes; gemv, thin: mm_cut_bytes; mma: dev_mm_parts */
+    float
+        *parts; /* of sm90: mm_sm90.part_bytes; gemv, thin: mm_cut_bytes; mma: dev_mm_parts; wide */
 };
 static inline mm_sink mm_sink_of(const dev_mm_args *a, const mm_input *x, const mm_view &v)
 {
@@ -570,8 +571,15 @@ void CU_NAME(mm_join)(dev *d, const mm_sink *o, const dev_mm_act *act, const flo
                       int64_t M);
 void CU_NAME(mm_mma)(dev *d, const dev_mm_args *a, const mm_input *x);
 void CU_NAME(mm_sm90)(dev *d, const dev_mm_args *a, const mm_input *x);
-/* Of C_ROWS, by cuBLAS, which CU_NAME(blas) has opened (blas.cu). */
-void CU_NAME(mm_blas)(dev *d, const dev_mm_args *a, const mm_input *x);
+/* Outputs n0 .. n0 + n - 1 by their rows of bf16, ld numbers apart, by cuBLAS, which CU_NAME(blas) has
+ * opened (blas.cu). */
+struct mm_dense {
+    const void *rows;
+    int64_t n0, n, ld;
+};
+void CU_NAME(mm_blas)(dev *d, const dev_mm_args *a, const mm_input *x, const mm_dense *w);
+/* By cuBLAS, of what tiles become in x->parts, which has dev_mm_wide_bytes (mm_wide.cu). */
+void CU_NAME(mm_wide)(dev *d, const dev_mm_args *a, const mm_input *x);
 /* arranged: `room`, bytes as CU_NAME(mm_scratch) has for each place, holds them already. */
 void CU_NAME(mm_i8)(dev *d, const dev_mm_args *a, const mm_input *x, void *room, bool arranged);
 

@@ -109,7 +109,8 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
     const size_t parts = /* of logits, and all of them beside each other */
         o->ranks > 1 ? (size_t)((o->ranks + 1) * o->max_logits * fwd_ranks_width(c, o->ranks)) : 0;
     const size_t products = 3 * (size_t)rows * (size_t)(wide + TILE_K) * sizeof(float) + cut +
-                            dev_mm_parts(rows, outs, 2 * wide);
+                            dev_mm_parts(rows, outs, 2 * wide) +
+                            dev_mm_wide_bytes(rows, outs, 2 * wide);
     return f.stage_bytes + fwd_slopes_bytes(c) + attn + fwd_dev_done_bytes(&f, c) + products +
            parts * sizeof(float) +
            (size_t)(o->max_rows * (c->hidden + fwd_dev_joined_width(c)) + o->max_logits * c->vocab +

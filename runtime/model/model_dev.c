@@ -665,15 +665,18 @@ static bool has_rows(const model *m)
     return false;
 }
 
-/* Before anything is measured: cuBLAS takes some of the device's memory. */
+/* Before anything is measured: cuBLAS takes some of the device's memory. Quantized weights have it for
+ * many rows. */
 static lq_status open_blas(model *m, lq_err *err)
 {
-    const bool want = !m->on->d.batch_invariant && has_rows(m);
+    const bool rows = has_rows(m);
     lq_status s = LQ_OK;
-    for (model_on *on = m->on; on && want && !s; on = on->next) {
+    for (model_on *on = m->on; on && !s; on = on->next) {
+        if (on->d.batch_invariant || (!rows && !on->d.wide)) continue;
         on->d.ops->bind(&on->d);
-        on->rows = on->d.ops->blas(&on->d);
-        if (!on->rows) s = on->d.ops->sync(&on->d, err);
+        const bool there = on->d.ops->blas(&on->d);
+        on->rows = there && rows;
+        if (!there) s = on->d.ops->sync(&on->d, err);
     }
     return s;
 }

@@ -6,14 +6,15 @@
 # Each step has its own limit, all together BUDGET seconds (480); one that fails, hangs or cannot be done is said and the
 # next one begins. OUT (gpu-results): after each step it has result.json, table.txt and what the step said.
 # LLMQ, TESTS: the program and the tests (./llmq, build/tests/device-tests). SUITES: of the tests, these. HARD=: without
-# the rows that take long. PYTHON: for torch and the noise of GPTQ, both left out without it. TEXT: of the logits.
-# SHAPE, BATCH, PROMPT, STEPS: of the model that is timed. GPTQ_LAYERS: 0 leaves GPTQ out.
+# the rows that take long. PYTHON: for torch and the noise of GPTQ, both left out without it. TEXT, CTX, WINDOWS: of the
+# logits. SHAPE, BATCH, PROMPT, STEPS: of the model that is timed. GPTQ_LAYERS: 0 leaves GPTQ out. PATIENCE: times the
+# limits, for an emulated GPU.
 # exit: 0 all is well, 1 a step failed, 2 the program does not run here, 3 there is no GPU for it.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 llmq=${LLMQ:-./llmq} tests=${TESTS:-build/tests/device-tests} python=${PYTHON:-python3} out=${OUT:-gpu-results}
 text=${TEXT:-calib/builtin_text.txt} model=models/novels-1m
-hard=${HARD-1}
+hard=${HARD-1} patience=${PATIENCE:-1}
 [ $# -gt 0 ] || set -- smoke numerics logits memcheck bench
 for word; do
     case $word in
@@ -91,8 +92,8 @@ row() { # NAME RESULT SECONDS WORDS: ok, FAILED, skipped or not run
 : >"$out/steps"
 trap 'row interrupted FAILED $(($(date +%s) - began)) ""; exit 1' INT TERM
 atmost() { # SECONDS: or what is left of all, and of this part
-    n=$((end - $(date +%s)))
-    [ "$n" -lt "$1" ] || n=$1
+    n=$((end - $(date +%s))) own=$(($1 * patience))
+    [ "$n" -lt "$own" ] || n=$own
     m=$((${part_end:-$end} - $(date +%s)))
     [ "$n" -lt "$m" ] || n=$m
     echo "$n"
@@ -107,7 +108,7 @@ run() { # NAME SECONDS COMMAND...: true if it ended well; then, or if not, its r
     fi
     timeout -k 5 "$limit" "$@" >"$of.out" 2>"$of.err" </dev/null
     rc=$? took=$(($(date +%s) - start))
-    words=$(tail -n 1 "$of.err")
+    words=$(grep -m 1 'CHECK(' "$of.err" || tail -n 1 "$of.err")
     case $rc,$words in
     0,*) row "$name" ok $took "$([ -z "${show:-}" ] || sed -n "$show" "$of.out" | head -n 1)" ;;
     *,skipped*) row "$name" skipped $took "${words#skipped: }" ;;
@@ -129,7 +130,7 @@ smoke() {
     start=$(date +%s)
     sh "$with" "$llmq" serve $model --device cuda --port 0 >"$out/logs/serve" 2>&1 &
     server=$!
-    while ! grep -q '^ready: ' "$out/logs/serve" && kill -0 $server 2>/dev/null && [ $(($(date +%s) - start)) -lt 40 ]; do
+    while ! grep -q '^ready: ' "$out/logs/serve" && kill -0 $server 2>/dev/null && [ $(($(date +%s) - start)) -lt $((40 * patience)) ]; do
         sleep 1
     done
     ready=$(sed -n 's/^ready: .*, \(device .*\),.*/\1/p' "$out/logs/serve")
@@ -156,9 +157,9 @@ smoke() {
 }
 
 numerics() { # each test is a process of its own: what fails leaves the others a device that is well
-    part_end=$(($(date +%s) + 150))
+    part_end=$(($(date +%s) + 150 * patience))
     for suite in ${SUITES:-$(sh "$with" "$tests")}; do
-        if ! list=$(timeout 30 sh "$with" "$tests" "$suite" --list 2>&1); then
+        if ! list=$(timeout $((30 * patience)) sh "$with" "$tests" "$suite" --list 2>&1); then
             row "$suite" FAILED 0 "$(printf '%s\n' "$list" | tail -n 1)"
             continue
         fi
@@ -178,7 +179,7 @@ logits() {
     ours "a model of 4 bits" 20 quantize $model -o "$out/u4.llmq" --method rtn --bits 4 --group-size 64 --no-check
     for one in $model "$out/u4.llmq"; do
         base=$(basename "$one")
-        ours "logits of $base on the CPU" 30 eval "$one" --text "$out/text" --ctx 64 --windows "${WINDOWS:-8}" --ruler llama.cpp \
+        ours "logits of $base on the CPU" 30 eval "$one" --text "$out/text" --ctx "${CTX:-64}" --windows "${WINDOWS:-8}" --ruler llama.cpp \
             --activations f32 --kv-cache-dtype f32 --save-kl-divergence-base "$out/base.kld" || continue
         show='s/.*"kl_mean":[^0-9]*\([^,]*\).*/KL divergence \1/p'
         for how in f32:1e-5 bf16:1e-3; do
@@ -191,7 +192,7 @@ logits() {
 }
 
 memcheck() {
-    part_end=$(($(date +%s) + 60))
+    part_end=$(($(date +%s) + 60 * patience))
     for sanitizer in compute-sanitizer /usr/local/cuda*/bin/compute-sanitizer /opt/cuda*/bin/compute-sanitizer; do
         command -v "$sanitizer" >/dev/null && break
         sanitizer=

@@ -43,6 +43,14 @@ def of_cublas(M, least):
     return read
 
 
+def expanded(M):
+    """Which of two ways is the device's: kernels/cuda/dev.cu, wide_from."""
+    def read(parts):
+        a, b = (row(parts, "kernels", "u4-g128 " + how, products(M)) for how in ("expanded", "units"))
+        return a and b and (f"{b['seconds'] / a['seconds']:.2f} times as fast as own kernels", None)
+    return read
+
+
 def prefill(parts):
     r = row(parts, "kernels", "prefill bf16", "1 x 8192, 32/8x128")
     return r and (f"{r['gflops'] * 1e-3:.0f} TFLOP/s", r["gflops"] >= 550e3)
@@ -88,6 +96,8 @@ TABLE = [
     ("64 rows, times the time of one", "1.5", of_one(64, 1.5)),
     ("512 rows, of bf16 by cuBLAS", "80 %", of_cublas(512, 80)),
     ("4,096 rows, of bf16 by cuBLAS", "80 %", of_cublas(4096, 80)),
+    ("512 rows, expanded for cuBLAS", "", expanded(512)),
+    ("4,096 rows, expanded for cuBLAS", "", expanded(4096)),
     ("attention, causal, 8,192 tokens, head 128, bf16", "550 TFLOP/s", prefill),
     ("paged decode, 32 x 4,096, 4 heads a group", "85 % of the copy's bandwidth",
      of_copy("decode bf16", "32 x 4096, 32/8x128", 85)),

@@ -14,6 +14,7 @@ PARTS = {
     "RTX 4090": (128, 2.52e9, 0.93e12, 256),
     "RTX 5090": (170, 2.41e9, 1.60e12, 256),
 }
+CUBLAS = {2048: 0.80, 1024: 0.85, 256: 0.92}  # of their peak, for large products: the first of 790 TFLOP/s on an H200
 OVERLAP = (0.25, 0.45)
 LAUNCH = 1.3e-6
 ISSUE = 4          # instructions of a warp that a multiprocessor begins in a clock
@@ -67,14 +68,28 @@ def times_one(M):
 
 
 def many(part):
-    """4,096 rows by wgmma: in 128 x 128 x 128 products 8 x 8 x 42 instructions, 40 KB from L2."""
-    if not wgmma(part):
-        return ""
+    """4,096 rows by the kernels here. wgmma: in 128 x 128 x 128 products 8 x 8 x 42 instructions, 40 KB from L2. Else 64 rows
+    after each other."""
     sms, clock, _, units = part
     peak = 2 * units * sms * clock * 1e-12
-    limit, best, worst = took((128 ** 3 / units, 2 * 8 * 42 * 4 / ISSUE, 40960 / L2))
-    alone = 128 ** 3 / units
+    if wgmma(part):
+        alone = 128 ** 3 / units
+        limit, best, worst = took((alone, 2 * 8 * 42 * 4 / ISSUE, 40960 / L2))
+    else:
+        alone = 64 * N * K / (units * sms * clock)
+        limit, best, worst = few(part, 64)
+        best, worst = best - 2 * LAUNCH, worst - 2 * LAUNCH
     return f"{peak * alone / worst:.0f} to {peak * alone / best:.0f} TFLOP/s; {peak * alone / limit:.0f}"
+
+
+def expanded(M):
+    """By cuBLAS: 15.2 instructions a weight, and what is written stays in L2 or does not."""
+    def cell(part):
+        sms, clock, copy, units = part
+        product = M * N * K / (CUBLAS[units] * units * sms * clock)
+        best, worst = (product + max(slots(part, N * K / 32 * 15.2), nbytes / copy) for nbytes in (WEIGHT, WEIGHT + 2 * N * K))
+        return f"{2e-12 * M * N * K / worst:.0f} to {2e-12 * M * N * K / best:.0f} TFLOP/s; {2e-12 * M * N * K / product:.0f}"
+    return cell
 
 
 def prefill(part):
@@ -105,7 +120,9 @@ ROWS = [
     ("16 rows, times the time of one", times_one(16)),
     ("32 rows, times the time of one", times_one(32)),
     ("64 rows, times the time of one", times_one(64)),
-    ("4,096 rows by the kernel here", many),
+    ("4,096 rows by the kernels here", many),
+    ("512 rows, expanded for cuBLAS", expanded(512)),
+    ("4,096 rows, expanded for cuBLAS", expanded(4096)),
     ("attention, causal, 8,192 tokens, head 128, bf16", prefill),
     ("paged decode, 32 x 4,096", decode),
     ("Llama-3.1-8B's shape, u4-g128, bf16 head: one sequence", whole),

@@ -25,8 +25,9 @@ os.chdir("/")
 os.execve(sys.argv[2], sys.argv[2:], {"PATH": "/bin", **{k: v for k, v in os.environ.items() if k.startswith("TRY_")},
                                      **dict(x.split("=", 1) for x in os.environ["GIVEN"].split("\\n") if x)})
 """
-EMULATED = {"LLMQ_TEST_DEVICE": "emulated", "SHAPE": "tiny", "PROMPT": "16", "BATCH": "1", "STEPS": "2"}
-SMALL = {} if HARD else {"SUITES": "test_dev test_dev_link", "HARD": "", "WINDOWS": "1"}
+EMULATED = {"LLMQ_TEST_DEVICE": "emulated", "SHAPE": "tiny", "PROMPT": "16", "BATCH": "1", "STEPS": "2",
+            "PATIENCE": "100", "BUDGET": "36000"}
+SMALL = {} if HARD else {"SUITES": "test_dev test_dev_link", "HARD": "", "WINDOWS": "1", "CTX": "16"}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def result(machine):
 
 def test_a_bare_machine_runs_every_step_and_keeps_what_they_said(machine):
     steps = [] if HARD else ["smoke", "numerics", "logits", "memcheck"]
-    said = there(machine, *steps, **EMULATED, **SMALL, BUDGET="36000")
+    said = there(machine, *steps, **EMULATED, **SMALL)
     found = result(machine)
     rows = {r["step"]: r for r in found["steps"]}
     assert "cuda:0 emulated" in found["devices"] and len(rows) == len(found["steps"])
@@ -96,9 +97,10 @@ def test_a_step_that_fails_or_has_no_time_left_stops_no_other(machine):
         (machine / "gone").rename(tests)
     rows = result(machine)["steps"]
     assert {r["step"].split()[0] for r in rows if r["result"] == "FAILED"} == {"test_graph_dev", "nosuch"}
+    assert all("CHECK(" in r["says"] for r in rows if r["step"].startswith("test_graph_dev ") and r["result"] == "FAILED")
     assert "found 'nosuch'" in next(r["says"] for r in rows if r["step"] == "nosuch")
     assert {r["step"].split()[0] for r in rows if r["result"] == "ok"} >= {"test_dev", "test_dev_link"}
-    there(machine, "logits", **EMULATED, BUDGET="0")
+    there(machine, "logits", **{**EMULATED, "BUDGET": "0"})
     assert {r["result"] for r in result(machine)["steps"]} == {"not run"}
 
 

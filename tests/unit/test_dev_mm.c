@@ -49,16 +49,16 @@ static bool as_two(const qt_scheme *s)
 }
 
 /* The largest share of the bound that got takes: each side is within 3 K u of the sum of sizes
- * (mm.h), and of the last additions; two bf16 of a weight leave 2^-16 of it, with float zeros of
- * what is subtracted as well, at most 2^bits scales. */
+ * (mm.h), and of the last additions; `left` is what rounding leaves of a weight: 2^-8 of one bf16,
+ * 2^-16 of two, with float zeros of what is subtracted as well, at most 2^bits scales. */
 static double of_bound(const float *got, const float *want, const float *x, int64_t ldx,
-                       const float *dense, int64_t M, int64_t N, int64_t K, bool as_two)
+                       const float *dense, int64_t M, int64_t N, int64_t K, double left)
 {
     double worst = 0;
     for (int64_t m = 0; m < M; m++)
         for (int64_t n = 0; n < N; n++) {
-            double size = size_of(x + m * ldx, dense + n * K, K), two = as_two ? 0x1p-16 : 0;
-            double bound = size * (6 * (double)K * 0x1p-24 + two) +
+            double size = size_of(x + m * ldx, dense + n * K, K);
+            double bound = size * (6 * (double)K * 0x1p-24 + left) +
                            0x1p-22 * (2 + fabs((double)want[m * N + n]));
             double diff = fabs((double)got[m * N + n] - (double)want[m * N + n]);
             if (!(diff <= worst * bound)) worst = diff / bound;
@@ -136,11 +136,13 @@ static bool twins_run(twins *o, const char *name, mm_acts acts, bool add)
 static void twins_check(twins *o, const char *name, const char *why, mm_acts acts)
 {
     float *dense = lq_push(&o->r.a, (size_t)(o->N * o->K) * 4);
+    const double left = dev_mm_wide(&o->r.d, &o->dw, acts, o->M)  ? 0x1p-8
+                        : acts == MM_BF16 && as_two(&o->t.scheme) ? 0x1p-16
+                                                                  : 0;
     double worst = 0;
     if (twins_run(o, name, acts, true)) {
         qt_dequant(dense, &o->t, 0, o->N);
-        worst = of_bound(o->got, o->want, o->x, o->ldx, dense, o->M, o->N, o->K,
-                         acts == MM_BF16 && as_two(&o->t.scheme));
+        worst = of_bound(o->got, o->want, o->x, o->ldx, dense, o->M, o->N, o->K, left);
     }
     CHECK(worst <= 1, "%s, %s, %s, sm_%d: %g of the bound", name, why,
           acts == MM_F32 ? "f32" : "bf16", o->r.d.cc, worst);
@@ -228,6 +230,78 @@ TEST(many_rows_agree_where_there_is_no_wgmma)
         for (size_t j = 0; j < LQ_COUNT(shapes); j++)
             if (shapes[j].M > 32 && shapes[j].N < 128 && runs_pair(i, j))
                 one_product(schemes[i], j, MM_BF16, 89);
+}
+
+static const struct {
+    const char *why;
+    int64_t M, N, K;
+} wide[] = {
+    { "one panel", 512, 33, 96 },
+    { "panels, the last short, padded groups", 513, 65, 172 },
+    { "a tail of steps", 520, 17, 608 },
+};
+
+/* So many rows find their weight as bf16, a panel at a time, and cuBLAS multiplies. */
+TEST(many_rows_of_codes_are_expanded_for_cublas)
+{
+    int n = 0;
+    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
+        for (size_t j = 0; j < LQ_COUNT(wide); j++) {
+            twins o;
+            if ((i + j) % 6 != 0 && !check_hard()) continue;
+            if (!twins_open(&o, schemes[i], wide[j].M, wide[j].N, wide[j].K, j)) continue;
+            o.dw = put_weight(&o.r, &o.w.t);
+            o.r.d.wide = DEV_MM_WIDE;
+            if (ops->blas(&o.r.d) && dev_mm_wide(&o.r.d, &o.dw, MM_BF16, o.M)) {
+                enum { ROWS = 96, TILES = 3 }; /* of the emulation: CU_ROWS, CU_WIDE */
+                const size_t launches = emu_counted.launches,
+                             pieces = (size_t)lq_ceil_div(o.M, ROWS),
+                             panels = (size_t)lq_ceil_div(o.dw.s.tiles, TILES);
+                twins_check(&o, schemes[i], wide[j].why, MM_BF16);
+                CHECK(getenv("LLMQ_TEST_DEVICE") ||
+                          emu_counted.launches - launches == pieces * (1 + 3 * panels),
+                      "%s, %s: %zu launches", schemes[i], wide[j].why,
+                      emu_counted.launches - launches);
+                n++;
+            }
+            rig_close(&o.r);
+        }
+    CHECK(n > 10 || getenv("LLMQ_TEST_DEVICE"), "%d products", n);
+}
+
+TEST(which_rows_are_expanded)
+{
+    static const struct {
+        const char *why, *scheme;
+        int64_t from, M;
+        mm_acts acts;
+        bool blas, invariant, want;
+    } cases[] = {
+        { "as many as the device says", "u4-g32", 600, 600, MM_BF16, true, false, true },
+        { "one fewer", "u4-g32", 600, 599, MM_BF16, true, false, false },
+        { "fewer than the scratch is for", "u4-g32", 100, 511, MM_BF16, true, false, false },
+        { "a device that has better", "u4-g32", 0, 4096, MM_BF16, true, false, false },
+        { "no cuBLAS", "u4-g32", 512, 4096, MM_BF16, false, false, false },
+        { "one order for any M", "u4-g32", 512, 4096, MM_BF16, true, true, false },
+        { "f32", "u4-g32", 512, 4096, MM_F32, true, false, false },
+        { "integers", "u4-g32", 512, 4096, MM_I8, true, false, false },
+        { "codes that are none", "nf4", 512, 4096, MM_I8, true, false, true },
+        { "f32 weights", "f32", 512, 4096, MM_BF16, true, false, false },
+    };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        twins o;
+        int here;
+        if (!twins_open(&o, cases[i].scheme, 1, 16, 64, 1)) continue;
+        const dev_weight w = { o.w.t, tiles_shape(&o.w.t.scheme, 16, 64) };
+        const dev d = { .wide = cases[i].from,
+                        .blas_room = cases[i].blas ? &here : NULL,
+                        .batch_invariant = cases[i].invariant };
+        CHECK(dev_mm_wide(&d, &w, cases[i].acts, cases[i].M) == cases[i].want, "%s", cases[i].why);
+        rig_close(&o.r);
+    }
+    CHECK(dev_mm_wide_bytes(511, 4096, 4096) == 0 && dev_mm_wide_bytes(512, 17, 64) == 4096 &&
+              dev_mm_wide_bytes(512, 14336, 4096) == DEV_MM_WIDE_BYTES,
+          "what is expanded at a time");
 }
 
 static const struct {
@@ -958,6 +1032,8 @@ int main(int argc, char **argv)
     RUN(up_to_eight_rows_have_the_bits_of_one);
     RUN(weights_in_rows_agree_with_the_cpu);
     RUN(few_rows_of_a_weight_in_rows_have_the_bits_of_tiles);
+    RUN(many_rows_of_codes_are_expanded_for_cublas);
+    RUN(which_rows_are_expanded);
     RUN(many_rows_agree_where_there_is_no_wgmma);
     RUN(products_of_integers_are_the_cpus_to_the_bit);
     RUN(fewer_rows_take_no_more_scratch);

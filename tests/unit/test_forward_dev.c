@@ -435,34 +435,38 @@ TEST(a_pass_takes_no_more_of_a_device_than_was_said)
     static const char *const names[] = { "llama3-gqa",      "gemma2",        "mixtral-moe",
                                          "deepseek-v2-mla", "bloom-5-heads", "gpt-oss-sinks" };
     if (getenv("LLMQ_TEST_DEVICE")) return; /* a real one gives memory in pieces of 2 MiB */
-    for (size_t i = 0; i < LQ_COUNT(names); i++) {
+    for (size_t i = 0; i < 2 * LQ_COUNT(names); i++) {
+        const char *name = names[i / 2];
         rig r;
-        if (open_arch(&r, names[i], (rig_opts){ .device = true, .kv = KV_BF16 })) {
+        if (open_arch(&r, name, (rig_opts){ .device = true, .kv = KV_BF16 })) {
             dev *d = model_dev(&r.m);
             lq_err err = { "" };
             fwd_ctx *f;
-            const fwd_opts o = {
-                .acts = MM_BF16, .max_rows = 24, .max_logits = 8, .max_seqs = 3, .max_len = 100
-            };
+            const fwd_opts o = { .acts = MM_BF16,
+                                 .max_rows = i % 2 ? DEV_MM_WIDE : 24,
+                                 .max_logits = 8,
+                                 .max_seqs = 3,
+                                 .max_len = 100 };
             const size_t said = fwd_dev_bytes(r.m.cfg, kv_options(r.kv), &o);
             const size_t before = d->ops->room(d);
             lq_status s = fwd_open(&f, &r.m, r.kv, r.p, &o, &err);
-            CHECK(!s, "%s: %s", names[i], err.msg);
+            CHECK(!s, "%s: %s", name, err.msg);
             const size_t took = before - d->ops->room(d);
-            CHECK(took <= said && said <= 2 * took, "%s: took %zu bytes, said %zu", names[i], took,
-                  said);
+            /* of many rows most of it is what a product may take, whichever they are */
+            CHECK(took <= said && (i % 2 || said <= 2 * took), "%s: took %zu bytes, said %zu", name,
+                  took, said);
             fwd_close(f);
             /* It is one piece: a byte less, and nothing is taken. */
             void *rest = d->ops->alloc(d, before - took + 1);
             s = fwd_open(&f, &r.m, r.kv, r.p, &o, &err);
             char want[80];
             snprintf(want, sizeof want, "a step need %zu bytes, found %zu free", took, took - 1);
-            CHECK(s == LQ_ENOMEM && strstr(err.msg, want), "%s: '%s', not '%s'", names[i], err.msg,
+            CHECK(s == LQ_ENOMEM && strstr(err.msg, want), "%s: '%s', not '%s'", name, err.msg,
                   want);
-            CHECK(d->ops->room(d) == took - 1, "%s: %zu", names[i], d->ops->room(d));
+            CHECK(d->ops->room(d) == took - 1, "%s: %zu", name, d->ops->room(d));
             d->ops->free(d, rest);
             s = fwd_open(&f, &r.m, r.kv, r.p, &o, &err);
-            CHECK(!s, "%s, after a failure: %s", names[i], err.msg);
+            CHECK(!s, "%s, after a failure: %s", name, err.msg);
             if (!s) fwd_close(f);
         }
         rig_close(&r);
