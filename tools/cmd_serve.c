@@ -247,12 +247,12 @@ static http_opts http_limits(const serve_opts *o)
 
 /* As budget_make of the server's model. */
 static lq_status budget_with(budget *b, const serve *v, bool mtp, const eng_opts *e,
-                             const cmd_ctx *c, lq_err *err)
+                             const load_opts *on, const cmd_ctx *c, lq_err *err)
 {
     const http_opts ho = http_limits(v->o);
     const int threads = c->threads ? c->threads : machine_cpus();
-    return budget_make(b, v->path, v->o->engine.draft, mtp, e, &ho, opt_given(c, "verify"), threads,
-                       err);
+    return budget_make(b, v->path, v->o->engine.draft, mtp, e, &ho, on, opt_given(c, "verify"),
+                       threads, err);
 }
 
 /* Nobody said who guesses: the model's MTP head does, where it has one that leaves the context as it
@@ -264,7 +264,7 @@ static void choose_head(serve *v, budget *b, const cmd_ctx *c)
     lq_err ignored;
     with.guesses = SPEC_DEFAULT;
     if (v->o->engine.mtp != OPT_UNSET || v->engine_opts.guesses) return;
-    if (budget_with(&head, v, true, &with, c, &ignored)) return;
+    if (budget_with(&head, v, true, &with, NULL, c, &ignored)) return;
     if (head.engine.max_len < b->engine.max_len || (head.memory && head.held > head.memory)) return;
     v->engine_opts.guesses = SPEC_DEFAULT;
     v->mtp = true;
@@ -273,21 +273,40 @@ static void choose_head(serve *v, budget *b, const cmd_ctx *c)
 
 static lq_status budget_of(budget *b, serve *v, const cmd_ctx *c, lq_err *err)
 {
-    lq_status s = budget_with(b, v, v->mtp, &v->engine_opts, c, err);
+    lq_status s = budget_with(b, v, v->mtp, &v->engine_opts, NULL, c, err);
     if (s) return s;
     choose_head(v, b, c);
-    budget_add_stores(b, v->o->responses, v->o->file_dir ? 0 : v->o->files);
     return LQ_OK;
+}
+
+/* The same on a GPU, or, where there is a choice and that does not do, on the CPU. */
+static lq_status budget_of_device(budget *b, serve *v, const cmd_ctx *c, lq_err *err)
+{
+    const load_opts on = load_opts_of(c, &v->o->model);
+    lq_err why;
+    if (!opt_may_leave_cpu(&v->o->model)) return budget_of(b, v, c, err);
+    if (v->o->engine.draft)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "--device: not on cuda yet: serve --dry-run with --speculative-model");
+    lq_status s = budget_with(b, v, v->mtp, &v->engine_opts, &on, c, &why);
+    if (s && strcmp(on.device, "auto") == 0) {
+        prog_say(LOG_INFO, "device: cpu (%s)", why.msg);
+        return budget_of(b, v, c, err);
+    }
+    if (s) *err = why;
+    return s;
 }
 
 static lq_status dry_run(serve *v, const cmd_ctx *c, lq_err *err)
 {
     budget b;
     const http_opts http = http_limits(v->o);
-    lq_status s = opt_only_cpu(&v->o->model, "serve --dry-run", err);
-    if (!s) s = opt_model_start(&v->o->model, err);
-    if (!s) s = budget_of(&b, v, c, err);
+    lq_status s = opt_model_start(&v->o->model, err);
     if (s) return s;
+    opt_note_device(&v->o->model);
+    s = budget_of_device(&b, v, c, err);
+    if (s) return s;
+    budget_add_stores(&b, v->o->responses, v->o->file_dir ? 0 : v->o->files);
     if (c->json)
         return cmd_print_json(
             v->o->print_limits ? limits_json(c->cmd, v->o, &http, &b) : budget_json(&b), err);

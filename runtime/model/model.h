@@ -154,6 +154,10 @@ typedef struct {
 int64_t model_fit(const model_sizes *z, const model_share *s, size_t room);
 /* Bytes there of the last n layers and all that goes with them; of none 0. */
 size_t model_size_on(const model_sizes *z, int64_t n);
+/* *n: the layers of `share` in so much room of a device, or of each of so many. Errors: as
+ * model_to_device, of which this is the choice. */
+lq_status model_choose_layers(int64_t *n, const model_sizes *z, const model_share *share,
+                              const char *name, int ranks, size_t room, lq_err *err);
 
 /* Copy weights to the device that `want` names ("cuda", "cuda:1": kernels/device.h), or to so many
  * from it on, and give the host's copy of them back; what is opened for m afterwards works there.

@@ -532,46 +532,55 @@ size_t model_size_on(const model_sizes *z, int64_t n)
     return all;
 }
 
+lq_status model_choose_layers(int64_t *out, const model_sizes *z, const model_share *share,
+                              const char *name, int ranks, size_t room, lq_err *err)
+{
+    const int64_t fit = model_fit(z, share, room);
+    int64_t n = share->layers;
+    if (n == MODEL_AUTO_LAYERS)
+        n = fit;
+    else if (n == MODEL_ALL_LAYERS || n > z->L)
+        n = z->L;
+    *out = n;
+    const size_t need = model_size_on(z, n);
+    const size_t spare = share->spare ? share->more + (size_t)n * share->more_layer : 0;
+    if (n == 0)
+        return lq_fail(err, LQ_ENOMEM,
+                       "%s: one layer and the head need %zu bytes, beside %zu for the cache and "
+                       "a step, found %zu free",
+                       name, model_size_on(z, 1), share->more + share->more_layer, room);
+    if (need > room && fit > 0)
+        return lq_fail(
+            err, LQ_ENOMEM,
+            "%s: the weights need %zu bytes, found %zu free; --gpu-layers %lld would fit", name,
+            need, room, (long long)fit);
+    if (need > room)
+        return lq_fail(err, LQ_ENOMEM, "%s: the weights need %zu bytes, found %zu free", name, need,
+                       room);
+    if (n > fit && spare && fit > 0 && ranks == 1)
+        return lq_fail(err, LQ_ENOMEM,
+                       "%s: the weights need %zu bytes, the cache and a step %zu, found %zu free; "
+                       "--gpu-layers %lld would fit",
+                       name, need, spare, room, (long long)fit);
+    if (n > fit && spare)
+        return lq_fail(err, LQ_ENOMEM,
+                       "%s: the weights need %zu bytes, the cache and a step %zu, found %zu free",
+                       name, need, spare, room);
+    return LQ_OK;
+}
+
 /* on->first, of a device that is open. */
 static lq_status model_dev_choose(model_on *on, const model *m, const model_share *share,
                                   lq_err *err)
 {
     const int64_t L = m->cfg->layers;
     size_t *layer = malloc((size_t)(L + 1) * sizeof *layer);
+    int64_t n = 0;
     if (!layer) return lq_fail(err, LQ_ENOMEM, "out of memory");
     const model_sizes z = sizes_of(m, &on->d, layer);
-    const size_t room = dev_room(&on->d);
-    const int64_t fit = model_fit(&z, share, room);
-    int64_t n = share->layers;
-    if (n == MODEL_AUTO_LAYERS)
-        n = fit;
-    else if (n == MODEL_ALL_LAYERS || n > L)
-        n = L;
+    const lq_status s =
+        model_choose_layers(&n, &z, share, on->d.name, on->ranks, dev_room(&on->d), err);
     on->first = L - n;
-    const size_t need = model_size_on(&z, n);
-    const size_t spare = share->spare ? share->more + (size_t)n * share->more_layer : 0;
-    lq_status s = LQ_OK;
-    if (n == 0)
-        s = lq_fail(err, LQ_ENOMEM,
-                    "%s: one layer and the head need %zu bytes, beside %zu for the cache and "
-                    "a step, found %zu free",
-                    on->d.name, model_size_on(&z, 1), share->more + share->more_layer, room);
-    else if (need > room && fit > 0)
-        s = lq_fail(err, LQ_ENOMEM,
-                    "%s: the weights need %zu bytes, found %zu free; --gpu-layers %lld would fit",
-                    on->d.name, need, room, (long long)fit);
-    else if (need > room)
-        s = lq_fail(err, LQ_ENOMEM, "%s: the weights need %zu bytes, found %zu free", on->d.name,
-                    need, room);
-    else if (n > fit && spare && fit > 0 && on->ranks == 1)
-        s = lq_fail(err, LQ_ENOMEM,
-                    "%s: the weights need %zu bytes, the cache and a step %zu, found %zu free; "
-                    "--gpu-layers %lld would fit",
-                    on->d.name, need, spare, room, (long long)fit);
-    else if (n > fit && spare)
-        s = lq_fail(err, LQ_ENOMEM,
-                    "%s: the weights need %zu bytes, the cache and a step %zu, found %zu free",
-                    on->d.name, need, spare, room);
     if (on->ranks > 1)
         snprintf(on->text, sizeof on->text, "%s x %d", on->d.name, on->ranks);
     else if (n == L)

@@ -545,3 +545,35 @@ def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
         assert r.status == 500 and "the device is lost" in json.load(r)["error"]["message"]
         assert s.process.wait() == 1
     assert re.search(r"^llmq: serve: .*the device is lost", (tmp_path / "log").read_text(), re.M)
+
+
+@pytest.mark.parametrize("model, size, args", [
+    (ROOT / "models/novels-1m", 200_000_000, ["--device", "cuda"]),
+    (ROOT / "models/novels-1m", 27_000_000, ["--device", "cuda", "--max-num-seqs", 4]),
+    (ROOT / "models/novels-1m", 27_000_000, ["--device", "auto", "--max-num-seqs", 4, "--max-model-len", 128]),
+    (ROOT / "models/novels-1m", 1 << 30, ["--device", "cuda", "--kv-cache-memory", "1M", "--max-num-seqs", 4]),  # cuBLAS has its part
+    (NOVELS, 45_000_000, ["--gpu-layers", "auto", "--max-num-seqs", 4]),
+    (NOVELS, 200_000_000, ["--gpu-layers", 2, "--max-num-seqs", 4]),
+    (ROOT / "models/novels-1m", 60_000_000, ["--tensor-parallel-size", 2]),
+])
+def test_a_dry_run_says_what_the_server_then_has_on_a_gpu(gpu, tmp_path, model, size, args):  # T-17
+    env = {**emulated(size), "LLMQ_EMULATED_DEVICES": "2"}
+    dry = gpu.json("serve", model, *args, "--dry-run", env=env)
+    assert dry["gpu_weights_bytes"] + dry["gpu_kv_bytes"] + dry["gpu_step_bytes"] <= dry["gpu_memory_bytes"] <= size
+    text = gpu("serve", model, *args, "--dry-run", env=env).stdout
+    assert re.search(rf"^GPU: weights .*{dry['gpu_layers']} layers on emulated", text, re.M)
+    with Server(gpu, model, *args, log=tmp_path / "log", env=env) as s:
+        ready = re.search(r"^ready: .* context (\d+), (\d+) KV blocks of 16 .* device emulated(?:, (\d) of \d layers)?(?: x (\d))?,", s.output(), re.M)
+    assert [int(ready[1]), int(ready[2])] == [dry["max_len"], dry["kv_blocks"]]
+    assert [int(ready[3] or dry["gpu_layers"]), int(ready[4] or 1)] == [dry["gpu_layers"], dry["gpus"]]
+
+
+@pytest.mark.parametrize("args", [[], ["--max-model-len", 1024]])
+@pytest.mark.parametrize("size", [1_000_000, 20_000_000, 24_700_000])
+def test_a_dry_run_refuses_what_the_server_refuses_on_a_gpu(gpu, size, args):
+    model = [ROOT / "models/novels-1m", "--device", "cuda", *args]
+    dry = gpu("serve", *model, "--dry-run", code=1, env=emulated(size))
+    served = gpu("serve", *model, "--port", 0, code=1, env=emulated(size))
+    assert dry.stderr.splitlines()[-1] == served.stderr.splitlines()[-1]
+    auto = gpu("serve", model[0], "--device", "auto", *args, "--dry-run", env=emulated(size))
+    assert re.search(r"^device: cpu \(", auto.stderr, re.M) and "GPU" not in auto.stdout

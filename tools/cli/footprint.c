@@ -207,3 +207,18 @@ lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *p, cons
     *sizes = (model_sizes){ room, cfg->layers, plain ? rows.weights_bytes : 0 };
     return s;
 }
+
+lq_status foot_in_rows(bool *any, const foot_model *p, lq_err *err)
+{
+    const int64_t L = p->weights ? foot_config(p)->layers : 0;
+    lq_status s = LQ_OK;
+    *any = false;
+    for (int64_t l = 0; l < L && !*any && !s; l++)
+        for (arch_role r = 0; r < ARCH_N_ROLES && !*any && !s; r++) {
+            const src_tensor *t = NULL;
+            if (!arch_role_per_layer(r) || !arch_role_linear(r)) continue;
+            s = src_role(p->src, r, l, 0, &t, NULL, err);
+            *any = !s && t && t->plain && dev_in_rows(&t->t);
+        }
+    return s;
+}

@@ -4,11 +4,13 @@
 #include "base/machine.h"
 #include "runtime/limits.h"
 #include "runtime/model/kv_window.h"
+#include "runtime/model/rank.h"
 #include "tools/cli/footprint.h"
 
 #include <assert.h>
 #include <cjson/cJSON.h>
 #include <stdarg.h>
+#include <stdlib.h>
 #include <sys/resource.h>
 
 __attribute__((format(printf, 5, 6))) static void add(budget *b, const char *name, const char *key,
@@ -26,6 +28,99 @@ __attribute__((format(printf, 5, 6))) static void add(budget *b, const char *nam
     b->total += bytes;
 }
 
+/* ---- GPUs ---- */
+static size_t planned_room(dev *d) { return d->memory; }
+static const dev_ops planned_ops = { .name = "planned", .room = planned_room };
+
+/* The devices as the engine would find them; NULL: none. */
+static dev *planned(dev on[DEV_RANKS], const budget_gpu *g)
+{
+    if (!g->layers) return NULL;
+    for (int r = 0; r < g->ranks; r++) {
+        on[r] = (dev){ .ops = &planned_ops,
+                       .memory = g->room - g->weights,
+                       .peer = r + 1 < g->ranks ? &on[r + 1] : NULL };
+        snprintf(on[r].name, sizeof on[r].name, "%s", g->name);
+    }
+    return on;
+}
+
+static size_t block_there(const budget_gpu *g, const arch_config *c, int block_size, kv_types d)
+{
+    arch_config own = *c;
+    size_t n = 0;
+    own.kv_heads /= g->ranks;
+    for (int64_t l = c->layers - g->layers; l < c->layers; l++)
+        n += kv_layer_bytes(&own, l, block_size, d, KV_ON_DEVICE);
+    return n;
+}
+
+/* What the cache and a step take there; of the cache the rest is the host's: *need, of which it was
+ * all. */
+static void divide(budget *b, eng_need *need, const arch_config *c, const kv_opts *kv)
+{
+    budget_gpu *g = &b->gpu;
+    fwd_opts step = eng_step(&b->engine);
+    step.ranks = g->ranks;
+    g->kv = (size_t)kv->n_blocks * block_there(g, c, kv->block_size, b->engine.kv);
+    g->step = fwd_dev_bytes(c, kv, &step);
+    need->kv -= g->kv;
+}
+
+/* The layers that go to the devices, and what they leave to the host. */
+static lq_status place(budget_model *both, const foot_model *m, const eng_opts *asked,
+                       const load_opts *on, lq_err *err)
+{
+    const arch_config *c = foot_config(m);
+    budget_gpu *g = &both->gpu;
+    load_opts how = *on;
+    model_sizes z;
+    foot_weights there;
+    lq_status s = model_check_device(c, err);
+    if (!s && g->ranks > 1) s = rank_check(c, g->ranks, err);
+    if (s) return s;
+    size_t *layer = malloc((size_t)(c->layers + 1) * sizeof *layer);
+    if (!layer) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    how.beside = eng_beside(asked);
+    model_share share = load_share(c, &how);
+    share.spare = strcmp(on->device, "auto") == 0;
+    s = foot_sizes(&z, layer, m, NULL, g->ranks, err);
+    if (!s) s = model_choose_layers(&g->layers, &z, &share, g->name, g->ranks, g->room, err);
+    if (!s) s = foot_weigh_last(&there, m, NULL, g->layers, 1, err);
+    if (!s) {
+        const size_t gone = there.weights_bytes + (g->layers == z.L ? z.embed : 0);
+        g->weights = model_size_on(&z, g->layers);
+        both->weights -= gone < both->weights ? gone : both->weights;
+    }
+    free(layer);
+    return s;
+}
+
+/* What each of them has free, once cuBLAS has its part where it is used. */
+static lq_status look(budget_gpu *g, const foot_model *m, const load_opts *on, lq_err *err)
+{
+    dev d[DEV_RANKS];
+    bool rows;
+    const bool any = strcmp(on->device, "auto") == 0;
+    const int ranks = on->ranks > 1 ? on->ranks : 1;
+    lq_status s = foot_in_rows(&rows, m, err);
+    g->room = SIZE_MAX;
+    for (g->ranks = 0; g->ranks < ranks && !s; g->ranks++) {
+        dev *at = &d[g->ranks];
+        s = g->ranks ? d->ops->open(at, d[g->ranks - 1].index + 1, err)
+                     : dev_open(at, any ? "cuda" : on->device, err);
+        if (s) break;
+        if (rows && !on->batch_invariant && !at->ops->blas(at)) s = at->ops->sync(at, err);
+        const size_t room = at->ops->room(at);
+        if (room < g->room) g->room = room;
+    }
+    if (g->ranks) snprintf(g->name, sizeof g->name, "%s", d->name);
+    for (int r = g->ranks; r-- > 0;)
+        d[r].ops->close(&d[r]);
+    return s;
+}
+
+/* ---- the sum ---- */
 /* The engine's options, decided with the memory that weights and a step leave. */
 static lq_status decide(budget *b, const budget_model *m, const eng_opts *want, int threads,
                         eng_need *need, lq_err *err)
@@ -43,9 +138,11 @@ static lq_status decide(budget *b, const budget_model *m, const eng_opts *want, 
                        "free",
                        weights, need->step, b->memory);
     o.room = b->memory ? b->memory - weights - need->step : 0;
-    lq_status s = eng_size(&b->engine, &kv, c, &o, NULL, 0, err);
+    dev on[DEV_RANKS], *gpu = planned(on, &b->gpu);
+    lq_status s = eng_size(&b->engine, &kv, c, &o, gpu, c->layers - b->gpu.layers, err);
     if (s) return s;
     eng_need_of(need, c, &b->engine, &kv, threads);
+    if (gpu) divide(b, need, c, &kv);
     b->kv_blocks = kv.n_blocks;
     b->kv_token_bytes = kv_token_bytes(c, o.kv, KV_ON_HOST);
     if (o.draft) b->kv_token_bytes += kv_token_bytes(o.draft->cfg, o.kv, KV_ON_HOST);
@@ -57,7 +154,11 @@ static lq_status decide(budget *b, const budget_model *m, const eng_opts *want, 
     const size_t block = (b->engine.kv_bytes - beside) / (size_t)kv.n_blocks;
     size_t whole = o.kv_bytes ? o.kv_bytes : o.room;
     whole -= whole < beside ? whole : beside;
-    const int64_t fits = (int64_t)(whole / block) * kv.block_size;
+    int64_t fits = (int64_t)(whole / block) * kv.block_size;
+    if (gpu && !o.kv_bytes)
+        fits =
+            (int64_t)((on->memory - b->gpu.step) / block_there(&b->gpu, c, kv.block_size, o.kv)) *
+            kv.block_size;
     b->model_len = c->max_pos > 0 ? c->max_pos : 0;
     b->longest = !whole || (b->model_len && b->model_len < fits) ? b->model_len : fits;
     return LQ_OK;
@@ -136,7 +237,7 @@ lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, co
     const model of_draft = { .cfg = m->draft };
     eng_opts want = *asked;
     eng_need need;
-    *b = (budget){ 0 };
+    *b = (budget){ .gpu = m->gpu };
     if (m->draft) want.draft = &of_draft;
     add(b, "weights", "weights_bytes", m->weights, "%s", m->format);
     if (m->draft)
@@ -153,8 +254,8 @@ lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, co
 }
 
 lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
-                      const eng_opts *asked, const http_opts *http, bool verify, int threads,
-                      lq_err *err)
+                      const eng_opts *asked, const http_opts *http, const load_opts *on,
+                      bool verify, int threads, lq_err *err)
 {
     foot_model m, d = { 0 };
     foot_weights w = { 0 }, dw = { 0 };
@@ -165,18 +266,50 @@ lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
     if (!s && mtp) s = foot_head(&d, &m, err);
     if (!s && guesses) s = foot_weigh(&dw, &d, NULL, err);
     if (!s) {
-        const budget_model both = { .cfg = foot_config(&m),
-                                    .draft = guesses ? foot_config(&d) : NULL,
-                                    .weights = w.weights_bytes,
-                                    .draft_weights = dw.weights_bytes,
-                                    .format = foot_format(&m),
-                                    .draft_format = foot_format(&d),
-                                    .memory = machine_memory() };
-        s = budget_sum(b, &both, asked, http, threads, err);
+        budget_model both = { .cfg = foot_config(&m),
+                              .draft = guesses ? foot_config(&d) : NULL,
+                              .weights = w.weights_bytes,
+                              .draft_weights = dw.weights_bytes,
+                              .format = foot_format(&m),
+                              .draft_format = foot_format(&d),
+                              .memory = machine_memory() };
+        if (on) s = look(&both.gpu, &m, on, err);
+        if (on && !s) s = place(&both, &m, asked, on, err);
+        if (s) lq_wrap(err, s, "--device");
+        if (!s) s = budget_sum(b, &both, asked, http, threads, err);
     }
     foot_close(&d);
     foot_close(&m);
     return s;
+}
+
+static void print_gpu(const budget_gpu *g)
+{
+    char size[16], note[160], each[32] = "";
+    const struct {
+        const char *name;
+        size_t bytes;
+    } rows[] = { { "GPU: weights", g->weights },
+                 { "GPU: KV cache", g->kv },
+                 { "GPU: a step", g->step },
+                 { "GPU: in all", g->weights + g->kv + g->step },
+                 { "GPU: free", g->room } };
+    if (g->ranks > 1) snprintf(each, sizeof each, ", a part on each of %d", g->ranks);
+    snprintf(note, sizeof note, "%lld layers on %s%s", (long long)g->layers, g->name, each);
+    for (size_t i = 0; i < LQ_COUNT(rows); i++)
+        printf("%-24s %12s  %s\n", rows[i].name,
+               opt_size_text(size, sizeof size, (double)rows[i].bytes), i ? "" : note);
+}
+
+static void add_gpu(cJSON *o, const budget_gpu *g)
+{
+    cJSON_AddStringToObject(o, "gpu", g->name);
+    cJSON_AddNumberToObject(o, "gpus", g->ranks);
+    cJSON_AddNumberToObject(o, "gpu_layers", (double)g->layers);
+    cJSON_AddNumberToObject(o, "gpu_weights_bytes", (double)g->weights);
+    cJSON_AddNumberToObject(o, "gpu_kv_bytes", (double)g->kv);
+    cJSON_AddNumberToObject(o, "gpu_step_bytes", (double)g->step);
+    cJSON_AddNumberToObject(o, "gpu_memory_bytes", (double)g->room);
 }
 
 void budget_print(const budget *b)
@@ -188,6 +321,7 @@ void budget_print(const budget *b)
     printf("%-24s %12s\n", "at most in all", opt_size_text(size, sizeof size, (double)b->total));
     if (b->memory)
         printf("%-24s %12s\n", "free here", opt_size_text(size, sizeof size, (double)b->memory));
+    if (b->gpu.layers) print_gpu(&b->gpu);
     printf("%-24s %12lld  tokens; the model's is %lld, the longest that fits %lld\n", "context",
            (long long)b->engine.max_len, (long long)b->model_len, (long long)b->longest);
 }
@@ -206,6 +340,7 @@ cJSON *budget_json(const budget *b)
     cJSON_AddNumberToObject(o, "kv_blocks", (double)b->kv_blocks);
     cJSON_AddNumberToObject(o, "block_size", b->engine.block_size);
     cJSON_AddNumberToObject(o, "kv_bytes_per_token", (double)b->kv_token_bytes);
+    if (b->gpu.layers) add_gpu(o, &b->gpu);
     if (b->windows) {
         cJSON_AddNumberToObject(o, "window_slots", (double)b->windows);
         cJSON_AddNumberToObject(o, "window_slot_bytes", (double)b->window_bytes);

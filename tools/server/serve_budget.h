@@ -14,8 +14,18 @@ typedef struct {
     char note[120]; /* what they are for; may be empty */
 } budget_row;
 
+/* The part on GPUs, in bytes of each of them. */
+typedef struct {
+    char name[64];
+    int64_t layers; /* the last ones of the model; 0: all is on the CPU */
+    int ranks;      /* GPUs */
+    size_t room;    /* free before */
+    size_t weights, kv, step;
+} budget_gpu;
+
 enum { BUDGET_ROWS = 16 };
 typedef struct {
+    budget_gpu gpu;
     eng_opts engine;   /* what was asked for, with what was left open decided; .draft is unset */
     int64_t model_len; /* the model's own context; 0: without end */
     int64_t longest;   /* the longest context that the memory holds */
@@ -35,16 +45,18 @@ typedef struct {
     size_t weights, draft_weights;
     const char *format, *draft_format; /* a word for the notes */
     size_t memory;                     /* to fit into; 0: nobody knows */
+    budget_gpu gpu;                    /* without kv and step; `weights` are those of the host */
 } budget_model;
-/* On the CPU. Errors are those of eng_size; LQ_EVALUE: weights and the buffers of a step are more
- * than the memory. */
+/* Errors are those of eng_size; LQ_EVALUE: weights and the buffers of a step are more than the
+ * memory. */
 lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, const http_opts *http,
                      int threads, lq_err *err);
 /* Of models that are opened for it, draft or NULL (mtp: the model's MTP head), in the memory that is
- * free here. */
+ * free here. on: where its layers go, NULL: to the CPU. Further errors: those of
+ * model_choose_layers, and what a device cannot do. */
 lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
-                      const eng_opts *asked, const http_opts *http, bool verify, int threads,
-                      lq_err *err);
+                      const eng_opts *asked, const http_opts *http, const load_opts *on,
+                      bool verify, int threads, lq_err *err);
 /* What is kept: of so many responses (--response-store), of files (--file-store). */
 void budget_add_stores(budget *b, int64_t responses, size_t files);
 void budget_print(const budget *b);
