@@ -225,6 +225,92 @@ template <int WHEN> __global__ void follower(G<float> buf)
 #define RUN_FOLLOW(kernel) \
     [](dev *d, float *buf) { CU_FOLLOW(d, "it", (kernel), dim3(1), N, 0, buf); }
 
+/* ---- device memory among the blocks of a launch ---- */
+enum {
+    PER = 16,
+    BLOCKS = 3
+}; /* threads; floats of buf for each block, the last one is a counter */
+
+enum relay_fault {
+    HANDED,
+    HANDED_BY_ONE, /* by the fence of the thread that adds */
+    NO_FENCE,      /* before the addition */
+    NO_BARRIER,    /* ... of all to it */
+    NO_FENCE_AFTER /* the addition */
+};
+/* The block that is last adds up what all have written. */
+template <relay_fault F> __global__ void relay(G<float> buf)
+{
+    CU_SHARED(int, last, 1);
+    const G<int> done = cu_as<int>(buf + (N - 1));
+    const int t = threadIdx.x, own = (int)blockIdx.x * PER + t;
+    buf[own] = (float)own;
+    if (F != NO_FENCE && F != HANDED_BY_ONE) cu_fence();
+    if (F != NO_BARRIER) __syncthreads();
+    if (F == HANDED_BY_ONE && t == 0) cu_fence();
+    if (t == 0) last[0] = cu_add(done, 1) == BLOCKS - 1;
+    __syncthreads();
+    if (!last[0]) return;
+    if (F != NO_FENCE_AFTER) cu_fence();
+    float sum = 0;
+    for (int b = 0; b < BLOCKS; b++)
+        sum += buf[b * PER + t];
+    buf[t] = sum;
+    if (t == 0) *done = 0;
+}
+
+enum across_kind {
+    APART,
+    READS,       /* what the next block writes, first or later */
+    ALL_ALIKE,   /* all blocks write the same, and read it */
+    ALL_WRITE,   /* ... what differs */
+    UNCHANGING,  /* reads so what it has written */
+    NEIGHBOURS,  /* one thread what another has written, after a barrier */
+    NEIGHBOURS_0 /* without */
+};
+template <across_kind F> __global__ void across(G<float> buf)
+{
+    const int t = threadIdx.x, b = (int)blockIdx.x, own = b * PER + t;
+    if (F == APART) buf[own] = buf[own] + 1;
+    if (F == READS) buf[own] = buf[(b + 1) % BLOCKS * PER + t];
+    if (F == ALL_ALIKE) buf[t] = 1;
+    if (F == ALL_ALIKE) buf[PER * (b + 1) + t] = buf[t];
+    if (F == ALL_WRITE) buf[t] = (float)b;
+    if (F == UNCHANGING) buf[own] = 1;
+    if (F == UNCHANGING) buf[own] = 1 + cu_ldg<float>(buf + own);
+    if (F < NEIGHBOURS) return;
+    buf[own] = 1;
+    if (F == NEIGHBOURS) __syncthreads();
+    const float other = buf[own ^ 1];
+    __syncthreads();
+    buf[own] = other;
+}
+/* Blocks in rising order, then in falling. */
+void run_blocks(dev *d, float *buf, void (*kernel)(G<float>))
+{
+    for (int i = 0; i < 2; i++)
+        CU_LAUNCH(d, "it", kernel, dim3(BLOCKS), PER, 0, buf);
+}
+#define RUN_BLOCKS(kernel) [](dev *d, float *buf) { run_blocks(d, buf, kernel); }
+
+/* A launch that follows reads what it takes for unchanging before it waits, or after. */
+template <bool BEFORE> __global__ void reader(G<float> buf)
+{
+    float v = 0;
+    cu_next();
+    if (BEFORE) v = cu_ldg<float>(buf + (int)threadIdx.x);
+    cu_after();
+    if (!BEFORE) v = cu_ldg<float>(buf + (int)threadIdx.x);
+    buf[(int)threadIdx.x + N / 2] = v;
+}
+/* After a launch that writes it, or another one. */
+#define RUN_READER(before, writer)                                \
+    [](dev *d, float *buf) {                                      \
+        CU_LAUNCH(d, "it", (writer), dim3(1), PER, 0, buf);       \
+        CU_FOLLOW(d, "it", reader<before>, dim3(1), PER, 0, buf); \
+    }
+template <int AT> __global__ void writer(G<float> buf) { buf[(int)threadIdx.x + AT] = 1; }
+
 /* Has a shared array of its own beside the launch's; each WHICH is allowed for itself. */
 enum { KIB = 1024, ARRAY = N * sizeof(float), MOST = 227 * KIB };
 template <int WHICH> __global__ void roomy(G<float> buf)
@@ -305,6 +391,22 @@ extern "C" const broken_case broken_cases[] = {
     { "it copies what may change", "follow: device memory is copied",
       RUN_FOLLOW(follower<COPIED>) },
     { "it copies what does not", NULL, RUN_FOLLOW(follower<COPIED_FIXED>) },
+    { "it reads what the launch before has written, after it", NULL, RUN_READER(false, writer<0>) },
+    { "before it has ended", "follow: what the launch before", RUN_READER(true, writer<0>) },
+    { "what that has not written", NULL, RUN_READER(true, writer<PER>) },
+    { "blocks with memory of their own", NULL, RUN_BLOCKS(across<APART>) },
+    { "memory of the next block", "blocks: reads", RUN_BLOCKS(across<READS>) },
+    { "all write the same bytes and read them", NULL, RUN_BLOCKS(across<ALL_ALIKE>) },
+    { "all write bytes that differ", "blocks: writes", RUN_BLOCKS(across<ALL_WRITE>) },
+    { "unchanging memory that changes", "constant: reads", RUN_BLOCKS(across<UNCHANGING>) },
+    { "a neighbour's float after a barrier", NULL, RUN_BLOCKS(across<NEIGHBOURS>) },
+    { "without", "race: reads device memory", RUN_BLOCKS(across<NEIGHBOURS_0>) },
+    { "the last block adds up", NULL, RUN_BLOCKS(relay<HANDED>) },
+    { "one thread's fence for all", NULL, RUN_BLOCKS(relay<HANDED_BY_ONE>) },
+    { "no fence before the counter", "blocks: reads", RUN_BLOCKS(relay<NO_FENCE>) },
+    { "fences that the counting thread has not met", "blocks: reads",
+      RUN_BLOCKS(relay<NO_BARRIER>) },
+    { "no fence after the counter", "blocks: reads", RUN_BLOCKS(relay<NO_FENCE_AFTER>) },
     { "48 KiB of shared memory with the array", NULL, RUN_ROOMY(90, 0, 48 * KIB - ARRAY) },
     { "48 KiB without it", "49152 dynamic and 256 static", RUN_ROOMY(90, 0, 48 * KIB) },
     { "more than 48 KiB, not allowed", "is allowed 49152", RUN_ROOMY(90, 0, 48 * KIB + 16) },

@@ -110,11 +110,11 @@ struct array {
 };
 
 static fibre *fibres;
-static int n_threads;
+int n_threads;
 int current;
 static jmp_buf scheduler;
 static const work *launched; /* the launch that runs */
-static uint32_t block_time, warp_time[MAX_THREADS / WARP];
+uint32_t block_time, warp_time[MAX_THREADS / WARP];
 unsigned char *shared;
 static byte_log *shared_log;
 static array arrays[ARRAYS_MAX];
@@ -135,7 +135,7 @@ void fail(const char *fmt, ...)
 }
 
 /* ---- the records ---- */
-void touch_constant(const void *p, size_t n, size_t align, span s)
+void inside(const void *p, size_t n, size_t align, span s)
 {
     const uintptr_t at = (uintptr_t)p;
     if (at < s.lo || at + n > s.hi)
@@ -144,10 +144,37 @@ void touch_constant(const void *p, size_t n, size_t align, span s)
     if (at % align) fail("bounds: address %% %zu is %zu", align, (size_t)(at % align));
 }
 
-void touch_global(const void *p, size_t n, size_t align, span s)
+void touch_constant(const void *p, size_t n, size_t align, span s)
+{
+    inside(p, n, align, s);
+    order_constant(p, n, fibres[current].early);
+}
+
+static void touch_any(const void *p, size_t n, size_t align, span s)
 {
     if (fibres[current].early) fail("follow: device memory is touched before cu_after");
-    touch_constant(p, n, align, s);
+    inside(p, n, align, s);
+}
+
+void read_global(const void *p, size_t n, size_t align, span s)
+{
+    touch_any(p, n, align, s);
+    order_read(p, n);
+}
+
+void write_global(const void *p, const void *value, size_t n, size_t align, span s)
+{
+    touch_any(p, n, align, s);
+    order_write(p, value, n);
+}
+
+int add(int *p, int v, span s)
+{
+    touch_any(p, sizeof *p, alignof(int), s);
+    order_add(p);
+    const int old = *p;
+    *p = old + v;
+    return old;
 }
 
 void follow_begin() { fibres[current].early = true; }
@@ -321,7 +348,7 @@ void copy_wait(int groups)
             continue;
         }
         if (c.constant && !c.zero) touch_constant(c.src, c.n, c.n, c.s);
-        if (!c.constant && !c.zero) touch_global(c.src, c.n, c.n, c.s);
+        if (!c.constant && !c.zero) read_global(c.src, c.n, c.n, c.s);
         touch_shared(c.dst, c.n, c.n, c.d, true);
         if (c.zero)
             memset(c.dst, 0, c.n);
@@ -512,12 +539,15 @@ cudaError_t run_launch(stream *on, const work *w)
     grid_dim = { w->grid.x, w->grid.y, w->grid.z };
     if (!launchable(on->device, w)) return cudaGetLastError(); /* also a graph's, later */
     if (!make_room(n_threads)) return cudaErrorMemoryAllocation;
-    for (unsigned z = 0; z < w->grid.z; z++)
-        for (unsigned y = 0; y < w->grid.y; y++)
-            for (unsigned x = 0; x < w->grid.x && !failure[0]; x++) {
-                block_idx = { x, y, z };
-                run_block();
-            }
+    const uint32_t blocks = w->grid.x * w->grid.y * w->grid.z;
+    const bool falls = falling(on->device, w);
+    order_start(on);
+    for (uint32_t i = 0; i < blocks && !failure[0]; i++) {
+        const uint32_t at = falls ? blocks - 1 - i : i;
+        block_idx = { at % w->grid.x, at / w->grid.x % w->grid.y, at / w->grid.x / w->grid.y };
+        order_block(at);
+        run_block();
+    }
     return cudaGetLastError();
 }
 
@@ -868,6 +898,7 @@ cudaError_t emu::run_copy(stream *s, void *dst, const void *src, size_t n, int k
         (kind != cudaMemcpyHostToDevice && !in_one(src, n, s, "a copy from")))
         return cudaGetLastError();
     emu_counted.copies++;
+    order_copied(s);
     memcpy(dst, src, n);
     if (kind == cudaMemcpyDeviceToDevice) return cudaSuccess;
     const bool down = kind == cudaMemcpyDeviceToHost;
@@ -880,6 +911,7 @@ cudaError_t emu::run_copy(stream *s, void *dst, const void *src, size_t n, int k
 cudaError_t emu::run_memset(stream *s, void *dst, int v, size_t n)
 {
     if (!in_one(dst, n, s, "a memset")) return cudaGetLastError();
+    order_copied(s);
     memset(dst, v, n);
     return cudaSuccess;
 }

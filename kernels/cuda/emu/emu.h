@@ -2,7 +2,7 @@
  * run where no GPU is. Included by kernels/cuda/cu.cuh in place of its device half; C++17, without
  * exceptions, RTTI or the C++ library.
  *
- * One block runs at a time, blocks in rising order. Each thread of it is a fibre with a stack of
+ * One block runs at a time, in rising order, or in falling, by turns. Each thread of it is a fibre with a stack of
  * its own, which runs until it waits: at a block barrier, or at a warp operation for the other 31
  * lanes. What a launch finds ends it and is its error (cudaGetErrorString says it in full):
  *
@@ -24,7 +24,11 @@
  *   shared      more shared memory than the part has for a block, or than the kernel is allowed
  *               (limits.cc)
  *
- * Not seen: races in device memory, the hardware's order inside an mma, speed.
+ *   blocks      device memory that a block touches though another of the launch has written it,
+ *               without fences and a counter between (order.cc); of threads of one block: race
+ *   constant    memory that is read as unchanging (cu_ldg) and was written in the launch
+ *
+ * Not seen: the hardware's order inside an mma, speed.
  *
  * G<T> and S<T> are pointers to device and shared memory that carry the bounds of their array.
  * cp.async copies happen at the wait for them, not before: a forgotten wait reads what was there.
@@ -166,9 +170,16 @@ span find_global(const void *p);
 void *shared_static(const void *key, size_t bytes, size_t align, span *s);
 void *shared_dynamic(span *s);
 /* Checks of an access by the running thread. */
-void touch_global(const void *p, size_t n, size_t align, span s);
+void inside(const void *p, size_t n, size_t align, span s);
+void read_global(const void *p, size_t n, size_t align, span s);
+void write_global(const void *p, const void *value, size_t n, size_t align, span s);
 void touch_constant(const void *p, size_t n, size_t align, span s);
 void touch_shared(const void *p, size_t n, size_t align, span s, bool write);
+
+/* cu_add, cu_fence (order.cc). */
+int add(int *p, int v, span s);
+void order_add(const void *p);
+void order_fence();
 
 /* Wait for the whole warp; `in` of n bytes is what this lane brings. After it peer(l) is what lane
  * l brought, until the next one. */
@@ -246,21 +257,20 @@ template <class T, bool SHARED> struct ptr {
     template <class V> V load_as() const
     {
         V v;
-        touch(sizeof v, alignof(V), false);
+        if (SHARED)
+            touch_shared((const void *)p, sizeof v, alignof(V), s, false);
+        else
+            read_global((const void *)p, sizeof v, alignof(V), s);
         memcpy(&v, (const void *)p, sizeof v);
         return v;
     }
     template <class V> void store_as(V v) const
     {
-        touch(sizeof v, alignof(V), true);
-        memcpy((void *)p, &v, sizeof v);
-    }
-    void touch(size_t n, size_t align, bool write) const
-    {
         if (SHARED)
-            touch_shared((const void *)p, n, align, s, write);
+            touch_shared((const void *)p, sizeof v, alignof(V), s, true);
         else
-            touch_global((const void *)p, n, align, s);
+            write_global((const void *)p, &v, sizeof v, alignof(V), s);
+        memcpy((void *)p, &v, sizeof v);
     }
 };
 
@@ -348,19 +358,14 @@ template <class V, class T, bool B> V cu_ldg(emu::ptr<T, B> p)
     return v;
 }
 static inline int cu_opaque(int v) { return v; }
-static inline int cu_add(G<int> p, int v) /* blocks and threads take turns */
-{
-    const int old = *p;
-    *p = old + v;
-    return old;
-}
-static inline void cu_fence() {}
+static inline int cu_add(G<int> p, int v) { return emu::add(p.p, v, p.s); }
+static inline void cu_fence() { emu::order_fence(); }
 void cu_part(void *p, size_t n); /* see dev.h: part */
 static inline void cu_next() {}
 static inline void cu_after() { emu::follow_after(); }
 template <class T, bool B> void cu_prefetch(emu::ptr<T, B> p)
 {
-    emu::touch_constant((const void *)p.p, 1, 1, p.s);
+    emu::inside((const void *)p.p, 1, 1, p.s);
 }
 template <class V, class T, bool B> void cu_st(emu::ptr<T, B> p, V v) { p.store_as(v); }
 

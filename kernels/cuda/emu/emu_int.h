@@ -1,4 +1,4 @@
-/* kernels/cuda/emu/emu_int.h - what emu.cc, graph.cc, limits.cc and sm90.cc know of each other. */
+/* kernels/cuda/emu/emu_int.h - what emu.cc and the files beside it know of each other. */
 #ifndef LLMQ_KERNELS_CUDA_EMU_EMU_INT_H
 #define LLMQ_KERNELS_CUDA_EMU_EMU_INT_H
 
@@ -63,10 +63,24 @@ const char *engine_end(); /* NULL: nothing is left under way */
 bool bar_over(int i, unsigned parity);
 void bar_stuck(int i, char *why, size_t n);
 
+extern int n_threads; /* of the block */
+/* Barriers so far, + 1: of the block; of a warp its own. */
+extern uint32_t block_time, warp_time[MAX_THREADS / WARP];
+
+/* ---- order.cc: device memory within a launch ---- */
+void order_start(const void *stream);
+void order_copied(const void *stream); /* not by a kernel: the next launch does not begin early */
+void order_block(uint32_t number);
+void order_write(const void *p, const void *value, size_t n);
+void order_read(const void *p, size_t n);
+void order_constant(const void *p, size_t n, bool early);
+
 /* ---- limits.cc ---- */
 size_t shared_most(); /* bytes that a block of the part may have */
 /* Whether the device may launch this; else the failure says why not. */
 bool launchable(int device, const work *w);
+/* Of every other launch of a kernel: blocks run in falling order. */
+bool falling(int device, const work *w);
 /* A block of what runs has made so many bytes of shared arrays. */
 void shared_made(int device, const work *w, size_t bytes);
 

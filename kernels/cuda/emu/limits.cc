@@ -23,6 +23,7 @@ struct known {
     bool asked;     /* cudaFuncSetAttribute: */
     size_t allowed; /* dynamic bytes */
     size_t arrays;  /* static bytes that its blocks have made */
+    bool turn;      /* falling */
 };
 static known *kernels;
 static size_t n_kernels, cap_kernels;
@@ -36,7 +37,7 @@ static known *known_of(const void *kernel, int device)
         kernels = (known *)realloc(kernels, cap_kernels * sizeof *kernels);
         if (!kernels) abort();
     }
-    kernels[n_kernels] = { kernel, device, false, 0, 0 };
+    kernels[n_kernels] = { kernel, device, false, 0, 0, true };
     return &kernels[n_kernels++];
 }
 
@@ -83,6 +84,12 @@ bool emu::launchable(int device, const work *w)
                  "shared memory: a launch has %zu dynamic bytes, the kernel is allowed %zu",
                  w->shared, allowed);
     return !failure[0];
+}
+
+bool emu::falling(int device, const work *w)
+{
+    known *k = known_of(w->kernel, device);
+    return k->turn = !k->turn;
 }
 
 void emu::shared_made(int device, const work *w, size_t bytes)
