@@ -154,7 +154,11 @@ enum engine_fault {
     OWN,       /* the second operand is written by threads */
     NO_WAIT,   /* nobody waits for the product */
     NO_COMMIT, /* it is waited for, in a group that was not closed */
-    BOUNDS     /* a copy to behind the array */
+    BOUNDS,    /* a copy to behind the array */
+    NO_BEGIN,  /* a group without its fence */
+    A_WRITTEN, /* before the wait */
+    D_WRITTEN,
+    D_READ /* ... it is NaN */
 };
 /* A warpgroup multiplies zeros by 64 rows of zeros that the engine brings twice; buf = 0. */
 template <engine_fault F> __global__ void engine(G<float> buf)
@@ -163,8 +167,8 @@ template <engine_fault F> __global__ void engine(G<float> buf)
     CU_DYNAMIC_1K(uint8_t, at);
     const S<uint64_t> full = cu_as<uint64_t>(at + BYTES), empty = full + 1;
     const int t = threadIdx.x;
-    const unsigned a[4] = { 0, 0, 0, 0 };
-    float d[32];
+    unsigned a[4] = { 0, 0, 0, 0 };
+    float d[32], seen = 0;
     if (t == 0) {
         cu_bar_init(full, 1);
         cu_bar_init(empty, 4);
@@ -192,14 +196,17 @@ template <engine_fault F> __global__ void engine(G<float> buf)
             at[t] = 0;
             __syncwarp();
         }
-        cu_wgmma_begin();
+        if (F != NO_BEGIN || i == 0) cu_wgmma_begin();
         cu_wgmma<false, 64>(d, a, cu_desc_k(at), false);
         if (F != NO_COMMIT) cu_wgmma_commit();
+        if (F == A_WRITTEN) a[t % 4] = 1;
+        if (F == D_WRITTEN) d[t % 32] = 1;
+        if (F == D_READ) seen = d[t % 32];
         if (F != NO_WAIT) cu_wgmma_wait<0>();
         __syncwarp();
         if (t % CU_WARP == 0) cu_bar_arrive(empty);
     }
-    buf[t % N] = F == NO_WAIT ? 0 : d[0];
+    buf[t % N] = F == NO_WAIT ? 0 : F == D_READ ? seen : d[0];
 }
 #define RUN_ENGINE(fault)                                                                    \
     [](dev *d, float *buf) {                                                                 \
@@ -344,6 +351,11 @@ extern "C" void broken_mma_u8s8(dev *d, int32_t *sums, const uint8_t *a, const i
     CU_LAUNCH(d, "mma", one_mma, dim3(1), CU_WARP, 0, sums, a, b);
 }
 
+extern "C" void broken_read_early(dev *d, float *buf)
+{
+    CU_LAUNCH(d, "it", (engine<D_READ>), dim3(1), CU_GROUP, 64 * 128 + 16, buf);
+}
+
 extern "C" void broken_allow(dev *d, int bytes)
 {
     CU_TRY(d, cudaFuncSetAttribute(roomy<0>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
@@ -384,6 +396,9 @@ extern "C" const broken_case broken_cases[] = {
     { "a product of what threads wrote", "proxy: ", RUN_ENGINE(OWN) },
     { "a product that nobody waits for", "wgmma: a product", RUN_ENGINE(NO_WAIT) },
     { "a product without its group's end", "wgmma: a product", RUN_ENGINE(NO_COMMIT) },
+    { "a product without its fence", "wgmma: a product without", RUN_ENGINE(NO_BEGIN) },
+    { "a is written before the wait", "wgmma: a is written", RUN_ENGINE(A_WRITTEN) },
+    { "d is", "is written while a product", RUN_ENGINE(D_WRITTEN) },
     { "a copy to behind the array", "bounds: a bulk copy", RUN_ENGINE(BOUNDS) },
     { "a launch that follows", NULL, RUN_FOLLOW(follower<AT_ONCE>) },
     { "it writes before it has waited", "follow: device memory", RUN_FOLLOW(follower<LATE>) },

@@ -18,6 +18,9 @@ extern const size_t broken_n;
 /* d [16, 8] += a [16, 32] b [8, 32]^T by one warp's cu_mma_u8s8; all device memory. */
 void broken_mma_u8s8(dev *d, int32_t *sums, const uint8_t *a, const int8_t *b);
 
+/* Into buf what a thread reads of a warpgroup's sums before its wait for them. */
+void broken_read_early(dev *d, float *buf);
+
 /* A kernel with 256 static bytes of shared memory: how many dynamic ones it is allowed; its launch. */
 void broken_allow(dev *d, int bytes);
 void broken_roomy(dev *d, float *buf, size_t bytes);

@@ -68,6 +68,21 @@ TEST(a_product_of_bytes_is_the_plain_one)
     emu_table.close(&d);
 }
 
+TEST(sums_of_a_product_under_way_are_no_numbers)
+{
+    lq_err err = { "" };
+    dev d;
+    float host[BROKEN_FLOATS] = { 0 };
+    CHECK(!emu_table.open(&d, 0, &err), "%s", err.msg);
+    float *buf = emu_table.alloc(&d, sizeof host);
+    emu_table.upload(&d, buf, host, sizeof host);
+    broken_read_early(&d, buf);
+    emu_table.download(&d, host, buf, sizeof host);
+    CHECK(!emu_table.sync(&d, &err) && isnan(host[0]), "%s, %g", err.msg, (double)host[0]);
+    emu_table.free(&d, buf);
+    emu_table.close(&d);
+}
+
 TEST(after_a_failure_nothing_runs_until_it_was_asked_for)
 {
     lq_err err = { "" };
@@ -443,6 +458,7 @@ int main(int argc, char **argv)
 {
     RUN(each_detector_finds_its_mistake);
     RUN(a_product_of_bytes_is_the_plain_one);
+    RUN(sums_of_a_product_under_way_are_no_numbers);
     RUN(after_a_failure_nothing_runs_until_it_was_asked_for);
     RUN(after_a_failure_memory_goes_back_and_the_wait_is_one);
     RUN(parts_of_an_allocation_are_watched_apart);

@@ -10,8 +10,9 @@
  *               the writer's warp has waited for
  *   proxy       a product that reads what a thread wrote without a cu_fence_async after it
  *   mbarrier    one that is not there; more arrivals than it counts; a wait that nothing ends
- *   wgmma       lanes that give different matrices; products that nobody waits for; strides other
- *               than those of cu_sm90.cuh
+ *   wgmma       lanes that give different matrices; products that nobody waits for, or whose group
+ *               has no cu_wgmma_begin; strides other than those of cu_sm90.cuh; a or d written
+ *               before the wait (d is NaN until then, so that who reads it sees)
  *
  * Two warps that are ordered by an mbarrier alone have no order for what they write themselves:
  * that is a race here. */
@@ -34,6 +35,7 @@ void wgmma(float *d, int N, const unsigned a[4], uint64_t b, bool mn, bool add, 
 void wgmma_commit();
 void wgmma_wait(int groups, const char *file, int line);
 void wgmma_begin(const char *file, int line);
+void regs_meet(const char *file, int line);
 void engine_fence();
 void meet(int id, int n, const char *file, int line);
 } // namespace emu
@@ -51,8 +53,8 @@ template <class T, class U> void cu_bulk(S<T> dst, G<U> src, unsigned n, S<uint6
 {
     emu::bulk((void *)dst.p, dst.s, (const void *)src.p, src.s, n, bar.p);
 }
-template <int N> void cu_regs_less(EMU_HERE) { emu::wgmma_begin(file, line); }
-template <int N> void cu_regs_more(EMU_HERE) { emu::wgmma_begin(file, line); }
+template <int N> void cu_regs_less(EMU_HERE) { emu::regs_meet(file, line); }
+template <int N> void cu_regs_more(EMU_HERE) { emu::regs_meet(file, line); }
 static inline void cu_meet(int id, int n, EMU_HERE) { emu::meet(id, n, file, line); }
 static inline void cu_fence_async() { emu::engine_fence(); }
 static inline float cu_exp2(float x) { return exp2f(x); }

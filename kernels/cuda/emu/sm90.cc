@@ -41,16 +41,21 @@ struct grain {
     int writer; /* else the thread; its warp's epoch, and its fences, then */
     uint32_t written, fences;
 };
+enum { D_MOST = 128, UNDER_WAY = 0x7fc0dead }; /* floats of a lane; a NaN: what d holds meanwhile */
 struct product {
     float *d;
-    unsigned a[16]; /* rows g, g + 8 of 16 k: four words of each lane of the quad */
+    const unsigned *from; /* where its a was */
+    unsigned a[16];       /* rows g, g + 8 of 16 k: four words of each lane of the quad */
     uint64_t b;
     int N, group;
     bool mn, add, f16;
+    bool first;        /* of those under way, of its d, which then is in */
+    float was[D_MOST]; /* this */
 };
 struct pending {
     product *list;
     int n, group;
+    bool begun; /* cu_wgmma_begin, since the last group or wait */
 };
 
 static bar *bars;
@@ -66,7 +71,7 @@ bool engine_start(int threads)
 {
     if (!products) products = (pending *)calloc(MAX_THREADS, sizeof *products);
     for (int t = 0; products && t < threads; t++)
-        products[t].n = products[t].group = 0;
+        products[t] = { products[t].list, 0, 0, false };
     n_bars = 0;
     return products;
 }
@@ -265,9 +270,32 @@ static float element(uint64_t desc, int mn, int k, bool by_k, bool f16)
     return f16 ? from_f16(v) : from_bf16(v);
 }
 
+/* d is NaN until the wait: who reads it has that, who writes it is found there. */
+static void hide(product *p)
+{
+    const unsigned mark = UNDER_WAY;
+    p->first = true;
+    memcpy(p->was, p->d, (size_t)p->N / 2 * sizeof(float));
+    for (int i = 0; i < p->N / 2; i++)
+        memcpy(&p->d[i], &mark, sizeof mark);
+}
+
+static void show(const product *p)
+{
+    for (int i = 0; i < p->N / 2; i++) {
+        unsigned bits;
+        memcpy(&bits, &p->d[i], sizeof bits);
+        if (bits != UNDER_WAY) fail("wgmma: d[%d] is written while a product is under way", i);
+    }
+    memcpy(p->d, p->was, (size_t)p->N / 2 * sizeof(float));
+}
+
 static void finish(const product *p)
 {
     const int c = lane() % 4;
+    if (memcmp(p->from, &p->a[4 * c], 4 * sizeof(unsigned)) != 0)
+        fail("wgmma: a is written while its product is under way");
+    if (p->first) show(p);
     float a[2][16], b[16];
     for (int r = 0; r < 2; r++)
         for (int k = 0; k < 16; k++) {
@@ -304,8 +332,21 @@ void wgmma(float *d, int N, const unsigned a[4], uint64_t b, bool mn, bool add, 
     warp_meet(file, line, "wgmma", &in, sizeof in);
     if (!mine->list && !(mine->list = (product *)malloc(PRODUCTS * sizeof(product)))) abort();
     if (mine->n == PRODUCTS) fail("wgmma: more than %d products are not waited for", PRODUCTS);
+    if (!mine->begun) fail("wgmma: a product without cu_wgmma_begin before its group");
     product *p = &mine->list[mine->n++];
-    *p = { d, {}, b, N, mine->group, mn, add, f16 };
+    bool first = true;
+    for (int i = 0; i < mine->n - 1; i++)
+        first = first && mine->list[i].d != d;
+    p->d = d;
+    p->from = a;
+    p->b = b;
+    p->N = N;
+    p->group = mine->group;
+    p->mn = mn;
+    p->add = add;
+    p->f16 = f16;
+    p->first = false;
+    if (first) hide(p);
     for (int l = 0; l < 32; l++) {
         const brought *other = (const brought *)peer(l);
         if (other->b != b || other->add != add) fail("wgmma: lane %d has another matrix", l);
@@ -313,22 +354,35 @@ void wgmma(float *d, int N, const unsigned a[4], uint64_t b, bool mn, bool add, 
     }
 }
 
-void wgmma_begin(const char *file, int line) { warp_meet(file, line, "a warpgroup's word", "", 1); }
-void wgmma_commit() { products[current].group++; }
+void wgmma_begin(const char *file, int line)
+{
+    products[current].begun = true;
+    regs_meet(file, line);
+}
+void regs_meet(const char *file, int line) { warp_meet(file, line, "a warpgroup's word", "", 1); }
+void wgmma_commit()
+{
+    products[current].group++;
+    products[current].begun = false;
+}
 
 void wgmma_wait(int groups, const char *file, int line)
 {
     pending *mine = &products[current];
-    int kept = 0;
     warp_meet(file, line, "wgmma.wait_group", "", 1);
-    for (int i = 0; i < mine->n; i++) {
-        const product p = mine->list[i];
-        if (p.group >= mine->group - groups)
-            mine->list[kept++] = p;
-        else
-            finish(&p);
+    int over = 0;
+    while (over < mine->n && mine->list[over].group < mine->group - groups)
+        finish(&mine->list[over++]);
+    for (int i = over; i < mine->n; i++) { /* of the same d: what was the first is over */
+        product *p = &mine->list[i];
+        bool first = !p->first;
+        for (int j = over; j < i; j++)
+            first = first && mine->list[j].d != p->d;
+        if (first) hide(p);
     }
-    mine->n = kept;
+    memmove(mine->list, mine->list + over, (size_t)(mine->n - over) * sizeof *mine->list);
+    mine->n -= over;
+    mine->begun = false;
 }
 
 /* A thread has ended. */
