@@ -655,6 +655,31 @@ TEST(up_to_eight_rows_have_the_bits_of_one)
         }
 }
 
+static const struct {
+    const char *why;
+    int64_t M, N, K;
+    int cc;
+} real[] = {
+    { "gate and up, one row", 1, 28672, 4096, 90 },
+    { "down, eight rows", 8, 4096, 14336, 90 },
+    { "down, some rows", 24, 4096, 14336, 89 },
+    { "gate and up, a panel", 40, 28672, 512, 90 },
+};
+
+/* Of a model of 8 B, on as many multiprocessors as an H100 has. */
+TEST(products_of_real_sizes_agree_with_the_cpu)
+{
+    for (size_t i = 0; i < LQ_COUNT(real) && check_hard(); i++) {
+        twins o;
+        if (!twins_open(&o, "u4-g128", real[i].M, real[i].N, real[i].K, i)) continue;
+        o.dw = put_weight(&o.r, &o.w.t);
+        if (o.r.d.cc > real[i].cc) o.r.d.cc = real[i].cc;
+        if (!getenv("LLMQ_TEST_DEVICE")) o.r.d.n_sm = 132;
+        twins_check(&o, "u4-g128", real[i].why, MM_BF16);
+        rig_close(&o.r);
+    }
+}
+
 /* ---- integer products ---- */
 static const struct {
     const char *why;
@@ -1030,6 +1055,7 @@ int main(int argc, char **argv)
     RUN(a_product_that_ends_with_an_activation_has_the_bits_of_both);
     RUN(a_product_that_begins_with_a_norm_has_the_bits_of_both);
     RUN(up_to_eight_rows_have_the_bits_of_one);
+    RUN(products_of_real_sizes_agree_with_the_cpu);
     RUN(weights_in_rows_agree_with_the_cpu);
     RUN(few_rows_of_a_weight_in_rows_have_the_bits_of_tiles);
     RUN(many_rows_of_codes_are_expanded_for_cublas);
