@@ -3,6 +3,8 @@
  *
  *   G<T>, S<T>                   pointer to device memory, to the block's shared memory
  *   CU_SHARED(T, name, count)    a shared array; CU_DYNAMIC(T, name): the launch's dynamic one
+ *   CU_BOUND(threads)            in a kernel whose blocks have several sizes: what its
+ *                                __launch_bounds__ allows; all others are launched by that number
  *   cu_ld<V>(p), cu_st(p, v)     one access of sizeof(V) bytes, aligned to as many
  *   cu_ldg<V>(p)                 the same of memory that nobody writes during the launch
  *   cu_as<U>(p)                  the same address as another type
@@ -58,6 +60,7 @@ enum { CU_ROWS = 32768, CU_WHOLE = 32768, CU_PIECE = 1 << 22, CU_WIDE = 65535 };
 template <class T> using G = T *;
 template <class T> using S = T *;
 #define CU_SHARED(T, name, count) __shared__ __align__(16) T name[count]
+#define CU_BOUND(threads)
 #define CU_DYNAMIC(T, name)                                   \
     extern __shared__ __align__(16) unsigned char cu_bytes[]; \
     T *const name = reinterpret_cast<T *>(cu_bytes)

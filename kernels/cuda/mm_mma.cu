@@ -419,6 +419,7 @@ inline namespace CU_NAME(mm_mma_cu)
         mma_kernel(mm_view v, mm_view outliers, mm_rows group, G<const uint16_t> x, mma_args o)
     {
         enum { BM = 8 * NT, DEPTH = depth_of(NT) };
+        CU_BOUND(TEAMS * warps_of(CODE, NT) * CU_WARP);
         CU_DYNAMIC(uint8_t, shared);
         CU_SHARED(float, numbers, 16);
         CU_SHARED(unsigned, two, 16);

@@ -318,6 +318,25 @@ template <bool BEFORE> __global__ void reader(G<float> buf)
     }
 template <int AT> __global__ void writer(G<float> buf) { buf[(int)threadIdx.x + AT] = 1; }
 
+/* Compiled for so many threads; a warpgroup of three that multiply, or bring for two that do. */
+template <int MOST> __global__ void bounded(G<float> buf)
+{
+    CU_BOUND(MOST);
+    buf[(int)threadIdx.x] = 1;
+}
+template <bool BRINGS> __global__ void three_groups(G<float> buf)
+{
+    if (BRINGS && threadIdx.x < CU_GROUP)
+        cu_regs_less<40>();
+    else
+        cu_regs_more<232>();
+    if (threadIdx.x < N) buf[(int)threadIdx.x] = 1;
+}
+#define RUN_GROUPS(brings)                                                       \
+    [](dev *d, float *buf) {                                                     \
+        CU_LAUNCH(d, "it", three_groups<brings>, dim3(1), 3 * CU_GROUP, 0, buf); \
+    }
+
 /* Has a shared array of its own beside the launch's; each WHICH is allowed for itself. */
 enum { KIB = 1024, ARRAY = N * sizeof(float), MOST = 227 * KIB };
 template <int WHICH> __global__ void roomy(G<float> buf)
@@ -409,6 +428,10 @@ extern "C" const broken_case broken_cases[] = {
     { "it reads what the launch before has written, after it", NULL, RUN_READER(false, writer<0>) },
     { "before it has ended", "follow: what the launch before", RUN_READER(true, writer<0>) },
     { "what that has not written", NULL, RUN_READER(true, writer<PER>) },
+    { "as many threads as it is compiled for", NULL, RUN(bounded<N>) },
+    { "more", "registers: 64 threads, the kernel is compiled for 32", RUN(bounded<N / 2>) },
+    { "registers for all warpgroups", NULL, RUN_GROUPS(true) },
+    { "for two of three", "registers: warpgroups ask for more", RUN_GROUPS(false) },
     { "blocks with memory of their own", NULL, RUN_BLOCKS(across<APART>) },
     { "memory of the next block", "blocks: reads", RUN_BLOCKS(across<READS>) },
     { "all write the same bytes and read them", NULL, RUN_BLOCKS(across<ALL_ALIKE>) },

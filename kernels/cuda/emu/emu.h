@@ -26,6 +26,7 @@
  *
  *   blocks      device memory that a block touches though another of the launch has written it,
  *               without fences and a counter between (order.cc); of threads of one block: race
+ *   registers   more threads than a kernel is compiled for
  *   constant    memory that is read as unchanging (cu_ldg) and was written in the launch
  *
  * Not seen: the hardware's order inside an mma, speed.
@@ -175,6 +176,8 @@ void read_global(const void *p, size_t n, size_t align, span s);
 void write_global(const void *p, const void *value, size_t n, size_t align, span s);
 void touch_constant(const void *p, size_t n, size_t align, span s);
 void touch_shared(const void *p, size_t n, size_t align, span s, bool write);
+
+void bound(int threads); /* CU_BOUND */
 
 /* cu_add, cu_fence (order.cc). */
 int add(int *p, int v, span s);
@@ -339,6 +342,7 @@ template <class T> using S = emu::ptr<T, true>;
 #define CU_SHARED(T, name, count)     \
     static const char name##_key = 0; \
     const S<T> name = emu::make_shared<T>(&name##_key, (size_t)(count))
+#define CU_BOUND(threads) emu::bound(threads)
 #define CU_DYNAMIC(T, name) const S<T> name = emu::make_dynamic<T>()
 #define cu_launch_follow(d, grid, block, shared, kernel, ...) \
     emu::launch_follow((d)->stream, grid, block, shared, kernel, __VA_ARGS__)

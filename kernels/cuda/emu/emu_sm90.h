@@ -14,6 +14,8 @@
  *               has no cu_wgmma_begin; strides other than those of cu_sm90.cuh; a or d written
  *               before the wait (d is NaN until then, so that who reads it sees)
  *
+ *   registers   more than a multiprocessor has, of all warpgroups together
+ *
  * Two warps that are ordered by an mbarrier alone have no order for what they write themselves:
  * that is a race here. */
 #ifndef LLMQ_KERNELS_CUDA_EMU_EMU_SM90_H
@@ -35,7 +37,7 @@ void wgmma(float *d, int N, const unsigned a[4], uint64_t b, bool mn, bool add, 
 void wgmma_commit();
 void wgmma_wait(int groups, const char *file, int line);
 void wgmma_begin(const char *file, int line);
-void regs_meet(const char *file, int line);
+void regs_meet(int each, const char *file, int line);
 void engine_fence();
 void meet(int id, int n, const char *file, int line);
 } // namespace emu
@@ -53,8 +55,8 @@ template <class T, class U> void cu_bulk(S<T> dst, G<U> src, unsigned n, S<uint6
 {
     emu::bulk((void *)dst.p, dst.s, (const void *)src.p, src.s, n, bar.p);
 }
-template <int N> void cu_regs_less(EMU_HERE) { emu::regs_meet(file, line); }
-template <int N> void cu_regs_more(EMU_HERE) { emu::regs_meet(file, line); }
+template <int N> void cu_regs_less(EMU_HERE) { emu::regs_meet(N, file, line); }
+template <int N> void cu_regs_more(EMU_HERE) { emu::regs_meet(N, file, line); }
 static inline void cu_meet(int id, int n, EMU_HERE) { emu::meet(id, n, file, line); }
 static inline void cu_fence_async() { emu::engine_fence(); }
 static inline float cu_exp2(float x) { return exp2f(x); }

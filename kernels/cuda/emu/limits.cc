@@ -86,6 +86,12 @@ bool emu::launchable(int device, const work *w)
     return !failure[0];
 }
 
+void emu::bound(int threads)
+{
+    if (n_threads > threads)
+        fail("registers: %d threads, the kernel is compiled for %d", n_threads, threads);
+}
+
 bool emu::falling(int device, const work *w)
 {
     known *k = known_of(w->kernel, device);

@@ -66,6 +66,8 @@ static uint32_t epoch[WARPS],
 static unsigned waited[WARPS][BARS]; /* phases of a barrier that a warp has seen end */
 static uint32_t fences[MAX_THREADS]; /* of a thread: cu_fence_async */
 static pending *products;
+enum { GROUP = 128, REGISTERS = 64 << 10 };
+static int regs[MAX_THREADS / GROUP]; /* that a thread of each warpgroup has asked for; 0: not */
 
 bool engine_start(int threads)
 {
@@ -73,6 +75,7 @@ bool engine_start(int threads)
     for (int t = 0; products && t < threads; t++)
         products[t] = { products[t].list, 0, 0, false };
     n_bars = 0;
+    memset(regs, 0, sizeof regs);
     return products;
 }
 
@@ -357,9 +360,28 @@ void wgmma(float *d, int N, const unsigned a[4], uint64_t b, bool mn, bool add, 
 void wgmma_begin(const char *file, int line)
 {
     products[current].begun = true;
-    regs_meet(file, line);
+    warp_meet(file, line, "a warpgroup's word", "", 1);
 }
-void regs_meet(const char *file, int line) { warp_meet(file, line, "a warpgroup's word", "", 1); }
+
+/* setmaxnreg: who asks for more waits until others have asked for less. */
+void regs_meet(int each, const char *file, int line)
+{
+    warp_meet(file, line, "setmaxnreg", "", 1);
+    if (each % 8 || each < 24 || each > 256) fail("registers: setmaxnreg of %d", each);
+    regs[current / GROUP] = each;
+}
+
+/* Of all warpgroups together; who has not asked has what the block was launched with. */
+static bool too_many_regs()
+{
+    int all = 0, asked = 0;
+    for (int g = 0; g * GROUP < n_threads; g++) {
+        all += (regs[g] ? regs[g] : REGISTERS / n_threads / 8 * 8) * GROUP;
+        asked += regs[g];
+    }
+    return asked && all > REGISTERS;
+}
+
 void wgmma_commit()
 {
     products[current].group++;
@@ -396,6 +418,8 @@ const char *engine_end()
 {
     for (int i = 0; i < n_bars; i++)
         if (bars[i].n_copies) return "bulk: a copy that nobody waits for";
+    if (too_many_regs())
+        return "registers: warpgroups ask for more than there are: some wait for ever";
     return nullptr;
 }
 
