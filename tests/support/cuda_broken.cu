@@ -317,6 +317,13 @@ template <bool BEFORE> __global__ void reader(G<float> buf)
         CU_FOLLOW(d, "it", reader<before>, dim3(1), PER, 0, buf); \
     }
 template <int AT> __global__ void writer(G<float> buf) { buf[(int)threadIdx.x + AT] = 1; }
+/* ... two launches before. */
+#define RUN_READER_LATER(launch)                                            \
+    [](dev *d, float *buf) {                                                \
+        CU_LAUNCH(d, "it", (writer<0>), dim3(1), PER, 0, buf);              \
+        launch(d, "it", (follower<AT_ONCE>), dim3(1), 1, 0, buf + (N - 1)); \
+        CU_FOLLOW(d, "it", reader<true>, dim3(1), PER, 0, buf);             \
+    }
 
 /* Compiled for so many threads; a warpgroup of three that multiply, or bring for two that do. */
 template <int MOST> __global__ void bounded(G<float> buf)
@@ -426,8 +433,11 @@ extern "C" const broken_case broken_cases[] = {
       RUN_FOLLOW(follower<COPIED>) },
     { "it copies what does not", NULL, RUN_FOLLOW(follower<COPIED_FIXED>) },
     { "it reads what the launch before has written, after it", NULL, RUN_READER(false, writer<0>) },
-    { "before it has ended", "follow: what the launch before", RUN_READER(true, writer<0>) },
+    { "before it has ended", "follow: what a launch before", RUN_READER(true, writer<0>) },
     { "what that has not written", NULL, RUN_READER(true, writer<PER>) },
+    { "the one before that, where each lets the next begin", "follow: what a launch before",
+      RUN_READER_LATER(CU_FOLLOW) },
+    { "where the one between does not", NULL, RUN_READER_LATER(CU_LAUNCH) },
     { "as many threads as it is compiled for", NULL, RUN(bounded<N>) },
     { "more", "registers: 64 threads, the kernel is compiled for 32", RUN(bounded<N / 2>) },
     { "registers for all warpgroups", NULL, RUN_GROUPS(true) },

@@ -73,7 +73,7 @@ int gemm_ex(void *of, int op_a, int op_b, int m, int n, int k, const void *alpha
         !lies_there(A, k, m, lda, h->stream, 2) || !lies_there(B, k, n, ldb, h->stream, 2) ||
         !lies_there(C, m, n, ldc, h->stream))
         return 7;
-    const emu::work w = { 1, 1, 0, (const void *)multiply, multiply, &p, sizeof p };
+    const emu::work w = { 1, 1, 0, (const void *)multiply, multiply, &p, sizeof p, false };
     return emu::launch(h->stream, &w) == cudaSuccess ? 0 : 13;
 }
 

@@ -541,7 +541,7 @@ cudaError_t run_launch(stream *on, const work *w)
     if (!make_room(n_threads)) return cudaErrorMemoryAllocation;
     const uint32_t blocks = w->grid.x * w->grid.y * w->grid.z;
     const bool falls = falling(on->device, w);
-    order_start(on);
+    order_start(on, w->follows);
     for (uint32_t i = 0; i < blocks && !failure[0]; i++) {
         const uint32_t at = falls ? blocks - 1 - i : i;
         block_idx = { at % w->grid.x, at / w->grid.x % w->grid.y, at / w->grid.x / w->grid.y };

@@ -215,6 +215,7 @@ struct work {
     void (*body)(void *ctx);
     void *ctx;
     size_t bytes;
+    bool follows;
 };
 cudaError_t launch(void *stream, const work *w);
 
@@ -287,18 +288,19 @@ template <class T> struct param<ptr<T, false>> {
 /* Parameters are taken by value, at the launch. */
 template <class B>
 cudaError_t launch_body(void *stream, dim3 grid, dim3 block, size_t shared, const void *kernel,
-                        B body)
+                        bool follows, B body)
 {
     static_assert(__is_trivially_copyable(B), "parameters are bytes");
-    const work w = { grid,  block,      shared, kernel, [](void *ctx) { (*(B *)ctx)(); },
-                     &body, sizeof body };
+    const work w = { grid,  block,       shared, kernel, [](void *ctx) { (*(B *)ctx)(); },
+                     &body, sizeof body, follows };
     return launch(stream, &w);
 }
 template <class... P>
 cudaError_t launch_kernel(void *stream, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...),
                           typename param<P>::type... args)
 {
-    return launch_body(stream, grid, block, shared, (const void *)kernel, [=] { kernel(args...); });
+    return launch_body(stream, grid, block, shared, (const void *)kernel, false,
+                       [=] { kernel(args...); });
 }
 
 /* The same of a launch that follows. */
@@ -306,7 +308,7 @@ template <class... P>
 cudaError_t launch_follow(void *stream, dim3 grid, dim3 block, size_t shared, void (*kernel)(P...),
                           typename param<P>::type... args)
 {
-    return launch_body(stream, grid, block, shared, (const void *)kernel, [=] {
+    return launch_body(stream, grid, block, shared, (const void *)kernel, true, [=] {
         follow_begin();
         kernel(args...);
         follow_end();

@@ -68,7 +68,7 @@ extern int n_threads; /* of the block */
 extern uint32_t block_time, warp_time[MAX_THREADS / WARP];
 
 /* ---- order.cc: device memory within a launch ---- */
-void order_start(const void *stream);
+void order_start(const void *stream, bool follows);
 void order_copied(const void *stream); /* not by a kernel: the next launch does not begin early */
 void order_block(uint32_t number);
 void order_write(const void *p, const void *value, size_t n);

@@ -13,7 +13,8 @@
  * Who writes the byte that is there already need not be ordered, and may read it then.
  * An int that cu_add was used on may be written by others too (it is set to 0 by the last one).
  * Memory that is read as unchanging (cu_ldg) must not have been written in the launch at all, nor,
- * by a launch that follows and before its cu_after, in the launch before. A write to what another
+ * by a launch that follows and before its cu_after, in the launch before; nor in those before that,
+ * back to the first that does not follow, as each lets the next begin early. A write to what another
  * block has read is found where the writer comes first, so in every other launch. */
 #include "kernels/cuda/emu/emu_int.h"
 
@@ -41,6 +42,7 @@ struct slot {
 struct writes {
     uint32_t launch;
     const void *stream;
+    bool follows;
     uint32_t stamps[STAMPS]; /* by address: launch: there may be something */
     slot *slots;
     size_t n_slots, n_pages, cap_pages;
@@ -130,13 +132,28 @@ static mark *make(writes *w, uintptr_t at)
     return &(*p)->of[at % PAGE];
 }
 
-void order_start(const void *stream)
+static void join(writes *to, const writes *from)
 {
-    writes *last = now;
-    now = before;
-    before = last;
+    for (size_t i = 0; i < from->n_slots; i++) {
+        const slot *s = &from->slots[i];
+        for (int b = 0; s->launch == from->launch && b < PAGE; b++)
+            if (from->pages[s->page]->of[b].block)
+                *make(to, s->at + (uintptr_t)b) = from->pages[s->page]->of[b];
+    }
+}
+
+void order_start(const void *stream, bool follows)
+{
+    if (now->follows && now->stream == stream && before->stream == stream) {
+        join(before, now);
+    } else {
+        writes *last = now;
+        now = before;
+        before = last;
+    }
     now->launch = ++n_launches;
     now->stream = stream;
+    now->follows = follows;
     now->n_pages = 0;
     for (size_t i = 0; i < n_flags; i++) {
         for (size_t j = 0; j < flags[i].n; j++)
@@ -286,7 +303,7 @@ void order_constant(const void *p, size_t n, bool early)
         fail("constant: reads as unchanging what block %u of this launch has written",
              m->block - 1);
     if (early && before->stream == now->stream && written(before, (uintptr_t)p, n))
-        fail("follow: what the launch before has written is read before cu_after");
+        fail("follow: what a launch before has written is read before cu_after");
 }
 
 } // namespace emu
