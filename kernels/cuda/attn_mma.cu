@@ -142,6 +142,7 @@ inline namespace CU_NAME(attn_mma_cu)
             cu_copy_commit();
             find_rows(next, table, v, kvh, pos + KEYS, last);
             float s[KEYS / 8][4] = {};
+#pragma unroll(WIDTH == 256 ? 1 : 2) /* of sm_120 the registers hold no more */
             for (int d = 0; d < k_padded; d += 4) {
                 unsigned a[2][4];
                 cu_ldmatrix<false>(a[0], qs + spot<WIDTH>(16 * warp + lane % 16, d + lane / 16));
@@ -163,14 +164,27 @@ inline namespace CU_NAME(attn_mma_cu)
                 lo[h] = (int)(first < 0 ? 0 : first > KEYS ? KEYS : first);
                 hi[h] = (int)(behind < 0 ? 0 : behind > KEYS ? KEYS : behind);
             }
+            if (v.softcap > 0 || alibi) /* all threads alike */
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        const int col = 8 * n + 2 * c + i % 2;
+                        const float score = scaled(T) ? s[n][i] * scales[col] : s[n][i];
+                        s[n][i] = attn_adjust(score, v, slope[i / 2], pos + col, query[i / 2]);
+                    }
+            else if (scaled(T))
+#pragma unroll
+                for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        s[n][i] *= scales[8 * n + 2 * c + i % 2];
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     const int h = i / 2, col = 8 * n + 2 * c + i % 2;
-                    const float score = scaled(T) ? s[n][i] * scales[col] : s[n][i];
-                    const float x = attn_adjust(score, v, slope[h], pos + col, query[h]);
-                    s[n][i] = col >= lo[h] && col < hi[h] ? x : -INFINITY;
+                    s[n][i] = col >= lo[h] && col < hi[h] ? s[n][i] : -INFINITY;
                     top[h] = s[n][i] > top[h] ? s[n][i] : top[h];
                 }
             attn_rise(m, l, keep, top);

@@ -119,7 +119,7 @@ inline namespace CU_NAME(gemm_cu)
                 fetch(&pa, a, left - STEP);
                 fetch(&pb, b, left - STEP);
             }
-#pragma unroll 4 /* so that registers last */
+#pragma unroll 2 /* so that registers last, on sm_120 too */
             for (int k = 0; k < STEP; k++) {
                 float x[4 * B], y[4 * B];
                 pieces<B>(x, as, k, ty);
