@@ -27,7 +27,7 @@ os.execve(sys.argv[2], sys.argv[2:], {"PATH": "/bin", **{k: v for k, v in os.env
 """
 EMULATED = {"LLMQ_TEST_DEVICE": "emulated", "SHAPE": "tiny", "PROMPT": "16", "BATCH": "1", "STEPS": "2",
             "PATIENCE": "100", "BUDGET": "36000"}
-SMALL = {} if HARD else {"SUITES": "test_dev test_dev_link", "HARD": "", "WINDOWS": "1", "CTX": "16"}
+SMALL = {"HARD": ""} if HARD else {"SUITES": "test_dev test_dev_link", "HARD": "", "WINDOWS": "1", "CTX": "16"}
 
 
 @pytest.fixture(scope="module")

@@ -430,6 +430,34 @@ TEST(dense_weights_lie_in_rows_where_cublas_may_have_them)
     }
 }
 
+/* What expands quantized weights for cuBLAS (dev_mm_wide) has it before the first step. */
+TEST(a_device_that_expands_quantized_weights_has_cublas)
+{
+    static const struct {
+        const char *why;
+        int cc;
+        bool batch_invariant, want;
+    } cases[] = { { "8.0", 80, false, true },
+                  { "one order for any number of rows", 80, true, false },
+                  { "9.0, which has wgmma", 90, false, false } };
+    const int own = emu_cc;
+    if (getenv("LLMQ_TEST_DEVICE")) return; /* it is what it is */
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        rig r;
+        emu_cc = cases[i].cc;
+        const rig_opts o = { .device = true,
+                             .change = fill_linears,
+                             .user = (char[]){ "u4-g16" },
+                             .batch_invariant = cases[i].batch_invariant };
+        if (open_arch(&r, "llama3-gqa", o)) {
+            CHECK((r.m.on->d.blas_room != NULL) == cases[i].want, "%s", cases[i].why);
+            CHECK(!r.m.on->rows, "%s: no weight is in rows", cases[i].why);
+        }
+        rig_close(&r);
+    }
+    emu_cc = own;
+}
+
 TEST(a_pass_takes_no_more_of_a_device_than_was_said)
 {
     static const char *const names[] = { "llama3-gqa",      "gemma2",        "mixtral-moe",
@@ -799,6 +827,7 @@ int main(int argc, char **argv)
     RUN(the_bytes_of_a_shared_model_depend_on_no_batch);
     RUN(what_is_on_the_device_leaves_the_hosts_memory);
     RUN(dense_weights_lie_in_rows_where_cublas_may_have_them);
+    RUN(a_device_that_expands_quantized_weights_has_cublas);
     RUN(a_pass_takes_no_more_of_a_device_than_was_said);
     RUN(as_many_layers_fit_as_memory_says);
     RUN(copied_blocks_change_no_byte);
