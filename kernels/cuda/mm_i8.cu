@@ -310,16 +310,20 @@ inline namespace CU_NAME(mm_i8_cu)
 #pragma unroll
                 for (int nt = 0; nt < NT; nt++)
 #pragma unroll
-                    for (int k = 0; k < 4; k++) {
-                        const int row = 8 * nt + 2 * c + k % 2;
+                    for (int two = 0; two < 2; two++) {
+                        const int row = 8 * nt + 2 * c + two;
                         float2 sx = { 0, 0 };
                         if (row < rows) sx = cu_ldg<float2>(s + (row * in.nb + block));
-                        const float D = (float)d[nt][k];
-                        acc[nt][k] = fmaf(sx.x, fmaf(-of[k / 2].zero, sx.y, D), acc[nt][k]);
-                        d[nt][k] = 0;
-                        if (!last) continue;
-                        y[nt][k] = fmaf(of[k / 2].scale, acc[nt][k], y[nt][k]);
-                        acc[nt][k] = 0;
+#pragma unroll
+                        for (int h = 0; h < 2; h++) {
+                            const int k = 2 * h + two;
+                            const float D = (float)d[nt][k];
+                            acc[nt][k] = fmaf(sx.x, fmaf(-of[h].zero, sx.y, D), acc[nt][k]);
+                            d[nt][k] = 0;
+                            if (!last) continue;
+                            y[nt][k] = fmaf(of[h].scale, acc[nt][k], y[nt][k]);
+                            acc[nt][k] = 0;
+                        }
                     }
             }
         }
