@@ -547,17 +547,21 @@ def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
     assert re.search(r"^llmq: serve: .*the device is lost", (tmp_path / "log").read_text(), re.M)
 
 
-@pytest.mark.parametrize("model, size, args", [
-    (ROOT / "models/novels-1m", 200_000_000, ["--device", "cuda"]),
-    (ROOT / "models/novels-1m", 27_000_000, ["--device", "cuda", "--max-num-seqs", 4]),
-    (ROOT / "models/novels-1m", 27_000_000, ["--device", "auto", "--max-num-seqs", 4, "--max-model-len", 128]),
-    (ROOT / "models/novels-1m", 1 << 30, ["--device", "cuda", "--kv-cache-memory", "1M", "--max-num-seqs", 4]),  # cuBLAS has its part
-    (NOVELS, 45_000_000, ["--gpu-layers", "auto", "--max-num-seqs", 4]),
-    (NOVELS, 200_000_000, ["--gpu-layers", 2, "--max-num-seqs", 4]),
-    (ROOT / "models/novels-1m", 60_000_000, ["--tensor-parallel-size", 2]),
+@pytest.mark.parametrize("model, part, args", [
+    (ROOT / "models/novels-1m", 2, ["--device", "cuda"]),
+    (ROOT / "models/novels-1m", 0.9, ["--device", "cuda", "--max-num-seqs", 4]),
+    (ROOT / "models/novels-1m", 1.2, ["--device", "auto", "--max-num-seqs", 4, "--max-model-len", 128]),
+    (ROOT / "models/novels-1m", 200, ["--device", "cuda", "--kv-cache-memory", "1M", "--max-num-seqs", 4]),  # cuBLAS has its part
+    (NOVELS, 0.9, ["--gpu-layers", "auto", "--max-num-seqs", 4]),
+    (NOVELS, 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),
+    (ROOT / "models/novels-1m", 0.9, ["--tensor-parallel-size", 2]),
 ])
-def test_a_dry_run_says_what_the_server_then_has_on_a_gpu(gpu, tmp_path, model, size, args):  # T-17
-    env = {**emulated(size), "LLMQ_EMULATED_DEVICES": "2"}
+def test_a_dry_run_says_what_the_server_then_has_on_a_gpu(gpu, tmp_path, model, part, args):  # T-17
+    """Of a memory that has a step, and such a part of weights and cache as they are where there is enough."""
+    env = {**emulated(1 << 30), "LLMQ_EMULATED_DEVICES": "2"}
+    whole = gpu.json("serve", model, *args, "--dry-run", env=env)
+    size = int(whole["gpu_step_bytes"] + part * (whole["gpu_weights_bytes"] + whole["gpu_kv_bytes"]))
+    env["LLMQ_EMULATED_MEMORY"] = str(size)
     dry = gpu.json("serve", model, *args, "--dry-run", env=env)
     assert dry["gpu_weights_bytes"] + dry["gpu_kv_bytes"] + dry["gpu_step_bytes"] <= dry["gpu_memory_bytes"] <= size
     text = gpu("serve", model, *args, "--dry-run", env=env).stdout

@@ -110,7 +110,8 @@ static lq_status look(budget_gpu *g, const foot_model *m, const load_opts *on, l
         s = g->ranks ? d->ops->open(at, d[g->ranks - 1].index + 1, err)
                      : dev_open(at, any ? "cuda" : on->device, err);
         if (s) break;
-        if (rows && !on->batch_invariant && !at->ops->blas(at)) s = at->ops->sync(at, err);
+        if ((rows || at->wide) && !on->batch_invariant && !at->ops->blas(at))
+            s = at->ops->sync(at, err);
         const size_t room = at->ops->room(at);
         if (room < g->room) g->room = room;
     }
