@@ -471,13 +471,14 @@ enum { LINE_BYTES_MAX = 32 << 20 }; /* what a server takes as a body, unless it 
 
 static bool is_over(const chat *h) { return interrupted || lq_stopped(h->c->job); }
 
-/* One look at stdin, of a fifth of a second at most: a signal between a look and a read would else
- * be lost. True: there is more of it. */
-static bool look(chat *h)
+enum { LOOK_MS = 200 }; /* a signal between a look and a read would be lost if it took longer */
+
+/* One look at stdin, of `ms` at most. True: there is more of it. */
+static bool look(chat *h, int ms)
 {
     struct pollfd in = { .fd = STDIN_FILENO, .events = POLLIN };
     char piece[1 << 16];
-    if (poll(&in, 1, 200) <= 0) return false;
+    if (poll(&in, 1, ms) <= 0) return false;
     const ssize_t n = read(STDIN_FILENO, piece, sizeof piece);
     if (n < 0 && errno == EINTR) return false;
     h->in_ended = n <= 0;
@@ -493,7 +494,7 @@ static bool look(chat *h)
 static bool read_more(chat *h)
 {
     while (!is_over(h) && !h->in_ended && !h->in.oom)
-        if (look(h)) return true;
+        if (look(h, LOOK_MS)) return true;
     return false;
 }
 
@@ -501,8 +502,9 @@ static bool read_more(chat *h)
 static int next_byte(void *user, uint8_t *b)
 {
     chat *h = user;
-    if (is_over(h) || h->in_ended || h->in.oom) return -1;
-    if (h->in_at == h->in.n && !look(h)) return 0;
+    const bool none = h->in_at == h->in.n;
+    if (is_over(h) || h->in.oom || (none && h->in_ended)) return -1;
+    if (none && !look(h, LOOK_MS)) return 0;
     *b = h->in.u[h->in_at++];
     return 1;
 }
@@ -532,9 +534,18 @@ static bool next_line(chat *h, const char **line, size_t *n, lq_status *s, lq_er
     return true;
 }
 
+/* What was typed while no editor had the terminal. The terminal's own mode knows a Ctrl-D among it for the end
+ * of input; after a change to the editor's mode it would be a zero byte. */
+static void take_typed(chat *h)
+{
+    while (!h->in_ended && look(h, 0)) {
+    }
+}
+
 /* The same from the editor, whose messages may have several lines anyway. */
 static bool edit_message(chat *h, lq_buf *text)
 {
+    take_typed(h);
     for (const char *prompt = "> "; line_edit_read(h->editor, prompt, text); prompt = "... ") {
         if (text->n && text->p[text->n - 1] == '\\') {
             text->p[text->n - 1] = '\n';

@@ -130,3 +130,25 @@ def test_typing_ahead_shows_after_the_answer(llmq, edits):
         t.type(b"\r")
         until(lambda: len(m.bodies) == 2)
     assert m.bodies[1]["messages"][-1]["content"] == "later"
+
+
+@pytest.mark.parametrize("why, keys, answers", [
+    ("nothing but the end", b"\x04", 0),
+    ("the end after a message", b"one\r\x04", 1),
+    ("the end after two", b"one\rtwo\r\x04", 2),
+])
+def test_the_end_of_input_is_seen_before_the_first_prompt(llmq, edits, why, keys, answers):
+    """`script` sends it at once where its own input has ended, while the terminal is not yet the editor's."""
+    with Mock() as m, Terminal(llmq, "chat", m.url) as t:
+        t.type(keys)
+        assert until(t.ended) == [0], why
+    assert len(m.bodies) == answers, why
+
+
+def test_the_end_of_input_is_seen_during_an_answer(llmq, edits):
+    with Mock(first=0.5) as m, Terminal(llmq, "chat", m.url) as t:
+        t.read_until("> ")
+        t.type(b"a\r")
+        until(lambda: m.bodies)
+        t.type(b"\x04")
+        assert until(t.ended) == [0]
