@@ -106,10 +106,16 @@ def test_the_bill_of_materials_says_what_is_linked(release, llmq):
                    for p in doc["packages"] if p["name"].startswith("libmicrohttpd"))
 
 
+def test_a_script_that_make_runs_can_be_run():
+    named = set(re.findall(r"(?<!sh )\b(?:packaging|scripts)/[\w/-]+\.sh", (ROOT / "Makefile").read_text()))
+    assert "packaging/deb.sh" in named
+    assert not [n for n in sorted(named) if not os.access(ROOT / n, os.X_OK)]
+
+
 def test_the_portable_build_knows_each_library_that_it_has_inside(llmq, tmp_path):
     """Each has sources, a recipe, a licence and a line in the bill of materials; the scripts parse."""
     portable = ROOT / "packaging/portable"
-    for script in sorted(portable.glob("*.sh")):
+    for script in [*sorted(portable.glob("*.sh")), ROOT / "packaging/npm/llmq.sh"]:
         subprocess.run(["sh", "-n", script], check=True)
     names = re.findall(r"^[a-z0-9-]+$", (portable / "packages").read_text(), re.M)
     recipes = re.findall(r"^build_(\w+)\(\)", (portable / "libs.sh").read_text(), re.M)
@@ -140,3 +146,14 @@ def test_the_portable_program_needs_the_c_library_alone():
         versions = re.findall(r"GLIBC_2\.(\d+)", readelf("-VW", path))
         assert versions and max(map(int, versions)) <= 28, path
         assert path.stat().st_size < 25 << 20
+
+
+def test_the_npm_package_brings_the_command(tmp_path):
+    built = list((ROOT / "dist").glob("llmq-runtime-*.tgz"))
+    if not built or not shutil.which("npm"):
+        pytest.skip("make dist was not run here, or there is no npm")
+    env = {**os.environ, "npm_config_cache": str(tmp_path / "cache")}
+    subprocess.run(["npm", "install", "--offline", "--no-audit", "--no-fund", built[0]], check=True, cwd=tmp_path, env=env)
+    said = subprocess.run(["npx", "llmq", "run", "demo", "Once", "--max-tokens", "1"], cwd=tmp_path, env=env, capture_output=True,
+                          text=True, check=True).stdout
+    assert said.strip()
