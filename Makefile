@@ -346,8 +346,8 @@ check-hard: all tests ## what takes long: kills, long random tests, ThreadSaniti
 
 sbom: all ## what the program consists of, as SPDX 2.3: llmq.spdx.json
 	$(PYTHON) scripts/sbom.py llmq > llmq.spdx.json
-DIST_ARCHS ?= x86_64
-dist: ## a release in dist/: programs and wheels that need the C library alone, sources, SBOMs and their checksums; wants a network
+DIST_ARCHS ?= x86_64 aarch64
+dist: ## a release in dist/: programs, wheels and a package for npm that need the C library alone, sources, SBOMs and their checksums; wants a network
 	for a in $(DIST_ARCHS); do packaging/portable/build.sh $$a || exit 1; done
 	scripts/dist.sh dist $(DIST_ARCHS)
 dist-local: all ## the same of ./llmq, which needs this system's libraries; without a wheel
@@ -357,7 +357,7 @@ wheel: all lib ## the program, the library and the Python module as a wheel in d
 	$(PYTHON) packaging/wheel.py $(BUILD)/wheel/llmq $(BUILD)/wheel/libllmq.so.0 dist
 deb: ## Debian packages of the last commit in dist/deb/ (wants debhelper and dpkg-dev)
 	packaging/deb.sh
-reproducible: ## build twice in different folders; the programs must be equal
+reproducible: ## build twice in different folders; programs, libraries and wheels must be equal
 	scripts/reproducible.sh
 
 # What install writes, below DESTDIR; man pages and completions are the program's own words.

@@ -1,10 +1,11 @@
 #!/bin/sh
 # Installs what llmq needs to be built, on Debian or Ubuntu. Does nothing when all is there.
 #
-# usage: sh scripts/install-deps.sh [--test] [--dev] [--check]
+# usage: sh scripts/install-deps.sh [--test] [--dev] [--dist] [--check]
 #   (nothing)  compiler, make, libraries, curl
 #   --test     also Python with venv and pytest, for the end-to-end tests, and a C++ compiler
 #   --dev      also clang, clang-format, clang-tidy, cppcheck, shellcheck, valgrind
+#   --dist     also what `make dist` and `make deb` take
 #   --check    only say what is missing (exit 1 if anything is)
 set -eu
 
@@ -13,8 +14,9 @@ for arg in "$@"; do
     case $arg in
     --test) what="$what test" ;;
     --dev) what="$what dev" ;;
+    --dist) what="$what dist" ;;
     --check) check=yes ;;
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "install-deps: unknown option '$arg' (see --help)" >&2; exit 2 ;;
     esac
 done
@@ -73,6 +75,23 @@ case $what in *dev*)
     need cppcheck has cppcheck
     need valgrind has valgrind
     need shellcheck has shellcheck
+    ;;
+esac
+case $what in *dist*)
+    need git has git
+    need dpkg-dev has dpkg-source
+    need debhelper has dh
+    need m4 has m4
+    need ncurses-bin has tic
+    need python3 has python3
+    need python3-venv can_venv
+    for gcc in aarch64-linux-gnu x86_64-linux-gnu; do
+        need "gcc-$(echo $gcc | tr _ -)" has $gcc-gcc
+    done
+    case $(uname -m) in
+    aarch64) need libc6-dev-amd64-cross test -e /usr/x86_64-linux-gnu/lib/crti.o ;;
+    *) need libc6-dev-arm64-cross test -e /usr/aarch64-linux-gnu/lib/crti.o ;;
+    esac
     ;;
 esac
 

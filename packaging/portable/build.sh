@@ -1,8 +1,8 @@
 #!/bin/sh
 # Builds llmq for machines that have none of its libraries: the program and libllmq.so.0 for a glibc of 2.28 or
-# newer (Debian 10, Ubuntu 20.04, RHEL 8), everything else inside. Wants Debian or Ubuntu with dpkg-dev, make, m4,
-# pkg-config, ncurses-bin and gcc (for aarch64: gcc-aarch64-linux-gnu), a network, and PyPI's ziglang (PYTHON names
-# the Python that has it). CUDA kernels are inside where nvcc is found (12.8 or newer) and is for that processor.
+# newer (Debian 10, Ubuntu 20.04, RHEL 8), everything else inside. Wants Debian or Ubuntu, a network, and what
+# `scripts/install-deps.sh --dist` installs. CUDA kernels are inside where nvcc is found (12.8 or newer) and is for
+# that processor.
 # usage: packaging/portable/build.sh ARCH   x86_64 or aarch64
 # What a release of it consists of is then in build/portable/ARCH/release/; what was made stays and is used again.
 set -eu
@@ -11,7 +11,7 @@ here=packaging/portable
 ARCH=$1 GLIBC=2.28 TOOLCHAIN=$(pwd)/build/portable/$1
 export ARCH GLIBC TOOLCHAIN
 for program in dpkg-source make m4 pkg-config tic; do
-    command -v $program >/dev/null || { echo "build.sh: $program is missing" >&2; exit 1; }
+    command -v $program >/dev/null || { echo "build.sh: $program is missing (sh scripts/install-deps.sh --dist)" >&2; exit 1; }
 done
 sources=build/portable/sources
 sh $here/sources.sh $sources

@@ -6,7 +6,6 @@ set -eu
 here=$(CDPATH='' cd -- "$(dirname "$0")" && pwd)
 mkdir -p "$1" && cd "$1"
 folder=$(pwd)
-command -v dpkg-source >/dev/null || { echo "sources.sh: dpkg-source is missing (apt install dpkg-dev)" >&2; exit 1; }
 
 # Lists of source packages of this machine's own suites, in a place of their own.
 mkdir -p apt/lists apt/parts

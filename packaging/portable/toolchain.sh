@@ -1,7 +1,7 @@
 # Sourced: a compiler for the processor $ARCH (x86_64, aarch64) whose C library is glibc $GLIBC, at $TOOLCHAIN.
 # The compiler is this machine's gcc, so that the kernels are what a build from the sources has. The headers, the
-# symbols and the start files of that glibc are those of PyPI's ziglang (PYTHON names the Python that has it), which
-# has them for every version and processor. Sets HOST, SYSROOT, CC, CC_FOR_BUILD, AR, RANLIB, STRIP, OBJCOPY; and
+# symbols and the start files of that glibc are those of PyPI's ziglang, which has them for every version and
+# processor; it is installed into build/portable/python. Sets HOST, SYSROOT, CC, CC_FOR_BUILD, AR, RANLIB, STRIP, OBJCOPY; and
 # pkg-config sees what is in SYSROOT alone.
 # shellcheck shell=sh
 HOST=$ARCH-linux-gnu
@@ -10,14 +10,18 @@ CC_FOR_BUILD=$(command -v gcc) || { echo "portable: gcc is missing" >&2; exit 1;
 gcc=$(command -v "$HOST-gcc") || { echo "portable: $HOST-gcc is missing (apt install gcc-$(echo "$HOST" | tr _ -))" >&2; exit 1; }
 bin=$TOOLCHAIN/bin
 
+ZIG_VERSION=0.17.1 # start files are compiled by it: of another version they are other bytes
+
 sysroot() {
-    zig="${PYTHON:-python3} -m ziglang"
-    $zig version >/dev/null 2>&1 || { echo "portable: no zig: pip install ziglang, and PYTHON names that Python" >&2; return 1; }
+    python=$(dirname "$TOOLCHAIN")/python
+    [ -x "$python/bin/python" ] || "${PYTHON:-python3}" -m venv "$python" || return
+    "$python/bin/python" -m pip install -q "ziglang==$ZIG_VERSION" || { echo "portable: no zig: pip cannot install it" >&2; return 1; }
+    zig="$python/bin/python -m ziglang"
     cache=$TOOLCHAIN/zig include=$SYSROOT/usr/include lib=$SYSROOT/usr/lib
     mkdir -p "$cache" "$include" "$lib"
     echo 'int main(void) { return 0; }' >"$cache/empty.c"
     ZIG_GLOBAL_CACHE_DIR=$cache ZIG_LOCAL_CACHE_DIR=$cache $zig cc -target "$HOST.$GLIBC" -o "$cache/empty" "$cache/empty.c" -lm -ldl -lrt || return
-    headers=$(${PYTHON:-python3} -c 'import os, ziglang; print(os.path.dirname(ziglang.__file__))')/lib/libc/include
+    headers=$("$python/bin/python" -c 'import os, ziglang; print(os.path.dirname(ziglang.__file__))')/lib/libc/include
     family=$(echo "$ARCH" | sed s/_64//)
     for part in any-linux-any "$family-linux-any" generic-glibc "$family-linux-gnu" "$HOST"; do
         [ ! -d "$headers/$part" ] || cp -r "$headers/$part/." "$include/"
