@@ -75,8 +75,8 @@ inline namespace CU_NAME(attn_cu)
             const int64_t p = pos + j;
             float4 x = { 0, 0, 0, 0 };
             if (p < end) {
-                const int64_t block = table[p / v.block_size];
-                const int64_t row = (int64_t)kvh * v.block_size + p % v.block_size;
+                const int64_t block = table[attn_block(p, v)];
+                const int64_t row = (int64_t)kvh * v.block_size + attn_place(p, v);
                 x = read4(cache + (block * (int64_t)v.block_stride + row * row_bytes), q, D,
                           v.dtype);
             }
@@ -216,6 +216,7 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
                           (int)a->D,
                           (int)a->Dv,
                           a->block_size,
+                          __builtin_ctz((unsigned)a->block_size),
                           chunk_rows(a),
                           (int)attn_kv_row_bytes(a->dtype, a->D),
                           (int)attn_kv_row_bytes(a->dtype, a->Dv),

@@ -9,7 +9,8 @@
 
 /* What attention's kernels are told beside their pointers; by value. */
 struct attn_view {
-    int H, Hkv, D, Dv, block_size, chunk_rows, row_k, row_v;
+    int H, Hkv, D, Dv, block_size, block_shift, chunk_rows, row_k,
+        row_v; /* block_size: 2^block_shift */
     int64_t ldq, ldo, window;
     size_t block_stride;
     kv_dtype dtype;
@@ -32,34 +33,83 @@ __device__ __forceinline__ float attn_adjust(float s, const attn_view &v, float 
     return s + slope * f * (float)(key - query);
 }
 
-/* Numbers d .. d + 7 of a row of D, two a word: of int8, int4, fp8 over the row's scale (attn_scale). */
-template <kv_dtype T>
-__device__ __forceinline__ uint4 attn_eight(G<const uint8_t> row, int d, int D)
+/* Two codes as bf16, exactly, without a float between: 0x4300 | q is 128 + q for q below 128, and
+ * 0x4380 is 256. Of int8: a code below 0x43 in each half. */
+__device__ __forceinline__ unsigned attn_two_i8(unsigned w)
 {
-    if (T == KV_F16 || T == KV_BF16) return cu_ld<uint4>(row + 2 * d);
-    float f[8];
-    if (T == KV_I4) {
-        const unsigned w = cu_ld<unsigned>(row + (4 + d / 2));
-        const float times =
-            (float)attn_i4_times(cu_ld<unsigned>(row) >> 4 * (d / (int)attn_i4_block(D)));
-        for (int j = 0; j < 8; j++)
-            f[j] = times * ((float)(w >> 4 * j & 15u) - 8.0f);
-    } else {
-        const unsigned w[2] = { cu_ld<unsigned>(row + (4 + d)), cu_ld<unsigned>(row + (8 + d)) };
-        for (int j = 0; j < 8; j++) {
-            const unsigned c = w[j / 4] >> j % 4 * 8 & 255u;
-            f[j] = T == KV_F8 ? cu_e4m3_f32(c) : (float)(int8_t)c;
-        }
-    }
-    return { cu_pair<false>(f[0], f[1]), cu_pair<false>(f[2], f[3]), cu_pair<false>(f[4], f[5]),
-             cu_pair<false>(f[6], f[7]) };
+    return cu_sub_bf16(w & 0x437f437fu, w & 0x43804380u);
+}
+/* Of int4: bits 0 to 3 of the low half, 3 to 6 of the high one, which is 128 + 8 q. by: the block's
+ * times t, and t / 8; less: -136 t, and -24 t, which bf16 holds for each t (attn_i4_times). */
+__device__ __forceinline__ unsigned attn_two_i4(unsigned w, unsigned by, unsigned less)
+{
+    return cu_fma_bf16((w & 0x0078000fu) | 0x43004300u, by, less);
+}
+/* Of fp8 (e4m3): one in the high byte of each half. Its exponent and mantissa are a bf16's of 2^-120,
+ * subnormals included. There are no codes of NaN: a row with one has a scale of NaN. */
+__device__ __forceinline__ unsigned attn_two_f8(unsigned w)
+{
+    return cu_fma_bf16((w & 0x80008000u) | (w >> 4 & 0x07f007f0u), 0x7b807b80u, 0x80008000u);
 }
 
-/* What the numbers of attn_eight are to be multiplied by. */
-template <kv_dtype T> __device__ __forceinline__ float attn_scale(G<const uint8_t> row)
+/* Eight neighbouring numbers of a row as they are in the cache. They are asked for together, long before
+ * they are numbers: a load whose result is used at once makes the warp wait for it. */
+template <kv_dtype T> struct attn_codes {
+    unsigned w[T == KV_I4 ? 1 : T == KV_I8 || T == KV_F8 ? 2 : 4];
+};
+/* d .. d + 7. */
+template <kv_dtype T>
+__device__ __forceinline__ attn_codes<T> attn_bring(G<const uint8_t> row, int d)
 {
-    if (T != KV_I4) return cu_ld<float>(row);
-    return cu_bf16_f32(cu_ld<unsigned>(row) >> 16) * 0.0625f;
+    if constexpr (T == KV_I4) {
+        return { cu_ld<unsigned>(row + (4 + d / 2)) };
+    } else if constexpr (T == KV_I8 || T == KV_F8) {
+        return { cu_ld<unsigned>(row + (4 + d)), cu_ld<unsigned>(row + (8 + d)) };
+    } else {
+        const uint4 x = cu_ld<uint4>(row + 2 * d);
+        return { x.x, x.y, x.z, x.w };
+    }
+}
+/* They as numbers, two a word: of int8, int4, fp8 over the row's scale. head: the first word of the row,
+ * block: the one of it that they are in, of int4. */
+template <kv_dtype T>
+__device__ __forceinline__ uint4 attn_numbers(const attn_codes<T> &x, unsigned head, int block)
+{
+    unsigned out[4];
+    const float times = T == KV_I4 ? (float)attn_i4_times(head >> 4 * block) : 0.0f;
+    const unsigned by = T == KV_I4 ? cu_pair<false>(times, times * 0.125f) : 0,
+                   less = T == KV_I4 ? cu_pair<false>(-136 * times, -24 * times) : 0;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        if constexpr (T == KV_I4)
+            out[j] = attn_two_i4(__byte_perm(x.w[0], x.w[0] >> 1, (4u + j) << 8 | j), by, less);
+        else if constexpr (T == KV_I8)
+            out[j] = attn_two_i8(__byte_perm(x.w[j / 2], 0x43u, j % 2 ? 0x4342u : 0x4140u));
+        else if constexpr (T == KV_F8)
+            out[j] = attn_two_f8(__byte_perm(x.w[j / 2], 0, j % 2 ? 0x3424u : 0x1404u));
+        else
+            out[j] = x.w[j];
+    }
+    return { out[0], out[1], out[2], out[3] };
+}
+
+/* What the numbers of a row of codes are to be multiplied by; head: its first word. */
+template <kv_dtype T> __device__ __forceinline__ float attn_scale(unsigned head)
+{
+    return T == KV_I4 ? cu_bf16_f32(head >> 16) * 0.0625f : __uint_as_float(head);
+}
+
+/* exp(x): no branch, and of 0 it is 1. */
+__device__ __forceinline__ float attn_exp(float x) { return cu_exp2(x * KM_LOG2E); }
+
+/* The block of position p in a sequence's table, and its place there. */
+__device__ __forceinline__ int attn_block(int64_t p, const attn_view &v)
+{
+    return (int)(p >> v.block_shift);
+}
+__device__ __forceinline__ int attn_place(int64_t p, const attn_view &v)
+{
+    return (int)p & (v.block_size - 1);
 }
 
 /* A tile's largest scores, of this lane's columns of rows g and g + 8, become the rows' maxima; the
@@ -75,7 +125,7 @@ __device__ __forceinline__ void attn_rise(float m[2], float l[2], float keep[2],
             top = other > top ? other : top;
         }
         if (m[h] > top) top = m[h];
-        keep[h] = top > -INFINITY ? km_exp(m[h] - top) : 1.0f; /* 1: nothing seen yet */
+        keep[h] = top > -INFINITY ? attn_exp(m[h] - top) : 1.0f; /* 1: nothing seen yet */
         m[h] = top;
         l[h] *= keep[h];
     }

@@ -70,58 +70,75 @@ inline namespace CU_NAME(attn_decode_cu)
                    : cu_pair<F16>(x - cu_bf16_f32(lo), y - cu_bf16_f32(hi));
     }
 
-    /* What a warp needs to find the keys of a tile: lane l those of key l % 16. */
+    /* Where the 16 keys from pos on are. Blocks hold 8, 16 or 32: each half of a tile is in one of them. */
     struct tile_at {
-        int64_t block; /* the byte that its block begins at; -1: it is not there */
-        int slot;
+        G<const uint8_t> k[2], v[2]; /* the rows of the halves' first keys */
+        int most[2]; /* the last of a half's keys that is there; keys behind are read as it */
     };
-    __device__ __forceinline__ tile_at find(G<const int32_t> table, const attn_view &v, int64_t pos,
-                                            int64_t last)
+    __device__ __forceinline__ tile_at find(G<const uint8_t> k, G<const uint8_t> values,
+                                            G<const int32_t> table, const attn_view &v, int kvh,
+                                            int pos, int end)
     {
-        const int64_t p = pos + threadIdx.x % KEYS;
-        if (p >= last) return { -1, 0 };
-        return { (int64_t)table[p / v.block_size] * (int64_t)v.block_stride,
-                 (int)(p % v.block_size) };
+        tile_at at;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int first = pos + 8 * h < end ? pos + 8 * h : (end - 1) / 8 * 8;
+            const int64_t block = (int64_t)table[attn_block(first, v)] * (int64_t)v.block_stride;
+            const int line = (kvh << v.block_shift) + attn_place(first, v);
+            at.k[h] = k + (block + line * v.row_k);
+            at.v[h] = values + (block + line * v.row_v);
+            at.most[h] = end - 1 - first < 7 ? end - 1 - first : 7;
+        }
+        return at;
     }
-    /* The row of key i of the tile; -1: it is not there. */
-    __device__ __forceinline__ int64_t row_of(const tile_at &t, int i, const attn_view &v, int kvh,
-                                              int row_bytes)
+    __device__ __forceinline__ int upto(int key, int most) { return key < most ? key : most; }
+
+    /* The words that scales are in, of the keys of a lane's scores: 2c, 2c + 1, 2c + 8, 2c + 9. */
+    template <bool SCALED>
+    __device__ __forceinline__ void bring_heads(unsigned head[4], const G<const uint8_t> rows[2],
+                                                const int most[2], int row_bytes)
     {
-        const int64_t block = cu_shfl_long(t.block, i);
-        const int slot = (int)cu_shfl_long(t.slot, i);
-        return block < 0 ? -1 : block + ((int64_t)kvh * v.block_size + slot) * row_bytes;
+        const int c = threadIdx.x % 4;
+#pragma unroll
+        for (int i = 0; SCALED && i < 4; i++)
+            head[i] = cu_ld<unsigned>(rows[i / 2] + upto(2 * c + i % 2, most[i / 2]) * row_bytes);
     }
 
-    template <int WIDTH> struct key_tile {
-        uint4 k[2][WIDTH / 32]; /* of keys g and g + 8 */
-    };
+    /* Keys are brought PIECES times 32 numbers at a time: all, but of wide heads' codes, for which
+     * registers do not last. */
     template <kv_dtype T, int WIDTH>
-    __device__ __forceinline__ void bring_keys(key_tile<WIDTH> * t, G<const uint8_t> cache,
-                                               const tile_at &at, const attn_view &v, int kvh)
+    constexpr int PIECES = WIDTH == 256 && sizeof(attn_codes<T>) < 16 ? 4 : WIDTH / 32;
+    template <kv_dtype T, int WIDTH> struct key_tile {
+        attn_codes<T> k[2][PIECES<T, WIDTH>]; /* of keys g and g + 8 */
+        unsigned own[2], head[4];             /* of those keys, of int4; as bring_heads says */
+    };
+    template <kv_dtype T, int WIDTH, bool WHOLE>
+    __device__ __forceinline__ void bring_keys(key_tile<T, WIDTH> * t, const tile_at &at, int first,
+                                               const attn_view &v)
     {
         const int lane = threadIdx.x % CU_WARP, g = lane / 4, c = lane % 4;
 #pragma unroll
         for (int n = 0; n < 2; n++) {
-            const int64_t row = row_of(at, 8 * n + g, v, kvh, v.row_k);
+            const G<const uint8_t> row = at.k[n] + upto(g, at.most[n]) * v.row_k;
+            if (T == KV_I4) t->own[n] = cu_ld<unsigned>(row);
 #pragma unroll
-            for (int i = 0; i < WIDTH / 32; i++) {
-                t->k[n][i] = { 0, 0, 0, 0 };
-                if (row >= 0 && 8 * c + 32 * i < v.D)
-                    t->k[n][i] = attn_eight<T>(cache + row, 8 * c + 32 * i, v.D);
+            for (int i = 0; i < PIECES<T, WIDTH>; i++) { /* behind D q is 0: the first ones do */
+                const int d = 8 * c + 32 * (first + i);
+                t->k[n][i] = attn_bring<T>(row, WHOLE || d < v.D ? d : 8 * (c < v.D / 8 ? c : 0));
             }
         }
     }
 
-    /* Of keys 2c, 2c + 1, 2c + 8, 2c + 9, whose rows are given. */
+    /* d .. d + 7 of the values of keys 2c, 2c + 1, 2c + 8, 2c + 9. */
     template <kv_dtype T>
-    __device__ __forceinline__ void bring_values(uint4 val[4], G<const uint8_t> cache,
-                                                 const int64_t row[4], int d, int Dv)
+    __device__ __forceinline__ void bring_values(attn_codes<T> val[4], const tile_at &at, int d,
+                                                 const attn_view &v)
     {
+        const int c = threadIdx.x % 4;
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            val[i] = { 0, 0, 0, 0 };
-            if (row[i] >= 0 && d < Dv) val[i] = attn_eight<T>(cache + row[i], d, Dv);
-        }
+        for (int i = 0; i < 4; i++) /* sums behind Dv are not looked at */
+            val[i] = attn_bring<T>(at.v[i / 2] + upto(2 * c + i % 2, at.most[i / 2]) * v.row_v,
+                                   d < v.Dv ? d : 0);
     }
 
     /* Each lane's q as A of the two products of 32 d: [piece][product][term][lane]. */
@@ -172,8 +189,8 @@ inline namespace CU_NAME(attn_decode_cu)
         const int64_t n = end - from;
         for (int64_t i = warp; i < 2 * n; i += WARPS) {
             const int64_t p = from + i / 2, row = ch.row + (p - ch.pos);
-            const int64_t at = (int64_t)table[p / v.block_size] * (int64_t)v.block_stride,
-                          line = (int64_t)kvh * v.block_size + p % v.block_size;
+            const int64_t at = (int64_t)table[attn_block(p, v)] * (int64_t)v.block_stride,
+                          line = (int64_t)kvh * v.block_size + attn_place(p, v);
             if (i % 2) {
                 cache_head(G<uint8_t>(more.cache_v) + (at + line * v.row_v),
                            G<const float>(more.v) + (row * more.ldv + (int64_t)kvh * v.Dv), v.Dv,
@@ -286,114 +303,147 @@ inline namespace CU_NAME(attn_decode_cu)
         const dev_attn_chunk ch = cu_ld<dev_attn_chunk>(chunks + own);
         const int n_pairs = ch.n_rows * group - pair0; /* may be more than PAIRS, or none */
         if (n_pairs <= 0) return;
-        const int64_t split = (int64_t)(ch.split0 + slot - ch.slot) * ATTN_SPLIT;
-        const int64_t last = ch.pos + ch.n_rows; /* behind the last key that any row sees */
-        const int64_t end = last < split + ATTN_SPLIT ? last : split + ATTN_SPLIT;
-        int64_t pos = v.window ? ch.pos - v.window + 1 : 0;
+        const int split = (int)(ch.split0 + slot - ch.slot) * ATTN_SPLIT;
+        const int last = (int)ch.pos + ch.n_rows; /* behind the last key that any row sees */
+        const int end = last < split + ATTN_SPLIT ? last : split + ATTN_SPLIT;
+        int pos = v.window && ch.pos >= v.window ? (int)(ch.pos - v.window) + 1 : 0;
         pos = (pos > split ? pos : split) / (WARPS * KEYS) * (WARPS * KEYS) + warp * KEYS;
         const G<const int32_t> table = tables + ch.table;
         lay_out_q<F16>(qs, q, ch, v, more, kvh, pair0, n_pairs, WIDTH / 32);
         const int64_t fresh = ch.fresh > split ? ch.fresh : split;
         if (more.cache_k && fresh < end)
             store_fresh<T>(turned + warp * WIDTH, more, ch, v, table, kvh, fresh, end);
-        int64_t query[2];
-        float slope[2] = { 0, 0 }, m[2] = { -INFINITY, -INFINITY }, l[2] = { 0, 0 };
-        for (int h = 0; h < 2; h++) { /* of the accumulators' rows g and g + 8 */
-            const int pair = pair0 + g + 8 * h;
-            query[h] = ch.pos + pair / group;
-            if (alibi) slope[h] = alibi[kvh * group + pair % group];
+        const bool adjusted = v.softcap > 0 || alibi, whole = v.D == WIDTH;
+        const int block_k = T == KV_I4 ? (int)attn_i4_block(v.D) : 1,
+                  block_v = T == KV_I4 ? (int)attn_i4_block(v.Dv) : 1;
+        int query[2],
+            from[2]; /* of the accumulators' rows g and g + 8: the last key and that before the first */
+        float m[2] = { -INFINITY, -INFINITY }, l[2] = { 0, 0 };
+        for (int h = 0; h < 2; h++) {
+            query[h] = (int)ch.pos + (pair0 + g + 8 * h) / group;
+            from[h] = v.window && query[h] >= v.window ? (int)(query[h] - v.window) : -1;
         }
         float acc[WIDTH / 8][4] = {};
-        key_tile<WIDTH> tile;
-        tile_at at = find(table, v, pos, end);
-        if (EARLY) bring_keys<T, WIDTH>(&tile, k, at, v, kvh);
+        key_tile<T, WIDTH> tile;
+        tile_at at;
+        auto bring_pieces = [&](int first) {
+            if (whole)
+                bring_keys<T, WIDTH, true>(&tile, at, first, v);
+            else
+                bring_keys<T, WIDTH, false>(&tile, at, first, v);
+        };
+        /* The rows of the tile at next, and its keys. */
+        auto bring_tile = [&](int next) {
+            at = find(k, values, table, v, kvh, next, end);
+            bring_heads<SCALED>(tile.head, at.k, at.most, v.row_k);
+            bring_pieces(0);
+        };
+        if (EARLY && pos < end) bring_tile(pos);
         __syncthreads(); /* q */
         for (; pos < end; pos += WARPS * KEYS) {
-            if (!EARLY) bring_keys<T, WIDTH>(&tile, k, at, v, kvh);
-            float s[2][4] = {}, scale_k[2][2], scale_v[2][2];
-            int64_t row_v[4];
-            uint4 val[EARLY ? WIDTH / 64 : 1][4];
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int key = 8 * (i / 2) + 2 * c + i % 2;
-                row_v[i] = row_of(at, key, v, kvh, v.row_v);
-                if (!SCALED) continue;
-                const int64_t row_k = row_of(at, key, v, kvh, v.row_k);
-                scale_k[i / 2][i % 2] = row_k < 0 ? 0.0f : attn_scale<T>(k + row_k);
-                scale_v[i / 2][i % 2] = row_k < 0 ? 0.0f : attn_scale<T>(values + row_v[i]);
-            }
+            if (!EARLY) bring_tile(pos);
+            float s[2][4] = {};
+            unsigned head[4];
+            attn_codes<T> val[EARLY ? WIDTH / 64 : 1][4];
+            const tile_at now = at;
+            if (EARLY) bring_heads<SCALED>(head, now.v, now.most, v.row_v);
             if (EARLY)
 #pragma unroll
                 for (int j = 0; j < WIDTH / 64; j++)
-                    bring_values<T>(val[EARLY ? j : 0], values, row_v, 8 * g + 64 * j, v.Dv);
+                    bring_values<T>(val[EARLY ? j : 0], now, 8 * g + 64 * j, v);
+#pragma unroll 1
+            for (int first = 0; first < WIDTH / 32; first += PIECES<T, WIDTH>) {
+                if (first > 0) bring_pieces(first);
 #pragma unroll
-            for (int i = 0; i < WIDTH / 32; i++)
+                for (int i = 0; i < PIECES<T, WIDTH>; i++) {
+                    uint4 kk[2];
 #pragma unroll
-                for (int product = 0; product < 2; product++)
+                    for (int n = 0; n < 2; n++)
+                        kk[n] = attn_numbers<T>(tile.k[n][i], tile.own[n],
+                                                (8 * c + 32 * (first + i)) / block_k);
 #pragma unroll
-                    for (int term = 1; term >= 0; term--) {
-                        const uint4 w = cu_ld<uint4>(
-                            qs + (((i * 2 + product) * 2 + term) * CU_WARP + lane) * 4);
-                        const unsigned a[4] = { w.x, w.y, w.z, w.w };
+                    for (int product = 0; product < 2; product++)
 #pragma unroll
-                        for (int n = 0; n < 2; n++) {
-                            const uint4 kk = tile.k[n][i];
-                            const unsigned b[2] = { product ? kk.z : kk.x, product ? kk.w : kk.y };
-                            cu_mma<F16>(s[n], a, b);
+                        for (int term = 1; term >= 0; term--) {
+                            const uint4 w = cu_ld<uint4>(
+                                qs +
+                                ((((first + i) * 2 + product) * 2 + term) * CU_WARP + lane) * 4);
+                            const unsigned a[4] = { w.x, w.y, w.z, w.w };
+#pragma unroll
+                            for (int n = 0; n < 2; n++) {
+                                const unsigned b[2] = { product ? kk[n].z : kk[n].x,
+                                                        product ? kk[n].w : kk[n].y };
+                                cu_mma<F16>(s[n], a, b);
+                            }
                         }
+                }
+            }
+            if (SCALED)
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    s[i / 4][i % 4] *= attn_scale<T>(tile.head[i / 4 * 2 + i % 2]);
+            if (!EARLY) bring_heads<SCALED>(head, now.v, now.most, v.row_v);
+            if (EARLY && pos + WARPS * KEYS < end) bring_tile(pos + WARPS * KEYS);
+            if (adjusted)
+                for (int h = 0; h < 2; h++) {
+                    const int head_of = kvh * group + (pair0 + g + 8 * h) % group;
+                    const float slope = alibi ? (float)alibi[head_of] : 0.0f;
+#pragma unroll
+                    for (int i = 0; i < 4; i++) {
+                        float &x = s[i / 2][2 * h + i % 2];
+                        x = attn_adjust(x, v, slope, pos + 8 * (i / 2) + 2 * c + i % 2, query[h]);
                     }
-            const int64_t next = pos + WARPS * KEYS;
-            at = find(table, v, next, end); /* behind the split: none */
-            if (EARLY) bring_keys<T, WIDTH>(&tile, k, at, v, kvh);
+                }
             float top[2] = { -INFINITY, -INFINITY }, keep[2];
 #pragma unroll
             for (int n = 0; n < 2; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const int h = i / 2;
-                    const int64_t key = pos + 8 * n + 2 * c + i % 2;
-                    const float x = attn_adjust(SCALED ? s[n][i] * scale_k[n][i % 2] : s[n][i], v,
-                                                slope[h], key, query[h]);
-                    const bool seen = key <= query[h] && (!v.window || key > query[h] - v.window);
-                    s[n][i] = seen ? x : -INFINITY;
+                    const int h = i / 2, key = pos + 8 * n + 2 * c + i % 2;
+                    if (key > query[h] || key <= from[h]) s[n][i] = -INFINITY;
                     top[h] = s[n][i] > top[h] ? s[n][i] : top[h];
                 }
             attn_rise(m, l, keep, top);
             unsigned a[2][4]; /* the weights, high and low */
 #pragma unroll
-            for (int n = 0; n < 2; n++)
+            for (int h = 0; h < 2; h++) {
+                const float most = m[h] > -INFINITY ? m[h] : 0.0f;
 #pragma unroll
-                for (int h = 0; h < 2; h++) {
+                for (int n = 0; n < 2; n++) {
                     float p[2];
                     for (int e = 0; e < 2; e++) {
-                        const float x = s[n][2 * h + e];
-                        p[e] = x > -INFINITY || x != x ? km_exp(x - m[h]) : 0.0f;
+                        p[e] = attn_exp(s[n][2 * h + e] - most);
                         l[h] += p[e];
-                        if (SCALED) p[e] *= scale_v[n][e];
+                        if (SCALED) p[e] *= attn_scale<T>(head[2 * n + e]);
                     }
                     unsigned w[2];
                     two_terms<F16>(w, p[0], p[1]);
                     a[0][2 * n + h] = w[0];
                     a[1][2 * n + h] = w[1];
                 }
+            }
 #pragma unroll
-            for (int n = 0; n < WIDTH / 8; n++) {
-                const int j = EARLY ? n / 8 : 0, t = n % 8;
-                unsigned w[4];
-                if (!EARLY && t == 0) bring_values<T>(val[0], values, row_v, 8 * g + 8 * n, v.Dv);
+            for (int j = 0; j < WIDTH / 64; j++) {
+                if (!EARLY) bring_values<T>(val[0], now, 8 * g + 64 * j, v);
+                unsigned x[4][4]; /* of a key its eight numbers */
 #pragma unroll
                 for (int key = 0; key < 4; key++) {
-                    const uint4 x = val[j][key];
-                    w[key] = t / 2 == 0 ? x.x : t / 2 == 1 ? x.y : t / 2 == 2 ? x.z : x.w;
+                    const uint4 y = attn_numbers<T>(val[EARLY ? j : 0][key], head[key],
+                                                    (8 * g + 64 * j) / block_v);
+                    x[key][0] = y.x, x[key][1] = y.y, x[key][2] = y.z, x[key][3] = y.w;
                 }
-                const unsigned which = t % 2 ? 0x7632u : 0x5410u;
-                const unsigned b[2] = { __byte_perm(w[0], w[1], which),
-                                        __byte_perm(w[2], w[3], which) };
 #pragma unroll
-                for (int i = 0; i < 4; i++)
-                    acc[n][i] *= keep[i / 2];
-                cu_mma<F16>(acc[n], a[1], b);
-                cu_mma<F16>(acc[n], a[0], b);
+                for (int t = 0; t < 8; t++) {
+                    const unsigned which = t % 2 ? 0x7632u : 0x5410u;
+                    const unsigned b[2] = { __byte_perm(x[0][t / 2], x[1][t / 2], which),
+                                            __byte_perm(x[2][t / 2], x[3][t / 2], which) };
+                    float(&sum)[4] = acc[8 * j + t];
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        sum[i] *= keep[i / 2];
+                    cu_mma<F16>(sum, a[1], b);
+                    cu_mma<F16>(sum, a[0], b);
+                }
             }
         }
 #pragma unroll

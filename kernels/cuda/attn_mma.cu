@@ -50,8 +50,8 @@ inline namespace CU_NAME(attn_mma_cu)
         const int64_t p = pos + j;
         int64_t k = -1, val = -1;
         if (p < last) {
-            const int64_t block = (int64_t)table[p / v.block_size] * (int64_t)v.block_stride;
-            const int64_t row = (int64_t)kvh * v.block_size + p % v.block_size;
+            const int64_t block = (int64_t)table[attn_block(p, v)] * (int64_t)v.block_stride;
+            const int64_t row = (int64_t)kvh * v.block_size + attn_place(p, v);
             k = block + row * v.row_k;
             val = block + row * v.row_v;
         }
@@ -60,23 +60,47 @@ inline namespace CU_NAME(attn_mma_cu)
     }
 
     /* The rows of a tile: `pieces` of each, zeros up to `padded` and in rows that are not there; and
- * their scales [KEYS], of codes. */
+ * their scales [KEYS], of codes. Eight threads a row, a piece each; codes are asked for together. */
     template <int WIDTH, kv_dtype T>
     __device__ __forceinline__ void bring(S<uint16_t> tile, S<float> scales, G<const uint8_t> cache,
                                           S<int64_t> rows, int pieces, int padded)
     {
-        for (int j = threadIdx.x / 8; j < KEYS; j += THREADS / 8) {
-            const int64_t row = rows[j];
-            if (scaled(T) && threadIdx.x % 8 == 0)
-                scales[j] = row >= 0 ? attn_scale<T>(cache + row) : 0.0f;
-            for (int p = threadIdx.x % 8; p < padded; p += 8) {
-                const bool there = row >= 0 && p < pieces;
-                if (!scaled(T))
+        enum { TURNS = KEYS / (THREADS / 8), PER = WIDTH / PIECE / 8 };
+        const int j0 = threadIdx.x / 8, p0 = threadIdx.x % 8;
+        if constexpr (scaled(T)) {
+            attn_codes<T> codes[TURNS][PER];
+            unsigned head[TURNS];
+            const int block = T == KV_I4 ? (int)attn_i4_block(PIECE * pieces) : 1;
+#pragma unroll
+            for (int i = 0; i < TURNS; i++) { /* row 0 is there */
+                const int64_t row = rows[j0 + i * (THREADS / 8)], from = row < 0 ? rows[0] : row;
+                head[i] = cu_ld<unsigned>(cache + from);
+#pragma unroll
+                for (int m = 0; m < PER; m++)
+                    codes[i][m] =
+                        attn_bring<T>(cache + from, p0 + 8 * m < pieces ? PIECE * (p0 + 8 * m) : 0);
+            }
+#pragma unroll
+            for (int i = 0; i < TURNS; i++) {
+                const int j = j0 + i * (THREADS / 8);
+                const bool there = rows[j] >= 0;
+                if (p0 == 0) scales[j] = there ? attn_scale<T>(head[i]) : 0.0f;
+#pragma unroll
+                for (int m = 0; m < PER; m++) {
+                    const int p = p0 + 8 * m;
+                    const uint4 x = attn_numbers<T>(codes[i][m], head[i], PIECE * p / block);
+                    if (p < padded)
+                        cu_st(tile + spot<WIDTH>(j, p),
+                              there && p < pieces ? x : uint4{ 0, 0, 0, 0 });
+                }
+            }
+        } else {
+            for (int j = j0; j < KEYS; j += THREADS / 8) {
+                const int64_t row = rows[j];
+                for (int p = p0; p < padded; p += 8) {
+                    const bool there = row >= 0 && p < pieces;
                     cu_copy16(tile + spot<WIDTH>(j, p), cache + (there ? row + 16 * p : 0), there);
-                else
-                    cu_st(tile + spot<WIDTH>(j, p),
-                          there ? attn_eight<T>(cache + row, PIECE * p, PIECE * pieces)
-                                : uint4{ 0, 0, 0, 0 });
+                }
             }
         }
     }
@@ -188,14 +212,14 @@ inline namespace CU_NAME(attn_mma_cu)
                     top[h] = s[n][i] > top[h] ? s[n][i] : top[h];
                 }
             attn_rise(m, l, keep, top);
+            const float most[2] = { m[0] > -INFINITY ? m[0] : 0.0f,
+                                    m[1] > -INFINITY ? m[1] : 0.0f };
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
-                    const int h = i / 2;
-                    s[n][i] =
-                        s[n][i] > -INFINITY || s[n][i] != s[n][i] ? km_exp(s[n][i] - m[h]) : 0.0f;
-                    l[h] += s[n][i];
+                    s[n][i] = attn_exp(s[n][i] - most[i / 2]);
+                    l[i / 2] += s[n][i];
                 }
             cu_copy_wait<0>();
             __syncthreads(); /* V is there, and `next`; K is done with */

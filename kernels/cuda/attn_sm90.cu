@@ -61,8 +61,8 @@ inline namespace CU_NAME(attn_sm90_cu)
             const int p = pos + j;
             int64_t row = 0;
             if (p < last)
-                row = (int64_t)table[p / v.block_size] * (int64_t)v.block_stride +
-                      ((int64_t)kvh * v.block_size + p % v.block_size) * row_bytes;
+                row = (int64_t)table[attn_block(p, v)] * (int64_t)v.block_stride +
+                      ((int64_t)kvh * v.block_size + attn_place(p, v)) * row_bytes;
 #pragma unroll
             for (int i = 0; i < WIDTH / 64; i++) {
                 const bool there = p < last && (8 * i + piece) * PIECE < D;

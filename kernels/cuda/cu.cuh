@@ -17,6 +17,8 @@
  *   cu_ldmatrix<TRANS>(r, row)   ldmatrix.x4: lane l says where row l % 8 of matrix l / 8 is
  *   cu_pair<F16>(lo, hi)         two numbers as f16 or bf16 in one word
  *   cu_sub_bf16(a, b)            a - b, of two bf16 each
+ *   cu_fma_bf16(a, b, c)         a * b + c likewise, rounded once
+ *   cu_exp2(x)                   2^x, relative error below 2^-22; below 2^-126 zero
  *   cu_opaque(v)                 v, of which the compiler knows nothing: it is kept in a register, not
  *                                worked out anew, and what is made of it in a loop is made there
  *   cu_add(p, v)                 an int in device memory += v, at once; what it was
@@ -202,6 +204,18 @@ __device__ __forceinline__ unsigned cu_sub_bf16(unsigned a, unsigned b)
 #endif
     return d;
 }
+__device__ __forceinline__ unsigned cu_fma_bf16(unsigned a, unsigned b, unsigned c)
+{
+    unsigned d;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+}
+__device__ __forceinline__ float cu_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
 __device__ __forceinline__ int cu_opaque(int v)
 {
     asm volatile("" : "+r"(v));
@@ -275,6 +289,23 @@ static inline unsigned cu_sub_bf16(unsigned a, unsigned b)
 {
     return cu_pair<false>(cu_bf16_f32(a & 0xffffu) - cu_bf16_f32(b & 0xffffu),
                           cu_bf16_f32(a >> 16) - cu_bf16_f32(b >> 16));
+}
+static inline float cu_exp2(float x) { return exp2f(x); }
+/* To odd where a float does not hold it, so that rounding it again to fewer bits is rounding once. */
+static inline float cu_odd(double x)
+{
+    const float f = (float)x;
+    if ((double)f == x || x != x || __float_as_uint(f) & 1) return f;
+    return nextafterf(f, x > (double)f ? INFINITY : -INFINITY);
+}
+static inline float cu_fma_odd(unsigned a, unsigned b, unsigned c)
+{
+    return cu_odd(fma((double)cu_bf16_f32(a), (double)cu_bf16_f32(b), (double)cu_bf16_f32(c)));
+}
+static inline unsigned cu_fma_bf16(unsigned a, unsigned b, unsigned c)
+{
+    return cu_pair<false>(cu_fma_odd(a & 0xffffu, b & 0xffffu, c & 0xffffu),
+                          cu_fma_odd(a >> 16, b >> 16, c >> 16));
 }
 #endif
 template <bool F16>

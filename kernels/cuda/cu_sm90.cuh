@@ -17,7 +17,6 @@
  *   cu_regs_less<N>, _more<N>  a warpgroup gives registers back, or takes them
  *   cu_meet(id, n)             a barrier of n threads, id 1..15
  *   cu_fence_async()           what this thread wrote may be read by wgmma, once it has arrived
- *   cu_exp2(x)                 2^x, relative error below 2^-22; below 2^-126 zero
  *
  * A matrix in shared memory is made of rows of 128 bytes, whose eight 16-byte pieces are turned by
  * the row: piece p of row r lies at p ^ r % 8, from a multiple of 1,024 bytes on. cu_desc_k: a row
@@ -101,12 +100,6 @@ __device__ __forceinline__ void cu_meet(int id, int n)
 __device__ __forceinline__ void cu_fence_async()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-__device__ __forceinline__ float cu_exp2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }
 __device__ __forceinline__ void cu_wgmma_begin()
 {

@@ -102,10 +102,12 @@ def prefill(part):
     return f"{top / worst:.0f} to {top / best:.0f} TFLOP/s; {top / limit:.0f}"
 
 
-def decode(part):
-    """32 x 4,096 keys of 8 heads of 128, bf16: some 1,000 instructions of a warp a tile of 16 keys, 8 KB."""
-    nbytes = 32 * 4096 * 8 * 128 * 4
-    return share_of_copy(took((nbytes / part[2], slots(part, nbytes / 8192 * 1000))))
+def decode(row, instructions):
+    """32 x 4,096 keys of 8 heads of 128: bytes of a row of the cache, instructions of a warp a tile of 16 keys and values."""
+    def cell(part):
+        tiles = 32 * 4096 * 8 / 16
+        return share_of_copy(took((tiles * 32 * row / part[2], slots(part, tiles * instructions))))
+    return cell
 
 
 def whole(part):
@@ -124,7 +126,10 @@ ROWS = [
     ("512 rows, expanded for cuBLAS", expanded(512)),
     ("4,096 rows, expanded for cuBLAS", expanded(4096)),
     ("attention, causal, 8,192 tokens, head 128, bf16", prefill),
-    ("paged decode, 32 x 4,096", decode),
+    ("paged decode, 32 x 4,096", decode(256, 527)),
+    ("the same, int8 cache", decode(132, 848)),
+    ("the same, fp8 cache", decode(132, 910)),
+    ("the same, int4 cache", decode(68, 1103)),
     ("Llama-3.1-8B's shape, u4-g128, bf16 head: one sequence", whole),
 ]
 

@@ -59,7 +59,6 @@ template <int N> void cu_regs_less(EMU_HERE) { emu::regs_meet(N, file, line); }
 template <int N> void cu_regs_more(EMU_HERE) { emu::regs_meet(N, file, line); }
 static inline void cu_meet(int id, int n, EMU_HERE) { emu::meet(id, n, file, line); }
 static inline void cu_fence_async() { emu::engine_fence(); }
-static inline float cu_exp2(float x) { return exp2f(x); }
 static inline void cu_wgmma_begin(EMU_HERE) { emu::wgmma_begin(file, line); }
 static inline void cu_wgmma_commit() { emu::wgmma_commit(); }
 template <int GROUPS> void cu_wgmma_wait(EMU_HERE) { emu::wgmma_wait(GROUPS, file, line); }
