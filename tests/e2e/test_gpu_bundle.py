@@ -97,7 +97,7 @@ def test_a_step_that_fails_or_has_no_time_left_stops_no_other(machine):
         (machine / "gone").rename(tests)
     rows = result(machine)["steps"]
     assert {r["step"].split()[0] for r in rows if r["result"] == "FAILED"} == {"test_graph_dev", "nosuch"}
-    assert all("CHECK(" in r["says"] for r in rows if r["step"].startswith("test_graph_dev ") and r["result"] == "FAILED")
+    assert any(r["step"].startswith("test_graph_dev ") and "CHECK(" in r["says"] for r in rows)
     assert "found 'nosuch'" in next(r["says"] for r in rows if r["step"] == "nosuch")
     assert {r["step"].split()[0] for r in rows if r["result"] == "ok"} >= {"test_dev", "test_dev_link"}
     there(machine, "logits", **{**EMULATED, "BUDGET": "0"})
