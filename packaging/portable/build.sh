@@ -28,8 +28,9 @@ fi
 
 out=build/portable/$ARCH/llmq
 shift
-if [ "$ARCH" = "$(uname -m)" ] && nvcc --help 2>/dev/null | grep -q -- --compress-mode; then
-    set -- NVCC="nvcc --compress-mode size" CUDA_ARCHS=80
+nvcc=$(CC=cc CUDA_ARCHS='' scripts/make/cuda.sh | tr ' ' '\n' | sed -n 's/^nvcc=//p' | tr '~' ' ')
+if [ "$ARCH" = "$(uname -m)" ] && [ -n "$nvcc" ] && $nvcc --help | grep -q -- --compress-mode; then
+    set -- NVCC="$nvcc --compress-mode size" CUDA_ARCHS=80
 else
     set -- NVCC=
 fi
