@@ -545,7 +545,7 @@ static const struct {
 /* Of a model of 8 B, on as many multiprocessors as an H100 has. */
 TEST(products_of_real_sizes_agree_with_the_cpu)
 {
-    for (size_t i = 0; i < LQ_COUNT(real) && check_hard(); i++) {
+    for (size_t i = 0; i < LQ_COUNT(real); i++) {
         twins o;
         if (!twins_open(&o, "u4-g128", real[i].M, real[i].N, real[i].K, i)) continue;
         o.dw = put_weight(&o.r, &o.w.t);
@@ -931,7 +931,7 @@ int main(int argc, char **argv)
     RUN(a_product_that_ends_with_an_activation_has_the_bits_of_both);
     RUN(a_product_that_begins_with_a_norm_has_the_bits_of_both);
     RUN(up_to_eight_rows_have_the_bits_of_one);
-    RUN(products_of_real_sizes_agree_with_the_cpu);
+    if (check_hard()) RUN(products_of_real_sizes_agree_with_the_cpu);
     RUN(weights_in_rows_agree_with_the_cpu);
     RUN(few_rows_of_a_weight_in_rows_have_the_bits_of_tiles);
     RUN(many_rows_of_codes_are_expanded_for_cublas);
