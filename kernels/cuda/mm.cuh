@@ -205,31 +205,39 @@ __device__ __forceinline__ void mm_load_maps(const mm_maps &map, const mm_view &
     __syncthreads();
 }
 
-/* The eight numbers of a chunk from its words: codes as they are, not yet scaled. `map`: C_MAP. */
+__host__ __device__ constexpr bool mm_is_uint(mm_code code)
+{
+    return code == C_U2 || code == C_U3 || code == C_U4 || code == C_U8;
+}
+/* Codes 4 half .. 4 half + 3 of a chunk of unsigned ones, a byte each. */
+template <mm_code CODE>
+__device__ __forceinline__ unsigned mm_four(const unsigned *w, int c, int half)
+{
+    if (CODE == C_U8) return w[half];
+    if (CODE == C_U4) return w[0] >> 4 * half & 0x0f0f0f0fu;
+    const unsigned low = w[0] >> (4 * (c % 2) + 2 * half) & 0x03030303u;
+    return CODE == C_U3 ? low | (w[1] >> (2 * c + half) & 0x01010101u) << 2 : low;
+}
+
+/* The eight numbers of a chunk from its words: codes as they are, not yet scaled. Unsigned ones become
+ * floats by 2^23 + q, which is one as it is put together: a conversion takes four times a unit's turn.
+ * `map`: C_MAP. */
 template <mm_code CODE>
 __device__ __forceinline__ void mm_numbers(float q[8], const unsigned *w, int c, S<const float> map)
 {
+#pragma unroll
     for (int j = 0; j < 8; j++) {
-        const int byte = j % 4 * 8;
+        if constexpr (mm_is_uint(CODE)) {
+            const unsigned four = mm_four<CODE>(w, c, j / 4);
+            q[j] = __uint_as_float(__byte_perm(four, 0x4b000000u, 0x7540u | j % 4)) - 0x1p23f;
+            continue;
+        }
         switch (CODE) {
-        case C_U2:
-            q[j] = (float)(w[0] >> (byte + 4 * (c % 2) + 2 * (j / 4)) & 3u);
-            break;
-        case C_U3:
-            q[j] = (float)((w[0] >> (byte + 4 * (c % 2) + 2 * (j / 4)) & 3u) |
-                           (w[1] >> (byte + 2 * c + j / 4) & 1u) << 2);
-            break;
-        case C_U4:
-            q[j] = (float)(w[0] >> (byte + 4 * (j / 4)) & 15u);
-            break;
         case C_MAP:
-            q[j] = map[(int)(w[0] >> (byte + 4 * (j / 4)) & 15u)];
-            break;
-        case C_U8:
-            q[j] = (float)(w[j / 4] >> byte & 255u);
+            q[j] = map[(int)(w[0] >> (j % 4 * 8 + 4 * (j / 4)) & 15u)];
             break;
         case C_E4M3:
-            q[j] = cu_e4m3_f32(w[j / 4] >> byte & 255u);
+            q[j] = cu_e4m3_f32(w[j / 4] >> j % 4 * 8 & 255u);
             break;
         case C_F16:
             q[j] = cu_f16_f32(w[j / 2] >> 16 * (j % 2) & 0xffffu);
@@ -302,12 +310,13 @@ __device__ __forceinline__ mm_scale_of mm_scale_made(const mm_view &v, float sca
     s.less = 0x43004300u | zero * 0x10001u;
     return s;
 }
-__device__ __forceinline__ mm_scale_of mm_scales(const mm_view &v, int64_t tile, int step, int c,
-                                                 int r)
+/* Of row r of a tile, in a group. */
+__device__ __forceinline__ mm_scale_of mm_group_scales(const mm_view &v, int64_t tile, int group,
+                                                       int c, int r)
 {
     unsigned zero = 0;
     if (v.scale_dtype == LQ_BOOL) return { 1.0f, 0.0f, 0 };
-    const int64_t g = tile * v.ng + step / v.group_steps;
+    const int64_t g = tile * v.ng + group;
     const int sub = v.subs == 2 ? c / 2 : 0;
     const float scale =
         mm_side(G<const uint8_t>(v.scales), v.scale_dtype, (g * v.subs + sub) * TILE_N + r);
@@ -316,13 +325,23 @@ __device__ __forceinline__ mm_scale_of mm_scales(const mm_view &v, int64_t tile,
                             v.zero == QT_ZERO_INT ? LQ_F8_E4M3 : v.zero_dtype, g * TILE_N + r);
     return mm_scale_made(v, mm_row_scaled(scale, v, tile, r), zero);
 }
+__device__ __forceinline__ mm_scale_of mm_scales(const mm_view &v, int64_t tile, int step, int c,
+                                                 int r)
+{
+    return mm_group_scales(v, tile, step / v.group_steps, c, r);
+}
 
 /* The numbers less the zero point; with a bias the finished weights, whose scale is then 1. */
 __device__ __forceinline__ void mm_center(float q[8], mm_scale_of *s, qt_zero zero)
 {
+    if (zero == QT_ZERO_BIAS) {
+        for (int j = 0; j < 8; j++)
+            q[j] = s->scale * q[j] + s->zero;
+        s->scale = 1.0f;
+        return;
+    }
     for (int j = 0; j < 8; j++)
-        q[j] = zero == QT_ZERO_BIAS ? s->scale * q[j] + s->zero : q[j] - s->zero;
-    if (zero == QT_ZERO_BIAS) s->scale = 1.0f;
+        q[j] -= s->zero;
 }
 
 /* The numbers of rows g and g + 8 as A of two products m16n8k16, and what bf16 leaves of them. */
@@ -369,15 +388,7 @@ __device__ __forceinline__ void mm_quick(unsigned a[2][4], const unsigned w[2][m
     for (int h = 0; h < 2; h++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            unsigned q; /* four codes, a byte each: inputs 4 half .. 4 half + 3 */
-            if (CODE == C_U8)
-                q = w[h][mm_words(CODE) > 1 ? half : 0];
-            else if (CODE == C_U4)
-                q = w[h][0] >> 4 * half & 0x0f0f0f0fu;
-            else
-                q = w[h][0] >> (4 * (c % 2) + 2 * half) & 0x03030303u;
-            if (CODE == C_U3)
-                q |= (w[h][mm_words(CODE) > 1 ? 1 : 0] >> (2 * c + half) & 0x01010101u) << 2;
+            const unsigned q = mm_four<CODE>(w[h], c, half);
 #pragma unroll
             for (int two = 0; two < 2; two++) {
                 unsigned *to = &a[half][h + 2 * two];

@@ -6,7 +6,7 @@
  *       [ panel 1 ]     ->
  *
  * A panel is DEV_MM_WIDE_BYTES at most: what most devices of 8.0 and later keep in L2 between the two.
- * One block of 256 threads expands 16 outputs by 512 inputs: a thread the same eight of each of four
+ * One block of 256 threads expands 16 outputs by 2,048 inputs: a thread the same eight of each of 16
  * steps in a row, four lanes write 64 bytes of an output side by side. Weights are rounded to bf16, to
  * nearest: an error of 2^-8 of each at most.
  *
@@ -16,8 +16,15 @@
 inline namespace CU_NAME(mm_wide_cu)
 {
 
-    /* A thread has its chunk of STEPS steps in a row: most groups are as long, and have one scale. */
-    enum { THREADS = 256, STEPS = 4, LANES = THREADS / TILE_N, BLOCK_STEPS = LANES / 4 * STEPS };
+    /* A thread has its chunk of TURNS times STEPS steps in a row: most groups are as long as STEPS, and
+     * have one scale. */
+    enum {
+        THREADS = 256,
+        STEPS = 4,
+        TURNS = 4,
+        LANES = THREADS / TILE_N,
+        BLOCK_STEPS = LANES / 4 * STEPS * TURNS
+    };
 
     template <mm_code CODE>
     __global__ void __launch_bounds__(THREADS) expand_kernel(mm_view v, int64_t tile0, G<uint4> out)
@@ -25,29 +32,42 @@ inline namespace CU_NAME(mm_wide_cu)
         CU_SHARED(float, map, 16);
         if (CODE == C_MAP) mm_load_map(map, v);
         const int r = threadIdx.x / LANES, c = threadIdx.x % 4;
-        const int from = (int)blockIdx.x * BLOCK_STEPS + threadIdx.x % LANES / 4 * STEPS,
-                  to = from + STEPS < v.steps ? from + STEPS : v.steps;
+        const int from = (int)blockIdx.x * BLOCK_STEPS + threadIdx.x % LANES / 4 * STEPS * TURNS,
+                  to = from + STEPS * TURNS < v.steps ? from + STEPS * TURNS : v.steps;
         const int64_t tile = tile0 + blockIdx.y,
                       row = ((int64_t)blockIdx.y * TILE_N + r) * (v.Kp / 8);
         const G<const uint8_t> codes = G<const uint8_t>(v.codes) + (tile * v.tile_bytes + 4 * r);
-        mm_scale_of s = { 1, 0, 0 };
-        for (int step = from, until = 0; step < to; step++) {
-            if (step >= until) {
-                s = mm_scales(v, tile, step, c, r);
-                until = (step / v.group_steps + 1) * v.group_steps;
-            }
-            unsigned w[mm_words(CODE)];
+        auto bring = [&](unsigned(&w)[mm_words(CODE)], int step) {
             for (int i = 0; i < mm_words(CODE); i++)
                 w[i] = cu_ldg<unsigned>(codes +
                                         ((int64_t)step * v.step_bytes + 64 * mm_word(CODE, c, i)));
+        };
+        auto put = [&](const unsigned(&w)[mm_words(CODE)], int step, mm_scale_of s) {
             float q[8];
-            mm_scale_of own = s;
             mm_numbers<CODE>(q, w, c, map);
-            mm_center(q, &own, v.zero);
+            mm_center(q, &s, v.zero);
             for (int j = 0; j < 8; j++)
-                q[j] *= own.scale;
+                q[j] *= s.scale;
             out[row + 4 * step + c] = { cu_pair<false>(q[0], q[1]), cu_pair<false>(q[2], q[3]),
                                         cu_pair<false>(q[4], q[5]), cu_pair<false>(q[6], q[7]) };
+        };
+        int group = from / v.group_steps,
+            bound = (group + 1) * v.group_steps; /* behind the group */
+        for (int at = from; at < to;) {
+            unsigned w[STEPS][mm_words(CODE)];
+            const bool whole = at + STEPS <= to && at + STEPS <= bound;
+#pragma unroll
+            for (int n = 0; n < STEPS; n++) /* all are asked for before the first is used */
+                if (n == 0 || whole) bring(w[n], at + n);
+            const mm_scale_of s = mm_group_scales(v, tile, group, c, r);
+#pragma unroll
+            for (int n = 0; n < STEPS; n++)
+                if (n == 0 || whole) put(w[n], at + n, s);
+            at += whole ? STEPS : 1;
+            if (at == bound) {
+                group++;
+                bound += v.group_steps;
+            }
         }
     }
 

@@ -83,11 +83,11 @@ def many(part):
 
 
 def expanded(M):
-    """By cuBLAS: 15.2 instructions a weight, and what is written stays in L2 or does not."""
+    """By cuBLAS: 9.4 instructions a weight, and what is written stays in L2 or does not."""
     def cell(part):
         sms, clock, copy, units = part
         product = M * N * K / (CUBLAS[units] * units * sms * clock)
-        best, worst = (product + max(slots(part, N * K / 32 * 15.2), nbytes / copy) for nbytes in (WEIGHT, WEIGHT + 2 * N * K))
+        best, worst = (product + max(slots(part, N * K / 32 * 9.4), nbytes / copy) for nbytes in (WEIGHT, WEIGHT + 2 * N * K))
         return f"{2e-12 * M * N * K / worst:.0f} to {2e-12 * M * N * K / best:.0f} TFLOP/s; {2e-12 * M * N * K / product:.0f}"
     return cell
 

@@ -46,7 +46,7 @@ BUDGET = {
     "sum_kernel": (256, 40, 0),
     "gemm_kernel": (256, 128, 8448),   # two blocks
     "bias_kernel": (256, 40, 0),
-    "expand_kernel": (256, 40, 64),    # six blocks
+    "expand_kernel": (256, 64, 64),    # four blocks
     "probe_kernel": (1024, 40, 0),
     "gptq_round_kernel": (256, 64, 0),
     "gptq_errors_kernel": (256, 40, 0),
