@@ -22,6 +22,11 @@ for word; do
     *) echo "gpu.sh: expected smoke, numerics, logits, memcheck or bench, found '$word'" >&2 && exit 2 ;;
     esac
 done
+for number in "${BUDGET:-480}" "$patience" "${GPTQ_LAYERS:-22}"; do
+    case $number in
+    *[!0-9]*) echo "gpu.sh: BUDGET, PATIENCE and GPTQ_LAYERS: expected whole numbers, found '$number'" >&2 && exit 2 ;;
+    esac
+done
 LLMQ_TEST_DEVICE=${LLMQ_TEST_DEVICE:-cuda}
 export LLMQ_TEST_DEVICE
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
@@ -90,7 +95,8 @@ row() { # NAME RESULT SECONDS WORDS: ok, FAILED, skipped or not run
     assemble
 }
 : >"$out/steps"
-trap 'row interrupted FAILED $(($(date +%s) - began)) ""; exit 1' INT TERM
+server= # that runs
+trap '[ -z "$server" ] || kill $server; row interrupted FAILED $(($(date +%s) - began)) ""; exit 1' INT TERM HUP
 atmost() { # SECONDS: or what is left of all, and of this part
     n=$((end - $(date +%s))) own=$(($1 * patience))
     [ "$n" -lt "$own" ] || n=$own
@@ -139,6 +145,7 @@ smoke() {
         row "serve, isolated as it is by default" FAILED $(($(date +%s) - start)) "$(tail -n 1 "$out/logs/serve")"
         kill $server 2>/dev/null
         wait $server 2>/dev/null
+        server=
         return
     fi
     row "serve, isolated as it is by default" ok $(($(date +%s) - start)) "$ready$given"
@@ -151,14 +158,16 @@ smoke() {
     show=
     kill $server 2>/dev/null
     wait $server
-    code=$?
+    code=$? server=
     [ $code -eq 0 ] && ended=ok || ended=FAILED
     row "the server ends" "$ended" 0 "exit $code"
 }
 
 numerics() { # each test is a process of its own: what fails leaves the others a device that is well
     part_end=$(($(date +%s) + 150 * patience))
-    for suite in ${SUITES:-$(sh "$with" "$tests")}; do
+    suites=${SUITES:-$(sh "$with" "$tests" 2>"$out/logs/tests")}
+    [ -n "$suites" ] || row "the tests" FAILED 0 "they do not run: $(tail -n 1 "$out/logs/tests")"
+    for suite in $suites; do
         if ! list=$(timeout $((30 * patience)) sh "$with" "$tests" "$suite" --list 2>&1); then
             row "$suite" FAILED 0 "$(printf '%s\n' "$list" | tail -n 1)"
             continue

@@ -166,11 +166,17 @@ def main():
         sys.exit(__doc__)
     source, target = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else os.path.join(os.path.dirname(__file__), "../../docs/performance-gpu.md")
     parts = {}
-    if source != "-":
-        with open(source, encoding="utf-8") as f:
-            parts = json.load(f)
+    try:
+        if source != "-":
+            with open(source, encoding="utf-8") as f:
+                parts = json.load(f)
+        text = page(parts)
+    except (OSError, ValueError) as e:
+        sys.exit(f"gpu_page.py: {source}: {e}")
+    except (AttributeError, KeyError, TypeError) as e:
+        sys.exit(f"gpu_page.py: {source}: expected what scripts/bench/gpu.sh writes, found something else ({type(e).__name__}: {e})")
     with open(target, "w", encoding="utf-8") as f:
-        f.write(page(parts))
+        f.write(text)
     print(f"{target}: {'written' if parts.get('kernels') else 'nothing was measured'}")
 
 

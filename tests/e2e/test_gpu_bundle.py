@@ -4,12 +4,13 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
 import pytest
 
-from harness import ROOT
+from harness import ROOT, until
 
 TESTS = ROOT / "build/tests/device-tests"
 TOOLS = "sh basename cat date dirname env grep head ls mkdir mv rm sed sleep tail tee timeout tr uname wc".split()
@@ -129,3 +130,57 @@ def test_its_words_are_checked(machine):
     assert p.returncode == 2 and "expected smoke, numerics, logits, memcheck or bench, found 'speed'" in p.stderr
     p = subprocess.run(["scripts/bench/gpu-bundle.sh"], cwd=ROOT, capture_output=True, text=True)
     assert p.returncode == 2 and p.stderr.startswith("usage: ")
+
+
+# A program and tests that answer at once, as on a machine with a GPU; `serve` leaves its number.
+STANDIN = """#!/bin/sh
+case $1 in
+version) echo 'devices            cpu, cuda:0 one (9.0, code for 9.0)' ;;
+serve) echo $$ >"$PID"; echo 'ready: x, device one,'; exec sleep 1000 ;;
+chat) : >"$PID.chat"; while [ ! -e "$PID.go" ]; do sleep 0.1; done ;;
+esac
+"""
+
+
+@pytest.fixture
+def standin(tmp_path):
+    (tmp_path / "llmq").write_text(STANDIN)
+    (tmp_path / "llmq").chmod(0o755)
+    env = {**os.environ, "LLMQ": str(tmp_path / "llmq"), "OUT": str(tmp_path / "out"), "PID": str(tmp_path / "pid")}
+    return lambda *steps, **more: subprocess.Popen(["scripts/bench/gpu.sh", *steps], cwd=ROOT, env={**env, **more}, text=True,
+                                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def test_tests_that_do_not_run_are_a_failure(standin, tmp_path):
+    p = standin("numerics", TESTS="/nowhere/tests", SUITES="")
+    assert "FAILED      0 s  the tests: they do not run: " in p.communicate()[0] and p.returncode == 1
+    [row] = json.loads((tmp_path / "out/result.json").read_text())["steps"]
+    assert row["result"] == "FAILED" and "/nowhere/tests" in row["says"]
+
+
+@pytest.mark.parametrize("name, words", [("BUDGET", "soon"), ("BUDGET", "1.5"), ("BUDGET", "-1"), ("PATIENCE", "x"), ("GPTQ_LAYERS", "all")])
+def test_its_numbers_are_checked(standin, name, words):
+    p = standin("memcheck", **{name: words})
+    assert f"found '{words}'" in p.communicate()[0] and p.returncode == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_one_that_is_stopped_leaves_no_server(standin, tmp_path, number):
+    p = standin("smoke")
+    until((tmp_path / "pid.chat").exists, lambda: "no chat began")
+    p.send_signal(number)
+    (tmp_path / "pid.go").touch()
+    p.communicate()
+    assert p.returncode == 1
+    until(lambda: not os.path.exists(f"/proc/{(tmp_path / 'pid').read_text().strip()}"), lambda: "the server runs on")
+    assert json.loads((tmp_path / "out/result.json").read_text())["steps"][-1]["step"] == "interrupted"
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "null", '{"kernels": {"rows": []}}', '{"kernels": 1}', "\0"])
+def test_a_page_stays_where_the_result_is_none(tmp_path, text):
+    page, found = tmp_path / "page.md", tmp_path / "result.json"
+    page.write_text("as it was")
+    found.write_text(text)
+    p = subprocess.run([sys.executable, "scripts/bench/gpu_page.py", found, page], cwd=ROOT, capture_output=True, text=True)
+    assert p.returncode == 1 and p.stderr.startswith(f"gpu_page.py: {found}: ") and len(p.stderr.splitlines()) == 1
+    assert page.read_text() == "as it was"
