@@ -42,13 +42,16 @@ elif [ -z "$1" ]; then
 else
     nvcc=$1
 fi
+case $nvcc in *" "*) [ ! -x "$nvcc" ] || without "$nvcc: expected a path without a space, which make cannot take" ;; esac
 program=${nvcc%% *} # options may follow
 version=$($nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
 [ -n "$version" ] || without "$program does not say its version"
 older() { [ "$1" != "$2" ] && [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
 older "$version" $oldest && without "$program is of CUDA $version, $oldest or later is needed"
 
-top=$($nvcc --dryrun -x cu /dev/null 2>&1 | sed -n 's/.*TOP=//p')
+dryrun=$($nvcc --dryrun -x cu /dev/null 2>&1)
+top=$(echo "$dryrun" | sed -n 's/.*TOP=//p')
+[ -n "$top" ] || without "$nvcc fails: $(echo "$dryrun" | head -n 1 | tr -cd 'a-zA-Z0-9_ :.,/+-')"
 
 # ---- the host's compiler: what is too new for it is refused by a header ----
 most=$(cat "$top"/include/crt/host_config.h "$top"/targets/*/include/crt/host_config.h "$root"/usr/include/crt/host_config.h \
@@ -80,8 +83,16 @@ done
 
 # ---- architectures ----
 known=" $($nvcc --list-gpu-code 2>/dev/null | sed 's/^sm_//' | tr '\n' ' ')"
-knows() { # 90a is asked for as 90
-    case $known in *" ${1%[af]} "*) ;; *) return 1 ;; esac
+knows() { # 90a is asked for as 90; there is no 89a, no 90f, and none of those before 12.9
+    least=80
+    case $1 in
+    *a) least=90 ;;
+    *f)
+        least=100
+        older "$version" 12.9 && return 1
+        ;;
+    esac
+    case $known in *" ${1%[af]} "*) [ "${1%[af]}" -ge $least ] ;; *) return 1 ;; esac
 }
 want=${CUDA_ARCHS-}
 if [ -z "$want" ]; then
@@ -91,11 +102,19 @@ if [ -z "$want" ]; then
         [ "${a%a}" -le 80 ] || want="$want $a"
     done
 fi
-archs='' dropped=''
+archs='' dropped='' early=''
+set -f
 for a in $want; do
-    if knows "$a"; then archs="$archs${archs:+ }$a"; else dropped="$dropped${dropped:+, }$a"; fi
+    if knows "$a"; then
+        archs="$archs${archs:+ }$a"
+    elif [ "$a" -lt 80 ] 2>/dev/null; then
+        early="$early${early:+, }$a"
+    else
+        dropped="$dropped${dropped:+, }$a"
+    fi
 done
 knows 90a && knows 80 || without "nvcc of CUDA $version makes no code for 80 and 90a"
 found="$version ($program), code for ${archs:-none}, and for later GPUs by their driver${dropped:+; nvcc does not know $dropped}"
+found="$found${early:+; kernels need 80 or later, not $early}"
 found="$found${host:+; with $host, as nvcc takes g++ up to $most}"
 echo "nvcc=$(hide "$nvcc") runtime=$runtime archs=$(hide "$archs") found=$(hide "$found")"

@@ -146,6 +146,29 @@ def test_without_one_the_build_goes_on_and_says_why(machine, args, env, why):
     assert re.fullmatch(rf"-DLLMQ_NO_CUDA='\"{why}\"'", told)
 
 
+def test_code_that_the_kernels_or_nvcc_cannot_be_compiled_to_is_left_out(machine):
+    """nvcc knows 75 and refuses 89a and 90f; the kernels need 80."""
+    machine.toolkit("usr/local/cuda", "13.0")
+    archs = "CUDA_ARCHS=75 80 89a 90a 90f 100f sm_90 *"
+    assert machine.make("cuda", archs).endswith("code for 80 90a 100f, and for later GPUs by their driver; nvcc does not know 89a, "
+                                                "90f, sm_90, *; kernels need 80 or later, not 75")
+    machine.toolkit("older", "12.4")
+    assert "nvcc does not know 100f" in machine.make("cuda", "CUDA_ARCHS=80 100f", CUDA_HOME=str(machine.root / "older"))
+
+
+def test_an_nvcc_whose_path_has_a_space_is_refused_by_that_name(machine):
+    top = machine.toolkit("my tools", "13.0")
+    why = f"not in this build: {top}/bin/nvcc: expected a path without a space, which make cannot take"
+    assert machine.make("cuda", CUDA_HOME=str(top)) == machine.make("cuda", f"NVCC={top}/bin/nvcc") == why
+
+
+def test_an_nvcc_that_compiles_nothing_is_said_in_its_words(machine):
+    top = machine.toolkit("usr/local/cuda", "13.0")
+    text = (top / "bin/nvcc").read_text()
+    (top / "bin/nvcc").write_text(text.replace(f"echo '#$ TOP={top}'", "echo \"g++-99: No such file or directory\""))
+    assert machine.make("cuda").endswith("/usr/local/cuda/bin/nvcc fails: g++-99: No such file or directory")
+
+
 def test_an_nvcc_that_is_too_old_is_not_used(machine):
     machine.toolkit("usr/local/cuda", "11.8")
     assert machine.make("cuda").endswith("/usr/local/cuda/bin/nvcc is of CUDA 11.8, 12.0 or later is needed")
