@@ -40,8 +40,7 @@ lq_status iso_files(iso_report *r, const iso_want *w, lq_err *err)
     lq_status s = part(r, w->mode, "no new privileges", iso_keep_rights(), err);
     bool all = true;
     const char *why = SANITIZED ? "not in a sanitized build" : iso_restrict_files(&all, w);
-    return s ? s
-             : part(r, w->mode, all ? "files" : "files (but of the driver's threads)", why, err);
+    return s ? s : part(r, w->mode, all ? "files" : "files (but of libraries' threads)", why, err);
 }
 
 lq_status iso_calls(iso_report *r, const iso_want *w, lq_err *err)
