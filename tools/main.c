@@ -87,8 +87,10 @@ static void print_json_error(lq_status s, const char *message)
 /* Text that could not be written is a failure. */
 static lq_status end_stdout(lq_status s, lq_err *err)
 {
+    errno = 0; /* of what failed before, the reason is gone */
     if ((fflush(stdout) || ferror(stdout)) && !s)
-        return lq_fail(err, LQ_EIO, "stdout: cannot write: %s", strerror(errno));
+        return lq_fail(err, LQ_EIO, "stdout: cannot write%s%s", errno ? ": " : "",
+                       errno ? strerror(errno) : "");
     return s;
 }
 

@@ -101,6 +101,8 @@ def test_a_gpu_that_is_not_there_is_refused_in_one_line(llmq, tmp_path):
     ("value missing", ["version", "--threads"], "--threads needs a value"),
     ("argument too many", ["version", "x"], "unexpected argument 'x'"),
     ("no such word", ["version", "--log-level", "loud"], "expected one of error warn info debug"),
+    ("no such device", ["bench", "kernels", "--device", "tpu"], "expected cpu, auto, cuda or cuda:NUMBER, found 'tpu'"),
+    ("none of attention either", ["bench", "attention", "--device", "tpu"], "found 'tpu'"),
     ("unknown command to help", ["help", "nothing"], "unknown command 'nothing'"),
 ])
 def test_wrong_usage_is_exit_2_and_says_what(llmq, why, args, says):
@@ -115,6 +117,16 @@ def test_a_full_disk_behind_stdout_is_an_error(llmq):
         p = subprocess.run([llmq.path, "version"], stdout=full, stderr=subprocess.PIPE, text=True)
     assert p.returncode == 1
     assert p.stderr.startswith("llmq: version: stdout: cannot write")
+
+
+@pytest.mark.parametrize("stdout", ["/dev/full", "closed"])
+def test_words_that_cannot_be_written_have_their_own_reason_or_none(llmq, stdout):
+    """An answer is written piece by piece: what failed with the first is not known at the end."""
+    where = ">&-" if stdout == "closed" else f">{stdout}"
+    p = subprocess.run(["sh", "-c", f'echo Hello | "$0" chat "$1" -n 2 {where}', llmq.path, ROOT / "models/novels-1m"],
+                       stderr=subprocess.PIPE, text=True)
+    assert p.returncode == 1
+    assert re.fullmatch(r"llmq: chat: stdout: cannot write(: No space left on device|: Bad file descriptor)?", p.stderr.splitlines()[-1])
 
 
 def bad_models(tmp_path):

@@ -110,6 +110,8 @@ def test_a_gpu_that_nobody_asked_for_is_said_once(gpu, llmq, tmp_path):
     assert said_of_devices(gpu(*RUN).stderr) == [HINT]
     assert said_of_devices(gpu(*RUN, "--device", "cpu").stderr) == []
     assert said_of_devices(llmq(*RUN).stderr) == [] or os.path.exists("/dev/nvidiactl")
+    for hidden, said in [("", []), ("-1", []), ("NoDevFiles", []), ("0", [HINT])]:
+        assert said_of_devices(gpu(*RUN, env={**os.environ, "CUDA_VISIBLE_DEVICES": hidden}).stderr) == said, hidden
     chat = gpu("chat", TINY, "-n", 1, input="Hello\n")
     assert said_of_devices(chat.stderr) == [HINT]
     with Server(gpu, TINY, log=tmp_path / "log") as s:

@@ -6,6 +6,8 @@
 #include "tools/cli/host.h"
 #include "tools/cli/progress.h"
 
+#include <stdlib.h>
+
 /* Index 0 is auto; the others are one more than mm_acts and kv_dtype. */
 static const char *const acts_words[] = { "auto", "f32", "bf16", "int8", NULL };
 static const char *const kv_words[] = { "auto", "f32", "f16", "bf16", "int8", "int4", "fp8", NULL };
@@ -211,8 +213,15 @@ bool opt_may_leave_cpu(const opt_model *o)
 
 lq_status opt_only_cpu(const opt_model *o, const char *what, lq_err *err)
 {
-    if (is(opt_device(o), "auto") || is(opt_device(o), "cpu")) return LQ_OK;
+    if (strncmp(opt_device(o), "cuda", 4) != 0) return opt_check_device(o, err);
     return lq_fail(err, LQ_EUNSUPPORTED, "--device: not on cuda yet: %s", what);
+}
+
+/* CUDA reads the list up to what is no number or UUID: "", "-1", "NoDevFiles" name none. */
+static bool hides_gpus(void)
+{
+    const char *seen = getenv("CUDA_VISIBLE_DEVICES");
+    return seen && strspn(seen, "0123456789GM") == 0;
 }
 
 void opt_note_device(const opt_model *o)
@@ -220,7 +229,7 @@ void opt_note_device(const opt_model *o)
     lq_err why = { "" };
     if (o->gpu_layers == 0 && (!o->device || !is(o->device, "cpu"))) {
         prog_say(LOG_INFO, "device: cpu (--gpu-layers 0)");
-    } else if (!o->device && is(opt_device(o), "cpu") && host_gpu_node()) {
+    } else if (!o->device && is(opt_device(o), "cpu") && host_gpu_node() && !hides_gpus()) {
         const char *built = dev_not_built();
         prog_say(LOG_INFO, "device: cpu (the GPU that is here is not used: %s)",
                  built ? built : "--device cuda or auto asks for it");
