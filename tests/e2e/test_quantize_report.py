@@ -138,10 +138,10 @@ def test_a_report_that_cannot_be_is_refused_before_the_work(llmq, draft, tmp_pat
 
 
 # ---- progress ----
-def on_a_terminal(llmq, *args):
-    """What the program writes to stderr when that is a terminal of 150 columns."""
+def on_a_terminal(llmq, *args, columns=150):
+    """What the program writes to stderr when that is a terminal of so many columns."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 150, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     p = subprocess.Popen([llmq.path, *map(str, args)], stdout=subprocess.DEVNULL, stderr=theirs, cwd=ROOT,
                          env={**os.environ, "TERM": "xterm"})
     os.close(theirs)
@@ -175,6 +175,13 @@ def test_a_phase_that_loads_the_model_first_is_not_done_by_that(llmq, draft, tmp
                          "--threads", 1)
     own = [int(x) for x in re.findall(r"(\d+)%  own text", seen)]
     assert any(0 < x < 100 for x in own) and own == sorted(own)
+
+
+@pytest.mark.parametrize("columns", [1, 2, 20])
+def test_bars_are_cut_to_a_narrow_terminal(llmq, draft, tmp_path, columns):
+    seen = on_a_terminal(llmq, "quantize", draft, "-o", tmp_path / "q", "--method", "rtn", *QUICK, columns=columns)
+    bars = re.findall(r"\r([^\r\n\x1b]*)\x1b\[K", seen)
+    assert bars and max(map(len, bars)) < columns
 
 
 def test_only_a_terminal_gets_bars_and_errors_alone_get_silence(llmq, draft, tmp_path):

@@ -101,7 +101,7 @@ static void erase(void)
 static void put_line(char *line, double now)
 {
     struct winsize size;
-    if (g.terminal && !ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col > 1 &&
+    if (g.terminal && !ioctl(STDERR_FILENO, TIOCGWINSZ, &size) && size.ws_col > 0 &&
         strlen(line) >= size.ws_col)
         line[size.ws_col - 1] = 0;
     fprintf(stderr, g.terminal ? "\r%s\033[K" : "%s\n", line);
