@@ -7,6 +7,7 @@
 # the last commit.
 set -eu
 cd "$(dirname "$0")/.."
+case ${1-} in -*) echo "usage: scripts/reproducible.sh [FOLDER [TARGET...]]" >&2 && exit 2 ;; esac
 at=$(mktemp -d "${1:-${TMPDIR:-/tmp}}/llmq-reproducible.XXXXXX")
 [ $# -eq 0 ] || shift
 [ $# -gt 0 ] || set -- all lib wheel

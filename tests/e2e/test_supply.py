@@ -157,3 +157,8 @@ def test_the_npm_package_brings_the_command(tmp_path):
     said = subprocess.run(["npx", "llmq", "run", "demo", "Once", "--max-tokens", "1"], cwd=tmp_path, env=env, capture_output=True,
                           text=True, check=True).stdout
     assert said.strip()
+
+
+def test_reproducible_says_how_it_is_called():
+    p = subprocess.run(["scripts/reproducible.sh", "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert p.returncode == 2 and p.stderr == "usage: scripts/reproducible.sh [FOLDER [TARGET...]]\n"
