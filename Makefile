@@ -330,10 +330,10 @@ bench: all ## tables of kernels and the built-in model beside the machine's limi
 bench-gpu: all ## the built-in model on this machine's GPU beside what its memory gives; JSON in build/bench-gpu.json; "skipped" without one
 	@scripts/bench/bench-gpu.sh
 # Code for what is rented (8.0's runs on 8.6 and 8.9, its PTX on what is newer), packed as small as nvcc can
-BUNDLE_ARCHS  = $(if $(filter command environment,$(firstword $(origin CUDA_ARCHS))),$(CUDA_ARCHS),80 90a $(patsubst sm_%,%,$(filter sm_120,$(shell $(CUDA_CC) --list-gpu-code))))
-BUNDLE_NVCC   = $(CUDA_CC)$(if $(findstring --compress-mode,$(shell $(CUDA_CC) --help)), --compress-mode size)
+BUNDLE_ARCHS  = $(if $(filter command environment,$(firstword $(origin CUDA_ARCHS))),$(CUDA_CODE),80 90a $(patsubst sm_%,%,$(filter sm_120,$(if $(CUDA_CC),$(shell $(CUDA_CC) --list-gpu-code)))))
+BUNDLE_NVCC   = $(CUDA_CC)$(if $(CUDA_CC),$(if $(findstring --compress-mode,$(shell $(CUDA_CC) --help)), --compress-mode size))
 gpu-bundle: ## build/llmq-gpu.tar.gz: what tries and times llmq on a rented GPU, with nothing else there (docs/gpu-rented.md); CUDA_ARCHS
-	$(Q)[ -n '$(CUDA_RT)' ] || { echo 'gpu-bundle: expected nvcc and its libcudart_static.a, found none' >&2; exit 1; }
+	$(Q)[ -n '$(and $(CUDA_RT),$(BUNDLE_ARCHS))' ] || { echo 'gpu-bundle: expected code for a GPU; CUDA: $(CUDA_NOTE)' >&2; exit 1; }
 	$(Q)$(MAKE) BUILD=build/gpu NVCC='$(BUNDLE_NVCC)' CUDA_ARCHS='$(BUNDLE_ARCHS)' build/gpu/tests/device-tests
 	$(Q)scripts/bench/gpu-bundle.sh build/gpu/tests/device-tests build/llmq-gpu.tar.gz 'code for $(BUNDLE_ARCHS)'
 

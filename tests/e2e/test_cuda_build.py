@@ -169,6 +169,15 @@ def test_an_nvcc_that_compiles_nothing_is_said_in_its_words(machine):
     assert machine.make("cuda").endswith("/usr/local/cuda/bin/nvcc fails: g++-99: No such file or directory")
 
 
+@pytest.mark.parametrize("args, why", [(["NVCC="], "not in this build: NVCC= or a sanitizer left it out"),
+                                       (["CUDA_ARCHS=75 abc"], "nvcc does not know abc; kernels need 80 or later, not 75")])
+def test_a_bundle_without_code_for_a_gpu_is_refused_with_the_reason(machine, args, why):
+    machine.toolkit("usr/local/cuda", "13.0")
+    p = subprocess.run(["make", "-s", "-C", ROOT, "gpu-bundle", *args], capture_output=True, text=True, env=machine.env)
+    assert p.returncode == 2 and p.stderr.startswith("gpu-bundle: expected code for a GPU; CUDA: "), p.stderr
+    assert p.stderr.splitlines()[0].endswith(why) and len(p.stderr.splitlines()) == 2  # the other is make's
+
+
 def test_an_nvcc_that_is_too_old_is_not_used(machine):
     machine.toolkit("usr/local/cuda", "11.8")
     assert machine.make("cuda").endswith("/usr/local/cuda/bin/nvcc is of CUDA 11.8, 12.0 or later is needed")
