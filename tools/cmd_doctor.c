@@ -28,6 +28,7 @@ enum { CONTEXT = 8192, N_WIDTHS = LQ_COUNT(widths), FLUENT = 8 /* tokens a secon
 
 typedef struct {
     char cpu[128], isas[256], devices[2048], driver[96], cache[4096];
+    lq_err no_cache; /* why, where `cache` is empty */
     bool nvidia, cuda, gpu, token, offline;
     int cores, threads;
     size_t memory, total, disk; /* bytes: free, of the machine, free at the cache; 0: not told */
@@ -99,15 +100,14 @@ static lq_status find(findings *f, int threads, bool quick, lq_err *err)
     f->cores = machine_cpus();
     f->memory = machine_memory();
     f->total = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
-    lq_status s = hub_env_read(env, err);
-    if (!s) {
+    if (hub_env_read(env, &f->no_cache) == LQ_OK) {
         snprintf(f->cache, sizeof f->cache, "%s", env->cache);
         f->disk = free_at(env->cache);
         f->token = env->token[0] != 0;
         f->offline = env->offline;
     }
     free(env);
-    if (!s) s = pool_open(&p, threads, err);
+    lq_status s = pool_open(&p, threads, err);
     if (!s) f->threads = pool_threads(p);
     if (!s && !quick) s = measure(f, p, err);
     pool_close(p);
@@ -127,6 +127,7 @@ static bool gpu_fails(const findings *f) { return f->nvidia && f->cuda && !f->gp
 static bool little_memory(const findings *f) { return f->memory && !f->best[0].fits; }
 static bool held_back(const findings *f) { return f->memory && f->memory < f->total / 3; }
 static bool little_disk(const findings *f) { return f->disk && f->disk < 5e9; }
+static bool no_cache(const findings *f) { return !f->cache[0]; }
 static bool offline(const findings *f) { return f->offline; }
 
 static const struct {
@@ -148,6 +149,7 @@ static const struct {
       "have the rest" },
     { "little-disk", little_disk,
       "less than 5 GB of disk are free for models by name: HF_HUB_CACHE names another place" },
+    { "no-cache", no_cache, "models by name have no place to be: see above" },
     { "offline", offline, "HF_HUB_OFFLINE is set: models by name come from the cache alone" },
 };
 
@@ -228,11 +230,14 @@ static void print_text(const findings *f)
                f->flops / 1e9);
     printf("\n%-16s %s\n", "devices", f->devices);
     if (f->nvidia) printf("%-16s %s\n", "NVIDIA driver", f->driver[0] ? f->driver : "none");
-    printf("%-16s %s, %s free%s\n", "models by name", f->cache,
-           opt_size_text(a, sizeof a, (double)f->disk),
-           f->offline ? "; offline"
-           : f->token ? ", with a token"
-                      : "; no token, which gated models need (HF_TOKEN)");
+    if (f->cache[0])
+        printf("%-16s %s, %s free%s\n", "models by name", f->cache,
+               opt_size_text(a, sizeof a, (double)f->disk),
+               f->offline ? "; offline"
+               : f->token ? ", with a token"
+                          : "; no token, which gated models need (HF_TOKEN)");
+    else
+        printf("%-16s none: %s\n", "models by name", f->no_cache.msg);
     print_models(f);
     for (size_t i = 0; i < LQ_COUNT(advice); i++)
         if (advice[i].holds(f)) {

@@ -47,6 +47,10 @@ def test_the_doctor_says_what_the_machine_can_run(llmq, tmp_path):
     assert quick["hub_cache"] == str(tmp_path / "not" / "yet") and quick["hub_token"] and "read_bytes_s" not in quick
     assert not (tmp_path / "not").exists() and "offline" not in [a["name"] for a in quick["advice"]]
     env["HF_HUB_OFFLINE"] = "1"
+    homeless = {k: v for k, v in os.environ.items() if k not in ("HOME", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME")}
+    found = llmq.json("doctor", "--quick", env=homeless)
+    assert found["hub_cache"] == "" and "no-cache" in [a["name"] for a in found["advice"]]
+    assert "expected HOME, HF_HOME or HF_HUB_CACHE" in llmq("doctor", "--quick", env=homeless).stdout
     text = llmq("doctor", "--quick", env=env).stdout
     assert "Largest models" in text and "HF_HUB_OFFLINE is set" in text and "tokens/s" not in text
 
