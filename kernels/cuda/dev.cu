@@ -17,18 +17,20 @@ inline namespace CU_NAME(dev_cu)
     __global__ void probe_kernel() {}
 
     /* Why the runtime found no driver: in the loader's words, where that is at fault. */
+    /* There is no version of a driver: its library is not there, or is another. */
     void say_missing(lq_err * why)
     {
-        const char *text = NULL;
 #ifdef __CUDACC__
         void *lib = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-        if (lib)
-            dlclose(lib);
-        else
-            text = dlerror();
+        if (!lib) {
+            lq_fail(why, LQ_EDEVICE, "no GPU: this machine has no NVIDIA driver (%s)", dlerror());
+            return;
+        }
+        dlclose(lib);
+        lq_fail(why, LQ_EDEVICE, "no GPU: libcuda.so.1 is here and says no version of a driver");
+#else
+        lq_fail(why, LQ_EDEVICE, "no GPU: this machine has no NVIDIA driver");
 #endif
-        lq_fail(why, LQ_EDEVICE, "no GPU: this machine has no NVIDIA driver%s%s%s",
-                text ? " (" : "", text ? text : "", text ? ")" : "");
     }
 
     void say_none(lq_err * why, cudaError_t e)
@@ -64,7 +66,7 @@ static int CU_NAME(count)(lq_err *why)
     cudaGetLastError();
     if (driver == 0)
         say_missing(why);
-    else if (e == cudaErrorInsufficientDriver)
+    else if (e == cudaErrorInsufficientDriver && driver < CUDART_VERSION)
         lq_fail(why, LQ_EDEVICE, "no GPU: expected a driver of CUDA %d.%d, found one of %d.%d",
                 CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10, driver / 1000,
                 driver % 1000 / 10);
