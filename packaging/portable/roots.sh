@@ -15,12 +15,12 @@ failed=
 
 make_root() { # SUITE
     case $1 in
-    focal | jammy | noble | questing | resolute) set -- "$1" "--no-check-gpg --components=main,universe" http://archive.ubuntu.com/ubuntu gutsy ;;
-    *) set -- "$1" --include=ca-certificates http://deb.debian.org/debian sid ;;
+    focal | jammy | noble | questing | resolute) set -- "$1" "--no-check-gpg --components=main,universe" gutsy ;;
+    *) set -- "$1" --include=ca-certificates sid ;;
     esac
     rm -rf "${roots:?}/$1"
-    # shellcheck disable=SC2086 # words
-    debootstrap --variant=minbase $2 "$1" "$roots/$1" "$3" "/usr/share/debootstrap/scripts/$4" >"$roots/$1.log" 2>&1 &&
+    # shellcheck disable=SC2086 # words; no mirror: that of the script, which is for suites unknown here too
+    debootstrap --variant=minbase $2 "$1" "$roots/$1" "" "/usr/share/debootstrap/scripts/$3" >"$roots/$1.log" 2>&1 &&
         touch "$roots/$1.done"
 }
 inside() { # SUITE COMMAND: as a shell of that root runs it
