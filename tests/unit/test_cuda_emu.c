@@ -68,14 +68,22 @@ TEST(a_product_of_bytes_is_the_plain_one)
     emu_table.close(&d);
 }
 
+/* A device, and these numbers on it. */
+static float *open_with(dev *d, const float host[BROKEN_FLOATS])
+{
+    lq_err err = { "" };
+    CHECK(!emu_table.open(d, 0, &err), "%s", err.msg);
+    float *buf = emu_table.alloc(d, BROKEN_FLOATS * sizeof *buf);
+    emu_table.upload(d, buf, host, BROKEN_FLOATS * sizeof *buf);
+    return buf;
+}
+
 TEST(sums_of_a_product_under_way_are_no_numbers)
 {
     lq_err err = { "" };
     dev d;
     float host[BROKEN_FLOATS] = { 0 };
-    CHECK(!emu_table.open(&d, 0, &err), "%s", err.msg);
-    float *buf = emu_table.alloc(&d, sizeof host);
-    emu_table.upload(&d, buf, host, sizeof host);
+    float *buf = open_with(&d, host);
     broken_read_early(&d, buf);
     emu_table.download(&d, host, buf, sizeof host);
     CHECK(!emu_table.sync(&d, &err) && isnan(host[0]), "%s, %g", err.msg, (double)host[0]);
@@ -88,9 +96,7 @@ TEST(after_a_failure_nothing_runs_until_it_was_asked_for)
     lq_err err = { "" };
     dev d;
     float host[BROKEN_FLOATS] = { 7 };
-    CHECK(!emu_table.open(&d, 0, &err), "%s", err.msg);
-    float *buf = emu_table.alloc(&d, sizeof host);
-    emu_table.upload(&d, buf, host, sizeof host);
+    float *buf = open_with(&d, host);
     broken_cases[9].run(&d, buf); /* writes buf[1].. */
     emu_table.zero(&d, buf, sizeof host);
     CHECK(emu_table.sync(&d, &err) == LQ_EDEVICE, "%s", err.msg);
