@@ -236,6 +236,7 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
                direct = many && a->n_slots == a->n_chunks;
     const attn_end end = { direct ? NULL : (float *)a->scratch, direct ? a->out : NULL, a->sinks };
     assert(a->how == DEV_ATTN_DECODE || (!a->rope && !a->done));
+    assert(a->block_size >= 8 && (a->block_size & (a->block_size - 1)) == 0);
     if (a->n_chunks == 0) return;
     if (a->how == DEV_ATTN_UNITS)
         CU_NAME(attn_units)(d, a, &v, &end);

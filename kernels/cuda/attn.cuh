@@ -9,8 +9,9 @@
 
 /* What attention's kernels are told beside their pointers; by value. */
 struct attn_view {
-    int H, Hkv, D, Dv, block_size, block_shift, chunk_rows, row_k,
-        row_v; /* block_size: 2^block_shift */
+    int H, Hkv, D, Dv;
+    int block_size, block_shift; /* 8, 16 or 32 keys: 2^block_shift */
+    int chunk_rows, row_k, row_v;
     int64_t ldq, ldo, window;
     size_t block_stride;
     kv_dtype dtype;

@@ -317,7 +317,7 @@ inline namespace CU_NAME(attn_decode_cu)
         const int block_k = T == KV_I4 ? (int)attn_i4_block(v.D) : 1,
                   block_v = T == KV_I4 ? (int)attn_i4_block(v.Dv) : 1;
         int query[2],
-            from[2]; /* of the accumulators' rows g and g + 8: the last key and that before the first */
+            from[2]; /* of rows g and g + 8 of the sums: the last key, that before the first */
         float m[2] = { -INFINITY, -INFINITY }, l[2] = { 0, 0 };
         for (int h = 0; h < 2; h++) {
             query[h] = (int)ch.pos + (pair0 + g + 8 * h) / group;

@@ -16,8 +16,7 @@ inline namespace CU_NAME(dev_cu)
 {
     __global__ void probe_kernel() {}
 
-    /* Why the runtime found no driver: in the loader's words, where that is at fault. */
-    /* There is no version of a driver: its library is not there, or is another. */
+    /* There is no version of a driver: its library is not there, in the loader's words, or is another. */
     void say_missing(lq_err * why)
     {
 #ifdef __CUDACC__
