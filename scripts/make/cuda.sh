@@ -4,21 +4,27 @@
 #
 #   nvcc     the compiler, with -ccbin where the system's own is newer than it takes; empty: no CUDA
 #   runtime  libcudart_static.a
-#   archs    what machine code is made for: those of CUDA_ARCHS, or 80 and this machine's GPUs, that nvcc knows
+#   archs    what machine code is made for: those of CUDA_ARCHS, or 80 and this machine's GPUs, that nvcc knows.
+#            90a may be spelled sm_90a, compute_90a or 9.0a; native: this machine's GPUs
 #   found    the same in words, for the user; or
 #   missing  why there is none
 #
 # usage: CC=cc CUDA_ARCHS= scripts/make/cuda.sh [NVCC]   NVCC empty: none is wanted
 # Without NVCC it is looked for: CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda, the newest /usr/local/cuda-*,
-# /opt/cuda, and where Debian's nvidia-cuda-toolkit has it. LLMQ_CUDA_ROOT stands before these folders (tests).
+# /opt/cuda, and where Debian's nvidia-cuda-toolkit has it. A program that does not answer within LLMQ_CUDA_WAIT seconds
+# (20) is taken as not there. LLMQ_CUDA_ROOT stands before these folders (tests).
 set -u
 oldest=12.0 # before it graphs are made by another call
-root=${LLMQ_CUDA_ROOT-}
+root=${LLMQ_CUDA_ROOT-} wait=${LLMQ_CUDA_WAIT:-20}
 
 hide() { echo "$*" | tr ' ' '~'; }
 without() {
     echo "missing=$(hide "$1")"
     exit 0
+}
+
+bounded() { # COMMAND...
+    if command -v timeout >/dev/null; then timeout -k 2 "$wait" "$@"; else "$@"; fi
 }
 
 find_nvcc() {
@@ -44,12 +50,16 @@ else
 fi
 case $nvcc in *" "*) [ ! -x "$nvcc" ] || without "$nvcc: expected a path without a space, which make cannot take" ;; esac
 program=${nvcc%% *} # options may follow
-version=$($nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+# shellcheck disable=SC2086 # options may follow
+told=$(bounded $nvcc --version 2>/dev/null)
+case $? in 124 | 137) without "$program does not answer within $wait s" ;; esac
+version=$(echo "$told" | sed -n 's/.*release \([0-9.]*\).*/\1/p')
 [ -n "$version" ] || without "$program does not say its version"
 older() { [ "$1" != "$2" ] && [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]; }
 older "$version" $oldest && without "$program is of CUDA $version, $oldest or later is needed"
 
-dryrun=$($nvcc --dryrun -x cu /dev/null 2>&1)
+# shellcheck disable=SC2086
+dryrun=$(bounded $nvcc --dryrun -x cu /dev/null 2>&1)
 top=$(echo "$dryrun" | sed -n 's/.*TOP=//p')
 [ -n "$top" ] || without "$nvcc fails: $(echo "$dryrun" | head -n 1 | tr -cd 'a-zA-Z0-9_ :.,/+-')"
 
@@ -82,7 +92,8 @@ done
     without "nvcc of CUDA $version is here, libcudart_static.a is not: neither in $top (lib64, lib, targets) nor where ${CC:-cc} looks"
 
 # ---- architectures ----
-known=" $($nvcc --list-gpu-code 2>/dev/null | sed 's/^sm_//' | tr '\n' ' ')"
+# shellcheck disable=SC2086
+known=" $(bounded $nvcc --list-gpu-code 2>/dev/null | sed 's/^sm_//' | tr '\n' ' ')"
 knows() { # 90a is asked for as 90; there is no 89a, no 90f, and none of those before 12.9
     least=80
     case $1 in
@@ -94,17 +105,35 @@ knows() { # 90a is asked for as 90; there is no 89a, no 90f, and none of those b
     esac
     case $known in *" ${1%[af]} "*) [ "${1%[af]}" -ge $least ] ;; *) return 1 ;; esac
 }
-want=${CUDA_ARCHS-}
+note=
+find_own() { # this machine's GPUs: own, and in note why there are none
+    own=$(bounded nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null)
+    case $? in 124 | 137) note="; nvidia-smi does not answer within $wait s" ;; esac
+    own=$(echo "$own" | tr -d . | grep -x '[0-9]*' | sed 's/^90$/90a/' | sort -un)
+}
+want=
+set -f
+for a in $(echo "${CUDA_ARCHS-}" | tr ',;' '  '); do
+    case $a in
+    native)
+        find_own
+        [ -n "$own" ] || own=80 note="${note:-; native: nvidia-smi names no GPU here}"
+        want="$want $own"
+        ;;
+    sm_[0-9]* | compute_[0-9]* | [0-9]*.[0-9]*) want="$want $(echo "${a#*_}" | tr -d .)" ;;
+    *) want="$want $a" ;;
+    esac
+done
 if [ -z "$want" ]; then
-    own=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | sed 's/^90$/90a/' | sort -un)
+    find_own
     want=80
     for a in $own; do
         [ "${a%a}" -le 80 ] || want="$want $a"
     done
 fi
 archs='' dropped='' early=''
-set -f
 for a in $want; do
+    case " $archs " in *" $a "*) continue ;; esac
     if knows "$a"; then
         archs="$archs${archs:+ }$a"
     elif [ "$a" -lt 80 ] 2>/dev/null; then
@@ -116,5 +145,5 @@ done
 knows 90a && knows 80 || without "nvcc of CUDA $version makes no code for 80 and 90a"
 found="$version ($program), code for ${archs:-none}, and for later GPUs by their driver${dropped:+; nvcc does not know $dropped}"
 found="$found${early:+; kernels need 80 or later, not $early}"
-found="$found${host:+; with $host, as nvcc takes g++ up to $most}"
+found="$found$note${host:+; with $host, as nvcc takes g++ up to $most}"
 echo "nvcc=$(hide "$nvcc") runtime=$runtime archs=$(hide "$archs") found=$(hide "$found")"

@@ -131,6 +131,30 @@ def test_code_for_this_machines_gpus_is_made_where_nvcc_knows_them(machine):
     assert "code for 80 90a 120, " in machine.make("cuda", CUDA_HOME=str(machine.root / "newer"))
 
 
+@pytest.mark.parametrize("words, archs", [
+    ("sm_90", "90"), ("sm_90a 9.0a compute_90a", "90a"), ("80,8.6;sm_120", "80 86 120"), ("native", "90a"), ("80 native", "80 90a")])
+def test_code_may_be_named_as_other_programs_name_it(machine, words, archs):
+    machine.program("nvidia-smi", "printf '9.0\\n9.0\\n'")
+    machine.toolkit("usr/local/cuda", "13.0")
+    assert machine.make("cuda", f"CUDA_ARCHS={words}").endswith(f"code for {archs}, and for later GPUs by their driver")
+
+
+def test_native_without_a_gpu_is_the_default_and_said(machine):
+    machine.toolkit("usr/local/cuda", "13.0")
+    assert machine.make("cuda", "CUDA_ARCHS=native").endswith(
+        "code for 80, and for later GPUs by their driver; native: nvidia-smi names no GPU here")
+
+
+def test_a_program_that_hangs_is_waited_for_no_longer_than_said(machine):
+    machine.env["LLMQ_CUDA_WAIT"] = "1"
+    top = machine.toolkit("usr/local/cuda", "13.0")
+    machine.program("nvidia-smi", "sleep 1000")
+    for archs in ["CUDA_ARCHS=", "CUDA_ARCHS=native"]:
+        assert machine.make("cuda", archs).endswith("code for 80, and for later GPUs by their driver; nvidia-smi does not answer within 1 s")
+    (top / "bin/nvcc").write_text("#!/bin/sh\nsleep 1000\n")
+    assert machine.make("cuda") == f"not in this build: {top}/bin/nvcc does not answer within 1 s"
+
+
 @pytest.mark.parametrize("args, env, why", [
     ([], {}, r"no nvcc was found in CUDA_HOME, PATH, /usr/local/cuda\* or /opt/cuda"),
     (["NVCC="], {}, "NVCC= or a sanitizer left it out"),
@@ -149,9 +173,9 @@ def test_without_one_the_build_goes_on_and_says_why(machine, args, env, why):
 def test_code_that_the_kernels_or_nvcc_cannot_be_compiled_to_is_left_out(machine):
     """nvcc knows 75 and refuses 89a and 90f; the kernels need 80."""
     machine.toolkit("usr/local/cuda", "13.0")
-    archs = "CUDA_ARCHS=75 80 89a 90a 90f 100f sm_90 *"
+    archs = "CUDA_ARCHS=75 80 89a 90a 90f 100f sm90 *"
     assert machine.make("cuda", archs).endswith("code for 80 90a 100f, and for later GPUs by their driver; nvcc does not know 89a, "
-                                                "90f, sm_90, *; kernels need 80 or later, not 75")
+                                                "90f, sm90, *; kernels need 80 or later, not 75")
     machine.toolkit("older", "12.4")
     assert "nvcc does not know 100f" in machine.make("cuda", "CUDA_ARCHS=80 100f", CUDA_HOME=str(machine.root / "older"))
 
