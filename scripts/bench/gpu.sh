@@ -9,7 +9,7 @@
 # the rows that take long. PYTHON: for torch and the noise of GPTQ, both left out without it. TEXT, CTX, WINDOWS: of the
 # logits. SHAPE, BATCH, PROMPT, STEPS: of the model that is timed. GPTQ_LAYERS: 0 leaves GPTQ out. PATIENCE: times the
 # limits, for an emulated GPU.
-# exit: 0 all is well, 1 a step failed, 2 the program does not run here, 3 there is no GPU for it.
+# exit: 0 all is well, 1 a step failed or its result was not kept, 2 the program does not run here, 3 there is no GPU for it.
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 llmq=${LLMQ:-./llmq} tests=${TESTS:-build/tests/device-tests} python=${PYTHON:-python3} out=${OUT:-gpu-results}
@@ -32,23 +32,31 @@ export LLMQ_TEST_DEVICE
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
 rm -rf "$out/parts" "$out/logs" "$out/steps" "$out/table.txt" "$out/result.json" # of a run before
 mkdir "$out/parts" "$out/logs" || exit 2
-began=$(date +%s) end=$(($(date +%s) + ${BUDGET:-480})) failed=0 passed=0 other=0
+began=$(date +%s) end=$(($(date +%s) + ${BUDGET:-480})) failed=0 passed=0 other=0 lost=
+driver() { # COMMAND...: one that asks the driver, which may hang
+    timeout -k 5 $((60 * patience)) "$@"
+}
 
 # ---- the program and its libraries ----
 # Those beside it, where a bundle has them; where this system's C library is older than the program, the C library too.
 with=$out/with
 libraries() { # FOLDER...: of what `with` runs
-    printf '#!/bin/sh\n%s exec %s "$@"\n' "$1" "$2" >"$with"
+    printf '#!/bin/sh\n%s exec %s "$@"\n' "$1" "$2" >"$with" && return
+    echo "gpu.sh: $out: cannot be written to: OUT= names another place" >&2
+    exit 2
 }
 libraries "" ""
 here=$(pwd) why=
 if [ -d lib ]; then
     libraries "LD_LIBRARY_PATH='$here/lib'\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}" ""
 fi
-if ! why=$(sh "$with" "$llmq" version 2>&1) && [ -d libc ]; then
+if ! why=$(driver sh "$with" "$llmq" version 2>&1) && [ -d libc ]; then
     libraries "" "'$here'/libc/ld-linux-* --library-path '$here/libc:$here/lib'\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}"
 fi
-if ! version=$(sh "$with" "$llmq" version 2>&1); then
+version=$(driver sh "$with" "$llmq" version 2>&1)
+rc=$?
+case $rc in 124 | 137) why="no answer within $((60 * patience)) s: the GPU's driver hangs" ;; esac
+if [ $rc -ne 0 ]; then
     echo "llmq does not run here, on $(uname -sm): ${why:-$version}" | head -n 5
     [ ! -f about ] || sed 's/^/this bundle: /' about
     exit 2
@@ -62,7 +70,7 @@ case $devices in
         : # what was built here says for itself what it lacks
     elif ! ls /dev/nvidia0 >/dev/null 2>&1; then
         echo "missing: /dev/nvidia0 (a container gets it by --gpus all)"
-    elif ! nvidia-smi >/dev/null 2>&1; then
+    elif ! driver nvidia-smi >/dev/null 2>&1; then
         echo "missing: a driver that answers (nvidia-smi fails)"
     fi
     exit 3
@@ -85,13 +93,18 @@ assemble() { # result.json, whole after every step
         printf '"steps": [\n'
         sed '$!s/$/,/' "$out/steps"
         printf ']}\n'
-    } >"$out/result.json.new" && mv "$out/result.json.new" "$out/result.json"
+    } 2>/dev/null >"$out/result.json.new" && mv "$out/result.json.new" "$out/result.json" && return
+    lose
+}
+lose() { # said once
+    [ -n "$lost" ] || echo "gpu.sh: $out: not all results can be written (df says what is free)" >&2
+    lost=1
 }
 row() { # NAME RESULT SECONDS WORDS: ok, FAILED, skipped or not run
     case $2 in ok) passed=$((passed + 1)) ;; FAILED) failed=$((failed + 1)) ;; *) other=$((other + 1)) ;; esac
-    printf '%-8s %4s s  %s%s\n' "$2" "$3" "$1" "${4:+: $4}" | tee -a "$out/table.txt"
+    printf '%-8s %4s s  %s%s\n' "$2" "$3" "$1" "${4:+: $4}" | tee -a "$out/table.txt" 2>/dev/null
     printf '{"step": "%s", "result": "%s", "seconds": %s, "says": "%s"}\n' "$(echo "$1" | quoted)" "$2" "$3" \
-        "$(printf %s "$4" | quoted)" >>"$out/steps"
+        "$(printf %s "$4" | quoted)" >>"$out/steps" || lose
     assemble
 }
 : >"$out/steps"
@@ -214,7 +227,7 @@ memcheck() {
 }
 
 clocks() { # NAME: what the GPU does now
-    nvidia-smi --query-gpu=driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu --format=csv,noheader \
+    driver nvidia-smi --query-gpu=driver_version,clocks.sm,clocks.mem,power.draw,temperature.gpu --format=csv,noheader \
         >"$out/parts/$1.txt" 2>/dev/null || echo unknown >"$out/parts/$1.txt"
 }
 kept() { # NAME: its rows, whole, also of one that was stopped
@@ -252,5 +265,6 @@ bench() {
 printf '%s\n%s\n' "llmq $(printf '%s\n' "$version" | sed -n 's/^version *//p'), $devices" "$(uname -srm)" | tee "$out/table.txt"
 for word; do "$word"; done
 assemble
-echo "$passed ok, $failed failed, $other not done; $(($(date +%s) - began)) s; all of it: $out/result.json" | tee -a "$out/table.txt"
-[ $failed -eq 0 ]
+echo "$passed ok, $failed failed, $other not done; $(($(date +%s) - began)) s; ${lost:+NOT }all of it: $out/result.json" |
+    tee -a "$out/table.txt" 2>/dev/null
+[ $failed -eq 0 ] && [ -z "$lost" ]

@@ -176,6 +176,47 @@ def test_one_that_is_stopped_leaves_no_server(standin, tmp_path, number):
     assert json.loads((tmp_path / "out/result.json").read_text())["steps"][-1]["step"] == "interrupted"
 
 
+# `timeout`, with a second for whatever limit: -k 5 LIMIT COMMAND...
+IN_A_SECOND = """#!/bin/sh
+shift 3
+exec {timeout} -k 1 1 "$@"
+"""
+
+
+@pytest.mark.parametrize("hangs", ["nvidia-smi", "llmq"])
+def test_a_driver_that_hangs_is_not_waited_for(standin, tmp_path, hangs):
+    (tmp_path / "bin").mkdir()
+    for name, text in [("timeout", IN_A_SECOND.format(timeout=shutil.which("timeout"))), ("nvidia-smi", "#!/bin/sh\nexec sleep 1000\n")]:
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    if hangs == "llmq":
+        (tmp_path / "llmq").write_text("#!/bin/sh\nexec sleep 1000\n")
+    p = standin("bench", PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}", GPTQ_LAYERS="0", PYTHON="/nowhere/python3")
+    said = p.communicate()[0]
+    if hangs == "llmq":
+        assert p.returncode == 2 and "no answer within 60 s: the GPU's driver hangs" in said
+    else:
+        assert p.returncode == 0, said
+        assert {json.loads((tmp_path / "out/result.json").read_text())[when] for when in ("before", "after")} == {"unknown"}
+
+
+@pytest.mark.parametrize("kept", [0, 8])
+def test_results_that_cannot_be_written_are_a_failure(standin, tmp_path, kept):
+    """A disk that has so many KiB left when the steps begin, or none at the start."""
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
+        pytest.skip("no namespaces here")
+    full = tmp_path / "full"
+    full.mkdir()
+    fill = f"mount -t tmpfs -o size=64k none {full} && head -c {64 - kept}K /dev/zero >{full}/rest; exec scripts/bench/gpu.sh memcheck"
+    env = {**os.environ, "LLMQ": str(tmp_path / "llmq"), "OUT": str(full / "out"), "TESTS": "true", "PID": str(tmp_path / "pid")}
+    p = subprocess.run(["unshare", "-rm", "sh", "-c", fill], cwd=ROOT, env=env, capture_output=True, text=True)
+    if kept:
+        assert p.returncode == 1 and "NOT all of it" in p.stdout, p
+        assert p.stderr.count("not all results can be written") == 1
+    else:
+        assert p.returncode == 2 and "cannot be written to: OUT= names another place" in p.stderr, p
+
+
 @pytest.mark.parametrize("text", ["", "[1]", "null", '{"kernels": {"rows": []}}', '{"kernels": 1}', "\0"])
 def test_a_page_stays_where_the_result_is_none(tmp_path, text):
     page, found = tmp_path / "page.md", tmp_path / "result.json"
