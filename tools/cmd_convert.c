@@ -1,5 +1,6 @@
 /* tools/cmd_convert.c - `llmq convert SRC -o DST --to T`. */
 #include "convert/convert.h"
+#include "formats/source/adapter.h"
 #include "runtime/tokenizer/tok.h"
 #include "runtime/tokenizer/tok_files.h"
 #include "tools/cli/load.h"
@@ -15,7 +16,7 @@ typedef struct {
     int dtype, layout;
     size_t shard_size;
     bool requantize;
-    const char *tokenizer;
+    const char *tokenizer, *merge;
 } convert_opts;
 
 static const char *const dtypes[] = { "auto", "f32", "f16", "bf16", NULL };
@@ -40,6 +41,9 @@ static const opt_row rows[] = {
               "refusing it" },
     { "tokenizer", 0, OPT_STR, F(tokenizer), .arg = "FOLDER", .files = FILES_TEXT,
       .help = OPT_TOKENIZER_HELP },
+    { "merge-lora", 0, OPT_STR, F(merge), .arg = "PATH", .files = FILES_TEXT,
+      .help = "add a LoRA or DoRA adapter (a folder of PEFT's, or a GGUF adapter) to the weights, "
+              "which are floats" },
 };
 
 /* A .llmq carries the tokenizer compiled; one that we do not know goes as it is. A malformed one
@@ -139,6 +143,22 @@ static lq_status find_target(const target **t, const char *to, lq_err *err)
     return lq_fail(err, LQ_EUSAGE, "--to: expected one of %s; found '%s'", names, to);
 }
 
+/* *src becomes the merged model, and *base what it was; both are closed together. */
+static lq_status merge(src_source **src, src_source **base, adp_adapter *a, const convert_opts *o,
+                       lq_err *err)
+{
+    lq_status s = adp_open(a, o->merge, *src, err);
+    src_source *own = NULL;
+    if (!s) {
+        s = src_merge(&own, *src, a, o->dtype != 0, err);
+        if (s) lq_wrap(err, s, "--merge-lora %s", o->merge);
+    }
+    if (s) return s;
+    *base = *src;
+    *src = own;
+    return LQ_OK;
+}
+
 static lq_status convert_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const convert_opts *o = opts;
@@ -148,7 +168,8 @@ static lq_status convert_run(const cmd_ctx *c, const void *opts, lq_err *err)
         if (t->others[i] && opt_given(c, t->others[i]))
             s = lq_fail(err, LQ_EUSAGE, "--%s does not go with --to %s", t->others[i], o->to);
     if (s) return s;
-    src_source *src = NULL;
+    src_source *src = NULL, *base = NULL;
+    adp_adapter adapter = { 0 };
     conv_report r;
     s = k_init(NULL, err);
     if (!s)
@@ -162,8 +183,12 @@ static lq_status convert_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s && t->run != to_llmq) s = check_tokenizer(src, err);
     if (!s) s = src_verify(src, c->job, err); /* else damage would get fresh checksums */
     if (s == LQ_ECHECK) s = LQ_EFORMAT;       /* nobody asked for a check: the input is bad */
+    if (!s && o->merge) s = merge(&src, &base, &adapter, o, err);
     if (!s) s = t->run(&r, src, o, c, err);
     src_close(src);
+    src_close(base);
+    const size_t merged = adapter.n;
+    adp_close(&adapter);
     if (s) return s;
     prog_end();
     for (int i = 0; i < r.n_notes; i++)
@@ -177,14 +202,16 @@ static lq_status convert_run(const cmd_ctx *c, const void *opts, lq_err *err)
         if (r.requantized)
             printf("%lld weights were quantized again\n", (long long)r.requantized);
         else
-            printf("%s\n", r.bit_exact ? "every weight has the source's value"
-                                       : "values were rounded to the type of the result");
+            printf("%s\n", r.bit_exact && !merged
+                               ? "every weight has the source's value"
+                               : "values were rounded to the type of the result");
         return LQ_OK;
     }
     cJSON *doc = cJSON_CreateObject();
     cJSON_AddStringToObject(doc, "out", o->out);
     cJSON_AddStringToObject(doc, "to", o->to);
-    cJSON_AddBoolToObject(doc, "bit_exact", r.bit_exact);
+    cJSON_AddBoolToObject(doc, "bit_exact", r.bit_exact && !merged);
+    if (o->merge) cJSON_AddNumberToObject(doc, "merged", (double)merged);
     cJSON_AddNumberToObject(doc, "requantized", (double)r.requantized);
     cJSON *notes = cJSON_AddArrayToObject(doc, "notes");
     for (int i = 0; i < r.n_notes; i++)
@@ -211,7 +238,8 @@ const cmd_row cmd_convert = {
     .groups = { OPT_GROUP("Options", rows, 0) },
     .examples = "llmq convert models/novels-6m -o novels.llmq --to llmq --layout tile16\0"
                 "llmq convert awq4.llmq -o awq4-f32 --to safetensors --dtype f32\0"
-                "llmq convert gptq4.llmq -o gptq4-vllm --to gptq --shard-size 4G\0",
+                "llmq convert gptq4.llmq -o gptq4-vllm --to gptq --shard-size 4G\0"
+                "llmq convert models/novels-6m -o tuned --to safetensors --merge-lora adapter\0",
     .note = layouts_note,
     .opts_bytes = sizeof(convert_opts),
     .run = convert_run,

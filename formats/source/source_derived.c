@@ -27,7 +27,7 @@ src_source *src_begin_derived(const src_source *base, lq_err *err)
     return s;
 }
 
-static lq_status copy_config(src_source *s, const src_source *base, lq_err *err)
+lq_status src_copy_config(src_source *s, const src_source *base, lq_err *err)
 {
     if (!base->has_config) return LQ_OK;
     cJSON *own = arch_config_json(&base->config);
@@ -78,7 +78,7 @@ lq_status src_derive(src_source **out, const src_source *base, const src_change 
     *out = NULL;
     src_source *s = src_begin_derived(base, err);
     if (!s) return LQ_ENOMEM;
-    lq_status st = copy_config(s, base, err);
+    lq_status st = src_copy_config(s, base, err);
     if (untied) s->config.tied = false;
     if (!st) st = change_all(s, base, c, n, err);
     if (st)
@@ -94,7 +94,7 @@ lq_status src_plan(src_source **out, const src_source *base, const src_coming *c
     *out = NULL;
     src_source *s = src_begin_derived(base, err);
     if (!s) return LQ_ENOMEM;
-    lq_status st = copy_config(s, base, err);
+    lq_status st = src_copy_config(s, base, err);
     s->config.tied = tied;
     s->tensors = lq_push(&s->arena, (base->n_tensors + n + 1) * sizeof *s->tensors);
     if (!st && !s->tensors) st = lq_fail(err, LQ_ENOMEM, "%s: out of memory", base->path);

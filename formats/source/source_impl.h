@@ -86,6 +86,7 @@ lq_status src_read_history(src_source *s, const char *dir, lq_err *err);
 /* ---- formats/source/source_derived.c ---- */
 /* Nothing yet but what it shares with the base; NULL: LQ_ENOMEM. */
 src_source *src_begin_derived(const src_source *base, lq_err *err);
+lq_status src_copy_config(src_source *s, const src_source *base, lq_err *err);
 
 /* ---- formats/source/source_tokenizer.c ---- */
 /* The files of s->tokenizer in place of s's own. LQ_ENOENT: it has none. */
