@@ -461,8 +461,9 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, bind, (dev * d))      /* what this thread does from now on is meant for d */           \
     X(int, count, (lq_err * why)) /* of devices; 0: why says what is missing */                    \
     X(void, versions, (int *toolkit, int *driver)) /* of CUDA, 13000 for 13.0; 0: none */          \
-    X(void *, alloc, (dev * d, size_t n))          /* NULL: out of memory, said by dev_sync */     \
-    X(void, free, (dev * d, void *p))              /* also after a failure */                      \
+    X(void, libraries, (int devices)) /* loaded: cuBLAS, NCCL for several, where they are here */  \
+    X(void *, alloc, (dev * d, size_t n)) /* NULL: out of memory, said by dev_sync */              \
+    X(void, free, (dev * d, void *p))     /* also after a failure */                               \
     /* n bytes at p, of what alloc gave, are a buffer of their own: where somebody watches (the  \
      * emulation), what is reached from there ends there, and what is in no such buffer is     \
      * nobody's. They go with free of the whole */ \

@@ -142,7 +142,9 @@ static const struct {
     { "no-cuda", no_cuda,
       "an NVIDIA GPU and its driver are here, this llmq was built without CUDA: install the CUDA "
       "toolkit and build again" },
-    { "gpu-fails", gpu_fails, "the GPU cannot be used: see \"devices\" above" },
+    { "gpu-fails", gpu_fails,
+      "the GPU cannot be used: see \"devices\" above (a container gets the driver's library by "
+      "--gpus all)" },
     { "little-memory", little_memory, "too little memory is free for a model of 0.5 B at 4 bits" },
     { "held-back", held_back,
       "less than a third of the machine's memory may be used: other programs or a control group "

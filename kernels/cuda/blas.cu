@@ -86,6 +86,8 @@ bool CU_NAME(blas)(dev *d)
     return !d->bad;
 }
 
+void CU_NAME(blas_load)(void) { load_cublas(); }
+
 void CU_NAME(blas_close)(dev *d)
 {
     if (d->blas) load_cublas()->destroy(d->blas);

@@ -16,20 +16,21 @@ inline namespace CU_NAME(dev_cu)
 {
     __global__ void probe_kernel() {}
 
-    /* There is no version of a driver: its library is not there, in the loader's words, or is another. */
+    /* There is no version of a driver: its library is not there, in the loader's words, or is another.
+     * Its modules may be: a container has the library only if it is asked for. */
     void say_missing(lq_err * why)
     {
+        const char *said = "libcuda.so.1";
 #ifdef __CUDACC__
-        void *lib = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-        if (!lib) {
-            lq_fail(why, LQ_EDEVICE, "no GPU: this machine has no NVIDIA driver (%s)", dlerror());
+        void *lib = dlopen(said, RTLD_LAZY | RTLD_LOCAL);
+        if (lib) {
+            dlclose(lib);
+            lq_fail(why, LQ_EDEVICE, "no GPU: %s is here and says no version of a driver", said);
             return;
         }
-        dlclose(lib);
-        lq_fail(why, LQ_EDEVICE, "no GPU: libcuda.so.1 is here and says no version of a driver");
-#else
-        lq_fail(why, LQ_EDEVICE, "no GPU: this machine has no NVIDIA driver");
+        said = dlerror();
 #endif
+        lq_fail(why, LQ_EDEVICE, "no GPU: the library of NVIDIA's driver is not here (%s)", said);
     }
 
     void say_none(lq_err * why, cudaError_t e)

@@ -173,6 +173,13 @@ void CU_NAME(watch)(dev *d)
         }
 }
 
+void CU_NAME(libraries)(int devices)
+{
+    lq_err later; /* a link says it */
+    CU_NAME(blas_load)();
+    if (devices > 1) load_nccl(&later);
+}
+
 void CU_NAME(unlink)(dev_link *l)
 {
     if (!l) return;

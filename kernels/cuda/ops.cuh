@@ -25,12 +25,14 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a);
 void CU_NAME(draw)(dev *d, const dev_draw_args *a);
 void CU_NAME(gemm)(dev *d, const dev_gemm_args *a);
 bool CU_NAME(blas)(dev *d);
+void CU_NAME(blas_load)(void);
 void CU_NAME(blas_close)(dev *d);
 void CU_NAME(gptq_round)(dev *d, const dev_gptq_args *a);
 void CU_NAME(gptq_errors)(dev *d, const dev_gptq_args *a);
 void CU_NAME(gptq_sweep)(dev *d, const dev_gptq_args *a);
 lq_status CU_NAME(link)(dev_link **l, dev *d, lq_err *err);
 void CU_NAME(unlink)(dev_link *l);
+void CU_NAME(libraries)(int devices);
 /* Of a rank: waits for it, or until another has failed for which it would wait for ever. */
 void CU_NAME(watch)(dev *d);
 void CU_NAME(all_reduce)(dev_link *l, float *const *x, int64_t n);

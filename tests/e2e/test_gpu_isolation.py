@@ -2,6 +2,7 @@
 under its isolation, where a stand-in for the driver's library asks of the system what NVIDIA's does
 (tests/support/standin_cuda.c)."""
 import os
+import pathlib
 import re
 import shutil
 import subprocess
@@ -23,6 +24,7 @@ for f in nvidiactl nvidia0 nvidia-uvm nvidia-caps/nvidia-cap1; do
     touch "{dev}/$f"; mount --bind /dev/null "{dev}/$f"
 done
 mount --rbind '{dev}' /dev
+[ -z "$LOADER_CACHE" ] || mount --bind "$LOADER_CACHE" /etc/ld.so.cache
 exec '{llmq}' "$@"
 """
 
@@ -82,6 +84,22 @@ def test_a_driver_finds_what_it_needs(gpu, env, tmp_path, device):
         assert "device emulated" in s.output() and "libcuda.so.1: " not in s.output(), s.output()
         assert "given up: no new privileges, files, system calls" in s.output()
     assert (tmp_path / "home/.nv/ComputeCache/7/kernels").read_text() == "sass"
+
+
+def test_cublas_is_found_where_the_loaders_cache_alone_knows_it(gpu, env, tmp_path):
+    """As NVIDIA's packages leave it: a line in /etc/ld.so.conf.d, in a folder outside /usr."""
+    ldconfig = shutil.which("ldconfig", path="/usr/sbin:/sbin:" + os.environ["PATH"])
+    if not ldconfig:
+        pytest.skip("no ldconfig here")
+    (tmp_path / "blas").mkdir()
+    subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-D_GNU_SOURCE", "-pthread", "-Wl,-soname,libcublas.so.13",
+                    "-o", tmp_path / "blas/libcublas.so.13", ROOT / "tests/support/standin_cuda.c"], check=True)
+    conf = pathlib.Path("/etc/ld.so.conf")
+    (tmp_path / "conf").write_text(f"{tmp_path}/blas\n" + (conf.read_text() if conf.exists() else ""))
+    subprocess.run([ldconfig, "-X", "-C", tmp_path / "cache", "-f", tmp_path / "conf"], check=True)
+    env["LOADER_CACHE"] = str(tmp_path / "cache")
+    with Server(gpu, TINY, "--device", "cuda", log=tmp_path / "log", env=env) as s:
+        assert "libcublas.so.13: created" in s.output() and "given up: no new privileges, files" in s.output()
 
 
 def test_the_cache_that_a_user_named_is_used(gpu, env, tmp_path):
@@ -147,3 +165,12 @@ def test_a_device_that_does_not_open_is_said_and_auto_goes_on(gpu, env):
     broken = {**os.environ, **env, "LLMQ_STANDIN_FAILS": "cuDevicePrimaryCtxRetain"}
     [line] = said_of_devices(gpu(*RUN, "--device", "auto", env=broken).stderr)
     assert line == "device: cpu (no GPU: cuDevicePrimaryCtxRetain: 304)"
+
+
+def test_the_doctor_does_not_say_that_a_driver_is_and_is_not_here(gpu):
+    """Its modules are loaded, its library is not there, as in a container that was not given the GPU."""
+    found = gpu.json("doctor", "--quick", env={**os.environ, "LLMQ_EMULATED_DEVICES": "0"})
+    assert found["nvidia_driver"].startswith("there, ")
+    assert found["devices"].startswith("cpu (no GPU: the library of NVIDIA's driver is not here (libcuda.so.1")
+    [advice] = [a["text"] for a in found["advice"] if a["name"] == "gpu-fails"]
+    assert "--gpus all" in advice

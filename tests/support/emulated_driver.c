@@ -6,15 +6,18 @@
 static const dev_ops *real;
 static dev_ops table;
 
-static lq_status driver(const char *name, lq_err *err)
+/* Libraries stay, as CUDA's runtime and llmq keep them. */
+static lq_status call(const char *from, const char *name, lq_err *err)
 {
-    void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL), *at = lib ? dlsym(lib, name) : NULL;
+    void *lib = dlopen(from, RTLD_NOW | RTLD_LOCAL), *at = lib ? dlsym(lib, name) : NULL;
     int (*f)(void);
     if (!at) return lq_fail(err, LQ_EDEVICE, "no GPU: %s", dlerror());
     memcpy(&f, &at, sizeof f);
     const int r = f();
     return r ? lq_fail(err, LQ_EDEVICE, "no GPU: %s: %d", name, r) : LQ_OK;
 }
+
+static lq_status driver(const char *name, lq_err *err) { return call("libcuda.so.1", name, err); }
 
 /* Once: CUDA's runtime keeps what came of it. */
 static lq_status init(lq_err *err)
@@ -62,6 +65,19 @@ static lq_status link_devices(dev_link **l, dev *d, lq_err *err)
     return s ? s : real->link(l, d, err);
 }
 
+static const char blas_library[] = "libcublas.so.13";
+static void libraries(int devices)
+{
+    (void)!dlopen(blas_library, RTLD_NOW | RTLD_LOCAL);
+    real->libraries(devices);
+}
+
+static bool blas(dev *d)
+{
+    lq_err none;
+    return !call(blas_library, "cublasCreate_v2", &none) && real->blas(d);
+}
+
 const dev_ops *emulated_driver(const dev_ops *ops)
 {
     real = ops;
@@ -71,5 +87,7 @@ const dev_ops *emulated_driver(const dev_ops *ops)
     table.alloc = alloc;
     table.sync = sync_device;
     table.link = link_devices;
+    table.libraries = libraries;
+    table.blas = blas;
     return &table;
 }

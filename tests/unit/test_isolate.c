@@ -298,6 +298,36 @@ TEST(a_gpus_driver_gets_what_it_needs_and_no_more)
     CHECK(rmdir(dir) == 0, "%s is left: %s", dir, strerror(errno));
 }
 
+static void try_root(const iso_report *r)
+{
+    if (!holds(r, "files")) return;
+    CHECK(opened(at("secret"), O_RDONLY) == EACCES, "another file is not read");
+    CHECK(opened(at("made"), O_RDWR | O_CREAT) == EACCES, "nor is one made");
+}
+
+TEST(a_drivers_cache_at_the_root_gives_nothing_away)
+{
+    static const char *const roots[] = { "/", "//", "/tmp/..", "/./" };
+    const bool was = access("/.nv", F_OK) == 0;
+    strcpy(dir, "/tmp/llmq-isolate-XXXXXX");
+    CHECK(mkdtemp(dir) && opened(at("secret"), O_WRONLY | O_CREAT) == 0, "%s", dir);
+    for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
+        setenv("CUDA_CACHE_PATH", roots[i], 1);
+        in_child_of(1, try_root);
+    }
+    unsetenv("CUDA_CACHE_PATH");
+    const char *kept = getenv("HOME");
+    char *home = kept ? strdup(kept) : NULL;
+    setenv("HOME", "", 1);
+    in_child_of(1, try_root);
+    CHECK((access("/.nv", F_OK) == 0) == was, "without a home a folder was made at the root");
+    if (home) setenv("HOME", home, 1);
+    free(home);
+    unlink(at("secret"));
+    unlink(at("made"));
+    CHECK(rmdir(dir) == 0, "%s is left: %s", dir, strerror(errno));
+}
+
 TEST(files_that_were_not_named_cannot_be_opened)
 {
     make_files();
@@ -348,6 +378,7 @@ int main(int argc, char **argv)
     RUN(files_that_were_not_named_cannot_be_opened);
     RUN(a_file_that_is_replaced_is_read_again);
     RUN(a_gpus_driver_gets_what_it_needs_and_no_more);
+    RUN(a_drivers_cache_at_the_root_gives_nothing_away);
     RUN(threads_that_keep_their_files_are_said);
     RUN(no_program_and_no_process_can_be_started);
     RUN(off_changes_nothing_and_required_says_what_is_missing);

@@ -202,6 +202,7 @@ lq_status opt_open_gpus(int *n, const opt_model *o, lq_err *err)
         if (r == *n) break;
         s = ops->open(&d, next, &later);
     }
+    dev_cuda()->libraries(*n);
     return LQ_OK;
 }
 

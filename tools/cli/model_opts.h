@@ -79,7 +79,7 @@ int64_t opt_gpu_layers(const opt_model *o);
 /* LQ_EDEVICE where --device names a GPU and there is none; LQ_EUSAGE: no such word, or layers on a GPU and --device cpu. */
 lq_status opt_check_device(const opt_model *o, lq_err *err);
 /* Opens the GPUs that --device names or leaves to choose, and closes them again: what a driver does
- * once has been done. *n: how many; 0: the CPU. Errors: those of opt_check_device; others are found
+ * once has been done, and libraries that are loaded when they are needed have been. *n: how many; 0: the CPU. Errors: those of opt_check_device; others are found
  * again when a model is loaded. */
 lq_status opt_open_gpus(int *n, const opt_model *o, lq_err *err);
 /* A GPU was named, or there is one to choose. */

@@ -191,10 +191,10 @@ static char *in_home(const char *name) /* NULL: no home */
 {
     const char *home = getenv("HOME");
     char *path = NULL;
-    return home && asprintf(&path, "%s/%s", home, name) > 0 ? path : NULL;
+    return home && *home && asprintf(&path, "%s/%s", home, name) > 0 ? path : NULL;
 }
 
-/* Of kernels that the driver compiled, where CUDA keeps it. */
+/* Of kernels that the driver compiled, where CUDA keeps it; not at the root. */
 static void allow_cache(const rules *r)
 {
     const char *own = getenv("CUDA_CACHE_PATH"), *off = getenv("CUDA_CACHE_DISABLE");
@@ -202,7 +202,9 @@ static void allow_cache(const rules *r)
     char *path = own && *own ? strdup(own) : in_home(".nv/ComputeCache");
     if (!path) return;
     make_folders(path);
-    allow(r, path, KEPT | FS_MAKE_DIR | FS_REMOVE_DIR);
+    char *real = realpath(path, NULL);
+    if (real && strcmp(real, "/") != 0) allow(r, real, KEPT | FS_MAKE_DIR | FS_REMOVE_DIR);
+    free(real);
     free(path);
 }
 
