@@ -314,7 +314,7 @@ $(BUILD)/analyze/%.ok: %.c $(BUILD)/%.o
 	$(Q)$(GCC) -O0 -Werror $(ANALYZER) $(LOOKCF) -c -o /dev/null $< && touch $@
 
 layers: ## who may include whom; no files that call each other in a circle (of the last build)
-	@$(PYTHON) scripts/ci/layers.py
+	@TESTS='$(TESTSRCS)' $(PYTHON) scripts/ci/layers.py
 
 foreign: ## every file compiled for macOS and other systems, with PyPI's ziglang (PYTHON); nothing is run
 	@scripts/ci/foreign.sh

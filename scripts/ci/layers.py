@@ -289,7 +289,8 @@ def check_circles(bad, defined, used):
 
 
 def check_exports(bad, defined, used):
-    if not any(s.startswith("tests/unit/") for sources in used.values() for s in sources):
+    tests = {s for sources in used.values() for s in sources if s.startswith("tests/unit/")}
+    if not tests or not tests >= set(os.environ.get("TESTS", "").split()):  # what is for one that is not built looks unused
         print("layers: exports are not looked at: make tests first")
         return
     for name, sources in sorted(defined.items()):
