@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 typedef struct {
-    const char *ids, *ids_file, *out;
+    const char *ids, *ids_file, *out, *lora;
     opt_model model;
     inflight_opts inflight;
 } logits_opts;
@@ -23,6 +23,7 @@ static const opt_row rows[] = {
       .help = "file of token ids with commas or white space between" },
     { "out", 'o', OPT_STR, F(out), .arg = "FILE", .required = true,
       .help = "safetensors file to write" },
+    { "lora", 0, OPT_STR, F(lora), .arg = "PATH", .help = OPT_LORA_HELP },
 };
 
 /* Ids and their logits. */
@@ -112,6 +113,7 @@ static lq_status logits_run(const cmd_ctx *c, const void *opts, lq_err *err)
     const logits_opts *o = opts;
     answer a = { 0 };
     load_model l = { 0 };
+    lora_adapter *adapter = NULL;
     pool *p = NULL;
     lq_status s = read_ids(&a, o, err);
     if (!s) s = load_start(&p, c, &o->model, err);
@@ -120,12 +122,14 @@ static lq_status logits_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s) s = load_model_open(&l, c->argv[0], &how, p, c, err);
     if (!s) s = output_check_place("--out", o->out, false, l.src, load_named(c, c->argv[0]), err);
     if (!s) s = output_check_kind("--out", o->out, "\"logits\"", "earlier logits", err);
+    if (!s && o->lora) s = lora_open(&adapter, &l.m, o->lora, 0, p, err);
     a.vocab = s ? 0 : l.m.cfg->vocab;
     if (!s)
-        s = fwd_whole(&a.logits, &l.m, a.ids, a.n, opt_acts(&o->model), opt_kv(&o->model), p,
-                      c->job, err);
+        s = fwd_whole(&a.logits, &l.m, adapter, a.ids, a.n, opt_acts(&o->model), opt_kv(&o->model),
+                      p, c->job, err);
     if (!s) s = write_logits(&a, o->out, err);
     if (!s) s = logits_report(c, &a, o->out, err);
+    lora_unref(adapter);
     load_model_close(&l);
     pool_close(p);
     free(a.ids);

@@ -26,7 +26,7 @@ typedef struct {
     opt_list stop;
     size_t kv_bytes;
     bool ngram, mtp;
-    const char *draft;
+    const char *draft, *lora;
     int64_t guesses;
     opt_structured structured;
     opt_samplers samplers;
@@ -96,6 +96,9 @@ static const opt_row engine_rows[] = {
       .help = "for keys and values (0: what the context needs, at most a quarter of memory)" },
 };
 
+static const opt_row adapter_rows[] = {
+    { "lora", 0, OPT_STR, F(lora), .arg = "PATH", .help = OPT_LORA_HELP },
+};
 static const opt_row guess_rows[] = {
     { "speculative-ngram", 0, OPT_FLAG, F(ngram),
       .help =
@@ -322,11 +325,15 @@ static lq_status generate(ans_answer *a, timings *t, const cmd_ctx *c, const run
     dry_breakers breakers = { 0 };
     eng_opts eo = engine_of(o);
     eng_stats stats = { 0 };
+    lora_adapter *adapter = NULL;
     eo.draft = draft;
     lq_status s = read_prompt(o, m->src, tok, &ids, &n, err);
+    if (!s && o->lora) s = lora_open(&adapter, m, o->lora, 0, p, err);
+    if (adapter) eo.lora_rank = adapter->rank;
     if (!s) s = structured_open(&form, &o->structured, tok, m->cfg->vocab, err);
     if (!s) s = eng_open(&e, m, tok, p, &eo, err);
     eng_request r = request_of(o, ids, n, form.g);
+    r.lora = adapter;
     if (!s) s = opt_samplers_put(&r.params, &breakers, &o->samplers, tok, m->cfg->vocab, err);
     if (!s) s = ans_run(a, e, &r, c->json ? NULL : print_text, NULL, c->job, err);
     t->prompt = (a->t_first > 0 ? a->t_first : a->t_end) - a->t_begin;
@@ -335,6 +342,7 @@ static lq_status generate(ans_answer *a, timings *t, const cmd_ctx *c, const run
     t->guesses = (double)stats.guesses;
     t->right = (double)stats.right;
     eng_close(e);
+    lora_unref(adapter);
     structured_close(&form);
     dry_breakers_free(&breakers);
     free(ids);
@@ -427,7 +435,7 @@ const cmd_row cmd_run = {
                 OPT_GROUP("Sampling", sampling_rows, 0),
                 OPT_GROUP("More samplers", opt_samplers_rows, F(samplers)),
                 OPT_GROUP("Beam search", beam_rows, 0), OPT_GROUP("Memory", engine_rows, 0),
-                OPT_GROUP("Speculation", guess_rows, 0),
+                OPT_GROUP("Speculation", guess_rows, 0), OPT_GROUP("Adapter", adapter_rows, 0),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)),
                 OPT_GROUP("Quantizing while loading", inflight_rows, F(inflight)) },
     .examples = "llmq run model.llmq -p 'Once upon a time'\0"

@@ -45,7 +45,8 @@ int beam_items(const seq *s, fwd_item *items)
                                .ids = &b->nodes[b->lines[i].node].id,
                                .n = 1,
                                .pos0 = s->n_done,
-                               .seq_len = s->n_prompt };
+                               .seq_len = s->n_prompt,
+                               .lora = s->r.lora };
     return (int)b->n_lines;
 }
 

@@ -19,6 +19,7 @@ fwd_opts draft_step(const fwd_opts *f)
     fwd_opts fo = *f;
     fo.max_seqs = fo.max_logits = SPEC_ROWS;
     if (fo.max_rows < SPEC_ROWS) fo.max_rows = SPEC_ROWS;
+    fo.lora_rank = 0;
     return fo;
 }
 

@@ -29,6 +29,7 @@ fwd_opts mtp_step(const fwd_opts *f)
     if (fo.max_seqs < SPEC_ROWS) fo.max_seqs = SPEC_ROWS;
     fo.all_hidden = false;
     fo.n_inputs = 0;
+    fo.lora_rank = 0;
     return fo;
 }
 

@@ -6,6 +6,7 @@
 #include "runtime/engine/sample.h"
 #include "runtime/engine/thought.h"
 #include "runtime/grammar/grammar.h"
+#include "runtime/model/lora.h"
 
 typedef enum {
     ENG_RUNNING,
@@ -79,6 +80,8 @@ typedef struct {
     eng_beam beam;    /* nothing is drawn then: temperature, top_k, ..., seed say nothing */
     eng_pool pool;    /* an embedding of the prompt is wanted; max_tokens is 0 then */
     const char *salt; /* prefix cache salt or NULL */
+    lora_adapter
+        *lora; /* the adapter, of eng_opts.lora_rank at most; NULL: none. A reference is taken */
     int32_t priority; /* lower is served first; a stream of them can starve higher ones */
 } eng_request;
 

@@ -108,6 +108,7 @@ static bool copy_request(seq *s, const eng_request *r, int64_t vocab)
     thought_begin(&s->thought, r->thought ? r->thought : &(thought_limit){ .budget = -1 });
     s->r.thought = NULL;
     if (s->r.grammar) gr_ref(s->r.grammar);
+    lora_ref(s->r.lora);
     s->r.prompt = copy_of(&s->arena, r->prompt, r->n_prompt, sizeof *r->prompt, &ok);
     s->r.stop_ids = copy_of(&s->arena, r->stop_ids, r->n_stop_ids, sizeof *r->stop_ids, &ok);
     s->r.bad = copy_of(&s->arena, r->bad, r->n_bad, sizeof *r->bad, &ok);
@@ -159,6 +160,7 @@ lq_status seq_new(seq **out, const eng_request *r, const arch_config *c, int64_t
         return lq_fail(err, LQ_ENOMEM, "request: out of memory");
     }
     kv_seq_init(&s->kv);
+    if (r->lora) s->kv.adapter = s->draft.kv.adapter = r->lora->id;
     int64_t room = max_len - r->n_prompt;
     s->max_new = r->max_tokens < room ? r->max_tokens : room;
     st = beam_check(r, s->max_new, err);
@@ -197,6 +199,7 @@ void seq_free(seq *s)
     stop_close(s->stop);
     gr_matcher_free(s->matcher);
     gr_unref(s->r.grammar);
+    lora_unref(s->r.lora);
     lq_arena_free(&s->arena);
     free(s);
 }

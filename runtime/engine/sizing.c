@@ -326,6 +326,7 @@ fwd_opts eng_step(const eng_opts *o)
                        .max_logits = sched_max_logits(&sizes),
                        .max_seqs = o->max_seqs,
                        .max_len = o->max_len + SPEC_MAX + 1, /* guesses may run ahead */
+                       .lora_rank = o->lora_rank,
                        .all_hidden = is_head(o),
                        .n_inputs = is_head(o) && arch_is_eagle(o->draft->cfg) ? 3 : 0 };
 }

@@ -13,6 +13,7 @@ struct fwd_ctx {
     fwd_opts opts;
     lq_arena arena;
     fwd_rows rows;
+    fwd_lora lora;
     fwd_dev_ctx *dev;      /* NULL: the CPU */
     fwd_rows *host;        /* where rows are placed: &rows, or the device's */
     int64_t first;         /* the layers before it are run on those */
@@ -43,6 +44,8 @@ static size_t scratch_bytes(const arch_config *c, const fwd_opts *o, int threads
 {
     size_t layers = fwd_rows_scratch(c, o->max_rows, threads);
     size_t head = mm_scratch_bytes(o->max_logits, c->embed_dim, 1, threads);
+    size_t lora = fwd_lora_scratch(c, o->lora_rank, threads);
+    if (lora > head) head = lora;
     return layers > head ? layers : head;
 }
 
@@ -66,8 +69,8 @@ static size_t pass_bytes(const arch_config *c, const fwd_opts *o, int threads)
 {
     return step_bytes(o) + piece(o->max_rows * hidden_width(c, o), sizeof(float)) +
            piece(o->max_logits * words(c), sizeof(float)) +
-           fwd_rows_bytes(c, o->max_rows, FWD_ALL) + piece(o->max_rows * c->hidden, sizeof(float)) +
-           scratch_bytes(c, o, threads);
+           fwd_rows_bytes(c, o->max_rows, FWD_ALL) + fwd_lora_bytes(c, o->max_rows, o->lora_rank) +
+           piece(o->max_rows * c->hidden, sizeof(float)) + scratch_bytes(c, o, threads);
 }
 
 size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads)
@@ -112,7 +115,9 @@ static bool cut_rows(fwd_ctx *f)
     f->rows.x = lq_push(&f->arena, (size_t)(o->max_rows * f->m->cfg->hidden) * sizeof(float));
     const int64_t hidden = o->max_rows * hidden_width(f->m->cfg, o);
     f->all_hidden = lq_push(&f->arena, (size_t)hidden * sizeof(float));
+    if (o->lora_rank) f->rows.lora = &f->lora;
     return f->logits && f->rows.x && f->all_hidden &&
+           fwd_lora_cut(&f->lora, f->m->cfg, o->max_rows, o->lora_rank, &f->arena) &&
            fwd_rows_push(&f->rows, f->m->cfg, o->max_rows, &f->arena);
 }
 
@@ -169,7 +174,7 @@ lq_status fwd_open(fwd_ctx **out, const model *m, kv_cache *kv, pool *p, const f
     f->opts = *o;
     f->rows.p = p;
     f->rows.acts = o->acts;
-    assert(!(m->on && (o->all_hidden || m->cfg->mtp)));
+    assert(!(m->on && (o->all_hidden || m->cfg->mtp || o->lora_rank)));
     lq_status s = m->on ? open_device(f, err) : open_cpu(f, err);
     if (!s) s = absorb_layers(f, m->on ? f->first : m->cfg->layers, err);
     if (s) {
@@ -216,6 +221,9 @@ static lq_status check_items(const fwd_ctx *f, const fwd_item *items, int n_item
         if (f->opts.max_len && it->pos0 + it->n > f->opts.max_len)
             return lq_fail(err, LQ_EVALUE, "batch item %d: %lld positions, at most %lld", i,
                            (long long)(it->pos0 + it->n), (long long)f->opts.max_len);
+        if (it->lora && it->lora->rank > f->opts.lora_rank)
+            return lq_fail(err, LQ_EVALUE, "batch item %d: an adapter of rank %lld, at most %lld",
+                           i, (long long)it->lora->rank, (long long)f->opts.lora_rank);
         if (f->m->cfg->w.both_ways && it->pos0)
             return lq_fail(err, LQ_EVALUE,
                            "batch item %d: position %lld, expected a whole sequence: its rows see "
@@ -282,8 +290,11 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
         }
         for (int64_t t = it->logits_from; t < it->n; t++)
             f->picked[n_picked++] = f->rows.R + t;
+        for (int64_t t = 0; t < it->n && f->rows.lora; t++)
+            f->lora.of[f->rows.R + t] = it->lora;
         f->rows.R += it->n;
     }
+    if (f->rows.lora) fwd_lora_sort(&f->lora, f->rows.R);
     return n_picked;
 }
 

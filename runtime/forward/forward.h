@@ -8,6 +8,7 @@
 #define LLMQ_RUNTIME_FORWARD_FORWARD_H
 
 #include "runtime/model/kv.h"
+#include "runtime/model/lora.h"
 #include "runtime/model/model.h"
 #include "runtime/model/offload.h"
 
@@ -24,6 +25,7 @@ typedef struct {
     bool given_own;
     int64_t seq_len; /* dynamic NTK: rows at positions below it take the angles of this length,
                         each later row those of its own position + 1; 0: pos0 + n */
+    const lora_adapter *lora; /* of this sequence, which stays; NULL: none. On the CPU */
 } fwd_item;
 
 typedef struct fwd_ctx
@@ -37,6 +39,7 @@ typedef struct {
     int64_t
         inputs[3]; /* with n_inputs: not those, but the states before these layers, side by side */
     int n_inputs;  /* 0 or 3 */
+    int64_t lora_rank; /* the largest of any adapter; 0: there are none */
 } fwd_opts;
 /* m and kv are both on the CPU or on one device. */
 lq_status fwd_open(fwd_ctx **f, const model *m, kv_cache *kv, pool *p, const fwd_opts *o,

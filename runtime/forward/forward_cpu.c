@@ -360,10 +360,23 @@ static bool halve(mm_weight half[2], const mm_weight *w)
     return true;
 }
 
-static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
+static void activate(const fwd_rows *r)
+{
+    pool_stage(r->p, STAGE_ACT);
+    const double z = r->sparse > 0 ? arch_normal_quantile(r->sparse) : 0;
+    fwd_each(r, r->R, act_chunk, r->sparse > 0 ? &z : NULL);
+}
+
+static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int n)
 {
     const arch_config *c = r->c;
     mm_weight half[2];
+    if (r->lora && r->lora->n_groups) {
+        products(r, outs, n, r->h, c->hidden, r->R);
+        fwd_lora_add(r, roles, outs, n, r->h, c->hidden);
+        activate(r);
+        return;
+    }
     if (n == 1 && c->w.mlp == MLP_GATED && halve(half, outs[0].w)) {
         outs[1] = outs[0];
         outs[1].y += c->ffn;
@@ -381,9 +394,7 @@ static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
         return;
     }
     products(r, outs, n, r->h, c->hidden, r->R);
-    pool_stage(r->p, STAGE_ACT);
-    const double z = r->sparse > 0 ? arch_normal_quantile(r->sparse) : 0;
-    fwd_each(r, r->R, act_chunk, r->sparse > 0 ? &z : NULL);
+    activate(r);
 }
 
 static void clear(const fwd_rows *r)
@@ -433,6 +444,7 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
         gather(r->a, r->c->heads * r->c->v_dim, rows, n);
     gather(r->head_gate, fwd_head_gates(r->c), rows, n);
     gather(r->row_pos, 1, rows, n); /* layers may follow */
+    if (r->lora) fwd_lora_pick(r->lora, rows, n);
     for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++) {
         gather(r->cos[u], fwd_angles(r->whole, u), rows, n);
         gather(r->sin[u], fwd_angles(r->whole, u), rows, n);

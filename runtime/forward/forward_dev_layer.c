@@ -425,8 +425,9 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     gather(r, &r->a, &r->q, r->c->heads * r->c->v_dim, n);
 }
 
-static void mlp_in(const fwd_rows *r, mm_out *outs, int n)
+static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int n)
 {
+    (void)roles;
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
     const bool pair = c->w.mlp == MLP_GATED;

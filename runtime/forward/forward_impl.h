@@ -15,10 +15,12 @@
 #ifndef LLMQ_RUNTIME_FORWARD_FORWARD_IMPL_H
 #define LLMQ_RUNTIME_FORWARD_FORWARD_IMPL_H
 
+#include "kernels/mm.h"
 #include "kernels/ops.h"
 #include "runtime/forward/forward.h"
+#include "runtime/model/lora.h"
 
-enum { FWD_ROWS = 4 };
+enum { FWD_ROWS = 4, FWD_LORA_ROWS = 64 };
 #define FWD_LATENT_EPS 1e-6f /* of MLA's norms, whatever the config says */
 
 /* Where attention reads and each row's K and V go. */
@@ -45,6 +47,22 @@ typedef struct {
     int n_seqs;
 } fwd_group;
 
+/* Adapters of a step's rows (forward_lora.c). */
+typedef struct {
+    const lora_adapter *of;
+    int32_t at, n; /* of fwd_lora.rows */
+} fwd_lora_group;
+typedef struct {
+    const lora_adapter **of; /* [R] of each row; NULL: none */
+    int32_t *rows;           /* those that have one, group after group */
+    fwd_lora_group *groups;  /* [n_groups] of one adapter each */
+    int64_t n_groups;
+    int64_t layer; /* at work */
+    mm_job *jobs;  /* scratch of fwd_lora_add */
+    mm_out *outs;
+    float *low, *y, *base;
+} fwd_lora;
+
 typedef struct fwd_ops fwd_ops;
 typedef struct {
     const fwd_ops *ops;
@@ -56,6 +74,7 @@ typedef struct {
     mm_acts acts;
     const fwd_tap *tap;   /* or NULL */
     fwd_offload *offload; /* where the CPU's products are done; NULL: there */
+    fwd_lora *lora;       /* NULL: no row may have an adapter */
     bool shared;          /* a branch's output is a part of the sum over several devices */
     lq_arena *scratch;    /* for mm_run and attn_run */
     int64_t R;            /* rows of this call */
@@ -162,9 +181,9 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
     X(void, mix, (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv))       \
     /* of x, h and a only these rows (ascending) go on */                                          \
     X(void, pick, (fwd_rows * r, const int64_t *rows, int64_t n))                                  \
-    /* outs' products of h, activated where outs[0] has its place; of two the first is the gate. \
-     * outs is written over */ \
-    X(void, mlp_in, (const fwd_rows *r, mm_out *outs, int n))                                      \
+    /* outs' products of h (of these roles), activated where outs[0] has its place; of two the \
+     * first is the gate. outs is written over */   \
+    X(void, mlp_in, (const fwd_rows *r, const arch_role *roles, mm_out *outs, int n))              \
     X(void, clear, (const fwd_rows *r)) /* y = 0 */                                                \
     /* x = after(x + scale * post(y)), y only where it is the branch's output; after may be NULL \
      */ \
@@ -261,6 +280,17 @@ void fwd_run_moe(const fwd_rows *r, const model_layer *l);
 size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads); /* of fwd_rows_scratch */
 /* The same beside the MLP, whose output out is. */
 void fwd_run_beside(const fwd_rows *r, const model_layer *l);
+/* Adapters (forward_lora.c), of rows with ranks up to `rank`, which is not 0 but for no bytes: buffers of R
+ * rows, and of r->scratch. */
+size_t fwd_lora_bytes(const arch_config *c, int64_t R, int64_t rank);
+bool fwd_lora_cut(fwd_lora *l, const arch_config *c, int64_t R, int64_t rank, lq_arena *a);
+size_t fwd_lora_scratch(const arch_config *c, int64_t rank, int threads);
+/* The groups, of the first R rows' `of`; and after only these rows (ascending) go on. */
+void fwd_lora_sort(fwd_lora *l, int64_t R);
+void fwd_lora_pick(fwd_lora *l, const int64_t *rows, int64_t n);
+/* What the rows' adapters add to outputs of these roles, which are there, and whose input is x. */
+void fwd_lora_add(const fwd_rows *r, const arch_role *roles, const mm_out *outs, int n,
+                  const float *x, int64_t ldx);
 /* Per-layer embeddings (forward_ple.c): of the rows that x and ids begin with; fwd_cpu's finish. */
 void fwd_ple_rows(const fwd_rows *r, const model *m, const int32_t *ids);
 static inline int64_t fwd_ple_width(const arch_config *c) { return c->layers * c->ple_dim; }

@@ -62,6 +62,7 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
         fwd_tap_rows(r, R_QKV, r->h, c->hidden, c->hidden);
         mm_out all = fwd_out(&lin[R_QKV], r->qkv, fwd_qkv_width(c), false);
         r->ops->products(r, &all, 1, r->h, c->hidden, r->R);
+        fwd_lora_add(r, (const arch_role[]){ R_QKV }, &all, 1, r->h, c->hidden);
         return;
     }
     const struct {
@@ -74,13 +75,16 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
                   { R_V, r->v, c->kv_heads * c->v_dim },
                   { R_ATTN_GATE, r->q_gate, fwd_gate_width(c) } };
     mm_out qkv[LQ_COUNT(parts)];
+    arch_role roles[LQ_COUNT(parts)];
     int n = 0;
     for (size_t i = 0; i < LQ_COUNT(parts); i++) {
         if (!lin[parts[i].role].present) continue;
         fwd_tap_rows(r, parts[i].role, in, width, width);
+        roles[n] = parts[i].role;
         qkv[n++] = fwd_out(&lin[parts[i].role], parts[i].to, parts[i].width, false);
     }
     r->ops->products(r, qkv, n, in, width, r->R);
+    fwd_lora_add(r, roles, qkv, n, in, width);
 }
 
 static void run_wo(const fwd_rows *r, const model_layer *l)
@@ -91,6 +95,7 @@ static void run_wo(const fwd_rows *r, const model_layer *l)
     mm_out o = fwd_out(&l->lin[R_O], r->out, r->c->hidden, true);
     pool_stage(r->p, STAGE_O);
     r->ops->products(r, &o, 1, r->a, K, r->R);
+    fwd_lora_add(r, (const arch_role[]){ R_O }, &o, 1, r->a, K);
 }
 
 /* The last product of a layer with a state. */
@@ -119,7 +124,7 @@ static void enter_mlp(const fwd_rows *r, const model_layer *l)
         fwd_tap_rows(r, in[i], r->h, c->hidden, c->hidden);
         outs[i] = fwd_out(&l->lin[in[i]], r->mlp + i * c->ffn, ld, false);
     }
-    r->ops->mlp_in(r, outs, n);
+    r->ops->mlp_in(r, in, outs, n);
     fwd_norm_within(r, r->mlp, ld, &l->vec[R_DOWN_NORM], c->ffn);
 }
 
@@ -131,6 +136,7 @@ static void run_down(const fwd_rows *r, const model_layer *l)
     mm_out down = fwd_out(&l->lin[R_DOWN], r->out, r->c->hidden, true);
     pool_stage(r->p, STAGE_MLP_OUT);
     r->ops->products(r, &down, 1, r->mlp, ld, r->R);
+    fwd_lora_add(r, (const arch_role[]){ R_DOWN }, &down, 1, r->mlp, ld);
 }
 
 /* ---- the layer ---- */
@@ -274,6 +280,7 @@ void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_k
                    int64_t n_picked)
 {
     r->c = arch_at(r->whole, layer);
+    if (r->lora) r->lora->layer = layer;
     for (fwd_part part = 0; part < FWD_N_PARTS; part++)
         fwd_run_part(part, r, l, layer, kv, groups, n_groups, picked, n_picked);
     r->c = r->whole;

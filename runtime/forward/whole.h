@@ -6,9 +6,10 @@
 
 /* The cache and the steps that n ids take. */
 void fwd_whole_size(kv_opts *kv, fwd_opts *step, int64_t n, mm_acts acts, kv_dtype dtype);
-/* *out: f32 [n, vocabulary], malloc'ed. The job may be NULL. LQ_ENOMEM; LQ_EINTR: the job was stopped; LQ_EVALUE: some are not
+/* *out: f32 [n, vocabulary], malloc'ed. lora: an adapter to m, or NULL. The job may be NULL. LQ_ENOMEM; LQ_EINTR: the job was stopped; LQ_EVALUE: some are not
  * finite; fwd_step's. */
-lq_status fwd_whole(float **out, const model *m, const int32_t *ids, int64_t n, mm_acts acts,
-                    kv_dtype dtype, pool *p, const lq_job *job, lq_err *err);
+lq_status fwd_whole(float **out, const model *m, const lora_adapter *lora, const int32_t *ids,
+                    int64_t n, mm_acts acts, kv_dtype dtype, pool *p, const lq_job *job,
+                    lq_err *err);
 
 #endif

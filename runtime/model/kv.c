@@ -13,7 +13,7 @@
  *     free    ref = 0, not findable      on the free stack
  *
  * A findable block is known by XXH3-128(hash of its parent, its tokens); the root's parent is the
- * hash of the salt. A match is also checked by its tokens and by the serial number of its parent,
+ * hash of the salt and the adapter. A match is also checked by its tokens and by the serial number of its parent,
  * so a chain is followed only through the blocks that it was built on, whatever the hash does. */
 #include "runtime/model/kv.h"
 
@@ -337,10 +337,13 @@ typedef struct {
 } chain_link;
 
 /* Before the first block. */
-static void chain_root(const kv_cache *kv, uint64_t hash[2], const char *salt)
+static void chain_root(const kv_cache *kv, uint64_t hash[2], uint64_t adapter, const char *salt)
 {
     hash[0] = hash[1] = 0;
     if (salt) kv->opts.hash(hash, salt, strlen(salt));
+    if (!adapter) return;
+    const uint64_t all[] = { adapter, hash[0], hash[1] };
+    kv->opts.hash(hash, all, sizeof all);
 }
 
 static chain_link chain_next(const kv_cache *kv, const uint64_t parent_hash[2], uint64_t parent,
@@ -589,7 +592,7 @@ void kv_seq_free(kv_cache *kv, kv_seq *s)
     drop_from(kv, s, 0);
     free(s->table);
     free(s->near);
-    kv_seq_init(s);
+    *s = (kv_seq){ .adapter = s->adapter };
 }
 
 /* Room in the table itself. The first call takes what the longest sequence needs, so that nothing
@@ -690,7 +693,7 @@ static void go_back_to_whole(kv_cache *kv, kv_seq *s, const char *salt)
     if (n > 0)
         memcpy(s->chain_state, kv->blocks[s->table[n - 1]].hash, sizeof s->chain_state);
     else
-        chain_root(kv, s->chain_state, salt);
+        chain_root(kv, s->chain_state, s->adapter, salt);
     if (n > 0 && kv->states.floats) {
         s->state = kv->blocks[s->table[n - 1]].state;
         s->state_at = n * bs;
@@ -708,7 +711,7 @@ int64_t kv_match_prefix(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t n, 
     if (!kv->opts.prefix_cache || s->n_blocks || full > kv->opts.n_blocks ||
         !table_room(kv, s, full))
         return 0;
-    chain_root(kv, s->chain_state, salt);
+    chain_root(kv, s->chain_state, s->adapter, salt);
     while (s->registered < full) {
         const int32_t *t = ids + s->registered * bs;
         chain_link l = chain_next(kv, s->chain_state, last_serial(kv, s), t);
@@ -735,6 +738,7 @@ lq_status kv_fork(kv_cache *kv, kv_seq *dst, const kv_seq *src, lq_err *err)
     dst->n_blocks = src->n_blocks;
     dst->tokens = src->tokens;
     dst->registered = src->registered;
+    dst->adapter = src->adapter;
     memcpy(dst->chain_state, src->chain_state, sizeof dst->chain_state);
     if (kv->windows.slots.n) {
         kv_windows_resize(&kv->windows, 0, dst->n_blocks);
@@ -753,7 +757,7 @@ void kv_register(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t written, c
 {
     int64_t bs = kv->opts.block_size;
     if (!kv->opts.prefix_cache) return;
-    if (s->registered == 0) chain_root(kv, s->chain_state, salt);
+    if (s->registered == 0) chain_root(kv, s->chain_state, s->adapter, salt);
     while ((s->registered + 1) * bs <= written && s->registered < s->n_blocks) {
         const int32_t *t = ids + s->registered * bs;
         chain_link l = chain_next(kv, s->chain_state, last_serial(kv, s), t);

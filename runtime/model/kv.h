@@ -56,6 +56,7 @@ typedef struct {
     int32_t *table; /* [cap], owned */
     int64_t n_blocks, cap;
     int64_t tokens;
+    uint64_t adapter; /* that K and V depend on, 0: none; the caller's, and kv_seq_free leaves it */
     uint64_t chain_state[2]; /* hash chain up to the last registered full block */
     int64_t registered;      /* full blocks already entered into the prefix cache */
     /* As table, of layers with a window: those from near_from to near_to - 1 are there. [cap], owned */

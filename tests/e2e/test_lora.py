@@ -68,6 +68,38 @@ def test_codes_take_no_adapter(llmq, tiny, tmp_path):
     assert not (tmp_path / "m").exists()
 
 
+@pytest.mark.parametrize("name,as_", SPELLED)
+def test_an_adapter_beside_the_weights_gives_the_logits_of_peft(llmq, tiny, tmp_path, name, as_):
+    got = logits(llmq, tiny, tmp_path, "--lora", GOLDEN / name)
+    assert apart(got, EXPECTED[as_]) < 5e-5 < 1e-2 < apart(got, EXPECTED["base"])
+
+
+@pytest.mark.parametrize("method", ["rtn", "nf4", "int8"])
+@pytest.mark.parametrize("name", ["plain", "dora"])
+def test_beside_codes_it_does_what_it_does_to_their_values(llmq, tiny, tmp_path, method, name):
+    llmq("quantize", tiny, "-o", tmp_path / "q.llmq", "--method", method)
+    llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "f", "--to", "safetensors", "--dtype", "f32")
+    llmq("convert", tmp_path / "f", "-o", tmp_path / "m", "--to", "safetensors", "--merge-lora", GOLDEN / name)
+    want = logits(llmq, tmp_path / "m", tmp_path)
+    assert apart(logits(llmq, tmp_path / "f", tmp_path, "--lora", GOLDEN / name), want) < 5e-5
+    if method == "int8":
+        return  # rounds its inputs, which floats do not
+    llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "t.llmq", "--to", "llmq", "--layout", "tile16")
+    for model in ("q.llmq", "t.llmq"):
+        assert apart(logits(llmq, tmp_path / model, tmp_path, "--lora", GOLDEN / name), want) < 5e-5
+
+
+def test_run_answers_as_the_merged_model(llmq, tiny, tmp_path):
+    llmq("convert", tiny, "-o", tmp_path / "m", "--to", "safetensors", "--dtype", "f32", "--merge-lora", GOLDEN / "plain")
+    asked = ["-p", "It was a dark night", "-n", "24", "--activations", "f32", "--kv-cache-dtype", "f32"]
+    for more in ([], ["--speculative-ngram"], ["--beams", "3"], ["--threads", "1"], ["--max-num-batched-tokens", "2"]):
+        merged, beside, base = (llmq("run", *args, *asked, *more).stdout
+                                for args in ([tmp_path / "m"], [tiny, "--lora", GOLDEN / "plain"], [tiny]))
+        assert merged == beside != base
+    p = llmq("run", tiny, "--lora", tmp_path / "none", *asked, code=3)
+    assert f"adapter {tmp_path / 'none'}" in p.stderr
+
+
 # ---- what is refused ----
 
 def tensors(folder):

@@ -20,6 +20,7 @@ typedef struct {
     mm_acts acts;
     kv_types kv;
     bool prefix_cache;
+    int64_t lora_rank;    /* fwd_opts' */
     bool device;          /* dev_cuda's */
     bool int8;            /* model_share's */
     int64_t gpu_layers;   /* on it; 0: all */
@@ -36,9 +37,11 @@ enum { RIG_ROWS = 64, RIG_SEQS = 8 };
 /* A pass over the weights as they are now. */
 static inline lq_status rig_pass(rig *r, rig_opts o, lq_err *err)
 {
-    const fwd_opts f = {
-        .acts = o.acts, .max_rows = RIG_ROWS, .max_logits = RIG_ROWS, .max_seqs = RIG_SEQS
-    };
+    const fwd_opts f = { .acts = o.acts,
+                         .max_rows = RIG_ROWS,
+                         .max_logits = RIG_ROWS,
+                         .max_seqs = RIG_SEQS,
+                         .lora_rank = o.lora_rank };
     fwd_close(r->f);
     r->f = NULL;
     return fwd_open(&r->f, &r->m, r->kv, r->p, &f, err);

@@ -87,26 +87,30 @@ TEST(a_prefix_is_found_up_to_the_last_full_block) /* T-44 */
         int64_t n, differs_at;
         const char *salt;
         int64_t want;
+        uint64_t adapter;
     } t[] = {
-        { "all of it and more", 40, -1, NULL, 32 },
-        { "one token must remain", 32, -1, NULL, 24 },
-        { "just above a block", 33, -1, NULL, 32 },
-        { "too short", 8, -1, NULL, 0 },
-        { "another first token", 40, 0, NULL, 0 },
-        { "a difference in the third block", 40, 20, NULL, 16 },
-        { "another salt", 40, -1, "tenant", 0 },
-        { "no token", 0, -1, NULL, 0 },
+        { "all of it and more", 40, -1, NULL, 32, 0 },
+        { "one token must remain", 32, -1, NULL, 24, 0 },
+        { "just above a block", 33, -1, NULL, 32, 0 },
+        { "too short", 8, -1, NULL, 0, 0 },
+        { "another first token", 40, 0, NULL, 0, 0 },
+        { "a difference in the third block", 40, 20, NULL, 16, 0 },
+        { "another salt", 40, -1, "tenant", 0, 0 },
+        { "another adapter", 40, -1, NULL, 0, 7 },
+        { "no token", 0, -1, NULL, 0, 0 },
     };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         memcpy(other, ids, sizeof ids);
         if (t[i].differs_at >= 0) other[t[i].differs_at]++;
         kv_seq_init(&b);
+        b.adapter = t[i].adapter;
         int64_t got = kv_match_prefix(kv, &b, other, t[i].n, t[i].salt);
         CHECK(got == t[i].want && b.n_blocks == got / BS && b.tokens == got, "%s: %lld", t[i].why,
               (long long)got);
         for (int64_t j = 0; j < b.n_blocks; j++)
             CHECK(b.table[j] == a.table[j], "%s: block %d", t[i].why, (int)j);
         kv_seq_free(kv, &b);
+        CHECK(b.adapter == t[i].adapter, "%s: it is the caller's", t[i].why);
     }
 
     kv_seq_free(kv, &a);

@@ -29,6 +29,9 @@ typedef struct {
 
 typedef enum { NUMA_OFF, NUMA_INTERLEAVE } opt_numa;
 
+#define OPT_LORA_HELP                                                                          \
+    "run the model with this LoRA or DoRA adapter: a folder of PEFT's, or a GGUF adapter; on " \
+    "the CPU"
 #define OPT_TOKENIZER_HELP                                                                       \
     "take the tokenizer of this folder (tokenizer.json, tokenizer.model, ...) or model instead " \
     "of "                                                                                        \

@@ -403,7 +403,7 @@ int32_t llmq_logits(llmq *m, const int32_t *ids, size_t n, int32_t exact, float 
         s = lq_fail(&err, LQ_EUNSUPPORTED, "logits of a model on a GPU: use `llmq logits`");
     if (!s) s = pool_open(&p, pool_threads(m->p), &err);
     if (!s)
-        s = fwd_whole(logits, w, ids, (int64_t)n, exact ? MM_F32 : opt_acts(o),
+        s = fwd_whole(logits, w, NULL, ids, (int64_t)n, exact ? MM_F32 : opt_acts(o),
                       exact ? KV_F32 : opt_kv(o), p, NULL, &err);
     if (!s) *vocab = (size_t)w->cfg->vocab;
     pool_close(p);

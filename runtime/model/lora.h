@@ -1,0 +1,48 @@
+/* runtime/model/lora.h - an adapter (formats/source/adapter.h) ready to run beside a model's weights,
+ * whatever scheme they have:
+ *
+ *     y += scale B (A x)                         LoRA
+ *     y += (g - 1) (W x) + g scale B (A x)       DoRA: g = magnitude / length of each row of W + scale B A
+ *
+ * A and B have the file's type (f32, f16, bf16). g is made of W as the model has it, dequantized. */
+#ifndef LLMQ_RUNTIME_MODEL_LORA_H
+#define LLMQ_RUNTIME_MODEL_LORA_H
+
+#include "formats/source/adapter.h"
+#include "runtime/model/model.h"
+
+typedef struct {
+    mm_weight a, b; /* [rank, K], [N, rank] */
+    int64_t rank;
+    float scale;
+    const float *gain; /* g [N] of DoRA; NULL: LoRA */
+} lora_part;
+
+typedef struct {
+    const lora_part *
+        *at;      /* [layers * ARCH_N_ROLES], NULL where a linear stays as it is: lora_find */
+    uint64_t id;  /* of its contents (adp_adapter.id), for the KV cache; not 0 */
+    int64_t rank; /* the largest */
+    size_t bytes; /* of memory */
+    lq_arena arena;
+    atomic_int users; /* lora_ref */
+} lora_adapter;
+
+/* Reads `path` for m, which is on the CPU, and whose source is open; *out has one user. max_rank: of those
+ * that m's passes have room for (fwd_opts.lora_rank); 0: any. Errors: those of adp_open; LQ_EUNSUPPORTED
+ * names a linear that is changed in merged weights alone (experts, MLA's and those of a state, the
+ * head), or the device; LQ_EVALUE: a larger rank; LQ_ENOMEM. */
+lq_status lora_open(lora_adapter **out, const model *m, const char *path, int64_t max_rank, pool *p,
+                    lq_err *err);
+/* The same of one that is open, which may be closed afterwards. */
+lq_status lora_make(lora_adapter **out, const model *m, const adp_adapter *a, int64_t max_rank,
+                    pool *p, lq_err *err);
+/* Any thread. The last unref frees it. NULL allowed. */
+lora_adapter *lora_ref(lora_adapter *l);
+void lora_unref(lora_adapter *l);
+static inline const lora_part *lora_find(const lora_adapter *l, int64_t layer, arch_role r)
+{
+    return l->at[layer * ARCH_N_ROLES + r];
+}
+
+#endif
