@@ -82,7 +82,7 @@ inline namespace CU_NAME(attn_decode_cu)
         tile_at at;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const int first = pos + 8 * h < end ? pos + 8 * h : (end - 1) / 8 * 8;
+            const int first = pos + 8 * h < end ? pos + 8 * h : end - 1;
             const int64_t block = (int64_t)table[attn_block(first, v)] * (int64_t)v.block_stride;
             const int line = (kvh << v.block_shift) + attn_place(first, v);
             at.k[h] = k + (block + line * v.row_k);
@@ -306,8 +306,8 @@ inline namespace CU_NAME(attn_decode_cu)
         const int split = (int)(ch.split0 + slot - ch.slot) * ATTN_SPLIT;
         const int last = (int)ch.pos + ch.n_rows; /* behind the last key that any row sees */
         const int end = last < split + ATTN_SPLIT ? last : split + ATTN_SPLIT;
-        int pos = v.window && ch.pos >= v.window ? (int)(ch.pos - v.window) + 1 : 0;
-        pos = (pos > split ? pos : split) / (WARPS * KEYS) * (WARPS * KEYS) + warp * KEYS;
+        const int oldest = v.window && ch.pos >= v.window ? (int)(ch.pos - v.window) + 1 : 0;
+        int pos = (oldest > split ? oldest : split) / (WARPS * KEYS) * (WARPS * KEYS) + warp * KEYS;
         const G<const int32_t> table = tables + ch.table;
         lay_out_q<F16>(qs, q, ch, v, more, kvh, pair0, n_pairs, WIDTH / 32);
         const int64_t fresh = ch.fresh > split ? ch.fresh : split;
@@ -414,7 +414,10 @@ inline namespace CU_NAME(attn_decode_cu)
                     for (int e = 0; e < 2; e++) {
                         p[e] = attn_exp(s[n][2 * h + e] - most);
                         l[h] += p[e];
-                        if (SCALED) p[e] *= attn_scale<T>(head[2 * n + e]);
+                        if (SCALED) /* 0 times the NaN of a key that it does not see is none of its */
+                            p[e] = s[n][2 * h + e] == -INFINITY
+                                       ? 0.0f
+                                       : p[e] * attn_scale<T>(head[2 * n + e]);
                     }
                     unsigned w[2];
                     two_terms<F16>(w, p[0], p[1]);
@@ -432,6 +435,11 @@ inline namespace CU_NAME(attn_decode_cu)
                                                     (8 * g + 64 * j) / block_v);
                     x[key][0] = y.x, x[key][1] = y.y, x[key][2] = y.z, x[key][3] = y.w;
                 }
+                if (!SCALED && pos < oldest) /* values before any row's window, which may be NaN */
+#pragma unroll
+                    for (int key = 0; key < 4; key++)
+                        if (pos + 8 * (key / 2) + 2 * c + key % 2 < oldest)
+                            x[key][0] = x[key][1] = x[key][2] = x[key][3] = 0;
 #pragma unroll
                 for (int t = 0; t < 8; t++) {
                     const unsigned which = t % 2 ? 0x7632u : 0x5410u;

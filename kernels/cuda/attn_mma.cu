@@ -40,16 +40,17 @@ inline namespace CU_NAME(attn_mma_cu)
         return row * WIDTH + (p ^ (row & 7)) * PIECE;
     }
 
-    /* Where K and V of the keys pos .. pos + 63 begin, each [KEYS]; -1: behind the last. */
+    /* Where K and V of the keys pos .. pos + 63 begin, each [KEYS]; -1: before the first that any row
+     * sees, or behind the last. */
     __device__ __forceinline__ void find_rows(S<int64_t> rows, G<const int32_t> table,
                                               const attn_view &v, int kvh, int64_t pos,
-                                              int64_t last)
+                                              int64_t first, int64_t last)
     {
         const int j = threadIdx.x;
         if (j >= KEYS) return;
         const int64_t p = pos + j;
         int64_t k = -1, val = -1;
-        if (p < last) {
+        if (p >= first && p < last) {
             const int64_t block = (int64_t)table[attn_block(p, v)] * (int64_t)v.block_stride;
             const int64_t row = (int64_t)kvh * v.block_size + attn_place(p, v);
             k = block + row * v.row_k;
@@ -135,11 +136,12 @@ inline namespace CU_NAME(attn_mma_cu)
         const int64_t split = (int64_t)(ch.split0 + slot - ch.slot) * v.split;
         const int64_t last = ch.pos + ch.n_rows; /* behind the last key that any row sees */
         const int64_t end = last < split + v.split ? last : split + v.split;
-        int64_t pos = v.window ? ch.pos - v.window + 1 : 0;
-        pos = (pos > split ? pos : split) / KEYS * KEYS;
+        const int64_t seen = v.window ? ch.pos - v.window + 1 : 0;
+        const int64_t oldest = scaled(T) ? 0 : seen; /* of codes the weights are looked at */
+        int64_t pos = (seen > split ? seen : split) / KEYS * KEYS;
         const G<const int32_t> table = tables + ch.table;
         S<int64_t> rows = where, next = where + 2 * KEYS;
-        find_rows(rows, table, v, kvh, pos, last);
+        find_rows(rows, table, v, kvh, pos, oldest, last);
         for (int i = threadIdx.x; i < PAIRS * k_padded * PIECE; i += THREADS) {
             const int p = i / (k_padded * PIECE), d = i % (k_padded * PIECE), pair = pair0 + p;
             float x = 0;
@@ -164,7 +166,7 @@ inline namespace CU_NAME(attn_mma_cu)
             __syncthreads(); /* K is there, and q; V of the tile before is done with */
             bring<WIDTH, T>(vs, scales + KEYS, values, rows + KEYS, v_pieces, v_padded);
             cu_copy_commit();
-            find_rows(next, table, v, kvh, pos + KEYS, last);
+            find_rows(next, table, v, kvh, pos + KEYS, oldest, last);
             float s[KEYS / 8][4] = {};
 #pragma unroll(WIDTH == 256 ? 1 : 2) /* of sm_120 the registers hold no more */
             for (int d = 0; d < k_padded; d += 4) {
