@@ -15,14 +15,12 @@
 #include "tools/cli/outputs.h"
 #include "tools/inflight/inflight.h"
 #include "tools/server/isolate.h"
+#include "tools/server/serve_door.h"
 #include "tools/server/serve_limits.h"
 #include "tools/server/serve_ops.h"
 
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -31,62 +29,57 @@
 #endif
 
 typedef struct {
-    const char *host, *path, *unix_path, *access_log;
-    int64_t port, queue, connections, responses;
-    int web;
+    door_opts door;
+    const char *path;
+    int64_t queue, responses;
     double shutdown_timeout, request_timeout, stall_timeout;
-    const char *cert, *cert_key;
-    opt_list names, origins, hosts;
-    ops_key_opts keys;
+    opt_list names;
     bool no_generic_tools, strict_params, strict_schema, dry_run, print_limits;
-    size_t max_body, request_memory, files;
+    size_t files;
     const char *file_dir;
     int scheduling, isolation;
     opt_engine engine;
     opt_model model;
     inflight_opts inflight;
-    const char *script, *load_gate, *engine_gate; /* of llmq-scripted, as the next ones */
-    double ping_seconds, head_seconds, body_seconds;
+    const char *script, *load_gate, *engine_gate; /* of llmq-scripted */
 } serve_opts;
 
 enum { FCFS, PRIORITY };
-enum { WEB_AUTO, WEB_ON, WEB_OFF };
-static const char *const webs[] = { "auto", "on", "off", NULL };
 static const char *const schedulings[] = { "fcfs", "priority", NULL };
 
 #define F(field) offsetof(serve_opts, field)
 static const opt_row server_rows[] = {
     { "model", 0, OPT_STR, F(path), .arg = "MODEL", .help = "the model, as other servers name it",
       .files = FILES_MODEL },
-    { "host", 0, OPT_STR, F(host), .def = "127.0.0.1", .arg = "ADDRESS",
+    { "host", 0, OPT_STR, F(door.host), .def = "127.0.0.1", .arg = "ADDRESS",
       .help = "address to listen on; 0.0.0.0 for all" },
-    { "port", 0, OPT_INT, F(port), .def = "8000", .hi = 65535,
+    { "port", 0, OPT_INT, F(door.port), .def = "8000", .hi = 65535,
       .help = "port to listen on; 0 takes any free one and prints it" },
     { "served-model-name", 0, OPT_LIST, F(names), .arg = "NAME",
       .help = "model name in the API (default: the file's name)" },
-    { "uds", 0, OPT_STR, F(unix_path), .arg = "PATH",
+    { "uds", 0, OPT_STR, F(door.unix_path), .arg = "PATH",
       .help = "listen on a Unix socket instead of an address and a port" },
-    { "ssl-certfile", 0, OPT_STR, F(cert), .arg = "FILE",
+    { "ssl-certfile", 0, OPT_STR, F(door.cert), .arg = "FILE",
       .help = "serve over TLS with this chain of certificates (PEM); SIGHUP reads it and the key "
               "again" },
-    { "ssl-keyfile", 0, OPT_STR, F(cert_key), .arg = "FILE",
+    { "ssl-keyfile", 0, OPT_STR, F(door.cert_key), .arg = "FILE",
       .help = "the private key of the certificate (PEM)" },
-    { "api-key", 0, OPT_LIST, F(keys.keys), .arg = "KEY",
+    { "api-key", 0, OPT_LIST, F(door.keys.keys), .arg = "KEY",
       .help = "key that clients must send (default: no key is needed)" },
-    { "api-key-file", 0, OPT_STR, F(keys.key_file), .arg = "FILE",
+    { "api-key-file", 0, OPT_STR, F(door.keys.key_file), .arg = "FILE",
       .help = "more keys, one a line; SIGHUP reads the file again" },
-    { "admin-key", 0, OPT_LIST, F(keys.admin_keys), .arg = "KEY",
+    { "admin-key", 0, OPT_LIST, F(door.keys.admin_keys), .arg = "KEY",
       .help = "key that may also end other clients' requests" },
-    { "admin-key-file", 0, OPT_STR, F(keys.admin_key_file), .arg = "FILE",
+    { "admin-key-file", 0, OPT_STR, F(door.keys.admin_key_file), .arg = "FILE",
       .help = "more such keys, one a line; SIGHUP reads the file again" },
-    { "cors-origin", 0, OPT_LIST, F(origins), .arg = "ORIGIN",
+    { "cors-origin", 0, OPT_LIST, F(door.origins), .arg = "ORIGIN",
       .help = "let pages of this origin call, * for all (default: none)" },
-    { "allowed-host", 0, OPT_LIST, F(hosts), .arg = "NAME",
+    { "allowed-host", 0, OPT_LIST, F(door.hosts), .arg = "NAME",
       .help = "host name that requests may be sent to, besides localhost, addresses and --host; * "
               "for any (default: any with keys or where others can connect, else none)" },
-    { "access-log", 0, OPT_STR, F(access_log), .arg = "FILE",
+    { "access-log", 0, OPT_STR, F(door.access_log), .arg = "FILE",
       .help = "one JSON object a line for each request, - for stdout; SIGHUP opens it again" },
-    { "web", 0, OPT_ENUM, F(web), .def = "auto", .words = webs,
+    { "web", 0, OPT_ENUM, F(door.web), .def = "auto", .words = door_webs,
       .help =
           "page at / with a chat and live figures; auto: only where no other machine can connect" },
     OPT_CHAT_TEMPLATE(F(model)),
@@ -108,7 +101,7 @@ static const opt_row server_rows[] = {
     { "file-store-dir", 0, OPT_STR, F(file_dir), .arg = "DIR",
       .help = "keep them in this folder, where a restart finds them and goes on with batches; "
               "default: in memory" },
-    { "max-connections", 0, OPT_INT, F(connections), .def = "4096", .lo = 1, .hi = 1 << 20,
+    { "max-connections", 0, OPT_INT, F(door.connections), .def = "4096", .lo = 1, .hi = 1 << 20,
       .help = "connections at the same time; more are closed" },
     { "request-timeout", 0, OPT_FLOAT, F(request_timeout), .def = "0", .hi = 1e6,
       .help = "seconds after which a request is ended with 504; 0: never" },
@@ -121,9 +114,10 @@ static const opt_row server_rows[] = {
               "system calls; required: refuse to start where the kernel lacks one of them" },
 };
 static const opt_row dry_rows[] = {
-    { "max-body-size", 0, OPT_SIZE, F(max_body), .def = "32M", .lo = 1024, .hi = 1 << 30,
+    { "max-body-size", 0, OPT_SIZE, F(door.max_body), .def = "32M", .lo = 1024, .hi = 1 << 30,
       .help = "bytes of a request's body; more is answered with 413" },
-    { "request-memory", 0, OPT_SIZE, F(request_memory), .def = "256M", .lo = 1 << 20, .hi = 0x1p40,
+    { "request-memory", 0, OPT_SIZE, F(door.request_memory), .def = "256M", .lo = 1 << 20,
+      .hi = 0x1p40,
       .help = "memory of all bodies, their JSON and answers together; beyond it 503" },
     { "print-limits", 0, OPT_FLAG, F(print_limits),
       .help = "print every limit of the server and the memory that it allows, and exit" },
@@ -140,13 +134,13 @@ static const opt_row queue_rows[] = {
 #ifdef LLMQ_SCRIPTED
 static const opt_row test_rows[] = {
     { "test-script", 0, OPT_STR, F(script), .arg = "FILE", .help = "force the draws" },
-    { "test-ping", 0, OPT_FLOAT, F(ping_seconds), .help = "seconds to a stream's comment" },
+    { "test-ping", 0, OPT_FLOAT, F(door.ping_seconds), .help = "seconds to a stream's comment" },
     { "test-load", 0, OPT_STR, F(load_gate), .arg = "FILE",
       .help = "load once this file is there" },
     { "test-engine", 0, OPT_STR, F(engine_gate), .arg = "FILE",
       .help = "likewise open the engine, which comes last" },
-    { "test-head", 0, OPT_FLOAT, F(head_seconds), .help = "seconds that a head may take" },
-    { "test-body", 0, OPT_FLOAT, F(body_seconds), .help = "seconds that a body may take" },
+    { "test-head", 0, OPT_FLOAT, F(door.head_seconds), .help = "seconds that a head may take" },
+    { "test-body", 0, OPT_FLOAT, F(door.body_seconds), .help = "seconds that a body may take" },
 };
 #endif
 
@@ -156,21 +150,18 @@ typedef struct {
     load_tok tok;             /* opened before anybody can connect */
     src_source *src;          /* that it lies in, or NULL */
     lm *l;
-    http_server *http;
+    door door;
     pool *p;
     eng_opts engine_opts;
     bool mtp; /* the model's MTP head guesses */
     double started;
-    ops_keys keys;
-    ops_log log;
-    ops_tls tls;
     int gpus; /* that are open */
     iso_report isolation;
 #ifdef LLMQ_SCRIPTED
     test_script *script;
     eng_script hook;
 #endif
-    char name[128], url[320];
+    char name[128];
     const char *one_name[1];
 } serve;
 
@@ -180,76 +171,37 @@ static bool log_request(void *user, const http_log_line *l)
 {
     prog_say(LOG_DEBUG, "%s %s %d %.3fs %zuB %s", l->method, l->path, l->status, l->seconds,
              l->bytes, l->request_id);
-    return ops_log_write(&((serve *)user)->log, l);
-}
-
-/* An address of this machine alone: 127.0.0.0/8, ::1, or its name. */
-static bool is_loopback(const char *host)
-{
-    struct in_addr a;
-    if (inet_pton(AF_INET, host, &a) == 1) return ntohl(a.s_addr) >> 24 == 127;
-    return strcmp(host, "::1") == 0 || strcmp(host, "localhost") == 0;
-}
-
-/* Without keys, on this machine alone, pages of the web could call under a name of their own. */
-static bool checks_host(const serve *v)
-{
-    const serve_opts *o = v->o;
-    bool keyed = v->keys.list.n_keys || v->keys.list.n_admin_keys;
-    return o->hosts.n || (!keyed && !o->unix_path && is_loopback(o->host));
-}
-
-static bool shows_page(const serve_opts *o)
-{
-    return o->web == WEB_ON || (o->web == WEB_AUTO && !o->unix_path && is_loopback(o->host));
+    return ops_log_write(&((serve *)user)->door.log, l);
 }
 
 /* Before any thread of our own starts. */
 static lq_status isolate(serve *v, lq_err *err)
 {
     const serve_opts *o = v->o;
-    const bool log_file = o->access_log && strcmp(o->access_log, "-") != 0;
     if (o->file_dir) (void)mkdir(o->file_dir, 0700); /* api_open says what is wrong with it */
-    const iso_path paths[] = {
+    iso_path paths[DOOR_PATHS + 8] = {
         { v->path, ISO_MODEL },
         { o->engine.draft, ISO_MODEL },
         { o->model.tokenizer, ISO_MODEL },
         { o->model.chat_template, ISO_MODEL },
         { o->model.rerank_template, ISO_MODEL },
-        { o->keys.key_file, ISO_REPLACED },
-        { o->keys.admin_key_file, ISO_REPLACED },
-        { o->cert, ISO_REPLACED },
-        { o->cert_key, ISO_REPLACED },
-        { log_file ? o->access_log : NULL, ISO_LOG },
-        { o->unix_path, ISO_SOCKET },
         { o->file_dir, ISO_STORE },
 #ifdef LLMQ_SCRIPTED
         { o->script, ISO_MODEL },
 #endif
     };
+    door_paths(&o->door, paths + LQ_COUNT(paths) - DOOR_PATHS);
     const iso_want w = {
         .mode = (iso_mode)o->isolation, .paths = paths, .n = LQ_COUNT(paths), .gpus = v->gpus
     };
     return iso_files(&v->isolation, &w, err);
 }
 
-static http_opts http_limits(const serve_opts *o)
-{
-    http_opts h = { .max_connections = (int)o->connections,
-                    .max_body = o->max_body,
-                    .max_bodies = o->request_memory,
-                    .header_seconds = o->head_seconds,
-                    .body_seconds = o->body_seconds,
-                    .ping_seconds = o->ping_seconds };
-    http_defaults(&h);
-    return h;
-}
-
 /* As budget_make of the server's model. */
 static lq_status budget_with(budget *b, const serve *v, bool mtp, const eng_opts *e,
                              const load_opts *on, const cmd_ctx *c, lq_err *err)
 {
-    const http_opts ho = http_limits(v->o);
+    const http_opts ho = door_limits(&v->o->door);
     const int threads = c->threads ? c->threads : machine_cpus();
     return budget_make(b, v->path, v->o->engine.draft, mtp, e, &ho, on, opt_given(c, "verify"),
                        threads, err);
@@ -300,7 +252,7 @@ static lq_status budget_of_device(budget *b, serve *v, const cmd_ctx *c, lq_err 
 static lq_status dry_run(serve *v, const cmd_ctx *c, lq_err *err)
 {
     budget b;
-    const http_opts http = http_limits(v->o);
+    const http_opts http = door_limits(&v->o->door);
     lq_status s = opt_model_start(&v->o->model, err);
     if (s) return s;
     opt_note_device(&v->o->model);
@@ -354,13 +306,6 @@ static lq_status open_text(serve *v, lq_err *err)
     return s;
 }
 
-/* What a log is appended to: "-" is stdout, and a pipe or a device holds nothing. */
-static bool is_file(const char *path)
-{
-    struct stat st;
-    return strcmp(path, "-") != 0 && (stat(path, &st) != 0 || S_ISREG(st.st_mode));
-}
-
 /* The API says each thing once. */
 static void note_once(void *user, const char *text)
 {
@@ -387,39 +332,15 @@ static lq_status listen_first(serve *v, lq_err *err)
                     .log = log_request,
                     .note = note_once,
                     .user = v };
-    lq_status s = ops_keys_read(&v->keys, &o->keys, err);
-    if (!s) s = ops_tls_read(&v->tls, o->cert, o->cert_key, err);
-    if (!s && o->access_log && is_file(o->access_log))
-        s = output_check_place("--access-log", o->access_log, false, NULL, v->named, err);
-    if (!s) s = ops_log_open(&v->log, o->access_log, err);
+    lq_status s = door_read(&v->door, &o->door, v->named, err);
     if (!s) s = lm_open(&v->l, &ao, err);
     if (s) return s;
-    http_opts ho = http_limits(o);
-    ho.host = o->host;
-    ho.port = (int)o->port;
-    ho.unix_path = o->unix_path;
-    ho.keys = v->keys.list;
-    ho.tls_cert = v->tls.cert;
-    ho.tls_key = v->tls.key;
-    ho.origins = o->origins.v;
-    ho.n_origins = o->origins.n;
-    ho.check_host = checks_host(v);
-    ho.hosts = o->hosts.v;
-    ho.n_hosts = o->hosts.n;
-    ho.log = api_log;
-    ho.tick = api_tick;
-    ho.app = lm_api(v->l);
-    ho.routes = api_routes(shows_page(o), &ho.n_routes);
-    s = http_open(&v->http, &ho, err);
+    http_opts ho = { .log = api_log, .tick = api_tick, .app = lm_api(v->l) };
+    ho.routes = api_routes(door_shows_page(&o->door), &ho.n_routes);
+    s = door_open(&v->door, &ho, err);
     if (s) return s;
-    api_set_http(lm_api(v->l), v->http);
-    bool v6 = strchr(o->host, ':') != NULL;
-    if (o->unix_path)
-        snprintf(v->url, sizeof v->url, "%s", o->unix_path);
-    else
-        snprintf(v->url, sizeof v->url, "%s://%s%s%s:%d", o->cert ? "https" : "http", v6 ? "[" : "",
-                 o->host, v6 ? "]" : "", http_port(v->http));
-    prog_say(LOG_INFO, "listening on %s, loading %s", v->url, v->named);
+    api_set_http(lm_api(v->l), v->door.http);
+    prog_say(LOG_INFO, "listening on %s, loading %s", v->door.url, v->named);
     return LQ_OK;
 }
 
@@ -483,7 +404,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
         LOG_INFO,
         "ready: %s on %s, context %lld, %lld KV blocks of %lld tokens, kernels %s, threads %d, "
         "device %s, after %.2f s",
-        v->o->names.n ? v->o->names.v[0] : v->name, v->url, (long long)m->max_len,
+        v->o->names.n ? v->o->names.v[0] : v->name, v->door.url, (long long)m->max_len,
         (long long)m->kv_blocks, (long long)m->block_size, k_name(), pool_threads(v->p), m->device,
         lq_now() - v->started);
     if (v->o->isolation != ISO_OFF)
@@ -495,52 +416,12 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
 
 /* ---- while it runs ---- */
 
-static lq_status reload_keys(serve *v, lq_err *err)
-{
-    ops_keys fresh;
-    lq_status s = ops_keys_read(&fresh, &v->o->keys, err);
-    if (s) return s;
-    s = http_set_keys(v->http, &fresh.list, err);
-    ops_keys_free(&fresh);
-    return s;
-}
-
-static lq_status reload_tls(serve *v, lq_err *err)
-{
-    ops_tls fresh;
-    lq_status s = ops_tls_read(&fresh, v->o->cert, v->o->cert_key, err);
-    if (!s && fresh.cert) s = http_set_tls(v->http, fresh.cert, fresh.key, err);
-    ops_tls_free(&fresh);
-    return s;
-}
-
-static lq_status reload_log(serve *v, lq_err *err)
-{
-    return ops_log_reopen(&v->log, v->o->access_log, err);
-}
-
-/* A file that cannot be read leaves what it is for as it was: a half-written one locks nobody out.
- * The others are read all the same. */
-static void reload(serve *v)
-{
-    static lq_status (*const parts[])(serve * v, lq_err * err) = { reload_keys, reload_tls,
-                                                                   reload_log };
-    int bad = 0;
-    for (size_t i = 0; i < LQ_COUNT(parts); i++) {
-        lq_err err;
-        if (!parts[i](v, &err)) continue;
-        prog_say(LOG_ERROR, "SIGHUP: %s; what was stays", err.msg);
-        bad++;
-    }
-    if (!bad) prog_say(LOG_INFO, "SIGHUP: keys, certificate and log are read again");
-}
-
 static void say_state(serve *v)
 {
     eng_stats s;
     http_stats h;
     eng_stats_get(lm_engine(v->l), &s);
-    http_stats_get(v->http, &h);
+    http_stats_get(v->door.http, &h);
     prog_say(LOG_WARN,
              "state: %lld running, %lld waiting, %lld of %lld KV blocks in use, step %llu %.3f s "
              "ago, %lld connections with %lld open requests",
@@ -555,7 +436,7 @@ static lq_status wait_for_stop(serve *v, const cmd_ctx *c, lq_err *err)
     eng_stats s;
     while (!lq_stopped(c->job)) { /* any thread may have taken the signal: look now and then */
         nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
-        if (ops_hangup()) reload(v);
+        if (ops_hangup()) door_reload(&v->door);
         if (ops_dump()) say_state(v);
         eng_stats_get(lm_engine(v->l), &s);
         if (s.lost) return lq_fail(err, LQ_EDEVICE, "%s", s.why.msg);
@@ -573,7 +454,7 @@ static void drain(serve *v)
     prog_say(LOG_INFO, "draining: running requests have %.0f s; a second signal ends at once",
              v->o->shutdown_timeout);
     api_drain(lm_api(v->l));
-    http_drain(v->http);
+    http_drain(v->door.http);
     do {
         double left = until - lq_now();
         idle = eng_drain(lm_engine(v->l), left < 0 ? 0 : left < 0.5 ? left : 0.5);
@@ -582,19 +463,17 @@ static void drain(serve *v)
         prog_say(LOG_WARN, "the time is up: what still runs is aborted");
         api_abort(lm_api(v->l));
     }
-    http_wait_idle(v->http, 2); /* the last answers go out */
+    http_wait_idle(v->door.http, 2); /* the last answers go out */
 }
 
 static void close_all(serve *v)
 {
-    http_close(v->http); /* before the engine: it still cancels */
+    door_shut(&v->door); /* before the engine: it still cancels */
     lm_close(v->l);
     load_tok_close(&v->tok);
     src_close(v->src);
     pool_close(v->p);
-    ops_keys_free(&v->keys);
-    ops_tls_free(&v->tls);
-    ops_log_close(&v->log);
+    door_close(&v->door);
 #ifdef LLMQ_SCRIPTED
     test_script_close(v->script);
 #endif
@@ -607,20 +486,17 @@ static lq_status serve_check(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!o->path == !c->argc)
         return lq_fail(err, LQ_EUSAGE, "expected one MODEL, as an argument or with --model: %s",
                        c->cmd->args[0].help);
-    if (o->request_memory < o->max_body)
-        return lq_fail(err, LQ_EUSAGE,
-                       "--request-memory: expected --max-body-size (%zu) or more, found %zu",
-                       o->max_body, o->request_memory);
     if (o->file_dir && !o->files)
         return lq_fail(err, LQ_EUSAGE, "--file-store-dir: expected --file-store SIZE beside it");
-    return opt_engine_of(&e, &o->engine, &o->model, err);
+    lq_status s = door_check(&o->door, err);
+    return s ? s : opt_engine_of(&e, &o->engine, &o->model, err);
 }
 
 static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const serve_opts *o = opts;
     serve v = {
-        .o = o, .path = o->path ? o->path : c->argv[0], .log = { .fd = -1 }, .started = lq_now()
+        .o = o, .path = o->path ? o->path : c->argv[0], .door = DOOR_NONE, .started = lq_now()
     };
     v.named = load_named(c, v.path);
     ops_signals();
@@ -629,11 +505,7 @@ static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (s) return s;
     v.engine_opts.queue = o->queue;
     v.mtp = opt_engine_mtp(&o->engine);
-    struct rlimit files;
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
-        files.rlim_cur = files.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &files);
-    }
+    ops_all_files();
     if (o->dry_run || o->print_limits) return dry_run(&v, c, err);
     s = opt_open_gpus(&v.gpus, &o->model, err);
     if (!s) s = isolate(&v, err);

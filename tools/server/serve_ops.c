@@ -12,6 +12,7 @@
 #endif
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <time.h>
@@ -153,13 +154,21 @@ void ops_log_close(ops_log *l)
     l->fd = -1;
 }
 
-/* ---- memory ---- */
+/* ---- memory and descriptors ---- */
 
 void ops_one_heap(void)
 {
 #ifdef __GLIBC__
     mallopt(M_ARENA_MAX, 1);
 #endif
+}
+
+void ops_all_files(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
 }
 
 /* ---- signals ---- */

@@ -46,6 +46,7 @@ void ops_log_close(ops_log *l);
 /* All threads take memory from one heap from now on, so that what a large request leaves free
  * serves the next one whatever thread reads it, and goes back to the system (http_req.c). */
 void ops_one_heap(void);
+void ops_all_files(void); /* as many may be open as the system lets this process have */
 
 /* SIGHUP and SIGUSR1 are remembered from now on; true once for each batch of them. SIGPIPE is
  * ignored. */
