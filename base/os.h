@@ -48,7 +48,8 @@ int os_cond_until(pthread_cond_t *c, pthread_mutex_t *m, double until);
 /* ---- sockets, pipes, processes: descriptors that a started program does not inherit ---- */
 int os_socket(int family, int type, int protocol, bool nonblocking);
 int os_pipe(int fd[2]);
-int os_dup_over(int from, int to); /* dup2 */
+int os_dup_over(int from, int to);    /* dup2 */
+bool os_program(char *out, size_t n); /* the file of this process's program */
 /* In a child: SIGTERM when the thread that forked ends. false: it has ended already, or (where the
  * system cannot) is no longer the parent. */
 bool os_end_with(pid_t parent);

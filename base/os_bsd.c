@@ -15,6 +15,7 @@
 #include <sys/sysctl.h>
 #include <unistd.h>
 #if defined(__APPLE__)
+#include <mach-o/dyld.h>
 #include <mach/mach.h>
 #else
 #include <pthread_np.h>
@@ -186,6 +187,18 @@ int os_pipe(int fd[2])
 }
 
 int os_dup_over(int from, int to) { return not_inherited(dup2(from, to)); }
+
+bool os_program(char *out, size_t n)
+{
+#if defined(__APPLE__)
+    uint32_t room = (uint32_t)n;
+    errno = ENAMETOOLONG;
+    return _NSGetExecutablePath(out, &room) == 0;
+#else
+    int name[] = { CTL_KERN, KERN_PROC, KERN_PROC_PATHNAME, -1 };
+    return sysctl(name, 4, out, &n, NULL, 0) == 0;
+#endif
+}
 
 bool os_end_with(pid_t parent)
 {

@@ -126,6 +126,16 @@ int os_socket(int family, int type, int protocol, bool nonblocking)
 int os_pipe(int fd[2]) { return pipe2(fd, O_CLOEXEC); }
 int os_dup_over(int from, int to) { return dup3(from, to, O_CLOEXEC); }
 
+bool os_program(char *out, size_t n)
+{
+    const ssize_t k = readlink("/proc/self/exe", out, n);
+    if (k < 0) return false;
+    errno = ENAMETOOLONG;
+    if ((size_t)k >= n) return false;
+    out[k] = 0;
+    return true;
+}
+
 bool os_end_with(pid_t parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGTERM);

@@ -14,6 +14,7 @@
 #include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
 #include "tools/inflight/inflight.h"
+#include "tools/router/router.h"
 #include "tools/server/isolate.h"
 #include "tools/server/serve_door.h"
 #include "tools/server/serve_limits.h"
@@ -30,6 +31,7 @@
 
 typedef struct {
     door_opts door;
+    router_opts router;
     const char *path;
     int64_t queue, responses;
     double shutdown_timeout, request_timeout, stall_timeout;
@@ -479,30 +481,79 @@ static void close_all(serve *v)
 #endif
 }
 
+static lq_status check_one(const cmd_ctx *c, const serve_opts *o, lq_err *err)
+{
+    static const char *const several[] = { "max-loaded", "models-memory", "idle-unload",
+                                           "load-timeout" };
+    if (!o->path == !c->argc)
+        return lq_fail(err, LQ_EUSAGE, "expected one MODEL, as an argument or with --model: %s",
+                       c->cmd->args[0].help);
+    for (size_t i = 0; i < LQ_COUNT(several); i++)
+        if (opt_given(c, several[i]))
+            return lq_fail(err, LQ_EUSAGE,
+                           "--%s: expected several models: --models, or a folder of them",
+                           several[i]);
+    return LQ_OK;
+}
+
+/* What belongs to one model's server, or is kept where no later request would find it. */
+static lq_status check_several(const cmd_ctx *c, const serve_opts *o, lq_err *err)
+{
+    static const char *const single[] = {
+        "model",   "served-model-name", "response-store", "file-store",     "file-store-dir",
+        "dry-run", "print-limits",      "quantize",       "quantize-cache", "speculative-model"
+    };
+    if (o->router.file && c->argc)
+        return lq_fail(err, LQ_EUSAGE, "--models: expected no MODEL beside it, found '%.100s'",
+                       c->argv[0]);
+    for (size_t i = 0; i < LQ_COUNT(single); i++)
+        if (opt_given(c, single[i]))
+            return lq_fail(err, LQ_EUSAGE, "--%s: expected one model, found several", single[i]);
+    return LQ_OK;
+}
+
 static lq_status serve_check(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const serve_opts *o = opts;
     eng_opts e;
-    if (!o->path == !c->argc)
-        return lq_fail(err, LQ_EUSAGE, "expected one MODEL, as an argument or with --model: %s",
-                       c->cmd->args[0].help);
+    lq_status s = o->router.file || (c->argc && router_takes(c->argv[0])) ? check_several(c, o, err)
+                                                                          : check_one(c, o, err);
+    if (s) return s;
     if (o->file_dir && !o->files)
         return lq_fail(err, LQ_EUSAGE, "--file-store-dir: expected --file-store SIZE beside it");
-    lq_status s = door_check(&o->door, err);
+    s = door_check(&o->door, err);
     return s ? s : opt_engine_of(&e, &o->engine, &o->model, err);
+}
+
+static lq_status serve_several(const cmd_ctx *c, const serve_opts *o, lq_err *err)
+{
+    ops_all_files();
+    return router_run(&(router_job){ .c = c,
+                                     .opts = o,
+                                     .door = &o->door,
+                                     .router = &o->router,
+                                     .folder = o->router.file ? NULL : c->argv[0],
+                                     .isolation = (iso_mode)o->isolation,
+                                     .queue = o->queue,
+                                     .shutdown_seconds = o->shutdown_timeout },
+                      err);
 }
 
 static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const serve_opts *o = opts;
-    serve v = {
-        .o = o, .path = o->path ? o->path : c->argv[0], .door = DOOR_NONE, .started = lq_now()
-    };
+    serve v = { .o = o,
+                .path = o->path   ? o->path
+                        : c->argc ? c->argv[0]
+                                  : "",
+                .door = DOOR_NONE,
+                .started = lq_now() };
     v.named = load_named(c, v.path);
     ops_signals();
     ops_one_heap();
     lq_status s = opt_engine_of(&v.engine_opts, &o->engine, &o->model, err);
     if (s) return s;
+    if (o->router.file || router_takes(v.path)) return serve_several(c, o, err);
     v.engine_opts.queue = o->queue;
     v.mtp = opt_engine_mtp(&o->engine);
     ops_all_files();
@@ -540,6 +591,7 @@ const cmd_row cmd_serve = {
     .more = print_routes,
     .args = { { "MODEL", 0, 1, OPT_MODEL_HELP, FILES_MODEL } },
     .groups = { OPT_GROUP("Server", server_rows, 0), OPT_GROUP("Queue", queue_rows, 0),
+                OPT_GROUP("Several models", router_rows, F(router)),
                 OPT_GROUP("Memory", dry_rows, 0),
                 OPT_GROUP("Engine", opt_engine_rows, F(engine)),
                 OPT_GROUP("Running the model", opt_model_rows, F(model)),

@@ -131,7 +131,8 @@ lq_status http_local(const http_route *routes, size_t n_routes, void *app, http_
 
 /* ---- inside a handler ---- */
 bool http_can_stream(const http_req *r);             /* false: only a whole answer can be given */
-const char *http_body(const http_req *r, size_t *n); /* not NULL; valid until the answer is given */
+const char *http_body(const http_req *r, size_t *n); /* not NULL; valid as long as the exchange */
+const char *http_path(const http_req *r);            /* decoded, without the query */
 const char *http_rest(const http_req *r); /* what stood for the star of the route, decoded */
 const char *http_id(const http_req *r);   /* X-Request-Id: the client's if it was clean */
 const char *http_header(const http_req *r, const char *name); /* only inside the handler */

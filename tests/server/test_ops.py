@@ -1,19 +1,26 @@
-"""docs/ops: the dashboard and the alert rules ask for what /metrics has."""
+"""docs/ops: the dashboard and the alert rules ask for what /metrics of one model or of several has."""
 import json
 import re
 
 import pytest
 
-from harness import ROOT
+from harness import ROOT, Server
+
+@pytest.fixture(scope="module")
+def router(llmq, tmp_path_factory):
+    with Server(llmq, ROOT / "models", log=tmp_path_factory.mktemp("router") / "log") as s:
+        yield s
 
 
 @pytest.mark.parametrize("name", ["dashboard.json", "alerts.yml"])
-def test_what_they_ask_for_is_there(server, name):
+def test_what_they_ask_for_is_there(server, router, name):
     text = (ROOT / "docs/ops" / name).read_text()
     if name.endswith(".json"):
         panels = json.loads(text)["panels"]
         assert len({p["id"] for p in panels}) == len(panels)
         text = "\n".join(t["expr"] for p in panels for t in p["targets"])
-    have = set(re.findall(r"^((?:vllm|llmq):\w+)\{", server.get("/metrics").read().decode(), re.M))
+    have = set()
+    for s in [server, router]:
+        have |= set(re.findall(r"^((?:vllm|llmq):\w+)[{ ]", s.get("/metrics").read().decode(), re.M))
     asked = set(re.findall(r"\b(?:vllm|llmq):\w+", text))
     assert len(asked) > 6 and asked <= have, asked - have

@@ -1,0 +1,319 @@
+"""Several models in one server: loaded when they are asked for, in processes of their own."""
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+
+import httpx
+import openai
+import pytest
+
+from harness import LIMIT, ROOT, Server, until
+from helpers import ADMIN, MODEL, NOT_SANITIZED, TINY, USER, complete, metric, stream
+
+PROMPT = "The old house"
+pytestmark = NOT_SANITIZED
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two models, one that is none, and what is no model at all."""
+    d = tmp_path_factory.mktemp("models")
+    shutil.copytree(TINY, d / "tiny")
+    shutil.copytree(MODEL, d / "big")
+    (d / "broken.gguf").write_bytes(b"GGUF\x03\0\0\0nothing")
+    (d / "notes.txt").write_text("no model\n")
+    (d / "mmproj-x.gguf").write_bytes(b"GGUF")
+    return d
+
+
+@pytest.fixture
+def start(llmq, tmp_path):
+    running = []
+
+    def run(*args, llmq=llmq, **more):
+        s = Server(llmq, *args, log=tmp_path / f"log{len(running)}", **more)
+        running.append(s)
+        return s.wait_ready()
+    yield run
+    for s in running:
+        s.stop()
+
+
+def listed(server):
+    return {m["id"]: m for m in json.loads(server.get("/v1/models").read())["data"]}
+
+
+def states(server):
+    return {name: m["status"]["value"] for name, m in listed(server).items()}
+
+
+def text(server, model, **more):
+    return complete(server, PROMPT, model=model, max_tokens=12, temperature=0, **more)["choices"][0]["text"]
+
+
+def kids(server):
+    """Processes of the models' servers: those of the keeper, the router's only child."""
+    def of(pid):
+        return [int(p) for p in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [k for keeper in of(server.process.pid) for k in of(keeper)]
+
+
+def sockets(server):
+    return pathlib.Path(re.search(r"listening on (/\S+)/\d+, ", server.output())[1])
+
+
+@pytest.fixture(scope="module")
+def alone(llmq, tmp_path_factory):
+    """What the models answer by themselves."""
+    said = {}
+    for name, path in [("tiny", TINY), ("big", MODEL)]:
+        with Server(llmq, path, log=tmp_path_factory.mktemp("alone") / name) as s:
+            said[name] = text(s, path.name)
+    return said
+
+
+def test_models_are_loaded_when_asked_for(start, folder, alone):
+    s = start(folder, "--max-loaded", 1)
+    assert states(s) == {"big": "unloaded", "broken.gguf": "unloaded", "tiny": "unloaded"}
+    assert not kids(s)
+    for name in ["tiny", "big", "tiny"]:
+        assert text(s, name) == alone[name]
+        assert states(s)[name] == "loaded"
+        until(lambda: len(kids(s)) == 1)
+    cards = listed(s)
+    assert cards["tiny"]["max_model_len"] and "chat" in cards["big"]["capabilities"]
+    assert metric(s, "llmq:model_loads_total", model_name="tiny") == 2
+    assert metric(s, "llmq:model_unloads_total", model_name="big") == 1
+    assert metric(s, "llmq:model_requests_total", model_name="tiny") == 2
+
+
+def test_both_stay_where_there_is_room(start, folder, alone):
+    s = start(folder)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        names = ["tiny", "big"] * 8
+        assert list(pool.map(lambda n: text(s, n), names)) == [alone[n] for n in names]
+    assert metric(s, "llmq:model_loads_total") == 2
+    assert len(kids(s)) == 2
+
+
+def test_turns_of_models_that_do_not_fit_together(start, folder, alone):
+    """Requests for two models at once, of which one is loaded: each is answered, none starves."""
+    s = start(folder, "--max-loaded", 1)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        names = ["tiny", "big"] * 12
+        assert list(pool.map(lambda n: text(s, n), names)) == [alone[n] for n in names]
+    assert metric(s, "llmq:model_requests_total") == 24
+
+
+def test_memory_bounds_what_is_loaded(start, folder):
+    s = start(folder, "--models-memory", "2M")
+    answer = s.post_json("/v1/completions", {"model": "tiny", "prompt": PROMPT}, status=500)
+    assert answer["error"]["code"] == "model_load_failed"
+    assert re.search(r"it takes [\d.]+ MiB of memory, more than the 2.0 MiB of --models-memory", answer["error"]["message"])
+
+
+def test_a_broken_model_hinders_no_other(start, folder, alone):
+    s = start(folder)
+    answer = s.post_json("/v1/completions", {"model": "broken.gguf", "prompt": PROMPT}, status=500)
+    assert answer["error"]["code"] == "model_load_failed" and "broken.gguf" in answer["error"]["message"]
+    status = listed(s)["broken.gguf"]["status"]
+    assert status["failed"] and status["error"] in answer["error"]["message"]
+    assert text(s, "tiny") == alone["tiny"]
+
+
+def test_a_name_that_nobody_serves(start, folder):
+    s = start(folder)
+    for body, status, code in [({"model": "nobody"}, 404, "model_not_found"), ({"model": 3}, 400, None)]:
+        answer = s.post_json("/v1/completions", {**body, "prompt": PROMPT}, status=status)
+        assert answer["error"]["param"] == "model" and answer["error"]["code"] == code
+    assert s.post("/v1/completions", b"{").status == 400
+    assert s.get("/v1/models/nobody").status == 404
+    assert s.get("/props?model=tiny").status == 503  # a GET loads nothing
+    assert not kids(s)
+
+
+def test_streams_pass_piece_by_piece(start, folder, alone):
+    s = start(folder)
+    events = stream(s, {"model": "tiny", "prompt": PROMPT, "max_tokens": 12, "temperature": 0})
+    assert len(events) > 3
+    assert "".join(e["choices"][0]["text"] for e in events if e["choices"]) == alone["tiny"]
+    answer = s.post_json("/v1/messages", {"model": "tiny", "max_tokens": 0, "messages": []}, status=400)
+    assert answer["type"] == "error"  # in the shape of its API, as the model's server said it
+
+
+def test_clients_of_other_apis(start, folder):
+    s = start(folder)
+    with openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=0) as c:
+        assert {m.id for m in c.models.list()} == {"tiny", "big", "broken.gguf"}
+        said = c.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hi"}], max_tokens=4)
+        assert said.model == "tiny" and said.usage.completion_tokens
+    tags = json.loads(s.get("/api/tags").read())["models"]
+    assert {m["name"] for m in tags} == {"tiny", "big", "broken.gguf"}
+    body = {"model": "big:latest", "messages": [{"role": "user", "content": "Hi"}], "stream": False,
+            "options": {"num_predict": 4}}
+    assert s.post_json("/api/chat", body)["done"]
+    assert {m["name"] for m in json.loads(s.get("/api/ps").read())["models"]} == {"tiny", "big"}
+    assert "vllm:prompt_tokens_total" in s.get("/metrics?model=tiny").read().decode()
+    assert s.post("/v1/files", b"", headers={"Content-Type": "multipart/form-data"}).status == 404
+
+
+def begin(response):
+    """The lines after the first event; the response is closed when they are dropped."""
+    lines = response.iter_lines()
+    assert next(lines).startswith("data: ")
+    return lines
+
+
+@pytest.fixture
+def slow(start, scripted_llmq, script_file, tmp_path):
+    """One model whose script "[slow]" goes on for long, and another."""
+    for name in ["one", "two"]:
+        shutil.copytree(TINY, tmp_path / "m" / name)
+    return lambda *args: start(tmp_path / "m", "--test-script", script_file, *args, llmq=scripted_llmq)
+
+
+LONG = {"model": "one", "prompt": "[slow]", "ignore_eos": True, "max_tokens": 900, "stream": True}
+
+
+def test_a_client_that_leaves_ends_its_request(slow):
+    s = slow()
+    with httpx.stream("POST", s.url + "/v1/completions", json=LONG, timeout=LIMIT) as r:
+        lines = begin(r)
+        assert metric(s, "llmq:model_requests_running", model_name="one") == 1
+        lines.close()
+    until(lambda: metric(s, "llmq:model_requests_running", model_name="one") == 0)
+    running = "vllm:num_requests_running{"
+    until(lambda: [line for line in s.get("/metrics?model=one").read().decode().splitlines()
+                   if line.startswith(running)][0].endswith(" 0"))
+
+
+def test_an_administrator_ends_a_request(slow):
+    s = slow()
+    with httpx.stream("POST", s.url + "/v1/completions", json=LONG, timeout=LIMIT,
+                      headers={"X-Request-Id": "the-long-one"}) as r:
+        lines = begin(r)
+        assert httpx.delete(s.url + "/v1/requests/the-long-one", timeout=LIMIT).status_code == 200
+        assert "aborted" in "".join(lines)
+    assert httpx.delete(s.url + "/v1/requests/the-long-one", timeout=LIMIT).status_code == 404
+
+
+def test_a_server_that_dies_is_started_again(slow):
+    s = slow()
+    with pytest.raises(httpx.RemoteProtocolError):
+        with httpx.stream("POST", s.url + "/v1/completions", json=LONG, timeout=LIMIT) as r:
+            lines = begin(r)
+            os.kill(kids(s)[0], signal.SIGKILL)
+            list(lines)
+    until(lambda: states(s)["one"] == "unloaded")
+    assert "one is lost: its server was ended by signal 9" in s.output()
+    assert complete(s, PROMPT, model="one", max_tokens=2)["choices"]
+    assert metric(s, "llmq:model_loads_total", model_name="one") == 2
+
+
+def test_a_model_in_use_stays_until_it_is_free(slow):
+    s = slow("--max-loaded", 1)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        with httpx.stream("POST", s.url + "/v1/completions", json=LONG, timeout=LIMIT) as r:
+            lines = begin(r)
+            other = pool.submit(complete, s, PROMPT, model="two", max_tokens=2)
+            until(lambda: states(s)["one"] == "unloading")
+            assert not other.done() and metric(s, "llmq:model_requests_running", model_name="one") == 1
+            lines.close()
+        assert other.result(LIMIT)["choices"]  # the client of "one" has left
+
+
+def test_a_request_waits_with_a_bound(slow, tmp_path):
+    s = slow("--test-load", tmp_path / "gate", "--load-timeout", 0.5, "--queue", 1)
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        def ask(_):
+            r = s.post("/v1/completions", {"model": "one", "prompt": PROMPT})
+            return r.status, json.loads(r.read())["error"]["code"]
+        assert set(pool.map(ask, range(2))) == {(503, "model_loading"), (503, "queue_full")}
+    assert states(s)["one"] == "loading"
+    (tmp_path / "gate").touch()
+    until(lambda: states(s)["one"] == "loaded")
+
+
+def test_idle_models_are_unloaded(start, folder):
+    s = start(folder, "--idle-unload", 0.2)
+    text(s, "tiny")
+    until(lambda: states(s)["tiny"] == "unloaded" and not kids(s))
+
+
+def test_keys_and_an_administrators_routes(start, folder):
+    s = start(folder, "--api-key", USER, "--admin-key", ADMIN, key=USER)
+    assert httpx.get(s.url + "/v1/models", timeout=LIMIT).status_code == 401
+    assert s.post("/v1/models/load", {"model": "tiny"}).status == 403
+    admin = {"Authorization": f"Bearer {ADMIN}"}
+    assert s.post_json("/models/load", {"model": "tiny"}, headers=admin) == {"success": True}
+    assert states(s)["tiny"] == "loaded"
+    assert s.post_json("/models/unload", {"model": "tiny"}, headers=admin) == {"success": True}
+    until(lambda: states(s)["tiny"] == "unloaded")
+    assert s.post("/models/load", {"model": "broken.gguf"}, headers=admin).status == 500
+    assert s.post("/models/load", {}, headers=admin).status == 400
+    assert text(s, "tiny")
+
+
+def test_the_end(slow):
+    """What runs is answered, models' servers end, their folder goes; also where the router is killed."""
+    for sig, code in [(signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)]:
+        s = slow()
+        complete(s, PROMPT, model="one", max_tokens=2)
+        running, place = kids(s), sockets(s)
+        assert running and place.is_dir()
+        assert s.stop(sig) == code
+        until(lambda: not place.exists() and not any(pathlib.Path(f"/proc/{k}/exe").exists() for k in running))
+
+
+def test_the_file_of_models(start, folder, tmp_path):
+    (tmp_path / "models.json").write_text(json.dumps({"models": [
+        {"model": "here/tiny", "name": "small", "aliases": ["gpt-4o-mini", "org/small"], "preload": True,
+         "options": ["--max-model-len", "128"], "idle_unload": 0},
+        {"model": str(folder / "big"), "idle_unload": 0.2}]}))
+    (tmp_path / "here").symlink_to(folder)
+    s = start(f"--models={tmp_path}/models.json")
+    until(lambda: states(s)["small"] == "loaded")
+    cards = listed(s)
+    assert list(cards) == ["small", "gpt-4o-mini", "org/small", "big"]
+    assert cards["org/small"]["max_model_len"] == 128 and cards["gpt-4o-mini"]["root"] == "small"
+    answer = complete(s, PROMPT, model="gpt-4o-mini", max_tokens=2)
+    assert answer["model"] == "gpt-4o-mini"
+    assert complete(s, PROMPT, max_tokens=2)["choices"]  # without a name: the one that was used last
+    complete(s, PROMPT, model="big", max_tokens=2)
+    until(lambda: states(s)["big"] == "unloaded")
+    assert states(s)["small"] == "loaded"
+
+
+@pytest.mark.parametrize("models, said", [
+    ("{", "models.json: JSON: expected a string at byte 1"),
+    ({}, "models.json: models: expected an array of 1 to 4096 objects, found nothing"),
+    ({"models": [{}]}, "models[0]: model: expected"),
+    ({"models": [{"model": "nothing-here.llmq"}]}, "models[0]: model: expected a file, a folder or ORG/NAME on the hub, found 'nothing-here.llmq'"),
+    ({"models": [{"model": str(TINY), "colour": 1}]}, "models[0]: colour: no member of this name is known"),
+    ({"models": [{"model": str(TINY), "name": "a"}, {"model": str(MODEL), "aliases": ["a"]}]},
+     "models[1]: the name 'a' is another model's too"),
+    ({"models": [{"model": str(TINY), "options": ["--max-model-len", "many"]}]}, "options of novels-1m: --max-model-len: expected"),
+    ({"models": [{"model": str(TINY), "options": ["--port", "80"]}]}, "options of novels-1m: --port is the whole server's, not one model's"),
+    ({"models": [{"model": str(TINY), "options": "--pin"}]}, "models[0]: options: expected an array"),
+])
+def test_wrong_files(llmq, tmp_path, models, said):
+    file = tmp_path / "models.json"
+    file.write_text(models if isinstance(models, str) else json.dumps(models))
+    r = llmq("serve", "--models", file, "--port", 0, code=None)
+    assert r.returncode in (2, 3) and said in r.stderr, r.stderr
+    assert r.stderr.startswith("llmq: serve: ")
+
+
+@pytest.mark.parametrize("args, said", [
+    (["--models", "x.json", "demo"], "--models: expected no MODEL beside it, found"),
+    (["FOLDER", "--served-model-name", "x"], "--served-model-name: expected one model, found several"),
+    (["FOLDER", "--response-store", "4"], "--response-store: expected one model, found several"),
+    ([str(TINY), "--max-loaded", "2"], "--max-loaded: expected several models: --models, or a folder of them"),
+])
+def test_options_that_do_not_go_together(llmq, folder, args, said):
+    r = llmq("serve", *[folder if a == "FOLDER" else a for a in args], code=None)
+    assert r.returncode == 2 and said in r.stderr, r.stderr

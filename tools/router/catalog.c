@@ -1,0 +1,244 @@
+/* tools/router/catalog.c - see catalog.h. */
+#include "tools/router/catalog.h"
+
+#include "base/json.h"
+#include "base/path.h"
+#include "tools/cli/load.h"
+#include "tools/cli/models.h"
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MAX_FILE = 16 << 20, MAX_MODELS = 4096, MAX_PATH = 4096, MAX_NAME = 200, MAX_WORDS = 256 };
+
+/* ---- the list ---- */
+
+static void free_words(char **v)
+{
+    for (size_t i = 0; v && v[i]; i++)
+        free(v[i]);
+    free(v);
+}
+
+void cat_free(catalog *c)
+{
+    for (int i = 0; i < c->n; i++) {
+        free(c->m[i].path);
+        free_words(c->m[i].names);
+        free_words(c->m[i].options);
+    }
+    free(c->m);
+    *c = (catalog){ 0 };
+}
+
+int cat_find(const catalog *c, const char *name)
+{
+    for (int i = 0; i < c->n; i++)
+        for (char **v = c->m[i].names; v && *v; v++)
+            if (strcmp(*v, name) == 0) return i;
+    return -1;
+}
+
+static char **words(size_t n) { return calloc(n + 1, sizeof(char *)); }
+
+/* One more model, without names. */
+static cat_model *add(catalog *c, const char *path)
+{
+    cat_model *m = realloc(c->m, (size_t)(c->n + 1) * sizeof *m);
+    if (!m) return NULL;
+    c->m = m;
+    c->m[c->n] = (cat_model){ .idle_seconds = -1 };
+    m = &c->m[c->n++];
+    m->path = strdup(path);
+    return m->path ? m : NULL;
+}
+
+/* ---- a folder ---- */
+
+static bool has_file(const char *dir, const char *name)
+{
+    char path[MAX_PATH];
+    return !lq_path_join(path, sizeof path, dir, name, NULL) && lq_exists(path);
+}
+
+/* Of a file in shards the first stands for all. */
+static bool is_first_shard(const char *name)
+{
+    const char *of = strstr(name, "-of-");
+    return !of || of - name < 5 || strncmp(of - 5, "00001", 5) == 0;
+}
+
+/* Whether an entry of a folder is a model: what `llmq serve` takes, by its name alone. */
+static bool is_model(const char *dir, const char *name)
+{
+    char path[MAX_PATH];
+    if (name[0] == '.' || lq_path_join(path, sizeof path, dir, name, NULL)) return false;
+    if (lq_is_dir(path)) return has_file(path, "config.json");
+    if (strncmp(name, "mmproj", 6) == 0) return false;
+    return (lq_has_ending(name, ".llmq") || lq_has_ending(name, ".gguf")) && is_first_shard(name);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Names of the models in it, sorted; of at most `most`. */
+static lq_status list(char ***out, size_t *n, size_t most, const char *dir, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    *n = 0;
+    *out = words(most);
+    DIR *d = *out ? opendir(dir) : NULL;
+    if (!*out) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!d) return lq_open_failed(err, dir);
+    for (struct dirent *e; *n < most && (e = lq_next_entry(&s, d, dir, err)) != NULL;)
+        if (is_model(dir, e->d_name) && ((*out)[*n] = strdup(e->d_name)) != NULL) ++*n;
+    closedir(d);
+    qsort(*out, *n, sizeof **out, by_name);
+    return s;
+}
+
+bool cat_is_folder(const char *path)
+{
+    char **found = NULL;
+    size_t n = 0;
+    if (!lq_is_dir(path) || has_file(path, "config.json")) return false;
+    const bool any = !list(&found, &n, 1, path, NULL) && n;
+    free_words(found);
+    return any;
+}
+
+lq_status cat_read_folder(catalog *c, const char *dir, lq_err *err)
+{
+    char **found = NULL, path[MAX_PATH], name[MAX_NAME];
+    size_t n = 0;
+    *c = (catalog){ 0 };
+    lq_status s = list(&found, &n, MAX_MODELS, dir, err);
+    for (size_t i = 0; i < n && !s; i++) {
+        s = lq_path_join(path, sizeof path, dir, found[i], err);
+        cat_model *m = s ? NULL : add(c, path);
+        if (m && (m->names = words(1)) != NULL)
+            m->names[0] = strdup(load_name(name, sizeof name, path));
+        if (!s && (!m || !m->names || !m->names[0])) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+        if (!s && cat_find(c, m->names[0]) != c->n - 1)
+            s = lq_fail(err, LQ_EVALUE, "%s: two models are called '%s'", dir, m->names[0]);
+    }
+    free_words(found);
+    if (s) cat_free(c);
+    return s;
+}
+
+/* ---- a file ---- */
+
+static lq_status wrong(lq_err *err, const char *key, const char *expected, const cJSON *v)
+{
+    char found[64];
+    return lq_fail(err, LQ_EVALUE, "%s: expected %s, found %s", key, expected,
+                   js_describe(found, v));
+}
+
+/* Strings of an array; `first` before them unless it is NULL. */
+static lq_status read_words(char ***out, const cJSON *o, const char *key, const char *first,
+                            lq_err *err)
+{
+    const cJSON *v = js_get(o, key);
+    size_t n = first != NULL;
+    if (v && (!cJSON_IsArray(v) || cJSON_GetArraySize(v) > MAX_WORDS))
+        return wrong(err, key, "an array of up to 256 strings", v);
+    *out = words(n + (v ? (size_t)cJSON_GetArraySize(v) : 0));
+    if (!*out || (first && ((*out)[0] = strdup(first)) == NULL))
+        return lq_fail(err, LQ_ENOMEM, "out of memory");
+    for (const cJSON *e = v ? v->child : NULL; e; e = e->next) {
+        if (!cJSON_IsString(e) || !e->valuestring[0]) return wrong(err, key, "texts", e);
+        if (((*out)[n++] = strdup(e->valuestring)) == NULL)
+            return lq_fail(err, LQ_ENOMEM, "out of memory");
+    }
+    return LQ_OK;
+}
+
+/* Where the model is: a path from the folder of the file on, or a name on the hub as it is. */
+static lq_status place(char out[MAX_PATH], const char *file, const char *named, lq_err *err)
+{
+    char dir[MAX_PATH];
+    const char *slash = strrchr(file, '/');
+    snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - file) : 1, slash ? file : ".");
+    const bool below = named[0] != '/' && strncmp(named, "hf:", 3) != 0;
+    lq_status s =
+        below ? lq_path_join(out, MAX_PATH, slash == file ? "/" : dir, named, err) : LQ_OK;
+    if (s || (below && lq_exists(out))) return s;
+    snprintf(out, MAX_PATH, "%s", named);
+    if (lq_exists(named) || strcmp(named, "demo") == 0 || models_name(named)) return LQ_OK;
+    return lq_fail(err, LQ_ENOENT,
+                   "model: expected a file, a folder or ORG/NAME on the hub, found '%.200s'",
+                   named);
+}
+
+static lq_status check_names(const catalog *c, const cat_model *m, lq_err *err)
+{
+    for (char **v = m->names; *v; v++) {
+        if (strlen(*v) >= MAX_NAME)
+            return lq_fail(err, LQ_EVALUE, "name: expected at most %d bytes, found %zu",
+                           MAX_NAME - 1, strlen(*v));
+        for (char **w = m->names; w < v; w++)
+            if (strcmp(*v, *w) == 0)
+                return lq_fail(err, LQ_EVALUE, "the name '%s' comes twice", *v);
+        if (cat_find(c, *v) != c->n - 1)
+            return lq_fail(err, LQ_EVALUE, "the name '%s' is another model's too", *v);
+    }
+    return LQ_OK;
+}
+
+static lq_status read_model(catalog *c, const char *file, const cJSON *o, lq_err *err)
+{
+    static const char *const known[] = { "model",   "name",    "aliases",
+                                         "options", "preload", "idle_unload" };
+    char path[MAX_PATH], auto_name[MAX_NAME];
+    const char *where = NULL, *name = NULL;
+    if (!cJSON_IsObject(o)) return wrong(err, "model", "an object", o);
+    for (const cJSON *v = o->child; v; v = v->next) {
+        bool ours = false;
+        for (size_t i = 0; i < LQ_COUNT(known); i++)
+            ours |= strcmp(v->string, known[i]) == 0;
+        if (!ours)
+            return lq_fail(err, LQ_EVALUE, "%.80s: no member of this name is known", v->string);
+    }
+    lq_status s = js_str(o, "model", true, &where, err);
+    if (!s) s = js_str(o, "name", false, &name, err);
+    if (!s && name && !*name) s = wrong(err, "name", "a text", js_get(o, "name"));
+    if (!s) s = place(path, file, where, err);
+    if (s) return s;
+    cat_model *m = add(c, path);
+    if (!m) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!name)
+        name = strncmp(path, "hf:", 3) == 0 ? path + 3 : load_name(auto_name, MAX_NAME, path);
+    if (!js_get(o, "name") && models_name(path)) name = models_name(path);
+    s = read_words(&m->names, o, "aliases", name, err);
+    if (!s) s = read_words(&m->options, o, "options", NULL, err);
+    if (!s) s = js_bool(o, "preload", false, &m->preload, err);
+    if (!s) s = js_f64(o, "idle_unload", false, 0, 1e9, &m->idle_seconds, err);
+    return s ? s : check_names(c, m, err);
+}
+
+lq_status cat_read_file(catalog *c, const char *path, lq_err *err)
+{
+    cJSON *doc = NULL;
+    *c = (catalog){ 0 };
+    lq_status s = js_parse_file(&doc, path, MAX_FILE, JS_UNIQUE, err);
+    if (s) return s;
+    const cJSON *all = js_get(doc, "models");
+    if (!cJSON_IsArray(all) || !all->child || cJSON_GetArraySize(all) > MAX_MODELS)
+        s = wrong(err, "models", "an array of 1 to 4096 objects", all);
+    int i = 0;
+    for (const cJSON *o = s ? NULL : all->child; o && !s; o = o->next, i++) {
+        s = read_model(c, path, o, err);
+        if (s) lq_wrap(err, s, "models[%d]", i);
+    }
+    cJSON_Delete(doc);
+    if (s) {
+        lq_wrap(err, s, "%s", path);
+        cat_free(c);
+    }
+    return s;
+}

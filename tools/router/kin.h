@@ -1,0 +1,15 @@
+/* tools/router/kin.h - command lines for the servers of single models, out of that of the router. */
+#ifndef LLMQ_TOOLS_ROUTER_KIN_H
+#define LLMQ_TOOLS_ROUTER_KIN_H
+
+#include "tools/cli/opt.h"
+#include "tools/router/catalog.h"
+#include "tools/router/keeper.h"
+
+/* One for each model: [cat->n], free with kin_free. Options of the router's door stay with it; a model's own come
+ * last. LQ_EUSAGE: a model has an option that is unknown, or not for a model. */
+lq_status kin_make(keeper_row **rows, const cmd_ctx *c, const void *opts, const catalog *cat,
+                   const char *folder, lq_err *err);
+void kin_free(keeper_row *rows, int n);
+
+#endif

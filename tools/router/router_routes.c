@@ -1,0 +1,507 @@
+/* tools/router/router_routes.c - the routes of a server of several models: those of one model (runtime/api/api_routes.c),
+ * passed on to it, and a few that are about all of them. */
+#include "tools/router/router_int.h"
+
+#include "base/json.h"
+#include "base/version.h"
+#include "runtime/api/api.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static void reply(http_req *r, int status, jw *w)
+{
+    if (w->b.oom)
+        http_error(r, 503, NULL, NULL, "out of memory");
+    else
+        http_reply(r, status, w->b.p, w->b.n, NULL);
+    jw_free(w);
+}
+
+/* ---- which model ---- */
+
+/* A served name; Ollama's clients put ":latest" behind it. */
+static int find(const router *v, const char *name)
+{
+    static const char tag[] = ":latest";
+    const size_t n = strlen(name), k = sizeof tag - 1;
+    char bare[256];
+    const int i = cat_find(&v->cat, name);
+    if (i >= 0 || n <= k || n - k >= sizeof bare || strcmp(name + n - k, tag) != 0) return i;
+    snprintf(bare, sizeof bare, "%.*s", (int)(n - k), name);
+    return cat_find(&v->cat, bare);
+}
+
+static void no_model(http_req *r, const char *name)
+{
+    http_error(r, 404, "model", "model_not_found", "the model '%.200s' is not served here", name);
+}
+
+/* Without a name: the one that was used last, so that a server with one loaded model is like one of that
+ * model; else the first. */
+static int unnamed(const router *v)
+{
+    const int i = fleet_latest(v->f);
+    return i < 0 ? 0 : i;
+}
+
+/* A body's member "model" (or, as Ollama's /api/show has it, "name"), decoded. free() *name; NULL: it is not
+ * there. False: the body is wrong, and answered. */
+static bool read_name(http_req *r, char **name)
+{
+    static const char *const keys[] = { "model", "name" };
+    size_t n, tree = 0, len = 0;
+    const char *text = http_body(r, &n), *source = NULL;
+    cJSON *v = NULL;
+    lq_err err = { "" };
+    *name = NULL;
+    lq_status s = n ? js_measure(&tree, text, n, &err) : lq_fail(&err, LQ_EFORMAT, "it is empty");
+    if (s) {
+        http_error(r, 400, NULL, "invalid_json", "the body is no JSON: %s", err.msg);
+        return false;
+    }
+    for (size_t i = 0; i < LQ_COUNT(keys) && !source; i++)
+        if (i == 0 || strcmp(http_path(r), "/api/show") == 0)
+            source = js_member_source(text, n, keys[i], &len);
+    if (!source || js_parse(&v, source, len, len, 0, NULL) || cJSON_IsNull(v)) {
+        cJSON_Delete(v);
+        return true;
+    }
+    if (!cJSON_IsString(v)) {
+        char found[64];
+        http_error(r, 400, "model", NULL, "model: expected a string, found %s",
+                   js_describe(found, v));
+    } else {
+        *name = strdup(v->valuestring);
+        if (!*name) http_error(r, 503, NULL, NULL, "out of memory");
+    }
+    cJSON_Delete(v);
+    return *name != NULL;
+}
+
+static int model_of_body(const router *v, http_req *r)
+{
+    char *name;
+    if (!read_name(r, &name)) return -1;
+    const int i = name ? find(v, name) : unnamed(v);
+    if (i < 0) no_model(r, name);
+    free(name);
+    return i;
+}
+
+static bool is_up(const router *v, http_req *r)
+{
+    const bool up = !atomic_load(&v->draining);
+    if (!up) http_error(r, 503, NULL, "shutting_down", "the server is shutting down");
+    return up;
+}
+
+/* ---- passing on ---- */
+
+typedef struct {
+    router *v;
+    http_req *r;
+    int model;
+    const char *method;
+    char path[512], accept[128], type[128];
+    atomic_bool gone;
+} job;
+
+static void job_done(void *user, const char *why)
+{
+    job *j = user;
+    if (why)
+        http_error(j->r, 503, NULL, "model_lost", "the server of %.100s broke off: %s",
+                   j->v->cat.m[j->model].names[0], why);
+    fleet_release(j->v->f, j->model);
+    http_release(j->r);
+}
+
+static void job_ready(void *user, int status, const char *code, const char *why)
+{
+    job *j = user;
+    char socket[128];
+    lq_err err;
+    if (status) {
+        http_error(j->r, status, "model", code, "%s", why);
+        http_release(j->r);
+        return;
+    }
+    fleet_socket(j->v->f, j->model, socket, sizeof socket);
+    const relay_call c = { .unix_path = socket,
+                           .method = j->method,
+                           .path = j->path,
+                           .accept = j->accept[0] ? j->accept : NULL,
+                           .r = j->r,
+                           .type = j->type,
+                           .done = job_done,
+                           .user = j };
+    router *v = j->v;
+    http_req *r = j->r;
+    const bool gone = atomic_load(&j->gone);
+    lq_status s = gone ? LQ_EINTR : relay_send(v->y, &c, &err);
+    if (!s) return;
+    if (!gone) http_error(r, 503, NULL, NULL, "%s", err.msg);
+    fleet_release(v->f, j->model);
+    http_release(r);
+}
+
+static void job_gone(void *user)
+{
+    job *j = user;
+    atomic_store(&j->gone, true);
+    if (fleet_forget(j->v->f, j))
+        http_release(j->r);
+    else
+        relay_cancel(j->v->y, j);
+}
+
+static job *new_job(router *v, http_req *r, int which, const char *method)
+{
+    job *j = calloc(1, sizeof *j);
+    const char *accept = http_header(r, "Accept"), *type = http_header(r, "Content-Type");
+    if (!j) {
+        http_error(r, 503, NULL, NULL, "out of memory");
+        return NULL;
+    }
+    j->v = v;
+    j->r = r;
+    j->model = which;
+    j->method = method;
+    atomic_init(&j->gone, false);
+    snprintf(j->path, sizeof j->path, "%s", http_path(r));
+    snprintf(j->accept, sizeof j->accept, "%s", accept ? accept : "");
+    snprintf(j->type, sizeof j->type, "%s", type ? type : "application/json");
+    http_keep(r, job_gone, free, j);
+    return j;
+}
+
+/* To the model that the body names, which is loaded for it. */
+static void post_on(void *app, http_req *r)
+{
+    router *v = app;
+    if (!is_up(v, r)) return;
+    const int which = model_of_body(v, r);
+    job *j = which < 0 ? NULL : new_job(v, r, which, "POST");
+    if (j) fleet_ask(v->f, which, job_ready, j);
+}
+
+/* What is asked of a model that is loaded, by the query's "model". */
+static void get_on(void *app, http_req *r)
+{
+    router *v = app;
+    const char *name = http_query(r, "model");
+    const int which = name ? find(v, name) : unnamed(v);
+    if (which < 0) {
+        no_model(r, name);
+        return;
+    }
+    if (!fleet_hold(v->f, which)) {
+        http_error(r, 503, "model", "model_not_loaded", "%.100s is not loaded",
+                   v->cat.m[which].names[0]);
+        return;
+    }
+    job *j = new_job(v, r, which, "GET");
+    if (j)
+        job_ready(j, 0, NULL, NULL);
+    else
+        fleet_release(v->f, which);
+}
+
+/* ---- about all of them ---- */
+
+static void reply_word(http_req *r, int status, const char *word)
+{
+    jw w = { 0 };
+    jw_open(&w, '{');
+    jw_put_cstr(&w, "status", word);
+    jw_close(&w, '}');
+    reply(r, status, &w);
+}
+
+static void get_health(void *app, http_req *r)
+{
+    (void)app;
+    reply_word(r, 200, "ok");
+}
+
+static void get_ready(void *app, http_req *r)
+{
+    const bool draining = atomic_load(&((router *)app)->draining);
+    reply_word(r, draining ? 503 : 200, draining ? "draining" : "ready");
+}
+
+static void get_version(void *app, http_req *r)
+{
+    (void)app;
+    jw w = { 0 };
+    jw_open(&w, '{');
+    jw_put_cstr(&w, "version", LLMQ_VERSION);
+    jw_close(&w, '}');
+    reply(r, 200, &w);
+}
+
+static void get_load(void *app, http_req *r)
+{
+    router *v = app;
+    jw w = { 0 };
+    jw_open(&w, '{');
+    jw_put_i64(&w, "server_load", fleet_running(v->f) + fleet_waiting(v->f));
+    jw_put_i64(&w, "running", fleet_running(v->f));
+    jw_put_i64(&w, "waiting", fleet_waiting(v->f));
+    jw_close(&w, '}');
+    reply(r, 200, &w);
+}
+
+static void get_root(void *app, http_req *r)
+{
+    const router *v = app;
+    jw w = { 0 };
+    jw_open(&w, '{');
+    jw_put_cstr(&w, "server", "llmq");
+    jw_key(&w, "routes");
+    jw_open(&w, '[');
+    for (size_t i = 0; i < v->n_routes; i++) {
+        char text[160];
+        snprintf(text, sizeof text, "%s %s", v->routes[i].method, v->routes[i].path);
+        jw_cstr(&w, text);
+    }
+    jw_close(&w, ']');
+    jw_close(&w, '}');
+    reply(r, 200, &w);
+}
+
+static void get_metrics(void *app, http_req *r)
+{
+    router *v = app;
+    http_stats h;
+    lq_buf w = { 0 };
+    if (http_query(r, "model")) {
+        get_on(app, r);
+        return;
+    }
+    http_stats_get(v->door.http, &h);
+    fleet_metrics(v->f, &w);
+    lq_buf_printf(
+        &w,
+        "# HELP llmq:http_requests_total Requests.\n# TYPE llmq:http_requests_total counter\n"
+        "llmq:http_requests_total %llu\n"
+        "# HELP llmq:access_log_lines_lost_total Lines that could not be written.\n"
+        "# TYPE llmq:access_log_lines_lost_total counter\n"
+        "llmq:access_log_lines_lost_total %llu\n",
+        (unsigned long long)h.requests, (unsigned long long)atomic_load(&v->lost_lines));
+    if (w.oom)
+        http_error(r, 503, NULL, NULL, "out of memory");
+    else
+        http_reply(r, 200, w.p, w.n,
+                   &(http_extra){ .type = "text/plain; version=0.0.4; charset=utf-8" });
+    lq_buf_free(&w);
+}
+
+static void write_card(const router *v, int which, const char *name, jw *w)
+{
+    jw_open(w, '{');
+    fleet_write_card(v->f, which, name, w);
+    jw_close(w, '}');
+}
+
+static void get_models(void *app, http_req *r)
+{
+    router *v = app;
+    jw w = { 0 };
+    jw_open(&w, '{');
+    jw_put_cstr(&w, "object", "list");
+    jw_key(&w, "data");
+    jw_open(&w, '[');
+    for (int i = 0; i < v->cat.n; i++)
+        for (char **name = v->cat.m[i].names; *name; name++)
+            write_card(v, i, *name, &w);
+    jw_close(&w, ']');
+    jw_close(&w, '}');
+    reply(r, 200, &w);
+}
+
+static void get_model(void *app, http_req *r)
+{
+    router *v = app;
+    jw w = { 0 };
+    const int i = cat_find(&v->cat, http_rest(r));
+    if (i < 0) {
+        no_model(r, http_rest(r));
+        return;
+    }
+    write_card(v, i, http_rest(r), &w);
+    reply(r, 200, &w);
+}
+
+static void reply_ollama(router *v, http_req *r, bool running)
+{
+    jw w = { 0 };
+    jw_open(&w, '{');
+    jw_key(&w, "models");
+    jw_open(&w, '[');
+    for (int i = 0; i < v->cat.n; i++) {
+        if (running && fleet_state_of(v->f, i) != FLEET_READY) continue;
+        for (char **name = v->cat.m[i].names; *name; name++) {
+            jw_open(&w, '{');
+            jw_put_cstr(&w, "name", *name);
+            jw_put_cstr(&w, "model", *name);
+            jw_put_i64(&w, "size", (int64_t)fleet_bytes(v->f, i));
+            jw_put_cstr(&w, "digest", "");
+            jw_put_cstr(&w, running ? "expires_at" : "modified_at",
+                        running ? "9999-12-31T23:59:59Z" : "1970-01-01T00:00:00Z");
+            jw_key(&w, "details");
+            jw_open(&w, '{');
+            jw_put_cstr(&w, "parent_model", "");
+            jw_put_cstr(&w, "format", "llmq");
+            jw_put_cstr(&w, "family", "llmq");
+            jw_key(&w, "families");
+            jw_json(&w, "[\"llmq\"]", 8);
+            jw_put_cstr(&w, "parameter_size", "");
+            jw_put_cstr(&w, "quantization_level", "");
+            jw_close(&w, '}');
+            jw_close(&w, '}');
+        }
+    }
+    jw_close(&w, ']');
+    jw_close(&w, '}');
+    reply(r, 200, &w);
+}
+
+static void get_tags(void *app, http_req *r) { reply_ollama(app, r, false); }
+static void get_ps(void *app, http_req *r) { reply_ollama(app, r, true); }
+
+/* ---- an administrator's ---- */
+
+static void reply_success(http_req *r) { http_reply(r, 200, "{\"success\":true}", 16, NULL); }
+
+static int named_model(router *v, http_req *r)
+{
+    char *name;
+    if (!read_name(r, &name)) return -1;
+    const int i = name ? find(v, name) : -1;
+    if (!name)
+        http_error(r, 400, "model", NULL, "model: expected the name of a model, found nothing");
+    else if (i < 0)
+        no_model(r, name);
+    free(name);
+    return i;
+}
+
+static void loaded(void *user, int status, const char *code, const char *why)
+{
+    job *j = user;
+    if (status)
+        http_error(j->r, status, "model", code, "%s", why);
+    else
+        reply_success(j->r);
+    if (!status) fleet_release(j->v->f, j->model);
+    http_release(j->r);
+}
+
+/* Answered when the model is loaded. */
+static void post_load(void *app, http_req *r)
+{
+    router *v = app;
+    if (!is_up(v, r)) return;
+    const int which = named_model(v, r);
+    job *j = which < 0 ? NULL : new_job(v, r, which, "POST");
+    if (j) fleet_ask(v->f, which, loaded, j);
+}
+
+static void post_unload(void *app, http_req *r)
+{
+    router *v = app;
+    const int which = named_model(v, r);
+    if (which < 0) return;
+    fleet_unload(v->f, which);
+    reply_success(r);
+}
+
+/* Of whichever model it is. */
+static void delete_request(void *app, http_req *r)
+{
+    router *v = app;
+    char socket[128];
+    bool found = false;
+    for (int i = 0; i < v->cat.n; i++) {
+        int status;
+        lq_buf body = { 0 };
+        if (!fleet_hold(v->f, i)) continue;
+        fleet_socket(v->f, i, socket, sizeof socket);
+        relay_ask(socket, "DELETE", http_path(r), 5, &status, &body);
+        fleet_release(v->f, i);
+        if (status == 200 && !found) http_reply(r, 200, body.p, body.n, NULL);
+        found |= status == 200;
+        lq_buf_free(&body);
+    }
+    if (!found) http_error(r, 404, NULL, NULL, "no request of this id runs");
+}
+
+/* ---- the table ---- */
+
+/* Routes of one model that are answered otherwise here. handle NULL: there is no such route: what it
+ * tells of is kept by a model's own server, and no request says which. */
+static const struct {
+    const char *method, *path;
+    void (*handle)(void *app, http_req *r);
+} ours[] = {
+    { "GET", "/", get_root },
+    { "GET", "/health", get_health },
+    { "GET", "/ready", get_ready },
+    { "GET", "/version", get_version },
+    { "GET", "/api/version", get_version },
+    { "GET", "/metrics", get_metrics },
+    { "GET", "/load", get_load },
+    { "GET", "/v1/models", get_models },
+    { "GET", "/v1/models/*", get_model },
+    { "GET", "/api/tags", get_tags },
+    { "GET", "/api/ps", get_ps },
+    { "GET", "/v1/responses/*", NULL },
+    { "DELETE", "/v1/responses/*", NULL },
+    { "POST", "/v1/files", NULL },
+    { "GET", "/v1/files", NULL },
+    { "GET", "/v1/files/*", NULL },
+    { "DELETE", "/v1/files/*", NULL },
+    { "POST", "/v1/batches", NULL },
+    { "GET", "/v1/batches", NULL },
+    { "GET", "/v1/batches/*", NULL },
+    { "POST", "/v1/batches/*", NULL },
+    { "DELETE", "/v1/requests/*", delete_request },
+};
+
+static const http_route more[] = {
+    { "POST", "/v1/models/load", post_load, HTTP_ADMIN, "load a model, and answer when it is",
+      NULL },
+    { "POST", "/v1/models/unload", post_unload, HTTP_ADMIN,
+      "unload a model when what runs has ended", NULL },
+};
+
+/* The page and its files are the same; a GET wants a model that is loaded, a POST loads it. */
+static bool adapt(http_route *t)
+{
+    if (strcmp(t->path, "/page/*") == 0 || (strcmp(t->path, "/") == 0 && t->need == HTTP_NOBODY))
+        return true;
+    for (size_t i = 0; i < LQ_COUNT(ours); i++) {
+        if (strcmp(ours[i].method, t->method) != 0 || strcmp(ours[i].path, t->path) != 0) continue;
+        t->handle = ours[i].handle;
+        return t->handle != NULL;
+    }
+    t->handle = strcmp(t->method, "POST") == 0 ? post_on : get_on;
+    return true;
+}
+
+lq_status router_routes(router *v, bool page, lq_err *err)
+{
+    size_t n;
+    const http_route *all = api_routes(page, &n);
+    v->routes = calloc(n + LQ_COUNT(more), sizeof *v->routes);
+    if (!v->routes) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        http_route t = all[i];
+        if (adapt(&t)) v->routes[v->n_routes++] = t;
+    }
+    for (size_t i = 0; i < LQ_COUNT(more); i++)
+        v->routes[v->n_routes++] = more[i];
+    return LQ_OK;
+}
