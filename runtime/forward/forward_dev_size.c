@@ -108,9 +108,12 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
     /* A product's inputs in three pieces at most: as tiles take them, rounded, of outliers. */
     const size_t parts = /* of logits, and all of them beside each other */
         o->ranks > 1 ? (size_t)((o->ranks + 1) * o->max_logits * fwd_ranks_width(c, o->ranks)) : 0;
-    const size_t products = 3 * (size_t)rows * (size_t)(wide + TILE_K) * sizeof(float) + cut +
-                            dev_mm_parts(rows, outs, 2 * wide) +
-                            dev_mm_wide_bytes(rows, outs, 2 * wide);
+    /* Sums of few rows, those of many and what is expanded for cuBLAS are in one place. */
+    const size_t sums = dev_mm_parts(rows, outs, 2 * wide),
+                 panel = dev_mm_wide_bytes(rows, outs, 2 * wide);
+    size_t beside = cut > sums ? cut : sums;
+    if (panel > beside) beside = panel;
+    const size_t products = 3 * (size_t)rows * (size_t)(wide + TILE_K) * sizeof(float) + beside;
     return f.stage_bytes + fwd_slopes_bytes(c) + attn + fwd_dev_done_bytes(&f, c) + products +
            parts * sizeof(float) +
            (size_t)(o->max_rows * (c->hidden + fwd_dev_joined_width(c)) + o->max_logits * c->vocab +

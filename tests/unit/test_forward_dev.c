@@ -501,6 +501,56 @@ TEST(a_pass_takes_no_more_of_a_device_than_was_said)
     }
 }
 
+/* Sizes that no golden model has: what a product takes of what is said for all of a step. */
+TEST(real_products_take_no_more_than_was_said)
+{
+    static const struct {
+        int64_t hidden, heads, kv_heads, ffn, vocab;
+    } of[] = { { 2048, 32, 8, 8192, 128256 },
+               { 4096, 32, 8, 14336, 128256 },
+               { 8192, 64, 8, 28672, 32000 } };
+    static const char *const schemes[] = { "u4-g128", "u8-g32", "bf16" };
+    static const int64_t rows[] = { 8, 33, 64, 256, 511, 512, 2048, 8192 };
+    rig r;
+    if (open_arch(&r, "llama3-gqa", (rig_opts){ .device = true }))
+        for (size_t i = 0; i < LQ_COUNT(of); i++)
+            for (size_t j = 0, before = 0; j < LQ_COUNT(rows); j++) {
+                arch_config c = *r.m.cfg;
+                c.hidden = c.embed_dim = of[i].hidden;
+                c.heads = of[i].heads;
+                c.kv_heads = of[i].kv_heads;
+                c.head_dim = c.v_dim = 128;
+                c.ffn = of[i].ffn;
+                c.vocab = of[i].vocab;
+                const fwd_opts o = { .acts = MM_BF16,
+                                     .max_rows = rows[j],
+                                     .max_logits = 8,
+                                     .max_seqs = 8,
+                                     .max_len = 100 };
+                const size_t said = fwd_dev_bytes(&c, kv_options(r.kv), &o);
+                size_t most = 0;
+                for (arch_role role = 0; role < ARCH_N_ROLES; role++)
+                    for (size_t k = 0; k < LQ_COUNT(schemes); k++) {
+                        dev_weight w = { .t.scheme = fill_scheme(schemes[k]),
+                                         .t.layout = QT_TILE16 };
+                        arch_role_shape(&c, role, &w.t.N, &w.t.K);
+                        if (!arch_role_linear(role) || !w.t.N || !w.t.K) continue;
+                        w.s = tiles_shape(&w.t.scheme, w.t.N, w.t.K);
+                        const size_t n = model_dev(&r.m)->ops->mm_scratch(
+                            &w, role == R_HEAD ? o.max_logits : o.max_rows);
+                        if (n > most) most = n;
+                    }
+                CHECK(most <= said, "%lld wide, %lld rows: %zu bytes, said %zu",
+                      (long long)of[i].hidden, (long long)rows[j], most, said);
+                /* what is expanded for cuBLAS is where the parts of fewer rows are */
+                CHECK(rows[j] != DEV_MM_WIDE || said - before < DEV_MM_WIDE_BYTES,
+                      "%lld wide: %zu bytes for a row more", (long long)of[i].hidden,
+                      said - before);
+                before = said;
+            }
+    rig_close(&r);
+}
+
 TEST(as_many_layers_fit_as_memory_says)
 {
     static const size_t layer[] = { 30, 20, 10, 5 }; /* of three layers; the last: head and norm */
@@ -829,6 +879,7 @@ int main(int argc, char **argv)
     RUN(dense_weights_lie_in_rows_where_cublas_may_have_them);
     RUN(a_device_that_expands_quantized_weights_has_cublas);
     RUN(a_pass_takes_no_more_of_a_device_than_was_said);
+    RUN(real_products_take_no_more_than_was_said);
     RUN(as_many_layers_fit_as_memory_says);
     RUN(copied_blocks_change_no_byte);
     RUN(a_step_allocates_nothing_there_and_gives_back_all);
