@@ -11,6 +11,7 @@
 #include "runtime/engine/spec.h"
 #include "runtime/service.h"
 #include "tools/cli/engine_opts.h"
+#include "tools/cli/gpus.h"
 #include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
 #include "tools/inflight/inflight.h"
@@ -371,6 +372,18 @@ static lq_status measure_limits(serve *v, lq_err *err)
     return LQ_OK;
 }
 
+/* Of GPUs that have all layers their maker's, where it is known: what else would be a limit is not. */
+static void tell_limits(serve *v)
+{
+    const model *m = lm_weights(v->l);
+    const dev *d = model_dev(m);
+    if (!d) return;
+    const gpu_row *known = model_first_on(m) ? NULL : gpu_find(d->name);
+    const int n = dev_ranks(d);
+    api_set_limits(lm_api(v->l), known ? 1e9 * n * known->gbytes_s : 0,
+                   known ? 1e12 * n * known->tflops : 0);
+}
+
 /* All threads are there, and no request has reached the model yet. */
 static lq_status give_up_calls(void *user, lq_err *err)
 {
@@ -398,9 +411,10 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
     test_script_wait(v->o->load_gate);
     src.before_engine = open_script;
 #endif
-    if (!s && on_cpu) s = measure_limits(v, err);
+    if (!s && strncmp(opt_device(&v->o->model), "cuda", 4) != 0) s = measure_limits(v, err);
     if (!s) s = lm_load(v->l, &src, err);
     if (s) return s;
+    tell_limits(v);
     const api_model *m = lm_model(v->l);
     prog_say(
         LOG_INFO,

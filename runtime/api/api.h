@@ -90,7 +90,7 @@ void api_set_http(api *a, http_server *s); /* its counters appear in /metrics */
 /* How much of the model is loaded, 0..1: what /ready says until api_set_model. Any thread. */
 void api_set_progress(api *a, double done);
 void api_set_model(api *a, const api_model *m); /* once */
-/* What this machine can do at most a second, measured, for /metrics. At any time; once. */
+/* What this machine can do at most a second, for /metrics, which leaves out what is 0: not known. At any time. */
 void api_set_limits(api *a, double read_bytes_s, double flops);
 void api_drain(api *a); /* no new generation from now on */
 /* Ends what still runs with an error that says the server is shutting down. The backend must live

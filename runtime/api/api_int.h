@@ -30,7 +30,7 @@ struct api {
     api_model m; /* written once, before has_model */
     atomic_bool has_model;
     http_server *_Atomic http;
-    _Atomic double limit_read, limit_flops; /* 0: not measured */
+    _Atomic double limit_read, limit_flops; /* 0: not known */
     pthread_mutex_t mu; /* of gens; the engine's own lock may be taken inside it, never outside */
     struct gen *gens;   /* generations under way */
     api_store *store;   /* NULL: responses are not kept */

@@ -215,10 +215,6 @@ void api_get_metrics(void *app, http_req *r)
           atomic_load(&a->ready_seconds) },
         { "gauge", "llmq:first_request_seconds", "Until the first request's first token.",
           atomic_load(&a->first_seconds) },
-        { "gauge", "llmq:limit_read_bytes_per_second", "Measured when the server started.",
-          atomic_load(&a->limit_read) },
-        { "gauge", "llmq:limit_flops_per_second", "Likewise, of the arithmetic in use.",
-          atomic_load(&a->limit_flops) },
         { "gauge", "llmq:last_step_age_seconds", "Time since the last step while busy.",
           s.last_step_age },
         { "gauge", "llmq:http_connections", "Open connections.", (double)h.connections },
@@ -231,9 +227,16 @@ void api_get_metrics(void *app, http_req *r)
           (double)h.timeouts },
         { "counter", "llmq:http_slow_readers_total", "Streams cut: not read fast enough.",
           (double)h.overflows },
+        { "gauge", "llmq:limit_read_bytes_per_second",
+          "Measured when the server started; of a GPU its maker's figure.",
+          atomic_load(&a->limit_read) },
+        { "gauge", "llmq:limit_flops_per_second", "Likewise, of the arithmetic in use.",
+          atomic_load(&a->limit_flops) },
     };
+    enum { LIMITS = 2 }; /* the last ones: a limit of 0 would say that all is used without end */
+    const size_t n = LQ_COUNT(rows) - (atomic_load(&a->limit_read) > 0 ? 0 : LIMITS);
     lq_buf w = { 0 };
-    for (size_t i = 0; i < LQ_COUNT(rows); i++)
+    for (size_t i = 0; i < n; i++)
         met_write_one(&w, rows[i].type, rows[i].name, rows[i].help, labels, rows[i].v);
     write_accepted(&w, labels, &s);
     if (atomic_load(&a->has_model)) write_config(&w, a);

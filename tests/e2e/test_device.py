@@ -582,3 +582,19 @@ def test_a_dry_run_refuses_what_the_server_refuses_on_a_gpu(gpu, size, args):
     assert dry.stderr.splitlines()[-1] == served.stderr.splitlines()[-1]
     auto = gpu("serve", model[0], "--device", "auto", *args, "--dry-run", env=emulated(size))
     assert re.search(r"^device: cpu \(", auto.stderr, re.M) and "GPU" not in auto.stdout
+
+
+@pytest.mark.parametrize("name, args, want", [
+    ("NVIDIA H100 80GB HBM3", ["--device", "cuda"], (3350e9, 989e12)), ("emulated", ["--device", "cuda"], None),
+    ("NVIDIA H100 80GB HBM3", ["--gpu-layers", 3], None), ("NVIDIA H100 80GB HBM3", ["--tensor-parallel-size", 2], (6700e9, 1978e12))])
+def test_metrics_have_the_limits_of_a_known_gpu_and_no_zeros(gpu, tmp_path, name, args, want):
+    env = {"LLMQ_EMULATED_NAME": name, "LLMQ_EMULATED_DEVICES": "2"}
+    with Server(gpu, NOVELS, *args, log=tmp_path / "log", env=env) as s:
+        said = dict(re.findall(r"^llmq:limit_(read_bytes|flops)_per_second\{[^}]*\} (\S+)$", s.get("/metrics").read().decode(), re.M))
+    assert (tuple(float(said[k]) for k in ("read_bytes", "flops")) if said else None) == want
+
+
+def test_metrics_have_the_limits_of_the_cpu_where_a_gpu_does_not_do(gpu, tmp_path):
+    with Server(gpu, NOVELS, "--device", "auto", log=tmp_path / "log", env={"LLMQ_EMULATED_MEMORY": "20000"}) as s:
+        said = re.findall(r"^llmq:limit_\w+\{[^}]*\} (\S+)$", s.get("/metrics").read().decode(), re.M)
+    assert len(said) == 2 and min(map(float, said)) > 1e8
