@@ -273,11 +273,45 @@ static void print_limits(const plan *pl)
     if (pl->gpu.source) printf("bandwidth and arithmetic by %s\n", pl->gpu.source);
 }
 
+/* "on rtx-4090", "3 of 6 layers on the GPU, the others on the CPU with 2 threads" */
+static void print_where(const plan *pl, int threads)
+{
+    const long long n = pl->gpu.on ? pl->gpu.layers : 0, all = pl->cfg->layers;
+    const char *name = pl->gpu.name[0] ? pl->gpu.name : "the GPU";
+    if (n && n < all) printf("%lld of %lld layers ", n, all);
+    if (n) printf("on %s", name);
+    if (n && pl->gpu.ranks > 1) printf(" x %d", pl->gpu.ranks);
+    if (n && n < all) printf(", the others ");
+    if (n < all) printf("on the CPU with %d thread%s", threads, threads == 1 ? "" : "s");
+    printf("\n\n");
+}
+
+static void print_serve(const plan *pl)
+{
+    const budget *s = &pl->serve;
+    char a[16], kv[16], step[16];
+    if (s->gpu.layers)
+        printf("\nllmq serve holds there %s of weights, %s of KV cache and %s for a step%s\n",
+               opt_size_text(a, sizeof a, (double)s->gpu.weights),
+               opt_size_text(kv, sizeof kv, (double)s->gpu.kv),
+               opt_size_text(step, sizeof step, (double)s->gpu.step),
+               s->gpu.ranks > 1 ? ", on each" : "");
+    if (s->n)
+        printf("\nrequests to llmq serve, which says so with --dry-run for other options, take at "
+               "most\n");
+    for (int i = s->n_held; i < s->n; i++)
+        printf("  %-32s %12s  %s\n", s->rows[i].name,
+               opt_size_text(a, sizeof a, (double)s->rows[i].bytes), s->rows[i].note);
+    if (s->n)
+        printf("%-34s %12s\n", "  all together",
+               opt_size_text(a, sizeof a, (double)(s->total - s->held)));
+}
+
 static void print_text(const plan *pl, int threads)
 {
     char a[16];
-    printf("%s (%s, %s), on the CPU with %d thread%s\n\n", pl->cfg->row->arch, pl->format,
-           pl->scheme_text, threads, threads == 1 ? "" : "s");
+    printf("%s (%s, %s), ", pl->cfg->row->arch, pl->format, pl->scheme_text);
+    print_where(pl, threads);
 #define BYTES(what, n) printf("%-34s %12s\n", what, opt_size_text(a, sizeof a, (double)(n)))
     printf("%-34s %10.4g M", "parameters", pl->w.params / 1e6);
     if (pl->cfg->experts)
@@ -316,15 +350,7 @@ static void print_text(const plan *pl, int threads)
                (long long)pl->max_batch);
     }
     print_limits(pl);
-    if (pl->serve.n)
-        printf("\nrequests to llmq serve, which says so with --dry-run for other options, take at "
-               "most\n");
-    for (int i = pl->serve.n_held; i < pl->serve.n; i++) {
-        const budget_row *r = &pl->serve.rows[i];
-        printf("  %-32s %12s  %s\n", r->name, opt_size_text(a, sizeof a, (double)r->bytes),
-               r->note);
-    }
-    if (pl->serve.n) BYTES("  all together", pl->serve.total - pl->serve.held);
+    print_serve(pl);
 #undef BYTES
     if (pl->n_quantize) printf("\nto quantize it here:\n");
     for (int i = 0; i < pl->n_quantize; i++) {
@@ -449,16 +475,17 @@ static lq_status add_gpu(plan *pl, const foot_model *from, const plan_opts *o,
     return s;
 }
 
-/* On the CPU, with the options that a server has by itself. What does not fit has no sum. */
+/* With the options that a server has by itself. What does not fit has no sum, nor a GPU's draft. */
 static void add_serve(plan *pl, const plan_opts *o, const foot_model *draft, int threads)
 {
-    const budget_model m = { .cfg = pl->cfg,
-                             .draft = draft ? foot_config(draft) : NULL,
-                             .weights = pl->w.weights_bytes,
-                             .draft_weights = pl->draft_weights,
-                             .format = pl->format,
-                             .draft_format = draft ? foot_format(draft) : "",
-                             .memory = pl->memory_bytes };
+    const size_t all = pl->w.weights_bytes, moved = pl->gpu.moved < all ? pl->gpu.moved : all;
+    budget_model m = { .cfg = pl->cfg,
+                       .draft = draft ? foot_config(draft) : NULL,
+                       .weights = all - moved,
+                       .draft_weights = pl->draft_weights,
+                       .format = pl->format,
+                       .draft_format = draft ? foot_format(draft) : "",
+                       .memory = pl->memory_bytes };
     const eng_opts e = { .acts = opt_acts(&o->model),
                          .kv = opt_kv(&o->model),
                          .max_len = o->ctx,
@@ -466,6 +493,13 @@ static void add_serve(plan *pl, const plan_opts *o, const foot_model *draft, int
                          .guesses = draft ? SPEC_DEFAULT : 0 };
     http_opts h = { 0 };
     http_defaults(&h);
+    if (pl->gpu.on && draft) return;
+    if (pl->gpu.on)
+        m.gpu = (budget_gpu){ .layers = pl->gpu.layers,
+                              .ranks = pl->gpu.ranks,
+                              .room = pl->gpu.memory,
+                              .weights = pl->gpu.weights };
+    snprintf(m.gpu.name, sizeof m.gpu.name, "%s", pl->gpu.name[0] ? pl->gpu.name : "the GPU");
     if (budget_sum(&pl->serve, &m, &e, &h, threads, NULL))
         pl->serve = (budget){ .n = 0 };
     else
@@ -504,7 +538,7 @@ static lq_status make_plan(plan *pl, const foot_model *from, const foot_model *d
     if (!s && pl->gpu.on)
         s = foot_weigh_last(&last, from, o->scheme ? &scheme : NULL, pl->gpu.layers, 1, err);
     if (!s && pl->gpu.on) time_gpu(pl, o, &last);
-    if (!s && !pl->gpu.on) add_serve(pl, o, draft, pool_threads(p));
+    if (!s) add_serve(pl, o, draft, pool_threads(p));
     if (!s && from->weights)
         pl->n_quantize = plan_quantize(pl->quantize, from->src, pool_threads(p));
     return s;

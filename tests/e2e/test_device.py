@@ -139,6 +139,20 @@ def test_the_plan_knows_the_gpu_here_by_its_name(gpu):
         assert f"the speed of {name} is not known here: --gpu NAME" in plan(name, gpu).stdout
 
 
+@pytest.mark.parametrize("args, where", [
+    (["--device", "cuda"], "on emulated"), (["--tensor-parallel-size", 2], "on emulated x 2"),
+    (["--gpu-layers", 2], "2 of 6 layers on emulated, the others on the CPU with 2 threads")])
+def test_the_plan_says_what_a_server_holds_on_a_gpu(gpu, args, where):
+    env = {**os.environ, "LLMQ_EMULATED_DEVICES": "2"}
+    args = [NOVELS, *args, "--threads", 2]
+    text = gpu("plan", *args, *PLAN, env=env).stdout
+    assert text.splitlines()[0] == f"LlamaForCausalLM (safetensors, as stored), {where}"
+    assert re.search(r"^llmq serve holds there \S+ MiB of weights, \S+ MiB of KV cache and \S+ MiB for a step", text, re.M)
+    plan, said = gpu.json("plan", *args, *PLAN, env=env)["serve"], gpu.json("serve", *args, "--dry-run", env=env)
+    for key in ("gpu", "gpus", "gpu_layers", "gpu_weights_bytes", "gpu_kv_bytes", "gpu_step_bytes", "weights_bytes", "kv_bytes", "kv_blocks"):
+        assert plan[key] == said[key], key
+
+
 @pytest.mark.parametrize("n", [1, 3])
 def test_layers_on_both_give_the_cpus_logits_within_rounding(gpu, llmq, tmp_path, n):
     model = ARCH / "smollm3-window"
