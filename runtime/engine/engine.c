@@ -20,6 +20,11 @@
 #include "runtime/engine/sched.h"
 #include "runtime/engine/sizing.h"
 
+typedef struct {
+    seq *s;
+    eng_event ev;
+} late_event;
+
 struct engine {
     const model *m;
     const tok_tokenizer *tok;
@@ -40,6 +45,8 @@ struct engine {
     dev_edit *edits; /* [max_edits] of those, where the pass draws; n_edits of them */
     int64_t n_edits, max_edits;
     const dev_drawn *drawn; /* what came of them */
+    late_event *late;       /* [max_seqs] of the last step: send_late; NULL: none is put off */
+    int n_late;
 
     pthread_t thread;
     bool has_thread, has_lock;
@@ -213,10 +220,30 @@ static void send_end(seq *s, eng_event ev, eng_finish how)
     s->sink(s->user, &ev);
 }
 
+/* What the events of a step cost (JSON, streams, waking others) is done while the device works on the
+ * next step: their ids, text and logprobs stay until that is taken. The first of an answer and the last
+ * do not wait; nor do any on the CPU, which has nothing to do meanwhile. */
+static void send_late(engine *e)
+{
+    for (int i = 0; i < e->n_late; i++)
+        e->late[i].s->sink(e->late[i].s->user, &e->late[i].ev);
+    e->n_late = 0;
+}
+
+static void send_soon(engine *e, seq *s, const eng_event *ev)
+{
+    if (e->late && ev->n_output > 1)
+        e->late[e->n_late++] = (late_event){ s, *ev };
+    else
+        s->sink(s->user, ev);
+}
+
 /* The last event of s, which ceases to exist. Its blocks and the figures come first, so that who
  * sees the event sees them too. */
 static void engine_finish(engine *e, seq *s, eng_event ev, eng_finish how)
 {
+    for (int i = 0; i < e->n_late; i++)
+        if (e->late[i].s == s) send_late(e);
     sched_remove(&e->sched, s);
     pthread_mutex_lock(&e->lock);
     e->stats.finished[how]++;
@@ -363,7 +390,10 @@ static void take_samples(engine *e, seq *s)
             engine_finish(e, s, ev, s->status ? ENG_ERROR : s->finish);
             return;
         }
-        s->sink(s->user, &ev);
+        if (k + 1 < s->n_samples)
+            s->sink(s->user, &ev); /* the next one takes its text */
+        else
+            send_soon(e, s, &ev);
     }
 }
 
@@ -567,7 +597,10 @@ static void engine_step(engine *e)
     guess(e, &decodes);
     int n = sched_plan(&e->sched, e->items);
     e->due = sched_due(&e->sched);
-    if (n == 0) return;
+    if (n == 0) {
+        send_late(e);
+        return;
+    }
     const float *logits = NULL;
     int64_t rows = 0, computed = 0;
     lq_err err;
@@ -582,8 +615,9 @@ static void engine_step(engine *e)
         computed += s->plan_n * beam_rows(s) + s->plan_draft;
         rows += plan_logits(e, s, rows);
     }
-    lq_status st = fwd_step_draw(e->fwd, e->items, e->sched.n_items, e->draws, e->n_draws, &logits,
-                                 &e->drawn, &err);
+    lq_status st = fwd_begin(e->fwd, e->items, e->sched.n_items, e->draws, e->n_draws, &err);
+    send_late(e);
+    if (!st) st = fwd_end(e->fwd, &logits, &e->drawn, &err);
     for (int i = 0; i < n; i++) {
         seq *s = e->sched.planned[i];
         e->logits[i] = st || s->r.pool ? NULL : logits + s->row0 * e->m->cfg->vocab;
@@ -700,6 +734,10 @@ static lq_status open_step(engine *e, lq_err *err)
     if (s) return s;
     e->sched.draft_rows = e->o.guesses ? SPEC_ROWS : 0;
     if (!model_dev(e->m)) e->sched.beside = SCHED_BESIDE;
+    if (model_dev(e->m) && model_first_on(e->m) == 0 && !e->o.draft) {
+        e->late = calloc(n, sizeof *e->late);
+        if (!e->late) return lq_fail(err, LQ_ENOMEM, "engine: out of memory");
+    }
     e->sched.whole = e->m->cfg->w.both_ways;
     if (fwd_wordless(e->m)) e->sched.score_rows = e->o.max_batch_tokens;
     fwd_opts f = eng_step(&e->o);
@@ -771,6 +809,7 @@ void eng_close(engine *e)
     free(e->items);
     free(e->logits);
     free(e->draws);
+    free(e->late);
     free(e->edits);
     kv_close(e->kv);
     if (e->has_lock) {

@@ -108,8 +108,8 @@ typedef struct {
                          nothing else is wrong; LQ_EDEVICE: the device is lost */
 } eng_event;
 
-/* Called on the engine thread: must be quick and never call back into the engine except eng_cancel.
- */
+/* Called on the engine thread: must be quick and never call back into the engine except eng_cancel. On a
+ * device an event may come while the next step is under way, whose id comes too after a cancel. */
 typedef void (*eng_sink)(void *user, const eng_event *e);
 
 #endif

@@ -25,6 +25,7 @@ struct fwd_ctx {
     int32_t *ids;          /* [max_rows] */
     int64_t *picked;       /* [max_rows] rows whose logits are wanted */
     const fwd_item *items; /* of this step */
+    fwd_batch batch;       /* its rows, from fwd_begin to fwd_end */
     int32_t *block[2];     /* [max_rows] rows.row_block; the same of layers with slots of windows */
     bool near;             /* rows and sequences have the tables of those */
     float *raw;            /* [max_logits, vocab], where the head's rows come out */
@@ -407,30 +408,45 @@ lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float *
 lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const dev_draw *draws,
                         int64_t n_draws, const float **logits, const dev_drawn **drawn, lq_err *err)
 {
-    lq_status s = check_items(f, items, n_items, err);
+    const lq_status s = fwd_begin(f, items, n_items, draws, n_draws, err);
+    return s ? s : fwd_end(f, logits, drawn, err);
+}
+
+lq_status fwd_begin(fwd_ctx *f, const fwd_item *items, int n_items, const dev_draw *draws,
+                    int64_t n_draws, lq_err *err)
+{
+    const lq_status s = check_items(f, items, n_items, err);
     assert(n_draws == 0 || fwd_draws(f));
-    *logits = f->logits;
-    *drawn = f->drawn;
+    f->batch.n_seqs = 0;
     if (s || n_items == 0) return s;
     pool_enter(f->rows.p);
     const int64_t n = place_items(f, items, n_items);
     f->host->R = f->rows.R;
     pool_stage(f->rows.p, STAGE_EMBED);
-    const fwd_batch b = {
-        f->seqs, f->last, f->packed, n_items, f->ids, f->picked, n, draws, n_draws
-    };
-    f->rows.ops->begin(&f->rows, f->m, &b);
-    if (f->ranks.n > 1) fwd_ranks_begin(&f->ranks, f->m, &b);
-    run_layers(f, 0, f->first, &b);
+    f->batch =
+        (fwd_batch){ f->seqs, f->last, f->packed, n_items, f->ids, f->picked, n, draws, n_draws };
+    const fwd_batch *b = &f->batch;
+    f->rows.ops->begin(&f->rows, f->m, b);
+    if (f->ranks.n > 1) fwd_ranks_begin(&f->ranks, f->m, b);
+    run_layers(f, 0, f->first, b);
     const fwd_how how = f->dev && f->ranks.n == 1 ? fwd_dev_how(f->dev, 0) : FWD_PLAIN;
-    if (how != FWD_QUEUED) run_rest(f, &b);
-    if (how == FWD_CAPTURE && !fwd_dev_kept(f->dev, 0)) run_rest(f, &b);
-    s = f->rows.ops->end(&f->rows, err);
+    if (how != FWD_QUEUED) run_rest(f, b);
+    if (how == FWD_CAPTURE && !fwd_dev_kept(f->dev, 0)) run_rest(f, b);
+    return LQ_OK;
+}
+
+lq_status fwd_end(fwd_ctx *f, const float **logits, const dev_drawn **drawn, lq_err *err)
+{
+    const fwd_batch *b = &f->batch;
+    *logits = f->logits;
+    *drawn = f->drawn;
+    if (b->n_seqs == 0) return LQ_OK;
+    lq_status s = f->rows.ops->end(&f->rows, err);
     if (f->ranks.n > 1) {
         const lq_status others = fwd_ranks_end(&f->ranks, s ? NULL : err);
         s = s ? s : others;
     }
-    for (fwd_run run = { 0 }; !s && !fwd_wordless(f->m) && fwd_next_run(&run, &b);)
+    for (fwd_run run = { 0 }; !s && !fwd_wordless(f->m) && fwd_next_run(&run, b);)
         fwd_finish_logits(&f->rows, f->logits + run.row * words(f->m->cfg), run.n);
     pool_leave(f->rows.p);
     pool_stage(f->rows.p, STAGE_OTHER);

@@ -65,6 +65,13 @@ int64_t fwd_draw_edits(const fwd_opts *o, int64_t vocab);
 lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const dev_draw *draws,
                         int64_t n, const float **logits, const dev_drawn **drawn, lq_err *err);
 
+/* Its two halves: between them a device works on the step, and the caller may do something else; items and
+ * draws stay until the end. On the CPU all is done in the first. After an error of the first there is
+ * no second. */
+lq_status fwd_begin(fwd_ctx *f, const fwd_item *items, int n_items, const dev_draw *draws,
+                    int64_t n, lq_err *err);
+lq_status fwd_end(fwd_ctx *f, const float **logits, const dev_drawn **drawn, lq_err *err);
+
 /* The hidden states of those logits, after the final norm: [rows, hidden], valid as long. */
 const float *fwd_hidden(const fwd_ctx *f);
 /* The same before the final norm, on the CPU. */

@@ -105,6 +105,51 @@ TEST(what_is_drawn_there_is_what_the_host_draws)
     CHECK(getenv("LLMQ_TEST_DEVICE") || replayed > 0, "no step was replayed");
 }
 
+/* What the emulation had counted when each event came. */
+enum { TOKENS = 6 };
+typedef struct {
+    job j;
+    emu_counts at[TOKENS + 1];
+} watched;
+
+static void watch(void *user, const eng_event *e)
+{
+    watched *w = user;
+    if (w->j.n <= TOKENS) w->at[w->j.n] = emu_counted;
+    take(&w->j, e);
+}
+
+/* Each launch of a step is there when the event of the one before comes, and its wait is not. The first
+ * event does not wait for that, and the last cannot. */
+TEST(events_are_handed_on_while_the_device_works_on_the_next_step)
+{
+    static watched w;
+    lq_err err = { "" };
+    rig r;
+    if (getenv("LLMQ_TEST_DEVICE")) return; /* nobody counts there */
+    if (!rig_open(&r, &golden, 1, (eng_opts){ .max_len = MAX_LEN })) return;
+    make_job(&w.j, 2);
+    w.j.r.max_tokens = TOKENS;
+    w.j.r.ignore_eos = true;
+    lq_status s = eng_submit(r.e, &w.j.r, watch, &w, &w.j.id, &err);
+    CHECK(!s, "%s", err.msg);
+    if (!s) wait_for(&w.j);
+    CHECK(w.j.n == TOKENS, "%d ids", w.j.n);
+    for (int i = 1; i + 2 < TOKENS && !s; i++) {
+        const emu_counts *a = &w.at[i], *b = &w.at[i + 1];
+        CHECK(b->waits == a->waits + 1, "event %d: %zu waits, then %zu", i, a->waits, b->waits);
+    }
+    const emu_counts *first = &w.at[0], *second = &w.at[1], *before = &w.at[TOKENS - 2],
+                     *last = &w.at[TOKENS - 1];
+    CHECK(second->waits == first->waits + 1 && second->copies > first->copies + 2,
+          "the second event: %zu waits, %zu copies, after %zu, %zu", second->waits, second->copies,
+          first->waits, first->copies);
+    CHECK(last->waits == before->waits + 1 && last->copies == before->copies,
+          "the last event: %zu waits, %zu copies, after %zu, %zu", last->waits, last->copies,
+          before->waits, before->copies);
+    rig_close(&r);
+}
+
 int main(int argc, char **argv)
 {
     lq_err err = { "" };
@@ -115,7 +160,10 @@ int main(int argc, char **argv)
     if (!golden_open()) return check_end();
     const lq_status s = model_to_device(&golden, "cuda", &(model_share){ 0 }, &err);
     CHECK(!s, "%s", err.msg);
-    if (!s) RUN(what_is_drawn_there_is_what_the_host_draws);
+    if (!s) {
+        RUN(what_is_drawn_there_is_what_the_host_draws);
+        RUN(events_are_handed_on_while_the_device_works_on_the_next_step);
+    }
     golden_close();
     return check_end();
 }
