@@ -21,6 +21,8 @@ LQ_C_BEGIN
 
 typedef struct dev_ops dev_ops;
 
+enum { DEV_DONE = 1024 };
+
 typedef struct dev dev;
 struct dev {
     const dev_ops *ops;
@@ -28,6 +30,7 @@ struct dev {
     struct dev_link *link; /* of those; NULL: none */
     void *stream;
     void *blas, *blas_room;  /* cuBLAS, once it was needed, and its workspace */
+    int32_t *done;           /* [DEV_DONE] 0 between launches: counters of blocks that join parts */
     int index, cc;           /* cc: compute capability, 90 for 9.0 */
     int code, ptx;           /* its kernels: machine code for, and compiled from PTX of, likewise;
                                 code above ptx is what the driver has compiled */

@@ -35,6 +35,7 @@
  * at 256). */
 #include "kernels/cuda/attn.cuh"
 #include "kernels/cuda/cache.cuh"
+#include "kernels/cuda/last.cuh"
 
 inline namespace CU_NAME(attn_decode_cu)
 {
@@ -220,16 +221,13 @@ inline namespace CU_NAME(attn_decode_cu)
         const int group = v.H / v.Hkv;
         const G<int32_t> done = G<int32_t>(more.done) +
                                 ((int64_t)(own * v.Hkv + kvh) * (int)gridDim.z + (int)blockIdx.z);
-        cu_fence(); /* this thread's part of the split */
-        __syncthreads();
-        if (threadIdx.x == 0) last[0] = ch.n_splits == 1 || cu_add(done, 1) == ch.n_splits - 1;
-        __syncthreads();
-        if (!last[0]) return;
-        cu_fence();
+        if (ch.n_splits == 1)
+            __syncthreads();
+        else if (!cu_last(done, ch.n_splits, last))
+            return;
         for (int p = threadIdx.x / CU_WARP; p < PAIRS && p < n_pairs; p += WARPS)
             attn_merge(more.out, parts, ch, (pair0 + p) / group, kvh * group + (pair0 + p) % group,
                        more.sinks, v);
-        if (threadIdx.x == 0 && ch.n_splits > 1) *done = 0; /* for the next launch */
     }
 
     /* The warps' maxima, sums and accumulators: joined, and into the split's place. */

@@ -78,6 +78,7 @@ static int CU_NAME(count)(lq_err *why)
 static void CU_NAME(close)(dev *d)
 {
     if (d->ops) CU_NAME(blas_close)(d);
+    if (d->done) cudaFree(d->done);
     if (d->stream) cudaStreamDestroy((cudaStream_t)d->stream);
     memset(d, 0, sizeof *d);
 }
@@ -104,11 +105,15 @@ static lq_status CU_NAME(open)(dev *d, int index, lq_err *err)
     CU_TRY(d, cudaSetDevice(index));
     CU_TRY(d, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     CU_TRY(d, cudaFuncGetAttributes(&code, probe_kernel));
+    if (!d->bad) d->stream = stream;
+    CU_TRY(d, cudaMalloc((void **)&d->done, DEV_DONE * sizeof *d->done));
+    CU_TRY(d, cudaMemsetAsync(d->done, 0, DEV_DONE * sizeof *d->done, (cudaStream_t)d->stream));
     if (d->bad) {
+        const lq_status s = d->bad;
         *err = d->why;
-        return d->bad;
+        CU_NAME(close)(d);
+        return s;
     }
-    d->stream = stream;
     d->index = index;
     d->cc = p.major * 10 + p.minor;
     d->code = code.binaryVersion;

@@ -22,6 +22,7 @@
 #ifndef LLMQ_KERNELS_CUDA_MM_CUH
 #define LLMQ_KERNELS_CUDA_MM_CUH
 
+#include "kernels/cuda/last.cuh"
 #include "kernels/cuda/ops.cuh"
 
 /* How a code becomes a number. C_ROWS: bf16 that lies in rows of K, not in tiles. */
@@ -444,6 +445,16 @@ __device__ __forceinline__ void mm_put(float y, const mm_sink &o, int64_t m, int
     if (o.bias) y += G<const float>(o.bias)[n];
     *to = o.add ? y + *to : y;
 }
+/* Output n of row m from the sums of n_parts parts of K, [n_parts][M][o.N], in order. */
+__device__ __forceinline__ float mm_joined(G<const float> parts, const mm_sink &o, int n_parts,
+                                           int64_t M, int64_t m, int64_t n)
+{
+    float y = 0;
+#pragma unroll 4
+    for (int z = 0; z < n_parts; z++)
+        y += parts[(z * M + m) * o.N + n];
+    return y;
+}
 /* y, of row m: row r of a tile is output `out`. */
 __device__ __forceinline__ void mm_finish(float y, const mm_sink &o, const mm_view &outliers,
                                           int64_t tile, int r, int64_t m, int64_t out)
@@ -484,9 +495,9 @@ static inline int mm_terms(const dev_weight *w, const mm_view &v)
 
 /* Where mm_gemv and mm_thin cut K: of a weight that has fewer tiles than the device has
  * multiprocessors, into as many parts as leave each of those a block at most, of whole rounds of a
- * block of mm_gemv. Whatever M: of few rows every part is a block's, of more a block takes one
- * after the other; both add them in order. A group's weights, of which there are several, are not
- * cut. */
+ * block of mm_gemv. Whatever M: of few rows every part is a block's, and the last of them to be done
+ * adds all; of more a block takes one after the other; both add them in order. A group's weights, of
+ * which there are several, are not cut. */
 enum { MM_CUT_STEPS = 16, MM_CUT_MOST = 8, MM_CUT_BLOCKS = 256 };
 struct mm_cut {
     int splits, per_split; /* steps of 32 inputs */
@@ -577,9 +588,6 @@ static inline mm_sm90 mm_sm90_of(const dev_weight *w, int64_t M, int parts)
 }
 void CU_NAME(mm_gemv)(dev *d, const dev_mm_args *a, const mm_input *x);
 void CU_NAME(mm_thin)(dev *d, const dev_mm_args *a, const mm_input *x);
-/* To o the sums of the n parts [n, M, o->N], in order, and what an activation makes of them. */
-void CU_NAME(mm_join)(dev *d, const mm_sink *o, const dev_mm_act *act, const float *parts, int n,
-                      int64_t M);
 void CU_NAME(mm_mma)(dev *d, const dev_mm_args *a, const mm_input *x);
 void CU_NAME(mm_sm90)(dev *d, const dev_mm_args *a, const mm_input *x);
 /* Outputs n0 .. n0 + n - 1 by their rows of bf16, ld numbers apart, by cuBLAS, which CU_NAME(blas) has

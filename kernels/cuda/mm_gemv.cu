@@ -3,7 +3,8 @@
  * One block of 8 warps computes one tile of 16 outputs for up to MB rows; the grid is tiles by
  * panels of MB rows; of a group, a panel finds its weight by where their rows begin. Where tiles
  * are fewer than multiprocessors K is cut in parts (mm_cut_of): up to 8 rows each part is a block,
- * whose sum mm_join adds to the others', in order; of more rows a block takes part after part. A
+ * and the last of them to be done (last.cuh) adds the sums, in order; of more rows a block takes part
+ * after part. A
  * warp takes two neighbouring steps of 32 inputs, then the two 8 warps on:
  *
  *            lane  0..3    4..7    8..11   12..15 | 16..19 ...
@@ -91,6 +92,7 @@ inline namespace CU_NAME(mm_gemv_cu)
         mm_sink to;
         float *parts;          /* [splits, and of outliers one more][M][N]; NULL: a block has all */
         int splits, per_split; /* steps */
+        int32_t *done;         /* counters of tiles */
     };
 
     /* The block's sums: the lanes' with equal quad, then the warps'. part [WARPS][16][MB]. Thread
@@ -156,11 +158,13 @@ inline namespace CU_NAME(mm_gemv_cu)
         }
         const int r = threadIdx.x % TILE_N, m = threadIdx.x / TILE_N;
         const int64_t n = tile * TILE_N + r;
-        if (m >= rows || m >= MB || n >= o.to.N) return;
-        if (o.parts)
-            G<float>(o.parts)[(z0 * group.M + m0 + m) * o.to.N + n] = y;
-        else
-            mm_put(y, o.to, m0 + m, n);
+        const bool mine = m < rows && m < MB && n < o.to.N;
+        if (o.parts) {
+            if (mine) G<float>(o.parts)[(z0 * group.M + m0 + m) * o.to.N + n] = y;
+            if (!cu_last(G<int32_t>(o.done) + (int)tile, (int)gridDim.z, cu_as<int>(part))) return;
+            if (mine) y = mm_joined(o.parts, o.to, (int)gridDim.z, group.M, m0 + m, n);
+        }
+        if (mine) mm_put(y, o.to, m0 + m, n);
     }
 
     template <mm_code CODE>
@@ -171,7 +175,7 @@ inline namespace CU_NAME(mm_gemv_cu)
         const bool alone = !x->rows.parts,
                    apart = alone && cut.splits > 1 && x->rows.M <= DEV_MM_SMALL;
         const gemv_out o = { mm_sink_of(a, x, v), apart ? x->parts : NULL, alone ? cut.splits : 1,
-                             alone ? cut.per_split : v.steps };
+                             alone ? cut.per_split : v.steps, d->done };
         const unsigned tiles = (unsigned)a->w->s.tiles,
                        parts = apart ? (unsigned)(cut.splits + (out.steps > 0)) : 1;
         if (x->most == 1) {
@@ -184,7 +188,6 @@ inline namespace CU_NAME(mm_gemv_cu)
             CU_FOLLOW(d, "gemv", (gemv_kernel<CODE, 8>), dim3(tiles, mm_panels(x->rows, 8), parts),
                       THREADS, 0, v, out, x->rows, x->f, x->ldf, x->out, x->ldo, o);
         }
-        if (apart) CU_NAME(mm_join)(d, &o.to, &a->act, x->parts, (int)parts, x->rows.M);
     }
 
 }

@@ -29,8 +29,9 @@
  *
  * Order of each output's sum: the matrix unit adds up a group's products of a stage, times the
  * group's scale onto the team's sum; then team 1's onto team 0's, times the row's scale; onto the
- * last part of K the outliers' sum; then the parts (shape_of, which mm_join adds), bias, the old
- * y. It depends on where K is cut, not on NT, W or T.
+ * last part of K the outliers' sum; then the parts (shape_of), bias, the old y. It depends on where
+ * K is cut, not on NT, W or T. Parts are added by the last of a tile's blocks to be done (last.cuh), or
+ * by a second kernel where there are so many, of so many rows, that this takes less time.
  *
  * It may begin before the launch before has ended (CU_FOLLOW), and then waits with its first codes
  * under way.
@@ -54,6 +55,7 @@ inline namespace CU_NAME(mm_mma_cu)
         STEPS = 4, /* of a stage */
         TURN = TEAMS * STEPS,
         X_ROW = TURN * TILE_K * 2,
+        JOIN = 256, /* threads of mma_join */
     };
 
     /* Tiles of a warp. */
@@ -78,7 +80,8 @@ inline namespace CU_NAME(mm_mma_cu)
     };
     struct mma_args {
         mm_sink to;
-        float *parts;              /* [splits][M][N]; NULL: a block has all of K */
+        float *parts;  /* [splits][M][N]; NULL: a block has all of K */
+        int32_t *done; /* counters of what blocks have the same outputs; NULL: mma_join */
         int ldb, tiles, per_split; /* steps */
         int terms;
         unsigned groups; /* 2^32 / group_steps, rounded up; 0: 1 step is a group */
@@ -406,6 +409,29 @@ inline namespace CU_NAME(mm_mma_cu)
             }
     }
 
+    /* The parts' sums of this block's outputs: a warp a row. */
+    template <int T>
+    __device__ __forceinline__ void join_parts(const place &p, const mma_args &o,
+                                               const mm_panel &panel, int64_t M)
+    {
+        const int outputs = o.warps * T * TILE_N;
+        const int64_t n0 = (int64_t)blockIdx.y * outputs;
+        for (int row = p.warp; row < (int)panel.rows; row += TEAMS * o.warps) {
+            const int64_t m = panel.m0 + row;
+#pragma unroll 2
+            for (int i = p.lane; i < outputs && n0 + i < o.to.N; i += CU_WARP)
+                mm_put(mm_joined(o.parts, o.to, (int)gridDim.z, M, m, n0 + i), o.to, m, n0 + i);
+        }
+    }
+    /* A thread an output. */
+    __global__ void __launch_bounds__(JOIN)
+        mma_join_kernel(mm_sink o, G<const float> parts, int n_parts, int64_t M)
+    {
+        const int64_t n = (int64_t)blockIdx.x * JOIN + threadIdx.x, m = blockIdx.y;
+        cu_follow();
+        if (n < o.N) mm_put(mm_joined(parts, o, n_parts, M, m, n), o, m, n);
+    }
+
     /* What a block reads; in shared memory, as registers do not last. */
     struct mma_source {
         const uint8_t *codes, *scales, *zeros;
@@ -499,6 +525,9 @@ inline namespace CU_NAME(mm_mma_cu)
         mm_member(&v, &outliers, &o.to.bias, group, panel.part);
         v.div127 = false; /* that is done */
         finish<NT, T>(cu_as<float>(shared), p, o, v, outliers, panel, group.M, z, to == v.steps);
+        if (o.done && cu_last(G<int32_t>(o.done) + (int)(blockIdx.y * gridDim.x + blockIdx.x),
+                              (int)gridDim.z, cu_as<int>(source)))
+            join_parts<T>(p, o, panel, group.M);
     }
 
     /* ---- host ---- */
@@ -506,6 +535,7 @@ inline namespace CU_NAME(mm_mma_cu)
     /* How a product is shared out: warps of a team, and parts of K. */
     struct mma_shape {
         int warps, splits, per_split; /* turns */
+        bool by_last;                 /* of the blocks parts are joined, not by a kernel */
     };
     struct mma_size {
         int64_t tiles, panels, turns, T, most; /* most: warps of a team */
@@ -517,11 +547,12 @@ inline namespace CU_NAME(mm_mma_cu)
     /* The one whose busiest multiprocessor has the fewest bytes to bring, of the weight and (from
  * L2, which is faster) of x, all the longer where it has too few under way at once; of parts of
  * K, which are no more than leave each multiprocessor a block, also their sums, there and back,
- * and the launch that adds them. The figures are those of an H200: 33 KB a microsecond. */
+ * and the launch that adds them; or, of the last blocks, which add them, the counter and what each of
+ * these reads. The figures are those of an H200: 33 KB a microsecond. */
     mma_shape shape_of(const mma_size *s, int n_sm)
     {
-        enum { FLYING = 24 << 10, JOIN = 48 << 10 };
-        mma_shape best = { 1, 1, (int)s->turns };
+        enum { FLYING = 24 << 10, LAUNCH = 48 << 10, COUNTER = 24 << 10 };
+        mma_shape best = { 1, 1, (int)s->turns, false };
         int64_t least = INT64_MAX;
         n_sm = n_sm < MM_CUT_BLOCKS ? n_sm : MM_CUT_BLOCKS;
         for (int64_t warps = s->most; warps >= 1; warps--) {
@@ -537,11 +568,13 @@ inline namespace CU_NAME(mm_mma_cu)
                 const int64_t each = lq_ceil_div(blocks * splits, n_sm), room = s->most / warps,
                               flying = block * (each < room ? each : room);
                 int64_t cost = flying < FLYING ? block * FLYING / flying : block;
+                const int64_t sums = splits * s->part_bytes, kernel = LAUNCH + 2 * sums / n_sm,
+                              last = COUNTER + sums / n_sm + sums / blocks / 2;
                 cost = each * per * (cost + s->x_bytes / 2);
-                if (splits > 1) cost += JOIN + 2 * splits * s->part_bytes / n_sm;
+                if (splits > 1) cost += last <= kernel ? last : kernel;
                 if (cost >= least) continue;
                 least = cost;
-                best = { (int)warps, (int)splits, (int)per };
+                best = { (int)warps, (int)splits, (int)per, last <= kernel };
             }
         }
         return best;
@@ -609,6 +642,7 @@ inline namespace CU_NAME(mm_mma_cu)
         const mma_shape shape = shape_of(&size, d->n_sm);
         const mma_args o = { mm_sink_of(a, x, v),
                              shape.splits > 1 ? x->parts : NULL,
+                             shape.splits > 1 && shape.by_last ? d->done : NULL,
                              (int)x->ldb,
                              (int)a->w->s.tiles,
                              shape.per_split * TURN,
@@ -630,7 +664,10 @@ inline namespace CU_NAME(mm_mma_cu)
                   dim3(panels, (unsigned)lq_ceil_div(a->w->s.tiles, shape.warps * T),
                        (unsigned)shape.splits),
                   (unsigned)(TEAMS * shape.warps * CU_WARP), shared, v, outliers, x->rows, x->b, o);
-        if (o.parts) CU_NAME(mm_join)(d, &o.to, &a->act, o.parts, shape.splits, x->rows.M);
+        if (o.parts && !o.done)
+            CU_FOLLOW(d, "mma_join", mma_join_kernel,
+                      dim3((unsigned)lq_ceil_div(v.N, JOIN), (unsigned)x->rows.M), JOIN, 0, o.to,
+                      o.parts, shape.splits, x->rows.M);
     }
 
     template <mm_code CODE, bool QUICK>

@@ -39,11 +39,11 @@
  * group's scale onto the warp's sum; then the warps in order, times the row's scale; onto the last
  * part of K the outliers' sum; then the parts (mm_thin_cut), bias, the old y. It depends on the
  * weight's shape and the device's multiprocessors, not on M: parts are done one after the other, or
- * by blocks of their own and joined by a second kernel (where tiles are few, or where x does not
- * fit), in the same order.
+ * by blocks of their own (where tiles are few, or where x does not fit), of which the last to be done
+ * (last.cuh) adds the sums of all that have its tiles, in the same order.
  *
  * The kernel may end with what an MLP does (dev_mm_act): a block then does a tile of gate's and the
- * tile of up's that goes with it, one after the other.
+ * tile of up's that goes with it, one after the other; where parts are blocks, these are too.
  *
  * It may begin before the launch before has ended (CU_FOLLOW), and then waits with its first codes
  * under way.
@@ -96,6 +96,7 @@ inline namespace CU_NAME(mm_thin_cu)
     struct thin_out {
         mm_sink to;
         float *parts;          /* [splits][M][N]; NULL: a block has all of K */
+        int32_t *done;         /* counters of what blocks have the same tiles */
         int items;             /* tiles, or pairs of them */
         int apart;             /* of a pair: tiles from its first to its second; 0: no pairs */
         int splits, per_split; /* steps */
@@ -158,7 +159,9 @@ inline namespace CU_NAME(mm_thin_cu)
     {
         if (++w->part == z1) {
             w->part = z0;
-            if (!o.apart || ++w->second == 2) {
+            if (o.parts) {
+                w->item += (int)gridDim.x;
+            } else if (!o.apart || ++w->second == 2) {
                 w->second = 0;
                 w->item += (int)gridDim.x;
             }
@@ -508,6 +511,23 @@ inline namespace CU_NAME(mm_thin_cu)
         G<float>(o.y)[m * o.ldy + n] = act.bf16 ? cu_bf16_f32(cu_f32_bf16(y)) : y;
     }
 
+    /* What comes of the sums of this block's tiles, half of its threads an item. */
+    __device__ __forceinline__ void join_parts(const thin_out &o, const mm_panel &panel, int64_t M)
+    {
+        enum { EACH = ROWS * TILE_N };
+        const int m = threadIdx.x % EACH / TILE_N, r = threadIdx.x % TILE_N;
+        const int64_t row = panel.m0 + m, half = o.apart * TILE_N;
+        if (m >= panel.rows) return;
+        for (int item = (int)(blockIdx.x + threadIdx.x / EACH * gridDim.x); item < o.items;
+             item += THREADS / EACH * (int)gridDim.x) {
+            const int64_t n = (int64_t)item * TILE_N + r;
+            if (n >= o.to.N) continue;
+            const float gate = mm_joined(o.parts, o.to, o.splits, M, row, n),
+                        up = half ? mm_joined(o.parts, o.to, o.splits, M, row, half + n) : 0.0f;
+            put(gate, up, o.to, o.act, row, n);
+        }
+    }
+
     template <mm_code CODE, bool QUICK>
     __global__ void __launch_bounds__(THREADS, blocks_of(CODE, QUICK, COMPILED_FOR))
         thin_kernel(mm_view v, mm_view outliers, mm_rows group, thin_in in, thin_out o)
@@ -522,11 +542,13 @@ inline namespace CU_NAME(mm_thin_cu)
         const mm_maps map = { numbers, two };
         const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
                   c = lane % 4;
-        const int z0 = o.parts ? (int)blockIdx.z : 0, z1 = o.parts ? z0 + 1 : o.splits;
+        const int half_of = o.parts ? (int)blockIdx.z / o.splits : 0; /* of a pair */
+        const int z0 = o.parts ? (int)blockIdx.z - half_of * o.splits : 0,
+                  z1 = o.parts ? z0 + 1 : o.splits;
         const int place = unit<CODE>::bytes + unit<CODE>::runs * o.sides * SIDE;
         const S<uint8_t> own = room + warp * DEPTH * place, xs = room + WARPS * DEPTH * place;
         source from;
-        walk now = { (int)blockIdx.x, 0, z0, 0, 0 };
+        walk now = { (int)blockIdx.x, half_of, z0, 0, 0 };
         begin_part<CODE>(&now, o, v.steps);
         from.at = now;
         from.place = 0;
@@ -591,8 +613,8 @@ inline namespace CU_NAME(mm_thin_cu)
                 sums[half * SUMS + ((warp * ROWS + 2 * c + k % 2) * TILE_N + 2 * g + k / 2)] =
                     acc[k];
             __syncthreads();
-            const int64_t n = (int64_t)now.item * TILE_N + r, row = panel.m0 + m;
             const int tile = tile_of(now, o), z = now.part;
+            const int64_t n = (int64_t)(o.parts ? tile : now.item) * TILE_N + r, row = panel.m0 + m;
             const bool second = now.second, last = now.to == v.steps, mine = m < rows && n < o.to.N;
             if (mine) {
                 float part = 0;
@@ -616,22 +638,9 @@ inline namespace CU_NAME(mm_thin_cu)
             next_part<CODE>(&now, o, v.steps, z0, z1);
         }
         cu_copy_wait<0>();
-    }
-
-    /* A thread an output. */
-    __global__ void __launch_bounds__(THREADS)
-        thin_join_kernel(mm_sink o, dev_mm_act act, G<const float> parts, int n_parts, int64_t M)
-    {
-        const int64_t n = (int64_t)blockIdx.x * THREADS + threadIdx.x, m = blockIdx.y;
-        const bool pair = act.kind == DEV_ACT_PAIR;
-        const int64_t N = pair ? o.N / 2 : o.N;
-        cu_follow();
-        if (n >= N) return;
-        float y[2] = { 0, 0 };
-        for (int i = 0; i < 1 + pair; i++)
-            for (int z = 0; z < n_parts; z++)
-                y[i] += parts[(z * M + m) * o.N + i * N + n];
-        put(y[0], y[1], o, act, m, n);
+        if (o.parts && cu_last(G<int32_t>(o.done) + (int)(blockIdx.y * gridDim.x + blockIdx.x),
+                               (int)gridDim.z, cu_as<int>(stat)))
+            join_parts(o, panel, group.M);
     }
 
     template <mm_code CODE, bool QUICK>
@@ -642,7 +651,7 @@ inline namespace CU_NAME(mm_thin_cu)
             RESERVED = 1024,
             STATIC = 9216
         }; /* shared memory of any block; of this one's arrays */
-        const unsigned parts = o.parts ? (unsigned)o.splits : 1;
+        const unsigned parts = o.parts ? (unsigned)(o.splits * (o.apart ? 2 : 1)) : 1;
         const size_t places = WARPS * unit<CODE>::depth *
                               (unit<CODE>::bytes + (size_t)(unit<CODE>::runs * o.sides * SIDE));
         o.rows = (int)(x->rows.M < ROWS ? x->rows.M : ROWS);
@@ -662,10 +671,10 @@ inline namespace CU_NAME(mm_thin_cu)
         const int64_t fit = (int64_t)((d->shared_per_block + RESERVED) /
                                       (shared + STATIC + RESERVED)),
                       most = blocks_of(CODE, QUICK, d->cc), each = fit < most ? fit : most;
-        const int64_t there = (each > 1 ? each : 1) * d->n_sm / (int64_t)(panels * parts),
-                      blocks = there < 1         ? 1
-                               : there < o.items ? there
-                                                 : o.items;
+        int64_t blocks = (each > 1 ? each : 1) * d->n_sm / (int64_t)(panels * parts);
+        if (blocks > o.items) blocks = o.items;
+        if (o.parts && blocks > DEV_DONE / (int64_t)panels) blocks = DEV_DONE / (int64_t)panels;
+        if (blocks < 1) blocks = 1;
         CU_ALLOW(d, (thin_kernel<CODE, QUICK>), STATIC);
         CU_FOLLOW(d, "thin", (thin_kernel<CODE, QUICK>), dim3((unsigned)blocks, panels, parts),
                   THREADS, shared, v, out, x->rows, in, o);
@@ -687,11 +696,12 @@ inline namespace CU_NAME(mm_thin_cu)
         const mm_view out = CU_NAME(mm_outliers_of)(a->w);
         const dev_mm_act act = a->act;
         const mm_thin_cut cut = mm_thin_cut_of(a->w, d->n_sm, x->rows.M, x->rows.parts != NULL);
-        const bool pair = act.kind == DEV_ACT_PAIR && !cut.apart, scaled = v.scale_dtype != LQ_BOOL,
+        const bool pair = act.kind == DEV_ACT_PAIR, scaled = v.scale_dtype != LQ_BOOL,
                    whole = !scaled || v.group_steps % RUN == 0 || v.ng == 1;
         const int tiles = (int)(pair ? a->w->s.tiles / 2 : a->w->s.tiles);
         const thin_out o = { mm_sink_of(a, x, v),
                              cut.apart ? x->parts : NULL,
+                             d->done,
                              tiles,
                              pair ? tiles : 0,
                              cut.splits,
@@ -726,17 +736,8 @@ inline namespace CU_NAME(mm_thin_cu)
             run<CODE, mm_can_quick(CODE) || map>(d, x, v, out, in, o);
         else
             run<CODE, always>(d, x, v, out, in, o);
-        if (cut.apart) CU_NAME(mm_join)(d, &o.to, &act, x->parts, cut.splits, x->rows.M);
     }
 
-}
-
-void CU_NAME(mm_join)(dev *d, const mm_sink *o, const dev_mm_act *act, const float *parts, int n,
-                      int64_t M)
-{
-    CU_FOLLOW(d, "mm_join", thin_join_kernel,
-              dim3((unsigned)lq_ceil_div(o->N, THREADS), (unsigned)M), THREADS, 0, *o, *act, parts,
-              n, M);
 }
 
 void CU_NAME(mm_thin)(dev *d, const dev_mm_args *a, const mm_input *x)

@@ -30,8 +30,8 @@ BUDGET = {
     "gather_kernel": (256, 40, 0),
     "gemv_kernel": (256, 128, 4160),   # two blocks
     "thin_kernel": (256, 128, 9216),   # two blocks; on sm_90 of 2 and 4 bits three, 80 registers
-    "thin_join_kernel": (256, 40, 0),
     "mma_kernel": (512, 255, 176),     # one block: of 512 threads and 128 registers, or 256
+    "mma_join_kernel": (256, 40, 0),
     "sm90_kernel": (384, 168, 0),      # one block; the warps that multiply take 232 (setmaxnreg)
     "sm90_join_kernel": (256, 40, 0),
     "quant_kernel": (256, 40, 0),

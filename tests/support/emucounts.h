@@ -5,11 +5,11 @@
 #include <stddef.h>
 
 typedef struct {
-    size_t launches, waits, copies, allocations, graphs, nodes, kept;
+    size_t launches, waits, copies, allocations, graphs, nodes, kept, adds;
 } emu_counts;
 extern emu_counts emu_counted;
 extern size_t emu_graphs;
-extern int emu_cc;
+extern int emu_cc, emu_sm;
 
 static inline emu_counts counted_since(const emu_counts *before)
 {
@@ -17,7 +17,7 @@ static inline emu_counts counted_since(const emu_counts *before)
     return (emu_counts){ now->launches - before->launches, now->waits - before->waits,
                          now->copies - before->copies,     now->allocations - before->allocations,
                          now->graphs - before->graphs,     now->nodes - before->nodes,
-                         now->kept - before->kept };
+                         now->kept - before->kept,         now->adds - before->adds };
 }
 
 #endif

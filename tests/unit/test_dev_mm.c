@@ -192,6 +192,25 @@ static const struct {
     { "parts of several rounds", 2, 16, 3104, 3, false },
 };
 
+/* A product whose K is cut has its parts joined by the last of their blocks, in the launches that it
+ * has on one multiprocessor, where it is not cut. */
+static void joined_by_last(twins *o, const char *name, const char *why, mm_acts acts)
+{
+    const int n_sm[] = { o->r.d.n_sm, 1 };
+    emu_counts c[2] = { { 0 } };
+    if (getenv("LLMQ_TEST_DEVICE")) return;
+    for (int i = 0; i < 2; i++) {
+        const emu_counts before = emu_counted;
+        o->r.d.n_sm = n_sm[i];
+        twins_run(o, name, acts, false);
+        c[i] = counted_since(&before);
+    }
+    CHECK(c[0].adds > 0 && c[1].adds == 0 && c[0].launches == c[1].launches,
+          "%s, %s: %zu adds, %zu launches, not cut %zu and %zu", name, why, c[0].adds,
+          c[0].launches, c[1].adds, c[1].launches);
+    o->r.d.n_sm = n_sm[0];
+}
+
 /* Where K is cut depends on no M: rows that share a product with many, which takes part after part,
  * get the bits of those whose parts are blocks of their own. */
 TEST(few_tiles_are_cut_along_k_and_rows_keep_their_bits)
@@ -206,14 +225,13 @@ TEST(few_tiles_are_cut_along_k_and_rows_keep_their_bits)
             few.dw = put_weight(&few.r, &few.w.t);
             many.dw = put_weight(&many.r, &many.w.t);
             few.r.d.n_sm = many.r.d.n_sm = cuts[j].n_sm;
-            const size_t before = emu_counted.launches;
             twins_check(&few, schemes[i], cuts[j].why, MM_F32);
-            const size_t launches = emu_counted.launches - before;
-            CHECK(getenv("LLMQ_TEST_DEVICE") || launches >= 3, "%s: it was not cut", cuts[j].why);
             twins_check(&many, schemes[i], cuts[j].why, MM_F32);
             CHECK(memcmp(few.got, many.got, (size_t)(M * N) * 4) == 0,
                   "%s, %s: other bits among many rows", schemes[i], cuts[j].why);
             twins_check(&few, schemes[i], cuts[j].why, MM_BF16);
+            joined_by_last(&few, schemes[i], cuts[j].why, MM_F32);
+            joined_by_last(&few, schemes[i], cuts[j].why, MM_BF16);
             rig_close(&many.r);
             rig_close(&few.r);
         }
@@ -232,6 +250,7 @@ static const struct {
     { "a panel of 64, several parts", 33, 288, 3104, 60, false, true },
     { "all rows of 64, blocks of all warps", 64, 272, 544, 1, false, false },
     { "two panels, few multiprocessors", 65, 40, 1056, 2, false, false },
+    { "all rows of 64, many parts", 64, 64, 2592, 8, false, true },
 };
 
 /* Between 9 and 64 rows and more, K in parts and whole; and with dev.batch_invariant any number of them
@@ -239,6 +258,7 @@ static const struct {
 TEST(some_rows_are_cut_along_k_and_alone_have_their_bits_where_asked_for)
 {
     enum { MOST = 65, LEAST = 1 };
+    size_t by_kernel = 0, by_last = 0;
     for (size_t i = 0; i < LQ_COUNT(schemes); i++)
         for (size_t j = 0; j < LQ_COUNT(some); j++) {
             const int64_t M = some[j].M, N = some[j].N, K = some[j].K;
@@ -248,12 +268,16 @@ TEST(some_rows_are_cut_along_k_and_alone_have_their_bits_where_asked_for)
             few.dw = put_weight(&few.r, &few.w.t);
             few.r.d.n_sm = some[j].n_sm;
             if (few.r.d.cc > 89) few.r.d.cc = 89;
-            const size_t before = emu_counted.launches;
+            const emu_counts before = emu_counted;
             twins_check(&few, schemes[i], some[j].why, MM_BF16);
             const qt_scheme *of = &few.t.scheme;
-            if (some[j].cut && of->kind == QT_UINT && !of->act && !getenv("LLMQ_TEST_DEVICE"))
-                CHECK(emu_counted.launches - before >= 3, "%s, %s: it was not cut", schemes[i],
-                      some[j].why);
+            const emu_counts c = counted_since(&before);
+            if (some[j].cut && of->kind == QT_UINT && !of->act && !getenv("LLMQ_TEST_DEVICE")) {
+                by_last += c.adds > 0;
+                by_kernel += c.adds == 0;
+                CHECK(c.adds ? c.launches == 2 : c.launches == 3, "%s, %s: %zu launches, %zu adds",
+                      schemes[i], some[j].why, c.launches, c.adds);
+            }
             few.r.d.batch_invariant = true;
             twins_check(&few, schemes[i], some[j].why, MM_BF16);
             const int64_t other = j % 2 ? LEAST : MOST;
@@ -268,6 +292,9 @@ TEST(some_rows_are_cut_along_k_and_alone_have_their_bits_where_asked_for)
             rig_close(&many.r);
             rig_close(&few.r);
         }
+    CHECK(getenv("LLMQ_TEST_DEVICE") || (by_kernel && by_last),
+          "parts were joined by a kernel %zu times, by the last block %zu times", by_kernel,
+          by_last);
 }
 
 /* As many warps as a multiprocessor alone may have of each, and no more than there is shared memory for,
@@ -375,19 +402,23 @@ static void one_fused(const char *name, size_t j, bool bf16)
                                .limit = 3,
                                .bf16 = bf16 };
     CHECK(dev_acts(&o.r.d, &o.dw, MM_BF16, M, fused[j].kind), "%s", name);
+    emu_counts before = emu_counted;
     ops->matmul(&o.r.d, &a);
+    const size_t of_product = counted_since(&before).launches;
     ops->act(&o.r.d, &act);
     bool ok = get(&o.r, o.want, a.y, bytes, name);
     a.act = (dev_mm_act){ fused[j].kind, fused[j].f, 3, bf16 };
-    const size_t before = emu_counted.launches;
+    before = emu_counted;
     ops->matmul(&o.r.d, &a);
-    const size_t launches = emu_counted.launches - before;
+    const emu_counts c = counted_since(&before);
     ok = ok && get(&o.r, o.got, a.y, bytes, name);
     for (int64_t m = 0; m < M && ok; m++)
         CHECK(memcmp(o.want + m * N, o.got + m * N, (size_t)n * 4) == 0, "%s, %s, row %lld", name,
               fused[j].why, (long long)m);
-    CHECK(getenv("LLMQ_TEST_DEVICE") || launches >= (fused[j].n_sm > 1 ? 2 : 1), "%s: %zu launches",
-          fused[j].why, launches);
+    CHECK(getenv("LLMQ_TEST_DEVICE") || c.launches == of_product, "%s: %zu launches, %zu without",
+          fused[j].why, c.launches, of_product);
+    CHECK(getenv("LLMQ_TEST_DEVICE") || (c.adds > 0) == (fused[j].n_sm > 1), "%s: %zu adds",
+          fused[j].why, c.adds);
     rig_close(&o.r);
 }
 

@@ -647,15 +647,18 @@ TEST(a_step_allocates_nothing_there_and_gives_back_all)
  * Under bf16 the inputs of the layers' other products are arranged as well of more than eight rows,
  * and of fewer q, k and v and gate and up begin with their norm, gate and up end with the
  * activation, and attention rotates and merges: five launches, and o's arrangement. The second step
- * of a shape is captured: from then on that is one launch. */
+ * of a shape is captured: from then on that is one launch. Where multiprocessors are many K is cut, and
+ * the launches are as many. */
 TEST(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need)
 {
-    enum { PICK = 2, FUSED = 5 };
+    enum { PICK = 2, FUSED = 5, MANY = 132 };
+    const int usual = emu_sm;
     golden g;
     if (getenv("LLMQ_TEST_DEVICE")) return; /* nobody counts there */
-    for (int64_t i = 0; i < 8; i++) {
+    for (int64_t i = 0; i < 10; i++) {
         const int64_t n = i % 4 + 1; /* layers on the device, of 4 */
         const bool bf16 = i >= 4;
+        emu_sm = i < 8 ? usual : MANY;
         const size_t of_layer = 11, beside = 3;
         rig r;
         const bool ok = open_arch(&r, "smollm3-window",
@@ -692,6 +695,7 @@ TEST(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need)
         }
         rig_close(&r);
     }
+    emu_sm = usual;
 }
 
 /* The first 5 ids of the first prompt, with the logits of the last 3, and 4 of the second, with

@@ -172,6 +172,7 @@ int add(int *p, int v, span s)
 {
     touch_any(p, sizeof *p, alignof(int), s);
     order_add(p);
+    emu_counted.adds++;
     const int old = *p;
     *p = old + v;
     return old;
@@ -669,7 +670,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int)
     snprintf(p->name, sizeof p->name, "%s", emu_name);
     p->major = emu_cc / 10;
     p->minor = emu_cc % 10;
-    p->multiProcessorCount = 4;
+    p->multiProcessorCount = emu_sm;
     p->totalGlobalMem = emu_memory;
     p->sharedMemPerBlockOptin = shared_most();
     return cudaSuccess;

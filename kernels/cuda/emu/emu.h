@@ -72,15 +72,16 @@ extern "C" size_t emu_memory; /* of a device, in bytes; may be set before anythi
 extern "C" int emu_devices;   /* how many; at first 1 */
 extern "C" const char *emu_name; /* as the driver calls each; at first "emulated" */
 extern "C" int emu_cc;           /* compute capability of each, 80, 86, ..; at first 90 */
+extern "C" int emu_sm;           /* multiprocessors of each; at first 4 */
 extern "C" size_t emu_launches;  /* after so many the devices are lost: every launch fails */
 extern "C" bool emu_lost_late; /* ... or the one whose turn it is, which is seen at a wait alone */
 extern "C" size_t emu_graphs;  /* so many can be instantiated, then memory is out */
 /* What has been done since the start. Launches: of one kernel; graphs: launches of a graph; nodes:
  * the kernels that those ran; copies: those of graphs included; kept: graphs instantiated. Waits:
  * the host for the stream, in a synchronization or in a copy from or to memory that is not pinned.
- */
+ * Adds: cu_adds, of blocks that join parts one each. */
 struct emu_counts {
-    size_t launches, waits, copies, allocations, graphs, nodes, kept;
+    size_t launches, waits, copies, allocations, graphs, nodes, kept, adds;
 };
 extern "C" emu_counts emu_counted;
 

@@ -12,7 +12,7 @@
 
 using namespace emu;
 
-int emu_cc = 90;
+int emu_cc = 90, emu_sm = 4;
 
 enum { UNASKED = 48 << 10 };
 
