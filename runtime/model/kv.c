@@ -26,7 +26,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
-enum { NONE = -1, MAX_BLOCK = 32 };
+enum { NONE = -1, MAX_BLOCK = KV_MAX_BLOCK };
 
 typedef struct {
     int32_t ref;
@@ -35,6 +35,7 @@ typedef struct {
     uint64_t hash[2];
     uint64_t serial; /* of this registration; never used twice */
     uint64_t parent; /* serial of the parent block; 0 for the first block of a sequence */
+    int32_t depth;   /* blocks before it */
     int32_t state;   /* slot of the state at its end, + 1; 0: none is kept */
 } block;
 
@@ -64,6 +65,8 @@ struct kv_cache {
     uint64_t next_serial;
     kv_states states; /* floats 0: no layer has a state */
     kv_windows windows;
+    void (*leaves)(void *user, int32_t block, unsigned parts); /* may be NULL */
+    void *leaves_user;
 };
 
 /* A power of two, at least twice the blocks. */
@@ -339,10 +342,11 @@ typedef struct {
 /* Before the first block. */
 static void chain_root(const kv_cache *kv, uint64_t hash[2], uint64_t adapter, const char *salt)
 {
+    const uint64_t *of = kv->opts.of;
     hash[0] = hash[1] = 0;
     if (salt) kv->opts.hash(hash, salt, strlen(salt));
-    if (!adapter) return;
-    const uint64_t all[] = { adapter, hash[0], hash[1] };
+    if (!of[0] && !of[1] && !adapter) return;
+    const uint64_t all[] = { of[0], of[1], adapter, hash[0], hash[1] };
     kv->opts.hash(hash, all, sizeof all);
 }
 
@@ -374,6 +378,20 @@ static int32_t index_find(const kv_cache *kv, const chain_link *l, const int32_t
 
 /* ---- taking and dropping blocks ---- */
 
+static unsigned parts_of(const kv_cache *kv, int32_t b)
+{
+    const block *x = &kv->blocks[b];
+    const bool near = kv->windows.slots.n && kv->windows.kept[b];
+    return !x->findable
+               ? 0
+               : 1u << KV_ROWS | (x->state ? 1u << KV_STATE : 0) | (near ? 1u << KV_NEAR : 0);
+}
+
+static void leaving(const kv_cache *kv, int32_t b, unsigned parts)
+{
+    if (kv->leaves && parts) kv->leaves(kv->leaves_user, b, parts);
+}
+
 /* The caller knows that kv_free_blocks > 0. */
 static int32_t take_block(kv_cache *kv)
 {
@@ -382,6 +400,7 @@ static int32_t take_block(kv_cache *kv)
         b = kv->free_stack[--kv->n_free];
     } else {
         b = kv->lru_old;
+        leaving(kv, b, parts_of(kv, b));
         lru_remove(kv, b);
         index_remove(kv, b);
     }
@@ -444,7 +463,10 @@ static void drop_from(kv_cache *kv, kv_seq *s, int64_t n_blocks)
 static int32_t take_state(kv_cache *kv)
 {
     int32_t lost, slot = kv_slot_take(&kv->states.slots, &lost);
-    if (lost != KV_NO_SLOT) kv->blocks[lost].state = 0;
+    if (lost != KV_NO_SLOT) {
+        leaving(kv, lost, 1u << KV_STATE);
+        kv->blocks[lost].state = 0;
+    }
     return slot;
 }
 
@@ -753,6 +775,19 @@ lq_status kv_fork(kv_cache *kv, kv_seq *dst, const kv_seq *src, lq_err *err)
     return LQ_OK;
 }
 
+/* From now on the block can be found. */
+static void enter(kv_cache *kv, int32_t b, const chain_link *l, const int32_t *ids, int64_t depth)
+{
+    const size_t bs = (size_t)kv->opts.block_size;
+    block *x = &kv->blocks[b];
+    memcpy(x->hash, l->hash, sizeof l->hash);
+    x->parent = l->parent;
+    x->serial = kv->next_serial++;
+    x->depth = (int32_t)depth;
+    memcpy(kv->tokens + (size_t)b * bs, ids, bs * sizeof *ids);
+    index_add(kv, b);
+}
+
 void kv_register(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t written, const char *salt)
 {
     int64_t bs = kv->opts.block_size;
@@ -763,12 +798,7 @@ void kv_register(kv_cache *kv, kv_seq *s, const int32_t *ids, int64_t written, c
         chain_link l = chain_next(kv, s->chain_state, last_serial(kv, s), t);
         int32_t *mine = &s->table[s->registered], other = index_find(kv, &l, t);
         if (other == NONE) {
-            block *x = &kv->blocks[*mine];
-            memcpy(x->hash, l.hash, sizeof l.hash);
-            x->parent = l.parent;
-            x->serial = kv->next_serial++;
-            memcpy(kv->tokens + (int64_t)*mine * bs, t, (size_t)bs * sizeof *t);
-            index_add(kv, *mine);
+            enter(kv, *mine, &l, t, s->registered);
         } else if (other != *mine) {
             /* Somebody else computed the same block: the same bytes, so one copy is enough. */
             hold_block(kv, other);
@@ -811,4 +841,143 @@ void kv_truncate(kv_cache *kv, kv_seq *s, int64_t tokens)
     s->registered = tokens / bs; /* 0: kv_register starts from the salt again */
     if (s->registered)
         memcpy(s->chain_state, kv->blocks[s->table[s->registered - 1]].hash, sizeof s->chain_state);
+}
+
+/* ---- blocks that are kept elsewhere ---- */
+
+static bool is_of(const kv_place *p, kv_part part)
+{
+    return !p->other && p->stride && p->near == (part == KV_NEAR);
+}
+
+size_t kv_part_bytes(const kv_cache *kv, kv_part part)
+{
+    size_t n = 0;
+    if (part == KV_STATE) return (size_t)kv->states.floats * sizeof(float);
+    for (int64_t l = 0; l < kv->opts.first; l++)
+        if (is_of(&kv->place[l], part)) n += kv->place[l].stride;
+    return n;
+}
+
+int64_t kv_near_from(const kv_cache *kv, int64_t n)
+{
+    return kv->windows.slots.n ? kv_windows_from(&kv->windows, n) : n;
+}
+
+static void window_lost(void *user, int32_t b) { leaving(user, b, 1u << KV_NEAR); }
+
+void kv_on_leave(kv_cache *kv, void (*leaves)(void *user, int32_t block, unsigned parts),
+                 void *user)
+{
+    assert(!kv->opts.on);
+    kv->leaves = leaves;
+    kv->leaves_user = user;
+    kv->windows.lost = window_lost;
+    kv->windows.user = kv;
+}
+
+/* Between the cache and one piece of memory. */
+static void move_part(const kv_cache *kv, int32_t b, kv_part part, void *to, const void *from)
+{
+    uint8_t *out = to;
+    const uint8_t *in = from;
+    const size_t i = (size_t)(part == KV_NEAR ? kv->windows.kept[b] - 1 : b);
+    if (part == KV_STATE) {
+        float *state = kv_state_data(&kv->states, kv->blocks[b].state - 1);
+        memcpy(to ? to : state, to ? state : from, kv_part_bytes(kv, part));
+        return;
+    }
+    for (int64_t l = 0; l < kv->opts.first; l++) {
+        const size_t n = kv->place[l].stride;
+        if (!is_of(&kv->place[l], part)) continue;
+        uint8_t *own = kv->data + kv->place[l].at + i * n;
+        memcpy(to ? out : own, to ? own : in, n);
+        if (to)
+            out += n;
+        else
+            in += n;
+    }
+}
+
+void kv_block_read(const kv_cache *kv, int32_t b, kv_part part, void *to)
+{
+    move_part(kv, b, part, to, NULL);
+}
+
+kv_findable kv_block_find(const kv_cache *kv, int32_t b)
+{
+    const block *x = &kv->blocks[b];
+    return (kv_findable){ .hash = { x->hash[0], x->hash[1] },
+                          .tokens = kv->tokens + (int64_t)b * kv->opts.block_size,
+                          .depth = x->depth,
+                          .parts = parts_of(kv, b) };
+}
+
+int32_t kv_cached_next(const kv_cache *kv, int32_t b, bool newer)
+{
+    if (b < 0) return newer ? kv->lru_old : kv->lru_new;
+    return newer ? kv->blocks[b].next : kv->blocks[b].prev;
+}
+
+kv_link kv_link_root(const kv_cache *kv, uint64_t adapter, const char *salt)
+{
+    kv_link l = { .block = NONE, .root = true };
+    chain_root(kv, l.hash, adapter, salt);
+    return l;
+}
+
+static bool still_there(const kv_cache *kv, const kv_link *x)
+{
+    return x->block >= 0 && kv->blocks[x->block].findable &&
+           kv->blocks[x->block].serial == x->serial;
+}
+
+unsigned kv_link_next(const kv_cache *kv, kv_link *next, const kv_link *at, const int32_t *ids)
+{
+    const chain_link l = chain_next(kv, at->hash, at->serial, ids);
+    const int32_t b = at->root || at->block >= 0 ? index_find(kv, &l, ids) : NONE;
+    *next = (kv_link){ { l.hash[0], l.hash[1] }, b < 0 ? 0 : kv->blocks[b].serial, b, false };
+    return b < 0 ? 0 : parts_of(kv, b);
+}
+
+static bool put_rows(kv_cache *kv, kv_link *x, const kv_link *at, const int32_t *ids, int64_t depth,
+                     const void *data)
+{
+    const chain_link l = { { x->hash[0], x->hash[1] }, at->serial };
+    int32_t b = index_find(kv, &l, ids);
+    if (b == NONE) {
+        if (!at->root) hold_block(kv, at->block); /* it is not what has to go */
+        b = kv_free_blocks(kv) ? take_block(kv) : NONE;
+        if (b != NONE) {
+            move_part(kv, b, KV_ROWS, NULL, data);
+            enter(kv, b, &l, ids, depth);
+            drop_block(kv, b);
+        }
+        if (!at->root) drop_block(kv, at->block);
+    }
+    if (b == NONE) return false;
+    x->block = b;
+    x->serial = kv->blocks[b].serial;
+    return true;
+}
+
+bool kv_link_put(kv_cache *kv, kv_link *x, const kv_link *at, const int32_t *ids, int64_t depth,
+                 kv_part part, const void *data)
+{
+    if (part == KV_ROWS)
+        return (at->root || still_there(kv, at)) && put_rows(kv, x, at, ids, depth, data);
+    if (!still_there(kv, x)) return false;
+    const int32_t b = x->block;
+    if (parts_of(kv, b) >> part & 1) return true;
+    if (part == KV_STATE) {
+        const int32_t slot = take_state(kv);
+        if (slot == KV_NO_SLOT) return false;
+        kv->blocks[b].state = slot + 1;
+        kv_slot_keep(&kv->states.slots, slot, b);
+        kv_slot_drop(&kv->states.slots, slot);
+    } else if (kv_windows_keep(&kv->windows, b) == KV_NO_SLOT) {
+        return false;
+    }
+    move_part(kv, b, part, NULL, data);
+    return true;
 }

@@ -10,6 +10,7 @@
 
 #include "formats/arch/arch.h"
 #include "kernels/device.h"
+#include "runtime/model/kv_part.h"
 #include "runtime/model/kv_size.h"
 
 typedef struct kv_cache kv_cache;
@@ -30,6 +31,8 @@ typedef struct {
     /* What prefixes are found by; NULL: XXH3-128. Blocks with equal ones are told apart by their
      * tokens and by their parents, salts by nothing else. */
     void (*hash)(uint64_t out[2], const void *data, size_t n);
+    uint64_t
+        of[2]; /* every chain begins with it: what else blocks depend on that outlive this cache */
 } kv_opts;
 
 size_t kv_table_bytes(const kv_opts *o); /* what is kept of the blocks besides K and V */
@@ -117,6 +120,41 @@ typedef struct {
     } marks[KV_MARKS + KV_UNDO];
 } kv_run;
 void kv_run_begin(kv_cache *kv, kv_seq *s, int64_t pos0, int64_t n, bool ends, kv_run *run);
+
+/* ---- blocks that are kept elsewhere (kv_part.h); of caches in the host's memory ---- */
+
+size_t kv_part_bytes(const kv_cache *kv, kv_part part); /* 0: the cache has no such part */
+/* Of a sequence that goes on after its first n blocks: those from there on need KV_NEAR too. Any thread. */
+int64_t kv_near_from(const kv_cache *kv, int64_t n);
+/* `leaves` is called before parts of a block (bits) are overwritten that could be found. */
+void kv_on_leave(kv_cache *kv, void (*leaves)(void *user, int32_t block, unsigned parts),
+                 void *user);
+typedef struct {
+    uint64_t hash[2];
+    const int32_t *tokens; /* [block_size] */
+    int64_t depth;         /* blocks before it */
+    unsigned parts;        /* that are there */
+} kv_findable;
+void kv_block_read(const kv_cache *kv, int32_t block, kv_part part, void *to);
+kv_findable kv_block_find(const kv_cache *kv, int32_t block);
+/* The block of no sequence that was used before (newer: after) b; b < 0: the newest (oldest) one. < 0:
+ * there is none. */
+int32_t kv_cached_next(const kv_cache *kv, int32_t b, bool newer);
+
+/* A place in a chain of blocks. */
+typedef struct {
+    uint64_t hash[2];
+    uint64_t serial;
+    int32_t block; /* < 0: none is in memory, or this is the root */
+    bool root;
+} kv_link;
+kv_link kv_link_root(const kv_cache *kv, uint64_t adapter, const char *salt);
+/* The next place, and which parts of its block are in memory (bits). */
+unsigned kv_link_next(const kv_cache *kv, kv_link *next, const kv_link *at, const int32_t *ids);
+/* Parts of the block at x, whose parent is `at`, come from elsewhere: KV_ROWS first, which may have been
+ * computed meanwhile. The block is then cached. False: there is no room, or a block has gone. */
+bool kv_link_put(kv_cache *kv, kv_link *x, const kv_link *at, const int32_t *ids, int64_t depth,
+                 kv_part part, const void *data);
 
 /* K and V of all blocks become zeros, written one by one: memory that was touched. */
 void kv_zero(kv_cache *kv);

@@ -86,7 +86,18 @@ static int32_t take(kv_windows *w)
     int32_t lost;
     const int32_t slot = kv_slot_take(&w->slots, &lost);
     assert(slot != KV_NO_SLOT);
+    if (lost != KV_NO_SLOT && w->lost) w->lost(w->user, lost);
     if (lost != KV_NO_SLOT) w->kept[lost] = 0;
+    return slot;
+}
+
+int32_t kv_windows_keep(kv_windows *w, int32_t block)
+{
+    if (!kv_slots_left(&w->slots)) return KV_NO_SLOT;
+    const int32_t slot = take(w);
+    kv_slot_keep(&w->slots, slot, block);
+    w->kept[block] = slot + 1;
+    kv_slot_drop(&w->slots, slot);
     return slot;
 }
 
@@ -107,9 +118,14 @@ void kv_windows_cut(kv_windows *w, kv_seq *s, int64_t n_blocks)
     if (s->near_to > n_blocks) s->near_from = s->near_to = n_blocks;
 }
 
+int64_t kv_windows_from(const kv_windows *w, int64_t n)
+{
+    return read_from(w, n * w->block_size) / w->block_size;
+}
+
 bool kv_windows_may_begin(const kv_windows *w, const kv_seq *s, int64_t n)
 {
-    int64_t i = read_from(w, n * w->block_size) / w->block_size;
+    int64_t i = kv_windows_from(w, n);
     while (i < n && w->kept[s->table[i]])
         i++;
     return i == n;
@@ -117,7 +133,7 @@ bool kv_windows_may_begin(const kv_windows *w, const kv_seq *s, int64_t n)
 
 void kv_windows_begin(kv_windows *w, kv_seq *s, int64_t n)
 {
-    s->near_from = read_from(w, n * w->block_size) / w->block_size;
+    s->near_from = kv_windows_from(w, n);
     s->near_to = n;
     for (int64_t i = s->near_from; i < n; i++) {
         s->near[i] = w->kept[s->table[i]] - 1;

@@ -23,6 +23,9 @@ typedef struct {
     int64_t window, most, promised; /* most: of a sequence; promised: of all of them */
     bool chunks;
     int block_size;
+    void (*lost)(void *user,
+                 int32_t block); /* the slot that it keeps goes to another; may be NULL */
+    void *user;
 } kv_windows;
 
 lq_status kv_windows_open(kv_windows *w, const arch_config *c, const kv_opts *o, lq_err *err);
@@ -42,6 +45,10 @@ void kv_windows_begin(kv_windows *w, kv_seq *s, int64_t n);
 void kv_windows_fork(kv_windows *w, kv_seq *dst, const kv_seq *src);
 void kv_windows_enter(kv_windows *w, kv_seq *s, int64_t i); /* block i can be found now */
 void kv_windows_forget(kv_windows *w, int32_t block);       /* it cannot any more */
+/* A slot that the block keeps from now on, held by nobody; KV_NO_SLOT: all are held. */
+int32_t kv_windows_keep(kv_windows *w, int32_t block);
+/* The first block that a sequence sees which goes on after n blocks. */
+int64_t kv_windows_from(const kv_windows *w, int64_t n);
 /* Before i is written: its slot becomes the sequence's alone; true: *from is to be copied there. */
 bool kv_windows_own(kv_windows *w, kv_seq *s, int64_t i, int32_t *from);
 
