@@ -10,7 +10,7 @@ from helpers import NOT_SANITIZED, TINY, canary, check_error, complete, with_tem
 
 # What has a name like a limit's and bounds no request: a model's own files, tables, sizes of pieces.
 OTHERS = {
-    "MAX_BLOCKS": "blocks of a cache, by --kv-cache-memory", "MAX_BLOCK": "--block-size", "MAX_MEM": "a device's",
+    "MAX_BLOCKS": "blocks of a cache, by --kv-cache-memory", "MAX_BLOCK": "--block-size", "KV_MAX_BLOCK": "likewise", "MAX_MEM": "a device's",
     "MAX_OPEN": "windows of eval", "MAX_FILE": "a model's files", "MAX_TEMPLATES": "a model's file",
     "MAX_BUCKETS": "a table", "MAX_NEWLINES": "what a mark swallows", "NAME_MAX_BYTES": "a name of DNS", "SCAN_MAX": "a way",
     "CLOSE_SECONDS": "a wait", "JIT_STACK_MAX": "a tokenizer's",
