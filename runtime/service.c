@@ -236,6 +236,7 @@ lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
     if (!s && (o->draft || o->mtp))
         s = load_guess_open(&l->draft, &l->model, l->tok.t, &guess, err);
     if (o->draft || o->mtp) eo.draft = &l->draft.m;
+    if (!s && eo.disk.dir) s = src_fingerprint(&eo.disk.weights, l->model.src, err);
     if (!s && o->before_engine)
         s = o->before_engine(o->user, l->tok.t, l->model.m.cfg->vocab, &eo, err);
     if (!s) s = eng_open(&l->e, &l->model.m, l->tok.t, o->p, &eo, err);

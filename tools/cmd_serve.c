@@ -9,6 +9,7 @@
 #include "kernels/bench/bench.h"
 #include "kernels/ops.h"
 #include "runtime/engine/spec.h"
+#include "runtime/model/kv_store.h"
 #include "runtime/service.h"
 #include "tools/cli/engine_opts.h"
 #include "tools/cli/gpus.h"
@@ -38,8 +39,8 @@ typedef struct {
     double shutdown_timeout, request_timeout, stall_timeout;
     opt_list names;
     bool no_generic_tools, strict_params, strict_schema, dry_run, print_limits;
-    size_t files;
-    const char *file_dir;
+    size_t files, kv_disk;
+    const char *file_dir, *kv_dir;
     int scheduling, isolation;
     opt_engine engine;
     opt_model model;
@@ -104,6 +105,14 @@ static const opt_row server_rows[] = {
     { "file-store-dir", 0, OPT_STR, F(file_dir), .arg = "DIR",
       .help = "keep them in this folder, where a restart finds them and goes on with batches; "
               "default: in memory" },
+    { "kv-cache-dir", 0, OPT_STR, F(kv_dir), .arg = "DIR",
+      .help =
+          "keep what leaves the KV cache in this folder, and all of it at the end; prompts that "
+          "begin alike read it back, after a restart too" },
+    { "kv-cache-disk", 0, OPT_SIZE, F(kv_disk), .def = "0", .hi = 0x1p50,
+      .help =
+          "with --kv-cache-dir: bytes of that folder at most; what was not used for longest goes "
+          "first" },
     { "max-connections", 0, OPT_INT, F(door.connections), .def = "4096", .lo = 1, .hi = 1 << 20,
       .help = "connections at the same time; more are closed" },
     { "request-timeout", 0, OPT_FLOAT, F(request_timeout), .def = "0", .hi = 1e6,
@@ -182,13 +191,18 @@ static lq_status isolate(serve *v, lq_err *err)
 {
     const serve_opts *o = v->o;
     if (o->file_dir) (void)mkdir(o->file_dir, 0700); /* api_open says what is wrong with it */
-    iso_path paths[DOOR_PATHS + 8] = {
+    if (o->kv_dir) {
+        const lq_status s = kvs_check(o->kv_dir, err);
+        if (s) return lq_wrap(err, s, "--kv-cache-dir");
+    }
+    iso_path paths[DOOR_PATHS + 9] = {
         { v->path, ISO_MODEL },
         { o->engine.draft, ISO_MODEL },
         { o->model.tokenizer, ISO_MODEL },
         { o->model.chat_template, ISO_MODEL },
         { o->model.rerank_template, ISO_MODEL },
         { o->file_dir, ISO_STORE },
+        { o->kv_dir, ISO_STORE },
 #ifdef LLMQ_SCRIPTED
         { o->script, ISO_MODEL },
 #endif
@@ -307,6 +321,11 @@ static lq_status open_text(serve *v, lq_err *err)
         v->src = NULL;
     }
     return s;
+}
+
+static void note_disk(const char *text)
+{
+    prog_say(LOG_WARN, "--kv-cache-dir: not written: %s", text);
 }
 
 /* The API says each thing once. */
@@ -535,8 +554,14 @@ static lq_status serve_check(const cmd_ctx *c, const void *opts, lq_err *err)
     if (s) return s;
     if (o->file_dir && !o->files)
         return lq_fail(err, LQ_EUSAGE, "--file-store-dir: expected --file-store SIZE beside it");
+    if (!o->kv_dir != !o->kv_disk)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--kv-cache-dir DIR and --kv-cache-disk SIZE: expected both, found one");
     s = door_check(&o->door, err);
-    return s ? s : opt_engine_of(&e, &o->engine, &o->model, err);
+    if (!s) s = opt_engine_of(&e, &o->engine, &o->model, err);
+    if (!s && o->kv_dir && e.no_prefix_cache)
+        s = lq_fail(err, LQ_EUSAGE, "--kv-cache-dir goes with --enable-prefix-caching");
+    return s;
 }
 
 static lq_status serve_several(const cmd_ctx *c, const serve_opts *o, lq_err *err)
@@ -569,6 +594,7 @@ static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (s) return s;
     if (o->router.file || router_takes(v.path)) return serve_several(c, o, err);
     v.engine_opts.queue = o->queue;
+    v.engine_opts.disk = (eng_disk){ .dir = o->kv_dir, .bytes = o->kv_disk, .note = note_disk };
     v.mtp = opt_engine_mtp(&o->engine);
     ops_all_files();
     if (o->dry_run || o->print_limits) return dry_run(&v, c, err);

@@ -152,6 +152,45 @@ static void write_accepted(lq_buf *w, const char *labels, const eng_stats *s)
                       (unsigned long long)s->right_at[i]);
 }
 
+/* Of the KV cache on disk. */
+static void write_disk(lq_buf *w, const char *labels, const eng_disk_stats *d)
+{
+    const kvd_stats *f = &d->files;
+    const struct {
+        const char *type, *name, *help;
+        double v;
+    } rows[] = {
+        { "gauge", "llmq:kv_disk_bytes", "Bytes of all files in the folder.", (double)f->bytes },
+        { "gauge", "llmq:kv_disk_files", "Files in the folder.", (double)f->files },
+        { "counter", "llmq:kv_disk_hits_total", "Prompts of which blocks were read.",
+          (double)f->hits },
+        { "counter", "llmq:kv_disk_misses_total", "Prompts of which it had no more than memory.",
+          (double)f->misses },
+        { "counter", "llmq:kv_disk_slower_total",
+          "Prompts that were computed because reading takes longer.", (double)f->slower },
+        { "counter", "llmq:kv_disk_tokens_total", "Tokens that were read.", (double)d->tokens },
+        { "counter", "llmq:kv_disk_reads_total", "Files read.", (double)f->reads },
+        { "counter", "llmq:kv_disk_read_bytes_total", "Bytes of them.", (double)f->read_bytes },
+        { "counter", "llmq:kv_disk_read_seconds_total", "Time in reading them.", f->read_seconds },
+        { "counter", "llmq:kv_disk_writes_total", "Files written.", (double)f->writes },
+        { "counter", "llmq:kv_disk_written_bytes_total", "Bytes of them.",
+          (double)f->written_bytes },
+        { "counter", "llmq:kv_disk_removed_total", "Files removed to make room.",
+          (double)f->removed },
+        { "counter", "llmq:kv_disk_damaged_total", "Files that were damaged, and removed.",
+          (double)f->damaged },
+        { "counter", "llmq:kv_disk_lost_total",
+          "Parts of blocks that left memory unwritten, since the disk was behind.",
+          (double)f->lost },
+        { "counter", "llmq:kv_disk_failed_total", "Writes that failed.", (double)f->failed },
+        { "gauge", "llmq:kv_disk_seconds_per_byte", "Pace of reading, as measured.", f->pace },
+        { "gauge", "llmq:prefill_seconds_per_token", "Pace of computing, as measured.",
+          d->computing },
+    };
+    for (size_t i = 0; i < LQ_COUNT(rows); i++)
+        met_write_one(w, rows[i].type, rows[i].name, rows[i].help, labels, rows[i].v);
+}
+
 /* In the format that the client asks for; frees w. */
 static void reply_metrics(http_req *r, lq_buf *w)
 {
@@ -239,6 +278,7 @@ void api_get_metrics(void *app, http_req *r)
     for (size_t i = 0; i < n; i++)
         met_write_one(&w, rows[i].type, rows[i].name, rows[i].help, labels, rows[i].v);
     write_accepted(&w, labels, &s);
+    write_disk(&w, labels, &s.disk);
     if (atomic_load(&a->has_model)) write_config(&w, a);
     met_write(a->met, &w, labels);
     reply_metrics(r, &w);

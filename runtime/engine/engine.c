@@ -15,6 +15,7 @@
 #include "base/machine.h"
 #include "base/os.h"
 #include "runtime/engine/beam.h"
+#include "runtime/engine/disk.h"
 #include "runtime/engine/draft.h"
 #include "runtime/engine/mtp.h"
 #include "runtime/engine/sched.h"
@@ -34,6 +35,7 @@ struct engine {
     fwd_ctx *fwd;
     draft *draft; /* NULL: none */
     mtp *mtp;     /* NULL: none */
+    disk *disk;   /* NULL: none */
     spec_gain gain;
     smp_ctx **smp; /* [threads] */
     int n_smp;
@@ -56,6 +58,8 @@ struct engine {
     int64_t n_live, n_ending; /* ending: out of the scheduler, last event under way */
     uint64_t next_id;
     bool cancels, closing, draining;
+    bool disk_news;   /* blocks were read */
+    bool disk_alone;  /* engine thread's: nothing can be done but to wait for them */
     double due;       /* engine thread's: a batch waits to fill until then; 0: none */
     double last_step; /* end of the last step, or start of the busy period; 0: idle */
     eng_stats stats;
@@ -142,6 +146,7 @@ void eng_stats_get(engine *e, eng_stats *s)
     s->waiting = e->n_live - e->n_ending - s->running;
     s->last_step_age = e->last_step > 0 ? lq_now() - e->last_step : 0;
     pthread_mutex_unlock(&e->lock);
+    if (e->disk) disk_files(e->disk, &s->disk.files);
 }
 
 bool eng_drain(engine *e, double timeout)
@@ -182,6 +187,9 @@ static void publish(engine *e)
     e->stats.kv_blocks_cached = kv_cached_blocks(e->kv);
     e->stats.kv_unused = unused_places(e);
     e->stats.preemptions = e->sched.preemptions;
+    if (!e->disk) return;
+    e->stats.disk.tokens = disk_tokens(e->disk);
+    e->stats.disk.computing = disk_pace(e->disk);
 }
 
 static eng_event event_of(const seq *s)
@@ -245,6 +253,7 @@ static void engine_finish(engine *e, seq *s, eng_event ev, eng_finish how)
     for (int i = 0; i < e->n_late; i++)
         if (e->late[i].s == s) send_late(e);
     sched_remove(&e->sched, s);
+    disk_forget(e->disk, s);
     pthread_mutex_lock(&e->lock);
     e->stats.finished[how]++;
     e->n_ending++;
@@ -589,14 +598,35 @@ static int64_t plan_logits(engine *e, seq *s, int64_t row0)
     return rows;
 }
 
+/* Blocks that were read meanwhile. True: there are more. */
+static bool take_news(engine *e)
+{
+    if (!disk_looks(e->disk)) return false;
+    pthread_mutex_lock(&e->lock);
+    e->disk_news = false;
+    pthread_mutex_unlock(&e->lock);
+    return disk_step(e->disk);
+}
+
+/* How long a prompt's tokens take: of steps that have little else. */
+static void learn_pace(engine *e, int n, int64_t rows, double seconds)
+{
+    int64_t prompts = 0;
+    for (int i = 0; i < n; i++)
+        if (e->sched.planned[i]->plan_n > 1) prompts += e->sched.planned[i]->plan_n;
+    if (e->disk && 2 * prompts > rows) disk_computed(e->disk, rows, seconds);
+}
+
 static void engine_step(engine *e)
 {
     int64_t decodes;
+    const bool more = take_news(e);
     admit(e);
     const double start = lq_now();
     guess(e, &decodes);
     int n = sched_plan(&e->sched, e->items);
     e->due = sched_due(&e->sched);
+    e->disk_alone = n == 0 && !more && disk_looks(e->disk) > 0;
     if (n == 0) {
         send_late(e);
         return;
@@ -626,6 +656,7 @@ static void engine_step(engine *e)
     }
     if (!st) pool_run(e->p, n, sample_one, e);
     const double drawn = lq_now();
+    if (!st) learn_pace(e, n, computed, drawn - planned);
     if (!st && decodes) learn_gain(e, n, decodes, start);
     for (int i = 0; i < n; i++) /* finish() changes running, not planned */
         take_result(e, e->sched.planned[i]);
@@ -670,6 +701,7 @@ static seq *collect(engine *e)
 static bool sleeps(const engine *e)
 {
     if (e->closing || e->cancels || e->inbox) return false;
+    if (e->disk_alone && e->live) return !e->disk_news;
     return !e->live || e->due > lq_now();
 }
 
@@ -685,7 +717,7 @@ static void *engine_run(void *arg)
             if (busy) pool_leave(e->p);
             busy = false;
             e->last_step = 0;
-            if (!e->live)
+            if (!e->live || e->disk_alone)
                 pthread_cond_wait(&e->wake, &e->lock);
             else
                 os_cond_until(&e->wake, &e->lock, e->due);
@@ -708,6 +740,25 @@ static void *engine_run(void *arg)
 }
 
 /* ---- opening and closing ---- */
+
+static void on_disk_news(void *user)
+{
+    engine *e = user;
+    pthread_mutex_lock(&e->lock);
+    e->disk_news = true;
+    pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static lq_status open_disk(engine *e, lq_err *err)
+{
+    if (!e->o.disk.dir) return LQ_OK;
+    const lq_status s = disk_open(&e->disk, &e->o, e->kv, on_disk_news, e, err);
+    if (s) return s;
+    e->sched.look = disk_look;
+    e->sched.look_user = e->disk;
+    return LQ_OK;
+}
 
 static lq_status open_lock(engine *e, lq_err *err)
 {
@@ -775,8 +826,13 @@ lq_status eng_open(engine **out, const model *m, const tok_tokenizer *tok, pool 
     kv_opts k;
     lq_status s = eng_size(&e->o, &k, m->cfg, o, model_dev(m), model_first_on(m), err);
     if (!s) s = open_lock(e, err);
+    if (!s && o->disk.dir) {
+        k.hash = disk_hash;
+        s = disk_identity(k.of, &e->o, m->cfg, err);
+    }
     if (!s) s = kv_open(&e->kv, m->cfg, &k, err);
     if (!s) s = open_step(e, err);
+    if (!s) s = open_disk(e, err);
     if (!s) {
         publish(e);
         e->has_thread = pthread_create(&e->thread, NULL, engine_run, e) == 0;
@@ -799,6 +855,7 @@ void eng_close(engine *e)
         pthread_mutex_unlock(&e->lock);
         pthread_join(e->thread, NULL);
     }
+    disk_close(e->disk);
     if (e->fwd) fwd_close(e->fwd);
     draft_close(e->draft);
     mtp_close(e->mtp);

@@ -21,9 +21,17 @@
 
 #include "runtime/engine/engine_opts.h"
 #include "runtime/engine/request.h"
+#include "runtime/model/kv_disk.h"
 #include "runtime/tokenizer/tok.h"
 
 const char *eng_finish_text(eng_finish f); /* "stop", "length", "abort", "error" */
+
+/* Of the KV cache on disk; zeros without. */
+typedef struct {
+    kvd_stats files;
+    uint64_t tokens;  /* that were read into the cache */
+    double computing; /* seconds to compute a token of a prompt; 0: not known */
+} eng_disk_stats;
 
 typedef struct {
     int64_t running, waiting, kv_blocks, kv_blocks_used, kv_blocks_cached;
@@ -37,6 +45,7 @@ typedef struct {
     uint64_t right_at[15];           /* [SPEC_MAX] by place: the first guess, the second, ... */
     double
         last_step_age; /* seconds since the last finished step while something runs; 0 when idle */
+    eng_disk_stats disk;
     bool lost; /* the device has failed: what ran has ended with an error, nothing will run */
     lq_err why;
 } eng_stats;

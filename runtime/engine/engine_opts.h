@@ -3,6 +3,7 @@
 #ifndef LLMQ_RUNTIME_ENGINE_ENGINE_OPTS_H
 #define LLMQ_RUNTIME_ENGINE_ENGINE_OPTS_H
 
+#include "base/hash.h"
 #include "runtime/forward/forward.h"
 
 /* For tests, replaces the logits: returns the logits to draw output `n_output` from, [vocab], in
@@ -30,6 +31,14 @@ typedef struct {
     int64_t max_waiting_steps;
 } eng_policy;
 
+/* The KV cache on disk (runtime/engine/disk.h). */
+typedef struct {
+    const char *dir;                /* NULL: none */
+    size_t bytes;                   /* of all files there, at most */
+    lq_hash weights;                /* src_fingerprint's */
+    void (*note)(const char *text); /* of a disk that fails, once; any thread. May be NULL */
+} eng_disk;
+
 enum { ENG_LEN_AUTO = -1 };
 
 typedef struct {
@@ -47,6 +56,7 @@ typedef struct {
     int64_t max_batch_tokens; /* 0: 512 */
     int64_t queue;            /* 0: 1024; at most max_seqs + queue requests are in the engine */
     bool no_prefix_cache;
+    eng_disk disk;
     int64_t lora_rank; /* the largest of any request's adapter; 0: there are none. On the CPU */
     int64_t guesses;   /* of the next ids in a step (runtime/engine/spec.h), 0..SPEC_MAX; 0: none */
     /* Makes the guesses, or NULL: n-grams; borrowed. A model (runtime/engine/draft.h), or the model's own

@@ -113,6 +113,7 @@ static void preempt(sched *sc, seq *s)
     beam_restart(s);
     s->preempted = true;
     s->preempt_mark = sc->left;
+    s->looked = false;
     s->plan_n = 0;
     sc->preemptions++;
     sched_wait(sc, s);
@@ -145,7 +146,7 @@ static seq *first_in_line(sched *sc, double now)
 {
     if (sc->gate == GATE_ASK) sc->gate = opens(sc, now) ? GATE_OPEN : GATE_SHUT;
     seq *s = sc->waiting;
-    while (s && sc->gate == GATE_SHUT && !s->preempted)
+    while (s && (s->reading || (sc->gate == GATE_SHUT && !s->preempted)))
         s = s->next;
     return s;
 }
@@ -159,13 +160,32 @@ static bool may_try(const sched *sc, const seq *s)
            kv_spare_blocks(sc->kv) > sc->blocked_free;
 }
 
+/* Scoring needs the logits of every position, so it computes them all. */
+static bool looks(const sched *sc, seq *s)
+{
+    return sc->look && !seq_scoring(s) && sc->look(sc->look_user, s);
+}
+
+/* Does a batch that begins together wait for one of it? */
+static bool batch_looks(const sched *sc)
+{
+    int64_t n = 0;
+    bool any = false;
+    if (!sc->look || sc->policy.batching == ENG_CONTINUOUS || sc->n_running) return false;
+    for (seq *s = sc->waiting; s && n < sc->max_seqs; s = s->next, n++)
+        any |= s->reading || looks(sc, s);
+    return any;
+}
+
 seq *sched_admit(sched *sc, double now)
 {
     seq *s = first_in_line(sc, now);
+    if (s && batch_looks(sc)) return NULL;
+    while (may_try(sc, s) && looks(sc, s))
+        s = first_in_line(sc, now);
     if (!may_try(sc, s)) return NULL;
     const int32_t *ids = s->ids ? s->ids : s->r.prompt;
     int64_t cached = 0, free_before = kv_spare_blocks(sc->kv);
-    /* Scoring needs the logits of every position, so it computes them all. */
     if (!seq_scoring(s)) cached = kv_match_prefix(sc->kv, &s->kv, ids, s->n_ids, s->r.salt);
     const lq_status st = kv_reserve(sc->kv, &s->kv, s->n_ids, &s->err);
     const bool starved = st == LQ_ENOMEM && !sc->n_running; /* nobody's end would give any back */

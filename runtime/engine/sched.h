@@ -20,6 +20,9 @@
  * sequence comes back only after another has left, so there is no ping-pong: between two
  * departures each running sequence is pre-empted at most once.
  *
+ * One whose beginning is read from disk (runtime/engine/disk.h) is passed over until that is over; a batch
+ * that begins together waits for it.
+ *
  * eng_policy (runtime/engine/engine.h) decides when waiting requests may begin. They always may
  * when nothing runs (dynamic: at most batch_wait later), and a pre-empted sequence still belongs to
  * those that run. So with equal priorities the oldest request in the engine is always at work, and
@@ -48,6 +51,10 @@ typedef struct {
     uint64_t blocked_left;
     bool whole;         /* a prompt is computed in one step: none is longer than batch_tokens */
     int64_t draft_rows; /* guesses that a step may have; 0: none */
+    /* Of one that could begin: does something come first that it waits for? s->reading until then, and
+     * others may begin. NULL: nothing does. */
+    bool (*look)(void *user, seq *s);
+    void *look_user;
     enum { GATE_ASK, GATE_OPEN, GATE_SHUT } gate; /* whether who waits may begin in this step */
     int64_t held;                                 /* steps since one began, while others waited */
 } sched;

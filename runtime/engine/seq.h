@@ -83,6 +83,7 @@ struct seq {
     double arrived; /* seconds on the caller's clock */
     seq *next;      /* in the waiting list */
     bool running, admitted, prepared, preempted;
+    bool looked, reading; /* for its beginning on disk; that is being read, it waits (sched.look) */
     uint64_t preempt_mark;
     int64_t plan_n, plan_from; /* this step: ids computed; first of them that wants logits */
     int64_t plan_draft;        /* and guesses after them, all with logits */

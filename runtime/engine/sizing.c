@@ -9,6 +9,7 @@
 #include "runtime/engine/mtp.h"
 #include "runtime/engine/sched.h"
 #include "runtime/engine/spec.h"
+#include "runtime/model/kv_disk.h"
 #include "runtime/model/kv_window.h"
 
 enum { MAX_BLOCKS = INT32_MAX / 32 };
@@ -331,11 +332,22 @@ fwd_opts eng_step(const eng_opts *o)
                        .n_inputs = is_head(o) && arch_is_eagle(o->draft->cfg) ? 3 : 0 };
 }
 
+/* As kv_part_bytes has them. */
+static size_t disk_queues(const arch_config *c, const eng_opts *o, const kv_opts *kv)
+{
+    const size_t near = kv->n_windows ? kv_window_bytes(c, kv->block_size, o->kv) : 0;
+    const size_t parts[KV_PARTS] = { [KV_ROWS] = kv_block_bytes(c, kv->block_size, o->kv) - near,
+                                     [KV_STATE] = kv_state_bytes(c),
+                                     [KV_NEAR] = near };
+    return o->disk.dir ? kvd_memory(parts) : 0;
+}
+
 void eng_need_of(eng_need *n, const arch_config *c, const eng_opts *o, const kv_opts *kv,
                  int threads)
 {
     fwd_opts f = eng_step(o);
     n->kv = o->kv_bytes + kv_table_bytes(kv);
+    n->disk = disk_queues(c, o, kv);
     n->step = fwd_bytes(c, &f, threads) + (size_t)threads * smp_bytes(c->vocab);
     seq_need one;
     seq_need_of(&one, c, o->max_len > 0 ? o->max_len : 0, o->guesses, kv->block_size);

@@ -26,6 +26,7 @@ fwd_opts eng_step(const eng_opts *o);
 typedef struct {
     size_t kv;               /* the blocks, and what is kept of them */
     size_t step;             /* buffers of a step, and of drawing on each thread */
+    size_t disk;             /* queues of the KV cache on disk */
     size_t running, waiting; /* sequences: what they take besides, when all places are taken */
 } eng_need;
 void eng_need_of(eng_need *n, const arch_config *c, const eng_opts *o, const kv_opts *kv,

@@ -36,6 +36,7 @@ export LLMQ_KILLS
 FUZZ_TIME=${FUZZ_TIME:-60}
 step "quantization killed $LLMQ_KILLS times" e2e tests/e2e/test_quantize_bounded.py -k killed_again
 step "every command killed $LLMQ_KILLS times" e2e -s tests/soak/test_kills.py
+step "a server killed $LLMQ_KILLS times while it writes its KV cache to disk" e2e tests/server/test_kv_disk.py -k killed
 step "every row of the emulated device's tests" env LLMQ_HARD=1 make -s test-cuda-emu
 step "the emulated device's tests on sm_80 and sm_86" make -s test-cuda-parts
 step "the bundle for rented GPUs, every step of it in an empty root" env LLMQ_HARD=1 "$python" -m pytest -q --no-header \

@@ -177,6 +177,8 @@ static void add_engine(budget *b, const eng_need *n)
     add(b, "KV cache", "kv_bytes", n->kv, "%lld blocks of %d tokens: %.1f sequences of %lld%s",
         (long long)b->kv_blocks, o->block_size, (double)tokens / (double)o->max_len,
         (long long)o->max_len, states);
+    if (n->disk)
+        add(b, "queues of the disk", "kv_disk_bytes", n->disk, "of --kv-cache-dir: read, written");
     add(b, "a step", "step_bytes", n->step, "of %lld tokens", (long long)o->max_batch_tokens);
     b->held = b->total;
     b->n_held = b->n;
