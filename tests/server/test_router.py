@@ -277,6 +277,7 @@ def test_the_file_of_models(start, folder, tmp_path):
     (tmp_path / "here").symlink_to(folder)
     s = start(f"--models={tmp_path}/models.json")
     until(lambda: states(s)["small"] == "loaded")
+    assert metric(s, "llmq:model_requests_running") == 0  # nobody holds it
     cards = listed(s)
     assert list(cards) == ["small", "gpt-4o-mini", "org/small", "big"]
     assert cards["org/small"]["max_model_len"] == 128 and cards["gpt-4o-mini"]["root"] == "small"

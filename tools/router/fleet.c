@@ -108,7 +108,7 @@ void fleet_ask(fleet *f, int model, fleet_ready ready, void *user)
     waiter *w = calloc(1, sizeof *w);
     ship *s = &f->ships[model];
     pthread_mutex_lock(&f->mu);
-    const bool at_once = s->state == FLEET_READY;
+    const bool at_once = ready && s->state == FLEET_READY;
     const bool full = !at_once && (!w || f->waiting >= f->o.max_waiting);
     if (at_once) take(s);
     if (full) f->refused++;
@@ -122,7 +122,7 @@ void fleet_ask(fleet *f, int model, fleet_ready ready, void *user)
     }
     pthread_mutex_unlock(&f->mu);
     if (at_once) ready(user, 0, NULL, NULL);
-    if (full) ready(user, 503, "queue_full", "too many requests wait for their model");
+    if (full && ready) ready(user, 503, "queue_full", "too many requests wait for their model");
     if (at_once || full)
         free(w);
     else
@@ -367,7 +367,7 @@ static bool decide(fleet *f, waiter *w, double now)
 {
     ship *s = &f->ships[w->model];
     if (s->state == FLEET_READY) {
-        take(s);
+        if (w->ready) take(s);
         return true;
     }
     if (s->state == FLEET_OFF && s->failed && s->since >= w->since - FAILED_SECONDS) {
@@ -402,7 +402,7 @@ static void answer_waiting(fleet *f)
     while (decided) {
         waiter *w = decided;
         decided = w->next;
-        w->ready(w->user, w->status, w->code, w->why);
+        if (w->ready) w->ready(w->user, w->status, w->code, w->why);
         free(w);
     }
 }

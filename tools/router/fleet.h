@@ -45,7 +45,7 @@ void fleet_close(fleet *f);
  * any more. */
 lq_status fleet_step(fleet *f, double seconds, lq_err *err);
 
-/* ready() is called once, maybe at once and on this thread. */
+/* ready() is called once, maybe at once and on this thread. NULL: nobody waits, and the model is not held. */
 void fleet_ask(fleet *f, int model, fleet_ready ready, void *user);
 /* True: it still waited, and ready() is not called any more. */
 bool fleet_forget(fleet *f, const void *user);

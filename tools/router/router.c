@@ -79,16 +79,10 @@ static lq_status open_door(router *v, lq_err *err)
     return door_open(&v->door, &h, err);
 }
 
-static void nobody(void *user, int status, const char *code, const char *why)
-{
-    (void)user, (void)status, (void)code, (void)why;
-}
-
-/* What is loaded from the start on: nobody waits for it. */
 static void preload(router *v)
 {
     for (int i = 0; i < v->cat.n; i++)
-        if (v->cat.m[i].preload) fleet_ask(v->f, i, nobody, v);
+        if (v->cat.m[i].preload) fleet_ask(v->f, i, NULL, NULL);
 }
 
 static lq_status open_fleet(router *v, lq_err *err)
