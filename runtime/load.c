@@ -83,6 +83,7 @@ lq_status load_weights(load_model *l, const char *path, const load_opts *o, pool
     const src_opts open = { .need_config = true,
                             .verify = o->verify,
                             .tokenizer = o->tokenizer,
+                            .rope = o->rope,
                             .uint_blocks =
                                 o->device && strcmp(o->device, "cpu") != 0 && dev_count(NULL) > 0 };
     lq_status s = src_open(&l->src, path, &open, err);

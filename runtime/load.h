@@ -43,6 +43,7 @@ typedef struct {
     const void *user;
     /* May be NULL. Notes of a GPU may come later, and from another thread. */
     void (*note)(const char *what, const char *text);
+    const char *rope;      /* arch_rope_rescale's text; NULL: as the model's config says */
     const char *tokenizer; /* of this folder or model instead of the model's own; NULL */
     const char *chat_template, *tool_format;     /* chat_choice's (runtime/chat/chat_set.h) */
     const char *rerank_template, *rerank_labels; /* rerank_choice's (runtime/chat/rerank.h) */

@@ -194,9 +194,16 @@ static void describe(lm *l)
         snprintf(where, sizeof where,
                  model_ranks(&l->model.m) > 1 ? " cuda %lld x %d" : " cuda %lld",
                  (long long)model_first_on(&l->model.m), model_ranks(&l->model.m));
-    snprintf(l->fingerprint, sizeof l->fingerprint, "%s %s %zu %d %s%s", LLMQ_VERSION,
+    const arch_rope *rope = &l->model.m.cfg->rope[ROPE_MAIN];
+    l->info.rope = rope->kind == ROPE_PLAIN ? NULL : arch_rope_text(rope->kind);
+    l->info.rope_factor = rope->factor;
+    l->info.rope_original = rope->original_max;
+    char scaled[48] = ""; /* as --rope-scaling may have it; the file's own goes with its weights */
+    if (rope->kind == ROPE_YARN || rope->kind == ROPE_LINEAR)
+        snprintf(scaled, sizeof scaled, " %s %.9g", l->info.rope, rope->factor);
+    snprintf(l->fingerprint, sizeof l->fingerprint, "%s %s %zu %d %s%s%s", LLMQ_VERSION,
              l->info.quantization ? l->info.quantization : "", l->model.m.weight_bytes,
-             (int)eo->acts, kv_types_text(eo->kv), where);
+             (int)eo->acts, kv_types_text(eo->kv), where, scaled);
     l->has_info = true;
 }
 

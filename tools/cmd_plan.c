@@ -561,8 +561,8 @@ static lq_status plan_run(const cmd_ctx *c, const void *opts, lq_err *err)
     lq_status s = elsewhere(o) ? opt_check_kv(&o->model, err) : opt_model_start(&o->model, err);
     if (!s && elsewhere(o)) s = k_init(o->model.kernels, err);
     if (s) return s;
-    s = foot_open(&from, c->argv[0], false, o->model.verify, err);
-    if (!s && o->draft) s = foot_open(&draft, o->draft, true, o->model.verify, err);
+    s = foot_open(&from, c->argv[0], false, o->model.verify, o->model.rope, err);
+    if (!s && o->draft) s = foot_open(&draft, o->draft, true, o->model.verify, NULL, err);
     if (!s && o->mtp) s = foot_head(&draft, &from, err);
     if (!s) s = pool_open(&p, c->threads, err);
     if (!s) s = make_plan(&pl, &from, o->draft || o->mtp ? &draft : NULL, o, p, err);

@@ -221,7 +221,7 @@ static lq_status budget_with(budget *b, const serve *v, bool mtp, const eng_opts
     const http_opts ho = door_limits(&v->o->door);
     const int threads = c->threads ? c->threads : machine_cpus();
     return budget_make(b, v->path, v->o->engine.draft, mtp, e, &ho, on, opt_given(c, "verify"),
-                       threads, err);
+                       v->o->model.rope, threads, err);
 }
 
 /* Nobody said who guesses: the model's MTP head does, where it has one that leaves the context as it

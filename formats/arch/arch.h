@@ -623,6 +623,11 @@ void arch_alibi_slopes(const arch_config *c, float *slopes);
  * rope_dims. head_dim and max_pos are known. (arch_rope.c) */
 lq_status arch_rope_parse(arch_config *c, const cJSON *config, lq_err *err);
 lq_status arch_rope_check(const arch_config *c, lq_err *err);
+/* Another scaling than the file's: "yarn,F" or "linear,F" makes the context F times as long, as rope_scaling of that
+ * rope_type and factor does; layers with a rotation of their own (ROPE_LOCAL) stay as they are. Of a model that
+ * is not scaled, or by the same kind (F is then of its original context). LQ_EUSAGE: the text;
+ * LQ_EUNSUPPORTED: a model that rotates nothing, is scaled otherwise, or attends by MLA. */
+lq_status arch_rope_rescale(arch_config *c, const char *text, lq_err *err);
 const char *arch_rope_text(arch_rope_kind k); /* "llama3" */
 bool arch_rope_from_text(arch_rope_kind *k, const char *text);
 /* Does the table depend on seq_len (dynamic NTK, long)? */

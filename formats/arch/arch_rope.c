@@ -335,6 +335,45 @@ lq_status arch_rope_check(const arch_config *c, lq_err *err)
     return s ? s : check_table(&c->rope[ROPE_LOCAL], c->rope_dims, err);
 }
 
+lq_status arch_rope_rescale(arch_config *c, const char *text, lq_err *err)
+{
+    arch_rope *r = &c->rope[ROPE_MAIN];
+    const size_t n = strcspn(text, ",");
+    char *end = NULL;
+    const double factor = text[n] ? strtod(text + n + 1, &end) : 0;
+    const bool yarn = n == 4 && strncmp(text, "yarn", n) == 0;
+    const arch_rope_kind kind = yarn ? ROPE_YARN : ROPE_LINEAR;
+    if ((!yarn && (n != 6 || strncmp(text, "linear", n) != 0)) || !end || *end ||
+        !(factor >= 1 && factor <= 1024))
+        return lq_fail(err, LQ_EUSAGE,
+                       "--rope-scaling: expected yarn,F or linear,F with F 1..1024, found '%.60s'",
+                       text);
+    bool rotates = false;
+    for (int64_t i = 0; i < c->layers; i++)
+        rotates |= c->layer[i].rope == ROPE_MAIN;
+    if (!rotates || c->kv_lora)
+        return lq_fail(err, LQ_EUNSUPPORTED, "--rope-scaling: the model %s",
+                       rotates ? "attends by MLA" : "rotates no positions");
+    if (r->kind != ROPE_PLAIN && r->kind != kind)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "--rope-scaling: expected a model that is not scaled, found rope %s",
+                       arch_rope_text(r->kind));
+    const int64_t from = r->kind == ROPE_PLAIN ? c->max_pos : r->original_max;
+    if (from < 1 || (double)from * factor > INT32_MAX)
+        return lq_fail(err, LQ_EUSAGE, "--rope-scaling: %g times %lld positions are too many",
+                       factor, (long long)from);
+    if (r->kind != ROPE_YARN) {
+        r->beta_fast = 32;
+        r->beta_slow = 1;
+    }
+    r->kind = kind;
+    r->factor = factor;
+    r->original_max = from;
+    r->attention_factor = yarn ? mscale(factor, 1) : 1;
+    c->max_pos = (int64_t)((double)from * factor);
+    return LQ_OK;
+}
+
 bool arch_rope_by_length(const arch_rope *r)
 {
     return r->kind == ROPE_DYNAMIC || r->kind == ROPE_LONG;

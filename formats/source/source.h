@@ -52,6 +52,7 @@ typedef struct {
     bool uint_blocks; /* src_matrix gives GGUF's blocks as QT_UINT (blk_to_uint): for devices */
     bool no_tensors;  /* tokenizer and config only: weights may be absent */
     bool draft; /* may be one that runs beside a model alone (EAGLE-3), which is refused else */
+    const char *rope;      /* arch_rope_rescale's text; NULL: as the config says */
     const char *tokenizer; /* take the tokenizer of this folder or model; NULL: the model's own */
 } src_opts;
 

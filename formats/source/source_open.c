@@ -69,6 +69,7 @@ lq_status src_open(src_source **out, const char *path, const src_opts *o, lq_err
     if (!s && o->tokenizer) s = other_tokenizer(src, o->tokenizer, err);
     if (!s && o->need_config && !src->has_config)
         s = lq_fail(err, LQ_ENOENT, "%s: expected a model's config, found none", path);
+    if (!s && o->rope) s = arch_rope_rescale(&src->config, o->rope, err);
     if (s)
         src_close(src);
     else

@@ -53,6 +53,9 @@ typedef struct {
     int32_t bos, eos;               /* ids of the model's own, or -1 */
     int64_t block_size, kv_blocks;  /* for cache_config_info */
     const char *device;             /* "cpu", or the GPU's name */
+    const char *rope;               /* how positions are scaled: "yarn"; NULL: they are not */
+    double rope_factor;             /* of a kind that has one */
+    int64_t rope_original;          /* the context before it; 0: not said */
     const char *quantization;       /* "u4-g128", NULL: none */
     const char *fingerprint;        /* any text that changes with weights and arithmetic */
     gen_defaults defaults;          /* of the model's file */

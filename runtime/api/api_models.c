@@ -37,6 +37,16 @@ static void write_abilities(const api *a, jw *w)
     jw_cstr(w, !f ? NULL : f->generic ? "generic" : f->name);
 }
 
+static void write_rope(const api *a, jw *w)
+{
+    jw_key(w, "rope_scaling");
+    jw_open(w, '{');
+    jw_put_cstr(w, "rope_type", a->m.rope);
+    jw_put_f64(w, "factor", a->m.rope_factor);
+    if (a->m.rope_original) jw_put_i64(w, "original_max_position_embeddings", a->m.rope_original);
+    jw_close(w, '}');
+}
+
 static void write_card(const api *a, jw *w, const char *name)
 {
     bool loaded = atomic_load(&a->has_model);
@@ -56,6 +66,7 @@ static void write_card(const api *a, jw *w, const char *name)
     write_known(w, loaded, "max_model_len", a->m.max_len);
     write_known(w, loaded, "context_length", a->m.max_len);
     write_known(w, loaded, "context_window", a->m.max_len);
+    if (loaded && a->m.rope) write_rope(a, w);
     jw_key(w, "quantization");
     jw_cstr(w, loaded ? a->m.quantization : NULL);
     if (loaded) write_abilities(a, w);

@@ -14,7 +14,8 @@ static bool ends_with(const char *s, const char *tail)
     return n >= m && strcmp(s + n - m, tail) == 0;
 }
 
-lq_status foot_open(foot_model *p, const char *path, bool draft, bool verify, lq_err *err)
+lq_status foot_open(foot_model *p, const char *path, bool draft, bool verify, const char *rope,
+                    lq_err *err)
 {
     memset(p, 0, sizeof *p);
     if (ends_with(path, ".json")) {
@@ -26,10 +27,11 @@ lq_status foot_open(foot_model *p, const char *path, bool draft, bool verify, lq
             s = arch_refuse_draft(err);
         }
         if (s && j) lq_wrap(err, s, "%s", path);
+        if (!s && rope) s = arch_rope_rescale(&p->own, rope, err);
         cJSON_Delete(j);
         return s;
     }
-    src_opts o = { .need_config = true, .verify = verify, .draft = draft };
+    src_opts o = { .need_config = true, .verify = verify, .draft = draft, .rope = rope };
     lq_status s = src_open(&p->src, path, &o, err);
     p->weights = !s;
     if (s == LQ_ENOENT && lq_is_dir(path)) { /* a folder whose weights are not here yet */

@@ -13,7 +13,9 @@ typedef struct {
 } foot_model;
 
 /* path: a model (draft: or an EAGLE-3 draft), a folder whose weights are not there yet, or a config.json alone. */
-lq_status foot_open(foot_model *m, const char *path, bool draft, bool verify, lq_err *err);
+/* rope: --rope-scaling, or NULL. */
+lq_status foot_open(foot_model *m, const char *path, bool draft, bool verify, const char *rope,
+                    lq_err *err);
 /* The MTP head of m, which is closed later. Errors: as of src_mtp. */
 lq_status foot_head(foot_model *head, const foot_model *m, lq_err *err);
 void foot_close(foot_model *m);

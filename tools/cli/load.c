@@ -71,6 +71,7 @@ load_opts load_opts_of(const cmd_ctx *c, const opt_model *o)
                         .batch_invariant = o->batch_invariant,
                         .int8 = opt_int8(o),
                         .beside = { .kv = opt_kv(o) },
+                        .rope = o->rope,
                         .tokenizer = o->tokenizer,
                         .chat_template = o->chat_template,
                         .tool_format = o->tool_format,

@@ -86,6 +86,12 @@ static const char *const layer_words[] = { "all", "auto", NULL };
               .def = "off",                                                                        \
               .words = numa_words,                                                                 \
               .help = "interleave: spread memory and threads over all nodes of the machine" },     \
+            { "rope-scaling",                                                                      \
+              0,                                                                                   \
+              OPT_STR,                                                                             \
+              F(rope),                                                                             \
+              .arg = "KIND,F",                                                                     \
+              .help = "yarn,F or linear,F: scale positions, for a context F times the model's" },  \
             { "tokenizer",                                                                         \
               0,                                                                                   \
               OPT_STR,                                                                             \

@@ -21,6 +21,7 @@ typedef struct {
     bool verify;           /* --verify: load_model_open asks for it by opt_given */
     bool pin;              /* --pin */
     int numa;              /* --numa: opt_numa */
+    const char *rope;      /* --rope-scaling, NULL: as the model's config says */
     const char *tokenizer; /* --tokenizer, NULL: the model's own */
     const char *chat_template,
         *tool_format; /* --chat-template, --tool-format; NULL: the model's own */
@@ -68,7 +69,7 @@ typedef enum { NUMA_OFF, NUMA_INTERLEAVE } opt_numa;
             .help = "the two tokens that such a model answers, the one "         \
                     "for a match first (default: yes,no)"                        \
     }
-enum { OPT_MODEL_N = 12 };
+enum { OPT_MODEL_N = 13 };
 extern const opt_row opt_model_rows[OPT_MODEL_N];       /* activations, KV: auto */
 extern const opt_row opt_model_exact_rows[OPT_MODEL_N]; /* f32, f32 */
 

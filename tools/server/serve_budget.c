@@ -258,14 +258,14 @@ lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, co
 
 lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
                       const eng_opts *asked, const http_opts *http, const load_opts *on,
-                      bool verify, int threads, lq_err *err)
+                      bool verify, const char *rope, int threads, lq_err *err)
 {
     foot_model m, d = { 0 };
     foot_weights w = { 0 }, dw = { 0 };
     const bool guesses = draft || mtp;
-    lq_status s = foot_open(&m, path, false, verify, err);
+    lq_status s = foot_open(&m, path, false, verify, rope, err);
     if (!s) s = foot_weigh(&w, &m, NULL, err);
-    if (!s && draft) s = foot_open(&d, draft, true, verify, err);
+    if (!s && draft) s = foot_open(&d, draft, true, verify, NULL, err);
     if (!s && mtp) s = foot_head(&d, &m, err);
     if (!s && guesses) s = foot_weigh(&dw, &d, NULL, err);
     if (!s) {

@@ -52,11 +52,11 @@ typedef struct {
 lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, const http_opts *http,
                      int threads, lq_err *err);
 /* Of models that are opened for it, draft or NULL (mtp: the model's MTP head), in the memory that is
- * free here. on: where its layers go, NULL: to the CPU. Further errors: those of
+ * free here. on: where its layers go, NULL: to the CPU. rope: --rope-scaling or NULL. Further errors: those of
  * model_choose_layers, and what a device cannot do. */
 lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
                       const eng_opts *asked, const http_opts *http, const load_opts *on,
-                      bool verify, int threads, lq_err *err);
+                      bool verify, const char *rope, int threads, lq_err *err);
 /* What is kept: of so many responses (--response-store), of files (--file-store). */
 void budget_add_stores(budget *b, int64_t responses, size_t files);
 void budget_print(const budget *b);
