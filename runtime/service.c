@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/machine.h"
 #include "base/os.h"
@@ -32,12 +33,13 @@ struct lm {
     gen_defaults gen;
     chat_format *chat;     /* NULL: the model has no template */
     sentence *sentence;    /* NULL: the model's files say nothing of vectors */
+    adapters *adapters;    /* NULL: there are none */
     rerank_format *rerank; /* NULL: it judges no documents, for this reason */
     lq_err no_judge;
     engine *e;
     api_model info;
     bool has_info;
-    char scheme[40], fingerprint[256];
+    char scheme[40], fingerprint[256], loras[40]; /* loras: of the fingerprint */
 
     pthread_mutex_t mu; /* of the list */
     pthread_cond_t some;
@@ -164,6 +166,7 @@ static void describe(lm *l)
                      .no_judge = l->no_judge.msg,
                      .no_words = l->model.m.cfg->head != HEAD_WORDS,
                      .tok = l->tok.t,
+                     .adapters = l->adapters,
                      .chat_text = l->chat ? chat_text(l->chat) : NULL,
                      .chat_tokens = l->chat ? chat_tokens(l->chat) : NULL,
                      .bos = (int32_t)l->model.m.cfg->bos,
@@ -201,9 +204,9 @@ static void describe(lm *l)
     char scaled[48] = ""; /* as --rope-scaling may have it; the file's own goes with its weights */
     if (rope->kind == ROPE_YARN || rope->kind == ROPE_LINEAR)
         snprintf(scaled, sizeof scaled, " %s %.9g", l->info.rope, rope->factor);
-    snprintf(l->fingerprint, sizeof l->fingerprint, "%s %s %zu %d %s%s%s", LLMQ_VERSION,
+    snprintf(l->fingerprint, sizeof l->fingerprint, "%s %s %zu %d %s%s%s%s", LLMQ_VERSION,
              l->info.quantization ? l->info.quantization : "", l->model.m.weight_bytes,
-             (int)eo->acts, kv_types_text(eo->kv), where, scaled);
+             (int)eo->acts, kv_types_text(eo->kv), where, scaled, l->loras);
     l->has_info = true;
 }
 
@@ -227,6 +230,40 @@ static void on_progress(void *user, const char *what, double at, double total)
     lq_report(w->job, what, at, total);
 }
 
+/* Answers by their names change with them. */
+static lq_status name_adapters(lm *l, lq_err *err)
+{
+    lq_hasher *h = lq_hasher_new();
+    adapters_card *cards = malloc(ADAPTERS_MOST * sizeof *cards);
+    const int n = h && cards ? adapters_list(l->adapters, cards) : 0;
+    char hex[33];
+    for (int i = 0; i < n; i++) {
+        lq_hasher_add(h, cards[i].name, strlen(cards[i].name) + 1);
+        lq_hasher_add(h, &cards[i].id, sizeof cards[i].id);
+    }
+    const bool ok = h && cards;
+    if (h) {
+        const lq_hash all = lq_hasher_end(h);
+        lq_hash_hex(hex, &all);
+        if (n) snprintf(l->loras, sizeof l->loras, " %s", hex);
+    }
+    free(cards);
+    return ok ? LQ_OK : lq_fail(err, LQ_ENOMEM, "adapters: out of memory");
+}
+
+static lq_status open_adapters(lm *l, const lm_source *o, lq_err *err)
+{
+    for (int i = 0; i < o->adapters.n; i++) {
+        char name[ADAPTERS_NAME + 1];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(o->adapters.named[i], "="),
+                 o->adapters.named[i]);
+        if (api_has_name(l->a, name))
+            return lq_fail(err, LQ_EUSAGE, "--lora: '%s' is the model's own name", name);
+    }
+    lq_status s = adapters_open(&l->adapters, &l->model.m, &o->adapters, o->p, err);
+    return s ? s : name_adapters(l, err);
+}
+
 lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
 {
     watch w = { l, o->job };
@@ -246,6 +283,7 @@ lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
     if (!s && eo.disk.dir) s = src_fingerprint(&eo.disk.weights, l->model.src, err);
     if (!s && o->before_engine)
         s = o->before_engine(o->user, l->tok.t, l->model.m.cfg->vocab, &eo, err);
+    if (!s && o->adapters.max_rank) s = open_adapters(l, o, err);
     if (!s) s = eng_open(&l->e, &l->model.m, l->tok.t, o->p, &eo, err);
     if (!s && o->before_ready) s = o->before_ready(o->user, err);
     if (s) return s;
@@ -259,6 +297,7 @@ void lm_close(lm *l)
     if (!l) return;
     if (l->a) api_drain(l->a);
     eng_close(l->e); /* what runs ends, and answers into the list */
+    adapters_close(l->adapters);
     rerank_close(l->rerank);
     sentence_close(l->sentence);
     chat_close(l->chat);

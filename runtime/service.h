@@ -29,8 +29,9 @@ typedef struct {
         *tok;          /* an open tokenizer, borrowed until lm_close; NULL: the model's is opened */
     const char *draft; /* the draft model, used if engine.guesses > 0; NULL: none */
     bool mtp;          /* likewise the model's MTP head */
-    eng_opts engine;   /* lm_load sets .draft */
-    const lq_job *job; /* progress and stop; may be NULL */
+    adapters_opts adapters; /* max_rank as engine.lora_rank */
+    eng_opts engine;        /* lm_load sets .draft */
+    const lq_job *job;      /* progress and stop; may be NULL */
     /* Called when the tokenizer is open, before the engine is; may change *e. May be NULL. */
     lq_status (*before_engine)(void *user, const tok_tokenizer *t, int64_t vocab, eng_opts *e,
                                lq_err *err);

@@ -651,14 +651,17 @@ static lq_status connect_to(chat *h, local **l, const char *target, lq_err *err)
                        .insecure = o->insecure };
     if (!is_url(target)) {
         s = opt_engine_of(&e, &o->engine, &o->model, err);
-        if (!s) s = local_open(l, target, &e, &o->model, h->c, err);
+        const adapters_opts loras = opt_adapters(&o->engine, NULL);
+        if (!s) s = local_open(l, target, &e, &loras, &o->model, h->c, err);
         if (s) return s;
         co = (client_opts){ .url = "http://localhost", .unix_path = local_socket(*l) };
     }
     s = client_open(&h->client, &co, err);
-    if (!s && o->name) h->model = strdup(o->name);
-    if (!s && o->name && !h->model) s = lq_fail(err, LQ_ENOMEM, "out of memory");
-    if (!s && !o->name) s = client_model(h->client, &h->model, err);
+    const char *lora = !is_url(target) && o->engine.loras.n ? o->engine.loras.v[0] : NULL;
+    const char *name = o->name ? o->name : lora;
+    if (!s && name) h->model = strndup(name, o->name ? strlen(name) : strcspn(name, "="));
+    if (!s && name && !h->model) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s && !name) s = client_model(h->client, &h->model, err);
     return s && is_url(target) ? lq_wrap(err, s, "%.200s", target) : s;
 }
 
@@ -666,6 +669,10 @@ static lq_status chat_check(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const chat_opts *o = opts;
     if (c->json) return lq_fail(err, LQ_EUSAGE, "--json: a conversation is no document");
+    if (o->engine.loras.n && is_url(c->argv[0]))
+        return lq_fail(err, LQ_EUSAGE,
+                       "--lora: expected a model, found a server, which has adapters of its own: "
+                       "--served-model-name NAME");
     if (opt_given(c, "top-p") && !(o->top_p > 0))
         return lq_fail(err, LQ_EUSAGE, "--top-p: expected a number above 0, found %g", o->top_p);
     if (o->system && !lq_utf8_valid(o->system, strlen(o->system), NULL))

@@ -40,7 +40,7 @@ typedef struct {
     opt_list names;
     bool no_generic_tools, strict_params, strict_schema, dry_run, print_limits;
     size_t files, kv_disk;
-    const char *file_dir, *kv_dir;
+    const char *file_dir, *kv_dir, *lora_dir;
     int scheduling, isolation;
     opt_engine engine;
     opt_model model;
@@ -113,6 +113,9 @@ static const opt_row server_rows[] = {
       .help =
           "with --kv-cache-dir: bytes of that folder at most; what was not used for longest goes "
           "first" },
+    { "lora-dir", 0, OPT_STR, F(lora_dir), .arg = "DIR",
+      .help = "let administrators load adapters from this folder while the server runs "
+              "(POST /v1/load_lora_adapter)" },
     { "max-connections", 0, OPT_INT, F(door.connections), .def = "4096", .lo = 1, .hi = 1 << 20,
       .help = "connections at the same time; more are closed" },
     { "request-timeout", 0, OPT_FLOAT, F(request_timeout), .def = "0", .hi = 1e6,
@@ -203,15 +206,24 @@ static lq_status isolate(serve *v, lq_err *err)
         { o->model.rerank_template, ISO_MODEL },
         { o->file_dir, ISO_STORE },
         { o->kv_dir, ISO_STORE },
+        { o->lora_dir, ISO_MODEL },
 #ifdef LLMQ_SCRIPTED
         { o->script, ISO_MODEL },
 #endif
     };
     door_paths(&o->door, paths + LQ_COUNT(paths) - DOOR_PATHS);
+    const size_t n = LQ_COUNT(paths), n_loras = (size_t)o->engine.loras.n;
+    iso_path *all = calloc(n + n_loras, sizeof *all);
+    if (!all) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    memcpy(all, paths, sizeof paths);
+    for (size_t i = 0; i < n_loras; i++) /* NAME=PATH */
+        all[n + i] = (iso_path){ strchr(o->engine.loras.v[i], '=') + 1, ISO_MODEL };
     const iso_want w = {
-        .mode = (iso_mode)o->isolation, .paths = paths, .n = LQ_COUNT(paths), .gpus = v->gpus
+        .mode = (iso_mode)o->isolation, .paths = all, .n = n + n_loras, .gpus = v->gpus
     };
-    return iso_files(&v->isolation, &w, err);
+    const lq_status s = iso_files(&v->isolation, &w, err);
+    free(all);
+    return s;
 }
 
 /* As budget_make of the server's model. */
@@ -422,6 +434,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
                       .tok = &v->tok,
                       .draft = v->o->engine.draft,
                       .mtp = v->mtp,
+                      .adapters = opt_adapters(&v->o->engine, v->o->lora_dir),
                       .engine = v->engine_opts,
                       .job = c->job,
                       .before_ready = give_up_calls,
@@ -533,8 +546,9 @@ static lq_status check_one(const cmd_ctx *c, const serve_opts *o, lq_err *err)
 static lq_status check_several(const cmd_ctx *c, const serve_opts *o, lq_err *err)
 {
     static const char *const single[] = {
-        "model",   "served-model-name", "response-store", "file-store",     "file-store-dir",
-        "dry-run", "print-limits",      "quantize",       "quantize-cache", "speculative-model"
+        "model",          "served-model-name", "response-store", "file-store",
+        "file-store-dir", "dry-run",           "print-limits",   "quantize",
+        "quantize-cache", "speculative-model", "lora",           "lora-dir"
     };
     if (o->router.file && c->argc)
         return lq_fail(err, LQ_EUSAGE, "--models: expected no MODEL beside it, found '%.100s'",
@@ -595,6 +609,7 @@ static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (o->router.file || router_takes(v.path)) return serve_several(c, o, err);
     v.engine_opts.queue = o->queue;
     v.engine_opts.disk = (eng_disk){ .dir = o->kv_dir, .bytes = o->kv_disk, .note = note_disk };
+    v.engine_opts.lora_rank = opt_adapters(&o->engine, o->lora_dir).max_rank;
     v.mtp = opt_engine_mtp(&o->engine);
     ops_all_files();
     if (o->dry_run || o->print_limits) return dry_run(&v, c, err);

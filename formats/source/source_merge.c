@@ -90,7 +90,7 @@ static lq_status merge_one(src_source *s, const adp_part *p, bool f32, const mer
     if (!t || !t->plain || t->t.scheme.kind != QT_DENSE)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "tensor '%.150s': merging: expected floats, found %s: merge into the full "
-                       "weights and quantize the result",
+                       "weights and quantize the result, or serve these with --lora",
                        p->name, scheme);
     const bool turned = (arch_name_of(&s->config, p->slot.role)->flags & NAME_TRANSPOSED) != 0;
     const int64_t R = turned ? p->K : p->N, C = turned ? p->N : p->K;

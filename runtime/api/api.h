@@ -9,6 +9,7 @@
 #include "runtime/api/api_params.h"
 #include "runtime/chat/chat.h"
 #include "runtime/chat/rerank.h"
+#include "runtime/engine/adapters.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/sentence.h"
 #include "runtime/http/http.h"
@@ -45,6 +46,7 @@ typedef struct {
     unsigned reads;             /* chat_reads */
     const int32_t *labels;      /* [2] with backend.judge: the ids of yes and no; NULL: by score */
     const char *no_judge;       /* without: why not */
+    adapters *adapters;         /* that requests may name as their model; NULL: none */
     bool no_words;              /* embeddings and scores alone */
     const int32_t *shown;       /* special tokens that the forms' marks have; [n_shown] */
     int n_shown;
@@ -89,6 +91,9 @@ const http_route *api_routes(bool page, size_t *n);
 void api_log(void *a, const http_log_line *l);
 void api_tick(void *a);
 void api_set_http(api *a, http_server *s); /* its counters appear in /metrics */
+
+/* Is `name` (NULL: not given) one of opts.names? */
+bool api_has_name(const api *a, const char *name);
 
 /* How much of the model is loaded, 0..1: what /ready says until api_set_model. Any thread. */
 void api_set_progress(api *a, double done);

@@ -69,12 +69,18 @@ void api_request_free(api_request *q)
     cJSON_Delete(q->body);
 }
 
-bool api_serves(const api *a, const char *name)
+bool api_has_name(const api *a, const char *name)
 {
     if (!name) return true;
     for (int i = 0; a->names[i]; i++)
         if (strcmp(a->names[i], name) == 0) return true;
     return false;
+}
+
+bool api_serves(const api *a, const char *name)
+{
+    if (api_has_name(a, name)) return true;
+    return atomic_load(&a->has_model) && a->m.adapters && adapters_have(a->m.adapters, name);
 }
 
 lq_status api_no_model(api_error *e, const char *name)

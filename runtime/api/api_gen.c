@@ -57,6 +57,7 @@ static void gen_free(void *user)
     free(g->prompts.v);
     jw_free(&g->answer.chunk);
     gr_unref(g->limits.grammar);
+    lora_unref(g->lora);
     free(g->limits.bad);
     dry_breakers_free(&g->limits.dry);
     free(g->limits.wakes);
@@ -447,6 +448,7 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
                   .early = p->early },
         .pool = gen_pool(g),
         .salt = p->cache_salt,
+        .lora = g->lora,
         .priority = (int32_t)p->priority,
     };
     api_samplers_put(&r.params, &p->samplers, &g->limits.dry);
@@ -624,9 +626,19 @@ static lq_status prepare_bad_words(gen *g, api_error *e)
     return ok ? LQ_OK : api_no_memory(e);
 }
 
+/* Of the name that the request has for its model; it may have gone since that was looked at. */
+static lq_status take_adapter(gen *g, api_error *e)
+{
+    const char *name = g->p.model;
+    if (api_has_name(g->a, name)) return LQ_OK;
+    g->lora = g->a->m.adapters ? adapters_take(g->a->m.adapters, name) : NULL;
+    return g->lora ? LQ_OK : api_no_model(e, name);
+}
+
 static lq_status prepare(gen *g, api_error *e)
 {
-    lq_status s = check_length(g, e);
+    lq_status s = take_adapter(g, e);
+    if (!s) s = check_length(g, e);
     if (!s) s = check_choices(g, e);
     if (s) return s;
     if (g->p.stream && !http_can_stream(g->r))

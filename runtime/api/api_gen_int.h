@@ -94,6 +94,7 @@ struct gen {
     const gen_shape *shape;
     api_params p;
     cJSON *doc, *body, *past; /* api_request's */
+    lora_adapter *lora;       /* that the request named; NULL: none */
 
     struct {
         api_prompt *v;

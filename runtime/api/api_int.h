@@ -61,8 +61,10 @@ bool api_ready(api *a, http_req *r);
 cJSON *api_parse(http_req *r);
 /* With as much memory counted again, for what is made of it. */
 cJSON *api_parse_to_translate(http_req *r);
-/* Is `name` (NULL: not given) a served one? */
+/* Is `name` (NULL: not given) a served one? The model's own, or one of its adapters'. */
 bool api_serves(const api *a, const char *name);
+/* Its adapters now, malloc'd; NULL: there are none, or no memory. */
+adapters_card *api_adapters(const api *a, int *n);
 lq_status api_no_model(api_error *e, const char *name);
 
 /* ---- prompts (api_prompt.c) ---- */
@@ -129,6 +131,9 @@ int api_gen_abort(api *a, const char *id);
 /* ---- the routes ---- */
 void api_get_models(void *a, http_req *r);
 void api_get_model(void *a, http_req *r);
+void api_post_load_adapter(void *a, http_req *r); /* vLLM's, as the next one (api_adapters.c) */
+void api_post_unload_adapter(void *a, http_req *r);
+void api_write_adapters(const api *a, lq_buf *w); /* lines of /metrics */
 void api_post_completions(void *a, http_req *r);
 void api_post_chat(void *a, http_req *r);
 void api_post_messages(void *a, http_req *r); /* Anthropic's */

@@ -1,6 +1,8 @@
 /* runtime/api/api_models.c - GET /v1/models and /v1/models/{id}. */
 #include "runtime/api/api_int.h"
 
+#include <stdlib.h>
+
 /* A number that is known once the model is loaded, under the names that clients look for. */
 static void write_known(jw *w, bool loaded, const char *key, int64_t v)
 {
@@ -47,7 +49,8 @@ static void write_rope(const api *a, jw *w)
     jw_close(w, '}');
 }
 
-static void write_card(const api *a, jw *w, const char *name)
+/* created: of an adapter; 0: it is the model itself. */
+static void write_card(const api *a, jw *w, const char *name, int64_t created)
 {
     bool loaded = atomic_load(&a->has_model);
     jw_open(w, '{');
@@ -56,13 +59,13 @@ static void write_card(const api *a, jw *w, const char *name)
     jw_key(w, "object");
     jw_cstr(w, "model");
     jw_key(w, "created");
-    jw_i64(w, a->created);
+    jw_i64(w, created ? created : a->created);
     jw_key(w, "owned_by");
     jw_cstr(w, "llmq");
     jw_key(w, "root");
     jw_cstr(w, a->names[0]);
     jw_key(w, "parent");
-    jw_null(w);
+    jw_cstr(w, created ? a->names[0] : NULL);
     write_known(w, loaded, "max_model_len", a->m.max_len);
     write_known(w, loaded, "context_length", a->m.max_len);
     write_known(w, loaded, "context_window", a->m.max_len);
@@ -73,17 +76,34 @@ static void write_card(const api *a, jw *w, const char *name)
     jw_close(w, '}');
 }
 
+/* When the adapter of this name was read; 0: there is none. */
+static int64_t adapter_created(const api *a, const char *name)
+{
+    int n;
+    int64_t created = 0;
+    adapters_card *cards = api_adapters(a, &n);
+    for (int i = 0; i < n; i++)
+        if (strcmp(cards[i].name, name) == 0) created = cards[i].created;
+    free(cards);
+    return created;
+}
+
 void api_get_models(void *app, http_req *r)
 {
     api *a = app;
     jw w = { 0 };
+    int n;
     jw_open(&w, '{');
     jw_key(&w, "object");
     jw_cstr(&w, "list");
     jw_key(&w, "data");
     jw_open(&w, '[');
     for (int i = 0; a->names[i]; i++)
-        write_card(a, &w, a->names[i]);
+        write_card(a, &w, a->names[i], 0);
+    adapters_card *cards = api_adapters(a, &n);
+    for (int i = 0; i < n; i++)
+        write_card(a, &w, cards[i].name, cards[i].created);
+    free(cards);
     jw_close(&w, ']');
     jw_close(&w, '}');
     api_reply(r, 200, &w);
@@ -99,6 +119,7 @@ void api_get_model(void *app, http_req *r)
         api_reply_error(a, r, &e);
         return;
     }
-    write_card(a, &w, http_rest(r));
+    const bool plain = api_has_name(a, http_rest(r));
+    write_card(a, &w, http_rest(r), plain ? 0 : adapter_created(a, http_rest(r)));
     api_reply(r, 200, &w);
 }

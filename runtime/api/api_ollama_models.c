@@ -49,6 +49,11 @@ static void reply_models(const api *a, http_req *r, bool running)
     jw_open(&w, '[');
     for (int i = 0; a->names[i] && (!running || atomic_load(&a->has_model)); i++)
         write_model(&w, a, a->names[i], running);
+    int n;
+    adapters_card *cards = api_adapters(a, &n);
+    for (int i = 0; i < n; i++)
+        write_model(&w, a, cards[i].name, running);
+    free(cards);
     jw_close(&w, ']');
     jw_close(&w, '}');
     api_reply(r, 200, &w);

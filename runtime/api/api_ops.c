@@ -279,6 +279,7 @@ void api_get_metrics(void *app, http_req *r)
         met_write_one(&w, rows[i].type, rows[i].name, rows[i].help, labels, rows[i].v);
     write_accepted(&w, labels, &s);
     write_disk(&w, labels, &s.disk);
+    api_write_adapters(a, &w);
     if (atomic_load(&a->has_model)) write_config(&w, a);
     met_write(a->met, &w, labels);
     reply_metrics(r, &w);

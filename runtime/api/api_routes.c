@@ -85,6 +85,10 @@ static const http_route routes[] = {
     { "GET", "/tokenizer_info", api_get_tokenizer, HTTP_USER,
       "the tokenizer's special tokens and the chat template", NULL },
     { "POST", "/detokenize", api_post_detokenize, HTTP_USER, "ids to text", NULL },
+    { "POST", "/v1/load_lora_adapter", api_post_load_adapter, HTTP_ADMIN,
+      "read an adapter of --lora-dir, as vLLM's clients ask", NULL },
+    { "POST", "/v1/unload_lora_adapter", api_post_unload_adapter, HTTP_ADMIN,
+      "forget one, likewise", NULL },
     { "DELETE", "/v1/requests/*", api_delete_request, HTTP_ADMIN,
       "end requests, by their answer's id or X-Request-Id", NULL },
 };

@@ -142,17 +142,23 @@ void met_write(metrics *m, lq_buf *w, const char *labels)
     }
 }
 
-void met_labels(lq_buf *w, const char *model_name)
+void met_label(lq_buf *w, const char *key, const char *value)
 {
-    lq_buf_puts(w, "model_name=\"");
-    for (const char *p = model_name; *p; p++) {
+    lq_buf_printf(w, "%s=\"", key);
+    for (const char *p = value; *p; p++) {
         if (*p == '"' || *p == '\\') lq_buf_add(w, "\\", 1);
         if (*p == '\n')
             lq_buf_puts(w, "\\n");
         else
             lq_buf_add(w, p, 1);
     }
-    lq_buf_puts(w, "\",engine=\"0\"");
+    lq_buf_puts(w, "\"");
+}
+
+void met_labels(lq_buf *w, const char *model_name)
+{
+    met_label(w, "model_name", model_name);
+    lq_buf_puts(w, ",engine=\"0\"");
 }
 
 /* ---- OpenMetrics ---- */

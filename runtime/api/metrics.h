@@ -72,7 +72,9 @@ void met_write_one(lq_buf *w, const char *type, const char *name, const char *he
                    const char *labels, double v);
 /* That text in OpenMetrics' format (version 1.0.0) instead. */
 void met_open(lq_buf *w, const char *text);
-/* model_name="...",engine="0" with the name escaped. */
+/* key="value", the value escaped. */
+void met_label(lq_buf *w, const char *key, const char *value);
+/* model_name="...",engine="0". */
 void met_labels(lq_buf *w, const char *model_name);
 
 #endif

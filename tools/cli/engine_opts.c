@@ -48,6 +48,12 @@ const opt_row opt_engine_rows[OPT_ENGINE_N] = {
               "has room for)" },
     { "num-speculative-tokens", 0, OPT_INT, F(guesses), .def = "0", .hi = SPEC_MAX,
       .help = "with one of these: guesses per sequence and step, at most; 0: 5" },
+    { "lora", 0, OPT_LIST, F(loras), .arg = "NAME=PATH",
+      .help =
+          "serve the model with this LoRA or DoRA adapter too, to requests whose model is NAME: "
+          "a folder of PEFT's, or a GGUF adapter; on the CPU" },
+    { "max-lora-rank", 0, OPT_INT, F(lora_rank), .def = "256", .lo = 1, .hi = 4096,
+      .help = "the largest rank that an adapter may have" },
 };
 
 lq_status opt_guesses(int64_t *guesses, bool ngram, bool mtp, const char *draft, lq_err *err)
@@ -65,6 +71,14 @@ lq_status opt_guesses(int64_t *guesses, bool ngram, bool mtp, const char *draft,
     return LQ_OK;
 }
 
+adapters_opts opt_adapters(const opt_engine *o, const char *dir)
+{
+    return (adapters_opts){ .dir = dir,
+                            .named = o->loras.v,
+                            .n = o->loras.n,
+                            .max_rank = o->loras.n || dir ? o->lora_rank : 0 };
+}
+
 lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq_err *err)
 {
     *e = (eng_opts){ .acts = opt_acts(m),
@@ -79,8 +93,11 @@ lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq
                      .max_seqs = o->max_seqs,
                      .max_batch_tokens = o->max_batch_tokens,
                      .no_prefix_cache = !opt_tri_or(o->prefix_cache, true) };
+    const adapters_opts loras = opt_adapters(o, NULL);
+    e->lora_rank = loras.max_rank;
     e->guesses = o->guesses;
-    const lq_status s = opt_guesses(&e->guesses, o->ngram, opt_engine_mtp(o), o->draft, err);
+    lq_status s = adapters_check(&loras, err);
+    if (!s) s = opt_guesses(&e->guesses, o->ngram, opt_engine_mtp(o), o->draft, err);
     if (s) return s;
     return eng_check_policy(&e->policy, err);
 }

@@ -120,6 +120,7 @@ lq_status load_service(lm **l, pool **p, const cmd_ctx *c, const load_service_op
                             .p = *p,
                             .draft = o->engine->draft,
                             .mtp = opt_engine_mtp(o->engine),
+                            .adapters = opt_adapters(o->engine, NULL),
                             .engine = eo,
                             .job = c->job };
     if (!s) s = lm_load(*l, &src, err);

@@ -8,8 +8,8 @@
 
 typedef struct local local;
 /* path: the model. Threads that it starts take no signals. */
-lq_status local_open(local **l, const char *path, const eng_opts *e, const opt_model *o,
-                     const cmd_ctx *c, lq_err *err);
+lq_status local_open(local **l, const char *path, const eng_opts *e, const adapters_opts *loras,
+                     const opt_model *o, const cmd_ctx *c, lq_err *err);
 void local_close(local *l); /* NULL allowed */
 const char *local_socket(const local *l);
 
