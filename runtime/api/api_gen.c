@@ -283,6 +283,14 @@ static void on_event(void *user, const eng_event *e)
     gen_choice *c = (gen_choice *)user + e->answer;
     gen *g = c->g;
     double now = http_age(g->r);
+    if (e->n_read) {
+        c->read = e->n_read;
+        c->stats.n_cached = e->n_cached;
+        if (!atomic_load(&g->state.failed) && !atomic_load(&g->state.gone) &&
+            !g->shape->progress(c))
+            on_gone(g);
+        return;
+    }
     api_gen_take(c, e);
     hold_answer(c);
     if (e->n_ids) observe_tokens(c, e->n_ids, now);
@@ -449,6 +457,7 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
         .pool = gen_pool(g),
         .salt = p->cache_salt,
         .lora = g->lora,
+        .progress = p->stream && p->progress && g->shape->progress && c->sample == 0,
         .priority = (int32_t)p->priority,
     };
     api_samplers_put(&r.params, &p->samplers, &g->limits.dry);

@@ -24,10 +24,11 @@ struct gen_shape {
     /* Bytes of a part of the answer (api_parts.c); of an answer without parts all is CHAT_CONTENT. */
     void (*take)(gen_choice *c, chat_part part, const char *p, size_t n);
     /* A stream. False: the client is gone. */
-    bool (*chunk)(gen_choice *c);  /* what of the choice was not sent yet */
-    bool (*end)(gen *g);           /* behind the last chunk of all choices */
-    bool (*error)(gen *g);         /* in its place: gen.state.error */
-    void (*answer)(gen *g, jw *w); /* the whole answer */
+    bool (*chunk)(gen_choice *c);    /* what of the choice was not sent yet */
+    bool (*progress)(gen_choice *c); /* c->read of the prompt are read; NULL: it tells nobody */
+    bool (*end)(gen *g);             /* behind the last chunk of all choices */
+    bool (*error)(gen *g);           /* in its place: gen.state.error */
+    void (*answer)(gen *g, jw *w);   /* the whole answer */
 };
 
 /* One sequence of the answer. After its submission only the engine's thread touches it, until
@@ -72,8 +73,9 @@ struct gen_choice {
         bool read, indenting;
         int64_t n_indent, max_ms, indent;
     } limit;
-    bool opened; /* a chunk was sent */
-    size_t held; /* bytes of the buffers that are counted with the request's */
+    int64_t read; /* ids of the prompt, for `progress` */
+    bool opened;  /* a chunk was sent */
+    size_t held;  /* bytes of the buffers that are counted with the request's */
 
     /* how it ended, and what it took */
     struct {
@@ -130,6 +132,9 @@ struct gen {
         jw chunk; /* scratch */
     } answer;
 };
+
+/* api_write.c: "prompt_progress", as llama.cpp's server has it. */
+void gen_write_progress(jw *w, const gen_choice *c);
 
 /* api_calls.c: the form of the request's answers; NULL: plain text. */
 const chat_form *gen_form(const gen *g);

@@ -277,6 +277,19 @@ static bool chunk(gen_choice *c)
     return send(c->g);
 }
 
+static bool progress(gen_choice *c)
+{
+    jw *w = &c->g->answer.chunk;
+    jw_clear(w);
+    jw_open(w, '{');
+    jw_put_i64(w, "index", 0);
+    jw_put_cstr(w, "content", "");
+    jw_put_bool(w, "stop", false);
+    gen_write_progress(w, c);
+    jw_close(w, '}');
+    return send(c->g);
+}
+
 static bool end_stream(gen *g)
 {
     (void)g;
@@ -298,7 +311,7 @@ static void write_answer(gen *g, jw *w) { write_piece(w, &g->choices.v[0], true)
     {                                                                                        \
         .kind = API_COMPLETIONS, .chat_logprobs = true, .logprob_ids = true, .prefix = name, \
         .prompt = "prompt", .dialect = d, .fills = true, .take = take, .chunk = chunk,       \
-        .end = end_stream, .error = send_error, .answer = write_answer                       \
+        .progress = progress, .end = end_stream, .error = send_error, .answer = write_answer \
     }
 static const gen_shape infill_shape = SHAPE(&infill, "infill-");
 static const gen_shape completion_shape = SHAPE(&completion, "completion-");

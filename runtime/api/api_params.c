@@ -435,6 +435,7 @@ static const row rows[] = {
     BOOL("include_stop_str_in_output", BOTH, include_stop),
     BOOL("skip_special_tokens", BOTH, skip_special),
     BOOL("return_token_ids", BOTH, return_ids),
+    BOOL("return_progress", BOTH, progress),
     BOOL("return_tokens_as_token_ids", BOTH, ids_as_tokens),
     BOOL("add_special_tokens", API_COMPLETIONS | API_EMBEDDINGS, add_special),
     READ("truncate_prompt_tokens", ALL, read_truncate),

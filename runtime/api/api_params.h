@@ -56,6 +56,7 @@ typedef struct {
     int64_t logprobs;        /* alternatives per token; -1: none */
     int64_t prompt_logprobs; /* likewise of the prompt */
     bool echo, ignore_eos, include_stop, skip_special, return_ids, ids_as_tokens;
+    bool progress; /* of reading the prompt, in a stream */
     bool add_special;
     int64_t truncate;   /* 0: not given; -1: to what fits */
     const char *suffix; /* the answer goes before it; NULL: nothing follows */

@@ -151,7 +151,6 @@ static const other taken[] = {
     { "n_discard", BOTH, 0 },
     { "t_max_prompt_ms", BOTH, 0 }, /* nor does llama.cpp's server look at it */
     { "timings_per_token", BOTH, 0 },
-    { "return_progress", BOTH, 0 },
     { "return_tokens", BOTH, 0 },
     { "stream_reasoning", API_CHAT, 0 },
     { "speculative.n_max", BOTH, 0 },

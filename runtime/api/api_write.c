@@ -54,10 +54,23 @@ static void write_prompt_ids(jw *w, const gen_choice *c)
 
 static bool send_done(gen *g) { return http_stream_event(g->r, NULL, "[DONE]", 6); }
 
-static bool send_chunk(gen *g, bool last)
+void gen_write_progress(jw *w, const gen_choice *c)
+{
+    jw_key(w, "prompt_progress");
+    jw_open(w, '{');
+    jw_put_i64(w, "total", (int64_t)c->g->prompts.v[c->prompt].n);
+    jw_put_i64(w, "cache", c->stats.n_cached);
+    jw_put_i64(w, "processed", c->read);
+    jw_put_i64(w, "time_ms", (int64_t)(1e3 * http_age(c->g->r)));
+    jw_close(w, '}');
+}
+
+/* of: the choice whose progress it tells, or NULL. */
+static bool send_chunk_of(gen *g, bool last, const gen_choice *of)
 {
     jw *w = &g->answer.chunk;
     jw_close(w, ']');
+    if (of) gen_write_progress(w, of);
     if (g->p.continuous_usage && g->p.include_usage) {
         gen_write_usage(w, g);
     } else if (g->p.include_usage && !last) {
@@ -71,6 +84,8 @@ static bool send_chunk(gen *g, bool last)
     jw_clear(w);
     return ok;
 }
+
+static bool send_chunk(gen *g, bool last) { return send_chunk_of(g, last, NULL); }
 
 /* A member that is there only when there is something in it. */
 static void write_part(jw *w, const char *key, lq_buf *text)
@@ -137,6 +152,21 @@ static bool chat_chunk(gen_choice *c)
     return ok;
 }
 
+static bool chat_progress(gen_choice *c)
+{
+    jw *w = &c->g->answer.chunk;
+    if (!c->opened && !send_delta(c, true, false)) return false;
+    c->opened = true;
+    write_head(w, c->g, "chat.completion.chunk");
+    jw_open(w, '{');
+    jw_put_i64(w, "index", c->index);
+    jw_key(w, "delta");
+    jw_json(w, "{}", 2);
+    jw_put_cstr(w, "finish_reason", NULL);
+    jw_close(w, '}');
+    return send_chunk_of(c->g, false, c);
+}
+
 static void write_completion_choice(jw *w, gen_choice *c)
 {
     jw_open(w, '{');
@@ -161,6 +191,18 @@ static bool completion_chunk(gen_choice *c)
     bool ok = !c->text.oom && send_chunk(c->g, false);
     lq_buf_clear(&c->text);
     return ok;
+}
+
+static bool completion_progress(gen_choice *c)
+{
+    jw *w = &c->g->answer.chunk;
+    write_head(w, c->g, "text_completion");
+    jw_open(w, '{');
+    jw_put_i64(w, "index", c->index);
+    jw_put_cstr(w, "text", "");
+    jw_put_cstr(w, "finish_reason", NULL);
+    jw_close(w, '}');
+    return send_chunk_of(c->g, false, c);
 }
 
 static bool write_end(gen *g, const char *object)
@@ -256,6 +298,7 @@ const gen_shape gen_completions = { .kind = API_COMPLETIONS,
                                     .most_tokens = 16,
                                     .take = gen_take_chat,
                                     .chunk = completion_chunk,
+                                    .progress = completion_progress,
                                     .end = completion_end,
                                     .error = write_error,
                                     .answer = completion_answer };
@@ -264,6 +307,7 @@ const gen_shape gen_chat = { .kind = API_CHAT,
                              .prompt = "messages",
                              .take = gen_take_chat,
                              .chunk = chat_chunk,
+                             .progress = chat_progress,
                              .end = chat_end,
                              .error = write_error,
                              .answer = chat_answer };

@@ -481,6 +481,11 @@ static void take_result(engine *e, seq *s)
             s->sink(s->user, &ev);
         }
     }
+    if (s->r.progress && s->read < s->n_prompt && s->n_done > s->read) {
+        eng_event ev = event_of(s);
+        ev.n_read = s->read = s->n_done < s->n_prompt ? s->n_done : s->n_prompt;
+        s->sink(s->user, &ev);
+    }
     if (s->n_done < s->n_ids) return;
     if (s->max_new == 0) {
         eng_event ev = event_of(s);

@@ -82,6 +82,7 @@ typedef struct {
     const char *salt; /* prefix cache salt or NULL */
     lora_adapter
         *lora; /* the adapter, of eng_opts.lora_rank at most; NULL: none. A reference is taken */
+    bool progress;    /* an event after each step that reads the prompt: eng_event.n_read */
     int32_t priority; /* lower is served first; a stream of them can starve higher ones */
 } eng_request;
 
@@ -97,6 +98,8 @@ typedef struct {
         *prompt_logprobs; /* [n_prompt], once, before the first token; entry 0 has no logprob */
     const double *pooled; /* [hidden] with the last event of an embedding */
     int64_t n_prompt, n_cached, n_output; /* usage so far */
+    int64_t n_read; /* of an event of eng_request.progress, which tells nothing else: ids of the
+                       prompt that are read, those from the cache included; 0 of all others */
     /* A beam search gives its answers when all is done, one after the other, the best first. */
     int answer;              /* which of them this event is of; 0 for all others */
     bool last;               /* of the request */

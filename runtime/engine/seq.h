@@ -45,6 +45,7 @@ struct seq {
     int64_t n_prompt, max_new; /* max_new: max_tokens within the context limit */
     int32_t *ids;              /* [n_prompt + max_new] once prepared */
     int64_t n_ids, n_done;
+    int64_t read;     /* ids of the prompt that were told of (eng_request.progress) */
     int64_t n_cached; /* from the prefix cache, at the first admission */
     kv_seq kv;
 

@@ -205,3 +205,31 @@ def test_proxies_are_told_not_to_buffer(server):
         assert r.headers["x-accel-buffering"] == "no" and r.headers["cache-control"] == "no-cache"
         assert r.headers["transfer-encoding"] == "chunked"
         r.read()
+
+
+@pytest.mark.parametrize("path, body", [
+    ("/v1/completions", {"prompt": [7] * 300, "max_tokens": 3}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "word " * 250}], "max_tokens": 3}),
+    ("/completion", {"prompt": [7] * 300, "n_predict": 3}),
+])
+def test_progress_of_a_prompt(scripted, path, body):
+    """return_progress, as llama.cpp's server tells it: after each step of at most 64 tokens here."""
+    def events(**more):
+        r = httpx.post(scripted.url + path, json={**body, "temperature": 0, "stream": True, **more}, timeout=LIMIT)
+        assert r.status_code == 200, r.text
+        return [json.loads(line[6:]) for line in r.text.splitlines() if line.startswith("data: {")]
+    plain = events(cache_salt="a" + path)
+    told = events(cache_salt="b" + path, return_progress=True)
+    steps = [e["prompt_progress"] for e in told if "prompt_progress" in e]
+    assert len(steps) >= 4 and not any("prompt_progress" in e for e in plain)
+    done = [s["processed"] for s in steps]
+    assert done == sorted(set(done)) and done[-1] == steps[0]["total"] and done[0] <= 64
+    assert all(s["total"] == steps[0]["total"] and s["cache"] == 0 and s["time_ms"] >= 0 for s in steps)
+
+    def text(all_events):
+        return [c.get("text") or c.get("delta", {}).get("content") for e in all_events for c in e.get("choices", [])
+                if c.get("text") or c.get("delta", {}).get("content")] or \
+            [e["content"] for e in all_events if e.get("content")]
+    assert text(told) == text(plain)
+    again = [e["prompt_progress"] for e in events(cache_salt="b" + path, return_progress=True) if "prompt_progress" in e]
+    assert again[0]["cache"] >= 256 and again[-1]["processed"] == again[0]["total"]
