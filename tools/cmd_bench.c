@@ -58,8 +58,10 @@ static const opt_row attention_rows[] = {
 
 static const opt_row serve_rows[] = {
     { "load", 0, OPT_ENUM, F(load), .def = "random", .words = bs_load_names,
-      .help = "random: prompts that share nothing; shared-prefix: they begin alike; multi-turn: "
-              "conversations; abort: clients leave at their first token" },
+      .help =
+          "random: prompts that share nothing; shared-prefix: they begin alike; multi-turn: "
+          "conversations; abort: clients leave at their first token; long-and-short: short ones "
+          "alone, then beside one prompt of --long-len after the other" },
     { "num-prompts", 0, OPT_INT, F(num_prompts), .def = "64", .lo = 1, .hi = 1e6,
       .help = "requests (or conversations) of each row" },
     { "concurrency", 0, OPT_STR, F(concurrency), .def = "1,4,16,64", .arg = "C[,C...]",
@@ -72,6 +74,8 @@ static const opt_row serve_rows[] = {
       .help = "tokens of an answer" },
     { "prefix-len", 0, OPT_INT, F(prefix_len), .def = "256", .lo = 1, .hi = 1 << 20,
       .help = "tokens that all prompts begin with" },
+    { "long-len", 0, OPT_INT, F(long_len), .def = "8192", .lo = 1, .hi = 1 << 24,
+      .help = "tokens of a long prompt" },
     { "turns", 0, OPT_INT, F(turns), .def = "4", .lo = 1, .hi = 1000, .help = "of a conversation" },
     { "goodput", 0, OPT_STR, F(goodput), .arg = "ttft:MS,tpot:MS,e2el:MS",
       .help = "limits that a good request keeps; default: every completed request is good" },

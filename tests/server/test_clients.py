@@ -240,6 +240,15 @@ def test_an_answer_that_is_no_stream(llmq):
     assert "expected a stream of events" in p.stderr
 
 
+def test_requests_beside_a_long_prompt(llmq, server):
+    runs = llmq.json("bench", "serve", server.url, "--load", "long-and-short", "--long-len", 200, "--num-prompts", 12,
+                     "--concurrency", 2, "--input-len", 16, "--output-len", 40, "--warmups", 0)["runs"]
+    alone, beside = runs
+    assert alone["completed"] == beside["completed"] == 12 and "long_prompts_read" not in alone
+    assert beside["long_prompts_read"] >= 1 and beside["itl_p99_over_without"] > 0
+    assert beside["total_input_tokens"] == alone["total_input_tokens"] == 12 * 16  # the long ones do not count
+
+
 def test_a_seed_gives_the_same_requests(llmq):
     def run(*args):
         with Mock() as m:

@@ -21,7 +21,7 @@ typedef struct {
     /* of `serve` (tools/bench/bench_serve.h) */
     const char *concurrency, *goodput, *key, *name;
     double rate;
-    int64_t num_prompts, input_len, output_len, prefix_len, turns, warmups, seed;
+    int64_t num_prompts, input_len, output_len, prefix_len, long_len, turns, warmups, seed;
     int load;
     bool insecure;
 } bench_cmd;

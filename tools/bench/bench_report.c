@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <time.h>
 
-const char *const bs_load_names[BS_N_LOADS + 1] = { "random", "shared-prefix", "multi-turn",
-                                                    "abort", NULL };
+const char *const bs_load_names[BS_N_LOADS + 1] = { "random", "shared-prefix",  "multi-turn",
+                                                    "abort",  "long-and-short", NULL };
 
 /* ---- times ---- */
 
@@ -160,6 +160,11 @@ void bs_print(const bs_run *r, const bs_slo *slo, bool first)
            1e3 * bs_percentile(&s.ttft, 99), 1e3 * bs_percentile(&itl, 50),
            1e3 * bs_percentile(&itl, 99), 1e3 * bs_percentile(&s.e2el, 50),
            1e3 * bs_percentile(&s.e2el, 99), (double)s.good / r->seconds);
+    if (r->long_ratio > 0)
+        printf("%-12s beside long prompts (%lld read, %.2f s each): p99 between tokens %.2f times "
+               "that without\n",
+               "", (long long)r->long_read,
+               r->long_read ? r->long_seconds / (double)r->long_read : 0, r->long_ratio);
     fflush(stdout);
     sums_free(&s);
 }
@@ -199,6 +204,12 @@ cJSON *bs_json(bs_run *r, const bench_cmd *o, const bs_slo *slo, const char *mod
     cJSON_AddStringToObject(d, "load", bs_load_names[o->load]);
     cJSON_AddNumberToObject(d, "seed", (double)o->seed);
     cJSON_AddNumberToObject(d, "num_prompts", (double)r->n);
+    if (r->long_ratio > 0) {
+        cJSON_AddNumberToObject(d, "long_prompts_read", (double)r->long_read);
+        cJSON_AddNumberToObject(d, "long_prompt_seconds",
+                                r->long_read ? r->long_seconds / (double)r->long_read : 0);
+        cJSON_AddNumberToObject(d, "itl_p99_over_without", r->long_ratio);
+    }
     if (r->rate > 0) {
         cJSON_AddNumberToObject(d, "request_rate", r->rate);
         cJSON_AddNumberToObject(d, "burstiness", 1);

@@ -168,6 +168,7 @@ typedef struct {
     double begun, last;
     bs_done done;
     int64_t texts, events; /* events: with choices, text or none */
+    bool is_long;          /* sends one long prompt after the other, which are not counted */
 } caller;
 
 struct session {
@@ -179,6 +180,7 @@ struct session {
     bs_text text;
     bs_slo slo;
     bs_run *run;
+    bool beside;   /* long prompts run beside the requests */
     int64_t begun; /* callers */
     int open;      /* callers that have not ended */
     lq_status s;
@@ -201,12 +203,12 @@ static void put_prompt(caller *k, jw *w)
     if (b->text.ids && o->load != BS_TURNS) {
         jw_open(w, '[');
         text_ids(&b->text, w, start, shared);
-        text_ids(&b->text, w, at, o->input_len);
+        text_ids(&b->text, w, at, k->is_long ? o->long_len : o->input_len);
         jw_close(w, ']');
         return;
     }
     if (!k->turn) text_words(&b->text, &k->said, start, shared);
-    text_words(&b->text, &k->said, at, o->input_len);
+    text_words(&b->text, &k->said, at, k->is_long ? o->long_len : o->input_len);
     lq_buf whole = { 0 };
     lq_buf_puts(&whole, "\"");
     lq_buf_add(&whole, k->said.p, k->said.n);
@@ -226,7 +228,7 @@ static char *body_of(caller *k)
     jw_key(&w, "prompt");
     put_prompt(k, &w);
     jw_key(&w, "max_tokens");
-    jw_i64(&w, b->o->output_len);
+    jw_i64(&w, k->is_long ? 1 : b->o->output_len);
     jw_key(&w, "temperature");
     jw_f64(&w, 0);
     jw_key(&w, "ignore_eos");
@@ -268,7 +270,7 @@ static bool on_event(void *user, const char *data, size_t n)
         k->events++;
         js_str(choices->child, "text", false, &text, NULL);
     }
-    if (text && text[0]) take_text(k, text);
+    if (text && text[0] && !k->is_long) take_text(k, text);
     js_i64(usage, "prompt_tokens", false, 0, JS_MAX_INT, &k->done.prompt_tokens, NULL);
     js_i64(usage, "completion_tokens", false, 0, JS_MAX_INT, &k->done.output_tokens, NULL);
     const bool ok = !js_get(doc, "error");
@@ -278,6 +280,29 @@ static bool on_event(void *user, const char *data, size_t n)
 }
 
 static void ask(caller *k);
+
+/* One is read: the next, as long as there are requests to be beside. */
+static void end_long(caller *k, const client_answer *a)
+{
+    session *b = k->b;
+    const bool ok = a->status == 200 && a->whole && k->events > 0;
+    if (ok) {
+        b->run->long_read++;
+        b->run->long_seconds += lq_now() - k->begun;
+    } else if (!a->cancelled && !b->run->error[0]) {
+        lq_err err;
+        client_say(a, &err);
+        snprintf(b->run->error, sizeof b->run->error, "a long prompt: %.230s", err.msg);
+    }
+    lq_buf_clear(&k->said);
+    k->turn++;
+    if (ok && b->open && !b->s) {
+        ask(k);
+        return;
+    }
+    lq_buf_free(&k->said);
+    free(k);
+}
 
 /* Would the conversation with one more turn be longer than the context? A text of so many tokens is nearly so long. */
 static bool is_full(const caller *k)
@@ -294,6 +319,10 @@ static void on_done(void *user, const client_answer *a)
     caller *k = user;
     session *b = k->b;
     bs_run *r = b->run;
+    if (k->is_long) {
+        end_long(k, a);
+        return;
+    }
     const bool whole = a->status == 200 && a->whole;
     k->done.ok = whole && k->events > 0;
     k->done.has_text = k->texts > 0;
@@ -335,21 +364,37 @@ static void ask(caller *k)
     free(body);
     if (!s) return;
     b->s = s;
-    b->open--;
+    if (!k->is_long) b->open--;
     lq_buf_free(&k->said);
     free(k);
 }
 
-static void bench_serve_begin(session *b)
+static caller *new_caller(session *b, int64_t index)
 {
     caller *k = calloc(1, sizeof *k);
     if (!k) {
         b->s = lq_fail(b->err, LQ_ENOMEM, "out of memory");
-        return;
+        return NULL;
     }
     k->b = b;
-    k->index = b->begun++;
+    k->index = index;
+    return k;
+}
+
+static void bench_serve_begin(session *b)
+{
+    caller *k = new_caller(b, b->begun);
+    if (!k) return;
+    b->begun++;
     b->open++;
+    ask(k);
+}
+
+static void begin_long(session *b)
+{
+    caller *k = new_caller(b, INT32_MAX); /* texts that no counted request has */
+    if (!k) return;
+    k->is_long = true;
     ask(k);
 }
 
@@ -369,6 +414,7 @@ static lq_status run_load(session *b, bs_run *r, int64_t callers)
     b->run = r;
     b->begun = b->open = 0;
     b->s = LQ_OK;
+    if (b->beside) begin_long(b);
     while (!b->s && (b->begun < callers || b->open) && !lq_stopped(b->c->job)) {
         double wait = 0.2;
         if (r->rate > 0) {
@@ -383,7 +429,7 @@ static lq_status run_load(session *b, bs_run *r, int64_t callers)
     }
     r->seconds = fmax(lq_now() - start, 1e-9);
     if (!b->s && lq_stopped(b->c->job)) b->s = lq_fail(b->err, LQ_EINTR, "interrupted");
-    if (b->s) { /* callers are freed by their last call */
+    if (b->s || b->beside) { /* callers are freed by their last call */
         client_cancel(b->client);
         client_step(b->client, 0);
     }
@@ -409,6 +455,7 @@ static lq_status warm_up(session *b)
     few.seed = ~all->seed; /* other texts: the server remembers none of them */
     few.num_prompts = all->warmups;
     few.load = BS_RANDOM;
+    b->beside = false;
     b->o = &few;
     lq_status s = all->warmups ? measure(b, &r, 4, 0) : LQ_OK;
     b->o = all;
@@ -426,6 +473,8 @@ static lq_status check(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
                        "--concurrency is a closed loop, --request-rate an open one");
     if (opt_given(c, "prefix-len") && o->load != BS_PREFIX)
         return lq_fail(err, LQ_EUSAGE, "--prefix-len goes with --load shared-prefix");
+    if (opt_given(c, "long-len") && o->load != BS_LONG)
+        return lq_fail(err, LQ_EUSAGE, "--long-len goes with --load long-and-short");
     if (opt_given(c, "turns") && o->load != BS_TURNS)
         return lq_fail(err, LQ_EUSAGE, "--turns goes with --load multi-turn");
     return LQ_OK;
@@ -458,9 +507,14 @@ static lq_status run_all(session *b, const int64_t *levels, int64_t n_levels)
                b->model, (long long)o->num_prompts, (long long)o->input_len,
                (long long)o->output_len, bs_load_names[o->load]);
     int64_t failed = 0;
-    for (int64_t i = 0; i < n_levels && !s; i++) {
+    double alone = 0; /* p99 between tokens without long prompts, of this level */
+    const int each = o->load == BS_LONG ? 2 : 1;
+    for (int64_t i = 0; i < each * n_levels && !s; i++) {
         bs_run r;
-        s = measure(b, &r, o->rate > 0 ? 0 : levels[i], o->rate);
+        b->beside = each == 2 && i % 2;
+        s = measure(b, &r, o->rate > 0 ? 0 : levels[i / each], o->rate);
+        if (!s && b->beside && alone > 0) r.long_ratio = bs_percentile(&r.itl, 99) / alone;
+        alone = s ? 0 : bs_percentile(&r.itl, 99);
         if (!s && !b->c->json) bs_print(&r, &b->slo, i == 0);
         if (!s) cJSON_AddItemToArray(runs, bs_json(&r, o, &b->slo, b->model));
         if (!s && r.error[0]) prog_say(LOG_WARN, "a request failed: %s", r.error);

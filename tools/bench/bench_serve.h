@@ -14,7 +14,7 @@
 #include "tools/bench/bench.h"
 #include "tools/server/client.h"
 
-typedef enum { BS_RANDOM, BS_PREFIX, BS_TURNS, BS_ABORT, BS_N_LOADS } bs_load;
+typedef enum { BS_RANDOM, BS_PREFIX, BS_TURNS, BS_ABORT, BS_LONG, BS_N_LOADS } bs_load;
 extern const char *const bs_load_names[BS_N_LOADS + 1]; /* ends with NULL */
 
 /* Limits that a request must keep to be good, in seconds; 0: none. */
@@ -49,6 +49,10 @@ typedef struct {
     int64_t n, room;
     bs_times itl;
     double seconds;
+    /* Of BS_LONG: long prompts that were read to their end beside these requests, and how long that took them;
+     * p99 of the ITL over that without them. 0: a run without. */
+    int64_t long_read;
+    double long_seconds, long_ratio;
     char error[256]; /* of the first request that failed */
 } bs_run;
 void bs_run_free(bs_run *r);
