@@ -373,6 +373,16 @@ typedef struct {
     float beta;
 } dev_gemm_args;
 
+/* C [M, ldc] -= A [M, K] B in f64, B [K, N], or B^T of B [N, K] with tb; M, N and K are multiples of
+ * DEV_MINUS. Each sum goes over k in order, by fma from 0 on, and is taken from C: as OpenBLAS does it. */
+enum { DEV_MINUS = 64 };
+typedef struct {
+    double *C;
+    const double *A, *B;
+    int64_t ldc, lda, ldb, M, N, K;
+    bool tb;
+} dev_minus_args;
+
 enum { DEV_GPTQ_BLOCK = 128 };
 
 /* Steps of quantize/methods/gptq.c, N rows at a time; each looks at what it names.
@@ -513,6 +523,7 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, attn, (dev * d, const dev_attn_args *a))                                               \
     X(void, draw, (dev * d, const dev_draw_args *a))                                               \
     X(void, gemm, (dev * d, const dev_gemm_args *a))                                               \
+    X(void, minus, (dev * d, const dev_minus_args *a))                                             \
     X(void, gptq_round, (dev * d, const dev_gptq_args *a))                                         \
     X(void, gptq_errors, (dev * d, const dev_gptq_args *a))                                        \
     X(void, gptq_sweep, (dev * d, const dev_gptq_args *a))                                         \

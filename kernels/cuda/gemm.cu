@@ -153,6 +153,54 @@ inline namespace CU_NAME(gemm_cu)
                   a->C, a->A, a->B, *a);
     }
 
+    /* C -= A op(B), of f64: SIDE x SIDE of C a block, 4 x 4 of it a thread; of a step both matrices lie in
+     * shared memory by k. */
+    template <bool TB> __global__ void __launch_bounds__(THREADS, 2) minus_kernel(dev_minus_args g)
+    {
+        enum { ROW = SIDE + 2, EACH = SIDE * STEP / THREADS };
+        CU_SHARED(double, as, STEP *ROW);
+        CU_SHARED(double, bs, STEP *ROW);
+        const int64_t m0 = (int64_t)blockIdx.x * SIDE, n0 = (int64_t)blockIdx.y * SIDE;
+        const int ty = threadIdx.x / 16, tx = threadIdx.x % 16;
+        const G<const double> A = G<const double>(g.A) + m0 * g.lda,
+                              B = G<const double>(g.B) + (TB ? n0 * g.ldb : n0);
+        double sum[4][4] = {};
+        for (int64_t k0 = 0; k0 < g.K; k0 += STEP) {
+            __syncthreads(); /* the step before was read */
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const int at = threadIdx.x + i * THREADS, k = at % STEP, m = at / STEP;
+                as[k * ROW + m] = A[m * g.lda + k0 + k];
+                if (TB)
+                    bs[k * ROW + m] = B[m * g.ldb + k0 + k];
+                else
+                    bs[at / SIDE * ROW + at % SIDE] = B[(k0 + at / SIDE) * g.ldb + at % SIDE];
+            }
+            __syncthreads();
+#pragma unroll 2
+            for (int k = 0; k < STEP; k++) {
+                double x[4], y[4];
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    x[i] = as[k * ROW + 4 * ty + i];
+                    y[i] = bs[k * ROW + 4 * tx + i];
+                }
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        sum[i][j] = fma(x[i], y[j], sum[i][j]);
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const G<double> to = G<double>(g.C) + ((m0 + 4 * ty + i) * g.ldc + n0 + 4 * tx);
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                to[j] = to[j] - sum[i][j];
+        }
+    }
+
 }
 
 void CU_NAME(gemm)(dev *d, const dev_gemm_args *a)
@@ -164,4 +212,15 @@ void CU_NAME(gemm)(dev *d, const dev_gemm_args *a)
         launch<2>(d, a);
     else
         launch<1>(d, a);
+}
+
+void CU_NAME(minus)(dev *d, const dev_minus_args *a)
+{
+    static_assert((int)DEV_MINUS == (int)SIDE, "a block's part of C");
+    const dim3 grid((unsigned)(a->M / SIDE), (unsigned)(a->N / SIDE));
+    if (a->M == 0 || a->N == 0) return;
+    if (a->tb)
+        CU_LAUNCH(d, "minus", minus_kernel<true>, grid, THREADS, 0, *a);
+    else
+        CU_LAUNCH(d, "minus", minus_kernel<false>, grid, THREADS, 0, *a);
 }

@@ -24,6 +24,7 @@ size_t CU_NAME(attn_scratch)(const dev_attn_args *a);
 void CU_NAME(attn)(dev *d, const dev_attn_args *a);
 void CU_NAME(draw)(dev *d, const dev_draw_args *a);
 void CU_NAME(gemm)(dev *d, const dev_gemm_args *a);
+void CU_NAME(minus)(dev *d, const dev_minus_args *a);
 bool CU_NAME(blas)(dev *d);
 void CU_NAME(blas_load)(void);
 void CU_NAME(blas_close)(dev *d);

@@ -2,7 +2,9 @@
  *
  *     for J = last .. 0:   A_JJ = R_JJ R_JJ^T;  R_IJ = A_IJ R_JJ^-T;  A_IL -= R_IJ R_LJ^T, I<=L<J
  *     for J = 0 .. last:   U_JJ = R_JJ^-1;  U_IJ = -(sum over L = I..J-1 of U_IL R_LJ) U_JJ
- */
+ *
+ * On a device the tiles are there too. It takes products by R_LJ, of a whole column of tiles at a time, with
+ * the bits that OpenBLAS's have; a column comes here for what is of one tile, and goes back. */
 #include "quantize/methods/cholesky.h"
 
 #include <cblas.h>
@@ -20,11 +22,48 @@ typedef struct {
     const int32_t *perm;
     double add;
     float *U;
+    dev *on;           /* NULL: none */
+    double *there, *R; /* on it: A; as column */
 } work;
 
 static double *tile(const work *w, int64_t i, int64_t j)
 {
     return w->A + (j * (j + 1) / 2 + i) * T * T;
+}
+
+/* Where column tj begins, here and there. */
+static size_t column_at(int64_t tj) { return (size_t)(tj * (tj + 1) / 2) * T * T; }
+
+/* The first n tiles of column tj go up. */
+static void send(const work *w, int64_t tj, int64_t n)
+{
+    if (w->on)
+        w->on->ops->upload(w->on, w->there + column_at(tj), w->A + column_at(tj),
+                           (size_t)n * T * T * sizeof *w->A);
+}
+/* They come down. */
+static lq_status receive(const work *w, int64_t tj, int64_t n, lq_err *err)
+{
+    if (!w->on) return LQ_OK;
+    w->on->ops->download(w->on, w->A + column_at(tj), w->there + column_at(tj),
+                         (size_t)n * T * T * sizeof *w->A);
+    return w->on->ops->sync(w->on, err);
+}
+
+/* The first n tiles of column `to` -= those of `of` times the tile `by`, or its transpose. */
+static void subtract_there(const work *w, int64_t to, int64_t of, const double *by, bool tb,
+                           int64_t n)
+{
+    w->on->ops->minus(w->on, &(dev_minus_args){ .C = w->there + column_at(to),
+                                                .A = w->there + column_at(of),
+                                                .B = by,
+                                                .ldc = T,
+                                                .lda = T,
+                                                .ldb = T,
+                                                .M = n * T,
+                                                .N = T,
+                                                .K = T,
+                                                .tb = tb });
 }
 
 /* Rows of tile i that are there; the rest are those of the identity. */
@@ -103,6 +142,15 @@ static void invert_panel(void *ctx, int64_t ti, int thread)
     memcpy(tile(w, ti, w->tj), sum, (size_t)T * T * sizeof *sum);
 }
 
+/* Where the sum is there already. */
+static void finish_panel(void *ctx, int64_t ti, int thread)
+{
+    (void)thread;
+    const work *w = ctx;
+    cblas_dtrmm(CblasRowMajor, CblasRight, CblasUpper, CblasNoTrans, CblasNonUnit, T, T, 1,
+                tile(w, w->tj, w->tj), T, tile(w, ti, w->tj), T);
+}
+
 /* Item: a row of tiles. */
 static void store(void *ctx, int64_t ti, int thread)
 {
@@ -117,30 +165,74 @@ static void store(void *ctx, int64_t ti, int thread)
     }
 }
 
-static bool factor(work *w, pool *p)
+static lq_status not_positive(const work *w, lq_err *err)
 {
-    for (w->tj = w->nt - 1; w->tj >= 0; w->tj--) {
-        if (!factor_diagonal(tile(w, w->tj, w->tj))) return false;
-        pool_run(p, w->tj, solve_panel, w);
-        pool_run(p, w->tj * (w->tj + 1) / 2, update, w);
-    }
-    return true;
+    return lq_fail(err, LQ_ECHECK, "a matrix of %lld is not positive definite", (long long)w->K);
 }
 
-static bool invert(work *w, pool *p)
+static lq_status factor(work *w, pool *p, lq_err *err)
+{
+    for (w->tj = w->nt - 1; w->tj >= 0; w->tj--) {
+        const lq_status s = w->tj + 1 < w->nt ? receive(w, w->tj, w->tj + 1, err) : LQ_OK;
+        if (s) return s;
+        if (!factor_diagonal(tile(w, w->tj, w->tj))) return not_positive(w, err);
+        pool_run(p, w->tj, solve_panel, w);
+        send(w, w->tj, w->tj + 1);
+        if (!w->on) pool_run(p, w->tj * (w->tj + 1) / 2, update, w);
+        for (int64_t tl = 0; w->on && tl < w->tj; tl++)
+            subtract_there(w, tl, w->tj, w->there + column_at(w->tj) + tl * T * T, true, tl + 1);
+    }
+    return LQ_OK;
+}
+
+/* The sums of column tj, from R on. */
+static lq_status sums_there(work *w, lq_err *err)
+{
+    const size_t n = (size_t)w->tj * T * T * sizeof *w->R;
+    double *const column = w->there + column_at(w->tj);
+    w->on->ops->upload(w->on, w->R, w->column, n);
+    w->on->ops->zero(w->on, column, n);
+    for (int64_t tl = 0; tl < w->tj; tl++)
+        subtract_there(w, w->tj, tl, w->R + tl * T * T, false, tl + 1);
+    return receive(w, w->tj, w->tj, err);
+}
+
+static lq_status invert(work *w, pool *p, lq_err *err)
 {
     for (w->tj = 0; w->tj < w->nt; w->tj++) {
         double *d = tile(w, w->tj, w->tj);
         memcpy(w->column, tile(w, 0, w->tj), (size_t)w->tj * T * T * sizeof *d);
         /* Upper and row-major is lower and column-major to LAPACK. */
-        if (LAPACKE_dtrtri_work(LAPACK_COL_MAJOR, 'L', 'N', T, d, T) != 0) return false;
-        pool_run(p, w->tj, invert_panel, w);
+        if (LAPACKE_dtrtri_work(LAPACK_COL_MAJOR, 'L', 'N', T, d, T) != 0)
+            return not_positive(w, err);
+        if (!w->on) {
+            pool_run(p, w->tj, invert_panel, w);
+            continue;
+        }
+        const lq_status s = sums_there(w, err);
+        if (s) return s;
+        pool_run(p, w->tj, finish_panel, w);
+        send(w, w->tj, w->tj + 1);
     }
-    return true;
+    return LQ_OK;
+}
+
+/* Room for the tiles on the device; where there is none it is done here. */
+static void open_there(work *w, dev *on, size_t bytes)
+{
+    const size_t column = (size_t)w->nt * T * T * sizeof *w->R;
+    if (!on || w->nt < 2) return;
+    on->ops->bind(on);
+    if (on->ops->room(on) / 8 * 7 < bytes + column) return;
+    w->on = on;
+    w->there = on->ops->alloc(on, bytes);
+    w->R = on->ops->alloc(on, column);
+    for (int64_t tj = 0; tj < w->nt; tj++)
+        send(w, tj, tj + 1);
 }
 
 lq_status cholesky_upper(float *U, const float *H, const int32_t *perm, int64_t K, double add,
-                         pool *p, lq_err *err)
+                         dev *on, pool *p, lq_err *err)
 {
     work w = { .K = K, .nt = lq_ceil_div(K, T), .H = H, .perm = perm, .add = add, .U = U };
     const size_t tiles = (size_t)(w.nt * (w.nt + 1) / 2);
@@ -152,10 +244,16 @@ lq_status cholesky_upper(float *U, const float *H, const int32_t *perm, int64_t 
         s = lq_fail(err, LQ_ENOMEM, "no memory to factor a matrix of %lld", (long long)K);
     } else {
         pool_run(p, w.nt, fill_tile, &w);
-        if (!factor(&w, p) || !invert(&w, p))
-            s = lq_fail(err, LQ_ECHECK, "a matrix of %lld is not positive definite", (long long)K);
-        else
-            pool_run(p, w.nt, store, &w);
+        open_there(&w, on, tiles * T * T * sizeof *w.A);
+        s = factor(&w, p, err);
+        if (!s) s = invert(&w, p, err);
+        if (!s) pool_run(p, w.nt, store, &w);
+    }
+    if (w.on) {
+        lq_err again;
+        (void)w.on->ops->sync(w.on, &again); /* what is queued reads it */
+        w.on->ops->free(w.on, w.R);
+        w.on->ops->free(w.on, w.there);
     }
     free(w.sums);
     free(w.column);

@@ -32,7 +32,7 @@ static bool finite_matrix(const float *H, int64_t K)
 }
 
 lq_status gptq_factor(float *U, double *damp, const float *H, const int32_t *perm, int64_t K,
-                      pool *p, lq_err *err)
+                      dev *on, pool *p, lq_err *err)
 {
     double mean = 0, start = *damp > 0 ? *damp : 0.01;
     for (int64_t k = 0; k < K; k++)
@@ -42,7 +42,7 @@ lq_status gptq_factor(float *U, double *damp, const float *H, const int32_t *per
     if (mean > 0 && finite_matrix(H, K))
         for (size_t t = 0; t < LQ_COUNT(ladder) && s == LQ_ECHECK; t++) {
             *damp = start * ladder[t];
-            s = cholesky_upper(U, H, perm, K, *damp * mean, p, err);
+            s = cholesky_upper(U, H, perm, K, *damp * mean, on, p, err);
         }
     if (s != LQ_ECHECK) return s;
     return lq_fail(err, s, "H [%lld] is not positive definite at any damping", (long long)K);
@@ -386,7 +386,7 @@ static bool make_perm(int32_t *perm, const float *imp, int64_t K, bool act_order
 }
 
 lq_status gptq_prepare(gptq_basis *b, const float *H, int64_t K, double damp, bool act_order,
-                       int unit, pool *p, lq_err *err)
+                       int unit, dev *on, pool *p, lq_err *err)
 {
     const size_t k = (size_t)K;
     *b = (gptq_basis){ .H = H, .K = K, .damp = damp, .unit = unit, .finite = finite_matrix(H, K) };
@@ -400,7 +400,7 @@ lq_status gptq_prepare(gptq_basis *b, const float *H, int64_t K, double damp, bo
         b->dead += !(b->imp[i] > 0);
     }
     if (!make_perm(b->perm, b->imp, K, act_order, unit)) goto done;
-    s = gptq_factor(b->U, &b->damp, H, b->perm, K, p, err);
+    s = gptq_factor(b->U, &b->damp, H, b->perm, K, on, p, err);
     if (s == LQ_ECHECK) { /* rounding to nearest needs neither factor nor order */
         free(b->U);
         b->U = NULL;
@@ -412,6 +412,7 @@ lq_status gptq_prepare(gptq_basis *b, const float *H, int64_t K, double damp, bo
 done:
     if (!s) return LQ_OK;
     gptq_basis_free(b);
+    if (s != LQ_ENOMEM) return s;
     return lq_fail(err, s, "no memory for GPTQ on %lld inputs", (long long)K);
 }
 
@@ -493,7 +494,8 @@ static lq_status basis_of(const qz_matrix *m, int unit, pool *p, lq_err *err)
 {
     if (m->basis->H == m->H && m->basis->unit == unit) return LQ_OK;
     gptq_basis_free(m->basis);
-    return gptq_prepare(m->basis, m->H, m->K, m->o->damp, !m->o->no_act_order, unit, p, err);
+    return gptq_prepare(m->basis, m->H, m->K, m->o->damp, !m->o->no_act_order, unit, m->o->on, p,
+                        err);
 }
 
 lq_status gptq_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err)

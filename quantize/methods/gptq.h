@@ -58,9 +58,10 @@ typedef struct {
 } gptq_report;
 
 /* damp: added to diag(H), as a fraction of its mean, 0 means 0.01; act_order: round the columns by
- * falling H[k][k], units of columns by their sum. H stays with the basis. Errors: LQ_ENOMEM. */
+ * falling H[k][k], units of columns by their sum. H stays with the basis. on: as of cholesky_upper. Errors:
+ * LQ_ENOMEM, those of the device. */
 lq_status gptq_prepare(gptq_basis *b, const float *H, int64_t K, double damp, bool act_order,
-                       int unit, pool *p, lq_err *err);
+                       int unit, dev *on, pool *p, lq_err *err);
 void gptq_basis_free(gptq_basis *b);
 
 /* out->t.scheme: QT_UINT, groups that divide K = b->K. W is finite.
@@ -70,9 +71,9 @@ lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_bas
 
 /* U [K,K] f32, upper, with inverse(H' + damp * mean(diag H') I) = U^T U, H'[i][j] =
  * H[perm[i]][perm[j]] with 1 in place of zeros on the diagonal. *damp grows until it works;
- * LQ_ECHECK when none does or H is not finite, LQ_ENOMEM. Exposed for its test and kfac.h. */
+ * LQ_ECHECK when none does or H is not finite, LQ_ENOMEM, those of the device. Exposed for its test and kfac.h. */
 lq_status gptq_factor(float *U, double *damp, const float *H, const int32_t *perm, int64_t K,
-                      pool *p, lq_err *err);
+                      dev *on, pool *p, lq_err *err);
 /* perm [K]: units of inputs by falling imp, equal ones in order. False: out of memory. */
 bool gptq_order(int32_t *perm, const float *imp, int64_t K, int unit);
 /* M [K / 8][8][8]: errors e [8] of a unit of columns of U cost e M e, once all later columns have made up for them. */

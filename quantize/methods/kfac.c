@@ -446,8 +446,8 @@ lq_status kfac_run(qz_out *out, gptq_report *rep, const float *W, const float *H
         for (size_t j = 0; j < k; j++)
             Hp[i * k + j] = H[(size_t)perm[i] * k + (size_t)perm[j]];
     rep->damp = opts->damp;
-    s = gptq_factor(U, &rep->damp, H, perm, K, p, err);
-    if (s == LQ_ENOMEM) goto done;
+    s = gptq_factor(U, &rep->damp, H, perm, K, opts->on, p, err);
+    if (s && s != LQ_ECHECK) goto done;
     rep->fallback = s == LQ_ECHECK;
     s = LQ_OK;
     w.U = rep->fallback ? NULL : U;
@@ -474,7 +474,8 @@ done:
     free(imp);
     free(Hp);
     free(U);
-    return s ? lq_fail(err, s, "no memory to round a weight of %lld inputs", (long long)K) : LQ_OK;
+    if (s != LQ_ENOMEM) return s;
+    return lq_fail(err, s, "no memory to round a weight of %lld inputs", (long long)K);
 }
 
 /* ---- the method ---- */
@@ -487,7 +488,8 @@ static lq_status auto_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool
     const kfac_opts o = { .spec = rtn_spec_of(out, !m->o->narrow, !m->o->no_clip),
                           .damp = m->o->damp,
                           .sweeps = GPTQ_SWEEPS,
-                          .rounds = ROUNDS };
+                          .rounds = ROUNDS,
+                          .on = m->o->on };
     const lq_status s = kfac_run(out, &rep, m->W, m->G_H, m->G, &o, p, err);
     if (s) return s;
     r->measure_rtn = true; /* its losses are by another H */

@@ -35,6 +35,7 @@ typedef struct {
     double damp_g; /* of G likewise; 0 means 0.05 */
     int sweeps;    /* per round */
     int rounds;    /* of refitting scales and sweeping; 0: sweeps alone */
+    dev *on;       /* H is factored there; NULL: here */
 } kfac_opts;
 
 /* out->t.scheme: QT_UINT, regular groups that divide K. rep->loss, loss_rtn: as gptq_run's,

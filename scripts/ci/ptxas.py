@@ -45,6 +45,7 @@ BUDGET = {
     "draw_kernel": (512, 64, 0),       # two blocks by registers
     "sum_kernel": (256, 40, 0),
     "gemm_kernel": (256, 128, 8448),   # two blocks
+    "minus_kernel": (256, 128, 8448),  # two blocks
     "bias_kernel": (256, 40, 0),
     "expand_kernel": (256, 64, 64),    # four blocks
     "probe_kernel": (1024, 40, 0),

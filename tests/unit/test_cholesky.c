@@ -40,8 +40,8 @@ TEST(the_factor_squares_to_the_inverse)
         for (int64_t i = 0; i < K; i++)
             perm[i] = (int32_t)(K - 1 - i);
         CHECK(!pool_open(&p, 3, &err), "%s", err.msg);
-        CHECK(!cholesky_upper(U, H, perm, K, 0.01, p, &err), "%s", err.msg);
-        CHECK(!cholesky_upper(V, H, perm, K, 0.01, NULL, &err), "%s", err.msg);
+        CHECK(!cholesky_upper(U, H, perm, K, 0.01, NULL, p, &err), "%s", err.msg);
+        CHECK(!cholesky_upper(V, H, perm, K, 0.01, NULL, NULL, &err), "%s", err.msg);
         CHECK(memcmp(U, V, n * sizeof *U) == 0, "K = %lld: threads change it", (long long)K);
         /* U H U^T = I. U and H lie in f32: 2^-23 of the sum of K terms of |U H| |U|, below 10. */
         double worst = 0;
@@ -81,7 +81,7 @@ TEST(what_is_not_positive_definite_is_refused)
         H[i * K + i] = 1;
     }
     H[1] = H[K] = 2; /* 1 2; 2 1 */
-    CHECK(cholesky_upper(U, H, perm, K, 0.01, NULL, &err) == LQ_ECHECK, "taken");
+    CHECK(cholesky_upper(U, H, perm, K, 0.01, NULL, NULL, &err) == LQ_ECHECK, "taken");
 }
 
 int main(int argc, char **argv)

@@ -2,6 +2,7 @@
  * GPTQ. */
 #include "calib/stats.h"
 #include "quantize/methods/awq.h"
+#include "quantize/methods/cholesky.h"
 #include "quantize/methods/gptq.h"
 #include "runtime/model/offload.h"
 #include "tests/support/devrig.h"
@@ -116,6 +117,37 @@ TEST(statistics_are_the_cpus_within_rounding)
     rig_close(&r);
 }
 
+/* The factor of an inverse: in tiles of 128, of which the device multiplies whole columns. */
+TEST(the_factor_has_the_cpus_bits)
+{
+    static const int64_t sizes[] = { 70, 129, 300, 520 };
+    for (size_t i = 0; i < LQ_COUNT(sizes); i++) {
+        const int64_t K = sizes[i];
+        const size_t bytes = (size_t)(K * K) * sizeof(float);
+        rig r;
+        lq_err err = { "" };
+        rig_open(&r);
+        cal_stats st = { 0 };
+        two_chunks(&st, inputs(&r, 2 * K, K), 2 * K, K, NULL);
+        float *U = lq_push(&r.a, bytes), *there = lq_push(&r.a, bytes);
+        int32_t *perm = lq_push(&r.a, (size_t)K * sizeof *perm);
+        for (int64_t k = 0; k < K; k++)
+            perm[k] = (int32_t)(K - 1 - k);
+        const size_t room = ops->room(&r.d), before = emu_counted.launches;
+        CHECK(!cholesky_upper(U, st.H, perm, K, 0.5, NULL, NULL, &err), "%s", err.msg);
+        CHECK(!cholesky_upper(there, st.H, perm, K, 0.5, &r.d, NULL, &err), "%s", err.msg);
+        CHECK(memcmp(U, there, bytes) == 0, "K = %lld: other bits", (long long)K);
+        CHECK(ops->room(&r.d) == room, "K = %lld: memory is left there", (long long)K);
+        CHECK(getenv("LLMQ_TEST_DEVICE") || (emu_counted.launches > before) == (K > 128),
+              "K = %lld: %zu launches", (long long)K, emu_counted.launches - before);
+        st.H[0] = -1e6f; /* of no factor */
+        st.H[1] = st.H[K] = 1e6f;
+        CHECK(cholesky_upper(there, st.H, perm, K, 0.5, &r.d, NULL, &err) == LQ_ECHECK, "taken");
+        cal_stats_free(&st);
+        rig_close(&r);
+    }
+}
+
 static const struct {
     const char *why;
     int64_t N, K;
@@ -154,7 +186,8 @@ static void one_rounding(size_t i)
     gptq_basis b;
     qz_out out[2];
     gptq_report rep[2];
-    CHECK(!gptq_prepare(&b, st.H, K, 0, roundings[i].act_order, 1, NULL, &err), "%s", err.msg);
+    CHECK(!gptq_prepare(&b, st.H, K, 0, roundings[i].act_order, 1, NULL, NULL, &err), "%s",
+          err.msg);
     CHECK(b.U && b.dead == 1, "%s: the basis", roundings[i].why);
     size_t launches = 0;
     for (int there = 0; there < 2; there++) {
@@ -303,6 +336,7 @@ int main(int argc, char **argv)
     RUN(products_of_a_pass_have_the_cpus_bits);
     RUN(a_pass_that_fails_there_says_so);
     RUN(statistics_are_the_cpus_within_rounding);
+    RUN(the_factor_has_the_cpus_bits);
     RUN(gptq_gives_the_cpus_codes_but_for_ties);
     return check_end();
 }

@@ -100,7 +100,7 @@ TEST(it_beats_gptq_on_the_loss_of_both_sides)
                         .sweeps = 4 };
         gptq_basis basis;
         lq_status st = qz_out_alloc(&one, &s, N, K, &a, &err);
-        if (!st) st = gptq_prepare(&basis, H, K, 0, true, 1, p, &err);
+        if (!st) st = gptq_prepare(&basis, H, K, 0, true, 1, NULL, p, &err);
         if (!st) st = gptq_run(&one, &rep, W, &basis, &o, p, &err);
         if (!st) gptq_basis_free(&basis);
         CHECK(!st, "%s", err.msg);
