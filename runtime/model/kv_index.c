@@ -96,13 +96,14 @@ static int by_use(const void *a, const void *b)
     return (x->used > y->used) - (x->used < y->used);
 }
 
-kvi_file *kvi_oldest(const kv_index *x)
+void kvi_sort(kvi_file *all, int64_t n) { qsort(all, (size_t)n, sizeof *all, by_use); }
+
+kvi_file *kvi_copy(const kv_index *x)
 {
     kvi_file *all = malloc((size_t)(x->n + 1) * sizeof *all);
     int64_t n = 0;
     if (!all) return NULL;
     for (size_t i = 0; i < x->n_slots; i++)
         if (x->slots[i].part) all[n++] = x->slots[i];
-    qsort(all, (size_t)n, sizeof *all, by_use);
     return all;
 }

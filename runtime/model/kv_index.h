@@ -31,7 +31,8 @@ const kvi_file *kvi_find(const kv_index *x, const uint64_t key[2], kv_part part)
 bool kvi_add(kv_index *x, const uint64_t key[2], kv_part part, size_t bytes, int64_t used);
 void kvi_used(kv_index *x, const uint64_t key[2], kv_part part, int64_t used);
 void kvi_remove(kv_index *x, const uint64_t key[2], kv_part part);
-/* All of them, those that were not used for longest first: [x->n], to be free'd; NULL: out of memory. */
-kvi_file *kvi_oldest(const kv_index *x);
+/* All of them: [x->n], to be free'd; NULL: out of memory. */
+kvi_file *kvi_copy(const kv_index *x);
+void kvi_sort(kvi_file *all, int64_t n); /* those that were not used for longest first */
 
 #endif

@@ -52,8 +52,7 @@ lq_status kvs_check(const char *dir, lq_err *err)
     return LQ_OK;
 }
 
-/* Under mu. */
-static void scan_entry(kv_store *s, const char *name)
+static void scan_entry(const kv_store *s, kv_index *x, const char *name)
 {
     uint64_t key[2];
     kv_part part;
@@ -61,19 +60,23 @@ static void scan_entry(kv_store *s, const char *name)
     if (!kvf_name_read(name, key, &part) || fstatat(s->fd, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
         return;
     const struct timespec t = os_mtime(&st);
-    (void)kvi_add(&s->index, key, part, S_ISREG(st.st_mode) ? (size_t)st.st_size : 0,
+    (void)kvi_add(x, key, part, S_ISREG(st.st_mode) ? (size_t)st.st_size : 0,
                   (int64_t)t.tv_sec * 1000000000 + t.tv_nsec);
 }
 
+/* The engine asks for what is known while this goes on: mu is for moments. */
 static void scan(kv_store *s)
 {
+    kv_index fresh = { 0 };
     DIR *d = opendir(s->dir);
-    pthread_mutex_lock(&s->mu);
-    kvi_clear(&s->index);
     for (struct dirent *e; d && (e = readdir(d));)
-        scan_entry(s, e->d_name);
-    pthread_mutex_unlock(&s->mu);
+        scan_entry(s, &fresh, e->d_name);
     if (d) closedir(d);
+    pthread_mutex_lock(&s->mu);
+    kv_index old = s->index;
+    s->index = fresh;
+    pthread_mutex_unlock(&s->mu);
+    kvi_clear(&old);
 }
 
 /* ---- room ---- */
@@ -90,40 +93,50 @@ static bool used_since(const kv_store *s, const char *name, kvi_file *f)
     return since;
 }
 
-static bool has_room(const kv_store *s, size_t bytes)
+static bool has_room(kv_store *s, size_t bytes)
 {
-    return s->index.bytes + kvs_least(bytes) <= s->limit && s->index.n < KVS_FILES;
+    pthread_mutex_lock(&s->mu);
+    const bool has = s->index.bytes + kvs_least(bytes) <= s->limit && s->index.n < KVS_FILES;
+    pthread_mutex_unlock(&s->mu);
+    return has;
 }
 
-/* Under mu. A pass over the oldest, until there is room and some to spare. */
-static void remove_oldest(kv_store *s, size_t bytes)
+static void remove_one(kv_store *s, kvi_file *f)
 {
-    kvi_file *old = kvi_oldest(&s->index);
-    const int64_t n = s->index.n;
-    const size_t spare = bytes + s->limit / SLACK < s->limit ? bytes + s->limit / SLACK : bytes;
-    for (int64_t i = 0; old && i < n && !has_room(s, spare); i++) {
-        char name[KVF_NAME];
-        const kv_part part = (kv_part)(old[i].part - 1);
-        kvf_name(name, old[i].key, part);
-        if (used_since(s, name, &old[i])) {
-            kvi_used(&s->index, old[i].key, part, old[i].used);
-            continue;
-        }
-        (void)unlinkat(s->fd, name, 0);
-        kvi_remove(&s->index, old[i].key, part);
+    char name[KVF_NAME];
+    const kv_part part = (kv_part)(f->part - 1);
+    kvf_name(name, f->key, part);
+    const bool keep = used_since(s, name, f);
+    if (!keep) (void)unlinkat(s->fd, name, 0);
+    pthread_mutex_lock(&s->mu);
+    if (keep) {
+        kvi_used(&s->index, f->key, part, f->used);
+    } else {
+        kvi_remove(&s->index, f->key, part);
         s->removed++;
     }
+    pthread_mutex_unlock(&s->mu);
+}
+
+/* A pass over the oldest, until there is room and some to spare. */
+static void remove_oldest(kv_store *s, size_t bytes)
+{
+    pthread_mutex_lock(&s->mu);
+    kvi_file *old = kvi_copy(&s->index);
+    const int64_t n = s->index.n;
+    pthread_mutex_unlock(&s->mu);
+    const size_t spare = bytes + s->limit / SLACK < s->limit ? bytes + s->limit / SLACK : bytes;
+    if (old) kvi_sort(old, n);
+    for (int64_t i = 0; old && i < n && !has_room(s, spare); i++)
+        remove_one(s, &old[i]);
     free(old);
 }
 
 static bool make_room(kv_store *s, size_t bytes)
 {
-    pthread_mutex_lock(&s->mu);
     for (int i = 0; i < PASSES && !has_room(s, bytes); i++)
         remove_oldest(s, bytes);
-    const bool has = has_room(s, bytes);
-    pthread_mutex_unlock(&s->mu);
-    return has;
+    return has_room(s, bytes);
 }
 
 /* ---- the lock ---- */
