@@ -57,6 +57,12 @@ def test_a_packed_model_gives_the_cpus_logits_within_rounding(gpu, llmq, dense, 
     assert ("device: emulated" in said) == (word == "auto"), said
 
 
+def test_a_cache_on_disk_is_refused_by_name(gpu, dense, tmp_path):
+    said = gpu("serve", dense, "--port", 0, "--device", "cuda", "--kv-cache-dir", tmp_path / "kv", "--kv-cache-disk", "1M",
+               code=None)
+    assert said.returncode and "--kv-cache-dir: not on cuda yet" in said.stderr, said.stderr
+
+
 def test_int8_is_asked_for(gpu, llmq, dense, tmp_path):
     int8 = ["--activations", "int8"]
     want = logits(llmq, dense, tmp_path / "cpu", *int8)[0]

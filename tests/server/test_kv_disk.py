@@ -5,6 +5,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import stat
 import threading
@@ -13,7 +14,7 @@ import time
 import pytest
 
 from harness import ROOT, Server, until
-from helpers import TINY
+from helpers import NOT_SANITIZED, TINY
 
 SMALL = ["--max-num-batched-tokens", 8, "--block-size", 8, "--max-num-seqs", 4]
 # LLMQ_KILLS: how often a server is killed while it writes (make check-hard: 200)
@@ -220,6 +221,18 @@ def test_two_servers_share_a_folder(llmq, tmp_path):
             assert ask(b, prompts[0]) == (right[0], 288)
 
 
+@NOT_SANITIZED
+def test_a_model_that_was_unloaded_finds_what_it_had(llmq, tmp_path):
+    """Several models in one server, one of them loaded at a time: their servers share the folder."""
+    for name in ("novels-1m", "novels-6m"):
+        shutil.copytree(ROOT / "models" / name, tmp_path / "models" / name)
+    prompt = ids(100)
+    with Server(llmq, tmp_path / "models", "--max-loaded", 1, *disk(tmp_path / "kv")) as s:
+        first, second = [[ask(s, prompt, model=name) for name in ("novels-1m", "novels-6m")] for _ in range(2)]
+    assert [a for a, _ in first] == [a for a, _ in second]
+    assert [c for _, c in first] == [0, 0] and [c for _, c in second] == [96, 96]
+
+
 def test_killed_while_it_writes_it_leaves_nothing_that_is_wrong(llmq, tmp_path):
     folder, draw = tmp_path / "kv", random.Random(11)
     few = ["--kv-cache-memory", "400K", "--max-model-len", 512, "--max-num-seqs", 2]
@@ -262,6 +275,13 @@ def test_killed_while_it_writes_it_leaves_nothing_that_is_wrong(llmq, tmp_path):
 ])
 def test_options_that_do_not_go_together(llmq, args, says):
     assert says in llmq("serve", TINY, *args, code=2).stderr
+
+
+def test_what_the_queues_take_is_foretold(llmq, tmp_path):
+    with_disk = llmq.json("serve", TINY, "--dry-run", *disk(tmp_path / "kv"))
+    without = llmq.json("serve", TINY, "--dry-run")
+    assert with_disk["total_bytes"] == without["total_bytes"] + with_disk["kv_disk_bytes"]
+    assert "kv_disk_bytes" not in without and not (tmp_path / "kv").exists()
 
 
 def test_folders_that_will_not_do(llmq, tmp_path):
