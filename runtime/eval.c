@@ -23,6 +23,7 @@ typedef struct {
     fwd_ctx *f;
     kv_seq seqs[MAX_OPEN];
     const float *logits; /* of the last step */
+    const lora_adapter *lora;
 } runner;
 
 /* One piece of a window in a step, and where its scores go. */
@@ -133,7 +134,8 @@ static lq_status run_parts(runner *r, const evaluation *e, lq_err *err)
                                .n = q->n,
                                .pos0 = q->pos,
                                .logits_from = q->logits_from,
-                               .seq_len = e->o->ctx };
+                               .seq_len = e->o->ctx,
+                               .lora = r->lora };
         s = kv_reserve(r->kv, &r->seqs[i], q->pos + q->n, err);
     }
     if (!s) s = fwd_step(r->f, items, e->n_parts, &r->logits, err);
@@ -196,6 +198,8 @@ static lq_status open_runner(runner *r, const model *m, const eval_opts *o, pool
     fwd_opts f;
     r->m = m;
     eval_size(&k, &f, m->cfg, o);
+    r->lora = o->lora;
+    if (o->lora) f.lora_rank = o->lora->rank;
     k.on = model_dev(m);
     k.first = model_first_on(m);
     lq_status s = kv_open(&r->kv, m->cfg, &k, err);
@@ -436,6 +440,7 @@ lq_status eval_run(eval_result *r, const model *m, const model *ref, const int32
     eval_opts exact = *o; /* the reference's */
     exact.acts = MM_F32;
     exact.kv = KV_F32;
+    exact.lora = NULL;
     s = set_up(e, err);
     if (!s) s = open_runner(&e->model, m, o, p, err);
     if (!s && ref) s = open_runner(&e->ref, ref, &exact, p, err);

@@ -19,8 +19,9 @@ typedef struct {
     int64_t max_windows; /* 0: all */
     bool has_bos;        /* put `bos` first: */
     int32_t bos;
-    bool bos_replaces; /* in place of the window's first id; else before ctx - 1 ids */
-    mm_acts acts;      /* of the model; the reference always runs with f32 */
+    bool bos_replaces;        /* in place of the window's first id; else before ctx - 1 ids */
+    const lora_adapter *lora; /* an adapter to the model, not to the reference; NULL: none */
+    mm_acts acts;             /* of the model; the reference always runs with f32 */
     kv_types kv;
     bool between; /* percentiles are between two values (eval_percentile) */
     const kl_base

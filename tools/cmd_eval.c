@@ -16,6 +16,7 @@ typedef enum { RULER_OWN, RULER_GPTQ, RULER_LLAMA_CPP } ruler;
 
 typedef struct {
     const char *text, *ref, *ctx;
+    const char *lora;
     const char *base, *save_base; /* --kl-divergence-base, --save-... */
     int64_t windows;
     bool bos, join_rows;
@@ -52,6 +53,7 @@ static const opt_row rows[] = {
               "another model, on its text and windows; implies --ruler llama.cpp" },
     { "save-kl-divergence-base", 0, OPT_STR, F(save_base), .arg = "FILE",
       .help = "write such a file of MODEL; with --ruler llama.cpp" },
+    { "lora", 0, OPT_STR, F(lora), .arg = "PATH", .help = OPT_LORA_HELP },
 };
 static const opt_row gates[] = {
     { "max-ppl", 0, OPT_FLOAT, F(max_ppl), .lo = 1, .hi = 1e300, .help = "largest perplexity" },
@@ -82,8 +84,9 @@ typedef struct {
     const eval_cmd_opts *o;
     load_model model, ref;
     load_tok tok;
-    kl_base base; /* of --kl-divergence-base */
-    int32_t *ids; /* owned, or base's */
+    lora_adapter *lora; /* --lora */
+    kl_base base;       /* of --kl-divergence-base */
+    int32_t *ids;       /* owned, or base's */
     size_t n_ids;
     eval_row *rows;
     int64_t n_rows;
@@ -189,6 +192,7 @@ static lq_status set_ruler(session *e, lq_err *err)
     for (int64_t i = 0; i < e->n_rows; i++) {
         eval_opts *o = &e->rows[i].o;
         o->max_windows = e->o->windows;
+        o->lora = e->lora;
         o->has_bos = e->o->bos || adds_bos;
         o->bos = bos;
         o->bos_replaces = llama;
@@ -385,6 +389,7 @@ static lq_status evaluate(session *e, const cmd_ctx *c, pool *p, lq_err *err)
     const char *path = c->argv[0];
     lq_status s = read_ctx(e, err);
     if (!s) s = open_models(e, c, p, err);
+    if (!s && e->o->lora) s = lora_open(&e->lora, &e->model.m, e->o->lora, 0, p, err);
     if (!s) s = tokenize(e, path, err);
     if (!s) window_lengths(e);
     if (!s) s = set_ruler(e, err);
@@ -436,6 +441,7 @@ static lq_status eval_cmd_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!o.base) free(e.ids);
     kl_base_close(&e.base);
     load_tok_close(&e.tok);
+    lora_unref(e.lora);
     load_model_close(&e.ref);
     load_model_close(&e.model);
     pool_close(p);

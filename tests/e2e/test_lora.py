@@ -100,6 +100,15 @@ def test_run_answers_as_the_merged_model(llmq, tiny, tmp_path):
     assert f"adapter {tmp_path / 'none'}" in p.stderr
 
 
+def test_eval_measures_the_adapter(llmq, tiny, tmp_path, text):
+    llmq("convert", tiny, "-o", tmp_path / "m", "--to", "safetensors", "--dtype", "f32", "--merge-lora", GOLDEN / "plain")
+    asked = ["--text", text, "--ctx", "64", "--windows", "2"]
+    merged = llmq.json("eval", tmp_path / "m", *asked)
+    r = llmq.json("eval", tiny, *asked, "--lora", GOLDEN / "plain", "--ref", tiny)
+    assert r["perplexity"] == pytest.approx(merged["perplexity"], rel=1e-4)
+    assert r["ref_perplexity"] == pytest.approx(llmq.json("eval", tiny, *asked)["perplexity"], rel=1e-6)
+
+
 # ---- what is refused ----
 
 def tensors(folder):
