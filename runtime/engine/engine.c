@@ -774,6 +774,16 @@ static lq_status open_lock(engine *e, lq_err *err)
     return LQ_OK;
 }
 
+/* Positions whose attention costs a token as much as the weights do; 0: none, it attends to a window. */
+static int64_t deep_from(const model *m)
+{
+    const arch_config *c = m->cfg;
+    double each = 0;
+    for (int64_t i = 0; i < c->layers; i++)
+        if (!c->layer[i].window) each += 4.0 * (double)c->heads * (double)c->head_dim;
+    return each > 0 ? (int64_t)(model_row_flops(m) / each) + 1 : 0;
+}
+
 static lq_status open_step(engine *e, lq_err *err)
 {
     size_t n = (size_t)e->o.max_seqs;
@@ -789,7 +799,10 @@ static lq_status open_step(engine *e, lq_err *err)
         s = sched_open(&e->sched, e->kv, &e->o.policy, e->o.max_seqs, e->o.max_batch_tokens, err);
     if (s) return s;
     e->sched.draft_rows = e->o.guesses ? SPEC_ROWS : 0;
-    if (!model_dev(e->m)) e->sched.beside = SCHED_BESIDE;
+    if (!model_dev(e->m)) {
+        e->sched.beside = SCHED_BESIDE;
+        e->sched.deep = deep_from(e->m);
+    }
     if (model_dev(e->m) && model_first_on(e->m) == 0 && !e->o.draft) {
         e->late = calloc(n, sizeof *e->late);
         if (!e->late) return lq_fail(err, LQ_ENOMEM, "engine: out of memory");

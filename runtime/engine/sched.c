@@ -249,6 +249,15 @@ static int64_t prefill_quota(const sched *sc, int64_t decodes, int64_t n)
     return quota > sc->least ? quota : sc->least;
 }
 
+/* As much of `quota` tokens as s may take: so many of its own cost as much as they do at its beginning. */
+static int64_t deep_share(const sched *sc, const seq *s, int64_t decodes, int64_t quota)
+{
+    if (!decodes || !sc->beside || !sc->deep) return quota;
+    const double cost = 1 + (double)s->n_done / (double)sc->deep;
+    const int64_t most = (int64_t)((double)quota / cost);
+    return most > SCHED_DEEP_LEAST ? most : quota < SCHED_DEEP_LEAST ? quota : SCHED_DEEP_LEAST;
+}
+
 static void plan_prefill(sched *sc, int64_t decodes)
 {
     int64_t n = 0, score = sc->score_rows;
@@ -260,7 +269,12 @@ static void plan_prefill(sched *sc, int64_t decodes)
         }
     if (!oldest) return;
     int64_t quota = prefill_quota(sc, decodes, n);
-    quota -= grow(oldest, n > 1 ? (quota + 1) / 2 : quota, &score);
+    int64_t most = deep_share(sc, oldest, decodes, quota); /* of the oldest's, in all */
+    int64_t first = n > 1 ? (quota + 1) / 2 : quota;
+    if (first > most) first = most;
+    first = grow(oldest, first, &score);
+    most -= first;
+    quota -= first;
     for (; n > 1 && quota > 0; n--) {
         seq *least = NULL;
         for (int64_t i = 0; i < sc->n_running; i++) {
@@ -268,10 +282,11 @@ static void plan_prefill(sched *sc, int64_t decodes)
             if (todo(s) > 1 && s->plan_n == 0 && (!least || todo(s) < todo(least))) least = s;
         }
         if (!least) break;
-        int64_t got = grow(least, quota, &score);
+        int64_t got = grow(least, deep_share(sc, least, decodes, quota), &score);
         if (got == 0) break; /* no rows left for scoring */
         quota -= got;
     }
+    if (quota > most) quota = most;
     if (quota > 0) grow(oldest, quota, &score);
 }
 

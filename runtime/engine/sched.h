@@ -9,7 +9,9 @@
  *      the oldest, the rest for the shortest, what remains for the oldest again. So neither a long
  *      prompt nor a stream of short ones keeps another from starting. Beside decodes they are
  *      paced: as many tokens as there are decodes, and `beside` for each prompt, up to half of the
- *      budget in all. So a prompt beside decodes makes their step some three times as long.
+ *      budget in all. So a prompt beside decodes makes their step some three times as long. Far into a
+ *      long prompt a token costs more, by what it attends to: beyond `deep` tokens it takes fewer, down to
+ *      SCHED_DEEP_LEAST, and what it reads in a second stays nearly the same.
  *   3. guesses of decodes (runtime/engine/spec.h), within SPEC_ROWS rows of decodes and guesses: they take
  *      blocks that are free, never another's.
  * Where all of a prompt belongs in one step (`whole`) a step takes those that fit, oldest first.
@@ -38,6 +40,7 @@ typedef struct {
     eng_policy policy;
     int64_t max_seqs, batch_tokens, least, score_rows;
     int64_t beside; /* tokens of a prompt beside decodes; 0: not paced */
+    int64_t deep;   /* positions that a token attends to at the cost of its weights; 0: not known */
     seq *waiting;   /* sorted */
     int64_t n_waiting;
     seq **running;               /* [max_seqs], sorted */
@@ -60,7 +63,13 @@ typedef struct {
 } sched;
 
 /* SCHED_BESIDE: on a CPU reading the weights takes as long as the products of some 16 rows. */
-enum { SCHED_LEAST = 16, SCHED_BESIDE = 32, SCHED_SCORE_ROWS = 32, SCHED_WAITING_STEPS = 20 };
+enum {
+    SCHED_LEAST = 16,
+    SCHED_DEEP_LEAST = 4,
+    SCHED_BESIDE = 32,
+    SCHED_SCORE_ROWS = 32,
+    SCHED_WAITING_STEPS = 20
+};
 
 lq_status sched_open(sched *sc, kv_cache *kv, const eng_policy *policy, int64_t max_seqs,
                      int64_t batch_tokens, lq_err *err);

@@ -207,6 +207,7 @@ TEST(random_traffic_always_moves_and_all_of_it_ends)
         int64_t blocks = 4 + rnd(40), seqs = 1 + rnd(12), batch = 1 + rnd(40);
         sim_open(&m, blocks, seqs, batch, round % 2);
         m.sc.beside = rnd(9);
+        m.sc.deep = rnd(2) ? rnd(50) : 0;
         int64_t left = 150, most = blocks * BLOCK;
         uint64_t idle = 0;
         while (left > 0 || m.sc.n_running || m.sc.n_waiting) {
@@ -456,6 +457,39 @@ TEST(decodes_run_in_every_step_beside_a_long_prompt) /* T-06 */
     sim_close(&m);
 }
 
+TEST(a_prompt_takes_fewer_tokens_the_deeper_it_is)
+{
+    sim m;
+    sim_open(&m, 4000, 64, 512, false);
+    m.sc.beside = 32;
+    m.sc.deep = 100;
+    seq *deep = sim_add(&m, 4000, 1, 0, -1);
+    for (int i = 0; i < 2; i++)
+        sim_step(&m, NULL);
+    CHECK(deep->n_done == 1024, "alone it is not paced: %lld", (long long)deep->n_done);
+    for (int i = 0; i < 4; i++)
+        sim_add(&m, 1, 4000, 0, -1);
+    sim_step(&m, NULL); /* those begin */
+    int64_t done = deep->n_done;
+    sim_step(&m, NULL);
+    CHECK(deep->n_done - done == SCHED_DEEP_LEAST, "a %lld-th of 36 is below the least: %lld",
+          (long long)(1 + done / 100), (long long)(deep->n_done - done));
+    seq *fresh = sim_add(&m, 200, 1, 0, -1); /* what the deep one leaves is for others */
+    done = deep->n_done;
+    sim_step(&m, NULL);
+    const int64_t share = deep->n_done - done; /* of 4 + 2 * 32 */
+    CHECK(share == 68 * 100 / (100 + done), "%lld", (long long)share);
+    CHECK(fresh->n_done == 68 - share, "%lld", (long long)fresh->n_done);
+    while (deep->n_done < deep->n_ids && deep->n_done < 3900) {
+        done = deep->n_done;
+        sim_step(&m, NULL);
+        CHECK(deep->n_done > done, "it stands still at %lld", (long long)done);
+    }
+    while (m.sc.n_running || m.sc.n_waiting)
+        sim_step(&m, NULL);
+    sim_close(&m);
+}
+
 TEST(prompts_beside_decodes_are_paced)
 {
     sim m;
@@ -567,6 +601,7 @@ int main(int argc, char **argv)
     RUN(the_served_ratio_holds_few_back_for_a_while);
     RUN(two_that_do_not_fit_together_do_not_push_each_other_out);
     RUN(decodes_run_in_every_step_beside_a_long_prompt);
+    RUN(a_prompt_takes_fewer_tokens_the_deeper_it_is);
     RUN(prompts_beside_decodes_are_paced);
     RUN(a_short_prompt_does_not_wait_for_a_long_one);
     RUN(many_decodes_leave_room_for_prefill);

@@ -292,6 +292,7 @@ static void end_long(caller *k, const client_answer *a)
     } else if (!a->cancelled && !b->run->error[0]) {
         lq_err err;
         client_say(a, &err);
+        b->run->long_failed++;
         snprintf(b->run->error, sizeof b->run->error, "a long prompt: %.230s", err.msg);
     }
     lq_buf_clear(&k->said);
@@ -520,6 +521,7 @@ static lq_status run_all(session *b, const int64_t *levels, int64_t n_levels)
         if (!s && r.error[0]) prog_say(LOG_WARN, "a request failed: %s", r.error);
         for (int64_t k = 0; k < r.n; k++)
             failed += !r.done[k].ok && !r.done[k].aborted;
+        failed += r.long_failed;
         if (!s && r.error[0]) lq_fail(b->err, LQ_EIO, "%s", r.error);
         bs_run_free(&r);
     }

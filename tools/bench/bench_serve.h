@@ -51,7 +51,7 @@ typedef struct {
     double seconds;
     /* Of BS_LONG: long prompts that were read to their end beside these requests, and how long that took them;
      * p99 of the ITL over that without them. 0: a run without. */
-    int64_t long_read;
+    int64_t long_read, long_failed;
     double long_seconds, long_ratio;
     char error[256]; /* of the first request that failed */
 } bs_run;
