@@ -6,6 +6,7 @@
 #include "kernels/ops.h"
 #include "runtime/model/kv_store.h"
 
+#include <cjson/cJSON.h>
 #include <nettle/sha2.h>
 #include <stdlib.h>
 
@@ -51,43 +52,21 @@ void disk_hash(uint64_t out[2], const void *data, size_t n)
     memcpy(out, digest, sizeof digest);
 }
 
-static void add_rope(lq_buf *b, const arch_rope *r, int64_t dims)
-{
-    lq_buf_printf(b, "rope %d %.17g %.17g %.17g %.17g %.17g %.17g %.17g %lld %d %.17g %.17g",
-                  (int)r->kind, r->theta, r->factor, r->low_freq, r->high_freq, r->beta_fast,
-                  r->beta_slow, r->attention_factor, (long long)r->original_max, r->truncate,
-                  r->long_factor, r->partial);
-    for (int64_t i = 0; r->factors && i < dims; i++)
-        lq_buf_printf(b, " %.17g", r->factors[i]);
-    lq_buf_puts(b, "\n");
-}
-
-static void add_layer(lq_buf *b, const arch_config *c, int64_t i)
-{
-    const arch_layer *l = &c->layer[i];
-    const arch_config *own = arch_at(c, i);
-    lq_buf_printf(b, "layer %d %d %d %lld %lld %lld\n", l->window, l->rope, l->mixer,
-                  (long long)l->kv_back, (long long)own->kv_heads, (long long)own->head_dim);
-}
-
 lq_status disk_identity(uint64_t of[2], const eng_opts *o, const arch_config *c, lq_err *err)
 {
     lq_buf b = { 0 };
     char weights[33];
+    cJSON *config = arch_config_json(c); /* with its rope, as it is run */
+    char *text = config ? cJSON_PrintUnformatted(config) : NULL;
     lq_hash_hex(weights, &o->disk.weights);
-    lq_buf_printf(&b, "llmq %s kernels %s weights %s\n", LLMQ_VERSION, k_name(), weights);
-    lq_buf_printf(&b, "activations %d kv %s block %d\n", (int)o->acts, kv_types_text(o->kv),
-                  o->block_size);
-    lq_buf_printf(&b, "sizes %lld %lld %lld %lld %lld %.17g %.17g %lld\n", (long long)c->layers,
-                  (long long)c->hidden, (long long)c->heads, (long long)c->v_dim,
-                  (long long)c->window, c->norm_eps, c->attn_scale, (long long)c->rope_dims);
-    for (int i = 0; i < 2; i++)
-        add_rope(&b, &c->rope[i], c->rope_dims);
-    for (int64_t i = 0; i < c->layers; i++)
-        add_layer(&b, c, i);
-    if (!b.oom) disk_hash(of, b.p, b.n);
-    const lq_status s = b.oom ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
+    lq_buf_printf(&b, "llmq %s kernels %s weights %s activations %d kv %s block %d\n", LLMQ_VERSION,
+                  k_name(), weights, (int)o->acts, kv_types_text(o->kv), o->block_size);
+    if (text) lq_buf_puts(&b, text);
+    const lq_status s = b.oom || !text ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
+    if (!s) disk_hash(of, b.p, b.n);
     lq_buf_free(&b);
+    free(text);
+    cJSON_Delete(config);
     return s;
 }
 

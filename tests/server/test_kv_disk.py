@@ -1,6 +1,7 @@
 """The KV cache on disk (--kv-cache-dir): the same bytes from disk, memory or none, after restarts, kills, full
 and damaged disks, and beside another server."""
 import concurrent.futures
+import json
 import os
 import random
 import re
@@ -105,6 +106,17 @@ def test_who_asks_with_another_salt_model_or_type_finds_nothing(llmq, tmp_path):
             more = {"cache_salt": salt} if salt else {}
             assert (ask(s, prompt, **more)[1] > 0) == hit, (model, args, salt)
     assert set(there) < set(files(tmp_path / "kv"))
+
+
+def test_another_rope_beside_the_same_weights_finds_nothing(llmq, tmp_path):
+    prompt = ids(100)
+    shutil.copytree(TINY, tmp_path / "scaled")
+    config = json.loads((tmp_path / "scaled/config.json").read_text())
+    config["rope_theta"] = 2 * config.get("rope_theta", 10000)
+    (tmp_path / "scaled/config.json").write_text(json.dumps(config))
+    for model, found in ((TINY, 0), (tmp_path / "scaled", 0), (TINY, 96), (tmp_path / "scaled", 96)):
+        with Server(llmq, model, *disk(tmp_path / "kv")) as s:
+            assert ask(s, prompt)[1] == found, model
 
 
 def test_files_are_private_and_the_folder_is_bounded(llmq, tmp_path):
