@@ -95,8 +95,8 @@ def test_other_words_are_refused(gpu, dense, tmp_path):
     model = ["logits", dense, "--ids", IDS, "-o", tmp_path / "no", "--device"]
     for word, code, says in [("cuda:1", 1, "cuda:1: expected the 1 GPU that is here, cuda:0"), ("cuda:x", 2, "cuda:NUMBER"), ("tpu", 2, "tpu")]:
         assert says in gpu(*model, word, code=code).stderr
-    assert "--gpu-layers: expected --device cuda or auto, found cpu" in \
-        gpu(*model, "cpu", "--gpu-layers", "2", code=2).stderr
+    for layers in ("2", "all"):
+        assert "--gpu-layers: expected --device cuda or auto, found cpu" in gpu(*model, "cpu", "--gpu-layers", layers, code=2).stderr
     assert "--gpu-layers" in gpu(*model, "cuda", "--gpu-layers", "some", code=2).stderr
     for command in [["bench", "kernels", "--fusion", "on"], ["bench", "attention"]]:
         assert "not on cuda yet" in gpu(*command, "--device", "cuda", code=3).stderr
@@ -137,8 +137,8 @@ def test_the_plan_knows_the_gpu_here_by_its_name(gpu):
     def plan(name, tool=gpu.json):
         return tool("plan", NOVELS, "--device", "cuda", *PLAN, env=dict(emulated(100_000_000), LLMQ_EMULATED_NAME=name))
     p = plan("NVIDIA H200")
-    assert (p["gpu"], p["gpu_memory_bytes"], p["gpu_bandwidth_bytes_s"], p["gpu_flops"]) == \
-        ("NVIDIA H200", 100_000_000, 4.8e12, 989e12)
+    assert (p["gpu"], p["gpu_bandwidth_bytes_s"], p["gpu_flops"]) == ("NVIDIA H200", 4.8e12, 989e12)
+    assert 99_990_000 < p["gpu_memory_bytes"] <= 100_000_000  # an open device has counters there
     for name in ("emulated", "NVIDIA H200 MIG 1g.18gb", "NVIDIA GeForce RTX 4090 Laptop GPU"):
         p = plan(name)
         assert p["gpu"] == name and p["gpu_layers"] == 6 and "gpu_decode_tok_s_limit" not in p
@@ -169,7 +169,8 @@ def test_layers_on_both_give_the_cpus_logits_within_rounding(gpu, llmq, tmp_path
     assert logits(gpu, model, tmp_path / "b", "--device", "cuda", "--gpu-layers", n, "--threads", 2)[0] == got
     whole, _ = logits(gpu, model, tmp_path / "c", "--device", "cuda")
     assert logits(gpu, model, tmp_path / "d", "--gpu-layers", 99)[0] == whole != got
-    assert logits(gpu, model, tmp_path / "e", "--gpu-layers", "auto")[0] == whole
+    for word in ("auto", "all"):
+        assert logits(gpu, model, tmp_path / "e", "--gpu-layers", word)[0] == whole
     for device in ([], ["--device", "cuda"], ["--device", "auto"]):
         same, said = logits(gpu, model, tmp_path / "f", "--gpu-layers", 0, *device)
         assert same == want and said.startswith("device: cpu (--gpu-layers 0)\n"), said
@@ -179,7 +180,7 @@ def test_how_many_layers_fit_is_said_and_true(gpu, tmp_path, half):
     size, n = half
     model = ["logits", NOVELS, "--ids", "3,1", "-o", tmp_path / "out"]
     p = gpu(*model, "--device", "cuda", code=1, env=emulated(10_000_000))
-    fit = re.search(r"the weights need \d+ bytes, found 10000000 free; --gpu-layers (\d) would fit\n", p.stderr)
+    fit = re.search(r"the weights need \d+ bytes, found 9\d{6} free; --gpu-layers (\d) would fit\n", p.stderr)
     assert fit, p.stderr
     for layers in (fit[1], "auto"):
         p = gpu(*model, "--gpu-layers", layers, env=emulated(10_000_000))
@@ -187,7 +188,7 @@ def test_how_many_layers_fit_is_said_and_true(gpu, tmp_path, half):
     (tmp_path / "out").unlink()
     small = emulated(2_000_000)  # weights alone do not fit, not even those of one layer
     p = gpu(*model, "--device", "cuda", code=1, env=small)
-    assert re.search(r"the weights need \d+ bytes, found 2000000 free\n", p.stderr), p.stderr
+    assert re.search(r"the weights need \d+ bytes, found 19\d{5} free\n", p.stderr), p.stderr
     p = gpu(*model, "--gpu-layers", "auto", code=1, env=small)
     assert re.search(r"one layer and the head need \d+ bytes, beside \d+ for the cache and a step", p.stderr)
     assert not (tmp_path / "out").exists()

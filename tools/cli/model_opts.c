@@ -14,8 +14,9 @@ static const char *const kv_words[] = { "auto", "f32", "f16", "bf16", "int8", "i
 
 static const char *const numa_words[] = { "off", "interleave", NULL };
 
-enum { LAYERS_ALL = -1, LAYERS_AUTO = -2 };
-static const char *const layer_words[] = { "all", "auto", NULL };
+/* BY_DEVICE: nobody asked for any; all where --device names a GPU. */
+enum { LAYERS_ALL = -1, LAYERS_AUTO = -2, LAYERS_BY_DEVICE = -3 };
+static const char *const layer_words[] = { "all", "auto", "device", NULL };
 
 #define F(field) offsetof(opt_model, field)
 #define ROWS(acts, kv_def)                                                                         \
@@ -37,13 +38,13 @@ static const char *const layer_words[] = { "all", "auto", NULL };
               0,                                                                                   \
               OPT_INT,                                                                             \
               F(gpu_layers),                                                                       \
-              .def = "all",                                                                        \
+              .def = "device",                                                                     \
               .hi = 1 << 20,                                                                       \
               .words = layer_words,                                                                \
               .help =                                                                              \
                   "number of layers on the GPU (the last N and the head; the others run on the "   \
-                  "CPU); auto: as many as fit with their cache; implies --device cuda (not yet "   \
-                  "measured on one)" },                                                            \
+                  "CPU); auto: as many as fit with their cache; both, and all, imply --device "    \
+                  "cuda; device: all of them if --device names one (not yet measured on one)" },   \
             { "tensor-parallel-size",                                                              \
               0,                                                                                   \
               OPT_INT,                                                                             \
@@ -118,7 +119,9 @@ const char *opt_device(const opt_model *o)
 {
     const char *word = o->device ? o->device : "auto";
     if (o->gpu_layers == 0 && (is(word, "auto") || strncmp(word, "cuda", 4) == 0)) return "cpu";
-    return o->device ? o->device : o->gpu_layers == LAYERS_ALL && o->ranks < 2 ? "cpu" : "cuda";
+    return o->device                                           ? o->device
+           : o->gpu_layers == LAYERS_BY_DEVICE && o->ranks < 2 ? "cpu"
+                                                               : "cuda";
 }
 
 /* The n bytes at s as an index of kv_words; -1: none. */
@@ -169,7 +172,7 @@ kv_types opt_kv(const opt_model *o)
 
 int64_t opt_gpu_layers(const opt_model *o)
 {
-    if (o->gpu_layers == LAYERS_ALL) return MODEL_ALL_LAYERS;
+    if (o->gpu_layers == LAYERS_ALL || o->gpu_layers == LAYERS_BY_DEVICE) return MODEL_ALL_LAYERS;
     return o->gpu_layers == LAYERS_AUTO ? MODEL_AUTO_LAYERS : o->gpu_layers;
 }
 
@@ -178,9 +181,10 @@ bool opt_int8(const opt_model *o) { return o->activations == MM_I8 + 1; }
 lq_status opt_check_device(const opt_model *o, lq_err *err)
 {
     dev d;
-    if (o->device && is(o->device, "cpu") && o->gpu_layers != LAYERS_ALL && o->gpu_layers != 0)
+    if (o->device && is(o->device, "cpu") && o->gpu_layers != LAYERS_BY_DEVICE &&
+        o->gpu_layers != 0)
         return lq_fail(err, LQ_EUSAGE, "--gpu-layers: expected --device cuda or auto, found cpu");
-    if (o->ranks > 1 && o->gpu_layers != LAYERS_ALL)
+    if (o->ranks > 1 && opt_gpu_layers(o) != MODEL_ALL_LAYERS)
         return lq_fail(err, LQ_EUSAGE, "--tensor-parallel-size goes without --gpu-layers");
     if (o->ranks > 1 && is(opt_device(o), "cpu"))
         return lq_fail(err, LQ_EUSAGE,
