@@ -241,6 +241,7 @@ def test_a_request_waits_with_a_bound(slow, tmp_path):
 def test_idle_models_are_unloaded(start, folder):
     s = start(folder, "--idle-unload", 0.2)
     text(s, "tiny")
+    until(lambda: s.get("/metrics?model=tiny").status == 503)  # to look at it is no use of it
     until(lambda: states(s)["tiny"] == "unloaded" and not kids(s))
 
 

@@ -155,17 +155,17 @@ bool fleet_hold(fleet *f, int model)
 {
     pthread_mutex_lock(&f->mu);
     const bool ready = f->ships[model].state == FLEET_READY;
-    if (ready) take(&f->ships[model]);
+    if (ready) f->ships[model].running++;
     pthread_mutex_unlock(&f->mu);
     return ready;
 }
 
-void fleet_release(fleet *f, int model)
+void fleet_release(fleet *f, int model, bool used)
 {
     pthread_mutex_lock(&f->mu);
     ship *s = &f->ships[model];
     s->running--;
-    s->used = lq_now();
+    if (used) s->used = lq_now();
     const bool wake = s->state == FLEET_LEAVING && !s->running;
     pthread_mutex_unlock(&f->mu);
     if (wake) keeper_wake(f->k);

@@ -49,9 +49,9 @@ lq_status fleet_step(fleet *f, double seconds, lq_err *err);
 void fleet_ask(fleet *f, int model, fleet_ready ready, void *user);
 /* True: it still waited, and ready() is not called any more. */
 bool fleet_forget(fleet *f, const void *user);
-/* Held as after ready(), where it is loaded already. */
+/* Held as after ready(), where it is loaded already; to look at it, which is no use of it (--idle-unload). */
 bool fleet_hold(fleet *f, int model);
-void fleet_release(fleet *f, int model);
+void fleet_release(fleet *f, int model, bool used);
 void fleet_unload(fleet *f, int model); /* when what runs has ended */
 /* The loaded model that was used last, or -1. */
 int fleet_latest(fleet *f);

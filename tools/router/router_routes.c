@@ -102,6 +102,7 @@ typedef struct {
     router *v;
     http_req *r;
     int model;
+    bool uses; /* the model, rather than looks at it */
     const char *method;
     char path[512], accept[128], type[128];
     atomic_bool gone;
@@ -113,7 +114,7 @@ static void job_done(void *user, const char *why)
     if (why)
         http_error(j->r, 503, NULL, "model_lost", "the server of %.100s broke off: %s",
                    j->v->cat.m[j->model].names[0], why);
-    fleet_release(j->v->f, j->model);
+    fleet_release(j->v->f, j->model, j->uses);
     http_release(j->r);
 }
 
@@ -142,7 +143,7 @@ static void job_ready(void *user, int status, const char *code, const char *why)
     lq_status s = gone ? LQ_EINTR : relay_send(v->y, &c, &err);
     if (!s) return;
     if (!gone) http_error(r, 503, NULL, NULL, "%s", err.msg);
-    fleet_release(v->f, j->model);
+    fleet_release(v->f, j->model, j->uses);
     http_release(r);
 }
 
@@ -168,6 +169,7 @@ static job *new_job(router *v, http_req *r, int which, const char *method)
     j->r = r;
     j->model = which;
     j->method = method;
+    j->uses = strcmp(method, "POST") == 0;
     atomic_init(&j->gone, false);
     snprintf(j->path, sizeof j->path, "%s", http_path(r));
     snprintf(j->accept, sizeof j->accept, "%s", accept ? accept : "");
@@ -205,7 +207,7 @@ static void get_on(void *app, http_req *r)
     if (j)
         job_ready(j, 0, NULL, NULL);
     else
-        fleet_release(v->f, which);
+        fleet_release(v->f, which, false);
 }
 
 /* ---- about all of them ---- */
@@ -395,7 +397,7 @@ static void loaded(void *user, int status, const char *code, const char *why)
         http_error(j->r, status, "model", code, "%s", why);
     else
         reply_success(j->r);
-    if (!status) fleet_release(j->v->f, j->model);
+    if (!status) fleet_release(j->v->f, j->model, true);
     http_release(j->r);
 }
 
@@ -430,7 +432,7 @@ static void delete_request(void *app, http_req *r)
         if (!fleet_hold(v->f, i)) continue;
         fleet_socket(v->f, i, socket, sizeof socket);
         relay_ask(socket, "DELETE", http_path(r), 5, &status, &body);
-        fleet_release(v->f, i);
+        fleet_release(v->f, i, false);
         if (status == 200 && !found) http_reply(r, 200, body.p, body.n, NULL);
         found |= status == 200;
         lq_buf_free(&body);

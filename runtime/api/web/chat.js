@@ -78,6 +78,9 @@ function notice(text)
 const busy = () => running.has(chat.id);
 const modelOf = c => (models.includes(c.params.model) ? c.params.model : models[0]);
 
+// Of the conversation in sight, where there are several.
+export function model() { return models.length > 1 ? modelOf(chat) : ""; }
+
 function drawMessage(m)
 {
     return message.draw(m, { chat, last: m.id === chat.leaf, busy: busy(), on });
@@ -118,6 +121,7 @@ function drawState()
     $("stop").hidden = !busy();
     $("model").replaceChildren(...models.map(m => new Option(m, m, false, m === modelOf(chat))));
     $("model").hidden = models.length < 2;
+    $("served").textContent = modelOf(chat) || "";
     $("context").hidden = !last || !most;
     if (last && most)
         $("context").textContent =
@@ -384,7 +388,6 @@ async function findModels()
         const served = (await (await request("/v1/models")).json()).data;
         models = served.map(m => m.id);
         contexts = Object.fromEntries(served.map(m => [m.id, m.max_model_len]));
-        $("served").textContent = models[0];
     } catch (e) {
         notice(e.message);
     }

@@ -7,7 +7,7 @@ import { t } from "./words.js";
 
 const LENGTH = 120, WINDOW = 15, EVERY_MS = 1000;
 
-let timer = 0, history = [], node = null, status = null, shown = [];
+let timer = 0, model = () => "", last = "", history = [], node = null, status = null, shown = [];
 
 const total = (m, n) => (m[n] || []).reduce((sum, s) => sum + s.value, 0);
 
@@ -60,7 +60,9 @@ const CHARTS = [
 async function read()
 {
     try {
-        const b = { m: await metrics(), at: performance.now() / 1000 }, a = history.at(-1);
+        if (model() !== last) history = []; // the figures are another model's
+        last = model();
+        const b = { m: await metrics(last), at: performance.now() / 1000 }, a = history.at(-1);
         // A server that began anew counts from zero.
         if (a && total(b.m, "llmq:http_requests_total") < total(a.m, "llmq:http_requests_total"))
             history = [];
@@ -75,8 +77,10 @@ async function read()
     if (timer) timer = setTimeout(read, EVERY_MS);
 }
 
-export function start(into, state)
+// of: the name of the model whose figures are shown, where the server has several; else "".
+export function start(into, state, of)
 {
+    model = of;
     node = into;
     status = state;
     if (!shown.length) {

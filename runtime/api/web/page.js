@@ -44,7 +44,7 @@ function choose(tab, focus)
         if (on && focus) button.focus();
     }
     set("tab", tab);
-    if (tab === "live" && !document.hidden) live.start($("charts"), $("live-state"));
+    if (tab === "live" && !document.hidden) live.start($("charts"), $("live-state"), chat.model);
     else live.stop();
 }
 

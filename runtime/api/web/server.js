@@ -98,11 +98,11 @@ export async function stream(path, body, signal, take)
     }
 }
 
-// Prometheus' text to { name: [{ labels, value }] }.
-export async function metrics(signal)
+// Prometheus' text to { name: [{ labels, value }] }. model: of a server of several; "": the whole server's.
+export async function metrics(model)
 {
-    const found = {};
-    for (const line of (await (await request("/metrics", { signal, quiet: true })).text()).split("\n")) {
+    const found = {}, path = model ? `/metrics?model=${encodeURIComponent(model)}` : "/metrics";
+    for (const line of (await (await request(path, { quiet: true })).text()).split("\n")) {
         const parts = /^([\w:]+)\{(.*)\} (\S+)$/.exec(line);
         if (parts) (found[parts[1]] ||= []).push({ labels: parts[2], value: Number(parts[3]) });
     }
