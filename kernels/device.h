@@ -322,6 +322,8 @@ typedef struct {
 } dev_attn_args;
 
 enum { DEV_TOPS = 20, DEV_DRAW_IDS = 1 << 28 }; /* at most: alternatives; ids of a vocabulary */
+/* Of a row that several blocks share: they, rows, at most; numbers that such a row has in the scratch. */
+enum { DEV_DRAW_BLOCKS = 16, DEV_DRAW_SHARED = 64, DEV_DRAW_WORDS = 512 + DEV_DRAW_BLOCKS };
 
 /* An id whose logit is changed before the draw. */
 typedef struct {
@@ -357,6 +359,7 @@ typedef struct {
     float *logits; /* [rows, V] */
     const dev_draw *how;
     dev_drawn *out;
+    void *scratch; /* dev_draw_scratch bytes of n draws or of more */
     int64_t n, V;
     float scale, cap;
 } dev_draw_args;
@@ -460,6 +463,11 @@ int64_t dev_attn_split(const dev *d, dev_attn_how how, int64_t blocks);
 int64_t dev_attn_blocks(dev_attn_how how, int64_t n_rows, int64_t H, int64_t Hkv);
 /* Numbers of dev_attn_args.done for so many chunks. */
 int64_t dev_attn_done(int64_t n_chunks, int64_t H, int64_t Hkv);
+/* Bytes of the scratch of n draws. */
+static inline size_t dev_draw_scratch(int64_t n)
+{
+    return (size_t)(n < DEV_DRAW_SHARED ? n : DEV_DRAW_SHARED) * DEV_DRAW_WORDS * sizeof(uint64_t);
+}
 /* Bytes of attention's scratch for so many slots. */
 size_t dev_attn_scratch(dev_attn_how how, int64_t n_slots, int64_t H, int64_t Hkv, int64_t Dv);
 /* Host: cut sequence `s`, whose block numbers begin at tables[table], into chunks; *n_chunks and

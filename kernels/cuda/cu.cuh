@@ -41,6 +41,8 @@
  *                                a guess: 128 KiB go over NVLink in less than a launch takes
  *   CU_PIECE                     floats that are summed together at most: bounds the scratch
  *   CU_WIDE                      tiles of a panel of mm_wide.cu at most, beside its bytes
+ *   CU_DRAW, CU_CHUNKS           ids that a block of draw.cu has at least, where a row has several;
+ *                                chunks of ids that it adds up at most
  *
  * Each thread of a kernel that follows calls cu_after, also one that has nothing to do: so what came
  * before the launch before has ended too. Before it, it touches no memory that any kernel writes;
@@ -59,6 +61,7 @@
 #define CU_NAME(op) cu_##op
 static inline void cu_part(void *, size_t) {} /* nobody watches */
 enum { CU_ROWS = 32768, CU_WHOLE = 32768, CU_PIECE = 1 << 22, CU_WIDE = 65535 };
+enum { CU_DRAW = 4096, CU_CHUNKS = 8192 };
 template <class T> using G = T *;
 template <class T> using S = T *;
 #define CU_SHARED(T, name, count) __shared__ __align__(16) T name[count]
@@ -234,7 +237,7 @@ __device__ __forceinline__ uint16_t cu_f32_f16(float f)
 #else
 #include "kernels/cuda/emu/emu.h"
 #define CU_NAME(op) emu_##op
-enum { CU_ROWS = 96, CU_WHOLE = 256, CU_PIECE = 1024, CU_WIDE = 3 };
+enum { CU_ROWS = 96, CU_WHOLE = 256, CU_PIECE = 1024, CU_WIDE = 3, CU_DRAW = 60, CU_CHUNKS = 4 };
 static inline float cu_f16_f32(unsigned h) { return lq_f16_to_f32((uint16_t)h); }
 static inline uint16_t cu_f32_f16(float f) { return lq_f32_to_f16(f); }
 #endif

@@ -115,6 +115,7 @@ static void cut_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const a
     if (!ends) return;
     ends->raw = take_device(f, (size_t)(o->max_logits * c->vocab) * sizeof(float));
     f->drawn_on = take_device(f, (size_t)o->max_logits * sizeof *f->drawn_on);
+    f->draw_scratch = take_device(f, dev_draw_scratch(o->max_logits));
 }
 
 static lq_status open_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const arch_config *c,

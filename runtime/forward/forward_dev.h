@@ -70,6 +70,7 @@ struct fwd_dev_ctx {
     int32_t *first_of, *busy; /* [experts + 1], [experts] on the device: see dev_place_args */
     const dev_draw *draws;    /* the step's, on the device; what comes of them there and here */
     dev_drawn *drawn_on, *drawn;
+    void *draw_scratch;
 };
 
 /* Of the table, a step's beginning and end (forward_dev_step.c). */

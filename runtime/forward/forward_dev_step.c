@@ -234,6 +234,7 @@ void fwd_dev_leave(const fwd_rows *r, const fwd_batch *b, float *logits, float *
     f->d->ops->draw(f->d, &(dev_draw_args){ .logits = raw,
                                             .how = f->draws,
                                             .out = f->drawn_on,
+                                            .scratch = f->draw_scratch,
                                             .n = b->n_draws,
                                             .V = V,
                                             .scale = (float)r->c->logit_scale,

@@ -22,8 +22,9 @@ L2 = 30            # bytes a clock and multiprocessor, of Hopper: assumed
 SHARED = 128       # bytes a clock and multiprocessor
 N, K = 14336, 4096  # of the product that is timed
 WEIGHT = N * K * 4.125 / 8  # its bytes, u4-g128
-# Of 8B: bytes of a decode step and its kernels; seconds of the host's gap and the draw, at best and at worst
-STEP, KERNELS, BETWEEN = 4.70e9, 163, (90e-6, 170e-6)
+# Of 8B: bytes of a decode step and its kernels; seconds of the host's gap, 70 to 100 us, and the draw: of the likeliest id at
+# best, of all ids at worst, 91 instructions an id by one block
+STEP, KERNELS, BETWEEN = 4.70e9, 163, (75e-6, 170e-6)
 
 
 def wgmma(part):

@@ -36,28 +36,36 @@ static bool same(const dev_drawn *got, const smp_result *want)
 
 enum { ROWS = 40 };
 
-/* The same rows by both. */
+/* The same rows by both: by a block each, and by several, which a device of many multiprocessors has of
+ * them. */
 static void check_past(const char *why, float *x, int64_t n, int64_t V, const smp_params *p,
                        const past *h, float scale, float cap)
 {
+    enum { DEVICES = 2 };
+    static const int n_sm[DEVICES] = { 1, 512 };
     rig r;
     smp_ctx *smp;
     lq_err err = { "" };
     dev_draw how[ROWS];
-    dev_drawn got[ROWS];
+    dev_drawn got[DEVICES][ROWS];
+    bool ok = true;
     rig_open(&r);
     CHECK(!smp_open(&smp, V, &err), "%s", err.msg);
-    for (int64_t i = 0; i < n; i++)
-        how[i] = how_of(&r, smp, &p[i], h, V, (uint64_t)(3 * i), n - 1 - i);
-    const dev_draw_args a = { .logits = put(&r, x, (size_t)(n * V) * sizeof *x),
-                              .how = put(&r, how, (size_t)n * sizeof *how),
-                              .out = put(&r, NULL, (size_t)n * sizeof *got),
-                              .n = n,
-                              .V = V,
-                              .scale = scale,
-                              .cap = cap };
-    ops->draw(&r.d, &a);
-    const bool ok = get(&r, got, a.out, (size_t)n * sizeof *got, why);
+    for (int k = 0; k < DEVICES; k++) {
+        for (int64_t i = 0; i < n; i++)
+            how[i] = how_of(&r, smp, &p[i], h, V, (uint64_t)(3 * i), n - 1 - i);
+        const dev_draw_args a = { .logits = put(&r, x, (size_t)(n * V) * sizeof *x),
+                                  .how = put(&r, how, (size_t)n * sizeof *how),
+                                  .out = put(&r, NULL, (size_t)n * sizeof *got[k]),
+                                  .scratch = put(&r, NULL, dev_draw_scratch(n)),
+                                  .n = n,
+                                  .V = V,
+                                  .scale = scale,
+                                  .cap = cap };
+        r.d.n_sm = n_sm[k];
+        ops->draw(&r.d, &a);
+        ok = get(&r, got[k], a.out, (size_t)n * sizeof *got[k], why) && ok;
+    }
     if (scale != 1) k_scale(x, scale, n * V);
     if (cap > 0) k_softcap(x, cap, n * V);
     for (int64_t i = 0; i < n && ok; i++) {
@@ -66,12 +74,13 @@ static void check_past(const char *why, float *x, int64_t n, int64_t V, const sm
                                  h->output, h->n_output, how[i].draw, &err);
         if (s == LQ_ENOENT) want = (smp_result){ .id = -2 };
         CHECK(!s || s == LQ_ENOENT, "%s: %s", why, err.msg);
-        CHECK(s ? got[i].id == -2 : same(&got[i], &want),
-              "%s: V %lld, row %lld (T %g, k %d, p %g, min %g, %d logprobs): id %d %a, expected %d "
-              "%a",
-              why, (long long)V, (long long)i, (double)p[i].temperature, p[i].top_k,
-              (double)p[i].top_p, (double)p[i].min_p, p[i].logprobs, got[i].id,
-              (double)got[i].logprob, want.id, (double)want.logprob);
+        for (int k = 0; k < DEVICES; k++)
+            CHECK(s ? got[k][i].id == -2 : same(&got[k][i], &want),
+                  "%s: V %lld, row %lld of %d multiprocessors (T %g, k %d, p %g, min %g, %d "
+                  "logprobs): id %d %a, expected %d %a",
+                  why, (long long)V, (long long)i, n_sm[k], (double)p[i].temperature, p[i].top_k,
+                  (double)p[i].top_p, (double)p[i].min_p, p[i].logprobs, got[k][i].id,
+                  (double)got[k][i].logprob, want.id, (double)want.logprob);
     }
     smp_close(smp);
     rig_close(&r);
@@ -233,19 +242,28 @@ TEST(what_is_no_number_is_said)
         float value;
         int at, then;
     } cases[] = { { NAN, 0, 599 }, { INFINITY, 599, 599 }, { -INFINITY, 77, 78 } };
-    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+    for (size_t k = 0; k < 2 * LQ_COUNT(cases); k++) {
+        const size_t i = k / 2;
         rig r;
         float x[2 * V] = { 0 };
         dev_drawn got[2];
-        const dev_draw how[2] = { { .temperature = 1, .top_k = 3, .logprobs = 2, .row = 0 },
-                                  { .row = 1 } };
+        dev_edit edits[2] = { { .id = cases[i].at, .value = -INFINITY },
+                              { .id = 300, .value = 4 } };
+        dev_draw how[2] = { { .temperature = 1, .top_k = 3, .logprobs = 2, .row = 0 },
+                            { .row = 1 } };
         x[cases[i].then] = NAN;
         x[cases[i].at] = cases[i].value;
         x[V + 9] = 1;
         rig_open(&r);
+        if (k % 2) { /* several blocks, and edits, also of what is no number */
+            r.d.n_sm = 512;
+            how[0].edits = put(&r, edits, sizeof edits);
+            how[0].n_edits = 2;
+        }
         const dev_draw_args a = { .logits = put(&r, x, sizeof x),
                                   .how = put(&r, how, sizeof how),
                                   .out = put(&r, NULL, sizeof got),
+                                  .scratch = put(&r, NULL, dev_draw_scratch(2)),
                                   .n = 2,
                                   .V = V,
                                   .scale = 1 };
