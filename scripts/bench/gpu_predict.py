@@ -22,9 +22,9 @@ L2 = 30            # bytes a clock and multiprocessor, of Hopper: assumed
 SHARED = 128       # bytes a clock and multiprocessor
 N, K = 14336, 4096  # of the product that is timed
 WEIGHT = N * K * 4.125 / 8  # its bytes, u4-g128
-# Of 8B: bytes of a decode step and its kernels; seconds of the host's gap, 70 to 100 us, and the draw: of the likeliest id at
-# best, of all ids at worst, 91 instructions an id by one block
-STEP, KERNELS, BETWEEN = 4.70e9, 163, (75e-6, 170e-6)
+# Of 8B: bytes of a decode step with a bf16 head, how many fewer with u8-g32's, and its kernels; seconds of the host's gap, 70
+# to 100 us, and the draw: of the likeliest id at best, of all ids at worst, 91 instructions an id by one block
+STEP, HEAD_LESS, KERNELS, BETWEEN = 4.70e9, 128256 * 4096 * (16 - 8.5) / 8, 163, (75e-6, 170e-6)
 
 
 def wgmma(part):
@@ -114,11 +114,13 @@ def decode(row, instructions):
     return cell
 
 
-def whole(part):
-    limit, best, worst = few(part, 1)
-    step = STEP / part[2]
-    times = [step * a / limit + KERNELS * 1e-6 + b for a, b in zip((best, worst), BETWEEN)]
-    return f"{1 / times[1]:.0f} to {1 / times[0]:.0f} tokens/s; {1 / step:.0f}"
+def whole(nbytes):
+    def cell(part):
+        limit, best, worst = few(part, 1)
+        step = nbytes / part[2]
+        times = [step * a / limit + KERNELS * 1e-6 + b for a, b in zip((best, worst), BETWEEN)]
+        return f"{1 / times[1]:.0f} to {1 / times[0]:.0f} tokens/s; {1 / step:.0f}"
+    return cell
 
 
 ROWS = [
@@ -134,7 +136,8 @@ ROWS = [
     ("the same, int8 cache", decode(132, 848)),
     ("the same, fp8 cache", decode(132, 910)),
     ("the same, int4 cache", decode(68, 1103)),
-    ("Llama-3.1-8B's shape, u4-g128, bf16 head: one sequence", whole),
+    ("Llama-3.1-8B's shape, u4-g128, bf16 head: one sequence", whole(STEP)),
+    ("the same, head of u8-g32, as `quantize` makes it", whole(STEP - HEAD_LESS)),
 ]
 
 
