@@ -96,7 +96,7 @@ static lq_status place(budget_model *both, const foot_model *m, const eng_opts *
     return s;
 }
 
-/* What each of them has free, once cuBLAS has its part where it is used. */
+/* What each of them has free, once cuBLAS has its part where it is used, and exchanges theirs. */
 static lq_status look(budget_gpu *g, const foot_model *m, const load_opts *on, lq_err *err)
 {
     dev d[DEV_RANKS];
@@ -104,7 +104,6 @@ static lq_status look(budget_gpu *g, const foot_model *m, const load_opts *on, l
     const bool any = strcmp(on->device, "auto") == 0;
     const int ranks = on->ranks > 1 ? on->ranks : 1;
     lq_status s = foot_in_rows(&rows, m, err);
-    g->room = SIZE_MAX;
     for (g->ranks = 0; g->ranks < ranks && !s; g->ranks++) {
         dev *at = &d[g->ranks];
         s = g->ranks ? d->ops->open(at, d[g->ranks - 1].index + 1, err)
@@ -112,9 +111,12 @@ static lq_status look(budget_gpu *g, const foot_model *m, const load_opts *on, l
         if (s) break;
         if ((rows || at->wide) && !on->batch_invariant && !at->ops->blas(at))
             s = at->ops->sync(at, err);
-        const size_t room = at->ops->room(at);
-        if (room < g->room) g->room = room;
+        if (g->ranks) d[g->ranks - 1].peer = at;
     }
+    dev_link *l = NULL;
+    if (!s && g->ranks > 1) s = d->ops->link(&l, d, err);
+    if (!s) g->room = dev_room(d);
+    if (l) d->ops->unlink(l);
     if (g->ranks) snprintf(g->name, sizeof g->name, "%s", d->name);
     for (int r = g->ranks; r-- > 0;)
         d[r].ops->close(&d[r]);
