@@ -23,7 +23,7 @@ typedef struct {
     size_t weights, kv, step;
 } budget_gpu;
 
-enum { BUDGET_ROWS = 16 };
+enum { BUDGET_ROWS = 20 };
 typedef struct {
     budget_gpu gpu;
     eng_opts engine;   /* what was asked for, with what was left open decided; .draft is unset */
