@@ -12,10 +12,10 @@ import openai
 import pytest
 
 from harness import LIMIT, ROOT, Server, until
-from helpers import ADMIN, MODEL, NOT_SANITIZED, TINY, USER, complete, metric, stream
+from helpers import ADMIN, MODEL, TINY, USER, complete, metric, stream
 
 PROMPT = "The old house"
-pytestmark = NOT_SANITIZED
+
 
 
 @pytest.fixture(scope="module")
