@@ -643,16 +643,13 @@ static bool edit_utf8(struct termios *before)
 static lq_status connect_to(chat *h, local **l, const char *target, lq_err *err)
 {
     const chat_opts *o = h->o;
-    eng_opts e;
     lq_status s = LQ_OK;
     const char *key = o->key ? o->key : getenv("LLMQ_API_KEY");
     client_opts co = { .url = target,
                        .key = key ? key : getenv("OPENAI_API_KEY"),
                        .insecure = o->insecure };
     if (!is_url(target)) {
-        s = opt_engine_of(&e, &o->engine, &o->model, err);
-        const adapters_opts loras = opt_adapters(&o->engine, NULL);
-        if (!s) s = local_open(l, target, &e, &loras, &o->model, h->c, err);
+        s = local_open(l, target, &o->engine, &o->model, h->c, err);
         if (s) return s;
         co = (client_opts){ .url = "http://localhost", .unix_path = local_socket(*l) };
     }

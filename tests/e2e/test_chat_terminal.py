@@ -7,7 +7,7 @@ import time
 import pytest
 
 from clients import Mock, Terminal
-from harness import until
+from harness import ROOT, until
 
 PASTE = b"\x1b[200~%s\x1b[201~"
 UP, DOWN, LEFT, HOME, END, ALT_ENTER, CTRL_U = b"\x1b[A", b"\x1b[B", b"\x1b[D", b"\x1b[H", b"\x1b[F", b"\x1b\r", b"\x15"
@@ -152,3 +152,12 @@ def test_the_end_of_input_is_seen_during_an_answer(llmq, edits):
         until(lambda: m.bodies)
         t.type(b"\x04")
         assert until(t.ended) == [0]
+
+
+def test_a_draft_guesses_for_a_model_that_chat_loads(llmq):
+    """It was taken and had no effect."""
+    big, small = ROOT / "models/novels-6m", ROOT / "models/novels-1m"
+    r = llmq("chat", big, "--speculative-model", ROOT / "nowhere", input="a\n", code=3)
+    assert "nowhere: No such file or directory" in r.stderr
+    greedy = ("chat", big, "--temperature", 0, "--max-tokens", 16)
+    assert llmq(*greedy, "--speculative-model", small, input="a\n").stdout == llmq(*greedy, input="a\n").stdout

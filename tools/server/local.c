@@ -1,7 +1,6 @@
 /* tools/server/local.c - see local.h. */
 #include "tools/server/local.h"
 
-#include "base/version.h"
 #include "runtime/service.h"
 
 #include <errno.h>
@@ -10,8 +9,7 @@
 #include <unistd.h>
 
 struct local {
-    char folder[64], socket[80], name[128];
-    const char *names[1];
+    char folder[64], socket[80];
     lm *l;
     http_server *http;
     pool *p;
@@ -29,22 +27,12 @@ static lq_status make_folder(local *v, lq_err *err)
     return LQ_OK;
 }
 
-static lq_status start(local *v, const char *path, const eng_opts *e, const adapters_opts *loras,
-                       const opt_model *o, const cmd_ctx *c, lq_err *err)
+static lq_status start(local *v, const char *path, const opt_engine *e, const opt_model *o,
+                       const cmd_ctx *c, lq_err *err)
 {
-    v->names[0] = load_name(v->name, sizeof v->name, load_named(c, path));
+    const load_service_opts so = { .path = path, .engine = e, .model = o };
     lq_status s = make_folder(v, err);
-    if (!s) s = load_start(&v->p, c, o, err);
-    if (!s)
-        s = lm_open(&v->l, &(api_opts){ .names = v->names, .n_names = 1, .version = LLMQ_VERSION },
-                    err);
-    const lm_source src = { .path = path,
-                            .load = load_opts_of(c, o),
-                            .p = v->p,
-                            .adapters = *loras,
-                            .engine = *e,
-                            .job = c->job };
-    if (!s) s = lm_load(v->l, &src, err);
+    if (!s) s = load_service(&v->l, &v->p, c, &so, err);
     if (s) return s;
     http_opts ho = { .unix_path = v->socket,
                      .max_connections = 16,
@@ -56,15 +44,15 @@ static lq_status start(local *v, const char *path, const eng_opts *e, const adap
     return http_open(&v->http, &ho, err);
 }
 
-lq_status local_open(local **out, const char *path, const eng_opts *e, const adapters_opts *loras,
-                     const opt_model *o, const cmd_ctx *c, lq_err *err)
+lq_status local_open(local **out, const char *path, const opt_engine *e, const opt_model *o,
+                     const cmd_ctx *c, lq_err *err)
 {
     local *v = *out = calloc(1, sizeof *v);
     if (!v) return lq_fail(err, LQ_ENOMEM, "out of memory");
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
-    lq_status s = start(v, path, e, loras, o, c, err);
+    lq_status s = start(v, path, e, o, c, err);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (s) {
         local_close(v);
