@@ -238,6 +238,30 @@ def test_a_request_waits_with_a_bound(slow, tmp_path):
     until(lambda: states(s)["one"] == "loaded")
 
 
+def test_a_server_that_hangs_is_killed(slow):
+    """When it has to go for another, and when the router ends."""
+    s = slow("--max-loaded", 1, "--shutdown-timeout", 0.1)
+    complete(s, PROMPT, model="one", max_tokens=2)
+    os.kill(kids(s)[0], signal.SIGSTOP)
+    assert complete(s, PROMPT, model="two", max_tokens=2)["choices"]
+    assert states(s) == {"one": "unloaded", "two": "loaded"}
+    hung = kids(s)
+    os.kill(hung[0], signal.SIGSTOP)
+    assert s.stop() == 0
+    assert not any(pathlib.Path(f"/proc/{k}/exe").exists() for k in hung)
+
+
+def test_a_load_that_does_not_end_is_ended(slow, tmp_path):
+    s = slow("--test-load", tmp_path / "gate", "--load-timeout", 0.5)
+    assert s.post("/v1/models/load", {"model": "one"}).status == 503
+    assert states(s)["one"] == "loading"
+    assert s.post("/v1/models/unload", {"model": "one"}).status == 200
+    until(lambda: states(s)["one"] == "unloaded" and not kids(s))
+    assert "failed" not in listed(s)["one"]["status"]
+    (tmp_path / "gate").touch()
+    assert complete(s, PROMPT, model="one", max_tokens=2)["choices"]
+
+
 def test_idle_models_are_unloaded(start, folder):
     s = start(folder, "--idle-unload", 0.2)
     text(s, "tiny")

@@ -25,7 +25,6 @@ typedef struct {
     cJSON *cards; /* of /v1/models of its server; NULL: not loaded yet */
     uint64_t loads, failures, unloads, requests;
     double load_seconds;
-    bool leave; /* asked for while it is not READY yet */
 } ship;
 
 typedef struct waiter waiter;
@@ -175,8 +174,7 @@ void fleet_unload(fleet *f, int model)
 {
     pthread_mutex_lock(&f->mu);
     ship *s = &f->ships[model];
-    if (s->state == FLEET_READY) s->state = FLEET_LEAVING;
-    if (s->state == FLEET_STARTING) s->leave = true;
+    if (s->state == FLEET_READY || s->state == FLEET_STARTING) s->state = FLEET_LEAVING;
     pthread_mutex_unlock(&f->mu);
     keeper_wake(f->k);
 }
@@ -217,7 +215,6 @@ static void fail_ship(ship *s, const char *why)
 {
     s->state = FLEET_OFF;
     s->failed = true;
-    s->leave = false;
     s->since = lq_now();
     snprintf(s->why, sizeof s->why, "%s", why);
 }
@@ -338,8 +335,8 @@ static void look(fleet *f, int i)
         cJSON_Delete(s->cards);
         s->cards = doc;
         doc = NULL;
-        s->state = s->leave ? FLEET_LEAVING : FLEET_READY;
-        s->leave = s->failed = false;
+        s->state = FLEET_READY;
+        s->failed = false;
         s->used = lq_now();
         s->loads++;
         s->load_seconds += s->used - s->since;

@@ -52,7 +52,7 @@ bool fleet_forget(fleet *f, const void *user);
 /* Held as after ready(), where it is loaded already; to look at it, which is no use of it (--idle-unload). */
 bool fleet_hold(fleet *f, int model);
 void fleet_release(fleet *f, int model, bool used);
-void fleet_unload(fleet *f, int model); /* when what runs has ended */
+void fleet_unload(fleet *f, int model); /* when what runs has ended; a start ends at once */
 /* The loaded model that was used last, or -1. */
 int fleet_latest(fleet *f);
 void fleet_socket(const fleet *f, int model, char *out, size_t n); /* its path */

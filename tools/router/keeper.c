@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { NOT_FOUND = 127, MAX_LINE = 4096, MAX_JSON = 1 << 16, GRACE_SECONDS = 35 };
+enum { NOT_FOUND = 127, MAX_LINE = 4096, MAX_JSON = 1 << 16 };
 
 typedef struct {
     int32_t order, row;
@@ -33,7 +33,8 @@ struct keeper {
 typedef struct {
     const keeper_row *row;
     keeper_what what;
-    pid_t pid; /* 0: does not run */
+    pid_t pid;    /* 0: does not run */
+    double until; /* that it has to end; 0: it was not told to */
     int out, err;
     lq_buf line, json;
     char last[sizeof((keeper_event *)0)->text];
@@ -42,6 +43,7 @@ typedef struct {
 typedef struct {
     int fd;
     const char *folder;
+    double grace;
     kid *kids; /* [2 n]: of each row its server, and what says its size */
     int n;
     struct pollfd *polled; /* [4 n + 1] */
@@ -82,6 +84,7 @@ static bool start_kid(kid *k)
     lq_buf_clear(&k->line);
     lq_buf_clear(&k->json);
     k->last[0] = 0;
+    k->until = 0;
     if (os_pipe(err) != 0 || (sizes && os_pipe(out) != 0)) {
         snprintf(k->last, sizeof k->last, "%s", strerror(errno));
     } else {
@@ -158,12 +161,29 @@ static void read_kid(kid *k, int *fd)
     }
 }
 
+static void stop_kid(const house *h, kid *k)
+{
+    if (!k->pid || k->until) return; /* a second signal would end it at once */
+    kill(k->pid, SIGTERM);
+    k->until = lq_now() + h->grace;
+}
+
+/* One that hangs takes its memory from the others. */
+static void kill_late(const house *h)
+{
+    const double now = lq_now();
+    for (int i = 0; i < 2 * h->n; i++) {
+        const kid *k = &h->kids[i];
+        if (k->pid && k->until && now >= k->until) kill(k->pid, SIGKILL);
+    }
+}
+
 static void obey(house *h, const command *c)
 {
     if (c->row < 0 || c->row >= h->n) return;
     kid *k = &h->kids[2 * c->row + (c->order == KEEP_SIZE)];
-    if (c->order == KEEP_STOP || c->order == KEEP_KILL) {
-        if (k->pid) kill(k->pid, c->order == KEEP_STOP ? SIGTERM : SIGKILL);
+    if (c->order == KEEP_STOP) {
+        stop_kid(h, k);
     } else if (!k->pid && !start_kid(k)) {
         tell(h, k, 1);
     }
@@ -219,26 +239,26 @@ static bool serve_once(house *h, int ms)
     return !h->polled[0].revents || read_command(h);
 }
 
-static bool is_ending(const house *h)
+/* Milliseconds to wait for something to read: few while one ends, or has to. */
+static int patience(const house *h)
 {
-    for (int i = 0; i < 2 * h->n; i++)
-        if (h->kids[i].pid && h->kids[i].err < 0) return true;
-    return false;
+    int ms = 60000;
+    for (int i = 0; i < 2 * h->n; i++) {
+        const kid *k = &h->kids[i];
+        if (k->pid && k->err < 0) return 2;
+        if (k->pid && k->until) ms = 200;
+    }
+    return ms;
 }
 
 static void end_all(house *h)
 {
-    const double until = lq_now() + GRACE_SECONDS;
-    bool killed = false;
     for (int i = 0; i < 2 * h->n; i++)
-        if (h->kids[i].pid) kill(h->kids[i].pid, SIGTERM);
+        stop_kid(h, &h->kids[i]);
     h->fd = -1;
     while (reap(h)) {
         serve_once(h, 5);
-        if (killed || lq_now() < until) continue;
-        killed = true;
-        for (int i = 0; i < 2 * h->n; i++)
-            if (h->kids[i].pid) kill(h->kids[i].pid, SIGKILL);
+        kill_late(h);
     }
     for (int i = 0; i < h->n; i++) { /* of a server that was killed */
         char path[128];
@@ -256,8 +276,10 @@ static void keep(house *h)
     signal(SIGUSR1, SIG_IGN);
     signal(SIGPIPE, SIG_IGN);
     (void)setpgid(0, 0);
-    while (serve_once(h, is_ending(h) ? 2 : 60000))
+    while (serve_once(h, patience(h))) {
         reap(h);
+        kill_late(h);
+    }
     end_all(h);
     _exit(0);
 }
@@ -282,10 +304,11 @@ static void close_wake(keeper *k)
     close(k->wake[1]);
 }
 
-lq_status keeper_start(keeper **out, const keeper_row *rows, int n, const char *folder, lq_err *err)
+lq_status keeper_start(keeper **out, const keeper_row *rows, int n, const char *folder,
+                       double grace, lq_err *err)
 {
     int fd[2];
-    house h = { .folder = folder };
+    house h = { .folder = folder, .grace = grace };
     keeper *k = *out = calloc(1, sizeof *k);
     lq_status s = LQ_OK;
     if (!k || !furnish(&h, rows, n)) s = lq_fail(err, LQ_ENOMEM, "out of memory");

@@ -22,8 +22,7 @@ typedef struct {
 
 typedef enum {
     KEEP_START,
-    KEEP_STOP, /* SIGTERM; KEEP_ENDED follows */
-    KEEP_KILL,
+    KEEP_STOP, /* SIGTERM, and SIGKILL after `grace`; KEEP_ENDED follows */
     KEEP_SIZE, /* KEEP_SIZED follows */
 } keeper_order;
 
@@ -36,8 +35,10 @@ typedef struct {
     char text[400]; /* its last line on stderr, without the program's name; "": none */
 } keeper_event;
 
-/* folder: of the sockets; removed at the end. rows: borrowed until the call returns. */
-lq_status keeper_start(keeper **k, const keeper_row *rows, int n, const char *folder, lq_err *err);
+/* folder: of the sockets; removed at the end. rows: borrowed until the call returns. grace: seconds that a server
+ * has to end. */
+lq_status keeper_start(keeper **k, const keeper_row *rows, int n, const char *folder, double grace,
+                       lq_err *err);
 /* By one thread. LQ_EIO: the keeper is gone. */
 lq_status keeper_ask(keeper *k, keeper_order o, int row, lq_err *err);
 /* The next event, waiting at most `seconds` for it. False: none. *lost: the keeper is gone. */

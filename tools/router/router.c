@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+enum { GRACE_SECONDS = 5 }; /* that a model's server has beyond --shutdown-timeout */
+
 #define F(field) offsetof(router_opts, field)
 const opt_row router_rows[ROUTER_N] = {
     { "models", 0, OPT_STR, F(file), .arg = "FILE",
@@ -48,7 +50,9 @@ static lq_status begin(router *v, lq_err *err)
     keeper_row *rows = NULL;
     iso_path paths[DOOR_PATHS];
     lq_status s = kin_make(&rows, v->j->c, v->j->opts, &v->cat, v->folder, err);
-    if (!s) s = keeper_start(&v->k, rows, v->cat.n, v->folder, err);
+    if (!s)
+        s = keeper_start(&v->k, rows, v->cat.n, v->folder, v->j->shutdown_seconds + GRACE_SECONDS,
+                         err);
     kin_free(rows, v->cat.n);
     if (s) return s;
     door_paths(v->j->door, paths);
