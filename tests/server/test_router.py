@@ -314,6 +314,21 @@ def test_the_file_of_models(start, folder, tmp_path):
     assert states(s)["small"] == "loaded"
 
 
+def test_what_is_loaded_at_the_start_is_no_request(start, scripted_llmq, tmp_path):
+    """It takes no place of the queue, and the end does not wait for it."""
+    (tmp_path / "models.json").write_text(json.dumps({"models": [
+        {"model": str(TINY), "name": name, "preload": True} for name in ["one", "two", "three"]]}))
+    gate = tmp_path / "gate"
+    args = [f"--models={tmp_path}/models.json", "--queue", 1, "--test-load", gate, "--shutdown-timeout", 2 * LIMIT]
+    s = start(*args, llmq=scripted_llmq)
+    until(lambda: set(states(s).values()) == {"loading"} and len(kids(s)) == 3)
+    assert metric(s, "llmq:models_waiting") == 0
+    assert s.stop() == 0
+    gate.touch()
+    s = start(*args, llmq=scripted_llmq)
+    until(lambda: set(states(s).values()) == {"loaded"})
+
+
 @pytest.mark.parametrize("models, said", [
     ("{", "models.json: JSON: expected a string at byte 1"),
     ({}, "models.json: models: expected an array of 1 to 4096 objects, found nothing"),

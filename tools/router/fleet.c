@@ -47,7 +47,7 @@ struct fleet {
     pthread_mutex_t mu;
     ship *ships; /* [c->n] */
     waiter *first;
-    int64_t waiting;
+    int64_t waiting; /* requests among them: not what is only to be loaded */
     uint64_t refused;
     time_t created;
 };
@@ -108,7 +108,7 @@ void fleet_ask(fleet *f, int model, fleet_ready ready, void *user)
     ship *s = &f->ships[model];
     pthread_mutex_lock(&f->mu);
     const bool at_once = ready && s->state == FLEET_READY;
-    const bool full = !at_once && (!w || f->waiting >= f->o.max_waiting);
+    const bool full = !at_once && (!w || (ready && f->waiting >= f->o.max_waiting));
     if (at_once) take(s);
     if (full) f->refused++;
     if (!at_once && !full) {
@@ -117,7 +117,7 @@ void fleet_ask(fleet *f, int model, fleet_ready ready, void *user)
         while (*end)
             end = &(*end)->next;
         *end = w;
-        f->waiting++;
+        f->waiting += ready != NULL;
     }
     pthread_mutex_unlock(&f->mu);
     if (at_once) ready(user, 0, NULL, NULL);
@@ -132,7 +132,7 @@ static waiter *remove_waiter(fleet *f, waiter **at)
 {
     waiter *w = *at;
     *at = w->next;
-    f->waiting--;
+    f->waiting -= w->ready != NULL;
     return w;
 }
 
