@@ -176,7 +176,8 @@ lq_status kvs_open(kv_store **out, const char *dir, size_t bytes, lq_err *err)
     if (s->fd >= 0)
         s->lock = openat(s->fd, lock_name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (!s->dir) st = lq_fail(err, LQ_ENOMEM, "%s: out of memory", dir);
-    if (!st && s->lock < 0) st = lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
+    if (!st && s->fd < 0) st = lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
+    if (!st && s->lock < 0) st = lq_fail(err, LQ_EIO, "%s/%s: %s", dir, lock_name, strerror(errno));
     if (!st && kvs_begin(s)) {
         (void)make_room(s, 0);
         kvs_end(s);

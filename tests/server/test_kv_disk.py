@@ -300,7 +300,10 @@ def test_folders_that_will_not_do(llmq, tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
+    (tmp_path / "odd/llmq-kv.lock").mkdir(mode=0o700, parents=True)
+    (tmp_path / "odd").chmod(0o700)
     for name, size, says in (("file", "1M", "expected a folder"), ("open", "1M", "nobody else may write, found mode 0777"),
-                             ("missing/too", "1M", "No such file"), ("good", "1K", "expected 12288 bytes or more, as a block takes")):
+                             ("missing/too", "1M", "No such file"), ("odd", "1M", "odd/llmq-kv.lock: Is a directory"),
+                             ("good", "1K", "expected 12288 bytes or more, as a block takes")):
         got = llmq("serve", TINY, "--port", 0, *disk(tmp_path / name, size), code=None)
-        assert got.returncode and f"--kv-cache-dir: {tmp_path / name}: " in got.stderr and says in got.stderr, got.stderr
+        assert got.returncode and f"--kv-cache-dir: {tmp_path / name}" in got.stderr and says in got.stderr, got.stderr
