@@ -178,7 +178,10 @@ lq_status lq_path_join(char *out, size_t n, const char *dir, const char *name, l
 lq_status lq_temp_folder(char *out, size_t n, lq_err *err)
 {
     const char *tmp = getenv("TMPDIR");
-    const lq_status s = lq_path_join(out, n, tmp && *tmp ? tmp : "/tmp", "llmq-XXXXXX", err);
-    if (s || mkdtemp(out)) return s;
+    if (!tmp || !*tmp) tmp = "/tmp";
+    if (lq_path_join(out, n, tmp, "llmq-XXXXXX", NULL))
+        return lq_fail(err, LQ_EVALUE, "TMPDIR: expected at most %zu bytes, found %zu",
+                       n - sizeof "/llmq-XXXXXX", strlen(tmp));
+    if (mkdtemp(out)) return LQ_OK;
     return lq_fail(err, LQ_EIO, "%s: %s", out, strerror(errno));
 }

@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import signal
+import tempfile
 
 import httpx
 import openai
@@ -134,6 +135,36 @@ def test_a_name_that_nobody_serves(start, folder):
     assert s.get("/v1/models/nobody").status == 404
     assert s.get("/props?model=tiny").status == 503  # a GET loads nothing
     assert not kids(s)
+
+
+def test_names_of_files(start, tmp_path):
+    names = ["a b", "comma,", 'quote"', "-dash", "50%20", "#?&", "\u00fc", "line\nend", "x" * 254 + "1", "x" * 254 + "2"]
+    for name in [*map(os.fsencode, names), b"no UTF-8: \xff"]:
+        os.symlink(os.fsencode(TINY), os.fsencode(tmp_path) + b"/" + name)
+    s = start(tmp_path)
+    assert set(listed(s)) == set(names)  # a request cannot name the other
+    for name in names:
+        assert complete(s, PROMPT, model=name, max_tokens=2)["model"] == name
+        s.post("/v1/models/unload", {"model": name})
+    assert s.get("/metrics").read().decode()
+
+
+@pytest.mark.parametrize("n", [83, 84])
+def test_the_folder_of_the_sockets(llmq, start, n):
+    """Where TMPDIR is long; beyond what a socket's path holds it is said."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        tmp = pathlib.Path(short) / ("d" * (n - 1 - len(short)))
+        tmp.mkdir()
+        (tmp / "models").mkdir()
+        (tmp / "models/tiny").symlink_to(TINY)
+        if n == 83:
+            s = start(tmp / "models", env={"TMPDIR": str(tmp)})
+            assert complete(s, PROMPT, model="tiny", max_tokens=2)["choices"] and sockets(s).parent == tmp
+            assert s.stop() == 0
+        else:
+            r = llmq("serve", tmp / "models", "--port", 0, code=None, env={**os.environ, "TMPDIR": str(tmp)})
+            assert r.returncode and "TMPDIR: expected at most 83 bytes, found 84" in r.stderr, r.stderr
+        assert os.listdir(tmp) == ["models"]
 
 
 def test_streams_pass_piece_by_piece(start, folder, alone):

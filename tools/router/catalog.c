@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/path.h"
+#include "base/utf8.h"
 #include "tools/cli/load.h"
 #include "tools/cli/models.h"
 
@@ -10,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_FILE = 16 << 20, MAX_MODELS = 4096, MAX_PATH = 4096, MAX_NAME = 200, MAX_WORDS = 256 };
+enum { MAX_FILE = 16 << 20, MAX_MODELS = 4096, MAX_PATH = 4096, MAX_NAME = 256, MAX_WORDS = 256 };
 
 /* ---- the list ---- */
 
@@ -69,11 +70,13 @@ static bool is_first_shard(const char *name)
     return !of || of - name < 5 || strncmp(of - 5, "00001", 5) == 0;
 }
 
-/* Whether an entry of a folder is a model: what `llmq serve` takes, by its name alone. */
+/* Whether an entry of a folder is a model: what `llmq serve` takes, by its name alone. One that is not UTF-8
+ * no request could name. */
 static bool is_model(const char *dir, const char *name)
 {
     char path[MAX_PATH];
-    if (name[0] == '.' || lq_path_join(path, sizeof path, dir, name, NULL)) return false;
+    if (name[0] == '.' || !lq_utf8_valid(name, strlen(name), NULL)) return false;
+    if (lq_path_join(path, sizeof path, dir, name, NULL)) return false;
     if (lq_is_dir(path)) return has_file(path, "config.json");
     if (strncmp(name, "mmproj", 6) == 0) return false;
     return (lq_has_ending(name, ".llmq") || lq_has_ending(name, ".gguf")) && is_first_shard(name);
