@@ -59,6 +59,10 @@ static void scan_entry(const kv_store *s, kv_index *x, const char *name)
     struct stat st;
     if (!kvf_name_read(name, key, &part) || fstatat(s->fd, name, &st, AT_SYMLINK_NOFOLLOW) != 0)
         return;
+    if (S_ISREG(st.st_mode) && !st.st_size) { /* a power cut leaves such, many at a time */
+        (void)unlinkat(s->fd, name, 0);
+        return;
+    }
     const struct timespec t = os_mtime(&st);
     (void)kvi_add(x, key, part, S_ISREG(st.st_mode) ? (size_t)st.st_size : 0,
                   (int64_t)t.tv_sec * 1000000000 + t.tv_nsec);

@@ -184,6 +184,20 @@ def test_damaged_and_foreign_files_are_misses(llmq, tmp_path):
     assert damaged <= 1  # the folder under a file's name is nobody's to remove
 
 
+def test_empty_files_are_written_again(llmq, tmp_path):
+    """A power cut leaves many of them at once, as nothing waits for the disk."""
+    folder = tmp_path / "kv"
+    with Server(llmq, TINY, *disk(folder)) as s:
+        right, _ = ask(s, ids(100, 1))
+    for name in files(folder):
+        (folder / name).write_bytes(b"")
+    with Server(llmq, TINY, *disk(folder)) as s:
+        assert ask(s, ids(100, 1)) == (right, 0)
+    with Server(llmq, TINY, *disk(folder)) as s:
+        assert ask(s, ids(100, 1)) == (right, 96)
+        assert metrics(s, "damaged") == 0
+
+
 def test_a_full_disk_goes_on_serving(llmq, tmp_path):
     """No file may grow beyond its head: as on a disk without room, each write fails."""
     args = ["--kv-cache-memory", "400K", "--max-model-len", 512, "--max-num-seqs", 2]
