@@ -365,6 +365,8 @@ def test_what_is_loaded_at_the_start_is_no_request(start, scripted_llmq, tmp_pat
     ({}, "models.json: models: expected an array of 1 to 4096 objects, found nothing"),
     ({"models": [{}]}, "models[0]: model: expected"),
     ({"models": [{"model": "nothing-here.llmq"}]}, "models[0]: model: expected a file, a folder or ORG/NAME on the hub, found 'nothing-here.llmq'"),
+    ({"models": [{"model": ""}]}, "models[0]: model: expected a file, a folder or ORG/NAME on the hub, found ''"),
+    ({"models": [{"model": "hf:"}]}, "models[0]: model: expected a file, a folder or ORG/NAME on the hub, found 'hf:'"),
     ({"models": [{"model": str(TINY), "colour": 1}]}, "models[0]: colour: no member of this name is known"),
     ({"models": [{"model": str(TINY), "name": "a"}, {"model": str(MODEL), "aliases": ["a"]}]},
      "models[1]: the name 'a' is another model's too"),

@@ -167,12 +167,13 @@ static lq_status place(char out[MAX_PATH], const char *file, const char *named, 
     char dir[MAX_PATH];
     const char *slash = strrchr(file, '/');
     snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - file) : 1, slash ? file : ".");
-    const bool below = named[0] != '/' && strncmp(named, "hf:", 3) != 0;
+    const bool below = named[0] && named[0] != '/' && strncmp(named, "hf:", 3) != 0;
     lq_status s =
         below ? lq_path_join(out, MAX_PATH, slash == file ? "/" : dir, named, err) : LQ_OK;
     if (s || (below && lq_exists(out))) return s;
     snprintf(out, MAX_PATH, "%s", named);
-    if (lq_exists(named) || strcmp(named, "demo") == 0 || models_name(named)) return LQ_OK;
+    const char *hub = models_name(named);
+    if (lq_exists(named) || strcmp(named, "demo") == 0 || (hub && *hub)) return LQ_OK;
     return lq_fail(err, LQ_ENOENT,
                    "model: expected a file, a folder or ORG/NAME on the hub, found '%.200s'",
                    named);
