@@ -149,6 +149,14 @@ def test_names_of_files(start, tmp_path):
     assert s.get("/metrics").read().decode()
 
 
+def test_a_folder_and_a_file_of_one_name(llmq, start, tmp_path):
+    """What is quantized beside its source."""
+    (tmp_path / "x").symlink_to(TINY)
+    llmq("quantize", TINY, "-o", tmp_path / "x.llmq", "--method", "rtn")
+    s = start(tmp_path)
+    assert [complete(s, PROMPT, model=name, max_tokens=2)["model"] for name in listed(s)] == ["x", "x.llmq"]
+
+
 @pytest.mark.parametrize("n", [83, 84])
 def test_the_folder_of_the_sockets(llmq, start, n):
     """Where TMPDIR is long; beyond what a socket's path holds it is said."""

@@ -113,20 +113,29 @@ bool cat_is_folder(const char *path)
     return any;
 }
 
+/* Of an entry: as a server of it alone calls it; where an earlier one has that name (x, then x.llmq), the entry's
+ * own, which is no earlier one's: what the name lacks of its entry is the end. */
+static char *name_of(const catalog *c, const char *path, const char *entry)
+{
+    char name[MAX_NAME];
+    return strdup(cat_find(c, load_name(name, sizeof name, path)) < 0 ? name : entry);
+}
+
 lq_status cat_read_folder(catalog *c, const char *dir, lq_err *err)
 {
-    char **found = NULL, path[MAX_PATH], name[MAX_NAME];
+    char **found = NULL, path[MAX_PATH];
     size_t n = 0;
     *c = (catalog){ 0 };
     lq_status s = list(&found, &n, MAX_MODELS, dir, err);
     for (size_t i = 0; i < n && !s; i++) {
         s = lq_path_join(path, sizeof path, dir, found[i], err);
-        cat_model *m = s ? NULL : add(c, path);
+        char *name = s ? NULL : name_of(c, path, found[i]);
+        cat_model *m = name ? add(c, path) : NULL;
         if (m && (m->names = words(1)) != NULL)
-            m->names[0] = strdup(load_name(name, sizeof name, path));
+            m->names[0] = name;
+        else
+            free(name);
         if (!s && (!m || !m->names || !m->names[0])) s = lq_fail(err, LQ_ENOMEM, "out of memory");
-        if (!s && cat_find(c, m->names[0]) != c->n - 1)
-            s = lq_fail(err, LQ_EVALUE, "%s: two models are called '%s'", dir, m->names[0]);
     }
     free_words(found);
     if (s) cat_free(c);
