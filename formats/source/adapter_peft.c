@@ -25,6 +25,8 @@ typedef struct {
 
 /* ---- adapter_config.json ---- */
 
+static const double MAX_ALPHA = 1e6; /* and of the numbers of a pattern */
+
 /* Keys under which an adapter changes what llmq does not; null, false, "none" and nothing in it say
  * that it does not. */
 static const char *const refused[] = {
@@ -73,6 +75,10 @@ static lq_status check_keys(const cJSON *j, lq_err *err)
  * (.*\.)?(KEY)$ where KEY has no signs of a regular expression but points and a leading ^. */
 static lq_status check_pattern(const cJSON *patterns, const char *which, lq_err *err)
 {
+    char found[64];
+    if (patterns && !cJSON_IsObject(patterns) && !cJSON_IsNull(patterns))
+        return lq_fail(err, LQ_EFORMAT, "%s: expected numbers of modules by name, found %s", which,
+                       js_describe(found, patterns));
     for (const cJSON *v = patterns ? patterns->child : NULL; v; v = v->next) {
         const char *k = v->string + (v->string[0] == '^');
         if (!cJSON_IsNumber(v) || k[strspn(k, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -80,6 +86,9 @@ static lq_status check_pattern(const cJSON *patterns, const char *which, lq_err 
             return lq_fail(err, LQ_EUNSUPPORTED,
                            "%s: expected numbers of modules by name, found '%.100s'", which,
                            v->string);
+        if (!(v->valuedouble >= 0 && v->valuedouble <= MAX_ALPHA))
+            return lq_fail(err, LQ_EVALUE, "%s: %.100s: expected a number 0..%g, found %g", which,
+                           v->string, MAX_ALPHA, v->valuedouble);
     }
     return LQ_OK;
 }
@@ -105,7 +114,7 @@ static lq_status read_config(peft_config *p, const cJSON *j, lq_err *err)
     p->ranks = js_get(j, "rank_pattern");
     p->alphas = js_get(j, "alpha_pattern");
     if (!s) s = js_i64(j, "r", true, 1, ADP_MAX_RANK, &p->rank, err);
-    if (!s) s = js_f64(j, "lora_alpha", true, 0, 1e6, &p->alpha, err);
+    if (!s) s = js_f64(j, "lora_alpha", true, 0, MAX_ALPHA, &p->alpha, err);
     if (!s) s = js_bool(j, "use_rslora", false, &p->root, err);
     if (!s) s = check_pattern(p->ranks, "rank_pattern", err);
     if (!s) s = check_pattern(p->alphas, "alpha_pattern", err);
