@@ -18,7 +18,6 @@ struct hop {
     CURL *easy;
     struct curl_slist *headers;
     bool began, streams, cut; /* cut: the client is gone, or its connection is to be */
-    atomic_bool gone;
     lq_buf body;
     char kept[MAX_HEADERS][MAX_HEADER]; /* of the answer */
     size_t n_kept;
@@ -86,7 +85,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *user)
     hop *h = user;
     n *= size;
     if (!h->began) begin_answer(h);
-    if (atomic_load(&h->gone)) h->cut = true;
+    if (atomic_load(h->c.gone)) h->cut = true;
     if (h->streams && !h->cut) h->cut = !http_stream_write(h->c.r, data, n);
     if (!h->streams && !h->cut) {
         h->cut = h->body.n + n > MAX_ANSWER || !http_hold(h->c.r, n);
@@ -99,7 +98,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *user)
 static int on_progress(void *user, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
 {
     (void)a, (void)b, (void)c, (void)d;
-    return atomic_load(&((hop *)user)->gone);
+    return atomic_load(((hop *)user)->c.gone);
 }
 
 static bool add_field(hop *h, const char *name, const char *value)
@@ -167,9 +166,9 @@ static void finish(hop *h, CURLcode code, const char *broken)
         http_stream_end(h->c.r);
     } else if (code == CURLE_OK) {
         answer(h);
-    } else if (h->cut && !atomic_load(&h->gone)) {
+    } else if (h->cut && !atomic_load(h->c.gone)) {
         http_error(h->c.r, 503, NULL, NULL, "the answer takes more memory than there is for it");
-    } else if (!atomic_load(&h->gone)) {
+    } else if (!atomic_load(h->c.gone)) {
         why = broken ? broken : curl_easy_strerror(code);
     }
     h->c.done(h->c.user, why);
@@ -288,7 +287,6 @@ lq_status relay_send(relay *y, const relay_call *c, lq_err *err)
     lq_buf_printf(&url, "http://localhost%s", c->path);
     lq_buf_add(&url, "", 1);
     h->url = url.p;
-    atomic_init(&h->gone, false);
     if (url.oom || !h->path || !h->unix_path) {
         hop_free(h);
         return lq_fail(err, LQ_ENOMEM, "out of memory");
@@ -303,16 +301,7 @@ lq_status relay_send(relay *y, const relay_call *c, lq_err *err)
     return LQ_OK;
 }
 
-void relay_cancel(relay *y, const void *user)
-{
-    pthread_mutex_lock(&y->mu);
-    hop *const lists[] = { y->fresh, y->hops };
-    for (size_t i = 0; i < LQ_COUNT(lists); i++)
-        for (hop *h = lists[i]; h; h = h->next)
-            if (h->c.user == user) atomic_store(&h->gone, true);
-    pthread_mutex_unlock(&y->mu);
-    curl_multi_wakeup(y->multi);
-}
+void relay_wake(relay *y) { curl_multi_wakeup(y->multi); }
 
 /* ---- one request ---- */
 

@@ -15,9 +15,10 @@ typedef struct relay relay;
 typedef struct {
     const char *unix_path; /* where the server listens */
     const char *method, *path;
-    const char *accept; /* the client's field; NULL: none */
-    http_req *r;        /* kept until done(); its body is what is sent by a POST */
-    const char *type;   /* of that body */
+    const char *accept;      /* the client's field; NULL: none */
+    http_req *r;             /* kept until done(); its body is what is sent by a POST */
+    const char *type;        /* of that body */
+    const atomic_bool *gone; /* true: its client is; looked at until done() */
     /* Once, on the relay's thread. why: there was no answer, and the exchange has none yet; NULL: it
      * has its answer, or its client is gone. */
     void (*done)(void *user, const char *why);
@@ -29,8 +30,8 @@ lq_status relay_open(relay **y, lq_err *err);
 void relay_close(relay *y);
 /* Any thread. LQ_ENOMEM: done() is not called. */
 lq_status relay_send(relay *y, const relay_call *c, lq_err *err);
-/* Any thread: the client of the call with this user is gone. done() still comes, if it has not. */
-void relay_cancel(relay *y, const void *user);
+/* Any thread: a call's `gone` has become true. done() still comes, if it has not. */
+void relay_wake(relay *y);
 
 /* One request without a body to its end, at most `seconds`; on the caller's thread. *status 0: no answer. What
  * is answered is added to `body`. */

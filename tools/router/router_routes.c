@@ -135,6 +135,7 @@ static void job_ready(void *user, int status, const char *code, const char *why)
                            .accept = j->accept[0] ? j->accept : NULL,
                            .r = j->r,
                            .type = j->type,
+                           .gone = &j->gone,
                            .done = job_done,
                            .user = j };
     router *v = j->v;
@@ -154,7 +155,7 @@ static void job_gone(void *user)
     if (fleet_forget(j->v->f, j))
         http_release(j->r);
     else
-        relay_cancel(j->v->y, j);
+        relay_wake(j->v->y);
 }
 
 static job *new_job(router *v, http_req *r, int which, const char *method)
