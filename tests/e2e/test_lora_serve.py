@@ -63,7 +63,7 @@ def test_adapters_beside_each_other_answer_as_each_alone(serve, quantized, args)
     assert by["base"] != by["plain"] != by["dora"] != by["base"]
 
 
-def test_the_prefix_cache_is_of_one_adapter(serve, tiny):
+def test_the_prefix_cache_is_of_one_adapter(serve, tiny):  # T-43
     s = serve(tiny, "--served-model-name", "base", "--lora", PLAIN, "--lora", DORA, "--lora", f"same={GOLDEN / 'plain'}")
     fresh = serve(tiny, "--served-model-name", "base", "--lora", PLAIN, "--lora", DORA, "--no-enable-prefix-caching")
 
