@@ -58,7 +58,10 @@ struct engine {
     int64_t n_live, n_ending; /* ending: out of the scheduler, last event under way */
     uint64_t next_id;
     bool cancels, closing, draining;
-    bool disk_news;   /* blocks were read */
+    bool disk_news; /* blocks were read */
+    struct {
+        double alone, each; /* seconds of a step of decodes; of a token of a prompt besides */
+    } pace;
     bool disk_alone;  /* engine thread's: nothing can be done but to wait for them */
     double due;       /* engine thread's: a batch waits to fill until then; 0: none */
     double last_step; /* end of the last step, or start of the busy period; 0: idle */
@@ -613,13 +616,40 @@ static bool take_news(engine *e)
     return disk_step(e->disk);
 }
 
-/* How long a prompt's tokens take: of steps that have little else. */
+/* How many tokens of a prompt make a step of decodes SLOWER times as long, by what steps with and without
+ * them took. Answers do not depend on it: on the CPU they are the same in any steps. */
+static void learn_beside(engine *e, int64_t decodes, double tokens, double seconds)
+{
+    enum { SLOWER = 3, LEAST = 4, MOST = 128 };
+    double *alone = &e->pace.alone, *each = &e->pace.each;
+    if (!e->sched.beside || !decodes) return;
+    if (!(tokens > 0)) {
+        const double share = seconds < *alone ? 0.3 : 0.05; /* others on the machine only delay */
+        *alone = *alone > 0 ? *alone + share * (seconds - *alone) : seconds;
+        return;
+    }
+    if (!(*alone > 0)) return;
+    const double now = fmax(seconds - *alone, 1e-6) / tokens;
+    *each = *each > 0 ? *each + (now < *each ? 0.3 : 0.05) * (now - *each) : now;
+    const double most = (SLOWER - 1) * *alone / *each;
+    e->sched.beside = most < LEAST ? LEAST : most > MOST ? MOST : (int64_t)most;
+}
+
+/* How long a prompt's tokens take: of steps that have little else, for the disk; beside decodes, at the cost of
+ * its first ones. */
 static void learn_pace(engine *e, int n, int64_t rows, double seconds)
 {
-    int64_t prompts = 0;
-    for (int i = 0; i < n; i++)
-        if (e->sched.planned[i]->plan_n > 1) prompts += e->sched.planned[i]->plan_n;
+    int64_t prompts = 0, decodes = 0;
+    double tokens = 0;
+    for (int i = 0; i < n; i++) {
+        const seq *s = e->sched.planned[i];
+        decodes += s->plan_n == 1;
+        if (s->plan_n < 2) continue;
+        prompts += s->plan_n;
+        tokens += (double)s->plan_n * sched_cost(&e->sched, s);
+    }
     if (e->disk && 2 * prompts > rows) disk_computed(e->disk, rows, seconds);
+    learn_beside(e, decodes, tokens, seconds);
 }
 
 static void engine_step(engine *e)

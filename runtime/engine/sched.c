@@ -249,12 +249,16 @@ static int64_t prefill_quota(const sched *sc, int64_t decodes, int64_t n)
     return quota > sc->least ? quota : sc->least;
 }
 
+double sched_cost(const sched *sc, const seq *s)
+{
+    return sc->deep ? 1 + (double)s->n_done / (double)sc->deep : 1;
+}
+
 /* As much of `quota` tokens as s may take: so many of its own cost as much as they do at its beginning. */
 static int64_t deep_share(const sched *sc, const seq *s, int64_t decodes, int64_t quota)
 {
     if (!decodes || !sc->beside || !sc->deep) return quota;
-    const double cost = 1 + (double)s->n_done / (double)sc->deep;
-    const int64_t most = (int64_t)((double)quota / cost);
+    const int64_t most = (int64_t)((double)quota / sched_cost(sc, s));
     return most > SCHED_DEEP_LEAST ? most : quota < SCHED_DEEP_LEAST ? quota : SCHED_DEEP_LEAST;
 }
 

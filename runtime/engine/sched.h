@@ -9,7 +9,8 @@
  *      the oldest, the rest for the shortest, what remains for the oldest again. So neither a long
  *      prompt nor a stream of short ones keeps another from starting. Beside decodes they are
  *      paced: as many tokens as there are decodes, and `beside` for each prompt, up to half of the
- *      budget in all. So a prompt beside decodes makes their step some three times as long. Far into a
+ *      budget in all. `beside` is learned on the CPU: a prompt beside decodes makes their step some three
+ *      times as long. Far into a
  *      long prompt a token costs more, by what it attends to: beyond `deep` tokens it takes fewer, down to
  *      SCHED_DEEP_LEAST, and what it reads in a second stays nearly the same.
  *   3. guesses of decodes (runtime/engine/spec.h), within SPEC_ROWS rows of decodes and guesses: they take
@@ -71,6 +72,8 @@ enum {
     SCHED_WAITING_STEPS = 20
 };
 
+/* What a token of the sequence costs, of one at its beginning: 1 or more. */
+double sched_cost(const sched *sc, const seq *s);
 lq_status sched_open(sched *sc, kv_cache *kv, const eng_policy *policy, int64_t max_seqs,
                      int64_t batch_tokens, lq_err *err);
 void sched_close(sched *sc);
