@@ -88,6 +88,8 @@ void api_close(api *a); /* after http_close and the engine's end */
 /* For http_opts: these routes, the api as their app, api_log as their log, api_tick as tick. page:
  * with the page of runtime/api/web.h at /, else / lists the routes. */
 const http_route *api_routes(bool page, size_t *n);
+/* The text of /metrics (met_write), in the format that the client asks for; frees w. */
+void api_reply_metrics(http_req *r, lq_buf *w);
 void api_log(void *a, const http_log_line *l);
 void api_tick(void *a);
 void api_set_http(api *a, http_server *s); /* its counters appear in /metrics */

@@ -192,7 +192,7 @@ static void write_disk(lq_buf *w, const char *labels, const eng_disk_stats *d)
 }
 
 /* In the format that the client asks for; frees w. */
-static void reply_metrics(http_req *r, lq_buf *w)
+void api_reply_metrics(http_req *r, lq_buf *w)
 {
     const char *accept = http_header(r, "Accept");
     const bool open = accept && strstr(accept, "application/openmetrics-text");
@@ -282,5 +282,5 @@ void api_get_metrics(void *app, http_req *r)
     api_write_adapters(a, &w);
     if (atomic_load(&a->has_model)) write_config(&w, a);
     met_write(a->met, &w, labels);
-    reply_metrics(r, &w);
+    api_reply_metrics(r, &w);
 }

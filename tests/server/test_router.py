@@ -197,6 +197,8 @@ def test_clients_of_other_apis(start, folder):
     assert s.post_json("/api/chat", body)["done"]
     assert {m["name"] for m in json.loads(s.get("/api/ps").read())["models"]} == {"tiny", "big"}
     assert "vllm:prompt_tokens_total" in s.get("/metrics?model=tiny").read().decode()
+    both = s.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert both.headers["content-type"].startswith("application/openmetrics-text") and both.read().endswith(b"# EOF\n")
     assert s.post("/v1/files", b"", headers={"Content-Type": "multipart/form-data"}).status == 404
 
 

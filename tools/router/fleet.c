@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "runtime/api/metrics.h"
 #include "tools/cli/progress.h"
 #include "tools/router/relay.h"
 
@@ -520,33 +521,6 @@ void fleet_write_card(fleet *f, int model, const char *name, jw *w)
     pthread_mutex_unlock(&f->mu);
 }
 
-typedef struct {
-    const char *name, *type, *help;
-} metric;
-
-static void describe(lq_buf *w, const metric *m)
-{
-    lq_buf_printf(w, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name, m->type);
-}
-
-static void one(lq_buf *w, const metric *m, double v)
-{
-    describe(w, m);
-    lq_buf_printf(w, "%s %.9g\n", m->name, v);
-}
-
-/* A label's value: only \, " and the end of a line are escaped. */
-static void put_label(lq_buf *w, const char *s)
-{
-    for (; *s; s++) {
-        if (*s == '\\' || *s == '"') lq_buf_add(w, "\\", 1);
-        if (*s == '\n')
-            lq_buf_puts(w, "\\n");
-        else
-            lq_buf_add(w, s, 1);
-    }
-}
-
 static double value_of(const ship *s, size_t which)
 {
     const double v[] = { (double)(s->state >= FLEET_READY),
@@ -562,7 +536,9 @@ static double value_of(const ship *s, size_t which)
 
 void fleet_metrics(fleet *f, lq_buf *w)
 {
-    static const metric each[] = {
+    static const struct {
+        const char *name, *type, *help;
+    } each[] = {
         { "llmq:model_loaded", "gauge", "1 where the model is in memory." },
         { "llmq:model_requests_running", "gauge", "Requests that the model answers." },
         { "llmq:model_requests_total", "counter", "Requests that were passed on to the model." },
@@ -580,20 +556,21 @@ void fleet_metrics(fleet *f, lq_buf *w)
         loaded += f->ships[i].state >= FLEET_READY;
         bytes += (double)f->ships[i].bytes;
     }
-    one(w, &(metric){ "llmq:models_known", "gauge", "Models that can be served." }, f->c->n);
-    one(w, &(metric){ "llmq:models_loaded", "gauge", "Models in memory." }, loaded);
-    one(w, &(metric){ "llmq:models_memory_bytes", "gauge", "Memory of those, as forecast." },
-        bytes);
-    one(w, &(metric){ "llmq:models_waiting", "gauge", "Requests that wait for their model." },
-        (double)f->waiting);
-    one(w, &(metric){ "llmq:models_refused_total", "counter", "Requests that could not wait." },
-        (double)f->refused);
+    met_write_one(w, "gauge", "llmq:models_known", "Models that can be served.", "", f->c->n);
+    met_write_one(w, "gauge", "llmq:models_loaded", "Models in memory.", "", loaded);
+    met_write_one(w, "gauge", "llmq:models_memory_bytes", "Memory of those, as forecast.", "",
+                  bytes);
+    met_write_one(w, "gauge", "llmq:models_waiting", "Requests that wait for their model.", "",
+                  (double)f->waiting);
+    met_write_one(w, "counter", "llmq:models_refused_total", "Requests that could not wait.", "",
+                  (double)f->refused);
     for (size_t k = 0; k < LQ_COUNT(each); k++) {
-        describe(w, &each[k]);
+        lq_buf_printf(w, "# HELP %s %s\n# TYPE %s %s\n", each[k].name, each[k].help, each[k].name,
+                      each[k].type);
         for (int i = 0; i < f->c->n; i++) {
-            lq_buf_printf(w, "%s{model_name=\"", each[k].name);
-            put_label(w, name_of(f, i));
-            lq_buf_printf(w, "\"} %.9g\n", value_of(&f->ships[i], k));
+            lq_buf_printf(w, "%s{", each[k].name);
+            met_label(w, "model_name", name_of(f, i));
+            lq_buf_printf(w, "} %.15g\n", value_of(&f->ships[i], k));
         }
     }
     pthread_mutex_unlock(&f->mu);

@@ -12,9 +12,8 @@ enum { MAX_ANSWER = 256 << 20, MAX_HEADERS = 8, MAX_HEADER = 256, CONNECT_SECOND
 typedef struct hop hop;
 struct hop {
     hop *next, *prev;
-    relay *y;
     relay_call c;
-    char *path, *unix_path, *url;
+    char *unix_path, *url;
     CURL *easy;
     struct curl_slist *headers;
     bool began, streams, cut; /* cut: the client is gone, or its connection is to be */
@@ -39,7 +38,6 @@ static void hop_free(hop *h)
     if (h->easy) curl_easy_cleanup(h->easy);
     curl_slist_free_all(h->headers);
     lq_buf_free(&h->body);
-    free(h->path);
     free(h->unix_path);
     free(h->url);
     free(h);
@@ -279,15 +277,13 @@ lq_status relay_send(relay *y, const relay_call *c, lq_err *err)
 {
     hop *h = calloc(1, sizeof *h);
     if (!h) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    h->y = y;
     h->c = *c;
-    h->path = strdup(c->path);
     h->unix_path = strdup(c->unix_path);
     lq_buf url = { 0 };
     lq_buf_printf(&url, "http://localhost%s", c->path);
     lq_buf_add(&url, "", 1);
     h->url = url.p;
-    if (url.oom || !h->path || !h->unix_path) {
+    if (url.oom || !h->unix_path) {
         hop_free(h);
         return lq_fail(err, LQ_ENOMEM, "out of memory");
     }

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/version.h"
 #include "runtime/api/api.h"
+#include "runtime/api/metrics.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -285,20 +286,10 @@ static void get_metrics(void *app, http_req *r)
     }
     http_stats_get(v->door.http, &h);
     fleet_metrics(v->f, &w);
-    lq_buf_printf(
-        &w,
-        "# HELP llmq:http_requests_total Requests.\n# TYPE llmq:http_requests_total counter\n"
-        "llmq:http_requests_total %llu\n"
-        "# HELP llmq:access_log_lines_lost_total Lines that could not be written.\n"
-        "# TYPE llmq:access_log_lines_lost_total counter\n"
-        "llmq:access_log_lines_lost_total %llu\n",
-        (unsigned long long)h.requests, (unsigned long long)atomic_load(&v->lost_lines));
-    if (w.oom)
-        http_error(r, 503, NULL, NULL, "out of memory");
-    else
-        http_reply(r, 200, w.p, w.n,
-                   &(http_extra){ .type = "text/plain; version=0.0.4; charset=utf-8" });
-    lq_buf_free(&w);
+    met_write_one(&w, "counter", "llmq:http_requests_total", "Requests.", "", (double)h.requests);
+    met_write_one(&w, "counter", "llmq:access_log_lines_lost_total",
+                  "Lines that could not be written.", "", (double)atomic_load(&v->lost_lines));
+    api_reply_metrics(r, &w);
 }
 
 static void write_card(const router *v, int which, const char *name, jw *w)
