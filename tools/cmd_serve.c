@@ -546,13 +546,17 @@ static lq_status check_one(const cmd_ctx *c, const serve_opts *o, lq_err *err)
 static lq_status check_several(const cmd_ctx *c, const serve_opts *o, lq_err *err)
 {
     static const char *const single[] = {
-        "model",          "served-model-name", "response-store", "file-store",
-        "file-store-dir", "dry-run",           "print-limits",   "quantize",
-        "quantize-cache", "speculative-model", "lora",           "lora-dir"
+        "model",   "served-model-name", "response-store", "file-store",     "file-store-dir",
+        "dry-run", "print-limits",      "quantize",       "quantize-cache", "speculative-model"
     };
     if (o->router.file && c->argc)
         return lq_fail(err, LQ_EUSAGE, "--models: expected no MODEL beside it, found '%.100s'",
                        c->argv[0]);
+    if (opt_given(c, "lora"))
+        return lq_fail(
+            err, LQ_EUSAGE,
+            "--lora: expected one model, found several: \"adapters\" in the list of "
+            "--models says which model they are of, --lora-dir lets them be loaded later");
     for (size_t i = 0; i < LQ_COUNT(single); i++)
         if (opt_given(c, single[i]))
             return lq_fail(err, LQ_EUSAGE, "--%s: expected one model, found several", single[i]);

@@ -14,10 +14,8 @@ import pytest
 
 from harness import LIMIT, ROOT, Server, until
 from helpers import ADMIN, MODEL, TINY, USER, complete, metric, stream
-
-PROMPT = "The old house"
-
-
+from routed import PROMPT, kids, listed, states, text
+from routed import start  # noqa: F401 (a fixture)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -29,38 +27,6 @@ def folder(tmp_path_factory):
     (d / "notes.txt").write_text("no model\n")
     (d / "mmproj-x.gguf").write_bytes(b"GGUF")
     return d
-
-
-@pytest.fixture
-def start(llmq, tmp_path):
-    running = []
-
-    def run(*args, llmq=llmq, **more):
-        s = Server(llmq, *args, log=tmp_path / f"log{len(running)}", **more)
-        running.append(s)
-        return s.wait_ready()
-    yield run
-    for s in running:
-        s.stop()
-
-
-def listed(server):
-    return {m["id"]: m for m in json.loads(server.get("/v1/models").read())["data"]}
-
-
-def states(server):
-    return {name: m["status"]["value"] for name, m in listed(server).items()}
-
-
-def text(server, model, **more):
-    return complete(server, PROMPT, model=model, max_tokens=12, temperature=0, **more)["choices"][0]["text"]
-
-
-def kids(server):
-    """Processes of the models' servers: those of the keeper, the router's only child."""
-    def of(pid):
-        return [int(p) for p in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [k for keeper in of(server.process.pid) for k in of(keeper)]
 
 
 def sockets(server):

@@ -1,15 +1,20 @@
 /* tools/router/catalog.c - see catalog.h. */
 #include "tools/router/catalog.h"
 
+#include "base/buf.h"
 #include "base/json.h"
 #include "base/path.h"
 #include "base/utf8.h"
+#include "runtime/engine/adapters.h"
 #include "tools/cli/load.h"
 #include "tools/cli/models.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+
+static_assert((int)CAT_ADAPTER_NAME == (int)ADAPTERS_NAME, "what the list takes, a server takes");
 
 enum { MAX_FILE = 16 << 20, MAX_MODELS = 4096, MAX_PATH = 4096, MAX_NAME = 256, MAX_WORDS = 256 };
 
@@ -28,6 +33,7 @@ void cat_free(catalog *c)
         free(c->m[i].path);
         free_words(c->m[i].names);
         free_words(c->m[i].options);
+        free_words(c->m[i].adapters);
     }
     free(c->m);
     *c = (catalog){ 0 };
@@ -170,15 +176,20 @@ static lq_status read_words(char ***out, const cJSON *o, const char *key, const 
     return LQ_OK;
 }
 
-/* Where the model is: a path from the folder of the file on, or a name on the hub as it is. */
-static lq_status place(char out[MAX_PATH], const char *file, const char *named, lq_err *err)
+/* A path from the folder of the file on. */
+static lq_status beside(char out[MAX_PATH], const char *file, const char *named, lq_err *err)
 {
     char dir[MAX_PATH];
     const char *slash = strrchr(file, '/');
     snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - file) : 1, slash ? file : ".");
+    return lq_path_join(out, MAX_PATH, slash == file ? "/" : dir, named, err);
+}
+
+/* Where the model is: a path from the folder of the file on, or a name on the hub as it is. */
+static lq_status place(char out[MAX_PATH], const char *file, const char *named, lq_err *err)
+{
     const bool below = named[0] && named[0] != '/' && strncmp(named, "hf:", 3) != 0;
-    lq_status s =
-        below ? lq_path_join(out, MAX_PATH, slash == file ? "/" : dir, named, err) : LQ_OK;
+    lq_status s = below ? beside(out, file, named, err) : LQ_OK;
     if (s || (below && lq_exists(out))) return s;
     snprintf(out, MAX_PATH, "%s", named);
     const char *hub = models_name(named);
@@ -188,25 +199,84 @@ static lq_status place(char out[MAX_PATH], const char *file, const char *named, 
                    named);
 }
 
+/* One adapter, as --lora has it. */
+static lq_status read_adapter(char **out, const char *file, const cJSON *v, lq_err *err)
+{
+    char path[MAX_PATH];
+    lq_buf b = { 0 };
+    const char *named = cJSON_GetStringValue(v);
+    const size_t n = strlen(v->string);
+    if (!n || n > CAT_ADAPTER_NAME || strchr(v->string, '='))
+        return lq_fail(err, LQ_EVALUE,
+                       "adapters: expected a name of 1..%d bytes without '=', found '%.200s'",
+                       (int)CAT_ADAPTER_NAME, v->string);
+    if (!named || !*named) return wrong(err, v->string, "a path", v);
+    snprintf(path, sizeof path, "%s", named);
+    lq_status s = named[0] == '/' ? LQ_OK : beside(path, file, named, err);
+    if (!s && !lq_exists(path)) s = lq_open_failed(err, path);
+    if (s) return lq_wrap(err, s, "adapters: %.200s", v->string);
+    lq_buf_printf(&b, "%s=%s", v->string, path);
+    lq_buf_add(&b, "", 1);
+    if (b.oom) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    *out = b.p;
+    return LQ_OK;
+}
+
+static lq_status read_adapters(char ***out, const char *file, const cJSON *o, lq_err *err)
+{
+    const cJSON *all = js_get(o, "adapters");
+    lq_status s = LQ_OK;
+    if (!all) return LQ_OK;
+    const int n = cJSON_IsObject(all) ? cJSON_GetArraySize(all) : ADAPTERS_MOST + 1;
+    if (n > ADAPTERS_MOST) return wrong(err, "adapters", "an object of up to 256 paths", all);
+    *out = words((size_t)n);
+    if (!*out) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    char **next = *out;
+    for (const cJSON *v = all->child; v && !s; v = v->next)
+        s = read_adapter(next++, file, v, err);
+    return s;
+}
+
+/* How many of a model's names and adapters are called so. */
+static int count(const cat_model *m, const char *name, size_t n)
+{
+    int found = 0;
+    for (char **v = m->names; v && *v; v++)
+        found += strncmp(*v, name, n) == 0 && !(*v)[n];
+    for (char **v = m->adapters; v && *v; v++)
+        found += strncmp(*v, name, n) == 0 && (*v)[n] == '=';
+    return found;
+}
+
+/* A name (its first n bytes) is one model's alone, or one adapter's. */
+static lq_status check_name(const catalog *c, const char *name, size_t n, lq_err *err)
+{
+    const cat_model *m = &c->m[c->n - 1];
+    if (n >= MAX_NAME)
+        return lq_fail(err, LQ_EVALUE, "name: expected at most %d bytes, found %zu", MAX_NAME - 1,
+                       n);
+    if (count(m, name, n) > 1)
+        return lq_fail(err, LQ_EVALUE, "the name '%.*s' comes twice", (int)n, name);
+    for (int i = 0; i < c->n - 1; i++)
+        if (count(&c->m[i], name, n))
+            return lq_fail(err, LQ_EVALUE, "the name '%.*s' is another model's too", (int)n, name);
+    return LQ_OK;
+}
+
 static lq_status check_names(const catalog *c, const cat_model *m, lq_err *err)
 {
-    for (char **v = m->names; *v; v++) {
-        if (strlen(*v) >= MAX_NAME)
-            return lq_fail(err, LQ_EVALUE, "name: expected at most %d bytes, found %zu",
-                           MAX_NAME - 1, strlen(*v));
-        for (char **w = m->names; w < v; w++)
-            if (strcmp(*v, *w) == 0)
-                return lq_fail(err, LQ_EVALUE, "the name '%s' comes twice", *v);
-        if (cat_find(c, *v) != c->n - 1)
-            return lq_fail(err, LQ_EVALUE, "the name '%s' is another model's too", *v);
-    }
-    return LQ_OK;
+    lq_status s = LQ_OK;
+    for (char **v = m->names; *v && !s; v++)
+        s = check_name(c, *v, strlen(*v), err);
+    for (char **v = m->adapters; v && *v && !s; v++)
+        s = check_name(c, *v, strcspn(*v, "="), err);
+    return s;
 }
 
 static lq_status read_model(catalog *c, const char *file, const cJSON *o, lq_err *err)
 {
-    static const char *const known[] = { "model",   "name",    "aliases",
-                                         "options", "preload", "idle_unload" };
+    static const char *const known[] = { "model",    "name",    "aliases",    "options",
+                                         "adapters", "preload", "idle_unload" };
     char path[MAX_PATH], auto_name[MAX_NAME];
     const char *where = NULL, *name = NULL;
     if (!cJSON_IsObject(o)) return wrong(err, "model", "an object", o);
@@ -229,6 +299,7 @@ static lq_status read_model(catalog *c, const char *file, const cJSON *o, lq_err
     if (!js_get(o, "name") && models_name(path)) name = models_name(path);
     s = read_words(&m->names, o, "aliases", name, err);
     if (!s) s = read_words(&m->options, o, "options", NULL, err);
+    if (!s) s = read_adapters(&m->adapters, file, o, err);
     if (!s) s = js_bool(o, "preload", false, &m->preload, err);
     if (!s) s = js_f64(o, "idle_unload", false, 0, 1e9, &m->idle_seconds, err);
     return s ? s : check_names(c, m, err);

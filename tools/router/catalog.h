@@ -2,21 +2,25 @@
  *
  *     { "models": [ { "model": "small.llmq", "name": "small", "aliases": ["gpt-4o-mini"],
  *                     "options": ["--kv-cache-dtype", "int8"], "preload": true,
- *                     "idle_unload": 600 }, ... ] }
+ *                     "adapters": { "sql": "adapters/sql" }, "idle_unload": 600 }, ... ] }
  *
  * model: a .llmq or .gguf file, a Hugging Face folder (from the file's own folder on), or ORG/NAME on
  * the hub; only this member must be there. name: what requests call it, else the file's name. options: of
- * `llmq serve`, for this model alone. preload: loaded when the router starts. idle_unload: seconds,
- * --idle-unload for this model. */
+ * `llmq serve`, for this model alone. adapters: LoRA's of this model by the names that requests call them,
+ * each a folder or a file, likewise from the file's folder on. preload: loaded when the router starts.
+ * idle_unload: seconds, --idle-unload for this model. */
 #ifndef LLMQ_TOOLS_ROUTER_CATALOG_H
 #define LLMQ_TOOLS_ROUTER_CATALOG_H
 
 #include "base/base.h"
 
+enum { CAT_ADAPTER_NAME = 200 /* bytes, as adapters.h has it */ };
+
 typedef struct {
-    char *path;     /* or a name on the hub */
-    char **names;   /* the first is the canonical one; ends with NULL */
-    char **options; /* ends with NULL */
+    char *path;      /* or a name on the hub */
+    char **names;    /* the first is the canonical one; ends with NULL */
+    char **options;  /* ends with NULL */
+    char **adapters; /* "NAME=PATH"; ends with NULL. NULL: none */
     bool preload;
     double idle_seconds; /* < 0: the router's */
 } cat_model;

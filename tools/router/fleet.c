@@ -42,6 +42,7 @@ struct waiter {
 
 struct fleet {
     const catalog *c;
+    loras *loras;
     keeper *k;
     const char *folder;
     fleet_opts o;
@@ -60,7 +61,7 @@ void fleet_socket(const fleet *f, int model, char *out, size_t n)
     snprintf(out, n, "%s/%d", f->folder, model);
 }
 
-lq_status fleet_open(fleet **out, const catalog *c, keeper *k, const char *folder,
+lq_status fleet_open(fleet **out, const catalog *c, loras *l, keeper *k, const char *folder,
                      const fleet_opts *o, lq_err *err)
 {
     fleet *f = *out = calloc(1, sizeof *f);
@@ -71,6 +72,7 @@ lq_status fleet_open(fleet **out, const catalog *c, keeper *k, const char *folde
         return lq_fail(err, LQ_ENOMEM, "out of memory");
     }
     f->c = c;
+    f->loras = l;
     f->k = k;
     f->folder = folder;
     f->o = *o;
@@ -254,6 +256,7 @@ static bool start(fleet *f, int model)
     s->since = lq_now();
     s->progress = 0;
     s->why[0] = 0;
+    loras_begin(f->loras, model);
     order(f, KEEP_START, model);
     return true;
 }
@@ -313,6 +316,54 @@ static void on_event(fleet *f, const keeper_event *e)
     s->state = FLEET_OFF;
 }
 
+/* Of the list in /v1/models. */
+static const cJSON *card_of(const cJSON *list, const char *name)
+{
+    const cJSON *all = js_get(list, "data");
+    for (const cJSON *c = all ? all->child : NULL; c; c = c->next) {
+        const char *id = cJSON_GetStringValue(js_get(c, "id"));
+        if (id && strcmp(id, name) == 0) return c;
+    }
+    return NULL;
+}
+
+/* One order about an adapter. Its server answers later than we wait where the adapter is large: then it is looked at
+ * again, until the server has it (cards) or says no. */
+static void give_adapter(fleet *f, int i, const char *socket, const cJSON *cards,
+                         const loras_order *o)
+{
+    jw w = { 0 };
+    lq_buf said = { 0 };
+    int status = 200;
+    const bool there = card_of(cards, o->name) != NULL;
+    jw_open(&w, '{');
+    jw_put_cstr(&w, "lora_name", o->name);
+    if (!o->unload) jw_put_cstr(&w, "lora_path", o->path);
+    jw_close(&w, '}');
+    lq_buf_add(&w.b, "", 1);
+    if (!w.b.oom && there == o->unload)
+        relay_ask(socket, "POST", o->unload ? "/v1/unload_lora_adapter" : "/v1/load_lora_adapter",
+                  w.b.p, 1, &status, &said);
+    jw_free(&w);
+    if (status != 0 && status != 503) {
+        if (status != 200 && !o->unload)
+            prog_say(LOG_WARN, "%s: the adapter %s is not there any more: %.*s", name_of(f, i),
+                     o->name, said.n < 300 ? (int)said.n : 300, said.n ? said.p : "");
+        loras_done(f->loras, o, status == 200);
+    }
+    lq_buf_free(&said);
+}
+
+/* True: the server has all adapters that it should have. */
+static bool has_adapters(fleet *f, int i, const char *socket, const cJSON *cards)
+{
+    loras_order o;
+    if (!loras_due(f->loras, i, &o)) return true;
+    give_adapter(f, i, socket, cards, &o);
+    free(o.path);
+    return false;
+}
+
 /* A server that says so is ready; of the others how far they are. Not under mu: it takes a while. */
 static void look(fleet *f, int i)
 {
@@ -323,16 +374,17 @@ static void look(fleet *f, int i)
     double progress = 0;
     cJSON *doc = NULL;
     fleet_socket(f, i, socket, sizeof socket);
-    relay_ask(socket, "GET", "/ready", 1, &status, &body);
-    if (status == 200) relay_ask(socket, "GET", "/v1/models", 1, &listed, &cards);
+    relay_ask(socket, "GET", "/ready", NULL, 1, &status, &body);
+    if (status == 200) relay_ask(socket, "GET", "/v1/models", NULL, 1, &listed, &cards);
     if (status == 503 && !js_parse(&doc, body.p, body.n, body.n, 0, NULL))
         js_f64(doc, "progress", false, 0, 1, &progress, NULL);
     cJSON_Delete(doc);
     doc = NULL;
     if (listed == 200) (void)js_parse(&doc, cards.p, cards.n, cards.n, 0, NULL);
+    const bool ready = status == 200 && has_adapters(f, i, socket, doc);
     pthread_mutex_lock(&f->mu);
     s->progress = progress;
-    if (status == 200 && s->state == FLEET_STARTING) {
+    if (ready && s->state == FLEET_STARTING) {
         cJSON_Delete(s->cards);
         s->cards = doc;
         doc = NULL;
@@ -444,14 +496,16 @@ uint64_t fleet_bytes(fleet *f, int model)
     return n;
 }
 
-int fleet_latest(fleet *f)
+int fleet_latest(fleet *f, int *n)
 {
     int found = -1;
+    *n = 0;
     pthread_mutex_lock(&f->mu);
-    for (int i = 0; i < f->c->n; i++)
-        if (f->ships[i].state == FLEET_READY &&
-            (found < 0 || f->ships[i].used > f->ships[found].used))
-            found = i;
+    for (int i = 0; i < f->c->n; i++) {
+        if (f->ships[i].state != FLEET_READY) continue;
+        if (found < 0 || f->ships[i].used > f->ships[found].used) found = i;
+        ++*n;
+    }
     pthread_mutex_unlock(&f->mu);
     return found;
 }
@@ -477,38 +531,37 @@ int64_t fleet_running(fleet *f)
 static const char *const state_words[] = { "unloaded", "loading",   "loading",
                                            "loaded",   "unloading", "unloading" };
 
-/* What its server said of it when it was loaded last. */
-static const cJSON *card_of(const ship *s, const char *name)
+/* What the model's server said when it was loaded last of the model, an adapter of which has that too. */
+static void write_known(jw *w, const cJSON *card)
 {
-    const cJSON *all = js_get(s->cards, "data");
-    for (const cJSON *c = all ? all->child : NULL; c; c = c->next) {
-        const char *id = cJSON_GetStringValue(js_get(c, "id"));
-        if (id && strcmp(id, name) == 0) return c;
+    static const char *const ours[] = { "id", "object", "created", "owned_by", "root", "parent" };
+    for (const cJSON *v = card->child; v; v = v->next) {
+        bool is_ours = false;
+        for (size_t i = 0; i < LQ_COUNT(ours); i++)
+            is_ours |= strcmp(ours[i], v->string) == 0;
+        if (is_ours) continue;
+        char *text = cJSON_PrintUnformatted(v);
+        jw_key(w, v->string);
+        if (text) jw_json(w, text, strlen(text));
+        free(text);
     }
-    return NULL;
 }
 
-void fleet_write_card(fleet *f, int model, const char *name, jw *w)
+void fleet_write_card(fleet *f, int model, const char *name, int64_t created, jw *w)
 {
     pthread_mutex_lock(&f->mu);
     const ship *s = &f->ships[model];
-    const cJSON *card = card_of(s, name);
-    if (card) {
-        for (const cJSON *v = card->child; v; v = v->next) {
-            char *text = cJSON_PrintUnformatted(v);
-            jw_key(w, v->string);
-            if (text) jw_json(w, text, strlen(text));
-            free(text);
-        }
-    } else {
-        jw_put_cstr(w, "id", name);
-        jw_put_cstr(w, "object", "model");
-        jw_put_i64(w, "created", (int64_t)f->created);
-        jw_put_cstr(w, "owned_by", "llmq");
-        jw_put_cstr(w, "root", name_of(f, model));
-        jw_put_cstr(w, "parent", NULL);
+    const cJSON *card = card_of(s->cards, name_of(f, model));
+    jw_put_cstr(w, "id", name);
+    jw_put_cstr(w, "object", "model");
+    jw_put_i64(w, "created", created ? created : (int64_t)f->created);
+    jw_put_cstr(w, "owned_by", "llmq");
+    jw_put_cstr(w, "root", name_of(f, model));
+    jw_put_cstr(w, "parent", created ? name_of(f, model) : NULL);
+    if (card)
+        write_known(w, card);
+    else
         jw_put_cstr(w, "max_model_len", NULL);
-    }
     jw_key(w, "status");
     jw_open(w, '{');
     jw_put_cstr(w, "value", state_words[s->state]);

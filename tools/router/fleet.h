@@ -15,6 +15,7 @@
 #include "base/json_write.h"
 #include "tools/router/catalog.h"
 #include "tools/router/keeper.h"
+#include "tools/router/loras.h"
 
 typedef enum {
     FLEET_OFF,
@@ -37,8 +38,8 @@ typedef struct fleet fleet;
 /* status: 0: the model is ready and held. Else HTTP's, with the reason in words. */
 typedef void (*fleet_ready)(void *user, int status, const char *code, const char *why);
 
-/* c, k and folder (of the sockets, whose names are the models' numbers) are borrowed until fleet_close. */
-lq_status fleet_open(fleet **f, const catalog *c, keeper *k, const char *folder,
+/* c, l, k and folder (of the sockets, whose names are the models' numbers) are borrowed until fleet_close. */
+lq_status fleet_open(fleet **f, const catalog *c, loras *l, keeper *k, const char *folder,
                      const fleet_opts *o, lq_err *err);
 void fleet_close(fleet *f);
 /* Moves everything along, and waits at most `seconds` for something to happen. LQ_EIO: no model can be started
@@ -53,14 +54,15 @@ bool fleet_forget(fleet *f, const void *user);
 bool fleet_hold(fleet *f, int model);
 void fleet_release(fleet *f, int model, bool used);
 void fleet_unload(fleet *f, int model); /* when what runs has ended; a start ends at once */
-/* The loaded model that was used last, or -1. */
-int fleet_latest(fleet *f);
+/* The loaded model that was used last, or -1; *n: how many are loaded. */
+int fleet_latest(fleet *f, int *n);
 void fleet_socket(const fleet *f, int model, char *out, size_t n); /* its path */
 
 int64_t fleet_waiting(fleet *f);
 int64_t fleet_running(fleet *f);
-/* The members of a model that /v1/models has of it, as its own server says them where it is loaded. */
-void fleet_write_card(fleet *f, int model, const char *name, jw *w);
+/* The members of a model that /v1/models has of it, as its own server says them where it is loaded. created: of an
+ * adapter of the model, which this name is; 0: it is one of the model's own. */
+void fleet_write_card(fleet *f, int model, const char *name, int64_t created, jw *w);
 fleet_state fleet_state_of(fleet *f, int model);
 uint64_t fleet_bytes(fleet *f, int model); /* of memory, as forecast; 0: not known yet */
 void fleet_metrics(fleet *f, lq_buf *w);

@@ -49,12 +49,6 @@ static bool is_own(const opt_row *r)
     return false;
 }
 
-/* The router passes requests on by models' names, and knows no adapters'. */
-static bool is_adapter(const opt_row *r)
-{
-    return strcmp(r->name, "lora") == 0 || strcmp(r->name, "lora-dir") == 0;
-}
-
 typedef struct {
     char **v;
     size_t n;
@@ -142,9 +136,10 @@ static lq_status check_options(const cmd_row *cmd, const cat_model *m, lq_err *e
         s = lq_fail(err, LQ_EUSAGE, "expected options of `llmq serve` alone");
     for (const opt_group *g = cmd->groups; g->rows && !s; g++)
         for (size_t i = 0; i < g->n && !s; i++)
-            if (is_adapter(&g->rows[i]) && opt_given(&c, g->rows[i].name))
-                s = lq_fail(err, LQ_EUSAGE, "--%s: expected one model, found several",
-                            g->rows[i].name);
+            if (strcmp(g->rows[i].name, "lora") == 0 && opt_given(&c, "lora"))
+                s = lq_fail(err, LQ_EUSAGE,
+                            "--lora: expected \"adapters\": {\"NAME\": \"PATH\"} beside "
+                            "\"options\", which names them for the whole server");
             else if (is_own(&g->rows[i]) && opt_given(&c, g->rows[i].name))
                 s = lq_fail(err, LQ_EUSAGE, "--%s is the whole server's, not one model's",
                             g->rows[i].name);
@@ -167,6 +162,8 @@ static char **make(const char *program, const cmd_ctx *c, const void *opts, cons
         push(&l, *v);
     for (char **v = m->names; *v; v++)
         push_value(&l, "served-model-name", *v);
+    for (char **v = m->adapters; v && *v; v++)
+        push_value(&l, "lora", *v);
     if (socket) {
         push_value(&l, "uds", socket);
     } else {

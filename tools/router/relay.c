@@ -159,6 +159,8 @@ static void answer(hop *h)
 static void finish(hop *h, CURLcode code, const char *broken)
 {
     const char *why = NULL;
+    long status = 0;
+    if (code == CURLE_OK) curl_easy_getinfo(h->easy, CURLINFO_RESPONSE_CODE, &status);
     if (h->streams) {
         if (code != CURLE_OK) http_stream_write(h->c.r, NULL, 0);
         http_stream_end(h->c.r);
@@ -169,7 +171,7 @@ static void finish(hop *h, CURLcode code, const char *broken)
     } else if (!atomic_load(h->c.gone)) {
         why = broken ? broken : curl_easy_strerror(code);
     }
-    h->c.done(h->c.user, why);
+    h->c.done(h->c.user, (int)status, why);
     hop_free(h);
 }
 
@@ -309,14 +311,19 @@ static size_t take(char *data, size_t size, size_t n, void *user)
     return b->oom ? 0 : size * n;
 }
 
-void relay_ask(const char *unix_path, const char *method, const char *path, double seconds,
-               int *status, lq_buf *body)
+void relay_ask(const char *unix_path, const char *method, const char *path, const char *json,
+               double seconds, int *status, lq_buf *body)
 {
     char url[256];
     long code = 0;
-    CURL *e = curl_easy_init();
+    struct curl_slist *fields =
+        json ? curl_slist_append(NULL, "Content-Type: application/json") : NULL;
+    CURL *e = json && !fields ? NULL : curl_easy_init();
     *status = 0;
-    if (!e) return;
+    if (!e) {
+        curl_slist_free_all(fields);
+        return;
+    }
     snprintf(url, sizeof url, "http://localhost%s", path);
     curl_easy_setopt(e, CURLOPT_URL, url);
     curl_easy_setopt(e, CURLOPT_UNIX_SOCKET_PATH, unix_path);
@@ -324,9 +331,14 @@ void relay_ask(const char *unix_path, const char *method, const char *path, doub
     curl_easy_setopt(e, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(e, CURLOPT_CUSTOMREQUEST, method);
     curl_easy_setopt(e, CURLOPT_TIMEOUT_MS, (long)(seconds * 1e3));
+    if (json) {
+        curl_easy_setopt(e, CURLOPT_HTTPHEADER, fields);
+        curl_easy_setopt(e, CURLOPT_POSTFIELDS, json);
+    }
     curl_easy_setopt(e, CURLOPT_WRITEFUNCTION, take);
     curl_easy_setopt(e, CURLOPT_WRITEDATA, body);
     if (curl_easy_perform(e) == CURLE_OK) curl_easy_getinfo(e, CURLINFO_RESPONSE_CODE, &code);
     curl_easy_cleanup(e);
+    curl_slist_free_all(fields);
     *status = (int)code;
 }

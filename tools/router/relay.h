@@ -20,8 +20,8 @@ typedef struct {
     const char *type;        /* of that body */
     const atomic_bool *gone; /* true: its client is; looked at until done() */
     /* Once, on the relay's thread. why: there was no answer, and the exchange has none yet; NULL: it
-     * has its answer, or its client is gone. */
-    void (*done)(void *user, const char *why);
+     * has its answer, of that HTTP status, or (0) its client is gone. */
+    void (*done)(void *user, int status, const char *why);
     void *user;
 } relay_call;
 
@@ -33,9 +33,9 @@ lq_status relay_send(relay *y, const relay_call *c, lq_err *err);
 /* Any thread: a call's `gone` has become true. done() still comes, if it has not. */
 void relay_wake(relay *y);
 
-/* One request without a body to its end, at most `seconds`; on the caller's thread. *status 0: no answer. What
- * is answered is added to `body`. */
-void relay_ask(const char *unix_path, const char *method, const char *path, double seconds,
-               int *status, lq_buf *body);
+/* One request to its end, at most `seconds`; on the caller's thread. json: its body; NULL: none. *status 0: no
+ * answer. What is answered is added to `body`. */
+void relay_ask(const char *unix_path, const char *method, const char *path, const char *json,
+               double seconds, int *status, lq_buf *body);
 
 #endif

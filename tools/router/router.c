@@ -98,7 +98,8 @@ static lq_status open_fleet(router *v, lq_err *err)
                             .wait_seconds = o->wait_seconds,
                             .max_waiting = (int)v->j->queue };
     char text[16];
-    lq_status s = fleet_open(&v->f, &v->cat, v->k, v->folder, &fo, err);
+    lq_status s = loras_open(&v->loras, &v->cat, err);
+    if (!s) s = fleet_open(&v->f, &v->cat, v->loras, v->k, v->folder, &fo, err);
     if (!s) s = relay_open(&v->y, err);
     if (!s) s = open_door(v, err);
     if (!s) s = iso_calls(&v->isolation, &(iso_want){ .mode = v->j->isolation }, err);
@@ -156,6 +157,7 @@ static void close_all(router *v)
     door_shut(&v->door); /* what still waits or runs learns that its client is gone */
     relay_close(v->y);
     fleet_close(v->f);
+    loras_close(v->loras);
     keeper_close(v->k);
     door_close(&v->door);
     free(v->routes);

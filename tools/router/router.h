@@ -4,6 +4,7 @@
  *     catalog.h   the models that there are
  *     keeper.h    the process that starts and ends their servers
  *     fleet.h     which of them are loaded, and who waits for one
+ *     loras.h     the names of their adapters
  *     relay.h     a request there, its answer back
  *
  * Models' servers listen on Unix sockets in a folder that only this user can enter. */

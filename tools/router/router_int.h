@@ -9,6 +9,7 @@
 typedef struct {
     const router_job *j;
     catalog cat;
+    loras *loras;
     char folder[96]; /* a socket's path, "/NUMBER" more, has at most 103 bytes */
     keeper *k;
     fleet *f;

@@ -21,16 +21,23 @@ static void reply(http_req *r, int status, jw *w)
 
 /* ---- which model ---- */
 
-/* A served name; Ollama's clients put ":latest" behind it. */
+/* The model of a served name, which may be an adapter's. */
+static int find_exactly(const router *v, const char *name)
+{
+    const int i = cat_find(&v->cat, name);
+    return i >= 0 ? i : loras_find(v->loras, name);
+}
+
+/* Ollama's clients put ":latest" behind it. */
 static int find(const router *v, const char *name)
 {
     static const char tag[] = ":latest";
     const size_t n = strlen(name), k = sizeof tag - 1;
     char bare[256];
-    const int i = cat_find(&v->cat, name);
+    const int i = find_exactly(v, name);
     if (i >= 0 || n <= k || n - k >= sizeof bare || strcmp(name + n - k, tag) != 0) return i;
     snprintf(bare, sizeof bare, "%.*s", (int)(n - k), name);
-    return cat_find(&v->cat, bare);
+    return find_exactly(v, bare);
 }
 
 static void no_model(http_req *r, const char *name)
@@ -42,7 +49,8 @@ static void no_model(http_req *r, const char *name)
  * model; else the first. */
 static int unnamed(const router *v)
 {
-    const int i = fleet_latest(v->f);
+    int n;
+    const int i = fleet_latest(v->f, &n);
     return i < 0 ? 0 : i;
 }
 
@@ -99,24 +107,42 @@ static bool is_up(const router *v, http_req *r)
 
 /* ---- passing on ---- */
 
-typedef struct {
+typedef struct job job;
+struct job {
     router *v;
     http_req *r;
     int model;
     bool uses; /* the model, rather than looks at it */
     const char *method;
+    void (*ended)(struct job *j, int status); /* before it is given back; NULL: nothing */
+    char *adapter, *adapter_path;             /* of an administrator's request; malloc'd */
     char path[512], accept[128], type[128];
     atomic_bool gone;
-} job;
+};
 
-static void job_done(void *user, const char *why)
+static void job_free(void *user)
+{
+    job *j = user;
+    free(j->adapter);
+    free(j->adapter_path);
+    free(j);
+}
+
+/* Answered, or never to be. held: the model is. */
+static void job_end(job *j, int status, bool held)
+{
+    if (j->ended) j->ended(j, status);
+    if (held) fleet_release(j->v->f, j->model, j->uses);
+    http_release(j->r);
+}
+
+static void job_done(void *user, int status, const char *why)
 {
     job *j = user;
     if (why)
         http_error(j->r, 503, NULL, "model_lost", "the server of %.100s broke off: %s",
                    j->v->cat.m[j->model].names[0], why);
-    fleet_release(j->v->f, j->model, j->uses);
-    http_release(j->r);
+    job_end(j, status, true);
 }
 
 static void job_ready(void *user, int status, const char *code, const char *why)
@@ -126,7 +152,7 @@ static void job_ready(void *user, int status, const char *code, const char *why)
     lq_err err;
     if (status) {
         http_error(j->r, status, "model", code, "%s", why);
-        http_release(j->r);
+        job_end(j, 0, false);
         return;
     }
     fleet_socket(j->v->f, j->model, socket, sizeof socket);
@@ -139,24 +165,22 @@ static void job_ready(void *user, int status, const char *code, const char *why)
                            .gone = &j->gone,
                            .done = job_done,
                            .user = j };
-    router *v = j->v;
-    http_req *r = j->r;
     const bool gone = atomic_load(&j->gone);
-    lq_status s = gone ? LQ_EINTR : relay_send(v->y, &c, &err);
+    lq_status s = gone ? LQ_EINTR : relay_send(j->v->y, &c, &err);
     if (!s) return;
-    if (!gone) http_error(r, 503, NULL, NULL, "%s", err.msg);
-    fleet_release(v->f, j->model, j->uses);
-    http_release(r);
+    if (!gone) http_error(j->r, 503, NULL, NULL, "%s", err.msg);
+    job_end(j, 0, true);
 }
 
 static void job_gone(void *user)
 {
     job *j = user;
-    atomic_store(&j->gone, true);
-    if (fleet_forget(j->v->f, j))
-        http_release(j->r);
-    else
+    if (fleet_forget(j->v->f, j)) {
+        job_end(j, 0, false);
+    } else if (!j->ended) { /* else its end is to be known all the same */
+        atomic_store(&j->gone, true);
         relay_wake(j->v->y);
+    }
 }
 
 static job *new_job(router *v, http_req *r, int which, const char *method)
@@ -176,7 +200,7 @@ static job *new_job(router *v, http_req *r, int which, const char *method)
     snprintf(j->path, sizeof j->path, "%s", http_path(r));
     snprintf(j->accept, sizeof j->accept, "%s", accept ? accept : "");
     snprintf(j->type, sizeof j->type, "%s", type ? type : "application/json");
-    http_keep(r, job_gone, free, j);
+    http_keep(r, job_gone, job_free, j);
     return j;
 }
 
@@ -292,10 +316,22 @@ static void get_metrics(void *app, http_req *r)
     api_reply_metrics(r, &w);
 }
 
-static void write_card(const router *v, int which, const char *name, jw *w)
+typedef void write_name(const router *v, int which, const char *name, int64_t created, jw *w);
+
+/* Of all names of a model, then those of its adapters (created: 0 for the model's own). */
+static void write_names(const router *v, int which, write_name *write, jw *w)
+{
+    loras_card c;
+    for (char **name = v->cat.m[which].names; *name; name++)
+        write(v, which, *name, 0, w);
+    for (int i = 0; loras_get(v->loras, which, i, &c); i++)
+        write(v, which, c.name, c.created, w);
+}
+
+static void write_card(const router *v, int which, const char *name, int64_t created, jw *w)
 {
     jw_open(w, '{');
-    fleet_write_card(v->f, which, name, w);
+    fleet_write_card(v->f, which, name, created, w);
     jw_close(w, '}');
 }
 
@@ -308,8 +344,7 @@ static void get_models(void *app, http_req *r)
     jw_key(&w, "data");
     jw_open(&w, '[');
     for (int i = 0; i < v->cat.n; i++)
-        for (char **name = v->cat.m[i].names; *name; name++)
-            write_card(v, i, *name, &w);
+        write_names(v, i, write_card, &w);
     jw_close(&w, ']');
     jw_close(&w, '}');
     reply(r, 200, &w);
@@ -318,14 +353,56 @@ static void get_models(void *app, http_req *r)
 static void get_model(void *app, http_req *r)
 {
     router *v = app;
+    const char *name = http_rest(r);
     jw w = { 0 };
-    const int i = cat_find(&v->cat, http_rest(r));
+    loras_card c = { .created = 0 };
+    const int i = find_exactly(v, name);
     if (i < 0) {
-        no_model(r, http_rest(r));
+        no_model(r, name);
         return;
     }
-    write_card(v, i, http_rest(r), &w);
+    for (int k = 0; cat_find(&v->cat, name) < 0 && loras_get(v->loras, i, k, &c); k++)
+        if (strcmp(c.name, name) == 0) break;
+    write_card(v, i, name, c.created, &w);
     reply(r, 200, &w);
+}
+
+static void write_ollama(const router *v, int which, const char *name, bool running,
+                         const char *parent, jw *w)
+{
+    jw_open(w, '{');
+    jw_put_cstr(w, "name", name);
+    jw_put_cstr(w, "model", name);
+    jw_put_i64(w, "size", (int64_t)fleet_bytes(v->f, which));
+    jw_put_cstr(w, "digest", "");
+    jw_put_cstr(w, running ? "expires_at" : "modified_at",
+                running ? "9999-12-31T23:59:59Z" : "1970-01-01T00:00:00Z");
+    jw_key(w, "details");
+    jw_open(w, '{');
+    jw_put_cstr(w, "parent_model", parent);
+    jw_put_cstr(w, "format", "llmq");
+    jw_put_cstr(w, "family", "llmq");
+    jw_key(w, "families");
+    jw_json(w, "[\"llmq\"]", 8);
+    jw_put_cstr(w, "parameter_size", "");
+    jw_put_cstr(w, "quantization_level", "");
+    jw_close(w, '}');
+    jw_close(w, '}');
+}
+
+static const char *parent_of(const router *v, int which, int64_t created)
+{
+    return created ? v->cat.m[which].names[0] : "";
+}
+
+static void write_tag(const router *v, int which, const char *name, int64_t created, jw *w)
+{
+    write_ollama(v, which, name, false, parent_of(v, which, created), w);
+}
+
+static void write_running(const router *v, int which, const char *name, int64_t created, jw *w)
+{
+    write_ollama(v, which, name, true, parent_of(v, which, created), w);
 }
 
 static void reply_ollama(router *v, http_req *r, bool running)
@@ -334,29 +411,9 @@ static void reply_ollama(router *v, http_req *r, bool running)
     jw_open(&w, '{');
     jw_key(&w, "models");
     jw_open(&w, '[');
-    for (int i = 0; i < v->cat.n; i++) {
-        if (running && fleet_state_of(v->f, i) != FLEET_READY) continue;
-        for (char **name = v->cat.m[i].names; *name; name++) {
-            jw_open(&w, '{');
-            jw_put_cstr(&w, "name", *name);
-            jw_put_cstr(&w, "model", *name);
-            jw_put_i64(&w, "size", (int64_t)fleet_bytes(v->f, i));
-            jw_put_cstr(&w, "digest", "");
-            jw_put_cstr(&w, running ? "expires_at" : "modified_at",
-                        running ? "9999-12-31T23:59:59Z" : "1970-01-01T00:00:00Z");
-            jw_key(&w, "details");
-            jw_open(&w, '{');
-            jw_put_cstr(&w, "parent_model", "");
-            jw_put_cstr(&w, "format", "llmq");
-            jw_put_cstr(&w, "family", "llmq");
-            jw_key(&w, "families");
-            jw_json(&w, "[\"llmq\"]", 8);
-            jw_put_cstr(&w, "parameter_size", "");
-            jw_put_cstr(&w, "quantization_level", "");
-            jw_close(&w, '}');
-            jw_close(&w, '}');
-        }
-    }
+    for (int i = 0; i < v->cat.n; i++)
+        if (!running || fleet_state_of(v->f, i) == FLEET_READY)
+            write_names(v, i, running ? write_running : write_tag, &w);
     jw_close(&w, ']');
     jw_close(&w, '}');
     reply(r, 200, &w);
@@ -389,8 +446,7 @@ static void loaded(void *user, int status, const char *code, const char *why)
         http_error(j->r, status, "model", code, "%s", why);
     else
         reply_success(j->r);
-    if (!status) fleet_release(j->v->f, j->model, true);
-    http_release(j->r);
+    job_end(j, status, !status);
 }
 
 /* Answered when the model is loaded. */
@@ -412,6 +468,140 @@ static void post_unload(void *app, http_req *r)
     reply_success(r);
 }
 
+/* ---- adapters, which an administrator loads and unloads ---- */
+
+static void reply_failed(http_req *r, lq_status s, const char *param, const lq_err *err)
+{
+    http_error(r, s == LQ_EBUSY || s == LQ_ENOMEM ? 503 : 400, param,
+               s == LQ_EBUSY ? "overloaded" : "invalid_value", "%s", err->msg);
+}
+
+/* The strings of such a body, malloc'd; those that are not there are NULL. False: it is wrong, and answered. */
+typedef struct {
+    char *name, *path, *model;
+} adapter_body;
+
+static void free_body(adapter_body *b)
+{
+    free(b->name);
+    free(b->path);
+    free(b->model);
+}
+
+static bool read_adapter(http_req *r, bool with_path, adapter_body *b)
+{
+    size_t n, tree = 0;
+    const char *text = http_body(r, &n), *v[3] = { NULL };
+    cJSON *doc = NULL;
+    lq_err err = { "it is empty" };
+    *b = (adapter_body){ NULL };
+    lq_status s = n ? js_measure(&tree, text, n, &err) : LQ_EFORMAT;
+    if (!s) s = js_parse(&doc, text, n, n, JS_UNIQUE, &err);
+    if (!s) s = js_str(doc, "lora_name", true, &v[0], &err);
+    if (!s) s = js_str(doc, "lora_path", with_path, &v[1], &err);
+    if (!s) s = js_str(doc, "model", false, &v[2], &err);
+    if (!s)
+        *b = (adapter_body){ strdup(v[0]), v[1] ? strdup(v[1]) : NULL, v[2] ? strdup(v[2]) : NULL };
+    cJSON_Delete(doc);
+    if (!s && (!b->name || (v[1] && !b->path) || (v[2] && !b->model)))
+        s = lq_fail(&err, LQ_ENOMEM, "out of memory");
+    if (!s) return true;
+    reply_failed(r, s, NULL, &err);
+    free_body(b);
+    return false;
+}
+
+/* The model that an adapter is to be loaded for: the one that is named, the one that has it already, or the only one
+ * that it can be. -1: answered. */
+static int model_of_adapter(const router *v, http_req *r, const adapter_body *b)
+{
+    int n, i = b->model ? find(v, b->model) : loras_find(v->loras, b->name);
+    if (i < 0 && b->model) no_model(r, b->model);
+    if (i >= 0 || b->model) return i;
+    i = fleet_latest(v->f, &n);
+    if (v->cat.n == 1) return 0;
+    if (n == 1) return i;
+    http_error(r, 400, "model", "missing_required_parameter",
+               "model: expected the name of the model that the adapter is for, found nothing, and "
+               "%d models are loaded",
+               n);
+    return -1;
+}
+
+static void adapter_loaded(job *j, int status)
+{
+    loras_loaded(j->v->loras, j->adapter, status == 200 ? j->adapter_path : NULL);
+}
+
+static void post_load_adapter(void *app, http_req *r)
+{
+    router *v = app;
+    adapter_body b;
+    lq_err err;
+    if (!is_up(v, r) || !read_adapter(r, true, &b)) return;
+    const int which = model_of_adapter(v, r, &b);
+    lq_status s = LQ_OK;
+    if (which >= 0 && cat_find(&v->cat, b.name) >= 0)
+        s = lq_fail(&err, LQ_EUSAGE, "lora_name: '%.200s' is a model's own name", b.name);
+    if (which >= 0 && !s) s = loras_claim(v->loras, b.name, which, &err);
+    if (s) reply_failed(r, s, "lora_name", &err);
+    job *j = which < 0 || s ? NULL : new_job(v, r, which, "POST");
+    if (which >= 0 && !s && !j) loras_loaded(v->loras, b.name, NULL);
+    if (j) {
+        j->adapter = b.name;
+        j->adapter_path = b.path;
+        j->ended = adapter_loaded;
+        b.name = b.path = NULL;
+    }
+    free_body(&b);
+    if (j) fleet_ask(v->f, which, job_ready, j);
+}
+
+static void adapter_unloaded(job *j, int status)
+{
+    if (status == 200) loras_remove(j->v->loras, j->adapter);
+}
+
+/* Of a model that is not in memory it is only forgotten: its next server will not have it. */
+static void forget_adapter(router *v, http_req *r, const char *name)
+{
+    lq_buf b = { 0 };
+    loras_remove(v->loras, name);
+    lq_buf_printf(&b, "Success: LoRA adapter '%s' removed successfully.", name);
+    if (b.oom)
+        http_error(r, 503, NULL, NULL, "out of memory");
+    else
+        http_reply(r, 200, b.p, b.n, &(http_extra){ .type = "text/plain; charset=utf-8" });
+    lq_buf_free(&b);
+}
+
+static void post_unload_adapter(void *app, http_req *r)
+{
+    router *v = app;
+    adapter_body b;
+    if (!is_up(v, r) || !read_adapter(r, false, &b)) return;
+    const int which = loras_find(v->loras, b.name), named = b.model ? find(v, b.model) : which;
+    if (which < 0 || named != which) {
+        http_error(r, 404, NULL, "adapter_not_found", "the adapter '%.200s' cannot be found%s",
+                   b.name, which < 0 ? "" : " in that model");
+        free_body(&b);
+        return;
+    }
+    const fleet_state state = fleet_state_of(v->f, which);
+    if (state == FLEET_READY || state == FLEET_STARTING) {
+        job *j = new_job(v, r, which, "POST");
+        if (j) {
+            j->adapter = b.name;
+            j->ended = adapter_unloaded;
+            b.name = NULL;
+            fleet_ask(v->f, which, job_ready, j);
+        }
+    } else {
+        forget_adapter(v, r, b.name);
+    }
+    free_body(&b);
+}
+
 /* Of whichever model it is. */
 static void delete_request(void *app, http_req *r)
 {
@@ -423,7 +613,7 @@ static void delete_request(void *app, http_req *r)
         lq_buf body = { 0 };
         if (!fleet_hold(v->f, i)) continue;
         fleet_socket(v->f, i, socket, sizeof socket);
-        relay_ask(socket, "DELETE", http_path(r), 5, &status, &body);
+        relay_ask(socket, "DELETE", http_path(r), NULL, 5, &status, &body);
         fleet_release(v->f, i, false);
         if (status == 200 && !found) http_reply(r, 200, body.p, body.n, NULL);
         found |= status == 200;
@@ -461,6 +651,8 @@ static const struct {
     { "GET", "/v1/batches", NULL },
     { "GET", "/v1/batches/*", NULL },
     { "POST", "/v1/batches/*", NULL },
+    { "POST", "/v1/load_lora_adapter", post_load_adapter },
+    { "POST", "/v1/unload_lora_adapter", post_unload_adapter },
     { "DELETE", "/v1/requests/*", delete_request },
 };
 
