@@ -63,6 +63,7 @@ case $what in *test*)
     optional git-lfs git-lfs
     optional docker-registry docker-registry
     optional openssl openssl
+    optional openmpi-bin mpirun
     # the NEON kernels (make test-neon)
     optional "gcc-aarch64-linux-gnu libc6-dev-arm64-cross" aarch64-linux-gnu-gcc
     optional qemu-user qemu-aarch64

@@ -1,0 +1,293 @@
+/* tests/unit/test_comm.c - base/comm.h: ranks as processes that this test forks. */
+#include "base/clock.h"
+#include "base/comm.h"
+#include "tests/support/check.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST = 5 };
+
+/* Runs body(c) as each of n ranks, over sockets; codes [n]: their exit codes, 128 + a signal. */
+static void as_ranks(int n, int (*body)(comm *c), int *codes)
+{
+    char dir[] = "/tmp/llmq-comm-XXXXXX", text[64];
+    pid_t pid[MOST];
+    CHECK(mkdtemp(dir) != NULL, "mkdtemp");
+    for (int i = 0; i < n; i++) {
+        pid[i] = fork();
+        if (pid[i]) continue;
+        comm *c;
+        lq_err err = { "" };
+        snprintf(text, sizeof text, "%d", i);
+        setenv("LLMQ_RANK", text, 1);
+        snprintf(text, sizeof text, "%d", n);
+        setenv("LLMQ_RANKS", text, 1);
+        snprintf(text, sizeof text, "%s/r", dir);
+        setenv("LLMQ_RANK_SOCKETS", text, 1);
+        if (comm_open(&c, &err)) {
+            fprintf(stderr, "rank %d: %s\n", i, err.msg);
+            _exit(99);
+        }
+        if (comm_rank(c) != i || comm_size(c) != n || comm_sharing(c) != n) _exit(98);
+        const int code = body(c);
+        if (!code) comm_close(c);
+        _exit(code);
+    }
+    for (int i = 0; i < n; i++) {
+        int status;
+        waitpid(pid[i], &status, 0);
+        codes[i] = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    }
+    CHECK(rmdir(dir) == 0, "%s: a socket is left", dir);
+}
+
+static uint8_t byte_of(int rank, size_t i)
+{
+    return (uint8_t)(i * 7 + i / 251 + (size_t)rank * 31);
+}
+
+static void fill(uint8_t *p, size_t n, int rank)
+{
+    for (size_t i = 0; i < n; i++)
+        p[i] = byte_of(rank, i);
+}
+
+static bool is_of(const uint8_t *p, size_t n, int rank)
+{
+    for (size_t i = 0; i < n; i++)
+        if (p[i] != byte_of(rank, i)) return false;
+    return true;
+}
+
+/* Everybody to everybody at once, more than a socket holds; then everything that ranks do together. */
+static int exchange(comm *c)
+{
+    enum { MANY = 3000000 };
+    const int rank = comm_rank(c), size = comm_size(c);
+    uint8_t *mine = malloc(MANY), *all = malloc((size_t)size * MANY);
+    comm_move m[2 * MOST];
+    size_t n = 0;
+    lq_err err;
+    fill(mine, MANY, rank);
+    for (int i = 0; i < size; i++) {
+        if (i == rank) continue;
+        if (comm_start_recv(c, &m[n++], i, 3, all + (size_t)i * MANY, MANY, &err)) return 1;
+        if (comm_start_send(c, &m[n++], i, 3, mine, MANY, &err)) return 2;
+    }
+    if (comm_wait(c, m, n, &err)) return 3;
+    for (int i = 0; i < size; i++)
+        if (i != rank && !is_of(all + (size_t)i * MANY, MANY, i)) return 4;
+    for (int root = 0; root < size; root++) {
+        fill(all, MANY, rank);
+        if (comm_broadcast(c, root, all, MANY, &err) || !is_of(all, MANY, root)) return 5;
+        if (comm_gather(c, root, mine, 1000, all, &err)) return 6;
+        for (int i = 0; i < size && rank == root; i++)
+            if (!is_of(all + (size_t)i * 1000, 1000, i)) return 7;
+    }
+    if (comm_barrier(c, &err)) return 8;
+    int who;
+    const lq_status s = comm_agree(c, rank == size - 1 ? LQ_EVALUE : LQ_OK, &who, &err);
+    if (s != LQ_EVALUE || who != size - 1) return 9;
+    free(mine);
+    free(all);
+    return 0;
+}
+
+TEST(bytes_go_between_all_ranks)
+{
+    for (int n = 2; n <= MOST; n++) {
+        int codes[MOST];
+        as_ranks(n, exchange, codes);
+        for (int i = 0; i < n; i++)
+            CHECK(codes[i] == 0, "rank %d of %d: step %d", i, n, codes[i]);
+    }
+}
+
+/* Rank 0 sends tags in one order, rank 1 takes them in another; of one tag they stay in order. */
+static int tags(comm *c)
+{
+    enum { N = 6, BYTES = 70000 };
+    uint8_t *p = malloc(BYTES);
+    lq_err err;
+    static const int order[N] = { 4, 5, 0, 1, 2, 3 }; /* tags 2, 2, 0, 0, 1, 1 */
+    for (int i = 0; i < N; i++) {
+        const int k = comm_rank(c) ? order[i] : i;
+        fill(p, BYTES, k);
+        if (comm_rank(c) ? comm_recv(c, 0, k / 2, p, BYTES, &err)
+                         : comm_send(c, 1, k / 2, p, BYTES, &err))
+            return 1;
+        if (!is_of(p, BYTES, k)) return 2 + i;
+    }
+    free(p);
+    return 0;
+}
+
+TEST(messages_are_told_apart_by_tag_and_keep_their_order)
+{
+    int codes[2];
+    as_ranks(2, tags, codes);
+    CHECK(codes[0] == 0 && codes[1] == 0, "codes %d and %d", codes[0], codes[1]);
+}
+
+static int killed(comm *c)
+{
+    char x;
+    lq_err err = { "" };
+    if (comm_rank(c) == 1) {
+        kill(getpid(), SIGKILL);
+        pause();
+    }
+    if (comm_recv(c, 2 - comm_rank(c), 0, &x, 1, &err) != LQ_EIO) return 50;
+    if (comm_recv(c, 1, 0, &x, 1, &err) != LQ_EIO) return 51; /* still, and at once */
+    return strstr(err.msg, "rank 1 of 3 is gone") || strstr(err.msg, "is gone") ? 7 : 52;
+}
+
+TEST(a_rank_that_is_killed_ends_the_waiting_of_the_others)
+{
+    int codes[3];
+    as_ranks(3, killed, codes);
+    CHECK(codes[0] == 7 && codes[1] == 128 + SIGKILL && codes[2] == 7, "codes %d %d %d", codes[0],
+          codes[1], codes[2]);
+}
+
+static int gives_up(comm *c)
+{
+    char x;
+    lq_err err;
+    if (comm_rank(c) == 2) {
+        comm_abort(c, 33);
+        return 33;
+    }
+    if (comm_recv(c, 1 - comm_rank(c), 0, &x, 1, &err) != LQ_EINTR) return 60;
+    return comm_ended(c);
+}
+
+TEST(a_rank_that_ends_the_job_tells_its_exit_code)
+{
+    int codes[3];
+    as_ranks(3, gives_up, codes);
+    for (int i = 0; i < 3; i++)
+        CHECK(codes[i] == 33, "rank %d: %d", i, codes[i]);
+}
+
+static atomic_int stop;
+static void on_alarm(int sig)
+{
+    (void)sig;
+    atomic_store(&stop, 1);
+}
+
+static int stopped(comm *c)
+{
+    const lq_job job = { .stop = &stop };
+    char x;
+    lq_err err;
+    comm_watch(c, &job);
+    signal(SIGALRM, on_alarm);
+    ualarm(50000, 0);
+    const lq_status s = comm_recv(c, 1 - comm_rank(c), 0, &x, 1, &err);
+    return s == LQ_EINTR ? 5 : 1;
+}
+
+TEST(waiting_ends_with_the_job)
+{
+    int codes[2];
+    as_ranks(2, stopped, codes);
+    CHECK(codes[0] == 5 || codes[1] == 5, "codes %d and %d", codes[0], codes[1]);
+}
+
+TEST(a_process_without_a_launcher_is_the_only_rank)
+{
+    static const char *const said[] = { "LLMQ_RANKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                                        "SLURM_STEP_NUM_TASKS" };
+    comm *c;
+    lq_err err;
+    char x = 3, y = 0;
+    int who;
+    for (size_t i = 0; i < LQ_COUNT(said); i++)
+        unsetenv(said[i]);
+    CHECK(comm_open(&c, &err) == LQ_OK && !c, "one rank");
+    CHECK(comm_rank(c) == 0 && comm_size(c) == 1 && comm_sharing(c) == 1, "and it says so");
+    CHECK(!comm_broadcast(c, 0, &x, 1, &err) && !comm_gather(c, 0, &x, 1, &y, &err) && y == 3,
+          "calls are over at once");
+    CHECK(!comm_barrier(c, &err) && comm_agree(c, LQ_EIO, &who, &err) == LQ_EIO, "likewise");
+    comm_close(c);
+}
+
+TEST(a_launcher_whose_library_is_missing_is_an_error)
+{
+    comm *c;
+    lq_err err = { "" };
+    setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+    setenv("LLMQ_MPI", "libllmq-has-no-such.so", 1);
+    CHECK(comm_open(&c, &err) == LQ_EUNSUPPORTED && strstr(err.msg, "OMPI_COMM_WORLD_SIZE says 2"),
+          "%s", err.msg);
+    setenv("LLMQ_MPI", "libm.so.6", 1);
+    CHECK(comm_open(&c, &err) == LQ_EUNSUPPORTED && strstr(err.msg, "found none of MPI_"), "%s",
+          err.msg);
+    unsetenv("LLMQ_MPI");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("OMPI_COMM_WORLD_RANK");
+}
+
+/* ---- by MPI ---- */
+static char program[4096];
+
+TEST(mpi_moves_the_same_bytes_by_each_launcher_that_is_here)
+{
+    static const char *const launchers[] = { "mpirun.openmpi", "mpirun.mpich", "mpirun" };
+    char command[5000];
+    int found = 0;
+    setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
+    setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
+    setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1); /* and of Open MPI 5: */
+    setenv("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe", 1);
+    for (size_t i = 0; i < LQ_COUNT(launchers); i++) {
+        snprintf(command, sizeof command, "command -v %s >/dev/null", launchers[i]);
+        if (system(command) || (i == 2 && found)) continue;
+        found++;
+        snprintf(command, sizeof command, "%s -n 3 '%s' --as-rank", launchers[i], program);
+        const int status = system(command);
+        CHECK(status == 0, "%s: status %d", launchers[i], status);
+    }
+    if (!found) CHECK_SKIP("no mpirun here");
+}
+
+/* Started by that test. */
+static int as_rank_of_mpi(void)
+{
+    comm *c;
+    lq_err err = { "" };
+    if (comm_open(&c, &err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 99;
+    }
+    if (comm_size(c) != 3) return 98;
+    const int code = exchange(c);
+    if (code)
+        comm_abort(c, code);
+    else
+        comm_close(c);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && strcmp(argv[1], "--as-rank") == 0) return as_rank_of_mpi();
+    snprintf(program, sizeof program, "%s", argv[0]);
+    RUN(bytes_go_between_all_ranks);
+    RUN(messages_are_told_apart_by_tag_and_keep_their_order);
+    RUN(a_rank_that_is_killed_ends_the_waiting_of_the_others);
+    RUN(a_rank_that_ends_the_job_tells_its_exit_code);
+    RUN(waiting_ends_with_the_job);
+    RUN(a_process_without_a_launcher_is_the_only_rank);
+    RUN(a_launcher_whose_library_is_missing_is_an_error);
+    RUN(mpi_moves_the_same_bytes_by_each_launcher_that_is_here);
+    return check_end();
+}
