@@ -545,10 +545,9 @@ static lq_status check_one(const cmd_ctx *c, const serve_opts *o, lq_err *err)
 /* What belongs to one model's server, or is kept where no later request would find it. */
 static lq_status check_several(const cmd_ctx *c, const serve_opts *o, lq_err *err)
 {
-    static const char *const single[] = {
-        "model",   "served-model-name", "response-store", "file-store",     "file-store-dir",
-        "dry-run", "print-limits",      "quantize",       "quantize-cache", "speculative-model"
-    };
+    static const char *const single[] = { "model",          "served-model-name", "response-store",
+                                          "dry-run",        "print-limits",      "quantize",
+                                          "quantize-cache", "speculative-model" };
     if (o->router.file && c->argc)
         return lq_fail(err, LQ_EUSAGE, "--models: expected no MODEL beside it, found '%.100s'",
                        c->argv[0]);
@@ -584,6 +583,7 @@ static lq_status serve_check(const cmd_ctx *c, const void *opts, lq_err *err)
 
 static lq_status serve_several(const cmd_ctx *c, const serve_opts *o, lq_err *err)
 {
+    const int64_t seqs = o->queue < o->engine.max_seqs ? o->queue : o->engine.max_seqs;
     ops_all_files();
     return router_run(&(router_job){ .c = c,
                                      .opts = o,
@@ -592,6 +592,9 @@ static lq_status serve_several(const cmd_ctx *c, const serve_opts *o, lq_err *er
                                      .folder = o->router.file ? NULL : c->argv[0],
                                      .isolation = (iso_mode)o->isolation,
                                      .queue = o->queue,
+                                     .files = o->files,
+                                     .files_dir = o->file_dir,
+                                     .batch_window = (int)(seqs / 2),
                                      .shutdown_seconds = o->shutdown_timeout },
                       err);
 }

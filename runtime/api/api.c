@@ -40,6 +40,7 @@ lq_status api_open(api **out, const api_opts *o, lq_err *err)
     a->met = met_new();
     a->store = api_store_open(o->kept_responses);
     a->routes = api_routes(false, &a->n_routes);
+    a->routes_app = a;
     lq_status s = copy_names(a, err);
     if (!s) s = open_files(a, err);
     if (!s) {
@@ -76,6 +77,11 @@ void api_set_http(api *a, http_server *s) { atomic_store(&a->http, s); }
 
 void api_set_progress(api *a, double done) { atomic_store(&a->progress, done); }
 
+static void set_window(api *a, int64_t n)
+{
+    a->window = (int)(n < 1 ? 1 : n < API_BATCH_WINDOW ? n : API_BATCH_WINDOW);
+}
+
 void api_set_model(api *a, const api_model *m)
 {
     int loading = API_LOADING;
@@ -85,8 +91,19 @@ void api_set_model(api *a, const api_model *m)
     memcpy(a->fingerprint, "fp_", 3);
     memcpy(a->fingerprint + 3, hex, 16);
     a->m = *m;
+    set_window(a, m->max_seqs / 2);
     atomic_store(&a->ready_seconds, lq_now() - a->started);
     atomic_store(&a->has_model, true);
+    atomic_compare_exchange_strong(&a->state, &loading, API_READY);
+}
+
+void api_set_routes(api *a, const http_route *routes, size_t n, void *app, int window)
+{
+    int loading = API_LOADING;
+    a->routes = routes;
+    a->n_routes = n;
+    a->routes_app = app;
+    set_window(a, window);
     atomic_compare_exchange_strong(&a->state, &loading, API_READY);
 }
 

@@ -88,6 +88,15 @@ void api_close(api *a); /* after http_close and the engine's end */
 /* For http_opts: these routes, the api as their app, api_log as their log, api_tick as tick. page:
  * with the page of runtime/api/web.h at /, else / lists the routes. */
 const http_route *api_routes(bool page, size_t *n);
+/* Of them, those about files and batches, which need no model. */
+void api_post_file(void *a, http_req *r);
+void api_get_files(void *a, http_req *r);
+void api_get_file(void *a, http_req *r); /* and its content */
+void api_delete_file(void *a, http_req *r);
+void api_post_batch(void *a, http_req *r);
+void api_get_batches(void *a, http_req *r);
+void api_get_batch(void *a, http_req *r);
+void api_post_batch_cancel(void *a, http_req *r);
 /* The text of /metrics (met_write), in the format that the client asks for; frees w. */
 void api_reply_metrics(http_req *r, lq_buf *w);
 void api_log(void *a, const http_log_line *l);
@@ -97,6 +106,9 @@ void api_set_http(api *a, http_server *s); /* its counters appear in /metrics */
 /* Is `name` (NULL: not given) one of opts.names? */
 bool api_has_name(const api *a, const char *name);
 
+/* There is no model here: what batches ask goes to these routes, at most `window` requests at a time. Once; it is
+ * ready then. */
+void api_set_routes(api *a, const http_route *routes, size_t n, void *app, int window);
 /* How much of the model is loaded, 0..1: what /ready says until api_set_model. Any thread. */
 void api_set_progress(api *a, double done);
 void api_set_model(api *a, const api_model *m); /* once */

@@ -195,8 +195,8 @@ static bool submit(run *r, slot *t)
     pthread_mutex_lock(&r->s->submit);
     t->state = RUNNING;
     ok = ok && atomic_load(&a->state) == API_READY &&
-         !http_local(a->routes, a->n_routes, a, atomic_load(&a->http), r->b->endpoint, l.body_text,
-                     l.n_body, on_answer, t, &err);
+         !http_local(a->routes, a->n_routes, a->routes_app, atomic_load(&a->http), r->b->endpoint,
+                     l.body_text, l.n_body, on_answer, t, &err);
     pthread_mutex_unlock(&r->s->submit);
     if (!ok) t->state = FREE;
     batch_line_free(&l);
@@ -427,7 +427,6 @@ static void finish(run *r)
 static void run_batch(api_batches *s, api_batch *b)
 {
     run *r = calloc(1, sizeof *r);
-    const int64_t half = s->a->m.max_seqs / 2;
     bool ok = r != NULL;
     if (ok) {
         r->s = s;
@@ -435,7 +434,7 @@ static void run_batch(api_batches *s, api_batch *b)
         r->out.fd = r->err.fd = -1;
         r->at = b->input->data.p;
         r->end = r->at + b->input->data.n;
-        r->window = half < 1 ? 1 : half > API_BATCH_WINDOW ? API_BATCH_WINDOW : (int)half;
+        r->window = s->a->window;
         ok = validate(r) && open_parts(r);
     }
     pthread_mutex_lock(&s->mu);

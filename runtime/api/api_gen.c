@@ -651,7 +651,7 @@ static lq_status prepare(gen *g, api_error *e)
     if (!s) s = check_choices(g, e);
     if (s) return s;
     if (g->p.stream && !http_can_stream(g->r))
-        return api_fail(e, "stream", "unsupported_value", "stream: a batch has whole answers only");
+        return api_fail(e, "stream", "unsupported_value", HTTP_WHOLE_ONLY);
     if (g->p.priority && !g->a->o.priorities)
         return api_fail(e, "priority", "unsupported_value",
                         "priority: this server answers in the order of arrival");

@@ -37,8 +37,11 @@ struct api {
     api_disk *disk;     /* NULL: files are in memory */
     api_files *files;   /* NULL: files are not kept, and there are no batches */
     api_batches *batches;
-    const http_route *routes; /* all, for requests of batches */
+    const http_route *
+        routes; /* all, for requests of batches; with routes_app and n_routes written before the state */
     size_t n_routes;
+    void *routes_app;
+    int window;          /* requests of a batch at the same time */
     gr_cache *grammars;  /* under mu; NULL until one is asked for */
     lq_hash schemas[64]; /* under mu: what api_note_schema said last */
     size_t n_schemas;
@@ -159,14 +162,6 @@ void api_post_rerank(void *a, http_req *r);    /* Jina's */
 void api_post_rerank_v2(void *a, http_req *r); /* Cohere's */
 void api_post_score(void *a, http_req *r);     /* vLLM's */
 void api_post_tokenize(void *a, http_req *r);
-void api_post_file(void *a, http_req *r);
-void api_get_files(void *a, http_req *r);
-void api_get_file(void *a, http_req *r); /* and its content */
-void api_delete_file(void *a, http_req *r);
-void api_post_batch(void *a, http_req *r);
-void api_get_batches(void *a, http_req *r);
-void api_get_batch(void *a, http_req *r);
-void api_post_batch_cancel(void *a, http_req *r);
 void api_get_tokenizer(void *a, http_req *r);
 void api_post_detokenize(void *a, http_req *r);
 void api_get_root(void *a, http_req *r);

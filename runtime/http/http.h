@@ -130,7 +130,8 @@ lq_status http_local(const http_route *routes, size_t n_routes, void *app, http_
                      lq_err *err);
 
 /* ---- inside a handler ---- */
-bool http_can_stream(const http_req *r);             /* false: only a whole answer can be given */
+bool http_can_stream(const http_req *r); /* false: only a whole answer can be given */
+#define HTTP_WHOLE_ONLY "stream: a batch has whole answers only" /* is why */
 const char *http_body(const http_req *r, size_t *n); /* not NULL; valid as long as the exchange */
 const char *http_path(const http_req *r);            /* decoded, without the query */
 const char *http_rest(const http_req *r); /* what stood for the star of the route, decoded */

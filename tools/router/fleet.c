@@ -84,13 +84,14 @@ lq_status fleet_open(fleet **out, const catalog *c, loras *l, keeper *k, const c
 void fleet_close(fleet *f)
 {
     if (!f) return;
-    for (int i = 0; i < f->c->n; i++)
-        cJSON_Delete(f->ships[i].cards);
     while (f->first) {
         waiter *w = f->first;
         f->first = w->next;
+        if (w->ready) w->ready(w->user, 503, "shutting_down", "the server is shutting down");
         free(w);
     }
+    for (int i = 0; i < f->c->n; i++)
+        cJSON_Delete(f->ships[i].cards);
     pthread_mutex_destroy(&f->mu);
     free(f->ships);
     free(f);

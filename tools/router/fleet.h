@@ -41,7 +41,7 @@ typedef void (*fleet_ready)(void *user, int status, const char *code, const char
 /* c, l, k and folder (of the sockets, whose names are the models' numbers) are borrowed until fleet_close. */
 lq_status fleet_open(fleet **f, const catalog *c, loras *l, keeper *k, const char *folder,
                      const fleet_opts *o, lq_err *err);
-void fleet_close(fleet *f);
+void fleet_close(fleet *f); /* who still waits is told that the server ends */
 /* Moves everything along, and waits at most `seconds` for something to happen. LQ_EIO: no model can be started
  * any more. */
 lq_status fleet_step(fleet *f, double seconds, lq_err *err);

@@ -9,8 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* What is the router's own: how it is reached, and which models there are. Stores of a server would be out of
- * reach once another model is asked. */
+/* What is the router's own: how it is reached, which models there are, and what it keeps for clients. */
 static const char *const own[] = {
     "model",
     "host",

@@ -17,6 +17,7 @@ struct hop {
     CURL *easy;
     struct curl_slist *headers;
     bool began, streams, cut; /* cut: the client is gone, or its connection is to be */
+    bool whole_only;          /* and it streams: refused */
     lq_buf body;
     char kept[MAX_HEADERS][MAX_HEADER]; /* of the answer */
     size_t n_kept;
@@ -75,6 +76,9 @@ static void begin_answer(hop *h)
     h->streams = status == 200 && type &&
                  (strncasecmp(type, "text/event-stream", 17) == 0 ||
                   strncasecmp(type, "application/x-ndjson", 20) == 0);
+    h->whole_only = h->streams && !http_can_stream(h->c.r);
+    h->cut |= h->whole_only;
+    h->streams &= !h->whole_only;
     if (h->streams) http_stream_begin(h->c.r);
 }
 
@@ -161,9 +165,12 @@ static void finish(hop *h, CURLcode code, const char *broken)
     const char *why = NULL;
     long status = 0;
     if (code == CURLE_OK) curl_easy_getinfo(h->easy, CURLINFO_RESPONSE_CODE, &status);
+    if (code == CURLE_COULDNT_CONNECT) status = RELAY_NOBODY;
     if (h->streams) {
         if (code != CURLE_OK) http_stream_write(h->c.r, NULL, 0);
         http_stream_end(h->c.r);
+    } else if (h->whole_only) {
+        http_error(h->c.r, 400, "stream", "unsupported_value", HTTP_WHOLE_ONLY);
     } else if (code == CURLE_OK) {
         answer(h);
     } else if (h->cut && !atomic_load(h->c.gone)) {

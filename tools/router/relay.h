@@ -10,6 +10,7 @@
 #include "runtime/http/http.h"
 
 typedef struct relay relay;
+enum { RELAY_NOBODY = -1 };
 
 /* All strings are copied. */
 typedef struct {
@@ -19,8 +20,8 @@ typedef struct {
     http_req *r;             /* kept until done(); its body is what is sent by a POST */
     const char *type;        /* of that body */
     const atomic_bool *gone; /* true: its client is; looked at until done() */
-    /* Once, on the relay's thread. why: there was no answer, and the exchange has none yet; NULL: it
-     * has its answer, of that HTTP status, or (0) its client is gone. */
+    /* Once, on the relay's thread. why: there was no answer, and the exchange has none yet (RELAY_NOBODY: nobody
+     * listens there); NULL: it has its answer, of that HTTP status, or (0) its client is gone. */
     void (*done)(void *user, int status, const char *why);
     void *user;
 } relay_call;

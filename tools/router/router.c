@@ -14,6 +14,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { GRACE_SECONDS = 5 }; /* that a model's server has beyond --shutdown-timeout */
@@ -48,16 +49,18 @@ static lq_status read_catalog(router *v, lq_err *err)
 static lq_status begin(router *v, lq_err *err)
 {
     keeper_row *rows = NULL;
-    iso_path paths[DOOR_PATHS];
+    iso_path paths[DOOR_PATHS + 1] = { { v->j->files_dir, ISO_STORE } };
     lq_status s = kin_make(&rows, v->j->c, v->j->opts, &v->cat, v->folder, err);
     if (!s)
         s = keeper_start(&v->k, rows, v->cat.n, v->folder, v->j->shutdown_seconds + GRACE_SECONDS,
                          err);
     kin_free(rows, v->cat.n);
     if (s) return s;
-    door_paths(v->j->door, paths);
-    return iso_files(&v->isolation,
-                     &(iso_want){ .mode = v->j->isolation, .paths = paths, .n = DOOR_PATHS }, err);
+    if (v->j->files_dir)
+        (void)mkdir(v->j->files_dir, 0700); /* api_open says what is wrong with it */
+    door_paths(v->j->door, paths + 1);
+    const iso_want w = { .mode = v->j->isolation, .paths = paths, .n = LQ_COUNT(paths) };
+    return iso_files(&v->isolation, &w, err);
 }
 
 static bool log_line(router *v, const http_log_line *l)
@@ -73,6 +76,24 @@ static void on_log(void *app, const http_log_line *l)
     if (!log_line(v, l)) atomic_fetch_add(&v->lost_lines, 1);
 }
 
+static void note(void *user, const char *text)
+{
+    (void)user;
+    prog_say(LOG_WARN, "%s", text);
+}
+
+static lq_status open_files(router *v, lq_err *err)
+{
+    const char *const name = v->cat.m[0].names[0];
+    const api_opts o = { .names = &name,
+                         .n_names = 1,
+                         .version = LLMQ_VERSION,
+                         .file_bytes = v->j->files,
+                         .file_dir = v->j->files_dir,
+                         .note = note };
+    return api_open(&v->files, &o, err);
+}
+
 static lq_status open_door(router *v, lq_err *err)
 {
     http_opts h = { .log = on_log, .app = v };
@@ -80,7 +101,11 @@ static lq_status open_door(router *v, lq_err *err)
     if (s) return s;
     h.routes = v->routes;
     h.n_routes = v->n_routes;
-    return door_open(&v->door, &h, err);
+    s = door_open(&v->door, &h, err);
+    if (s) return s;
+    api_set_http(v->files, v->door.http);
+    api_set_routes(v->files, v->routes, v->n_routes, v, v->j->batch_window);
+    return LQ_OK;
 }
 
 static void preload(router *v)
@@ -101,6 +126,7 @@ static lq_status open_fleet(router *v, lq_err *err)
     lq_status s = loras_open(&v->loras, &v->cat, err);
     if (!s) s = fleet_open(&v->f, &v->cat, v->loras, v->k, v->folder, &fo, err);
     if (!s) s = relay_open(&v->y, err);
+    if (!s) s = open_files(v, err);
     if (!s) s = open_door(v, err);
     if (!s) s = iso_calls(&v->isolation, &(iso_want){ .mode = v->j->isolation }, err);
     if (s) return s;
@@ -145,6 +171,7 @@ static lq_status drain(router *v, lq_err *err)
     prog_say(LOG_INFO, "draining: running requests have %.0f s; a second signal ends at once",
              v->j->shutdown_seconds);
     atomic_store(&v->draining, true);
+    api_drain(v->files);
     http_drain(v->door.http);
     while (!s && (fleet_running(v->f) || fleet_waiting(v->f)) && lq_now() < until)
         s = fleet_step(v->f, 0.05, err);
@@ -154,9 +181,12 @@ static lq_status drain(router *v, lq_err *err)
 
 static void close_all(router *v)
 {
+    atomic_store(&v->draining, true);
+    if (v->files) api_drain(v->files);
     door_shut(&v->door); /* what still waits or runs learns that its client is gone */
     relay_close(v->y);
     fleet_close(v->f);
+    api_close(v->files); /* whose requests have ended by that */
     loras_close(v->loras);
     keeper_close(v->k);
     door_close(&v->door);

@@ -2,6 +2,7 @@
 #ifndef LLMQ_TOOLS_ROUTER_ROUTER_INT_H
 #define LLMQ_TOOLS_ROUTER_ROUTER_INT_H
 
+#include "runtime/api/api.h"
 #include "tools/router/fleet.h"
 #include "tools/router/relay.h"
 #include "tools/router/router.h"
@@ -10,6 +11,7 @@ typedef struct {
     const router_job *j;
     catalog cat;
     loras *loras;
+    api *files; /* files and batches of clients, whose requests go through this server's routes */
     char folder[96]; /* a socket's path, "/NUMBER" more, has at most 103 bytes */
     keeper *k;
     fleet *f;

@@ -139,8 +139,11 @@ static void job_end(job *j, int status, bool held)
 static void job_done(void *user, int status, const char *why)
 {
     job *j = user;
+    /* A batch would send it again and again, and maybe it is why; not what nobody has seen, nor what the end cuts. */
+    const bool last =
+        !http_can_stream(j->r) && status != RELAY_NOBODY && !atomic_load(&j->v->draining);
     if (why)
-        http_error(j->r, 503, NULL, "model_lost", "the server of %.100s broke off: %s",
+        http_error(j->r, last ? 500 : 503, NULL, "model_lost", "the server of %.100s broke off: %s",
                    j->v->cat.m[j->model].names[0], why);
     job_end(j, status, true);
 }
@@ -622,6 +625,19 @@ static void delete_request(void *app, http_req *r)
     if (!found) http_error(r, 404, NULL, NULL, "no request of this id runs");
 }
 
+/* ---- files and batches, which are the whole server's ---- */
+
+#define OF_FILES(name) \
+    static void name(void *app, http_req *r) { api_##name(((router *)app)->files, r); }
+OF_FILES(post_file)
+OF_FILES(get_files)
+OF_FILES(get_file)
+OF_FILES(delete_file)
+OF_FILES(post_batch)
+OF_FILES(get_batches)
+OF_FILES(get_batch)
+OF_FILES(post_batch_cancel)
+
 /* ---- the table ---- */
 
 /* Routes of one model that are answered otherwise here. handle NULL: there is no such route: what it
@@ -643,14 +659,14 @@ static const struct {
     { "GET", "/api/ps", get_ps },
     { "GET", "/v1/responses/*", NULL },
     { "DELETE", "/v1/responses/*", NULL },
-    { "POST", "/v1/files", NULL },
-    { "GET", "/v1/files", NULL },
-    { "GET", "/v1/files/*", NULL },
-    { "DELETE", "/v1/files/*", NULL },
-    { "POST", "/v1/batches", NULL },
-    { "GET", "/v1/batches", NULL },
-    { "GET", "/v1/batches/*", NULL },
-    { "POST", "/v1/batches/*", NULL },
+    { "POST", "/v1/files", post_file },
+    { "GET", "/v1/files", get_files },
+    { "GET", "/v1/files/*", get_file },
+    { "DELETE", "/v1/files/*", delete_file },
+    { "POST", "/v1/batches", post_batch },
+    { "GET", "/v1/batches", get_batches },
+    { "GET", "/v1/batches/*", get_batch },
+    { "POST", "/v1/batches/*", post_batch_cancel },
     { "POST", "/v1/load_lora_adapter", post_load_adapter },
     { "POST", "/v1/unload_lora_adapter", post_unload_adapter },
     { "DELETE", "/v1/requests/*", delete_request },

@@ -1,0 +1,117 @@
+"""Files and batches of clients of a server of several models: its own, whatever models are loaded."""
+import json
+import os
+import signal
+
+import openai
+import pytest
+
+from harness import ROOT, until
+from helpers import MODEL, SECOND, TINY, USER, complete, metric
+from routed import kids, listed, start, states  # noqa: F401 (start is a fixture)
+from test_batches import begin, ended, line, texts, upload
+
+URL = "/v1/completions"
+
+
+@pytest.fixture
+def models(tmp_path):
+    rows = [{"model": str(TINY), "name": "tiny", "adapters": {"plain": str(ROOT / "tests/golden/lora/plain")}},
+            {"model": str(MODEL), "name": "big"}]
+    (tmp_path / "models.json").write_text(json.dumps({"models": rows}))
+    return f"--models={tmp_path}/models.json"
+
+
+def client(s, key="none"):
+    return openai.OpenAI(base_url=s.url + "/v1", api_key=key, max_retries=0)
+
+
+def test_a_batch_names_models(start, models):
+    """Its lines go each to their model, in turns where one alone may be loaded; files are there with none."""
+    s = start(models, "--file-store", "1M", "--max-loaded", 1, "--max-num-seqs", 8)
+    with client(s) as api:
+        f = upload(api, ["a"])
+        assert api.files.content(f.id).text == "a" and not kids(s)
+        names = ["tiny", "big", "plain", "tiny", "big"]
+        lines = [line(f"r{i}", f"Day {i}", model=name) for i, name in enumerate(names)]
+        lines += [line("none", model="nobody"), line("streams", model="tiny", stream=True), line("bad", temperature=9, model="big")]
+        b = ended(api, begin(api, lines))
+        assert (b.status, b.request_counts.completed, b.request_counts.failed) == ("completed", 5, 3)
+        out, err = texts(api, b.output_file_id), texts(api, b.error_file_id)
+        assert [(a["custom_id"], a["response"]["body"]["model"]) for a in out] == [(f"r{i}", n) for i, n in enumerate(names)]
+        assert [(a["custom_id"], a["response"]["status_code"]) for a in err] == [("none", 404), ("streams", 400), ("bad", 400)]
+        assert "a batch has whole answers only" in err[1]["response"]["body"]["error"]["message"]
+        for i, name in enumerate(names):
+            alone = complete(s, f"Day {i}", model=name, max_tokens=4, temperature=0)
+            assert out[i]["response"]["body"]["choices"] == alone["choices"]
+        assert api.batches.list().data[0].id == b.id
+        until(lambda: metric(s, "llmq:model_requests_running") == 0)
+
+
+def test_a_store_in_a_folder(start, models, tmp_path):
+    """It is there after a restart, for the key that made it, and a batch goes on."""
+    args = [models, "--file-store", "1M", "--file-store-dir", tmp_path / "store", "--api-key", USER, "--api-key", SECOND,
+            "--max-num-seqs", 4, "--shutdown-timeout", 0]
+    lines = [line(f"r{i}", f"Day {i}", model=["tiny", "big"][i // 30], max_tokens=60, ignore_eos=True) for i in range(60)]
+    s = start(*args, key=USER)
+    with client(s, USER) as api:
+        batch = begin(api, lines)
+        until(lambda: api.batches.retrieve(batch.id).request_counts.completed > 4)
+    assert s.stop() == 0
+    s = start(*args, key=USER)
+    with client(s, USER) as api, client(s, SECOND) as other:
+        b = ended(api, batch)
+        assert (b.status, b.request_counts.completed) == ("completed", 60)
+        assert [a["custom_id"] for a in texts(api, b.output_file_id)] == [f"r{i}" for i in range(60)]
+        assert not list(other.files.list()) and not list(other.batches.list())
+
+
+def test_a_batch_does_not_hold_the_end_up(start, models):
+    """Not where a model that never comes is waited for either."""
+    s = start(models, "--file-store", "1M", "--shutdown-timeout", 0)
+    with client(s) as api:
+        b = begin(api, [line(f"r{i}", model="tiny", max_tokens=900, ignore_eos=True) for i in range(200)])
+        until(lambda: api.batches.retrieve(b.id).request_counts.completed)
+        assert api.batches.cancel(b.id).status == "cancelling"
+        assert ended(api, b).status == "cancelled"
+        begin(api, [line(f"r{i}", model="tiny", max_tokens=900, ignore_eos=True) for i in range(200)])
+        until(lambda: metric(s, "llmq:model_requests_running"))
+    assert s.stop() == 0
+
+
+def test_the_end_while_a_batch_waits_for_its_model(start, models, scripted_llmq, tmp_path):
+    s = start(models, "--file-store", "1M", "--shutdown-timeout", 0, "--test-load", tmp_path / "gate", llmq=scripted_llmq)
+    with client(s) as api:
+        begin(api, [line("a", model="tiny")])
+        until(lambda: states(s)["tiny"] == "loading" and metric(s, "llmq:models_waiting"))
+    assert s.stop() == 0
+
+
+def test_a_batch_whose_model_cannot_be_loaded(start, tmp_path):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/broken.gguf").write_bytes(b"GGUF\x03\0\0\0nothing")
+    s = start(tmp_path / "m", "--file-store", "1M")
+    with client(s) as api:
+        b = ended(api, begin(api, [line("a", model="broken.gguf"), line("b")]))
+        assert (b.status, b.request_counts.failed) == ("completed", 2)
+        for a in texts(api, b.error_file_id):
+            assert a["response"]["body"]["error"]["code"] == "model_load_failed"
+
+
+def test_a_line_whose_server_dies(start, models):
+    """It is an error, not sent again until the batch's time is over."""
+    s = start(models, "--file-store", "1M", "--max-num-seqs", 2)
+    with client(s) as api:
+        complete(s, "a", model="tiny", max_tokens=1)
+        b = begin(api, [line(f"r{i}", model="tiny", max_tokens=900, ignore_eos=True) for i in range(8)])
+        until(lambda: metric(s, "llmq:model_requests_running"))
+        os.kill(kids(s)[0], signal.SIGKILL)
+        b = ended(api, b)
+        assert b.status == "completed" and b.request_counts.failed in (1, 2), b
+        assert texts(api, b.error_file_id)[0]["response"]["body"]["error"]["code"] == "model_lost"
+
+
+def test_without_a_store(start, models):
+    s = start(models)
+    assert json.load(s.get("/v1/files"))["error"]["code"] == "no_file_store"
+    assert s.post("/v1/batches", {}).status == 404 and s.stop(signal.SIGINT) == 0
