@@ -185,3 +185,18 @@ lq_status lq_temp_folder(char *out, size_t n, lq_err *err)
     if (mkdtemp(out)) return LQ_OK;
     return lq_fail(err, LQ_EIO, "%s: %s", out, strerror(errno));
 }
+
+lq_status lq_private_folder(const char *dir, lq_err *err)
+{
+    struct stat st;
+    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+        return lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
+    if (stat(dir, &st) != 0) return lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
+    if (!S_ISDIR(st.st_mode)) return lq_fail(err, LQ_EUSAGE, "%s: expected a folder", dir);
+    if (st.st_uid != geteuid() || st.st_mode & (S_IWGRP | S_IWOTH))
+        return lq_fail(err, LQ_EUSAGE,
+                       "%s: expected a folder of this user in which nobody else may write, found "
+                       "mode %04o of user %lld",
+                       dir, (unsigned)st.st_mode & 07777, (long long)st.st_uid);
+    return LQ_OK;
+}

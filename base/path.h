@@ -16,6 +16,10 @@ lq_status lq_path_join(char *out, size_t n, const char *dir, const char *name, l
  * LQ_EIO, LQ_EVALUE (too long). */
 lq_status lq_temp_folder(char *out, size_t n, lq_err *err);
 
+/* A folder of this user in which nobody else may write: made if it is missing, not those above it. LQ_EUSAGE: it is
+ * another, or a file; LQ_EIO. */
+lq_status lq_private_folder(const char *dir, lq_err *err);
+
 /* After a failed open of an input, from errno. LQ_ENOENT; LQ_EFORMAT: no right to it, or a name
  * that leads nowhere, so the input is wrong; LQ_EIO: the machine failed. */
 lq_status lq_open_failed(lq_err *err, const char *path);

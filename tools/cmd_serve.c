@@ -5,11 +5,11 @@
  * on; the first SIGTERM or SIGINT drains, a second kills. */
 #include "base/clock.h"
 #include "base/machine.h"
+#include "base/path.h"
 #include "base/version.h"
 #include "kernels/bench/bench.h"
 #include "kernels/ops.h"
 #include "runtime/engine/spec.h"
-#include "runtime/model/kv_store.h"
 #include "runtime/service.h"
 #include "tools/cli/engine_opts.h"
 #include "tools/cli/gpus.h"
@@ -40,7 +40,7 @@ typedef struct {
     opt_list names;
     bool no_generic_tools, strict_params, strict_schema, dry_run, print_limits;
     size_t files, kv_disk;
-    const char *file_dir, *kv_dir, *lora_dir;
+    const char *file_dir, *response_dir, *kv_dir, *lora_dir;
     int scheduling, isolation;
     opt_engine engine;
     opt_model model;
@@ -100,6 +100,8 @@ static const opt_row server_rows[] = {
     { "response-store", 0, OPT_INT, F(responses), .def = "0", .hi = 1 << 20,
       .help = "keep the latest N of /v1/responses in memory, at most 64 MiB of them, for "
               "previous_response_id; 0: none" },
+    { "response-store-dir", 0, OPT_STR, F(response_dir), .arg = "DIR",
+      .help = "keep them in this folder, where a restart finds them; default: in memory" },
     { "file-store", 0, OPT_SIZE, F(files), .def = "0", .hi = 0x1p40,
       .help = "keep files of clients, at most so many bytes of them, for /v1/batches; 0: none" },
     { "file-store-dir", 0, OPT_STR, F(file_dir), .arg = "DIR",
@@ -194,17 +196,19 @@ static lq_status isolate(serve *v, lq_err *err)
 {
     const serve_opts *o = v->o;
     if (o->file_dir) (void)mkdir(o->file_dir, 0700); /* api_open says what is wrong with it */
+    if (o->response_dir) (void)mkdir(o->response_dir, 0700);
     if (o->kv_dir) {
-        const lq_status s = kvs_check(o->kv_dir, err);
+        const lq_status s = lq_private_folder(o->kv_dir, err);
         if (s) return lq_wrap(err, s, "--kv-cache-dir");
     }
-    iso_path paths[DOOR_PATHS + 9] = {
+    iso_path paths[DOOR_PATHS + 10] = {
         { v->path, ISO_MODEL },
         { o->engine.draft, ISO_MODEL },
         { o->model.tokenizer, ISO_MODEL },
         { o->model.chat_template, ISO_MODEL },
         { o->model.rerank_template, ISO_MODEL },
         { o->file_dir, ISO_STORE },
+        { o->response_dir, ISO_STORE },
         { o->kv_dir, ISO_STORE },
         { o->lora_dir, ISO_MODEL },
 #ifdef LLMQ_SCRIPTED
@@ -287,7 +291,8 @@ static lq_status dry_run(serve *v, const cmd_ctx *c, lq_err *err)
     opt_note_device(&v->o->model);
     s = budget_of_device(&b, v, c, err);
     if (s) return s;
-    budget_add_stores(&b, v->o->responses, v->o->file_dir ? 0 : v->o->files);
+    budget_add_stores(&b, v->o->response_dir ? 0 : v->o->responses,
+                      v->o->file_dir ? 0 : v->o->files);
     if (c->json)
         return cmd_print_json(
             v->o->print_limits ? limits_json(c->cmd, v->o, &http, &b) : budget_json(&b), err);
@@ -359,6 +364,7 @@ static lq_status listen_first(serve *v, lq_err *err)
                     .strict_schema = o->strict_schema,
                     .priorities = o->scheduling == PRIORITY,
                     .kept_responses = o->responses,
+                    .kept_dir = o->response_dir,
                     .file_bytes = o->files,
                     .file_dir = o->file_dir,
                     .stall_seconds = o->stall_timeout,
@@ -545,9 +551,10 @@ static lq_status check_one(const cmd_ctx *c, const serve_opts *o, lq_err *err)
 /* What belongs to one model's server, or is kept where no later request would find it. */
 static lq_status check_several(const cmd_ctx *c, const serve_opts *o, lq_err *err)
 {
-    static const char *const single[] = { "model",          "served-model-name", "response-store",
-                                          "dry-run",        "print-limits",      "quantize",
-                                          "quantize-cache", "speculative-model" };
+    static const char *const single[] = {
+        "model",    "served-model-name", "dry-run",          "print-limits",
+        "quantize", "quantize-cache",    "speculative-model"
+    };
     if (o->router.file && c->argc)
         return lq_fail(err, LQ_EUSAGE, "--models: expected no MODEL beside it, found '%.100s'",
                        c->argv[0]);
@@ -571,6 +578,9 @@ static lq_status serve_check(const cmd_ctx *c, const void *opts, lq_err *err)
     if (s) return s;
     if (o->file_dir && !o->files)
         return lq_fail(err, LQ_EUSAGE, "--file-store-dir: expected --file-store SIZE beside it");
+    if (o->response_dir && !o->responses)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--response-store-dir: expected --response-store N beside it");
     if (!o->kv_dir != !o->kv_disk)
         return lq_fail(err, LQ_EUSAGE,
                        "--kv-cache-dir DIR and --kv-cache-disk SIZE: expected both, found one");
@@ -594,6 +604,8 @@ static lq_status serve_several(const cmd_ctx *c, const serve_opts *o, lq_err *er
                                      .queue = o->queue,
                                      .files = o->files,
                                      .files_dir = o->file_dir,
+                                     .responses = o->responses,
+                                     .responses_dir = o->response_dir,
                                      .batch_window = (int)(seqs / 2),
                                      .shutdown_seconds = o->shutdown_timeout },
                       err);

@@ -38,16 +38,17 @@ lq_status api_open(api **out, const api_opts *o, lq_err *err)
     if (!os_random(&a->salt, sizeof a->salt)) a->salt = (uint64_t)a->created * 0x9e3779b97f4a7c15u;
     pthread_mutex_init(&a->mu, NULL);
     a->met = met_new();
-    a->store = api_store_open(o->kept_responses);
     a->routes = api_routes(false, &a->n_routes);
     a->routes_app = a;
     lq_status s = copy_names(a, err);
+    if (!s && o->kept_responses > 0)
+        s = api_store_open(&a->store, o->kept_responses, o->kept_dir, err);
+    if (s && o->kept_dir) s = lq_wrap(err, s, "--response-store-dir");
     if (!s) s = open_files(a, err);
     if (!s) {
         met_labels(&a->labels, a->names[0]);
         lq_buf_add(&a->labels, "", 1);
-        if (!a->met || a->labels.oom || (o->kept_responses > 0 && !a->store))
-            s = lq_fail(err, LQ_ENOMEM, "out of memory");
+        if (!a->met || a->labels.oom) s = lq_fail(err, LQ_ENOMEM, "out of memory");
     }
     if (s) {
         api_close(a);

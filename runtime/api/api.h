@@ -76,6 +76,7 @@ typedef struct {
     size_t file_bytes;      /* of files, for batches; 0: there are none */
     const char *file_dir;   /* the folder that they are kept in; NULL: memory */
     int64_t kept_responses; /* of /v1/responses, for later requests; 0: none */
+    const char *kept_dir;   /* the folder that they are kept in; NULL: memory */
     double stall_seconds;   /* /ready says no when a step takes longer; 0: 60 */
     double request_seconds; /* a generation that takes longer ends with 504; 0: no limit */
     bool (*log)(void *user, const http_log_line *l); /* false: the line is lost */
@@ -88,7 +89,7 @@ void api_close(api *a); /* after http_close and the engine's end */
 /* For http_opts: these routes, the api as their app, api_log as their log, api_tick as tick. page:
  * with the page of runtime/api/web.h at /, else / lists the routes. */
 const http_route *api_routes(bool page, size_t *n);
-/* Of them, those about files and batches, which need no model. */
+/* Of them, those about files, batches and kept responses, which need no model. */
 void api_post_file(void *a, http_req *r);
 void api_get_files(void *a, http_req *r);
 void api_get_file(void *a, http_req *r); /* and its content */
@@ -97,6 +98,8 @@ void api_post_batch(void *a, http_req *r);
 void api_get_batches(void *a, http_req *r);
 void api_get_batch(void *a, http_req *r);
 void api_post_batch_cancel(void *a, http_req *r);
+void api_get_response(void *a, http_req *r);
+void api_delete_response(void *a, http_req *r);
 /* The text of /metrics (met_write), in the format that the client asks for; frees w. */
 void api_reply_metrics(http_req *r, lq_buf *w);
 void api_log(void *a, const http_log_line *l);

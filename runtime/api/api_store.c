@@ -1,10 +1,12 @@
 /* runtime/api/api_store.c - see api_store.h. */
 #include "runtime/api/api_store.h"
 
+#include "runtime/api/api_store_dir.h"
 #include "runtime/limits.h"
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 typedef struct entry entry;
 struct entry {
@@ -14,19 +16,21 @@ struct entry {
 };
 
 struct api_store {
+    int dir; /* -1: in memory, by the list */
     pthread_mutex_t mu;
     entry *latest;
     int64_t n, most;
     size_t bytes;
 };
 
-api_store *api_store_open(int64_t n)
+lq_status api_store_open(api_store **out, int64_t n, const char *dir, lq_err *err)
 {
-    api_store *s = n > 0 ? calloc(1, sizeof *s) : NULL;
-    if (!s) return NULL;
+    api_store *s = *out = calloc(1, sizeof *s);
+    if (!s) return lq_fail(err, LQ_ENOMEM, "out of memory");
     pthread_mutex_init(&s->mu, NULL);
     s->most = n;
-    return s;
+    s->dir = -1;
+    return dir ? api_store_dir_open(&s->dir, dir, err) : LQ_OK;
 }
 
 static size_t size_of(const entry *e)
@@ -58,6 +62,7 @@ void api_store_close(api_store *s)
     if (!s) return;
     while (s->latest)
         drop(s, &s->latest);
+    if (s->dir >= 0) close(s->dir);
     pthread_mutex_destroy(&s->mu);
     free(s);
 }
@@ -80,6 +85,12 @@ static void drop_oldest(api_store *s)
 
 void api_store_put(api_store *s, const char *id, const lq_buf *response, const lq_buf *items)
 {
+    if (s->dir >= 0) {
+        const bool fits =
+            !response->oom && !items->oom && response->n + items->n <= API_STORE_BYTES;
+        if (fits) api_store_dir_put(s->dir, id, response, items, s->most, API_STORE_BYTES);
+        return;
+    }
     entry *e = calloc(1, sizeof *e);
     if (!e) return;
     e->id = strdup(id);
@@ -103,6 +114,7 @@ void api_store_put(api_store *s, const char *id, const lq_buf *response, const l
 bool api_store_get(api_store *s, const char *id, lq_buf *response, lq_buf *items)
 {
     if (!s) return false;
+    if (s->dir >= 0) return api_store_dir_get(s->dir, id, response, items);
     pthread_mutex_lock(&s->mu);
     entry **at = find(s, id);
     if (at && response) lq_buf_add(response, (*at)->response.p, (*at)->response.n);
@@ -115,6 +127,7 @@ bool api_store_get(api_store *s, const char *id, lq_buf *response, lq_buf *items
 static cJSON *take_item(const lq_buf *items, const char *id)
 {
     cJSON *list = NULL, *found = NULL;
+    if (!memmem(items->p, items->n, id, strlen(id))) return NULL;
     if (js_parse(&list, items->p, items->n, API_STORE_BYTES, 0, NULL)) list = NULL;
     for (cJSON *v = list ? list->child : NULL; v && !found; v = v->next) {
         const char *its = cJSON_GetStringValue(js_get(v, "id"));
@@ -129,9 +142,10 @@ cJSON *api_store_item(api_store *s, const char *id)
 {
     cJSON *found = NULL;
     if (!s || !id[0]) return NULL;
+    if (s->dir >= 0) return api_store_dir_each(s->dir, take_item, id);
     pthread_mutex_lock(&s->mu);
     for (const entry *e = s->latest; e && !found; e = e->next)
-        if (memmem(e->items.p, e->items.n, id, strlen(id))) found = take_item(&e->items, id);
+        found = take_item(&e->items, id);
     pthread_mutex_unlock(&s->mu);
     return found;
 }
@@ -139,6 +153,7 @@ cJSON *api_store_item(api_store *s, const char *id)
 bool api_store_remove(api_store *s, const char *id)
 {
     if (!s) return false;
+    if (s->dir >= 0) return api_store_dir_remove(s->dir, id);
     pthread_mutex_lock(&s->mu);
     entry **at = find(s, id);
     if (at) drop(s, at);

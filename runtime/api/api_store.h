@@ -1,5 +1,5 @@
-/* runtime/api/api_store.h - responses that are kept for later requests, the latest n of them and at most
- * API_STORE_BYTES; the oldest goes first. Any thread. */
+/* runtime/api/api_store.h - responses that are kept for later requests, in memory or in a folder (api_store_dir.h):
+ * the latest n of them and at most API_STORE_BYTES; the oldest goes first. Any thread. */
 #ifndef LLMQ_RUNTIME_API_API_STORE_H
 #define LLMQ_RUNTIME_API_API_STORE_H
 
@@ -8,8 +8,9 @@
 
 typedef struct api_store api_store;
 
-api_store *api_store_open(int64_t n); /* NULL: out of memory, or n is 0 */
-void api_store_close(api_store *s);   /* NULL allowed */
+/* dir NULL: in memory. LQ_ENOMEM, LQ_EUSAGE, LQ_EIO. */
+lq_status api_store_open(api_store **s, int64_t n, const char *dir, lq_err *err);
+void api_store_close(api_store *s); /* NULL allowed */
 /* Copies. Without memory, or too large, it is not kept. */
 void api_store_put(api_store *s, const char *id, const lq_buf *response, const lq_buf *items);
 /* What was put, to be free'd; NULL for an argument: not wanted. False: there is none of this id, or

@@ -37,21 +37,6 @@ size_t kvs_least(size_t bytes) { return kvi_pages(bytes) * KVI_PAGE; }
 
 /* ---- the folder ---- */
 
-lq_status kvs_check(const char *dir, lq_err *err)
-{
-    struct stat st;
-    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
-        return lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
-    if (stat(dir, &st) != 0) return lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
-    if (!S_ISDIR(st.st_mode)) return lq_fail(err, LQ_EUSAGE, "%s: expected a folder", dir);
-    if (st.st_uid != geteuid() || st.st_mode & (S_IWGRP | S_IWOTH))
-        return lq_fail(err, LQ_EUSAGE,
-                       "%s: expected a folder of this user in which nobody else may write, found "
-                       "mode %04o of user %lld",
-                       dir, (unsigned)st.st_mode & 07777, (long long)st.st_uid);
-    return LQ_OK;
-}
-
 static void scan_entry(const kv_store *s, kv_index *x, const char *name)
 {
     uint64_t key[2];
@@ -167,7 +152,7 @@ void kvs_end(kv_store *s) { (void)flock(s->lock, LOCK_UN); }
 lq_status kvs_open(kv_store **out, const char *dir, size_t bytes, lq_err *err)
 {
     *out = NULL;
-    lq_status st = kvs_check(dir, err);
+    lq_status st = lq_private_folder(dir, err);
     if (st) return st;
     kv_store *s = calloc(1, sizeof *s);
     if (!s) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", dir);

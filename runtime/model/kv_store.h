@@ -21,10 +21,7 @@ typedef struct kv_store kv_store;
 
 size_t kvs_least(size_t bytes); /* that a file of so many counts for */
 
-/* Makes the folder if it is missing, not those above it, and looks at it. LQ_EUSAGE: it is a file, or
- * others than its owner may write there; LQ_EIO. */
-lq_status kvs_check(const char *dir, lq_err *err);
-/* bytes: of all files together, at most. Errors: kvs_check's; LQ_ENOMEM. */
+/* bytes: of all files together, at most. Errors: lq_private_folder's; LQ_ENOMEM. */
 lq_status kvs_open(kv_store **s, const char *dir, size_t bytes, lq_err *err);
 void kvs_close(kv_store *s); /* NULL allowed */
 

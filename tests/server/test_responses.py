@@ -4,7 +4,7 @@ import json
 import pytest
 
 from harness import Server, with_template
-from helpers import ROOT, check_error, http
+from helpers import ROOT, TINY, check_error, http
 
 pytestmark = pytest.mark.case("C133")
 
@@ -273,12 +273,13 @@ def test_truncation(scripted):
     assert a["usage"]["output_tokens"] == 5
 
 
-@pytest.fixture(scope="module")
-def keeping(scripted_llmq, script_file, tmp_path_factory):
+@pytest.fixture(scope="module", params=["memory", "folder"])
+def keeping(request, scripted_llmq, script_file, tmp_path_factory):
     folder = tmp_path_factory.mktemp("keeping")
+    where = ["--response-store-dir", folder / "kept"] if request.param == "folder" else []
     template = (ROOT / "tests/golden/templates/think-namespace.jinja").read_text()
     with Server(scripted_llmq, with_template(folder / "chatml", template), "--test-script", script_file,
-                "--response-store", 3, log=folder / "log") as s:
+                "--response-store", 3, *where, log=folder / "log") as s:
         yield s.wait_ready()
 
 
@@ -335,3 +336,33 @@ def test_kept_responses(keeping):
     lost = keeping.post_json(PATH, body("abc", store=False))
     assert lost["store"] is False
     check_error(keeping.get(f"{PATH}/{lost['id']}"), 404, code="response_not_found")
+
+
+def test_a_folder_of_responses(llmq, tmp_path):
+    """It is there after a restart, and what in it is damaged or none of ours counts as missing."""
+    kept = tmp_path / "kept"
+
+    def run(*args):
+        return Server(llmq, TINY, "--response-store", 3, "--response-store-dir", kept, *args, log=tmp_path / "log").wait_ready()
+    with run() as s:
+        made = [s.post_json(PATH, {"input": f"Day {i}", "max_output_tokens": 4}) for i in range(4)]
+    assert kept.stat().st_mode & 0o777 == 0o700 and {p.stat().st_mode & 0o777 for p in kept.iterdir()} == {0o600}
+    assert {p.name for p in kept.iterdir()} == {a["id"] for a in made[1:]}
+    (kept / "notes").write_text("mine")
+    (kept / "resp_link").symlink_to(kept / made[1]["id"])
+    (kept / made[2]["id"]).write_bytes((kept / made[2]["id"]).read_bytes()[:-1])
+    (kept / "resp_a").write_text("99999999999999999999 -1\n{}")
+    with run() as s, run() as other:
+        for server in (s, other):
+            assert json.loads(server.get(f"{PATH}/{made[3]['id']}").read()) == made[3]
+            for name in ("notes", "resp_link", "resp_a", "resp_..%2Fnotes", made[0]["id"], made[2]["id"]):
+                check_error(server.get(f"{PATH}/{name}"), 404, code="response_not_found")
+        goes_on = other.post_json(PATH, {"input": "b", "previous_response_id": made[3]["id"], "max_output_tokens": 4})
+        ref = {"type": "item_reference", "id": goes_on["output"][0]["id"]}
+        assert s.post_json(PATH, {"input": [ref, {"role": "user", "content": "c"}], "max_output_tokens": 4})["status"]
+        assert http("DELETE", f"{s.url}{PATH}/{goes_on['id']}").status_code == 200
+        check_error(other.get(f"{PATH}/{goes_on['id']}"), 404, code="response_not_found")
+    assert (kept / "notes").exists()
+    kept.chmod(0o777)
+    r = llmq("serve", TINY, "--response-store", 3, "--response-store-dir", kept, "--port", 0, code=None)
+    assert r.returncode and f"--response-store-dir: {kept}: expected a folder of this user" in r.stderr

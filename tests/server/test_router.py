@@ -301,6 +301,27 @@ def test_the_end(slow):
         until(lambda: not place.exists() and not any(pathlib.Path(f"/proc/{k}/exe").exists() for k in running))
 
 
+def test_the_folder_of_a_router_that_was_killed(start, folder, tmp_path):
+    """Its keeper too: the next router removes it, and not that of one that lives."""
+    tmp = tmp_path / "tmp"
+    (tmp / "llmq-others").mkdir(parents=True)
+    lives, dead = (start(folder, "--response-store", 4, env={"TMPDIR": str(tmp)}) for _ in range(2))
+    for s in (lives, dead):
+        s.post_json("/v1/responses", {"model": "tiny", "input": "a", "max_output_tokens": 2})
+    place, running = sockets(dead), kids(dead)
+    keeper = int(pathlib.Path(f"/proc/{dead.process.pid}/task/{dead.process.pid}/children").read_text())
+    os.kill(keeper, signal.SIGSTOP)  # that it does not end it in good order
+    dead.stop(signal.SIGKILL)
+    os.kill(keeper, signal.SIGKILL)
+    until(lambda: not any(pathlib.Path(f"/proc/{k}/exe").exists() for k in [keeper, *running]))
+    assert place.is_dir() and len(os.listdir(tmp)) == 3
+    s = start(folder, env={"TMPDIR": str(tmp)})
+    assert not place.exists() and sockets(lives).is_dir() and text(lives, "tiny")
+    for s in (s, lives):
+        assert s.stop() == 0
+    assert os.listdir(tmp) == ["llmq-others"]
+
+
 def test_the_file_of_models(start, folder, tmp_path):
     (tmp_path / "models.json").write_text(json.dumps({"models": [
         {"model": "here/tiny", "name": "small", "aliases": ["gpt-4o-mini", "org/small"], "preload": True,
@@ -361,7 +382,8 @@ def test_wrong_files(llmq, tmp_path, models, said):
 @pytest.mark.parametrize("args, said", [
     (["--models", "x.json", "demo"], "--models: expected no MODEL beside it, found"),
     (["FOLDER", "--served-model-name", "x"], "--served-model-name: expected one model, found several"),
-    (["FOLDER", "--response-store", "4"], "--response-store: expected one model, found several"),
+    (["FOLDER", "--lora", "a=b"], "--lora: expected one model, found several: \"adapters\" in the list"),
+    (["FOLDER", "--response-store-dir", "d"], "--response-store-dir: expected --response-store N beside it"),
     ([str(TINY), "--max-loaded", "2"], "--max-loaded: expected several models: --models, or a folder of them"),
 ])
 def test_options_that_do_not_go_together(llmq, folder, args, said):

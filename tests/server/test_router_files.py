@@ -111,7 +111,39 @@ def test_a_line_whose_server_dies(start, models):
         assert texts(api, b.error_file_id)[0]["response"]["body"]["error"]["code"] == "model_lost"
 
 
+@pytest.mark.parametrize("in_folder", [False, True], ids=["temporary", "folder"])
+def test_kept_responses(start, models, tmp_path, in_folder):
+    """Of whatever model: there when it is unloaded, and a talk may go on with another."""
+    where = ["--response-store-dir", tmp_path / "kept"] if in_folder else []
+    args = [models, "--response-store", 8, "--max-loaded", 1, *where]
+    s = start(*args)
+    with client(s) as api:
+        first = api.responses.create(model="tiny", input="It was", max_output_tokens=4)
+        second = api.responses.create(model="big", input="a dark night", previous_response_id=first.id, max_output_tokens=4)
+        assert states(s)["tiny"] == "unloaded"
+        assert api.responses.retrieve(first.id) == first and second.previous_response_id == first.id
+        assert [x.content[0].text for x in api.responses.input_items.list(first.id)] == ["It was"]
+        third = api.responses.create(model="plain", input=[{"type": "item_reference", "id": second.output[0].id}],
+                                     previous_response_id=first.id, max_output_tokens=4)
+        assert third.model == "plain" and third.store
+        whole = s.post_json("/v1/responses/input_tokens", {"model": "tiny", "input": [
+            {"role": "user", "content": "It was"}, *(x.model_dump() for x in first.output + second.output)]})
+        assert third.usage.input_tokens == whole["input_tokens"]
+        api.responses.delete(first.id)
+        with pytest.raises(openai.NotFoundError):
+            api.responses.retrieve(first.id)
+    assert s.stop() == 0
+    s = start(*args)
+    with client(s) as api:
+        if in_folder:
+            assert api.responses.retrieve(second.id) == second
+        else:
+            with pytest.raises(openai.NotFoundError):
+                api.responses.retrieve(second.id)
+
+
 def test_without_a_store(start, models):
     s = start(models)
     assert json.load(s.get("/v1/files"))["error"]["code"] == "no_file_store"
+    assert "--response-store" in json.load(s.get("/v1/responses/resp_1"))["error"]["message"]
     assert s.post("/v1/batches", {}).status == 404 and s.stop(signal.SIGINT) == 0

@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/os.h"
+#include "tools/router/place.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -260,12 +261,7 @@ static void end_all(house *h)
         serve_once(h, 5);
         kill_late(h);
     }
-    for (int i = 0; i < h->n; i++) { /* of a server that was killed */
-        char path[128];
-        snprintf(path, sizeof path, "%s/%d", h->folder, i);
-        (void)unlink(path);
-    }
-    (void)rmdir(h->folder);
+    place_remove(h->folder);
 }
 
 static void keep(house *h)

@@ -6,7 +6,7 @@
  * to stderr it passes on, each line after the model's name.
  *
  * The keeper ends the servers when the router is gone, however that came about, and removes the
- * folder of their sockets. */
+ * folder of their sockets (place.h). */
 #ifndef LLMQ_TOOLS_ROUTER_KEEPER_H
 #define LLMQ_TOOLS_ROUTER_KEEPER_H
 

@@ -35,18 +35,22 @@ static const char *const own[] = {
     "print-limits",
     "file-store",
     "file-store-dir",
-    "response-store",
     "quantize-cache",
     "json",
     "help",
 };
 
-static bool is_own(const opt_row *r)
+/* What all of them have alike. */
+static const char *const shared[] = { "response-store", "response-store-dir" };
+
+static bool is_in(const char *const *names, size_t n, const opt_row *r)
 {
-    for (size_t i = 0; i < LQ_COUNT(own); i++)
-        if (strcmp(own[i], r->name) == 0) return true;
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(names[i], r->name) == 0) return true;
     return false;
 }
+
+static bool is_own(const opt_row *r) { return is_in(own, LQ_COUNT(own), r); }
 
 typedef struct {
     char **v;
@@ -139,7 +143,8 @@ static lq_status check_options(const cmd_row *cmd, const cat_model *m, lq_err *e
                 s = lq_fail(err, LQ_EUSAGE,
                             "--lora: expected \"adapters\": {\"NAME\": \"PATH\"} beside "
                             "\"options\", which names them for the whole server");
-            else if (is_own(&g->rows[i]) && opt_given(&c, g->rows[i].name))
+            else if ((is_own(&g->rows[i]) || is_in(shared, LQ_COUNT(shared), &g->rows[i])) &&
+                     opt_given(&c, g->rows[i].name))
                 s = lq_fail(err, LQ_EUSAGE, "--%s is the whole server's, not one model's",
                             g->rows[i].name);
     if (!help) opt_free(&c, opts);
@@ -149,7 +154,7 @@ static lq_status check_options(const cmd_row *cmd, const cat_model *m, lq_err *e
 }
 
 static char **make(const char *program, const cmd_ctx *c, const void *opts, const cat_model *m,
-                   const char *socket)
+                   const char *socket, const char *kept)
 {
     line l = { 0 };
     push(&l, program);
@@ -157,6 +162,7 @@ static char **make(const char *program, const cmd_ctx *c, const void *opts, cons
     push_rows(&l, c, opt_common_rows, OPT_COMMON_N, NULL);
     for (const opt_group *g = c->cmd->groups; g->rows; g++)
         push_rows(&l, c, g->rows, g->n, (const char *)opts + g->base);
+    if (kept) push_value(&l, "response-store-dir", kept);
     for (char **v = m->options; v && *v; v++)
         push(&l, *v);
     for (char **v = m->names; *v; v++)
@@ -186,7 +192,7 @@ void kin_free(keeper_row *rows, int n)
 }
 
 lq_status kin_make(keeper_row **out, const cmd_ctx *c, const void *opts, const catalog *cat,
-                   const char *folder, lq_err *err)
+                   const char *folder, const char *kept, lq_err *err)
 {
     char program[4096], socket[128];
     keeper_row *rows = *out = NULL;
@@ -200,8 +206,8 @@ lq_status kin_make(keeper_row **out, const cmd_ctx *c, const void *opts, const c
     for (int i = 0; i < cat->n && !s; i++) {
         snprintf(socket, sizeof socket, "%s/%d", folder, i);
         rows[i].name = cat->m[i].names[0];
-        rows[i].argv = make(program, c, opts, &cat->m[i], socket);
-        rows[i].size_argv = make(program, c, opts, &cat->m[i], NULL);
+        rows[i].argv = make(program, c, opts, &cat->m[i], socket, kept);
+        rows[i].size_argv = make(program, c, opts, &cat->m[i], NULL, kept);
         if (!rows[i].argv || !rows[i].size_argv) s = lq_fail(err, LQ_ENOMEM, "out of memory");
     }
     *out = rows;

@@ -7,9 +7,10 @@
 #include "tools/router/keeper.h"
 
 /* One for each model: [cat->n], free with kin_free. Options of the router's door stay with it; a model's own come
- * last. LQ_EUSAGE: a model has an option that is unknown, or not for a model. */
+ * last. kept: --response-store-dir, where it was not given; or NULL. LQ_EUSAGE: a model has an option that is unknown, or
+ * not for a model. */
 lq_status kin_make(keeper_row **rows, const cmd_ctx *c, const void *opts, const catalog *cat,
-                   const char *folder, lq_err *err);
+                   const char *folder, const char *kept, lq_err *err);
 void kin_free(keeper_row *rows, int n);
 
 #endif

@@ -10,6 +10,7 @@
 #include "tools/cli/progress.h"
 #include "tools/router/fleet.h"
 #include "tools/router/kin.h"
+#include "tools/router/place.h"
 #include "tools/router/router_int.h"
 
 #include <stdio.h>
@@ -45,12 +46,20 @@ static lq_status read_catalog(router *v, lq_err *err)
     return cat_read_file(&v->cat, j->router->file, err);
 }
 
+/* NULL: responses are not kept. */
+static const char *kept_dir(const router *v)
+{
+    if (!v->j->responses) return NULL;
+    return v->j->responses_dir ? v->j->responses_dir : v->kept;
+}
+
 /* Before any thread: the process that starts others, then this one gives up its rights. */
 static lq_status begin(router *v, lq_err *err)
 {
     keeper_row *rows = NULL;
-    iso_path paths[DOOR_PATHS + 1] = { { v->j->files_dir, ISO_STORE } };
-    lq_status s = kin_make(&rows, v->j->c, v->j->opts, &v->cat, v->folder, err);
+    iso_path paths[DOOR_PATHS + 2] = { { v->j->files_dir, ISO_STORE }, { kept_dir(v), ISO_STORE } };
+    const char *own_kept = v->j->responses_dir ? NULL : kept_dir(v);
+    lq_status s = kin_make(&rows, v->j->c, v->j->opts, &v->cat, v->folder, own_kept, err);
     if (!s)
         s = keeper_start(&v->k, rows, v->cat.n, v->folder, v->j->shutdown_seconds + GRACE_SECONDS,
                          err);
@@ -58,7 +67,7 @@ static lq_status begin(router *v, lq_err *err)
     if (s) return s;
     if (v->j->files_dir)
         (void)mkdir(v->j->files_dir, 0700); /* api_open says what is wrong with it */
-    door_paths(v->j->door, paths + 1);
+    door_paths(v->j->door, paths + 2);
     const iso_want w = { .mode = v->j->isolation, .paths = paths, .n = LQ_COUNT(paths) };
     return iso_files(&v->isolation, &w, err);
 }
@@ -90,6 +99,8 @@ static lq_status open_files(router *v, lq_err *err)
                          .version = LLMQ_VERSION,
                          .file_bytes = v->j->files,
                          .file_dir = v->j->files_dir,
+                         .kept_responses = v->j->responses,
+                         .kept_dir = kept_dir(v),
                          .note = note };
     return api_open(&v->files, &o, err);
 }
@@ -200,7 +211,10 @@ lq_status router_run(const router_job *j, lq_err *err)
     lq_status s = read_catalog(&v, err);
     if (s) return s;
     s = door_read(&v.door, j->door, j->folder, err);
-    if (!s) s = lq_temp_folder(v.folder, sizeof v.folder, err);
+    if (!s) s = place_make(v.folder, sizeof v.folder, err);
+    if (!s && j->responses_dir) s = lq_private_folder(j->responses_dir, err);
+    if (!s && j->responses && !j->responses_dir)
+        s = place_kept(v.kept, sizeof v.kept, v.folder, err);
     if (!s) s = begin(&v, err);
     if (!s) s = open_fleet(&v, err);
     if (!s) preload(&v);
@@ -208,6 +222,6 @@ lq_status router_run(const router_job *j, lq_err *err)
     if (served) s = serve_until_stopped(&v, err);
     if (served && !s) s = drain(&v, err);
     close_all(&v);
-    if (v.folder[0]) (void)rmdir(v.folder); /* where no keeper did */
+    if (v.folder[0]) place_remove(v.folder); /* where no keeper did, and it still may */
     return s;
 }

@@ -30,10 +30,12 @@ typedef struct {
     const router_opts *router;
     const char *folder; /* of models; NULL: router->file has them */
     iso_mode isolation;
-    int64_t queue;         /* requests that may wait */
-    size_t files;          /* --file-store, and where it is */
-    const char *files_dir; /* NULL: in memory */
-    int batch_window;      /* requests of a batch at the same time */
+    int64_t queue;             /* requests that may wait */
+    size_t files;              /* --file-store, and where it is */
+    const char *files_dir;     /* NULL: in memory */
+    int64_t responses;         /* --response-store, and where it is */
+    const char *responses_dir; /* NULL: in a folder that goes at the end */
+    int batch_window;          /* requests of a batch at the same time */
     double shutdown_seconds;
 } router_job;
 

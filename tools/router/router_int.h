@@ -12,7 +12,8 @@ typedef struct {
     catalog cat;
     loras *loras;
     api *files; /* files and batches of clients, whose requests go through this server's routes */
-    char folder[96]; /* a socket's path, "/NUMBER" more, has at most 103 bytes */
+    char folder[96]; /* place.h; a socket's path, "/NUMBER" more, has at most 103 bytes */
+    char kept[112];  /* where responses are kept without --response-store-dir */
     keeper *k;
     fleet *f;
     relay *y;

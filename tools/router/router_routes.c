@@ -625,7 +625,7 @@ static void delete_request(void *app, http_req *r)
     if (!found) http_error(r, 404, NULL, NULL, "no request of this id runs");
 }
 
-/* ---- files and batches, which are the whole server's ---- */
+/* ---- files, batches and kept responses, which are the whole server's ---- */
 
 #define OF_FILES(name) \
     static void name(void *app, http_req *r) { api_##name(((router *)app)->files, r); }
@@ -637,11 +637,12 @@ OF_FILES(post_batch)
 OF_FILES(get_batches)
 OF_FILES(get_batch)
 OF_FILES(post_batch_cancel)
+OF_FILES(get_response)
+OF_FILES(delete_response)
 
 /* ---- the table ---- */
 
-/* Routes of one model that are answered otherwise here. handle NULL: there is no such route: what it
- * tells of is kept by a model's own server, and no request says which. */
+/* Routes of one model that are answered otherwise here. */
 static const struct {
     const char *method, *path;
     void (*handle)(void *app, http_req *r);
@@ -657,8 +658,8 @@ static const struct {
     { "GET", "/v1/models/*", get_model },
     { "GET", "/api/tags", get_tags },
     { "GET", "/api/ps", get_ps },
-    { "GET", "/v1/responses/*", NULL },
-    { "DELETE", "/v1/responses/*", NULL },
+    { "GET", "/v1/responses/*", get_response },
+    { "DELETE", "/v1/responses/*", delete_response },
     { "POST", "/v1/files", post_file },
     { "GET", "/v1/files", get_files },
     { "GET", "/v1/files/*", get_file },
@@ -680,17 +681,14 @@ static const http_route more[] = {
 };
 
 /* The page and its files are the same; a GET wants a model that is loaded, a POST loads it. */
-static bool adapt(http_route *t)
+static void adapt(http_route *t)
 {
     if (strcmp(t->path, "/page/*") == 0 || (strcmp(t->path, "/") == 0 && t->need == HTTP_NOBODY))
-        return true;
-    for (size_t i = 0; i < LQ_COUNT(ours); i++) {
-        if (strcmp(ours[i].method, t->method) != 0 || strcmp(ours[i].path, t->path) != 0) continue;
-        t->handle = ours[i].handle;
-        return t->handle != NULL;
-    }
+        return;
     t->handle = strcmp(t->method, "POST") == 0 ? post_on : get_on;
-    return true;
+    for (size_t i = 0; i < LQ_COUNT(ours); i++)
+        if (strcmp(ours[i].method, t->method) == 0 && strcmp(ours[i].path, t->path) == 0)
+            t->handle = ours[i].handle;
 }
 
 lq_status router_routes(router *v, bool page, lq_err *err)
@@ -700,8 +698,8 @@ lq_status router_routes(router *v, bool page, lq_err *err)
     v->routes = calloc(n + LQ_COUNT(more), sizeof *v->routes);
     if (!v->routes) return lq_fail(err, LQ_ENOMEM, "out of memory");
     for (size_t i = 0; i < n; i++) {
-        http_route t = all[i];
-        if (adapt(&t)) v->routes[v->n_routes++] = t;
+        v->routes[v->n_routes] = all[i];
+        adapt(&v->routes[v->n_routes++]);
     }
     for (size_t i = 0; i < LQ_COUNT(more); i++)
         v->routes[v->n_routes++] = more[i];

@@ -1,0 +1,27 @@
+/* runtime/api/api_store_dir.h - responses that are kept (api_store.h) in a folder, which several servers share and a
+ * later one finds.
+ *
+ *     resp_ID     "BYTES BYTES\n", the response, its items
+ *     .new-*      one that is being written: it gets its name when it is whole
+ *
+ * Other names are left alone. Nothing is synced or locked: a file that is cut off counts as missing, and whoever writes
+ * one removes those beyond the bounds. Any thread. */
+#ifndef LLMQ_RUNTIME_API_API_STORE_DIR_H
+#define LLMQ_RUNTIME_API_API_STORE_DIR_H
+
+#include "base/buf.h"
+#include "base/json.h"
+
+/* *fd: of the folder, to be closed. Errors: lq_private_folder's. */
+lq_status api_store_dir_open(int *fd, const char *dir, lq_err *err);
+/* Then at most n are left, of so many bytes together. A disk that is full keeps it not. */
+void api_store_dir_put(int fd, const char *id, const lq_buf *response, const lq_buf *items,
+                       int64_t n, size_t bytes);
+/* As api_store_get and the others. */
+bool api_store_dir_get(int fd, const char *id, lq_buf *response, lq_buf *items);
+bool api_store_dir_remove(int fd, const char *id);
+/* Each one's items, the latest first, while it gives NULL; returns what it gives. */
+cJSON *api_store_dir_each(int fd, cJSON *(*find)(const lq_buf *items, const char *id),
+                          const char *id);
+
+#endif
