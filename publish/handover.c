@@ -21,6 +21,7 @@ typedef struct {
     gen_defaults gen;
     char method[32]; /* quant_method of a published folder, or "" */
     cJSON *doc, *prepare, *files, *differences;
+    cJSON *limits;   /* of engines that read folders */
     char path[4200]; /* what the engine is given */
 } plan;
 
@@ -52,6 +53,13 @@ static const char *quoted(char *out, size_t n, const char *s)
     out[at++] = '\'';
     out[at] = 0;
     return out;
+}
+
+/* A difference for which the engine would not load the model as it is. */
+static void refuse(plan *p, const char *why)
+{
+    add(p->differences, "%s", why);
+    if (!js_get(p->limits, "refused")) cJSON_AddStringToObject(p->limits, "refused", why);
 }
 
 /* ---- the model ---- */
@@ -152,6 +160,8 @@ static void note_parallel(plan *p)
     static const int sizes[] = { 2, 4, 8 };
     const arch_config *c = p->config;
     char fits[64] = "1", why[200] = "";
+    cJSON *list = cJSON_AddArrayToObject(p->limits, "tensor_parallel");
+    cJSON_AddItemToArray(list, cJSON_CreateNumber(1));
     if (strcmp(p->method, "bitsandbytes") == 0) {
         add(p->differences, "tensor parallel: 1 only, bitsandbytes layers are not split");
         return;
@@ -174,6 +184,7 @@ static void note_parallel(plan *p)
         }
         const size_t at = strlen(fits);
         if (ok) snprintf(fits + at, sizeof fits - at, ", %d", n);
+        if (ok) cJSON_AddItemToArray(list, cJSON_CreateNumber(n));
     }
     add(p->differences, "tensor parallel: %s (of 1, 2, 4, 8)%s%s", fits, *why ? "; " : "", why);
 }
@@ -194,9 +205,8 @@ static void note_kernels(plan *p)
         slow += s->zero != QT_ZERO_NONE || !group || (s->bits != 4 && s->bits != 8);
     }
     if (zeros)
-        add(p->differences, "weights: vLLM 0.32 refuses GPTQ with zero points (\"bits=4, "
-                            "sym=False\"): `llmq convert "
-                            "MODEL -o DST --to compressed-tensors` writes what it loads");
+        refuse(p, "weights: vLLM 0.32 refuses GPTQ with zero points (\"bits=4, sym=False\"): `llmq "
+                  "convert MODEL -o DST --to compressed-tensors` writes what it loads");
     if (slow)
         add(p->differences,
             "speed: %" PRId64 " weights are outside of gptq_marlin (4 or 8 bits, symmetric, groups "
@@ -241,7 +251,8 @@ static void prepare_folder(plan *p, const char *ending)
     if (strcmp(src_format(p->src), "safetensors") == 0) {
         snprintf(p->path, sizeof p->path, "%s", p->model);
         if (strcmp(p->method, "compressed-tensors") == 0 && has_below(p, 4))
-            add(p->differences,
+            refuse(
+                p,
                 "weights: of compressed-tensors neither vLLM nor SGLang reads 2 or 3 bits; `llmq "
                 "convert MODEL -o DST --to gptq_v2` writes what they read");
         return;
@@ -253,10 +264,18 @@ static void prepare_folder(plan *p, const char *ending)
         quoted(q2, sizeof q2, p->path), to, anew ? " --allow-requantize" : "");
 }
 
+static void begin_folder(plan *p, const char *ending)
+{
+    p->limits = cJSON_AddObjectToObject(p->doc, "limits");
+    prepare_folder(p, ending);
+    cJSON_AddNumberToObject(p->limits, "max_model_len", (double)p->config->max_pos);
+    cJSON_AddStringToObject(p->limits, "dtype", strcmp(p->method, "awq") == 0 ? "float16" : "auto");
+}
+
 static void for_vllm(plan *p)
 {
     char q[LINE], line[LINE + 200];
-    prepare_folder(p, "-vllm");
+    begin_folder(p, "-vllm");
     snprintf(line, sizeof line, "vllm serve %s --max-model-len %" PRId64 "%s",
              quoted(q, sizeof q, p->path), p->config->max_pos,
              strcmp(p->method, "awq") == 0 ? " --dtype float16" : "");
@@ -272,7 +291,7 @@ static void for_vllm(plan *p)
 static void for_sglang(plan *p)
 {
     char q[LINE], line[LINE + 200];
-    prepare_folder(p, "-sglang");
+    begin_folder(p, "-sglang");
     snprintf(line, sizeof line,
              "python3 -m sglang.launch_server --model-path %s --context-length %" PRId64
              " --sampling-defaults model%s",

@@ -10,7 +10,8 @@
 
 /* { "engine", "model", "runs": does the engine load some form of it?, "prepare": [command lines to
  * run first], "command": the line that starts it or null, "files": [what it reads], "differences":
- * [sentences] }. src: with a config. `model`: its path as the commands shall say it. Errors:
+ * [sentences], "limits" (vLLM, SGLang): { "max_model_len", "dtype", "tensor_parallel": [sizes],
+ * "refused": why the engine would not load it, where it would not } }. src: with a config. `model`: its path as the commands shall say it. Errors:
  * LQ_EUSAGE - an unknown engine, all named; LQ_ENOMEM. */
 lq_status handover_plan(cJSON **out, const src_source *src, const char *model, const char *engine,
                         lq_err *err);

@@ -1,5 +1,6 @@
 """llmq handover: the lines it prints work, and what it says follows from the model."""
 import json
+import re
 import shlex
 import shutil
 import struct
@@ -181,3 +182,97 @@ def test_an_empty_name_is_told(llmq):
     for args in (["inspect", ""], ["verify", ""], ["handover", "vllm", ""], ["convert", "", "-o", "x", "--to", "llmq"],
                  ["publish", "", "dir:x"], ["convert", ROOT / "models/novels-1m", "-o", "", "--to", "llmq"]):
         assert 'expected a name, found ""' in llmq(*args, code=2).stderr, args
+
+
+def emitted(llmq, folder, engine, form, *args, model, code=0):
+    p = subprocess.run([llmq.path, "handover", engine, model, "--emit", form, *map(str, args)], cwd=folder, capture_output=True, text=True)
+    assert p.returncode == code, p.stderr
+    return p
+
+
+def documents(path):
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+@pytest.mark.parametrize("engine, len_option, parts_option", [("vllm", "--max-model-len", "--tensor-parallel-size"),
+                                                              ("sglang", "--context-length", "--tp-size")])
+def test_files_have_the_models_limits(llmq, quantized, tmp_path, engine, len_option, parts_option):
+    model, name = quantized["sym"], f"sym-{engine}"
+    for form in ("ray", "kserve", "compose"):
+        emitted(llmq, tmp_path, engine, form, "--tensor-parallel-size", 2, model=model)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [f"{name}.{form}.yaml" for form in ("compose", "kserve", "ray")]
+    compose, = documents(tmp_path / f"{name}.compose.yaml")
+    service = compose["services"][engine]
+    assert {f"{len_option}=1024", f"{parts_option}=2", "--kv-cache-dtype=auto", "--dtype=auto"} <= set(service["command"])
+    assert service["volumes"][0]["source"] == f"./{name}" and service["volumes"][0]["target"] in service["command"]
+    assert service["deploy"]["resources"]["reservations"]["devices"][0]["count"] == 2
+    runtime, inference = documents(tmp_path / f"{name}.kserve.yaml")
+    container, = runtime["spec"]["containers"]
+    assert {f"{len_option}=1024", f"{parts_option}=2"} <= set(container["args"]) and container["resources"]["limits"] == {"nvidia.com/gpu": "2"}
+    assert inference["spec"]["predictor"]["model"]["runtime"] == runtime["metadata"]["name"] == name
+    ray, = documents(tmp_path / f"{name}.ray.yaml")
+    llm, = ray["applications"][0]["args"]["llm_configs"]
+    assert sorted(v for v in llm["engine_kwargs"].values() if isinstance(v, int)) == [2, 1024]
+    assert ("server_cls" in llm) == (engine == "sglang")
+    if engine == "vllm":
+        emitted(llmq, tmp_path, engine, "llm-d", model=model)
+        doc, = documents(tmp_path / f"{name}.llm-d.yaml")
+        assert doc["spec"]["parallelism"] == {"tensor": 1}
+        assert "--max-model-len=1024" in doc["spec"]["template"]["containers"][0]["env"][0]["value"]
+    else:
+        assert "expected vllm" in emitted(llmq, tmp_path, engine, "llm-d", model=model, code=2).stderr
+    first = next(x for x in (tmp_path / f"{name}.ray.yaml").read_text().splitlines() if x.startswith("# llmq convert"))
+    assert f"-o {name} --to compressed-tensors" in first
+
+
+@pytest.mark.parametrize("why, args, says", [
+    ("cuts groups of 64", ["--tensor-parallel-size", 8], "cuts no group and no head (of 1, 2, 4, 8: 1, 2), found 8"),
+    ("none of the four", ["--tensor-parallel-size", 3], "found 3"),
+    ("there is one", [], "expected a new name, or --force"),
+    ("the model itself", ["--force", "-o", "MODEL"], "sym.llmq"),
+    ("a file for a folder", ["-o", "sym.llmq/x.yaml"], "sym.llmq"),
+    ("a folder for a file", ["--force", "-o", "."], "--out"),
+])
+def test_no_file_is_written_that_would_not_work_nor_over_another(llmq, quantized, tmp_path, why, args, says):
+    here = tmp_path / "sym-vllm.compose.yaml"
+    here.write_text("mine")
+    model = shutil.copy(quantized["sym"], tmp_path / "sym.llmq")
+    before = model.read_bytes()
+    p = emitted(llmq, tmp_path, "vllm", "compose", *[str(model) if x == "MODEL" else x for x in args], model=model, code=2)
+    assert says in p.stderr, (why, p.stderr)
+    assert here.read_text() == "mine" and model.read_bytes() == before and len(list(tmp_path.iterdir())) == 2
+    emitted(llmq, tmp_path, "vllm", "compose", "--force", model=model)
+    assert here.read_text().startswith("# Written by")
+
+
+def test_a_file_is_refused_where_the_engine_refuses_the_model(llmq, draft, tmp_path):
+    llmq("quantize", draft, "-o", tmp_path / "q.llmq", "--method", "rtn", "--asym")
+    llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "g", "--to", "gptq_v2")
+    p = emitted(llmq, tmp_path, "vllm", "kserve", model="g", code=3)
+    assert "refuses GPTQ with zero points" in p.stderr
+    emitted(llmq, tmp_path, "sglang", "kserve", model="g")
+    assert "expected vllm or sglang" in emitted(llmq, tmp_path, "llama.cpp", "compose", model="q.llmq", code=2).stderr
+    for args in (["--force"], ["-o", "x"], ["--tensor-parallel-size", "2"]):
+        assert "go with --emit" in llmq("handover", "vllm", draft, *args, code=2).stderr
+
+
+@pytest.mark.parametrize("name", ["My Model: v1.5 #3", "가나다", "7b", "-x", "a$HOME${X}", 'quote"s', "x" * 120, "vllm"])
+def test_whatever_a_model_is_called_its_file_is_yaml(llmq, draft, tmp_path, name):
+    shutil.copytree(draft, tmp_path / name)
+    for form in ("ray", "kserve", "llm-d", "compose"):
+        p = subprocess.run([llmq.path, "handover", "vllm", f"./{name}", "--emit", form, "--json"], cwd=tmp_path, capture_output=True, text=True)
+        assert p.returncode == 0, p.stderr
+        docs = documents(tmp_path / json.loads(p.stdout)["written"])
+        labels = [d["metadata"]["name"] for d in docs if "metadata" in d] + [d["name"] for d in docs if "name" in d]
+        assert all(re.fullmatch(r"[a-z]([a-z0-9-]{0,61}[a-z0-9])?", x) for x in labels), labels
+        if form == "compose":
+            source = docs[0]["services"]["vllm"]["volumes"][0]["source"]
+            assert (tmp_path / source.replace("$$", "$")).is_dir(), source
+
+
+def test_paths_in_a_file_elsewhere_lead_back(llmq, draft, tmp_path):
+    shutil.copytree(draft, tmp_path / "m")
+    emitted(llmq, tmp_path, "vllm", "compose", "-o", "there/x.yaml", model="m")
+    doc, = documents(tmp_path / "there/x.yaml")
+    assert doc["services"]["vllm"]["volumes"][0]["source"] == str(tmp_path / "m")
