@@ -20,6 +20,9 @@ enum {
     GUARD = 64 /* bytes around an allocation that belong to nobody */
 };
 
+pthread_mutex_t in_runtime = PTHREAD_MUTEX_INITIALIZER;
+thread_local int times_in;
+
 /* ---- failure ---- */
 char failure[400];
 
@@ -554,6 +557,7 @@ cudaError_t run_launch(stream *on, const work *w)
 
 cudaError_t launch(void *queue, const work *w)
 {
+    const alone now;
     if (!queue) return legacy("a launch");
     stream *on = (stream *)queue;
     if (!own_stream(queue, "a launch") || !launchable(on->device, w)) return cudaGetLastError();
@@ -733,6 +737,7 @@ static void land(stream *s)
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned)
 {
+    const alone now;
     stream *s = (stream *)calloc(1, sizeof *s);
     if (!s) return cudaErrorMemoryAllocation;
     s->device = set_device;
@@ -743,6 +748,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned)
 
 cudaError_t cudaStreamDestroy(cudaStream_t gone)
 {
+    const alone now;
     stream **at = &streams;
     while (*at && *at != gone)
         at = &(*at)->next;
@@ -764,6 +770,7 @@ static cudaError_t is_lost()
 
 cudaError_t cudaStreamQuery(cudaStream_t s)
 {
+    const alone now;
     if (((stream *)s)->captures) return forbid();
     if (((stream *)s)->lost) return is_lost();
     const bool busy = ((stream *)s)->busy;
@@ -775,6 +782,7 @@ cudaError_t cudaStreamQuery(cudaStream_t s)
 
 cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
+    const alone now;
     if (((stream *)s)->captures) return forbid();
     emu_counted.waits++;
     if (((stream *)s)->waits) {
@@ -788,6 +796,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 
 cudaError_t cudaMallocHost(void **p, size_t n)
 {
+    const alone now;
     if (captures_here()) return forbid();
     void *more = realloc(pins, (n_pins + 1) * sizeof *pins);
     if (more) pins = (pinned *)more;
@@ -802,6 +811,7 @@ cudaError_t cudaMallocHost(void **p, size_t n)
 
 cudaError_t cudaFreeHost(void *p)
 {
+    const alone now;
     if (captures_here()) return forbid();
     for (stream *s = streams; s; s = s->next) /* the driver waits */
         land(s);
@@ -816,6 +826,7 @@ cudaError_t cudaFreeHost(void *p)
 
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
+    const alone now;
     size_t used = 0;
     for (size_t i = 0; i < n_allocs; i++)
         if (allocs[i].device == set_device && allocs[i].base) used += allocs[i].hi - allocs[i].lo;
@@ -837,6 +848,7 @@ static bool room_for_one()
 
 cudaError_t cudaMalloc(void **p, size_t n)
 {
+    const alone now;
     if (captures_here()) return forbid();
     size_t left, all;
     cudaMemGetInfo(&left, &all);
@@ -855,6 +867,7 @@ cudaError_t cudaMalloc(void **p, size_t n)
 
 void cu_part(void *p, size_t n)
 {
+    const alone now;
     const uintptr_t lo = (uintptr_t)p;
     size_t i = 0;
     while (i < n_allocs && !(allocs[i].base && lo >= allocs[i].lo && lo + n <= allocs[i].hi))
@@ -869,6 +882,7 @@ void cu_part(void *p, size_t n)
 
 cudaError_t cudaFree(void *p)
 {
+    const alone now;
     if (captures_here()) return forbid();
     uintptr_t lo = 0, hi = 0;
     for (size_t i = 0; i < n_allocs; i++)
@@ -920,6 +934,7 @@ cudaError_t emu::run_memset(stream *s, void *dst, int v, size_t n)
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, int kind, cudaStream_t queue)
 {
+    const alone now;
     stream *s = (stream *)queue;
     if (!s) return legacy("a copy");
     if (s->captures) return record_copy(s, dst, src, n, kind);
@@ -935,6 +950,7 @@ cudaError_t cudaMemcpy2DAsync(void *dst, size_t ldd, const void *src, size_t lds
 }
 cudaError_t cudaMemsetAsync(void *dst, int v, size_t n, cudaStream_t queue)
 {
+    const alone now;
     stream *s = (stream *)queue;
     if (!s) return legacy("a memset");
     return s->captures ? record_memset(s, dst, v, n) : run_memset(s, dst, v, n);

@@ -4,8 +4,26 @@
 
 #include "kernels/cuda/emu/emu.h"
 
+#include <pthread.h>
+
 namespace emu
 {
+
+/* One thread at a time is in the runtime or on a device: all that is kept here is of both. A thread may
+ * take it again. */
+extern pthread_mutex_t in_runtime;
+extern thread_local int times_in;
+struct alone {
+    alone()
+    {
+        if (times_in++ == 0) pthread_mutex_lock(&in_runtime);
+    }
+    ~alone()
+    {
+        if (--times_in == 0) pthread_mutex_unlock(&in_runtime);
+    }
+    alone(const alone &) = delete;
+};
 
 extern char failure[400]; /* cudaGetLastError takes it */
 

@@ -162,6 +162,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t queue, cudaGraph_t *out)
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t g, unsigned long long)
 {
+    const alone now;
     *out = nullptr;
     if (emu_graphs == 0) return cudaErrorMemoryAllocation;
     emu_graph_exec *e = (emu_graph_exec *)calloc(1, sizeof *e);
@@ -205,6 +206,7 @@ static cudaError_t run(stream *s, const node *n)
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t e, cudaStream_t queue)
 {
+    const alone now;
     stream *s = (stream *)queue;
     if (!s) return legacy("a graph");
     if (s->captures) return forbid(); /* it would be a part of the other graph: nobody needs that */
