@@ -220,6 +220,47 @@ typedef struct {
     const dev_mm_norm *norm; /* host; NULL: none; where dev_norms says so */
 } dev_mm_args;
 
+enum { DEV_LORA_ROWS = 8, DEV_LORA_PAD = 8, DEV_LORA_OUTS = 4 };
+
+/* What an adapter changes of one linear (runtime/model/lora.h), in device memory: a [ranks, inputs], both
+ * padded to multiples of DEV_LORA_PAD by zeros; b [ranks / 8][N][8], padded likewise; of one type: f32,
+ * f16 or bf16. a, b NULL: nothing. */
+typedef struct {
+    const void *a, *b;
+    const float *gain; /* [N] of DoRA or NULL */
+    int32_t rank;
+    lq_dtype dtype;
+    float scale;
+} dev_lora_part;
+
+/* Up to DEV_LORA_ROWS rows of one adapter: rows[first ..], n of them; n 0: none. */
+typedef struct {
+    const dev_lora_part *parts;
+    int32_t first, n;
+} dev_lora_panel;
+
+/* y [., ldy] of N outputs: what parts[part] of a row's adapter does to it. base [., ldb]: what the
+ * model's own weight makes of x, without bias; of DoRA alone. */
+typedef struct {
+    float *y;
+    const float *base;
+    int64_t ldy, ldb, N;
+    int part;
+} dev_lora_out;
+
+/* y += scale B (A x), of DoRA y += (gain - 1) base + gain scale B (A x), for the panels' rows of x
+ * [., ldx], y and base alike. In f32, in an order that depends on the part alone. */
+typedef struct {
+    const float *x;
+    float *low; /* [n, rows_most, ldl] scratch */
+    const dev_lora_panel *panels;
+    const int32_t *rows;
+    int64_t ldx, K, ldl, rows_most, n_panels;
+    int64_t rank; /* of any of the panels' adapters at most; ldl: that padded, or more */
+    dev_lora_out out[DEV_LORA_OUTS];
+    int n;
+} dev_lora_args;
+
 /* Rows of one sequence that attention takes together, and where its keys are. */
 typedef struct {
     int32_t row, n_rows;      /* of q and out */
@@ -525,6 +566,7 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, mm_group,                                                                              \
       (dev * d, void *parts, const dev_weight *w, const float *const *bias, int64_t n))            \
     X(void, matmul, (dev * d, const dev_mm_args *a))                                               \
+    X(void, lora, (dev * d, const dev_lora_args *a))                                               \
     /* cuBLAS is there, opened, and has a workspace; false also where memory is short */           \
     X(bool, blas, (dev * d))                                                                       \
     X(size_t, attn_scratch, (const dev_attn_args *a))                                              \

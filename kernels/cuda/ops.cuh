@@ -20,6 +20,7 @@ size_t CU_NAME(mm_group_bytes)(int64_t n);
 void CU_NAME(mm_group)(dev *d, void *parts, const dev_weight *w, const float *const *bias,
                        int64_t n);
 void CU_NAME(matmul)(dev *d, const dev_mm_args *a);
+void CU_NAME(lora)(dev *d, const dev_lora_args *a);
 size_t CU_NAME(attn_scratch)(const dev_attn_args *a);
 void CU_NAME(attn)(dev *d, const dev_attn_args *a);
 void CU_NAME(draw)(dev *d, const dev_draw_args *a);

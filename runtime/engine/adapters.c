@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <time.h>
 
 typedef struct {
@@ -77,6 +78,23 @@ lq_status adapters_check(const adapters_opts *o, lq_err *err)
     return LQ_OK;
 }
 
+size_t adapters_file_bytes(const adapters_opts *o)
+{
+    size_t n = 0;
+    for (int i = 0; i < o->n; i++) {
+        const char *path = o->named[i] + name_length(o->named[i]);
+        char inside[PATH_MAX];
+        struct stat s;
+        if (!*path++ || stat(path, &s)) continue;
+        if (!S_ISDIR(s.st_mode))
+            n += (size_t)s.st_size;
+        else if (!lq_path_join(inside, sizeof inside, path, "adapter_model.safetensors", NULL) &&
+                 !stat(inside, &s))
+            n += (size_t)s.st_size;
+    }
+    return n;
+}
+
 static lq_status read_named(adapters *a, const char *named, pool *p, lq_err *err)
 {
     char name[ADAPTERS_NAME + 1];
@@ -94,7 +112,6 @@ lq_status adapters_open(adapters **out, const model *m, const adapters_opts *o, 
 {
     adapters *a = *out = NULL;
     lq_status s = adapters_check(o, err);
-    if (!s && m->on) s = lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: --lora");
     if (s) return s;
     a = calloc(1, sizeof *a);
     if (!a) return lq_fail(err, LQ_ENOMEM, "adapters: out of memory");

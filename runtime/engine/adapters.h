@@ -26,6 +26,10 @@ typedef struct {
 /* LQ_EUSAGE: not NAME=PATH, or a name twice. */
 lq_status adapters_check(const adapters_opts *o, lq_err *err);
 
+/* Of those that are named, what is read of them: about what they take in memory. What cannot be read counts
+ * nothing. */
+size_t adapters_file_bytes(const adapters_opts *o);
+
 typedef struct adapters adapters;
 /* m stays until adapters_close. p: of the start alone. Errors: those of lora_open. */
 lq_status adapters_open(adapters **a, const model *m, const adapters_opts *o, pool *p, lq_err *err);

@@ -57,7 +57,8 @@ typedef struct {
     int64_t queue;            /* 0: 1024; at most max_seqs + queue requests are in the engine */
     bool no_prefix_cache;
     eng_disk disk;
-    int64_t lora_rank; /* the largest of any request's adapter; 0: there are none. On the CPU */
+    int64_t lora_rank; /* the largest of any request's adapter; 0: there are none */
+    size_t lora_bytes; /* that those take which are there from the start, about */
     int64_t guesses;   /* of the next ids in a step (runtime/engine/spec.h), 0..SPEC_MAX; 0: none */
     /* Makes the guesses, or NULL: n-grams; borrowed. A model (runtime/engine/draft.h), or the model's own
      * MTP head (runtime/engine/mtp.h) */

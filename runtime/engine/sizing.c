@@ -313,6 +313,7 @@ load_beside eng_beside(const eng_opts *o)
                       .block_size = e.block_size,
                       .tokens = asked ? e.max_len : 0,
                       .cache_bytes = e.kv_bytes,
+                      .also = e.lora_bytes,
                       .exact = asked || e.kv_bytes };
     if (!asked) b.step.max_len = 0;
     return b;

@@ -51,9 +51,10 @@ static size_t scratch_bytes(const arch_config *c, const fwd_opts *o, int threads
 }
 
 /* What either kind of pass has in its arena. */
-static size_t step_bytes(const fwd_opts *o)
+static size_t step_bytes(const arch_config *c, const fwd_opts *o, bool lora_work)
 {
-    return 2 * piece(o->max_rows, sizeof(int32_t)) + 3 * piece(o->max_seqs, sizeof(attn_seq)) +
+    return fwd_lora_bytes(c, o->max_rows, o->lora_rank, lora_work) +
+           2 * piece(o->max_rows, sizeof(int32_t)) + 3 * piece(o->max_seqs, sizeof(attn_seq)) +
            piece(o->max_seqs, sizeof(fwd_seq_state)) + piece(o->max_rows, sizeof(int64_t));
 }
 
@@ -68,10 +69,10 @@ static int64_t hidden_width(const arch_config *c, const fwd_opts *o)
 
 static size_t pass_bytes(const arch_config *c, const fwd_opts *o, int threads)
 {
-    return step_bytes(o) + piece(o->max_rows * hidden_width(c, o), sizeof(float)) +
+    return step_bytes(c, o, true) + piece(o->max_rows * hidden_width(c, o), sizeof(float)) +
            piece(o->max_logits * words(c), sizeof(float)) +
-           fwd_rows_bytes(c, o->max_rows, FWD_ALL) + fwd_lora_bytes(c, o->max_rows, o->lora_rank) +
-           piece(o->max_rows * c->hidden, sizeof(float)) + scratch_bytes(c, o, threads);
+           fwd_rows_bytes(c, o->max_rows, FWD_ALL) + piece(o->max_rows * c->hidden, sizeof(float)) +
+           scratch_bytes(c, o, threads);
 }
 
 size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads)
@@ -96,9 +97,12 @@ static lq_status absorb_layers(fwd_ctx *f, int64_t n, lq_err *err)
     return s;
 }
 
-static bool cut_step(fwd_ctx *f)
+/* lora_work: the CPU has layers. */
+static bool cut_step(fwd_ctx *f, bool lora_work)
 {
     const fwd_opts *o = &f->opts;
+    if (!fwd_lora_cut(&f->lora, f->m->cfg, o->max_rows, o->lora_rank, lora_work, &f->arena))
+        return false;
     f->ids = lq_push(&f->arena, (size_t)o->max_rows * sizeof *f->ids);
     f->seqs = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->seqs);
     f->last = lq_push(&f->arena, (size_t)o->max_seqs * sizeof *f->last);
@@ -118,7 +122,6 @@ static bool cut_rows(fwd_ctx *f)
     f->all_hidden = lq_push(&f->arena, (size_t)hidden * sizeof(float));
     if (o->lora_rank) f->rows.lora = &f->lora;
     return f->logits && f->rows.x && f->all_hidden &&
-           fwd_lora_cut(&f->lora, f->m->cfg, o->max_rows, o->lora_rank, &f->arena) &&
            fwd_rows_push(&f->rows, f->m->cfg, o->max_rows, &f->arena);
 }
 
@@ -130,7 +133,7 @@ static lq_status open_cpu(fwd_ctx *f, lq_err *err)
     f->host = &f->rows;
     lq_status s =
         lq_arena_init(&f->arena, pass_bytes(f->m->cfg, &f->opts, pool_threads(f->rows.p)), err);
-    if (!s && !(cut_step(f) && cut_rows(f)))
+    if (!s && !(cut_step(f, true) && cut_rows(f)))
         s = lq_fail(err, LQ_ENOMEM, "forward pass: buffers do not fit");
     f->raw = f->logits;
     f->hidden = f->rows.h;
@@ -143,10 +146,12 @@ static lq_status open_device(fwd_ctx *f, lq_err *err)
     fwd_dev_ends ends = { 0 };
     f->w = &f->m->on->w;
     f->first = f->m->on->first;
-    lq_status s = lq_arena_init(&f->arena, step_bytes(&f->opts), err);
-    if (!s && !cut_step(f)) s = lq_fail(err, LQ_ENOMEM, "forward pass: buffers do not fit");
+    const bool both = f->first > 0;
+    lq_status s = lq_arena_init(&f->arena, step_bytes(f->m->cfg, &f->opts, both), err);
+    if (!s && !cut_step(f, both)) s = lq_fail(err, LQ_ENOMEM, "forward pass: buffers do not fit");
     if (!s) s = fwd_dev_open(&f->dev, &f->rows, &ends, f->m, f->kv, &f->opts, err);
     f->host = ends.host;
+    if (!s && both && f->opts.lora_rank) f->host->lora = &f->lora;
     f->raw = ends.raw;
     f->logits = ends.logits;
     f->hidden = ends.hidden;
@@ -175,7 +180,7 @@ lq_status fwd_open(fwd_ctx **out, const model *m, kv_cache *kv, pool *p, const f
     f->opts = *o;
     f->rows.p = p;
     f->rows.acts = o->acts;
-    assert(!(m->on && (o->all_hidden || m->cfg->mtp || o->lora_rank)));
+    assert(!(m->on && (o->all_hidden || m->cfg->mtp)));
     lq_status s = m->on ? open_device(f, err) : open_cpu(f, err);
     if (!s) s = absorb_layers(f, m->on ? f->first : m->cfg->layers, err);
     if (s) {
@@ -291,11 +296,11 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
         }
         for (int64_t t = it->logits_from; t < it->n; t++)
             f->picked[n_picked++] = f->rows.R + t;
-        for (int64_t t = 0; t < it->n && f->rows.lora; t++)
+        for (int64_t t = 0; t < it->n && f->opts.lora_rank; t++)
             f->lora.of[f->rows.R + t] = it->lora;
         f->rows.R += it->n;
     }
-    if (f->rows.lora) fwd_lora_sort(&f->lora, f->rows.R);
+    if (f->opts.lora_rank) fwd_lora_sort(&f->lora, f->rows.R);
     return n_picked;
 }
 
@@ -424,7 +429,8 @@ lq_status fwd_begin(fwd_ctx *f, const fwd_item *items, int n_items, const dev_dr
     f->host->R = f->rows.R;
     pool_stage(f->rows.p, STAGE_EMBED);
     f->batch =
-        (fwd_batch){ f->seqs, f->last, f->packed, n_items, f->ids, f->picked, n, draws, n_draws };
+        (fwd_batch){ f->seqs,   f->last, f->packed, n_items, f->ids,
+                     f->picked, n,       draws,     n_draws, f->opts.lora_rank ? &f->lora : NULL };
     const fwd_batch *b = &f->batch;
     f->rows.ops->begin(&f->rows, f->m, b);
     if (f->ranks.n > 1) fwd_ranks_begin(&f->ranks, f->m, b);

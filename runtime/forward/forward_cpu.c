@@ -480,6 +480,7 @@ const fwd_ops fwd_cpu = {
     .enter = enter,
     .norm = norm,
     .products = products,
+    .adapt = fwd_lora_add,
     .store = store,
     .attend = attend,
     .mix_in = fwd_mix_in,

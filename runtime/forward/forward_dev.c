@@ -59,6 +59,14 @@ static bool all_round(const model_on *on, mm_acts acts)
 
 /* ---- opening ---- */
 
+/* Of the layers that the CPU runs. */
+static size_t layers_scratch(const arch_config *c, const fwd_opts *o, int threads)
+{
+    const size_t rows = fwd_rows_scratch(c, o->max_rows, threads),
+                 lora = fwd_lora_scratch(c, o->lora_rank, threads);
+    return rows > lora ? rows : lora;
+}
+
 static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const fwd_opts *o)
 {
     const size_t floats = (size_t)o->max_rows * sizeof(float);
@@ -66,9 +74,10 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     f->chunk_of = take_host(f, (size_t)f->max_slots * sizeof *f->chunk_of);
     f->table_at = take_host(f, (size_t)o->max_seqs * sizeof *f->table_at);
     f->words = take_host(f, (size_t)o->max_rows * sizeof *f->words);
+    const bool lora = fwd_dev_lora_host(f, o, take_host, f);
     f->stage = take_pinned(f, f->stage_bytes);
     const bool layers = f->on->first > 0;
-    bool ok = f->chunks && f->chunk_of && f->table_at && f->words && f->stage &&
+    bool ok = lora && f->chunks && f->chunk_of && f->table_at && f->words && f->stage &&
               (f->first ? true
                : layers ? fwd_rows_push(&f->host, c, o->max_rows, &f->arena)
                         : fwd_rows_cut(&f->host, c, o->max_rows, FWD_PLACED, take_host, f));
@@ -87,7 +96,7 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
          (layers || ((f->host.h = take_host(f, floats * (size_t)c->hidden)) &&
                      (f->host.e = take_host(f, floats * (size_t)c->embed_dim))));
     return ok && !lq_arena_init(&f->scratch,
-                                layers ? fwd_rows_scratch(c, o->max_rows, threads)
+                                layers ? layers_scratch(c, o, threads)
                                        : mm_scratch_bytes(o->max_rows, c->embed_dim, 1, threads),
                                 NULL);
 }
@@ -112,6 +121,7 @@ static void cut_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const a
     fwd_rows_cut(r, c, o->max_rows, FWD_HELD, take_device, f);
     if (fwd_dev_joined_width(c))
         r->qkv = take_device(f, (size_t)(o->max_rows * fwd_dev_joined_width(c)) * sizeof(float));
+    fwd_dev_lora_cut(f, c, o, take_device, f);
     if (!ends) return;
     ends->raw = take_device(f, (size_t)(o->max_logits * c->vocab) * sizeof(float));
     f->drawn_on = take_device(f, (size_t)o->max_logits * sizeof *f->drawn_on);

@@ -8,11 +8,14 @@
  *     forward_dev.c        opens a pass: all that is ever allocated
  *     forward_dev_size.c   how much that is
  *     forward_dev_step.c   what a step sends and what comes back
+ *     forward_dev_lora.c   what a step sends of its rows' adapters, and what they add to products
  *     forward_dev_layer.c  what each step of a layer queues; the table */
 #ifndef LLMQ_RUNTIME_FORWARD_FORWARD_DEV_H
 #define LLMQ_RUNTIME_FORWARD_FORWARD_DEV_H
 
 #include "runtime/forward/forward_impl.h"
+
+#include <assert.h>
 
 enum {
     FWD_DEV_MEM = 64,    /* buffers on the device: more than there are */
@@ -33,6 +36,13 @@ typedef struct {
     fwd_launch *launches; /* [max_chunks] */
     int64_t n_launches;
 } fwd_plan;
+
+/* Rows with adapters, on the device. */
+typedef struct {
+    const dev_lora_panel *panels; /* [n] */
+    const int32_t *rows;
+    int64_t n; /* 0: no row has one */
+} fwd_dev_rows;
 
 struct fwd_dev_ctx {
     dev *d;
@@ -68,7 +78,18 @@ struct fwd_dev_ctx {
     void *attn_scratch, *mm_scratch;
     int32_t *attn_done;       /* dev_attn_args.done of max_chunks */
     int32_t *first_of, *busy; /* [experts + 1], [experts] on the device: see dev_place_args */
-    const dev_draw *draws;    /* the step's, on the device; what comes of them there and here */
+    struct {
+        int64_t most;             /* rank at most of a pass; 0: there are none */
+        fwd_dev_rows all, picked; /* picked: of the last layer, once the others are gone */
+        const fwd_dev_rows *now;
+        int64_t rank;  /* of the step's at most */
+        bool dora;     /* one of them has gains */
+        int32_t *rows; /* [max_rows] host */
+        dev_lora_panel *panels;
+        float *low, *base; /* [DEV_LORA_OUTS, max_rows, most]; [max_rows, fwd_lora_width] */
+        int64_t max_rows;
+    } lora;
+    const dev_draw *draws; /* the step's, on the device; what comes of them there and here */
     dev_drawn *drawn_on, *drawn;
     void *draw_scratch;
 };
@@ -82,6 +103,18 @@ lq_status fwd_dev_end(const fwd_rows *r, lq_err *err);
 /* Attention of one layer's cache, but for the layer's window and sinks and the step's plan. */
 dev_attn_args fwd_dev_attn(const fwd_rows *r, const fwd_kv *kv);
 
+/* forward_dev_lora.c. Bytes of the step's buffers, there and of those that it stages; cutting them. */
+size_t fwd_dev_lora_bytes(const arch_config *c, const fwd_opts *o);
+size_t fwd_dev_lora_stage(const fwd_opts *o);
+bool fwd_dev_lora_host(fwd_dev_ctx *f, const fwd_opts *o, fwd_take *take, void *from);
+void fwd_dev_lora_cut(fwd_dev_ctx *f, const arch_config *c, const fwd_opts *o, fwd_take *take,
+                      void *from);
+/* Of a step: fwd_dev_stage the rows of b that have adapters. */
+void fwd_dev_lora_begin(fwd_dev_ctx *f, const fwd_batch *b, int64_t R);
+/* fwd_dev's adapt, which gives the products of W that DoRA needs to `products`. */
+void fwd_dev_adapt(const fwd_rows *r, const arch_role *roles, const mm_out *outs, int n,
+                   const float *x, int64_t ldx);
+
 /* forward_dev_size.c. The most that a step can stage, and the chunks of attention: into f. */
 void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, const fwd_opts *o);
 /* Scratch of the largest product of w. */
@@ -90,6 +123,16 @@ size_t fwd_dev_products_scratch(const dev *d, const model *w, const fwd_opts *o)
  * has them apart are one product where their weights were joined (model_dev.c). */
 int64_t fwd_dev_joined_width(const arch_config *c);
 size_t fwd_dev_done_bytes(const fwd_dev_ctx *f, const arch_config *c); /* of f->attn_done */
+
+/* n bytes that go up with this step: where they will be. */
+static inline void *fwd_dev_stage(fwd_dev_ctx *f, const void *host, size_t n)
+{
+    const size_t at = f->staged;
+    assert(at + n <= f->stage_bytes);
+    if (n) memcpy(f->stage + at, host, n);
+    f->staged = lq_round_up(at + n, FWD_DEV_ALIGN);
+    return f->stage_on + at;
+}
 
 static inline int64_t fwd_mask_words(int64_t vocab) { return lq_ceil_div(vocab, 32); }
 

@@ -35,7 +35,8 @@ static void norm(const fwd_rows *r, float *dst, float *x, const model_vector *v,
     fwd_dev_ctx *f = r->self;
     dev_norm_args a = norm_of(r, dst, x, v, T, K);
     a.bf16 = f->rounds && dst == r->h && v != &f->on->w.final_norm;
-    if (v->w && a.bf16 && T <= DEV_MM_SMALL && !r->c->w.parallel)
+    const bool alone = !r->c->w.parallel && !f->lora.now->n; /* adapters read it too */
+    if (v->w && a.bf16 && T <= DEV_MM_SMALL && alone)
         f->late_norm = a;
     else if (v->w)
         f->d->ops->norm(f->d, &a);
@@ -418,8 +419,10 @@ static void gather(const fwd_rows *r, float **x, float **spare, int64_t K, int64
 
 static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
 {
+    fwd_dev_ctx *f = r->self;
     (void)rows; /* as they were staged */
     if (n == r->R) return;
+    f->lora.now = &f->lora.picked;
     gather(r, &r->x, &r->y, r->c->hidden, n);
     if (r->c->w.parallel) gather(r, &r->h, &r->y, r->c->hidden, n); /* its MLP reads h too */
     gather(r, &r->a, &r->q, r->c->heads * r->c->v_dim, n);
@@ -427,7 +430,6 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
 
 static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int n)
 {
-    (void)roles;
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
     const bool pair = c->w.mlp == MLP_GATED;
@@ -436,12 +438,13 @@ static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int 
                              .limit = (float)c->act_limit,
                              .bf16 = f->rounds };
     const dev_weight w = fwd_dev_weight(outs->w);
-    if (n == 1 && dev_acts(f->d, &w, r->acts, r->R, act.kind)) {
+    if (n == 1 && !f->lora.now->n && dev_acts(f->d, &w, r->acts, r->R, act.kind)) {
         product(r, outs, NULL, true, r->h, c->hidden, r->R, r->acts, act);
         pool_stage(r->p, STAGE_ACT);
         return;
     }
     products(r, outs, n, r->h, c->hidden, r->R);
+    fwd_dev_adapt(r, roles, outs, n, r->h, c->hidden);
     pool_stage(r->p, STAGE_ACT);
     const int64_t ld = fwd_mlp_width(c);
     f->d->ops->act(f->d, &(dev_act_args){ .dst = r->mlp,
@@ -611,6 +614,7 @@ const fwd_ops fwd_dev = {
     .enter = fwd_dev_enter,
     .norm = norm,
     .products = products,
+    .adapt = fwd_dev_adapt,
     .store = store,
     .squares = squares,
     .attend = attend,

@@ -38,7 +38,7 @@ void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, 
                           piece(f->max_slots, sizeof(int32_t)) + 2 * FWD_DEV_ALIGN);
     for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++)
         f->stage_bytes += 2 * piece(o->max_rows * fwd_angles(c, u), sizeof(float));
-    f->stage_bytes += 2 * piece(o->max_rows * fwd_grows(c), sizeof(float));
+    f->stage_bytes += 2 * piece(o->max_rows * fwd_grows(c), sizeof(float)) + fwd_dev_lora_stage(o);
 }
 
 static void widen(size_t *most, const dev *d, const dev_weight *w, int64_t M)
@@ -114,8 +114,8 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
     size_t beside = cut > sums ? cut : sums;
     if (panel > beside) beside = panel;
     const size_t products = 3 * (size_t)rows * (size_t)(wide + TILE_K) * sizeof(float) + beside;
-    return f.stage_bytes + fwd_slopes_bytes(c) + attn + fwd_dev_done_bytes(&f, c) + products +
-           parts * sizeof(float) +
+    return f.stage_bytes + fwd_slopes_bytes(c) + fwd_dev_lora_bytes(c, o) + attn +
+           fwd_dev_done_bytes(&f, c) + products + parts * sizeof(float) +
            (size_t)(o->max_rows * (c->hidden + fwd_dev_joined_width(c)) + o->max_logits * c->vocab +
                     2 * (c->experts + 1)) *
                sizeof(float) +

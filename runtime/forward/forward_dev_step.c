@@ -4,16 +4,6 @@
 
 #include <assert.h>
 
-/* n bytes that go up with this step: where they will be. */
-static void *stage(fwd_dev_ctx *f, const void *host, size_t n)
-{
-    const size_t at = f->staged;
-    assert(at + n <= f->stage_bytes);
-    if (n) memcpy(f->stage + at, host, n);
-    f->staged = lq_round_up(at + n, FWD_DEV_ALIGN);
-    return f->stage_on + at;
-}
-
 /* Slots of no chunk behind the others, up to a power of two, so that a context that grows has few
  * shapes. Steps of several launches are not captured: what those do takes longer than launching. */
 static void pad_slots(fwd_dev_ctx *f, fwd_launch *at, dev_attn_how how, bool several)
@@ -77,8 +67,9 @@ static void stage_plan(fwd_dev_ctx *f, fwd_plan *p, dev_attn_how how, const arch
     }
     if (f->steady) pad_slots(f, &at, how, p->n_launches > 0);
     if (at.n_slots) p->launches[p->n_launches++] = at;
-    p->chunks = stage(f, f->chunks, (size_t)(at.chunk + at.n_chunks) * sizeof *f->chunks);
-    p->chunk_of = stage(f, f->chunk_of, (size_t)(at.slot + at.n_slots) * sizeof *f->chunk_of);
+    p->chunks = fwd_dev_stage(f, f->chunks, (size_t)(at.chunk + at.n_chunks) * sizeof *f->chunks);
+    p->chunk_of =
+        fwd_dev_stage(f, f->chunk_of, (size_t)(at.slot + at.n_slots) * sizeof *f->chunk_of);
 }
 
 static size_t table_bytes(const fwd_dev_ctx *f, const attn_seq *s)
@@ -100,22 +91,22 @@ static void stage_tables(fwd_dev_ctx *f, const fwd_batch *b)
 {
     f->tables = (const int32_t *)(const void *)(f->stage_on + f->staged);
     for (int i = 0; i < b->n_seqs; i++)
-        stage(f, b->seqs[i].table, table_bytes(f, &b->seqs[i]));
+        fwd_dev_stage(f, b->seqs[i].table, table_bytes(f, &b->seqs[i]));
 }
 
 /* What fwd_place has written, for the rows of r. */
 static void stage_places(fwd_dev_ctx *f, fwd_rows *r)
 {
     const size_t R = (size_t)r->R;
-    r->row_block = stage(f, f->host.row_block, R * sizeof *r->row_block);
-    r->row_slot = stage(f, f->host.row_slot, R * sizeof *r->row_slot);
+    r->row_block = fwd_dev_stage(f, f->host.row_block, R * sizeof *r->row_block);
+    r->row_slot = fwd_dev_stage(f, f->host.row_slot, R * sizeof *r->row_slot);
     for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++) {
         const size_t n = R * (size_t)fwd_angles(r->c, u) * sizeof(float);
-        r->cos[u] = stage(f, f->host.cos[u], n);
-        r->sin[u] = stage(f, f->host.sin[u], n);
+        r->cos[u] = fwd_dev_stage(f, f->host.cos[u], n);
+        r->sin[u] = fwd_dev_stage(f, f->host.sin[u], n);
     }
     for (int i = 0; i < 2; i++)
-        r->grow[i] = stage(f, f->host.grow[i], R * (size_t)fwd_grows(r->c) * sizeof(float));
+        r->grow[i] = fwd_dev_stage(f, f->host.grow[i], R * (size_t)fwd_grows(r->c) * sizeof(float));
 }
 
 /* What the staged draws point to. */
@@ -123,8 +114,10 @@ static void stage_draw_lists(fwd_dev_ctx *f, dev_draw *draws, int64_t n, int64_t
 {
     for (int64_t i = 0; i < n; i++) {
         dev_draw *d = &draws[i];
-        if (d->mask) d->mask = stage(f, d->mask, (size_t)fwd_mask_words(vocab) * sizeof *d->mask);
-        if (d->n_edits) d->edits = stage(f, d->edits, (size_t)d->n_edits * sizeof *d->edits);
+        if (d->mask)
+            d->mask = fwd_dev_stage(f, d->mask, (size_t)fwd_mask_words(vocab) * sizeof *d->mask);
+        if (d->n_edits)
+            d->edits = fwd_dev_stage(f, d->edits, (size_t)d->n_edits * sizeof *d->edits);
     }
 }
 
@@ -142,6 +135,9 @@ static void set_shape(fwd_dev_ctx *f, const fwd_rows *r, const fwd_batch *b)
 {
     fwd_shape *s = &f->shape;
     *s = (fwd_shape){ .rows = r->R, .n_draws = b->n_draws, .fixed = (int64_t)f->staged };
+    s->lora.panels = f->lora.all.n;
+    s->lora.rank = f->lora.rank;
+    s->lora.dora = f->lora.dora;
     for (int64_t i = 0; i < b->n_draws; i++)
         s->drawn[b->draws[i].row / 64] |= UINT64_C(1) << b->draws[i].row % 64;
     for (int window = 0; window < 2; window++) {
@@ -181,18 +177,19 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     f->steady = !f->on->eager && r->R <= FWD_GRAPH_ROWS && is_even(r, b);
     f->joins = f->few == DEV_ATTN_DECODE && is_even(r, b);
     f->late_norm.T = f->late_rope.T = 0;
-    f->ids = stage(f, b->ids, (size_t)r->R * sizeof *f->ids);
+    f->ids = fwd_dev_stage(f, b->ids, (size_t)r->R * sizeof *f->ids);
     for (int64_t i = 0; i < b->n_picked; i++)
         f->words[i] = (int32_t)b->picked[i];
-    f->picked = stage(f, f->words, (size_t)b->n_picked * sizeof *f->picked);
+    f->picked = fwd_dev_stage(f, f->words, (size_t)b->n_picked * sizeof *f->picked);
     dev_draw *draws = (dev_draw *)(void *)(f->stage + f->staged);
-    f->draws = stage(f, b->draws, (size_t)b->n_draws * sizeof *f->draws);
+    f->draws = fwd_dev_stage(f, b->draws, (size_t)b->n_draws * sizeof *f->draws);
     stage_places(f, r);
     place_tables(f, b);
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++)
         for (int i = 0; i < 4; i++)
             stage_plan(f, &f->plans[w][i / 2][i % 2], w, c, i % 2 ? b->last : b->seqs, b->n_seqs,
                        i / 2 ? c->window : 0);
+    fwd_dev_lora_begin(f, b, r->R);
     if (f->steady) set_shape(f, r, b);
     /* Only data point to what follows, and to f->tables, whose place does not depend on it. */
     stage_tables(f, b);

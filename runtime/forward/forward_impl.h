@@ -74,7 +74,7 @@ typedef struct {
     mm_acts acts;
     const fwd_tap *tap;   /* or NULL */
     fwd_offload *offload; /* where the CPU's products are done; NULL: there */
-    fwd_lora *lora;       /* NULL: no row may have an adapter */
+    fwd_lora *lora;       /* of the CPU's layers; NULL: no row may have an adapter */
     bool shared;          /* a branch's output is a part of the sum over several devices */
     lq_arena *scratch;    /* for mm_run and attn_run */
     int64_t R;            /* rows of this call */
@@ -145,6 +145,7 @@ typedef struct {
     int64_t n_picked;
     const dev_draw *draws; /* [n_draws] from rows among the picked, rising */
     int64_t n_draws;
+    const fwd_lora *lora; /* of all R rows; NULL: none may have an adapter */
 } fwd_batch;
 /* The next run of picked rows whose logits come to the host: from `row` on, n of them; draw: the
  * first draw after it. Begins at zero; false: there is no more. */
@@ -154,49 +155,53 @@ typedef struct {
 bool fwd_next_run(fwd_run *run, const fwd_batch *b);
 
 /* X(result, step, arguments); NULL: not there, and no model that needs it gets so far. */
-#define FWD_OPS(X)                                                                                 \
+#define FWD_OPS(X)                                                                                     \
     /* x = what the first layer reads, for placed rows; of a device whose model begins on the    \
-     * host: of the host's rows */ \
-    X(void, begin, (fwd_rows * r, const model *m, const fwd_batch *b))                             \
-    /* The first layer of a device is next: x is made there, or comes over */                      \
-    X(void, enter, (fwd_rows * r))                                                                 \
-    /* dst = norm(x) of T rows of K; a copy where there is no such norm; dst may be x */           \
-    X(void, norm,                                                                                  \
-      (const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T, int64_t K))      \
-    X(void, products,                                                                              \
-      (const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx, int64_t M))      \
+     * host: of the host's rows */     \
+    X(void, begin, (fwd_rows * r, const model *m, const fwd_batch *b))                                 \
+    /* The first layer of a device is next: x is made there, or comes over */                          \
+    X(void, enter, (fwd_rows * r))                                                                     \
+    /* dst = norm(x) of T rows of K; a copy where there is no such norm; dst may be x */               \
+    X(void, norm,                                                                                      \
+      (const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T, int64_t K))          \
+    X(void, products,                                                                                  \
+      (const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx, int64_t M))          \
+    /* What the rows' adapters add to outputs of these roles, which are there, and whose input is x */ \
+    X(void, adapt,                                                                                     \
+      (const fwd_rows *r, const arch_role *roles, const mm_out *outs, int n, const float *x,           \
+       int64_t ldx))                                                                                   \
     /* of a group's rows: q, k and v as attention takes them (but for MLA, which has made them), \
-     * K and V into the cache */ \
-    X(void, store,                                                                                 \
-      (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                   \
-       const fwd_group *g))                                                                        \
+     * K and V into the cache */     \
+    X(void, store,                                                                                     \
+      (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                       \
+       const fwd_group *g))                                                                            \
     /* of heads that are shared and normed together: q, k and v up to that norm, and r->squares  \
-     * of this device's; store goes on from their sums over all */ \
-    X(void, squares, (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv))   \
-    X(void, attend,                                                                                \
-      (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                   \
-       const fwd_group *g))                                                                        \
-    /* layers with a state: products of h; then along the sequences, to what R_MIX_OUT reads */    \
-    X(void, mix_in, (const fwd_rows *r, const model_layer *l, int64_t layer))                      \
-    X(void, mix, (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv))       \
-    /* of x, h and a only these rows (ascending) go on */                                          \
-    X(void, pick, (fwd_rows * r, const int64_t *rows, int64_t n))                                  \
+     * of this device's; store goes on from their sums over all */     \
+    X(void, squares, (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv))       \
+    X(void, attend,                                                                                    \
+      (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,                       \
+       const fwd_group *g))                                                                            \
+    /* layers with a state: products of h; then along the sequences, to what R_MIX_OUT reads */        \
+    X(void, mix_in, (const fwd_rows *r, const model_layer *l, int64_t layer))                          \
+    X(void, mix, (const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv))           \
+    /* of x, h and a only these rows (ascending) go on */                                              \
+    X(void, pick, (fwd_rows * r, const int64_t *rows, int64_t n))                                      \
     /* outs' products of h (of these roles), activated where outs[0] has its place; of two the \
-     * first is the gate. outs is written over */   \
-    X(void, mlp_in, (const fwd_rows *r, const arch_role *roles, mm_out *outs, int n))              \
-    X(void, clear, (const fwd_rows *r)) /* y = 0 */                                                \
+     * first is the gate. outs is written over */       \
+    X(void, mlp_in, (const fwd_rows *r, const arch_role *roles, mm_out *outs, int n))                  \
+    X(void, clear, (const fwd_rows *r)) /* y = 0 */                                                    \
     /* x = after(x + scale * post(y)), y only where it is the branch's output; after may be NULL \
-     */ \
-    X(void, join, (const fwd_rows *r, const model_vector *post, const model_vector *after))        \
-    X(void, mla, (const fwd_rows *r, const model_layer *l))                                        \
-    X(void, values, (const fwd_rows *r)) /* of MLA: a from the latents that attention left */      \
-    X(void, moe, (const fwd_rows *r, const model_layer *l))                                        \
-    /* of a layer that has R_LAYER_SCALE or R_PLE_OUT: its last steps */                           \
-    X(void, finish, (const fwd_rows *r, const model_layer *l, int64_t layer))                      \
+     */     \
+    X(void, join, (const fwd_rows *r, const model_vector *post, const model_vector *after))            \
+    X(void, mla, (const fwd_rows *r, const model_layer *l))                                            \
+    X(void, values, (const fwd_rows *r)) /* of MLA: a from the latents that attention left */          \
+    X(void, moe, (const fwd_rows *r, const model_layer *l))                                            \
+    /* of a layer that has R_LAYER_SCALE or R_PLE_OUT: its last steps */                               \
+    X(void, finish, (const fwd_rows *r, const model_layer *l, int64_t layer))                          \
     /* The head's rows to `logits` on the host, and those behind them to `hidden`, but for those \
-     * that are drawn from, and the draws; they may be there already */ \
-    X(void, leave,                                                                                 \
-      (const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw))           \
+     * that are drawn from, and the draws; they may be there already */     \
+    X(void, leave,                                                                                     \
+      (const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw))               \
     X(lq_status, end, (const fwd_rows *r, lq_err *err)) /* all that is there by now */
 struct fwd_ops {
 #define X(result, step, args) result(*step) args;
@@ -281,14 +286,17 @@ size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads); /* of fwd_
 /* The same beside the MLP, whose output out is. */
 void fwd_run_beside(const fwd_rows *r, const model_layer *l);
 /* Adapters (forward_lora.c), of rows with ranks up to `rank`, which is not 0 but for no bytes: buffers of R
- * rows, and of r->scratch. */
-size_t fwd_lora_bytes(const arch_config *c, int64_t R, int64_t rank);
-bool fwd_lora_cut(fwd_lora *l, const arch_config *c, int64_t R, int64_t rank, lq_arena *a);
+ * rows (work: of layers that the CPU has), and of r->scratch. */
+size_t fwd_lora_bytes(const arch_config *c, int64_t R, int64_t rank, bool work);
+bool fwd_lora_cut(fwd_lora *l, const arch_config *c, int64_t R, int64_t rank, bool work,
+                  lq_arena *a);
+/* The widest outputs that are made of one input. */
+int64_t fwd_lora_width(const arch_config *c);
 size_t fwd_lora_scratch(const arch_config *c, int64_t rank, int threads);
 /* The groups, of the first R rows' `of`; and after only these rows (ascending) go on. */
 void fwd_lora_sort(fwd_lora *l, int64_t R);
 void fwd_lora_pick(fwd_lora *l, const int64_t *rows, int64_t n);
-/* What the rows' adapters add to outputs of these roles, which are there, and whose input is x. */
+/* fwd_cpu's adapt. */
 void fwd_lora_add(const fwd_rows *r, const arch_role *roles, const mm_out *outs, int n,
                   const float *x, int64_t ldx);
 /* Per-layer embeddings (forward_ple.c): of the rows that x and ids begin with; fwd_cpu's finish. */
@@ -355,7 +363,10 @@ typedef struct {
     int64_t rows; /* all with logits */
     int64_t n_draws;
     uint64_t drawn[FWD_GRAPH_ROWS / 64]; /* which rows, as bits */
-    int64_t fixed;                       /* bytes sent before what only other data point to */
+    struct {
+        int64_t panels, rank, dora; /* of all rows' adapters; 0: there are none */
+    } lora;
+    int64_t fixed; /* bytes sent before what only other data point to */
     struct {
         int64_t chunks, slots;
     } attn[2]; /* of layers without and with a window */

@@ -62,7 +62,7 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
         fwd_tap_rows(r, R_QKV, r->h, c->hidden, c->hidden);
         mm_out all = fwd_out(&lin[R_QKV], r->qkv, fwd_qkv_width(c), false);
         r->ops->products(r, &all, 1, r->h, c->hidden, r->R);
-        fwd_lora_add(r, (const arch_role[]){ R_QKV }, &all, 1, r->h, c->hidden);
+        r->ops->adapt(r, (const arch_role[]){ R_QKV }, &all, 1, r->h, c->hidden);
         return;
     }
     const struct {
@@ -84,7 +84,7 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
         qkv[n++] = fwd_out(&lin[parts[i].role], parts[i].to, parts[i].width, false);
     }
     r->ops->products(r, qkv, n, in, width, r->R);
-    fwd_lora_add(r, roles, qkv, n, in, width);
+    r->ops->adapt(r, roles, qkv, n, in, width);
 }
 
 static void run_wo(const fwd_rows *r, const model_layer *l)
@@ -95,7 +95,7 @@ static void run_wo(const fwd_rows *r, const model_layer *l)
     mm_out o = fwd_out(&l->lin[R_O], r->out, r->c->hidden, true);
     pool_stage(r->p, STAGE_O);
     r->ops->products(r, &o, 1, r->a, K, r->R);
-    fwd_lora_add(r, (const arch_role[]){ R_O }, &o, 1, r->a, K);
+    r->ops->adapt(r, (const arch_role[]){ R_O }, &o, 1, r->a, K);
 }
 
 /* The last product of a layer with a state. */
@@ -136,7 +136,7 @@ static void run_down(const fwd_rows *r, const model_layer *l)
     mm_out down = fwd_out(&l->lin[R_DOWN], r->out, r->c->hidden, true);
     pool_stage(r->p, STAGE_MLP_OUT);
     r->ops->products(r, &down, 1, r->mlp, ld, r->R);
-    fwd_lora_add(r, (const arch_role[]){ R_DOWN }, &down, 1, r->mlp, ld);
+    r->ops->adapt(r, (const arch_role[]){ R_DOWN }, &down, 1, r->mlp, ld);
 }
 
 /* ---- the layer ---- */
@@ -264,6 +264,7 @@ void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t laye
                   int64_t n_picked)
 {
     r->layer = l;
+    if (r->lora) r->lora->layer = layer;
     if (part == FWD_TO_HEADS) {
         if (r->c->streams) fwd_streams_predict(r, l);
         enter_mixer(r, l, layer, kv);
@@ -280,7 +281,6 @@ void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_k
                    int64_t n_picked)
 {
     r->c = arch_at(r->whole, layer);
-    if (r->lora) r->lora->layer = layer;
     for (fwd_part part = 0; part < FWD_N_PARTS; part++)
         fwd_run_part(part, r, l, layer, kv, groups, n_groups, picked, n_picked);
     r->c = r->whole;

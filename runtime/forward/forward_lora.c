@@ -1,13 +1,12 @@
-/* runtime/forward/forward_lora.c - adapters beside a layer's linears, on the CPU; see
- * runtime/model/lora.h. Rows are grouped by adapter, so that each A and B is read once for all of
+/* runtime/forward/forward_lora.c - adapters beside a layer's linears, on the CPU (on a device:
+ * forward_dev_lora.c); see runtime/model/lora.h. Rows are grouped by adapter, so that each A and B is read once for all of
  * its rows: all groups' A x in one call of mm_run_jobs, all B (A x) in the next. As there, a row's result does
  * not depend on the others. At most FWD_LORA_ROWS rows are at work, of the groups one after the other. */
 #include "runtime/forward/forward_impl.h"
 
 enum { MOST_OUTS = 4 }; /* q, k, v and the gate */
 
-/* The widest outputs that are made of one input. */
-static int64_t widest(const arch_config *c)
+int64_t fwd_lora_width(const arch_config *c)
 {
     const int64_t qkv = (c->w.q_gated ? 2 : 1) * c->heads * c->head_dim +
                         c->kv_heads * (c->head_dim + c->v_dim) + fwd_gate_width(c);
@@ -31,34 +30,42 @@ size_t fwd_lora_scratch(const arch_config *c, int64_t rank, int threads)
                             threads);
 }
 
-/* X(field, elements, type) */
-#define BUFFERS(X)                                \
-    X(of, R, const lora_adapter *)                \
-    X(rows, R, int32_t)                           \
-    X(groups, R, fwd_lora_group)                  \
+/* X(field, elements, type): of any pass; of one with layers on the CPU */
+#define ROWS(X)                    \
+    X(of, R, const lora_adapter *) \
+    X(rows, R, int32_t)            \
+    X(groups, R, fwd_lora_group)
+#define WORK(X)                                   \
     X(jobs, FWD_LORA_ROWS *MOST_OUTS, mm_job)     \
     X(outs, FWD_LORA_ROWS *MOST_OUTS, mm_out)     \
     X(low, FWD_LORA_ROWS *MOST_OUTS *rank, float) \
-    X(y, FWD_LORA_ROWS *widest(c), float)         \
-    X(base, FWD_LORA_ROWS *widest(c), float)
+    X(y, FWD_LORA_ROWS *fwd_lora_width(c), float) \
+    X(base, FWD_LORA_ROWS *fwd_lora_width(c), float)
 
-size_t fwd_lora_bytes(const arch_config *c, int64_t R, int64_t rank)
+size_t fwd_lora_bytes(const arch_config *c, int64_t R, int64_t rank, bool work)
 {
     size_t n = 0;
 #define ADD(field, count, type) n += lq_round_up((size_t)(count) * sizeof(type) + 1, 64);
     if (rank) {
-        BUFFERS(ADD)
+        ROWS(ADD)
+    }
+    if (rank && work) {
+        WORK(ADD)
     }
 #undef ADD
     return n;
 }
 
-bool fwd_lora_cut(fwd_lora *l, const arch_config *c, int64_t R, int64_t rank, lq_arena *a)
+bool fwd_lora_cut(fwd_lora *l, const arch_config *c, int64_t R, int64_t rank, bool work,
+                  lq_arena *a)
 {
     bool ok = true;
 #define TAKE(field, count, type) ok = (l->field = lq_push(a, (size_t)(count) * sizeof(type))) && ok;
     if (rank) {
-        BUFFERS(TAKE)
+        ROWS(TAKE)
+    }
+    if (rank && work) {
+        WORK(TAKE)
     }
 #undef TAKE
     return ok;

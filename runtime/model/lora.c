@@ -5,18 +5,28 @@
 
 #include <stdlib.h>
 
+/* What a device may have made one weight of, this one among others (model_dev.c). */
+static arch_role joined(arch_role r)
+{
+    return r == R_Q || r == R_K || r == R_V ? R_QKV : r == R_GATE || r == R_UP ? R_GATE_UP : r;
+}
+
+static bool is_there(const model *m, const arch_slot *s)
+{
+    const model_linear *lin = m->layers[s->layer].lin;
+    return lin[s->role].present || lin[joined(s->role)].present;
+}
+
 /* Is the role's product one of those beside which an adapter's is added (runtime/forward/forward_lora.c)? */
 static bool runs(const model *m, const arch_slot *s)
 {
-    static const arch_role known[] = { R_Q, R_K,    R_V,  R_QKV,     R_ATTN_GATE,
-                                       R_O, R_GATE, R_UP, R_GATE_UP, R_DOWN };
     const bool heads = s->role >= R_Q && s->role <= R_ATTN_GATE;
-    size_t i = 0;
-    while (i < LQ_COUNT(known) && known[i] != s->role)
-        i++;
-    return i < LQ_COUNT(known) && s->layer >= 0 && !(heads && m->cfg->w.mla) &&
-           m->layers[s->layer].lin[s->role].present;
+    return lora_slot(s->role) < LORA_SLOTS && s->layer >= 0 && !(heads && m->cfg->w.mla) &&
+           is_there(m, s);
 }
+
+/* Is the layer on a device? */
+static bool is_on(const model *m, const arch_slot *s) { return m->on && s->layer >= m->on->first; }
 
 /* ---- DoRA: lengths of the rows of W + scale B A ---- */
 
@@ -56,8 +66,8 @@ static lq_status portable(qt_tensor *w, lq_arena *a, lq_err *err)
     return s;
 }
 
-static lq_status make_gain(lora_part *out, const adp_part *p, const model *m, lq_arena *a, pool *pl,
-                           lq_err *err)
+static lq_status make_gain(const float **out, const adp_part *p, const model *m, lq_arena *a,
+                           pool *pl, lq_err *err)
 {
     lq_arena tmp = { 0 };
     qt_tensor w;
@@ -76,7 +86,7 @@ static lq_status make_gain(lora_part *out, const adp_part *p, const model *m, lq
         src_matrix_done(m->src, p->slot.role, p->slot.layer, p->slot.expert);
     }
     lq_arena_free(&tmp);
-    out->gain = gain;
+    *out = gain;
     return s;
 }
 
@@ -90,21 +100,41 @@ static lq_status pack(mm_weight *out, const void *x, const adp_part *p, int64_t 
     return mm_pack(out, &t, a, pl, err);
 }
 
+static lq_status check_part(const adp_part *p, const model *m, lq_err *err)
+{
+    if (runs(m, &p->slot)) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "'%.150s': %s: expected a linear of attention or of a dense MLP, others are "
+                   "changed in merged weights alone (llmq convert --merge-lora)",
+                   p->name, arch_role_text(p->slot.role));
+}
+
+/* Of a layer that the CPU has. */
 static lq_status add_part(lora_adapter *l, const adp_part *p, const model *m, pool *pl, lq_err *err)
 {
-    if (!runs(m, &p->slot))
-        return lq_fail(err, LQ_EUNSUPPORTED,
-                       "'%.150s': %s: expected a linear of attention or of a dense MLP, others are "
-                       "changed in merged weights alone (llmq convert --merge-lora)",
-                       p->name, arch_role_text(p->slot.role));
     lora_part *to = lq_push(&l->arena, sizeof *to);
     if (!to) return lq_fail(err, LQ_ENOMEM, "adapter: out of memory");
     to->rank = p->rank;
     to->scale = p->scale;
     lq_status s = pack(&to->a, p->a, p, p->rank, p->K, &l->arena, pl, err);
     if (!s) s = pack(&to->b, p->b, p, p->N, p->rank, &l->arena, pl, err);
-    if (!s && p->magnitude) s = make_gain(to, p, m, &l->arena, pl, err);
+    if (!s && p->magnitude) s = make_gain(&to->gain, p, m, &l->arena, pl, err);
     l->at[p->slot.layer * ARCH_N_ROLES + p->slot.role] = to;
+    return s;
+}
+
+/* Of the layers that devices have. */
+static lq_status put_parts(lora_adapter *l, const adp_adapter *a, const model *m, pool *pl,
+                           lq_err *err)
+{
+    lq_arena tmp = { 0 };
+    const float **gains = lq_push(&tmp, (a->n + 1) * sizeof *gains);
+    lq_status s = gains ? LQ_OK : lq_fail(err, LQ_ENOMEM, "adapter: out of memory");
+    for (size_t i = 0; i < a->n && !s; i++)
+        if (is_on(m, &a->parts[i].slot) && a->parts[i].magnitude)
+            s = make_gain(&gains[i], &a->parts[i], m, &tmp, pl, err);
+    if (!s) s = lora_put(l, m, a, gains, err);
+    lq_arena_free(&tmp);
     return s;
 }
 
@@ -114,23 +144,25 @@ static lq_status fill(lora_adapter *l, const adp_adapter *a, const model *m, int
     lq_status s = LQ_OK;
     l->id = a->id;
     l->rank = a->rank;
+    l->dora = a->dora;
     if (max_rank && a->rank > max_rank)
         return lq_fail(err, LQ_EVALUE,
                        "expected a rank of at most %lld (--max-lora-rank), found %lld",
                        (long long)max_rank, (long long)a->rank);
     l->at = lq_push(&l->arena, (size_t)(m->cfg->layers * ARCH_N_ROLES) * sizeof *l->at);
     if (!l->at) return lq_fail(err, LQ_ENOMEM, "adapter: out of memory");
-    for (size_t i = 0; i < a->n && !s; i++)
-        s = add_part(l, &a->parts[i], m, p, err);
+    for (size_t i = 0; i < a->n && !s; i++) {
+        s = check_part(&a->parts[i], m, err);
+        if (!s && !is_on(m, &a->parts[i].slot)) s = add_part(l, &a->parts[i], m, p, err);
+    }
     l->bytes = l->arena.used;
-    return s;
+    return s || !m->on ? s : put_parts(l, a, m, p, err);
 }
 
 lq_status lora_make(lora_adapter **out, const model *m, const adp_adapter *a, int64_t max_rank,
                     pool *p, lq_err *err)
 {
     *out = NULL;
-    if (m->on) return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: --lora");
     lora_adapter *l = calloc(1, sizeof *l);
     if (!l) return lq_fail(err, LQ_ENOMEM, "adapter: out of memory");
     atomic_init(&l->users, 1);
@@ -163,6 +195,7 @@ lora_adapter *lora_ref(lora_adapter *l)
 void lora_unref(lora_adapter *l)
 {
     if (!l || atomic_fetch_sub(&l->users, 1) > 1) return;
+    lora_take_back(l);
     lq_arena_free(&l->arena);
     free(l);
 }

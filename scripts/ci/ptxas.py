@@ -48,6 +48,8 @@ BUDGET = {
     "minus_kernel": (256, 128, 8448),  # two blocks
     "bias_kernel": (256, 40, 0),
     "expand_kernel": (256, 64, 64),    # four blocks
+    "shrink_kernel": (256, 128, 1024),      # two blocks
+    "expand_lora_kernel": (128, 80, 1024),  # six blocks
     "probe_kernel": (1024, 40, 0),
     "gptq_round_kernel": (256, 64, 0),
     "gptq_errors_kernel": (256, 40, 0),

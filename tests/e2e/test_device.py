@@ -5,6 +5,7 @@ import re
 import struct
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -61,6 +62,49 @@ def test_a_cache_on_disk_is_refused_by_name(gpu, dense, tmp_path):
     said = gpu("serve", dense, "--port", 0, "--device", "cuda", "--kv-cache-dir", tmp_path / "kv", "--kv-cache-disk", "1M",
                code=None)
     assert said.returncode and "--kv-cache-dir: not on cuda yet" in said.stderr, said.stderr
+
+
+LORA = ROOT / "tests/golden/lora"
+
+
+def test_an_adapter_gives_the_cpus_logits_within_rounding(gpu, llmq, tmp_path):
+    model = [ROOT / "models/novels-1m"]
+    adapter = ["--lora", LORA / "dora"]
+    want, _ = logits(llmq, *model, tmp_path / "cpu", *adapter)
+    got, _ = logits(gpu, *model, tmp_path / "gpu", "--device", "cuda", *adapter)
+    without, _ = logits(gpu, *model, tmp_path / "none", "--device", "cuda")
+    top = max(map(abs, want))
+    assert 0 < max(abs(a - b) for a, b in zip(want, got)) <= 5e-6 * top
+    assert max(abs(a - b) for a, b in zip(without, got)) > 1e-3 * top
+
+
+def test_a_server_there_has_adapters_that_come_while_others_run(gpu, tmp_path):
+    args = ["--served-model-name", "base", "--device", "cuda", "--lora", f"plain={LORA / 'plain'}", "--lora-dir", LORA,
+            "--max-model-len", "128", "--max-lora-rank", "8", "--batch-invariant"]
+    need = [gpu.json("serve", ROOT / "models/novels-1m", *more, "--dry-run") for more in (args, args[:4])]
+    assert need[0]["gpu_adapters_bytes"] == (LORA / "plain/adapter_model.safetensors").stat().st_size
+    assert need[1]["gpu_adapters_bytes"] == 0 and need[0]["gpu_step_bytes"] > need[1]["gpu_step_bytes"]
+
+    def ask(name, n=4):
+        r = s.post("/v1/completions", {"model": name, "prompt": "It was", "max_tokens": n, "temperature": 0, "logprobs": 2,
+                                       "ignore_eos": True})
+        assert r.status == 200, r.read()
+        return json.load(r)["choices"]
+
+    with Server(gpu, ROOT / "models/novels-1m", *args, log=tmp_path / "log") as s:
+        s.wait_ready()
+        alone = [ask(name) for name in ("base", "plain")]
+        assert alone[0] != alone[1]
+        with ThreadPoolExecutor(3) as pool:
+            going = pool.submit(ask, "plain", 24)
+            r = s.post("/v1/load_lora_adapter", {"lora_name": "late", "lora_path": "dora"})
+            assert r.status == 200, r.read()
+            assert not going.done(), "it was loaded beside a request"
+            late, *again = pool.map(ask, ("late", "base", "plain"))
+            assert again == alone and late not in alone
+            assert s.post("/v1/unload_lora_adapter", {"lora_name": "plain"}).status == 200
+            assert len(going.result()[0]["logprobs"]["tokens"]) == 24
+        assert ask("late") == late
 
 
 def test_int8_is_asked_for(gpu, llmq, dense, tmp_path):

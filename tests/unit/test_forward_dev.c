@@ -474,7 +474,8 @@ TEST(a_pass_takes_no_more_of_a_device_than_was_said)
                                  .max_rows = i % 2 ? DEV_MM_WIDE : 24,
                                  .max_logits = 8,
                                  .max_seqs = 3,
-                                 .max_len = 100 };
+                                 .max_len = 100,
+                                 .lora_rank = i % 3 ? 0 : 20 };
             const size_t said = fwd_dev_bytes(r.m.cfg, kv_options(r.kv), &o);
             const size_t before = d->ops->room(d);
             lq_status s = fwd_open(&f, &r.m, r.kv, r.p, &o, &err);

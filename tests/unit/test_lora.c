@@ -2,53 +2,15 @@
  * rows of one batch. Against peft: tests/e2e/test_lora.py. */
 #include "runtime/model/lora.h"
 
-#include "base/random.h"
 #include "runtime/forward/whole.h"
 #include "tests/support/archs.h"
+#include "tests/support/lora_made.h"
 #include "tests/support/rig.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
 enum { RANK = 3, T = 12 };
-
-static float *numbers(lq_arena *a, int64_t n, uint64_t *seed, float middle, float size)
-{
-    float *f = lq_push(a, (size_t)n * sizeof *f);
-    for (int64_t i = 0; f && i < n; i++) {
-        *seed = lq_random_of(*seed);
-        f[i] = middle + size * ((float)(*seed >> 40) / (float)(1 << 24) - 0.5f);
-    }
-    return f;
-}
-
-/* Random changes of every linear that can have them at run time, whose weight is a matrix of its own. */
-static void make_adapter(adp_adapter *a, const model *m, bool dora)
-{
-    static const arch_role roles[] = { R_Q, R_K,    R_V,  R_QKV,     R_ATTN_GATE,
-                                       R_O, R_GATE, R_UP, R_GATE_UP, R_DOWN };
-    uint64_t seed = 5;
-    *a = (adp_adapter){ .rank = RANK, .id = 9, .dora = dora };
-    a->parts = lq_push(&a->arena, (size_t)m->cfg->layers * LQ_COUNT(roles) * sizeof *a->parts);
-    for (int64_t l = 0; l < m->cfg->layers; l++)
-        for (size_t i = 0; i < LQ_COUNT(roles); i++) {
-            const arch_role r = roles[i];
-            const bool heads = r >= R_Q && r <= R_ATTN_GATE;
-            char name[256];
-            if (!m->layers[l].lin[r].present || (heads && m->cfg->w.mla)) continue;
-            adp_part *p = &a->parts[a->n];
-            *p = (adp_part){ .slot = { r, l, -1, false }, .rank = RANK, .scale = 0.5f };
-            arch_tensor_name(m->cfg, r, l, -1, false, name, sizeof name);
-            const src_tensor *t = src_find(m->src, name);
-            if (!t || !t->plain || t->n_dims != 2 || t->t.scheme.kind != QT_DENSE) continue;
-            p->name = lq_push_str(&a->arena, name, strlen(name));
-            arch_role_shape(arch_at(m->cfg, l), r, &p->N, &p->K);
-            p->a = numbers(&a->arena, RANK * p->K, &seed, 0, 0.4f);
-            p->b = numbers(&a->arena, p->N * RANK, &seed, 0, 0.4f);
-            p->magnitude = dora ? numbers(&a->arena, p->N, &seed, 1, 0.5f) : NULL;
-            a->n++;
-        }
-}
 
 /* The largest difference of logits, as a share of the largest. */
 static double apart(const float *x, const float *y, int64_t n)
@@ -89,7 +51,7 @@ static int check_arch(const char *arch, bool dora)
     const int64_t V = r.m.cfg->vocab;
     for (int i = 0; i < T; i++)
         ids[i] = (int32_t)((7 * i + 3) % V);
-    if (r.m.cfg->head == HEAD_WORDS && !r.m.cfg->mtp) make_adapter(&a, &r.m, dora);
+    if (r.m.cfg->head == HEAD_WORDS && !r.m.cfg->mtp) make_adapter(&a, &r.m, RANK, dora, 5);
     const int n = (int)a.n;
     if (n) {
         lq_status s = lora_make(&l, &r.m, &a, RANK, r.p, &err);

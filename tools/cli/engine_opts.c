@@ -95,6 +95,7 @@ lq_status opt_engine_of(eng_opts *e, const opt_engine *o, const opt_model *m, lq
                      .no_prefix_cache = !opt_tri_or(o->prefix_cache, true) };
     const adapters_opts loras = opt_adapters(o, NULL);
     e->lora_rank = loras.max_rank;
+    e->lora_bytes = adapters_file_bytes(&loras);
     e->guesses = o->guesses;
     lq_status s = adapters_check(&loras, err);
     if (!s) s = opt_guesses(&e->guesses, o->ngram, opt_engine_mtp(o), o->draft, err);

@@ -38,7 +38,7 @@ static dev *planned(dev on[DEV_RANKS], const budget_gpu *g)
     if (!g->layers) return NULL;
     for (int r = 0; r < g->ranks; r++) {
         on[r] = (dev){ .ops = &planned_ops,
-                       .memory = g->room - g->weights,
+                       .memory = g->room - g->weights - g->adapters,
                        .peer = r + 1 < g->ranks ? &on[r + 1] : NULL };
         snprintf(on[r].name, sizeof on[r].name, "%s", g->name);
     }
@@ -132,7 +132,7 @@ static lq_status decide(budget *b, const budget_model *m, const eng_opts *want, 
     eng_opts o = *want;
     eng_defaults(&o);
     kv_opts kv = { .n_blocks = 1, .block_size = o.block_size };
-    const size_t weights = b->total;
+    const size_t weights = b->total;        /* and adapters */
     eng_need_of(need, c, &o, &kv, threads); /* the step's alone counts yet */
     b->memory = m->memory;
     if (b->memory && b->memory <= weights + need->step)
@@ -248,6 +248,10 @@ lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, co
     if (m->draft)
         add(b, "weights of the draft", "draft_weights_bytes", m->draft_weights, "%s",
             m->draft_format);
+    if (b->gpu.layers)
+        b->gpu.adapters = asked->lora_bytes;
+    else if (asked->lora_bytes)
+        add(b, "adapters", "adapters_bytes", asked->lora_bytes, "of --lora, by their files");
     lq_status s = decide(b, m, &want, threads, &need, err);
     b->engine.draft = NULL;
     if (s) return s;
@@ -295,9 +299,10 @@ static void print_gpu(const budget_gpu *g)
         const char *name;
         size_t bytes;
     } rows[] = { { "GPU: weights", g->weights },
+                 { "GPU: adapters", g->adapters },
                  { "GPU: KV cache", g->kv },
                  { "GPU: a step", g->step },
-                 { "GPU: in all", g->weights + g->kv + g->step },
+                 { "GPU: in all", g->weights + g->adapters + g->kv + g->step },
                  { "GPU: free", g->room } };
     if (g->ranks > 1) snprintf(each, sizeof each, ", a part on each of %d", g->ranks);
     snprintf(note, sizeof note, "%lld layers on %s%s", (long long)g->layers, g->name, each);
@@ -312,6 +317,7 @@ static void add_gpu(cJSON *o, const budget_gpu *g)
     cJSON_AddNumberToObject(o, "gpus", g->ranks);
     cJSON_AddNumberToObject(o, "gpu_layers", (double)g->layers);
     cJSON_AddNumberToObject(o, "gpu_weights_bytes", (double)g->weights);
+    cJSON_AddNumberToObject(o, "gpu_adapters_bytes", (double)g->adapters);
     cJSON_AddNumberToObject(o, "gpu_kv_bytes", (double)g->kv);
     cJSON_AddNumberToObject(o, "gpu_step_bytes", (double)g->step);
     cJSON_AddNumberToObject(o, "gpu_memory_bytes", (double)g->room);
