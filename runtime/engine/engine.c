@@ -60,7 +60,8 @@ struct engine {
     bool cancels, closing, draining;
     bool disk_news; /* blocks were read */
     struct {
-        double alone, each; /* seconds of a step of decodes; of a token of a prompt besides */
+        double alone, each,
+            of_burst; /* seconds of a step of decodes; of a token of a prompt besides */
     } pace;
     bool disk_alone;  /* engine thread's: nothing can be done but to wait for them */
     double due;       /* engine thread's: a batch waits to fill until then; 0: none */
@@ -616,12 +617,24 @@ static bool take_news(engine *e)
     return disk_step(e->disk);
 }
 
+enum { SLOWER = 3 };
+static const double BURST_SECONDS = 0.25;
+
+/* A burst and the steps until the next one take SLOWER times as long as those steps, but a burst not
+ * longer than BURST_SECONDS, or an eighth of them where they are slow. */
+static void learn_burst(engine *e)
+{
+    const double steps = SCHED_BURST_STEPS * e->pace.alone;
+    const double most = fmin((SLOWER - 1) * steps, fmax(BURST_SECONDS, steps / 8));
+    e->sched.burst = most / e->pace.of_burst;
+}
+
 /* How many tokens of a prompt make a step of decodes SLOWER times as long, by what steps with and without
  * them took. Answers do not depend on it: on the CPU they are the same in any steps. */
 static void learn_beside(engine *e, int64_t decodes, double tokens, double seconds)
 {
-    enum { SLOWER = 3, LEAST = 4, MOST = 128 };
-    double *alone = &e->pace.alone, *each = &e->pace.each;
+    enum { LEAST = 4, MOST = 128 };
+    double *alone = &e->pace.alone, *each = e->sched.bursts ? &e->pace.of_burst : &e->pace.each;
     if (!e->sched.beside || !decodes) return;
     if (!(tokens > 0)) {
         const double share = seconds < *alone ? 0.3 : 0.05; /* others on the machine only delay */
@@ -631,6 +644,10 @@ static void learn_beside(engine *e, int64_t decodes, double tokens, double secon
     if (!(*alone > 0)) return;
     const double now = fmax(seconds - *alone, 1e-6) / tokens;
     *each = *each > 0 ? *each + (now < *each ? 0.3 : 0.05) * (now - *each) : now;
+    if (e->sched.bursts) {
+        learn_burst(e);
+        return;
+    }
     const double most = (SLOWER - 1) * *alone / *each;
     e->sched.beside = most < LEAST ? LEAST : most > MOST ? MOST : (int64_t)most;
 }
@@ -831,6 +848,7 @@ static lq_status open_step(engine *e, lq_err *err)
     e->sched.draft_rows = e->o.guesses ? SPEC_ROWS : 0;
     if (!model_dev(e->m)) {
         e->sched.beside = SCHED_BESIDE;
+        e->sched.burst = SCHED_BURST;
         e->sched.deep = deep_from(e->m);
     }
     if (model_dev(e->m) && model_first_on(e->m) == 0 && !e->o.draft) {

@@ -262,16 +262,43 @@ static int64_t deep_share(const sched *sc, const seq *s, int64_t decodes, int64_
     return most > SCHED_DEEP_LEAST ? most : quota < SCHED_DEEP_LEAST ? quota : SCHED_DEEP_LEAST;
 }
 
+/* So deep in its prompt that what decodes leave to it in a step is too little to be worth a step. */
+static bool is_deep(const sched *sc, const seq *s, int64_t decodes)
+{
+    return decodes && sc->beside && sc->deep &&
+           (double)(decodes + sc->beside) < SCHED_DEEP_LEAST * sched_cost(sc, s);
+}
+
+/* Many tokens of a deep prompt in one step, then none for SCHED_BURST_STEPS. Returns how many. */
+static int64_t plan_burst(sched *sc, seq *s, int64_t decodes, int64_t *score)
+{
+    if (!s || sc->since < SCHED_BURST_STEPS) return 0;
+    const int64_t half = sc->batch_tokens / 2 - decodes;
+    int64_t n = (int64_t)(sc->burst / sched_cost(sc, s));
+    if (n > half) n = half;
+    if (n < sc->least) n = sc->least;
+    sc->bursts = true;
+    sc->since = 0;
+    return grow(s, n, score);
+}
+
 static void plan_prefill(sched *sc, int64_t decodes)
 {
     int64_t n = 0, score = sc->score_rows;
-    seq *oldest = NULL;
-    for (int64_t i = 0; i < sc->n_running; i++)
-        if (todo(sc->running[i]) > 1) {
-            if (!oldest) oldest = sc->running[i];
-            n++;
+    seq *oldest = NULL, *deep = NULL;
+    for (int64_t i = 0; i < sc->n_running; i++) {
+        seq *s = sc->running[i];
+        if (todo(s) <= 1) continue;
+        if (is_deep(sc, s, decodes)) {
+            if (!deep) deep = s;
+            continue;
         }
-    if (!oldest) return;
+        if (!oldest) oldest = s;
+        n++;
+    }
+    sc->since += decodes > 0;
+    sc->bursts = false;
+    if (plan_burst(sc, deep, decodes, &score) > 0 || !oldest) return;
     int64_t quota = prefill_quota(sc, decodes, n);
     int64_t most = deep_share(sc, oldest, decodes, quota); /* of the oldest's, in all */
     int64_t first = n > 1 ? (quota + 1) / 2 : quota;
@@ -283,7 +310,9 @@ static void plan_prefill(sched *sc, int64_t decodes)
         seq *least = NULL;
         for (int64_t i = 0; i < sc->n_running; i++) {
             seq *s = sc->running[i];
-            if (todo(s) > 1 && s->plan_n == 0 && (!least || todo(s) < todo(least))) least = s;
+            if (todo(s) > 1 && s->plan_n == 0 && !is_deep(sc, s, decodes) &&
+                (!least || todo(s) < todo(least)))
+                least = s;
         }
         if (!least) break;
         int64_t got = grow(least, deep_share(sc, least, decodes, quota), &score);

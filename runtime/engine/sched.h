@@ -11,8 +11,10 @@
  *      paced: as many tokens as there are decodes, and `beside` for each prompt, up to half of the
  *      budget in all. `beside` is learned on the CPU: a prompt beside decodes makes their step some three
  *      times as long. Far into a
- *      long prompt a token costs more, by what it attends to: beyond `deep` tokens it takes fewer, down to
- *      SCHED_DEEP_LEAST, and what it reads in a second stays nearly the same.
+ *      long prompt a token costs more, by what it attends to: beyond `deep` tokens it takes fewer. Where
+ *      less than SCHED_DEEP_LEAST would be left of it, the oldest such prompt has a step of many
+ *      (`burst`) after SCHED_BURST_STEPS without: so few gaps between the tokens of others are long
+ *      ones, and what it attends to is read for many tokens at once.
  *   3. guesses of decodes (runtime/engine/spec.h), within SPEC_ROWS rows of decodes and guesses: they take
  *      blocks that are free, never another's.
  * Where all of a prompt belongs in one step (`whole`) a step takes those that fit, oldest first.
@@ -29,7 +31,8 @@
  * eng_policy (runtime/engine/engine.h) decides when waiting requests may begin. They always may
  * when nothing runs (dynamic: at most batch_wait later), and a pre-empted sequence still belongs to
  * those that run. So with equal priorities the oldest request in the engine is always at work, and
- * gains an output id or least / 2 ids of prefill in every step: that bounds every wait. */
+ * gains an output id or least / 2 ids of prefill in every step without a burst, or `least` ids in
+ * SCHED_BURST_STEPS steps: that bounds every wait. */
 #ifndef LLMQ_RUNTIME_ENGINE_SCHED_H
 #define LLMQ_RUNTIME_ENGINE_SCHED_H
 
@@ -42,6 +45,9 @@ typedef struct {
     int64_t max_seqs, batch_tokens, least, score_rows;
     int64_t beside; /* tokens of a prompt beside decodes; 0: not paced */
     int64_t deep;   /* positions that a token attends to at the cost of its weights; 0: not known */
+    double burst;   /* tokens of a burst, at the cost of a prompt's first ones */
+    int64_t since;  /* steps with decodes since the last burst */
+    bool bursts;    /* the last plan has one */
     seq *waiting;   /* sorted */
     int64_t n_waiting;
     seq **running;               /* [max_seqs], sorted */
@@ -68,6 +74,8 @@ enum {
     SCHED_LEAST = 16,
     SCHED_DEEP_LEAST = 4,
     SCHED_BESIDE = 32,
+    SCHED_BURST_STEPS = 128, /* bursts are below one gap of a hundred: p99 does not see them */
+    SCHED_BURST = 256,
     SCHED_SCORE_ROWS = 32,
     SCHED_WAITING_STEPS = 20
 };

@@ -87,7 +87,8 @@ static seq *sim_add(sim *m, int64_t n_prompt, int64_t n_new, int32_t priority, i
     return s;
 }
 
-/* What a plan must give to those that run: decodes are never held up, and some prefill moves. */
+/* What a plan must give to those that run: decodes are never held up, and some prefill moves, or is
+ * deep beside decodes and waits for its burst, or for another's. */
 static void check_plan(const sim *m)
 {
     const seq *prefill = NULL;
@@ -98,7 +99,9 @@ static void check_plan(const sim *m)
         else if (!prefill)
             prefill = s;
     }
-    CHECK(!prefill || prefill->plan_n > 0, "step %lld: the oldest prompt did not move",
+    const bool waits = m->sc.beside && m->sc.deep && m->sc.since < SCHED_BURST_STEPS &&
+                       (m->sc.since > 0 || m->sc.bursts);
+    CHECK(!prefill || prefill->plan_n > 0 || waits, "step %lld: the oldest prompt did not move",
           (long long)m->steps);
 }
 
@@ -462,7 +465,7 @@ TEST(a_prompt_takes_fewer_tokens_the_deeper_it_is)
     sim m;
     sim_open(&m, 4000, 64, 512, false);
     m.sc.beside = 32;
-    m.sc.deep = 100;
+    m.sc.deep = 400;
     seq *deep = sim_add(&m, 4000, 1, 0, -1);
     for (int i = 0; i < 2; i++)
         sim_step(&m, NULL);
@@ -472,19 +475,54 @@ TEST(a_prompt_takes_fewer_tokens_the_deeper_it_is)
     sim_step(&m, NULL); /* those begin */
     int64_t done = deep->n_done;
     sim_step(&m, NULL);
-    CHECK(deep->n_done - done == SCHED_DEEP_LEAST, "a %lld-th of 36 is below the least: %lld",
-          (long long)(1 + done / 100), (long long)(deep->n_done - done));
+    CHECK(deep->n_done - done == 36 * 400 / (400 + done), "alone beside decodes: %lld",
+          (long long)(deep->n_done - done));
     seq *fresh = sim_add(&m, 200, 1, 0, -1); /* what the deep one leaves is for others */
     done = deep->n_done;
     sim_step(&m, NULL);
     const int64_t share = deep->n_done - done; /* of 4 + 2 * 32 */
-    CHECK(share == 68 * 100 / (100 + done), "%lld", (long long)share);
+    CHECK(share == 68 * 400 / (400 + done), "%lld", (long long)share);
     CHECK(fresh->n_done == 68 - share, "%lld", (long long)fresh->n_done);
-    while (deep->n_done < deep->n_ids && deep->n_done < 3900) {
-        done = deep->n_done;
+    while (m.sc.n_running || m.sc.n_waiting)
         sim_step(&m, NULL);
-        CHECK(deep->n_done > done, "it stands still at %lld", (long long)done);
+    sim_close(&m);
+}
+
+TEST(a_prompt_too_deep_for_a_share_of_each_step_has_bursts)
+{
+    enum { BURST = 6000, STEPS = 12 * SCHED_BURST_STEPS };
+    sim m;
+    sim_open(&m, 4000, 64, 512, false);
+    m.sc.beside = 32;
+    m.sc.deep = 100;
+    m.sc.burst = BURST;
+    seq *deep = sim_add(&m, 4000, 1, 0, -1), *next = sim_add(&m, 3500, 1, 0, -1);
+    while (deep->n_done < 1000 || next->n_done < 1000)
+        sim_step(&m, NULL);
+    for (int i = 0; i < 4; i++)
+        sim_add(&m, 1, 2 * STEPS, 0, -1);
+    sim_step(&m, NULL); /* those begin */
+    const int64_t before = next->n_done;
+    seq *fresh = sim_add(&m, 37, 100, 0, -1);
+    sim_step(&m, NULL);
+    CHECK(fresh->n_done == 36, "one that is not deep begins: %lld", (long long)fresh->n_done);
+    int64_t bursts = 0, last = 0;
+    for (int64_t at = 0; at < STEPS; at++) {
+        const int64_t done = deep->n_done;
+        const int64_t cost = 100 + done;
+        sim_step(&m, NULL);
+        const int64_t n = deep->n_done - done;
+        if (n == 0) continue;
+        CHECK(bursts++ == 0 || at - last == SCHED_BURST_STEPS, "a burst after %lld steps",
+              (long long)(at - last));
+        last = at;
+        const int64_t most = BURST * 100 / cost, half = 256 - m.sc.n_running + 2;
+        CHECK(n == (most > half ? half : most), "%lld of %lld at %lld", (long long)n,
+              (long long)most, (long long)done);
     }
+    CHECK(bursts == 12, "%lld bursts", (long long)bursts);
+    CHECK(next->n_done == before, "the next deep one waits for its turn: %lld",
+          (long long)next->n_done);
     while (m.sc.n_running || m.sc.n_waiting)
         sim_step(&m, NULL);
     sim_close(&m);
@@ -602,6 +640,7 @@ int main(int argc, char **argv)
     RUN(two_that_do_not_fit_together_do_not_push_each_other_out);
     RUN(decodes_run_in_every_step_beside_a_long_prompt);
     RUN(a_prompt_takes_fewer_tokens_the_deeper_it_is);
+    RUN(a_prompt_too_deep_for_a_share_of_each_step_has_bursts);
     RUN(prompts_beside_decodes_are_paced);
     RUN(a_short_prompt_does_not_wait_for_a_long_one);
     RUN(many_decodes_leave_room_for_prefill);
