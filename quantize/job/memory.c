@@ -56,9 +56,10 @@ static size_t unit_bytes(const memory_work *w, const plan_entry *e)
     const size_t n = (size_t)(e->N * e->K);
     const bool hessian = qz_needs_h(w->o) && w->windows;
     const size_t loss = qz_loss_bytes(e->N * e->count, e->K, hessian, w->threads);
-    const size_t copy = e->src->t.scheme.dtype != LQ_F32 && hessian && !qz_folds(w->o) ? n * F : 0;
+    const bool own = qz_folds(w->o) && qz_on_grids(e); /* counted with folding */
+    const size_t copy = e->src->t.scheme.dtype != LQ_F32 && hessian && !own ? n * F : 0;
     const size_t turned = e->turned ? n * lq_dtype_bytes(e->src->t.scheme.dtype) : 0;
-    if (!hessian || !qz_on_grids(e)) return turned + loss;
+    if (!hessian || !qz_by_method(e, w->o)) return turned + loss;
     const bool curved = w->curvature_windows > 0 && grad_linear_of(e->role) < GRAD_SUMS;
     const qz_room room = { e->N, e->K, w->threads, curved, loss };
     return turned + copy + w->o->method->scratch(&room);

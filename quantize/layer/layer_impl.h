@@ -77,8 +77,9 @@ static inline lq_status layer_no_memory(size_t n, lq_err *err)
 static inline bool layer_by_matrix(const target *t)
 {
     const qt_kind k = t->e->scheme.kind;
-    return t->e->count > 1 &&
-           (k == QT_UINT || k == QT_BLOCKS || k == QT_E2M1 || k == QT_I8 || k == QT_I8_OUTLIER);
+    const int64_t rows = t->e->scheme.rows;
+    return t->e->count > 1 && ((k == QT_E4M3 && rows && t->e->N % rows == 0) || k == QT_UINT ||
+                               k == QT_BLOCKS || k == QT_E2M1 || k == QT_I8 || k == QT_I8_OUTLIER);
 }
 
 static inline grid_spec layer_spec(const work *w, const qt_scheme *s, bool search)

@@ -3,6 +3,7 @@
 #include "quantize/layer/layer_impl.h"
 
 #include "quantize/methods/fp4.h"
+#include "quantize/methods/fp8.h"
 
 #include <math.h>
 #include <string.h>
@@ -75,7 +76,10 @@ lq_status layer_measure_rtn(work *w, unit *u, lq_err *err)
     lq_status s = qz_out_alloc(&q, &scheme, u->N, u->K, &a, err);
     if (!s && scheme.recip) s = layer_tensor_scale(&q, w, u, err);
     if (!s && scheme.recip) spec = rtn_spec_of(&q, !w->o->narrow, false);
-    if (!s) s = rtn_run(&q, u->W, u->d, NULL, &spec, w->p, err);
+    if (!s && scheme.kind == QT_E4M3)
+        s = fp8_run(&q, u->W, u->d, w->p, err);
+    else if (!s)
+        s = rtn_run(&q, u->W, u->d, NULL, &spec, w->p, err);
     if (!s) s = qz_loss_of(&loss, &q.t, u->W, u->d, u->st->H, fold, w->p, err);
     if (!s) u->loss_rtn = loss.loss;
     lq_arena_free(&a);

@@ -5,6 +5,7 @@
 #include "quantize/layer/importance.h"
 #include "quantize/layer/layer_impl.h"
 #include "quantize/layer/residual.h"
+#include "quantize/methods/fp8.h"
 #include "quantize/methods/int8.h"
 #include "quantize/methods/kinds.h"
 #include "quantize/transform/fold.h"
@@ -131,6 +132,7 @@ static lq_status make_on_grids(work *w, unit *u, qz_out *out, lq_err *err)
         if (!m.mean_sq && u->expert <= 0)
             layer_note(&u->t->rep, "not in the importance matrix: all inputs count alike");
     }
+    if (!m.H && out->t.scheme.kind == QT_E4M3) return fp8_run(out, u->W, u->d, w->p, err);
     if (!w->o->method->round || (!m.H && qz_needs_h(w->o)))
         return rtn_round(out, &r, &m, w->p, err);
     lq_arena a = { 0 };
@@ -223,8 +225,8 @@ lq_status layer_round_unit(work *w, unit *u, lq_err *err)
         if (!qz_out_rows(out, &t->out, u->row0, u->row0 + u->N))
             return lq_fail(err, LQ_EUNSUPPORTED, "its blocks run across experts");
     }
-    s = qz_on_grids(t->e) ? make_on_grids(w, u, out, err)
-                          : qz_round_kind(out, u->W, u->d, t->outliers, w->p, err);
+    s = qz_by_method(t->e, w->o) ? make_on_grids(w, u, out, err)
+                                 : qz_round_kind(out, u->W, u->d, t->outliers, w->p, err);
     if (!s && w->how.residual && w->st) s = keep_residual(w, u, &out->t, err);
     qz_loss loss;
     const float *H = u->st && isnan(u->loss) ? u->st->H : NULL;

@@ -391,6 +391,8 @@ lq_status qz_plan_make(qz_plan *p, const src_source *src, const qz_opts *o, cons
     if (!s)
         s = o->scheme ? qz_scheme_asked(&m.linear, o->scheme, "--to", o->method, err)
                       : o->method->scheme(&m.linear, o, err);
+    if (!s && o->scheme && m.linear.kind == QT_E4M3 && !o->method->floats)
+        s = lq_fail(err, LQ_EUSAGE, "--to: '%s' is made by fp8, rtn, gptq and auto", o->scheme);
     if (!s && o->outer) s = qz_scheme_of(&m.outer, o->outer, err);
     if (!s && o->lm_head && !qz_is_auto(o->lm_head) && !qz_is_keep(o->lm_head))
         s = qz_scheme_asked(&m.head, o->lm_head, "--lm-head", o->method, err);

@@ -33,6 +33,14 @@ static inline bool qz_on_grids(const plan_entry *e)
     return e->quantize &&
            (e->scheme.kind == QT_UINT || e->scheme.kind == QT_BLOCKS || e->scheme.kind == QT_E2M1);
 }
+/* Are its codes chosen by the method? Those of 8-bit floats too, where it goes by statistics. */
+static inline bool qz_by_method(const plan_entry *e, const qz_opts *o)
+{
+    const qt_scheme *s = &e->scheme;
+    const bool floats = e->quantize && s->kind == QT_E4M3 && (!s->group || e->K % s->group == 0) &&
+                        (e->count == 1 || (s->rows && e->N % s->rows == 0));
+    return qz_on_grids(e) || (floats && o->method->floats && qz_needs_h(o));
+}
 static inline const int64_t *qz_plan_shape(const plan_entry *e)
 {
     return e->quantize ? e->shape : e->src->shape;

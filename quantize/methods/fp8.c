@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "quantize/methods/grid.h"
 #include "quantize/methods/method.h"
 #include "quantize/methods/rows.h"
 
@@ -13,18 +12,9 @@ typedef struct {
     const void *W;
     lq_dtype d;
     int64_t rows, cols; /* that share a scale */
+    bool codes;         /* too, not the scales alone */
     float *scratch;     /* [threads][K] */
 } work;
-
-/* lq_f32_to_e4m3 of a finite number, without calls. */
-static uint8_t code_of(float f)
-{
-    const uint32_t u = lq_f32_bits(f), sign = u >> 24 & 0x80u, a = u & 0x7fffffffu;
-    if (a >= 0x43e00000u) return (uint8_t)(sign | 0x7eu); /* 448 */
-    if (a < 0x3c800000u)                                  /* 2^-6: multiples of 2^-9 */
-        return (uint8_t)(sign | (uint32_t)grid_round(fabsf(f) * 512.0f));
-    return (uint8_t)(sign | (((a + 0x7ffffu + (a >> 20 & 1u)) >> 20) - (120u << 3)));
-}
 
 static float scale_of(float absmax, lq_dtype d)
 {
@@ -49,27 +39,40 @@ static void run_rows(void *ctx, int64_t item, int thread)
     }
     for (int64_t b = 0; b < nb; b++)
         scales[b] = scale_of(scales[b], k->d);
-    for (int64_t n = from; n < end; n++) {
+    for (int64_t n = from; n < end && k->codes; n++) {
         const float *w = qz_rows(mem, k->W, k->d, K, n, 1);
         uint8_t *codes = (uint8_t *)k->out->w[QT_CODES] + n * K;
         for (int64_t i = 0; i < K; i++)
-            codes[i] = code_of(w[i] / scales[i / k->cols]);
+            codes[i] = fp8_code(w[i] / scales[i / k->cols]);
     }
 }
 
-lq_status fp8_run(qz_out *out, const void *W, lq_dtype d, pool *p, lq_err *err)
+static lq_status run(qz_out *out, const void *W, lq_dtype d, bool codes, pool *p, lq_err *err)
 {
     const qt_scheme *s = &out->t.scheme;
     const int64_t N = out->t.N, K = out->t.K;
-    work k = {
-        .out = out, .W = W, .d = d, .rows = s->rows ? s->rows : N, .cols = s->group ? s->group : K
-    };
+    work k = { .out = out,
+               .W = W,
+               .d = d,
+               .rows = s->rows ? s->rows : N,
+               .cols = s->group ? s->group : K,
+               .codes = codes };
     k.scratch = calloc((size_t)pool_threads(p) * (size_t)K, sizeof *k.scratch);
     if (!k.scratch)
         return lq_fail(err, LQ_ENOMEM, "no memory to round rows of %lld weights", (long long)K);
     pool_run(p, lq_ceil_div(N, k.rows), run_rows, &k);
     free(k.scratch);
     return LQ_OK;
+}
+
+lq_status fp8_run(qz_out *out, const void *W, lq_dtype d, pool *p, lq_err *err)
+{
+    return run(out, W, d, true, p, err);
+}
+
+lq_status fp8_scales(qz_out *out, const void *W, lq_dtype d, pool *p, lq_err *err)
+{
+    return run(out, W, d, false, p, err);
 }
 
 /* ---- the method ---- */
@@ -92,6 +95,7 @@ const qz_method qz_method_fp8 = {
     .schemes = "fp8-e4m3",
     .options = QZ_OPT_GROUP,
     .group = -1,
+    .floats = true,
     .bounded = true,
     .alone = true,
     .scheme = fp8_scheme,

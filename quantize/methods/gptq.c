@@ -272,7 +272,7 @@ static void plain_row(void *ctx, int64_t r, int thread)
     grid_param *params = c->pr + r * (K / G);
     grid_spec plain = c->o->spec;
     plain.search = !c->U && plain.search; /* as a fallback it may search */
-    row_fit(params, c->hr + r * c->nh, &plain, w, c->U ? NULL : c->imp, K, G);
+    row_fit(params, c->hr + r * c->nh, &plain, w, c->U ? NULL : c->imp, c->n0 + r, K, G);
     for (int64_t k = 0; k < K; k += G)
         row_codes(codes + k, &plain, w + k, !c->U && c->imp ? c->imp + k : NULL, G, params[k / G]);
     row_errors(c, r, c->rtn, c->pr, NULL);
@@ -288,7 +288,7 @@ static void start_row(void *ctx, int64_t r, int thread)
     for (int64_t k = 0; k < K; k++)
         c->w[r * K + k] = w[c->perm[k]];
     if (c->o->static_groups)
-        row_fit(c->params + r * ng, c->heads + r * c->nh, &c->o->spec, w, c->imp, K, G);
+        row_fit(c->params + r * ng, c->heads + r * c->nh, &c->o->spec, w, c->imp, c->n0 + r, K, G);
 }
 
 static void end_row(void *ctx, int64_t r, int thread)
@@ -442,7 +442,7 @@ static bool prepare_units(work *c, lq_arena *a)
 lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_basis *b,
                    const gptq_opts *opts, pool *p, lq_err *err)
 {
-    const int64_t N = out->t.N, K = out->t.K, G = row_group(&out->t.scheme);
+    const int64_t N = out->t.N, K = out->t.K, own = row_group(&out->t.scheme), G = own ? own : K;
     lq_arena a = { 0 };
     *rep = (gptq_report){ .damp = b->damp, .dead = b->dead, .fallback = !b->U };
     work c = { .out = out,
@@ -469,7 +469,7 @@ lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_bas
             ((int32_t *)out->w[QT_GIDX])[b->perm[i]] = (int32_t)(i / G);
     }
     if (opts->on && b->U && opts->static_groups && !c.gidx && !opts->spec.blocks &&
-        !opts->spec.table && qz_dev_row_fits(opts->on, K))
+        !opts->spec.table && !opts->spec.floats && qz_dev_row_fits(opts->on, K))
         s = gptq_dev_open(&c.on, opts->on,
                           &(gptq_dev_basis){ b->H, b->U, b->imp, b->perm, K, G, batch_rows(N) },
                           err);
@@ -507,6 +507,7 @@ lq_status gptq_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq
                           .sweeps = GPTQ_SWEEPS,
                           .on = m->o->on };
     lq_status s = basis_of(m, row_unit(&o.spec), p, err);
+    if (!s && o.spec.floats) s = fp8_scales(out, m->W, m->d, p, err);
     if (!s) s = gptq_run(out, &rep, m->W, m->basis, &o, p, err);
     if (!s)
         *r = (qz_rounded){ .loss = rep.loss,
@@ -532,7 +533,7 @@ static bool shapes_grids(const qz_opts *o) { return qz_bits(o) != 2 || o->bpw > 
 const qz_method qz_method_gptq = {
     .name = "gptq",
     .help = "each weight's error moves onto those not yet rounded, by second-order information",
-    .schemes = "u2 u3 u4 u8, GGUF blocks, nvfp4, mxfp4",
+    .schemes = "u2 u3 u4 u8, GGUF blocks, nvfp4, mxfp4, fp8-e4m3",
     .options = QZ_OPTS_H | QZ_OPT_ACT_ORDER | QZ_OPT_STATIC | QZ_OPT_DAMP,
     .on = QZ_OPT_CLIP | QZ_OPT_FOLD,
     .on_when = "not at 2 bits without --tune",
@@ -542,6 +543,7 @@ const qz_method qz_method_gptq = {
     .needs = QZ_NEEDS_H,
     .plan = 4,
     .blocks = true,
+    .floats = true,
     .scheme = qz_scheme_grid,
     .scratch = gptq_scratch,
     .round = gptq_round,

@@ -38,6 +38,9 @@ typedef struct {
     const int8_t
         *table; /* [1 << bits], rising: what codes stand for, times the scale; NULL: code - zero */
     float tensor_scale; /* NVFP4: that scales of groups are divided by */
+    const float
+        *floats; /* QT_E4M3: its scales [groups of rows][groups of inputs], which stay; else NULL */
+    int64_t float_rows; /* that share them; 0: all */
     const struct lattice *
         points; /* of blocks whose codes are points of a lattice (lattice.h); NULL: each is its own */
 } grid_spec;

@@ -310,13 +310,15 @@ static void refit_row(const work *w, tile *t, int64_t n, int64_t rows, const int
     spread(t, n, rows, K);
 }
 
+/* Has each group of a row a scale of its own, of any value? */
+static bool refits(const grid_spec *s) { return !s->blocks && !s->table && !s->floats; }
+
 static losses descend(const work *w, tile *t, int64_t n0, int64_t rows, const int32_t *place)
 {
     int rounds = w->o->rounds > 0 ? w->o->rounds : 1;
     for (int r = 0; r < rounds; r++) {
         errors(w, t, n0, rows); /* afresh: rounding errors of the updates do not pile up */
-        for (int64_t n = 0; n < rows && w->o->rounds > 0 && !w->o->spec.blocks && !w->o->spec.table;
-             n++)
+        for (int64_t n = 0; n < rows && w->o->rounds > 0 && refits(&w->o->spec); n++)
             refit_row(w, t, n, rows, place);
         for (int i = 0; i < w->o->sweeps; i++) {
             int64_t moved = 0;
@@ -336,7 +338,7 @@ static void fit_grids(const work *w, tile *t, int64_t n0, int64_t rows, bool pla
     if (plain) spec.search = false;
     for (int64_t n = 0; n < rows; n++)
         row_fit(t->params + n * ng, t->heads + n * w->nh, &spec, w->W + (n0 + t->order[n]) * K,
-                plain ? NULL : w->imp, K, G);
+                plain ? NULL : w->imp, n0 + t->order[n], K, G);
 }
 
 static void round_plain(const work *w, tile *t, int64_t n0, int64_t rows)
@@ -421,6 +423,7 @@ lq_status kfac_run(qz_out *out, gptq_report *rep, const float *W, const float *H
     memset(rep, 0, sizeof *rep);
     work w = { .out = out, .o = opts, .W = W, .H = H, .G = G };
     w.group = row_group(&out->t.scheme);
+    if (!w.group) w.group = K;
     w.ng = K / w.group;
     w.nh = row_heads(&opts->spec, K);
     w.per_thread = carve(&none, NULL, K, w.ng, w.nh);
@@ -490,7 +493,8 @@ static lq_status auto_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool
                           .sweeps = GPTQ_SWEEPS,
                           .rounds = ROUNDS,
                           .on = m->o->on };
-    const lq_status s = kfac_run(out, &rep, m->W, m->G_H, m->G, &o, p, err);
+    lq_status s = o.spec.floats ? fp8_scales(out, m->W, m->d, p, err) : LQ_OK;
+    if (!s) s = kfac_run(out, &rep, m->W, m->G_H, m->G, &o, p, err);
     if (s) return s;
     r->measure_rtn = true; /* its losses are by another H */
     r->damp = rep.damp;
@@ -513,7 +517,7 @@ const qz_method qz_method_auto = {
     .name = "auto",
     .help = "rounding weighted by the curvature of the output distribution, then codes, scales "
             "and norms are trained jointly",
-    .schemes = "u2 u3 u4 u8, GGUF blocks, nvfp4, mxfp4",
+    .schemes = "u2 u3 u4 u8, GGUF blocks, nvfp4, mxfp4, fp8-e4m3",
     .options = QZ_OPTS_H | QZ_OPT_DAMP | QZ_OPT_EFFORT,
     .on = QZ_OPT_CLIP | QZ_OPT_FOLD | QZ_OPT_TUNE,
     .bits = 4,
@@ -522,6 +526,7 @@ const qz_method qz_method_auto = {
     .without_curvature = "rounding as gptq, no tuning",
     .plan = 5,
     .blocks = true,
+    .floats = true,
     .scheme = qz_scheme_grid,
     .scratch = auto_scratch,
     .round = auto_round,

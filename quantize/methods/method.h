@@ -171,6 +171,7 @@ struct qz_method {
     bool alone;           /* weights are rounded one by one, without feedback between them */
     bool fractional;      /* chooses fractional zero points (QT_ZERO_F16) */
     bool blocks;          /* makes GGUF's blocks (QT_BLOCKS) too */
+    bool floats;          /* and codes of QT_E4M3 */
     const char *layout;   /* of convert/convert.h, that is its own; NULL: none */
     int64_t layout_group; /* ... and the group that it asks for; 0: any */
     const char *without_curvature; /* what happens then, for people */

@@ -286,10 +286,16 @@ static void fit_blocks(grid_param *params, row_head *heads, const grid_spec *s, 
 
 /* ---- rows ---- */
 void row_fit(grid_param *params, row_head *heads, const grid_spec *s, const float *w,
-             const float *imp, int64_t K, int64_t G)
+             const float *imp, int64_t n, int64_t K, int64_t G)
 {
     if (s->blocks) {
         fit_blocks(params, heads, s, w, imp, K);
+        return;
+    }
+    if (s->floats) {
+        const float *scales = s->floats + (s->float_rows ? n / s->float_rows : 0) * (K / G);
+        for (int64_t g = 0; g < K / G; g++)
+            params[g] = (grid_param){ scales[g], 0 };
         return;
     }
     for (int64_t k = 0; k < K; k += G)
@@ -303,7 +309,7 @@ void row_codes(uint8_t *codes, const grid_spec *s, const float *w, const float *
     for (int64_t i = 0; s->points && i < n; i += LAT_UNIT)
         lattice_nearest(codes + i, s->points, w + i, imp ? imp + i : NULL, p.scale);
     if (s->points) return;
-    if (!s->blocks && !s->table) {
+    if (!s->blocks && !s->table && !s->floats) {
         qz_rows_get()->codes(codes, w, n, p, grid_max_code(s->bits));
         return;
     }
@@ -365,6 +371,10 @@ void row_store(qz_out *out, int64_t n, const grid_param *params, const row_head 
     }
     if (s->kind == QT_E2M1) {
         fp4_store(out, n, params, codes);
+        return;
+    }
+    if (s->kind == QT_E4M3) {
+        memcpy((uint8_t *)out->w[QT_CODES] + n * out->t.K, codes, (size_t)out->t.K);
         return;
     }
     int64_t K = out->t.K, ng = lq_ceil_div(K, s->group);

@@ -12,11 +12,14 @@
  *
  * Blocks whose codes are points of a lattice (lattice.h) are fitted likewise; their codes are chosen eight at a time.
  *
+ * QT_E4M3: the scales are chosen before (fp8.h), of many rows together; codes are those of the float, -0 left out.
+ *
  * w ~ scale * (code - zero), zero not whole; with a table of values w ~ scale * table[code].
  * Source: the form of the blocks: ggml-quants.c; the fit: own. */
 #ifndef LLMQ_QUANTIZE_METHODS_ROW_GRID_H
 #define LLMQ_QUANTIZE_METHODS_ROW_GRID_H
 
+#include "quantize/methods/fp8.h"
 #include "quantize/methods/grid.h"
 #include "quantize/methods/lattice.h"
 #include "quantize/methods/out.h"
@@ -28,7 +31,7 @@ typedef struct {
     uint8_t m[BLK_GROUPS];
 } row_head;
 
-/* Inputs of a group, and of what is fitted together. */
+/* Inputs of a group, and of what is fitted together; 0: all. */
 static inline int64_t row_group(const qt_scheme *s)
 {
     return s->kind == QT_BLOCKS ? blk_find(s->blocks)->group : s->group;
@@ -41,13 +44,13 @@ static inline int64_t row_heads(const grid_spec *s, int64_t K)
     return s->blocks ? K / s->blocks->elements : 0;
 }
 
-/* params [K / G], heads [row_heads]; imp [K] may be NULL (all inputs count alike). */
+/* Row n of its tensor: params [K / G], heads [row_heads]; imp [K] may be NULL (all inputs count alike). */
 void row_fit(grid_param *params, row_head *heads, const grid_spec *s, const float *w,
-             const float *imp, int64_t K, int64_t G);
+             const float *imp, int64_t n, int64_t K, int64_t G);
 /* Nearest codes of n weights of one group; of lattices, whose codes are chosen together, by importance (NULL: alike). */
 void row_codes(uint8_t *codes, const grid_spec *s, const float *w, const float *imp, int64_t n,
                grid_param p);
-/* Row n of out, QT_UINT or QT_BLOCKS: codes [K] one byte each; zeros [K / G] is scratch. */
+/* Row n of out: codes [K] one byte each; zeros [K / G] is scratch. */
 void row_store(qz_out *out, int64_t n, const grid_param *params, const row_head *heads,
                const uint8_t *codes, uint8_t *zeros);
 /* The inverse, of QT_BLOCKS that are no points of a lattice and of QT_E2M1; heads [row_heads], of QT_BLOCKS. */
@@ -64,6 +67,10 @@ static inline float row_code(const grid_spec *s, float w, grid_param p)
 {
     const float M = grid_max_code(s->bits);
     if (s->table) return row_table_code(s->table, 1 << s->bits, w / p.scale);
+    if (s->floats) {
+        const uint8_t code = fp8_code(w / p.scale);
+        return code == 0x80 ? 0 : (float)code;
+    }
     if (!s->blocks) return grid_code(w, p, M);
     const float x = w / p.scale + p.zero;
     return grid_round(x < 0 ? 0 : x > M ? M : x);
@@ -71,6 +78,7 @@ static inline float row_code(const grid_spec *s, float w, grid_param p)
 static inline float row_value(const grid_spec *s, float code, grid_param p)
 {
     if (s->table) return p.scale * (float)s->table[(int)code];
+    if (s->floats) return p.scale * fp8_value((uint8_t)code);
     return grid_value(code, p);
 }
 

@@ -18,6 +18,7 @@ grid_spec rtn_spec(const qt_scheme *s, bool full, bool search)
                             .table = t->table,
                             .points = lattice_of(t) };
     if (s->kind == QT_E2M1) return fp4_spec(s, search);
+    if (s->kind == QT_E4M3) return (grid_spec){ .bits = 8 };
     grid_mode mode = s->zero != QT_ZERO_NONE ? GRID_ASYM : full ? GRID_SYM_FULL : GRID_SYM;
     return (grid_spec){
         .bits = s->bits, .mode = mode, .scale_dtype = s->scale_dtype, .search = search
@@ -27,6 +28,10 @@ grid_spec rtn_spec(const qt_scheme *s, bool full, bool search)
 grid_spec rtn_spec_of(const qz_out *out, bool full, bool search)
 {
     grid_spec s = rtn_spec(&out->t.scheme, full, search);
+    if (out->t.scheme.kind == QT_E4M3) {
+        s.floats = out->w[QT_SCALES];
+        s.float_rows = out->t.scheme.rows;
+    }
     if (out->w[QT_SCALES2]) memcpy(&s.tensor_scale, out->w[QT_SCALES2], sizeof s.tensor_scale);
     return s;
 }
@@ -54,7 +59,7 @@ static void run_rows(void *ctx, int64_t item, int thread)
     const bool fitted = k->spec->search || k->spec->blocks || k->spec->table;
     for (int64_t n = item * QZ_ROWS; n < N && n < (item + 1) * QZ_ROWS; n++) {
         const float *w = qz_rows((float *)(void *)mem, k->W, k->d, K, n, 1);
-        if (fitted) row_fit(params, heads, k->spec, w, k->imp, K, G);
+        if (fitted) row_fit(params, heads, k->spec, w, k->imp, n, K, G);
         for (int64_t g = 0; g * G < K; g++) {
             const float *wg = w + g * G;
             if (!fitted) params[g] = grid_candidate(k->spec, ops->range(wg, G), 0);
@@ -118,6 +123,7 @@ const qz_method qz_method_rtn = {
     .alone = true,
     .plan = 1,
     .blocks = true,
+    .floats = true,
     .scheme = qz_scheme_grid,
     .recipe = rtn_recipe,
     .round = rtn_round,

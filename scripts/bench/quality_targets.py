@@ -129,7 +129,7 @@ def peers_of(row, model, llama, tmp):
 def measure(row, name, model, method, theirs, tmp):
     suffix = ".gguf" if row[0].startswith("gguf") else "" if row[1][0] == "--to" else ".llmq"
     out = f"{tmp}/ours{suffix}"
-    how = [] if row[0] == "fp8-block" else ["-m", method, "--calib", CALIB, "--calib-samples", setting("SAMPLES", "128")[0], "--no-check"]
+    how = [] if method == "fp8" else ["-m", method, "--calib", CALIB, "--calib-samples", setting("SAMPLES", "128")[0], "--no-check"]
     run(["rm", "-rf", out])
     llmq("quantize", model, "-o", out, *row[1], *how)
     best = min(theirs, key=lambda p: p[2], default=None)
@@ -183,7 +183,7 @@ def main():
                     show(out[-1])
                     continue
                 theirs = list(peers_of(row, model, llama, tmp))
-                for method in setting("OURS", "gptq") if row[0] != "fp8-block" else ["fp8"]:
+                for method in [*(["fp8"] if row[0] == "fp8-block" else []), *setting("OURS", "gptq")]:
                     out.append(measure(row, name, model, method, theirs, tmp))
                     show(out[-1])
     lines = ["\t".join(COLUMNS)] + ["\t".join("" if r[c] is None else str(r[c]) for c in COLUMNS) for r in out]

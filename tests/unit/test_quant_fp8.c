@@ -2,6 +2,8 @@
 #include "base/random.h"
 #include "formats/tensor/qtensor.h"
 #include "quantize/methods/fp8.h"
+#include "quantize/methods/gptq.h"
+#include "quantize/methods/rtn.h"
 #include "tests/support/check.h"
 
 #include <stdlib.h>
@@ -101,9 +103,103 @@ static void scales_are_the_largest_of_what_shares_them(void)
     }
 }
 
+static void codes_and_values_are_those_of_the_format(void)
+{
+    for (int c = 0; c < 256; c++) {
+        const float v = lq_e4m3_to_f32((uint8_t)c), own = fp8_value((uint8_t)c);
+        if ((c & 0x7f) == 0x7f) continue; /* NaN */
+        CHECK(memcmp(&v, &own, sizeof v) == 0 && fp8_code(v) == c, "%02x: %g, expected %g", c,
+              (double)own, (double)v);
+    }
+}
+
+/* sum over rows of d H d. */
+static double loss_of(const qz_out *out, const float *w, const float *H)
+{
+    const int64_t N = out->t.N, K = out->t.K;
+    float *q = malloc((size_t)(N * K) * sizeof *q);
+    double sum = 0;
+    qt_dequant(q, &out->t, 0, N);
+    for (int64_t n = 0; n < N; n++)
+        for (int64_t i = 0; i < K; i++) {
+            double dh = 0;
+            for (int64_t j = 0; j < K; j++)
+                dh += (double)(w[n * K + j] - q[n * K + j]) * (double)H[j * K + i];
+            sum += dh * (double)(w[n * K + i] - q[n * K + i]);
+        }
+    free(q);
+    return sum;
+}
+
+/* Inputs with a common part, so that errors can make up for each other. */
+static void covariance(float *H, int64_t K)
+{
+    uint64_t seed = 7;
+    for (int64_t t = 0; t < 2 * K; t++) {
+        float v[128], common = (float)(int32_t)(uint32_t)lq_random(&seed) * 0x1p-31f;
+        for (int64_t i = 0; i < K; i++)
+            v[i] = (float)(int32_t)(uint32_t)lq_random(&seed) * 0x1p-31f + 2 * common;
+        for (int64_t i = 0; i < K * K; i++)
+            H[i] += v[i / K] * v[i % K] / (float)(2 * K);
+    }
+}
+
+static void gptq_keeps_the_scales_and_loses_less(void)
+{
+    enum { N = 80, K = 128 };
+    static const struct {
+        const char *why;
+        int64_t rows, group;
+    } cases[] = { { "rows", 1, 0 }, { "the matrix", 0, 0 }, { "blocks", 16, 32 } };
+    static float w[N * K], H[K * K];
+    uint64_t seed = 3;
+    for (int i = 0; i < N * K; i++)
+        w[i] = (float)(int32_t)(uint32_t)lq_random(&seed) * 0x1p-31f;
+    covariance(H, K);
+    for (size_t c = 0; c < LQ_COUNT(cases); c++) {
+        const qt_scheme s = scheme(cases[c].rows, cases[c].group);
+        uint8_t first[N * K];
+        for (int threads = 1; threads <= 3; threads += 2) {
+            lq_arena a = { 0 };
+            lq_err err = { "" };
+            pool *p = NULL;
+            qz_out plain, out;
+            gptq_basis basis;
+            gptq_report rep;
+            CHECK(!pool_open(&p, threads, &err), "pool");
+            lq_status st = qz_out_alloc(&plain, &s, N, K, &a, &err);
+            if (!st) st = qz_out_alloc(&out, &s, N, K, &a, &err);
+            if (!st) st = fp8_run(&plain, w, LQ_F32, p, &err);
+            if (!st) st = fp8_scales(&out, w, LQ_F32, p, &err);
+            if (!st) st = gptq_prepare(&basis, H, K, 0, true, 1, NULL, p, &err);
+            CHECK(!st, "%s: %s", cases[c].why, err.msg);
+            const gptq_opts o = { .spec = rtn_spec_of(&out, false, true),
+                                  .static_groups = true,
+                                  .sweeps = 4 };
+            CHECK(!gptq_run(&out, &rep, w, &basis, &o, p, &err), "%s: %s", cases[c].why, err.msg);
+            gptq_basis_free(&basis);
+            CHECK(memcmp(out.w[QT_SCALES], plain.w[QT_SCALES], out.t.plane[QT_SCALES].bytes) == 0,
+                  "%s: scales", cases[c].why);
+            const double before = loss_of(&plain, w, H), after = loss_of(&out, w, H);
+            CHECK(after < 0.5 * before, "%s: %g, plain %g", cases[c].why, after, before);
+            CHECK(fabs(rep.loss_rtn - before) < 1e-3 * before &&
+                      fabs(rep.loss - after) < 1e-2 * after,
+                  "%s: said %g of %g, found %g of %g", cases[c].why, rep.loss, rep.loss_rtn, after,
+                  before);
+            if (threads == 1) memcpy(first, out.w[QT_CODES], sizeof first);
+            CHECK(memcmp(first, out.w[QT_CODES], sizeof first) == 0, "%s: %d threads", cases[c].why,
+                  threads);
+            pool_close(p);
+            lq_arena_free(&a);
+        }
+    }
+}
+
 int main(int argc, char **argv)
 {
     RUN(codes_are_the_nearest);
     RUN(scales_are_the_largest_of_what_shares_them);
+    RUN(codes_and_values_are_those_of_the_format);
+    RUN(gptq_keeps_the_scales_and_loses_less);
     return check_end();
 }

@@ -98,7 +98,7 @@ TEST(codes_and_grids_say_what_is_stored)
         lq_err err = { "" };
         qz_out out;
         CHECK(!qz_out_alloc(&out, &s, 1, K, &a, &err), "%s", err.msg);
-        row_fit(params, heads, &spec, w, NULL, K, t->group);
+        row_fit(params, heads, &spec, w, NULL, 0, K, t->group);
         for (int k = 0; k < K; k += t->group)
             row_codes(codes + k, &spec, w + k, NULL, t->group, params[k / t->group]);
         row_store(&out, 0, params, heads, codes, NULL);
