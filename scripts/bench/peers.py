@@ -260,4 +260,5 @@ def main():
     compare(w, [("llmq", Llmq(args)), *found])
 
 
-main()
+if __name__ == "__main__":
+    main()
