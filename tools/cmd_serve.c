@@ -45,7 +45,7 @@ typedef struct {
     opt_engine engine;
     opt_model model;
     inflight_opts inflight;
-    const char *script, *load_gate, *engine_gate; /* of llmq-scripted */
+    const char *script, *load_gate, *engine_gate, *size_gate; /* of llmq-scripted */
 } serve_opts;
 
 enum { FCFS, PRIORITY };
@@ -154,6 +154,7 @@ static const opt_row test_rows[] = {
     { "test-ping", 0, OPT_FLOAT, F(door.ping_seconds), .help = "seconds to a stream's comment" },
     { "test-load", 0, OPT_STR, F(load_gate), .arg = "FILE",
       .help = "load once this file is there" },
+    { "test-size", 0, OPT_STR, F(size_gate), .arg = "FILE", .help = "likewise --dry-run" },
     { "test-engine", 0, OPT_STR, F(engine_gate), .arg = "FILE",
       .help = "likewise open the engine, which comes last" },
     { "test-head", 0, OPT_FLOAT, F(door.head_seconds), .help = "seconds that a head may take" },
@@ -286,6 +287,9 @@ static lq_status dry_run(serve *v, const cmd_ctx *c, lq_err *err)
 {
     budget b;
     const http_opts http = door_limits(&v->o->door);
+#ifdef LLMQ_SCRIPTED
+    test_script_wait(v->o->size_gate);
+#endif
     lq_status s = opt_model_start(&v->o->model, err);
     if (s) return s;
     opt_note_device(&v->o->model);

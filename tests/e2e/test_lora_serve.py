@@ -162,6 +162,15 @@ def test_adapters_come_and_go_while_the_server_runs(serve, tiny, tmp_path):
     assert answer(s, "g", LONG) == first
 
 
+def test_a_dry_run_counts_adapters(llmq, tiny):
+    """By their files, beside what the cache and a step take."""
+    args = ["--kv-cache-memory", "1M", "--lora", PLAIN, "--lora", f"g={GOLDEN / 'plain.gguf'}"]
+    dry, without = (llmq.json("serve", tiny, *a, "--max-lora-rank", "8", "--dry-run") for a in (args, args[:2]))
+    least = sum((GOLDEN / p).stat().st_size for p in ("plain/adapter_model.safetensors", "plain.gguf"))
+    assert least <= dry["adapters_bytes"] < 1.1 * least and "adapters_bytes" not in without
+    assert dry["held_bytes"] >= without["held_bytes"] + dry["adapters_bytes"]
+
+
 def test_without_a_folder_nothing_is_loaded_later(serve, tiny):
     s = serve(tiny, "--lora", PLAIN)
     r = s.post("/v1/load_lora_adapter", {"lora_name": "x", "lora_path": "plain"})

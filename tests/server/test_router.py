@@ -83,6 +83,38 @@ def test_memory_bounds_what_is_loaded(start, folder):
     assert re.search(r"it takes [\d.]+ MiB of memory, more than the 2.0 MiB of --models-memory", answer["error"]["message"])
 
 
+def test_the_forecast_is_made_again_for_another_file(llmq, start, tmp_path):
+    """A model whose file is replaced takes what the new one does; adapters count."""
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/x").symlink_to(TINY)
+    lora = ["--lora", f"p={ROOT / 'tests/golden/lora/plain'}"]
+    (tmp_path / "models.json").write_text(json.dumps({"models": [
+        {"model": "m/x", "name": "x"}, {"model": str(TINY), "name": "y", "adapters": {"p": lora[1][2:]}}]}))
+    s = start(f"--models={tmp_path}/models.json", "--kv-cache-memory", "1M")
+
+    def held(path, *args):
+        return llmq.json("serve", path, "--kv-cache-memory", "1M", "--dry-run", *args)["held_bytes"]
+
+    def bytes_of(name):
+        complete(s, "a", model=name, max_tokens=1)
+        return metric(s, "llmq:model_memory_bytes", model_name=name)
+    assert bytes_of("x") == held(TINY) and bytes_of("y") == held(TINY, *lora) > held(TINY)
+    s.post("/v1/models/unload", {"model": "x"})
+    until(lambda: states(s)["x"] == "unloaded")
+    (tmp_path / "new").symlink_to(MODEL)
+    (tmp_path / "new").rename(tmp_path / "m/x")
+    assert bytes_of("x") == held(MODEL)
+
+
+def test_a_forecast_that_does_not_end_is_ended(slow, tmp_path):
+    s = slow("--test-size", tmp_path / "gate", "--load-timeout", 2)
+    answer = s.post_json("/v1/completions", {"model": "one", "prompt": PROMPT}, status=500)
+    assert "what memory it takes is not known after 1 s: its --dry-run was killed" in answer["error"]["message"]
+    assert answer["error"]["message"].endswith(listed(s)["one"]["status"]["error"]) and not kids(s)
+    (tmp_path / "gate").touch()
+    until(lambda: s.post("/v1/completions", {"model": "one", "prompt": PROMPT, "max_tokens": 1}).status == 200)
+
+
 def test_a_broken_model_hinders_no_other(start, folder, alone):
     s = start(folder)
     answer = s.post_json("/v1/completions", {"model": "broken.gguf", "prompt": PROMPT}, status=500)

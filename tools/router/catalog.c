@@ -2,7 +2,9 @@
 #include "tools/router/catalog.h"
 
 #include "base/buf.h"
+#include "base/hash.h"
 #include "base/json.h"
+#include "base/os.h"
 #include "base/path.h"
 #include "base/utf8.h"
 #include "runtime/engine/adapters.h"
@@ -13,6 +15,7 @@
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 static_assert((int)CAT_ADAPTER_NAME == (int)ADAPTERS_NAME, "what the list takes, a server takes");
 
@@ -59,6 +62,40 @@ static cat_model *add(catalog *c, const char *path)
     m = &c->m[c->n++];
     m->path = strdup(path);
     return m->path ? m : NULL;
+}
+
+static void stamp_path(lq_hasher *h, const char *path)
+{
+    struct stat st;
+    if (stat(path, &st) != 0) return;
+    const struct timespec t = os_mtime(&st);
+    const int64_t what[] = { (int64_t)st.st_dev, (int64_t)st.st_ino, (int64_t)st.st_size,
+                             (int64_t)t.tv_sec, (int64_t)t.tv_nsec };
+    lq_hasher_add(h, what, sizeof what);
+}
+
+static void stamp_files(lq_hasher *h, const char *path)
+{
+    static const char *const in_folder[] = { "config.json", "model.safetensors",
+                                             "model.safetensors.index.json", "adapter_config.json",
+                                             "adapter_model.safetensors" };
+    char file[MAX_PATH];
+    stamp_path(h, path);
+    for (size_t i = 0; i < LQ_COUNT(in_folder); i++)
+        if (!lq_path_join(file, sizeof file, path, in_folder[i], NULL)) stamp_path(h, file);
+}
+
+uint64_t cat_stamp(const cat_model *m)
+{
+    uint64_t stamp = 0;
+    lq_hasher *h = lq_exists(m->path) ? lq_hasher_new() : NULL;
+    if (!h) return 0;
+    stamp_files(h, m->path);
+    for (char **v = m->adapters; v && *v; v++)
+        stamp_files(h, strchr(*v, '=') + 1);
+    const lq_hash all = lq_hasher_end(h);
+    memcpy(&stamp, all.b, sizeof stamp);
+    return stamp;
 }
 
 /* ---- a folder ---- */

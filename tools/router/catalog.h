@@ -36,6 +36,9 @@ lq_status cat_read_folder(catalog *c, const char *path, lq_err *err);
 /* Errors: LQ_EIO, LQ_EFORMAT, LQ_EVALUE, LQ_ENOENT; they name the member. */
 lq_status cat_read_file(catalog *c, const char *path, lq_err *err);
 void cat_free(catalog *c); /* zeroed allowed */
+/* Changes with the model's files and its adapters', as far as their tables say: other sizes, times or names. 0: they are
+ * not here (a name on the hub). */
+uint64_t cat_stamp(const cat_model *m);
 /* The model of that name, or -1. */
 int cat_find(const catalog *c, const char *name);
 

@@ -19,8 +19,8 @@ typedef struct {
     fleet_state state;
     int64_t running; /* held */
     double used, since;
-    bool sized, failed; /* failed: the last start, at `since` */
-    uint64_t bytes;
+    bool sized, failed;    /* failed: the last start, at `since` */
+    uint64_t bytes, stamp; /* stamp: cat_stamp when `bytes` was asked for */
     double progress;
     char why[400];
     cJSON *cards; /* of /v1/models of its server; NULL: not loaded yet */
@@ -234,7 +234,9 @@ static bool start(fleet *f, int model)
 {
     ship *s = &f->ships[model];
     char need[16], have[16], why[sizeof s->why];
-    if (!s->sized && f->o.max_bytes) {
+    const uint64_t stamp = cat_stamp(&f->c->m[model]);
+    if ((!s->sized || s->stamp != stamp) && f->o.max_bytes) {
+        s->stamp = stamp;
         s->state = FLEET_SIZING;
         order(f, KEEP_SIZE, model);
         return true;

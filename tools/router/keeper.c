@@ -36,6 +36,7 @@ typedef struct {
     keeper_what what;
     pid_t pid;    /* 0: does not run */
     double until; /* that it has to end; 0: it was not told to */
+    bool late;    /* it was killed for that, and not told to end before */
     int out, err;
     lq_buf line, json;
     char last[sizeof((keeper_event *)0)->text];
@@ -85,7 +86,8 @@ static bool start_kid(kid *k)
     lq_buf_clear(&k->line);
     lq_buf_clear(&k->json);
     k->last[0] = 0;
-    k->until = 0;
+    k->late = false;
+    k->until = sizes && k->row->size_seconds > 0 ? lq_now() + k->row->size_seconds : 0;
     if (os_pipe(err) != 0 || (sizes && os_pipe(out) != 0)) {
         snprintf(k->last, sizeof k->last, "%s", strerror(errno));
     } else {
@@ -110,6 +112,10 @@ static void tell(house *h, const kid *k, int code)
 {
     keeper_event e = { .what = k->what, .row = (int32_t)((k - h->kids) / 2), .code = code };
     snprintf(e.text, sizeof e.text, "%s", k->last);
+    if (k->late)
+        snprintf(e.text, sizeof e.text,
+                 "what memory it takes is not known after %g s: its --dry-run was killed",
+                 k->row->size_seconds);
     if (k->what == KEEP_SIZED && code == 0) {
         cJSON *doc = NULL;
         int64_t held = 0;
@@ -164,7 +170,8 @@ static void read_kid(kid *k, int *fd)
 
 static void stop_kid(const house *h, kid *k)
 {
-    if (!k->pid || k->until) return; /* a second signal would end it at once */
+    if (!k->pid || (k->until && k->what != KEEP_SIZED))
+        return; /* a second signal would end it at once */
     kill(k->pid, SIGTERM);
     k->until = lq_now() + h->grace;
 }
@@ -174,8 +181,10 @@ static void kill_late(const house *h)
 {
     const double now = lq_now();
     for (int i = 0; i < 2 * h->n; i++) {
-        const kid *k = &h->kids[i];
-        if (k->pid && k->until && now >= k->until) kill(k->pid, SIGKILL);
+        kid *k = &h->kids[i];
+        if (!k->pid || !k->until || now < k->until) continue;
+        k->late = k->what == KEEP_SIZED;
+        kill(k->pid, SIGKILL);
     }
 }
 

@@ -15,9 +15,10 @@
 typedef struct keeper keeper;
 
 typedef struct {
-    const char *name; /* before its lines */
-    char **argv;      /* the program and its arguments, ends with NULL */
-    char **size_argv; /* the same, to print the memory that it takes as JSON; KEEP_SIZE */
+    const char *name;    /* before its lines */
+    char **argv;         /* the program and its arguments, ends with NULL */
+    char **size_argv;    /* the same, to print the memory that it takes as JSON; KEEP_SIZE */
+    double size_seconds; /* that this may take; 0: as long as it takes */
 } keeper_row;
 
 typedef enum {

@@ -7,6 +7,7 @@
 #include "base/path.h"
 #include "base/version.h"
 #include "runtime/api/api.h"
+#include "tools/cli/models.h"
 #include "tools/cli/progress.h"
 #include "tools/router/fleet.h"
 #include "tools/router/kin.h"
@@ -60,6 +61,8 @@ static lq_status begin(router *v, lq_err *err)
     iso_path paths[DOOR_PATHS + 2] = { { v->j->files_dir, ISO_STORE }, { kept_dir(v), ISO_STORE } };
     const char *own_kept = v->j->responses_dir ? NULL : kept_dir(v);
     lq_status s = kin_make(&rows, v->j->c, v->j->opts, &v->cat, v->folder, own_kept, err);
+    for (int i = 0; i < v->cat.n && !s; i++) /* a download takes its time */
+        rows[i].size_seconds = models_name(v->cat.m[i].path) ? 0 : v->j->router->wait_seconds / 2;
     if (!s)
         s = keeper_start(&v->k, rows, v->cat.n, v->folder, v->j->shutdown_seconds + GRACE_SECONDS,
                          err);
