@@ -154,6 +154,31 @@ static void note_sampling(plan *p, const char *engine)
             "temperature 1 where a request is silent");
 }
 
+static bool cut_by_outputs(arch_role r)
+{
+    return r == R_Q || r == R_K || r == R_V || r == R_GATE || r == R_UP || r == R_EXPERT_GATE ||
+           r == R_EXPERT_UP || r == R_SHARED_GATE || r == R_SHARED_UP;
+}
+
+/* Does each of n parts of a linear have whole groups? `why` else, where nothing is said yet. */
+static bool parts_are_whole(const arch_config *c, const src_tensor *t, arch_role r, int n,
+                            char why[200])
+{
+    const qt_scheme *s = &t->t.scheme;
+    const bool by_inputs = r == R_O || r == R_DOWN || r == R_EXPERT_DOWN || r == R_SHARED_DOWN;
+    const bool grouped = s->kind == QT_UINT || s->kind == QT_E2M1 || s->kind == QT_E4M3;
+    const int64_t of = by_inputs ? t->t.K : t->t.N;
+    int64_t group = by_inputs ? s->group : s->kind == QT_E4M3 ? s->rows : 0, parts = n;
+    if (!by_inputs && !cut_by_outputs(r)) return true; /* whole on each */
+    if (!grouped || group <= 0 || (by_inputs && group == t->t.K)) group = 1;
+    if ((r == R_K || r == R_V) && n > c->kv_heads) parts = c->kv_heads;
+    if (!(by_inputs && s->act_order) && of % (group * parts) == 0) return true;
+    if (!*why)
+        snprintf(why, 200, "%s: groups of %" PRId64 " in %" PRId64 " %s%s", t->name, group, of,
+                 by_inputs ? "inputs" : "outputs", s->act_order ? ", in act-order" : "");
+    return false;
+}
+
 /* Sizes of tensor parallelism at which every group lies in one part, and heads can be dealt out. */
 static void note_parallel(plan *p)
 {
@@ -173,14 +198,7 @@ static void note_parallel(plan *p)
         for (int64_t k = 0; k < src_n_tensors(p->src) && ok; k++) {
             const src_tensor *t = quantized_at(p, k);
             arch_slot slot;
-            if (!t || !arch_slot_of(c, t->name, &slot) || (slot.role != R_O && slot.role != R_DOWN))
-                continue; /* these two are cut along their inputs */
-            const qt_scheme *s = &t->t.scheme;
-            const int64_t group = s->kind == QT_UINT && s->group != t->t.K ? s->group : 1;
-            ok = !s->act_order && t->t.K % (group * n) == 0;
-            if (!ok && !*why)
-                snprintf(why, sizeof why, "%s: groups of %" PRId64 " in %" PRId64 " inputs%s",
-                         t->name, s->group, t->t.K, s->act_order ? ", in act-order" : "");
+            if (t && arch_slot_of(c, t->name, &slot)) ok = parts_are_whole(c, t, slot.role, n, why);
         }
         const size_t at = strlen(fits);
         if (ok) snprintf(fits + at, sizeof fits - at, ", %d", n);

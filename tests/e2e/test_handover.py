@@ -46,7 +46,7 @@ def test_vllm_gets_a_folder_in_a_layout_that_holds_the_model(llmq, quantized, tm
     assert f"{name}-sglang" in llmq.json("handover", "sglang", quantized[name])["command"]
 
 
-def test_tensor_parallel_follows_from_groups(llmq, draft, tmp_path):
+def test_tensor_parallel_follows_from_groups(llmq, model, draft, tmp_path):
     def sizes(group):
         llmq("quantize", draft, "-o", tmp_path / "q.llmq", "--method", "rtn", "--group-size", group)
         d = llmq.json("handover", "vllm", tmp_path / "q.llmq")["differences"]
@@ -54,6 +54,9 @@ def test_tensor_parallel_follows_from_groups(llmq, draft, tmp_path):
 
     # inputs of o: 128, of down: 384; 4 heads, 2 for k and v
     assert sizes(32).startswith("tensor parallel: 1, 2, 4 (of 1, 2, 4, 8); 4 heads")
+    llmq("quantize", model, "-o", tmp_path / "f8", "--to", "compressed-tensors:fp8-block")
+    said = next(x for x in llmq.json("handover", "vllm", tmp_path / "f8")["differences"] if x.startswith("tensor parallel"))
+    assert said.startswith("tensor parallel: 1 (of 1, 2, 4, 8); model.layers.0.") and "groups of 128 in 128 outputs" in said
     assert sizes(128).startswith("tensor parallel: 1 (of 1, 2, 4, 8); model.layers.0.mlp.down_proj.weight: groups of 128 in 384")
 
 
