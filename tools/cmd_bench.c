@@ -84,8 +84,11 @@ static const opt_row serve_rows[] = {
     { "seed", 's', OPT_INT, F(seed), .def = "0", .help = "same seed, same requests and times" },
     { "key", 0, OPT_STR, F(key), .arg = "KEY",
       .help = "the server's key; default: LLMQ_API_KEY or OPENAI_API_KEY of the environment" },
-    { "served-model-name", 0, OPT_STR, F(name), .arg = "NAME",
-      .help = "one of the server's models; default: its first" },
+    { "model", 0, OPT_STR, F(name), .arg = "NAME",
+      .help = "one of the server's models, which it may have to load first; default: its first" },
+    { "served-model-name", 0, OPT_STR, F(served), .arg = "NAME", .help = "the same" },
+    { "lora-modules", 0, OPT_STR, F(loras), .arg = "NAME[,NAME...]",
+      .help = "names of adapters (or models): each request is for one of them, by chance" },
     { "insecure", 0, OPT_FLAG, F(insecure), .help = "accept any TLS certificate" },
 };
 

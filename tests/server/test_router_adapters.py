@@ -1,5 +1,6 @@
 """Adapters of several models behind one address: by name, loaded and unloaded while it runs, after a swap too."""
 import json
+import re
 import shutil
 
 import openai
@@ -96,6 +97,20 @@ def test_what_is_loaded_later_is_there_after_a_swap(several, alone):
     assert unload(s, "p")[0] == 200 and not [k for k in states(s).values() if k == "loading"]  # loads nothing
     assert text(s, "tiny") == alone["tiny"] and s.post("/v1/completions", {"model": "p", "prompt": "a"}).status == 404
     assert load(s, "plain", "plain")[0] == 200 and text(s, "plain") == alone["plain"]
+
+
+def test_bench_serve_asks_for_adapters(several, llmq):
+    """By chance, the same for a seed; the model of --model alone is loaded."""
+    s = several()
+    args = ["bench", "serve", s.url, "--concurrency", 4, "--num-prompts", 24, "--warmups", 0, "--input-len", 8, "--output-len", 4]
+    doc = llmq.json(*args, "--lora-modules", "plain,dora,small")
+    assert doc["completed"] == 24 and doc["failed"] == 0 and doc["lora_modules"] == "plain,dora,small"
+    figures = s.get("/metrics?model=tiny").read().decode()
+    asked = {name: float(n) for name, n in re.findall(r'llmq:lora_requests_total{.*lora_name="(.*)"} (.*)', figures)}
+    assert 0 < asked["plain"] < 24 and 0 < asked["dora"] < 24 and asked["plain"] + asked["dora"] < 24
+    assert llmq.json(*args, "--model", "big")["model_id"] == "big" and states(s)["tiny"] == "unloaded"
+    for text in ("", "a,", ",a", "a,,b"):
+        assert "--lora-modules: expected NAME[,NAME...]" in llmq(*args, "--lora-modules", text, code=2).stderr
 
 
 def test_one_whose_files_are_gone_after_a_swap(several, alone, tmp_path):

@@ -19,7 +19,8 @@ typedef struct {
     int fusion;            /* FUSION_... */
     bool profile;          /* of `model`: where the time goes */
     /* of `serve` (tools/bench/bench_serve.h) */
-    const char *concurrency, *goodput, *key, *name;
+    const char *concurrency, *goodput, *key, *name, *served; /* served: as name */
+    const char *loras;                                       /* --lora-modules, as it was given */
     double rate;
     int64_t num_prompts, input_len, output_len, prefix_len, long_len, turns, warmups, seed;
     int load;

@@ -201,6 +201,7 @@ cJSON *bs_json(bs_run *r, const bench_cmd *o, const bs_slo *slo, const char *mod
     cJSON_AddStringToObject(d, "backend", "openai");
     cJSON_AddStringToObject(d, "endpoint_type", "openai");
     cJSON_AddStringToObject(d, "model_id", model);
+    if (o->loras) cJSON_AddStringToObject(d, "lora_modules", o->loras);
     cJSON_AddStringToObject(d, "load", bs_load_names[o->load]);
     cJSON_AddNumberToObject(d, "seed", (double)o->seed);
     cJSON_AddNumberToObject(d, "num_prompts", (double)r->n);

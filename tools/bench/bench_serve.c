@@ -176,6 +176,8 @@ struct session {
     const bench_cmd *o;
     client *client;
     char *model;
+    char *modules; /* of --lora-modules, each ended by a NUL; NULL: all requests are for `model` */
+    int64_t n_modules;
     int64_t context; /* of a conversation, in tokens; 0: not known */
     bs_text text;
     bs_slo slo;
@@ -218,13 +220,25 @@ static void put_prompt(caller *k, jw *w)
     lq_buf_free(&whole);
 }
 
+/* By the seed and the request's number: a conversation stays with one. */
+static const char *model_of(const caller *k)
+{
+    enum { DRAW = 1023 }; /* of the numbers of a request */
+    const session *b = k->b;
+    const char *name = b->modules;
+    if (!name) return b->model;
+    for (uint64_t i = number(b->o, k->index, DRAW) % (uint64_t)b->n_modules; i > 0; i--)
+        name += strlen(name) + 1;
+    return name;
+}
+
 static char *body_of(caller *k)
 {
     const session *b = k->b;
     jw w = { 0 };
     jw_open(&w, '{');
     jw_key(&w, "model");
-    jw_cstr(&w, b->model);
+    jw_cstr(&w, model_of(k));
     jw_key(&w, "prompt");
     put_prompt(k, &w);
     jw_key(&w, "max_tokens");
@@ -481,6 +495,25 @@ static lq_status check(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
     return LQ_OK;
 }
 
+static lq_status read_modules(session *b, lq_err *err)
+{
+    if (!b->o->loras) return LQ_OK;
+    b->modules = strdup(b->o->loras);
+    if (!b->modules) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    b->n_modules = 1;
+    for (char *c = b->modules; *c; c++) {
+        if (*c != ',') continue;
+        *c = 0;
+        b->n_modules++;
+    }
+    const char *name = b->modules;
+    for (int64_t i = 0; i < b->n_modules; i++, name += strlen(name) + 1)
+        if (!*name)
+            return lq_fail(err, LQ_EUSAGE, "--lora-modules: expected NAME[,NAME...], found '%.80s'",
+                           b->o->loras);
+    return LQ_OK;
+}
+
 static lq_status bench_serve_finish(const cmd_ctx *c, cJSON *runs, lq_err *err)
 {
     if (!c->json) {
@@ -505,7 +538,7 @@ static lq_status run_all(session *b, const int64_t *levels, int64_t n_levels)
     lq_status s = warm_up(b);
     if (!s && !b->c->json)
         printf("%s, %lld prompts of %lld tokens, %lld tokens of answer, %s; times in ms\n",
-               b->model, (long long)o->num_prompts, (long long)o->input_len,
+               o->loras ? o->loras : b->model, (long long)o->num_prompts, (long long)o->input_len,
                (long long)o->output_len, bs_load_names[o->load]);
     int64_t failed = 0;
     double alone = 0; /* p99 between tokens without long prompts, of this level */
@@ -575,14 +608,18 @@ lq_status bench_serve(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
                                  .insecure = o->insecure };
         s = client_open(&b.client, &co, err);
     }
-    if (!s && o->name && !(b.model = strdup(o->name))) s = lq_fail(err, LQ_ENOMEM, "out of memory");
-    if (!s && !o->name) s = client_model(b.client, &b.model, err);
+    const char *name = o->name ? o->name : o->served;
+    if (!s) s = read_modules(&b, err);
+    if (!name) name = b.modules;
+    if (!s && name && !(b.model = strdup(name))) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (!s && !name) s = client_model(b.client, &b.model, err);
     if (!s) s = text_open(&b.text, b.client, b.model, err);
     if (!s && o->load == BS_TURNS) b.context = context_of(b.client, b.model);
     if (!s) s = run_all(&b, levels, o->rate > 0 ? 1 : n_levels);
     text_close(&b.text);
     client_close(b.client);
     free(b.model);
+    free(b.modules);
     free(levels);
     return s;
 }
