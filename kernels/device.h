@@ -538,6 +538,9 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     /* host may be reused, but for alloc_host's; of other memory this may wait for the stream */   \
     X(void, upload, (dev * d, void *dst, const void *host, size_t n))                              \
     X(void, download, (dev * d, void *host, const void *src, size_t n))                            \
+    /* The same of rows: dst, or src, is the host's */                                             \
+    X(void, upload_rows, (dev * d, const dev_copy_args *a))                                        \
+    X(void, download_rows, (dev * d, const dev_copy_args *a))                                      \
     X(void, zero, (dev * d, void *dst, size_t n))                                                  \
     X(void, copy, (dev * d, const dev_copy_args *a))                                               \
     X(lq_status, sync, (dev * d, lq_err * err)) /* waits also after a failure */                   \

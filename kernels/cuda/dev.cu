@@ -139,11 +139,23 @@ static size_t CU_NAME(room)(dev *d)
     return left;
 }
 
-static void CU_NAME(copy)(dev *d, const dev_copy_args *a)
+static void copy_rows(dev *d, const dev_copy_args *a, cudaMemcpyKind how)
 {
     if (a->n && a->rows)
-        CU_TRY(d, cudaMemcpy2DAsync(a->dst, a->ldd, a->src, a->lds, a->n, (size_t)a->rows,
-                                    cudaMemcpyDeviceToDevice, (cudaStream_t)d->stream));
+        CU_TRY(d, cudaMemcpy2DAsync(a->dst, a->ldd, a->src, a->lds, a->n, (size_t)a->rows, how,
+                                    (cudaStream_t)d->stream));
+}
+static void CU_NAME(copy)(dev *d, const dev_copy_args *a)
+{
+    copy_rows(d, a, cudaMemcpyDeviceToDevice);
+}
+static void CU_NAME(upload_rows)(dev *d, const dev_copy_args *a)
+{
+    copy_rows(d, a, cudaMemcpyHostToDevice);
+}
+static void CU_NAME(download_rows)(dev *d, const dev_copy_args *a)
+{
+    copy_rows(d, a, cudaMemcpyDeviceToHost);
 }
 
 static void *CU_NAME(alloc)(dev *d, size_t n)

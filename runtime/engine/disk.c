@@ -26,8 +26,16 @@ struct look {
     bool failed;          /* no room, or blocks went: the rest is computed */
 };
 
+/* Places that copies of a device are not done with. */
+typedef struct {
+    uint8_t **put; /* [n_put] that leave the cache */
+    kvd_piece *back;
+    int n_put, n_back, cap_put, cap_back;
+} flights;
+
 struct disk {
     kv_cache *kv;
+    flights due;
     kv_disk *files;
     int block_size;
     size_t limit, part_bytes[KV_PARTS];
@@ -52,15 +60,27 @@ void disk_hash(uint64_t out[2], const void *data, size_t n)
     memcpy(out, digest, sizeof digest);
 }
 
-lq_status disk_identity(uint64_t of[2], const eng_opts *o, const arch_config *c, lq_err *err)
+/* K and V of a device are summed in its own orders; without --batch-invariant in those of its steps, too, as
+ * they are in its memory. */
+static void say_device(lq_buf *b, const model_on *on)
+{
+    if (!on) return;
+    lq_buf_printf(b, "on %s %d.%d, %d multiprocessors, %d of them, from layer %lld%s%s%s%s\n",
+                  on->d.name, on->d.cc / 10, on->d.cc % 10, on->d.n_sm, on->ranks,
+                  (long long)on->first, on->d.batch_invariant ? ", batch-invariant" : "",
+                  on->int8 ? ", int8" : "", on->rows ? ", rows" : "", on->d.wide ? ", wide" : "");
+}
+
+lq_status disk_identity(uint64_t of[2], const eng_opts *o, const model *m, lq_err *err)
 {
     lq_buf b = { 0 };
     char weights[33];
-    cJSON *config = arch_config_json(c); /* with its rope, as it is run */
+    cJSON *config = arch_config_json(m->cfg); /* with its rope, as it is run */
     char *text = config ? cJSON_PrintUnformatted(config) : NULL;
     lq_hash_hex(weights, &o->disk.weights);
     lq_buf_printf(&b, "llmq %s kernels %s weights %s activations %d kv %s block %d\n", LLMQ_VERSION,
                   k_name(), weights, (int)o->acts, kv_types_text(o->kv), o->block_size);
+    say_device(&b, m->on);
     if (text) lq_buf_puts(&b, text);
     const lq_status s = b.oom || !text ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
     if (!s) disk_hash(of, b.p, b.n);
@@ -70,6 +90,85 @@ lq_status disk_identity(uint64_t of[2], const eng_opts *o, const arch_config *c,
     return s;
 }
 
+/* ---- copies of devices ---- */
+
+static dev *on_of(const disk *d) { return kv_options(d->kv)->on; }
+
+/* For one more; false: no memory. */
+static bool grow(void *list, int n, int *cap, size_t each)
+{
+    void **at = list;
+    if (n < *cap) return true;
+    void *more = realloc(*at, (size_t)(2 * *cap + 16) * each);
+    if (!more) return false;
+    *at = more;
+    *cap = 2 * *cap + 16;
+    return true;
+}
+
+static void finish(disk *d, bool ok)
+{
+    flights *f = &d->due;
+    for (int i = 0; i < f->n_put; i++)
+        if (ok)
+            kvd_put_end(d->files, f->put[i]);
+        else
+            kvd_put_drop(d->files, f->put[i]);
+    for (int i = 0; i < f->n_back; i++)
+        kvd_give_back(d->files, &f->back[i]);
+    f->n_put = f->n_back = 0;
+}
+
+/* Waits for all of them; a failure stays the device's, for the next step to say. */
+static void settle(disk *d)
+{
+    bool ok = true;
+    for (dev *on = on_of(d); on; on = on->peer) {
+        lq_err err;
+        on->ops->bind(on);
+        const lq_status s = on->ops->sync(on, &err);
+        if (!s) continue;
+        on->bad = s;
+        on->why = err;
+        ok = false;
+    }
+    finish(d, ok);
+}
+
+void disk_settled(disk *d, bool ok)
+{
+    if (ok)
+        finish(d, true);
+    else
+        settle(d);
+}
+
+/* A block's part to its place in the queue. */
+static void take_out(disk *d, int32_t b, kv_part part, uint8_t *to)
+{
+    flights *f = &d->due;
+    const bool room = !on_of(d) || grow(&f->put, f->n_put, &f->cap_put, sizeof *f->put);
+    if (room) kv_block_read(d->kv, b, part, to);
+    if (!room)
+        kvd_put_drop(d->files, to);
+    else if (on_of(d))
+        f->put[f->n_put++] = to;
+    else
+        kvd_put_end(d->files, to);
+}
+
+/* A place that the cache has read, or will have. */
+static void give_back(disk *d, const kvd_piece *p)
+{
+    flights *f = &d->due;
+    if (on_of(d) && grow(&f->back, f->n_back, &f->cap_back, sizeof *f->back)) {
+        f->back[f->n_back++] = *p;
+        return;
+    }
+    if (on_of(d)) settle(d);
+    kvd_give_back(d->files, p);
+}
+
 /* ---- what leaves the cache ---- */
 
 static void hand_over(disk *d, int32_t b, unsigned parts, int64_t used, bool wait)
@@ -77,10 +176,13 @@ static void hand_over(disk *d, int32_t b, unsigned parts, int64_t used, bool wai
     const kv_findable f = kv_block_find(d->kv, b);
     for (int p = 0; p < KV_PARTS; p++) {
         if (!(parts >> p & 1) || !d->part_bytes[p]) continue;
-        uint8_t *to = kvd_put(d->files, f.hash, (kv_part)p, f.tokens, used, wait);
-        if (!to) continue;
-        kv_block_read(d->kv, b, (kv_part)p, to);
-        kvd_put_end(d->files, to);
+        /* Places that copies have are not waited for. */
+        uint8_t *to = kvd_put(d->files, f.hash, (kv_part)p, f.tokens, used, wait && !d->due.n_put);
+        if (!to && wait && d->due.n_put) {
+            settle(d);
+            to = kvd_put(d->files, f.hash, (kv_part)p, f.tokens, used, true);
+        }
+        if (to) take_out(d, b, (kv_part)p, to);
     }
 }
 
@@ -191,9 +293,10 @@ bool disk_step(disk *d)
     kvd_piece p;
     while (bytes < STEP_BYTES && kvd_take(d->files, &p)) {
         put_piece(d, &p);
-        kvd_give_back(d->files, &p);
+        give_back(d, &p);
         bytes += d->part_bytes[p.part] + 1;
     }
+    if (bytes && on_of(d)) settle(d);
     for (look **at = &d->looks; *at;) {
         look *l = *at;
         if (!l->failed && !kvd_look_over(d->files, l->reading)) {
@@ -252,15 +355,28 @@ static void on_note(void *user, const char *text)
     if (d->o.note) d->o.note(text);
 }
 
+static void *pinned(void *user, size_t n)
+{
+    const disk *d = user;
+    dev *on = on_of(d);
+    on->ops->bind(on);
+    void *p = on->ops->alloc_host(on, n);
+    if (!p) on->ops->sync(on, NULL); /* kvd_open says it */
+    return p;
+}
+
+static void unpin(void *user, void *p)
+{
+    const disk *d = user;
+    dev *on = on_of(d);
+    on->ops->free_host(on, p);
+}
+
 lq_status disk_open(disk **out, const eng_opts *o, kv_cache *kv, void (*wake)(void *user),
                     void *user, lq_err *err)
 {
     const kv_opts *k = kv_options(kv);
     *out = NULL;
-    if (k->on)
-        return lq_fail(err, LQ_EUNSUPPORTED,
-                       "--kv-cache-dir: not on cuda yet: expected a KV cache "
-                       "in the host's memory");
     if (!k->prefix_cache)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "--kv-cache-dir: expected a prefix cache, found none: the option or a model "
@@ -279,6 +395,8 @@ lq_status disk_open(disk **out, const eng_opts *o, kv_cache *kv, void (*wake)(vo
                    .block_size = k->block_size,
                    .near_from = near_from,
                    .near_user = kv,
+                   .alloc = k->on ? pinned : NULL,
+                   .free = k->on ? unpin : NULL,
                    .wake = on_wake,
                    .note = on_note,
                    .user = d };
@@ -300,6 +418,9 @@ void disk_close(disk *d)
     while (d->looks)
         end_look(d, &d->looks);
     save_all(d);
+    settle(d);
     kvd_close(d->files);
+    free(d->due.put);
+    free(d->due.back);
     free(d);
 }

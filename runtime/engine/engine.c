@@ -700,6 +700,7 @@ static void engine_step(engine *e)
     lq_status st = fwd_begin(e->fwd, e->items, e->sched.n_items, e->draws, e->n_draws, &err);
     send_late(e);
     if (!st) st = fwd_end(e->fwd, &logits, &e->drawn, &err);
+    if (e->disk) disk_settled(e->disk, !st);
     for (int i = 0; i < n; i++) {
         seq *s = e->sched.planned[i];
         e->logits[i] = st || s->r.pool ? NULL : logits + s->row0 * e->m->cfg->vocab;
@@ -894,7 +895,7 @@ lq_status eng_open(engine **out, const model *m, const tok_tokenizer *tok, pool 
     if (!s) s = open_lock(e, err);
     if (!s && o->disk.dir) {
         k.hash = disk_hash;
-        s = disk_identity(k.of, &e->o, m->cfg, err);
+        s = disk_identity(k.of, &e->o, m, err);
     }
     if (!s) s = kv_open(&e->kv, m->cfg, &k, err);
     if (!s) s = open_step(e, err);

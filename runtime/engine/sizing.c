@@ -337,9 +337,13 @@ fwd_opts eng_step(const eng_opts *o)
 static size_t disk_queues(const arch_config *c, const eng_opts *o, const kv_opts *kv)
 {
     const size_t near = kv->n_windows ? kv_window_bytes(c, kv->block_size, o->kv) : 0;
-    const size_t parts[KV_PARTS] = { [KV_ROWS] = kv_block_bytes(c, kv->block_size, o->kv) - near,
-                                     [KV_STATE] = kv_state_bytes(c),
-                                     [KV_NEAR] = near };
+    size_t rows = 0;
+    for (int64_t l = 0; l < c->layers; l++)
+        rows += kv_layer_bytes(c, l, kv->block_size, o->kv,
+                               kv->on && l >= kv->first ? KV_ON_DEVICE : KV_ON_HOST);
+    const size_t parts[KV_PARTS] = {
+        [KV_ROWS] = rows - near, [KV_STATE] = kv_state_bytes(c), [KV_NEAR] = near
+    };
     return o->disk.dir ? kvd_memory(parts) : 0;
 }
 

@@ -19,6 +19,7 @@
 
 #include "base/hash.h"
 #include "base/os.h"
+#include "runtime/model/kv_move.h"
 #include "runtime/model/kv_state.h"
 #include "runtime/model/kv_window.h"
 
@@ -38,15 +39,6 @@ typedef struct {
     int32_t depth;   /* blocks before it */
     int32_t state;   /* slot of the state at its end, + 1; 0: none is kept */
 } block;
-
-/* Where a layer's blocks are: of one that reads another's it is that one's. */
-typedef struct {
-    size_t at;      /* bytes before it in its memory */
-    size_t k_bytes; /* K of a block */
-    size_t stride;  /* K and V of it */
-    bool other;     /* it is another layer's */
-    bool near;      /* slots of windows instead of blocks */
-} kv_place;
 
 struct kv_cache {
     kv_opts opts;
@@ -422,25 +414,16 @@ static void drop_block(kv_cache *kv, int32_t b)
         kv->free_stack[kv->n_free++] = b;
 }
 
-/* Of the layers with a window (near: dst and src are slots), or of the others. On a device this is
- * queued after the steps that wrote src and before those that read dst. */
+static kv_memory memory_of(const kv_cache *kv)
+{
+    return (kv_memory){ kv->place, kv->layers, kv->opts.first, kv->data, kv->data_on, kv->opts.on };
+}
+
+/* Of the layers with a window (near: dst and src are slots), or of the others. */
 static void copy_block(kv_cache *kv, int32_t dst, int32_t src, bool near)
 {
-    for (int64_t l = 0; l < kv->opts.first; l++) {
-        const size_t n = kv->place[l].stride;
-        uint8_t *k = kv_k(kv, l);
-        if (kv->place[l].other || kv->place[l].near != near || !n) continue;
-        memcpy(k + (size_t)dst * n, k + (size_t)src * n, n);
-    }
-    int r = 0;
-    for (dev *on = kv->opts.on; on; on = on->peer, r++)
-        for (int64_t l = kv->opts.first; l < kv->layers; l++) {
-            const size_t n = kv->place[l].stride;
-            uint8_t *k = kv_k_on(kv, l, r);
-            if (kv->place[l].other || !n) continue;
-            on->ops->copy(on,
-                          &(dev_copy_args){ k + (size_t)dst * n, k + (size_t)src * n, n, n, n, 1 });
-        }
+    const kv_memory m = memory_of(kv);
+    kv_move_copy(&m, near ? KV_NEAR : KV_ROWS, (size_t)dst, (size_t)src);
 }
 
 /* ---- sequences ---- */
@@ -845,18 +828,10 @@ void kv_truncate(kv_cache *kv, kv_seq *s, int64_t tokens)
 
 /* ---- blocks that are kept elsewhere ---- */
 
-static bool is_of(const kv_place *p, kv_part part)
-{
-    return !p->other && p->stride && p->near == (part == KV_NEAR);
-}
-
 size_t kv_part_bytes(const kv_cache *kv, kv_part part)
 {
-    size_t n = 0;
-    if (part == KV_STATE) return (size_t)kv->states.floats * sizeof(float);
-    for (int64_t l = 0; l < kv->opts.first; l++)
-        if (is_of(&kv->place[l], part)) n += kv->place[l].stride;
-    return n;
+    const kv_memory m = memory_of(kv);
+    return part == KV_STATE ? (size_t)kv->states.floats * sizeof(float) : kv_move_bytes(&m, part);
 }
 
 int64_t kv_near_from(const kv_cache *kv, int64_t n)
@@ -869,7 +844,6 @@ static void window_lost(void *user, int32_t b) { leaving(user, b, 1u << KV_NEAR)
 void kv_on_leave(kv_cache *kv, void (*leaves)(void *user, int32_t block, unsigned parts),
                  void *user)
 {
-    assert(!kv->opts.on);
     kv->leaves = leaves;
     kv->leaves_user = user;
     kv->windows.lost = window_lost;
@@ -879,23 +853,13 @@ void kv_on_leave(kv_cache *kv, void (*leaves)(void *user, int32_t block, unsigne
 /* Between the cache and one piece of memory. */
 static void move_part(const kv_cache *kv, int32_t b, kv_part part, void *to, const void *from)
 {
-    uint8_t *out = to;
-    const uint8_t *in = from;
     const size_t i = (size_t)(part == KV_NEAR ? kv->windows.kept[b] - 1 : b);
+    const kv_memory m = memory_of(kv);
     if (part == KV_STATE) {
         float *state = kv_state_data(&kv->states, kv->blocks[b].state - 1);
         memcpy(to ? to : state, to ? state : from, kv_part_bytes(kv, part));
-        return;
-    }
-    for (int64_t l = 0; l < kv->opts.first; l++) {
-        const size_t n = kv->place[l].stride;
-        if (!is_of(&kv->place[l], part)) continue;
-        uint8_t *own = kv->data + kv->place[l].at + i * n;
-        memcpy(to ? out : own, to ? own : in, n);
-        if (to)
-            out += n;
-        else
-            in += n;
+    } else {
+        kv_move(&m, part, i, to, from);
     }
 }
 

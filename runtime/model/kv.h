@@ -121,7 +121,9 @@ typedef struct {
 } kv_run;
 void kv_run_begin(kv_cache *kv, kv_seq *s, int64_t pos0, int64_t n, bool ends, kv_run *run);
 
-/* ---- blocks that are kept elsewhere (kv_part.h); of caches in the host's memory ---- */
+/* ---- blocks that are kept elsewhere (kv_part.h) ----
+ * Of a cache on devices kv_block_read and kv_link_put queue their copies: `to` and `data` are alloc_host's, and
+ * are there, or may be written, after the devices' next dev_sync. */
 
 size_t kv_part_bytes(const kv_cache *kv, kv_part part); /* 0: the cache has no such part */
 /* Of a sequence that goes on after its first n blocks: those from there on need KV_NEAR too. Any thread. */

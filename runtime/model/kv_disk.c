@@ -81,13 +81,13 @@ size_t kvd_memory(const size_t part_bytes[KV_PARTS])
     return 2 * (size_t)places_of(file) * (file + sizeof(place));
 }
 
-static lq_status queue_open(queue *q, size_t file, lq_err *err)
+static lq_status queue_open(queue *q, size_t file, const kvd_opts *o, lq_err *err)
 {
     q->n = places_of(file);
     q->free = q->first = q->last = -1;
     q->at = calloc((size_t)q->n, sizeof *q->at);
     for (int i = 0; q->at && i < q->n; i++) {
-        q->at[i].file = malloc(file);
+        q->at[i].file = o->alloc ? o->alloc(o->user, file) : malloc(file);
         q->at[i].next = q->free;
         q->free = i;
         if (!q->at[i].file) return lq_fail(err, LQ_ENOMEM, "KV cache on disk: out of memory");
@@ -95,10 +95,13 @@ static lq_status queue_open(queue *q, size_t file, lq_err *err)
     return q->at ? LQ_OK : lq_fail(err, LQ_ENOMEM, "KV cache on disk: out of memory");
 }
 
-static void queue_close(queue *q)
+static void queue_close(queue *q, const kvd_opts *o)
 {
     for (int i = 0; q->at && i < q->n; i++)
-        free(q->at[i].file);
+        if (o->free)
+            o->free(o->user, q->at[i].file);
+        else
+            free(q->at[i].file);
     free(q->at);
 }
 
@@ -161,14 +164,27 @@ uint8_t *kvd_put(kv_disk *d, const uint64_t key[2], kv_part part, const int32_t 
     return i < 0 || known ? NULL : d->out.at[i].file + KVF_HEAD;
 }
 
-void kvd_put_end(kv_disk *d, uint8_t *data)
+static int place_at(const kv_disk *d, const uint8_t *data)
 {
     int i = 0;
     while (d->out.at[i].file + KVF_HEAD != data)
         i++;
+    return i;
+}
+
+void kvd_put_end(kv_disk *d, uint8_t *data)
+{
     pthread_mutex_lock(&d->mu);
-    push(&d->out, i);
+    push(&d->out, place_at(d, data));
     pthread_cond_signal(&d->to_write);
+    pthread_mutex_unlock(&d->mu);
+}
+
+void kvd_put_drop(kv_disk *d, uint8_t *data)
+{
+    pthread_mutex_lock(&d->mu);
+    put_free(&d->out, place_at(d, data));
+    d->stats.lost++;
     pthread_mutex_unlock(&d->mu);
 }
 
@@ -539,8 +555,8 @@ lq_status kvd_open(kv_disk **out, const kvd_opts *o, lq_err *err)
     pthread_cond_init(&d->to_read, NULL);
     pthread_cond_init(&d->room, NULL);
     lq_status s = kvs_open(&d->store, o->dir, o->bytes, err);
-    if (!s) s = queue_open(&d->out, file, err);
-    if (!s) s = queue_open(&d->in, file, err);
+    if (!s) s = queue_open(&d->out, file, o, err);
+    if (!s) s = queue_open(&d->in, file, o, err);
     if (!s) {
         d->has_writer = pthread_create(&d->writer, NULL, write_run, d) == 0;
         d->has_reader = d->has_writer && pthread_create(&d->reader, NULL, read_run, d) == 0;
@@ -566,8 +582,8 @@ void kvd_close(kv_disk *d)
     if (d->has_reader) pthread_join(d->reader, NULL);
     for (int i; (i = pop(&d->in)) >= 0;)
         give_back(d, i);
-    queue_close(&d->out);
-    queue_close(&d->in);
+    queue_close(&d->out, &d->o);
+    queue_close(&d->in, &d->o);
     kvs_close(d->store);
     pthread_cond_destroy(&d->to_write);
     pthread_cond_destroy(&d->to_read);

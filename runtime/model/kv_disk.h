@@ -22,6 +22,9 @@ typedef struct {
     /* Of a prompt that goes on after n blocks: the first that needs KV_NEAR. Any thread. */
     int64_t (*near_from)(const void *user, int64_t n);
     const void *near_user;
+    /* Memory of the queues' places, NULL: out of memory; both NULL: malloc's. In kvd_open and kvd_close. */
+    void *(*alloc)(void *user, size_t n);
+    void (*free)(void *user, void *p);
     void (*wake)(void *user); /* there is something to take, or a look is over; any thread */
     void (*note)(void *user, const char *text); /* once, of a disk that fails; any thread */
     void *user;
@@ -39,7 +42,8 @@ void kvd_close(kv_disk *d); /* what was put is written first; NULL allowed */
 uint8_t *kvd_put(kv_disk *d, const uint64_t key[2], kv_part part, const int32_t *tokens,
                  int64_t used, bool wait);
 void kvd_put_end(kv_disk *d, uint8_t *place);
-bool kvd_failed(kv_disk *d); /* the last write did: the disk is full */
+void kvd_put_drop(kv_disk *d, uint8_t *place); /* in place of it: it is not written, but lost */
+bool kvd_failed(kv_disk *d);                   /* the last write did: the disk is full */
 
 /* ---- what is read ---- */
 typedef struct {

@@ -58,10 +58,21 @@ def test_a_packed_model_gives_the_cpus_logits_within_rounding(gpu, llmq, dense, 
     assert ("device: emulated" in said) == (word == "auto"), said
 
 
-def test_a_cache_on_disk_is_refused_by_name(gpu, dense, tmp_path):
-    said = gpu("serve", dense, "--port", 0, "--device", "cuda", "--kv-cache-dir", tmp_path / "kv", "--kv-cache-disk", "1M",
-               code=None)
-    assert said.returncode and "--kv-cache-dir: not on cuda yet" in said.stderr, said.stderr
+def test_a_cache_on_disk_outlives_the_server_and_is_the_gpus_own(gpu, llmq, dense, tmp_path):
+    args = ["--max-model-len", "64", "--kv-cache-dir", tmp_path / "kv", "--kv-cache-disk", "4M"]
+
+    def ask(tool, *where):
+        with Server(tool, dense, *args, *where) as s:
+            name = json.load(s.wait_ready().get("/v1/models"))["data"][0]["id"]
+            r = s.post_json("/v1/completions", {"model": name, "prompt": list(range(3, 38)), "max_tokens": 2,
+                                                "temperature": 0, "ignore_eos": True, "logprobs": 1})
+        return r["choices"][0]["logprobs"]["token_logprobs"], r["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    there = ["--device", "cuda", "--batch-invariant"]
+    want, found = ask(gpu, *there)
+    assert found == 0
+    assert ask(gpu, *there) == (want, 32)
+    assert ask(llmq)[1] == 0 and ask(llmq)[1] == 32, "the CPU has its own"
 
 
 LORA = ROOT / "tests/golden/lora"
