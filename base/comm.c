@@ -17,7 +17,14 @@ enum { TAG_TREE = COMM_TAGS, TAG_GATHER };
 int comm_rank(const comm *c) { return c ? c->rank : 0; }
 int comm_size(const comm *c) { return c ? c->size : 1; }
 int comm_sharing(const comm *c) { return c ? c->sharing : 1; }
-int comm_ended(const comm *c) { return c ? c->ended : 0; }
+int comm_ended(comm *c)
+{
+    if (!c || c->tells) return 0;
+    if (!c->ended && c->way && c->way->look) c->way->look(c);
+    return c->ended;
+}
+
+bool comm_tells(const comm *c) { return c && c->tells; }
 const char *comm_text(const comm *c) { return c ? c->text : ""; }
 void comm_watch(comm *c, const lq_job *job)
 {
@@ -118,13 +125,13 @@ lq_status comm_start_recv(comm *c, comm_move *m, int from, int tag, void *p, siz
 /* Nothing has moved for `idle` seconds: other threads and ranks need this processor too. */
 static void comm_idle(comm *c, double idle)
 {
-    const double spin = 200e-6, brief = 5e-3;
+    const double spin = 200e-6, brief = 2e-3;
     if (idle < spin)
         sched_yield();
     else if (c->way->sleep)
         c->way->sleep(c, 50);
     else
-        nanosleep(&(struct timespec){ .tv_nsec = idle < brief ? 50000 : 500000 }, NULL);
+        nanosleep(&(struct timespec){ .tv_nsec = idle < brief ? 50000 : 1000000 }, NULL);
 }
 
 lq_status comm_wait(comm *c, comm_move *m, size_t n, lq_err *err)
@@ -215,5 +222,7 @@ lq_status comm_agree(comm *c, lq_status mine, int *rank, lq_err *err)
     free(all);
     if (!s) s = comm_broadcast(c, 0, found, sizeof found, err);
     *rank = (int)found[1];
+    if (!s && found[0] && *rank != c->rank) c->ended = lq_exit_code((lq_status)found[0]);
+    c->tells |= !s && found[0] && *rank == c->rank;
     return s ? s : (lq_status)found[0];
 }

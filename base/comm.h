@@ -42,8 +42,10 @@ int comm_said_rank(void);
 void comm_close(comm *c);
 /* Ends all ranks, theirs with this exit code where the launcher passes it on. With MPI it does not return. */
 void comm_abort(comm *c, int code);
-/* The exit code that another rank has ended the job with; 0: none has. */
-int comm_ended(const comm *c);
+/* The exit code that another rank has ended the job with, which says why, or will (comm_agree); 0: none has. */
+int comm_ended(comm *c);
+/* Have all agreed that this rank's failure ends the job? Then it says why, and comm_ended stays 0. */
+bool comm_tells(const comm *c);
 /* From now on waiting ends with the job. */
 void comm_watch(comm *c, const lq_job *job);
 

@@ -11,6 +11,8 @@ typedef struct {
     lq_status (*test)(comm *c, comm_move *m, lq_err *err);
     /* Sleeps until something may have moved, `ms` at most; NULL: there is no such call. */
     void (*sleep)(comm *c, int ms);
+    void (*look)(
+        comm *c); /* whether another rank has ended the job; NULL: that ends this process too */
     void (*abort)(comm *c, int code);
     void (*close)(comm *c);
 } comm_way;
@@ -19,6 +21,7 @@ struct comm {
     const comm_way *way; /* NULL: a single rank */
     void *own;           /* the way's */
     int rank, size, sharing, ended;
+    bool tells; /* comm_tells */
     const atomic_int *stop;
     lq_status bad; /* the exchange has failed */
     lq_err why;

@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 enum { MPI_PIECE = 1 << 30 };
 
@@ -177,6 +178,9 @@ static lq_status mpi_test(comm *c, comm_move *m, lq_err *err)
 static void mpi_abort(comm *c, int code)
 {
     const mpi_api *api = c->own;
+    /* What was said is on its way through the launcher, which may drop it at the end of all. Another rank that ends the
+     * job has something to say first. */
+    nanosleep(&(struct timespec){ .tv_sec = c->ended ? 2 : 0, .tv_nsec = 200000000 }, NULL);
     api->Abort(api->world, code);
 }
 
@@ -213,8 +217,9 @@ static lq_status start_mpi(comm *c, const mpi_api *api, const char *file, const 
     api->Comm_rank(api->world, &c->rank);
     api->Comm_size(api->world, &c->size);
     api->Get_library_version(text, &n);
-    text[strcspn(text, "\n")] = 0;
+    text[strcspn(text, ",\n")] = 0;
     snprintf(c->text, sizeof c->text, "%.100s", text[0] ? text : api->abi->name);
+    lq_printable(c->text);
     if (c->size != l->size)
         return lq_fail(err, LQ_EVALUE,
                        "mpi: %s: expected %d ranks, which %s says, found %d: it is not the "

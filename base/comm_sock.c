@@ -2,7 +2,7 @@
  *
  * Every two ranks have one connection: the higher one calls, and says its number. A message is its tag and length,
  * then its bytes; what comes before somebody waits for it is kept. A rank that ends the job says so before it goes,
- * with an exit code; one that goes without a word was killed. */
+ * with an exit code, 0 where the job is done; one that goes without a word was killed. */
 #include "base/comm_impl.h"
 
 #include <assert.h>
@@ -35,8 +35,8 @@ typedef struct kept {
 } kept;
 
 typedef struct {
-    int fd; /* -1: ourselves */
-    bool gone;
+    int fd;                                      /* -1: ourselves */
+    bool gone, left;                             /* left: it has said so */
     comm_move *out[SOCK_QUEUE], *in[SOCK_QUEUE]; /* in the order they began */
     size_t n_out, n_in;
     head put;       /* of out[0] */
@@ -168,8 +168,8 @@ static void pull_in(comm *c, sock_peer *p)
         p->got_at += (size_t)k;
         if (p->got_at < sizeof p->got) continue;
         if (p->got.tag == TAG_END) {
-            c->ended = (int)p->got.n;
-            p->gone = true;
+            if (p->got.n) c->ended = (int)p->got.n;
+            p->gone = p->left = true;
         } else if (!find_taker(p)) {
             p->gone = true;
         }
@@ -222,8 +222,8 @@ static lq_status sock_test(comm *c, comm_move *m, lq_err *err)
     if (m->done) return LQ_OK;
     if (c->ended) return lq_fail(err, LQ_EINTR, "another rank has ended the job");
     for (int i = 0; i < c->size; i++)
-        if (s->peer[i].gone)
-            return lq_fail(err, LQ_EIO, "rank %d of %d is gone, without a word", i, c->size);
+        if (s->peer[i].gone && (!s->peer[i].left || i == m->peer))
+            return lq_fail(err, LQ_EIO, "rank %d of %d is gone", i, c->size);
     return LQ_OK;
 }
 
@@ -239,7 +239,7 @@ static void sock_sleep(comm *c, int ms)
     (void)poll(s->poll, n, ms);
 }
 
-static void sock_close(comm *c)
+static void sock_free(comm *c)
 {
     sock *s = c->own;
     for (int i = 0; s && s->peer && i < c->size; i++) {
@@ -262,14 +262,16 @@ static void sock_close(comm *c)
 static void sock_abort(comm *c, int code)
 {
     sock *s = c->own;
-    for (int i = 0; i < c->size && !c->ended; i++) {
+    for (int i = 0; i < c->size; i++) {
         sock_peer *p = &s->peer[i];
         const head h = { (uint64_t)code, TAG_END };
         /* in the middle of a message it would be taken for its bytes: the end is all that can be said then */
         if (p->fd >= 0 && !p->gone && !p->n_out) (void)put_some(p->fd, &h, sizeof h);
     }
-    sock_close(c);
+    sock_free(c);
 }
+
+static void sock_close(comm *c) { sock_abort(c, 0); }
 
 /* ---- the beginning ---- */
 static lq_status sock_address(struct sockaddr_un *a, int rank, lq_err *err)
@@ -379,6 +381,7 @@ lq_status comm_sock_open(comm *c, lq_err *err)
     static const comm_way way = { .start = sock_start,
                                   .test = sock_test,
                                   .sleep = sock_sleep,
+                                  .look = sock_work,
                                   .abort = sock_abort,
                                   .close = sock_close };
     const int rank = atoi(getenv("LLMQ_RANK")), size = atoi(getenv("LLMQ_RANKS"));
@@ -398,7 +401,7 @@ lq_status comm_sock_open(comm *c, lq_err *err)
                        : lq_fail(err, LQ_ENOMEM, "no memory for %d ranks", size);
     snprintf(c->text, sizeof c->text, "sockets");
     if (st)
-        sock_close(c);
+        sock_free(c);
     else
         c->way = &way;
     return st;
