@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "calib/share.h"
 #include "calib/spill.h"
 
 enum { CHUNK_TOKENS = 2048 };
@@ -19,7 +20,10 @@ typedef struct {
 struct cal_pass {
     model m;
     pool *p;
-    int64_t n, len, per_chunk; /* windows, tokens in each, windows per chunk */
+    int64_t n, len;   /* windows, tokens in each */
+    cal_share share;  /* of which slices are ours: what is a chunk below is one of them */
+    cal_found *found; /* where there are several ranks, and layers are looked at */
+    float *all;       /* likewise a whole chunk's rows between stages */
     bool want_h, all_experts;
     dev *on;
     fwd_offload *offload; /* its products; NULL: the CPU's */
@@ -33,17 +37,16 @@ struct cal_pass {
 const model *cal_model(const cal_pass *r) { return &r->m; }
 
 /* ---- the state, chunk by chunk ---- */
-static int64_t n_chunks(const cal_pass *r) { return lq_ceil_div(r->n, r->per_chunk); }
+static int64_t n_chunks(const cal_pass *r) { return share_mine(&r->share); }
 
 static int64_t chunk_windows(const cal_pass *r, int64_t c)
 {
-    int64_t left = r->n - c * r->per_chunk;
-    return left < r->per_chunk ? left : r->per_chunk;
+    return share_windows(&r->share, share_at(&r->share, c));
 }
 
 static size_t chunk_floats(const cal_pass *r, const store *s)
 {
-    return (size_t)(r->per_chunk * r->len * s->width);
+    return (size_t)(r->share.per_slice * r->len * s->width);
 }
 
 /* Rows of `width` floats from or to the chunk's place in the file. */
@@ -77,7 +80,7 @@ static lq_status open_store(store *s, const cal_pass *r, int64_t width, const ch
     lq_status st = LQ_OK;
     if (spill_dir && n_chunks(r) > 1) st = spill_open(&s->fd, spill_dir, err);
     if (st) return st;
-    const int64_t held = s->fd < 0 ? n_chunks(r) : 1;
+    const int64_t held = s->fd < 0 && n_chunks(r) ? n_chunks(r) : 1;
     const size_t n = chunk_floats(r, s) * (size_t)held * sizeof *s->rows;
     s->rows = malloc(n);
     return s->rows ? LQ_OK
@@ -95,8 +98,9 @@ static lq_status embed_all(cal_pass *r, const int32_t *ids, lq_err *err)
     lq_status s = LQ_OK;
     for (int64_t c = 0; c < n_chunks(r) && !s; c++) {
         float *x = place_of(r, &r->state, c);
-        s = fwd_embed(&r->m, x, ids + c * r->per_chunk * r->len, chunk_windows(r, c), r->len,
-                      MM_F32, &r->scratch, r->p, err);
+        const int64_t first = share_first(&r->share, share_at(&r->share, c));
+        s = fwd_embed(&r->m, x, ids + first * r->len, chunk_windows(r, c), r->len, MM_F32,
+                      &r->scratch, r->p, err);
         if (!s) s = put_chunk(r, &r->state, c, r->state.width, err);
     }
     return s;
@@ -130,7 +134,7 @@ lq_status cal_open(cal_pass **out, src_source *src, const cal_samples *samples, 
     r->outlier = o->outlier;
     r->all_experts = o->all_experts;
     r->on = o->on;
-    r->per_chunk = cal_chunk(r->n, r->len) / r->len;
+    r->share = share_of(o->ranks, r->n, r->len, cal_chunk(r->n, r->len) / r->len);
     lq_status s = model_load_frame(&r->m, src, p, err);
     if (!s && o->logits) s = model_load_head(&r->m, p, err);
     if (!s && o->frame) s = o->frame(o->user, &r->m, err);
@@ -143,7 +147,11 @@ lq_status cal_open(cal_pass **out, src_source *src, const cal_samples *samples, 
     if (!s && stages) s = open_store(&r->inner, r, cal_stage_width(r->m.cfg), o->spill_dir, err);
     if (!s && looks && !(r->x = malloc(chunk_floats(r, &r->state) * sizeof *r->x)))
         s = lq_fail(err, LQ_ENOMEM, "no memory for a chunk of calibration state");
-    size_t need = fwd_layer_scratch(r->m.cfg, r->per_chunk * r->len, pool_threads(p));
+    if (!s && o->ranks && looks) s = found_open(&r->found, &r->share, err);
+    if (!s && o->ranks && stages &&
+        !(r->all = malloc((size_t)(r->share.per_chunk * r->len * r->inner.width) * sizeof *r->all)))
+        s = lq_fail(err, LQ_ENOMEM, "no memory for a chunk of calibration state");
+    size_t need = fwd_layer_scratch(r->m.cfg, r->share.per_slice * r->len, pool_threads(p));
     size_t head = fwd_logits_scratch(r->m.cfg, CAL_LOGIT_ROWS, pool_threads(p));
     if (o->logits && head > need) need = head;
     if (!s) s = lq_arena_init(&r->scratch, need, err);
@@ -163,6 +171,8 @@ void cal_close(cal_pass *r)
     fwd_offload_close(r->offload);
     close_store(&r->state);
     close_store(&r->inner);
+    found_close(r->found);
+    free(r->all);
     free(r->x);
     lq_arena_free(&r->scratch);
     model_free(&r->m);
@@ -177,6 +187,8 @@ typedef struct {
     bool shared, all_experts;  /* look at what is no expert's; see cal_opts */
     arch_role of[CAL_N_SITES]; /* the role that brings a site's rows of this chunk */
     bool seen[CAL_N_SITES];
+    cal_found *found; /* rows go here; NULL: into the statistics */
+    bool oom;
 } look;
 
 /* Several linears show the same input: the first of a site's roles in a chunk brings it. */
@@ -193,31 +205,45 @@ static void on_input(void *user, arch_role role, int64_t expert, const float *x,
     cal_stats *s = cal_stats_of(k->st, k->c, role, expert);
     if (!s || T == 0) return;
     assert(s->K == K);
-    (void)K;
-    cal_stats_add(s, x, ldx, T, k->p);
+    if (k->found)
+        k->oom |= !found_add(k->found, site, site < CAL_N_SHARED ? -1 : expert, x, ldx, T, K);
+    else
+        cal_stats_add(s, x, ldx, T, k->p);
+}
+
+/* Chunk c through the layer; k: looking, the state stays. */
+static lq_status run_chunk(cal_pass *r, int64_t c, int64_t layer, const model_layer *l, look *k,
+                           lq_err *err)
+{
+    fwd_tap tap = { .tap = on_input, .user = k, .inputs_only = true };
+    float *x = place_of(r, &r->state, c);
+    lq_status s = get_chunk(r, &r->state, c, r->state.width, err);
+    if (s) return s;
+    const int64_t w = chunk_windows(r, c);
+    if (k) {
+        memcpy(r->x, x, (size_t)(w * r->len * r->state.width) * sizeof *x);
+        memset(k->seen, 0, sizeof k->seen);
+        x = r->x;
+    }
+    s = fwd_layer(r->m.cfg, l, layer, x, w, r->len, MM_F32, k ? &tap : NULL, r->offload,
+                  &r->scratch, r->p, err);
+    if (!s && k && k->oom) s = lq_fail(err, LQ_ENOMEM, "no memory for rows of calibration");
+    if (!s && !k) s = put_chunk(r, &r->state, c, r->state.width, err);
+    return s;
 }
 
 static lq_status run_layer(cal_pass *r, int64_t layer, const model_layer *l, look *k,
                            const lq_job *job, lq_err *err)
 {
-    fwd_tap tap = { .tap = on_input, .user = k, .inputs_only = true };
+    const int64_t mine = n_chunks(r), rounds = lq_ceil_div(r->share.n_slices, r->share.size);
     lq_status s = LQ_OK;
     if (r->offload) fwd_offload_drop(r->offload);
-    for (int64_t c = 0; c < n_chunks(r) && !s; c++) {
-        lq_report(job, "calibration", (double)c, (double)n_chunks(r));
+    for (int64_t c = 0; c < (k ? rounds : mine) && !s;
+         c++) { /* of the last round we may have none */
+        lq_report(job, "calibration", (double)c, (double)rounds);
         if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
-        float *x = place_of(r, &r->state, c);
-        s = get_chunk(r, &r->state, c, r->state.width, err);
-        if (s) break;
-        int64_t w = chunk_windows(r, c);
-        if (k) { /* looking: the state stays */
-            memcpy(r->x, x, (size_t)(w * r->len * r->state.width) * sizeof *x);
-            memset(k->seen, 0, sizeof k->seen);
-            x = r->x;
-        }
-        s = fwd_layer(r->m.cfg, l, layer, x, w, r->len, MM_F32, k ? &tap : NULL, r->offload,
-                      &r->scratch, r->p, err);
-        if (!s && !k) s = put_chunk(r, &r->state, c, r->state.width, err);
+        if (c < mine) s = run_chunk(r, c, layer, l, k, err);
+        if (!s && k && r->found) s = found_share(r->found, c, k->st, r->p, err);
     }
     return s;
 }
@@ -249,14 +275,19 @@ static lq_status start_look(const cal_pass *r, cal_layer_stats *st, int64_t laye
             s = cal_stats_init(&st->site[i], cal_site_width(own, (cal_site)i), r->want_h, r->on,
                                err);
         st->site[i].limit = r->outlier;
+        st->site[i].part = r->share.rank;
+        st->site[i].parts = r->share.size;
     }
     for (int i = 0; i < CAL_N_OF_EXPERT && !s && n; i++) {
         st->expert[i] = calloc((size_t)n, sizeof *st->expert[i]);
         if (!st->expert[i]) return lq_fail(err, LQ_ENOMEM, "no memory for statistics");
         cal_site of = (cal_site)(CAL_N_SHARED + i);
         for (int64_t e = 0; e < n && !s && has[of]; e++) {
-            s = cal_stats_init(&st->expert[i][e], cal_site_width(c, of), r->want_h, NULL, err);
+            const bool ours = share_of_expert(&r->share, first + e) == r->share.rank;
+            s = cal_stats_init(&st->expert[i][e], cal_site_width(c, of), r->want_h && ours, NULL,
+                               err);
             st->expert[i][e].limit = r->outlier;
+            st->expert[i][e].elsewhere = r->want_h && !ours;
         }
     }
     return s;
@@ -283,20 +314,25 @@ static lq_status check_finite(const cal_pass *r, const cal_stats *s, cal_site si
 lq_status cal_statistics(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
                          int64_t first, int64_t n, const lq_job *job, lq_err *err)
 {
-    look k = {
-        .st = st, .c = r->m.cfg, .p = r->p, .shared = first == 0, .all_experts = r->all_experts
-    };
+    look k = { .st = st,
+               .c = r->m.cfg,
+               .p = r->p,
+               .shared = first == 0,
+               .all_experts = r->all_experts,
+               .found = r->found };
     lq_status s = start_look(r, st, layer, first, n, err);
     if (!s) s = run_layer(r, layer, l, &k, job, err);
     for (int i = 0; i < CAL_N_SHARED && !s && first == 0; i++)
         if (st->site[i].K) {
-            s = cal_stats_finish(&st->site[i], err);
+            s = share_tiles(&r->share, &st->site[i], err);
+            if (!s) s = cal_stats_finish(&st->site[i], err);
             if (!s) s = check_finite(r, &st->site[i], (cal_site)i, layer, err);
         }
     for (int i = 0; i < CAL_N_OF_EXPERT && !s && n; i++)
         for (int64_t e = 0; e < n && !s; e++)
             if (st->expert[i][e].K) {
-                s = cal_stats_finish(&st->expert[i][e], err);
+                s = share_means(&r->share, &st->expert[i][e], first + e, err);
+                if (!s) s = cal_stats_finish(&st->expert[i][e], err);
                 if (!s)
                     s = check_finite(r, &st->expert[i][e], (cal_site)(CAL_N_SHARED + i), layer,
                                      err);
@@ -330,6 +366,30 @@ static lq_status chunk_to(cal_pass *r, int64_t c, int64_t layer, const model_lay
     return s;
 }
 
+/* What is read at a point, [T,K] of all chunks in their order, into the statistics. */
+static lq_status add_stage(cal_pass *r, cal_stats *site, int64_t K, const lq_job *job, lq_err *err)
+{
+    const cal_share *sh = &r->share;
+    int64_t have = 0; /* rows of the chunk */
+    lq_status s = LQ_OK;
+    for (int64_t slice = 0; slice < sh->n_slices && !s; slice++) {
+        const bool ours = share_owner(sh, slice) == sh->rank;
+        const int64_t c = slice / sh->size, T = share_windows(sh, slice) * r->len;
+        if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
+        if (ours) s = get_chunk(r, &r->inner, c, K, err);
+        const bool whole = sh->in_chunk == 1 && ours; /* where it is */
+        float *x = whole ? place_of(r, &r->inner, c) : r->all + have * K;
+        const size_t bytes = (size_t)(T * K) * sizeof *x;
+        if (!s && ours && !whole) memcpy(x, place_of(r, &r->inner, c), bytes);
+        if (!s) s = comm_broadcast(sh->ranks, share_owner(sh, slice), x, bytes, err);
+        have += T;
+        if (s || !share_ends(sh, slice)) continue;
+        cal_stats_add(site, whole ? x : r->all, K, have, r->p);
+        have = 0;
+    }
+    return s ? s : share_tiles(sh, site, err);
+}
+
 lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
                     fwd_point at, const lq_job *job, lq_err *err)
 {
@@ -344,24 +404,27 @@ lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model
         site = &st->site[cal_site_at(at)];
         s = cal_stats_init(site, K, r->want_h, r->on, err);
         site->limit = r->outlier;
+        site->part = r->share.rank;
+        site->parts = r->share.size;
     }
     for (int64_t c = 0; c < n && !s; c++) {
         lq_report(job, "calibration", (double)(at * n + c), (double)(FWD_N_POINTS * n));
         if (lq_stopped(job)) return lq_fail(err, LQ_EINTR, "interrupted");
         s = chunk_to(r, c, layer, l, at, err);
-        if (!s && site)
+        if (!s && site && r->share.size == 1)
             cal_stats_add(site, place_of(r, &r->inner, c), K, chunk_windows(r, c) * r->len, r->p);
     }
     if (s || !site) return s;
-    s = cal_stats_finish(site, err);
+    if (r->share.size > 1) s = add_stage(r, site, K, job, err);
+    if (!s) s = cal_stats_finish(site, err);
     return s ? s : check_finite(r, site, cal_site_at(at), layer, err);
 }
 
 lq_status cal_logits(cal_pass *r, float *logits, int64_t window, int64_t from, int64_t n,
                      lq_err *err)
 {
-    const int64_t row = window % r->per_chunk * r->len + from;
-    const int64_t c = window / r->per_chunk;
+    const int64_t row = window % r->share.per_chunk * r->len + from;
+    const int64_t c = window / r->share.per_chunk;
     float *x = place_of(r, &r->state, c);
     assert(n <= CAL_LOGIT_ROWS && from + n <= r->len);
     lq_status s = get_chunk(r, &r->state, c, r->state.width, err);

@@ -13,6 +13,7 @@
 #ifndef LLMQ_CALIB_FORWARD_PASS_H
 #define LLMQ_CALIB_FORWARD_PASS_H
 
+#include "base/comm.h"
 #include "calib/samples.h"
 #include "calib/stats.h"
 #include "runtime/forward/forward.h"
@@ -28,6 +29,9 @@ typedef struct {
                          on is still routed */
     dev *on;          /* products of layers are done there, but experts', and H is summed, but an
                          expert's; NULL: here */
+    comm *
+        ranks; /* the windows are shared out among these, which all make the same calls; each holds the states of its
+                    own, and the statistics are alike but H of experts (calib/share.h). NULL: one process */
     /* Called once with what is outside the layers, before the samples are embedded: it may put
      * other weights there. NULL: the source's. */
     lq_status (*frame)(void *user, model *m, lq_err *err);
@@ -60,7 +64,7 @@ lq_status cal_advance(cal_pass *r, int64_t layer, const model_layer *l, const lq
 lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,
                     fwd_point at, const lq_job *job, lq_err *err);
 int64_t cal_stage_width(const arch_config *c); /* floats kept for a token between stages */
-/* Once the state is after the last layer: logits [n, vocab] of positions from .. from + n of a
+/* Once the state is after the last layer, of one process: logits [n, vocab] of positions from .. from + n of a
  * window. */
 enum { CAL_LOGIT_ROWS = 512 }; /* n at most */
 lq_status cal_logits(cal_pass *r, float *logits, int64_t window, int64_t from, int64_t n,

@@ -63,23 +63,67 @@ static void add_columns(const work *w, int64_t k0, int64_t k1)
         }
 }
 
-/* Items: the n column blocks, then the n(n+1)/2 tiles of H's lower triangle. */
+/* ---- tiles of H's lower triangle ---- */
+typedef struct {
+    int64_t i, j; /* its first row and column */
+    int64_t rows, columns;
+} tile;
+
+static tile tile_at(int64_t K, int64_t t)
+{
+    int64_t i = 0, j = t;
+    for (; j > i; j -= ++i) {
+    } /* rows of the triangle hold 1, 2, 3, ... tiles */
+    i *= TILE;
+    j *= TILE;
+    return (tile){ i, j, K - i < TILE ? K - i : TILE, K - j < TILE ? K - j : TILE };
+}
+
+static int64_t all_tiles(const cal_stats *s)
+{
+    const int64_t n = lq_ceil_div(s->K, TILE);
+    return s->H && !s->on ? n * (n + 1) / 2 : 0;
+}
+
+static int64_t n_parts(const cal_stats *s) { return s->parts ? s->parts : 1; }
+
+/* The first is part 0's and so on: how many are this part's. */
+static int64_t tiles_of(const cal_stats *s, int part)
+{
+    const int64_t all = all_tiles(s);
+    return all > part ? lq_ceil_div(all - part, n_parts(s)) : 0;
+}
+
+size_t cal_stats_tiles(cal_stats *s, int part, float *box, bool from_box)
+{
+    size_t n = 0;
+    for (int64_t k = 0; k < tiles_of(s, part); k++) {
+        const tile t = tile_at(s->K, k * n_parts(s) + part);
+        for (int64_t r = 0; r < t.rows; r++, n += (size_t)t.columns) {
+            float *h = s->H + (t.i + r) * s->K + t.j;
+            if (box)
+                memcpy(from_box ? h : box + n, from_box ? box + n : h,
+                       (size_t)t.columns * sizeof *h);
+        }
+    }
+    return n;
+}
+
+/* Items: the n column blocks, then our tiles. */
 static void add_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const work *w = ctx;
-    int64_t K = w->s->K, i = 0, j = item - w->n;
+    const int64_t K = w->s->K;
     if (item < w->n) {
         int64_t k0 = item * TILE;
         add_columns(w, k0, k0 + TILE < K ? k0 + TILE : K);
         return;
     }
-    for (; j > i; j -= ++i) {
-    } /* rows of the triangle hold 1, 2, 3, ... tiles */
-    int64_t ri = i * TILE, rj = j * TILE, ni = K - ri < TILE ? K - ri : TILE;
-    int64_t nj = K - rj < TILE ? K - rj : TILE;
+    const tile t = tile_at(K, (item - w->n) * n_parts(w->s) + w->s->part);
+    const int64_t ri = t.i, rj = t.j, ni = t.rows, nj = t.columns;
     float *h = w->s->H + ri * K + rj;
-    if (i == j)
+    if (ri == rj)
         cblas_ssyrk(CblasRowMajor, CblasLower, CblasTrans, (int)ni, (int)w->T, 1, w->x + ri,
                     (int)w->ldx, 1, h, (int)K);
     else
@@ -119,7 +163,7 @@ void cal_stats_add(cal_stats *s, const float *x, int64_t ldx, int64_t T, pool *p
 {
     work w = { .s = s, .x = x, .ldx = ldx, .T = T, .n = lq_ceil_div(s->K, TILE) };
     if (s->on) add_there(s, x, ldx, T);
-    pool_run(p, w.n + (s->H && !s->on ? w.n * (w.n + 1) / 2 : 0), add_item, &w);
+    pool_run(p, w.n + tiles_of(s, s->part), add_item, &w);
     s->tokens += T;
 }
 

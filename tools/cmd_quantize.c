@@ -13,6 +13,7 @@
 #include "tools/cli/html_page.h"
 #include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
+#include "tools/cli/ranks.h"
 #include "tools/cmds.h"
 #include "tools/model_free/model_free.h"
 #include "tools/quantize_to/quantize_to.h"
@@ -375,10 +376,27 @@ static const char *method_of(const cmd_ctx *c, const quantize_opts *o)
     return own ? own : o->free.on ? qz_method_at(0)->name : o->method;
 }
 
+/* Ranks share what quantize/job/ does, on the CPU. */
+static lq_status check_ranks(const comm *ranks, const quantize_opts *o, lq_err *err)
+{
+    if (!ranks) return LQ_OK;
+    if (o->free.on)
+        return lq_fail(err, LQ_EUNSUPPORTED, "--model-free: expected one process, found %d ranks",
+                       comm_size(ranks));
+    if (strcmp(o->device, "cpu") != 0)
+        return lq_fail(err, LQ_EUNSUPPORTED, "--device: expected cpu with %d ranks, found %s",
+                       comm_size(ranks), o->device);
+    return LQ_OK;
+}
+
 static lq_status run_model_free(const cmd_ctx *c, const quantize_opts *o, lq_err *err)
 {
     qz_opts q = { 0 };
+    comm *ranks;
+    int threads;
     lq_status s = read_options(&q, c, o, NULL, err);
+    if (!s) s = ranks_open(&ranks, &threads, c, err);
+    if (!s) s = check_ranks(ranks, o, err);
     if (!s && o->imatrix)
         s = lq_fail(err, LQ_EUSAGE, "--imatrix: --model-free knows no names of GGUF");
     if (!s) s = k_init(o->kernels, err);
@@ -411,6 +429,11 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s) s = take_format(&q, c, &to, err);
     if (!s && qz_calibrated(&q)) s = take_blas_core(c, o, err);
     if (!s) s = k_init(o->kernels, err);
+    comm *ranks = NULL;
+    int threads = c->threads;
+    if (!s) s = ranks_open(&ranks, &threads, c, err);
+    if (!s) s = check_ranks(ranks, o, err);
+    const bool speaks = comm_rank(ranks) == 0;
     if (!s && o->imatrix && (s = imatrix_open(&importance, o->imatrix, err)))
         lq_wrap(err, s, "--imatrix");
     if (s) {
@@ -439,7 +462,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (o->report && (s = html_check(o->report, "--report", err))) goto done;
     int64_t usual = 0;
     s = settle_tuning(&q, &usual, c, &own, src, err);
-    if (!s) s = pool_open(&p, c->threads, err);
+    if (!s) s = pool_open(&p, threads, err);
     if (!s && o->rotate)
         s = rot_open(&rotated, seen, &(rot_opts){ q.rotate_seed, qz_rounds_outer(&q) }, p,
                      &qrep_voice, err);
@@ -458,7 +481,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
                                .memory_limit = o->memory_limit,
                                .speed = qz_calibrated(&q) && !s ? probe_speed(p) : 0,
                                .check = &windows };
-        if (!s) s = qrep_plan(seen, &would, o->out, pool_threads(p), c, err);
+        if (!s && speaks) s = qrep_plan(seen, &would, o->out, pool_threads(p), c, err);
         goto done;
     }
     s = open_device(&on, o->device, err);
@@ -476,7 +499,8 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .self_asked = self_asked,
                    .reproducible = o->reproducible,
                    .memory_limit = o->memory_limit,
-                   .speed = qz_calibrated(&q) ? probe_speed(p) : 0,
+                   .speed = qz_calibrated(&q) && !ranks ? probe_speed(p) : 0,
+                   .ranks = ranks,
                    .resume = opt_tri_or(o->resume, false),
                    .restart = !opt_tri_or(o->resume, true),
                    .check = &check,
@@ -486,6 +510,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .view = c->result ? (progress_view){ 0 } : qrep_view };
     s = qz_run(&r, seen, to.made, &job, p, c->job, err);
     prog_end();
+    if (s || !speaks) goto done;
     if (!s && o->report && r.resumed >= 0)
         s = qhtml_about(&about, to.made, strcmp(to.made, o->out) == 0, err);
     if (!s) s = quantize_to_write(&to, o->out, &r, c, p, err);
@@ -529,6 +554,9 @@ const cmd_row cmd_quantize = {
         "output appears whole or not at all; an interrupted run goes on with --resume and "
         "gives the same bytes.\n"
         "\n"
+        "Several processes share the work and give the same bytes: mpirun -n 4 llmq quantize ... "
+        "(docs/quantizing.md).\n"
+        "\n"
         "--model-free rounds the matrices of a checkpoint of any architecture by their names "
         "and shapes, and writes a folder for vLLM and others.",
     .args = { { "SRC", 0, 1,
@@ -548,6 +576,7 @@ const cmd_row cmd_quantize = {
                 "llmq quantize models/novels-6m -o mix3.llmq --method gptq --bpw 3.25\0"
                 "llmq quantize models/novels-6m -o mix4.gguf --to gguf --method gptq --bpw 4.5\0"
                 "llmq quantize models/novels-6m --method nf4 --double-quant --dry-run\0"
+                "mpirun -n 4 llmq quantize models/novels-6m -o gptq4.llmq --method gptq\0"
                 "llmq quantize m-Q4_K_M.gguf -o better.gguf --refine --ref models/m -m gptq\0"
                 "llmq quantize NEW-MODEL -o NEW-MODEL-W4A16 --model-free --sym\0"
                 "llmq quantize NEW-MODEL -o NEW-MODEL-FP8 --model-free --to fp8\0",

@@ -4,6 +4,7 @@
 #include "tools/bench/blas_core.h"
 #include "tools/cli/man.h"
 #include "tools/cli/models.h"
+#include "tools/cli/ranks.h"
 #include "tools/cmds.h"
 #include "tools/inflight/inflight.h"
 
@@ -130,14 +131,17 @@ static int run_command(const cmd_row *cmd, int argc, char **argv)
     }
     s = end_stdout(s, &err);
     const char *message = err.msg[0] ? err.msg : lq_status_text(s);
-    if (s) fprintf(stderr, "llmq: %s: %s\n", cmd->name, message);
-    if (s && wants_json(argc, argv) && !cmd_printed_json()) print_json_error(s, message);
+    char who[128];
+    if (s && ranks_tell(who, s)) {
+        fprintf(stderr, "llmq: %s: %s%s\n", cmd->name, who, message);
+        if (wants_json(argc, argv) && !cmd_printed_json()) print_json_error(s, message);
+    }
     if (s == LQ_EUSAGE && !parsed)
         fprintf(stderr, "llmq: `llmq %s --help` lists the options\n", cmd->name);
     models_drop(&c);
     opt_free(&c, opts);
     free(opts);
-    return exit_code(s);
+    return ranks_close(s, exit_code(s));
 }
 
 /* A stream that the caller closed must not be the number of the next file that is opened. What

@@ -198,6 +198,14 @@ lq_status src_verify(const src_source *s, const lq_job *job, lq_err *err);
  */
 lq_status src_scan_room(src_source *s, lq_err *err);
 void src_scan(src_source *s, int64_t i);
+/* What that found, for another process that reads the same source. */
+typedef struct {
+    bool scanned;
+    float largest;
+    lq_hash hash[QT_N_PLANES]; /* where the source does not store them */
+} src_scanned;
+void src_scan_get(src_scanned *out, const src_source *s, int64_t i);
+void src_scan_put(src_source *s, int64_t i, const src_scanned *found);
 /* Is `path` one of the files that the source was opened from? Nothing may be written there. */
 bool src_reads(const src_source *s, const char *path);
 /* Are the files that hold tensors still as they were opened? LQ_EIO names one that is not. */

@@ -66,6 +66,22 @@ void src_scan(src_source *s, int64_t i)
     t->scanned = true;
 }
 
+void src_scan_get(src_scanned *out, const src_source *s, int64_t i)
+{
+    memset(out, 0, sizeof *out);
+    out->scanned = s->tensors[i].scanned;
+    out->largest = s->tensors[i].largest;
+    if (s->scanned) memcpy(out->hash, s->scanned[i], sizeof out->hash);
+}
+
+void src_scan_put(src_source *s, int64_t i, const src_scanned *found)
+{
+    if (!found->scanned) return;
+    s->tensors[i].scanned = true;
+    s->tensors[i].largest = found->largest;
+    if (s->scanned) memcpy(s->scanned[i], found->hash, sizeof found->hash);
+}
+
 /* ---- files that change ---- */
 static bool same_stamp(const src_stamp *a, const src_stamp *b)
 {

@@ -89,8 +89,9 @@ typedef struct {
     cal_pass *ref, *made;
     const cal_samples *windows;
     int64_t rows, V;
-    float *x, *y; /* [rows, V]: logits of the result, of the source */
-    eval_score *score;
+    float *x, *y;           /* [rows, V]: logits of the result, of the source */
+    eval_score *score;      /* [windows * (len - 1)] of all windows */
+    eval_score *at;         /* ... of these rows */
     const int32_t *targets; /* of these rows */
     pool *p;
 } comparison;
@@ -124,13 +125,13 @@ static void score_row(void *ctx, int64_t row, int thread)
 {
     comparison *k = ctx;
     (void)thread;
-    k->score[row] = eval_position(k->x + row * k->V, k->y + row * k->V, k->V, k->targets[row]);
+    k->at[row] = eval_position(k->x + row * k->V, k->y + row * k->V, k->V, k->targets[row]);
 }
 
-static lq_status compare(qz_check *c, comparison *k, const lq_job *job, lq_err *err)
+/* Windows of ours, whose scores go where they are among all: rank, rank + size, ... */
+static lq_status score_windows(comparison *k, int rank, int size, const lq_job *job, lq_err *err)
 {
     const int64_t per = k->windows->len - 1, layers = cal_model(k->ref)->cfg->layers;
-    double nll = 0, ref_nll = 0, kl = 0, agree = 0;
     lq_status s = LQ_OK;
     for (int64_t w = 0; w < k->windows->n && !s; w++) {
         lq_report(job, "check", (double)(layers + w), (double)(layers + k->windows->n));
@@ -141,23 +142,64 @@ static lq_status compare(qz_check *c, comparison *k, const lq_job *job, lq_err *
             if (!s) s = cal_logits(k->made, k->x, w, t, n, err);
             if (s) break;
             k->targets = k->windows->ids + w * k->windows->len + t + 1;
+            k->at = k->score + (w * size + rank) * per + t;
             pool_run(k->p, n, score_row, k);
-            for (int64_t i = 0; i < n; i++) {
-                nll += k->score[i].nll;
-                ref_nll += k->score[i].ref_nll;
-                kl += k->score[i].kl;
-                agree += k->score[i].agree;
-            }
         }
     }
-    if (s) return s;
+    return s;
+}
+
+/* Everybody's to everybody, then summed in the order of the windows. */
+static lq_status sum_up(qz_check *c, const comparison *k, const cal_samples *all, comm *ranks,
+                        lq_err *err)
+{
+    const int64_t per = all->len - 1;
+    double nll = 0, ref_nll = 0, kl = 0, agree = 0;
+    for (int64_t w = 0; w < all->n; w++) {
+        const int from = (int)(w % comm_size(ranks));
+        const lq_status s =
+            comm_broadcast(ranks, from, k->score + w * per, (size_t)per * sizeof *k->score, err);
+        if (s) return s;
+    }
+    for (int64_t i = 0; i < all->n * per; i++) {
+        nll += k->score[i].nll;
+        ref_nll += k->score[i].ref_nll;
+        kl += k->score[i].kl;
+        agree += k->score[i].agree;
+    }
     if (!isfinite(nll) || !isfinite(ref_nll) || !isfinite(kl))
         return lq_fail(err, LQ_EVALUE, "check: the logits of the %s are not finite",
                        isfinite(ref_nll) ? "quantized model" : "source");
-    const double n = (double)(k->windows->n * per);
-    *c = (qz_check){ k->windows->n, k->windows->n * per, kl / n,
-                     agree / n,     exp(nll / n),        exp(ref_nll / n) };
+    const double n = (double)(all->n * per);
+    *c = (qz_check){ all->n, all->n * per, kl / n, agree / n, exp(nll / n), exp(ref_nll / n) };
     return LQ_OK;
+}
+
+/* Windows rank, rank + size, ...; out->n = 0: there are none. Free out->ids. */
+static lq_status own_windows(cal_samples *out, const cal_samples *all, int rank, int size,
+                             lq_err *err)
+{
+    const size_t one = (size_t)all->len;
+    *out = *all;
+    out->n = 0;
+    out->ids = malloc(((size_t)all->n + 1) * one * sizeof *out->ids);
+    if (!out->ids) return lq_fail(err, LQ_ENOMEM, "no memory for the windows of the check");
+    for (int64_t w = rank; w < all->n; w += size, out->n++)
+        memcpy(out->ids + (size_t)out->n * one, all->ids + (size_t)w * one, one * sizeof *out->ids);
+    return LQ_OK;
+}
+
+static lq_status go_over(comparison *k, builder *b, src_source *src, bool spill, const lq_job *job,
+                         lq_err *err)
+{
+    const qz_made *made = b->made;
+    cal_opts o = { .spill_dir = spill ? made->state->dir : NULL, .logits = true };
+    lq_status s = cal_open(&k->ref, src, k->windows, &o, k->p, err);
+    if (!made->other) o.frame = build_frame;
+    o.user = b;
+    if (!s) s = cal_open(&k->made, made->other ? made->other : src, k->windows, &o, k->p, err);
+    if (!s) s = run_layers(k, b, job, err);
+    return s ? s : score_windows(k, comm_rank(made->ranks), comm_size(made->ranks), job, err);
 }
 
 lq_status qz_check_run(qz_check *c, src_source *src, const qz_made *made,
@@ -166,24 +208,21 @@ lq_status qz_check_run(qz_check *c, src_source *src, const qz_made *made,
 {
     memset(c, 0, sizeof *c);
     if (!windows || windows->n < 1) return LQ_OK;
-    comparison k = { .windows = windows, .p = p, .V = made->plan->cfg.vocab };
+    cal_samples own;
+    comparison k = { .windows = &own, .p = p, .V = made->plan->cfg.vocab };
     builder b = { .made = made, .p = p };
     k.rows = QZ_CHECK_LOGITS / k.V < MIN_ROWS ? MIN_ROWS : QZ_CHECK_LOGITS / k.V;
     if (k.rows > CAL_LOGIT_ROWS) k.rows = CAL_LOGIT_ROWS;
     b.items = calloc(made->plan->n + 1, sizeof *b.items);
     k.x = malloc((size_t)(k.rows * k.V) * sizeof *k.x);
     k.y = malloc((size_t)(k.rows * k.V) * sizeof *k.y);
-    k.score = malloc((size_t)k.rows * sizeof *k.score);
-    lq_status s = LQ_OK;
-    if (!b.items || !k.x || !k.y || !k.score)
+    k.score = calloc((size_t)(windows->n * (windows->len - 1)), sizeof *k.score);
+    lq_status s = own_windows(&own, windows, comm_rank(made->ranks), comm_size(made->ranks), err);
+    if (!s && (!b.items || !k.x || !k.y || !k.score))
         s = lq_fail(err, LQ_ENOMEM, "no memory for the check");
-    cal_opts o = { .spill_dir = spill ? made->state->dir : NULL, .logits = true };
-    if (!s) s = cal_open(&k.ref, src, windows, &o, p, err);
-    if (!made->other) o.frame = build_frame;
-    o.user = &b;
-    if (!s) s = cal_open(&k.made, made->other ? made->other : src, windows, &o, p, err);
-    if (!s) s = run_layers(&k, &b, job, err);
-    if (!s) s = compare(c, &k, job, err);
+    if (!s && own.n) s = go_over(&k, &b, src, spill, job, err);
+    if (!s) s = sum_up(c, &k, windows, made->ranks, err);
+    free(own.ids);
     cal_close(k.made);
     cal_close(k.ref);
     free(b.items);

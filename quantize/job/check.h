@@ -34,6 +34,7 @@ typedef struct {
     const qz_state *state;    /* every layer is finished */
     const tune_result *tuned; /* its tensors replace the state's; or NULL */
     src_source *other;        /* a whole model instead of all this; or NULL */
+    comm *ranks;              /* each goes over its share of the windows; NULL: one process */
 } qz_made;
 
 /* Errors: LQ_EVALUE (logits that are not finite), LQ_EINTR, LQ_EIO (the disk), LQ_ENOMEM. */

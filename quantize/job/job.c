@@ -46,10 +46,11 @@ lq_status qz_job_memory(qz_memory *n, const qz_job *j, const qz_plan *plan, int 
 }
 
 /* What cannot be written at the end is refused at the start. */
-static lq_status check_out(const char *path, lq_err *err)
+static lq_status check_out(const job_run *r, lq_err *err)
 {
     lq_out *o;
-    lq_status s = lq_out_open(&o, path, err);
+    if (!job_writes(r)) return LQ_OK;
+    lq_status s = lq_out_open(&o, r->out_path, err);
     if (!s) lq_out_abort(o);
     return s;
 }
@@ -58,15 +59,18 @@ static lq_status check_out(const char *path, lq_err *err)
 static void scan_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
-    src_scan(ctx, item);
+    const job_run *r = ctx;
+    src_scan(r->src, item * comm_size(r->j->ranks) + comm_rank(r->j->ranks));
 }
 
 /* A rotated source is made anew whenever it is read; what it is made of was checked then. */
 static lq_status scan(job_run *r, lq_err *err)
 {
     if (src_base(r->src) != r->src) return LQ_OK;
+    const int64_t all = src_n_tensors(r->src), own = all - comm_rank(r->j->ranks);
     lq_status s = src_scan_room(r->src, err);
-    if (!s) pool_run(r->p, src_n_tensors(r->src), scan_item, r->src);
+    if (!s) pool_run(r->p, lq_ceil_div(own > 0 ? own : 0, comm_size(r->j->ranks)), scan_item, r);
+    if (!s) s = job_share_scan(r, err);
     return s ? s : qz_plan_check_finite(&r->plan, err);
 }
 
@@ -171,7 +175,8 @@ static lq_status check(job_run *r, qz_check *c, lq_err *err)
     progress_phase(&r->progress, PROGRESS_CHECK, -1);
     const qz_made made = { .plan = &r->plan,
                            .state = &r->state,
-                           .tuned = r->tuned.kept ? &r->tuned : NULL };
+                           .tuned = r->tuned.kept ? &r->tuned : NULL,
+                           .ranks = r->j->ranks };
     lq_status s = qz_check_run(c, r->src, &made, r->j->check, r->memory.spill, r->p, r->job, err);
     if (!s && !qz_check_write(r->provenance, c)) s = lq_fail(err, LQ_ENOMEM, "no memory");
     return s;
@@ -182,7 +187,9 @@ static lq_status check_before(job_run *r, qz_check *c, lq_err *err)
 {
     src_source *like = r->j->o->like;
     if (!like) return LQ_OK;
-    const qz_made made = { .plan = &r->plan, .state = &r->state, .other = like };
+    const qz_made made = {
+        .plan = &r->plan, .state = &r->state, .other = like, .ranks = r->j->ranks
+    };
     return qz_check_run(c, r->src, &made, r->j->check, r->memory.spill, r->p, r->job, err);
 }
 
@@ -266,17 +273,24 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     s = j->o->bpw > 0 ? bpw_check(&range, &r.plan, j->o, err) : LQ_OK;
     if (!s) s = qz_job_memory(&r.memory, j, &r.plan, pool_threads(p), err);
     out->memory = r.memory;
-    if (!s) s = check_out(out_path, err);
-    if (!s) s = scan(&r, err);
+    if (!s) s = check_out(&r, err);
+    if ((s = job_agree(&r, s, err))) goto done;
+    s = scan(&r, err);
     if (!s) s = job_describe(&r, &what, err);
-    if (!s && j->resume && job_already_there(&r, &out->check)) {
+    if ((s = job_agree(&r, s, err))) goto done;
+    if ((s = job_all_alike(&r, what, err))) goto done;
+    bool there = j->resume && job_writes(&r) && job_already_there(&r, &out->check);
+    s = job_share_answer(&r, &there, err);
+    if (!s && there) {
         out->resumed = -1;
+        if (!job_writes(&r)) goto done;
         s = qz_count(out, out_path, err);
         qz_state_clear(out_path, what);
         goto done;
     }
-    if (!s && j->keep_other) s = job_check_other(&r, err);
-    if (!s) s = qz_state_open(&r.state, out_path, what, r.plan.cfg.layers + 1, j->restart, err);
+    if (!s && j->keep_other && job_writes(&r)) s = job_check_other(&r, err);
+    s = job_agree(&r, s, err);
+    if (!s) s = job_open_state(&r, what, err);
     if (s) goto done;
     out->resumed = r.state.n_done;
     if (out->resumed) job_say(&r, "going on from the finished layers of an earlier run");
@@ -297,7 +311,8 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     out->kl_after = r.tuned.kl_after;
     out->idle_experts = r.tuned.idle;
     tune_free(&r.tuned);
-    if (!s) s = job_collect(&r, out, err);
+    if (!s && job_writes(&r)) s = job_collect(&r, out, err);
+    if (!s) s = job_agree(&r, s, err);
     if (worth_keeping(&r, s) && j->voice.say)
         j->voice.say(j->voice.user, "finished layers are kept: run again (--resume) to go on");
     qz_state_close(&r.state, !worth_keeping(&r, s));

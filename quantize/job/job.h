@@ -11,10 +11,11 @@
  * so the disk holds the result twice for a moment; methods without calibration write each tensor
  * straight into the file. The result is compared with the source (quantize/job/check.h) before it
  * is written, and its provenance records the figures. Its bytes depend on source, options,
- * calibration tokens and kernels only: not on threads, interruptions, memory limit or paths. */
+ * calibration tokens and kernels only: not on threads, ranks, interruptions, memory limit or paths. */
 #ifndef LLMQ_QUANTIZE_JOB_JOB_H
 #define LLMQ_QUANTIZE_JOB_JOB_H
 
+#include "base/comm.h"
 #include "quantize/job/check.h"
 #include "quantize/job/memory.h"
 #include "quantize/job/progress.h"
@@ -36,6 +37,8 @@ typedef struct {
     const cal_samples *check; /* windows for the check at the end; NULL: none */
     const uint8_t *tokenizer; /* tokenizer.blob to carry, or NULL; tok_compile's output */
     size_t tokenizer_bytes;
+    comm *
+        ranks; /* they share the work: all run it alike, on the same source; rank 0 has the files. NULL: one */
     plan_voice voice;
     progress_view view; /* of progress; show NULL: it is reported to the lq_job */
 } qz_job;

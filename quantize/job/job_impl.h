@@ -5,6 +5,7 @@
  *     job_record.c  recipe and provenance; whether the output exists already
  *     job_layers.c  layer after layer: statistics, rounding, keeping what is finished
  *     job_write.c   the file
+ *     job_ranks.c   what several ranks agree on, and send each other beside the layers
  *     job_report.c  the result, for the caller */
 #ifndef LLMQ_QUANTIZE_JOB_JOB_IMPL_H
 #define LLMQ_QUANTIZE_JOB_JOB_IMPL_H
@@ -64,6 +65,28 @@ static inline bool job_at_once(const job_run *r)
     return !r->j->samples && !(r->j->check && r->j->check->n); /* a check wants layers */
 }
 lq_status job_write(job_run *r, lq_err *err);
+
+/* ---- job_ranks.c ---- */
+static inline bool job_writes(const job_run *r) { return comm_rank(r->j->ranks) == 0; }
+/* s, or if it is LQ_OK what another rank has instead of it: then that rank says what it was. */
+lq_status job_agree(const job_run *r, lq_status s, lq_err *err);
+/* Each rank has read its share of the source: all know what was found. */
+lq_status job_share_scan(const job_run *r, lq_err *err);
+/* Are all ranks' source, options and kernels the same? */
+lq_status job_all_alike(const job_run *r, const cJSON *what, lq_err *err);
+/* Rank 0's answer, to all. */
+lq_status job_share_answer(const job_run *r, bool *yes, lq_err *err);
+/* The state: rank 0's, the others' beside it, with what an earlier run left. */
+lq_status job_open_state(job_run *r, const cJSON *what, lq_err *err);
+/* The rank that makes the plan's entry number i among those that are quantized, where none needs statistics. */
+static inline int job_maker(const job_run *r, size_t i)
+{
+    return (int)(i % (size_t)comm_size(r->j->ranks));
+}
+/* A tensor that was made, to rank 0; and there, from its maker. */
+lq_status job_send_made(const job_run *r, const qz_layer *made, lq_err *err);
+lq_status job_get_made(const job_run *r, qz_layer *made, const plan_entry *e, int from,
+                       lq_err *err);
 
 /* ---- job_report.c ---- */
 /* Errors: LQ_ENOMEM, qz_count's. */

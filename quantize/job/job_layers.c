@@ -27,7 +27,7 @@ static lq_status advance(job_run *r, int64_t layer, const model_layer *l, bool s
                   : cal_advance(r->cal, layer, l, r->job, err);
 }
 
-/* Experts whose H fits in the memory set apart for it, at least one. */
+/* Experts whose H fits in the memory set apart for it, at least one for each rank. */
 static int64_t experts_at_once(const job_run *r, int64_t layer)
 {
     const arch_config *c = &r->plan.cfg;
@@ -38,8 +38,10 @@ static int64_t experts_at_once(const job_run *r, int64_t layer)
         const size_t K = (size_t)cal_site_width(c, (cal_site)s);
         if (s != CAL_EXPERT_IN || !r->j->o->all_experts) one += K * K * sizeof(float);
     }
-    const int64_t n = one ? (int64_t)(r->memory.experts / one) : all;
-    return n < 1 ? 1 : n < all ? n : all;
+    int64_t n = one ? (int64_t)(r->memory.experts / one) : all;
+    if (n > all) n = all;
+    n = (n < 1 ? 1 : n) * comm_size(r->j->ranks);
+    return n < all ? n : all;
 }
 
 /* Point after point: statistics there, its linears rounded, and put into the layer that the state
@@ -88,6 +90,7 @@ static lq_status make_layer(job_run *r, int64_t layer, model_layer *l, bool stag
                               .o = r->j->o,
                               .curvature = r->curvature.G ? &r->curvature : NULL,
                               .residual = r->codes,
+                              .ranks = r->j->ranks,
                               .p = r->p,
                               .job = r->job };
     lq_status s = qz_layer_begin(&w, &how, layer, err);
@@ -124,7 +127,9 @@ static lq_status plain_layer(job_run *r, int64_t i, lq_err *err)
 {
     if (qz_state_done(&r->state, i) || !has_work(r, i)) return LQ_OK;
     qz_layer made;
-    const qz_rounding how = { .plan = &r->plan, .o = r->j->o, .p = r->p, .job = r->job };
+    const qz_rounding how = {
+        .plan = &r->plan, .o = r->j->o, .ranks = r->j->ranks, .p = r->p, .job = r->job
+    };
     progress_phase(&r->progress, PROGRESS_ROUNDING, i);
     lq_status s = qz_layer_make(&made, &how, i, NULL, err);
     if (!s) s = src_unchanged(r->src, err);
@@ -162,6 +167,7 @@ lq_status job_layers(job_run *r, lq_err *err)
                        .staged = qz_in_stages(r->j->o),
                        .outlier = (float)qz_outlier_threshold(r->j->o),
                        .all_experts = r->j->o->all_experts,
+                       .ranks = r->j->ranks,
                        .on = r->j->o->on };
         s = cal_open(&r->cal, r->src, r->j->samples, &o, r->p, err);
     }

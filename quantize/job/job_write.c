@@ -57,11 +57,15 @@ static lq_status finish_entry(desk *d, lq_err *err)
 }
 
 /* Make a tensor while the one before it is written, and leave it to be written likewise. */
-static lq_status make_entry(job_run *r, desk *d, const plan_entry *e, lq_err *err)
+static lq_status make_entry(job_run *r, desk *d, const plan_entry *e, int maker, lq_err *err)
 {
     qz_layer made = { 0 };
     const qz_rounding how = { .plan = &r->plan, .o = r->j->o, .p = r->p, .job = r->job };
-    lq_status s = e->quantize ? qz_layer_make(&made, &how, e->layer, e, err) : LQ_OK;
+    lq_status s = LQ_OK;
+    if (maker)
+        s = job_get_made(r, &made, e, maker, err);
+    else if (e->quantize)
+        s = qz_layer_make(&made, &how, e->layer, e, err);
     if (made.n_reports) r->reports[r->n_reports++] = made.reports[0];
     if (e->quantize) src_release(r->src, e->src);
     const lq_status before = finish_entry(d, err); /* what failed first is told */
@@ -90,8 +94,29 @@ static lq_status add_blobs(const job_run *r, lqf_writer *w, lq_err *err)
 
 static void drop_written(void *user, const void *p, size_t n) { src_drop(user, (qt_span){ p, n }); }
 
+/* Another rank than 0: what it makes goes there. */
+static lq_status make_for_writer(job_run *r, lq_err *err)
+{
+    const qz_rounding how = { .plan = &r->plan, .o = r->j->o, .p = r->p, .job = r->job };
+    size_t n = 0;
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < r->plan.n && job_at_once(r) && !s; i++) {
+        const plan_entry *e = &r->plan.e[i];
+        if (!e->quantize || job_maker(r, n++) != comm_rank(r->j->ranks)) continue;
+        qz_layer made = { 0 };
+        if (lq_stopped(r->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
+        if (!s) s = qz_layer_make(&made, &how, e->layer, e, err);
+        if (!s) s = job_send_made(r, &made, err);
+        src_release(r->src, e->src);
+        qz_layer_free(&made);
+    }
+    return s ? s : src_unchanged(r->src, err);
+}
+
 lq_status job_write(job_run *r, lq_err *err)
 {
+    if (!job_writes(r)) return make_for_writer(r, err);
+    size_t n_made = 0;
     lqf_writer *w = NULL;
     desk d = { .r = r };
     cJSON *config = arch_config_json(&r->plan.cfg);
@@ -117,7 +142,7 @@ lq_status job_write(job_run *r, lq_err *err)
         if (lq_stopped(r->job))
             s = lq_fail(err, LQ_EINTR, "interrupted");
         else if (job_at_once(r) && !done)
-            s = make_entry(r, &d, e, err);
+            s = make_entry(r, &d, e, e->quantize ? job_maker(r, n_made++) : 0, err);
         else if (e->quantize && !done)
             s = lq_fail(err, LQ_EFORMAT, "%s: missing from %s; start afresh with --no-resume",
                         e->name, r->state.dir);

@@ -34,31 +34,148 @@ static void tell(work *w, const unit *u)
     lq_report(w->job, text, (double)w->n_made, (double)w->n_units);
 }
 
-static lq_status round_group(work *w, int64_t expert, lq_err *err)
+/* One unit that is read, and those of its pieces that are ours. */
+static lq_status round_pieces(work *w, const unit *u, piece *p, size_t n, unit_sums *sums,
+                              lq_err *err)
 {
-    group g = { 0 };
+    lq_status s = layer_start_unit(w, u, err);
+    for (size_t i = 0; i < n && !s; i++) {
+        if (p[i].owner != comm_rank(w->how.ranks)) continue;
+        unit part = layer_part(u, &p[i]);
+        s = layer_round_unit(w, &part, err);
+        sums[i] = part.sums;
+    }
+    return s;
+}
+
+/* Every rank settles the schemes, by all of each matrix. */
+static lq_status start_units(work *w, const group *g, lq_err *err)
+{
     lq_status s = LQ_OK;
-    g.u = lq_push(&g.a, (w->n + 1) * sizeof *g.u);
-    if (!g.u) s = layer_no_memory(w->n * sizeof *g.u, err);
+    for (size_t i = 0; i < g->n && !s; i++) {
+        lq_arena copy = { 0 };
+        unit u = g->u[i];
+        if (!w->fold) s = layer_read(&u, &copy, err);
+        if (!s) s = layer_start_unit(w, &u, err);
+        lq_arena_free(&copy);
+    }
+    return s;
+}
+
+/* sums [n_pieces]: ours. */
+static lq_status round_units(work *w, const group *g, piece *p, size_t n_pieces, unit_sums *sums,
+                             lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (size_t i = 0, at = 0, n; i < g->n && !s; i++, at += n) {
+        unit *u = &g->u[i];
+        lq_arena copy = { 0 };
+        for (n = 0; at + n < n_pieces && p[at + n].unit == i;)
+            n++;
+        if (lq_stopped(w->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
+        if (!s && !w->fold) s = layer_read(u, &copy, err);
+        if (!s && (s = round_pieces(w, u, p + at, n, sums + at, err)))
+            lq_wrap(err, s, "%s", u->t->e->name);
+        lq_arena_free(&copy);
+    }
+    return s;
+}
+
+/* The group's pieces: rounded, and where the layer's own are shared out, all of them to all ranks. */
+static lq_status round_and_share(work *w, group *g, bool shared, lq_err *err)
+{
+    const size_t most = shared ? layer_most_pieces(w, g->n) : g->n + 1;
+    piece *p = lq_push(&g->a, most * sizeof *p);
+    unit_sums *sums = lq_push(&g->a, most * sizeof *sums);
+    if (!p || !sums) return layer_no_memory(most * sizeof *p, err);
+    lq_status s = shared ? start_units(w, g, err) : LQ_OK;
+    if (s) return s;
+    size_t n = 0;
+    if (shared)
+        n = layer_cut(p, w, g->u, g->n);
+    else
+        for (; n < g->n; n++)
+            p[n] = (piece){ n, 0, g->u[n].N, comm_rank(w->how.ranks) };
+    s = round_units(w, g, p, n, sums, err);
+    for (size_t i = 0; i < n && !s; i++) {
+        const unit *u = &g->u[p[i].unit];
+        if (shared) s = layer_share_piece(w, u, p[i].first, p[i].rows, p[i].owner, &sums[i], err);
+        if (s) break;
+        if (u->expert >= 0 && w->how.ranks) { /* to be shared when all are done */
+            w->expert_sums[w->n_sums++] = sums[i];
+            continue;
+        }
+        layer_add_sums(u->t, &sums[i]);
+        if (i + 1 == n || p[i + 1].unit != p[i].unit) tell(w, u);
+    }
+    return s;
+}
+
+static lq_status find_units(work *w, group *g, int64_t expert, bool read, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    g->u = lq_push(&g->a, (w->n + 1) * sizeof *g->u);
+    if (!g->u) s = layer_no_memory(w->n * sizeof *g->u, err);
     for (size_t i = 0; i < w->n && !s; i++) {
         target *t = &w->targets[i];
         if (!belongs(w, t, expert)) continue;
-        unit *u = &g.u[g.n++];
+        unit *u = &g->u[g->n++];
         *u = layer_unit(w, t, expert);
-        if (w->fold) s = layer_read(u, &g.a, err);
+        if (read) s = layer_read(u, &g->a, err);
     }
+    return s;
+}
+
+static lq_status round_group(work *w, int64_t expert, lq_err *err)
+{
+    group g = { 0 };
+    lq_status s = find_units(w, &g, expert, w->fold, err);
     if (w->fold && !s) s = layer_fold_group(w, &g, expert, err);
-    for (size_t i = 0; i < g.n && !s; i++) {
-        unit *u = &g.u[i];
-        lq_arena copy = { 0 };
-        if (lq_stopped(w->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
-        if (!s && !w->fold) s = layer_read(u, &copy, err);
-        if (!s && (s = layer_round_unit(w, u, err))) lq_wrap(err, s, "%s", u->t->e->name);
-        if (!s) tell(w, u);
-        lq_arena_free(&copy);
-    }
+    if (!s) s = round_and_share(w, &g, expert < 0 && w->how.ranks, err);
     gptq_basis_free(&w->basis);
     lq_arena_free(&g.a);
+    return s;
+}
+
+/* An expert that its owner has rounded; at: how many of our sums are shared. */
+static lq_status share_group(work *w, int64_t expert, size_t *at, lq_err *err)
+{
+    const int owner = layer_expert_owner(w, expert);
+    const bool ours = owner == comm_rank(w->how.ranks);
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < w->n && !s; i++) {
+        target *t = &w->targets[i];
+        unit_sums sums = { 0 };
+        if (!belongs(w, t, expert)) continue;
+        unit u = { .t = t, .expert = expert, .N = t->e->N, .K = t->e->K };
+        if (!ours)
+            u = layer_unit(w, t, expert); /* for the report */
+        else if (layer_by_matrix(t))
+            u.row0 = expert * t->e->N;
+        if (ours) sums = w->expert_sums[(*at)++];
+        s = layer_share_piece(w, &u, 0, u.N, owner, &sums, err);
+        if (s) break;
+        layer_add_sums(t, &sums);
+        tell(w, &u);
+    }
+    return s ? s : layer_share_beside(w, expert, err);
+}
+
+/* Each rank its experts, then all to all. */
+static lq_status round_experts(work *w, int64_t first, int64_t n, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    size_t at = 0;
+    if (w->how.ranks && n) {
+        w->n_sums = 0;
+        w->expert_sums = lq_push(&w->out.arena, (size_t)n * w->n * sizeof *w->expert_sums);
+        if (!w->expert_sums) return layer_no_memory((size_t)n * w->n, err);
+    }
+    for (int64_t e = first; e < first + n && !s; e++)
+        if (!w->how.ranks || layer_expert_owner(w, e) == comm_rank(w->how.ranks))
+            s = round_group(w, e, err);
+    for (int64_t e = first; e < first + n && w->how.ranks && !s; e++)
+        s = share_group(w, e, &at, err);
     return s;
 }
 
@@ -117,10 +234,8 @@ lq_status qz_layer_round(qz_layer_work *w, cal_layer_stats *st, int64_t first, i
 {
     w->st = st;
     w->fold = st && qz_folds(w->o);
-    lq_status s = first == 0 ? round_group(w, -1, err) : LQ_OK;
-    for (int64_t e = first; e < first + n && !s; e++)
-        s = round_group(w, e, err);
-    return s;
+    const lq_status s = first == 0 ? round_group(w, -1, err) : LQ_OK;
+    return s ? s : round_experts(w, first, n, err);
 }
 
 lq_status qz_layer_round_at(qz_layer_work *w, cal_layer_stats *st, fwd_point at, qz_item *items,

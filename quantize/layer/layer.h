@@ -23,6 +23,7 @@
 #ifndef LLMQ_QUANTIZE_LAYER_LAYER_H
 #define LLMQ_QUANTIZE_LAYER_LAYER_H
 
+#include "base/comm.h"
 #include "calib/fisher.h"
 #include "calib/stats.h"
 #include "quantize/layer/plan.h"
@@ -49,6 +50,8 @@ typedef struct {
     const qz_opts *o;
     const fisher *curvature; /* of the whole model; NULL: none */
     bool residual;           /* keep what rounding left of weights that tuning can train */
+    comm *
+        ranks; /* they share the work, all make the same calls, and have the same result; NULL: one process */
     pool *p;
     const lq_job *job;
 } qz_rounding;

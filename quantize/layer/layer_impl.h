@@ -1,6 +1,6 @@
 /* quantize/layer/layer_impl.h - a layer while it is quantized: shared by layer.c, which goes
- * through its matrices, layer_fold.c, which scales inputs first, and layer_round.c, which rounds
- * one. */
+ * through its matrices, layer_fold.c, which scales inputs first, layer_round.c, which rounds
+ * one, and layer_share.c, which shares them out over ranks. */
 #ifndef LLMQ_QUANTIZE_LAYER_LAYER_IMPL_H
 #define LLMQ_QUANTIZE_LAYER_LAYER_IMPL_H
 
@@ -22,14 +22,21 @@ typedef struct {
     int64_t most, few;              /* tokens of the expert that has most; experts with too few */
     bool rounded;                   /* the latter: to nearest, without statistics */
     int8_t *residual;               /* kept for tuning; NULL: not */
-    const float *dense;             /* not quantized, but changed by folding: all of it as f32 */
+    float *dense;                   /* not quantized, but changed by folding: all of it as f32 */
 } target;
+
+/* What rounding adds to them. */
+typedef struct {
+    double squares, loss, loss_rtn;
+    int32_t measured;
+} unit_sums;
 
 /* A matrix of it that is rounded at once: all of the tensor, or one of its stacked experts. */
 typedef struct {
     target *t;
     int64_t expert;
     int64_t N, K, row0; /* rows row0 .. row0 + N of the result */
+    int64_t skipped;    /* rows of the matrix before these, where they are a piece of it */
     const void *W;      /* [N,K] of d; folded */
     lq_dtype d;
     float *own;    /* W where it may be changed */
@@ -39,7 +46,15 @@ typedef struct {
     double loss;     /* that rounding found on its way, by st; NAN: to be measured */
     double loss_rtn; /* before folding; NAN: not measured */
     double alpha;
+    unit_sums sums; /* of the result */
 } unit;
+
+/* Rows of a matrix that one rank rounds. */
+typedef struct {
+    size_t unit; /* of the group */
+    int64_t first, rows;
+    int owner;
+} piece;
 
 typedef struct qz_layer_work {
     qz_rounding how;
@@ -56,7 +71,9 @@ typedef struct qz_layer_work {
     gptq_basis basis; /* of the last matrix of the group that took one */
     target *targets;  /* all entries of the layer, in the plan's order */
     size_t n;
-    int64_t n_units, n_made;  /* matrices that are rounded */
+    int64_t n_units, n_made; /* matrices that are rounded */
+    unit_sums *expert_sums;  /* several ranks: of our experts' units, in their order */
+    size_t n_sums;
     const float *expert_cols; /* what the inputs of all experts were divided by; NULL: nothing */
     double expert_alpha;
 } work;
@@ -107,11 +124,28 @@ lq_status layer_fold_group(work *w, group *g, int64_t expert, lq_err *err);
 /* ---- layer_round.c ---- */
 /* A matrix of t, not read yet, and the statistics of its inputs. */
 unit layer_unit(const work *w, target *t, int64_t expert);
-/* u->W has been read. Errors: those of qz_layer_round. */
+/* u->W has been read; is none of its tensor rounded yet, its scheme is settled, by all of u, and it is cut. Errors:
+ * those of qz_layer_round. */
+lq_status layer_start_unit(work *w, const unit *u, lq_err *err);
+/* That was done: its rows are rounded, and u->sums set. The same errors. */
 lq_status layer_round_unit(work *w, unit *u, lq_err *err);
+void layer_add_sums(target *t, const unit_sums *sums);
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
 #endif
 void layer_note(qz_report *r, const char *fmt, ...);
+
+/* ---- layer_share.c ---- */
+int layer_expert_owner(const work *w, int64_t expert);
+/* Who rounds what of n matrices that were started; p [layer_most_pieces]. Returns how many pieces. One rank: whole
+ * matrices. */
+size_t layer_cut(piece *p, const work *w, const unit *u, size_t n);
+size_t layer_most_pieces(const work *w, size_t n_units);
+unit layer_part(const unit *whole, const piece *p);
+/* Rows first .. first + rows of u, which `owner` has rounded, to all; *sums: its, then everybody's. Errors: those of
+ * comm.h, LQ_ENOMEM. */
+lq_status layer_share_piece(work *w, const unit *u, int64_t first, int64_t rows, int owner,
+                            unit_sums *sums, lq_err *err);
+lq_status layer_share_beside(work *w, int64_t expert, lq_err *err);
 
 #endif

@@ -43,7 +43,7 @@ static void find_stats(const work *w, unit *u)
     const int64_t tokens = u->st->tokens;
     if (rep->tokens < 0 || tokens < rep->tokens) rep->tokens = tokens;
     u->t->most = tokens > u->t->most ? tokens : u->t->most;
-    if (!u->st->H || tokens * FEW >= u->K) return;
+    if ((!u->st->H && !u->st->elsewhere) || tokens * FEW >= u->K) return;
     u->t->few++;
     u->st_all = true;
     u->st = e->role == R_EXPERT_DOWN ? NULL : all;
@@ -80,7 +80,7 @@ static lq_status curvature_of(const work *w, qz_matrix *m, const unit *u, lq_are
     if (!from || k == GRAD_SUMS || !from->G[w->layer][k]) return LQ_OK;
     float *G = lq_push(a, n * sizeof *G), *own = lq_push(a, nh * sizeof *own);
     if (!G || !own) return layer_no_memory((n + nh) * sizeof *G, err);
-    m->G = memcpy(G, from->G[w->layer][k], n * sizeof *G);
+    m->G = memcpy(G, from->G[w->layer][k] + u->skipped * B, n * sizeof *G);
     for (int64_t i = 0; i < u->N && s; i++)
         for (int64_t j = i / B * B, at = 0; at < B && j < u->N; j++, at++)
             G[i * B + at] *= s[i] * s[j];
@@ -173,12 +173,16 @@ static int64_t find_outliers(work *w, target *t, int32_t *idx)
 }
 
 /* Settle what of the scheme depends on the weights or their inputs, and cut the tensor. */
-static lq_status start_target(work *w, const unit *u, lq_err *err)
+lq_status layer_start_unit(work *w, const unit *u, lq_err *err)
 {
     target *t = u->t;
     const plan_entry *e = t->e;
     qt_scheme s = e->scheme;
     if (t->out.t.N) return LQ_OK;
+    if (u->fold.cols) { /* once for all stacked experts: they share it */
+        layer_note(&t->rep, "scaled with alpha %.2f", u->alpha);
+        qz_report_fold(&t->rep, u->fold.cols, u->K, u->alpha);
+    }
     if (s.kind == QT_UINT) {
         float absmax;
         lq_status st = layer_absmax(w, u, &absmax, err);
@@ -214,19 +218,13 @@ lq_status layer_round_unit(work *w, unit *u, lq_err *err)
 {
     target *t = u->t;
     qz_out rows, *out = &t->out;
-    if (u->fold.cols && !t->out.t.N) { /* once for all stacked experts: they share it */
-        layer_note(&t->rep, "scaled with alpha %.2f", u->alpha);
-        qz_report_fold(&t->rep, u->fold.cols, u->K, u->alpha);
-    }
-    lq_status s = start_target(w, u, err);
-    if (s) return s;
     if (u->N != t->out.t.N) {
         out = &rows;
         if (!qz_out_rows(out, &t->out, u->row0, u->row0 + u->N))
             return lq_fail(err, LQ_EUNSUPPORTED, "its blocks run across experts");
     }
-    s = qz_by_method(t->e, w->o) ? make_on_grids(w, u, out, err)
-                                 : qz_round_kind(out, u->W, u->d, t->outliers, w->p, err);
+    lq_status s = qz_by_method(t->e, w->o) ? make_on_grids(w, u, out, err)
+                                           : qz_round_kind(out, u->W, u->d, t->outliers, w->p, err);
     if (!s && w->how.residual && w->st) s = keep_residual(w, u, &out->t, err);
     qz_loss loss;
     const float *H = u->st && isnan(u->loss) ? u->st->H : NULL;
@@ -235,10 +233,18 @@ lq_status layer_round_unit(work *w, unit *u, lq_err *err)
     if (!isnan(u->loss)) loss.loss = u->loss;
     if (!isfinite(loss.rmse))
         return lq_fail(err, LQ_EVALUE, "the quantized weights are not finite");
-    t->squares += loss.rmse * loss.rmse * (double)(u->N * u->K);
+    u->sums = (unit_sums){ .squares = loss.rmse * loss.rmse * (double)(u->N * u->K) };
     if (isnan(loss.loss)) return LQ_OK;
-    t->measured = true;
-    t->loss += loss.loss;
-    t->loss_rtn += u->loss_rtn;
+    u->sums.measured = true;
+    u->sums.loss = loss.loss;
+    u->sums.loss_rtn = u->loss_rtn;
     return LQ_OK;
+}
+
+void layer_add_sums(target *t, const unit_sums *sums)
+{
+    t->squares += sums->squares;
+    t->measured |= sums->measured != 0;
+    t->loss += sums->loss;
+    t->loss_rtn += sums->loss_rtn;
 }

@@ -167,6 +167,7 @@ lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, in
 
 void qz_state_close(qz_state *s, bool remove)
 {
+    remove |= s->apart;
     for (int64_t i = 0; s->layers && i < s->n_layers; i++)
         if (s->layers[i].header) lqf_close(&s->layers[i]);
     free(s->layers);
@@ -185,6 +186,84 @@ void qz_state_clear(const char *out_path, const cJSON *what)
     const int n = snprintf(dir, sizeof dir, "%s.resume", out_path);
     if (n < 0 || (size_t)n >= sizeof dir || !lq_exists(dir)) return;
     if (!qz_state_open(&s, out_path, what, 1, false, &err)) qz_state_close(&s, true);
+}
+
+/* ---- other ranks ---- */
+static lq_status open_layer(qz_state *s, int64_t layer, const char *path, lq_err *err)
+{
+    const lq_status st = lqf_open(&s->layers[layer], path, err);
+    if (!st) s->n_done++;
+    if (s->apart) unlink(path);
+    return st;
+}
+
+lq_status qz_state_apart(qz_state *s, int64_t n_layers, lq_err *err)
+{
+    memset(s, 0, sizeof *s);
+    s->lock = -1;
+    s->n_layers = n_layers;
+    s->apart = true;
+    s->layers = calloc((size_t)n_layers, sizeof *s->layers);
+    if (!s->layers) return lq_fail(err, LQ_ENOMEM, "no memory for %lld parts", (long long)n_layers);
+    const lq_status st = lq_temp_folder(s->dir, sizeof s->dir, err);
+    if (st) s->dir[0] = 0;
+    return st;
+}
+
+/* size bytes that rank 0 has at `from`, to a file of the others. */
+static lq_status share_bytes(comm *ranks, const uint8_t *from, size_t size, const char *path,
+                             lq_err *err)
+{
+    enum { WINDOW = 4 << 20 };
+    const bool gives = comm_rank(ranks) == 0;
+    lq_out *f = NULL;
+    uint8_t *box = malloc(WINDOW);
+    lq_status st = box ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for a part");
+    if (!st && !gives) st = lq_out_open(&f, path, err);
+    for (size_t at = 0; at < size && !st; at += WINDOW) {
+        const size_t n = size - at < WINDOW ? size - at : WINDOW;
+        if (gives) memcpy(box, from + at, n);
+        st = comm_broadcast(ranks, 0, box, n, err);
+        if (!st && !gives) st = lq_out_write(f, box, n, err);
+    }
+    free(box);
+    if (st || gives) {
+        lq_out_abort(f);
+        return st;
+    }
+    return lq_out_commit(f, err);
+}
+
+lq_status qz_state_share(qz_state *s, comm *ranks, lq_err *err)
+{
+    lq_status st = LQ_OK;
+    for (int64_t i = 0; i < s->n_layers && !st; i++) {
+        char path[4200];
+        const lq_map *m = &s->layers[i].map;
+        uint64_t size = qz_state_done(s, i) ? m->size : 0;
+        st = comm_broadcast(ranks, 0, &size, sizeof size, err);
+        if (!st && size) st = layer_path(path, sizeof path, s, i, err);
+        if (!st && size) st = share_bytes(ranks, m->data, (size_t)size, path, err);
+        if (!st && size && s->apart) st = open_layer(s, i, path, err);
+        if (size && !s->apart) qz_state_drop(s, i);
+    }
+    return st;
+}
+
+lq_status qz_state_share_file(const qz_state *s, comm *ranks, const char *name, lq_err *err)
+{
+    enum { MOST = 1 << 30 };
+    char path[4200];
+    char *text = NULL;
+    size_t n = 0;
+    lq_status st = lq_path_join(path, sizeof path, s->dir, name, err);
+    if (st) return st;
+    if (!s->apart && lq_exists(path)) st = lq_read_file(&text, &n, path, MOST, err);
+    uint64_t size = n;
+    if (!st) st = comm_broadcast(ranks, 0, &size, sizeof size, err);
+    if (!st && size) st = share_bytes(ranks, (const uint8_t *)text, (size_t)size, path, err);
+    free(text);
+    return st;
 }
 
 /* ---- layers ---- */
@@ -246,11 +325,7 @@ lq_status qz_state_add(qz_state *s, int64_t layer, const qz_layer *p, lq_err *er
     else
         st = lqf_commit(w, err);
     cJSON_Delete(reports);
-    if (!st) {
-        st = lqf_open(&s->layers[layer], path, err);
-        if (!st) s->n_done++;
-    }
-    return st;
+    return st ? st : open_layer(s, layer, path, err);
 }
 
 lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t layer, qz_item *items,

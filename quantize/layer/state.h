@@ -17,6 +17,8 @@
 
 typedef struct {
     char dir[4096];
+    bool
+        apart; /* of another rank than 0: a folder for a while, whose files have no names once they are mapped */
     int lock; /* quantize/layer/lock.h */
     int64_t n_layers, n_done;
     lqf_file *layers; /* [n_layers]; header NULL: not finished */
@@ -42,6 +44,12 @@ lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t layer, 
 void qz_state_drop(const qz_state *s, int64_t layer);
 /* Its reports; reports [plan->n], strings live as long as the state. */
 void qz_state_reports(const qz_state *s, int64_t layer, qz_report *reports, size_t *n);
+/* The state of a rank that shares another's work: empty, in a temporary folder ($TMPDIR). Errors: LQ_EIO, LQ_ENOMEM. */
+lq_status qz_state_apart(qz_state *s, int64_t n_layers, lq_err *err);
+/* The finished layers of rank 0, to all ranks. Errors: those of comm.h, LQ_EIO, LQ_ENOMEM. */
+lq_status qz_state_share(qz_state *s, comm *ranks, lq_err *err);
+/* A file of rank 0's folder that a run goes on from, likewise, if it is there. */
+lq_status qz_state_share_file(const qz_state *s, comm *ranks, const char *name, lq_err *err);
 /* Unmap; with `remove` also delete the folder. */
 void qz_state_close(qz_state *s, bool remove);
 /* The output is there: removes what a run of the same `what` left that was killed after its end.

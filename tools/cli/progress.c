@@ -21,7 +21,7 @@ static volatile sig_atomic_t signal_seen;
 static struct {
     pthread_mutex_t lock;
     log_level level;
-    bool terminal, drawn;
+    bool terminal, drawn, quiet;
     char what[64];
     double started, shown;
     prog_listener listener; /* NULL: stderr */
@@ -119,7 +119,8 @@ void prog_show(const prog_phase *p)
         snprintf(g.what, sizeof g.what, "phases");
         g.shown = g.terminal ? 0 : now;
     }
-    if (g.level >= LOG_INFO && now - g.shown >= (g.terminal ? redraw_secs : plain_secs)) {
+    if (!g.quiet && g.level >= LOG_INFO &&
+        now - g.shown >= (g.terminal ? redraw_secs : plain_secs)) {
         prog_phase_line(line, sizeof line, p, os_memory_used(), g.terminal ? BAR : 0);
         put_line(line, now);
     }
@@ -138,7 +139,7 @@ static void progress_report(void *user, const char *what, double done, double to
         g.shown = g.terminal ? 0 : now; /* plain lines: only for work that takes a while */
     }
     bool last = done >= total;
-    if (g.level >= LOG_INFO &&
+    if (!g.quiet && g.level >= LOG_INFO &&
         (now - g.shown >= (g.terminal ? redraw_secs : plain_secs) || (last && g.terminal))) {
         char line[LINE];
         prog_line(line, sizeof line, what, done, total, now - g.started, os_memory_used(),
@@ -167,7 +168,7 @@ void prog_say(log_level level, const char *fmt, ...)
         vsnprintf(text, sizeof text, fmt, ap);
         g.listener(g.user, level, text);
     }
-    if (g.listener || level > g.level) {
+    if (g.listener || g.quiet || level > g.level) {
         pthread_mutex_unlock(&g.lock);
         va_end(ap);
         return;
@@ -177,6 +178,13 @@ void prog_say(log_level level, const char *fmt, ...)
     va_end(ap);
     fputc('\n', stderr);
     fflush(stderr);
+    pthread_mutex_unlock(&g.lock);
+}
+
+void prog_quiet(void)
+{
+    pthread_mutex_lock(&g.lock);
+    g.quiet = true;
     pthread_mutex_unlock(&g.lock);
 }
 

@@ -14,6 +14,8 @@ const lq_job *prog_start(log_level level);
 void prog_end(void);
 /* The signal that set the stop flag, or 0. */
 int prog_signal(void);
+/* From now on nothing is shown: another process speaks for this one. */
+void prog_quiet(void);
 /* One line to stderr, below the progress line, when --log-level shows it. */
 __attribute__((format(printf, 2, 3))) void prog_say(log_level level, const char *fmt, ...);
 

@@ -1,0 +1,114 @@
+"""llmq quantize on several ranks: the same bytes as on one, whatever happens to one of them."""
+import json
+import os
+import pathlib
+import signal
+
+import pytest
+
+from ranks import LAUNCHERS, Ended, by_mpi, by_sockets, rank_env, start_rank
+from shim import stopped
+from test_quantize import QUICK, digest, least_memory, leftovers
+
+ARCH = pathlib.Path(__file__).resolve().parents[1] / "golden/arch"
+HARD = "LLMQ_HARD" in os.environ
+RANKS = [2, 3, 4, 8] if HARD else [2, 3]
+GPTQ = ["-m", "gptq", "--no-check", *QUICK]
+# One chunk of 16 windows, which ranks cut; three chunks of four, which they share.
+SHORT, LONG = ["--calib-samples", "16", "--calib-len", "16"], ["--calib-samples", "11", "--calib-len", "512"]
+
+DENSE = [("each tensor by a rank", ["rtn", "--check"]), ("stages, pieces of rows", ["gptq", *LONG]),
+         ("folding", ["awq", *QUICK]), ("curvature, training, text of its own", ["auto", "--tune", "2", "--self-samples", "2", *QUICK]),
+         ("columns of outliers", ["int8", *QUICK]), ("bits that are shared out", ["gptq", "--bpw", "4.5", *QUICK]),
+         ("within a limit", ["gptq", "--memory-limit", "least", *LONG])]
+SPARSE = [("experts apart", "mixtral-moe", ["gptq"]), ("folding for experts", "mixtral-moe", ["awq", "--group-size", "16"]),
+          ("experts in one tensor, biases", "gpt-oss-sinks", ["awq", "--group-size", "16"]),
+          ("experts within a limit", "qwen2-moe-shared", ["gptq", "--memory-limit", "least"]),
+          ("experts that are trained", "dots1", ["auto", "--tune", "2", "--self-samples", "0", "--group-size", "16"]),
+          ("states, attention and experts", "jamba", ["gptq"]), ("states beside attention", "falcon-h1", ["awq", "--group-size", "16"])]
+
+
+def same_on_all(llmq, tmp_path, model, *args):
+    args = ["quantize", model, "-m", *args, "--threads", "1"]
+    if "least" in args:
+        args[args.index("least")] = least_memory(llmq, *args[:args.index("--memory-limit")], *args[args.index("least") + 1:])
+    llmq(*args, "-o", tmp_path / "one")
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    for n in RANKS:
+        by_sockets(llmq, n, *args, "-o", tmp_path / "many", TMPDIR=str(tmp))
+        assert digest(tmp_path / "many") == digest(tmp_path / "one"), f"{n} ranks"
+        (tmp_path / "many").unlink()
+        assert leftovers(tmp_path) == ["one", "tmp"] and leftovers(tmp) == []
+
+
+@pytest.mark.parametrize("why,args", DENSE, ids=[x[0] for x in DENSE])
+def test_a_dense_model_has_the_same_bytes_on_any_number_of_ranks(llmq, draft, tmp_path, why, args):
+    same_on_all(llmq, tmp_path, draft, *args)
+
+
+@pytest.fixture
+def ids(tmp_path_factory):
+    path = tmp_path_factory.mktemp("calib") / "c.ids"
+    path.write_text(" ".join(str(i * 7919 % 61) for i in range(16 * 16)))
+    return ["--calib", path, *SHORT]
+
+
+@pytest.mark.parametrize("why,folder,args", SPARSE, ids=[x[0] for x in SPARSE])
+def test_a_mixture_of_experts_and_a_hybrid_have_the_same_bytes_on_any_number_of_ranks(llmq, ids, tmp_path, why, folder, args):
+    same_on_all(llmq, tmp_path, ARCH / folder, *args, *ids)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS or ["mpirun"])
+def test_mpirun_starts_them_and_rank_0_speaks(llmq, draft, tmp_path, launcher):
+    if not LAUNCHERS:
+        pytest.skip("no mpirun here")
+    llmq("quantize", draft, "-o", tmp_path / "one", *GPTQ)
+    p = by_mpi(llmq, launcher, 2, "quantize", draft, "-o", tmp_path / "two", *GPTQ, "--json")
+    assert json.loads(p.stdout)["method"] == "gptq" and p.stderr.count("ranks: 2 (") == 1
+    assert digest(tmp_path / "two") == digest(tmp_path / "one")
+    p = by_mpi(llmq, launcher, 2, "quantize", draft, "-o", tmp_path / "no", "-m", "gptq", "--calib", tmp_path / "none", code=3)
+    assert p.stderr.count("llmq: quantize:") == 1 and not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_that_is_killed_ends_all_and_another_number_of_ranks_goes_on(llmq, draft, tmp_path, monkeypatch, victim):
+    args, out = ["quantize", draft, "-o", tmp_path / "q", *GPTQ], tmp_path / "q"
+    llmq("quantize", draft, "-o", tmp_path / "one", *GPTQ)
+    for k, v in rank_env(0, 3, tmp_path).items():
+        monkeypatch.setenv(k, v)
+    others = [start_rank(llmq, i, 3, tmp_path, *args) for i in (1, 2)]
+    with stopped(llmq, "part-00001.llmq", *args) as first:
+        if victim:
+            others[0].kill()
+            first.send_signal(signal.SIGCONT)
+            assert first.wait(60) == 1
+    for k in rank_env(0, 3, tmp_path):
+        monkeypatch.delenv(k)
+    r = Ended(others)
+    assert r.codes == [-9, 1] if victim else r.codes == [1, 1], str(r)
+    assert not out.exists()
+    r = by_sockets(llmq, 2, *args, "--json")
+    assert json.loads(r.out[0])["resumed_parts"] >= 1 and r.out[1] == ""
+    assert digest(out) == digest(tmp_path / "one") and leftovers(tmp_path) == ["one", "q"]
+
+
+ALONE = [("a text that is not there", {1: ["--calib", "nowhere.txt"]}, "nowhere.txt", 3),
+         ("other kernels", {2: ["--kernels", "ref"]}, "kernels of rank 0, found another provenance", 3),
+         ("another option", {1: ["--bits", "3"]}, "found another recipe", 3)]
+
+
+@pytest.mark.parametrize("why,only,text,code", ALONE, ids=[x[0] for x in ALONE])
+def test_what_is_wrong_with_one_rank_is_said_once_and_ends_all(llmq, draft, tmp_path, why, only, text, code):
+    r = by_sockets(llmq, 3, "quantize", draft, "-o", tmp_path / "q", *GPTQ, code=code, only=only)
+    said = [x for e in r.err for x in e.splitlines() if x.startswith("llmq: quantize:")]
+    assert len(said) == 1 and text in said[0] and f"rank {[*only][0]} of 3" in said[0], str(r)
+    assert leftovers(tmp_path) == []
+
+
+def test_what_is_wrong_with_all_is_said_by_rank_0(llmq, draft, tmp_path):
+    for more, text, code in ([["--device", "auto"], "--device: expected cpu with 2 ranks", 3],
+                             [["--model-free"], "--model-free: expected one process, found 2 ranks", 3],
+                             [["--calib", "nowhere.txt"], "nowhere.txt", 3]):
+        r = by_sockets(llmq, 2, "quantize", draft, "-o", tmp_path / "q", *(["-m", "rtn"] if "--model-free" in more else GPTQ), *more, code=code)
+        assert text in r.err[0] and "llmq: quantize" not in r.err[1], str(r)
