@@ -3,6 +3,7 @@
 # usage: scripts/ci/check-hard.sh [WORD]: the steps alone whose name has WORD in it.
 # LLMQ_KILLS (default 200): how often each command is killed at a moment drawn from a seed, which is printed.
 # LLMQ_STOPS (default 200): how often a server under load is told to end.
+# LLMQ_SWAPS (default 2000): how often models are swapped, and five times as often adapters.
 # FUZZ_TIME (default 60): seconds of each fuzzer. LLMQ_MINUTES (default 10): of changed files, and of changed requests.
 # PYTHON: a Python with pytest; else .venv, else python3.
 set -u
@@ -33,6 +34,8 @@ interop() { # 5: skipped as a whole, without the packages
 
 LLMQ_KILLS=${LLMQ_KILLS:-200}
 export LLMQ_KILLS
+LLMQ_SWAPS=${LLMQ_SWAPS:-2000}
+export LLMQ_SWAPS
 FUZZ_TIME=${FUZZ_TIME:-60}
 step "quantization killed $LLMQ_KILLS times" e2e tests/e2e/test_quantize_bounded.py -k killed_again
 step "every command killed $LLMQ_KILLS times" e2e -s tests/soak/test_kills.py
@@ -47,6 +50,7 @@ step "100,000 traces through the scheduler" env LLMQ_TRACES=100000 build/tests/t
 step "1,000,000 operations on the KV blocks" env LLMQ_KV_OPS=1000000 build/tests/test_kv
 step "20,000 requests, 30 minutes of traffic, all limits at once, clients that leave, idle connections" \
     env LLMQ_SOAK_MINUTES="${LLMQ_SOAK_MINUTES:-30}" "$python" -m pytest -q -s --no-header -p no:cacheprovider tests/soak/test_soak.py
+step "$LLMQ_SWAPS swaps of models and adapters" e2e -s tests/server/test_router_soak.py
 step "a server told to end, 200 times" env LLMQ_STOPS="${LLMQ_STOPS:-200}" "$python" -m pytest -q -s --no-header \
     -p no:cacheprovider tests/soak/test_stop.py
 step "what llmq writes, loaded by other projects; the server under clients of others" interop

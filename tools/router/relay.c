@@ -172,6 +172,7 @@ static void finish(hop *h, CURLcode code, const char *broken)
     } else if (h->whole_only) {
         http_error(h->c.r, 400, "stream", "unsupported_value", HTTP_WHOLE_ONLY);
     } else if (code == CURLE_OK) {
+        if (h->c.answers) h->c.answers(h->c.user, (int)status);
         answer(h);
     } else if (h->cut && !atomic_load(h->c.gone)) {
         http_error(h->c.r, 503, NULL, NULL, "the answer takes more memory than there is for it");

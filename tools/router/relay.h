@@ -20,6 +20,8 @@ typedef struct {
     http_req *r;             /* kept until done(); its body is what is sent by a POST */
     const char *type;        /* of that body */
     const atomic_bool *gone; /* true: its client is; looked at until done() */
+    /* Before a whole answer of this status goes to the client, on the relay's thread; NULL: nothing. */
+    void (*answers)(void *user, int status);
     /* Once, on the relay's thread. why: there was no answer, and the exchange has none yet (RELAY_NOBODY: nobody
      * listens there); NULL: it has its answer, of that HTTP status, or (0) its client is gone. */
     void (*done)(void *user, int status, const char *why);

@@ -114,8 +114,11 @@ struct job {
     int model;
     bool uses; /* the model, rather than looks at it */
     const char *method;
-    void (*ended)(struct job *j, int status); /* before it is given back; NULL: nothing */
-    char *adapter, *adapter_path;             /* of an administrator's request; malloc'd */
+    /* What follows of an administrator's request, once, before the answer goes out: who has it finds all as it says.
+     * status: not 200 where there is none either. NULL: nothing */
+    void (*ended)(struct job *j, int status);
+    bool stays;                   /* it goes on when its client has left: its end is to be known */
+    char *adapter, *adapter_path; /* of an administrator's request; malloc'd */
     char path[512], accept[128], type[128];
     atomic_bool gone;
 };
@@ -128,10 +131,18 @@ static void job_free(void *user)
     free(j);
 }
 
-/* Answered, or never to be. held: the model is. */
-static void job_end(job *j, int status, bool held)
+static void job_answers(void *user, int status)
 {
-    if (j->ended) j->ended(j, status);
+    job *j = user;
+    void (*ended)(job *, int) = j->ended;
+    j->ended = NULL;
+    if (ended) ended(j, status);
+}
+
+/* Answered, or never to be. held: the model is. */
+static void job_end(job *j, bool held)
+{
+    job_answers(j, 0);
     if (held) fleet_release(j->v->f, j->model, j->uses);
     http_release(j->r);
 }
@@ -142,10 +153,11 @@ static void job_done(void *user, int status, const char *why)
     /* A batch would send it again and again, and maybe it is why; not what nobody has seen, nor what the end cuts. */
     const bool last =
         !http_can_stream(j->r) && status != RELAY_NOBODY && !atomic_load(&j->v->draining);
+    if (why) job_answers(j, 0);
     if (why)
         http_error(j->r, last ? 500 : 503, NULL, "model_lost", "the server of %.100s broke off: %s",
                    j->v->cat.m[j->model].names[0], why);
-    job_end(j, status, true);
+    job_end(j, true);
 }
 
 static void job_ready(void *user, int status, const char *code, const char *why)
@@ -154,8 +166,9 @@ static void job_ready(void *user, int status, const char *code, const char *why)
     char socket[128];
     lq_err err;
     if (status) {
+        job_answers(j, 0);
         http_error(j->r, status, "model", code, "%s", why);
-        job_end(j, 0, false);
+        job_end(j, false);
         return;
     }
     fleet_socket(j->v->f, j->model, socket, sizeof socket);
@@ -166,21 +179,22 @@ static void job_ready(void *user, int status, const char *code, const char *why)
                            .r = j->r,
                            .type = j->type,
                            .gone = &j->gone,
+                           .answers = job_answers,
                            .done = job_done,
                            .user = j };
     const bool gone = atomic_load(&j->gone);
     lq_status s = gone ? LQ_EINTR : relay_send(j->v->y, &c, &err);
     if (!s) return;
     if (!gone) http_error(j->r, 503, NULL, NULL, "%s", err.msg);
-    job_end(j, 0, true);
+    job_end(j, true);
 }
 
 static void job_gone(void *user)
 {
     job *j = user;
     if (fleet_forget(j->v->f, j)) {
-        job_end(j, 0, false);
-    } else if (!j->ended) { /* else its end is to be known all the same */
+        job_end(j, false);
+    } else if (!j->stays) {
         atomic_store(&j->gone, true);
         relay_wake(j->v->y);
     }
@@ -449,7 +463,7 @@ static void loaded(void *user, int status, const char *code, const char *why)
         http_error(j->r, status, "model", code, "%s", why);
     else
         reply_success(j->r);
-    job_end(j, status, !status);
+    job_end(j, !status);
 }
 
 /* Answered when the model is loaded. */
@@ -554,6 +568,7 @@ static void post_load_adapter(void *app, http_req *r)
         j->adapter = b.name;
         j->adapter_path = b.path;
         j->ended = adapter_loaded;
+        j->stays = true;
         b.name = b.path = NULL;
     }
     free_body(&b);
@@ -596,6 +611,7 @@ static void post_unload_adapter(void *app, http_req *r)
         if (j) {
             j->adapter = b.name;
             j->ended = adapter_unloaded;
+            j->stays = true;
             b.name = NULL;
             fleet_ask(v->f, which, job_ready, j);
         }
