@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #define FUZZERS(X) \
+    X(adapter)     \
     X(body)        \
     X(cli)         \
     X(config)      \
