@@ -22,6 +22,7 @@
 #include "tools/server/serve_limits.h"
 #include "tools/server/serve_ops.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -49,6 +50,9 @@ typedef struct {
 } serve_opts;
 
 enum { FCFS, PRIORITY };
+enum {
+    SAVE_SECONDS = 1
+}; /* that the KV cache has to go to disk, whatever --shutdown-timeout has left */
 static const char *const schedulings[] = { "fcfs", "priority", NULL };
 
 #define F(field) offsetof(serve_opts, field)
@@ -522,6 +526,7 @@ static void drain(serve *v)
         api_abort(lm_api(v->l));
     }
     http_wait_idle(v->door.http, 2); /* the last answers go out */
+    eng_save_until(lm_engine(v->l), fmax(until, lq_now() + SAVE_SECONDS));
 }
 
 static void close_all(serve *v)

@@ -8,6 +8,7 @@
 
 #include <cjson/cJSON.h>
 #include <nettle/sha2.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 enum {
@@ -412,6 +413,11 @@ lq_status disk_open(disk **out, const eng_opts *o, kv_cache *kv, void (*wake)(vo
     return LQ_OK;
 }
 
+void disk_until(disk *d, double until)
+{
+    if (d) kvd_until(d->files, until);
+}
+
 void disk_close(disk *d)
 {
     if (!d) return;
@@ -419,8 +425,12 @@ void disk_close(disk *d)
         end_look(d, &d->looks);
     save_all(d);
     settle(d);
-    kvd_close(d->files);
+    const uint64_t late = kvd_close(d->files);
     free(d->due.put);
     free(d->due.back);
+    char text[128];
+    snprintf(text, sizeof text, "%llu parts of blocks in the time that there was",
+             (unsigned long long)late);
+    if (late) on_note(d, text);
     free(d);
 }

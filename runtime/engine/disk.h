@@ -23,8 +23,12 @@ void disk_hash(uint64_t out[2], const void *data, size_t n);
 /* wake: as kvd_opts'. Errors: kvd_open's; LQ_EUNSUPPORTED: the cache keeps no prefixes. */
 lq_status disk_open(disk **d, const eng_opts *o, kv_cache *kv, void (*wake)(void *user), void *user,
                     lq_err *err);
-/* All that is cached is written, as much as the folder holds. NULL allowed. */
+/* All that is cached is written, as much as the folder holds and as the time lasts, what was used last first. NULL
+ * allowed. */
 void disk_close(disk *d);
+
+/* Nothing is written after that (lq_now's seconds). Any thread; d may be NULL. */
+void disk_until(disk *d, double until);
 
 /* A prompt that could begin now: are its blocks looked for? Then s->reading until disk_step. */
 bool disk_look(void *d, seq *s);

@@ -912,6 +912,8 @@ lq_status eng_open(engine **out, const model *m, const tok_tokenizer *tok, pool 
     return s;
 }
 
+void eng_save_until(engine *e, double until) { disk_until(e->disk, until); }
+
 void eng_close(engine *e)
 {
     if (!e) return;

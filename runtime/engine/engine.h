@@ -66,5 +66,7 @@ void eng_cancel(engine *e,
 void eng_stats_get(engine *e, eng_stats *s);
 /* Refuse new requests; true when nothing runs any more, within timeout seconds. */
 bool eng_drain(engine *e, double timeout);
+/* What eng_close writes to a disk is written by then (lq_now's seconds), or not. */
+void eng_save_until(engine *e, double until);
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/locale.h"
+#include "base/os.h"
 #include "runtime/model/kv_store.h"
 
 #include <pthread.h>
@@ -51,6 +52,8 @@ struct kv_disk {
     pthread_cond_t to_write, to_read, room;
     pthread_t writer, reader;
     bool has_writer, has_reader, closing, noted;
+    _Atomic double until; /* when writing ends; 0: it does not */
+    uint64_t late;        /* parts that were not written for that */
     queue out, in;
     kvd_look *looks, **last_look; /* that wait for the thread */
     bool failing;
@@ -136,17 +139,40 @@ static int pop(queue *q)
 
 /* ---- writing ---- */
 
+void kvd_until(kv_disk *d, double until)
+{
+    pthread_mutex_lock(&d->mu);
+    atomic_store(&d->until, until);
+    pthread_cond_broadcast(&d->room);
+    pthread_mutex_unlock(&d->mu);
+}
+
+static bool is_late(kv_disk *d)
+{
+    const double until = atomic_load(&d->until);
+    return until > 0 && lq_now() >= until;
+}
+
+/* Under mu, which is left meanwhile: a place becomes free, or it is too late. */
+static void wait_room(kv_disk *d)
+{
+    const double until = atomic_load(&d->until);
+    if (until > 0)
+        os_cond_until(&d->room, &d->mu, until);
+    else
+        pthread_cond_wait(&d->room, &d->mu);
+}
+
 uint8_t *kvd_put(kv_disk *d, const uint64_t key[2], kv_part part, const int32_t *tokens,
                  int64_t used, bool wait)
 {
     const bool known = kvs_knows(d->store, key, part);
     pthread_mutex_lock(&d->mu);
-    int i = take_free(&d->out);
-    while (i < 0 && wait) {
-        pthread_cond_wait(&d->room, &d->mu);
-        i = take_free(&d->out);
-    }
+    int i = -1;
+    while (!is_late(d) && (i = take_free(&d->out)) < 0 && wait)
+        wait_room(d);
     if (i < 0 && !known) d->stats.lost++;
+    if (i < 0 && !known && is_late(d)) d->late++;
     if (i >= 0) {
         place *x = &d->out.at[i];
         x->used = used;
@@ -222,11 +248,13 @@ static void write_one(kv_disk *d, place *x, bool held)
 /* All that waits, under one lock of the folder. */
 static void write_all(kv_disk *d)
 {
-    const bool held = kvs_begin(d->store);
+    const bool held = kvs_begin(d->store, &d->until);
     pthread_mutex_lock(&d->mu);
     for (int i; (i = pop(&d->out)) >= 0;) {
+        const bool late = is_late(d);
+        d->late += late && !d->out.at[i].only_used;
         pthread_mutex_unlock(&d->mu);
-        write_one(d, &d->out.at[i], held);
+        if (!late) write_one(d, &d->out.at[i], held);
         pthread_mutex_lock(&d->mu);
         put_free(&d->out, i);
         pthread_cond_broadcast(&d->room);
@@ -553,7 +581,7 @@ lq_status kvd_open(kv_disk **out, const kvd_opts *o, lq_err *err)
     pthread_mutex_init(&d->mu, NULL);
     pthread_cond_init(&d->to_write, NULL);
     pthread_cond_init(&d->to_read, NULL);
-    pthread_cond_init(&d->room, NULL);
+    os_cond_init(&d->room);
     lq_status s = kvs_open(&d->store, o->dir, o->bytes, err);
     if (!s) s = queue_open(&d->out, file, o, err);
     if (!s) s = queue_open(&d->in, file, o, err);
@@ -569,9 +597,9 @@ lq_status kvd_open(kv_disk **out, const kvd_opts *o, lq_err *err)
     return s;
 }
 
-void kvd_close(kv_disk *d)
+uint64_t kvd_close(kv_disk *d)
 {
-    if (!d) return;
+    if (!d) return 0;
     pthread_mutex_lock(&d->mu);
     d->closing = true;
     pthread_cond_broadcast(&d->to_write);
@@ -589,7 +617,9 @@ void kvd_close(kv_disk *d)
     pthread_cond_destroy(&d->to_read);
     pthread_cond_destroy(&d->room);
     pthread_mutex_destroy(&d->mu);
+    const uint64_t late = d->late;
     free(d);
+    return late;
 }
 
 void kvd_stats_get(kv_disk *d, kvd_stats *s)

@@ -34,11 +34,14 @@ typedef struct {
 size_t kvd_memory(const size_t part_bytes[KV_PARTS]);
 /* Errors: kvs_open's; LQ_EUSAGE: a block does not fit into `bytes`. */
 lq_status kvd_open(kv_disk **d, const kvd_opts *o, lq_err *err);
-void kvd_close(kv_disk *d); /* what was put is written first; NULL allowed */
+/* Nothing is written that is not by then (lq_now's seconds). Any thread; at any time. */
+void kvd_until(kv_disk *d, double until);
+/* What was put is written first. Returns how many parts were not, since their time was over. NULL allowed. */
+uint64_t kvd_close(kv_disk *d);
 
 /* ---- what is written ---- */
 /* A place for the part, of part_bytes, until kvd_put_end; NULL: the folder has it (it counts as used), or
- * the queue is full. used: nanoseconds of the real clock. wait: for the queue. */
+ * the queue is full, or it is too late. used: nanoseconds of the real clock. wait: for the queue. */
 uint8_t *kvd_put(kv_disk *d, const uint64_t key[2], kv_part part, const int32_t *tokens,
                  int64_t used, bool wait);
 void kvd_put_end(kv_disk *d, uint8_t *place);

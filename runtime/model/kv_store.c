@@ -1,6 +1,7 @@
 /* runtime/model/kv_store.c - see kv_store.h. */
 #include "runtime/model/kv_store.h"
 
+#include "base/clock.h"
 #include "base/os.h"
 #include "base/out_file.h"
 #include "base/path.h"
@@ -130,12 +131,19 @@ static bool make_room(kv_store *s, size_t bytes)
 
 /* ---- the lock ---- */
 
-bool kvs_begin(kv_store *s)
+static bool is_over(const _Atomic double *until)
+{
+    const double t = until ? atomic_load(until) : 0;
+    return t > 0 && lq_now() >= t;
+}
+
+bool kvs_begin(kv_store *s, const _Atomic double *until)
 {
     uint64_t batch = 0;
     int tries = 0;
     while (flock(s->lock, LOCK_EX | LOCK_NB) != 0) {
-        if ((errno != EWOULDBLOCK && errno != EINTR) || ++tries > LOCK_TRIES) return false;
+        if (is_over(until) || (errno != EWOULDBLOCK && errno != EINTR) || ++tries > LOCK_TRIES)
+            return false;
         nanosleep(&(struct timespec){ .tv_nsec = LOCK_NAP_NS }, NULL);
     }
     if (pread(s->lock, &batch, sizeof batch, 0) != (ssize_t)sizeof batch) batch = 0;
@@ -167,7 +175,7 @@ lq_status kvs_open(kv_store **out, const char *dir, size_t bytes, lq_err *err)
     if (!s->dir) st = lq_fail(err, LQ_ENOMEM, "%s: out of memory", dir);
     if (!st && s->fd < 0) st = lq_fail(err, LQ_EIO, "%s: %s", dir, strerror(errno));
     if (!st && s->lock < 0) st = lq_fail(err, LQ_EIO, "%s/%s: %s", dir, lock_name, strerror(errno));
-    if (!st && kvs_begin(s)) {
+    if (!st && kvs_begin(s, NULL)) {
         (void)make_room(s, 0);
         kvs_end(s);
     } else if (!st) {

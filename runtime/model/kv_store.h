@@ -25,8 +25,9 @@ size_t kvs_least(size_t bytes); /* that a file of so many counts for */
 lq_status kvs_open(kv_store **s, const char *dir, size_t bytes, lq_err *err);
 void kvs_close(kv_store *s); /* NULL allowed */
 
-/* May write; false: another server has had the folder for too long, or it cannot be locked. */
-bool kvs_begin(kv_store *s);
+/* May write; false: another server has had the folder for too long, or until *until (lq_now's seconds; 0: it is not
+ * looked at), or it cannot be locked. until: NULL, or set by any thread meanwhile. */
+bool kvs_begin(kv_store *s, const _Atomic double *until);
 void kvs_end(kv_store *s);
 /* Between the two. file [KVF_HEAD + w->bytes], the part in its place; used: as of kvs_use. Others go to
  * make room, those first that were not used for longest. *written: false where it was there. LQ_EIO: the

@@ -1,6 +1,7 @@
 """The KV cache on disk (--kv-cache-dir): the same bytes from disk, memory or none, after restarts, kills, full
 and damaged disks, and beside another server."""
 import concurrent.futures
+import fcntl
 import json
 import os
 import random
@@ -321,3 +322,19 @@ def test_folders_that_will_not_do(llmq, tmp_path):
                              ("good", "1K", "expected 12288 bytes or more, as a block takes")):
         got = llmq("serve", TINY, "--port", 0, *disk(tmp_path / name, size), code=None)
         assert got.returncode and f"--kv-cache-dir: {tmp_path / name}" in got.stderr and says in got.stderr, got.stderr
+
+
+def test_the_end_does_not_wait_for_a_folder_that_another_has(serve, tmp_path):
+    """What is not saved by then is a miss of the next server, and a line says so."""
+    args = [TINY, *disk(tmp_path / "kv"), "--shutdown-timeout", 0]
+    s = serve(*args)
+    prompt = ids(200)
+    want = ask(s, prompt)[0]
+    with open(tmp_path / "kv/llmq-kv.lock") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert s.stop() == 0
+    assert re.search(r"--kv-cache-dir: not written: \d+ parts of blocks in the time that there was", s.output())
+    assert not files(tmp_path / "kv")
+    again = serve(*args)
+    assert ask(again, prompt) == (want, 0)
+    assert again.stop() == 0 and files(tmp_path / "kv")

@@ -1,23 +1,9 @@
 /* The engine with its KV cache on disk: the same bytes at any load, however requests begin and end, and
  * after the engine was opened again. */
 #include "tests/support/engine_jobs.h"
+#include "tests/support/temp_dir.h"
 
-#include <dirent.h>
-#include <unistd.h>
-
-static char dir[64];
-
-static void remove_dir(void)
-{
-    char path[400];
-    DIR *d = opendir(dir);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        if (e->d_name[0] != '.') unlink(path);
-    }
-    if (d) closedir(d);
-    rmdir(dir);
-}
+static char dir[TEMP_DIR];
 
 TEST(a_cache_on_disk_gives_the_same_bytes_at_any_load)
 {
@@ -43,8 +29,7 @@ TEST(a_cache_on_disk_gives_the_same_bytes_at_any_load)
         { "guesses", 2, { .kv_bytes = 2 * one, .max_len = MAX_LEN, .guesses = 5 } },
         { "a folder for a few blocks", 2, { .kv_bytes = 2 * one, .disk = { .bytes = 1 << 16 } } },
     };
-    strcpy(dir, "/tmp/llmq-kv-XXXXXX");
-    CHECK(mkdtemp(dir), "no folder");
+    temp_dir_make(dir);
     run_alone((eng_opts){ 0 });
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         rig r;
@@ -62,7 +47,7 @@ TEST(a_cache_on_disk_gives_the_same_bytes_at_any_load)
         CHECK(st.kv_blocks_used == 0, "%s: %d blocks in use", cases[i].why, (int)st.kv_blocks_used);
         rig_close(&r);
     }
-    remove_dir();
+    temp_dir_remove(dir);
 }
 
 TEST(requests_that_are_cancelled_while_their_beginning_is_read_end_once)
@@ -70,8 +55,7 @@ TEST(requests_that_are_cancelled_while_their_beginning_is_read_end_once)
     rig r;
     job jobs[12];
     eng_opts o = { .block_size = 8, .max_len = MAX_LEN, .disk = { .bytes = 1 << 24 } };
-    strcpy(dir, "/tmp/llmq-kv-XXXXXX");
-    CHECK(mkdtemp(dir), "no folder");
+    temp_dir_make(dir);
     o.disk.dir = dir;
     for (int round = 0; round < 10; round++) {
         if (!rig_open(&r, &golden, 2, o)) break;
@@ -87,7 +71,7 @@ TEST(requests_that_are_cancelled_while_their_beginning_is_read_end_once)
             CHECK(atomic_load(&jobs[k].n_finals) == 1 && jobs[k].after == 0, "round %d: job %d",
                   round, k);
     }
-    remove_dir();
+    temp_dir_remove(dir);
 }
 
 int main(int argc, char **argv)

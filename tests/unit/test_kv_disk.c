@@ -7,22 +7,18 @@
 #include "runtime/model/kv_store.h"
 #include "tests/support/check.h"
 #include "tests/support/kv_model.h"
+#include "tests/support/temp_dir.h"
 
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum { PART = 3000 };
-static char dir[64];
-
-static void fresh_dir(void)
-{
-    strcpy(dir, "/tmp/llmq-kv-XXXXXX");
-    CHECK(mkdtemp(dir), "no folder");
-}
+static char dir[TEMP_DIR];
 
 static int count_files(void)
 {
@@ -34,18 +30,6 @@ static int count_files(void)
         n += kvf_name_read(e->d_name, key, &part);
     if (d) closedir(d);
     return n;
-}
-
-static void remove_dir(void)
-{
-    char path[400];
-    DIR *d = opendir(dir);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        if (e->d_name[0] != '.') unlink(path);
-    }
-    if (d) closedir(d);
-    rmdir(dir);
 }
 
 static kvf_what what(uint64_t k)
@@ -75,7 +59,7 @@ static lq_status put(kv_store *s, uint64_t k, int64_t used, bool *written)
     const kvf_what w = what(k);
     lq_err err;
     fill_part(file + KVF_HEAD, k);
-    CHECK(kvs_begin(s), "no lock");
+    CHECK(kvs_begin(s, NULL), "no lock");
     const lq_status st = kvs_put(s, &w, file, used, written, &err);
     kvs_end(s);
     return st;
@@ -199,7 +183,7 @@ TEST(the_index_is_as_a_plain_list)
 TEST(what_is_put_is_there_for_the_next_who_opens_the_folder)
 {
     bool written;
-    fresh_dir();
+    temp_dir_make(dir);
     kv_store *s = open_store(1 << 20);
     CHECK(get(s, 1, 1) == KVS_MISSING, "nothing yet");
     CHECK(!put(s, 1, 1, &written) && written, "put");
@@ -209,7 +193,7 @@ TEST(what_is_put_is_there_for_the_next_who_opens_the_folder)
     s = open_store(1 << 20);
     CHECK(kvs_knows(s, what(1).key, KV_ROWS) && get(s, 1, 4) == KVS_READ, "opened again");
     kvs_close(s);
-    remove_dir();
+    temp_dir_remove(dir);
 }
 
 TEST(what_was_not_used_for_longest_goes_first_and_the_folder_is_bounded)
@@ -217,7 +201,7 @@ TEST(what_was_not_used_for_longest_goes_first_and_the_folder_is_bounded)
     enum { FILES = 10 };
     const size_t one = kvs_least(KVF_HEAD + PART);
     bool written;
-    fresh_dir();
+    temp_dir_make(dir);
     kv_store *s = open_store(FILES * one);
     for (uint64_t k = 0; k < FILES; k++)
         CHECK(!put(s, k, 1000 + (int64_t)k, &written), "put");
@@ -238,14 +222,14 @@ TEST(what_was_not_used_for_longest_goes_first_and_the_folder_is_bounded)
     s = open_store(3 * one);
     CHECK(count_files() <= 3, "a smaller bound: %d", count_files());
     kvs_close(s);
-    remove_dir();
+    temp_dir_remove(dir);
 }
 
 TEST(two_who_share_a_folder_see_each_others_files_and_keep_the_bound)
 {
     const size_t one = kvs_least(KVF_HEAD + PART);
     bool written;
-    fresh_dir();
+    temp_dir_make(dir);
     kv_store *a = open_store(8 * one), *b = open_store(8 * one);
     for (uint64_t k = 0; k < 40; k++) {
         CHECK(!put(k % 2 ? a : b, k, 1000 + (int64_t)k, &written) && written, "put %d", (int)k);
@@ -258,14 +242,14 @@ TEST(two_who_share_a_folder_see_each_others_files_and_keep_the_bound)
     CHECK(get(a, 38, 9000) == KVS_READ, "is known to the other");
     kvs_close(a);
     kvs_close(b);
-    remove_dir();
+    temp_dir_remove(dir);
 }
 
 TEST(what_is_no_file_of_ours_is_missing_or_goes)
 {
     char path[200], name[KVF_NAME];
     bool written;
-    fresh_dir();
+    temp_dir_make(dir);
     kv_store *s = open_store(1 << 20);
     static const char *const kinds[] = { "pipe", "link", "folder", "empty" };
     for (uint64_t k = 0; k < LQ_COUNT(kinds); k++) {
@@ -283,7 +267,7 @@ TEST(what_is_no_file_of_ours_is_missing_or_goes)
         if (k == 2) rmdir(path);
     }
     kvs_close(s);
-    remove_dir();
+    temp_dir_remove(dir);
 }
 
 /* ---- threads ---- */
@@ -375,7 +359,7 @@ static char *read_all(kv_disk *d, bell *b, int64_t n, int64_t usable, double pac
 TEST(a_look_reads_what_a_prompt_needs_to_go_on_and_no_more)
 {
     bell b = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0 };
-    fresh_dir();
+    temp_dir_make(dir);
     kv_disk *d = open_disk(&b, 1 << 20, true);
     for (uint64_t k = 0; k < 8; k++)
         put_block(d, k, KV_ROWS);
@@ -405,14 +389,43 @@ TEST(a_look_reads_what_a_prompt_needs_to_go_on_and_no_more)
     CHECK(st.hits == 2 && st.misses == 2 && st.reads == 16, "%d hits, %d misses, %d reads",
           (int)st.hits, (int)st.misses, (int)st.reads);
     kvd_close(d);
-    remove_dir();
+    temp_dir_remove(dir);
+}
+
+TEST(what_is_not_written_in_time_is_counted_and_not_waited_for)
+{
+    bell b = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0 };
+    const int32_t tokens[8] = { 0 };
+    char path[200];
+    kvd_stats st;
+    temp_dir_make(dir);
+    kv_disk *d = open_disk(&b, 1 << 20, false);
+    put_block(d, 1, KV_ROWS);
+    do /* until it is written, and the folder free */
+        kvd_stats_get(d, &st);
+    while (st.writes < 1);
+    snprintf(path, sizeof path, "%s/llmq-kv.lock", dir);
+    const int lock = open(path, O_RDWR | O_CLOEXEC);
+    CHECK(lock >= 0 && flock(lock, LOCK_EX) == 0, "no lock");
+    put_block(d, 2, KV_ROWS); /* for this the writer waits for the folder */
+    put_block(d, 3, KV_ROWS);
+    kvd_until(d, lq_now() + 0.01);
+    while (kvd_put(d, (uint64_t[2]){ 4, ~(uint64_t)4 }, KV_ROWS, tokens, kvs_now(), true))
+        ; /* places that are never filled: the queue is full, or it is too late */
+    kvd_stats_get(d, &st);
+    CHECK(st.lost == 1, "%d lost", (int)st.lost);
+    CHECK(!kvd_put(d, (uint64_t[2]){ 5, ~(uint64_t)5 }, KV_ROWS, tokens, kvs_now(), false), "late");
+    const uint64_t late = kvd_close(d);
+    CHECK(late == 4 && count_files() == 1, "%d late, %d files", (int)late, count_files());
+    close(lock);
+    temp_dir_remove(dir);
 }
 
 TEST(a_damaged_file_leaves_a_shorter_way)
 {
     bell b = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0 };
     char path[200], name[KVF_NAME];
-    fresh_dir();
+    temp_dir_make(dir);
     kv_disk *d = open_disk(&b, 1 << 20, false);
     for (uint64_t k = 0; k < 6; k++)
         put_block(d, k, KV_ROWS);
@@ -429,14 +442,14 @@ TEST(a_damaged_file_leaves_a_shorter_way)
     kvd_stats_get(d, &st);
     CHECK(st.damaged == 1 && st.hits == 1, "%d damaged", (int)st.damaged);
     kvd_close(d);
-    remove_dir();
+    temp_dir_remove(dir);
 }
 
 TEST(what_would_take_longer_than_computing_is_not_read_but_tried_now_and_then)
 {
     bell b = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0 };
     kvd_stats st;
-    fresh_dir();
+    temp_dir_make(dir);
     kv_disk *d = open_disk(&b, 1 << 20, false);
     put_block(d, 0, KV_ROWS);
     put_block(d, 0, KV_STATE);
@@ -450,7 +463,7 @@ TEST(what_would_take_longer_than_computing_is_not_read_but_tried_now_and_then)
     CHECK(st.slower == 14 && st.hits == 3, "%d slower, %d hits", (int)st.slower, (int)st.hits);
     CHECK(strcmp(read_all(d, &b, 2, 0, 1e3, 0), "k0 s0 ") == 0, "computing is slow");
     kvd_close(d);
-    remove_dir();
+    temp_dir_remove(dir);
 }
 
 TEST(looks_that_are_given_up_leave_nothing)
@@ -458,7 +471,7 @@ TEST(looks_that_are_given_up_leave_nothing)
     bell b = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0 };
     kvd_block blocks[16] = { 0 };
     int32_t ids[16 * 8] = { 0 };
-    fresh_dir();
+    temp_dir_make(dir);
     kv_disk *d = open_disk(&b, 1 << 20, false);
     for (uint64_t k = 0; k < 16; k++) {
         put_block(d, k, KV_ROWS);
@@ -480,7 +493,7 @@ TEST(looks_that_are_given_up_leave_nothing)
     }
     kvd_close(d);
     CHECK(count_files() == 32, "%d files", count_files());
-    remove_dir();
+    temp_dir_remove(dir);
 }
 
 /* ---- out of a cache and into another ---- */
@@ -536,6 +549,7 @@ int main(int argc, char **argv)
     RUN(two_who_share_a_folder_see_each_others_files_and_keep_the_bound);
     RUN(what_is_no_file_of_ours_is_missing_or_goes);
     RUN(a_look_reads_what_a_prompt_needs_to_go_on_and_no_more);
+    RUN(what_is_not_written_in_time_is_counted_and_not_waited_for);
     RUN(a_damaged_file_leaves_a_shorter_way);
     RUN(what_would_take_longer_than_computing_is_not_read_but_tried_now_and_then);
     RUN(looks_that_are_given_up_leave_nothing);
