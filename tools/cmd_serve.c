@@ -46,6 +46,7 @@ typedef struct {
     opt_engine engine;
     opt_model model;
     inflight_opts inflight;
+    const char *limits;
     const char *script, *load_gate, *engine_gate, *size_gate; /* of llmq-scripted */
 } serve_opts;
 
@@ -140,6 +141,9 @@ static const opt_row dry_rows[] = {
     { "request-memory", 0, OPT_SIZE, F(door.request_memory), .def = "256M", .lo = 1 << 20,
       .hi = 0x1p40,
       .help = "memory of all bodies, their JSON and answers together; beyond it 503" },
+    { "machine-limits", 0, OPT_STR, F(limits), .arg = "READ,F32,BF16,INT8",
+      .help = "GB/s that this machine reads and Gflop/s of its products, for /metrics; default: "
+              "measured at the start" },
     { "print-limits", 0, OPT_FLAG, F(print_limits),
       .help = "print every limit of the server and the memory that it allows, and exit" },
     { "dry-run", 0, OPT_FLAG, F(dry_run),
@@ -186,6 +190,34 @@ typedef struct {
     char name[128];
     const char *one_name[1];
 } serve;
+
+/* ---- --machine-limits ---- */
+
+static lq_status read_limits(bench_limits *l, const char *text, lq_err *err)
+{
+    double *const to[] = { &l->read_gbytes_s, &l->gflops[MM_F32], &l->gflops[MM_BF16],
+                           &l->gflops[MM_I8] };
+    const char *at = text;
+    for (size_t i = 0; i < LQ_COUNT(to); i++) {
+        char *end;
+        *to[i] = strtod(at, &end);
+        const bool last = i + 1 == LQ_COUNT(to);
+        if (end == at || !(*to[i] >= 0 && *to[i] < 1e9) || *end != (last ? 0 : ','))
+            return lq_fail(err, LQ_EUSAGE,
+                           "--machine-limits: expected READ,F32,BF16,INT8 in 1e9 a second, found "
+                           "'%.80s'",
+                           text);
+        at = end + 1;
+    }
+    return LQ_OK;
+}
+
+/* As the option has them. */
+static void limits_text(char *out, size_t n, const bench_limits *l)
+{
+    snprintf(out, n, "%.4g,%.4g,%.4g,%.4g", l->read_gbytes_s, l->gflops[MM_F32], l->gflops[MM_BF16],
+             l->gflops[MM_I8]);
+}
 
 /* ---- start ---- */
 
@@ -404,13 +436,20 @@ static lq_status open_script(void *user, const tok_tokenizer *t, int64_t vocab, 
 }
 #endif
 
-/* The machine's limits beside which /metrics puts what it does: tens of milliseconds. */
-static lq_status measure_limits(serve *v, lq_err *err)
+/* The machine's limits beside which /metrics puts what it does: tens of milliseconds, unless it is told. */
+static lq_status find_limits(bench_limits *all, const serve_opts *o, pool *p, lq_err *err)
 {
     enum { READ_BYTES = 64 << 20 };
-    bench_limits one, all;
-    lq_status s = bench_limits_run(
-        &one, &all, &(bench_opts){ .seconds = 0.003, .bytes = READ_BYTES }, v->p, err);
+    bench_limits one;
+    if (o->limits) return read_limits(all, o->limits, err);
+    return bench_limits_run(&one, all, &(bench_opts){ .seconds = 0.003, .bytes = READ_BYTES }, p,
+                            err);
+}
+
+static lq_status set_limits(serve *v, lq_err *err)
+{
+    bench_limits all = { 0 };
+    lq_status s = find_limits(&all, v->o, v->p, err);
     if (s) return s;
     const mm_acts acts = all.gflops[v->engine_opts.acts] > 0 ? v->engine_opts.acts : MM_F32;
     api_set_limits(lm_api(v->l), 1e9 * all.read_gbytes_s, 1e9 * all.gflops[acts]);
@@ -457,7 +496,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
     test_script_wait(v->o->load_gate);
     src.before_engine = open_script;
 #endif
-    if (!s && strncmp(opt_device(&v->o->model), "cuda", 4) != 0) s = measure_limits(v, err);
+    if (!s && strncmp(opt_device(&v->o->model), "cuda", 4) != 0) s = set_limits(v, err);
     if (!s) s = lm_load(v->l, &src, err);
     if (s) return s;
     tell_limits(v);
@@ -469,10 +508,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
         v->o->names.n ? v->o->names.v[0] : v->name, v->door.url, (long long)m->max_len,
         (long long)m->kv_blocks, (long long)m->block_size, k_name(), pool_threads(v->p), m->device,
         lq_now() - v->started);
-    if (v->o->isolation != ISO_OFF)
-        prog_say(LOG_INFO, "given up: %s%s%s", v->isolation.on,
-                 v->isolation.missing[0] ? "; not given up: " : "", v->isolation.missing);
-    ops_notify("READY=1");
+    door_ready(&v->isolation, (iso_mode)v->o->isolation);
     return LQ_OK;
 }
 
@@ -593,17 +629,38 @@ static lq_status serve_check(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!o->kv_dir != !o->kv_disk)
         return lq_fail(err, LQ_EUSAGE,
                        "--kv-cache-dir DIR and --kv-cache-disk SIZE: expected both, found one");
+    bench_limits ignored;
     s = door_check(&o->door, err);
+    if (!s && o->limits) s = read_limits(&ignored, o->limits, err);
     if (!s) s = opt_engine_of(&e, &o->engine, &o->model, err);
     if (!s && o->kv_dir && e.no_prefix_cache)
         s = lq_fail(err, LQ_EUSAGE, "--kv-cache-dir goes with --enable-prefix-caching");
     return s;
 }
 
+/* Once for all models' servers, which are started often. "": each finds them. */
+static lq_status limits_for_all(char *out, size_t n, const cmd_ctx *c, const serve_opts *o,
+                                lq_err *err)
+{
+    bench_limits all = { 0 };
+    pool *p = NULL;
+    out[0] = 0;
+    if (o->limits || opt_may_leave_cpu(&o->model)) return LQ_OK;
+    lq_status s = opt_model_start(&o->model, err);
+    if (!s) s = pool_open(&p, c->threads, err);
+    if (!s) s = find_limits(&all, o, p, err);
+    if (!s) limits_text(out, n, &all);
+    pool_close(p);
+    return s;
+}
+
 static lq_status serve_several(const cmd_ctx *c, const serve_opts *o, lq_err *err)
 {
+    char limits[128];
     const int64_t seqs = o->queue < o->engine.max_seqs ? o->queue : o->engine.max_seqs;
     ops_all_files();
+    lq_status s = limits_for_all(limits, sizeof limits, c, o, err);
+    if (s) return s;
     return router_run(&(router_job){ .c = c,
                                      .opts = o,
                                      .door = &o->door,
@@ -611,6 +668,7 @@ static lq_status serve_several(const cmd_ctx *c, const serve_opts *o, lq_err *er
                                      .folder = o->router.file ? NULL : c->argv[0],
                                      .isolation = (iso_mode)o->isolation,
                                      .queue = o->queue,
+                                     .limits = limits,
                                      .files = o->files,
                                      .files_dir = o->file_dir,
                                      .responses = o->responses,

@@ -106,6 +106,26 @@ def test_the_forecast_is_made_again_for_another_file(llmq, start, tmp_path):
     assert bytes_of("x") == held(MODEL)
 
 
+def test_the_machine_is_measured_once(start, folder, tmp_path):
+    """For all models' servers, but one whose threads are others."""
+    (tmp_path / "models.json").write_text(json.dumps({"models": [
+        {"model": str(folder / "tiny")}, {"model": str(folder / "big")},
+        {"model": str(TINY), "name": "other", "options": ["--threads", "1"]},
+        {"model": str(TINY), "name": "told", "options": ["--machine-limits", "1.5,20,20,20"]}]}))
+    s = start(f"--models={tmp_path}/models.json")
+
+    def limits(name):
+        complete(s, "a", model=name, max_tokens=1)
+        return re.findall(r"^llmq:limit_\w+\{.*\} (.*)$", s.get(f"/metrics?model={name}").read().decode(), re.M)
+    assert limits("tiny") == limits("big") != limits("other") and len(limits("big")) == 2
+    assert limits("told") == ["1500000000", "20000000000"]
+
+
+@pytest.mark.parametrize("text", ["", "1", "1,2,3", "1,2,3,4,", "1,2,3,-4", "1,2,3,nan", "1,,2,3", "1e10,2,3,4"])
+def test_wrong_limits_of_the_machine(llmq, text):
+    assert "--machine-limits: expected READ,F32,BF16,INT8" in llmq("serve", TINY, "--machine-limits", text, code=2).stderr
+
+
 def test_a_forecast_that_does_not_end_is_ended(slow, tmp_path):
     s = slow("--test-size", tmp_path / "gate", "--load-timeout", 2)
     answer = s.post_json("/v1/completions", {"model": "one", "prompt": PROMPT}, status=500)

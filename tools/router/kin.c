@@ -153,8 +153,15 @@ static lq_status check_options(const cmd_row *cmd, const cat_model *m, lq_err *e
     return s ? lq_wrap(err, s, "options of %.100s", m->names[0]) : LQ_OK;
 }
 
+static bool has_own_threads(const cat_model *m)
+{
+    for (char **v = m->options; v && *v; v++)
+        if (strncmp(*v, "--threads", 9) == 0 || strncmp(*v, "-t", 2) == 0) return true;
+    return false;
+}
+
 static char **make(const char *program, const cmd_ctx *c, const void *opts, const cat_model *m,
-                   const char *socket, const char *kept)
+                   const char *socket, const kin_more *more)
 {
     line l = { 0 };
     push(&l, program);
@@ -162,7 +169,8 @@ static char **make(const char *program, const cmd_ctx *c, const void *opts, cons
     push_rows(&l, c, opt_common_rows, OPT_COMMON_N, NULL);
     for (const opt_group *g = c->cmd->groups; g->rows; g++)
         push_rows(&l, c, g->rows, g->n, (const char *)opts + g->base);
-    if (kept) push_value(&l, "response-store-dir", kept);
+    if (more->kept) push_value(&l, "response-store-dir", more->kept);
+    if (more->limits[0] && !has_own_threads(m)) push_value(&l, "machine-limits", more->limits);
     for (char **v = m->options; v && *v; v++)
         push(&l, *v);
     for (char **v = m->names; *v; v++)
@@ -192,7 +200,7 @@ void kin_free(keeper_row *rows, int n)
 }
 
 lq_status kin_make(keeper_row **out, const cmd_ctx *c, const void *opts, const catalog *cat,
-                   const char *folder, const char *kept, lq_err *err)
+                   const kin_more *more, lq_err *err)
 {
     char program[4096], socket[128];
     keeper_row *rows = *out = NULL;
@@ -204,10 +212,10 @@ lq_status kin_make(keeper_row **out, const cmd_ctx *c, const void *opts, const c
     if (!s && (rows = calloc((size_t)cat->n, sizeof *rows)) == NULL)
         s = lq_fail(err, LQ_ENOMEM, "out of memory");
     for (int i = 0; i < cat->n && !s; i++) {
-        snprintf(socket, sizeof socket, "%s/%d", folder, i);
+        snprintf(socket, sizeof socket, "%s/%d", more->folder, i);
         rows[i].name = cat->m[i].names[0];
-        rows[i].argv = make(program, c, opts, &cat->m[i], socket, kept);
-        rows[i].size_argv = make(program, c, opts, &cat->m[i], NULL, kept);
+        rows[i].argv = make(program, c, opts, &cat->m[i], socket, more);
+        rows[i].size_argv = make(program, c, opts, &cat->m[i], NULL, more);
         if (!rows[i].argv || !rows[i].size_argv) s = lq_fail(err, LQ_ENOMEM, "out of memory");
     }
     *out = rows;

@@ -60,7 +60,8 @@ static lq_status begin(router *v, lq_err *err)
     keeper_row *rows = NULL;
     iso_path paths[DOOR_PATHS + 2] = { { v->j->files_dir, ISO_STORE }, { kept_dir(v), ISO_STORE } };
     const char *own_kept = v->j->responses_dir ? NULL : kept_dir(v);
-    lq_status s = kin_make(&rows, v->j->c, v->j->opts, &v->cat, v->folder, own_kept, err);
+    const kin_more more = { .folder = v->folder, .kept = own_kept, .limits = v->j->limits };
+    lq_status s = kin_make(&rows, v->j->c, v->j->opts, &v->cat, &more, err);
     for (int i = 0; i < v->cat.n && !s; i++) /* a download takes its time */
         rows[i].size_seconds = models_name(v->cat.m[i].path) ? 0 : v->j->router->wait_seconds / 2;
     if (!s)
@@ -147,10 +148,7 @@ static lq_status open_fleet(router *v, lq_err *err)
     prog_say(LOG_INFO, "listening on %s, for %d models", v->door.url, v->cat.n);
     prog_say(LOG_INFO, "ready: %d models on %s, up to %s of memory for those that are loaded",
              v->cat.n, v->door.url, opt_size_text(text, sizeof text, (double)fo.max_bytes));
-    if (v->j->isolation != ISO_OFF)
-        prog_say(LOG_INFO, "given up: %s%s%s", v->isolation.on,
-                 v->isolation.missing[0] ? "; not given up: " : "", v->isolation.missing);
-    ops_notify("READY=1");
+    door_ready(&v->isolation, v->j->isolation);
     return LQ_OK;
 }
 

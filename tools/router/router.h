@@ -31,6 +31,7 @@ typedef struct {
     const char *folder; /* of models; NULL: router->file has them */
     iso_mode isolation;
     int64_t queue;             /* requests that may wait */
+    const char *limits;        /* --machine-limits of the models' servers; "": each finds them */
     size_t files;              /* --file-store, and where it is */
     const char *files_dir;     /* NULL: in memory */
     int64_t responses;         /* --response-store, and where it is */

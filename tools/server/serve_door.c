@@ -140,6 +140,14 @@ static lq_status reload_log(door *d, lq_err *err)
 
 /* A file that cannot be read leaves what it is for as it was: a half-written one locks nobody out.
  * The others are read all the same. */
+void door_ready(const iso_report *given_up, iso_mode asked)
+{
+    if (asked != ISO_OFF)
+        prog_say(LOG_INFO, "given up: %s%s%s", given_up->on,
+                 given_up->missing[0] ? "; not given up: " : "", given_up->missing);
+    ops_notify("READY=1");
+}
+
 void door_reload(door *d)
 {
     static lq_status (*const parts[])(door * d, lq_err * err) = { reload_keys, reload_tls,

@@ -45,6 +45,8 @@ lq_status door_check(const door_opts *o, lq_err *err);
 lq_status door_read(door *d, const door_opts *o, const char *model, lq_err *err);
 /* h: routes, app, log and tick; the rest is of door_opts. */
 lq_status door_open(door *d, const http_opts *h, lq_err *err);
+/* It is ready to serve: says what was given up, and tells systemd. */
+void door_ready(const iso_report *given_up, iso_mode asked);
 void door_reload(door *d);
 void door_shut(door *d);
 void door_close(door *d); /* DOOR_NONE allowed */
