@@ -15,8 +15,9 @@ typedef struct {
     const char *start[4];
     const char *model, *served, *len, *parts; /* options; model "": none before it */
     const char *key_len, *key_parts;          /* of Ray's engine_kwargs */
+    const char *key_model;                    /* NULL: Ray gives it the model itself */
     const char *more[3];
-    const char *ray_class; /* NULL: Ray's default */
+    const char *ray_how, *ray_class; /* NULL: Ray's default */
     bool llm_d;
 } engine_row;
 
@@ -31,6 +32,7 @@ static const engine_row engines[] = {
       .parts = "--tensor-parallel-size",
       .key_len = "max_model_len",
       .key_parts = "tensor_parallel_size",
+      .ray_how = "serve deploy THIS; for ray[llm] 2.60",
       .llm_d = true },
     { .name = "sglang",
       .image = "lmsysorg/sglang:v0.5.23",
@@ -43,6 +45,9 @@ static const engine_row engines[] = {
       .key_len = "context_length",
       .key_parts = "tp_size",
       .more = { "--sampling-defaults", "model" },
+      .key_model = "model_path",
+      .ray_how = "serve deploy THIS; for ray[llm] 2.60 and sglang[all,ray], with "
+                 "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=0 in Ray's environment",
       .ray_class = "ray.llm._internal.serve.engines.sglang:SGLangServer" },
 };
 
@@ -284,7 +289,7 @@ static void llm_d(const file *f)
 
 static void ray(const file *f)
 {
-    head(f, "serve deploy THIS; for ray[llm] 2.60");
+    head(f, f->engine->ray_how);
     lq_buf_printf(f->b,
                   "applications:\n  - name: %s\n    route_prefix: /\n"
                   "    import_path: ray.serve.llm:build_openai_app\n    args:\n"
@@ -302,6 +307,11 @@ static void ray(const file *f)
                   "\n            kv_cache_dtype: auto\n            dtype: %s\n",
                   f->engine->key_len, max_len(f), f->engine->key_parts, f->parts,
                   text_of(f->limits, "dtype"));
+    if (f->engine->key_model) {
+        lq_buf_printf(f->b, "            %s: ", f->engine->key_model);
+        put(f, where, false);
+        lq_buf_puts(f->b, "\n");
+    }
     if (f->engine->ray_class)
         lq_buf_printf(f->b, "          server_cls: %s\n", f->engine->ray_class);
     lq_buf_puts(f->b, "          deployment_config:\n            autoscaling_config:\n"

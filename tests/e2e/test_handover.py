@@ -218,6 +218,7 @@ def test_files_have_the_models_limits(llmq, quantized, tmp_path, engine, len_opt
     llm, = ray["applications"][0]["args"]["llm_configs"]
     assert sorted(v for v in llm["engine_kwargs"].values() if isinstance(v, int)) == [2, 1024]
     assert ("server_cls" in llm) == (engine == "sglang")
+    assert llm["engine_kwargs"].get("model_path") == (llm["model_loading_config"]["model_source"] if engine == "sglang" else None)
     if engine == "vllm":
         emitted(llmq, tmp_path, engine, "llm-d", model=model)
         doc, = documents(tmp_path / f"{name}.llm-d.yaml")
