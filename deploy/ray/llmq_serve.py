@@ -325,7 +325,7 @@ def _streams(r: aiohttp.ClientResponse) -> bool:
 def _response(r: aiohttp.ClientResponse, content) -> Response:
     answer = (Response if isinstance(content, bytes) else StreamingResponse)(content, r.status)
     for k, v in r.headers.items():
-        if k.lower() not in OWN:
+        if k.lower() not in OWN | {"x-request-id"}:  # Ray says the same one itself
             answer.headers.append(k, v)
     return answer
 

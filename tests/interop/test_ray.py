@@ -175,6 +175,7 @@ def test_answers_are_the_servers_own(llmq, draft, app, tmp_path):
                 ("POST", "/v1/completions", story(4), key), ("POST", "/tokenize", {"prompt": "a\u00e9"}, key)]:
             c, r = send(method, path, body, **sent)
             ours = r.status, r.headers["Content-Type"], r.read()
+            assert len(r.headers.get_all("X-Request-Id")) == 1
             want = alone.post(path, body, headers=sent) if body else alone.get(path, headers=sent)
             plain = [re.sub(rb'"(id|created|system_fingerprint)":("[^"]*"|\d+)', b"", x) for x in (ours[2], want.read())]
             assert (*ours[:2], plain[0]) == (want.status, want.headers["Content-Type"], plain[1]), path
