@@ -36,4 +36,14 @@ USER 1000
 WORKDIR /home/mpiuser
 ENTRYPOINT []
 
+# For KubeRay (deploy/kubernetes/rayservice.yaml), whose probes use wget.
+FROM program AS ray
+USER 0
+RUN apt-get update && apt-get install -y --no-install-recommends python3-venv wget && rm -rf /var/lib/apt/lists/* && \
+    python3 -m venv /opt/ray && /opt/ray/bin/pip install --no-cache-dir "ray[serve]==2.60.0"
+COPY deploy/ray/llmq_serve.py deploy/ray/llmq_routing.py /opt/llmq/
+ENV PATH=/opt/ray/bin:$PATH PYTHONPATH=/opt/llmq RAY_USAGE_STATS_ENABLED=0
+USER 10001
+ENTRYPOINT []
+
 FROM program

@@ -41,7 +41,7 @@ PR_SET_PDEATHSIG = 1
 libc = ctypes.CDLL(None)
 
 
-class Args(BaseModel):
+class Args(BaseModel, extra="forbid"):
     model: str  # a path that every node has, or ORG/NAME on the hub
     options: list[str] = []  # of llmq serve; one text is split as a shell would
     llmq: str = "llmq"

@@ -50,11 +50,14 @@ def test_kubernetes_own_kinds(name, doc):
     core(doc)
 
 
-@pytest.mark.parametrize("name, doc", **named([x for x in OBJECTS if x[1]["kind"] in ("MPIJob", "ServingRuntime")]))
+@pytest.mark.parametrize("name, doc", **named([x for x in OBJECTS if x[1]["kind"] in ("MPIJob", "RayService", "ServingRuntime")]))
 def test_pods_inside_of_other_kinds(name, doc):
     spec = doc["spec"]
     if doc["kind"] == "MPIJob":
         templates = [r["template"] for r in spec["mpiReplicaSpecs"].values()]
+    elif doc["kind"] == "RayService":
+        cluster = spec["rayClusterConfig"]
+        templates = [r["template"] for r in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"])]
     else:
         templates = [{"spec": {k: spec[k] for k in ("containers", "volumes") if k in spec}}]
     for t in templates:
@@ -110,7 +113,16 @@ def test_what_handover_emits_for_ray(emitted):
     for engine in ("vllm", "sglang"):
         doc, = emitted[engine, "ray"]
         schema.ServeDeploySchema(**doc)
-    schema.ServeDeploySchema(**yaml.safe_load((ROOT / "deploy/ray/config.yaml").read_text()))
+
+
+def test_what_deploys_llmq_in_ray(monkeypatch):
+    schema = pytest.importorskip("ray.serve.schema", reason="ray[serve] is not installed")
+    monkeypatch.syspath_prepend(ROOT / "deploy/ray")
+    import llmq_serve
+    service = next(doc for _, doc in OBJECTS if doc["kind"] == "RayService")
+    for text in ((ROOT / "deploy/ray/config.yaml").read_text(), service["spec"]["serveConfigV2"]):
+        app, = schema.ServeDeploySchema(**yaml.safe_load(text)).applications
+        assert app.import_path == "llmq_serve:app" and llmq_serve.app(llmq_serve.Args(**app.args))
 
 
 @pytest.fixture(scope="module")
