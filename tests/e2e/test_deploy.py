@@ -108,7 +108,7 @@ def commands(path):
             words = [*c.get("command", []), *c.get("args", [])]
             if c.get("command", [""])[0] == "sh":
                 words = re.findall(r"exec (llmq .*)", words[-1])[0].split()
-            elif "command" not in c:
+            elif words and "command" not in c:
                 words = ["llmq", *words]
             if "llmq" in words:
                 yield words[words.index("llmq"):]
