@@ -200,7 +200,13 @@ static void job_gone(void *user)
     }
 }
 
-static job *new_job(router *v, http_req *r, int which, const char *method)
+typedef struct {
+    char *name, *path, *model; /* malloc'd; NULL: not there */
+} adapter_body;
+
+/* b, ended: of an administrator's request about an adapter, whose name and path the job takes over; or NULL. */
+static job *new_job_for(router *v, http_req *r, int which, const char *method, adapter_body *b,
+                        void (*ended)(job *j, int status))
 {
     job *j = calloc(1, sizeof *j);
     const char *accept = http_header(r, "Accept"), *type = http_header(r, "Content-Type");
@@ -217,8 +223,20 @@ static job *new_job(router *v, http_req *r, int which, const char *method)
     snprintf(j->path, sizeof j->path, "%s", http_path(r));
     snprintf(j->accept, sizeof j->accept, "%s", accept ? accept : "");
     snprintf(j->type, sizeof j->type, "%s", type ? type : "application/json");
+    if (b) {
+        j->adapter = b->name;
+        j->adapter_path = b->path;
+        b->name = b->path = NULL;
+        j->ended = ended;
+        j->stays = true;
+    }
     http_keep(r, job_gone, job_free, j);
     return j;
+}
+
+static job *new_job(router *v, http_req *r, int which, const char *method)
+{
+    return new_job_for(v, r, which, method, NULL, NULL);
 }
 
 /* To the model that the body names, which is loaded for it. */
@@ -493,11 +511,6 @@ static void reply_failed(http_req *r, lq_status s, const char *param, const lq_e
                s == LQ_EBUSY ? "overloaded" : "invalid_value", "%s", err->msg);
 }
 
-/* The strings of such a body, malloc'd; those that are not there are NULL. False: it is wrong, and answered. */
-typedef struct {
-    char *name, *path, *model;
-} adapter_body;
-
 static void free_body(adapter_body *b)
 {
     free(b->name);
@@ -505,6 +518,7 @@ static void free_body(adapter_body *b)
     free(b->model);
 }
 
+/* The strings of such a body. False: it is wrong, and answered. */
 static bool read_adapter(http_req *r, bool with_path, adapter_body *b)
 {
     size_t n, tree = 0;
@@ -562,15 +576,8 @@ static void post_load_adapter(void *app, http_req *r)
         s = lq_fail(&err, LQ_EUSAGE, "lora_name: '%.200s' is a model's own name", b.name);
     if (which >= 0 && !s) s = loras_claim(v->loras, b.name, which, &err);
     if (s) reply_failed(r, s, "lora_name", &err);
-    job *j = which < 0 || s ? NULL : new_job(v, r, which, "POST");
+    job *j = which < 0 || s ? NULL : new_job_for(v, r, which, "POST", &b, adapter_loaded);
     if (which >= 0 && !s && !j) loras_loaded(v->loras, b.name, NULL);
-    if (j) {
-        j->adapter = b.name;
-        j->adapter_path = b.path;
-        j->ended = adapter_loaded;
-        j->stays = true;
-        b.name = b.path = NULL;
-    }
     free_body(&b);
     if (j) fleet_ask(v->f, which, job_ready, j);
 }
@@ -607,14 +614,8 @@ static void post_unload_adapter(void *app, http_req *r)
     }
     const fleet_state state = fleet_state_of(v->f, which);
     if (state == FLEET_READY || state == FLEET_STARTING) {
-        job *j = new_job(v, r, which, "POST");
-        if (j) {
-            j->adapter = b.name;
-            j->ended = adapter_unloaded;
-            j->stays = true;
-            b.name = NULL;
-            fleet_ask(v->f, which, job_ready, j);
-        }
+        job *j = new_job_for(v, r, which, "POST", &b, adapter_unloaded);
+        if (j) fleet_ask(v->f, which, job_ready, j);
     } else {
         forget_adapter(v, r, b.name);
     }
