@@ -324,7 +324,7 @@ lq_status cal_statistics(cal_pass *r, cal_layer_stats *st, int64_t layer, const 
     if (!s) s = run_layer(r, layer, l, &k, job, err);
     for (int i = 0; i < CAL_N_SHARED && !s && first == 0; i++)
         if (st->site[i].K) {
-            s = share_tiles(&r->share, &st->site[i], err);
+            s = share_sums(&r->share, &st->site[i], err);
             if (!s) s = cal_stats_finish(&st->site[i], err);
             if (!s) s = check_finite(r, &st->site[i], (cal_site)i, layer, err);
         }
@@ -387,7 +387,7 @@ static lq_status add_stage(cal_pass *r, cal_stats *site, int64_t K, const lq_job
         cal_stats_add(site, whole ? x : r->all, K, have, r->p);
         have = 0;
     }
-    return s ? s : share_tiles(sh, site, err);
+    return s ? s : share_sums(sh, site, err);
 }
 
 lq_status cal_stage(cal_pass *r, cal_layer_stats *st, int64_t layer, const model_layer *l,

@@ -259,9 +259,26 @@ lq_status found_share(cal_found *f, int64_t round, cal_layer_stats *st, pool *p,
 }
 
 /* ---- complete sums ---- */
-lq_status share_tiles(const cal_share *s, cal_stats *of, lq_err *err)
+static lq_status share_columns(const cal_share *s, cal_stats *of, int part, lq_err *err)
 {
-    if (s->size == 1 || !of->H) return LQ_OK;
+    int64_t from, to;
+    cal_stats_columns(of, part, &from, &to);
+    const size_t n = (size_t)(to - from);
+    lq_status st = comm_broadcast(s->ranks, part, of->sum_abs + from, n * sizeof *of->sum_abs, err);
+    if (!st) st = comm_broadcast(s->ranks, part, of->sum_sq + from, n * sizeof *of->sum_sq, err);
+    if (!st) st = comm_broadcast(s->ranks, part, of->reached + from, n * sizeof *of->reached, err);
+    return st ? st
+              : comm_broadcast(s->ranks, part, of->max_abs + from, n * sizeof *of->max_abs, err);
+}
+
+lq_status share_sums(const cal_share *s, cal_stats *of, lq_err *err)
+{
+    if (s->size == 1) return LQ_OK;
+    for (int part = 0; part < s->size; part++) {
+        const lq_status st = share_columns(s, of, part, err);
+        if (st) return st;
+    }
+    if (!of->H) return LQ_OK;
     float *box = malloc(cal_stats_tiles(of, 0, NULL, false) * sizeof *box);
     lq_status st = box ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for statistics");
     for (int from = 0; from < s->size && !st; from++) {

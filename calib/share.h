@@ -49,8 +49,8 @@ bool found_add(cal_found *f, cal_site site, int64_t expert, const float *x, int6
 lq_status found_share(cal_found *f, int64_t round, cal_layer_stats *st, pool *p, lq_err *err);
 
 /* ---- statistics whose sums are complete ---- */
-/* H of what a layer has once: every rank's tiles to all. */
-lq_status share_tiles(const cal_share *s, cal_stats *of, lq_err *err);
+/* Of what a layer has once: every rank's share to all. */
+lq_status share_sums(const cal_share *s, cal_stats *of, lq_err *err);
 /* An expert's but H, to all. */
 lq_status share_means(const cal_share *s, cal_stats *of, int64_t expert, lq_err *err);
 

@@ -48,7 +48,8 @@ void cal_stats_free(cal_stats *s)
 typedef struct {
     cal_stats *s;
     const float *x;
-    int64_t ldx, T, n; /* n: tiles along K */
+    int64_t ldx, T;
+    int64_t from, to, n; /* inputs of ours; blocks of them */
 } work;
 
 static void add_columns(const work *w, int64_t k0, int64_t k1)
@@ -109,6 +110,12 @@ size_t cal_stats_tiles(cal_stats *s, int part, float *box, bool from_box)
     return n;
 }
 
+void cal_stats_columns(const cal_stats *s, int part, int64_t *from, int64_t *to)
+{
+    *from = s->K * part / n_parts(s);
+    *to = s->K * (part + 1) / n_parts(s);
+}
+
 /* Items: the n column blocks, then our tiles. */
 static void add_item(void *ctx, int64_t item, int thread)
 {
@@ -116,8 +123,8 @@ static void add_item(void *ctx, int64_t item, int thread)
     const work *w = ctx;
     const int64_t K = w->s->K;
     if (item < w->n) {
-        int64_t k0 = item * TILE;
-        add_columns(w, k0, k0 + TILE < K ? k0 + TILE : K);
+        const int64_t k0 = w->from + item * TILE;
+        add_columns(w, k0, k0 + TILE < w->to ? k0 + TILE : w->to);
         return;
     }
     const tile t = tile_at(K, (item - w->n) * n_parts(w->s) + w->s->part);
@@ -161,7 +168,9 @@ static void add_there(cal_stats *s, const float *x, int64_t ldx, int64_t T)
 
 void cal_stats_add(cal_stats *s, const float *x, int64_t ldx, int64_t T, pool *p)
 {
-    work w = { .s = s, .x = x, .ldx = ldx, .T = T, .n = lq_ceil_div(s->K, TILE) };
+    work w = { .s = s, .x = x, .ldx = ldx, .T = T };
+    cal_stats_columns(s, s->part, &w.from, &w.to);
+    w.n = lq_ceil_div(w.to - w.from, TILE);
     if (s->on) add_there(s, x, ldx, T);
     pool_run(p, w.n + tiles_of(s, s->part), add_item, &w);
     s->tokens += T;

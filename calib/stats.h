@@ -26,8 +26,9 @@ typedef struct {
     float *H_on, *x_on; /* [K,K]; a chunk */
     int64_t x_rows;
     /* Several ranks (calib/share.h): */
-    int part, parts; /* H: every tile t with t mod parts = part is summed here; parts 0: all are */
-    bool elsewhere;  /* H is with another rank */
+    int part,
+        parts; /* a share of the sums is made here: of H every tile t with t mod parts = part; 0: all are */
+    bool elsewhere; /* H is with another rank */
 } cal_stats;
 
 /* Zero, or reuse what is there when K is the same. `on` is borrowed until cal_stats_free; NULL: the
@@ -36,6 +37,8 @@ lq_status cal_stats_init(cal_stats *s, int64_t K, bool want_h, dev *on, lq_err *
 void cal_stats_free(cal_stats *s);
 /* One chunk: x [T,K], rows ldx apart. T < 2^31. */
 void cal_stats_add(cal_stats *s, const float *x, int64_t ldx, int64_t T, pool *p);
+/* Part `part`'s inputs are from .. to, of the other sums. */
+void cal_stats_columns(const cal_stats *s, int part, int64_t *from, int64_t *to);
 /* The tiles of H, as they are in the lower triangle, that are rank `part`'s of s->parts: into box, or from it; NULL:
  * neither. Returns how many floats they are, of which part 0 has most. */
 size_t cal_stats_tiles(cal_stats *s, int part, float *box, bool from_box);

@@ -128,8 +128,7 @@ static lq_status add_unit(work *w, fold_layer *f, unit *u, lq_arena *a, lq_err *
 {
     target *t = u->t;
     const bool stacked = t->e->count > 1;
-    lq_status s = own_unit(u, a, err);
-    if (!s && u->st && u->st->H) s = layer_measure_rtn(w, u, err);
+    const lq_status s = own_unit(u, a, err);
     f->lin[t->e->role] = (fold_linear){ .present = true,
                                         .open = u->st && u->st->H,
                                         .W = u->own,
@@ -139,6 +138,30 @@ static lq_status add_unit(work *w, fold_layer *f, unit *u, lq_arena *a, lq_err *
                                         .spec = fold_spec(w, &t->e->scheme),
                                         .rows_fixed = stacked && has_stacked_bias(w, t->e->role),
                                         .limited = stacked };
+    return s;
+}
+
+/* What plain rounding loses, before anything is folded; of what the layer has once by a rank each. */
+static lq_status measure_units(work *w, group *g, bool shared, lq_err *err)
+{
+    comm *ranks = shared ? w->how.ranks : NULL;
+    lq_status s = LQ_OK;
+    double sum = 0, before = 0;
+    for (size_t i = 0; i < g->n; i++)
+        sum += layer_cost(&g->u[i], g->u[i].N);
+    int *owner = lq_push(&g->a, (g->n + 1) * sizeof *owner);
+    if (!owner) return layer_no_memory(g->n * sizeof *owner, err);
+    for (size_t i = 0; i < g->n && !s; i++) {
+        unit *u = &g->u[i];
+        const double cost = layer_cost(u, u->N);
+        owner[i] = layer_dealt(before + cost / 2, sum, comm_size(ranks));
+        before += cost;
+        if (u->own && u->st && u->st->H && owner[i] == comm_rank(ranks))
+            s = layer_measure_rtn(w, u, err);
+    }
+    for (size_t i = 0; i < g->n && ranks && !s; i++)
+        if (g->u[i].own && g->u[i].st && g->u[i].st->H)
+            s = comm_broadcast(ranks, owner[i], &g->u[i].loss_rtn, sizeof g->u[i].loss_rtn, err);
     return s;
 }
 
@@ -243,7 +266,9 @@ static void scale_expert(work *w, fold_layer *f, const group *g)
 /* ---- the group ---- */
 lq_status layer_fold_group(work *w, group *g, int64_t expert, lq_err *err)
 {
-    fold_layer f = { .c = arch_at(w->c, w->layer), .expert = expert };
+    fold_layer f = { .c = arch_at(w->c, w->layer),
+                     .ranks = expert < 0 ? w->how.ranks : NULL,
+                     .expert = expert };
     fold_site sites[FOLD_MAX_SITES];
     const bool layer_of_moe = expert < 0 && w->layer < w->c->layers && w->c->layer[w->layer].moe;
     for (size_t i = 0; i < w->n; i++) {
@@ -257,6 +282,7 @@ lq_status layer_fold_group(work *w, group *g, int64_t expert, lq_err *err)
         if (qz_on_grids(u->t->e) && (scaled || (u->st && u->st->H)))
             s = add_unit(w, &f, u, &g->a, err);
     }
+    if (!s) s = measure_units(w, g, expert < 0, err);
     if (!s && layer_of_moe) s = add_experts(w, &f, &g->a, err);
     if (!s && expert >= 0 && w->expert_cols) scale_expert(w, &f, g);
     int n = s ? 0 : fold_find(sites, &f, &g->a);

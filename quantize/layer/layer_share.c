@@ -27,7 +27,13 @@ static bool may_cut(const unit *u)
            qt_rows(&some, &t->out.t, SHARE_ROWS, u->N);
 }
 
-static double cost_of(const unit *u, int64_t rows)
+int layer_dealt(double at, double all, int size)
+{
+    const int owner = all > 0 ? (int)(at / all * size) : 0;
+    return owner < size ? owner : size - 1;
+}
+
+double layer_cost(const unit *u, int64_t rows)
 {
     return (double)rows * (double)u->K * (u->st && u->st->H ? (double)u->K : 1);
 }
@@ -38,19 +44,19 @@ size_t layer_cut(piece *p, const work *w, const unit *u, size_t n)
     size_t n_pieces = 0;
     double sum = 0, before = 0;
     for (size_t i = 0; i < n; i++)
-        sum += cost_of(&u[i], u[i].N);
+        sum += layer_cost(&u[i], u[i].N);
     for (size_t i = 0; i < n; i++) {
         const int64_t step = size > 1 && may_cut(&u[i]) ? SHARE_ROWS : u[i].N;
         for (int64_t r = 0; r < u[i].N; r += step) {
             const int64_t rows = u[i].N - r < step ? u[i].N - r : step;
-            const double cost = cost_of(&u[i], rows);
-            const int owner = sum > 0 ? (int)((before + cost / 2) / sum * size) : 0;
+            const double cost = layer_cost(&u[i], rows);
+            const int owner = layer_dealt(before + cost / 2, sum, size);
             piece *last = n_pieces ? &p[n_pieces - 1] : NULL;
             before += cost;
             if (last && last->unit == i && last->owner == owner)
                 last->rows += rows;
             else
-                p[n_pieces++] = (piece){ i, r, rows, owner < size ? owner : size - 1 };
+                p[n_pieces++] = (piece){ i, r, rows, owner };
         }
     }
     return n_pieces;

@@ -123,6 +123,36 @@ static bool candidate(float *s, const float *m, const float *v, double alpha, bo
     return true;
 }
 
+enum { CANDIDATES = 2 * ALPHAS };
+
+static bool nth_candidate(float *s, const float *m, const float *v, int i, int64_t K)
+{
+    return candidate(s, m, v, (double)(i % ALPHAS) / ALPHAS, i >= ALPHAS, K);
+}
+
+/* Of all candidates, infinite where one has none. c->s: room for the scales. */
+static lq_status losses_of(double loss[CANDIDATES], search *c, float *trial, const float *m,
+                           const float *v, pool *p)
+{
+    comm *ranks = c->site->ranks;
+    const int rank = comm_rank(ranks), size = comm_size(ranks);
+    double theirs[CANDIDATES];
+    c->s = trial;
+    for (int i = 0; i < CANDIDATES && !c->bad; i++) {
+        loss[i] = (double)INFINITY;
+        if (i % size == rank && nth_candidate(trial, m, v, i, c->site->K))
+            loss[i] = site_loss(c, p);
+    }
+    lq_status st = c->bad;
+    for (int from = 0; from < size && size > 1 && !st; from++) {
+        memcpy(theirs, loss, sizeof theirs);
+        st = comm_broadcast(ranks, from, theirs, sizeof theirs, c->err);
+        for (int i = from; i < CANDIDATES; i += size)
+            loss[i] = theirs[i];
+    }
+    return st;
+}
+
 /* Bytes that awq_search takes while it runs, N the outputs of the largest linear. */
 static size_t search_bytes(int64_t N, int64_t K)
 {
@@ -160,17 +190,15 @@ lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, l
     c.s = s;
     *rep = (awq_report){ .before = site_loss(&c, p) };
     rep->after = rep->before;
-    c.s = trial;
-    for (int i = 0; i < 2 * ALPHAS && !c.bad; i++) {
-        double alpha = (double)(i % ALPHAS) / ALPHAS;
-        bool by_weight = i >= ALPHAS;
-        if (!candidate(trial, m, v, alpha, by_weight, K)) continue;
-        double loss = site_loss(&c, p);
-        if (!(loss < rep->after)) continue;
-        *rep = (awq_report){ alpha, by_weight, rep->before, loss };
-        memcpy(s, trial, k * sizeof *s);
+    double loss[CANDIDATES];
+    int best = -1;
+    st = c.bad ? c.bad : losses_of(loss, &c, trial, m, v, p);
+    for (int i = 0; i < CANDIDATES && !st; i++) {
+        if (!(loss[i] < rep->after)) continue;
+        *rep = (awq_report){ (double)(i % ALPHAS) / ALPHAS, i >= ALPHAS, rep->before, loss[i] };
+        best = i;
     }
-    st = c.bad;
+    if (best >= 0) nth_candidate(s, m, v, best, K);
 done:
     awq_dev_close(c.on);
     free(c.d);

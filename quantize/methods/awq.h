@@ -22,6 +22,7 @@
 #ifndef LLMQ_QUANTIZE_METHODS_AWQ_H
 #define LLMQ_QUANTIZE_METHODS_AWQ_H
 
+#include "base/comm.h"
 #include "kernels/core/pool.h"
 #include "kernels/device.h"
 #include "quantize/methods/grid.h"
@@ -40,6 +41,7 @@ typedef struct {
     int n;
     int64_t K;
     const float *H, *mean_abs;
+    comm *ranks;        /* each finds the losses of some candidates; NULL: one process */
     dev *on;            /* losses are summed there, where a row fits; NULL: here */
     const int32_t *tie; /* inputs k with equal tie[k] (0 <= tie < K) must share one s: v feeds
                            several heads of o. NULL: none */
@@ -51,7 +53,7 @@ typedef struct {
     double before, after; /* loss on the rows looked at, without and with scaling */
 } awq_report;
 
-/* The scales s [K]; all 1 when none helps. Errors: LQ_ENOMEM, LQ_EDEVICE. */
+/* The scales s [K]; all 1 when none helps. Errors: LQ_ENOMEM, LQ_EDEVICE, those of comm.h. */
 lq_status awq_search(float *s, awq_report *rep, const awq_site *site, pool *p, lq_err *err);
 
 /* W's columns times s; W's rows divided by s[row]; H for the scaled input. */

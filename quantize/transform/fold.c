@@ -172,7 +172,9 @@ static bool too_large(const fold_layer *l, const fold_site *f, const float *s)
 lq_status fold_choose(fold_layer *l, const fold_site *f, float *H, const float *mean_abs, dev *on,
                       lq_arena *a, pool *p, lq_err *err)
 {
-    awq_site site = { .K = f->K, .H = H, .mean_abs = mean_abs, .on = on, .tie = f->tie };
+    awq_site site = {
+        .K = f->K, .H = H, .mean_abs = mean_abs, .ranks = l->ranks, .on = on, .tie = f->tie
+    };
     for (int i = 0; i < f->n; i++) {
         const fold_linear *r = &l->lin[f->readers[i]];
         if (r->kept) continue;

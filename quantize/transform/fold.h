@@ -59,6 +59,7 @@ typedef struct {
  * afterwards. */
 typedef struct {
     const arch_config *c;
+    comm *ranks; /* awq_site's */
     int64_t expert;
     fold_linear lin[ARCH_N_ROLES];
     fold_vector weight[ARCH_N_ROLES], bias[ARCH_N_ROLES];
@@ -88,7 +89,7 @@ int fold_find(fold_site out[FOLD_MAX_SITES], const fold_layer *l, lq_arena *a);
 lq_status fold_apply(fold_layer *l, const fold_site *f, const float *s, double alpha, lq_arena *a,
                      pool *p, lq_err *err);
 /* Choose s by H [K,K], mean_abs [K] of the site's input, and apply it where it helps; H becomes
- * that of the new input. on: awq_site's. Errors: LQ_ENOMEM, LQ_EDEVICE. */
+ * that of the new input. on: awq_site's. Errors: awq_search's. */
 lq_status fold_choose(fold_layer *l, const fold_site *f, float *H, const float *mean_abs, dev *on,
                       lq_arena *a, pool *p, lq_err *err);
 
