@@ -151,6 +151,21 @@ bool dev_mm_wide(const dev *d, const dev_weight *w, mm_acts acts, int64_t M)
            !(s->kind == QT_DENSE && s->dtype == LQ_F32) && w->t.layout == QT_TILE16;
 }
 
+bool dev_mm_codes(const dev_weight *w)
+{
+    const qt_scheme *s = &w->t.scheme;
+    const bool kinds = (s->kind == QT_I8 && s->act == QT_ACT_I8 && s->zero == QT_ZERO_NONE) ||
+                       (s->kind == QT_E4M3 && s->act == QT_ACT_F8);
+    return kinds && w->s.ng == 1 && w->s.subs == 1 && (!s->act_group || s->act_group == w->t.K);
+}
+
+bool dev_mm_lt(const dev *d, const dev_weight *w, mm_acts acts, int64_t M)
+{
+    enum { E4M3_SINCE = 89 };
+    return d->lt && M >= DEV_MM_WIDE && acts != MM_F32 && !d->batch_invariant && dev_mm_codes(w) &&
+           w->t.layout == QT_TILE16 && (w->t.scheme.act == QT_ACT_I8 || d->cc >= E4M3_SINCE);
+}
+
 size_t dev_mm_wide_bytes(int64_t M, int64_t N, int64_t K)
 {
     const size_t all = lq_round_up((size_t)N, TILE_N) * (size_t)K * 2,
@@ -163,6 +178,7 @@ size_t dev_mm_wide_bytes(int64_t M, int64_t N, int64_t K)
 bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts)
 {
     const bool ints = dev_mm_ints(a, acts);
+    if (dev_mm_codes(a) != dev_mm_codes(b)) return false; /* of many rows dev_mm_lt may differ */
     if (ints != dev_mm_ints(b, acts) || (ints && mm_i8_block(&a->s) != mm_i8_block(&b->s)))
         return false;
     const qt_scheme *s = &a->t.scheme, *t = &b->t.scheme;

@@ -36,6 +36,7 @@ struct dev {
                                 code above ptx is what the driver has compiled */
     int n_sm;                /* multiprocessors */
     int64_t wide;            /* rows from which cuBLAS multiplies quantized weights; 0: none */
+    bool lt;                 /* cuBLASLt is there too */
     bool follows;            /* a launch may begin before the one before it has ended */
     size_t memory;           /* bytes in all */
     size_t shared_per_block; /* bytes at most */
@@ -197,7 +198,9 @@ typedef struct {
  * DEV_MM_SMALL rows, cuBLAS multiplies it, in an order that is its own but the same every time;
  * with dev.batch_invariant, and in f32, any M is in that of few rows.
  * A quantized weight that dev_mm_wide names is rounded to bf16 there, an error of 2^-8 of each of its
- * numbers, and cuBLAS multiplies by it.
+ * numbers, and cuBLAS multiplies by it. By one that dev_mm_lt names cuBLASLt multiplies the codes that the
+ * inputs are rounded to: of int8 the sum is exact, and y = scale of the output * (scale of the row *
+ * sum), each rounded; of e4m3 it is one of f32, in an order and with a rounding of its own.
  * scratch: mm_scratch bytes, of M rows or of more.
  *
  * With a group its weights all take their rows in one launch, and `most` counts in place of M. w
@@ -484,6 +487,12 @@ size_t dev_mm_parts(int64_t M, int64_t N, int64_t K);
  * it (`blas`), from dev.wide rows on; what is integers, rounds its inputs, has outliers, is f32 or in rows
  * does not. */
 bool dev_mm_wide(const dev *d, const dev_weight *w, mm_acts acts, int64_t M);
+/* Whether a product of M rows, of no group, is one of codes by cuBLASLt: on this device, which has it (`blas`), of
+ * DEV_MM_WIDE rows and more, not in f32 nor with batch_invariant; of weights that dev_mm_codes names. */
+bool dev_mm_lt(const dev *d, const dev_weight *w, mm_acts acts, int64_t M);
+/* Codes of 8 bits by inputs that the checkpoint rounds likewise, with one scale for each output and row: int8
+ * by int8, e4m3 by e4m3. */
+bool dev_mm_codes(const dev_weight *w);
 /* Bytes that it expands at a time, of N outputs and K places; grows with each. Of fewer than DEV_MM_WIDE
  * rows: 0. */
 size_t dev_mm_wide_bytes(int64_t M, int64_t N, int64_t K);

@@ -19,30 +19,53 @@ inline namespace CU_NAME(blas_cu)
     enum { THREADS = 256, WORKSPACE = 32 << 20 };
 
 #ifdef __CUDACC__
-    /* NULL: it is not there. */
-    const cublas_api *load_cublas(void)
+    bool has(cublas_api * api, void *lib)
     {
-        static const char *const names[] = { "libcublas.so.13", "libcublas.so.12", "libcublas.so" };
-        static cublas_api api;
+        bool all = true;
+#define X(field, name, args) all &= (api->field = (int(*) args)dlsym(lib, name)) != NULL;
+        CUBLAS_CALLS(X)
+#undef X
+        api->text = (const char *(*)(int))dlsym(lib, "cublasGetStatusString");
+        return all && api->text;
+    }
+    bool has(cublaslt_api * api, void *lib)
+    {
+        bool all = true;
+#define X(field, name, args) all &= (api->field = (int(*) args)dlsym(lib, name)) != NULL;
+        CUBLASLT_CALLS(X)
+#undef X
+        return all;
+    }
+
+    /* NULL: it is not there, or lacks a call. */
+    template <class API> const API *load(const char *const names[3])
+    {
+        static API api;
         static int state; /* 1: loaded, -1: not there */
         for (int i = 0; i < 3 && !state; i++) {
             void *lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-            if (!lib) continue;
-            bool all = true;
-#define X(field, name, args) all &= (api.field = (int(*) args)dlsym(lib, name)) != NULL;
-            CUBLAS_CALLS(X)
-#undef X
-            api.text = (const char *(*)(int))dlsym(lib, "cublasGetStatusString");
-            if (all && api.text)
+            if (lib && has(&api, lib))
                 state = 1;
-            else
+            else if (lib)
                 dlclose(lib);
         }
         if (!state) state = -1;
         return state > 0 ? &api : NULL;
     }
+    const cublas_api *load_cublas(void)
+    {
+        static const char *const names[] = { "libcublas.so.13", "libcublas.so.12", "libcublas.so" };
+        return load<cublas_api>(names);
+    }
+    const cublaslt_api *load_lt(void)
+    {
+        static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12",
+                                             "libcublasLt.so" };
+        return load<cublaslt_api>(names);
+    }
 #else
     const cublas_api *load_cublas(void) { return emu_cublas_here ? &emu_cublas : NULL; }
+    const cublaslt_api *load_lt(void) { return emu_cublas_here ? &emu_cublaslt : NULL; }
 #endif
 
     void check(dev * d, const cublas_api *api, int result)
@@ -82,17 +105,23 @@ bool CU_NAME(blas)(dev *d)
     if (!d->blas_room) {
         d->blas_room = d->ops->alloc(d, WORKSPACE);
         if (!d->bad) check(d, api, api->set_workspace(d->blas, d->blas_room, WORKSPACE));
+        d->lt = !d->bad && load_lt();
     }
     return !d->bad;
 }
 
-void CU_NAME(blas_load)(void) { load_cublas(); }
+void CU_NAME(blas_load)(void)
+{
+    load_cublas();
+    load_lt();
+}
 
 void CU_NAME(blas_close)(dev *d)
 {
     if (d->blas) load_cublas()->destroy(d->blas);
     d->ops->free(d, d->blas_room);
     d->blas = d->blas_room = NULL;
+    d->lt = false;
 }
 
 void CU_NAME(mm_blas)(dev *d, const dev_mm_args *a, const mm_input *x, const mm_dense *w)
@@ -109,4 +138,32 @@ void CU_NAME(mm_blas)(dev *d, const dev_mm_args *a, const mm_input *x, const mm_
               api->gemm_ex(d->blas, CUBLAS_T, CUBLAS_N, (int)w->n, (int)a->M, (int)w->ld, &one,
                            w->rows, CUBLAS_BF16, (int)w->ld, x->b, CUBLAS_BF16, (int)x->ldb, &beta,
                            y, CUBLAS_F32, (int)a->ldy, CUBLAS_IN_F32, CUBLAS_ANY));
+}
+
+bool CU_NAME(mm_lt_product)(dev *d, const mm_codes *c)
+{
+    enum { W, X, Y, N, NOT_SUPPORTED = 15 };
+    const cublaslt_api *lt = load_lt();
+    const cublas_api *api = load_cublas();
+    const int in = c->f8 ? CUBLAS_E4M3 : CUBLAS_I8, out = c->f8 ? CUBLAS_F32 : CUBLAS_I32,
+              transposed = CUBLAS_T;
+    const int32_t one = 1, zero = 0;
+    const float one_f = 1, zero_f = 0;
+    const uint64_t K = (uint64_t)c->K, n = (uint64_t)c->n, M = (uint64_t)c->M;
+    void *desc = NULL, *of[N] = { NULL, NULL, NULL };
+    if (d->bad) return true;
+    int r = lt->desc(&desc, c->f8 ? CUBLAS_IN_F32 : CUBLAS_IN_I32, out);
+    if (!r) r = lt->desc_set(desc, CUBLASLT_A_OP, &transposed, sizeof transposed);
+    if (!r) r = lt->layout(&of[W], in, K, n, c->K);
+    if (!r) r = lt->layout(&of[X], in, K, M, c->K);
+    if (!r) r = lt->layout(&of[Y], out, n, M, c->n);
+    if (!r)
+        r = lt->matmul(d->blas, desc, c->f8 ? (const void *)&one_f : &one, c->w, of[W], c->x, of[X],
+                       c->f8 ? (const void *)&zero_f : &zero, c->y, of[Y], c->y, of[Y], NULL,
+                       d->blas_room, WORKSPACE, d->stream);
+    for (int i = 0; i < N; i++)
+        if (of[i]) lt->layout_drop(of[i]);
+    if (desc) lt->desc_drop(desc);
+    if (r != NOT_SUPPORTED) check(d, api, r);
+    return r != NOT_SUPPORTED;
 }

@@ -1,6 +1,6 @@
 /* kernels/cuda/mm.cu - a matrix product on the device: activations into the weight's order, then
- * the kernel for so many rows (mm_thin.cu, mm_mma.cu, mm_sm90.cu, mm_wide.cu; of a weight in rows
- * blas.cu), in f32 (mm_gemv.cu), or for integers (mm_i8.cu).
+ * the kernel for so many rows (mm_thin.cu, mm_mma.cu, mm_sm90.cu, mm_wide.cu, mm_lt.cu; of a weight in
+ * rows blas.cu), in f32 (mm_gemv.cu), or for integers (mm_i8.cu).
  *
  *   round    inputs rounded as a checkpoint declares (round_acts of kernels/mm.c); one warp a group
  *   arrange  rows of x into the tile's places: groups padded, g_idx undone, rounded to bf16 where
@@ -153,8 +153,12 @@ inline namespace CU_NAME(mm_cu)
         uint8_t *free_at = (uint8_t *)a->scratch;
         const float *x = a->x;
         int64_t ldx = a->ldx;
-        const bool arranged = a->arranged && all->M <= CU_ROWS; /* all of it is there */
+        bool arranged = a->arranged && all->M <= CU_ROWS; /* all of it is there */
         assert(!a->arranged || (!g && !ldo && !permuted));
+        if (!g && dev_mm_lt(d, a->w, a->acts, most)) {
+            if (CU_NAME(mm_lt)(d, a, most, arranged)) return;
+            arranged = false; /* codes are there, if anything */
+        }
         if (sc->act) {
             const int group = (int)(sc->act_group ? sc->act_group : K);
             float *r = (float *)free_at;

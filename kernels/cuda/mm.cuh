@@ -599,6 +599,18 @@ struct mm_dense {
 void CU_NAME(mm_blas)(dev *d, const dev_mm_args *a, const mm_input *x, const mm_dense *w);
 /* By cuBLAS, of what tiles become in x->parts, which has dev_mm_wide_bytes (mm_wide.cu). */
 void CU_NAME(mm_wide)(dev *d, const dev_mm_args *a, const mm_input *x);
+/* y [M, n] = x [M, K] w [n, K]^T of codes: int8, summed in int32, or e4m3, in f32; by cuBLASLt, where
+ * dev_mm_lt says so; K, n and M are multiples of 16 (blas.cu). False: it does not do it, and nothing failed. */
+struct mm_codes {
+    const void *w, *x;
+    void *y;
+    int64_t M, n, K;
+    bool f8;
+};
+bool CU_NAME(mm_lt_product)(dev *d, const mm_codes *c);
+/* Where dev_mm_lt says so, of a's rows; `all` rows are of the call (mm_lt.cu). arranged: the scratch holds
+ * their codes already. False: cuBLASLt does not do it, and d->lt is false from now on. */
+bool CU_NAME(mm_lt)(dev *d, const dev_mm_args *a, int64_t all, bool arranged);
 /* arranged: `room`, bytes as CU_NAME(mm_scratch) has for each place, holds them already. */
 void CU_NAME(mm_i8)(dev *d, const dev_mm_args *a, const mm_input *x, void *room, bool arranged);
 

@@ -674,14 +674,26 @@ static bool has_rows(const model *m)
     return false;
 }
 
+/* The layers have weights whose codes cuBLASLt would multiply. */
+static bool has_codes(const model *m)
+{
+    for (int64_t i = 0; i < m->cfg->layers; i++)
+        for (int r = 0; r < ARCH_N_ROLES; r++) {
+            const model_linear *l = &m->layers[i].lin[r];
+            const dev_weight w = { l->w.t, tiles_shape(&l->w.t.scheme, l->w.N, l->w.K) };
+            if (l->present && dev_mm_codes(&w)) return true;
+        }
+    return false;
+}
+
 /* Before anything is measured: cuBLAS takes some of the device's memory. Quantized weights have it for
  * many rows. */
 static lq_status open_blas(model *m, lq_err *err)
 {
-    const bool rows = has_rows(m);
+    const bool rows = has_rows(m), codes = has_codes(m);
     lq_status s = LQ_OK;
     for (model_on *on = m->on; on && !s; on = on->next) {
-        if (on->d.batch_invariant || (!rows && !on->d.wide)) continue;
+        if (on->d.batch_invariant || (!rows && !codes && !on->d.wide)) continue;
         on->d.ops->bind(&on->d);
         const bool there = on->d.ops->blas(&on->d);
         on->rows = there && rows;

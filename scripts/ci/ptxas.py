@@ -48,6 +48,9 @@ BUDGET = {
     "minus_kernel": (256, 128, 8448),  # two blocks
     "bias_kernel": (256, 40, 0),
     "expand_kernel": (256, 64, 64),    # four blocks
+    "lt_round_kernel": (256, 40, 32),
+    "lt_codes_kernel": (256, 40, 0),
+    "lt_join_kernel": (256, 40, 0),
     "shrink_kernel": (256, 128, 1024),      # two blocks
     "expand_lora_kernel": (128, 80, 1024),  # six blocks
     "probe_kernel": (1024, 40, 0),

@@ -210,6 +210,14 @@ lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *p, cons
     return s;
 }
 
+static bool has_codes(const qt_tensor *t)
+{
+    const qt_scheme s = tiles_scheme(&t->scheme, t->N, t->K);
+    const dev_weight w = { .t = { .scheme = s, .N = t->N, .K = t->K },
+                           .s = tiles_shape(&s, t->N, t->K) };
+    return dev_mm_codes(&w);
+}
+
 lq_status foot_in_rows(bool *any, const foot_model *p, lq_err *err)
 {
     const int64_t L = p->weights ? foot_config(p)->layers : 0;
@@ -220,7 +228,7 @@ lq_status foot_in_rows(bool *any, const foot_model *p, lq_err *err)
             const src_tensor *t = NULL;
             if (!arch_role_per_layer(r) || !arch_role_linear(r)) continue;
             s = src_role(p->src, r, l, 0, &t, NULL, err);
-            *any = !s && t && t->plain && dev_in_rows(&t->t);
+            *any = !s && t && ((t->plain && dev_in_rows(&t->t)) || has_codes(&t->t));
         }
     return s;
 }

@@ -41,7 +41,8 @@ lq_status foot_weigh_last(foot_weights *w, const foot_model *m, const qt_scheme 
 lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *m, const qt_scheme *scheme,
                      int ranks, lq_err *err);
 
-/* Whether layers have weights that cuBLAS multiplies on a device (dev_in_rows). */
+/* Whether layers have weights that cuBLAS multiplies on a device (dev_in_rows), or whose
+ * codes cuBLASLt does (dev_mm_codes). */
 lq_status foot_in_rows(bool *any, const foot_model *m, lq_err *err);
 
 #endif

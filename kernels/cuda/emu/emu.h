@@ -89,6 +89,8 @@ extern "C" bool emu_nccl_here; /* false: as on a machine without it */
 extern "C" const nccl_api emu_nccl;
 extern "C" bool emu_cublas_here;
 extern "C" const cublas_api emu_cublas;
+extern "C" bool emu_cublaslt_refuses; /* for tests: it does no product */
+extern "C" const cublaslt_api emu_cublaslt;
 
 /* ---- the part of the runtime's interface that dev.cu uses ---- */
 typedef int cudaError_t;
