@@ -680,8 +680,9 @@ static bool has_codes(const model *m)
     for (int64_t i = 0; i < m->cfg->layers; i++)
         for (int r = 0; r < ARCH_N_ROLES; r++) {
             const model_linear *l = &m->layers[i].lin[r];
+            if (!l->present) continue;
             const dev_weight w = { l->w.t, tiles_shape(&l->w.t.scheme, l->w.N, l->w.K) };
-            if (l->present && dev_mm_codes(&w)) return true;
+            if (dev_mm_codes(&w)) return true;
         }
     return false;
 }
