@@ -2,6 +2,7 @@
 #include "base/comm_impl.h"
 
 #include <assert.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,26 +34,60 @@ void comm_watch(comm *c, const lq_job *job)
 
 /* ---- who is beside us ---- */
 typedef struct {
-    char host[64];
+    char host[64], processes[64]; /* the machine, and its name space of processes */
     lq_hash processors;
 } place;
 
 static lq_status find_sharing(comm *c, lq_err *err)
 {
     place mine = { .host = "" }, *all = calloc((size_t)c->size, sizeof *all);
+    int64_t pid = getpid(), *pids = calloc((size_t)c->size, sizeof *pids);
     os_cpus cpus;
-    if (!all) return lq_fail(err, LQ_ENOMEM, "no memory for %d ranks", c->size);
+    c->process = malloc((size_t)c->size * sizeof *c->process);
+    if (!all || !pids || !c->process) {
+        free(all);
+        free(pids);
+        return lq_fail(err, LQ_ENOMEM, "no memory for %d ranks", c->size);
+    }
+    for (int i = 0; i < c->size; i++)
+        c->process[i] = -1;
+    (void)!readlink("/proc/self/ns/pid", mine.processes, sizeof mine.processes - 1);
     gethostname(mine.host, sizeof mine.host - 1);
     os_cpus_allowed(&cpus);
     mine.processors = lq_hash_bytes(&cpus, sizeof cpus);
     lq_status s = comm_gather(c, 0, &mine, sizeof mine, all, err);
     if (!s) s = comm_broadcast(c, 0, all, (size_t)c->size * sizeof *all, err);
+    if (!s) s = comm_gather(c, 0, &pid, sizeof pid, pids, err);
+    if (!s) s = comm_broadcast(c, 0, pids, (size_t)c->size * sizeof *pids, err);
     c->sharing = 0;
-    for (int i = 0; i < c->size; i++)
+    for (int i = 0; i < c->size; i++) {
+        const bool beside = !s && i != c->rank && strcmp(all[i].host, mine.host) == 0 &&
+                            strcmp(all[i].processes, mine.processes) == 0;
+        if (beside) c->process[i] = os_watch_process((pid_t)pids[i]);
         c->sharing += memcmp(&all[i], &mine, sizeof mine) == 0;
+    }
     if (c->sharing < 1) c->sharing = 1;
     free(all);
+    free(pids);
     return s;
+}
+
+/* A rank of this machine that has ended and is still waited for; -1: none. A library of MPI does not say. */
+static int find_dead(const comm *c, const comm_move *m, size_t n)
+{
+    for (size_t i = 0; i < n && c->process; i++) {
+        struct pollfd p = { .fd = c->process[m[i].peer], .events = POLLIN };
+        if (!m[i].done && p.fd >= 0 && poll(&p, 1, 0) == 1) return m[i].peer;
+    }
+    return -1;
+}
+
+static void comm_free(comm *c)
+{
+    for (int i = 0; c->process && i < c->size; i++)
+        if (c->process[i] >= 0) close(c->process[i]);
+    free(c->process);
+    free(c);
 }
 
 int comm_said_rank(void)
@@ -76,7 +111,7 @@ lq_status comm_open(comm **out, lq_err *err)
         comm_abort(c, lq_exit_code(s));
     else
         *out = c;
-    if (s) free(c);
+    if (s) comm_free(c);
     return s;
 }
 
@@ -85,7 +120,7 @@ void comm_close(comm *c)
     if (!c) return;
     (void)comm_barrier(c, NULL);
     if (c->way) c->way->close(c);
-    free(c);
+    comm_free(c);
 }
 
 void comm_abort(comm *c, int code)
@@ -136,7 +171,8 @@ static void comm_idle(comm *c, double idle)
 
 lq_status comm_wait(comm *c, comm_move *m, size_t n, lq_err *err)
 {
-    double moved = lq_now();
+    const double look = 0.05;
+    double moved = lq_now(), looked = moved;
     size_t open = n, before = SIZE_MAX;
     while (open) {
         size_t now = 0;
@@ -152,7 +188,14 @@ lq_status comm_wait(comm *c, comm_move *m, size_t n, lq_err *err)
             return broke(c, lq_fail(err, LQ_EINTR, "interrupted"), err);
         if (now != before) moved = lq_now();
         before = now;
-        comm_idle(c, lq_now() - moved);
+        const double at = lq_now();
+        if (at - moved > look && at - looked > look) {
+            const int dead = find_dead(c, m, n);
+            looked = at;
+            if (dead >= 0)
+                return broke(c, lq_fail(err, LQ_EIO, "rank %d of %d is gone", dead, c->size), err);
+        }
+        comm_idle(c, at - moved);
     }
     return LQ_OK;
 }

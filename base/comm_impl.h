@@ -22,6 +22,8 @@ struct comm {
     void *own;           /* the way's */
     int rank, size, sharing, ended;
     bool tells; /* comm_tells */
+    /* [size] os_watch_process of other ranks of this machine, else -1; NULL: none are */
+    int *process;
     const atomic_int *stop;
     lq_status bad; /* the exchange has failed */
     lq_err why;

@@ -53,6 +53,9 @@ bool os_program(char *out, size_t n); /* the file of this process's program */
 /* In a child: SIGTERM when the thread that forked ends. false: it has ended already, or (where the
  * system cannot) is no longer the parent. */
 bool os_end_with(pid_t parent);
+/* A descriptor that can be read from (poll) once the process has ended, whoever waits for it; -1: there is no such
+ * process, or the system has no such thing. */
+int os_watch_process(pid_t pid);
 
 /* ---- processors ---- */
 enum { OS_CPUS = 1024 };

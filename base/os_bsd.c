@@ -209,6 +209,12 @@ bool os_end_with(pid_t parent)
     return getppid() == parent;
 }
 
+int os_watch_process(pid_t pid)
+{
+    (void)pid;
+    return -1;
+}
+
 /* ---- processors ---- */
 
 /* macOS binds no thread to a CPU; of Apple's, those of performance count, which come first. */

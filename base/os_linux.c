@@ -142,6 +142,12 @@ bool os_end_with(pid_t parent)
     return getppid() == parent;
 }
 
+int os_watch_process(pid_t pid)
+{
+    const long fd = syscall(SYS_pidfd_open, pid, 0); /* Linux 5.3; closed by exec */
+    return fd < 0 ? -1 : (int)fd;
+}
+
 /* ---- processors ---- */
 
 static_assert(sizeof(os_cpus) == sizeof(cpu_set_t), "the bits of both are the same");

@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/comm.h"
 #include "tests/support/check.h"
+#include "tests/support/ranks.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -11,40 +12,6 @@
 #include <unistd.h>
 
 enum { MOST = 5 };
-
-/* Runs body(c) as each of n ranks, over sockets; codes [n]: their exit codes, 128 + a signal. */
-static void as_ranks(int n, int (*body)(comm *c), int *codes)
-{
-    char dir[] = "/tmp/llmq-comm-XXXXXX", text[64];
-    pid_t pid[MOST];
-    CHECK(mkdtemp(dir) != NULL, "mkdtemp");
-    for (int i = 0; i < n; i++) {
-        pid[i] = fork();
-        if (pid[i]) continue;
-        comm *c;
-        lq_err err = { "" };
-        snprintf(text, sizeof text, "%d", i);
-        setenv("LLMQ_RANK", text, 1);
-        snprintf(text, sizeof text, "%d", n);
-        setenv("LLMQ_RANKS", text, 1);
-        snprintf(text, sizeof text, "%s/r", dir);
-        setenv("LLMQ_RANK_SOCKETS", text, 1);
-        if (comm_open(&c, &err)) {
-            fprintf(stderr, "rank %d: %s\n", i, err.msg);
-            _exit(99);
-        }
-        if (comm_rank(c) != i || comm_size(c) != n || comm_sharing(c) != n) _exit(98);
-        const int code = body(c);
-        if (!code) comm_close(c);
-        _exit(code);
-    }
-    for (int i = 0; i < n; i++) {
-        int status;
-        waitpid(pid[i], &status, 0);
-        codes[i] = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    }
-    CHECK(rmdir(dir) == 0, "%s: a socket is left", dir);
-}
 
 static uint8_t byte_of(int rank, size_t i)
 {
