@@ -2,7 +2,9 @@
 #include "runtime/load.h"
 
 #include "base/json.h"
+#include "runtime/forward/follow.h"
 #include "runtime/limits.h"
+#include "runtime/model/part.h"
 #include "runtime/tokenizer/tok_files.h"
 
 #include <stdio.h>
@@ -76,10 +78,9 @@ lq_status load_device(model *m, const load_opts *o, lq_err *err)
     return LQ_OK;
 }
 
-lq_status load_weights(load_model *l, const char *path, const load_opts *o, pool *p,
-                       const lq_job *job, lq_err *err)
+static lq_status load_own(load_model *l, const char *path, const load_opts *o, pool *p,
+                          const lq_job *job, lq_err *err)
 {
-    memset(l, 0, sizeof *l);
     const src_opts open = { .need_config = true,
                             .verify = o->verify,
                             .tokenizer = o->tokenizer,
@@ -90,14 +91,26 @@ lq_status load_weights(load_model *l, const char *path, const load_opts *o, pool
     if (s) return s; /* names the file */
     for (size_t i = 0; o->note && i < src_n_notes(l->src); i++)
         o->note(path, src_note_at(l->src, i));
-    s = model_load(&l->m, l->src, p, job, err);
-    if (!s) s = load_device(&l->m, o, err);
+    s = model_load_part(&l->m, l->src, o->processes, p, job, err);
+    return s ? s : load_device(&l->m, o, err);
+}
+
+lq_status load_weights(load_model *l, const char *path, const load_opts *o, pool *p,
+                       const lq_job *job, lq_err *err)
+{
+    memset(l, 0, sizeof *l);
+    lq_status s = load_own(l, path, o, p, job, err);
+    if (comm_size(o->processes) > 1) {
+        s = part_agree(&l->m, o->processes, s, err);
+        l->leads = !s && comm_rank(o->processes) == 0;
+    }
     if (s) load_model_close(l); /* the error names the file */
     return s;
 }
 
 void load_model_close(load_model *l)
 {
+    if (l->leads) fwd_dismiss(&l->m);
     model_free(&l->m);
     src_close(l->src);
     memset(l, 0, sizeof *l);

@@ -12,6 +12,7 @@ typedef struct {
     src_source *src;
     model m;
     arch_config cfg; /* the source's, with all ids that end an answer (load_stops) */
+    bool leads;      /* other processes follow (runtime/forward/follow.h) until it is closed */
 } load_model;
 /* What a device must have room for besides the weights: a step, and a cache. */
 typedef struct {
@@ -34,6 +35,8 @@ typedef struct {
      * stay on the CPU. */
     int64_t gpu_layers;
     int ranks; /* GPUs that share every layer, from the named one on; 0: one. With all layers */
+    comm *
+        processes; /* on the CPU: each of these has a part (runtime/model/part.h); NULL: all is here */
     bool batch_invariant; /* on a GPU answers do not depend on load (model_share) */
     bool eager;         /* on a GPU each operation of a step is launched by itself (model_share) */
     bool int8;          /* on a GPU too, where activations are to be int8 (model_share) */
@@ -49,7 +52,8 @@ typedef struct {
     const char *rerank_template, *rerank_labels; /* rerank_choice's (runtime/chat/rerank.h) */
 } load_opts;
 /* path: whatever formats/source/source.h opens. Notes are those of the source (what: the path) and
- * of the device. Errors name the file. */
+ * of the device. Errors name the file. Of several processes all call it; the others than the first then
+ * fwd_follow. */
 lq_status load_weights(load_model *l, const char *path, const load_opts *o, pool *p,
                        const lq_job *job, lq_err *err);
 void load_model_close(load_model *l); /* a zeroed one too */

@@ -34,6 +34,7 @@ struct fwd_ctx {
     float *all_hidden;     /* [max_rows, hidden] where opts.all_hidden */
     dev_drawn *drawn;      /* [max_logits] on the host; NULL: the CPU */
     fwd_ranks ranks;       /* several devices */
+    fwd_parts parts;       /* several processes */
 
     fwd_absorbed *absorbed; /* [layers of the CPU]: MLA */
     lq_arena own;           /* of those */
@@ -113,10 +114,14 @@ static bool cut_step(fwd_ctx *f, bool lora_work)
     return f->states && f->block[1] && f->ids && f->seqs && f->picked && f->last && f->packed;
 }
 
+/* A process that is told what to do (follow.h). */
+static bool follows(const fwd_ctx *f) { return f->parts.part && f->parts.part->rank > 0; }
+static int64_t words_here(const fwd_ctx *f) { return follows(f) ? 0 : words(f->m->cfg); }
+
 static bool cut_rows(fwd_ctx *f)
 {
     const fwd_opts *o = &f->opts;
-    f->logits = lq_push(&f->arena, (size_t)(o->max_logits * words(f->m->cfg)) * sizeof(float));
+    f->logits = lq_push(&f->arena, (size_t)(o->max_logits * words_here(f)) * sizeof(float));
     f->rows.x = lq_push(&f->arena, (size_t)(o->max_rows * f->m->cfg->hidden) * sizeof(float));
     const int64_t hidden = o->max_rows * hidden_width(f->m->cfg, o);
     f->all_hidden = lq_push(&f->arena, (size_t)hidden * sizeof(float));
@@ -180,9 +185,13 @@ lq_status fwd_open(fwd_ctx **out, const model *m, kv_cache *kv, pool *p, const f
     f->opts = *o;
     f->rows.p = p;
     f->rows.acts = o->acts;
-    assert(!(m->on && (o->all_hidden || m->cfg->mtp)));
-    lq_status s = m->on ? open_device(f, err) : open_cpu(f, err);
+    assert(!((m->on || m->part) && (o->all_hidden || m->cfg->mtp)));
+    assert(!(m->part && o->lora_rank));
+    lq_status s = m->part ? fwd_parts_open(&f->parts, m->part, o, err) : LQ_OK;
+    if (m->part) f->rows.parts = &f->parts;
+    if (!s) s = m->on ? open_device(f, err) : open_cpu(f, err);
     if (!s) s = absorb_layers(f, m->on ? f->first : m->cfg->layers, err);
+    if (!s && m->part && m->part->rank == 0) s = fwd_lead_open(&f->parts, kv, o, err);
     if (s) {
         fwd_close(f);
         return lq_wrap(err, s, "forward pass of %lld rows", (long long)o->max_rows);
@@ -194,6 +203,8 @@ lq_status fwd_open(fwd_ctx **out, const model *m, kv_cache *kv, pool *p, const f
 void fwd_close(fwd_ctx *f)
 {
     if (!f) return;
+    if (!follows(f)) fwd_lead_close(&f->parts);
+    fwd_parts_close(&f->parts);
     fwd_ranks_close(&f->ranks);
     fwd_dev_close(f->dev);
     lq_arena_free(&f->arena);
@@ -285,7 +296,9 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
         fwd_place(f->host, &f->seqs[i], (int)block_size,
                   it->seq_len ? it->seq_len : it->pos0 + it->n);
         f->states[i] = (fwd_seq_state){ .row0 = f->rows.R, .n_rows = it->n };
-        kv_run_begin(f->kv, it->seq, it->pos0, it->n, it->logits_from < it->n, &f->states[i].run);
+        if (!follows(f)) /* rank 0 has done it for all */
+            kv_run_begin(f->kv, it->seq, it->pos0, it->n, it->logits_from < it->n,
+                         &f->states[i].run);
         place_near(f, it, block_size);
         memcpy(f->ids + f->rows.R, it->ids, (size_t)it->n * sizeof *it->ids);
         if (f->m->cfg->mtp) {
@@ -417,15 +430,26 @@ lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const de
     return s ? s : fwd_end(f, logits, drawn, err);
 }
 
+/* An exchange has failed: none will do again. */
+static lq_status lost(const fwd_ctx *f, lq_err *err)
+{
+    if (!f->parts.bad) return LQ_OK;
+    *err = f->parts.why;
+    return LQ_EDEVICE;
+}
+
 lq_status fwd_begin(fwd_ctx *f, const fwd_item *items, int n_items, const dev_draw *draws,
                     int64_t n_draws, lq_err *err)
 {
-    const lq_status s = check_items(f, items, n_items, err);
+    lq_status s = lost(f, err);
+    if (!s) s = check_items(f, items, n_items, err);
     assert(n_draws == 0 || fwd_draws(f));
     f->batch.n_seqs = 0;
     if (s || n_items == 0) return s;
     pool_enter(f->rows.p);
     const int64_t n = place_items(f, items, n_items);
+    if (f->parts.part && !follows(f))
+        fwd_lead_step(&f->parts, items, n_items, kv_options(f->kv)->block_size);
     f->host->R = f->rows.R;
     pool_stage(f->rows.p, STAGE_EMBED);
     f->batch =
@@ -441,6 +465,14 @@ lq_status fwd_begin(fwd_ctx *f, const fwd_item *items, int n_items, const dev_dr
     return LQ_OK;
 }
 
+lq_status fwd_alive(fwd_ctx *f, lq_err *err)
+{
+    if (!f->parts.part || follows(f)) return LQ_OK;
+    return fwd_lead_alive(&f->parts, err) ? LQ_EDEVICE : LQ_OK;
+}
+
+uint64_t fwd_sent(const fwd_ctx *f) { return f->parts.sent; }
+
 lq_status fwd_end(fwd_ctx *f, const float **logits, const dev_drawn **drawn, lq_err *err)
 {
     const fwd_batch *b = &f->batch;
@@ -452,7 +484,8 @@ lq_status fwd_end(fwd_ctx *f, const float **logits, const dev_drawn **drawn, lq_
         const lq_status others = fwd_ranks_end(&f->ranks, s ? NULL : err);
         s = s ? s : others;
     }
-    for (fwd_run run = { 0 }; !s && !fwd_wordless(f->m) && fwd_next_run(&run, b);)
+    if (!s) s = lost(f, err);
+    for (fwd_run run = { 0 }; !s && !follows(f) && !fwd_wordless(f->m) && fwd_next_run(&run, b);)
         fwd_finish_logits(&f->rows, f->logits + run.row * words(f->m->cfg), run.n);
     pool_leave(f->rows.p);
     pool_stage(f->rows.p, STAGE_OTHER);

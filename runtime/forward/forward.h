@@ -46,6 +46,8 @@ lq_status fwd_open(fwd_ctx **f, const model *m, kv_cache *kv, pool *p, const fwd
                    lq_err *err);
 void fwd_close(fwd_ctx *f);
 size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads);
+/* What it takes besides where several processes share the model, of which c is all. */
+size_t fwd_parts_bytes(const arch_config *c, const fwd_opts *o);
 /* What a pass takes on a device at most; of k only dtype and block_size are looked at. o->max_len
  * is not 0. */
 size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o);
@@ -71,6 +73,12 @@ lq_status fwd_step_draw(fwd_ctx *f, const fwd_item *items, int n_items, const de
 lq_status fwd_begin(fwd_ctx *f, const fwd_item *items, int n_items, const dev_draw *draws,
                     int64_t n, lq_err *err);
 lq_status fwd_end(fwd_ctx *f, const float **logits, const dev_drawn **drawn, lq_err *err);
+
+/* Of a model that several processes share: the others are there (they have nothing to do now). LQ_EDEVICE: one is gone,
+ * and no step will run. Else nothing. */
+lq_status fwd_alive(fwd_ctx *f, lq_err *err);
+/* Bytes that this process has sent to the others so far. */
+uint64_t fwd_sent(const fwd_ctx *f);
 
 /* The hidden states of those logits, after the final norm: [rows, hidden], valid as long. */
 const float *fwd_hidden(const fwd_ctx *f);

@@ -19,6 +19,7 @@
 #include "kernels/ops.h"
 #include "runtime/forward/forward.h"
 #include "runtime/model/lora.h"
+#include "runtime/model/part.h"
 
 enum { FWD_ROWS = 4, FWD_LORA_ROWS = 64 };
 #define FWD_LATENT_EPS 1e-6f /* of MLA's norms, whatever the config says */
@@ -64,6 +65,7 @@ typedef struct {
 } fwd_lora;
 
 typedef struct fwd_ops fwd_ops;
+typedef struct fwd_parts fwd_parts;
 typedef struct {
     const fwd_ops *ops;
     void *self;           /* the ops' own (fwd_dev); NULL: the CPU's */
@@ -76,6 +78,7 @@ typedef struct {
     fwd_offload *offload; /* where the CPU's products are done; NULL: there */
     fwd_lora *lora;       /* of the CPU's layers; NULL: no row may have an adapter */
     bool shared;          /* a branch's output is a part of the sum over several devices */
+    fwd_parts *parts;     /* what processes that share the model exchange; NULL: this one has all */
     lq_arena *scratch;    /* for mm_run and attn_run */
     int64_t R;            /* rows of this call */
     float *x, *h, *y;     /* [R, hidden] */
@@ -433,5 +436,67 @@ lq_status fwd_ranks_end(fwd_ranks *a, lq_err *err);
 /* A rank's pass, with the rows of `first` on the host (forward_dev.c). */
 lq_status fwd_dev_open_rank(fwd_dev_ctx **d, fwd_rows *r, model_on *on, fwd_dev_ctx *first,
                             const model *m, const kv_cache *kv, const fwd_opts *o, lq_err *err);
+
+/* ---- processes that share a model (runtime/model/part.h) ---- */
+
+/* What rank 0 tells the others (forward_plan.c). */
+typedef enum {
+    FWD_WORD_OPEN,
+    FWD_WORD_STEP,
+    FWD_WORD_CLOSE,
+    FWD_WORD_ALIVE,
+    FWD_WORD_END
+} fwd_word_kind;
+typedef struct {
+    fwd_word_kind kind;
+    int n_items;
+    int64_t n_copies;
+    size_t bytes; /* that follow */
+} fwd_word;
+typedef struct {
+    int32_t dst, src, near;
+} fwd_copy;
+/* An item; its blocks, its blocks of windows and its ids follow. */
+typedef struct {
+    int64_t n, pos0, logits_from, seq_len, n_blocks, near_from, near_to;
+} fwd_told;
+typedef struct {
+    uint8_t *bytes;
+    size_t n, cap;
+} fwd_bytes_of;
+
+struct fwd_parts {
+    const model_part *part; /* NULL: this process has all of the model */
+    lq_arena arena;
+    float *wide; /* [R, width] what o or down read, of all ranks; [places, expert_ffn] of experts */
+    float *shared;   /* [R, shared_ffn] */
+    float *out, *in; /* messages: columns of this rank, and of the others one after the other */
+    comm_move moves[2 * PART_RANKS];
+    lq_status bad; /* of this step and all that follow */
+    lq_err why;
+    uint64_t sent; /* bytes so far, by this rank */
+    fwd_bytes_of plan;
+    fwd_copy *copies; /* [n_copies], cap: since the last step */
+    int64_t n_copies, cap_copies;
+    bool led; /* the others have heard of this pass */
+};
+lq_status fwd_parts_open(fwd_parts *p, const model_part *part, const fwd_opts *o, lq_err *err);
+void fwd_parts_close(fwd_parts *p);
+/* Keeps the first failure, of which p->why has the text; returns it. */
+lq_status fwd_parts_failed(fwd_parts *p, lq_status s);
+/* to [R, all columns], rows ldt apart, on every rank, from what each has of it: own, rows ldo apart; own may be its
+ * place in `to`. */
+void fwd_put_together(const fwd_rows *r, float *to, int64_t ldt, const float *own, int64_t ldo,
+                      int64_t R, const part_cuts *x);
+/* What o reads: attention's output of all heads; what down reads, activated. Normed where the layer does so. */
+const float *fwd_all_heads(const fwd_rows *r, const model_layer *l);
+const float *fwd_all_width(const fwd_rows *r, const model_layer *l);
+/* Rank 0's logits [n, words], of which it has its own there; the others' are in parts->out. */
+void fwd_gather_logits(const fwd_rows *r, float *logits, int64_t n);
+/* Rank 0 to the others. */
+lq_status fwd_lead_open(fwd_parts *p, kv_cache *kv, const fwd_opts *o, lq_err *err);
+void fwd_lead_step(fwd_parts *p, const fwd_item *items, int n_items, int block_size);
+lq_status fwd_lead_alive(fwd_parts *p, lq_err *err);
+void fwd_lead_close(fwd_parts *p);
 
 #endif

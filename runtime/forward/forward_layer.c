@@ -87,15 +87,30 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
     r->ops->adapt(r, roles, qkv, n, in, width);
 }
 
+/* Of a product of all inputs: where this process's outputs begin in a row; and the others' beside them. */
+static int64_t own_outputs(const fwd_rows *r)
+{
+    return r->parts ? r->parts->part->hidden.at[r->parts->part->rank] : 0;
+}
+static void whole_outputs(const fwd_rows *r)
+{
+    const int64_t H = r->c->hidden;
+    if (r->parts)
+        fwd_put_together(r, r->out, H, r->out + own_outputs(r), H, r->R, &r->parts->part->hidden);
+}
+
 static void run_wo(const fwd_rows *r, const model_layer *l)
 {
-    const int64_t K = r->c->heads * r->c->v_dim;
-    if (r->c->w.mla && r->ops->values) r->ops->values(r);
-    fwd_tap_rows(r, R_O, r->a, K, K);
-    mm_out o = fwd_out(&l->lin[R_O], r->out, r->c->hidden, true);
+    const arch_config *c = r->parts ? r->parts->part->whole : r->c;
+    const int64_t K = c->heads * c->v_dim;
+    if (c->w.mla && r->ops->values) r->ops->values(r);
+    const float *a = r->parts ? fwd_all_heads(r, l) : r->a;
+    fwd_tap_rows(r, R_O, a, K, K);
+    mm_out o = fwd_out(&l->lin[R_O], r->out + own_outputs(r), c->hidden, true);
     pool_stage(r->p, STAGE_O);
-    r->ops->products(r, &o, 1, r->a, K, r->R);
-    r->ops->adapt(r, (const arch_role[]){ R_O }, &o, 1, r->a, K);
+    r->ops->products(r, &o, 1, a, K, r->R);
+    r->ops->adapt(r, (const arch_role[]){ R_O }, &o, 1, a, K);
+    whole_outputs(r);
 }
 
 /* The last product of a layer with a state. */
@@ -125,18 +140,20 @@ static void enter_mlp(const fwd_rows *r, const model_layer *l)
         outs[i] = fwd_out(&l->lin[in[i]], r->mlp + i * c->ffn, ld, false);
     }
     r->ops->mlp_in(r, in, outs, n);
-    fwd_norm_within(r, r->mlp, ld, &l->vec[R_DOWN_NORM], c->ffn);
+    if (!r->parts) fwd_norm_within(r, r->mlp, ld, &l->vec[R_DOWN_NORM], c->ffn);
 }
 
 static void run_down(const fwd_rows *r, const model_layer *l)
 {
-    const int64_t ld = fwd_mlp_width(r->c);
-    fwd_tap_rows(r, R_DOWN, r->mlp, ld, r->c->ffn);
+    const int64_t ld = r->parts ? r->parts->part->whole->ffn : fwd_mlp_width(r->c);
+    const float *in = r->parts ? fwd_all_width(r, l) : r->mlp;
+    fwd_tap_rows(r, R_DOWN, in, ld, r->c->ffn);
     if (r->tap && r->tap->inputs_only) return;
-    mm_out down = fwd_out(&l->lin[R_DOWN], r->out, r->c->hidden, true);
+    mm_out down = fwd_out(&l->lin[R_DOWN], r->out + own_outputs(r), r->c->hidden, true);
     pool_stage(r->p, STAGE_MLP_OUT);
-    r->ops->products(r, &down, 1, r->mlp, ld, r->R);
-    r->ops->adapt(r, (const arch_role[]){ R_DOWN }, &down, 1, r->mlp, ld);
+    r->ops->products(r, &down, 1, in, ld, r->R);
+    r->ops->adapt(r, (const arch_role[]){ R_DOWN }, &down, 1, in, ld);
+    whole_outputs(r);
 }
 
 /* ---- the layer ---- */
@@ -163,7 +180,7 @@ static void run_heads(const fwd_rows *r, const model_layer *l, int64_t layer, co
         r->ops->attend(r, l, layer, kv, &groups[i]);
     }
     const int64_t K = r->c->heads * r->c->v_dim;
-    fwd_norm_within(r, r->a, K, &l->vec[R_O_NORM], K);
+    if (!r->parts) fwd_norm_within(r, r->a, K, &l->vec[R_O_NORM], K);
 }
 
 /* The products of h that a layer's mixer takes. */
@@ -320,5 +337,10 @@ void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, 
         x = r->e;
     }
     mm_out out = fwd_out(&m->head, logits, ld, false);
+    if (r->parts && r->parts->part->rank) { /* only rank 0 has them all */
+        out.y = r->parts->out;
+        out.ldy = m->head.w.N;
+    }
     r->ops->products(r, &out, 1, x, c->embed_dim, n);
+    if (r->parts) fwd_gather_logits(r, logits, n);
 }

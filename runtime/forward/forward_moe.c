@@ -275,24 +275,70 @@ static void act_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
     }
 }
 
+/* Of what experts put out, this process's columns. */
+typedef struct {
+    int64_t from, to;
+} columns;
+static columns expert_columns(const fwd_rows *r)
+{
+    const model_part *p = r->parts ? r->parts->part : NULL;
+    const part_cuts *x = !p ? NULL : r->c->latent ? &p->latent : &p->hidden;
+    return x ? (columns){ x->at[p->rank], x->at[p->rank + 1] }
+             : (columns){ 0, arch_expert_width(r->c) };
+}
+
+/* What the last matrices read, of all processes. */
+typedef struct {
+    const float *expert, *shared;
+    int64_t ld, ld_shared;
+} read_by_down;
+static read_by_down inputs_of_down(const fwd_rows *r)
+{
+    const arch_config *c = r->c;
+    read_by_down in = { r->expert_in, r->shared_in, 2 * c->expert_ffn, 2 * c->shared_ffn };
+    if (!r->parts) return in;
+    const model_part *p = r->parts->part;
+    const int64_t F = p->whole->expert_ffn, S = p->whole->shared_ffn;
+    fwd_put_together(r, r->parts->wide, F, in.expert, in.ld, r->R * c->experts_used,
+                     &p->expert_ffn);
+    if (S) fwd_put_together(r, r->parts->shared, S, in.shared, in.ld_shared, r->R, &p->shared_ffn);
+    return (read_by_down){ r->parts->wide, r->parts->shared, F, S };
+}
+
+/* What the processes have put out, beside each other. */
+static void join_outputs(const fwd_rows *r)
+{
+    if (!r->parts) return;
+    const model_part *p = r->parts->part;
+    const int64_t H = r->c->hidden, W = r->c->latent;
+    if (W)
+        fwd_put_together(r, r->latent_sum, W, r->latent_sum + p->latent.at[p->rank], W, r->R,
+                         &p->latent);
+    if (!W || r->c->shared_ffn)
+        fwd_put_together(r, r->out, H, r->out + p->hidden.at[p->rank], H, r->R, &p->hidden);
+}
+
 static void run_down(moe *m)
 {
     const fwd_rows *r = m->r;
     const arch_config *c = r->c;
-    const int64_t F = c->expert_ffn, S = c->shared_ffn, H = c->hidden, W = arch_expert_width(c);
+    const int64_t H = c->hidden, W = arch_expert_width(c);
+    const columns own = expert_columns(r);
+    const read_by_down in = inputs_of_down(r);
     const model_linear *down = experts(m, R_EXPERT_DOWN);
     for (int64_t e = 0; e < c->experts; e++) {
         const int64_t from = m->first[e], n = m->first[e + 1] - from;
-        const float *x = r->expert_in + from * 2 * F;
+        const float *x = in.expert + from * in.ld;
         if (!n) continue;
-        tap_expert(m, R_EXPERT_DOWN, e, x, 2 * F, F);
-        add_out(m, &down[e], r->expert_out + from * W, W, false);
-        add_job(m, x, 2 * F, n, NULL, 1);
+        tap_expert(m, R_EXPERT_DOWN, e, x, in.ld, c->expert_ffn);
+        add_out(m, &down[e], r->expert_out + from * W + own.from, W, false);
+        add_job(m, x, in.ld, n, NULL, 1);
     }
-    if (S) {
-        fwd_tap_rows(r, R_SHARED_DOWN, r->shared_in, 2 * S, S);
-        add_out(m, &m->l->lin[R_SHARED_DOWN], r->out, H, true);
-        add_job(m, r->shared_in, 2 * S, r->R, NULL, 1);
+    if (c->shared_ffn) {
+        const int64_t at = r->parts ? r->parts->part->hidden.at[r->parts->part->rank] : 0;
+        fwd_tap_rows(r, R_SHARED_DOWN, in.shared, in.ld_shared, c->shared_ffn);
+        add_out(m, &m->l->lin[R_SHARED_DOWN], r->out + at, H, true);
+        add_job(m, in.shared, in.ld_shared, r->R, NULL, 1);
     }
     run_jobs(m);
 }
@@ -303,12 +349,13 @@ static void join_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg
 {
     enum { AT_ONCE = 256 };
     const int64_t H = arch_expert_width(r->c), k = r->c->experts_used;
+    const columns own = expert_columns(r);
     float *out = r->c->latent ? r->latent_sum : r->out;
     (void)arg;
     for (int64_t t = row; t < row + n; t++)
-        for (int64_t from = 0; from < H; from += AT_ONCE) {
+        for (int64_t from = own.from; from < own.to; from += AT_ONCE) {
             float sum[AT_ONCE] = { 0 };
-            const int64_t here = H - from < AT_ONCE ? H - from : AT_ONCE;
+            const int64_t here = own.to - from < AT_ONCE ? own.to - from : AT_ONCE;
             for (int64_t i = 0; i < k; i++) {
                 const float *y = r->expert_out + r->place[t * k + i] * H + from;
                 const float share = r->c->w.share_in ? 1 : r->share[t * k + i];
@@ -337,6 +384,7 @@ static void run_experts(const fwd_rows *r, const model_layer *l)
         fwd_each(r, places + (r->c->shared_ffn ? r->R : 0), act_rows, &m);
     run_down(&m);
     fwd_each(r, r->R, join_rows, NULL);
+    join_outputs(r);
     lq_arena_reset(r->scratch, mark);
 }
 

@@ -59,6 +59,8 @@ struct kv_cache {
     kv_windows windows;
     void (*leaves)(void *user, int32_t block, unsigned parts); /* may be NULL */
     void *leaves_user;
+    void (*copied)(void *user, int32_t dst, int32_t src, bool near); /* may be NULL */
+    void *copied_user;
 };
 
 /* A power of two, at least twice the blocks. */
@@ -420,10 +422,11 @@ static kv_memory memory_of(const kv_cache *kv)
 }
 
 /* Of the layers with a window (near: dst and src are slots), or of the others. */
-static void copy_block(kv_cache *kv, int32_t dst, int32_t src, bool near)
+void kv_copy_block(kv_cache *kv, int32_t dst, int32_t src, bool near)
 {
     const kv_memory m = memory_of(kv);
     kv_move_copy(&m, near ? KV_NEAR : KV_ROWS, (size_t)dst, (size_t)src);
+    if (kv->copied) kv->copied(kv->copied_user, dst, src, near);
 }
 
 /* ---- sequences ---- */
@@ -632,9 +635,9 @@ static void copy_last(kv_cache *kv, kv_seq *s)
     const int64_t i = s->tokens / kv->opts.block_size;
     const int32_t last = s->table[i], fresh = take_block(kv);
     int32_t from;
-    copy_block(kv, fresh, last, false);
+    kv_copy_block(kv, fresh, last, false);
     if (kv->windows.slots.n && kv_windows_own(&kv->windows, s, i, &from)) {
-        copy_block(kv, s->near[i], from, true);
+        kv_copy_block(kv, s->near[i], from, true);
         kv_slot_drop(&kv->windows.slots, from);
     }
     drop_block(kv, last);
@@ -848,6 +851,13 @@ void kv_on_leave(kv_cache *kv, void (*leaves)(void *user, int32_t block, unsigne
     kv->leaves_user = user;
     kv->windows.lost = window_lost;
     kv->windows.user = kv;
+}
+
+void kv_on_copy(kv_cache *kv, void (*copied)(void *user, int32_t dst, int32_t src, bool near),
+                void *user)
+{
+    kv->copied = copied;
+    kv->copied_user = user;
 }
 
 /* Between the cache and one piece of memory. */

@@ -158,6 +158,12 @@ unsigned kv_link_next(const kv_cache *kv, kv_link *next, const kv_link *at, cons
 bool kv_link_put(kv_cache *kv, kv_link *x, const kv_link *at, const int32_t *ids, int64_t depth,
                  kv_part part, const void *data);
 
+/* ---- several processes with the same blocks (runtime/model/part.h) ---- */
+/* `copied` is called when a block (near: a slot of windows) has been copied, which the others then do too. */
+void kv_on_copy(kv_cache *kv, void (*copied)(void *user, int32_t dst, int32_t src, bool near),
+                void *user);
+void kv_copy_block(kv_cache *kv, int32_t dst, int32_t src, bool near);
+
 /* K and V of all blocks become zeros, written one by one: memory that was touched. */
 void kv_zero(kv_cache *kv);
 /* Pointers for kernels/attn.h, or for the device's attention. A block's V follows its K: a layer is

@@ -4,6 +4,7 @@
 #include "formats/tensor/finite.h"
 #include "formats/tensor/tiles.h"
 #include "kernels/ops.h"
+#include "runtime/model/part.h"
 
 static lq_status model_no_memory(lq_err *err, const char *what)
 {
@@ -61,6 +62,7 @@ static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64
         s = make_ones(&v->w, m, r, layer, a, err);
     if (!s && v->w && r >= R_MIX_CONV && r <= R_MIX_CONV_V) s = turn_taps(&v->w, m, r, a, err);
     if (!s && v->w && r == R_MIX_A_LOG) s = make_rates(&v->w, m, a, err);
+    if (!s && m->part) part_vector(v, m->part, r);
     return s;
 }
 
@@ -83,6 +85,16 @@ static lq_status join_taps(model_layer *l, const model *m, lq_arena *a, lq_err *
     return LQ_OK;
 }
 
+static size_t bytes_in_tiles(const qt_tensor *w)
+{
+    const bool tiled = w->layout == QT_TILE16;
+    const qt_scheme s = tiled ? w->scheme : tiles_scheme(&w->scheme, w->N, w->K);
+    size_t n = 0;
+    for (int i = 0; i < QT_N_PLANES; i++)
+        n += tiled ? w->plane[i].bytes : qt_plane_bytes(&s, QT_TILE16, w->N, w->K, (qt_plane)i);
+    return n;
+}
+
 static lq_status load_linear(model_linear *l, const model *m, arch_role r, int64_t layer,
                              int64_t expert, lq_arena *a, pool *p, lq_err *err)
 {
@@ -91,13 +103,15 @@ static lq_status load_linear(model_linear *l, const model *m, arch_role r, int64
     memset(l, 0, sizeof *l);
     lq_status s = src_matrix(m->src, r, layer, expert, &w, &copy, err);
     if (!s && w.N) {
-        s = mm_pack(&l->w, &w, a, p, err);
+        s = m->part ? part_pack(&l->w, m->part, r, &w, a, p, err) : mm_pack(&l->w, &w, a, p, err);
         if (s) lq_wrap(err, s, "%s: %s", src_path(m->src), arch_role_text(r));
         l->present = !s;
+        if (m->part) l->whole = bytes_in_tiles(&w);
     }
     if (!s && w.N) src_matrix_done(m->src, r, layer, expert);
     lq_arena_free(&copy);
-    return s || !l->present ? s : src_vector(m->src, r, layer, expert, true, &l->bias, a, err);
+    if (!s && l->present) s = src_vector(m->src, r, layer, expert, true, &l->bias, a, err);
+    return s || !m->part ? s : part_bias(&l->bias, m->part, r, a, err);
 }
 
 static lq_status load_experts(model_layer *l, const model *m, arch_role r, int64_t layer,
@@ -249,7 +263,7 @@ static size_t linear_bytes(const model_linear *l)
     size_t n = 0;
     for (int i = 0; i < QT_N_PLANES; i++)
         n += l->w.t.plane[i].bytes;
-    return n;
+    return l->whole ? l->whole : n;
 }
 
 static size_t layer_bytes(const model_layer *l, int64_t experts)
@@ -298,12 +312,32 @@ lq_status model_cut_layers(model *m, lq_err *err)
     return LQ_OK;
 }
 
+static lq_status take_part(model *m, comm *c, lq_err *err)
+{
+    lq_status s = part_check(m->cfg, comm_size(c), err);
+    if (s) return s;
+    model_part *part = lq_push(&m->arena, sizeof *part);
+    if (!part) return model_no_memory(err, "ranks");
+    part_init(part, m->cfg, comm_rank(c), comm_size(c));
+    part->c = c;
+    m->part = part;
+    m->cfg = &part->own;
+    return LQ_OK;
+}
+
 lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_err *err)
+{
+    return model_load_part(m, src, NULL, p, job, err);
+}
+
+lq_status model_load_part(model *m, src_source *src, comm *c, pool *p, const lq_job *job,
+                          lq_err *err)
 {
     lq_status s = model_load_frame(m, src, p, err);
     if (s) return s;
     const int64_t L = m->cfg->layers;
-    s = model_cut_layers(m, err);
+    if (comm_size(c) > 1) s = take_part(m, c, err);
+    if (!s) s = model_cut_layers(m, err);
     if (!s) s = model_load_head(m, p, err);
     for (int64_t i = 0; i < L && !s; i++) {
         s = lq_stopped(job) ? lq_fail(err, LQ_EINTR, "interrupted while loading")

@@ -6,6 +6,7 @@
 #ifndef LLMQ_RUNTIME_MODEL_MODEL_H
 #define LLMQ_RUNTIME_MODEL_MODEL_H
 
+#include "base/comm.h"
 #include "formats/source/source.h"
 #include "kernels/core/pool.h"
 #include "kernels/device.h"
@@ -15,6 +16,7 @@ typedef struct {
     mm_weight w;
     const float *bias; /* [N] or NULL */
     bool present;
+    size_t whole; /* bytes in tiles of what all ranks have of it; 0: this one has all */
 } model_linear;
 
 /* A vector role: a norm's weights and bias, sinks, ...; NULL: none. */
@@ -40,9 +42,11 @@ typedef struct {
 } model_layer;
 
 typedef struct model_on model_on;
+typedef struct model_part model_part;
 typedef struct {
     model_on *on;           /* where it runs; NULL: on the CPU */
-    const arch_config *cfg; /* borrowed from the source */
+    model_part *part;       /* what this process has of it (part.h); NULL: all */
+    const arch_config *cfg; /* borrowed from the source; with a part, the sizes of that */
     src_source *src;        /* borrowed */
     qt_tensor embed;        /* [V, embed_dim], any scheme, portable: rows are read by qt_dequant */
     qt_tensor pos_embed;    /* likewise; N = 0: none */
@@ -65,7 +69,8 @@ typedef struct {
     /* What each layer had repacked, and after the last the head: [layers + 1], or NULL. On
      * a device it is given back (model_to_device). */
     lq_arena *layer_arenas;
-    size_t weight_bytes; /* read per token (all linears and the head; of experts those used) */
+    size_t weight_bytes; /* read per token (all linears and the head; of experts those used), by
+                            all ranks together */
 } model;
 
 /* A device's part of a model. The weights of the layers from `first` on, final norm and head, in a
@@ -95,6 +100,9 @@ struct model_on {
 
 /* Load everything. */
 lq_status model_load(model *m, src_source *src, pool *p, const lq_job *job, lq_err *err);
+/* Of several processes, which all call it: each has its part (part.h). c of NULL: model_load. */
+lq_status model_load_part(model *m, src_source *src, comm *c, pool *p, const lq_job *job,
+                          lq_err *err);
 /* The MTP head of m, from src_mtp; embedding and output head are those of m, which stays. Freed as a
  * model, before m. */
 lq_status model_load_mtp(model *head, const model *m, src_source *src, pool *p, lq_err *err);

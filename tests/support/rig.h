@@ -21,6 +21,7 @@ typedef struct {
     kv_types kv;
     bool prefix_cache;
     int64_t lora_rank;    /* fwd_opts' */
+    comm *processes;      /* each has a part; NULL: this one has all */
     bool device;          /* dev_cuda's */
     bool int8;            /* model_share's */
     int64_t gpu_layers;   /* on it; 0: all */
@@ -55,7 +56,7 @@ static inline bool rig_open(rig *r, const char *folder, rig_opts o)
     lq_status s = k_init(NULL, &err);
     if (!s) s = src_open(&r->src, folder, &(src_opts){ .need_config = true }, &err);
     if (!s) s = pool_open(&r->p, o.threads ? o.threads : 1, &err);
-    if (!s) s = model_load(&r->m, r->src, r->p, NULL, &err);
+    if (!s) s = model_load_part(&r->m, r->src, o.processes, r->p, NULL, &err);
     if (!s && o.change) o.change(&r->m, o.user);
     if (!s && o.device)
         s = model_to_device(&r->m, "cuda",

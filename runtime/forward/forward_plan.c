@@ -1,0 +1,130 @@
+/* runtime/forward/forward_plan.c - rank 0 tells the other ranks what it does (runtime/forward/follow.h): a word of
+ * fixed size, and bytes as it says.
+ *
+ *   FWD_WORD_OPEN    fwd_open: fwd_opts, kv_opts; all then say whether they could
+ *   FWD_WORD_STEP    fwd_begin: blocks to copy, then for each item its numbers, its tables and its ids
+ *   FWD_WORD_CLOSE   fwd_close
+ *   FWD_WORD_ALIVE   all say that they are there
+ *   FWD_WORD_END     the model is closed */
+#include "runtime/forward/follow.h"
+#include "runtime/forward/forward_impl.h"
+
+#include <stdlib.h>
+
+static bool put(fwd_bytes_of *b, const void *p, size_t n)
+{
+    if (b->n + n > b->cap) {
+        const size_t cap = 2 * (b->n + n);
+        uint8_t *more = realloc(b->bytes, cap);
+        if (!more) return false;
+        b->bytes = more;
+        b->cap = cap;
+    }
+    if (n) memcpy(b->bytes + b->n, p, n);
+    b->n += n;
+    return true;
+}
+
+/* The word and the plan that it speaks of. */
+static lq_status tell(fwd_parts *p, fwd_word_kind kind, int n_items, int64_t n_copies, lq_err *err)
+{
+    fwd_word w = { .kind = kind, .n_items = n_items, .n_copies = n_copies, .bytes = p->plan.n };
+    comm *c = p->part->c;
+    lq_status s = comm_broadcast(c, 0, &w, sizeof w, err);
+    if (!s && w.bytes) s = comm_broadcast(c, 0, p->plan.bytes, w.bytes, err);
+    p->sent += sizeof w + w.bytes;
+    return s;
+}
+
+static lq_status all_well(const fwd_parts *p, lq_status mine, lq_err *err)
+{
+    int who;
+    lq_err none;
+    const lq_status s = comm_agree(p->part->c, mine, &who, mine ? &none : err);
+    if (mine || s == LQ_OK) return mine;
+    return s == LQ_EIO || s == LQ_EINTR
+               ? s
+               : lq_fail(err, s, "rank %d of %d: %s", who, p->part->ranks, lq_status_text(s));
+}
+
+static void note_copy(void *user, int32_t dst, int32_t src, bool near)
+{
+    fwd_parts *p = user;
+    if (p->n_copies == p->cap_copies) {
+        const int64_t cap = p->cap_copies ? 2 * p->cap_copies : 64;
+        fwd_copy *more = realloc(p->copies, (size_t)cap * sizeof *more);
+        if (!more) {
+            fwd_parts_failed(p, lq_fail(&p->why, LQ_ENOMEM, "ranks: no memory for a plan"));
+            return;
+        }
+        p->copies = more;
+        p->cap_copies = cap;
+    }
+    p->copies[p->n_copies++] = (fwd_copy){ dst, src, near };
+}
+
+lq_status fwd_lead_open(fwd_parts *p, kv_cache *kv, const fwd_opts *o, lq_err *err)
+{
+    kv_opts k = *kv_options(kv);
+    k.hash = NULL;
+    p->plan.n = 0;
+    if (!put(&p->plan, o, sizeof *o) || !put(&p->plan, &k, sizeof k))
+        return lq_fail(err, LQ_ENOMEM, "ranks: no memory for a plan");
+    lq_status s = tell(p, FWD_WORD_OPEN, 0, 0, err);
+    p->led = !s;
+    if (!s) s = all_well(p, LQ_OK, err);
+    if (!s) kv_on_copy(kv, note_copy, p);
+    return s;
+}
+
+static bool put_item(fwd_bytes_of *b, const fwd_item *it, int block_size)
+{
+    const kv_seq *q = it->seq;
+    const fwd_told t = { .n = it->n,
+                         .pos0 = it->pos0,
+                         .logits_from = it->logits_from,
+                         .seq_len = it->seq_len,
+                         .n_blocks = lq_ceil_div(it->pos0 + it->n, block_size),
+                         .near_from = q->near ? q->near_from : 0,
+                         .near_to = q->near ? q->near_to : 0 };
+    return put(b, &t, sizeof t) && put(b, q->table, (size_t)t.n_blocks * sizeof *q->table) &&
+           (t.near_to == t.near_from ||
+            put(b, q->near + t.near_from, (size_t)(t.near_to - t.near_from) * sizeof *q->near)) &&
+           put(b, it->ids, (size_t)it->n * sizeof *it->ids);
+}
+
+void fwd_lead_step(fwd_parts *p, const fwd_item *items, int n_items, int block_size)
+{
+    p->plan.n = 0;
+    bool ok = put(&p->plan, p->copies, (size_t)p->n_copies * sizeof *p->copies);
+    for (int i = 0; i < n_items && ok; i++)
+        ok = put_item(&p->plan, &items[i], block_size);
+    lq_status s = p->bad;
+    if (!s && !ok) s = lq_fail(&p->why, LQ_ENOMEM, "ranks: no memory for a plan");
+    if (!s) s = tell(p, FWD_WORD_STEP, n_items, p->n_copies, &p->why);
+    p->n_copies = 0;
+    fwd_parts_failed(p, s);
+}
+
+lq_status fwd_lead_alive(fwd_parts *p, lq_err *err)
+{
+    p->plan.n = 0;
+    lq_status s = p->bad;
+    if (!s) s = tell(p, FWD_WORD_ALIVE, 0, 0, &p->why);
+    if (!s) s = all_well(p, LQ_OK, &p->why);
+    if (fwd_parts_failed(p, s)) *err = p->why;
+    return p->bad;
+}
+
+void fwd_lead_close(fwd_parts *p)
+{
+    p->plan.n = 0;
+    if (p->led && !p->bad) (void)tell(p, FWD_WORD_CLOSE, 0, 0, &p->why);
+    p->led = false;
+}
+
+void fwd_dismiss(const model *m)
+{
+    fwd_parts p = { .part = m->part };
+    if (m->part && m->part->rank == 0) (void)tell(&p, FWD_WORD_END, 0, 0, &p.why);
+}
