@@ -16,6 +16,7 @@
 #include "base/version.h"
 #include "runtime/chat/chat.h"
 #include "runtime/engine/sizing.h"
+#include "runtime/model/part.h"
 
 typedef struct done done;
 struct done {
@@ -184,7 +185,7 @@ static void describe(lm *l)
                      .quantization = scheme_of(l),
                      .fingerprint = l->fingerprint,
                      .defaults = l->gen,
-                     .step_bytes = (double)l->model.m.weight_bytes,
+                     .step_bytes = (double)l->model.m.weight_bytes / model_processes(&l->model.m),
                      .row_flops = model_row_flops(&l->model.m),
                      .logits_flops = model_logits_flops(&l->model.m) };
     const char *unused;

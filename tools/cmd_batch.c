@@ -588,7 +588,9 @@ static lq_status batch_run(const cmd_ctx *c, const void *opts, lq_err *err)
     eng_opts eo;
     lq_status s = parse_shard(&b, err);
     if (!s) s = opt_engine_of(&eo, &b.o->engine, &b.o->model, err);
-    if (s) return s;
+    bool over = false;
+    if (!s) s = load_ranks(&over, c, &b.o->model, c->argv[0], err);
+    if (s || over) return s;
     const load_service_opts how = { .path = c->argv[0],
                                     .names = &b.o->names,
                                     .engine = &b.o->engine,

@@ -428,8 +428,11 @@ static lq_status eval_cmd_run(const cmd_ctx *c, const void *opts, lq_err *err)
     eval_cmd_opts o = *(const eval_cmd_opts *)opts;
     session e = { .o = &o };
     pool *p = NULL;
+    bool over = false;
     if (o.base) o.ruler = RULER_LLAMA_CPP;
-    lq_status s = load_start(&p, c, &e.o->model, err);
+    lq_status s = load_ranks(&over, c, &o.model, c->argv[0], err);
+    if (over) return s;
+    if (!s) s = load_start(&p, c, &e.o->model, err);
     if (!s) s = evaluate(&e, c, p, err);
     if (!s) prog_end();
     if (!s && c->json) s = print_json(&e, err);

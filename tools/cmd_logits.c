@@ -115,7 +115,10 @@ static lq_status logits_run(const cmd_ctx *c, const void *opts, lq_err *err)
     load_model l = { 0 };
     lora_adapter *adapter = NULL;
     pool *p = NULL;
-    lq_status s = read_ids(&a, o, err);
+    bool over = false;
+    lq_status s = load_ranks(&over, c, &o->model, c->argv[0], err);
+    if (over) return s;
+    if (!s) s = read_ids(&a, o, err);
     if (!s) s = load_start(&p, c, &o->model, err);
     load_opts how = load_opts_of(c, &o->model);
     how.beside = beside_of(a.n, &o->model);

@@ -1,4 +1,5 @@
 /* tools/cmd_run.c - `llmq run`: one prompt, one answer. */
+#include "tools/cli/follow.h"
 #include "tools/cli/load.h"
 
 #include "base/clock.h"
@@ -229,6 +230,7 @@ static eng_request request_of(const run_opts *o, const int32_t *ids, size_t n, g
 typedef struct {
     double load, prompt, decode; /* seconds; prompt: until the first token */
     double guesses, right;       /* tokens that were guessed, and those of them that came */
+    double sent;                 /* bytes, to other ranks */
 } timings;
 
 static double per_second(double n, double seconds) { return seconds > 0 ? n / seconds : 0; }
@@ -271,6 +273,11 @@ static cJSON *document(const ans_answer *a, const timings *t)
     cJSON_AddNumberToObject(s, "prompt_tok_s", per_second((double)a->n_prompt, t->prompt));
     cJSON_AddNumberToObject(s, "decode_s", t->decode);
     cJSON_AddNumberToObject(s, "decode_tok_s", per_second((double)(a->n_ids - 1), t->decode));
+    if (t->sent > 0) {
+        cJSON *r = cJSON_AddObjectToObject(o, "ranks");
+        cJSON_AddNumberToObject(r, "ranks", comm_size(follow_ranks()));
+        cJSON_AddNumberToObject(r, "sent_bytes", t->sent);
+    }
     if (t->guesses > 0) {
         cJSON *g = cJSON_AddObjectToObject(o, "speculation");
         cJSON_AddNumberToObject(g, "guesses", t->guesses);
@@ -307,6 +314,7 @@ static eng_opts engine_of(const run_opts *o)
     return (eng_opts){ .acts = opt_acts(&o->model),
                        .kv = opt_kv(&o->model),
                        .kv_bytes = o->kv_bytes,
+                       .room = follow_ranks() ? follow_memory() : 0,
                        .max_len = o->max_len,
                        .max_seqs = o->beams ? o->beams : 1,
                        .guesses = o->guesses,
@@ -341,6 +349,7 @@ static lq_status generate(ans_answer *a, timings *t, const cmd_ctx *c, const run
     if (e) eng_stats_get(e, &stats);
     t->guesses = (double)stats.guesses;
     t->right = (double)stats.right;
+    t->sent = (double)stats.sent;
     eng_close(e);
     lora_unref(adapter);
     structured_close(&form);
@@ -395,7 +404,10 @@ static lq_status run_run(const cmd_ctx *c, const void *opts, lq_err *err)
     pool *p = NULL;
     timings t = { 0 };
     double start = lq_now();
+    bool over = false;
     lq_status s = opt_guesses(&own.guesses, o->ngram, o->mtp, o->draft, err);
+    if (!s) s = load_ranks(&over, c, &o->model, c->argv[0], err);
+    if (over) return s;
     if (!s) s = load_start(&p, c, &o->model, err);
     load_opts how = load_opts_of(c, &o->model);
     how.beside = beside_of(o);

@@ -12,6 +12,7 @@
 #include "runtime/engine/spec.h"
 #include "runtime/service.h"
 #include "tools/cli/engine_opts.h"
+#include "tools/cli/follow.h"
 #include "tools/cli/gpus.h"
 #include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
@@ -260,7 +261,11 @@ static lq_status isolate(serve *v, lq_err *err)
     for (size_t i = 0; i < n_loras; i++) /* NAME=PATH */
         all[n + i] = (iso_path){ strchr(o->engine.loras.v[i], '=') + 1, ISO_MODEL };
     const iso_want w = {
-        .mode = (iso_mode)o->isolation, .paths = all, .n = n + n_loras, .gpus = v->gpus
+        .mode = (iso_mode)o->isolation,
+        .paths = all,
+        .n = n + n_loras,
+        .gpus = v->gpus,
+        .ranks = follow_ranks() != NULL,
     };
     const lq_status s = iso_files(&v->isolation, &w, err);
     free(all);
@@ -272,7 +277,7 @@ static lq_status budget_with(budget *b, const serve *v, bool mtp, const eng_opts
                              const load_opts *on, const cmd_ctx *c, lq_err *err)
 {
     const http_opts ho = door_limits(&v->o->door);
-    const int threads = c->threads ? c->threads : machine_cpus();
+    const int own = follow_threads(c), threads = own ? own : machine_cpus();
     return budget_make(b, v->path, v->o->engine.draft, mtp, e, &ho, on, opt_given(c, "verify"),
                        v->o->model.rope, threads, err);
 }
@@ -285,7 +290,7 @@ static void choose_head(serve *v, budget *b, const cmd_ctx *c)
     budget head;
     lq_err ignored;
     with.guesses = SPEC_DEFAULT;
-    if (v->o->engine.mtp != OPT_UNSET || v->engine_opts.guesses) return;
+    if (v->o->engine.mtp != OPT_UNSET || v->engine_opts.guesses || follow_ranks()) return;
     if (budget_with(&head, v, true, &with, NULL, c, &ignored)) return;
     if (head.engine.max_len < b->engine.max_len || (head.memory && head.held > head.memory)) return;
     v->engine_opts.guesses = SPEC_DEFAULT;
@@ -295,7 +300,9 @@ static void choose_head(serve *v, budget *b, const cmd_ctx *c)
 
 static lq_status budget_of(budget *b, serve *v, const cmd_ctx *c, lq_err *err)
 {
-    lq_status s = budget_with(b, v, v->mtp, &v->engine_opts, NULL, c, err);
+    const load_opts parts = { .processes = follow_ranks() };
+    lq_status s =
+        budget_with(b, v, v->mtp, &v->engine_opts, follow_ranks() ? &parts : NULL, c, err);
     if (s) return s;
     choose_head(v, b, c);
     return LQ_OK;
@@ -687,18 +694,26 @@ static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
                                   : "",
                 .door = DOOR_NONE,
                 .started = lq_now() };
+    bool over = false;
     v.named = load_named(c, v.path);
     ops_signals();
     ops_one_heap();
     lq_status s = opt_engine_of(&v.engine_opts, &o->engine, &o->model, err);
     if (s) return s;
-    if (o->router.file || router_takes(v.path)) return serve_several(c, o, err);
+    s = follow_start(&over, c, &o->model, err);
+    if (s) return s;
+    const bool several = o->router.file || router_takes(v.path);
+    if (several && follow_ranks())
+        return lq_fail(err, LQ_EUNSUPPORTED, "%s: several models: not over several ranks", v.path);
+    if (several) return serve_several(c, o, err);
     v.engine_opts.queue = o->queue;
     v.engine_opts.disk = (eng_disk){ .dir = o->kv_dir, .bytes = o->kv_disk, .note = note_disk };
     v.engine_opts.lora_rank = opt_adapters(&o->engine, o->lora_dir).max_rank;
     v.mtp = opt_engine_mtp(&o->engine);
     ops_all_files();
-    if (o->dry_run || o->print_limits) return dry_run(&v, c, err);
+    const bool only_says = o->dry_run || o->print_limits;
+    if (over) return only_says ? LQ_OK : load_follow(c, &o->model, v.path, err);
+    if (only_says) return dry_run(&v, c, err);
     s = opt_open_gpus(&v.gpus, &o->model, err);
     if (!s) s = isolate(&v, err);
     if (!s) s = open_text(&v, err);
@@ -707,6 +722,7 @@ static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
     const bool served = !s;
     if (served) s = wait_for_stop(&v, c, err);
     if (served) drain(&v);
+    follow_give_up();
     close_all(&v);
     return s;
 }

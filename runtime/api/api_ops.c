@@ -256,6 +256,8 @@ void api_get_metrics(void *app, http_req *r)
           atomic_load(&a->first_seconds) },
         { "gauge", "llmq:last_step_age_seconds", "Time since the last step while busy.",
           s.last_step_age },
+        { "counter", "llmq:ranks_sent_bytes_total",
+          "Bytes sent to the other processes that share the model.", (double)s.sent },
         { "gauge", "llmq:http_connections", "Open connections.", (double)h.connections },
         { "counter", "llmq:http_requests_total", "HTTP requests.", (double)h.requests },
         { "counter", "llmq:http_unauthorized_total", "Requests without a valid key.",

@@ -21,6 +21,8 @@
 #include "runtime/engine/sched.h"
 #include "runtime/engine/sizing.h"
 
+enum { ALIVE_SECONDS = 1 };
+
 typedef struct {
     seq *s;
     eng_event ev;
@@ -190,6 +192,7 @@ static void publish(engine *e)
     e->stats.kv_blocks_used = n - free_blocks;
     e->stats.kv_blocks_cached = kv_cached_blocks(e->kv);
     e->stats.kv_unused = unused_places(e);
+    e->stats.sent = fwd_sent(e->fwd);
     e->stats.preemptions = e->sched.preemptions;
     if (!e->disk) return;
     e->stats.disk.tokens = disk_tokens(e->disk);
@@ -730,6 +733,32 @@ static void engine_step(engine *e)
 
 /* ---- engine thread: its loop ---- */
 
+/* With nothing to do: are the others still there that share the model? */
+static void look_alive(engine *e)
+{
+    lq_err err;
+    const lq_status s = fwd_alive(e->fwd, &err);
+    pthread_mutex_lock(&e->lock);
+    if (s && !e->stats.lost) {
+        e->stats.lost = true;
+        e->stats.why = err;
+    }
+    e->last_step = 0;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* Under the lock, which it lets go: one turn of sleep. */
+static void sleep_beside_others(engine *e)
+{
+    const double alive = lq_now() + ALIVE_SECONDS;
+    const bool soon = e->live && !e->disk_alone && e->due < alive;
+    if (os_cond_until(&e->wake, &e->lock, soon ? e->due : alive) == 0 || soon) return;
+    e->last_step = lq_now(); /* one that never answers is a stall */
+    pthread_mutex_unlock(&e->lock);
+    look_alive(e);
+    pthread_mutex_lock(&e->lock);
+}
+
 /* Under the lock: new requests to the scheduler; returns the cancelled ones as a list. */
 static seq *collect(engine *e)
 {
@@ -770,7 +799,9 @@ static void *engine_run(void *arg)
             if (busy) pool_leave(e->p);
             busy = false;
             e->last_step = 0;
-            if (!e->live || e->disk_alone)
+            if (e->m->part && !e->stats.lost)
+                sleep_beside_others(e);
+            else if (!e->live || e->disk_alone)
                 pthread_cond_wait(&e->wake, &e->lock);
             else
                 os_cond_until(&e->wake, &e->lock, e->due);

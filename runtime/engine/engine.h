@@ -46,7 +46,9 @@ typedef struct {
     double
         last_step_age; /* seconds since the last finished step while something runs; 0 when idle */
     eng_disk_stats disk;
-    bool lost; /* the device has failed: what ran has ended with an error, nothing will run */
+    uint64_t sent; /* bytes, to the other processes that share the model */
+    /* The device has failed, or one of those processes: what ran has ended with an error, nothing will run. */
+    bool lost;
     lq_err why;
 } eng_stats;
 

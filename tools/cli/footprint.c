@@ -5,6 +5,7 @@
 #include "base/path.h"
 #include "formats/tensor/tiles.h"
 #include "quantize/layer/plan.h"
+#include "runtime/model/part.h"
 #include "runtime/model/rank.h"
 
 /* ---- where the config comes from ---- */
@@ -128,6 +129,7 @@ static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme 
     if (linear) {
         if (ranks > 1) as.n_out = 0; /* which columns those are stands in the file: left out */
         double numbers;
+        if (p->part) N = part_outputs(p->part, r, N);
         s = tiled_bytes(&bytes, &numbers, cfg, r, &as, N, K, ranks, err);
         if (s) return s;
         w->step_bytes += (size_t)used * bytes;

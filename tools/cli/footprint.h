@@ -7,9 +7,10 @@
 #include "runtime/model/model.h"
 
 typedef struct {
-    src_source *src; /* NULL: a config alone */
-    bool weights;    /* src has tensors */
-    arch_config own; /* when src is NULL */
+    src_source *src;        /* NULL: a config alone */
+    bool weights;           /* src has tensors */
+    const model_part *part; /* weights are those of one of several processes; NULL: all */
+    arch_config own;        /* when src is NULL */
 } foot_model;
 
 /* path: a model (draft: or an EAGLE-3 draft), a folder whose weights are not there yet, or a config.json alone. */

@@ -4,6 +4,8 @@
 #include "base/clock.h"
 #include "publish/hub/cache.h"
 #include "runtime/engine/sentence.h"
+#include "runtime/forward/follow.h"
+#include "tools/cli/follow.h"
 
 #include <strings.h>
 
@@ -27,7 +29,7 @@ lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err
     opt_note_device(o);
     if (o->numa == NUMA_INTERLEAVE) s = places_interleave(err);
     if (s) return lq_wrap(err, s, "--numa");
-    s = pool_open(p, c->threads, err);
+    s = pool_open(p, follow_threads(c), err);
     return s || !o->pin ? s : pin(*p, o, err);
 }
 
@@ -67,6 +69,7 @@ load_opts load_opts_of(const cmd_ctx *c, const opt_model *o)
                         .device = opt_device(o),
                         .gpu_layers = opt_gpu_layers(o),
                         .ranks = (int)o->ranks,
+                        .processes = follow_ranks(),
                         .eager = o->eager,
                         .batch_invariant = o->batch_invariant,
                         .int8 = opt_int8(o),
@@ -113,6 +116,7 @@ lq_status load_service(lm **l, pool **p, const cmd_ctx *c, const load_service_op
     lq_status s = opt_engine_of(&eo, o->engine, o->model, err);
     if (s) return s;
     eo.queue = o->queue;
+    if (follow_ranks()) eo.room = follow_memory();
     s = lm_open(l, &ao, err);
     if (!s) s = load_start(p, c, o->model, err);
     const lm_source src = { .path = o->path,
@@ -126,4 +130,24 @@ lq_status load_service(lm **l, pool **p, const cmd_ctx *c, const load_service_op
     if (!s) s = lm_load(*l, &src, err);
     prog_end();
     return s;
+}
+
+lq_status load_follow(const cmd_ctx *c, const opt_model *o, const char *path, lq_err *err)
+{
+    load_model l = { 0 };
+    pool *p = NULL;
+    lq_status s = load_start(&p, c, o, err);
+    const load_opts how = load_opts_of(c, o);
+    if (!s) s = load_weights(&l, path, &how, p, NULL, err);
+    if (!s) s = fwd_follow(&l.m, p, err);
+    load_model_close(&l);
+    pool_close(p);
+    return s;
+}
+
+lq_status load_ranks(bool *over, const cmd_ctx *c, const opt_model *o, const char *path,
+                     lq_err *err)
+{
+    const lq_status s = follow_start(over, c, o, err);
+    return *over ? load_follow(c, o, path, err) : s;
 }

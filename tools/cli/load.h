@@ -10,6 +10,13 @@
 #include "tools/cli/opt.h"
 #include "tools/cli/progress.h"
 
+/* On another rank than 0, of several (follow_start): loads its part of the model at `path` and follows until rank 0
+ * closes it. Errors: those of load_weights and fwd_follow. */
+lq_status load_follow(const cmd_ctx *c, const opt_model *o, const char *path, lq_err *err);
+/* Before a model is loaded, both: follow_start, and with *over load_follow, whose result is the command's. */
+lq_status load_ranks(bool *over, const cmd_ctx *c, const opt_model *o, const char *path,
+                     lq_err *err);
+
 /* Kernels and device as the options say, and the pool with --threads threads; pool_close it. */
 lq_status load_start(pool **p, const cmd_ctx *c, const opt_model *o, lq_err *err);
 

@@ -49,6 +49,8 @@ typedef struct {
     const iso_path *paths;
     size_t n;
     int gpus; /* that are open; several connect to each other */
+    bool
+        ranks; /* of several processes (base/comm.h), which are connected, and may connect once more */
 } iso_want;
 
 /* What holds and what does not, in words, as iso_files and iso_calls found it. */

@@ -278,6 +278,14 @@ static void allow_gpus(rules *r, int n)
     if (n > 1) allow_exchange(r);
 }
 
+/* What a library of MPI shares memory through, and removes at its end. */
+static void allow_ranks(const rules *r)
+{
+    const char *session = getenv("PMIX_SERVER_TMPDIR");
+    allow(r, "/dev/shm", KEPT);
+    if (session && *session) allow(r, session, KEPT | FS_MAKE_DIR | FS_REMOVE_DIR);
+}
+
 static int threads(void)
 {
     int n = 0;
@@ -293,7 +301,7 @@ const char *iso_restrict_files(bool *all, const iso_want *w)
     const long version = syscall(SYS_landlock_create_ruleset, NULL, 0, VERSION);
     if (version < 1) return "this kernel has no Landlock";
     /* NCCL connects to itself, at an address and a port of its choice. */
-    rules_attr a = { FS_V1, version >= 4 && w->gpus < 2 ? NET_CONNECT_TCP : 0 };
+    rules_attr a = { FS_V1, version >= 4 && w->gpus < 2 && !w->ranks ? NET_CONNECT_TCP : 0 };
     if (version >= 2) a.fs |= FS_REFER;
     if (version >= 3) a.fs |= FS_TRUNCATE;
     if (version >= 5) a.fs |= FS_IOCTL_DEV;
@@ -304,6 +312,7 @@ const char *iso_restrict_files(bool *all, const iso_want *w)
     for (size_t i = 0; i < w->n; i++)
         if (w->paths[i].path) allow_use(&r, &w->paths[i]);
     if (w->gpus) allow_gpus(&r, w->gpus);
+    if (w->ranks) allow_ranks(&r);
     const int flags = version >= 8 ? EVERY_THREAD : 0;
     const bool ok = syscall(SYS_landlock_restrict_self, r.fd, flags) == 0;
     *all = flags || threads() == 1;

@@ -1,10 +1,11 @@
 /* tools/server/serve_budget.c - see serve_budget.h. */
 #include "tools/server/serve_budget.h"
 
-#include "base/machine.h"
 #include "runtime/limits.h"
 #include "runtime/model/kv_window.h"
+#include "runtime/model/part.h"
 #include "runtime/model/rank.h"
+#include "tools/cli/follow.h"
 #include "tools/cli/footprint.h"
 
 #include <assert.h>
@@ -124,6 +125,13 @@ static lq_status look(budget_gpu *g, const foot_model *m, const load_opts *on, l
 }
 
 /* ---- the sum ---- */
+/* What processes that share the model exchange in a step. */
+static size_t exchanged(const budget_model *m, const eng_opts *o)
+{
+    const fwd_opts step = eng_step(o);
+    return m->part ? fwd_parts_bytes(m->part->whole, &step) : 0;
+}
+
 /* The engine's options, decided with the memory that weights and a step leave. */
 static lq_status decide(budget *b, const budget_model *m, const eng_opts *want, int threads,
                         eng_need *need, lq_err *err)
@@ -134,6 +142,7 @@ static lq_status decide(budget *b, const budget_model *m, const eng_opts *want, 
     kv_opts kv = { .n_blocks = 1, .block_size = o.block_size };
     const size_t weights = b->total;        /* and adapters */
     eng_need_of(need, c, &o, &kv, threads); /* the step's alone counts yet */
+    need->step += exchanged(m, &o);
     b->memory = m->memory;
     if (b->memory && b->memory <= weights + need->step)
         return lq_fail(err, LQ_EVALUE,
@@ -145,6 +154,7 @@ static lq_status decide(budget *b, const budget_model *m, const eng_opts *want, 
     lq_status s = eng_size(&b->engine, &kv, c, &o, gpu, c->layers - b->gpu.layers, err);
     if (s) return s;
     eng_need_of(need, c, &b->engine, &kv, threads);
+    need->step += exchanged(m, &b->engine);
     if (gpu) divide(b, need, c, &kv);
     b->kv_blocks = kv.n_blocks;
     b->kv_token_bytes = kv_token_bytes(c, o.kv, KV_ON_HOST);
@@ -242,9 +252,11 @@ lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, co
     const model of_draft = { .cfg = m->draft };
     eng_opts want = *asked;
     eng_need need;
-    *b = (budget){ .gpu = m->gpu };
+    *b = (budget){ .gpu = m->gpu, .ranks = m->part ? m->part->ranks : 1 };
     if (m->draft) want.draft = &of_draft;
-    add(b, "weights", "weights_bytes", m->weights, "%s", m->format);
+    char each[48] = "";
+    if (b->ranks > 1) snprintf(each, sizeof each, ", the part of each of %d ranks", b->ranks);
+    add(b, "weights", "weights_bytes", m->weights, "%s%s", m->format, each);
     if (m->draft)
         add(b, "weights of the draft", "draft_weights_bytes", m->draft_weights, "%s",
             m->draft_format);
@@ -268,22 +280,31 @@ lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
 {
     foot_model m, d = { 0 };
     foot_weights w = { 0 }, dw = { 0 };
+    model_part part;
     const bool guesses = draft || mtp;
+    const int ranks = on ? comm_size(on->processes) : 1;
     lq_status s = foot_open(&m, path, false, verify, rope, err);
+    if (!s && ranks > 1) s = part_check(foot_config(&m), ranks, err);
+    if (!s && ranks > 1) {
+        part_init(&part, foot_config(&m), ranks - 1, ranks);
+        m.part = &part;
+    }
     if (!s) s = foot_weigh(&w, &m, NULL, err);
     if (!s && draft) s = foot_open(&d, draft, true, verify, NULL, err);
     if (!s && mtp) s = foot_head(&d, &m, err);
     if (!s && guesses) s = foot_weigh(&dw, &d, NULL, err);
     if (!s) {
-        budget_model both = { .cfg = foot_config(&m),
+        budget_model both = { .cfg = m.part ? &part.own : foot_config(&m),
+                              .part = m.part,
                               .draft = guesses ? foot_config(&d) : NULL,
                               .weights = w.weights_bytes,
                               .draft_weights = dw.weights_bytes,
                               .format = foot_format(&m),
                               .draft_format = foot_format(&d),
-                              .memory = machine_memory() };
-        if (on) s = look(&both.gpu, &m, on, err);
-        if (on && !s) s = place(&both, &m, asked, on, err);
+                              .memory = follow_memory() };
+        const bool elsewhere = on && ranks == 1;
+        if (elsewhere) s = look(&both.gpu, &m, on, err);
+        if (elsewhere && !s) s = place(&both, &m, asked, on, err);
         if (s) lq_wrap(err, s, "--device");
         if (!s) s = budget_sum(b, &both, asked, http, threads, err);
     }
@@ -352,6 +373,7 @@ cJSON *budget_json(const budget *b)
     cJSON_AddNumberToObject(o, "block_size", b->engine.block_size);
     cJSON_AddNumberToObject(o, "kv_bytes_per_token", (double)b->kv_token_bytes);
     if (b->gpu.layers) add_gpu(o, &b->gpu);
+    if (b->ranks > 1) cJSON_AddNumberToObject(o, "ranks", b->ranks);
     if (b->windows) {
         cJSON_AddNumberToObject(o, "window_slots", (double)b->windows);
         cJSON_AddNumberToObject(o, "window_slot_bytes", (double)b->window_bytes);

@@ -34,6 +34,7 @@ typedef struct {
     int64_t windows;
     size_t window_bytes;
     size_t kv_token_bytes; /* the draft's too */
+    int ranks;             /* processes; the rows are of each */
     size_t memory, held;   /* free here (0: nobody knows); held at once, before any request comes */
     budget_row rows[BUDGET_ROWS];
     int n, n_held; /* rows; the first are what is held, the others what requests take */
@@ -46,13 +47,15 @@ typedef struct {
     const char *format, *draft_format; /* a word for the notes */
     size_t memory;                     /* to fit into; 0: nobody knows */
     budget_gpu gpu;                    /* without kv and step; `weights` are those of the host */
+    const model_part
+        *part; /* `cfg` and `weights` are of one of several processes; NULL: all is here */
 } budget_model;
 /* Errors are those of eng_size; LQ_EVALUE: weights and the buffers of a step are more than the
  * memory. */
 lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, const http_opts *http,
                      int threads, lq_err *err);
 /* Of models that are opened for it, draft or NULL (mtp: the model's MTP head), in the memory that is
- * free here. on: where its layers go, NULL: to the CPU. rope: --rope-scaling or NULL. Further errors: those of
+ * free here. on: where its layers go, NULL: to the CPU; of several processes the sum is that of the one that has most. rope: --rope-scaling or NULL. Further errors: those of
  * model_choose_layers, and what a device cannot do. */
 lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
                       const eng_opts *asked, const http_opts *http, const load_opts *on,
