@@ -8,9 +8,15 @@ enum { TAG_EXPERTS = 1 };
 
 cal_share share_of(comm *ranks, int64_t n, int64_t len, int64_t per_chunk)
 {
-    cal_share s = { .ranks = ranks,
-                    .rank = comm_rank(ranks),
-                    .size = comm_size(ranks),
+    cal_share s = share_cut(comm_size(ranks), comm_rank(ranks), n, len, per_chunk);
+    s.ranks = ranks;
+    return s;
+}
+
+cal_share share_cut(int size, int rank, int64_t n, int64_t len, int64_t per_chunk)
+{
+    cal_share s = { .rank = rank,
+                    .size = size,
                     .n = n,
                     .len = len,
                     .per_chunk = per_chunk,

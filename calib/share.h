@@ -22,6 +22,8 @@ typedef struct {
     int64_t in_chunk, n_slices;   /* slices of a whole chunk; of all */
 } cal_share;
 
+/* As rank `rank` of `size` has them. */
+cal_share share_cut(int size, int rank, int64_t n, int64_t len, int64_t per_chunk);
 cal_share share_of(comm *ranks, int64_t n, int64_t len, int64_t per_chunk);
 /* The slices of this rank, and of these number i among all. */
 int64_t share_mine(const cal_share *s);

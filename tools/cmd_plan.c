@@ -4,6 +4,7 @@
 
 #include "base/machine.h"
 #include "kernels/bench/bench.h"
+#include "quantize/job/rank_plan.h"
 #include "runtime/engine/sizing.h"
 #include "runtime/engine/spec.h"
 #include "runtime/forward/forward.h"
@@ -15,6 +16,7 @@
 #include "tools/cli/gpus.h"
 #include "tools/cli/limits.h"
 #include "tools/report/plan_quantize.h"
+#include "tools/report/quantize_calib.h"
 #include "tools/server/serve_budget.h"
 
 #include <cjson/cJSON.h>
@@ -24,7 +26,7 @@ typedef struct {
     const char *scheme, *draft, *gpu;
     bool mtp;
     size_t memory, gpu_memory;
-    int64_t ctx, batch_tokens;
+    int64_t ctx, batch_tokens, ranks;
     double bandwidth, gflops, gpu_bandwidth, gpu_gflops;
     opt_model model;
 } plan_opts;
@@ -42,6 +44,10 @@ static const opt_row rows[] = {
       .help = "tokens per sequence when sequences are counted; 0 takes the model's maximum" },
     { "max-num-batched-tokens", 0, OPT_INT, F(batch_tokens), .def = "512", .lo = 1, .hi = 65536,
       .help = "tokens of a step, which set the size of its scratch" },
+    { "ranks", 0, OPT_INT, F(ranks), .lo = 1, .hi = 1024,
+      .help = "what `mpirun -n N llmq quantize` takes of gptq or awq with 128 windows of 512 "
+              "tokens: memory, bytes and "
+              "work of a rank, counted for 1, 2, 4, ... and N of them" },
     { "memory", 0, OPT_SIZE, F(memory), .arg = "SIZE",
       .help = "memory to fit into; without it what is free here" },
     { "gpu", 0, OPT_STR, F(gpu), .arg = "NAME",
@@ -60,6 +66,8 @@ static const opt_row rows[] = {
     { "gpu-gflops", 0, OPT_FLOAT, F(gpu_gflops), .arg = "G", .lo = 0, .hi = 1e9,
       .help = "the same of the GPU: dense products in bf16" },
 };
+
+enum { PLAN_RANKS = 12 };
 
 /* Everything that the report says. */
 typedef struct {
@@ -91,6 +99,8 @@ typedef struct {
     roof_limits limits;
     plan_need quantize[PLAN_METHODS]; /* [n_quantize] */
     int n_quantize;
+    rank_plan ranks[PLAN_RANKS]; /* [n_ranks] */
+    int n_ranks;
     budget serve; /* what `llmq serve` takes; no rows where it would not start */
 } plan;
 
@@ -232,7 +242,33 @@ static cJSON *as_json(const plan *pl)
         cJSON_AddNumberToObject(m, "least_memory_limit", (double)n->least);
         cJSON_AddNumberToObject(m, "disk_bytes", (double)n->disk);
     }
+    cJSON *ranks = pl->n_ranks ? cJSON_AddArrayToObject(o, "quantize_ranks") : NULL;
+    for (int i = 0; i < pl->n_ranks; i++) {
+        const rank_plan *r = &pl->ranks[i];
+        cJSON *m = cJSON_CreateObject();
+        cJSON_AddItemToArray(ranks, m);
+        cJSON_AddNumberToObject(m, "ranks", r->ranks);
+        cJSON_AddNumberToObject(m, "memory_bytes", floor(r->memory));
+        cJSON_AddNumberToObject(m, "received_bytes", floor(r->received));
+        cJSON_AddNumberToObject(m, "multiply_adds", floor(r->work));
+        cJSON_AddNumberToObject(m, "efficiency", rank_plan_efficiency(r));
+    }
     return o;
+}
+
+static void print_ranks(const plan *pl)
+{
+    char a[16], b[16];
+    if (!pl->n_ranks) return;
+    printf("\nranks that quantize it (gptq, awq; %d windows of %d tokens), each at most:\n"
+           "%8s %12s %12s %14s %12s\n",
+           QUANTIZE_WINDOWS, QUANTIZE_LEN, "ranks", "memory", "received", "multiply-adds",
+           "efficiency");
+    for (int i = 0; i < pl->n_ranks; i++) {
+        const rank_plan *r = &pl->ranks[i];
+        printf("%8d %12s %12s %14.3g %11.0f%%\n", r->ranks, opt_limit_text(a, sizeof a, r->memory),
+               opt_limit_text(b, sizeof b, r->received), r->work, 100 * rank_plan_efficiency(r));
+    }
 }
 
 static void print_speeds(const roof_side *side, const roof_limits *l, const char *whose,
@@ -361,6 +397,20 @@ static void print_text(const plan *pl, int threads)
                opt_limit_text(b, sizeof b, (double)n->least),
                opt_limit_text(d, sizeof d, (double)n->disk));
     }
+    print_ranks(pl);
+}
+
+/* 1, 2, 4, ... below N, and N. */
+static lq_status add_ranks(plan *pl, int64_t ranks, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (int64_t n = 1; ranks && !s; n *= 2) {
+        const bool last = n >= ranks;
+        s = rank_plan_of(&pl->ranks[pl->n_ranks++], pl->cfg, (int)(last ? ranks : n),
+                         QUANTIZE_WINDOWS, QUANTIZE_LEN, err);
+        if (last) break;
+    }
+    return s;
 }
 
 static fwd_opts step_of(const plan_opts *o)
@@ -541,6 +591,7 @@ static lq_status make_plan(plan *pl, const foot_model *from, const foot_model *d
     if (!s) add_serve(pl, o, draft, pool_threads(p));
     if (!s && from->weights)
         pl->n_quantize = plan_quantize(pl->quantize, from->src, pool_threads(p));
+    if (!s) s = add_ranks(pl, o->ranks, err);
     return s;
 }
 
@@ -596,6 +647,7 @@ const cmd_row cmd_plan = {
                 "llmq plan Qwen/Qwen3-8B --gpu rtx-4090\0"
                 "llmq plan config.json --scheme u4-g128 --memory 16G --bandwidth 50 --gflops 800\0"
                 "llmq plan config.json --scheme u4-g128 --gpu h100-sxm\0"
+                "llmq plan config.json --ranks 64\0"
                 "llmq plan config.json --scheme u4-g128 --gpu-memory 8G\0",
     .opts_bytes = sizeof(plan_opts),
     .run = plan_run,

@@ -5,6 +5,7 @@
 #define LLMQ_QUANTIZE_LAYER_LAYER_IMPL_H
 
 #include "quantize/layer/layer.h"
+#include "quantize/layer/layer_share.h"
 #include "quantize/methods/gptq.h"
 #include "quantize/methods/loss.h"
 #include "quantize/methods/row_grid.h"
@@ -137,9 +138,8 @@ void layer_note(qz_report *r, const char *fmt, ...);
 
 /* ---- layer_share.c ---- */
 int layer_expert_owner(const work *w, int64_t expert);
-/* About how long rounding so many rows takes; and whose is what is `at` of `all` of that. */
+/* About how long rounding so many rows takes (layer_dealt). */
 double layer_cost(const unit *u, int64_t rows);
-int layer_dealt(double at, double all, int size);
 /* Who rounds what of n matrices that were started; p [layer_most_pieces]. Returns how many pieces. One rank: whole
  * matrices. */
 size_t layer_cut(piece *p, const work *w, const unit *u, size_t n);

@@ -1,7 +1,7 @@
 /* quantize/layer/layer_share.c - rounding over several ranks: who rounds which rows, and the rounded rows to all. See
  * layer_impl.h.
  *
- * What a layer has once is cut into pieces of SHARE_ROWS rows, which are dealt out in order, so that each rank rounds
+ * What a layer has once is cut into pieces of LAYER_SHARE_ROWS rows, which are dealt out in order, so that each rank rounds
  * about as much; each makes the factors that it goes by itself. Rows are rounded one by one but for what they share in
  * blocks of FISHER_BLOCK and in products of GPTQ_BATCH rows, so pieces begin at multiples of both, and give the bits of
  * the whole. An expert is rounded by the rank that has the statistics of its inputs. */
@@ -9,8 +9,7 @@
 
 #include <assert.h>
 
-enum { SHARE_ROWS = GPTQ_BATCH };
-static_assert(SHARE_ROWS % FISHER_BLOCK == 0, "pieces begin where blocks of curvature do");
+static_assert(LAYER_SHARE_ROWS % FISHER_BLOCK == 0, "pieces begin where blocks of curvature do");
 
 int layer_expert_owner(const work *w, int64_t expert)
 {
@@ -22,9 +21,9 @@ static bool may_cut(const unit *u)
 {
     qt_tensor some;
     const target *t = u->t;
-    return u->N > SHARE_ROWS && u->N == t->out.t.N && qz_on_grids(t->e) &&
+    return u->N > LAYER_SHARE_ROWS && u->N == t->out.t.N && qz_on_grids(t->e) &&
            !(t->out.t.scheme.kind == QT_UINT && t->out.t.scheme.act_order) &&
-           qt_rows(&some, &t->out.t, SHARE_ROWS, u->N);
+           qt_rows(&some, &t->out.t, LAYER_SHARE_ROWS, u->N);
 }
 
 int layer_dealt(double at, double all, int size)
@@ -46,7 +45,7 @@ size_t layer_cut(piece *p, const work *w, const unit *u, size_t n)
     for (size_t i = 0; i < n; i++)
         sum += layer_cost(&u[i], u[i].N);
     for (size_t i = 0; i < n; i++) {
-        const int64_t step = size > 1 && may_cut(&u[i]) ? SHARE_ROWS : u[i].N;
+        const int64_t step = size > 1 && may_cut(&u[i]) ? LAYER_SHARE_ROWS : u[i].N;
         for (int64_t r = 0; r < u[i].N; r += step) {
             const int64_t rows = u[i].N - r < step ? u[i].N - r : step;
             const double cost = layer_cost(&u[i], rows);

@@ -306,3 +306,36 @@ def test_layers_with_a_window_take_a_window(llmq):
     whole = llmq.json("serve", model, "--dry-run", "--max-num-seqs", "1", "--kv-cache-dtype", "f32")
     assert one["window_slots"] == 5 and "window_slots" not in whole
     assert whole["kv_bytes"] - one["kv_bytes"] == pytest.approx(3 * one["window_slot_bytes"], rel=0.02)
+
+
+def test_what_ranks_take_is_counted(llmq, model, tmp_path):
+    """A layer's sites have 256, 256, 256 and 768 inputs."""
+    T, sites, H, weights = 128 * 512, 3 * 256 + 768, 3 * 256**2 + 768**2, LAYER * 4.25 / 8
+    one, two, three = plan(llmq, model, "--ranks", "3")["quantize_ranks"]
+    assert [x["ranks"] for x in (one, two, three)] == [1, 2, 3]
+    assert one["received_bytes"] == 0 and one["efficiency"] == 1
+    assert two["received_bytes"] == 6 * (4 * T // 2 * sites + H + weights // 2)
+    assert 0.85 < two["efficiency"] <= 1 and two["memory_bytes"] < one["memory_bytes"]
+    assert two["multiply_adds"] * 2 >= one["multiply_adds"] > two["multiply_adds"] > three["multiply_adds"]
+
+
+# Experts are what scales; of a dense model every rank makes the factors of its widest inputs.
+LARGE = [("moe", dict(hidden_size=7168, intermediate_size=18432, moe_intermediate_size=2048, n_routed_experts=256, num_experts_per_tok=8,
+                      num_hidden_layers=61, num_attention_heads=128, num_key_value_heads=128, q_lora_rank=1536, kv_lora_rank=512,
+                      qk_nope_head_dim=128, qk_rope_head_dim=64, qk_head_dim=192, v_head_dim=128, vocab_size=129280,
+                      first_k_dense_replace=3, n_group=8, topk_group=4), 671e9, 0.9),
+         ("dense", dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=8192, intermediate_size=28672,
+                        num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8, vocab_size=128256, head_dim=128), 70.6e9, 0.45)]
+
+
+@pytest.mark.parametrize("name,config,params,at_8", LARGE, ids=[x[0] for x in LARGE])
+def test_ranks_are_planned_from_a_config_alone(llmq, tmp_path, name, config, params, at_8):
+    like = json.loads((ROOT / "tests/golden/arch/deepseek-v3/config.json").read_text()) if name == "moe" else {"rms_norm_eps": 1e-5}
+    (tmp_path / "config.json").write_text(json.dumps({**like, "max_position_embeddings": 4096, **config}))
+    p = plan(llmq, tmp_path / "config.json", "--ranks", "64")
+    assert abs(p["params"] / params - 1) < 0.01
+    rows = {x["ranks"]: x for x in p["quantize_ranks"]}
+    assert list(rows) == [1, 2, 4, 8, 16, 32, 64] and rows[8]["efficiency"] > at_8
+    for a, b in zip(p["quantize_ranks"], p["quantize_ranks"][1:]):
+        assert b["memory_bytes"] < a["memory_bytes"] and b["multiply_adds"] < a["multiply_adds"]
+        assert b["efficiency"] <= a["efficiency"]
