@@ -46,6 +46,7 @@ class Args(BaseModel, extra="forbid"):
     options: list[str] = []  # of llmq serve; one text is split as a shell would
     llmq: str = "llmq"
     cpus: int = 1  # of a replica; so many threads llmq gets
+    gpus: float = 0  # likewise; llmq sees those that Ray gives it, and wants --device cuda among its options
     resources: dict[str, float] = {}  # what else of a node a replica takes
     min_replicas: int = 1
     max_replicas: int = 4
@@ -332,7 +333,7 @@ def _response(r: aiohttp.ClientResponse, content) -> Response:
 
 def app(args: Args) -> serve.Application:
     replica = Replica.options(
-        ray_actor_options={"num_cpus": args.cpus, "resources": args.resources},
+        ray_actor_options={"num_cpus": args.cpus, "num_gpus": args.gpus, "resources": args.resources},
         max_replicas_per_node=args.replicas_per_node,
         graceful_shutdown_wait_loop_s=0.5, graceful_shutdown_timeout_s=args.drain_s + 40,
         health_check_period_s=2, health_check_timeout_s=10,
