@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "runtime/chat/chat.h"
+#include "runtime/engine/adapters.h"
 #include "runtime/engine/answer.h"
 #include "runtime/engine/spec.h"
 #include "runtime/load_guess.h"
@@ -363,6 +364,7 @@ static load_beside beside_of(const run_opts *o)
 {
     const eng_opts eo = engine_of(o);
     load_beside b = eng_beside(&eo);
+    if (o->lora) b.also += adapters_path_bytes(o->lora);
     if (b.exact || o->chat || o->beams || !(o->prompt || o->ids)) return b;
     /* A token has a character or more; before them a few that a model wants at the beginning. */
     const size_t prompt = strlen(o->prompt ? o->prompt : o->ids) + 16;

@@ -78,19 +78,23 @@ lq_status adapters_check(const adapters_opts *o, lq_err *err)
     return LQ_OK;
 }
 
+size_t adapters_path_bytes(const char *path)
+{
+    char inside[PATH_MAX];
+    struct stat s;
+    if (stat(path, &s)) return 0;
+    if (!S_ISDIR(s.st_mode)) return (size_t)s.st_size;
+    const bool joined =
+        !lq_path_join(inside, sizeof inside, path, "adapter_model.safetensors", NULL);
+    return joined && !stat(inside, &s) ? (size_t)s.st_size : 0;
+}
+
 size_t adapters_file_bytes(const adapters_opts *o)
 {
     size_t n = 0;
     for (int i = 0; i < o->n; i++) {
         const char *path = o->named[i] + name_length(o->named[i]);
-        char inside[PATH_MAX];
-        struct stat s;
-        if (!*path++ || stat(path, &s)) continue;
-        if (!S_ISDIR(s.st_mode))
-            n += (size_t)s.st_size;
-        else if (!lq_path_join(inside, sizeof inside, path, "adapter_model.safetensors", NULL) &&
-                 !stat(inside, &s))
-            n += (size_t)s.st_size;
+        n += *path ? adapters_path_bytes(path + 1) : 0;
     }
     return n;
 }

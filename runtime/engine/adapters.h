@@ -26,8 +26,9 @@ typedef struct {
 /* LQ_EUSAGE: not NAME=PATH, or a name twice. */
 lq_status adapters_check(const adapters_opts *o, lq_err *err);
 
-/* Of those that are named, what is read of them: about what they take in memory. What cannot be read counts
- * nothing. */
+/* What is read of an adapter, or of all that are named: about what they take in memory. What cannot be read
+ * counts nothing. */
+size_t adapters_path_bytes(const char *path);
 size_t adapters_file_bytes(const adapters_opts *o);
 
 typedef struct adapters adapters;

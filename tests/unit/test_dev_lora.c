@@ -343,6 +343,7 @@ TEST(parts_of_the_model_elsewhere_change_roundings_alone)
     emu_devices = 2;
     for (size_t i = 0; i < LQ_COUNT(parts); i++) {
         int64_t n;
+        if (parts[i].ranks > dev_count(NULL)) continue; /* a real machine has as many as it has */
         how h = { .dora = parts[i].dora };
         float *want = mix_of("llama3-gqa", h, &n);
         h.o.device = true;

@@ -74,6 +74,8 @@ TEST(blocks_go_to_disk_and_come_back_to_the_device)
     for (size_t i = 0; i < LQ_COUNT(places); i++) {
         static job want[N], got[N];
         const char *why = places[i].why;
+        if (places[i].share.ranks > dev_count(NULL))
+            continue; /* a real machine has as many as it has */
         if (!golden_open()) break;
         const lq_status s = model_to_device(&golden, "cuda", &places[i].share, &err);
         CHECK(!s, "%s: %s", why, err.msg);
@@ -99,9 +101,9 @@ TEST(blocks_go_to_disk_and_come_back_to_the_device)
 int main(int argc, char **argv)
 {
     lq_err err = { "" };
-    if (!getenv("LLMQ_TEST_DEVICE")) emu_devices = 2;
-    if (dev_count(&err) < 2) {
-        printf("skipped: two GPUs: %s\n0 passed, 0 failed\n", err.msg);
+    emu_devices = 2;
+    if (dev_count(&err) == 0) {
+        printf("skipped: %s\n0 passed, 0 failed\n", err.msg);
         return 0;
     }
     RUN(blocks_go_to_disk_and_come_back_to_the_device);
