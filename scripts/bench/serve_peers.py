@@ -41,10 +41,10 @@ def text(n, seed=0):
     return " ".join(words)
 
 
-def complete(url, model, prompt, n=1, **more):
+def complete(url, prompt, n=1, **more):
     """Seconds until the answer."""
     start = time.perf_counter()
-    post(url, "/v1/completions", model=model, prompt=prompt, max_tokens=n, temperature=0, ignore_eos=True, **more)
+    post(url, "/v1/completions", prompt=prompt, max_tokens=n, temperature=0, ignore_eos=True, **more)
     return time.perf_counter() - start
 
 
@@ -62,7 +62,7 @@ class Llmq(Peer):
 
     @contextlib.contextmanager
     def remembers(self, gguf, folder, context):
-        with self.serve(gguf, "--kv-cache-dir", folder, "--max-model-len", str(context), "--max-num-seqs", "1") as url:
+        with self.serve(gguf, "--kv-cache-dir", folder, "--kv-cache-disk", "4G", "--max-model-len", str(context), "--max-num-seqs", "1") as url:
             yield url
 
     def recall(self, url):
@@ -106,11 +106,11 @@ def restart(peer, gguf, tokens):
     with tempfile.TemporaryDirectory() as folder:
         prompt, context = text(tokens), 2 * tokens + 64
         with peer.remembers(gguf, folder, context) as url:
-            yield "restart: computed", complete(url, "", prompt)
+            yield "restart: computed", complete(url, prompt)
         with peer.remembers(gguf, folder, context) as url:
             start = time.perf_counter()
             peer.recall(url)
-            complete(url, "", prompt + " " + text(8, 1))
+            complete(url, prompt + " " + text(8, 1))
             yield "restart: second turn", time.perf_counter() - start
 
 
@@ -120,8 +120,8 @@ def swap(peer, files):
             os.symlink(os.path.abspath(path), f"{folder}/{name}{pathlib.Path(path).suffix}")
         with peer.swaps(folder) as url:
             for name in "ab":
-                complete(url, name, "Once")
-            yield "swap", statistics.median(complete(url, name, "Once") for name in "ab" * 4)
+                complete(url, "Once", model=name)
+            yield "swap", statistics.median(complete(url, "Once", model=name) for name in "ab" * 4)
 
 
 def adapters(peer, gguf, paths):
@@ -130,7 +130,7 @@ def adapters(peer, gguf, paths):
         for name, which in kinds[:len(paths) + 1]:
             with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
                 start = time.perf_counter()
-                jobs = [pool.submit(complete, url, **{"model": "", "prompt": text(16, i), "n": ANSWER, **peer.adapted(which(i))})
+                jobs = [pool.submit(complete, url, text(16, i), ANSWER, **peer.adapted(which(i)))
                         for i in range(CLIENTS)]
                 for j in jobs:
                     j.result()
