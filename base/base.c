@@ -211,30 +211,6 @@ bool lq_dtype_from_text(lq_dtype *out, const char *name)
     return false;
 }
 
-/* Its exponent and mantissa in the place of f32's; exponents of f32 are biased by 120 more. */
-float lq_e4m3_to_f32(uint8_t c)
-{
-    const uint32_t u = (uint32_t)(c & 0x7f) << 20;
-    float f;
-    memcpy(&f, &u, sizeof f);
-    f = (c & 0x7f) == 0x7f ? NAN : f * 0x1p120f;
-    return copysignf(f, c & 0x80 ? -1.0f : 1.0f);
-}
-
-uint8_t lq_f32_to_e4m3(float f)
-{
-    uint8_t sign = signbit(f) ? 0x80 : 0;
-    float a = fabsf(f);
-    if (isnan(f)) return sign | 0x7f;
-    if (a >= 448.0f) return sign | 0x7e;
-    if (a < 0x1p-10f) return sign;
-    int e;
-    frexpf(a, &e);                               /* a = x 2^e, x in [0.5, 1) */
-    int step = e - 4 > -9 ? e - 4 : -9;          /* of the last place */
-    int n = (int)rintf(ldexpf(a, -step));        /* 0..16, nearest even */
-    return sign | (uint8_t)(n + (step + 9) * 8); /* 16 carries into the exponent */
-}
-
 float lq_e8m0_to_f32(uint8_t e) { return e == 255 ? NAN : ldexpf(1.0f, e - 127); }
 
 enum { BLOCK = 16 }; /* elements: loops of a fixed length, so that compilers use vectors */

@@ -204,8 +204,26 @@ LQ_INLINE uint16_t lq_f32_to_bf16(float f)
 }
 /* OCP 8-bit floats. E4M3 (the "fn" form: no infinity, 0x7f and 0xff are NaN, largest 448): to
  * nearest even, beyond 448 to it. E8M0: 2^(e - 127), 0xff is NaN. */
-float lq_e4m3_to_f32(uint8_t c);
-uint8_t lq_f32_to_e4m3(float f);
+LQ_INLINE float lq_e4m3_to_f32(uint8_t c)
+{
+    const uint32_t sign = (uint32_t)(c & 0x80u) << 24, a = c & 0x7fu;
+    const uint32_t subnormal = lq_f32_bits((float)(int32_t)a * 0x1p-9f); /* exact */
+    const uint32_t small = 0u - (a < 8u), normal = (a + (120u << 3)) << 20;
+    const uint32_t v = (subnormal & small) | (normal & ~small);
+    return lq_bits_f32(sign | (a == 0x7fu ? 0x7fc00000u : v));
+}
+LQ_INLINE uint8_t lq_f32_to_e4m3(float f)
+{
+    const uint32_t u = lq_f32_bits(f), sign = u >> 24 & 0x80u, a = u & 0x7fffffffu;
+    /* 2^14 has its last place at 2^-9, as the subnormals have: the sum rounds as they do */
+    const uint32_t subnormal = lq_f32_bits(lq_bits_f32(a) + 16384.0f) - 0x46800000u;
+    const uint32_t normal = (a + 0x7ffffu + (a >> 20 & 1u) - (120u << 23)) >> 20;
+    const uint32_t small = 0u - (a < 0x3c800000u); /* below 2^-6 */
+    uint32_t c = (subnormal & small) | (normal & ~small);
+    c = a >= 0x43e00000u ? 0x7eu : c; /* 448 and above */
+    c = a > 0x7f800000u ? 0x7fu : c;  /* NaN */
+    return (uint8_t)(c | sign);
+}
 float lq_e8m0_to_f32(uint8_t e);
 /* n elements of dtype d (f32, f16 or bf16) at src to f32 and back; src may be unaligned. */
 void lq_to_f32(float *dst, const void *src, lq_dtype d, size_t n);

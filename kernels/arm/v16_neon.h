@@ -139,6 +139,13 @@ V16 vf vf_f16(const void *p)
     return vf_halves(vreinterpretq_u16_u8(load_bytes(p, 0)),
                      vreinterpretq_u16_u8(load_bytes(p, 16)));
 }
+V16 vf vf_f8(const void *p)
+{
+    const int8x16_t c = vld1q_s8(p);
+    const int16x8_t keep = vdupq_n_s16((int16_t)0xbf80);
+    return vf_halves(vreinterpretq_u16_s16(vandq_s16(vshll_n_s8(vget_low_s8(c), 7), keep)),
+                     vreinterpretq_u16_s16(vandq_s16(vshll_n_s8(vget_high_s8(c), 7), keep)));
+}
 /* The low halves of two registers' lanes, in order. */
 V16 uint16x8_t narrow(uint32x4_t a, uint32x4_t b)
 {

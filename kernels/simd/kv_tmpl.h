@@ -13,7 +13,7 @@ V16 vf kv_load(const uint8_t *p, kv_dtype d, vf scale)
     }
     if (d == KV_F16) return vf_f16(p);
     if (d == KV_BF16) return vf_bf16(p);
-    if (d == KV_F8) return vf_mul(scale, vf_e4m3(vi_u8(p)));
+    if (d == KV_F8) return vf_mul(vf_mul(scale, vf_set1(256)), vf_f8(p)); /* a NaN is its scale's */
     if (d == KV_I4) return vf_mul(scale, vf_from_vi(vi_sub(vi_u4(p), vi_set1(8))));
     return vf_mul(scale, vf_from_vi(vi_i8(p)));
 }

@@ -43,7 +43,7 @@ static void run_rows(void *ctx, int64_t item, int thread)
         const float *w = qz_rows(mem, k->W, k->d, K, n, 1);
         uint8_t *codes = (uint8_t *)k->out->w[QT_CODES] + n * K;
         for (int64_t i = 0; i < K; i++)
-            codes[i] = fp8_code(w[i] / scales[i / k->cols]);
+            codes[i] = lq_f32_to_e4m3(w[i] / scales[i / k->cols]);
     }
 }
 

@@ -11,25 +11,7 @@
 #define LLMQ_QUANTIZE_METHODS_FP8_H
 
 #include "kernels/core/pool.h"
-#include "quantize/methods/grid.h"
 #include "quantize/methods/out.h"
-
-/* e4m3 of a finite x: the nearest, halves to even, at most 448. */
-static inline uint8_t fp8_code(float x)
-{
-    const uint32_t u = lq_f32_bits(x), sign = u >> 24 & 0x80u, a = u & 0x7fffffffu;
-    if (a >= 0x43e00000u) return (uint8_t)(sign | 0x7eu); /* 448 */
-    if (a < 0x3c800000u)                                  /* 2^-6: multiples of 2^-9 */
-        return (uint8_t)(sign | (uint32_t)grid_round(fabsf(x) * 512.0f));
-    return (uint8_t)(sign | (((a + 0x7ffffu + (a >> 20 & 1u)) >> 20) - (120u << 3)));
-}
-/* The value of a code that is not NaN. */
-static inline float fp8_value(uint8_t code)
-{
-    const uint32_t sign = (code & 0x80u) << 24, a = code & 0x7fu;
-    const float low = (float)a * 0x1p-9f;
-    return a < 8 ? (sign ? -low : low) : lq_bits_f32(sign | (a + (120u << 3)) << 20);
-}
 
 /* W [N,K] of dtype d, finite. out->t.scheme: QT_E4M3. Errors: LQ_ENOMEM. */
 lq_status fp8_run(qz_out *out, const void *W, lq_dtype d, pool *p, lq_err *err);

@@ -14,6 +14,7 @@
 #include "calib/gemm.h"
 #include "quantize/methods/cholesky.h"
 #include "quantize/methods/dev_row.h"
+#include "quantize/methods/fp8.h"
 #include "quantize/methods/gptq_dev.h"
 #include "quantize/methods/row_grid.h"
 #include "quantize/methods/rows.h"

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "quantize/methods/cholesky.h"
+#include "quantize/methods/fp8.h"
 #include "quantize/methods/row_grid.h"
 #include "quantize/methods/rtn.h"
 

@@ -19,7 +19,6 @@
 #ifndef LLMQ_QUANTIZE_METHODS_ROW_GRID_H
 #define LLMQ_QUANTIZE_METHODS_ROW_GRID_H
 
-#include "quantize/methods/fp8.h"
 #include "quantize/methods/grid.h"
 #include "quantize/methods/lattice.h"
 #include "quantize/methods/out.h"
@@ -68,7 +67,7 @@ static inline float row_code(const grid_spec *s, float w, grid_param p)
     const float M = grid_max_code(s->bits);
     if (s->table) return row_table_code(s->table, 1 << s->bits, w / p.scale);
     if (s->floats) {
-        const uint8_t code = fp8_code(w / p.scale);
+        const uint8_t code = lq_f32_to_e4m3(w / p.scale);
         return code == 0x80 ? 0 : (float)code;
     }
     if (!s->blocks) return grid_code(w, p, M);
@@ -78,7 +77,7 @@ static inline float row_code(const grid_spec *s, float w, grid_param p)
 static inline float row_value(const grid_spec *s, float code, grid_param p)
 {
     if (s->table) return p.scale * (float)s->table[(int)code];
-    if (s->floats) return p.scale * fp8_value((uint8_t)code);
+    if (s->floats) return p.scale * lq_e4m3_to_f32((uint8_t)code);
     return grid_value(code, p);
 }
 

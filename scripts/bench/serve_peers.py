@@ -8,7 +8,7 @@ usage: LLAMA_BIN=FOLDER scripts/bench/serve_peers.py FILE.gguf
   swap      FILE under two names in one folder of which one may be loaded: from a request for the other to its one token;
             SWAP=OTHER.llmq is what llmq has instead (of `convert --layout tile16`: as it lies in memory)
   adapters  8 clients at once, 64 tokens each: none, one adapter for all, and ADAPTERS=A.gguf,B.gguf,... in turns
-Also from the environment: THREADS (all), REPEATS (3), LLMQ (another llmq). Prints the median and the range of all turns; seconds,
+Also from the environment: THREADS (all), REPEATS (3), PARTS (restart swap adapters), LLMQ (another llmq). Prints the median and the range of all turns; seconds,
 or tokens/s."""
 import concurrent.futures
 import contextlib
@@ -126,6 +126,7 @@ def swap(peer, files):
 
 def adapters(peer, gguf, paths):
     with peer.adapts(gguf, paths) as url:
+        complete(url, "Once", ANSWER)
         kinds = [("none", lambda i: None), ("one", lambda i: 0), (f"{len(paths)} in turns", lambda i: i % len(paths))]
         for name, which in kinds[:len(paths) + 1]:
             with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
@@ -151,8 +152,9 @@ def main():
     got = {}
     for _ in range(number("REPEATS", 3)):
         for peer, files in peers:
-            for rows in (restart(peer, gguf, number("TOKENS", 4000)), swap(peer, files), adapters(peer, gguf, paths)):
-                for row, value in rows:
+            parts = {"restart": restart(peer, gguf, number("TOKENS", 4000)), "swap": swap(peer, files), "adapters": adapters(peer, gguf, paths)}
+            for part in setting("PARTS", " ".join(parts)).split():
+                for row, value in parts[part]:
                     got.setdefault(row, {}).setdefault(peer.name, []).append(value)
     print(f"{'':32}" + "".join(f"{p.name + ' (range)':>32}" for p, _ in peers) + f"{'ratio':>8}")
     for row, by in got.items():

@@ -253,6 +253,27 @@ TEST(a_code_point_is_written_as_it_is_read)
     }
 }
 
+TEST(e4m3_is_the_nearest_halves_to_even)
+{
+    for (int c = 0; c < 0x7f; c++) {
+        const int e = c >> 3, m = c & 7;
+        const float v = e ? ldexpf((float)(8 + m), e - 10) : ldexpf((float)m, -9);
+        CHECK(lq_e4m3_to_f32((uint8_t)c) == v && lq_e4m3_to_f32((uint8_t)(c | 0x80)) == -v,
+              "%02x: %g, expected %g", (unsigned)c, (double)lq_e4m3_to_f32((uint8_t)c), (double)v);
+        CHECK(lq_f32_to_e4m3(v) == c && lq_f32_to_e4m3(-v) == (c | 0x80), "%02x back", (unsigned)c);
+        if (c == 0x7e) break;
+        const float half = (v + lq_e4m3_to_f32((uint8_t)(c + 1))) / 2;
+        const uint8_t even = (uint8_t)(c + (c & 1));
+        CHECK(lq_f32_to_e4m3(half) == even, "%g: %02x, expected %02x", (double)half,
+              (unsigned)lq_f32_to_e4m3(half), (unsigned)even);
+        CHECK(lq_f32_to_e4m3(nextafterf(half, 0)) == c &&
+                  lq_f32_to_e4m3(nextafterf(half, 1000)) == c + 1,
+              "beside %g", (double)half);
+    }
+    CHECK(lq_f32_to_e4m3(1e30f) == 0x7e && lq_f32_to_e4m3(-INFINITY) == 0xfe, "beyond 448");
+    CHECK((lq_f32_to_e4m3(NAN) & 0x7f) == 0x7f && isnan(lq_e4m3_to_f32(0xff)), "NaN");
+}
+
 int main(int argc, char **argv)
 {
     RUN(f16_rounds_to_nearest_even_and_back);
@@ -267,5 +288,6 @@ int main(int argc, char **argv)
     RUN(a_piece_is_zero_also_where_others_wrote_before);
     RUN(a_buffer_grows_and_keeps_what_it_has);
     RUN(a_code_point_is_written_as_it_is_read);
+    RUN(e4m3_is_the_nearest_halves_to_even);
     return check_end();
 }
