@@ -146,6 +146,10 @@ lq_status src_role(const src_source *s, arch_role r, int64_t layer, int64_t expe
  * until src_matrix_done for the same role (or src_close), which may give memory back. */
 lq_status src_matrix(const src_source *s, arch_role r, int64_t layer, int64_t expert, qt_tensor *w,
                      lq_arena *a, lq_err *err);
+/* The same of rows n0..n1 alone, of the others no byte is read; where these rows do not lie together, all of it: w->N
+ * says. */
+lq_status src_matrix_rows(const src_source *s, arch_role r, int64_t layer, int64_t expert,
+                          int64_t n0, int64_t n1, qt_tensor *w, lq_arena *a, lq_err *err);
 void src_matrix_done(const src_source *s, arch_role r, int64_t layer, int64_t expert);
 /* The same of a role's stored tensor, from a source or not yet in one. An expert whose blocks begin
  * in another's comes as f32. Errors: LQ_ENOMEM, LQ_EUNSUPPORTED (tiles across experts). */

@@ -246,6 +246,12 @@ static lq_status check_slice(const qt_tensor *w, const qt_tensor *stored, lq_err
 lq_status src_matrix(const src_source *s, arch_role r, int64_t layer, int64_t expert, qt_tensor *w,
                      lq_arena *a, lq_err *err)
 {
+    return src_matrix_rows(s, r, layer, expert, 0, INT64_MAX, w, a, err);
+}
+
+lq_status src_matrix_rows(const src_source *s, arch_role r, int64_t layer, int64_t expert,
+                          int64_t n0, int64_t n1, qt_tensor *w, lq_arena *a, lq_err *err)
+{
     const src_tensor *t = NULL;
     memset(w, 0, sizeof *w);
     lq_status st = src_role(s, r, layer, expert, &t, NULL, err);
@@ -253,6 +259,10 @@ lq_status src_matrix(const src_source *s, arch_role r, int64_t layer, int64_t ex
     qt_tensor all;
     src_load(&all, s, t);
     st = src_slice(w, &s->config, r, expert, &all, a, err);
+    if (!st && n1 <= w->N) {
+        const qt_tensor whole = *w;
+        if (!qt_rows(w, &whole, n0, n1) && !tiles_rows(w, &whole, n0, n1)) *w = whole;
+    }
     if (!st) st = check_slice(w, &all, err);
     if (!st && s->uint_blocks && w->scheme.kind == QT_BLOCKS) {
         const qt_tensor blocks = *w;

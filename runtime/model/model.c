@@ -85,14 +85,25 @@ static lq_status join_taps(model_layer *l, const model *m, lq_arena *a, lq_err *
     return LQ_OK;
 }
 
-static size_t bytes_in_tiles(const qt_tensor *w)
+/* Of what all ranks have together. */
+static size_t bytes_in_tiles(const model_part *p, arch_role r, const qt_tensor *w)
 {
-    const bool tiled = w->layout == QT_TILE16;
-    const qt_scheme s = tiled ? w->scheme : tiles_scheme(&w->scheme, w->N, w->K);
+    int64_t N, K;
     size_t n = 0;
+    arch_role_shape(p->whole, r, &N, &K);
+    const qt_scheme s = w->layout == QT_TILE16 ? w->scheme : tiles_scheme(&w->scheme, N, K);
     for (int i = 0; i < QT_N_PLANES; i++)
-        n += tiled ? w->plane[i].bytes : qt_plane_bytes(&s, QT_TILE16, w->N, w->K, (qt_plane)i);
+        n += qt_plane_bytes(&s, QT_TILE16, N, K, (qt_plane)i);
     return n;
+}
+
+static lq_status read_matrix(qt_tensor *w, const model *m, arch_role r, int64_t layer,
+                             int64_t expert, lq_arena *copy, lq_err *err)
+{
+    int64_t n0, n1;
+    if (m->part && part_range(m->part, r, &n0, &n1))
+        return src_matrix_rows(m->src, r, layer, expert, n0, n1, w, copy, err);
+    return src_matrix(m->src, r, layer, expert, w, copy, err);
 }
 
 static lq_status load_linear(model_linear *l, const model *m, arch_role r, int64_t layer,
@@ -101,12 +112,12 @@ static lq_status load_linear(model_linear *l, const model *m, arch_role r, int64
     qt_tensor w;
     lq_arena copy = { 0 }; /* of a matrix that is stored transposed */
     memset(l, 0, sizeof *l);
-    lq_status s = src_matrix(m->src, r, layer, expert, &w, &copy, err);
+    lq_status s = read_matrix(&w, m, r, layer, expert, &copy, err);
     if (!s && w.N) {
         s = m->part ? part_pack(&l->w, m->part, r, &w, a, p, err) : mm_pack(&l->w, &w, a, p, err);
         if (s) lq_wrap(err, s, "%s: %s", src_path(m->src), arch_role_text(r));
         l->present = !s;
-        if (m->part) l->whole = bytes_in_tiles(&w);
+        if (m->part) l->whole = bytes_in_tiles(m->part, r, &w);
     }
     if (!s && w.N) src_matrix_done(m->src, r, layer, expert);
     lq_arena_free(&copy);
@@ -338,6 +349,7 @@ lq_status model_load_part(model *m, src_source *src, comm *c, pool *p, const lq_
     const int64_t L = m->cfg->layers;
     if (comm_size(c) > 1) s = take_part(m, c, err);
     if (!s) s = model_cut_layers(m, err);
+    if (!s && m->part) model_drop_embed(m); /* looked at whole, and read by rows from now on */
     if (!s) s = model_load_head(m, p, err);
     for (int64_t i = 0; i < L && !s; i++) {
         s = lq_stopped(job) ? lq_fail(err, LQ_EINTR, "interrupted while loading")

@@ -233,6 +233,15 @@ static bool rows_of(part_rows *x, const model_part *p, arch_role r)
     }
 }
 
+bool part_range(const model_part *p, arch_role r, int64_t *n0, int64_t *n1)
+{
+    part_rows x;
+    if (!rows_of(&x, p, r) || x.n > 1) return false;
+    *n0 = x.rows[0].n0;
+    *n1 = x.rows[0].n1;
+    return true;
+}
+
 int64_t part_outputs(const model_part *p, arch_role r, int64_t N)
 {
     part_rows x;
@@ -268,11 +277,9 @@ lq_status part_pack(mm_weight *out, const model_part *p, arch_role r, const qt_t
 {
     part_rows x;
     qt_tensor part;
-    if (!rows_of(&x, p, r)) return mm_pack(out, w, a, threads, err);
-    const tile_rows *first = x.rows;
-    if (x.n == 1 &&
-        (qt_rows(&part, w, first->n0, first->n1) || tiles_rows(&part, w, first->n0, first->n1)))
-        return mm_pack(out, &part, a, threads, err);
+    int64_t N, K;
+    arch_role_shape(p->whole, r, &N, &K);
+    if (!rows_of(&x, p, r) || w->N < N) return mm_pack(out, w, a, threads, err);
     lq_arena tmp = { 0 };
     mm_weight all;
     lq_status s = mm_pack(&all, w, &tmp, threads, err);

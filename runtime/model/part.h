@@ -47,7 +47,9 @@ lq_status part_check(const arch_config *c, int ranks, lq_err *err);
 void part_init(model_part *p, const arch_config *whole, int rank, int ranks);
 /* Outputs that this rank has of a role's N. */
 int64_t part_outputs(const model_part *p, arch_role r, int64_t N);
-/* This rank's rows of a role's matrix, as mm_pack. */
+/* This rank's rows of a role's matrix where they are n0..n1; false: it has all of them, or several such ranges. */
+bool part_range(const model_part *p, arch_role r, int64_t *n0, int64_t *n1);
+/* This rank's rows of a role's matrix, as mm_pack; w may be those of part_range already. */
 lq_status part_pack(mm_weight *out, const model_part *p, arch_role r, const qt_tensor *w,
                     lq_arena *a, pool *threads, lq_err *err);
 /* This rank's part of a vector that has a number for each row of a role's matrix (bias), or is one of a head. NULL
