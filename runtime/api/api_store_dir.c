@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_ID = 100, HEAD = 64, STALE_SECONDS = 60 };
+enum { ID_BYTES = 100, HEAD = 64, STALE_SECONDS = 60 };
 static const char fresh[] = ".new-";
 
 lq_status api_store_dir_open(int *fd, const char *dir, lq_err *err)
@@ -34,13 +34,13 @@ static bool is_id(const char *id)
     if (strncmp(id, "resp_", 5) != 0) return false;
     for (n = 5; isalnum((unsigned char)id[n]) || id[n] == '-'; n++)
         ;
-    return n > 5 && n <= MAX_ID && !id[n];
+    return n > 5 && n <= ID_BYTES && !id[n];
 }
 
 /* ---- what there is ---- */
 
 typedef struct {
-    char name[MAX_ID + 1];
+    char name[ID_BYTES + 1];
     size_t bytes;
     int64_t time; /* nanoseconds */
 } found;
