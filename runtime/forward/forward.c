@@ -140,6 +140,7 @@ static lq_status open_cpu(fwd_ctx *f, lq_err *err)
         lq_arena_init(&f->arena, pass_bytes(f->m->cfg, &f->opts, pool_threads(f->rows.p)), err);
     if (!s && !(cut_step(f, true) && cut_rows(f)))
         s = lq_fail(err, LQ_ENOMEM, "forward pass: buffers do not fit");
+    if (!s && f->parts.part && fwd_slopes_bytes(f->m->cfg)) fwd_slopes_of_part(&f->rows);
     f->raw = f->logits;
     f->hidden = f->rows.h;
     f->ranks.n = 1;

@@ -62,9 +62,11 @@ static void split_qkv(const arch_config *c, float *q, float *k, float *v, const 
     }
 }
 
-static void norm_heads(const arch_config *c, float *x, const model_vector *v, int64_t H)
+static void norm_heads(const fwd_rows *r, float *x, const model_vector *v, int64_t H)
 {
+    const arch_config *c = r->c;
     const int64_t D = c->head_dim;
+    if (c->w.qk_norm == QK_NORM_ALL && r->parts) return; /* done: fwd_norm_parts */
     if (c->w.qk_norm == QK_NORM_ALL)
         norm_rows(c, x, x, v, 1, H * D);
     else if (c->w.qk_norm == QK_NORM_HEAD)
@@ -114,7 +116,7 @@ static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, i
     const int64_t D = c->head_dim, H = c->heads, G = c->kv_heads;
     float *q = r->q + t * H * D, *k = r->k + t * G * D, *v = r->v + t * G * c->v_dim;
     if (c->layer[layer].kv_back) { /* k and v are there */
-        norm_heads(c, q, &l->vec[R_Q_NORM], H);
+        norm_heads(r, q, &l->vec[R_Q_NORM], H);
         rotate(r, q, NULL, layer, t);
         return;
     }
@@ -127,8 +129,8 @@ static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, i
         k_clamp(v, (float)c->qkv_clip, G * c->v_dim);
     }
     if (c->w.qk_norm_late) rotate(r, q, k, layer, t);
-    norm_heads(c, q, &l->vec[R_Q_NORM], H);
-    norm_heads(c, k, &l->vec[R_K_NORM], G);
+    norm_heads(r, q, &l->vec[R_Q_NORM], H);
+    norm_heads(r, k, &l->vec[R_K_NORM], G);
     norm_rows(c, v, v, &l->vec[R_V_NORM], G, c->v_dim);
     if (!c->w.qk_norm_late) rotate(r, q, k, layer, t);
     scale_q(r, q, layer, t);

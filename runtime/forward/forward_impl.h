@@ -491,6 +491,9 @@ void fwd_put_together(const fwd_rows *r, float *to, int64_t ldt, const float *ow
 /* What o reads: attention's output of all heads; what down reads, activated. Normed where the layer does so. */
 const float *fwd_all_heads(const fwd_rows *r, const model_layer *l);
 const float *fwd_all_width(const fwd_rows *r, const model_layer *l);
+/* q and k normed over all heads, where the model does so before it rotates them. */
+void fwd_norm_parts(const fwd_rows *r, const model_layer *l);
+void fwd_slopes_of_part(const fwd_rows *r); /* ALiBi: r->slopes are those of this process's heads */
 /* Rank 0's logits [n, words], of which it has its own there; the others' are in parts->out. */
 void fwd_gather_logits(const fwd_rows *r, float *logits, int64_t n);
 /* Rank 0 to the others. */

@@ -167,6 +167,7 @@ static void make_heads(const fwd_rows *r, const model_layer *l, int64_t layer, c
         run_qkv(r, l);
     pool_stage(r->p, STAGE_ROPE);
     if (fwd_norm_shared(r)) r->ops->squares(r, l, layer, kv);
+    if (r->parts && r->c->w.qk_norm == QK_NORM_ALL) fwd_norm_parts(r, l);
 }
 
 /* Heads to attention's output a. */

@@ -19,7 +19,8 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 /* Floats of a row that o, down and experts' down read. */
 static int64_t parts_width(const arch_config *c)
 {
-    return larger(larger(c->heads * c->v_dim, c->ffn), c->experts_used * c->expert_ffn);
+    const int64_t q = c->w.qk_norm == QK_NORM_ALL ? c->heads * c->head_dim : 0;
+    return larger(larger(larger(c->heads * c->v_dim, q), c->ffn), c->experts_used * c->expert_ffn);
 }
 
 /* Floats that are under way at once, at most. */
@@ -108,6 +109,35 @@ void fwd_put_together(const fwd_rows *r, float *to, int64_t ldt, const float *ow
         if (i != me)
             copy_columns(to + x->at[i], ldt, in[i], x->at[i + 1] - x->at[i], R,
                          x->at[i + 1] - x->at[i]);
+}
+
+/* Rows of q or k, of D numbers a head, normed over all heads. */
+static void norm_together(const fwd_rows *r, float *own, part_cuts x, int64_t D,
+                          const model_vector *norm)
+{
+    const int me = r->parts->part->rank, n = r->parts->part->ranks;
+    float *all = r->parts->wide;
+    for (int i = 0; i <= n; i++)
+        x.at[i] *= D;
+    const int64_t width = x.at[me + 1] - x.at[me];
+    fwd_put_together(r, all, x.at[n], own, width, r->R, &x);
+    fwd_norm_within(r, all, x.at[n], norm, x.at[n]);
+    copy_columns(own, width, all + x.at[me], x.at[n], r->R, width);
+}
+
+void fwd_norm_parts(const fwd_rows *r, const model_layer *l)
+{
+    const model_part *p = r->parts->part;
+    norm_together(r, r->q, p->heads, r->c->head_dim, &l->vec[R_Q_NORM]);
+    norm_together(r, r->k, p->kv_heads, r->c->head_dim, &l->vec[R_K_NORM]);
+}
+
+void fwd_slopes_of_part(const fwd_rows *r)
+{
+    const model_part *p = r->parts->part;
+    fwd_slopes(p->whole, r->parts->wide);
+    memcpy(r->slopes, r->parts->wide + p->heads.at[p->rank],
+           (size_t)p->own.heads * sizeof *r->slopes);
 }
 
 const float *fwd_all_heads(const fwd_rows *r, const model_layer *l)

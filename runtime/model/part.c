@@ -18,7 +18,14 @@ static int64_t kv_heads(const arch_config *c) { return c->w.mla ? c->heads : c->
 static lq_status check_heads(const arch_config *c, int ranks, lq_err *err)
 {
     const int64_t G = kv_heads(c), most = G ? lq_ceil_div(ranks, G) : 0;
-    if (ranks <= G || (G && most <= c->heads / G)) return LQ_OK;
+    const bool shares = c->w.qk_norm != QK_NORM_ALL; /* a KV head that several have */
+    if (ranks <= G || (G && shares && most <= c->heads / G)) return LQ_OK;
+    if (!shares)
+        return lq_fail(
+            err, LQ_EUNSUPPORTED,
+            "KV heads: expected at most %lld ranks, since all are normed together, found "
+            "%d",
+            (long long)G, ranks);
     return lq_fail(err, LQ_EUNSUPPORTED,
                    "heads: expected at most %lld ranks (%lld KV heads, of each %lld heads), found "
                    "%d",
@@ -37,19 +44,21 @@ static lq_status check_width(const char *what, int64_t n, int ranks, lq_err *err
 /* What has no division yet. */
 static const char *not_yet(const arch_config *c)
 {
+    const bool norms =
+        c->w.qk_norm == QK_NORM_ALL &&
+        (c->w.norm == NORM_LAYER || c->w.qk_norm_late || c->qkv_clip > 0 || arch_name_of(c, R_QKV));
     bool sparse = false, sizes = false;
     for (int64_t i = 0; i < c->layers; i++) {
         sparse |= c->layer[i].sparse > 0;
         sizes |= c->layer[i].own != NULL;
     }
-    return sizes                         ? "layers of different sizes"
-           : arch_has_state(c)           ? "layers with a state"
-           : c->streams                  ? "several residual streams"
-           : sparse                      ? "gates that are cut off"
-           : c->mtp                      ? "a head that guesses"
-           : c->w.pos == POS_ALIBI       ? "ALiBi"
-           : c->w.qk_norm == QK_NORM_ALL ? "a norm of all heads together"
-                                         : NULL;
+    return sizes               ? "layers of different sizes"
+           : arch_has_state(c) ? "layers with a state"
+           : c->streams        ? "several residual streams"
+           : sparse            ? "gates that are cut off"
+           : c->mtp            ? "a head that guesses"
+           : norms             ? "a norm of all heads together that comes late or is a layer norm"
+                               : NULL;
 }
 
 lq_status part_check(const arch_config *c, int ranks, lq_err *err)

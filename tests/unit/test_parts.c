@@ -31,6 +31,9 @@ static const struct {
     { "gpt-oss-sinks", "gates and ups in turn with biases, sinks", 2, MM_F32, false },
     { "deepseek-v2-mla", "latent attention, experts", 3, MM_F32, false },
     { "nemotron", "plain MLP", 2, MM_F32, true },
+    { "olmo2", "a norm over all heads", 2, MM_F32, false },
+    { "bloom-alibi", "ALiBi, heads in unequal parts", 3, MM_F32, false },
+    { "falcon-rw-alibi", "ALiBi that is rounded", 2, MM_F32, true },
 };
 
 static const char *name;
@@ -187,10 +190,10 @@ static const struct {
     int ranks;
 } refused[] = {
     { "llama3-gqa", "heads: expected at most 4 ranks (2 KV heads, of each 2 heads), found 5", 5 },
-    { "olmo2", "not over several ranks yet: a norm of all heads together (Olmo2ForCausalLM)", 2 },
+    { "mpt-qk-norm", "not over several ranks yet: a norm of all heads together", 2 },
+    { "olmo2", "KV heads: expected at most 2 ranks, since all are normed together, found 3", 3 },
     { "mamba2", "layers with a state", 2 },
     { "gemma3n", "layers of different sizes", 2 },
-    { "bloom-alibi", "ALiBi", 2 },
     { "dbrx", "gate and up: expected at most 1 ranks, one for each 16 of 8, found 2", 2 },
 };
 
