@@ -2,9 +2,12 @@
 #include "publish/handover_files.h"
 
 #include "base/json_write.h"
+#include "base/utf8.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 const char *const handover_forms[HAND_FORMS + 1] = { "none",  "ray",     "kserve",
                                                      "llm-d", "compose", NULL };
@@ -77,13 +80,28 @@ static int64_t max_len(const file *f)
 }
 
 /* ---- names ---- */
+static size_t last_part(const char *path, size_t *end)
+{
+    size_t at;
+    *end = strlen(path);
+    while (*end > 1 && path[*end - 1] == '/')
+        --*end;
+    for (at = *end; at > 0 && path[at - 1] != '/';)
+        at--;
+    return at;
+}
+
+/* The last part of a path; of "." and ".." what that folder is called. */
 static void folder_name(char *out, size_t n, const char *path)
 {
-    size_t end = strlen(path), at;
-    while (end > 1 && path[end - 1] == '/')
-        end--;
-    for (at = end; at > 0 && path[at - 1] != '/';)
-        at--;
+    char whole[PATH_MAX];
+    size_t end, at = last_part(path, &end);
+    const size_t len = end - at;
+    if (path[at] == '.' && (len == 1 || (len == 2 && path[at + 1] == '.')) &&
+        realpath(path, whole)) {
+        path = whole;
+        at = last_part(path, &end);
+    }
     snprintf(out, n, "%.*s", (int)(end - at), path + at);
 }
 
@@ -185,11 +203,9 @@ static void arguments(const file *f, const char *before, const char *path, const
     const engine_row *e = f->engine;
     if (*e->model) item(f, before, e->model);
     item(f, before, path);
-    item(f, before, e->served);
-    if (strcmp(served, "{{.Name}}") == 0)
-        lq_buf_printf(f->b, "%s\"{{.Name}}\"\n", before);
-    else
-        item(f, before, served);
+    char name[300]; /* in one: a name may begin with '-' */
+    snprintf(name, sizeof name, "%s=%s", e->served, served);
+    item(f, before, name);
     number(f, before, e->len, max_len(f));
     number(f, before, e->parts, f->parts);
     lq_buf_printf(f->b, "%s\"--kv-cache-dtype=auto\"\n%s\"--dtype=%s\"\n", before, before,
@@ -202,8 +218,8 @@ static void arguments(const file *f, const char *before, const char *path, const
 static void compose(const file *f)
 {
     head(f, "docker compose -f THIS up");
-    lq_buf_printf(f->b, "name: %s\nservices:\n  %s:\n    image: %s\n    entrypoint:\n", f->label,
-                  f->engine->name, f->engine->image);
+    lq_buf_printf(f->b, "name: \"%s\"\nservices:\n  %s:\n    image: %s\n    entrypoint:\n",
+                  f->label, f->engine->name, f->engine->image);
     start(f, "      - ");
     lq_buf_puts(f->b, "    command:\n");
     arguments(f, "      - ", "/model", f->name);
@@ -253,7 +269,7 @@ static void kserve(const file *f)
         f->parts);
     lq_buf_printf(f->b,
                   "---\napiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nmetadata:\n"
-                  "  name: %s\nspec:\n  predictor:\n    minReplicas: 1\n    maxReplicas: 4\n"
+                  "  name: \"%s\"\nspec:\n  predictor:\n    minReplicas: 1\n    maxReplicas: 4\n"
                   "    model:\n      modelFormat:\n        name: %s\n      runtime: %s\n"
                   "      # the claim `models` has the folder\n      storageUri: ",
                   f->label, engine, runtime);
@@ -268,7 +284,7 @@ static void llm_d(const file *f)
             "scheduler");
     lq_buf_printf(f->b,
                   "apiVersion: serving.kserve.io/v1alpha2\nkind: LLMInferenceService\nmetadata:\n"
-                  "  name: %s\nspec:\n  model:\n    name: ",
+                  "  name: \"%s\"\nspec:\n  model:\n    name: ",
                   f->label);
     put(f, f->label, false);
     lq_buf_puts(f->b, "\n    uri: ");
@@ -291,7 +307,7 @@ static void ray(const file *f)
 {
     head(f, f->engine->ray_how);
     lq_buf_printf(f->b,
-                  "applications:\n  - name: %s\n    route_prefix: /\n"
+                  "applications:\n  - name: \"%s\"\n    route_prefix: /\n"
                   "    import_path: ray.serve.llm:build_openai_app\n    args:\n"
                   "      llm_configs:\n        - model_loading_config:\n            model_id: ",
                   f->label);
@@ -335,6 +351,9 @@ static lq_status check(const file *f, handover_form form, lq_err *err)
                        "(--emit kserve has it)",
                        f->engine->name);
     if (*why) return lq_fail(err, LQ_EUNSUPPORTED, "%s: %s", f->engine->name, why);
+    if (!lq_utf8_valid(f->path, strlen(f->path), NULL))
+        return lq_fail(err, LQ_EUSAGE, "--emit: '%s': YAML is UTF-8: expected such a path",
+                       f->path);
     cJSON_ArrayForEach(v, sizes)
     {
         const size_t at = strlen(list);

@@ -1,5 +1,6 @@
 """llmq handover: the lines it prints work, and what it says follows from the model."""
 import json
+import os
 import re
 import shlex
 import shutil
@@ -261,7 +262,8 @@ def test_a_file_is_refused_where_the_engine_refuses_the_model(llmq, draft, tmp_p
         assert "go with --emit" in llmq("handover", "vllm", draft, *args, code=2).stderr
 
 
-@pytest.mark.parametrize("name", ["My Model: v1.5 #3", "가나다", "7b", "-x", "a$HOME${X}", 'quote"s', "x" * 120, "vllm"])
+@pytest.mark.parametrize("name", ["My Model: v1.5 #3", "가나다", "7b", "-x", "a$HOME${X}", 'quote"s', "x" * 120, "vllm",
+                                  "null", "true", "No", "on", "y"])
 def test_whatever_a_model_is_called_its_file_is_yaml(llmq, draft, tmp_path, name):
     shutil.copytree(draft, tmp_path / name)
     for form in ("ray", "kserve", "llm-d", "compose"):
@@ -273,6 +275,24 @@ def test_whatever_a_model_is_called_its_file_is_yaml(llmq, draft, tmp_path, name
         if form == "compose":
             source = docs[0]["services"]["vllm"]["volumes"][0]["source"]
             assert (tmp_path / source.replace("$$", "$")).is_dir(), source
+            assert f"--served-model-name={name}" in [x.replace("$$", "$") for x in docs[0]["services"]["vllm"]["command"]]
+
+
+@pytest.mark.parametrize("there, path", [("my-model", "."), ("my-model", "./"), ("my-model/sub", "..")])
+def test_a_model_that_is_here_is_called_as_its_folder(llmq, draft, tmp_path, there, path):
+    shutil.copytree(draft, tmp_path / "my-model")
+    (tmp_path / there).mkdir(exist_ok=True)
+    emitted(llmq, tmp_path / there, "vllm", "llm-d", "-o", tmp_path / "x.yaml", model=path)
+    doc, = documents(tmp_path / "x.yaml")
+    assert doc["metadata"]["name"] == "my-model" and doc["spec"]["model"]["uri"] == "pvc://models/my-model"
+
+
+def test_a_path_that_yaml_cannot_have_is_refused(llmq, draft, tmp_path):
+    model = os.fsencode(tmp_path) + b"/m\xff"
+    shutil.copytree(os.fsencode(draft), model)
+    p = subprocess.run([llmq.path, "handover", "vllm", model, "--emit", "compose"], cwd=tmp_path, capture_output=True)
+    assert p.returncode == 2 and b"expected such a path" in p.stderr, p.stderr
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_paths_in_a_file_elsewhere_lead_back(llmq, draft, tmp_path):
