@@ -30,12 +30,13 @@ static place high_place(int bits, int more, int r, int i)
 /* Four inputs of a row are the bytes of a word, moved together. */
 enum { FOURS = TILE_K / 4, ONES = 0x01010101 };
 
-static void encode_step(uint8_t *dst, uint8_t codes[TILE_N][TILE_K], int bits)
+LQ_INLINE void encode(uint8_t *dst, uint8_t codes[TILE_N][TILE_K], int bits)
 {
     const int width = low_bits(bits), per = 8 / width, more = bits - width;
     const uint32_t low = ((1u << width) - 1u) * (uint32_t)ONES;
     for (int r = 0; r < TILE_N; r++) {
         uint32_t v[FOURS] = { 0 }, high[2] = { 0 };
+#pragma GCC unroll 8
         for (int q = 0; q < FOURS; q++) {
             uint32_t c;
             memcpy(&c, &codes[r][4 * q], 4);
@@ -48,6 +49,25 @@ static void encode_step(uint8_t *dst, uint8_t codes[TILE_N][TILE_K], int bits)
         for (int i = 0; i < more; i++)
             memcpy(dst + 64 * (width + i) + 4 * r, &high[i], 4);
     }
+}
+
+static void encode_step(uint8_t *dst, uint8_t codes[TILE_N][TILE_K], int bits)
+{
+#define STEP(b)                  \
+    case b:                      \
+        encode(dst, codes, (b)); \
+        break
+    switch (bits) { /* of a known number of bits a compiler unrolls it */
+        STEP(1);
+        STEP(2);
+        STEP(3);
+        STEP(4);
+        STEP(5);
+        STEP(6);
+    default:
+        encode(dst, codes, 8);
+    }
+#undef STEP
 }
 
 /* Row r of the step to dst + r * stride. */
