@@ -703,6 +703,25 @@ static void cut_outliers(void *const w[QT_N_PLANES], const qt_tensor *part, cons
                        2);
 }
 
+/* Scales and biases of QT_BLOCKS, of all inputs. */
+static void cut_blocks(void *const w[QT_N_PLANES], const qt_tensor *t, const tile_rows *rows, int n)
+{
+    const blk_type *type = blk_find(t->scheme.blocks);
+    const size_t groups = (size_t)(t->K / type->group), blocks = (size_t)(t->K / type->elements);
+    const size_t d = blocks * (type->bias ? 2 : 1);
+    const struct {
+        qt_plane p;
+        size_t n, lane;
+    } sides[] = { { QT_SCALES, groups, 1 }, { QT_ZEROS, groups, 1 }, { QT_SCALES2, d, 2 } };
+    for (size_t i = 0; i < LQ_COUNT(sides); i++) {
+        const qt_span *from = &t->plane[sides[i].p];
+        if (!from->bytes) continue;
+        cut_lanes(&(lanes){ w[sides[i].p], from->data, sides[i].n, sides[i].n, 0, sides[i].n,
+                            sides[i].lane },
+                  rows, n);
+    }
+}
+
 void tiles_cut(void *const w[QT_N_PLANES], const qt_tensor *part, const qt_tensor *t,
                const tile_rows *rows, int n, int64_t k0)
 {
@@ -726,6 +745,11 @@ void tiles_cut(void *const w[QT_N_PLANES], const qt_tensor *part, const qt_tenso
     for (int p = 0; p < QT_N_PLANES; p++)
         if (part->plane[p].bytes) memset(w[p], 0, part->plane[p].bytes);
     cut_lanes(&codes, rows, n);
+    if (s->kind == QT_BLOCKS) {
+        assert(part->K == t->K);
+        cut_blocks(w, t, rows, n);
+        return;
+    }
     if (part->plane[QT_SCALES].bytes)
         cut_lanes(&(lanes){ w[QT_SCALES], t->plane[QT_SCALES].data, ng * subs,
                             (size_t)all.ng * subs, g0 * subs, ng * subs, tiles_scale_bytes(s) },

@@ -87,7 +87,7 @@ bool tiles_rows(qt_tensor *out, const qt_tensor *t, int64_t n0, int64_t n1);
  * the inputs k0..k1 (a split of a weight over devices). tiles_part says scheme, shape and the bytes
  * of each plane, none of which has data; tiles_cut then fills w[]. Inputs are cut where a group
  * begins, or, where a row has one scale, at a multiple of what 64 bytes hold of a row (tiles_unit);
- * no weight changes. LQ_ESHAPE: a group is cut; LQ_EUNSUPPORTED: inputs that are permuted, or
+ * no weight changes; QT_BLOCKS have all their inputs. LQ_ESHAPE: a group is cut; LQ_EUNSUPPORTED: inputs that are permuted, or
  * rounded by the largest of all, are cut at all. */
 typedef struct {
     int64_t n0, n1;

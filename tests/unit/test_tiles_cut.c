@@ -18,7 +18,8 @@ static lq_status cut(qt_tensor *part, const qt_tensor *t, const tile_rows *rows,
         part->plane[p].data = w[p];
     }
     if (!s) tiles_cut(w, part, t, rows, n, k0);
-    return s ? s : qt_check_view(part, err);
+    const bool in_files = t->scheme.kind != QT_BLOCKS; /* their tiles are in memory alone */
+    return s || !in_files ? s : qt_check_view(part, err);
 }
 
 /* All weights of a tiled tensor. */
@@ -90,6 +91,59 @@ TEST(parts_have_the_weights_of_the_whole)
         problem_free(&b);
     }
     CHECK(seen > 200, "%d cuts", seen);
+}
+
+/* Rows of tiles of GGUF's blocks, f32 [K][16] each. */
+static float *blocks_weights(const qt_tensor *t, lq_arena *a)
+{
+    const int64_t tiles = lq_ceil_div(t->N, TILE_N);
+    float *out = lq_push(a, (size_t)(tiles * TILE_N * t->K) * sizeof *out);
+    for (int64_t i = 0; i < tiles; i++)
+        tiles_blocks(out + i * TILE_N * t->K, t, i);
+    return out;
+}
+
+TEST(parts_of_blocks_have_the_weights_of_the_whole)
+{
+    uint32_t seed = 1;
+#define X(name, number, elements, bytes) number,
+    static const int ids[] = { BLK_TYPES(X) };
+#undef X
+    for (size_t at = 0; at < LQ_COUNT(ids); at++) {
+        const blk_type *type = blk_find(ids[at]);
+        const int64_t K3 = 3 * type->elements;
+        const size_t bytes = (size_t)N * blk_row_bytes(type, K3);
+        lq_arena a = { 0 };
+        uint8_t *p = lq_push(&a, bytes);
+        for (size_t i = 0; i < bytes; i++)
+            p[i] = (seed = seed * 1664525u + 1013904223u) >> 24 & 0x3bu; /* no infinite f16 */
+        const qt_tensor stored = { .scheme = { .kind = QT_BLOCKS, .blocks = ids[at] },
+                                   .N = N,
+                                   .K = K3,
+                                   .plane[QT_CODES] = { p, bytes } };
+        mm_weight all;
+        lq_err err = { "" };
+        CHECK(!mm_pack(&all, &stored, &a, NULL, &err), "%s: %s", type->name, err.msg);
+        const float *want = blocks_weights(&all.t, &a);
+        for (size_t j = 0; j < LQ_COUNT(cuts); j++) {
+            qt_tensor part;
+            if (cuts[j].k0 || cuts[j].k1) continue;
+            lq_status s = cut(&part, &all.t, cuts[j].rows, cuts[j].n, 0, K3, &a, &err);
+            CHECK(!s, "%s, %s: %s", type->name, cuts[j].why, err.msg);
+            if (s) continue;
+            const float *got = blocks_weights(&part, &a);
+            int64_t row = 0, wrong = 0;
+            for (int i = 0; i < cuts[j].n; i++)
+                for (int64_t n = cuts[j].rows[i].n0; n < cuts[j].rows[i].n1; n++, row++)
+                    for (int64_t k = 0; k < K3; k++)
+                        wrong += memcmp(got + (row / TILE_N * K3 + k) * TILE_N + row % TILE_N,
+                                        want + (n / TILE_N * K3 + k) * TILE_N + n % TILE_N,
+                                        sizeof *got) != 0;
+            CHECK(row == part.N && wrong == 0, "%s, %s: %lld weights differ", type->name,
+                  cuts[j].why, (long long)wrong);
+        }
+        lq_arena_free(&a);
+    }
 }
 
 /* y [M, N of the part] = x W^T of inputs from k0 on. */
@@ -192,6 +246,7 @@ int main(int argc, char **argv)
     lq_err err = { "" };
     CHECK(!k_init(NULL, &err), "%s", err.msg);
     RUN(parts_have_the_weights_of_the_whole);
+    RUN(parts_of_blocks_have_the_weights_of_the_whole);
     RUN(products_by_parts_make_the_product_by_the_whole);
     RUN(inputs_are_not_cut_where_a_part_would_differ);
     return check_end();
