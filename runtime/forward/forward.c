@@ -68,18 +68,20 @@ static int64_t hidden_width(const arch_config *c, const fwd_opts *o)
     return !o->all_hidden ? 0 : o->n_inputs ? o->n_inputs * c->hidden : c->hidden;
 }
 
-static size_t pass_bytes(const arch_config *c, const fwd_opts *o, int threads)
+/* `whole`: of all processes, since each product reads all inputs. */
+static size_t pass_bytes(const arch_config *c, const arch_config *whole, const fwd_opts *o,
+                         int threads)
 {
     return step_bytes(c, o, true) + piece(o->max_rows * hidden_width(c, o), sizeof(float)) +
            piece(o->max_logits * words(c), sizeof(float)) +
            fwd_rows_bytes(c, o->max_rows, FWD_ALL) + piece(o->max_rows * c->hidden, sizeof(float)) +
-           scratch_bytes(c, o, threads);
+           scratch_bytes(whole, o, threads);
 }
 
 size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads)
 {
     const int64_t attending = arch_count_attending(c, 0, c->layers);
-    return pass_bytes(c, o, threads) + (size_t)attending * fwd_absorb_bytes(c);
+    return pass_bytes(c, c, o, threads) + (size_t)attending * fwd_absorb_bytes(c);
 }
 
 /* Of the n layers that the CPU runs: those that attend. */
@@ -136,8 +138,9 @@ static lq_status open_cpu(fwd_ctx *f, lq_err *err)
     f->rows.scratch = &f->arena;
     f->w = f->m;
     f->host = &f->rows;
-    lq_status s =
-        lq_arena_init(&f->arena, pass_bytes(f->m->cfg, &f->opts, pool_threads(f->rows.p)), err);
+    const arch_config *whole = f->parts.part ? f->parts.part->whole : f->m->cfg;
+    lq_status s = lq_arena_init(
+        &f->arena, pass_bytes(f->m->cfg, whole, &f->opts, pool_threads(f->rows.p)), err);
     if (!s && !(cut_step(f, true) && cut_rows(f)))
         s = lq_fail(err, LQ_ENOMEM, "forward pass: buffers do not fit");
     if (!s && f->parts.part && fwd_slopes_bytes(f->m->cfg)) fwd_slopes_of_part(&f->rows);

@@ -1,13 +1,16 @@
-"""llmq quantize on several ranks: the same bytes as on one, whatever happens to one of them."""
+"""llmq quantize (and logits) on several ranks: the same bytes as on one, whatever happens to one of them."""
 import json
 import os
 import pathlib
+import shutil
 import signal
 
 import pytest
 
 from ranks import LAUNCHERS, Ended, by_mpi, by_sockets, rank_env, start_rank
 from shim import stopped
+from test_bad_input import read_st
+from test_published import write_st
 from test_quantize import QUICK, digest, least_memory, leftovers
 
 ARCH = pathlib.Path(__file__).resolve().parents[1] / "golden/arch"
@@ -57,6 +60,24 @@ def ids(tmp_path_factory):
 @pytest.mark.parametrize("why,folder,args", SPARSE, ids=[x[0] for x in SPARSE])
 def test_a_mixture_of_experts_and_a_hybrid_have_the_same_bytes_on_any_number_of_ranks(llmq, ids, tmp_path, why, folder, args):
     same_on_all(llmq, tmp_path, ARCH / folder, *args, *ids)
+
+
+def test_products_have_room_for_inputs_that_are_far_wider_than_a_ranks_part(llmq, tmp_path):
+    """An MLP of 2048 beside 64: of four ranks each has 512 outputs, and reads all 2048."""
+    wide = tmp_path / "wide"
+    shutil.copytree(ARCH / "gpt2", wide)
+    config = json.loads((wide / "config.json").read_text())
+    (wide / "config.json").write_text(json.dumps({**config, "n_inner": 2048}))
+    header, data = read_st(wide / "model.safetensors")
+    tensors = {k: (t["dtype"], t["shape"], data[slice(*t["data_offsets"])]) for k, t in header.items() if k != "__metadata__"}
+    for k, (dtype, shape, b) in tensors.items():
+        if ".mlp." in k and 256 in shape:
+            shape = [2048 if x == 256 else x for x in shape]
+            tensors[k] = dtype, shape, b * 8
+    write_st(wide / "model.safetensors", tensors)
+    for n in (1, 4):
+        by_sockets(llmq, n, "logits", wide, "--ids", "1,5", "--threads", 1, "-o", tmp_path / f"{n}.safetensors")
+    assert (tmp_path / "4.safetensors").read_bytes() == (tmp_path / "1.safetensors").read_bytes()
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS or ["mpirun"])
