@@ -300,7 +300,9 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
         fwd_place(f->host, &f->seqs[i], (int)block_size,
                   it->seq_len ? it->seq_len : it->pos0 + it->n);
         f->states[i] = (fwd_seq_state){ .row0 = f->rows.R, .n_rows = it->n };
-        if (!follows(f)) /* rank 0 has done it for all */
+        if (it->run)
+            f->states[i].run = *it->run;
+        else
             kv_run_begin(f->kv, it->seq, it->pos0, it->n, it->logits_from < it->n,
                          &f->states[i].run);
         place_near(f, it, block_size);
@@ -452,8 +454,7 @@ lq_status fwd_begin(fwd_ctx *f, const fwd_item *items, int n_items, const dev_dr
     if (s || n_items == 0) return s;
     pool_enter(f->rows.p);
     const int64_t n = place_items(f, items, n_items);
-    if (f->parts.part && !follows(f))
-        fwd_lead_step(&f->parts, items, n_items, kv_options(f->kv)->block_size);
+    if (f->parts.part && !follows(f)) fwd_lead_step(&f->parts, f->kv, items, f->states, n_items);
     f->host->R = f->rows.R;
     pool_stage(f->rows.p, STAGE_EMBED);
     f->batch =

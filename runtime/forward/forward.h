@@ -26,6 +26,7 @@ typedef struct {
     int64_t seq_len; /* dynamic NTK: rows at positions below it take the angles of this length,
                         each later row those of its own position + 1; 0: pos0 + n */
     const lora_adapter *lora; /* of this sequence, which stays; NULL: none. On the CPU */
+    const kv_run *run; /* of a process that follows: what kv_run_begin made on rank 0; else NULL */
 } fwd_item;
 
 typedef struct fwd_ctx

@@ -16,6 +16,7 @@ typedef struct {
     size_t cap;
     fwd_item *items; /* [max_seqs] */
     kv_seq *seqs;    /* [max_seqs] their tables; near is owned */
+    kv_run *runs;    /* [max_seqs] */
 } follower;
 
 static lq_status no_plan(lq_err *err)
@@ -44,10 +45,12 @@ static void close_pass(follower *f)
     kv_close(f->kv);
     free(f->items);
     free(f->seqs);
+    free(f->runs);
     f->fwd = NULL;
     f->kv = NULL;
     f->items = NULL;
     f->seqs = NULL;
+    f->runs = NULL;
 }
 
 /* Rank 0 hears how it went. */
@@ -60,7 +63,8 @@ static lq_status open_pass(follower *f, lq_err *err)
     const size_t n = (size_t)f->opts.max_seqs;
     f->items = calloc(n, sizeof *f->items);
     f->seqs = calloc(n, sizeof *f->seqs);
-    lq_status s = f->items && f->seqs ? LQ_OK : no_plan(err);
+    f->runs = calloc(n, sizeof *f->runs);
+    lq_status s = f->items && f->seqs && f->runs ? LQ_OK : no_plan(err);
     if (!s) s = kv_open(&f->kv, f->m->cfg, &k, err);
     if (!s) s = fwd_open(&f->fwd, f->m, f->kv, f->p, &f->opts, err);
     lq_err others;
@@ -96,7 +100,9 @@ static const uint8_t *read_item(follower *f, int i, const uint8_t *at, lq_err *e
                    .near_to = t.near_to };
     at += (size_t)t.n_blocks * sizeof *q->table;
     if (n_near) at = take(near + t.near_from, at, n_near * sizeof *near);
+    f->runs[i] = kv_run_of_slots(f->kv, &t.run);
     f->items[i] = (fwd_item){ .seq = q,
+                              .run = &f->runs[i],
                               .ids = (const int32_t *)(const void *)at,
                               .n = t.n,
                               .pos0 = t.pos0,
@@ -110,9 +116,9 @@ static lq_status follow_step(follower *f, const fwd_word *w, lq_err *err)
     const uint8_t *at = f->plan;
     const float *logits;
     for (int64_t i = 0; i < w->n_copies; i++) {
-        fwd_copy one;
+        kv_copy one;
         at = take(&one, at, sizeof one);
-        kv_copy_block(f->kv, one.dst, one.src, one.near);
+        kv_make_copy(f->kv, one);
     }
     for (int i = 0; i < w->n_items; i++)
         if (!(at = read_item(f, i, at, err))) return LQ_ENOMEM;

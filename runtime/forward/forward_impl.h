@@ -453,12 +453,10 @@ typedef struct {
     int64_t n_copies;
     size_t bytes; /* that follow */
 } fwd_word;
-typedef struct {
-    int32_t dst, src, near;
-} fwd_copy;
 /* An item; its blocks, its blocks of windows and its ids follow. */
 typedef struct {
     int64_t n, pos0, logits_from, seq_len, n_blocks, near_from, near_to;
+    kv_run_slots run;
 } fwd_told;
 typedef struct {
     uint8_t *bytes;
@@ -476,7 +474,7 @@ struct fwd_parts {
     lq_err why;
     uint64_t sent; /* bytes so far, by this rank */
     fwd_bytes_of plan;
-    fwd_copy *copies; /* [n_copies], cap: since the last step */
+    kv_copy *copies; /* [n_copies], cap: since the last step */
     int64_t n_copies, cap_copies;
     bool led; /* the others have heard of this pass */
 };
@@ -498,7 +496,8 @@ void fwd_slopes_of_part(const fwd_rows *r); /* ALiBi: r->slopes are those of thi
 void fwd_gather_logits(const fwd_rows *r, float *logits, int64_t n);
 /* Rank 0 to the others. */
 lq_status fwd_lead_open(fwd_parts *p, kv_cache *kv, const fwd_opts *o, lq_err *err);
-void fwd_lead_step(fwd_parts *p, const fwd_item *items, int n_items, int block_size);
+void fwd_lead_step(fwd_parts *p, const kv_cache *kv, const fwd_item *items,
+                   const fwd_seq_state *states, int n_items);
 lq_status fwd_lead_alive(fwd_parts *p, lq_err *err);
 void fwd_lead_close(fwd_parts *p);
 

@@ -47,12 +47,12 @@ static lq_status all_well(const fwd_parts *p, lq_status mine, lq_err *err)
                : lq_fail(err, s, "rank %d of %d: %s", who, p->part->ranks, lq_status_text(s));
 }
 
-static void note_copy(void *user, int32_t dst, int32_t src, bool near)
+static void note_copy(void *user, kv_copy c)
 {
     fwd_parts *p = user;
     if (p->n_copies == p->cap_copies) {
         const int64_t cap = p->cap_copies ? 2 * p->cap_copies : 64;
-        fwd_copy *more = realloc(p->copies, (size_t)cap * sizeof *more);
+        kv_copy *more = realloc(p->copies, (size_t)cap * sizeof *more);
         if (!more) {
             fwd_parts_failed(p, lq_fail(&p->why, LQ_ENOMEM, "ranks: no memory for a plan"));
             return;
@@ -60,7 +60,7 @@ static void note_copy(void *user, int32_t dst, int32_t src, bool near)
         p->copies = more;
         p->cap_copies = cap;
     }
-    p->copies[p->n_copies++] = (fwd_copy){ dst, src, near };
+    p->copies[p->n_copies++] = c;
 }
 
 lq_status fwd_lead_open(fwd_parts *p, kv_cache *kv, const fwd_opts *o, lq_err *err)
@@ -77,8 +77,9 @@ lq_status fwd_lead_open(fwd_parts *p, kv_cache *kv, const fwd_opts *o, lq_err *e
     return s;
 }
 
-static bool put_item(fwd_bytes_of *b, const fwd_item *it, int block_size)
+static bool put_item(fwd_bytes_of *b, const kv_cache *kv, const fwd_item *it, const kv_run *run)
 {
+    const int block_size = kv_options(kv)->block_size;
     const kv_seq *q = it->seq;
     const fwd_told t = { .n = it->n,
                          .pos0 = it->pos0,
@@ -86,19 +87,21 @@ static bool put_item(fwd_bytes_of *b, const fwd_item *it, int block_size)
                          .seq_len = it->seq_len,
                          .n_blocks = lq_ceil_div(it->pos0 + it->n, block_size),
                          .near_from = q->near ? q->near_from : 0,
-                         .near_to = q->near ? q->near_to : 0 };
+                         .near_to = q->near ? q->near_to : 0,
+                         .run = kv_slots_of_run(kv, run) };
     return put(b, &t, sizeof t) && put(b, q->table, (size_t)t.n_blocks * sizeof *q->table) &&
            (t.near_to == t.near_from ||
             put(b, q->near + t.near_from, (size_t)(t.near_to - t.near_from) * sizeof *q->near)) &&
            put(b, it->ids, (size_t)it->n * sizeof *it->ids);
 }
 
-void fwd_lead_step(fwd_parts *p, const fwd_item *items, int n_items, int block_size)
+void fwd_lead_step(fwd_parts *p, const kv_cache *kv, const fwd_item *items,
+                   const fwd_seq_state *states, int n_items)
 {
     p->plan.n = 0;
     bool ok = put(&p->plan, p->copies, (size_t)p->n_copies * sizeof *p->copies);
     for (int i = 0; i < n_items && ok; i++)
-        ok = put_item(&p->plan, &items[i], block_size);
+        ok = put_item(&p->plan, kv, &items[i], &states[i].run);
     lq_status s = p->bad;
     if (!s && !ok) s = lq_fail(&p->why, LQ_ENOMEM, "ranks: no memory for a plan");
     if (!s) s = tell(p, FWD_WORD_STEP, n_items, p->n_copies, &p->why);

@@ -59,7 +59,7 @@ struct kv_cache {
     kv_windows windows;
     void (*leaves)(void *user, int32_t block, unsigned parts); /* may be NULL */
     void *leaves_user;
-    void (*copied)(void *user, int32_t dst, int32_t src, bool near); /* may be NULL */
+    void (*copied)(void *user, kv_copy c); /* may be NULL */
     void *copied_user;
 };
 
@@ -421,12 +421,23 @@ static kv_memory memory_of(const kv_cache *kv)
     return (kv_memory){ kv->place, kv->layers, kv->opts.first, kv->data, kv->data_on, kv->opts.on };
 }
 
-/* Of the layers with a window (near: dst and src are slots), or of the others. */
-void kv_copy_block(kv_cache *kv, int32_t dst, int32_t src, bool near)
+void kv_make_copy(kv_cache *kv, kv_copy c)
 {
     const kv_memory m = memory_of(kv);
-    kv_move_copy(&m, near ? KV_NEAR : KV_ROWS, (size_t)dst, (size_t)src);
-    if (kv->copied) kv->copied(kv->copied_user, dst, src, near);
+    const size_t bytes = (size_t)kv->states.floats * sizeof(float);
+    switch (c.kind) {
+    case KV_COPY_ROWS:
+    case KV_COPY_NEAR:
+        kv_move_copy(&m, c.kind == KV_COPY_NEAR ? KV_NEAR : KV_ROWS, (size_t)c.dst, (size_t)c.src);
+        break;
+    case KV_COPY_STATE:
+        memcpy(kv_state_data(&kv->states, c.dst), kv_state_data(&kv->states, c.src), bytes);
+        break;
+    case KV_CLEAR_STATE:
+        memset(kv_state_data(&kv->states, c.dst), 0, bytes);
+        break;
+    }
+    if (kv->copied) kv->copied(kv->copied_user, c);
 }
 
 /* ---- sequences ---- */
@@ -489,14 +500,12 @@ static bool wants_state(const kv_cache *kv, const kv_seq *s)
 /* A slot can be had: the sequence's state moves there, or begins with zeros. */
 static void own_state(kv_cache *kv, kv_seq *s)
 {
-    const size_t bytes = (size_t)kv->states.floats * sizeof(float);
     const int32_t slot = take_state(kv);
-    float *to = kv_state_data(&kv->states, slot);
     if (s->state) {
-        memcpy(to, kv_state_data(&kv->states, s->state - 1), bytes);
+        kv_make_copy(kv, (kv_copy){ KV_COPY_STATE, slot, s->state - 1 });
         kv_slot_drop(&kv->states.slots, s->state - 1);
     } else {
-        memset(to, 0, bytes);
+        kv_make_copy(kv, (kv_copy){ KV_CLEAR_STATE, slot, slot });
         s->state_at = 0;
     }
     s->state = slot + 1;
@@ -525,13 +534,40 @@ int64_t kv_keep_states(kv_cache *kv, kv_seq *s, int64_t n)
     return s->n_next;
 }
 
+static int32_t slot_of(const kv_cache *kv, const float *state)
+{
+    return (int32_t)((state - kv->states.data) / kv->states.floats);
+}
+
+kv_run_slots kv_slots_of_run(const kv_cache *kv, const kv_run *run)
+{
+    kv_run_slots s = { .state = run->state ? slot_of(kv, run->state) + 1 : 0,
+                       .n_marks = run->n_marks };
+    for (int i = 0; i < run->n_marks; i++) {
+        s.marks[i].after = run->marks[i].after;
+        s.marks[i].slot = slot_of(kv, run->marks[i].copy);
+    }
+    return s;
+}
+
+kv_run kv_run_of_slots(const kv_cache *kv, const kv_run_slots *s)
+{
+    kv_run run = { .state = s->state ? kv_state_data(&kv->states, s->state - 1) : NULL,
+                   .n_marks = s->n_marks };
+    for (int i = 0; i < s->n_marks; i++) {
+        run.marks[i].after = s->marks[i].after;
+        run.marks[i].copy = kv_state_data(&kv->states, (int32_t)s->marks[i].slot);
+    }
+    return run;
+}
+
 /* m's copy is made by the run, behind those that are made before it; at its beginning at once. */
-static void make_copy(const kv_cache *kv, kv_run *run, const kv_mark *m, int64_t pos0)
+static void make_copy(kv_cache *kv, kv_run *run, const kv_mark *m, int64_t pos0)
 {
     float *copy = kv_state_data(&kv->states, m->slot);
     int i = run->n_marks;
     if (m->at == pos0) {
-        memcpy(copy, run->state, (size_t)kv->states.floats * sizeof *copy);
+        kv_make_copy(kv, (kv_copy){ KV_COPY_STATE, m->slot, slot_of(kv, run->state) });
         return;
     }
     for (; i > 0 && run->marks[i - 1].after > m->at - pos0; i--)
@@ -635,9 +671,9 @@ static void copy_last(kv_cache *kv, kv_seq *s)
     const int64_t i = s->tokens / kv->opts.block_size;
     const int32_t last = s->table[i], fresh = take_block(kv);
     int32_t from;
-    kv_copy_block(kv, fresh, last, false);
+    kv_make_copy(kv, (kv_copy){ KV_COPY_ROWS, fresh, last });
     if (kv->windows.slots.n && kv_windows_own(&kv->windows, s, i, &from)) {
-        kv_copy_block(kv, s->near[i], from, true);
+        kv_make_copy(kv, (kv_copy){ KV_COPY_NEAR, s->near[i], from });
         kv_slot_drop(&kv->windows.slots, from);
     }
     drop_block(kv, last);
@@ -853,8 +889,7 @@ void kv_on_leave(kv_cache *kv, void (*leaves)(void *user, int32_t block, unsigne
     kv->windows.user = kv;
 }
 
-void kv_on_copy(kv_cache *kv, void (*copied)(void *user, int32_t dst, int32_t src, bool near),
-                void *user)
+void kv_on_copy(kv_cache *kv, void (*copied)(void *user, kv_copy c), void *user)
 {
     kv->copied = copied;
     kv->copied_user = user;

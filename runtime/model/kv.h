@@ -158,11 +158,25 @@ unsigned kv_link_next(const kv_cache *kv, kv_link *next, const kv_link *at, cons
 bool kv_link_put(kv_cache *kv, kv_link *x, const kv_link *at, const int32_t *ids, int64_t depth,
                  kv_part part, const void *data);
 
-/* ---- several processes with the same blocks (runtime/model/part.h) ---- */
-/* `copied` is called when a block (near: a slot of windows) has been copied, which the others then do too. */
-void kv_on_copy(kv_cache *kv, void (*copied)(void *user, int32_t dst, int32_t src, bool near),
-                void *user);
-void kv_copy_block(kv_cache *kv, int32_t dst, int32_t src, bool near);
+/* ---- several processes with the same blocks and states (runtime/model/part.h) ---- */
+typedef enum { KV_COPY_ROWS, KV_COPY_NEAR, KV_COPY_STATE, KV_CLEAR_STATE } kv_copy_kind;
+typedef struct {
+    kv_copy_kind kind;
+    int32_t dst, src; /* blocks, slots of windows, slots of states */
+} kv_copy;
+/* `copied` is called when one was made, which the others then make too. */
+void kv_on_copy(kv_cache *kv, void (*copied)(void *user, kv_copy c), void *user);
+void kv_make_copy(kv_cache *kv, kv_copy c);
+/* A run by numbers of slots, for a cache of the same size; `state` is one more, 0: the model has none. */
+typedef struct {
+    int32_t state, n_marks;
+    struct {
+        int64_t after;
+        int64_t slot;
+    } marks[KV_MARKS + KV_UNDO];
+} kv_run_slots;
+kv_run_slots kv_slots_of_run(const kv_cache *kv, const kv_run *run);
+kv_run kv_run_of_slots(const kv_cache *kv, const kv_run_slots *s);
 
 /* K and V of all blocks become zeros, written one by one: memory that was touched. */
 void kv_zero(kv_cache *kv);

@@ -52,13 +52,12 @@ static const char *not_yet(const arch_config *c)
         sparse |= c->layer[i].sparse > 0;
         sizes |= c->layer[i].own != NULL;
     }
-    return sizes               ? "layers of different sizes"
-           : arch_has_state(c) ? "layers with a state"
-           : c->streams        ? "several residual streams"
-           : sparse            ? "gates that are cut off"
-           : c->mtp            ? "a head that guesses"
-           : norms             ? "a norm of all heads together that comes late or is a layer norm"
-                               : NULL;
+    return sizes        ? "layers of different sizes"
+           : c->streams ? "several residual streams"
+           : sparse     ? "gates that are cut off"
+           : c->mtp     ? "a head that guesses"
+           : norms      ? "a norm of all heads together that comes late or is a layer norm"
+                        : NULL;
 }
 
 lq_status part_check(const arch_config *c, int ranks, lq_err *err)

@@ -11,7 +11,7 @@ import pytest
 
 from harness import LIMIT, ROOT, Llmq, Server, until
 
-DENSE, MOE = ROOT / "models/novels-1m", ROOT / "tests/golden/arch/mixtral-moe"
+DENSE, MOE, HYBRID = [ROOT / x for x in ("models/novels-1m", "tests/golden/arch/mixtral-moe", "tests/golden/arch/qwen3.5")]
 LAUNCHERS = [x for x in ("mpirun.openmpi", "mpirun.mpich") if shutil.which(x)] or \
     [x for x in ["mpirun"] if shutil.which(x)]
 # Open MPI refuses root, and more ranks than cores, unless it is told.
@@ -49,7 +49,7 @@ class Ranks:
 
 def requests_of(model):
     """Greedy and drawn, short and long, with logprobs, some that begin alike, and a search."""
-    prompts = [[1, 9, 17, 33], [1, 9, 17, 33, 7, 21, 60, 61] * 6, [1, 250, 3]]
+    prompts = [[1, 9, 17, 33], [1, 9, 17, 33, 7, 21, 60, 61] * 6, [1, 50, 3]]
     for i in range(9):
         yield {"model": model.name, "prompt": prompts[i % 3] + ([i] if i > 5 else []), "max_tokens": 12 + i,
                "temperature": 0 if i % 2 else 1.1, "seed": i, "logprobs": 4, "return_token_ids": True, "ignore_eos": True}
@@ -71,17 +71,18 @@ def answers(server, model):
 def alone(llmq, tmp_path_factory):
     """The answers of one process, by model."""
     found = {}
-    for model in (DENSE, MOE):
+    for model in (DENSE, MOE, HYBRID):
         with Ranks(llmq, tmp_path_factory.mktemp("alone"), 1, model) as r:
             found[model] = answers(r.server, model)
     return found
 
 
-@pytest.mark.parametrize("model", [DENSE, MOE], ids=lambda m: m.name)
-@pytest.mark.parametrize("n", [2, 4])
+@pytest.mark.parametrize("model, n", [(DENSE, 2), (DENSE, 4), (MOE, 2), (MOE, 4), (HYBRID, 2)],
+                         ids=lambda x: getattr(x, "name", str(x)))
 def test_answers_are_the_bytes_of_one_process(llmq, tmp_path, alone, n, model):
     with Ranks(llmq, tmp_path, n, model) as r:
         assert answers(r.server, model) == alone[model]
+        assert answers(r.server, model) == alone[model], "and again, with what the cache has by now"
         figures = r.server.get("/metrics").read().decode()
         sent = next(x for x in figures.splitlines() if x.startswith("llmq:ranks_sent_bytes_total"))
         assert float(sent.split()[-1]) > 0

@@ -32,6 +32,8 @@ static const struct {
     { "deepseek-v2-mla", "latent attention, experts", 3, MM_F32, false },
     { "nemotron", "plain MLP", 2, MM_F32, true },
     { "olmo2", "a norm over all heads", 2, MM_F32, false },
+    { "qwen3.5", "layers with a state between layers of attention", 2, MM_F32, false },
+    { "falcon-h1", "a state beside attention in every layer", 2, MM_F32, true },
     { "bloom-alibi", "ALiBi, heads in unequal parts", 3, MM_F32, false },
     { "falcon-rw-alibi", "ALiBi that is rounded", 2, MM_F32, true },
 };
@@ -192,7 +194,6 @@ static const struct {
     { "llama3-gqa", "heads: expected at most 4 ranks (2 KV heads, of each 2 heads), found 5", 5 },
     { "mpt-qk-norm", "not over several ranks yet: a norm of all heads together", 2 },
     { "olmo2", "KV heads: expected at most 2 ranks, since all are normed together, found 3", 3 },
-    { "mamba2", "layers with a state", 2 },
     { "gemma3n", "layers of different sizes", 2 },
     { "dbrx", "gate and up: expected at most 1 ranks, one for each 16 of 8, found 2", 2 },
 };
