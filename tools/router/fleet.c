@@ -20,6 +20,7 @@ typedef struct {
     int64_t running; /* held */
     double used, since;
     bool sized, failed;    /* failed: the last start, at `since` */
+    bool doubtful;         /* READY, but maybe its server has died */
     uint64_t bytes, stamp; /* stamp: cat_stamp when `bytes` was asked for */
     double progress;
     char why[400];
@@ -111,7 +112,7 @@ void fleet_ask(fleet *f, int model, fleet_ready ready, void *user)
     waiter *w = calloc(1, sizeof *w);
     ship *s = &f->ships[model];
     pthread_mutex_lock(&f->mu);
-    const bool at_once = ready && s->state == FLEET_READY;
+    const bool at_once = ready && s->state == FLEET_READY && !s->doubtful;
     const bool full = !at_once && (!w || (ready && f->waiting >= f->o.max_waiting));
     if (at_once) take(s);
     if (full) f->refused++;
@@ -172,6 +173,14 @@ void fleet_release(fleet *f, int model, bool used)
     const bool wake = s->state == FLEET_LEAVING && !s->running;
     pthread_mutex_unlock(&f->mu);
     if (wake) keeper_wake(f->k);
+}
+
+void fleet_doubt(fleet *f, int model)
+{
+    pthread_mutex_lock(&f->mu);
+    f->ships[model].doubtful = true;
+    pthread_mutex_unlock(&f->mu);
+    keeper_wake(f->k);
 }
 
 void fleet_unload(fleet *f, int model)
@@ -297,6 +306,7 @@ static void on_event(fleet *f, const keeper_event *e)
 {
     ship *s = &f->ships[e->row];
     char why[sizeof s->why];
+    s->doubtful = false;
     snprintf(why, sizeof why, "%.380s", e->text[0] ? e->text : "its server ended without a word");
     if (e->what == KEEP_SIZED) {
         s->sized = e->code == 0;
@@ -404,10 +414,32 @@ static void look(fleet *f, int i)
     lq_buf_free(&cards);
 }
 
+/* One that answers lives; of one that does not the keeper tells. True: it is not known yet. */
+static bool still_doubtful(fleet *f, int i)
+{
+    ship *s = &f->ships[i];
+    char socket[128];
+    lq_buf body = { 0 };
+    int status;
+    pthread_mutex_lock(&f->mu);
+    bool doubtful = s->doubtful && s->state == FLEET_READY;
+    pthread_mutex_unlock(&f->mu);
+    if (!doubtful) return false;
+    fleet_socket(f, i, socket, sizeof socket);
+    relay_ask(socket, "GET", "/health", NULL, 1, &status, &body);
+    lq_buf_free(&body);
+    pthread_mutex_lock(&f->mu);
+    if (status) s->doubtful = false;
+    doubtful = s->doubtful;
+    pthread_mutex_unlock(&f->mu);
+    return doubtful;
+}
+
 static bool look_at_starting(fleet *f)
 {
     bool any = false;
     for (int i = 0; i < f->c->n; i++) {
+        any |= still_doubtful(f, i);
         if (fleet_state_of(f, i) != FLEET_STARTING) continue;
         any = true;
         look(f, i);
@@ -419,7 +451,7 @@ static bool look_at_starting(fleet *f)
 static bool decide(fleet *f, waiter *w, double now)
 {
     ship *s = &f->ships[w->model];
-    if (s->state == FLEET_READY) {
+    if (s->state == FLEET_READY && !s->doubtful) {
         if (w->ready) take(s);
         return true;
     }

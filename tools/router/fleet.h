@@ -53,6 +53,8 @@ bool fleet_forget(fleet *f, const void *user);
 /* Held as after ready(), where it is loaded already; to look at it, which is no use of it (--idle-unload). */
 bool fleet_hold(fleet *f, int model);
 void fleet_release(fleet *f, int model, bool used);
+/* Its server broke off an answer: who comes now waits until it is known whether it lives. */
+void fleet_doubt(fleet *f, int model);
 void fleet_unload(fleet *f, int model); /* when what runs has ended; a start ends at once */
 /* The loaded model that was used last, or -1; *n: how many are loaded. */
 int fleet_latest(fleet *f, int *n);

@@ -153,6 +153,7 @@ static void job_done(void *user, int status, const char *why)
     /* A batch would send it again and again, and maybe it is why; not what nobody has seen, nor what the end cuts. */
     const bool last =
         !http_can_stream(j->r) && status != RELAY_NOBODY && !atomic_load(&j->v->draining);
+    if (why) fleet_doubt(j->v->f, j->model);
     if (why) job_answers(j, 0);
     if (why)
         http_error(j->r, last ? 500 : 503, NULL, "model_lost", "the server of %.100s broke off: %s",
