@@ -232,6 +232,23 @@ static void note_kernels(plan *p)
             slow);
 }
 
+/* Of inputs that are rounded in groups engines have kernels for whole ones alone. */
+static void note_input_groups(plan *p)
+{
+    for (int64_t i = 0; i < src_n_tensors(p->src); i++) {
+        const src_tensor *t = quantized_at(p, i);
+        const int64_t g = t ? t->t.scheme.act_group : 0;
+        char why[400];
+        if (!g || t->t.K % g == 0) continue;
+        snprintf(why, sizeof why,
+                 "weights: %.200s: its %" PRId64 " inputs are rounded in groups of %" PRId64
+                 ", and neither vLLM nor SGLang has a kernel for a shorter last one",
+                 t->name, t->t.K, g);
+        refuse(p, why);
+        return;
+    }
+}
+
 /* ---- engines that read Hugging Face folders ---- */
 static bool has_below(const plan *p, int bits)
 {
@@ -286,6 +303,7 @@ static void begin_folder(plan *p, const char *ending)
 {
     p->limits = cJSON_AddObjectToObject(p->doc, "limits");
     prepare_folder(p, ending);
+    note_input_groups(p);
     cJSON_AddNumberToObject(p->limits, "max_model_len", (double)p->config->max_pos);
     cJSON_AddStringToObject(p->limits, "dtype", strcmp(p->method, "awq") == 0 ? "float16" : "auto");
 }

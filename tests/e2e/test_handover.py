@@ -262,6 +262,14 @@ def test_a_file_is_refused_where_the_engine_refuses_the_model(llmq, draft, tmp_p
         assert "go with --emit" in llmq("handover", "vllm", draft, *args, code=2).stderr
 
 
+def test_a_file_is_refused_where_no_engine_rounds_the_inputs(llmq, tmp_path):
+    """Groups of 128, and 160 inputs."""
+    llmq("quantize", ROOT / "tests/golden/arch/llama3-gqa", "-o", tmp_path / "q.llmq", "-m", "fp8", "-g", "128", "--no-check")
+    for engine in ("vllm", "sglang"):
+        p = emitted(llmq, tmp_path, engine, "compose", model="q.llmq", code=3)
+        assert "160 inputs are rounded in groups of 128" in p.stderr
+
+
 @pytest.mark.parametrize("name", ["My Model: v1.5 #3", "가나다", "7b", "-x", "a$HOME${X}", 'quote"s', "x" * 120, "vllm",
                                   "null", "true", "No", "on", "y"])
 def test_whatever_a_model_is_called_its_file_is_yaml(llmq, draft, tmp_path, name):

@@ -156,6 +156,14 @@ def test_feedback_lowers_the_loss_of_floats(llmq, draft, tmp_path, name, most):
     assert loss["gptq"] < most * loss["rtn"], loss
 
 
+@pytest.mark.parametrize("to", ["compressed-tensors:fp8-block", "fp8"])
+def test_inputs_that_engines_cannot_round_in_groups_are_refused_before_the_work(llmq, tmp_path, to):
+    arch = ROOT / "tests/golden/arch/llama3-gqa"
+    r = llmq("quantize", arch, "-o", tmp_path / "x", "--to", to, "-m", "fp8", code=3)
+    assert "in groups of 128: expected a multiple, found 160" in r.stderr and not list(tmp_path.iterdir())
+    llmq("quantize", arch, "-o", tmp_path / "m.llmq", "-m", "fp8", "-g", "128", "--no-check")  # llmq runs it
+
+
 @pytest.mark.parametrize("args, says", [
     (["--to", "compressed-tensors:int4"], "expected one of nvfp4, mxfp4"),
     (["--to", "compressed-tensors:nvfp4", "--bits", "3"], "expected no --bits"),

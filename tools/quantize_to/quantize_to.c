@@ -127,6 +127,22 @@ static lq_status plan_result(src_source **out, bool *known, const qz_plan *p, lq
     return s;
 }
 
+/* Readers of such a folder round inputs in groups, and have no kernel for a shorter last one. */
+static lq_status check_input_groups(const qz_plan *p, lq_err *err)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        const plan_entry *e = &p->e[i];
+        const int64_t g = e->quantize ? e->scheme.act_group : 0;
+        if (g && e->K % g)
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "%s: engines round its inputs in groups of %lld: expected a multiple, "
+                           "found %lld (compressed-tensors:fp8-channel has no groups; --skip keeps "
+                           "a tensor as it is)",
+                           e->name, (long long)g, (long long)e->K);
+    }
+    return LQ_OK;
+}
+
 /* Candidates that are tried: the open tensors take them by turns. */
 typedef struct {
     const int *c; /* of bpw_candidate */
@@ -149,6 +165,7 @@ static lq_status try_schemes(const quantize_to *t, const src_source *src, const 
         if (!s) qz_plan_take(&p.e[i], &scheme);
         p.e[i].open = false;
     }
+    if (!s && is_folder(t)) s = check_input_groups(&p, err);
     if (!s) s = plan_result(&would, &known, &p, err);
     if (!s && known)
         s = is_folder(t) ? conv_holds(would, t->format, err) : conv_gguf_holds(would, err);
