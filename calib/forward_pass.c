@@ -24,7 +24,7 @@ struct cal_pass {
     cal_share share;  /* of which slices are ours: what is a chunk below is one of them */
     cal_found *found; /* where there are several ranks, and layers are looked at */
     float *all;       /* likewise a whole chunk's rows between stages */
-    bool want_h, all_experts;
+    bool want_h, all_experts, sums;
     dev *on;
     fwd_offload *offload; /* its products; NULL: the CPU's */
     float outlier;
@@ -133,6 +133,7 @@ lq_status cal_open(cal_pass **out, src_source *src, const cal_samples *samples, 
     r->want_h = o->want_h;
     r->outlier = o->outlier;
     r->all_experts = o->all_experts;
+    r->sums = o->sums;
     r->on = o->on;
     r->share = share_of(o->ranks, r->n, r->len, cal_chunk(r->n, r->len) / r->len);
     lq_status s = model_load_frame(&r->m, src, p, err);
@@ -325,14 +326,14 @@ lq_status cal_statistics(cal_pass *r, cal_layer_stats *st, int64_t layer, const 
     for (int i = 0; i < CAL_N_SHARED && !s && first == 0; i++)
         if (st->site[i].K) {
             s = share_sums(&r->share, &st->site[i], err);
-            if (!s) s = cal_stats_finish(&st->site[i], err);
+            if (!s && !r->sums) s = cal_stats_finish(&st->site[i], err);
             if (!s) s = check_finite(r, &st->site[i], (cal_site)i, layer, err);
         }
     for (int i = 0; i < CAL_N_OF_EXPERT && !s && n; i++)
         for (int64_t e = 0; e < n && !s; e++)
             if (st->expert[i][e].K) {
                 s = share_means(&r->share, &st->expert[i][e], first + e, err);
-                if (!s) s = cal_stats_finish(&st->expert[i][e], err);
+                if (!s && !r->sums) s = cal_stats_finish(&st->expert[i][e], err);
                 if (!s)
                     s = check_finite(r, &st->expert[i][e], (cal_site)(CAL_N_SHARED + i), layer,
                                      err);

@@ -27,6 +27,7 @@ typedef struct {
     float outlier; /* cal_stats.limit */
     bool all_experts; /* no statistics for CAL_EXPERT_IN: CAL_MLP's, of all tokens, serve. What goes
                          on is still routed */
+    bool sums;        /* statistics stay sums: cal_stats_finish is the caller's */
     dev *on;          /* products of layers are done there, but experts', and H is summed, but an
                          expert's; NULL: here */
     comm *

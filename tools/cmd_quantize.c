@@ -21,6 +21,7 @@
 #include "tools/report/quantize_calib.h"
 #include "tools/report/quantize_html.h"
 #include "tools/report/quantize_methods.h"
+#include "tools/report/quantize_stats.h"
 
 #include <stdlib.h>
 
@@ -41,6 +42,9 @@ typedef struct {
     const char *lm_head, *embed, *mtp, *kernels, *device;
     size_t memory_limit;
     opt_tri resume;
+    bool stats_only;
+    const char *shard;
+    opt_list stats;
     bool dry_run, rotate, reproducible, list_methods;
     model_free_opts free;
     refine_opts refine;
@@ -131,6 +135,18 @@ static const opt_row calib_rows[] = {
               "otherwise as --effort says: with best 100, up to 800 for small models" },
     { "fold", 0, OPT_TRI, F(fold),
       .help = "scale inputs by what they carry, folded into the layer before" },
+};
+static const opt_row stats_rows[] = {
+    { "stats-only", 0, OPT_FLAG, F(stats_only),
+      .help = "write statistics of the unquantized model's inputs to OUT and nothing else, with "
+              "the options of calibration "
+              "that will quantize by them" },
+    { "shard", 0, OPT_STR, F(shard), .arg = "i/N",
+      .help = "--stats-only: of the i-th of N shares of the text (i from 1; at most 16 shares); "
+              "without it "
+              "SLURM_ARRAY_TASK_ID of _COUNT; N alone: JOB_COMPLETION_INDEX says which" },
+    { "stats", 0, OPT_LIST, F(stats), .arg = "FILE",
+      .help = "quantize by these statistics: of `llmq stats merge`, or of all shards one by one" },
 };
 static const opt_row which_rows[] = {
     { "override", 0, OPT_LIST, F(overrides), .arg = "'REGEX=scheme'",
@@ -389,6 +405,23 @@ static lq_status check_ranks(const comm *ranks, const quantize_opts *o, lq_err *
     return LQ_OK;
 }
 
+/* Statistics in files are for methods that go by them, in one process. */
+static lq_status check_stats(const quantize_opts *o, const qz_opts *q, const comm *ranks,
+                             lq_err *err)
+{
+    const bool any = o->stats_only || o->stats.n;
+    const char *name = o->stats_only ? "--stats-only" : "--stats";
+    if (o->shard && !o->stats_only) return lq_fail(err, LQ_EUSAGE, "--shard needs --stats-only");
+    if (o->stats_only && o->stats.n)
+        return lq_fail(err, LQ_EUSAGE, "--stats-only and --stats exclude each other");
+    if (any && (!qz_calibrated(q) || q->imatrix))
+        return lq_fail(err, LQ_EUSAGE, "%s: expected a method that goes by text, found %s", name,
+                       o->method);
+    if (any && (ranks || strcmp(o->device, "cpu") != 0))
+        return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected one process, on the CPU", name);
+    return LQ_OK;
+}
+
 static lq_status run_model_free(const cmd_ctx *c, const quantize_opts *o, lq_err *err)
 {
     qz_opts q = { 0 };
@@ -449,6 +482,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     pool *p = NULL;
     carried_tok tok = { 0 };
     cal_samples samples = { 0 }, check = { 0 };
+    stats_set *stats = NULL;
     qz_result r = { 0 };
     cJSON *about = NULL; /* for --report */
     s = src_open(&src, given, &(src_opts){ .need_config = true }, err);
@@ -486,10 +520,18 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     }
     s = open_device(&on, o->device, err);
     if (s) goto done;
+    s = check_stats(o, &q, ranks, err);
+    if (s) goto done;
     q.on = on.ops ? &on : NULL;
     s = carried_tok_open(&tok, src, qz_calibrated(&q) || checked, err);
     const dataset_opts mix = { src, tok.tok, o->samples, o->len, (uint64_t)o->seed };
     if (!s && qz_calibrated(&q)) s = quantize_samples(&samples, o->calib, &mix, usual, err);
+    if (!s && o->stats_only) {
+        s = quantize_stats_make(o->out, seen, &samples, &q, o->shard, p, c->job, err);
+        goto done;
+    }
+    if (!s && o->stats.n)
+        s = quantize_stats_open(&stats, o->stats.v, o->stats.n, seen, &samples, &q, err);
     if (!s && checked) s = quantize_held_out(&check, &samples, o->calib, &mix, err);
     if (s) goto done;
     qz_job job = { .o = &q,
@@ -501,6 +543,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .memory_limit = o->memory_limit,
                    .speed = qz_calibrated(&q) && !ranks ? probe_speed(p) : 0,
                    .ranks = ranks,
+                   .stats = stats,
                    .resume = opt_tri_or(o->resume, false),
                    .restart = !opt_tri_or(o->resume, true),
                    .check = &check,
@@ -524,6 +567,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     else if (!s)
         qrep_print_text(&r, &what);
 done:
+    stats_close(stats);
     imatrix_close(&importance);
     cJSON_Delete(about);
     qz_result_free(&r);
@@ -564,6 +608,7 @@ const cmd_row cmd_quantize = {
                 "hub; with --refine a quantized GGUF file",
                 FILES_MODEL } },
     .groups = { OPT_GROUP("Options", main_rows, 0), OPT_GROUP("Calibration", calib_rows, 0),
+                OPT_GROUP("Statistics as files", stats_rows, 0),
                 OPT_GROUP("Which tensors", which_rows, 0), OPT_GROUP("Running", run_rows, 0),
                 OPT_GROUP("Models of any architecture", model_free_rows, F(free)) },
     .examples = "llmq quantize models/novels-6m -o awq4.llmq --method awq\0"

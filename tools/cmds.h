@@ -20,6 +20,7 @@
     X(tokenize)     \
     X(template)     \
     X(imatrix)      \
+    X(stats)        \
     X(inspect)      \
     X(verify)       \
     X(plan)         \

@@ -16,6 +16,7 @@
 #define LLMQ_QUANTIZE_JOB_JOB_H
 
 #include "base/comm.h"
+#include "calib/stats_file.h"
 #include "quantize/job/check.h"
 #include "quantize/job/memory.h"
 #include "quantize/job/progress.h"
@@ -39,6 +40,7 @@ typedef struct {
     size_t tokenizer_bytes;
     comm *
         ranks; /* they share the work: all run it alike, on the same source; rank 0 has the files. NULL: one */
+    const stats_set *stats; /* of the source's inputs, instead of text through what is rounded */
     plan_voice voice;
     progress_view view; /* of progress; show NULL: it is reported to the lq_job */
 } qz_job;

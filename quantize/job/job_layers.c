@@ -73,7 +73,9 @@ static lq_status by_experts(job_run *r, qz_layer_work *w, int64_t layer, const m
     for (int64_t first = 0; (first == 0 || first < all) && !s; first += batch ? batch : 1) {
         const int64_t n = first + batch < all ? batch : all - first;
         progress_phase(&r->progress, PROGRESS_STATISTICS, layer);
-        s = cal_statistics(r->cal, &r->st, layer, l, first, n, r->job, err);
+        s = r->j->stats ? stats_read(r->j->stats, &r->st, src_config(r->src), layer, first, n,
+                                     qz_needs_h(r->j->o), err)
+                        : cal_statistics(r->cal, &r->st, layer, l, first, n, r->job, err);
         progress_phase(&r->progress, PROGRESS_ROUNDING, layer);
         if (!s) s = qz_layer_round(w, &r->st, first, n, err);
     }
@@ -113,7 +115,13 @@ static lq_status calibrated_layer(job_run *r, int64_t layer, qz_item *items, lq_
     const arch_config *c = &r->plan.cfg;
     const bool done = qz_state_done(&r->state, layer), last = layer + 1 == c->layers;
     const bool stages = !done && qz_in_stages(r->j->o) && fwd_has_points(c, layer);
-    lq_status s = model_load_layer(&l, cal_model(r->cal), layer, &a, r->p, err);
+    lq_status s = LQ_OK;
+    if (r->j->stats) { /* nothing goes through it */
+        if (!done) s = make_layer(r, layer, NULL, false, items, &a, err);
+        qz_state_drop(&r->state, layer);
+        return s;
+    }
+    s = model_load_layer(&l, cal_model(r->cal), layer, &a, r->p, err);
     if (!s && !done) s = make_layer(r, layer, &l, stages, items, &a, err);
     if (!s && !stages && !last) s = qz_state_items(&r->state, &r->plan, layer, items, &n, err);
     if (!s && !stages && !last) s = qz_layer_apply(&l, c, items, n, &a, r->p, err);
@@ -161,7 +169,7 @@ lq_status job_layers(job_run *r, lq_err *err)
     lq_status s = LQ_OK;
     qz_item *items = calloc(r->plan.n, sizeof *items);
     if (!items) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
-    if (look >= 0) {
+    if (look >= 0 && !r->j->stats) {
         cal_opts o = { .spill_dir = r->memory.spill ? r->state.dir : NULL,
                        .want_h = qz_needs_h(r->j->o),
                        .staged = qz_in_stages(r->j->o),

@@ -52,6 +52,7 @@ static cJSON *provenance(const job_run *r)
     if (!r->j->samples) return o;
     cJSON *cal = cal_samples_json(r->j->samples);
     cJSON_AddNumberToObject(cal, "seed", (double)r->j->seed);
+    if (r->j->stats) cJSON_AddStringToObject(cal, "inputs", "source"); /* of no rounded layers */
     plan_self(cal, r->j);
     cJSON_AddItemToObject(o, "calibration", cal);
     cJSON_AddStringToObject(o, "kernels", r->j->reproducible ? "any" : k_name());

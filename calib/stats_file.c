@@ -1,0 +1,435 @@
+/* calib/stats_file.c - see stats_file.h. */
+#include "calib/stats_file.h"
+
+#include <cjson/cJSON.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/json.h"
+#include "calib/forward_pass.h"
+#include "formats/hf/safetensors.h"
+
+static const char format[] = "llmq-stats-1";
+
+static lq_status no_room(lq_err *err)
+{
+    return lq_fail(err, LQ_ENOMEM, "no memory for statistics");
+}
+
+static size_t triangle(int64_t K) { return (size_t)K * ((size_t)K + 1) / 2; }
+
+enum { PART_H, PART_SUMS, PART_MAX, PART_COUNT, N_PARTS };
+static const char *const part_names[N_PARTS] = { "h", "sums", "max", "count" };
+static const lq_dtype part_types[N_PARTS] = { LQ_F32, LQ_F64, LQ_F32, LQ_I64 };
+
+static size_t part_elements(int part, int64_t K)
+{
+    const size_t k = (size_t)K;
+    return part == PART_H ? triangle(K) : part == PART_SUMS ? 2 * k : part == PART_MAX ? k : k + 1;
+}
+
+static void slot_name(char name[64], int64_t leaf, int64_t layer, int site, int64_t expert,
+                      int part)
+{
+    snprintf(name, 64, "%lld.%lld.%d.%lld.%s", (long long)leaf, (long long)layer, site,
+             (long long)expert, part_names[part]);
+}
+
+/* ---- what a layer has ---- */
+typedef struct {
+    int64_t layer, expert, K;
+    int site;
+} slot;
+
+typedef struct {
+    slot *v;
+    size_t n;
+} slots;
+
+static int64_t width_at(const arch_config *c, int64_t layer, int site)
+{
+    cal_site s;
+    for (arch_role r = 0; r < ARCH_N_ROLES; r++)
+        if (arch_has(c, r, layer) && cal_site_of(&s, c, r) && (int)s == site)
+            return cal_site_width(site < CAL_N_SHARED ? arch_at(c, layer) : c, s);
+    return 0;
+}
+
+static lq_status find_slots(slots *o, const arch_config *c, lq_err *err)
+{
+    const size_t most =
+        (size_t)c->layers * (CAL_N_SHARED + CAL_N_OF_EXPERT * (size_t)(c->experts + 1));
+    *o = (slots){ .v = calloc(most, sizeof *o->v) };
+    if (!o->v) return no_room(err);
+    for (int64_t i = 0; i < c->layers; i++)
+        for (int site = 0; site < CAL_N_SITES; site++) {
+            const int64_t K = width_at(c, i, site), of = site < CAL_N_SHARED ? 1 : c->experts;
+            for (int64_t e = 0; e < of && K; e++)
+                o->v[o->n++] = (slot){ i, site < CAL_N_SHARED ? -1 : e, K, site };
+        }
+    return LQ_OK;
+}
+
+/* ---- writing ---- */
+typedef struct {
+    st_writer *w;
+    st_tensor *t;
+    char (*name)[64];
+    size_t n;
+} stats_writer;
+
+static void stats_writer_free(stats_writer *w)
+{
+    free(w->t);
+    free(w->name);
+}
+
+/* The tensors of these parts: `about` first, then slot after slot of part after part. */
+static lq_status begin_file(stats_writer *w, const char *path, const slots *o, int64_t first,
+                            int64_t end, bool want_h, const cJSON *about, lq_err *err)
+{
+    const size_t most = 1 + o->n * (size_t)(end - first) * N_PARTS;
+    lq_buf text = { 0 };
+    *w = (stats_writer){ .t = calloc(most, sizeof *w->t), .name = calloc(most, sizeof *w->name) };
+    if (!w->t || !w->name) return no_room(err);
+    lq_status s = js_canonical(&text, about, err);
+    if (s) return s;
+    w->t[w->n++] = (st_tensor){
+        .name = "about", .dtype = LQ_U8, .n_dims = 1, .shape = { (int64_t)text.n }, .bytes = text.n
+    };
+    for (int64_t leaf = first; leaf < end; leaf++)
+        for (size_t i = 0; i < o->n; i++)
+            for (int part = want_h ? PART_H : PART_SUMS; part < N_PARTS; part++) {
+                const slot *at = &o->v[i];
+                const size_t n = part_elements(part, at->K);
+                slot_name(w->name[w->n], leaf, at->layer, at->site, at->expert, part);
+                w->t[w->n] = (st_tensor){ .name = w->name[w->n],
+                                          .dtype = part_types[part],
+                                          .n_dims = 1,
+                                          .shape = { (int64_t)n },
+                                          .bytes = n * lq_dtype_bytes(part_types[part]) };
+                w->n++;
+            }
+    s = st_create(&w->w, path, w->t, w->n, err);
+    if (!s) s = st_put(w->w, 0, 0, text.p, text.n, err);
+    free(text.p);
+    return s;
+}
+
+/* A slot's sums, whose tensors begin at `at`. */
+static lq_status put_slot(stats_writer *w, size_t at, const cal_stats *st, bool want_h, lq_err *err)
+{
+    const size_t k = (size_t)st->K;
+    lq_status s = LQ_OK;
+    for (size_t i = 0, off = 0; i < k && want_h && !s; off += ++i * sizeof *st->H)
+        s = st_put(w->w, at, off, st->H + i * k, (i + 1) * sizeof *st->H, err);
+    at += want_h;
+    if (!s) s = st_put(w->w, at, 0, st->sum_abs, 2 * k * sizeof *st->sum_abs, err);
+    if (!s) s = st_put(w->w, at + 1, 0, st->max_abs, k * sizeof *st->max_abs, err);
+    if (!s) s = st_put(w->w, at + 2, 0, st->reached, k * sizeof *st->reached, err);
+    return s ? s
+             : st_put(w->w, at + 2, k * sizeof *st->reached, &st->tokens, sizeof st->tokens, err);
+}
+
+static cal_stats *slot_stats(cal_layer_stats *st, const slot *at)
+{
+    return at->expert < 0 ? &st->site[at->site]
+                          : &st->expert[at->site - CAL_N_SHARED][at->expert - st->first];
+}
+
+static cJSON *about_of(int64_t leaves, int64_t first, int64_t end, const cJSON *record)
+{
+    cJSON *o = cJSON_CreateObject();
+    cJSON_AddStringToObject(o, "format", format);
+    cJSON_AddNumberToObject(o, "leaves", (double)leaves);
+    cJSON *have = cJSON_AddArrayToObject(o, "have");
+    for (int64_t i = first; i < end; i++)
+        cJSON_AddItemToArray(have, cJSON_CreateNumber((double)i));
+    cJSON_AddItemToObject(o, "record", cJSON_Duplicate(record, true));
+    return o;
+}
+
+/* One part through the model. */
+static lq_status make_leaf(stats_writer *w, size_t *at, const slots *o, src_source *src,
+                           const cal_samples *part, const stats_make_opts *how, pool *p,
+                           const lq_job *job, lq_err *err)
+{
+    const arch_config *c = src_config(src);
+    const cal_opts opts = { .want_h = how->want_h, .outlier = how->outlier, .sums = true };
+    const size_t per = how->want_h ? N_PARTS : N_PARTS - 1;
+    cal_pass *cal = NULL;
+    cal_layer_stats st = { 0 };
+    lq_status s = cal_open(&cal, src, part, &opts, p, err);
+    for (int64_t i = 0; i < c->layers && !s; i++) {
+        lq_arena a = { 0 };
+        model_layer l;
+        s = model_load_layer(&l, cal_model(cal), i, &a, p, err);
+        if (!s) s = cal_statistics(cal, &st, i, &l, 0, c->layer[i].moe ? c->experts : 0, job, err);
+        for (size_t k = 0; k < o->n && !s; k++)
+            if (o->v[k].layer == i) {
+                s = put_slot(w, *at, slot_stats(&st, &o->v[k]), how->want_h, err);
+                *at += per;
+            }
+        if (!s && i + 1 < c->layers) s = cal_advance(cal, i, &l, job, err);
+        lq_arena_free(&a);
+    }
+    cal_layer_stats_free(&st);
+    cal_close(cal);
+    return s;
+}
+
+lq_status stats_make(const char *path, src_source *src, const cal_samples *samples,
+                     const stats_make_opts *o, pool *p, const lq_job *job, lq_err *err)
+{
+    const int64_t leaves = samples->n < STATS_LEAVES ? samples->n : STATS_LEAVES;
+    if (o->n > leaves)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--shard: expected at most %lld shards of this text, found %d",
+                       (long long)leaves, o->n);
+    const int64_t first = leaves * o->shard / o->n, end = leaves * (o->shard + 1) / o->n;
+    slots all;
+    stats_writer w = { 0 };
+    lq_status s = find_slots(&all, src_config(src), err);
+    cJSON *about = s ? NULL : about_of(leaves, first, end, o->record);
+    if (!s) s = begin_file(&w, path, &all, first, end, o->want_h, about, err);
+    size_t at = 1;
+    for (int64_t i = first; i < end && !s; i++) {
+        const int64_t from = samples->n * i / leaves, to = samples->n * (i + 1) / leaves;
+        const cal_samples part = { .ids = samples->ids + from * samples->len,
+                                   .n = to - from,
+                                   .len = samples->len };
+        lq_report(job, "parts of the text", (double)(i - first), (double)(end - first));
+        s = make_leaf(&w, &at, &all, src, &part, o, p, job, err);
+    }
+    if (s)
+        st_abort(w.w);
+    else
+        s = st_commit(w.w, err);
+    stats_writer_free(&w);
+    free(all.v);
+    cJSON_Delete(about);
+    return s;
+}
+
+/* ---- reading ---- */
+struct stats_set {
+    st_file *file; /* [n] */
+    int n;
+    int64_t leaves;
+    int of[STATS_LEAVES]; /* the file that has a part; -1: none */
+    cJSON *about;         /* of the first */
+};
+
+static lq_status read_about(cJSON **out, const st_file *f, const char *path, lq_err *err)
+{
+    const st_tensor *t = st_find(f, "about");
+    const char *is = NULL;
+    char *text = t ? malloc(t->bytes + 1) : NULL;
+    *out = NULL;
+    if (text) {
+        memcpy(text, t->data, t->bytes);
+        text[t->bytes] = 0;
+        *out = cJSON_Parse(text);
+        free(text);
+    }
+    if (*out && !js_str(*out, "format", true, &is, NULL) && strcmp(is, format) == 0) return LQ_OK;
+    return lq_fail(err, LQ_EFORMAT,
+                   "%s: expected statistics of `llmq quantize --stats-only`, found none", path);
+}
+
+static lq_status add_file(stats_set *s, int i, const char *path, lq_err *err)
+{
+    cJSON *about;
+    const cJSON *x;
+    int64_t leaves;
+    lq_status st = st_open(&s->file[i], path, err);
+    if (st) return st;
+    s->n = i + 1;
+    st = read_about(&about, &s->file[i], path, err);
+    if (!st) st = js_i64(about, "leaves", true, 1, STATS_LEAVES, &leaves, err);
+    if (!st && s->about &&
+        (leaves != s->leaves || !cJSON_Compare(js_get(about, "record"), stats_record(s), true)))
+        st = lq_fail(err, LQ_EVALUE,
+                     "%s: expected a shard of the same model, text and options, found another",
+                     path);
+    if (!st) s->leaves = leaves;
+    const cJSON *have = st ? NULL : js_get(about, "have");
+    cJSON_ArrayForEach(x, have)
+    {
+        const int64_t k =
+            cJSON_IsNumber(x) && x->valuedouble >= 0 && x->valuedouble < (double)leaves
+                ? (int64_t)x->valuedouble
+                : -1;
+        if (k < 0 || s->of[k] >= 0) {
+            st = lq_fail(err, LQ_EVALUE, "%s: expected each part once, found part %lld again", path,
+                         (long long)k);
+            break;
+        }
+        s->of[k] = i;
+    }
+    if (!s->about)
+        s->about = about;
+    else
+        cJSON_Delete(about);
+    return st;
+}
+
+lq_status stats_open(stats_set **out, const char *const *paths, int n, lq_err *err)
+{
+    stats_set *s = *out = calloc(1, sizeof *s);
+    if (!s || !(s->file = calloc((size_t)n, sizeof *s->file))) {
+        free(s);
+        *out = NULL;
+        return no_room(err);
+    }
+    for (int i = 0; i < STATS_LEAVES; i++)
+        s->of[i] = -1;
+    lq_status st = LQ_OK;
+    for (int i = 0; i < n && !st; i++)
+        st = add_file(s, i, paths[i], err);
+    for (int64_t k = 0; k < s->leaves && !st; k++)
+        if (s->of[k] < 0)
+            st = lq_fail(err, LQ_EVALUE,
+                         "statistics: expected all %lld parts, part %lld is in none of the files",
+                         (long long)s->leaves, (long long)k);
+    if (!st) return LQ_OK;
+    stats_close(s);
+    *out = NULL;
+    return st;
+}
+
+void stats_close(stats_set *s)
+{
+    for (int i = 0; s && i < s->n; i++)
+        st_close(&s->file[i]);
+    if (s) {
+        free(s->file);
+        cJSON_Delete(s->about);
+    }
+    free(s);
+}
+
+const cJSON *stats_record(const stats_set *s) { return js_get(s->about, "record"); }
+
+static const uint8_t *tensor_of(const stats_set *s, int64_t leaf, const slot *at, int part)
+{
+    char name[64];
+    slot_name(name, leaf, at->layer, at->site, at->expert, part);
+    const st_tensor *t = st_find(&s->file[s->of[leaf]], name);
+    const size_t want = part_elements(part, at->K) * lq_dtype_bytes(part_types[part]);
+    return t && t->dtype == part_types[part] && t->bytes == want ? t->data : NULL;
+}
+
+/* Sums of all parts, in their order. */
+static lq_status sum_slot(cal_stats *to, const stats_set *s, const slot *at, bool want_h,
+                          lq_err *err)
+{
+    const size_t k = (size_t)at->K;
+    for (int64_t leaf = 0; leaf < s->leaves; leaf++) {
+        const uint8_t *part[N_PARTS];
+        for (int i = want_h ? PART_H : PART_SUMS; i < N_PARTS; i++)
+            if (!(part[i] = tensor_of(s, leaf, at, i)))
+                return lq_fail(
+                    err, LQ_EVALUE,
+                    "statistics: layer %lld: expected %s of %lld inputs (site %d), found none",
+                    (long long)at->layer, part_names[i], (long long)at->K, at->site);
+        for (size_t i = 0, off = 0; i < k && want_h; off += ++i)
+            for (size_t j = 0; j <= i; j++) {
+                float x;
+                memcpy(&x, part[PART_H] + (off + j) * sizeof x, sizeof x);
+                to->H[i * k + j] += x;
+            }
+        for (size_t i = 0; i < 2 * k; i++) {
+            double x;
+            memcpy(&x, part[PART_SUMS] + i * sizeof x, sizeof x);
+            to->sum_abs[i] += x;
+        }
+        for (size_t i = 0; i < k; i++) {
+            float x;
+            int64_t count;
+            memcpy(&x, part[PART_MAX] + i * sizeof x, sizeof x);
+            memcpy(&count, part[PART_COUNT] + i * sizeof count, sizeof count);
+            if (x > to->max_abs[i]) to->max_abs[i] = x;
+            to->reached[i] += count;
+        }
+        int64_t tokens;
+        memcpy(&tokens, part[PART_COUNT] + k * sizeof tokens, sizeof tokens);
+        to->tokens += tokens;
+    }
+    return LQ_OK;
+}
+
+lq_status stats_read(const stats_set *s, cal_layer_stats *st, const arch_config *c, int64_t layer,
+                     int64_t first, int64_t n, bool want_h, lq_err *err)
+{
+    slots all;
+    lq_status e = find_slots(&all, c, err);
+    if (first == 0) cal_layer_stats_free(st);
+    for (int i = 0; i < CAL_N_OF_EXPERT && !e; i++) {
+        for (int64_t k = 0; st->expert[i] && k < st->n_experts; k++)
+            cal_stats_free(&st->expert[i][k]);
+        free(st->expert[i]);
+        st->expert[i] = n ? calloc((size_t)n, sizeof *st->expert[i]) : NULL;
+        if (n && !st->expert[i]) e = no_room(err);
+    }
+    st->first = first;
+    st->n_experts = n;
+    for (size_t i = 0; i < all.n && !e; i++) {
+        const slot *at = &all.v[i];
+        if (at->layer != layer ||
+            (at->expert < 0 ? first != 0 : at->expert < first || at->expert >= first + n))
+            continue;
+        cal_stats *to = slot_stats(st, at);
+        e = cal_stats_init(to, at->K, want_h, NULL, err);
+        if (!e) e = sum_slot(to, s, at, want_h, err);
+        if (!e) e = cal_stats_finish(to, err);
+        if (!e && at->expert < 0 && to->tokens > st->tokens) st->tokens = to->tokens;
+    }
+    free(all.v);
+    return e;
+}
+
+/* ---- one file of all parts ---- */
+/* The slots that the files have, by the names of part 0. */
+static lq_status slots_of(slots *o, bool *want_h, const stats_set *s, lq_err *err)
+{
+    const st_file *f = &s->file[s->of[0]];
+    *o = (slots){ .v = calloc(f->n + 1, sizeof *o->v) };
+    *want_h = false;
+    if (!o->v) return no_room(err);
+    for (size_t i = 0; i < f->n; i++) {
+        long long layer, expert;
+        int site, end = 0;
+        const char *name = f->tensors[i].name;
+        if (sscanf(name, "0.%lld.%d.%lld.%n", &layer, &site, &expert, &end) != 3 || !end) continue;
+        if (strcmp(name + end, part_names[PART_H]) == 0) *want_h = true;
+        if (strcmp(name + end, part_names[PART_MAX]) == 0)
+            o->v[o->n++] = (slot){ layer, expert, f->tensors[i].shape[0], site };
+    }
+    return o->n ? LQ_OK : lq_fail(err, LQ_EVALUE, "statistics: expected some, found none");
+}
+
+lq_status stats_merge(const char *path, const stats_set *s, lq_err *err)
+{
+    slots all;
+    bool want_h;
+    stats_writer w = { 0 };
+    lq_status e = slots_of(&all, &want_h, s, err);
+    cJSON *about = e ? NULL : about_of(1, 0, 1, stats_record(s));
+    if (!e) e = begin_file(&w, path, &all, 0, 1, want_h, about, err);
+    for (size_t i = 0, at = 1; i < all.n && !e; i++, at += want_h ? N_PARTS : N_PARTS - 1) {
+        cal_stats sum = { 0 };
+        e = cal_stats_init(&sum, all.v[i].K, want_h, NULL, err);
+        if (!e) e = sum_slot(&sum, s, &all.v[i], want_h, err);
+        if (!e) e = put_slot(&w, at, &sum, want_h, err);
+        cal_stats_free(&sum);
+    }
+    if (e)
+        st_abort(w.w);
+    else
+        e = st_commit(w.w, err);
+    stats_writer_free(&w);
+    free(all.v);
+    cJSON_Delete(about);
+    return e;
+}

@@ -1,0 +1,77 @@
+"""llmq quantize --stats-only, llmq stats merge, quantize --stats: the same sums from any number of shards."""
+import os
+import pathlib
+
+import pytest
+
+from test_quantize import digest
+
+ARCH = pathlib.Path(__file__).resolve().parents[1] / "golden/arch"
+TEXT = ["--calib-samples", "18", "--calib-len", "64"]
+
+
+def shards(llmq, model, tmp_path, n, *args):
+    files = [tmp_path / f"{i}of{n}.stats" for i in range(1, n + 1)]
+    for i, f in enumerate(files):
+        llmq("quantize", model, "--stats-only", "--shard", f"{i + 1}/{n}", "-o", f, *args)
+    return files
+
+
+@pytest.mark.parametrize("folder,args", [("", ["-m", "gptq", *TEXT]), ("qwen2-moe-shared", ["-m", "awq", "-g", "16"]), ("jamba", ["-m", "int8"])])
+def test_the_sums_do_not_depend_on_the_number_of_shards(llmq, draft, tmp_path, folder, args):
+    model = ARCH / folder if folder else draft
+    if folder:
+        (tmp_path / "c.ids").write_text(" ".join(str(i * 7919 % 61) for i in range(256)))
+        args = [*args, "--calib", tmp_path / "c.ids", "--calib-samples", "16", "--calib-len", "16"]
+    made = set()
+    for n in (1, 2, 3):
+        files = shards(llmq, model, tmp_path, n, *args)
+        llmq("stats", "merge", *reversed(files), "-o", tmp_path / "all.stats")
+        made.add(digest(tmp_path / "all.stats"))
+    assert len(made) == 1
+    llmq("quantize", model, "--stats", tmp_path / "all.stats", "-o", tmp_path / "merged", *args)
+    llmq("quantize", model, *(x for f in files for x in ("--stats", f)), "-o", tmp_path / "apart", *args)
+    assert digest(tmp_path / "merged") == digest(tmp_path / "apart")
+    kept = llmq.json("inspect", tmp_path / "merged")["provenance"]
+    assert kept["calibration"]["inputs"] == "source"
+
+
+def test_one_part_of_text_has_the_sums_of_calibration(llmq, draft, tmp_path):
+    """With one window there is one part, and of the first layer nothing is rounded before."""
+    args = ["-m", "gptq", "--calib-samples", "1", "--calib-len", "128", "--no-check", "--skip", r"layers\.[1-9]"]
+    llmq("quantize", draft, "--stats-only", "-o", tmp_path / "s", *args)
+    llmq("quantize", draft, "--stats", tmp_path / "s", "-o", tmp_path / "by-file", *args)
+    llmq("quantize", draft, "-o", tmp_path / "by-text", *args)
+    tensors = [{t["name"]: t["xxh3"] for t in llmq.json("inspect", tmp_path / x)["tensors"]} for x in ("by-file", "by-text")]
+    assert tensors[0] == tensors[1]
+
+
+ENV = [("an array of Slurm", [], {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "4"}),
+       ("an Indexed Job", ["--shard", "3"], {"JOB_COMPLETION_INDEX": "1"})]
+
+
+@pytest.mark.parametrize("why,more,env", ENV, ids=[x[0] for x in ENV])
+def test_the_shard_is_found_in_the_environment(llmq, draft, tmp_path, why, more, env):
+    args = ["quantize", draft, "--stats-only", "-m", "gptq", *TEXT]
+    llmq(*args, "--shard", "2/3", "-o", tmp_path / "said")
+    llmq(*args, *more, "-o", tmp_path / "found", env={**os.environ, **env})
+    assert digest(tmp_path / "said") == digest(tmp_path / "found")
+
+
+def test_what_does_not_fit_is_refused(llmq, draft, model, tmp_path):
+    args = ["-m", "gptq", *TEXT]
+    one, two = shards(llmq, draft, tmp_path, 2, *args)
+    stats = ["--stats", one, "--stats", two]
+    for text, code, *command in [
+            ("part 8 is in none", 3, "stats", "merge", one, "-o", tmp_path / "x"),
+            ("found part 0 again", 3, "stats", "merge", one, two, one, "-o", tmp_path / "x"),
+            ("expected statistics", 3, "stats", "merge", draft / "model.safetensors", "-o", tmp_path / "x"),
+            ("expected merge", 2, "stats", "split", one, "-o", tmp_path / "x"),
+            ("found another source", 3, "quantize", model, *stats, "-o", tmp_path / "x", *args),
+            ("found another calibration", 3, "quantize", draft, *stats, "-o", tmp_path / "x", *args, "--seed", "7"),
+            ("expected a method that goes by text", 2, "quantize", draft, *stats, "-o", tmp_path / "x", "-m", "rtn"),
+            ("--shard: expected 1 to 2 of 2", 2, "quantize", draft, "--stats-only", "--shard", "3/2", "-o", tmp_path / "x", *args),
+            ("at most 16 shards", 2, "quantize", draft, "--stats-only", "--shard", "3/17", "-o", tmp_path / "x", *args),
+            ("--shard needs --stats-only", 2, "quantize", draft, "--shard", "1/2", "-o", tmp_path / "x", *args)]:
+        assert text in llmq(*command, code=code).stderr, command
+    assert not (tmp_path / "x").exists()
