@@ -273,6 +273,17 @@ def test_a_server_that_dies_is_started_again(slow):
     assert metric(s, "llmq:model_loads_total", model_name="one") == 2
 
 
+def test_a_server_that_is_killed_while_it_loads_says_so(slow, tmp_path):
+    """As where memory runs out."""
+    s = slow("--test-load", tmp_path / "gate")
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        asked = pool.submit(s.post, "/v1/completions", {"model": "one", "prompt": "a"})
+        until(lambda: states(s)["one"] == "loading" and kids(s))
+        os.kill(kids(s)[0], signal.SIGKILL)
+        e = json.load(asked.result())["error"]
+    assert e["code"] == "model_load_failed" and "its server was ended by signal 9" in e["message"]
+
+
 def test_a_model_in_use_stays_until_it_is_free(slow):
     s = slow("--max-loaded", 1)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:

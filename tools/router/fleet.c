@@ -307,7 +307,11 @@ static void on_event(fleet *f, const keeper_event *e)
     ship *s = &f->ships[e->row];
     char why[sizeof s->why];
     s->doubtful = false;
-    snprintf(why, sizeof why, "%.380s", e->text[0] ? e->text : "its server ended without a word");
+    if (e->text[0] || e->code >= 0)
+        snprintf(why, sizeof why, "%.380s",
+                 e->text[0] ? e->text : "its server ended without a word");
+    else
+        snprintf(why, sizeof why, "its server was ended by signal %d", -e->code);
     if (e->what == KEEP_SIZED) {
         s->sized = e->code == 0;
         s->bytes = e->bytes;
