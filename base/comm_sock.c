@@ -47,6 +47,8 @@ typedef struct {
     kept *early, *first, **last;
 } sock_peer;
 
+enum { SOCK_RANKS = 1024 }; /* at most */
+
 typedef struct {
     sock_peer *peer; /* [size] */
     struct pollfd *poll;
@@ -385,7 +387,10 @@ lq_status comm_sock_open(comm *c, lq_err *err)
                                   .abort = sock_abort,
                                   .close = sock_close };
     const int rank = atoi(getenv("LLMQ_RANK")), size = atoi(getenv("LLMQ_RANKS"));
-    if (rank < 0 || rank >= size || size > 1024)
+    if (size > SOCK_RANKS)
+        return lq_fail(err, LQ_EVALUE, "LLMQ_RANKS: expected at most %d, found %d", SOCK_RANKS,
+                       size);
+    if (rank < 0 || rank >= size)
         return lq_fail(err, LQ_EVALUE, "LLMQ_RANK: expected 0 to %d, found %d", size - 1, rank);
     c->rank = rank;
     sock *s = c->own = calloc(1, sizeof *s);

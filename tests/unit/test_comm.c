@@ -186,6 +186,29 @@ TEST(a_process_without_a_launcher_is_the_only_rank)
     comm_close(c);
 }
 
+TEST(sockets_of_no_rank_are_an_error)
+{
+    static const struct {
+        const char *why, *rank, *ranks, *says;
+    } wrong[] = {
+        { "too many", "0", "1025", "LLMQ_RANKS: expected at most 1024, found 1025" },
+        { "beyond the last", "2", "2", "LLMQ_RANK: expected 0 to 1, found 2" },
+        { "below the first", "-1", "2", "LLMQ_RANK: expected 0 to 1, found -1" },
+    };
+    setenv("LLMQ_RANK_SOCKETS", "none/r", 1);
+    for (size_t i = 0; i < LQ_COUNT(wrong); i++) {
+        comm *c;
+        lq_err err = { "" };
+        setenv("LLMQ_RANK", wrong[i].rank, 1);
+        setenv("LLMQ_RANKS", wrong[i].ranks, 1);
+        CHECK(comm_open(&c, &err) == LQ_EVALUE && strstr(err.msg, wrong[i].says), "%s: %s",
+              wrong[i].why, err.msg);
+    }
+    unsetenv("LLMQ_RANK_SOCKETS");
+    unsetenv("LLMQ_RANK");
+    unsetenv("LLMQ_RANKS");
+}
+
 TEST(a_launcher_whose_library_is_missing_is_an_error)
 {
     comm *c;
@@ -254,6 +277,7 @@ int main(int argc, char **argv)
     RUN(a_rank_that_ends_the_job_tells_its_exit_code);
     RUN(waiting_ends_with_the_job);
     RUN(a_process_without_a_launcher_is_the_only_rank);
+    RUN(sockets_of_no_rank_are_an_error);
     RUN(a_launcher_whose_library_is_missing_is_an_error);
     RUN(mpi_moves_the_same_bytes_by_each_launcher_that_is_here);
     return check_end();
