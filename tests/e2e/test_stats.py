@@ -47,6 +47,8 @@ def test_one_part_of_text_has_the_sums_of_calibration(llmq, draft, tmp_path):
 
 
 ENV = [("an array of Slurm", [], {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "4"}),
+       ("an array of Slurm in steps", [], {"SLURM_ARRAY_TASK_ID": "6", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "2",
+                                           "SLURM_ARRAY_TASK_STEP": "4"}),
        ("an Indexed Job", ["--shard", "3"], {"JOB_COMPLETION_INDEX": "1"})]
 
 
@@ -56,6 +58,22 @@ def test_the_shard_is_found_in_the_environment(llmq, draft, tmp_path, why, more,
     llmq(*args, "--shard", "2/3", "-o", tmp_path / "said")
     llmq(*args, *more, "-o", tmp_path / "found", env={**os.environ, **env})
     assert digest(tmp_path / "said") == digest(tmp_path / "found")
+
+
+NOT_SHARDS = [("no count", {"SLURM_ARRAY_TASK_ID": "2"}, "of how many"),
+              ("no number", {"SLURM_ARRAY_TASK_ID": "x", "SLURM_ARRAY_TASK_COUNT": "3"}, "SLURM_ARRAY_TASK_ID: expected a number"),
+              ("between the steps", {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "0",
+                                     "SLURM_ARRAY_TASK_STEP": "2"}, "in steps of 2"),
+              ("a job's index is no number", {"JOB_COMPLETION_INDEX": "x"}, "JOB_COMPLETION_INDEX: expected a number"),
+              ("a job's index is too large", {"JOB_COMPLETION_INDEX": "3"}, "expected 1 to 3 of 3, found 4")]
+
+
+@pytest.mark.parametrize("why,env,text", NOT_SHARDS, ids=[x[0] for x in NOT_SHARDS])
+def test_an_environment_that_says_no_shard_is_refused(llmq, draft, tmp_path, why, env, text):
+    shard = ["--shard", "3"] if "JOB_COMPLETION_INDEX" in env else []
+    args = ["quantize", draft, "--stats-only", *shard, "-m", "gptq", *TEXT, "-o", tmp_path / "x"]
+    assert text in llmq(*args, env={**os.environ, **env}, code=2).stderr
+    assert not (tmp_path / "x").exists()
 
 
 def test_what_does_not_fit_is_refused(llmq, draft, model, tmp_path):
