@@ -1,15 +1,17 @@
 /* calib/stats_file.c - see stats_file.h. */
 #include "calib/stats_file.h"
 
-#include <cjson/cJSON.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/hash.h"
 #include "base/json.h"
 #include "calib/forward_pass.h"
 #include "formats/hf/safetensors.h"
 
 static const char format[] = "llmq-stats-1";
+enum { STATS_MAX_ABOUT = 1 << 20 };
 
 static lq_status no_room(lq_err *err)
 {
@@ -18,14 +20,30 @@ static lq_status no_room(lq_err *err)
 
 static size_t triangle(int64_t K) { return (size_t)K * ((size_t)K + 1) / 2; }
 
-enum { PART_H, PART_SUMS, PART_MAX, PART_COUNT, N_PARTS };
-static const char *const part_names[N_PARTS] = { "h", "sums", "max", "count" };
-static const lq_dtype part_types[N_PARTS] = { LQ_F32, LQ_F64, LQ_F32, LQ_I64 };
+enum { PART_H, PART_SUMS, PART_MAX, PART_COUNT, PART_HASH, N_PARTS };
+static const char *const part_names[N_PARTS] = { "h", "sums", "max", "count", "xxh3" };
+static const lq_dtype part_types[N_PARTS] = { LQ_F32, LQ_F64, LQ_F32, LQ_I64, LQ_U8 };
 
 static size_t part_elements(int part, int64_t K)
 {
     const size_t k = (size_t)K;
-    return part == PART_H ? triangle(K) : part == PART_SUMS ? 2 * k : part == PART_MAX ? k : k + 1;
+    switch (part) {
+    case PART_H:
+        return triangle(K);
+    case PART_SUMS:
+        return 2 * k;
+    case PART_MAX:
+        return k;
+    case PART_COUNT:
+        return k + 1;
+    default:
+        return sizeof(lq_hash);
+    }
+}
+
+static size_t part_bytes(int part, int64_t K)
+{
+    return part_elements(part, K) * lq_dtype_bytes(part_types[part]);
 }
 
 static void slot_name(char name[64], int64_t leaf, int64_t layer, int site, int64_t expert,
@@ -107,7 +125,7 @@ static lq_status begin_file(stats_writer *w, const char *path, const slots *o, i
                                           .dtype = part_types[part],
                                           .n_dims = 1,
                                           .shape = { (int64_t)n },
-                                          .bytes = n * lq_dtype_bytes(part_types[part]) };
+                                          .bytes = part_bytes(part, at->K) };
                 w->n++;
             }
     s = st_create(&w->w, path, w->t, w->n, err);
@@ -116,19 +134,30 @@ static lq_status begin_file(stats_writer *w, const char *path, const slots *o, i
     return s;
 }
 
+/* Bytes of a part, which the slot's hash is of too. */
+static lq_status put_part(stats_writer *w, lq_hasher *h, size_t at, size_t off, const void *p,
+                          size_t n, lq_err *err)
+{
+    lq_hasher_add(h, p, n);
+    return st_put(w->w, at, off, p, n, err);
+}
+
 /* A slot's sums, whose tensors begin at `at`. */
 static lq_status put_slot(stats_writer *w, size_t at, const cal_stats *st, bool want_h, lq_err *err)
 {
-    const size_t k = (size_t)st->K;
-    lq_status s = LQ_OK;
+    const size_t k = (size_t)st->K, counts = k * sizeof *st->reached;
+    lq_hasher *h = lq_hasher_new();
+    lq_status s = h ? LQ_OK : no_room(err);
     for (size_t i = 0, off = 0; i < k && want_h && !s; off += ++i * sizeof *st->H)
-        s = st_put(w->w, at, off, st->H + i * k, (i + 1) * sizeof *st->H, err);
+        s = put_part(w, h, at, off, st->H + i * k, (i + 1) * sizeof *st->H, err);
     at += want_h;
-    if (!s) s = st_put(w->w, at, 0, st->sum_abs, 2 * k * sizeof *st->sum_abs, err);
-    if (!s) s = st_put(w->w, at + 1, 0, st->max_abs, k * sizeof *st->max_abs, err);
-    if (!s) s = st_put(w->w, at + 2, 0, st->reached, k * sizeof *st->reached, err);
-    return s ? s
-             : st_put(w->w, at + 2, k * sizeof *st->reached, &st->tokens, sizeof st->tokens, err);
+    if (!s) s = put_part(w, h, at, 0, st->sum_abs, 2 * k * sizeof *st->sum_abs, err);
+    if (!s) s = put_part(w, h, at + 1, 0, st->max_abs, k * sizeof *st->max_abs, err);
+    if (!s) s = put_part(w, h, at + 2, 0, st->reached, counts, err);
+    if (!s) s = put_part(w, h, at + 2, counts, &st->tokens, sizeof st->tokens, err);
+    if (!h) return s;
+    const lq_hash of = lq_hasher_end(h);
+    return s ? s : st_put(w->w, at + 3, 0, of.b, sizeof of.b, err);
 }
 
 static cal_stats *slot_stats(cal_layer_stats *st, const slot *at)
@@ -213,65 +242,82 @@ lq_status stats_make(const char *path, src_source *src, const cal_samples *sampl
 
 /* ---- reading ---- */
 struct stats_set {
-    st_file *file; /* [n] */
+    st_file *file;            /* [n] */
+    const char *const *paths; /* borrowed */
     int n;
     int64_t leaves;
     int of[STATS_LEAVES]; /* the file that has a part; -1: none */
     cJSON *about;         /* of the first */
+    lq_buf record;        /* ... its record, spelled canonically */
 };
 
-static lq_status read_about(cJSON **out, const st_file *f, const char *path, lq_err *err)
+static lq_status read_about(cJSON **out, const st_file *f, lq_err *err)
 {
     const st_tensor *t = st_find(f, "about");
     const char *is = NULL;
-    char *text = t ? malloc(t->bytes + 1) : NULL;
     *out = NULL;
-    if (text) {
-        memcpy(text, t->data, t->bytes);
-        text[t->bytes] = 0;
-        *out = cJSON_Parse(text);
-        free(text);
-    }
-    if (*out && !js_str(*out, "format", true, &is, NULL) && strcmp(is, format) == 0) return LQ_OK;
+    if (t && !js_parse(out, (const char *)t->data, t->bytes, STATS_MAX_ABOUT, JS_UNIQUE, NULL) &&
+        !js_str(*out, "format", true, &is, NULL) && strcmp(is, format) == 0)
+        return LQ_OK;
     return lq_fail(err, LQ_EFORMAT,
-                   "%s: expected statistics of `llmq quantize --stats-only`, found none", path);
+                   "expected statistics of `llmq quantize --stats-only`, found none");
 }
 
-static lq_status add_file(stats_set *s, int i, const char *path, lq_err *err)
+/* The first file's record is kept; others must have the same. */
+static lq_status take_record(stats_set *s, const cJSON *about, int64_t leaves, lq_err *err)
 {
-    cJSON *about;
-    const cJSON *x;
-    int64_t leaves;
-    lq_status st = st_open(&s->file[i], path, err);
-    if (st) return st;
-    s->n = i + 1;
-    st = read_about(&about, &s->file[i], path, err);
-    if (!st) st = js_i64(about, "leaves", true, 1, STATS_LEAVES, &leaves, err);
-    if (!st && s->about &&
-        (leaves != s->leaves || !cJSON_Compare(js_get(about, "record"), stats_record(s), true)))
+    lq_buf text = { 0 };
+    const cJSON *record = js_get(about, "record");
+    if (!cJSON_IsObject(record))
+        return lq_fail(err, LQ_EFORMAT, "expected a record of what it was made of, found none");
+    lq_status st = js_canonical(&text, record, err);
+    if (!st && !s->record.n) {
+        s->record = text;
+        s->leaves = leaves;
+        return LQ_OK;
+    }
+    if (!st &&
+        (leaves != s->leaves || text.n != s->record.n || memcmp(text.p, s->record.p, text.n) != 0))
         st = lq_fail(err, LQ_EVALUE,
-                     "%s: expected a shard of the same model, text and options, found another",
-                     path);
-    if (!st) s->leaves = leaves;
-    const cJSON *have = st ? NULL : js_get(about, "have");
+                     "expected a shard of the same model, text and options, found another");
+    free(text.p);
+    return st;
+}
+
+static lq_status take_parts(stats_set *s, const cJSON *about, int file, lq_err *err)
+{
+    const cJSON *x, *have = js_get(about, "have");
     cJSON_ArrayForEach(x, have)
     {
-        const int64_t k =
-            cJSON_IsNumber(x) && x->valuedouble >= 0 && x->valuedouble < (double)leaves
-                ? (int64_t)x->valuedouble
-                : -1;
-        if (k < 0 || s->of[k] >= 0) {
-            st = lq_fail(err, LQ_EVALUE, "%s: expected each part once, found part %lld again", path,
-                         (long long)k);
-            break;
-        }
-        s->of[k] = i;
+        int64_t k;
+        char found[64];
+        if (!js_whole(x, 0, s->leaves - 1, &k))
+            return lq_fail(err, LQ_EFORMAT, "have: expected parts below %lld, found %s",
+                           (long long)s->leaves, js_describe(found, x));
+        if (s->of[k] >= 0)
+            return lq_fail(err, LQ_EVALUE, "expected each part once, found part %lld again",
+                           (long long)k);
+        s->of[k] = file;
     }
+    return LQ_OK;
+}
+
+static lq_status add_file(stats_set *s, int i, lq_err *err)
+{
+    cJSON *about;
+    int64_t leaves = 0;
+    lq_status st = st_open(&s->file[i], s->paths[i], err);
+    if (st) return st;
+    s->n = i + 1;
+    st = read_about(&about, &s->file[i], err);
+    if (!st) st = js_i64(about, "leaves", true, 1, STATS_LEAVES, &leaves, err);
+    if (!st) st = take_record(s, about, leaves, err);
+    if (!st) st = take_parts(s, about, i, err);
     if (!s->about)
         s->about = about;
     else
         cJSON_Delete(about);
-    return st;
+    return st ? lq_wrap(err, st, "%s", s->paths[i]) : LQ_OK;
 }
 
 lq_status stats_open(stats_set **out, const char *const *paths, int n, lq_err *err)
@@ -282,11 +328,12 @@ lq_status stats_open(stats_set **out, const char *const *paths, int n, lq_err *e
         *out = NULL;
         return no_room(err);
     }
+    s->paths = paths;
     for (int i = 0; i < STATS_LEAVES; i++)
         s->of[i] = -1;
     lq_status st = LQ_OK;
     for (int i = 0; i < n && !st; i++)
-        st = add_file(s, i, paths[i], err);
+        st = add_file(s, i, err);
     for (int64_t k = 0; k < s->leaves && !st; k++)
         if (s->of[k] < 0)
             st = lq_fail(err, LQ_EVALUE,
@@ -305,56 +352,89 @@ void stats_close(stats_set *s)
     if (s) {
         free(s->file);
         cJSON_Delete(s->about);
+        free(s->record.p);
     }
     free(s);
 }
 
 const cJSON *stats_record(const stats_set *s) { return js_get(s->about, "record"); }
 
-static const uint8_t *tensor_of(const stats_set *s, int64_t leaf, const slot *at, int part)
+/* What a part of the text has of a slot, as it was written. */
+static lq_status find_parts(const uint8_t *part[N_PARTS], const stats_set *s, int64_t leaf,
+                            const slot *at, bool want_h, lq_err *err)
 {
-    char name[64];
-    slot_name(name, leaf, at->layer, at->site, at->expert, part);
-    const st_tensor *t = st_find(&s->file[s->of[leaf]], name);
-    const size_t want = part_elements(part, at->K) * lq_dtype_bytes(part_types[part]);
-    return t && t->dtype == part_types[part] && t->bytes == want ? t->data : NULL;
+    for (int i = want_h ? PART_H : PART_SUMS; i < N_PARTS; i++) {
+        char name[64];
+        slot_name(name, leaf, at->layer, at->site, at->expert, i);
+        const st_tensor *t = st_find(&s->file[s->of[leaf]], name);
+        if (!t || t->dtype != part_types[i] || t->bytes != part_bytes(i, at->K))
+            return lq_fail(err, LQ_EVALUE, "%s: expected %s of %lld inputs, found none",
+                           s->paths[s->of[leaf]], name, (long long)at->K);
+        part[i] = t->data;
+    }
+    return LQ_OK;
+}
+
+static lq_status check_hash(const uint8_t *const part[N_PARTS], const stats_set *s, int64_t leaf,
+                            const slot *at, bool want_h, lq_err *err)
+{
+    lq_hasher *h = lq_hasher_new();
+    if (!h) return no_room(err);
+    for (int i = want_h ? PART_H : PART_SUMS; i < PART_HASH; i++)
+        lq_hasher_add(h, part[i], part_bytes(i, at->K));
+    const lq_hash found = lq_hasher_end(h);
+    if (memcmp(found.b, part[PART_HASH], sizeof found.b) == 0) return LQ_OK;
+    return lq_fail(err, LQ_EFORMAT,
+                   "%s: layer %lld, part %lld: expected what was written, found other bytes: the "
+                   "file is damaged",
+                   s->paths[s->of[leaf]], (long long)at->layer, (long long)leaf);
+}
+
+/* Adds one part of the text. False: what no text gives. */
+static bool add_parts(cal_stats *to, const uint8_t *const part[N_PARTS], bool want_h)
+{
+    const size_t k = (size_t)to->K;
+    int64_t tokens, count;
+    bool good = true;
+    memcpy(&tokens, part[PART_COUNT] + k * sizeof tokens, sizeof tokens);
+    if (tokens < 0 || tokens > JS_MAX_INT) return false;
+    for (size_t i = 0, off = 0; i < k && want_h; off += ++i)
+        for (size_t j = 0; j <= i; j++) {
+            float x;
+            memcpy(&x, part[PART_H] + (off + j) * sizeof x, sizeof x);
+            good &= isfinite(to->H[i * k + j] += x) != 0;
+        }
+    for (size_t i = 0; i < 2 * k; i++) {
+        double x;
+        memcpy(&x, part[PART_SUMS] + i * sizeof x, sizeof x);
+        good &= x >= 0 && isfinite(to->sum_abs[i] += x);
+    }
+    for (size_t i = 0; i < k && good; i++) {
+        float x;
+        memcpy(&x, part[PART_MAX] + i * sizeof x, sizeof x);
+        memcpy(&count, part[PART_COUNT] + i * sizeof count, sizeof count);
+        good = x >= 0 && isfinite(x) && count >= 0 && count <= tokens;
+        if (x > to->max_abs[i]) to->max_abs[i] = x;
+        if (good) to->reached[i] += count;
+    }
+    to->tokens += tokens;
+    return good;
 }
 
 /* Sums of all parts, in their order. */
 static lq_status sum_slot(cal_stats *to, const stats_set *s, const slot *at, bool want_h,
                           lq_err *err)
 {
-    const size_t k = (size_t)at->K;
     for (int64_t leaf = 0; leaf < s->leaves; leaf++) {
         const uint8_t *part[N_PARTS];
-        for (int i = want_h ? PART_H : PART_SUMS; i < N_PARTS; i++)
-            if (!(part[i] = tensor_of(s, leaf, at, i)))
-                return lq_fail(
-                    err, LQ_EVALUE,
-                    "statistics: layer %lld: expected %s of %lld inputs (site %d), found none",
-                    (long long)at->layer, part_names[i], (long long)at->K, at->site);
-        for (size_t i = 0, off = 0; i < k && want_h; off += ++i)
-            for (size_t j = 0; j <= i; j++) {
-                float x;
-                memcpy(&x, part[PART_H] + (off + j) * sizeof x, sizeof x);
-                to->H[i * k + j] += x;
-            }
-        for (size_t i = 0; i < 2 * k; i++) {
-            double x;
-            memcpy(&x, part[PART_SUMS] + i * sizeof x, sizeof x);
-            to->sum_abs[i] += x;
-        }
-        for (size_t i = 0; i < k; i++) {
-            float x;
-            int64_t count;
-            memcpy(&x, part[PART_MAX] + i * sizeof x, sizeof x);
-            memcpy(&count, part[PART_COUNT] + i * sizeof count, sizeof count);
-            if (x > to->max_abs[i]) to->max_abs[i] = x;
-            to->reached[i] += count;
-        }
-        int64_t tokens;
-        memcpy(&tokens, part[PART_COUNT] + k * sizeof tokens, sizeof tokens);
-        to->tokens += tokens;
+        lq_status e = find_parts(part, s, leaf, at, want_h, err);
+        if (!e) e = check_hash(part, s, leaf, at, want_h, err);
+        if (e) return e;
+        if (!add_parts(to, part, want_h))
+            return lq_fail(
+                err, LQ_EVALUE,
+                "%s: layer %lld, part %lld: expected sums of finite inputs, found others",
+                s->paths[s->of[leaf]], (long long)at->layer, (long long)leaf);
     }
     return LQ_OK;
 }
@@ -390,22 +470,29 @@ lq_status stats_read(const stats_set *s, cal_layer_stats *st, const arch_config 
 }
 
 /* ---- one file of all parts ---- */
-/* The slots that the files have, by the names of part 0. */
+/* The slots that the files have, by the names of part 0; all parts of the text have them. */
 static lq_status slots_of(slots *o, bool *want_h, const stats_set *s, lq_err *err)
 {
     const st_file *f = &s->file[s->of[0]];
+    const uint8_t *part[N_PARTS];
+    lq_status e = LQ_OK;
     *o = (slots){ .v = calloc(f->n + 1, sizeof *o->v) };
     *want_h = false;
     if (!o->v) return no_room(err);
     for (size_t i = 0; i < f->n; i++) {
         long long layer, expert;
         int site, end = 0;
-        const char *name = f->tensors[i].name;
-        if (sscanf(name, "0.%lld.%d.%lld.%n", &layer, &site, &expert, &end) != 3 || !end) continue;
-        if (strcmp(name + end, part_names[PART_H]) == 0) *want_h = true;
-        if (strcmp(name + end, part_names[PART_MAX]) == 0)
-            o->v[o->n++] = (slot){ layer, expert, f->tensors[i].shape[0], site };
+        const st_tensor *t = &f->tensors[i];
+        if (sscanf(t->name, "0.%lld.%d.%lld.%n", &layer, &site, &expert, &end) != 3 || !end)
+            continue;
+        if (strcmp(t->name + end, part_names[PART_H]) == 0) *want_h = true;
+        if (strcmp(t->name + end, part_names[PART_MAX]) == 0 && t->bytes >= sizeof(float))
+            o->v[o->n++] = (slot){ layer, expert, (int64_t)(t->bytes / sizeof(float)), site };
     }
+    for (size_t i = 0; i < o->n && !e; i++)
+        for (int64_t leaf = 0; leaf < s->leaves && !e; leaf++)
+            e = find_parts(part, s, leaf, &o->v[i], *want_h, err);
+    if (e) return e;
     return o->n ? LQ_OK : lq_fail(err, LQ_EVALUE, "statistics: expected some, found none");
 }
 

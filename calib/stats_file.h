@@ -11,6 +11,7 @@
  *     PART.LAYER.SITE.EXPERT.sums   f64 [2 K]: of |x|, of x^2
  *     PART.LAYER.SITE.EXPERT.max    f32 [K]
  *     PART.LAYER.SITE.EXPERT.count  i64 [K + 1]: tokens that reached the limit; tokens
+ *     PART.LAYER.SITE.EXPERT.xxh3   u8 [16]: hash of the bytes of h, sums, max, count
  *
  * SITE: a cal_site; EXPERT: -1 of what a layer has once. In a merged file PART is 0 and `leaves` is 1. */
 #ifndef LLMQ_CALIB_STATS_FILE_H
@@ -37,14 +38,16 @@ lq_status stats_make(const char *path, src_source *src, const cal_samples *sampl
 
 /* Files that have all parts together. */
 typedef struct stats_set stats_set;
-/* Errors: those of reading; LQ_EVALUE: a part is missing, or twice there, or the files are not of one record. */
+/* paths: borrowed until stats_close. Errors: those of reading; LQ_EVALUE: a part is missing, or twice there, or the
+ * files are not of one record. */
 lq_status stats_open(stats_set **s, const char *const *paths, int n, lq_err *err);
 void stats_close(stats_set *s);
 const cJSON *stats_record(const stats_set *s);
-/* As cal_statistics. Errors: LQ_EVALUE (it has none of them), LQ_ENOMEM. */
+/* As cal_statistics. Errors: LQ_EVALUE (it has none of them, or such as no text gives), LQ_EFORMAT (other bytes than were
+ * written), LQ_ENOMEM. */
 lq_status stats_read(const stats_set *s, cal_layer_stats *st, const arch_config *c, int64_t layer,
                      int64_t first, int64_t n, bool want_h, lq_err *err);
-/* All parts added up, as one file. */
+/* All parts added up, as one file. Errors: those of stats_read, LQ_EIO. */
 lq_status stats_merge(const char *path, const stats_set *s, lq_err *err);
 
 #endif

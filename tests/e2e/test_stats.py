@@ -1,6 +1,8 @@
 """llmq quantize --stats-only, llmq stats merge, quantize --stats: the same sums from any number of shards."""
+import json
 import os
 import pathlib
+import struct
 
 import pytest
 
@@ -93,3 +95,55 @@ def test_what_does_not_fit_is_refused(llmq, draft, model, tmp_path):
             ("--shard needs --stats-only", 2, "quantize", draft, "--shard", "1/2", "-o", tmp_path / "x", *args)]:
         assert text in llmq(*command, code=code).stderr, command
     assert not (tmp_path / "x").exists()
+
+
+def test_a_damaged_file_is_refused(llmq, draft, tmp_path):
+    """A byte of any part, and a cut; the result of such sums would look like any other."""
+    args = ["-m", "gptq", *TEXT]
+    one, two = shards(llmq, draft, tmp_path, 2, *args)
+    right = one.read_bytes()
+    head = struct.unpack("<Q", right[:8])[0]
+    table = json.loads(right[8:8 + head])
+    for part in ("h", "sums", "max", "count", "xxh3"):
+        at = 8 + head + table[f"3.1.0.-1.{part}"]["data_offsets"][0] + 2
+        one.write_bytes(right[:at] + bytes([right[at] ^ 1]) + right[at + 1:])
+        assert "part 3: expected what was written" in llmq("stats", "merge", one, two, "-o", tmp_path / "x", code=3).stderr, part
+        run = llmq("quantize", draft, "--stats", one, "--stats", two, "-o", tmp_path / "x", *args, code=3)
+        assert f"{one}: layer 1, part 3: expected what was written" in run.stderr, part
+    one.write_bytes(right[:-1])
+    assert f"{one}: tensor 'about': data_offsets" in llmq("stats", "merge", one, two, "-o", tmp_path / "x", code=3).stderr
+    assert not (tmp_path / "x").exists()
+
+
+def made_file(path, tensors, **about):
+    text = json.dumps({"format": "llmq-stats-1", "leaves": 1, "have": [0], "record": {"a": 1}, **about}).encode()
+    table, data = {}, b""
+    for name, dtype, shape, n in [("about", "U8", [len(text)], len(text)), *tensors]:
+        table[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + n]}
+        data += text if name == "about" else bytes(n)
+    head = json.dumps(table).encode()
+    path.write_bytes(struct.pack("<Q", len(head)) + head + data)
+    return path
+
+
+MADE = [("a width that no sums have", [("0.0.0.-1.max", "U8", [1 << 20], 1 << 20), ("0.0.0.-1.h", "F32", [1], 4)], {}, "expected 0.0.0.-1.h of 262144"),
+        ("a width beyond all files", [("0.0.0.-1.max", "F32", [1 << 40, 0], 0)], {}, "expected some, found none"),
+        ("no record", [], {"record": None}, "expected a record"),
+        ("a part that is no number", [], {"have": ["x"]}, "expected parts below 1")]
+
+
+@pytest.mark.parametrize("why,tensors,about,text", MADE, ids=[x[0] for x in MADE])
+def test_a_made_up_file_is_refused_before_anything_is_written(llmq, tmp_path, why, tensors, about, text):
+    s = made_file(tmp_path / "s", tensors, **about)
+    run = llmq("stats", "merge", s, "-o", tmp_path / "x", code=3)
+    assert text in run.stderr
+    assert not (tmp_path / "x").exists()
+
+
+def test_records_are_compared_in_the_time_of_their_text(llmq, tmp_path):
+    """Not in 2 to the power of their depth."""
+    record = {}
+    for _ in range(50):
+        record = {"a": record}
+    files = [made_file(tmp_path / str(k), [], leaves=2, have=[k], record=record) for k in range(2)]
+    assert "expected some, found none" in llmq("stats", "merge", *files, "-o", tmp_path / "x", code=3, timeout=60).stderr
