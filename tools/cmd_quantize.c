@@ -419,7 +419,9 @@ static lq_status check_stats(const quantize_opts *o, const qz_opts *q, const com
                        o->method);
     if (any && (ranks || strcmp(o->device, "cpu") != 0))
         return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected one process, on the CPU", name);
-    return LQ_OK;
+    if (o->stats_only && o->report)
+        return lq_fail(err, LQ_EUSAGE, "--report: --stats-only makes no model that it could be of");
+    return output_check_own("--out", o->out, o->stats.v, o->stats.n, err);
 }
 
 static lq_status run_model_free(const cmd_ctx *c, const quantize_opts *o, lq_err *err)
@@ -526,12 +528,12 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     s = carried_tok_open(&tok, src, qz_calibrated(&q) || checked, err);
     const dataset_opts mix = { src, tok.tok, o->samples, o->len, (uint64_t)o->seed };
     if (!s && qz_calibrated(&q)) s = quantize_samples(&samples, o->calib, &mix, usual, err);
+    const stats_subject of = { seen, form != NULL, &samples, &q };
     if (!s && o->stats_only) {
-        s = quantize_stats_make(o->out, seen, &samples, &q, o->shard, p, c->job, err);
+        s = quantize_stats_make(o->out, seen, &of, o->shard, p, c->job, err);
         goto done;
     }
-    if (!s && o->stats.n)
-        s = quantize_stats_open(&stats, o->stats.v, o->stats.n, seen, &samples, &q, err);
+    if (!s && o->stats.n) s = quantize_stats_open(&stats, o->stats.v, o->stats.n, &of, err);
     if (!s && checked) s = quantize_held_out(&check, &samples, o->calib, &mix, err);
     if (s) goto done;
     qz_job job = { .o = &q,

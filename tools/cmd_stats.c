@@ -1,5 +1,6 @@
 /* tools/cmd_stats.c - `llmq stats merge FILE... -o OUT`: shards of `quantize --stats-only` as one file. */
 #include "calib/stats_file.h"
+#include "tools/cli/outputs.h"
 #include "tools/cmds.h"
 
 #include <stdlib.h>
@@ -19,10 +20,8 @@ static lq_status stats_run(const cmd_ctx *c, const void *opts, lq_err *err)
     stats_set *s = NULL;
     if (strcmp(c->argv[0], "merge") != 0)
         return lq_fail(err, LQ_EUSAGE, "expected merge, found '%.60s'", c->argv[0]);
-    for (int i = 1; i < c->argc; i++)
-        if (strcmp(c->argv[i], o->out) == 0)
-            return lq_fail(err, LQ_EUSAGE, "--out: expected a file of its own, found '%s'", o->out);
-    lq_status st = stats_open(&s, c->argv + 1, c->argc - 1, err);
+    lq_status st = output_check_own("--out", o->out, c->argv + 1, c->argc - 1, err);
+    if (!st) st = stats_open(&s, c->argv + 1, c->argc - 1, err);
     if (!st) st = stats_merge(o->out, s, err);
     stats_close(s);
     return st;

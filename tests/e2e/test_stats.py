@@ -82,6 +82,7 @@ def test_what_does_not_fit_is_refused(llmq, draft, model, tmp_path):
     args = ["-m", "gptq", *TEXT]
     one, two = shards(llmq, draft, tmp_path, 2, *args)
     stats = ["--stats", one, "--stats", two]
+    (tmp_path / "link").hardlink_to(one)
     for text, code, *command in [
             ("part 8 is in none", 3, "stats", "merge", one, "-o", tmp_path / "x"),
             ("found part 0 again", 3, "stats", "merge", one, two, one, "-o", tmp_path / "x"),
@@ -89,12 +90,29 @@ def test_what_does_not_fit_is_refused(llmq, draft, model, tmp_path):
             ("expected merge", 2, "stats", "split", one, "-o", tmp_path / "x"),
             ("found another source", 3, "quantize", model, *stats, "-o", tmp_path / "x", *args),
             ("found another calibration", 3, "quantize", draft, *stats, "-o", tmp_path / "x", *args, "--seed", "7"),
+            ("found another rotation", 3, "quantize", draft, *stats, "-o", tmp_path / "x", *args, "--rotate"),
+            ("--out: expected a file of its own", 2, "quantize", draft, *stats, "-o", one.parent / "." / one.name, *args),
+            ("--out: expected a file of its own", 2, "stats", "merge", one, two, "-o", tmp_path / "link"),
+            ("--report: --stats-only makes no model", 2, "quantize", draft, "--stats-only", "--report", tmp_path / "r", "-o", tmp_path / "x", *args),
             ("expected a method that goes by text", 2, "quantize", draft, *stats, "-o", tmp_path / "x", "-m", "rtn"),
             ("--shard: expected 1 to 2 of 2", 2, "quantize", draft, "--stats-only", "--shard", "3/2", "-o", tmp_path / "x", *args),
             ("at most 16 shards", 2, "quantize", draft, "--stats-only", "--shard", "3/17", "-o", tmp_path / "x", *args),
             ("--shard needs --stats-only", 2, "quantize", draft, "--shard", "1/2", "-o", tmp_path / "x", *args)]:
         assert text in llmq(*command, code=code).stderr, command
     assert not (tmp_path / "x").exists()
+
+
+def test_sums_are_of_the_weights_that_are_rounded(llmq, draft, tmp_path):
+    """Rotated or in GGUF's order the inputs are others, though the source is the same."""
+    (tmp_path / "c.ids").write_text(" ".join(str(i * 7919 % 61) for i in range(256)))
+    few = ["--calib", tmp_path / "c.ids", "--calib-samples", "4", "--calib-len", "16", "--no-check"]
+    for model, what, args in [(draft, "rotation", ["-m", "gptq", "--rotate", "--seed", "3"]),
+                              (ARCH / "falcon-h1", "form", ["-m", "gptq", "--to", "gguf:Q8_0"])]:
+        llmq("quantize", model, "--stats-only", "-o", tmp_path / what, *args, *few)
+        llmq("quantize", model, "--stats", tmp_path / what, "-o", tmp_path / f"{what}.made", *args, *few)
+        plain = [x for x in args if x not in ("--rotate", "--to", "gguf:Q8_0")]
+        run = llmq("quantize", model, "--stats", tmp_path / what, "-o", tmp_path / "x", *plain, *few, code=3)
+        assert f"found another {what}" in run.stderr
 
 
 def test_a_damaged_file_is_refused(llmq, draft, tmp_path):

@@ -181,3 +181,13 @@ lq_status output_check_place(const char *option, const char *out, bool folder,
     free(target);
     return s ? lq_wrap(err, s, "%s", option) : LQ_OK;
 }
+
+lq_status output_check_own(const char *option, const char *out, const char *const *read, int n,
+                           lq_err *err)
+{
+    for (int i = 0; i < n && out; i++)
+        if (lq_same_file(read[i], out))
+            return lq_fail(err, LQ_EUSAGE, "%s: expected a file of its own, found '%s'", option,
+                           out);
+    return LQ_OK;
+}

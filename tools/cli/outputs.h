@@ -18,6 +18,9 @@
  *     the place of a shard */
 lq_status output_check_place(const char *option, const char *out, bool folder,
                              const src_source *src, const char *given, lq_err *err);
+/* Is it one of the files that are read? LQ_EUSAGE names it. out NULL: there is none. */
+lq_status output_check_own(const char *option, const char *out, const char *const *read, int n,
+                           lq_err *err);
 /* Is the name's ending another format's? format: "llmq", "gguf", "safetensors" for the one file;
  * folder: the result is one, whatever its format. LQ_EUSAGE names both; or a file is there
  * and is no model's. */

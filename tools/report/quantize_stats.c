@@ -13,19 +13,22 @@
 #include "tools/cli/progress.h"
 
 /* What the sums follow from. NULL: out of memory. */
-static cJSON *record_of(const src_source *src, const cal_samples *samples, const qz_opts *q)
+static cJSON *record_of(const stats_subject *of)
 {
     lq_hash h;
     char hex[33];
-    if (src_fingerprint(&h, src, NULL)) return NULL;
+    if (src_fingerprint(&h, of->src, NULL)) return NULL;
     cJSON *o = cJSON_CreateObject();
     lq_hash_hex(hex, &h);
     cJSON_AddStringToObject(o, "source", hex);
-    cJSON_AddItemToObject(o, "calibration", cal_samples_json(samples));
+    cJSON_AddItemToObject(o, "calibration", cal_samples_json(of->samples));
     cJSON_AddStringToObject(o, "kernels", k_name());
     cJSON_AddStringToObject(o, "blas", openblas_get_corename());
-    cJSON_AddBoolToObject(o, "h", qz_needs_h(q));
-    cJSON_AddNumberToObject(o, "limit", qz_outlier_threshold(q));
+    cJSON_AddBoolToObject(o, "h", qz_needs_h(of->q));
+    cJSON_AddNumberToObject(o, "limit", qz_outlier_threshold(of->q));
+    cJSON_AddStringToObject(o, "form", of->gguf_form ? "gguf" : "source");
+    cJSON_AddNumberToObject(o, "rotation", of->q->rotate ? (double)of->q->rotate_seed : -1);
+    cJSON_AddBoolToObject(o, "wide", of->q->rotate && qz_rounds_outer(of->q));
     return o;
 }
 
@@ -83,27 +86,28 @@ static lq_status read_shard(stats_make_opts *o, const char *text, lq_err *err)
     return LQ_OK;
 }
 
-lq_status quantize_stats_make(const char *out, src_source *src, const cal_samples *samples,
-                              const qz_opts *q, const char *shard, pool *p, const lq_job *job,
-                              lq_err *err)
+lq_status quantize_stats_make(const char *out, src_source *src, const stats_subject *of,
+                              const char *shard, pool *p, const lq_job *job, lq_err *err)
 {
-    stats_make_opts o = { .want_h = qz_needs_h(q), .outlier = (float)qz_outlier_threshold(q) };
+    stats_make_opts o = { .want_h = qz_needs_h(of->q),
+                          .outlier = (float)qz_outlier_threshold(of->q) };
     lq_status s = read_shard(&o, shard, err);
-    cJSON *record = s ? NULL : record_of(src, samples, q);
+    cJSON *record = s ? NULL : record_of(of);
     o.record = record;
     if (!s && !record) s = lq_fail(err, LQ_ENOMEM, "no memory for statistics");
-    if (!s) s = stats_make(out, src, samples, &o, p, job, err);
+    if (!s) s = stats_make(out, src, of->samples, &o, p, job, err);
     prog_end();
     if (!s) prog_say(LOG_INFO, "%s: statistics of share %d of %d", out, o.shard + 1, o.n);
     cJSON_Delete(record);
     return s;
 }
 
-lq_status quantize_stats_open(stats_set **s, const char *const *paths, int n, const src_source *src,
-                              const cal_samples *samples, const qz_opts *q, lq_err *err)
+lq_status quantize_stats_open(stats_set **s, const char *const *paths, int n,
+                              const stats_subject *of, lq_err *err)
 {
-    static const char *const parts[] = { "source", "calibration", "kernels", "blas", "h", "limit" };
-    cJSON *own = record_of(src, samples, q);
+    static const char *const parts[] = { "source", "calibration", "kernels",  "blas", "h",
+                                         "limit",  "form",        "rotation", "wide" };
+    cJSON *own = record_of(of);
     lq_status st =
         own ? stats_open(s, paths, n, err) : lq_fail(err, LQ_ENOMEM, "no memory for statistics");
     for (size_t i = 0; i < LQ_COUNT(parts) && !st; i++)

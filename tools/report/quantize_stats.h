@@ -5,12 +5,19 @@
 #include "calib/stats_file.h"
 #include "quantize/methods/method.h"
 
+/* What the sums are of. */
+typedef struct {
+    const src_source *src; /* as it is quantized */
+    bool gguf_form;        /* ... and that is src_gguf_form's */
+    const cal_samples *samples;
+    const qz_opts *q;
+} stats_subject;
+
 /* shard: "i/N", "N", or NULL: as the environment says, else all. Errors: LQ_EUSAGE, those of stats_make. */
-lq_status quantize_stats_make(const char *out, src_source *src, const cal_samples *samples,
-                              const qz_opts *q, const char *shard, pool *p, const lq_job *job,
-                              lq_err *err);
-/* Files of this source, text and kind of statistics. Errors: LQ_EVALUE, those of stats_open. */
-lq_status quantize_stats_open(stats_set **s, const char *const *paths, int n, const src_source *src,
-                              const cal_samples *samples, const qz_opts *q, lq_err *err);
+lq_status quantize_stats_make(const char *out, src_source *src, const stats_subject *of,
+                              const char *shard, pool *p, const lq_job *job, lq_err *err);
+/* Files that are of this. Errors: LQ_EVALUE, those of stats_open. */
+lq_status quantize_stats_open(stats_set **s, const char *const *paths, int n,
+                              const stats_subject *of, lq_err *err);
 
 #endif
