@@ -110,6 +110,9 @@ static inline grid_spec layer_spec(const work *w, const qt_scheme *s, bool searc
 lq_status layer_absmax(const work *w, const unit *u, float *absmax, lq_err *err);
 /* NVFP4's scale of the whole tensor, of u as it is now. LQ_EVALUE. */
 lq_status layer_tensor_scale(qz_out *out, const work *w, const unit *u, lq_err *err);
+/* Of 8-bit floats with one scale a tensor: q, k and v have one, and gate and up, as engines make one of them. Writes the
+ * largest weight of these where fp8.h looks for it. */
+void layer_float_scale(qz_out *out, const work *w, const plan_entry *e);
 /* u->loss_rtn: what plain rounding of the weights as they are loses by u's statistics. Errors:
  * LQ_ENOMEM. */
 lq_status layer_measure_rtn(work *w, unit *u, lq_err *err);

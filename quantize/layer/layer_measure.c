@@ -38,11 +38,9 @@ static int fused_with(arch_role r)
     return 0;
 }
 
-/* The largest weight of what is fused with u, in the source; folding may make some of them larger by far less than
- * ROOM, which scales in e4m3 have above and below. */
+/* The largest weight of what is fused with e, in the source. */
 static float fused_absmax(const work *w, const plan_entry *e)
 {
-    enum { ROOM = 8 };
     float most = 0;
     for (size_t i = 0; i < w->how.plan->n; i++) {
         const plan_entry *o = &w->how.plan->e[i];
@@ -50,14 +48,24 @@ static float fused_absmax(const work *w, const plan_entry *e)
             o->expert == e->expert && o->src->scanned && fused_with(o->role) == fused_with(e->role))
             most = fmaxf(most, o->src->largest);
     }
-    return w->fold ? ROOM * most : most;
+    return most;
+}
+
+void layer_float_scale(qz_out *out, const work *w, const plan_entry *e)
+{
+    const float most = fused_with(e->role) ? fused_absmax(w, e) : 0;
+    memcpy(out->w[QT_SCALES], &most, sizeof most);
 }
 
 lq_status layer_tensor_scale(qz_out *out, const work *w, const unit *u, lq_err *err)
 {
+    enum {
+        ROOM = 8
+    }; /* folding makes weights larger by far less, which scales in e4m3 have above and below */
     float absmax, scale;
     const lq_status s = layer_absmax(w, u, &absmax, err);
-    if (!s && fused_with(u->t->e->role)) absmax = fmaxf(absmax, fused_absmax(w, u->t->e));
+    if (!s && fused_with(u->t->e->role))
+        absmax = fmaxf(absmax, (w->fold ? ROOM : 1) * fused_absmax(w, u->t->e));
     scale = s ? 1 : fp4_tensor_scale(absmax);
     memcpy(out->w[QT_SCALES2], &scale, sizeof scale);
     return s;

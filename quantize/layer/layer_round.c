@@ -199,6 +199,7 @@ lq_status layer_start_unit(work *w, const unit *u, lq_err *err)
         if (s.n_out) layer_note(&t->rep, "%lld outlier inputs", (long long)s.n_out);
     }
     lq_status st = qz_out_alloc(&t->out, &s, e->count * e->N, e->K, &w->out.arena, err);
+    if (!st && s.kind == QT_E4M3 && !s.rows && !s.group) layer_float_scale(&t->out, w, e);
     if (st || !s.recip) return st;
     return layer_tensor_scale(&t->out, w, u, err);
 }

@@ -13,7 +13,8 @@
 #include "kernels/core/pool.h"
 #include "quantize/methods/out.h"
 
-/* W [N,K] of dtype d, finite. out->t.scheme: QT_E4M3. Errors: LQ_ENOMEM. */
+/* W [N,K] of dtype d, finite. out->t.scheme: QT_E4M3. Its scales' places hold the largest magnitude of what shares
+ * them besides W, or 0. Errors: LQ_ENOMEM. */
 lq_status fp8_run(qz_out *out, const void *W, lq_dtype d, pool *p, lq_err *err);
 /* The scales alone: out->w[QT_SCALES]. */
 lq_status fp8_scales(qz_out *out, const void *W, lq_dtype d, pool *p, lq_err *err);

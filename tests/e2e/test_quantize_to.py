@@ -130,16 +130,18 @@ def test_a_scheme_of_compressed_tensors(llmq, draft, tmp_path, name, strategy, g
     assert logits[0] == logits[1]
 
 
+@pytest.mark.parametrize("kind, name", [("nvfp4", "weight_global_scale"), ("fp8-tensor", "weight_scale")])
 @pytest.mark.parametrize("more", [["-m", "rtn"], ["-m", "gptq", "--calib-samples", "8", "--no-check"]])
-def test_linears_that_engines_fuse_have_one_tensor_scale(llmq, draft, tmp_path, more):
-    """vLLM takes the largest for all of q, k, v."""
-    llmq("quantize", draft, "-o", tmp_path / "m", "--to", "compressed-tensors:nvfp4", *more)
+def test_linears_that_engines_fuse_have_one_tensor_scale(llmq, draft, tmp_path, kind, name, more):
+    """vLLM takes the largest for all of q, k, v, and rounds those of another again."""
+    llmq("quantize", draft, "-o", tmp_path / "m", "--to", f"compressed-tensors:{kind}", *more)
     data = (tmp_path / "m/model.safetensors").read_bytes()
     n = struct.unpack("<Q", data[:8])[0]
     scale = {}
-    for name, t in json.loads(data[8:8 + n]).items():
-        if name.endswith("weight_global_scale"):
-            scale[name.split(".")[2], name.split(".")[4]] = struct.unpack("<f", data[8 + n + t["data_offsets"][0]:][:4])[0]
+    for key, t in json.loads(data[8:8 + n]).items():
+        if key.endswith("." + name):
+            begin, end = t["data_offsets"]
+            scale[key.split(".")[2], key.split(".")[4]] = data[8 + n + begin:8 + n + end]
     for layer in {k[0] for k in scale}:
         assert scale[layer, "q_proj"] == scale[layer, "k_proj"] == scale[layer, "v_proj"]
         assert scale[layer, "gate_proj"] == scale[layer, "up_proj"] != scale[layer, "down_proj"]
