@@ -23,7 +23,7 @@ static const opt_row rows[] = {
     { "calib-samples", 0, OPT_INT, F(samples), .def = "128", .lo = 1, .hi = 1 << 20,
       .help = "windows of text" },
     { "calib-len", 0, OPT_INT, F(len), .def = "512", .lo = 8, .hi = 1 << 20,
-      .help = "tokens in each" },
+      .help = "tokens in each (unasked: at most the positions of MODEL)" },
     { "seed", 0, OPT_INT, F(seed), .def = "0", .lo = 0, .hi = 9007199254740991.0,
       .help = "which windows are chosen" },
 };
@@ -144,7 +144,8 @@ static lq_status imatrix_cmd_run(const cmd_ctx *c, const void *opts, lq_err *err
     if (!s) s = output_check_ending("--out", o->out, "gguf", false, err);
     if (!s) s = pool_open(&p, c->threads, err);
     if (!s) s = carried_tok_open(&tok, src, true, err);
-    const dataset_opts mix = { src, tok.tok, o->samples, o->len, (uint64_t)o->seed };
+    const dataset_opts mix = { src, tok.tok, o->samples, quantize_len(c, o->len, src),
+                               (uint64_t)o->seed };
     if (!s) s = quantize_samples(&samples, o->calib, &mix, QUANTIZE_WINDOWS, err);
     if (!s) s = collect(&sum, src, &samples, p, c->job, err);
     prog_end();

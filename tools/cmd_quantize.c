@@ -119,7 +119,7 @@ static const opt_row calib_rows[] = {
       .help = "windows that the model generates itself, which tuning learns from too (default: "
               "with --effort best three for each of the others where codes are trained, else 0)" },
     { "calib-len", 0, OPT_INT, F(len), .def = "512", .lo = 8, .hi = 1 << 20,
-      .help = "tokens in each" },
+      .help = "tokens in each (unasked: at most the positions of SRC)" },
     { "seed", 0, OPT_INT, F(seed), .def = "0", .lo = 0, .hi = 9007199254740991.0,
       .help = "which windows are chosen, and which signs --rotate takes" },
     { "all-experts", 0, OPT_FLAG, F(all_experts),
@@ -490,6 +490,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     s = src_open(&src, given, &(src_opts){ .need_config = true }, err);
     if (s) goto done;
     load_say_notes(given, src);
+    own.len = quantize_len(c, own.len, src);
     if ((s = check_places(o, &to, src, given, err))) goto done;
     if (quantize_to_blocks(&to) && (s = src_gguf_form(&form, src, err))) goto done;
     seen = form ? form : src;

@@ -195,3 +195,16 @@ def test_the_models_own_text_is_written_once_and_only_where_it_is_needed(llmq, d
     assert "own text" not in llmq.json(*args, "-o", out, "--resume")["phase_seconds"]
     refused = llmq(*args, "-o", tmp_path / "x", "--memory-limit", "1M", code=2).stderr
     assert "--memory-limit: expected at least" in refused and "the model wrote" not in refused
+
+
+def test_windows_are_no_longer_than_the_model_unless_asked_for(llmq, draft, tmp_path):
+    folder = tmp_path / "short"
+    shutil.copytree(draft, folder)
+    path = folder / "config.json"
+    path.chmod(0o644)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "max_position_embeddings": 64}))
+    llmq("quantize", folder, "-o", tmp_path / "q.llmq", "-m", "gptq", "--calib-samples", "4", "--no-check")
+    assert "windows of 64 tokens" in llmq("quantize", folder, "-o", tmp_path / "r.llmq", "-m", "gptq", "--calib-samples", "4").stderr
+    llmq("imatrix", folder, "-o", tmp_path / "m.gguf", "--calib-samples", "4")
+    r = llmq("quantize", folder, "-o", tmp_path / "s.llmq", "-m", "gptq", "--calib-len", "512", code=2)
+    assert "--calib-len: expected at most the model's 64, found 512" in r.stderr

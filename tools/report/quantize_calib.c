@@ -41,6 +41,12 @@ static void warn(const cal_samples *s, const char *list, const dataset_opts *o, 
                  many, (long long)usual, QUANTIZE_LEN);
 }
 
+int64_t quantize_len(const cmd_ctx *c, int64_t len, const src_source *src)
+{
+    const int64_t most = src_config(src)->max_pos;
+    return most < len && !opt_given(c, "calib-len") ? most : len;
+}
+
 static lq_status check_length(const dataset_opts *o, lq_err *err)
 {
     const int64_t most = src_config(o->src)->max_pos;

@@ -5,10 +5,13 @@
 #include "calib/dataset.h"
 #include "kernels/core/pool.h"
 #include "quantize/methods/method.h"
+#include "tools/cli/opt.h"
 
 /* --calib-samples and --calib-len as they are without. */
 enum { QUANTIZE_WINDOWS = 128, QUANTIZE_LEN = 512 };
 
+/* --calib-len: unasked at most the model's positions. */
+int64_t quantize_len(const cmd_ctx *c, int64_t len, const src_source *src);
 /* A sixteenth of all windows at least is left over for the check. Prints what came from which file,
  * and warns where it is little, `usual` windows being what is not. Errors: those of dataset_read, and LQ_EUSAGE for windows longer than
  * the model's positions. */
