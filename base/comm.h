@@ -3,7 +3,8 @@
  * A process is one of several where its launcher says so in the environment:
  *
  *     mpirun, srun   MPI, loaded at run time (comm_mpi.c): the ABI of Open MPI, of MPICH (Intel's, Cray's and others
- *                    follow it), or of MPI 5.0. LLMQ_MPI=FILE names the library instead of the launcher.
+ *                    follow it), or of MPI 5.0. LLMQ_MPI=FILE names the library instead of the launcher,
+ *                    LLMQ_MPI=none makes each process one of its own.
  *     LLMQ_RANK=i LLMQ_RANKS=n LLMQ_RANK_SOCKETS=PREFIX
  *                    sockets PREFIX.0, PREFIX.1, ... of one machine (comm_sock.c), without a launcher
  *

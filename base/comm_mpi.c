@@ -80,6 +80,8 @@ comm_launch comm_mpi_launch(void)
     } rows[] = { { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", open_mpi },
                  { "PMI_RANK", "PMI_SIZE", mpich },
                  { "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", any } };
+    const char *given = getenv("LLMQ_MPI");
+    if (given && strcmp(given, "none") == 0) return (comm_launch){ -1, 1, NULL, NULL };
     for (size_t i = 0; i < LQ_COUNT(rows); i++) {
         const int size = env_int(rows[i].size, 0);
         if (size > 1)
@@ -137,7 +139,7 @@ static lq_status load_library(mpi_api *api, const char **file, const comm_launch
     }
     return lq_fail(err, LQ_EUNSUPPORTED,
                    "mpi: %s says %d ranks: expected the launcher's MPI library, found none (%s); "
-                   "LLMQ_MPI=FILE names it",
+                   "LLMQ_MPI=FILE names it, LLMQ_MPI=none makes each process one of its own",
                    l->who, l->size, why);
 }
 

@@ -221,6 +221,8 @@ TEST(a_launcher_whose_library_is_missing_is_an_error)
     setenv("LLMQ_MPI", "libm.so.6", 1);
     CHECK(comm_open(&c, &err) == LQ_EUNSUPPORTED && strstr(err.msg, "found none of MPI_"), "%s",
           err.msg);
+    setenv("LLMQ_MPI", "none", 1);
+    CHECK(comm_open(&c, &err) == LQ_OK && comm_size(c) == 1, "each on its own");
     unsetenv("LLMQ_MPI");
     unsetenv("OMPI_COMM_WORLD_SIZE");
     unsetenv("OMPI_COMM_WORLD_RANK");
