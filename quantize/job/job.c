@@ -275,6 +275,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     out->memory = r.memory;
     if (!s) s = check_out(&r, err);
     if ((s = job_agree(&r, s, err))) goto done;
+    if ((s = job_agree_sizes(&r, err))) goto done;
     s = scan(&r, err);
     if (!s) s = job_describe(&r, &what, err);
     if ((s = job_agree(&r, s, err))) goto done;

@@ -70,6 +70,8 @@ lq_status job_write(job_run *r, lq_err *err);
 static inline bool job_writes(const job_run *r) { return comm_rank(r->j->ranks) == 0; }
 /* s, or if it is LQ_OK what another rank has instead of it: then that rank says what it was. */
 lq_status job_agree(const job_run *r, lq_status s, lq_err *err);
+/* Have all ranks the tensors and windows that exchanges are counted by? */
+lq_status job_agree_sizes(const job_run *r, lq_err *err);
 /* Each rank has read its share of the source: all know what was found. */
 lq_status job_share_scan(const job_run *r, lq_err *err);
 /* Are all ranks' source, options and kernels the same? */

@@ -21,6 +21,23 @@ lq_status job_agree(const job_run *r, lq_status s, lq_err *err)
     return all;
 }
 
+lq_status job_agree_sizes(const job_run *r, lq_err *err)
+{
+    static const char *const parts[] = { "tensors", "windows for the check", "tokens in each" };
+    const cal_samples *check = r->j->check;
+    const int64_t own[] = { (int64_t)src_n_tensors(r->src), check ? check->n : 0,
+                            check && check->n ? check->len : 0 };
+    int64_t theirs[LQ_COUNT(own)];
+    if (!r->j->ranks) return LQ_OK;
+    memcpy(theirs, own, sizeof own);
+    lq_status s = comm_broadcast(r->j->ranks, 0, theirs, sizeof theirs, err);
+    for (size_t i = 0; i < LQ_COUNT(own) && !s; i++)
+        if (own[i] != theirs[i])
+            s = lq_fail(err, LQ_EVALUE, "ranks: expected %lld %s as rank 0 has, found %lld",
+                        (long long)theirs[i], parts[i], (long long)own[i]);
+    return job_agree(r, s, err);
+}
+
 /* ---- the source ---- */
 lq_status job_share_scan(const job_run *r, lq_err *err)
 {

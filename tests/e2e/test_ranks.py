@@ -116,7 +116,9 @@ def test_a_rank_that_is_killed_ends_all_and_another_number_of_ranks_goes_on(llmq
 
 ALONE = [("a text that is not there", {1: ["--calib", "nowhere.txt"]}, "nowhere.txt", 3),
          ("other kernels", {2: ["--kernels", "ref"]}, "kernels of rank 0, found another provenance", 3),
-         ("another option", {1: ["--bits", "3"]}, "found another recipe", 3)]
+         ("another option", {1: ["--bits", "3"]}, "found another recipe", 3),
+         ("weights that are rotated, whose head is no longer tied", {1: ["--rotate"]}, "tensors as rank 0 has", 3),
+         ("a check", {2: ["--check"]}, "expected 0 windows for the check as rank 0 has, found", 3)]
 
 
 @pytest.mark.parametrize("why,only,text,code", ALONE, ids=[x[0] for x in ALONE])
