@@ -1,5 +1,5 @@
 /* calib/stats_file.c - see stats_file.h. */
-#include "calib/stats_file.h"
+#include "calib/stats_file_impl.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -7,7 +7,6 @@
 
 #include "base/hash.h"
 #include "base/json.h"
-#include "calib/forward_pass.h"
 #include "formats/hf/safetensors.h"
 
 static const char format[] = "llmq-stats-1";
@@ -20,9 +19,8 @@ static lq_status no_room(lq_err *err)
 
 static size_t triangle(int64_t K) { return (size_t)K * ((size_t)K + 1) / 2; }
 
-enum { PART_H, PART_SUMS, PART_MAX, PART_COUNT, PART_HASH, N_PARTS };
-static const char *const part_names[N_PARTS] = { "h", "sums", "max", "count", "xxh3" };
-static const lq_dtype part_types[N_PARTS] = { LQ_F32, LQ_F64, LQ_F32, LQ_I64, LQ_U8 };
+static const char *const part_names[STATS_PARTS] = { "h", "sums", "max", "count", "xxh3" };
+static const lq_dtype part_types[STATS_PARTS] = { LQ_F32, LQ_F64, LQ_F32, LQ_I64, LQ_U8 };
 
 static size_t part_elements(int part, int64_t K)
 {
@@ -54,16 +52,6 @@ static void slot_name(char name[64], int64_t leaf, int64_t layer, int site, int6
 }
 
 /* ---- what a layer has ---- */
-typedef struct {
-    int64_t layer, expert, K;
-    int site;
-} slot;
-
-typedef struct {
-    slot *v;
-    size_t n;
-} slots;
-
 static int64_t width_at(const arch_config *c, int64_t layer, int site)
 {
     cal_site s;
@@ -73,7 +61,7 @@ static int64_t width_at(const arch_config *c, int64_t layer, int site)
     return 0;
 }
 
-static lq_status find_slots(slots *o, const arch_config *c, lq_err *err)
+lq_status stats_find_slots(slots *o, const arch_config *c, lq_err *err)
 {
     const size_t most =
         (size_t)c->layers * (CAL_N_SHARED + CAL_N_OF_EXPERT * (size_t)(c->experts + 1));
@@ -89,24 +77,16 @@ static lq_status find_slots(slots *o, const arch_config *c, lq_err *err)
 }
 
 /* ---- writing ---- */
-typedef struct {
-    st_writer *w;
-    st_tensor *t;
-    char (*name)[64];
-    size_t n;
-} stats_writer;
-
-static void stats_writer_free(stats_writer *w)
+void stats_writer_free(stats_writer *w)
 {
     free(w->t);
     free(w->name);
 }
 
-/* The tensors of these parts: `about` first, then slot after slot of part after part. */
-static lq_status begin_file(stats_writer *w, const char *path, const slots *o, int64_t first,
-                            int64_t end, bool want_h, const cJSON *about, lq_err *err)
+lq_status stats_begin_file(stats_writer *w, const char *path, const slots *o, int64_t first,
+                           int64_t end, bool want_h, const cJSON *about, lq_err *err)
 {
-    const size_t most = 1 + o->n * (size_t)(end - first) * N_PARTS;
+    const size_t most = 1 + o->n * (size_t)(end - first) * STATS_PARTS;
     lq_buf text = { 0 };
     *w = (stats_writer){ .t = calloc(most, sizeof *w->t), .name = calloc(most, sizeof *w->name) };
     if (!w->t || !w->name) return no_room(err);
@@ -117,7 +97,7 @@ static lq_status begin_file(stats_writer *w, const char *path, const slots *o, i
     };
     for (int64_t leaf = first; leaf < end; leaf++)
         for (size_t i = 0; i < o->n; i++)
-            for (int part = want_h ? PART_H : PART_SUMS; part < N_PARTS; part++) {
+            for (int part = want_h ? PART_H : PART_SUMS; part < STATS_PARTS; part++) {
                 const slot *at = &o->v[i];
                 const size_t n = part_elements(part, at->K);
                 slot_name(w->name[w->n], leaf, at->layer, at->site, at->expert, part);
@@ -142,8 +122,7 @@ static lq_status put_part(stats_writer *w, lq_hasher *h, size_t at, size_t off, 
     return st_put(w->w, at, off, p, n, err);
 }
 
-/* A slot's sums, whose tensors begin at `at`. */
-static lq_status put_slot(stats_writer *w, size_t at, const cal_stats *st, bool want_h, lq_err *err)
+lq_status stats_put_slot(stats_writer *w, size_t at, const cal_stats *st, bool want_h, lq_err *err)
 {
     const size_t k = (size_t)st->K, counts = k * sizeof *st->reached;
     lq_hasher *h = lq_hasher_new();
@@ -160,13 +139,13 @@ static lq_status put_slot(stats_writer *w, size_t at, const cal_stats *st, bool 
     return s ? s : st_put(w->w, at + 3, 0, of.b, sizeof of.b, err);
 }
 
-static cal_stats *slot_stats(cal_layer_stats *st, const slot *at)
+cal_stats *stats_of_slot(cal_layer_stats *st, const slot *at)
 {
     return at->expert < 0 ? &st->site[at->site]
                           : &st->expert[at->site - CAL_N_SHARED][at->expert - st->first];
 }
 
-static cJSON *about_of(int64_t leaves, int64_t first, int64_t end, const cJSON *record)
+cJSON *stats_about(int64_t leaves, int64_t first, int64_t end, const cJSON *record)
 {
     cJSON *o = cJSON_CreateObject();
     cJSON_AddStringToObject(o, "format", format);
@@ -176,68 +155,6 @@ static cJSON *about_of(int64_t leaves, int64_t first, int64_t end, const cJSON *
         cJSON_AddItemToArray(have, cJSON_CreateNumber((double)i));
     cJSON_AddItemToObject(o, "record", cJSON_Duplicate(record, true));
     return o;
-}
-
-/* One part through the model. */
-static lq_status make_leaf(stats_writer *w, size_t *at, const slots *o, src_source *src,
-                           const cal_samples *part, const stats_make_opts *how, pool *p,
-                           const lq_job *job, lq_err *err)
-{
-    const arch_config *c = src_config(src);
-    const cal_opts opts = { .want_h = how->want_h, .outlier = how->outlier, .sums = true };
-    const size_t per = how->want_h ? N_PARTS : N_PARTS - 1;
-    cal_pass *cal = NULL;
-    cal_layer_stats st = { 0 };
-    lq_status s = cal_open(&cal, src, part, &opts, p, err);
-    for (int64_t i = 0; i < c->layers && !s; i++) {
-        lq_arena a = { 0 };
-        model_layer l;
-        s = model_load_layer(&l, cal_model(cal), i, &a, p, err);
-        if (!s) s = cal_statistics(cal, &st, i, &l, 0, c->layer[i].moe ? c->experts : 0, job, err);
-        for (size_t k = 0; k < o->n && !s; k++)
-            if (o->v[k].layer == i) {
-                s = put_slot(w, *at, slot_stats(&st, &o->v[k]), how->want_h, err);
-                *at += per;
-            }
-        if (!s && i + 1 < c->layers) s = cal_advance(cal, i, &l, job, err);
-        lq_arena_free(&a);
-    }
-    cal_layer_stats_free(&st);
-    cal_close(cal);
-    return s;
-}
-
-lq_status stats_make(const char *path, src_source *src, const cal_samples *samples,
-                     const stats_make_opts *o, pool *p, const lq_job *job, lq_err *err)
-{
-    const int64_t leaves = samples->n < STATS_LEAVES ? samples->n : STATS_LEAVES;
-    if (o->n > leaves)
-        return lq_fail(err, LQ_EUSAGE,
-                       "--shard: expected at most %lld shards of this text, found %d",
-                       (long long)leaves, o->n);
-    const int64_t first = leaves * o->shard / o->n, end = leaves * (o->shard + 1) / o->n;
-    slots all;
-    stats_writer w = { 0 };
-    lq_status s = find_slots(&all, src_config(src), err);
-    cJSON *about = s ? NULL : about_of(leaves, first, end, o->record);
-    if (!s) s = begin_file(&w, path, &all, first, end, o->want_h, about, err);
-    size_t at = 1;
-    for (int64_t i = first; i < end && !s; i++) {
-        const int64_t from = samples->n * i / leaves, to = samples->n * (i + 1) / leaves;
-        const cal_samples part = { .ids = samples->ids + from * samples->len,
-                                   .n = to - from,
-                                   .len = samples->len };
-        lq_report(job, "parts of the text", (double)(i - first), (double)(end - first));
-        s = make_leaf(&w, &at, &all, src, &part, o, p, job, err);
-    }
-    if (s)
-        st_abort(w.w);
-    else
-        s = st_commit(w.w, err);
-    stats_writer_free(&w);
-    free(all.v);
-    cJSON_Delete(about);
-    return s;
 }
 
 /* ---- reading ---- */
@@ -360,10 +277,10 @@ void stats_close(stats_set *s)
 const cJSON *stats_record(const stats_set *s) { return js_get(s->about, "record"); }
 
 /* What a part of the text has of a slot, as it was written. */
-static lq_status find_parts(const uint8_t *part[N_PARTS], const stats_set *s, int64_t leaf,
+static lq_status find_parts(const uint8_t *part[STATS_PARTS], const stats_set *s, int64_t leaf,
                             const slot *at, bool want_h, lq_err *err)
 {
-    for (int i = want_h ? PART_H : PART_SUMS; i < N_PARTS; i++) {
+    for (int i = want_h ? PART_H : PART_SUMS; i < STATS_PARTS; i++) {
         char name[64];
         slot_name(name, leaf, at->layer, at->site, at->expert, i);
         const st_tensor *t = st_find(&s->file[s->of[leaf]], name);
@@ -375,8 +292,8 @@ static lq_status find_parts(const uint8_t *part[N_PARTS], const stats_set *s, in
     return LQ_OK;
 }
 
-static lq_status check_hash(const uint8_t *const part[N_PARTS], const stats_set *s, int64_t leaf,
-                            const slot *at, bool want_h, lq_err *err)
+static lq_status check_hash(const uint8_t *const part[STATS_PARTS], const stats_set *s,
+                            int64_t leaf, const slot *at, bool want_h, lq_err *err)
 {
     lq_hasher *h = lq_hasher_new();
     if (!h) return no_room(err);
@@ -391,7 +308,7 @@ static lq_status check_hash(const uint8_t *const part[N_PARTS], const stats_set 
 }
 
 /* Adds one part of the text. False: what no text gives. */
-static bool add_parts(cal_stats *to, const uint8_t *const part[N_PARTS], bool want_h)
+static bool add_parts(cal_stats *to, const uint8_t *const part[STATS_PARTS], bool want_h)
 {
     const size_t k = (size_t)to->K;
     int64_t tokens, count;
@@ -426,7 +343,7 @@ static lq_status sum_slot(cal_stats *to, const stats_set *s, const slot *at, boo
                           lq_err *err)
 {
     for (int64_t leaf = 0; leaf < s->leaves; leaf++) {
-        const uint8_t *part[N_PARTS];
+        const uint8_t *part[STATS_PARTS];
         lq_status e = find_parts(part, s, leaf, at, want_h, err);
         if (!e) e = check_hash(part, s, leaf, at, want_h, err);
         if (e) return e;
@@ -443,7 +360,7 @@ lq_status stats_read(const stats_set *s, cal_layer_stats *st, const arch_config 
                      int64_t first, int64_t n, bool want_h, lq_err *err)
 {
     slots all;
-    lq_status e = find_slots(&all, c, err);
+    lq_status e = stats_find_slots(&all, c, err);
     if (first == 0) cal_layer_stats_free(st);
     for (int i = 0; i < CAL_N_OF_EXPERT && !e; i++) {
         for (int64_t k = 0; st->expert[i] && k < st->n_experts; k++)
@@ -459,7 +376,7 @@ lq_status stats_read(const stats_set *s, cal_layer_stats *st, const arch_config 
         if (at->layer != layer ||
             (at->expert < 0 ? first != 0 : at->expert < first || at->expert >= first + n))
             continue;
-        cal_stats *to = slot_stats(st, at);
+        cal_stats *to = stats_of_slot(st, at);
         e = cal_stats_init(to, at->K, want_h, NULL, err);
         if (!e) e = sum_slot(to, s, at, want_h, err);
         if (!e) e = cal_stats_finish(to, err);
@@ -474,7 +391,7 @@ lq_status stats_read(const stats_set *s, cal_layer_stats *st, const arch_config 
 static lq_status slots_of(slots *o, bool *want_h, const stats_set *s, lq_err *err)
 {
     const st_file *f = &s->file[s->of[0]];
-    const uint8_t *part[N_PARTS];
+    const uint8_t *part[STATS_PARTS];
     lq_status e = LQ_OK;
     *o = (slots){ .v = calloc(f->n + 1, sizeof *o->v) };
     *want_h = false;
@@ -502,13 +419,13 @@ lq_status stats_merge(const char *path, const stats_set *s, lq_err *err)
     bool want_h;
     stats_writer w = { 0 };
     lq_status e = slots_of(&all, &want_h, s, err);
-    cJSON *about = e ? NULL : about_of(1, 0, 1, stats_record(s));
-    if (!e) e = begin_file(&w, path, &all, 0, 1, want_h, about, err);
-    for (size_t i = 0, at = 1; i < all.n && !e; i++, at += want_h ? N_PARTS : N_PARTS - 1) {
+    cJSON *about = e ? NULL : stats_about(1, 0, 1, stats_record(s));
+    if (!e) e = stats_begin_file(&w, path, &all, 0, 1, want_h, about, err);
+    for (size_t i = 0, at = 1; i < all.n && !e; i++, at += want_h ? STATS_PARTS : STATS_PARTS - 1) {
         cal_stats sum = { 0 };
         e = cal_stats_init(&sum, all.v[i].K, want_h, NULL, err);
         if (!e) e = sum_slot(&sum, s, &all.v[i], want_h, err);
-        if (!e) e = put_slot(&w, at, &sum, want_h, err);
+        if (!e) e = stats_put_slot(&w, at, &sum, want_h, err);
         cal_stats_free(&sum);
     }
     if (e)
