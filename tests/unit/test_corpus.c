@@ -19,7 +19,9 @@
     X(hub)         \
     X(index)       \
     X(json)        \
-    X(kv) X(kv_file) X(llmq) X(publish) X(request) X(safetensors) X(sse) X(template) X(tokenizer)
+    X(kv)          \
+    X(kv_file)     \
+    X(llmq) X(publish) X(request) X(safetensors) X(sse) X(stats) X(template) X(tokenizer)
 #define X(name) int fuzz_##name(const uint8_t *data, size_t n);
 FUZZERS(X)
 #undef X
