@@ -410,7 +410,15 @@ static lq_status slots_of(slots *o, bool *want_h, const stats_set *s, lq_err *er
         for (int64_t leaf = 0; leaf < s->leaves && !e; leaf++)
             e = find_parts(part, s, leaf, &o->v[i], *want_h, err);
     if (e) return e;
-    return o->n ? LQ_OK : lq_fail(err, LQ_EVALUE, "statistics: expected some, found none");
+    if (!o->n) return lq_fail(err, LQ_EVALUE, "statistics: expected some, found none");
+    const size_t want =
+        o->n * (size_t)s->leaves * (size_t)(*want_h ? STATS_PARTS : STATS_PARTS - 1);
+    size_t found = 0;
+    for (int i = 0; i < s->n; i++)
+        found += s->file[i].n - 1; /* about */
+    if (found == want) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "statistics: expected %zu tensors of sums, found %zu", want,
+                   found);
 }
 
 lq_status stats_merge(const char *path, const stats_set *s, lq_err *err)

@@ -128,6 +128,8 @@ def test_a_damaged_file_is_refused(llmq, draft, tmp_path):
         assert "part 3: expected what was written" in llmq("stats", "merge", one, two, "-o", tmp_path / "x", code=3).stderr, part
         run = llmq("quantize", draft, "--stats", one, "--stats", two, "-o", tmp_path / "x", *args, code=3)
         assert f"{one}: layer 1, part 3: expected what was written" in run.stderr, part
+    one.write_bytes(right.replace(b"0.1.0.-1.max", b"0.1.0.-1.mbx", 1))
+    assert "tensors of sums, found" in llmq("stats", "merge", one, two, "-o", tmp_path / "x", code=3).stderr
     one.write_bytes(right[:-1])
     assert f"{one}: tensor 'about': data_offsets" in llmq("stats", "merge", one, two, "-o", tmp_path / "x", code=3).stderr
     assert not (tmp_path / "x").exists()
