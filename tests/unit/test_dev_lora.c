@@ -218,6 +218,27 @@ static void make_two(adp_adapter a[2], rig *r, bool dora)
     make_adapter(&a[1], &r->m, RANK, dora, 6);
 }
 
+static void close_two(lora_adapter *l[2], adp_adapter a[2], rig *r, rig *cpu)
+{
+    for (int i = 0; i < 2; i++) {
+        lora_unref(l[i]);
+        adp_close(&a[i]);
+    }
+    rig_close(r);
+    rig_close(cpu);
+}
+
+/* The logits of all sequences to out [SEQS, LEN, V], which end here. */
+static void end(float *out, rig *r, one s[SEQS])
+{
+    const int64_t each = LEN * r->m.cfg->vocab;
+    for (int i = 0; i < SEQS; i++) {
+        memcpy(out + i * each, s[i].logits, (size_t)each * sizeof *out);
+        kv_seq_free(r->kv, &s[i].kv);
+        free(s[i].logits);
+    }
+}
+
 typedef struct {
     rig_opts o;
     bool dora, alone;
@@ -252,18 +273,9 @@ static float *mix_of(const char *name, how h, int64_t *n)
                     if (q != i) rows[q] = 0;
                 if (rows[0] + rows[1] + rows[2] + rows[3]) step(&r, s, rows, k < 2);
             }
-        for (int i = 0; i < SEQS; i++) {
-            memcpy(out + i * LEN * V, s[i].logits, (size_t)(LEN * V) * sizeof *out);
-            kv_seq_free(r.kv, &s[i].kv);
-            free(s[i].logits);
-        }
+        end(out, &r, s);
     }
-    lora_unref(l[0]);
-    lora_unref(l[1]);
-    adp_close(&a[0]);
-    adp_close(&a[1]);
-    rig_close(&r);
-    rig_close(&cpu);
+    close_two(l, a, &r, &cpu);
     return out;
 }
 
@@ -387,18 +399,9 @@ static float *swap_adapters(bool eager, emu_counts *c, size_t *bytes)
         *c = counted_since(&before);
         *bytes = (size_t)(SEQS * LEN * V) * sizeof *out;
         out = calloc(1, *bytes);
-        for (int i = 0; i < SEQS; i++) {
-            memcpy(out + i * LEN * V, s[i].logits, (size_t)(LEN * V) * sizeof *out);
-            kv_seq_free(r.kv, &s[i].kv);
-            free(s[i].logits);
-        }
+        end(out, &r, s);
     }
-    lora_unref(l[0]);
-    lora_unref(l[1]);
-    adp_close(&a[0]);
-    adp_close(&a[1]);
-    rig_close(&r);
-    rig_close(&cpu);
+    close_two(l, a, &r, &cpu);
     return out;
 }
 

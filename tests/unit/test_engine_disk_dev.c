@@ -3,27 +3,13 @@
  * is tests/support/emulated.c's. */
 #define FOLDER "tests/golden/arch/llama3-gqa"
 #include "tests/support/engine_rig.h"
-
-#include <dirent.h>
-#include <unistd.h>
+#include "tests/support/temp_dir.h"
 
 extern int emu_devices;
 
 enum { N = 2, PROMPT = 18, BLOCK = 8, LEN = 24 };
 
-static char dir[64];
-
-static void remove_dir(void)
-{
-    char path[400];
-    DIR *d = opendir(dir);
-    for (struct dirent *e; d && (e = readdir(d));) {
-        snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-        if (e->d_name[0] != '.') unlink(path);
-    }
-    if (d) closedir(d);
-    rmdir(dir);
-}
+static char dir[TEMP_DIR];
 
 static void make(job *j, int k)
 {
@@ -69,8 +55,7 @@ static const struct {
 TEST(blocks_go_to_disk_and_come_back_to_the_device)
 {
     lq_err err = { "" };
-    strcpy(dir, "/tmp/llmq-kv-XXXXXX");
-    CHECK(mkdtemp(dir), "no folder");
+    temp_dir_make(dir);
     for (size_t i = 0; i < LQ_COUNT(places); i++) {
         static job want[N], got[N];
         const char *why = places[i].why;
@@ -95,7 +80,7 @@ TEST(blocks_go_to_disk_and_come_back_to_the_device)
         }
         golden_close();
     }
-    remove_dir();
+    temp_dir_remove(dir);
 }
 
 int main(int argc, char **argv)
