@@ -1,4 +1,4 @@
-/* base/comm.c - which way is taken, waiting, and what several ranks do together; see comm.h. */
+/* base/comm.c - waiting, and what several ranks do together; see comm.h. */
 #include "base/comm_impl.h"
 
 #include <assert.h>
@@ -7,13 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
-#include "base/hash.h"
-#include "base/os.h"
-
-enum { TAG_TREE = COMM_TAGS, TAG_GATHER };
 
 int comm_rank(const comm *c) { return c ? c->rank : 0; }
 int comm_size(const comm *c) { return c ? c->size : 1; }
@@ -21,8 +16,11 @@ int comm_sharing(const comm *c) { return c ? c->sharing : 1; }
 int comm_ended(comm *c)
 {
     if (!c || c->tells) return 0;
+    pthread_mutex_lock(&c->lock);
     if (!c->ended && c->way && c->way->look) c->way->look(c);
-    return c->ended;
+    const int code = c->ended;
+    pthread_mutex_unlock(&c->lock);
+    return code;
 }
 
 bool comm_tells(const comm *c) { return c && c->tells; }
@@ -30,102 +28,6 @@ const char *comm_text(const comm *c) { return c ? c->text : ""; }
 void comm_watch(comm *c, const lq_job *job)
 {
     if (c) c->stop = job ? job->stop : NULL;
-}
-
-/* ---- who is beside us ---- */
-typedef struct {
-    char host[64], processes[64]; /* the machine, and its name space of processes */
-    lq_hash processors;
-} place;
-
-static lq_status find_sharing(comm *c, lq_err *err)
-{
-    place mine = { .host = "" }, *all = calloc((size_t)c->size, sizeof *all);
-    int64_t pid = getpid(), *pids = calloc((size_t)c->size, sizeof *pids);
-    os_cpus cpus;
-    c->process = malloc((size_t)c->size * sizeof *c->process);
-    if (!all || !pids || !c->process) {
-        free(all);
-        free(pids);
-        return lq_fail(err, LQ_ENOMEM, "no memory for %d ranks", c->size);
-    }
-    for (int i = 0; i < c->size; i++)
-        c->process[i] = -1;
-    (void)!readlink("/proc/self/ns/pid", mine.processes, sizeof mine.processes - 1);
-    gethostname(mine.host, sizeof mine.host - 1);
-    os_cpus_allowed(&cpus);
-    mine.processors = lq_hash_bytes(&cpus, sizeof cpus);
-    lq_status s = comm_gather(c, 0, &mine, sizeof mine, all, err);
-    if (!s) s = comm_broadcast(c, 0, all, (size_t)c->size * sizeof *all, err);
-    if (!s) s = comm_gather(c, 0, &pid, sizeof pid, pids, err);
-    if (!s) s = comm_broadcast(c, 0, pids, (size_t)c->size * sizeof *pids, err);
-    c->sharing = 0;
-    for (int i = 0; i < c->size; i++) {
-        const bool beside = !s && i != c->rank && strcmp(all[i].host, mine.host) == 0 &&
-                            strcmp(all[i].processes, mine.processes) == 0;
-        if (beside) c->process[i] = os_watch_process((pid_t)pids[i]);
-        c->sharing += memcmp(&all[i], &mine, sizeof mine) == 0;
-    }
-    if (c->sharing < 1) c->sharing = 1;
-    free(all);
-    free(pids);
-    return s;
-}
-
-/* A rank of this machine that has ended and is still waited for; -1: none. A library of MPI does not say. */
-static int find_dead(const comm *c, const comm_move *m, size_t n)
-{
-    for (size_t i = 0; i < n && c->process; i++) {
-        struct pollfd p = { .fd = c->process[m[i].peer], .events = POLLIN };
-        if (!m[i].done && p.fd >= 0 && poll(&p, 1, 0) == 1) return m[i].peer;
-    }
-    return -1;
-}
-
-static void comm_free(comm *c)
-{
-    for (int i = 0; c->process && i < c->size; i++)
-        if (c->process[i] >= 0) close(c->process[i]);
-    free(c->process);
-    free(c);
-}
-
-int comm_said_rank(void)
-{
-    const comm_launch l = comm_mpi_launch();
-    const int rank = comm_sock_asked() ? atoi(getenv("LLMQ_RANK")) : l.rank;
-    return rank > 0 ? rank : 0;
-}
-
-lq_status comm_open(comm **out, lq_err *err)
-{
-    *out = NULL;
-    const comm_launch l = comm_mpi_launch();
-    if (l.size < 2 && !comm_sock_asked()) return LQ_OK;
-    comm *c = calloc(1, sizeof *c);
-    if (!c) return lq_fail(err, LQ_ENOMEM, "no memory for ranks");
-    c->sharing = c->size = 1;
-    lq_status s = comm_sock_asked() ? comm_sock_open(c, err) : comm_mpi_open(c, &l, err);
-    if (!s) s = find_sharing(c, err);
-    if (s)
-        comm_abort(c, lq_exit_code(s));
-    else
-        *out = c;
-    if (s) comm_free(c);
-    return s;
-}
-
-void comm_close(comm *c)
-{
-    if (!c) return;
-    (void)comm_barrier(c, NULL);
-    if (c->way) c->way->close(c);
-    comm_free(c);
-}
-
-void comm_abort(comm *c, int code)
-{
-    if (c && c->way) c->way->abort(c, code ? code : 1);
 }
 
 /* ---- moving ---- */
@@ -141,7 +43,11 @@ static lq_status start(comm *c, comm_move *m, lq_err *err)
 {
     assert(c && m->peer >= 0 && m->peer < c->size && m->peer != c->rank);
     m->done = m->n == 0;
-    return m->done ? LQ_OK : broke(c, c->bad ? c->bad : c->way->start(c, m, err), err);
+    if (m->done) return LQ_OK;
+    pthread_mutex_lock(&c->lock);
+    const lq_status s = c->bad ? c->bad : c->way->start(c, m, err);
+    pthread_mutex_unlock(&c->lock);
+    return broke(c, s, err);
 }
 
 lq_status comm_start_send(comm *c, comm_move *m, int to, int tag, const void *p, size_t n,
@@ -169,21 +75,52 @@ static void comm_idle(comm *c, double idle)
         nanosleep(&(struct timespec){ .tv_nsec = idle < brief ? 50000 : 1000000 }, NULL);
 }
 
+/* *open: those that are still under way; *moved: bytes of all that are through. */
+static lq_status test_all(comm *c, comm_move *m, size_t n, size_t *open, size_t *moved, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    *open = *moved = 0;
+    pthread_mutex_lock(&c->lock);
+    for (size_t i = 0; i < n && !s; i++) {
+        const size_t before = m[i].moved;
+        if (!m[i].done) s = c->bad ? c->bad : c->way->test(c, &m[i], err);
+        if (c->heard && !m[i].sends && m[i].moved != before) c->heard[m[i].peer] = true;
+        *open += !m[i].done;
+        *moved += m[i].moved;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return s ? broke(c, s, err) : LQ_OK;
+}
+
+static lq_status say_lost(const comm *c, int rank, lq_err *err)
+{
+    return lq_fail(err, LQ_EIO,
+                   "rank %d of %d is lost: expected a sign of it within %g s (LLMQ_RANK_TIMEOUT), "
+                   "found none",
+                   rank, c->size, c->timeout);
+}
+
+/* A rank of this machine that has ended and is still waited for; -1: none. A library of MPI does not say. */
+static int find_dead(const comm *c, const comm_move *m, size_t n)
+{
+    for (size_t i = 0; i < n && c->process; i++) {
+        struct pollfd p = { .fd = c->process[m[i].peer], .events = POLLIN };
+        if (!m[i].done && p.fd >= 0 && poll(&p, 1, 0) == 1) return m[i].peer;
+    }
+    return -1;
+}
+
 lq_status comm_wait(comm *c, comm_move *m, size_t n, lq_err *err)
 {
     const double look = 0.05;
     double moved = lq_now(), looked = moved;
     size_t open = n, before = SIZE_MAX;
     while (open) {
-        size_t now = 0;
-        open = 0;
-        for (size_t i = 0; i < n; i++) {
-            const lq_status s = m[i].done ? LQ_OK : c->bad ? c->bad : c->way->test(c, &m[i], err);
-            if (s) return broke(c, s, err);
-            open += !m[i].done;
-            now += m[i].moved;
-        }
-        if (!open) break;
+        size_t now;
+        const lq_status s = test_all(c, m, n, &open, &now, err);
+        if (s || !open) return s;
+        const int lost = atomic_load(&c->lost);
+        if (lost >= 0) return broke(c, say_lost(c, lost, err), err);
         if (c->stop && atomic_load(c->stop))
             return broke(c, lq_fail(err, LQ_EINTR, "interrupted"), err);
         if (now != before) moved = lq_now();
@@ -225,9 +162,9 @@ lq_status comm_broadcast(comm *c, int root, void *p, size_t n, lq_err *err)
     if (size < 2) return LQ_OK;
     while (bit < size && !(i & bit))
         bit <<= 1;
-    if (i) s = comm_recv(c, (i - bit + root) % size, TAG_TREE, p, n, err);
+    if (i) s = comm_recv(c, (i - bit + root) % size, COMM_TAG_TREE, p, n, err);
     for (bit >>= 1; bit && !s; bit >>= 1)
-        if (i + bit < size) s = comm_send(c, (i + bit + root) % size, TAG_TREE, p, n, err);
+        if (i + bit < size) s = comm_send(c, (i + bit + root) % size, COMM_TAG_TREE, p, n, err);
     return s;
 }
 
@@ -235,13 +172,13 @@ lq_status comm_gather(comm *c, int root, const void *p, size_t n, void *all, lq_
 {
     const int rank = comm_rank(c), size = comm_size(c);
     uint8_t *to = all;
-    if (rank != root) return comm_send(c, root, TAG_GATHER, p, n, err);
+    if (rank != root) return comm_send(c, root, COMM_TAG_GATHER, p, n, err);
     lq_status s = LQ_OK;
     for (int i = 0; i < size && !s; i++)
         if (i == rank)
             memcpy(to + (size_t)i * n, p, n);
         else
-            s = comm_recv(c, i, TAG_GATHER, to + (size_t)i * n, n, err);
+            s = comm_recv(c, i, COMM_TAG_GATHER, to + (size_t)i * n, n, err);
     return s;
 }
 
@@ -265,7 +202,9 @@ lq_status comm_agree(comm *c, lq_status mine, int *rank, lq_err *err)
     free(all);
     if (!s) s = comm_broadcast(c, 0, found, sizeof found, err);
     *rank = (int)found[1];
+    pthread_mutex_lock(&c->lock);
     if (!s && found[0] && *rank != c->rank) c->ended = lq_exit_code((lq_status)found[0]);
+    pthread_mutex_unlock(&c->lock);
     c->tells |= !s && found[0] && *rank == c->rank;
     return s ? s : (lq_status)found[0];
 }

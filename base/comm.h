@@ -8,11 +8,15 @@
  *     LLMQ_RANK=i LLMQ_RANKS=n LLMQ_RANK_SOCKETS=PREFIX
  *                    sockets PREFIX.0, PREFIX.1, ... of one machine (comm_sock.c), without a launcher
  *
- * Otherwise it is the only rank, no library is loaded, and every call here is over at once; so is it for a comm of
+ * Ranks tell each other all the time that they are there (comm_beat.c). One of which nothing has come for
+ * LLMQ_RANK_TIMEOUT seconds (rank 0's variable; 60 where it is not set, 0: no limit) is lost: the link to it is cut,
+ * its machine hangs, or it is stopped (SIGSTOP). One that computes is there, however long it takes.
+ *
+ * Without a launcher a process is the only rank, no library is loaded, and every call here is over at once; so is it for a comm of
  * NULL. One thread calls at a time. Messages of one sender and tag arrive in their order. Both ends know how long
  * a message is. What waits looks at the job's stop flag, spins briefly, then sleeps.
  *
- * Errors: LQ_EIO (the exchange failed, another rank is gone), LQ_EINTR (the job was stopped, or another rank ended
+ * Errors: LQ_EIO (the exchange failed, another rank is gone or lost), LQ_EINTR (the job was stopped, or another rank ended
  * it: comm_ended). After one of them the other ranks wait for nothing: comm_abort. */
 #ifndef LLMQ_BASE_COMM_H
 #define LLMQ_BASE_COMM_H
@@ -39,6 +43,8 @@ typedef struct {
 lq_status comm_open(comm **c, lq_err *err);
 /* This process's rank as its launcher says it, also where comm_open failed; 0: no launcher, or it does not say. */
 int comm_said_rank(void);
+/* Likewise how many there are, 1 without a launcher; *who: the variable that says so. */
+int comm_said_size(const char **who);
 /* All ranks have come to this: ends the exchange. */
 void comm_close(comm *c);
 /* Ends all ranks, theirs with this exit code where the launcher passes it on. With MPI it does not return. */

@@ -7,14 +7,13 @@
 #include "base/comm_impl.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
-#include <unistd.h>
 
-enum { MPI_PIECE = 1 << 30 };
+/* Of a message, at once: what else goes to that rank, a sign of life among it, waits behind no more than this. */
+enum { MPI_PIECE = 16 << 20 };
 
 /* ---- what differs ---- */
 typedef struct {
@@ -188,21 +187,9 @@ static void mpi_abort(comm *c, int code)
     api->Abort(api->world, code);
 }
 
-/* All ranks have done what they had to: what is left is the library's own end. That of MPICH 4.0.2 over UCX waits for
- * ever, now and then, for a rank that is through with its part of it. */
-static void *end_anyway(void *arg)
-{
-    enum { SECONDS = 5 };
-    nanosleep(&(struct timespec){ .tv_sec = SECONDS }, NULL);
-    _exit(0);
-    return arg;
-}
-
 static void mpi_close(comm *c)
 {
     const mpi_api *api = c->own;
-    pthread_t t;
-    if (pthread_create(&t, NULL, end_anyway, NULL) == 0) pthread_detach(t);
     api->Finalize(); /* the library stays: it has threads and handlers of its own */
     free(c->own);
 }
@@ -251,7 +238,7 @@ static lq_status start_mpi(comm *c, const mpi_api *api, const char *file, const 
 lq_status comm_mpi_open(comm *c, const comm_launch *l, lq_err *err)
 {
     static const comm_way way = {
-        .start = next_piece, .test = mpi_test, .abort = mpi_abort, .close = mpi_close
+        .start = next_piece, .test = mpi_test, .abort = mpi_abort, .close = mpi_close, .hangs = true
     };
     const char *file = NULL;
     mpi_api *api = calloc(1, sizeof *api);

@@ -57,7 +57,7 @@ typedef struct {
 bool comm_sock_asked(void)
 {
     const char *n = getenv("LLMQ_RANKS");
-    return n && atoi(n) > 1 && getenv("LLMQ_RANK") && getenv("LLMQ_RANK_SOCKETS");
+    return n && atoi(n) > 1;
 }
 
 /* ---- bytes ---- */
@@ -233,11 +233,13 @@ static void sock_sleep(comm *c, int ms)
 {
     sock *s = c->own;
     nfds_t n = 0;
+    pthread_mutex_lock(&c->lock);
     for (int i = 0; i < c->size; i++)
         if (s->peer[i].fd >= 0 && !s->peer[i].gone)
             s->poll[n++] =
                 (struct pollfd){ .fd = s->peer[i].fd,
                                  .events = (short)(s->peer[i].n_out ? POLLIN | POLLOUT : POLLIN) };
+    pthread_mutex_unlock(&c->lock);
     (void)poll(s->poll, n, ms);
 }
 
@@ -386,6 +388,11 @@ lq_status comm_sock_open(comm *c, lq_err *err)
                                   .look = sock_work,
                                   .abort = sock_abort,
                                   .close = sock_close };
+    static const char *const needed[] = { "LLMQ_RANK", "LLMQ_RANK_SOCKETS" };
+    for (size_t i = 0; i < LQ_COUNT(needed); i++)
+        if (!getenv(needed[i]) || !*getenv(needed[i]))
+            return lq_fail(err, LQ_EVALUE, "%s: expected a value beside LLMQ_RANKS, found none",
+                           needed[i]);
     const int rank = atoi(getenv("LLMQ_RANK")), size = atoi(getenv("LLMQ_RANKS"));
     if (size > SOCK_RANKS)
         return lq_fail(err, LQ_EVALUE, "LLMQ_RANKS: expected at most %d, found %d", SOCK_RANKS,

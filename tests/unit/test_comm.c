@@ -168,6 +168,56 @@ TEST(waiting_ends_with_the_job)
     CHECK(codes[0] == 5 || codes[1] == 5, "codes %d and %d", codes[0], codes[1]);
 }
 
+/* Three times as long as a rank may be silent. */
+static int computes(comm *c)
+{
+    uint8_t x = 5;
+    lq_err err = { "" };
+    if (comm_rank(c) == 1) nanosleep(&(struct timespec){ .tv_sec = 3 }, NULL);
+    if (comm_broadcast(c, 1, &x, 1, &err)) {
+        fprintf(stderr, "%s\n", err.msg);
+        return 1;
+    }
+    return 0;
+}
+
+TEST(a_rank_that_computes_for_long_is_not_lost)
+{
+    int codes[3];
+    setenv("LLMQ_RANK_TIMEOUT", "1", 1);
+    as_ranks(3, computes, codes);
+    unsetenv("LLMQ_RANK_TIMEOUT");
+    for (int i = 0; i < 3; i++)
+        CHECK(codes[i] == 0, "rank %d: %d", i, codes[i]);
+}
+
+static int stands_still(comm *c)
+{
+    pid_t other = getpid();
+    lq_err err = { "" };
+    if (comm_rank(c) == 1) {
+        if (comm_send(c, 0, 0, &other, sizeof other, &err)) return 1;
+        kill(other, SIGSTOP);
+        return comm_recv(c, 0, 0, &other, sizeof other, &err) == LQ_EIO ? 7 : 2;
+    }
+    pid_t none;
+    if (comm_recv(c, 1, 0, &other, sizeof other, &err)) return 3;
+    const lq_status s = comm_recv(c, 1, 0, &none, sizeof none, &err);
+    kill(other, SIGCONT);
+    return s == LQ_EIO && strstr(err.msg, "rank 1 of 2 is lost: expected a sign of it within 1 s")
+               ? 7
+               : 4;
+}
+
+TEST(a_rank_that_stands_still_is_lost)
+{
+    int codes[2];
+    setenv("LLMQ_RANK_TIMEOUT", "1", 1);
+    as_ranks(2, stands_still, codes);
+    unsetenv("LLMQ_RANK_TIMEOUT");
+    CHECK(codes[0] == 7 && codes[1] == 7, "codes %d and %d", codes[0], codes[1]);
+}
+
 TEST(a_process_without_a_launcher_is_the_only_rank)
 {
     static const char *const said[] = { "LLMQ_RANKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
@@ -189,16 +239,19 @@ TEST(a_process_without_a_launcher_is_the_only_rank)
 TEST(sockets_of_no_rank_are_an_error)
 {
     static const struct {
-        const char *why, *rank, *ranks, *says;
+        const char *why, *rank, *ranks, *says, *sockets;
     } wrong[] = {
-        { "too many", "0", "1025", "LLMQ_RANKS: expected at most 1024, found 1025" },
-        { "beyond the last", "2", "2", "LLMQ_RANK: expected 0 to 1, found 2" },
-        { "below the first", "-1", "2", "LLMQ_RANK: expected 0 to 1, found -1" },
+        { "too many", "0", "1025", "LLMQ_RANKS: expected at most 1024, found 1025", "none/r" },
+        { "beyond the last", "2", "2", "LLMQ_RANK: expected 0 to 1, found 2", "none/r" },
+        { "below the first", "-1", "2", "LLMQ_RANK: expected 0 to 1, found -1", "none/r" },
+        { "no number", "", "2", "LLMQ_RANK: expected a value beside LLMQ_RANKS, found none",
+          "none/r" },
+        { "no sockets", "0", "2", "LLMQ_RANK_SOCKETS: expected a value", "" },
     };
-    setenv("LLMQ_RANK_SOCKETS", "none/r", 1);
     for (size_t i = 0; i < LQ_COUNT(wrong); i++) {
         comm *c;
         lq_err err = { "" };
+        setenv("LLMQ_RANK_SOCKETS", wrong[i].sockets, 1);
         setenv("LLMQ_RANK", wrong[i].rank, 1);
         setenv("LLMQ_RANKS", wrong[i].ranks, 1);
         CHECK(comm_open(&c, &err) == LQ_EVALUE && strstr(err.msg, wrong[i].says), "%s: %s",
@@ -279,6 +332,8 @@ int main(int argc, char **argv)
     RUN(a_rank_that_is_killed_ends_the_waiting_of_the_others);
     RUN(a_rank_that_ends_the_job_tells_its_exit_code);
     RUN(waiting_ends_with_the_job);
+    RUN(a_rank_that_computes_for_long_is_not_lost);
+    RUN(a_rank_that_stands_still_is_lost);
     RUN(a_process_without_a_launcher_is_the_only_rank);
     RUN(sockets_of_no_rank_are_an_error);
     RUN(a_launcher_whose_library_is_missing_is_an_error);
