@@ -646,4 +646,5 @@ const cmd_row cmd_batch = {
     .opts_bytes = sizeof(batch_opts),
     .check = batch_check,
     .run = batch_run,
+    .processes = CMD_SHARED,
 };

@@ -201,4 +201,5 @@ const cmd_row cmd_completion = {
     .examples = "source <(llmq completion bash)\0"
                 "llmq completion fish > ~/.config/fish/completions/llmq.fish\0",
     .run = completion_run,
+    .processes = CMD_EACH,
 };

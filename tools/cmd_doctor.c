@@ -284,4 +284,5 @@ const cmd_row cmd_doctor = {
                 "llmq doctor --quick --json\0",
     .opts_bytes = sizeof(doctor_opts),
     .run = doctor_run,
+    .processes = CMD_EACH,
 };

@@ -473,4 +473,5 @@ const cmd_row cmd_eval = {
     .opts_bytes = sizeof(eval_cmd_opts),
     .check = eval_check,
     .run = eval_cmd_run,
+    .processes = CMD_SHARED,
 };

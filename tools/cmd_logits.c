@@ -154,4 +154,5 @@ const cmd_row cmd_logits = {
                 "llmq logits model.llmq --ids-file ids.txt -o logits.safetensors --json\0",
     .opts_bytes = sizeof(logits_opts),
     .run = logits_run,
+    .processes = CMD_SHARED,
 };

@@ -631,4 +631,5 @@ const cmd_row cmd_quantize = {
     .note = qmethods_note,
     .opts_bytes = sizeof(quantize_opts),
     .run = quantize_run,
+    .processes = CMD_SHARED,
 };

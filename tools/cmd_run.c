@@ -462,4 +462,5 @@ const cmd_row cmd_run = {
     .opts_bytes = sizeof(run_opts),
     .check = run_check,
     .run = run_run,
+    .processes = CMD_SHARED,
 };

@@ -16,6 +16,7 @@
 #include "tools/cli/gpus.h"
 #include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
+#include "tools/cli/ranks.h"
 #include "tools/inflight/inflight.h"
 #include "tools/router/router.h"
 #include "tools/server/isolate.h"
@@ -551,6 +552,16 @@ static lq_status wait_for_stop(serve *v, const cmd_ctx *c, lq_err *err)
 
 /* ---- end ---- */
 
+enum { LOST_SECONDS = 5, LOST_END_SECONDS = 5 };
+
+/* A rank is gone: whoever asks /ready now and then sees it say so (503, "lost") before the port is. */
+static void stay_lost(const lq_job *job)
+{
+    const double until = lq_now() + LOST_SECONDS;
+    while (!lq_stopped(job) && lq_now() < until)
+        nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
+}
+
 static void drain(serve *v)
 {
     double until = lq_now() + v->o->shutdown_timeout;
@@ -685,6 +696,12 @@ static lq_status serve_several(const cmd_ctx *c, const serve_opts *o, lq_err *er
                       err);
 }
 
+static lq_status follow(const serve *v, const cmd_ctx *c, lq_err *err)
+{
+    ranks_wait_longer((LOST_SECONDS + LOST_END_SECONDS) * 1000);
+    return load_follow(c, &v->o->model, v->path, err);
+}
+
 static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const serve_opts *o = opts;
@@ -712,7 +729,8 @@ static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
     v.mtp = opt_engine_mtp(&o->engine);
     ops_all_files();
     const bool only_says = o->dry_run || o->print_limits;
-    if (over) return only_says ? LQ_OK : load_follow(c, &o->model, v.path, err);
+    if (over && !only_says) s = follow(&v, c, err);
+    if (over) return s;
     if (only_says) return dry_run(&v, c, err);
     s = opt_open_gpus(&v.gpus, &o->model, err);
     if (!s) s = isolate(&v, err);
@@ -721,6 +739,7 @@ static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s) s = load(&v, c, err);
     const bool served = !s;
     if (served) s = wait_for_stop(&v, c, err);
+    if (served && s && follow_ranks()) stay_lost(c->job);
     if (served) drain(&v);
     follow_give_up();
     close_all(&v);
@@ -762,4 +781,5 @@ const cmd_row cmd_serve = {
     .opts_bytes = sizeof(serve_opts),
     .check = serve_check,
     .run = serve_run,
+    .processes = CMD_SHARED,
 };

@@ -121,4 +121,5 @@ const cmd_row cmd_version = {
     .examples = "llmq version\0"
                 "llmq version --json\0",
     .run = version_run,
+    .processes = CMD_EACH,
 };

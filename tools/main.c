@@ -118,11 +118,12 @@ static int run_command(const cmd_row *cmd, int argc, char **argv)
     lq_status s = opt_parse(&c, opts, cmd, argc, argv, &help, &err);
     bool parsed = !s;
     if (!s && help) {
-        opt_print_help(stdout, cmd);
+        if (comm_said_rank() == 0) opt_print_help(stdout, cmd);
     } else if (!s) {
         c.job = prog_start(c.level);
         if (c.note[0]) prog_say(LOG_WARN, "note: %s", c.note);
-        s = cmd->check ? cmd->check(&c, opts, &err) : LQ_OK;
+        s = ranks_check(cmd, &err);
+        if (!s && cmd->check) s = cmd->check(&c, opts, &err);
         if (!s) s = models_find(&c, opts, &err);
         if (!s) s = inflight_make(&c, opts, &err);
         if (!s) s = cmd->run(&c, opts, &err);
@@ -132,12 +133,13 @@ static int run_command(const cmd_row *cmd, int argc, char **argv)
     s = end_stdout(s, &err);
     const char *message = err.msg[0] ? err.msg : lq_status_text(s);
     char who[128];
+    if (s) ranks_failed(cmd, s);
     if (s && ranks_tell(who, s)) {
         fprintf(stderr, "llmq: %s: %s%s\n", cmd->name, who, message);
+        if (s == LQ_EUSAGE && !parsed)
+            fprintf(stderr, "llmq: `llmq %s --help` lists the options\n", cmd->name);
         if (wants_json(argc, argv) && !cmd_printed_json()) print_json_error(s, message);
     }
-    if (s == LQ_EUSAGE && !parsed)
-        fprintf(stderr, "llmq: `llmq %s --help` lists the options\n", cmd->name);
     models_drop(&c);
     opt_free(&c, opts);
     free(opts);

@@ -4,9 +4,11 @@ import os
 import pathlib
 import shutil
 import signal
+import time
 
 import pytest
 
+from harness import until
 from ranks import LAUNCHERS, Ended, by_mpi, by_sockets, rank_env, start_rank
 from shim import stopped
 from test_bad_input import read_st
@@ -114,8 +116,40 @@ def test_a_rank_that_is_killed_ends_all_and_another_number_of_ranks_goes_on(llmq
     assert digest(out) == digest(tmp_path / "one") and leftovers(tmp_path) == ["one", "q"]
 
 
+def test_a_rank_that_stands_still_is_lost_and_the_run_goes_on_later(llmq, draft, tmp_path, monkeypatch):
+    args = ["quantize", draft, "-o", tmp_path / "q", *GPTQ]
+    llmq("quantize", draft, "-o", tmp_path / "one", *GPTQ)
+    for k, v in {**rank_env(0, 3, tmp_path), "LLMQ_RANK_TIMEOUT": "2"}.items():
+        monkeypatch.setenv(k, v)
+    others = [start_rank(llmq, i, 3, tmp_path, *args) for i in (1, 2)]
+    with stopped(llmq, "part-00001.llmq", *args):
+        r = Ended(others)
+    assert r.codes == [1, 1] and any("rank 0 of 3 is lost: expected a sign of it within 2 s" in e for e in r.err), str(r)
+    for k in [*rank_env(0, 3, tmp_path), "LLMQ_RANK_TIMEOUT"]:
+        monkeypatch.delenv(k)
+    r = by_sockets(llmq, 2, *args, "--json")
+    assert json.loads(r.out[0])["resumed_parts"] >= 1
+    assert digest(tmp_path / "q") == digest(tmp_path / "one") and leftovers(tmp_path) == ["one", "q"]
+
+
+def test_ranks_that_are_suspended_together_go_on_together(llmq, draft, tmp_path):
+    """As Slurm does to a job whose nodes another needs."""
+    llmq("quantize", draft, "-o", tmp_path / "one", *GPTQ)
+    ranks = [start_rank(llmq, i, 2, tmp_path, "quantize", draft, "-o", tmp_path / "q", *GPTQ, LLMQ_RANK_TIMEOUT="2") for i in range(2)]
+    until(lambda: (tmp_path / "q.resume/part-00000.llmq").exists() or ranks[0].poll() is not None)
+    for sig, seconds in ((signal.SIGSTOP, 6), (signal.SIGCONT, 0)):
+        for p in ranks:
+            p.send_signal(sig)
+        time.sleep(seconds)
+    r = Ended(ranks)
+    assert r.codes == [0, 0], str(r)
+    assert digest(tmp_path / "q") == digest(tmp_path / "one")
+
+
 ALONE = [("a text that is not there", {1: ["--calib", "nowhere.txt"]}, "nowhere.txt", 3),
          ("other kernels", {2: ["--kernels", "ref"]}, "kernels of rank 0, found another provenance", 3),
+         ("a usage error", {2: ["--bits", "99"]}, "--bits: expected 2..8, found '99'", 2),
+         ("a usage error of two", {1: ["--group-size", "x"], 2: ["--bits", "99"]}, "--group-size", 2),
          ("another option", {1: ["--bits", "3"]}, "found another recipe", 3),
          ("weights that are rotated, whose head is no longer tied", {1: ["--rotate"]}, "tensors as rank 0 has", 3),
          ("a check", {2: ["--check"]}, "expected 0 windows for the check as rank 0 has, found", 3)]
@@ -135,3 +169,20 @@ def test_what_is_wrong_with_all_is_said_by_rank_0(llmq, draft, tmp_path):
                              [["--calib", "nowhere.txt"], "nowhere.txt", 3]):
         r = by_sockets(llmq, 2, "quantize", draft, "-o", tmp_path / "q", *(["-m", "rtn"] if "--model-free" in more else GPTQ), *more, code=code)
         assert text in r.err[0] and "llmq: quantize" not in r.err[1], str(r)
+
+
+ONE = [["convert", "models/novels-1m", "-o", "OUT", "--to", "llmq"], ["inspect", "models/novels-1m"], ["verify", "models/novels-1m"], ["plan", "models/novels-1m"],
+       ["tokenize", "models/novels-1m"], ["stats", "merge", "x", "-o", "OUT"], ["chat", "models/novels-1m"], ["pull", "a/b", "-o", "OUT"]]
+
+
+@pytest.mark.parametrize("args", ONE, ids=[x[0] for x in ONE])
+def test_a_command_for_one_process_refuses_several(llmq, tmp_path, args):
+    r = by_sockets(llmq, 2, *[tmp_path / "out" if x == "OUT" else x for x in args], code=3)
+    assert f"llmq: {args[0]}: expected one process, found 2 ranks (LLMQ_RANKS)" in r.err[0] and r.err[1] == "", str(r)
+    assert r.codes == [3, 3] and r.out == ["", ""] and leftovers(tmp_path) == []
+
+
+def test_help_is_rank_0s_and_what_is_of_the_machine_everyones(llmq, tmp_path):
+    r = by_sockets(llmq, 2, "quantize", "--help")
+    assert "usage:" in r.out[0] and r.out[1] == ""
+    assert all("compiler" in x for x in by_sockets(llmq, 2, "version").out)

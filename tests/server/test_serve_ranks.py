@@ -133,6 +133,10 @@ def test_a_rank_that_is_killed_ends_requests_with_an_error_and_then_the_server(l
 def test_a_rank_that_is_killed_is_noticed_while_nothing_runs(llmq, tmp_path):
     with Ranks(llmq, tmp_path, 2, DENSE) as r:
         r.others[0].kill()
+        until(lambda: r.server.get("/ready").status == 503, r.server.output)
+        said = json.load(r.server.get("/ready"))
+        assert said["status"] == "lost" and "rank 1 of 2 is gone" in said["reason"]
+        assert r.server.post("/v1/completions", {"model": DENSE.name, "prompt": "It was"}).status >= 500
         assert r.server.process.wait(LIMIT) == 1, r.server.output()
         assert "rank 1 of 2 is gone" in r.server.output()
 

@@ -146,6 +146,13 @@ typedef struct {
     char unnamed[40]; /* room for the path of one without a name */
 } cmd_ctx;
 
+/* What a launcher's processes (mpirun -n 4 llmq ...; base/comm.h) do with a command. */
+typedef enum {
+    CMD_ONE,    /* they are refused: each would write the same output */
+    CMD_SHARED, /* share it (ranks.h) */
+    CMD_EACH    /* each says what it is asked */
+} cmd_processes;
+
 struct cmd_row {
     const char *name, *summary;
     const char *details;   /* paragraphs under the usage line, or NULL */
@@ -160,6 +167,7 @@ struct cmd_row {
      * all. */
     lq_status (*check)(const cmd_ctx *c, const void *opts, lq_err *err);
     lq_status (*run)(const cmd_ctx *c, const void *opts, lq_err *err);
+    cmd_processes processes;
 };
 
 /* Was the option on the command line (rather than its default)? `name` is one of the command's. */
