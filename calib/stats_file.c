@@ -163,9 +163,9 @@ struct stats_set {
     const char *const *paths; /* borrowed */
     int n;
     int64_t leaves;
-    int of[STATS_LEAVES]; /* the file that has a part; -1: none */
-    cJSON *about;         /* of the first */
-    lq_buf record;        /* ... its record, spelled canonically */
+    int of[STATS_MOST_LEAVES]; /* the file that has a part; -1: none */
+    cJSON *about;              /* of the first */
+    lq_buf record;             /* ... its record, spelled canonically */
 };
 
 static lq_status read_about(cJSON **out, const st_file *f, lq_err *err)
@@ -227,7 +227,7 @@ static lq_status add_file(stats_set *s, int i, lq_err *err)
     if (st) return st;
     s->n = i + 1;
     st = read_about(&about, &s->file[i], err);
-    if (!st) st = js_i64(about, "leaves", true, 1, STATS_LEAVES, &leaves, err);
+    if (!st) st = js_i64(about, "leaves", true, 1, STATS_MOST_LEAVES, &leaves, err);
     if (!st) st = take_record(s, about, leaves, err);
     if (!st) st = take_parts(s, about, i, err);
     if (!s->about)
@@ -246,7 +246,7 @@ lq_status stats_open(stats_set **out, const char *const *paths, int n, lq_err *e
         return no_room(err);
     }
     s->paths = paths;
-    for (int i = 0; i < STATS_LEAVES; i++)
+    for (int i = 0; i < STATS_MOST_LEAVES; i++)
         s->of[i] = -1;
     lq_status st = LQ_OK;
     for (int i = 0; i < n && !st; i++)

@@ -1,6 +1,6 @@
 /* calib/stats_file.h - statistics of a model's inputs in files, made apart and put together: for clusters without MPI.
  *
- * The windows of calibration are cut into STATS_LEAVES parts, whatever the number of shards; a shard has some of them,
+ * The windows of calibration are cut into parts (`leaves`), whatever the number of shards; a shard has some of them,
  * and each part's sums by itself. Whoever reads adds them in the order of parts, so that any number of shards gives the same sums.
  * They are of the unquantized model: each layer's inputs come from layers that nobody has rounded yet.
  *
@@ -21,7 +21,7 @@
 #include "calib/stats.h"
 #include "formats/source/source.h"
 
-enum { STATS_LEAVES = 16 };
+enum { STATS_LEAVES = 16, STATS_MOST_LEAVES = 256 }; /* usual; at most */
 
 typedef struct cJSON cJSON;
 
@@ -29,6 +29,7 @@ typedef struct cJSON cJSON;
  * those of cal_open and cal_statistics, LQ_EUSAGE (more shards than parts), LQ_EIO. */
 typedef struct {
     int shard, n;
+    int64_t leaves; /* parts that the text is cut into, where it has as many windows */
     bool want_h;
     float outlier;
     const cJSON *record;

@@ -37,10 +37,11 @@ static lq_status make_leaf(stats_writer *w, size_t *at, const slots *o, src_sour
 lq_status stats_make(const char *path, src_source *src, const cal_samples *samples,
                      const stats_make_opts *o, pool *p, const lq_job *job, lq_err *err)
 {
-    const int64_t leaves = samples->n < STATS_LEAVES ? samples->n : STATS_LEAVES;
+    const int64_t leaves = samples->n < o->leaves ? samples->n : o->leaves;
     if (o->n > leaves)
         return lq_fail(err, LQ_EUSAGE,
-                       "--shard: expected at most %lld shards of this text, found %d",
+                       "--shard: expected at most %lld shards of this text, found %d; "
+                       "--stats-parts, and windows, bound them",
                        (long long)leaves, o->n);
     const int64_t first = leaves * o->shard / o->n, end = leaves * (o->shard + 1) / o->n;
     slots all;

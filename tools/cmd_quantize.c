@@ -44,6 +44,7 @@ typedef struct {
     opt_tri resume;
     bool stats_only;
     const char *shard;
+    int64_t stats_parts;
     opt_list stats;
     bool dry_run, rotate, reproducible, list_methods;
     model_free_opts free;
@@ -142,9 +143,12 @@ static const opt_row stats_rows[] = {
               "the options of calibration "
               "that will quantize by them" },
     { "shard", 0, OPT_STR, F(shard), .arg = "i/N",
-      .help = "--stats-only: of the i-th of N shares of the text (i from 1; at most 16 shares); "
-              "without it "
+      .help = "--stats-only: of the i-th of N shares of the text (i from 1; at most as many shares "
+              "as parts); without it "
               "SLURM_ARRAY_TASK_ID of _COUNT; N alone: JOB_COMPLETION_INDEX says which" },
+    { "stats-parts", 0, OPT_INT, F(stats_parts), .def = "16", .lo = 1, .hi = STATS_MOST_LEAVES,
+      .help = "--stats-only: the text is cut into N parts, the same N for all shares; a file takes "
+              "the more the more of them it has" },
     { "stats", 0, OPT_LIST, F(stats), .arg = "FILE",
       .help = "quantize by these statistics: of `llmq stats merge`, or of all shards one by one" },
 };
@@ -412,6 +416,8 @@ static lq_status check_stats(const quantize_opts *o, const qz_opts *q, const com
     const bool any = o->stats_only || o->stats.n;
     const char *name = o->stats_only ? "--stats-only" : "--stats";
     if (o->shard && !o->stats_only) return lq_fail(err, LQ_EUSAGE, "--shard needs --stats-only");
+    if (o->stats_parts != STATS_LEAVES && !o->stats_only)
+        return lq_fail(err, LQ_EUSAGE, "--stats-parts needs --stats-only");
     if (o->stats_only && o->stats.n)
         return lq_fail(err, LQ_EUSAGE, "--stats-only and --stats exclude each other");
     if (any && (!qz_calibrated(q) || q->imatrix))
@@ -531,7 +537,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s && qz_calibrated(&q)) s = quantize_samples(&samples, o->calib, &mix, usual, err);
     const stats_subject of = { seen, form != NULL, &samples, &q };
     if (!s && o->stats_only) {
-        s = quantize_stats_make(o->out, seen, &of, o->shard, p, c->job, err);
+        s = quantize_stats_make(o->out, seen, &of, o->shard, o->stats_parts, p, c, err);
         goto done;
     }
     if (!s && o->stats.n) s = quantize_stats_open(&stats, o->stats.v, o->stats.n, &of, err);

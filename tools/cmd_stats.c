@@ -31,8 +31,7 @@ const cmd_row cmd_stats = {
     .name = "stats",
     .summary = "statistics of quantize --stats-only, made apart, put together",
     .details = "The sums are the same whatever the number of shards: they are added in the order "
-               "of 16 fixed parts "
-               "of the text.",
+               "of the fixed parts of the text (--stats-parts).",
     .args = { { "merge", 1, 1, "what is done", FILES_NONE },
               { "FILE", 1, 1024, "shards, all of them", FILES_NONE } },
     .groups = { OPT_GROUP("Options", rows, 0) },

@@ -54,6 +54,26 @@ ENV = [("an array of Slurm", [], {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_
        ("an Indexed Job", ["--shard", "3"], {"JOB_COMPLETION_INDEX": "1"})]
 
 
+def test_more_parts_allow_more_shards(llmq, draft, tmp_path):
+    args = ["-m", "gptq", "--calib-samples", "40", "--calib-len", "16", "--stats-parts", "33"]
+    made = set()
+    for n in (2, 33):
+        files = shards(llmq, draft, tmp_path, n, *args)
+        llmq("stats", "merge", *files, "-o", tmp_path / "all.stats")
+        made.add(digest(tmp_path / "all.stats"))
+    assert len(made) == 1
+    llmq("quantize", draft, "--stats", tmp_path / "all.stats", "-o", tmp_path / "q", *args[:-2])
+    other = tmp_path / "other"
+    llmq("quantize", draft, "--stats-only", "--shard", "2/2", "-o", other, *args[:-2])
+    assert "of the same model, text and options" in llmq("stats", "merge", tmp_path / "1of2.stats", other, "-o", tmp_path / "x", code=3).stderr
+    assert "--stats-parts needs --stats-only" in llmq("quantize", draft, "-o", tmp_path / "x", *args, code=2).stderr
+
+
+def test_what_was_made_is_said_in_json(llmq, draft, tmp_path):
+    said = llmq.json("quantize", draft, "--stats-only", "--shard", "2/3", "-o", tmp_path / "s", "-m", "gptq", *TEXT)
+    assert said == {"out": str(tmp_path / "s"), "shard": 2, "shards": 3, "parts": 16, "windows": 18, "tokens": 18 * 64}
+
+
 @pytest.mark.parametrize("why,more,env", ENV, ids=[x[0] for x in ENV])
 def test_the_shard_is_found_in_the_environment(llmq, draft, tmp_path, why, more, env):
     args = ["quantize", draft, "--stats-only", "-m", "gptq", *TEXT]

@@ -86,18 +86,33 @@ static lq_status read_shard(stats_make_opts *o, const char *text, lq_err *err)
     return LQ_OK;
 }
 
-lq_status quantize_stats_make(const char *out, src_source *src, const stats_subject *of,
-                              const char *shard, pool *p, const lq_job *job, lq_err *err)
+static cJSON *made_json(const char *out, const stats_make_opts *o, const cal_samples *of)
 {
-    stats_make_opts o = { .want_h = qz_needs_h(of->q),
+    cJSON *r = cJSON_CreateObject();
+    cJSON_AddStringToObject(r, "out", out);
+    cJSON_AddNumberToObject(r, "shard", o->shard + 1);
+    cJSON_AddNumberToObject(r, "shards", o->n);
+    cJSON_AddNumberToObject(r, "parts", (double)(of->n < o->leaves ? of->n : o->leaves));
+    cJSON_AddNumberToObject(r, "windows", (double)of->n);
+    cJSON_AddNumberToObject(r, "tokens", (double)(of->n * of->len));
+    return r;
+}
+
+lq_status quantize_stats_make(const char *out, src_source *src, const stats_subject *of,
+                              const char *shard, int64_t leaves, pool *p, const cmd_ctx *c,
+                              lq_err *err)
+{
+    stats_make_opts o = { .leaves = leaves,
+                          .want_h = qz_needs_h(of->q),
                           .outlier = (float)qz_outlier_threshold(of->q) };
     lq_status s = read_shard(&o, shard, err);
     cJSON *record = s ? NULL : record_of(of);
     o.record = record;
     if (!s && !record) s = lq_fail(err, LQ_ENOMEM, "no memory for statistics");
-    if (!s) s = stats_make(out, src, of->samples, &o, p, job, err);
+    if (!s) s = stats_make(out, src, of->samples, &o, p, c->job, err);
     prog_end();
     if (!s) prog_say(LOG_INFO, "%s: statistics of share %d of %d", out, o.shard + 1, o.n);
+    if (!s && c->json) s = cmd_give_json(c, made_json(out, &o, of->samples), err);
     cJSON_Delete(record);
     return s;
 }

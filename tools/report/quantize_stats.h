@@ -4,6 +4,7 @@
 
 #include "calib/stats_file.h"
 #include "quantize/methods/method.h"
+#include "tools/cli/opt.h"
 
 /* What the sums are of. */
 typedef struct {
@@ -13,9 +14,11 @@ typedef struct {
     const qz_opts *q;
 } stats_subject;
 
-/* shard: "i/N", "N", or NULL: as the environment says, else all. Errors: LQ_EUSAGE, those of stats_make. */
+/* shard: "i/N", "N", or NULL: as the environment says, else all. leaves: parts of the text. Errors: LQ_EUSAGE, those of
+ * stats_make. */
 lq_status quantize_stats_make(const char *out, src_source *src, const stats_subject *of,
-                              const char *shard, pool *p, const lq_job *job, lq_err *err);
+                              const char *shard, int64_t leaves, pool *p, const cmd_ctx *c,
+                              lq_err *err);
 /* Files that are of this. Errors: LQ_EVALUE, those of stats_open. */
 lq_status quantize_stats_open(stats_set **s, const char *const *paths, int n,
                               const stats_subject *of, lq_err *err);
