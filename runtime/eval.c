@@ -46,8 +46,6 @@ typedef struct {
     int32_t *window_ids; /* [max_open, ctx] of the windows in this step */
     part parts[MAX_OPEN];
     int n_parts;
-    double *ref_nll;   /* [tokens] where it compares */
-    uint8_t *agree;    /* [tokens] likewise */
     int64_t *row_slot; /* [rows] token_nll's index of each logits row of this step */
     int32_t *row_target;
     int64_t n_scored; /* rows of this step */
@@ -67,7 +65,7 @@ static void window_ids(int32_t *out, const evaluation *e, int64_t window)
 {
     const eval_opts *o = e->o;
     int64_t shift = bos_before(o), n = o->ctx - shift;
-    memcpy(out + shift, e->ids + window * n, (size_t)n * sizeof *out);
+    memcpy(out + shift, e->ids + (e->r->from + window) * n, (size_t)n * sizeof *out);
     if (o->has_bos) out[0] = o->bos;
 }
 
@@ -79,15 +77,16 @@ static void score_row(void *ctx, int64_t row, int thread)
     (void)thread;
     const int64_t slot = e->row_slot[row], target = e->row_target[row];
     const float *x = e->model.logits + row * e->V;
+    const int64_t row_of_all = e->r->from * e->r->per_window + slot;
     const eval_score s =
-        e->o->base ? kl_base_score(e->o->base, slot, x, target)
+        e->o->base ? kl_base_score(e->o->base, row_of_all, x, target)
                    : eval_position(x, e->has_ref ? e->ref.logits + row * e->V : NULL, e->V, target);
     e->r->token_nll[slot] = s.nll;
     if (e->saved) kl_base_encode(e->codes + (size_t)row * kl_base_row_bytes(e->V), x, e->V);
     if (!e->compares) return;
-    e->ref_nll[slot] = s.ref_nll;
+    e->r->token_ref_nll[slot] = s.ref_nll;
     e->r->token_kl[slot] = s.kl;
-    e->agree[slot] = s.agree;
+    e->r->token_agree[slot] = s.agree;
 }
 
 /* ---- steps ---- */
@@ -250,6 +249,10 @@ static lq_status check_input(const model *m, const model *ref, const int32_t *id
         return lq_fail(err, LQ_EVALUE,
                        "text: expected at least one window of %lld tokens, found %lld",
                        (long long)o->ctx, (long long)n);
+    if (eval_windows(n, o) < o->n_shards)
+        return lq_fail(err, LQ_EVALUE,
+                       "text: expected a window for each of %lld shards, found %lld",
+                       (long long)o->n_shards, (long long)eval_windows(n, o));
     for (int64_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= V)
             return lq_fail(err, LQ_EVALUE,
@@ -276,9 +279,9 @@ static lq_status set_up(evaluation *e, lq_err *err)
     }
     if (e->compares) {
         r->token_kl = calloc(tokens, sizeof *r->token_kl);
-        e->ref_nll = calloc(tokens, sizeof *e->ref_nll);
-        e->agree = calloc(tokens, sizeof *e->agree);
-        ok = ok && r->token_kl && e->ref_nll && e->agree;
+        r->token_ref_nll = calloc(tokens, sizeof *r->token_ref_nll);
+        r->token_agree = calloc(tokens, sizeof *r->token_agree);
+        ok = ok && r->token_kl && r->token_ref_nll && r->token_agree;
     }
     return ok ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory to score %zu tokens", tokens);
 }
@@ -288,7 +291,7 @@ static lq_status not_finite(const eval_result *r, int64_t token, const char *who
     return lq_fail(err, LQ_EVALUE,
                    "%swindow %lld: the logits are not finite: the weights hold NaN or Inf, or "
                    "values that overflow (in --kv-cache-dtype f16 beyond 65504)",
-                   whose, (long long)(token / r->per_window));
+                   whose, (long long)(r->from + token / r->per_window));
 }
 
 /* exp of the mean, which a model in use never makes overflow: 709 nats of a token are 1e308 to 1
@@ -305,12 +308,13 @@ static lq_status perplexity_of(double *out, const eval_result *r, const double *
     return lq_fail(err, LQ_EVALUE,
                    "%sperplexity: expected a finite number, found exp(%.6g): %.6g nats for one "
                    "token of window %lld; the weights are damaged, or values overflow",
-                   whose, m, nll[worst], (long long)(worst / r->per_window));
+                   whose, m, nll[worst], (long long)(r->from + worst / r->per_window));
 }
 
 /* Both perplexities, which are there, beside each other. */
-static void compare_perplexities(eval_result *r, const double *ref_nll)
+static void compare_perplexities(eval_result *r)
 {
+    const double *ref_nll = r->token_ref_nll;
     const int64_t n = r->tokens;
     const double cov = eval_mean_cov(r->token_nll, ref_nll, n);
     const double a = r->perplexity_error / r->perplexity, b = eval_mean_of(ref_nll, n).error;
@@ -338,8 +342,9 @@ static void summarize_kl(eval_result *r, double *x, bool between)
         *t[i].to = eval_percentile(x, n, t[i].p, between);
 }
 
-static void summarize_dp(eval_result *r, const double *ref_nll, double *x)
+static void summarize_dp(eval_result *r, double *x)
 {
+    const double *ref_nll = r->token_ref_nll;
     const int64_t n = r->tokens;
     for (int64_t i = 0; i < n; i++)
         x[i] = exp(-r->token_nll[i]) - exp(-ref_nll[i]);
@@ -353,48 +358,47 @@ static void summarize_dp(eval_result *r, const double *ref_nll, double *x)
     r->dp_rms_error = r->dp_rms > 0 ? squares.error / (2 * r->dp_rms) : 0;
 }
 
-static void summarize_top(eval_result *r, const uint8_t *agree)
+static void summarize_top(eval_result *r)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < r->tokens; i++)
-        n += agree[i];
+        n += r->token_agree[i];
     const double p = (double)n / (double)r->tokens;
     r->top1_agree = p;
     r->top1_error = r->tokens > 1 ? sqrt(p * (1 - p) / (double)(r->tokens - 1)) : 0;
 }
 
-static lq_status check_finite(const evaluation *e, const char *ref, lq_err *err)
+static lq_status check_finite(const eval_result *r, const char *ref, lq_err *err)
 {
-    const eval_result *r = e->r;
+    const bool compares = r->token_kl != NULL;
     for (int64_t i = 0; i < r->tokens; i++) {
-        if (e->compares && !isfinite(e->ref_nll[i])) return not_finite(r, i, ref, err);
+        if (compares && !isfinite(r->token_ref_nll[i])) return not_finite(r, i, ref, err);
         if (!isfinite(r->token_nll[i])) return not_finite(r, i, "", err);
-        if (e->compares && !isfinite(r->token_kl[i]))
+        if (compares && !isfinite(r->token_kl[i]))
             return lq_fail(err, LQ_EVALUE,
                            "window %lld: the divergence from the reference is not finite",
-                           (long long)(i / r->per_window));
+                           (long long)(r->from + i / r->per_window));
     }
     return LQ_OK;
 }
 
-static lq_status summarize(evaluation *e, lq_err *err)
+lq_status eval_summarize(eval_result *r, bool between, lq_err *err)
 {
     static const char *const ref = "reference model: ";
-    eval_result *r = e->r;
-    lq_status s = check_finite(e, ref, err);
+    lq_status s = check_finite(r, ref, err);
     if (s) return s;
     const eval_mean m = eval_mean_of(r->token_nll, r->tokens);
     r->nll = m.mean;
     s = perplexity_of(&r->perplexity, r, r->token_nll, "", err);
     r->perplexity_error = r->perplexity * m.error;
-    if (s || !e->compares) return s;
-    if ((s = perplexity_of(&r->ref_perplexity, r, e->ref_nll, ref, err))) return s;
+    if (s || !r->token_kl) return s;
+    if ((s = perplexity_of(&r->ref_perplexity, r, r->token_ref_nll, ref, err))) return s;
     double *x = malloc((size_t)r->tokens * sizeof *x);
     if (!x) return lq_fail(err, LQ_ENOMEM, "no memory to sort %lld values", (long long)r->tokens);
-    compare_perplexities(r, e->ref_nll);
-    summarize_kl(r, x, e->o->between);
-    summarize_dp(r, e->ref_nll, x);
-    summarize_top(r, e->agree);
+    compare_perplexities(r);
+    summarize_kl(r, x, between);
+    summarize_dp(r, x);
+    summarize_top(r);
     free(x);
     return LQ_OK;
 }
@@ -429,7 +433,10 @@ lq_status eval_run(eval_result *r, const model *m, const model *ref, const int32
     e->V = m->cfg->vocab;
     e->has_ref = ref != NULL;
     e->compares = ref || o->base;
-    r->windows = eval_windows(n, o);
+    r->all_windows = eval_windows(n, o);
+    r->from = o->n_shards ? r->all_windows * o->shard / o->n_shards : 0;
+    r->windows =
+        (o->n_shards ? r->all_windows * (o->shard + 1) / o->n_shards : r->all_windows) - r->from;
     r->per_window = o->ctx - e->first;
     r->tokens = r->windows * r->per_window;
     kv_opts kv;
@@ -446,7 +453,7 @@ lq_status eval_run(eval_result *r, const model *m, const model *ref, const int32
     if (!s && ref) s = open_runner(&e->ref, ref, &exact, p, err);
     if (!s && o->save_base) s = open_saved(e, err);
     if (!s) s = run_all(e, p, job, err);
-    if (!s) s = summarize(e, err);
+    if (!s) s = eval_summarize(r, o->between, err);
     if (!s && e->saved) s = finish_saved(e, err);
     lq_out_abort(e->saved);
     close_runner(&e->model);
@@ -455,8 +462,6 @@ lq_status eval_run(eval_result *r, const model *m, const model *ref, const int32
     free(e->window_ids);
     free(e->row_slot);
     free(e->row_target);
-    free(e->ref_nll);
-    free(e->agree);
     free(e);
     return s;
 }
@@ -465,5 +470,7 @@ void eval_free(eval_result *r)
 {
     free(r->token_nll);
     free(r->token_kl);
+    free(r->token_ref_nll);
+    free(r->token_agree);
     memset(r, 0, sizeof *r);
 }

@@ -14,10 +14,11 @@
 #include "runtime/kl_base.h"
 
 typedef struct {
-    int64_t ctx;         /* positions of a window, >= 2 */
-    int64_t first;       /* first scored position of a window, 1..ctx-1; 0: 1 */
-    int64_t max_windows; /* 0: all */
-    bool has_bos;        /* put `bos` first: */
+    int64_t ctx;             /* positions of a window, >= 2 */
+    int64_t first;           /* first scored position of a window, 1..ctx-1; 0: 1 */
+    int64_t max_windows;     /* 0: all */
+    int64_t shard, n_shards; /* of these the share `shard` (from 0) of so many; 0: all */
+    bool has_bos;            /* put `bos` first: */
     int32_t bos;
     bool bos_replaces;        /* in place of the window's first id; else before ctx - 1 ids */
     const lora_adapter *lora; /* an adapter to the model, not to the reference; NULL: none */
@@ -31,6 +32,7 @@ typedef struct {
 
 typedef struct {
     int64_t windows, per_window, tokens; /* tokens = windows * per_window scored ones */
+    int64_t from, all_windows;           /* of a share: its first window, those of all shares */
     double nll, perplexity;              /* mean; exp of it */
     double perplexity_error;             /* standard errors of what they follow */
     /* with ref or base */
@@ -41,16 +43,18 @@ typedef struct {
     double kl_median, kl_p90, kl_p95, kl_p99, kl_p999, kl_max;
     double dp_mean, dp_error, dp_rms, dp_rms_error; /* sqrt(mean dp^2) */
     double top1_agree, top1_error;                  /* equal first choices */
-    double *token_nll, *token_kl; /* [tokens], owned; token_kl only with ref or base */
+    /* [tokens], owned; all but the first only with ref or base */
+    double *token_nll, *token_kl, *token_ref_nll;
+    uint8_t *token_agree;
 } eval_result;
 
 /* The cache (kv.on left open) and the steps of an evaluation of such a model. */
 void eval_size(kv_opts *kv, fwd_opts *step, const arch_config *c, const eval_opts *o);
-/* Whole windows that n ids fill. */
+/* Whole windows that n ids fill, of all shares. */
 int64_t eval_windows(int64_t n, const eval_opts *o);
 /* ref may be NULL, and is with o->base; it must have the same vocabulary. Free r with eval_free, also
  * after an error, which leaves no file.
- * Errors: LQ_EVALUE - no whole window; an id outside the vocabulary; logits or a perplexity that
+ * Errors: LQ_EVALUE - no whole window, or fewer than shares; an id outside the vocabulary; logits or a perplexity that
  *                     are not finite; windows that are not those of o->base, or not of such files
  *         LQ_ESHAPE - ref's vocabulary differs, or o->base's
  *         lq_out_open's of o->save_base
@@ -58,5 +62,8 @@ int64_t eval_windows(int64_t n, const eval_opts *o);
 lq_status eval_run(eval_result *r, const model *m, const model *ref, const int32_t *ids, int64_t n,
                    const eval_opts *o, pool *p, const lq_job *job, lq_err *err);
 void eval_free(eval_result *r);
+/* All figures of r, from windows, per_window, tokens and the scores of the tokens; between: eval_opts'. Errors:
+ * LQ_EVALUE (no finite ones), LQ_ENOMEM. */
+lq_status eval_summarize(eval_result *r, bool between, lq_err *err);
 
 #endif

@@ -15,6 +15,7 @@
 #include "tools/cli/engine_opts.h"
 #include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
+#include "tools/cli/shard.h"
 #include "tools/inflight/inflight.h"
 
 #include <errno.h>
@@ -48,7 +49,8 @@ static const opt_row rows[] = {
     OPT_RERANK_TEMPLATE(F(model)),
     OPT_RERANK_LABELS(F(model)),
     { "shard", 0, OPT_STR, F(shard), .arg = "I/N",
-      .help = "answer only every N-th request, from the I-th on; 1/1: all" },
+      .help = "answer only every N-th request, from the I-th on; 1/1: all; N alone: "
+              "JOB_COMPLETION_INDEX says which" },
     { "logprobs", 0, OPT_INT, F(logprobs), .def = "-1", .lo = -1, .hi = SMP_MAX_LOGPROBS,
       .help = "ids and log-probabilities with this many alternatives, for requests that do not set "
               "it; -1: as they set it" },
@@ -490,12 +492,10 @@ static lq_status batch_report(const batch *b, double seconds, lq_err *err)
 
 static lq_status parse_shard(batch *b, lq_err *err)
 {
-    long long i = 1, n = 1;
-    char rest;
-    if (b->o->shard && (sscanf(b->o->shard, "%6lld/%6lld%c", &i, &n, &rest) != 2 || i < 1 || i > n))
-        return lq_fail(err, LQ_EUSAGE, "--shard: expected I/N with 1 <= I <= N, found '%s'",
-                       b->o->shard);
-    b->shard = i;
+    int i, n;
+    const lq_status s = shard_read(&i, &n, b->o->shard, false, err);
+    if (s) return s;
+    b->shard = i + 1;
     b->n_shards = n;
     return LQ_OK;
 }

@@ -1,5 +1,7 @@
 /* tools/cmd_eval.c - `llmq eval`: perplexity on a text, distance from another model, gates. */
 #include "tools/cli/load.h"
+#include "tools/cli/outputs.h"
+#include "tools/cli/shard.h"
 #include "tools/inflight/inflight.h"
 
 #include "base/buf.h"
@@ -7,7 +9,8 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
-#include "runtime/eval.h"
+#include "kernels/ops.h"
+#include "runtime/eval_shard.h"
 
 #include <stdlib.h>
 
@@ -18,6 +21,8 @@ typedef struct {
     const char *text, *ref, *ctx;
     const char *lora;
     const char *base, *save_base; /* --kl-divergence-base, --save-... */
+    const char *shard, *out;
+    bool merge;
     int64_t windows;
     bool bos, join_rows;
     int ruler;
@@ -55,6 +60,16 @@ static const opt_row rows[] = {
       .help = "write such a file of MODEL; with --ruler llama.cpp" },
     { "lora", 0, OPT_STR, F(lora), .arg = "PATH", .help = OPT_LORA_HELP },
 };
+static const opt_row shard_rows[] = {
+    { "out", 'o', OPT_STR, F(out), .arg = "FILE",
+      .help = "keep the scores of all tokens, for --merge" },
+    { "shard", 0, OPT_STR, F(shard), .arg = "i/N",
+      .help = "with --out: of the i-th of N shares of the windows (i from 1); without it "
+              "SLURM_ARRAY_TASK_ID of _COUNT; N alone: JOB_COMPLETION_INDEX says which" },
+    { "merge", 0, OPT_FLAG, F(merge),
+      .help = "the arguments are such files, of all shares, in place of MODEL: figures as of one "
+              "run over all windows" },
+};
 static const opt_row gates[] = {
     { "max-ppl", 0, OPT_FLOAT, F(max_ppl), .lo = 1, .hi = 1e300, .help = "largest perplexity" },
     { "max-kl", 0, OPT_FLOAT, F(max_kl), .lo = 0, .hi = 1e300,
@@ -74,12 +89,6 @@ static const char *const ruler_text[] = {
     "middle",
 };
 
-/* One run: a window length and what came out. */
-typedef struct {
-    eval_opts o;
-    eval_result r;
-} eval_row;
-
 typedef struct {
     const eval_cmd_opts *o;
     load_model model, ref;
@@ -88,9 +97,12 @@ typedef struct {
     kl_base base;       /* of --kl-divergence-base */
     int32_t *ids;       /* owned, or base's */
     size_t n_ids;
-    eval_row *rows;
+    eval_row *rows; /* a window length and what came out */
+    eval_opts *how; /* [n_rows] */
     int64_t n_rows;
     double seconds;
+    int shard, n_shards;
+    cJSON *record; /* --merge: what the files have */
 } session;
 
 /* Python's "\n\n".join(rows), a row being a line with its end, or "" where that is blank: as the data
@@ -157,27 +169,27 @@ static lq_status read_ctx(session *e, lq_err *err)
         e->n_rows = 1;
     }
     e->rows = calloc((size_t)e->n_rows, sizeof *e->rows);
+    e->how = calloc((size_t)e->n_rows, sizeof *e->how);
     for (int64_t i = 0; i < e->n_rows && e->rows && ctx; i++)
-        e->rows[i].o.ctx = ctx[i];
-    if (e->o->base && e->rows) e->rows[0].o.ctx = e->base.ctx;
+        e->rows[i].ctx = ctx[i];
+    if (e->o->base && e->rows) e->rows[0].ctx = e->base.ctx;
     free(ctx);
-    return e->rows ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
+    return e->rows && e->how ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
 }
 
 static int64_t window_of(const eval_row *r, const arch_config *c)
 {
-    return r->o.ctx ? r->o.ctx : c->max_pos < DEFAULT_CTX ? c->max_pos : DEFAULT_CTX;
+    return r->ctx ? r->ctx : c->max_pos < DEFAULT_CTX ? c->max_pos : DEFAULT_CTX;
 }
 
 static void window_lengths(session *e)
 {
     const int64_t max_pos = e->model.m.cfg->max_pos;
     for (int64_t i = 0; i < e->n_rows; i++) {
-        eval_opts *o = &e->rows[i].o;
-        o->ctx = window_of(&e->rows[i], e->model.m.cfg);
-        if (o->ctx > max_pos)
+        const int64_t ctx = e->rows[i].ctx = window_of(&e->rows[i], e->model.m.cfg);
+        if (ctx > max_pos)
             prog_say(LOG_WARN, "windows of %lld tokens: the model was made for %lld",
-                     (long long)o->ctx, (long long)max_pos);
+                     (long long)ctx, (long long)max_pos);
     }
 }
 
@@ -190,8 +202,11 @@ static lq_status set_ruler(session *e, lq_err *err)
         return lq_fail(err, LQ_EUSAGE, "--bos: the ruler %s has its own rule", rulers[e->o->ruler]);
     if (e->o->bos && bos < 0) return lq_fail(err, LQ_EVALUE, "--bos: the model has no BOS token");
     for (int64_t i = 0; i < e->n_rows; i++) {
-        eval_opts *o = &e->rows[i].o;
+        eval_opts *o = &e->how[i];
+        o->ctx = e->rows[i].ctx;
         o->max_windows = e->o->windows;
+        o->shard = e->shard;
+        o->n_shards = e->n_shards;
         o->lora = e->lora;
         o->has_bos = e->o->bos || adds_bos;
         o->bos = bos;
@@ -211,7 +226,7 @@ static lq_status set_ruler(session *e, lq_err *err)
 
 /* ---- results ---- */
 
-static bool compares(const session *e) { return e->o->ref || e->o->base; }
+static bool compares(const session *e) { return e->rows[0].r.token_kl != NULL; }
 
 /* What is printed of a result, as --json has it. */
 #define R(field) #field, offsetof(eval_result, field)
@@ -247,7 +262,7 @@ static const struct {
 static void add_row(cJSON *to, const eval_row *row, bool ref)
 {
     const eval_result *r = &row->r;
-    cJSON_AddNumberToObject(to, "ctx", (double)row->o.ctx);
+    cJSON_AddNumberToObject(to, "ctx", (double)row->ctx);
     cJSON_AddNumberToObject(to, "tokens", (double)r->tokens);
     cJSON_AddNumberToObject(to, "windows", (double)r->windows);
     for (size_t i = 0; i < LQ_COUNT(figures); i++) {
@@ -257,15 +272,26 @@ static void add_row(cJSON *to, const eval_row *row, bool ref)
     }
 }
 
+static void add_hash(cJSON *doc, const char *key, const lq_hash *h)
+{
+    char hex[33];
+    lq_hash_hex(hex, h);
+    cJSON_AddStringToObject(doc, key, hex);
+}
+
+static lq_status add_fingerprint(cJSON *doc, const char *key, const src_source *src, lq_err *err)
+{
+    lq_hash h;
+    const lq_status s = src_fingerprint(&h, src, err);
+    if (!s) add_hash(doc, key, &h);
+    return s;
+}
+
 /* Which weights the figures are of, as `publish --eval` compares them. */
 static lq_status add_weights(cJSON *doc, const session *e, lq_err *err)
 {
-    char hex[33];
-    lq_hash h;
-    lq_status s = src_fingerprint(&h, e->model.src, err);
-    if (s) return s;
-    lq_hash_hex(hex, &h);
-    cJSON_AddStringToObject(doc, "weights_xxh3", hex);
+    if (!e->record) return add_fingerprint(doc, "weights_xxh3", e->model.src, err);
+    cJSON_AddItemToObject(doc, "weights_xxh3", cJSON_Duplicate(js_get(e->record, "weights"), true));
     return LQ_OK;
 }
 
@@ -290,7 +316,7 @@ static lq_status print_json(const session *e, lq_err *err)
 static void print_compared(const eval_row *row)
 {
     const eval_result *r = &row->r;
-    printf("\nbeside the reference, windows of %lld\n", (long long)row->o.ctx);
+    printf("\nbeside the reference, windows of %lld\n", (long long)row->ctx);
     printf("  perplexity       %.4f (reference) %+.4f ± %.4f, ratio %.5f ± %.5f\n",
            r->ref_perplexity, r->perplexity_diff, r->perplexity_diff_error, r->perplexity_ratio,
            r->perplexity_ratio_error);
@@ -310,13 +336,65 @@ static void print_text(const session *e)
     printf("%8s %8s %10s %12s %10s %10s\n", "ctx", "windows", "tokens", "perplexity", "+-", "nll");
     for (int64_t i = 0; i < e->n_rows; i++) {
         const eval_result *r = &e->rows[i].r;
-        printf("%8lld %8lld %10lld %12.4f %10.4f %10.6f\n", (long long)e->rows[i].o.ctx,
+        printf("%8lld %8lld %10lld %12.4f %10.4f %10.6f\n", (long long)e->rows[i].ctx,
                (long long)r->windows, (long long)r->tokens, r->perplexity, r->perplexity_error,
                r->nll);
     }
     for (int64_t i = 0; i < e->n_rows && compares(e); i++)
         print_compared(&e->rows[i]);
     printf("\n%.1f s\n", e->seconds);
+}
+
+/* ---- shares ---- */
+
+/* What all shares of an evaluation have alike. */
+static lq_status record_of(cJSON **out, const session *e, lq_err *err)
+{
+    const eval_opts *o = &e->how[0];
+    cJSON *r = *out = cJSON_CreateObject();
+    const lq_hash text = lq_hash_bytes(e->ids, e->n_ids * sizeof *e->ids);
+    cJSON_AddStringToObject(r, "ruler", rulers[e->o->ruler]);
+    cJSON_AddStringToObject(r, "kernels", k_name());
+    cJSON_AddStringToObject(r, "lora", e->o->lora ? e->o->lora : "");
+    add_hash(r, "text", &text);
+    cJSON_AddNumberToObject(r, "bos", o->has_bos ? o->bos : -1);
+    cJSON_AddNumberToObject(r, "activations", o->acts);
+    cJSON_AddNumberToObject(r, "kv", (double)o->kv);
+    if (e->o->base) {
+        const lq_hash base = lq_hash_bytes(e->base.map.data, e->base.map.size);
+        add_hash(r, "base", &base);
+    }
+    lq_status s = add_fingerprint(r, "weights", e->model.src, err);
+    if (!s && e->o->ref) s = add_fingerprint(r, "ref", e->ref.src, err);
+    return s;
+}
+
+static lq_status write_scores(const session *e, lq_err *err)
+{
+    cJSON *record = NULL;
+    lq_status s = record_of(&record, e, err);
+    if (!s) s = eval_shard_write(e->o->out, record, e->how[0].between, e->rows, e->n_rows, err);
+    if (!s)
+        prog_say(LOG_INFO, "%s: scores of share %d of %d", e->o->out, e->shard + 1, e->n_shards);
+    cJSON_Delete(record);
+    return s;
+}
+
+/* As if one run had gone over all windows. */
+static lq_status merge_scores(session *e, eval_cmd_opts *o, const cmd_ctx *c, lq_err *err)
+{
+    const char *by, *who;
+    if (comm_said_size(&who) > 1)
+        return lq_fail(err, LQ_EUNSUPPORTED, "--merge: expected one process (%s)", who);
+    lq_status s = eval_shards_read(&e->rows, &e->n_rows, &e->record, c->argv, c->argc, err);
+    if (!s && !compares(e) && (opt_given(c, "max-kl") || opt_given(c, "max-kl-p99")))
+        s = lq_fail(err, LQ_EUSAGE, "--max-kl and --max-kl-p99 need scores beside --ref's");
+    if (!s) s = js_str(e->record, "ruler", true, &by, err);
+    for (o->ruler = 0; !s && rulers[o->ruler] && strcmp(rulers[o->ruler], by) != 0;)
+        o->ruler++;
+    if (!s && !rulers[o->ruler])
+        s = lq_fail(err, LQ_EVALUE, "ruler: expected one of this version's, found %.40s", by);
+    return s;
 }
 
 /* All rows must pass. */
@@ -336,7 +414,7 @@ static lq_status check_gates(const session *e, const cmd_ctx *c, lq_err *err)
             if (opt_given(c, t[k].option) && !(t[k].got <= t[k].limit))
                 return lq_fail(err, LQ_ECHECK,
                                "%s: expected at most %g, found %.6g (windows of %lld)", t[k].what,
-                               t[k].limit, t[k].got, (long long)e->rows[i].o.ctx);
+                               t[k].limit, t[k].got, (long long)e->rows[i].ctx);
     }
     return LQ_OK;
 }
@@ -399,9 +477,22 @@ static lq_status evaluate(session *e, const cmd_ctx *c, pool *p, lq_err *err)
     double start = lq_now();
     for (int64_t i = 0; i < e->n_rows && !s; i++)
         s = eval_run(&e->rows[i].r, &e->model.m, e->o->ref ? &e->ref.m : NULL, e->ids,
-                     (int64_t)e->n_ids, &e->rows[i].o, p, c->job, err);
+                     (int64_t)e->n_ids, &e->how[i], p, c->job, err);
     e->seconds = lq_now() - start;
     return s;
+}
+
+/* Gates are all that goes with files of scores. */
+static lq_status check_merge(const cmd_ctx *c, const eval_cmd_opts *o, lq_err *err)
+{
+    const opt_row *const groups[] = { rows, shard_rows };
+    const size_t n[] = { LQ_COUNT(rows), LQ_COUNT(shard_rows) };
+    (void)o;
+    for (size_t g = 0; g < LQ_COUNT(groups); g++)
+        for (size_t i = 0; i < n[g]; i++)
+            if (strcmp(groups[g][i].name, "merge") != 0 && opt_given(c, groups[g][i].name))
+                return lq_fail(err, LQ_EUSAGE, "--%s goes without --merge", groups[g][i].name);
+    return LQ_OK;
 }
 
 static lq_status eval_check(const cmd_ctx *c, const void *opts, lq_err *err)
@@ -409,15 +500,24 @@ static lq_status eval_check(const cmd_ctx *c, const void *opts, lq_err *err)
     const eval_cmd_opts *o = opts;
     static const char *const own[] = { "text", "ctx", "ref", "join-rows", "bos" };
     const bool llama = o->ruler == RULER_LLAMA_CPP;
-    if ((opt_given(c, "max-kl") || opt_given(c, "max-kl-p99")) && !o->ref && !o->base)
+    if ((opt_given(c, "max-kl") || opt_given(c, "max-kl-p99")) && !o->ref && !o->base && !o->merge)
         return lq_fail(err, LQ_EUSAGE, "--max-kl and --max-kl-p99 need --ref");
-    if (!o->text && !o->base) return lq_fail(err, LQ_EUSAGE, "--text is required");
+    if (!o->text && !o->base && !o->merge) return lq_fail(err, LQ_EUSAGE, "--text is required");
     for (size_t i = 0; i < LQ_COUNT(own) && o->base; i++)
         if (opt_given(c, own[i]))
             return lq_fail(err, LQ_EUSAGE, "--%s goes without --kl-divergence-base", own[i]);
     if (o->base && opt_given(c, "ruler") && !llama)
         return lq_fail(err, LQ_EUSAGE, "--kl-divergence-base: its ruler is llama.cpp, not %s",
                        rulers[o->ruler]);
+    static const char *const apart[] = { "max-ppl", "max-kl", "max-kl-p99",
+                                         "save-kl-divergence-base" };
+    if (o->merge) return check_merge(c, o, err);
+    if (c->argc > 1) return lq_fail(err, LQ_EUSAGE, "unexpected argument '%.60s'", c->argv[1]);
+    if (o->shard && !o->out) return lq_fail(err, LQ_EUSAGE, "--shard needs --out");
+    for (size_t i = 0; i < LQ_COUNT(apart) && o->out; i++)
+        if (opt_given(c, apart[i]))
+            return lq_fail(err, LQ_EUSAGE, "--%s: of all windows: expected no --out beside it",
+                           apart[i]);
     if (o->save_base && !llama && !o->base)
         return lq_fail(err, LQ_EUSAGE, "--save-kl-divergence-base needs --ruler llama.cpp");
     return LQ_OK;
@@ -430,17 +530,26 @@ static lq_status eval_cmd_run(const cmd_ctx *c, const void *opts, lq_err *err)
     pool *p = NULL;
     bool over = false;
     if (o.base) o.ruler = RULER_LLAMA_CPP;
-    lq_status s = load_ranks(&over, c, &o.model, c->argv[0], err);
-    if (over) return s;
-    if (!s) s = load_start(&p, c, &e.o->model, err);
-    if (!s) s = evaluate(&e, c, p, err);
-    if (!s) prog_end();
+    lq_status s = LQ_OK;
+    if (o.merge) {
+        s = merge_scores(&e, &o, c, err);
+    } else {
+        s = load_ranks(&over, c, &o.model, c->argv[0], err);
+        if (over) return s;
+        if (!s && o.out) s = shard_read(&e.shard, &e.n_shards, o.shard, true, err);
+        if (!s) s = load_start(&p, c, &e.o->model, err);
+        if (!s) s = evaluate(&e, c, p, err);
+        if (!s) prog_end();
+        if (!s && o.out) s = write_scores(&e, err);
+    }
     if (!s && c->json) s = print_json(&e, err);
     if (!s && !c->json) print_text(&e);
     if (!s) s = check_gates(&e, c, err);
     for (int64_t i = 0; i < e.n_rows && e.rows; i++)
         eval_free(&e.rows[i].r);
     free(e.rows);
+    free(e.how);
+    cJSON_Delete(e.record);
     if (!o.base) free(e.ids);
     kl_base_close(&e.base);
     load_tok_close(&e.tok);
@@ -462,14 +571,18 @@ const cmd_row cmd_eval = {
         "llama.cpp --ctx 512. What follows +- is a standard error. Exit code 4 when a "
         "--max-... gate fails (every window length must pass). With several lengths the "
         "figures at the top of --json are those of the first.",
-    .args = { { "MODEL", 1, 1, OPT_MODEL_HELP, FILES_MODEL } },
+    .args = { { "MODEL", 1, 1, OPT_MODEL_HELP, FILES_MODEL },
+              { "FILE", 0, 1023, "with --merge: more files of --out", FILES_NONE } },
     .groups = { OPT_GROUP("Options", rows, 0), OPT_GROUP("Gates", gates, 0),
+                OPT_GROUP("Windows shared out", shard_rows, 0),
                 OPT_GROUP("Running the model", opt_model_exact_rows, F(model)),
                 OPT_GROUP("Quantizing while loading", inflight_rows, F(inflight)) },
     .examples = "llmq eval models/novels-6m --text held-out.txt --ctx 512\0"
                 "llmq eval model.llmq --text held-out.txt --ctx 512 --ref models/novels-6m --json\0"
                 "llmq eval model.llmq --text held-out.txt --ctx 512,1024 --max-ppl 47.5\0"
-                "llmq eval model.gguf --kl-divergence-base base.kld\0",
+                "llmq eval model.gguf --kl-divergence-base base.kld\0"
+                "llmq eval model.llmq --text held-out.txt --shard 1/8 -o 1.scores\0"
+                "llmq eval --merge 1.scores 2.scores\0",
     .opts_bytes = sizeof(eval_cmd_opts),
     .check = eval_check,
     .run = eval_cmd_run,

@@ -270,10 +270,10 @@ def test_an_empty_file_has_no_answers(llmq, draft, tmp_path):
 
 
 @pytest.mark.parametrize("why, args, code, says", [
-    ("shard zero", ["--shard", "0/4"], 2, "--shard: expected I/N"),
-    ("shard beyond", ["--shard", "5/4"], 2, "--shard: expected I/N"),
-    ("no shard", ["--shard", "2"], 2, "--shard: expected I/N"),
-    ("something behind it", ["--shard", "1/2x"], 2, "--shard: expected I/N"),
+    ("shard zero", ["--shard", "0/4"], 2, "--shard: expected 1 to 4 of 4, found 0"),
+    ("shard beyond", ["--shard", "5/4"], 2, "--shard: expected 1 to 4 of 4, found 5"),
+    ("no shard", ["--shard", "2"], 2, "--shard: expected i/N"),
+    ("something behind it", ["--shard", "1/2x"], 2, "--shard: expected i/N"),
     ("too many logprobs", ["--logprobs", 21], 2, "--logprobs: expected"),
     ("a wait without batches", ["--batch-wait-ms", 5], 2, "--batch-wait-ms goes with"),
 ])

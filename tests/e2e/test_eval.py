@@ -261,3 +261,60 @@ def test_a_perplexity_that_is_no_number_is_an_error(llmq, draft, tmp_path):
         assert "perplexity: expected a finite number" in p.stderr and "inf" not in p.stdout, why
         assert ("reference model" in p.stderr) == (why == "the reference"), why
         assert "window" in p.stderr, why
+
+
+SHARDS = [("plain", ["--ctx", "64", "--windows", "11"]), ("two lengths", ["--ctx", "64,48"]),
+          ("a reference, and its windows", ["--ctx", "32", "--windows", "9", "--ref", "models/novels-6m"]),
+          ("as llama-perplexity", ["--ctx", "64", "--ruler", "llama.cpp", "--ref", "models/novels-6m", "--windows", "8"])]
+
+
+@pytest.mark.parametrize("why,args", SHARDS, ids=[x[0] for x in SHARDS])
+def test_shards_give_the_figures_of_one_run(llmq, draft, tmp_path, why, args):
+    text = tmp_path / "text"
+    text.write_text(TEXT.read_text()[:6000])
+    args = [draft, "--text", text, *args]
+    whole = llmq.json("eval", *args)
+    for n in (1, 3):
+        files = [tmp_path / f"{i}of{n}" for i in range(n)]
+        for i, f in enumerate(files):
+            llmq("eval", *args, "--shard", f"{i + 1}/{n}", "-o", f, "--threads", i % 2 + 1)
+        merged = llmq.json("eval", "--merge", *reversed(files))
+        assert {**merged, "seconds": 0} == {**whole, "seconds": 0}
+    shown = [llmq("eval", *x).stdout.rsplit("\n\n", 1)[0] for x in (args, ["--merge", *files])]
+    assert shown[0] == shown[1]
+    assert "perplexity" in llmq("eval", "--merge", *files, "--max-ppl", "2", code=4).stderr
+
+
+def test_of_kl_bases_too(llmq, draft, tmp_path):
+    text = tmp_path / "text"
+    text.write_text(TEXT.read_text()[:3000])
+    llmq("eval", "models/novels-6m", "--text", text, "--ctx", 64, "--ruler", "llama.cpp", "--save-kl-divergence-base", tmp_path / "base")
+    args = [draft, "--kl-divergence-base", tmp_path / "base"]
+    for i in (1, 2):
+        llmq("eval", *args, "-o", tmp_path / str(i), "--shard", "2", env={**os.environ, "JOB_COMPLETION_INDEX": str(i - 1)})
+    assert {**llmq.json("eval", "--merge", tmp_path / "1", tmp_path / "2"), "seconds": 0} == {**llmq.json("eval", *args), "seconds": 0}
+
+
+def test_shards_that_do_not_fit_are_refused(llmq, draft, tmp_path):
+    args = ["eval", draft, "--text", TEXT, "--ctx", 32, "--windows", 5]
+    one, two = tmp_path / "1", tmp_path / "2"
+    for i, f in ((1, one), (2, two)):
+        llmq(*args, "--shard", f"{i}/2", "-o", f)
+    other = tmp_path / "other"
+    llmq(*args, "--activations", "bf16", "--shard", "2/2", "-o", other)
+    more = tmp_path / "more"
+    llmq(*args[:-1], 6, "--shard", "2/2", "-o", more)
+    bad = tmp_path / "bad"
+    data = bytearray(two.read_bytes())
+    data[8 + int.from_bytes(data[:8], "little") + 3] ^= 1
+    bad.write_bytes(data)
+    for text, code, *args in [
+            ("window 2 is in none of the files", 3, "--merge", one), ("found window 0 again", 3, "--merge", one, two, one),
+            ("a share of the same evaluation", 3, "--merge", one, other), ("a share of the same windows", 3, "--merge", one, more),
+            ("other bytes: the file is damaged", 3, "--merge", one, bad), ("expected scores", 3, "--merge", draft / "model.safetensors"),
+            ("--ctx goes without --merge", 2, "--merge", one, two, "--ctx", 4), ("--max-kl and", 2, "--merge", one, two, "--max-kl", 1),
+            ("unexpected argument", 2, draft, one, "--text", TEXT), ("--shard needs --out", 2, draft, "--text", TEXT, "--shard", "1/2"),
+            ("--max-ppl: of all windows", 2, draft, "--text", TEXT, "--shard", "1/2", "-o", tmp_path / "x", "--max-ppl", 50),
+            ("a window for each of 9 shards, found 5", 3, *args[1:], "--shard", "1/9", "-o", tmp_path / "x")]:
+        assert text in llmq("eval", *args, code=code).stderr, text
+    assert not (tmp_path / "x").exists()
