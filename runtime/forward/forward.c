@@ -190,7 +190,6 @@ lq_status fwd_open(fwd_ctx **out, const model *m, kv_cache *kv, pool *p, const f
     f->rows.p = p;
     f->rows.acts = o->acts;
     assert(!((m->on || m->part) && (o->all_hidden || m->cfg->mtp)));
-    assert(!(m->part && o->lora_rank));
     lq_status s = m->part ? fwd_parts_open(&f->parts, m->part, o, err) : LQ_OK;
     if (m->part) f->rows.parts = &f->parts;
     if (!s) s = m->on ? open_device(f, err) : open_cpu(f, err);

@@ -2,6 +2,7 @@
 #include "runtime/forward/follow.h"
 
 #include "runtime/forward/forward_impl.h"
+#include "runtime/model/lora_wire.h"
 
 #include <stdlib.h>
 
@@ -14,9 +15,11 @@ typedef struct {
     fwd_opts opts;
     uint8_t *plan;
     size_t cap;
-    fwd_item *items; /* [max_seqs] */
-    kv_seq *seqs;    /* [max_seqs] their tables; near is owned */
-    kv_run *runs;    /* [max_seqs] */
+    fwd_item *items;      /* [max_seqs] */
+    kv_seq *seqs;         /* [max_seqs] their tables; near is owned */
+    kv_run *runs;         /* [max_seqs] */
+    lora_adapter **loras; /* [n_loras] by rank 0's numbers */
+    int n_loras;
 } follower;
 
 static lq_status no_plan(lq_err *err)
@@ -41,8 +44,11 @@ static void close_pass(follower *f)
 {
     for (int64_t i = 0; f->seqs && i < f->opts.max_seqs; i++)
         free(f->seqs[i].near);
+    for (int i = 0; i < f->n_loras; i++)
+        lora_unref(f->loras[i]);
     fwd_close(f->fwd);
     kv_close(f->kv);
+    free(f->loras);
     free(f->items);
     free(f->seqs);
     free(f->runs);
@@ -51,6 +57,8 @@ static void close_pass(follower *f)
     f->items = NULL;
     f->seqs = NULL;
     f->runs = NULL;
+    f->loras = NULL;
+    f->n_loras = 0;
 }
 
 /* Rank 0 hears how it went. */
@@ -71,6 +79,37 @@ static lq_status open_pass(follower *f, lq_err *err)
     const lq_status all = comm_agree(f->c, s, &who, &others);
     if (!s && all) *err = others;
     return s ? s : all == LQ_EIO || all == LQ_EINTR ? all : LQ_OK; /* rank 0 decides what follows */
+}
+
+static lq_status room_for_lora(follower *f, int number, lq_err *err)
+{
+    if (number < f->n_loras) return LQ_OK;
+    lora_adapter **more = realloc(f->loras, (size_t)(number + 1) * sizeof *more);
+    if (!more) return lq_fail(err, LQ_ENOMEM, "ranks: no memory for adapters");
+    memset(more + f->n_loras, 0, (size_t)(number + 1 - f->n_loras) * sizeof *more);
+    f->loras = more;
+    f->n_loras = number + 1;
+    return LQ_OK;
+}
+
+/* Rank 0 hears how it went. */
+static lq_status take_lora(follower *f, const fwd_word *w, lq_err *err)
+{
+    int who;
+    lq_err others;
+    adp_adapter a = { .n = 0 };
+    lq_status s = room_for_lora(f, w->n_items, err);
+    lora_adapter **to = s ? NULL : &f->loras[w->n_items];
+    if (to) {
+        lora_unref(*to);
+        *to = NULL;
+    }
+    if (!s && w->bytes) s = lora_wire_get(&a, f->plan, err);
+    if (!s && w->bytes) s = lora_make(to, f->m, &a, f->opts.lora_rank, f->p, err);
+    adp_close(&a);
+    const lq_status all = comm_agree(f->c, s, &who, &others);
+    if (!s && all) *err = others;
+    return s ? s : all;
 }
 
 static const uint8_t *take(void *to, const uint8_t *at, size_t n)
@@ -107,7 +146,8 @@ static const uint8_t *read_item(follower *f, int i, const uint8_t *at, lq_err *e
                               .n = t.n,
                               .pos0 = t.pos0,
                               .logits_from = t.logits_from,
-                              .seq_len = t.seq_len };
+                              .seq_len = t.seq_len,
+                              .lora = t.lora < 0 ? NULL : f->loras[t.lora] };
     return at + (size_t)t.n * sizeof(int32_t);
 }
 
@@ -133,6 +173,8 @@ static lq_status obey(follower *f, const fwd_word *w, lq_err *err)
         return open_pass(f, err);
     case FWD_WORD_STEP:
         return follow_step(f, w, err);
+    case FWD_WORD_LORA:
+        return take_lora(f, w, err);
     case FWD_WORD_ALIVE:
         return comm_agree(f->c, LQ_OK, &who, err);
     case FWD_WORD_CLOSE:

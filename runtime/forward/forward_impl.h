@@ -443,19 +443,21 @@ lq_status fwd_dev_open_rank(fwd_dev_ctx **d, fwd_rows *r, model_on *on, fwd_dev_
 typedef enum {
     FWD_WORD_OPEN,
     FWD_WORD_STEP,
+    FWD_WORD_LORA,
     FWD_WORD_CLOSE,
     FWD_WORD_ALIVE,
     FWD_WORD_END
 } fwd_word_kind;
 typedef struct {
     fwd_word_kind kind;
-    int n_items;
+    int n_items; /* FWD_WORD_LORA: its number */
     int64_t n_copies;
     size_t bytes; /* that follow */
 } fwd_word;
 /* An item; its blocks, its blocks of windows and its ids follow. */
 typedef struct {
     int64_t n, pos0, logits_from, seq_len, n_blocks, near_from, near_to;
+    int64_t lora; /* its number; -1: none */
     kv_run_slots run;
 } fwd_told;
 typedef struct {
@@ -476,6 +478,8 @@ struct fwd_parts {
     fwd_bytes_of plan;
     kv_copy *copies; /* [n_copies], cap: since the last step */
     int64_t n_copies, cap_copies;
+    lora_adapter **loras; /* [n_loras] that the others have, by number; NULL: it is free */
+    int n_loras;
     bool led; /* the others have heard of this pass */
 };
 lq_status fwd_parts_open(fwd_parts *p, const model_part *part, const fwd_opts *o, lq_err *err);

@@ -57,6 +57,9 @@ void fwd_parts_close(fwd_parts *p)
     lq_arena_free(&p->arena);
     free(p->plan.bytes);
     free(p->copies);
+    for (int i = 0; i < p->n_loras; i++)
+        lora_unref(p->loras[i]);
+    free(p->loras);
     p->part = NULL;
 }
 

@@ -2,6 +2,7 @@
  * fixed size, and bytes as it says.
  *
  *   FWD_WORD_OPEN    fwd_open: fwd_opts, kv_opts; all then say whether they could
+ *   FWD_WORD_LORA    an adapter that an item will have, whole, and its number; without bytes: it is no more needed
  *   FWD_WORD_STEP    fwd_begin: blocks to copy, then for each item its numbers, its tables and its ids
  *   FWD_WORD_CLOSE   fwd_close
  *   FWD_WORD_ALIVE   all say that they are there
@@ -47,6 +48,65 @@ static lq_status all_well(const fwd_parts *p, lq_status mine, lq_err *err)
                : lq_fail(err, s, "rank %d of %d: %s", who, p->part->ranks, lq_status_text(s));
 }
 
+/* ---- adapters ---- */
+static lq_status tell_lora(fwd_parts *p, int number, const lora_adapter *l, lq_err *err)
+{
+    const fwd_word w = { .kind = FWD_WORD_LORA, .n_items = number, .bytes = l ? l->n_wire : 0 };
+    comm *c = p->part->c;
+    fwd_word told = w;
+    lq_status s = comm_broadcast(c, 0, &told, sizeof told, err);
+    if (!s && l) s = comm_broadcast(c, 0, l->wire, l->n_wire, err);
+    p->sent += sizeof w + w.bytes;
+    return s ? s : all_well(p, LQ_OK, err);
+}
+
+/* Those that nobody else has any more. */
+static lq_status drop_loras(fwd_parts *p, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (int i = 0; i < p->n_loras && !s; i++) {
+        if (!p->loras[i] || atomic_load(&p->loras[i]->users) > 1) continue;
+        s = tell_lora(p, i, NULL, err);
+        lora_unref(p->loras[i]);
+        p->loras[i] = NULL;
+    }
+    return s;
+}
+
+static int number_of(const fwd_parts *p, const lora_adapter *l)
+{
+    int i = 0;
+    while (i < p->n_loras && p->loras[i] != l)
+        i++;
+    return i;
+}
+
+/* The others have it from here on. */
+static lq_status share_lora(fwd_parts *p, const lora_adapter *l, lq_err *err)
+{
+    if (number_of(p, l) < p->n_loras) return LQ_OK;
+    const int at = number_of(p, NULL);
+    if (at == p->n_loras) {
+        lora_adapter **more = realloc(p->loras, (size_t)(at + 1) * sizeof *more);
+        if (!more) return lq_fail(err, LQ_ENOMEM, "ranks: no memory for adapters");
+        more[at] = NULL;
+        p->loras = more;
+        p->n_loras = at + 1;
+    }
+    const lq_status s = tell_lora(p, at, l, err);
+    if (!s) p->loras[at] = lora_ref((lora_adapter *)(uintptr_t)l);
+    return s;
+}
+
+static lq_status share_loras(fwd_parts *p, const fwd_item *items, int n_items, lq_err *err)
+{
+    lq_status s = drop_loras(p, err);
+    for (int i = 0; i < n_items && !s; i++)
+        if (items[i].lora) s = share_lora(p, items[i].lora, err);
+    return s;
+}
+
+/* ---- blocks and steps ---- */
 static void note_copy(void *user, kv_copy c)
 {
     fwd_parts *p = user;
@@ -77,7 +137,8 @@ lq_status fwd_lead_open(fwd_parts *p, kv_cache *kv, const fwd_opts *o, lq_err *e
     return s;
 }
 
-static bool put_item(fwd_bytes_of *b, const kv_cache *kv, const fwd_item *it, const kv_run *run)
+static bool put_item(fwd_bytes_of *b, const kv_cache *kv, const fwd_item *it, const kv_run *run,
+                     int64_t lora)
 {
     const int block_size = kv_options(kv)->block_size;
     const kv_seq *q = it->seq;
@@ -88,6 +149,7 @@ static bool put_item(fwd_bytes_of *b, const kv_cache *kv, const fwd_item *it, co
                          .n_blocks = lq_ceil_div(it->pos0 + it->n, block_size),
                          .near_from = q->near ? q->near_from : 0,
                          .near_to = q->near ? q->near_to : 0,
+                         .lora = lora,
                          .run = kv_slots_of_run(kv, run) };
     return put(b, &t, sizeof t) && put(b, q->table, (size_t)t.n_blocks * sizeof *q->table) &&
            (t.near_to == t.near_from ||
@@ -99,10 +161,12 @@ void fwd_lead_step(fwd_parts *p, const kv_cache *kv, const fwd_item *items,
                    const fwd_seq_state *states, int n_items)
 {
     p->plan.n = 0;
-    bool ok = put(&p->plan, p->copies, (size_t)p->n_copies * sizeof *p->copies);
-    for (int i = 0; i < n_items && ok; i++)
-        ok = put_item(&p->plan, kv, &items[i], &states[i].run);
     lq_status s = p->bad;
+    if (!s) s = share_loras(p, items, n_items, &p->why);
+    bool ok = put(&p->plan, p->copies, (size_t)p->n_copies * sizeof *p->copies);
+    for (int i = 0; i < n_items && ok && !s; i++)
+        ok = put_item(&p->plan, kv, &items[i], &states[i].run,
+                      items[i].lora ? number_of(p, items[i].lora) : -1);
     if (!s && !ok) s = lq_fail(&p->why, LQ_ENOMEM, "ranks: no memory for a plan");
     if (!s) s = tell(p, FWD_WORD_STEP, n_items, p->n_copies, &p->why);
     p->n_copies = 0;
@@ -113,6 +177,7 @@ lq_status fwd_lead_alive(fwd_parts *p, lq_err *err)
 {
     p->plan.n = 0;
     lq_status s = p->bad;
+    if (!s) s = drop_loras(p, &p->why);
     if (!s) s = tell(p, FWD_WORD_ALIVE, 0, 0, &p->why);
     if (!s) s = all_well(p, LQ_OK, &p->why);
     if (fwd_parts_failed(p, s)) *err = p->why;

@@ -2,6 +2,8 @@
 #include "runtime/model/lora.h"
 
 #include "formats/tensor/tiles.h"
+#include "runtime/model/lora_wire.h"
+#include "runtime/model/part.h"
 
 #include <stdlib.h>
 
@@ -92,12 +94,26 @@ static lq_status make_gain(const float **out, const adp_part *p, const model *m,
 
 /* ---- parts ---- */
 
-static lq_status pack(mm_weight *out, const void *x, const adp_part *p, int64_t N, int64_t K,
-                      lq_arena *a, pool *pl, lq_err *err)
+static qt_tensor dense(const void *x, const adp_part *p, int64_t N, int64_t K)
 {
     qt_tensor t = { .scheme = { .kind = QT_DENSE, .dtype = p->dtype }, .N = N, .K = K };
     t.plane[QT_CODES] = (qt_span){ x, (size_t)(N * K) * lq_dtype_bytes(p->dtype) };
+    return t;
+}
+
+static lq_status pack_inputs(mm_weight *out, const adp_part *p, lq_arena *a, pool *pl, lq_err *err)
+{
+    const qt_tensor t = dense(p->a, p, p->rank, p->K);
     return mm_pack(out, &t, a, pl, err);
+}
+
+/* B, or its rows for the outputs that this process has. */
+static lq_status pack_outputs(mm_weight *out, const adp_part *p, const model *m, lq_arena *a,
+                              pool *pl, lq_err *err)
+{
+    const qt_tensor t = dense(p->b, p, p->N, p->rank);
+    return m->part ? part_pack(out, m->part, p->slot.role, &t, a, pl, err)
+                   : mm_pack(out, &t, a, pl, err);
 }
 
 static lq_status check_part(const adp_part *p, const model *m, lq_err *err)
@@ -116,9 +132,10 @@ static lq_status add_part(lora_adapter *l, const adp_part *p, const model *m, po
     if (!to) return lq_fail(err, LQ_ENOMEM, "adapter: out of memory");
     to->rank = p->rank;
     to->scale = p->scale;
-    lq_status s = pack(&to->a, p->a, p, p->rank, p->K, &l->arena, pl, err);
-    if (!s) s = pack(&to->b, p->b, p, p->N, p->rank, &l->arena, pl, err);
+    lq_status s = pack_inputs(&to->a, p, &l->arena, pl, err);
+    if (!s) s = pack_outputs(&to->b, p, m, &l->arena, pl, err);
     if (!s && p->magnitude) s = make_gain(&to->gain, p, m, &l->arena, pl, err);
+    if (!s && m->part) s = part_bias(&to->gain, m->part, p->slot.role, &l->arena, err);
     l->at[p->slot.layer * ARCH_N_ROLES + p->slot.role] = to;
     return s;
 }
@@ -155,7 +172,8 @@ static lq_status fill(lora_adapter *l, const adp_adapter *a, const model *m, int
         s = check_part(&a->parts[i], m, err);
         if (!s && !is_on(m, &a->parts[i].slot)) s = add_part(l, &a->parts[i], m, p, err);
     }
-    l->bytes = l->arena.used;
+    if (!s && m->part && m->part->rank == 0) s = lora_wire_put(&l->wire, &l->n_wire, a, err);
+    l->bytes = l->arena.used + l->n_wire;
     return s || !m->on ? s : put_parts(l, a, m, p, err);
 }
 
@@ -197,5 +215,6 @@ void lora_unref(lora_adapter *l)
     if (!l || atomic_fetch_sub(&l->users, 1) > 1) return;
     lora_take_back(l);
     lq_arena_free(&l->arena);
+    free(l->wire);
     free(l);
 }

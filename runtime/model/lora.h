@@ -6,7 +6,8 @@
  *
  * A and B have the file's type (f32, f16, bf16). g is made of W as the model has it, dequantized. Of
  * layers that are on devices they are there, of several devices each has the part that goes with its
- * weights (rank.h). */
+ * weights (rank.h). Of a model that several processes share each has B's rows and gains for the outputs
+ * that it has (part.h), and rank 0 the whole adapter too, for the others. */
 #ifndef LLMQ_RUNTIME_MODEL_LORA_H
 #define LLMQ_RUNTIME_MODEL_LORA_H
 
@@ -37,6 +38,8 @@ typedef struct {
     uint64_t id;        /* of its contents (adp_adapter.id), for the KV cache; not 0 */
     int64_t rank;       /* the largest */
     size_t bytes;       /* of memory, the host's and the devices' */
+    uint8_t *wire;      /* [n_wire] lora_wire.h, on rank 0 of several; else NULL */
+    size_t n_wire;
     lq_arena arena;
     atomic_int users; /* lora_ref */
 } lora_adapter;

@@ -91,6 +91,60 @@ def test_answers_are_the_bytes_of_one_process(llmq, tmp_path, alone, n, model):
     assert all(log.read() == "" for log in r.logs[1:]), "rank 0 alone speaks"
 
 
+LORA = ROOT / "tests/golden/lora"
+
+
+def adapted(server):
+    """Rows of the model and of both adapters in one batch."""
+    def one(job):
+        name, prompt, n = job
+        return server.post_json("/v1/completions", {"model": name, "prompt": prompt, "max_tokens": n, "temperature": 0, "logprobs": 3,
+                                                    "ignore_eos": True})["choices"]
+    prompts = ["It was", "The captain of the ship", "a " * 70]
+    jobs = [(name, p, 6 + 5 * i) for i, p in enumerate(prompts) for name in (DENSE.name, "plain", "dora")]
+    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as pool:
+        return list(pool.map(one, jobs))
+
+
+@pytest.mark.parametrize("scheme", [None, "rtn"])
+def test_adapters_give_the_bytes_of_one_process(llmq, tmp_path, scheme):
+    model = tmp_path / f"{DENSE.name}.llmq" if scheme else DENSE
+    if scheme:
+        llmq("quantize", DENSE, "-o", model, "-m", scheme)
+    loras = ["--lora", f"plain={LORA / 'plain'}", "--lora", f"dora={LORA / 'dora'}"]
+    with Ranks(llmq, tmp_path, 1, model, *loras) as r:
+        alone = adapted(r.server)
+    assert alone[0] != alone[1] != alone[2] != alone[0]
+    for n in (2, 3, 4):
+        with Ranks(llmq, tmp_path, n, model, *loras) as r:
+            assert adapted(r.server) == alone, n
+            assert adapted(r.server) == alone, "and again, with what the cache has by now"
+            assert r.server.stop() == 0, r.server.output()
+            assert [p.wait(LIMIT) for p in r.others] == [0] * (n - 1)
+
+
+def test_adapters_come_and_go_while_ranks_serve(llmq, tmp_path):
+    folder = tmp_path / "loras"
+    shutil.copytree(LORA, folder)
+    with Ranks(llmq, tmp_path, 1, DENSE, "--lora", f"plain={LORA / 'plain'}", "--lora", f"dora={LORA / 'dora'}") as r:
+        alone = adapted(r.server)
+    with Ranks(llmq, tmp_path, 2, DENSE, "--lora-dir", folder) as r:
+        def call(what, name, **more):
+            answer = r.server.post(f"/v1/{what}_lora_adapter", {"lora_name": name, **more})
+            assert answer.status == 200, answer.read()
+        for _ in range(3):
+            for name in ("plain", "dora"):
+                call("load", name, lora_path=name)
+            shutil.rmtree(folder / "dora")  # rank 0 has read it
+            assert adapted(r.server) == alone
+            shutil.copytree(LORA / "dora", folder / "dora")
+            for name in ("plain", "dora"):
+                call("unload", name)
+            assert r.server.post("/v1/completions", {"model": "plain", "prompt": "a"}).status == 404
+        assert r.server.stop() == 0, r.server.output()
+        assert r.others[0].wait(LIMIT) == 0
+
+
 def test_other_commands_give_the_bytes_of_one_process(llmq, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text((ROOT / "tests/golden/text/novels-heldout-100w.txt").read_text()[:2000])
@@ -110,9 +164,11 @@ def test_other_commands_give_the_bytes_of_one_process(llmq, tmp_path):
         run(n, "logits", DENSE, "--ids", "1,5,9,60,61", "-o", tmp_path / f"{n}.safetensors")
         run(n, "batch", DENSE, lines, tmp_path / f"{n}.jsonl")
         batch = [json.loads(x)["response"]["body"]["choices"] for x in (tmp_path / f"{n}.jsonl").read_text().splitlines()]
-        ev = json.loads(run(n, "eval", DENSE, "--text", text, "--ctx", 64, "--json"))
+        run(n, "logits", DENSE, "--ids", "1,5,9,60,61", "--lora", LORA / "dora", "-o", tmp_path / f"lora{n}")
+        ev = json.loads(run(n, "eval", DENSE, "--text", text, "--ctx", "64,48", "--lora", LORA / "plain", "--json"))
         return [run(n, "run", DENSE, "It was", "-n", 12, "--temperature", 0.9, "--seed", 3),
-                (tmp_path / f"{n}.safetensors").read_bytes(), batch, ev["perplexity"]]
+                (tmp_path / f"{n}.safetensors").read_bytes(), (tmp_path / f"lora{n}").read_bytes(), batch,
+                [x["perplexity"] for x in ev["by_ctx"]]]
 
     assert all_of(2) == all_of(1)
 
@@ -153,7 +209,7 @@ def test_a_signal_to_all_lets_running_requests_finish(llmq, tmp_path):
         assert r.server.process.wait(LIMIT) == 0 and r.others[0].wait(LIMIT) == 0
 
 
-@pytest.mark.parametrize("option", [["--lora-dir", "."], ["--device", "cuda"], ["--gpu-layers", "1"],
+@pytest.mark.parametrize("option", [["--device", "cuda"], ["--gpu-layers", "1"],
                                     ["--speculative-model", DENSE], ["--kv-cache-dir", ".", "--kv-cache-disk", "1M"]],
                          ids=lambda o: o[0])
 def test_options_that_ranks_cannot_have_are_refused_by_name(llmq, tmp_path, option):

@@ -24,9 +24,9 @@ size_t follow_memory(void) { return ranks.c ? ranks.memory : machine_memory(); }
 static lq_status check_options(const cmd_ctx *c, lq_err *err)
 {
     static const char *const alone[] = {
-        "gpu-layers",   "tensor-parallel-size", "lora",   "lora-dir", "speculative-model",
-        "kv-cache-dir", "speculative-mtp",      "models", "ref",      "quantize-cache",
-        "quantize"
+        "gpu-layers",   "tensor-parallel-size", "speculative-model",
+        "kv-cache-dir", "speculative-mtp",      "models",
+        "ref",          "quantize-cache",       "quantize"
     };
     for (size_t i = 0; i < LQ_COUNT(alone); i++)
         if (opt_given(c, alone[i]))

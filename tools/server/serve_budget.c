@@ -262,8 +262,9 @@ lq_status budget_sum(budget *b, const budget_model *m, const eng_opts *asked, co
             m->draft_format);
     if (b->gpu.layers)
         b->gpu.adapters = asked->lora_bytes;
-    else if (asked->lora_bytes)
-        add(b, "adapters", "adapters_bytes", asked->lora_bytes, "of --lora, by their files");
+    else if (asked->lora_bytes) /* rank 0 has its part, and all for the others */
+        add(b, "adapters", "adapters_bytes", asked->lora_bytes * (b->ranks > 1 ? 2 : 1),
+            "of --lora, by their files");
     lq_status s = decide(b, m, &want, threads, &need, err);
     b->engine.draft = NULL;
     if (s) return s;
