@@ -191,17 +191,19 @@ bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts)
            (!s->act || (s->act_group == t->act_group && s->act_scale == t->act_scale));
 }
 
-bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv)
+bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv, bool latent)
 {
-    return dtype != KV_F32 && D % 8 == 0 && Dv % 8 == 0 && D <= DEV_ATTN_WIDTH &&
-           Dv <= DEV_ATTN_WIDTH;
+    return dtype != KV_F32 && D % 8 == 0 && Dv % 8 == 0 &&
+           D <= (latent ? DEV_ATTN_LATENT_WIDTH : DEV_ATTN_WIDTH) &&
+           Dv <= (latent ? DEV_ATTN_LATENT_VALUES : DEV_ATTN_WIDTH);
 }
 
 dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t D, int64_t Dv,
-                             int64_t n_rows)
+                             bool latent, int64_t n_rows)
 {
     enum { WIDEST = 128 }; /* of DEV_ATTN_WIDE */
-    if (acts == MM_F32 || !dev_attn_units(dtype, D, Dv)) return DEV_ATTN_EXACT;
+    if (acts == MM_F32 || !dev_attn_units(dtype, D, Dv, latent)) return DEV_ATTN_EXACT;
+    if (latent) return DEV_ATTN_LATENT;
     if (d->batch_invariant || n_rows <= DEV_ATTN_FEW) return DEV_ATTN_DECODE;
     return d->cc == 90 && (dtype == KV_F16 || dtype == KV_BF16) && D <= WIDEST && Dv <= WIDEST
                ? DEV_ATTN_WIDE
@@ -210,11 +212,16 @@ dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t
 
 enum { PAIRS = 16 }; /* (row, head) pairs that share a tile of keys, of few rows */
 
+/* That a block has. */
+static int64_t pairs_of(dev_attn_how how)
+{
+    if (how == DEV_ATTN_WIDE) return DEV_ATTN_WIDE_PAIRS;
+    return how == DEV_ATTN_UNITS || how == DEV_ATTN_LATENT ? DEV_ATTN_PAIRS : PAIRS;
+}
+
 int64_t dev_attn_rows(dev_attn_how how, int64_t H, int64_t Hkv)
 {
-    const int64_t pairs = how == DEV_ATTN_WIDE    ? DEV_ATTN_WIDE_PAIRS
-                          : how == DEV_ATTN_UNITS ? DEV_ATTN_PAIRS
-                                                  : PAIRS;
+    const int64_t pairs = pairs_of(how);
     return H / Hkv < pairs ? pairs / (H / Hkv) : 1;
 }
 
@@ -231,14 +238,17 @@ size_t dev_attn_scratch(dev_attn_how how, int64_t n_slots, int64_t H, int64_t Hk
 
 int64_t dev_attn_split(const dev *d, dev_attn_how how, int64_t blocks)
 {
-    if (how != DEV_ATTN_UNITS && how != DEV_ATTN_WIDE) return ATTN_SPLIT;
+    const bool latent = how == DEV_ATTN_LATENT;
+    if (how != DEV_ATTN_UNITS && how != DEV_ATTN_WIDE && !latent) return ATTN_SPLIT;
     const bool enough = blocks > 0 && 4 * blocks >= 3 * d->n_sm; /* most multiprocessors have one */
-    return enough ? DEV_ATTN_WHOLE : DEV_ATTN_LONG;
+    if (enough && !(latent && d->batch_invariant)) return DEV_ATTN_WHOLE;
+    return latent ? ATTN_SPLIT : DEV_ATTN_LONG;
 }
 
 int64_t dev_attn_blocks(dev_attn_how how, int64_t n_rows, int64_t H, int64_t Hkv)
 {
-    return lq_ceil_div(n_rows, dev_attn_rows(how, H, Hkv)) * Hkv;
+    const int64_t rows = dev_attn_rows(how, H, Hkv);
+    return lq_ceil_div(n_rows, rows) * Hkv * lq_ceil_div(rows * (H / Hkv), pairs_of(how));
 }
 
 void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, int32_t *chunk_of,

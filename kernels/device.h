@@ -77,7 +77,7 @@ typedef struct {
 /* q, k and v are held within +-clip (0: they are not). The first R of each head's D dims of q [T,
  * H*D] and k [T, Hkv*D] are rotated in place (as k_rope; cos, sin [T, R/2]; R = 0: none); then k
  * and v [T, Hkv*Dv] are written into the cache of a layer, laid out as attn.h says, row t to
- * slot[t] of block[t]. cache_k NULL: no cache. */
+ * slot[t] of block[t]. cache_k NULL: no cache; cache_v NULL: v is not looked at. */
 typedef struct {
     float *q, *k, *v;
     const float *cos, *sin;
@@ -126,12 +126,12 @@ typedef struct {
     int64_t rows;
 } dev_copy_args;
 
-/* Of each of T rows the n floats at src to H places of dst: dst [T, H, ldd], src [T, lds]. */
+/* n floats of each of A times B rows, which change their order: dst [B, A, ldd], src [A, B, lds]. */
 typedef struct {
     float *dst;
     const float *src;
-    int64_t T, H, n, ldd, lds;
-} dev_spread_args;
+    int64_t A, B, n, ldd, lds;
+} dev_swap_args;
 
 /* Each of H heads of D at x [T, ld] is turned (k_hadamard), in place. */
 typedef struct {
@@ -310,6 +310,8 @@ typedef struct {
 } dev_join_args;
 
 enum { DEV_ATTN_WIDTH = 256 }; /* D and Dv at most; multiples of 4, of int4 of 8 */
+/* The same of latents: DEV_ATTN_EXACT takes as many values as keys, the units so many. */
+enum { DEV_ATTN_LATENT_WIDTH = 576, DEV_ATTN_LATENT_VALUES = 512 };
 
 /* DEV_ATTN_EXACT: in attn.h's order, and with its bits; splits of ATTN_SPLIT keys.
  * DEV_ATTN_DECODE: the same splits through the matrix units, where dev_attn_units says so. q times
@@ -322,12 +324,15 @@ enum { DEV_ATTN_WIDTH = 256 }; /* D and Dv at most; multiples of 4, of int4 of 8
  * (u + (D + 8) 2^-23) scale sum |q k|, n keys and the weights w that add to 1, an output is off by
  * at most (expm1(2 d)
  * + u + (n + 64) 2^-23) sum w |v|, and in f16 2^-24 sum |v| where weights are tiny.
- * DEV_ATTN_WIDE: the same on sm_90a, in another order; exponentials are off by 2^-22 besides. */
+ * DEV_ATTN_WIDE: the same on sm_90a, in another order; exponentials are off by 2^-22 besides.
+ * DEV_ATTN_LATENT: the same of latents and any number of rows, in splits of ATTN_SPLIT keys, or
+ * none (dev_attn_split). */
 typedef enum {
     DEV_ATTN_EXACT,
     DEV_ATTN_DECODE,
     DEV_ATTN_UNITS,
     DEV_ATTN_WIDE,
+    DEV_ATTN_LATENT,
     DEV_ATTN_N
 } dev_attn_how;
 enum {
@@ -347,16 +352,21 @@ typedef struct {
     const uint8_t *k, *v;
     const float *alibi, *sinks;   /* [H] or NULL */
     const dev_attn_chunk *chunks; /* [n_chunks] */
-    const int32_t *chunk_of;      /* [n_slots]; after all others of EXACT -1: of no chunk */
+    const int32_t
+        *chunk_of; /* [n_slots]; after all others of EXACT, DECODE, LATENT -1: of no chunk */
     const int32_t *tables;
     void *scratch;
     int64_t ldq, ldo, n_chunks, n_slots, H, Hkv, D, Dv, window;
+    int64_t hq, ho; /* from head to head of q, and of out, of EXACT and LATENT; 0: D, Dv */
     size_t block_stride;
     int block_size;
     kv_dtype dtype;
     float scale, softcap;
     bool alibi_scaled, alibi_bf16;
     bool bf16; /* out is rounded to it */
+    bool
+        latent; /* Hkv 1: a key's first Dv numbers are its value, v is not looked at; no ALiBi, sinks. out
+                    may be q where rows and heads are as far apart */
     /* Of DEV_ATTN_DECODE, where the chunks are of all of the call's rows, those of a sequence
      * consecutive: what else would be launches before and after it, with the same bits. rope
      * (host): as of this cache, of no clip; q is not rotated, and stays, nor is the cache written.
@@ -501,10 +511,10 @@ bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts);
 
 /* Whether there are units for these: all but f32, multiples of 8. DEV_ATTN_WIDE takes f16 and bf16
  * alone. */
-bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv);
+bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv, bool latent);
 /* How attention of so many rows of a sequence is done; with dev.batch_invariant in one way. */
 dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t D, int64_t Dv,
-                             int64_t n_rows);
+                             bool latent, int64_t n_rows);
 /* Rows of a chunk at most, and keys of a split where all launches together have so many blocks
  * without splits; blocks 0, d NULL: the shortest that there are. */
 int64_t dev_attn_rows(dev_attn_how how, int64_t H, int64_t Hkv);
@@ -567,7 +577,7 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, rope, (dev * d, const dev_rope_args *a))                                               \
     X(void, act, (dev * d, const dev_act_args *a))                                                 \
     X(void, embed, (dev * d, const dev_embed_args *a))                                             \
-    X(void, spread, (dev * d, const dev_spread_args *a))                                           \
+    X(void, swap, (dev * d, const dev_swap_args *a))                                               \
     X(void, turn, (dev * d, const dev_turn_args *a))                                               \
     X(void, route, (dev * d, const dev_route_args *a))                                             \
     X(void, place, (dev * d, const dev_place_args *a))                                             \

@@ -35,7 +35,7 @@ model_share load_share(const arch_config *c, const load_opts *o)
     if (!b.step.max_len) b.step.max_len = b.tokens + SPEC_MAX + 1;
     b.step.ranks = o->ranks;
     const kv_opts kv = { .dtype = b.kv, .block_size = b.block_size };
-    const size_t block = kv_most_bytes(&own, b.block_size, b.kv, KV_ON_DEVICE);
+    const size_t block = kv_most_bytes(&own, b.block_size, b.kv);
     const size_t layer = cache_blocks(&b, block * (size_t)c->layers) * block;
     return (model_share){ .layers = o->gpu_layers,
                           .more = fwd_dev_bytes(c, &kv, &b.step) + b.also,
@@ -45,6 +45,7 @@ model_share load_share(const arch_config *c, const load_opts *o)
                           .eager = o->eager,
                           .batch_invariant = o->batch_invariant,
                           .int8 = o->int8,
+                          .half = b.step.acts != MM_F32,
                           .note = o->note };
 }
 

@@ -446,7 +446,7 @@ static lq_status add_draft(plan *pl, const plan_opts *o, const foot_model *draft
     if (s) return s;
     fwd_opts step = step_of(o);
     pl->draft_weights = w.weights_bytes;
-    pl->draft_kv = kv_token_bytes(cfg, opt_kv(&o->model), KV_ON_HOST);
+    pl->draft_kv = kv_token_bytes(cfg, opt_kv(&o->model));
     pl->scratch_bytes += fwd_bytes(cfg, &step, pool_threads(p));
     return LQ_OK;
 }
@@ -492,17 +492,17 @@ static lq_status add_gpu(plan *pl, const foot_model *from, const plan_opts *o,
     if (s) return s;
     size_t *layer = malloc((size_t)(c->layers + 1) * sizeof *layer);
     model_sizes z;
+    foot_weights here;
     if (!layer) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    s = foot_sizes(&z, layer, from, scheme, 1, err);
-    const size_t whole = s ? 0 : model_size_on(&z, c->layers);
-    if (!s && ranks > 1) s = foot_sizes(&z, layer, from, scheme, ranks, err);
-    const eng_opts asked = { .kv = opt_kv(&o->model),
+    const eng_opts asked = { .acts = opt_acts(&o->model),
+                             .kv = opt_kv(&o->model),
                              .max_batch_tokens = o->batch_tokens,
                              .max_len = o->ctx };
     const load_opts how = { .gpu_layers = opt_gpu_layers(&o->model),
                             .ranks = ranks,
                             .beside = eng_beside(&asked) };
     const model_share share = load_share(c, &how);
+    s = foot_sizes(&z, layer, from, scheme, ranks, share.half, err);
     if (!s) {
         int64_t n = share.layers;
         if (n == MODEL_ALL_LAYERS && elsewhere(o) && ranks == 1) n = MODEL_AUTO_LAYERS;
@@ -514,12 +514,14 @@ static lq_status add_gpu(plan *pl, const foot_model *from, const plan_opts *o,
         pl->gpu.layers = n;
         pl->gpu.weights = model_size_on(&z, n);
         pl->gpu.kv_moved = pl->kv_per_token / (size_t)c->layers * (size_t)n;
-        pl->gpu.kv_per_token = kv_token_bytes(c, opt_kv(&o->model), KV_ON_DEVICE) /
-                               (size_t)c->layers * (size_t)n / (size_t)ranks;
-        pl->gpu.moved = ranks > 1 ? whole : pl->gpu.weights;
+        const arch_config own = rank_config(c, ranks);
+        pl->gpu.kv_per_token =
+            kv_token_bytes(&own, opt_kv(&o->model)) / (size_t)c->layers * (size_t)n;
         pl->gpu.ranks = ranks;
         pl->gpu.scratch = n ? share.more : 0;
         s = foot_weigh_last(&pl->gpu.last, from, scheme, n, ranks, err);
+        if (!s) s = foot_weigh_last(&here, from, scheme, n, 1, err);
+        if (!s) pl->gpu.moved = here.weights_bytes + (n == c->layers ? z.embed : 0);
     }
     free(layer);
     return s;
@@ -575,7 +577,7 @@ static lq_status make_plan(plan *pl, const foot_model *from, const foot_model *d
                        "%lld",
                        (long long)pl->cfg->max_pos, (long long)pl->ctx);
     pl->memory_bytes = o->memory ? o->memory : machine_memory();
-    pl->kv_per_token = kv_token_bytes(pl->cfg, opt_kv(&o->model), KV_ON_HOST);
+    pl->kv_per_token = kv_token_bytes(pl->cfg, opt_kv(&o->model));
     pl->state_bytes = kv_state_bytes(pl->cfg);
     fwd_opts step = step_of(o);
     pl->scratch_bytes = fwd_bytes(pl->cfg, &step, pool_threads(p));

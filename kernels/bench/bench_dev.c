@@ -302,7 +302,7 @@ static lq_status attention_row(bench *b, const attention *given, lq_err *err)
         if (i < turns) s = bench_dev_put(b, &cache, 2 * half * (size_t)blocks, true, err);
         t.k[i] = cache;
     }
-    t.a = (dev_attn_args){ .how = dev_attn_choose(b->d, b->acts, at.dtype, D, D, at.rows),
+    t.a = (dev_attn_args){ .how = dev_attn_choose(b->d, b->acts, at.dtype, D, D, false, at.rows),
                            .q = q,
                            .out = bench_dev_take(b, (size_t)(T * at.H * D) * sizeof(float)),
                            .ldq = at.H * D,

@@ -1,7 +1,7 @@
 /* kernels/cuda/attn.cu - attention over the paged cache, for prefill and decode alike: the steps of
  * kernels/attn.c in the same order, so that the results are the CPU's bits. (attn_mma.cu and
- * attn_sm90.cu, of many rows, and attn_decode.cu have kernels in fold's place that add in other
- * orders.)
+ * attn_sm90.cu, of many rows, attn_decode.cu and attn_latent.cu have kernels in fold's place that add
+ * in other orders.)
  *
  *   fold    grid: slots (one split of ATTN_SPLIT keys of one chunk of rows) x kv heads x passes of
  *           PAIRS (row, head) pairs. 4 warps share each tile of 32 keys once it is in f32:
@@ -18,7 +18,8 @@
  * changes no result.
  *
  * Shared memory, in floats: q PAIRS x D, K 32 x (D + 1) (the odd row length keeps lanes apart in
- * the banks), V 32 x Dv, weights 4 x 32. D = Dv = 64: 21120 B; 128: 41600 B; 256: 82560 B. */
+ * the banks), V 32 x Dv, weights 4 x 32. D = Dv = 64: 21120 B; 128: 41600 B; 256: 82560 B. Of
+ * latents, whose rows are K and V, half as many pairs and no V: of 576 numbers 92800 B. */
 #include "kernels/cuda/attn.cuh"
 
 #include <assert.h>
@@ -29,9 +30,14 @@ inline namespace CU_NAME(attn_cu)
     enum {
         WARPS = 4,
         THREADS = WARPS * CU_WARP,
-        PAIRS = 16,
-        PER_WARP = PAIRS / WARPS,
-        ACC = DEV_ATTN_WIDTH / CU_WARP /* accumulators of a lane */
+    };
+    template <bool LATENT> struct fold_of {
+        enum {
+            PAIRS = LATENT ? 8 : 16,
+            PER_WARP = PAIRS / WARPS,
+            ACC = (LATENT ? (int)DEV_ATTN_LATENT_WIDTH : (int)DEV_ATTN_WIDTH) /
+                  CU_WARP /* of a lane */
+        };
     };
     static_assert((int)ATTN_TILE == (int)CU_WARP, "a lane is a key");
 
@@ -87,14 +93,21 @@ inline namespace CU_NAME(attn_cu)
         }
     }
 
+    template <bool LATENT>
     __global__ void __launch_bounds__(THREADS)
         fold_kernel(G<float> parts, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
                     G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks,
                     G<const int32_t> tables, G<const float> alibi, attn_view v)
     {
+        enum {
+            PAIRS = fold_of<LATENT>::PAIRS,
+            PER_WARP = fold_of<LATENT>::PER_WARP,
+            ACC = fold_of<LATENT>::ACC
+        };
         CU_DYNAMIC(float, qs);
-        const S<float> ks = qs + PAIRS * v.D, vs = ks + ATTN_TILE * (v.D + 1),
-                       ps = vs + ATTN_TILE * v.Dv;
+        const S<float> ks = qs + PAIRS * v.D, after = ks + ATTN_TILE * (v.D + 1),
+                       vs = LATENT ? ks : after, ps = LATENT ? after : vs + ATTN_TILE * v.Dv;
+        const int ldv = LATENT ? v.D + 1 : v.Dv;
         const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, kvh = blockIdx.y;
         const int group = v.H / v.Hkv, pair0 = blockIdx.z * PAIRS, slot = blockIdx.x;
         const int own = chunk_of[slot];
@@ -106,8 +119,8 @@ inline namespace CU_NAME(attn_cu)
         for (int i = threadIdx.x; i < PAIRS * v.D; i += THREADS) {
             const int p = i / v.D, pair = pair0 + p;
             if (p >= n_pairs) continue;
-            qs[i] = q[(c.row + pair / group) * v.ldq + (int64_t)(kvh * group + pair % group) * v.D +
-                      i % v.D];
+            qs[i] =
+                q[(c.row + pair / group) * v.ldq + (kvh * group + pair % group) * v.hq + i % v.D];
         }
         float m[PER_WARP], l[PER_WARP], acc[PER_WARP][ACC];
 #pragma unroll
@@ -126,7 +139,8 @@ inline namespace CU_NAME(attn_cu)
         for (; pos < end; pos += ATTN_TILE) {
             __syncthreads(); /* the tile before is done with; q is there */
             load_tile(ks, v.D + 1, k, tables + c.table, v, kvh, pos, last, v.row_k, v.D);
-            load_tile(vs, v.Dv, values, tables + c.table, v, kvh, pos, last, v.row_v, v.Dv);
+            if (!LATENT)
+                load_tile(vs, v.Dv, values, tables + c.table, v, kvh, pos, last, v.row_v, v.Dv);
             __syncthreads();
 #pragma unroll
             for (int i = 0; i < PER_WARP; i++) {
@@ -157,7 +171,7 @@ inline namespace CU_NAME(attn_cu)
                     if (d >= v.Dv) continue;
                     float sum = acc[i][x] * a;
                     for (int j = lo; j < hi; j++)
-                        sum = fmaf(ps[warp * ATTN_TILE + j], vs[j * v.Dv + d], sum);
+                        sum = fmaf(ps[warp * ATTN_TILE + j], vs[j * ldv + d], sum);
                     acc[i][x] = sum;
                 }
             }
@@ -186,20 +200,25 @@ inline namespace CU_NAME(attn_cu)
         const int h = blockIdx.y * WARPS + threadIdx.x / CU_WARP, i = blockIdx.x % v.chunk_rows;
         cu_follow();
         const dev_attn_chunk c = chunks[blockIdx.x / v.chunk_rows];
-        if (i < c.n_rows && h < v.H) attn_merge(out, parts, c, i, h, sinks, v);
+        if (i >= c.n_rows || h >= v.H) return;
+        for (int first = 0; first < v.Dv; first += DEV_ATTN_WIDTH)
+            attn_merge(out, parts, c, i, h, sinks, v, first);
     }
 
     int chunk_rows(const dev_attn_args *a) { return (int)dev_attn_rows(a->how, a->H, a->Hkv); }
 
-    void fold(dev * d, const dev_attn_args *a, const attn_view &v)
+    template <bool LATENT> void fold(dev * d, const dev_attn_args *a, const attn_view &v)
     {
+        enum { PAIRS = fold_of<LATENT>::PAIRS };
+        const int values = LATENT ? 0 : ATTN_TILE * v.Dv;
         const size_t shared = sizeof(float) * (size_t)(PAIRS * v.D + ATTN_TILE * (v.D + 1) +
-                                                       ATTN_TILE * v.Dv + WARPS * ATTN_TILE);
+                                                       values + WARPS * ATTN_TILE);
         const unsigned passes = (unsigned)lq_ceil_div(v.chunk_rows * (a->H / a->Hkv), PAIRS);
-        CU_ALLOW(d, fold_kernel, 0);
-        CU_LAUNCH(d, "attn fold", fold_kernel, dim3((unsigned)a->n_slots, (unsigned)a->Hkv, passes),
-                  THREADS, shared, (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks,
-                  a->tables, a->alibi, v);
+        CU_ALLOW(d, fold_kernel<LATENT>, 0);
+        CU_LAUNCH(d, "attn fold", fold_kernel<LATENT>,
+                  dim3((unsigned)a->n_slots, (unsigned)a->Hkv, passes), THREADS, shared,
+                  (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks, a->tables,
+                  a->alibi, v);
     }
 
 }
@@ -222,6 +241,8 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
                           (int)attn_kv_row_bytes(a->dtype, a->Dv),
                           a->ldq,
                           a->ldo,
+                          a->hq ? a->hq : a->D,
+                          a->ho ? a->ho : a->Dv,
                           a->window,
                           a->block_stride,
                           a->dtype,
@@ -231,21 +252,28 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
                           a->alibi_bf16,
                           a->bf16,
                           (int)a->split };
-    /* of many rows without splits nothing is left to merge */
-    const bool many = a->how == DEV_ATTN_UNITS || a->how == DEV_ATTN_WIDE,
-               direct = many && a->n_slots == a->n_chunks;
+    /* without splits nothing is left to merge */
+    const bool ends =
+                   a->how == DEV_ATTN_UNITS || a->how == DEV_ATTN_WIDE || a->how == DEV_ATTN_LATENT,
+               direct = ends && a->n_slots == a->n_chunks;
     const attn_end end = { direct ? NULL : (float *)a->scratch, direct ? a->out : NULL, a->sinks };
     assert(a->how == DEV_ATTN_DECODE || (!a->rope && !a->done));
+    assert(a->latent ? a->Hkv == 1 && (a->how == DEV_ATTN_EXACT || a->how == DEV_ATTN_LATENT)
+                     : a->how != DEV_ATTN_LATENT);
     assert(a->block_size >= 8 && (a->block_size & (a->block_size - 1)) == 0);
     if (a->n_chunks == 0) return;
     if (a->how == DEV_ATTN_UNITS)
         CU_NAME(attn_units)(d, a, &v, &end);
     else if (a->how == DEV_ATTN_WIDE)
         CU_NAME(attn_sm90)(d, a, &v, &end);
+    else if (a->how == DEV_ATTN_LATENT)
+        CU_NAME(attn_latent)(d, a, &v, &end);
     else if (a->how == DEV_ATTN_DECODE)
         CU_NAME(attn_decode)(d, a, &v);
+    else if (a->latent)
+        fold<true>(d, a, v);
     else
-        fold(d, a, v);
+        fold<false>(d, a, v);
     if (!a->done && !direct)
         CU_FOLLOW(d, "attn merge", merge_kernel,
                   dim3((unsigned)(a->n_chunks * v.chunk_rows), (unsigned)lq_ceil_div(a->H, WARPS)),

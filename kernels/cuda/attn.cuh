@@ -12,7 +12,7 @@ struct attn_view {
     int H, Hkv, D, Dv;
     int block_size, block_shift; /* 8, 16 or 32 keys: 2^block_shift */
     int chunk_rows, row_k, row_v;
-    int64_t ldq, ldo, window;
+    int64_t ldq, ldo, hq, ho, window; /* hq, ho: from head to head of q and out */
     size_t block_stride;
     kv_dtype dtype;
     float scale, softcap;
@@ -20,6 +20,16 @@ struct attn_view {
     bool bf16; /* out is rounded to it */
     int split; /* keys */
 };
+
+__device__ constexpr bool attn_scaled(kv_dtype t) { return t != KV_F16 && t != KV_BF16; }
+
+/* x in the cache's type; beyond f16 its largest number. */
+template <bool F16> __device__ __forceinline__ uint16_t attn_narrow(float x)
+{
+    if (!F16) return (uint16_t)cu_f32_bf16(x);
+    const float most = 65504.0f;
+    return cu_f32_f16(x > most ? most : x < -most ? -most : x);
+}
 
 __device__ __forceinline__ float attn_bf16(float x) { return cu_bf16_f32(cu_f32_bf16(x)); }
 
@@ -158,36 +168,38 @@ struct attn_end {
 /* The later slots of a launch, which have more keys, begin first. */
 __device__ __forceinline__ int attn_slot() { return (int)(gridDim.x - 1 - blockIdx.x); }
 
-/* A lane's sums of columns 8n + 2c and 8n + 2c + 1 of head h of row i of a chunk. */
+/* A lane's sums of columns from + 8n + 2c and the next, before upto, of head h of row i of a chunk. */
 template <int N>
 __device__ __forceinline__ void attn_put(const attn_end &e, const attn_view &v,
                                          const dev_attn_chunk &ch, int slot, int i, int h, float m,
-                                         float l, const float (&sums)[N][2])
+                                         float l, const float (&sums)[N][2], int from, int upto)
 {
     const int c = threadIdx.x % 4;
     const int64_t row = (int64_t)slot * v.chunk_rows + i;
     const float f = e.out ? attn_last(m, l, h, e.sinks) : 1.0f;
-    const G<float> out = G<float>(e.out) + ((ch.row + i) * v.ldo + (int64_t)h * v.Dv);
+    const G<float> out = G<float>(e.out) + ((ch.row + i) * v.ldo + h * v.ho);
     const G<float> part = G<float>(e.parts) + (row * v.H + h) * (int64_t)(v.Dv + 2);
-    if (!e.out && c == 0) {
+    if (!e.out && c == 0 && from == 0) {
         part[0] = m;
         part[1] = l;
     }
 #pragma unroll
     for (int n = 0; n < N; n++) {
-        if (8 * n >= v.Dv) continue;
+        const int d = from + 8 * n;
+        if (d >= upto) continue;
         if (e.out)
-            cu_st(out + (8 * n + 2 * c),
+            cu_st(out + (d + 2 * c),
                   float2{ attn_out(sums[n][0] * f, v), attn_out(sums[n][1] * f, v) });
         else
-            cu_st(part + (2 + 8 * n + 2 * c), float2{ sums[n][0], sums[n][1] });
+            cu_st(part + (2 + d + 2 * c), float2{ sums[n][0], sums[n][1] });
     }
 }
 
-/* By one warp: row i of a chunk, of head h: its splits in order, then the sink, to out. */
+/* By one warp: row i of a chunk, of head h: its splits in order, then the sink, to out, of
+ * DEV_ATTN_WIDTH columns from `first` on. */
 __device__ __forceinline__ void attn_merge(G<float> out, G<const float> parts,
                                            const dev_attn_chunk &c, int i, int h,
-                                           G<const float> sinks, const attn_view &v)
+                                           G<const float> sinks, const attn_view &v, int first)
 {
     enum { ACC = DEV_ATTN_WIDTH / CU_WARP };
     const int lane = threadIdx.x % CU_WARP;
@@ -207,7 +219,7 @@ __device__ __forceinline__ void attn_merge(G<float> out, G<const float> parts,
         l = begins ? pl : l * a + pl * b;
 #pragma unroll
         for (int x = 0; x < ACC; x++) {
-            const int d = x * CU_WARP + lane;
+            const int d = first + x * CU_WARP + lane;
             if (d < v.Dv) acc[x] = begins ? (float)from[2 + d] : acc[x] * a + from[2 + d] * b;
         }
         m = max;
@@ -215,15 +227,16 @@ __device__ __forceinline__ void attn_merge(G<float> out, G<const float> parts,
     const float f = attn_last(m, l, h, sinks);
 #pragma unroll
     for (int x = 0; x < ACC; x++) {
-        const int d = x * CU_WARP + lane;
+        const int d = first + x * CU_WARP + lane;
         const float y = acc[x] * f;
-        if (d < v.Dv) out[(c.row + i) * v.ldo + (int64_t)h * v.Dv + d] = attn_out(y, v);
+        if (d < v.Dv) out[(c.row + i) * v.ldo + h * v.ho + d] = attn_out(y, v);
     }
 }
 
-/* Host: each split of DEV_ATTN_UNITS, _WIDE, _DECODE. */
+/* Host: each split of DEV_ATTN_UNITS, _WIDE, _DECODE, _LATENT. */
 void CU_NAME(attn_units)(dev *d, const dev_attn_args *a, const attn_view *v, const attn_end *e);
 void CU_NAME(attn_sm90)(dev *d, const dev_attn_args *a, const attn_view *v, const attn_end *e);
+void CU_NAME(attn_latent)(dev *d, const dev_attn_args *a, const attn_view *v, const attn_end *e);
 void CU_NAME(attn_decode)(dev *d, const dev_attn_args *a, const attn_view *v);
 
 #endif

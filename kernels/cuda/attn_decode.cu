@@ -227,7 +227,7 @@ inline namespace CU_NAME(attn_decode_cu)
             return;
         for (int p = threadIdx.x / CU_WARP; p < PAIRS && p < n_pairs; p += WARPS)
             attn_merge(more.out, parts, ch, (pair0 + p) / group, kvh * group + (pair0 + p) % group,
-                       more.sinks, v);
+                       more.sinks, v, 0);
     }
 
     /* The warps' maxima, sums and accumulators: joined, and into the split's place. */

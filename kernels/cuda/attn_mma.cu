@@ -32,8 +32,6 @@ inline namespace CU_NAME(attn_mma_cu)
     enum { WARPS = 4, THREADS = WARPS * CU_WARP, PAIRS = 16 * WARPS, KEYS = 64, PIECE = 8 };
     static_assert((int)PAIRS == (int)DEV_ATTN_PAIRS, "what a plan counts with");
 
-    __device__ constexpr bool scaled(kv_dtype t) { return t != KV_F16 && t != KV_BF16; }
-
     /* Where piece p of a row stands in a tile of rows of WIDTH. */
     template <int WIDTH> __device__ __forceinline__ int spot(int row, int p)
     {
@@ -68,7 +66,7 @@ inline namespace CU_NAME(attn_mma_cu)
     {
         enum { TURNS = KEYS / (THREADS / 8), PER = WIDTH / PIECE / 8 };
         const int j0 = threadIdx.x / 8, p0 = threadIdx.x % 8;
-        if constexpr (scaled(T)) {
+        if constexpr (attn_scaled(T)) {
             attn_codes<T> codes[TURNS][PER];
             unsigned head[TURNS];
             const int block = T == KV_I4 ? (int)attn_i4_block(PIECE * pieces) : 1;
@@ -106,13 +104,6 @@ inline namespace CU_NAME(attn_mma_cu)
         }
     }
 
-    template <bool F16> __device__ __forceinline__ uint16_t narrow(float x)
-    {
-        if (!F16) return (uint16_t)cu_f32_bf16(x);
-        const float most = 65504.0f;
-        return cu_f32_f16(x > most ? most : x < -most ? -most : x);
-    }
-
     template <int WIDTH, kv_dtype T>
     __global__ void __launch_bounds__(THREADS, WIDTH == 256 ? 1 : 2)
         units_kernel(attn_end e, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
@@ -137,7 +128,7 @@ inline namespace CU_NAME(attn_mma_cu)
         const int64_t last = ch.pos + ch.n_rows; /* behind the last key that any row sees */
         const int64_t end = last < split + v.split ? last : split + v.split;
         const int64_t seen = v.window ? ch.pos - v.window + 1 : 0;
-        const int64_t oldest = scaled(T) ? 0 : seen; /* of codes the weights are looked at */
+        const int64_t oldest = attn_scaled(T) ? 0 : seen; /* of codes the weights are looked at */
         int64_t pos = (seen > split ? seen : split) / KEYS * KEYS;
         const G<const int32_t> table = tables + ch.table;
         S<int64_t> rows = where, next = where + 2 * KEYS;
@@ -148,7 +139,7 @@ inline namespace CU_NAME(attn_mma_cu)
             if (p < n_pairs && d < v.D)
                 x = v.scale * q[(ch.row + pair / group) * v.ldq +
                                 (int64_t)(kvh * group + pair % group) * v.D + d];
-            qs[spot<WIDTH>(p, d / PIECE) + d % PIECE] = narrow<F16>(x);
+            qs[spot<WIDTH>(p, d / PIECE) + d % PIECE] = attn_narrow<F16>(x);
         }
         int64_t query[2];
         float slope[2] = { 0, 0 }, m[2] = { -INFINITY, -INFINITY }, l[2] = { 0, 0 };
@@ -196,10 +187,10 @@ inline namespace CU_NAME(attn_mma_cu)
 #pragma unroll
                     for (int i = 0; i < 4; i++) {
                         const int col = 8 * n + 2 * c + i % 2;
-                        const float score = scaled(T) ? s[n][i] * scales[col] : s[n][i];
+                        const float score = attn_scaled(T) ? s[n][i] * scales[col] : s[n][i];
                         s[n][i] = attn_adjust(score, v, slope[i / 2], pos + col, query[i / 2]);
                     }
-            else if (scaled(T))
+            else if (attn_scaled(T))
 #pragma unroll
                 for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
@@ -234,7 +225,8 @@ inline namespace CU_NAME(attn_mma_cu)
                     acc[n][i] *= keep[i / 2];
 #pragma unroll
             for (int j = 0; j < KEYS / 16; j++) {
-                if (scaled(T)) /* of keys that a row sees: 0 times another's NaN is none of its */
+                if (attn_scaled(
+                        T)) /* of keys that a row sees: 0 times another's NaN is none of its */
                     for (int i = 0; i < 8; i++) {
                         const int col = 16 * j + 8 * (i / 4) + 2 * c + i % 2, h = i % 4 / 2;
                         float *w = &s[2 * j + i / 4][i % 4];
@@ -268,7 +260,8 @@ inline namespace CU_NAME(attn_mma_cu)
             for (int n = 0; n < WIDTH / 8; n++)
                 for (int two = 0; two < 2; two++)
                     sums[n][two] = acc[n][2 * h + two];
-            attn_put(e, v, ch, slot, pair / group, kvh * group + pair % group, m[h], l[h], sums);
+            attn_put(e, v, ch, slot, pair / group, kvh * group + pair % group, m[h], l[h], sums, 0,
+                     v.Dv);
         }
     }
 

@@ -284,7 +284,8 @@ inline namespace CU_NAME(attn_sm90_cu)
             for (int n = 0; n < DV / 8; n++)
                 for (int two = 0; two < 2; two++)
                     sums[n][two] = acc[4 * n + 2 * h + two];
-            attn_put(e, v, ch, slot, pair / group, kvh * group + pair % group, r[h].m, l, sums);
+            attn_put(e, v, ch, slot, pair / group, kvh * group + pair % group, r[h].m, l, sums, 0,
+                     v.Dv);
         }
     }
 

@@ -10,7 +10,7 @@ void CU_NAME(scale)(dev *d, const dev_share_args *a);
 void CU_NAME(rope)(dev *d, const dev_rope_args *a);
 void CU_NAME(act)(dev *d, const dev_act_args *a);
 void CU_NAME(embed)(dev *d, const dev_embed_args *a);
-void CU_NAME(spread)(dev *d, const dev_spread_args *a);
+void CU_NAME(swap)(dev *d, const dev_swap_args *a);
 void CU_NAME(turn)(dev *d, const dev_turn_args *a);
 void CU_NAME(route)(dev *d, const dev_route_args *a);
 void CU_NAME(place)(dev *d, const dev_place_args *a);

@@ -135,7 +135,7 @@ inline namespace CU_NAME(rows_cu)
         const int64_t h = key ? i - s.H : i - s.H - s.Hkv;
         const G<float> own = k + (t * s.ldk + h * s.D);
         if (key) rotate_head(own, cos, sin, s.R, s.half);
-        if (!cache_k) return;
+        if (!cache_k || (!key && !cache_v)) return;
         const int64_t at = (int64_t)block[t] * (int64_t)s.block_stride;
         const int64_t row = h * s.block_size + slot[t];
         if (key)
@@ -188,12 +188,13 @@ inline namespace CU_NAME(rows_cu)
         }
     }
 
-    __global__ void __launch_bounds__(THREADS)
-        spread_kernel(G<float> dst, G<const float> src, int n, int H, int64_t ldd, int64_t lds)
+    __global__ void __launch_bounds__(THREADS) swap_kernel(
+        G<float> dst, G<const float> src, int64_t A, int B, int n, int64_t ldd, int64_t lds)
     {
-        const int64_t t = blockIdx.x;
-        for (int i = threadIdx.x; i < H * n; i += THREADS)
-            dst[(t * H + i / n) * ldd + i % n] = src[t * lds + i % n];
+        const int64_t a = blockIdx.x;
+        cu_follow();
+        const int i = (int)blockIdx.y * THREADS + threadIdx.x;
+        if (i < B * n) dst[(i / n * A + a) * ldd + i % n] = src[(a * B + i / n) * lds + i % n];
     }
 
     /* Stage h of k_hadamard: pairs h apart, in the order of their first, of n numbers. */
@@ -323,9 +324,10 @@ void CU_NAME(turn)(dev *d, const dev_turn_args *a)
               ROPE_WARPS * CU_WARP, 0, a->x, (int)a->H, (int)a->D, (int)n, a->ld, a->bf16);
 }
 
-void CU_NAME(spread)(dev *d, const dev_spread_args *a)
+void CU_NAME(swap)(dev *d, const dev_swap_args *a)
 {
-    if (a->T == 0) return;
-    CU_LAUNCH(d, "spread", spread_kernel, dim3((unsigned)a->T), THREADS, 0, a->dst, a->src,
-              (int)a->n, (int)a->H, a->ldd, a->lds);
+    if (a->A == 0) return;
+    CU_FOLLOW(d, "swap", swap_kernel,
+              dim3((unsigned)a->A, (unsigned)lq_ceil_div(a->B * a->n, THREADS)), THREADS, 0, a->dst,
+              a->src, a->A, (int)a->B, (int)a->n, a->ldd, a->lds);
 }

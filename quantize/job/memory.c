@@ -334,7 +334,7 @@ static size_t self_text_peak(const memory_work *w)
     size_t weights = 0;
     for (size_t i = 0; i < w->plan->n; i++)
         weights += src_bytes(w->plan->e[i].src);
-    return 2 * weights + (size_t)(at_once * w->len) * kv_token_bytes(c, KV_F16, KV_ON_HOST) +
+    return 2 * weights + (size_t)(at_once * w->len) * kv_token_bytes(c, KV_F16) +
            (size_t)at_once * kv_state_bytes(c) + (size_t)(at_once * c->vocab) * F;
 }
 

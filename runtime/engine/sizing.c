@@ -113,8 +113,8 @@ static void divide(side *host, side *on, const arch_config *c, int64_t first, in
     arch_config own = *c; /* of each device */
     own.kv_heads /= ranks;
     for (int64_t i = 0; i < c->layers; i++)
-        *(i < first ? &host->block : &on->block) += kv_layer_bytes(
-            i < first ? c : &own, i, block_size, d, i < first ? KV_ON_HOST : KV_ON_DEVICE);
+        *(i < first ? &host->block : &on->block) +=
+            kv_layer_bytes(i < first ? c : &own, i, block_size, d);
 }
 
 /* What would do instead of a context that does not fit: err's text goes on with it. windows: what is
@@ -339,8 +339,7 @@ static size_t disk_queues(const arch_config *c, const eng_opts *o, const kv_opts
     const size_t near = kv->n_windows ? kv_window_bytes(c, kv->block_size, o->kv) : 0;
     size_t rows = 0;
     for (int64_t l = 0; l < c->layers; l++)
-        rows += kv_layer_bytes(c, l, kv->block_size, o->kv,
-                               kv->on && l >= kv->first ? KV_ON_DEVICE : KV_ON_HOST);
+        rows += kv_layer_bytes(c, l, kv->block_size, o->kv);
     const size_t parts[KV_PARTS] = {
         [KV_ROWS] = rows - near, [KV_STATE] = kv_state_bytes(c), [KV_NEAR] = near
     };

@@ -36,8 +36,8 @@ struct fwd_ctx {
     fwd_ranks ranks;       /* several devices */
     fwd_parts parts;       /* several processes */
 
-    fwd_absorbed *absorbed; /* [layers of the CPU]: MLA */
-    lq_arena own;           /* of those */
+    model_absorbed *absorbed; /* [layers of the CPU]: MLA */
+    lq_arena own;             /* of those */
 };
 
 static size_t piece(int64_t n, size_t size) { return lq_round_up((size_t)n * size + 1, 64); }
@@ -81,7 +81,7 @@ static size_t pass_bytes(const arch_config *c, const arch_config *whole, const f
 size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads)
 {
     const int64_t attending = arch_count_attending(c, 0, c->layers);
-    return pass_bytes(c, c, o, threads) + (size_t)attending * fwd_absorb_bytes(c);
+    return pass_bytes(c, c, o, threads) + (size_t)attending * model_absorb_bytes(c);
 }
 
 /* Of the n layers that the CPU runs: those that attend. */
@@ -94,8 +94,8 @@ static lq_status absorb_layers(fwd_ctx *f, int64_t n, lq_err *err)
     if (!f->absorbed) return lq_fail(err, LQ_ENOMEM, "absorbed attention: out of memory");
     for (int64_t i = 0; i < n && !s; i++)
         if (arch_mixer_attends(f->m->cfg->layer[i].mixer))
-            s = fwd_absorb(&f->absorbed[i], f->m->cfg, &f->m->layers[i].lin[R_KV_B], &f->own, &tmp,
-                           f->rows.p, err);
+            s = model_absorb(&f->absorbed[i], f->m->cfg, &f->m->layers[i].lin[R_KV_B], false,
+                             &f->own, &tmp, f->rows.p, err);
     lq_arena_free(&tmp);
     return s;
 }

@@ -74,10 +74,12 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     f->chunk_of = take_host(f, (size_t)f->max_slots * sizeof *f->chunk_of);
     f->table_at = take_host(f, (size_t)o->max_seqs * sizeof *f->table_at);
     f->words = take_host(f, (size_t)o->max_rows * sizeof *f->words);
+    f->head_rows = take_host(f, (size_t)(2 * (f->heads.H + 1)) * sizeof *f->head_rows);
     const bool lora = fwd_dev_lora_host(f, o, take_host, f);
     f->stage = take_pinned(f, f->stage_bytes);
     const bool layers = f->on->first > 0;
-    bool ok = lora && f->chunks && f->chunk_of && f->table_at && f->words && f->stage &&
+    bool ok = lora && f->head_rows && f->chunks && f->chunk_of && f->table_at && f->words &&
+              f->stage &&
               (f->first ? true
                : layers ? fwd_rows_push(&f->host, c, o->max_rows, &f->arena)
                         : fwd_rows_cut(&f->host, c, o->max_rows, FWD_PLACED, take_host, f));
@@ -114,7 +116,7 @@ static void cut_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const a
     f->stage_on = take_device(f, f->stage_bytes);
     f->attn_scratch = take_device(f, attn);
     f->mm_scratch = take_device(f, fwd_dev_products_scratch(f->d, &f->on->w, o));
-    f->attn_done = take_device(f, fwd_dev_done_bytes(f, c));
+    f->attn_done = take_device(f, fwd_dev_done_bytes(f));
     r->x = take_device(f, (size_t)(o->max_rows * c->hidden) * sizeof(float));
     f->first_of = take_device(f, (size_t)(c->experts + 1) * sizeof *f->first_of);
     f->busy = take_device(f, (size_t)(c->experts + 1) * sizeof *f->busy);
@@ -170,9 +172,10 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     if (!kv_alike(k->dtype))
         return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: a cache of two types, %s",
                        kv_types_text(k->dtype));
-    if (k->dtype == KV_I4 && (c->head_dim % 8 || c->v_dim % 8))
+    const fwd_dev_heads h = fwd_dev_heads_of(c, k->dtype);
+    if (k->dtype == KV_I4 && (h.D % 8 || (!h.latent && h.Dv % 8)))
         return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: int4 keys of heads of %lld",
-                       (long long)c->head_dim);
+                       (long long)h.D);
     fwd_dev_ctx *f = *out = calloc(1, sizeof *f);
     if (!f) return lq_fail(err, LQ_ENOMEM, "out of memory");
     f->d = &on->d;
@@ -184,8 +187,8 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     r->c = r->whole = c;
     f->block_size = k->block_size;
     f->few =
-        dev_attn_choose(f->d, o->acts, kv_of(k->dtype, true), c->head_dim, c->v_dim, DEV_ATTN_FEW);
-    f->many = dev_attn_choose(f->d, o->acts, kv_of(k->dtype, true), c->head_dim, c->v_dim,
+        dev_attn_choose(f->d, o->acts, kv_of(k->dtype, true), h.D, h.Dv, h.latent, DEV_ATTN_FEW);
+    f->many = dev_attn_choose(f->d, o->acts, kv_of(k->dtype, true), h.D, h.Dv, h.latent,
                               DEV_ATTN_FEW + 1);
     fwd_dev_size_stage(f, c, k, o);
     if (f->stage_bytes < fwd_slopes_bytes(m->cfg)) f->stage_bytes = fwd_slopes_bytes(m->cfg);
@@ -205,7 +208,7 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     if (r->acts == MM_I8 && !on->int8) r->acts = MM_BF16;
     f->rounds = all_round(on, r->acts);
     if (!s) put_slopes(f, r, m->cfg);
-    if (!s) f->d->ops->zero(f->d, f->attn_done, fwd_dev_done_bytes(f, c));
+    if (!s) f->d->ops->zero(f->d, f->attn_done, fwd_dev_done_bytes(f));
     lq_status queued = f->d->ops->sync(f->d, err);
     return queued ? queued : s;
 }

@@ -37,6 +37,13 @@ typedef struct {
     int64_t n_launches;
 } fwd_plan;
 
+/* What attention works on: q's heads, and what is cached of a token. Of MLA that is one row of D for all
+ * heads, whose first Dv numbers are attended to as values (all that a turned row's latent is in). */
+typedef struct {
+    int64_t H, Hkv, D, Dv;
+    bool latent;
+} fwd_dev_heads;
+
 /* Rows with adapters, on the device. */
 typedef struct {
     const dev_lora_panel *panels; /* [n] */
@@ -57,6 +64,7 @@ struct fwd_dev_ctx {
     uint8_t *stage, *stage_on; /* the buffer here (pinned) and there */
     size_t stage_bytes, staged;
     int64_t max_chunks, max_slots, launch_slots[DEV_ATTN_N];
+    fwd_dev_heads heads;
     dev_attn_how few, many; /* attention of up to DEV_ATTN_FEW rows of a sequence, and of more */
     int block_size;
     dev_attn_chunk *chunks;           /* [max_chunks] */
@@ -78,6 +86,9 @@ struct fwd_dev_ctx {
     void *attn_scratch, *mm_scratch;
     int32_t *attn_done;       /* dev_attn_args.done of max_chunks */
     int32_t *first_of, *busy; /* [experts + 1], [experts] on the device: see dev_place_args */
+    /* The same of MLA's heads, each with all rows: staged; and on the host, both [heads + 1]. */
+    const int32_t *head_first, *head_busy;
+    int32_t *head_rows;
     struct {
         int64_t most;             /* rank at most of a pass; 0: there are none */
         fwd_dev_rows all, picked; /* picked: of the last layer, once the others are gone */
@@ -115,14 +126,16 @@ void fwd_dev_lora_begin(fwd_dev_ctx *f, const fwd_batch *b, int64_t R);
 void fwd_dev_adapt(const fwd_rows *r, const arch_role *roles, const mm_out *outs, int n,
                    const float *x, int64_t ldx);
 
-/* forward_dev_size.c. The most that a step can stage, and the chunks of attention: into f. */
+/* forward_dev_size.c. */
+fwd_dev_heads fwd_dev_heads_of(const arch_config *c, kv_types t);
+/* The most that a step can stage, and the chunks of attention: into f. */
 void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, const fwd_opts *o);
 /* Scratch of the largest product of w. */
 size_t fwd_dev_products_scratch(const dev *d, const model *w, const fwd_opts *o);
 /* Floats of a row of r->qkv that the pass makes room for itself: q, k and v of an architecture that
  * has them apart are one product where their weights were joined (model_dev.c). */
 int64_t fwd_dev_joined_width(const arch_config *c);
-size_t fwd_dev_done_bytes(const fwd_dev_ctx *f, const arch_config *c); /* of f->attn_done */
+size_t fwd_dev_done_bytes(const fwd_dev_ctx *f); /* of f->attn_done */
 
 /* n bytes that go up with this step: where they will be. */
 static inline void *fwd_dev_stage(fwd_dev_ctx *f, const void *host, size_t n)

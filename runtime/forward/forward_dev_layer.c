@@ -1,6 +1,8 @@
 /* runtime/forward/forward_dev_layer.c - what the steps of a layer are on a device: all are queued. */
 #include "runtime/forward/forward_dev.h"
 
+#include "kernels/hadamard.h"
+
 #include <assert.h>
 
 static void copy(const fwd_rows *r, float *dst, int64_t ldd, const float *src, int64_t lds,
@@ -271,23 +273,6 @@ static void grow_q(const fwd_rows *r, const model_layer *l, int64_t layer)
                                             .R = r->c->head_dim });
 }
 
-static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
-                  const fwd_group *g)
-{
-    const bool late = r->c->w.qk_norm_late, normed = r->c->w.qk_norm != QK_NORM_NONE;
-    assert(g->row0 == 0 && g->n_rows == r->R);
-    if (r->c->w.mla) {
-        grow_q(r, l, layer);
-        write_heads(r, l, layer, kv, 0);
-        return;
-    }
-    if (!fwd_norm_shared(r)) before_norm(r, l, layer, kv);
-    norm_heads(r, l, false);
-    norm_heads(r, l, true);
-    grow_q(r, l, layer);
-    write_heads(r, l, layer, kv, (normed ? 0 : CLIP) | (late && normed ? 0 : TURN));
-}
-
 /* ---- latent attention (forward_mla.c says what it does) ---- */
 
 /* K floats from row to row `ld` apart. */
@@ -315,49 +300,123 @@ static void rotate_part(const fwd_rows *r, float *x, int64_t H, int64_t width)
 
 static void mla(const fwd_rows *r, const model_layer *l)
 {
-    const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
-    const int64_t H = c->heads, D = c->head_dim, nope = c->nope_dims, V = c->v_dim;
+    const int64_t H = c->heads, D = c->head_dim, nope = c->nope_dims;
     const int64_t width = c->kv_lora + c->rope_dims;
     const mm_out a[] = { c->q_lora ? fwd_out(&l->lin[R_Q_A], r->q_a, c->q_lora, false)
                                    : fwd_out(&l->lin[R_Q], r->q, H * D, false),
                          fwd_out(&l->lin[R_KV_A], r->kv_a, width, false) };
     const mm_out q = fwd_out(&l->lin[R_Q_B], r->q, H * D, false);
-    const mm_out kv = fwd_out(&l->lin[R_KV_B], r->kv_b, H * (nope + V), false);
     products(r, a, 2, r->h, c->hidden, r->R);
     norm_latent(r, r->kv_a, width, &l->vec[R_KV_A_NORM], c->kv_lora);
     if (c->q_lora) {
         norm_latent(r, r->q_a, c->q_lora, &l->vec[R_Q_A_NORM], c->q_lora);
         products(r, &q, 1, r->q_a, c->q_lora, r->R);
     }
-    products(r, &kv, 1, r->kv_a, width, r->R);
     rotate_part(r, r->q + nope, H, D);
     rotate_part(r, r->kv_a + c->kv_lora, 1, width);
-    copy(r, r->k, D, r->kv_b, nope + V, nope, r->R * H);
-    f->d->ops->spread(f->d, &(dev_spread_args){ .dst = r->k + nope,
-                                                .src = r->kv_a + c->kv_lora,
-                                                .T = r->R,
-                                                .H = H,
-                                                .n = c->rope_dims,
-                                                .ldd = D,
-                                                .lds = width });
-    copy(r, r->v, V, r->kv_b + nope, nope + V, V, r->R * H);
+}
+
+/* n floats of each of A times B rows: [A, B] of src to [B, A] of dst. */
+static void swap(const fwd_rows *r, float *dst, int64_t ldd, const float *src, int64_t lds,
+                 int64_t n, int64_t A, int64_t B)
+{
+    const fwd_dev_ctx *f = r->self;
+    f->d->ops->swap(f->d, &(dev_swap_args){ dst, src, A, B, n, ldd, lds });
+}
+
+/* y = x W of each head, both [heads, R, ..]. */
+static void head_product(const fwd_rows *r, const model_experts *w, float *y, int64_t ldy,
+                         const float *x, int64_t ldx)
+{
+    const fwd_dev_ctx *f = r->self;
+    const int64_t H = r->c->heads;
+    const dev_group group = { w->parts, f->head_first, f->head_busy, H, r->R };
+    f->d->ops->matmul(f->d, &(dev_mm_args){ .y = y,
+                                            .w = &w->w,
+                                            .group = &group,
+                                            .x = x,
+                                            .scratch = f->mm_scratch,
+                                            .ldy = ldy,
+                                            .ldx = ldx,
+                                            .M = r->R * H,
+                                            .acts = r->acts });
+}
+
+/* q to where it meets the latents, and those into the cache. */
+static void store_latents(const fwd_rows *r, const model_layer *l, const fwd_kv *kv)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const int64_t H = c->heads, D = c->head_dim, nope = c->nope_dims, L = f->heads.D;
+    swap(r, r->by_head, nope, r->q, D, nope, r->R, H);
+    head_product(r, &l->absorbed[0], r->latent, L, r->by_head, nope);
+    swap(r, r->latent + c->kv_lora, L, r->q + nope, D, c->rope_dims, r->R, H);
+    if (kv_turned(kv_of(kv->dtype, true))) {
+        turn(r, r->latent, H, L, 0, false);
+        turn(r, r->kv_a, 1, L, 0, false);
+    }
+    f->d->ops->rope(f->d, &(dev_rope_args){ .k = r->kv_a,
+                                            .block = r->row_block,
+                                            .slot = r->row_slot,
+                                            .cache_k = kv->k,
+                                            .block_stride = kv->block_stride,
+                                            .block_size = kv->block_size,
+                                            .dtype = kv_of(kv->dtype, true),
+                                            .T = r->R,
+                                            .Hkv = 1,
+                                            .D = L,
+                                            .Dv = L });
+}
+
+/* a from what attention made of the latents. */
+static void latent_values(const fwd_rows *r, const model_layer *l, const fwd_kv *kv)
+{
+    const fwd_dev_ctx *f = r->self;
+    const int64_t H = r->c->heads, V = r->c->v_dim, L = f->heads.D, order = k_hadamard_order(L);
+    if (kv_turned(kv_of(kv->dtype, false)))
+        f->d->ops->turn(
+            f->d,
+            &(dev_turn_args){
+                .x = r->latent, .T = r->R * H, .H = f->heads.Dv / order, .D = order, .ld = L });
+    head_product(r, &l->absorbed[1], r->by_head, V, r->latent, L);
+    swap(r, r->a, V, r->by_head, V, V, H, r->R);
+}
+
+static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                  const fwd_group *g)
+{
+    const bool late = r->c->w.qk_norm_late, normed = r->c->w.qk_norm != QK_NORM_NONE;
+    assert(g->row0 == 0 && g->n_rows == r->R);
+    if (r->c->w.mla) {
+        grow_q(r, l, layer);
+        store_latents(r, l, kv);
+        return;
+    }
+    if (!fwd_norm_shared(r)) before_norm(r, l, layer, kv);
+    norm_heads(r, l, false);
+    norm_heads(r, l, true);
+    grow_q(r, l, layer);
+    write_heads(r, l, layer, kv, (normed ? 0 : CLIP) | (late && normed ? 0 : TURN));
 }
 
 dev_attn_args fwd_dev_attn(const fwd_rows *r, const fwd_kv *kv)
 {
     const arch_config *c = r->c;
+    const fwd_dev_ctx *f = r->self;
+    const fwd_dev_heads h = f->heads;
     return (dev_attn_args){ .q = r->q,
                             .out = r->a,
                             .k = kv->k,
                             .v = kv->v,
                             .alibi = c->w.pos == POS_ALIBI ? r->slopes : NULL,
-                            .ldq = c->heads * c->head_dim,
-                            .ldo = c->heads * c->v_dim,
-                            .H = c->heads,
-                            .Hkv = c->kv_heads,
-                            .D = c->head_dim,
-                            .Dv = c->v_dim,
+                            .ldq = h.H * h.D,
+                            .ldo = h.H * h.Dv,
+                            .H = h.H,
+                            .Hkv = h.Hkv,
+                            .D = h.D,
+                            .Dv = h.Dv,
+                            .latent = h.latent,
                             .block_stride = kv->block_stride,
                             .block_size = kv->block_size,
                             .dtype = kv_of(kv->dtype, true),
@@ -373,10 +432,16 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     fwd_dev_ctx *f = r->self;
     const bool window = r->c->layer[layer].window;
     dev_attn_args a = fwd_dev_attn(r, kv);
-    const heads in = heads_of(r, l);
     (void)g; /* what the plan was made of */
-    a.q = in.q;
-    a.ldq = in.ldq;
+    if (a.latent) {
+        a.q = a.out = r->latent;
+        a.ldq = a.ldo = a.D;
+        a.hq = a.ho = r->R * a.D;
+    } else {
+        const heads in = heads_of(r, l);
+        a.q = in.q;
+        a.ldq = in.ldq;
+    }
     const bool turned = kv_turned(kv_of(kv->dtype, false));
     a.bf16 = f->rounds && !turned;
     a.sinks = l->vec[R_SINKS].w;
@@ -398,7 +463,10 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         }
     }
     f->late_rope.T = 0;
-    if (turned) turn(r, r->a, r->c->heads, r->c->v_dim, 0, f->rounds);
+    if (a.latent)
+        latent_values(r, l, kv);
+    else if (turned)
+        turn(r, r->a, r->c->heads, r->c->v_dim, 0, f->rounds);
 }
 
 /* Rows of *x into *spare, which change places. */

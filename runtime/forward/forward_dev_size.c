@@ -1,9 +1,20 @@
 /* runtime/forward/forward_dev_size.c - what a pass on a device takes: the most that a step can need. */
 #include "runtime/forward/forward_dev.h"
 
+#include "kernels/hadamard.h"
+
 /* Splits of attention in one launch, unless one chunk has more: its scratch is a row of every head
- * for each, and these fill any device; of those of more rows less. */
-enum { LAUNCH_SLOTS = 1024 };
+ * for each, and these fill any device; of those of more rows less. Rows of latents are wide, and several blocks
+ * have a slot. */
+enum { LAUNCH_SLOTS = 1024, LATENT_SLOTS = 512 };
+
+fwd_dev_heads fwd_dev_heads_of(const arch_config *c, kv_types t)
+{
+    if (!c->w.mla) return (fwd_dev_heads){ c->heads, c->kv_heads, c->head_dim, c->v_dim, false };
+    const int64_t L = kv_latent_width(c), order = k_hadamard_order(L);
+    const int64_t whole = lq_ceil_div(c->kv_lora, order) * order; /* of rows that were turned */
+    return (fwd_dev_heads){ c->heads, 1, L, kv_turned(kv_of(t, true)) ? whole : c->kv_lora, true };
+}
 
 static size_t piece(int64_t n, size_t size) { return lq_round_up((size_t)n * size, FWD_DEV_ALIGN); }
 
@@ -15,7 +26,9 @@ static int64_t longest(const kv_opts *k, const fwd_opts *o)
 
 void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, const fwd_opts *o)
 {
-    const int64_t len = longest(k, o), rows = dev_attn_rows(DEV_ATTN_EXACT, c->heads, c->kv_heads);
+    const fwd_dev_heads h = f->heads = fwd_dev_heads_of(c, k->dtype);
+    const int64_t len = longest(k, o), rows = dev_attn_rows(DEV_ATTN_EXACT, h.H, h.Hkv),
+                  most = h.latent ? LATENT_SLOTS : LAUNCH_SLOTS;
     int64_t splits[DEV_ATTN_N];
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) /* a chunk of several rows may lie over an edge */
         splits[w] = len / dev_attn_split(f->d, w, 0) + 2;
@@ -23,11 +36,12 @@ void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, 
     f->max_chunks = chunks < o->max_rows ? chunks : o->max_rows;
     f->max_slots = f->max_chunks * splits[DEV_ATTN_EXACT];
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) {
-        const int64_t n = LAUNCH_SLOTS * rows / dev_attn_rows(w, c->heads, c->kv_heads);
+        const int64_t n = most * rows / dev_attn_rows(w, h.H, h.Hkv);
         f->launch_slots[w] = splits[w] > n ? splits[w] : n;
         if (f->launch_slots[w] > f->max_slots) f->launch_slots[w] = f->max_slots;
     }
     f->stage_bytes = 4 * piece(o->max_rows, sizeof(int32_t)) + /* ids, blocks, slots, picked */
+                     2 * piece(h.latent ? h.H + 1 : 0, sizeof(int32_t)) +
                      piece(o->max_logits, sizeof(dev_draw)) +
                      (size_t)o->max_seqs * piece(fwd_mask_words(c->vocab), sizeof(uint32_t)) +
                      piece(fwd_draw_edits(o, c->vocab), sizeof(dev_edit)) +
@@ -66,6 +80,8 @@ size_t fwd_dev_products_scratch(const dev *d, const model *w, const fwd_opts *o)
         for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++)
             for (const model_experts *e = l->sets[r]; e; e = e->next)
                 widen(&n, d, &e->w, o->max_rows * w->cfg->experts_used);
+        for (int k = 0; k < 2 && l->absorbed->parts; k++)
+            widen(&n, d, &l->absorbed[k].w, o->max_rows * w->cfg->heads);
     }
     return n;
 }
@@ -75,15 +91,16 @@ int64_t fwd_dev_joined_width(const arch_config *c)
     return arch_name_of(c, R_QKV) || c->w.mla ? 0 : fwd_qkv_width(c);
 }
 
-size_t fwd_dev_done_bytes(const fwd_dev_ctx *f, const arch_config *c)
+size_t fwd_dev_done_bytes(const fwd_dev_ctx *f)
 {
-    return (size_t)dev_attn_done(f->max_chunks, c->heads, c->kv_heads) * sizeof(int32_t);
+    return (size_t)dev_attn_done(f->max_chunks, f->heads.H, f->heads.Hkv) * sizeof(int32_t);
 }
 
 size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
 {
     const kv_opts any = { .n_blocks = lq_ceil_div(o->max_len, k->block_size),
-                          .block_size = k->block_size };
+                          .block_size = k->block_size,
+                          .dtype = k->dtype };
     const int64_t spread = c->experts_used > 1 ? c->experts_used : 1;
     const int64_t rows =
         o->max_rows * spread > o->max_logits ? o->max_rows * spread : o->max_logits;
@@ -94,7 +111,7 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
     size_t attn = 0, cut = 0;
     fwd_dev_size_stage(&f, c, &any, o);
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) {
-        const size_t n = dev_attn_scratch(w, f.launch_slots[w], c->heads, c->kv_heads, c->v_dim);
+        const size_t n = dev_attn_scratch(w, f.launch_slots[w], f.heads.H, f.heads.Hkv, f.heads.Dv);
         if (n > attn) attn = n;
     }
     for (arch_role r = 0; r < ARCH_N_ROLES; r++) {
@@ -113,9 +130,13 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
                  panel = dev_mm_wide_bytes(rows, outs, 2 * wide);
     size_t beside = cut > sums ? cut : sums;
     if (panel > beside) beside = panel;
-    const size_t products = 3 * (size_t)rows * (size_t)(wide + TILE_K) * sizeof(float) + beside;
+    const int64_t head = c->w.mla ? c->kv_lora + c->nope_dims : 0; /* inputs of a head's factors */
+    const int64_t by_head = o->max_rows * c->heads * (head + TILE_K),
+                  inputs = 3 * rows * (wide + TILE_K);
+    const size_t products =
+        (size_t)(head && by_head > inputs ? by_head : inputs) * sizeof(float) + beside;
     return f.stage_bytes + fwd_slopes_bytes(c) + fwd_dev_lora_bytes(c, o) + attn +
-           fwd_dev_done_bytes(&f, c) + products + parts * sizeof(float) +
+           fwd_dev_done_bytes(&f) + products + parts * sizeof(float) +
            (size_t)(o->max_rows * (c->hidden + fwd_dev_joined_width(c)) + o->max_logits * c->vocab +
                     2 * (c->experts + 1)) *
                sizeof(float) +

@@ -23,23 +23,22 @@ static bool takes(const fwd_dev_ctx *f, dev_attn_how how, const attn_seq *s)
 }
 
 /* Keys of a split of those of these sequences that are for `how`. */
-static int64_t split_of(const fwd_dev_ctx *f, dev_attn_how how, const arch_config *c,
-                        const attn_seq *seqs, int n)
+static int64_t split_of(const fwd_dev_ctx *f, dev_attn_how how, const attn_seq *seqs, int n)
 {
     int64_t blocks = 0;
     for (int i = 0; i < n; i++)
         if (takes(f, how, &seqs[i]))
-            blocks += dev_attn_blocks(how, seqs[i].n_rows, c->heads, c->kv_heads);
+            blocks += dev_attn_blocks(how, seqs[i].n_rows, f->heads.H, f->heads.Hkv);
     return dev_attn_split(f->d, how, blocks);
 }
 
 /* The chunks of those of these sequences that are for `how`, in launches of at most launch_slots,
  * for which there is scratch; without splits none is needed. */
-static void stage_plan(fwd_dev_ctx *f, fwd_plan *p, dev_attn_how how, const arch_config *c,
-                       const attn_seq *seqs, int n, int64_t window)
+static void stage_plan(fwd_dev_ctx *f, fwd_plan *p, dev_attn_how how, const attn_seq *seqs, int n,
+                       int64_t window)
 {
-    const int64_t rows = dev_attn_rows(how, c->heads, c->kv_heads);
-    const int64_t split = split_of(f, how, c, seqs, n);
+    const int64_t H = f->heads.H, Hkv = f->heads.Hkv, rows = dev_attn_rows(how, H, Hkv);
+    const int64_t split = split_of(f, how, seqs, n);
     fwd_launch at = { 0 };
     p->n_launches = 0;
     p->split = split;
@@ -50,8 +49,7 @@ static void stage_plan(fwd_dev_ctx *f, fwd_plan *p, dev_attn_how how, const arch
             const attn_seq one = { seqs[i].row0 + row, left < rows ? left : rows,
                                    seqs[i].pos0 + row, NULL };
             int64_t chunks = 0, slots = 0;
-            dev_attn_plan(how, NULL, &chunks, NULL, &slots, &one, 0, split, c->heads, c->kv_heads,
-                          window);
+            dev_attn_plan(how, NULL, &chunks, NULL, &slots, &one, 0, split, H, Hkv, window);
             if (split != DEV_ATTN_WHOLE && at.n_slots + slots > f->launch_slots[how]) {
                 p->launches[p->n_launches++] = at;
                 at = (fwd_launch){ .chunk = at.chunk + at.n_chunks, .slot = at.slot + at.n_slots };
@@ -60,7 +58,7 @@ static void stage_plan(fwd_dev_ctx *f, fwd_plan *p, dev_attn_how how, const arch
                    at.slot + at.n_slots + slots <= f->max_slots);
             const int64_t first = at.n_chunks;
             dev_attn_plan(how, f->chunks + at.chunk, &at.n_chunks, f->chunk_of + at.slot,
-                          &at.n_slots, &one, f->table_at[i], split, c->heads, c->kv_heads, window);
+                          &at.n_slots, &one, f->table_at[i], split, H, Hkv, window);
             for (int64_t k = first; k < at.n_chunks; k++)
                 f->chunks[at.chunk + k].fresh = (int32_t)seqs[i].pos0;
         }
@@ -107,6 +105,20 @@ static void stage_places(fwd_dev_ctx *f, fwd_rows *r)
     }
     for (int i = 0; i < 2; i++)
         r->grow[i] = fwd_dev_stage(f, f->host.grow[i], R * (size_t)fwd_grows(r->c) * sizeof(float));
+}
+
+/* MLA's heads as a group of weights: each has all rows. */
+static void stage_heads(fwd_dev_ctx *f, int64_t R)
+{
+    const int64_t H = f->heads.H;
+    int32_t *first = f->head_rows, *busy = first + H + 1;
+    if (!f->heads.latent) return;
+    for (int64_t h = 0; h <= H; h++) {
+        first[h] = (int32_t)(h * R);
+        busy[h] = h < H ? (int32_t)h : -1;
+    }
+    f->head_first = fwd_dev_stage(f, first, (size_t)(H + 1) * sizeof *first);
+    f->head_busy = fwd_dev_stage(f, busy, (size_t)(H + 1) * sizeof *busy);
 }
 
 /* What the staged draws point to. */
@@ -184,10 +196,11 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     dev_draw *draws = (dev_draw *)(void *)(f->stage + f->staged);
     f->draws = fwd_dev_stage(f, b->draws, (size_t)b->n_draws * sizeof *f->draws);
     stage_places(f, r);
+    stage_heads(f, r->R);
     place_tables(f, b);
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++)
         for (int i = 0; i < 4; i++)
-            stage_plan(f, &f->plans[w][i / 2][i % 2], w, c, i % 2 ? b->last : b->seqs, b->n_seqs,
+            stage_plan(f, &f->plans[w][i / 2][i % 2], w, i % 2 ? b->last : b->seqs, b->n_seqs,
                        i / 2 ? c->window : 0);
     fwd_dev_lora_begin(f, b, r->R);
     if (f->steady) set_shape(f, r, b);

@@ -18,6 +18,7 @@
 #include "kernels/mm.h"
 #include "kernels/ops.h"
 #include "runtime/forward/forward.h"
+#include "runtime/model/absorb.h"
 #include "runtime/model/lora.h"
 #include "runtime/model/part.h"
 
@@ -124,17 +125,18 @@ typedef struct {
     float *shared_in;               /* [R, 2 * shared_ffn] */
     float *shared_share;            /* [R] */
     /* MLA */
-    float *q_a, *kv_a, *kv_b; /* [R, q_lora], [R, kv_lora + rope_dims], [R, outputs of R_KV_B] */
-    /* On the host, where latents are what is attended to: [R, heads, kv_lora + rope_dims] q, then what
-     * attention made of it; k, v and kv_b are not there. */
-    float *latent;
+    float *q_a, *kv_a; /* [R, q_lora], [R, kv_lora + rope_dims]; k and v are not there */
+    /* What is attended to are latents: [R, heads, kv_lora + rope_dims] q, then what attention made of
+     * it. On a device [heads, R, ..], as products of each head take it, and so is by_head: [heads, R,
+     * nope_dims] q's part that keys absorb, then [heads, R, v_dim] the output. */
+    float *latent, *by_head;
     /* Of indexers: [R, index_heads * index_dim] q, [R, index_dim], [R, index_heads]; and what they chose,
      * [R, index_topk] positions, for attn_args.keys */
     float *index_q, *index_k, *index_w;
     int32_t *index_keys;
-    const struct fwd_absorbed *absorbed; /* of the layer at work */
-    int32_t *row_pos;                    /* [R] */
-    int32_t *row_block, *row_slot;       /* [R] where each row's K and V are written */
+    const struct model_absorbed *absorbed; /* of the layer at work */
+    int32_t *row_pos;                      /* [R] */
+    int32_t *row_block, *row_slot;         /* [R] where each row's K and V are written */
 } fwd_rows;
 
 /* The items of a step, on the host; their rows count from the start of x. */
@@ -332,17 +334,6 @@ size_t fwd_index_scratch(const arch_config *c, int threads); /* of fwd_rows_scra
 /* fwd_cpu's layers with a state. (forward_mixer.c) */
 void fwd_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer);
 void fwd_mix(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv);
-
-/* R_KV_B as factors of each head (forward_absorb.c): k [kv_lora, nope_dims], v [v_dim, kv_lora]. */
-typedef struct fwd_absorbed {
-    mm_weight *k, *v; /* [heads] */
-} fwd_absorbed;
-/* Out of a, which takes fwd_absorb_bytes at most; tmp, another or the same, fwd_absorb_scratch
- * besides, given back where it is another. kv_b is not needed afterwards. Errors: LQ_ENOMEM. */
-lq_status fwd_absorb(fwd_absorbed *out, const arch_config *c, const model_linear *kv_b, lq_arena *a,
-                     lq_arena *tmp, pool *p, lq_err *err);
-size_t fwd_absorb_bytes(const arch_config *c);
-size_t fwd_absorb_scratch(const arch_config *c);
 
 /* A device's part of a pass (forward_dev.h): buffers, and what a step sends there. r becomes
  * fwd_dev's. */

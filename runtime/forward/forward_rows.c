@@ -80,62 +80,67 @@ int64_t fwd_given_width(const arch_config *c)
     X(row_pos, 1)                                 \
     X(row_block, 1)                               \
     X(row_slot, 1)
-#define HELD(X)                                                             \
-    X(h, c->hidden)                                                         \
-    X(y, c->hidden)                                                         \
-    X(e, c->embed_dim == c->hidden ? 0 : c->embed_dim)                      \
-    X(given, fwd_given_width(c))                                            \
-    X(mtp_in, c->mtp ? 2 * c->hidden : 0)                                   \
-    X(q, c->heads * c->head_dim)                                            \
-    X(a, c->heads * c->v_dim)                                               \
-    X(k, latent ? 0 : c->kv_heads * c->head_dim)                            \
-    X(v, latent ? 0 : c->kv_heads * c->v_dim)                               \
-    X(squares, c->w.qk_norm == QK_NORM_ALL ? 2 : 0)                         \
-    X(qkv, arch_name_of(c, R_QKV) ? fwd_qkv_width(c) : 0)                   \
-    X(mlp, fwd_mlp_width(c))                                                \
-    X(ple, fwd_ple_width(c))                                                \
-    X(ple_row, fwd_ple_width(c))                                            \
-    X(ple_in, c->ple_dim)                                                   \
-    X(streams, fwd_streams_width(c))                                        \
-    X(first, c->streams ? c->hidden : 0)                                    \
-    X(laurel, c->laurel)                                                    \
-    X(beside, c->w.dense_beside ? c->hidden : 0)                            \
-    X(scores, c->experts)                                                   \
-    X(choice, c->experts)                                                   \
-    X(group_score, c->experts ? c->expert_groups : 0)                       \
-    X(group_best, c->experts ? c->groups_used : 0)                          \
-    X(chosen, c->experts_used)                                              \
-    X(place, c->experts_used)                                               \
-    X(sent, c->experts_used)                                                \
-    X(share, c->experts_used)                                               \
-    X(expert_in, c->experts_used * 2 * c->expert_ffn)                       \
-    X(expert_out, c->experts_used *arch_expert_width(c))                    \
-    X(latent_in, c->latent)                                                 \
-    X(latent_sum, c->latent)                                                \
-    X(shared_in, 2 * c->shared_ffn)                                         \
-    X(shared_share, c->shared_ffn ? 1 : 0)                                  \
-    X(q_a, c->w.mla ? c->q_lora : 0)                                        \
-    X(kv_a, c->w.mla ? c->kv_lora + c->rope_dims : 0)                       \
-    X(kv_b, c->w.mla && !latent ? c->heads * (c->nope_dims + c->v_dim) : 0) \
-    X(latent, latent ? c->heads *kv_latent_width(c) : 0)                    \
-    X(index_q, latent ? c->index_heads * c->index_dim : 0)                  \
-    X(index_k, latent ? c->index_dim : 0)                                   \
-    X(index_w, latent ? c->index_heads : 0)                                 \
-    X(index_keys, latent ? c->index_topk : 0)                               \
-    X(q_gate, fwd_gate_width(c))                                            \
-    X(head_gate, fwd_head_gates(c))                                         \
-    X(mix, mix_width(c))                                                    \
-    X(mix_conv, fwd_mix_channels(c))                                        \
-    X(mix_out, arch_mix_width(c, c->row->mixer))                            \
-    X(mix_beta, c->mix_heads)                                               \
+#define HELD(X)                                                 \
+    X(h, c->hidden)                                             \
+    X(y, c->hidden)                                             \
+    X(e, c->embed_dim == c->hidden ? 0 : c->embed_dim)          \
+    X(given, fwd_given_width(c))                                \
+    X(mtp_in, c->mtp ? 2 * c->hidden : 0)                       \
+    X(q, c->heads * c->head_dim)                                \
+    X(a, c->heads * c->v_dim)                                   \
+    X(k, c->w.mla ? 0 : c->kv_heads * c->head_dim)              \
+    X(v, c->w.mla ? 0 : c->kv_heads * c->v_dim)                 \
+    X(squares, c->w.qk_norm == QK_NORM_ALL ? 2 : 0)             \
+    X(qkv, arch_name_of(c, R_QKV) ? fwd_qkv_width(c) : 0)       \
+    X(mlp, fwd_mlp_width(c))                                    \
+    X(ple, fwd_ple_width(c))                                    \
+    X(ple_row, fwd_ple_width(c))                                \
+    X(ple_in, c->ple_dim)                                       \
+    X(streams, fwd_streams_width(c))                            \
+    X(first, c->streams ? c->hidden : 0)                        \
+    X(laurel, c->laurel)                                        \
+    X(beside, c->w.dense_beside ? c->hidden : 0)                \
+    X(scores, c->experts)                                       \
+    X(choice, c->experts)                                       \
+    X(group_score, c->experts ? c->expert_groups : 0)           \
+    X(group_best, c->experts ? c->groups_used : 0)              \
+    X(chosen, c->experts_used)                                  \
+    X(place, c->experts_used)                                   \
+    X(sent, c->experts_used)                                    \
+    X(share, c->experts_used)                                   \
+    X(expert_in, c->experts_used * 2 * c->expert_ffn)           \
+    X(expert_out, c->experts_used *arch_expert_width(c))        \
+    X(latent_in, c->latent)                                     \
+    X(latent_sum, c->latent)                                    \
+    X(shared_in, 2 * c->shared_ffn)                             \
+    X(shared_share, c->shared_ffn ? 1 : 0)                      \
+    X(q_a, c->w.mla ? c->q_lora : 0)                            \
+    X(kv_a, c->w.mla ? c->kv_lora + c->rope_dims : 0)           \
+    X(latent, c->w.mla ? c->heads *kv_latent_width(c) : 0)      \
+    X(by_head, c->w.mla &&which != FWD_ALL ? head_width(c) : 0) \
+    X(index_q, c->index_heads * c->index_dim)                   \
+    X(index_k, c->index_dim)                                    \
+    X(index_w, c->index_heads)                                  \
+    X(index_keys, c->index_topk)                                \
+    X(q_gate, fwd_gate_width(c))                                \
+    X(head_gate, fwd_head_gates(c))                             \
+    X(mix, mix_width(c))                                        \
+    X(mix_conv, fwd_mix_channels(c))                            \
+    X(mix_out, arch_mix_width(c, c->row->mixer))                \
+    X(mix_beta, c->mix_heads)                                   \
     X(decay, arch_mix_decays(c))
+
+/* Of a device's by_head, a row of all heads. */
+static int64_t head_width(const arch_config *c)
+{
+    return c->heads * (c->nope_dims > c->v_dim ? c->nope_dims : c->v_dim);
+}
 
 static size_t buffer_bytes(int64_t R, int64_t per_row) { return (size_t)R * (size_t)per_row * 4; }
 
 size_t fwd_rows_bytes(const arch_config *c, int64_t R, fwd_which which)
 {
     size_t n = 0;
-    const bool latent = c->w.mla && which == FWD_ALL; /* on the host */
 #define ADD(field, per_row) n += lq_round_up(buffer_bytes(R, per_row) + 1, 64);
     if (which & FWD_PLACED) {
         PLACED(ADD)
@@ -152,7 +157,6 @@ bool fwd_rows_cut(fwd_rows *r, const arch_config *c, int64_t R, fwd_which which,
                   void *from)
 {
     bool ok = true;
-    const bool latent = c->w.mla && which == FWD_ALL;
     r->c = r->whole = c;
     mix_places(c, r->mix_at);
 #define TAKE(field, per_row) ok = (r->field = take(from, buffer_bytes(R, per_row))) && ok;

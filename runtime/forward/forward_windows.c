@@ -49,7 +49,7 @@ size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads)
                   lq_round_up((size_t)T * sizeof(fwd_seq_state) + 1, 64) +
                   lq_round_up((size_t)state_floats(c) * sizeof(float) + 1, 64);
     return fwd_rows_bytes(c, T, FWD_ALL) + fwd_rows_scratch(c, T, threads) + kv + table + seqs +
-           fwd_absorb_bytes(c) + fwd_absorb_scratch(c);
+           model_absorb_bytes(c) + model_absorb_scratch(c);
 }
 
 /* ---- what goes on from layer to layer ---- */
@@ -162,9 +162,9 @@ lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, f
     if (s) return lq_wrap(err, s, "layer %lld", (long long)layer);
     w.rows.tap = tap;
     w.rows.offload = offload;
-    fwd_absorbed absorbed;
+    model_absorbed absorbed;
     if (l->lin[R_KV_B].present) {
-        s = fwd_absorb(&absorbed, c, &l->lin[R_KV_B], scratch, scratch, p, err);
+        s = model_absorb(&absorbed, c, &l->lin[R_KV_B], false, scratch, scratch, p, err);
         if (s)
             return lq_arena_reset(scratch, mark), lq_wrap(err, s, "layer %lld", (long long)layer);
         w.rows.absorbed = &absorbed;

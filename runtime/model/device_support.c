@@ -33,8 +33,10 @@ static bool shares_kv(const arch_config *c)
 
 lq_status model_check_device(const arch_config *c, lq_err *err)
 {
-    const bool heads = c->head_dim > DEV_ATTN_WIDTH || c->head_dim % 4 || c->v_dim % 4 ||
-                       c->v_dim > DEV_ATTN_WIDTH;
+    const int64_t latent = c->w.mla ? c->kv_lora + c->rope_dims : 0;
+    const bool heads = c->w.mla ? latent > DEV_ATTN_LATENT_WIDTH || latent % 4
+                                : c->head_dim > DEV_ATTN_WIDTH || c->head_dim % 4 || c->v_dim % 4 ||
+                                      c->v_dim > DEV_ATTN_WIDTH;
     const char *what = no_kernel_for(c);
     if (!what && arch_has_state(c)) what = "layers that carry a state";
     if (!what && (c->w.q_gated || arch_name_of(c, R_ATTN_GATE))) what = "gated attention";

@@ -46,6 +46,7 @@ struct kv_cache {
     kv_place *place;             /* [layers] */
     uint8_t *data;               /* of the layers before opts.first */
     uint8_t *data_on[DEV_RANKS]; /* of the others, on each device: K and V of its own heads */
+    bool alike;                  /* each has the same */
     size_t data_bytes, on_bytes;
     block *blocks;
     int32_t *tokens; /* [n_blocks, block_size] of findable blocks */
@@ -126,7 +127,7 @@ static lq_status place_layers(kv_cache *kv, const arch_config *c, size_t *host, 
     size_t all, one = 0;
     *host = *on = 0;
     for (int64_t i = 0; i < c->layers; i++)
-        one += kv_layer_bytes(c, i, o->block_size, o->dtype, KV_ON_DEVICE);
+        one += kv_layer_bytes(c, i, o->block_size, o->dtype);
     if (!lq_mul(one, (size_t)o->n_blocks, &all))
         return lq_fail(err, LQ_ENOMEM, "KV cache: %lld blocks do not fit in memory",
                        (long long)o->n_blocks);
@@ -135,10 +136,8 @@ static lq_status place_layers(kv_cache *kv, const arch_config *c, size_t *host, 
         const bool here = i < o->first, near = o->n_windows && kv_has_window(c, i);
         size_t *side = here ? host : on;
         kv->place[i] = (kv_place){ .at = *side,
-                                   .k_bytes = kv_key_bytes(c, i, o->block_size, o->dtype,
-                                                           here ? KV_ON_HOST : KV_ON_DEVICE),
-                                   .stride = kv_layer_bytes(c, i, o->block_size, o->dtype,
-                                                            here ? KV_ON_HOST : KV_ON_DEVICE),
+                                   .k_bytes = kv_key_bytes(c, i, o->block_size, o->dtype),
+                                   .stride = kv_layer_bytes(c, i, o->block_size, o->dtype),
                                    .near = near };
         *side += kv->place[i].stride * (size_t)(near ? o->n_windows : o->n_blocks);
         if (!back) continue;
@@ -177,6 +176,7 @@ lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq
     if (!kv) return lq_fail(err, LQ_ENOMEM, "KV cache: out of memory");
     size_t n = (size_t)o->n_blocks;
     kv->opts = *o;
+    kv->alike = c->w.mla;
     if (!o->on) kv->opts.first = c->layers;
     assert(kv->opts.first >= 0 && kv->opts.first <= c->layers);
     kv->layers = c->layers;
@@ -418,7 +418,8 @@ static void drop_block(kv_cache *kv, int32_t b)
 
 static kv_memory memory_of(const kv_cache *kv)
 {
-    return (kv_memory){ kv->place, kv->layers, kv->opts.first, kv->data, kv->data_on, kv->opts.on };
+    return (kv_memory){ kv->place,   kv->layers,  kv->opts.first, kv->data,
+                        kv->data_on, kv->opts.on, kv->alike };
 }
 
 void kv_make_copy(kv_cache *kv, kv_copy c)

@@ -27,7 +27,7 @@ size_t kv_move_bytes(const kv_memory *m, kv_part part)
     size_t n = 0;
     for (int64_t l = 0; l < m->layers; l++)
         if (is_of(&m->place[l], part))
-            n += m->place[l].stride * (size_t)(l < m->first ? 1 : dev_ranks(m->on));
+            n += m->place[l].stride * (size_t)(l < m->first || m->alike ? 1 : dev_ranks(m->on));
     return n;
 }
 
@@ -44,7 +44,9 @@ void kv_move(const kv_memory *m, kv_part part, size_t i, void *to, const void *f
         in += to ? 0 : n;
     }
     int r = 0;
-    for (dev *on = m->on; on; on = on->peer, r++) {
+    const uint8_t *const behind = in; /* the host's layers */
+    for (dev *on = m->on; on && !(r && m->alike && to); on = on->peer, r++) {
+        if (m->alike) in = behind;
         on->ops->bind(on);
         for (int64_t l = m->first, n; l < m->layers; l += n) {
             n = run_of(m, part, l, m->layers);

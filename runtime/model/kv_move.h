@@ -22,12 +22,13 @@ typedef struct {
     uint8_t *data;
     uint8_t *const *data_on; /* on each device: K and V of its own heads */
     dev *on;
+    bool alike; /* each device has the same (latents): one part stands for all */
 } kv_memory;
 
 /* Of a block's KV_ROWS, or of a slot's KV_NEAR. */
 size_t kv_move_bytes(const kv_memory *m, kv_part part);
 /* From block or slot i to `to`, or from `from` there; the other is NULL. Of several devices one part lies
- * behind the other. */
+ * behind the other, but where they are alike. */
 void kv_move(const kv_memory *m, kv_part part, size_t i, void *to, const void *from);
 void kv_move_copy(const kv_memory *m, kv_part part, size_t dst, size_t src);
 

@@ -30,29 +30,27 @@ static size_t index_row_bytes(const arch_config *c, int64_t layer, kv_types d)
     return arch_has_indexer(c, layer) ? attn_kv_row_bytes(kv_of(d, false), c->index_dim) : 0;
 }
 
-size_t kv_key_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d, kv_side on)
+size_t kv_key_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d)
 {
     const arch_config *own = arch_at(c, layer);
-    return c->w.mla && on == KV_ON_HOST
-               ? latent_bytes(c, block_size, d)
-               : plane_bytes(own, own->head_dim, block_size, kv_of(d, true));
+    return c->w.mla ? latent_bytes(c, block_size, d)
+                    : plane_bytes(own, own->head_dim, block_size, kv_of(d, true));
 }
 
-size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d, kv_side on)
+size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d)
 {
     const arch_config *own = arch_at(c, layer);
     if (!has_own(c, layer)) return 0;
-    return kv_key_bytes(c, layer, block_size, d, on) +
-           (c->w.mla && on == KV_ON_HOST
-                ? lq_round_up((size_t)block_size * index_row_bytes(c, layer, d), 64)
-                : plane_bytes(own, own->v_dim, block_size, kv_of(d, false)));
+    return kv_key_bytes(c, layer, block_size, d) +
+           (c->w.mla ? lq_round_up((size_t)block_size * index_row_bytes(c, layer, d), 64)
+                     : plane_bytes(own, own->v_dim, block_size, kv_of(d, false)));
 }
 
-size_t kv_most_bytes(const arch_config *c, int block_size, kv_types d, kv_side on)
+size_t kv_most_bytes(const arch_config *c, int block_size, kv_types d)
 {
     size_t most = 0;
     for (int64_t i = 0; i < c->layers; i++) {
-        const size_t n = kv_layer_bytes(c, i, block_size, d, on);
+        const size_t n = kv_layer_bytes(c, i, block_size, d);
         most = n > most ? n : most;
     }
     return most;
@@ -62,17 +60,17 @@ size_t kv_block_bytes(const arch_config *c, int block_size, kv_types d)
 {
     size_t n = 0;
     for (int64_t i = 0; i < c->layers; i++)
-        n += kv_layer_bytes(c, i, block_size, d, KV_ON_HOST);
+        n += kv_layer_bytes(c, i, block_size, d);
     return n;
 }
 
-size_t kv_token_bytes(const arch_config *c, kv_types d, kv_side on)
+size_t kv_token_bytes(const arch_config *c, kv_types d)
 {
     size_t n = 0;
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_config *own = arch_at(c, i);
         if (!has_own(c, i)) continue;
-        n += c->w.mla && on == KV_ON_HOST
+        n += c->w.mla
                  ? attn_kv_row_bytes(kv_of(d, true), kv_latent_width(c)) + index_row_bytes(c, i, d)
                  : (size_t)own->kv_heads * (attn_kv_row_bytes(kv_of(d, true), own->head_dim) +
                                             attn_kv_row_bytes(kv_of(d, false), own->v_dim));

@@ -5,18 +5,16 @@
 #include "formats/arch/arch.h"
 #include "kernels/attn.h"
 
-/* Where MLA layers are on the host, a token's K and V are one row for all heads, [latent, rotated key]
- * (forward_mla.c), and V's place has the indexer's key of those that have one; on a device they are
- * those of every head. */
-typedef enum { KV_ON_HOST, KV_ON_DEVICE } kv_side;
-/* On the host: all layers, K and V. */
+/* In MLA layers a token's K and V are one row for all heads, [latent, rotated key] (forward_mla.c), and
+ * V's place has the indexer's key of those that have one. */
+/* All layers, K and V. */
 size_t kv_block_bytes(const arch_config *c, int block_size, kv_types d);
 /* Of one layer; of one that reads another's none. */
-size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d, kv_side on);
+size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d);
 /* K of it; V has the rest. */
-size_t kv_key_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d, kv_side on);
-size_t kv_most_bytes(const arch_config *c, int block_size, kv_types d, kv_side on); /* of any */
-size_t kv_token_bytes(const arch_config *c, kv_types d, kv_side on); /* of one token, all layers */
-int64_t kv_latent_width(const arch_config *c);                       /* of MLA's row on the host */
+size_t kv_key_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d);
+size_t kv_most_bytes(const arch_config *c, int block_size, kv_types d); /* of any */
+size_t kv_token_bytes(const arch_config *c, kv_types d); /* of one token, all layers */
+int64_t kv_latent_width(const arch_config *c);           /* of MLA's row */
 
 #endif

@@ -20,7 +20,7 @@ size_t kv_window_bytes(const arch_config *c, int block_size, kv_types d)
 {
     size_t n = 0;
     for (int64_t i = 0; i < c->layers; i++)
-        if (kv_has_window(c, i)) n += kv_layer_bytes(c, i, block_size, d, KV_ON_HOST);
+        if (kv_has_window(c, i)) n += kv_layer_bytes(c, i, block_size, d);
     return n;
 }
 

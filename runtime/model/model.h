@@ -24,7 +24,7 @@ typedef struct {
     const float *w, *bias;
 } model_vector;
 
-/* Experts of a role that are one product on a device: those that can be of one group (dev.h). */
+/* Experts of a role that are one product on a device: those that can be of one group (dev.h); or heads. */
 typedef struct model_experts model_experts;
 struct model_experts {
     model_experts *next; /* those of another scheme */
@@ -39,6 +39,7 @@ typedef struct {
     model_linear *expert[ARCH_N_EXPERT_ROLES]; /* [role - R_EXPERT_GATE][experts], or NULL */
     model_linear *stream_out;                  /* [streams - 1] of the last layer, or NULL */
     model_experts *sets[ARCH_N_EXPERT_ROLES];  /* on a device, the same by scheme */
+    model_experts absorbed[2]; /* there, in place of R_KV_B, its halves by heads (absorb.h): k, v */
 } model_layer;
 
 typedef struct model_on model_on;
@@ -85,11 +86,11 @@ struct model_on {
     model w;
     int64_t first;
     int rank, ranks;
-    model_on *next; /* the next rank's; NULL: none */
-    dev_link *link; /* the first rank's, where there are others */
-    bool rows;      /* dense weights of layers are in rows there, for cuBLAS (dev_in_rows) */
-    bool int8;      /* of model_share */
-    bool eager;     /* of model_share, as is note */
+    model_on *next;  /* the next rank's; NULL: none */
+    dev_link *link;  /* the first rank's, where there are others */
+    bool rows;       /* dense weights of layers are in rows there, for cuBLAS (dev_in_rows) */
+    bool int8, half; /* of model_share */
+    bool eager;      /* of model_share, as is note */
     void (*note)(const char *what, const char *text);
     arch_config own; /* w.cfg of several ranks */
     char text[96];   /* the device's name, and how many layers or devices where that is not all */
@@ -145,6 +146,7 @@ typedef struct {
     size_t more_layer;    /* and for each layer that is there */
     int ranks;            /* devices that share all layers, from the named one on; 0: one */
     bool int8;            /* MM_I8 is that on the device too; else it is MM_BF16 there */
+    bool half;            /* no pass is in MM_F32: what is made of codes (absorb.h) may be f16 */
     bool eager;           /* each operation of a step is launched by itself, always */
     bool batch_invariant; /* a row's bits depend on its sequence alone (dev.batch_invariant) */
     bool spare;           /* any number of layers has to leave `more` and `more_layer`s too */

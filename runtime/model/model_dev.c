@@ -1,6 +1,7 @@
 /* runtime/model/model_dev.c - a loaded model's weights on a device: every plane, bias and norm by one
  * copy each, unchanged: the device reads the 16-row interleaved layout too. Dense weights of layers
  * go back into rows where cuBLAS is. Of several devices each gets its part. */
+#include "runtime/model/absorb.h"
 #include "runtime/model/model.h"
 #include "runtime/model/rank.h"
 
@@ -320,6 +321,49 @@ static lq_status put_sets(model_experts **sets, model_on *on, const model_linear
     return st;
 }
 
+/* A factor of each head, as one group. */
+static lq_status put_heads(model_experts *to, model_on *on, const mm_weight *of, lq_arena *tmp,
+                           lq_err *err)
+{
+    const int64_t H = on->w.cfg->heads;
+    const size_t n = of->t.plane[QT_CODES].bytes, each = lq_round_up(n, 64);
+    dev_weight *w = lq_push(tmp, (size_t)H * sizeof *w);
+    const float **bias = lq_push(tmp, (size_t)H * sizeof *bias);
+    void *at;
+    if (!w || !bias) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    lq_status s = model_dev_take(&at, on, (size_t)H * each, err);
+    if (!s) s = model_dev_take(&to->parts, on, on->d.ops->mm_group_bytes(H), err);
+    if (s) return s;
+    for (int64_t h = 0; h < H; h++) {
+        uint8_t *own = (uint8_t *)at + (size_t)h * each;
+        bias[h] = NULL;
+        w[h] = (dev_weight){ of[h].t, tiles_shape(&of[h].t.scheme, of[h].N, of[h].K) };
+        w[h].t.plane[QT_CODES].data = own;
+        on->d.ops->upload(&on->d, own, of[h].t.plane[QT_CODES].data, n);
+    }
+    to->w = *w;
+    to->w.t.plane[QT_CODES] = (qt_span){ NULL, 0 };
+    on->d.ops->mm_group(&on->d, to->parts, w, bias, H);
+    return LQ_OK;
+}
+
+/* R_KV_B as attention over latents takes it; of several ranks of its own heads. */
+static lq_status put_absorbed(model_layer *l, model_on *on, const model *m, lq_err *err)
+{
+    model_linear *kv_b = &l->lin[R_KV_B];
+    model_absorbed f;
+    lq_arena a;
+    lq_status s = lq_arena_init(&a, 0, err);
+    if (s) return s;
+    if (on->ranks > 1) s = cut_linear(kv_b, on, m, R_KV_B, &a, err);
+    if (!s) s = model_absorb(&f, on->w.cfg, kv_b, on->half, &a, &a, NULL, err);
+    if (!s) s = put_heads(&l->absorbed[0], on, f.k, &a, err);
+    if (!s) s = put_heads(&l->absorbed[1], on, f.v, &a, err);
+    *kv_b = (model_linear){ .w = { .N = kv_b->w.N, .K = kv_b->w.K } }; /* for what a token costs */
+    lq_arena_free(&a);
+    return s;
+}
+
 static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *err)
 {
     lq_status s = LQ_OK;
@@ -332,6 +376,7 @@ static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *
         s = put_joined(to, on, m, i, err);
         there[joins[i].to] = to->lin[joins[i].to].present != before;
     }
+    if (m->cfg->w.mla && to->lin[R_KV_B].present && !s) s = put_absorbed(to, on, m, err);
     for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
         s = put_vector(&to->vec[r], on, m, r, err);
         if (!s && !there[r]) s = put_part(&to->lin[r], on, m, r, on->rows, err);
@@ -484,11 +529,23 @@ static size_t vector_size(const model *m, const model_vector *v, arch_role r)
     return (size_t)(!!v->w + !!v->bias) * piece((size_t)(N * K) * sizeof(float));
 }
 
-static size_t layer_size(const model *m, const model_layer *l, const dev *d)
+/* Of R_KV_B what put_absorbed leaves there. */
+static size_t absorbed_size(const model *m, const model_linear *kv_b, const dev *d, bool half)
+{
+    const size_t H = (size_t)(m->cfg->heads / dev_ranks(d));
+    size_t k, v;
+    if (!kv_b->present) return 0;
+    model_absorb_head(&k, &v, m->cfg, &kv_b->w.t.scheme, half);
+    return piece(H * k) + piece(H * v) + 2 * piece(d->ops->mm_group_bytes((int64_t)H));
+}
+
+static size_t layer_size(const model *m, const model_layer *l, const dev *d, bool half)
 {
     size_t n = 0;
     for (arch_role r = 0; r < ARCH_N_ROLES; r++)
-        n += vector_size(m, &l->vec[r], r) + part_size(m, &l->lin[r], r, dev_ranks(d));
+        n += vector_size(m, &l->vec[r], r) + (m->cfg->w.mla && r == R_KV_B
+                                                  ? absorbed_size(m, &l->lin[r], d, half)
+                                                  : part_size(m, &l->lin[r], r, dev_ranks(d)));
     for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++) {
         for (int64_t e = 0; l->expert[r] && e < m->cfg->experts; e++)
             n += part_size(m, &l->expert[r][e], R_EXPERT_GATE + r, dev_ranks(d));
@@ -498,11 +555,11 @@ static size_t layer_size(const model *m, const model_layer *l, const dev *d)
 }
 
 /* layer [L + 1] is filled. */
-static model_sizes sizes_of(const model *m, const dev *d, size_t *layer)
+static model_sizes sizes_of(const model *m, const dev *d, bool half, size_t *layer)
 {
     const int64_t L = m->cfg->layers;
     for (int64_t i = 0; i < L; i++)
-        layer[i] = layer_size(m, &m->layers[i], d);
+        layer[i] = layer_size(m, &m->layers[i], d, half);
     layer[L] = vector_size(m, &m->final_norm, R_FINAL_NORM) + linear_size(&m->proj_out) +
                part_size(m, &m->head, R_HEAD, dev_ranks(d));
     return (model_sizes){
@@ -577,7 +634,7 @@ static lq_status model_dev_choose(model_on *on, const model *m, const model_shar
     size_t *layer = malloc((size_t)(L + 1) * sizeof *layer);
     int64_t n = 0;
     if (!layer) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    const model_sizes z = sizes_of(m, &on->d, layer);
+    const model_sizes z = sizes_of(m, &on->d, share->half, layer);
     const lq_status s =
         model_choose_layers(&n, &z, share, on->d.name, on->ranks, dev_room(&on->d), err);
     on->first = L - n;
@@ -657,6 +714,7 @@ static lq_status open_devices(model *m, const char *want, int ranks, const model
         on->rank = r;
         on->ranks = ranks;
         on->int8 = share->int8;
+        on->half = share->half;
         on->d.batch_invariant = share->batch_invariant;
         if (last) last->peer = &on->d;
         last = &on->d;

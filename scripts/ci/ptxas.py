@@ -21,7 +21,7 @@ BUDGET = {
     "act_kernel": (256, 40, 0),
     "act_mixed_kernel": (256, 40, 0),
     "embed_kernel": (256, 40, 0),
-    "spread_kernel": (256, 40, 0),
+    "swap_kernel": (256, 40, 0),
     "route_kernel": (32, 72, 0),
     "place_kernel": (256, 40, 0),
     "join_kernel": (256, 40, 0),
@@ -39,6 +39,7 @@ BUDGET = {
     "many_kernel": (128, 255, 12 << 10),  # two blocks
     "fold_kernel": (128, 128, 0),      # four blocks by registers
     "units_kernel": (128, 255, 2560),  # two blocks (of WIDTH = 256 one, by shared memory)
+    "latent_kernel": (256, 255, 1280),  # one block
     "decode_kernel": (128, 255, 4112),  # two blocks, of WIDTH = 256 one
     "sm90_attn_kernel": (384, 168, 0),  # one block, as sm90_kernel
     "merge_kernel": (128, 64, 0),

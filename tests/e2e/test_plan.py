@@ -160,16 +160,22 @@ def test_a_gpu_no_faster_than_the_cpu_changes_no_limit(llmq, arch):
     for n in ("1", "all"):
         p = plan(llmq, path, *same, n)
         for key in ("decode_tok_s_limit", "decode_tok_s_limit_full", "prefill_tok_s_limit"):
-            if arch.endswith("mla") and key.endswith("full"):  # on a GPU every head's K and V are cached, not latents
-                assert p["gpu_" + key] < want[key], (n, key)
-            else:
-                assert p["gpu_" + key] == pytest.approx(want[key]), (n, key)
+            assert p["gpu_" + key] == pytest.approx(want[key]), (n, key)
 
 
 def test_latent_attention_caches_one_row_for_all_heads(llmq):
-    """kv_lora_rank + qk_rope_head_dim numbers of f16 for each of two layers, on the CPU."""
-    p = plan(llmq, ROOT / "tests/golden/arch/glm4-moe-lite", "--kv-cache-dtype", "f16")
-    assert p["kv_bytes_per_token"] == 2 * (16 + 4) * 2
+    """kv_lora_rank + qk_rope_head_dim numbers of f16 for each of two layers, on the CPU and on a GPU, or on each of several."""
+    for gpus in ("1", "2"):
+        p = plan(llmq, ROOT / "tests/golden/arch/glm4-moe-lite", "--kv-cache-dtype", "f16", "--gpu-memory", "1G", "--gpu-bandwidth", "10",
+                 "--tensor-parallel-size", gpus)
+        assert p["kv_bytes_per_token"] == p["gpu_kv_bytes_per_token"] == 2 * (16 + 4) * 2
+
+
+def test_a_gpu_has_the_factors_of_latent_attention(llmq):
+    """In place of kv_b, which may be codes: of each head [kv_lora, nope] and [v, kv_lora], in 16 bits, under f32 in 32; rows of 16."""
+    args = ["--scheme", "u4-g16", "--gpu-memory", "1G", "--gpu-bandwidth", "10"]
+    half, whole = (plan(llmq, ROOT / "tests/golden/arch/deepseek-v2-mla", *args, "--activations", acts) for acts in ("bf16", "f32"))
+    assert whole["gpu_weights_bytes"] - half["gpu_weights_bytes"] == 2 * 4 * (32 * 32 + 16 * 32) * 2  # inputs up to a multiple of 32
 
 
 def test_an_indexers_keys_are_cached_beside_the_latents(llmq):

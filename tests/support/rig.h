@@ -65,6 +65,7 @@ static inline bool rig_open(rig *r, const char *folder, rig_opts o)
                                             .eager = o.eager,
                                             .batch_invariant = o.batch_invariant,
                                             .int8 = o.int8,
+                                            .half = o.acts != MM_F32,
                                             .note = o.note },
                             &err);
     kv_opts k = { .n_blocks = 128,

@@ -10,13 +10,14 @@ typedef struct {
     float softcap;
     int64_t window;
     bool alibi, falcon, sinks;
+    bool latent; /* Hkv 1; heads are apart as MLA's, and out is q */
     struct {
         int64_t pos0, n;
     } seq[2];
 } attn_case;
 
 static const attn_case attn_cases[] = {
-    { "decode, one head", 1, 1, 16, 16, KV_F32, 0, 0, 0, 0, 0, { { 0, 1 }, { 40, 1 } } },
+    { "decode, one head", 1, 1, 16, 16, KV_F32, 0, 0, 0, 0, 0, false, { { 0, 1 }, { 40, 1 } } },
     { "decode, groups, a long context",
       8,
       2,
@@ -28,14 +29,51 @@ static const attn_case attn_cases[] = {
       0,
       0,
       0,
+      false,
       { { 1090, 1 }, { 511, 1 } } },
-    { "prefill beside decode", 4, 2, 32, 32, KV_BF16, 0, 0, 0, 0, 0, { { 0, 19 }, { 70, 1 } } },
-    { "a chunk over a split", 6, 1, 20, 20, KV_F32, 0, 0, 0, 0, 0, { { 509, 6 }, { 0, 3 } } },
-    { "more heads than a pass", 20, 1, 8, 8, KV_F16, 0, 0, 0, 0, 0, { { 5, 3 }, { 33, 2 } } },
-    { "int8, soft-cap", 4, 2, 40, 24, KV_I8, 2.0f, 0, 0, 0, 0, { { 30, 5 }, { 64, 1 } } },
-    { "int4", 4, 2, 64, 64, KV_I4, 0, 0, 0, 0, 0, { { 37, 2 }, { 0, 5 } } },
-    { "fp8", 4, 2, 32, 32, KV_F8, 0, 0, 0, 0, 0, { { 37, 2 }, { 0, 5 } } },
-    { "alibi", 4, 4, 32, 32, KV_F32, 0, 0, true, 0, 0, { { 62, 4 }, { 0, 1 } } },
+    { "prefill beside decode",
+      4,
+      2,
+      32,
+      32,
+      KV_BF16,
+      0,
+      0,
+      0,
+      0,
+      0,
+      false,
+      { { 0, 19 }, { 70, 1 } } },
+    { "a chunk over a split",
+      6,
+      1,
+      20,
+      20,
+      KV_F32,
+      0,
+      0,
+      0,
+      0,
+      0,
+      false,
+      { { 509, 6 }, { 0, 3 } } },
+    { "more heads than a pass",
+      20,
+      1,
+      8,
+      8,
+      KV_F16,
+      0,
+      0,
+      0,
+      0,
+      0,
+      false,
+      { { 5, 3 }, { 33, 2 } } },
+    { "int8, soft-cap", 4, 2, 40, 24, KV_I8, 2.0f, 0, 0, 0, 0, false, { { 30, 5 }, { 64, 1 } } },
+    { "int4", 4, 2, 64, 64, KV_I4, 0, 0, 0, 0, 0, false, { { 37, 2 }, { 0, 5 } } },
+    { "fp8", 4, 2, 32, 32, KV_F8, 0, 0, 0, 0, 0, false, { { 37, 2 }, { 0, 5 } } },
+    { "alibi", 4, 4, 32, 32, KV_F32, 0, 0, true, 0, 0, false, { { 62, 4 }, { 0, 1 } } },
     { "alibi in bf16, scaled",
       4,
       4,
@@ -47,6 +85,7 @@ static const attn_case attn_cases[] = {
       true,
       true,
       0,
+      false,
       { { 300, 2 }, { 0, 1 } } },
     { "window and sinks over splits",
       2,
@@ -59,6 +98,7 @@ static const attn_case attn_cases[] = {
       0,
       0,
       true,
+      false,
       { { 1096, 4 }, { 9, 9 } } },
     { "a window of one, wide heads",
       2,
@@ -71,6 +111,7 @@ static const attn_case attn_cases[] = {
       0,
       0,
       0,
+      false,
       { { 33, 2 }, { 7, 1 } } },
     { "int8, heads of 128, a window in tiles",
       12,
@@ -83,8 +124,9 @@ static const attn_case attn_cases[] = {
       0,
       0,
       0,
+      false,
       { { 510, 3 }, { 64, 2 } } },
-    { "fp8, heads of 8", 3, 3, 8, 8, KV_F8, 0, 0, 0, 0, 0, { { 1023, 2 }, { 63, 1 } } },
+    { "fp8, heads of 8", 3, 3, 8, 8, KV_F8, 0, 0, 0, 0, 0, false, { { 1023, 2 }, { 63, 1 } } },
     { "int4, values wider than keys",
       17,
       1,
@@ -96,6 +138,7 @@ static const attn_case attn_cases[] = {
       0,
       0,
       0,
+      false,
       { { 129, 1 }, { 15, 2 } } },
 };
 /* Of more rows; DEV_ATTN_UNITS. */
@@ -111,6 +154,7 @@ static const attn_case unit_cases[] = {
       0,
       0,
       0,
+      false,
       { { 99, 21 }, { 0, 40 } } },
     { "fp8, heads of 128, a window",
       4,
@@ -123,6 +167,7 @@ static const attn_case unit_cases[] = {
       0,
       0,
       0,
+      false,
       { { 130, 33 }, { 60, 17 } } },
     { "int4, wide heads, soft-cap",
       2,
@@ -135,6 +180,7 @@ static const attn_case unit_cases[] = {
       0,
       0,
       0,
+      false,
       { { 70, 18 }, { 0, 3 } } },
     { "int8 over a split, sinks",
       2,
@@ -147,8 +193,21 @@ static const attn_case unit_cases[] = {
       0,
       0,
       true,
+      false,
       { { 2040, 18 }, { 0, 17 } } },
-    { "less than a tile of keys", 1, 1, 64, 64, KV_BF16, 0, 0, 0, 0, 0, { { 0, 20 }, { 40, 17 } } },
+    { "less than a tile of keys",
+      1,
+      1,
+      64,
+      64,
+      KV_BF16,
+      0,
+      0,
+      0,
+      0,
+      0,
+      false,
+      { { 0, 20 }, { 40, 17 } } },
     { "groups of 3, a ragged chunk",
       6,
       2,
@@ -160,8 +219,9 @@ static const attn_case unit_cases[] = {
       0,
       0,
       0,
+      false,
       { { 0, 45 }, { 99, 20 } } },
-    { "wide heads", 2, 2, 256, 256, KV_BF16, 0, 0, 0, 0, 0, { { 33, 17 }, { 0, 1 } } },
+    { "wide heads", 2, 2, 256, 256, KV_BF16, 0, 0, 0, 0, 0, false, { { 33, 17 }, { 0, 1 } } },
     { "values narrower than keys",
       2,
       1,
@@ -173,9 +233,22 @@ static const attn_case unit_cases[] = {
       0,
       0,
       0,
+      false,
       { { 50, 18 }, { 7, 2 } } },
-    { "padded heads, soft-cap", 2, 2, 72, 88, KV_BF16, 2.0f, 0, 0, 0, 0, { { 90, 17 }, { 0, 3 } } },
-    { "alibi", 4, 4, 32, 32, KV_F16, 0, 0, true, 0, 0, { { 62, 17 }, { 0, 1 } } },
+    { "padded heads, soft-cap",
+      2,
+      2,
+      72,
+      88,
+      KV_BF16,
+      2.0f,
+      0,
+      0,
+      0,
+      0,
+      false,
+      { { 90, 17 }, { 0, 3 } } },
+    { "alibi", 4, 4, 32, 32, KV_F16, 0, 0, true, 0, 0, false, { { 62, 17 }, { 0, 1 } } },
     { "alibi in bf16, scaled",
       4,
       4,
@@ -187,6 +260,7 @@ static const attn_case unit_cases[] = {
       true,
       true,
       0,
+      false,
       { { 300, 17 }, { 0, 1 } } },
     { "window and sinks over splits",
       2,
@@ -199,10 +273,23 @@ static const attn_case unit_cases[] = {
       0,
       0,
       true,
+      false,
       { { 2040, 18 }, { 9, 9 } } },
-    { "a window of one", 2, 1, 16, 16, KV_BF16, 0, 1, 0, 0, 0, { { 60, 20 }, { 7, 1 } } },
-    { "a long context", 1, 1, 8, 8, KV_BF16, 0, 0, 0, 0, 0, { { 2040, 17 }, { 0, 64 } } },
-    { "more heads than a pass", 70, 1, 16, 16, KV_F16, 0, 0, 0, 0, 0, { { 5, 3 }, { 63, 2 } } },
+    { "a window of one", 2, 1, 16, 16, KV_BF16, 0, 1, 0, 0, 0, false, { { 60, 20 }, { 7, 1 } } },
+    { "a long context", 1, 1, 8, 8, KV_BF16, 0, 0, 0, 0, 0, false, { { 2040, 17 }, { 0, 64 } } },
+    { "more heads than a pass",
+      70,
+      1,
+      16,
+      16,
+      KV_F16,
+      0,
+      0,
+      0,
+      0,
+      0,
+      false,
+      { { 5, 3 }, { 63, 2 } } },
     { "heads of 8, a window over tiles",
       3,
       1,
@@ -214,8 +301,21 @@ static const attn_case unit_cases[] = {
       0,
       0,
       0,
+      false,
       { { 254, 45 }, { 0, 33 } } },
-    { "values wider than keys", 4, 2, 64, 128, KV_BF16, 0, 0, 0, 0, 0, { { 127, 33 }, { 1, 18 } } },
+    { "values wider than keys",
+      4,
+      2,
+      64,
+      128,
+      KV_BF16,
+      0,
+      0,
+      0,
+      0,
+      0,
+      false,
+      { { 127, 33 }, { 1, 18 } } },
     { "heads of 128, a window just over a split",
       4,
       1,
@@ -227,6 +327,7 @@ static const attn_case unit_cases[] = {
       0,
       0,
       0,
+      false,
       { { 2045, 20 }, { 126, 4 } } },
     { "a window longer than all",
       5,
@@ -239,7 +340,69 @@ static const attn_case unit_cases[] = {
       0,
       0,
       0,
+      false,
       { { 383, 17 }, { 0, 1 } } },
+};
+/* Small ones, and those of DeepSeek. */
+static const attn_case latent_cases[] = {
+    { .why = "latents, a decode over a split, 5 heads",
+      .H = 5,
+      .Hkv = 1,
+      .D = 40,
+      .Dv = 32,
+      .dtype = KV_F16,
+      .seq = { { 520, 1 }, { 9, 1 } },
+      .latent = true },
+    { .why = "latents, a chunk beside decode, 20 heads",
+      .H = 20,
+      .Hkv = 1,
+      .D = 40,
+      .Dv = 32,
+      .dtype = KV_BF16,
+      .seq = { { 3, 9 }, { 70, 1 } },
+      .latent = true },
+    { .why = "latents, 67 heads, two passes",
+      .H = 67,
+      .Hkv = 1,
+      .D = 24,
+      .Dv = 16,
+      .dtype = KV_F16,
+      .seq = { { 30, 2 }, { 0, 1 } },
+      .latent = true },
+    { .why = "latents, real width, one tile and one key",
+      .H = 3,
+      .Hkv = 1,
+      .D = 576,
+      .Dv = 512,
+      .dtype = KV_BF16,
+      .seq = { { 32, 1 }, { 0, 2 } },
+      .latent = true },
+    { .why = "latents, int8, parts without columns",
+      .H = 18,
+      .Hkv = 1,
+      .D = 32,
+      .Dv = 24,
+      .dtype = KV_I8,
+      .seq = { { 40, 3 }, { 0, 1 } },
+      .latent = true },
+    { .why = "latents, fp8, a window",
+      .H = 4,
+      .Hkv = 1,
+      .D = 72,
+      .Dv = 64,
+      .dtype = KV_F8,
+      .window = 20,
+      .seq = { { 60, 5 }, { 0, 3 } },
+      .latent = true },
+    { .why = "latents, int4, soft-cap",
+      .H = 2,
+      .Hkv = 1,
+      .D = 64,
+      .Dv = 48,
+      .dtype = KV_I4,
+      .softcap = 2.0f,
+      .seq = { { 33, 1 }, { 5, 2 } },
+      .latent = true },
 };
 static const float slopes[] = { 0.5f, 0.25f, 0.125f, 0.0625f };
 static const float sink_logits[] = { 0.5f, -1 };
@@ -251,7 +414,7 @@ static int block_of(size_t i) { return 8 << i % 3; }
 
 static void round_row(float *x, int64_t n, kv_dtype d)
 {
-    uint16_t w[512];
+    uint16_t w[DEV_ATTN_LATENT_WIDTH];
     if (d != KV_F16 && d != KV_BF16) return;
     const lq_dtype as = d == KV_F16 ? LQ_F16 : LQ_BF16;
     lq_from_f32(w, x, as, (size_t)n);
@@ -336,12 +499,43 @@ typedef struct {
     dev_attn_args a;
 } call;
 
+/* Of each head all rows of q, where out is to be. */
+static void heads_apart(call *o, const attn_case *c)
+{
+    const int64_t n = o->rows * c->H * c->D;
+    float *q = floats(&o->r, n, 1);
+    for (int64_t t = 0; t < o->rows; t++)
+        for (int64_t h = 0; h < c->H; h++)
+            memcpy(q + (h * o->rows + t) * c->D, o->q + (t * c->H + h) * c->D,
+                   (size_t)c->D * sizeof *q);
+    o->a.latent = true;
+    o->a.v = NULL;
+    o->a.q = o->a.out = put(&o->r, q, (size_t)n * sizeof *q);
+    o->a.ldq = o->a.ldo = c->D;
+    o->a.hq = o->a.ho = o->rows * c->D;
+}
+
+/* What came out to want's places, [rows, H, Dv]. */
+static bool get_out(call *o, const attn_case *c, float *to)
+{
+    const int64_t n = o->rows * c->H;
+    float *out = floats(&o->r, n * (c->latent ? c->D : c->Dv), 4);
+    const bool ok = get(&o->r, out, o->a.out, (size_t)(n * (c->latent ? c->D : c->Dv)) * 4, c->why);
+    for (int64_t t = 0; t < o->rows; t++)
+        for (int64_t h = 0; h < c->H; h++)
+            memcpy(to + (t * c->H + h) * c->Dv,
+                   c->latent ? out + (h * o->rows + t) * c->D : out + (t * c->H + h) * c->Dv,
+                   (size_t)c->Dv * sizeof *to);
+    return ok;
+}
+
 static void call_open(call *o, const attn_case *c, dev_attn_how how, bool whole, bool flat,
                       int block)
 {
     rig *r = &o->r;
     const size_t kb = attn_kv_row_bytes(c->dtype, c->D) * (size_t)(c->Hkv * block);
-    const size_t stride = kb + attn_kv_row_bytes(c->dtype, c->Dv) * (size_t)(c->Hkv * block);
+    const size_t vb = attn_kv_row_bytes(c->dtype, c->Dv) * (size_t)(c->Hkv * block),
+                 stride = kb + (c->latent ? 0 : vb);
     const int64_t longest = c->seq[0].pos0 + c->seq[0].n > c->seq[1].pos0 + c->seq[1].n
                                 ? c->seq[0].pos0 + c->seq[0].n
                                 : c->seq[1].pos0 + c->seq[1].n;
@@ -371,6 +565,11 @@ static void call_open(call *o, const attn_case *c, dev_attn_how how, bool whole,
             round_row(k, c->Hkv * c->D, c->dtype);
             round_row(v, c->Hkv * c->Dv, c->dtype);
             attn_kv_write(in, (int)(p % block), block, k, c->Hkv, c->D, c->dtype);
+            if (c->latent) {
+                read_codes(k, in, p % block, c->D, c->dtype);
+                memcpy(v, k, (size_t)c->Dv * sizeof *v);
+                continue;
+            }
             attn_kv_write(in + kb, (int)(p % block), block, v, c->Hkv, c->Dv, c->dtype);
             for (int64_t h = 0; h < c->Hkv; h++) {
                 const int64_t row = h * block + p % block;
@@ -387,7 +586,7 @@ static void call_open(call *o, const attn_case *c, dev_attn_how how, bool whole,
     for (int i = 0; i < SEQS; i++)
         dev_attn_plan(how, chunks, &n_chunks, chunk_of, &n_slots, &o->seqs[i],
                       (int32_t)(i * per_seq), split, c->H, c->Hkv, c->window);
-    if (how == DEV_ATTN_EXACT || how == DEV_ATTN_DECODE)
+    if (how == DEV_ATTN_EXACT || how == DEV_ATTN_DECODE || (how == DEV_ATTN_LATENT && !whole))
         for (int i = 0; i < NOBODYS; i++)
             chunk_of[n_slots++] = -1;
     o->q = floats(r, o->rows * qw, 1);
@@ -421,6 +620,7 @@ static void call_open(call *o, const attn_case *c, dev_attn_how how, bool whole,
                             .softcap = c->softcap,
                             .alibi_scaled = c->falcon,
                             .alibi_bf16 = c->falcon };
+    if (c->latent) heads_apart(o, c);
     o->a.scratch = put(r, NULL, ops->attn_scratch(&o->a));
 }
 
@@ -435,21 +635,23 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool whole, bool
     const int64_t rows = o.rows;
     float *want = floats(r, rows * ow, 2), *got = floats(r, rows * ow, 3);
     ops->attn(&r->d, &o.a);
-    const bool ok = get(r, got, o.a.out, (size_t)(rows * ow) * 4, c->why);
+    const bool ok = get_out(&o, c, got);
     if (how == DEV_ATTN_EXACT) {
+        const int64_t Dv = c->latent ? c->D : c->Dv; /* the CPU's rows are keys and values */
+        float *all = floats(r, rows * c->H * Dv, 5);
         attn_args twin = { .q = o.q,
                            .ldq = qw,
-                           .out = want,
-                           .ldo = ow,
+                           .out = all,
+                           .ldo = c->H * Dv,
                            .k = o.cache,
-                           .v = o.cache + o.kb,
+                           .v = c->latent ? o.cache : o.cache + o.kb,
                            .block_stride = o.stride,
                            .block_size = block,
                            .dtype = c->dtype,
                            .H = c->H,
                            .Hkv = c->Hkv,
                            .D = c->D,
-                           .Dv = c->Dv,
+                           .Dv = Dv,
                            .scale = 0.3f,
                            .softcap = c->softcap,
                            .window = c->window,
@@ -463,17 +665,20 @@ static void one_attention(const attn_case *c, dev_attn_how how, bool whole, bool
         lq_arena_init(&scratch, attn_scratch_bytes(c->H, c->D > c->Dv ? c->D : c->Dv, 1), NULL);
         attn_run(&twin, &scratch, NULL);
         lq_arena_free(&scratch);
+        for (int64_t i = 0; i < rows * c->H; i++)
+            memcpy(want + i * c->Dv, all + i * Dv, (size_t)c->Dv * sizeof *want);
         if (ok)
             CHECK(memcmp(got, want, (size_t)(rows * ow) * 4) == 0, "%s: off by %g of a value",
                   c->why, share(got, want, rows * ow, 1));
     }
     /* weights of 1 times a value's scale are rounded too */
-    const bool scaled = how == DEV_ATTN_UNITS && c->dtype != KV_F16 && c->dtype != KV_BF16;
+    const bool scaled = (how == DEV_ATTN_UNITS || how == DEV_ATTN_LATENT) && c->dtype != KV_F16 &&
+                        c->dtype != KV_BF16;
     const double u = flat && !scaled          ? 0
                      : how == DEV_ATTN_DECODE ? 0x1p-16
                      : c->dtype == KV_F16     ? 0x1p-11
                                               : 0x1p-8;
-    double out[DEV_ATTN_WIDTH], bound[DEV_ATTN_WIDTH], worst = 0; /* NaN stays */
+    double out[DEV_ATTN_LATENT_WIDTH], bound[DEV_ATTN_LATENT_WIDTH], worst = 0; /* NaN stays */
     for (int i = 0; i < SEQS && ok && how != DEV_ATTN_EXACT; i++)
         for (int64_t t = 0; t < c->seq[i].n; t++)
             for (int64_t h = 0; h < c->H; h++) {
@@ -576,11 +781,27 @@ TEST(attention_is_the_cpus_bits)
         one_attention(&attn_cases[i], DEV_ATTN_EXACT, false, false, block_of(i));
 }
 
+TEST(attention_over_latents_is_the_cpus_bits)
+{
+    for (size_t i = 0; i < LQ_COUNT(latent_cases); i++)
+        one_attention(&latent_cases[i], DEV_ATTN_EXACT, false, false, block_of(i));
+}
+
+TEST(attention_over_latents_through_the_matrix_units_stays_within_their_bound)
+{
+    for (size_t i = 0; i < LQ_COUNT(latent_cases); i++) {
+        const attn_case *c = &latent_cases[i];
+        CHECK(dev_attn_units(c->dtype, c->D, c->Dv, true), "%s: not for the units", c->why);
+        one_attention(c, DEV_ATTN_LATENT, i % 2, false, block_of(i));
+        one_attention(c, DEV_ATTN_LATENT, i % 2 == 0, true, block_of(i));
+    }
+}
+
 TEST(attention_through_the_matrix_units_stays_within_its_bound)
 {
     for (size_t i = 0; i < LQ_COUNT(unit_cases); i++) {
         const attn_case *c = &unit_cases[i];
-        CHECK(dev_attn_units(c->dtype, c->D, c->Dv), "%s: not for the units", c->why);
+        CHECK(dev_attn_units(c->dtype, c->D, c->Dv, false), "%s: not for the units", c->why);
         one_attention(c, DEV_ATTN_UNITS, i % 2, false, block_of(i));
         if (!c->alibi) one_attention(c, DEV_ATTN_UNITS, i % 2 == 0, true, block_of(i));
     }
@@ -600,6 +821,7 @@ TEST(attention_through_wgmma_stays_within_the_same_bound)
           0,
           0,
           0,
+          false,
           { { 2040, 33 }, { 0, 130 } } },
     };
     rig r;
@@ -610,7 +832,8 @@ TEST(attention_through_wgmma_stays_within_the_same_bound)
     for (size_t i = 0; i < LQ_COUNT(unit_cases) + LQ_COUNT(more) && on.cc == 90; i++) {
         const attn_case *c =
             i < LQ_COUNT(unit_cases) ? &unit_cases[i] : &more[i - LQ_COUNT(unit_cases)];
-        if (dev_attn_choose(&on, MM_BF16, c->dtype, c->D, c->Dv, DEV_ATTN_FEW + 1) != DEV_ATTN_WIDE)
+        if (dev_attn_choose(&on, MM_BF16, c->dtype, c->D, c->Dv, false, DEV_ATTN_FEW + 1) !=
+            DEV_ATTN_WIDE)
             continue;
         n++;
         one_attention(c, DEV_ATTN_WIDE, i % 2, false, block_of(i));
@@ -624,7 +847,7 @@ TEST(attention_of_few_rows_through_the_matrix_units_is_as_good_as_f32s)
     for (size_t i = 0; i < LQ_COUNT(attn_cases) + LQ_COUNT(unit_cases); i++) {
         const attn_case *c =
             i < LQ_COUNT(attn_cases) ? &attn_cases[i] : &unit_cases[i - LQ_COUNT(attn_cases)];
-        if (!dev_attn_units(c->dtype, c->D, c->Dv)) continue;
+        if (!dev_attn_units(c->dtype, c->D, c->Dv, false)) continue;
         one_attention(c, DEV_ATTN_DECODE, false, false, block_of(i));
         if (!c->alibi) one_attention(c, DEV_ATTN_DECODE, false, true, block_of(i));
     }
@@ -634,7 +857,8 @@ TEST(attention_that_does_a_steps_other_work_too_leaves_the_same_bytes)
 {
     int n = 0;
     for (size_t i = 0; i < LQ_COUNT(attn_cases); i++) {
-        if (!dev_attn_units(attn_cases[i].dtype, attn_cases[i].D, attn_cases[i].Dv)) continue;
+        if (!dev_attn_units(attn_cases[i].dtype, attn_cases[i].D, attn_cases[i].Dv, false))
+            continue;
         one_joined(&attn_cases[i], block_of(i), n % 2, n / 2 % 2);
         n++;
     }
@@ -644,23 +868,33 @@ TEST(attention_that_does_a_steps_other_work_too_leaves_the_same_bytes)
 TEST(the_units_are_for_whole_pieces_and_not_for_f32)
 {
     const dev hopper = { .cc = 90 }, other = { .cc = 89 };
-    CHECK(dev_attn_choose(&hopper, MM_BF16, KV_F16, 128, 64, 17) == DEV_ATTN_WIDE &&
-              dev_attn_choose(&hopper, MM_BF16, KV_F16, 256, 64, 17) == DEV_ATTN_UNITS &&
-              dev_attn_choose(&other, MM_BF16, KV_F16, 128, 64, 17) == DEV_ATTN_UNITS &&
-              dev_attn_choose(&other, MM_BF16, KV_F16, 128, 64, 16) == DEV_ATTN_DECODE &&
-              dev_attn_choose(&other, MM_BF16, KV_I4, 128, 64, 17) == DEV_ATTN_UNITS &&
-              dev_attn_choose(&hopper, MM_BF16, KV_I8, 128, 64, 17) == DEV_ATTN_UNITS &&
-              dev_attn_choose(&other, MM_F32, KV_F16, 128, 64, 17) == DEV_ATTN_EXACT,
+    CHECK(dev_attn_choose(&hopper, MM_BF16, KV_F16, 128, 64, false, 17) == DEV_ATTN_WIDE &&
+              dev_attn_choose(&hopper, MM_BF16, KV_F16, 256, 64, false, 17) == DEV_ATTN_UNITS &&
+              dev_attn_choose(&other, MM_BF16, KV_F16, 128, 64, false, 17) == DEV_ATTN_UNITS &&
+              dev_attn_choose(&other, MM_BF16, KV_F16, 128, 64, false, 16) == DEV_ATTN_DECODE &&
+              dev_attn_choose(&other, MM_BF16, KV_I4, 128, 64, false, 17) == DEV_ATTN_UNITS &&
+              dev_attn_choose(&hopper, MM_BF16, KV_I8, 128, 64, false, 17) == DEV_ATTN_UNITS &&
+              dev_attn_choose(&other, MM_F32, KV_F16, 128, 64, false, 17) == DEV_ATTN_EXACT,
           "which takes what");
-    CHECK(dev_attn_units(KV_F16, 128, 64) && dev_attn_units(KV_BF16, 8, 256), "what they take");
-    CHECK(!dev_attn_units(KV_F32, 64, 64) && dev_attn_units(KV_I8, 64, 64), "other caches");
-    CHECK(!dev_attn_units(KV_F16, 36, 64) && !dev_attn_units(KV_F16, 64, 20), "parts of a piece");
+    CHECK(dev_attn_units(KV_F16, 128, 64, false) && dev_attn_units(KV_BF16, 8, 256, false),
+          "what they take");
+    CHECK(!dev_attn_units(KV_F32, 64, 64, false) && dev_attn_units(KV_I8, 64, 64, false),
+          "other caches");
+    CHECK(dev_attn_units(KV_F16, 576, 512, true) && !dev_attn_units(KV_F16, 576, 512, false) &&
+              dev_attn_choose(&other, MM_BF16, KV_F16, 576, 512, true, 1) == DEV_ATTN_LATENT &&
+              dev_attn_choose(&hopper, MM_BF16, KV_I8, 576, 512, true, 17) == DEV_ATTN_LATENT &&
+              dev_attn_choose(&hopper, MM_F32, KV_F16, 576, 512, true, 17) == DEV_ATTN_EXACT,
+          "latents");
+    CHECK(!dev_attn_units(KV_F16, 36, 64, false) && !dev_attn_units(KV_F16, 64, 20, false),
+          "parts of a piece");
 }
 
 int main(int argc, char **argv)
 {
     if (!rig_table()) return 0;
     RUN(attention_is_the_cpus_bits);
+    RUN(attention_over_latents_is_the_cpus_bits);
+    RUN(attention_over_latents_through_the_matrix_units_stays_within_their_bound);
     RUN(attention_through_the_matrix_units_stays_within_its_bound);
     RUN(attention_through_wgmma_stays_within_the_same_bound);
     RUN(attention_of_few_rows_through_the_matrix_units_is_as_good_as_f32s);

@@ -29,7 +29,7 @@ static eng_stats run(job *jobs, bool disk, bool together, size_t blocks)
                    .max_len = LEN,
                    .max_seqs = 2,
                    .no_prefix_cache = !disk,
-                   .kv_bytes = blocks * kv_token_bytes(golden.cfg, KV_F32, KV_ON_DEVICE) * BLOCK };
+                   .kv_bytes = blocks * kv_token_bytes(golden.cfg, KV_F32) * BLOCK };
     if (disk) o.disk = (eng_disk){ .dir = dir, .bytes = 1 << 24 };
     if (!rig_open(&r, &golden, 1, o)) return st;
     for (int k = 0; k < N; k++) {

@@ -178,6 +178,37 @@ TEST(caches_stray_no_further_than_the_cpus_do)
     }
 }
 
+/* The factors of R_KV_B's codes are f16 then, and attention goes through the matrix units. */
+TEST(latent_attention_strays_no_further_than_the_cpus)
+{
+    static const struct {
+        char *scheme;
+        kv_dtype kv;
+        mm_acts acts;
+    } cases[] = { { "u4-g16", KV_BF16, MM_BF16 }, { "bf16", KV_F16, MM_BF16 },
+                  { "u4-g16", KV_I8, MM_BF16 },   { "bf16", KV_F8, MM_BF16 },
+                  { "bf16", KV_I4, MM_BF16 },     { "u4-g16", KV_I8, MM_F32 } };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        rig_opts o = { .change = fill_linears, .user = cases[i].scheme };
+        int64_t n;
+        float *exact = logits_of("deepseek-v2-mla", o, &n);
+        o.acts = cases[i].acts;
+        o.kv = cases[i].kv;
+        float *cpu = logits_of("deepseek-v2-mla", o, &n);
+        o.device = true;
+        float *got = logits_of("deepseek-v2-mla", o, &n);
+        if (exact && cpu && got) {
+            const double own = apart(cpu, exact, n), d = apart(got, cpu, n);
+            CHECK(own > 0 && d <= 2 * own, "%s, %s: %.2g, the CPU from f32 %.2g", cases[i].scheme,
+                  kv_types_text(cases[i].kv), d, own);
+            if (getenv("SHOW")) printf("%s %.2g of %.2g\n", cases[i].scheme, d, own);
+        }
+        free(exact);
+        free(cpu);
+        free(got);
+    }
+}
+
 static const steps cuts[] = {
     { "token by token", { 1, 1 }, 1, 16 },
     { "a prefill beside a decode, in blocks of 8", { 1, 6 }, 2, 8 },
@@ -220,15 +251,22 @@ TEST(attention_of_many_rows_takes_the_units_unless_under_f32)
 /* In f32 a row's sums have one order whatever shares the batch, as on the CPU. */
 TEST(batch_chunks_and_blocks_change_no_byte)
 {
+    static const struct {
+        const char *name;
+        int64_t ids;
+    } models[] = { { "ministral", WINDOW_IDS }, { "deepseek-v2-mla", IDS } };
     const rig_opts o = { .device = true };
     int64_t n, m;
-    float *want = cut_of("ministral", o, &prefill_then_decode, WINDOW_IDS, &n);
-    for (size_t k = 0; k < LQ_COUNT(cuts) && want; k++) {
-        float *got = cut_of("ministral", o, &cuts[k], WINDOW_IDS, &m);
-        CHECK(got && memcmp(want, got, (size_t)n * sizeof *got) == 0, "%s", cuts[k].why);
-        free(got);
+    for (size_t i = 0; i < LQ_COUNT(models); i++) {
+        float *want = cut_of(models[i].name, o, &prefill_then_decode, models[i].ids, &n);
+        for (size_t k = 0; k < LQ_COUNT(cuts) && want; k++) {
+            float *got = cut_of(models[i].name, o, &cuts[k], models[i].ids, &m);
+            CHECK(got && memcmp(want, got, (size_t)n * sizeof *got) == 0, "%s: %s", models[i].name,
+                  cuts[k].why);
+            free(got);
+        }
+        free(want);
     }
-    free(want);
 }
 
 /* Steps of 1, 6, 12 and 20 rows: the kernels that there are for so many. Without the flag some
@@ -874,6 +912,7 @@ int main(int argc, char **argv)
     RUN(experts_of_two_schemes_give_the_cpus_logits);
     RUN(bf16_strays_no_further_than_the_cpu_does);
     RUN(caches_stray_no_further_than_the_cpus_do);
+    RUN(latent_attention_strays_no_further_than_the_cpus);
     RUN(attention_of_many_rows_takes_the_units_unless_under_f32);
     RUN(batch_chunks_and_blocks_change_no_byte);
     RUN(with_batch_invariant_no_byte_depends_on_a_batch_in_bf16);

@@ -1,6 +1,7 @@
 /* tests/unit/test_forward_ranks.c - whole models on several devices that share each layer
  * (runtime/model/rank.h) against one device: architectures, schemes, cuts of a batch, memory, refusals.
  */
+#include "runtime/model/kv_move.h"
 #include "tests/support/check.h"
 #include "tests/support/devpass.h"
 
@@ -120,6 +121,49 @@ TEST(schemes_and_caches_are_shared_too)
         free(f32);
         free(want);
         free(got);
+    }
+}
+
+/* What each device has alike goes out once, from the first, and back to all. */
+TEST(blocks_of_latents_are_kept_once_for_all_devices)
+{
+    enum { BYTES = 48, BLOCKS = 3, LAYERS = 2 };
+    dev d[2];
+    uint8_t *on[2], host[2][BYTES * BLOCKS * LAYERS], *kept = NULL;
+    const kv_place place[LAYERS] = { { .stride = BYTES },
+                                     { .at = BYTES * BLOCKS, .stride = BYTES } };
+    lq_err err = { "" };
+    for (int i = 0; i < 2; i++) {
+        CHECK(!dev_cuda()->open(&d[i], i, &err), "%s", err.msg);
+        on[i] = d[i].ops->alloc(&d[i], sizeof host[i]);
+        memset(host[i], 0xee, sizeof host[i]);
+        for (int k = 0; k < BYTES && i == 0; k++)
+            for (int l = 0; l < LAYERS; l++)
+                host[i][(l * BLOCKS + 1) * BYTES + k] = (uint8_t)(100 * l + k);
+        d[i].ops->upload(&d[i], on[i], host[i], sizeof host[i]);
+    }
+    d[0].peer = &d[1];
+    const kv_memory m = { place, LAYERS, 0, NULL, on, d, true };
+    kept = d[0].ops->alloc_host(&d[0], LAYERS * BYTES);
+    CHECK(kv_move_bytes(&m, KV_ROWS) == LAYERS * BYTES, "%zu", kv_move_bytes(&m, KV_ROWS));
+    kv_move(&m, KV_ROWS, 1, kept, NULL);
+    CHECK(!d[0].ops->sync(&d[0], &err), "%s", err.msg);
+    kv_move(&m, KV_ROWS, 2, NULL, kept);
+    for (int i = 0; i < 2; i++) {
+        d[i].ops->bind(&d[i]);
+        d[i].ops->download(&d[i], host[i], on[i], sizeof host[i]);
+        CHECK(!d[i].ops->sync(&d[i], &err), "%s", err.msg);
+        for (int l = 0; l < LAYERS; l++)
+            CHECK(memcmp(host[i] + (l * BLOCKS + 2) * BYTES, kept + l * BYTES, BYTES) == 0 &&
+                      kept[l * BYTES + 1] == 100 * l + 1,
+                  "device %d, layer %d", i, l);
+    }
+    d[0].ops->bind(&d[0]);
+    d[0].ops->free_host(&d[0], kept);
+    for (int i = 0; i < 2; i++) {
+        d[i].ops->bind(&d[i]);
+        d[i].ops->free(&d[i], on[i]);
+        d[i].ops->close(&d[i]);
     }
 }
 
@@ -282,6 +326,7 @@ int main(int argc, char **argv)
     RUN(several_devices_give_the_logits_of_one);
     RUN(run_batch_and_chunks_change_no_byte);
     RUN(schemes_and_caches_are_shared_too);
+    RUN(blocks_of_latents_are_kept_once_for_all_devices);
     RUN(each_device_has_its_part_and_the_host_none);
     RUN(a_pass_takes_no_more_of_each_device_than_was_said);
     RUN(a_step_waits_once_for_each_device_and_allocates_nothing);

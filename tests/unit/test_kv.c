@@ -300,7 +300,7 @@ TEST(keys_and_values_have_types_of_their_own)
     kv_cache *kv;
     lq_err err = { "" };
     CHECK(kv_block_bytes(&c, BS, t) == 2 * (k + v), "bytes of a block");
-    CHECK(kv_token_bytes(&c, t, KV_ON_HOST) == 2 * (k + v) / BS, "bytes of a token");
+    CHECK(kv_token_bytes(&c, t) == 2 * (k + v) / BS, "bytes of a token");
     CHECK(!kv_open(&kv, &c, &o, &err), "%s", err.msg);
     CHECK((size_t)(kv_v(kv, 0) - kv_k(kv, 0)) == k && kv_block_stride(kv, 1) == k + v, "places");
     kv_close(kv);
@@ -325,10 +325,8 @@ TEST(layers_have_their_own_sizes_or_those_of_the_layer_that_they_read)
     kv_cache *kv;
     CHECK(!kv_open(&kv, &c, &o, NULL), "open");
     CHECK(kv_block_bytes(&c, BS, KV_F32) == 2 * wide + small, "layer 3 takes nothing");
-    CHECK(kv_token_bytes(&c, KV_F32, KV_ON_HOST) == (2 * wide + small) / BS, "of a token");
-    CHECK(kv_most_bytes(&c, BS, KV_F32, KV_ON_HOST) == wide &&
-              kv_layer_bytes(&c, 3, BS, KV_F32, KV_ON_HOST) == 0,
-          "each");
+    CHECK(kv_token_bytes(&c, KV_F32) == (2 * wide + small) / BS, "of a token");
+    CHECK(kv_most_bytes(&c, BS, KV_F32) == wide && kv_layer_bytes(&c, 3, BS, KV_F32) == 0, "each");
     const size_t at[LAYERS] = { 0, BLOCKS * wide, BLOCKS * (wide + small), BLOCKS * wide };
     for (int64_t i = 0; i < LAYERS; i++) {
         const size_t stride = i % 2 ? small : wide;

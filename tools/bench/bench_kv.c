@@ -44,7 +44,7 @@ static double with_heads(const arch_config *c, int64_t heads, kv_types d)
     double n = 0;
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_config *own = arch_at(c, i);
-        if (!kv_layer_bytes(c, i, BLOCK, d, KV_ON_HOST)) continue;
+        if (!kv_layer_bytes(c, i, BLOCK, d)) continue;
         n += (double)heads * (double)(attn_kv_row_bytes(kv_of(d, true), own->head_dim) +
                                       attn_kv_row_bytes(kv_of(d, false), own->v_dim));
     }
@@ -62,12 +62,12 @@ lq_status bench_kv_run(bench_kv *b, const arch_config *c, kv_types dtype, lq_err
     lq_status s = LQ_OK;
     for (int d = 0; d < KV_N_DTYPES && !s; d++) {
         b->types[d].dtype = (kv_dtype)d;
-        b->types[d].formula = (double)kv_token_bytes(c, (kv_dtype)d, KV_ON_HOST);
+        b->types[d].formula = (double)kv_token_bytes(c, (kv_dtype)d);
         s = measure(&b->types[d], c, err);
     }
     for (size_t i = 0; i < LQ_COUNT(b->heads); i++)
-        b->heads[i].bytes = i == OWN ? (double)kv_token_bytes(c, dtype, KV_ON_HOST)
-                                     : with_heads(c, b->heads[i].heads, dtype);
+        b->heads[i].bytes =
+            i == OWN ? (double)kv_token_bytes(c, dtype) : with_heads(c, b->heads[i].heads, dtype);
     return s;
 }
 

@@ -114,8 +114,7 @@ static lq_status check_memory(const session *b, lq_err *err)
     for (int64_t i = 0; i < b->n_batch; i++)
         if (b->batch[i] > most) most = b->batch[i];
     const double tokens = (double)most * (double)(b->context + b->o->steps);
-    const double need =
-        tokens * (double)kv_token_bytes(b->m->cfg, opt_kv(&b->o->model), KV_ON_HOST);
+    const double need = tokens * (double)kv_token_bytes(b->m->cfg, opt_kv(&b->o->model));
     if (model_dev(b->m) || !there || need <= (double)there) return LQ_OK;
     char a[16], z[16];
     return lq_fail(
@@ -160,7 +159,7 @@ static double step_flops(const session *b, int64_t tokens, int64_t logits, doubl
     double beside = 0; /* products: attention, and 7 of each entry of a state (kernels/scan.h) */
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_config *own = arch_at(c, i);
-        if (kv_layer_bytes(c, i, 1, opt_kv(&b->o->model), KV_ON_HOST))
+        if (kv_layer_bytes(c, i, 1, opt_kv(&b->o->model)))
             beside += 2 * (double)(own->heads * (own->head_dim + own->v_dim)) * keys;
         beside += 7 * (double)kv_state_floats(c, i);
     }
@@ -171,8 +170,7 @@ static double step_flops(const session *b, int64_t tokens, int64_t logits, doubl
 static double step_bytes(const session *b, int64_t sequences, int64_t context)
 {
     const arch_config *c = b->m->cfg;
-    double kv =
-        (double)kv_token_bytes(c, opt_kv(&b->o->model), KV_ON_HOST) * (double)(sequences * context);
+    double kv = (double)kv_token_bytes(c, opt_kv(&b->o->model)) * (double)(sequences * context);
     const double state = 2.0 * sizeof(float) * (double)kv_state_offset(c, c->layers);
     return (double)b->m->weight_bytes + kv + state * (double)sequences;
 }

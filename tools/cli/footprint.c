@@ -5,6 +5,7 @@
 #include "base/path.h"
 #include "formats/tensor/tiles.h"
 #include "quantize/layer/plan.h"
+#include "runtime/model/absorb.h"
 #include "runtime/model/part.h"
 #include "runtime/model/rank.h"
 
@@ -100,6 +101,32 @@ static bool as_stored(arch_role r)
     return false;
 }
 
+/* How the runtime holds a role's tensor of N and K; N 0: there is none. */
+static lq_status role_as(qt_scheme *as, int64_t *N, int64_t *K, const foot_model *p,
+                         const qt_scheme *scheme, arch_role r, int64_t layer, lq_err *err)
+{
+    const arch_config *cfg = foot_config(p);
+    arch_role_shape(arch_at(cfg, layer), r, N, K);
+    if (*N <= 0 || *K <= 0) *N = 0; /* this architecture has no such role */
+    if (!*N) return LQ_OK;
+    const src_tensor *t = NULL;
+    lq_status s = p->weights ? src_role(p->src, r, layer, 0, &t, NULL, err) : LQ_OK;
+    if (s) return s;
+    const bool has = arch_has(cfg, r, layer) || r == R_HEAD; /* tied: a copy in tiles */
+    if (!t && (p->weights || !has)) *N = 0;
+    if (!*N) return LQ_OK;
+    *as = (qt_scheme){ .kind = QT_DENSE, .dtype = cfg->dtype };
+    if (t && t->plain) *as = t->t.scheme;
+    const bool linear = arch_role_linear(r);
+    if (linear && r != R_HEAD && scheme) *as = *scheme;
+    if (as->kind == QT_UINT) as->group = qz_fit_group(*K, as->group);
+    if (!linear && !as_stored(r))
+        *as = (qt_scheme){ .kind = QT_DENSE, .dtype = LQ_F32 }; /* norms */
+    s = qt_check(as, *N, *K, err);
+    return s ? lq_wrap(err, s, "%s of [%lld,%lld]", arch_role_text(r), (long long)*N, (long long)*K)
+             : LQ_OK;
+}
+
 /* Bytes of one role's tensor as the runtime holds it: linears tiled, the rest as stored or f32. Of
  * the experts a token reads those used. ranks: as foot_sizes. */
 static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme *scheme,
@@ -107,26 +134,13 @@ static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme 
 {
     const arch_config *cfg = foot_config(p);
     int64_t N, K;
-    arch_role_shape(arch_at(cfg, layer), r, &N, &K);
-    if (N <= 0 || K <= 0) return LQ_OK; /* this architecture has no such role */
-    const src_tensor *t = NULL;
-    lq_status s = p->weights ? src_role(p->src, r, layer, 0, &t, NULL, err) : LQ_OK;
-    if (s) return s;
-    const bool has = arch_has(cfg, r, layer) || r == R_HEAD; /* tied: a copy in tiles */
-    if (!t && (p->weights || !has)) return LQ_OK;
-    qt_scheme as = { .kind = QT_DENSE, .dtype = cfg->dtype };
-    if (t && t->plain) as = t->t.scheme;
-    bool linear = arch_role_linear(r);
-    if (linear && r != R_HEAD && scheme) as = *scheme;
-    if (as.kind == QT_UINT) as.group = qz_fit_group(K, as.group);
-    if (!linear && !as_stored(r)) as = (qt_scheme){ .kind = QT_DENSE, .dtype = LQ_F32 }; /* norms */
-    s = qt_check(&as, N, K, err);
-    if (s)
-        return lq_wrap(err, s, "%s of [%lld,%lld]", arch_role_text(r), (long long)N, (long long)K);
+    qt_scheme as;
+    lq_status s = role_as(&as, &N, &K, p, scheme, r, layer, err);
+    if (s || !N) return s;
     size_t bytes = 0;
     const bool expert = arch_role_per_expert(r);
     const int64_t all = expert ? cfg->experts : 1, used = expert ? cfg->experts_used : 1;
-    if (linear) {
+    if (arch_role_linear(r)) {
         if (ranks > 1) as.n_out = 0; /* which columns those are stands in the file: left out */
         double numbers;
         if (p->part) N = part_outputs(p->part, r, N);
@@ -188,8 +202,25 @@ lq_status foot_weigh_last(foot_weights *w, const foot_model *p, const qt_scheme 
     return s;
 }
 
+/* In place of MLA's R_KV_B what it is on a device (runtime/model/absorb.h). */
+static lq_status add_factors(foot_weights *w, const foot_model *p, const qt_scheme *scheme,
+                             int64_t layer, int ranks, bool half, lq_err *err)
+{
+    const arch_config *cfg = foot_config(p);
+    foot_weights kv_b = { 0 };
+    int64_t N, K;
+    qt_scheme as;
+    size_t keys, values;
+    lq_status s = add_role(&kv_b, p, scheme, R_KV_B, layer, ranks, err);
+    if (!s) s = role_as(&as, &N, &K, p, scheme, R_KV_B, layer, err);
+    if (s || !N) return s;
+    model_absorb_head(&keys, &values, cfg, &as, half);
+    w->weights_bytes += (size_t)(cfg->heads / ranks) * (keys + values) - kv_b.weights_bytes;
+    return LQ_OK;
+}
+
 lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *p, const qt_scheme *scheme,
-                     int ranks, lq_err *err)
+                     int ranks, bool half, lq_err *err)
 {
     const arch_config *cfg = foot_config(p);
     const src_tensor *embed = NULL;
@@ -197,6 +228,7 @@ lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *p, cons
     for (int64_t l = 0; l < cfg->layers && !s; l++) {
         foot_weights one = { 0 };
         s = add_layer(&one, p, scheme, l, ranks, err);
+        if (!s && cfg->w.mla) s = add_factors(&one, p, scheme, l, ranks, half, err);
         room[l] = one.weights_bytes;
     }
     foot_weights rest = { 0 }, rows = { 0 };

@@ -38,9 +38,9 @@ lq_status foot_weigh(foot_weights *w, const foot_model *m, const qt_scheme *sche
 lq_status foot_weigh_last(foot_weights *w, const foot_model *m, const qt_scheme *scheme, int64_t n,
                           int ranks, lq_err *err);
 /* What a device needs of it, or each of so many that share all layers: sizes->layer points into
- * room [layers + 1], which is filled. An error where they cannot share it. */
+ * room [layers + 1], which is filled; half: model_share's. An error where they cannot share it. */
 lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *m, const qt_scheme *scheme,
-                     int ranks, lq_err *err);
+                     int ranks, bool half, lq_err *err);
 
 /* Whether layers have weights that cuBLAS multiplies on a device (dev_in_rows), or whose
  * codes cuBLASLt does (dev_mm_codes). */

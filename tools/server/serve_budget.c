@@ -52,7 +52,7 @@ static size_t block_there(const budget_gpu *g, const arch_config *c, int block_s
     size_t n = 0;
     own.kv_heads /= g->ranks;
     for (int64_t l = c->layers - g->layers; l < c->layers; l++)
-        n += kv_layer_bytes(&own, l, block_size, d, KV_ON_DEVICE);
+        n += kv_layer_bytes(&own, l, block_size, d);
     return n;
 }
 
@@ -85,7 +85,7 @@ static lq_status place(budget_model *both, const foot_model *m, const eng_opts *
     how.beside = eng_beside(asked);
     model_share share = load_share(c, &how);
     share.spare = strcmp(on->device, "auto") == 0;
-    s = foot_sizes(&z, layer, m, NULL, g->ranks, err);
+    s = foot_sizes(&z, layer, m, NULL, g->ranks, share.half, err);
     if (!s) s = model_choose_layers(&g->layers, &z, &share, g->name, g->ranks, g->room, err);
     if (!s) s = foot_weigh_last(&there, m, NULL, g->layers, 1, err);
     if (!s) {
@@ -157,8 +157,8 @@ static lq_status decide(budget *b, const budget_model *m, const eng_opts *want, 
     need->step += exchanged(m, &b->engine);
     if (gpu) divide(b, need, c, &kv);
     b->kv_blocks = kv.n_blocks;
-    b->kv_token_bytes = kv_token_bytes(c, o.kv, KV_ON_HOST);
-    if (o.draft) b->kv_token_bytes += kv_token_bytes(o.draft->cfg, o.kv, KV_ON_HOST);
+    b->kv_token_bytes = kv_token_bytes(c, o.kv);
+    if (o.draft) b->kv_token_bytes += kv_token_bytes(o.draft->cfg, o.kv);
     b->states = kv.n_states;
     b->windows = kv.n_windows;
     b->window_bytes = kv_window_bytes(c, kv.block_size, o.kv);

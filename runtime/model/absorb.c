@@ -1,7 +1,5 @@
-/* runtime/forward/forward_absorb.c - the two halves of R_KV_B as the factors that absorbed MLA multiplies by:
- * of each head its rows of keys, turned, and its rows of values. Dense, so that a product with either
- * is exact whatever the codes of R_KV_B are. */
-#include "runtime/forward/forward_impl.h"
+/* runtime/model/absorb.c - see absorb.h. */
+#include "runtime/model/absorb.h"
 
 #include "formats/source/source.h"
 #include "formats/tensor/tiles.h"
@@ -14,7 +12,7 @@ static qt_tensor dense(const void *data, lq_dtype d, int64_t N, int64_t K)
     return t;
 }
 
-size_t fwd_absorb_bytes(const arch_config *c)
+size_t model_absorb_bytes(const arch_config *c)
 {
     if (!c->w.mla) return 0;
     const qt_tensor k = dense(NULL, LQ_F32, c->kv_lora, c->nope_dims),
@@ -23,15 +21,25 @@ size_t fwd_absorb_bytes(const arch_config *c)
     return (size_t)c->heads * packed + 256;
 }
 
-size_t fwd_absorb_scratch(const arch_config *c)
+void model_absorb_head(size_t *k, size_t *v, const arch_config *c, const qt_scheme *kv_b, bool half)
+{
+    const lq_dtype d = kv_b->kind == QT_DENSE ? kv_b->dtype : half ? LQ_F16 : LQ_F32;
+    const qt_tensor keys = dense(NULL, d, c->kv_lora, c->nope_dims),
+                    values = dense(NULL, d, c->v_dim, c->kv_lora);
+    *k = mm_pack_bytes(&keys);
+    *v = mm_pack_bytes(&values);
+}
+
+size_t model_absorb_scratch(const arch_config *c)
 {
     if (!c->w.mla) return 0;
     const size_t one = (size_t)(c->heads * (c->nope_dims + c->v_dim) * c->kv_lora) * sizeof(float);
-    return 4 * one + 4096; /* portable, as floats, and one head's turned */
+    return 4 * one + 4096; /* portable, as floats, as halves, and one head's turned */
 }
 
-/* All of R_KV_B, in rows, as it is or as f32. */
-static lq_status rows_of(qt_tensor *out, const qt_tensor *tiles, lq_arena *tmp, lq_err *err)
+/* All of R_KV_B, in rows, as it is or, of codes, as floats. */
+static lq_status rows_of(qt_tensor *out, const qt_tensor *tiles, bool half, lq_arena *tmp,
+                         lq_err *err)
 {
     qt_tensor plain = *tiles;
     void *w[QT_N_PLANES];
@@ -47,18 +55,23 @@ static lq_status rows_of(qt_tensor *out, const qt_tensor *tiles, lq_arena *tmp, 
     if (!f) return lq_fail(err, LQ_ENOMEM, "absorbed attention: out of memory");
     qt_dequant(f, &plain, 0, plain.N);
     *out = dense(f, LQ_F32, plain.N, plain.K);
+    if (!half) return LQ_OK;
+    uint16_t *h = lq_push(tmp, (size_t)(plain.N * plain.K) * sizeof *h);
+    if (!h) return lq_fail(err, LQ_ENOMEM, "absorbed attention: out of memory");
+    lq_from_f32(h, f, LQ_F16, (size_t)(plain.N * plain.K));
+    *out = dense(h, LQ_F16, plain.N, plain.K);
     return LQ_OK;
 }
 
-lq_status fwd_absorb(fwd_absorbed *out, const arch_config *c, const model_linear *kv_b, lq_arena *a,
-                     lq_arena *tmp, pool *p, lq_err *err)
+lq_status model_absorb(model_absorbed *out, const arch_config *c, const model_linear *kv_b,
+                       bool half, lq_arena *a, lq_arena *tmp, pool *p, lq_err *err)
 {
     const int64_t H = c->heads, nope = c->nope_dims, V = c->v_dim, K = c->kv_lora;
     qt_tensor all;
     out->k = lq_push(a, (size_t)H * sizeof *out->k);
     out->v = lq_push(a, (size_t)H * sizeof *out->v);
     const size_t mark = lq_arena_mark(tmp);
-    lq_status s = out->k && out->v ? rows_of(&all, &kv_b->w.t, tmp, err) : LQ_ENOMEM;
+    lq_status s = out->k && out->v ? rows_of(&all, &kv_b->w.t, half, tmp, err) : LQ_ENOMEM;
     const size_t size = s ? 0 : lq_dtype_bytes(all.scheme.dtype);
     uint8_t *turned = s ? NULL : lq_push(tmp, (size_t)(nope * K) * size);
     if (!s && !turned) s = LQ_ENOMEM;
