@@ -54,8 +54,10 @@ typedef struct {
 
 enum { FCFS, PRIORITY };
 enum {
-    SAVE_SECONDS = 1
-}; /* that the KV cache has to go to disk, whatever --shutdown-timeout has left */
+    SAVE_SECONDS =
+        1, /* that the KV cache has to go to disk, whatever --shutdown-timeout has left */
+    GIVE_UP_SECONDS = 10 /* other ranks that do not answer are waited for */
+};
 static const char *const schedulings[] = { "fcfs", "priority", NULL };
 
 #define F(field) offsetof(serve_opts, field)
@@ -741,7 +743,8 @@ static lq_status serve_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (served) s = wait_for_stop(&v, c, err);
     if (served && s && follow_ranks()) stay_lost(c->job);
     if (served) drain(&v);
-    follow_give_up();
+    follow_give_up(GIVE_UP_SECONDS +
+                   (served && !s ? (int)o->shutdown_timeout : 0)); /* blocks may go to disk */
     close_all(&v);
     return s;
 }

@@ -5,6 +5,7 @@
 #include "base/version.h"
 #include "kernels/ops.h"
 #include "runtime/model/kv_store.h"
+#include "runtime/model/part.h"
 
 #include <cjson/cJSON.h>
 #include <nettle/sha2.h>
@@ -82,6 +83,7 @@ lq_status disk_identity(uint64_t of[2], const eng_opts *o, const model *m, lq_er
     lq_buf_printf(&b, "llmq %s kernels %s weights %s activations %d kv %s block %d\n", LLMQ_VERSION,
                   k_name(), weights, (int)o->acts, kv_types_text(o->kv), o->block_size);
     say_device(&b, m->on);
+    if (model_processes(m) > 1) lq_buf_printf(&b, "over %d processes\n", model_processes(m));
     if (text) lq_buf_puts(&b, text);
     const lq_status s = b.oom || !text ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
     if (!s) disk_hash(of, b.p, b.n);
@@ -149,8 +151,8 @@ static void take_out(disk *d, int32_t b, kv_part part, uint8_t *to)
 {
     flights *f = &d->due;
     const bool room = !on_of(d) || grow(&f->put, f->n_put, &f->cap_put, sizeof *f->put);
-    if (room) kv_block_read(d->kv, b, part, to);
-    if (!room)
+    const bool read = room && kv_block_read(d->kv, b, part, to);
+    if (!read)
         kvd_put_drop(d->files, to);
     else if (on_of(d))
         f->put[f->n_put++] = to;

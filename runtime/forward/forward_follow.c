@@ -20,6 +20,8 @@ typedef struct {
     kv_run *runs;         /* [max_seqs] */
     lora_adapter **loras; /* [n_loras] by rank 0's numbers */
     int n_loras;
+    uint8_t *piece; /* own of a block or slot */
+    size_t piece_cap;
 } follower;
 
 static lq_status no_plan(lq_err *err)
@@ -78,7 +80,14 @@ static lq_status open_pass(follower *f, lq_err *err)
     lq_err others;
     const lq_status all = comm_agree(f->c, s, &who, &others);
     if (!s && all) *err = others;
-    return s ? s : all == LQ_EIO || all == LQ_EINTR ? all : LQ_OK; /* rank 0 decides what follows */
+    if (all)
+        return s                                  ? s
+               : all == LQ_EIO || all == LQ_EINTR ? all
+                                                  : LQ_OK; /* rank 0 decides what follows */
+    size_t own[KV_PARTS];
+    for (int i = 0; i < KV_PARTS; i++)
+        own[i] = kv_own_bytes(f->kv, (kv_part)i);
+    return comm_gather(f->c, 0, own, sizeof own, NULL, err);
 }
 
 static lq_status room_for_lora(follower *f, int number, lq_err *err)
@@ -151,15 +160,42 @@ static const uint8_t *read_item(follower *f, int i, const uint8_t *at, lq_err *e
     return at + (size_t)t.n * sizeof(int32_t);
 }
 
-static lq_status follow_step(follower *f, const fwd_word *w, lq_err *err)
+/* Returns what follows them in the plan. */
+static const uint8_t *make_copies(follower *f, const fwd_word *w)
 {
     const uint8_t *at = f->plan;
-    const float *logits;
     for (int64_t i = 0; i < w->n_copies; i++) {
         kv_copy one;
         at = take(&one, at, sizeof one);
         kv_make_copy(f->kv, one);
     }
+    return at;
+}
+
+/* A part of a block, to rank 0 or from it. */
+static lq_status move_kv(follower *f, const fwd_word *w, lq_err *err)
+{
+    const size_t n = kv_own_bytes(f->kv, w->part);
+    (void)make_copies(f, w);
+    if (n > f->piece_cap) {
+        uint8_t *more = realloc(f->piece, n);
+        if (!more) return no_plan(err);
+        f->piece = more;
+        f->piece_cap = n;
+    }
+    if (w->kind == FWD_WORD_KV_OUT) {
+        kv_move_own(f->kv, w->part, w->n_items, f->piece, NULL);
+        return comm_send(f->c, 0, FWD_TAG_KV, f->piece, n, err);
+    }
+    const lq_status s = comm_recv(f->c, 0, FWD_TAG_KV, f->piece, n, err);
+    if (!s) kv_move_own(f->kv, w->part, w->n_items, NULL, f->piece);
+    return s;
+}
+
+static lq_status follow_step(follower *f, const fwd_word *w, lq_err *err)
+{
+    const uint8_t *at = make_copies(f, w);
+    const float *logits;
     for (int i = 0; i < w->n_items; i++)
         if (!(at = read_item(f, i, at, err))) return LQ_ENOMEM;
     return fwd_step(f->fwd, f->items, w->n_items, &logits, err);
@@ -173,6 +209,9 @@ static lq_status obey(follower *f, const fwd_word *w, lq_err *err)
         return open_pass(f, err);
     case FWD_WORD_STEP:
         return follow_step(f, w, err);
+    case FWD_WORD_KV_OUT:
+    case FWD_WORD_KV_IN:
+        return move_kv(f, w, err);
     case FWD_WORD_LORA:
         return take_lora(f, w, err);
     case FWD_WORD_ALIVE:
@@ -197,5 +236,6 @@ lq_status fwd_follow(const model *m, pool *p, lq_err *err)
     }
     close_pass(&f);
     free(f.plan);
+    free(f.piece);
     return s;
 }

@@ -435,16 +435,20 @@ typedef enum {
     FWD_WORD_OPEN,
     FWD_WORD_STEP,
     FWD_WORD_LORA,
+    FWD_WORD_KV_OUT,
+    FWD_WORD_KV_IN,
     FWD_WORD_CLOSE,
     FWD_WORD_ALIVE,
     FWD_WORD_END
 } fwd_word_kind;
 typedef struct {
     fwd_word_kind kind;
-    int n_items; /* FWD_WORD_LORA: its number */
+    int n_items; /* FWD_WORD_LORA: its number; FWD_WORD_KV_...: the block or slot */
+    kv_part part;
     int64_t n_copies;
     size_t bytes; /* that follow */
 } fwd_word;
+enum { FWD_TAG_COLUMNS = 1, FWD_TAG_LOGITS, FWD_TAG_KV }; /* of messages between ranks */
 /* An item; its blocks, its blocks of windows and its ids follow. */
 typedef struct {
     int64_t n, pos0, logits_from, seq_len, n_blocks, near_from, near_to;
@@ -471,7 +475,8 @@ struct fwd_parts {
     int64_t n_copies, cap_copies;
     lora_adapter **loras; /* [n_loras] that the others have, by number; NULL: it is free */
     int n_loras;
-    bool led; /* the others have heard of this pass */
+    size_t (*kv_bytes)[KV_PARTS]; /* [ranks] kv_own_bytes of each, on rank 0 */
+    bool led;                     /* the others have heard of this pass */
 };
 lq_status fwd_parts_open(fwd_parts *p, const model_part *part, const fwd_opts *o, lq_err *err);
 void fwd_parts_close(fwd_parts *p);

@@ -12,8 +12,6 @@
 
 #include <stdlib.h>
 
-enum { TAG_COLUMNS = 1, TAG_LOGITS = 2 };
-
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* Floats of a row that o, down and experts' down read. */
@@ -60,6 +58,7 @@ void fwd_parts_close(fwd_parts *p)
     for (int i = 0; i < p->n_loras; i++)
         lora_unref(p->loras[i]);
     free(p->loras);
+    free(p->kv_bytes);
     p->part = NULL;
 }
 
@@ -98,12 +97,12 @@ void fwd_put_together(const fwd_rows *r, float *to, int64_t ldt, const float *ow
         if (i == me) continue;
         in[i] = one ? to + x->at[i] : at;
         at += R * (x->at[i + 1] - x->at[i]);
-        s = comm_start_recv(c, &p->moves[moves++], i, TAG_COLUMNS, in[i], bytes_of(x, i, R),
+        s = comm_start_recv(c, &p->moves[moves++], i, FWD_TAG_COLUMNS, in[i], bytes_of(x, i, R),
                             &p->why);
     }
     for (int k = 1; k < n && !s; k++) { /* to different ones at first */
-        s = comm_start_send(c, &p->moves[moves++], (me + k) % n, TAG_COLUMNS, one ? own : p->out,
-                            bytes_of(x, me, R), &p->why);
+        s = comm_start_send(c, &p->moves[moves++], (me + k) % n, FWD_TAG_COLUMNS,
+                            one ? own : p->out, bytes_of(x, me, R), &p->why);
         p->sent += bytes_of(x, me, R);
     }
     if (!s) s = comm_wait(c, p->moves, moves, &p->why);
@@ -172,12 +171,13 @@ void fwd_gather_logits(const fwd_rows *r, float *logits, int64_t n)
     const int64_t V = arch_words(m->whole);
     lq_status s = p->bad;
     if (!s && m->rank) {
-        s = comm_send(m->c, 0, TAG_LOGITS, p->out, bytes_of(x, m->rank, n), &p->why);
+        s = comm_send(m->c, 0, FWD_TAG_LOGITS, p->out, bytes_of(x, m->rank, n), &p->why);
         p->sent += bytes_of(x, m->rank, n);
     }
     float *at = p->in;
     for (int i = 1; i < m->ranks && !s && !m->rank; i++) {
-        s = comm_start_recv(m->c, &p->moves[i - 1], i, TAG_LOGITS, at, bytes_of(x, i, n), &p->why);
+        s = comm_start_recv(m->c, &p->moves[i - 1], i, FWD_TAG_LOGITS, at, bytes_of(x, i, n),
+                            &p->why);
         at += n * (x->at[i + 1] - x->at[i]);
     }
     if (!s && !m->rank) s = comm_wait(m->c, p->moves, (size_t)m->ranks - 1, &p->why);

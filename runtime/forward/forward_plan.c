@@ -3,6 +3,8 @@
  *
  *   FWD_WORD_OPEN    fwd_open: fwd_opts, kv_opts; all then say whether they could
  *   FWD_WORD_LORA    an adapter that an item will have, whole, and its number; without bytes: it is no more needed
+ *   FWD_WORD_KV_OUT  blocks to copy; then each sends its own of a block to rank 0
+ *   FWD_WORD_KV_IN   the same, which rank 0 sends
  *   FWD_WORD_STEP    fwd_begin: blocks to copy, then for each item its numbers, its tables and its ids
  *   FWD_WORD_CLOSE   fwd_close
  *   FWD_WORD_ALIVE   all say that they are there
@@ -26,15 +28,20 @@ static bool put(fwd_bytes_of *b, const void *p, size_t n)
     return true;
 }
 
-/* The word and the plan that it speaks of. */
+/* The word and the bytes that it speaks of. */
+static lq_status tell_word(fwd_parts *p, fwd_word *w, uint8_t *bytes, lq_err *err)
+{
+    comm *c = p->part->c;
+    lq_status s = comm_broadcast(c, 0, w, sizeof *w, err);
+    if (!s && w->bytes) s = comm_broadcast(c, 0, bytes, w->bytes, err);
+    p->sent += sizeof *w + w->bytes;
+    return s;
+}
+
 static lq_status tell(fwd_parts *p, fwd_word_kind kind, int n_items, int64_t n_copies, lq_err *err)
 {
     fwd_word w = { .kind = kind, .n_items = n_items, .n_copies = n_copies, .bytes = p->plan.n };
-    comm *c = p->part->c;
-    lq_status s = comm_broadcast(c, 0, &w, sizeof w, err);
-    if (!s && w.bytes) s = comm_broadcast(c, 0, p->plan.bytes, w.bytes, err);
-    p->sent += sizeof w + w.bytes;
-    return s;
+    return tell_word(p, &w, p->plan.bytes, err);
 }
 
 static lq_status all_well(const fwd_parts *p, lq_status mine, lq_err *err)
@@ -51,12 +58,8 @@ static lq_status all_well(const fwd_parts *p, lq_status mine, lq_err *err)
 /* ---- adapters ---- */
 static lq_status tell_lora(fwd_parts *p, int number, const lora_adapter *l, lq_err *err)
 {
-    const fwd_word w = { .kind = FWD_WORD_LORA, .n_items = number, .bytes = l ? l->n_wire : 0 };
-    comm *c = p->part->c;
-    fwd_word told = w;
-    lq_status s = comm_broadcast(c, 0, &told, sizeof told, err);
-    if (!s && l) s = comm_broadcast(c, 0, l->wire, l->n_wire, err);
-    p->sent += sizeof w + w.bytes;
+    fwd_word w = { .kind = FWD_WORD_LORA, .n_items = number, .bytes = l ? l->n_wire : 0 };
+    const lq_status s = tell_word(p, &w, l ? l->wire : NULL, err);
     return s ? s : all_well(p, LQ_OK, err);
 }
 
@@ -123,6 +126,64 @@ static void note_copy(void *user, kv_copy c)
     p->copies[p->n_copies++] = c;
 }
 
+/* ---- blocks that are kept elsewhere ---- */
+static lq_status tell_part(fwd_parts *p, fwd_word_kind kind, kv_part part, int32_t i)
+{
+    p->plan.n = 0;
+    if (p->bad) return p->bad;
+    if (!put(&p->plan, p->copies, (size_t)p->n_copies * sizeof *p->copies))
+        return lq_fail(&p->why, LQ_ENOMEM, "ranks: no memory for a plan");
+    fwd_word w = {
+        .kind = kind, .n_items = i, .part = part, .n_copies = p->n_copies, .bytes = p->plan.n
+    };
+    p->n_copies = 0;
+    return tell_word(p, &w, p->plan.bytes, &p->why);
+}
+
+static bool read_others(void *user, kv_part part, int32_t i, void *theirs)
+{
+    fwd_parts *p = user;
+    uint8_t *to = theirs;
+    if (part == KV_STATE) return true;
+    lq_status s = tell_part(p, FWD_WORD_KV_OUT, part, i);
+    for (int r = 1; r < p->part->ranks && !s; r++) {
+        s = comm_recv(p->part->c, r, FWD_TAG_KV, to, p->kv_bytes[r][part], &p->why);
+        to += p->kv_bytes[r][part];
+    }
+    return !fwd_parts_failed(p, s);
+}
+
+static bool write_others(void *user, kv_part part, int32_t i, const void *own, const void *theirs)
+{
+    fwd_parts *p = user;
+    const uint8_t *from = part == KV_STATE ? own : theirs;
+    lq_status s = tell_part(p, FWD_WORD_KV_IN, part, i);
+    for (int r = 1; r < p->part->ranks && !s; r++) {
+        s = comm_send(p->part->c, r, FWD_TAG_KV, from, p->kv_bytes[r][part], &p->why);
+        from += part == KV_STATE ? 0 : p->kv_bytes[r][part];
+        p->sent += p->kv_bytes[r][part];
+    }
+    return !fwd_parts_failed(p, s);
+}
+
+/* How much each has of a block. */
+static lq_status know_others(fwd_parts *p, kv_cache *kv, lq_err *err)
+{
+    size_t own[KV_PARTS];
+    kv_others o = { .read = read_others, .write = write_others, .user = p };
+    p->kv_bytes = calloc((size_t)p->part->ranks, sizeof *p->kv_bytes);
+    if (!p->kv_bytes) return lq_fail(err, LQ_ENOMEM, "ranks: no memory for their sizes");
+    for (int k = 0; k < KV_PARTS; k++)
+        own[k] = kv_own_bytes(kv, (kv_part)k);
+    const lq_status s = comm_gather(p->part->c, 0, own, sizeof own, p->kv_bytes, err);
+    for (int r = 1; r < p->part->ranks; r++)
+        for (int k = 0; k < KV_PARTS; k++)
+            o.bytes[k] += k == KV_STATE ? 0 : p->kv_bytes[r][k];
+    if (!s) kv_on_others(kv, &o);
+    return s;
+}
+
+/* ---- a pass ---- */
 lq_status fwd_lead_open(fwd_parts *p, kv_cache *kv, const fwd_opts *o, lq_err *err)
 {
     kv_opts k = *kv_options(kv);
@@ -133,6 +194,7 @@ lq_status fwd_lead_open(fwd_parts *p, kv_cache *kv, const fwd_opts *o, lq_err *e
     lq_status s = tell(p, FWD_WORD_OPEN, 0, 0, err);
     p->led = !s;
     if (!s) s = all_well(p, LQ_OK, err);
+    if (!s) s = know_others(p, kv, err);
     if (!s) kv_on_copy(kv, note_copy, p);
     return s;
 }

@@ -62,6 +62,7 @@ struct kv_cache {
     void *leaves_user;
     void (*copied)(void *user, kv_copy c); /* may be NULL */
     void *copied_user;
+    kv_others others; /* zero: there are none */
 };
 
 /* A power of two, at least twice the blocks. */
@@ -870,6 +871,11 @@ void kv_truncate(kv_cache *kv, kv_seq *s, int64_t tokens)
 
 size_t kv_part_bytes(const kv_cache *kv, kv_part part)
 {
+    return kv_own_bytes(kv, part) + kv->others.bytes[part];
+}
+
+size_t kv_own_bytes(const kv_cache *kv, kv_part part)
+{
     const kv_memory m = memory_of(kv);
     return part == KV_STATE ? (size_t)kv->states.floats * sizeof(float) : kv_move_bytes(&m, part);
 }
@@ -896,22 +902,41 @@ void kv_on_copy(kv_cache *kv, void (*copied)(void *user, kv_copy c), void *user)
     kv->copied_user = user;
 }
 
-/* Between the cache and one piece of memory. */
-static void move_part(const kv_cache *kv, int32_t b, kv_part part, void *to, const void *from)
+void kv_on_others(kv_cache *kv, const kv_others *o) { kv->others = *o; }
+
+void kv_move_own(const kv_cache *kv, kv_part part, int32_t i, void *to, const void *from)
 {
-    const size_t i = (size_t)(part == KV_NEAR ? kv->windows.kept[b] - 1 : b);
     const kv_memory m = memory_of(kv);
     if (part == KV_STATE) {
-        float *state = kv_state_data(&kv->states, kv->blocks[b].state - 1);
-        memcpy(to ? to : state, to ? state : from, kv_part_bytes(kv, part));
+        float *state = kv_state_data(&kv->states, i);
+        memcpy(to ? to : state, to ? state : from, kv_own_bytes(kv, part));
     } else {
-        kv_move(&m, part, i, to, from);
+        kv_move(&m, part, (size_t)i, to, from);
     }
 }
 
-void kv_block_read(const kv_cache *kv, int32_t b, kv_part part, void *to)
+static int32_t place_of(const kv_cache *kv, int32_t b, kv_part part)
 {
-    move_part(kv, b, part, to, NULL);
+    return part == KV_NEAR    ? kv->windows.kept[b] - 1
+           : part == KV_STATE ? kv->blocks[b].state - 1
+                              : b;
+}
+
+bool kv_block_read(const kv_cache *kv, int32_t b, kv_part part, void *to)
+{
+    const kv_others *o = &kv->others;
+    const int32_t i = place_of(kv, b, part);
+    kv_move_own(kv, part, i, to, NULL);
+    return !o->read || o->read(o->user, part, i, (uint8_t *)to + kv_own_bytes(kv, part));
+}
+
+static bool write_part(const kv_cache *kv, int32_t b, kv_part part, const void *from)
+{
+    const kv_others *o = &kv->others;
+    const int32_t i = place_of(kv, b, part);
+    kv_move_own(kv, part, i, NULL, from);
+    return !o->write ||
+           o->write(o->user, part, i, from, (const uint8_t *)from + kv_own_bytes(kv, part));
 }
 
 kv_findable kv_block_find(const kv_cache *kv, int32_t b)
@@ -958,11 +983,10 @@ static bool put_rows(kv_cache *kv, kv_link *x, const kv_link *at, const int32_t 
     if (b == NONE) {
         if (!at->root) hold_block(kv, at->block); /* it is not what has to go */
         b = kv_free_blocks(kv) ? take_block(kv) : NONE;
-        if (b != NONE) {
-            move_part(kv, b, KV_ROWS, NULL, data);
-            enter(kv, b, &l, ids, depth);
-            drop_block(kv, b);
-        }
+        const bool put = b != NONE && write_part(kv, b, KV_ROWS, data);
+        if (put) enter(kv, b, &l, ids, depth);
+        if (b != NONE) drop_block(kv, b);
+        if (!put) b = NONE;
         if (!at->root) drop_block(kv, at->block);
     }
     if (b == NONE) return false;
@@ -988,6 +1012,5 @@ bool kv_link_put(kv_cache *kv, kv_link *x, const kv_link *at, const int32_t *ids
     } else if (kv_windows_keep(&kv->windows, b) == KV_NO_SLOT) {
         return false;
     }
-    move_part(kv, b, part, NULL, data);
-    return true;
+    return write_part(kv, b, part, data);
 }

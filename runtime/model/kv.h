@@ -137,7 +137,8 @@ typedef struct {
     int64_t depth;         /* blocks before it */
     unsigned parts;        /* that are there */
 } kv_findable;
-void kv_block_read(const kv_cache *kv, int32_t block, kv_part part, void *to);
+/* False: the other processes' part of it did not come. */
+bool kv_block_read(const kv_cache *kv, int32_t block, kv_part part, void *to);
 kv_findable kv_block_find(const kv_cache *kv, int32_t block);
 /* The block of no sequence that was used before (newer: after) b; b < 0: the newest (oldest) one. < 0:
  * there is none. */
@@ -177,6 +178,21 @@ typedef struct {
 } kv_run_slots;
 kv_run_slots kv_slots_of_run(const kv_cache *kv, const kv_run *run);
 kv_run kv_run_of_slots(const kv_cache *kv, const kv_run_slots *s);
+
+/* Of a cache that has a part of the heads, and others the rest: what kept parts have of theirs behind this one's own.
+ * States are whole everywhere. */
+typedef struct {
+    size_t bytes[KV_PARTS];
+    /* i: the block, of KV_NEAR and KV_STATE the slot. theirs: [bytes]; own: what this one has of it. False: they
+     * cannot be reached. */
+    bool (*read)(void *user, kv_part part, int32_t i, void *theirs);
+    bool (*write)(void *user, kv_part part, int32_t i, const void *own, const void *theirs);
+    void *user;
+} kv_others;
+void kv_on_others(kv_cache *kv, const kv_others *o);
+size_t kv_own_bytes(const kv_cache *kv, kv_part part);
+/* This process's own of block or slot i, to `to` or from `from`; the other is NULL. */
+void kv_move_own(const kv_cache *kv, kv_part part, int32_t i, void *to, const void *from);
 
 /* K and V of all blocks become zeros, written one by one: memory that was touched. */
 void kv_zero(kv_cache *kv);

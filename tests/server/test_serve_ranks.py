@@ -91,6 +91,32 @@ def test_answers_are_the_bytes_of_one_process(llmq, tmp_path, alone, n, model):
     assert all(log.read() == "" for log in r.logs[1:]), "rank 0 alone speaks"
 
 
+WINDOWS = ROOT / "tests/golden/arch/gemma3"
+
+
+@pytest.mark.parametrize("model, n", [(DENSE, 2), (DENSE, 3), (HYBRID, 2), (WINDOWS, 2)], ids=lambda x: getattr(x, "name", str(x)))
+def test_the_cache_on_disk_has_the_blocks_of_all_ranks(llmq, tmp_path, model, n):
+    args = ["--kv-cache-dir", tmp_path / "kv", "--kv-cache-disk", "64M", "--max-num-seqs", 2, "--block-size", 8]
+    prompts = [[1] + [(i * 7 + k * (i + 3)) % 50 + 3 for k in range(100)] for i in range(8)]
+
+    def ask(server, prompt):
+        a = server.post_json("/v1/completions", {"model": model.name, "prompt": prompt, "max_tokens": 6, "temperature": 0, "logprobs": 3,
+                                                 "return_token_ids": True, "ignore_eos": True})
+        return a["choices"], a["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    with Ranks(llmq, tmp_path, 1, model, "--no-enable-prefix-caching") as r:
+        alone = [ask(r.server, p)[0] for p in prompts]
+    small = ["--kv-cache-memory", llmq.json("serve", model, *args, "--dry-run")["kv_bytes_per_token"] * 8 * 40 // (1 if model == HYBRID else n)]  # states are whole everywhere
+    for cached in (False, True, True):  # the first server leaves blocks behind, also where its memory is too small
+        with Ranks(llmq, tmp_path, n, model, *args, *small) as r:
+            for p, want in zip(prompts, alone):
+                got, found = ask(r.server, p)
+                assert got == want and (found > 40) == cached, (found, r.server.output())
+            assert r.server.stop() == 0, r.server.output()
+            assert [p.wait(LIMIT) for p in r.others] == [0] * (n - 1)
+            assert "lost" not in r.server.output()
+
+
 LORA = ROOT / "tests/golden/lora"
 
 
@@ -210,7 +236,7 @@ def test_a_signal_to_all_lets_running_requests_finish(llmq, tmp_path):
 
 
 @pytest.mark.parametrize("option", [["--device", "cuda"], ["--gpu-layers", "1"],
-                                    ["--speculative-model", DENSE], ["--kv-cache-dir", ".", "--kv-cache-disk", "1M"]],
+                                    ["--speculative-model", DENSE]],
                          ids=lambda o: o[0])
 def test_options_that_ranks_cannot_have_are_refused_by_name(llmq, tmp_path, option):
     env = {**os.environ, "LLMQ_RANKS": "2", "LLMQ_RANK_SOCKETS": f"{tmp_path}/r"}

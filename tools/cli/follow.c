@@ -24,9 +24,8 @@ size_t follow_memory(void) { return ranks.c ? ranks.memory : machine_memory(); }
 static lq_status check_options(const cmd_ctx *c, lq_err *err)
 {
     static const char *const alone[] = {
-        "gpu-layers",   "tensor-parallel-size", "speculative-model",
-        "kv-cache-dir", "speculative-mtp",      "models",
-        "ref",          "quantize-cache",       "quantize"
+        "gpu-layers", "tensor-parallel-size", "speculative-model", "speculative-mtp", "models",
+        "ref",        "quantize-cache",       "quantize"
     };
     for (size_t i = 0; i < LQ_COUNT(alone); i++)
         if (opt_given(c, alone[i]))
@@ -93,19 +92,18 @@ static lq_status meet(lq_err *err)
     return s;
 }
 
-/* Seconds after which who waits for a rank gives up. */
-static void *give_up_later(void *stop)
+static void *give_up_later(void *seconds)
 {
-    enum { SECONDS = 10 };
-    nanosleep(&(struct timespec){ .tv_sec = SECONDS }, NULL);
-    atomic_store((atomic_int *)stop, 1);
+    nanosleep(&(struct timespec){ .tv_sec = (time_t)(intptr_t)seconds }, NULL);
+    atomic_store(&ranks.stop, 1);
     return NULL;
 }
 
-void follow_give_up(void)
+void follow_give_up(int seconds)
 {
     pthread_t t;
-    if (ranks.c && pthread_create(&t, NULL, give_up_later, &ranks.stop) == 0) pthread_detach(t);
+    if (ranks.c && pthread_create(&t, NULL, give_up_later, (void *)(intptr_t)seconds) == 0)
+        pthread_detach(t);
 }
 
 lq_status follow_start(bool *over, const cmd_ctx *c, const opt_model *o, lq_err *err)

@@ -12,8 +12,8 @@
 lq_status follow_start(bool *over, const cmd_ctx *c, const opt_model *o, lq_err *err);
 /* Of this process, after that; NULL: it is the only one. */
 comm *follow_ranks(void);
-/* On rank 0, before a model is closed: who waits for a rank that does not answer is to give up soon. */
-void follow_give_up(void);
+/* On rank 0, before a model is closed: who waits for a rank that does not answer is to give up after so many seconds. */
+void follow_give_up(int seconds);
 /* Threads of each process: --threads, or its share of the processors; 0: all of them. */
 int follow_threads(const cmd_ctx *c);
 /* Of the memory that is free the part of each rank, where it is least; 0: nobody knows. All ranks' follow_open asks. */

@@ -154,6 +154,7 @@ static lq_status decide(budget *b, const budget_model *m, const eng_opts *want, 
     lq_status s = eng_size(&b->engine, &kv, c, &o, gpu, c->layers - b->gpu.layers, err);
     if (s) return s;
     eng_need_of(need, c, &b->engine, &kv, threads);
+    if (b->ranks > 1) need->disk *= (size_t)b->ranks; /* rank 0 has all parts of a block there */
     need->step += exchanged(m, &b->engine);
     if (gpu) divide(b, need, c, &kv);
     b->kv_blocks = kv.n_blocks;
