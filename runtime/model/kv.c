@@ -1,12 +1,4 @@
-/* runtime/model/kv.c - see kv.h.
- *
- * One mapping (or piece of device memory; or one of each, for the layers that run there) holds, for
- * each layer, the K and then the V of block after block; their rows may be of different widths, and
- * layers of different sizes:
- *
- *     [layer][block][K, V][kv head][slot][row_bytes]
- *
- * so that neighbouring blocks of a layer are neighbours in memory. Three states of a block:
+/* runtime/model/kv.c - see kv.h; the memory is kv_memory.c. Three states of a block:
  *
  *     held    ref > 0                    some sequence's table names it
  *     cached  ref = 0, findable          in the LRU list, oldest first out
@@ -18,14 +10,12 @@
 #include "runtime/model/kv.h"
 
 #include "base/hash.h"
-#include "base/os.h"
 #include "runtime/model/kv_move.h"
 #include "runtime/model/kv_state.h"
 #include "runtime/model/kv_window.h"
 
 #include <assert.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 enum { NONE = -1, MAX_BLOCK = KV_MAX_BLOCK };
 
@@ -42,12 +32,8 @@ typedef struct {
 
 struct kv_cache {
     kv_opts opts;
-    int64_t layers, table_cap;
-    kv_place *place;             /* [layers] */
-    uint8_t *data;               /* of the layers before opts.first */
-    uint8_t *data_on[DEV_RANKS]; /* of the others, on each device: K and V of its own heads */
-    bool alike;                  /* each has the same */
-    size_t data_bytes, on_bytes;
+    int64_t table_cap;
+    kv_memory memory;
     block *blocks;
     int32_t *tokens; /* [n_blocks, block_size] of findable blocks */
     int32_t *free_stack;
@@ -95,67 +81,6 @@ static void hash_words(uint64_t out[2], const void *data, size_t n)
     memcpy(out, h.b, sizeof h.b);
 }
 
-static lq_status take_device(kv_cache *kv, size_t n, lq_err *err)
-{
-    int r = 0;
-    kv->on_bytes = n;
-    for (dev *on = kv->opts.on; on; on = on->peer, r++) {
-        void *p;
-        lq_status s = dev_take(&p, on, n, "the KV cache needs", err);
-        if (s) return s;
-        kv->data_on[r] = p;
-    }
-    return LQ_OK;
-}
-
-static lq_status map_host(kv_cache *kv, size_t n, lq_err *err)
-{
-    void *p = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        return lq_fail(err, LQ_ENOMEM, "KV cache: no memory for %zu bytes in %lld blocks", n,
-                       (long long)kv->opts.n_blocks);
-    os_huge_pages(p, n);
-    kv->data = p;
-    kv->data_bytes = n;
-    return LQ_OK;
-}
-
-/* Where each layer is, on the host and on the device each from 0 on; how much that is of each. */
-static lq_status place_layers(kv_cache *kv, const arch_config *c, size_t *host, size_t *on,
-                              lq_err *err)
-{
-    const kv_opts *o = &kv->opts;
-    size_t all, one = 0;
-    *host = *on = 0;
-    for (int64_t i = 0; i < c->layers; i++)
-        one += kv_layer_bytes(c, i, o->block_size, o->dtype);
-    if (!lq_mul(one, (size_t)o->n_blocks, &all))
-        return lq_fail(err, LQ_ENOMEM, "KV cache: %lld blocks do not fit in memory",
-                       (long long)o->n_blocks);
-    for (int64_t i = 0; i < c->layers; i++) {
-        const int64_t back = c->layer[i].kv_back;
-        const bool here = i < o->first, near = o->n_windows && kv_has_window(c, i);
-        size_t *side = here ? host : on;
-        kv->place[i] = (kv_place){ .at = *side,
-                                   .k_bytes = kv_key_bytes(c, i, o->block_size, o->dtype),
-                                   .stride = kv_layer_bytes(c, i, o->block_size, o->dtype),
-                                   .near = near };
-        *side += kv->place[i].stride * (size_t)(near ? o->n_windows : o->n_blocks);
-        if (!back) continue;
-        kv->place[i] = kv->place[i - back];
-        kv->place[i].other = true;
-    }
-    return LQ_OK;
-}
-
-static lq_status map_data(kv_cache *kv, const arch_config *c, lq_err *err)
-{
-    size_t host, on;
-    lq_status s = place_layers(kv, c, &host, &on, err);
-    if (!s && host) s = map_host(kv, host, err);
-    return s || !on ? s : take_device(kv, on, err);
-}
-
 lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq_err *err)
 {
     arch_config own = *whole;
@@ -177,10 +102,7 @@ lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq
     if (!kv) return lq_fail(err, LQ_ENOMEM, "KV cache: out of memory");
     size_t n = (size_t)o->n_blocks;
     kv->opts = *o;
-    kv->alike = c->w.mla;
     if (!o->on) kv->opts.first = c->layers;
-    assert(kv->opts.first >= 0 && kv->opts.first <= c->layers);
-    kv->layers = c->layers;
     kv->table_cap = lq_ceil_div(c->max_pos > 0 ? c->max_pos : 1, o->block_size);
     if (kv->table_cap > o->n_blocks) kv->table_cap = o->n_blocks;
     kv->lru_old = kv->lru_new = NONE;
@@ -191,11 +113,10 @@ lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq
     kv->tokens = calloc(n * (size_t)o->block_size, sizeof *kv->tokens);
     kv->free_stack = malloc(n * sizeof *kv->free_stack);
     kv->slots = malloc(kv->n_slots * sizeof *kv->slots);
-    kv->place = calloc((size_t)c->layers, sizeof *kv->place);
     lq_status s = LQ_OK;
-    if (!kv->blocks || !kv->tokens || !kv->free_stack || !kv->slots || !kv->place)
+    if (!kv->blocks || !kv->tokens || !kv->free_stack || !kv->slots)
         s = lq_fail(err, LQ_ENOMEM, "KV cache: no memory for the tables of %zu blocks", n);
-    if (!s) s = map_data(kv, c, err);
+    if (!s) s = kv_memory_open(&kv->memory, c, &kv->opts, err);
     if (!s) s = kv_windows_open(&kv->windows, c, o, err);
     if (!s && arch_has_state(c)) s = kv_states_open(&kv->states, c, n_states(o), err);
     if (s) {
@@ -214,17 +135,13 @@ lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq
 void kv_close(kv_cache *kv)
 {
     if (!kv) return;
-    int r = 0;
-    for (dev *on = kv->opts.on; on; on = on->peer, r++)
-        if (kv->data_on[r]) on->ops->free(on, kv->data_on[r]);
-    if (kv->data) munmap(kv->data, kv->data_bytes);
+    kv_memory_close(&kv->memory);
     kv_states_close(&kv->states);
     kv_windows_close(&kv->windows);
     free(kv->blocks);
     free(kv->tokens);
     free(kv->free_stack);
     free(kv->slots);
-    free(kv->place);
     free(kv);
 }
 
@@ -236,29 +153,21 @@ int64_t kv_spare_blocks(const kv_cache *kv)
     const int64_t n = kv_free_blocks(kv), near = kv->windows.slots.n - kv->windows.promised;
     return kv->windows.slots.n && near < n ? near : n;
 }
-size_t kv_block_stride(const kv_cache *kv, int64_t layer) { return kv->place[layer].stride; }
-bool kv_in_window(const kv_cache *kv, int64_t layer) { return kv->place[layer].near; }
+size_t kv_block_stride(const kv_cache *kv, int64_t layer) { return kv->memory.place[layer].stride; }
+bool kv_in_window(const kv_cache *kv, int64_t layer) { return kv->memory.place[layer].near; }
 uint8_t *kv_k_on(kv_cache *kv, int64_t layer, int rank)
 {
-    return (layer < kv->opts.first ? kv->data : kv->data_on[rank]) + kv->place[layer].at;
+    kv_memory *m = &kv->memory;
+    return (layer < m->first ? m->data : m->data_on[rank]) + m->place[layer].at;
 }
 uint8_t *kv_k(kv_cache *kv, int64_t layer) { return kv_k_on(kv, layer, 0); }
 uint8_t *kv_v_on(kv_cache *kv, int64_t layer, int rank)
 {
-    return kv_k_on(kv, layer, rank) + kv->place[layer].k_bytes;
+    return kv_k_on(kv, layer, rank) + kv->memory.place[layer].k_bytes;
 }
 uint8_t *kv_v(kv_cache *kv, int64_t layer) { return kv_v_on(kv, layer, 0); }
 
-void kv_zero(kv_cache *kv)
-{
-    int r = 0;
-    for (dev *on = kv->opts.on; on; on = on->peer, r++)
-        if (kv->data_on[r]) {
-            on->ops->bind(on);
-            on->ops->zero(on, kv->data_on[r], kv->on_bytes);
-        }
-    if (kv->data) memset(kv->data, 0, kv->data_bytes);
-}
+void kv_zero(kv_cache *kv) { kv_memory_zero(&kv->memory); }
 
 /* ---- LRU list of cached blocks ---- */
 
@@ -417,20 +326,14 @@ static void drop_block(kv_cache *kv, int32_t b)
         kv->free_stack[kv->n_free++] = b;
 }
 
-static kv_memory memory_of(const kv_cache *kv)
-{
-    return (kv_memory){ kv->place,   kv->layers,  kv->opts.first, kv->data,
-                        kv->data_on, kv->opts.on, kv->alike };
-}
-
 void kv_make_copy(kv_cache *kv, kv_copy c)
 {
-    const kv_memory m = memory_of(kv);
     const size_t bytes = (size_t)kv->states.floats * sizeof(float);
     switch (c.kind) {
     case KV_COPY_ROWS:
     case KV_COPY_NEAR:
-        kv_move_copy(&m, c.kind == KV_COPY_NEAR ? KV_NEAR : KV_ROWS, (size_t)c.dst, (size_t)c.src);
+        kv_move_copy(&kv->memory, c.kind == KV_COPY_NEAR ? KV_NEAR : KV_ROWS, (size_t)c.dst,
+                     (size_t)c.src);
         break;
     case KV_COPY_STATE:
         memcpy(kv_state_data(&kv->states, c.dst), kv_state_data(&kv->states, c.src), bytes);
@@ -876,8 +779,8 @@ size_t kv_part_bytes(const kv_cache *kv, kv_part part)
 
 size_t kv_own_bytes(const kv_cache *kv, kv_part part)
 {
-    const kv_memory m = memory_of(kv);
-    return part == KV_STATE ? (size_t)kv->states.floats * sizeof(float) : kv_move_bytes(&m, part);
+    return part == KV_STATE ? (size_t)kv->states.floats * sizeof(float)
+                            : kv_move_bytes(&kv->memory, part);
 }
 
 int64_t kv_near_from(const kv_cache *kv, int64_t n)
@@ -906,12 +809,11 @@ void kv_on_others(kv_cache *kv, const kv_others *o) { kv->others = *o; }
 
 void kv_move_own(const kv_cache *kv, kv_part part, int32_t i, void *to, const void *from)
 {
-    const kv_memory m = memory_of(kv);
     if (part == KV_STATE) {
         float *state = kv_state_data(&kv->states, i);
         memcpy(to ? to : state, to ? state : from, kv_own_bytes(kv, part));
     } else {
-        kv_move(&m, part, (size_t)i, to, from);
+        kv_move(&kv->memory, part, (size_t)i, to, from);
     }
 }
 
