@@ -28,7 +28,7 @@ static void run_alone(eng_opts o)
 }
 
 /* All jobs at once, `copies` of each; every answer must be the one given alone. */
-static void run_together(rig *r, int copies, const char *why)
+static inline void run_together(rig *r, int copies, const char *why)
 {
     int n = copies * N_JOBS, wrong = 0, first = -1;
     job *j = malloc((size_t)n * sizeof *j);
