@@ -462,6 +462,7 @@ typedef struct {
 
 struct fwd_parts {
     const model_part *part; /* NULL: this process has all of the model */
+    const model_part *at;   /* ... of the layer at work */
     lq_arena arena;
     float *wide; /* [R, width] what o or down read, of all ranks; [places, expert_ffn] of experts */
     float *shared;   /* [R, shared_ffn] */

@@ -101,7 +101,7 @@ static void whole_outputs(const fwd_rows *r)
 
 static void run_wo(const fwd_rows *r, const model_layer *l)
 {
-    const arch_config *c = r->parts ? r->parts->part->whole : r->c;
+    const arch_config *c = r->parts ? r->parts->at->whole : r->c;
     const int64_t K = c->heads * c->v_dim;
     if (c->w.mla && r->ops->values) r->ops->values(r);
     const float *a = r->parts ? fwd_all_heads(r, l) : r->a;
@@ -145,7 +145,7 @@ static void enter_mlp(const fwd_rows *r, const model_layer *l)
 
 static void run_down(const fwd_rows *r, const model_layer *l)
 {
-    const int64_t ld = r->parts ? r->parts->part->whole->ffn : fwd_mlp_width(r->c);
+    const int64_t ld = r->parts ? r->parts->at->whole->ffn : fwd_mlp_width(r->c);
     const float *in = r->parts ? fwd_all_width(r, l) : r->mlp;
     fwd_tap_rows(r, R_DOWN, in, ld, r->c->ffn);
     if (r->tap && r->tap->inputs_only) return;
@@ -299,6 +299,7 @@ void fwd_run_layer(fwd_rows *r, const model_layer *l, int64_t layer, const fwd_k
                    int64_t n_picked)
 {
     r->c = arch_at(r->whole, layer);
+    if (r->parts) r->parts->at = part_at(r->parts->part, layer);
     for (fwd_part part = 0; part < FWD_N_PARTS; part++)
         fwd_run_part(part, r, l, layer, kv, groups, n_groups, picked, n_picked);
     r->c = r->whole;

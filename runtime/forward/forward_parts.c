@@ -38,7 +38,7 @@ lq_status fwd_parts_open(fwd_parts *p, const model_part *part, const fwd_opts *o
 {
     const arch_config *c = part->whole;
     const size_t moved = (size_t)most_moved(c, o) * sizeof(float);
-    p->part = part;
+    p->part = p->at = part;
     lq_status s = lq_arena_init(&p->arena, fwd_parts_bytes(c, o), err);
     if (s) return s;
     p->wide = lq_push(&p->arena, (size_t)(o->max_rows * parts_width(c)) * sizeof(float));
@@ -129,7 +129,7 @@ static void norm_together(const fwd_rows *r, float *own, part_cuts x, int64_t D,
 
 void fwd_norm_parts(const fwd_rows *r, const model_layer *l)
 {
-    const model_part *p = r->parts->part;
+    const model_part *p = r->parts->at;
     norm_together(r, r->q, p->heads, r->c->head_dim, &l->vec[R_Q_NORM]);
     norm_together(r, r->k, p->kv_heads, r->c->head_dim, &l->vec[R_K_NORM]);
 }
@@ -144,9 +144,9 @@ void fwd_slopes_of_part(const fwd_rows *r)
 
 const float *fwd_all_heads(const fwd_rows *r, const model_layer *l)
 {
-    const arch_config *c = r->parts->part->whole;
+    const arch_config *c = r->parts->at->whole;
     const int64_t K = c->heads * c->v_dim, own = r->c->heads * c->v_dim;
-    part_cuts x = r->parts->part->heads;
+    part_cuts x = r->parts->at->heads;
     for (int i = 0; i <= r->parts->part->ranks; i++)
         x.at[i] *= c->v_dim;
     fwd_put_together(r, r->parts->wide, K, r->a, own, r->R, &x);
@@ -156,7 +156,7 @@ const float *fwd_all_heads(const fwd_rows *r, const model_layer *l)
 
 const float *fwd_all_width(const fwd_rows *r, const model_layer *l)
 {
-    const model_part *p = r->parts->part;
+    const model_part *p = r->parts->at;
     const int64_t K = p->whole->ffn;
     fwd_put_together(r, r->parts->wide, K, r->mlp, fwd_mlp_width(r->c), r->R, &p->ffn);
     fwd_norm_within(r, r->parts->wide, K, &l->vec[R_DOWN_NORM], K);

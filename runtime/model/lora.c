@@ -112,7 +112,7 @@ static lq_status pack_outputs(mm_weight *out, const adp_part *p, const model *m,
                               pool *pl, lq_err *err)
 {
     const qt_tensor t = dense(p->b, p, p->N, p->rank);
-    return m->part ? part_pack(out, m->part, p->slot.role, &t, a, pl, err)
+    return m->part ? part_pack(out, part_at(m->part, p->slot.layer), p->slot.role, &t, a, pl, err)
                    : mm_pack(out, &t, a, pl, err);
 }
 
@@ -135,7 +135,8 @@ static lq_status add_part(lora_adapter *l, const adp_part *p, const model *m, po
     lq_status s = pack_inputs(&to->a, p, &l->arena, pl, err);
     if (!s) s = pack_outputs(&to->b, p, m, &l->arena, pl, err);
     if (!s && p->magnitude) s = make_gain(&to->gain, p, m, &l->arena, pl, err);
-    if (!s && m->part) s = part_bias(&to->gain, m->part, p->slot.role, &l->arena, err);
+    if (!s && m->part)
+        s = part_bias(&to->gain, part_at(m->part, p->slot.layer), p->slot.role, &l->arena, err);
     l->at[p->slot.layer * ARCH_N_ROLES + p->slot.role] = to;
     return s;
 }

@@ -62,7 +62,7 @@ static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64
         s = make_ones(&v->w, m, r, layer, a, err);
     if (!s && v->w && r >= R_MIX_CONV && r <= R_MIX_CONV_V) s = turn_taps(&v->w, m, r, a, err);
     if (!s && v->w && r == R_MIX_A_LOG) s = make_rates(&v->w, m, a, err);
-    if (!s && m->part) part_vector(v, m->part, r);
+    if (!s && m->part) part_vector(v, part_at(m->part, layer), r);
     return s;
 }
 
@@ -101,7 +101,7 @@ static lq_status read_matrix(qt_tensor *w, const model *m, arch_role r, int64_t 
                              int64_t expert, lq_arena *copy, lq_err *err)
 {
     int64_t n0, n1;
-    if (m->part && part_range(m->part, r, &n0, &n1))
+    if (m->part && part_range(part_at(m->part, layer), r, &n0, &n1))
         return src_matrix_rows(m->src, r, layer, expert, n0, n1, w, copy, err);
     return src_matrix(m->src, r, layer, expert, w, copy, err);
 }
@@ -109,20 +109,21 @@ static lq_status read_matrix(qt_tensor *w, const model *m, arch_role r, int64_t 
 static lq_status load_linear(model_linear *l, const model *m, arch_role r, int64_t layer,
                              int64_t expert, lq_arena *a, pool *p, lq_err *err)
 {
+    const model_part *part = m->part ? part_at(m->part, layer) : NULL;
     qt_tensor w;
     lq_arena copy = { 0 }; /* of a matrix that is stored transposed */
     memset(l, 0, sizeof *l);
     lq_status s = read_matrix(&w, m, r, layer, expert, &copy, err);
     if (!s && w.N) {
-        s = m->part ? part_pack(&l->w, m->part, r, &w, a, p, err) : mm_pack(&l->w, &w, a, p, err);
+        s = part ? part_pack(&l->w, part, r, &w, a, p, err) : mm_pack(&l->w, &w, a, p, err);
         if (s) lq_wrap(err, s, "%s: %s", src_path(m->src), arch_role_text(r));
         l->present = !s;
-        if (m->part) l->whole = bytes_in_tiles(m->part, r, &w);
+        if (part) l->whole = bytes_in_tiles(part, r, &w);
     }
     if (!s && w.N) src_matrix_done(m->src, r, layer, expert);
     lq_arena_free(&copy);
     if (!s && l->present) s = src_vector(m->src, r, layer, expert, true, &l->bias, a, err);
-    return s || !m->part ? s : part_bias(&l->bias, m->part, r, a, err);
+    return s || !part ? s : part_bias(&l->bias, part, r, a, err);
 }
 
 static lq_status load_experts(model_layer *l, const model *m, arch_role r, int64_t layer,
@@ -329,7 +330,8 @@ static lq_status take_part(model *m, comm *c, lq_err *err)
     if (s) return s;
     model_part *part = lq_push(&m->arena, sizeof *part);
     if (!part) return model_no_memory(err, "ranks");
-    part_init(part, m->cfg, comm_rank(c), comm_size(c));
+    s = part_init(part, m->cfg, comm_rank(c), comm_size(c), &m->arena, err);
+    if (s) return s;
     part->c = c;
     m->part = part;
     m->cfg = &part->own;

@@ -10,6 +10,7 @@
 
 /* ---- what is divided ---- */
 static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t max_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* Latent attention has a KV head for each head. */
 static int64_t kv_heads(const arch_config *c) { return c->w.mla ? c->heads : c->kv_heads; }
@@ -41,23 +42,27 @@ static lq_status check_width(const char *what, int64_t n, int ranks, lq_err *err
                    (long long)most, TILE_N, (long long)n, ranks);
 }
 
+/* What may differ from layer to layer. */
+static lq_status check_sizes(const arch_config *c, int ranks, lq_err *err)
+{
+    const lq_status s = check_heads(c, ranks, err);
+    return s ? s : check_width("outputs of gate and up", c->ffn, ranks, err);
+}
+
 /* What has no division yet. */
 static const char *not_yet(const arch_config *c)
 {
     const bool norms =
         c->w.qk_norm == QK_NORM_ALL &&
         (c->w.norm == NORM_LAYER || c->w.qk_norm_late || c->qkv_clip > 0 || arch_name_of(c, R_QKV));
-    bool sparse = false, sizes = false;
-    for (int64_t i = 0; i < c->layers; i++) {
+    bool sparse = false;
+    for (int64_t i = 0; i < c->layers; i++)
         sparse |= c->layer[i].sparse > 0;
-        sizes |= c->layer[i].own != NULL;
-    }
-    return sizes        ? "layers of different sizes"
-           : c->streams ? "several residual streams"
-           : sparse     ? "gates that are cut off"
-           : c->mtp     ? "a head that guesses"
-           : norms      ? "a norm of all heads together that comes late or is a layer norm"
-                        : NULL;
+    return c->streams ? "several residual streams"
+           : sparse   ? "gates that are cut off"
+           : c->mtp   ? "a head that guesses"
+           : norms    ? "a norm of all heads together that comes late or is a layer norm"
+                      : NULL;
 }
 
 lq_status part_check(const arch_config *c, int ranks, lq_err *err)
@@ -69,9 +74,10 @@ lq_status part_check(const arch_config *c, int ranks, lq_err *err)
     if (ranks > PART_RANKS)
         return lq_fail(err, LQ_EUNSUPPORTED, "expected at most %d ranks, found %d", PART_RANKS,
                        ranks);
-    lq_status s = check_heads(c, ranks, err);
+    lq_status s = check_sizes(c, ranks, err);
+    for (int64_t i = 0; i < c->n_sizes && !s; i++)
+        s = check_sizes(c->sizes[i], ranks, err);
     if (!s) s = check_width("outputs of o and down", c->hidden, ranks, err);
-    if (!s) s = check_width("outputs of gate and up", c->ffn, ranks, err);
     if (!s) s = check_width("outputs of an expert's gate and up", c->expert_ffn, ranks, err);
     if (!s) s = check_width("outputs of an expert's down", c->latent, ranks, err);
     if (!s) s = check_width("outputs of the shared gate and up", c->shared_ffn, ranks, err);
@@ -110,7 +116,8 @@ static part_cuts cut_heads(const arch_config *c, int ranks)
     return x;
 }
 
-void part_init(model_part *p, const arch_config *whole, int r, int n)
+/* Of layers of one size. */
+static void divide(model_part *p, const arch_config *whole, int r, int n)
 {
     const int64_t G = kv_heads(whole), each = G ? whole->heads / G : 1;
     *p = (model_part){ .rank = r, .ranks = n, .whole = whole, .own = *whole };
@@ -128,6 +135,45 @@ void part_init(model_part *p, const arch_config *whole, int r, int n)
     p->own.ffn = p->ffn.at[r + 1] - p->ffn.at[r];
     p->own.expert_ffn = p->expert_ffn.at[r + 1] - p->expert_ffn.at[r];
     p->own.shared_ffn = p->shared_ffn.at[r + 1] - p->shared_ffn.at[r];
+}
+
+/* p's sizes become the largest of any layer, and its layers' those of `of`, which are for whole->sizes, then for whole. */
+static void of_sizes(model_part *p, model_part *of, arch_layer *layers)
+{
+    const arch_config *whole = p->whole;
+    memcpy(layers, whole->layer, (size_t)whole->layers * sizeof *layers);
+    for (int64_t i = 0; i < whole->layers; i++) {
+        int64_t k = 0;
+        while (k < whole->n_sizes && whole->layer[i].own != whole->sizes[k])
+            k++;
+        p->of_layer[i] = &of[k];
+        layers[i].own = &of[k].own;
+    }
+    p->own.layer = layers;
+    for (int64_t k = 0; k <= whole->n_sizes; k++) {
+        arch_config *own = &of[k].own;
+        own->layer = layers;
+        p->own.heads = max_of(p->own.heads, own->heads);
+        p->own.kv_heads = max_of(p->own.kv_heads, own->kv_heads);
+        p->own.ffn = max_of(p->own.ffn, own->ffn);
+    }
+}
+
+lq_status part_init(model_part *p, const arch_config *whole, int rank, int ranks, lq_arena *a,
+                    lq_err *err)
+{
+    const int64_t n = whole->n_sizes;
+    divide(p, whole, rank, ranks);
+    if (!n) return LQ_OK;
+    model_part *of = lq_push(a, (size_t)(n + 1) * sizeof *of);
+    arch_layer *layers = lq_push(a, (size_t)whole->layers * sizeof *layers);
+    p->of_layer = lq_push(a, (size_t)whole->layers * sizeof(model_part *));
+    if (!of || !layers || !p->of_layer)
+        return lq_fail(err, LQ_ENOMEM, "no memory for the sizes of layers");
+    for (int64_t k = 0; k <= n; k++)
+        divide(&of[k], k < n ? whole->sizes[k] : whole, rank, ranks);
+    of_sizes(p, of, layers);
+    return LQ_OK;
 }
 
 /* ---- rows ---- */

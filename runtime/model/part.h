@@ -29,6 +29,7 @@ typedef struct {
     int64_t at[PART_RANKS + 1];
 } part_cuts;
 
+/* Where layers have different sizes each set of them is divided by itself. */
 struct model_part {
     comm *c; /* borrowed; NULL: only sizes are asked for */
     int rank, ranks;
@@ -36,15 +37,24 @@ struct model_part {
     arch_config
         own; /* with the heads, KV heads and widths of this rank; model.cfg is it, or a copy */
     part_cuts heads, kv_heads, hidden, latent, ffn, expert_ffn, shared_ffn, words;
+    const model_part **of_layer; /* [layers]; NULL: all layers have one size */
 };
+
+/* What the ranks have of a layer (-1: of none). */
+static inline const model_part *part_at(const model_part *p, int64_t layer)
+{
+    return layer >= 0 && p->of_layer ? p->of_layer[layer] : p;
+}
 
 /* Processes that share the model; 1: this one has all. */
 static inline int model_processes(const model *m) { return m->part ? m->part->ranks : 1; }
 
 /* LQ_EUNSUPPORTED: so many ranks cannot have it, and how many can; or what is not divided yet, by name. */
 lq_status part_check(const arch_config *c, int ranks, lq_err *err);
-/* Borrows `whole`; part_check has accepted. The last rank has most of anything. */
-void part_init(model_part *p, const arch_config *whole, int rank, int ranks);
+/* Borrows `whole` and a; part_check has accepted. The last rank has most of anything. LQ_ENOMEM. */
+lq_status part_init(model_part *p, const arch_config *whole, int rank, int ranks, lq_arena *a,
+                    lq_err *err);
+/* Of a layer's role p is part_at's. */
 /* Outputs that this rank has of a role's N. */
 int64_t part_outputs(const model_part *p, arch_role r, int64_t N);
 /* This rank's rows of a role's matrix where they are n0..n1; false: it has all of them, or several such ranges. */

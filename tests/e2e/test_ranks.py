@@ -1,9 +1,12 @@
 """llmq quantize (and logits) on several ranks: the same bytes as on one, whatever happens to one of them."""
 import json
+import math
 import os
 import pathlib
+import random
 import shutil
 import signal
+import struct
 import time
 
 import pytest
@@ -80,6 +83,38 @@ def test_products_have_room_for_inputs_that_are_far_wider_than_a_ranks_part(llmq
     for n in (1, 4):
         by_sockets(llmq, n, "logits", wide, "--ids", "1,5", "--threads", 1, "-o", tmp_path / f"{n}.safetensors")
     assert (tmp_path / "4.safetensors").read_bytes() == (tmp_path / "1.safetensors").read_bytes()
+
+
+def wide_gemma4(folder, hidden=64, ffn=64, expert=64):
+    """Random weights: layers with 2 KV heads of 8 and with one of 16, an MLP beside experts."""
+    shutil.copytree(ARCH / "gemma4-moe", folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_size": hidden, "intermediate_size": ffn, "moe_intermediate_size": expert}))
+    header, _ = read_st(folder / "model.safetensors")
+    sizes = {"experts.down_proj": [4, hidden, expert], "experts.gate_up_proj": [4, 2 * expert, hidden], "mlp.down_proj.weight": [hidden, ffn],
+             "mlp.gate_proj.weight": [ffn, hidden], "mlp.up_proj.weight": [ffn, hidden]}
+    rng, tensors = random.Random(1), {}
+    for k, t in header.items():
+        if k == "__metadata__":
+            continue
+        shape = next((s for end, s in sizes.items() if k.endswith(end)), None) or [hidden if x == 32 else x for x in t["shape"]]
+        if k.endswith("q_proj.weight"):
+            shape = [t["shape"][0], hidden]
+        if k.endswith("o_proj.weight"):
+            shape = [hidden, t["shape"][1]]
+        n = math.prod(shape)
+        data = [rng.gauss(1 if len(shape) == 1 else 0, 0.2) for _ in range(n)]
+        tensors[k] = "F32", shape, struct.pack(f"<{n}f", *data)
+    write_st(folder / "model.safetensors", tensors)
+    return folder
+
+
+def test_layers_of_different_sizes_are_divided_each_by_its_own(llmq, tmp_path):
+    models = [(wide_gemma4(tmp_path / "wide"), (2, 3, 4)), *((ARCH / x, (2,)) for x in ("gemma4-dense", "gemma4-ple", "gemma4-unified"))]
+    for model, ranks in models:
+        for n in (1, *ranks):
+            by_sockets(llmq, n, "logits", model, "--ids", ",".join(str(i * 7 % 40 + 3) for i in range(24)), "--threads", 1, "-o", tmp_path / str(n))
+            assert (tmp_path / str(n)).read_bytes() == (tmp_path / "1").read_bytes(), (model.name, n)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS or ["mpirun"])

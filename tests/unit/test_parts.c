@@ -26,6 +26,8 @@ static const struct {
     { "bitnet", "norms before o and down", 2, MM_F32, false },
     { "opt-350m-postnorm", "norms after the sum, a narrow embedding", 2, MM_F32, true },
     { "stablelm-qk-norms", "a norm's weights for each head", 2, MM_F32, true },
+    { "gemma4-dense", "layers of different sizes", 2, MM_F32, false },
+    { "gemma4-ple", "... and K and V of other layers, int8", 2, MM_I8, false },
     { "mixtral-moe", "experts", 4, MM_I8, false },
     { "qwen2-moe-shared", "a shared MLP by a sigmoid of its own", 2, MM_F32, false },
     { "gpt-oss-sinks", "gates and ups in turn with biases, sinks", 2, MM_F32, false },
@@ -194,7 +196,7 @@ static const struct {
     { "llama3-gqa", "heads: expected at most 4 ranks (2 KV heads, of each 2 heads), found 5", 5 },
     { "mpt-qk-norm", "not over several ranks yet: a norm of all heads together", 2 },
     { "olmo2", "KV heads: expected at most 2 ranks, since all are normed together, found 3", 3 },
-    { "gemma3n", "layers of different sizes", 2 },
+    { "gemma3n", "several residual streams", 2 },
     { "dbrx", "gate and up: expected at most 1 ranks, one for each 16 of 8, found 2", 2 },
 };
 

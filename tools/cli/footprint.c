@@ -143,7 +143,7 @@ static lq_status add_role(foot_weights *w, const foot_model *p, const qt_scheme 
     if (arch_role_linear(r)) {
         if (ranks > 1) as.n_out = 0; /* which columns those are stands in the file: left out */
         double numbers;
-        if (p->part) N = part_outputs(p->part, r, N);
+        if (p->part) N = part_outputs(part_at(p->part, layer), r, N);
         s = tiled_bytes(&bytes, &numbers, cfg, r, &as, N, K, ranks, err);
         if (s) return s;
         w->step_bytes += (size_t)used * bytes;

@@ -283,12 +283,13 @@ lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
     foot_model m, d = { 0 };
     foot_weights w = { 0 }, dw = { 0 };
     model_part part;
+    lq_arena sizes = { 0 }; /* part's */
     const bool guesses = draft || mtp;
     const int ranks = on ? comm_size(on->processes) : 1;
     lq_status s = foot_open(&m, path, false, verify, rope, err);
     if (!s && ranks > 1) s = part_check(foot_config(&m), ranks, err);
     if (!s && ranks > 1) {
-        part_init(&part, foot_config(&m), ranks - 1, ranks);
+        s = part_init(&part, foot_config(&m), ranks - 1, ranks, &sizes, err);
         m.part = &part;
     }
     if (!s) s = foot_weigh(&w, &m, NULL, err);
@@ -312,6 +313,7 @@ lq_status budget_make(budget *b, const char *path, const char *draft, bool mtp,
     }
     foot_close(&d);
     foot_close(&m);
+    lq_arena_free(&sizes);
     return s;
 }
 
