@@ -130,8 +130,7 @@ TEST(blocks_of_latents_are_kept_once_for_all_devices)
     enum { BYTES = 48, BLOCKS = 3, LAYERS = 2 };
     dev d[2];
     uint8_t *on[2], host[2][BYTES * BLOCKS * LAYERS], *kept = NULL;
-    const kv_place place[LAYERS] = { { .stride = BYTES },
-                                     { .at = BYTES * BLOCKS, .stride = BYTES } };
+    kv_place place[LAYERS] = { { .stride = BYTES }, { .at = BYTES * BLOCKS, .stride = BYTES } };
     lq_err err = { "" };
     for (int i = 0; i < 2; i++) {
         CHECK(!dev_cuda()->open(&d[i], i, &err), "%s", err.msg);
@@ -143,7 +142,9 @@ TEST(blocks_of_latents_are_kept_once_for_all_devices)
         d[i].ops->upload(&d[i], on[i], host[i], sizeof host[i]);
     }
     d[0].peer = &d[1];
-    const kv_memory m = { place, LAYERS, 0, NULL, on, d, true };
+    const kv_memory m = {
+        .place = place, .layers = LAYERS, .data_on = { on[0], on[1] }, .alike = true, .on = d
+    };
     kept = d[0].ops->alloc_host(&d[0], LAYERS * BYTES);
     CHECK(kv_move_bytes(&m, KV_ROWS) == LAYERS * BYTES, "%zu", kv_move_bytes(&m, KV_ROWS));
     kv_move(&m, KV_ROWS, 1, kept, NULL);
