@@ -47,6 +47,13 @@ struct dev {
     lq_err why;
 };
 
+/* What is made for one product alone, rounded to bf16, goes to its scratch, as it would arrange it: `to`, and how
+ * (mm_order). Then it is `arranged`. */
+typedef struct {
+    void *to; /* NULL: not so */
+    int64_t how;
+} dev_order;
+
 /* x += add * factor, then h = norm(x), of T rows of K; rms or layer norm as in ops.h. add, h, w, b
  * may be NULL; without h only the sum. h may be x, or add. w and b [rows, K] are taken in turn. */
 typedef struct {
@@ -61,6 +68,7 @@ typedef struct {
     int64_t side; /* rows that are side by side: then ld is from the first of so many to the next's;
                      0: 1 */
     int64_t rows; /* of w and b; 0: 1 */
+    dev_order order; /* of h, which is not written then; side is 0 */
 } dev_norm_args;
 
 /* A row of `whole` floats of which each of several devices has K: first `squares` leaves each row's
@@ -103,7 +111,8 @@ typedef struct {
     k_act_fn f;
     float limit;
     bool mixed;
-    bool bf16; /* dst is rounded to it */
+    bool bf16;       /* dst is rounded to it */
+    dev_order order; /* of dst, which is not written then; not mixed */
 } dev_act_args;
 
 /* x [T, K] = scale * rows ids[t] of table [V, K] of dtype f32, f16 or bf16. Ids were checked. Also
@@ -208,7 +217,8 @@ typedef struct {
  * group's. Nothing is done for rows of a weight that the group has not (mm_group).
  *
  * arranged: the product before had the same x, M, acts and scratch, no group, and a weight of the
- * same inputs (dev_same_input): what it made of x in the scratch is taken again. */
+ * same inputs (dev_same_input): what it made of x in the scratch is taken again; or a dev_order has
+ * left that there. */
 typedef struct {
     float *y;
     const dev_weight *w;    /* host */
@@ -536,75 +546,78 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
                    int64_t *n_slots, const attn_seq *s, int32_t table, int64_t split, int64_t H,
                    int64_t Hkv, int64_t window);
 
-#define DEV_OPS(X)                                                                                 \
-    X(lq_status, open, (dev * d, int index, lq_err *err))                                          \
-    X(void, close, (dev * d))                                                                      \
-    X(void, bind, (dev * d))      /* what this thread does from now on is meant for d */           \
-    X(int, count, (lq_err * why)) /* of devices; 0: why says what is missing */                    \
-    X(void, versions, (int *toolkit, int *driver)) /* of CUDA, 13000 for 13.0; 0: none */          \
-    X(void, libraries, (int devices)) /* loaded: cuBLAS, NCCL for several, where they are here */  \
-    X(void *, alloc, (dev * d, size_t n)) /* NULL: out of memory, said by dev_sync */              \
-    X(void, free, (dev * d, void *p))     /* also after a failure */                               \
+#define DEV_OPS(X)                                                                                  \
+    X(lq_status, open, (dev * d, int index, lq_err *err))                                           \
+    X(void, close, (dev * d))                                                                       \
+    X(void, bind, (dev * d))      /* what this thread does from now on is meant for d */            \
+    X(int, count, (lq_err * why)) /* of devices; 0: why says what is missing */                     \
+    X(void, versions, (int *toolkit, int *driver)) /* of CUDA, 13000 for 13.0; 0: none */           \
+    X(void, libraries, (int devices)) /* loaded: cuBLAS, NCCL for several, where they are here */   \
+    X(void *, alloc, (dev * d, size_t n)) /* NULL: out of memory, said by dev_sync */               \
+    X(void, free, (dev * d, void *p))     /* also after a failure */                                \
     /* n bytes at p, of what alloc gave, are a buffer of their own: where somebody watches (the  \
      * emulation), what is reached from there ends there, and what is in no such buffer is     \
-     * nobody's. They go with free of the whole */ \
-    X(void, part, (dev * d, void *p, size_t n))                                                    \
-    X(size_t, room, (dev * d)) /* bytes that alloc has left, about */                              \
+     * nobody's. They go with free of the whole */  \
+    X(void, part, (dev * d, void *p, size_t n))                                                     \
+    X(size_t, room, (dev * d)) /* bytes that alloc has left, about */                               \
     /* Memory of the host that copies need not wait for (pinned). Until dev_sync an upload may   \
-     * still read it, and a download is not there yet. */ \
-    X(void *, alloc_host, (dev * d, size_t n))                                                     \
-    X(void, free_host, (dev * d, void *p))                                                         \
-    /* host may be reused, but for alloc_host's; of other memory this may wait for the stream */   \
-    X(void, upload, (dev * d, void *dst, const void *host, size_t n))                              \
-    X(void, download, (dev * d, void *host, const void *src, size_t n))                            \
-    /* The same of rows: dst, or src, is the host's */                                             \
-    X(void, upload_rows, (dev * d, const dev_copy_args *a))                                        \
-    X(void, download_rows, (dev * d, const dev_copy_args *a))                                      \
-    X(void, zero, (dev * d, void *dst, size_t n))                                                  \
-    X(void, copy, (dev * d, const dev_copy_args *a))                                               \
-    X(lq_status, sync, (dev * d, lq_err * err)) /* waits also after a failure */                   \
+     * still read it, and a download is not there yet. */  \
+    X(void *, alloc_host, (dev * d, size_t n))                                                      \
+    X(void, free_host, (dev * d, void *p))                                                          \
+    /* host may be reused, but for alloc_host's; of other memory this may wait for the stream */    \
+    X(void, upload, (dev * d, void *dst, const void *host, size_t n))                               \
+    X(void, download, (dev * d, void *host, const void *src, size_t n))                             \
+    /* The same of rows: dst, or src, is the host's */                                              \
+    X(void, upload_rows, (dev * d, const dev_copy_args *a))                                         \
+    X(void, download_rows, (dev * d, const dev_copy_args *a))                                       \
+    X(void, zero, (dev * d, void *dst, size_t n))                                                   \
+    X(void, copy, (dev * d, const dev_copy_args *a))                                                \
+    X(lq_status, sync, (dev * d, lq_err * err)) /* waits also after a failure */                    \
     /* From now on nothing runs that this thread queues: it is kept. Until `captured` there is   \
      * no sync, alloc, free or link, and the host's memory is alloc_host's. After an error d is  \
-     * as before. */ \
-    X(lq_status, capture, (dev * d, lq_err * err))                                                 \
-    /* NULL: there is none, err says why; d is as before the capture, and nothing has run */       \
-    X(dev_graph *, captured, (dev * d, lq_err * err))                                              \
-    X(void, replay, (dev * d, dev_graph * g))                                                      \
-    X(void, drop, (dev * d, dev_graph * g)) /* once what it queued is done; NULL: nothing */       \
-    X(void, norm, (dev * d, const dev_norm_args *a))                                               \
-    X(void, squares, (dev * d, const dev_share_args *a))                                           \
-    X(void, scale, (dev * d, const dev_share_args *a))                                             \
-    X(void, rope, (dev * d, const dev_rope_args *a))                                               \
-    X(void, act, (dev * d, const dev_act_args *a))                                                 \
-    X(void, embed, (dev * d, const dev_embed_args *a))                                             \
-    X(void, swap, (dev * d, const dev_swap_args *a))                                               \
-    X(void, turn, (dev * d, const dev_turn_args *a))                                               \
-    X(void, route, (dev * d, const dev_route_args *a))                                             \
-    X(void, place, (dev * d, const dev_place_args *a))                                             \
-    X(void, join_experts, (dev * d, const dev_join_args *a))                                       \
-    X(size_t, mm_scratch, (const dev_weight *w, int64_t M))                                        \
-    X(size_t, mm_group_bytes, (int64_t n))                                                         \
-    /* parts of a group: w[n] and bias[n] (NULL: none); N = 0: not of this group */                \
-    X(void, mm_group,                                                                              \
-      (dev * d, void *parts, const dev_weight *w, const float *const *bias, int64_t n))            \
-    X(void, matmul, (dev * d, const dev_mm_args *a))                                               \
-    X(void, lora, (dev * d, const dev_lora_args *a))                                               \
-    /* cuBLAS is there, opened, and has a workspace; false also where memory is short */           \
-    X(bool, blas, (dev * d))                                                                       \
-    X(size_t, attn_scratch, (const dev_attn_args *a))                                              \
-    X(void, attn, (dev * d, const dev_attn_args *a))                                               \
-    X(void, draw, (dev * d, const dev_draw_args *a))                                               \
-    X(void, gemm, (dev * d, const dev_gemm_args *a))                                               \
-    X(void, minus, (dev * d, const dev_minus_args *a))                                             \
-    X(void, gptq_round, (dev * d, const dev_gptq_args *a))                                         \
-    X(void, gptq_errors, (dev * d, const dev_gptq_args *a))                                        \
-    X(void, gptq_sweep, (dev * d, const dev_gptq_args *a))                                         \
-    /* d and its peers, which are borrowed. LQ_EDEVICE: no NCCL */                                 \
-    X(lq_status, link, (dev_link * *l, dev * d, lq_err * err))                                     \
-    X(void, unlink, (dev_link * l)) /* before its devices are closed */                            \
-    /* x[r] [n] of each rank r becomes the sum over all, ((x[0] + x[1]) + x[2]) + ... */           \
-    X(void, all_reduce, (dev_link * l, float *const *x, int64_t n))                                \
-    /* to [ranks, n] of rank 0 = x[r] [n] of each; other memory than x[0] */                       \
+     * as before. */  \
+    X(lq_status, capture, (dev * d, lq_err * err))                                                  \
+    /* NULL: there is none, err says why; d is as before the capture, and nothing has run */        \
+    X(dev_graph *, captured, (dev * d, lq_err * err))                                               \
+    X(void, replay, (dev * d, dev_graph * g))                                                       \
+    X(void, drop, (dev * d, dev_graph * g)) /* once what it queued is done; NULL: nothing */        \
+    X(void, norm, (dev * d, const dev_norm_args *a))                                                \
+    X(void, squares, (dev * d, const dev_share_args *a))                                            \
+    X(void, scale, (dev * d, const dev_share_args *a))                                              \
+    X(void, rope, (dev * d, const dev_rope_args *a))                                                \
+    X(void, act, (dev * d, const dev_act_args *a))                                                  \
+    X(void, embed, (dev * d, const dev_embed_args *a))                                              \
+    X(void, swap, (dev * d, const dev_swap_args *a))                                                \
+    X(void, turn, (dev * d, const dev_turn_args *a))                                                \
+    X(void, route, (dev * d, const dev_route_args *a))                                              \
+    X(void, place, (dev * d, const dev_place_args *a))                                              \
+    X(void, join_experts, (dev * d, const dev_join_args *a))                                        \
+    X(size_t, mm_scratch, (const dev_weight *w, int64_t M))                                         \
+    /* How a product of M rows, of no group, has its inputs at the beginning of its scratch: for  \
+     * dev_order; < 0: other than bf16 numbers that a dev_order can give */ \
+    X(int64_t, mm_order, (const dev *d, const dev_weight *w, mm_acts acts, int64_t M))              \
+    X(size_t, mm_group_bytes, (int64_t n))                                                          \
+    /* parts of a group: w[n] and bias[n] (NULL: none); N = 0: not of this group */                 \
+    X(void, mm_group,                                                                               \
+      (dev * d, void *parts, const dev_weight *w, const float *const *bias, int64_t n))             \
+    X(void, matmul, (dev * d, const dev_mm_args *a))                                                \
+    X(void, lora, (dev * d, const dev_lora_args *a))                                                \
+    /* cuBLAS is there, opened, and has a workspace; false also where memory is short */            \
+    X(bool, blas, (dev * d))                                                                        \
+    X(size_t, attn_scratch, (const dev_attn_args *a))                                               \
+    X(void, attn, (dev * d, const dev_attn_args *a))                                                \
+    X(void, draw, (dev * d, const dev_draw_args *a))                                                \
+    X(void, gemm, (dev * d, const dev_gemm_args *a))                                                \
+    X(void, minus, (dev * d, const dev_minus_args *a))                                              \
+    X(void, gptq_round, (dev * d, const dev_gptq_args *a))                                          \
+    X(void, gptq_errors, (dev * d, const dev_gptq_args *a))                                         \
+    X(void, gptq_sweep, (dev * d, const dev_gptq_args *a))                                          \
+    /* d and its peers, which are borrowed. LQ_EDEVICE: no NCCL */                                  \
+    X(lq_status, link, (dev_link * *l, dev * d, lq_err * err))                                      \
+    X(void, unlink, (dev_link * l)) /* before its devices are closed */                             \
+    /* x[r] [n] of each rank r becomes the sum over all, ((x[0] + x[1]) + x[2]) + ... */            \
+    X(void, all_reduce, (dev_link * l, float *const *x, int64_t n))                                 \
+    /* to [ranks, n] of rank 0 = x[r] [n] of each; other memory than x[0] */                        \
     X(void, gather, (dev_link * l, float *to, float *const *x, int64_t n))
 
 struct dev_ops {

@@ -13,6 +13,7 @@
  *       first   0       3 4           9  9        panels of 4 rows of the i-th weight begin at
  *       rows    [a a a][b][c c c c c]             first / 4 + i: 0, 1, 3; panel 2 has no rows
  */
+#include "kernels/cuda/arrange.cuh"
 #include "kernels/cuda/mm.cuh"
 
 #include <assert.h>
@@ -50,14 +51,6 @@ inline namespace CU_NAME(mm_cu)
         int64_t rows; /* of columns of 64 inputs, as mm_sm90.cu has them; 0: rows of Kp */
     };
 
-    /* Where place p of row r is, in columns. */
-    __device__ __forceinline__ int64_t in_columns(int64_t r, int64_t p, int64_t rows)
-    {
-        const int in = (int)(p % 32), at = (int)(p % 64) / 32 * 32 + in / 4 % 2 * 16 + in / 8 * 2 +
-                                           in / 2 % 2 * 8 + in % 2;
-        return (p / 64 * rows + r) * 64 + ((at / 8 ^ (int)(r % 8)) * 8 + at % 8);
-    }
-
     /* One of f [M, Kp] and b [M, Kp]. */
     __global__ void __launch_bounds__(THREADS)
         arrange_kernel(G<float> f, G<uint16_t> b, G<const float> x, int64_t ldx, mm_rows rows,
@@ -72,7 +65,7 @@ inline namespace CU_NAME(mm_cu)
         float v = 0;
         if (in < s.G && k < s.K) v = x[m * ldx + (perm ? (int64_t)perm[k] : k)];
         if (b)
-            b[s.rows ? in_columns(mm_row8(rows, m), p, s.rows) : m * s.Kp + p] =
+            b[arrange_place(s.rows ? mm_row8(rows, m) : m, p, s.Kp, s.rows)] =
                 (uint16_t)cu_f32_bf16(v);
         else
             f[m * s.Kp + p] = bf16 ? cu_bf16_f32(cu_f32_bf16(v)) : v;
@@ -121,6 +114,28 @@ inline namespace CU_NAME(mm_cu)
         return most;
     }
 
+    /* Which kernel multiplies; none: in f32, or integers. */
+    struct choice {
+        bool blas, units, wide, thin, sm90;
+    };
+    /* M rows in all, of `parts` weights, `most` of one of them; grouped: of a dev_group. */
+    choice choose(const dev *d, const dev_weight *w, mm_acts acts, int64_t M, int64_t most,
+                  int64_t parts, bool grouped)
+    {
+        const bool bf16 = acts != MM_F32 && !w->t.scheme.act;
+        const mm_code code = CU_NAME(mm_code_of)(&w->t);
+        choice c = {};
+        c.blas = bf16 && code == C_ROWS && most > DEV_MM_SMALL && !d->batch_invariant;
+        c.units =
+            bf16 && (most > DEV_MM_SMALL || d->batch_invariant) && code != C_F32 && code != C_ROWS;
+        c.wide = c.units && !grouped && dev_mm_wide(d, w, acts, most);
+        c.thin = bf16 && !c.units && !c.blas && code != C_F32;
+        /* of a group, by the rows of a weight on the average */
+        c.sm90 = c.units && !c.wide && d->cc == 90 && !d->batch_invariant &&
+                 (M < CU_ROWS ? M : CU_ROWS) > MM_SM90_ROWS * parts;
+        return c;
+    }
+
     /* a: rows of `all` from row0 on. */
     void run_panel(dev * d, const dev_mm_args *a, const dev_mm_args *all, int64_t row0)
     {
@@ -130,12 +145,6 @@ inline namespace CU_NAME(mm_cu)
         const bool bf16 = a->acts != MM_F32 && !sc->act;
         const dev_group *g = a->group;
         const int64_t most = g ? g->most : all->M;
-        const mm_code code = CU_NAME(mm_code_of)(&a->w->t);
-        const bool blas = bf16 && code == C_ROWS && most > DEV_MM_SMALL && !d->batch_invariant;
-        const bool units =
-            bf16 && (most > DEV_MM_SMALL || d->batch_invariant) && code != C_F32 && code != C_ROWS;
-        const bool wide = units && !g && dev_mm_wide(d, a->w, a->acts, most);
-        const bool thin = bf16 && !units && !blas && code != C_F32;
         const bool permuted = sc->kind == QT_UINT && sc->act_order;
         const int32_t *perm = permuted ? (const int32_t *)a->w->t.plane[QT_GIDX].data : NULL;
         mm_rows rows = { NULL, NULL, NULL, 1, row0, a->M };
@@ -145,9 +154,8 @@ inline namespace CU_NAME(mm_cu)
             rows.busy = g->busy;
             rows.n = (int)(g->n < all->M ? g->n : all->M);
         }
-        /* of a group, by the rows of a weight on the average */
-        const bool sm90 = units && !wide && d->cc == 90 && !d->batch_invariant &&
-                          (all->M < CU_ROWS ? all->M : CU_ROWS) > MM_SM90_ROWS * (int64_t)rows.n;
+        const choice c = choose(d, a->w, a->acts, all->M, most, rows.n, g);
+        const bool units = c.units, blas = c.blas, thin = c.thin, sm90 = c.sm90;
         const mm_sm90 how = mm_sm90_of(a->w, a->M, g ? rows.n : 0);
         const places pl = { K, s->Kp, s->G, s->Gp, sm90 ? how.rows : 0 };
         uint8_t *free_at = (uint8_t *)a->scratch;
@@ -204,7 +212,7 @@ inline namespace CU_NAME(mm_cu)
         const mm_dense dense = { a->w->t.plane[QT_CODES].data, 0, a->w->t.N, K };
         if (blas)
             CU_NAME(mm_blas)(d, a, &in, &dense);
-        else if (wide)
+        else if (c.wide)
             CU_NAME(mm_wide)(d, a, &in);
         else if (sm90)
             CU_NAME(mm_sm90)(d, a, &in);
@@ -292,6 +300,15 @@ size_t CU_NAME(mm_scratch)(const dev_weight *w, int64_t M)
                  sm90 = sm90_bytes(w, rows);
     return (sm90 > x ? sm90 : x) + piece(rows, w->t.scheme.act ? w->t.K : 0, 4) +
            piece(rows, out_places(&w->t.scheme), 4);
+}
+
+int64_t CU_NAME(mm_order)(const dev *d, const dev_weight *w, mm_acts acts, int64_t M)
+{
+    const choice c = choose(d, w, acts, M, M, 1, false);
+    if (!dev_rounds(w, acts) || dev_mm_lt(d, w, acts, M) || M > CU_ROWS || w->t.scheme.act_order ||
+        w->s.Kp != w->t.K || w->s.G != w->s.Gp || !(c.units || c.blas))
+        return -1;
+    return c.sm90 ? mm_sm90_of(w, M, 0).rows : 0;
 }
 
 size_t CU_NAME(mm_group_bytes)(int64_t n) { return (size_t)n * sizeof(mm_part); }

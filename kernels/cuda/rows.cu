@@ -10,6 +10,7 @@
  *   embed, spread   one block of 256 threads a row
  *   turn            one warp a head */
 #include "kernels/cuda/act.cuh"
+#include "kernels/cuda/arrange.cuh"
 #include "kernels/cuda/cache.cuh"
 #include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/ops.cuh"
@@ -31,11 +32,12 @@ inline namespace CU_NAME(rows_cu)
         float factor;
         norm_how how;
         bool bf16, quads;
+        int64_t order; /* of arranged */
     };
 
     __global__ void __launch_bounds__(NORM_THREADS)
-        norm_kernel(G<float> x, G<float> h, G<const float> add, G<const float> w, G<const float> b,
-                    norm_shape s)
+        norm_kernel(G<float> x, G<float> h, G<uint16_t> arranged, G<const float> add,
+                    G<const float> w, G<const float> b, norm_shape s)
     {
         CU_SHARED(float, part, 2 * NORM_WARPS);
         const int64_t at =
@@ -45,7 +47,7 @@ inline namespace CU_NAME(rows_cu)
         cu_follow();
         for (int k = threadIdx.x; add && k < s.K; k += NORM_THREADS)
             row[k] += add[at + k] * s.factor;
-        if (!h) return;
+        if (!h && !arranged) return;
         if (add) __syncthreads(); /* threads read what others have added */
         float mean = 0;
         if (s.how.layer) {
@@ -57,11 +59,15 @@ inline namespace CU_NAME(rows_cu)
         __syncthreads();
         const float factor = norm_factor(norm_all(part + NORM_WARPS), s.K, s.how.eps);
         const bool has_w = (bool)w, has_b = (bool)b;
-        for (int k = threadIdx.x; k < s.K; k += NORM_THREADS)
-            h[at + k] =
-                rounded(norm_value(row[k], mean, factor, has_w, has_w ? (float)w[own + k] : 0.0f,
-                                   has_b, has_b ? (float)b[own + k] : 0.0f, s.how),
-                        s.bf16);
+        for (int k = threadIdx.x; k < s.K; k += NORM_THREADS) {
+            const float v =
+                norm_value(row[k], mean, factor, has_w, has_w ? (float)w[own + k] : 0.0f, has_b,
+                           has_b ? (float)b[own + k] : 0.0f, s.how);
+            if (arranged)
+                arranged[arrange_place(blockIdx.x, k, s.K, s.order)] = (uint16_t)cu_f32_bf16(v);
+            else
+                h[at + k] = rounded(v, s.bf16);
+        }
     }
 
     __global__ void __launch_bounds__(NORM_THREADS)
@@ -145,14 +151,19 @@ inline namespace CU_NAME(rows_cu)
     }
 
     __global__ void __launch_bounds__(THREADS)
-        act_kernel(G<float> dst, G<const float> gate, G<const float> up, G<const float> scale,
-                   int64_t n, int64_t ldd, int64_t ld, k_act_fn f, float limit, bool bf16)
+        act_kernel(G<float> dst, G<uint16_t> arranged, G<const float> gate, G<const float> up,
+                   G<const float> scale, int64_t n, int64_t ldd, int64_t ld, k_act_fn f,
+                   float limit, bool bf16, int64_t order)
     {
         const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, t = blockIdx.y;
         cu_follow();
         if (i >= n) return;
         const float v = act_mul(gate[t * ld + i], up ? (float)up[t * ld + i] : 0.0f, !up, f, limit);
-        dst[t * ldd + i] = rounded(scale ? v * scale[t] : v, bf16);
+        const float y = scale ? v * scale[t] : v;
+        if (arranged)
+            arranged[arrange_place(t, i, n, order)] = (uint16_t)cu_f32_bf16(y);
+        else
+            dst[t * ldd + i] = rounded(y, bf16);
     }
 
     /* A block a row, so that dst may be gate: what a round writes lies in what it, or one before it,
@@ -238,10 +249,11 @@ void CU_NAME(norm)(dev *d, const dev_norm_args *a)
                            a->factor != 0 ? a->factor : 1.0f,
                            { a->offset, a->eps, a->layer },
                            a->bf16,
-                           quads(a->x, a->K, ld) };
+                           quads(a->x, a->K, ld),
+                           a->order.how };
     if (a->T == 0) return;
-    CU_FOLLOW(d, "norm", norm_kernel, dim3((unsigned)a->T), NORM_THREADS, 0, a->x, a->h, a->add,
-              a->w, a->b, s);
+    CU_FOLLOW(d, "norm", norm_kernel, dim3((unsigned)a->T), NORM_THREADS, 0, a->x, a->h,
+              (uint16_t *)a->order.to, a->add, a->w, a->b, s);
 }
 
 void CU_NAME(squares)(dev *d, const dev_share_args *a)
@@ -304,8 +316,9 @@ void CU_NAME(act)(dev *d, const dev_act_args *a)
     for (int64_t t = 0; t < a->T && !a->mixed; t += CU_ROWS) {
         const unsigned n = (unsigned)(a->T - t < CU_ROWS ? a->T - t : CU_ROWS);
         CU_FOLLOW(d, "act", act_kernel, dim3((unsigned)lq_ceil_div(a->n, THREADS), n), THREADS, 0,
-                  a->dst + t * a->ldd, a->gate + t * a->ld, a->up ? a->up + t * a->ld : NULL,
-                  a->scale ? a->scale + t : NULL, a->n, a->ldd, a->ld, a->f, a->limit, a->bf16);
+                  a->dst + t * a->ldd, (uint16_t *)a->order.to, a->gate + t * a->ld,
+                  a->up ? a->up + t * a->ld : NULL, a->scale ? a->scale + t : NULL, a->n, a->ldd,
+                  a->ld, a->f, a->limit, a->bf16, a->order.how);
     }
 }
 

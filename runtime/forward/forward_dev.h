@@ -75,7 +75,11 @@ struct fwd_dev_ctx {
     const int32_t *tables, *picked, *ids;
     bool rounds; /* what its layers' products read is rounded to bf16 by what makes it */
     bool joins;  /* the step's attention rotates, writes the cache and merges itself */
-    dev_norm_args late_norm; /* of h, put off: the product that reads it may begin with it */
+    dev_norm_args
+        late_norm; /* of h, put off: the product that reads it may begin with it, or take what it
+                                leaves in its own order */
+    const float *
+        ordered; /* what lies in mm_scratch like that, for the product that comes next; NULL: nothing */
     dev_rope_args late_rope; /* put off until attention; both T 0: there is none */
     bool steady;             /* the step's work is a matter of its shape: it may be captured */
     fwd_shape shape;         /* of such a one */

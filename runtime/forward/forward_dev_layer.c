@@ -29,8 +29,8 @@ static dev_norm_args norm_of(const fwd_rows *r, float *dst, float *x, const mode
                             .K = K };
 }
 
-/* What products of the layers read; the final norm's output goes to the host as well. Of few rows
- * it is put off: only the next product reads it, and may begin with it (but for a parallel MLP). */
+/* What products of the layers read; the final norm's output goes to the host as well. It is put off
+ * where only the next product reads it (but for a parallel MLP): see settle_norm. */
 static void norm(const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T,
                  int64_t K)
 {
@@ -38,7 +38,7 @@ static void norm(const fwd_rows *r, float *dst, float *x, const model_vector *v,
     dev_norm_args a = norm_of(r, dst, x, v, T, K);
     a.bf16 = f->rounds && dst == r->h && v != &f->on->w.final_norm;
     const bool alone = !r->c->w.parallel && !f->lora.now->n; /* adapters read it too */
-    if (v->w && a.bf16 && T <= DEV_MM_SMALL && alone)
+    if (v->w && a.bf16 && alone)
         f->late_norm = a;
     else if (v->w)
         f->d->ops->norm(f->d, &a);
@@ -56,6 +56,16 @@ static bool is_rounded(const fwd_rows *r, const mm_weight *w, const float *x)
            (x == r->a || x == r->mlp || (x == r->h && !r->c->w.norm_after_add));
 }
 
+/* Where x [M], that the product of w alone will read, is to go: into its scratch, if it can. */
+static dev_order order_for(fwd_dev_ctx *f, const dev_weight *w, mm_acts acts, int64_t M,
+                           const float *x)
+{
+    const int64_t how = f->d->ops->mm_order(f->d, w, acts, M);
+    if (how < 0) return (dev_order){ 0 };
+    f->ordered = x;
+    return (dev_order){ f->mm_scratch, how };
+}
+
 /* Now, or, where w is all that reads x, by its product, whose norm it is: true, and *x is what goes
  * into that. */
 static bool settle_norm(const fwd_rows *r, dev_mm_norm *n, const float **x, const dev_weight *w,
@@ -66,7 +76,9 @@ static bool settle_norm(const fwd_rows *r, dev_mm_norm *n, const float **x, cons
     if (*x != r->h || late.T == 0) return false;
     f->late_norm.T = 0;
     if (!w || !dev_norms(f->d, w, acts, late.T)) {
-        f->d->ops->norm(f->d, &late);
+        dev_norm_args a = late;
+        if (w) a.order = order_for(f, w, acts, late.T, r->h);
+        f->d->ops->norm(f->d, &a);
         return false;
     }
     *n = (dev_mm_norm){ late.w, late.b, late.offset, late.eps, late.layer };
@@ -79,26 +91,27 @@ static bool settle_norm(const fwd_rows *r, dev_mm_norm *n, const float **x, cons
 static void product(const fwd_rows *r, const mm_out *o, const mm_out *before, bool alone,
                     const float *x, int64_t ldx, int64_t M, mm_acts acts, dev_mm_act act)
 {
-    const fwd_dev_ctx *f = r->self;
+    fwd_dev_ctx *f = r->self;
     const dev_weight w = fwd_dev_weight(o->w), last = fwd_dev_weight(before ? before->w : o->w);
     const float *from = x;
     dev_mm_norm n;
-    const bool normed = settle_norm(r, &n, &from, alone ? &w : NULL, acts);
-    f->d->ops->matmul(f->d,
-                      &(dev_mm_args){ .y = o->y,
-                                      .w = &w,
-                                      .x = from,
-                                      .norm = normed ? &n : NULL,
-                                      .bias = o->bias,
-                                      .scratch = f->mm_scratch,
-                                      .ldy = o->ldy,
-                                      .ldx = ldx,
-                                      .M = M,
-                                      .acts = acts,
-                                      .add = o->add,
-                                      .rounded = !normed && is_rounded(r, o->w, x),
-                                      .act = act,
-                                      .arranged = before && dev_same_input(&w, &last, acts) });
+    const bool normed = settle_norm(r, &n, &from, alone ? &w : NULL, acts), there = f->ordered == x;
+    f->ordered = NULL;
+    f->d->ops->matmul(
+        f->d, &(dev_mm_args){ .y = o->y,
+                              .w = &w,
+                              .x = from,
+                              .norm = normed ? &n : NULL,
+                              .bias = o->bias,
+                              .scratch = f->mm_scratch,
+                              .ldy = o->ldy,
+                              .ldx = ldx,
+                              .M = M,
+                              .acts = acts,
+                              .add = o->add,
+                              .rounded = !normed && is_rounded(r, o->w, x),
+                              .act = act,
+                              .arranged = there || (before && dev_same_input(&w, &last, acts)) });
 }
 
 static void products(const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx,
@@ -498,8 +511,9 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
 
 static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int n)
 {
-    const fwd_dev_ctx *f = r->self;
+    fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
+    const dev_weight down = fwd_dev_weight(&r->layer->lin[R_DOWN].w);
     const bool pair = c->w.mlp == MLP_GATED;
     const dev_mm_act act = { .kind = pair ? DEV_ACT_PAIR : DEV_ACT_ALONE,
                              .f = (k_act_fn)c->act,
@@ -515,16 +529,20 @@ static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int 
     fwd_dev_adapt(r, roles, outs, n, r->h, c->hidden);
     pool_stage(r->p, STAGE_ACT);
     const int64_t ld = fwd_mlp_width(c);
-    f->d->ops->act(f->d, &(dev_act_args){ .dst = r->mlp,
-                                          .gate = r->mlp,
-                                          .up = pair ? r->mlp + c->ffn : NULL,
-                                          .T = r->R,
-                                          .n = c->ffn,
-                                          .ldd = ld,
-                                          .ld = ld,
-                                          .f = act.f,
-                                          .limit = act.limit,
-                                          .bf16 = act.bf16 });
+    const bool alone = f->rounds && !f->lora.now->n; /* adapters read it too */
+    const dev_order none = { 0 };
+    f->d->ops->act(f->d, &(dev_act_args){
+                             .dst = r->mlp,
+                             .gate = r->mlp,
+                             .up = pair ? r->mlp + c->ffn : NULL,
+                             .T = r->R,
+                             .n = c->ffn,
+                             .ldd = ld,
+                             .ld = ld,
+                             .f = act.f,
+                             .limit = act.limit,
+                             .bf16 = act.bf16,
+                             .order = alone ? order_for(f, &down, r->acts, r->R, r->mlp) : none });
 }
 
 /* ---- experts (forward_moe.c says what they do) ---- */

@@ -189,6 +189,7 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     f->steady = !f->on->eager && r->R <= FWD_GRAPH_ROWS && is_even(r, b);
     f->joins = f->few == DEV_ATTN_DECODE && is_even(r, b);
     f->late_norm.T = f->late_rope.T = 0;
+    f->ordered = NULL;
     f->ids = fwd_dev_stage(f, b->ids, (size_t)r->R * sizeof *f->ids);
     for (int64_t i = 0; i < b->n_picked; i++)
         f->words[i] = (int32_t)b->picked[i];

@@ -1,6 +1,6 @@
 /* tests/unit/test_dev.c - rows, experts, rotation and copies of a device table against their twins on
  * the CPU, at small and odd shapes. */
-#include "tests/support/devrig.h"
+#include "tests/support/devtwins.h"
 
 /* ---- rows ---- */
 static const int64_t widths[] = { 1, 31, 64, 257, 1030, 2083 /* a wider block */ };
@@ -87,6 +87,63 @@ TEST(rows_side_by_side_are_normed_as_rows_apart_and_rounded_last)
         CHECK(memcmp(got + t * LD, want, sizeof want) == 0, "row %lld: other bytes", (long long)t);
     }
     rig_close(&r);
+}
+
+/* Through rows of floats, and as the product's own order has them: rows of bf16, and of more rows on
+ * sm_90 columns. */
+TEST(what_is_made_in_a_products_order_gives_it_the_same_bytes)
+{
+    enum { K = 64, N = 16, MOST = 40 };
+    static const int64_t rows[] = { 9, MOST };
+    for (size_t i = 0; i < 2 * LQ_COUNT(rows); i++) {
+        const int64_t M = rows[i / 2];
+        const bool act = i % 2;
+        twins o;
+        if (!twins_open(&o, "u4-g32", M, N, K, 7)) continue;
+        rig *r = &o.r;
+        o.dw = put_weight(r, &o.w.t);
+        const float *x = floats(r, M * 2 * K, 5), *w = floats(r, K, 6);
+        float *y[2] = { o.want, o.got };
+        const int64_t how = ops->mm_order(&r->d, &o.dw, MM_BF16, M);
+        CHECK(r->d.cc == 90 && M > 32 ? how >= M : how == 0, "%lld rows: %lld", (long long)M,
+              (long long)how);
+        bool ok = true;
+        for (int ordered = 0; ordered < 2; ordered++) {
+            dev_mm_args a = twins_args(&o, MM_BF16, false);
+            float *in = put(r, x, (size_t)(M * 2 * K) * 4), *h = put(r, NULL, (size_t)(M * K) * 4);
+            const dev_order to = { ordered ? a.scratch : NULL, how };
+            a.x = act ? in : h;
+            a.ldx = act ? 2 * K : K;
+            a.bias = NULL;
+            a.rounded = true;
+            a.arranged = ordered;
+            if (act)
+                ops->act(&r->d, &(dev_act_args){ .dst = in,
+                                                 .gate = in,
+                                                 .up = in + K,
+                                                 .T = M,
+                                                 .n = K,
+                                                 .ldd = 2 * K,
+                                                 .ld = 2 * K,
+                                                 .f = ACT_SILU,
+                                                 .bf16 = true,
+                                                 .order = to });
+            else
+                ops->norm(&r->d, &(dev_norm_args){ .x = in,
+                                                   .h = h,
+                                                   .w = put(r, w, K * 4),
+                                                   .eps = 1e-5f,
+                                                   .bf16 = true,
+                                                   .T = M,
+                                                   .K = K,
+                                                   .order = to });
+            ops->matmul(&r->d, &a);
+            ok = get(r, y[ordered], a.y, (size_t)(M * N) * 4, "product") && ok;
+        }
+        CHECK(!ok || memcmp(y[0], y[1], (size_t)(M * N) * 4) == 0, "%s, %lld rows: other bytes",
+              act ? "activation" : "norm", (long long)M);
+        rig_close(r);
+    }
 }
 
 /* The same device as both: each has its part of every row. */
@@ -558,6 +615,7 @@ int main(int argc, char **argv)
     RUN(launches_follow_where_the_code_waits_and_it_was_tried);
     RUN(norms_agree_with_the_cpu);
     RUN(rows_side_by_side_are_normed_as_rows_apart_and_rounded_last);
+    RUN(what_is_made_in_a_products_order_gives_it_the_same_bytes);
     RUN(a_row_in_two_parts_is_normed_as_one);
     RUN(activations_and_embeddings_are_the_cpus_bits);
     RUN(activations_of_experts_are_the_cpus_bits);

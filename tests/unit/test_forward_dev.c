@@ -683,8 +683,8 @@ TEST(a_step_allocates_nothing_there_and_gives_back_all)
  * whose 48 inputs are arranged in tiles of 32 before, gate and up as one, activation, down; beside
  * them the embedding, a norm and the head, and where not all rows have logits two that pick
  * those. Up: the plan of the step, and of a shared model x; down: logits and rows behind them.
- * Under bf16 the inputs of the layers' other products are arranged as well of more than eight rows,
- * and of fewer q, k and v and gate and up begin with their norm, gate and up end with the
+ * Under bf16 norms leave the inputs of the layers' products as those take them of more than eight
+ * rows (so would the activation, but 48 of its outputs are arranged), and of fewer q, k and v and gate and up begin with their norm, gate and up end with the
  * activation, and attention rotates and merges: five launches, and o's arrangement. The second step
  * of a shape is captured: from then on that is one launch. Where multiprocessors are many K is cut, and
  * the launches are as many. */
@@ -712,11 +712,10 @@ TEST(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need)
             const size_t down = 2, up = n < 4 ? 2 : 1, lookup = n < 4 ? 0 : 1;
             for (int64_t at = 0; at < 24; at += at ? 1 : 17) {
                 const emu_counts c = count_step(&r, &g, s, at, at ? 1 : 17);
-                const size_t arranged =
-                    at || !bf16 ? 0 : (size_t)(3 * n - 2); /* the last has one row */
                 /* of many rows no split is merged here, but in the last layer, which has one: there
                  * a norm and the activation are a product's */
                 const size_t fused = !bf16 ? 0 : at ? (size_t)n * FUSED : (size_t)n - 1 + 2;
+                const size_t arranged = at || !bf16 ? 0 : (size_t)n - 1; /* the last has one row */
                 const size_t want =
                     (size_t)n * of_layer - fused + beside - 1 + lookup + arranged + (at ? 0 : PICK);
                 const bool graph = at > 17;
