@@ -14,6 +14,7 @@
 #include "tools/cli/load.h"
 #include "tools/cli/outputs.h"
 #include "tools/cli/ranks.h"
+#include "tools/cli/shard.h"
 #include "tools/cmds.h"
 #include "tools/model_free/model_free.h"
 #include "tools/quantize_to/quantize_to.h"
@@ -143,9 +144,10 @@ static const opt_row stats_rows[] = {
               "the options of calibration "
               "that will quantize by them" },
     { "shard", 0, OPT_STR, F(shard), .arg = "i/N",
-      .help = "--stats-only: of the i-th of N shares of the text (i from 1; at most as many shares "
-              "as parts); without it "
-              "SLURM_ARRAY_TASK_ID of _COUNT; N alone: JOB_COMPLETION_INDEX says which" },
+      .help = "only the i-th of N shares (i from 1; N alone: JOB_COMPLETION_INDEX says which). "
+              "Methods without calibration: of the layers, which the same command without it then "
+              "puts into OUT. --stats-only: of the text, at most as many as parts; without it "
+              "SLURM_ARRAY_TASK_ID of _COUNT" },
     { "stats-parts", 0, OPT_INT, F(stats_parts), .def = "16", .lo = 1, .hi = STATS_MOST_LEAVES,
       .help = "--stats-only: the text is cut into N parts, the same N for all shares; a file takes "
               "the more the more of them it has" },
@@ -415,7 +417,6 @@ static lq_status check_stats(const quantize_opts *o, const qz_opts *q, const com
 {
     const bool any = o->stats_only || o->stats.n;
     const char *name = o->stats_only ? "--stats-only" : "--stats";
-    if (o->shard && !o->stats_only) return lq_fail(err, LQ_EUSAGE, "--shard needs --stats-only");
     if (o->stats_parts != STATS_LEAVES && !o->stats_only)
         return lq_fail(err, LQ_EUSAGE, "--stats-parts needs --stats-only");
     if (o->stats_only && o->stats.n)
@@ -428,6 +429,35 @@ static lq_status check_stats(const quantize_opts *o, const qz_opts *q, const com
     if (o->stats_only && o->report)
         return lq_fail(err, LQ_EUSAGE, "--report: --stats-only makes no model that it could be of");
     return output_check_own("--out", o->out, o->stats.v, o->stats.n, err);
+}
+
+/* A share of a method that needs no text goes into OUT.resume, as layers that are finished. */
+static lq_status check_shard(const cmd_ctx *c, const quantize_opts *o, const qz_opts *q,
+                             const comm *ranks, lq_err *err)
+{
+    static const char *const whole[] = { "to", "report", "check", "refine" };
+    if (!o->shard || o->stats_only) return LQ_OK;
+    if (qz_calibrated(q))
+        return lq_fail(err, LQ_EUSAGE,
+                       "--shard: expected --stats-only, or a method without calibration, found %s",
+                       o->method);
+    if (ranks || strcmp(o->device, "cpu") != 0)
+        return lq_fail(err, LQ_EUNSUPPORTED, "--shard: expected one process, on the CPU");
+    for (size_t i = 0; i < LQ_COUNT(whole); i++)
+        if (opt_given(c, whole[i]))
+            return lq_fail(err, LQ_EUSAGE, "--%s goes without --shard", whole[i]);
+    return o->resume == OPT_NO ? lq_fail(err, LQ_EUSAGE, "--no-resume goes without --shard")
+                               : LQ_OK;
+}
+
+static cJSON *shard_json(const quantize_opts *o, const qz_job *j)
+{
+    cJSON *r = cJSON_CreateObject();
+    cJSON_AddStringToObject(r, "out", o->out);
+    cJSON_AddStringToObject(r, "method", o->method);
+    cJSON_AddNumberToObject(r, "shard", j->shard + 1);
+    cJSON_AddNumberToObject(r, "shards", j->n_shards);
+    return r;
 }
 
 static lq_status run_model_free(const cmd_ctx *c, const quantize_opts *o, lq_err *err)
@@ -458,6 +488,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     lq_status s = refine_check(c, &o->refine, err);
     if (!s) s = model_free_check(c, &o->free, err);
     if (s) return s;
+    if (o->free.on && o->shard) return lq_fail(err, LQ_EUSAGE, "--shard goes without --model-free");
     if (o->free.on) return run_model_free(c, o, err);
     double start = lq_now();
     qz_opts q = { 0 };
@@ -530,6 +561,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
     s = open_device(&on, o->device, err);
     if (s) goto done;
     s = check_stats(o, &q, ranks, err);
+    if (!s) s = check_shard(c, o, &q, ranks, err);
     if (s) goto done;
     q.on = on.ops ? &on : NULL;
     s = carried_tok_open(&tok, src, qz_calibrated(&q) || checked, err);
@@ -560,8 +592,15 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .tokenizer_bytes = tok.bytes,
                    .voice = qrep_voice,
                    .view = c->result ? (progress_view){ 0 } : qrep_view };
+    if (o->shard && (s = shard_read(&job.shard, &job.n_shards, o->shard, false, err))) goto done;
     s = qz_run(&r, seen, to.made, &job, p, c->job, err);
     prog_end();
+    if (!s && job.n_shards) {
+        prog_say(LOG_INFO, "%s: layers of share %d of %d are finished", o->out, job.shard + 1,
+                 job.n_shards);
+        if (c->json) s = cmd_give_json(c, shard_json(o, &job), err);
+        goto done;
+    }
     if (s || !speaks) goto done;
     if (!s && o->report && r.resumed >= 0)
         s = qhtml_about(&about, to.made, strcmp(to.made, o->out) == 0, err);

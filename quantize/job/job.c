@@ -239,7 +239,8 @@ static lq_status start_progress(job_run *r, double *predicted, const lq_job *job
     char line[PROGRESS_LINE];
     lq_status s = progress_open(&r->progress, &w, &r->j->view, job, err);
     for (int64_t i = 0; i <= L && !s; i++)
-        if (qz_state_done(&r->state, i)) progress_skip(&r->progress, i, i <= look);
+        if (qz_state_done(&r->state, i) || (r->j->n_shards && !job_in_shard(r, i)))
+            progress_skip(&r->progress, i, i <= look);
     r->job = &r->progress.job;
     if (s || !w.speed) return s;
     double secs[PROGRESS_N];
@@ -298,6 +299,12 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     r.reports = lq_push(&out->arena, r.plan.n * sizeof *r.reports);
     if (!r.reports) s = lq_fail(err, LQ_ENOMEM, "no memory for the report");
     if (!s) s = start_progress(&r, &out->predicted_secs, job, err);
+    if (j->n_shards) {
+        if (!s) s = job_make_shard(&r, err);
+        progress_end(&r.progress, out->phase_secs);
+        qz_state_close(&r.state, false);
+        goto done;
+    }
     if (!s) s = take_curvature(&r, err);
     if (!s) s = share_out(&r, err);
     if (!s && !job_at_once(&r)) s = job_layers(&r, err);

@@ -40,6 +40,9 @@ typedef struct {
     size_t tokenizer_bytes;
     comm *
         ranks; /* they share the work: all run it alike, on the same source; rank 0 has the files. NULL: one */
+    /* Without samples and check: only the layers of this share (from 0) of so many are made, into OUT.resume, where a
+     * run without shards finds them; 0: all, and the file. */
+    int shard, n_shards;
     const stats_set *stats; /* of the source's inputs, instead of text through what is rounded */
     plan_voice voice;
     progress_view view; /* of progress; show NULL: it is reported to the lq_job */

@@ -64,7 +64,13 @@ static inline bool job_at_once(const job_run *r)
 {
     return !r->j->samples && !(r->j->check && r->j->check->n); /* a check wants layers */
 }
+static inline bool job_in_shard(const job_run *r, int64_t layer)
+{
+    return layer % r->j->n_shards == r->j->shard;
+}
 lq_status job_write(job_run *r, lq_err *err);
+/* The layers of qz_job.shard, to the state. */
+lq_status job_make_shard(job_run *r, lq_err *err);
 
 /* ---- job_ranks.c ---- */
 static inline bool job_writes(const job_run *r) { return comm_rank(r->j->ranks) == 0; }

@@ -1,4 +1,5 @@
 /* quantize/job/job_report.c - what became of the model: reports of tensors, bytes, bits per weight. */
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -56,15 +57,43 @@ static void add_choices(const job_run *r, qz_result *out)
     }
 }
 
+/* Of layers that were finished before and tensors that were made while others were written, each in the plan's order:
+ * in that of all. */
+static lq_status merge_reports(const job_run *r, qz_result *out, lq_err *err)
+{
+    const size_t layers = (size_t)r->state.n_layers;
+    size_t *next = calloc(layers, sizeof *next), *end = calloc(layers, sizeof *end), n = 0, own = 0;
+    qz_report *done = calloc(r->plan.n + 1, sizeof *done);
+    const lq_status s =
+        next && end && done ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the report");
+    for (size_t i = 0; i < layers && !s; i++) {
+        next[i] = n;
+        if (qz_state_done(&r->state, (int64_t)i)) qz_state_reports(&r->state, (int64_t)i, done, &n);
+        end[i] = n;
+    }
+    for (size_t i = 0; i < r->plan.n && !s; i++) {
+        const plan_entry *e = &r->plan.e[i];
+        size_t *at = &next[e->layer];
+        if (own < r->n_reports && strcmp(r->reports[own].name, e->name) == 0)
+            out->reports[out->n_reports++] = r->reports[own++];
+        else if (*at < end[e->layer] && strcmp(done[*at].name, e->name) == 0)
+            out->reports[out->n_reports++] = done[(*at)++];
+    }
+    free(next);
+    free(end);
+    free(done);
+    return s;
+}
+
 lq_status job_collect(const job_run *r, qz_result *out, lq_err *err)
 {
     out->reports = lq_push(&out->arena, r->plan.n * sizeof *out->reports);
     if (!out->reports) return lq_fail(err, LQ_ENOMEM, "no memory for the report");
-    for (int64_t i = 0; i < r->state.n_layers; i++)
+    for (int64_t i = 0; i < r->state.n_layers && !job_at_once(r); i++)
         if (qz_state_done(&r->state, i))
             qz_state_reports(&r->state, i, out->reports, &out->n_reports);
-    for (size_t i = 0; i < r->n_reports; i++)
-        out->reports[out->n_reports++] = r->reports[i];
+    const lq_status s = job_at_once(r) ? merge_reports(r, out, err) : LQ_OK;
+    if (s) return s;
     for (size_t k = 0; k < out->n_reports; k++) {
         const char *name = out->reports[k].name;
         out->reports[k].name = lq_push_str(&out->arena, name, strlen(name));

@@ -113,6 +113,22 @@ static lq_status make_for_writer(job_run *r, lq_err *err)
     return s ? s : src_unchanged(r->src, err);
 }
 
+lq_status job_make_shard(job_run *r, lq_err *err)
+{
+    const qz_rounding how = { .plan = &r->plan, .o = r->j->o, .p = r->p, .job = r->job };
+    lq_status s = LQ_OK;
+    for (int64_t i = 0; i < r->state.n_layers && !s; i++) {
+        qz_layer made = { 0 };
+        if (!job_in_shard(r, i) || qz_state_done(&r->state, i)) continue;
+        progress_phase(&r->progress, PROGRESS_ROUNDING, i);
+        if (lq_stopped(r->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
+        if (!s) s = qz_layer_make(&made, &how, i, NULL, err);
+        if (!s && made.n_items) s = qz_state_add(&r->state, i, &made, err);
+        qz_layer_free(&made);
+    }
+    return s ? s : src_unchanged(r->src, err);
+}
+
 lq_status job_write(job_run *r, lq_err *err)
 {
     if (!job_writes(r)) return make_for_writer(r, err);

@@ -20,7 +20,7 @@ static bool still_there(int fd, const char *path)
            a.st_ino == b.st_ino;
 }
 
-lq_status qz_lock(int *fd, const char *dir, lq_err *err)
+lq_status qz_lock(int *fd, const char *dir, bool shared, lq_err *err)
 {
     char path[PATH];
     lq_status s = lq_path_join(path, sizeof path, dir, QZ_LOCK_NAME, err);
@@ -31,7 +31,7 @@ lq_status qz_lock(int *fd, const char *dir, lq_err *err)
         *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (*fd < 0 && errno == ENOENT) continue; /* the folder went in between */
         if (*fd < 0) return lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
-        if (flock(*fd, LOCK_EX | LOCK_NB) == 0) {
+        if (flock(*fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0) {
             if (still_there(*fd, path)) return LQ_OK;
         } else if (errno == EWOULDBLOCK) {
             s = lq_fail(err, LQ_EBUSY, "%s: another llmq quantize is writing this output", dir);

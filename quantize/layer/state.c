@@ -131,18 +131,27 @@ static void load_layer(qz_state *s, int64_t layer)
 }
 
 /* An empty folder of this run. */
-static lq_status start_state(const qz_state *s, const char *file, const cJSON *what, lq_err *err)
+static lq_status start_state(const qz_state *s, const char *file, const cJSON *what, bool shared,
+                             lq_err *err)
 {
     lq_buf text = { 0 };
-    wipe(s->dir);
+    if (!shared) wipe(s->dir);
     lq_status st = js_canonical(&text, what, err);
     if (!st) st = lq_write_file(file, text.p, text.n, err);
     free(text.p);
     return st;
 }
 
+/* Another share may have begun between two looks: what is seen twice is so. */
+static lq_status compare_shared(bool *same, const char *dir, const char *file, const cJSON *what,
+                                lq_err *err)
+{
+    return compare_state(same, dir, file, what, NULL) ? compare_state(same, dir, file, what, err)
+                                                      : LQ_OK;
+}
+
 lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, int64_t n_layers,
-                        bool restart, lq_err *err)
+                        bool restart, bool shared, lq_err *err)
 {
     memset(s, 0, sizeof *s);
     s->lock = -1;
@@ -153,15 +162,15 @@ lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, in
     if (n < 0 || (size_t)n >= sizeof s->dir)
         return lq_fail(err, LQ_EUSAGE, "%s: path too long", out_path);
     lq_status st = lq_path_join(file, sizeof file, s->dir, STATE, err);
-    if (!st) st = qz_lock(&s->lock, s->dir, err);
+    if (!st) st = qz_lock(&s->lock, s->dir, shared, err);
     if (st) return st; /* the folder is not ours */
     s->layers = calloc((size_t)n_layers, sizeof *s->layers);
     if (!s->layers) st = lq_fail(err, LQ_ENOMEM, "no memory for %lld parts", (long long)n_layers);
-    if (!st && !restart) st = compare_state(&same, s->dir, file, what, err);
-    if (!st && !same) st = start_state(s, file, what, err);
+    if (!st && !restart) st = compare_shared(&same, s->dir, file, what, err);
+    if (!st && !same) st = start_state(s, file, what, shared, err);
     for (int64_t i = 0; i < n_layers && same && !st; i++)
         load_layer(s, i);
-    if (st) qz_state_close(s, !has_layers(s->dir));
+    if (st) qz_state_close(s, !shared && !has_layers(s->dir));
     return st;
 }
 
@@ -185,7 +194,7 @@ void qz_state_clear(const char *out_path, const cJSON *what)
     char dir[sizeof s.dir];
     const int n = snprintf(dir, sizeof dir, "%s.resume", out_path);
     if (n < 0 || (size_t)n >= sizeof dir || !lq_exists(dir)) return;
-    if (!qz_state_open(&s, out_path, what, 1, false, &err)) qz_state_close(&s, true);
+    if (!qz_state_open(&s, out_path, what, 1, false, false, &err)) qz_state_close(&s, true);
 }
 
 /* ---- other ranks ---- */

@@ -25,11 +25,12 @@ typedef struct {
 } qz_state;
 
 /* Lock the folder, and take the finished layers of an earlier run of the same `what` ({"config",
- * "recipe", "provenance"}: borrowed); with `restart`, or where nothing was finished, start empty.
+ * "recipe", "provenance"}: borrowed); with `restart`, or where nothing was finished, start empty. shared: shares of the
+ * run may be at work beside this one, whose layers stay.
  * Errors: LQ_EUSAGE (layers of another run; names what differs), LQ_EBUSY (another run is at work),
  * LQ_EIO, LQ_ENOMEM. */
 lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, int64_t n_layers,
-                        bool restart, lq_err *err);
+                        bool restart, bool shared, lq_err *err);
 static inline bool qz_state_done(const qz_state *s, int64_t layer)
 {
     return s->layers[layer].header != NULL;

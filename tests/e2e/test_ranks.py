@@ -7,6 +7,7 @@ import random
 import shutil
 import signal
 import struct
+import subprocess
 import time
 
 import pytest
@@ -221,3 +222,21 @@ def test_help_is_rank_0s_and_what_is_of_the_machine_everyones(llmq, tmp_path):
     r = by_sockets(llmq, 2, "quantize", "--help")
     assert "usage:" in r.out[0] and r.out[1] == ""
     assert all("compiler" in x for x in by_sockets(llmq, 2, "version").out)
+
+
+@pytest.mark.parametrize("folder, args", [("", ["rtn"]), ("", ["hqq", "--rotate"]), ("", ["nf4"]), ("qwen2-moe-shared", ["rtn", "-g", "16"]),
+                                          ("gpt-oss-sinks", ["hqq", "-g", "16"])], ids=lambda a: "-".join(a) if isinstance(a, list) else a)
+def test_shards_of_layers_make_the_file_of_one_run(llmq, draft, tmp_path, folder, args):
+    """Side by side, one of them twice; a part is lost and a share never ran: what is not there is made at the end."""
+    args = ["quantize", ARCH / folder if folder else draft, "-m", *args]
+    whole = llmq.json(*args, "-o", tmp_path / "one")
+    command = [*args, "-o", tmp_path / "many"]
+    done = Ended([llmq.start(*command, "--shard", f"{i}/4", stdout=subprocess.PIPE, stderr=subprocess.PIPE) for i in (1, 2, 3, 1)])
+    assert done.codes == [0] * 4 and not (tmp_path / "many").exists(), str(done)
+    assert llmq.json(*command, "--shard", "4", env={**os.environ, "JOB_COMPLETION_INDEX": "1"}) == {
+        "out": str(tmp_path / "many"), "method": args[3], "shard": 2, "shards": 4}
+    (tmp_path / "many.resume/part-00000.llmq").unlink()
+    assert "another run" in llmq(*command, "--shard", "4/4", "--embed", "keep", code=2).stderr
+    said = llmq.json(*command)
+    assert digest(tmp_path / "many") == digest(tmp_path / "one") and leftovers(tmp_path) == ["many", "one"]
+    assert said["resumed_parts"] >= 1 and said["tensors"] == whole["tensors"]
