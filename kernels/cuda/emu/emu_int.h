@@ -1,4 +1,4 @@
-/* kernels/cuda/emu/emu_int.h - what emu.cc and the files beside it know of each other. */
+/* kernels/cuda/emu/emu_int.h - what the emulation's files know of each other. */
 #ifndef LLMQ_KERNELS_CUDA_EMU_EMU_INT_H
 #define LLMQ_KERNELS_CUDA_EMU_EMU_INT_H
 
@@ -45,29 +45,36 @@ struct stream {
 };
 
 extern thread_local int set_device; /* cudaSetDevice */
+extern int running;                 /* the device of the launch */
 
 /* ---- emu.cc: what a stream or a graph does when its time comes ---- */
 bool own_stream(const void *s, const char *what); /* says so where it is another device's */
 bool is_pinned(const void *p, size_t n);
-cudaError_t run_launch(stream *on, const work *w);
 cudaError_t run_copy(stream *s, void *dst, const void *src, size_t n, int kind);
 cudaError_t run_memset(stream *s, void *dst, int v, size_t n);
 
-/* ---- emu.cc: the block that runs ---- */
+/* ---- block.cc: the block that runs ---- */
 enum {
     WARP = 32,
     MAX_THREADS = 1024,
     SHARED_MAX = 227 << 10 /* bytes that a block may have on sm_90 */
 };
-extern int current;           /* the thread */
-extern unsigned char *shared; /* [SHARED_MAX], at a multiple of 1,024 bytes */
+cudaError_t run_launch(stream *on, const work *w); /* when its time comes */
+extern int current;                                /* the thread */
 /* Ends the launch with this error. Does not return. */
 void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* Of shared memory: the engine has written there; a product of a warpgroup reads there. */
-void engine_wrote(size_t off, size_t n);
-void product_reads(size_t off, size_t n);
 /* Until bar_over(i, parity). */
 void wait_for_bar(int i, unsigned parity, const char *file, int line);
+
+/* ---- shared.cc: its shared memory ---- */
+extern unsigned char *shared;     /* [SHARED_MAX], at a multiple of 1,024 bytes */
+bool shared_room();               /* false: no memory */
+void shared_start(const work *w); /* of a block */
+/* The engine has written there; a product of a warpgroup reads there. */
+void engine_wrote(size_t off, size_t n);
+void product_reads(size_t off, size_t n);
+
+/* ---- mma.cc ---- */
 float from_f16(unsigned h);
 float from_bf16(unsigned h);
 
