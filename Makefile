@@ -94,7 +94,9 @@ NVCCF       = -std=c++17 -O3 -fmad=false -objtemp -I. -Xcompiler -O2,-fPIC,-fvis
 cu_code     = -gencode arch=compute_$(1),code=$(2)_$(1)
 cu_archs    = $(if $(findstring _sm90.cu,$(1)),$(call cu_code,90a,sm),$(foreach a,$(CUDA_CODE),$(call cu_code,$(a),sm)) \
               $(call cu_code,80,compute))
-EMUF        = -std=c++17 -O1 -Wall -Wshadow -Wno-unknown-pragmas $(WERROR) -fPIC -fno-exceptions -fno-rtti \
+# fmaf as an instruction, where this machine has it: no other runs the emulation
+EMU_FMA    := $(if $(findstring x86_64,$(TARGET)),$(shell grep -qsw fma /proc/cpuinfo && echo -mfma))
+EMUF        = -std=c++17 -O2 $(EMU_FMA) -Wall -Wshadow -Wno-unknown-pragmas $(WERROR) -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti \
               -fno-threadsafe-statics -ffp-contract=off -I.
 ifneq ($(or $(SANITIZE),$(if $(shell command -v $(CXX)),,none)),)
 TESTSRCS   := $(filter-out $(EMUTESTS:%=tests/unit/%.c),$(TESTSRCS))
@@ -334,7 +336,7 @@ BUNDLE_ARCHS  = $(if $(filter command environment,$(firstword $(origin CUDA_ARCH
 BUNDLE_NVCC   = $(CUDA_CC)$(if $(CUDA_CC),$(if $(findstring --compress-mode,$(shell $(CUDA_CC) --help)), --compress-mode size))
 gpu-bundle: ## build/llmq-gpu.tar.gz: what tries and times llmq on a rented GPU, with nothing else there (docs/gpu-rented.md); CUDA_ARCHS
 	$(Q)[ -n '$(and $(CUDA_RT),$(BUNDLE_ARCHS))' ] || { echo 'gpu-bundle: expected code for a GPU; CUDA: $(CUDA_NOTE)' >&2; exit 1; }
-	$(Q)$(MAKE) BUILD=build/gpu NVCC='$(BUNDLE_NVCC)' CUDA_ARCHS='$(BUNDLE_ARCHS)' build/gpu/tests/device-tests
+	$(Q)$(MAKE) BUILD=build/gpu EMU_FMA= NVCC='$(BUNDLE_NVCC)' CUDA_ARCHS='$(BUNDLE_ARCHS)' build/gpu/tests/device-tests
 	$(Q)scripts/bench/gpu-bundle.sh build/gpu/tests/device-tests build/llmq-gpu.tar.gz 'code for $(BUNDLE_ARCHS)'
 
 bench-quality: all ## KL of every format and quantizer beside other projects' at equal bits; MODELS, TARGETS, METHODS, WIDTHS, ... are the caller's

@@ -77,6 +77,35 @@ template <bool WRITTEN> __global__ void unwritten(G<float> buf)
     buf[(int)threadIdx.x] = s[N - 1 - (int)threadIdx.x];
 }
 
+/* A word as a whole by one thread, in parts by others; of the second block, what the first has written. */
+enum part_fault { PARTS, HALVES, PART_READ, PART_WRITTEN, PART_MISSING, OLD_PART, OLD_WORD };
+template <int HOW> __global__ void parts(G<float> buf)
+{
+    CU_SHARED(uint8_t, s, 4 * N);
+    const int t = threadIdx.x, other = N - 1 - t;
+    const S<uint32_t> word = cu_as<uint32_t>(s);
+    if (HOW == OLD_WORD && blockIdx.x == 0) word[t] = 1;
+    if (HOW == OLD_PART && blockIdx.x == 0) s[4 * t + 3] = 1;
+    if (HOW == PARTS || (HOW == PART_MISSING && t != 41))
+        for (int i = 0; i < 4; i++)
+            s[N * i + t] = (uint8_t)t;
+    if (HOW == HALVES)
+        for (int i = 0; i < 2; i++)
+            cu_as<uint16_t>(s)[N * i + t] = (uint16_t)t;
+    if (HOW == PART_READ || HOW == PART_WRITTEN) word[t] = 1;
+    __syncthreads();
+    if (HOW == PART_READ) word[t] = s[4 * other + 3];
+    if (HOW == PART_WRITTEN) {
+        s[4 * t + 3] = 2;
+        buf[t] = (float)word[other];
+    }
+    if (HOW == OLD_PART && blockIdx.x)
+        s[4 * t] = 1; /* its word has bytes now, of this block the first alone */
+    if (HOW == OLD_PART && blockIdx.x) buf[t] = s[4 * t + 3];
+    if (HOW == PARTS || HOW == HALVES || HOW == PART_MISSING || (HOW == OLD_WORD && blockIdx.x))
+        buf[t] = (float)word[other];
+}
+
 template <int WHO> __global__ void barrier(G<float> buf)
 {
     if ((int)threadIdx.x < WHO) __syncthreads();
@@ -405,6 +434,13 @@ extern "C" const broken_case broken_cases[] = {
     { "16 bytes at an odd place", "bounds: address", RUN(aligned<1>) },
     { "all written", NULL, RUN(unwritten<true>) },
     { "some not written", "unwritten: reads", RUN(unwritten<false>) },
+    { "words of bytes from four threads", NULL, RUN(parts<PARTS>) },
+    { "of two halves", NULL, RUN(parts<HALVES>) },
+    { "a word of which another reads a byte", "race: ", RUN(parts<PART_READ>) },
+    { "a word of which another writes a byte", "race: ", RUN(parts<PART_WRITTEN>) },
+    { "a byte of a word is not written", "unwritten: reads byte 233 ", RUN(parts<PART_MISSING>) },
+    { "a byte that the block before has written", "unwritten: reads", RUN_BLOCKS(parts<OLD_PART>) },
+    { "a word that it has", "unwritten: reads", RUN_BLOCKS(parts<OLD_WORD>) },
     { "a barrier that half of them reach", "divergence: waits in __syncthreads", RUN(barrier<32>) },
     { "two barriers, each reached by half", "divergence: waits in __syncthreads",
       RUN(two_barriers) },

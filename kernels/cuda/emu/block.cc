@@ -14,12 +14,22 @@ namespace emu
 point thread_idx, block_idx, block_dim, grid_dim;
 
 enum {
-    STACK = 64 << 10,
-    COPIES_MAX = 64, /* waiting copies of one thread */
-    PEER_BYTES = 64
+    STACK = (64 << 10) + 2112, /* threads' frames do not meet in one set of the cache */
+    COPIES_MAX = 64            /* waiting copies of one thread */
 };
 
-enum state { RUNS, AT_BLOCK, AT_WARP, AT_BAR, AT_MEET, ENDED };
+/* From a fibre to another. The compiler's own words for it, where it has them, are a few moves. */
+#ifdef __x86_64__
+typedef void *jump[5];
+#define HERE(j) __builtin_setjmp(j)
+#define GO(j) __builtin_longjmp(j, 1)
+#else
+typedef jmp_buf jump;
+#define HERE(j) _setjmp(j)
+#define GO(j) _longjmp(j, 1)
+#endif
+
+enum state { RUNS, AT_BLOCK, AT_WARP, AT_BAR, AT_MEET, ENDED, STATES };
 
 struct copy {
     void *dst;
@@ -32,28 +42,36 @@ struct copy {
 
 struct fibre {
     state st;
-    const char *file, *what; /* where it waits */
     int line;
+    const char *file, *what; /* where it waits */
+    jump at;
+    point idx;
     unsigned met; /* warp operations so far */
     int bar;      /* the mbarrier, or the id of the barrier, that it waits for */
     unsigned parity, n_meet;
-    unsigned char in[2][PEER_BYTES];
-    jmp_buf at;
-    bool started;
-    bool early; /* of a launch that follows, before cu_after */
-    ucontext_t first;
-    void *stack;
-    copy copies[COPIES_MAX];
+    bool started;        /* it has a stack, and is in entry() */
+    bool early;          /* of a launch that follows, before cu_after */
     int n_copies, group; /* group: the one that copies now join */
+    copy *copies;
+    void *stack;
+};
+
+/* Of a warp. What a lane brings to an operation is one of two in turn: slower lanes still read the one before. */
+struct warp {
+    uint32_t runs;   /* its lanes that go on in this round, as bits */
+    int lanes, wait; /* wait: of them, AT_WARP */
+    alignas(16) brought in[2][WARP];
 };
 
 static fibre *fibres;
+static warp *warps;
+static int in_state[STATES]; /* threads of the block */
 int n_threads, current;
-static jmp_buf scheduler;
+static jump scheduler;
 static const work *launched; /* the launch that runs */
-uint32_t block_time, warp_time[MAX_THREADS / WARP];
-
-static void leave_block(void) { _longjmp(scheduler, 2); }
+uint32_t block_time;
+uint16_t warp_time[MAX_THREADS / WARP];
+static const char syncwarp[] = "__syncwarp";
 
 void fail(const char *fmt, ...)
 {
@@ -65,7 +83,7 @@ void fail(const char *fmt, ...)
     if (!failure[0])
         snprintf(failure, sizeof failure, "block (%u,%u,%u), thread %d: %s", block_idx.x,
                  block_idx.y, block_idx.z, current, what);
-    leave_block();
+    GO(scheduler);
 }
 
 /* ---- the records ---- */
@@ -75,7 +93,7 @@ void inside(const void *p, size_t n, size_t align, span s)
     if (at < s.lo || at + n > s.hi)
         fail("bounds: %zu bytes at offset %lld of an allocation of %zu in device memory", n,
              (long long)(at - s.lo), (size_t)(s.hi - s.lo));
-    if (at % align) fail("bounds: address %% %zu is %zu", align, (size_t)(at % align));
+    if (at & (align - 1)) fail("bounds: address %% %zu is %zu", align, (size_t)(at % align));
 }
 
 void touch_constant(const void *p, size_t n, size_t align, span s)
@@ -123,9 +141,31 @@ void follow_end()
 static void run_as(int t)
 {
     current = t;
-    thread_idx.x = (unsigned)t % block_dim.x;
-    thread_idx.y = (unsigned)t / block_dim.x % block_dim.y;
-    thread_idx.z = (unsigned)t / block_dim.x / block_dim.y;
+    thread_idx = fibres[t].idx;
+}
+
+static void entry();
+
+/* The current thread stops here: on with the next lane of its warp, or back to the round. */
+[[noreturn]] static void __attribute__((noinline)) next_lane()
+{
+    warp *w = &warps[current / WARP];
+    if (!w->runs) GO(scheduler);
+    const int t = current / WARP * WARP + __builtin_ctz(w->runs);
+    fibre *f = &fibres[t];
+    w->runs &= w->runs - 1;
+    run_as(t);
+    f->st = RUNS;
+    if (f->started) GO(f->at);
+    f->started = true;
+    ucontext_t first;
+    getcontext(&first);
+    first.uc_stack.ss_sp = f->stack;
+    first.uc_stack.ss_size = STACK;
+    first.uc_link = nullptr;
+    makecontext(&first, entry, 0);
+    setcontext(&first);
+    abort();
 }
 
 static void wait_as(state st, const char *file, int line, const char *what)
@@ -135,28 +175,36 @@ static void wait_as(state st, const char *file, int line, const char *what)
     f->file = file;
     f->line = line;
     f->what = what;
-    if (!_setjmp(f->at)) _longjmp(scheduler, 1);
+    in_state[st]++;
+    if (st == AT_WARP) warps[current / WARP].wait++;
+    if (!HERE(f->at)) next_lane();
+}
+
+/* A fibre's whole life: block after block, of launch after launch. */
+static void entry()
+{
+    for (;;) {
+        launched->body(launched->ctx);
+        if (fibres[current].n_copies) fail("cp.async: a copy that nobody waits for");
+        engine_left();
+        wait_as(ENDED, "", 0, "");
+    }
 }
 
 int lane() { return current % WARP; }
 
 void warp_meet(const char *file, int line, const char *what, const void *in, size_t n)
 {
-    fibre *f = &fibres[current];
     if (n > PEER_BYTES) abort();
-    f->met++;
-    memcpy(f->in[f->met % 2], in, n); /* two in turn: slower lanes still read the one before */
+    memcpy(warps[current / WARP].in[++fibres[current].met % 2][lane()], in, n);
     wait_as(AT_WARP, file, line, what);
 }
 
-const void *peer(int l)
-{
-    const fibre *me = &fibres[current];
-    return fibres[current / WARP * WARP + l].in[me->met % 2];
-}
+const brought *peers() { return warps[current / WARP].in[fibres[current].met % 2]; }
+unsigned warp_met() { return fibres[current].met; }
 
 void block_meet(const char *file, int line) { wait_as(AT_BLOCK, file, line, "__syncthreads"); }
-void warp_order(const char *file, int line) { wait_as(AT_WARP, file, line, "__syncwarp"); }
+void warp_order(const char *file, int line) { wait_as(AT_WARP, file, line, syncwarp); }
 
 void wait_for_bar(int i, unsigned parity, const char *file, int line)
 {
@@ -203,33 +251,7 @@ void copy_wait(int groups)
     f->n_copies = kept;
 }
 
-/* ---- the scheduler ---- */
-static void entry()
-{
-    launched->body(launched->ctx);
-    fibre *f = &fibres[current];
-    if (f->n_copies) fail("cp.async: a copy that nobody waits for");
-    engine_left();
-    f->st = ENDED;
-    _longjmp(scheduler, 1);
-}
-
-static void resume(int t)
-{
-    fibre *f = &fibres[t];
-    run_as(t);
-    f->st = RUNS;
-    if (_setjmp(scheduler)) return;
-    if (f->started) _longjmp(f->at, 1);
-    f->started = true;
-    getcontext(&f->first);
-    f->first.uc_stack.ss_sp = f->stack;
-    f->first.uc_stack.ss_size = STACK;
-    f->first.uc_link = nullptr;
-    makecontext(&f->first, entry, 0);
-    setcontext(&f->first);
-}
-
+/* ---- the rounds ---- */
 static bool same_place(const fibre *a, const fibre *b)
 {
     return a->st == b->st && a->line == b->line && a->file == b->file;
@@ -246,6 +268,19 @@ static void diverged(int t, int other)
              b->st == ENDED ? "has ended" : "waits in", b->st == ENDED ? "" : b->what);
 }
 
+static void next_time()
+{
+    block_time++;
+    memset(warp_time, 0, sizeof warp_time);
+}
+
+static void let_go(int t)
+{
+    in_state[fibres[t].st]--;
+    fibres[t].st = RUNS;
+    warps[t / WARP].runs |= 1u << t % WARP;
+}
+
 /* Of a barrier with a number, once as many wait as it is for. */
 static bool release_meeting(int id)
 {
@@ -257,7 +292,26 @@ static bool release_meeting(int id)
         }
     if (!n || n != want) return false;
     for (int t = 0; t < n_threads; t++)
-        if (fibres[t].st == AT_MEET && fibres[t].bar == id) fibres[t].st = RUNS;
+        if (fibres[t].st == AT_MEET && fibres[t].bar == id) let_go(t);
+    return true;
+}
+
+/* Whether all from..end wait at one place. */
+static bool together(int from, int end)
+{
+    for (int t = from + 1; t < end; t++)
+        if (!same_place(&fibres[t], &fibres[from])) return false;
+    return true;
+}
+
+static bool release_warp(int w)
+{
+    const int from = w * WARP, end = from + warps[w].lanes;
+    if (warps[w].wait < warps[w].lanes || !together(from, end)) return false;
+    if (fibres[from].what == syncwarp && ++warp_time[w] == 0) abort();
+    for (int t = from; t < end; t++)
+        let_go(t);
+    warps[w].wait = 0;
     return true;
 }
 
@@ -265,38 +319,21 @@ static bool release_meeting(int id)
 static bool release()
 {
     bool any = false;
-    for (int t = 0; t < n_threads; t++)
+    for (int t = 0; t < n_threads && in_state[AT_BAR]; t++)
         if (fibres[t].st == AT_BAR && bar_over(fibres[t].bar, fibres[t].parity)) {
-            fibres[t].st = RUNS;
+            let_go(t);
             any = true;
         }
-    for (int id = 1; id < 16; id++)
+    for (int id = 1; id < 16 && in_state[AT_MEET]; id++)
         any |= release_meeting(id);
-    for (int w = 0; w < n_threads; w += WARP) {
-        const int end = w + WARP < n_threads ? w + WARP : n_threads;
-        int t = w;
-        while (t < end && fibres[t].st == AT_WARP && same_place(&fibres[t], &fibres[w]))
-            t++;
-        if (t < end) continue;
-        if (strcmp(fibres[w].what, "__syncwarp") == 0) warp_time[w / WARP]++;
-        for (t = w; t < end; t++)
-            fibres[t].st = RUNS;
-        any = true;
-    }
+    for (int w = 0; w * WARP < n_threads && in_state[AT_WARP]; w++)
+        any |= release_warp(w);
     if (any) return true;
-    for (int t = 0; t < n_threads; t++)
-        if (fibres[t].st != AT_BLOCK || !same_place(&fibres[t], &fibres[0])) return false;
-    block_time++;
+    if (in_state[AT_BLOCK] < n_threads || !together(0, n_threads)) return false;
+    next_time();
     engine_met();
     for (int t = 0; t < n_threads; t++)
-        fibres[t].st = RUNS;
-    return true;
-}
-
-static bool all_ended()
-{
-    for (int t = 0; t < n_threads; t++)
-        if (fibres[t].st != ENDED) return false;
+        let_go(t);
     return true;
 }
 
@@ -321,24 +358,21 @@ static void report_divergence()
     }
 }
 
-static void run_block()
+/* Each of the warp's lanes that goes on, until it waits. */
+static void __attribute__((noinline)) run_warp(int w)
 {
-    shared_start(launched);
-    block_time = 1;
-    engine_start(n_threads);
-    memset(warp_time, 0, sizeof warp_time);
-    for (int t = 0; t < n_threads; t++) {
-        fibre *f = &fibres[t];
-        f->st = RUNS;
-        f->started = f->early = false;
-        f->met = 0;
-        f->n_copies = f->group = 0;
-    }
+    current = w * WARP; /* next_lane() is asked in its name */
+    if (!HERE(scheduler)) next_lane();
+}
+
+static void run_rounds()
+{
     for (;;) {
-        for (int t = 0; t < n_threads && !failure[0]; t++)
-            if (fibres[t].st == RUNS) resume(t);
-        if (failure[0]) return;
-        if (all_ended()) {
+        for (int w = 0; w * WARP < n_threads; w++) {
+            if (warps[w].runs) run_warp(w);
+            if (failure[0]) return;
+        }
+        if (in_state[ENDED] == n_threads) {
             if (const char *left = engine_end()) snprintf(failure, sizeof failure, "%s", left);
             return;
         }
@@ -349,12 +383,41 @@ static void run_block()
     }
 }
 
-static bool make_room(int threads)
+static void run_block()
+{
+    next_time();
+    shared_start(launched);
+    engine_start(n_threads);
+    memset(in_state, 0, sizeof in_state);
+    for (int w = 0; w * WARP < n_threads; w++) {
+        warps[w].lanes = n_threads - w * WARP < WARP ? n_threads - w * WARP : WARP;
+        warps[w].runs = ~0u >> (WARP - warps[w].lanes);
+        warps[w].wait = 0;
+    }
+    for (int t = 0; t < n_threads; t++) {
+        fibre *f = &fibres[t];
+        f->early = false;
+        f->met = 0;
+        f->n_copies = f->group = 0;
+    }
+    run_rounds();
+    for (int t = 0; t < n_threads && failure[0]; t++) /* they are left where they were */
+        fibres[t].started = false;
+}
+
+static bool make_room(const work *w)
 {
     if (!fibres) fibres = (fibre *)calloc(MAX_THREADS, sizeof *fibres);
-    for (int t = 0; fibres && t < threads; t++)
-        if (!fibres[t].stack && !(fibres[t].stack = malloc(STACK))) return false;
-    return fibres && shared_room() && engine_start(threads);
+    if (!warps) warps = (warp *)calloc(MAX_THREADS / WARP, sizeof *warps);
+    for (int t = 0; fibres && t < n_threads; t++) {
+        fibre *f = &fibres[t];
+        const unsigned x = w->block.x, y = w->block.y, i = (unsigned)t;
+        f->idx = { i % x, i / x % y, i / x / y };
+        if (!f->stack && !(f->stack = malloc(STACK))) return false;
+        if (!f->copies && !(f->copies = (copy *)malloc(COPIES_MAX * sizeof *f->copies)))
+            return false;
+    }
+    return fibres && warps && shared_room() && engine_start(n_threads);
 }
 
 cudaError_t run_launch(stream *on, const work *w)
@@ -376,9 +439,13 @@ cudaError_t run_launch(stream *on, const work *w)
     block_dim = { w->block.x, w->block.y, w->block.z };
     grid_dim = { w->grid.x, w->grid.y, w->grid.z };
     if (!launchable(on->device, w)) return cudaGetLastError(); /* also a graph's, later */
-    if (!make_room(n_threads)) return cudaErrorMemoryAllocation;
+    if (!make_room(w)) return cudaErrorMemoryAllocation;
     const uint32_t blocks = w->grid.x * w->grid.y * w->grid.z;
     const bool falls = falling(on->device, w);
+    if (block_time > UINT32_MAX / 2) {
+        block_time = 0;
+        shared_forget();
+    }
     order_start(on, w->follows);
     for (uint32_t i = 0; i < blocks && !failure[0]; i++) {
         const uint32_t at = falls ? blocks - 1 - i : i;

@@ -24,7 +24,8 @@ struct allocation {
     bool cut; /* has parts: it counts as memory that is taken, and nothing is reached through it */
 };
 static allocation *allocs;
-static size_t n_allocs, cap_allocs, last_found;
+static size_t n_allocs, cap_allocs;
+static size_t found[64]; /* by address: the allocation that was found last */
 int running;
 
 static bool holds(const allocation *a, uintptr_t at)
@@ -35,11 +36,12 @@ static bool holds(const allocation *a, uintptr_t at)
 span find_global(const void *p)
 {
     const uintptr_t at = (uintptr_t)p;
-    if (last_found < n_allocs && holds(&allocs[last_found], at))
-        return { allocs[last_found].lo, allocs[last_found].hi };
+    size_t *last = &found[at / 256 % (sizeof found / sizeof *found)];
+    if (*last < n_allocs && holds(&allocs[*last], at))
+        return { allocs[*last].lo, allocs[*last].hi };
     for (size_t i = 0; i < n_allocs; i++)
         if (holds(&allocs[i], at)) {
-            last_found = i;
+            *last = i;
             return { allocs[i].lo, allocs[i].hi };
         }
     return { at, at };

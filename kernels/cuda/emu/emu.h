@@ -191,10 +191,12 @@ int add(int *p, int v, span s);
 void order_add(const void *p);
 void order_fence();
 
-/* Wait for the whole warp; `in` of n bytes is what this lane brings. After it peer(l) is what lane
- * l brought, until the next one. */
+/* Wait for the whole warp; `in` of n bytes, at most PEER_BYTES, is what this lane brings. After it
+ * peers()[l] is what lane l brought, until the next one. */
+enum { PEER_BYTES = 64 };
+typedef unsigned char brought[PEER_BYTES];
 void warp_meet(const char *file, int line, const char *what, const void *in, size_t n);
-const void *peer(int lane);
+const brought *peers();
 int lane();
 void block_meet(const char *file, int line);
 void warp_order(const char *file, int line);
@@ -388,7 +390,7 @@ static inline void __syncwarp(EMU_HERE) { emu::warp_order(file, line); }
 static inline float cu_shfl(float v, int lane, EMU_HERE)
 {
     emu::warp_meet(file, line, "cu_shfl", &v, sizeof v);
-    memcpy(&v, emu::peer(lane & 31), sizeof v);
+    memcpy(&v, emu::peers()[lane & 31], sizeof v);
     return v;
 }
 static inline float cu_shfl_xor(float v, int mask, EMU_HERE)
@@ -398,13 +400,13 @@ static inline float cu_shfl_xor(float v, int mask, EMU_HERE)
 static inline int64_t cu_shfl_long(int64_t v, int lane, EMU_HERE)
 {
     emu::warp_meet(file, line, "cu_shfl_long", &v, sizeof v);
-    memcpy(&v, emu::peer(lane & 31), sizeof v);
+    memcpy(&v, emu::peers()[lane & 31], sizeof v);
     return v;
 }
 static inline double cu_shfl_double(double v, int lane, EMU_HERE)
 {
     emu::warp_meet(file, line, "cu_shfl_double", &v, sizeof v);
-    memcpy(&v, emu::peer(lane & 31), sizeof v);
+    memcpy(&v, emu::peers()[lane & 31], sizeof v);
     return v;
 }
 static inline unsigned cu_same(int v, EMU_HERE)
@@ -412,7 +414,7 @@ static inline unsigned cu_same(int v, EMU_HERE)
     unsigned lanes = 0;
     emu::warp_meet(file, line, "cu_same", &v, sizeof v);
     for (int l = 0; l < 32; l++)
-        lanes |= (unsigned)(memcmp(&v, emu::peer(l), sizeof v) == 0) << l;
+        lanes |= (unsigned)(memcmp(&v, emu::peers()[l], sizeof v) == 0) << l;
     return lanes;
 }
 static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned which)
@@ -455,11 +457,12 @@ template <bool TRANS, class T> void cu_ldmatrix(unsigned r[4], S<T> row, EMU_HER
 {
     const uint4 own = cu_ld<uint4>(row);
     emu::warp_meet(file, line, "cu_ldmatrix", &own, sizeof own);
+    const emu::brought *rows = emu::peers();
     const int g = emu::lane() / 4, c = emu::lane() % 4;
     for (int i = 0; i < 4; i++) {
         uint16_t two[2];
         for (int k = 0; k < 2; k++) {
-            const uint16_t *from = (const uint16_t *)emu::peer(8 * i + (TRANS ? 2 * c + k : g));
+            const uint16_t *from = (const uint16_t *)rows[8 * i + (TRANS ? 2 * c + k : g)];
             two[k] = from[TRANS ? g : 2 * c + k];
         }
         r[i] = two[0] | (unsigned)two[1] << 16;

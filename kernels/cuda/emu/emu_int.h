@@ -63,6 +63,7 @@ cudaError_t run_launch(stream *on, const work *w); /* when its time comes */
 extern int current;                                /* the thread */
 /* Ends the launch with this error. Does not return. */
 void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+unsigned warp_met(); /* its warp's operations in this block, the one that is over included */
 /* Until bar_over(i, parity). */
 void wait_for_bar(int i, unsigned parity, const char *file, int line);
 
@@ -70,6 +71,7 @@ void wait_for_bar(int i, unsigned parity, const char *file, int line);
 extern unsigned char *shared;     /* [SHARED_MAX], at a multiple of 1,024 bytes */
 bool shared_room();               /* false: no memory */
 void shared_start(const work *w); /* of a block */
+void shared_forget();             /* block_time begins again */
 /* The engine has written there; a product of a warpgroup reads there. */
 void engine_wrote(size_t off, size_t n);
 void product_reads(size_t off, size_t n);
@@ -80,6 +82,7 @@ float from_bf16(unsigned h);
 
 /* ---- sm90.cc ---- */
 bool engine_start(int threads); /* of a block; false: no memory */
+extern int bars_made;           /* mbarriers of the block; 0: what follows need not be asked */
 void engine_touch(size_t off, size_t n, bool write);
 void engine_handed(size_t off); /* a product reads what threads wrote */
 void engine_met();
@@ -89,8 +92,9 @@ bool bar_over(int i, unsigned parity);
 void bar_stuck(int i, char *why, size_t n);
 
 extern int n_threads; /* of the block */
-/* Barriers so far, + 1: of the block; of a warp its own. */
-extern uint32_t block_time, warp_time[MAX_THREADS / WARP];
+/* Barriers so far: of this block and those before it; of a warp its own, since the last of these. */
+extern uint32_t block_time;
+extern uint16_t warp_time[MAX_THREADS / WARP];
 
 /* ---- order.cc: device memory within a launch ---- */
 void order_start(const void *stream, bool follows);

@@ -91,9 +91,10 @@ static uint32_t *stamp(writes *w, uintptr_t at) { return &w->stamps[at / PAGE % 
 /* The slot of this page, or where it would be. */
 static slot *slot_of(writes *w, uintptr_t at)
 {
-    size_t i = (size_t)((at / PAGE) * 0x9e3779b97f4a7c15u >> 20) % w->n_slots;
+    const size_t mask = w->n_slots - 1; /* a power of two */
+    size_t i = (size_t)((at / PAGE) * 0x9e3779b97f4a7c15u >> 20) & mask;
     while (w->slots[i].launch == w->launch && w->slots[i].at != at)
-        i = (i + 1) % w->n_slots;
+        i = (i + 1) & mask;
     return &w->slots[i];
 }
 
@@ -261,8 +262,9 @@ void order_write(const void *p, const void *value, size_t n)
 {
     const mark own = { block + 1, block_time, warp_time[current / WARP], (uint16_t)current,
                        fences[current] };
+    mark *m = nullptr;
     for (uintptr_t at = (uintptr_t)p; at < (uintptr_t)p + n; at++) {
-        mark *m = make(now, at);
+        m = m && at % PAGE ? m + 1 : make(now, at);
         const bool same =
             *(const unsigned char *)at == ((const unsigned char *)value)[at - (uintptr_t)p];
         if (!same) look(m, at, "writes");
@@ -270,29 +272,33 @@ void order_write(const void *p, const void *value, size_t n)
     }
 }
 
+/* The marks of [at, *to), the part of [at, end) that is in one page; NULL: there are none. */
+static const mark *marks_until(writes *w, uintptr_t at, uintptr_t end, uintptr_t *to)
+{
+    const uintptr_t next = at / PAGE * PAGE + PAGE;
+    *to = next < end ? next : end;
+    return find(w, at);
+}
+
 void order_read(const void *p, size_t n)
 {
-    const mark *last = nullptr;
-    for (uintptr_t at = (uintptr_t)p; at < (uintptr_t)p + n; at++) {
-        if (*stamp(now, at) != now->launch) {
-            at |= PAGE - 1;
-            continue;
+    const uintptr_t end = (uintptr_t)p + n;
+    for (uintptr_t at = (uintptr_t)p, to; at < end; at = to) {
+        const mark *m = marks_until(now, at, end, &to), *last = nullptr;
+        for (; m && at < to; at++, m++) {
+            if (!last || memcmp(m, last, sizeof *m) != 0) look(m, at, "reads");
+            last = m;
         }
-        const mark *m = find(now, at);
-        if (m && (!last || memcmp(m, last, sizeof *m) != 0)) look(m, at, "reads");
-        last = m;
     }
 }
 
 static const mark *written(writes *w, uintptr_t at, size_t n)
 {
-    for (const uintptr_t end = at + n; at < end; at++) {
-        if (*stamp(w, at) != w->launch) {
-            at |= PAGE - 1;
-            continue;
-        }
-        const mark *m = find(w, at);
-        if (m && m->block) return m;
+    const uintptr_t end = at + n;
+    for (uintptr_t to; at < end; at = to) {
+        const mark *m = marks_until(w, at, end, &to);
+        for (; m && at < to; at++, m++)
+            if (m->block) return m;
     }
     return nullptr;
 }

@@ -7,16 +7,26 @@
 namespace emu
 {
 
-enum { ARRAYS_MAX = 16 };
+enum { ARRAYS_MAX = 16, WORD = 4 };
 
-/* What is known of one byte of shared memory. Times are counts of barriers: of the block's, and of
- * the warp's __syncwarp. */
-struct byte_log {
-    bool written;
-    int16_t writer, reader; /* -1: none since the block's last barrier */
-    uint32_t w_block, w_warp, r_block, r_warp;
-    bool many, far; /* more than one reader at r_warp; readers of more than one warp */
+/* What is known of a byte of shared memory, or of the four of a word while each access was to all of
+ * them. Times are counts of barriers: of the block's, which go on from block to block, and of the warp's
+ * __syncwarp since. */
+struct touched {
+    uint32_t w_block, r_block; /* of the last write, and read */
+    uint16_t w_warp, r_warp;
+    int16_t writer;  /* a thread, or one of these */
+    uint16_t reader; /* a thread, and flags */
 };
+enum {
+    ENGINE = -1,
+    SPLIT =
+        -2, /* of a word: this block has touched a part of it; its bytes have records of their own */
+    MANY = 1 << 14, /* more than one reader at r_warp */
+    FAR = 1 << 13,  /* readers of more than one warp */
+    READER = FAR - 1
+};
+static_assert(sizeof(touched) == 16 && (int)MAX_THREADS <= (int)FAR, "four words in a cache line");
 
 struct array {
     const void *key;
@@ -24,7 +34,8 @@ struct array {
 };
 
 unsigned char *shared;
-static byte_log *shared_log;
+static touched *of_word, *of_byte;
+static uint32_t began; /* the block: block_time then */
 static array arrays[ARRAYS_MAX];
 static int n_arrays;
 static size_t shared_used, dynamic_bytes;
@@ -33,8 +44,15 @@ static const work *launched;
 bool shared_room()
 {
     if (!shared) shared = (unsigned char *)aligned_alloc(1024, SHARED_MAX + 1024);
-    if (!shared_log) shared_log = (byte_log *)calloc(SHARED_MAX, sizeof *shared_log);
-    return shared && shared_log;
+    if (!of_word) of_word = (touched *)calloc(SHARED_MAX / WORD, sizeof *of_word);
+    if (!of_byte) of_byte = (touched *)calloc(SHARED_MAX, sizeof *of_byte);
+    return shared && of_word && of_byte;
+}
+
+void shared_forget()
+{
+    memset(of_word, 0, SHARED_MAX / WORD * sizeof *of_word);
+    memset(of_byte, 0, SHARED_MAX * sizeof *of_byte);
 }
 
 void shared_start(const work *w)
@@ -42,7 +60,7 @@ void shared_start(const work *w)
     launched = w;
     n_arrays = 0;
     shared_used = dynamic_bytes = w->shared;
-    memset(shared_log, 0, sizeof *shared_log * SHARED_MAX);
+    began = block_time;
 }
 
 static void race(const char *how, size_t off, int other)
@@ -51,35 +69,55 @@ static void race(const char *how, size_t off, int other)
          how, off, other);
 }
 
-static void touch_byte(size_t off, bool write)
+static bool written(const touched *b) { return b->w_block >= began; }
+static bool is_split(const touched *word) { return word->writer == SPLIT && written(word); }
+
+static inline void __attribute__((always_inline)) touch(touched *b, size_t off, bool write)
 {
-    byte_log *b = &shared_log[off];
     const int warp = current / WARP;
-    const uint32_t now = warp_time[warp];
-    if (!write && !b->written) fail("unwritten: reads byte %zu of shared memory", off);
-    if (b->written && b->w_block == block_time && b->writer != current &&
+    const uint16_t now = warp_time[warp];
+    if (b->w_block == block_time && b->writer != current && b->writer >= 0 &&
         (b->writer / WARP != warp || b->w_warp == now))
         race(write ? "writes" : "reads", off, b->writer);
-    const bool read_now = b->reader >= 0 && b->r_block == block_time;
-    if (!write) {
-        if (!read_now) {
-            b->many = b->far = false;
-        } else {
-            b->far = b->far || b->reader / WARP != warp;
-            b->many = b->r_warp == now && (b->many || b->reader != current);
-        }
-        b->reader = (int16_t)current;
-        b->r_block = block_time;
-        b->r_warp = now;
+    const int reader = b->reader & READER;
+    const bool near = reader / WARP == warp;
+    if (write) {
+        if (b->r_block == block_time &&
+            (b->reader & FAR || !near ||
+             (b->r_warp == now && (b->reader & MANY || reader != current))))
+            race("writes", off, reader);
+        b->writer = (int16_t)current;
+        b->w_block = block_time;
+        b->w_warp = now;
         return;
     }
-    if (read_now && (b->far || b->reader / WARP != warp ||
-                     (b->r_warp == now && (b->many || b->reader != current))))
-        race("writes", off, b->reader);
-    b->written = true;
-    b->writer = (int16_t)current;
-    b->w_block = block_time;
-    b->w_warp = now;
+    if (!written(b)) fail("unwritten: reads byte %zu of shared memory", off);
+    int flags = 0;
+    if (b->r_block == block_time)
+        flags = (near ? b->reader & FAR : FAR) | (b->r_warp != now    ? 0
+                                                  : reader != current ? MANY
+                                                                      : b->reader & MANY);
+    b->reader = (uint16_t)(current | flags);
+    b->r_block = block_time;
+    b->r_warp = now;
+}
+
+/* [off, end) of one word. */
+static inline void touch_part(size_t off, size_t end, bool write)
+{
+    touched *word = &of_word[off / WORD];
+    if (!is_split(word)) {
+        if (end - off == WORD) {
+            touch(word, off, write);
+            return;
+        }
+        for (size_t i = 0; i < WORD; i++)
+            of_byte[off / WORD * WORD + i] = *word;
+        word->writer = SPLIT;
+        word->w_block = began;
+    }
+    for (; off < end; off++)
+        touch(&of_byte[off], off, write);
 }
 
 void touch_shared(const void *p, size_t n, size_t align, span s, bool write)
@@ -88,26 +126,37 @@ void touch_shared(const void *p, size_t n, size_t align, span s, bool write)
     if (at < s.lo || at + n > s.hi)
         fail("bounds: %zu bytes at offset %lld of an array of %zu in shared memory", n,
              (long long)(at - s.lo), (size_t)(s.hi - s.lo));
-    if (at % align) fail("bounds: shared address %% %zu is %zu", align, (size_t)(at % align));
-    engine_touch((size_t)(at - (uintptr_t)shared), n, write);
-    for (size_t i = 0; i < n; i++)
-        touch_byte((size_t)(at - (uintptr_t)shared) + i, write);
+    if (at & (align - 1)) fail("bounds: shared address %% %zu is %zu", align, (size_t)(at % align));
+    size_t off = (size_t)(at - (uintptr_t)shared);
+    const size_t end = off + n;
+    if (bars_made) engine_touch(off, n, write);
+    while (off < end) {
+        const size_t next = off / WORD * WORD + WORD, to = next < end ? next : end;
+        touch_part(off, to, write);
+        off = to;
+    }
 }
 
+/* Whole words. */
 void engine_wrote(size_t off, size_t n)
 {
-    const byte_log engine = { true, -1, -1, 0, 0, 0, 0, false, false };
-    for (size_t i = off; i < off + n; i++)
-        shared_log[i] = engine;
+    for (size_t w = off / WORD; w < (off + n) / WORD; w++)
+        of_word[w] = { began, 0, 0, 0, ENGINE, 0 };
 }
 
+/* Whole words of one grain. */
 void product_reads(size_t off, size_t n)
 {
     if (off + n > dynamic_bytes)
         fail("bounds: a product reads byte %zu of %zu in shared memory", off, dynamic_bytes);
     engine_touch(off, n, false);
-    for (size_t i = off; i < off + n; i++)
-        if (!shared_log[i].written) fail("unwritten: a product reads byte %zu of shared memory", i);
+    for (size_t at = off; at < off + n; at += WORD) {
+        const touched *word = &of_word[at / WORD];
+        bool all = written(word);
+        for (size_t i = at; i < at + WORD && is_split(word); i++)
+            all = all && written(&of_byte[i]);
+        if (!all) fail("unwritten: a product reads bytes %zu.. of shared memory", at);
+    }
     engine_handed(off);
 }
 

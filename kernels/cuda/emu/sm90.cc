@@ -40,8 +40,13 @@ struct grain {
     bool flying;
     int writer; /* else the thread; its warp's epoch, and its fences, then */
     uint32_t written, fences;
+    uint32_t block; /* whose all this is; of another one it is nothing */
 };
-enum { D_MOST = 128, UNDER_WAY = 0x7fc0dead }; /* floats of a lane; a NaN: what d holds meanwhile */
+enum {
+    N_MOST = 256,
+    D_MOST = N_MOST / 2,
+    UNDER_WAY = 0x7fc0dead
+}; /* floats of a lane; a NaN: what d holds meanwhile */
 struct product {
     float *d;
     const unsigned *from; /* where its a was */
@@ -59,8 +64,9 @@ struct pending {
 };
 
 static bar *bars;
-static int n_bars;
+int bars_made;
 static grain *grains;
+static uint32_t blocks; /* so far */
 static uint32_t epoch[WARPS],
     known[WARPS][WARPS];             /* known: of another warp's epochs, that they ended */
 static unsigned waited[WARPS][BARS]; /* phases of a barrier that a warp has seen end */
@@ -74,7 +80,8 @@ bool engine_start(int threads)
     if (!products) products = (pending *)calloc(MAX_THREADS, sizeof *products);
     for (int t = 0; products && t < threads; t++)
         products[t] = { products[t].list, 0, 0, false };
-    n_bars = 0;
+    bars_made = 0;
+    blocks++;
     memset(regs, 0, sizeof regs);
     return products;
 }
@@ -83,9 +90,19 @@ unsigned shared_at(const void *p) { return (unsigned)((uintptr_t)p - (uintptr_t)
 
 static int warp_now() { return current / WARP; }
 
+static grain *grain_of(size_t i)
+{
+    grain *r = &grains[i];
+    if (r->block == blocks) return r;
+    memset(r, 0, sizeof *r);
+    r->bar = -1;
+    r->block = blocks;
+    return r;
+}
+
 static bar *bar_of(const void *p)
 {
-    for (int i = 0; i < n_bars; i++)
+    for (int i = 0; i < bars_made; i++)
         if (bars[i].at == shared_at(p)) return &bars[i];
     fail("mbarrier: none was made at byte %u of shared memory", shared_at(p));
     return nullptr;
@@ -95,21 +112,18 @@ void bar_init(const void *p, unsigned n)
 {
     if (!bars) bars = (bar *)calloc(BARS, sizeof *bars);
     if (!grains) grains = (grain *)calloc(GRAINS, sizeof *grains);
-    if (!bars || !grains || n_bars == BARS) fail("mbarrier: more than %d", BARS);
-    if (n_bars == 0) {
-        memset(grains, 0, GRAINS * sizeof *grains);
-        for (int i = 0; i < GRAINS; i++)
-            grains[i].bar = -1;
+    if (!bars || !grains || bars_made == BARS) fail("mbarrier: more than %d", BARS);
+    if (bars_made == 0) {
         for (int w = 0; w < WARPS; w++)
             epoch[w] = 1;
         memset(known, 0, sizeof known);
         memset(waited, 0, sizeof waited);
         memset(fences, 0, sizeof fences);
     }
-    memset(&bars[n_bars], 0, sizeof *bars);
-    bars[n_bars].at = shared_at(p);
-    bars[n_bars].count = bars[n_bars].pending = n;
-    n_bars++;
+    memset(&bars[bars_made], 0, sizeof *bars);
+    bars[bars_made].at = shared_at(p);
+    bars[bars_made].count = bars[bars_made].pending = n;
+    bars_made++;
 }
 
 /* The phase ends once all have arrived and all bytes are there: only then are they copied. */
@@ -124,10 +138,11 @@ static void try_end(bar *b)
         memcpy(shared + c->dst, c->src, c->n);
         engine_wrote(c->dst, c->n);
         for (size_t g = c->dst / GRAIN; g < (c->dst + c->n) / GRAIN; g++) {
-            memset(grains[g].read, 0, sizeof grains[g].read);
-            grains[g].flying = false;
-            grains[g].bar = (int)(b - bars);
-            grains[g].phase = b->phase;
+            grain *r = grain_of(g);
+            memset(r->read, 0, sizeof r->read);
+            r->flying = false;
+            r->bar = (int)(b - bars);
+            r->phase = b->phase;
         }
     }
     b->n_copies = 0;
@@ -175,11 +190,11 @@ void bar_stuck(int i, char *why, size_t n)
 /* All threads have met: each warp knows what any does. */
 void engine_met()
 {
-    if (!n_bars) return;
+    if (!bars_made) return;
     for (int w = 0; w < WARPS; w++)
         for (int o = 0; o < WARPS; o++) {
             known[w][o] = epoch[o];
-            for (int i = 0; i < n_bars; i++)
+            for (int i = 0; i < bars_made; i++)
                 if (waited[o][i] > waited[w][i]) waited[w][i] = waited[o][i];
         }
     for (int w = 0; w < WARPS; w++)
@@ -189,7 +204,7 @@ void engine_met()
 /* Warp w is about to write what others may still read. */
 static void overwrites(size_t off, const grain *r, int w)
 {
-    for (int o = 0; o < WARPS; o++)
+    for (int o = 0; o * WARP < n_threads; o++)
         if (o != w && r->read[o] > known[w][o])
             fail("overrun: byte %zu of shared memory is written, which warp %d may still read", off,
                  o);
@@ -199,9 +214,10 @@ void engine_fence() { fences[current]++; }
 
 void engine_handed(size_t off)
 {
-    const grain *r = &grains[off / GRAIN];
+    if (!bars_made) return;
+    const grain *r = grain_of(off / GRAIN);
     const int w = warp_now(), from = r->writer / WARP;
-    if (!n_bars || r->bar >= 0) return;
+    if (r->bar >= 0) return;
     if (fences[r->writer] == r->fences)
         fail("proxy: a product reads byte %zu of shared memory, which thread %d wrote", off,
              r->writer);
@@ -212,10 +228,10 @@ void engine_handed(size_t off)
 
 void engine_touch(size_t off, size_t n, bool write)
 {
-    if (!n_bars) return;
+    if (!bars_made) return;
     const int w = warp_now();
     for (size_t g = off / GRAIN; g <= (off + n - 1) / GRAIN; g++) {
-        grain *r = &grains[g];
+        grain *r = grain_of(g);
         if (r->flying)
             fail("flying: %s byte %zu of shared memory while a bulk copy writes there",
                  write ? "writes" : "reads", off);
@@ -247,16 +263,18 @@ void bulk(void *dst, span d, const void *src, span s, size_t n, const void *on)
              (long long)((uintptr_t)dst - d.lo), (size_t)(d.hi - d.lo));
     if (b->n_copies == BULKS) fail("bulk: more than %d under way", BULKS);
     for (size_t g = at / GRAIN; g < (at + n) / GRAIN; g++) {
-        if (grains[g].flying) fail("flying: two bulk copies to byte %zu of shared memory", at);
-        overwrites(at, &grains[g], w);
-        grains[g].flying = true;
+        grain *r = grain_of(g);
+        if (r->flying) fail("flying: two bulk copies to byte %zu of shared memory", at);
+        overwrites(at, r, w);
+        r->flying = true;
     }
     b->copies[b->n_copies++] = { at, n, src };
     try_end(b);
 }
 
 /* ---- products ---- */
-static float element(uint64_t desc, int mn, int k, bool by_k, bool f16)
+/* Where eight elements of b lie from this one on: along mn where it is by k, else along k. */
+static size_t grain_at(uint64_t desc, int mn, int k, bool by_k)
 {
     const size_t start = (size_t)(desc & 0x3fff) << 4, lead = (size_t)(desc >> 16 & 0x3fff) << 4,
                  stride = (size_t)(desc >> 32 & 0x3fff) << 4;
@@ -266,11 +284,37 @@ static float element(uint64_t desc, int mn, int k, bool by_k, bool f16)
         start + (by_k ? (size_t)(k / 8) * stride + (size_t)(k % 8) * 128 +
                             (size_t)(mn / 64) * lead + (size_t)(mn % 64) * 2
                       : (size_t)(mn / 8) * stride + (size_t)(mn % 8) * 128 + (size_t)k * 2);
-    const size_t at = plain ^ (plain >> 3 & 0x70);
-    product_reads(at, 2);
-    uint16_t v;
-    memcpy(&v, shared + at, 2);
-    return f16 ? from_f16(v) : from_bf16(v);
+    return plain ^ (plain >> 3 & 0x70);
+}
+
+/* b of the i-th product of those that the warp has waited for, as numbers: read by its first lane, for all
+ * of them, as no other warp runs meanwhile. */
+static const float (*matrix(const product *p, int i))[16]
+{
+    static struct {
+        uint32_t block;
+        int warp, i;
+        unsigned met;
+        float of[N_MOST][16];
+    } last;
+    if (last.block == blocks && last.warp == warp_now() && last.i == i && last.met == warp_met())
+        return last.of;
+    last.block = 0;
+    for (int mn = 0; mn < p->N; mn += p->mn ? 8 : 1)
+        for (int k = 0; k < 16; k += p->mn ? 1 : 8) {
+            const size_t at = grain_at(p->b, mn, k, p->mn);
+            uint16_t v[8];
+            product_reads(at, sizeof v);
+            memcpy(v, shared + at, sizeof v);
+            for (int e = 0; e < 8; e++)
+                last.of[p->mn ? mn + e : mn][p->mn ? k : k + e] =
+                    p->f16 ? from_f16(v[e]) : from_bf16(v[e]);
+        }
+    last.block = blocks;
+    last.warp = warp_now();
+    last.i = i;
+    last.met = warp_met();
+    return last.of;
 }
 
 /* d is NaN until the wait: who reads it has that, who writes it is found there. */
@@ -293,36 +337,35 @@ static void show(const product *p)
     memcpy(p->d, p->was, (size_t)p->N / 2 * sizeof(float));
 }
 
-static void finish(const product *p)
+static void finish(const product *p, int i)
 {
     const int c = lane() % 4;
     if (memcmp(p->from, &p->a[4 * c], 4 * sizeof(unsigned)) != 0)
         fail("wgmma: a is written while its product is under way");
     if (p->first) show(p);
-    float a[2][16], b[16];
+    const float(*b)[16] = matrix(p, i);
+    float a[2][16];
     for (int r = 0; r < 2; r++)
         for (int k = 0; k < 16; k++) {
             const unsigned word = p->a[4 * (k % 8 / 2) + 2 * (k / 8) + r] >> 16 * (k % 2) & 0xffff;
             a[r][k] = p->f16 ? from_f16(word) : from_bf16(word);
         }
-    for (int n = 0; n < p->N / 4; n++) { /* this lane's columns */
-        const int col = n / 2 * 8 + 2 * c + n % 2;
+    for (int n = 0; n < p->N / 8; n++) { /* of each eight columns two are this lane's */
+        const float *at[2] = { b[8 * n + 2 * c], b[8 * n + 2 * c + 1] };
+        float *d = &p->d[4 * n], sum[4];
+        for (int j = 0; j < 4; j++)
+            sum[j] = p->add ? d[j] : 0;
         for (int k = 0; k < 16; k++)
-            b[k] = element(p->b, col, k, p->mn, p->f16);
-        for (int r = 0; r < 2; r++) {
-            float *d = &p->d[n / 2 * 4 + 2 * r + n % 2];
-            float sum = p->add ? *d : 0;
-            for (int k = 0; k < 16; k++)
-                sum = fmaf(a[r][k], b[k], sum);
-            *d = sum;
-        }
+            for (int j = 0; j < 4; j++)
+                sum[j] = fmaf(a[j / 2][k], at[j % 2][k], sum[j]);
+        memcpy(d, sum, sizeof sum);
     }
 }
 
 void wgmma(float *d, int N, const unsigned a[4], uint64_t b, bool mn, bool add, bool f16,
            const char *file, int line)
 {
-    struct brought {
+    struct operands {
         unsigned a[4];
         uint64_t b;
         bool add;
@@ -350,8 +393,9 @@ void wgmma(float *d, int N, const unsigned a[4], uint64_t b, bool mn, bool add, 
     p->f16 = f16;
     p->first = false;
     if (first) hide(p);
+    const brought *lanes = peers();
     for (int l = 0; l < 32; l++) {
-        const brought *other = (const brought *)peer(l);
+        const operands *other = (const operands *)lanes[l];
         if (other->b != b || other->add != add) fail("wgmma: lane %d has another matrix", l);
         if (l / 4 == lane() / 4) memcpy(&p->a[4 * (l % 4)], other->a, sizeof other->a);
     }
@@ -393,8 +437,8 @@ void wgmma_wait(int groups, const char *file, int line)
     pending *mine = &products[current];
     warp_meet(file, line, "wgmma.wait_group", "", 1);
     int over = 0;
-    while (over < mine->n && mine->list[over].group < mine->group - groups)
-        finish(&mine->list[over++]);
+    for (; over < mine->n && mine->list[over].group < mine->group - groups; over++)
+        finish(&mine->list[over], over);
     for (int i = over; i < mine->n; i++) { /* of the same d: what was the first is over */
         product *p = &mine->list[i];
         bool first = !p->first;
@@ -416,7 +460,7 @@ void engine_left()
 /* All have. */
 const char *engine_end()
 {
-    for (int i = 0; i < n_bars; i++)
+    for (int i = 0; i < bars_made; i++)
         if (bars[i].n_copies) return "bulk: a copy that nobody waits for";
     if (too_many_regs())
         return "registers: warpgroups ask for more than there are: some wait for ever";
