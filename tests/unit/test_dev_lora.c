@@ -4,6 +4,7 @@
 #include "tests/support/check.h"
 #include "tests/support/devpass.h"
 #include "tests/support/lora_made.h"
+#include "tests/support/lora_rows.h"
 
 extern int emu_devices;
 extern size_t emu_memory;
@@ -161,53 +162,6 @@ TEST(every_type_and_odd_sizes_give_the_sums)
 
 enum { SEQS = 4, LEN = 9, RANK = 6 };
 
-typedef struct {
-    kv_seq kv;
-    int32_t ids[LEN];
-    int64_t done;
-    const lora_adapter *l;
-    float *logits; /* [LEN, V] of those rows that are asked for, else zeros */
-} one;
-
-static void begin(one *s, int i, const lora_adapter *l, int64_t V)
-{
-    *s = (one){ .l = l, .logits = calloc((size_t)(LEN * V), sizeof(float)) };
-    kv_seq_init(&s->kv);
-    if (l) s->kv.adapter = l->id;
-    for (int t = 0; t < LEN; t++)
-        s->ids[t] = (int32_t)((i * 31 + t * 17 + 5) % V);
-}
-
-/* The next rows of all sequences that have some: n[i] of each; the logits of all or of the last. */
-static void step(rig *r, one *s, const int64_t n[SEQS], bool last)
-{
-    fwd_item items[SEQS];
-    const int64_t V = r->m.cfg->vocab;
-    const float *logits;
-    lq_err err = { "" };
-    int k = 0;
-    for (int i = 0; i < SEQS; i++) {
-        if (!n[i]) continue;
-        CHECK(!kv_reserve(r->kv, &s[i].kv, s[i].done + n[i], &err), "%s", err.msg);
-        items[k++] = (fwd_item){ .seq = &s[i].kv,
-                                 .ids = s[i].ids + s[i].done,
-                                 .n = n[i],
-                                 .pos0 = s[i].done,
-                                 .logits_from = last ? n[i] - 1 : 0,
-                                 .seq_len = LEN,
-                                 .lora = s[i].l };
-    }
-    const lq_status st = fwd_step(r->f, items, k, &logits, &err);
-    CHECK(!st, "%s", err.msg);
-    for (int i = 0; i < SEQS && !st; i++) {
-        if (!n[i]) continue;
-        const int64_t from = last ? n[i] - 1 : 0, rows = n[i] - from;
-        memcpy(s[i].logits + (s[i].done + from) * V, logits, (size_t)(rows * V) * sizeof *logits);
-        logits += rows * V;
-        s[i].done += n[i];
-    }
-}
-
 /* Prompts beside decodes, of which the last row alone is asked for; then one row of each. */
 static const int64_t mixed[][SEQS] = { { 3, 0, 2, 1 }, { 1, 5, 1, 4 }, { 1, 1, 1, 1 } };
 
@@ -229,13 +183,12 @@ static void close_two(lora_adapter *l[2], adp_adapter a[2], rig *r, rig *cpu)
 }
 
 /* The logits of all sequences to out [SEQS, LEN, V], which end here. */
-static void end(float *out, rig *r, one s[SEQS])
+static void end(float *out, rig *r, lora_seq s[SEQS])
 {
     const int64_t each = LEN * r->m.cfg->vocab;
     for (int i = 0; i < SEQS; i++) {
         memcpy(out + i * each, s[i].logits, (size_t)each * sizeof *out);
-        kv_seq_free(r->kv, &s[i].kv);
-        free(s[i].logits);
+        lora_end(r, &s[i]);
     }
 }
 
@@ -250,7 +203,7 @@ static float *mix_of(const char *name, how h, int64_t *n)
     rig cpu, r;
     adp_adapter a[2] = { { 0 } };
     lora_adapter *l[2] = { NULL };
-    one s[SEQS];
+    lora_seq s[SEQS];
     lq_err err = { "" };
     float *out = NULL;
     h.o.lora_rank = RANK;
@@ -264,14 +217,14 @@ static float *mix_of(const char *name, how h, int64_t *n)
             CHECK(!lora_make(&l[i], &r.m, &a[i], RANK, r.p, &err), "%s: %s", name, err.msg);
         const lora_adapter *of[SEQS] = { l[0], NULL, l[1], l[0] };
         for (int i = 0; i < SEQS; i++)
-            begin(&s[i], i, of[i], V);
+            lora_begin(&s[i], i, LEN, of[i], V);
         for (size_t k = 0; k < LQ_COUNT(mixed); k++)
             for (int i = 0; i < (h.alone ? SEQS : 1); i++) {
                 int64_t rows[SEQS] = { 0 };
                 memcpy(rows, mixed[k], sizeof rows);
                 for (int q = 0; q < SEQS && h.alone; q++)
                     if (q != i) rows[q] = 0;
-                if (rows[0] + rows[1] + rows[2] + rows[3]) step(&r, s, rows, k < 2);
+                if (rows[0] + rows[1] + rows[2] + rows[3]) lora_step(&r, s, SEQS, rows, k < 2);
             }
         end(out, &r, s);
     }
@@ -377,7 +330,7 @@ static float *swap_adapters(bool eager, emu_counts *c, size_t *bytes)
     rig r;
     adp_adapter a[2] = { { 0 } };
     lora_adapter *l[2] = { NULL };
-    one s[SEQS];
+    lora_seq s[SEQS];
     lq_err err = { "" };
     const rig_opts o = { .device = true, .eager = eager, .lora_rank = RANK };
     float *out = NULL;
@@ -386,7 +339,7 @@ static float *swap_adapters(bool eager, emu_counts *c, size_t *bytes)
     if (open_arch(&r, "llama3-gqa", o)) {
         const int64_t V = r.m.cfg->vocab;
         for (int i = 0; i < SEQS; i++)
-            begin(&s[i], i, NULL, V);
+            lora_begin(&s[i], i, LEN, NULL, V);
         const emu_counts before = emu_counted;
         for (int k = 0; k < LEN - 1; k++) {
             /* Of ranks that are rounded up alike, of one panel: a graph serves all; each step has a new one. */
@@ -394,7 +347,7 @@ static float *swap_adapters(bool eager, emu_counts *c, size_t *bytes)
             CHECK(!lora_make(&l[k % 2], &r.m, &a[k % 2], RANK, r.p, &err), "%s", err.msg);
             for (int i = 0; i < SEQS; i++)
                 s[i].l = k < 3 || (i + k) % SEQS == 0 ? NULL : l[k % 2];
-            step(&r, s, (int64_t[]){ 1, 1, 1, 1 }, false);
+            lora_step(&r, s, SEQS, (int64_t[]){ 1, 1, 1, 1 }, false);
         }
         *c = counted_since(&before);
         *bytes = (size_t)(SEQS * LEN * V) * sizeof *out;

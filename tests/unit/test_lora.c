@@ -5,7 +5,7 @@
 #include "runtime/forward/whole.h"
 #include "tests/support/archs.h"
 #include "tests/support/lora_made.h"
-#include "tests/support/rig.h"
+#include "tests/support/lora_rows.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,56 +87,7 @@ TEST(beside_the_weights_it_does_what_it_does_in_them)
 
 /* ---- rows of one batch ---- */
 
-enum { N_SEQS = 5, LEN = 14 };
-
-typedef struct {
-    kv_seq kv;
-    int32_t ids[LEN];
-    int64_t done;
-    const lora_adapter *l;
-    float *logits; /* [LEN, V] */
-} lora_seq;
-
-static void begin(lora_seq *s, int i, const lora_adapter *l, int64_t V)
-{
-    *s = (lora_seq){ .l = l, .logits = malloc((size_t)(LEN * V) * sizeof(float)) };
-    kv_seq_init(&s->kv);
-    if (l) s->kv.adapter = l->id;
-    for (int t = 0; t < LEN; t++)
-        s->ids[t] = (int32_t)((i * 31 + t * 17 + 5) % V);
-}
-
-/* The next rows of all sequences that have some: n[i] of each. */
-static void step(rig *r, lora_seq *s, int n_seqs, const int64_t *n)
-{
-    fwd_item items[N_SEQS];
-    const int64_t V = r->m.cfg->vocab;
-    const float *logits;
-    lq_err err = { "" };
-    int k = 0;
-    for (int i = 0; i < n_seqs; i++) {
-        if (!n[i]) continue;
-        CHECK(!kv_reserve(r->kv, &s[i].kv, s[i].done + n[i], &err), "%s", err.msg);
-        items[k++] = (fwd_item){ .seq = &s[i].kv,
-                                 .ids = s[i].ids + s[i].done,
-                                 .n = n[i],
-                                 .pos0 = s[i].done,
-                                 .seq_len = LEN,
-                                 .lora = s[i].l };
-    }
-    CHECK(!fwd_step(r->f, items, k, &logits, &err), "%s", err.msg);
-    for (int i = 0; i < n_seqs; i++) {
-        memcpy(s[i].logits + s[i].done * V, logits, (size_t)(n[i] * V) * sizeof *logits);
-        logits += n[i] * V;
-        s[i].done += n[i];
-    }
-}
-
-static void end(rig *r, lora_seq *s)
-{
-    kv_seq_free(r->kv, &s->kv);
-    free(s->logits);
-}
+enum { N_SEQS = LORA_SEQS, LEN = LORA_LEN };
 
 static void check_mix(const char *folder, rig_opts o, const char *const paths[2])
 {
@@ -151,9 +102,9 @@ static void check_mix(const char *folder, rig_opts o, const char *const paths[2]
         CHECK(!lora_open(&l[i], &r.m, paths[i], 8, r.p, &err), "%s", err.msg);
     const lora_adapter *of[N_SEQS] = { l[0], NULL, l[1], l[0], NULL };
     for (int i = 0; i < N_SEQS; i++) {
-        begin(&alone[i], i, of[i], V);
-        begin(&mixed[i], i, of[i], V);
-        step(&r, &alone[i], 1, (int64_t[]){ LEN });
+        lora_begin(&alone[i], i, LEN, of[i], V);
+        lora_begin(&mixed[i], i, LEN, of[i], V);
+        lora_step(&r, &alone[i], 1, (int64_t[]){ LEN }, false);
     }
     static const int64_t steps[][N_SEQS] = { { 9, 0, 3, 1, 5 },
                                              { 1, 9, 1, 1, 1 },
@@ -161,15 +112,15 @@ static void check_mix(const char *folder, rig_opts o, const char *const paths[2]
                                              { 2, 4, 0, 10, 0 },
                                              { 1, 0, 1, 1, 7 } };
     for (size_t k = 0; k < LQ_COUNT(steps); k++)
-        step(&r, mixed, N_SEQS, steps[k]);
+        lora_step(&r, mixed, N_SEQS, steps[k], false);
     for (int i = 0; i < N_SEQS; i++) {
         CHECK(mixed[i].done == LEN, "sequence %d: %d rows", i, (int)mixed[i].done);
         CHECK(memcmp(alone[i].logits, mixed[i].logits, (size_t)(LEN * V) * sizeof(float)) == 0,
               "%s, activations %d: sequence %d differs among others", folder, (int)o.acts, i);
     }
     for (int i = 0; i < N_SEQS; i++) {
-        end(&r, &alone[i]);
-        end(&r, &mixed[i]);
+        lora_end(&r, &alone[i]);
+        lora_end(&r, &mixed[i]);
     }
     lora_unref(l[0]);
     lora_unref(l[1]);
