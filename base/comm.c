@@ -182,6 +182,25 @@ lq_status comm_gather(comm *c, int root, const void *p, size_t n, void *all, lq_
     return s;
 }
 
+/* A ring: each rank gives the next one what came to it before, its own first. */
+lq_status comm_allgather(comm *c, void *p, const size_t *at, lq_err *err)
+{
+    const int rank = comm_rank(c), size = comm_size(c);
+    uint8_t *all = p;
+    lq_status s = LQ_OK;
+    for (int k = 1; k < size && !s; k++) {
+        const int out = (rank - k + 1 + size) % size, in = (rank - k + size) % size;
+        comm_move m[2];
+        s = comm_start_recv(c, &m[0], (rank - 1 + size) % size, COMM_TAG_RING, all + at[in],
+                            at[in + 1] - at[in], err);
+        if (!s)
+            s = comm_start_send(c, &m[1], (rank + 1) % size, COMM_TAG_RING, all + at[out],
+                                at[out + 1] - at[out], err);
+        if (!s) s = comm_wait(c, m, 2, err);
+    }
+    return s;
+}
+
 lq_status comm_barrier(comm *c, lq_err *err)
 {
     int rank;

@@ -74,6 +74,8 @@ lq_status comm_recv(comm *c, int from, int tag, void *p, size_t n, lq_err *err);
 lq_status comm_broadcast(comm *c, int root, void *p, size_t n, lq_err *err);
 /* all [size][n] of `root`: each rank's p [n], in their order. */
 lq_status comm_gather(comm *c, int root, const void *p, size_t n, void *all, lq_err *err);
+/* p: rank r's bytes at[r] .. at[r + 1], which it has there, to all; at [size + 1] is the same for all. */
+lq_status comm_allgather(comm *c, void *p, const size_t *at, lq_err *err);
 lq_status comm_barrier(comm *c, lq_err *err);
 /* Whether each rank has come as far: the first status but LQ_OK in the order of ranks, for all alike; *rank: whose. Its
  * message stays with that rank. */

@@ -7,7 +7,7 @@
 #include "base/comm.h"
 
 /* Tags of what ranks do together. */
-enum { COMM_TAG_TREE = COMM_TAGS, COMM_TAG_GATHER, COMM_TAG_BEAT };
+enum { COMM_TAG_TREE = COMM_TAGS, COMM_TAG_GATHER, COMM_TAG_RING, COMM_TAG_BEAT };
 
 /* Calls of a way are made with the comm's lock held, all but sleep. */
 typedef struct {

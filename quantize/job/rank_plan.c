@@ -6,6 +6,7 @@
 #include "calib/forward_pass.h"
 #include "calib/share.h"
 #include "quantize/layer/layer_share.h"
+#include "quantize/methods/cholesky.h"
 
 /* Multiply-adds of the pass that take as long as one of these (quantize/job/progress.c): N K^2 of rounding, of the choice of
  * scales; K^3 of a factor, in f64. */
@@ -19,6 +20,7 @@ typedef struct {
     double T, mine;  /* tokens; of those the most that a rank has */
     double *load;    /* [ranks] rounding of what a layer has once */
     bool *site;      /* [ranks][CAL_N_SITES] whose factor a rank makes */
+    double *tiles;   /* [ranks] of a factor that all make */
     rank_plan *out;
 } counting;
 
@@ -36,8 +38,15 @@ typedef struct {
         rows_expert;     /* floats a token: of all sites; of an expert that it is sent to */
     double round_expert; /* N K^2 */
     double round_once, widest,
-        sums; /* likewise of the layer's own; the largest K; inputs of all sites */
+        sums;      /* likewise of the layer's own; the largest K; inputs of all sites */
+    double shared; /* K^2 of the sites whose factors all ranks make */
 } layer_counts;
+
+/* Does a layer's own H of so many inputs have a factor that ranks share? */
+static bool shares_factor(const counting *k, int64_t K)
+{
+    return k->out->ranks > 1 && K >= CHOLESKY_SHARED;
+}
 
 static void count_linear(layer_counts *l, bool seen[CAL_N_SITES], const counting *k, int64_t layer,
                          arch_role r)
@@ -56,6 +65,7 @@ static void count_linear(layer_counts *l, bool seen[CAL_N_SITES], const counting
     seen[site] = true;
     *(expert ? &l->h_expert : &l->h_once) += square;
     l->cubes += expert ? square * (double)K : 0;
+    l->shared += !expert && shares_factor(k, K) ? square : 0;
     *(expert ? &l->rows_expert : &l->rows_once) += (double)K;
 }
 
@@ -68,11 +78,35 @@ static layer_counts count_layer(const counting *k, int64_t layer)
     return l;
 }
 
+/* The part of a factor that the rank makes that has most: they wait for each other at each column of tiles of the first
+ * half of the work, and at the end of the second (quantize/methods/cholesky.c). */
+static double factor_part(counting *k, int64_t K)
+{
+    const int64_t n = lq_ceil_div(K, CHOLESKY_TILE);
+    double one = 0, all = 0;
+    for (int64_t column = 0; column <= n; column++) { /* n: all rows of the second half */
+        double busiest = 0;
+        for (int i = 0; i < k->out->ranks; i++)
+            k->tiles[i] = 0;
+        for (int64_t row = 0; row < column; row++) {
+            const double left = (double)(column - row);
+            const double tiles = column < n ? left : left * (left - 1) / 2;
+            double *of = &k->tiles[cholesky_owner(row, k->out->ranks)];
+            all += tiles;
+            *of += tiles;
+            busiest = larger(busiest, *of);
+        }
+        one += busiest;
+    }
+    return one / all;
+}
+
 /* Pieces of the layer's own linears to so many ranks: what the busiest has to round. */
 static double deal(counting *k, int ranks, int64_t layer, double all)
 {
     const arch_config *own = arch_at(k->c, layer);
-    double before = 0;
+    double before = 0, together = 0;
+    bool seen[CAL_N_SITES] = { false };
     for (int i = 0; i < ranks; i++)
         k->load[i] = 0;
     memset(k->site, 0, (size_t)ranks * CAL_N_SITES * sizeof *k->site);
@@ -85,6 +119,10 @@ static double deal(counting *k, int ranks, int64_t layer, double all)
         arch_role_shape(own, r, &N, &K);
         const int64_t step = N > LAYER_SHARE_ROWS ? LAYER_SHARE_ROWS : N;
         cal_site_of(&site, k->c, r);
+        const double cube = factor * (double)K * (double)K * (double)K;
+        const bool all_make = ranks > 1 && shares_factor(k, K);
+        if (all_make && !seen[site]) together += factor_part(k, K) * cube;
+        seen[site] = true;
         for (int64_t n = 0; n < N; n += step) {
             const int64_t rows = N - n < step ? N - n : step;
             const double cost = (double)rows * (double)K * (double)K;
@@ -92,14 +130,14 @@ static double deal(counting *k, int ranks, int64_t layer, double all)
             bool *of = k->site + (size_t)owner * CAL_N_SITES;
             before += cost;
             k->load[owner] += solving * cost;
-            if (!of[site]) k->load[owner] += factor * (double)K * (double)K * (double)K;
+            if (!of[site] && !all_make) k->load[owner] += cube;
             of[site] = true;
         }
     }
     double busiest = 0;
     for (int i = 0; i < ranks; i++)
         busiest = larger(busiest, k->load[i]);
-    return busiest;
+    return busiest + together;
 }
 
 /* Of what the layer has once: H's tiles of one rank, of all. */
@@ -134,15 +172,17 @@ static void add_layer(counting *k, int64_t layer)
     all += deal(k, 1, layer, l.round_once);
     p->work += one;
     k->out->all += all;
-    /* rows, tiles, the experts' small sums, rounded planes */
-    p->received += 4 * (k->T - k->T / N) * l.rows_once + 2 * l.h_once * away +
+    /* rows, tiles, factors, the experts' small sums, rounded planes */
+    p->received += 4 * (k->T - k->T / N) * l.rows_once + 2 * l.h_once * away + 6 * l.shared * away +
                    4 * k->T * used * l.rows_expert / N * away + 28 * E * l.rows_expert * away +
                    made * (l.once + E * l.expert) * away;
     const double weights = l.once + E * l.expert;
     const double slice = (double)(k->share.per_slice * k->share.len);
     const double rows = 8 * slice * (l.rows_once + used * l.rows_expert) * (N > 1);
+    const bool one_by_one = !shares_factor(k, (int64_t)l.widest); /* with its tiles */
+    const double factors = 4 * l.shared + (one_by_one ? 8 : 4) * l.widest * l.widest;
     const double held = (2 * stored + made) * weights + 4 * l.once + 4 * l.h_once +
-                        4 * mine * l.h_expert + 8 * l.widest * l.widest + rows;
+                        4 * mine * l.h_expert + factors + rows;
     p->memory = larger(p->memory, held);
 }
 
@@ -155,13 +195,16 @@ lq_status rank_plan_of(rank_plan *p, const arch_config *c, int ranks, int64_t wi
     for (int64_t i = 0; i < share_mine(&k.share); i++)
         k.mine += (double)(share_windows(&k.share, share_at(&k.share, i)) * len);
     k.load = calloc((size_t)ranks, sizeof *k.load);
+    k.tiles = calloc((size_t)ranks, sizeof *k.tiles);
     k.site = calloc((size_t)ranks * CAL_N_SITES, sizeof *k.site);
-    lq_status s =
-        k.load && k.site ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for %d ranks", ranks);
+    lq_status s = k.load && k.tiles && k.site
+                      ? LQ_OK
+                      : lq_fail(err, LQ_ENOMEM, "no memory for %d ranks", ranks);
     for (int64_t i = 0; i < c->layers && !s; i++)
         add_layer(&k, i);
     p->memory += 4 * k.mine * (double)fwd_state(c);
     free(k.load);
+    free(k.tiles);
     free(k.site);
     return s;
 }

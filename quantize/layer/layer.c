@@ -87,7 +87,8 @@ static lq_status round_and_share(work *w, group *g, bool shared, lq_err *err)
     const size_t most = shared ? layer_most_pieces(w, g->n) : g->n + 1;
     piece *p = lq_push(&g->a, most * sizeof *p);
     unit_sums *sums = lq_push(&g->a, most * sizeof *sums);
-    if (!p || !sums) return layer_no_memory(most * sizeof *p, err);
+    gptq_basis *b = lq_push(&g->a, (g->n + 1) * sizeof *b);
+    if (!p || !sums || !b) return layer_no_memory(most * sizeof *p, err);
     lq_status s = shared ? start_units(w, g, err) : LQ_OK;
     if (s) return s;
     size_t n = 0;
@@ -96,7 +97,10 @@ static lq_status round_and_share(work *w, group *g, bool shared, lq_err *err)
     else
         for (; n < g->n; n++)
             p[n] = (piece){ n, 0, g->u[n].N, comm_rank(w->how.ranks) };
-    s = round_units(w, g, p, n, sums, err);
+    if (shared) s = layer_share_factors(w, g, p, n, b, err);
+    if (!s) s = round_units(w, g, p, n, sums, err);
+    for (size_t i = 0; i < g->n; i++)
+        gptq_basis_free(&b[i]);
     for (size_t i = 0; i < n && !s; i++) {
         const unit *u = &g->u[p[i].unit];
         if (shared) s = layer_share_piece(w, u, p[i].first, p[i].rows, p[i].owner, &sums[i], err);

@@ -47,7 +47,8 @@ typedef struct {
     double loss;     /* that rounding found on its way, by st; NAN: to be measured */
     double loss_rtn; /* before folding; NAN: not measured */
     double alpha;
-    unit_sums sums; /* of the result */
+    gptq_basis *basis; /* made by all ranks together; NULL: the work's */
+    unit_sums sums;    /* of the result */
 } unit;
 
 /* Rows of a matrix that one rank rounds. */
@@ -133,6 +134,8 @@ unit layer_unit(const work *w, target *t, int64_t expert);
 lq_status layer_start_unit(work *w, const unit *u, lq_err *err);
 /* That was done: its rows are rounded, and u->sums set. The same errors. */
 lq_status layer_round_unit(work *w, unit *u, lq_err *err);
+/* u was started: b is made by all ranks together. The same errors. */
+lq_status layer_share_basis(work *w, const unit *u, gptq_basis *b, lq_err *err);
 void layer_add_sums(target *t, const unit_sums *sums);
 #if defined(__GNUC__)
 __attribute__((format(printf, 2, 3)))
@@ -148,6 +151,10 @@ double layer_cost(const unit *u, int64_t rows);
 size_t layer_cut(piece *p, const work *w, const unit *u, size_t n);
 size_t layer_most_pieces(const work *w, size_t n_units);
 unit layer_part(const unit *whole, const piece *p);
+/* Factors of large H, by all ranks together before rows are rounded; a rank keeps those that its pieces go by. b [g->n]
+ * are zero, and to be freed. Errors: LQ_ENOMEM, those of comm.h. */
+lq_status layer_share_factors(work *w, group *g, const piece *p, size_t n, gptq_basis *b,
+                              lq_err *err);
 /* Rows first .. first + rows of u, which `owner` has rounded, to all; *sums: its, then everybody's. Errors: those of
  * comm.h, LQ_ENOMEM. */
 lq_status layer_share_piece(work *w, const unit *u, int64_t first, int64_t rows, int owner,

@@ -124,7 +124,7 @@ static lq_status make_on_grids(work *w, unit *u, qz_out *out, lq_err *err)
                     .H = st ? st->H : NULL,
                     .mean_sq = means ? st->mean_sq : NULL,
                     .stacked = u->t->e->count > 1,
-                    .basis = &w->basis };
+                    .basis = u->basis ? u->basis : &w->basis };
     qz_rounded r = { .loss = (double)NAN, .loss_rtn = (double)NAN };
     if (w->o->imatrix) {
         const lq_status s = importance_of(&m.mean_sq, w->o->imatrix, w->c, u->t->e, u->expert, err);
@@ -146,6 +146,7 @@ static lq_status make_on_grids(work *w, unit *u, qz_out *out, lq_err *err)
         m.d = LQ_F32;
     }
     if (m.H) s = curvature_of(w, &m, u, &a, err);
+    if (u->basis && m.G) u->basis->H = m.G_H; /* the same that it was made of */
     if (!s) s = w->o->method->round(out, &r, &m, w->p, err);
     if (!s && isnan(u->loss_rtn) && r.measure_rtn) s = layer_measure_rtn(w, u, err);
     if (!s) {
@@ -153,6 +154,17 @@ static lq_status make_on_grids(work *w, unit *u, qz_out *out, lq_err *err)
         if (!w->fold) u->loss = r.loss;
         note_rounded(w, u, &r);
     }
+    lq_arena_free(&a);
+    return s;
+}
+
+lq_status layer_share_basis(work *w, const unit *u, gptq_basis *b, lq_err *err)
+{
+    lq_arena a = { 0 };
+    qz_matrix m = { .o = w->o, .N = u->N, .K = u->K, .H = u->st->H, .basis = b };
+    lq_status s = curvature_of(w, &m, u, &a, err);
+    if (!s) s = w->o->method->share(&u->t->out, &m, w->how.ranks, w->p, err);
+    if (m.G) b->H = NULL; /* of the arena */
     lq_arena_free(&a);
     return s;
 }

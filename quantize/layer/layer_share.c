@@ -2,12 +2,14 @@
  * layer_impl.h.
  *
  * What a layer has once is cut into pieces of LAYER_SHARE_ROWS rows, which are dealt out in order, so that each rank rounds
- * about as much; each makes the factors that it goes by itself. Rows are rounded one by one but for what they share in
+ * about as much; the factors of small H each makes itself. Rows are rounded one by one but for what they share in
  * blocks of FISHER_BLOCK and in products of GPTQ_BATCH rows, so pieces begin at multiples of both, and give the bits of
  * the whole. An expert is rounded by the rank that has the statistics of its inputs. */
 #include "quantize/layer/layer_impl.h"
 
 #include <assert.h>
+
+#include "quantize/methods/cholesky.h"
 
 static_assert(LAYER_SHARE_ROWS % FISHER_BLOCK == 0, "pieces begin where blocks of curvature do");
 
@@ -79,6 +81,52 @@ unit layer_part(const unit *whole, const piece *p)
     u.skipped = p->first;
     u.N = p->rows;
     return u;
+}
+
+/* ---- factors ---- */
+static bool shares_factor(const work *w, const unit *u)
+{
+    return w->o->method->share && qz_by_method(u->t->e, w->o) && u->st && u->st->H &&
+           u->K >= CHOLESKY_SHARED;
+}
+
+static int unit_of(const work *w, const unit *u)
+{
+    const grid_spec spec = rtn_spec_of(&u->t->out, !w->o->narrow, false);
+    return row_unit(&spec);
+}
+
+/* Is one of our pieces of unit i, or of one after it that takes the same factor? */
+static bool goes_by(const work *w, const group *g, size_t i, const gptq_basis *b, const piece *p,
+                    size_t n)
+{
+    for (size_t k = 0; k < n; k++) {
+        const size_t at = p[k].unit;
+        const bool same = b->H && g->u[at].st && g->u[at].st->H == b->H;
+        if (p[k].owner == comm_rank(w->how.ranks) && (at == i || (at > i && same))) return true;
+    }
+    return false;
+}
+
+lq_status layer_share_factors(work *w, group *g, const piece *p, size_t n, gptq_basis *b,
+                              lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < g->n && !s; i++) {
+        unit *u = &g->u[i];
+        if (!shares_factor(w, u)) continue;
+        for (size_t k = 0; k < i && !u->basis; k++)
+            if (b[k].H == u->st->H && b[k].unit == unit_of(w, u)) u->basis = &b[k];
+        if (u->basis) continue;
+        if (lq_stopped(w->job)) return lq_fail(err, LQ_EINTR, "interrupted");
+        u->basis = &b[i];
+        s = layer_share_basis(w, u, &b[i], err);
+        if (s || goes_by(w, g, i, &b[i], p, n)) continue;
+        const gptq_basis known = { .H = b[i].H, .unit = b[i].unit };
+        gptq_basis_free(&b[i]);
+        b[i] = known; /* the others have it */
+    }
+    return s;
 }
 
 /* ---- what was rounded, to all ranks ---- */

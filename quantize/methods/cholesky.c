@@ -3,6 +3,9 @@
  *     for J = last .. 0:   A_JJ = R_JJ R_JJ^T;  R_IJ = A_IJ R_JJ^-T;  A_IL -= R_IJ R_LJ^T, I<=L<J
  *     for J = 0 .. last:   U_JJ = R_JJ^-1;  U_IJ = -(sum over L = I..J-1 of U_IL R_LJ) U_JJ
  *
+ * Several ranks have rows of tiles each. Of the first loop each gets all R_IJ, column after column; in the second a row
+ * takes nothing of another row; then rows of U go to all.
+ *
  * On a device the tiles are there too. It takes products by R_LJ, of a whole column of tiles at a time, with
  * the bits that OpenBLAS's have; a column comes here for what is of one tile, and goes back. */
 #include "quantize/methods/cholesky.h"
@@ -22,6 +25,8 @@ typedef struct {
     const int32_t *perm;
     double add;
     float *U;
+    comm *ranks;       /* NULL: all rows of tiles are ours */
+    size_t *at;        /* [ranks + 1] bytes of what goes to all (comm_allgather) */
     dev *on;           /* NULL: none */
     double *there, *R; /* on it: A; as column */
 } work;
@@ -30,6 +35,9 @@ static double *tile(const work *w, int64_t i, int64_t j)
 {
     return w->A + (j * (j + 1) / 2 + i) * T * T;
 }
+
+static int owner_of(const work *w, int64_t ti) { return cholesky_owner(ti, comm_size(w->ranks)); }
+static bool ours(const work *w, int64_t ti) { return owner_of(w, ti) == comm_rank(w->ranks); }
 
 /* Where column tj begins, here and there. */
 static size_t column_at(int64_t tj) { return (size_t)(tj * (tj + 1) / 2) * T * T; }
@@ -81,6 +89,7 @@ static void fill_tile(void *ctx, int64_t tj, int thread)
     (void)thread;
     const work *w = ctx;
     for (int64_t ti = 0; ti <= tj; ti++) {
+        if (!ours(w, ti)) continue;
         double *t = tile(w, ti, tj);
         memset(t, 0, (size_t)T * T * sizeof *t);
         for (int64_t r = 0; r < T; r++) {
@@ -114,6 +123,7 @@ static void solve_panel(void *ctx, int64_t ti, int thread)
 {
     (void)thread;
     const work *w = ctx;
+    if (!ours(w, ti)) return;
     cblas_dtrsm(CblasRowMajor, CblasRight, CblasUpper, CblasTrans, CblasNonUnit, T, T, 1,
                 tile(w, w->tj, w->tj), T, tile(w, ti, w->tj), T);
 }
@@ -126,6 +136,7 @@ static void update(void *ctx, int64_t item, int thread)
     int64_t tl = 0, ti = item;
     for (; ti > tl; ti -= ++tl) {
     }
+    if (!ours(w, ti)) return;
     cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasTrans, T, T, T, -1, tile(w, ti, w->tj), T,
                 tile(w, tl, w->tj), T, 1, tile(w, ti, tl), T);
 }
@@ -134,6 +145,7 @@ static void invert_panel(void *ctx, int64_t ti, int thread)
 {
     const work *w = ctx;
     double *sum = w->sums + (size_t)thread * T * T;
+    if (!ours(w, ti)) return;
     for (int64_t tl = ti; tl < w->tj; tl++)
         cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, T, T, T, -1, tile(w, ti, tl), T,
                     w->column + tl * T * T, T, tl == ti ? 0 : 1, sum, T);
@@ -156,6 +168,7 @@ static void store(void *ctx, int64_t ti, int thread)
 {
     (void)thread;
     const work *w = ctx;
+    if (!ours(w, ti)) return;
     for (int64_t r = 0; r < rows(w, ti); r++) {
         float *u = w->U + (size_t)(ti * T + r) * (size_t)w->K;
         memset(u, 0, (size_t)(ti * T) * sizeof *u);
@@ -170,13 +183,79 @@ static lq_status not_positive(const work *w, lq_err *err)
     return lq_fail(err, LQ_ECHECK, "a matrix of %lld is not positive definite", (long long)w->K);
 }
 
+/* ---- between ranks ---- */
+/* R_JJ of column tj, by the rank that has it. */
+static lq_status diagonal(const work *w, lq_err *err)
+{
+    double *d = tile(w, w->tj, w->tj);
+    if (ours(w, w->tj) && !factor_diagonal(d)) d[0] = (double)NAN;
+    const lq_status s =
+        comm_broadcast(w->ranks, owner_of(w, w->tj), d, (size_t)T * T * sizeof *d, err);
+    return s ? s : isnan(d[0]) ? not_positive(w, err) : LQ_OK;
+}
+
+/* The column's others. */
+static lq_status share_column(work *w, lq_err *err)
+{
+    enum { BYTES = T * T * sizeof *w->column };
+    const int size = comm_size(w->ranks);
+    uint8_t *box = (uint8_t *)w->column;
+    if (size < 2) return LQ_OK;
+    lq_status s = LQ_OK;
+    for (int put = 1; put >= 0 && !s; put--) {
+        w->at[0] = 0;
+        for (int r = 0; r < size; r++) {
+            size_t at = w->at[r];
+            for (int64_t ti = 0; ti < w->tj; ti++) {
+                if (owner_of(w, ti) != r) continue;
+                if (put && ours(w, ti)) memcpy(box + at, tile(w, ti, w->tj), BYTES);
+                if (!put && !ours(w, ti)) memcpy(tile(w, ti, w->tj), box + at, BYTES);
+                at += BYTES;
+            }
+            w->at[r + 1] = at;
+        }
+        if (put) s = comm_allgather(w->ranks, box, w->at, err);
+    }
+    return s;
+}
+
+/* Rows of U, of each what is not below the diagonal; the tiles are of no more use. */
+static lq_status share_rows(work *w, lq_err *err)
+{
+    const int size = comm_size(w->ranks);
+    uint8_t *box = (uint8_t *)w->A;
+    if (size < 2) return LQ_OK;
+    lq_status s = LQ_OK;
+    for (int put = 1; put >= 0 && !s; put--) {
+        w->at[0] = 0;
+        for (int r = 0; r < size; r++) {
+            size_t at = w->at[r];
+            for (int64_t ti = 0; ti < w->nt; ti++) {
+                const size_t skip = (size_t)(ti * T), bytes = ((size_t)w->K - skip) * sizeof *w->U;
+                if (owner_of(w, ti) != r) continue;
+                for (int64_t i = 0; i < rows(w, ti); i++, at += bytes) {
+                    float *u = w->U + (skip + (size_t)i) * (size_t)w->K;
+                    if (put && ours(w, ti)) memcpy(box + at, u + skip, bytes);
+                    if (put || ours(w, ti)) continue;
+                    memset(u, 0, skip * sizeof *u);
+                    memcpy(u + skip, box + at, bytes);
+                }
+            }
+            w->at[r + 1] = at;
+        }
+        if (put) s = comm_allgather(w->ranks, box, w->at, err);
+    }
+    return s;
+}
+
 static lq_status factor(work *w, pool *p, lq_err *err)
 {
     for (w->tj = w->nt - 1; w->tj >= 0; w->tj--) {
-        const lq_status s = w->tj + 1 < w->nt ? receive(w, w->tj, w->tj + 1, err) : LQ_OK;
+        lq_status s = w->tj + 1 < w->nt ? receive(w, w->tj, w->tj + 1, err) : LQ_OK;
+        if (!s) s = diagonal(w, err);
         if (s) return s;
-        if (!factor_diagonal(tile(w, w->tj, w->tj))) return not_positive(w, err);
         pool_run(p, w->tj, solve_panel, w);
+        if ((s = share_column(w, err))) return s;
         send(w, w->tj, w->tj + 1);
         if (!w->on) pool_run(p, w->tj * (w->tj + 1) / 2, update, w);
         for (int64_t tl = 0; w->on && tl < w->tj; tl++)
@@ -232,15 +311,18 @@ static void open_there(work *w, dev *on, size_t bytes)
 }
 
 lq_status cholesky_upper(float *U, const float *H, const int32_t *perm, int64_t K, double add,
-                         dev *on, pool *p, lq_err *err)
+                         dev *on, comm *ranks, pool *p, lq_err *err)
 {
-    work w = { .K = K, .nt = lq_ceil_div(K, T), .H = H, .perm = perm, .add = add, .U = U };
+    work w = {
+        .K = K, .nt = lq_ceil_div(K, T), .H = H, .perm = perm, .add = add, .U = U, .ranks = ranks
+    };
     const size_t tiles = (size_t)(w.nt * (w.nt + 1) / 2);
     w.A = malloc(tiles * T * T * sizeof *w.A);
     w.column = malloc((size_t)w.nt * T * T * sizeof *w.column);
     w.sums = malloc((size_t)pool_threads(p) * T * T * sizeof *w.sums);
+    w.at = malloc(((size_t)comm_size(ranks) + 1) * sizeof *w.at);
     lq_status s = LQ_OK;
-    if (!w.A || !w.column || !w.sums) {
+    if (!w.A || !w.column || !w.sums || !w.at) {
         s = lq_fail(err, LQ_ENOMEM, "no memory to factor a matrix of %lld", (long long)K);
     } else {
         pool_run(p, w.nt, fill_tile, &w);
@@ -248,6 +330,7 @@ lq_status cholesky_upper(float *U, const float *H, const int32_t *perm, int64_t 
         s = factor(&w, p, err);
         if (!s) s = invert(&w, p, err);
         if (!s) pool_run(p, w.nt, store, &w);
+        if (!s) s = share_rows(&w, err);
     }
     if (w.on) {
         lq_err again;
@@ -255,6 +338,7 @@ lq_status cholesky_upper(float *U, const float *H, const int32_t *perm, int64_t 
         w.on->ops->free(w.on, w.R);
         w.on->ops->free(w.on, w.there);
     }
+    free(w.at);
     free(w.sums);
     free(w.column);
     free(w.A);

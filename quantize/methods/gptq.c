@@ -32,8 +32,8 @@ static bool finite_matrix(const float *H, int64_t K)
     return true;
 }
 
-lq_status gptq_factor(float *U, double *damp, const float *H, const int32_t *perm, int64_t K,
-                      dev *on, pool *p, lq_err *err)
+static lq_status factor(float *U, double *damp, const float *H, const int32_t *perm, int64_t K,
+                        dev *on, comm *ranks, pool *p, lq_err *err)
 {
     double mean = 0, start = *damp > 0 ? *damp : 0.01;
     for (int64_t k = 0; k < K; k++)
@@ -43,7 +43,7 @@ lq_status gptq_factor(float *U, double *damp, const float *H, const int32_t *per
     if (mean > 0 && finite_matrix(H, K))
         for (size_t t = 0; t < LQ_COUNT(ladder) && s == LQ_ECHECK; t++) {
             *damp = start * ladder[t];
-            s = cholesky_upper(U, H, perm, K, *damp * mean, on, p, err);
+            s = cholesky_upper(U, H, perm, K, *damp * mean, on, ranks, p, err);
         }
     if (s != LQ_ECHECK) return s;
     return lq_fail(err, s, "H [%lld] is not positive definite at any damping", (long long)K);
@@ -387,7 +387,7 @@ static bool make_perm(int32_t *perm, const float *imp, int64_t K, bool act_order
 }
 
 lq_status gptq_prepare(gptq_basis *b, const float *H, int64_t K, double damp, bool act_order,
-                       int unit, dev *on, pool *p, lq_err *err)
+                       int unit, dev *on, comm *ranks, pool *p, lq_err *err)
 {
     const size_t k = (size_t)K;
     *b = (gptq_basis){ .H = H, .K = K, .damp = damp, .unit = unit, .finite = finite_matrix(H, K) };
@@ -401,7 +401,7 @@ lq_status gptq_prepare(gptq_basis *b, const float *H, int64_t K, double damp, bo
         b->dead += !(b->imp[i] > 0);
     }
     if (!make_perm(b->perm, b->imp, K, act_order, unit)) goto done;
-    s = gptq_factor(b->U, &b->damp, H, b->perm, K, on, p, err);
+    s = factor(b->U, &b->damp, H, b->perm, K, on, ranks, p, err);
     if (s == LQ_ECHECK) { /* rounding to nearest needs neither factor nor order */
         free(b->U);
         b->U = NULL;
@@ -491,12 +491,18 @@ done:
 
 /* ---- the method ---- */
 /* The factor of H: of the matrix before, where it read the same input. */
-static lq_status basis_of(const qz_matrix *m, int unit, pool *p, lq_err *err)
+static lq_status basis_of(const qz_matrix *m, int unit, comm *ranks, pool *p, lq_err *err)
 {
     if (m->basis->H == m->H && m->basis->unit == unit) return LQ_OK;
     gptq_basis_free(m->basis);
-    return gptq_prepare(m->basis, m->H, m->K, m->o->damp, !m->o->no_act_order, unit, m->o->on, p,
-                        err);
+    return gptq_prepare(m->basis, m->H, m->K, m->o->damp, !m->o->no_act_order, unit, m->o->on,
+                        ranks, p, err);
+}
+
+lq_status gptq_share(const qz_out *out, const qz_matrix *m, comm *ranks, pool *p, lq_err *err)
+{
+    const grid_spec spec = rtn_spec_of(out, !m->o->narrow, !m->o->no_clip);
+    return basis_of(m, row_unit(&spec), ranks, p, err);
 }
 
 lq_status gptq_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err)
@@ -507,7 +513,7 @@ lq_status gptq_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq
                                            out->t.scheme.kind != QT_UINT,
                           .sweeps = GPTQ_SWEEPS,
                           .on = m->o->on };
-    lq_status s = basis_of(m, row_unit(&o.spec), p, err);
+    lq_status s = basis_of(m, row_unit(&o.spec), NULL, p, err);
     if (!s && o.spec.floats) s = fp8_scales(out, m->W, m->d, p, err);
     if (!s) s = gptq_run(out, &rep, m->W, m->basis, &o, p, err);
     if (!s)
@@ -547,5 +553,6 @@ const qz_method qz_method_gptq = {
     .floats = true,
     .scheme = qz_scheme_grid,
     .scratch = gptq_scratch,
+    .share = gptq_share,
     .round = gptq_round,
 };

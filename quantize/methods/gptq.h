@@ -27,7 +27,7 @@
 typedef struct gptq_basis {
     const float *H; /* [K,K], borrowed */
     int64_t K;
-    float *U;      /* [K,K], see gptq_factor; NULL: H was not usable at any damping */
+    float *U;      /* [K,K], see gptq_prepare; NULL: H was not usable at any damping */
     int32_t *perm; /* [K]: columns in the order of rounding */
     int unit;     /* columns that stay together in it, whose codes are chosen together (row_unit) */
     float *imp;   /* [2 K]: diag(H), zeros where it is not finite; the same in that order */
@@ -58,10 +58,11 @@ typedef struct {
 } gptq_report;
 
 /* damp: added to diag(H), as a fraction of its mean, 0 means 0.01; act_order: round the columns by
- * falling H[k][k], units of columns by their sum. H stays with the basis. on: as of cholesky_upper. Errors:
- * LQ_ENOMEM, those of the device. */
+ * falling H[k][k], units of columns by their sum. H stays with the basis. U [K,K], with inverse(H' + damp *
+ * mean(diag H') I) = U^T U, H'[i][j] = H[perm[i]][perm[j]] with 1 in place of zeros on the diagonal: damp grows until
+ * that works. on, ranks: as of cholesky_upper. Errors: LQ_ENOMEM, those of the device, of comm.h. */
 lq_status gptq_prepare(gptq_basis *b, const float *H, int64_t K, double damp, bool act_order,
-                       int unit, dev *on, pool *p, lq_err *err);
+                       int unit, dev *on, comm *ranks, pool *p, lq_err *err);
 void gptq_basis_free(gptq_basis *b);
 
 /* out->t.scheme: QT_UINT, groups that divide K = b->K. W is finite.
@@ -69,18 +70,14 @@ void gptq_basis_free(gptq_basis *b);
 lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_basis *b,
                    const gptq_opts *opts, pool *p, lq_err *err);
 
-/* U [K,K] f32, upper, with inverse(H' + damp * mean(diag H') I) = U^T U, H'[i][j] =
- * H[perm[i]][perm[j]] with 1 in place of zeros on the diagonal. *damp grows until it works;
- * LQ_ECHECK when none does or H is not finite, LQ_ENOMEM, those of the device. Exposed for its test and kfac.h. */
-lq_status gptq_factor(float *U, double *damp, const float *H, const int32_t *perm, int64_t K,
-                      dev *on, pool *p, lq_err *err);
 /* perm [K]: units of inputs by falling imp, equal ones in order. False: out of memory. */
 bool gptq_order(int32_t *perm, const float *imp, int64_t K, int unit);
 /* M [K / 8][8][8]: errors e [8] of a unit of columns of U cost e M e, once all later columns have made up for them. */
 void gptq_unit_metrics(float *M, const float *U, int64_t K);
 
-/* qz_method.round and .scratch of this method, and of others where they lack what they need more. */
+/* qz_method.round, .share and .scratch of this method, and of others where they lack what they need more. */
 lq_status gptq_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err);
+lq_status gptq_share(const qz_out *out, const qz_matrix *m, comm *ranks, pool *p, lq_err *err);
 size_t gptq_scratch(const qz_room *r);
 
 #endif

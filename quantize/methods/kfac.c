@@ -16,7 +16,7 @@ enum { B = KFAC_BLOCK, COLUMNS = 128 };
 typedef struct {
     qz_out *out;
     const kfac_opts *o;
-    const float *W, *H, *G, *U, *imp;
+    const float *W, *G, *U, *imp;
     const float *Hp; /* H in the order of perm, rows and columns */
     float *metric;   /* of lattices: gptq_unit_metrics */
     const int32_t *perm;
@@ -414,49 +414,38 @@ static void run_block(void *ctx, int64_t item, int thread)
     store(w, &t, n0, rows);
 }
 
-lq_status kfac_run(qz_out *out, gptq_report *rep, const float *W, const float *H, const float *G,
-                   const kfac_opts *opts, pool *p, lq_err *err)
+lq_status kfac_run(qz_out *out, gptq_report *rep, const float *W, const gptq_basis *b,
+                   const float *G, const kfac_opts *opts, pool *p, lq_err *err)
 {
     const int64_t N = out->t.N, K = out->t.K;
     const int64_t blocks = lq_ceil_div(N, B);
     const size_t k = (size_t)K, n = (size_t)blocks;
     tile none;
-    memset(rep, 0, sizeof *rep);
-    work w = { .out = out, .o = opts, .W = W, .H = H, .G = G };
+    *rep = (gptq_report){ .damp = b->damp, .dead = b->dead, .fallback = !b->U };
+    work w = { .out = out, .o = opts, .W = W, .G = G, .U = b->U };
     w.group = row_group(&out->t.scheme);
     if (!w.group) w.group = K;
     w.ng = K / w.group;
     w.nh = row_heads(&opts->spec, K);
     w.per_thread = carve(&none, NULL, K, w.ng, w.nh);
-    float *U = malloc(k * k * sizeof *U), *Hp = malloc(k * k * sizeof *Hp);
-    float *imp = malloc(k * sizeof *imp);
+    float *Hp = malloc(k * k * sizeof *Hp);
     w.metric = opts->spec.points ? malloc(k * LAT_UNIT * sizeof *w.metric) : NULL;
     int32_t *perm = malloc(2 * k * sizeof *perm); /* and its inverse */
     w.loss = calloc(2 * n, sizeof *w.loss);
     w.failed = calloc(2 * n, sizeof *w.failed);
     w.scratch = calloc((size_t)pool_threads(p), w.per_thread);
     lq_status s = LQ_ENOMEM;
-    if ((opts->spec.points && !w.metric) || !U || !Hp || !imp || !perm || !w.loss || !w.failed ||
-        !w.scratch)
+    if ((opts->spec.points && !w.metric) || !Hp || !perm || !w.loss || !w.failed || !w.scratch)
         goto done;
-    for (size_t i = 0; i < k; i++) {
-        imp[i] = H[i * k + i];
-        rep->dead += !(imp[i] > 0);
-    }
-    if (!gptq_order(perm, imp, K, row_unit(&opts->spec))) goto done;
+    memcpy(perm, b->perm, k * sizeof *perm);
     for (size_t i = 0; i < k; i++)
         perm[k + (size_t)perm[i]] = (int32_t)i;
     for (size_t i = 0; i < k; i++)
         for (size_t j = 0; j < k; j++)
-            Hp[i * k + j] = H[(size_t)perm[i] * k + (size_t)perm[j]];
-    rep->damp = opts->damp;
-    s = gptq_factor(U, &rep->damp, H, perm, K, opts->on, p, err);
-    if (s && s != LQ_ECHECK) goto done;
-    rep->fallback = s == LQ_ECHECK;
+            Hp[i * k + j] = b->H[(size_t)perm[i] * k + (size_t)perm[j]];
     s = LQ_OK;
-    w.U = rep->fallback ? NULL : U;
     if (w.U && w.metric) gptq_unit_metrics(w.metric, w.U, K);
-    w.imp = rep->fallback || rep->dead == K ? NULL : imp;
+    w.imp = rep->fallback || b->dead == K ? NULL : b->imp;
     w.Hp = Hp;
     w.perm = perm;
     w.loss_rtn = w.loss + n;
@@ -475,9 +464,7 @@ done:
     free(w.loss);
     free(perm);
     free(w.metric);
-    free(imp);
     free(Hp);
-    free(U);
     if (s != LQ_ENOMEM) return s;
     return lq_fail(err, s, "no memory to round a weight of %lld inputs", (long long)K);
 }
@@ -490,12 +477,16 @@ static lq_status auto_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool
     if (!m->G) return gptq_round(out, r, m, p, err);
     gptq_report rep;
     const kfac_opts o = { .spec = rtn_spec_of(out, !m->o->narrow, !m->o->no_clip),
-                          .damp = m->o->damp,
                           .sweeps = GPTQ_SWEEPS,
-                          .rounds = ROUNDS,
-                          .on = m->o->on };
-    lq_status s = o.spec.floats ? fp8_scales(out, m->W, m->d, p, err) : LQ_OK;
-    if (!s) s = kfac_run(out, &rep, m->W, m->G_H, m->G, &o, p, err);
+                          .rounds = ROUNDS };
+    gptq_basis own = { 0 };
+    qz_matrix by = *m;
+    by.H = m->G_H;
+    if (m->basis->H != by.H) by.basis = &own;
+    lq_status s = gptq_share(out, &by, NULL, p, err);
+    if (!s && o.spec.floats) s = fp8_scales(out, m->W, m->d, p, err);
+    if (!s) s = kfac_run(out, &rep, m->W, by.basis, m->G, &o, p, err);
+    gptq_basis_free(&own);
     if (s) return s;
     r->measure_rtn = true; /* its losses are by another H */
     r->damp = rep.damp;
@@ -503,6 +494,15 @@ static lq_status auto_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool
     r->nearest = rep.nearest;
     r->fallback = rep.fallback;
     return LQ_OK;
+}
+
+/* Each matrix has a factor of its own. */
+static lq_status auto_share(const qz_out *out, const qz_matrix *m, comm *ranks, pool *p,
+                            lq_err *err)
+{
+    qz_matrix by = *m;
+    if (m->G) by.H = m->G_H;
+    return gptq_share(out, &by, ranks, p, err);
 }
 
 static size_t auto_scratch(const qz_room *r)
@@ -530,5 +530,6 @@ const qz_method qz_method_auto = {
     .floats = true,
     .scheme = qz_scheme_grid,
     .scratch = auto_scratch,
+    .share = auto_share,
     .round = auto_round,
 };

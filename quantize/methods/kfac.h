@@ -31,17 +31,15 @@ enum { KFAC_BLOCK = FISHER_BLOCK };
 
 typedef struct {
     grid_spec spec;
-    double damp;   /* of H, as gptq_opts; 0 means 0.01 */
-    double damp_g; /* of G likewise; 0 means 0.05 */
+    double damp_g; /* of G, as gptq_prepare; 0 means 0.05 */
     int sweeps;    /* per round */
     int rounds;    /* of refitting scales and sweeping; 0: sweeps alone */
-    dev *on;       /* H is factored there; NULL: here */
 } kfac_opts;
 
-/* out->t.scheme: QT_UINT, regular groups that divide K. rep->loss, loss_rtn: as gptq_run's,
+/* b: of H, columns by falling H[k][k]. out->t.scheme: QT_UINT, regular groups that divide K. rep->loss, loss_rtn: as gptq_run's,
  * with all outputs alike. Where H or G cannot be factored: rounding to nearest, said in
  * rep; rep->nearest: blocks that it served best. Errors: LQ_ENOMEM. */
-lq_status kfac_run(qz_out *out, gptq_report *rep, const float *W, const float *H, const float *G,
-                   const kfac_opts *opts, pool *p, lq_err *err);
+lq_status kfac_run(qz_out *out, gptq_report *rep, const float *W, const gptq_basis *b,
+                   const float *G, const kfac_opts *opts, pool *p, lq_err *err);
 
 #endif

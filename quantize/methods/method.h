@@ -9,6 +9,7 @@
 #ifndef LLMQ_QUANTIZE_METHODS_METHOD_H
 #define LLMQ_QUANTIZE_METHODS_METHOD_H
 
+#include "base/comm.h"
 #include "kernels/core/pool.h"
 #include "kernels/device.h"
 #include "quantize/methods/out.h"
@@ -182,6 +183,9 @@ struct qz_method {
     void (*recipe)(cJSON *r, const qz_opts *o);
     /* Bytes for rounding by H, beside H and W; where it needs H. */
     size_t (*scratch)(const qz_room *r);
+    /* Several ranks round rows of m: what each needs of all of it (m->basis), made by all together before; m->W is not
+     * there yet. NULL: nothing. Errors: LQ_ENOMEM, those of comm.h. */
+    lq_status (*share)(const qz_out *out, const qz_matrix *m, comm *ranks, pool *p, lq_err *err);
     /* out->t.scheme: QT_UINT, or QT_BLOCKS where .blocks, fitted to K. Where the method needs H, m->H is there. *r starts
      * as "nothing found". NULL: to nearest. Errors: LQ_ENOMEM, LQ_EDEVICE. */
     lq_status (*round)(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err);

@@ -207,7 +207,7 @@ static lq_status prepare(work *w, pool *p, const sensitivity_opts *o, int n, lq_
     for (int i = 0; i < 2; i++) {
         if (!wanted[i]) continue;
         const lq_status s = gptq_prepare(&w->units[i], o->H, w->W->K, o->damp, true,
-                                         i ? LAT_UNIT : 1, NULL, p, err);
+                                         i ? LAT_UNIT : 1, NULL, NULL, p, err);
         if (s) return s;
     }
     w->U = w->units[0].U;

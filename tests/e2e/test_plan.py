@@ -325,13 +325,23 @@ def test_what_ranks_take_is_counted(llmq, model, tmp_path):
     assert two["multiply_adds"] * 2 >= one["multiply_adds"] > two["multiply_adds"] > three["multiply_adds"]
 
 
-# Experts are what scales; of a dense model every rank makes the factors of its widest inputs.
+def test_of_a_factor_that_ranks_share_each_receives_its_columns_and_its_rows(llmq, model, tmp_path):
+    """An MLP of 2048 instead of 768: H of its down projection alone is that wide."""
+    T, sites, H = 128 * 512, 3 * 256 + 2048, 3 * 256**2 + 2048**2
+    config = json.loads((model / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 2048}))
+    two = plan(llmq, tmp_path / "config.json", "--ranks", "2")["quantize_ranks"][1]
+    weights = (LAYER + 3 * 256 * (2048 - 768)) * 4.25 / 8
+    assert two["received_bytes"] == 6 * (4 * T // 2 * sites + H + 3 * 2048**2 + weights // 2)
+
+
+# One of experts, and one whose factors of 28672 inputs all ranks make together.
 LARGE = [("moe", dict(hidden_size=7168, intermediate_size=18432, moe_intermediate_size=2048, n_routed_experts=256, num_experts_per_tok=8,
                       num_hidden_layers=61, num_attention_heads=128, num_key_value_heads=128, q_lora_rank=1536, kv_lora_rank=512,
                       qk_nope_head_dim=128, qk_rope_head_dim=64, qk_head_dim=192, v_head_dim=128, vocab_size=129280,
-                      first_k_dense_replace=3, n_group=8, topk_group=4), 671e9, 0.9),
+                      first_k_dense_replace=3, n_group=8, topk_group=4), 671e9, 0.98),
          ("dense", dict(architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=8192, intermediate_size=28672,
-                        num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8, vocab_size=128256, head_dim=128), 70.6e9, 0.45)]
+                        num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8, vocab_size=128256, head_dim=128), 70.6e9, 0.9)]
 
 
 @pytest.mark.parametrize("name,config,params,at_8", LARGE, ids=[x[0] for x in LARGE])
@@ -343,5 +353,6 @@ def test_ranks_are_planned_from_a_config_alone(llmq, tmp_path, name, config, par
     rows = {x["ranks"]: x for x in p["quantize_ranks"]}
     assert list(rows) == [1, 2, 4, 8, 16, 32, 64] and rows[8]["efficiency"] > at_8
     for a, b in zip(p["quantize_ranks"], p["quantize_ranks"][1:]):
-        assert b["memory_bytes"] < a["memory_bytes"] and b["multiply_adds"] < a["multiply_adds"]
+        several = name == "dense" and a["ranks"] == 1  # one process has one factor at a time, two have those of their pieces
+        assert (b["memory_bytes"] < a["memory_bytes"] or several) and b["multiply_adds"] < a["multiply_adds"]
         assert b["efficiency"] <= a["efficiency"]

@@ -68,6 +68,38 @@ def test_a_mixture_of_experts_and_a_hybrid_have_the_same_bytes_on_any_number_of_
     same_on_all(llmq, tmp_path, ARCH / folder, *args, *ids)
 
 
+def random_weights(folder, config, shapes):
+    """A model of bf16 weights between 2^-7 and 2^-5."""
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    bits, tensors = random.Random(1), {}
+    for name, shape in shapes.items():
+        b = bytearray(bits.randbytes(2 * math.prod(shape)))
+        b[1::2] = bytes(x & 0x80 | 0x3C for x in b[1::2])
+        tensors[name] = "BF16", shape, bytes(b)
+    write_st(folder / "model.safetensors", tensors)
+    return folder
+
+
+FACTORS = [("in stages", ["gptq", "--no-fold"]), ("one for each matrix", ["auto", "--tune", "0", "--no-fold"]),
+           *[("those of a layer at once", ["gptq", "--fold"])] * HARD]
+
+
+@pytest.mark.parametrize("why,args", FACTORS, ids=[x[0] for x in FACTORS])
+def test_ranks_share_the_factor_of_many_inputs(llmq, ids, tmp_path, why, args):
+    """2048 inputs, of q, k and v, and of gate and up; of q pieces of 512 rows and of what is left."""
+    H, I, Q = 2048, 64, 576
+    config = json.loads((ARCH / "llama3-gqa/config.json").read_text())
+    config.update(hidden_size=H, intermediate_size=I, num_hidden_layers=1, num_attention_heads=Q // 32, num_key_value_heads=1, head_dim=32)
+    at, V = "model.layers.0.", config["vocab_size"]
+    shapes = {"model.embed_tokens.weight": [V, H], "model.norm.weight": [H], "lm_head.weight": [V, H],
+              at + "input_layernorm.weight": [H], at + "post_attention_layernorm.weight": [H],
+              **{f"{at}self_attn.{k}_proj.weight": [n, H] for k, n in (("q", Q), ("k", 32), ("v", 32))},
+              at + "self_attn.o_proj.weight": [H, Q],
+              **{f"{at}mlp.{k}_proj.weight": [I, H] for k in ("gate", "up")}, at + "mlp.down_proj.weight": [H, I]}
+    same_on_all(llmq, tmp_path, random_weights(tmp_path.parent / (tmp_path.name + "-model"), config, shapes), *args, *ids)
+
+
 def test_products_have_room_for_inputs_that_are_far_wider_than_a_ranks_part(llmq, tmp_path):
     """An MLP of 2048 beside 64: of four ranks each has 512 outputs, and reads all 2048."""
     wide = tmp_path / "wide"

@@ -1,9 +1,10 @@
-/* quantize/methods/cholesky.h: U^T U is the inverse, whatever the size and the number of threads. */
+/* quantize/methods/cholesky.h: U^T U is the inverse, whatever the size and the number of threads and ranks. */
 #include "quantize/methods/cholesky.h"
 
 #include <stdlib.h>
 
 #include "tests/support/check.h"
+#include "tests/support/ranks.h"
 
 static const int64_t sizes[] = { 1, 2, 127, 128, 129, 300 };
 
@@ -40,8 +41,8 @@ TEST(the_factor_squares_to_the_inverse)
         for (int64_t i = 0; i < K; i++)
             perm[i] = (int32_t)(K - 1 - i);
         CHECK(!pool_open(&p, 3, &err), "%s", err.msg);
-        CHECK(!cholesky_upper(U, H, perm, K, 0.01, NULL, p, &err), "%s", err.msg);
-        CHECK(!cholesky_upper(V, H, perm, K, 0.01, NULL, NULL, &err), "%s", err.msg);
+        CHECK(!cholesky_upper(U, H, perm, K, 0.01, NULL, NULL, p, &err), "%s", err.msg);
+        CHECK(!cholesky_upper(V, H, perm, K, 0.01, NULL, NULL, NULL, &err), "%s", err.msg);
         CHECK(memcmp(U, V, n * sizeof *U) == 0, "K = %lld: threads change it", (long long)K);
         /* U H U^T = I. U and H lie in f32: 2^-23 of the sum of K terms of |U H| |U|, below 10. */
         double worst = 0;
@@ -81,12 +82,55 @@ TEST(what_is_not_positive_definite_is_refused)
         H[i * K + i] = 1;
     }
     H[1] = H[K] = 2; /* 1 2; 2 1 */
-    CHECK(cholesky_upper(U, H, perm, K, 0.01, NULL, NULL, &err) == LQ_ECHECK, "taken");
+    CHECK(cholesky_upper(U, H, perm, K, 0.01, NULL, NULL, NULL, &err) == LQ_ECHECK, "taken");
+}
+
+/* One tile, fewer rows of tiles than ranks, several for each; on 2 threads. The last is refused by all. */
+static int on_ranks(comm *c)
+{
+    static const int64_t K[] = { 100, 300, 1100, 700 };
+    pool *p = NULL;
+    lq_err err;
+    if (pool_open(&p, 2, &err)) return 1;
+    for (size_t s = 0; s < LQ_COUNT(K); s++) {
+        const size_t k = (size_t)K[s], n = k * k;
+        const bool bad = s + 1 == LQ_COUNT(K);
+        float *H = malloc(n * sizeof *H), *U = malloc(n * sizeof *U), *V = malloc(n * sizeof *V);
+        int32_t *perm = malloc(k * sizeof *perm);
+        fill(H, K[s]);
+        if (bad) H[1] = H[k] = 2 + H[0] + H[k + 1];
+        for (size_t i = 0; i < k; i++)
+            perm[i] = (int32_t)(k - 1 - i);
+        for (size_t i = 0; i < n; i++) /* each element is written */
+            U[i] = (float)comm_rank(c) + 7;
+        const lq_status one = cholesky_upper(V, H, perm, K[s], 0.01, NULL, NULL, p, &err);
+        const lq_status all = cholesky_upper(U, H, perm, K[s], 0.01, NULL, c, p, &err);
+        if (one != (bad ? LQ_ECHECK : LQ_OK) || all != one) return 2 + (int)s;
+        if (!one && memcmp(U, V, n * sizeof *U) != 0) return 12 + (int)s;
+        free(perm);
+        free(V);
+        free(U);
+        free(H);
+    }
+    pool_close(p);
+    return 0;
+}
+
+TEST(ranks_do_not_change_a_bit)
+{
+    static const int ranks[] = { 2, 3, 4, 8 };
+    for (size_t i = 0; i < LQ_COUNT(ranks); i++) {
+        int codes[RANKS_MOST];
+        as_ranks(ranks[i], on_ranks, codes);
+        for (int k = 0; k < ranks[i]; k++)
+            CHECK(codes[k] == 0, "rank %d of %d: step %d", k, ranks[i], codes[k]);
+    }
 }
 
 int main(int argc, char **argv)
 {
     RUN(the_factor_squares_to_the_inverse);
     RUN(what_is_not_positive_definite_is_refused);
+    RUN(ranks_do_not_change_a_bit);
     return check_end();
 }

@@ -56,6 +56,14 @@ static int exchange(comm *c)
         for (int i = 0; i < size && rank == root; i++)
             if (!is_of(all + (size_t)i * 1000, 1000, i)) return 7;
     }
+    size_t at[MOST + 1] = { 0 };
+    for (int i = 0; i < size; i++) /* one has nothing, one more than a socket holds */
+        at[i + 1] = at[i] + (i == 0 ? 0 : i == 1 ? MANY : 1000 * (size_t)i);
+    memset(all, 0, at[size]);
+    fill(all + at[rank], at[rank + 1] - at[rank], rank);
+    if (comm_allgather(c, all, at, &err)) return 10;
+    for (int i = 0; i < size; i++)
+        if (!is_of(all + at[i], at[i + 1] - at[i], i)) return 11;
     if (comm_barrier(c, &err)) return 8;
     int who;
     const lq_status s = comm_agree(c, rank == size - 1 ? LQ_EVALUE : LQ_OK, &who, &err);

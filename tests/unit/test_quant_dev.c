@@ -134,15 +134,16 @@ TEST(the_factor_has_the_cpus_bits)
         for (int64_t k = 0; k < K; k++)
             perm[k] = (int32_t)(K - 1 - k);
         const size_t room = ops->room(&r.d), before = emu_counted.launches;
-        CHECK(!cholesky_upper(U, st.H, perm, K, 0.5, NULL, NULL, &err), "%s", err.msg);
-        CHECK(!cholesky_upper(there, st.H, perm, K, 0.5, &r.d, NULL, &err), "%s", err.msg);
+        CHECK(!cholesky_upper(U, st.H, perm, K, 0.5, NULL, NULL, NULL, &err), "%s", err.msg);
+        CHECK(!cholesky_upper(there, st.H, perm, K, 0.5, &r.d, NULL, NULL, &err), "%s", err.msg);
         CHECK(memcmp(U, there, bytes) == 0, "K = %lld: other bits", (long long)K);
         CHECK(ops->room(&r.d) == room, "K = %lld: memory is left there", (long long)K);
         CHECK(getenv("LLMQ_TEST_DEVICE") || (emu_counted.launches > before) == (K > 128),
               "K = %lld: %zu launches", (long long)K, emu_counted.launches - before);
         st.H[0] = -1e6f; /* of no factor */
         st.H[1] = st.H[K] = 1e6f;
-        CHECK(cholesky_upper(there, st.H, perm, K, 0.5, &r.d, NULL, &err) == LQ_ECHECK, "taken");
+        CHECK(cholesky_upper(there, st.H, perm, K, 0.5, &r.d, NULL, NULL, &err) == LQ_ECHECK,
+              "taken");
         cal_stats_free(&st);
         rig_close(&r);
     }
@@ -186,7 +187,7 @@ static void one_rounding(size_t i)
     gptq_basis b;
     qz_out out[2];
     gptq_report rep[2];
-    CHECK(!gptq_prepare(&b, st.H, K, 0, roundings[i].act_order, 1, NULL, NULL, &err), "%s",
+    CHECK(!gptq_prepare(&b, st.H, K, 0, roundings[i].act_order, 1, NULL, NULL, NULL, &err), "%s",
           err.msg);
     CHECK(b.U && b.dead == 1, "%s: the basis", roundings[i].why);
     size_t launches = 0;

@@ -76,6 +76,17 @@ static double loss_of(const qt_tensor *t)
     return sum;
 }
 
+static lq_status kfac_of(qz_out *out, gptq_report *rep, const float *h, const float *curvature,
+                         const kfac_opts *o, pool *threads, lq_err *err)
+{
+    gptq_basis b;
+    lq_status s = gptq_prepare(&b, h, K, 0, true, 1, NULL, NULL, threads, err);
+    if (s) return s;
+    s = kfac_run(out, rep, W, &b, curvature, o, threads, err);
+    gptq_basis_free(&b);
+    return s;
+}
+
 static void run_kfac(qz_out *out, gptq_report *rep, lq_arena *a, int bits, int rounds,
                      const float *curvature, pool *threads)
 {
@@ -83,7 +94,7 @@ static void run_kfac(qz_out *out, gptq_report *rep, lq_arena *a, int bits, int r
     lq_err err = { "" };
     kfac_opts o = { .spec = { bits, GRID_ASYM, LQ_F16, true }, .sweeps = 4, .rounds = rounds };
     lq_status st = qz_out_alloc(out, &s, N, K, a, &err);
-    if (!st) st = kfac_run(out, rep, W, H, curvature, &o, threads, &err);
+    if (!st) st = kfac_of(out, rep, H, curvature, &o, threads, &err);
     CHECK(!st, "%s", err.msg);
 }
 
@@ -100,7 +111,7 @@ TEST(it_beats_gptq_on_the_loss_of_both_sides)
                         .sweeps = 4 };
         gptq_basis basis;
         lq_status st = qz_out_alloc(&one, &s, N, K, &a, &err);
-        if (!st) st = gptq_prepare(&basis, H, K, 0, true, 1, NULL, p, &err);
+        if (!st) st = gptq_prepare(&basis, H, K, 0, true, 1, NULL, NULL, p, &err);
         if (!st) st = gptq_run(&one, &rep, W, &basis, &o, p, &err);
         if (!st) gptq_basis_free(&basis);
         CHECK(!st, "%s", err.msg);
@@ -153,7 +164,7 @@ TEST(each_block_keeps_the_best_of_its_grids)
             W[i] = noise(&draw) > 0 ? 1 + 0.2f * noise(&draw) : -1 + 0.2f * noise(&draw);
         lq_status st = qz_out_alloc(&covering, &s, N, K, &a, &err);
         if (!st) st = qz_out_alloc(&nearest, &s, N, K, &a, &err);
-        if (!st) st = kfac_run(&covering, &rep, W, H, Gm, &o, p, &err);
+        if (!st) st = kfac_of(&covering, &rep, H, Gm, &o, p, &err);
         if (!st) st = rtn_run(&nearest, W, LQ_F32, NULL, &spec, p, &err);
         CHECK(!st, "%s", err.msg);
         run_kfac(&q, &rep, &a, bits, 1, Gm, p);

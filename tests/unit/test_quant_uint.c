@@ -79,7 +79,7 @@ static lq_status run_gptq(qz_out *out, gptq_report *rep, const float *h, bool ac
                           const gptq_opts *o, lq_err *err)
 {
     gptq_basis b;
-    lq_status s = gptq_prepare(&b, h, K, 0, act_order, 1, NULL, NULL, err);
+    lq_status s = gptq_prepare(&b, h, K, 0, act_order, 1, NULL, NULL, NULL, err);
     if (!s) s = gptq_run(out, rep, W, &b, o, NULL, err);
     gptq_basis_free(&b);
     return s;
