@@ -134,12 +134,14 @@ static int gives_up(comm *c)
 {
     char x;
     lq_err err;
-    if (comm_rank(c) == 2) {
+    if (comm_rank(c) == 2) { /* once the others have begun */
+        if (comm_recv(c, 0, 1, &x, 1, &err) || comm_recv(c, 1, 1, &x, 1, &err)) return 61;
         comm_abort(c, 33);
         return 33;
     }
-    if (comm_recv(c, 1 - comm_rank(c), 0, &x, 1, &err) != LQ_EINTR) return 60;
-    return comm_ended(c);
+    lq_status s = comm_send(c, 2, 1, "x", 1, &err);
+    if (!s) s = comm_recv(c, 1 - comm_rank(c), 0, &x, 1, &err);
+    return s == LQ_EINTR ? comm_ended(c) : 60;
 }
 
 TEST(a_rank_that_ends_the_job_tells_its_exit_code)
