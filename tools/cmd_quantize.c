@@ -553,7 +553,8 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
                                                    ? o->self
                                                    : quantize_self_windows(&q, src, o->samples),
                                .memory_limit = o->memory_limit,
-                               .speed = qz_calibrated(&q) && !s ? probe_speed(p) : 0,
+                               .speed = qz_calibrated(&q) && !s && !ranks ? probe_speed(p) : 0,
+                               .ranks = ranks,
                                .check = &windows };
         if (!s && speaks) s = qrep_plan(seen, &would, o->out, pool_threads(p), c, err);
         goto done;

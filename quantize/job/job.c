@@ -39,6 +39,7 @@ lq_status qz_job_memory(qz_memory *n, const qz_job *j, const qz_plan *plan, int 
                             .curvature_windows = curvature_windows(j, plan),
                             .check_windows = j->check ? j->check->n : 0,
                             .check_len = j->check ? j->check->len : 0,
+                            .ranks = comm_size(j->ranks),
                             .threads = threads,
                             .trains_codes = trains_codes(j->o, plan),
                             .small = tune_small(plan->src) };
@@ -277,6 +278,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
     if (!s) s = check_out(&r, err);
     if ((s = job_agree(&r, s, err))) goto done;
     if ((s = job_agree_sizes(&r, err))) goto done;
+    if ((s = job_agree_experts(&r, err))) goto done;
     s = scan(&r, err);
     if (!s) s = job_describe(&r, &what, err);
     if ((s = job_agree(&r, s, err))) goto done;

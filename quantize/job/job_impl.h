@@ -78,6 +78,8 @@ static inline bool job_writes(const job_run *r) { return comm_rank(r->j->ranks) 
 lq_status job_agree(const job_run *r, lq_status s, lq_err *err);
 /* Have all ranks the tensors and windows that exchanges are counted by? */
 lq_status job_agree_sizes(const job_run *r, lq_err *err);
+/* Ranks of other numbers of threads may do with other memory for experts: as many at once as the least allows. */
+lq_status job_agree_experts(job_run *r, lq_err *err);
 /* Each rank has read its share of the source: all know what was found. */
 lq_status job_share_scan(const job_run *r, lq_err *err);
 /* Are all ranks' source, options and kernels the same? */

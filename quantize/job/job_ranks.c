@@ -38,6 +38,22 @@ lq_status job_agree_sizes(const job_run *r, lq_err *err)
     return job_agree(r, s, err);
 }
 
+lq_status job_agree_experts(job_run *r, lq_err *err)
+{
+    comm *ranks = r->j->ranks;
+    uint64_t least = r->memory.experts, *all = NULL;
+    if (!ranks) return LQ_OK;
+    if (job_writes(r) && !(all = calloc((size_t)comm_size(ranks), sizeof *all)))
+        return lq_fail(err, LQ_ENOMEM, "no memory for %d ranks", comm_size(ranks));
+    lq_status s = comm_gather(ranks, 0, &least, sizeof least, all, err);
+    for (int i = 0; all && i < comm_size(ranks) && !s; i++)
+        least = all[i] < least ? all[i] : least;
+    free(all);
+    if (!s) s = comm_broadcast(ranks, 0, &least, sizeof least, err);
+    r->memory.experts = (size_t)least;
+    return s;
+}
+
 /* ---- the source ---- */
 lq_status job_share_scan(const job_run *r, lq_err *err)
 {

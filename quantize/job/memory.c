@@ -8,9 +8,11 @@
 #include "calib/forward_pass.h"
 #include "calib/kl.h"
 #include "calib/self_text.h"
+#include "calib/share.h"
 #include "formats/tensor/tiles.h"
 #include "quantize/job/check.h"
 #include "quantize/layer/residual.h"
+#include "quantize/methods/cholesky.h"
 #include "quantize/methods/effort.h"
 #include "quantize/methods/loss.h"
 #include "quantize/methods/row_grid.h"
@@ -50,6 +52,12 @@ static size_t packed_bytes(const plan_entry *e, const qt_scheme *s)
     return sum * (size_t)e->count;
 }
 
+/* Is it rounded by curvature? */
+static bool curved(const memory_work *w, const plan_entry *e)
+{
+    return w->curvature_windows > 0 && grad_linear_of(e->role) < GRAD_SUMS;
+}
+
 /* Rounding one matrix. */
 static size_t unit_bytes(const memory_work *w, const plan_entry *e)
 {
@@ -60,8 +68,7 @@ static size_t unit_bytes(const memory_work *w, const plan_entry *e)
     const size_t copy = e->src->t.scheme.dtype != LQ_F32 && hessian && !own ? n * F : 0;
     const size_t turned = e->turned ? n * lq_dtype_bytes(e->src->t.scheme.dtype) : 0;
     if (!hessian || !qz_by_method(e, w->o)) return turned + loss;
-    const bool curved = w->curvature_windows > 0 && grad_linear_of(e->role) < GRAD_SUMS;
-    const qz_room room = { e->N, e->K, w->threads, curved, loss };
+    const qz_room room = { e->N, e->K, w->threads, curved(w, e), loss };
     return turned + copy + w->o->method->scratch(&room);
 }
 
@@ -108,21 +115,35 @@ static void of_layer(layer_memory *p, const memory_work *w, int64_t layer)
 }
 
 /* ---- what is held through the calibrated layers ---- */
-static size_t state_bytes(const memory_work *w, int64_t windows, int64_t len, bool spill)
+/* The windows of so many ranks, as the first has them. */
+static cal_share share_at_first(int ranks, int64_t windows, int64_t len)
 {
-    const int64_t rows = spill ? cal_chunk(windows, len) : windows * len;
-    return (size_t)(rows * fwd_state(&w->plan->cfg)) * F;
+    return share_cut(ranks, 0, windows, len, cal_chunk(windows, len) / len);
+}
+
+/* Tokens whose states are held. */
+static int64_t rows_held(int ranks, int64_t windows, int64_t len, bool spill)
+{
+    if (!windows) return 0;
+    const cal_share s = share_at_first(ranks, windows, len);
+    const int64_t n = spill ? 1 : share_mine(&s), all = windows * len;
+    return n * s.per_slice * len < all ? n * s.per_slice * len : all;
+}
+
+static size_t state_bytes(const memory_work *w, int ranks, int64_t windows, int64_t len, bool spill)
+{
+    return (size_t)(rows_held(ranks, windows, len, spill) * fwd_state(&w->plan->cfg)) * F;
 }
 
 /* A run of calib/forward_pass.h: states and the scratch of a chunk, of which prepared activations (8 bytes
  * each) stay untouched with f32. */
-static size_t run_bytes(const memory_work *w, int64_t windows, int64_t len, bool spill)
+static size_t run_bytes(const memory_work *w, int ranks, int64_t windows, int64_t len, bool spill)
 {
     const arch_config *c = &w->plan->cfg;
-    const int64_t chunk = cal_chunk(windows, len), v = c->heads * c->v_dim;
+    const int64_t chunk = rows_held(ranks, windows, len, true), v = c->heads * c->v_dim;
     int64_t widest = c->hidden > c->ffn ? c->hidden : c->ffn;
     widest = widest > v ? widest : v;
-    return state_bytes(w, windows, len, spill) + fwd_layer_scratch(c, chunk, w->threads) -
+    return state_bytes(w, ranks, windows, len, spill) + fwd_layer_scratch(c, chunk, w->threads) -
            (size_t)(chunk * widest) * 2 * F;
 }
 
@@ -141,15 +162,16 @@ static bool any_layer(const memory_work *w, bool staged)
 /* What is kept between the stages of a layer. */
 static size_t stage_bytes(const memory_work *w, bool spill)
 {
-    const int64_t rows = spill ? cal_chunk(w->windows, w->len) : w->windows * w->len;
-    return any_layer(w, true) ? (size_t)(rows * cal_stage_width(&w->plan->cfg)) * F : 0;
+    const int64_t rows = rows_held(w->ranks, w->windows, w->len, spill);
+    const int64_t all = w->ranks > 1 ? cal_chunk(w->windows, w->len) : 0; /* of all ranks */
+    return any_layer(w, true) ? (size_t)((rows + all) * cal_stage_width(&w->plan->cfg)) * F : 0;
 }
 
 /* The copy of a chunk that looking at it consumes. */
 static size_t statistics_bytes(const memory_work *w)
 {
     if (!any_layer(w, false)) return 0;
-    return (size_t)(cal_chunk(w->windows, w->len) * fwd_state(&w->plan->cfg)) * F;
+    return (size_t)(rows_held(w->ranks, w->windows, w->len, true) * fwd_state(&w->plan->cfg)) * F;
 }
 
 static size_t curvature_bytes(const memory_work *w)
@@ -161,6 +183,49 @@ static size_t h_bytes(const arch_config *c, cal_site s)
 {
     const size_t K = (size_t)cal_site_width(c, s);
     return K * K * F;
+}
+
+/* Rows that ranks send each other: ours, another one's, and what came of the chunk. */
+static size_t sent_bytes(const memory_work *w, int64_t layer)
+{
+    const arch_config *c = &w->plan->cfg, *own = arch_at(c, layer);
+    const cal_share s = share_at_first(w->ranks, w->windows, w->len);
+    const int64_t slice = s.per_slice * s.len, chunk = s.in_chunk > 1 ? s.per_chunk * s.len : 0;
+    int64_t once = 0, expert = 0; /* floats a token */
+    bool seen[CAL_N_SITES] = { false };
+    cal_site site;
+    if (w->ranks < 2 || in_stages(w, layer)) return 0;
+    for (arch_role r = 0; r < ARCH_N_ROLES; r++) {
+        if (!arch_has(c, r, layer) || !cal_site_of(&site, c, r) || seen[site]) continue;
+        seen[site] = true;
+        if (site < CAL_N_SHARED)
+            once += cal_site_width(own, site);
+        else if (site != CAL_EXPERT_IN || !w->o->all_experts)
+            expert += cal_site_width(c, site) * c->experts_used;
+    }
+    const int64_t in = once + expert / w->ranks;
+    return (size_t)(slice * (once + expert + in) + chunk * in) * F;
+}
+
+/* Factors that ranks make before any row is rounded, but the largest, which counts as a matrix's own. */
+static size_t factors_bytes(const memory_work *w, int64_t layer)
+{
+    bool seen[CAL_N_SITES] = { false };
+    size_t sum = 0, most = 0;
+    if (w->ranks < 2 || !w->windows || !w->o->method->share || in_stages(w, layer)) return 0;
+    for (size_t i = 0; i < w->plan->n; i++) {
+        const plan_entry *e = &w->plan->e[i];
+        const size_t bytes = (size_t)(e->K * e->K) * F;
+        cal_site site;
+        if (e->layer != layer || !e->known || !qz_by_method(e, w->o) ||
+            arch_role_per_expert(e->role) || e->K < CHOLESKY_SHARED ||
+            !cal_site_of(&site, &w->plan->cfg, e->role) || (seen[site] && !curved(w, e)))
+            continue;
+        seen[site] = true;
+        sum += bytes;
+        most = larger(most, bytes);
+    }
+    return sum - most;
 }
 
 /* H of the layer's inputs: of what it has once (in stages one at a time), and of one expert. */
@@ -206,15 +271,17 @@ static size_t layers_peak(const memory_work *w, choice ch)
         size_t once, expert;
         of_layer(&p, w, i);
         h_of_layer(&once, &expert, w, i, in_stages(w, i));
-        const size_t all = expert * (size_t)(c->layer[i].moe ? c->experts : 0);
+        const int64_t experts = c->layer[i].moe ? lq_ceil_div(c->experts, w->ranks) : 0;
+        const size_t all = expert * (size_t)experts;
         const size_t some = larger(ch.experts, expert);
         const size_t h = once + (all < some ? all : some);
-        const size_t rounding = p.stored + p.fold + p.made + p.residual + p.unit;
+        const size_t rounding =
+            p.stored + p.fold + p.made + p.residual + p.unit + factors_bytes(w, i);
         const size_t both =
             in_stages(w, i) ? rounding + p.repacked : larger(rounding, p.repacked + p.made);
-        peak = larger(peak, p.packed + h + both);
+        peak = larger(peak, p.packed + h + both + sent_bytes(w, i));
     }
-    return peak + curvature_bytes(w) + run_bytes(w, w->windows, w->len, ch.spill) +
+    return peak + curvature_bytes(w) + run_bytes(w, w->ranks, w->windows, w->len, ch.spill) +
            stage_bytes(w, ch.spill) + statistics_bytes(w);
 }
 
@@ -263,7 +330,8 @@ static size_t check_peak(const memory_work *w, choice ch)
     const int64_t V = w->plan->cfg.vocab;
     int64_t rows = QZ_CHECK_LOGITS / V < CAL_LOGIT_ROWS ? QZ_CHECK_LOGITS / V : CAL_LOGIT_ROWS;
     rows = rows < w->check_len ? rows : w->check_len;
-    return 2 * run_bytes(w, w->check_windows, w->check_len, ch.spill) + 2 * head_bytes(w) +
+    const int64_t windows = lq_ceil_div(w->check_windows, w->ranks);
+    return 2 * run_bytes(w, 1, windows, w->check_len, ch.spill) + 2 * head_bytes(w) +
            larger(2 * (size_t)(rows * V) * F, largest_layer(w));
 }
 
@@ -363,7 +431,7 @@ static size_t measuring_peak(const memory_work *w, int64_t n)
     }
     const arch_config *c = &w->plan->cfg;
     const int64_t branches = perturb_branches(w);
-    return peak + fisher_bytes(c) + run_bytes(w, n, w->len, false) + head_bytes(w) +
+    return peak + fisher_bytes(c) + run_bytes(w, 1, n, w->len, false) + head_bytes(w) +
            (branches ? perturb_bytes(c, n, w->len, branches, w->threads) : 0);
 }
 
@@ -408,8 +476,9 @@ static size_t disk_bytes(const memory_work *w, choice ch)
         const bool trained = states && i < w->plan->cfg.layers;
         sum += p.made + p.residual + (trained ? p.trained + p.made : 0);
     }
-    const size_t layers = state_bytes(w, w->windows, w->len, false) + stage_bytes(w, false);
-    const size_t tuning = state_bytes(w, windows, w->len, false);
+    const size_t layers =
+        state_bytes(w, w->ranks, w->windows, w->len, false) + stage_bytes(w, false);
+    const size_t tuning = state_bytes(w, 1, windows, w->len, false);
     if (spill && w->windows * w->len > cal_chunk(w->windows, w->len))
         return sum + larger(layers, tuning);
     spill = spill && windows * w->len > cal_chunk(windows, w->len);

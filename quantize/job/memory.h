@@ -18,6 +18,7 @@ typedef struct {
     int64_t self_windows;             /* that the model writes for tuning (calib/self_text.h) */
     int64_t curvature_windows;        /* auto's; 0: none */
     int64_t check_windows, check_len; /* 0: no check */
+    int ranks;                        /* that share the work: what the one that has most takes */
     int threads;
     bool trains_codes; /* tuning trains codes as well as scales */
     bool small;        /* tune_small */

@@ -1,9 +1,11 @@
 """llmq quantize: how much memory it says that it takes, and staying within a limit."""
+import json
 import re
 
 import pytest
 
 from harness import SANITIZED
+from ranks import by_sockets
 from test_quantize import digest, least_memory, leftovers
 from test_quantize_bounded import write_model
 
@@ -52,6 +54,20 @@ def test_the_prediction_holds_where_the_vocabulary_is_most_of_the_model(llmq, tm
     r = llmq.json("quantize", src, "-o", tmp_path / "q", "-m", "gptq", "--threads", "2", "--no-check", "--calib", tmp_path / "text.ids",
                   "--calib-samples", "64", "--calib-len", "512")
     assert 0.8 < r["predicted_rss"] / r["peak_rss_bytes"] < 1.25
+
+
+@pytest.mark.parametrize("method", ["gptq --fold", "gptq --no-fold", "awq"])
+def test_the_prediction_holds_for_a_rank_of_several(llmq, tmp_path, method):
+    """Of states (32 MB of one process) each has a third; rows of a slice of the text go between them."""
+    src = write_model(tmp_path / "m", layers=1, hidden=256, ffn=768)
+    (tmp_path / "text.ids").write_text(" ".join(str(i * 7919 % 1024) for i in range(1 << 16)))
+    args = ["quantize", src, "-m", *method.split(), "--threads", "1", "--no-check", "--calib", tmp_path / "text.ids", "--calib-samples",
+            "64", "--calib-len", "512", "--json", "-o", tmp_path / "q"]
+    planned = json.loads(by_sockets(llmq, 3, *args, "--dry-run").out[0])
+    r = json.loads(by_sockets(llmq, 3, *args).out[0])
+    assert 0.8 < r["predicted_rss"] / r["peak_rss_bytes"] < 1.25
+    for key in ("predicted_rss", "predicted_disk", "least_memory_limit"):
+        assert planned[key] == r[key] > 0, key
 
 
 def test_a_dry_run_says_what_a_run_would_need(llmq, model, tmp_path):
