@@ -12,7 +12,7 @@
  *              31 [          ]               P V      lane = d, d+32, ..., over keys in order
  *
  *           and leaves maximum, sum and accumulator of its split in scratch.
- *   merge   one warp a row and head: the splits in order, then the sink.
+ *   merge   one warp a row, head and DEV_ATTN_WIDTH columns: the splits in order, then the sink.
  *
  * A decode step of one sequence has (context / 512) x kv heads blocks; how many share a launch
  * changes no result.
@@ -193,16 +193,15 @@ inline namespace CU_NAME(attn_cu)
         }
     }
 
-    __global__ void __launch_bounds__(THREADS)
+    __global__ void __launch_bounds__(THREADS, 8)
         merge_kernel(G<float> out, G<const float> parts, G<const dev_attn_chunk> chunks,
                      G<const float> sinks, attn_view v)
     {
         const int h = blockIdx.y * WARPS + threadIdx.x / CU_WARP, i = blockIdx.x % v.chunk_rows;
         cu_follow();
         const dev_attn_chunk c = chunks[blockIdx.x / v.chunk_rows];
-        if (i >= c.n_rows || h >= v.H) return;
-        for (int first = 0; first < v.Dv; first += DEV_ATTN_WIDTH)
-            attn_merge(out, parts, c, i, h, sinks, v, first);
+        if (i < c.n_rows && h < v.H)
+            attn_merge(out, parts, c, i, h, sinks, v, (int)blockIdx.z * DEV_ATTN_WIDTH);
     }
 
     int chunk_rows(const dev_attn_args *a) { return (int)dev_attn_rows(a->how, a->H, a->Hkv); }
@@ -276,6 +275,7 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
         fold<false>(d, a, v);
     if (!a->done && !direct)
         CU_FOLLOW(d, "attn merge", merge_kernel,
-                  dim3((unsigned)(a->n_chunks * v.chunk_rows), (unsigned)lq_ceil_div(a->H, WARPS)),
+                  dim3((unsigned)(a->n_chunks * v.chunk_rows), (unsigned)lq_ceil_div(a->H, WARPS),
+                       (unsigned)lq_ceil_div(a->Dv, DEV_ATTN_WIDTH)),
                   THREADS, 0, a->out, (const float *)a->scratch, a->chunks, a->sinks, v);
 }

@@ -42,7 +42,8 @@ static void norm(const fwd_rows *r, float *dst, float *x, const model_vector *v,
 static void products(const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx,
                      int64_t M)
 {
-    if (!r->offload || !fwd_offload_products(r->offload, outs, n, x, ldx, M))
+    const mm_job all = { x, ldx, M, NULL, outs, n };
+    if (!r->offload || !fwd_offload_products(r->offload, &all))
         mm_run(outs, n, x, ldx, M, r->acts, r->scratch, r->p);
 }
 

@@ -105,7 +105,12 @@ static void add_out(moe *m, const model_linear *l, float *y, int64_t ldy, bool a
 
 static void run_jobs(moe *m)
 {
-    mm_run_jobs(m->jobs, m->n_jobs, m->r->acts, m->r->scratch, m->r->p);
+    const fwd_rows *r = m->r;
+    int here = 0;
+    for (int i = 0; i < m->n_jobs; i++)
+        if (!r->offload || !fwd_offload_products(r->offload, &m->jobs[i]))
+            m->jobs[here++] = m->jobs[i];
+    mm_run_jobs(m->jobs, here, r->acts, r->scratch, r->p);
     m->n_jobs = m->n_outs = 0;
 }
 
@@ -378,7 +383,7 @@ static void run_experts(const fwd_rows *r, const model_layer *l)
     m.outs = lq_push(r->scratch, (size_t)(2 * E) * sizeof *m.outs);
     place_rows(&m);
     tap_inputs(&m);
-    m.joined = all_join(&m);
+    m.joined = !r->offload && all_join(&m);
     run_in(&m);
     if (!m.joined || r->c->shared_ffn)
         fwd_each(r, places + (r->c->shared_ffn ? r->R : 0), act_rows, &m);

@@ -2,8 +2,12 @@
 #include "runtime/model/offload.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-enum { WEIGHTS = 16, ROWS = 256 /* that the host has in f32 at a time; whole tiles */ };
+enum {
+    ROWS = 256,      /* that the host has in f32 at a time; whole tiles */
+    SPARE = 64 << 20 /* bytes that weights leave on the device */
+};
 
 /* Memory on the device that grows. */
 typedef struct {
@@ -11,18 +15,20 @@ typedef struct {
     size_t bytes;
 } room;
 
+typedef struct {
+    const mm_weight *of;
+    float *w; /* [N, K] on the device */
+} held;
+
 struct fwd_offload {
     dev *d;
     pool *p;
-    struct {
-        const mm_weight *of;
-        float *w; /* [N, K] on the device */
-    } held[WEIGHTS];
-    int n_held;
-    room x, y;       /* on the device */
-    float *y_here;   /* [ROWS, N] of what came down */
-    size_t y_floats; /* it has room for */
-    lq_status bad;   /* of the host or of the device */
+    held *held; /* [n_held], cap */
+    int n_held, cap;
+    room x, y;                 /* on the device */
+    float *x_here, *y_here;    /* inputs in rows of K; [ROWS, N] of what came down */
+    size_t x_floats, y_floats; /* they have room for */
+    lq_status bad;             /* of the host or of the device */
     lq_err why;
 };
 
@@ -48,7 +54,9 @@ void fwd_offload_close(fwd_offload *o)
     fwd_offload_drop(o);
     o->d->ops->free(o->d, o->x.at);
     o->d->ops->free(o->d, o->y.at);
+    free(o->x_here);
     free(o->y_here);
+    free(o->held);
     free(o);
 }
 
@@ -74,11 +82,18 @@ static void offload_no_memory(fwd_offload *o)
     failed(o, lq_fail(&why, LQ_ENOMEM, "out of memory"), &why);
 }
 
+/* Memory of the device; weights make room. */
+static float *take(fwd_offload *o, size_t bytes)
+{
+    if (o->n_held && o->d->ops->room(o->d) < bytes + SPARE) fwd_offload_drop(o);
+    return o->d->ops->alloc(o->d, bytes);
+}
+
 static float *grown(fwd_offload *o, room *r, size_t bytes)
 {
     if (bytes > r->bytes) {
         o->d->ops->free(o->d, r->at);
-        r->at = o->d->ops->alloc(o->d, bytes);
+        r->at = take(o, bytes);
         r->bytes = r->at ? bytes : 0;
     }
     return r->at;
@@ -127,9 +142,15 @@ static const float *weight(fwd_offload *o, const mm_weight *w)
 {
     for (int i = 0; i < o->n_held; i++)
         if (o->held[i].of == w) return o->held[i].w;
-    if (o->n_held == WEIGHTS) fwd_offload_drop(o); /* of no layer so far */
-    const size_t bytes = (size_t)(w->t.N * w->t.K) * sizeof(float);
-    float *on = o->d->ops->alloc(o->d, bytes);
+    if (o->n_held == o->cap) {
+        const int cap = o->cap ? 2 * o->cap : 16;
+        held *more = realloc(o->held, (size_t)cap * sizeof *more);
+        if (!more) offload_no_memory(o);
+        if (!more) return NULL;
+        o->held = more;
+        o->cap = cap;
+    }
+    float *on = take(o, (size_t)(w->t.N * w->t.K) * sizeof *on);
     if (!on) return NULL;
     bool ok = true;
     for (int64_t n = 0; n < w->t.N && ok; n += ROWS)
@@ -156,20 +177,26 @@ static void take_rows(fwd_offload *o, const mm_out *out, int64_t m0, const float
         }
 }
 
+/* Room for n floats on the host. */
+static bool grown_here(fwd_offload *o, float **at, size_t *floats, size_t n)
+{
+    if (n > *floats) {
+        free(*at);
+        *at = malloc(n * sizeof **at);
+        *floats = *at ? n : 0;
+    }
+    if (!*at) offload_no_memory(o);
+    return *at;
+}
+
 /* One product from the inputs that are there already. */
 static void product(fwd_offload *o, const mm_out *out, int64_t M)
 {
     const int64_t N = out->w->t.N, K = out->w->t.K;
     const size_t rows = (size_t)(ROWS * N);
-    const float *w = weight(o, out->w);
     float *y = grown(o, &o->y, (size_t)(M * N) * sizeof *y);
-    if (rows > o->y_floats) {
-        free(o->y_here);
-        o->y_here = malloc(rows * sizeof *y);
-        o->y_floats = o->y_here ? rows : 0;
-    }
-    if (!o->y_here) offload_no_memory(o);
-    if (!w || !y || !o->y_here) return;
+    const float *w = weight(o, out->w); /* last: what else is taken may drop it */
+    if (!grown_here(o, &o->y_here, &o->y_floats, rows) || !w || !y) return;
     o->d->ops->gemm(o->d, &(dev_gemm_args){ .C = y,
                                             .A = o->x.at,
                                             .B = w,
@@ -191,19 +218,29 @@ static bool in_order(const qt_scheme *s)
            !(s->kind == QT_UINT && s->act_order);
 }
 
-bool fwd_offload_products(fwd_offload *o, const mm_out *outs, int n, const float *x, int64_t ldx,
-                          int64_t M)
+/* A job's inputs, in rows of K; NULL: no memory. */
+static const float *inputs(fwd_offload *o, const mm_job *j)
 {
-    const int64_t K = outs->w->t.K;
-    const size_t row = (size_t)K * sizeof *x;
-    for (int i = 0; i < n; i++)
-        if (!in_order(&outs[i].w->t.scheme) || outs[i].up) return false;
-    if (o->bad || M == 0) return true;
+    const int64_t K = j->outs->w->t.K;
+    if (j->ldx == K && !j->rows) return j->x;
+    if (!grown_here(o, &o->x_here, &o->x_floats, (size_t)(j->M * K))) return NULL;
+    for (int64_t m = 0; m < j->M; m++)
+        memcpy(o->x_here + m * K, j->x + (j->rows ? j->rows[m] : m) * j->ldx,
+               (size_t)K * sizeof *o->x_here);
+    return o->x_here;
+}
+
+bool fwd_offload_products(fwd_offload *o, const mm_job *j)
+{
+    const size_t bytes = (size_t)(j->M * j->outs->w->t.K) * sizeof(float);
+    for (int i = 0; i < j->n_outs; i++)
+        if (!in_order(&j->outs[i].w->t.scheme) || j->outs[i].up) return false;
+    if (o->bad || j->M == 0) return true;
     o->d->ops->bind(o->d);
-    float *on = grown(o, &o->x, (size_t)M * row);
-    for (int64_t m = 0; on && m < (ldx == K ? 1 : M); m++)
-        o->d->ops->upload(o->d, on + m * K, x + m * ldx, ldx == K ? (size_t)M * row : row);
-    for (int i = 0; i < n && on; i++)
-        product(o, &outs[i], M);
+    float *on = grown(o, &o->x, bytes);
+    const float *x = on ? inputs(o, j) : NULL;
+    if (x) o->d->ops->upload(o->d, on, x, bytes);
+    for (int i = 0; i < j->n_outs && x; i++)
+        product(o, &j->outs[i], j->M);
     return true;
 }

@@ -1,9 +1,10 @@
 /* runtime/model/offload.h - the matrix products of a pass over whole windows (fwd_layer) on a
  * device; the rest stays on the CPU. Calibration's forward pass spends its time in these products.
  *
- * Weights go up as f32 when they are first used and stay until they are dropped; inputs and outputs
+ * Weights go up as f32 when they are first used and stay until they are dropped, or until there is
+ * no room for another; inputs and outputs
  * go up and down with each product. Sums are dev.gemm's, in the order of mm_run's: results are the
- * CPU's to the bit (but for the sign of zero). Experts stay with the CPU. */
+ * CPU's to the bit (but for the sign of zero). */
 #ifndef LLMQ_RUNTIME_MODEL_OFFLOAD_H
 #define LLMQ_RUNTIME_MODEL_OFFLOAD_H
 
@@ -19,10 +20,9 @@ void fwd_offload_close(fwd_offload *o); /* NULL: nothing */
 void fwd_offload_drop(fwd_offload *o);
 /* What failed since the last call. Errors: LQ_ENOMEM, LQ_EDEVICE. */
 lq_status fwd_offload_check(fwd_offload *o, lq_err *err);
-/* As mm_run in f32, of weights that do not round their inputs or sum them in another order (g_idx,
+/* As mm_run_jobs of one job in f32, of weights that do not round their inputs or sum them in another order (g_idx,
  * outliers): else false, and nothing is done.
  * After a failure outputs are unspecified. */
-bool fwd_offload_products(fwd_offload *o, const mm_out *outs, int n, const float *x, int64_t ldx,
-                          int64_t M);
+bool fwd_offload_products(fwd_offload *o, const mm_job *j);
 
 #endif

@@ -1,6 +1,7 @@
 /* tests/unit/test_forward_dev.c - whole models on a device (tests/support/emulated.c says which) against the
  * CPU: architectures, schemes, cache types, and the ways to cut a batch. */
 #include "runtime/engine/sample.h"
+#include "runtime/model/offload.h"
 #include "tests/support/archs.h"
 #include "tests/support/check.h"
 #include "tests/support/devpass.h"
@@ -898,6 +899,42 @@ TEST(what_a_device_cannot_draw_stays_with_the_host)
           "%s", err.msg);
 }
 
+/* Of a calibration pass: gate, up and down of each expert that has rows, and of the shared one, beside the
+ * three products of latent attention's inputs and o. */
+TEST(experts_of_a_pass_over_windows_are_multiplied_there_with_the_cpus_bits)
+{
+    enum { LEN = 12, LAYER = 1 };
+    rig r;
+    dev d;
+    fwd_offload *o;
+    lq_err err = { "" };
+    if (!open_arch(&r, "deepseek-v3", (rig_opts){ 0 })) return;
+    const arch_config *c = r.m.cfg;
+    const int64_t n = LEN * c->hidden;
+    float *x[2] = { malloc((size_t)n * sizeof **x), malloc((size_t)n * sizeof **x) };
+    lq_arena a;
+    CHECK(!lq_arena_init(&a, fwd_layer_scratch(c, LEN, 1), &err), "%s", err.msg);
+    CHECK(!dev_open(&d, "cuda", &err) && !fwd_offload_open(&o, &d, r.p, &err), "%s", err.msg);
+    const emu_counts before = emu_counted;
+    for (int there = 0; there < 2; there++) {
+        uint64_t seed = 3;
+        fill_row(x[there], n, &seed);
+        CHECK(!fwd_layer(c, &r.m.layers[LAYER], LAYER, x[there], 1, LEN, MM_F32, NULL,
+                         there ? o : NULL, &a, r.p, &err),
+              "%s", err.msg);
+    }
+    const size_t launches = counted_since(&before).launches;
+    CHECK(memcmp(x[0], x[1], (size_t)n * sizeof **x) == 0, "other bytes");
+    CHECK(getenv("LLMQ_TEST_DEVICE") || (launches >= 4 + 3 * 3 && (launches - 4) % 3 == 0),
+          "%zu launches", launches);
+    fwd_offload_close(o);
+    d.ops->close(&d);
+    lq_arena_free(&a);
+    free(x[0]);
+    free(x[1]);
+    rig_close(&r);
+}
+
 int main(int argc, char **argv)
 {
     lq_err err = { "" };
@@ -929,5 +966,6 @@ int main(int argc, char **argv)
     RUN(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need);
     RUN(of_rows_that_are_drawn_from_only_the_draws_come_back);
     RUN(what_a_device_cannot_draw_stays_with_the_host);
+    RUN(experts_of_a_pass_over_windows_are_multiplied_there_with_the_cpus_bits);
     return check_end();
 }

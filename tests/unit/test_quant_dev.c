@@ -276,6 +276,9 @@ TEST(products_of_a_pass_have_the_cpus_bits)
         CHECK(!mm_pack(&w, &t, &r.a, NULL, &err), "%s", err.msg);
         CHECK(!fwd_offload_open(&o, &r.d, NULL, &err), "%s", err.msg);
         const float *x = floats(&r, M * (K + 5), 1), *bias = floats(&r, N, 2);
+        int32_t rows[M]; /* some twice, others not at all */
+        for (int m = 0; m < M; m++)
+            rows[m] = m * 7 % M / 2 * 2;
         const size_t bytes = (size_t)(M * (N + 7)) * sizeof(float);
         float *y = lq_push(&r.a, bytes), *want = lq_push(&r.a, bytes);
         for (int add = 0; add < 2; add++) {
@@ -284,9 +287,10 @@ TEST(products_of_a_pass_have_the_cpus_bits)
             mm_out out = {
                 .w = &w, .y = want, .ldy = N + 7, .bias = add ? NULL : bias, .add = add
             };
-            mm_run(&out, 1, x, K + 5, M, MM_F32, &r.a, NULL);
+            const mm_job job = { x, K + 5, M, i % 2 ? rows : NULL, &out, 1 };
+            mm_run_jobs(&job, 1, MM_F32, &r.a, NULL);
             out.y = y;
-            CHECK(fwd_offload_products(o, &out, 1, x, K + 5, M), "%s", schemes[i]);
+            CHECK(fwd_offload_products(o, &job), "%s", schemes[i]);
             CHECK(!fwd_offload_check(o, &err), "%s", err.msg);
             CHECK(memcmp(y, want, bytes) == 0, "%s: others, add %d", schemes[i], add);
         }
@@ -294,6 +298,42 @@ TEST(products_of_a_pass_have_the_cpus_bits)
         CHECK(!ops->sync(&r.d, &err), "%s", err.msg);
         rig_close(&r);
     }
+}
+
+/* Where there is room for little else, a weight goes when another comes. */
+TEST(weights_of_a_pass_make_room_for_each_other)
+{
+    enum { N = 48, K = 64, M = 5 };
+    if (getenv("LLMQ_TEST_DEVICE")) return;
+    rig r;
+    lq_err err = { "" };
+    fwd_offload *o;
+    mm_weight w[2];
+    float y[M * N], want[M * N];
+    size_t left[3];
+    rig_open(&r);
+    const size_t memory = emu_memory;
+    const float *x = floats(&r, M * K, 1);
+    for (int i = 0; i < 2; i++) {
+        const qt_tensor t = fill_tensor(fill_scheme("f32"), N, K, &r.a, (uint64_t)(4 + i));
+        CHECK(!mm_pack(&w[i], &t, &r.a, NULL, &err), "%s", err.msg);
+    }
+    CHECK(!fwd_offload_open(&o, &r.d, NULL, &err), "%s", err.msg);
+    emu_memory = 1 << 20;
+    for (int i = 0; i < 3; i++) {
+        mm_out out = { .w = &w[i % 2], .y = want, .ldy = N };
+        const mm_job job = { x, K, M, NULL, &out, 1 };
+        mm_run_jobs(&job, 1, MM_F32, &r.a, NULL);
+        out.y = y;
+        CHECK(fwd_offload_products(o, &job) && !fwd_offload_check(o, &err), "%s", err.msg);
+        CHECK(memcmp(y, want, sizeof y) == 0, "product %d: others", i);
+        left[i] = ops->room(&r.d);
+    }
+    CHECK(left[0] == left[1] && left[1] == left[2], "%zu, %zu, %zu bytes left", left[0], left[1],
+          left[2]);
+    emu_memory = memory;
+    fwd_offload_close(o);
+    rig_close(&r);
 }
 
 TEST(a_pass_that_fails_there_says_so)
@@ -309,22 +349,23 @@ TEST(a_pass_that_fails_there_says_so)
     CHECK(!mm_pack(&w, &t, &r.a, NULL, &err), "%s", err.msg);
     CHECK(!fwd_offload_open(&o, &r.d, NULL, &err), "%s", err.msg);
     const mm_out out = { .w = &w, .y = y, .ldy = 16 };
+    const mm_job job = { x, 32, 1, NULL, &out, 1 };
     const size_t memory = emu_memory;
     emu_memory = 1;
-    CHECK(fwd_offload_products(o, &out, 1, x, 32, 1), "it is taken");
+    CHECK(fwd_offload_products(o, &job), "it is taken");
     CHECK(fwd_offload_check(o, &err) == LQ_ENOMEM && strstr(err.msg, "out of memory"), "%s",
           err.msg);
     emu_memory = memory;
-    CHECK(!fwd_offload_check(o, &err) && fwd_offload_products(o, &out, 1, x, 32, 1) &&
+    CHECK(!fwd_offload_check(o, &err) && fwd_offload_products(o, &job) &&
               !fwd_offload_check(o, &err),
           "and goes on: %s", err.msg);
     qt_tensor other = t;
     other.scheme.act = QT_ACT_I8;
     w.t = other;
-    CHECK(!fwd_offload_products(o, &out, 1, x, 32, 1), "inputs that are rounded are the CPU's");
+    CHECK(!fwd_offload_products(o, &job), "inputs that are rounded are the CPU's");
     other.scheme = fill_scheme("gidx u4-g32-asym");
     w.t = other;
-    CHECK(!fwd_offload_products(o, &out, 1, x, 32, 1), "and sums in another order");
+    CHECK(!fwd_offload_products(o, &job), "and sums in another order");
     fwd_offload_close(o);
     rig_close(&r);
 }
@@ -335,6 +376,7 @@ int main(int argc, char **argv)
     RUN(products_are_summed_in_order);
     RUN(awq_chooses_the_cpus_scales);
     RUN(products_of_a_pass_have_the_cpus_bits);
+    RUN(weights_of_a_pass_make_room_for_each_other);
     RUN(a_pass_that_fails_there_says_so);
     RUN(statistics_are_the_cpus_within_rounding);
     RUN(the_factor_has_the_cpus_bits);
