@@ -21,12 +21,6 @@
 #include "quantize/tune/params.h"
 #include "quantize/tune/tune.h"
 
-enum {
-    PROGRAM = 13 << 20,   /* code, libraries, plan, tokenizer, reports */
-    PER_THREAD = 1 << 20, /* stacks */
-    BLAS = 8 << 20        /* per thread: its buffers */
-};
-
 static const size_t F = sizeof(float);
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
@@ -257,7 +251,7 @@ typedef struct {
 static size_t program_bytes(const memory_work *w)
 {
     const bool blas = w->windows && qz_needs_h(w->o);
-    return PROGRAM + (size_t)w->threads * (blas ? PER_THREAD + BLAS : PER_THREAD) +
+    return QZ_PROGRAM + (size_t)w->threads * (blas ? QZ_PER_THREAD + QZ_BLAS : QZ_PER_THREAD) +
            (size_t)(((w->windows + w->self_windows) * w->len + w->check_windows * w->check_len) *
                     4);
 }
@@ -289,7 +283,7 @@ static size_t layers_peak(const memory_work *w, choice ch)
  * and where layers are made whole, for a check or beside calibrated ones, the largest of them. */
 static size_t plain_peak(const memory_work *w)
 {
-    size_t peak = 0, before = PER_THREAD; /* of who writes */
+    size_t peak = 0, before = QZ_PER_THREAD; /* of who writes */
     for (int64_t i = 0; i <= w->plan->cfg.layers && (w->windows || w->check_windows); i++) {
         layer_memory p;
         of_layer(&p, w, i);
@@ -299,7 +293,7 @@ static size_t plain_peak(const memory_work *w)
         const plan_entry *e = &w->plan->e[i];
         const size_t made = e->quantize ? qz_planned_bytes(e) : 0;
         if (made) peak = larger(peak, before + src_bytes(e->src) + made + unit_bytes(w, e));
-        before = made + PER_THREAD;
+        before = made + QZ_PER_THREAD;
     }
     return peak;
 }

@@ -11,6 +11,13 @@
 
 #include "quantize/job/progress.h"
 
+/* Bytes of what is no phase's. */
+enum {
+    QZ_PROGRAM = 13 << 20,   /* code, libraries, plan, tokenizer, reports */
+    QZ_PER_THREAD = 1 << 20, /* stacks */
+    QZ_BLAS = 8 << 20        /* per thread: its buffers */
+};
+
 typedef struct {
     const qz_plan *plan;
     const qz_opts *o;

@@ -5,6 +5,7 @@
 
 #include "calib/forward_pass.h"
 #include "calib/share.h"
+#include "quantize/job/memory.h"
 #include "quantize/layer/layer_share.h"
 #include "quantize/methods/cholesky.h"
 
@@ -148,6 +149,22 @@ static void add_sums(counting *k, const layer_counts *l, double *one, double *al
     *one += k->T * l->h_once / 2 * (tiles > 1 ? most(tiles, k->out->ranks) / ceil(tiles) : 1);
 }
 
+/* What goes through the layers: states, the copy of a slice that a look consumes, scratch, and rows of a slice and a chunk
+ * that ranks send each other. */
+static double text_memory(const counting *k, const layer_counts *l)
+{
+    const arch_config *c = k->c;
+    const int ranks = k->out->ranks;
+    const int64_t slice = k->share.per_slice * k->share.len;
+    const int64_t chunk = k->share.in_chunk > 1 ? k->share.per_chunk * k->share.len : 0;
+    const double used = c->experts ? (double)c->experts_used : 0;
+    const double all = l->rows_once + used * l->rows_expert;
+    const double in = l->rows_once + used * l->rows_expert / ranks;
+    const double sent = 4 * ((double)slice * (all + in) + (double)chunk * in) * (ranks > 1);
+    return 4 * (k->mine + (double)slice) * (double)fwd_state(c) + sent +
+           (double)fwd_layer_scratch(c, slice, 1);
+}
+
 static void add_layer(counting *k, int64_t layer)
 {
     const arch_config *c = k->c, *own = arch_at(c, layer);
@@ -177,12 +194,10 @@ static void add_layer(counting *k, int64_t layer)
                    4 * k->T * used * l.rows_expert / N * away + 28 * E * l.rows_expert * away +
                    made * (l.once + E * l.expert) * away;
     const double weights = l.once + E * l.expert;
-    const double slice = (double)(k->share.per_slice * k->share.len);
-    const double rows = 8 * slice * (l.rows_once + used * l.rows_expert) * (N > 1);
     const bool one_by_one = !shares_factor(k, (int64_t)l.widest); /* with its tiles */
     const double factors = 4 * l.shared + (one_by_one ? 8 : 4) * l.widest * l.widest;
     const double held = (2 * stored + made) * weights + 4 * l.once + 4 * l.h_once +
-                        4 * mine * l.h_expert + factors + rows;
+                        4 * mine * l.h_expert + factors + text_memory(k, &l);
     p->memory = larger(p->memory, held);
 }
 
@@ -202,7 +217,7 @@ lq_status rank_plan_of(rank_plan *p, const arch_config *c, int ranks, int64_t wi
                       : lq_fail(err, LQ_ENOMEM, "no memory for %d ranks", ranks);
     for (int64_t i = 0; i < c->layers && !s; i++)
         add_layer(&k, i);
-    p->memory += 4 * k.mine * (double)fwd_state(c);
+    p->memory += QZ_PROGRAM + QZ_PER_THREAD + QZ_BLAS;
     free(k.load);
     free(k.tiles);
     free(k.site);

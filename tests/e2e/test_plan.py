@@ -4,6 +4,7 @@ import json
 import pytest
 
 from harness import ROOT
+from ranks import by_sockets
 
 # models/novels-6m: 6 layers, hidden 256, 2 KV heads of 64, ffn 768, vocabulary 4096, tied.
 LAYER = 256 * 256 * 2 + 256 * 128 * 2 + 3 * 256 * 768
@@ -333,6 +334,13 @@ def test_of_a_factor_that_ranks_share_each_receives_its_columns_and_its_rows(llm
     two = plan(llmq, tmp_path / "config.json", "--ranks", "2")["quantize_ranks"][1]
     weights = (LAYER + 3 * 256 * (2048 - 768)) * 4.25 / 8
     assert two["received_bytes"] == 6 * (4 * T // 2 * sites + H + 3 * 2048**2 + weights // 2)
+
+
+def test_the_memory_of_a_rank_is_about_what_a_dry_run_of_it_says(llmq, model, tmp_path):
+    planned = {x["ranks"]: x["memory_bytes"] for x in plan(llmq, model, "--ranks", "3")["quantize_ranks"]}
+    args = ["quantize", model, "-m", "gptq", "--no-check", "--dry-run", "--json", "--threads", "1", "--calib-samples", "128"]
+    for n, out in ((1, llmq(*args).stdout), (3, by_sockets(llmq, 3, *args).out[0])):
+        assert 0.8 < planned[n] / json.loads(out)["predicted_rss"] < 1.25, n
 
 
 # One of experts, and one whose factors of 28672 inputs all ranks make together.
