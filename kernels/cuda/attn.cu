@@ -94,7 +94,7 @@ inline namespace CU_NAME(attn_cu)
     }
 
     template <bool LATENT>
-    __global__ void __launch_bounds__(THREADS)
+    __global__ void __launch_bounds__(THREADS, 4)
         fold_kernel(G<float> parts, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
                     G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks,
                     G<const int32_t> tables, G<const float> alibi, attn_view v)
