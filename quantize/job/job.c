@@ -108,7 +108,7 @@ static lq_status share_out(job_run *r, lq_err *err)
     lq_status s = lq_path_join(file, sizeof file, r->state.dir, "choice.json", err);
     return s ? s
              : bpw_run(&r->bits, &r->plan, r->src, r->j->o, r->j->samples, &r->curvature, file,
-                       r->p, r->job, err);
+                       r->j->ranks, r->p, r->job, err);
 }
 
 /* The text to tune by, and in the record what the model wrote of it. */

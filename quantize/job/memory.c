@@ -421,11 +421,11 @@ static size_t measuring_peak(const memory_work *w, int64_t n)
     for (int64_t i = 0; i < w->plan->cfg.layers; i++) {
         of_layer(&p, w, i);
         h_of_layer(&once, &expert, w, i, false);
-        peak = larger(peak, 2 * p.packed + once + expert + p.unit);
+        peak = larger(peak, 2 * p.packed + once + expert + p.unit + sent_bytes(w, i));
     }
     const arch_config *c = &w->plan->cfg;
     const int64_t branches = perturb_branches(w);
-    return peak + fisher_bytes(c) + run_bytes(w, 1, n, w->len, false) + head_bytes(w) +
+    return peak + fisher_bytes(c) + run_bytes(w, w->ranks, n, w->len, false) + head_bytes(w) +
            (branches ? perturb_bytes(c, n, w->len, branches, w->threads) : 0);
 }
 

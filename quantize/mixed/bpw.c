@@ -249,8 +249,8 @@ static lq_status bpw_choose(int *pick, const table *t, const bpw_range *r, const
 }
 
 lq_status bpw_run(bpw_choice *m, qz_plan *plan, src_source *src, const qz_opts *o,
-                  const cal_samples *samples, const fisher *curvature, const char *file, pool *p,
-                  const lq_job *job, lq_err *err)
+                  const cal_samples *samples, const fisher *curvature, const char *file,
+                  comm *ranks, pool *p, const lq_job *job, lq_err *err)
 {
     table t;
     bpw_range r;
@@ -262,7 +262,7 @@ lq_status bpw_run(bpw_choice *m, qz_plan *plan, src_source *src, const qz_opts *
     if (!s && (!pick || !m->effect)) s = bpw_no_memory(err);
     if (!s && !recall(&t, pick, file)) {
         m->measured = true;
-        s = measure_run(t.m, t.n, src, plan, o, samples, curvature, p, job, err);
+        s = measure_run(t.m, t.n, src, plan, o, samples, curvature, ranks, p, job, err);
         if (!s) s = bpw_choose(pick, &t, &r, o, err);
         if (!s) s = keep_choice(&t, pick, file, err);
     }

@@ -40,8 +40,8 @@ typedef struct {
  * else written after measuring. curvature: see measure_run. Errors: bpw_check's, measure_run's,
  * LQ_EIO. */
 lq_status bpw_run(bpw_choice *m, qz_plan *plan, src_source *src, const qz_opts *o,
-                  const cal_samples *samples, const fisher *curvature, const char *file, pool *p,
-                  const lq_job *job, lq_err *err);
+                  const cal_samples *samples, const fisher *curvature, const char *file,
+                  comm *ranks, pool *p, const lq_job *job, lq_err *err);
 void bpw_free(bpw_choice *m);
 
 #endif

@@ -27,6 +27,7 @@ typedef struct {
     const qz_opts *o;
     pool *p;
     const lq_job *job;
+    comm *ranks;
     const fisher *G;
     int reference; /* the scheme that sets a unit's scale */
     cal_samples samples;
@@ -113,13 +114,18 @@ static lq_status sense_one(work *w, measure_entry *m, int64_t expert, lq_err *er
     return s;
 }
 
+static bool is_sensed(const work *w, const plan_entry *e)
+{
+    return !arch_role_per_expert(e->role) || e->expert < 0 || e->expert % expert_stride(w) == 0;
+}
+
 static lq_status sense_entry(work *w, measure_entry *m, lq_err *err)
 {
     const plan_entry *e = m->e;
     const int64_t stride = expert_stride(w);
     lq_status s = LQ_OK;
     if (!arch_role_per_expert(e->role)) return sense_one(w, m, -1, err);
-    if (e->expert >= 0) return e->expert % stride ? LQ_OK : sense_one(w, m, e->expert, err);
+    if (e->expert >= 0) return sense_one(w, m, e->expert, err);
     int64_t seen = 0; /* of experts in one tensor */
     for (int64_t x = 0; x < w->plan->cfg.experts && !s; x += stride, seen++)
         s = sense_one(w, m, x, err);
@@ -268,17 +274,33 @@ static lq_status open_perturb(work *w, lq_err *err)
     return s;
 }
 
+/* The layer's entries, by a rank each; then all effects to all. */
+static lq_status sense_layer(work *w, int64_t layer, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    for (int told = 0; told < 2; told++) {
+        int at = 0;
+        for (size_t i = 0; i < w->n && !s; i++) {
+            measure_entry *m = &w->m[i];
+            if (!of_layer(m->e) || m->e->layer != layer || !is_sensed(w, m->e)) continue;
+            const int owner = at++ % comm_size(w->ranks);
+            if (lq_stopped(w->job)) return lq_fail(err, LQ_EINTR, "interrupted");
+            if (told)
+                s = comm_broadcast(w->ranks, owner, m->effect, sizeof m->effect, err);
+            else if (owner == comm_rank(w->ranks))
+                s = sense_entry(w, m, err);
+        }
+    }
+    return s;
+}
+
 static lq_status one_layer(work *w, int64_t layer, lq_err *err)
 {
     lq_arena a = { 0 };
     model_layer l;
     lq_status s = model_load_layer(&l, cal_model(w->cal), layer, &a, w->p, err);
     if (!s) s = cal_statistics(w->cal, &w->st, layer, &l, 0, 0, w->job, err);
-    for (size_t i = 0; i < w->n && !s; i++) {
-        if (!of_layer(w->m[i].e) || w->m[i].e->layer != layer) continue;
-        if (lq_stopped(w->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
-        if (!s) s = sense_entry(w, &w->m[i], err);
-    }
+    if (!s) s = sense_layer(w, layer, err);
     for (size_t i = 0; i < w->n && !s; i++) {
         if (!of_layer(w->m[i].e) || w->m[i].e->layer != layer || !first_of_unit(w, i)) continue;
         fill_experts(w, i);
@@ -290,17 +312,30 @@ static lq_status one_layer(work *w, int64_t layer, lq_err *err)
     return s;
 }
 
+/* Every rank has all branches, and finds the answers of every N-th trial. */
+static lq_status find_answers(work *w, double *kl, lq_err *err)
+{
+    const int size = comm_size(w->ranks);
+    lq_status s = LQ_OK;
+    for (int64_t k = comm_rank(w->ranks); k < w->n_trials && !s; k += size) {
+        lq_report(w->job, "measuring answers", (double)k, (double)w->n_trials);
+        s = answer(w, &kl[k], &w->trials[k], err);
+    }
+    for (int64_t k = 0; k < w->n_trials && !s; k++)
+        s = comm_broadcast(w->ranks, (int)(k % size), &kl[k], sizeof *kl, err);
+    return s;
+}
+
 /* The trials' figures become effects, or set the scale of a unit's. */
 static lq_status settle(work *w, lq_err *err)
 {
-    lq_status s = LQ_OK;
+    double *all = calloc((size_t)w->n_trials + 1, sizeof *all);
+    if (!all) return lq_fail(err, LQ_ENOMEM, "no memory for trying out rounded weights");
+    const lq_status s = find_answers(w, all, err);
     for (int64_t k = 0; k < w->n_trials && !s; k++) {
         const trial *t = &w->trials[k];
-        double kl, sum = 0;
-        lq_report(w->job, "measuring answers", (double)k, (double)w->n_trials);
-        s = answer(w, &kl, t, err);
-        if (s) break;
-        if (!(kl > 0)) kl = 0; /* rounding errors of a KL of nothing */
+        const double kl = all[k] > 0 ? all[k] : 0; /* rounding errors of a KL of nothing */
+        double sum = 0;
         if (t->scheme >= 0) {
             w->m[t->entry].effect[t->scheme] = kl;
             continue;
@@ -311,6 +346,7 @@ static lq_status settle(work *w, lq_err *err)
             for (int c = 0; c < w->m[i].n; c++)
                 w->m[i].effect[c] *= kl / sum;
     }
+    free(all);
     return s;
 }
 
@@ -341,10 +377,12 @@ static lq_status check_finite(const work *w, lq_err *err)
 
 lq_status measure_run(measure_entry *m, size_t n, src_source *src, const qz_plan *plan,
                       const qz_opts *o, const cal_samples *samples, const fisher *curvature,
-                      pool *p, const lq_job *job, lq_err *err)
+                      comm *ranks, pool *p, const lq_job *job, lq_err *err)
 {
     fisher own = { 0 };
-    work w = { .m = m, .n = n, .src = src, .plan = plan, .o = o, .p = p, .job = job };
+    work w = {
+        .m = m, .n = n, .src = src, .plan = plan, .o = o, .ranks = ranks, .p = p, .job = job
+    };
     w.G = curvature->G && fisher_of_all(src_config(src)) ? curvature : NULL;
     while (w.reference < m->n && bits_of(&m->scheme[w.reference]) != MEASURE_BITS)
         w.reference++;
@@ -356,7 +394,7 @@ lq_status measure_run(measure_entry *m, size_t n, src_source *src, const qz_plan
     }
     if (!s) s = take_windows(&w.samples, samples, err);
     /* Experts' gate and up are measured by all tokens, their down by its weights. */
-    const cal_opts cal = { .want_h = true, .logits = true, .all_experts = true };
+    const cal_opts cal = { .want_h = true, .logits = true, .all_experts = true, .ranks = ranks };
     if (!s) s = cal_open(&w.cal, src, &w.samples, &cal, p, err);
     if (!s) s = open_perturb(&w, err);
     for (int64_t i = 0; i < plan->cfg.layers && !s; i++) {

@@ -17,6 +17,7 @@
 #ifndef LLMQ_QUANTIZE_MIXED_MEASURE_H
 #define LLMQ_QUANTIZE_MIXED_MEASURE_H
 
+#include "base/comm.h"
 #include "calib/fisher.h"
 #include "quantize/layer/plan.h"
 
@@ -30,9 +31,10 @@ typedef struct {
 } measure_entry;
 
 /* m [n]: in the plan's order, effects zero. curvature: of the source; G NULL: taken here where it
- * can be. Errors: those of reading the source, LQ_ENOMEM, LQ_EINTR. */
+ * can be. ranks: they share the pass, a layer's matrices, and have the same effects; NULL: one process. Errors: those of
+ * reading the source, of comm.h, LQ_ENOMEM, LQ_EINTR. */
 lq_status measure_run(measure_entry *m, size_t n, src_source *src, const qz_plan *plan,
                       const qz_opts *o, const cal_samples *samples, const fisher *curvature,
-                      pool *p, const lq_job *job, lq_err *err);
+                      comm *ranks, pool *p, const lq_job *job, lq_err *err);
 
 #endif
