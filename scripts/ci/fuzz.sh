@@ -15,7 +15,7 @@ command -v clang >/dev/null || {
 flags='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined'
 objects= # the parsers and what they stand on: no kernels, which take minutes under sanitizers
 for source in base/*.c formats/*/*.c formats/*/*/*.c runtime/tokenizer/*.c runtime/chat/tmpl*.c runtime/grammar/*.c \
-    runtime/api/api_params*.c runtime/api/api_error.c runtime/api/api_parts.c runtime/api/api_grammar.c runtime/api/api_body.c runtime/api/api_*_in.c runtime/api/api_store*.c runtime/api/api_answer.c runtime/api/multipart.c runtime/api/api_calls.c runtime/api/api_note.c runtime/api/api_samplers.c runtime/api/api_thinking.c runtime/engine/stages/*.c runtime/engine/stage.c runtime/chat/chat_rules.c runtime/api/metrics.c runtime/chat/chat_out.c runtime/chat/chat_call.c runtime/chat/chat_form.c runtime/chat/chat_value.c \
+    runtime/api/api_params*.c runtime/api/api_error.c runtime/api/api_parts.c runtime/api/api_grammar.c runtime/api/api_body.c runtime/api/api_*_in.c runtime/api/api_ollama_template.c runtime/api/api_prompt.c runtime/api/api_store*.c runtime/api/api_answer.c runtime/api/multipart.c runtime/api/api_calls.c runtime/api/api_note.c runtime/api/api_samplers.c runtime/api/api_thinking.c runtime/engine/stages/*.c runtime/engine/stage.c runtime/chat/chat_rules.c runtime/api/metrics.c runtime/chat/chat_out.c runtime/chat/chat_call.c runtime/chat/chat_form.c runtime/chat/chat_value.c \
     runtime/http/*.c runtime/model/kv*.c tools/cli/opt*.c tools/cli/help.c publish/files.c publish/sha256.c publish/card.c \
     publish/hub/name.c publish/hub/tree.c publish/hub/choose.c \
     calib/stats_file.c calib/stats.c calib/sites.c kernels/core/pool.c; do
