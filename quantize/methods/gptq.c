@@ -362,7 +362,8 @@ static int by_falling_h(const void *a, const void *b)
     return x->k < y->k ? -1 : x->k > y->k;
 }
 
-bool gptq_order(int32_t *perm, const float *imp, int64_t K, int unit)
+/* perm [K]: units of inputs by falling imp, equal ones in order. False: out of memory. */
+static bool order(int32_t *perm, const float *imp, int64_t K, int unit)
 {
     const int64_t n = K / unit;
     column *c = malloc((size_t)n * sizeof *c);
@@ -383,7 +384,7 @@ static bool make_perm(int32_t *perm, const float *imp, int64_t K, bool act_order
 {
     for (int64_t k = 0; k < K; k++)
         perm[k] = (int32_t)k;
-    return !act_order || gptq_order(perm, imp, K, unit);
+    return !act_order || order(perm, imp, K, unit);
 }
 
 lq_status gptq_prepare(gptq_basis *b, const float *H, int64_t K, double damp, bool act_order,

@@ -70,8 +70,6 @@ void gptq_basis_free(gptq_basis *b);
 lq_status gptq_run(qz_out *out, gptq_report *rep, const float *W, const gptq_basis *b,
                    const gptq_opts *opts, pool *p, lq_err *err);
 
-/* perm [K]: units of inputs by falling imp, equal ones in order. False: out of memory. */
-bool gptq_order(int32_t *perm, const float *imp, int64_t K, int unit);
 /* M [K / 8][8][8]: errors e [8] of a unit of columns of U cost e M e, once all later columns have made up for them. */
 void gptq_unit_metrics(float *M, const float *U, int64_t K);
 
