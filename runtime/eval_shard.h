@@ -16,6 +16,8 @@
 
 typedef struct cJSON cJSON;
 
+#define EVAL_SHARD_BEGIN "\"0.nll\"" /* in the first 256 bytes of a file */
+
 /* One length of windows of a share. */
 typedef struct {
     int64_t ctx;

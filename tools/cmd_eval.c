@@ -226,6 +226,27 @@ static lq_status set_ruler(session *e, lq_err *err)
 
 /* ---- results ---- */
 
+/* Before the work: what is read stays, and so does somebody's file. */
+static lq_status check_outputs(const cmd_ctx *c, const eval_cmd_opts *o, lq_err *err)
+{
+    const struct {
+        const char *option, *path;
+    } out[] = { { "--out", o->out }, { "--save-kl-divergence-base", o->save_base } };
+    const char *models[] = { load_named(c, c->argv[0]), o->ref }, *read[2];
+    int n = 0;
+    if (o->text) read[n++] = o->text;
+    if (o->base) read[n++] = o->base;
+    lq_status s = LQ_OK;
+    for (size_t i = 0; i < LQ_COUNT(out) && !s; i++) {
+        if (!out[i].path) continue;
+        for (size_t k = 0; k < LQ_COUNT(models) && models[k] && !s; k++)
+            s = output_check_place(out[i].option, out[i].path, false, NULL, models[k], err);
+        if (!s) s = output_check_own(out[i].option, out[i].path, read, n, err);
+    }
+    if (!s && o->out) s = output_check_kind("--out", o->out, EVAL_SHARD_BEGIN, "scores", err);
+    return s;
+}
+
 static bool compares(const session *e) { return e->rows[0].r.token_kl != NULL; }
 
 /* What is printed of a result, as --json has it. */
@@ -351,11 +372,15 @@ static void print_text(const session *e)
 static lq_status record_of(cJSON **out, const session *e, lq_err *err)
 {
     const eval_opts *o = &e->how[0];
-    cJSON *r = *out = cJSON_CreateObject();
     const lq_hash text = lq_hash_bytes(e->ids, e->n_ids * sizeof *e->ids);
+    char lora[20] = "";
+    if (e->lora) snprintf(lora, sizeof lora, "%016llx", (unsigned long long)e->lora->id);
+    cJSON *r = *out = cJSON_CreateObject();
     cJSON_AddStringToObject(r, "ruler", rulers[e->o->ruler]);
     cJSON_AddStringToObject(r, "kernels", k_name());
-    cJSON_AddStringToObject(r, "lora", e->o->lora ? e->o->lora : "");
+    cJSON_AddStringToObject(r, "lora", lora);
+    cJSON_AddStringToObject(r, "rope", e->o->model.rope ? e->o->model.rope : "");
+    cJSON_AddStringToObject(r, "device", model_device(&e->model.m));
     add_hash(r, "text", &text);
     cJSON_AddNumberToObject(r, "bos", o->has_bos ? o->bos : -1);
     cJSON_AddNumberToObject(r, "activations", o->acts);
@@ -537,6 +562,7 @@ static lq_status eval_cmd_run(const cmd_ctx *c, const void *opts, lq_err *err)
         s = load_ranks(&over, c, &o.model, c->argv[0], err);
         if (over) return s;
         if (!s && o.out) s = shard_read(&e.shard, &e.n_shards, o.shard, true, err);
+        if (!s) s = check_outputs(c, &o, err);
         if (!s) s = load_start(&p, c, &e.o->model, err);
         if (!s) s = evaluate(&e, c, p, err);
         if (!s) prog_end();

@@ -302,6 +302,8 @@ def test_shards_that_do_not_fit_are_refused(llmq, draft, tmp_path):
         llmq(*args, "--shard", f"{i}/2", "-o", f)
     other = tmp_path / "other"
     llmq(*args, "--activations", "bf16", "--shard", "2/2", "-o", other)
+    rope = tmp_path / "rope"
+    llmq(*args, "--rope-scaling", "yarn,4", "--shard", "2/2", "-o", rope)
     more = tmp_path / "more"
     llmq(*args[:-1], 6, "--shard", "2/2", "-o", more)
     bad = tmp_path / "bad"
@@ -310,7 +312,8 @@ def test_shards_that_do_not_fit_are_refused(llmq, draft, tmp_path):
     bad.write_bytes(data)
     for text, code, *args in [
             ("window 2 is in none of the files", 3, "--merge", one), ("found window 0 again", 3, "--merge", one, two, one),
-            ("a share of the same evaluation", 3, "--merge", one, other), ("a share of the same windows", 3, "--merge", one, more),
+            ("a share of the same evaluation", 3, "--merge", one, other), ("a share of the same evaluation", 3, "--merge", one, rope),
+            ("a share of the same windows", 3, "--merge", one, more),
             ("other bytes: the file is damaged", 3, "--merge", one, bad), ("expected scores", 3, "--merge", draft / "model.safetensors"),
             ("--ctx goes without --merge", 2, "--merge", one, two, "--ctx", 4), ("--max-kl and", 2, "--merge", one, two, "--max-kl", 1),
             ("unexpected argument", 2, draft, one, "--text", TEXT), ("--shard needs --out", 2, draft, "--text", TEXT, "--shard", "1/2"),
@@ -318,3 +321,37 @@ def test_shards_that_do_not_fit_are_refused(llmq, draft, tmp_path):
             ("a window for each of 9 shards, found 5", 3, *args[1:], "--shard", "1/9", "-o", tmp_path / "x")]:
         assert text in llmq("eval", *args, code=code).stderr, text
     assert not (tmp_path / "x").exists()
+
+
+def test_an_adapter_is_known_by_its_contents(llmq, draft, tmp_path):
+    """Not by its path, which differs between machines, or is the same where its files differ."""
+    adapters, files = ROOT / "tests/golden/lora", []
+    for i, adapter in enumerate(("plain", "plain", "dora")):
+        at = tmp_path / str(i % 2)
+        shutil.rmtree(at, ignore_errors=True)
+        shutil.copytree(adapters / adapter, at)
+        files.append(tmp_path / f"{i}.scores")
+        llmq("eval", draft, "--text", TEXT, "--ctx", 32, "--windows", 4, "--lora", at, "--shard", f"{1 + i % 2}/2", "-o", files[-1])
+    llmq("eval", "--merge", files[0], files[1])
+    assert "a share of the same evaluation" in llmq("eval", "--merge", files[2], files[1], code=3).stderr
+
+
+def test_what_is_read_is_never_replaced(llmq, draft, tmp_path):
+    model, ref, text, base = tmp_path / "model", tmp_path / "ref", tmp_path / "text", tmp_path / "base"
+    shutil.copytree(draft, model)
+    shutil.copytree(draft, ref)
+    text.write_text(TEXT.read_text()[:3000])
+    args = ["eval", model, "--text", text, "--ctx", 32]
+    llmq(*args, "--ruler", "llama.cpp", "--save-kl-divergence-base", base)
+    notes = tmp_path / "notes"
+    notes.write_text("somebody's")
+    before = {f: f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()}
+    for *more, found in [("-o", text, "a file of its own"), ("-o", model / "model.safetensors", "--out: expected"),
+                         ("--ref", ref, "-o", ref / "model.safetensors", "--out: expected"),
+                         ("-o", notes, "a new name or that of scores"),
+                         ("--ruler", "llama.cpp", "--save-kl-divergence-base", text, "a file of its own")]:
+        assert found in llmq(*args, *more, code=2).stderr, more
+    assert "a file of its own" in llmq("eval", model, "--kl-divergence-base", base, "-o", base, code=2).stderr
+    assert {f: f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()} == before
+    for _ in range(2):  # scores that are there are replaced
+        llmq(*args, "-o", tmp_path / "scores")
