@@ -15,8 +15,10 @@
 /* ---- what it takes ---- */
 static bool trains_codes(const qz_opts *o, const qz_plan *plan)
 {
-    return grad_covers(src_config(plan->src)) &&
-           tune_moves_codes(qz_tune_steps(o), qz_effort_of(o)->rate_code);
+    const qz_effort *e = qz_effort_of(o);
+    const int steps = qz_tune_steps(o);
+    return grad_covers(src_config(plan->src)) && steps > e->steps_large &&
+           tune_moves_codes(steps, e->rate_code);
 }
 
 /* Windows that auto takes the curvature from; 0: none, another method or kind of model. */

@@ -48,6 +48,7 @@ typedef struct {
     double loss_rtn; /* before folding; NAN: not measured */
     double alpha;
     gptq_basis *basis; /* made by all ranks together; NULL: the work's */
+    bool rested;       /* its method said what it left */
     unit_sums sums;    /* of the result */
 } unit;
 

@@ -5,6 +5,7 @@
 #include "quantize/layer/importance.h"
 #include "quantize/layer/layer_impl.h"
 #include "quantize/layer/residual.h"
+#include "quantize/methods/effort.h"
 #include "quantize/methods/fp8.h"
 #include "quantize/methods/int8.h"
 #include "quantize/methods/kinds.h"
@@ -124,6 +125,7 @@ static lq_status make_on_grids(work *w, unit *u, qz_out *out, lq_err *err)
                     .H = st ? st->H : NULL,
                     .mean_sq = means ? st->mean_sq : NULL,
                     .stacked = u->t->e->count > 1,
+                    .rest = u->t->residual ? u->t->residual + u->row0 * u->K : NULL,
                     .basis = u->basis ? u->basis : &w->basis };
     qz_rounded r = { .loss = (double)NAN, .loss_rtn = (double)NAN };
     if (w->o->imatrix) {
@@ -153,6 +155,7 @@ static lq_status make_on_grids(work *w, unit *u, qz_out *out, lq_err *err)
         if (isnan(u->loss_rtn)) u->loss_rtn = r.loss_rtn;
         if (!w->fold) u->loss = r.loss;
         note_rounded(w, u, &r);
+        u->rested = r.rested;
     }
     lq_arena_free(&a);
     return s;
@@ -216,15 +219,24 @@ lq_status layer_start_unit(work *w, const unit *u, lq_err *err)
     return layer_tensor_scale(&t->out, w, u, err);
 }
 
-/* What rounding left of u, which became q. */
-static lq_status keep_residual(work *w, const unit *u, const qt_tensor *q, lq_err *err)
+/* Room for what rounding leaves of t, where tuning wants it. */
+static lq_status make_residual(work *w, target *t, lq_err *err)
 {
-    target *t = u->t;
     const qt_tensor *all = &t->out.t;
-    if (!qz_residual_fits(&q->scheme)) return LQ_OK;
-    if (!t->residual) t->residual = lq_push(&w->out.arena, (size_t)(all->N * all->K));
-    if (!t->residual) return layer_no_memory((size_t)(all->N * all->K), err);
-    return qz_residual_of(t->residual + u->row0 * u->K, q, u->W, u->d, w->p, err);
+    if (!w->how.residual || !w->st || t->residual || !qz_residual_fits(&all->scheme)) return LQ_OK;
+    t->residual = lq_push(&w->out.arena, (size_t)(all->N * all->K));
+    return t->residual ? LQ_OK : layer_no_memory((size_t)(all->N * all->K), err);
+}
+
+/* What rounding left of u, which became q. */
+static lq_status keep_residual(const work *w, const unit *u, const qt_tensor *q, lq_err *err)
+{
+    if (!u->t->residual || u->rested) return LQ_OK;
+    if (qz_effort_of(w->o)->from_loss) { /* these were rounded without that loss */
+        memset(u->t->residual + u->row0 * u->K, 0, (size_t)(u->N * u->K));
+        return LQ_OK;
+    }
+    return qz_residual_of(u->t->residual + u->row0 * u->K, q, u->W, u->d, w->p, err);
 }
 
 lq_status layer_round_unit(work *w, unit *u, lq_err *err)
@@ -236,9 +248,11 @@ lq_status layer_round_unit(work *w, unit *u, lq_err *err)
         if (!qz_out_rows(out, &t->out, u->row0, u->row0 + u->N))
             return lq_fail(err, LQ_EUNSUPPORTED, "its blocks run across experts");
     }
-    lq_status s = qz_by_method(t->e, w->o) ? make_on_grids(w, u, out, err)
-                                           : qz_round_kind(out, u->W, u->d, t->outliers, w->p, err);
-    if (!s && w->how.residual && w->st) s = keep_residual(w, u, &out->t, err);
+    lq_status s = make_residual(w, t, err);
+    if (!s)
+        s = qz_by_method(t->e, w->o) ? make_on_grids(w, u, out, err)
+                                     : qz_round_kind(out, u->W, u->d, t->outliers, w->p, err);
+    if (!s) s = keep_residual(w, u, &out->t, err);
     qz_loss loss;
     const float *H = u->st && isnan(u->loss) ? u->st->H : NULL;
     if (!s) s = qz_loss_of(&loss, &out->t, u->W, u->d, H, u->fold, w->p, err);

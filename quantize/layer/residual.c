@@ -36,12 +36,9 @@ static void rest_item(void *ctx, int64_t n, int thread)
     if (!w->code) qt_unpack(own, tune_code_row(w, n), 0, K, bits);
     for (int64_t k = 0; k < K; k++) {
         const float s = w->scale[n * ng + k / G], z = w->zero[n * ng + k / G];
-        float x =
+        const float x =
             w->table ? row[k] / s - (float)w->table[code[k]] : row[k] / s + z - (float)code[k];
-        if (w->table) x /= tune_gap(w->table, bits, code[k], x);
-        x = s != 0 ? x * QZ_RESIDUAL_UNIT : 0;
-        x = x > 127 ? 127 : x < -127 ? -127 : x; /* NaN goes on as 0 */
-        j->rest[n * K + k] = x == x ? (int8_t)lrintf(x) : 0;
+        j->rest[n * K + k] = row_rest(w->table, bits, code[k], s != 0 ? x : 0);
     }
 }
 

@@ -3,9 +3,10 @@
  *
  *     rest = w / scale + zero - code,   in steps of the grid; of a table in parts of the way to the next value
  *
- * Tuning (quantize/tune/tune.h) trains codes from there: a weight in the middle between two codes
- * moves to the other long before one that equals its code. Kept as int8 in 1/64 of a step
- * (QZ_RESIDUAL_UNIT, quantize/layer/trainable.h), at most 127/64 away. */
+ * Tuning (quantize/tune/tune.h) trains codes from there: one in the middle between two codes moves to the
+ * other long before one that equals its code. Kept as int8 in 1/64 of a step (ROW_REST_UNIT,
+ * quantize/methods/row_grid.h), at most 127/64 away. Rounding by curvature says it itself, with what is best beside
+ * the codes that it chose in place of w (quantize/methods/kfac.h). */
 #ifndef LLMQ_QUANTIZE_LAYER_RESIDUAL_H
 #define LLMQ_QUANTIZE_LAYER_RESIDUAL_H
 

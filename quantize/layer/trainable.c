@@ -82,7 +82,7 @@ static void start_codes(tune_weight *w, const int8_t *rest)
     for (int64_t r = 0; r < N && !w->stay; r++)
         qt_unpack(w->code + r * K, tune_code_row(w, r), 0, K, w->bits);
     for (int64_t i = 0; i < N * K; i++) {
-        const float x = (float)rest[i] / QZ_RESIDUAL_UNIT;
+        const float x = (float)rest[i] / ROW_REST_UNIT;
         w->off[i] = x > TUNE_EDGE ? TUNE_EDGE : x < -TUNE_EDGE ? -TUNE_EDGE : x;
     }
 }
@@ -220,7 +220,7 @@ static void step_places(tune_weight *w, const rows_job *j, int64_t at, int64_t n
 {
     const int bits = w->bits, top = (1 << bits) - 1;
     for (int64_t i = at; i < at + n; i++) {
-        const float g = j->dW[i] * scale * tune_gap(w->table, bits, w->code[i], w->off[i]);
+        const float g = j->dW[i] * scale * row_gap(w->table, bits, w->code[i], w->off[i]);
         float x = w->off[i] - j->s->code * adam(&w->m_off[i], &w->v_off[i], g, j->fix1, j->fix2);
         if (x > 0.5f && w->code[i] < top) w->code[i]++, x -= 1;
         if (x < -0.5f && w->code[i] > 0) w->code[i]--, x += 1;

@@ -17,10 +17,6 @@
 #include "kernels/core/pool.h"
 #include "quantize/methods/out.h"
 
-enum {
-    QZ_RESIDUAL_UNIT = 64
-}; /* of what rounding left: int8 in such parts of a step of the grid */
-
 typedef struct {
     qt_tensor base;      /* qz_residual_fits it; portable; borrowed */
     const int8_t *table; /* rising: what codes stand for, times the scale; NULL: code - zero */
@@ -74,13 +70,6 @@ static inline const uint8_t *tune_code_row(const tune_weight *w, int64_t n)
  * noise would move it. And how far step 1, 2, ... moves it at most, in rates. */
 #define TUNE_EDGE 0.45f
 double tune_code_reach(int step);
-/* From a code's value to that of its neighbour, on the side of off. */
-static inline float tune_gap(const int8_t *table, int bits, uint8_t code, float off)
-{
-    const int top = (1 << bits) - 1, to = off < 0 ? code - 1 : code + 1;
-    const int a = to < 0 || to > top ? code - (to - code) : to;
-    return fabsf((float)(table[a] - table[code]));
-}
 /* W [N,K] := the values of codes and scales. */
 void tune_weight_expand(float *W, const tune_weight *w, pool *p);
 /* One step against dW [N,K]. */

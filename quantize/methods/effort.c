@@ -1,14 +1,14 @@
 /* quantize/methods/effort.c - see effort.h. */
 #include "quantize/methods/effort.h"
 
-/* What each reaches and takes: docs/methods/auto.md. A step on one window has noisier gradients than one on four:
- * codes move at less than half the rate. */
-#define SLOWLY .rate_scale = 3e-4, .rate_norm = 3e-4, .rate_code = 2e-3
+/* What each reaches and takes: docs/methods/auto.md. A step on one window has noisier gradients than one on four: where
+ * codes start at the weight, most of them at the edge, it moves the wrong ones. */
+#define QUICKLY .from_loss = true, .rate_scale = 1e-3, .rate_norm = 1e-3, .rate_code = 1e-2
 
 static const qz_effort efforts[] = {
-    { "fast", .windows = 32, .curvature = 16, .batch = 1, SLOWLY },
+    { "fast", .windows = 32, .curvature = 16, .batch = 1, QUICKLY },
     { "standard", .windows = 64, .curvature = 32, .steps = 60, .steps_large = 16, .batch = 1,
-      SLOWLY },
+      QUICKLY },
     { "best", .windows = 128, .curvature = 128, .steps = QZ_STEPS_BY_SIZE,
       .steps_large = QZ_STEPS_BY_SIZE, .batch = 4, .own = 3, .rate_scale = 5e-4, .rate_norm = 5e-4,
       .rate_code = 5e-3 },

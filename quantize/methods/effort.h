@@ -17,9 +17,12 @@ typedef struct qz_effort {
     int64_t windows;   /* of text, where nothing else is asked for */
     int64_t curvature; /* of them at most that the curvature is taken from */
     int steps;         /* of tuning; 0: none; QZ_STEPS_BY_SIZE: as tune_default_steps says */
-    int steps_large;   /* ... of models that are not tune_small */
+    int steps_large;   /* ... of models that are not tune_small; as few, or fewer, train no codes */
     int batch;         /* windows of a step */
     int own;           /* windows that the model writes, for each of text */
+    bool
+        from_loss; /* codes start where the rounding's loss is least (kfac_opts.rest), in the middle of their step where
+                       none is known; false: at the weight */
     double rate_scale, rate_norm, rate_code; /* of tuning (quantize/tune/tune.h) */
 } qz_effort;
 

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "quantize/methods/cholesky.h"
+#include "quantize/methods/effort.h"
 #include "quantize/methods/fp8.h"
 #include "quantize/methods/row_grid.h"
 #include "quantize/methods/rtn.h"
@@ -365,6 +366,22 @@ static void store(const work *w, tile *t, int64_t n0, int64_t rows)
     }
 }
 
+/* Where tuning starts from: not how far a weight was from its code, which later codes have made up for, but from what
+ * is best beside them; a code that is as good as its neighbour is nearly in the middle. */
+static void store_rest(const work *w, tile *t, int64_t n0, int64_t rows)
+{
+    const int64_t K = w->out->t.K, G = w->group, ng = w->ng;
+    errors(w, t, n0, rows);
+    for (int64_t n = 0; n < rows; n++)
+        for (int64_t k = 0; k < K; k++) {
+            const float scale = t->params[n * ng + w->perm[k] / G].scale;
+            const float h = t->G[n * B + n] * w->Hp[k * K + k] * scale;
+            w->o->rest[(n0 + t->order[n]) * K + w->perm[k]] =
+                row_rest(w->o->spec.table, w->o->spec.bits, t->codes[n * K + k],
+                         h != 0 ? t->g[n * K + k] / h : 0);
+        }
+}
+
 static void keep_tile(const work *w, tile *t, int64_t rows)
 {
     memcpy(t->best_codes, t->codes, (size_t)(rows * w->out->t.K));
@@ -412,6 +429,7 @@ static void run_block(void *ctx, int64_t item, int thread)
     memcpy(t.heads, t.best_heads, (size_t)(rows * w->nh) * sizeof *t.heads);
     w->loss[item] = best.plain > 0 ? best.plain : 0;
     store(w, &t, n0, rows);
+    if (w->o->rest) store_rest(w, &t, n0, rows);
 }
 
 lq_status kfac_run(qz_out *out, gptq_report *rep, const float *W, const gptq_basis *b,
@@ -478,7 +496,8 @@ static lq_status auto_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool
     gptq_report rep;
     const kfac_opts o = { .spec = rtn_spec_of(out, !m->o->narrow, !m->o->no_clip),
                           .sweeps = GPTQ_SWEEPS,
-                          .rounds = ROUNDS };
+                          .rounds = ROUNDS,
+                          .rest = qz_effort_of(m->o)->from_loss ? m->rest : NULL };
     gptq_basis own = { 0 };
     qz_matrix by = *m;
     by.H = m->G_H;
@@ -493,6 +512,7 @@ static lq_status auto_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool
     r->dead = rep.dead;
     r->nearest = rep.nearest;
     r->fallback = rep.fallback;
+    r->rested = o.rest && !rep.fallback;
     return LQ_OK;
 }
 

@@ -134,7 +134,9 @@ typedef struct {
     const float *G, *G_H; /* curvature of outputs, in blocks, and of inputs [K,K]
                              (quantize/methods/kfac.h); NULL: none */
     bool stacked;         /* others are in the same tensor: groups stay regular */
-    gptq_basis *basis;    /* H's factor, kept for the next matrix that reads the same input */
+    int8_t *rest;      /* [N,K]: for what rounding leaves (quantize/layer/residual.h), of a method
+                             that says it itself; NULL: not wanted */
+    gptq_basis *basis; /* H's factor, kept for the next matrix that reads the same input */
 } qz_matrix;
 
 /* What rounding says of it. Losses: quantize/methods/loss.h, by the matrix's H. */
@@ -145,6 +147,7 @@ typedef struct {
     int64_t dead;          /* inputs that are always 0 */
     int64_t nearest;       /* blocks of outputs that were rounded to nearest */
     bool fallback;         /* statistics were not usable: all was rounded to nearest */
+    bool rested;           /* m->rest is set */
 } qz_rounded;
 
 /* What rounding one matrix takes. */

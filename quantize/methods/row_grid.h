@@ -74,6 +74,21 @@ static inline float row_code(const grid_spec *s, float w, grid_param p)
     const float x = w / p.scale + p.zero;
     return grid_round(x < 0 ? 0 : x > M ? M : x);
 }
+/* From a code's value to that of its neighbour, on the side of off, in scales; table NULL: codes are whole numbers. */
+static inline float row_gap(const int8_t *table, int bits, uint8_t code, float off)
+{
+    const int top = (1 << bits) - 1, to = off < 0 ? code - 1 : code + 1;
+    const int a = to < 0 || to > top ? code - (to - code) : to;
+    return table ? fabsf((float)(table[a] - table[code])) : 1;
+}
+/* `off` scales from a code's value, as it is kept for tuning (quantize/layer/residual.h): in parts of the way to the
+ * neighbour's. What is not a number is kept as 0. */
+enum { ROW_REST_UNIT = 64 };
+static inline int8_t row_rest(const int8_t *table, int bits, uint8_t code, float off)
+{
+    const float x = off / row_gap(table, bits, code, off) * ROW_REST_UNIT;
+    return (int8_t)(x > 127 ? 127 : x < -127 ? -127 : x == x ? lrintf(x) : 0);
+}
 static inline float row_value(const grid_spec *s, float code, grid_param p)
 {
     if (s->table) return p.scale * (float)s->table[(int)code];

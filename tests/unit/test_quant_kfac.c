@@ -3,6 +3,7 @@
 #include "quantize/methods/rtn.h"
 #include "tests/support/check.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { N = 300, K = 96, G = 32, BLOCKS = 2, FB = KFAC_BLOCK }; /* a block of rows and a tail */
@@ -145,6 +146,51 @@ static double damped_loss_of(const qt_tensor *t)
     return loss;
 }
 
+/* With all other values held the damped loss is least that far from a code's value. */
+TEST(what_is_left_is_the_way_to_the_best_value_beside_the_others)
+{
+    static int8_t rest[N * K];
+    static float q[N * K];
+    for (int bits = 2; bits <= 4; bits++) {
+        lq_arena a = { 0 };
+        qz_out out;
+        gptq_report rep;
+        lq_err err = { "" };
+        qt_scheme s = scheme(bits);
+        kfac_opts o = {
+            .spec = { bits, GRID_ASYM, LQ_F16, true }, .sweeps = 4, .rounds = 1, .rest = rest
+        };
+        lq_status st = qz_out_alloc(&out, &s, N, K, &a, &err);
+        if (!st) st = kfac_of(&out, &rep, H, Gm, &o, p, &err);
+        CHECK(!st && !rep.fallback, "%s", err.msg);
+        qt_dequant(q, &out.t, 0, N);
+        double worst = 0;
+        for (int i = 0; i < N * K; i += 37) {
+            const int n = i / K, k = i % K, first = n / FB * FB;
+            const int rows = N - first < FB ? N - first : FB;
+            const float *g = Gm + first * FB;
+            double mean = 0, slope = 0;
+            float scale;
+            for (int m = 0; m < rows; m++)
+                mean += (double)g[m * FB + m] / rows;
+            for (int m = 0; m < rows; m++)
+                for (int j = 0; j < K; j++)
+                    slope +=
+                        ((double)g[(n - first) * FB + m] + (first + m == n ? 0.05 * mean : 0)) *
+                        (double)(W[(first + m) * K + j] - q[(first + m) * K + j]) *
+                        (double)H[j * K + k];
+            lq_to_f32(&scale, (const uint8_t *)out.t.plane[QT_SCALES].data + 2 * (i / G), LQ_F16,
+                      1);
+            double way = slope / (((double)g[(n - first) * (FB + 1)] + 0.05 * mean) *
+                                  (double)H[k * K + k] * (double)scale);
+            way = way > 127.0 / 64 ? 127.0 / 64 : way < -127.0 / 64 ? -127.0 / 64 : way;
+            worst = fmax(worst, fabs(way - rest[i] / 64.0));
+        }
+        CHECK(worst <= 0.51 / 64, "%d bits: %g steps off", bits, worst);
+        lq_arena_free(&a);
+    }
+}
+
 /* Weights in two heaps, for which ends drawn in cost little. */
 TEST(each_block_keeps_the_best_of_its_grids)
 {
@@ -232,6 +278,7 @@ int main(int argc, char **argv)
     if (pool_open(&p, 2, &err)) return 1;
     make_data();
     RUN(it_beats_gptq_on_the_loss_of_both_sides);
+    RUN(what_is_left_is_the_way_to_the_best_value_beside_the_others);
     RUN(each_block_keeps_the_best_of_its_grids);
     RUN(its_bytes_do_not_depend_on_threads);
     RUN(curvature_of_no_use_means_rounding_to_nearest_and_is_said);

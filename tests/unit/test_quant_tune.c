@@ -149,10 +149,10 @@ TEST(what_rounding_left_leads_back_to_the_weight)
         if (i == 5) continue;
         float scale;
         lq_to_f32(&scale, (const uint8_t *)q.t.plane[QT_SCALES].data + 2 * (i / G), LQ_F16, 1);
-        float off = fabsf((W[i] - got[i]) / scale - (float)rest[i] / QZ_RESIDUAL_UNIT);
+        float off = fabsf((W[i] - got[i]) / scale - (float)rest[i] / ROW_REST_UNIT);
         worst = off > worst ? off : worst;
     }
-    CHECK(worst <= 0.501f / QZ_RESIDUAL_UNIT && rest[5] == 127, "%g steps, %d", (double)worst,
+    CHECK(worst <= 0.501f / ROW_REST_UNIT && rest[5] == 127, "%g steps, %d", (double)worst,
           rest[5]);
     lq_arena_free(&a);
 }
