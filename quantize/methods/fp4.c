@@ -67,6 +67,18 @@ grid_param fp4_fit(const grid_spec *s, const float *w, const float *imp, int64_t
     return (grid_param){ scale_of(s, best) / 2, 0 };
 }
 
+int fp4_near(grid_param near[2 * FP4_NEAR], const grid_spec *s, grid_param p)
+{
+    const bool mx = s->scale_dtype == LQ_F8_E8M0;
+    const float x = 2 * p.scale;
+    const int at = mx ? (int)(lq_f32_bits(x) >> 23) : lq_f32_to_e4m3(x * s->tensor_scale);
+    const int most = mx ? E8M0_MOST : E4M3_MOST, far = mx ? 1 : FP4_NEAR;
+    int n = 0;
+    for (int c = at - far; c <= at + far; c++)
+        if (c != at && c >= 1 && c <= most) near[n++] = (grid_param){ scale_of(s, c) / 2, 0 };
+    return n;
+}
+
 void fp4_store(qz_out *out, int64_t n, const grid_param *params, const uint8_t *codes)
 {
     const qt_scheme *s = &out->t.scheme;

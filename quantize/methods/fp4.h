@@ -16,6 +16,10 @@ grid_spec fp4_spec(const qt_scheme *s, bool search); /* without the tensor scale
 float fp4_tensor_scale(float absmax);
 /* One group; imp may be NULL. */
 grid_param fp4_fit(const grid_spec *s, const float *w, const float *imp, int64_t n);
+/* Scales about p's, all but p itself: half and double for mxfp4, FP4_NEAR steps of e4m3 both ways for nvfp4. Returns
+ * how many. */
+enum { FP4_NEAR = 6, FP4_GROUP = 32 /* the longest */ };
+int fp4_near(grid_param near[2 * FP4_NEAR], const grid_spec *s, grid_param p);
 /* Row n: its scales, and codes [K] of the spec's table. */
 void fp4_store(qz_out *out, int64_t n, const grid_param *params, const uint8_t *codes);
 /* The inverse: params [K / group]. */

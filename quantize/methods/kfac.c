@@ -8,6 +8,7 @@
 
 #include "quantize/methods/cholesky.h"
 #include "quantize/methods/effort.h"
+#include "quantize/methods/fp4.h"
 #include "quantize/methods/fp8.h"
 #include "quantize/methods/row_grid.h"
 #include "quantize/methods/rtn.h"
@@ -312,8 +313,78 @@ static void refit_row(const work *w, tile *t, int64_t n, int64_t rows, const int
     spread(t, n, rows, K);
 }
 
-/* Has each group of a row a scale of its own, of any value? */
+/* A group of a row, with another scale. */
+typedef struct {
+    float H[FP4_GROUP * FP4_GROUP]; /* of its inputs */
+    float value[FP4_GROUP];         /* of its codes */
+    float slope[FP4_GROUP]; /* g / G_nn: half of what the loss falls by per unit of a value */
+    float at[FP4_GROUP], left[FP4_GROUP];
+    uint8_t code[FP4_GROUP];
+} regroup;
+
+/* Codes for that scale, by descent from where the values are; returns by how much the loss changes, over G_nn. */
+static double rescale(regroup *x, const grid_spec *s, int G, grid_param p)
+{
+    enum { PASSES = 2 };
+    double change = 0;
+    memcpy(x->at, x->value, (size_t)G * sizeof *x->at);
+    memcpy(x->left, x->slope, (size_t)G * sizeof *x->left);
+    for (int pass = 0; pass < PASSES; pass++)
+        for (int j = 0; j < G; j++) {
+            const float *h = x->H + j * G;
+            const float code = row_code(s, h[j] > 0 ? x->at[j] + x->left[j] / h[j] : x->at[j], p);
+            const float step = row_value(s, code, p) - x->at[j];
+            x->code[j] = (uint8_t)code;
+            x->at[j] += step;
+            for (int l = 0; l < G && step != 0; l++)
+                x->left[l] -= step * h[l];
+        }
+    for (int j = 0; j < G; j++)
+        change -= (double)(x->at[j] - x->value[j]) * (double)(x->slope[j] + x->left[j]);
+    return change;
+}
+
+/* The scales of row n, of few values, one group after the other: that with which the loss is least, with its codes. */
+static void move_scales(const work *w, tile *t, int64_t n, int64_t rows, const int32_t *place)
+{
+    const int64_t K = w->out->t.K, ng = w->ng;
+    const int G = (int)w->group;
+    const grid_spec *s = &w->o->spec;
+    regroup x;
+    memset(t->acc, 0, (size_t)K * sizeof *t->acc);
+    for (int64_t i = 0; i < ng; i++, place += G) {
+        grid_param near[2 * FP4_NEAR], *p = &t->params[n * ng + i];
+        const int choices = fp4_near(near, s, *p);
+        double best = 0;
+        int to = -1;
+        for (int j = 0; j < G; j++) {
+            const int64_t k = place[j];
+            x.value[j] = row_value(s, t->codes[n * K + k], *p);
+            x.slope[j] = t->g[n * K + k] / t->G[n * B + n] - t->acc[k];
+            for (int l = 0; l < G; l++)
+                x.H[j * G + l] = w->Hp[k * K + place[l]];
+        }
+        for (int c = 0; c < choices; c++) {
+            const double change = rescale(&x, s, G, near[c]);
+            if (change < best) best = change, to = c;
+        }
+        if (to < 0) continue;
+        rescale(&x, s, G, *p = near[to]);
+        for (int j = 0; j < G; j++) {
+            const float step = x.at[j] - x.value[j];
+            t->codes[n * K + place[j]] = x.code[j];
+            cblas_saxpy((int)K, step, w->Hp + (size_t)place[j] * (size_t)K, 1, t->acc, 1);
+        }
+    }
+    spread(t, n, rows, K);
+}
+
+/* Has each group of a row a scale of its own, of any value? Of few values? */
 static bool refits(const grid_spec *s) { return !s->blocks && !s->table && !s->floats; }
+static bool moves(const grid_spec *s, int64_t G)
+{
+    return s->table && !s->blocks && s->search && G <= FP4_GROUP;
+}
 
 static losses descend(const work *w, tile *t, int64_t n0, int64_t rows, const int32_t *place)
 {
@@ -322,6 +393,9 @@ static losses descend(const work *w, tile *t, int64_t n0, int64_t rows, const in
         errors(w, t, n0, rows); /* afresh: rounding errors of the updates do not pile up */
         for (int64_t n = 0; n < rows && w->o->rounds > 0 && refits(&w->o->spec); n++)
             refit_row(w, t, n, rows, place);
+        for (int64_t n = 0; n < rows && r == 0 && w->o->rounds > 0 && moves(&w->o->spec, w->group);
+             n++)
+            move_scales(w, t, n, rows, place);
         for (int i = 0; i < w->o->sweeps; i++) {
             int64_t moved = 0;
             for (int64_t n = 0; n < rows; n++)

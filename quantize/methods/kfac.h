@@ -34,7 +34,8 @@ typedef struct {
     double damp_g; /* of G, as gptq_prepare; 0 means 0.05 */
     int sweeps;    /* per round */
     int rounds;    /* of refitting scales and sweeping; 0: sweeps alone */
-    int8_t *rest;  /* [N,K], set where nothing fell back: how far off each code its best value is with all others
+    int8_t *
+        rest; /* [N,K], set where nothing fell back: how far off each code its best value is with all others
                       held, g / (G_nn H_kk), in the units of quantize/layer/residual.h; NULL: not wanted */
 } kfac_opts;
 

@@ -1,6 +1,9 @@
 /* tests/unit/test_quant_kfac.c - rounding with both sides' curvature: against GPTQ on the same loss. */
+#include "quantize/methods/fp4.h"
 #include "quantize/methods/kfac.h"
+#include "quantize/methods/methods.h"
 #include "quantize/methods/rtn.h"
+#include "quantize/methods/rules.h"
 #include "tests/support/check.h"
 
 #include <math.h>
@@ -222,6 +225,37 @@ TEST(each_block_keeps_the_best_of_its_grids)
     memcpy(W, keep, sizeof keep);
 }
 
+/* A group's scale is one of few values: without rounds the one of least error to nearest. */
+TEST(scales_of_4_bit_floats_are_chosen_with_their_codes)
+{
+    static const char *const names[] = { "mxfp4", "nvfp4" };
+    for (size_t i = 0; i < LQ_COUNT(names); i++) {
+        lq_arena a = { 0 };
+        lq_err err = { "" };
+        const qz_method *m;
+        qt_scheme s;
+        gptq_report rep;
+        double loss[2] = { 0, 0 };
+        lq_status st = qz_method_find(&m, "auto", &err);
+        if (!st) st = qz_scheme_asked(&s, names[i], "--to", m, &err);
+        for (int rounds = 0; rounds < 2 && !st; rounds++) {
+            qz_out out;
+            const float second = fp4_tensor_scale(1);
+            kfac_opts o = { .spec = fp4_spec(&s, true), .sweeps = 4, .rounds = rounds };
+            st = qz_out_alloc(&out, &s, N, K, &a, &err);
+            if (!st && out.w[QT_SCALES2]) {
+                memcpy(out.w[QT_SCALES2], &second, sizeof second);
+                o.spec.tensor_scale = second;
+            }
+            if (!st) st = kfac_of(&out, &rep, H, Gm, &o, p, &err);
+            if (!st) loss[rounds] = damped_loss_of(&out.t);
+        }
+        CHECK(!st && loss[1] < loss[0], "%s: %g, without %g; %s", names[i], loss[1], loss[0],
+              err.msg);
+        lq_arena_free(&a);
+    }
+}
+
 TEST(its_bytes_do_not_depend_on_threads)
 {
     lq_arena a = { 0 };
@@ -280,6 +314,7 @@ int main(int argc, char **argv)
     RUN(it_beats_gptq_on_the_loss_of_both_sides);
     RUN(what_is_left_is_the_way_to_the_best_value_beside_the_others);
     RUN(each_block_keeps_the_best_of_its_grids);
+    RUN(scales_of_4_bit_floats_are_chosen_with_their_codes);
     RUN(its_bytes_do_not_depend_on_threads);
     RUN(curvature_of_no_use_means_rounding_to_nearest_and_is_said);
     pool_close(p);
