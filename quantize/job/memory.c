@@ -157,7 +157,8 @@ static bool any_layer(const memory_work *w, bool staged)
 static size_t stage_bytes(const memory_work *w, bool spill)
 {
     const int64_t rows = rows_held(w->ranks, w->windows, w->len, spill);
-    const int64_t all = w->ranks > 1 ? cal_chunk(w->windows, w->len) : 0; /* of all ranks */
+    const int64_t all =
+        w->ranks > 1 && w->windows ? cal_chunk(w->windows, w->len) : 0; /* of all ranks */
     return any_layer(w, true) ? (size_t)((rows + all) * cal_stage_width(&w->plan->cfg)) * F : 0;
 }
 
