@@ -4,6 +4,7 @@
 #include <cjson/cJSON.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -94,21 +95,22 @@ static bool has_layers(const char *dir)
     return any || s;
 }
 
-/* *same: the folder holds the state of this very run. */
+/* *same: the folder holds the state of this very run. shared: another's counts without layers too, whose shares may be
+ * at work on their first. */
 static lq_status compare_state(bool *same, const char *dir, const char *file, const cJSON *what,
-                               lq_err *err)
+                               bool shared, lq_err *err)
 {
     enum { MAX_STATE = 64 << 20 };
     cJSON *was = NULL;
     char text[320] = "";
     lq_status st = LQ_OK;
     *same = !js_parse_file(&was, file, MAX_STATE, 0, NULL) && cJSON_Compare(was, what, true);
-    if (!*same && has_layers(dir)) {
+    if (!*same && (shared || has_layers(dir))) {
         differences(text, sizeof text, "", was, what);
-        st = lq_fail(err, LQ_EUSAGE,
-                     "%s: holds finished layers of another run (%s); repeat that run, or start "
-                     "afresh with --no-resume",
-                     dir, was ? text : STATE " cannot be read");
+        st = lq_fail(err, LQ_EUSAGE, "%s: holds %s of another run (%s); repeat that run, or %s",
+                     dir, shared ? "layers, finished or at work," : "finished layers",
+                     was ? text : STATE " cannot be read",
+                     shared ? "remove this folder" : "start afresh with --no-resume");
     }
     cJSON_Delete(was);
     return st;
@@ -131,23 +133,44 @@ static void load_layer(qz_state *s, int64_t layer)
 }
 
 /* An empty folder of this run. */
-static lq_status start_state(const qz_state *s, const char *file, const cJSON *what, bool shared,
-                             lq_err *err)
+static lq_status start_state(const qz_state *s, const char *file, const cJSON *what, lq_err *err)
 {
     lq_buf text = { 0 };
-    if (!shared) wipe(s->dir);
+    wipe(s->dir);
     lq_status st = js_canonical(&text, what, err);
     if (!st) st = lq_write_file(file, text.p, text.n, err);
     free(text.p);
     return st;
 }
 
-/* Another share may have begun between two looks: what is seen twice is so. */
-static lq_status compare_shared(bool *same, const char *dir, const char *file, const cJSON *what,
-                                lq_err *err)
+/* What is written as `temp`, under its name, unless another share was sooner: that of the first stays. */
+static lq_status name_first(const char *temp, const char *file, lq_err *err)
 {
-    return compare_state(same, dir, file, what, NULL) ? compare_state(same, dir, file, what, err)
-                                                      : LQ_OK;
+    if (link(temp, file) == 0 || errno == EEXIST) {
+        unlink(temp);
+        return LQ_OK;
+    }
+    /* the file system has no links */
+    return rename(temp, file) == 0 ? LQ_OK : lq_fail(err, LQ_EIO, "%s: %s", file, strerror(errno));
+}
+
+/* The folder as this share, or one that began before it, started it. */
+static lq_status start_shared(const char *dir, const char *file, const cJSON *what, lq_err *err)
+{
+    char temp[4200];
+    lq_buf text = { 0 };
+    if (has_layers(dir) || lq_exists(file)) return LQ_OK;
+    lq_status st = lq_path_join(temp, sizeof temp, dir, "state.tmp-XXXXXX", err);
+    if (st) return st;
+    const int fd = mkostemp(temp, O_CLOEXEC); /* a name of its own, on any machine */
+    if (fd < 0) return lq_fail(err, LQ_EIO, "%s: %s", temp, strerror(errno));
+    close(fd);
+    st = js_canonical(&text, what, err);
+    if (!st) st = lq_write_file(temp, text.p, text.n, err);
+    if (!st) st = name_first(temp, file, err);
+    if (st) unlink(temp);
+    lq_buf_free(&text);
+    return st;
 }
 
 lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, int64_t n_layers,
@@ -166,8 +189,9 @@ lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, in
     if (st) return st; /* the folder is not ours */
     s->layers = calloc((size_t)n_layers, sizeof *s->layers);
     if (!s->layers) st = lq_fail(err, LQ_ENOMEM, "no memory for %lld parts", (long long)n_layers);
-    if (!st && !restart) st = compare_shared(&same, s->dir, file, what, err);
-    if (!st && !same) st = start_state(s, file, what, shared, err);
+    if (!st && shared) st = start_shared(s->dir, file, what, err);
+    if (!st && !restart) st = compare_state(&same, s->dir, file, what, shared, err);
+    if (!st && !same) st = start_state(s, file, what, err);
     for (int64_t i = 0; i < n_layers && same && !st; i++)
         load_layer(s, i);
     if (st) qz_state_close(s, !shared && !has_layers(s->dir));

@@ -274,3 +274,18 @@ def test_shards_of_layers_make_the_file_of_one_run(llmq, draft, tmp_path, folder
     said = llmq.json(*command)
     assert digest(tmp_path / "many") == digest(tmp_path / "one") and leftovers(tmp_path) == ["many", "one"]
     assert said["resumed_parts"] >= 1 and said["tensors"] == whole["tensors"]
+
+
+def test_a_share_of_another_run_is_refused_before_a_layer_is_finished(llmq, draft, tmp_path):
+    """Shares that are at work on their first layer have none there; their folder is another run's all the same."""
+    command = ["quantize", draft, "-m", "rtn", "-o", tmp_path / "many"]
+    llmq(*command, "--shard", "9/9")  # has no layer
+    state = tmp_path / "many.resume/state.json"
+    before = state.read_bytes()
+    for more in (["--embed", "keep"], ["-g", "64"]):
+        refused = llmq(*command, "--shard", "1/9", *more, code=2).stderr
+        assert f"{tmp_path}/many.resume: holds layers, finished or at work, of another run (recipe." in refused and "remove this folder" in refused
+    assert state.read_bytes() == before and leftovers(tmp_path / "many.resume") == ["state.json", "state.lock"]
+    llmq(*command)
+    llmq(*command[:-1], tmp_path / "one")
+    assert digest(tmp_path / "many") == digest(tmp_path / "one") and leftovers(tmp_path) == ["many", "one"]
