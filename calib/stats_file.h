@@ -22,6 +22,7 @@
 #include "formats/source/source.h"
 
 enum { STATS_LEAVES = 16, STATS_MOST_LEAVES = 256 }; /* usual; at most */
+#define STATS_BEGIN ".count\""                       /* in the first 256 bytes of a file */
 
 typedef struct cJSON cJSON;
 

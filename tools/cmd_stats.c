@@ -21,6 +21,7 @@ static lq_status stats_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (strcmp(c->argv[0], "merge") != 0)
         return lq_fail(err, LQ_EUSAGE, "expected merge, found '%.60s'", c->argv[0]);
     lq_status st = output_check_own("--out", o->out, c->argv + 1, c->argc - 1, err);
+    if (!st) st = output_check_kind("--out", o->out, STATS_BEGIN, "statistics", err);
     if (!st) st = stats_open(&s, c->argv + 1, c->argc - 1, err);
     if (!st) st = stats_merge(o->out, s, err);
     stats_close(s);

@@ -103,6 +103,8 @@ def test_what_does_not_fit_is_refused(llmq, draft, model, tmp_path):
     one, two = shards(llmq, draft, tmp_path, 2, *args)
     stats = ["--stats", one, "--stats", two]
     (tmp_path / "link").hardlink_to(one)
+    notes = tmp_path / "notes"
+    notes.write_text("somebody's")
     for text, code, *command in [
             ("part 8 is in none", 3, "stats", "merge", one, "-o", tmp_path / "x"),
             ("found part 0 again", 3, "stats", "merge", one, two, one, "-o", tmp_path / "x"),
@@ -113,6 +115,7 @@ def test_what_does_not_fit_is_refused(llmq, draft, model, tmp_path):
             ("found another rotation", 3, "quantize", draft, *stats, "-o", tmp_path / "x", *args, "--rotate"),
             ("--out: expected a file of its own", 2, "quantize", draft, *stats, "-o", one.parent / "." / one.name, *args),
             ("--out: expected a file of its own", 2, "stats", "merge", one, two, "-o", tmp_path / "link"),
+            ("--out: expected a new name or that of statistics", 2, "stats", "merge", one, two, "-o", notes),
             ("--report: --stats-only makes no model", 2, "quantize", draft, "--stats-only", "--report", tmp_path / "r", "-o", tmp_path / "x", *args),
             ("expected a method that goes by text", 2, "quantize", draft, *stats, "-o", tmp_path / "x", "-m", "rtn"),
             ("--shard: expected 1 to 2 of 2", 2, "quantize", draft, "--stats-only", "--shard", "3/2", "-o", tmp_path / "x", *args),
@@ -122,7 +125,7 @@ def test_what_does_not_fit_is_refused(llmq, draft, model, tmp_path):
             ("--to goes without --shard", 2, "quantize", draft, "-m", "rtn", "--shard", "1/2", "--to", "gptq", "-o", tmp_path / "x"),
             ("--no-resume goes without --shard", 2, "quantize", draft, "-m", "rtn", "--shard", "1/2", "--no-resume", "-o", tmp_path / "x")]:
         assert text in llmq(*command, code=code).stderr, command
-    assert not (tmp_path / "x").exists()
+    assert not (tmp_path / "x").exists() and notes.read_text() == "somebody's"
 
 
 def test_sums_are_of_the_weights_that_are_rounded(llmq, draft, tmp_path):
