@@ -435,7 +435,7 @@ static lq_status check_stats(const quantize_opts *o, const qz_opts *q, const com
 static lq_status check_shard(const cmd_ctx *c, const quantize_opts *o, const qz_opts *q,
                              const comm *ranks, lq_err *err)
 {
-    static const char *const whole[] = { "to", "report", "check", "refine" };
+    static const char *const whole[] = { "to", "report", "refine" };
     if (!o->shard || o->stats_only) return LQ_OK;
     if (qz_calibrated(q))
         return lq_fail(err, LQ_EUSAGE,
@@ -446,6 +446,7 @@ static lq_status check_shard(const cmd_ctx *c, const quantize_opts *o, const qz_
     for (size_t i = 0; i < LQ_COUNT(whole); i++)
         if (opt_given(c, whole[i]))
             return lq_fail(err, LQ_EUSAGE, "--%s goes without --shard", whole[i]);
+    if (o->check == OPT_YES) return lq_fail(err, LQ_EUSAGE, "--check goes without --shard");
     return o->resume == OPT_NO ? lq_fail(err, LQ_EUSAGE, "--no-resume goes without --shard")
                                : LQ_OK;
 }

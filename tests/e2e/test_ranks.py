@@ -269,6 +269,8 @@ def test_shards_of_layers_make_the_file_of_one_run(llmq, draft, tmp_path, folder
     assert done.codes == [0] * 4 and not (tmp_path / "many").exists(), str(done)
     assert llmq.json(*command, "--shard", "4", env={**os.environ, "JOB_COMPLETION_INDEX": "1"}) == {
         "out": str(tmp_path / "many"), "method": args[3], "shard": 2, "shards": 4}
+    llmq(*command, "--shard", "3/4", "--no-check")  # a share has none
+    assert "--check goes without --shard" in llmq(*command, "--shard", "3/4", "--check", code=2).stderr
     (tmp_path / "many.resume/part-00000.llmq").unlink()
     assert "another run" in llmq(*command, "--shard", "4/4", "--embed", "keep", code=2).stderr
     said = llmq.json(*command)
