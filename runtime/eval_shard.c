@@ -68,10 +68,12 @@ static void add_tensor(tensors *w, lq_dtype type, const void *data, size_t bytes
     w->n++;
 }
 
-static lq_status add_row(tensors *w, const eval_result *r, int64_t row, lq_err *err)
+static lq_status add_row(tensors *w, const eval_result *r, int64_t row, const lq_buf *about,
+                         lq_err *err)
 {
     lq_hasher *h = lq_hasher_new();
     if (!h) return no_room(err);
+    lq_hasher_add(h, about->p, about->n);
     for (int part = NLL; part < HASH; part++) {
         const void *data = part_of(r, part);
         if (!data) continue;
@@ -100,7 +102,7 @@ lq_status eval_shard_write(const char *path, const cJSON *record, bool between,
         add_tensor(&w, LQ_U8, text.p, text.n);
     }
     for (int64_t i = 0; i < n_rows && !s; i++)
-        s = add_row(&w, &rows[i].r, i, err);
+        s = add_row(&w, &rows[i].r, i, &text, err);
     if (!s) s = st_write(path, w.t, w.n, err);
     lq_buf_free(&text);
     cJSON_Delete(about);
@@ -186,6 +188,8 @@ static lq_status take_row(eval_row *to, const share *s, int64_t row, const row_h
     lq_hasher *hash = lq_hasher_new();
     lq_status e = hash ? LQ_OK : no_room(err);
     lq_hash want = { { 0 } };
+    const st_tensor *about = st_find(&s->file, "about");
+    if (hash) lq_hasher_add(hash, about->data, about->bytes);
     for (int part = NLL; part < N_PARTS && !e; part++) {
         char name[32];
         if (part != NLL && part != HASH && !h->compares) continue;

@@ -8,7 +8,7 @@
  *     about      u8: JSON {"format", "record": what was evaluated, "between", "rows": [{"ctx", "per_window", "all_windows",
  *                "from", "windows", "compares"}]}
  *     I.nll      f64 [T]; where it was compared also I.ref_nll, I.kl: f64 [T], I.agree: u8 [T]
- *     I.xxh3     u8 [16]: hash of their bytes, in this order */
+ *     I.xxh3     u8 [16]: hash of the bytes of about, then theirs, in this order */
 #ifndef LLMQ_RUNTIME_EVAL_SHARD_H
 #define LLMQ_RUNTIME_EVAL_SHARD_H
 

@@ -310,11 +310,16 @@ def test_shards_that_do_not_fit_are_refused(llmq, draft, tmp_path):
     data = bytearray(two.read_bytes())
     data[8 + int.from_bytes(data[:8], "little") + 3] ^= 1
     bad.write_bytes(data)
+    edited = [tmp_path / "edited1", tmp_path / "edited2"]
+    for f, to in zip((one, two), edited):
+        assert f.read_bytes().count(b'"ctx":32') == 1
+        to.write_bytes(f.read_bytes().replace(b'"ctx":32', b'"ctx":64'))
     for text, code, *args in [
             ("window 2 is in none of the files", 3, "--merge", one), ("found window 0 again", 3, "--merge", one, two, one),
             ("a share of the same evaluation", 3, "--merge", one, other), ("a share of the same evaluation", 3, "--merge", one, rope),
             ("a share of the same windows", 3, "--merge", one, more),
-            ("other bytes: the file is damaged", 3, "--merge", one, bad), ("expected scores", 3, "--merge", draft / "model.safetensors"),
+            ("other bytes: the file is damaged", 3, "--merge", one, bad), ("other bytes: the file is damaged", 3, "--merge", *edited),
+            ("expected scores", 3, "--merge", draft / "model.safetensors"),
             ("--ctx goes without --merge", 2, "--merge", one, two, "--ctx", 4), ("--max-kl and", 2, "--merge", one, two, "--max-kl", 1),
             ("unexpected argument", 2, draft, one, "--text", TEXT), ("--shard needs --out", 2, draft, "--text", TEXT, "--shard", "1/2"),
             ("--max-ppl: of all windows", 2, draft, "--text", TEXT, "--shard", "1/2", "-o", tmp_path / "x", "--max-ppl", 50),
