@@ -139,7 +139,8 @@ static lq_status open_share(share *s, const char *path, const share *first, lq_e
 {
     s->path = path;
     lq_status e = st_open(&s->file, path, err);
-    if (!e) e = read_about(&s->about, &s->file, err);
+    if (e) return e; /* which names it */
+    e = read_about(&s->about, &s->file, err);
     if (!e && first != s &&
         (!cJSON_Compare(js_get(first->about, "record"), js_get(s->about, "record"), true) ||
          cJSON_GetArraySize(js_get(first->about, "rows")) !=

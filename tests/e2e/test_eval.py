@@ -326,6 +326,8 @@ def test_shards_that_do_not_fit_are_refused(llmq, draft, tmp_path):
             ("a window for each of 9 shards, found 5", 3, *args[1:], "--shard", "1/9", "-o", tmp_path / "x")]:
         assert text in llmq("eval", *args, code=code).stderr, text
     assert not (tmp_path / "x").exists()
+    for what in (tmp_path / "none", tmp_path, TEXT):
+        assert llmq("eval", "--merge", what, code=3).stderr.count(f"{what}: ") == 1
 
 
 def test_an_adapter_is_known_by_its_contents(llmq, draft, tmp_path):
