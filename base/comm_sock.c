@@ -393,13 +393,16 @@ lq_status comm_sock_open(comm *c, lq_err *err)
         if (!getenv(needed[i]) || !*getenv(needed[i]))
             return lq_fail(err, LQ_EVALUE, "%s: expected a value beside LLMQ_RANKS, found none",
                            needed[i]);
-    const int rank = atoi(getenv("LLMQ_RANK")), size = atoi(getenv("LLMQ_RANKS"));
+    const char *text = getenv("LLMQ_RANK");
+    char *end;
+    const long rank = strtol(text, &end, 10);
+    const int size = atoi(getenv("LLMQ_RANKS"));
     if (size > SOCK_RANKS)
         return lq_fail(err, LQ_EVALUE, "LLMQ_RANKS: expected at most %d, found %d", SOCK_RANKS,
                        size);
-    if (rank < 0 || rank >= size)
-        return lq_fail(err, LQ_EVALUE, "LLMQ_RANK: expected 0 to %d, found %d", size - 1, rank);
-    c->rank = rank;
+    if (*end || rank < 0 || rank >= size)
+        return lq_fail(err, LQ_EVALUE, "LLMQ_RANK: expected 0 to %d, found %.40s", size - 1, text);
+    c->rank = (int)rank;
     sock *s = c->own = calloc(1, sizeof *s);
     if (s) s->peer = calloc((size_t)size, sizeof *s->peer);
     if (s) s->poll = calloc((size_t)size, sizeof *s->poll);

@@ -254,7 +254,9 @@ TEST(sockets_of_no_rank_are_an_error)
         { "too many", "0", "1025", "LLMQ_RANKS: expected at most 1024, found 1025", "none/r" },
         { "beyond the last", "2", "2", "LLMQ_RANK: expected 0 to 1, found 2", "none/r" },
         { "below the first", "-1", "2", "LLMQ_RANK: expected 0 to 1, found -1", "none/r" },
-        { "no number", "", "2", "LLMQ_RANK: expected a value beside LLMQ_RANKS, found none",
+        { "no number", "x", "2", "LLMQ_RANK: expected 0 to 1, found x", "none/r" },
+        { "a number and more", "1,", "2", "LLMQ_RANK: expected 0 to 1, found 1,", "none/r" },
+        { "nothing", "", "2", "LLMQ_RANK: expected a value beside LLMQ_RANKS, found none",
           "none/r" },
         { "no sockets", "0", "2", "LLMQ_RANK_SOCKETS: expected a value", "" },
     };
