@@ -31,7 +31,8 @@ static const opt_row rows[] = {
 };
 static const cmd_row command = { .name = "all",
                                  .summary = "x",
-                                 .args = { { "ONE", 0, 1, "x" }, { "MORE", 0, 9, "x" } },
+                                 .args = { { "ONE", 0, 1, "x", FILES_NONE },
+                                           { "MORE", 0, 9, "x", FILES_NONE } },
                                  .groups = { OPT_GROUP("Options", rows, 0) },
                                  .examples = "llmq all\0",
                                  .opts_bytes = sizeof(all_opts) };
