@@ -1,7 +1,8 @@
 /* publish/files.h - the files of an artifact: which may be in one, under which names, their
  * digests, and SHA256SUMS.
  *
- * A name is "FILE" or "additional_chat_templates/FILE.jinja", of a kind in the table of formats/hf/model_files.c.
+ * A name is "FILE", "additional_chat_templates/FILE.jinja" or that of a module (model_module_path), of a kind in the
+ * table of formats/hf/model_files.c.
  * So what a remote side names can neither leave the folder nor be anything that a shell, git or an
  * engine would run. */
 #ifndef LLMQ_PUBLISH_FILES_H

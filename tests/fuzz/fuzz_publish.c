@@ -1,10 +1,13 @@
 /* tests/fuzz/fuzz_publish.c - any bytes as a SHA256SUMS, as the name of a file, as the front matter
- * of a card. Whatever names are taken lie in one folder, and are there once. */
+ * of a card. Whatever names are taken are of one folder and its folders of templates and modules, and
+ * are there once. */
 #include "formats/hf/front_matter.h"
 #include "publish/files.h"
 
 #include <stdlib.h>
 #include <strings.h>
+
+#define PLAIN "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -13,8 +16,12 @@ static void check_name(const char *name)
     const char *slash = strchr(name, '/');
     if (name[0] == '/' || name[0] == '-' || strstr(name, "..") == name || strchr(name, '\\'))
         abort();
-    if (slash && (strncmp(name, "additional_chat_templates/", 26) != 0 || strchr(slash + 1, '/')))
-        abort();
+    if (!slash || strncmp(name, "additional_chat_templates/", 26) == 0) {
+        if (slash && strchr(slash + 1, '/')) abort();
+        return;
+    }
+    if (name[strspn(name, PLAIN)] != '/') abort(); /* a module's: 1_Pooling/config.json */
+    if (strcmp(slash, "/config.json") != 0 && strcmp(slash, "/model.safetensors") != 0) abort();
 }
 
 static void read_sums(const char *text, size_t n)
