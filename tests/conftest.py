@@ -6,6 +6,7 @@ import os
 import pytest
 
 from harness import KEEP, ROOT, Llmq, Server
+from ranks import end_ranks
 
 TEXT = ROOT / "tests/golden/text/novels-heldout-100w.txt"
 
@@ -16,6 +17,12 @@ def llmq():
     if not os.access(tool.path, os.X_OK):
         pytest.exit(f"{tool.path} is not there: run make first", returncode=1)
     return tool
+
+
+@pytest.fixture(autouse=True)
+def no_rank_is_left():
+    yield
+    end_ranks()
 
 
 @pytest.fixture(scope="session")

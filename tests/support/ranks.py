@@ -12,6 +12,9 @@ MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OM
 LAUNCHERS = [x for x in ("mpirun.openmpi", "mpirun.mpich") if shutil.which(x)] or [x for x in ["mpirun"] if shutil.which(x)]
 
 
+started = []  # that end_ranks ends
+
+
 class Ended:
     """How ranks ended: their codes and what each said."""
 
@@ -29,8 +32,17 @@ def rank_env(rank, n, folder):
 
 
 def start_rank(llmq, rank, n, folder, *args, **env):
-    return llmq.start(*args, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                      env={**os.environ, **rank_env(rank, n, folder), **env})
+    started.append(llmq.start(*args, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              env={**os.environ, **rank_env(rank, n, folder), **env}))
+    return started[-1]
+
+
+def end_ranks():
+    """Those that a failed test left waiting for the others; a later run's ranks would find them."""
+    while started:
+        p = started.pop()
+        p.kill()
+        p.wait()
 
 
 def by_sockets(llmq, n, *args, code=0, only=None, **env):

@@ -52,6 +52,8 @@ class Shim:
     def __init__(self, folder):
         if "ASAN_OPTIONS" in os.environ:
             pytest.skip("the library of faults takes the place of AddressSanitizer's memory")
+        if not LIBRARY.exists():  # else the system goes on without it, and no fault comes
+            pytest.fail(f"{LIBRARY} is not there: run make {os.path.relpath(LIBRARY, ROOT)} first")
         self.path = pathlib.Path(folder) / "fault"
         self.path.write_bytes(bytes(CONTROL.size))
         with open(self.path, "r+b") as f:
