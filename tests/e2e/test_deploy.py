@@ -168,6 +168,11 @@ def test_slurm_shares_out_a_file_of_requests(llmq, draft, slurm, tmp_path):
     for i in "123":
         p = slurm("batch-array.sbatch", draft, "in.jsonl", ".", SLURM_ARRAY_TASK_ID=i, SLURM_ARRAY_TASK_COUNT="3")
         assert p.wait(60) == 0, p.stdout.read()
+    third = (tmp_path / "answers-3.jsonl").read_text()
+    (tmp_path / "answers-3.jsonl").unlink()  # as that of a node that was lost
+    p = slurm("batch-array.sbatch", draft, "in.jsonl", ".", SLURM_ARRAY_TASK_ID="3", SLURM_ARRAY_TASK_COUNT="1", LLMQ_SHARDS="3")
+    assert p.wait(60) == 0, p.stdout.read()
+    assert len((tmp_path / "answers-3.jsonl").read_text().splitlines()) == len(third.splitlines())
     llmq("batch", draft, tmp_path / "in.jsonl", tmp_path / "whole.jsonl")
 
     def texts(*names):
