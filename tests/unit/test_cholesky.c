@@ -13,16 +13,16 @@ static void fill(float *H, int64_t K)
 {
     uint32_t seed = 12345;
     const int64_t rows = 2 * K + 3;
-    float *x = malloc((size_t)(rows * K) * sizeof *x);
+    float *x = malloc((size_t)(rows * K) * sizeof *x); /* [K, rows] */
     for (int64_t i = 0; i < rows * K; i++) {
         seed = seed * 1664525u + 1013904223u;
-        x[i] = (float)(seed >> 8) / 8388608.0f - 1.0f;
+        x[i % K * rows + i / K] = (float)(seed >> 8) / 8388608.0f - 1.0f;
     }
     for (int64_t i = 0; i < K; i++)
         for (int64_t j = 0; j <= i; j++) {
             double sum = i == j ? 0.25 * (double)rows : 0;
             for (int64_t r = 0; r < rows; r++)
-                sum += (double)x[r * K + i] * (double)x[r * K + j];
+                sum += (double)x[i * rows + r] * (double)x[j * rows + r];
             H[i * K + j] = H[j * K + i] = (float)(sum / (double)rows);
         }
     free(x);
@@ -86,31 +86,47 @@ TEST(what_is_not_positive_definite_is_refused)
 }
 
 /* One tile, fewer rows of tiles than ranks, several for each; on 2 threads. The last is refused by all. */
+static const int64_t of_ranks[] = { 100, 300, 1100, 700 };
+enum { OF_RANKS = LQ_COUNT(of_ranks), REFUSED = OF_RANKS - 1 };
+static struct {
+    float *H, *U; /* U: by one process */
+    int32_t *perm;
+} made[OF_RANKS];
+
+/* Before the ranks begin, which have it then. */
+static void make_of_one(void)
+{
+    lq_err err;
+    for (size_t s = 0; s < OF_RANKS; s++) {
+        const size_t k = (size_t)of_ranks[s], n = k * k;
+        float *H = made[s].H = malloc(n * sizeof *H);
+        made[s].U = malloc(n * sizeof *H);
+        made[s].perm = malloc(k * sizeof *made[s].perm);
+        fill(H, of_ranks[s]);
+        if (s == REFUSED) H[1] = H[k] = 2 + H[0] + H[k + 1];
+        for (size_t i = 0; i < k; i++)
+            made[s].perm[i] = (int32_t)(k - 1 - i);
+        const lq_status one =
+            cholesky_upper(made[s].U, H, made[s].perm, of_ranks[s], 0.01, NULL, NULL, NULL, &err);
+        CHECK(one == (s == REFUSED ? LQ_ECHECK : LQ_OK), "%zu: %d", k, one);
+    }
+}
+
 static int on_ranks(comm *c)
 {
-    static const int64_t K[] = { 100, 300, 1100, 700 };
     pool *p = NULL;
     lq_err err;
     if (pool_open(&p, 2, &err)) return 1;
-    for (size_t s = 0; s < LQ_COUNT(K); s++) {
-        const size_t k = (size_t)K[s], n = k * k;
-        const bool bad = s + 1 == LQ_COUNT(K);
-        float *H = malloc(n * sizeof *H), *U = malloc(n * sizeof *U), *V = malloc(n * sizeof *V);
-        int32_t *perm = malloc(k * sizeof *perm);
-        fill(H, K[s]);
-        if (bad) H[1] = H[k] = 2 + H[0] + H[k + 1];
-        for (size_t i = 0; i < k; i++)
-            perm[i] = (int32_t)(k - 1 - i);
+    for (size_t s = 0; s < OF_RANKS; s++) {
+        const size_t n = (size_t)(of_ranks[s] * of_ranks[s]);
+        float *U = malloc(n * sizeof *U);
         for (size_t i = 0; i < n; i++) /* each element is written */
             U[i] = (float)comm_rank(c) + 7;
-        const lq_status one = cholesky_upper(V, H, perm, K[s], 0.01, NULL, NULL, p, &err);
-        const lq_status all = cholesky_upper(U, H, perm, K[s], 0.01, NULL, c, p, &err);
-        if (one != (bad ? LQ_ECHECK : LQ_OK) || all != one) return 2 + (int)s;
-        if (!one && memcmp(U, V, n * sizeof *U) != 0) return 12 + (int)s;
-        free(perm);
-        free(V);
+        const lq_status all =
+            cholesky_upper(U, made[s].H, made[s].perm, of_ranks[s], 0.01, NULL, c, p, &err);
+        if (all != (s == REFUSED ? LQ_ECHECK : LQ_OK)) return 2 + (int)s;
+        if (!all && memcmp(U, made[s].U, n * sizeof *U) != 0) return 12 + (int)s;
         free(U);
-        free(H);
     }
     pool_close(p);
     return 0;
@@ -119,11 +135,17 @@ static int on_ranks(comm *c)
 TEST(ranks_do_not_change_a_bit)
 {
     static const int ranks[] = { 2, 3, 4, 8 };
+    make_of_one();
     for (size_t i = 0; i < LQ_COUNT(ranks); i++) {
         int codes[RANKS_MOST];
         as_ranks(ranks[i], on_ranks, codes);
         for (int k = 0; k < ranks[i]; k++)
             CHECK(codes[k] == 0, "rank %d of %d: step %d", k, ranks[i], codes[k]);
+    }
+    for (size_t s = 0; s < OF_RANKS; s++) {
+        free(made[s].perm);
+        free(made[s].U);
+        free(made[s].H);
     }
 }
 
