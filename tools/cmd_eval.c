@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/json.h"
+#include "base/out_file.h"
 #include "kernels/ops.h"
 #include "runtime/eval_shard.h"
 
@@ -226,7 +227,7 @@ static lq_status set_ruler(session *e, lq_err *err)
 
 /* ---- results ---- */
 
-/* Before the work: what is read stays, and so does somebody's file. */
+/* Before the work: what is read stays, and so does somebody's file; and there the result can be written. */
 static lq_status check_outputs(const cmd_ctx *c, const eval_cmd_opts *o, lq_err *err)
 {
     const struct {
@@ -242,6 +243,9 @@ static lq_status check_outputs(const cmd_ctx *c, const eval_cmd_opts *o, lq_err 
         for (size_t k = 0; k < LQ_COUNT(models) && models[k] && !s; k++)
             s = output_check_place(out[i].option, out[i].path, false, NULL, models[k], err);
         if (!s) s = output_check_own(out[i].option, out[i].path, read, n, err);
+        lq_out *there = NULL;
+        if (!s) s = lq_out_open(&there, out[i].path, err);
+        lq_out_abort(there);
     }
     if (!s && o->out) s = output_check_kind("--out", o->out, EVAL_SHARD_BEGIN, "scores", err);
     return s;

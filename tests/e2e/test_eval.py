@@ -360,5 +360,7 @@ def test_what_is_read_is_never_replaced(llmq, draft, tmp_path):
         assert found in llmq(*args, *more, code=2).stderr, more
     assert "a file of its own" in llmq("eval", model, "--kl-divergence-base", base, "-o", base, code=2).stderr
     assert {f: f.read_bytes() for f in tmp_path.rglob("*") if f.is_file()} == before
+    for option in ("-o", "--save-kl-divergence-base"):  # before the model is opened
+        assert f"{text}/x: " in llmq("eval", tmp_path / "none", *args[2:], "--ruler", "llama.cpp", option, text / "x", code=2).stderr
     for _ in range(2):  # scores that are there are replaced
         llmq(*args, "-o", tmp_path / "scores")
