@@ -413,8 +413,10 @@ static lq_status write_scores(const session *e, lq_err *err)
 static lq_status merge_scores(session *e, eval_cmd_opts *o, const cmd_ctx *c, lq_err *err)
 {
     const char *by, *who;
-    if (comm_said_size(&who) > 1)
-        return lq_fail(err, LQ_EUNSUPPORTED, "--merge: expected one process (%s)", who);
+    const int n = comm_said_size(&who);
+    if (n > 1)
+        return lq_fail(err, LQ_EUNSUPPORTED, "--merge: expected one process, found %d ranks (%s)",
+                       n, who);
     lq_status s = eval_shards_read(&e->rows, &e->n_rows, &e->record, c->argv, c->argc, err);
     if (!s && !compares(e) && (opt_given(c, "max-kl") || opt_given(c, "max-kl-p99")))
         s = lq_fail(err, LQ_EUSAGE, "--max-kl and --max-kl-p99 need scores beside --ref's");

@@ -398,6 +398,20 @@ static const char *method_of(const cmd_ctx *c, const quantize_opts *o)
     return own ? own : o->free.on ? qz_method_at(0)->name : o->method;
 }
 
+/* What one process does, on the CPU; name: the option that asks for it. */
+static lq_status check_one(const char *name, const comm *ranks, const quantize_opts *o, lq_err *err)
+{
+    if (ranks)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "%s: expected one process, found %d ranks; LLMQ_MPI=none makes each process "
+                       "one of its own",
+                       name, comm_size(ranks));
+    return strcmp(o->device, "cpu") == 0
+               ? LQ_OK
+               : lq_fail(err, LQ_EUNSUPPORTED, "%s: expected --device cpu, found %s", name,
+                         o->device);
+}
+
 /* Ranks share what quantize/job/ does, on the CPU. */
 static lq_status check_ranks(const comm *ranks, const quantize_opts *o, lq_err *err)
 {
@@ -424,8 +438,8 @@ static lq_status check_stats(const quantize_opts *o, const qz_opts *q, const com
     if (any && (!qz_calibrated(q) || q->imatrix))
         return lq_fail(err, LQ_EUSAGE, "%s: expected a method that goes by text, found %s", name,
                        o->method);
-    if (any && (ranks || strcmp(o->device, "cpu") != 0))
-        return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected one process, on the CPU", name);
+    const lq_status one = any ? check_one(name, ranks, o, err) : LQ_OK;
+    if (one) return one;
     if (o->stats_only && o->report)
         return lq_fail(err, LQ_EUSAGE, "--report: --stats-only makes no model that it could be of");
     return output_check_own("--out", o->out, o->stats.v, o->stats.n, err);
@@ -441,8 +455,8 @@ static lq_status check_shard(const cmd_ctx *c, const quantize_opts *o, const qz_
         return lq_fail(err, LQ_EUSAGE,
                        "--shard: expected --stats-only, or a method without calibration, found %s",
                        o->method);
-    if (ranks || strcmp(o->device, "cpu") != 0)
-        return lq_fail(err, LQ_EUNSUPPORTED, "--shard: expected one process, on the CPU");
+    const lq_status one = check_one("--shard", ranks, o, err);
+    if (one) return one;
     for (size_t i = 0; i < LQ_COUNT(whole); i++)
         if (opt_given(c, whole[i]))
             return lq_fail(err, LQ_EUSAGE, "--%s goes without --shard", whole[i]);

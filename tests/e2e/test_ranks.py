@@ -236,9 +236,14 @@ def test_what_is_wrong_with_one_rank_is_said_once_and_ends_all(llmq, draft, tmp_
 def test_what_is_wrong_with_all_is_said_by_rank_0(llmq, draft, tmp_path):
     for more, text, code in ([["--device", "auto"], "--device: expected cpu with 2 ranks", 3],
                              [["--model-free"], "--model-free: expected one process, found 2 ranks", 3],
+                             [["--shard", "1/2"], "--shard: expected one process, found 2 ranks", 3],
+                             [["--stats-only"], "--stats-only: expected one process, found 2 ranks", 3],
                              [["--calib", "nowhere.txt"], "nowhere.txt", 3]):
-        r = by_sockets(llmq, 2, "quantize", draft, "-o", tmp_path / "q", *(["-m", "rtn"] if "--model-free" in more else GPTQ), *more, code=code)
+        method = ["-m", "rtn"] if more[0] in ("--model-free", "--shard") else GPTQ
+        r = by_sockets(llmq, 2, "quantize", draft, "-o", tmp_path / "q", *method, *more, code=code)
         assert text in r.err[0] and "llmq: quantize" not in r.err[1], str(r)
+    r = by_sockets(llmq, 2, "eval", "--merge", tmp_path / "scores", code=3)
+    assert "--merge: expected one process, found 2 ranks (LLMQ_RANKS)" in r.err[0] and "llmq: eval" not in r.err[1], str(r)
 
 
 ONE = [["convert", "models/novels-1m", "-o", "OUT", "--to", "llmq"], ["inspect", "models/novels-1m"], ["verify", "models/novels-1m"], ["plan", "models/novels-1m"],
