@@ -26,7 +26,7 @@ typedef struct {
 
 /* Lock the folder, and take the finished layers of an earlier run of the same `what` ({"config",
  * "recipe", "provenance"}: borrowed); with `restart`, or where nothing was finished, start empty. shared: shares of the
- * run may be at work beside this one, whose layers stay.
+ * run may be at work beside this one, whose layers stay; then a folder of another run is refused without layers too.
  * Errors: LQ_EUSAGE (layers of another run; names what differs), LQ_EBUSY (another run is at work),
  * LQ_EIO, LQ_ENOMEM. */
 lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, int64_t n_layers,
