@@ -57,7 +57,7 @@ typedef struct {
 bool comm_sock_asked(void)
 {
     const char *n = getenv("LLMQ_RANKS");
-    return n && atoi(n) > 1;
+    return n && *n && strcmp(n, "1") != 0;
 }
 
 /* ---- bytes ---- */
@@ -393,13 +393,13 @@ lq_status comm_sock_open(comm *c, lq_err *err)
         if (!getenv(needed[i]) || !*getenv(needed[i]))
             return lq_fail(err, LQ_EVALUE, "%s: expected a value beside LLMQ_RANKS, found none",
                            needed[i]);
-    const char *text = getenv("LLMQ_RANK");
-    char *end;
-    const long rank = strtol(text, &end, 10);
-    const int size = atoi(getenv("LLMQ_RANKS"));
-    if (size > SOCK_RANKS)
-        return lq_fail(err, LQ_EVALUE, "LLMQ_RANKS: expected at most %d, found %d", SOCK_RANKS,
-                       size);
+    const char *text = getenv("LLMQ_RANK"), *all = getenv("LLMQ_RANKS");
+    char *end, *all_end;
+    const long rank = strtol(text, &end, 10), ranks = strtol(all, &all_end, 10);
+    if (*all_end || ranks < 1 || ranks > SOCK_RANKS)
+        return lq_fail(err, LQ_EVALUE, "LLMQ_RANKS: expected 1 to %d, found %.40s", SOCK_RANKS,
+                       all);
+    const int size = (int)ranks;
     if (*end || rank < 0 || rank >= size)
         return lq_fail(err, LQ_EVALUE, "LLMQ_RANK: expected 0 to %d, found %.40s", size - 1, text);
     c->rank = (int)rank;

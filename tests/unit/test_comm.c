@@ -251,7 +251,8 @@ TEST(sockets_of_no_rank_are_an_error)
     static const struct {
         const char *why, *rank, *ranks, *says, *sockets;
     } wrong[] = {
-        { "too many", "0", "1025", "LLMQ_RANKS: expected at most 1024, found 1025", "none/r" },
+        { "too many", "0", "1025", "LLMQ_RANKS: expected 1 to 1024, found 1025", "none/r" },
+        { "no number of ranks", "0", "x", "LLMQ_RANKS: expected 1 to 1024, found x", "none/r" },
         { "beyond the last", "2", "2", "LLMQ_RANK: expected 0 to 1, found 2", "none/r" },
         { "below the first", "-1", "2", "LLMQ_RANK: expected 0 to 1, found -1", "none/r" },
         { "no number", "x", "2", "LLMQ_RANK: expected 0 to 1, found x", "none/r" },
