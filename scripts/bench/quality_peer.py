@@ -3,6 +3,7 @@
 KIND llmcompressor: GPTQ of WHAT = BITS:GROUP (with zero points, static groups), nvfp4 or mxfp4 (weights alone); fp8-block needs no text.
 KIND auto-round: its best recipe of BITS:GROUP. The result is a folder that llmq reads."""
 import sys
+from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -21,6 +22,8 @@ if kind == "auto-round":
     data = [torch.tensor([r]) for r in rows]
     AutoRound(model, tok, bits=bits, group_size=group, sym=False, iters=1000, dataset=data, seqlen=CTX, nsamples=len(rows)).quantize_and_save(
         out, format="auto_gptq")
+    for file in Path(out).glob("*/*"):  # it makes a folder of its own in the one it is given
+        file.rename(Path(out) / file.name)
 else:
     from datasets import Dataset
     from llmcompressor import oneshot
