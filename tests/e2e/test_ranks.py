@@ -88,7 +88,7 @@ FACTORS = [("in stages", ["gptq", "--no-fold"]), ("one for each matrix", ["auto"
 
 
 @pytest.mark.parametrize("why,args", FACTORS, ids=[x[0] for x in FACTORS])
-def test_ranks_share_the_factor_of_many_inputs(llmq, ids, tmp_path, why, args):
+def test_ranks_share_the_factor_of_many_inputs(llmq, ids, tmp_path, tmp_path_factory, why, args):
     """2048 inputs, of q, k and v, and of gate and up; of q pieces of 512 rows and of what is left."""
     H, I, Q = 2048, 64, 576
     config = json.loads((ARCH / "llama3-gqa/config.json").read_text())
@@ -99,7 +99,7 @@ def test_ranks_share_the_factor_of_many_inputs(llmq, ids, tmp_path, why, args):
               **{f"{at}self_attn.{k}_proj.weight": [n, H] for k, n in (("q", Q), ("k", 32), ("v", 32))},
               at + "self_attn.o_proj.weight": [H, Q],
               **{f"{at}mlp.{k}_proj.weight": [I, H] for k in ("gate", "up")}, at + "mlp.down_proj.weight": [H, I]}
-    same_on_all(llmq, tmp_path, random_weights(tmp_path.parent / (tmp_path.name + "-model"), config, shapes), *args, *ids)
+    same_on_all(llmq, tmp_path, random_weights(tmp_path_factory.mktemp("wide") / "model", config, shapes), *args, *ids)
 
 
 def test_products_have_room_for_inputs_that_are_far_wider_than_a_ranks_part(llmq, tmp_path):
