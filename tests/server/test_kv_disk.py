@@ -287,6 +287,8 @@ def test_killed_while_it_writes_it_leaves_nothing_that_is_wrong(llmq, tmp_path):
                 until(lambda: metrics(s, "writes") > 20 * draw.random())
                 if kill % 3 == 2:  # while it writes all that is cached
                     done.set()
+                    for x in loads:  # one that comes later is refused
+                        x.result()
                     s.process.send_signal(signal.SIGTERM)
                     time.sleep(draw.uniform(0, 0.1))
                 s.stop(signal.SIGKILL)
