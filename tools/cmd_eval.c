@@ -514,11 +514,10 @@ static lq_status evaluate(session *e, const cmd_ctx *c, pool *p, lq_err *err)
 }
 
 /* Gates are all that goes with files of scores. */
-static lq_status check_merge(const cmd_ctx *c, const eval_cmd_opts *o, lq_err *err)
+static lq_status check_merge(const cmd_ctx *c, lq_err *err)
 {
     const opt_row *const groups[] = { rows, shard_rows };
     const size_t n[] = { LQ_COUNT(rows), LQ_COUNT(shard_rows) };
-    (void)o;
     for (size_t g = 0; g < LQ_COUNT(groups); g++)
         for (size_t i = 0; i < n[g]; i++)
             if (strcmp(groups[g][i].name, "merge") != 0 && opt_given(c, groups[g][i].name))
@@ -542,7 +541,7 @@ static lq_status eval_check(const cmd_ctx *c, const void *opts, lq_err *err)
                        rulers[o->ruler]);
     static const char *const apart[] = { "max-ppl", "max-kl", "max-kl-p99",
                                          "save-kl-divergence-base" };
-    if (o->merge) return check_merge(c, o, err);
+    if (o->merge) return check_merge(c, err);
     if (c->argc > 1) return lq_fail(err, LQ_EUSAGE, "unexpected argument '%.60s'", c->argv[1]);
     if (o->shard && !o->out) return lq_fail(err, LQ_EUSAGE, "--shard needs --out");
     for (size_t i = 0; i < LQ_COUNT(apart) && o->out; i++)

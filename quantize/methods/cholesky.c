@@ -194,58 +194,49 @@ static lq_status diagonal(const work *w, lq_err *err)
     return s ? s : isnan(d[0]) ? not_positive(w, err) : LQ_OK;
 }
 
-/* The column's others. */
-static lq_status share_column(work *w, lq_err *err)
+/* Between the box and what row ti of tiles has for the others; in: from the box. Returns its bytes. */
+typedef size_t (*mover)(const work *w, int64_t ti, uint8_t *box, bool out, bool in);
+
+/* Rows 0 .. n - 1 of tiles, each from the rank that has it to all. */
+static lq_status share(work *w, int64_t n, mover move, void *box, lq_err *err)
 {
-    enum { BYTES = T * T * sizeof *w->column };
     const int size = comm_size(w->ranks);
-    uint8_t *box = (uint8_t *)w->column;
-    if (size < 2) return LQ_OK;
     lq_status s = LQ_OK;
-    for (int put = 1; put >= 0 && !s; put--) {
-        w->at[0] = 0;
+    if (size < 2) return LQ_OK;
+    for (int in = 0; in <= 1 && !s; in++) {
+        size_t at = w->at[0] = 0;
         for (int r = 0; r < size; r++) {
-            size_t at = w->at[r];
-            for (int64_t ti = 0; ti < w->tj; ti++) {
-                if (owner_of(w, ti) != r) continue;
-                if (put && ours(w, ti)) memcpy(box + at, tile(w, ti, w->tj), BYTES);
-                if (!put && !ours(w, ti)) memcpy(tile(w, ti, w->tj), box + at, BYTES);
-                at += BYTES;
-            }
+            for (int64_t ti = 0; ti < n; ti++)
+                if (owner_of(w, ti) == r)
+                    at += move(w, ti, (uint8_t *)box + at, !in && ours(w, ti), in && !ours(w, ti));
             w->at[r + 1] = at;
         }
-        if (put) s = comm_allgather(w->ranks, box, w->at, err);
+        if (!in) s = comm_allgather(w->ranks, box, w->at, err);
     }
     return s;
 }
 
-/* Rows of U, of each what is not below the diagonal; the tiles are of no more use. */
-static lq_status share_rows(work *w, lq_err *err)
+/* A tile of column tj. */
+static size_t move_tile(const work *w, int64_t ti, uint8_t *box, bool out, bool in)
 {
-    const int size = comm_size(w->ranks);
-    uint8_t *box = (uint8_t *)w->A;
-    if (size < 2) return LQ_OK;
-    lq_status s = LQ_OK;
-    for (int put = 1; put >= 0 && !s; put--) {
-        w->at[0] = 0;
-        for (int r = 0; r < size; r++) {
-            size_t at = w->at[r];
-            for (int64_t ti = 0; ti < w->nt; ti++) {
-                const size_t skip = (size_t)(ti * T), bytes = ((size_t)w->K - skip) * sizeof *w->U;
-                if (owner_of(w, ti) != r) continue;
-                for (int64_t i = 0; i < rows(w, ti); i++, at += bytes) {
-                    float *u = w->U + (skip + (size_t)i) * (size_t)w->K;
-                    if (put && ours(w, ti)) memcpy(box + at, u + skip, bytes);
-                    if (put || ours(w, ti)) continue;
-                    memset(u, 0, skip * sizeof *u);
-                    memcpy(u + skip, box + at, bytes);
-                }
-            }
-            w->at[r + 1] = at;
-        }
-        if (put) s = comm_allgather(w->ranks, box, w->at, err);
+    const size_t bytes = (size_t)T * T * sizeof *w->A;
+    if (out) memcpy(box, tile(w, ti, w->tj), bytes);
+    if (in) memcpy(tile(w, ti, w->tj), box, bytes);
+    return bytes;
+}
+
+/* Rows of U, of each what is not below the diagonal. */
+static size_t move_rows(const work *w, int64_t ti, uint8_t *box, bool out, bool in)
+{
+    const size_t skip = (size_t)(ti * T), bytes = ((size_t)w->K - skip) * sizeof *w->U;
+    for (int64_t i = 0; i < rows(w, ti) && (out || in); i++, box += bytes) {
+        float *u = w->U + (skip + (size_t)i) * (size_t)w->K;
+        if (out) memcpy(box, u + skip, bytes);
+        if (!in) continue;
+        memset(u, 0, skip * sizeof *u);
+        memcpy(u + skip, box, bytes);
     }
-    return s;
+    return (size_t)rows(w, ti) * bytes;
 }
 
 static lq_status factor(work *w, pool *p, lq_err *err)
@@ -255,7 +246,7 @@ static lq_status factor(work *w, pool *p, lq_err *err)
         if (!s) s = diagonal(w, err);
         if (s) return s;
         pool_run(p, w->tj, solve_panel, w);
-        if ((s = share_column(w, err))) return s;
+        if ((s = share(w, w->tj, move_tile, w->column, err))) return s;
         send(w, w->tj, w->tj + 1);
         if (!w->on) pool_run(p, w->tj * (w->tj + 1) / 2, update, w);
         for (int64_t tl = 0; w->on && tl < w->tj; tl++)
@@ -330,7 +321,7 @@ lq_status cholesky_upper(float *U, const float *H, const int32_t *perm, int64_t 
         s = factor(&w, p, err);
         if (!s) s = invert(&w, p, err);
         if (!s) pool_run(p, w.nt, store, &w);
-        if (!s) s = share_rows(&w, err);
+        if (!s) s = share(&w, w.nt, move_rows, w.A, err);
     }
     if (w.on) {
         lq_err again;

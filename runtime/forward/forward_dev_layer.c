@@ -338,6 +338,22 @@ static void swap(const fwd_rows *r, float *dst, int64_t ldd, const float *src, i
     f->d->ops->swap(f->d, &(dev_swap_args){ dst, src, A, B, n, ldd, lds });
 }
 
+/* y = x W of a set of weights, each with its own of M rows; one launch. */
+static void product_of_set(const fwd_rows *r, const model_experts *w, const dev_group *group,
+                           int64_t M, float *y, int64_t ldy, const float *x, int64_t ldx)
+{
+    const fwd_dev_ctx *f = r->self;
+    f->d->ops->matmul(f->d, &(dev_mm_args){ .y = y,
+                                            .w = &w->w,
+                                            .group = group,
+                                            .x = x,
+                                            .scratch = f->mm_scratch,
+                                            .ldy = ldy,
+                                            .ldx = ldx,
+                                            .M = M,
+                                            .acts = r->acts });
+}
+
 /* y = x W of each head, both [heads, R, ..]. */
 static void head_product(const fwd_rows *r, const model_experts *w, float *y, int64_t ldy,
                          const float *x, int64_t ldx)
@@ -345,15 +361,7 @@ static void head_product(const fwd_rows *r, const model_experts *w, float *y, in
     const fwd_dev_ctx *f = r->self;
     const int64_t H = r->c->heads;
     const dev_group group = { w->parts, f->head_first, f->head_busy, H, r->R };
-    f->d->ops->matmul(f->d, &(dev_mm_args){ .y = y,
-                                            .w = &w->w,
-                                            .group = &group,
-                                            .x = x,
-                                            .scratch = f->mm_scratch,
-                                            .ldy = ldy,
-                                            .ldx = ldx,
-                                            .M = r->R * H,
-                                            .acts = r->acts });
+    product_of_set(r, w, &group, r->R * H, y, ldy, x, ldx);
 }
 
 /* q to where it meets the latents, and those into the cache. */
@@ -599,15 +607,7 @@ static void expert_products(const fwd_rows *r, const model_layer *l, arch_role r
     const fwd_dev_ctx *f = r->self;
     for (const model_experts *set = l->sets[role - R_EXPERT_GATE]; set; set = set->next) {
         const dev_group group = { set->parts, f->first_of, f->busy, r->c->experts, r->R };
-        f->d->ops->matmul(f->d, &(dev_mm_args){ .y = y,
-                                                .w = &set->w,
-                                                .group = &group,
-                                                .x = x,
-                                                .scratch = f->mm_scratch,
-                                                .ldy = ldy,
-                                                .ldx = ldx,
-                                                .M = r->R * r->c->experts_used,
-                                                .acts = r->acts });
+        product_of_set(r, set, &group, r->R * r->c->experts_used, y, ldy, x, ldx);
     }
 }
 
