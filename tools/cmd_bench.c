@@ -36,6 +36,8 @@ static const opt_row rows[] = {
       .help =
           "kernels: the steps of one layer of the built-in shape instead, with the bytes that they "
           "move; on: joined as the forward pass joins them; off: each on its own" },
+    { "rows", 0, OPT_STR, F(rows), .arg = "ROW[;ROW...]",
+      .help = "kernels of a GPU: only the rows that begin so, as 'u4-g128 bf16 1x;decode'" },
     { "profile", 0, OPT_FLAG, F(profile),
       .help = "model: where the time of each row's steps goes, stage by stage" },
     { "spec-accept", 0, OPT_FLOAT, F(accept), .def = "0", .hi = 1,
@@ -98,6 +100,9 @@ static lq_status bench_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (o->fusion != FUSION_NONE && strcmp(c->argv[0], "kernels") != 0)
         return lq_fail(err, LQ_EUSAGE, "--fusion: expected with bench kernels, found bench %.40s",
                        c->argv[0]);
+    if (o->rows && (strcmp(c->argv[0], "kernels") != 0 || o->fusion != FUSION_NONE ||
+                    strncmp(opt_device(&o->model), "cuda", 4) != 0))
+        return lq_fail(err, LQ_EUSAGE, "--rows: expected with bench kernels --device cuda");
     if (o->profile && strcmp(c->argv[0], "model") != 0)
         return lq_fail(err, LQ_EUSAGE, "--profile: expected with bench model, found bench %.40s",
                        c->argv[0]);

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { TURNS = 6 }; /* copies of a weight: 6 x 29 MB is beyond 50 MB of L2 */
 
@@ -31,6 +32,7 @@ typedef struct {
     dev *d;
     mm_acts acts;
     double copy;
+    const char *only; /* rows, by how they begin */
     const lq_job *job;
     bench_dev_row *rows;
     int n;
@@ -57,25 +59,44 @@ static void give_back(bench *b)
 static void bench_dev_fill(uint8_t *to, size_t n, bool numbers)
 {
     uint64_t x = 88172645463325252u;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i += sizeof x) {
         x ^= x << 13;
         x ^= x >> 7;
         x ^= x << 17;
-        to[i] = (uint8_t)(x >> 32);
-        if (numbers && i % 2) to[i] = (uint8_t)(0x34 | (to[i] & 0x83)); /* 2^-2 or below, of f16 */
+        uint64_t eight = x * 0x2545f4914f6cdd1du;
+        if (numbers) /* 2^-2 or below, of f16 */
+            eight = (eight & 0x83ff83ff83ff83ffu) | 0x3400340034003400u;
+        memcpy(to + i, &eight, n - i < sizeof x ? n - i : sizeof x);
     }
 }
 
-static lq_status bench_dev_put(bench *b, void **out, size_t bytes, bool numbers, lq_err *err)
+/* The same bytes in n places. */
+static lq_status bench_dev_put(bench *b, void **out, int n, size_t bytes, bool numbers, lq_err *err)
 {
     uint8_t *host = malloc(bytes);
     if (!host) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", bytes);
     bench_dev_fill(host, bytes, numbers);
-    *out = bench_dev_take(b, bytes);
-    if (*out) b->d->ops->upload(b->d, *out, host, bytes);
+    for (int i = 0; i < n; i++) {
+        out[i] = bench_dev_take(b, bytes);
+        if (out[i]) b->d->ops->upload(b->d, out[i], host, bytes);
+    }
     const lq_status s = b->d->ops->sync(b->d, err);
     free(host);
     return s;
+}
+
+/* Whether a row that begins so is asked for: one of b->only, parted by semicolons. NULL: all are. A shape that is
+ * not known yet ("") is asked for where its name is. */
+static bool asked_for(const bench *b, const char *name, const char *shape)
+{
+    char row[128];
+    snprintf(row, sizeof row, "%s %s", name, shape);
+    for (const char *p = b->only, *end; p; p = *end ? end + 1 : NULL) {
+        end = p + strcspn(p, ";");
+        const size_t n = (size_t)(end - p), have = strlen(row);
+        if (strncmp(row, p, *shape || n < have ? n : have) == 0) return true;
+    }
+    return !b->only;
 }
 
 typedef void call_fn(void *ctx, int turn);
@@ -142,21 +163,25 @@ static void run_product(void *ctx, int turn)
     p->d->ops->matmul(p->d, &p->a);
 }
 
-static lq_status make_weight(bench *b, dev_weight *w, const qt_scheme *s, int64_t N, int64_t K,
-                             lq_err *err)
+/* The same weight in TURNS places. */
+static lq_status make_weights(bench *b, dev_weight w[TURNS], const qt_scheme *s, int64_t N,
+                              int64_t K, lq_err *err)
 {
     lq_status st = LQ_OK;
     const qt_scheme tiled = tiles_scheme(s, N, K);
-    *w = (dev_weight){ { .scheme = tiled, .layout = QT_TILE16, .N = N, .K = K },
+    dev_weight one = { { .scheme = tiled, .layout = QT_TILE16, .N = N, .K = K },
                        tiles_shape(&tiled, N, K) };
-    if (dev_in_rows(&w->t) && !b->d->batch_invariant && b->d->ops->blas(b->d))
-        w->t.layout = QT_PORTABLE; /* as a model's */
+    if (dev_in_rows(&one.t) && !b->d->batch_invariant && b->d->ops->blas(b->d))
+        one.t.layout = QT_PORTABLE; /* as a model's */
+    for (int i = 0; i < TURNS; i++)
+        w[i] = one;
     for (int p = 0; p < QT_N_PLANES && !st; p++) {
-        const size_t n = qt_plane_bytes(&tiled, w->t.layout, N, K, (qt_plane)p);
-        void *on = NULL;
+        const size_t n = qt_plane_bytes(&tiled, one.t.layout, N, K, (qt_plane)p);
+        void *on[TURNS] = { NULL };
         const bool codes = p == QT_CODES && tiled.kind != QT_DENSE;
-        if (n) st = bench_dev_put(b, &on, n, !codes && p != QT_ZEROS, err);
-        w->t.plane[p] = (qt_span){ on, n };
+        if (n) st = bench_dev_put(b, on, TURNS, n, !codes && p != QT_ZEROS, err);
+        for (int i = 0; i < TURNS; i++)
+            w[i].t.plane[p] = (qt_span){ on[i], n };
     }
     return st;
 }
@@ -166,17 +191,19 @@ static lq_status product_row(bench *b, product *p, const char *scheme, const cha
     const int64_t M = p->a.M, N = p->w->t.N, K = p->w->t.K;
     size_t weight = 0;
     double seconds = 0;
-    char name[32];
+    char name[32], shape[64];
+    snprintf(name, sizeof name, "%s %s", scheme, how);
+    snprintf(shape, sizeof shape, "%lldx%lldx%lld", (long long)M, (long long)N, (long long)K);
+    if (!asked_for(b, name, shape)) return LQ_OK;
     const lq_status st = time_calls(b, &seconds, run_product, p, err);
     if (st) return st;
     for (int i = 0; i < QT_N_PLANES; i++)
         weight += p->w->t.plane[i].bytes;
-    snprintf(name, sizeof name, "%s %s", scheme, how);
     bench_dev_row *r = add(b, name, seconds, 2.0 * (double)(M * N * K),
                            (double)weight + (double)(M * (N + K)) * sizeof(float));
-    snprintf(r->shape, sizeof r->shape, "%lldx%lldx%lld", (long long)M, (long long)N, (long long)K);
+    snprintf(r->shape, sizeof r->shape, "%s", shape);
     if (M == 1) b->one = seconds;
-    r->of_one = seconds / b->one;
+    if (b->one > 0) r->of_one = seconds / b->one;
     return LQ_OK;
 }
 
@@ -188,11 +215,12 @@ static lq_status scheme_rows(bench *b, const char *scheme, const int64_t *M, int
     product p = { .d = b->d };
     qt_scheme s;
     void *x = NULL;
+    if (!asked_for(b, scheme, "")) return LQ_OK;
+    b->one = 0;
     lq_status st = qt_scheme_parse(&s, scheme, err);
-    for (int i = 0; i < TURNS && !st; i++)
-        st = make_weight(b, &p.w[i], &s, N, K, err);
+    if (!st) st = make_weights(b, p.w, &s, N, K, err);
     const int64_t most = M[n - 1];
-    if (!st) st = bench_dev_put(b, &x, (size_t)(most * K) * sizeof(float), true, err);
+    if (!st) st = bench_dev_put(b, &x, 1, (size_t)(most * K) * sizeof(float), true, err);
     p.a = (dev_mm_args){ .y = bench_dev_take(b, (size_t)(most * N) * sizeof(float)),
                          .x = x,
                          .scratch = bench_dev_take(b, b->d->ops->mm_scratch(&p.w[0], most)),
@@ -291,17 +319,20 @@ static lq_status attention_row(bench *b, const attention *given, lq_err *err)
         at.keys = at.rows > 1 ? 40 : 100;
         at.rows = at.rows > 1 ? 40 : 1;
     }
+    char shape[64];
+    snprintf(shape, sizeof shape, "%lld x %lld, %lld/%lldx%d", (long long)at.seqs,
+             (long long)at.keys, (long long)at.H, (long long)at.Hkv, D);
+    if (!asked_for(b, at.name, shape)) return LQ_OK;
     const int64_t T = at.seqs * at.rows, blocks = at.seqs * lq_ceil_div(at.keys, BLOCK);
     const size_t half = attn_kv_row_bytes(at.dtype, D) * (size_t)(at.Hkv * BLOCK);
     const size_t beyond = (size_t)128 << 20; /* any L2: such a cache need not take turns */
     const int turns = at.rows > 1 || 2 * half * (size_t)blocks > beyond ? 1 : TURNS;
     attending t = { .d = b->d, .v = half };
-    void *q = NULL, *cache = NULL;
-    lq_status s = bench_dev_put(b, &q, (size_t)(T * at.H * D) * sizeof(float), true, err);
-    for (int i = 0; i < TURNS && !s; i++) {
-        if (i < turns) s = bench_dev_put(b, &cache, 2 * half * (size_t)blocks, true, err);
-        t.k[i] = cache;
-    }
+    void *q = NULL, *caches[TURNS] = { NULL };
+    lq_status s = bench_dev_put(b, &q, 1, (size_t)(T * at.H * D) * sizeof(float), true, err);
+    if (!s) s = bench_dev_put(b, caches, turns, 2 * half * (size_t)blocks, true, err);
+    for (int i = 0; i < TURNS; i++)
+        t.k[i] = caches[i % turns];
     t.a = (dev_attn_args){ .how = dev_attn_choose(b->d, b->acts, at.dtype, D, D, false, at.rows),
                            .q = q,
                            .out = bench_dev_take(b, (size_t)(T * at.H * D) * sizeof(float)),
@@ -323,15 +354,14 @@ static lq_status attention_row(bench *b, const attention *given, lq_err *err)
         const double seen = at.rows > 1 ? 0.5 * (double)at.rows * (double)at.keys : (double)at.keys;
         bench_dev_row *r = add(b, at.name, seconds, 4.0 * D * (double)(at.seqs * at.H) * seen,
                                (double)(2 * half * (size_t)blocks));
-        snprintf(r->shape, sizeof r->shape, "%lld x %lld, %lld/%lldx%d", (long long)at.seqs,
-                 (long long)at.keys, (long long)at.H, (long long)at.Hkv, D);
+        snprintf(r->shape, sizeof r->shape, "%s", shape);
     }
     give_back(b);
     return s;
 }
 
 lq_status bench_dev_run(bench_dev_row rows[BENCH_DEV_ROWS], int *n_rows, dev *d, mm_acts acts,
-                        double copy_bytes_s, const lq_job *job, lq_err *err)
+                        double copy_bytes_s, const char *only, const lq_job *job, lq_err *err)
 {
     static const int64_t few[] = { 1, 16, 64, 512 }, tiny[] = { 1, 9, 40 },
                          tiny_too[] = { 1, 9, 40, 512 },
@@ -353,6 +383,7 @@ lq_status bench_dev_run(bench_dev_row rows[BENCH_DEV_ROWS], int *n_rows, dev *d,
     bench b = { .d = d,
                 .acts = acts,
                 .copy = copy_bytes_s,
+                .only = only,
                 .job = job,
                 .rows = rows,
                 .tiny = d->memory < BENCH_DEV_MEMORY };

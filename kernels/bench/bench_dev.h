@@ -28,9 +28,10 @@ enum { BENCH_DEV_ROWS = 96 };
 
 /* Bytes a second of a copy beyond any cache: each is read and written. Errors: LQ_EDEVICE. */
 lq_status bench_dev_copy(dev *d, double *bytes_s, lq_err *err);
-/* Products take their inputs as `acts` says (MM_I8: where codes are integers, else bf16). Errors:
+/* `only`: rows whose name and shape begin so, parted by semicolons ("u4-g128 bf16 1x;decode"); NULL: all.
+ * Products take their inputs as `acts` says (MM_I8: where codes are integers, else bf16). Errors:
  * LQ_ENOMEM, LQ_EDEVICE, LQ_EINTR; the rows before are there. */
 lq_status bench_dev_run(bench_dev_row rows[BENCH_DEV_ROWS], int *n_rows, dev *d, mm_acts acts,
-                        double copy_bytes_s, const lq_job *job, lq_err *err);
+                        double copy_bytes_s, const char *only, const lq_job *job, lq_err *err);
 
 #endif

@@ -17,6 +17,7 @@ typedef struct {
     int64_t longest;       /* prompt of `attention` */
     int64_t mixed, places; /* mixed: requests under each batching; 0: none */
     int fusion;            /* FUSION_... */
+    const char *rows;      /* of `kernels` of a device: those that begin so, or NULL */
     bool profile;          /* of `model`: where the time goes */
     /* of `serve` (tools/bench/bench_serve.h) */
     const char *concurrency, *goodput, *key, *name, *served; /* served: as name */

@@ -69,9 +69,13 @@ lq_status bench_device(const cmd_ctx *c, const bench_cmd *o, lq_err *err)
     s = bench_dev_copy(&r->d, &r->copy, err);
     if (!s)
         s = bench_dev_run(r->rows, &r->n_rows, &r->d,
-                          asked == MM_I8 && !opt_int8(&o->model) ? MM_BF16 : asked, r->copy, c->job,
-                          err);
+                          asked == MM_I8 && !opt_int8(&o->model) ? MM_BF16 : asked, r->copy,
+                          o->rows, c->job, err);
     prog_end();
+    if (!s && !r->n_rows)
+        s = lq_fail(err, LQ_EUSAGE,
+                    "--rows: expected how a row's name begins, as u4-g128 or decode, found '%.60s'",
+                    o->rows);
     lq_err unsaid;
     if (r->n_rows && c->json) { /* also of one that was not ended: its rows are no worse for it */
         const lq_status said = print_json(r, s ? &unsaid : err);
