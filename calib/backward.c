@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "calib/backward_impl.h"
-#include "calib/gemm.h"
 #include "kernels/ops.h"
 
 const arch_role grad_linear_roles[GRAD_SUMS] = { R_Q,         R_K,           R_V,
@@ -199,7 +198,7 @@ lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64
     g->p = p;
     g->len = len;
     g->kept = keep ? c->layers : 0;
-    const int64_t R = windows * len;
+    const int64_t R = g->rows = windows * len;
     const grad_part tiles = { &g->tile_dw, tile_floats(c, R) };
     grad_part back[BACK_PARTS], moe[GRAD_MOE_PARTS];
     back_parts(back, g, c, R, len, pool_threads(p));
@@ -320,13 +319,13 @@ void grad_norm_backward(grad_ctx *g, float *d, float *dw, const float *x, const 
 }
 
 /* ---- linears ---- */
-static void linear(const grad_ctx *g, const grad_layer *l, int i, float *y, const float *x,
-                   int64_t R, bool add)
+static void linear(grad_ctx *g, const grad_layer *l, int i, float *y, const float *x, int64_t R,
+                   bool add)
 {
     int64_t N, K;
     arch_role_shape(g->c, grad_linear_roles[i], &N, &K);
-    gemm_run(y, N, (gemm_in){ x, K, false }, (gemm_in){ l->W[i], K, true }, R, N, K, add ? 1 : 0,
-             g->p);
+    grad_product(g, y, (gemm_in){ x, K, false }, (gemm_in){ l->W[i], K, true }, R, N, K,
+                 add ? 1 : 0);
     grad_add_bias(g, y, l->bias[i], 1, R, N);
 }
 
@@ -351,20 +350,21 @@ static void curvature(const grad_ctx *g, const grad_out *out, int i, const float
         for (int64_t k = 0; k < K; k++)
             xc[r * K + k] = root * x[r * K + k];
     }
-    gemm_run(out->H[i], K, (gemm_in){ xc, K, true }, (gemm_in){ xc, K, false }, K, K, R, 1, g->p);
+    grad_add_rows(g, out->H[i], K, (gemm_in){ xc, K, true }, (gemm_in){ xc, K, false }, K, K, R, 0,
+                  K);
 }
 
 /* dx (+)= dy W, dW += dy^T x, curvature. */
-static void linear_back(const grad_ctx *g, const grad_layer *l, const grad_out *out, int i,
-                        float *dx, const float *dy, const float *x, int64_t R, bool add)
+static void linear_back(grad_ctx *g, const grad_layer *l, const grad_out *out, int i, float *dx,
+                        const float *dy, const float *x, int64_t R, bool add)
 {
     int64_t N, K;
     arch_role_shape(g->c, grad_linear_roles[i], &N, &K);
-    gemm_run(dx, K, (gemm_in){ dy, N, false }, (gemm_in){ l->W[i], K, false }, R, K, N, add ? 1 : 0,
-             g->p);
+    grad_product(g, dx, (gemm_in){ dy, N, false }, (gemm_in){ l->W[i], K, false }, R, K, N,
+                 add ? 1 : 0);
     if (out->W[i])
-        gemm_run(out->W[i], K, (gemm_in){ dy, N, true }, (gemm_in){ x, K, false }, N, K, R, 1,
-                 g->p);
+        grad_add_rows(g, out->W[i], K, (gemm_in){ dy, N, true }, (gemm_in){ x, K, false }, N, K, R,
+                      0, N);
     if (out->G[i]) curvature(g, out, i, dy, N, x, K, R);
 }
 
@@ -374,6 +374,7 @@ typedef struct {
     const grad_layer *l;
     int64_t layer, windows, R;
     bool back;
+    int64_t first; /* item of attention that is ours */
 } heads_job;
 
 /* Rotated, and q times its position's factor; the way back is both again, by the other angle. */
@@ -431,9 +432,10 @@ static void weights_of_head(const grad_ctx *g, float *P, const float *q, const f
 }
 
 /* One window and one kv head with the q heads that share it. */
-static void attend_item(void *ctx, int64_t item, int thread)
+static void attend_item(void *ctx, int64_t i, int thread)
 {
     const heads_job *j = ctx;
+    const int64_t item = j->first + i;
     const grad_ctx *g = j->g;
     const arch_config *c = g->c;
     const int64_t T = g->len, D = c->head_dim, G = c->kv_heads, share = c->heads / G;
@@ -449,9 +451,10 @@ static void attend_item(void *ctx, int64_t item, int thread)
 }
 
 /* dP = da v^T, dS = P (dP - sum dP P), dq = scale dS k, dk += scale dS^T q, dv += P^T da. */
-static void attend_back_item(void *ctx, int64_t item, int thread)
+static void attend_back_item(void *ctx, int64_t number, int thread)
 {
     const heads_job *j = ctx;
+    const int64_t item = j->first + number;
     const grad_ctx *g = j->g;
     const arch_config *c = g->c;
     const int64_t T = g->len, D = c->head_dim, G = c->kv_heads, share = c->heads / G;
@@ -482,6 +485,22 @@ static void attend_back_item(void *ctx, int64_t item, int thread)
     }
 }
 
+/* Attention of all windows, or back: each rank goes through its heads. */
+static void attend(heads_job *j)
+{
+    grad_ctx *g = j->g;
+    const arch_config *c = g->c;
+    const int64_t T = g->len, D = c->head_dim, G = c->kv_heads, Q = c->heads * D, KV = G * D;
+    const grad_heads q = { j->back ? g->dq : g->m->a, T, Q / G, Q, G };
+    const grad_heads k = { g->dk, T, D, KV, G }, v = { g->dv, T, D, KV, G };
+    int64_t end;
+    grad_own_items(g, &j->first, &end, j->windows * G);
+    if (end > j->first) pool_run(g->p, end - j->first, j->back ? attend_back_item : attend_item, j);
+    grad_share_heads(g, &q, j->windows);
+    if (j->back) grad_share_heads(g, &k, j->windows);
+    if (j->back) grad_share_heads(g, &v, j->windows);
+}
+
 /* ---- the layer ---- */
 /* What of a token is normed alone: each of so many heads, or all of them together. */
 typedef struct {
@@ -509,9 +528,9 @@ static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, c
         norm(g, g->m->q, q, l->norm[GRAD_Q_NORM], R * qn.rows, qn.width);
         norm(g, g->m->k, k, l->norm[GRAD_K_NORM], R * kn.rows, kn.width);
     }
-    heads_job j = { g, l, layer, windows, R, false };
+    heads_job j = { g, l, layer, windows, R, false, 0 };
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), rotate_item, &j);
-    pool_run(g->p, windows * c->kv_heads, attend_item, &j);
+    attend(&j);
 }
 
 /* gate, up and mid from h2, or of experts the choices. */
@@ -528,6 +547,14 @@ static void mlp_middle(grad_ctx *g, const grad_layer *l, int64_t R)
     grad_mid(g, m->mid, m->gate, m->up, R, g->c->ffn);
 }
 
+/* s, or that the ranks have lost each other. */
+static lq_status grad_end(const grad_ctx *g, lq_status s, lq_err *err)
+{
+    if (s || !g->lost) return s;
+    if (err) *err = g->why;
+    return g->lost;
+}
+
 lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t windows,
                        lq_err *err)
 {
@@ -537,9 +564,9 @@ lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x
     linear(g, l, GRAD_O, x, g->m->a, R, true);
     memcpy(g->m->x2, x, (size_t)(R * g->c->hidden) * sizeof *x);
     mlp_middle(g, l, R);
-    if (l->experts) return grad_moe_forward(g, l, x, R, err);
+    if (l->experts) return grad_end(g, grad_moe_forward(g, l, x, R, err), err);
     linear(g, l, GRAD_DOWN, x, g->m->mid, R, true);
-    return LQ_OK;
+    return grad_end(g, LQ_OK, err);
 }
 
 /* g->dx := the gradient at h2. */
@@ -558,8 +585,8 @@ static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, 
     const int64_t R = windows * g->len;
     const normed qn = normed_heads(c, c->heads), kn = normed_heads(c, c->kv_heads);
     linear_back(g, l, out, GRAD_O, g->da, d, g->m->a, R, false);
-    heads_job j = { g, l, layer, windows, R, true };
-    pool_run(g->p, windows * c->kv_heads, attend_back_item, &j);
+    heads_job j = { g, l, layer, windows, R, true, 0 };
+    attend(&j);
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), rotate_item, &j);
     if (g->m->q0) {
         norm_back(g, g->dq, out->norm[GRAD_Q_NORM], g->m->q0, l->norm[GRAD_Q_NORM], R * qn.rows,
@@ -600,5 +627,5 @@ lq_status grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const f
               g->c->hidden);
     k_add(d, g->dx, R * g->c->hidden);
     attention_backward(g, l, layer, x, d, windows, out);
-    return LQ_OK;
+    return grad_end(g, LQ_OK, err);
 }

@@ -19,6 +19,7 @@
 #ifndef LLMQ_CALIB_BACKWARD_H
 #define LLMQ_CALIB_BACKWARD_H
 
+#include "base/comm.h"
 #include "formats/arch/arch.h"
 #include "kernels/core/pool.h"
 
@@ -90,7 +91,21 @@ bool grad_can_keep(const arch_config *c, int64_t windows, int64_t len);
 /* What it takes, of a model that grad_covers. */
 size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, bool keep, int threads);
 
-/* x := layer(x) for `windows` windows. Errors: those of l->experts. */
+/* From now on several ranks (base/comm.h) go through the same rows with the same weights: each makes some tiles of every
+ * product of a dense linear and some heads of attention, and all get the rest, so that what the passes give is that of
+ * one process. Sums over rows (grad_out's W of what is no expert, G and H) have each rank's own rows alone
+ * (grad_own_rows). Experts, norms and what goes element by element all do alike. NULL: this process alone again.
+ * Errors: LQ_ENOMEM. */
+lq_status grad_share(grad_ctx *g, comm *ranks, lq_err *err);
+/* Of M rows of sums, that products with tiles of `side` rows are added to (gemm_cut; of G those of one block): those
+ * that rank `rank` of `size` makes. */
+void grad_own_rows(int64_t *first, int64_t *end, int rank, int size, int64_t M, int64_t side);
+/* p: such rows, or what follows from each, of row_bytes: every rank's own, to all. Errors: those of comm.h, LQ_ENOMEM. */
+lq_status grad_gather_rows(comm *ranks, void *p, size_t row_bytes, int64_t M, int64_t side,
+                           lq_err *err);
+size_t grad_shared_bytes(const arch_config *c, int64_t windows, int64_t len); /* what it takes */
+
+/* x := layer(x) for `windows` windows. Errors: those of l->experts, of comm.h. */
 lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t windows,
                        lq_err *err);
 /* x: the layer's input (kept); d: the gradient at its output in, at its input out. Errors: the same. */

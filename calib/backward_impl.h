@@ -1,9 +1,11 @@
 /* calib/backward_impl.h - the state of a backward pass, shared by backward.c, which goes through a layer,
- * backward_moe.c, which goes through its experts, and backward_ops.c, which both use; only they include it. */
+ * backward_moe.c, which goes through its experts, backward_ops.c, which both use, and backward_share.c, which shares
+ * their work among ranks; only they include it. */
 #ifndef LLMQ_CALIB_BACKWARD_IMPL_H
 #define LLMQ_CALIB_BACKWARD_IMPL_H
 
 #include "calib/backward.h"
+#include "calib/gemm.h"
 
 enum { GRAD_ROWS = 16 }; /* rows of a tile of work; fixed, so that sums do not depend on threads */
 
@@ -41,6 +43,12 @@ struct grad_ctx {
     float *head;                                 /* [threads][2][len, len] */
     float *tile_dw;                              /* [tiles][width]: a norm's gradient by tile */
     grad_moe moe;
+    comm *ranks;    /* that go through the same rows; NULL: this process alone */
+    float *packed;  /* [R, widest]: what they send each other */
+    size_t *at;     /* [ranks + 1] */
+    lq_status lost; /* their exchange has failed, */
+    lq_err why;     /* ... and why */
+    int64_t rows;   /* that there is room for */
     lq_arena arena;
 };
 
@@ -67,6 +75,23 @@ void grad_mid_back(const grad_ctx *g, float *dgate, float *dup, const float *gat
 
 /* G += the blocks of dy^T dy, dy [R,N]; NULL: nothing. */
 void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, int64_t R);
+
+/* ---- backward_share.c ---- */
+/* C [M,N] = op(A) op(B) + beta C, its tiles by all ranks. What fails is in g->lost. */
+void grad_product(grad_ctx *g, float *C, gemm_in A, gemm_in B, int64_t M, int64_t N, int64_t K,
+                  float beta);
+/* C [M,N], rows ldc apart, += op(A) op(B): this rank's rows of `all` of which C has row0 .. row0 + M. */
+void grad_add_rows(const grad_ctx *g, float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M,
+                   int64_t N, int64_t K, int64_t row0, int64_t all);
+/* One of n things of `rows` rows and `cols` columns, rows ld apart; of every window `across` beside each other. */
+typedef struct {
+    float *p;
+    int64_t rows, cols, ld, across;
+} grad_heads;
+/* The items of n that this rank makes. */
+void grad_own_items(const grad_ctx *g, int64_t *first, int64_t *end, int64_t n);
+/* Those of `windows` windows, each rank's to all. */
+void grad_share_heads(grad_ctx *g, const grad_heads *h, int64_t windows);
 
 /* ---- backward_moe.c ---- */
 enum { GRAD_MADE_PARTS = 4, GRAD_MOE_PARTS = 14 };

@@ -1,6 +1,5 @@
 /* calib/backward_ops.c - what dense layers and experts have in common (calib/backward_impl.h). */
 #include "calib/backward_impl.h"
-#include "calib/gemm.h"
 #include "kernels/core/kmath.h"
 #include "kernels/ops.h"
 
@@ -31,7 +30,7 @@ void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, in
     for (int64_t n = 0; n < N && G; n += GRAD_BLOCK) {
         gemm_in a = { dy + n, N, true }, b = { dy + n, N, false };
         int64_t size = N - n < GRAD_BLOCK ? N - n : GRAD_BLOCK;
-        gemm_run(G + n * GRAD_BLOCK, GRAD_BLOCK, a, b, size, size, R, 1, g->p);
+        grad_add_rows(g, G + n * GRAD_BLOCK, GRAD_BLOCK, a, b, size, size, R, n, N);
     }
 }
 

@@ -2,6 +2,7 @@
 #include "calib/fisher.h"
 
 #include "calib/dense_layer.h"
+#include "calib/gemm.h"
 #include "runtime/model/model.h"
 
 enum { CHUNK_TOKENS = 2048 };
@@ -10,6 +11,7 @@ typedef struct {
     fisher *f;
     src_source *src;
     const cal_samples *samples;
+    comm *ranks;
     pool *p;
     const lq_job *job;
     const arch_config *c;
@@ -92,6 +94,7 @@ static lq_status load(work *w, lq_err *err)
     const int64_t rows = w->chunk * w->samples->len, D = c->hidden;
     lq_status s = model_load_frame(&w->frame, w->src, w->p, err);
     if (!s) s = grad_open(&w->g, c, w->chunk, w->samples->len, w->keep, w->p, err);
+    if (!s) s = grad_share(w->g, w->ranks, err);
     if (!s) s = dense_buffers(w->W, c, &w->arena, err);
     if (!s) s = dense_head(&w->head, w->src, NULL, &w->arena, w->p, err);
     if (s) return s;
@@ -124,6 +127,18 @@ static lq_status pass(work *w, int64_t layer, int64_t n, float *x, float *d, lq_
     return s;
 }
 
+/* Answers to y, each rank of some windows: d is their gradient. */
+static lq_status draw(work *w, const int64_t *which, int64_t n, lq_err *err)
+{
+    const int rank = comm_rank(w->ranks), size = comm_size(w->ranks);
+    const int64_t len = w->samples->len, per = len * w->c->hidden;
+    int64_t first, end;
+    grad_own_rows(&first, &end, rank, size, n, 1);
+    for (int64_t i = first; i < end; i++)
+        kl_draw(w->d + i * per, w->y + i * per, &w->head, len, (uint64_t)which[i], w->logits, w->p);
+    return grad_gather_rows(w->ranks, w->d, (size_t)per * sizeof(float), n, 1, err);
+}
+
 static lq_status one_chunk(work *w, const int64_t *which, int64_t n, lq_err *err)
 {
     const int64_t len = w->samples->len, D = w->c->hidden, rows = n * len, L = w->c->layers;
@@ -141,9 +156,8 @@ static lq_status one_chunk(work *w, const int64_t *which, int64_t n, lq_err *err
     const float *last = w->x + L * rows * D;
     if (s) return s;
     grad_norm_forward(w->g, w->y, last, w->frame.final_norm.w, rows);
-    for (int64_t i = 0; i < n; i++)
-        kl_draw(w->d + i * len * D, w->y + i * len * D, &w->head, len, (uint64_t)which[i],
-                w->logits, w->p);
+    s = draw(w, which, n, err);
+    if (s) return s;
     grad_norm_backward(w->g, w->d, NULL, last, w->frame.final_norm.w, rows);
     for (int64_t i = L; i-- > 0 && !s;)
         s = pass(w, i, n, w->x + i * rows * D, w->d, err);
@@ -163,11 +177,29 @@ static void divide(fisher *f, const arch_config *c, int64_t tokens)
         }
 }
 
+/* The rows of the sums that each rank has, to all. */
+static lq_status gather(work *w, lq_err *err)
+{
+    const int64_t block = gemm_cut(FISHER_BLOCK, FISHER_BLOCK).side;
+    const fisher *f = w->f;
+    lq_status s = LQ_OK;
+    for (int64_t i = 0; i < f->layers && !s; i++)
+        for (int k = 0; k < GRAD_SUMS && !s; k++) {
+            int64_t N, K;
+            if (!shape_of(&N, &K, w->c, i, k)) continue;
+            s = grad_gather_rows(w->ranks, f->G[i][k], FISHER_BLOCK * sizeof(float), N, block, err);
+            if (!s && f->H && k < GRAD_LINEARS)
+                s = grad_gather_rows(w->ranks, f->H[i][k], (size_t)K * sizeof(float), K,
+                                     gemm_cut(K, K).side, err);
+        }
+    return s;
+}
+
 lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int64_t windows,
-                     bool keep, pool *p, const lq_job *job, lq_err *err)
+                     bool keep, comm *ranks, pool *p, const lq_job *job, lq_err *err)
 {
     memset(f, 0, sizeof *f);
-    work w = { .f = f, .src = src, .samples = samples, .p = p, .job = job };
+    work w = { .f = f, .src = src, .samples = samples, .ranks = ranks, .p = p, .job = job };
     w.c = src_config(src);
     w.chunk = CHUNK_TOKENS / samples->len > 0 ? CHUNK_TOKENS / samples->len : 1;
     f->layers = w.c->layers;
@@ -184,6 +216,7 @@ lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int
         int64_t left = f->windows - i;
         s = one_chunk(&w, which + i, left < w.chunk ? left : w.chunk, err);
     }
+    if (!s) s = gather(&w, err);
     if (!s) divide(f, w.c, f->windows * samples->len);
     grad_close(w.g);
     model_free(&w.frame);

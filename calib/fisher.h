@@ -38,11 +38,11 @@ typedef struct {
 } fisher;
 
 /* From at most `windows` of the samples, evenly spaced. The model is one that grad_covers. keep: what its layers
- * make of a chunk is kept, where grad_can_keep.
+ * make of a chunk is kept, where grad_can_keep. ranks: that share the work, and all get the result (grad_share).
  * Memory: G, H, one layer and the head in f32, the inputs of all layers for a chunk of 2048 tokens.
- * Errors: those of reading the source, LQ_ENOMEM, LQ_EINTR. */
+ * Errors: those of reading the source, of comm.h, LQ_ENOMEM, LQ_EINTR. */
 lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int64_t windows,
-                     bool keep, pool *p, const lq_job *job, lq_err *err);
+                     bool keep, comm *ranks, pool *p, const lq_job *job, lq_err *err);
 void fisher_free(fisher *f);
 /* Does the G of such a model say how much all of its linears matter? */
 static inline bool fisher_of_all(const arch_config *c) { return grad_covers(c) && !c->experts; }

@@ -8,7 +8,8 @@ enum { TILE = 256, SMALL_TILE = 128, FEW = 16 };
 
 typedef struct {
     float *C;
-    int64_t ldc, M, N, K, tile, across; /* across: tiles along N */
+    int64_t ldc, M, N, K, first;
+    gemm_tiles cut;
     gemm_in A, B;
     float beta;
 } work;
@@ -19,22 +20,34 @@ static void run_tile(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const work *w = ctx;
-    int64_t m = item / w->across * w->tile, n = item % w->across * w->tile;
+    const int64_t at = w->first + item, side = w->cut.side;
+    const int64_t m = at / w->cut.across * side, n = at % w->cut.across * side;
     cblas_sgemm(CblasRowMajor, w->A.t ? CblasTrans : CblasNoTrans,
-                w->B.t ? CblasTrans : CblasNoTrans, upto(w->tile, w->M - m),
-                upto(w->tile, w->N - n), (int)w->K, 1, w->A.p + (w->A.t ? m : m * w->A.ld),
-                (int)w->A.ld, w->B.p + (w->B.t ? n * w->B.ld : n), (int)w->B.ld, w->beta,
-                w->C + m * w->ldc + n, (int)w->ldc);
+                w->B.t ? CblasTrans : CblasNoTrans, upto(side, w->M - m), upto(side, w->N - n),
+                (int)w->K, 1, w->A.p + (w->A.t ? m : m * w->A.ld), (int)w->A.ld,
+                w->B.p + (w->B.t ? n * w->B.ld : n), (int)w->B.ld, w->beta, w->C + m * w->ldc + n,
+                (int)w->ldc);
+}
+
+gemm_tiles gemm_cut(int64_t M, int64_t N)
+{
+    const bool few = lq_ceil_div(M, TILE) * lq_ceil_div(N, TILE) < FEW;
+    const int64_t side = few ? SMALL_TILE : TILE, across = lq_ceil_div(N, side);
+    return (gemm_tiles){ side, across, lq_ceil_div(M, side) * across };
+}
+
+void gemm_some(float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M, int64_t N, int64_t K,
+               float beta, int64_t first, int64_t end, pool *p)
+{
+    work w = { C, ldc, M, N, K, first, gemm_cut(M, N), A, B, beta };
+    openblas_set_num_threads(1);
+    if (end > first) pool_run(p, end - first, run_tile, &w);
 }
 
 void gemm_run(float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M, int64_t N, int64_t K,
               float beta, pool *p)
 {
-    const bool few = lq_ceil_div(M, TILE) * lq_ceil_div(N, TILE) < FEW;
-    const int64_t tile = few ? SMALL_TILE : TILE;
-    work w = { C, ldc, M, N, K, tile, lq_ceil_div(N, tile), A, B, beta };
-    openblas_set_num_threads(1);
-    pool_run(p, lq_ceil_div(M, tile) * w.across, run_tile, &w);
+    gemm_some(C, ldc, A, B, M, N, K, beta, 0, gemm_cut(M, N).n, p);
 }
 
 /* ---- quadratic forms ---- */

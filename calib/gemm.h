@@ -18,6 +18,16 @@ typedef struct {
 void gemm_run(float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M, int64_t N, int64_t K,
               float beta, pool *p);
 
+/* The tiles of C, for who makes some of them alone: tile i has rows i / across * side .. and columns
+ * i % across * side .., at most `side` of both. */
+typedef struct {
+    int64_t side, across, n;
+} gemm_tiles;
+gemm_tiles gemm_cut(int64_t M, int64_t N);
+/* Tiles first .. end of the product, as gemm_run makes them; the others stay as they are. */
+void gemm_some(float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M, int64_t N, int64_t K,
+               float beta, int64_t first, int64_t end, pool *p);
+
 /* sums[m] = d_m H d_m^T in f64 for the rows of D [M,K]; H [K,K] symmetric. What of H is not on its
  * diagonal is taken once and counts twice: half of a product. G [M,K] is scratch. */
 void gemm_quadratic(double *sums, const float *D, float *G, const float *H, int64_t M, int64_t K,

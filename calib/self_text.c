@@ -72,13 +72,13 @@ static int32_t first_id(const arch_config *c, uint64_t seed)
     return (int32_t)(lq_random_of(seed) % (uint64_t)c->vocab);
 }
 
-static lq_status write_windows(engine *e, const arch_config *c, window *w, int64_t n, uint64_t seed,
-                               const lq_job *job, lq_err *err)
+static lq_status write_windows(engine *e, const arch_config *c, window *w, int64_t first, int64_t n,
+                               uint64_t seed, const lq_job *job, lq_err *err)
 {
     writing *all = w[0].all;
     lq_status s = LQ_OK;
     for (int64_t i = 0; i < n && !s; i++) {
-        const uint64_t own = lq_random_of(seed ^ lq_random_of((uint64_t)i));
+        const uint64_t own = lq_random_of(seed ^ lq_random_of((uint64_t)(first + i)));
         w[i].row[w[i].at++] = first_id(c, own);
         const eng_request r = { .prompt = w[i].row,
                                 .n_prompt = 1,
@@ -94,8 +94,8 @@ static lq_status write_windows(engine *e, const arch_config *c, window *w, int64
     return s;
 }
 
-lq_status cal_self_write(int32_t *ids, int64_t n, int64_t len, src_source *src, uint64_t seed,
-                         pool *p, const lq_job *job, lq_err *err)
+lq_status cal_self_write(int32_t *ids, int64_t first, int64_t n, int64_t len, src_source *src,
+                         uint64_t seed, pool *p, const lq_job *job, lq_err *err)
 {
     model m;
     engine *e = NULL;
@@ -111,7 +111,7 @@ lq_status cal_self_write(int32_t *ids, int64_t n, int64_t len, src_source *src, 
         s = eng_open(&e, &m, NULL, p,
                      &(eng_opts){ .acts = MM_F32, .max_len = len, .max_seqs = CAL_SELF_AT_ONCE },
                      err);
-        if (!s) s = write_windows(e, src_config(src), w, n, seed, job, err);
+        if (!s) s = write_windows(e, src_config(src), w, first, n, seed, job, err);
         if (e) eng_close(e); /* cancels what a failure left running */
         model_free(&m);
     }

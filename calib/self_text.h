@@ -19,10 +19,10 @@ enum { CAL_SELF_AT_ONCE = 64 };
  */
 extern const char cal_self_progress[];
 
-/* Draws n windows of len tokens into ids [n][len]. Window i depends on the model, the seed and i
- * alone, not on n or threads. Errors: those of model_load, LQ_EVALUE (logits that are not finite, a
- * model that has no room for windows of this length), LQ_EINTR, LQ_ENOMEM. */
-lq_status cal_self_write(int32_t *ids, int64_t n, int64_t len, src_source *src, uint64_t seed,
-                         pool *p, const lq_job *job, lq_err *err);
+/* Draws windows first .. first + n of len tokens into ids [n][len]. Window i depends on the model, the
+ * seed and i alone, not on n or threads. Errors: those of model_load, LQ_EVALUE (logits that are not
+ * finite, a model that has no room for windows of this length), LQ_EINTR, LQ_ENOMEM. */
+lq_status cal_self_write(int32_t *ids, int64_t first, int64_t n, int64_t len, src_source *src,
+                         uint64_t seed, pool *p, const lq_job *job, lq_err *err);
 
 #endif

@@ -96,7 +96,7 @@ static lq_status take_curvature(job_run *r, lq_err *err)
     }
     progress_phase(&r->progress, PROGRESS_CURVATURE, -1);
     return fisher_run(&r->curvature, r->src, r->j->samples, qz_effort_of(r->j->o)->curvature,
-                      !r->memory.spill, r->p, r->job, err);
+                      !r->memory.spill, r->j->ranks, r->p, r->job, err);
 }
 
 /* --bpw: the plan's open entries are settled. */
@@ -121,15 +121,16 @@ static lq_status self_words(job_run *r, lq_err *err)
     lq_status s = lq_path_join(file, sizeof file, r->state.dir, "own.ids", err);
     if (s) return s;
     if (j->self_windows) progress_phase(&r->progress, PROGRESS_SELF_TEXT, -1);
-    s = tuning_text_make(&r->text, j->self_windows, j->samples, r->src, j->seed, file, r->p, r->job,
-                         err);
+    s = tuning_text_make(&r->text, j->self_windows, j->samples, r->src, j->seed, file, j->ranks,
+                         r->p, r->job, err);
     if (s == LQ_EVALUE && j->self_asked) return lq_wrap(err, s, "--self-samples");
     if (s == LQ_EVALUE) {
         snprintf(line, sizeof line, "%s; tuning goes by the other text alone", err->msg);
         job_say(r, line);
         cJSON_AddStringToObject(job_self_record(r->provenance), "missing",
                                 "the model could not write it");
-        return tuning_text_make(&r->text, 0, j->samples, r->src, j->seed, file, r->p, r->job, err);
+        return tuning_text_make(&r->text, 0, j->samples, r->src, j->seed, file, j->ranks, r->p,
+                                r->job, err);
     }
     if (s || !j->self_windows) return s;
     lq_hash_hex(hex, &r->text.hash);
@@ -150,7 +151,8 @@ static lq_status tune(job_run *r, lq_err *err)
                           .keep = !r->memory.spill,
                           .rate_scale = e->rate_scale,
                           .rate_norm = e->rate_norm,
-                          .rate_code = e->rate_code };
+                          .rate_code = e->rate_code,
+                          .ranks = r->j->ranks };
     if (!o.steps) return LQ_OK;
     if (!grad_covers(src_config(r->src))) {
         if (!(qz_needs(r->j->o) & QZ_NEEDS_CURVATURE)) /* else it is said already */

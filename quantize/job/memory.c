@@ -336,7 +336,8 @@ static size_t backward_bytes(const memory_work *w, int64_t windows, int64_t chun
 {
     const arch_config *c = &w->plan->cfg;
     return (size_t)((c->layers + 3) * windows * w->len * c->hidden) * F + head_floats(w) * F +
-           kl_scratch(c->vocab) * F + grad_bytes(c, chunk, w->len, keep, w->threads);
+           kl_scratch(c->vocab) * F + grad_bytes(c, chunk, w->len, keep, w->threads) +
+           (w->ranks > 1 ? grad_shared_bytes(c, chunk, w->len) : 0);
 }
 
 static size_t curvature_peak(const memory_work *w, int64_t windows, bool keep)

@@ -3,7 +3,7 @@
  *
  * Work is counted in multiply-adds of the calibration pass, others by the usual speeds of quantize/job/progress.c. It is that of
  * the rank that has most: windows, tiles, pieces of rows and experts are dealt out as calib/share.h and quantize/layer/
- * layer_share.c do it. Without embedding and head, reading, packing, and what every rank does alike (training). */
+ * layer_share.c do it. Without embedding and head, reading, packing, curvature and training. */
 #ifndef LLMQ_QUANTIZE_JOB_RANK_PLAN_H
 #define LLMQ_QUANTIZE_JOB_RANK_PLAN_H
 

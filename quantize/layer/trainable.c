@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "calib/backward.h"
+#include "calib/gemm.h"
 #include "quantize/methods/row_grid.h"
 #include "quantize/methods/rows.h"
 #include "quantize/methods/rtn.h"
@@ -171,6 +173,7 @@ typedef struct {
     const float *dW;
     const tune_step *s;
     float fix1, fix2;
+    int64_t first, end; /* rows */
 } rows_job;
 
 static void expand_item(void *ctx, int64_t item, int thread)
@@ -244,7 +247,8 @@ static void step_item(void *ctx, int64_t item, int thread)
     tune_weight *w = j->w;
     const int64_t K = w->base.K, G = row_group(&w->base.scheme), ng = K / G;
     const float rate = j->s->scale * 16 / (float)(1 << w->bits);
-    for (int64_t n = item * QZ_ROWS; n < w->base.N && n < (item + 1) * QZ_ROWS; n++)
+    const int64_t row = j->first + item * QZ_ROWS;
+    for (int64_t n = row; n < j->end && n < row + QZ_ROWS; n++)
         for (int64_t g = 0; g < ng; g++) {
             const int64_t at = n * K + g * G, ag = n * ng + g;
             double ds = 0;
@@ -266,11 +270,21 @@ static void step_item(void *ctx, int64_t item, int thread)
         }
 }
 
-void tune_weight_step(tune_weight *w, const float *dW, const tune_step *s, pool *p)
+void tune_weight_step(tune_weight *w, const float *dW, int64_t first, int64_t end,
+                      const tune_step *s, pool *p)
 {
-    rows_job j = { .w = w, .dW = dW, .s = s };
+    rows_job j = { .w = w, .dW = dW, .s = s, .first = first, .end = end };
     corrections(&j.fix1, &j.fix2, s->step);
-    pool_run(p, lq_ceil_div(w->base.N, QZ_ROWS), step_item, &j);
+    if (end > first) pool_run(p, lq_ceil_div(end - first, QZ_ROWS), step_item, &j);
+}
+
+lq_status tune_weight_share(tune_weight *w, comm *ranks, lq_err *err)
+{
+    const int64_t N = w->base.N, K = w->base.K, side = gemm_cut(N, K).side;
+    const size_t scales = (size_t)(K / row_group(&w->base.scheme)) * sizeof(float);
+    lq_status s = w->stay ? LQ_OK : grad_gather_rows(ranks, w->scale, scales, N, side, err);
+    if (!s && w->codes) s = grad_gather_rows(ranks, w->code, (size_t)K, N, side, err);
+    return s;
 }
 
 /* Where codes stay nothing but scales has changed. */

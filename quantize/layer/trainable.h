@@ -13,6 +13,7 @@
 #ifndef LLMQ_QUANTIZE_LAYER_TRAINABLE_H
 #define LLMQ_QUANTIZE_LAYER_TRAINABLE_H
 
+#include "base/comm.h"
 #include "formats/tensor/qtensor.h"
 #include "kernels/core/pool.h"
 #include "quantize/methods/out.h"
@@ -72,8 +73,12 @@ static inline const uint8_t *tune_code_row(const tune_weight *w, int64_t n)
 double tune_code_reach(int step);
 /* W [N,K] := the values of codes and scales. */
 void tune_weight_expand(float *W, const tune_weight *w, pool *p);
-/* One step against dW [N,K]. */
-void tune_weight_step(tune_weight *w, const float *dW, const tune_step *s, pool *p);
+/* One step of rows first .. end against theirs of dW [N,K]; first is a multiple of QZ_ROWS. */
+void tune_weight_step(tune_weight *w, const float *dW, int64_t first, int64_t end,
+                      const tune_step *s, pool *p);
+/* What the weight's value is made of: of the rows that each rank has stepped (grad_own_rows), to all. Errors: those of
+ * grad_gather_rows. */
+lq_status tune_weight_share(tune_weight *w, comm *ranks, lq_err *err);
 /* The result in the base's scheme; scales are rounded to their type. Where codes stay it borrows
  * all else from the base. */
 lq_status tune_weight_store(qt_tensor *out, const tune_weight *w, lq_arena *a, lq_err *err);

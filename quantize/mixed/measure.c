@@ -389,7 +389,7 @@ lq_status measure_run(measure_entry *m, size_t n, src_source *src, const qz_plan
     if (w.reference == m->n) w.reference = 0;
     lq_status s = LQ_OK;
     if (!w.G && fisher_of_all(src_config(src))) {
-        s = fisher_run(&own, src, samples, MEASURE_WINDOWS, false, p, job, err);
+        s = fisher_run(&own, src, samples, MEASURE_WINDOWS, false, ranks, p, job, err);
         w.G = &own;
     }
     if (!s) s = take_windows(&w.samples, samples, err);

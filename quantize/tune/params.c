@@ -1,6 +1,7 @@
 /* quantize/tune/params.c - see params.h. */
 #include "quantize/tune/params.h"
 
+#include "calib/gemm.h"
 #include "quantize/layer/residual.h"
 
 static lq_status no_memory(lq_err *err) { return lq_fail(err, LQ_ENOMEM, "no memory for tuning"); }
@@ -164,14 +165,20 @@ static lq_status expand(tune_params *t, tune_linear *q, int k, lq_err *err)
     return LQ_OK;
 }
 
+/* ranks: that have each the gradients of some rows; NULL: of all here. */
 static lq_status step_linear(tune_params *t, tune_linear *q, int k, const tune_step *step,
-                             lq_err *err)
+                             comm *ranks, lq_err *err)
 {
     if (!q->rounded) return LQ_OK;
-    const lq_status s = tune_states_get(&t->states, &q->w, true, err);
+    tune_weight *w = &q->w.w;
+    lq_status s = tune_states_get(&t->states, &q->w, true, err);
     if (s) return s;
-    tune_weight_step(&q->w.w, t->dW[k], step, t->p);
-    return tune_states_put(&t->states, &q->w, err);
+    int64_t first, end;
+    grad_own_rows(&first, &end, comm_rank(ranks), comm_size(ranks), w->base.N,
+                  gemm_cut(w->base.N, w->base.K).side);
+    tune_weight_step(w, t->dW[k], first, end, step, t->p);
+    s = tune_weight_share(w, ranks, err);
+    return s ? s : tune_states_put(&t->states, &q->w, err);
 }
 
 static lq_status get_expert(void *user, int64_t e, grad_expert *x, lq_err *err)
@@ -199,7 +206,7 @@ static lq_status step_expert(void *user, int64_t e, lq_err *err)
     lq_status s = LQ_OK;
     own->steps++;
     for (int k = GRAD_GATE; k <= GRAD_DOWN && !s; k++)
-        s = step_linear(t, &own->linear[k - GRAD_GATE], k, t->step, err);
+        s = step_linear(t, &own->linear[k - GRAD_GATE], k, t->step, NULL, err);
     return s;
 }
 
@@ -230,7 +237,7 @@ lq_status tune_params_step(tune_params *t, int64_t layer, const tune_step *step,
     layer_params *q = &t->layer[layer];
     lq_status s = LQ_OK;
     for (int k = 0; k < GRAD_LINEARS && !s; k++)
-        s = step_linear(t, &q->linear[k], k, step, err);
+        s = step_linear(t, &q->linear[k], k, step, t->ranks, err);
     for (int k = 0; k < GRAD_NORMS; k++)
         if (q->norm[k].n) tune_vector_step(&q->norm[k], step);
     return s;

@@ -38,6 +38,7 @@ typedef struct {
     src_source *src;
     const qz_plan *plan;
     const qz_state *state;
+    comm *ranks; /* that train together: each steps its rows of what is no expert (grad_share) */
     pool *p;
     const arch_config *c; /* the source's */
     qz_item *items;       /* [plan->n] scratch */
@@ -63,7 +64,7 @@ lq_status tune_params_vector(tune_params *t, const float **v, int64_t *n, arch_r
  * `out` takes; l and out stay until the next call. Errors: LQ_EIO. */
 lq_status tune_params_expand(grad_layer *l, grad_out *out, tune_params *t, int64_t layer,
                              const tune_step *step, lq_err *err);
-/* Against the gradients of its weights and norms; its experts were stepped on the way. Errors: LQ_EIO. */
+/* Against the gradients of its weights and norms; its experts were stepped on the way. Errors: LQ_EIO, those of comm.h. */
 lq_status tune_params_step(tune_params *t, int64_t layer, const tune_step *step, lq_err *err);
 /* What became of all layers, and of a vector. Errors: LQ_ENOMEM, LQ_EIO. */
 lq_status tune_params_store(tune_result *r, tune_params *t, lq_err *err);

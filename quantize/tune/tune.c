@@ -188,11 +188,18 @@ static lq_status put_teacher(const tuner *t, int64_t w, int64_t n, lq_err *err)
     return t->fd < 0 ? LQ_OK : spill_put(t->fd, t->teacher, (size_t)n * per, (size_t)w * per, err);
 }
 
+/* Who takes the windows from w on through the original: chunks are dealt out one by one. */
+static int teacher_owner(const tuner *t, int64_t w)
+{
+    return (int)(w / t->chunk % comm_size(t->o.ranks));
+}
+
 static lq_status embed_teacher(tuner *t, lq_err *err)
 {
     lq_status s = LQ_OK;
     for (int64_t w = 0; w < t->n && !s; w += t->chunk) {
         const int64_t n = chunk_of(t, w, t->n);
+        if (teacher_owner(t, w) != comm_rank(t->o.ranks)) continue;
         model_embed(&t->frame, teacher_at(t, w), t->all + w * t->len, n * t->len);
         s = put_teacher(t, w, n, err);
     }
@@ -208,12 +215,29 @@ static lq_status advance_teacher(tuner *t, const grad_layer *l, int64_t layer, l
     for (int64_t w = 0; w < t->n && !s; w += t->chunk) {
         const int64_t n = chunk_of(t, w, t->n);
         float *x = teacher_at(t, w);
+        if (teacher_owner(t, w) != comm_rank(t->o.ranks)) continue;
         s = get_teacher(t, w, n, err);
         if (!s) s = grad_forward(t->g, l, layer, x, n, err);
         if (s) break;
         for (int64_t i = 0; i < n && layer + 1 == t->c->layers; i++)
             grad_norm_forward(t->g, x + i * per, x + i * per, t->frame.final_norm.w, t->len);
         s = put_teacher(t, w, n, err);
+    }
+    return s;
+}
+
+/* What it says to each rank's windows, to all. */
+static lq_status share_teacher(tuner *t, lq_err *err)
+{
+    const size_t per = (size_t)(t->len * t->c->hidden) * sizeof(float);
+    lq_status s = LQ_OK;
+    for (int64_t w = 0; w < t->n && t->o.ranks && !s; w += t->chunk) {
+        const int64_t n = chunk_of(t, w, t->n);
+        const int owner = teacher_owner(t, w);
+        const bool ours = owner == comm_rank(t->o.ranks);
+        if (ours) s = get_teacher(t, w, n, err);
+        if (!s) s = comm_broadcast(t->o.ranks, owner, teacher_at(t, w), (size_t)n * per, err);
+        if (!s && !ours) s = put_teacher(t, w, n, err);
     }
     return s;
 }
@@ -231,13 +255,67 @@ static lq_status run_teacher(tuner *t, lq_err *err)
         dense_layer_done(t->src, i);
         lq_arena_free(&a);
     }
+    return s ? s : share_teacher(t, err);
+}
+
+/* The KL of windows which[0..n), whose final hidden states are t->y, is added to *kl. */
+static lq_status add_kl(double *kl, tuner *t, const int64_t *which, int64_t n, lq_err *err)
+{
+    const int64_t per = t->len * t->c->hidden;
+    lq_status s = LQ_OK;
+    for (int64_t i = 0; i < n && !s; i++) {
+        s = get_teacher(t, which[i], 1, err);
+        if (!s)
+            *kl += kl_run(NULL, t->y + i * per, &t->head, teacher_at(t, which[i]), &t->teacher_head,
+                          t->len, 0, t->logits, t->p);
+    }
     return s;
 }
 
-/* The quantized model on windows which[0..n): inputs of all layers in t->x. The KL is added to *kl;
- * its mean's gradient goes to t->d when `grad`. */
-static lq_status run_student(double *kl, tuner *t, const int64_t *which, int64_t n, bool grad,
-                             lq_err *err)
+/* Of block b, of n windows that have so many each: where it begins in t->d, in floats. */
+static int64_t block_at(const tuner *t, int64_t b, int64_t blocks)
+{
+    return (b / blocks * t->len + b % blocks * KL_ROWS) * t->c->hidden;
+}
+
+/* Each rank's blocks of t->d, to all. */
+static lq_status share_gradient(tuner *t, int64_t n, int64_t blocks, lq_err *err)
+{
+    const int size = comm_size(t->o.ranks);
+    if (size < 2) return LQ_OK;
+    size_t *at = calloc((size_t)size + 1, sizeof *at);
+    if (!at) return lq_fail(err, LQ_ENOMEM, "no memory for %d ranks", size);
+    for (int i = 0; i < size; i++) {
+        int64_t first, end;
+        grad_own_rows(&first, &end, i, size, n * blocks, 1);
+        at[i + 1] = (size_t)block_at(t, end, blocks) * sizeof(float);
+    }
+    const lq_status s = comm_allgather(t->o.ranks, t->d, at, err);
+    free(at);
+    return s;
+}
+
+/* t->d := the gradient of its mean, each rank of some blocks of KL_ROWS. */
+static lq_status kl_gradient(tuner *t, const int64_t *which, int64_t n, lq_err *err)
+{
+    const int64_t D = t->c->hidden, blocks = lq_ceil_div(t->len, KL_ROWS), rows = n * t->len;
+    int64_t first, end;
+    lq_status s = LQ_OK;
+    grad_own_rows(&first, &end, comm_rank(t->o.ranks), comm_size(t->o.ranks), n * blocks, 1);
+    for (int64_t b = first; b < end && !s; b++) {
+        const int64_t w = b / blocks, row = b % blocks * KL_ROWS, at = block_at(t, b, blocks);
+        const int64_t R = t->len - row < KL_ROWS ? t->len - row : KL_ROWS;
+        s = get_teacher(t, which[w], 1, err);
+        if (!s)
+            kl_run(t->d + at, t->y + at, &t->head, teacher_at(t, which[w]) + row * D,
+                   &t->teacher_head, R, 1 / (float)rows, t->logits, t->p);
+    }
+    return s ? s : share_gradient(t, n, blocks, err);
+}
+
+/* The quantized model on windows which[0..n): inputs of all layers in t->x. Its KL is added to *kl; NULL: its mean's
+ * gradient goes to t->d. */
+static lq_status run_student(double *kl, tuner *t, const int64_t *which, int64_t n, lq_err *err)
 {
     const int64_t D = t->c->hidden, rows = n * t->len, L = t->c->layers;
     for (int64_t i = 0; i < n; i++)
@@ -258,12 +336,9 @@ static lq_status run_student(double *kl, tuner *t, const int64_t *which, int64_t
     for (int64_t i = 0; i < n && !s; i++) {
         float *y = t->y + i * t->len * D;
         grad_norm_forward(t->g, y, last + i * t->len * D, t->final.w, t->len);
-        s = get_teacher(t, which[i], 1, err);
-        if (!s)
-            *kl += kl_run(grad ? t->d + i * t->len * D : NULL, y, &t->head, teacher_at(t, which[i]),
-                          &t->teacher_head, t->len, 1 / (float)rows, t->logits, t->p);
     }
-    return s;
+    if (s) return s;
+    return kl ? add_kl(kl, t, which, n, err) : kl_gradient(t, which, n, err);
 }
 
 static lq_status backward(tuner *t, int64_t n, const tune_step *step, lq_err *err)
@@ -288,13 +363,23 @@ static lq_status backward(tuner *t, int64_t n, const tune_step *step, lq_err *er
 }
 
 /* ---- the loop ---- */
+/* Each rank takes some windows through the model by itself; all have the same sum. */
 static lq_status held_back_kl(double *mean, tuner *t, lq_err *err)
 {
-    double kl = 0;
-    lq_status s = LQ_OK;
-    for (int64_t w = t->n_train; w < t->n && !s; w++)
-        s = run_student(&kl, t, &w, 1, false, err);
-    *mean = kl / (double)((t->n - t->n_train) * t->len);
+    const int64_t n = t->n - t->n_train;
+    double kl = 0, *each = calloc((size_t)n, sizeof *each);
+    int64_t first, end;
+    lq_status s = each ? grad_share(t->g, NULL, err) : lq_fail(err, LQ_ENOMEM, "no memory to tune");
+    grad_own_rows(&first, &end, comm_rank(t->o.ranks), comm_size(t->o.ranks), n, 1);
+    for (int64_t i = first; i < end && !s; i++) {
+        const int64_t w = t->n_train + i;
+        s = run_student(&each[i], t, &w, 1, err);
+    }
+    if (!s) s = grad_gather_rows(t->o.ranks, each, sizeof *each, n, 1, err);
+    for (int64_t i = 0; i < n && !s; i++)
+        kl += each[i];
+    free(each);
+    *mean = kl / (double)(n * t->len);
     return s;
 }
 
@@ -314,6 +399,7 @@ static lq_status train(tuner *t, lq_err *err)
     int64_t *order = tune_push(t, t->n_train, sizeof *order, &s, err), at = t->n_train;
     for (int64_t i = 0; i < t->n_train && !s; i++)
         order[i] = i;
+    if (!s) s = grad_share(t->g, t->o.ranks, err);
     for (int i = 0; i < t->o.steps && !s; i++) {
         if (lq_stopped(t->job)) return lq_fail(err, LQ_EINTR, "interrupted");
         lq_report(t->job, "tuning", (double)i, (double)t->o.steps);
@@ -324,8 +410,7 @@ static lq_status train(tuner *t, lq_err *err)
         const double part = tune_rate_at(i, t->o.steps);
         tune_step step = { (float)(t->o.rate_scale * part), (float)(t->o.rate_norm * part),
                            (float)(t->o.rate_code * part), i + 1 };
-        double kl = 0;
-        s = run_student(&kl, t, order + at, t->o.batch, true, err);
+        s = run_student(NULL, t, order + at, t->o.batch, err);
         if (!s) s = backward(t, t->o.batch, &step, err);
         at += t->o.batch;
     }
@@ -343,9 +428,13 @@ lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const q
     };
     lq_status s = LQ_OK;
     t.c = src_config(src);
-    t.params = (tune_params){
-        .src = src, .plan = plan, .state = state, .p = p, .c = t.c, .states.fd = -1
-    };
+    t.params = (tune_params){ .src = src,
+                              .plan = plan,
+                              .state = state,
+                              .ranks = o->ranks,
+                              .p = p,
+                              .c = t.c,
+                              .states.fd = -1 };
     t.len = text->len;
     t.n = text->own + text->text;
     t.chunk = tune_chunk(t.c, o->batch, t.len, t.n);

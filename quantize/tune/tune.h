@@ -14,7 +14,10 @@
  * text is not trained on: it decides whether the result is kept. Memory: one layer in f32 with its
  * gradient (of its experts one at a time), the head in f32, the inputs of all layers for one batch; and in memory or on disk 20
  * bytes per group of weights, 13 per code where they are trained (else they stay in the layers' files), and
- * the original's last hidden states of all tokens (f32). Source: arXiv:2407.11062, its second
+ * the original's last hidden states of all tokens (f32).
+ *
+ * Several ranks share the original's answers and the text held back by windows, a step by tiles of its products
+ * (grad_share), and are each done with the same result. Source: arXiv:2407.11062, its second
  * stage (there with the loss of the text, not of a teacher).
  */
 #ifndef LLMQ_QUANTIZE_TUNE_TUNE_H
@@ -48,6 +51,7 @@ typedef struct {
     double rate_scale; /* first step, relative to the scale at 4 bits, twice that per bit less */
     double rate_norm;  /* ... of a norm's weight */
     double rate_code;  /* ... of a code's underlying weight, in steps of the grid */
+    comm *ranks;       /* that train together, to the same result; NULL: this process alone */
 } tune_opts;
 
 /* Tensors that take the place of the plan's entries; N = 0: as it was. */
@@ -68,7 +72,7 @@ typedef struct {
 } tune_text;
 
 /* The model is one that grad_covers (calib/backward.h). state: every layer is finished. Errors:
- * LQ_ENOMEM, LQ_EINTR, those of reading the source. */
+ * LQ_ENOMEM, LQ_EINTR, those of reading the source and of comm.h. */
 lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const qz_state *state,
                    const tune_text *text, const tune_opts *o, pool *p, const lq_job *job,
                    lq_err *err);

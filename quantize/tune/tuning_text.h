@@ -5,6 +5,7 @@
 #ifndef LLMQ_QUANTIZE_TUNE_TUNING_TEXT_H
 #define LLMQ_QUANTIZE_TUNE_TUNING_TEXT_H
 
+#include "base/comm.h"
 #include "base/hash.h"
 #include "calib/samples.h"
 #include "formats/source/source.h"
@@ -17,9 +18,10 @@ typedef struct {
 } tuning_text;
 
 /* n windows of src's own as `seed` has them, from `file` where an earlier run left them, else drawn
- * and left there; then those of `text`. Errors: those of cal_self_write and of writing the file. */
+ * and left there; then those of `text`. Of several ranks each draws a share, and all have the same from
+ * then on. Errors: those of cal_self_write, the first of any rank for all; of writing the file, of comm.h. */
 lq_status tuning_text_make(tuning_text *o, int64_t n, const cal_samples *text, src_source *src,
-                           uint64_t seed, const char *file, pool *p, const lq_job *job,
+                           uint64_t seed, const char *file, comm *ranks, pool *p, const lq_job *job,
                            lq_err *err);
 void tuning_text_free(tuning_text *o);
 

@@ -28,6 +28,8 @@ SHORT, LONG = ["--calib-samples", "16", "--calib-len", "16"], ["--calib-samples"
 
 DENSE = [("each tensor by a rank", ["rtn", "--check"]), ("stages, pieces of rows", ["gptq", *LONG]),
          ("folding", ["awq", *QUICK]), ("curvature, training, text of its own", ["auto", "--tune", "2", "--self-samples", "2", *QUICK]),
+         ("steps of one window, of codes too", ["auto", "--self-samples", "0", *SHORT]),
+         ("training within a limit", ["auto", "--tune", "2", "--self-samples", "3", "--memory-limit", "78M", *LONG]),
          ("columns of outliers", ["int8", *QUICK]), ("bits that are shared out", ["gptq", "--bpw", "4.5", *QUICK]),
          ("within a limit", ["gptq", "--memory-limit", "least", *LONG])]
 SPARSE = [("experts apart", "mixtral-moe", ["gptq"]), ("folding for experts", "mixtral-moe", ["awq", "--group-size", "16"]),

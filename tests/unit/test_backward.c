@@ -621,7 +621,7 @@ static void check_fisher(const char *folder)
     for (int i = 0; i < 3 * LEN; i++)
         ids[i] = (i * 37 + 11) % (int)r.m.cfg->vocab;
     CHECK(!cal_samples_from_ids(&s, ids, 3 * LEN, 3, LEN, 0, r.m.cfg->vocab, &err), "%s", err.msg);
-    lq_status st = fisher_run(&f, r.src, &s, 2, false, r.p, NULL, &err);
+    lq_status st = fisher_run(&f, r.src, &s, 2, false, NULL, r.p, NULL, &err);
     CHECK(!st, "%s", err.msg);
     for (int64_t l = 0; l < (st ? 0 : f.layers); l++)
         for (int k = 0; k < GRAD_SUMS; k++) {

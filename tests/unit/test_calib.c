@@ -155,7 +155,7 @@ TEST(an_input_that_was_not_finite_once_stays_known)
 
 enum { OWN_LEN = 24 };
 
-static bool self_write(int32_t ids[][OWN_LEN], int64_t n, int threads, uint64_t seed)
+static bool self_write(int32_t ids[][OWN_LEN], int64_t first, int64_t n, int threads, uint64_t seed)
 {
     src_source *src = NULL;
     pool *p = NULL;
@@ -165,7 +165,7 @@ static bool self_write(int32_t ids[][OWN_LEN], int64_t n, int threads, uint64_t 
         st = src_open(&src, "tests/golden/arch/llama3-gqa", &(src_opts){ .need_config = true },
                       &err);
     if (!st) st = pool_open(&p, threads, &err);
-    if (!st) st = cal_self_write(ids[0], n, OWN_LEN, src, seed, p, NULL, &err);
+    if (!st) st = cal_self_write(ids[0], first, n, OWN_LEN, src, seed, p, NULL, &err);
     CHECK(!st, "%s", err.msg);
     pool_close(p);
     src_close(src);
@@ -174,11 +174,12 @@ static bool self_write(int32_t ids[][OWN_LEN], int64_t n, int threads, uint64_t 
 
 TEST(windows_that_the_model_writes_depend_on_the_seed_and_their_number_alone)
 {
-    int32_t a[6][OWN_LEN], b[6][OWN_LEN], c[4][OWN_LEN], d[6][OWN_LEN];
-    if (!self_write(a, 6, 1, 5) || !self_write(b, 6, 3, 5) || !self_write(c, 4, 1, 5) ||
-        !self_write(d, 6, 1, 6))
+    int32_t a[6][OWN_LEN], b[6][OWN_LEN], c[4][OWN_LEN], d[6][OWN_LEN], e[2][OWN_LEN];
+    if (!self_write(a, 0, 6, 1, 5) || !self_write(b, 0, 6, 3, 5) || !self_write(c, 0, 4, 1, 5) ||
+        !self_write(d, 0, 6, 1, 6) || !self_write(e, 3, 2, 1, 5))
         return;
     CHECK(memcmp(a, b, sizeof a) == 0, "other text with three threads");
+    CHECK(memcmp(a[3], e, sizeof e) == 0, "windows 3 and 4 alone are others");
     int same = 0;
     for (int i = 0; i < 6; i++) {
         CHECK(a[i][0] == a[0][0], "window %d does not start as the others do", i);

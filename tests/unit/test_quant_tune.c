@@ -87,7 +87,7 @@ TEST(steps_descend_and_do_not_depend_on_threads)
                 before += step == 1 ? (double)(dW[k] * dW[k]) : 0;
             }
             tune_step s = { .scale = 0.01f, .step = step };
-            tune_weight_step(&w, dW, &s, some);
+            tune_weight_step(&w, dW, 0, w.base.N, &s, some);
         }
         tune_weight_expand(now, &w, some);
         for (int k = 0; k < N * K; k++)
@@ -115,7 +115,8 @@ TEST(scales_move_alike_whether_codes_lie_packed_or_not)
         CHECK(!tune_weight_init(&w[i], &q.t, i ? rest : NULL, &a, &err), "%s", err.msg);
         CHECK((w[i].code != NULL) == (i == 1), "codes are %s memory", i ? "not in" : "in");
         for (int step = 1; step <= 3; step++)
-            tune_weight_step(&w[i], dW, &(tune_step){ .scale = 0.1f, .step = step }, p);
+            tune_weight_step(&w[i], dW, 0, w[i].base.N, &(tune_step){ .scale = 0.1f, .step = step },
+                             p);
         tune_weight_expand(now[i], &w[i], p);
     }
     CHECK(!memcmp(now[0], now[1], sizeof now[0]), "other weights");
@@ -182,7 +183,8 @@ TEST(codes_are_trained_from_where_the_weights_were)
             tune_weight_expand(now, &w, some);
             for (int i = 0; i < N * K; i++)
                 dW[i] = now[i] - (start[i] + 0.8f * w.scale[i / G]);
-            tune_weight_step(&w, dW, &(tune_step){ .code = 0.02f, .step = step }, some);
+            tune_weight_step(&w, dW, 0, w.base.N, &(tune_step){ .code = 0.02f, .step = step },
+                             some);
         }
         int64_t up = 0, down = 0, early = 0, room = 0;
         for (int i = 0; i < N * K; i++) {
@@ -223,7 +225,7 @@ TEST(no_code_moves_in_steps_that_are_too_few)
             for (int i = 0; i < N * K; i++)
                 dW[i] = -powf(1.2f, (float)step);
             const float now = (float)(rate * tune_rate_at(step - 1, steps));
-            tune_weight_step(&w, dW, &(tune_step){ .code = now, .step = step }, p);
+            tune_weight_step(&w, dW, 0, w.base.N, &(tune_step){ .code = now, .step = step }, p);
         }
         CHECK(!memcmp(w.code, code0, sizeof code0), "%d steps", steps);
         CHECK(!tune_moves_codes(steps, rate) && tune_moves_codes(steps, 1.01 * rate), "%g", rate);
@@ -303,7 +305,8 @@ TEST(codes_are_trained_where_scales_stay)
         for (int step = 1; step <= 40; step++) {
             for (int k = 0; k < ROWS * WIDE; k++)
                 dW[k] = now[k] - want[k];
-            tune_weight_step(&w, dW, &(tune_step){ .scale = 1, .code = 0.03f, .step = step }, p);
+            tune_weight_step(&w, dW, 0, w.base.N,
+                             &(tune_step){ .scale = 1, .code = 0.03f, .step = step }, p);
             tune_weight_expand(now, &w, p);
         }
         for (int k = 0; k < ROWS * WIDE; k++)
@@ -351,7 +354,8 @@ TEST(parts_of_a_tensor_are_trained_alone_and_stored_as_one)
         }
         for (int step = 1; step <= 9; step++) {
             CHECK(!tune_states_get(&s, &part[1], true, &err), "%s", err.msg);
-            tune_weight_step(&part[1].w, dW, &(tune_step){ 0.01f, 0, 0.1f, step }, p);
+            tune_weight_step(&part[1].w, dW, 0, part[1].w.base.N,
+                             &(tune_step){ 0.01f, 0, 0.1f, step }, p);
             CHECK(!tune_states_put(&s, &part[1], &err), "%s", err.msg);
         }
         for (int i = 0; i < 3; i++)
