@@ -64,8 +64,8 @@ lq_status conv_to_hf(conv_report *r, const src_source *src, const char *dir, con
 lq_status conv_holds(const src_source *src, const char *to, lq_err *err);
 
 typedef struct {
-    bool keep_dtype; /* float matrices keep their type (vectors are f32) */
-    lq_dtype dtype;  /* otherwise */
+    bool keep_dtype; /* matrices keep their codes, or the type of their floats (vectors are f32) */
+    lq_dtype dtype;  /* otherwise: of every matrix, also of those with codes */
     bool requantize; /* to Q8_0 what no type of blocks holds, instead of refusing it */
 } conv_gguf_opts;
 

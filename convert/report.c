@@ -18,6 +18,18 @@ void conv_note(conv_report *r, const char *fmt, ...)
     va_end(args);
 }
 
+void conv_note_inputs(conv_report *r, const src_source *src)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < src_n_tensors(src); i++)
+        n += src_tensor_at(src, i)->plain && src_tensor_at(src, i)->t.scheme.act;
+    if (n)
+        conv_note(r,
+                  "the source rounds the inputs of %lld layers to 8 bits, which floats cannot say: "
+                  "the result's logits differ",
+                  (long long)n);
+}
+
 bool conv_has_history(const src_source *src, bool anew)
 {
     return src_recipe(src) || src_conversion(src) || anew;

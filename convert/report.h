@@ -13,6 +13,9 @@ __attribute__((format(printf, 2, 3)))
 #endif
 void conv_note(conv_report *r, const char *fmt, ...);
 
+/* Notes what floats of its weights cannot say: that layers round their inputs. */
+void conv_note_inputs(conv_report *r, const src_source *src);
+
 /* Has the result of this source a history? anew: values may be chosen again. */
 bool conv_has_history(const src_source *src, bool anew);
 /* Which weights `src` has, for conv_converted: { "format", "xxh3" }. The hash is left out where it

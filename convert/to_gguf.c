@@ -155,7 +155,7 @@ static lq_status add_slot(conv *c, const arch_config *config, const src_tensor *
         gguf_tensor_name(e->name, g[i], &slot);
     }
     ggml_type type;
-    if (gguf_type_for(&type, &t->t, 0) && type == GGML_NVFP4) {
+    if (c->o->keep_dtype && gguf_type_for(&type, &t->t, 0) && type == GGML_NVFP4) {
         entry *e = &c->e[c->n++];
         *e = e[-1];
         e->scale = true;
@@ -309,7 +309,7 @@ static bool any_codes(const src_source *src)
 
 static lq_status put_history(conv *c, gguf_pairs *p, lq_err *err)
 {
-    const bool anew = c->o->requantize && any_codes(c->src);
+    const bool anew = (c->o->requantize || !c->o->keep_dtype) && any_codes(c->src);
     if (!conv_has_history(c->src, anew)) return LQ_OK;
     c->from = conv_from(c->src, anew);
     if (!c->from) return lq_fail(err, LQ_ENOMEM, "no memory for the history");
@@ -665,7 +665,8 @@ static lq_status to_gguf_put(conv *c, const entry *e, lq_err *err)
         p.what = SCALES;
         p.type = GGML_F32;
         s = each(&p, err);
-    } else if (q->scheme.kind == QT_DENSE) {
+    } else if (q->scheme.kind == QT_DENSE || !c->o->keep_dtype) {
+        if (q->scheme.kind != QT_DENSE) c->r->floats += e->experts;
         p.what = FLOATS;
         p.dtype = float_type(c, e, q);
         p.type = type_of(p.dtype);
@@ -783,6 +784,7 @@ static lq_status to_gguf_write(conv_report *r, const src_source *src, const char
     conv c = { .src = src, .config = src_config(src), .o = o, .job = job, .pool = p, .r = r };
     gguf_pairs pairs = { .n = 0 };
     lq_status s = gguf_put_model(&pairs, &c.arch, src, err);
+    if (!s && !o->keep_dtype) conv_note_inputs(r, src);
     if (!s) s = lq_out_open(&c.out, path, err);
     if (!s) s = put_header(&c, &pairs, err);
     if (s == LQ_EUNSUPPORTED || s == LQ_ESHAPE) s = say_no_way_out(s, &c, err);

@@ -297,19 +297,6 @@ static lq_status plan_layout(conv *c, lq_err *err)
     return s;
 }
 
-/* Floats have the weights' values, but cannot say that a layer's inputs are rounded. */
-static void note_inputs(conv *c)
-{
-    int64_t n = 0;
-    for (size_t i = 0; i < c->plan.n; i++)
-        n += c->plan.w[i].t->plain && c->plan.w[i].t->t.scheme.act;
-    if (n)
-        conv_note(c->r,
-                  "the source rounds the inputs of %lld layers to 8 bits, which floats cannot say: "
-                  "the result's logits differ",
-                  (long long)n);
-}
-
 /* Heads in GGUF's order, or matrices that are cut otherwise there. */
 static lq_status no_ggufs_order(const arch_config *c, lq_err *err)
 {
@@ -367,7 +354,7 @@ static lq_status to_hf_plan(conv *c, const src_source *src, lq_err *err)
     for (size_t i = 0; i < p->n; i++)
         c->r->floats +=
             p->w[i].t->plain && p->w[i].t->t.scheme.kind != QT_DENSE && !p->w[i].quantized;
-    if (!c->layout) note_inputs(c);
+    if (!c->layout) conv_note_inputs(c->r, c->plan.src);
     return s || !c->layout ? s : plan_layout(c, err);
 }
 

@@ -29,8 +29,8 @@ static const opt_row rows[] = {
     { "to", 0, OPT_STR, F(to), .arg = "FORMAT", .required = true,
       .help = "llmq, safetensors (floats), gguf, or a published layout" },
     { "dtype", 0, OPT_ENUM, F(dtype), .def = "auto", .words = dtypes,
-      .help = "folders, gguf: type of the floats; auto: as stored, dequantized weights as the "
-              "checkpoint's" },
+      .help = "folders: type of the floats; gguf: of every matrix, dequantized where it has codes; "
+              "auto: as stored, dequantized weights as the checkpoint's" },
     { "layout", 0, OPT_ENUM, F(layout), .def = "portable", .words = layouts,
       .help =
           "llmq: tile16, 16 rows interleaved, is what the kernels read, mapped without a copy" },

@@ -220,6 +220,9 @@ def test_nvfp4_has_a_scale_beside_each_weight(llmq, tmp_path, name, arch):
     llmq("convert", a, "-o", tmp_path / "c.gguf", "--to", "gguf")
     assert same_logits(llmq, tmp_path, tmp_path / "c.gguf", b)
     assert "nvfp4" in {s["scheme"] for s in llmq.json("inspect", tmp_path / "c.gguf")["schemes"]}
+    r = llmq.json("convert", a, "-o", tmp_path / "f.gguf", "--to", "gguf", "--dtype", "f32")
+    assert r["bit_exact"] and {s["scheme"] for s in llmq.json("inspect", tmp_path / "f.gguf")["schemes"]} == {"f32"}
+    assert same_logits(llmq, tmp_path, tmp_path / "f.gguf", b)
 
 
 def test_a_scale_beside_other_weights_is_refused(llmq, tmp_path):

@@ -151,6 +151,23 @@ def test_a_refusal_for_gguf_says_what_helps(llmq, tmp_path, name):
     llmq("convert", tmp_path / "in", "-o", tmp_path / "x.gguf", "--to", "gguf", "--allow-requantize")
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_type_that_was_asked_for_is_that_of_every_matrix_in_gguf(llmq, tmp_path, name):
+    folder = assemble(name, tmp_path / name)
+    for dtype in ("f32", "f16"):
+        r = llmq.json("convert", folder, "-o", tmp_path / "m.gguf", "--to", "gguf", "--dtype", dtype)
+        rounds = any("rounds the inputs" in note for note in r["notes"])
+        assert r["bit_exact"] == (dtype == "f32") and r["requantized"] == 0 and rounds == SCHEMES[name].endswith(("-a8", "-af8"))
+        assert {s["scheme"] for s in llmq.json("inspect", tmp_path / "m.gguf")["schemes"]} == {"f32", dtype}
+        llmq("logits", tmp_path / "m.gguf", "--ids", "1,2,3,4,5", "-o", tmp_path / "a")
+        llmq("convert", folder, "-o", tmp_path / "hf", "--to", "safetensors", "--dtype", dtype)
+        llmq("logits", tmp_path / "hf", "--ids", "1,2,3,4,5", "-o", tmp_path / "b")
+        _, a = read_floats(tmp_path / "a", "logits")
+        _, b = read_floats(tmp_path / "b", "logits")
+        # norms stay f32 in GGUF: 2^-11 of each, twice in a layer
+        assert max(abs(x - y) for x, y in zip(a, b)) <= (1e-6 if dtype == "f32" else 5e-3) * max(map(abs, b))
+
+
 def test_zero_points_of_the_other_version_are_recognised(llmq, tmp_path):
     """GPTQModel wrote v2 zero points under the name gptq: symmetric files are read by their zeros."""
     a = assemble("gptq-v2-4bit-g128", tmp_path / "a")
