@@ -39,3 +39,9 @@ def test_a_new_route_touches_files_that_exist():
     text = (ROOT / "docs/first-change.md").read_text().split("## A new server route")[1].split("\n## ")[0]
     names = [n for n in re.findall(r"`([a-z_]+/[\w/.]+)`", text) if "NAME" not in n]
     assert len(names) >= 6 and [n for n in names if not (ROOT / n).exists()] == []
+
+
+def test_the_count_of_fuzzers_is_that_of_their_files():
+    told = re.search(r"(\d+) fuzzers, of (\d+) parsers", (ROOT / "docs/reliability.md").read_text())
+    n = len(list((ROOT / "tests/fuzz").glob("fuzz_*.c")))
+    assert told and [int(g) for g in told.groups()] == [n, n - 1]
