@@ -75,8 +75,13 @@ static const char *suffix(const arch_name *a, bool bias)
 /* What stands before the head's name: the body's prefix less its own "model.". */
 static size_t head_prefix(const arch_config *c)
 {
-    const size_t n = strlen(c->prefix), tail = strlen(".model.");
-    return n > tail && strcmp(c->prefix + n - tail, ".model.") == 0 ? n - tail + 1 : 0;
+    static const char *const bodies[] = { ".model.", ".backbone.", ".transformer." };
+    const size_t n = strlen(c->prefix);
+    for (size_t i = 0; i < LQ_COUNT(bodies); i++) {
+        const size_t tail = strlen(bodies[i]);
+        if (n > tail && strcmp(c->prefix + n - tail, bodies[i]) == 0) return n - tail + 1;
+    }
+    return 0;
 }
 
 /* A pattern's text to out[at ..]; returns where it ends. */
@@ -218,6 +223,7 @@ void arch_fit_prefix(arch_config *c, bool (*has)(void *user, const char *name), 
                                           "backbone.",
                                           "language_model.model.",
                                           "model.language_model.",
+                                          "language_model.backbone.",
                                           "model.text_model.",
                                           "" };
     const arch_role first =

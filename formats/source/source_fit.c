@@ -50,6 +50,21 @@ static bool has_head_bias(const src_source *s)
            src_find(s, name);
 }
 
+/* A tensor of the head's shape and last name that stands elsewhere, or NULL. */
+static const src_tensor *head_elsewhere(const src_source *s, const char *head, const src_tensor *e)
+{
+    const size_t n = strlen(head);
+    for (int64_t i = 0; i < src_n_tensors(s); i++) {
+        const src_tensor *t = src_tensor_at(s, i);
+        const size_t k = strlen(t->name);
+        if (t->plain && t->n_dims == 2 && t->shape[0] == e->shape[0] &&
+            t->shape[1] == e->shape[1] && k > n && t->name[k - n - 1] == '.' &&
+            strcmp(t->name + k - n, head) == 0)
+            return t;
+    }
+    return NULL;
+}
+
 lq_status src_fit_head(src_source *s, lq_err *err)
 {
     char head[256], embed[256];
@@ -65,6 +80,10 @@ lq_status src_fit_head(src_source *s, lq_err *err)
     }
     if (c->tied == !h || !e || !e->plain || (h && !h->plain)) return LQ_OK;
     if (!h) {
+        const src_tensor *other = head_elsewhere(s, head, e);
+        if (other)
+            return lq_fail(err, LQ_EUNSUPPORTED, "output head: expected '%.100s', found '%.100s'",
+                           head, other->name);
         c->tied = true;
         return src_note(s, err,
                         "no output head ('%.100s') is stored, though tie_word_embeddings is false: "

@@ -101,3 +101,55 @@ def test_layers_of_cross_attention_are_passed_by_and_carried(llmq, tmp_path, to)
     for value, says in (([3], "cross_attention_layers: expected layers 0..2, found 3"), (7, "cross_attention_layers: expected an array")):
         (d / "config.json").write_text(json.dumps(config | {"cross_attention_layers": value}))
         assert says in llmq("plan", d / "config.json", code=None).stderr
+
+
+TEXT_IN = "language_model."  # all of the text below it; else its body alone: model.language_model.
+WRAPPERS = [
+    ("AudioFlamingo3ForConditionalGeneration", "qwen2", TEXT_IN), ("MusicFlamingoForConditionalGeneration", "qwen2", TEXT_IN),
+    ("VibeVoiceAsrForConditionalGeneration", "qwen2", TEXT_IN), ("GotOcr2ForConditionalGeneration", "qwen2", None),
+    ("FastVlmForConditionalGeneration", "qwen2", None), ("VideoLlama3ForConditionalGeneration", "qwen2", None),
+    ("QianfanOCRForConditionalGeneration", "qwen3", TEXT_IN), ("Qwen3ASRForConditionalGeneration", "qwen3", None),
+    ("MossTranscribeDiarizeForConditionalGeneration", "qwen3", None), ("FunAsrNanoForConditionalGeneration", "qwen3", None),
+    ("GlmAsrForConditionalGeneration", "llama3-gqa", TEXT_IN), ("VideoLlavaForConditionalGeneration", "llama3-gqa", TEXT_IN),
+    ("DeepseekVLForConditionalGeneration", "llama3-gqa", None), ("DeepseekVLHybridForConditionalGeneration", "llama3-gqa", None),
+    ("JanusForConditionalGeneration", "llama3-gqa", None), ("GraniteSpeechForConditionalGeneration", "granite", TEXT_IN),
+    ("GraniteSpeechPlusForConditionalGeneration", "granite", TEXT_IN), ("Granite4VisionForConditionalGeneration", "granite", None),
+    ("HyperCLOVAXVisionV2ForConditionalGeneration", "hyperclovax", None), ("Lfm2VlForConditionalGeneration", "lfm2", None),
+    ("Kimi_K25ForConditionalGeneration", "deepseek-v3", TEXT_IN), ("NemotronH_Omni_Reasoning_V3", "nemotron-h", TEXT_IN),
+    ("MiniCPMV4_6ForConditionalGeneration", "qwen3.5", ""), ("MiniCPMV4_7ForConditionalGeneration", "qwen3.5", ""),
+    ("MiniCPMOcrForConditionalGeneration", "qwen3.5", ""),
+]
+
+
+def wrapped(d, name, base, below):
+    """The text model of a golden folder as a part of another."""
+    golden = ROOT / "tests/golden/arch" / base
+    config = json.loads((golden / "config.json").read_text())
+    if "text_config" not in config:
+        config = {"model_type": "x", "text_config": {k: v for k, v in config.items() if k != "architectures"}}
+    t = tensors(golden / "model.safetensors")
+    if below is None:
+        t = {re.sub("^model[.]", "model.language_model.", n): v for n, v in t.items()}
+    t = {(below or "") + n: v for n, v in t.items()} | {"eye.patches.weight": ("F32", [4], bytes(range(16)))}
+    d.mkdir()
+    write_st(d / "model.safetensors", t)
+    (d / "config.json").write_text(json.dumps(config | {"architectures": [name]}))
+    return golden
+
+
+@pytest.mark.parametrize("name,base,below", WRAPPERS)
+def test_the_text_of_models_that_see_or_hear_is_that_of_its_architecture(llmq, tmp_path, name, base, below):
+    golden = wrapped(tmp_path / "m", name, base, below)
+    for m, o in ((golden, "a"), (tmp_path / "m", "b")):
+        llmq("logits", m, "--ids", "5,6,7,8", "-o", tmp_path / o)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_head_that_is_elsewhere_is_not_taken_for_none(llmq, tmp_path):
+    """It was passed by with a note, and the embedding used in its place."""
+    wrapped(tmp_path / "m", "LlavaForConditionalGeneration", "llama-128", None)
+    t = tensors(tmp_path / "m/model.safetensors")
+    t["tower.lm_head.weight"] = t.pop("lm_head.weight")
+    write_st(tmp_path / "m/model.safetensors", t)
+    p = llmq("logits", tmp_path / "m", "--ids", "5", "-o", tmp_path / "o", code=3)
+    assert "output head: expected 'lm_head.weight', found 'tower.lm_head.weight'" in p.stderr

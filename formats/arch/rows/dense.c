@@ -278,6 +278,16 @@ static const arch_name glm4v_names[] = {
     GATE_UP,
     END,
 };
+static const arch_name glm_ocr_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO },
+    { R_ATTN_POST_NORM, LAYER "post_self_attn_layernorm", 0, BIAS_NO },
+    { R_MLP_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO },
+    { R_MLP_POST_NORM, LAYER "post_mlp_layernorm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_NO, BIAS_NO),
+    GATE_UP,
+    END,
+};
 static const arch_name baichuan_names[] = {
     EMBED_NORM_HEAD(BIAS_NO),
     PRE_NORMS(BIAS_NO),
@@ -492,6 +502,13 @@ static const arch_key cohere_keys[] = {
     NO_KEY,
 };
 static const arch_key granite_keys[] = { GRANITE_KEYS, NO_KEY };
+static const arch_key granite_docling_keys[] = {
+    { "embedding_multiplier", KEY_REAL, AT(embed_scale), 12, NULL },
+    { "residual_multiplier", KEY_REAL, AT(residual_scale), 0.263, NULL },
+    { "attention_multiplier", KEY_REAL, AT(attn_scale), 0.015625, NULL },
+    { "logits_scaling", KEY_INVERSE, AT(logit_scale), 4, NULL },
+    NO_KEY,
+};
 static const arch_key granite_dense_keys[] = {
     GRANITE_KEYS,
     MUST("num_local_experts", 0),
@@ -701,6 +718,24 @@ const arch_row arch_rows_dense[] = {
     { "Glm4vForConditionalGeneration", "glm4v", .w = { RMS_PAIRS },
       .prefix = "model.language_model.", .in_text = true, .names = glm4v_names, .def_kv_heads = 2,
       .def_eps = 1e-5, .def_max_pos = 32768 },
+    { "GlmOcrForConditionalGeneration", "glm_ocr", .w = { RMS_PAIRS },
+      .prefix = "model.language_model.", .in_text = true, .names = glm_ocr_names, .def_kv_heads = 8,
+      .def_eps = 1e-5, .def_max_pos = 131072,
+      .def_sizes = SIZES("59392", "1024", "4096", "16", "16") },
+    { "PaddleOCRVLForConditionalGeneration", "paddleocr_vl", .w = { RMS_ROPE }, MODEL,
+      .in_text = true, .names = llama_names, .keys = ernie_keys, .def_kv_heads = 2,
+      .def_head_dim = 128, .def_eps = 1e-5, .def_theta = 5e5, .def_max_pos = 131072,
+      .def_tied = true, .def_sizes = SIZES("103424", "1024", "3072", "18", "16") },
+    { "HunYuanVLForConditionalGeneration", "hunyuan_vl",
+      .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .qk_norm_late = true }, MODEL, .in_text = true,
+      .names = hunyuan_names, .keys = hunyuan_keys, .def_eps = 1e-5, .def_tied = true },
+    { "GraniteDoclingForConditionalGeneration", "granite_docling", .w = { RMS_ROPE },
+      .prefix = "model.text_model.", .in_text = true, .names = llama_names,
+      .keys = granite_docling_keys, .def_kv_heads = 4, .def_eps = 1e-5, .def_max_pos = 32768,
+      .def_tied = true, .def_sizes = SIZES("133800", "1024", "2048", "28", "16") },
+    { "Granite4VisionForConditionalGeneration", "granite4_vision", .w = { RMS_ROPE },
+      .prefix = "model.language_model.", .in_text = true, .names = llama_names,
+      .keys = granite_keys },
     { "Ministral3ForCausalLM", "ministral3", .w = { RMS_ROPE }, MODEL, .names = mistral_names,
       .keys = ministral3_keys, .window = WINDOW_ALL, .def_kv_heads = 8, .def_head_dim = 128,
       .def_eps = 1e-5, .def_max_pos = 262144,

@@ -3,6 +3,9 @@
 
 #include "base/json.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 lq_status arch_key_must(const char *key, const cJSON *v, const char *want, lq_err *err)
 {
     char found[64];
@@ -48,6 +51,20 @@ lq_status arch_key_heads_qk_norm(arch_config *c, const char *key, const cJSON *v
     return if_qk_norm(c, key, v, QK_NORM_HEADS, err);
 }
 
+/* The second base is scaled as the first. */
+static bool share_scaling(arch_config *c)
+{
+    const arch_rope *from = &c->rope[ROPE_MAIN];
+    const size_t bytes = (size_t)(c->rope_dims / 2 * 2) * sizeof *from->factors;
+    arch_rope *to = &c->rope[ROPE_LOCAL];
+    free(to->factors);
+    *to = *from;
+    if (!from->factors) return true;
+    to->factors = malloc(bytes);
+    if (to->factors) memcpy(to->factors, from->factors, bytes);
+    return to->factors != NULL;
+}
+
 lq_status arch_layer_thetas(arch_config *c, const cJSON *j, lq_err *err)
 {
     const cJSON *list = js_get(j, "layer_rope_theta");
@@ -70,6 +87,8 @@ lq_status arch_layer_thetas(arch_config *c, const cJSON *j, lq_err *err)
         return lq_fail(err, LQ_EVALUE,
                        "layer_rope_theta: expected a base above 1, or 0, for each of %lld layers",
                        (long long)c->layers);
+    if (theta[ROPE_LOCAL] > 0 && !share_scaling(c))
+        return lq_fail(err, LQ_ENOMEM, "layer_rope_theta: out of memory");
     for (arch_rope_use use = ROPE_MAIN; use < ROPE_OFF; use++)
         if (theta[use] > 0) c->rope[use].theta = theta[use];
     return LQ_OK;

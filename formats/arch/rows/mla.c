@@ -85,6 +85,14 @@ static lq_status index_layers(arch_config *c, const cJSON *j, lq_err *err)
     EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"), \
     SHARED("mlp.shared_experts")
 static const arch_name deepseek_v2_names[] = { DEEPSEEK_NAMES, END };
+/* DeepSeek-OCR 2: its experts, and attention as Llama's. */
+static const arch_name deepseek_ocr2_names[] = {
+    LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO),
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO },
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    SHARED("mlp.shared_experts"),
+    END,
+};
 static const arch_name deepseek_v3_names[] = { DEEPSEEK_NAMES, CORRECTION, END };
 static const arch_name deepseek_v32_names[] = {
     DEEPSEEK_NAMES,
@@ -130,6 +138,15 @@ const arch_mtp arch_mtp_deepseek = { LAYER, .counted = true, .names = deepseek_m
     { "qk_head_dim", KEY_KNOWN, 0, NONE, NULL }
 static const arch_key deepseek_v2_keys[] = {
     MLA_KEYS(1536, 512, 128, 128),
+    GROUP_KEYS(1, 1, 1),
+    { "topk_method", KEY_FN, 0, NONE, topk_method },
+    MUST("norm_topk_prob", 0),
+    MUST("mlp_bias", 0),
+    NO_KEY,
+};
+static const arch_key deepseek_ocr2_keys[] = {
+    EXPERT_COUNTS("n_routed_experts", 64, 6),
+    EXPERT_FFN(1407),
     GROUP_KEYS(1, 1, 1),
     { "topk_method", KEY_FN, 0, NONE, topk_method },
     MUST("norm_topk_prob", 0),
@@ -198,6 +215,9 @@ static const arch_key minicpm3_keys[] = {
 const arch_row arch_rows_mla[] = {
     { "DeepseekV2ForCausalLM", "deepseek_v2", .w = { RMS_PAIRS, .mla = true }, MODEL,
       .names = deepseek_v2_names, .keys = deepseek_v2_keys, .def_shared = 2 },
+    { "DeepseekOcr2ForConditionalGeneration", "deepseek_ocr2", .w = { RMS_ROPE },
+      .prefix = "model.language_model.", .in_text = true, .names = deepseek_ocr2_names,
+      .keys = deepseek_ocr2_keys, .def_shared = 2 },
     { "DeepseekV3ForCausalLM", "deepseek_v3", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE }, MODEL,
       .names = deepseek_v3_names, .keys = deepseek_v3_keys, .mtp = &arch_mtp_deepseek,
       .def_max_pos = 4096, .def_dense = 3, .def_shared = 1 },

@@ -60,6 +60,30 @@ MODELS = {
                                                    partial_rotary_factor=0.5, mrope_section=[1, 1])),
         vision_config=dict(depth=1, hidden_size=8, num_heads=2, in_channels=1, patch_size=2, temporal_patch_size=1,
                            image_size=4, out_hidden_size=H, intermediate_size=8))),
+    "glm-ocr": ("GlmOcrForConditionalGeneration:GlmOcrConfig", dict(
+        text_config=dict(ONE, rope_parameters=dict(MROPE, rope_theta=10000.0)),
+        vision_config=dict(depth=1, hidden_size=8, num_heads=2, in_channels=1, patch_size=2, temporal_patch_size=1,
+                           image_size=4, out_hidden_size=H, intermediate_size=8))),
+    "paddleocr-vl": ("PaddleOCRVLForConditionalGeneration:PaddleOCRVLConfig", dict(
+        text_config=dict(ONE, head_dim=8, rope_parameters=MROPE),
+        vision_config=CLIP)),
+    "hunyuan-vl": ("HunYuanVLForConditionalGeneration:HunYuanVLConfig", dict(
+        text_config=dict(ONE, head_dim=8, rope_parameters=dict(MROPE, rope_theta=10000.0)),
+        vision_config=dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, patch_size=2,
+                           num_channels=1, out_hidden_size=H, spatial_merge_size=1, max_image_size=8,
+                           min_image_size=4))),
+    "granite-docling": ("GraniteDoclingForConditionalGeneration:GraniteDoclingConfig", dict(
+        text_config=dict(ONE),
+        vision_config=dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=4,
+                           patch_size=2, num_channels=1, out_hidden_size=H))),
+    "deepseek-ocr2": ("DeepseekOcr2ForConditionalGeneration:DeepseekOcr2Config", dict(
+        text_config=dict(SIZES, moe_intermediate_size=16, n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2,
+                         routed_scaling_factor=1.5, mlp_layer_types=["dense", "sparse"]),
+        vision_config=dict(sam_config=dict(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=32,
+                                           patch_size=8, mlp_dim=8, output_channels=8, global_attn_indexes=[0],
+                                           downsample_channels=[8, 8], window_size=2),
+                           encoder_config=dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1,
+                                               num_attention_heads=2, num_key_value_heads=2)))),
     "ministral3": ("Mistral3ForConditionalGeneration:Mistral3Config", dict(
         text_config=dict(SIZES, model_type="ministral3", head_dim=8, rope_parameters=dict(
             YARN, llama_4_scaling_beta=0.1, original_max_position_embeddings=8)),
@@ -91,6 +115,9 @@ MODELS = {
                                        layer_rope_theta=[0, 1e4, 500.0],
                                        embedding_multiplier=4.0, attention_multiplier=0.3, residual_multiplier=0.5,
                                        logits_scaling=2.0)),
+    "granite-swa-yarn": ("GraniteSWA", dict(
+        SIZES, intermediate_size=16, sliding_window=6, layer_rope_theta=[1e4, 500.0], rope_parameters=YARN,
+        layer_types=["full_attention", "sliding_attention"])),
     "nanochat": ("NanoChat", dict(SIZES, head_dim=8)),
     "qwen2.5-omni": ("Qwen2_5OmniThinkerForConditionalGeneration:Qwen2_5OmniThinkerConfig", dict(
         tie_word_embeddings=False,
@@ -280,7 +307,13 @@ def omni_config(j):
                 thinker_config={k: v for k, v in j.items() if k not in ("dtype", "transformers_version")})
 
 
+def text_alone(tensors):
+    """Without what sees images, whose names begin as the text's do."""
+    return {k: v for k, v in tensors.items() if k.startswith(("model.embed_tokens", "model.layers", "model.norm", "lm_head"))}
+
+
 FILES = {
+    "deepseek-ocr2": (text_alone, dict),
     "phi4-mm": (replaced(*[(f"{n}.weight", f"{n}.base_layer.weight") for n in (
         "qkv_proj", "o_proj", "gate_up_proj", "down_proj")]), phi4_mm_config),
     "qwen2.5-omni": (lambda tensors: {"thinker." + k: v for k, v in tensors.items()}, omni_config),
