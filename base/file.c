@@ -95,3 +95,18 @@ done:
     close(fd);
     return s;
 }
+
+lq_status lq_refuse_stand_in(const void *data, size_t n, lq_err *err)
+{
+    static const char *const pages[] = { "<!DOCTYPE", "<!doctype", "<html" };
+    const size_t k = strlen(LQ_LFS_POINTER);
+    if (n >= k && memcmp(data, LQ_LFS_POINTER, k) == 0)
+        return lq_fail(
+            err, LQ_EFORMAT,
+            "expected the file itself, found a pointer of git-lfs: `git lfs pull` in its "
+            "folder brings the file");
+    for (size_t i = 0; i < LQ_COUNT(pages); i++)
+        if (n >= strlen(pages[i]) && memcmp(data, pages[i], strlen(pages[i])) == 0)
+            return lq_fail(err, LQ_EFORMAT, "expected the file itself, found a page of HTML");
+    return LQ_OK;
+}

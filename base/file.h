@@ -17,4 +17,9 @@ void lq_map_close(lq_map *m);
  * max_bytes; LQ_ENOMEM. */
 lq_status lq_read_file(char **data, size_t *size, const char *path, size_t max_bytes, lq_err *err);
 
+/* How a pointer begins that git-lfs keeps in a file's place. */
+#define LQ_LFS_POINTER "version https://git-lfs.github.com/spec/v1\n"
+/* LQ_EFORMAT, and what: a download left something else in a file's place. LQ_OK: nothing known. */
+lq_status lq_refuse_stand_in(const void *data, size_t n, lq_err *err);
+
 #endif

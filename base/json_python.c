@@ -83,9 +83,11 @@ lq_status js_parse_python(cJSON **out, char twice[64], const char *text, size_t 
     lq_buf b = { .n = 0 };
     twice[0] = 0;
     *out = NULL;
+    lq_status s = lq_refuse_stand_in(text, n, err);
+    if (s) return s;
     put_json(&b, text, n);
-    lq_status s = b.oom ? lq_fail(err, LQ_ENOMEM, "JSON: no memory for %zu bytes", n)
-                        : js_parse(out, b.p ? b.p : "", b.n, max_bytes, JS_SPELLED, err);
+    s = b.oom ? lq_fail(err, LQ_ENOMEM, "JSON: no memory for %zu bytes", n)
+              : js_parse(out, b.p ? b.p : "", b.n, max_bytes, JS_SPELLED, err);
     lq_buf_free(&b);
     if (!s) s = keep_last(*out, twice, err);
     if (s) {

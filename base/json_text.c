@@ -1,6 +1,7 @@
 /* base/json_text.c - one scan over the text before cJSON sees it: depth, escapes. */
 #include "base/json_text.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/utf8.h"
 
@@ -59,8 +60,10 @@ lq_status jt_parse(cJSON **out, const char *text, size_t n, unsigned flags, lq_e
         goto done;
     }
     if (!*out) {
-        s = lq_fail(err, LQ_EFORMAT, "JSON: expected a value near byte %zu of %zu",
-                    end ? (size_t)(end - copy) : 0, n);
+        s = lq_refuse_stand_in(text, n, err);
+        if (!s)
+            s = lq_fail(err, LQ_EFORMAT, "JSON: expected a value near byte %zu of %zu",
+                        end ? (size_t)(end - copy) : 0, n);
         goto done;
     }
     if ((flags & JT_NUMBERS) && !js_spell_numbers(*out, copy, n_copy)) {

@@ -1,4 +1,5 @@
 /* publish/git_pull.c - the files of a commit, large ones from git-lfs. */
+#include "base/file.h"
 #include "base/path.h"
 #include "publish/git.h"
 
@@ -6,7 +7,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define POINTER "version https://git-lfs.github.com/spec/v1\n"
 enum { MAX_POINTER = 1024 };
 
 /* ---- what is there ---- */
@@ -15,7 +15,7 @@ static lq_status read_pointer(pub_file *f, const char *text, lq_err *err)
 {
     const char *oid = strstr(text, "\noid sha256:"), *size = strstr(text, "\nsize ");
     char *end = NULL;
-    if (strncmp(text, POINTER, strlen(POINTER)) != 0) return LQ_OK;
+    if (strncmp(text, LQ_LFS_POINTER, strlen(LQ_LFS_POINTER)) != 0) return LQ_OK;
     const unsigned long long bytes = size ? strtoull(size + 6, &end, 10) : 0;
     if (!oid || !size || end == size + 6 || *end != '\n' || bytes > INT64_MAX ||
         !sha_is_hex(oid + 12, strcspn(oid + 12, "\n")))

@@ -1,6 +1,7 @@
 /* formats/hf/safetensors.c */
 #include "formats/hf/safetensors.h"
 
+#include "base/file.h"
 #include "base/json.h"
 #include "base/json_write.h"
 #include "base/out_file.h"
@@ -171,6 +172,8 @@ lq_status st_open_bytes(st_file *f, const uint8_t *data, size_t n, lq_err *err)
                        "expected a safetensors file (8 bytes of header length), found %zu bytes",
                        n);
     uint64_t len = 0;
+    lq_status s = lq_refuse_stand_in(data, n, err);
+    if (s) return s;
     for (int i = 7; i >= 0; i--)
         len = len << 8 | data[i];
     if (len > ST_MAX_HEADER || len > n - 8)
@@ -179,8 +182,7 @@ lq_status st_open_bytes(st_file *f, const uint8_t *data, size_t n, lq_err *err)
                        " in a file of %zu bytes",
                        n - 8 < ST_MAX_HEADER ? n - 8 : ST_MAX_HEADER, len, n);
     cJSON *root;
-    lq_status s =
-        js_parse(&root, (const char *)data + 8, (size_t)len, ST_MAX_HEADER, JS_UNIQUE, err);
+    s = js_parse(&root, (const char *)data + 8, (size_t)len, ST_MAX_HEADER, JS_UNIQUE, err);
     if (s) return lq_wrap(err, s, "header");
     s = read_table(f, root, data + 8 + len, n - 8 - (size_t)len, err);
     cJSON_Delete(root);

@@ -1,4 +1,5 @@
 /* formats/source/source_open.c - opening by kind: the table of all kinds of sources. */
+#include "base/file.h"
 #include "base/path.h"
 #include "formats/source/source_impl.h"
 
@@ -30,6 +31,10 @@ static lq_status pick(open_fn **open, const char *path, lq_err *err)
             s = lq_fail(err, LQ_EUNSUPPORTED,
                         "%s: expected an HF folder, a .safetensors, .gguf or .llmq file, found %s",
                         path, kinds[i].name);
+    }
+    if (!s && *open == src_hf_open) {
+        s = lq_refuse_stand_in(m.data, m.size, err);
+        if (s) lq_wrap(err, s, "%s", path);
     }
     if (!s && *open == src_hf_open && !lq_has_ending(path, ".safetensors") &&
         (m.size < 9 || m.data[8] != '{'))

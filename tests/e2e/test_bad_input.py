@@ -652,3 +652,17 @@ def test_nan_weights_give_no_logits(llmq, tmp_path):
     data[at:at + 2] = struct.pack("<H", 0x7FC0)  # a bf16 NaN
     (model / "model.safetensors").write_bytes(st_file(header, bytes(data)))
     assert "not finite" in refused(llmq, tmp_path, "logits", model, "--ids", "1,2", "-o", tmp_path / "o")
+
+
+STAND_INS = {"a pointer of git-lfs: `git lfs pull`": b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 11\n",
+             "a page of HTML": b"<!DOCTYPE html>\n<html><title>Sign in</title></html>\n"}
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "m.gguf", "m.llmq"])
+@pytest.mark.parametrize("found", STAND_INS)
+def test_what_a_download_left_in_a_files_place_is_called_so(llmq, tmp_path, draft, found, name):
+    shutil.copytree(draft, tmp_path / "m")
+    (tmp_path / "m" / name).write_bytes(STAND_INS[found])
+    model = tmp_path / "m" / name if name.startswith("m.") else tmp_path / "m"
+    p = llmq("run", model, "-p", "x", "-n", 1, code=3)
+    assert f"expected the file itself, found {found}" in p.stderr and name in p.stderr
