@@ -100,13 +100,17 @@ static lq_status say_lost(const comm *c, int rank, lq_err *err)
                    rank, c->size, c->timeout);
 }
 
+bool comm_is_gone(const comm *c, int rank)
+{
+    struct pollfd p = { .fd = c && c->process ? c->process[rank] : -1, .events = POLLIN };
+    return p.fd >= 0 && poll(&p, 1, 0) == 1;
+}
+
 /* A rank of this machine that has ended and is still waited for; -1: none. A library of MPI does not say. */
 static int find_dead(const comm *c, const comm_move *m, size_t n)
 {
-    for (size_t i = 0; i < n && c->process; i++) {
-        struct pollfd p = { .fd = c->process[m[i].peer], .events = POLLIN };
-        if (!m[i].done && p.fd >= 0 && poll(&p, 1, 0) == 1) return m[i].peer;
-    }
+    for (size_t i = 0; i < n; i++)
+        if (!m[i].done && comm_is_gone(c, m[i].peer)) return m[i].peer;
     return -1;
 }
 

@@ -39,7 +39,7 @@ typedef struct {
 } comm_move;
 
 /* Waits for all ranks to come. Errors: LQ_EUNSUPPORTED (no library, or none of these), LQ_EVALUE (another number of
- * ranks than the launcher said), LQ_EIO, LQ_ENOMEM. */
+ * ranks than the launcher said), LQ_EUSAGE (LLMQ_RANK_TIMEOUT), LQ_EIO, LQ_ENOMEM. */
 lq_status comm_open(comm **c, lq_err *err);
 /* This process's rank as its launcher says it, also where comm_open failed; 0: no launcher, or it does not say. */
 int comm_said_rank(void);
@@ -53,6 +53,8 @@ void comm_abort(comm *c, int code);
 int comm_ended(comm *c);
 /* Have all agreed that this rank's failure ends the job? Then it says why, and comm_ended stays 0. */
 bool comm_tells(const comm *c);
+/* Has the process of this rank, of this machine, ended? Of another machine's nothing is known. */
+bool comm_is_gone(const comm *c, int rank);
 /* From now on waiting ends with the job. */
 void comm_watch(comm *c, const lq_job *job);
 

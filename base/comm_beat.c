@@ -121,7 +121,7 @@ static lq_status find_timeout(comm *c, lq_err *err)
     long n = TIMEOUT;
     if (given && *given) n = strtol(given, &end, 10);
     if ((end && *end) || n < 0 || n > TIMEOUT_MOST)
-        return lq_fail(err, LQ_EVALUE,
+        return lq_fail(err, LQ_EUSAGE,
                        "LLMQ_RANK_TIMEOUT: expected seconds from 0 (no limit) to %d, found %.40s",
                        TIMEOUT_MOST, given);
     int64_t own = n;

@@ -49,8 +49,8 @@ static const opt_row rows[] = {
     OPT_RERANK_TEMPLATE(F(model)),
     OPT_RERANK_LABELS(F(model)),
     { "shard", 0, OPT_STR, F(shard), .arg = "I/N",
-      .help = "answer only every N-th request, from the I-th on; 1/1: all; N alone: "
-              "JOB_COMPLETION_INDEX says which" },
+      .help = "answer only every N-th request, from the I-th on; 1/1: all; auto: "
+              "SLURM_ARRAY_TASK_ID of _COUNT; N alone: JOB_COMPLETION_INDEX says which" },
     { "logprobs", 0, OPT_INT, F(logprobs), .def = "-1", .lo = -1, .hi = SMP_MAX_LOGPROBS,
       .help = "ids and log-probabilities with this many alternatives, for requests that do not set "
               "it; -1: as they set it" },
@@ -493,7 +493,7 @@ static lq_status batch_report(const batch *b, double seconds, lq_err *err)
 static lq_status parse_shard(batch *b, lq_err *err)
 {
     int i, n;
-    const lq_status s = shard_read(&i, &n, b->o->shard, false, err);
+    const lq_status s = shard_read(&i, &n, b->o->shard, err);
     if (s) return s;
     b->shard = i + 1;
     b->n_shards = n;

@@ -65,7 +65,7 @@ static const opt_row shard_rows[] = {
     { "out", 'o', OPT_STR, F(out), .arg = "FILE",
       .help = "keep the scores of all tokens, for --merge" },
     { "shard", 0, OPT_STR, F(shard), .arg = "i/N",
-      .help = "with --out: of the i-th of N shares of the windows (i from 1); without it "
+      .help = "with --out: of the i-th of N shares of the windows (i from 1); auto: "
               "SLURM_ARRAY_TASK_ID of _COUNT; N alone: JOB_COMPLETION_INDEX says which" },
     { "merge", 0, OPT_FLAG, F(merge),
       .help = "the arguments are such files, of all shares, in place of MODEL: figures as of one "
@@ -566,7 +566,7 @@ static lq_status eval_cmd_run(const cmd_ctx *c, const void *opts, lq_err *err)
     } else {
         s = load_ranks(&over, c, &o.model, c->argv[0], err);
         if (over) return s;
-        if (!s && o.out) s = shard_read(&e.shard, &e.n_shards, o.shard, true, err);
+        if (!s && o.out) s = shard_read(&e.shard, &e.n_shards, o.shard, err);
         if (!s) s = check_outputs(c, &o, err);
         if (!s) s = load_start(&p, c, &e.o->model, err);
         if (!s) s = evaluate(&e, c, p, err);

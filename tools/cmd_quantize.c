@@ -144,10 +144,10 @@ static const opt_row stats_rows[] = {
               "the options of calibration "
               "that will quantize by them" },
     { "shard", 0, OPT_STR, F(shard), .arg = "i/N",
-      .help = "only the i-th of N shares (i from 1; N alone: JOB_COMPLETION_INDEX says which). "
-              "Methods without calibration: of the layers, which the same command without it then "
-              "puts into OUT. --stats-only: of the text, at most as many as parts; without it "
-              "SLURM_ARRAY_TASK_ID of _COUNT" },
+      .help = "only the i-th of N shares (i from 1; auto: SLURM_ARRAY_TASK_ID of _COUNT; N alone: "
+              "JOB_COMPLETION_INDEX says which). Methods without calibration: of the layers, which "
+              "the same command without it then "
+              "puts into OUT. --stats-only: of the text, at most as many as parts" },
     { "stats-parts", 0, OPT_INT, F(stats_parts), .def = "16", .lo = 1, .hi = STATS_MOST_LEAVES,
       .help = "--stats-only: the text is cut into N parts, the same N for all shares; a file takes "
               "the more the more of them it has" },
@@ -608,7 +608,7 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .tokenizer_bytes = tok.bytes,
                    .voice = qrep_voice,
                    .view = c->result ? (progress_view){ 0 } : qrep_view };
-    if (o->shard && (s = shard_read(&job.shard, &job.n_shards, o->shard, false, err))) goto done;
+    if (o->shard && (s = shard_read(&job.shard, &job.n_shards, o->shard, err))) goto done;
     s = qz_run(&r, seen, to.made, &job, p, c->job, err);
     prog_end();
     if (!s && job.n_shards) {

@@ -248,6 +248,13 @@ def test_what_is_wrong_with_all_is_said_by_rank_0(llmq, draft, tmp_path):
     assert "--merge: expected one process, found 2 ranks (LLMQ_RANKS)" in r.err[0] and "llmq: eval" not in r.err[1], str(r)
 
 
+def test_a_wrong_time_until_a_rank_is_lost_is_a_usage_error(llmq, draft, tmp_path):
+    for wrong in ("soon", "-1", "2000000"):
+        r = by_sockets(llmq, 2, "quantize", draft, "-o", tmp_path / "q", *GPTQ, code=2, LLMQ_RANK_TIMEOUT=wrong)
+        assert f"LLMQ_RANK_TIMEOUT: expected seconds from 0 (no limit) to 1000000, found {wrong}" in "".join(r.err), str(r)
+    assert leftovers(tmp_path) == []
+
+
 ONE = [["convert", "models/novels-1m", "-o", "OUT", "--to", "llmq"], ["inspect", "models/novels-1m"], ["verify", "models/novels-1m"], ["plan", "models/novels-1m"],
        ["tokenize", "models/novels-1m"], ["stats", "merge", "x", "-o", "OUT"], ["chat", "models/novels-1m"], ["pull", "a/b", "-o", "OUT"]]
 

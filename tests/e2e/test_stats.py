@@ -48,8 +48,8 @@ def test_one_part_of_text_has_the_sums_of_calibration(llmq, draft, tmp_path):
     assert tensors[0] == tensors[1]
 
 
-ENV = [("an array of Slurm", [], {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "4"}),
-       ("an array of Slurm in steps", [], {"SLURM_ARRAY_TASK_ID": "6", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "2",
+ENV = [("an array of Slurm", ["--shard", "auto"], {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "4"}),
+       ("an array of Slurm in steps", ["--shard", "auto"], {"SLURM_ARRAY_TASK_ID": "6", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "2",
                                            "SLURM_ARRAY_TASK_STEP": "4"}),
        ("an Indexed Job", ["--shard", "3"], {"JOB_COMPLETION_INDEX": "1"})]
 
@@ -82,7 +82,20 @@ def test_the_shard_is_found_in_the_environment(llmq, draft, tmp_path, why, more,
     assert digest(tmp_path / "said") == digest(tmp_path / "found")
 
 
-NOT_SHARDS = [("no count", {"SLURM_ARRAY_TASK_ID": "2"}, "of how many"),
+def test_an_array_of_an_outer_job_takes_no_share_unasked(llmq, draft, tmp_path):
+    env = {**os.environ, "SLURM_ARRAY_TASK_ID": "2", "SLURM_ARRAY_TASK_COUNT": "3"}
+    args = ["quantize", draft, "--stats-only", "-m", "gptq", *TEXT]
+    assert llmq.json(*args, "-o", tmp_path / "s", env=env)["shards"] == 1
+    text = tmp_path / "text"
+    text.write_text("It was the best of times, it was the worst of times. " * 40)
+    scores = ["eval", draft, "--text", text, "--ctx", "64", "--windows", "3"]
+    llmq(*scores, "-o", tmp_path / "inside.scores", env=env)
+    llmq(*scores, "-o", tmp_path / "outside.scores")
+    assert digest(tmp_path / "inside.scores") == digest(tmp_path / "outside.scores")
+
+
+NOT_SHARDS = [("no array", {}, "--shard auto: expected an array of Slurm (SLURM_ARRAY_TASK_ID), found none"),
+              ("no count", {"SLURM_ARRAY_TASK_ID": "2"}, "of how many"),
               ("no number", {"SLURM_ARRAY_TASK_ID": "x", "SLURM_ARRAY_TASK_COUNT": "3"}, "SLURM_ARRAY_TASK_ID: expected a number"),
               ("between the steps", {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "3", "SLURM_ARRAY_TASK_MIN": "0",
                                      "SLURM_ARRAY_TASK_STEP": "2"}, "in steps of 2"),
@@ -92,8 +105,8 @@ NOT_SHARDS = [("no count", {"SLURM_ARRAY_TASK_ID": "2"}, "of how many"),
 
 @pytest.mark.parametrize("why,env,text", NOT_SHARDS, ids=[x[0] for x in NOT_SHARDS])
 def test_an_environment_that_says_no_shard_is_refused(llmq, draft, tmp_path, why, env, text):
-    shard = ["--shard", "3"] if "JOB_COMPLETION_INDEX" in env else []
-    args = ["quantize", draft, "--stats-only", *shard, "-m", "gptq", *TEXT, "-o", tmp_path / "x"]
+    shard = "3" if "JOB_COMPLETION_INDEX" in env else "auto"
+    args = ["quantize", draft, "--stats-only", "--shard", shard, "-m", "gptq", *TEXT, "-o", tmp_path / "x"]
     assert text in llmq(*args, env={**os.environ, **env}, code=2).stderr
     assert not (tmp_path / "x").exists()
 

@@ -119,6 +119,9 @@ static int killed(comm *c)
     }
     if (comm_recv(c, 2 - comm_rank(c), 0, &x, 1, &err) != LQ_EIO) return 50;
     if (comm_recv(c, 1, 0, &x, 1, &err) != LQ_EIO) return 51; /* still, and at once */
+    for (int i = 0; i < 200 && !comm_is_gone(c, 1); i++)      /* its socket ends before it does */
+        nanosleep(&(struct timespec){ .tv_nsec = 50000000 }, NULL);
+    if (!comm_is_gone(c, 1) || comm_is_gone(c, comm_rank(c))) return 53;
     return strstr(err.msg, "rank 1 of 3 is gone") || strstr(err.msg, "is gone") ? 7 : 52;
 }
 

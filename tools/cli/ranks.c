@@ -76,7 +76,9 @@ bool ranks_tell(char *who, lq_status s)
     if (!s || said <= 0) return true;
     if (s == LQ_EINTR) return false; /* the launcher, or another rank, has ended all */
     const int steps = FIRST + NEXT * (said < 20 ? said : 20) + longer / STEP_MS;
-    for (int i = 0; i < steps && !comm_tells(ranks) && !prog_signal() && !comm_ended(ranks); i++)
+    for (int i = 0; i < steps && !comm_tells(ranks) && !comm_is_gone(ranks, 0) && !prog_signal() &&
+                    !comm_ended(ranks);
+         i++)
         pause_ms(STEP_MS);
     if (ranks)
         snprintf(who, 128, "rank %d of %d: ", said, comm_size(ranks));

@@ -37,19 +37,24 @@ static lq_status slurm_shard(int *i, int *n, lq_err *err)
     return LQ_OK;
 }
 
-lq_status shard_read(int *shard, int *of, const char *text, bool array, lq_err *err)
+lq_status shard_read(int *shard, int *of, const char *text, lq_err *err)
 {
     int i = 1, n = 1, end = 0;
     lq_status s = LQ_OK;
-    if (text && sscanf(text, "%9d/%9d%n", &i, &n, &end) == 2 && !text[end]) {
+    if (text && strcmp(text, "auto") == 0) {
+        if (!getenv("SLURM_ARRAY_TASK_ID"))
+            return lq_fail(err, LQ_EUSAGE,
+                           "--shard auto: expected an array of Slurm (SLURM_ARRAY_TASK_ID), found "
+                           "none");
+        s = slurm_shard(&i, &n, err);
+    } else if (text && sscanf(text, "%9d/%9d%n", &i, &n, &end) == 2 && !text[end]) {
     } else if (text && getenv("JOB_COMPLETION_INDEX") && sscanf(text, "%9d%n", &n, &end) == 1 &&
                !text[end]) {
         s = env_number(&i, "JOB_COMPLETION_INDEX", 0, err);
         i++;
     } else if (text) {
-        return lq_fail(err, LQ_EUSAGE, "--shard: expected i/N, such as 1/8, found '%s'", text);
-    } else if (array && getenv("SLURM_ARRAY_TASK_ID")) {
-        s = slurm_shard(&i, &n, err);
+        return lq_fail(err, LQ_EUSAGE, "--shard: expected i/N, such as 1/8, or auto, found '%s'",
+                       text);
     }
     if (s) return s;
     if (n < 1 || i < 1 || i > n)

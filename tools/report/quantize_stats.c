@@ -51,7 +51,7 @@ lq_status quantize_stats_make(const char *out, src_source *src, const stats_subj
     stats_make_opts o = { .leaves = leaves,
                           .want_h = qz_needs_h(of->q),
                           .outlier = (float)qz_outlier_threshold(of->q) };
-    lq_status s = shard_read(&o.shard, &o.n, shard, true, err);
+    lq_status s = shard_read(&o.shard, &o.n, shard, err);
     cJSON *record = s ? NULL : record_of(of);
     o.record = record;
     if (!s && !record) s = lq_fail(err, LQ_ENOMEM, "no memory for statistics");
