@@ -385,7 +385,9 @@ typedef struct arch_row {
     lq_status (*layers)(struct arch_config *c, const cJSON *config, lq_err *err);
     bool embed_sqrt; /* embeddings are multiplied by sqrt(hidden) */
     bool fixed_act;  /* def_act whatever config.json says */
-    bool in_text;    /* config.json has other parts beside: the numbers are in text_config where
+    bool
+        gelu_tanh; /* hidden_act counts, whatever hidden_activation says, and its "gelu" is the approximation by tanh */
+    bool in_text;  /* config.json has other parts beside: the numbers are in text_config where
                         there is one */
     bool
         full_first; /* WINDOW_PATTERN: of each pattern the first layer has no window, not the last */

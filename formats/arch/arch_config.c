@@ -198,11 +198,12 @@ const char *arch_act_text(arch_act a)
 
 static lq_status read_act(arch_config *c, const cJSON *j, lq_err *err)
 {
-    const char *key = spelled(j, act_keys), *text = NULL;
+    const char *key = c->row->gelu_tanh ? "hidden_act" : spelled(j, act_keys), *text = NULL;
     c->act = c->row->def_act;
     if (c->row->fixed_act) return LQ_OK;
     lq_status s = js_str(j, key, false, &text, err);
     const bool known = !s && text && arch_act_from_text(&c->act, text);
+    if (c->row->gelu_tanh && c->act == ARCH_GELU) c->act = ARCH_GELU_TANH;
     if (s || !text || (known && (c->act != ARCH_XIELU || arch_name_of(c, R_XIELU_P)))) return s;
     return lq_fail(
         err, LQ_EUNSUPPORTED,

@@ -223,10 +223,40 @@ TEST(defaults_of_models_with_a_state_are_those_of_transformers)
     }
 }
 
+/* google/gemma-2b and 7b say "gelu", with or without a hidden_activation of null. */
+TEST(gelu_of_the_first_gemma_is_its_approximation)
+{
+    static const struct {
+        const char *more;
+        arch_act act;
+    } t[] = {
+        { "", ARCH_GELU_TANH },
+        { ",\"hidden_act\":\"gelu\"", ARCH_GELU_TANH },
+        { ",\"hidden_act\":\"gelu\",\"hidden_activation\":null", ARCH_GELU_TANH },
+        { ",\"hidden_act\":\"gelu\",\"hidden_activation\":\"gelu_pytorch_tanh\"", ARCH_GELU_TANH },
+        { ",\"hidden_act\":\"silu\",\"hidden_activation\":\"gelu_pytorch_tanh\"", ARCH_SILU },
+    };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        char text[300];
+        arch_config c;
+        lq_err err = { "" };
+        snprintf(text, sizeof text,
+                 "{\"model_type\":\"gemma\",\"vocab_size\":320,\"hidden_size\":512,"
+                 "\"num_hidden_layers\":4,\"num_attention_heads\":16,\"intermediate_size\":160%s}",
+                 t[i].more);
+        const lq_status s = arch_parse(&c, text, NULL, &err);
+        CHECK(!s, "%s: %s", t[i].more, err.msg);
+        if (s) continue;
+        CHECK(c.act == t[i].act, "%s: %d", t[i].more, (int)c.act);
+        arch_config_free(&c);
+    }
+}
+
 int main(int argc, char **argv)
 {
     RUN(defaults_of_dense_models_are_those_of_transformers);
     RUN(defaults_of_mixtures_are_those_of_transformers);
     RUN(defaults_of_models_with_a_state_are_those_of_transformers);
+    RUN(gelu_of_the_first_gemma_is_its_approximation);
     return check_end();
 }

@@ -300,8 +300,8 @@ static lq_status gemma3n_layers(arch_config *c, const cJSON *j, lq_err *err)
 /* clang-format on */
 const arch_row arch_rows_gemma[] = {
     { "GemmaForCausalLM", "gemma", .w = { RMS_ROPE, .norm_offset = 1 }, MODEL, .names = gemma_names,
-      .embed_sqrt = true, GELU_TANH, .def_kv_heads = 16, .def_head_dim = 256, .def_max_pos = 8192,
-      .def_tied = true },
+      .gelu_tanh = true, .embed_sqrt = true, GELU_TANH, .def_kv_heads = 16, .def_head_dim = 256,
+      .def_max_pos = 8192, .def_tied = true },
     { "Gemma2ForCausalLM", "gemma2", .w = { RMS_ROPE, .norm_offset = 1 }, MODEL,
       .names = gemma2_names, .keys = gemma2_keys, .embed_sqrt = true, GELU_TANH,
       .window = WINDOW_PATTERN, .def_pattern = 2, .def_window = 4096, .def_kv_heads = 4,
