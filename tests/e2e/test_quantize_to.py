@@ -211,3 +211,9 @@ def test_bits_are_those_of_what_is_written(llmq, model, tmp_path):
     """The embedding of 8 bits that was asked for is of 16 in a layout of linear layers."""
     r = llmq.json("quantize", model, "-o", tmp_path / "q", "--to", "compressed-tensors", "-m", "rtn", "--embed", "u8-g32")
     assert r["bpw_model"] == llmq.json("inspect", tmp_path / "q")["bpw_model"] > 6
+
+
+@pytest.mark.parametrize("to, meant", [("q4_k_m", "gguf:Q4_K_M"), ("Q8_0", "gguf:Q8_0"), ("nvfp4", "compressed-tensors:nvfp4")])
+def test_a_name_without_its_format_is_met_with_the_whole(llmq, draft, tmp_path, to, meant):
+    p = llmq("quantize", draft, "-o", tmp_path / "m", "--to", to, code=2)
+    assert f"found '{to}'; did you mean {meant}?" in p.stderr and list(tmp_path.iterdir()) == []

@@ -56,7 +56,14 @@ static const char *find_layout(const char *to, lq_err *err)
         if (strcmp(name, to) == 0) return name;
         at += (size_t)snprintf(names + at, sizeof names - at, ", %s", name);
     }
+    const mix_row *mix;
+    lq_err none;
     lq_fail(err, LQ_EUSAGE, "--to: expected one of %s, found '%.40s'", names, to);
+    if (!mix_find(&mix, to, &none))
+        lq_append(err, LQ_EUSAGE, "; did you mean gguf:%s?", mix_name(mix));
+    for (size_t i = 0; i < LQ_COUNT(ct_schemes); i++)
+        if (strcmp(ct_schemes[i].name, to) == 0)
+            lq_append(err, LQ_EUSAGE, "; did you mean %s%s?", CT, to);
     return NULL;
 }
 
