@@ -449,7 +449,7 @@ static lq_status check_stats(const quantize_opts *o, const qz_opts *q, const com
 static lq_status check_shard(const cmd_ctx *c, const quantize_opts *o, const qz_opts *q,
                              const comm *ranks, lq_err *err)
 {
-    static const char *const whole[] = { "to", "report", "refine" };
+    static const char *const whole[] = { "report", "refine" };
     if (!o->shard || o->stats_only) return LQ_OK;
     if (qz_calibrated(q))
         return lq_fail(err, LQ_EUSAGE,

@@ -292,6 +292,21 @@ def test_shards_of_layers_make_the_file_of_one_run(llmq, draft, tmp_path, folder
     assert said["resumed_parts"] >= 1 and said["tensors"] == whole["tensors"]
 
 
+@pytest.mark.parametrize("to, name", [("gptq_v2", "out"), ("compressed-tensors", "out"), ("gguf:Q4_0", "out.gguf")])
+def test_shards_of_a_layout_make_the_bytes_of_one_run_and_leave_nothing(llmq, draft, tmp_path, to, name):
+    args = ["quantize", draft, "-m", "rtn", "--to", to]
+    for run in ("one", "many"):
+        (tmp_path / run).mkdir()
+    llmq(*args, "-o", tmp_path / "one" / name)
+    command = [*args, "-o", tmp_path / "many" / name]
+    for i in (1, 2):
+        llmq(*command, "--shard", f"{i}/2")
+    assert leftovers(tmp_path / "many") == [f"{name}.unconverted.llmq.resume"]
+    assert llmq.json(*command)["resumed_parts"] >= 2
+    made = [sorted((p.name, p.read_bytes()) for p in (tmp_path / run).rglob("*") if p.is_file()) for run in ("one", "many")]
+    assert made[0] == made[1] and leftovers(tmp_path / "many") == [name]
+
+
 def test_a_share_of_another_run_is_refused_before_a_layer_is_finished(llmq, draft, tmp_path):
     """Shares that are at work on their first layer have none there; their folder is another run's all the same."""
     command = ["quantize", draft, "-m", "rtn", "-o", tmp_path / "many"]

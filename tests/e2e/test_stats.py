@@ -135,7 +135,7 @@ def test_what_does_not_fit_is_refused(llmq, draft, model, tmp_path):
             ("at most 16 shards", 2, "quantize", draft, "--stats-only", "--shard", "3/17", "-o", tmp_path / "x", *args),
             ("--shard: expected --stats-only, or a method without calibration", 2, "quantize", draft, "--shard", "1/2", "-o", tmp_path / "x", *args),
             ("--shard goes without --model-free", 2, "quantize", draft, "--shard", "1/2", "--model-free", "-o", tmp_path / "x"),
-            ("--to goes without --shard", 2, "quantize", draft, "-m", "rtn", "--shard", "1/2", "--to", "gptq", "-o", tmp_path / "x"),
+            ("--report goes without --shard", 2, "quantize", draft, "-m", "rtn", "--shard", "1/2", "--report", tmp_path / "r.html", "-o", tmp_path / "x"),
             ("--no-resume goes without --shard", 2, "quantize", draft, "-m", "rtn", "--shard", "1/2", "--no-resume", "-o", tmp_path / "x")]:
         assert text in llmq(*command, code=code).stderr, command
     assert not (tmp_path / "x").exists() and notes.read_text() == "somebody's"
