@@ -12,7 +12,8 @@
  *              31 [          ]               P V      lane = d, d+32, ..., over keys in order
  *
  *           and leaves maximum, sum and accumulator of its split in scratch.
- *   merge   one warp a row, head and DEV_ATTN_WIDTH columns: the splits in order, then the sink.
+ *   merge   one warp a row, head and DEV_ATTN_WIDTH columns: the splits in order, then the sink; of
+ *           the other kernels' splits in another order (attn_merge).
  *
  * A decode step of one sequence has (context / 512) x kv heads blocks; how many share a launch
  * changes no result.
@@ -193,6 +194,7 @@ inline namespace CU_NAME(attn_cu)
         }
     }
 
+    template <bool EXACT>
     __global__ void __launch_bounds__(THREADS, 8)
         merge_kernel(G<float> out, G<const float> parts, G<const dev_attn_chunk> chunks,
                      G<const float> sinks, attn_view v)
@@ -200,8 +202,19 @@ inline namespace CU_NAME(attn_cu)
         const int h = blockIdx.y * WARPS + threadIdx.x / CU_WARP, i = blockIdx.x % v.chunk_rows;
         cu_follow();
         const dev_attn_chunk c = chunks[blockIdx.x / v.chunk_rows];
-        if (i < c.n_rows && h < v.H)
-            attn_merge(out, parts, c, i, h, sinks, v, (int)blockIdx.z * DEV_ATTN_WIDTH);
+        if (i >= c.n_rows || h >= v.H) return; /* all lanes of a warp alike */
+        const int first = (int)blockIdx.z * DEV_ATTN_WIDTH;
+        if (EXACT)
+            attn_merge_exact(out, parts, c, i, h, sinks, v, first);
+        else
+            attn_merge(out, parts, c, i, h, sinks, v, first);
+    }
+    template <bool EXACT> void merge(dev * d, const dev_attn_args *a, const attn_view &v)
+    {
+        CU_FOLLOW(d, "attn merge", merge_kernel<EXACT>,
+                  dim3((unsigned)(a->n_chunks * v.chunk_rows), (unsigned)lq_ceil_div(a->H, WARPS),
+                       (unsigned)lq_ceil_div(a->Dv, DEV_ATTN_WIDTH)),
+                  THREADS, 0, a->out, (const float *)a->scratch, a->chunks, a->sinks, v);
     }
 
     int chunk_rows(const dev_attn_args *a) { return (int)dev_attn_rows(a->how, a->H, a->Hkv); }
@@ -273,9 +286,9 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
         fold<true>(d, a, v);
     else
         fold<false>(d, a, v);
-    if (!a->done && !direct)
-        CU_FOLLOW(d, "attn merge", merge_kernel,
-                  dim3((unsigned)(a->n_chunks * v.chunk_rows), (unsigned)lq_ceil_div(a->H, WARPS),
-                       (unsigned)lq_ceil_div(a->Dv, DEV_ATTN_WIDTH)),
-                  THREADS, 0, a->out, (const float *)a->scratch, a->chunks, a->sinks, v);
+    if (a->done || direct) return;
+    if (a->how == DEV_ATTN_EXACT)
+        merge<true>(d, a, v);
+    else
+        merge<false>(d, a, v);
 }

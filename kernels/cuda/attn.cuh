@@ -196,10 +196,11 @@ __device__ __forceinline__ void attn_put(const attn_end &e, const attn_view &v,
 }
 
 /* By one warp: row i of a chunk, of head h: its splits in order, then the sink, to out, of
- * DEV_ATTN_WIDTH columns from `first` on. */
-__device__ __forceinline__ void attn_merge(G<float> out, G<const float> parts,
-                                           const dev_attn_chunk &c, int i, int h,
-                                           G<const float> sinks, const attn_view &v, int first)
+ * DEV_ATTN_WIDTH columns from `first` on; with the CPU's bits. */
+__device__ __forceinline__ void attn_merge_exact(G<float> out, G<const float> parts,
+                                                 const dev_attn_chunk &c, int i, int h,
+                                                 G<const float> sinks, const attn_view &v,
+                                                 int first)
 {
     enum { ACC = DEV_ATTN_WIDTH / CU_WARP };
     const int lane = threadIdx.x % CU_WARP;
@@ -230,6 +231,69 @@ __device__ __forceinline__ void attn_merge(G<float> out, G<const float> parts,
         const int d = first + x * CU_WARP + lane;
         const float y = acc[x] * f;
         if (d < v.Dv) out[(c.row + i) * v.ldo + h * v.ho + d] = attn_out(y, v);
+    }
+}
+
+/* The same in another order, for many splits: by the largest score of 32 at a time, whose sums are
+ * added across the lanes, and their accumulators in order. A split that has seen nothing may hold
+ * anything. */
+__device__ __forceinline__ void attn_merge(G<float> out, G<const float> parts,
+                                           const dev_attn_chunk &c, int i, int h,
+                                           G<const float> sinks, const attn_view &v, int first)
+{
+    enum { ACC = 4, AHEAD = 8 /* splits that are asked for together */ };
+    const int lane = threadIdx.x % CU_WARP;
+    const int64_t step = (int64_t)v.chunk_rows * v.H * (v.Dv + 2); /* from split to split */
+    const G<const float> own =
+        parts + (((int64_t)c.slot * v.chunk_rows + i) * v.H + h) * (int64_t)(v.Dv + 2);
+    const int upto = v.Dv < first + DEV_ATTN_WIDTH ? v.Dv : first + DEV_ATTN_WIDTH;
+#pragma unroll 1
+    for (int from = first; from < upto; from += ACC * CU_WARP) {
+        float m = -INFINITY, l = 0, acc[ACC] = { 0, 0, 0, 0 };
+#pragma unroll 1
+        for (int s0 = 0; s0 < c.n_splits; s0 += CU_WARP) {
+            const int n = c.n_splits - s0 < CU_WARP ? c.n_splits - s0 : CU_WARP;
+            float pm = -INFINITY, pl = 0;
+            if (lane < n) {
+                pm = own[(s0 + lane) * step];
+                pl = own[(s0 + lane) * step + 1];
+            }
+            if (pl == 0) pm = -INFINITY;
+            const float most = cu_warp_max(pm), top = most > m ? most : m;
+            const float keep = m > -INFINITY ? km_exp(m - top) : 0.0f;
+            const float w = pl == 0 ? -1.0f : km_exp(pm - top); /* below 0: not looked at */
+            l = fmaf(l, keep, cu_warp_sum(pl == 0 ? 0.0f : pl * w));
+            m = top;
+#pragma unroll
+            for (int x = 0; x < ACC; x++)
+                acc[x] *= keep;
+#pragma unroll 1
+            for (int s = 0; s < n; s += AHEAD) {
+                float y[AHEAD][ACC];
+#pragma unroll
+                for (int a = 0; a < AHEAD; a++)
+#pragma unroll
+                    for (int x = 0; x < ACC; x++) {
+                        const int d = from + x * CU_WARP + lane;
+                        y[a][x] = s + a < n && d < upto ? (float)own[(s0 + s + a) * step + (2 + d)]
+                                                        : 0.0f;
+                    }
+#pragma unroll
+                for (int a = 0; a < AHEAD; a++) {
+                    const float by = cu_shfl(w, (s + a) % CU_WARP);
+                    if (s + a >= n || by < 0) continue; /* all lanes alike */
+#pragma unroll
+                    for (int x = 0; x < ACC; x++)
+                        acc[x] = fmaf(y[a][x], by, acc[x]);
+                }
+            }
+        }
+        const float f = attn_last(m, l, h, sinks);
+#pragma unroll
+        for (int x = 0; x < ACC; x++) {
+            const int d = from + x * CU_WARP + lane;
+            if (d < upto) out[(c.row + i) * v.ldo + h * v.ho + d] = attn_out(acc[x] * f, v);
+        }
     }
 }
 

@@ -29,10 +29,9 @@
  * and low: twice the products, which wait for memory anyway. The order of a row's sums is fixed by
  * its position; what shares a launch, or a chunk, changes no result.
  *
- * Shared memory: q's fragments, high and low, 64 WIDTH bytes; for the end 16 x 2 floats and 16 x
- * Dv floats a warp. WIDTH 64: 4096 + 512 + 16384; 128: 8192 + 512 + 32768; 256: 16384 + 512 +
- * 65536; static, four heads of WIDTH (4096 B
- * at 256). */
+ * Shared memory: q's fragments, high and low, 64 WIDTH bytes; for the end 16 x (Dv + 2) floats a
+ * warp, two of which part neighbouring rows' banks. WIDTH 64: 4096 + 512 + 16384; 128: 8192 + 512 +
+ * 32768; 256: 16384 + 512 + 65536; static, four heads of WIDTH (4096 B at 256). */
 #include "kernels/cuda/attn.cuh"
 #include "kernels/cuda/cache.cuh"
 #include "kernels/cuda/last.cuh"
@@ -230,49 +229,57 @@ inline namespace CU_NAME(attn_decode_cu)
                        more.sinks, v, 0);
     }
 
-    /* The warps' maxima, sums and accumulators: joined, and into the split's place. */
+    /* The warps' maxima, sums and accumulators: joined, and into the split's place. A pair has Dv + 2
+     * floats of each warp, its maximum and sum last; of pairs that are not there nobody looks. */
     template <int WIDTH>
-    __device__ void join_warps(G<float> parts, S<float> ends, S<float> sums, const float m[2],
-                               const float l[2], const float(&acc)[WIDTH / 8][4],
-                               const attn_view &v, const dev_attn_chunk &ch, int kvh, int pair0,
-                               int n_pairs)
+    __device__ void join_warps(G<float> parts, S<float> sums, const float m[2], const float l[2],
+                               const float(&acc)[WIDTH / 8][4], const attn_view &v,
+                               const dev_attn_chunk &ch, int kvh, int pair0, int n_pairs)
     {
         const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
-                  c = lane % 4, group = v.H / v.Hkv, slot = blockIdx.x;
-        if (c == 0)
-            for (int h = 0; h < 2; h++) {
-                ends[(warp * PAIRS + g + 8 * h) * 2] = m[h];
-                ends[(warp * PAIRS + g + 8 * h) * 2 + 1] = l[h];
+                  c = lane % 4, group = v.H / v.Hkv, slot = blockIdx.x, pitch = v.Dv + 2;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const S<float> own = sums + (warp * PAIRS + g + 8 * h) * pitch;
+            if (g + 8 * h >= n_pairs) continue;
+            if (c == 0) {
+                own[v.Dv] = m[h];
+                own[v.Dv + 1] = l[h];
             }
 #pragma unroll
-        for (int n = 0; n < WIDTH / 8; n++)
+            for (int n = 0; n < WIDTH / 8; n++)
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int d = 64 * (n / 8) + 16 * c + 8 * (i % 2) + n % 8;
-                if (d < v.Dv) sums[(warp * PAIRS + g + 8 * (i / 2)) * v.Dv + d] = acc[n][i];
-            }
+                for (int i = 0; i < 2; i++) {
+                    const int d = 64 * (n / 8) + 16 * c + 8 * i + n % 8;
+                    if (d < v.Dv) own[d] = acc[n][2 * h + i];
+                }
+        }
         __syncthreads();
-        for (int i = threadIdx.x; i < PAIRS * v.Dv; i += THREADS) {
-            const int p = i / v.Dv, d = i % v.Dv, pair = pair0 + p;
-            if (p >= n_pairs) continue;
-            float top = -INFINITY, all = 0, sum = 0;
+        for (int p = warp; p < PAIRS && p < n_pairs; p += WARPS) {
+            const S<float> own = sums + p * pitch;
+            float top = -INFINITY, all = 0, by[WARPS];
             for (int w = 0; w < WARPS; w++)
-                top = fmaxf(top, ends[(w * PAIRS + p) * 2]);
+                top = fmaxf(top, own[w * PAIRS * pitch + v.Dv]);
+#pragma unroll
             for (int w = 0; w < WARPS; w++) {
-                const float own = ends[(w * PAIRS + p) * 2];
-                if (ends[(w * PAIRS + p) * 2 + 1] == 0) continue; /* nothing seen */
-                const float f = km_exp(own - top);
-                all = fmaf(ends[(w * PAIRS + p) * 2 + 1], f, all);
-                sum = fmaf(sums[(w * PAIRS + p) * v.Dv + d], f, sum);
+                const float seen = own[w * PAIRS * pitch + v.Dv + 1];
+                by[w] = seen == 0 ? -1.0f : km_exp(own[w * PAIRS * pitch + v.Dv] - top);
+                if (seen != 0) all = fmaf(seen, by[w], all);
             }
-            const int64_t row = (int64_t)slot * v.chunk_rows + pair / group;
+            const int64_t row = (int64_t)slot * v.chunk_rows + (pair0 + p) / group;
             const G<float> to =
-                parts + (row * v.H + kvh * group + pair % group) * (int64_t)(v.Dv + 2);
-            if (d == 0) {
+                parts + (row * v.H + kvh * group + (pair0 + p) % group) * (int64_t)(v.Dv + 2);
+            if (lane == 0) {
                 to[0] = top;
                 to[1] = all;
             }
-            to[2 + d] = sum;
+            for (int d = lane; d < v.Dv; d += CU_WARP) {
+                float sum = 0;
+#pragma unroll
+                for (int w = 0; w < WARPS; w++)
+                    if (by[w] >= 0) sum = fmaf(own[w * PAIRS * pitch + d], by[w], sum);
+                to[2 + d] = sum;
+            }
         }
     }
 
@@ -290,7 +297,7 @@ inline namespace CU_NAME(attn_decode_cu)
         CU_DYNAMIC(unsigned, qs);
         CU_SHARED(float, turned, WARPS *WIDTH);
         CU_SHARED(int, last_of, 1);
-        const S<float> ends = cu_as<float>(qs + 16 * WIDTH), sums = ends + 2 * WARPS * PAIRS;
+        const S<float> sums = cu_as<float>(qs + 16 * WIDTH);
         const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
                   c = lane % 4;
         const int kvh = blockIdx.y, group = v.H / v.Hkv, pair0 = blockIdx.z * PAIRS,
@@ -457,7 +464,7 @@ inline namespace CU_NAME(attn_decode_cu)
             l[h] += cu_shfl_xor(l[h], 1);
             l[h] += cu_shfl_xor(l[h], 2);
         }
-        join_warps<WIDTH>(parts, ends, sums, m, l, acc, v, ch, kvh, pair0, n_pairs);
+        join_warps<WIDTH>(parts, sums, m, l, acc, v, ch, kvh, pair0, n_pairs);
         if (more.done) merge_last(parts, last_of, more, ch, v, own, kvh, pair0, n_pairs);
     }
 

@@ -15,9 +15,10 @@
  *
  * A tile lies as columns of 64 numbers, each 128 keys x 128 bytes, a row's 16-byte pieces turned by
  * its number: for K what wgmma takes as [n][k], for V as [k][n]. Rows come from anywhere in the
- * cache, 16 bytes a cp.async, eight lanes a row's 128 bytes; each thread waits for its own copies,
- * hands them to the matrix units (cu_fence_async) and arrives at the tile's barrier. DEPTH tiles of
- * K and of V are under way; a warpgroup's four warps arrive at `empty` when they are done with one.
+ * cache, 16 bytes a cp.async, eight lanes a row's 128 bytes, and arrive at the tile's barrier by
+ * themselves (cu_copy_arrive); who multiplies waits for it and hands them to the matrix units
+ * (cu_fence_async). DEPTH tiles of K and of V are under way; a warpgroup's four warps arrive at `empty`
+ * when they are done with one.
  *
  * What is rounded where is as in attn_mma.cu; exponentials are the device's 2^x, whose relative
  * error is below 2^-22.
@@ -49,53 +50,64 @@ inline namespace CU_NAME(attn_sm90_cu)
         int n;
     };
 
+    /* A lane of the third warpgroup knows where one row of a tile is; of its warp's copies i, lanes 8r
+     * to 8r + 7 bring row 16i + 4 warp + r. */
+    __device__ __forceinline__ int own_row()
+    {
+        const int warp = threadIdx.x / CU_WARP % 4, lane = threadIdx.x % CU_WARP;
+        return 16 * (lane / 4) + 4 * warp + lane % 4;
+    }
+    /* The block of that row. */
+    __device__ __forceinline__ int32_t look_up(G<const int32_t> table, const attn_view &v, int pos,
+                                               int last)
+    {
+        const int p = pos + own_row();
+        return p < last ? (int32_t)table[attn_block(p, v)] : 0;
+    }
     /* One of a tile's K and V: rows of D numbers, in columns, zeros where there are none. */
     template <int WIDTH>
-    __device__ __forceinline__ void bring(S<uint8_t> at, G<const uint8_t> cache,
-                                          G<const int32_t> table, const attn_view &v, int kvh,
-                                          int pos, int last, int D, int row_bytes)
+    __device__ __forceinline__ void bring(S<uint8_t> at, G<const uint8_t> cache, int32_t block,
+                                          const attn_view &v, int kvh, int pos, int last, int D,
+                                          int row_bytes)
     {
-        const int piece = threadIdx.x % 8;
-#pragma unroll 2
-        for (int j = threadIdx.x % CU_GROUP / 8; j < KEYS; j += CU_GROUP / 8) {
-            const int p = pos + j;
-            int64_t row = 0;
-            if (p < last)
-                row = (int64_t)table[attn_block(p, v)] * (int64_t)v.block_stride +
-                      ((int64_t)kvh * v.block_size + attn_place(p, v)) * row_bytes;
+        const int warp = threadIdx.x / CU_WARP % 4, lane = threadIdx.x % CU_WARP, piece = lane % 8,
+                  first = 4 * warp + lane / 8, p = pos + own_row();
+        int64_t own = -1;
+        if (p < last)
+            own = (int64_t)block * (int64_t)v.block_stride +
+                  ((kvh << v.block_shift) + attn_place(p, v)) * row_bytes;
 #pragma unroll
-            for (int i = 0; i < WIDTH / 64; i++) {
-                const bool there = p < last && (8 * i + piece) * PIECE < D;
-                cu_copy16(at + (i * COLUMN + j * 128 + (piece ^ j % 8) * 16),
-                          cache + (there ? row + (8 * i + piece) * 16 : 0), there);
+        for (int i = 0; i < KEYS / 16; i++) {
+            const int64_t row = cu_shfl_long(own, 4 * i + lane / 8);
+#pragma unroll
+            for (int n = 0; n < WIDTH / 64; n++) {
+                const bool there = row >= 0 && (8 * n + piece) * PIECE < D;
+                cu_copy16(at + (n * COLUMN + (16 * i + first) * 128 + (piece ^ first % 8) * 16),
+                          cache + (there ? row + (8 * n + piece) * 16 : 0), there);
             }
         }
     }
 
-    /* By the third warpgroup. Copies of the last two halves of a tile are under way at any time. */
+    /* By the third warpgroup. A tile's blocks are looked up while the one before is brought. */
     template <int DK, int DV>
     __device__ void bring_all(S<uint8_t> at, S<uint64_t> full, S<uint64_t> empty,
                               G<const uint8_t> k, G<const uint8_t> values, G<const int32_t> table,
                               const attn_view &v, int kvh, const tiles_of &t)
     {
         enum { STAGE = (DK / 64 + DV / 64) * COLUMN };
-        for (int i = 0; i < 2 * t.n + 2; i++) { /* K of tile i / 2, or V */
-            if (i < 2 * t.n) {
-                const int tile = i / 2, slot = tile % DEPTH * 2 + i % 2;
-                const int pos = t.first + tile * KEYS;
-                const S<uint8_t> to = at + tile % DEPTH * STAGE;
-                if (tile >= DEPTH) cu_bar_wait(empty + slot, (unsigned)((tile / DEPTH - 1) & 1));
-                if (i % 2 == 0)
-                    bring<DK>(to, k, table, v, kvh, pos, t.last, v.D, v.row_k);
-                else
-                    bring<DV>(to + DK / 64 * COLUMN, values, table, v, kvh, pos, t.last, v.Dv,
-                              v.row_v);
-            }
-            cu_copy_commit();
-            if (i < 2) continue;
-            cu_copy_wait<2>();
-            cu_fence_async();
-            cu_bar_arrive(full + ((i - 2) / 2 % DEPTH * 2 + i % 2));
+        int32_t next = look_up(table, v, t.first, t.last);
+        for (int tile = 0; tile < t.n; tile++) {
+            const int slot = tile % DEPTH * 2, pos = t.first + tile * KEYS;
+            const unsigned before = (unsigned)((tile / DEPTH - 1) & 1);
+            const S<uint8_t> to = at + tile % DEPTH * STAGE;
+            const int32_t block = next;
+            next = look_up(table, v, pos + KEYS, t.last);
+            if (tile >= DEPTH) cu_bar_wait(empty + slot, before);
+            bring<DK>(to, k, block, v, kvh, pos, t.last, v.D, v.row_k);
+            cu_copy_arrive(full + slot);
+            if (tile >= DEPTH) cu_bar_wait(empty + (slot + 1), before);
+            bring<DV>(to + DK / 64 * COLUMN, values, block, v, kvh, pos, t.last, v.Dv, v.row_v);
+            cu_copy_arrive(full + (slot + 1));
         }
     }
 
@@ -177,6 +189,12 @@ inline namespace CU_NAME(attn_sm90_cu)
             cu_wgmma<F16, DV, 1>(acc, p[i], cu_desc_mn(vs + i * 16 * 128, COLUMN), true);
         cu_wgmma_commit();
     }
+    /* Until a half of a tile is there, and the matrix units see it. */
+    __device__ __forceinline__ void wait_for(S<uint64_t> full, unsigned parity)
+    {
+        cu_bar_wait(full, parity);
+        cu_fence_async();
+    }
     /* The warp has read the half of a tile. */
     __device__ __forceinline__ void done_with(S<uint64_t> empty)
     {
@@ -242,7 +260,7 @@ inline namespace CU_NAME(attn_sm90_cu)
         for (int i = 0; i < DV / 2; i++)
             acc[i] = 0;
         /* DEPTH is 2: K of tile j and V of the one before are in different slots */
-        cu_bar_wait(full, 0);
+        wait_for(full, 0);
         issue_scores<DK, F16>(s, qa, at);
         cu_wgmma_wait<0>();
         cu_keep(s);
@@ -251,9 +269,9 @@ inline namespace CU_NAME(attn_sm90_cu)
         pack<F16>(p, s);
         for (int j = 1; j < t.n; j++) {
             const int now = j % DEPTH, before = (j - 1) % DEPTH;
-            cu_bar_wait(full + 2 * now, (unsigned)(j / DEPTH & 1));
+            wait_for(full + 2 * now, (unsigned)(j / DEPTH & 1));
             issue_scores<DK, F16>(s, qa, at + now * STAGE);
-            cu_bar_wait(full + (2 * before + 1), (unsigned)((j - 1) / DEPTH & 1));
+            wait_for(full + (2 * before + 1), (unsigned)((j - 1) / DEPTH & 1));
             issue_sums<DV, F16>(acc, p, at + (before * STAGE + DK / 64 * COLUMN));
             cu_wgmma_wait<1>();
             cu_keep(s);
@@ -268,7 +286,7 @@ inline namespace CU_NAME(attn_sm90_cu)
             pack<F16>(p, s);
         }
         const int end = (t.n - 1) % DEPTH;
-        cu_bar_wait(full + (2 * end + 1), (unsigned)((t.n - 1) / DEPTH & 1));
+        wait_for(full + (2 * end + 1), (unsigned)((t.n - 1) / DEPTH & 1));
         issue_sums<DV, F16>(acc, p, at + (end * STAGE + DK / 64 * COLUMN));
         cu_wgmma_wait<0>();
         cu_keep(acc);

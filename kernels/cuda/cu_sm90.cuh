@@ -6,6 +6,7 @@
  *   CU_DYNAMIC_1K(T, name)     the launch's shared memory, at a multiple of 1,024 bytes
  *   cu_bar_init(bar, n)        by one thread; then cu_bars_ready() and a block's barrier
  *   cu_bar_arrive, cu_bar_expect(bar, bytes)   one of n arrivals; also so many bytes to come
+ *   cu_copy_arrive(bar)        an arrival once this thread's cu_copy16 so far are done
  *   cu_bar_wait(bar, parity)   until the phase of that parity is over; the first one's is 0
  *   cu_bulk(dst, src, bytes, bar)   multiples of 16, at multiples of 16; its bytes count on bar
  *   cu_desc_k(at), cu_desc_mn(at, next)   what wgmma takes for a matrix in shared memory, below
@@ -16,7 +17,8 @@
  *                              N groups are not done. d, a and b stay as they are until then
  *   cu_regs_less<N>, _more<N>  a warpgroup gives registers back, or takes them
  *   cu_meet(id, n)             a barrier of n threads, id 1..15
- *   cu_fence_async()           what this thread wrote may be read by wgmma, once it has arrived
+ *   cu_fence_async()           what this thread wrote may be read by wgmma, once it has arrived; and
+ *                              by this warp's what others wrote whose arrivals it has waited for
  *
  * A matrix in shared memory is made of rows of 128 bytes, whose eight 16-byte pieces are turned by
  * the row: piece p of row r lies at p ^ r % 8, from a multiple of 1,024 bytes on. cu_desc_k: a row
@@ -58,6 +60,11 @@ __device__ __forceinline__ void cu_bars_ready()
 __device__ __forceinline__ void cu_bar_arrive(uint64_t *bar)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(cu_at(bar)) : "memory");
+}
+__device__ __forceinline__ void cu_copy_arrive(uint64_t *bar)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(cu_at(bar))
+                 : "memory");
 }
 __device__ __forceinline__ void cu_bar_expect(uint64_t *bar, unsigned bytes)
 {

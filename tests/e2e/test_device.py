@@ -472,7 +472,8 @@ def test_bench_of_kernels_on_a_gpu_and_the_page_that_is_made_of_it(gpu, tmp_path
     assert "1.1 B shape, 128 x 512 | 60 s | 61.0 s | no |" in text
     assert "\nFailed there: test_dev this: why\n1 of 2 steps went well.\n" in text
     subprocess.run([*make, "-", page], cwd=ROOT, check=True)
-    assert page.read_text() == (ROOT / "docs/performance-gpu.md").read_text()  # until somebody measures
+    text = page.read_text()
+    assert "**Compiled and emulated, not measured**" in text and "| 64 rows, times the time of one | 1.5 | not measured |  |" in text
 
 
 def devices(n, **more):

@@ -8,7 +8,8 @@
  *               barrier; a product that reads what another warp wrote, without such a wait
  *   overrun     a write to what another warp has read, which has not told so by an arrival that
  *               the writer's warp has waited for
- *   proxy       a product that reads what a thread wrote without a cu_fence_async after it
+ *   proxy       a product that reads what a thread wrote without a cu_fence_async after it, or one of
+ *               the reading warp after its wait
  *   mbarrier    one that is not there; more arrivals than it counts; a wait that nothing ends
  *   wgmma       lanes that give different matrices; products that nobody waits for, or whose group
  *               has no cu_wgmma_begin; strides other than those of cu_sm90.cuh; a or d written
@@ -46,6 +47,12 @@ template <class T> unsigned cu_at(S<T> p) { return emu::shared_at((const void *)
 static inline void cu_bar_init(S<uint64_t> bar, unsigned n) { emu::bar_init(bar.p, n); }
 static inline void cu_bars_ready() {}
 static inline void cu_bar_arrive(S<uint64_t> bar) { emu::bar_arrive(bar.p, 0); }
+static inline void cu_copy_arrive(S<uint64_t> bar)
+{
+    emu::copy_commit();
+    emu::copy_wait(0);
+    emu::bar_arrive(bar.p, 0);
+}
 static inline void cu_bar_expect(S<uint64_t> bar, unsigned n) { emu::bar_arrive(bar.p, n); }
 static inline void cu_bar_wait(S<uint64_t> bar, unsigned parity, EMU_HERE)
 {

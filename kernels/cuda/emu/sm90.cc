@@ -68,7 +68,8 @@ int bars_made;
 static grain *grains;
 static uint32_t blocks; /* so far */
 static uint32_t epoch[WARPS],
-    known[WARPS][WARPS];             /* known: of another warp's epochs, that they ended */
+    known[WARPS][WARPS],             /* known: of another warp's epochs, that they ended */
+    handed[WARPS][WARPS];            /* ... when this one called cu_fence_async */
 static unsigned waited[WARPS][BARS]; /* phases of a barrier that a warp has seen end */
 static uint32_t fences[MAX_THREADS]; /* of a thread: cu_fence_async */
 static pending *products;
@@ -117,6 +118,7 @@ void bar_init(const void *p, unsigned n)
         for (int w = 0; w < WARPS; w++)
             epoch[w] = 1;
         memset(known, 0, sizeof known);
+        memset(handed, 0, sizeof handed);
         memset(waited, 0, sizeof waited);
         memset(fences, 0, sizeof fences);
     }
@@ -210,7 +212,11 @@ static void overwrites(size_t off, const grain *r, int w)
                  o);
 }
 
-void engine_fence() { fences[current]++; }
+void engine_fence()
+{
+    fences[current]++;
+    memcpy(handed[warp_now()], known[warp_now()], sizeof known[0]);
+}
 
 void engine_handed(size_t off)
 {
@@ -218,7 +224,7 @@ void engine_handed(size_t off)
     const grain *r = grain_of(off / GRAIN);
     const int w = warp_now(), from = r->writer / WARP;
     if (r->bar >= 0) return;
-    if (fences[r->writer] == r->fences)
+    if (fences[r->writer] == r->fences && (from == w || r->written > handed[w][from]))
         fail("proxy: a product reads byte %zu of shared memory, which thread %d wrote", off,
              r->writer);
     if (from != w && r->written > known[w][from])
