@@ -49,13 +49,6 @@ static void CU_NAME(versions)(int *toolkit, int *driver)
     cudaGetLastError();
 }
 
-/* Rows from which quantized weights are expanded for cuBLAS, from a compute capability on: by
- * arithmetic (docs/lab/cuda.md), not measured. 9.0 has wgmma of its own. */
-static const struct {
-    int cc;
-    int64_t rows;
-} wide_from[] = { { 80, DEV_MM_WIDE }, { 90, 0 }, { 100, DEV_MM_WIDE } };
-
 static int CU_NAME(count)(lq_err *why)
 {
     int n = 0;
@@ -119,8 +112,7 @@ static lq_status CU_NAME(open)(dev *d, int index, lq_err *err)
     d->code = code.binaryVersion;
     d->ptx = code.ptxVersion;
     d->follows = dev_may_follow(d->cc, d->ptx);
-    for (size_t i = 0; i < LQ_COUNT(wide_from); i++)
-        if (d->cc >= wide_from[i].cc) d->wide = wide_from[i].rows;
+    d->wide = DEV_MM_WIDE;
     d->n_sm = p.multiProcessorCount;
     d->memory = p.totalGlobalMem;
     d->shared_per_block = p.sharedMemPerBlockOptin;

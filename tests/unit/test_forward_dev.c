@@ -478,7 +478,7 @@ TEST(a_device_that_expands_quantized_weights_has_cublas)
         bool batch_invariant, want;
     } cases[] = { { "8.0", 80, false, true },
                   { "one order for any number of rows", 80, true, false },
-                  { "9.0, which has wgmma", 90, false, false } };
+                  { "9.0, though it has wgmma", 90, false, true } };
     const int own = emu_cc;
     if (getenv("LLMQ_TEST_DEVICE")) return; /* it is what it is */
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
