@@ -425,7 +425,7 @@ static lq_status read_layer_types(arch_config *c, const cJSON *types, lq_err *er
         const char *own =
             c->row->window == WINDOW_CHUNKS ? "chunked_attention" : "sliding_attention";
         bool window = strcmp(text, own) == 0;
-        if (!window && strcmp(text, "full_attention") != 0)
+        if (!window && strcmp(text, "full_attention") != 0 && c->row->mixer == MIX_ATTENTION)
             return lq_fail(err, LQ_EUNSUPPORTED,
                            "layer_types: expected full_attention or %s, found \"%.40s\"", own,
                            text);
@@ -577,6 +577,7 @@ static const struct {
 } layer_kinds[] = {
     { "full_attention", '*', IS_FULL },
     { "attention", 0, IS_FULL },
+    { "sliding_attention", 0, IS_FULL }, /* read_windows */
     { "linear_attention", 'M', IS_MIXER },
     { "mamba", 0, IS_MIXER },
     { "mamba2", 0, IS_MIXER },

@@ -107,6 +107,12 @@ static void rise(int32_t *chosen, int64_t k)
     }
 }
 
+static void add_correction(float *choice, const float *v, const float *correction, int64_t E)
+{
+    for (int64_t e = 0; e < E; e++)
+        choice[e] = correction ? v[e] + correction[e] : v[e];
+}
+
 void choose_experts(const choose_row *r, const arch_config *c, const float *correction,
                     const float *scale)
 {
@@ -116,13 +122,13 @@ void choose_experts(const choose_row *r, const arch_config *c, const float *corr
         sparse_mixer(r->chosen, r->share, scores, choice, c);
         return;
     }
+    if (c->w.corr_logits) add_correction(choice, scores, correction, E);
     if (c->w.router == ROUTER_SIGMOID)
         for (int64_t e = 0; e < E; e++)
             scores[e] = choose_sigmoid(scores[e]);
     else
         softmax(scores, E);
-    for (int64_t e = 0; e < E; e++)
-        choice[e] = correction ? scores[e] + correction[e] : scores[e];
+    if (!c->w.corr_logits) add_correction(choice, scores, correction, E);
     if (c->groups_used < c->expert_groups) keep_groups(choice, c, r->group_score, r->group_best);
     best_of(r->chosen, k, choice, E);
     float sum = choose_eps(c);

@@ -46,7 +46,8 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
     if (!what && c->experts > DEV_EXPERTS) what = "so many experts";
     if (!what && c->w.both_ways) what = "attention that looks both ways";
     if (!what && c->row->window == WINDOW_CHUNKS) what = "attention in chunks";
-    if (!what && (c->w.router == ROUTER_SPARSEMIXER || c->w.share_in)) what = "this kind of router";
+    if (!what && (c->w.router == ROUTER_SPARSEMIXER || c->w.share_in || c->w.corr_logits))
+        what = "this kind of router";
     if (!what && c->shared_ffn && c->shared_scale != 1) what = "a factor on shared experts";
     if (!what && c->act == ARCH_XIELU) what = "the activation xIELU";
     if (!what) return LQ_OK;

@@ -148,6 +148,13 @@ TEST(sliding_windows_follow_every_spelling)
           "{\"model_type\":\"dots1\"," BASE ",\"num_key_value_heads\":2,\"n_routed_experts\":4,"
           "\"num_experts_per_tok\":2}",
           0, "...." },
+        { "flint: not the first two, every fourth and the last",
+          "{\"model_type\":\"flint\"," BASE2 "}", 513, "..w." },
+        { "kolibri: four of five", "{\"model_type\":\"kolibri1\"," BASE2 "}", 513, "wwww" },
+        { "lfm3: beside convolutions",
+          "{\"model_type\":\"lfm3\"," BASE2 ",\"layer_types\":[\"conv\",\"sliding_attention\","
+          "\"full_attention\",\"conv\"]}",
+          256, ".w.." },
         { "embeddinggemma: the whole width",
           "{\"architectures\":[\"Gemma3TextModel\"]," BASE2
           ",\"use_bidirectional_attention\":true,\"sliding_window\":8,\"sliding_window_pattern\":"
@@ -673,6 +680,7 @@ TEST(experts_are_as_many_as_the_class_assumes)
         { MIXTRAL "}", 8, 2, 160 },
         { MIXTRAL ",\"num_experts\":4}", 4, 2, 160 },
         { "{\"model_type\":\"qwen3_moe\"," BASE "}", 128, 8, 768 },
+        { "{\"model_type\":\"kolibri1\"," BASE "}", 384, 6, 512 },
     };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {
         arch_config c;
@@ -698,6 +706,8 @@ TEST(layers_with_experts_follow_every_spelling)
         { SPELLED("glm4_moe_lite",
                   ",\"mlp_layer_types\":[\"sparse\",\"dense\",\"sparse\",\"dense\"]"),
           "x.x." },
+        { SPELLED("flint", ""), "..xx" },
+        { SPELLED("flint", ",\"mlp_only_layers\":[3]"), "xxx." },
         { SPELLED("exaone_moe", ",\"num_key_value_heads\":4,\"first_last_k_dense_replace\":1,"
                                 "\"is_moe_layer\":[false,true,true,false]"),
           ".xx." },

@@ -34,6 +34,19 @@ static lq_status round_ffn(arch_config *c, const char *key, const cJSON *v, lq_e
     return LQ_OK;
 }
 
+/* Of four layers of LFM3 one attends in a window, one to all, where no list says so. */
+static lq_status lfm3_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    (void)err;
+    for (int64_t i = 0; i < c->layers && !js_get(j, "layer_types"); i++) {
+        const bool window = c->window && i % 4 == 0 && i > 0;
+        c->layer[i].window = window;
+        c->layer[i].mixer = i % 4 == 2 || window ? MIX_ATTENTION : MIX_CONV;
+        c->layer[i].rope = window ? ROPE_LOCAL : ROPE_MAIN;
+    }
+    return LQ_OK;
+}
+
 /* [lowest, highest] of Mamba-2's time step; null or Infinity: no bound. */
 static lq_status time_step_limit(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
@@ -328,6 +341,25 @@ static const arch_name qwen35_moe_names[] = {
     { R_UP, LAYER "feed_forward.w3", 0, BIAS_NO }, \
     { R_DOWN, LAYER "feed_forward.w2", 0, BIAS_NO }
 static const arch_name lfm2_names[] = { LFM2_NAMES, END };
+static const arch_name lfm3_names[] = {
+    { R_EMBED, "@embed_tokens", 0, BIAS_NO },
+    { R_FINAL_NORM, "@embedding_norm", 0, BIAS_NO },
+    { R_HEAD, "^lm_head", 0, BIAS_NO },
+    { R_ATTN_NORM, LAYER "operator_norm", 0, BIAS_NO },
+    { R_ATTN_POST_NORM, LAYER "post_operator_norm", 0, BIAS_NO },
+    { R_MLP_NORM, LAYER "ffn_norm", 0, BIAS_NO },
+    { R_MLP_POST_NORM, LAYER "post_ffn_norm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    QK_NORMS,
+    { R_ATTN_GATE, LAYER "self_attn.gate_proj", 0, BIAS_NO },
+    { R_MIX_IN, LAYER "conv.in_proj", 0, BIAS_CONV },
+    { R_MIX_CONV, LAYER "conv.conv", NAME_TAPS, BIAS_CONV },
+    { R_MIX_OUT, LAYER "conv.out_proj", 0, BIAS_CONV },
+    { R_GATE, LAYER "feed_forward.w1", 0, BIAS_NO },
+    { R_UP, LAYER "feed_forward.w3", 0, BIAS_NO },
+    { R_DOWN, LAYER "feed_forward.w2", 0, BIAS_NO },
+    END,
+};
 static const arch_name lfm2_moe_names[] = {
     LFM2_NAMES,
     { R_ROUTER, LAYER "feed_forward.gate", 0, BIAS_NO },
@@ -509,6 +541,13 @@ static const arch_key lfm2_moe_keys[] = {
     NORM_TOPK(1),
     { "routed_scaling_factor", KEY_REAL, AT(expert_scale), 1, NULL },
     { "use_expert_bias", KEY_NOT, AT(no_corr), NONE, NULL },
+    NO_KEY,
+};
+static const arch_key lfm3_keys[] = {
+    { "conv_L_cache", KEY_INT, AT(conv_taps), 7, NULL },
+    CONV_BIAS("conv_bias"),
+    MUST("use_sandwich_norm", 1),
+    MUST("use_attention_gate", 1),
     NO_KEY,
 };
 #define MAMBA_SIZES(heads, groups, state, taps) \
@@ -709,6 +748,14 @@ const arch_row arch_rows_hybrid[] = {
       .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .router = ROUTER_SIGMOID, .norm_topk = true,
              .topk_eps = 1e-6f },
       MODEL, .names = lfm2_moe_names, .keys = lfm2_moe_keys, LFM2, .def_dense = 2 },
+    { "Lfm3ForCausalLM", "lfm3", .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .gate_heads = true },
+      MODEL, .names = lfm3_names, .keys = lfm3_keys, .layers = lfm3_layers, .mixer = MIX_CONV,
+      .window = WINDOW_PATTERN, .def_window = 256, .def_full_every = 1, .def_kv_heads = 4,
+      .def_head_dim = 128, .def_eps = 1e-5, .def_local_theta = 1e4, .def_max_pos = 128000,
+      .def_tied = true,
+      .def_rope = "{\"full_attention\":{\"rope_type\":\"proportional\",\"rope_theta\":1000000,"
+                  "\"partial_rotary_factor\":0.5},"
+                  "\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":10000}}" },
     { "Mamba2ForCausalLM", "mamba2", .w = { .norm = NORM_RMS, .mlp = MLP_GATED },
       .prefix = "backbone.", .names = mamba2_names, .keys = mamba2_keys, .mixer = MIX_MAMBA,
       .one_branch = true, .def_ffn = 1, .def_head_dim = 64, .def_eps = 1e-5,

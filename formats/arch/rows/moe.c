@@ -222,6 +222,22 @@ static lq_status cohere2_moe_layers(arch_config *c, const cJSON *j, lq_err *err)
     return s;
 }
 
+/* Flint rotates the layers that have a window. Where nothing says so, the first two layers have no experts,
+ * and they, every fourth and the last see all. */
+static lq_status flint_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    (void)err;
+    const bool listed = js_get(j, "layer_types"),
+               dense = js_get(j, "mlp_only_layers") || js_get(j, "mlp_layer_types");
+    for (int64_t i = 0; i < c->layers; i++) {
+        arch_layer *l = &c->layer[i];
+        if (!listed) l->window = c->window && i > 1 && i % 4 != 1 && i + 1 < c->layers;
+        l->rope = l->window ? ROPE_MAIN : ROPE_OFF;
+        if (!dense && i < 2) l->moe = false;
+    }
+    return LQ_OK;
+}
+
 /* "sigmoid" or "softmax", whose shares then sum to 1. After norm_topk_prob. */
 static lq_status expert_selection(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
@@ -431,6 +447,29 @@ static const arch_name llama4_names[] = {
     SHARED("feed_forward.shared_expert"),
     END,
 };
+static const arch_name flint_names[] = {
+    LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO),
+    QK_NORMS,
+    { R_SINKS, LAYER "self_attn.softmax_offset", NAME_BARE, BIAS_NO },
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO },
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    SHARED("mlp.shared_expert"),
+    END,
+};
+static const arch_name kolibri1_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO },
+    { R_ATTN_POST_NORM, LAYER "post_attn_norm", 0, BIAS_NO },
+    { R_MLP_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO },
+    { R_MLP_POST_NORM, LAYER "post_ffn_norm", 0, BIAS_NO },
+    SELF_ATTN(BIAS_NO, BIAS_NO),
+    QK_NORMS,
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO },
+    { R_ROUTER_CORR, LAYER "moe.router.expert_bias", NAME_BARE, BIAS_NO },
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    SHARED("mlp.shared_experts"),
+    END,
+};
 static const arch_name granite_moe_swa_names[] = {
     EMBED_NORM_HEAD(BIAS_NO),
     PRE_NORMS(BIAS_NO),
@@ -523,6 +562,20 @@ static const arch_key laguna_keys[] = {
     { "num_attention_heads_per_layer", KEY_KNOWN, 0, NONE, NULL }, /* laguna_layers */
     MUST("moe_apply_router_weight_on_input", 0),
     MUST("moe_router_logit_softcapping", 0),
+    NO_KEY,
+};
+static const arch_key flint_keys[] = {
+    NORM_TOPK(1),
+    EXPERT_COUNTS("num_experts", 256, 6),
+    EXPERT_FFN(512),
+    { "shared_expert_intermediate_size", KEY_INT, AT(shared_ffn), 1024, NULL },
+    NO_KEY,
+};
+static const arch_key kolibri1_keys[] = {
+    NORM_TOPK(0),
+    EXPERT_COUNTS("num_experts", 384, 6),
+    EXPERT_FFN(512),
+    { "shared_expert_intermediate_size", KEY_INT, AT(shared_ffn), 512, NULL },
     NO_KEY,
 };
 static const arch_key mellum_keys[] = {
@@ -821,6 +874,15 @@ const arch_row arch_rows_moe[] = {
       .names = qwen3_moe_names, .keys = mellum_keys, .window = WINDOW_PATTERN, .def_pattern = 1,
       .def_window = 1024, .def_kv_heads = 4, .def_head_dim = 128, .def_max_pos = 131072,
       .def_theta = 5e5, .def_local_theta = 1e4 },
+    { "FlintForCausalLM", "flint",
+      .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .router = ROUTER_SIGMOID }, MODEL,
+      .names = flint_names, .keys = flint_keys, .layers = flint_layers, .window = WINDOW_PATTERN,
+      .def_window = 513, .def_kv_heads = 4, .def_head_dim = 128, .def_max_pos = 262144 },
+    { "Kolibri1ForCausalLM", "kolibri1",
+      .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .router = ROUTER_SIGMOID, .corr_logits = true },
+      MODEL, .names = kolibri1_names, .keys = kolibri1_keys, .window = WINDOW_PATTERN,
+      .def_pattern = 5, .def_window = 513, .nope_full = true, .def_kv_heads = 4,
+      .def_head_dim = 128, .def_ffn = 1, .def_max_pos = 262144 },
     { "GraniteMoeSWAForCausalLM", "granitemoe_swa", .w = { RMS_ROPE, .norm_topk = true }, MODEL,
       .names = granite_moe_swa_names, .keys = granite_moe_swa_keys, .layers = arch_layer_thetas,
       .window = WINDOW_PATTERN, .def_pattern = 4, .full_first = true, .def_window = 128 },

@@ -49,6 +49,8 @@ MODELS = {
         "conv", "full_attention", "conv"], conv_bias=True)),
     "lfm2-moe": ("Lfm2Moe", dict(SIZES, num_dense_layers=1, num_experts=4, num_experts_per_tok=2,
                                  moe_intermediate_size=8, layer_types=["full_attention", "conv"])),
+    "lfm3": ("Lfm3", dict(SIZES, num_hidden_layers=3, num_attention_heads=4, head_dim=8, intermediate_size=24,
+                          sliding_window=5, layer_types=["conv", "sliding_attention", "full_attention"])),
     "mamba2": ("Mamba2", dict(vocab_size=V, hidden_size=H, num_hidden_layers=2, num_heads=4, head_dim=16, n_groups=2,
                               state_size=8, bos_token_id=1, eos_token_id=2, pad_token_id=0, expand=2,
                               tie_word_embeddings=True)),

@@ -57,6 +57,12 @@ MODELS = {
         rope_type="yarn", rope_theta=1e6, factor=2.0, original_max_position_embeddings=64))),
     "minimax-m2": text("MiniMaxM2", dict(NARROW, num_local_experts=4, num_experts_per_tok=2,
                                          rotary_dim=2)),
+    "flint": text("Flint", dict(SMALL, **EXPERTS, shared_expert_intermediate_size=8, num_hidden_layers=3,
+                                mlp_only_layers=[0], sliding_window=5, layer_types=[
+        "full_attention", "sliding_attention", "sliding_attention"])),
+    "kolibri1": text("Kolibri1", dict({k: v for k, v in SMALL.items() if k != "intermediate_size"}, **EXPERTS,
+                                      shared_expert_intermediate_size=8, sliding_window=5, layer_types=[
+        "sliding_attention", "full_attention"])),
     "exaone-moe": text("ExaoneMoe", dict(SMALL, num_shared_experts=1, sliding_window=8,
                                          sliding_window_pattern=2, **EXPERTS)),
     "axk1": text("AXK1", dict(MLA, n_group=2, topk_group=1, **ROUTED)),
@@ -132,7 +138,7 @@ def fill(model, g):
             p.data = 1.0 + r * 0.1
     for name, b in model.named_buffers():
         if "correction" in name:
-            b.copy_(torch.randn(b.shape, generator=g) * 0.1)
+            b.copy_(torch.randn(b.shape, generator=g) * (1 if model.config.model_type == "kolibri1" else 0.1))
             if hasattr(model.config, "index_topk"):
                 b.sub_(0.8)  # scores below 0, which an expert of another group must not beat
 
