@@ -731,6 +731,13 @@ static lq_status read_mixers(arch_config *c, const cJSON *j, lq_err *err)
 }
 
 /* ---- layers ---- */
+/* Is the rotation of this kind of layers null in rope_parameters? */
+static bool kind_is_nope(const cJSON *j, bool window)
+{
+    return cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(
+        js_get(j, "rope_parameters"), window ? "sliding_attention" : "full_attention"));
+}
+
 lq_status arch_read_layers(arch_config *c, const cJSON *j, lq_err *err)
 {
     bool any = false;
@@ -743,7 +750,8 @@ lq_status arch_read_layers(arch_config *c, const cJSON *j, lq_err *err)
     for (int64_t i = 0; i < c->layers && !s; i++) {
         const bool window = c->layer[i].window;
         any |= window;
-        if (c->w.pos != POS_ROPE || (c->row->nope_full && c->window && !window))
+        if (c->w.pos != POS_ROPE || (c->row->nope_full && c->window && !window) ||
+            kind_is_nope(j, window))
             c->layer[i].rope = ROPE_OFF;
         else if (window && local && c->layer[i].rope == ROPE_MAIN)
             c->layer[i].rope = ROPE_LOCAL;

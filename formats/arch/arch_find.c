@@ -125,6 +125,7 @@ static const char *const wrappers[] = {
     "AudioFlamingo3ForConditionalGeneration",
     "AyaVisionForConditionalGeneration",
     "Cohere2VisionForConditionalGeneration",
+    "CohereCompassForConditionalGeneration",
     "DeepseekVLForConditionalGeneration",
     "DeepseekVLHybridForConditionalGeneration",
     "Exaone4_5_ForConditionalGeneration",

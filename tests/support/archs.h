@@ -10,7 +10,7 @@
 
 #include "tests/support/check.h"
 
-enum { MAX_ARCHS = 160 };
+enum { MAX_ARCHS = 240 };
 typedef struct {
     char name[MAX_ARCHS][64];
     int n;

@@ -151,6 +151,8 @@ TEST(sliding_windows_follow_every_spelling)
         { "flint: not the first two, every fourth and the last",
           "{\"model_type\":\"flint\"," BASE2 "}", 513, "..w." },
         { "kolibri: four of five", "{\"model_type\":\"kolibri1\"," BASE2 "}", 513, "wwww" },
+        { "cohere-compass: none unasked", "{\"model_type\":\"cohere_compass\"," BASE2 "}", 0,
+          "...." },
         { "lfm3: beside convolutions",
           "{\"model_type\":\"lfm3\"," BASE2 ",\"layer_types\":[\"conv\",\"sliding_attention\","
           "\"full_attention\",\"conv\"]}",

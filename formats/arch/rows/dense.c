@@ -570,6 +570,11 @@ static const arch_key seed_oss_keys[] = {
     { "attention_out_bias", KEY_FLAG, AT(own_bias), NONE, NULL },
     NO_KEY,
 };
+static const arch_key cohere_compass_keys[] = {
+    { "logit_scale", KEY_REAL, AT(logit_scale), 1, NULL },
+    { "pooling", KEY_KNOWN, 0, NONE, NULL }, /* of embeddings */
+    NO_KEY,
+};
 static const arch_key cohere2_keys[] = {
     { "logit_scale", KEY_REAL, AT(logit_scale), 0.0625, NULL },
     { "rotary_pct", KEY_KNOWN, 0, NONE, NULL },
@@ -669,6 +674,11 @@ const arch_row arch_rows_dense[] = {
              .one_norm = true },
       MODEL, .names = cohere_names, .keys = cohere2_keys, .window = WINDOW_PATTERN,
       .def_pattern = 4, .def_window = 4096, .nope_full = true, .def_eps = 1e-5, .def_max_pos = 8192,
+      .def_tied = true },
+    { "CohereCompassForCausalLM", "cohere_compass",
+      .w = { LN_ROPE, .mlp = MLP_GATED, .parallel = true, .one_norm = true }, MODEL,
+      .names = cohere_names, .keys = cohere_compass_keys, .window = WINDOW_PATTERN,
+      .def_pattern = 1, .def_window = 4096, .def_eps = 1e-5, .def_max_pos = 8192,
       .def_tied = true },
     { "CohereForCausalLM", "cohere",
       .w = { .norm = NORM_LAYER,

@@ -55,6 +55,12 @@ MODELS = {
         text_config=dict(SIZES, head_dim=8, rope_parameters=dict(MROPE, mrope_interleaved=True)),
         vision_config=dict(QWEN_EYE, intermediate_size=8, out_hidden_size=H, deepstack_visual_indexes=[0],
                            num_position_embeddings=4))),
+    "cohere-compass": ("CohereCompassForConditionalGeneration:CohereCompassConfig", dict(
+        tie_word_embeddings=True,
+        text_config=dict(SIZES, sliding_window=5, logit_scale=0.5, layer_types=["sliding_attention", "full_attention"],
+                         rope_parameters=dict(sliding_attention=MROPE, full_attention=None)),
+        vision_config=dict(QWEN_EYE, intermediate_size=8, out_hidden_size=H, deepstack_visual_indexes=[0],
+                           num_position_embeddings=4))),
     "glm4v": ("Glm4vForConditionalGeneration:Glm4vConfig", dict(
         text_config=dict(ONE, rope_parameters=dict(rope_type="default", rope_theta=10000.0,
                                                    partial_rotary_factor=0.5, mrope_section=[1, 1])),
