@@ -107,7 +107,7 @@ static lq_status share_out(job_run *r, lq_err *err)
     if (!fisher_of_all(src_config(r->src)))
         job_say(r, "--bpw: no backward pass for layers of this kind: measuring by forward passes");
     progress_phase(&r->progress, PROGRESS_CURVATURE, -1);
-    lq_status s = lq_path_join(file, sizeof file, r->state.dir, "choice.json", err);
+    lq_status s = lq_path_join(file, sizeof file, r->state.at.dir, "choice.json", err);
     return s ? s
              : bpw_run(&r->bits, &r->plan, r->src, r->j->o, r->j->samples, &r->curvature, file,
                        r->j->ranks, r->p, r->job, err);
@@ -118,7 +118,7 @@ static lq_status self_words(job_run *r, lq_err *err)
 {
     char file[4200], hex[33], line[sizeof err->msg + 64];
     const qz_job *j = r->j;
-    lq_status s = lq_path_join(file, sizeof file, r->state.dir, "own.ids", err);
+    lq_status s = lq_path_join(file, sizeof file, r->state.at.dir, "own.ids", err);
     if (s) return s;
     if (j->self_windows) progress_phase(&r->progress, PROGRESS_SELF_TEXT, -1);
     s = tuning_text_make(&r->text, j->self_windows, j->samples, r->src, j->seed, file, j->ranks,
@@ -146,8 +146,8 @@ static lq_status tune(job_run *r, lq_err *err)
     const qz_effort *e = qz_effort_of(r->j->o);
     const tune_opts o = { .steps = qz_tune_steps(r->j->o),
                           .batch = e->batch,
-                          .spill_dir = r->memory.spill ? r->state.dir : NULL,
-                          .states_dir = r->memory.states ? r->state.dir : NULL,
+                          .spill_dir = r->memory.spill ? r->state.at.dir : NULL,
+                          .states_dir = r->memory.states ? r->state.at.dir : NULL,
                           .keep = !r->memory.spill,
                           .rate_scale = e->rate_scale,
                           .rate_norm = e->rate_norm,

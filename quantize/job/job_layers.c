@@ -170,7 +170,7 @@ lq_status job_layers(job_run *r, lq_err *err)
     qz_item *items = calloc(r->plan.n, sizeof *items);
     if (!items) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
     if (look >= 0 && !r->j->stats) {
-        cal_opts o = { .spill_dir = r->memory.spill ? r->state.dir : NULL,
+        cal_opts o = { .spill_dir = r->memory.spill ? r->state.at.dir : NULL,
                        .want_h = qz_needs_h(r->j->o),
                        .staged = qz_in_stages(r->j->o),
                        .outlier = (float)qz_outlier_threshold(r->j->o),

@@ -161,7 +161,7 @@ lq_status job_write(job_run *r, lq_err *err)
             s = make_entry(r, &d, e, e->quantize ? job_maker(r, n_made++) : 0, err);
         else if (e->quantize && !done)
             s = lq_fail(err, LQ_EFORMAT, "%s: missing from %s; start afresh with --no-resume",
-                        e->name, r->state.dir);
+                        e->name, r->state.at.dir);
         else if (!(s = finish_entry(&d, err)))
             s = write_tensor(w, r->src, e, tuned ? tuned : done ? &done->t : NULL, err);
         for (int p = 0; done && p < QT_N_PLANES; p++)

@@ -1,10 +1,6 @@
 /* quantize/layer/state.c - the resume folder. */
 #include "quantize/layer/state.h"
 
-#include <cjson/cJSON.h>
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -14,106 +10,17 @@
 #include "base/mapped.h"
 #include "base/out_file.h"
 #include "base/path.h"
-#include "quantize/layer/lock.h"
 
-#define STATE "state.json" /* whose state it is */
-
-/* ---- the folder ---- */
-static bool is_ours(const char *name)
-{
-    return strncmp(name, STATE, sizeof STATE - 1) == 0 || strncmp(name, "state.tmp-", 10) == 0 ||
-           strncmp(name, "part-", 5) == 0 || strncmp(name, "choice.json", 11) == 0 ||
-           strncmp(name, "own.ids", 7) == 0;
-}
-
-/* Delete our files; others stay, and with them the folder. What says whose they are goes last: a
- * kill in between, or a layer that stays, leaves no layers without it, which the next run would
- * refuse. */
-static void wipe(const char *dir)
-{
-    DIR *d = opendir(dir);
-    struct dirent *e;
-    lq_status s = LQ_OK;
-    bool all = true;
-    while (d && (e = lq_next_entry(&s, d, dir, NULL)))
-        if (is_ours(e->d_name) && strcmp(e->d_name, STATE) != 0)
-            all = unlinkat(dirfd(d), e->d_name, 0) == 0 && all;
-    if (d && all && !s) unlinkat(dirfd(d), STATE, 0);
-    if (d) closedir(d);
-}
+static const resume_kind kind = { .command = "llmq quantize",
+                                  .parts = "layers",
+                                  .afresh = "start afresh with --no-resume",
+                                  .others = { "choice.json", "own.ids" } };
 
 static lq_status layer_path(char *path, size_t n, const qz_state *s, int64_t layer, lq_err *err)
 {
     char name[32];
     snprintf(name, sizeof name, "part-%05lld.llmq", (long long)layer);
-    return lq_path_join(path, n, s->dir, name, err);
-}
-
-/* ---- whose state it is ---- */
-
-/* Where two trees of objects differ, as "recipe.bits: 4, now 3"; at most `cap` bytes. */
-static void differences(char *out, size_t cap, const char *path, const cJSON *was, const cJSON *now)
-{
-    if (cJSON_Compare(was, now, true) || strlen(out) + 4 > cap) return;
-    if (cJSON_IsObject(was) && cJSON_IsObject(now)) {
-        char deeper[128];
-        const cJSON *side[] = { was, now }, *c;
-        for (int i = 0; i < 2; i++)
-            cJSON_ArrayForEach(c, side[i])
-            {
-                const cJSON *other = js_get(side[1 - i], c->string);
-                if (i == 1 && other) continue; /* seen from the other side */
-                snprintf(deeper, sizeof deeper, "%s%s%.60s", path, *path ? "." : "", c->string);
-                differences(out, cap, deeper, i ? NULL : c, i ? c : other);
-            }
-        return;
-    }
-    if (cJSON_IsArray(was) && cJSON_IsArray(now)) {
-        char deeper[128];
-        const cJSON *a = was->child, *b = now->child;
-        for (int i = 0; a || b; i++, a = a ? a->next : NULL, b = b ? b->next : NULL) {
-            snprintf(deeper, sizeof deeper, "%s[%d]", path, i);
-            differences(out, cap, deeper, a, b);
-        }
-        return;
-    }
-    char a[64], b[64];
-    const size_t n = strlen(out);
-    snprintf(out + n, cap - n, "%s%s: %s, now %s", n ? "; " : "", path, js_describe(a, was),
-             js_describe(b, now));
-}
-
-static bool has_layers(const char *dir)
-{
-    DIR *d = opendir(dir);
-    const struct dirent *e;
-    lq_status s = LQ_OK;
-    bool any = !d && errno != ENOENT; /* what cannot be read may have some */
-    while (d && !any && (e = lq_next_entry(&s, d, dir, NULL)))
-        any = strncmp(e->d_name, "part-", 5) == 0 && !strstr(e->d_name, ".tmp-");
-    if (d) closedir(d);
-    return any || s;
-}
-
-/* *same: the folder holds the state of this very run. shared: another's counts without layers too, whose shares may be
- * at work on their first. */
-static lq_status compare_state(bool *same, const char *dir, const char *file, const cJSON *what,
-                               bool shared, lq_err *err)
-{
-    enum { MAX_STATE = 64 << 20 };
-    cJSON *was = NULL;
-    char text[320] = "";
-    lq_status st = LQ_OK;
-    *same = !js_parse_file(&was, file, MAX_STATE, 0, NULL) && cJSON_Compare(was, what, true);
-    if (!*same && (shared || has_layers(dir))) {
-        differences(text, sizeof text, "", was, what);
-        st = lq_fail(err, LQ_EUSAGE, "%s: holds %s of another run (%s); repeat that run, or %s",
-                     dir, shared ? "layers, finished or at work," : "finished layers",
-                     was ? text : STATE " cannot be read",
-                     shared ? "remove this folder" : "start afresh with --no-resume");
-    }
-    cJSON_Delete(was);
-    return st;
+    return lq_path_join(path, n, s->at.dir, name, err);
 }
 
 /* A layer that cannot be read, or whose bytes are not what they were, is made again. */
@@ -132,82 +39,30 @@ static void load_layer(qz_state *s, int64_t layer)
     qz_state_drop(s, layer);
 }
 
-/* An empty folder of this run. */
-static lq_status start_state(const qz_state *s, const char *file, const cJSON *what, lq_err *err)
-{
-    lq_buf text = { 0 };
-    wipe(s->dir);
-    lq_status st = js_canonical(&text, what, err);
-    if (!st) st = lq_write_file(file, text.p, text.n, err);
-    free(text.p);
-    return st;
-}
-
-/* What is written as `temp`, under its name, unless another share was sooner: that of the first stays. */
-static lq_status name_first(const char *temp, const char *file, lq_err *err)
-{
-    if (link(temp, file) == 0 || errno == EEXIST) {
-        unlink(temp);
-        return LQ_OK;
-    }
-    /* the file system has no links */
-    return rename(temp, file) == 0 ? LQ_OK : lq_fail(err, LQ_EIO, "%s: %s", file, strerror(errno));
-}
-
-/* The folder as this share, or one that began before it, started it. */
-static lq_status start_shared(const char *dir, const char *file, const cJSON *what, lq_err *err)
-{
-    char temp[4200];
-    lq_buf text = { 0 };
-    if (has_layers(dir) || lq_exists(file)) return LQ_OK;
-    lq_status st = lq_path_join(temp, sizeof temp, dir, "state.tmp-XXXXXX", err);
-    if (st) return st;
-    const int fd = mkostemp(temp, O_CLOEXEC); /* a name of its own, on any machine */
-    if (fd < 0) return lq_fail(err, LQ_EIO, "%s: %s", temp, strerror(errno));
-    close(fd);
-    st = js_canonical(&text, what, err);
-    if (!st) st = lq_write_file(temp, text.p, text.n, err);
-    if (!st) st = name_first(temp, file, err);
-    if (st) unlink(temp);
-    lq_buf_free(&text);
-    return st;
-}
-
 lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, int64_t n_layers,
                         bool restart, bool shared, lq_err *err)
 {
+    bool same;
     memset(s, 0, sizeof *s);
-    s->lock = -1;
+    lq_status st = resume_open(&s->at, &same, out_path, &kind, what, restart, shared, err);
+    if (st) return st;
     s->n_layers = n_layers;
-    char file[4200];
-    bool same = false;
-    int n = snprintf(s->dir, sizeof s->dir, "%s.resume", out_path);
-    if (n < 0 || (size_t)n >= sizeof s->dir)
-        return lq_fail(err, LQ_EUSAGE, "%s: path too long", out_path);
-    lq_status st = lq_path_join(file, sizeof file, s->dir, STATE, err);
-    if (!st) st = qz_lock(&s->lock, s->dir, shared, err);
-    if (st) return st; /* the folder is not ours */
     s->layers = calloc((size_t)n_layers, sizeof *s->layers);
-    if (!s->layers) st = lq_fail(err, LQ_ENOMEM, "no memory for %lld parts", (long long)n_layers);
-    if (!st && shared) st = start_shared(s->dir, file, what, err);
-    if (!st && !restart) st = compare_state(&same, s->dir, file, what, shared, err);
-    if (!st && !same) st = start_state(s, file, what, err);
-    for (int64_t i = 0; i < n_layers && same && !st; i++)
+    if (!s->layers) {
+        qz_state_close(s, false);
+        return lq_fail(err, LQ_ENOMEM, "no memory for %lld parts", (long long)n_layers);
+    }
+    for (int64_t i = 0; i < n_layers && same; i++)
         load_layer(s, i);
-    if (st) qz_state_close(s, !shared && !has_layers(s->dir));
-    return st;
+    return LQ_OK;
 }
 
 void qz_state_close(qz_state *s, bool remove)
 {
-    remove |= s->apart;
     for (int64_t i = 0; s->layers && i < s->n_layers; i++)
         if (s->layers[i].header) lqf_close(&s->layers[i]);
     free(s->layers);
-    if (s->dir[0]) {
-        if (remove) wipe(s->dir);
-        qz_unlock(s->lock, s->dir, remove);
-    }
+    resume_close(&s->at, remove || s->apart);
     memset(s, 0, sizeof *s);
 }
 
@@ -215,9 +70,8 @@ void qz_state_clear(const char *out_path, const cJSON *what)
 {
     qz_state s;
     lq_err err;
-    char dir[sizeof s.dir];
-    const int n = snprintf(dir, sizeof dir, "%s.resume", out_path);
-    if (n < 0 || (size_t)n >= sizeof dir || !lq_exists(dir)) return;
+    char dir[sizeof s.at.dir];
+    if (resume_path(dir, sizeof dir, out_path, NULL) || !lq_exists(dir)) return;
     if (!qz_state_open(&s, out_path, what, 1, false, false, &err)) qz_state_close(&s, true);
 }
 
@@ -233,13 +87,13 @@ static lq_status open_layer(qz_state *s, int64_t layer, const char *path, lq_err
 lq_status qz_state_apart(qz_state *s, int64_t n_layers, lq_err *err)
 {
     memset(s, 0, sizeof *s);
-    s->lock = -1;
+    s->at = (resume){ .lock = -1, .kind = &kind };
     s->n_layers = n_layers;
     s->apart = true;
     s->layers = calloc((size_t)n_layers, sizeof *s->layers);
     if (!s->layers) return lq_fail(err, LQ_ENOMEM, "no memory for %lld parts", (long long)n_layers);
-    const lq_status st = lq_temp_folder(s->dir, sizeof s->dir, err);
-    if (st) s->dir[0] = 0;
+    const lq_status st = lq_temp_folder(s->at.dir, sizeof s->at.dir, err);
+    if (st) s->at.dir[0] = 0;
     return st;
 }
 
@@ -289,7 +143,7 @@ lq_status qz_state_share_file(const qz_state *s, comm *ranks, const char *name, 
     char path[4200];
     char *text = NULL;
     size_t n = 0;
-    lq_status st = lq_path_join(path, sizeof path, s->dir, name, err);
+    lq_status st = lq_path_join(path, sizeof path, s->at.dir, name, err);
     if (st) return st;
     if (!s->apart && lq_exists(path)) st = lq_read_file(&text, &n, path, MOST, err);
     uint64_t size = n;
@@ -381,7 +235,7 @@ lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t layer, 
     if (*n != f->n_tensors)
         return lq_fail(err, LQ_EFORMAT,
                        "%s: part %lld does not fit the model; start afresh with --no-resume",
-                       s->dir, (long long)layer);
+                       s->at.dir, (long long)layer);
     return LQ_OK;
 }
 

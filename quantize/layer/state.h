@@ -1,34 +1,27 @@
 /* quantize/layer/state.h - the finished part of a quantization, kept next to the output until it is
- * done.
+ * done (base/resume.h).
  *
- *     OUT.resume/state.json        everything that changes the result: config, recipe, provenance
- *     OUT.resume/state.lock        held while a run is at work (quantize/layer/lock.h)
+ *     OUT.resume/state.json        config, recipe, provenance
  *     OUT.resume/choice.json       --bpw: the scheme of every tensor (quantize/mixed/bpw.h)
  *     OUT.resume/own.ids           text that the model wrote for tuning (quantize/tune/tuning_text.h)
- *     OUT.resume/part-00007.llmq   the tensors of one layer, each file whole or absent
- *
- * A run that was killed goes on from here when it is repeated. Parts of a run with other options
- * are neither used nor removed: the new run is refused with what differs. */
+ *     OUT.resume/part-00007.llmq   the tensors of one layer */
 #ifndef LLMQ_QUANTIZE_LAYER_STATE_H
 #define LLMQ_QUANTIZE_LAYER_STATE_H
 
+#include "base/resume.h"
 #include "formats/llmq/llmq.h"
 #include "quantize/layer/layer.h"
 
 typedef struct {
-    char dir[4096];
+    resume at;
     bool
         apart; /* of another rank than 0: a folder for a while, whose files have no names once they are mapped */
-    int lock; /* quantize/layer/lock.h */
     int64_t n_layers, n_done;
     lqf_file *layers; /* [n_layers]; header NULL: not finished */
 } qz_state;
 
 /* Lock the folder, and take the finished layers of an earlier run of the same `what` ({"config",
- * "recipe", "provenance"}: borrowed); with `restart`, or where nothing was finished, start empty. shared: shares of the
- * run may be at work beside this one, whose layers stay; then a folder of another run is refused without layers too.
- * Errors: LQ_EUSAGE (layers of another run; names what differs), LQ_EBUSY (another run is at work),
- * LQ_EIO, LQ_ENOMEM. */
+ * "recipe", "provenance"}: borrowed). restart, shared, errors: those of resume_open. */
 lq_status qz_state_open(qz_state *s, const char *out_path, const cJSON *what, int64_t n_layers,
                         bool restart, bool shared, lq_err *err);
 static inline bool qz_state_done(const qz_state *s, int64_t layer)
