@@ -31,6 +31,16 @@ void lq_hash_hex(char out[33], const lq_hash *h)
         snprintf(out + 2 * i, 3, "%02x", h->b[i]);
 }
 
+bool lq_hash_read(lq_hash *h, const char *hex)
+{
+    if (strlen(hex) != 32 || strspn(hex, "0123456789abcdef") != 32) return false;
+    for (int i = 0; i < 16; i++) {
+        const char pair[3] = { hex[2 * i], hex[2 * i + 1], 0 };
+        h->b[i] = (uint8_t)strtoul(pair, NULL, 16);
+    }
+    return true;
+}
+
 lq_hasher *lq_hasher_new(void)
 {
     lq_hasher *h = malloc(sizeof *h);

@@ -10,6 +10,8 @@ typedef struct {
 } lq_hash;
 lq_hash lq_hash_bytes(const void *data, size_t n);
 void lq_hash_hex(char out[33], const lq_hash *h);
+/* What lq_hash_hex wrote; false: anything else. */
+bool lq_hash_read(lq_hash *h, const char *hex);
 
 typedef struct lq_hasher lq_hasher;
 lq_hasher *lq_hasher_new(void); /* NULL: out of memory */

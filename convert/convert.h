@@ -13,6 +13,8 @@
 #include "formats/source/source.h"
 #include "kernels/core/pool.h"
 
+#include <cjson/cJSON.h>
+
 enum { CONV_MAX_NOTES = 8 };
 typedef struct {
     bool bit_exact;      /* every weight has the value that it has in the source */
@@ -25,10 +27,22 @@ typedef struct {
     int n_notes;
 } conv_report;
 
+/* A conversion by several processes (convert/parts.h): each makes its share of the pieces into OUT.resume, and one without a
+ * share puts them together there, with what is missing. */
+#define CONV_WHAT "convert"
+typedef struct {
+    const cJSON *
+        what; /* all that the result follows from, with a member CONV_WHAT; NULL: no shares are asked for */
+    int shard, n; /* which (from 0) of how many; n 0: all that is missing, and the result */
+} conv_share;
+/* Have shares of this result made something? Then it is to be made with `what`. */
+bool conv_shares_there(const char *out);
+
 typedef struct {
     qt_layout layout;         /* of the layers' linears and an untied head */
     const uint8_t *tokenizer; /* tokenizer.blob to add where the source has none, or NULL */
     size_t tokenizer_bytes;
+    conv_share share;
 } conv_llmq_opts;
 
 /* Each tensor is read and translated once: src is scanned on the way (src_scan). Errors: LQ_EIO,
@@ -43,6 +57,7 @@ typedef struct {
     size_t shard_size; /* bytes of tensors per file at most (a larger tensor has its own); 0: one
                           file */
     bool requantize;   /* round again what the layout cannot hold, instead of refusing it */
+    conv_share share;
 } conv_hf_opts;
 
 /* Names that `to` may have besides "safetensors"; NULL beyond the last. */
@@ -67,6 +82,7 @@ typedef struct {
     bool keep_dtype; /* matrices keep their codes, or the type of their floats (vectors are f32) */
     lq_dtype dtype;  /* otherwise: of every matrix, also of those with codes */
     bool requantize; /* to Q8_0 what no type of blocks holds, instead of refusing it */
+    conv_share share;
 } conv_gguf_opts;
 
 /* As conv_holds: would GGUF? (A value that has no place shows when it is packed.) */

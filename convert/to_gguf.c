@@ -8,6 +8,7 @@
 #include "convert/gguf_meta.h"
 #include "convert/layout.h"
 #include "convert/load.h"
+#include "convert/parts.h"
 #include "convert/report.h"
 #include "convert/requant.h"
 #include "formats/gguf/gguf_blocks.h"
@@ -53,6 +54,8 @@ typedef struct {
     size_t n;
     size_t file_type, data; /* where general.file_type stands; where the data begin */
     cJSON *from;            /* of the history, or NULL: it has none */
+    conv_parts *parts;      /* what shares have made, or NULL */
+    size_t first; /* entry that they begin with: those before it are no tensors of the source */
     size_t converted, hash; /* where these texts of it stand, in blanks until all is known */
     int64_t of_type[64];    /* elements of each type */
     int64_t left_out;       /* tensors beside the language model */
@@ -360,7 +363,7 @@ static lq_status put_header(conv *c, gguf_pairs *p, lq_err *err)
     if (!s) s = gguf_put_tokenizer(p, c->src, c->r, err);
     if (!s) s = gguf_put_about(p, c->src, c->r, err);
     if (!s) gguf_put_modules(p, c->arch, c->src, c->r);
-    if (!s) s = put_history(c, p, err);
+    if (!s && !c->o->share.n) s = put_history(c, p, err); /* a share writes no header */
     if (s) return s;
     gguf_pair_int(p, "general.quantization_version", 2);
     gguf_pair_int(p, "general.file_type", 0);
@@ -378,8 +381,7 @@ static lq_status put_header(conv *c, gguf_pairs *p, lq_err *err)
     while (c->head.n % ALIGN && !c->head.oom)
         lq_buf_add(&c->head, "", 1);
     c->data = c->head.n;
-    if (c->head.oom || p->b.oom) return lq_fail(err, LQ_ENOMEM, "no memory for the header");
-    return lq_out_write(c->out, c->head.p, c->head.n, err);
+    return c->head.oom || p->b.oom ? lq_fail(err, LQ_ENOMEM, "no memory for the header") : LQ_OK;
 }
 
 /* ---- tensors ---- */
@@ -703,29 +705,66 @@ static void set_file_type(conv *c)
         }
 }
 
-static lq_status put_factors(conv *c, size_t *first, lq_err *err)
+static lq_status put_factors(conv *c, lq_err *err)
 {
     const int64_t pairs = c->config->rope_dims / 2;
     lq_arena a = { 0 };
     float *factors;
     lq_status s = gguf_rope_factors(&factors, c->config, &a, err);
-    for (*first = 0; !s && *first < c->n && !c->e[*first].t; ++*first) {
-        to_gguf_begin(c, &c->e[*first], GGML_F32);
-        s = lq_out_write(c->out, factors + (int64_t)*first * pairs, (size_t)pairs * 4, err);
-        if (!s) s = end(c, &c->e[*first], GGML_F32, err);
+    for (size_t i = 0; !s && i < c->first; i++) {
+        to_gguf_begin(c, &c->e[i], GGML_F32);
+        s = lq_out_write(c->out, factors + (int64_t)i * pairs, (size_t)pairs * 4, err);
+        if (!s) s = end(c, &c->e[i], GGML_F32, err);
     }
     lq_arena_free(&a);
     return s;
 }
 
+/* ---- by shares: a piece is an entry ---- */
+static size_t work_of(void *user, size_t i)
+{
+    const conv *c = user;
+    const entry *e = &c->e[c->first + i];
+    if (e->scale) return 0; /* it goes by what became of the one before it */
+    return src_bytes(e->t) * (e->stacked ? 1 : (size_t)e->experts) + 1;
+}
+
+static lq_status make_piece(void *user, size_t i, lq_out *to, cJSON *about, lq_err *err)
+{
+    conv *c = user;
+    const entry *e = &c->e[c->first + i];
+    c->out = to;
+    const lq_status s = to_gguf_put(c, e, err);
+    c->out = NULL;
+    cJSON_AddNumberToObject(about, "type", e->type);
+    return s;
+}
+
+/* As a share has made it, with the zeros behind it. */
+static lq_status put_made(conv *c, const entry *e, qt_span bytes, const cJSON *about, lq_err *err)
+{
+    int64_t type = 0;
+    lq_status s = js_i64(about, "type", true, 0, (int64_t)LQ_COUNT(c->of_type) - 1, &type, err);
+    if (s) return lq_wrap(err, s, "%s: its part", e->t->name);
+    to_gguf_begin(c, e, (ggml_type)type);
+    s = lq_out_write(c->out, bytes.data, bytes.bytes, err);
+    return s ? s : end(c, e, (ggml_type)type, err);
+}
+
 static lq_status put_all(conv *c, lq_err *err)
 {
-    size_t i = 0;
-    lq_status s = put_factors(c, &i, err);
-    for (; i < c->n && !s; i++) {
+    lq_status s = lq_out_write(c->out, c->head.p, c->head.n, err);
+    if (!s) s = put_factors(c, err);
+    for (size_t i = c->first; i < c->n && !s; i++) {
+        qt_span made;
+        const cJSON *about;
         lq_report(c->job, "writing", (double)i, (double)c->n);
-        s = lq_stopped(c->job) ? lq_fail(err, LQ_EINTR, "interrupted")
-                               : to_gguf_put(c, &c->e[i], err);
+        if (lq_stopped(c->job))
+            s = lq_fail(err, LQ_EINTR, "interrupted");
+        else if (conv_parts_get(c->parts, i - c->first, &made, &about))
+            s = put_made(c, &c->e[i], made, about, err);
+        else
+            s = to_gguf_put(c, &c->e[i], err);
     }
     if (s) return s;
     set_file_type(c);
@@ -785,15 +824,20 @@ static lq_status to_gguf_write(conv_report *r, const src_source *src, const char
     gguf_pairs pairs = { .n = 0 };
     lq_status s = gguf_put_model(&pairs, &c.arch, src, err);
     if (!s && !o->keep_dtype) conv_note_inputs(r, src);
-    if (!s) s = lq_out_open(&c.out, path, err);
+    if (!s && !o->share.n) s = lq_out_open(&c.out, path, err);
     if (!s) s = put_header(&c, &pairs, err);
     if (s == LQ_EUNSUPPORTED || s == LQ_ESHAPE) s = say_no_way_out(s, &c, err);
-    if (!s) s = put_all(&c, err);
-    if (!s) r->bytes = lq_out_size(c.out);
+    while (c.first < c.n && !c.e[c.first].t)
+        c.first++;
+    const conv_pieces pieces = { &c, c.n - c.first, work_of, make_piece };
+    if (!s) s = conv_parts_open(&c.parts, path, &o->share, &pieces, r, err);
+    if (!s) s = o->share.n ? conv_parts_make(c.parts, job, err) : put_all(&c, err);
+    if (!s && c.out) r->bytes = lq_out_size(c.out);
     if (s)
         lq_out_abort(c.out);
-    else
+    else if (c.out)
         s = lq_out_commit(c.out, err);
+    conv_parts_close(c.parts, !s && !o->share.n);
     cJSON_Delete(c.from);
     if (c.has_mtp) arch_config_free(&c.mtp);
     free(pairs.b.p);

@@ -6,6 +6,7 @@
 #include "convert/folder.h"
 #include "convert/layout.h"
 #include "convert/load.h"
+#include "convert/parts.h"
 #include "convert/report.h"
 #include "convert/requant.h"
 #include "convert/shards.h"
@@ -27,7 +28,8 @@ typedef struct {
     conv_report *r;
     conv_folder folder;
     conv_plan plan;
-    cJSON *quant; /* quantization_config, or NULL */
+    cJSON *quant;      /* quantization_config, or NULL */
+    conv_parts *parts; /* what shares have made, or NULL */
     int n_shards;
     int64_t done;
     lq_arena arena;
@@ -359,15 +361,17 @@ static lq_status to_hf_plan(conv *c, const src_source *src, lq_err *err)
 }
 
 /* ---- tensors ---- */
-/* The tensor of a shard that is being written, and how much of it there is. */
+/* The tensor of a shard that is being written, and how much of it there is; or a share's part. */
 typedef struct {
     st_writer *out;
     size_t i, at;
+    lq_out *part;
 } sink;
 
 static lq_status sink_put(sink *k, const void *data, size_t n, lq_err *err)
 {
-    lq_status s = st_put(k->out, k->i, k->at, data, n, err);
+    lq_status s =
+        k->part ? lq_out_write(k->part, data, n, err) : st_put(k->out, k->i, k->at, data, n, err);
     k->at += n;
     return s;
 }
@@ -452,8 +456,8 @@ static lq_status pack_anew(conv *c, const conv_weight *w, const qt_tensor *q, ui
     return conv_pack(bytes, c->layout, w, &again, &c->plan, err);
 }
 
-static lq_status put_parts(conv *c, const conv_weight *w, const qt_tensor *q, st_writer *out,
-                           size_t first, lq_arena *a, lq_err *err)
+static lq_status put_parts(conv *c, const conv_weight *w, const qt_tensor *q, sink *k, lq_arena *a,
+                           lq_err *err)
 {
     qt_tensor turned = *q, anew, codes;
     lq_status s = LQ_OK;
@@ -477,25 +481,58 @@ static lq_status put_parts(conv *c, const conv_weight *w, const qt_tensor *q, st
         if (s == LQ_EUNSUPPORTED && c->o->requantize && q->scheme.kind == QT_UINT)
             s = pack_anew(c, w, q, bytes, a, err);
     }
-    if (!s) s = conv_put_parts(out, first, w, bytes, err);
+    if (!s)
+        s = k->part ? sink_put(k, bytes, w->bytes, err)
+                    : conv_put_parts(k->out, k->i, w, bytes, err);
     free(bytes);
     return s;
 }
 
-/* Tensors first, first + 1, ... of the shard are the weight's. */
-static lq_status to_hf_put(conv *c, const conv_weight *w, st_writer *out, size_t first, lq_err *err)
+/* All of a weight: tensors k->i, k->i + 1, ... of the shard are its. */
+static lq_status to_hf_put(conv *c, const conv_weight *w, sink *k, lq_err *err)
 {
-    sink k = { out, first, 0 };
-    lq_report(c->job, "writing", (double)c->done++, (double)c->plan.n);
-    if (lq_stopped(c->job)) return lq_fail(err, LQ_EINTR, "interrupted");
-    if (!w->t->plain) return put_bytes(c, w->t->raw, &k, err);
+    if (!w->t->plain) return put_bytes(c, w->t->raw, k, err);
     lq_arena a = { 0 };
     qt_tensor q;
     lq_status s = conv_load(&q, c->plan.src, w->t, c->pool, &a, err);
-    if (!s)
-        s = w->quantized ? put_parts(c, w, &q, out, first, &a, err) : put_whole(c, w, &q, &k, err);
+    if (!s) s = w->quantized ? put_parts(c, w, &q, k, &a, err) : put_whole(c, w, &q, k, err);
     conv_unload(c->plan.src, w->t, &a);
     return s ? lq_wrap(err, s, "%s", w->t->name) : LQ_OK;
+}
+
+/* ---- by shares: a piece is a weight ---- */
+static size_t work_of(void *user, size_t i)
+{
+    const conv *c = user;
+    return src_bytes(c->plan.w[i].t) + 1; /* each by itself */
+}
+
+static lq_status make_piece(void *user, size_t i, lq_out *to, cJSON *about, lq_err *err)
+{
+    conv *c = user;
+    (void)about;
+    return to_hf_put(c, &c->plan.w[i], &(sink){ .part = to }, err);
+}
+
+/* As a share has made it. */
+static lq_status put_made(const conv_weight *w, qt_span bytes, sink *k, lq_err *err)
+{
+    if (bytes.bytes != w->bytes)
+        return lq_fail(err, LQ_EFORMAT, "%s: its part does not fit the model", w->t->name);
+    return w->quantized ? conv_put_parts(k->out, k->i, w, bytes.data, err)
+                        : sink_put(k, bytes.data, bytes.bytes, err);
+}
+
+/* Weight i made, or taken from its part. */
+static lq_status put_weight(conv *c, size_t i, st_writer *out, size_t first, lq_err *err)
+{
+    sink k = { .out = out, .i = first };
+    qt_span made;
+    const cJSON *about;
+    lq_report(c->job, "writing", (double)c->done++, (double)c->plan.n);
+    if (lq_stopped(c->job)) return lq_fail(err, LQ_EINTR, "interrupted");
+    return conv_parts_get(c->parts, i, &made, &about) ? put_made(&c->plan.w[i], made, &k, err)
+                                                      : to_hf_put(c, &c->plan.w[i], &k, err);
 }
 
 /* ---- shards ---- */
@@ -551,7 +588,7 @@ static lq_status write_shard(void *user, int shard, cJSON *map, lq_err *err)
     for (size_t i = 0, at = 0; i < c->plan.n && !s; i++) {
         const conv_weight *w = &c->plan.w[i];
         if (w->shard != shard) continue;
-        s = to_hf_put(c, w, out, at, err);
+        s = put_weight(c, i, out, at, err);
         at += w->quantized ? (size_t)w->n_parts : 1;
     }
     if (s)
@@ -719,10 +756,17 @@ lq_status conv_to_hf(conv_report *r, const src_source *src, const char *dir, con
     memset(r, 0, sizeof *r);
     r->bit_exact = true;
     conv c = { .o = o, .layout = conv_layout_find(o->to), .job = job, .pool = p, .r = r };
-    lq_status s = folder_create(&c.folder, dir, false, err);
+    const bool whole = !o->share.n;
+    lq_status s = whole ? folder_create(&c.folder, dir, false, err) : folder_check(dir, err);
     if (s) return s;
     s = to_hf_plan(&c, src, err);
     if (s) say_way_out(s, src, o, err);
+    const conv_pieces pieces = { &c, c.plan.n, work_of, make_piece };
+    if (!s) s = conv_parts_open(&c.parts, dir, &o->share, &pieces, r, err);
+    if (!whole) {
+        if (!s) s = conv_parts_make(c.parts, job, err);
+        goto done;
+    }
     if (!s) s = conv_write_shards(&c.folder, c.n_shards, c.r->bytes, write_shard, &c, err);
     if (!s) s = write_blobs(&c, err);
     r->bit_exact = r->bit_exact && !r->requantized;
@@ -731,6 +775,8 @@ lq_status conv_to_hf(conv_report *r, const src_source *src, const char *dir, con
         folder_drop(&c.folder);
     else
         s = folder_publish(&c.folder, err);
+done:
+    conv_parts_close(c.parts, !s && whole);
     cJSON_Delete(c.quant);
     lq_arena_free(&c.arena);
     return s;

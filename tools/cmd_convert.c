@@ -1,4 +1,7 @@
 /* tools/cmd_convert.c - `llmq convert SRC -o DST --to T`. */
+#include "base/hash.h"
+#include "base/json.h"
+#include "base/version.h"
 #include "convert/convert.h"
 #include "formats/source/adapter.h"
 #include "runtime/tokenizer/tok.h"
@@ -6,6 +9,7 @@
 #include "tools/cli/load.h"
 #include "tools/cli/model_opts.h"
 #include "tools/cli/outputs.h"
+#include "tools/cli/shard.h"
 #include "tools/cmds.h"
 
 #include <cjson/cJSON.h>
@@ -16,7 +20,7 @@ typedef struct {
     int dtype, layout;
     size_t shard_size;
     bool requantize;
-    const char *tokenizer, *merge;
+    const char *tokenizer, *merge, *shard;
 } convert_opts;
 
 static const char *const dtypes[] = { "auto", "f32", "f16", "bf16", NULL };
@@ -44,6 +48,10 @@ static const opt_row rows[] = {
     { "merge-lora", 0, OPT_STR, F(merge), .arg = "PATH", .files = FILES_TEXT,
       .help = "add a LoRA or DoRA adapter (a folder of PEFT's, or a GGUF adapter) to the weights, "
               "which are floats" },
+    { "shard", 0, OPT_STR, F(shard), .arg = "i/N",
+      .help = "only the i-th of N shares (i from 1; auto: SLURM_ARRAY_TASK_ID of _COUNT; N alone: "
+              "JOB_COMPLETION_INDEX says which), into DST.resume; the same command without it then "
+              "writes DST" },
 };
 
 /* A .llmq carries the tokenizer compiled; one that we do not know goes as it is. A malformed one
@@ -68,15 +76,15 @@ static lq_status check_tokenizer(const src_source *src, lq_err *err)
     return s;
 }
 
-static lq_status to_llmq(conv_report *r, src_source *src, const convert_opts *o, const cmd_ctx *c,
-                         lq_err *err)
+static lq_status to_llmq(conv_report *r, src_source *src, const convert_opts *o, conv_share share,
+                         const cmd_ctx *c, lq_err *err)
 {
     uint8_t *blob = NULL;
     size_t bytes = 0;
     pool *p = NULL;
     lq_status s = compile_tokenizer(&blob, &bytes, src, true, err);
     if (!s) s = pool_open(&p, c->threads, err);
-    const conv_llmq_opts opts = { o->layout ? QT_TILE16 : QT_PORTABLE, blob, bytes };
+    const conv_llmq_opts opts = { o->layout ? QT_TILE16 : QT_PORTABLE, blob, bytes, share };
     if (!s) s = conv_to_llmq(r, src, o->out, &opts, p, c->job, err);
     free(blob);
     pool_close(p);
@@ -85,14 +93,15 @@ static lq_status to_llmq(conv_report *r, src_source *src, const convert_opts *o,
 
 static const lq_dtype types[] = { LQ_F32, LQ_F32, LQ_F16, LQ_BF16 }; /* of --dtype */
 
-static lq_status to_folder(conv_report *r, src_source *src, const convert_opts *o, const cmd_ctx *c,
-                           lq_err *err)
+static lq_status to_folder(conv_report *r, src_source *src, const convert_opts *o, conv_share share,
+                           const cmd_ctx *c, lq_err *err)
 {
     conv_hf_opts opts = { .to = o->to,
                           .keep_dtype = o->dtype == 0,
                           .dtype = types[o->dtype],
                           .shard_size = o->shard_size,
-                          .requantize = o->requantize };
+                          .requantize = o->requantize,
+                          .share = share };
     pool *p = NULL;
     lq_status s = pool_open(&p, c->threads, err);
     if (!s) s = conv_to_hf(r, src, o->out, &opts, p, c->job, err);
@@ -100,10 +109,10 @@ static lq_status to_folder(conv_report *r, src_source *src, const convert_opts *
     return s;
 }
 
-static lq_status to_gguf(conv_report *r, src_source *src, const convert_opts *o, const cmd_ctx *c,
-                         lq_err *err)
+static lq_status to_gguf(conv_report *r, src_source *src, const convert_opts *o, conv_share share,
+                         const cmd_ctx *c, lq_err *err)
 {
-    const conv_gguf_opts opts = { o->dtype == 0, types[o->dtype], o->requantize };
+    const conv_gguf_opts opts = { o->dtype == 0, types[o->dtype], o->requantize, share };
     pool *p = NULL;
     lq_status s = pool_open(&p, c->threads, err);
     if (!s) s = conv_to_gguf(r, src, o->out, &opts, p, c->job, err);
@@ -115,8 +124,8 @@ typedef struct {
     const char *name;      /* NULL: any layout of convert/layout.h */
     bool folder;           /* the result is one */
     const char *others[3]; /* options of the other targets */
-    lq_status (*run)(conv_report *r, src_source *src, const convert_opts *o, const cmd_ctx *c,
-                     lq_err *err);
+    lq_status (*run)(conv_report *r, src_source *src, const convert_opts *o, conv_share share,
+                     const cmd_ctx *c, lq_err *err);
 } target;
 static const target targets[] = {
     { "llmq", false, { "dtype", "shard-size", "allow-requantize" }, to_llmq },
@@ -159,6 +168,56 @@ static lq_status merge(src_source **src, src_source **base, adp_adapter *a, cons
     return LQ_OK;
 }
 
+/* All that the result follows from, by the options' names. */
+static lq_status describe(cJSON **what, const src_source *src, const convert_opts *o,
+                          const adp_adapter *a, lq_err *err)
+{
+    char hex[33];
+    lq_hash h;
+    lq_status s = src_sample(&h, src, err);
+    if (s) return s;
+    cJSON *j = *what = cJSON_CreateObject();
+    lq_hash_hex(hex, &h);
+    cJSON_AddStringToObject(j, CONV_WHAT, LLMQ_VERSION);
+    cJSON_AddStringToObject(j, "SRC", hex);
+    cJSON_AddStringToObject(j, "--to", o->to);
+    cJSON_AddStringToObject(j, "--dtype", dtypes[o->dtype]);
+    cJSON_AddStringToObject(j, "--layout", layouts[o->layout]);
+    cJSON_AddNumberToObject(j, "--shard-size", (double)o->shard_size);
+    cJSON_AddBoolToObject(j, "--allow-requantize", o->requantize);
+    snprintf(hex, sizeof hex, "%016llx", (unsigned long long)a->id);
+    if (o->merge) cJSON_AddStringToObject(j, "--merge-lora", hex);
+    return js_ran_out() ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
+}
+
+/* A share, or all: with what shares have made of it. */
+static lq_status run_share(conv_share *share, const target *t, conv_report *r, src_source *src,
+                           const convert_opts *o, const adp_adapter *a, const cmd_ctx *c,
+                           lq_err *err)
+{
+    cJSON *what = NULL;
+    lq_status s = o->shard ? shard_read(&share->shard, &share->n, o->shard, err) : LQ_OK;
+    if (!s && (share->n || conv_shares_there(o->out))) s = describe(&what, src, o, a, err);
+    share->what = what;
+    if (!s) s = t->run(r, src, o, *share, c, err);
+    share->what = NULL;
+    cJSON_Delete(what);
+    return s;
+}
+
+static lq_status say_share(const conv_share *share, const convert_opts *o, const cmd_ctx *c,
+                           lq_err *err)
+{
+    prog_say(LOG_INFO, "%s: share %d of %d is finished", o->out, share->shard + 1, share->n);
+    if (!c->json) return LQ_OK;
+    cJSON *doc = cJSON_CreateObject();
+    cJSON_AddStringToObject(doc, "out", o->out);
+    cJSON_AddStringToObject(doc, "to", o->to);
+    cJSON_AddNumberToObject(doc, "shard", share->shard + 1);
+    cJSON_AddNumberToObject(doc, "shards", share->n);
+    return cmd_give_json(c, doc, err);
+}
+
 static lq_status convert_run(const cmd_ctx *c, const void *opts, lq_err *err)
 {
     const convert_opts *o = opts;
@@ -184,13 +243,15 @@ static lq_status convert_run(const cmd_ctx *c, const void *opts, lq_err *err)
     if (!s) s = src_verify(src, c->job, err); /* else damage would get fresh checksums */
     if (s == LQ_ECHECK) s = LQ_EFORMAT;       /* nobody asked for a check: the input is bad */
     if (!s && o->merge) s = merge(&src, &base, &adapter, o, err);
-    if (!s) s = t->run(&r, src, o, c, err);
+    conv_share share = { 0 };
+    if (!s) s = run_share(&share, t, &r, src, o, &adapter, c, err);
     src_close(src);
     src_close(base);
     const size_t merged = adapter.n;
     adp_close(&adapter);
     if (s) return s;
     prog_end();
+    if (share.n) return say_share(&share, o, c, err);
     for (int i = 0; i < r.n_notes; i++)
         prog_say(LOG_WARN, "note: %s", r.note[i]);
     if (!c->json) {
@@ -239,7 +300,8 @@ const cmd_row cmd_convert = {
     .examples = "llmq convert models/novels-6m -o novels.llmq --to llmq --layout tile16\0"
                 "llmq convert awq4.llmq -o awq4-f32 --to safetensors --dtype f32\0"
                 "llmq convert gptq4.llmq -o gptq4-vllm --to gptq --shard-size 4G\0"
-                "llmq convert models/novels-6m -o tuned --to safetensors --merge-lora adapter\0",
+                "llmq convert models/novels-6m -o tuned --to safetensors --merge-lora adapter\0"
+                "llmq convert awq4.llmq -o awq4.gguf --to gguf --shard 1/8\0",
     .note = layouts_note,
     .opts_bytes = sizeof(convert_opts),
     .run = convert_run,

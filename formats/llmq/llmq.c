@@ -87,13 +87,9 @@ static lq_status read_hash(lq_hash *h, const cJSON *o, lq_err *err)
     const char *text;
     lq_status s = js_str(o, "xxh3", true, &text, err);
     if (s) return s;
-    bool ok = strlen(text) == 32 && strspn(text, "0123456789abcdef") == 32;
-    for (int i = 0; i < 16 && ok; i++) {
-        const char pair[3] = { text[2 * i], text[2 * i + 1], 0 };
-        h->b[i] = (uint8_t)strtoul(pair, NULL, 16);
-    }
-    return ok ? LQ_OK
-              : lq_fail(err, LQ_EFORMAT, "xxh3: expected 32 hex digits, found \"%.40s\"", text);
+    return lq_hash_read(h, text)
+               ? LQ_OK
+               : lq_fail(err, LQ_EFORMAT, "xxh3: expected 32 hex digits, found \"%.40s\"", text);
 }
 
 /* The next piece of the file: {"off", "bytes", "xxh3"}. */

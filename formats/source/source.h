@@ -210,6 +210,9 @@ typedef struct {
 } src_scanned;
 void src_scan_get(src_scanned *out, const src_source *s, int64_t i);
 void src_scan_put(src_source *s, int64_t i, const src_scanned *found);
+/* Over the sizes of the files that hold tensors, a few hundred places of each, and the files beside them: what tells
+ * one model from another without reading it all, wherever a copy is. LQ_EIO, LQ_ENOMEM. */
+lq_status src_sample(lq_hash *out, const src_source *s, lq_err *err);
 /* Is `path` one of the files that the source was opened from? Nothing may be written there. */
 bool src_reads(const src_source *s, const char *path);
 /* Are the files that hold tensors still as they were opened? LQ_EIO names one that is not. */

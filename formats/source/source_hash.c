@@ -55,6 +55,38 @@ static lq_status hash_scheme(lq_hasher *h, const src_tensor *t, lq_err *err)
     return s;
 }
 
+/* ---- a few places ---- */
+static lq_status sample_file(lq_hasher *h, const char *path, lq_err *err)
+{
+    enum { PLACES = 256, PIECE = 4096 };
+    lq_map m;
+    lq_status s = lq_map_open(&m, path, err);
+    if (s) return s;
+    const size_t step = m.size / PLACES > PIECE ? m.size / PLACES : PIECE;
+    hash_u64(h, m.size);
+    for (size_t at = 0; at < m.size; at += step)
+        lq_hasher_add(h, m.data + at, m.size - at < PIECE ? m.size - at : PIECE);
+    lq_map_close(&m);
+    return LQ_OK;
+}
+
+lq_status src_sample(lq_hash *out, const src_source *s, lq_err *err)
+{
+    s = src_base(s);
+    lq_hasher *h = lq_hasher_new();
+    lq_status st = h ? LQ_OK : lq_fail(err, LQ_ENOMEM, "out of memory");
+    for (size_t i = 0; i < s->n_stamps && !st; i++)
+        st = sample_file(h, s->stamps[i].path, err);
+    for (size_t i = 0; i < src_n_blobs(s) && !st; i++) {
+        const src_blob *b = src_blob_at(s, i);
+        hash_text(h, b->name);
+        hash_u64(h, b->bytes);
+        lq_hasher_add(h, b->data, b->bytes);
+    }
+    if (h) *out = lq_hasher_end(h);
+    return st;
+}
+
 /* Over the planes' own hashes, so that a file which stores them need not be read. */
 lq_status src_fingerprint(lq_hash *out, const src_source *s, lq_err *err)
 {

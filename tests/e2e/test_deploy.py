@@ -188,6 +188,16 @@ def test_slurm_quantizes(llmq, draft, slurm, tmp_path):
     assert (tmp_path / "q.llmq").read_bytes() == (tmp_path / "want.llmq").read_bytes()
 
 
+def test_slurm_converts(llmq, draft, slurm, tmp_path):
+    for i in "12":
+        p = slurm("convert-array.sbatch", draft, "m.gguf", "gguf", "--dtype", "f16", SLURM_ARRAY_TASK_ID=i, SLURM_ARRAY_TASK_COUNT="2")
+        assert p.wait(60) == 0, p.stdout.read()
+    command = ["convert", draft, "--to", "gguf", "--dtype", "f16", "-o"]
+    assert "parts" not in llmq(*command, tmp_path / "m.gguf").stderr and not (tmp_path / "m.gguf.resume").exists()
+    llmq(*command, tmp_path / "want.gguf")
+    assert (tmp_path / "m.gguf").read_bytes() == (tmp_path / "want.gguf").read_bytes()
+
+
 def test_slurm_serves_with_a_key(draft, slurm, tmp_path):
     (tmp_path / "keys").write_text("k\n")
     p = slurm("serve.sbatch", draft, tmp_path / "keys", "--host", "127.0.0.1")

@@ -219,6 +219,9 @@ def test_nvfp4_has_a_scale_beside_each_weight(llmq, tmp_path, name, arch):
     assert same_logits(llmq, tmp_path, a, b)
     llmq("convert", a, "-o", tmp_path / "c.gguf", "--to", "gguf")
     assert same_logits(llmq, tmp_path, tmp_path / "c.gguf", b)
+    for share in (["--shard", "1/2"], ["--shard", "2/2"], []):  # a scale is made with its weight
+        said = llmq("convert", a, "-o", tmp_path / "d.gguf", "--to", "gguf", *share).stderr
+    assert "parts" not in said and (tmp_path / "d.gguf").read_bytes() == (tmp_path / "c.gguf").read_bytes()
     assert "nvfp4" in {s["scheme"] for s in llmq.json("inspect", tmp_path / "c.gguf")["schemes"]}
     r = llmq.json("convert", a, "-o", tmp_path / "f.gguf", "--to", "gguf", "--dtype", "f32")
     assert r["bit_exact"] and {s["scheme"] for s in llmq.json("inspect", tmp_path / "f.gguf")["schemes"]} == {"f32"}
