@@ -43,7 +43,7 @@ bool grad_covers(const arch_config *c)
         arch_has_state(c) || other_mlp(c))
         return false;
     if (c->residual_scale != 1 || c->logit_scale != 1 || c->attn_softcap != 0 ||
-        c->final_softcap != 0 || c->qkv_clip != 0)
+        c->final_softcap != 0 || c->qkv_clip != 0 || c->post_eps != 0)
         return false;
     static const arch_role other[] = { R_QKV,        R_GATE_UP,   R_ATTN_POST_NORM, R_MLP_POST_NORM,
                                        R_EMBED_NORM, R_PROJ_IN,   R_POS_EMBED,      R_O_NORM,

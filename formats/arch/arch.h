@@ -262,7 +262,8 @@ typedef enum {
     NAME_STATE = 2048,   /* only in layers with a state */
     NAME_ATTENDS = 4096, /* only in layers that attend */
     NAME_FLAT =
-        8192 /* with NAME_STACKED: in a folder the experts' rows one after the other, two dims */
+        8192, /* with NAME_STACKED: in a folder the experts' rows one after the other, two dims */
+    NAME_WHOLE = 16384 /* a norm's weights without norm_offset */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
@@ -468,6 +469,7 @@ typedef struct arch_config {
     int64_t embed_more;          /* its rows beyond the vocabulary's, which no text has */
     int64_t max_pos, pos_offset; /* learned, sinusoidal: row pos + offset of the table */
     double norm_eps;
+    double post_eps; /* of R_ATTN_POST_NORM and R_MLP_POST_NORM; 0: norm_eps */
     arch_act act;
     const char *wrapper; /* architecture of which this is the text part (static); NULL: none */
     const arch_mtp *mtp; /* this is an MTP head, of one layer; NULL: a model */
@@ -597,6 +599,9 @@ typedef struct {
     bool bias;
 } arch_slot;
 bool arch_slot_of(const arch_config *c, const char *name, arch_slot *slot);
+/* What is added to a norm's weights, and to its mean square or variance. */
+float arch_norm_offset(const arch_config *c, arch_role r);
+double arch_norm_eps(const arch_config *c, arch_role r);
 /* Must (1), may (-1) or must not (0) this role's tensor have a bias? */
 int arch_wants_bias(const arch_config *c, arch_role r);
 /* How many tensors a layer has of this role where they have numbers ("%e": experts, heads); else 1.

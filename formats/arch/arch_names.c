@@ -245,6 +245,18 @@ static int64_t head_rows(const arch_config *c, arch_role r)
     return a && (a->flags & NAME_HEAD_ROWS) ? n_heads(c, r) : 1;
 }
 
+float arch_norm_offset(const arch_config *c, arch_role r)
+{
+    const arch_name *a = arch_name_of(c, r);
+    return a && (a->flags & NAME_WHOLE) ? 0 : c->w.norm_offset;
+}
+
+double arch_norm_eps(const arch_config *c, arch_role r)
+{
+    const bool post = r == R_ATTN_POST_NORM || r == R_MLP_POST_NORM;
+    return post && c->post_eps > 0 ? c->post_eps : c->norm_eps;
+}
+
 int arch_wants_bias(const arch_config *c, arch_role r)
 {
     const int wants[] = { [BIAS_NO] = 0,

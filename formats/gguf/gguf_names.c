@@ -642,8 +642,9 @@ int64_t gguf_own_row(const gguf_order *o, int64_t m, int64_t M, bool second)
 float gguf_norm_offset(const arch_config *c, const arch_slot *slot)
 {
     const bool state = slot->role >= R_MIX_IN && slot->role <= R_MIX_OUT;
-    return !slot->bias && !state && arch_role_kind(slot->role) == ARCH_VECTOR ? c->w.norm_offset
-                                                                              : 0;
+    return !slot->bias && !state && arch_role_kind(slot->role) == ARCH_VECTOR
+               ? arch_norm_offset(c, slot->role)
+               : 0;
 }
 
 bool gguf_is_decay(const arch_slot *slot) { return slot->role == R_MIX_A_LOG; }

@@ -140,7 +140,7 @@ lq_status fold_apply(fold_layer *l, const fold_site *f, const float *s, double a
         r->alpha = alpha;
     }
     if (f->norm != ARCH_N_ROLES) {
-        divide(&l->weight[f->norm], s, f->K, l->c->w.norm_offset);
+        divide(&l->weight[f->norm], s, f->K, arch_norm_offset(l->c, f->norm));
         divide(&l->bias[f->norm], s, f->K, 0);
         return LQ_OK;
     }

@@ -299,7 +299,7 @@ static lq_status read_norm(const float **out, list *l, arch_role r, int64_t laye
     float *v = lq_push(&l->r->arena, (size_t)l->r->c->hidden * sizeof *v);
     if (!v) return rotate_no_memory(err);
     for (int64_t i = 0; i < l->r->c->hidden; i++)
-        v[i] = w[i] + l->r->c->w.norm_offset;
+        v[i] = w[i] + arch_norm_offset(l->r->c, r);
     *out = v;
     return LQ_OK;
 }
@@ -334,7 +334,7 @@ static lq_status add_norm(list *l, const src_tensor *s, arch_role role, int64_t 
     if (st) return st;
     if (bias) qt_dequant(x, &s->t, 0, 1);
     for (int64_t i = 0; i < s->t.K; i++) {
-        if (!bias) x[i] = 1 - r->c->w.norm_offset;
+        if (!bias) x[i] = 1 - arch_norm_offset(r->c, role);
         if (bias && w && x[i] != 0) x[i] /= w[i];
         if (!isfinite(x[i]))
             return lq_fail(err, LQ_EVALUE, "--rotate: %s: bias %lld is on a norm's weight of 0",

@@ -80,7 +80,8 @@ static void modalities(float *m, const arch_config *c, const model_layer *l, con
                        float *h)
 {
     const int64_t H = c->hidden;
-    k_rmsnorm(h, H, x, H, l->vec[R_STREAM_NORM].w, c->w.norm_offset, 1, H, (float)c->norm_eps);
+    const model_vector *v = &l->vec[R_STREAM_NORM];
+    k_rmsnorm(h, H, x, H, v->w, v->offset, 1, H, v->eps);
     k_scale(h, 1 / (float)H, H);
     for (int64_t i = 0; i < c->streams; i++) {
         const float *w = l->vec[R_STREAM_ROUTER].w + i * H;
@@ -165,7 +166,8 @@ static void laurel_rows(const fwd_rows *r, int64_t row, int64_t n, const void *a
     const model_layer *l = arg;
     const int64_t H = c->hidden, at = row * H;
     float *x = r->x + at, *y = r->y + at;
-    k_rmsnorm(y, H, y, H, l->vec[R_LAUREL_NORM].w, c->w.norm_offset, n, H, (float)c->norm_eps);
+    const model_vector *v = &l->vec[R_LAUREL_NORM];
+    k_rmsnorm(y, H, y, H, v->w, v->offset, n, H, v->eps);
     k_add(y, r->h + at, n * H);
     k_add(x, y, n * H);
     k_scale(x, (float)sqrt(0.5), n * H);

@@ -9,13 +9,12 @@
 static void norm_rows(const arch_config *c, float *dst, const float *x, const model_vector *v,
                       int64_t T, int64_t K)
 {
-    const float eps = (float)c->norm_eps, off = c->w.norm_offset;
     if (!v->w) {
         if (dst != x) memcpy(dst, x, (size_t)(T * K) * sizeof *x);
     } else if (c->w.norm == NORM_LAYER) {
-        k_layernorm(dst, K, x, K, v->w, v->bias, off, T, K, eps);
+        k_layernorm(dst, K, x, K, v->w, v->bias, v->offset, T, K, v->eps);
     } else {
-        k_rmsnorm(dst, K, x, K, v->w, off, T, K, eps);
+        k_rmsnorm(dst, K, x, K, v->w, v->offset, T, K, v->eps);
     }
 }
 
@@ -73,7 +72,8 @@ static void norm_heads(const fwd_rows *r, float *x, const model_vector *v, int64
     else if (c->w.qk_norm == QK_NORM_HEAD)
         norm_rows(c, x, x, v, H, D);
     for (int64_t h = 0; c->w.qk_norm == QK_NORM_HEADS && h < H; h++) {
-        const model_vector own = { v->w + h * D, v->bias ? v->bias + h * D : NULL };
+        const model_vector own = { v->w + h * D, v->bias ? v->bias + h * D : NULL, v->offset,
+                                   v->eps };
         norm_rows(c, x + h * D, x + h * D, &own, 1, D);
     }
 }

@@ -22,8 +22,8 @@ static dev_norm_args norm_of(const fwd_rows *r, float *dst, float *x, const mode
                             .h = dst,
                             .w = v ? v->w : NULL,
                             .b = v ? v->bias : NULL,
-                            .offset = r->c->w.norm_offset,
-                            .eps = (float)r->c->norm_eps,
+                            .offset = v ? v->offset : 0,
+                            .eps = v ? v->eps : 0,
                             .layer = r->c->w.norm == NORM_LAYER,
                             .T = T,
                             .K = K };
@@ -159,11 +159,12 @@ static dev_share_args shared_norm(const fwd_rows *r, const model_layer *l, bool 
     const int64_t K = (key ? c->kv_heads : c->heads) * c->head_dim;
     const fwd_dev_ctx *f = r->self;
     const heads at = heads_of(r, l);
+    const model_vector *v = &l->vec[key ? R_K_NORM : R_Q_NORM];
     return (dev_share_args){ .x = key ? at.k : at.q,
                              .sums = r->squares + (key ? r->R : 0),
-                             .w = l->vec[key ? R_K_NORM : R_Q_NORM].w,
-                             .offset = c->w.norm_offset,
-                             .eps = (float)c->norm_eps,
+                             .w = v->w,
+                             .offset = v->offset,
+                             .eps = v->eps,
                              .T = r->R,
                              .K = K,
                              .whole = K * f->on->ranks,

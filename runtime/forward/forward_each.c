@@ -26,19 +26,20 @@ void fwd_each(const fwd_rows *r, int64_t R, row_fn *fn, const void *arg)
 typedef struct {
     float *x;
     int64_t ldx, K;
-    const float *w;
+    const model_vector *v;
 } within;
 
 static void within_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const within *a = arg;
+    (void)r;
     float *x = a->x + row * a->ldx;
-    k_rmsnorm(x, a->ldx, x, a->ldx, a->w, r->c->w.norm_offset, n, a->K, (float)r->c->norm_eps);
+    k_rmsnorm(x, a->ldx, x, a->ldx, a->v->w, a->v->offset, n, a->K, a->v->eps);
 }
 
 void fwd_norm_within(const fwd_rows *r, float *x, int64_t ldx, const model_vector *norm, int64_t K)
 {
-    const within a = { x, ldx, K, norm->w };
+    const within a = { x, ldx, K, norm };
     if (norm->w) fwd_each(r, r->R, within_chunk, &a);
 }
 

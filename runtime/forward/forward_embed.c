@@ -53,20 +53,20 @@ static void pair_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *ar
 {
     const model *m = arg;
     const int64_t H = r->c->hidden;
-    const float eps = (float)r->c->norm_eps, off = r->c->w.norm_offset;
+    const model_vector *a = &m->mtp_embed_norm, *b = &m->mtp_hidden_norm;
     const int64_t embed = r->c->mtp->hidden_first ? H : 0;
     float *to = r->mtp_in + row * 2 * H;
-    k_rmsnorm(to + embed, 2 * H, r->x + row * H, H, m->mtp_embed_norm.w, off, n, H, eps);
-    k_rmsnorm(to + H - embed, 2 * H, r->given + row * H, H, m->mtp_hidden_norm.w, off, n, H, eps);
+    k_rmsnorm(to + embed, 2 * H, r->x + row * H, H, a->w, a->offset, n, H, a->eps);
+    k_rmsnorm(to + H - embed, 2 * H, r->given + row * H, H, b->w, b->offset, n, H, b->eps);
 }
 
 /* The model's states, of which each or all as one are normed. */
 static void norm_states(const fwd_rows *r, const model *m)
 {
+    const model_vector *v = &m->mtp_states_norm;
     const int64_t T = r->c->target_hidden, all = 3 * T, n = r->c->norm_each ? T : all;
     for (int64_t at = 0; at < all; at += n)
-        k_rmsnorm(r->given + at, all, r->given + at, all, m->mtp_states_norm.w + at,
-                  r->c->w.norm_offset, r->R, n, (float)r->c->norm_eps);
+        k_rmsnorm(r->given + at, all, r->given + at, all, v->w + at, v->offset, r->R, n, v->eps);
 }
 
 /* x becomes what is given; mtp_in [norm(embedding[id]), norm(x)]. */
@@ -74,10 +74,11 @@ static void eagle_rows(const fwd_rows *r, const model *m)
 {
     const arch_config *c = r->c;
     const int64_t H = c->hidden, R = r->R;
-    const float eps = (float)c->norm_eps, off = c->w.norm_offset;
-    k_rmsnorm(r->mtp_in, 2 * H, r->x, H, m->mtp_embed_norm.w, off, R, H, eps);
+    const model_vector *embed = &m->mtp_embed_norm, *hidden = &m->mtp_hidden_norm,
+                       *own = &m->final_norm;
+    k_rmsnorm(r->mtp_in, 2 * H, r->x, H, embed->w, embed->offset, R, H, embed->eps);
     if (r->given_own && c->norm_own) {
-        k_rmsnorm(r->x, H, r->given, H, m->final_norm.w, off, R, H, eps);
+        k_rmsnorm(r->x, H, r->given, H, own->w, own->offset, R, H, own->eps);
     } else if (r->given_own) {
         memcpy(r->x, r->given, (size_t)(R * H) * sizeof *r->x);
     } else {
@@ -85,7 +86,7 @@ static void eagle_rows(const fwd_rows *r, const model *m)
         const mm_out out = fwd_out(&m->mtp_proj, r->x, H, false);
         mm_run(&out, 1, r->given, 3 * c->target_hidden, R, r->acts, r->scratch, r->p);
     }
-    k_rmsnorm(r->mtp_in + H, 2 * H, r->x, H, m->mtp_hidden_norm.w, off, R, H, eps);
+    k_rmsnorm(r->mtp_in + H, 2 * H, r->x, H, hidden->w, hidden->offset, R, H, hidden->eps);
     for (int64_t t = 0; t < R && c->norm_first; t++)
         memcpy(r->x + t * H, r->mtp_in + (2 * t + 1) * H, (size_t)H * sizeof *r->x);
 }

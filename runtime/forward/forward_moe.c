@@ -415,7 +415,7 @@ void fwd_run_moe(const fwd_rows *r, const model_layer *l)
 static void norm_to(const fwd_rows *r, float *dst, const float *x, const model_vector *v, int64_t T)
 {
     const int64_t H = r->c->hidden;
-    k_rmsnorm(dst, H, x, H, v->w, r->c->w.norm_offset, T, H, (float)r->c->norm_eps);
+    k_rmsnorm(dst, H, x, H, v->w, v->offset, T, H, v->eps);
 }
 
 /* What router and experts read: norms of x. */

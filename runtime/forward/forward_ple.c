@@ -24,7 +24,7 @@ static void make_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg
         const int64_t id = a->ids[t] < m->ple_embed.N ? a->ids[t] : 0;
         float *v = r->ple + t * W, *own = r->ple_row + t * W;
         k_scale(v, down, W);
-        k_rmsnorm(v, D, v, D, m->ple_norm.w, c->w.norm_offset, c->layers, D, (float)c->norm_eps);
+        k_rmsnorm(v, D, v, D, m->ple_norm.w, m->ple_norm.offset, c->layers, D, m->ple_norm.eps);
         qt_dequant(own, &m->ple_embed, id, id + 1);
         k_scale(own, up, W);
         k_add(v, own, W);
@@ -65,8 +65,8 @@ static void join_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg
     const int64_t H = c->hidden;
     float *x = r->x + row * H, *y = r->y + row * H;
     if (c->ple_dim) {
-        k_rmsnorm(y, H, y, H, a->l->vec[R_PLE_POST_NORM].w, c->w.norm_offset, n, H,
-                  (float)c->norm_eps);
+        const model_vector *v = &a->l->vec[R_PLE_POST_NORM];
+        k_rmsnorm(y, H, y, H, v->w, v->offset, n, H, v->eps);
         if (!c->streams) k_add(x, y, n * H);
     }
     for (int64_t t = row; t < row + n && c->streams; t++) /* the others */

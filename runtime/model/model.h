@@ -19,9 +19,11 @@ typedef struct {
     size_t whole; /* bytes in tiles of what all ranks have of it; 0: this one has all */
 } model_linear;
 
-/* A vector role: a norm's weights and bias, sinks, ...; NULL: none. */
+/* A vector role: a norm's weights and bias, sinks, ...; NULL: none. Of a norm: what is added to its
+ * weights, and to the mean square or variance. */
 typedef struct {
     const float *w, *bias;
+    float offset, eps;
 } model_vector;
 
 /* Experts of a role that are one product on a device: those that can be of one group (dev.h); or heads. */

@@ -117,7 +117,7 @@ static lq_status make_linear(model_linear *l, const qt_scheme *s, int64_t N, int
     return e ? e : mm_pack(&l->w, &t, a, p, err);
 }
 
-static lq_status make_layer(model_layer *l, const shape *z, const qt_scheme *s, const float *ones,
+static lq_status make_layer(model_layer *l, const shape *z, const qt_scheme *s, model_vector norm,
                             uint64_t seed, lq_arena *a, pool *p, lq_err *err)
 {
     const int64_t H = z->hidden, KV = H / z->heads * z->kv_heads;
@@ -130,7 +130,7 @@ static lq_status make_layer(model_layer *l, const shape *z, const qt_scheme *s, 
         { &l->lin[R_GATE], z->ffn, H }, { &l->lin[R_UP], z->ffn, H },
         { &l->lin[R_DOWN], H, z->ffn },
     };
-    l->vec[R_ATTN_NORM].w = l->vec[R_MLP_NORM].w = ones;
+    l->vec[R_ATTN_NORM] = l->vec[R_MLP_NORM] = norm;
     lq_status e = LQ_OK;
     for (size_t i = 0; i < LQ_COUNT(t) && !e; i++)
         e = make_linear(t[i].linear, s, t[i].N, t[i].K, seed + i, a, p, err);
@@ -185,7 +185,7 @@ static lq_status make_frame(model *m, const shape *z, const qt_scheme *s, pool *
     if (e) return e;
     for (int64_t i = 0; i < z->hidden; i++)
         ones[i] = 1;
-    m->final_norm.w = ones;
+    m->final_norm = (model_vector){ .w = ones, .eps = (float)m->cfg->norm_eps };
     m->embed = (qt_tensor){ .scheme = bf16, .N = z->vocab, .K = z->hidden };
     e = fill_tensor(&m->embed, 1, &m->arena, p, err);
     return e ? e
@@ -207,7 +207,7 @@ lq_status model_builtin(model *m, int which, const qt_scheme *s, pool *p, lq_err
     if (!e) e = make_config(m, z, err);
     if (!e) e = make_frame(m, z, s, p, err);
     for (int64_t i = 0; i < z->layers && !e; i++)
-        e = make_layer(&m->layers[i], z, s, m->final_norm.w, 16 + 8 * (uint64_t)i,
+        e = make_layer(&m->layers[i], z, s, m->final_norm, 16 + 8 * (uint64_t)i,
                        &m->layer_arenas[i], p, err);
     if (e)
         model_free(m);

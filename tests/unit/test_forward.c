@@ -426,9 +426,9 @@ static void head(const rig *r, float *logits, float *x, int64_t n, lq_arena *a)
     const int64_t H = c->hidden;
     const model_vector *v = &m->final_norm;
     if (v->w && c->w.norm == NORM_RMS)
-        k_rmsnorm(x, H, x, H, v->w, c->w.norm_offset, n, H, (float)c->norm_eps);
+        k_rmsnorm(x, H, x, H, v->w, v->offset, n, H, v->eps);
     else if (v->w)
-        k_layernorm(x, H, x, H, v->w, v->bias, c->w.norm_offset, n, H, (float)c->norm_eps);
+        k_layernorm(x, H, x, H, v->w, v->bias, v->offset, n, H, v->eps);
     size_t mark = lq_arena_mark(a);
     float *e = x;
     if (m->proj_out.present) {
