@@ -153,6 +153,8 @@ TEST(sliding_windows_follow_every_spelling)
         { "kolibri: four of five", "{\"model_type\":\"kolibri1\"," BASE2 "}", 513, "wwww" },
         { "cohere-compass: none unasked", "{\"model_type\":\"cohere_compass\"," BASE2 "}", 0,
           "...." },
+        { "muse: of four the last sees all", "{\"model_type\":\"muse_glimmer\"," BASE2 "}", 2048,
+          "www." },
         { "lfm3: beside convolutions",
           "{\"model_type\":\"lfm3\"," BASE2 ",\"layer_types\":[\"conv\",\"sliding_attention\","
           "\"full_attention\",\"conv\"]}",

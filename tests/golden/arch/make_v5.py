@@ -61,6 +61,13 @@ MODELS = {
                          rope_parameters=dict(sliding_attention=MROPE, full_attention=None)),
         vision_config=dict(QWEN_EYE, intermediate_size=8, out_hidden_size=H, deepstack_visual_indexes=[0],
                            num_position_embeddings=4))),
+    "muse-glimmer": ("MuseGlimmerForConditionalGeneration:MuseGlimmerConfig", dict(
+        text_config=dict(SIZES, head_dim=8, intermediate_size=24, sliding_window=5, post_norm_eps=1e-3,
+                         final_logit_softcapping=5.0, output_multiplier=0.7,
+                         layer_types=["sliding_attention", "full_attention"]),
+        vision_config=dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, patch_size=2,
+                           pos_emb_height=2, pos_emb_width=2),
+        out_hidden_size=32, projector_hidden_size=8)),
     "glm4v": ("Glm4vForConditionalGeneration:Glm4vConfig", dict(
         text_config=dict(ONE, rope_parameters=dict(rope_type="default", rope_theta=10000.0,
                                                    partial_rotary_factor=0.5, mrope_section=[1, 1])),
