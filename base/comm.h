@@ -39,7 +39,7 @@ typedef struct {
 } comm_move;
 
 /* Waits for all ranks to come. Errors: LQ_EUNSUPPORTED (no library, or none of these), LQ_EVALUE (another number of
- * ranks than the launcher said), LQ_EUSAGE (LLMQ_RANK_TIMEOUT), LQ_EIO, LQ_ENOMEM. */
+ * ranks than the launcher said), LQ_EUSAGE (a variable LLMQ_RANK... that is wrong), LQ_EIO, LQ_ENOMEM. */
 lq_status comm_open(comm **c, lq_err *err);
 /* This process's rank as its launcher says it, also where comm_open failed; 0: no launcher, or it does not say. */
 int comm_said_rank(void);

@@ -284,7 +284,7 @@ static lq_status sock_address(struct sockaddr_un *a, int rank, lq_err *err)
     const int n =
         snprintf(a->sun_path, sizeof a->sun_path, "%s.%d", getenv("LLMQ_RANK_SOCKETS"), rank);
     if (n > 0 && (size_t)n < sizeof a->sun_path) return LQ_OK;
-    return lq_fail(err, LQ_EVALUE,
+    return lq_fail(err, LQ_EUSAGE,
                    "LLMQ_RANK_SOCKETS: expected a path below %zu characters, found %d",
                    sizeof a->sun_path, n);
 }
@@ -391,17 +391,17 @@ lq_status comm_sock_open(comm *c, lq_err *err)
     static const char *const needed[] = { "LLMQ_RANK", "LLMQ_RANK_SOCKETS" };
     for (size_t i = 0; i < LQ_COUNT(needed); i++)
         if (!getenv(needed[i]) || !*getenv(needed[i]))
-            return lq_fail(err, LQ_EVALUE, "%s: expected a value beside LLMQ_RANKS, found none",
+            return lq_fail(err, LQ_EUSAGE, "%s: expected a value beside LLMQ_RANKS, found none",
                            needed[i]);
     const char *text = getenv("LLMQ_RANK"), *all = getenv("LLMQ_RANKS");
     char *end, *all_end;
     const long rank = strtol(text, &end, 10), ranks = strtol(all, &all_end, 10);
     if (*all_end || ranks < 1 || ranks > SOCK_RANKS)
-        return lq_fail(err, LQ_EVALUE, "LLMQ_RANKS: expected 1 to %d, found %.40s", SOCK_RANKS,
+        return lq_fail(err, LQ_EUSAGE, "LLMQ_RANKS: expected 1 to %d, found %.40s", SOCK_RANKS,
                        all);
     const int size = (int)ranks;
     if (*end || rank < 0 || rank >= size)
-        return lq_fail(err, LQ_EVALUE, "LLMQ_RANK: expected 0 to %d, found %.40s", size - 1, text);
+        return lq_fail(err, LQ_EUSAGE, "LLMQ_RANK: expected 0 to %d, found %.40s", size - 1, text);
     c->rank = (int)rank;
     sock *s = c->own = calloc(1, sizeof *s);
     if (s) s->peer = calloc((size_t)size, sizeof *s->peer);

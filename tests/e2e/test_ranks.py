@@ -255,6 +255,18 @@ def test_a_wrong_time_until_a_rank_is_lost_is_a_usage_error(llmq, draft, tmp_pat
     assert leftovers(tmp_path) == []
 
 
+BAD_RANKS = [("LLMQ_RANK", "2", "LLMQ_RANK: expected 0 to 1, found 2"), ("LLMQ_RANK", "one", "LLMQ_RANK: expected 0 to 1, found one"),
+             ("LLMQ_RANKS", "many", "LLMQ_RANKS: expected 1 to 1024, found many"),
+             ("LLMQ_RANK_SOCKETS", "", "LLMQ_RANK_SOCKETS: expected a value beside LLMQ_RANKS, found none")]
+
+
+@pytest.mark.parametrize("name,value,text", BAD_RANKS, ids=[x[1] or "none" for x in BAD_RANKS])
+def test_a_wrong_rank_is_a_usage_error(llmq, draft, tmp_path, name, value, text):
+    env = {**os.environ, **rank_env(0, 2, tmp_path), name: value}
+    assert text in llmq("quantize", draft, "-o", tmp_path / "q", "-m", "rtn", code=2, env=env).stderr
+    assert leftovers(tmp_path) == []
+
+
 ONE = [["convert", "models/novels-1m", "-o", "OUT", "--to", "llmq"], ["inspect", "models/novels-1m"], ["verify", "models/novels-1m"], ["plan", "models/novels-1m"],
        ["tokenize", "models/novels-1m"], ["stats", "merge", "x", "-o", "OUT"], ["chat", "models/novels-1m"], ["pull", "a/b", "-o", "OUT"]]
 

@@ -270,7 +270,7 @@ TEST(sockets_of_no_rank_are_an_error)
         setenv("LLMQ_RANK_SOCKETS", wrong[i].sockets, 1);
         setenv("LLMQ_RANK", wrong[i].rank, 1);
         setenv("LLMQ_RANKS", wrong[i].ranks, 1);
-        CHECK(comm_open(&c, &err) == LQ_EVALUE && strstr(err.msg, wrong[i].says), "%s: %s",
+        CHECK(comm_open(&c, &err) == LQ_EUSAGE && strstr(err.msg, wrong[i].says), "%s: %s",
               wrong[i].why, err.msg);
     }
     unsetenv("LLMQ_RANK_SOCKETS");
