@@ -140,6 +140,20 @@ static void differences(char *out, size_t cap, const char *path, const cJSON *wa
              js_describe(b, now));
 }
 
+/* Are they equal but for member `aside`? */
+static bool is_same(const cJSON *was, const cJSON *now, const char *aside)
+{
+    if (!aside || cJSON_Compare(js_get(was, aside), js_get(now, aside), true))
+        return cJSON_Compare(was, now, true);
+    cJSON *a = cJSON_Duplicate(was, true), *b = cJSON_Duplicate(now, true);
+    cJSON_DeleteItemFromObjectCaseSensitive(a, aside);
+    cJSON_DeleteItemFromObjectCaseSensitive(b, aside);
+    const bool same = a && b && cJSON_Compare(a, b, true);
+    cJSON_Delete(a);
+    cJSON_Delete(b);
+    return same;
+}
+
 /* *same: the folder holds the state of this very run. shared: another's counts without parts too, whose shares may be at
  * work on their first. */
 static lq_status compare(const resume *r, bool *same, const char *file, const cJSON *what,
@@ -149,7 +163,7 @@ static lq_status compare(const resume *r, bool *same, const char *file, const cJ
     cJSON *was = NULL;
     char text[320] = "";
     lq_status s = LQ_OK;
-    *same = !js_parse_file(&was, file, MAX_STATE, 0, NULL) && cJSON_Compare(was, what, true);
+    *same = !js_parse_file(&was, file, MAX_STATE, 0, NULL) && is_same(was, what, r->kind->aside);
     if (!*same && (shared || has_parts(r->dir))) {
         differences(text, sizeof text, "", was, what);
         s = lq_fail(err, LQ_EUSAGE, "%s: holds %s%s%s of another run (%s); repeat that run, or %s",

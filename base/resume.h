@@ -21,6 +21,8 @@ typedef struct {
     const char *parts;     /* "layers" */
     const char *afresh;    /* how to begin without what is there: "start afresh with --no-resume" */
     const char *others[4]; /* how names of its further files begin */
+    const char
+        *aside; /* a member of `what` that is told where others differ, but may itself; or NULL */
 } resume_kind;
 
 typedef struct {

@@ -603,6 +603,8 @@ static lq_status quantize_run(const cmd_ctx *c, const void *opts, lq_err *err)
                    .stats = stats,
                    .resume = opt_tri_or(o->resume, false),
                    .restart = !opt_tri_or(o->resume, true),
+                   .to = to.format,
+                   .state_at = o->out, /* with --to too, whose file gets another name first */
                    .check = &check,
                    .tokenizer = tok.data,
                    .tokenizer_bytes = tok.bytes,

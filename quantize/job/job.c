@@ -293,7 +293,7 @@ lq_status qz_run(qz_result *out, src_source *src, const char *out_path, const qz
         out->resumed = -1;
         if (!job_writes(&r)) goto done;
         s = qz_count(out, out_path, err);
-        qz_state_clear(out_path, what);
+        qz_state_clear(job_state_at(&r), what);
         goto done;
     }
     if (!s && j->keep_other && job_writes(&r)) s = job_check_other(&r, err);

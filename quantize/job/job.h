@@ -33,8 +33,10 @@ typedef struct {
     size_t memory_limit; /* bytes; 0: none */
     double speed; /* of this machine (quantize/job/probe.h): the time is foretold by it; 0: not */
     bool resume;  /* an output that is what this run would make is left alone */
-    bool keep_other; /* with resume: an output of another source or recipe is not replaced */
-    bool restart;    /* do not go on from what an earlier run finished */
+    bool keep_other;      /* with resume: an output of another source or recipe is not replaced */
+    bool restart;         /* do not go on from what an earlier run finished */
+    const char *to;       /* layout that the output will be converted to; NULL: none */
+    const char *state_at; /* finished layers are kept next to this name; NULL: to the output's */
     const cal_samples *check; /* windows for the check at the end; NULL: none */
     const uint8_t *tokenizer; /* tokenizer.blob to carry, or NULL; tok_compile's output */
     size_t tokenizer_bytes;

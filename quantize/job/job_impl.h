@@ -69,6 +69,11 @@ static inline bool job_in_shard(const job_run *r, int64_t layer)
     return layer % r->j->n_shards == r->j->shard;
 }
 lq_status job_write(job_run *r, lq_err *err);
+/* The name next to which the state is. */
+static inline const char *job_state_at(const job_run *r)
+{
+    return r->j->state_at ? r->j->state_at : r->out_path;
+}
 /* The layers of qz_job.shard, to the state. */
 lq_status job_make_shard(job_run *r, lq_err *err);
 

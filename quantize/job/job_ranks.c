@@ -114,7 +114,7 @@ lq_status job_open_state(job_run *r, const cJSON *what, lq_err *err)
 {
     comm *ranks = r->j->ranks;
     const int64_t n = r->plan.cfg.layers + 1;
-    lq_status s = job_writes(r) ? qz_state_open(&r->state, r->out_path, what, n, r->j->restart,
+    lq_status s = job_writes(r) ? qz_state_open(&r->state, job_state_at(r), what, n, r->j->restart,
                                                 r->j->n_shards > 0, err)
                                 : qz_state_apart(&r->state, n, err);
     const bool opened = !s;

@@ -70,7 +70,8 @@ lq_status job_describe(job_run *r, cJSON **what, lq_err *err)
     if (!config || !cJSON_AddItemToObject(*what, "config", config)) cJSON_Delete(config);
     if (!js_ran_out() && *what && config && r->recipe && r->provenance &&
         cJSON_AddItemReferenceToObject(*what, "recipe", r->recipe) &&
-        cJSON_AddItemReferenceToObject(*what, "provenance", r->provenance))
+        cJSON_AddItemReferenceToObject(*what, "provenance", r->provenance) &&
+        cJSON_AddStringToObject(*what, QZ_STATE_TO, r->j->to ? r->j->to : "llmq"))
         return LQ_OK;
     return lq_fail(err, LQ_ENOMEM, "no memory for the recipe");
 }

@@ -12,6 +12,9 @@
 #include "formats/llmq/llmq.h"
 #include "quantize/layer/layer.h"
 
+#define QZ_STATE_TO \
+    "--to" /* in `what`: the layout that layers are for; those of the same recipe serve any */
+
 typedef struct {
     resume at;
     bool

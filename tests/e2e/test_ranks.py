@@ -313,10 +313,28 @@ def test_shards_of_a_layout_make_the_bytes_of_one_run_and_leave_nothing(llmq, dr
     command = [*args, "-o", tmp_path / "many" / name]
     for i in (1, 2):
         llmq(*command, "--shard", f"{i}/2")
-    assert leftovers(tmp_path / "many") == [f"{name}.unconverted.llmq.resume"]
+    assert leftovers(tmp_path / "many") == [f"{name}.resume"]
     assert llmq.json(*command)["resumed_parts"] >= 2
     made = [sorted((p.name, p.read_bytes()) for p in (tmp_path / run).rglob("*") if p.is_file()) for run in ("one", "many")]
     assert made[0] == made[1] and leftovers(tmp_path / "many") == [name]
+
+
+def test_layers_of_shares_serve_another_layout_of_the_same_recipe(llmq, draft, tmp_path):
+    """gptq or compressed-tensors, not gguf, whose codes are others, or none, whose embedding has codes: then the option is named."""
+    args, out = ["quantize", draft, "-m", "rtn", "-o"], tmp_path / "out"
+    for first, later in (([], ["--to", "gptq"]), ([], ["--to", "gguf:Q4_0"]), (["--to", "gptq"], [])):
+        llmq(*args, out, *first, "--shard", "1/2")
+        names = [x[-1].split(":")[0] if x else "llmq" for x in (first, later)]
+        said = llmq(*args, out, *later, code=2).stderr
+        assert f'{out}.resume: holds finished layers of another run (--to: "{names[0]}", now "{names[1]}"; recipe.' in said, said
+        assert leftovers(tmp_path) == ["out.resume"]
+        shutil.rmtree(tmp_path / "out.resume")
+    for i in (1, 2):
+        llmq(*args, out, "--to", "gptq", "--shard", f"{i}/2")
+    assert llmq.json(*args, out, "--to", "compressed-tensors")["resumed_parts"] >= 2 and leftovers(tmp_path) == ["out"]
+    llmq(*args, tmp_path / "one", "--to", "compressed-tensors")
+    made = [sorted((p.name, p.read_bytes()) for p in (tmp_path / run).rglob("*") if p.is_file()) for run in ("one", "out")]
+    assert made[0] == made[1]
 
 
 def test_a_share_of_another_run_is_refused_before_a_layer_is_finished(llmq, draft, tmp_path):
