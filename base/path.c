@@ -175,10 +175,15 @@ lq_status lq_path_join(char *out, size_t n, const char *dir, const char *name, l
     return LQ_OK;
 }
 
-lq_status lq_temp_folder(char *out, size_t n, lq_err *err)
+const char *lq_temp_dir(void)
 {
     const char *tmp = getenv("TMPDIR");
-    if (!tmp || !*tmp) tmp = "/tmp";
+    return tmp && *tmp ? tmp : "/tmp";
+}
+
+lq_status lq_temp_folder(char *out, size_t n, lq_err *err)
+{
+    const char *tmp = lq_temp_dir();
     if (lq_path_join(out, n, tmp, "llmq-XXXXXX", NULL))
         return lq_fail(err, LQ_EVALUE, "TMPDIR: expected at most %zu bytes, found %zu",
                        n - sizeof "/llmq-XXXXXX", strlen(tmp));

@@ -12,6 +12,7 @@ bool lq_same_file(const char *a, const char *b); /* both exist and are one file 
 /* dir + "/" + name into out[n]; LQ_EVALUE when too long. */
 lq_status lq_path_join(char *out, size_t n, const char *dir, const char *name, lq_err *err);
 
+const char *lq_temp_dir(void); /* $TMPDIR, or /tmp */
 /* A new folder of this process alone, $TMPDIR/llmq-XXXXXX (or in /tmp), which the caller removes.
  * LQ_EIO, LQ_EVALUE (too long). */
 lq_status lq_temp_folder(char *out, size_t n, lq_err *err);

@@ -28,17 +28,18 @@ static bool still_there(int fd, const char *path)
            a.st_ino == b.st_ino;
 }
 
-/* Makes the folder if need be. */
-static lq_status lock(resume *r, bool shared, lq_err *err)
+/* make: the folder too, if need be; else LQ_ENOENT where it is not there. */
+static lq_status lock(resume *r, bool shared, bool make, lq_err *err)
 {
     char path[PATH];
     lq_status s = lq_path_join(path, sizeof path, r->dir, LOCK, err);
     r->lock = -1;
     for (int i = 0; i < TRIES && !s; i++) {
-        if (mkdir(r->dir, 0777) != 0 && errno != EEXIST)
+        if (make && mkdir(r->dir, 0777) != 0 && errno != EEXIST)
             return lq_fail(err, LQ_EIO, "%s: %s", r->dir, strerror(errno));
         const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-        if (fd < 0 && errno == ENOENT) continue; /* the folder went in between */
+        if (fd < 0 && errno == ENOENT && make) continue; /* the folder went in between */
+        if (fd < 0 && errno == ENOENT) return lq_fail(err, LQ_ENOENT, "%s: is gone", r->dir);
         if (fd < 0) return lq_fail(err, LQ_EIO, "%s: %s", path, strerror(errno));
         if (flock(fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0) {
             r->lock = fd;
@@ -216,6 +217,48 @@ static lq_status start_shared(const char *dir, const char *file, const cJSON *wh
     return s;
 }
 
+/* ---- a folder for a while ---- */
+#define APART "llmq-rank-"
+
+static bool is_own_folder(int dir, const char *name)
+{
+    struct stat st;
+    return fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode) &&
+           st.st_uid == geteuid();
+}
+
+/* Folders of this user whose lock nobody holds: their processes were killed. */
+static void sweep(const char *tmp, const resume_kind *kind)
+{
+    DIR *d = opendir(tmp);
+    const struct dirent *e;
+    lq_status s = LQ_OK;
+    while (d && (e = lq_next_entry(&s, d, tmp, NULL))) {
+        resume left = { .lock = -1, .kind = kind };
+        if (!begins(e->d_name, APART) || !is_own_folder(dirfd(d), e->d_name) ||
+            lq_path_join(left.dir, sizeof left.dir, tmp, e->d_name, NULL) ||
+            lock(&left, false, false, NULL))
+            continue;
+        resume_close(&left, left.lock >= 0);
+    }
+    if (d) closedir(d);
+}
+
+lq_status resume_open_apart(resume *r, const resume_kind *kind, lq_err *err)
+{
+    lq_status s = LQ_OK;
+    sweep(lq_temp_dir(), kind);
+    for (int i = 0; i < TRIES; i++) {
+        *r = (resume){ .lock = -1, .kind = kind };
+        s = lq_path_join(r->dir, sizeof r->dir, lq_temp_dir(), APART "XXXXXX", err);
+        if (!s && !mkdtemp(r->dir)) s = lq_fail(err, LQ_EIO, "%s: %s", r->dir, strerror(errno));
+        if (!s) s = lock(r, false, false, err);
+        if (s != LQ_ENOENT && s != LQ_EBUSY) break; /* else another's sweep was sooner */
+    }
+    if (s) r->dir[0] = 0;
+    return s;
+}
+
 /* ---- */
 lq_status resume_path(char *dir, size_t n, const char *out_path, lq_err *err)
 {
@@ -235,7 +278,7 @@ lq_status resume_open(resume *r, bool *same, const char *out_path, const resume_
     *r = (resume){ .lock = -1, .kind = kind };
     lq_status s = resume_path(r->dir, sizeof r->dir, out_path, err);
     if (!s) s = lq_path_join(file, sizeof file, r->dir, STATE, err);
-    if (!s) s = lock(r, shared, err);
+    if (!s) s = lock(r, shared, true, err);
     if (s) { /* the folder is not ours */
         r->dir[0] = 0;
         return s;

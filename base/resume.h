@@ -38,6 +38,9 @@ typedef struct {
  * is at work), LQ_EIO, LQ_ENOMEM. */
 lq_status resume_open(resume *r, bool *same, const char *out_path, const resume_kind *kind,
                       const cJSON *what, bool restart, bool shared, lq_err *err);
+/* A folder for a while, of no run that could go on: $TMPDIR/llmq-rank-XXXXXX, which resume_close removes. Those that killed
+ * processes of this user left go now. Errors: LQ_EIO, LQ_EVALUE. */
+lq_status resume_open_apart(resume *r, const resume_kind *kind, lq_err *err);
 /* OUT.resume; of a folder OUT/ too. LQ_EUSAGE: too long. */
 lq_status resume_path(char *dir, size_t n, const char *out_path, lq_err *err);
 /* With `remove` deletes its files; others stay, and with them the folder. Of one that was never opened (dir ""): nothing. */

@@ -88,14 +88,11 @@ static lq_status open_layer(qz_state *s, int64_t layer, const char *path, lq_err
 lq_status qz_state_apart(qz_state *s, int64_t n_layers, lq_err *err)
 {
     memset(s, 0, sizeof *s);
-    s->at = (resume){ .lock = -1, .kind = &kind };
     s->n_layers = n_layers;
     s->apart = true;
     s->layers = calloc((size_t)n_layers, sizeof *s->layers);
     if (!s->layers) return lq_fail(err, LQ_ENOMEM, "no memory for %lld parts", (long long)n_layers);
-    const lq_status st = lq_temp_folder(s->at.dir, sizeof s->at.dir, err);
-    if (st) s->at.dir[0] = 0;
-    return st;
+    return resume_open_apart(&s->at, &kind, err);
 }
 
 /* size bytes that rank 0 has at `from`, to a file of the others. */

@@ -41,7 +41,7 @@ lq_status qz_state_items(const qz_state *s, const qz_plan *plan, int64_t layer, 
 void qz_state_drop(const qz_state *s, int64_t layer);
 /* Its reports; reports [plan->n], strings live as long as the state. */
 void qz_state_reports(const qz_state *s, int64_t layer, qz_report *reports, size_t *n);
-/* The state of a rank that shares another's work: empty, in a temporary folder ($TMPDIR). Errors: LQ_EIO, LQ_ENOMEM. */
+/* The state of a rank that shares another's work: empty, in a folder of resume_open_apart. Errors: LQ_EIO, LQ_ENOMEM. */
 lq_status qz_state_apart(qz_state *s, int64_t n_layers, lq_err *err);
 /* The finished layers of rank 0, to all ranks. Errors: those of comm.h, LQ_EIO, LQ_ENOMEM. */
 lq_status qz_state_share(qz_state *s, comm *ranks, lq_err *err);

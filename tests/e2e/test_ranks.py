@@ -170,7 +170,9 @@ def test_mpirun_starts_them_and_rank_0_speaks(llmq, draft, tmp_path, launcher):
 def test_a_rank_that_is_killed_ends_all_and_another_number_of_ranks_goes_on(llmq, draft, tmp_path, monkeypatch, victim):
     args, out = ["quantize", draft, "-o", tmp_path / "q", *GPTQ], tmp_path / "q"
     llmq("quantize", draft, "-o", tmp_path / "one", *GPTQ)
-    for k, v in rank_env(0, 3, tmp_path).items():
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    for k, v in {**rank_env(0, 3, tmp_path), "TMPDIR": str(tmp)}.items():
         monkeypatch.setenv(k, v)
     others = [start_rank(llmq, i, 3, tmp_path, *args) for i in (1, 2)]
     with stopped(llmq, "part-00001.llmq", *args) as first:
@@ -182,10 +184,10 @@ def test_a_rank_that_is_killed_ends_all_and_another_number_of_ranks_goes_on(llmq
         monkeypatch.delenv(k)
     r = Ended(others)
     assert r.codes == [-9, 1] if victim else r.codes == [1, 1], str(r)
-    assert not out.exists()
-    r = by_sockets(llmq, 2, *args, "--json")
+    assert not out.exists() and [x[:10] for x in leftovers(tmp)] == ["llmq-rank-"] * victim
+    r = by_sockets(llmq, 2, *args, "--json")  # removes what the killed one left
     assert json.loads(r.out[0])["resumed_parts"] >= 1 and r.out[1] == ""
-    assert digest(out) == digest(tmp_path / "one") and leftovers(tmp_path) == ["one", "q"]
+    assert digest(out) == digest(tmp_path / "one") and leftovers(tmp_path) == ["one", "q", "tmp"] and leftovers(tmp) == []
 
 
 def test_a_rank_that_stands_still_is_lost_and_the_run_goes_on_later(llmq, draft, tmp_path, monkeypatch):
