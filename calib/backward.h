@@ -44,6 +44,7 @@ typedef struct {
     const float *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
     float *dgate, *dup, *ddown;
     int64_t ffn, ld, step;
+    bool fused; /* gate and up are one matrix */
 } grad_expert;
 
 /* Who has them. Only those are asked for that rows are sent to, in rising order, in every pass. */
@@ -92,9 +93,9 @@ bool grad_can_keep(const arch_config *c, int64_t windows, int64_t len);
 size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, bool keep, int threads);
 
 /* From now on several ranks (base/comm.h) go through the same rows with the same weights: each makes some tiles of every
- * product of a dense linear and some heads of attention, and all get the rest, so that what the passes give is that of
- * one process. Sums over rows (grad_out's W of what is no expert, G and H) have each rank's own rows alone
- * (grad_own_rows). Experts, norms and what goes element by element all do alike. NULL: this process alone again.
+ * product of a linear and some heads of attention, and all get the rest, so that what the passes give is that of
+ * one process. Sums over rows (grad_out's W, those of experts but for fused ones, G and H) have each rank's own rows alone
+ * (grad_own_rows). Routers, norms and what goes element by element all do alike. NULL: this process alone again.
  * Errors: LQ_ENOMEM. */
 lq_status grad_share(grad_ctx *g, comm *ranks, lq_err *err);
 /* Of M rows of sums, that products with tiles of `side` rows are added to (gemm_cut; of G those of one block): those

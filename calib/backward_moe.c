@@ -225,8 +225,8 @@ static void expert_mid(grad_ctx *g, const grad_expert *x, int64_t n)
     const grad_moe *m = &g->moe;
     const gemm_in in = { m->x, D, false };
     run_rows(g, gather_item, m->x, g->m->h2, n);
-    gemm_run(m->gate, F, in, (gemm_in){ x->gate, x->ld, true }, n, F, D, 0, g->p);
-    gemm_run(m->up, F, in, (gemm_in){ x->up, x->ld, true }, n, F, D, 0, g->p);
+    grad_product(g, m->gate, in, (gemm_in){ x->gate, x->ld, true }, n, F, D, 0);
+    grad_product(g, m->up, in, (gemm_in){ x->up, x->ld, true }, n, F, D, 0);
     grad_add_bias(g, m->gate, x->gate_bias, x->step, n, F);
     grad_add_bias(g, m->up, x->up_bias, x->step, n, F);
     grad_mid(g, m->mid, m->gate, m->up, n, F);
@@ -243,8 +243,8 @@ lq_status grad_moe_forward(grad_ctx *g, const grad_layer *l, float *x, int64_t R
         grad_expert own;
         if (!n || (s = l->experts->get(l->experts->user, e, &own, err))) continue;
         expert_mid(g, &own, n);
-        gemm_run(g->moe.y, D, (gemm_in){ g->moe.mid, own.ffn, false },
-                 (gemm_in){ own.down, own.ffn, true }, n, D, own.ffn, 0, g->p);
+        grad_product(g, g->moe.y, (gemm_in){ g->moe.mid, own.ffn, false },
+                     (gemm_in){ own.down, own.ffn, true }, n, D, own.ffn, 0);
         grad_add_bias(g, g->moe.y, own.down_bias, 1, n, D);
         run_rows(g, scatter_shares_item, x, g->moe.y, n);
     }
@@ -274,6 +274,17 @@ static void shares_item(void *ctx, int64_t item, int thread)
     }
 }
 
+/* dW of gate or up: this rank's rows, or all of two that are one matrix. */
+static void add_weights(const grad_ctx *g, const grad_expert *x, float *dW, gemm_in dy, gemm_in in,
+                        int64_t n)
+{
+    const int64_t D = g->c->hidden, F = x->ffn;
+    if (x->fused)
+        gemm_run(dW, x->ld, dy, in, F, D, n, 1, g->p);
+    else
+        grad_add_rows(g, dW, x->ld, dy, in, F, D, n, 0, F);
+}
+
 static void expert_back(grad_ctx *g, const grad_expert *x, int64_t e, const float *d, int64_t n,
                         float *const G[GRAD_SUMS])
 {
@@ -284,21 +295,21 @@ static void expert_back(grad_ctx *g, const grad_expert *x, int64_t e, const floa
                   in = { m->x, D, false };
     expert_mid(g, x, n);
     run_rows(g, gather_item, m->d, d, n);
-    gemm_run(g->dup, F, (gemm_in){ m->d, D, false }, (gemm_in){ x->down, F, false }, n, F, D, 0,
-             g->p);
+    grad_product(g, g->dup, (gemm_in){ m->d, D, false }, (gemm_in){ x->down, F, false }, n, F, D,
+                 0);
     rows_job j = { .g = g, .x = x, .e = e, .n = n };
     pool_run(g->p, lq_ceil_div(n, GRAD_ROWS), shares_item, &j);
     grad_sum_blocks(g, G[shared ? GRAD_SHARED_DOWN : GRAD_EXPERT_DOWN], m->d, D, n);
     if (x->ddown)
-        gemm_run(x->ddown, F, (gemm_in){ m->d, D, true }, (gemm_in){ m->mid, F, false }, D, F, n, 1,
-                 g->p);
+        grad_add_rows(g, x->ddown, F, (gemm_in){ m->d, D, true }, (gemm_in){ m->mid, F, false }, D,
+                      F, n, 0, D);
     grad_mid_back(g, g->dgate, g->dup, m->gate, m->up, n, F);
     grad_sum_blocks(g, shared ? G[GRAD_SHARED_GATE] : NULL, g->dgate, F, n);
     grad_sum_blocks(g, shared ? G[GRAD_SHARED_UP] : NULL, g->dup, F, n);
-    gemm_run(m->y, D, dgate, (gemm_in){ x->gate, x->ld, false }, n, D, F, 0, g->p);
-    gemm_run(m->y, D, dup, (gemm_in){ x->up, x->ld, false }, n, D, F, 1, g->p);
-    if (x->dgate) gemm_run(x->dgate, x->ld, (gemm_in){ g->dgate, F, true }, in, F, D, n, 1, g->p);
-    if (x->dup) gemm_run(x->dup, x->ld, (gemm_in){ g->dup, F, true }, in, F, D, n, 1, g->p);
+    grad_product(g, m->y, dgate, (gemm_in){ x->gate, x->ld, false }, n, D, F, 0);
+    grad_product(g, m->y, dup, (gemm_in){ x->up, x->ld, false }, n, D, F, 1);
+    if (x->dgate) add_weights(g, x, x->dgate, (gemm_in){ g->dgate, F, true }, in, n);
+    if (x->dup) add_weights(g, x, x->dup, (gemm_in){ g->dup, F, true }, in, n);
     run_rows(g, scatter_item, g->dx, m->y, n);
 }
 

@@ -51,8 +51,12 @@ lq_status grad_gather_rows(comm *ranks, void *p, size_t row_bytes, int64_t M, in
 static int64_t widest(const arch_config *c)
 {
     const int64_t Q = c->heads * c->head_dim, F = c->ffn, D = c->hidden;
-    const int64_t most = Q > F ? Q : F;
-    return most > D ? most : D;
+    const int64_t all[] = { Q, F, D, c->experts ? c->expert_ffn : 0,
+                            c->experts ? c->shared_ffn : 0 };
+    int64_t most = 0;
+    for (size_t i = 0; i < LQ_COUNT(all); i++)
+        most = all[i] > most ? all[i] : most;
+    return most;
 }
 
 size_t grad_shared_bytes(const arch_config *c, int64_t windows, int64_t len)

@@ -104,6 +104,7 @@ void dense_expert(grad_expert *x, const arch_config *c, int64_t e, float *const 
     x->up = x->gate + up * D;
     x->dup = x->dgate ? x->dgate + up * D : NULL;
     x->up_bias = b ? b + up : NULL;
+    x->fused = true;
     x->ld = mixed ? 2 * D : D;
     x->step = mixed ? 2 : 1;
 }

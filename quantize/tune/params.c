@@ -204,9 +204,11 @@ static lq_status step_expert(void *user, int64_t e, lq_err *err)
     tune_params *t = user;
     tune_expert *own = &t->at->expert[e];
     lq_status s = LQ_OK;
+    const bool fused = dense_expert_role(t->c, e, GRAD_UP) == ARCH_N_ROLES;
     own->steps++;
     for (int k = GRAD_GATE; k <= GRAD_DOWN && !s; k++)
-        s = step_linear(t, &own->linear[k - GRAD_GATE], k, t->step, NULL, err);
+        s = step_linear(t, &own->linear[k - GRAD_GATE], k, t->step,
+                        fused && k != GRAD_DOWN ? NULL : t->ranks, err);
     return s;
 }
 

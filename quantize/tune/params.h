@@ -38,7 +38,7 @@ typedef struct {
     src_source *src;
     const qz_plan *plan;
     const qz_state *state;
-    comm *ranks; /* that train together: each steps its rows of what is no expert (grad_share) */
+    comm *ranks; /* that train together: each steps its rows (grad_share) */
     pool *p;
     const arch_config *c; /* the source's */
     qz_item *items;       /* [plan->n] scratch */

@@ -146,6 +146,39 @@ def wide_gemma4(folder, hidden=64, ffn=64, expert=64):
     return folder
 
 
+def wide_moe(folder, name, hidden, ffn):
+    """Random weights: experts of several tiles of a product."""
+    shutil.copytree(ARCH / name, folder)
+    config = json.loads((folder / "config.json").read_text())
+    was = config["intermediate_size"]
+    (folder / "config.json").write_text(json.dumps({**config, "hidden_size": hidden, "intermediate_size": ffn, "head_dim": 16}))
+    header, _ = read_st(folder / "model.safetensors")
+    to, rng, tensors = {64: hidden, was: ffn}, random.Random(1), {}
+    for k, t in header.items():
+        if k == "__metadata__":
+            continue
+        shape = [to.get(x, 2 * ffn if "gate_up" in k and x == 2 * was else x) for x in t["shape"]]
+        if "q_proj" in k:  # heads are as many as before
+            shape[0] = t["shape"][0]
+        if k.endswith("o_proj.weight"):
+            shape[1] = t["shape"][1]
+        if k.endswith("sinks"):
+            shape = t["shape"]
+        n = math.prod(shape)
+        data = [rng.gauss(1 if len(shape) == 1 else 0, 0.1) for _ in range(n)]
+        tensors[k] = "F32", shape, struct.pack(f"<{n}f", *data)
+    write_st(folder / "model.safetensors", tensors)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["mixtral-moe", "gpt-oss-sinks"])
+def test_experts_that_are_trained_are_shared_by_tiles(llmq, ids, tmp_path, name):
+    """Of one, ranks make columns of products and step rows; gate and up in one matrix all step alike."""
+    (tmp_path / "out").mkdir()
+    same_on_all(llmq, tmp_path / "out", wide_moe(tmp_path / "wide", name, 256, 384), "auto", "--tune", "2", "--self-samples", "0", "--group-size", "64",
+                "--no-check", *ids)
+
+
 def test_layers_of_different_sizes_are_divided_each_by_its_own(llmq, tmp_path):
     models = [(wide_gemma4(tmp_path / "wide"), (2, 3, 4)), *((ARCH / x, (2,)) for x in ("gemma4-dense", "gemma4-ple", "gemma4-unified"))]
     for model, ranks in models:
