@@ -5,6 +5,7 @@
 #include "base/machine.h"
 #include "kernels/bench/bench.h"
 #include "quantize/job/rank_plan.h"
+#include "quantize/tune/tune.h"
 #include "runtime/engine/sizing.h"
 #include "runtime/engine/spec.h"
 #include "runtime/forward/forward.h"
@@ -100,8 +101,10 @@ typedef struct {
     plan_need quantize[PLAN_METHODS]; /* [n_quantize] */
     int n_quantize;
     rank_plan ranks[PLAN_RANKS]; /* [n_ranks] */
-    int n_ranks;
-    budget serve; /* what `llmq serve` takes; no rows where it would not start */
+    rank_plan back[PLAN_RANKS];  /* what auto adds, where n_back is n_ranks */
+    int n_ranks, n_back, steps;
+    const qz_effort *effort; /* of auto */
+    budget serve;            /* what `llmq serve` takes; no rows where it would not start */
 } plan;
 
 /* ---- limits ---- */
@@ -252,6 +255,11 @@ static cJSON *as_json(const plan *pl)
         cJSON_AddNumberToObject(m, "received_bytes", floor(r->received));
         cJSON_AddNumberToObject(m, "multiply_adds", floor(r->work));
         cJSON_AddNumberToObject(m, "efficiency", rank_plan_efficiency(r));
+        if (!pl->n_back) continue;
+        cJSON *back = cJSON_AddObjectToObject(m, "auto_adds");
+        cJSON_AddNumberToObject(back, "received_bytes", floor(pl->back[i].received));
+        cJSON_AddNumberToObject(back, "multiply_adds", floor(pl->back[i].work));
+        cJSON_AddNumberToObject(back, "efficiency", rank_plan_efficiency(&pl->back[i]));
     }
     return o;
 }
@@ -269,6 +277,15 @@ static void print_ranks(const plan *pl)
         printf("%8d %12s %12s %14.3g %11.0f%%\n", r->ranks, opt_limit_text(a, sizeof a, r->memory),
                opt_limit_text(b, sizeof b, r->received), r->work, 100 * rank_plan_efficiency(r));
     }
+    if (!pl->n_back) return;
+    printf(
+        "\nwhat auto adds (curvature of %lld windows, %d steps of %d):\n%8s %12s %12s %14s %12s\n",
+        (long long)pl->effort->curvature, pl->steps, pl->effort->batch, "ranks", "", "received",
+        "multiply-adds", "efficiency");
+    for (int i = 0; i < pl->n_back; i++)
+        printf("%8d %12s %12s %14.3g %11.0f%%\n", pl->back[i].ranks, "",
+               opt_limit_text(b, sizeof b, pl->back[i].received), pl->back[i].work,
+               100 * rank_plan_efficiency(&pl->back[i]));
 }
 
 static void print_speeds(const roof_side *side, const roof_limits *l, const char *whose,
@@ -403,11 +420,17 @@ static void print_text(const plan *pl, int threads)
 /* 1, 2, 4, ... below N, and N. */
 static lq_status add_ranks(plan *pl, int64_t ranks, lq_err *err)
 {
-    lq_status s = LQ_OK;
+    lq_status s = qz_effort_find(&pl->effort, QZ_EFFORT_DEFAULT, err);
+    pl->steps =
+        pl->w.params > (double)TUNE_SMALL_WEIGHTS ? pl->effort->steps_large : pl->effort->steps;
     for (int64_t n = 1; ranks && !s; n *= 2) {
         const bool last = n >= ranks;
-        s = rank_plan_of(&pl->ranks[pl->n_ranks++], pl->cfg, (int)(last ? ranks : n),
-                         QUANTIZE_WINDOWS, QUANTIZE_LEN, err);
+        const int now = (int)(last ? ranks : n);
+        s = rank_plan_of(&pl->ranks[pl->n_ranks++], pl->cfg, now, QUANTIZE_WINDOWS, QUANTIZE_LEN,
+                         err);
+        if (rank_plan_back(&pl->back[pl->n_back], pl->cfg, now, pl->effort, pl->steps,
+                           QUANTIZE_LEN))
+            pl->n_back++;
         if (last) break;
     }
     return s;

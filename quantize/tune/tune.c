@@ -59,7 +59,7 @@ static int64_t weights(const src_source *src)
     return n;
 }
 
-bool tune_small(const src_source *src) { return weights(src) <= (int64_t)1 << 28; }
+bool tune_small(const src_source *src) { return weights(src) <= TUNE_SMALL_WEIGHTS; }
 
 int tune_default_steps(const qz_method *m, const src_source *src)
 {

@@ -25,7 +25,8 @@
 
 #include "quantize/layer/state.h"
 
-/* Is the model so small that what is trained stays in memory, where memory is not limited? At most 2^28 weights. */
+/* Is the model so small that what is trained stays in memory, where memory is not limited? At most so many weights. */
+#define TUNE_SMALL_WEIGHTS ((int64_t)1 << 28)
 bool tune_small(const src_source *src);
 /* Rates of step 0, 1, ... in parts of the first rate: up over ten steps, then down half a cosine to nothing. */
 double tune_rate_at(int step, int steps);
