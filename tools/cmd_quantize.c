@@ -119,7 +119,8 @@ static const opt_row calib_rows[] = {
       .help = "windows of text; unasked as --effort says, where there is one" },
     { "self-samples", 0, OPT_INT, F(self), .lo = 0, .hi = 1 << 20,
       .help = "windows that the model generates itself, which tuning learns from too (default: "
-              "with --effort best three for each of the others where codes are trained, else 0)" },
+              "with --effort best three for each of the others where codes are trained, seven "
+              "with --tune 400 or more; else 0)" },
     { "calib-len", 0, OPT_INT, F(len), .def = "512", .lo = 8, .hi = 1 << 20,
       .help = "tokens in each (unasked: at most the positions of SRC)" },
     { "seed", 0, OPT_INT, F(seed), .def = "0", .lo = 0, .hi = 9007199254740991.0,
@@ -134,7 +135,7 @@ static const opt_row calib_rows[] = {
       .help = "added to the diagonal of X^T X, as a fraction of its mean" },
     { "tune", 0, OPT_INT, F(tune), .lo = 0, .hi = 1 << 20, .arg = "STEPS",
       .help = "then train scales and norms together towards the original's answers; 0: do not; "
-              "otherwise as --effort says: with best 100, up to 800 for small models" },
+              "otherwise as --effort says: with best 100, up to 1600 for small models" },
     { "fold", 0, OPT_TRI, F(fold),
       .help = "scale inputs by what they carry, folded into the layer before" },
 };

@@ -18,7 +18,7 @@ static bool trains_codes(const qz_opts *o, const qz_plan *plan)
     const qz_effort *e = qz_effort_of(o);
     const int steps = qz_tune_steps(o);
     return grad_covers(src_config(plan->src)) && steps > e->steps_large &&
-           tune_moves_codes(steps, e->rate_code);
+           tune_moves_codes(steps, qz_effort_rate_code(e, steps));
 }
 
 /* Windows that auto takes the curvature from; 0: none, another method or kind of model. */
@@ -144,14 +144,15 @@ static lq_status self_words(job_run *r, lq_err *err)
 static lq_status tune(job_run *r, lq_err *err)
 {
     const qz_effort *e = qz_effort_of(r->j->o);
-    const tune_opts o = { .steps = qz_tune_steps(r->j->o),
+    const int steps = qz_tune_steps(r->j->o);
+    const tune_opts o = { .steps = steps,
                           .batch = e->batch,
                           .spill_dir = r->memory.spill ? r->state.at.dir : NULL,
                           .states_dir = r->memory.states ? r->state.at.dir : NULL,
                           .keep = !r->memory.spill,
                           .rate_scale = e->rate_scale,
                           .rate_norm = e->rate_norm,
-                          .rate_code = e->rate_code,
+                          .rate_code = qz_effort_rate_code(e, steps),
                           .ranks = r->j->ranks };
     if (!o.steps) return LQ_OK;
     if (!grad_covers(src_config(r->src))) {

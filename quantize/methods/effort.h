@@ -10,7 +10,7 @@
 
 #define QZ_EFFORT_DEFAULT "standard"
 
-enum { QZ_STEPS_BY_SIZE = -1 };
+enum { QZ_STEPS_BY_SIZE = -1, QZ_STEPS_MANY = 400 };
 
 typedef struct qz_effort {
     const char *name;
@@ -24,11 +24,17 @@ typedef struct qz_effort {
         from_loss; /* codes start where the rounding's loss is least (kfac_opts.rest), in the middle of their step where
                        none is known; false: at the weight */
     double rate_scale, rate_norm, rate_code; /* of tuning (quantize/tune/tune.h) */
+    int code_steps; /* rate_code is for as many steps and falls with the root of more; 0: it is for any number */
+    const struct qz_effort *many; /* what it is with QZ_STEPS_MANY steps or more; NULL: the same */
 } qz_effort;
 
 /* Errors: LQ_EUSAGE. */
 lq_status qz_effort_find(const qz_effort **e, const char *name, lq_err *err);
 /* The one that spends most: what single settings (--tune) are part of. */
 const qz_effort *qz_effort_best(void);
+
+const qz_effort *qz_effort_with(const qz_effort *e, int steps);
+/* The first step of codes where so many steps are taken. */
+double qz_effort_rate_code(const qz_effort *e, int steps);
 
 #endif

@@ -48,7 +48,10 @@ bool qz_rounds_outer(const qz_opts *o) { return rounds(o->embed, o) || rounds(o-
 bool qz_bpw_whole(const qz_opts *o) { return qz_is_auto(o->lm_head) || qz_is_auto(o->embed); }
 
 int qz_tune_steps(const qz_opts *o) { return takes(o, QZ_OPT_TUNE) ? o->tune : 0; }
-const qz_effort *qz_effort_of(const qz_opts *o) { return o->effort ? o->effort : qz_effort_best(); }
+const qz_effort *qz_effort_of(const qz_opts *o)
+{
+    return qz_effort_with(o->effort ? o->effort : qz_effort_best(), qz_tune_steps(o));
+}
 
 bool qz_keeps_order(const qz_opts *o)
 {

@@ -18,6 +18,7 @@
 #include "base/random.h"
 #include "calib/forward_pass.h"
 #include "calib/spill.h"
+#include "quantize/methods/effort.h"
 #include "quantize/tune/params.h"
 
 enum { HELD_BACK = 16 };
@@ -65,8 +66,10 @@ int tune_default_steps(const qz_method *m, const src_source *src)
 {
     const int64_t budget = (int64_t)1 << 33 /* steps times weights */, least = 100, most = 800;
     if (!(m->on & QZ_OPT_TUNE) || !grad_covers(src_config(src))) return 0;
-    const int64_t n = weights(src), steps = n > 0 ? budget / n : most;
-    return (int)(steps < least ? least : steps > most ? most : steps);
+    const int64_t n = weights(src);
+    int64_t steps = n > 0 ? budget / n : most;
+    steps = steps < least ? least : steps > most ? most : steps;
+    return (int)(2 * steps < QZ_STEPS_MANY ? steps : 2 * steps); /* many are on half the windows */
 }
 
 double tune_rate_at(int step, int steps)

@@ -32,7 +32,8 @@ bool tune_small(const src_source *src);
 double tune_rate_at(int step, int steps);
 /* Can so many steps, the first at `rate`, move any code? Else they are not trained, with the same result. */
 bool tune_moves_codes(int steps, double rate);
-/* The steps that are worth their time: 100, on a small model up to 800, the more the smaller it is;
+/* The steps that are worth their time: 100, on a small model up to 200, the more the smaller it is, and from there
+ * on twice as many, of half the windows, up to 1,600 (qz_effort.many);
  * 0 of methods that are not tuned by default, and where there is no backward pass. */
 int tune_default_steps(const qz_method *m, const src_source *src);
 

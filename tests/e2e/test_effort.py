@@ -35,6 +35,17 @@ def test_standard_is_the_default_and_single_settings_are_those_of_best(llmq, dra
     assert recipes["best"].pop("effort") == "best" and recipes["single"] == recipes["best"]  # as before there was one
 
 
+def test_many_steps_are_of_another_kind(llmq, tmp_path):
+    """From 400 steps on they are on two windows, seven of eight of which the model writes."""
+    ids, own = tmp_path / "c.ids", {}
+    ids.write_text(" ".join(str(3 + i * i % 60) for i in range(2000)))
+    for steps in (399, 400):
+        llmq("quantize", ROOT / "tests/golden/arch/llama3-gqa", "-o", tmp_path / "q", "--tune", steps, "--group-size", "16", "--calib",
+             ids, "--calib-samples", "16", "--calib-len", "16", "--no-check")
+        own[steps] = [f["windows"] for f in llmq.json("inspect", tmp_path / "q")["provenance"]["calibration"]["files"]]
+    assert own == {399: [16, 48], 400: [16, 112]}
+
+
 def test_an_interrupted_run_goes_on_with_its_own_effort_alone(llmq, draft, tmp_path):
     args = ["quantize", draft, "-o", tmp_path / "q", *QUICK]
     llmq(*args, "--effort", "fast")
