@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "tests/support/check.h"
 
@@ -17,6 +18,12 @@ typedef struct {
 } arch_list;
 
 static inline int archs_by_name(const void *a, const void *b) { return strcmp(a, b); }
+
+/* Are those of the device's tests alone there, in what make gpu-bundle packs? */
+static inline bool archs_are_some(void)
+{
+    return getenv("LLMQ_TEST_DEVICE") && access("tests/golden/arch/make_v5.py", R_OK) != 0;
+}
 
 /* Every folder there that has `file`. */
 static inline void archs_find(arch_list *l, const char *file)
@@ -35,7 +42,7 @@ static inline void archs_find(arch_list *l, const char *file)
     }
     if (d) closedir(d);
     qsort(l->name, (size_t)l->n, sizeof l->name[0], archs_by_name);
-    CHECK(l->n >= 74, "%d checkpoints in tests/golden/arch", l->n);
+    CHECK(l->n >= 74 || archs_are_some(), "%d checkpoints in tests/golden/arch", l->n);
 }
 
 #endif

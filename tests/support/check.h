@@ -31,6 +31,14 @@ static int check_ran;    /* did this test run a CHECK? */
     } while (0)
 /* Says why the test is not run here. */
 #define CHECK_SKIP(...) (check_ran = 1, fprintf(stderr, __VA_ARGS__), fputc('\n', stderr))
+/* Is this a real GPU, where what the test looks at is not to be seen? Then it is skipped. */
+static inline int check_real_gpu(const char *why)
+{
+    if (!getenv("LLMQ_TEST_DEVICE")) return 0;
+    CHECK_SKIP("skipped on a real GPU: %s", why);
+    return 1;
+}
+
 #define RUN(name)                                                                      \
     do {                                                                               \
         if (check_wanted(#name, argc, argv)) {                                         \

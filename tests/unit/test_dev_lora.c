@@ -380,7 +380,7 @@ TEST(their_memory_is_counted_and_goes_with_them)
     adp_adapter a = { 0 };
     lora_adapter *l = NULL;
     lq_err err = { "" };
-    if (getenv("LLMQ_TEST_DEVICE")) return;
+    if (check_real_gpu("others may take its memory")) return;
     if (open_arch(&cpu, "llama3-gqa", (rig_opts){ 0 })) make_adapter(&a, &cpu.m, RANK, true, 5);
     if (open_arch(&r, "llama3-gqa", (rig_opts){ .device = true, .lora_rank = RANK })) {
         dev *d = model_dev(&r.m);

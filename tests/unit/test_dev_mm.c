@@ -305,7 +305,8 @@ TEST(rows_of_every_number_take_no_more_shared_memory_than_a_part_has)
     static const char *const close[] = { "u4-g64", "u2-g128", "u4-g128-fzero", "f32s u4-g128" };
     static const int64_t rows[] = { 8, 9, 24, 40 };
     const int parts[] = { 80, 86 }, usual = emu_cc; /* of 163 and 99 KiB */
-    for (size_t c = 0; c < LQ_COUNT(parts) && !getenv("LLMQ_TEST_DEVICE"); c++)
+    if (check_real_gpu("its shared memory is what it is")) return;
+    for (size_t c = 0; c < LQ_COUNT(parts); c++)
         for (size_t i = 0; i < LQ_COUNT(schemes) + LQ_COUNT(close); i++)
             for (size_t j = 0; j < LQ_COUNT(rows); j++) {
                 const bool extra = i >= LQ_COUNT(schemes);

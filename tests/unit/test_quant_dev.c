@@ -304,7 +304,7 @@ TEST(products_of_a_pass_have_the_cpus_bits)
 TEST(weights_of_a_pass_make_room_for_each_other)
 {
     enum { N = 48, K = 64, M = 5 };
-    if (getenv("LLMQ_TEST_DEVICE")) return;
+    if (check_real_gpu("its memory is what it is")) return;
     rig r;
     lq_err err = { "" };
     fwd_offload *o;
@@ -338,7 +338,7 @@ TEST(weights_of_a_pass_make_room_for_each_other)
 
 TEST(a_pass_that_fails_there_says_so)
 {
-    if (getenv("LLMQ_TEST_DEVICE")) return;
+    if (check_real_gpu("its memory is what it is")) return;
     rig r;
     lq_err err = { "" };
     fwd_offload *o;
