@@ -54,6 +54,13 @@ static double trained_tokens(const progress_work *w)
     return (double)w->tuned_tokens * (w->tuning_kept ? 3 : 4);
 }
 
+/* Of tuning what comes before its steps: the original's answers to all of the text. */
+static void add_first(qz_progress *m, double cost)
+{
+    *cost_of(m, -1, PROGRESS_TUNING) += cost;
+    m->first[PROGRESS_TUNING] += cost;
+}
+
 /* A linear of n weights that a token sees, in the passes that go back as well. Experts, and the MLP beside them, run
  * forward again always. */
 static void add_gradient(qz_progress *m, const progress_work *w, const plan_entry *e, double n)
@@ -68,8 +75,7 @@ static void add_gradient(qz_progress *m, const progress_work *w, const plan_entr
     const double train = once ? trained_tokens(w) : 4 * (double)w->tuned_tokens;
     *cost_of(m, -1, PROGRESS_CURVATURE) += (look * n + G + H) / gradient;
     *cost_of(m, -1, PROGRESS_TUNING) += train * n / gradient;
-    if (w->tuned_tokens > 0)
-        *cost_of(m, -1, PROGRESS_TUNING) += (double)(w->tokens + w->self_tokens) * n / gradient;
+    if (w->tuned_tokens > 0) add_first(m, (double)(w->tokens + w->self_tokens) * n / gradient);
 }
 
 /* Head and answers of training: the head has no gradient of its own, and the original's answers are made again. */
@@ -93,7 +99,8 @@ static void add_attention(qz_progress *m, const progress_work *w, int64_t layer)
     const double tuned =
         (trained_tokens(w) - (double)w->tuned_tokens) * 2 + 3 * (double)w->tuned_tokens;
     *cost_of(m, -1, PROGRESS_CURVATURE) += curved * pairs / gradient;
-    *cost_of(m, -1, PROGRESS_TUNING) += (tuned + 2 * all) * pairs / gradient;
+    *cost_of(m, -1, PROGRESS_TUNING) += tuned * pairs / gradient;
+    add_first(m, 2 * all * pairs / gradient);
     *cost_of(m, layer, PROGRESS_STATISTICS) += (double)w->tokens * pairs / forward;
 }
 
@@ -193,7 +200,7 @@ static void show(qz_progress *m, double t)
         lq_report(m->outer, s.phase, m->all, 1);
 }
 
-/* Phases that begin with something else, a small part of them: what they report once at work. */
+/* Phases that begin with something else (m->first): what they report once at work. */
 static const char *const at_work[PROGRESS_N] = {
     [PROGRESS_SELF_TEXT] = cal_self_progress, [PROGRESS_TUNING] = "tuning"
 };
@@ -203,9 +210,10 @@ static void heard(void *user, const char *what, double done, double total)
 {
     qz_progress *m = user;
     if (m->kind < 0) return;
-    const double t = lq_now(), part = total > 0 ? done / total : 0;
     const bool other = at_work[m->kind] && strcmp(what, at_work[m->kind]) != 0;
-    account(m, t, other ? 0 : part);
+    const double all = m->total[m->kind], first = all > 0 ? m->first[m->kind] / all : 0;
+    const double t = lq_now(), part = total > 0 ? done / total : 0;
+    account(m, t, other ? first * part : first + (1 - first) * part);
     snprintf(m->detail, sizeof m->detail, "%s", m->kind == PROGRESS_ROUNDING || other ? what : "");
     show(m, t);
 }

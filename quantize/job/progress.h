@@ -62,6 +62,7 @@ typedef struct {
     int64_t n_layers, layer;
     double *cost; /* [n_layers + 1][PROGRESS_N], usual seconds on one machine */
     double total[PROGRESS_N], done[PROGRESS_N], secs[PROGRESS_N];
+    double first[PROGRESS_N];   /* of total: what a phase does before it is at work */
     double usual;               /* seconds here of a usual second, before anything has run */
     int kind;                   /* -1: none yet */
     double reached[PROGRESS_N]; /* 0..1 of a phase of the layer at work; -1: not begun */

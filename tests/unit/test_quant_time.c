@@ -5,6 +5,7 @@
 #include "quantize/methods/methods.h"
 #include "tests/support/rig.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #define BASE "tests/golden/arch/llama3-gqa"
@@ -73,6 +74,41 @@ TEST(the_line_says_the_sum_and_what_takes_most)
           "%s", line);
 }
 
+static void keep_part(void *user, const progress_state *s) { *(double *)user = s->part; }
+
+/* Else what is left grows through them, and the first steps are taken for as slow as both together. */
+TEST(the_answers_before_the_steps_of_tuning_count)
+{
+    src_source *src;
+    qz_opts o = { 0 };
+    qz_plan plan;
+    qz_progress m;
+    lq_err err = { "" };
+    double part = -1, first;
+    lq_status s = src_open(&src, BASE, &(src_opts){ .need_config = true }, &err);
+    if (!s) s = qz_method_find(&o.method, "auto", &err);
+    if (!s) s = qz_plan_make(&plan, src, &o, &(plan_voice){ 0 }, &err);
+    const progress_work w = { .plan = &plan,
+                              .calibrated = true,
+                              .len = 64,
+                              .tokens = 512,
+                              .self_tokens = 512,
+                              .tuned_tokens = 512 };
+    if (!s) s = progress_open(&m, &w, &(progress_view){ keep_part, &part }, NULL, &err);
+    CHECK(!s, "%s", err.msg);
+    progress_phase(&m, PROGRESS_TUNING, -1);
+    m.job.report(m.job.user, "the original's answers", 1, 2);
+    CHECK(part > 0.05 && part < 0.5, "half of the answers: %g", part);
+    first = 2 * part;
+    m.job.report(m.job.user, "tuning", 0, 4);
+    CHECK(fabs(part - first) < 1e-9, "all of them: %g of %g", part, first);
+    m.job.report(m.job.user, "tuning", 2, 4);
+    CHECK(fabs(part - (1 + first) / 2) < 1e-9, "and half of the steps: %g", part);
+    progress_close(&m);
+    qz_plan_free(&plan);
+    src_close(src);
+}
+
 TEST(words_that_are_no_effort_are_refused)
 {
     const qz_effort *e = NULL;
@@ -96,6 +132,7 @@ int main(int argc, char **argv)
 {
     RUN(time_follows_the_work_and_the_machine);
     RUN(the_line_says_the_sum_and_what_takes_most);
+    RUN(the_answers_before_the_steps_of_tuning_count);
     RUN(words_that_are_no_effort_are_refused);
     RUN(the_probe_finds_a_speed);
     return check_end();
