@@ -850,7 +850,9 @@ static void choose(int32_t *chosen, const group_case *c)
                 chosen[t * c->k + c->k - left--] = (int32_t)e;
 }
 
-static void one_group(const char *name, const group_case *c)
+/* n_sm: multiprocessors that are counted on; 0: those that there are. A group's weights are not cut along K, so alone each is
+ * multiplied as on one multiprocessor. */
+static void one_group(const char *name, const group_case *c, int n_sm)
 {
     enum { MOST = 40 };
     const int64_t M = c->T * c->k, N = c->N, K = c->K, ldx = K + 3;
@@ -858,6 +860,7 @@ static void one_group(const char *name, const group_case *c)
     if (fill_misfit(&s, K)) return;
     rig r;
     rig_open(&r);
+    if (n_sm) r.d.n_sm = n_sm;
     lq_err err = { "" };
     qt_tensor t[MOST];
     mm_weight w[MOST];
@@ -934,7 +937,10 @@ static void one_group(const char *name, const group_case *c)
         a.x += from * ldx;
         a.bias = bias_on[e];
         a.M = n;
+        const int there = r.d.n_sm;
+        r.d.n_sm = 1;
         ops->matmul(&r.d, &a);
+        r.d.n_sm = there;
         a.x -= from * ldx;
         if (get(&r, alone + b, a.y, (size_t)(n * N) * 4, name))
             CHECK(memcmp(alone + b, got + b, (size_t)(n * N) * 4) == 0,
@@ -948,7 +954,8 @@ TEST(experts_products_in_one_launch_are_each_ones_own)
 {
     for (size_t i = 0; i < LQ_COUNT(groups); i++)
         for (size_t j = 0; j < (groups[i].all ? LQ_COUNT(schemes) : LQ_COUNT(few_schemes)); j++)
-            one_group(groups[i].all ? schemes[j] : few_schemes[j], &groups[i]);
+            for (int many = 0; many <= (groups[i].K > 1000); many++)
+                one_group(groups[i].all ? schemes[j] : few_schemes[j], &groups[i], many ? 132 : 0);
 }
 
 int main(int argc, char **argv)
