@@ -84,7 +84,7 @@ struct cal_found {
     found_entry *e, *theirs; /* ours; those of the slice that is shared */
     size_t n, cap, cap_theirs;
     rows *own;   /* [1 + size]: what all get; what the owner of experts gets */
-    rows in[2];  /* the same of another rank's slice, for us */
+    rows in[2];  /* the same of another rank's slice, for us: one entry; all of our experts */
     rows *chunk; /* what has come of a chunk, by statistics; n_chunk of them */
     size_t n_chunk;
 };
@@ -147,17 +147,17 @@ static lq_status no_room(lq_err *err)
     return lq_fail(err, LQ_ENOMEM, "no memory for rows of calibration");
 }
 
-/* Floats of the entries that go to one place: -1 to all, else to that rank. */
+/* Floats of the entries of a rank's experts. */
 static size_t floats_for(const cal_found *f, const found_entry *e, size_t n, int to)
 {
     size_t sum = 0;
     for (size_t i = 0; i < n; i++)
-        if (e[i].expert < 0 ? to < 0 : share_of_expert(f->s, e[i].expert) == to)
+        if (e[i].expert >= 0 && share_of_expert(f->s, e[i].expert) == to)
             sum += (size_t)(e[i].T * e[i].K);
     return sum;
 }
 
-/* Rank `from`'s entries, and of its rows those for us. */
+/* Rank `from`'s entries, and its rows of our experts. */
 static lq_status get_found(cal_found *f, int from, size_t *n, lq_err *err)
 {
     const cal_share *s = f->s;
@@ -169,21 +169,28 @@ static lq_status get_found(cal_found *f, int from, size_t *n, lq_err *err)
     if (!room_for(&f->theirs, &f->cap_theirs, *n)) return no_room(err);
     if (ours) memcpy(f->theirs, f->e, *n * sizeof *f->e);
     st = comm_broadcast(s->ranks, from, f->theirs, *n * sizeof *f->theirs, err);
-    rows *all = ours ? &f->own[0] : &f->in[0];
-    const size_t shared = floats_for(f, f->theirs, *n, -1);
-    if (!ours) all->n = 0;
-    if (!st && !ours && !rows_grow(all, shared)) st = shared ? no_room(err) : LQ_OK;
-    if (!st) st = comm_broadcast(s->ranks, from, all->p, shared * sizeof *all->p, err);
     for (int to = 0; to < s->size && ours && !st; to++)
         if (to != from && f->own[1 + to].n)
             st = comm_send(s->ranks, to, TAG_EXPERTS, f->own[1 + to].p,
-                           f->own[1 + to].n * sizeof *all->p, err);
+                           f->own[1 + to].n * sizeof *f->own[0].p, err);
     if (st || ours) return st;
     const size_t own = floats_for(f, f->theirs, *n, s->rank);
     f->in[1].n = 0;
     if (!own) return LQ_OK;
     if (!rows_grow(&f->in[1], own)) return no_room(err);
     return comm_recv(s->ranks, from, TAG_EXPERTS, f->in[1].p, own * sizeof *f->in[1].p, err);
+}
+
+/* The rows of entry e, which all get: of rank `from`, which has them at `own`. One entry at a time, so that what has come is
+ * added while it is in the cache. */
+static lq_status get_rows(cal_found *f, int from, const found_entry *e, float *own, const float **x,
+                          lq_err *err)
+{
+    const size_t n = (size_t)(e->T * e->K);
+    f->in[0].n = 0;
+    float *to = from == f->s->rank ? own : rows_grow(&f->in[0], n);
+    *x = to;
+    return to ? comm_broadcast(f->s->ranks, from, to, n * sizeof *to, err) : no_room(err);
 }
 
 /* ---- chunks ---- */
@@ -252,8 +259,11 @@ lq_status found_share(cal_found *f, int64_t round, cal_layer_stats *st, pool *p,
             const found_entry *x = &f->theirs[i];
             const int one = x->expert >= 0;
             if (one && share_of_expert(s, x->expert) != s->rank) continue;
-            const rows *in = ours ? &f->own[one ? 1 + s->rank : 0] : &f->in[one];
-            e = add_rows(f, st, x, in->p + at[one], p, err);
+            const rows *in = ours ? &f->own[one ? 1 + s->rank : 0] : &f->in[1];
+            float *own = ours || one ? in->p + at[one] : NULL;
+            const float *r = own;
+            if (!one) e = get_rows(f, from, x, own, &r, err);
+            if (!e) e = add_rows(f, st, x, r, p, err);
             at[one] += (size_t)(x->T * x->K);
         }
         if (!e && share_ends(s, slice)) end_chunk(f, st, p);
