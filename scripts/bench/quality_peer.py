@@ -1,7 +1,7 @@
 """One result of a peer for quality_targets.py, in the Python that has it: KIND WHAT MODEL TEXT SAMPLES OUT.
 
 KIND llmcompressor: GPTQ of WHAT = BITS:GROUP (with zero points, static groups), nvfp4 or mxfp4 (weights alone); fp8-block needs no text.
-KIND auto-round: its best recipe of BITS:GROUP. The result is a folder that llmq reads."""
+KIND auto-round: its best recipe of BITS:GROUP, or of nvfp4 or mxfp4 (weights alone). The result is a folder that llmq reads."""
 import sys
 from pathlib import Path
 
@@ -18,10 +18,13 @@ rows = rows[::max(1, len(rows) // int(samples))][:int(samples)]
 
 if kind == "auto-round":
     from auto_round import AutoRound
-    bits, group = map(int, what.split(":"))
     data = [torch.tensor([r]) for r in rows]
-    AutoRound(model, tok, bits=bits, group_size=group, sym=False, iters=1000, dataset=data, seqlen=CTX, nsamples=len(rows)).quantize_and_save(
-        out, format="auto_gptq")
+    if ":" in what:
+        bits, group = map(int, what.split(":"))
+        grid, form = dict(bits=bits, group_size=group, sym=False), "auto_gptq"
+    else:
+        grid, form = dict(scheme=what.upper(), act_bits=16), "llm_compressor"
+    AutoRound(model, tok, iters=1000, dataset=data, seqlen=CTX, nsamples=len(rows), **grid).quantize_and_save(out, format=form)
     for file in Path(out).glob("*/*"):  # it makes a folder of its own in the one it is given
         file.rename(Path(out) / file.name)
 else:

@@ -37,7 +37,7 @@ def uint(bits, group, goal):
 
 
 def floats(name, goal):
-    return name, ["--to", f"compressed-tensors:{name}"], ["llmcompressor"], name, goal
+    return name, ["--to", f"compressed-tensors:{name}"], ["llmcompressor", "auto-round"][:1 if name == "fp8-block" else 2], name, goal
 
 
 # name, options of quantize, peers, what they are told, goal
