@@ -185,6 +185,7 @@ static lq_status describe(cJSON **what, const src_source *src, const convert_opt
     cJSON_AddStringToObject(j, "--layout", layouts[o->layout]);
     cJSON_AddNumberToObject(j, "--shard-size", (double)o->shard_size);
     cJSON_AddBoolToObject(j, "--allow-requantize", o->requantize);
+    if (o->tokenizer) cJSON_AddTrueToObject(j, "--tokenizer"); /* which one, SRC tells */
     snprintf(hex, sizeof hex, "%016llx", (unsigned long long)a->id);
     if (o->merge) cJSON_AddStringToObject(j, "--merge-lora", hex);
     return js_ran_out() ? lq_fail(err, LQ_ENOMEM, "out of memory") : LQ_OK;
