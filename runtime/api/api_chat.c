@@ -3,6 +3,7 @@
 #include "runtime/api/api_body.h"
 #include "runtime/api/api_gen_int.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 static const char *const roles[] = {
@@ -81,7 +82,37 @@ static lq_status name_thought(cJSON *m, api_error *e)
     return LQ_OK;
 }
 
-static lq_status check_message(cJSON *m, int i, api_error *e)
+/* Calls as they were before tools: an assistant's function_call, and a turn of role function that answers the last of them.
+ * Both get the id `id`, which is written where a call comes. */
+static bool name_calls(cJSON *m, int i, char id[32])
+{
+    cJSON *call = cJSON_GetObjectItemCaseSensitive(m, "function_call");
+    if (cJSON_IsObject(call) && !js_get(m, "tool_calls")) {
+        snprintf(id, 32, "call_%d", i);
+        cJSON *calls = cJSON_AddArrayToObject(m, "tool_calls"), *one = cJSON_CreateObject();
+        if (!calls || !cJSON_AddItemToArray(calls, one)) return cJSON_Delete(one), false;
+        call = cJSON_DetachItemFromObjectCaseSensitive(m, "function_call");
+        return cJSON_AddStringToObject(one, "id", id) &&
+               cJSON_AddStringToObject(one, "type", "function") &&
+               cJSON_AddItemToObject(one, "function", call);
+    }
+    if (!api_is(js_get(m, "role"), "function") || !id[0]) return true;
+    return cJSON_ReplaceItemInObjectCaseSensitive(m, "role", cJSON_CreateString("tool")) &&
+           (js_get(m, "tool_call_id") || cJSON_AddStringToObject(m, "tool_call_id", id));
+}
+
+/* A tool may say nothing: null, no content or no parts. */
+static bool fill_result(cJSON *m)
+{
+    const cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
+    const bool none =
+        !content || cJSON_IsNull(content) || (cJSON_IsArray(content) && !content->child);
+    if (!none || !api_is(js_get(m, "role"), "tool")) return true;
+    cJSON_DeleteItemFromObjectCaseSensitive(m, "content");
+    return cJSON_AddStringToObject(m, "content", "") != NULL;
+}
+
+static lq_status check_message(cJSON *m, int i, char call_id[32], api_error *e)
 {
     const cJSON *role = js_get(m, "role");
     bool known = false, assistant = false;
@@ -90,12 +121,14 @@ static lq_status check_message(cJSON *m, int i, api_error *e)
     if (!cJSON_IsObject(m)) return bad_message(e, i, "an object", m);
     if (!known) return bad_message(e, i, "role system, developer, user, assistant or tool", role);
     assistant = strcmp(role->valuestring, "assistant") == 0;
+    if (!name_calls(m, i, call_id) || !fill_result(m)) return api_no_memory(e);
     if (assistant && name_thought(m, e)) return LQ_ENOMEM;
     cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
     const cJSON *calls = js_get(m, "tool_calls");
     if (assistant && (!content || cJSON_IsNull(content))) {
-        const bool called = (cJSON_IsArray(calls) && calls->child) || js_get(m, "function_call");
-        return called ? LQ_OK : fill_turn(m, e); /* with calls templates expect none, too */
+        return cJSON_IsArray(calls) && calls->child
+                   ? LQ_OK
+                   : fill_turn(m, e); /* with calls templates expect none, too */
     }
     if (cJSON_IsString(content)) return LQ_OK;
     if (!cJSON_IsArray(content) || !content->child)
@@ -121,8 +154,9 @@ lq_status api_chat_prompt(const api *a, api_prompt *p, const cJSON *doc, const c
                         "this model's maximum context length is %lld tokens: there are %lld "
                         "messages",
                         (long long)a->m.max_len, (long long)n);
+    char call_id[32] = "";
     for (cJSON *m = messages->child; m; m = m->next) {
-        lq_status s = check_message(m, i++, e);
+        lq_status s = check_message(m, i++, call_id, e);
         if (s) return s;
     }
     if (!a->m.backend.render)

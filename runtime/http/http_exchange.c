@@ -71,12 +71,29 @@ static void decode_path(char out[HTTP_PATH_MAX], const char *uri)
     out[n] = 0;
 }
 
-/* Errors that come before the route is found have its shape too. */
+/* Bytes of the whole segments with which both begin. */
+static size_t shared_path(const char *a, const char *b)
+{
+    size_t n = 0, i = 0;
+    for (;; i++) {
+        const bool ends = (!a[i] || a[i] == '/') && (!b[i] || b[i] == '/');
+        if (ends) n = i;
+        if (!a[i] || a[i] != b[i]) return n;
+    }
+}
+
+/* Errors that come before the route is found have its shape too; where there is none, that of the first which is nearest
+ * ("/v1/messages" of "/v1/messages/batches"). */
 static const http_style *style_of(const http_server *s, const char *path)
 {
-    for (size_t i = 0; i < s->o.n_routes; i++)
-        if (http_route_rest(&s->o.routes[i], path)) return s->o.routes[i].style;
-    return NULL;
+    const http_style *near = NULL;
+    for (size_t i = 0, most = 0; i < s->o.n_routes; i++) {
+        const http_route *r = &s->o.routes[i];
+        if (http_route_rest(r, path)) return r->style;
+        const size_t n = shared_path(r->path, path);
+        if (n > most) most = n, near = r->style;
+    }
+    return near;
 }
 
 static const char *header(struct MHD_Connection *mhd, const char *name)

@@ -109,6 +109,20 @@ def test_an_assistant_may_have_said_nothing_but_calls(scripted):
     assert chat(scripted, messages, temperature=0, max_tokens=60)["choices"][0]["message"]["content"]
 
 
+def test_a_tool_may_say_nothing_and_calls_may_be_of_old(scripted):
+    """A result that is null or missing, and function_call with its role, as clients kept them before tools."""
+    call = {"name": "f", "arguments": "{\"a\": 1}"}
+    asked = [*said("[abc]"), {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": call}]}]
+    empty = prompt_of(scripted, [*asked, {"role": "tool", "tool_call_id": "c", "content": ""}])
+    for result in ({"content": None}, {}, {"content": []}):
+        assert prompt_of(scripted, [*asked, {"role": "tool", "tool_call_id": "c", **result}]) == empty
+    of_tools = prompt_of(scripted, [*asked, {"role": "tool", "tool_call_id": "c", "content": "2"}, *said("b")])
+    old = [*said("[abc]"), {"role": "assistant", "content": None, "function_call": call}]
+    assert prompt_of(scripted, [*old, {"role": "function", "name": "f", "content": "2"}, *said("b")]) == of_tools
+    assert prompt_of(scripted, [*old, {"role": "function", "name": "f", "content": None}]) == empty
+    assert "[abc]" in prompt_of(scripted, [*said("[abc]"), {"role": "function", "name": "f", "content": "2"}])  # of no call
+
+
 def prompt_of(server, messages):
     return server.post_json("/v1/chat/completions/render", {"messages": messages})["prompt"]
 
