@@ -334,7 +334,7 @@ static lq_status dry_run(serve *v, const cmd_ctx *c, lq_err *err)
     budget b;
     const http_opts http = door_limits(&v->o->door);
 #ifdef LLMQ_SCRIPTED
-    test_script_wait(v->o->size_gate);
+    test_script_wait(v->o->size_gate, NULL);
 #endif
     lq_status s = opt_model_start(&v->o->model, err);
     if (s) return s;
@@ -439,7 +439,7 @@ static lq_status open_script(void *user, const tok_tokenizer *t, int64_t vocab, 
                              lq_err *err)
 {
     serve *v = user;
-    test_script_wait(v->o->engine_gate);
+    test_script_wait(v->o->engine_gate, NULL);
     if (!v->o->script) return LQ_OK;
     e->script = &v->hook;
     return test_script_open(&v->script, &v->hook, v->o->script, t, vocab, pool_threads(v->p), err);
@@ -503,7 +503,7 @@ static lq_status load(serve *v, const cmd_ctx *c, lq_err *err)
                       .before_ready = give_up_calls,
                       .user = v };
 #ifdef LLMQ_SCRIPTED
-    test_script_wait(v->o->load_gate);
+    test_script_wait(v->o->load_gate, c->job); /* as what is read there */
     src.before_engine = open_script;
 #endif
     if (!s && strncmp(opt_device(&v->o->model), "cuda", 4) != 0) s = set_limits(v, err);

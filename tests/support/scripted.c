@@ -35,9 +35,9 @@ static const script *find(const test_script *s, const int32_t *ids, int64_t n)
     return found;
 }
 
-void test_script_wait(const char *gate)
+void test_script_wait(const char *gate, const lq_job *job)
 {
-    while (gate && access(gate, F_OK) != 0)
+    while (gate && access(gate, F_OK) != 0 && !lq_stopped(job))
         nanosleep(&(struct timespec){ .tv_nsec = 5000000 }, NULL);
 }
 
@@ -49,7 +49,7 @@ static const float *logits(void *self, int thread, const int32_t *ids, int64_t n
     if (!t) return row;
     if (t->delay_ms)
         nanosleep(&(struct timespec){ t->delay_ms / 1000, t->delay_ms % 1000 * 1000000 }, NULL);
-    test_script_wait(t->gate);
+    test_script_wait(t->gate, NULL);
     float *out = s->rows[thread];
     memcpy(out, row, (size_t)s->vocab * sizeof *out);
     const cJSON *id = t->ids ? t->ids->child : NULL;

@@ -19,7 +19,7 @@ lq_status test_script_open(test_script **s, eng_script *out, const char *path,
                            const tok_tokenizer *tok, int64_t vocab, int threads, lq_err *err);
 void test_script_close(test_script *s); /* NULL allowed */
 
-/* Until the file is there; NULL: not at all. */
-void test_script_wait(const char *gate);
+/* Until the file is there (NULL: not at all), or the job has to stop (NULL: it has not). */
+void test_script_wait(const char *gate, const lq_job *job);
 
 #endif

@@ -63,11 +63,29 @@ static bool send_all(int fd, const void *p, size_t n)
     return true;
 }
 
+/* What reaches all of a terminal's or service's processes is the router's to decide on, but a server's own. */
+static void set_signals(void (*to)(int))
+{
+    static const int all[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1 };
+    for (size_t i = 0; i < LQ_COUNT(all); i++)
+        signal(all[i], to);
+}
+
+/* With signals at their defaults from its first instruction on: one that it gets before it is another program ends it. */
+static pid_t fork_kid(void)
+{
+    sigset_t all, was;
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &was);
+    set_signals(SIG_DFL);
+    const pid_t pid = fork();
+    if (pid != 0) set_signals(SIG_IGN); /* what came meanwhile is gone */
+    sigprocmask(SIG_SETMASK, &was, NULL);
+    return pid;
+}
+
 static void run_kid(char **argv, pid_t parent, int out, int err)
 {
-    static const int reset[] = { SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGUSR1 };
-    for (size_t i = 0; i < LQ_COUNT(reset); i++)
-        signal(reset[i], SIG_DFL);
     if (!os_end_with(parent)) _exit(NOT_FOUND);
     const int nothing = open("/dev/null", O_RDWR);
     if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0 ||
@@ -91,7 +109,7 @@ static bool start_kid(kid *k)
     if (os_pipe(err) != 0 || (sizes && os_pipe(out) != 0)) {
         snprintf(k->last, sizeof k->last, "%s", strerror(errno));
     } else {
-        k->pid = fork();
+        k->pid = fork_kid();
         if (k->pid == 0) run_kid(sizes ? k->row->size_argv : k->row->argv, parent, out[1], err[1]);
         if (k->pid < 0) snprintf(k->last, sizeof k->last, "fork: %s", strerror(errno));
     }
@@ -275,11 +293,7 @@ static void end_all(house *h)
 
 static void keep(house *h)
 {
-    signal(SIGINT, SIG_IGN); /* the router decides */
-    signal(SIGTERM, SIG_IGN);
-    signal(SIGHUP, SIG_IGN);
-    signal(SIGUSR1, SIG_IGN);
-    signal(SIGPIPE, SIG_IGN);
+    set_signals(SIG_IGN);
     (void)setpgid(0, 0);
     while (serve_once(h, patience(h))) {
         reap(h);
