@@ -29,6 +29,11 @@ for number in "${BUDGET:-480}" "$patience" "${GPTQ_LAYERS:-22}"; do
 done
 LLMQ_TEST_DEVICE=${LLMQ_TEST_DEVICE:-cuda}
 export LLMQ_TEST_DEVICE
+# OpenBLAS takes kernels without FMA on a CPU that it does not know. llmq quantize says which, unit tests do not.
+if [ -z "$OPENBLAS_CORETYPE" ] && grep -q -m1 avx2 /proc/cpuinfo; then
+    OPENBLAS_CORETYPE=Haswell
+    export OPENBLAS_CORETYPE
+fi
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
 rm -rf "$out/parts" "$out/logs" "$out/steps" "$out/table.txt" "$out/result.json" # of a run before
 mkdir "$out/parts" "$out/logs" || exit 2
