@@ -30,7 +30,7 @@ done
 LLMQ_TEST_DEVICE=${LLMQ_TEST_DEVICE:-cuda}
 export LLMQ_TEST_DEVICE
 # OpenBLAS takes kernels without FMA on a CPU that it does not know. llmq quantize says which, unit tests do not.
-if [ -z "$OPENBLAS_CORETYPE" ] && grep -q -m1 avx2 /proc/cpuinfo; then
+if [ -z "${OPENBLAS_CORETYPE:-}" ] && grep -q -m1 avx2 /proc/cpuinfo; then
     OPENBLAS_CORETYPE=Haswell
     export OPENBLAS_CORETYPE
 fi
