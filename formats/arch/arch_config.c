@@ -568,6 +568,7 @@ static lq_status read_windows(arch_config *c, const cJSON *j, lq_err *err)
 }
 
 /* ---- mixers ---- */
+#define SLIDING "sliding_attention"
 /* A layer's kind in layer_types, and in one letter of hybrid_override_pattern. */
 typedef enum { IS_FULL, IS_MIXER, IS_MLP, IS_MOE } layer_kind;
 static const struct {
@@ -577,7 +578,7 @@ static const struct {
 } layer_kinds[] = {
     { "full_attention", '*', IS_FULL },
     { "attention", 0, IS_FULL },
-    { "sliding_attention", 0, IS_FULL }, /* read_windows */
+    { SLIDING, 0, IS_FULL }, /* read_windows */
     { "linear_attention", 'M', IS_MIXER },
     { "mamba", 0, IS_MIXER },
     { "mamba2", 0, IS_MIXER },
@@ -615,6 +616,9 @@ static lq_status mixers_by_name(arch_config *c, const cJSON *types, lq_err *err)
         size_t k = 0;
         while (k < LQ_COUNT(layer_kinds) && strcmp(layer_kinds[k].text, text) != 0)
             k++;
+        if (strcmp(text, SLIDING) == 0 &&
+            (c->row->window == WINDOW_NONE || strcmp(types->string, "layer_types") != 0))
+            k = LQ_COUNT(layer_kinds); /* of windows that nothing reads */
         if (k == LQ_COUNT(layer_kinds) || !may_be(c, layer_kinds[k].kind))
             return lq_fail(err, LQ_EUNSUPPORTED,
                            "%s: expected full_attention, linear_attention or what a %s has "

@@ -284,6 +284,11 @@ TEST(a_wrong_config_is_refused_by_key)
         { "a number of layers without their kinds",
           "{\"architectures\":[\"NemotronHForCausalLM\"]," BASE "}",
           "layers_block_type: expected the kinds of 4 layers" },
+        { "a window beside layers with a state",
+          "{\"model_type\":\"jamba\"," BASE2
+          ",\"layers_block_type\":[\"mamba\",\"sliding_attention\",\"mamba\","
+          "\"attention\"]}",
+          "sliding_attention" },
         { "time steps that end before they begin",
           "{\"model_type\":\"mamba2\"," BASE ",\"time_step_limit\":[0.5,0.1]}",
           "time_step_limit: expected a highest above 0.5, found 0.1" },
