@@ -87,8 +87,10 @@ static lq_status name_thought(cJSON *m, api_error *e)
 static bool name_calls(cJSON *m, int i, char id[32])
 {
     cJSON *call = cJSON_GetObjectItemCaseSensitive(m, "function_call");
-    if (cJSON_IsObject(call) && !js_get(m, "tool_calls")) {
+    if (cJSON_IsObject(call) && api_is(js_get(m, "role"), "assistant") &&
+        !js_get(m, "tool_calls")) {
         snprintf(id, 32, "call_%d", i);
+        cJSON_DeleteItemFromObjectCaseSensitive(m, "tool_calls"); /* null */
         cJSON *calls = cJSON_AddArrayToObject(m, "tool_calls"), *one = cJSON_CreateObject();
         if (!calls || !cJSON_AddItemToArray(calls, one)) return cJSON_Delete(one), false;
         call = cJSON_DetachItemFromObjectCaseSensitive(m, "function_call");

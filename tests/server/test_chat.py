@@ -120,6 +120,8 @@ def test_a_tool_may_say_nothing_and_calls_may_be_of_old(scripted):
     old = [*said("[abc]"), {"role": "assistant", "content": None, "function_call": call}]
     assert prompt_of(scripted, [*old, {"role": "function", "name": "f", "content": "2"}, *said("b")]) == of_tools
     assert prompt_of(scripted, [*old, {"role": "function", "name": "f", "content": None}]) == empty
+    old[1]["tool_calls"] = None  # as clients write all members
+    assert prompt_of(scripted, [*old, {"role": "function", "name": "f", "content": "2"}, *said("b")]) == of_tools
     assert "[abc]" in prompt_of(scripted, [*said("[abc]"), {"role": "function", "name": "f", "content": "2"}])  # of no call
 
 
