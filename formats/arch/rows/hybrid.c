@@ -322,42 +322,34 @@ static const arch_name qwen35_moe_names[] = {
     QWEN_EXPERTS,
     END,
 };
-#define LFM2_NAMES \
+#define LFM_NAMES \
     { R_EMBED, "@embed_tokens", 0, BIAS_NO }, \
     { R_FINAL_NORM, "@embedding_norm", 0, BIAS_NO }, \
     { R_HEAD, "^lm_head", 0, BIAS_NO }, \
     { R_ATTN_NORM, LAYER "operator_norm", 0, BIAS_NO }, \
     { R_MLP_NORM, LAYER "ffn_norm", 0, BIAS_NO }, \
-    { R_Q, LAYER "self_attn.q_proj", 0, BIAS_NO }, \
-    { R_K, LAYER "self_attn.k_proj", 0, BIAS_NO }, \
-    { R_V, LAYER "self_attn.v_proj", 0, BIAS_NO }, \
-    { R_O, LAYER "self_attn.out_proj", 0, BIAS_NO }, \
-    { R_Q_NORM, LAYER "self_attn.q_layernorm", 0, BIAS_NO }, \
-    { R_K_NORM, LAYER "self_attn.k_layernorm", 0, BIAS_NO }, \
     { R_MIX_IN, LAYER "conv.in_proj", 0, BIAS_CONV }, \
     { R_MIX_CONV, LAYER "conv.conv", NAME_TAPS, BIAS_CONV }, \
     { R_MIX_OUT, LAYER "conv.out_proj", 0, BIAS_CONV }, \
     { R_GATE, LAYER "feed_forward.w1", 0, BIAS_NO }, \
     { R_UP, LAYER "feed_forward.w3", 0, BIAS_NO }, \
     { R_DOWN, LAYER "feed_forward.w2", 0, BIAS_NO }
+#define LFM2_NAMES \
+    LFM_NAMES, \
+    { R_Q, LAYER "self_attn.q_proj", 0, BIAS_NO }, \
+    { R_K, LAYER "self_attn.k_proj", 0, BIAS_NO }, \
+    { R_V, LAYER "self_attn.v_proj", 0, BIAS_NO }, \
+    { R_O, LAYER "self_attn.out_proj", 0, BIAS_NO }, \
+    { R_Q_NORM, LAYER "self_attn.q_layernorm", 0, BIAS_NO }, \
+    { R_K_NORM, LAYER "self_attn.k_layernorm", 0, BIAS_NO }
 static const arch_name lfm2_names[] = { LFM2_NAMES, END };
 static const arch_name lfm3_names[] = {
-    { R_EMBED, "@embed_tokens", 0, BIAS_NO },
-    { R_FINAL_NORM, "@embedding_norm", 0, BIAS_NO },
-    { R_HEAD, "^lm_head", 0, BIAS_NO },
-    { R_ATTN_NORM, LAYER "operator_norm", 0, BIAS_NO },
+    LFM_NAMES,
     { R_ATTN_POST_NORM, LAYER "post_operator_norm", 0, BIAS_NO },
-    { R_MLP_NORM, LAYER "ffn_norm", 0, BIAS_NO },
     { R_MLP_POST_NORM, LAYER "post_ffn_norm", 0, BIAS_NO },
     SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
     QK_NORMS,
     { R_ATTN_GATE, LAYER "self_attn.gate_proj", 0, BIAS_NO },
-    { R_MIX_IN, LAYER "conv.in_proj", 0, BIAS_CONV },
-    { R_MIX_CONV, LAYER "conv.conv", NAME_TAPS, BIAS_CONV },
-    { R_MIX_OUT, LAYER "conv.out_proj", 0, BIAS_CONV },
-    { R_GATE, LAYER "feed_forward.w1", 0, BIAS_NO },
-    { R_UP, LAYER "feed_forward.w3", 0, BIAS_NO },
-    { R_DOWN, LAYER "feed_forward.w2", 0, BIAS_NO },
     END,
 };
 static const arch_name lfm2_moe_names[] = {
