@@ -3,6 +3,8 @@
 
 #include "base/utf8.h"
 
+#include <time.h>
+
 /* ---- single values ---- */
 /* A byte that must not be in a string as it is. */
 static void escape(lq_buf *b, char c)
@@ -159,4 +161,14 @@ void jw_put_bool(jw *w, const char *key, bool v)
 {
     jw_key(w, key);
     jw_bool(w, v);
+}
+
+void jw_put_time(jw *w, const char *key, int64_t unix_seconds)
+{
+    const time_t t = (time_t)unix_seconds;
+    struct tm tm;
+    char text[32];
+    const size_t n = gmtime_r(&t, &tm) ? strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm) : 0;
+    jw_key(w, key);
+    jw_str(w, text, n);
 }

@@ -37,6 +37,7 @@ void jw_put_cstr(jw *w, const char *key, const char *v); /* NULL: null */
 void jw_put_i64(jw *w, const char *key, int64_t v);
 void jw_put_f64(jw *w, const char *key, double v);
 void jw_put_bool(jw *w, const char *key, bool v);
+void jw_put_time(jw *w, const char *key, int64_t unix_seconds); /* RFC 3339, in UTC */
 /* A value (or values) already written as JSON. Nothing when n is 0. */
 void jw_json(jw *w, const char *p, size_t n);
 

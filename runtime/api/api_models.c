@@ -1,4 +1,5 @@
 /* runtime/api/api_models.c - GET /v1/models and /v1/models/{id}. */
+#include "runtime/api/api_card.h"
 #include "runtime/api/api_int.h"
 
 #include <stdlib.h>
@@ -50,9 +51,13 @@ static void write_rope(const api *a, jw *w)
 }
 
 /* created: of an adapter; 0: it is the model itself. */
-static void write_card(const api *a, jw *w, const char *name, int64_t created)
+static void write_card(const api *a, jw *w, const char *name, int64_t created, bool anthropic)
 {
     bool loaded = atomic_load(&a->has_model);
+    if (anthropic) {
+        api_anthropic_card(w, name, created ? created : a->created, loaded ? a->m.max_len : 0);
+        return;
+    }
     jw_open(w, '{');
     jw_key(w, "id");
     jw_cstr(w, name);
@@ -91,20 +96,22 @@ static int64_t adapter_created(const api *a, const char *name)
 void api_get_models(void *app, http_req *r)
 {
     api *a = app;
+    const bool anthropic = api_asks_anthropic(r);
+    const char *last = NULL;
     jw w = { 0 };
     int n;
     jw_open(&w, '{');
-    jw_key(&w, "object");
-    jw_cstr(&w, "list");
+    if (!anthropic) jw_put_cstr(&w, "object", "list");
     jw_key(&w, "data");
     jw_open(&w, '[');
     for (int i = 0; a->names[i]; i++)
-        write_card(a, &w, a->names[i], 0);
+        write_card(a, &w, last = a->names[i], 0, anthropic);
     adapters_card *cards = api_adapters(a, &n);
     for (int i = 0; i < n; i++)
-        write_card(a, &w, cards[i].name, cards[i].created);
-    free(cards);
+        write_card(a, &w, last = cards[i].name, cards[i].created, anthropic);
     jw_close(&w, ']');
+    if (anthropic) api_anthropic_page(&w, a->names[0], last);
+    free(cards);
     jw_close(&w, '}');
     api_reply(r, 200, &w);
 }
@@ -112,6 +119,7 @@ void api_get_models(void *app, http_req *r)
 void api_get_model(void *app, http_req *r)
 {
     api *a = app;
+    const bool anthropic = api_asks_anthropic(r);
     jw w = { 0 };
     api_error e;
     if (!api_serves(a, http_rest(r))) {
@@ -120,6 +128,6 @@ void api_get_model(void *app, http_req *r)
         return;
     }
     const bool plain = api_has_name(a, http_rest(r));
-    write_card(a, &w, http_rest(r), plain ? 0 : adapter_created(a, http_rest(r)));
+    write_card(a, &w, http_rest(r), plain ? 0 : adapter_created(a, http_rest(r)), anthropic);
     api_reply(r, 200, &w);
 }

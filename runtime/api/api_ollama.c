@@ -31,23 +31,13 @@ static void put_model(jw *w, const api *a, const cJSON *body)
     jw_cstr(w, name ? name : a->names[0]);
 }
 
-void api_ollama_put_time(jw *w, const char *key, int64_t unix_seconds)
-{
-    const time_t t = (time_t)unix_seconds;
-    struct tm tm;
-    char text[32];
-    const size_t n = gmtime_r(&t, &tm) ? strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &tm) : 0;
-    jw_key(w, key);
-    jw_str(w, text, n);
-}
-
 /* ---- a line ---- */
 
 static void open_line(jw *w, const gen *g)
 {
     jw_open(w, '{');
     put_model(w, g->a, g->body);
-    api_ollama_put_time(w, "created_at", (int64_t)time(NULL));
+    jw_put_time(w, "created_at", (int64_t)time(NULL));
 }
 
 static void put_ns(jw *w, const char *key, double seconds)

@@ -9,7 +9,6 @@ extern const api_dialect api_ollama_chat, api_ollama_generate, api_ollama_plain,
     api_ollama_embedding, api_ollama_templated;
 extern const http_style api_ollama_style;
 
-void api_ollama_put_time(jw *w, const char *key, int64_t unix_seconds);
 /* `prompt` of b->to: the ids that the request's template makes of system and prompt, after those of
  * `context`. */
 lq_status api_ollama_by_template(api_body *b);

@@ -30,13 +30,13 @@ static void write_model(jw *w, const api *a, const char *name, bool running)
     jw_put_cstr(w, "digest", loaded ? a->fingerprint : "");
     write_details(w, a);
     if (running) {
-        api_ollama_put_time(w, "expires_at", 253402300799); /* 9999: never */
+        jw_put_time(w, "expires_at", 253402300799); /* 9999: never */
         jw_key(w, "size_vram");
         jw_i64(w, loaded && strcmp(a->m.device, "cpu") != 0 ? bytes : 0);
         jw_key(w, "context_length");
         jw_i64(w, loaded ? a->m.max_len : 0);
     } else {
-        api_ollama_put_time(w, "modified_at", a->created);
+        jw_put_time(w, "modified_at", a->created);
     }
     jw_close(w, '}');
 }
@@ -90,7 +90,7 @@ static void reply_show(const api *a, http_req *r)
     jw_i64(&w, a->m.hidden);
     jw_close(&w, '}');
     write_abilities(&w, a);
-    api_ollama_put_time(&w, "modified_at", a->created);
+    jw_put_time(&w, "modified_at", a->created);
     jw_close(&w, '}');
     api_reply(r, 200, &w);
 }

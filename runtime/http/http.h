@@ -174,6 +174,10 @@ void http_error(http_req *r, int status, const char *param, const char *code, co
 #endif
     ;
 
+/* The request's own client is of another family than those of its route: its error has that shape. Only inside the
+ * handler. */
+void http_set_style(http_req *r, const http_style *style);
+
 /* Head of an event stream now, events after it. Writes are taken before it as well. */
 void http_stream_begin(http_req *r);
 /* p[n] as it is. False: the client has gone or reads too slowly (its backlog is full and the

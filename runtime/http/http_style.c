@@ -33,3 +33,5 @@ const http_style http_form = { .error = openai_error, .takes = "multipart/form-d
 const http_style http_bare = { .error = openai_error, .untyped = true };
 
 const http_style *http_req_style(const http_req *r) { return r->style ? r->style : &http_openai; }
+
+void http_set_style(http_req *r, const http_style *style) { r->style = style; }

@@ -1,5 +1,6 @@
 """Discovery, HTTP and keys: C01-C23."""
 import concurrent.futures
+import datetime
 import gzip
 import json
 import signal
@@ -47,6 +48,24 @@ def test_cards_say_what_clients_look_for(server, scripted):
         assert card["max_model_len"] == card["context_length"] == card["context_window"] == 1024
         assert card["capabilities"] == ["completion", "chat", *has, "structured_output", "embeddings"]
         assert card["tool_format"] == calls
+
+
+def anthropic(s, path, **more):
+    return http("GET", s.url + path, headers={"anthropic-version": "2023-06-01", **more})
+
+
+@case("C01", "C02")
+def test_models_as_anthropics_clients_read_them(server):
+    page = anthropic(server, "/v1/models?limit=1000").json()
+    assert set(page) == {"data", "has_more", "first_id", "last_id"}
+    assert (page["has_more"], page["first_id"], page["last_id"]) == (False, "tiny", "org/tiny")
+    for m, name in zip(page["data"], ["tiny", "org/tiny"], strict=True):
+        assert (m["type"], m["id"], m["display_name"], m["lifecycle"]) == ("model", name, name, "active")
+        assert datetime.datetime.fromisoformat(m["created_at"]).tzinfo and m["max_input_tokens"] == m["max_tokens"] == 1024
+        assert anthropic(server, f"/v1/models/{name}").json() == m
+    missing = anthropic(server, "/v1/models/nope")
+    assert missing.status_code == 404 and missing.json()["error"]["type"] == "not_found_error"
+    assert "data" in server.get("/v1/models").read().decode() and "has_more" not in server.get("/v1/models").read().decode()
 
 
 @case("C08")

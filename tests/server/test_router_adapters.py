@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from harness import ROOT, Server, until
-from helpers import ADMIN, MODEL, TINY, USER, complete
+from helpers import ADMIN, MODEL, TINY, USER, complete, http
 from routed import kids, listed, states, text  # noqa: F401
 from routed import start  # noqa: F401 (a fixture)
 
@@ -70,6 +70,13 @@ def test_an_adapter_of_the_list_is_a_model(several, alone):
     assert tags == {name: p or "" for name, p in parents.items()}
     assert {m["name"] for m in json.load(s.get("/api/ps"))["models"]} == {"tiny", "small", "plain", "dora"}
     assert s.get("/props?model=plain").status == 200
+    head = {"anthropic-version": "2023-06-01"}
+    page = http("GET", s.url + "/v1/models", headers=head).json()
+    assert [m["id"] for m in page["data"]] == list(cards) and {m["type"] for m in page["data"]} == {"model"}
+    assert (page["has_more"], page["first_id"], page["last_id"]) == (False, "tiny", list(cards)[-1])
+    plain = http("GET", s.url + "/v1/models/plain", headers=head).json()
+    assert plain in page["data"] and plain["max_input_tokens"] == one["max_model_len"]
+    assert http("GET", s.url + "/v1/models/nope", headers=head).json()["type"] == "error"
     with openai.OpenAI(base_url=s.url + "/v1", api_key="none", max_retries=0) as c:
         assert c.models.retrieve("dora").parent == "tiny"
         chat = c.chat.completions.create(model="dora", messages=[{"role": "user", "content": "a"}], max_tokens=2)

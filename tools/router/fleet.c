@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "runtime/api/api_card.h"
 #include "runtime/api/metrics.h"
 #include "tools/cli/progress.h"
 #include "tools/router/relay.h"
@@ -586,11 +587,17 @@ static void write_known(jw *w, const cJSON *card)
     }
 }
 
-void fleet_write_card(fleet *f, int model, const char *name, int64_t created, jw *w)
+static void write_anthropic(jw *w, const cJSON *card, const char *name, int64_t created)
 {
-    pthread_mutex_lock(&f->mu);
+    const cJSON *len = js_get(card, "max_model_len");
+    api_anthropic_card(w, name, created, cJSON_IsNumber(len) ? (int64_t)len->valuedouble : 0);
+}
+
+static void write_card(jw *w, const fleet *f, int model, const cJSON *card, const char *name,
+                       int64_t created)
+{
     const ship *s = &f->ships[model];
-    const cJSON *card = card_of(s->cards, name_of(f, model));
+    jw_open(w, '{');
     jw_put_cstr(w, "id", name);
     jw_put_cstr(w, "object", "model");
     jw_put_i64(w, "created", created ? created : (int64_t)f->created);
@@ -610,6 +617,17 @@ void fleet_write_card(fleet *f, int model, const char *name, int64_t created, jw
         jw_put_cstr(w, "error", s->why);
     }
     jw_close(w, '}');
+    jw_close(w, '}');
+}
+
+void fleet_write_card(fleet *f, int model, const char *name, int64_t created, bool anthropic, jw *w)
+{
+    pthread_mutex_lock(&f->mu);
+    const cJSON *card = card_of(f->ships[model].cards, name_of(f, model));
+    if (anthropic)
+        write_anthropic(w, card, name, created ? created : (int64_t)f->created);
+    else
+        write_card(w, f, model, card, name, created);
     pthread_mutex_unlock(&f->mu);
 }
 

@@ -62,9 +62,10 @@ void fleet_socket(const fleet *f, int model, char *out, size_t n); /* its path *
 
 int64_t fleet_waiting(fleet *f);
 int64_t fleet_running(fleet *f);
-/* The members of a model that /v1/models has of it, as its own server says them where it is loaded. created: of an
- * adapter of the model, which this name is; 0: it is one of the model's own. */
-void fleet_write_card(fleet *f, int model, const char *name, int64_t created, jw *w);
+/* What /v1/models has of a model, as its own server says it where it is loaded. created: of an adapter of the
+ * model, which this name is; 0: it is one of the model's own. anthropic: for a client of that API. */
+void fleet_write_card(fleet *f, int model, const char *name, int64_t created, bool anthropic,
+                      jw *w);
 fleet_state fleet_state_of(fleet *f, int model);
 uint64_t fleet_bytes(fleet *f, int model); /* of memory, as forecast; 0: not known yet */
 void fleet_metrics(fleet *f, lq_buf *w);

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/version.h"
 #include "runtime/api/api.h"
+#include "runtime/api/api_card.h"
 #include "runtime/api/metrics.h"
 
 #include <stdio.h>
@@ -366,22 +367,40 @@ static void write_names(const router *v, int which, write_name *write, jw *w)
 
 static void write_card(const router *v, int which, const char *name, int64_t created, jw *w)
 {
-    jw_open(w, '{');
-    fleet_write_card(v->f, which, name, created, w);
-    jw_close(w, '}');
+    fleet_write_card(v->f, which, name, created, false, w);
+}
+
+static void write_anthropic(const router *v, int which, const char *name, int64_t created, jw *w)
+{
+    fleet_write_card(v->f, which, name, created, true, w);
+}
+
+/* The last of all names. c: has it where it is an adapter's. */
+static const char *last_name(const router *v, loras_card *c)
+{
+    const int last = v->cat.n - 1;
+    const char *name = NULL;
+    for (char **own = v->cat.m[last].names; *own; own++)
+        name = *own;
+    for (int i = 0; loras_get(v->loras, last, i, c); i++)
+        name = c->name;
+    return name;
 }
 
 static void get_models(void *app, http_req *r)
 {
     router *v = app;
+    const bool anthropic = api_asks_anthropic(r);
+    loras_card c;
     jw w = { 0 };
     jw_open(&w, '{');
-    jw_put_cstr(&w, "object", "list");
+    if (!anthropic) jw_put_cstr(&w, "object", "list");
     jw_key(&w, "data");
     jw_open(&w, '[');
     for (int i = 0; i < v->cat.n; i++)
-        write_names(v, i, write_card, &w);
+        write_names(v, i, anthropic ? write_anthropic : write_card, &w);
     jw_close(&w, ']');
+    if (anthropic) api_anthropic_page(&w, v->cat.m[0].names[0], last_name(v, &c));
     jw_close(&w, '}');
     reply(r, 200, &w);
 }
@@ -390,6 +409,7 @@ static void get_model(void *app, http_req *r)
 {
     router *v = app;
     const char *name = http_rest(r);
+    const bool anthropic = api_asks_anthropic(r);
     jw w = { 0 };
     loras_card c = { .created = 0 };
     const int i = find_exactly(v, name);
@@ -399,7 +419,7 @@ static void get_model(void *app, http_req *r)
     }
     for (int k = 0; cat_find(&v->cat, name) < 0 && loras_get(v->loras, i, k, &c); k++)
         if (strcmp(c.name, name) == 0) break;
-    write_card(v, i, name, c.created, &w);
+    fleet_write_card(v->f, i, name, c.created, anthropic, &w);
     reply(r, 200, &w);
 }
 
