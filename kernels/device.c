@@ -143,10 +143,19 @@ size_t dev_mm_parts(int64_t M, int64_t N, int64_t K)
     return n < (size_t)BLOCKS * SUMS ? n : (size_t)BLOCKS * SUMS;
 }
 
+/* 14,336 x 4,096 on an H200, TFLOP/s expanded and by own wgmma: of 2,048 rows u4-g128 509 and 429, u8-g128
+ * 480 and 342, nf4 490 and 145, mxfp4 520 and 183, fp8-e4m3 536 and 178; of 512 rows 401 and 376, 350 and 314,
+ * 339 and 130, 347 and 163, 381 and 156 (docs/lab/cuda.md). */
+int64_t dev_mm_wide_from(const qt_scheme *s)
+{
+    const bool floats = s->kind == QT_LUT4 || s->kind == QT_E2M1 || s->kind == QT_E4M3;
+    return floats ? DEV_MM_WIDE_LEAST : 512;
+}
+
 bool dev_mm_wide(const dev *d, const dev_weight *w, mm_acts acts, int64_t M)
 {
     const qt_scheme *s = &w->t.scheme;
-    return d->wide && M >= d->wide && M >= DEV_MM_WIDE && d->blas_room && !d->batch_invariant &&
+    return d->wide && M >= dev_mm_wide_from(s) && d->blas_room && !d->batch_invariant &&
            acts != MM_F32 && !dev_mm_ints(w, acts) && !s->act && s->kind != QT_I8_OUTLIER &&
            !(s->kind == QT_DENSE && s->dtype == LQ_F32) && w->t.layout == QT_TILE16;
 }
@@ -162,7 +171,7 @@ bool dev_mm_codes(const dev_weight *w)
 bool dev_mm_lt(const dev *d, const dev_weight *w, mm_acts acts, int64_t M)
 {
     enum { E4M3_SINCE = 89 };
-    return d->lt && M >= DEV_MM_WIDE && acts != MM_F32 && !d->batch_invariant && dev_mm_codes(w) &&
+    return d->lt && M >= DEV_MM_LT && acts != MM_F32 && !d->batch_invariant && dev_mm_codes(w) &&
            w->t.layout == QT_TILE16 && (w->t.scheme.act == QT_ACT_I8 || d->cc >= E4M3_SINCE);
 }
 
@@ -170,7 +179,7 @@ size_t dev_mm_wide_bytes(int64_t M, int64_t N, int64_t K)
 {
     const size_t all = lq_round_up((size_t)N, TILE_N) * (size_t)K * 2,
                  least = (size_t)K * TILE_N * 2;
-    if (M < DEV_MM_WIDE) return 0;
+    if (M < DEV_MM_WIDE_LEAST) return 0;
     const size_t most = least > DEV_MM_WIDE_BYTES ? least : DEV_MM_WIDE_BYTES;
     return all < most ? all : most;
 }
@@ -178,7 +187,10 @@ size_t dev_mm_wide_bytes(int64_t M, int64_t N, int64_t K)
 bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts)
 {
     const bool ints = dev_mm_ints(a, acts);
-    if (dev_mm_codes(a) != dev_mm_codes(b)) return false; /* of many rows dev_mm_lt may differ */
+    /* of many rows dev_mm_lt or dev_mm_wide may differ */
+    if (dev_mm_codes(a) != dev_mm_codes(b) ||
+        dev_mm_wide_from(&a->t.scheme) != dev_mm_wide_from(&b->t.scheme))
+        return false;
     if (ints != dev_mm_ints(b, acts) || (ints && mm_i8_block(&a->s) != mm_i8_block(&b->s)))
         return false;
     const qt_scheme *s = &a->t.scheme, *t = &b->t.scheme;

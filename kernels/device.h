@@ -35,7 +35,7 @@ struct dev {
     int code, ptx;           /* its kernels: machine code for, and compiled from PTX of, likewise;
                                 code above ptx is what the driver has compiled */
     int n_sm;                /* multiprocessors */
-    int64_t wide;            /* rows from which cuBLAS multiplies quantized weights; 0: none */
+    bool wide;               /* cuBLAS multiplies quantized weights, of many rows */
     bool lt;                 /* cuBLASLt is there too */
     bool follows;            /* a launch may begin before the one before it has ended */
     size_t memory;           /* bytes in all */
@@ -167,7 +167,8 @@ enum {
     DEV_MM_PARTS = 192 << 10, /* bytes of mm_scratch at most for parts of weights of few outputs */
     DEV_MM_SPLITS = 8,        /* parts of K at most of more than DEV_MM_SMALL rows */
     DEV_MM_SPLIT_LEAST = 512, /* inputs of such a part at least, but for the last */
-    DEV_MM_WIDE = 512,        /* rows from which a quantized weight may be expanded for cuBLAS */
+    DEV_MM_LT = 512,          /* rows from which codes may be cuBLASLt's (dev_mm_lt) */
+    DEV_MM_WIDE_LEAST = 256,  /* the least of dev_mm_wide_from */
     DEV_MM_WIDE_BYTES = 32 << 20, /* of what is expanded at a time, at most */
 };
 
@@ -503,18 +504,20 @@ bool dev_in_rows(const qt_tensor *t);
 /* Bytes at most of the sums of parts of K that a product of M > DEV_MM_SMALL rows adds up, of N
  * outputs and K places, padding included; grows with each. */
 size_t dev_mm_parts(int64_t M, int64_t N, int64_t K);
+/* Rows from which a weight of this scheme is expanded for cuBLAS. */
+int64_t dev_mm_wide_from(const qt_scheme *s);
 /* Whether a product of M rows, of no group, expands its weight for cuBLAS: on this device, which has
- * it (`blas`), from dev.wide rows on; what is integers, rounds its inputs, has outliers, is f32 or in rows
+ * it (`blas`) and is dev.wide; what is integers, rounds its inputs, has outliers, is f32 or in rows
  * does not. */
 bool dev_mm_wide(const dev *d, const dev_weight *w, mm_acts acts, int64_t M);
 /* Whether a product of M rows, of no group, is one of codes by cuBLASLt: on this device, which has it (`blas`), of
- * DEV_MM_WIDE rows and more, not in f32 nor with batch_invariant; of weights that dev_mm_codes names. */
+ * DEV_MM_LT rows and more, not in f32 nor with batch_invariant; of weights that dev_mm_codes names. */
 bool dev_mm_lt(const dev *d, const dev_weight *w, mm_acts acts, int64_t M);
 /* Codes of 8 bits by inputs that the checkpoint rounds likewise, with one scale for each output and row: int8
  * by int8, e4m3 by e4m3. */
 bool dev_mm_codes(const dev_weight *w);
-/* Bytes that it expands at a time, of N outputs and K places; grows with each. Of fewer than DEV_MM_WIDE
- * rows: 0. */
+/* Bytes that dev_mm_wide or dev_mm_lt expands at a time, of N outputs and K places; grows with each. Of fewer
+ * than DEV_MM_WIDE_LEAST rows: 0. */
 size_t dev_mm_wide_bytes(int64_t M, int64_t N, int64_t K);
 /* Whether products by these take x rounded and arranged alike. */
 bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts);

@@ -231,10 +231,10 @@ static lq_status scheme_rows(bench *b, const char *scheme, const int64_t *M, int
     for (int i = 0; i < n && !st; i++) {
         p.a.M = M[i];
         st = product_row(b, &p, scheme, how, err);
-        b->d->wide = DEV_MM_WIDE;
+        b->d->wide = true;
         if (!st && both && dev_mm_wide(b->d, &p.w[0], b->acts, M[i])) {
             st = product_row(b, &p, scheme, "expanded", err);
-            b->d->wide = 0;
+            b->d->wide = false;
             if (!st && !b->tiny) st = product_row(b, &p, scheme, "units", err);
         }
         b->d->wide = own;
@@ -363,13 +363,22 @@ static lq_status attention_row(bench *b, const attention *given, lq_err *err)
 lq_status bench_dev_run(bench_dev_row rows[BENCH_DEV_ROWS], int *n_rows, dev *d, mm_acts acts,
                         double copy_bytes_s, const char *only, const lq_job *job, lq_err *err)
 {
-    static const int64_t few[] = { 1, 16, 64, 512 }, tiny[] = { 1, 9, 40 },
-                         tiny_too[] = { 1, 9, 40, 512 },
+    static const int64_t few[] = { 1, 16, 64, 512 }, some[] = { 1, 16, 64, 256, 512 },
+                         tiny[] = { 1, 9, 40 }, tiny_too[] = { 1, 9, 40, 512 },
                          many[] = { 1, 2, 4, 8, 16, 32, 64, 128, 512, 2048, 4096 };
-    static const char *const schemes[] = { "u4-g128",      "u4-g128-asym", "u2-g64-asym",
-                                           "u3-g128-asym", "u8-g128",      "i8-row",
-                                           "nf4",          "mxfp4",        "fp8-e4m3",
-                                           "bf16" }; /* many: cuBLAS, beside the first */
+#define ROWS(of) of, (int)LQ_COUNT(of)
+    static const struct {
+        const char *name;
+        const int64_t *M;
+        int n;
+        bool both;
+    } schemes[] = {
+        { "u4-g128", ROWS(many), true },     { "u4-g128-asym", ROWS(few), false },
+        { "u2-g64-asym", ROWS(few), false }, { "u3-g128-asym", ROWS(few), false },
+        { "u8-g128", ROWS(few), false },     { "i8-row", ROWS(few), false },
+        { "nf4", ROWS(some), true },         { "mxfp4", ROWS(some), true },
+        { "fp8-e4m3", ROWS(some), true },    { "bf16", ROWS(many), false }
+    }; /* the last: cuBLAS, beside the first */
     static const attention kinds[] = {
         { "prefill bf16", 1, 8192, 8192, 32, 8, KV_BF16 },
         { "prefill int8", 1, 8192, 8192, 32, 8, KV_I8 },
@@ -390,14 +399,14 @@ lq_status bench_dev_run(bench_dev_row rows[BENCH_DEV_ROWS], int *n_rows, dev *d,
     lq_status s = LQ_OK;
     if (!d->batch_invariant) d->ops->blas(d); /* as a model does */
     for (size_t i = 0; i < LQ_COUNT(schemes) && !s; i++) {
-        const bool all = i == 0 || i + 1 == LQ_COUNT(schemes);
-        s = b.tiny && i ? scheme_rows(&b, schemes[i], tiny, (int)LQ_COUNT(tiny), false, err)
-            : b.tiny    ? scheme_rows(&b, schemes[i], tiny_too, (int)LQ_COUNT(tiny_too), true, err)
-            : all       ? scheme_rows(&b, schemes[i], many, (int)LQ_COUNT(many), i == 0, err)
-                        : scheme_rows(&b, schemes[i], few, (int)LQ_COUNT(few), false, err);
+        const char *name = schemes[i].name;
+        s = b.tiny && i ? scheme_rows(&b, name, ROWS(tiny), false, err)
+            : b.tiny    ? scheme_rows(&b, name, ROWS(tiny_too), true, err)
+                        : scheme_rows(&b, name, schemes[i].M, schemes[i].n, schemes[i].both, err);
     }
     for (size_t i = 0; i < LQ_COUNT(kinds) && !s; i++)
         s = attention_row(&b, &kinds[i], err);
+#undef ROWS
     give_back(&b);
     *n_rows = b.n;
     return s;

@@ -112,7 +112,7 @@ static lq_status CU_NAME(open)(dev *d, int index, lq_err *err)
     d->code = code.binaryVersion;
     d->ptx = code.ptxVersion;
     d->follows = dev_may_follow(d->cc, d->ptx);
-    d->wide = DEV_MM_WIDE;
+    d->wide = true;
     d->n_sm = p.multiProcessorCount;
     d->memory = p.totalGlobalMem;
     d->shared_per_block = p.sharedMemPerBlockOptin;

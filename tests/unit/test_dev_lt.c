@@ -122,23 +122,23 @@ TEST(few_rows_f32_and_one_order_are_left_as_they_are)
     twins o, f8;
     if (!open_row(&o, &rows[0]) || !open_row(&f8, &rows[2])) return;
     dev *d = &o.r.d;
-    CHECK(!dev_mm_lt(d, &o.dw, MM_BF16, DEV_MM_WIDE - 1), "few rows");
-    CHECK(!dev_mm_lt(d, &o.dw, MM_F32, DEV_MM_WIDE), "f32");
-    CHECK(dev_mm_lt(d, &o.dw, MM_I8, DEV_MM_WIDE), "int8");
+    CHECK(!dev_mm_lt(d, &o.dw, MM_BF16, DEV_MM_LT - 1), "few rows");
+    CHECK(!dev_mm_lt(d, &o.dw, MM_F32, DEV_MM_LT), "f32");
+    CHECK(dev_mm_lt(d, &o.dw, MM_I8, DEV_MM_LT), "int8");
     d->batch_invariant = true;
-    CHECK(!dev_mm_lt(d, &o.dw, MM_BF16, DEV_MM_WIDE), "one order of any number of rows");
+    CHECK(!dev_mm_lt(d, &o.dw, MM_BF16, DEV_MM_LT), "one order of any number of rows");
     d->batch_invariant = false;
     const int cc = d->cc;
     d->cc = 86;
-    CHECK(dev_mm_lt(d, &o.dw, MM_BF16, DEV_MM_WIDE) && !dev_mm_lt(d, &f8.dw, MM_BF16, DEV_MM_WIDE),
+    CHECK(dev_mm_lt(d, &o.dw, MM_BF16, DEV_MM_LT) && !dev_mm_lt(d, &f8.dw, MM_BF16, DEV_MM_LT),
           "e4m3 before 8.9");
     d->cc = cc;
     d->lt = false;
-    CHECK(!dev_mm_lt(d, &o.dw, MM_BF16, DEV_MM_WIDE), "no library");
+    CHECK(!dev_mm_lt(d, &o.dw, MM_BF16, DEV_MM_LT), "no library");
     dev_weight w = o.dw;
     w.t.scheme.act_group = 32;
     d->lt = true;
-    CHECK(!dev_mm_lt(d, &w, MM_BF16, DEV_MM_WIDE) && !dev_same_input(&w, &o.dw, MM_BF16),
+    CHECK(!dev_mm_lt(d, &w, MM_BF16, DEV_MM_LT) && !dev_same_input(&w, &o.dw, MM_BF16),
           "scales of groups");
     close_row(&o);
     close_row(&f8);

@@ -111,78 +111,6 @@ TEST(many_rows_agree_where_there_is_no_wgmma)
 static const struct {
     const char *why;
     int64_t M, N, K;
-} wide[] = {
-    { "one panel", 512, 33, 96 },
-    { "panels, the last short, padded groups", 513, 65, 172 },
-    { "a tail of steps", 520, 17, 608 },
-};
-
-/* So many rows find their weight as bf16, a panel at a time, and cuBLAS multiplies. */
-TEST(many_rows_of_codes_are_expanded_for_cublas)
-{
-    int n = 0;
-    for (size_t i = 0; i < LQ_COUNT(schemes); i++)
-        for (size_t j = 0; j < LQ_COUNT(wide); j++) {
-            twins o;
-            if ((i + j) % 6 != 0 && !check_hard()) continue;
-            if (!twins_open(&o, schemes[i], wide[j].M, wide[j].N, wide[j].K, j)) continue;
-            o.dw = put_weight(&o.r, &o.w.t);
-            o.r.d.wide = DEV_MM_WIDE;
-            if (ops->blas(&o.r.d) && dev_mm_wide(&o.r.d, &o.dw, MM_BF16, o.M)) {
-                enum { ROWS = 96, TILES = 3 }; /* of the emulation: CU_ROWS, CU_WIDE */
-                const size_t launches = emu_counted.launches,
-                             pieces = (size_t)lq_ceil_div(o.M, ROWS),
-                             panels = (size_t)lq_ceil_div(o.dw.s.tiles, TILES);
-                twins_check(&o, schemes[i], wide[j].why, MM_BF16);
-                CHECK(getenv("LLMQ_TEST_DEVICE") ||
-                          emu_counted.launches - launches == pieces * (1 + 3 * panels),
-                      "%s, %s: %zu launches", schemes[i], wide[j].why,
-                      emu_counted.launches - launches);
-                n++;
-            }
-            rig_close(&o.r);
-        }
-    CHECK(n > 10 || getenv("LLMQ_TEST_DEVICE"), "%d products", n);
-}
-
-TEST(which_rows_are_expanded)
-{
-    static const struct {
-        const char *why, *scheme;
-        int64_t from, M;
-        mm_acts acts;
-        bool blas, invariant, want;
-    } cases[] = {
-        { "as many as the device says", "u4-g32", 600, 600, MM_BF16, true, false, true },
-        { "one fewer", "u4-g32", 600, 599, MM_BF16, true, false, false },
-        { "fewer than the scratch is for", "u4-g32", 100, 511, MM_BF16, true, false, false },
-        { "a device that has better", "u4-g32", 0, 4096, MM_BF16, true, false, false },
-        { "no cuBLAS", "u4-g32", 512, 4096, MM_BF16, false, false, false },
-        { "one order for any M", "u4-g32", 512, 4096, MM_BF16, true, true, false },
-        { "f32", "u4-g32", 512, 4096, MM_F32, true, false, false },
-        { "integers", "u4-g32", 512, 4096, MM_I8, true, false, false },
-        { "codes that are none", "nf4", 512, 4096, MM_I8, true, false, true },
-        { "f32 weights", "f32", 512, 4096, MM_BF16, true, false, false },
-    };
-    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
-        twins o;
-        int here;
-        if (!twins_open(&o, cases[i].scheme, 1, 16, 64, 1)) continue;
-        const dev_weight w = { o.w.t, tiles_shape(&o.w.t.scheme, 16, 64) };
-        const dev d = { .wide = cases[i].from,
-                        .blas_room = cases[i].blas ? &here : NULL,
-                        .batch_invariant = cases[i].invariant };
-        CHECK(dev_mm_wide(&d, &w, cases[i].acts, cases[i].M) == cases[i].want, "%s", cases[i].why);
-        rig_close(&o.r);
-    }
-    CHECK(dev_mm_wide_bytes(511, 4096, 4096) == 0 && dev_mm_wide_bytes(512, 17, 64) == 4096 &&
-              dev_mm_wide_bytes(512, 14336, 4096) == DEV_MM_WIDE_BYTES,
-          "what is expanded at a time");
-}
-
-static const struct {
-    const char *why;
-    int64_t M, N, K;
     int n_sm;
     bool all; /* schemes */
 } cuts[] = {
@@ -779,7 +707,9 @@ TEST(inputs_are_the_same_only_where_all_of_their_arrangement_is)
         { "int8, blocks of one size", "u4-g32", "u8-g32", 192, 192, true, MM_I8 },
         { "int8, blocks of another", "u4-g32", "u4-g64-asym", 192, 192, false, MM_I8 },
         { "int8, and what is bf16 there", "u4-g32", "bf16", 192, 192, false, MM_I8 },
-        { "int8 that neither is", "nf4", "bf16", 192, 192, true, MM_I8 },
+        { "int8 that neither is", "nf4", "mxfp4", 192, 192, true, MM_I8 },
+        { "codes that cuBLAS has from fewer rows on", "nf4", "u4-g64-asym", 192, 192, false,
+          MM_BF16 },
         { "codes in groups of another size", "u4-g32", "u4-g64-asym", 192, 192, true, MM_BF16 },
         { "codes of other widths", "u4-g32", "u8-g32", 192, 192, true, MM_BF16 },
         { "groups without padding", "u4-g32", "bf16", 192, 192, true, MM_BF16 },
@@ -973,8 +903,6 @@ int main(int argc, char **argv)
     if (check_hard()) RUN(products_of_real_sizes_agree_with_the_cpu);
     RUN(weights_in_rows_agree_with_the_cpu);
     RUN(few_rows_of_a_weight_in_rows_have_the_bits_of_tiles);
-    RUN(many_rows_of_codes_are_expanded_for_cublas);
-    RUN(which_rows_are_expanded);
     RUN(many_rows_agree_where_there_is_no_wgmma);
     RUN(products_of_integers_are_the_cpus_to_the_bit);
     RUN(fewer_rows_take_no_more_scratch);

@@ -510,7 +510,7 @@ TEST(a_pass_takes_no_more_of_a_device_than_was_said)
             lq_err err = { "" };
             fwd_ctx *f;
             const fwd_opts o = { .acts = MM_BF16,
-                                 .max_rows = i % 2 ? DEV_MM_WIDE : 24,
+                                 .max_rows = i % 2 ? DEV_MM_WIDE_LEAST : 24,
                                  .max_logits = 8,
                                  .max_seqs = 3,
                                  .max_len = 100,
@@ -549,8 +549,8 @@ TEST(real_products_take_no_more_than_was_said)
     } of[] = { { 2048, 32, 8, 8192, 128256 },
                { 4096, 32, 8, 14336, 128256 },
                { 8192, 64, 8, 28672, 32000 } };
-    static const char *const schemes[] = { "u4-g128", "u8-g32", "bf16" };
-    static const int64_t rows[] = { 8, 33, 64, 256, 511, 512, 2048, 8192 };
+    static const char *const schemes[] = { "u4-g128", "u8-g32", "mxfp4", "bf16" };
+    static const int64_t rows[] = { 8, 33, 64, 255, 256, 511, 512, 2048, 8192 };
     rig r;
     if (open_arch(&r, "llama3-gqa", (rig_opts){ .device = true }))
         for (size_t i = 0; i < LQ_COUNT(of); i++)
@@ -583,7 +583,7 @@ TEST(real_products_take_no_more_than_was_said)
                 CHECK(most <= said, "%lld wide, %lld rows: %zu bytes, said %zu",
                       (long long)of[i].hidden, (long long)rows[j], most, said);
                 /* what is expanded for cuBLAS is where the parts of fewer rows are */
-                CHECK(rows[j] != DEV_MM_WIDE || said - before < DEV_MM_WIDE_BYTES,
+                CHECK(rows[j] != DEV_MM_WIDE_LEAST || said - before < DEV_MM_WIDE_BYTES,
                       "%lld wide: %zu bytes for a row more", (long long)of[i].hidden,
                       said - before);
                 before = said;
