@@ -85,6 +85,13 @@ cJSON *api_add_tool(api_body *b, const cJSON *name, const cJSON *description,
     return f;
 }
 
+void api_add_custom_tool(api_body *b, const cJSON *tool)
+{
+    cJSON *t = append(list_of(b->to, "tools"));
+    api_put_str(t, "type", "custom");
+    api_put(t, "custom", api_ref(tool));
+}
+
 void api_put_variable(api_body *b, const char *name, cJSON *v)
 {
     static const char key[] = "chat_template_kwargs";

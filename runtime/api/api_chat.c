@@ -103,6 +103,23 @@ static bool name_calls(cJSON *m, int i, char id[32])
            (js_get(m, "tool_call_id") || cJSON_AddStringToObject(m, "tool_call_id", id));
 }
 
+/* Calls of custom tools in an earlier turn become those of the functions that the tools are (api_tools.c). */
+static bool name_custom(cJSON *m)
+{
+    const cJSON *calls = js_get(m, "tool_calls");
+    for (cJSON *c = cJSON_IsArray(calls) ? calls->child : NULL; c; c = c->next) {
+        cJSON *custom = cJSON_GetObjectItemCaseSensitive(c, "custom");
+        if (!api_is(js_get(c, "type"), "custom") || !cJSON_IsObject(custom)) continue;
+        cJSON *input = cJSON_DetachItemFromObjectCaseSensitive(custom, "input");
+        cJSON *f = cJSON_DetachItemFromObjectCaseSensitive(c, "custom");
+        cJSON *arguments = cJSON_AddObjectToObject(f, "arguments");
+        if (input && !cJSON_AddItemToObject(arguments, "input", input)) cJSON_Delete(input);
+        if (!cJSON_AddItemToObject(c, "function", f)) cJSON_Delete(f);
+        cJSON_ReplaceItemInObjectCaseSensitive(c, "type", cJSON_CreateString("function"));
+    }
+    return !js_ran_out();
+}
+
 /* A tool may say nothing: null, no content or no parts. */
 static bool fill_result(cJSON *m)
 {
@@ -123,7 +140,7 @@ static lq_status check_message(cJSON *m, int i, char call_id[32], api_error *e)
     if (!cJSON_IsObject(m)) return bad_message(e, i, "an object", m);
     if (!known) return bad_message(e, i, "role system, developer, user, assistant or tool", role);
     assistant = strcmp(role->valuestring, "assistant") == 0;
-    if (!name_calls(m, i, call_id) || !fill_result(m)) return api_no_memory(e);
+    if (!name_calls(m, i, call_id) || !name_custom(m) || !fill_result(m)) return api_no_memory(e);
     if (assistant && name_thought(m, e)) return LQ_ENOMEM;
     cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
     const cJSON *calls = js_get(m, "tool_calls");

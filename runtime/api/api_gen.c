@@ -264,7 +264,7 @@ static void hold_answer(gen_choice *c)
     const lq_buf *const all[] = { &c->text,         &c->ids.b,       &c->lp.tokens.b,
                                   &c->lp.values.b,  &c->lp.tops.b,   &c->lp.offsets.b,
                                   &c->lp.content.b, &c->lp.prompt.b, &c->reasoning,
-                                  &c->calls.list.b, &c->calls.args };
+                                  &c->calls.list.b, &c->calls.args,  &c->calls.custom };
     size_t n = 0;
     for (size_t i = 0; i < LQ_COUNT(all); i++)
         n += all[i]->cap;

@@ -52,7 +52,8 @@ struct gen_choice {
     } lp;
     struct {
         jw list;
-        lq_buf args; /* of the open call */
+        lq_buf args;   /* of the open call */
+        lq_buf custom; /* the name of an open call of a custom tool; empty: none is open */
         int n;
         bool open;
     } calls;

@@ -151,6 +151,12 @@ static lq_status read_tools(api_params *p, const row *t, const cJSON *v, api_err
     return api_read_tools(p, v, e);
 }
 
+static lq_status read_functions(api_params *p, const row *t, const cJSON *v, api_error *e)
+{
+    (void)t;
+    return api_read_functions(p, v, e);
+}
+
 static lq_status read_encoding(api_params *p, const row *t, const cJSON *v, api_error *e)
 {
     (void)t;
@@ -446,6 +452,8 @@ static const row rows[] = {
     READ("chat_template_kwargs", API_CHAT | API_JUDGES, read_kwargs),
     READ("tools", API_CHAT, read_tools),
     KNOWN("tool_choice", API_CHAT),
+    READ("functions", API_CHAT, read_functions),
+    KNOWN("function_call", API_CHAT),
     READ("reasoning_effort", API_CHAT, read_thinking),
     READ("reasoning", API_CHAT, read_thinking),
     READ("enable_thinking", API_CHAT, read_thinking),
@@ -621,7 +629,7 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
         return api_fail(e, "continue_final_message", "invalid_value",
                         "continue_final_message and add_generation_prompt exclude each other");
     if (p->continue_final) p->add_generation_prompt = false;
-    s = api_check_tool_choice(p, js_get(doc, "tool_choice"), e);
+    s = api_check_tool_choice(p, doc, e);
     return s ? s : check_beams(p, doc, e);
 }
 
@@ -672,8 +680,9 @@ void api_params_free(api_params *p)
     free(p->structured.text);
     api_samplers_free(&p->samplers);
     cJSON_Delete(p->allowed_tools);
+    cJSON_Delete(p->made_tools);
     cJSON_Delete(p->made_kwargs);
-    p->allowed_tools = p->made_kwargs = NULL;
+    p->allowed_tools = p->made_tools = p->made_kwargs = NULL;
     p->stop_ids = p->allowed = NULL;
     p->bias = NULL;
 }

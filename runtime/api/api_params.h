@@ -80,8 +80,11 @@ typedef struct {
     cJSON *made_kwargs; /* that those are, with what api_thinking.c adds; NULL: the request's */
     const char *effort; /* reasoning_effort; NULL: not given */
     api_think thinking;
-    const cJSON *tools;   /* that the model may call; NULL: none */
+    const cJSON *tools;       /* that the model may call; NULL: none */
+    const cJSON *asked_tools; /* as the request has them, of any kind */
+    cJSON *made_tools;    /* functions out of those that are none, which tools then is; or NULL */
     cJSON *allowed_tools; /* references to some of the request's, which tools then is; or NULL */
+    bool functions;       /* the request has `functions`, and so has the answer */
     bool parallel_calls, include_reasoning;
     bool must_call;        /* the answer is calls, ... */
     const char *only_tool; /* ... of this one; NULL: of any */
@@ -120,9 +123,16 @@ lq_status api_read_structured(api_structured *s, const char *param, const cJSON 
 /* api_thinking.c: `reasoning_effort`, `reasoning`, `enable_thinking`, `thinking`. */
 lq_status api_read_thinking(api_params *p, const char *name, const cJSON *v, api_error *e);
 
-/* runtime/api/api_parts.c: `tools` and `tool_choice` of a chat (v may be NULL); p->tools is set. */
+/* runtime/api/api_tools.c: `tools` of a chat, or `functions`; p->tools is set. Then `tool_choice` or `function_call`. */
 lq_status api_read_tools(api_params *p, const cJSON *v, api_error *e);
-lq_status api_check_tool_choice(api_params *p, const cJSON *v, api_error *e);
+lq_status api_read_functions(api_params *p, const cJSON *v, api_error *e);
+lq_status api_check_tool_choice(api_params *p, const cJSON *doc, api_error *e);
+/* The tool of that name in a list, or NULL. */
+const cJSON *api_find_tool(const cJSON *tools, const char *name, size_t n);
+/* The request's tool of that name is a custom one: a call of it is a text, which its arguments hold. */
+bool api_is_custom(const api_params *p, const char *name, size_t n);
+/* That text, or as much of it as cut arguments have. */
+void api_custom_input(lq_buf *out, const lq_buf *arguments);
 
 /* Ids of a JSON array, each within 0..vocab-1; *ids is malloc'd. */
 lq_status api_read_ids(int32_t **ids, int *n, const cJSON *v, const char *param, int64_t vocab,

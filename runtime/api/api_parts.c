@@ -1,219 +1,98 @@
-/* runtime/api/api_parts.c - chat answers with parts: tools as a request offers them, and the calls and
- * thoughts that runtime/chat/chat_out.h finds in the text, as JSON. */
+/* runtime/api/api_parts.c - chat answers with parts: the calls and thoughts that runtime/chat/chat_out.h finds in
+ * the text, as JSON. */
 #include "runtime/api/api_gen_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-/* ---- tools, tool_choice ---- */
-
-static bool good_name(const cJSON *v)
-{
-    const char *s = cJSON_GetStringValue(v);
-    size_t n = s ? strlen(s) : 0;
-    return n > 0 && n <= API_MAX_TOOL_NAME &&
-           strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.") == n;
-}
-
-static const cJSON *tool_name(const cJSON *tool)
-{
-    return js_get(js_get(tool, "function"), "name");
-}
-
-/* The tool of that name, or NULL. */
-static const cJSON *find_tool(const cJSON *tools, const char *name, size_t n)
-{
-    for (const cJSON *t = tools ? tools->child : NULL; t; t = t->next) {
-        const char *s = cJSON_GetStringValue(tool_name(t));
-        if (s && strlen(s) == n && memcmp(s, name, n) == 0) return t;
-    }
-    return NULL;
-}
-
-static lq_status bad_tool(api_error *e, int i, const char *expected, const cJSON *v)
-{
-    char found[64];
-    return api_fail(e, "tools", "invalid_value", "tools[%d]: expected %s, found %s", i, expected,
-                    js_describe(found, v));
-}
-
-static bool is_object_type(const cJSON *type)
-{
-    const char *s = cJSON_GetStringValue(type);
-    return s && strcmp(s, "object") == 0;
-}
-
-static lq_status check_tool(const cJSON *tools, const cJSON *t, int i, api_error *e)
-{
-    const cJSON *type = js_get(t, "type"), *f = js_get(t, "function");
-    const cJSON *text = js_get(f, "description"), *parameters = js_get(f, "parameters");
-    if (!cJSON_IsString(type) || strcmp(type->valuestring, "function") != 0)
-        return bad_tool(e, i, "type \"function\"", type);
-    if (!cJSON_IsObject(f)) return bad_tool(e, i, "an object \"function\"", f);
-    if (!good_name(tool_name(t)))
-        return bad_tool(e, i, "a name of 1..64 letters, digits, '_', '-' or '.'", tool_name(t));
-    if (text && !cJSON_IsString(text))
-        return bad_tool(e, i, "a description that is a string", text);
-    if (parameters && !cJSON_IsObject(parameters))
-        return bad_tool(e, i, "parameters that are an object", parameters);
-    if (js_get(parameters, "type") && !is_object_type(js_get(parameters, "type")))
-        return bad_tool(e, i, "parameters of type \"object\"", js_get(parameters, "type"));
-    for (const cJSON *o = tools->child; o != t; o = o->next)
-        if (strcmp(tool_name(o)->valuestring, tool_name(t)->valuestring) == 0)
-            return bad_tool(e, i, "a name that comes once", tool_name(t));
-    return LQ_OK;
-}
-
-lq_status api_read_tools(api_params *p, const cJSON *v, api_error *e)
-{
-    int i = 0;
-    if (!cJSON_IsArray(v)) return api_wrong(e, "tools", "an array of tools", v);
-    for (const cJSON *t = v->child; t; t = t->next, i++) {
-        if (i == API_MAX_TOOLS)
-            return api_fail(e, "tools", "invalid_value", "tools: expected at most %d",
-                            API_MAX_TOOLS);
-        lq_status s = check_tool(v, t, i, e);
-        if (s) return s;
-    }
-    p->tools = v->child ? v : NULL;
-    return LQ_OK;
-}
-
-/* The answer must be calls, of `name`, or (NULL) of any tool: gen_plan_calls makes the grammar. */
-static lq_status demand_call(api_params *p, const char *name, api_error *e)
-{
-    if (p->structured.param)
-        return api_fail(e, "tool_choice", "invalid_value",
-                        "tool_choice: %s is given too, and an answer has one structure only",
-                        p->structured.param);
-    p->must_call = true;
-    p->only_tool = name;
-    return LQ_OK;
-}
-
-static bool is_function(const cJSON *v)
-{
-    const char *type = cJSON_GetStringValue(js_get(v, "type"));
-    return type && strcmp(type, "function") == 0 && cJSON_IsString(tool_name(v));
-}
-
-static lq_status no_tool(api_error *e, const char *name)
-{
-    return api_fail(e, "tool_choice", "invalid_value", "tool_choice: there is no tool \"%.64s\"",
-                    name);
-}
-
-/* {"mode": "auto" or "required", "tools": [...]}: only those of p->tools are left, which keep their
- * order. */
-static lq_status allow_tools(api_params *p, const cJSON *v, api_error *e)
-{
-    const char *mode = cJSON_GetStringValue(js_get(v, "mode"));
-    const cJSON *list = js_get(v, "tools");
-    bool required = mode && strcmp(mode, "required") == 0;
-    if ((!required && !(mode && strcmp(mode, "auto") == 0)) || !cJSON_IsArray(list) || !list->child)
-        return api_fail(e, "tool_choice", "invalid_value",
-                        "tool_choice: expected allowed_tools {\"mode\": \"auto\" or \"required\", "
-                        "\"tools\": [...]}");
-    for (const cJSON *t = list->child; t; t = t->next) {
-        if (!is_function(t)) return api_wrong(e, "tool_choice", "functions as allowed tools", t);
-        const char *name = tool_name(t)->valuestring;
-        if (!find_tool(p->tools, name, strlen(name))) return no_tool(e, name);
-    }
-    p->allowed_tools = cJSON_CreateArray();
-    for (cJSON *t = p->tools->child; t; t = t->next) {
-        const char *name = tool_name(t)->valuestring;
-        if (find_tool(list, name, strlen(name)) &&
-            !cJSON_AddItemReferenceToArray(p->allowed_tools, t))
-            return api_no_memory(e);
-    }
-    if (!p->allowed_tools) return api_no_memory(e);
-    p->tools = p->allowed_tools;
-    return required ? demand_call(p, NULL, e) : LQ_OK;
-}
-
-lq_status api_check_tool_choice(api_params *p, const cJSON *v, api_error *e)
-{
-    const char *word = cJSON_GetStringValue(v), *name = cJSON_GetStringValue(tool_name(v));
-    const char *type = cJSON_GetStringValue(js_get(v, "type"));
-    if (!v || (word && strcmp(word, "auto") == 0)) return LQ_OK;
-    if (word && strcmp(word, "none") == 0) {
-        p->tools = NULL;
-        return LQ_OK;
-    }
-    if (!p->tools)
-        return api_fail(e, "tool_choice", "invalid_value",
-                        "tool_choice: only allowed where there are tools");
-    if (type && strcmp(type, "allowed_tools") == 0)
-        return allow_tools(p, js_get(v, "allowed_tools"), e);
-    bool named = is_function(v);
-    if (named && !find_tool(p->tools, name, strlen(name))) return no_tool(e, name);
-    if (named || (word && strcmp(word, "required") == 0))
-        return demand_call(p, named ? name : NULL, e);
-    return api_fail(
-        e, "tool_choice", "invalid_value",
-        "tool_choice: expected \"auto\", \"none\", \"required\", {\"type\": "
-        "\"function\", \"function\": {\"name\": ...}} or {\"type\": \"allowed_tools\", ...}");
-}
 
 /* ---- the parts of an answer ---- */
 
 static bool known(void *user, const char *name, size_t n)
 {
     const gen_choice *c = user;
-    return find_tool(c->g->p.tools, name, n) != NULL;
+    return api_find_tool(c->g->p.tools, name, n) != NULL;
 }
 
-static void write_call(jw *w, const gen_choice *c, const char *name, size_t n)
+/* An entry of the list begins, in a stream a part of it: the call of that number. */
+static void begin_entry(gen_choice *c, int number)
 {
-    char id[96];
-    snprintf(id, sizeof id, "call_%s%x-%x", c->g->answer.id + strlen("chatcmpl-"),
-             (unsigned)c->index, (unsigned)c->calls.n);
-    jw_key(w, "id");
-    jw_cstr(w, id);
-    jw_key(w, "type");
-    jw_cstr(w, "function");
-    jw_key(w, "function");
+    jw *w = &c->calls.list;
     jw_open(w, '{');
+    if (c->g->p.stream && !c->g->p.functions) jw_put_i64(w, "index", number);
+}
+
+/* What it has the first time, up to its text. */
+static void begin_call(gen_choice *c, int number, const char *type, const char *name, size_t n,
+                       const char *text)
+{
+    jw *w = &c->calls.list;
+    char id[96];
+    begin_entry(c, number);
+    if (!c->g->p.functions) {
+        snprintf(id, sizeof id, "call_%s%x-%x", c->g->answer.id + strlen("chatcmpl-"),
+                 (unsigned)c->index, (unsigned)number);
+        jw_put_cstr(w, "id", id);
+        jw_put_cstr(w, "type", type);
+        jw_key(w, type);
+        jw_open(w, '{');
+    }
     jw_key(w, "name");
     jw_str(w, name, n);
-    jw_key(w, "arguments");
+    jw_key(w, text);
+}
+
+static void end_call(gen_choice *c, const lq_buf *text)
+{
+    jw *w = &c->calls.list;
+    jw_str(w, text->p ? text->p : "", text->n);
+    jw_close(w, '}');
+    if (!c->g->p.functions) jw_close(w, '}');
+    lq_buf_clear(&c->calls.args);
 }
 
 void gen_end_call(gen_choice *c)
 {
-    if (!c->calls.open) return;
-    jw_str(&c->calls.list, c->calls.args.p ? c->calls.args.p : "", c->calls.args.n);
-    jw_close(&c->calls.list, '}');
-    jw_close(&c->calls.list, '}');
-    lq_buf_clear(&c->calls.args);
+    if (c->calls.open) end_call(c, &c->calls.args);
     c->calls.open = false;
 }
 
-/* An entry of the list begins: the call of that number, in a stream a part of it. */
-static void begin_entry(gen_choice *c, int number)
+/* A custom tool's text is known when its argument is whole. */
+static void end_custom(gen_choice *c)
 {
-    gen_end_call(c);
-    c->calls.open = true;
-    jw_open(&c->calls.list, '{');
-    if (!c->g->p.stream) return;
-    jw_key(&c->calls.list, "index");
-    jw_i64(&c->calls.list, number);
+    lq_buf input = { 0 }, *name = &c->calls.custom;
+    if (!name->n) return;
+    api_custom_input(&input, &c->calls.args);
+    begin_call(c, c->calls.n - 1, "custom", name->p, name->n, "input");
+    end_call(c, &input);
+    c->text.oom |= input.oom || name->oom;
+    lq_buf_free(&input);
+    lq_buf_clear(name);
 }
 
 static void take_call(gen_choice *c, const char *name, size_t n)
 {
-    begin_entry(c, c->calls.n);
-    write_call(&c->calls.list, c, name, n);
+    gen_end_call(c);
+    end_custom(c);
+    if (api_is_custom(&c->g->p, name, n)) {
+        lq_buf_add(&c->calls.custom, name, n);
+    } else {
+        c->calls.open = true;
+        begin_call(c, c->calls.n, "function", name, n, "arguments");
+    }
     c->calls.n++;
 }
 
 static void take_args(gen_choice *c, const char *p, size_t n)
 {
-    if (!c->calls.open) { /* the call's beginning was in an earlier chunk */
+    jw *w = &c->calls.list;
+    if (!c->calls.open && !c->calls.custom.n) { /* its beginning was in an earlier chunk */
+        c->calls.open = true;
         begin_entry(c, c->calls.n - 1);
-        jw_key(&c->calls.list, "function");
-        jw_open(&c->calls.list, '{');
-        jw_key(&c->calls.list, "arguments");
+        if (!c->g->p.functions) {
+            jw_key(w, "function");
+            jw_open(w, '{');
+        }
+        jw_key(w, "arguments");
     }
     lq_buf_add(&c->calls.args, p, n);
 }
@@ -245,7 +124,7 @@ static void sink(void *user, chat_part part, const char *p, size_t n)
 static const cJSON *parameters(void *user, const char *name, size_t n)
 {
     const gen_choice *c = user;
-    const cJSON *t = find_tool(c->g->p.tools, name, n);
+    const cJSON *t = api_find_tool(c->g->p.tools, name, n);
     return js_get(js_get(t, "function"), "parameters");
 }
 
@@ -278,7 +157,7 @@ void gen_take_text(gen_choice *c, const char *text, size_t n, bool ends)
     }
     lq_status s = chat_out_push(c->out, text, n, &err);
     if (!s && ends) s = chat_out_end(c->out, &err);
-    if (ends) gen_end_call(c);
+    if (ends) gen_end_call(c), end_custom(c);
     c->text.oom |= s != LQ_OK || c->calls.list.b.oom || c->calls.args.oom || c->reasoning.oom;
 }
 
@@ -288,4 +167,5 @@ void gen_free_parts(gen_choice *c)
     lq_buf_free(&c->reasoning);
     jw_free(&c->calls.list);
     lq_buf_free(&c->calls.args);
+    lq_buf_free(&c->calls.custom);
 }

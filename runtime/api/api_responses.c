@@ -18,8 +18,7 @@ static bool wants_summary(const gen *g)
 
 static bool is_custom(const gen_choice *c, const gen_item *t)
 {
-    return t->kind == CHAT_CALL &&
-           api_custom_tool(c->g->body, t->name.p ? t->name.p : "", t->name.n);
+    return t->kind == CHAT_CALL && api_is_custom(&c->g->p, t->name.p ? t->name.p : "", t->name.n);
 }
 
 static const char *item_id(char id[96], const gen_choice *c, const gen_item *t)
@@ -79,17 +78,6 @@ static void write_thought(jw *w, const gen_choice *c, const gen_item *t, const l
     lq_buf_free(&secret);
 }
 
-/* The text of a custom tool's call: the argument "input", whole. */
-static void custom_input(lq_buf *out, const gen_item *t)
-{
-    cJSON *v = NULL;
-    if (t->text.n && !js_parse(&v, t->text.p, t->text.n, t->text.n, 0, NULL)) {
-        const char *s = cJSON_GetStringValue(js_get(v, "input"));
-        if (s) lq_buf_puts(out, s);
-    }
-    cJSON_Delete(v);
-}
-
 static void write_call(jw *w, const gen_choice *c, const gen_item *t, const lq_buf *text)
 {
     static const lq_buf none;
@@ -99,7 +87,7 @@ static void write_call(jw *w, const gen_choice *c, const gen_item *t, const lq_b
     snprintf(id, sizeof id, "call_%s%x", gen_key(c->g), (unsigned)gen_item_number(c, t));
     jw_put_cstr(w, "call_id", id);
     gen_put_text(w, "name", &t->name);
-    if (custom && text) custom_input(&input, t);
+    if (custom && text) api_custom_input(&input, &t->text);
     gen_put_text(w, custom ? "input" : "arguments", custom ? &input : text ? text : &none);
     w->b.oom |= input.oom;
     lq_buf_free(&input);
@@ -417,7 +405,7 @@ static bool end_item(gen_choice *c, const gen_item *t)
     const part_events *e = events_of(c, t);
     const bool custom = is_custom(c, t);
     lq_buf input = { 0 };
-    if (custom) custom_input(&input, t);
+    if (custom) api_custom_input(&input, &t->text);
     bool ok = !input.oom && (!input.n || send_text(c, t, input.p, input.n));
     if (ok) {
         jw *w = begin_part_event(c, t, e, e->done);

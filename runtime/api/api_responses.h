@@ -12,7 +12,5 @@ extern const api_dialect api_responses_dialect;
  * for that: this, and the text. */
 #define API_THOUGHT_MARK "llmq:"
 bool api_wants(const cJSON *body, const char *included); /* `include` has it */
-/* A tool of the kind "custom" has this name: its one argument is a text. */
-bool api_custom_tool(const cJSON *body, const char *name, size_t n);
 
 #endif

@@ -12,17 +12,6 @@ bool api_wants(const cJSON *body, const char *included)
     return false;
 }
 
-bool api_custom_tool(const cJSON *body, const char *name, size_t n)
-{
-    const cJSON *list = js_get(body, "tools");
-    for (const cJSON *t = list ? list->child : NULL; t; t = t->next) {
-        const char *s = cJSON_GetStringValue(js_get(t, "name"));
-        if (api_is(js_get(t, "type"), "custom") && s && strlen(s) == n && memcmp(s, name, n) == 0)
-            return true;
-    }
-    return false;
-}
-
 /* ---- items ---- */
 
 typedef struct {
@@ -172,17 +161,14 @@ static lq_status take_items(api_body *b, const cJSON *list, const char *name)
 
 /* ---- tools ---- */
 
-/* The kinds that OpenAI runs itself are not shown to the model, nor one with a grammar of its own. */
+/* The kinds that OpenAI runs itself are not shown to the model. */
 static lq_status read_tools(api_body *b, const char *name, const cJSON *v)
 {
-    static const char text[] =
-        "{\"type\":\"object\",\"properties\":{\"input\":{\"type\":\"string\"}},"
-        "\"required\":[\"input\"],\"additionalProperties\":false}";
     char at[32];
     int i = 0;
     if (!cJSON_IsArray(v)) return api_body_wrong(b, name, name, "an array of tools", v);
     for (const cJSON *t = v->child; t; t = t->next) {
-        const cJSON *type = js_get(t, "type"), *format = js_get(js_get(t, "format"), "type");
+        const cJSON *type = js_get(t, "type");
         snprintf(at, sizeof at, "tools[%d]", i++);
         if (!cJSON_IsString(type))
             return api_body_wrong(b, name, at, "an object with a type", type ? type : t);
@@ -192,9 +178,8 @@ static lq_status read_tools(api_body *b, const char *name, const cJSON *v)
                                       js_get(t, "function"));
             api_add_tool(b, js_get(t, "name"), js_get(t, "description"), js_get(t, "parameters"),
                          js_get(t, "strict"));
-        } else if (api_is(type, "custom") && (!format || api_is(format, "text"))) {
-            cJSON *f = api_add_tool(b, js_get(t, "name"), js_get(t, "description"), NULL, NULL);
-            api_put(f, "parameters", cJSON_Parse(text));
+        } else if (api_is(type, "custom")) {
+            api_add_custom_tool(b, t);
         }
     }
     return LQ_OK;
@@ -207,9 +192,10 @@ static cJSON *named_tool(const cJSON *v)
     if ((!api_is(js_get(v, "type"), "function") && !api_is(js_get(v, "type"), "custom")) ||
         !cJSON_IsString(name))
         return NULL;
+    const char *type = js_get(v, "type")->valuestring;
     cJSON *o = cJSON_CreateObject();
-    api_put_str(o, "type", "function");
-    api_put(cJSON_AddObjectToObject(o, "function"), "name", api_ref(name));
+    api_put_str(o, "type", type);
+    api_put(cJSON_AddObjectToObject(o, type), "name", api_ref(name));
     return o;
 }
 

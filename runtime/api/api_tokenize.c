@@ -11,6 +11,7 @@ typedef struct {
     bool add_special, parse_special, strs, pieces, generation, continue_final, llama;
     const char *model, *prompt;
     const cJSON *kwargs, *tools;
+    cJSON *made_tools; /* api_params.made_tools */
 } options;
 
 /* Every member has its type, whichever of the shapes the body is of. */
@@ -67,6 +68,7 @@ static lq_status take_tools(const api *a, options *o, const cJSON *v, api_error 
     if (!v || cJSON_IsNull(v)) return LQ_OK;
     lq_status s = api_read_tools(&p, v, e);
     o->tools = p.tools;
+    o->made_tools = p.made_tools;
     if (!s && o->tools && o->prompt)
         s = api_fail(e, "tools", "invalid_value", "tools: only beside messages");
     if (!s && o->tools) s = api_can_call(a, e);
@@ -100,13 +102,9 @@ static lq_status encode_plain(const api *a, api_prompt *p, const options *o, api
     return s ? api_no_memory(e) : LQ_OK;
 }
 
-static lq_status to_ids(const api *a, api_prompt *p, const cJSON *doc, options *o, api_error *e)
+static lq_status encode(const api *a, api_prompt *p, const cJSON *doc, const options *o,
+                        api_error *e)
 {
-    lq_status s = read_options(o, doc, e);
-    if (s) return s;
-    if (!api_serves(a, o->model)) return api_no_model(e, o->model);
-    s = take_tools(a, o, js_get(doc, "tools"), e);
-    if (s) return s;
     if (o->prompt && !o->parse_special) return encode_plain(a, p, o, e);
     if (o->prompt)
         return api_encode(a, p, o->prompt, o->add_special, API_KEEP_ALL,
@@ -119,6 +117,18 @@ static lq_status to_ids(const api *a, api_prompt *p, const cJSON *doc, options *
                        .add_generation_prompt = o->generation && !o->continue_final,
                        .continue_final = o->continue_final };
     return api_chat_prompt(a, p, doc, &q, false, e);
+}
+
+static lq_status to_ids(const api *a, api_prompt *p, const cJSON *doc, options *o, api_error *e)
+{
+    lq_status s = read_options(o, doc, e);
+    if (s) return s;
+    if (!api_serves(a, o->model)) return api_no_model(e, o->model);
+    s = take_tools(a, o, js_get(doc, "tools"), e);
+    if (!s) s = encode(a, p, doc, o, e);
+    cJSON_Delete(o->made_tools);
+    o->made_tools = NULL;
+    return s;
 }
 
 /* {"id", "piece"}: the token's text, or its bytes where they are no text by themselves. */

@@ -25,7 +25,7 @@ static void write_finish(jw *w, const gen_choice *c)
     jw_key(w, "finish_reason");
     jw_cstr(w, c->end.finish == ENG_LENGTH ? "length"
                : c->end.finish != ENG_STOP ? NULL
-               : c->calls.n                ? "tool_calls"
+               : c->calls.n                ? (c->g->p.functions ? "function_call" : "tool_calls")
                                            : "stop");
     jw_key(w, "stop_reason");
     if (!c->end.stop_string && c->end.stop_id >= 0)
@@ -98,8 +98,16 @@ static void write_part(jw *w, const char *key, lq_buf *text)
 
 static void write_calls(jw *w, gen_choice *c)
 {
+    jw *list = &c->calls.list;
     gen_end_call(c);
-    if (c->calls.list.b.n) gen_take_list(w, "tool_calls", &c->calls.list);
+    if (!c->g->p.functions) {
+        if (list->b.n) gen_take_list(w, "tool_calls", list);
+    } else if (list->b.n) {
+        jw_key(w, "function_call"); /* there is one */
+        jw_json(w, list->b.p, list->b.n);
+        w->b.oom |= list->b.oom;
+        jw_clear(list);
+    }
 }
 
 /* One chunk of a chat: the role, what there is of the parts, or (`end`) the reason. */

@@ -443,7 +443,7 @@ def test_prompt_logprobs_are_those_of_echo(server):
     ("completions", {"suffix": 5}, "suffix"),
     ("completions", {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
     ("completions", {"prompt_embeds": "AAAA"}, "prompt_embeds"),
-    ("chat/completions", {"functions": [{"name": "f"}]}, "functions"),
+    ("completions", {"functions": [{"name": "f"}]}, "functions"),
     ("chat/completions", {"audio": {"voice": "alloy"}}, "audio"),
     ("chat/completions", {"modalities": ["text", "audio"]}, "modalities"),
     ("chat/completions", {"web_search_options": {}}, "web_search_options"),

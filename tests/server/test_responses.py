@@ -1,5 +1,6 @@
 """OpenAI's Responses API: /v1/responses, against the scripted engine."""
 import json
+import re
 
 import pytest
 
@@ -202,9 +203,20 @@ def test_calls_that_must_come(scripted, choice, names):
 
 
 def test_custom_tools(scripted):
-    ask = body("custom call", tools=[CUSTOM, {"type": "custom", "name": "g", "format": {"type": "grammar"}}])
+    ask = body("custom call", tools=[CUSTOM, {"type": "custom", "name": "g", "format": {"type": "text"}}])
     a = scripted.post_json(PATH, ask)
     assert plain(a)[0] == [{"type": "custom_tool_call", "status": "completed", "name": "now", "input": "one \"two\""}]
+    assert plain(check_order(streamed(scripted, ask))) == plain(a)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "custom", "name": "code"}, {
+    "type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "code"}]}])
+def test_the_pattern_of_a_custom_tool_holds(scripted, choice):
+    tools = [{"type": "custom", "name": "code", "format": {"type": "grammar", "syntax": "regex", "definition": "[a-c]{3}\n"}}]
+    ask = body("no think", tools=tools, tool_choice=choice)
+    a = scripted.post_json(PATH, ask)
+    item, = a["output"]
+    assert item["type"] == "custom_tool_call" and re.fullmatch("[a-c]{3}\n", item["input"])
     assert plain(check_order(streamed(scripted, ask))) == plain(a)
 
 

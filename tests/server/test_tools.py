@@ -1,5 +1,6 @@
 """Tools, tool calls and thoughts: C80, C81."""
 import json
+import re
 
 import pytest
 
@@ -47,6 +48,7 @@ def streamed(server, ask, name, **more):
                 assert len({part["index"] for part in value}) == len(value)  # the openai client takes one
                 for part in value:
                     if part["index"] == len(calls):
+                        assert part["id"]
                         calls.append({k: v for k, v in part.items() if k != "index"})
                     else:
                         assert part["index"] == len(calls) - 1 and "id" not in part
@@ -195,6 +197,68 @@ def test_allowed_tools(scripted):
     assert [x["function"]["name"] for x in c["message"]["tool_calls"]] == ["now"]
 
 
+def custom(name, **more):
+    return {"type": "custom", "custom": {"name": name, "description": "d", **more}}
+
+
+def matching(syntax, definition):
+    return {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
+
+
+@case("C81")
+def test_custom_tools(scripted, ask, scripted_client):
+    """A call is a text, in a stream in one piece, beside calls of functions; and the talk goes on with it."""
+    more = {"tools": [TOOLS[0], custom("now")]}
+    c = whole(scripted, "custom call", **more)
+    call, = c["message"]["tool_calls"]
+    assert (call["type"], call["custom"]) == ("custom", {"name": "now", "input": 'one "two"'}) and "function" not in call
+    assert c["finish_reason"] == "tool_calls" and c["message"]["content"] is None
+    parts, finish, _ = streamed(scripted, ask, "custom call", **more)
+    assert finish == "tool_calls" and parts["tool_calls"][0]["custom"] == call["custom"]
+    two = whole(scripted, "two calls", **more)["message"]["tool_calls"]
+    assert [(x["type"], x[x["type"]]["name"]) for x in two] == [("function", "weather"), ("custom", "now")]
+    parts, _, _ = streamed(scripted, ask, "two calls", **more)
+    assert [x[x["type"]] for x in parts["tool_calls"]] == [x[x["type"]] for x in two]
+    cut = [whole(scripted, "custom call", max_tokens=n, **more)["message"]["tool_calls"][0]["custom"]["input"]
+           for n in (56, 57, 58, 59)]
+    assert cut == ["one ", "one ", 'one "', 'one "t']
+    asked = {"model": "chatml", "messages": body("custom call")["messages"], "temperature": 0, "max_tokens": 250}
+    said = scripted_client.chat.completions.create(**asked, **more).choices[0].message
+    after = [*asked["messages"], said.model_dump(exclude_none=True),
+             {"role": "tool", "tool_call_id": said.tool_calls[0].id, "content": "noon"}]
+    shown = scripted.post_json(PATH + "/render", {"messages": after, **more})["prompt"]
+    assert '{"name": "now", "arguments": {"input": "one \\"two\\""}}' in shown and "noon" in shown
+
+
+@case("C81")
+@pytest.mark.parametrize("choice", ["required", {"type": "custom", "custom": {"name": "code"}}, {
+    "type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "custom", "custom": {"name": "code"}}]}}])
+@pytest.mark.parametrize("pattern", ["[a-c]{3}\\n\"x\"", "^(yes|no)$", "a|^b|c$", r"^a[]|$]\$|(\||[\]|])\\\\$"])
+def test_the_pattern_of_a_custom_tool_holds(scripted, choice, pattern):
+    more = {"tools": [custom("code", format=matching("regex", pattern))], "tool_choice": choice}
+    call, = whole(scripted, "no think", **more)["message"]["tool_calls"]
+    assert call["custom"]["name"] == "code" and re.fullmatch(pattern, call["custom"]["input"])
+
+
+@case("C81")
+def test_functions_as_before_tools(scripted, ask):
+    functions = {"tools": None, "functions": [t["function"] for t in TOOLS]}
+    tools = whole(scripted, "two calls", parallel_tool_calls=False)["message"]
+    old = whole(scripted, "two calls", **functions)
+    call = tools.pop("tool_calls")[0]["function"]
+    assert old["message"] == {**tools, "function_call": call} and old["finish_reason"] == "function_call"
+    events = ask.stream(scripted, body("two calls", **functions), PATH)
+    deltas = [e["choices"][0]["delta"].get("function_call", {}) for e in events]
+    assert [d["name"] for d in deltas if "name" in d] == ["weather"]
+    assert "".join(d.get("arguments", "") for d in deltas) == call["arguments"]
+    assert events[-1]["choices"][0]["finish_reason"] == "function_call"
+    must = whole(scripted, "no think", **functions, function_call={"name": "now"})["message"]
+    assert must["function_call"]["name"] == "now" and must["content"] is None
+    assert "<tool_call>" in whole(scripted, "one call", **functions, function_call="none")["message"]["content"]
+    asked = [scripted.post_json(PATH + "/render", body("abc", **more)) for more in (functions, {})]
+    assert asked[0] == asked[1]
+
+
 @case("C81")
 def test_the_client_of_openai_gets_calls(scripted, scripted_client):
     ask = {"model": "chatml", "messages": body("one call")["messages"], "tools": TOOLS,
@@ -242,6 +306,23 @@ def test_the_client_of_openai_gets_calls(scripted, scripted_client):
       "tools": [tool("f", y={"enum": []}), tool("g", x={"enum": []})]}, "tools[1].function.parameters"),
     ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "array"}}}]}, "tools"),
     ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
+    ({"tools": [{"type": "custom"}]}, "tools"),
+    ({"tools": [{"type": "custom", "custom": {"name": ""}}]}, "tools"),
+    ({"tools": [custom("f"), tool("f")]}, "tools"),
+    ({"tools": [custom("f", format={"type": "json"})]}, "tools"),
+    ({"tools": [custom("f", format={"type": "grammar"})]}, "tools"),
+    ({"tools": [custom("f", format=matching("lark", "start: /a/"))]}, "tools"),
+    ({"tools": [custom("f", format=matching("regex", "(a"))]}, "tools"),
+    ({"tools": [custom("f", format=matching("regex", "(?=a)"))]}, "tools"),
+    ({"tool_choice": {"type": "custom", "custom": {"name": "nobody"}}}, "tool_choice"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"tools": None, "functions": {}}, "functions"),
+    ({"tools": None, "functions": [{"name": ""}]}, "functions"),
+    ({"tools": None, "functions": [{"name": "f"}, {"name": "f"}]}, "functions"),
+    ({"tools": None, "functions": [{"name": "f"}], "tool_choice": "auto"}, "functions"),
+    ({"tools": None, "function_call": {"name": "f"}}, "function_call"),
+    ({"tools": None, "functions": [{"name": "f"}], "function_call": {"name": "g"}}, "function_call"),
+    ({"tools": None, "functions": [{"name": "f"}], "function_call": "perhaps"}, "function_call"),
 ])
 def test_tools_that_are_wrong(scripted, ask, more, param):
     ask.check_error(scripted.post(PATH, body("abc", **more)), 400, param)
