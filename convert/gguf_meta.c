@@ -543,6 +543,8 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, 
     snprintf(k, sizeof k, "%s.attention.layer_norm_%s", a->gguf,
              c->w.norm == NORM_LAYER ? "epsilon" : "rms_epsilon");
     pair_float(p, k, c->norm_eps);
+    snprintf(k, sizeof k, "%s.attention.causal", a->gguf);
+    if (c->w.both_ways) gguf_pair_bool(p, k, false);
     put_own(p, a, c);
     if (a->layered)
         put_layered(p, a, c);
@@ -739,20 +741,41 @@ static lq_status check(const gguf_pairs *p, const gguf_arch *a, const src_source
     return s;
 }
 
-lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const src_source *src, lq_err *err)
+/* What its keys do not say, and llama.cpp runs in one way. */
+static lq_status check_runs(const gguf_arch *a, const arch_config *c, lq_err *err)
 {
-    const arch_config *c = src_config(src);
-    lq_status s = arch_of(a, c, err);
-    if (s) return s;
-    if (c->w.qkv_grouped && (*a)->qkv == QKV_AS_STORED && c->kv_heads > 1)
+    if (a->alone)
+        return lq_fail(err, LQ_EUNSUPPORTED, "architectures: llama.cpp's '%s' runs %s", a->gguf,
+                       a->alone);
+    if (a->tied && !c->tied)
         return lq_fail(err, LQ_EUNSUPPORTED,
-                       "multi_query: llama.cpp's '%s' runs one head of keys, found %lld",
-                       (*a)->gguf, (long long)c->kv_heads);
+                       "tie_word_embeddings: llama.cpp's '%s' has no output head of its own, found "
+                       "one",
+                       a->gguf);
+    if (c->w.qkv_grouped && a->qkv == QKV_AS_STORED && c->kv_heads > 1)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "multi_query: llama.cpp's '%s' runs one head of keys, found %lld", a->gguf,
+                       (long long)c->kv_heads);
+    const double theta = c->rope[ROPE_MAIN].theta;
+    if (a->all_heads && (c->kv_heads != c->heads || theta < 10000 || theta > 10000))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "num_key_value_heads: llama.cpp's '%s' runs %lld heads of keys, turned by "
+                       "10000, found %lld by %g",
+                       a->gguf, (long long)c->heads, (long long)c->kv_heads, theta);
     if (c->ple_dim && c->ple_vocab > c->vocab) /* of fewer rows the rest are zeros */
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "vocab_size_per_layer_input: llama.cpp's '%s' has a row for each of %lld "
                        "tokens, found %lld",
-                       (*a)->gguf, (long long)c->vocab, (long long)c->ple_vocab);
+                       a->gguf, (long long)c->vocab, (long long)c->ple_vocab);
+    return LQ_OK;
+}
+
+lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const src_source *src, lq_err *err)
+{
+    const arch_config *c = src_config(src);
+    lq_status s = arch_of(a, c, err);
+    if (!s) s = check_runs(*a, c, err);
+    if (s) return s;
     put_config(p, *a, c, gguf_has_head(src, *a));
     s = put_sections(p, *a, src, err);
     if (!s) s = check_blocks(*a, c, err);

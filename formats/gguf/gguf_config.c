@@ -251,10 +251,16 @@ static lq_status put_scaling(config *c, lq_err *err)
 {
     char k[128];
     const char *type = "none";
-    double factor = 1;
+    double factor = 1, alpha = 0;
     const gguf_tensor *freqs = gguf_find(c->f, GGUF_ROPE_FREQS);
     if (gguf_find(c->f, GGUF_ROPE_LONG)) return put_long(c, err);
     gguf_str(c->f, meta_key(k, c, "rope.scaling.type"), &type);
+    if (gguf_float(c->f, number_key(k, c, "rope.scaling.alpha"), &alpha) && alpha > 0) {
+        put_text(c, scaling_of(c), "rope_type", "dynamic"); /* Hunyuan's, of any length */
+        put_number(c, scaling_of(c), "alpha", alpha);
+        put_number(c, scaling_of(c), "factor", 1);
+        return LQ_OK;
+    }
     if (strcmp(type, "none") == 0 && freqs) return put_freqs(c, freqs, err);
     if (strcmp(type, "none") == 0) {
         if (c->arch->def_rope) put_text(c, scaling_of(c), "rope_type", "default");
@@ -384,18 +390,22 @@ static void put_mla(config *c, int64_t heads)
     cJSON_DeleteItemFromObject(c->j, "head_dim");
     cJSON_DeleteItemFromObject(c->j, "num_key_value_heads");
     put_number(c, c->j, "num_key_value_heads", (double)heads);
-    if (is(c, "DeepseekV2ForCausalLM")) {
-        cJSON_DeleteItemFromObject(c->j, "norm_topk_prob");
-        put_text(c, c->j, "topk_method",
-                 int_at(c, "expert_group_count", 1) > 1 ? "group_limited_greedy" : "greedy");
-    }
+}
+
+/* DeepSeek V2's experts, whose shares are never made to sum to 1. */
+static void put_topk(config *c)
+{
+    if (!is(c, "DeepseekV2ForCausalLM") && !is(c, "DeepseekOcr2ForConditionalGeneration")) return;
+    cJSON_DeleteItemFromObject(c->j, "norm_topk_prob");
+    put_text(c, c->j, "topk_method",
+             int_at(c, "expert_group_count", 1) > 1 ? "group_limited_greedy" : "greedy");
 }
 
 /* Where config.json's reader would assume another number than llama.cpp. */
 static void put_heads(config *c, int64_t heads, int64_t hidden)
 {
     const int64_t head = int_at(c, "attention.key_length", hidden / heads);
-    const int64_t rotated = int_at(c, "rope.dimension_count", head);
+    const int64_t rotated = c->row->all_heads ? head : int_at(c, "rope.dimension_count", head);
     if (c->arch->def_head_dim && !int_at(c, "attention.key_length", 0))
         put_number(c, c->j, "head_dim", (double)head);
     if (c->arch->def_kv_heads && !int_at(c, "attention.head_count_kv", 0))
@@ -447,6 +457,7 @@ static void put_own(config *c)
         put_mla(c, heads);
     else if (!c->row->layered && !c->row->state)
         put_heads(c, heads, hidden);
+    put_topk(c);
     put_sharing(c, heads);
     put_baichuan(c);
     if (is(c, "Cohere2MoeForCausalLM"))
@@ -468,6 +479,8 @@ static void put_activation(config *c)
     const bool gemma = strncmp(c->row->gguf, "gemma", 5) == 0;
     if (gemma)
         put_text(c, c->j, "hidden_activation", "gelu_pytorch_tanh");
+    else if (strcmp(c->row->gguf, "bitnet") == 0) /* BitNet.cpp's has the row's own */
+        put_text(c, c->j, "hidden_act", "silu");
     else if (c->arch->def_act == ARCH_SILU)
         put_text(c, c->j, "hidden_act", "silu");
 }
@@ -591,7 +604,10 @@ const gguf_arch *gguf_arch_find(gguf_file *f)
         }
         snprintf(k, sizeof k, "%.40s.%s", arch, a->when);
         bool on = false;
-        if ((gguf_int(f, k, &n) && n > 0) || (gguf_bool(f, k, &on) && on)) return a;
+        double v = 0;
+        if ((gguf_int(f, k, &n) && n > 0) || (gguf_bool(f, k, &on) && on) ||
+            (gguf_float(f, k, &v) && v > 0))
+            return a;
     }
     return NULL;
 }

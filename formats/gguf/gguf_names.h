@@ -14,15 +14,18 @@ typedef struct {
                          name ends so; NULL: always */
     bool mlp_norm_post;    /* the norm before the MLP is called post_attention_norm */
     gguf_qkv qkv;
-    const char *eps;  /* config.json's key; NULL: rms_norm_eps */
-    bool sections;    /* llama.cpp needs mrope_section, which text does not */
-    bool layered;     /* sizes by layer: gguf_layers.h */
-    bool gate_up_one; /* experts' gate and up are one tensor, as ours */
-    bool state;       /* some layers carry a state: gguf_state.h */
-    bool experts;     /* written so only where there are experts */
-    bool attends;     /* written so only where no layer carries a state */
-    bool lists;       /* heads and widths may be lists: gguf_lists.h */
-    int64_t blocks;   /* read where there are so many; 0: whatever their number */
+    const char *eps;   /* config.json's key; NULL: rms_norm_eps */
+    bool sections;     /* llama.cpp needs mrope_section, which text does not */
+    bool layered;      /* sizes by layer: gguf_layers.h */
+    bool gate_up_one;  /* experts' gate and up are one tensor, as ours */
+    bool state;        /* some layers carry a state: gguf_state.h */
+    bool experts;      /* written so only where there are experts */
+    bool attends;      /* written so only where no layer carries a state */
+    bool lists;        /* heads and widths may be lists: gguf_lists.h */
+    bool tied;         /* llama.cpp runs it without an output head of its own */
+    bool all_heads;    /* llama.cpp runs as many heads of k as of q, all of which turn, by 10000 */
+    int64_t blocks;    /* read where there are so many; 0: whatever their number */
+    const char *alone; /* read alone: what llama.cpp runs otherwise; NULL: written too */
     /* Its name in config.json where it sees both ways, without words; NULL: neither. */
     const char *both_ways;
     bool further; /* its MTP head goes along, as a block after the model's */

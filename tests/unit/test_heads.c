@@ -87,6 +87,7 @@ TEST(hidden_states_are_those_of_transformers)
 {
     check_hidden("qwen3-model");
     check_hidden("embeddinggemma");
+    check_hidden("llama-both-ways");
 }
 
 /* What comes after a position counts for it: a part of a sequence is refused. */

@@ -29,6 +29,19 @@ static lq_status baichuan_words(arch_config *c, const char *key, const cJSON *v,
         key, SECOND);
 }
 
+/* ---- Llama that sees both ways ---- */
+
+/* Labels are made of the mean of all positions there, here of the last. */
+static lq_status not_of_labels(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)v;
+    if (c->head != HEAD_LABELS) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "%s: expected a model of hidden states, found one of labels, whose positions "
+                   "are pooled first",
+                   key);
+}
+
 /* ---- an EAGLE-3 draft ---- */
 
 /* Which layers' inputs: as vLLM has them at the top, in "eagle_config" (SpecForge, SGLang) by the layers
@@ -502,6 +515,12 @@ static const arch_key cohere_keys[] = {
     NO_KEY,
 };
 static const arch_key granite_keys[] = { GRANITE_KEYS, NO_KEY };
+static const arch_key llama_both_keys[] = {
+    MUST("use_bidirectional_attention", 1),
+    MUST("is_causal", 0),
+    { "pooling", KEY_FN, 0, NONE, not_of_labels },
+    NO_KEY,
+};
 static const arch_key granite_docling_keys[] = {
     { "embedding_multiplier", KEY_REAL, AT(embed_scale), 12, NULL },
     { "residual_multiplier", KEY_REAL, AT(residual_scale), 0.263, NULL },
@@ -621,6 +640,9 @@ static const arch_key mllama_keys[] = {
 const arch_row arch_rows_dense[] = {
     { "LlamaForCausalLM", "llama", .w = { RMS_ROPE }, MODEL, .names = llama_names,
       .def_sizes = SIZES("32000", "4096", "11008", "32", "32") },
+    /* Nemotron's embedding models, whose code is their own: Llama that sees both ways. */
+    { "LlamaBidirectionalForCausalLM", "llama_bidirec", .w = { RMS_ROPE, .both_ways = true }, MODEL,
+      .names = llama_names, .keys = llama_both_keys },
     { "MistralForCausalLM", "mistral", .w = { RMS_ROPE }, MODEL, .names = mistral_names,
       .window = WINDOW_ALL, .def_kv_heads = 8, .def_window = 4096, .def_max_pos = 131072,
       .def_sizes = SIZES("32000", "4096", "14336", "32", "32") },

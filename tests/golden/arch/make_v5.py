@@ -35,6 +35,7 @@ HEADS = {  # of tests/golden/heads: scores float32 [2, labels] of the last id, o
         SIZES, head_dim=8, num_labels=3, tie_word_embeddings=True)),
     "llama-one-label": ("LlamaForSequenceClassification:LlamaConfig", dict(ONE, num_labels=1)),
     "qwen3-model": ("Qwen3Model:Qwen3Config", dict(ONE, head_dim=8)),
+    "llama-both-ways": ("LlamaModel:LlamaConfig", dict(ONE, is_causal=False)),
     "embeddinggemma": ("Gemma3TextModel:Gemma3TextConfig", dict(
         SIZES, head_dim=8, query_pre_attn_scalar=8, use_bidirectional_attention=True, sliding_window=8,
         layer_types=["sliding_attention", "full_attention"])),
@@ -313,6 +314,12 @@ def phi4_mm_config(j):
                 full_attn_mod=1, lm_head_bias=False, vision_lora=dict(r=2), speech_lora=dict(r=2))
 
 
+def both_ways_config(j):
+    """As Nemotron's embedding models are published, whose code makes the mask."""
+    return dict({k: v for k, v in j.items() if k not in ("is_causal", "rope_parameters")}, rope_theta=10000.0, rope_scaling=None,
+                architectures=["LlamaBidirectionalModel"], model_type="llama_bidirec", pooling="avg")
+
+
 def omni_config(j):
     """As published: the thinker beside a talker."""
     return dict(architectures=["Qwen2_5OmniModel"], model_type="qwen2_5_omni", enable_audio_output=True,
@@ -330,6 +337,7 @@ FILES = {
     "phi4-mm": (replaced(*[(f"{n}.weight", f"{n}.base_layer.weight") for n in (
         "qkv_proj", "o_proj", "gate_up_proj", "down_proj")]), phi4_mm_config),
     "qwen2.5-omni": (lambda tensors: {"thinker." + k: v for k, v in tensors.items()}, omni_config),
+    "llama-both-ways": (replaced(), both_ways_config),
     "minicpm": (replaced(), minicpm_config),
     "exaone": (replaced(("model.embed_tokens", "transformer.wte"), ("model.norm", "transformer.ln_f"),
                         ("model.layers", "transformer.h"), ("self_attn.o_proj", "self_attn.out_proj"),
