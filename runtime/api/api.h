@@ -100,6 +100,7 @@ void api_get_batch(void *a, http_req *r);
 void api_post_batch_cancel(void *a, http_req *r);
 void api_get_response(void *a, http_req *r);
 void api_delete_response(void *a, http_req *r);
+void api_post_response(void *a, http_req *r);
 /* The text of /metrics (met_write), in the format that the client asks for; frees w. */
 void api_reply_metrics(http_req *r, lq_buf *w);
 void api_log(void *a, const http_log_line *l);

@@ -19,6 +19,7 @@ struct gen_shape {
     const struct api_dialect *dialect; /* of its bodies (api_body.h); NULL: OpenAI's */
     bool chat_logprobs;  /* log-probabilities have a chat's shape, whatever the kind ... */
     bool logprob_ids;    /* ... and each token its id */
+    bool item_logprobs;  /* they are each text's own (api_items.h) */
     bool fills;          /* max_tokens beyond the context ends at the context, and is not refused */
     int64_t most_tokens; /* of an answer whose request does not say; 0: the rest of the context */
     /* Bytes of a part of the answer (api_parts.c); of an answer without parts all is CHAT_CONTENT. */

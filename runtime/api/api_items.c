@@ -16,6 +16,18 @@ static gen_item *add_item(gen_choice *c, chat_part kind)
     return t;
 }
 
+/* Tokens are told before their text, which may come later: with marks that are no text, or held back. */
+static void take_logprobs(gen_choice *c, gen_item *t)
+{
+    jw *from = &c->lp.content;
+    if (!c->g->shape->item_logprobs) return;
+    if (t->kind == CHAT_CONTENT) {
+        jw_json(&t->logprobs, from->b.p, from->b.n);
+        t->logprobs.b.oom |= from->b.oom;
+    }
+    jw_clear(from);
+}
+
 void gen_take_item(gen_choice *c, chat_part part, const char *p, size_t n)
 {
     gen_item *t = c->items.n ? &c->items.v[c->items.n - 1] : NULL;
@@ -25,7 +37,8 @@ void gen_take_item(gen_choice *c, chat_part part, const char *p, size_t n)
     if (!t || t->kind != kind || part == CHAT_CALL) t = add_item(c, kind);
     c->items.news = true;
     if (t) lq_buf_add(part == CHAT_CALL ? &t->name : &t->text, p, n);
-    c->text.oom |= !t || t->name.oom || t->text.oom;
+    if (t) take_logprobs(c, t);
+    c->text.oom |= !t || t->name.oom || t->text.oom || t->logprobs.b.oom;
 }
 
 static bool send_item(gen_choice *c, gen_item *t, bool last, const gen_item_events *e)
@@ -37,6 +50,7 @@ static bool send_item(gen_choice *c, gen_item *t, bool last, const gen_item_even
     t->sent = t->text.n;
     if (t->sent > from && e->delta && !e->delta(c, t, t->text.p + from, t->sent - from))
         return false;
+    t->n_told = t->logprobs.b.n;
     t->ended = !last || c->end.finish;
     return !t->ended || !e->end || e->end(c, t);
 }
@@ -83,7 +97,7 @@ size_t gen_items_bytes(const gen_choice *c)
 {
     size_t n = (size_t)c->items.n * sizeof *c->items.v;
     for (int i = 0; i < c->items.n; i++)
-        n += c->items.v[i].name.cap + c->items.v[i].text.cap;
+        n += c->items.v[i].name.cap + c->items.v[i].text.cap + c->items.v[i].logprobs.b.cap;
     return n;
 }
 
@@ -92,6 +106,7 @@ void gen_free_items(gen_choice *c)
     for (int i = 0; i < c->items.n; i++) {
         lq_buf_free(&c->items.v[i].name);
         lq_buf_free(&c->items.v[i].text);
+        jw_free(&c->items.v[i].logprobs);
     }
     free(c->items.v);
 }

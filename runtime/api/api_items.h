@@ -6,10 +6,12 @@
 #include "runtime/api/api_gen_int.h"
 
 struct gen_item {
-    chat_part kind;    /* CHAT_CONTENT, CHAT_REASONING or CHAT_CALL */
-    lq_buf name;       /* of the called function */
-    lq_buf text;       /* a call's: its arguments */
-    size_t sent;       /* bytes of the text that the stream has */
+    chat_part kind; /* CHAT_CONTENT, CHAT_REASONING or CHAT_CALL */
+    lq_buf name;    /* of the called function */
+    lq_buf text;    /* a call's: its arguments */
+    size_t sent;    /* bytes of the text that the stream has */
+    jw logprobs;    /* of a text, where gen_shape.item_logprobs: of the tokens that it came with */
+    size_t n_told;  /* bytes of them that the stream has */
     bool begun, ended; /* in the stream */
 };
 

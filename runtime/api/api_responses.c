@@ -43,33 +43,45 @@ static void put_empty_list(jw *w, const char *key)
     jw_json(w, "[]", 2);
 }
 
-/* A part of a message, a thought or its summary. */
-static void write_part(jw *w, const char *type, const lq_buf *text)
+/* Of the tokens from a byte of the list on. */
+static void put_logprobs(jw *w, const gen_item *t, size_t from)
 {
+    const lq_buf *list = &t->logprobs.b;
+    from += from && from < list->n; /* the comma */
+    jw_key(w, "logprobs");
+    jw_open(w, '[');
+    jw_json(w, list->p + from, list->n - from);
+    jw_close(w, ']');
+}
+
+/* A part of a message, a thought or its summary: the item's text, or none yet. */
+static void write_part(jw *w, const char *type, const gen_item *t, item_state state)
+{
+    static const lq_buf none;
     jw_open(w, '{');
     jw_put_cstr(w, "type", type);
-    gen_put_text(w, "text", text);
+    gen_put_text(w, "text", state == DONE ? &t->text : &none);
     if (strcmp(type, "output_text") == 0) {
         put_empty_list(w, "annotations");
-        put_empty_list(w, "logprobs");
+        put_logprobs(w, t, state == DONE ? 0 : t->logprobs.b.n);
     }
     jw_close(w, '}');
 }
 
-static void write_parts(jw *w, const char *key, const char *type, const lq_buf *text)
+static void write_parts(jw *w, const char *key, const char *type, const gen_item *t, bool any)
 {
     jw_key(w, key);
     jw_open(w, '[');
-    if (text) write_part(w, type, text);
+    if (any) write_part(w, type, t, DONE);
     jw_close(w, ']');
 }
 
-static void write_thought(jw *w, const gen_choice *c, const gen_item *t, const lq_buf *text)
+static void write_thought(jw *w, const gen_choice *c, const gen_item *t, item_state state)
 {
     const bool summary = wants_summary(c->g);
-    write_parts(w, "summary", "summary_text", summary ? text : NULL);
-    if (!summary) write_parts(w, "content", "reasoning_text", text);
-    if (!text || !api_wants(c->g->body, "reasoning.encrypted_content")) return;
+    write_parts(w, "summary", "summary_text", t, summary && state == DONE);
+    if (!summary) write_parts(w, "content", "reasoning_text", t, state == DONE);
+    if (state != DONE || !api_wants(c->g->body, "reasoning.encrypted_content")) return;
     lq_buf secret = { 0 };
     lq_buf_puts(&secret, API_THOUGHT_MARK);
     lq_buf_add(&secret, t->text.p, t->text.n);
@@ -106,10 +118,10 @@ static void write_item(jw *w, const gen_choice *c, const gen_item *t, item_state
                                           : "function_call");
     jw_put_cstr(w, "status", item_status(c, t, state));
     if (t->kind == CHAT_REASONING) {
-        write_thought(w, c, t, text);
+        write_thought(w, c, t, state);
     } else if (t->kind == CHAT_CONTENT) {
         jw_put_cstr(w, "role", "assistant");
-        write_parts(w, "content", "output_text", text);
+        write_parts(w, "content", "output_text", t, state == DONE);
     } else {
         write_call(w, c, t, text);
     }
@@ -367,21 +379,20 @@ static jw *begin_part_event(gen_choice *c, const gen_item *t, const part_events 
 }
 
 static bool send_part(gen_choice *c, const gen_item *t, const part_events *e, const char *type,
-                      const lq_buf *text)
+                      item_state state)
 {
     if (!e->part) return true;
     jw *w = begin_part_event(c, t, e, type);
     jw_key(w, "part");
-    write_part(w, e->part, text);
+    write_part(w, e->part, t, state);
     return send(c->g, type);
 }
 
 static bool begin_item(gen_choice *c, const gen_item *t)
 {
-    static const lq_buf none;
     const part_events *e = events_of(c, t);
     return send_item(c, t, "response.output_item.added", ADDED) &&
-           send_part(c, t, e, e->added, &none);
+           send_part(c, t, e, e->added, ADDED);
 }
 
 static bool send_text(gen_choice *c, const gen_item *t, const char *p, size_t n)
@@ -390,7 +401,7 @@ static bool send_text(gen_choice *c, const gen_item *t, const char *p, size_t n)
     jw *w = begin_part_event(c, t, e, e->delta);
     jw_key(w, "delta");
     jw_str(w, p, n);
-    if (t->kind == CHAT_CONTENT) put_empty_list(w, "logprobs");
+    if (t->kind == CHAT_CONTENT) put_logprobs(w, t, t->n_told);
     return send(c->g, e->delta);
 }
 
@@ -410,12 +421,12 @@ static bool end_item(gen_choice *c, const gen_item *t)
     if (ok) {
         jw *w = begin_part_event(c, t, e, e->done);
         gen_put_text(w, e->text, custom ? &input : &t->text);
-        if (t->kind == CHAT_CONTENT) put_empty_list(w, "logprobs");
+        if (t->kind == CHAT_CONTENT) put_logprobs(w, t, 0);
         if (t->kind == CHAT_CALL) gen_put_text(w, "name", &t->name);
         ok = send(c->g, e->done);
     }
     lq_buf_free(&input);
-    return ok && send_part(c, t, e, e->ended, &t->text) &&
+    return ok && send_part(c, t, e, e->ended, DONE) &&
            send_item(c, t, "response.output_item.done", DONE);
 }
 
@@ -458,6 +469,7 @@ static const gen_shape shape = { .kind = API_CHAT,
                                  .secret = true,
                                  .prompt = "messages",
                                  .dialect = &api_responses_dialect,
+                                 .item_logprobs = true,
                                  .fills = true,
                                  .take = gen_take_item,
                                  .chunk = chunk,
@@ -585,6 +597,29 @@ void api_get_response(void *app, http_req *r)
         api_reply(r, 200, &w);
     else
         not_kept(a, r);
+}
+
+/* ID/cancel: of a response that is made in the background, of which there is none. */
+void api_post_response(void *app, http_req *r)
+{
+    static const char cancel[] = "/cancel";
+    api *a = app;
+    char id[128];
+    jw w = { 0 };
+    snprintf(id, sizeof id, "%s", http_rest(r));
+    char *slash = strchr(id, '/');
+    if (!slash || strcmp(slash, cancel) != 0) {
+        http_error(r, 404, NULL, NULL, "there is no such path: expected ID/cancel");
+        return;
+    }
+    *slash = 0;
+    if (api_store_get(a->store, id, &w.b, NULL))
+        http_error(r, 400, NULL, "invalid_value",
+                   "the response has ended: only one that is made in the background can be "
+                   "cancelled, and none is here");
+    else
+        not_kept(a, r);
+    jw_free(&w);
 }
 
 void api_delete_response(void *app, http_req *r)

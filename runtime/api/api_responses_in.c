@@ -120,6 +120,82 @@ static lq_status take_reasoning(const place *p, const cJSON *item)
     return LQ_OK;
 }
 
+/* ---- calls of OpenAI's own tools ---- */
+
+/* Who ran such a tool has its result in the item itself, or sends it in an item of its own. The model reads them as
+ * calls of a function of that name. */
+static const struct own_tool {
+    const char *type, *name;        /* name NULL: the item has one */
+    const char *arguments, *result; /* members; result NULL: an item of its own */
+} own_tools[] = { { "local_shell_call", "local_shell", "action", NULL },
+                  { "shell_call", "shell", "action", NULL },
+                  { "apply_patch_call", "apply_patch", "operation", NULL },
+                  { "web_search_call", "web_search", "action", "status" },
+                  { "file_search_call", "file_search", "queries", "results" },
+                  { "code_interpreter_call", "code_interpreter", "code", "outputs" },
+                  { "mcp_call", NULL, "arguments", "output" } };
+
+static const struct own_tool *own_tool_of(const cJSON *item)
+{
+    for (size_t i = 0; i < LQ_COUNT(own_tools); i++)
+        if (api_is(js_get(item, "type"), own_tools[i].type)) return &own_tools[i];
+    return NULL;
+}
+
+static const cJSON *call_id_of(const cJSON *item)
+{
+    const cJSON *id = js_get(item, "call_id");
+    return id ? id : js_get(item, "id");
+}
+
+/* What the tool said: a text, or a value as JSON. */
+static void put_result(const place *p, const cJSON *id, const cJSON *v)
+{
+    cJSON *m = api_add_message(p->b, "tool");
+    char *text = v && !cJSON_IsString(v) ? js_print(v, false) : NULL;
+    api_put_str(m, "tool_call_id", id->valuestring);
+    cJSON_AddStringToObject(m, "content", text ? text : v ? v->valuestring : "");
+    free(text);
+}
+
+static lq_status take_own_call(const place *p, const cJSON *item)
+{
+    const struct own_tool *t = own_tool_of(item);
+    const cJSON *id = call_id_of(item), *arguments = js_get(item, t->arguments);
+    const char *name = t->name ? t->name : cJSON_GetStringValue(js_get(item, "name"));
+    if (!cJSON_IsString(id) || !name || !arguments) {
+        char expected[96];
+        snprintf(expected, sizeof expected, "a call with an id, a name and \"%s\"", t->arguments);
+        return wrong(p, expected, item);
+    }
+    cJSON *f = api_add_call(api_turn(p->b, "assistant"), id->valuestring, name, NULL);
+    if (cJSON_IsObject(arguments) || !t->name)
+        api_put(f, "arguments", api_ref(arguments));
+    else
+        api_put(cJSON_AddObjectToObject(f, "arguments"), t->arguments, api_ref(arguments));
+    if (!t->result) return LQ_OK;
+    const cJSON *result = js_get(item, t->result), *error = js_get(item, "error");
+    put_result(p, id, result ? result : error ? error : js_get(item, "status"));
+    return LQ_OK;
+}
+
+static lq_status take_own_output(const place *p, const cJSON *item)
+{
+    const cJSON *id = call_id_of(item), *output = js_get(item, "output");
+    if (!cJSON_IsString(id)) return wrong(p, "a string call_id", id ? id : item);
+    put_result(p, id, output ? output : js_get(item, "status"));
+    return LQ_OK;
+}
+
+static lq_status take_compaction(const place *p, const cJSON *item)
+{
+    (void)item;
+    return api_fail(p->b->e, "input", "unsupported_value",
+                    "%s: only who wrote a compaction item can read it: expected the items that it "
+                    "stands for, or a message with their summary",
+                    p->at);
+}
+
 static lq_status no_store(api_error *e, const char *name)
 {
     return api_fail(e, name, "unsupported_value",
@@ -136,12 +212,17 @@ static lq_status take_item(const place *p, const cJSON *item)
                   { "function_call_output", take_output },
                   { "custom_tool_call", take_custom_call },
                   { "custom_tool_call_output", take_output },
-                  { "reasoning", take_reasoning } };
+                  { "reasoning", take_reasoning },
+                  { "local_shell_call_output", take_own_output },
+                  { "shell_call_output", take_own_output },
+                  { "apply_patch_call_output", take_own_output },
+                  { "compaction", take_compaction } };
     const cJSON *type = js_get(item, "type");
     if (!cJSON_IsObject(item)) return wrong(p, "an item", item);
     if (!type) return take_message(p, item);
     for (size_t i = 0; i < LQ_COUNT(types); i++)
         if (api_is(type, types[i].type)) return types[i].take(p, item);
+    if (own_tool_of(item)) return take_own_call(p, item);
     if (!cJSON_IsString(type)) return wrong(p, "an item with a type", item);
     return api_fail(p->b->e, "input", "unsupported_value",
                     "%s: items of type \"%.40s\" are not supported", p->at, type->valuestring);
@@ -265,14 +346,42 @@ static lq_status read_truncation(api_body *b, const char *name, const cJSON *v)
 static lq_status read_include(api_body *b, const char *name, const cJSON *v)
 {
     if (!cJSON_IsArray(v)) return api_body_wrong(b, name, name, "an array", v);
-    if (!api_wants(b->from, "message.output_text.logprobs")) return LQ_OK;
-    return api_fail(b->e, name, "unsupported_value",
-                    "%s: message.output_text.logprobs is not supported", name);
+    return LQ_OK;
+}
+
+static lq_status refuse(api_body *b, const char *name, const char *instead)
+{
+    return api_fail(b->e, name, "unsupported_parameter", "%s is not supported: %s", name, instead);
 }
 
 static lq_status read_background(api_body *b, const char *name, const cJSON *v)
 {
-    return cJSON_IsFalse(v) ? LQ_OK : api_body_refuse(b, name, v);
+    return cJSON_IsFalse(v)
+               ? LQ_OK
+               : refuse(b, name, "wait for the answer, read its stream, or send a batch");
+}
+
+static lq_status read_conversation(api_body *b, const char *name, const cJSON *v)
+{
+    (void)v;
+    return refuse(b, name, "send the items, or previous_response_id where responses are kept");
+}
+
+static lq_status read_prompt(api_body *b, const char *name, const cJSON *v)
+{
+    (void)v;
+    return refuse(b, name, "no prompts are kept here; send instructions and input");
+}
+
+/* Log-probabilities are asked for by `include`, or a number of alternatives. */
+static void put_logprobs(api_body *b)
+{
+    const cJSON *top = js_get(b->from, "top_logprobs");
+    const bool none = cJSON_IsNumber(top) && !(top->valuedouble > 0) && !(top->valuedouble < 0);
+    if ((top && !none) || api_wants(b->from, "message.output_text.logprobs"))
+        api_put(b->to, "logprobs", cJSON_CreateTrue());
+    else
+        cJSON_DeleteItemFromObjectCaseSensitive(b->to, "top_logprobs");
 }
 
 static lq_status read_stream_options(api_body *b, const char *name, const cJSON *v)
@@ -308,6 +417,7 @@ static lq_status finish(api_body *b)
     if (head && !cJSON_IsString(head))
         return api_body_wrong(b, "instructions", "instructions", "a string", head);
     if (head) api_add_text(api_add_message(b, "system"), head->valuestring);
+    put_logprobs(b);
     lq_status s = take_past(b);
     if (s) return s;
     if (!input)
@@ -334,9 +444,9 @@ static const api_field fields[] = {
     { "background", NULL, read_background },
     { "stream_options", NULL, read_stream_options },
     { "chat_template_kwargs", NULL, api_body_variables },
-    { "conversation", NULL, api_body_refuse },
+    { "conversation", NULL, read_conversation },
     { "context_management", NULL, api_body_refuse },
-    { "prompt", NULL, api_body_refuse },
+    { "prompt", NULL, read_prompt },
     { "messages", NULL, api_body_refuse },
     { "n", NULL, api_body_refuse },
     /* no influence on the answer */

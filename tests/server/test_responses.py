@@ -229,6 +229,59 @@ def test_thoughts_as_they_are_asked_for(scripted):
     assert plain(check_order(streamed(scripted, ask))) == plain(a)
 
 
+@pytest.mark.parametrize("name", ["abc", "think", "one call"])
+@pytest.mark.parametrize("more", [{"include": ["message.output_text.logprobs"]}, {"top_logprobs": 2}])
+def test_logprobs_are_those_of_the_text(scripted, name, more):
+    """Of its tokens, and of the marks next to it; thoughts and calls have none."""
+    ask = body(name, tools=TOOLS, **more)
+    a = scripted.post_json(PATH, ask)
+    part = next(i for i in a["output"] if i["type"] == "message")["content"][0]
+    said = "".join(t["token"] for t in part["logprobs"])
+    assert said.removesuffix("<|endoftext|>").strip().removeprefix("</think>").strip() == part["text"]
+    assert all(t["logprob"] <= 0 and bytes(t["bytes"]).decode() == t["token"] for t in part["logprobs"])
+    assert {len(t["top_logprobs"]) for t in part["logprobs"]} == {more.get("top_logprobs", 0)}
+    events = streamed(scripted, ask)
+    deltas = [e["logprobs"] for e in events if e["type"] == "response.output_text.delta"]
+    assert sum(deltas, []) == part["logprobs"] and len(deltas) > 3
+    assert next(e for e in events if e["type"] == "response.output_text.done")["logprobs"] == part["logprobs"]
+    assert plain(check_order(events)) == plain(a)
+    without = scripted.post_json(PATH, body(name, tools=TOOLS, top_logprobs=0))
+    assert next(i for i in without["output"] if i["type"] == "message")["content"][0]["logprobs"] == []
+
+
+@pytest.mark.parametrize("items, name, arguments, result", [
+    ([{"type": "local_shell_call", "id": "i", "call_id": "c1", "action": {"type": "exec", "command": ["ls"]}},
+      {"type": "local_shell_call_output", "id": "c1", "output": "a.txt"}],
+     "local_shell", {"type": "exec", "command": ["ls"]}, "a.txt"),
+    ([{"type": "shell_call", "call_id": "c1", "action": {"commands": ["ls"]}},
+      {"type": "shell_call_output", "call_id": "c1", "output": [{"stdout": "x"}]}], "shell", {"commands": ["ls"]}, '[{"stdout":"x"}]'),
+    ([{"type": "apply_patch_call", "call_id": "c1", "operation": {"path": "a"}},
+      {"type": "apply_patch_call_output", "call_id": "c1", "status": "completed"}], "apply_patch", {"path": "a"}, "completed"),
+    ([{"type": "web_search_call", "id": "c1", "status": "completed", "action": {"type": "search", "query": "q"}}],
+     "web_search", {"type": "search", "query": "q"}, "completed"),
+    ([{"type": "file_search_call", "id": "c1", "queries": ["q"], "results": [{"text": "t"}]}],
+     "file_search", {"queries": ["q"]}, '[{"text":"t"}]'),
+    ([{"type": "code_interpreter_call", "id": "c1", "code": "1", "outputs": [{"logs": "1"}]}],
+     "code_interpreter", {"code": "1"}, '[{"logs":"1"}]'),
+    ([{"type": "mcp_call", "id": "c1", "name": "m", "arguments": '{"a": 1}', "output": "o"}], "m", {"a": 1}, "o"),
+    ([{"type": "mcp_call", "id": "c1", "name": "m", "arguments": "{}", "output": None, "error": "e"}], "m", {}, "e"),
+])
+def test_what_other_tools_did_is_a_call(scripted, items, name, arguments, result):
+    more = [message("user", "a")]
+    a = scripted.post_json(PATH + "/input_tokens", {"input": more + items})["input_tokens"]
+    call = {"id": "c1", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
+    ours = [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": result}]
+    assert a == len(scripted.post_json("/tokenize", {"messages": ours})["tokens"])
+
+
+def test_nothing_can_be_cancelled(scripted, keeping):
+    check_error(scripted.post(PATH + "/resp_1/cancel", {}), 404)
+    a = keeping.post_json(PATH, body("abc"))
+    check_error(keeping.post(f"{PATH}/{a['id']}/cancel", {}), 400)
+    check_error(keeping.post(f"{PATH}/compact", {"input": "a"}), 404)
+
+
 def test_structured_text(scripted):
     schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}
     a = scripted.post_json(PATH, body("abc", text={"format": {"type": "json_schema", "name": "n", "strict": True,
@@ -244,7 +297,12 @@ def test_structured_text(scripted):
     ({"input": [{"role": "tool", "content": "x"}]}, "input", "input[0]: expected role"),
     ({"input": [{"role": "user", "content": 5}]}, "input", "input[0]"),
     ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input", '"input_image"'),
-    ({"input": [{"type": "web_search_call"}]}, "input", '"web_search_call"'),
+    ({"input": [{"type": "web_search_call"}]}, "input", '"action"'),
+    ({"input": [{"type": "local_shell_call_output", "output": "x"}]}, "input", "call_id"),
+    ({"input": [{"type": "image_generation_call", "id": "x"}]}, "input", '"image_generation_call"'),
+    ({"input": [{"type": "compaction", "encrypted_content": "x"}]}, "input", "input[0]: only who wrote"),
+    ({"tools": [{"type": "custom", "name": "f", "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}}]},
+     "tools", "lark"),
     ({"input": [{"type": "function_call", "name": "f"}]}, "input", "call_id"),
     ({"input": [{"type": "function_call_output", "output": "f"}]}, "input", "call_id"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input", "--response-store"),
@@ -262,10 +320,10 @@ def test_structured_text(scripted):
     ({"text": {"format": {"type": "xml"}}}, "response_format", "type"),
     ({"reasoning": {"effort": 5}}, "reasoning", "effort"),
     ({"truncation": "some"}, "truncation", "auto"),
-    ({"include": ["message.output_text.logprobs"]}, "include", "logprobs"),
-    ({"background": True}, "background", "not supported"),
-    ({"conversation": "c"}, "conversation", "not supported"),
-    ({"prompt": {"id": "p"}}, "prompt", "not supported"),
+    ({"top_logprobs": 99}, "top_logprobs", "99"),
+    ({"background": True}, "background", "not supported: wait"),
+    ({"conversation": "c"}, "conversation", "not supported: send"),
+    ({"prompt": {"id": "p"}}, "prompt", "not supported: no prompts"),
 ])
 def test_what_is_refused(scripted, more, param, part):
     assert part in check_error(scripted.post(PATH, {**body("abc"), **more}), 400, param)

@@ -677,6 +677,7 @@ OF_FILES(get_batch)
 OF_FILES(post_batch_cancel)
 OF_FILES(get_response)
 OF_FILES(delete_response)
+OF_FILES(post_response)
 
 /* ---- the table ---- */
 
@@ -697,6 +698,7 @@ static const struct {
     { "GET", "/api/tags", get_tags },
     { "GET", "/api/ps", get_ps },
     { "GET", "/v1/responses/*", get_response },
+    { "POST", "/v1/responses/*", post_response },
     { "DELETE", "/v1/responses/*", delete_response },
     { "POST", "/v1/files", post_file },
     { "GET", "/v1/files", get_files },
