@@ -34,6 +34,9 @@ typedef struct api_dialect {
     lq_status (*finish)(api_body *b);
     /* Before all rows: may change the body. NULL: does not. */
     lq_status (*begin)(api *a, cJSON *body, api_error *e);
+    /* After the prompt was made, or not (`made`, e): may change the messages and make it again
+     * (api_render). NULL: does not. */
+    lq_status (*edit)(const api *a, api_request *q, lq_status made, api_error *e);
 } api_dialect;
 
 /* q->doc of another API becomes q->body, and what it means q->doc; also after an error. */

@@ -211,7 +211,7 @@ lq_status api_can_call(const api *a, api_error *e)
                     "tools: the model's chat template cannot be used for them: %s", a->m.no_calls);
 }
 
-static lq_status render(api *a, api_request *q, api_error *e)
+lq_status api_render(const api *a, api_request *q, api_error *e)
 {
     api_params *p = &q->p;
     if (p->tools && api_can_call(a, e)) return LQ_EVALUE;
@@ -219,9 +219,11 @@ static lq_status render(api *a, api_request *q, api_error *e)
                        .kwargs = p->template_kwargs,
                        .add_generation_prompt = p->add_generation_prompt,
                        .continue_final = p->continue_final };
-    q->prompts = calloc(1, sizeof *q->prompts);
-    q->n = q->prompts ? 1 : 0;
+    if (!q->prompts) q->prompts = calloc(1, sizeof *q->prompts);
     if (!q->prompts) return api_no_memory(e);
+    q->n = 1;
+    free(q->prompts->ids);
+    *q->prompts = (api_prompt){ 0 };
     return api_chat_prompt(a, q->prompts, q->doc, &c, p->truncate != 0, e);
 }
 
@@ -241,7 +243,10 @@ bool api_read_chat(api *a, http_req *r, const gen_shape *shape, api_request *q)
     if (!s) s = api_thinking_variables(a, p, &e);
     api_note_params(a, p);
     if (!s && !api_serves(a, p->model)) s = api_no_model(&e, p->model);
-    if (!s) s = render(a, q, &e);
+    if (!s) {
+        s = api_render(a, q, &e);
+        if (d && d->edit) s = d->edit(a, q, s, &e);
+    }
     if (!s) return true;
     if (d) api_body_error(d, &e);
     api_reply_error(a, r, &e);

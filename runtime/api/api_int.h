@@ -123,6 +123,8 @@ typedef struct {
 void api_request_free(api_request *q);
 /* The body of a chat, checked and rendered, by the shape's API; false: the answer is given. */
 bool api_read_chat(api *a, http_req *r, const gen_shape *shape, api_request *q);
+/* The chat q->doc to its prompt, which takes the place of one that is there. */
+lq_status api_render(const api *a, api_request *q, api_error *e);
 /* Prompts (api_completions.c), by the shape's API, to their answer. */
 void api_answer_prompts(api *a, http_req *r, const gen_shape *shape);
 /* Takes q over, whatever happens; answers r now or later. */

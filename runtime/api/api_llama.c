@@ -105,9 +105,12 @@ static const api_field infill_fields[] = {
     COMMON, { "input_prefix", NULL, NULL }, { "input_suffix", NULL, NULL }, { "prompt", NULL, NULL }
 };
 static const api_field completion_fields[] = { COMMON, { "prompt", NULL, read_prompt } };
-static const api_dialect infill = { infill_fields, LQ_COUNT(infill_fields), finish, NULL };
-static const api_dialect completion = { completion_fields, LQ_COUNT(completion_fields),
-                                        finish_completion, NULL };
+static const api_dialect infill = { .fields = infill_fields,
+                                    .n = LQ_COUNT(infill_fields),
+                                    .finish = finish };
+static const api_dialect completion = { .fields = completion_fields,
+                                        .n = LQ_COUNT(completion_fields),
+                                        .finish = finish_completion };
 
 static void put_f64(jw *w, const char *what, const char *key, double v)
 {

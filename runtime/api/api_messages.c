@@ -216,6 +216,7 @@ static bool end_stream(gen *g)
     write_stop(w, c);
     jw_close(w, '}');
     write_usage(w, c);
+    api_write_edits(w, g->body);
     if (!send(c, "message_delta")) return false;
     begin_event(c, "message_stop");
     return send(c, "message_stop");
@@ -242,6 +243,7 @@ static void write_answer(gen *g, jw *w)
     jw_close(w, ']');
     write_stop(w, c);
     write_usage(w, c);
+    api_write_edits(w, g->body);
     jw_close(w, '}');
 }
 
@@ -271,6 +273,7 @@ void api_post_count_tokens(void *app, http_req *r)
     jw_open(&w, '{');
     jw_key(&w, "input_tokens");
     jw_i64(&w, (int64_t)q.prompts[0].n);
+    api_write_original_tokens(&w, q.body);
     jw_close(&w, '}');
     api_reply(r, 200, &w);
     api_request_free(&q);

@@ -9,4 +9,11 @@ extern const api_dialect api_messages_dialect,
     api_count_dialect; /* the latter's without max_tokens */
 extern const http_style api_messages_style;
 
+/* api_messages_edit.c: `context_management`. Its edits are made of a prompt that is there, or is too long; what was
+ * done becomes members of the request's own body, which these write. */
+api_body_read api_read_edits;
+lq_status api_edit_messages(const api *a, api_request *q, lq_status made, api_error *e);
+void api_write_edits(jw *w, const cJSON *body); /* of an answer: the edits that were made */
+void api_write_original_tokens(jw *w, const cJSON *body); /* of a count */
+
 #endif

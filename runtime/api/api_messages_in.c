@@ -42,28 +42,100 @@ static cJSON *said(place *p, const char *role)
     return p->said;
 }
 
-static lq_status take_text(place *p, const char *role, const cJSON *block)
+/* ---- blocks that are texts, in a message and in a tool's answer ---- */
+
+static lq_status put_texts(place *p, cJSON *m, const cJSON *list)
+{
+    for (const cJSON *t = list ? list->child : NULL; t; t = t->next) {
+        const cJSON *type = js_get(t, "type");
+        if (cJSON_IsString(type) && !api_is(type, "text")) return no_such_block(p, type);
+        if (!text_of(t)) return wrong(p, "a text block", t);
+        api_add_text(m, text_of(t));
+    }
+    return LQ_OK;
+}
+
+static void put_line(cJSON *m, const cJSON *block, const char *key)
+{
+    const char *s = cJSON_GetStringValue(js_get(block, key));
+    if (s) api_add_text(m, s);
+}
+
+/* They would be marks in the answer, which a model here does not make. */
+static lq_status refuse_citations(place *p, const cJSON *block)
+{
+    if (!cJSON_IsTrue(js_get(js_get(block, "citations"), "enabled"))) return LQ_OK;
+    return api_fail(p->b->e, "messages", "unsupported_value", "%s: citations are not supported",
+                    p->at);
+}
+
+/* A document is its text, where it has one, behind its title and what is said of it. */
+static lq_status put_document(place *p, cJSON *m, const cJSON *block)
+{
+    const cJSON *source = js_get(block, "source"), *type = js_get(source, "type");
+    const cJSON *text = js_get(source, api_is(type, "content") ? "content" : "data");
+    const bool known = (api_is(type, "text") && cJSON_IsString(text)) ||
+                       (api_is(type, "content") && (cJSON_IsString(text) || cJSON_IsArray(text)));
+    if (!known) return no_such_block(p, js_get(block, "type"));
+    if (refuse_citations(p, block)) return LQ_EVALUE;
+    put_line(m, block, "title");
+    put_line(m, block, "context");
+    if (cJSON_IsArray(text)) return put_texts(p, m, text);
+    api_add_text(m, text->valuestring);
+    return LQ_OK;
+}
+
+static lq_status put_search_result(place *p, cJSON *m, const cJSON *block)
+{
+    const cJSON *content = js_get(block, "content");
+    if (!cJSON_IsString(js_get(block, "source")) || !cJSON_IsString(js_get(block, "title")) ||
+        !cJSON_IsArray(content))
+        return wrong(p, "a search_result block with source, title and content", block);
+    if (refuse_citations(p, block)) return LQ_EVALUE;
+    put_line(m, block, "title");
+    put_line(m, block, "source");
+    return put_texts(p, m, content);
+}
+
+static lq_status put_text(place *p, cJSON *m, const cJSON *block)
 {
     if (!text_of(block))
         return wrong(p, "a text block with a string \"text\"", js_get(block, "text"));
-    api_add_text(said(p, role), text_of(block));
+    api_add_text(m, text_of(block));
     return LQ_OK;
 }
 
-/* A document is its text, where it has one. */
-static lq_status take_document(place *p, const cJSON *block)
+/* The name of a tool that a search found. */
+static lq_status put_reference(place *p, cJSON *m, const cJSON *block)
 {
-    const cJSON *source = js_get(block, "source"), *data = js_get(source, "data");
-    if (!api_is(js_get(source, "type"), "text") || !cJSON_IsString(data))
-        return no_such_block(p, js_get(block, "type"));
-    api_add_text(said(p, "user"), data->valuestring);
+    if (!cJSON_IsString(js_get(block, "tool_name")))
+        return wrong(p, "a tool_reference block with a string \"tool_name\"", block);
+    put_line(m, block, "tool_name");
     return LQ_OK;
 }
 
-/* The text of a tool's answer: a string, or text blocks. */
+typedef lq_status put_block(place *p, cJSON *m, const cJSON *block);
+
+/* NULL: a block of this type is no text. */
+static put_block *putter_of(const cJSON *type)
+{
+    static const struct {
+        const char *type;
+        put_block *put;
+    } types[] = { { "text", put_text },
+                  { "document", put_document },
+                  { "search_result", put_search_result },
+                  { "tool_reference", put_reference } };
+    for (size_t i = 0; i < LQ_COUNT(types); i++)
+        if (api_is(type, types[i].type)) return types[i].put;
+    return NULL;
+}
+
+/* The text of a tool's answer: a string, or blocks. */
 static lq_status take_result(place *p, const cJSON *block)
 {
     const cJSON *id = js_get(block, "tool_use_id"), *v = js_get(block, "content");
+    lq_status s = LQ_OK;
     if (!cJSON_IsString(id))
         return wrong(p, "a tool_result block with a string \"tool_use_id\"", id);
     cJSON *m = api_add_message(p->b, "tool");
@@ -73,21 +145,22 @@ static lq_status take_result(place *p, const cJSON *block)
     if (cJSON_IsString(v)) api_add_text(m, v->valuestring);
     if (v && !cJSON_IsString(v) && !cJSON_IsArray(v))
         return wrong(p, "content: a string or an array of blocks", v);
-    for (const cJSON *t = cJSON_IsArray(v) ? v->child : NULL; t; t = t->next) {
+    for (const cJSON *t = cJSON_IsArray(v) ? v->child : NULL; t && !s; t = t->next) {
         const cJSON *type = js_get(t, "type");
-        if (cJSON_IsString(type) && !api_is(type, "text")) return no_such_block(p, type);
-        if (!text_of(t)) return wrong(p, "a text block", t);
-        api_add_text(m, text_of(t));
+        put_block *put = putter_of(type);
+        s = put                    ? put(p, m, t)
+            : cJSON_IsString(type) ? no_such_block(p, type)
+                                   : wrong(p, "a text block", t);
     }
     if (!js_get(m, "content")) api_put_str(m, "content", "");
-    return LQ_OK;
+    return s;
 }
 
 static lq_status take_user(place *p, const cJSON *block)
 {
     const cJSON *type = js_get(block, "type");
-    if (api_is(type, "text")) return take_text(p, "user", block);
-    if (api_is(type, "document")) return take_document(p, block);
+    put_block *put = putter_of(type);
+    if (put) return put(p, said(p, "user"), block);
     if (api_is(type, "tool_result")) return take_result(p, block);
     return cJSON_IsString(type) ? no_such_block(p, type) : wrong(p, "a block with a type", block);
 }
@@ -116,7 +189,7 @@ static lq_status take_use(place *p, const cJSON *block)
 static lq_status take_assistant(place *p, const cJSON *block)
 {
     const cJSON *type = js_get(block, "type");
-    if (api_is(type, "text")) return take_text(p, "assistant", block);
+    if (api_is(type, "text")) return put_text(p, said(p, "assistant"), block);
     if (api_is(type, "thinking")) return take_thinking(p, block);
     if (api_is(type, "redacted_thinking")) return LQ_OK; /* nothing that a model could read */
     if (api_is(type, "tool_use")) return take_use(p, block);
@@ -127,7 +200,7 @@ static lq_status take_assistant(place *p, const cJSON *block)
 static lq_status take_system(place *p, const cJSON *block)
 {
     const cJSON *type = js_get(block, "type");
-    if (api_is(type, "text")) return take_text(p, "system", block);
+    if (api_is(type, "text")) return put_text(p, said(p, "system"), block);
     return cJSON_IsString(type) ? no_such_block(p, type) : wrong(p, "a block with a type", block);
 }
 
@@ -289,17 +362,6 @@ static lq_status read_output(api_body *b, const char *name, const cJSON *v)
     return format ? put_format(b, name, format) : LQ_OK;
 }
 
-/* Thoughts of former turns are the template's affair; other edits cut what the model would read. */
-static lq_status read_management(api_body *b, const char *name, const cJSON *v)
-{
-    const cJSON *edits = js_get(v, "edits");
-    for (const cJSON *t = edits ? edits->child : NULL; t; t = t->next) {
-        const char *type = cJSON_GetStringValue(js_get(t, "type"));
-        if (!type || strncmp(type, "clear_thinking_", 15) != 0) return api_body_refuse(b, name, v);
-    }
-    return LQ_OK;
-}
-
 static lq_status read_empty(api_body *b, const char *name, const cJSON *v)
 {
     return cJSON_IsArray(v) && !v->child ? LQ_OK : api_body_refuse(b, name, v);
@@ -318,9 +380,16 @@ static lq_status finish_count(api_body *b)
 
 static lq_status finish(api_body *b)
 {
-    if (!js_get(b->from, "max_tokens"))
+    const cJSON *most = js_get(b->from, "max_tokens");
+    if (!most)
         return api_fail(b->e, "max_tokens", "missing_required_parameter",
                         "max_tokens: it is required");
+    if (cJSON_IsNumber(most) && most->valuedouble < 0)
+        return api_body_wrong(b, "max_tokens", "max_tokens", "a whole number from 0", most);
+    if (cJSON_IsNumber(most) && !(most->valuedouble > 0)) {
+        cJSON_DeleteItemFromObjectCaseSensitive(b->to, "max_tokens");
+        api_put(b->to, "n_predict", api_ref(most)); /* the prompt is read into the cache */
+    }
     return finish_count(b);
 }
 
@@ -332,7 +401,7 @@ static const api_field fields[] = {
     { "thinking", NULL, read_thinking },
     { "output_config", NULL, read_output },
     { "output_format", NULL, put_format },
-    { "context_management", NULL, read_management },
+    { "context_management", NULL, api_read_edits },
     { "stop_sequences", "stop", NULL },
     { "chat_template_kwargs", NULL, api_body_variables },
     { "mcp_servers", NULL, read_empty },
@@ -347,5 +416,9 @@ static const api_field fields[] = {
     { "speed", NULL, NULL },
 };
 
-const api_dialect api_messages_dialect = { fields, LQ_COUNT(fields), finish, NULL };
-const api_dialect api_count_dialect = { fields, LQ_COUNT(fields), finish_count, NULL };
+const api_dialect api_messages_dialect = {
+    .fields = fields, .n = LQ_COUNT(fields), .finish = finish, .edit = api_edit_messages
+};
+const api_dialect api_count_dialect = {
+    .fields = fields, .n = LQ_COUNT(fields), .finish = finish_count, .edit = api_edit_messages
+};

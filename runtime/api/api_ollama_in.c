@@ -296,12 +296,21 @@ static const api_field templated_fields[] = { COMMON,
 static const api_field embed_fields[] = { COMMON };
 static const api_field embedding_fields[] = { COMMON, { "prompt", "input", NULL } };
 
-const api_dialect api_ollama_chat = { chat_fields, LQ_COUNT(chat_fields), finish_chat, NULL };
-const api_dialect api_ollama_generate = { generate_fields, LQ_COUNT(generate_fields),
-                                          finish_generate, NULL };
-const api_dialect api_ollama_plain = { plain_fields, LQ_COUNT(plain_fields), finish_plain, NULL };
-const api_dialect api_ollama_templated = { templated_fields, LQ_COUNT(templated_fields),
-                                           finish_templated, NULL };
-const api_dialect api_ollama_embed = { embed_fields, LQ_COUNT(embed_fields), finish_embed, NULL };
-const api_dialect api_ollama_embedding = { embedding_fields, LQ_COUNT(embedding_fields),
-                                           finish_embed, NULL };
+const api_dialect api_ollama_chat = { .fields = chat_fields,
+                                      .n = LQ_COUNT(chat_fields),
+                                      .finish = finish_chat };
+const api_dialect api_ollama_generate = { .fields = generate_fields,
+                                          .n = LQ_COUNT(generate_fields),
+                                          .finish = finish_generate };
+const api_dialect api_ollama_plain = { .fields = plain_fields,
+                                       .n = LQ_COUNT(plain_fields),
+                                       .finish = finish_plain };
+const api_dialect api_ollama_templated = { .fields = templated_fields,
+                                           .n = LQ_COUNT(templated_fields),
+                                           .finish = finish_templated };
+const api_dialect api_ollama_embed = { .fields = embed_fields,
+                                       .n = LQ_COUNT(embed_fields),
+                                       .finish = finish_embed };
+const api_dialect api_ollama_embedding = { .fields = embedding_fields,
+                                           .n = LQ_COUNT(embedding_fields),
+                                           .finish = finish_embed };

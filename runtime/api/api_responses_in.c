@@ -474,4 +474,6 @@ static lq_status find_references(api *a, cJSON *body, api_error *e)
     return LQ_OK;
 }
 
-const api_dialect api_responses_dialect = { fields, LQ_COUNT(fields), finish, find_references };
+const api_dialect api_responses_dialect = {
+    .fields = fields, .n = LQ_COUNT(fields), .finish = finish, .begin = find_references
+};

@@ -172,6 +172,20 @@ OURS = [{"type": "function", "function": {"name": t["name"], **({"description": 
                                       "content": "no clock"}]}]},
      [{"role": "user", "content": "D"}, {"role": "assistant", "content": None, "tool_calls": [CALL]},
       {"role": "tool", "tool_call_id": "t1", "content": "Error:\nno clock"}], {}),
+    ({"messages": [{"role": "user", "content": [
+        {"type": "document", "title": "T", "context": "C", "citations": {"enabled": False},
+         "source": {"type": "content", "content": [text("D"), text("E")]}},
+        {"type": "document", "source": {"type": "content", "content": "F"}},
+        {"type": "search_result", "source": "S", "title": "U", "content": [text("G"), text("H")]}]}]},
+     [{"role": "user", "content": "T\nC\nD\nE\nF\nU\nS\nG\nH"}], {}),
+    ({"messages": [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": [{**use("now"), "id": "t1"}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [
+            {"type": "search_result", "source": "S", "title": "U", "content": [text("G")]}, text("x"),
+            {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "D"}},
+            {"type": "tool_reference", "tool_name": "n"}]}]}]},
+     [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [CALL]},
+      {"role": "tool", "tool_call_id": "t1", "content": "U\nS\nG\nx\nD\nn"}], {}),
     ({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "I say"}]},
      [{"role": "user", "content": "a"}, {"role": "assistant", "content": "I say"}],
      {"continue_final_message": True, "add_generation_prompt": False}),
@@ -183,6 +197,95 @@ def test_bodies_mean_the_same_as_those_of_a_chat(scripted, theirs, ours, more):
     assert n == chat_tokens(scripted, ours, **more)
     u = scripted.post_json(PATH + "?beta=true", {"max_tokens": 1, **theirs})["usage"]
     assert u["input_tokens"] + u["cache_read_input_tokens"] == n
+
+
+def long_talk(n=5, times=9):
+    """A question, and n calls with their results; every one has its thought."""
+    said = [{"role": "user", "content": "[abc]"}]
+    for i in range(n):
+        name = "weather" if i % 2 else "now"
+        said += [{"role": "assistant", "content": [thought(f"hm {i}"), {"type": "tool_use", "id": f"t{i}", "name": name, "input": {"x": i}}]},
+                 {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"t{i}", "content": f"{i} " * times}]}]
+    return said
+
+
+def ours_of(said, cleared=(), inputs=(), thoughts=None):
+    """The same as a chat, as it is when those are cleared."""
+    out = [{"role": "user", "content": "[abc]"}]
+    for i, (a, r) in enumerate(zip(said[1::2], said[2::2])):
+        call = a["content"][1]
+        out += [{"role": "assistant", "content": None, "tool_calls": [{"id": call["id"], "type": "function", "function": {
+                    "name": call["name"], "arguments": json.dumps({} if i in inputs else call["input"])}}],
+                 **({"reasoning_content": f"hm {i}"} if thoughts is None or i in thoughts else {})},
+                {"role": "tool", "tool_call_id": call["id"], "content": "[cleared]" if i in cleared else r["content"][0]["content"]}]
+    return out
+
+
+def bound(kind, value):
+    return {"type": kind, "value": value}
+
+
+USES = "clear_tool_uses_20250919"
+
+
+@pytest.mark.parametrize("more, cleared, inputs", [
+    ({"trigger": bound("tool_uses", 4), "keep": bound("tool_uses", 2)}, [0, 1, 2], []),
+    ({"trigger": bound("tool_uses", 5)}, [], []),
+    ({"trigger": bound("input_tokens", 10)}, [0, 1], []),
+    ({"trigger": bound("input_tokens", 10000)}, [], []),
+    ({}, [], []),
+    ({"trigger": bound("tool_uses", 1), "keep": bound("tool_uses", 0), "exclude_tools": ["now"]}, [1, 3], []),
+    ({"trigger": bound("tool_uses", 1), "clear_tool_inputs": True}, [0, 1], [0, 1]),
+    ({"trigger": bound("tool_uses", 1), "clear_tool_inputs": ["weather"], "keep": None}, [0, 1], [1]),
+    ({"trigger": bound("tool_uses", 1), "clear_at_least": bound("input_tokens", 20)}, [0, 1], []),
+    ({"trigger": bound("tool_uses", 1), "clear_at_least": bound("input_tokens", 500)}, [], []),
+])
+def test_tool_uses_are_cleared(scripted, more, cleared, inputs):
+    said = long_talk()
+    ask = {"messages": said, "tools": TOOLS, "context_management": {"edits": [{"type": USES, **more}], "applied_edits": 5}}
+    before = chat_tokens(scripted, ours_of(said), tools=OURS)
+    after = chat_tokens(scripted, ours_of(said, cleared, inputs), tools=OURS)
+    counted = scripted.post_json(PATH + "/count_tokens", ask)
+    assert counted == {"input_tokens": after, "context_management": {"original_input_tokens": before}}
+    made = {"applied_edits": [{"type": USES, "cleared_tool_uses": len(cleared), "cleared_input_tokens": before - after}] if cleared else []}
+    ask.update(max_tokens=250, temperature=0)
+    a = scripted.post_json(PATH, ask)
+    assert a["context_management"] == made and a["usage"]["input_tokens"] + a["usage"]["cache_read_input_tokens"] == after
+    events = streamed(scripted, ask)
+    assert [e["context_management"] for e in events if "context_management" in e] == [made]
+    assert plain(assembled(events)) == plain(a)
+
+
+def test_a_talk_that_is_too_long_is_cleared(scripted):
+    said = long_talk(6, 200)
+    check_error(http("POST", scripted.url + PATH, json={"max_tokens": 1, "messages": said}), 400, "invalid_request_error", "1024")
+    edits = [{"type": "clear_thinking_20251015"}, {"type": USES, "keep": bound("tool_uses", 1), "clear_tool_inputs": True}]
+    a = scripted.post_json(PATH, {"max_tokens": 1, "messages": said, "context_management": {"edits": edits}})
+    assert [e.get("cleared_tool_uses") for e in a["context_management"]["applied_edits"]] == [None, 5]
+    edits[1]["exclude_tools"] = ["weather", "now"]
+    check_error(http("POST", scripted.url + PATH, json={"max_tokens": 1, "messages": said, "context_management": {"edits": edits}}),
+                400, "invalid_request_error", "1024")
+
+
+@pytest.mark.parametrize("keep, left", [(None, [4]), (bound("thinking_turns", 2), [3, 4]), ("all", None), ({"type": "all"}, None),
+                                        (bound("thinking_turns", 9), None)])
+def test_thoughts_are_cleared(scripted, keep, left):
+    said = long_talk()
+    ask = {"messages": said, "max_tokens": 1, "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": keep}]}}
+    before, after = chat_tokens(scripted, ours_of(said)), chat_tokens(scripted, ours_of(said, thoughts=left))
+    a = scripted.post_json(PATH, ask)
+    assert before >= after and (before > after) == (left is not None)
+    assert a["usage"]["input_tokens"] + a["usage"]["cache_read_input_tokens"] == after
+    assert a["context_management"]["applied_edits"] == ([] if left is None else [{
+        "type": "clear_thinking_20251015", "cleared_thinking_turns": 5 - len(left), "cleared_input_tokens": before - after}])
+
+
+def test_no_tokens_read_the_prompt_into_the_cache(scripted):
+    ask = body("abc", system="Be brief, and warm. " * 20, max_tokens=0)
+    a = scripted.post_json(PATH, ask)
+    assert (a["content"], a["stop_reason"], a["usage"]["output_tokens"]) == ([], "max_tokens", 0)
+    assert assembled(streamed(scripted, ask))["content"] == []
+    assert scripted.post_json(PATH, {**ask, "max_tokens": 3})["usage"]["cache_read_input_tokens"] > 0
 
 
 @pytest.mark.parametrize("choice, names", [({"type": "any"}, {"weather", "now"}), ({"type": "tool", "name": "now"}, {"now"})])
@@ -218,7 +321,8 @@ def check_error(r, status, kind, part):
 
 @pytest.mark.parametrize("more, part", [
     ({"max_tokens": None}, "max_tokens: it is required"),
-    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": -1}, "max_tokens"),
+    ({"max_tokens": "0"}, "max_tokens"),
     ({"messages": None}, "messages: it is required"),
     ({"messages": 5}, "messages: expected an array"),
     ({"messages": []}, "messages"),
@@ -247,7 +351,18 @@ def check_error(r, status, kind, part):
     ({"thinking": {"type": "enabled", "budget_tokens": "many"}}, "budget"),
     ({"mcp_servers": [{}]}, "mcp_servers"),
     ({"container": "c"}, "container"),
-    ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management"),
+    ({"context_management": 5}, "context_management"),
+    ({"context_management": {"edits": 5}}, "context_management"),
+    ({"context_management": {"edits": [{"type": "compact_20260112"}]}}, "context_management.edits[0]: expected type"),
+    *(({"context_management": {"edits": [{"type": USES, name: value}]}}, f"context_management.edits[0].{name}")
+      for name, value in {"trigger": 5, "keep": bound("input_tokens", 3), "clear_at_least": bound("tool_uses", 3),
+                          "exclude_tools": "now", "clear_tool_inputs": [5]}.items()),
+    ({"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "some"}]}}, "edits[0].keep"),
+    ({"messages": [{"role": "user", "content": [{"type": "document", "citations": {"enabled": True}, "source": {
+        "type": "text", "media_type": "text/plain", "data": "D"}}]}]}, "messages[0].content[0]: citations"),
+    ({"messages": [{"role": "user", "content": [{"type": "document", "source": {"type": "content", "content": [
+        {"type": "image", "source": {}}]}}]}]}, 'blocks of type "image"'),
+    ({"messages": [{"role": "user", "content": [{"type": "search_result", "title": "t"}]}]}, "search_result block"),
     ({"output_format": {"type": "text"}}, "output_format"),
 ])
 def test_what_is_refused(scripted, more, part):
