@@ -454,7 +454,7 @@ static void row_floats(float *y, const entry *e, const qt_tensor *q, int64_t m, 
 /* Floats of dtype d in the file's order, with what GGUF adds to each. */
 static lq_status put_floats(conv *c, const entry *e, const qt_tensor *q, lq_dtype d, lq_err *err)
 {
-    const float offset = gguf_norm_offset(e->config, &e->slot);
+    const float offset = arch_slot_offset(e->config, &e->slot);
     const bool decay = gguf_is_decay(&e->slot);
     if (q->scheme.kind == QT_DENSE && q->scheme.dtype == d && !(offset > 0) && !decay &&
         e->order.kind == GGUF_AS_STORED)

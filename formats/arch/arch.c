@@ -269,12 +269,45 @@ static void add_missing(cJSON *to, const char *from)
     cJSON_Delete(all);
 }
 
+/* AutoRound's files for mlx-lm have the keys of rope_parameters beside the others. */
+static void gather_rope(cJSON *j)
+{
+    static const char *const keys[] = {
+        "rope_type",
+        "factor",
+        "original_max_position_embeddings",
+        "beta_fast",
+        "beta_slow",
+        "low_freq_factor",
+        "mscale",
+        "truncate",
+        "high_freq_factor",
+        "short_factor",
+        "type",
+        "mscale_all_dim",
+        "mrope_section",
+        "mrope_interleaved",
+        "long_factor",
+        "attention_factor",
+    };
+    cJSON *rope = cJSON_CreateObject();
+    for (size_t i = 0; i < LQ_COUNT(keys); i++) {
+        cJSON *v = cJSON_DetachItemFromObjectCaseSensitive(j, keys[i]);
+        if (v) cJSON_AddItemToObject(rope, keys[i], v);
+    }
+    cJSON_DeleteItemFromObjectCaseSensitive(j, "rope_parameters");
+    cJSON_AddItemToObject(j, "rope_parameters", rope);
+}
+
 /* j, and what the row assumes of it where it is silent; NULL: j is whole. */
 static cJSON *with_defaults(const arch_row *row, const cJSON *j, bool text)
 {
-    const bool rope = row->def_rope && !js_get(j, "rope_parameters") && !js_get(j, "rope_scaling");
+    const bool silent = !js_get(j, "rope_parameters") && !js_get(j, "rope_scaling");
+    const bool flat = silent && cJSON_IsString(js_get(j, "rope_type"));
+    const bool rope = silent && !flat && row->def_rope;
     const bool sizes = row->def_sizes && text;
-    cJSON *whole = rope || sizes ? cJSON_Duplicate(j, true) : NULL;
+    cJSON *whole = rope || flat || sizes ? cJSON_Duplicate(j, true) : NULL;
+    if (whole && flat) gather_rope(whole);
     if (whole && rope) {
         cJSON_DeleteItemFromObjectCaseSensitive(whole, "rope_parameters");
         cJSON_AddItemToObject(whole, "rope_parameters", cJSON_Parse(row->def_rope));

@@ -601,6 +601,8 @@ typedef struct {
 bool arch_slot_of(const arch_config *c, const char *name, arch_slot *slot);
 /* What is added to a norm's weights, and to its mean square or variance. */
 float arch_norm_offset(const arch_config *c, arch_role r);
+/* Of a tensor: 0 where it is no weights of such a norm. llama.cpp and mlx-lm store them with it added. */
+float arch_slot_offset(const arch_config *c, const arch_slot *slot);
 double arch_norm_eps(const arch_config *c, arch_role r);
 /* Must (1), may (-1) or must not (0) this role's tensor have a bias? */
 int arch_wants_bias(const arch_config *c, arch_role r);

@@ -251,6 +251,14 @@ float arch_norm_offset(const arch_config *c, arch_role r)
     return a && (a->flags & NAME_WHOLE) ? 0 : c->w.norm_offset;
 }
 
+float arch_slot_offset(const arch_config *c, const arch_slot *slot)
+{
+    const bool state = slot->role >= R_MIX_IN && slot->role <= R_MIX_OUT;
+    return !slot->bias && !state && arch_role_kind(slot->role) == ARCH_VECTOR
+               ? arch_norm_offset(c, slot->role)
+               : 0;
+}
+
 double arch_norm_eps(const arch_config *c, arch_role r)
 {
     const bool post = r == R_ATTN_POST_NORM || r == R_MLP_POST_NORM;

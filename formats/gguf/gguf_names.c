@@ -662,14 +662,6 @@ int64_t gguf_own_row(const gguf_order *o, int64_t m, int64_t M, bool second)
     return expert * 2 * o->ffn + (o->c->w.gate_up_mixed ? 2 * k + second : second * o->ffn + k);
 }
 
-float gguf_norm_offset(const arch_config *c, const arch_slot *slot)
-{
-    const bool state = slot->role >= R_MIX_IN && slot->role <= R_MIX_OUT;
-    return !slot->bias && !state && arch_role_kind(slot->role) == ARCH_VECTOR
-               ? arch_norm_offset(c, slot->role)
-               : 0;
-}
-
 bool gguf_is_decay(const arch_slot *slot) { return slot->role == R_MIX_A_LOG; }
 
 int gguf_vector_dims(int64_t shape[3], const arch_config *c, const arch_slot *slot)

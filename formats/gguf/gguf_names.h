@@ -113,8 +113,6 @@ gguf_order gguf_order_of(const gguf_arch *a, const arch_config *c, const arch_sl
  * rows is row m of M of that tensor. */
 int64_t gguf_stored_row(const gguf_order *o, int64_t n, int64_t N, bool *second);
 int64_t gguf_own_row(const gguf_order *o, int64_t m, int64_t M, bool second);
-/* What GGUF has added to a norm's weights: the 1 of Gemma's (1 + w). */
-float gguf_norm_offset(const arch_config *c, const arch_slot *slot);
 /* Is it -exp(x) of our x there (A of A_log)? */
 bool gguf_is_decay(const arch_slot *slot);
 /* The list that has a role's tensors; NULL: they are tensors. */

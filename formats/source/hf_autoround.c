@@ -4,7 +4,8 @@
  *
  *   auto_round:auto_gptq (also where nothing is said)   GPTQ, zero points less one
  *   auto_round, auto_round:gptqmodel                     GPTQ, zero points themselves
- *   auto_round:auto_awq                                  AWQ's gemm */
+ *   auto_round:auto_awq                                  AWQ's gemm
+ *   mlx, auto_round:mlx                                  mlx-lm's, where config.json has no `quantization` */
 #include "base/path.h"
 #include "formats/source/hf_quant.h"
 
@@ -24,6 +25,7 @@ static const struct {
     { "gptqmodel", hf_gptq_read, "gptq_v2" },
     { "gptq", hf_gptq_read, "gptq" },
     { "awq", hf_awq_read, NULL },
+    { "mlx", hf_mlx_read, NULL },
     { "fp", read_stored, NULL },
     { "llm_compressor", read_stored, NULL },
     { "auto_round", hf_gptq_read, "gptq_v2" },

@@ -25,6 +25,7 @@ static const struct {
     { "modelopt_mxfp8", hf_modelopt_read },
     { "quark", hf_quark_read },
     { "bitnet", hf_bitnet_read },
+    { "mlx", hf_mlx_read },
 };
 
 /* A layout that is not read, with the way out. */
@@ -117,7 +118,7 @@ static lq_status merge(hf_quant *h, lq_err *err)
 /* The method, and which kind of it where that is another word: "awq, gemm". */
 static void name_layout(src_source *s, const char *method)
 {
-    static const char *const keys[] = { "version", "format", "checkpoint_format" };
+    static const char *const keys[] = { "version", "format", "checkpoint_format", "mode" };
     const char *kind = method;
     for (size_t i = 0; i < LQ_COUNT(keys); i++)
         js_str(s->quant, keys[i], false, &kind, NULL);
@@ -163,10 +164,23 @@ static const char *unsaid(const cJSON *q)
     return "gptq"; /* what older tools left unsaid */
 }
 
+/* mlx-lm stacks and turns what it does not quantize too, and says so nowhere. */
+static lq_status find_mlx(src_source *s, lq_err *err)
+{
+    if (!hf_is_mlx(s)) return LQ_OK;
+    s->quant = cJSON_CreateObject();
+    return cJSON_AddStringToObject(s->quant, "quant_method", "mlx")
+               ? LQ_OK
+               : lq_fail(err, LQ_ENOMEM, "out of memory");
+}
+
 lq_status hf_quant_read(src_source *s, lq_err *err)
 {
+    const bool said = s->quant;
+    lq_status st = said ? LQ_OK : find_mlx(s, err);
+    if (st || !s->quant) return st;
     const char *method = unsaid(s->quant);
-    lq_status st = js_str(s->quant, "quant_method", false, &method, err);
+    st = js_str(s->quant, "quant_method", false, &method, err);
     if (!st) st = check_lists(s->quant, err);
     if (st) return lq_wrap(err, st, "quantization_config");
     size_t r = 0;
@@ -178,15 +192,14 @@ lq_status hf_quant_read(src_source *s, lq_err *err)
         .q = s->quant,
     };
     h.used = calloc(s->n_tensors + 1, sizeof *h.used);
-    h.made = calloc(s->n_tensors + 1, sizeof *h.made);
-    if (h.used && h.made)
+    if (h.used)
         st = readers[r].read(&h, err);
     else
         h.no_memory = true;
     if (!st && !h.no_memory) st = read_others(&h, err);
     if (!st && h.no_memory) st = lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);
     if (!st && h.n_made) name_layout(s, method);
-    if (!st && !h.n_made)
+    if (!st && !h.n_made && said)
         st = src_note(s, err, "quantization_config names %s, but no weight is stored so", method);
     if (!st) st = merge(&h, err);
     free(h.used);

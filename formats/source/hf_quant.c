@@ -63,11 +63,25 @@ lq_status hf_expect(const src_tensor *t, int64_t rows, int64_t cols, lq_err *err
                    src_shape_text(want, &w), src_shape_text(found, t));
 }
 
+/* Room for one weight more. */
+static lq_status make_room(hf_quant *h, lq_err *err)
+{
+    const size_t room = h->room ? 2 * h->room : 64;
+    if (h->n_made < h->room) return LQ_OK;
+    src_tensor *made = realloc(h->made, room * sizeof *made);
+    if (!made) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    h->made = made;
+    h->room = room;
+    return LQ_OK;
+}
+
 lq_status hf_make(hf_quant *h, const char *module, const char *suffix, const qt_tensor *q,
                   src_fill_fn *fill, const void *from, size_t from_bytes, lq_err *err)
 {
     lq_arena *a = &h->s->arena;
     char name[512];
+    lq_status st = make_room(h, err);
+    if (st) return st;
     snprintf(name, sizeof name, "%s%s", module, suffix);
     src_tensor *t = &h->made[h->n_made];
     *t = (src_tensor){ .name = lq_push_str(a, name, strlen(name)),
@@ -75,11 +89,15 @@ lq_status hf_make(hf_quant *h, const char *module, const char *suffix, const qt_
                        .n_dims = 2,
                        .shape = { q->N, q->K },
                        .raw_dtype = LQ_U8 };
+    if (q->scheme.kind == QT_DENSE) {
+        t->raw_dtype = q->scheme.dtype;
+        t->raw = q->plane[QT_CODES];
+    }
     void *record = from_bytes ? lq_push(a, from_bytes) : NULL;
     if (!t->name || (from_bytes && !record))
         return lq_fail(err, LQ_ENOMEM, "tensor '%.100s': out of memory", name);
     if (record) memcpy(record, from, from_bytes);
-    lq_status st = src_make(h->s, t, fill, record, err);
+    st = src_make(h->s, t, fill, record, err);
     if (!st) st = src_made_from(h->s, t, h->taken, h->n_taken, err);
     h->n_taken = 0;
     if (!st) h->n_made++;

@@ -30,9 +30,9 @@ typedef struct {
     bool fp4_inputs;    /* inputs of E2M1 weights are rounded too, says the config */
     const char *format; /* "gptq_v2" where another key than checkpoint_format says so; or NULL */
     bool *used;         /* [s->n_tensors] taken by a weight */
-    src_tensor *made;   /* weights made so far */
-    size_t n_made;      /* at most one per stored tensor */
-    qt_span taken[8];   /* bytes of the parts of the next weight; more are not counted */
+    src_tensor *made;   /* weights made so far, of room for so many */
+    size_t n_made, room;
+    qt_span taken[8]; /* bytes of the parts of the next weight; more are not counted */
     size_t n_taken;
     bool no_memory; /* a name could not be made: whatever was read is incomplete */
 } hf_quant;
@@ -40,11 +40,14 @@ typedef struct {
 typedef lq_status hf_reader(hf_quant *h, lq_err *err);
 hf_reader hf_gptq_read, hf_awq_read, hf_bnb_read, hf_ct_read, hf_fp8_read, hf_fbgemm_read;
 hf_reader hf_mxfp4_read, hf_autoround_read, hf_modelopt_read, hf_quark_read, hf_bitnet_read;
+hf_reader hf_mlx_read;
 
-/* Replace the stored parts in s->tensors by the weights that they make, as s->quant (not NULL)
- * says. LQ_EUNSUPPORTED: a layout that is not read; LQ_EFORMAT, LQ_ESHAPE, LQ_EVALUE: a tensor is
+/* Replace the stored parts in s->tensors by the weights that they make, as s->quant says (NULL: nothing, or as
+ * mlx-lm stores what is not quantized). LQ_EUNSUPPORTED: a layout that is not read; LQ_EFORMAT, LQ_ESHAPE, LQ_EVALUE: a tensor is
  * missing or not what the layout says. */
 lq_status hf_quant_read(src_source *s, lq_err *err);
+/* Has the folder what mlx-lm alone makes of its tensors, quantized or not? */
+bool hf_is_mlx(src_source *s);
 
 /* ---- weights by what is stored, in files of any method ---- */
 bool hf_fp8_scaled(const hf_quant *h, const char *module);           /* has it a scale? */

@@ -233,7 +233,7 @@ static lq_status order_of(stored *p, const gguf_tensor *g, const gguf_arch *row,
     *p = (stored){ .type = g->type, .data = g->data, .order.c = c, .count = 1 };
     if (!w->row) return LQ_OK;
     p->order = gguf_order_of(row, c, &w->slot);
-    p->offset = gguf_norm_offset(c, &w->slot);
+    p->offset = arch_slot_offset(c, &w->slot);
     p->decay = gguf_is_decay(&w->slot);
     if (p->decay) p->count = 0; /* a vector, whatever its dims */
     const int64_t heads = p->order.heads;

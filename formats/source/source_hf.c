@@ -389,8 +389,10 @@ static lq_status find_quant(src_source *s, const char *dir, cJSON *config, lq_er
                        "%s/config.json: quantization_config: expected an object, found %s", dir,
                        js_describe(found, s->quant));
     }
-    if (js_get(js_get(config, "quantization"), "group_size") &&
-        !js_get(s->quant, "quant_method")) { /* of mlx-lm */
+    const char *packing = "mlx"; /* or of AutoRound, in mlx-lm's layout */
+    js_str(s->quant, "packing_format", false, &packing, NULL);
+    if (js_get(js_get(config, "quantization"), "group_size") && strstr(packing, "mlx") &&
+        (!js_get(s->quant, "quant_method") || js_get(s->quant, "packing_format"))) {
         cJSON_Delete(s->quant);
         s->quant = cJSON_DetachItemFromObjectCaseSensitive(config, "quantization");
         if (!cJSON_AddStringToObject(s->quant, "quant_method", "mlx"))
@@ -408,7 +410,6 @@ static lq_status find_quant(src_source *s, const char *dir, cJSON *config, lq_er
 /* Stored parts of quantized weights become weights. */
 static lq_status read_quant(src_source *s, const src_opts *o, lq_err *err)
 {
-    if (!s->quant) return LQ_OK;
     lq_status st = hf_quant_read(s, err);
     cJSON_Delete(s->quant);
     s->quant = NULL;
