@@ -76,30 +76,6 @@ static void plan_structure(lq_buf *b, const api_structured *s)
     lq_buf_puts(b, "}");
 }
 
-/* The answer has a structure from its beginning, or from its thought on. */
-static lq_status plan_whole(gen *g, const chat_form *f, api_error *e)
-{
-    api_structured *s = &g->p.structured;
-    bool thinking = gen_ends_thinking(g, &g->prompts.v[0]);
-    bool thinks = thinking || begins_thoughts(g, f);
-    if (!g->p.must_call && !(s->param && thinks)) return LQ_OK;
-    lq_buf b = { 0 };
-    lq_buf_puts(&b, "[");
-    if (thinks)
-        rules_thought(&b, f, thinking);
-    else
-        lq_buf_puts(&b, "[]");
-    if (g->p.must_call) {
-        lq_buf_puts(&b, ", ");
-        rules_calls(&b, f, g->p.tools, g->p.only_tool, false, NULL);
-        s->param = "tool_choice";
-    } else {
-        plan_structure(&b, s);
-    }
-    lq_buf_puts(&b, "]");
-    return set_tree(s, &b, e);
-}
-
 /* A function whose parameters must hold: it says so, or the server does. */
 static bool is_strict(const gen *g, long tool)
 {
@@ -107,28 +83,107 @@ static bool is_strict(const gen *g, long tool)
     return g->a->o.strict_schema || cJSON_IsTrue(js_get(f, "strict"));
 }
 
-/* The grammar of calls that may come. A tool whose parameters cannot be honoured is refused where they
- * must be, as for a call that must come; else it takes any object, and the log says so. */
-static lq_status plan_calls(gen *g, const chat_form *f, api_error *e)
+/* An answer that may have calls, as a tree: calls alone, or (`structure`) calls or that, behind a thought. */
+typedef struct {
+    const chat_form *f;
+    const api_structured *structure; /* NULL: none */
+    bool thinks, thinking;
+} free_calls;
+
+static void put_thought(lq_buf *b, const chat_form *f, bool thinks, bool thinking)
+{
+    if (thinks)
+        rules_thought(b, f, thinking);
+    else
+        lq_buf_puts(b, "[]");
+}
+
+static void put_tree(lq_buf *b, const gen *g, const free_calls *c, const bool *loose)
+{
+    const bool several = g->p.parallel_calls && (c->f->open[0] || c->structure);
+    if (c->structure) {
+        lq_buf_puts(b, "[");
+        put_thought(b, c->f, c->thinks, c->thinking);
+        lq_buf_puts(b, ", {\"any\": [");
+    }
+    rules_calls(b, c->f, g->p.tools, NULL, several, loose);
+    if (!c->structure) return;
+    plan_structure(b, c->structure);
+    lq_buf_puts(b, "]}]");
+}
+
+/* Its grammar, and (text) the tree. A tool whose parameters cannot be honoured is refused where they
+ * must be, as for a call that must come; else it takes any object, and the log says so. *to NULL: it is not the tools
+ * that no grammar can be made of. */
+static lq_status compile_calls(gen *g, const free_calls *c, grammar **to, char **text, api_error *e)
 {
     bool loose[API_MAX_TOOLS] = { false };
-    bool several = g->p.parallel_calls && f->open[0];
     for (int tries = 0; tries <= API_MAX_TOOLS; tries++) {
         api_structured s = { .param = "tools" };
         lq_buf b = { 0 };
-        rules_calls(&b, f, g->p.tools, NULL, several, loose);
+        if (c->structure) s.spec = c->structure->spec;
+        put_tree(&b, g, c, loose);
         lq_status st = set_tree(&s, &b, e);
-        if (!st) st = api_grammar(g->a, &g->limits.grammar, &s, e);
-        free(s.text);
+        if (!st) st = api_grammar(g->a, to, &s, e);
+        if (!st && text)
+            *text = s.text;
+        else
+            free(s.text);
         if (st != LQ_EVALUE && st != LQ_EUNSUPPORTED) return st;
         const char *at = strchr(e->param, '[');
         long i = at ? strtol(at + 1, NULL, 10) : -1;
-        if (i < 0 || i >= API_MAX_TOOLS || loose[i]) return LQ_OK; /* free calls */
+        if (i < 0 || i >= API_MAX_TOOLS || loose[i]) return LQ_OK;
         if (is_strict(g, i)) return st;
         api_note_schema(g->a, e);
         loose[i] = true;
     }
     return LQ_OK;
+}
+
+/* Where the model may call functions, a response_format is that of the other answers. */
+static lq_status plan_either(gen *g, const free_calls *c, api_error *e)
+{
+    api_structured *s = &g->p.structured;
+    grammar *made = NULL; /* which is asked for again, and is in the cache */
+    char *text = NULL;
+    lq_status st = compile_calls(g, c, &made, &text, e);
+    gr_unref(made);
+    if (st || !made) return st;
+    *e = (api_error){ 0 };
+    free(s->text);
+    s->text = text;
+    s->spec.kind = GR_TREE;
+    s->spec.text = text;
+    s->spec.n = strlen(text);
+    return LQ_OK;
+}
+
+/* The answer has a structure from its beginning, or from its thought on. */
+static lq_status plan_whole(gen *g, const chat_form *f, api_error *e)
+{
+    api_structured *s = &g->p.structured;
+    bool thinking = gen_ends_thinking(g, &g->prompts.v[0]);
+    bool thinks = thinking || begins_thoughts(g, f);
+    bool either = !g->p.must_call && g->p.tools && f->args != FORM_NO_CALLS && s->param &&
+                  strcmp(s->param, "response_format") == 0;
+    if (either) {
+        const free_calls c = { f, s, thinks, thinking };
+        lq_status st = plan_either(g, &c, e);
+        if (st || s->spec.kind == GR_TREE) return st;
+    }
+    if (!g->p.must_call && !(s->param && thinks)) return LQ_OK;
+    lq_buf b = { 0 };
+    lq_buf_puts(&b, "[");
+    put_thought(&b, f, thinks, thinking);
+    if (g->p.must_call) {
+        lq_buf_puts(&b, ", ");
+        rules_calls(&b, f, g->p.tools, g->p.only_tool, false, NULL);
+        s->param = g->p.functions ? "function_call" : "tool_choice";
+    } else {
+        plan_structure(&b, s);
+    }
+    lq_buf_puts(&b, "]");
+    return set_tree(s, &b, e);
 }
 
 static lq_status plan_wakes(gen *g, const chat_form *f, api_error *e)
@@ -194,7 +249,8 @@ lq_status gen_plan_calls(gen *g, api_error *e)
     s = plan_whole(g, f, e);
     if (s || g->p.structured.param || !g->p.tools || f->args == FORM_NO_CALLS || g->p.beams)
         return s;
-    s = plan_calls(g, f, e);
+    const free_calls c = { .f = f };
+    s = compile_calls(g, &c, &g->limits.grammar, NULL, e);
     *e = s ? *e : (api_error){ 0 };
     return s || !g->limits.grammar ? s : plan_wakes(g, f, e);
 }

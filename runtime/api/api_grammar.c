@@ -161,7 +161,8 @@ lq_status api_grammar(api *a, grammar **g, const api_structured *s, api_error *e
     spec.strict = a->o.strict_schema;
     if (!st) st = gr_cache_get(cache, g, &spec, &err);
     if (st == LQ_ENOMEM) return api_no_memory(e);
-    const bool calls = strcmp(s->param, "tool_choice") == 0 || strcmp(s->param, "tools") == 0;
+    const bool calls = strcmp(s->param, "tool_choice") == 0 || strcmp(s->param, "tools") == 0 ||
+                       strcmp(s->param, "function_call") == 0;
     if (st && calls) return wrong_tool(err.msg, e);
     return st ? api_fail(e, s->param, "invalid_value", "%s: %s", s->param, err.msg) : LQ_OK;
 }

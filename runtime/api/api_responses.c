@@ -467,7 +467,7 @@ static void write_answer(gen *g, jw *w)
 static const gen_shape shape = { .kind = API_CHAT,
                                  .prefix = "resp_",
                                  .secret = true,
-                                 .prompt = "messages",
+                                 .prompt = "input",
                                  .dialect = &api_responses_dialect,
                                  .item_logprobs = true,
                                  .fills = true,

@@ -429,14 +429,23 @@ static lq_status finish(api_body *b)
     return LQ_OK;
 }
 
+/* `finish` reads it. */
+static lq_status read_later(api_body *b, const char *name, const cJSON *v)
+{
+    (void)b;
+    (void)name;
+    (void)v;
+    return LQ_OK;
+}
+
 static const api_field fields[] = {
     /* finish reads them, in their order */
-    { "input", NULL, NULL },
+    { "input", "messages", read_later },
     { "instructions", NULL, NULL },
     { "previous_response_id", NULL, NULL },
     { "tools", NULL, read_tools },
     { "tool_choice", NULL, read_choice },
-    { "text", NULL, read_text },
+    { "text", "response_format", read_text },
     { "reasoning", NULL, read_reasoning },
     { "max_output_tokens", "max_completion_tokens", NULL },
     { "truncation", NULL, read_truncation },

@@ -272,10 +272,10 @@ lq_status api_read_functions(api_params *p, const cJSON *v, api_error *e)
 /* The answer must be calls, of `name`, or (NULL) of any tool: gen_plan_calls makes the grammar. */
 static lq_status demand_call(api_params *p, const char *param, const char *name, api_error *e)
 {
-    if (p->structured.param)
+    const char *other = p->structured.param;
+    if (other && strcmp(other, "response_format") != 0) /* which is of answers without calls */
         return api_fail(e, param, "invalid_value",
-                        "%s: %s is given too, and an answer has one structure only", param,
-                        p->structured.param);
+                        "%s: %s is given too, and an answer has one structure only", param, other);
     p->must_call = true;
     p->only_tool = name;
     return LQ_OK;

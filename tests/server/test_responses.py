@@ -292,7 +292,7 @@ def test_structured_text(scripted):
 @pytest.mark.parametrize("more, param, part", [
     ({"input": None}, "input", "required"),
     ({"input": 5}, "input", "expected"),
-    ({"input": []}, "messages", "at least one"),
+    ({"input": []}, "input", "input: expected an array of at least one"),
     ({"input": [5]}, "input", "input[0]"),
     ({"input": [{"role": "tool", "content": "x"}]}, "input", "input[0]: expected role"),
     ({"input": [{"role": "user", "content": 5}]}, "input", "input[0]"),
@@ -317,7 +317,7 @@ def test_structured_text(scripted):
     ({"tools": TOOLS, "tool_choice": {"type": "web_search"}}, "tool_choice", '"web_search"'),
     ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "nobody"}}, "tool_choice", "nobody"),
     ({"tools": TOOLS[2:], "tool_choice": "required"}, "tool_choice", "tools"),
-    ({"text": {"format": {"type": "xml"}}}, "response_format", "type"),
+    ({"text": {"format": {"type": "xml"}}}, "text", "text: expected type"),
     ({"reasoning": {"effort": 5}}, "reasoning", "effort"),
     ({"truncation": "some"}, "truncation", "auto"),
     ({"top_logprobs": 99}, "top_logprobs", "99"),

@@ -177,6 +177,27 @@ def test_calls_that_must_come(scripted, ask, choice, names):
 
 
 @case("C81")
+@pytest.mark.parametrize("kind", [{"type": "json_object"}, {"type": "json_schema", "json_schema": {"name": "n", "schema": {
+    "type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}}}])
+def test_a_format_is_that_of_answers_without_calls(scripted, ask, kind):
+    """The model may call; where it does not, the format holds; a call that must come is none of its business."""
+    more = {"response_format": kind}
+    for tools in (TOOLS, [*TOOLS, tool("loose", x={"type": "string", "not": {"const": "x"}})]):
+        c = whole(scripted, "two calls", tools=tools, **more)
+        assert [x["function"]["name"] for x in c["message"]["tool_calls"]] == ["weather", "now"]
+        assert c["message"]["content"] is None and c["finish_reason"] == "tool_calls"
+        parts, finish, _ = streamed(scripted, ask, "two calls", tools=tools, **more)
+        assert [x["function"] for x in parts["tool_calls"]] == [x["function"] for x in c["message"]["tool_calls"]]
+        c = whole(scripted, "object", tools=tools, **more)
+        assert json.loads(c["message"]["content"]) == {"a": 1} and c["finish_reason"] == "stop" and "tool_calls" not in c["message"]
+    c = whole(scripted, "abc", **more)
+    assert "tool_calls" in c["message"] or json.loads(c["message"]["content"]) is not None
+    for choice in ("required", {"type": "function", "function": {"name": "now"}}):
+        assert whole(scripted, "object", tool_choice=choice, **more)["message"]["tool_calls"]
+    assert json.loads(whole(scripted, "two calls", tool_choice="none", **more)["message"]["content"]) is not None
+
+
+@case("C81")
 def test_no_tools_are_none(scripted):
     """As OpenAI's own clients send them."""
     for more in ({"tools": []}, {"tools": [], "tool_choice": "none"}, {"tools": None, "tool_choice": "none"},
@@ -298,7 +319,10 @@ def test_the_client_of_openai_gets_calls(scripted, scripted_client):
     ({"tool_choice": "perhaps"}, "tool_choice"),
     ({"tool_choice": {"type": "function", "function": {"name": "nobody"}}}, "tool_choice"),
     ({"tool_choice": 5}, "tool_choice"),
-    ({"tool_choice": "required", "response_format": {"type": "json_object"}}, "tool_choice"),
+    ({"tool_choice": "required", "regex": "a"}, "tool_choice"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "color"}}}}, "response_format"),
+    ({"response_format": {"type": "json_object"}, "tools": [{"type": "function", "function": {
+        "name": "f", "strict": True, "parameters": {"type": "object", "properties": {"x": {"enum": []}}}}}]}, "tools[0].function.parameters"),
     ({"tool_choice": "required", "tools": [tool("f", x={"type": "color"})]}, "tools[0].function.parameters"),
     ({"tool_choice": "required", "tools": [tool("f"), tool("g", x={"enum": []})]},
      "tools[1].function.parameters"),
