@@ -92,7 +92,7 @@ def tool(name, strict=None, **parameters):
 @case("C131")
 def test_a_format_or_a_call_comes_behind_the_thought(thinker):
     f = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": [1, 2]}}}
-    message = thinker.post_json(PATH, {"messages": [{"role": "user", "content": "[thought]"}], "max_tokens": 60, "temperature": 0,
+    message = thinker.post_json(PATH, {"messages": [{"role": "user", "content": "[thought]"}], "max_tokens": 60, "temperature": 0, "enable_thinking": True,
                                        "tools": [tool("f", x={"enum": ["a"]})], "response_format": f})["choices"][0]["message"]
     assert message["reasoning_content"].strip() == "Two and two."
     assert "tool_calls" in message or message["content"].strip() in ("1", "2")
