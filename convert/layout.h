@@ -24,7 +24,8 @@ typedef struct {
     const src_tensor *t; /* where it comes from */
     const char *module;  /* its name without ".weight"; quantized weights and dense linears */
     arch_slot slot;
-    bool linear;      /* a matrix of a linear layer, or the head */
+    bool linear; /* a matrix of a linear layer, or the head */
+    bool embedding;
     bool mtp;         /* it is the MTP head's */
     bool foreign;     /* a matrix of a part that is carried along: a tower, a projector */
     bool quantized;   /* stored in parts of the layout; else whole, as floats or raw bytes */
@@ -57,6 +58,7 @@ typedef struct {
     int least_bits; /* of the uint weights that they read; 0: any */
     bool one_group; /* all weights have groups of one size (or each its whole rows) */
     bool one_width; /* all weights have 4 bits, or all 8 */
+    bool embedding; /* it has a place too */
     /* Fill w->parts from w->scheme, N, K. LQ_EUNSUPPORTED: the layout has no place for the scheme;
      * LQ_ESHAPE: nor for the shape; err says why. */
     lq_status (*plan)(conv_weight *w, const conv_plan *p, lq_err *err);
@@ -69,10 +71,11 @@ typedef struct {
     lq_status (*pack)(uint8_t *const dst[CONV_PARTS], const conv_weight *w, const qt_tensor *q,
                       const conv_plan *p, lq_err *err);
     const char *file; /* quantization_config once more, as older loaders look for it; or NULL */
+    const char *key;  /* of config.json: the same once more under this name; or NULL */
 } conv_layout;
 
 const conv_layout *conv_layout_find(const char *name); /* NULL */
-extern const conv_layout conv_gptq, conv_gptq_v2, conv_awq, conv_ct, conv_fp8, conv_bnb;
+extern const conv_layout conv_gptq, conv_gptq_v2, conv_awq, conv_ct, conv_fp8, conv_bnb, conv_mlx;
 
 /* ---- shared by layouts (layout.c) ---- */
 /* One more part; dims of -1 are not there: 2 dims, 1, or none. */

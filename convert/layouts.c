@@ -1,8 +1,8 @@
 /* convert/layouts.c - the table of published quantized layouts. */
 #include "convert/layout.h"
 
-static const conv_layout *const layouts[] = { &conv_gptq, &conv_gptq_v2, &conv_awq,
-                                              &conv_ct,   &conv_fp8,     &conv_bnb };
+static const conv_layout *const layouts[] = { &conv_gptq, &conv_gptq_v2, &conv_awq, &conv_ct,
+                                              &conv_fp8,  &conv_bnb,     &conv_mlx };
 
 const conv_layout *conv_layout_find(const char *name)
 {

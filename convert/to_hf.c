@@ -70,7 +70,7 @@ static void plan_whole(const conv *c, conv_weight *w)
 /* A weight that the layout cannot hold: the reason stays in err. */
 static lq_status plan_parts(const conv *c, conv_weight *w, lq_err *err)
 {
-    if (!w->linear || w->t->n_dims != 2)
+    if (!(w->linear || (w->embedding && c->layout->embedding)) || w->t->n_dims != 2)
         return lq_fail(err, LQ_EUNSUPPORTED, "%s holds the matrices of linear layers, one by one",
                        c->layout->name);
     if (w->slot.bias || !w->module)
@@ -95,7 +95,7 @@ static bool plan_as_floats(conv *c, conv_weight *w)
     qt_scheme_text(text, &w->t->t.scheme);
     conv_note(c->r, "'%s' (%s) is written as %s: %s holds %s", w->t->name, text,
               lq_dtype_text(w->dtype), c->layout->name,
-              vocabulary ? "linear layers alone" : "no such weight");
+              vocabulary && !c->layout->embedding ? "linear layers alone" : "no such weight");
     return true;
 }
 
@@ -168,7 +168,9 @@ static lq_status describe(conv *c, conv_weight *w, const src_tensor *t, const ar
     w->linear = t->plain && (model || w->mtp) && !w->slot.bias && arch_role_linear(w->slot.role) &&
                 !(w->slot.role == R_HEAD && c->plan.config->tied);
     w->foreign = t->plain && t->n_dims == 2 && !model && !w->linear;
-    if ((w->linear || w->foreign) && len > 7 && strcmp(t->name + len - 7, ".weight") == 0) {
+    w->embedding = t->plain && model && w->slot.role == R_EMBED && !w->slot.bias;
+    if ((w->linear || w->foreign || w->embedding) && len > 7 &&
+        strcmp(t->name + len - 7, ".weight") == 0) {
         w->module = lq_push_str(&c->arena, t->name, len - 7);
         if (!w->module) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
     }
@@ -651,7 +653,8 @@ static bool says_tied(cJSON *const in[CONFIGS])
  * from the embedding, how weights are quantized. Byte for byte where nothing changes. */
 static lq_status write_config(const conv *c, const src_blob *b, lq_err *err)
 {
-    static const char *const quant[] = { "quantization_config", "compression_config" };
+    static const char *const quant[] = { "quantization_config", "compression_config",
+                                         "quantization" };
     cJSON *j = NULL;
     char twice[64];
     const arch_config *cfg = c->plan.config;
@@ -674,6 +677,7 @@ static lq_status write_config(const conv *c, const src_blob *b, lq_err *err)
         cJSON_DeleteItemFromObjectCaseSensitive(o, key);
     }
     if (c->quant) cJSON_AddItemReferenceToObject(j, "quantization_config", c->quant);
+    if (c->quant && c->layout->key) cJSON_AddItemReferenceToObject(j, c->layout->key, c->quant);
     if (tied != cfg->tied) set_tied(in, cfg->tied);
     js_keep_spelling(j); /* transformers 5 refuses 1 where a field is a float */
     s = change ? folder_write_json(&c->folder, "config.json", j, err)

@@ -385,8 +385,8 @@ static void print_text(const plan *pl, int threads)
     BYTES("scratch", pl->scratch_bytes);
     BYTES("memory to fit into", pl->memory_bytes);
     if (pl->gpu.on) {
-        printf("\n%-34s %12lld of %lld, and the head (not measured on one yet)\n",
-               "layers on the GPU", (long long)pl->gpu.layers, (long long)pl->cfg->layers);
+        printf("\n%-34s %12lld of %lld, and the head\n", "layers on the GPU",
+               (long long)pl->gpu.layers, (long long)pl->cfg->layers);
         if (pl->gpu.ranks > 1)
             printf("%-34s %12d, each with a part of them\n", "GPUs", pl->gpu.ranks);
         BYTES("their weights", pl->gpu.weights);

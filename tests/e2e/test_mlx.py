@@ -148,3 +148,69 @@ def test_layouts_without_a_place_for_biases_refuse_them(llmq, tmp_path, to):
     got = llmq("convert", GOLDEN / "llama-4bit", "-o", tmp_path / "out", "--to", to, code=3)
     assert "u4-g64-bias" in got.stderr or "bias" in got.stderr, got.stderr
     assert not (tmp_path / "out").exists()
+
+
+# ---- written ----
+def planes(folder):
+    header, data = read_st(folder / "model.safetensors")
+    return {k: (v["dtype"], v["shape"], data[v["data_offsets"][0]:v["data_offsets"][1]])
+            for k, v in header.items() if k not in ("__metadata__", "input_ids", "logits")}
+
+
+@pytest.mark.parametrize("name", ["llama-4bit", "llama-mxfp8"])
+def test_what_mlx_wrote_is_written_again(llmq, tmp_path, name):
+    """Its own tensors, byte for byte, and its own words in config.json; by way of .llmq too."""
+    llmq("convert", GOLDEN / name, "-o", tmp_path / "m.llmq", "--to", "llmq")
+    for k, source in enumerate((GOLDEN / name, tmp_path / "m.llmq")):
+        llmq("convert", source, "-o", tmp_path / str(k), "--to", "mlx")
+        assert planes(tmp_path / str(k)) == planes(GOLDEN / name)
+        config = json.loads((tmp_path / str(k) / "config.json").read_text())
+        want = json.loads((GOLDEN / name / "config.json").read_text())["quantization"]
+        for key in ("quantization", "quantization_config"):
+            assert config[key] == {k: want[k] for k in ("group_size", "bits", "mode")}
+
+
+def test_other_layouts_keep_none_of_its_words(llmq, tmp_path):
+    llmq("convert", GOLDEN / "llama-4bit", "-o", tmp_path / "out", "--to", "safetensors")
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert "quantization" not in config and "quantization_config" not in config
+
+
+@pytest.mark.parametrize("how, dtype, note", [
+    (["--sym"], "F16", "--dtype f16"), ([], "F32", "--sym keeps 16 bits"),
+    (["--sym", "--bits", "3", "--group-size", "32"], "F16", "--dtype f16")])
+def test_what_is_quantized_here(llmq, tmp_path, how, dtype, note):
+    base = ["--method", "rtn", "--bits", "4", "--group-size", "64"]
+    llmq("quantize", GOLDEN.parents[2] / "models/novels-1m", "-o", tmp_path / "m.llmq", *base, *how)
+    got = llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "mlx", "--to", "mlx")
+    assert note in got.stderr
+    all_ = planes(tmp_path / "mlx")
+    assert {v[0] for k, v in all_.items() if k.endswith("_proj.scales")} == {dtype}
+    assert all_["model.embed_tokens.weight"][0] == "U32"
+    config = json.loads((tmp_path / "mlx/config.json").read_text())["quantization"]
+    assert config["model.embed_tokens"] == {"group_size": 32, "bits": 8, "mode": "affine"}
+    for name in ("m.llmq", "mlx"):
+        llmq("logits", tmp_path / name, "--ids", "1,5,9", "-o", tmp_path / (name + ".st"))
+    assert worst(floats(tmp_path / "mlx.st", "logits"), floats(tmp_path / "m.llmq.st", "logits")) < 2e-6
+    half = llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "half", "--to", "mlx", "--dtype", "f16")
+    if "--sym" in how:
+        assert {v[0] for v in planes(tmp_path / "half").values()} == {"F16", "U32"} and "note" not in half.stderr
+
+
+@pytest.mark.parametrize("how, says", [
+    (["--method", "nf4"], "mlx holds codes with a scale and a bias for each group of inputs, mxfp4 and mxfp8, found nf4"),
+    (["--method", "rtn", "--group-size", "16"], "groups of 32, 64 or 128, found u4-g16-asym"),
+    (["--to", "compressed-tensors:nvfp4", "--method", "rtn"], "found nvfp4"),
+    (["--to", "compressed-tensors:fp8-channel", "--method", "fp8"], "inputs are rounded"),
+])
+def test_what_mlx_has_no_place_for(llmq, tmp_path, how, says):
+    model = tmp_path / ("m" if "--to" in how else "m.llmq")
+    llmq("quantize", GOLDEN.parents[2] / "models/novels-1m", "-o", model, *how)
+    got = llmq("convert", model, "-o", tmp_path / "out", "--to", "mlx", code=3)
+    assert says in got.stderr, got.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_experts_are_not_written(llmq, tmp_path):
+    got = llmq("convert", GOLDEN / "deepseek-v3-6bit", "-o", tmp_path / "out", "--to", "mlx", code=3)
+    assert "mlx holds experts as stacks, which are read and not yet written" in got.stderr

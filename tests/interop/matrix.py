@@ -1,6 +1,6 @@
 """What `convert` makes of each published checkpoint in tests/golden, by target, as a table.
 
-    PYTHONPATH=tests:tests/e2e python3 tests/interop/matrix.py           prints it
+    PYTHONPATH=tests:tests/e2e:tests/support python3 tests/interop/matrix.py           prints it
     ... tests/interop/matrix.py docs/converting.md                       puts it there, between its marks
 
 exact: every weight has the value it has in the source (safetensors: in f32). requantized: `--allow-requantize` was needed and rounded
@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = "<!-- tests/interop/matrix.py -->\n", "<!-- end -->\n"
-TARGETS = ["llmq", "safetensors", "gguf", "gptq", "gptq_v2", "awq", "compressed-tensors", "fp8", "bnb"]
+TARGETS = ["llmq", "safetensors", "gguf", "gptq", "gptq_v2", "awq", "compressed-tensors", "fp8", "bnb", "mlx"]
 
 
 def sources(folder):
@@ -35,7 +35,7 @@ def convert(source, out, to, *more):
     reason = p.stderr.strip().splitlines()[-1]
     reason = re.sub(r"^.*no place in this layout: |^llmq: convert: |, as \S+ says| \((--allow|nor would).*|model\.\S+: ", "", reason)
     reason = re.sub(r"^\S+ has no type", "no type", reason)
-    reason = re.sub(r"^(gptq_v2|gptq|awq|compressed-tensors|fp8|bnb|gguf) ", "the target ", reason)
+    reason = re.sub(r"^(gptq_v2|gptq|awq|compressed-tensors|fp8|bnb|mlx|gguf) ", "the target ", reason)
     return None, re.sub(r"in '.*' |, found (?!64).*| since its version.*", "", reason)
 
 

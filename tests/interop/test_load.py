@@ -148,3 +148,17 @@ def test_autoawq_unpacks_awq(llmq, model, tmp_path):
     for m in modules:
         w = dequantize_gemm(*(got[f"{m}.{p}"] for p in ("qweight", "qzeros", "scales")), 4, 128)
         assert torch.equal(w.T, want[m + ".weight"].half()), m
+
+
+@pytest.mark.parametrize("scheme", [("--method", "rtn", "--sym", "--group-size", "64"), ("--method", "rtn", "--bits", "3", "--group-size", "64"),
+                                    ("--method", "gptq", "--calib-samples", "8", "--group-size", "32", "--embed", "keep")])
+def test_mlx_lm_loads_it(llmq, model, tmp_path, scheme):
+    """mlx and mlx-lm, which run on Linux too: pip install 'mlx[cpu]' mlx-lm."""
+    mx = pytest.importorskip("mlx.core", reason="mlx is not installed")
+    load_model = pytest.importorskip("mlx_lm.utils", reason="mlx-lm is not installed").load_model
+    tree_map = __import__("mlx.utils", fromlist=["tree_map"]).tree_map
+    mine, folder = make(llmq, model, tmp_path, "mlx", *scheme)
+    net, _ = load_model(folder)
+    net.update(tree_map(lambda x: x.astype(mx.float32) if x.dtype in (mx.bfloat16, mx.float16) else x, net.parameters()))
+    got = net(mx.array([IDS]))[0].astype(mx.float32)
+    agree(torch.tensor(got.tolist()), ours(llmq, mine, tmp_path / "l"), 1e-4)

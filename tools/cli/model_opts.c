@@ -33,7 +33,7 @@ static const char *const layer_words[] = { "all", "auto", "device", NULL };
               F(device),                                                                           \
               .arg = "NAME",                                                                       \
               .help = "where to run: cpu (default), cuda, cuda:i, or auto (the first GPU where "   \
-                      "the model runs and fits) (not yet measured on one)" },                      \
+                      "the model runs and fits)" },                                                \
             { "gpu-layers",                                                                        \
               0,                                                                                   \
               OPT_INT,                                                                             \
@@ -44,7 +44,7 @@ static const char *const layer_words[] = { "all", "auto", "device", NULL };
               .help =                                                                              \
                   "number of layers on the GPU (the last N and the head; the others run on the "   \
                   "CPU); auto: as many as fit with their cache; both, and all, imply --device "    \
-                  "cuda; device: all of them if --device names one (not yet measured on one)" },   \
+                  "cuda; device: all of them if --device names one" },                             \
             { "tensor-parallel-size",                                                              \
               0,                                                                                   \
               OPT_INT,                                                                             \
