@@ -71,7 +71,7 @@ def sources(llmq, folder):
     llmq("quantize", GOLDEN / "arch/qwen3-moe", "-o", packed, "--method", "rtn")
     names = ("llama3-gqa", "gpt-oss-sinks", "gemma3", "deepseek-v3", "phi3-longrope", "qwen2-moe-shared")
     return [*made, packed, TINY, GOLDEN / "sharded/granite4-dense", *(GOLDEN / "arch" / n for n in names),
-            *sorted(p for p in (GOLDEN / "published").iterdir() if p.is_dir()),
+            *sorted(p for kind in ("published", "mlx") for p in (GOLDEN / kind).iterdir() if p.is_dir()),
             *sorted(p for p in (GOLDEN / "tokenizers").iterdir() if p.is_dir()),
             *sorted(p for p in (GOLDEN / "tok_files").iterdir() if p.suffix != ".jsonl")]
 
