@@ -279,11 +279,18 @@ static const char *layout_for(plan *p, bool *anew)
     return has_below(p, 4) ? "gptq_v2" : "compressed-tensors";
 }
 
+/* mlx-lm's folders neither engine reads. */
+static bool is_mlx(const src_source *s)
+{
+    const char *layout = src_layout(s);
+    return layout && strncmp(layout, "mlx", 3) == 0;
+}
+
 static void prepare_folder(plan *p, const char *ending)
 {
     char q1[LINE], q2[LINE];
     bool anew;
-    if (strcmp(src_format(p->src), "safetensors") == 0) {
+    if (strcmp(src_format(p->src), "safetensors") == 0 && !is_mlx(p->src)) {
         snprintf(p->path, sizeof p->path, "%s", p->model);
         if (strcmp(p->method, "compressed-tensors") == 0 && has_below(p, 4))
             refuse(

@@ -135,6 +135,16 @@ def test_a_published_folder_goes_as_it_is(llmq, draft, tmp_path):
     assert not others, "all else is a comment of the script"
 
 
+@pytest.mark.parametrize("name, how", [("llama-4bit", "--to compressed-tensors --allow-requantize"),
+                                       ("llama-mxfp8", "--to compressed-tensors"), ("gpt-oss", "--to safetensors")])
+def test_a_folder_of_mlx_is_converted(llmq, tmp_path, name, how):
+    """vLLM and SGLang read none, quantized or not."""
+    for engine in ("vllm", "sglang"):
+        doc = llmq.json("handover", engine, ROOT / "tests/golden/mlx" / name)
+        assert doc["prepare"][0].endswith(how), doc["prepare"]
+    lines(llmq, doc, tmp_path)
+
+
 @pytest.mark.parametrize("bits,to", [(2, "gptq"), (3, "gptq"), (4, "compressed-tensors"), (8, "compressed-tensors")])
 def test_the_layout_is_one_that_the_engine_reads(llmq, draft, tmp_path, bits, to):
     llmq("quantize", draft, "-o", tmp_path / "q.llmq", "--method", "rtn", "--bits", bits, "--sym")
