@@ -12,7 +12,9 @@ static int64_t padded(int64_t n) { return lq_ceil_div(n, SCAN_LANES) * SCAN_LANE
 
 int64_t kv_state_conv_floats(const arch_config *c)
 {
-    return padded((c->conv_taps - 1) * arch_conv_channels(c, c->row->mixer));
+    const int64_t n = (c->conv_taps - 1) * arch_conv_channels(c, c->row->mixer);
+    return padded(n ? n
+                    : 1); /* of one tap there is nothing to keep, but each sequence has a place */
 }
 
 int64_t kv_state_floats(const arch_config *c, int64_t layer)

@@ -10,6 +10,8 @@ import zlib
 
 import pytest
 
+from test_bad_input import read_st
+from test_published import tensor
 from test_quantize import least_memory
 
 ARCH = pathlib.Path(__file__).resolve().parents[1] / "golden/arch"
@@ -139,3 +141,24 @@ def test_experts_are_rounded_by_what_they_see(llmq, calib, tmp_path, folder):
     assert all("starved" in t["note"] for t in few.values())
     assert any("all tokens" in t["note"] for t in few.values())
     assert any("rounded to nearest" in t["note"] for t in few.values())
+
+
+def test_a_convolution_of_one_tap_keeps_nothing(llmq, tmp_path):
+    """As one of three taps, of which the first two are 0."""
+    h, d = read_st(ARCH / "lfm2/model.safetensors")
+    config = json.loads((ARCH / "lfm2/config.json").read_text())
+    for taps in (1, 3):
+        data, head = b"", {}
+        for n in (n for n in h if n != "__metadata__"):
+            b, shape = tensor(h, d, n), h[n]["shape"]
+            if n.endswith("conv.conv.weight"):
+                last = [b[i + 4:i + 6] for i in range(0, len(b), 6)]
+                b, shape = b"".join(bytes(2 * taps - 2) + x for x in last), [*shape[:2], taps]
+            head[n] = {"dtype": h[n]["dtype"], "shape": shape, "data_offsets": [len(data), len(data) + len(b)]}
+            data += b
+        head = json.dumps(head).encode()
+        (tmp_path / str(taps)).mkdir()
+        (tmp_path / str(taps) / "model.safetensors").write_bytes(struct.pack("<Q", len(head)) + head + data)
+        (tmp_path / str(taps) / "config.json").write_text(json.dumps(config | {"conv_L_cache": taps}))
+    one, three = (logits(llmq, "lfm2", tmp_path / n, tmp_path / "out") for n in "13")
+    assert one == three
