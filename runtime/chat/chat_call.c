@@ -42,6 +42,7 @@ void call_begin(chat_call *c)
     lq_buf *all[] = { &c->key, &c->text, &c->name, &c->args };
     for (size_t i = 0; i < LQ_COUNT(all); i++)
         lq_buf_clear(all[i]);
+    c->bare = false;
     c->announced = c->has_args = c->streams = c->has_name = false;
     c->place = c->f->object ? OBJ_START : HEAD;
     c->at = c->f->head + form_begin_head(c->f);
@@ -193,6 +194,7 @@ static bool object_byte(chat_call *c, char b, bool *closed)
             c->place = OBJ_COLON;
         else
             lq_buf_add(&c->key, &b, 1);
+        if (b == '"' && c->bare && !c->has_name && !key_is(c, c->f->key_name)) return false;
         return b != '\\' && c->key.n <= 64;
     case OBJ_COLON:
         if (b == ':') c->place = OBJ_VALUE;
@@ -210,7 +212,7 @@ static bool object_byte(chat_call *c, char b, bool *closed)
 static call_state object_call(chat_call *c, char b)
 {
     bool closed = false, ok = object_byte(c, b, &closed);
-    if (ok && closed && c->has_name && !c->announced) { /* a call without arguments */
+    if (ok && closed && c->has_name && !c->announced && !c->bare) { /* without arguments */
         announce(c);
         puts_args(c, "{}");
     }

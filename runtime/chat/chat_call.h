@@ -19,6 +19,8 @@ typedef struct {
     void (*give)(void *user, chat_part part, const char *p, size_t n);
     void *user;
 
+    bool
+        bare; /* without its marks, so it must look like a call from its beginning: the name, and arguments */
     bool announced, has_args;
     int place;
     const char *at; /* in the head or the tail */

@@ -25,7 +25,7 @@ typedef enum {
 typedef struct {
     form_mark text;
     state next;
-    bool call;
+    bool call, fence;
 } mark;
 
 struct chat_out {
@@ -34,6 +34,7 @@ struct chat_out {
     bool thought;    /* there was one */
     bool after_call; /* START: what separates calls, or ends the list, may come */
     bool fresh;      /* newlines are dropped */
+    bool fenced;     /* START: what ends a block of code around a bare call may come */
     lq_buf held, raw;
     chat_call call;
     form_mark first, next; /* a call's marks */
@@ -166,7 +167,7 @@ static void after_call(chat_out *c)
     lq_buf_clear(&c->held);
     /* calls without a list, with nothing but blanks between them, are looked for in the text */
     bool text = !f->open[0] && !*form_skip(f->sep) && c->first[0] && !f->content_open[0];
-    c->state = c->o.one_call ? DROP : text ? TEXT : START;
+    c->state = c->o.one_call ? DROP : text && !c->call.bare ? TEXT : START;
     c->after_call = true;
 }
 
@@ -179,10 +180,11 @@ static void call_step(chat_out *c, char b)
     if (s == CALL_MORE) return;
     if (s == CALL_NONE) {
         c->state = TEXT;
+        c->fenced = false;
         give_all(c, CHAT_CONTENT, &c->raw);
         return;
     }
-    if (c->rest[0] && !c->o.one_call)
+    if (c->rest[0] && !c->o.one_call && !c->call.bare)
         c->state = CLOSE;
     else
         after_call(c);
@@ -258,6 +260,13 @@ static void header_step(chat_out *c, char b)
         read_header(c);
 }
 
+/* A call that is an object may come without its marks, by itself or as a block of code: small models leave
+ * them out. */
+static bool may_be_bare(const chat_out *c)
+{
+    return c->o.calls && c->o.form->object && c->first[0];
+}
+
 /* The marks that may come; returns how many. */
 static int start_marks(const chat_out *c, mark m[8])
 {
@@ -267,18 +276,21 @@ static int start_marks(const chat_out *c, mark m[8])
         bool on;
         const char *text;
         state next;
-        bool call;
-    } all[] = { { c->after_call && *form_skip(f->sep), f->sep, START, false },
-                { c->after_call, f->close, TEXT, false },
-                { c->after_call && c->o.calls && f->open[0], c->next, IN_CALL, true },
-                { thinks, f->think_open, THINK, false },
-                { true, f->content_open, TEXT, false },
-                { c->o.calls, c->first, IN_CALL, true } };
+        bool call, fence;
+    } all[] = { { c->after_call && *form_skip(f->sep), f->sep, START, false, false },
+                { c->after_call, f->close, TEXT, false, false },
+                { c->after_call && c->o.calls && f->open[0], c->next, IN_CALL, true, false },
+                { thinks, f->think_open, THINK, false, false },
+                { true, f->content_open, TEXT, false, false },
+                { c->o.calls, c->first, IN_CALL, true, false },
+                { c->fenced, "```", START, false, false },
+                { may_be_bare(c) && !c->fenced, "```json", IN_CALL, true, true } };
     int n = 0;
     for (size_t i = 0; i < LQ_COUNT(all); i++) {
         if (!all[i].on || !*form_skip(all[i].text)) continue;
         snprintf(m[n].text, FORM_MARK, "%s", form_skip(all[i].text));
         m[n].next = all[i].next;
+        m[n].fence = all[i].fence;
         m[n++].call = all[i].call;
     }
     return n;
@@ -288,7 +300,7 @@ static int start_marks(const chat_out *c, mark m[8])
 static bool bare(const chat_out *c, char b)
 {
     const char *m = c->after_call && c->o.form->open[0] ? c->next : c->first;
-    if (!c->o.calls || m[0]) return false;
+    if (!c->o.calls || (m[0] && !may_be_bare(c))) return false;
     return c->o.form->object ? b == '{'
                              : (b >= 'a' && b <= 'z') || (b >= 'A' && b <= 'Z') || b == '_';
 }
@@ -312,8 +324,10 @@ static void start_step(chat_out *c, char b)
         mark_match got = mark_compare(m[i].text, strlen(m[i].text), h->p, h->n);
         part |= got == MARK_PART;
         if (got != MARK_FULL) continue;
+        c->fenced = m[i].fence;
         if (m[i].call) {
             begin_call(c);
+            c->call.bare = m[i].fence;
             return;
         }
         lq_buf_clear(h);
@@ -325,6 +339,7 @@ static void start_step(chat_out *c, char b)
     if (lead + 1 == h->n && bare(c, b)) {
         h->n--;
         begin_call(c);
+        c->call.bare = may_be_bare(c);
         call_step(c, b);
         return;
     }

@@ -3,7 +3,7 @@
  *
  * The parts do not depend on how the text was cut into pieces, and only text that may still become
  * a mark is withheld. What looks like a call and is none - no such function, no name, no object -
- * stays text. Arguments are JSON: those that the model writes as JSON are passed on as it spells
+ * stays text. A call that is an object needs no marks at the beginning of an answer. Arguments are JSON: those that the model writes as JSON are passed on as it spells
  * them, piece by piece; others become JSON as they come, by the types of the function's parameters.
  * Newlines next to the marks of thoughts, and before calls, are dropped. */
 #ifndef LLMQ_RUNTIME_CHAT_CHAT_OUT_H

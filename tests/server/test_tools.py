@@ -62,6 +62,7 @@ def streamed(server, ask, name, **more):
 WANT = {
     "one call": ("Let me see.", None, [("weather", {"city": "Paris", "days": [1, 2]})], "tool_calls"),
     "two calls": (None, None, [("weather", {"city": "Köln \"x\" \\"}), ("now", {})], "tool_calls"),
+    "bare call": (None, None, [("weather", {"city": "Paris"})], "tool_calls"),
     "think call": (None, "hm", [("now", {})], "tool_calls"),
     "think": ("Four.", "Two and two.", [], "stop"),
     "no think": ("<b>Four</b>.", None, [], "stop"),
