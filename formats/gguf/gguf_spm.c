@@ -59,6 +59,7 @@ typedef struct {
     const gguf_kv *tokens, *scores, *types; /* types NULL: none */
     uint64_t unk;                           /* NONE: no piece is the unknown one */
     bool bytes;                             /* there are pieces of single bytes */
+    bool apart;                             /* see gguf_is_apart */
 } vocab;
 #define NONE UINT64_MAX
 
@@ -102,6 +103,21 @@ static bool has_sign(gguf_text t)
     return false;
 }
 
+static bool has_space(gguf_text t) { return memchr(t.s, ' ', t.n) != NULL || has_sign(t); }
+
+/* Where a text begins with a space that it does not have. */
+static bool parts_have_prefix(gguf_file *f)
+{
+    bool prefix = true;
+    gguf_bool(f, "tokenizer.ggml.add_space_prefix", &prefix);
+    return prefix && model_type(f) == SPM_BPE;
+}
+
+bool gguf_is_apart(gguf_file *f, gguf_text t, int64_t type)
+{
+    return type == SPM_USER_DEFINED && !has_space(t) && parts_have_prefix(f);
+}
+
 /* The type in a tokenizer.model, which has one unknown piece at most. */
 static int64_t type_of(const vocab *v, uint64_t i, gguf_text t)
 {
@@ -109,6 +125,7 @@ static int64_t type_of(const vocab *v, uint64_t i, gguf_text t)
     if (i == v->unk) return SPM_UNKNOWN;
     if (gguf_is_end_name(t.s, t.n)) return SPM_CONTROL;
     if (type == SPM_USER_DEFINED && has_sign(t)) return SPM_NORMAL;
+    if (type == SPM_USER_DEFINED && v->apart && !has_space(t)) return SPM_CONTROL;
     return type == SPM_UNKNOWN || type < SPM_NORMAL || type > SPM_BYTE ? SPM_UNUSED : type;
 }
 
@@ -179,6 +196,7 @@ lq_status gguf_sentencepiece(lq_buf *b, gguf_file *f, gguf_reason *why, lq_err *
         return LQ_OK;
     }
     lq_buf m = { 0 };
+    v.apart = parts_have_prefix(f);
     find_unk(&v, f);
     put_pieces(b, &m, &v);
     put_specs(b, &m, f, &v);

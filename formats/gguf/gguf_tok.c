@@ -245,6 +245,42 @@ static void put_templates(out *o, gguf_file *f)
     }
 }
 
+/* Phi-3's special tokens take the spaces after them, but for these. */
+static bool strips(gguf_file *f, gguf_text t, int64_t type)
+{
+    static const char *const not_these[] = { "<unk>", "<s>", "<|endoftext|>" };
+    const char *arch = "";
+    gguf_str(f, "general.architecture", &arch);
+    if (strcmp(arch, "phi3") != 0 && strcmp(arch, "phimoe") != 0) return false;
+    for (size_t i = 0; i < LQ_COUNT(not_these); i++)
+        if (t.n == strlen(not_these[i]) && memcmp(t.s, not_these[i], t.n) == 0) return false;
+    return type == SPM_CONTROL || type == SPM_USER_DEFINED;
+}
+
+/* What a tokenizer.model does not say of its pieces. */
+static void put_flags(out *o, gguf_file *f, const gguf_kv *tokens)
+{
+    const gguf_kv *types = gguf_get(f, "tokenizer.ggml.token_type");
+    const uint8_t *at = tokens->data;
+    bool any = false;
+    if (!types || !types->array || types->type != GGUF_I32 || types->n != tokens->n) return;
+    for (uint64_t i = 0; i < tokens->n && !o->st; i++) {
+        const gguf_text t = gguf_next(&at);
+        const int64_t type = gguf_int_at(types, i);
+        const bool end = gguf_is_end_name(t.s, t.n); /* of any type */
+        const bool apart = !end && gguf_is_apart(f, t, type), strip = strips(f, t, type);
+        if (!t.n || (!apart && !strip)) continue;
+        lq_buf_puts(o->b, any ? ",\"" : ",\"added_tokens_decoder\":{\"");
+        any = true;
+        js_put_i64(o->b, (int64_t)i);
+        lq_buf_puts(o->b, "\":{\"content\":");
+        put_text(o, t);
+        lq_buf_puts(o->b, strip ? ",\"rstrip\":true" : "");
+        lq_buf_puts(o->b, apart ? ",\"special\":false}" : ",\"special\":true}");
+    }
+    lq_buf_puts(o->b, any ? "}" : "");
+}
+
 lq_status gguf_tokenizer_config(lq_buf *b, gguf_file *f, lq_err *err)
 {
     static const struct {
@@ -273,6 +309,7 @@ lq_status gguf_tokenizer_config(lq_buf *b, gguf_file *f, lq_err *err)
         gguf_bool(f, "tokenizer.ggml.add_eos_token", &eos);
         lq_buf_puts(b, bos ? ",\"add_bos_token\":true" : ",\"add_bos_token\":false");
         lq_buf_puts(b, eos ? ",\"add_eos_token\":true" : ",\"add_eos_token\":false");
+        if (tokens) put_flags(&o, f, tokens);
     }
     put_templates(&o, f);
     lq_buf_puts(b, "}");

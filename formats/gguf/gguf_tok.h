@@ -21,5 +21,8 @@ lq_status gguf_sentencepiece(lq_buf *b, gguf_file *f, gguf_reason *why, lq_err *
 
 /* tokenizer_config.json: class, special tokens and chat template. */
 lq_status gguf_tokenizer_config(lq_buf *b, gguf_file *f, lq_err *err);
+/* Is it a user-defined piece that llama.cpp cuts out of a text as it does a special token, so that what follows
+ * begins with a space as a text does? */
+bool gguf_is_apart(gguf_file *f, gguf_text t, int64_t type);
 
 #endif

@@ -240,3 +240,15 @@ def test_another_tokenizer_takes_its_place(llmq, tmp_path, model, serve):
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty/config.json").write_text("{}")
     assert "expected a tokenizer's files, found none" in llmq("run", f, *args, "--tokenizer", tmp_path / "empty", code=None).stderr
+
+
+@pytest.mark.parametrize("arch,want", [
+    ("llama", [[4, 2, 7], [4, 2, 3, 7], [4, 8, 3, 7], [4, 1, 3, 7]]),
+    ("phi3", [[4, 2, 7], [4, 2, 7], [4, 8, 7], [4, 1, 3, 7]])], ids=("llama", "phi3"))
+def test_a_user_defined_piece_parts_a_text(llmq, tmp_path, arch, want):
+    """What follows it has a space before it, as llama.cpp has it; Phi-3's special tokens take the spaces after them, but for <s>."""
+    pairs = tokenizer("llama", ["<unk>", "<s>", "</s>", "▁", "▁a", "a", "b", "▁b", "<|end|>"],
+                      [UNKNOWN, CONTROL, USER, *[NORMAL] * 5, CONTROL], scores=[0.0, 0.0, 0.0, -4.0, -1.0, -2.0, -2.0, -1.0, 0.0], bos_token_id=1, add_bos_token=False)
+    path = write_gguf(tmp_path / "m.gguf", [pair("general.architecture", STRING, arch)] + pairs, [])
+    got = [a["ids"] for a in answers(llmq, "tokenize", path, "--fields", "ids", cases=[{"text": t} for t in ("a</s>b", "a</s> b", "a<|end|> b", "a<s> b")])]
+    assert got == want
