@@ -82,7 +82,10 @@ void gen_put_object(jw *w, const lq_buf *text)
     cJSON *v = NULL;
     const bool ok =
         text->n && !js_parse(&v, text->p, text->n, text->n, 0, NULL) && cJSON_IsObject(v);
+    const size_t at = w->b.n;
     jw_json(w, ok ? text->p : "{}", ok ? text->n : 2);
+    for (size_t i = at; i < w->b.n; i++) /* which are blanks: in strings they are escaped */
+        if (w->b.p[i] == '\n' || w->b.p[i] == '\r') w->b.p[i] = ' ';
     cJSON_Delete(v);
 }
 

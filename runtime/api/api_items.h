@@ -31,7 +31,7 @@ bool gen_send_items(gen_choice *c, const gen_item_events *e);
 int gen_item_number(const gen_choice *c, const gen_item *t);
 /* A member of a JSON object: what the buffer holds, as a string. */
 void gen_put_text(jw *w, const char *key, const lq_buf *text);
-/* Arguments of a call as a JSON value: {} where the model's text is no object. */
+/* Arguments of a call as a JSON value in one line: {} where the model's text is no object. */
 void gen_put_object(jw *w, const lq_buf *text);
 bool gen_has_call(const gen_choice *c);
 

@@ -39,6 +39,7 @@ WANT = {
     "abc": ("The cat sat on x the mat.", None, []),
     "one call": ("Let me see.", None, [("weather", {"city": "Paris", "days": [1, 2]})]),
     "two calls": ("", None, [("weather", {"city": "Köln \"x\" \\"}), ("now", {})]),
+    "lines call": ("", None, [("weather", {"city": "a\nb", "days": []})]),
     "think": ("Four.", "Two and two.", []),
     "think call": ("", "hm", [("now", {})]),
 }
