@@ -312,6 +312,12 @@ static void put_rotating(config *c, const gguf_own *o)
                              list, cJSON_CreateNumber(gguf_int_at(kv, i) ? shortest(theta) : 0));
 }
 
+static bool has(const config *c, const char *tensor)
+{
+    const bool one = strcmp(tensor, "blk.0.attn_q.bias") == 0; /* q, k and v may be */
+    return gguf_find(c->f, tensor) || (one && gguf_find(c->f, "blk.0.attn_qkv.bias"));
+}
+
 static void put_one(config *c, const gguf_own *o)
 {
     char k[128];
@@ -341,7 +347,7 @@ static void put_one(config *c, const gguf_own *o)
             fault(c, LQ_EFORMAT, k, "true or false, found another value");
         return;
     case OWN_HAS:
-        put_bool(c, o->key, gguf_find(c->f, o->gguf) != NULL);
+        put_bool(c, o->key, has(c, o->gguf));
         return;
     case OWN_ROTATES:
         put_rotating(c, o);
@@ -435,8 +441,7 @@ static void put_own(config *c)
         if (o->key && is(c, o->hf)) put_one(c, o);
     if (llama4) put_bool(c, "use_qk_norm", int_at(c, "expert_count", 0) != 128); /* as llama.cpp */
     for (size_t i = 0; i < LQ_COUNT(biased); i++)
-        if (is(c, biased[i]))
-            put_bool(c, "attention_bias", gguf_find(c->f, "blk.0.attn_q.bias") != NULL);
+        if (is(c, biased[i])) put_bool(c, "attention_bias", has(c, "blk.0.attn_q.bias"));
     if (is(c, "Qwen3MoeForCausalLM")) put_bool(c, "norm_topk_prob", true);
     if (is(c, "AfmoeForCausalLM")) put_bool(c, "mup_enabled", true); /* llama.cpp always scales */
     const int64_t heads = int_at(c, "attention.head_count", 0);

@@ -532,6 +532,7 @@ static const gguf_name names[] = {
     { R_MLP_POST_NORM, "post_ffw_norm", false, NULL, .join = JOIN_NONE },
     { R_EXPERT_GATE_UP, "ffn_gate_exps", false, NULL, .join = JOIN_GATE },
     { R_EXPERT_GATE_UP, "ffn_up_exps", false, NULL, .join = JOIN_SECOND },
+    { R_EXPERT_GATE_UP, "ffn_gate_up_exps", true, NULL, .join = JOIN_NONE }, /* read alone */
     { R_Q_A, "attn_q_a", false, NULL, .join = JOIN_NONE },
     { R_Q_A_NORM, "attn_q_a_norm", false, NULL, .join = JOIN_NONE },
     { R_Q_B, "attn_q_b", false, NULL, .join = JOIN_NONE },

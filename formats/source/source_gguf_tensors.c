@@ -6,7 +6,10 @@
  *     k_b, v_b   MLA's up projection: k_b is stored transposed (deepseek2)
  *     ssm_a      -exp(x), of a layer with a state
  *     .scale     NVFP4's scale of a tensor, or of each expert (1 where there is none)
- *     [K,N]      floats of a checkpoint that keeps matrices as [inputs, outputs] (gpt2) */
+ *     [K,N]      floats of a checkpoint that keeps matrices as [inputs, outputs] (gpt2)
+ *
+ * Or one of the file's is several of ours, rows of each after the other (llama.cpp's --fuse-qkv and
+ * --fuse-gate-up-exps). */
 #include "formats/source/source_gguf_tensors.h"
 
 #include "formats/gguf/gguf_blocks.h"
@@ -236,6 +239,13 @@ static lq_status order_of(stored *p, const gguf_tensor *g, const gguf_arch *row,
     p->offset = arch_slot_offset(c, &w->slot);
     p->decay = gguf_is_decay(&w->slot);
     if (p->decay) p->count = 0; /* a vector, whatever its dims */
+    /* gate and up are one in the file too (--fuse-gate-up-exps) */
+    if (p->order.kind == GGUF_GATE_UP && w->row->join == JOIN_NONE) {
+        if (c->w.gate_up_mixed)
+            return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected gate and up apart",
+                           g->name);
+        p->order.kind = GGUF_AS_STORED;
+    }
     const int64_t heads = p->order.heads;
     if (p->order.kind == GGUF_TURNED && (N % heads || N / heads % 2 || N / heads < p->order.dims))
         return wrong_rows(g, heads, err);
@@ -452,11 +462,91 @@ static lq_status make_experts(src_source *s, const gguf_tensor *g, const gguf_ar
     return st;
 }
 
+/* ---- one tensor of the file that is several of ours ---- */
+enum { MAX_PARTS = 3 };
+typedef struct {
+    const char *name; /* of the file's tensor, without "blk.N." */
+    arch_role role;   /* that a model has where they are apart: of the first part */
+    int n;
+    const char *parts[MAX_PARTS];
+} fused;
+static const fused fusions[] = {
+    { "attn_qkv.weight", R_Q, 3, { "attn_q.weight", "attn_k.weight", "attn_v.weight" } },
+    { "attn_qkv.bias", R_Q, 3, { "attn_q.bias", "attn_k.bias", "attn_v.bias" } },
+    { "ffn_gate_up_exps.weight",
+      R_EXPERT_GATE,
+      2,
+      { "ffn_gate_exps.weight", "ffn_up_exps.weight" } },
+};
+
+/* NULL: it is none, or one tensor of ours too. */
+static const fused *fusion_of(const src_source *s, const gguf_tensor *g)
+{
+    const char *p = strncmp(g->name, "blk.", 4) == 0 ? strchr(g->name + 4, '.') : NULL;
+    if (!s->has_config || !p || place_of(s, g->name).row) return NULL;
+    for (size_t i = 0; i < LQ_COUNT(fusions); i++)
+        if (strcmp(p + 1, fusions[i].name) == 0 && arch_name_of(&s->config, fusions[i].role))
+            return &fusions[i];
+    return NULL;
+}
+
+/* Rows of part i of f, of a stack those of one expert. */
+static int64_t part_rows(const fused *f, int i, const arch_config *c)
+{
+    int64_t N = c->expert_ffn, K;
+    static const arch_role roles[] = { R_Q, R_K, R_V };
+    if (f->role == R_Q) arch_role_shape(c, roles[i], &N, &K);
+    return N;
+}
+
+static lq_status make_parts(src_source *s, const gguf_tensor *g, const fused *f,
+                            const gguf_arch *row, lq_err *err)
+{
+    const bool stack = f->role == R_EXPERT_GATE, vector = g->n_dims == 1;
+    const int64_t E = stack ? g->shape[0] : 1, all = g->shape[stack];
+    const long layer = strtol(g->name + 4, NULL, 10);
+    const size_t bytes = g->bytes / (size_t)(E * all); /* of a row */
+    int64_t at = 0;
+    lq_status st = LQ_OK;
+    if (g->type == GGML_NVFP4 || (vector && gguf_scheme(g->type).kind != QT_DENSE))
+        return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected other than %s in one",
+                       g->name, gguf_type_text(g->type));
+    for (int i = 0; i < f->n && !st; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "blk.%ld.%s", layer, f->parts[i]);
+        place w = place_of(s, name);
+        const int64_t n = w.row ? part_rows(f, i, arch_at(w.config, layer)) : 0;
+        const char *own = lq_push_str(&s->arena, name, strlen(name));
+        if (!own) return lq_fail(err, LQ_ENOMEM, "out of memory");
+        if (!w.row || g->n_dims != (vector ? 1 : 2 + stack) || at + n > all ||
+            (i + 1 == f->n && at + n != all) ||
+            (stack && arch_name_of(w.config, w.slot.role)->flags & NAME_STACKED))
+            return lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected the rows of %s and %s",
+                           g->name, f->parts[0], f->parts[f->n - 1]);
+        for (int64_t e = 0; e < E && !st; e++) {
+            gguf_tensor one = *g;
+            one.name = own;
+            one.n_dims = vector ? 1 : 2;
+            one.shape[0] = n;
+            one.shape[1] = g->shape[g->n_dims - 1];
+            one.data = g->data + (size_t)(e * all + at) * bytes;
+            one.bytes = (size_t)n * bytes;
+            w.slot.expert = stack ? e : w.slot.expert;
+            st = make_tensor(s, &s->tensors[s->n_tensors], &one, row, &w, err);
+            if (!st) s->n_tensors++;
+        }
+        at += n;
+    }
+    return st;
+}
+
 static lq_status make_all_of(src_source *s, const gguf_tensor *g, const gguf_arch *row, lq_err *err)
 {
+    const fused *f = fusion_of(s, g);
     const place w = place_of(s, g->name);
     src_tensor *t = &s->tensors[s->n_tensors];
     lq_status st = LQ_OK;
+    if (f) return make_parts(s, g, f, row, err);
     if (!w.row || w.row->join == JOIN_NONE) return make_experts(s, g, row, w, err);
     if (w.row->join == JOIN_GATE) st = make_gate_up(s, t, g, &w, err);
     if (w.row->join == JOIN_KEY) st = make_kv_b(s, t, g, &w, err);
@@ -475,7 +565,7 @@ static lq_status make_place(src_source *s, lq_err *err)
         if (g->n_dims == 3 && g->shape[0] > MAX_EXPERTS)
             return lq_fail(err, LQ_EUNSUPPORTED, "tensor '%.100s': expected at most %d experts",
                            g->name, MAX_EXPERTS);
-        n += g->n_dims == 3 ? (size_t)g->shape[0] : 1;
+        n += g->n_dims == 3 ? 2 * (size_t)g->shape[0] : MAX_PARTS;
     }
     for (const gguf_list *l = gguf_lists; l->key && s->has_config; l++)
         n += arch_name_of(&s->config, l->role) ? (size_t)s->config.layers : 0;

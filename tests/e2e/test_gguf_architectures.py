@@ -179,6 +179,53 @@ def test_bitnet_cpps_own_has_another_activation(llmq, tmp_path):
     assert max(abs(x - y) for x, y in zip(a, b)) <= 1e-6 * max(map(abs, a))
 
 
+def fuse(file, out, parts, into):
+    """A copy of a GGUF file in f32 with tensors of each block put into one, rows of each matrix after the other."""
+    b, tensors = file.read_bytes(), {}
+    sized = {n: (dims, kind, x[:4 * math.prod(dims)]) for n, (dims, kind, x) in gguf_tensors(file).items()}
+    for n, (dims, kind, x) in sized.items():
+        short = n.split(".", 2)[2].rsplit(".", 1) if n.startswith("blk.") else ("", "")
+        if short[0] not in parts:
+            tensors[n] = (n, dims[::-1], kind, x)
+        elif short[0] == parts[0]:
+            all_of = [sized[n.replace(parts[0], p)] for p in parts]
+            stack = dims[2] if len(dims) == 3 else 1
+            rows = [[y[i * len(y) // stack:(i + 1) * len(y) // stack] for _, _, y in all_of] for i in range(stack)]
+            at = 1 if len(dims) == 3 else 0
+            shape = list(dims[::-1])
+            shape[at] = sum(d[::-1][at] for d, _, _ in all_of)
+            tensors[n] = (n.replace(parts[0], into), shape, kind, b"".join(b"".join(r) for r in rows))
+    n_pairs, at = struct.unpack_from("<Q", b, 16)[0], b.index(b"token_embd.weight") - 8
+    first = min(b.index(n.encode()) - 8 for n in sized)
+    write_gguf(out, [b[24:first]], list(tensors.values()))
+    fixed = bytearray(out.read_bytes())
+    fixed[16:24] = struct.pack("<Q", n_pairs)
+    out.write_bytes(fixed)
+    assert at >= first
+    return out
+
+
+QKV, GATE_UP = (["attn_q", "attn_k", "attn_v"], "attn_qkv"), (["ffn_gate_exps", "ffn_up_exps"], "ffn_gate_up_exps")
+
+
+@pytest.mark.parametrize("name,how", [("qwen2", QKV), ("granite", QKV), ("stablelm", QKV), ("qwen3-moe", QKV), ("qwen3-moe", GATE_UP),
+                                      ("deepseek-v3", GATE_UP), ("granite-moe", GATE_UP), ("qwen3-vl-moe", GATE_UP)])
+def test_what_llama_cpps_converter_fuses(llmq, tmp_path, name, how):
+    llmq("convert", ARCH / name, "-o", tmp_path / "m.gguf", "--to", "gguf", "--dtype", "f32")
+    file = fuse(tmp_path / "m.gguf", tmp_path / "f.gguf", *how)
+    assert any(how[1] in n for n in gguf_tensors(file)) and not any(f".{how[0][0]}." in n for n in gguf_tensors(file))
+    for m, o in ((tmp_path / "m.gguf", "a"), (file, "b")):
+        llmq("logits", m, "--ids", "13,32,51,7,9,18,37,56", "-o", tmp_path / o)
+    assert read_floats(tmp_path / "a", "logits")[1] == read_floats(tmp_path / "b", "logits")[1]
+
+
+def test_fused_rows_that_do_not_fit_are_named(llmq, tmp_path):
+    llmq("convert", ARCH / "qwen2", "-o", tmp_path / "m.gguf", "--to", "gguf", "--dtype", "f32")
+    file = fuse(tmp_path / "m.gguf", tmp_path / "f.gguf", ["attn_q", "attn_k"], "attn_qkv")
+    p = llmq("logits", file, "--ids", "1,2", "-o", tmp_path / "o", code=3)
+    assert "tensor 'blk.0.attn_qkv." in p.stderr and "expected the rows of attn_q." in p.stderr
+
+
 def test_mistral_large_3_is_a_deepseek2_of_its_own(llmq, tmp_path):
     """By attention.temperature_scale: shares that sum to 1, gate and up apart, q that grows with the position."""
     llmq("convert", ARCH / "mistral4", "-o", tmp_path / "m.gguf", "--to", "gguf", "--dtype", "f32")
