@@ -88,7 +88,7 @@ SCRIPTS = {
         b'```html"><img/src=x/onerror=alert(1)>\n<script>alert(1)</script>\n```\n\n'
         b"```html\n<script>alert(1)</script>\n```\n\n[g]: javascript:alert(1)\n[g]\n", END]},
     "think slowly": {"delay_ms": 60, "pieces": [b"<think>\nTwo and two make a number.\n</think>\n\nFour.", END]},
-    "lines call": {"pieces": [b'<tool_call>\n{"name": "weather", "arguments": {\n  "city": "a\\nb",\r\n  "days": []\n}}\n</tool_call>', END]},
+    "lines call": {"pieces": [b'<tool_call>\n{"name": "weather", "arguments": {\n  "city": "a\\nb",\n  "days": []\n}}\n</tool_call>', END]},
     "bare call": {"pieces": [b'```json\n{"name": "weather", "arguments": {"city": "Paris"}}\n```', END]},
     "object": {"pieces": [b'{"a": 1}', END]},
     "custom call": {"pieces": [call("now", {"input": "one \"two\""}), END]},
