@@ -236,8 +236,9 @@ mm_code CU_NAME(mm_code_of)(const qt_tensor *t)
     case QT_UINT:
         return s->bits == 2 ? C_U2 : s->bits == 3 ? C_U3 : s->bits == 4 ? C_U4 : C_U8;
     case QT_LUT4:
-    case QT_E2M1:
         return C_MAP;
+    case QT_E2M1:
+        return C_E2M1;
     case QT_E4M3:
         return C_E4M3;
     default:

@@ -25,15 +25,16 @@
 #include "kernels/cuda/last.cuh"
 #include "kernels/cuda/ops.cuh"
 
-/* How a code becomes a number. C_ROWS: bf16 that lies in rows of K, not in tiles. */
-enum mm_code { C_U2, C_U3, C_U4, C_U8, C_MAP, C_E4M3, C_F16, C_BF16, C_F32, C_ROWS };
+/* How a code becomes a number; C_MAP: by a table of 16. C_ROWS: bf16 that lies in rows of K, not in
+ * tiles. */
+enum mm_code { C_U2, C_U3, C_U4, C_U8, C_MAP, C_E2M1, C_E4M3, C_F16, C_BF16, C_F32, C_ROWS };
 /* Those that the matrix units take from tiles. */
-#define MM_CODES(X) X(C_U2) X(C_U3) X(C_U4) X(C_U8) X(C_MAP) X(C_E4M3) X(C_F16) X(C_BF16)
+#define MM_CODES(X) X(C_U2) X(C_U3) X(C_U4) X(C_U8) X(C_MAP) X(C_E2M1) X(C_E4M3) X(C_F16) X(C_BF16)
 
 /* A weight as kernels take it; by value. */
 struct mm_view {
     const uint8_t *codes, *scales, *zeros, *scales2;
-    const float *map; /* [16] of C_MAP; NULL: those of E2M1 */
+    const float *map; /* [16] of C_MAP */
     int64_t N, Kp;
     int steps, group_steps; /* along K; of one group */
     int ng, subs;
@@ -140,12 +141,12 @@ __device__ __forceinline__ bool mm_member(mm_view *v, mm_view *outliers, const f
 
 __host__ __device__ constexpr int mm_bits(mm_code code)
 {
-    return code == C_U2                     ? 2
-           : code == C_U3                   ? 3
-           : code == C_U4 || code == C_MAP  ? 4
-           : code == C_U8 || code == C_E4M3 ? 8
-           : code == C_F32                  ? 32
-                                            : 16;
+    return code == C_U2                                      ? 2
+           : code == C_U3                                    ? 3
+           : code == C_U4 || code == C_MAP || code == C_E2M1 ? 4
+           : code == C_U8 || code == C_E4M3                  ? 8
+           : code == C_F32                                   ? 32
+                                                             : 16;
 }
 __host__ __device__ constexpr int mm_words(mm_code code) /* 4-byte words of a chunk of one row */
 {
@@ -165,6 +166,7 @@ __device__ __forceinline__ int mm_word(mm_code code, int c, int i)
         return i ? 2 : c / 2;
     case C_U4:
     case C_MAP:
+    case C_E2M1:
         return c;
     case C_U8:
     case C_E4M3:
@@ -176,18 +178,15 @@ __device__ __forceinline__ int mm_word(mm_code code, int c, int i)
     }
 }
 
+/* 0 .5 | 1 1.5 | 2 3 | 4 6: exponent and mantissa moved up into a float's, 2^126 too small. */
 __device__ __forceinline__ float mm_e2m1(unsigned c)
 {
-    const unsigned e = c >> 1 & 3u, low = c & 1u; /* 0 .5 | 1 1.5 | 2 3 | 4 6 */
-    const float f = e ? (2.0f + (float)low) * (float)(1u << e) * 0.25f : 0.5f * (float)low;
-    return c & 8u ? -f : f;
+    return __uint_as_float((c & 7u) << 22 | (c & 8u) << 28) * 0x1p126f;
 }
 /* The 16 numbers of C_MAP into shared memory, by the block's first threads; a barrier after it. */
 __device__ __forceinline__ void mm_load_map(S<float> map, const mm_view &v)
 {
-    if (threadIdx.x < 16)
-        map[threadIdx.x] =
-            v.map ? cu_ldg<float>(G<const float>(v.map) + threadIdx.x) : mm_e2m1(threadIdx.x);
+    if (threadIdx.x < 16) map[threadIdx.x] = cu_ldg<float>(G<const float>(v.map) + threadIdx.x);
     __syncthreads();
 }
 
@@ -236,6 +235,9 @@ __device__ __forceinline__ void mm_numbers(float q[8], const unsigned *w, int c,
         switch (CODE) {
         case C_MAP:
             q[j] = map[(int)(w[0] >> (j % 4 * 8 + 4 * (j / 4)) & 15u)];
+            break;
+        case C_E2M1:
+            q[j] = mm_e2m1(w[0] >> (j % 4 * 8 + 4 * (j / 4)) & 15u);
             break;
         case C_E4M3:
             q[j] = cu_e4m3_f32(w[j / 4] >> j % 4 * 8 & 255u);
@@ -362,17 +364,59 @@ __device__ __forceinline__ void mm_rest(float q[2][8])
 }
 
 /* Codes that become A without a float between: of 2 to 4 bits less integer zero points (0x4300 | q
- * is 128 + q as bf16, and 128 + q - (128 + zero) is exact), and bf16; and of 8 bits (2^23 + q is a
- * float as it is put together). */
+ * is 128 + q as bf16, and 128 + q - (128 + zero) is exact), floats of 4 and 8 bits (mm_two), and bf16;
+ * and of 8 bits (2^23 + q is a float as it is put together). */
 __host__ __device__ constexpr bool mm_can_quick(mm_code code)
 {
-    return code == C_U2 || code == C_U3 || code == C_U4 || code == C_U8 || code == C_BF16 ||
-           code == C_ROWS;
+    return code == C_U2 || code == C_U3 || code == C_U4 || code == C_U8 || code == C_E2M1 ||
+           code == C_E4M3 || code == C_BF16 || code == C_ROWS;
 }
 __host__ __device__ constexpr bool mm_is_quick(mm_code code, qt_zero zero)
 {
     return mm_can_quick(code) &&
            (code == C_BF16 || code == C_ROWS || zero == QT_ZERO_NONE || zero == QT_ZERO_INT);
+}
+/* Two floats of 4 or 8 bits as bf16, exactly: the upper ones of the halves of t. Exponent and mantissa
+ * are moved into a bf16's, which is 2^126 or 2^120 too small, subnormals included. NaN becomes 480. */
+template <mm_code CODE> __device__ __forceinline__ unsigned mm_two(unsigned t)
+{
+    return CODE == C_E2M1
+               ? cu_fma_bf16((t & 0x80008000u) | (t >> 6 & 0x01c001c0u), 0x7e807e80u, 0x80008000u)
+               : cu_fma_bf16((t & 0x80008000u) | (t >> 4 & 0x07f007f0u), 0x7b807b80u, 0x80008000u);
+}
+/* mm_quick of floats. */
+template <mm_code CODE>
+__device__ __forceinline__ void mm_quick_floats(unsigned a[2][4],
+                                                const unsigned w[2][mm_words(CODE)])
+{
+    enum { WORDS = mm_words(CODE) };
+    unsigned nan = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) { /* of a pair of bytes */
+        const int h = i % 2, half = i / 4;
+        const unsigned t = __byte_perm(w[h][half % WORDS], 0, i / 2 % 2 ? 0x3424u : 0x1404u);
+        a[half][i % 4] = mm_two<CODE>(CODE == C_E2M1 && half == 0 ? t << 4 : t);
+    }
+    if (CODE != C_E4M3) return;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        nan |= (w[i % 2][i / 2 % WORDS] & 0x7f7f7f7fu) + 0x01010101u;
+    if ((nan & 0x80808080u) == 0) return; /* the rule */
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const unsigned of = w[i % 2][i / 4 % WORDS] >> i / 2 % 2 * 16;
+        if ((of & 0x7fu) == 0x7fu) a[i / 4][i % 4] |= 0x7fffu;
+        if ((of & 0x7f00u) == 0x7f00u) a[i / 4][i % 4] |= 0x7fff0000u;
+    }
+}
+/* A times the rows' scales, where that is exact: E2M1 and E4M3 have at most 6 bits. */
+__device__ __forceinline__ void mm_times_scales(unsigned a[2][4], const mm_scale_of s[2])
+{
+    const unsigned by[2] = { cu_pair<false>(s[0].scale, s[0].scale),
+                             cu_pair<false>(s[1].scale, s[1].scale) };
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        a[i / 4][i % 4] = cu_fma_bf16(a[i / 4][i % 4], by[i % 2], 0x80008000u);
 }
 /* A of two products from the words of two rows. */
 template <mm_code CODE>
@@ -383,6 +427,10 @@ __device__ __forceinline__ void mm_quick(unsigned a[2][4], const unsigned w[2][m
 #pragma unroll
         for (int i = 0; i < 8; i++)
             a[i / 4][i % 4] = w[i % 2][mm_words(CODE) > 2 ? i / 4 * 2 + i / 2 % 2 : 0];
+        return;
+    }
+    if (CODE == C_E2M1 || CODE == C_E4M3) {
+        mm_quick_floats<CODE>(a, w);
         return;
     }
 #pragma unroll
@@ -410,11 +458,17 @@ __device__ __forceinline__ void mm_from_map(unsigned a[2][4], unsigned low[2][4]
                                             const unsigned w[2][mm_words(C_MAP)],
                                             const mm_maps &map)
 {
+    const S<const uint8_t> two = cu_as<const uint8_t>(map.two);
+    auto at = [&](int h, int half,
+                  int j) { /* in bytes: 4 times the code, which has a byte by now */
+                           const unsigned four = (half ? w[h][0] >> 2 : w[h][0] << 2) & 0x3c3c3c3cu;
+                           return cu_ld<unsigned>(two +
+                                                  (int)__byte_perm(four, 0, 0x4440u + (unsigned)j));
+    };
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const int h = i % 2, half = i / 4, byte = i / 2 % 2 * 16 + 4 * half;
-        const unsigned first = map.two[(int)(w[h][0] >> byte & 15u)],
-                       second = map.two[(int)(w[h][0] >> (byte + 8) & 15u)];
+        const int h = i % 2, half = i / 4, j = i / 2 % 2 * 2;
+        const unsigned first = at(h, half, j), second = at(h, half, j + 1);
         a[half][i % 4] = __byte_perm(first, second, 0x5410u);
         low[half][i % 4] = __byte_perm(first, second, 0x7632u);
     }

@@ -19,7 +19,7 @@
  * Of a step lane (g, c) = (lane / 4, lane % 4) has chunk c (mm.cuh) of rows 2g and 2g + 1, which
  * lie beside each other; they are rows g and g + 8 of the product, and its k are inputs 8c + 4h ..
  * + 3 for the two products h of a step, of x 16 neighbouring bytes. Codes become bf16 less their
- * zero points without a float between (mm_quick), 4-bit floats by a table (mm_from_map); others go
+ * zero points without a float between (mm_quick), those of nf4 by a table (mm_from_map); others go
  * as one or two bf16 (mm_terms).
  *
  * What bounds it: a multiprocessor of an H200 reads 37 weights of four bits a cycle, and 512 of
@@ -61,7 +61,10 @@ inline namespace CU_NAME(mm_mma_cu)
     /* Tiles of a warp. */
     __host__ __device__ constexpr int tiles_of(mm_code code, bool quick, int NT)
     {
-        return quick && (code == C_U2 || code == C_U4 || (code == C_MAP && NT == 2)) ? 2 : 1;
+        return quick && (code == C_U2 || code == C_U4 ||
+                         ((code == C_MAP || code == C_E2M1) && NT == 2))
+                   ? 2
+                   : 1;
     }
     /* Warps of a team at most: a multiprocessor has registers for 16 of 128 a thread or, where sums or
  * words take more, 8 of 255. */
@@ -195,7 +198,7 @@ inline namespace CU_NAME(mm_mma_cu)
             const float2 both = cu_ld<float2>(p);
             x[0] = both.x;
             x[1] = both.y;
-        } else if (CODE == C_MAP) {
+        } else if (CODE == C_E2M1) {
             const unsigned both = cu_ld<uint16_t>(p);
             x[0] = mm_side_of(both & 0xffu, d == LQ_F8_E4M3 ? LQ_F8_E4M3 : LQ_F8_E8M0);
             x[1] = mm_side_of(both >> 8, d == LQ_F8_E4M3 ? LQ_F8_E4M3 : LQ_F8_E8M0);
@@ -220,7 +223,7 @@ inline namespace CU_NAME(mm_mma_cu)
             unsigned ints[2] = { (unsigned)v.zero_const, (unsigned)v.zero_const };
             const S<const uint8_t> of = scales + ((t * 16 << o.scale.shift) + slot * o.scale.bytes),
                                    less = zeros + ((t * 16 << o.zero.shift) + slot * o.zero.bytes);
-            if (CODE == C_MAP && !QUICK) /* nvfp4: two of a step */
+            if (CODE == C_E2M1 && !QUICK) /* nvfp4: two of a step */
                 pair_of<CODE>(scale, of + (c / 2 * TILE_N + 2 * g), LQ_F8_E4M3);
             else if (CODE != C_F16 && CODE != C_BF16)
                 pair_of<CODE>(scale, of + o.scale.bytes / 8 * g, v.scale_dtype);
@@ -253,17 +256,16 @@ inline namespace CU_NAME(mm_mma_cu)
     {
         if constexpr (QUICK && CODE == C_MAP)
             mm_from_map(a, low, w, map);
-        else if constexpr (QUICK)
+        else if constexpr (QUICK || CODE == C_E2M1) {
             mm_quick<CODE>(a, w, threadIdx.x % 4, s);
-        else {
+            if (QUICK) return;
+            mm_times_scales(a, s);
+            s[0].scale = s[1].scale = 1.0f;
+        } else {
             float q[2][8];
             for (int h = 0; h < 2; h++) {
                 mm_numbers<CODE>(q[h], w[h], threadIdx.x % 4, map.number);
                 mm_center(q[h], &s[h], zero);
-                if (CODE != C_MAP) continue;
-                for (int j = 0; j < 8; j++) /* exact: q times an E4M3 scale has at most 6 bits */
-                    q[h][j] *= s[h].scale;
-                s[h].scale = 1.0f;
             }
             mm_fragments(a, q);
             if (terms == 1) return;
@@ -686,9 +688,11 @@ inline namespace CU_NAME(mm_mma_cu)
     template <mm_code CODE>
     void launch(dev * d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
     {
-        constexpr bool map = CODE == C_MAP, always = CODE == C_BF16;
-        if (mm_is_quick(CODE, v.zero) || (map && v.subs != 2))
-            run_rows<CODE, mm_can_quick(CODE) || map>(d, a, x, v);
+        /* the other is not for F16, or for any but integers and nvfp4 */
+        constexpr bool can = mm_can_quick(CODE) || CODE == C_MAP,
+                       always = can && !mm_is_uint(CODE) && CODE != C_E2M1;
+        if ((mm_is_quick(CODE, v.zero) || CODE == C_MAP) && v.subs != 2)
+            run_rows<CODE, can>(d, a, x, v);
         else
             run_rows<CODE, always>(d, a, x, v);
     }

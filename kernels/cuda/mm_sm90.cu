@@ -244,17 +244,15 @@ inline namespace CU_NAME(mm_sm90_cu)
         const int c = threadIdx.x % 4;
         unsigned w[2][mm_words(CODE)];
         words_of<CODE>(w, ws, t.words, turn);
-        if constexpr (QUICK) {
+        if constexpr (QUICK || CODE == C_E2M1) {
             mm_quick<CODE>(a, w, c, t.s);
+            if (!QUICK && v.subs == 2) mm_times_scales(a, t.s);
         } else {
             float q[2][8];
             for (int h = 0; h < 2; h++) {
                 mm_scale_of s = t.s[h];
                 mm_numbers<CODE>(q[h], w[h], c, map);
                 mm_center(q[h], &s, v.zero);
-                if (CODE != C_MAP || v.subs != 2) continue;
-                for (int j = 0; j < 8; j++) /* exact: q times an E4M3 scale has at most 6 bits */
-                    q[h][j] *= s.scale;
             }
             mm_fragments(a, q);
             if (terms == 2) {
@@ -554,10 +552,12 @@ inline namespace CU_NAME(mm_sm90_cu)
     template <mm_code CODE, int BN>
     void launch(dev * d, const dev_mm_args *a, const mm_input *x, const mm_view &v)
     {
-        constexpr bool always = CODE == C_BF16, floats = CODE != C_U3 || BN != 64;
+        /* scales of a byte are those of E2M1 as a rule; of others what has floats takes them */
+        constexpr bool can = mm_can_quick(CODE) && CODE != C_E2M1,
+                       always = CODE == C_BF16 || CODE == C_E4M3, floats = CODE != C_U3 || BN != 64;
         const bool rare = v.scale_dtype == LQ_F8_E4M3 || v.scale_dtype == LQ_F8_E8M0;
-        if (mm_is_quick(CODE, v.zero) && !rare)
-            run<CODE, mm_can_quick(CODE), BN>(d, a, x, v);
+        if (can && mm_is_quick(CODE, v.zero) && (always || !rare))
+            run<CODE, can, BN>(d, a, x, v);
         else if constexpr (floats) /* mm_sm90_of has no narrow blocks of the others */
             run<CODE, always, BN>(d, a, x, v);
     }

@@ -21,8 +21,8 @@
  * Of a step lane (g, c) = (lane / 4, lane % 4) has chunk c (mm.cuh) of rows 2g and 2g + 1, which
  * lie beside each other. They are rows g and g + 8 of the product; its k are inputs 8c + 4h .. + 3
  * of each chunk, for the two products h of a step, so the lane's B are 16 neighbouring bytes of x's
- * row g. Codes become bf16 less their zero points without a float between (mm_quick), 4-bit floats
- * by a table of bf16; others go as one or two bf16 (mm_terms).
+ * row g. Codes become bf16 less their zero points without a float between (mm_quick), floats of 4 and
+ * 8 bits too, those of nf4 by a table; others go as one or two bf16 (mm_terms).
  *
  * In its place a step's 16-byte pieces are exchanged in pairs (turned), so that the 16 lanes of a
  * half-warp, which read 32 bytes of each of four chunks, find them in different banks: u4, where a
@@ -79,13 +79,15 @@ inline namespace CU_NAME(mm_thin_cu)
         static constexpr int step = 64 * mm_bits(CODE); /* bytes */
         static constexpr int bytes = steps * step;
         static constexpr int depth = bytes > 1024 ? 3 : 4;
+        static constexpr int asks =
+            CODE == C_U2 ? 2 : 4; /* fours of x that a thread has under way */
     };
 
     /* Blocks that registers are to leave room for on a multiprocessor of sm_`cc`; code for those before
  * sm_90 takes a few more. */
     __host__ __device__ constexpr int blocks_of(mm_code code, bool quick, int cc)
     {
-        return quick && mm_words(code) == 1 && code != C_MAP && cc >= 90 ? 3 : 2;
+        return quick && (code == C_U2 || code == C_U4) && cc >= 90 ? 3 : 2;
     }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
     enum { COMPILED_FOR = 80 };
@@ -106,7 +108,7 @@ inline namespace CU_NAME(mm_thin_cu)
         int scale_size, zero_size;     /* log2 of bytes */
         dev_mm_act act;
         unsigned groups;     /* 2^32 / group_steps, rounded up; 0: 1 step is a group */
-        bool whole;          /* no run has more than one group */
+        int each;            /* as EACH of add_run */
         bool pairs;          /* scales are of 16 bits, one a row; zero points, if any, integers */
         unsigned zero_const; /* where there are none */
         bool by_part;        /* x of all parts does not fit: of one at a time */
@@ -283,6 +285,21 @@ inline namespace CU_NAME(mm_thin_cu)
     {
         const int lane = threadIdx.x % CU_WARP, r = lane / 4 * 2, c = lane % 4;
         const int sub = v.subs == 2 ? c / 2 * TILE_N : 0;
+        if (CODE == C_E4M3) { /* scales of f32, no zero points */
+            const float2 two = cu_ld<float2>(side + 4 * (sub + r));
+            s[0] = { two.x, 0, 0 };
+            s[1] = { two.y, 0, 0 };
+            return;
+        }
+        if (CODE == C_E2M1) { /* scales of a byte, or any; of nvfp4 two of a step */
+            if (o.scale_size == 0) {
+                const unsigned two = cu_ld<uint16_t>(side + (sub + r));
+                const lq_dtype d = QUICK && v.scale_dtype != LQ_F8_E4M3 ? LQ_F8_E8M0 : LQ_F8_E4M3;
+                s[0] = { mm_side_number(two & 0xffu, d), 0, 0 };
+                s[1] = { mm_side_number(two >> 8, d), 0, 0 };
+                return;
+            }
+        }
         if (QUICK && o.pairs) { /* the rule: two of 16 bits, two bytes or none */
             const unsigned two = cu_ld<unsigned>(side + 2 * r);
             const bool f16 = v.scale_dtype == LQ_F16;
@@ -367,28 +384,26 @@ inline namespace CU_NAME(mm_thin_cu)
         const int c = threadIdx.x % 4;
         unsigned a[2][4], low[2][4];
         float q[2][8];
-        if constexpr (QUICK && CODE == C_MAP)
+        if constexpr (CODE == C_MAP)
             mm_from_map(a, low, w, map);
-        else if constexpr (QUICK)
+        else if constexpr (QUICK || CODE == C_E2M1) {
             mm_quick<CODE>(a, w, c, s);
-        else {
+            if (!QUICK) {
+                mm_times_scales(a, s);
+                s[0].scale = s[1].scale = 1.0f;
+            }
+        } else {
 #pragma unroll
             for (int h = 0; h < 2; h++) {
                 mm_numbers<CODE>(q[h], w[h], c, map.number);
-                if (CODE == C_MAP) {
-#pragma unroll
-                    for (int j = 0; j < 8; j++)
-                        q[h][j] *= s[h].scale;
-                    s[h].scale = 1.0f;
-                } else
-                    mm_center(q[h], &s[h], v.zero);
+                mm_center(q[h], &s[h], v.zero);
             }
             mm_fragments(a, q);
         }
         cu_mma_bf16(part, a[0], b[0]);
         cu_mma_bf16(part, a[1], b[1]);
-        if (terms == 1 || (QUICK && CODE != C_MAP)) return;
-        if constexpr (!QUICK) {
+        if (CODE != C_MAP && (QUICK || CODE == C_E2M1 || terms == 1)) return;
+        if constexpr (CODE != C_MAP) {
             mm_rest(q);
             mm_fragments(low, q);
         }
@@ -397,8 +412,8 @@ inline namespace CU_NAME(mm_thin_cu)
     }
 
     /* acc += a run from step `first` on, step `at` of its unit, by x, whose row g and chunk c begin at
- * `x`. WHOLE: it is of one group, which is the rule. */
-    template <mm_code CODE, bool QUICK, bool WHOLE>
+ * `x`. EACH: steps of a group where a run is of whole ones, or of a part of one (RUN); 0: it is not. */
+    template <mm_code CODE, bool QUICK, int EACH>
     __device__ __forceinline__ void add_run(
         float acc[4], S<const uint8_t> place, S<const uint8_t> side, const mm_view &v,
         const thin_out &o, int first, int at, S<const uint8_t> x, int x_step,
@@ -407,9 +422,9 @@ inline namespace CU_NAME(mm_thin_cu)
         enum { RUN = unit<CODE>::run };
         float part[4] = {};
         mm_scale_of s[2];
-        int left = WHOLE ? RUN : (group_of(first, o) + 1) * v.group_steps - first;
+        int left = EACH ? EACH : (group_of(first, o) + 1) * v.group_steps - first;
         sides_of<CODE, QUICK>(s, side, v, o);
-#pragma unroll(WHOLE ? RUN : 1)
+#pragma unroll(EACH ? RUN : 1)
         for (int i = 0; i < RUN; i++) {
             unsigned w[2][mm_words(CODE)];
             const uint4 four = cu_ld<uint4>(x + (at + i) * x_step);
@@ -417,20 +432,20 @@ inline namespace CU_NAME(mm_thin_cu)
             words_of<CODE>(w, place, l, at + i);
             mm_scale_of now[2] = { s[0], s[1] };
             one_step<CODE, QUICK>(part, now, w, b, v, map, o.terms);
-            if (WHOLE ? i + 1 < RUN : i + 1 < RUN && --left) continue;
+            if (EACH ? (i + 1) % (EACH ? EACH : 1) != 0 : i + 1 < RUN && --left) continue;
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 acc[k] = fmaf(now[k / 2].scale, part[k], acc[k]);
                 part[k] = 0;
             }
-            if (WHOLE || i + 1 == RUN) continue;
+            if (i + 1 == RUN) continue;
             left = v.group_steps;
             side = side + SIDE;
             sides_of<CODE, QUICK>(s, side, v, o);
         }
     }
     /* acc += a unit from step `first` on. */
-    template <mm_code CODE, bool QUICK, bool WHOLE>
+    template <mm_code CODE, bool QUICK, int EACH>
     __device__ __forceinline__ void add_unit(
         float acc[4], S<const uint8_t> place, const mm_view &v, const thin_out &o, int first,
         S<const uint8_t> x, int x_step, const lane_words<CODE> &l, const mm_maps &map)
@@ -439,8 +454,8 @@ inline namespace CU_NAME(mm_thin_cu)
         const S<const uint8_t> side = place + unit<CODE>::bytes;
 #pragma unroll
         for (int i = 0; i < unit<CODE>::runs; i++)
-            add_run<CODE, QUICK, WHOLE>(acc, place, side + i * o.sides * SIDE, v, o,
-                                        first + i * RUN, i * RUN, x, x_step, l, map);
+            add_run<CODE, QUICK, EACH>(acc, place, side + i * o.sides * SIDE, v, o, first + i * RUN,
+                                       i * RUN, x, x_step, l, map);
     }
 
     /* Mean, and what to multiply by, of each row into stat [ROWS][2]. part [2][ROWS][NORM_WARPS].
@@ -468,28 +483,50 @@ inline namespace CU_NAME(mm_thin_cu)
         __syncthreads();
     }
 
-    /* Steps from .. to - 1 of the rows into xs, as bf16, [step][row][32]; beyond the weight's 0. */
+    /* Steps from .. to - 1 of the rows into xs, as bf16, [step][row][32]; beyond the weight's 0. A
+ * thread asks for several fours of x before it waits: for one after the other would take as many times
+ * as long. */
+    template <mm_code CODE>
     __device__ __forceinline__ void stage_rows(S<uint8_t> xs, S<const float> stat,
                                                const thin_in &in, G<const float> x, int rows,
                                                int from, int to)
     {
+        enum { ASKS = unit<CODE>::asks };
         const G<const float> w = in.w, b = in.b;
+        const int all = (to - from) * TILE_K;
+        int m = 0, p = 4 * (int)threadIdx.x;
+        auto settle = [&] {
+            while (p >= all && m < rows) {
+                p -= all;
+                m++;
+            }
+        };
+        settle();
 #pragma unroll 1
-        for (int m = 0; m < rows; m++) {
-            const G<const float> row = x + m * in.ldx;
-            const float mean = in.normed ? (float)stat[2 * m] : 0.0f,
-                        factor = in.normed ? (float)stat[2 * m + 1] : 0.0f;
-#pragma unroll 2
-            for (int p = 4 * (int)threadIdx.x; p < (to - from) * TILE_K; p += 4 * THREADS) {
+        while (m < rows) {
+            const int m0 = m, p0 = p;
+            float4 v[ASKS];
+#pragma unroll
+            for (int i = 0; i < ASKS; i++) {
                 const int k = from * TILE_K + p;
-                float4 v = { 0, 0, 0, 0 };
-                if (k < in.K) {
-                    v = norm_four(row, k, in.K, true);
-                    if (in.normed)
-                        v = norm_values(v, mean, factor, w ? w + k : w, b ? b + k : b, in.how);
-                }
+                v[i] = { 0, 0, 0, 0 };
+                if (m < rows && k < in.K) v[i] = norm_four(x + m * in.ldx, k, in.K, true);
+                p += 4 * THREADS;
+                settle();
+            }
+            m = m0;
+            p = p0;
+#pragma unroll
+            for (int i = 0; i < ASKS; i++) {
+                const int k = from * TILE_K + p;
+                if (m >= rows) break;
+                if (in.normed && k < in.K)
+                    v[i] = norm_values(v[i], stat[2 * m], stat[2 * m + 1], w ? w + k : w,
+                                       b ? b + k : b, in.how);
                 cu_st(xs + ((p / TILE_K * rows + m) * X_STEP + p % TILE_K * 2),
-                      uint2{ cu_pair<false>(v.x, v.y), cu_pair<false>(v.z, v.w) });
+                      uint2{ cu_pair<false>(v[i].x, v[i].y), cu_pair<false>(v[i].z, v[i].w) });
+                p += 4 * THREADS;
+                settle();
             }
         }
         __syncthreads();
@@ -533,6 +570,8 @@ inline namespace CU_NAME(mm_thin_cu)
         thin_kernel(mm_view v, mm_view outliers, mm_rows group, thin_in in, thin_out o)
     {
         enum { DEPTH = unit<CODE>::depth, UNIT = unit<CODE>::steps, SUMS = WARPS * TILE_N * ROWS };
+        constexpr bool SMALL = /* where groups of less than a run are usual */
+            CODE == C_MAP || CODE == C_E2M1 || (QUICK && (CODE == C_U2 || CODE == C_U4));
         CU_SHARED(float, sums, 2 * SUMS);
         CU_SHARED(float, norms, 2 * ROWS * NORM_WARPS);
         CU_SHARED(float, stat, 2 * ROWS);
@@ -590,7 +629,7 @@ inline namespace CU_NAME(mm_thin_cu)
                 const int end = (o.by_part ? now.part + 1 : z1) * o.per_split,
                           to = (end < v.steps ? end : v.steps) + UNIT - 1;
                 if (x0 >= 0) __syncthreads(); /* what was there is done with */
-                stage_rows(xs, stat, in, x, rows, x1, to / UNIT * UNIT);
+                stage_rows<CODE>(xs, stat, in, x, rows, x1, to / UNIT * UNIT);
                 x0 = x1;
             }
             S<const uint8_t> at = x_own + (now.first - x0) * x_step;
@@ -599,12 +638,18 @@ inline namespace CU_NAME(mm_thin_cu)
                 cu_copy_wait<DEPTH - 2>();
                 __syncwarp(); /* all lanes' copies are there, and all have read the unit before */
                 bring<CODE>(&from, own, place, v, o, z0, z1);
-                if (o.whole)
-                    add_unit<CODE, QUICK, true>(acc, own + used, v, o, now.first, at, x_step, words,
-                                                map);
+                const S<const uint8_t> codes = own + used;
+                if (o.each == unit<CODE>::run)
+                    add_unit<CODE, QUICK, unit<CODE>::run>(acc, codes, v, o, now.first, at, x_step,
+                                                           words, map);
+                else if (SMALL && o.each == 2)
+                    add_unit<CODE, QUICK, SMALL ? 2 : 0>(acc, codes, v, o, now.first, at, x_step,
+                                                         words, map);
+                else if (SMALL && o.each == 1)
+                    add_unit<CODE, QUICK, SMALL ? 1 : 0>(acc, codes, v, o, now.first, at, x_step,
+                                                         words, map);
                 else
-                    add_unit<CODE, QUICK, false>(acc, own + used, v, o, now.first, at, x_step,
-                                                 words, map);
+                    add_unit<CODE, QUICK, 0>(acc, codes, v, o, now.first, at, x_step, words, map);
                 at += UNIT * WARPS * x_step;
                 used = next_place<CODE>(used, place);
             }
@@ -716,7 +761,9 @@ inline namespace CU_NAME(mm_thin_cu)
                              v.group_steps > 1
                                  ? (unsigned)(UINT32_MAX / (unsigned)v.group_steps + 1)
                                  : 0,
-                             whole,
+                             whole                      ? RUN
+                             : RUN % v.group_steps == 0 ? v.group_steps
+                                                        : 0,
                              (v.scale_dtype == LQ_F16 || v.scale_dtype == LQ_BF16) && v.subs == 1 &&
                                  (v.zero == QT_ZERO_NONE || v.zero == QT_ZERO_INT),
                              (unsigned)v.zero_const,
@@ -731,9 +778,10 @@ inline namespace CU_NAME(mm_thin_cu)
                              norm ? norm->b : NULL,
                              { norm ? norm->offset : 0, norm ? norm->eps : 0,
                                norm && norm->layer } };
-        constexpr bool always = CODE == C_ROWS || CODE == C_BF16, map = CODE == C_MAP;
-        if (mm_is_quick(CODE, v.zero) || (map && v.subs != 2))
-            run<CODE, mm_can_quick(CODE) || map>(d, x, v, out, in, o);
+        /* the other is not for F16, or for any but integers and nvfp4 */
+        constexpr bool always = mm_can_quick(CODE) && !mm_is_uint(CODE) && CODE != C_E2M1;
+        if (mm_is_quick(CODE, v.zero) && v.subs != 2)
+            run<CODE, mm_can_quick(CODE)>(d, x, v, out, in, o);
         else
             run<CODE, always>(d, x, v, out, in, o);
     }

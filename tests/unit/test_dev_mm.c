@@ -55,6 +55,41 @@ TEST(products_agree_with_the_cpu_on_bf16_activations)
                 one_product(schemes[i], j, MM_BF16, 0);
 }
 
+/* Inputs that have one 1 each show the codes one by one. A NaN is one of its output alone. */
+TEST(every_code_of_eight_bit_floats_is_its_number)
+{
+    enum { N = 32, K = 32, NAN_ROW = 3 };
+    static const int64_t rows[] = { 1, 8, 9, 40 };
+    int nans = 0;
+    for (size_t i = 0; i < LQ_COUNT(rows); i++)
+        for (int64_t first = 0; first < K; first += rows[i]) {
+            twins o;
+            lq_err err = { "" };
+            if (!twins_open(&o, "fp8-e4m3", rows[i], N, K, 5)) return;
+            uint8_t *codes = (uint8_t *)(uintptr_t)o.t.plane[QT_CODES].data;
+            for (int k = 0; k < N * K; k++) {
+                codes[k] = (uint8_t)(k % 256);
+                if ((k & 0x7f) == 0x7f) codes[k] = k == NAN_ROW * K + 31 ? 0xff : 0;
+            }
+            CHECK(!mm_pack(&o.w, &o.t, &o.r.a, NULL, &err), "%s", err.msg);
+            o.dw = put_weight(&o.r, &o.w.t);
+            memset(o.x, 0, (size_t)(o.M * o.ldx) * sizeof *o.x);
+            for (int64_t m = 0; m < o.M; m++)
+                o.x[m * o.ldx + (first + m) % K] = 1;
+            if (twins_run(&o, "each code", MM_BF16, false))
+                for (int64_t k = 0; k < o.M * N; k++) {
+                    const bool nan = k % N == NAN_ROW;
+                    CHECK(nan ? isnan(o.got[k]) : o.got[k] == o.want[k],
+                          "%lld rows, input %lld, output %lld: %g, not %g", (long long)o.M,
+                          (long long)((first + k / N) % K), (long long)(k % N), (double)o.got[k],
+                          (double)o.want[k]);
+                    nans += nan;
+                }
+            rig_close(&o.r);
+        }
+    CHECK(nans > 0, "none has a NaN");
+}
+
 /* The same weight in rows, through cuBLAS where rows are many. */
 static void one_in_rows(size_t shape, mm_acts acts, bool invariant)
 {
@@ -893,6 +928,7 @@ int main(int argc, char **argv)
     if (!rig_table()) return 0;
     RUN(products_agree_with_the_cpu_in_f32);
     RUN(products_agree_with_the_cpu_on_bf16_activations);
+    RUN(every_code_of_eight_bit_floats_is_its_number);
     RUN(few_tiles_are_cut_along_k_and_rows_keep_their_bits);
     RUN(some_rows_are_cut_along_k_and_alone_have_their_bits_where_asked_for);
     RUN(rows_of_every_number_take_no_more_shared_memory_than_a_part_has);
