@@ -99,6 +99,15 @@ const gguf_arch gguf_archs[] = {
     { "phimoe", "PhimoeForCausalLM", .alone = "norms without their mean, and experts by another softmax" },
     { "bitnet", "BitNetForCausalLM", .tied = true },
     { "bitnet-b1.58", "BitNetForCausalLM", .tied = true }, /* BitNet.cpp's, of another activation; read alone */
+    /* Read alone, as architectures that compute as they do. */
+    { "xverse", "LlamaForCausalLM", .turned = true },
+    { "pangu-embedded", "LlamaForCausalLM", .turned = false },
+    { "orion", "StableLmForCausalLM", .eps = "layer_norm_eps" },
+    { "codeshell", "Starcoder2ForCausalLM", .eps = "norm_epsilon" },
+    { "refact", "BaichuanForCausalLM", .turned = false },
+    { "deepseek", "DeepseekOcr2ForConditionalGeneration", .turned = true },
+    { "bailingmoe2", "Dots1ForCausalLM", .turned = false },
+    { "maincoder", "HunYuanDenseV1ForCausalLM", .turned = true },
     /* Read as the first of their name above, as which they compute. */
     { "qwen2vl", "Qwen2_5_VLForConditionalGeneration", .sections = true },
     { "qwen2vl", "Qwen2_5OmniThinkerForConditionalGeneration", .sections = true },
@@ -609,6 +618,7 @@ gguf_order gguf_order_of(const gguf_arch *a, const arch_config *model, const arc
     const arch_role r = slot->role;
     gguf_order o = { .c = c, .ffn = c->expert_ffn };
     if (a->turned) o.heads = r == R_Q ? c->heads : r == R_K ? c->kv_heads : 0;
+    if (a->turned && (r == R_Q_NORM || r == R_K_NORM) && c->w.qk_norm == QK_NORM_HEAD) o.heads = 1;
     if (o.heads) o.kind = GGUF_TURNED;
     if (o.heads && c->w.pos == POS_ROPE) o.dims = c->rope_dims;
     if (r == R_QKV && a->qkv == QKV_APART && c->w.qkv_grouped) o.kind = GGUF_APART;

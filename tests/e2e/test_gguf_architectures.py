@@ -179,6 +179,23 @@ def test_bitnet_cpps_own_has_another_activation(llmq, tmp_path):
     assert max(abs(x - y) for x, y in zip(a, b)) <= 1e-6 * max(map(abs, a))
 
 
+OTHER = ROOT / "tests/golden/gguf/other"
+
+
+@pytest.mark.parametrize("file", sorted(OTHER.glob("*.gguf")), ids=lambda p: p.stem)
+def test_what_is_read_as_another_computes_as_llama_cpp_does(llmq, tmp_path, file):
+    """Logarithms of the probabilities after some ids (tests/golden/make/gguf_other.py)."""
+    of = json.loads((OTHER / "logprobs.json").read_text())
+    llmq("logits", file, "--ids", ",".join(map(str, of["ids"])), "-o", tmp_path / "l")
+    (_, V), x = read_floats(tmp_path / "l", "logits")
+    last = x[-V:]
+    rest = math.log(sum(math.exp(v) for v in last))
+    # sums of f32; llama.cpp has GELU in a table of f16, 2^-11 of each
+    far = 2e-3 if file.stem == "codeshell" else 1e-4
+    assert max(abs(v - rest - want) for v, want in zip(last, of[file.stem])) < far
+    assert llmq("convert", file, "-o", tmp_path / "m.llmq", "--to", "llmq").returncode == 0
+
+
 def fuse(file, out, parts, into):
     """A copy of a GGUF file in f32 with tensors of each block put into one, rows of each matrix after the other."""
     b, tensors = file.read_bytes(), {}
