@@ -55,17 +55,20 @@ void row_store(qz_out *out, int64_t n, const grid_param *params, const row_head 
 /* The inverse, of QT_BLOCKS that are no points of a lattice and of QT_E2M1; heads [row_heads], of QT_BLOCKS. */
 void row_load(grid_param *params, row_head *heads, uint8_t *codes, const qt_tensor *t, int64_t n);
 
-static inline float row_table_code(const int8_t *table, int n, float x)
+/* The nearest of the 1 << bits values of a table that rises: how many of the middles between two are below x. */
+static inline float row_table_code(const int8_t *table, int bits, float x)
 {
     int c = 0;
-    while (c + 1 < n && x > 0.5f * (float)(table[c] + table[c + 1]))
-        c++;
+    for (int step = 1 << (bits - 1); step; step /= 2) {
+        const int8_t *t = table + c + step;
+        c += x > 0.5f * (float)(t[-1] + t[0]) ? step : 0;
+    }
     return (float)c;
 }
 static inline float row_code(const grid_spec *s, float w, grid_param p)
 {
     const float M = grid_max_code(s->bits);
-    if (s->table) return row_table_code(s->table, 1 << s->bits, w / p.scale);
+    if (s->table) return row_table_code(s->table, s->bits, w / p.scale);
     if (s->floats) {
         const uint8_t code = lq_f32_to_e4m3(w / p.scale);
         return code == 0x80 ? 0 : (float)code;
