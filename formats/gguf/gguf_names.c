@@ -99,15 +99,6 @@ const gguf_arch gguf_archs[] = {
     { "phimoe", "PhimoeForCausalLM", .alone = "norms without their mean, and experts by another softmax" },
     { "bitnet", "BitNetForCausalLM", .tied = true },
     { "bitnet-b1.58", "BitNetForCausalLM", .tied = true }, /* BitNet.cpp's, of another activation; read alone */
-    /* Read alone, as architectures that compute as they do. */
-    { "xverse", "LlamaForCausalLM", .turned = true },
-    { "pangu-embedded", "LlamaForCausalLM", .turned = false },
-    { "orion", "StableLmForCausalLM", .eps = "layer_norm_eps" },
-    { "codeshell", "Starcoder2ForCausalLM", .eps = "norm_epsilon" },
-    { "refact", "BaichuanForCausalLM", .turned = false },
-    { "deepseek", "DeepseekOcr2ForConditionalGeneration", .turned = true },
-    { "bailingmoe2", "Dots1ForCausalLM", .turned = false },
-    { "maincoder", "HunYuanDenseV1ForCausalLM", .turned = true },
     /* Read as the first of their name above, as which they compute. */
     { "qwen2vl", "Qwen2_5_VLForConditionalGeneration", .sections = true },
     { "qwen2vl", "Qwen2_5OmniThinkerForConditionalGeneration", .sections = true },
@@ -124,6 +115,15 @@ const gguf_arch gguf_archs[] = {
     { "internlm2", "LlamaForCausalLM", .turned = true }, /* its q, k and v are apart there; read alone */
     { "baichuan", "BaichuanForCausalLM", .turned = true, .blocks = 40 }, /* ALiBi, by its layers */
     { "baichuan", "LlamaForCausalLM", .turned = true }, /* the same, of the 7 B */
+    /* Read alone, as architectures that compute as they do. */
+    { "xverse", "LlamaForCausalLM", .turned = true },
+    { "pangu-embedded", "LlamaForCausalLM", .turned = false },
+    { "orion", "StableLmForCausalLM", .eps = "layer_norm_eps" },
+    { "codeshell", "Starcoder2ForCausalLM", .eps = "norm_epsilon" },
+    { "refact", "BaichuanForCausalLM", .turned = false },
+    { "deepseek", "DeepseekOcr2ForConditionalGeneration", .turned = true },
+    { "bailingmoe2", "Dots1ForCausalLM", .turned = false },
+    { "maincoder", "HunYuanDenseV1ForCausalLM", .turned = true },
     { .gguf = NULL },
 };
 /* clang-format on */
