@@ -450,6 +450,7 @@ def test_bench_of_kernels_on_a_gpu_and_the_page_that_is_made_of_it(gpu, tmp_path
     assert {"u4-g128 bf16", "nf4 bf16", "fp8-e4m3 bf16", "prefill bf16", "decode int4"} <= names
     assert all(r["seconds"] > 0 and r["gbytes_s"] > 0 for r in rows)
     assert [r["times_one_row"] for r in rows if r["shape"].startswith("1x")] == [1] * 10
+    assert {"u4-g128 expanded", "decode fp8"} <= names
     page, found = tmp_path / "page.md", tmp_path / "result.json"
     shape = "64x14336x4096"
     row = {"name": "u4-g128 bf16", "shape": shape, "seconds": 1e-5, "gflops": 7.5e5, "gbytes_s": 3000,
@@ -474,6 +475,15 @@ def test_bench_of_kernels_on_a_gpu_and_the_page_that_is_made_of_it(gpu, tmp_path
     subprocess.run([*make, "-", page], cwd=ROOT, check=True)
     text = page.read_text()
     assert "**Compiled and emulated, not measured**" in text and "| 64 rows, times the time of one | 1.5 | not measured |  |" in text
+
+
+def test_bench_of_kernels_measures_the_rows_that_are_asked_for(gpu):
+    rows = gpu.json("bench", "kernels", "--device", "cuda", "--rows", "nf4 bf16 1x;decode int8;u8-g128")["rows"]
+    assert [(r["name"], r["shape"].split("x")[0]) for r in rows] == [
+        ("u8-g128 bf16", "1"), ("u8-g128 bf16", "9"), ("u8-g128 bf16", "40"), ("nf4 bf16", "1"), ("decode int8", "2 ")]
+    for args, said in [(["--device", "cuda", "--rows", "nothing"], "expected how a row's name begins, as u4-g128 or decode, found 'nothing'"),
+                       (["--rows", "nf4"], "--rows: expected with bench kernels --device cuda")]:
+        assert said in gpu("bench", "kernels", *args, code=2).stderr
 
 
 def devices(n, **more):

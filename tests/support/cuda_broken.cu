@@ -242,6 +242,44 @@ template <engine_fault F> __global__ void engine(G<float> buf)
         CU_LAUNCH(d, "it", (engine<fault>), dim3(1), CU_GROUP, 64 * 128 + 16, (float *)buf); \
     }
 
+enum arrival_fault { ARRIVED, UNFENCED, UNWAITED, FORESTALLED, MISSED };
+/* A warpgroup multiplies zeros by zeros that another warp copies, whose copies arrive at a barrier; buf = 0. */
+template <arrival_fault F> __global__ void arrivals(G<float> buf)
+{
+    enum { BYTES = 64 * 128 };
+    CU_DYNAMIC_1K(uint8_t, at);
+    const S<uint64_t> full = cu_as<uint64_t>(at + BYTES);
+    const int t = threadIdx.x, lane = t % CU_WARP;
+    unsigned a[4] = { 0, 0, 0, 0 };
+    float d[32];
+    if (t == 0) {
+        cu_bar_init(full, CU_WARP);
+        cu_bars_ready();
+    }
+    __syncthreads();
+    if (t >= CU_GROUP) {
+        if (F == FORESTALLED) cu_copy_arrive(full);
+        for (int i = lane; i < BYTES / 16; i += CU_WARP)
+            cu_copy16(at + 16 * i, cu_as<const uint8_t>(buf) + i % 16 * 16, true);
+        if (F != FORESTALLED && (F != MISSED || lane)) cu_copy_arrive(full);
+        cu_copy_commit();
+        cu_copy_wait<0>();
+        return;
+    }
+    if (F != UNWAITED) cu_bar_wait(full, 0);
+    if (F != UNFENCED) cu_fence_async();
+    cu_wgmma_begin();
+    cu_wgmma<false, 64>(d, a, cu_desc_k(at), false);
+    cu_wgmma_commit();
+    cu_wgmma_wait<0>();
+    buf[t % N] = d[0];
+}
+#define RUN_ARRIVALS(fault)                                                               \
+    [](dev *d, float *buf) {                                                              \
+        CU_LAUNCH(d, "it", (arrivals<fault>), dim3(1), CU_GROUP + CU_WARP, 64 * 128 + 16, \
+                  (float *)buf);                                                          \
+    }
+
 /* A launch that may begin early, which waits at once, too late, or never. */
 enum { AT_ONCE, LATE, NEVER, COPIED, COPIED_FIXED };
 template <int WHEN> __global__ void follower(G<float> buf)
@@ -462,6 +500,11 @@ extern "C" const broken_case broken_cases[] = {
     { "a is written before the wait", "wgmma: a is written", RUN_ENGINE(A_WRITTEN) },
     { "d is", "is written while a product", RUN_ENGINE(D_WRITTEN) },
     { "a copy to behind the array", "bounds: a bulk copy", RUN_ENGINE(BOUNDS) },
+    { "copies that arrive at a barrier", NULL, RUN_ARRIVALS(ARRIVED) },
+    { "their reader hands them to the units without a fence", "proxy: ", RUN_ARRIVALS(UNFENCED) },
+    { "it does not wait for them", "proxy: ", RUN_ARRIVALS(UNWAITED) },
+    { "they have arrived before they are asked for", "proxy: ", RUN_ARRIVALS(FORESTALLED) },
+    { "one of them never arrives", "mbarrier: waits", RUN_ARRIVALS(MISSED) },
     { "a launch that follows", NULL, RUN_FOLLOW(follower<AT_ONCE>) },
     { "it writes before it has waited", "follow: device memory", RUN_FOLLOW(follower<LATE>) },
     { "it never waits", "follow: a thread ends", RUN_FOLLOW(follower<NEVER>) },
