@@ -191,7 +191,7 @@ static lq_status plan_wakes(gen *g, const chat_form *f, api_error *e)
     int n = 0;
     form_mark begin;
     for (const cJSON *t = g->p.tools->child; t; t = t->next)
-        n += RULES_WAKES;
+        n += RULES_WAKES + RULES_BARE;
     eng_wake *w = calloc((size_t)n, sizeof *w);
     char(*text)[RULES_WAKE] = calloc((size_t)n, sizeof *text);
     g->limits.wakes = w;
@@ -202,10 +202,13 @@ static lq_status plan_wakes(gen *g, const chat_form *f, api_error *e)
         const char *name = cJSON_GetStringValue(js_get(js_get(t, "function"), "name"));
         int first = n;
         for (int i = 0, k = rules_wakes(text + n, f, name); i < k; i++, n++)
-            w[n] = (eng_wake){ text[n], text[first] };
+            w[n] = (eng_wake){ .text = text[n], .feed = text[first] };
+        for (int i = 0, k = rules_bare_wakes(text + n, f, name); i < k; i++, n++)
+            w[n] = (eng_wake){ .text = text[n], .feed = text[first], .begins = true };
     }
     g->limits.n_wakes = n;
     form_begin(begin, f, true);
+    g->limits.wake_begin = f->think_close[0] ? f->think_close : NULL;
     g->limits.wake_after = begin[0] ? NULL : f->think_close;
     return LQ_OK;
 }

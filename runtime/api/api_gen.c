@@ -445,6 +445,7 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
         .wakes = g->limits.wakes,
         .n_wakes = g->limits.n_wakes,
         .wake_after = g->limits.wake_after,
+        .wake_begin = g->limits.wake_begin,
         .thought = &g->limits.thought,
         .show_ids = c->out ? g->a->m.shown : NULL,
         .n_show_ids = c->out ? g->a->m.n_shown : 0,

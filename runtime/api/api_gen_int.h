@@ -113,7 +113,7 @@ struct gen {
         eng_wake *wakes; /* of calls: the grammar sleeps until then; malloc'd, as wake_text */
         int n_wakes;
         void *wake_text;
-        const char *wake_after;
+        const char *wake_after, *wake_begin;
         thought_limit thought;
     } limits; /* on what may be drawn */
     struct {

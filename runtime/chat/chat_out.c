@@ -10,7 +10,8 @@
 
 enum {
     MAX_NEWLINES = 64, /* so many before a mark are dropped */
-    MAX_HEADER = 512
+    MAX_HEADER = 512,
+    MAX_MARKS = 9
 };
 
 typedef enum {
@@ -268,7 +269,7 @@ static bool may_be_bare(const chat_out *c)
 }
 
 /* The marks that may come; returns how many. */
-static int start_marks(const chat_out *c, mark m[8])
+static int start_marks(const chat_out *c, mark m[MAX_MARKS])
 {
     const chat_form *f = c->o.form;
     bool thinks = c->o.thinks && (!c->thought || f->content_open[0]);
@@ -283,6 +284,7 @@ static int start_marks(const chat_out *c, mark m[8])
                 { thinks, f->think_open, THINK, false, false },
                 { true, f->content_open, TEXT, false, false },
                 { c->o.calls, c->first, IN_CALL, true, false },
+                { c->after_call && c->call.bare, c->rest, START, false, false },
                 { c->fenced, "```", START, false, false },
                 { may_be_bare(c) && !c->fenced, "```json", IN_CALL, true, true } };
     int n = 0;
@@ -308,7 +310,7 @@ static bool bare(const chat_out *c, char b)
 static void start_step(chat_out *c, char b)
 {
     lq_buf *h = &c->held;
-    mark m[8];
+    mark m[MAX_MARKS];
     if (c->thought && !h->n && b == '\n') return;
     if (c->o.form->header && !c->after_call) {
         header_step(c, b);

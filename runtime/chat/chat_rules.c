@@ -184,6 +184,17 @@ int rules_wakes(char text[RULES_WAKES][RULES_WAKE], const chat_form *f, const ch
     return count;
 }
 
+int rules_bare_wakes(char text[RULES_BARE][RULES_WAKE], const chat_form *f, const char *name)
+{
+    form_mark first;
+    form_begin(first, f, true);
+    const bool id_first = strcspn(f->head, "\x02\x03") < strcspn(f->head, "\x01");
+    if (!f->object || !first[0] || id_first) return 0;
+    for (int i = 0; i < RULES_BARE; i++)
+        snprintf(text[i], RULES_WAKE, "%s{\"%s\":\"%s", i ? "```json" : "", f->key_name, name);
+    return RULES_BARE;
+}
+
 void rules_thought(lq_buf *out, const chat_form *f, bool thinking)
 {
     if (!f->think_open[0]) {

@@ -15,6 +15,10 @@ void rules_calls(lq_buf *out, const chat_form *f, const cJSON *tools, const char
  * first is what the tree of rules_calls begins with. */
 enum { RULES_WAKES = 4, RULES_WAKE = 2 * FORM_MARK + 128 };
 int rules_wakes(char text[RULES_WAKES][RULES_WAKE], const chat_form *f, const char *name);
+/* Texts without blanks that an answer may begin with where it leaves the marks out (chat_out.h); 0 where the form's
+ * calls are no objects or have no marks. */
+enum { RULES_BARE = 2 };
+int rules_bare_wakes(char text[RULES_BARE][RULES_WAKE], const chat_form *f, const char *name);
 /* Appends the tree of a thought: to its end, where the prompt ends inside it, else one that may be
  * left out; "[]" for a form without. */
 void rules_thought(lq_buf *out, const chat_form *f, bool thinking);

@@ -47,6 +47,9 @@ typedef struct {
  * follow. */
 typedef struct {
     const char *text, *feed; /* of at most ENG_MAX_WAKE bytes */
+    bool
+        begins; /* text has no blanks, and is all of the output, blanks aside, since its beginning, a former call or
+                  * wake_begin */
 } eng_wake;
 enum { ENG_MAX_WAKE = 320 };
 
@@ -72,6 +75,8 @@ typedef struct {
     grammar *grammar;      /* the answer is a sentence of it; NULL: free. A reference is taken */
     const eng_wake *wakes; /* NULL: the grammar never sleeps. Copied */
     int n_wakes;
+    const char
+        *wake_begin; /* an output begins again behind it, as behind a thought; NULL: nowhere */
     const char *wake_after; /* NULL: anywhere; else only behind this text, or nothing but blanks */
     const int32_t
         *show_ids; /* special tokens whose text is delivered, whatever show_special says */

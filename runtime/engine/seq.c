@@ -93,9 +93,11 @@ static bool copy_wakes(seq *s, const eng_request *r)
     bool ok = true;
     eng_wake *w = lq_push(&s->arena, (size_t)r->n_wakes * sizeof *w);
     for (int i = 0; w && i < r->n_wakes; i++)
-        w[i] = (eng_wake){ copy_text(&s->arena, r->wakes[i].text, &ok),
-                           copy_text(&s->arena, r->wakes[i].feed, &ok) };
+        w[i] = (eng_wake){ .text = copy_text(&s->arena, r->wakes[i].text, &ok),
+                           .feed = copy_text(&s->arena, r->wakes[i].feed, &ok),
+                           .begins = r->wakes[i].begins };
     s->r.wakes = w;
+    s->r.wake_begin = copy_text(&s->arena, r->wake_begin, &ok);
     s->r.wake_after = copy_text(&s->arena, r->wake_after, &ok);
     s->tail = lq_push(&s->arena, ENG_TAIL);
     return ok && w && s->tail;
@@ -419,6 +421,30 @@ void seq_guess_end(seq *s)
     s->draft.steps = 0;
 }
 
+static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+/* Behind the last mark in text[n]; 0: there is none. */
+static size_t behind_last(const char *text, size_t n, const char *mark)
+{
+    const size_t m = mark ? strlen(mark) : 0;
+    for (size_t at = n; m && at >= m; at--)
+        if (memcmp(text + at - m, mark, m) == 0) return at;
+    return 0;
+}
+
+/* eng_wake.begins, of the tail's first `end` bytes. */
+static bool begins_with(const seq *s, size_t end, const char *text)
+{
+    size_t at = behind_last(s->tail, end, s->r.wake_begin);
+    if (!at && s->cut_tail && !s->behind_call) return false;
+    for (; at < end; at++) {
+        if (is_blank(s->tail[at])) continue;
+        if (s->tail[at] != *text) return false;
+        text++;
+    }
+    return !*text;
+}
+
 /* The text before the last n bytes of the tail may have a waking text behind it. */
 static bool may_wake(const seq *s, size_t n)
 {
@@ -428,6 +454,15 @@ static bool may_wake(const seq *s, size_t n)
         k--;
     if (k == 0) return !s->cut_tail;
     return m && k >= m && memcmp(s->tail + k - m, s->r.wake_after, m) == 0;
+}
+
+/* The tail's first `end` bytes, with `rest` behind them, end with the text. */
+static bool hears(const seq *s, const eng_wake *w, size_t end, size_t rest)
+{
+    const size_t len = strlen(w->text);
+    if (len > end || s->tail[end - 1] != w->text[len - 1]) return false;
+    if (w->begins) return begins_with(s, end, w->text);
+    return memcmp(s->tail + end - len, w->text, len) == 0 && may_wake(s, len + rest);
 }
 
 /* The grammar wakes at text w, which ends `rest` bytes before the tail's end; *ok false: what follows
@@ -450,12 +485,8 @@ static lq_status listen(seq *s, size_t n, lq_err *err)
     lq_status st = LQ_OK;
     for (size_t rest = n; rest-- > 0 && !s->matcher && !st;)
         for (int i = 0; i < s->r.n_wakes && !s->matcher && !st; i++) {
-            const char *text = s->r.wakes[i].text;
-            const size_t len = strlen(text), end = s->n_tail - rest;
             bool ok = true;
-            if (len > end || s->tail[end - 1] != text[len - 1] ||
-                memcmp(s->tail + end - len, text, len) != 0 || !may_wake(s, len + rest))
-                continue;
+            if (!hears(s, &s->r.wakes[i], s->n_tail - rest, rest)) continue;
             st = wake_up(s, &s->r.wakes[i], rest, &ok, err);
         }
     return st;
@@ -480,6 +511,7 @@ static lq_status hear(seq *s, int32_t id, const tok_tokenizer *t, lq_err *err)
         memmove(s->tail, s->tail + drop, s->n_tail - drop);
         s->n_tail -= drop;
         s->cut_tail = true;
+        s->behind_call = false;
     }
     memcpy(s->tail + s->n_tail, bytes, n);
     s->n_tail += n;
@@ -495,7 +527,7 @@ static bool sleeps(const seq *s, const tok_tokenizer *t)
 typedef struct {
     char tail[ENG_TAIL];
     size_t n;
-    bool cut;
+    bool cut, behind_call;
 } ear;
 
 static void remember(ear *e, const seq *s)
@@ -503,6 +535,7 @@ static void remember(ear *e, const seq *s)
     memcpy(e->tail, s->tail, s->n_tail);
     e->n = s->n_tail;
     e->cut = s->cut_tail;
+    e->behind_call = s->behind_call;
 }
 
 /* It sleeps again, and has heard no more than that. */
@@ -513,6 +546,7 @@ static void forget(seq *s, const ear *e)
     memcpy(s->tail, e->tail, e->n);
     s->n_tail = e->n;
     s->cut_tail = e->cut;
+    s->behind_call = e->behind_call;
 }
 
 lq_status seq_draw(seq *s, smp_ctx *smp, const dev_drawn *drawn,
@@ -561,7 +595,7 @@ static lq_status match(seq *s, int32_t id, const tok_tokenizer *t, bool *ends, l
     gr_matcher_free(s->matcher); /* the call is over, and the text goes on */
     s->matcher = NULL;
     s->n_tail = 0;
-    s->cut_tail = true;
+    s->cut_tail = s->behind_call = true;
     *ends = false;
     return st;
 }

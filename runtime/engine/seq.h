@@ -60,7 +60,8 @@ struct seq {
     gr_matcher *matcher; /* of r.grammar, or NULL */
     char *tail;          /* [ENG_TAIL] the output's last bytes, where the grammar may sleep */
     size_t n_tail;
-    bool cut_tail; /* there was more */
+    bool cut_tail;    /* there was more */
+    bool behind_call; /* the tail begins where a call ended */
     thought_watch thought;
     uint32_t *mask; /* [n_mask] of the next draw; in r.params and early; NULL: all may be */
     size_t n_mask;

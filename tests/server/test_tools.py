@@ -199,6 +199,19 @@ def test_a_format_is_that_of_answers_without_calls(scripted, ask, kind):
 
 
 @case("C81")
+@pytest.mark.parametrize("name", ["one call", "bare call", "bare lines"])
+def test_a_call_follows_its_parameters(scripted, ask, name):
+    """With its marks, and without them at the beginning of an answer: from its name on."""
+    tools = [tool("weather", country={"enum": ["France", "Italy"]})]
+    tools[0]["function"]["parameters"].update(required=["country"], additionalProperties=False)
+    c = whole(scripted, name, tools=tools)
+    call, = c["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"])["country"] in ("France", "Italy")
+    parts, _, _ = streamed(scripted, ask, name, tools=tools)
+    assert parts["tool_calls"][0]["function"] == call["function"]
+
+
+@case("C81")
 def test_no_tools_are_none(scripted):
     """As OpenAI's own clients send them."""
     for more in ({"tools": []}, {"tools": [], "tool_choice": "none"}, {"tools": None, "tool_choice": "none"},

@@ -135,6 +135,11 @@ static const struct {
       { H },
       "{\"name\":\"f\",\"arguments\":{}}\n{\"name\":\"now\",\"arguments\":{\"b\":2}} so",
       "F:f|A:{}|F:now|A:{\"b\":2}|C: so" },
+    { "and the closing mark alone",
+      { H },
+      "{\"name\":\"f\",\"arguments\":{}}\n</tool_call>\n" CALL(
+          "{\"name\":\"now\",\"arguments\":{}}") "so",
+      "F:f|A:{}|F:now|A:{}|C:so" },
     { "one and no more",
       { H, .one_call = true },
       "{\"name\":\"f\",\"arguments\":{}}\n{\"name\":\"now\",\"arguments\":{}}",

@@ -482,7 +482,7 @@ TEST(guesses_go_on_while_a_grammar_sleeps)
         const gr_spec spec = { .kind = GR_REGEX,
                                .text = cases[i].regex,
                                .n = strlen(cases[i].regex) };
-        const eng_wake wake = { cases[i].text, "" };
+        const eng_wake wake = { .text = cases[i].text, .feed = "" };
         grammar *g = NULL;
         eng_stats st[2];
         CHECK(!gr_compile(&g, &spec, v, &err), "%s", err.msg);
