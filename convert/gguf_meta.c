@@ -274,6 +274,7 @@ static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arc
     case OWN_ROTATES:
         put_rotating(p, key, c);
         return;
+    case OWN_INDEXERS:
     case OWN_RATIO:
     case OWN_HAS:;
     }

@@ -142,7 +142,7 @@ static lq_status add_slot(conv *c, const arch_config *config, const src_tensor *
     const bool dense = t->t.scheme.kind == QT_DENSE;
     const int parts = gguf_names_of(g, c->arch, config, slot.role);
     const bool stacked = flags & NAME_STACKED, taps = flags & NAME_TAPS;
-    const bool whole = parts && strchr(g[0]->gguf, '.'); /* has no place for a bias */
+    const bool whole = parts && gguf_name_is_whole(g[0]); /* has no place for a bias */
     if (!parts || (t->n_dims == 3 && !stacked && !taps) || (slot.bias && whole) ||
         (g[0]->join == JOIN_NONE && g[0]->stacked != (stacked || slot.expert >= 0)))
         return no_place(c, t, err);

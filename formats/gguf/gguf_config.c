@@ -281,21 +281,33 @@ static lq_status put_scaling(config *c, lq_err *err)
 }
 
 /* ---- what only some architectures say, or llama.cpp assumes of them ---- */
+/* A list of true and false for each layer as one of two words. */
+static void put_words(config *c, const char *key, const gguf_kv *kv, const char *yes,
+                      const char *no)
+{
+    if (!gguf_is_numbers(kv)) return;
+    cJSON *list = cJSON_AddArrayToObject(c->j, key);
+    for (uint64_t i = 0; i < kv->n; i++)
+        c->ok =
+            c->ok && cJSON_AddItemToArray(list, cJSON_CreateString(gguf_int_at(kv, i) ? yes : no));
+}
+
 /* A list of true (a window) and false for each layer; or of so many layers the last has none. */
 static void put_pattern(config *c, const gguf_own *o)
 {
     char k[128];
     const gguf_kv *kv = gguf_get(c->f, meta_key(k, c, o->gguf));
-    if (!kv || !kv->array) {
+    if (!kv || !kv->array)
         put_int(c, o->key, o->gguf);
-        return;
-    }
-    if (!gguf_is_numbers(kv)) return;
-    cJSON *list = cJSON_AddArrayToObject(c->j, "layer_types");
-    for (uint64_t i = 0; i < kv->n; i++) {
-        const char *type = gguf_int_at(kv, i) ? "sliding_attention" : "full_attention";
-        c->ok = c->ok && cJSON_AddItemToArray(list, cJSON_CreateString(type));
-    }
+    else
+        put_words(c, "layer_types", kv, "sliding_attention", "full_attention");
+}
+
+static void put_indexers(config *c, const gguf_own *o)
+{
+    char k[128];
+    const gguf_kv *kv = gguf_get(c->f, meta_key(k, c, o->gguf));
+    if (kv && kv->array) put_words(c, o->key, kv, "full", "shared");
 }
 
 /* A list of true (it rotates) and false for each layer. */
@@ -348,6 +360,9 @@ static void put_one(config *c, const gguf_own *o)
         return;
     case OWN_HAS:
         put_bool(c, o->key, has(c, o->gguf));
+        return;
+    case OWN_INDEXERS:
+        put_indexers(c, o);
         return;
     case OWN_ROTATES:
         put_rotating(c, o);

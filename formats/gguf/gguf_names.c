@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 /* clang-format off */
+#define K_AND_V "keys and values by two matrices, attn_k_b and attn_v_b"
 const gguf_arch gguf_archs[] = {
     { "llama", "MixtralForCausalLM", .turned = true, .when = "expert_count" },
     { "llama", "MistralForCausalLM", .turned = true, .when = "attention.sliding_window" },
@@ -32,6 +33,8 @@ const gguf_arch gguf_archs[] = {
     { "cohere2", "Cohere2ForCausalLM", .eps = "layer_norm_eps" },
     { "cohere2moe", "Cohere2MoeForCausalLM", .eps = "layer_norm_eps" },
     { "command-r", "CohereForCausalLM", .eps = "layer_norm_eps" },
+    { "deepseek32", "DeepseekV32ForCausalLM", .alone = K_AND_V },
+    { "glm-dsa", "GlmMoeDsaForCausalLM", .alone = K_AND_V },
     { "deepseek2", "DeepseekV3ForCausalLM", .when = "*.exp_probs_b.bias" },
     { "mistral4", "Mistral4ForCausalLM", .gate_up_one = true },
     { "deepseek2", "Mistral4ForCausalLM", .when = "attention.temperature_scale" }, /* Mistral Large 3; read alone */
@@ -207,7 +210,18 @@ const gguf_list *gguf_list_of(arch_role r)
     {                                                                                        \
         hf, "topk_group", "expert_group_used_count", OWN_INT, AT(groups_used)                \
     }
+#define INDEXER(hf)                                                                       \
+    { hf, "index_n_heads", "attention.indexer.head_count", OWN_INT, AT(index_heads) },    \
+        { hf, "index_head_dim", "attention.indexer.key_length", OWN_INT, AT(index_dim) }, \
+    {                                                                                     \
+        hf, "index_topk", "attention.indexer.top_k", OWN_INT, AT(index_topk)              \
+    }
 const gguf_own gguf_owns[] = {
+    DEEPSEEK_EXPERTS("DeepseekV32ForCausalLM"),
+    INDEXER("DeepseekV32ForCausalLM"),
+    DEEPSEEK_EXPERTS("GlmMoeDsaForCausalLM"),
+    INDEXER("GlmMoeDsaForCausalLM"),
+    { "GlmMoeDsaForCausalLM", "indexer_types", "attention.indexer.types", OWN_INDEXERS, 0 },
     { "MistralForCausalLM", "sliding_window", "attention.sliding_window", OWN_INT, 0 },
     { "Ministral3ForCausalLM", "rope_scaling.llama_4_scaling_beta", "attention.temperature_scale",
       OWN_LIMIT, AT(q_grow) },
@@ -548,6 +562,10 @@ static const gguf_name names[] = {
     { R_KV_A, "attn_kv_a_mqa", false, NULL, .join = JOIN_NONE },
     { R_KV_A_NORM, "attn_kv_a_norm", false, NULL, .join = JOIN_NONE },
     { R_KV_B, "attn_kv_b", false, NULL, .join = JOIN_NONE },
+    { R_INDEX_Q, "indexer.attn_q_b", .join = JOIN_NONE },
+    { R_INDEX_K, "indexer.attn_k", .join = JOIN_NONE },
+    { R_INDEX_K_NORM, "indexer.k_norm", .join = JOIN_NONE },
+    { R_INDEX_W, "indexer.proj", .join = JOIN_NONE },
     { R_KV_B, "attn_k_b", false, NULL, .join = JOIN_KEY },
     { R_KV_B, "attn_v_b", false, NULL, .join = JOIN_SECOND },
 };
@@ -601,10 +619,19 @@ int gguf_names_of(const gguf_name *out[2], const gguf_arch *a, const arch_config
     return k;
 }
 
+bool gguf_name_is_whole(const gguf_name *g)
+{
+    static const char *const endings[] = { ".weight", ".bias", ".scale" };
+    const char *end = strrchr(g->gguf, '.');
+    for (size_t i = 0; end && i < LQ_COUNT(endings); i++)
+        if (strcmp(end, endings[i]) == 0) return true;
+    return false;
+}
+
 void gguf_tensor_name(char out[64], const gguf_name *g, const arch_slot *slot)
 {
     const char *end = slot->bias || slot->role == R_ROUTER_CORR ? ".bias" : ".weight";
-    if (g->bare || strchr(g->gguf, '.')) end = "";
+    if (g->bare || gguf_name_is_whole(g)) end = "";
     if (slot->layer < 0)
         snprintf(out, 64, "%s%s", g->gguf, end);
     else

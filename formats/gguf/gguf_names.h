@@ -34,7 +34,7 @@ typedef struct {
 typedef enum { JOIN_NONE, JOIN_GATE, JOIN_KEY, JOIN_SECOND } gguf_join;
 typedef struct {
     arch_role role;
-    const char *gguf;    /* without ".weight", and "blk.N."; whole where it has a point */
+    const char *gguf;    /* without ".weight", and "blk.N."; or with an ending of its own */
     bool stacked;        /* all experts in one tensor; ours are one by one */
     const char *variant; /* of this row of an architecture, or model_type, alone; NULL: of all */
     gguf_join join;
@@ -51,13 +51,14 @@ typedef enum {
     OWN_PATTERN, /* of so many layers the last has no window; read also where it is a list */
     OWN_WINDOWS, /* a list: has a layer a window? Read as a pattern */
     OWN_BOOL,
-    OWN_SHARED,  /* shared experts: the field is the width of all of them */
-    OWN_DENSE,   /* layers before the first with experts */
-    OWN_STEP,    /* of so many layers the last has experts */
-    OWN_GATING,  /* the router's function: 1 softmax, 2 sigmoid */
-    OWN_HAS,     /* true where there is a tensor of this name, else false */
-    OWN_ROTATES, /* of each layer: does it rotate? Where all do, no key */
-    OWN_RATIO    /* the number is a multiple of hidden; read alone */
+    OWN_SHARED,   /* shared experts: the field is the width of all of them */
+    OWN_DENSE,    /* layers before the first with experts */
+    OWN_STEP,     /* of so many layers the last has experts */
+    OWN_GATING,   /* the router's function: 1 softmax, 2 sigmoid */
+    OWN_HAS,      /* true where there is a tensor of this name, else false */
+    OWN_INDEXERS, /* of each layer: has it an indexer? Read alone */
+    OWN_ROTATES,  /* of each layer: does it rotate? Where all do, no key */
+    OWN_RATIO     /* the number is a multiple of hidden; read alone */
 } gguf_own_kind;
 typedef struct {
     const char *hf;         /* architecture */
@@ -93,6 +94,8 @@ const gguf_name *gguf_name_find(const arch_config *c, const char *name, size_t n
 /* The tensors in which the file has this role: 0 (GGUF has none), 1, or 2 that are one of ours. */
 int gguf_names_of(const gguf_name *out[2], const gguf_arch *a, const arch_config *c, arch_role r);
 
+/* Has it an ending of its own? */
+bool gguf_name_is_whole(const gguf_name *g);
 /* "blk.3.attn_q.weight" */
 void gguf_tensor_name(char out[64], const gguf_name *g, const arch_slot *slot);
 

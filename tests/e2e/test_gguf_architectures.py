@@ -53,7 +53,7 @@ def is_near(name, ours, theirs, size):
     return all(abs(x - y) <= 2.4e-7 * abs(x) for x, y in zip(a, b))
 
 
-@pytest.mark.parametrize("file", [f for f in CONVERTED if f.stem not in ("kimi-linear", "internlm2", "baichuan")], ids=lambda p: p.stem)
+@pytest.mark.parametrize("file", [f for f in CONVERTED if f.stem not in ("kimi-linear", "internlm2", "baichuan", "deepseek-v32", "glm-moe-dsa")], ids=lambda p: p.stem)
 def test_what_is_written_is_what_llama_cpps_converter_writes(llmq, tmp_path, file):
     out = tmp_path / "m.gguf"
     theirs = gguf_tensors(file)
@@ -131,6 +131,7 @@ def test_what_is_written_is_read_back_but_for_numbers_in_f32(llmq, tmp_path, nam
                                       ("deci", "block_configs: llama.cpp's 'deci' runs no attention in a layer without an MLP, which layer 0 is"),
                                       ("granite-swa", "rope_local_theta: GGUF's 'granite_swa' has no place for 500"),
                                       ("phimoe", "architectures: llama.cpp's 'phimoe' runs norms without their mean"),
+                                      ("deepseek-v32", "llama.cpp's 'deepseek32' runs keys and values by two matrices"),
                                       ("bitnet", "tie_word_embeddings: llama.cpp's 'bitnet' has no output head of its own, found one"),
                                       ("deepseek-ocr2", "llama.cpp's 'deepseek2-ocr' runs 4 heads of keys, turned by 10000, found 2"),
                                       ("phi-qk-layernorm", "wiring_qk_norm: GGUF's 'phi2' has no place")])
