@@ -39,6 +39,7 @@ static void write_error(jw *w, int status, const char *param, const char *code, 
 }
 
 const http_style api_messages_style = { .error = write_error,
+                                        .id = "request-id",
                                         .ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n" };
 
 /* ---- pieces ---- */

@@ -498,11 +498,11 @@ void api_post_input_tokens(void *app, http_req *r)
 
 /* ---- kept ones ---- */
 
-static void not_kept(api *a, http_req *r)
+static void not_kept(api *a, http_req *r, const char *id)
 {
     if (a->store)
         http_error(r, 404, NULL, "response_not_found",
-                   "there is no response '%.80s' here (any more)", http_rest(r));
+                   "there is no response '%.80s' here (any more)", id);
     else
         http_error(r, 404, NULL, "response_not_found",
                    "this server keeps no responses (--response-store)");
@@ -571,7 +571,7 @@ static void give_items(api *a, http_req *r, const char *id)
     } else if (found) {
         http_error(r, 503, NULL, NULL, "out of memory");
     } else {
-        not_kept(a, r);
+        not_kept(a, r, id);
     }
     cJSON_Delete(made);
     cJSON_Delete(all);
@@ -596,7 +596,7 @@ void api_get_response(void *app, http_req *r)
     if (api_store_get(a->store, http_rest(r), &w.b, NULL))
         api_reply(r, 200, &w);
     else
-        not_kept(a, r);
+        not_kept(a, r, http_rest(r));
 }
 
 /* ID/cancel: of a response that is made in the background, of which there is none. */
@@ -618,7 +618,7 @@ void api_post_response(void *app, http_req *r)
                    "the response has ended: only one that is made in the background can be "
                    "cancelled, and none is here");
     else
-        not_kept(a, r);
+        not_kept(a, r, id);
     jw_free(&w);
 }
 
@@ -627,7 +627,7 @@ void api_delete_response(void *app, http_req *r)
     api *a = app;
     jw w = { 0 };
     if (!api_store_remove(a->store, http_rest(r))) {
-        not_kept(a, r);
+        not_kept(a, r, http_rest(r));
         return;
     }
     jw_open(&w, '{');

@@ -37,6 +37,8 @@ typedef struct {
     const char *ping;   /* what a silent stream gets; NULL: nothing */
     const char *takes;  /* the type of a POST's body; NULL: application/json */
     bool untyped;       /* which a client may leave out */
+    const char
+        *id; /* the field where they look for the request's id, beside X-Request-Id; NULL: none */
 } http_style;
 extern const http_style http_openai;
 extern const http_style http_form; /* OpenAI's, of what is sent as a form */

@@ -203,6 +203,7 @@ static struct MHD_Response *make_response(http_req *r)
         MHD_add_response_header(m, "Content-Type", r->type ? r->type : "application/json");
     }
     MHD_add_response_header(m, "X-Request-Id", r->id);
+    if (http_req_style(r)->id) MHD_add_response_header(m, http_req_style(r)->id, r->id);
     for (size_t i = 0; i < r->n_headers; i++)
         add_header(m, r->headers[i]);
     if (r->mhd) http_cors_headers(r->s, r->mhd, m);

@@ -382,6 +382,9 @@ def test_errors_have_one_shape(scripted, keyed):
     check_error(http("GET", url), 405, "invalid_request_error", "method")
     check_error(http("POST", url, json=body("nan")), 500, "api_error", "NaN")
     check_error(http("POST", keyed.url + PATH, json=body("abc")), 401, "authentication_error", "key")
+    for ask in (body("abc"), body("abc", stream=True), body("nan"), {}):
+        r = http("POST", url, json=ask, headers={"X-Request-Id": "mine-1"})
+        assert r.headers["request-id"] == r.headers["x-request-id"] == "mine-1"
     r = http("POST", url, json=body("nan", stream=True))
     last = events_of(r.content)[-1]
     assert last["type"] == "error" and last["error"]["type"] == "api_error"

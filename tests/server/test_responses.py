@@ -277,6 +277,7 @@ def test_what_other_tools_did_is_a_call(scripted, items, name, arguments, result
 
 def test_nothing_can_be_cancelled(scripted, keeping):
     check_error(scripted.post(PATH + "/resp_1/cancel", {}), 404)
+    assert "'resp_1'" in check_error(keeping.post(PATH + "/resp_1/cancel", {}), 404)
     a = keeping.post_json(PATH, body("abc"))
     check_error(keeping.post(f"{PATH}/{a['id']}/cancel", {}), 400)
     check_error(keeping.post(f"{PATH}/compact", {"input": "a"}), 404)

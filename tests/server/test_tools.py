@@ -399,14 +399,17 @@ def test_what_the_template_gets(scripted):
 @case("C81")
 def test_calls_of_llama_3(scripted_llmq, vocabulary, ask, tmp_path):
     script = {"scripts": [{"prompt": "[llama]", "ids": vocabulary.ids([
-        b'{"name": "weather", "parameters": {"city": "Paris"}}', 0])}]}
+        b'{"name": "weather", "parameters": {"city": "Paris"}}', 0])}, {"prompt": "[plain]", "ids": vocabulary.ids([b'{"a": 1}', 0])}]}
     (tmp_path / "script").write_text(json.dumps(script))
     template = (ROOT / "tests/golden/templates/header-date-tools.jinja").read_text()
     with Server(scripted_llmq, with_template(tmp_path / "llama", template), "--test-script",
                 tmp_path / "script", log=tmp_path / "log") as s:
         c = whole(s, "llama")
+        same = whole(s, "llama", response_format={"type": "json_object"})
+        plain = whole(s, "plain", response_format={"type": "json_object"})
         parts, finish, _ = streamed(s, ask, "llama")
     call = c["message"]["tool_calls"][0]["function"]
     assert (call["name"], json.loads(call["arguments"])) == ("weather", {"city": "Paris"})
     assert c["message"]["content"] is None and c["finish_reason"] == finish == "tool_calls"
-    assert parts["tool_calls"][0]["function"] == call
+    assert parts["tool_calls"][0]["function"] == same["message"]["tool_calls"][0]["function"] == call
+    assert plain["message"]["content"] == '{"a": 1}' and "tool_calls" not in plain["message"]
