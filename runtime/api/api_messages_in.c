@@ -22,7 +22,8 @@ static bool is_billing(const char *text)
 typedef struct {
     api_body *b;
     char at[64];
-    cJSON *said; /* the message that texts go to; NULL: the next one begins it */
+    cJSON *said;   /* the message that texts go to; NULL: the next one begins it */
+    bool answered; /* the assistant's turn ends with what a tool answered, so far */
 } place;
 
 static lq_status wrong(place *p, const char *expected, const cJSON *v)
@@ -39,6 +40,7 @@ static lq_status no_such_block(place *p, const cJSON *type)
 static cJSON *said(place *p, const char *role)
 {
     if (!p->said) p->said = api_turn(p->b, role); /* turns of one side are one turn */
+    p->answered = false;
     return p->said;
 }
 
@@ -186,13 +188,61 @@ static lq_status take_use(place *p, const cJSON *block)
     return LQ_OK;
 }
 
+/* ---- what Anthropic's own tools did ---- */
+
+static bool is_own_result(const cJSON *type)
+{
+    static const char end[] = "_tool_result"; /* web_search_tool_result, mcp_tool_result, ... */
+    const char *s = cJSON_GetStringValue(type);
+    const size_t n = s ? strlen(s) : 0, k = sizeof end - 1;
+    return n > k && strcmp(s + n - k, end) == 0;
+}
+
+/* A text, where a page was found, or a value as JSON. */
+static void put_own(lq_buf *out, const cJSON *v)
+{
+    const char *url = cJSON_GetStringValue(js_get(v, "url")),
+               *title = cJSON_GetStringValue(js_get(v, "title"));
+    const bool page = api_is(js_get(v, "type"), "web_search_result") && url;
+    char *json = NULL;
+    if (out->n) lq_buf_puts(out, "\n");
+    if (page)
+        lq_buf_printf(out, "%s%s%s", title ? title : "", title ? "\n" : "", url);
+    else if (cJSON_IsString(v) || text_of(v))
+        lq_buf_puts(out, cJSON_IsString(v) ? v->valuestring : text_of(v));
+    else if ((json = js_print(v, false)))
+        lq_buf_puts(out, json);
+    free(json);
+}
+
+/* The call is one of a function, and this what it answered. */
+static lq_status take_own_result(place *p, const cJSON *block)
+{
+    const cJSON *id = js_get(block, "tool_use_id"), *v = js_get(block, "content");
+    lq_buf text = { 0 };
+    if (!cJSON_IsString(id)) return wrong(p, "a block with a string \"tool_use_id\"", id);
+    cJSON *m = api_add_message(p->b, "tool");
+    p->said = NULL;
+    api_put_str(m, "tool_call_id", id->valuestring);
+    p->answered = true;
+    for (const cJSON *t = cJSON_IsArray(v) ? v->child : NULL; t; t = t->next)
+        put_own(&text, t);
+    if (v && !cJSON_IsArray(v)) put_own(&text, v);
+    lq_buf_add(&text, "", 1);
+    const bool ok = !text.oom && cJSON_AddStringToObject(m, "content", text.p);
+    lq_buf_free(&text);
+    return ok ? LQ_OK : api_no_memory(p->b->e);
+}
+
 static lq_status take_assistant(place *p, const cJSON *block)
 {
     const cJSON *type = js_get(block, "type");
     if (api_is(type, "text")) return put_text(p, said(p, "assistant"), block);
     if (api_is(type, "thinking")) return take_thinking(p, block);
     if (api_is(type, "redacted_thinking")) return LQ_OK; /* nothing that a model could read */
-    if (api_is(type, "tool_use")) return take_use(p, block);
+    if (api_is(type, "tool_use") || api_is(type, "server_tool_use") || api_is(type, "mcp_tool_use"))
+        return take_use(p, block);
+    if (is_own_result(type)) return take_own_result(p, block);
     return cJSON_IsString(type) ? no_such_block(p, type) : wrong(p, "a block with a type", block);
 }
 
@@ -242,7 +292,7 @@ static lq_status take_message(api_body *b, const cJSON *m, int i)
         api_add_text(said(&p, name->valuestring), content->valuestring);
     else if (take_blocks(&p, content, i, role))
         return LQ_EVALUE;
-    if (api_is(name, "assistant") && !js_get(said(&p, "assistant"), "content") &&
+    if (api_is(name, "assistant") && !p.answered && !js_get(said(&p, "assistant"), "content") &&
         !js_get(p.said, "tool_calls"))
         api_put_str(p.said, "content", "");
     return LQ_OK;

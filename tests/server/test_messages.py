@@ -186,6 +186,30 @@ OURS = [{"type": "function", "function": {"name": t["name"], **({"description": 
             {"type": "tool_reference", "tool_name": "n"}]}]}]},
      [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [CALL]},
       {"role": "tool", "tool_call_id": "t1", "content": "U\nS\nG\nx\nD\nn"}], {}),
+    ({"messages": [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": [
+            text("T"), {"type": "server_tool_use", "id": "t1", "name": "now", "input": {}},
+            {"type": "web_search_tool_result", "tool_use_id": "t1", "content": [
+                {"type": "web_search_result", "url": "U", "title": "V", "encrypted_content": "X" * 99},
+                {"type": "web_search_result", "url": "W"}]}, text("b")]},
+        {"role": "user", "content": "c"}]},
+     [{"role": "user", "content": "a"}, {"role": "assistant", "content": "T", "tool_calls": [CALL]},
+      {"role": "tool", "tool_call_id": "t1", "content": "V\nU\nW"}, {"role": "assistant", "content": "b"},
+      {"role": "user", "content": "c"}], {}),
+    ({"messages": [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": [
+            {"type": "mcp_tool_use", "id": "t1", "name": "now", "server_name": "s", "input": {}},
+            {"type": "mcp_tool_result", "tool_use_id": "t1", "is_error": False, "content": [text("x"), {"type": "y", "z": 1}]}]},
+        {"role": "user", "content": "c"}]},
+     [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [CALL]},
+      {"role": "tool", "tool_call_id": "t1", "content": 'x\n{"type":"y","z":1}'}, {"role": "user", "content": "c"}], {}),
+    ({"messages": [
+        {"role": "user", "content": "a"}, {"role": "assistant", "content": [
+            {"type": "server_tool_use", "id": "t1", "name": "now", "input": {}},
+            {"type": "code_execution_tool_result", "tool_use_id": "t1", "content": {"stdout": "s"}}]},
+        {"role": "user", "content": "c"}]},
+     [{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [CALL]},
+      {"role": "tool", "tool_call_id": "t1", "content": '{"stdout":"s"}'}, {"role": "user", "content": "c"}], {}),
     ({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "I say"}]},
      [{"role": "user", "content": "a"}, {"role": "assistant", "content": "I say"}],
      {"continue_final_message": True, "add_generation_prompt": False}),
@@ -337,6 +361,8 @@ def check_error(r, status, kind, part):
     ({"messages": [{"role": "user", "content": [{"type": "tool_result", "content": "a"}]}]}, "tool_use_id"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]"),
     ({"messages": [{"role": "assistant", "content": [use("now")]}]}, "tool_use block"),
+    ({"messages": [{"role": "assistant", "content": [{"type": "server_tool_use", "name": "now"}]}]}, "tool_use block"),
+    ({"messages": [{"role": "assistant", "content": [{"type": "web_search_tool_result", "content": []}]}]}, "tool_use_id"),
     ({"system": 5}, "system: expected"),
     ({"system": [{"type": "image"}]}, "system: expected text blocks"),
     ({"stop_sequences": 5}, "stop_sequences: expected"),
