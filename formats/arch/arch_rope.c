@@ -42,8 +42,9 @@ static lq_status read_kind(arch_rope_kind *k, const cJSON *o, const char *where,
     if (!s) s = js_str(o, "rope_type", false, &text, err);
     if (s) return lq_wrap(err, s, "%s", where);
     if (!text) return lq_fail(err, LQ_EVALUE, "%s: expected a rope_type, found none", where);
-    if (strcmp(text, "su") == 0) text = "longrope";   /* as Phi-3 first called it */
-    if (strcmp(text, "mrope") == 0) text = "default"; /* of text, see check_rope_keys */
+    if (strcmp(text, "su") == 0) text = "longrope";    /* as Phi-3 first called it */
+    if (strcmp(text, "mrope") == 0) text = "default";  /* of text, see check_rope_keys */
+    if (strcmp(text, "xdrope") == 0) text = "dynamic"; /* as Hunyuan's published files call it */
     if (arch_rope_from_text(k, text)) return LQ_OK;
     return lq_fail(
         err, LQ_EUNSUPPORTED,
@@ -184,6 +185,7 @@ static lq_status check_rope_keys(const arch_config *c, arch_rope_kind kind, cons
         "low_freq_factor",
         "high_freq_factor",
         "mrope_section",
+        "xdrope_section",
         "mrope_interleaved",
         "interleaved", /* Qwen3-Omni, beside mrope_interleaved */
     };

@@ -834,6 +834,12 @@ TEST(both_spellings_of_a_config_are_one)
                 "\"factor\":2}}",
           LLAMA
           ",\"rope_parameters\":{\"rope_theta\":5e5,\"rope_type\":\"linear\",\"factor\":2}}" },
+        { "as Hunyuan published it",
+          "{\"model_type\":\"hunyuan_vl\"," BASE
+          ",\"rope_scaling\":{\"type\":\"xdrope\",\"factor\":1,"
+          "\"alpha\":1000,\"beta_fast\":32,\"xdrope_section\":[2,2,2,2]}}",
+          "{\"model_type\":\"hunyuan_vl\"," BASE ",\"rope_parameters\":{\"rope_type\":\"dynamic\","
+          "\"factor\":1,\"alpha\":1000,\"mrope_section\":[2,2,2,2]}}" },
         { "torch_dtype", LLAMA ",\"torch_dtype\":\"float16\"}", LLAMA ",\"dtype\":\"float16\"}" },
         { "by type", LLAMA "}", "{\"model_type\":\"llama\"," BASE "}" },
         { "the sizes of GPT-2", GPT2 "}",
