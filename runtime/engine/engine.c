@@ -710,7 +710,9 @@ static void engine_step(engine *e)
         s->status = st;
         if (st) s->err = err;
     }
-    if (!st) pool_run(e->p, n, sample_one, e);
+    /* what the device has drawn is taken sooner than threads wake */
+    const bool all_drawn = e->n_draws > 0 && e->n_draws == rows;
+    if (!st) pool_run(all_drawn ? NULL : e->p, n, sample_one, e);
     const double drawn = lq_now();
     if (!st) learn_pace(e, n, computed, drawn - planned);
     if (!st && decodes) learn_gain(e, n, decodes, start);
@@ -810,7 +812,7 @@ static void *engine_run(void *arg)
         bool closing = e->closing;
         if (!busy) e->last_step = lq_now();
         pthread_mutex_unlock(&e->lock);
-        if (!busy) pool_enter(e->p);
+        if (!busy && fwd_on_cpu(e->fwd)) pool_enter(e->p);
         busy = true;
         for (seq *s = doomed, *next; s; s = next) {
             next = s->doom_next;

@@ -419,6 +419,8 @@ static void run_rest(fwd_ctx *f, const fwd_batch *b)
     f->rows.ops->leave(&f->rows, b, f->logits, f->hidden, f->raw);
 }
 
+bool fwd_on_cpu(const fwd_ctx *f) { return !f->dev || f->first > 0; }
+
 bool fwd_draws(const fwd_ctx *f) { return f->dev && f->m->cfg->vocab <= DEV_DRAW_IDS; }
 
 lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float **logits,
@@ -451,7 +453,7 @@ lq_status fwd_begin(fwd_ctx *f, const fwd_item *items, int n_items, const dev_dr
     assert(n_draws == 0 || fwd_draws(f));
     f->batch.n_seqs = 0;
     if (s || n_items == 0) return s;
-    pool_enter(f->rows.p);
+    if (fwd_on_cpu(f)) pool_enter(f->rows.p);
     const int64_t n = place_items(f, items, n_items);
     if (f->parts.part && !follows(f)) fwd_lead_step(&f->parts, f->kv, items, f->states, n_items);
     f->host->R = f->rows.R;
@@ -491,7 +493,7 @@ lq_status fwd_end(fwd_ctx *f, const float **logits, const dev_drawn **drawn, lq_
     if (!s) s = lost(f, err);
     for (fwd_run run = { 0 }; !s && !follows(f) && !fwd_wordless(f->m) && fwd_next_run(&run, b);)
         fwd_finish_logits(&f->rows, f->logits + run.row * words(f->m->cfg), run.n);
-    pool_leave(f->rows.p);
+    if (fwd_on_cpu(f)) pool_leave(f->rows.p);
     pool_stage(f->rows.p, STAGE_OTHER);
     return s;
 }

@@ -60,6 +60,9 @@ lq_status fwd_step(fwd_ctx *f, const fwd_item *items, int n_items, const float *
 
 /* Whether tokens can be drawn where the logits are: on a device. */
 bool fwd_draws(const fwd_ctx *f);
+/* Whether the CPU has layers: else a step does not wake its threads, which would take the caller's time and
+ * spin while the device works. */
+bool fwd_on_cpu(const fwd_ctx *f);
 /* Edits that the draws of a step may have together. */
 int64_t fwd_draw_edits(const fwd_opts *o, int64_t vocab);
 /* The same, and n draws from rows of the logits (rising), whose results are `drawn`. Their masks

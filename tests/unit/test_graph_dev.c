@@ -1,6 +1,7 @@
 /* tests/unit/test_graph_dev.c - steps that a device's pass captures and replays
  * (runtime/forward/forward_graph.c) give the bytes of plain launches, at other positions, blocks and ids
  * than those of the capture; and how many launches are left. The device is tests/support/emulated.c's. */
+#include "base/cpus.h"
 #include "runtime/forward/forward_impl.h"
 #include "tests/support/check.h"
 #include "tests/support/devpass.h"
@@ -371,6 +372,41 @@ TEST(a_capture_that_fails_is_said_once_and_the_step_is_launched_plainly)
     rig_close(&r);
 }
 
+/* Threads that wait for work are bound while a step is under way, its caller too. */
+TEST(a_step_of_a_device_alone_does_not_call_the_cpus_threads)
+{
+    os_cpus before, during, after;
+    cpu_places where;
+    os_cpus_allowed(&before);
+    places_here(&where, false);
+    for (int part = 0; part < 2; part++) {
+        const rig_opts o = { .device = true, .threads = 2, .gpu_layers = part };
+        kv_seq s;
+        golden g;
+        rig r;
+        if (!golden_open(&g, "llama3-gqa")) return;
+        kv_seq_init(&s);
+        if (open_arch(&r, "llama3-gqa", o) && where.n > 1 && !pool_pin(r.p, &where, NULL)) {
+            const fwd_item item = { .seq = &s, .ids = g.ids[0], .n = 1 };
+            const dev_drawn *drawn;
+            const float *logits;
+            lq_err err = { "" };
+            CHECK(!kv_reserve(r.kv, &s, 1, NULL), "reserve");
+            lq_status st = fwd_begin(r.f, &item, 1, NULL, 0, &err);
+            os_cpus_allowed(&during);
+            if (!st) st = fwd_end(r.f, &logits, &drawn, &err);
+            os_cpus_allowed(&after);
+            CHECK(!st, "%s", err.msg);
+            CHECK((memcmp(&before, &during, sizeof before) == 0) == !part, "%d layers on the GPU",
+                  part);
+            CHECK(memcmp(&before, &after, sizeof before) == 0, "left as it was");
+        }
+        kv_seq_free(r.kv, &s);
+        rig_close(&r);
+        st_close(&g.file);
+    }
+}
+
 int main(int argc, char **argv)
 {
     lq_err err = { "" };
@@ -383,6 +419,7 @@ int main(int argc, char **argv)
     RUN(pieces_between_exchanges_give_the_bytes_of_plain_ones);
     RUN(a_context_that_grows_changes_its_shape_and_no_byte);
     RUN(graphs_are_bounded_and_the_one_not_used_for_longest_goes_first);
+    RUN(a_step_of_a_device_alone_does_not_call_the_cpus_threads);
     RUN(a_capture_that_fails_is_said_once_and_the_step_is_launched_plainly);
     return check_end();
 }
