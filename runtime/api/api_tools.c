@@ -2,6 +2,8 @@
  * before tools. */
 #include "runtime/api/api_int.h"
 
+#include "runtime/grammar/grammar_lark.h"
+
 #include <stdio.h>
 
 static bool good_name(const cJSON *v)
@@ -75,8 +77,9 @@ static lq_status check_tool(const cJSON *tools, const cJSON *t, int i, api_error
 
 /* ---- custom tools ---- */
 
-/* The regular expression that a custom tool's text matches, in the shape of a chat or of a response; NULL: any text. */
-static lq_status read_format(const char **regex, const cJSON *custom, int i, api_error *e)
+/* The regular expression that a custom tool's text matches, in the shape of a chat or of a response; nothing: any
+ * text. NUL-terminated. */
+static lq_status read_format(lq_buf *regex, const cJSON *custom, int i, api_error *e)
 {
     const cJSON *format = js_get(custom, "format"), *box = js_get(format, "grammar");
     const char *type = cJSON_GetStringValue(js_get(format, "type"));
@@ -84,24 +87,25 @@ static lq_status read_format(const char **regex, const cJSON *custom, int i, api
     const char *text = cJSON_GetStringValue(js_get(box ? box : format, "definition"));
     lq_err err = { "" };
     grammar *g = NULL;
-    *regex = NULL;
     if (!format || (type && strcmp(type, "text") == 0)) return LQ_OK;
     if (!type || strcmp(type, "grammar") != 0)
         return bad_tool(e, i, "a format of type \"text\" or \"grammar\"",
                         type ? js_get(format, "type") : format);
-    if (syntax && strcmp(syntax, "lark") == 0)
-        return api_fail(e, "tools", "unsupported_value",
-                        "tools[%d]: a grammar in lark cannot be honoured: expected the syntax "
-                        "\"regex\", or a format of type \"text\"",
-                        i);
-    if (!syntax || strcmp(syntax, "regex") != 0 || !text)
-        return bad_tool(e, i, "a grammar with syntax \"regex\" and a definition", format);
-    const gr_spec spec = { .kind = GR_REGEX, .text = text, .n = strlen(text) };
-    lq_status s = gr_compile(&g, &spec, NULL, &err);
+    const bool lark = syntax && strcmp(syntax, "lark") == 0;
+    if (!text || !(lark || (syntax && strcmp(syntax, "regex") == 0)))
+        return bad_tool(e, i, "a grammar with syntax \"regex\" or \"lark\" and a definition",
+                        format);
+    lq_status s = LQ_OK;
+    if (lark)
+        s = gr_lark_regex(regex, text, &err);
+    else
+        lq_buf_add(regex, text, strlen(text) + 1);
+    if (!s && regex->oom) return api_no_memory(e);
+    const gr_spec spec = { .kind = GR_REGEX, .text = regex->p, .n = s ? 0 : strlen(regex->p) };
+    if (!s) s = gr_compile(&g, &spec, NULL, &err);
     gr_unref(g);
     if (s == LQ_ENOMEM) return api_no_memory(e);
     if (s) return api_fail(e, "tools", "invalid_value", "tools[%d]: its format: %s", i, err.msg);
-    *regex = text;
     return LQ_OK;
 }
 
@@ -143,31 +147,39 @@ static void put_anchored(lq_buf *out, const char *regex)
     lq_buf_add(out, "", 1);
 }
 
-/* A custom tool as a function whose one argument is the text, "input". */
-static lq_status add_custom(cJSON *list, const cJSON *custom, int i, api_error *e)
+static lq_status put_custom(cJSON *list, const cJSON *custom, const lq_buf *regex, api_error *e)
 {
-    const char *regex, *text = cJSON_GetStringValue(js_get(custom, "description"));
-    lq_status s = read_format(&regex, custom, i, e);
-    if (s) return s;
+    const char *text = cJSON_GetStringValue(js_get(custom, "description"));
+    lq_status s = LQ_OK;
     cJSON *t = cJSON_CreateObject();
     if (!cJSON_AddItemToArray(list, t)) return cJSON_Delete(t), api_no_memory(e);
     cJSON_AddStringToObject(t, "type", "function");
     cJSON *f = cJSON_AddObjectToObject(t, "function");
     cJSON_AddStringToObject(f, "name", js_get(custom, "name")->valuestring);
     if (text) cJSON_AddStringToObject(f, "description", text);
-    if (regex) cJSON_AddTrueToObject(f, "strict");
+    if (regex->n) cJSON_AddTrueToObject(f, "strict");
     cJSON *p = cJSON_AddObjectToObject(f, "parameters");
     cJSON_AddStringToObject(p, "type", "object");
     cJSON *input = cJSON_AddObjectToObject(cJSON_AddObjectToObject(p, "properties"), "input");
     cJSON_AddStringToObject(input, "type", "string");
-    if (regex) {
+    if (regex->n) {
         lq_buf whole = { 0 };
-        put_anchored(&whole, regex);
+        put_anchored(&whole, regex->p);
         if (whole.oom || !cJSON_AddStringToObject(input, "pattern", whole.p)) s = api_no_memory(e);
         lq_buf_free(&whole);
     }
     cJSON_AddItemToArray(cJSON_AddArrayToObject(p, "required"), cJSON_CreateString("input"));
     cJSON_AddFalseToObject(p, "additionalProperties");
+    return s;
+}
+
+/* A custom tool as a function whose one argument is the text, "input". */
+static lq_status add_custom(cJSON *list, const cJSON *custom, int i, api_error *e)
+{
+    lq_buf regex = { 0 };
+    lq_status s = read_format(&regex, custom, i, e);
+    if (!s) s = put_custom(list, custom, &regex, e);
+    lq_buf_free(&regex);
     return s;
 }
 

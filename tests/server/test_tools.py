@@ -276,6 +276,14 @@ def test_the_pattern_of_a_custom_tool_holds(scripted, choice, pattern):
 
 
 @case("C81")
+def test_the_lark_grammar_of_a_custom_tool_holds(scripted):
+    lark = 'start: sum\nsum: "1".."3" (" + " "7")~1..2 LF "\\"x\\""\n%import common.LF\n'
+    more = {"tools": [custom("code", format=matching("lark", lark))], "tool_choice": "required"}
+    call, = whole(scripted, "no think", **more)["message"]["tool_calls"]
+    assert re.fullmatch(r'[1-3]( \+ 7){1,2}\n"x"', call["custom"]["input"])
+
+
+@case("C81")
 def test_functions_as_before_tools(scripted, ask):
     functions = {"tools": None, "functions": [t["function"] for t in TOOLS]}
     tools = whole(scripted, "two calls", parallel_tool_calls=False)["message"]
@@ -349,7 +357,9 @@ def test_the_client_of_openai_gets_calls(scripted, scripted_client):
     ({"tools": [custom("f"), tool("f")]}, "tools"),
     ({"tools": [custom("f", format={"type": "json"})]}, "tools"),
     ({"tools": [custom("f", format={"type": "grammar"})]}, "tools"),
-    ({"tools": [custom("f", format=matching("lark", "start: /a/"))]}, "tools"),
+    ({"tools": [custom("f", format=matching("lark", "start: a\na: /a/ a?"))]}, "tools"),
+    ({"tools": [custom("f", format=matching("lark", "start: /(?=a)/"))]}, "tools"),
+    ({"tools": [custom("f", format=matching("ebnf", "start: /a/"))]}, "tools"),
     ({"tools": [custom("f", format=matching("regex", "(a"))]}, "tools"),
     ({"tools": [custom("f", format=matching("regex", "(?=a)"))]}, "tools"),
     ({"tool_choice": {"type": "custom", "custom": {"name": "nobody"}}}, "tool_choice"),

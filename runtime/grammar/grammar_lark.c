@@ -1,0 +1,390 @@
+/* runtime/grammar/grammar_lark.c - see grammar_lark.h. */
+#include "runtime/grammar/grammar_lark.h"
+
+#include "runtime/limits.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_DEFS = 256, MAX_NEST = 40 };
+
+typedef struct {
+    const char *name, *body; /* of an import: the body is a regular expression */
+    size_t n;
+    bool regex, busy;
+} def;
+
+typedef struct {
+    const char *text, *p;
+    def defs[MAX_DEFS];
+    int n_defs, nest;
+    lq_buf *out;
+    lq_status status;
+    lq_err *err;
+} lark;
+
+static const struct {
+    const char *name, *regex;
+} common[] = { { "LF", "\\n" },
+               { "CR", "\\r" },
+               { "NEWLINE", "(?:\\r?\\n)+" },
+               { "WS", "[ \\t\\f\\r\\n]+" },
+               { "WS_INLINE", "[ \\t]+" },
+               { "DIGIT", "[0-9]" },
+               { "HEXDIGIT", "[0-9A-Fa-f]" },
+               { "INT", "[0-9]+" },
+               { "SIGNED_INT", "[+-]?[0-9]+" },
+               { "DECIMAL", "(?:[0-9]+\\.[0-9]*|\\.[0-9]+)" },
+               { "FLOAT",
+                 "(?:[0-9]+[eE][+-]?[0-9]+|(?:[0-9]+\\.[0-9]*|\\.[0-9]+)(?:[eE][+-]?[0-9]+)?)" },
+               { "NUMBER", "(?:[0-9]+\\.?[0-9]*|\\.[0-9]+)(?:[eE][+-]?[0-9]+)?" },
+               { "SIGNED_NUMBER", "[+-]?(?:[0-9]+\\.?[0-9]*|\\.[0-9]+)(?:[eE][+-]?[0-9]+)?" },
+               { "LETTER", "[A-Za-z]" },
+               { "LCASE_LETTER", "[a-z]" },
+               { "UCASE_LETTER", "[A-Z]" },
+               { "WORD", "[A-Za-z]+" },
+               { "CNAME", "[A-Za-z_][A-Za-z0-9_]*" },
+               { "ESCAPED_STRING", "\"(?:[^\"\\\\\\n]|\\\\.)*\"" } };
+
+static void fail(lark *l, lq_status s, const char *what)
+{
+    int line = 1;
+    for (const char *p = l->text; p < l->p; p++)
+        line += *p == '\n';
+    if (!l->status) l->status = lq_fail(l->err, s, "lark: line %d: %s", line, what);
+}
+
+static void wrong(lark *l, const char *what) { fail(l, LQ_EVALUE, what); }
+static void refuse(lark *l, const char *what) { fail(l, LQ_EUNSUPPORTED, what); }
+
+/* ---- tokens ---- */
+
+static bool name_char(char c) { return isalnum((unsigned char)c) || c == '_'; }
+
+/* Blanks and comments; a line's end only where | follows, as a definition goes on then. */
+static void skip(lark *l, bool lines)
+{
+    for (;;) {
+        while (*l->p == ' ' || *l->p == '\t' || *l->p == '\r' || (lines && *l->p == '\n'))
+            l->p++;
+        if (l->p[0] == '/' && l->p[1] == '/') {
+            l->p += strcspn(l->p, "\n");
+            continue;
+        }
+        if (*l->p != '\n') return;
+        lark ahead = { .p = l->p };
+        skip(&ahead, true);
+        if (*ahead.p != '|') return;
+        l->p = ahead.p;
+    }
+}
+
+static size_t name_length(const char *p)
+{
+    size_t n = 0;
+    while (name_char(p[n]))
+        n++;
+    return isdigit((unsigned char)*p) ? 0 : n;
+}
+
+/* Behind a string or a regular expression that l->p is at, its flags not included. */
+static const char *quoted_end(lark *l)
+{
+    const char q = *l->p, *p = l->p + 1;
+    for (; *p && *p != q && *p != '\n'; p++)
+        if (*p == '\\' && p[1]) p++;
+    if (*p == q) return p + 1;
+    wrong(l, q == '/' ? "a regular expression without its end" : "a string without its end");
+    return p;
+}
+
+/* ---- definitions ---- */
+
+static def *find(lark *l, const char *name, size_t n)
+{
+    for (int i = 0; i < l->n_defs; i++)
+        if (l->defs[i].n == n && memcmp(l->defs[i].name, name, n) == 0) return &l->defs[i];
+    return NULL;
+}
+
+static void add(lark *l, def d)
+{
+    if (find(l, d.name, d.n))
+        wrong(l, "a name that is defined twice");
+    else if (l->n_defs == MAX_DEFS)
+        wrong(l, "more than 256 names");
+    else
+        l->defs[l->n_defs++] = d;
+}
+
+/* The name at l->p, of Lark's own grammar; it may be called otherwise here. */
+static void import_one(lark *l)
+{
+    const size_t n = name_length(l->p);
+    def d = { .name = l->p, .n = n, .regex = true };
+    for (size_t i = 0; i < LQ_COUNT(common) && n; i++)
+        if (strlen(common[i].name) == n && memcmp(common[i].name, l->p, n) == 0)
+            d.body = common[i].regex;
+    if (!d.body) refuse(l, "an import that is none of common's");
+    l->p += n;
+    skip(l, false);
+    if (l->p[0] == '-' && l->p[1] == '>') {
+        l->p += 2;
+        skip(l, false);
+        d.name = l->p;
+        l->p += d.n = name_length(l->p);
+    }
+    if (!l->status) add(l, d);
+}
+
+static void directive(lark *l)
+{
+    static const char import[] = "%import", from[] = "common";
+    if (strncmp(l->p, import, sizeof import - 1) != 0) {
+        refuse(l, "a directive that cannot be honoured: only %import common... can");
+        return;
+    }
+    l->p += sizeof import - 1;
+    skip(l, false);
+    if (strncmp(l->p, from, sizeof from - 1) != 0) {
+        refuse(l, "an import from another module than common");
+        return;
+    }
+    l->p += sizeof from - 1;
+    skip(l, false);
+    if (*l->p == '.') {
+        l->p++;
+        import_one(l);
+        return;
+    }
+    if (*l->p != '(') wrong(l, "expected common.NAME or common (NAME, ...)");
+    do {
+        l->p++;
+        skip(l, false);
+        import_one(l);
+        skip(l, false);
+    } while (!l->status && *l->p == ',');
+    if (!l->status && *l->p++ != ')') wrong(l, "expected )");
+}
+
+/* To the end of a definition's body. */
+static void skip_body(lark *l)
+{
+    for (skip(l, false); *l->p && *l->p != '\n' && !l->status; skip(l, false)) {
+        if (*l->p == '"' || *l->p == '/')
+            l->p = quoted_end(l);
+        else
+            l->p++;
+    }
+}
+
+static void read_defs(lark *l)
+{
+    for (skip(l, true); *l->p && !l->status; skip(l, true)) {
+        if (*l->p == '%') {
+            directive(l);
+            continue;
+        }
+        while (*l->p == '?' || *l->p == '!')
+            l->p++;
+        def d = { .name = l->p, .n = name_length(l->p) };
+        l->p += d.n;
+        if (d.n && *l->p == '.') l->p += 1 + strspn(l->p + 1, "-0123456789"); /* a priority */
+        if (d.n && *l->p == '{') refuse(l, "a template cannot be honoured");
+        skip(l, false);
+        if (!d.n || *l->p != ':') {
+            wrong(l, "expected a definition, NAME: ...");
+            return;
+        }
+        d.body = ++l->p;
+        add(l, d);
+        skip_body(l);
+    }
+}
+
+/* ---- as a regular expression ---- */
+
+static void put_char(lark *l, char c, bool any_case)
+{
+    if (any_case && isalpha((unsigned char)c))
+        lq_buf_printf(l->out, "[%c%c]", tolower((unsigned char)c), toupper((unsigned char)c));
+    else if (strchr("\\.^$|?*+()[]{}-/&", c))
+        lq_buf_printf(l->out, "\\%c", c);
+    else
+        lq_buf_add(l->out, &c, 1);
+}
+
+/* The text from p up to its closing quote; escapes of characters stay as they are, others are the character. */
+static void put_text(lark *l, const char *p, const char *end, bool any_case)
+{
+    for (; p < end; p++) {
+        if (*p != '\\') {
+            put_char(l, *p, any_case);
+        } else if (strchr("ntrfvxuU", *++p)) {
+            lq_buf_add(l->out, "\\", 1);
+            lq_buf_add(l->out, p, 1);
+        } else {
+            put_char(l, *p, any_case);
+        }
+    }
+}
+
+static void put_string(lark *l)
+{
+    const char *from = l->p + 1, *end = quoted_end(l) - 1;
+    if (l->status) return;
+    l->p = end + 1;
+    if (l->p[0] == '.' && l->p[1] == '.' && l->p[2] == '"') { /* a range of characters */
+        lq_buf_puts(l->out, "[");
+        put_text(l, from, end, false);
+        lq_buf_puts(l->out, "-");
+        l->p += 2;
+        from = l->p + 1, end = quoted_end(l) - 1;
+        if (l->status) return;
+        put_text(l, from, end, false);
+        lq_buf_puts(l->out, "]");
+        l->p = end + 1;
+        return;
+    }
+    const bool any_case = *l->p == 'i';
+    l->p += any_case;
+    lq_buf_puts(l->out, "(?:");
+    put_text(l, from, end, any_case);
+    lq_buf_puts(l->out, ")");
+}
+
+static void put_regex(lark *l)
+{
+    const char *from = l->p + 1, *end = quoted_end(l) - 1;
+    if (l->status) return;
+    l->p = end + 1;
+    if (isalpha((unsigned char)*l->p))
+        refuse(l, "flags of a regular expression cannot be honoured");
+    lq_buf_puts(l->out, "(?:");
+    for (const char *p = from; p < end; p++) {
+        if (p[0] == '\\' && p[1] == '/') p++; /* which is no escape elsewhere */
+        lq_buf_add(l->out, p, 1);
+        if (p[0] == '\\' && p + 1 < end) lq_buf_add(l->out, ++p, 1);
+    }
+    lq_buf_puts(l->out, ")");
+}
+
+static void put_any(lark *l);
+
+static void put_name(lark *l)
+{
+    const size_t n = name_length(l->p);
+    def *d = find(l, l->p, n);
+    const char *back = l->p + n;
+    if (*back == '{') refuse(l, "a template cannot be honoured");
+    if (!d) wrong(l, "a name that is not defined");
+    if (d && d->busy) refuse(l, "a rule that uses itself cannot be honoured");
+    if (l->status) return;
+    if (d->regex) {
+        lq_buf_printf(l->out, "(?:%s)", d->body);
+    } else {
+        d->busy = true;
+        l->p = d->body;
+        lq_buf_puts(l->out, "(?:");
+        put_any(l);
+        lq_buf_puts(l->out, ")");
+        if (!l->status && *l->p && *l->p != '\n') wrong(l, "expected the end of the definition");
+        d->busy = false;
+    }
+    l->p = back;
+}
+
+static void put_group(lark *l)
+{
+    const char close = *l->p == '(' ? ')' : ']';
+    l->p++;
+    lq_buf_puts(l->out, "(?:");
+    put_any(l);
+    if (!l->status && *l->p != close) wrong(l, close == ')' ? "expected )" : "expected ]");
+    if (l->status) return;
+    l->p++;
+    lq_buf_puts(l->out, close == ')' ? ")" : ")?");
+}
+
+/* * + ? ~n ~n..m */
+static void put_times(lark *l)
+{
+    skip(l, false);
+    if (*l->p && strchr("*+?", *l->p)) {
+        lq_buf_add(l->out, l->p++, 1);
+        return;
+    }
+    if (*l->p != '~') return;
+    l->p++;
+    skip(l, false);
+    char *end;
+    const long least = strtol(l->p, &end, 10);
+    long most = least;
+    if (end == l->p) wrong(l, "expected a number behind ~");
+    l->p = end;
+    if (l->p[0] == '.' && l->p[1] == '.') {
+        most = strtol(l->p + 2, &end, 10);
+        l->p = end;
+    }
+    lq_buf_printf(l->out, "{%ld,%ld}", least, most);
+}
+
+static void put_item(lark *l)
+{
+    /* what a group is repeated with may follow another repetition: a group of its own */
+    lq_buf_puts(l->out, "(?:");
+    if (*l->p == '"')
+        put_string(l);
+    else if (*l->p == '/')
+        put_regex(l);
+    else if (*l->p == '(' || *l->p == '[')
+        put_group(l);
+    else if (name_length(l->p))
+        put_name(l);
+    else
+        wrong(l, "expected a name, a string, a regular expression or a group");
+    lq_buf_puts(l->out, ")");
+    if (!l->status) put_times(l);
+}
+
+static void put_any(lark *l)
+{
+    if (++l->nest > MAX_NEST) refuse(l, "rules and groups nest too deeply");
+    for (skip(l, false); !l->status && *l->p && !strchr("\n)]", *l->p); skip(l, false)) {
+        if (l->out->oom || l->out->n > GR_MAX_TEXT) {
+            fail(l, l->out->oom ? LQ_ENOMEM : LQ_EVALUE, "it is too large");
+        } else if (*l->p == '|') {
+            lq_buf_add(l->out, l->p++, 1);
+        } else if (l->p[0] == '-' && l->p[1] == '>') { /* a name for the tree */
+            l->p += 2;
+            skip(l, false);
+            l->p += name_length(l->p);
+        } else {
+            put_item(l);
+        }
+    }
+    l->nest--;
+}
+
+lq_status gr_lark_regex(lq_buf *out, const char *text, lq_err *err)
+{
+    lark *l = calloc(1, sizeof *l);
+    if (!l) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    *l = (lark){ .text = text, .p = text, .out = out, .err = err };
+    read_defs(l);
+    def *start = l->status ? NULL : find(l, "start", 5);
+    if (!l->status && !start) wrong(l, "there is no rule called start");
+    if (start) {
+        l->p = start->body;
+        start->busy = true;
+        put_any(l);
+        if (!l->status && *l->p && *l->p != '\n') wrong(l, "expected the end of the definition");
+        lq_buf_add(out, "", 1);
+    }
+    lq_status s = l->status  ? l->status
+                  : out->oom ? lq_fail(err, LQ_ENOMEM, "out of memory")
+                             : LQ_OK;
+    free(l);
+    return s;
+}
