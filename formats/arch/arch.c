@@ -75,6 +75,12 @@ static lq_status check_wiring(const arch_config *c, lq_err *err)
                      (c->w.mla && c->w.pos != POS_ROPE && c->w.pos != POS_NONE) ||
                      (c->embed_dim != c->hidden && !arch_name_of(c, R_PROJ_IN)) ||
                      (c->w.pos == POS_SINUSOIDAL && c->hidden < 4);
+    if (c->w.qkv_quarters && (c->heads % 4 || c->kv_heads != c->heads))
+        return lq_fail(
+            err, LQ_EVALUE,
+            "heads: expected a multiple of 4, as many of k and v, in a %s, found %" PRId64
+            " and %" PRId64,
+            c->row->arch, c->heads, c->kv_heads);
     if (!bad) return LQ_OK;
     return lq_fail(
         err, LQ_EVALUE,

@@ -312,7 +312,8 @@ typedef struct {
     bool qk_norm_rotated; /* only in layers that rotate */
     bool qkv_grouped; /* rows of R_QKV: for each kv head its q heads, k, v; else all q, all k, all v
                        */
-    bool q_grow_nope; /* arch_config.q_grow: only in layers that do not rotate, with p + 1 for p */
+    bool qkv_quarters; /* rows of R_QKV: for each quarter of the heads q, v, k */
+    bool q_grow_nope;  /* arch_config.q_grow: only in layers that do not rotate, with p + 1 for p */
     bool mla;
     bool v_apart;    /* without MLA too, v_dim may differ from head_dim */
     bool index_half; /* rope_half of an indexer's heads */

@@ -26,6 +26,10 @@ int64_t fold_v_row(const arch_config *c, arch_role from, int64_t g)
     const int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim;
     if (from == R_V) return g * c->v_dim;
     if (from == R_KV_B) return g * (c->nope_dims + c->v_dim) + c->nope_dims;
+    if (c->w.qkv_quarters) {
+        const int64_t of = c->kv_heads / 4;
+        return g / of * (q + k + c->kv_heads * c->v_dim) / 4 + q / 4 + g % of * c->v_dim;
+    }
     if (!c->w.qkv_grouped) return q + k + g * c->v_dim;
     return g * ((q + k) / c->kv_heads + c->v_dim) + (q + k) / c->kv_heads;
 }

@@ -48,16 +48,20 @@ static void products(const fwd_rows *r, const mm_out *outs, int n, const float *
 
 /* ---- attention ---- */
 
-/* One row of R_QKV's output, [q k v] or for each kv head [its q heads, k, v]. */
+/* One row of R_QKV's output: [q k v], for each kv head [its q heads, k, v], or for each quarter of the
+ * heads [q v k]. */
 static void split_qkv(const arch_config *c, float *q, float *k, float *v, const float *all)
 {
-    const int64_t parts = c->w.qkv_grouped ? c->kv_heads : 1, group = c->kv_heads / parts;
+    const int64_t parts = c->w.qkv_grouped    ? c->kv_heads
+                          : c->w.qkv_quarters ? 4
+                                              : 1,
+                  group = c->kv_heads / parts;
     const size_t nq = (size_t)(c->heads / parts * c->head_dim), nk = (size_t)(group * c->head_dim),
                  nv = (size_t)(group * c->v_dim);
     for (int64_t i = 0; i < parts; i++) {
         memcpy(q, all, nq * sizeof *q);
-        memcpy(k, all + nq, nk * sizeof *k);
-        memcpy(v, all + nq + nk, nv * sizeof *v);
+        memcpy(k, all + nq + (c->w.qkv_quarters ? nv : 0), nk * sizeof *k);
+        memcpy(v, all + nq + (c->w.qkv_quarters ? 0 : nk), nv * sizeof *v);
         q += nq, k += nk, v += nv, all += nq + nk + nv;
     }
 }

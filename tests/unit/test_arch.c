@@ -65,6 +65,13 @@ TEST(defaults_are_those_of_transformers)
           err.msg);
     CHECK(c.head == HEAD_NONE && c.tied && !strcmp(c.row->arch, "Gemma3ForCausalLM"), "no words");
     arch_config_free(&c);
+    CHECK(!arch_parse(&c,
+                      "{\"model_type\":\"codegen\",\"vocab_size\":320,\"n_embd\":512,"
+                      "\"n_layer\":1,\"n_head\":8}",
+                      NULL, &err),
+          "%s", err.msg);
+    CHECK(c.rope_dims == 64 && near_to(c.norm_eps, 1e-5) && c.act == ARCH_GELU_TANH, "codegen");
+    arch_config_free(&c);
     CHECK(!arch_parse(&c, "{\"model_type\":\"ministral3\"," BASE2 "}", NULL, &err), "%s", err.msg);
     CHECK(c.rope[0].kind == ROPE_YARN && c.q_grow_every == 16384 && c.head_dim == 128 &&
               arch_q_factor(&c, 0, 16383) == 1 &&

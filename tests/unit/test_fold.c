@@ -52,6 +52,7 @@ static const model_sites models[] = {
     { "gpt-oss-sinks", 3, 0 },
     { "gpt2", 3, -1 },
     { "gptj", 2, -1 },
+    { "codegen", 2, -1 },
     { "granite", 4, -1 },
     { "granite-moe", 3, 1 },
     { "helium", 4, -1 },

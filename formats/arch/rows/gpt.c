@@ -100,6 +100,15 @@ static const arch_name gptj_names[] = {
     { R_DOWN, H "mlp.fc_out", 0, BIAS_YES },
     END,
 };
+static const arch_name codegen_names[] = {
+    GPT_NORMS,
+    { R_HEAD, "^lm_head", 0, BIAS_YES },
+    { R_QKV, H "attn.qkv_proj", 0, BIAS_NO },
+    { R_O, H "attn.out_proj", 0, BIAS_NO },
+    { R_UP, H "mlp.fc_in", 0, BIAS_YES },
+    { R_DOWN, H "mlp.fc_out", 0, BIAS_YES },
+    END,
+};
 static const arch_name gpt_neox_names[] = {
     { R_EMBED, "@embed_in", 0, BIAS_NO },
     { R_FINAL_NORM, "@final_layer_norm", 0, BIAS_YES },
@@ -264,6 +273,10 @@ const arch_row arch_rows_gpt[] = {
       .def_window = 256, .def_ffn = 4, .def_eps = 1e-5, .def_tied = true },
     { "GPTJForCausalLM", "gptj", .w = { GPT, .pos = POS_ROPE, .parallel = true, .one_norm = true },
       TRANSFORMER, .names = gptj_names, .keys = gptj_keys, GELU_TANH, .def_ffn = 4,
+      .def_eps = 1e-5 },
+    { "CodeGenForCausalLM", "codegen",
+      .w = { GPT, .pos = POS_ROPE, .parallel = true, .one_norm = true, .qkv_quarters = true },
+      TRANSFORMER, .names = codegen_names, .keys = gptj_keys, GELU_TANH, .def_ffn = 4,
       .def_eps = 1e-5 },
     { "GPTNeoXForCausalLM", "gpt_neox", .w = { LN_ROPE, .mlp = MLP_PLAIN, .qkv_grouped = true },
       .prefix = "gpt_neox.", .names = gpt_neox_names, .keys = gpt_neox_keys, GELU, .def_eps = 1e-5,

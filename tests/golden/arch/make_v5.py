@@ -56,6 +56,8 @@ MODELS = {
         text_config=dict(SIZES, head_dim=8, rope_parameters=dict(MROPE, mrope_interleaved=True)),
         vision_config=dict(QWEN_EYE, intermediate_size=8, out_hidden_size=H, deepstack_visual_indexes=[0],
                            num_position_embeddings=4))),
+    "codegen": ("CodeGen", dict(vocab_size=V, n_embd=H, n_layer=2, n_head=8, n_positions=128, n_ctx=128, n_inner=48, rotary_dim=2,
+                                bos_token_id=1, eos_token_id=2)),
     "cohere-compass": ("CohereCompassForConditionalGeneration:CohereCompassConfig", dict(
         tie_word_embeddings=True,
         text_config=dict(SIZES, sliding_window=5, logit_scale=0.5, layer_types=["sliding_attention", "full_attention"],
