@@ -421,8 +421,8 @@ static void print_text(const plan *pl, int threads)
 static lq_status add_ranks(plan *pl, int64_t ranks, lq_err *err)
 {
     lq_status s = qz_effort_find(&pl->effort, QZ_EFFORT_DEFAULT, err);
-    pl->steps =
-        pl->w.params > (double)TUNE_SMALL_WEIGHTS ? pl->effort->steps_large : pl->effort->steps;
+    if (!s) pl->effort = qz_effort_for(pl->effort, pl->w.params <= (double)TUNE_SMALL_WEIGHTS);
+    pl->steps = s ? 0 : pl->effort->steps;
     for (int64_t n = 1; ranks && !s; n *= 2) {
         const bool last = n >= ranks;
         const int now = (int)(last ? ranks : n);

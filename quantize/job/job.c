@@ -17,7 +17,7 @@ static bool trains_codes(const qz_opts *o, const qz_plan *plan)
 {
     const qz_effort *e = qz_effort_of(o);
     const int steps = qz_tune_steps(o);
-    return grad_covers(src_config(plan->src)) && steps > e->steps_large &&
+    return grad_covers(src_config(plan->src)) && steps > e->steps_still &&
            tune_moves_codes(steps, qz_effort_rate_code(e, steps));
 }
 

@@ -122,7 +122,7 @@ bool rank_plan_back(rank_plan *p, const arch_config *c, int ranks, const qz_effo
                         .times = (double)(e->curvature * len) / (double)chunk };
     const pass train = { .forward = grad_can_keep(c, e->batch, len) ? 1 : 2,
                          .trains = true,
-                         .codes = steps > e->steps_large,
+                         .codes = steps > e->steps_still,
                          .times = steps };
     add_pass(&k, &look, chunk, len);
     if (steps) add_pass(&k, &train, batch, len);

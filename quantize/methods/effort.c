@@ -5,7 +5,12 @@
 
 /* What each reaches and takes: docs/methods/auto.md. A step on one window has noisier gradients than one on four: where
  * codes start at the weight, most of them at the edge, it moves the wrong ones. */
-#define QUICKLY .from_loss = true, .rate_scale = 1e-3, .rate_norm = 1e-3, .rate_code = 1e-2
+#define QUICKLY .from_loss = true, .rate_scale = 1e-3, .rate_norm = 1e-3
+
+enum { STILL = 16 };
+static const qz_effort standard_large = { "standard",     .windows = 64,        .curvature = 32,
+                                          .steps = STILL, .steps_still = STILL, .batch = 1,
+                                          QUICKLY,        .rate_code = 0.01 };
 
 /* Steps on half as many windows, twice as many of them: from the loss codes then get further than from the weight, which is
  * ahead up to some 200 steps. */
@@ -13,7 +18,6 @@ static const qz_effort best_many = { "best",
                                      .windows = 128,
                                      .curvature = 128,
                                      .steps = QZ_STEPS_BY_SIZE,
-                                     .steps_large = QZ_STEPS_BY_SIZE,
                                      .batch = 2,
                                      .own = 7,
                                      .from_loss = true,
@@ -23,15 +27,19 @@ static const qz_effort best_many = { "best",
                                      .code_steps = 256 };
 
 static const qz_effort efforts[] = {
-    { "fast", .windows = 32, .curvature = 16, .batch = 1, QUICKLY },
-    { "standard", .windows = 64, .curvature = 32, .steps = 60, .steps_large = 16, .batch = 1,
-      QUICKLY },
-    { "best", .windows = 128, .curvature = 128, .steps = QZ_STEPS_BY_SIZE,
-      .steps_large = QZ_STEPS_BY_SIZE, .batch = 4, .own = 3, .rate_scale = 5e-4, .rate_norm = 5e-4,
-      .rate_code = 5e-3, .many = &best_many },
+    { "fast", .windows = 32, .curvature = 16, .batch = 1, QUICKLY, .rate_code = 0.01 },
+    { "standard", .windows = 64, .curvature = 64, .steps = 66, .steps_still = STILL, .batch = 1,
+      QUICKLY, .rate_code = 0.015, .large = &standard_large },
+    { "best", .windows = 128, .curvature = 128, .steps = QZ_STEPS_BY_SIZE, .batch = 4, .own = 3,
+      .rate_scale = 5e-4, .rate_norm = 5e-4, .rate_code = 5e-3, .many = &best_many },
 };
 
 const qz_effort *qz_effort_best(void) { return &efforts[LQ_COUNT(efforts) - 1]; }
+
+const qz_effort *qz_effort_for(const qz_effort *e, bool small)
+{
+    return e->large && !small ? e->large : e;
+}
 
 const qz_effort *qz_effort_with(const qz_effort *e, int steps)
 {

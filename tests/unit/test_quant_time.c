@@ -118,6 +118,21 @@ TEST(words_that_are_no_effort_are_refused)
           err.msg);
 }
 
+/* Time grows with the model: where it is large the default looks at less text and trains no code. */
+TEST(standard_is_less_of_a_large_model)
+{
+    const qz_effort *e = NULL;
+    lq_err err = { "" };
+    CHECK(!qz_effort_find(&e, QZ_EFFORT_DEFAULT, &err), "%s", err.msg);
+    const qz_effort *large = qz_effort_for(e, false);
+    CHECK(qz_effort_for(e, true) == e && !strcmp(large->name, e->name), "%s", large->name);
+    CHECK(large->curvature < e->curvature && large->steps <= large->steps_still &&
+              e->steps > e->steps_still,
+          "%lld and %lld windows, %d and %d steps", (long long)large->curvature,
+          (long long)e->curvature, large->steps, e->steps);
+    CHECK(qz_effort_for(qz_effort_best(), false) == qz_effort_best(), "best is the same of all");
+}
+
 TEST(the_probe_finds_a_speed)
 {
     pool *p;
@@ -134,6 +149,7 @@ int main(int argc, char **argv)
     RUN(the_line_says_the_sum_and_what_takes_most);
     RUN(the_answers_before_the_steps_of_tuning_count);
     RUN(words_that_are_no_effort_are_refused);
+    RUN(standard_is_less_of_a_large_model);
     RUN(the_probe_finds_a_speed);
     return check_end();
 }

@@ -90,10 +90,11 @@ lq_status quantize_held_out(cal_samples *check, const cal_samples *used, const c
 
 int64_t quantize_effort(qz_opts *q, const qz_effort *e, const src_source *src)
 {
+    e = qz_effort_for(e, tune_small(src));
     const bool matters = (q->method->options & QZ_OPT_EFFORT) && grad_covers(src_config(src));
     q->effort = matters ? e : NULL;
-    const int steps = tune_small(src) ? e->steps : e->steps_large;
-    q->tune = matters && steps != QZ_STEPS_BY_SIZE ? steps : tune_default_steps(q->method, src);
+    q->tune =
+        matters && e->steps != QZ_STEPS_BY_SIZE ? e->steps : tune_default_steps(q->method, src);
     return matters ? e->windows : QUANTIZE_WINDOWS;
 }
 
