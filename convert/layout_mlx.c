@@ -33,6 +33,8 @@ static lq_status plan_affine(conv_weight *w, lq_err *err)
 {
     const qt_scheme *s = &w->scheme;
     char text[40];
+    lq_status st = s->zero == QT_ZERO_BIAS ? LQ_OK : layout_half_scales(s, NAME, err);
+    if (st) return st; /* f32 ones times code and zero point are rounded apart */
     qt_scheme_text(text, s);
     if (s->act_order)
         return lq_fail(err, LQ_EUNSUPPORTED,
@@ -157,6 +159,7 @@ static lq_status put_biases(uint8_t *scales, uint8_t *biases, lq_dtype d, const 
 {
     const qt_scheme *s = &q->scheme;
     const int64_t ng = q->K / s->group;
+    const float top = (float)((1u << s->bits) - 1);
     const size_t from = lq_dtype_bytes(s->scale_dtype), to = lq_dtype_bytes(d);
     for (int64_t i = 0; i < q->N * ng; i++) {
         float scale, zero = 0, bias, again;
@@ -166,6 +169,13 @@ static lq_status put_biases(uint8_t *scales, uint8_t *biases, lq_dtype d, const 
             lq_to_f32(&zero, (const uint8_t *)q->plane[QT_ZEROS].data + 2 * i, LQ_F16, 1);
         else
             zero = (float)layout_zero(q, i / ng, i % ng);
+        if ((double)(top - zero) < (double)top - (double)zero ||
+            (double)(top - zero) > (double)top - (double)zero)
+            return lq_fail(
+                err, LQ_EUNSUPPORTED,
+                "mlx holds scale x zero point apart from scale x code, which zero point %g "
+                "does not allow (output %lld, group %lld)",
+                (double)zero, (long long)(i / ng), (long long)(i % ng));
         bias = -scale * zero;
         lq_from_f32(scales + (size_t)i * to, &scale, d, 1);
         lq_from_f32(biases + (size_t)i * to, &bias, d, 1);

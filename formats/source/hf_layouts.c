@@ -158,7 +158,8 @@ static const char *unsaid(const cJSON *q)
                  { "quant_algo", "modelopt" },
                  { "quantization", "modelopt" },
                  { "autoround_version", "auto-round" },
-                 { "weight_block_size", "fp8" } };
+                 { "weight_block_size", "fp8" },
+                 { "mode", "mlx" } };
     for (size_t i = 0; i < LQ_COUNT(told); i++)
         if (js_get(q, told[i].key)) return told[i].method;
     return "gptq"; /* what older tools left unsaid */

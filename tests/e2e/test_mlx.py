@@ -2,6 +2,7 @@
 import json
 import pathlib
 import shutil
+import struct
 
 import pytest
 
@@ -209,6 +210,32 @@ def test_what_mlx_has_no_place_for(llmq, tmp_path, how, says):
     got = llmq("convert", model, "-o", tmp_path / "out", "--to", "mlx", code=3)
     assert says in got.stderr, got.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_scales_in_f32_have_no_place(llmq, tmp_path):
+    """scale x code and scale x zero point would be rounded apart; as biases they are."""
+    llmq("quantize", GOLDEN.parents[2] / "models/novels-1m", "-o", tmp_path / "m.llmq", "--method", "rtn", "--group-size", "64")
+    llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "mlx", "--to", "mlx")
+    llmq("convert", tmp_path / "mlx", "-o", tmp_path / "again", "--to", "mlx")  # biases of f32
+    assert planes(tmp_path / "again") == planes(tmp_path / "mlx")
+    llmq("quantize", GOLDEN.parents[2] / "models/novels-1m", "-o", tmp_path / "ct", "--to", "compressed-tensors", "--method", "rtn")
+    header, data = read_st(tmp_path / "ct/model.safetensors")
+    with_f32 = {}
+    start = 0
+    blob = b""
+    for k, v in header.items():
+        if k == "__metadata__":
+            continue
+        raw = data[v["data_offsets"][0]:v["data_offsets"][1]]
+        if k.endswith("weight_scale"):
+            raw = struct.pack(f"<{len(raw) // 2}f", *struct.unpack(f"<{len(raw) // 2}e", raw))
+            v = {**v, "dtype": "F32"}
+        with_f32[k] = {**v, "data_offsets": [start, start + len(raw)]}
+        start += len(raw)
+        blob += raw
+    (tmp_path / "ct/model.safetensors").write_bytes(st_file(with_f32, blob))
+    got = llmq("convert", tmp_path / "ct", "-o", tmp_path / "out", "--to", "mlx", code=3)
+    assert "mlx holds scales in f16 or bf16, found f32" in got.stderr
 
 
 def test_experts_are_not_written(llmq, tmp_path):
