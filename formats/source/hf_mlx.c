@@ -5,7 +5,8 @@
  *   affine  weight U32 [N,K*bits/32], 1 to 6 and 8 bits; scales and biases in one float type [N,K/group]:
  *           w = scale * code + bias
  *   mxfp4   weight U32 [N,K/8], scales U8 [N,K/32]: E2M1 and E8M0
- *   nvfp4   weight U32 [N,K/8], scales U8 [N,K/16]: E2M1 and E4M3, without a second scale
+ *   nvfp4   weight U32 [N,K/8], scales U8 [N,K/16]: E2M1 and E4M3; global_scale, if any, F32 [E]: an expert's largest
+ *           absolute value, of which the scales are 1/2688 (6 times 448)
  *   mxfp8   weight U32 [N,K/4], scales U8 [N,K/32]: E4M3 and E8M0
  *
  * Codes of 2, 3, 4 and 8 bits are used in place; of 1 they become ones of 2 bits, of 5 and 6 ones of 8. The config's
@@ -35,17 +36,19 @@ static const struct {
 typedef struct {
     mlx_mode mode;
     int64_t group, bits;
+    bool second; /* is said to be there */
 } mlx_config;
 
 /* The stored parts of one weight or stack. */
 typedef struct {
     const src_tensor *weight, *scales, *biases; /* MLX_PLAIN: the first alone; biases: affine */
+    const src_tensor *second;                   /* nvfp4; NULL: none */
     mlx_config c;
     int64_t E, N, K; /* E: 1 where it is no stack */
 } mlx_stored;
 
 typedef struct {
-    const uint8_t *codes, *scales, *biases;
+    const uint8_t *codes, *scales, *biases, *second;
 } mlx_planes;
 
 /* What planes are filled from: one stack, or two whose rows make the experts' rows together. */
@@ -107,10 +110,22 @@ static void put_row(void *const w[QT_N_PLANES], const qt_tensor *t, const mlx_pa
                 lq_e8m0_to_f32(from->scales[(size_t)row * scales / 4 + g]);
 }
 
+/* A scale for each half of each expert. */
+static void put_second(float *out, const qt_tensor *t, const mlx_parts *p)
+{
+    const int64_t blocks = t->scheme.rows ? lq_ceil_div(t->N, t->scheme.rows) : 1;
+    for (int64_t b = 0; b < blocks; b++) {
+        const uint8_t *second = p->half[b % p->halves].second;
+        out[b] = 1;
+        if (!second) continue;
+        memcpy(&out[b], second + 4 * (b / p->halves), sizeof out[b]);
+        out[b] /= 2688;
+    }
+}
+
 static void hf_mlx_fill(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
 {
-    const float one = 1;
-    if (w[QT_SCALES2]) memcpy(w[QT_SCALES2], &one, sizeof one);
+    if (w[QT_SCALES2]) put_second(w[QT_SCALES2], t, from);
     for (int64_t n = 0; n < t->N; n++)
         put_row(w, t, from, n);
 }
@@ -157,6 +172,7 @@ static lq_status mlx_config_of(mlx_config *c, const cJSON *q, lq_err *err)
                      "%s: expected group_size %lld and bits %lld, found %lld and %lld",
                      modes[m].name, (long long)modes[m].group, (long long)modes[m].bits,
                      (long long)c->group, (long long)c->bits);
+    c->second = m == MLX_NVFP4 && cJSON_IsTrue(js_get(q, "global_scale"));
     return st;
 }
 
@@ -183,6 +199,19 @@ static lq_status expect_groups(const src_tensor *t, const mlx_stored *s, lq_err 
                           src_shape_text(a, &want), src_shape_text(b, t));
 }
 
+/* One number for each expert. */
+static lq_status take_second(mlx_stored *s, hf_quant *h, const char *module, lq_err *err)
+{
+    static const int types[] = { LQ_F32, -1 };
+    if (s->c.mode != MLX_NVFP4) return LQ_OK;
+    const lq_status st =
+        hf_take(h, module, ".global_scale", s->c.second, types, -1, &s->second, err);
+    return st || !s->second || s->second->raw.bytes == 4 * (size_t)s->E
+               ? st
+               : lq_fail(err, LQ_ESHAPE, "tensor '%.100s': expected %lld elements, found %zu",
+                         s->second->name, (long long)s->E, s->second->raw.bytes / 4);
+}
+
 static lq_status take_groups(mlx_stored *s, hf_quant *h, const char *module, lq_err *err)
 {
     static const int bytes[] = { LQ_U8, -1 };
@@ -196,6 +225,7 @@ static lq_status take_groups(mlx_stored *s, hf_quant *h, const char *module, lq_
                      s->weight->name, (long long)s->c.group, (long long)s->c.bits);
     if (!st) st = expect_groups(s->scales, s, err);
     if (!st && affine) st = expect_groups(s->biases, s, err);
+    if (!st) st = take_second(s, h, module, err);
     if (!st && affine && s->biases->raw_dtype != s->scales->raw_dtype)
         st = lq_fail(err, LQ_EFORMAT, "tensor '%.100s': expected %s, as its scales, found %s",
                      s->biases->name, lq_dtype_text(s->scales->raw_dtype),
@@ -267,12 +297,20 @@ static lq_status make_weight(hf_quant *h, const mlx_stored *s, int halves, bool 
     const int64_t shape[3] = { s->E, halves * s->N, s->K };
     qt_tensor q = { .scheme = mlx_scheme(s), .N = stacked * shape[1], .K = s->K };
     mlx_parts p = { .halves = halves, .mixed = mixed, .bits = s->c.bits, .rows = s->N };
+    const bool second = s[0].second || s[halves - 1].second;
+    if (second && mixed && halves > 1)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "tensor '%.100s': expected none where rows of gate and up alternate",
+                       (s[0].second ? s[0].second : s[1].second)->name);
+    if (second && q.N > s->N) q.scheme.rows = (int)s->N;
     h->n_taken = 0;
     for (int i = 0; i < halves; i++) {
         const qt_span codes = part_of(s[i].weight, at, n), scales = part_of(s[i].scales, at, n);
         const qt_span biases = part_of(s[i].biases, at, n);
-        p.half[i] = (mlx_planes){ codes.data, scales.data, biases.data };
+        const qt_span of_all = part_of(s[i].second, at, n);
+        p.half[i] = (mlx_planes){ codes.data, scales.data, biases.data, of_all.data };
         h->taken[h->n_taken++] = codes;
+        if (of_all.data) h->taken[h->n_taken++] = of_all;
         if (scales.data) h->taken[h->n_taken++] = scales;
         if (biases.data) h->taken[h->n_taken++] = biases;
         if (halves > 1) continue;
@@ -497,7 +535,7 @@ static void latent_part(qt_tensor *t, mlx_parts *p, const mlx_stored *s)
     *t = (qt_tensor){ .scheme = mlx_scheme(s), .N = s->E * s->N, .K = s->K };
     *p = (mlx_parts){ .halves = 1, .bits = s->c.bits, .rows = s->N };
     p->half[0] = (mlx_planes){ part_of(s->weight, 0, 1).data, part_of(s->scales, 0, 1).data,
-                               part_of(s->biases, 0, 1).data };
+                               part_of(s->biases, 0, 1).data, NULL };
 }
 
 static lq_status make_latents(hf_quant *h, const char *attention, lq_err *err)
@@ -509,6 +547,10 @@ static lq_status make_latents(hf_quant *h, const char *attention, lq_err *err)
     snprintf(name, sizeof name, "%s.unembed_out", attention);
     if (!st) st = take_weight(&v, h, name, err);
     if (st) return st;
+    if (k.second || v.second)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "tensor '%.100s': expected none of a latent's matrices",
+                       (k.second ? k.second : v.second)->name);
     if (k.E != v.E || k.N != v.K || k.weight->n_dims != 3 || v.weight->n_dims != 3 ||
         k.K > MLX_ROW || v.K > MLX_ROW)
         return lq_fail(

@@ -66,6 +66,7 @@ def changed(tmp_path, name, config=None, header=None):
 
 
 Q = "model.layers.0.self_attn.q_proj"
+SWITCH = "model.layers.0.mlp.switch_mlp."
 
 
 def both(**said):
@@ -99,6 +100,9 @@ def gone(name):
      "'model.layers.0.mlp.experts.up_proj.weight' is missing"),
     ("deepseek-v3-6bit", None, gone("model.layers.0.self_attn.unembed_out.weight"),
      "'model.layers.0.self_attn.unembed_out.weight' is missing"),
+    ("qwen3-moe-nvfp4-scaled", None, gone(SWITCH + "up_proj.global_scale"), f"'{SWITCH}up_proj.global_scale' is missing"),
+    ("qwen3-moe-nvfp4-scaled", None, lambda h: h[SWITCH + "up_proj.global_scale"].update(dtype="I32"),
+     "expected f32, found i32"),
     ("llama4-mxfp4", None, lambda h: h["language_model.model.layers.1.feed_forward.experts.gate_proj.weight"]
      .update(shape=[3, 16, 8]), "expected shape"),
 ])

@@ -57,6 +57,24 @@ QWEN35 = {"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "q
                                               "partial_rotary_factor": 0.25, "mrope_section": [2, 1, 1],
                                               "mrope_interleaved": True}}}
 
+QWEN3_MOE = config("Qwen3MoeForCausalLM", "qwen3_moe", num_hidden_layers=1, hidden_size=64, num_experts=3,
+                   num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=1, mlp_only_layers=[],
+                   norm_topk_prob=True)
+
+of_mlx = mx.gather_qmm
+
+
+def gather_qmm(x, w, scales, biases, *, rhs_indices, global_scale=None, **how):
+    """With a scale for each expert MLX computes it on a GPU alone."""
+    if global_scale is None:
+        return of_mlx(x, w, scales, biases, rhs_indices=rhs_indices, **how)
+    w = mx.stack([mx.dequantize(*each, None, 16, 4, mode="nvfp4", global_scale=g, dtype=mx.float32)
+                  for *each, g in zip(w, scales, global_scale)])
+    return mx.gather_mm(x, w.swapaxes(-1, -2), rhs_indices=rhs_indices, sorted_indices=how["sorted_indices"])
+
+
+mx.gather_qmm = gather_qmm
+
 
 def mixed(path, module):
     """Every number of bits; one linear as it is, one with null for the group, as mlx-lm's own recipes write it."""
@@ -86,6 +104,8 @@ CASES = {
     "deepseek-v3-6bit": ({**MLA, "hidden_size": 64}, {"group_size": 32, "bits": 6}),
     "granite-h-5bit": ({**GRANITE, "hidden_size": 64}, {"group_size": 32, "bits": 5}),
     "llama4-mxfp4": (LLAMA4, {"mode": "mxfp4"}),
+    "llama4-nvfp4-scaled": (LLAMA4, {"mode": "nvfp4", "global_scale": True}),
+    "qwen3-moe-nvfp4-scaled": (QWEN3_MOE, {"mode": "nvfp4", "global_scale": True}),
 }
 
 
@@ -110,7 +130,8 @@ def write(name):
     written = dict(what)
     if how:
         model, told = quantize_model(model, dict(what), how.get("group_size"), how.get("bits"),
-                                     mode=how.get("mode", "affine"), quant_predicate=how.get("quant_predicate"))
+                                     mode=how.get("mode", "affine"), global_scale=how.get("global_scale", False),
+                                     quant_predicate=how.get("quant_predicate"))
         written["quantization"] = written["quantization_config"] = told["quantization"]
     save_model(out, model)
     (out / "model.safetensors.index.json").unlink()
