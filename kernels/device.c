@@ -146,6 +146,13 @@ size_t dev_mm_parts(int64_t M, int64_t N, int64_t K)
 /* 14,336 x 4,096 on an H200, TFLOP/s expanded and by own wgmma: of 2,048 rows u4-g128 509 and 429, u8-g128
  * 480 and 342, nf4 490 and 145, mxfp4 520 and 183, fp8-e4m3 536 and 178; of 512 rows 401 and 376, 350 and 314,
  * 339 and 130, 347 and 163, 381 and 156 (docs/lab/cuda.md). */
+bool dev_mm_tall(const qt_scheme *s)
+{
+    return s->kind == QT_UINT && s->bits == 3 &&
+           (s->zero == QT_ZERO_F16 || s->zero == QT_ZERO_BIAS || s->scale_dtype == LQ_F8_E4M3 ||
+            s->scale_dtype == LQ_F8_E8M0);
+}
+
 int64_t dev_mm_wide_from(const qt_scheme *s)
 {
     const bool floats = s->kind == QT_LUT4 || s->kind == QT_E2M1 || s->kind == QT_E4M3;
@@ -187,8 +194,9 @@ size_t dev_mm_wide_bytes(int64_t M, int64_t N, int64_t K)
 bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts)
 {
     const bool ints = dev_mm_ints(a, acts);
-    /* of many rows dev_mm_lt or dev_mm_wide may differ */
+    /* of many rows dev_mm_lt or dev_mm_wide may differ, of 33 to 64 the panels */
     if (dev_mm_codes(a) != dev_mm_codes(b) ||
+        dev_mm_tall(&a->t.scheme) != dev_mm_tall(&b->t.scheme) ||
         dev_mm_wide_from(&a->t.scheme) != dev_mm_wide_from(&b->t.scheme))
         return false;
     if (ints != dev_mm_ints(b, acts) || (ints && mm_i8_block(&a->s) != mm_i8_block(&b->s)))

@@ -504,6 +504,9 @@ bool dev_in_rows(const qt_tensor *t);
 /* Bytes at most of the sums of parts of K that a product of M > DEV_MM_SMALL rows adds up, of N
  * outputs and K places, padding included; grows with each. */
 size_t dev_mm_parts(int64_t M, int64_t N, int64_t K);
+/* Codes that 9.0's units make floats of though most of their width need none: u3 of these has no registers for
+ * two tiles of a warp, and so panels of 128 rows alone, where others have some of 64 (kernels/cuda/mm.cuh). */
+bool dev_mm_tall(const qt_scheme *s);
 /* Rows from which a weight of this scheme is expanded for cuBLAS. */
 int64_t dev_mm_wide_from(const qt_scheme *s);
 /* Whether a product of M rows, of no group, expands its weight for cuBLAS: on this device, which has

@@ -614,18 +614,11 @@ struct mm_sm90 {
     int64_t rows;          /* of x as it is arranged */
     size_t x_bytes, part_bytes;
 };
-/* Codes that mm_sm90 makes floats of though most of their width need none: u3 of these has no
- * registers for two tiles of a warp, which is what narrow blocks have. */
-static inline bool mm_sm90_floats(const qt_scheme *s)
-{
-    return s->kind == QT_UINT && (s->zero == QT_ZERO_F16 || s->zero == QT_ZERO_BIAS ||
-                                  s->scale_dtype == LQ_F8_E4M3 || s->scale_dtype == LQ_F8_E8M0);
-}
 static inline mm_sm90 mm_sm90_of(const dev_weight *w, int64_t M, int parts)
 {
     mm_sm90 h;
     const int64_t each = parts ? M / parts : M, stages = lq_ceil_div(w->s.Kp, 4 * TILE_K);
-    h.narrow = each <= 64 && !(w->t.scheme.bits == 3 && mm_sm90_floats(&w->t.scheme));
+    h.narrow = each <= 64 && !dev_mm_tall(&w->t.scheme);
     const int64_t size = h.narrow ? 64 : 128, tiles = h.narrow ? 16 : 8;
     const int64_t blocks = lq_ceil_div(w->s.tiles, tiles) * lq_ceil_div(M, size);
     int64_t splits = parts ? 1 : MM_SM90_BLOCKS / blocks;

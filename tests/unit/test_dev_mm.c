@@ -721,6 +721,7 @@ TEST(what_was_arranged_for_a_product_serves_those_of_the_same_inputs)
                 alike++;
                 if ((i + j) % 5 == 0) check_arranged(&r, &a, &b, 3, MM_BF16, why);
                 if ((i + j) % 5 == 1) check_arranged(&r, &a, &b, 9, MM_BF16, why);
+                if ((i + j) % 5 == 2) check_arranged(&r, &a, &b, 40, MM_BF16, why);
                 if (i == j) check_arranged(&r, &a, &b, 2, MM_F32, why);
                 if (i == j) check_arranged(&r, &a, &b, 9, MM_I8, why);
                 if (i == j && alike < 20) /* of more rows than one launch takes (CU_ROWS) */
@@ -747,6 +748,8 @@ TEST(inputs_are_the_same_only_where_all_of_their_arrangement_is)
           MM_BF16 },
         { "codes in groups of another size", "u4-g32", "u4-g64-asym", 192, 192, true, MM_BF16 },
         { "codes of other widths", "u4-g32", "u8-g32", 192, 192, true, MM_BF16 },
+        { "u3 with biases, whose panels are taller", "u3-g64-bias", "u8-g64-bias", 192, 192, false,
+          MM_BF16 },
         { "groups without padding", "u4-g32", "bf16", 192, 192, true, MM_BF16 },
         { "groups with it", "u4-g16-asym", "u4-g32", 192, 192, false, MM_BF16 },
         { "more inputs", "u4-g32", "u4-g32", 192, 224, false, MM_BF16 },
