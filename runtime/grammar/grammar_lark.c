@@ -68,7 +68,7 @@ static void skip(lark *l, bool lines)
     for (;;) {
         while (*l->p == ' ' || *l->p == '\t' || *l->p == '\r' || (lines && *l->p == '\n'))
             l->p++;
-        if (l->p[0] == '/' && l->p[1] == '/') {
+        if (*l->p == '#' || (l->p[0] == '/' && l->p[1] == '/')) {
             l->p += strcspn(l->p, "\n");
             continue;
         }
@@ -134,6 +134,7 @@ static void import_one(lark *l)
         skip(l, false);
         d.name = l->p;
         l->p += d.n = name_length(l->p);
+        if (!d.n) wrong(l, "expected a name behind ->");
     }
     if (!l->status) add(l, d);
 }
@@ -230,6 +231,21 @@ static void put_text(lark *l, const char *p, const char *end, bool any_case)
     }
 }
 
+/* One end of a range: a character, or the escape of one. */
+static void put_range_end(lark *l, const char *p, const char *end)
+{
+    static const int utf8[] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 4 };
+    const int n = *p != '\\'    ? utf8[(unsigned char)*p / 16]
+                  : p[1] == 'x' ? 4
+                  : p[1] == 'u' ? 6
+                  : p[1] == 'U' ? 10
+                                : 2;
+    if (p + n == end)
+        put_text(l, p, end, false);
+    else
+        wrong(l, "expected one character on each side of ..");
+}
+
 static void put_string(lark *l)
 {
     const char *from = l->p + 1, *end = quoted_end(l) - 1;
@@ -237,12 +253,12 @@ static void put_string(lark *l)
     l->p = end + 1;
     if (l->p[0] == '.' && l->p[1] == '.' && l->p[2] == '"') { /* a range of characters */
         lq_buf_puts(l->out, "[");
-        put_text(l, from, end, false);
+        put_range_end(l, from, end);
         lq_buf_puts(l->out, "-");
         l->p += 2;
         from = l->p + 1, end = quoted_end(l) - 1;
         if (l->status) return;
-        put_text(l, from, end, false);
+        put_range_end(l, from, end);
         lq_buf_puts(l->out, "]");
         l->p = end + 1;
         return;
@@ -254,6 +270,32 @@ static void put_string(lark *l)
     lq_buf_puts(l->out, ")");
 }
 
+/* The ] of a class that p is at; end: there is none. */
+static const char *class_end(const char *p, const char *end)
+{
+    p += p[1] == '^' ? 2 : 1;
+    if (p < end && *p == ']') p++;
+    while (p < end && *p != ']')
+        p += *p == '\\' ? 2 : 1;
+    return p < end ? p : end;
+}
+
+/* Brackets left open would go on in what follows the expression. */
+static void expect_closed(lark *l, const char *p, const char *end)
+{
+    int open = 0;
+    for (; p < end && open >= 0; p++) {
+        open += (*p == '(') - (*p == ')');
+        if (*p == '[') {
+            p = class_end(p, end);
+            open += p == end;
+        } else if (*p == '\\') {
+            p++;
+        }
+    }
+    if (open) wrong(l, "a regular expression whose brackets do not match");
+}
+
 static void put_regex(lark *l)
 {
     const char *from = l->p + 1, *end = quoted_end(l) - 1;
@@ -261,6 +303,7 @@ static void put_regex(lark *l)
     l->p = end + 1;
     if (isalpha((unsigned char)*l->p))
         refuse(l, "flags of a regular expression cannot be honoured");
+    expect_closed(l, from, end);
     lq_buf_puts(l->out, "(?:");
     for (const char *p = from; p < end; p++) {
         if (p[0] == '\\' && p[1] == '/') p++; /* which is no escape elsewhere */
@@ -307,6 +350,18 @@ static void put_group(lark *l)
     lq_buf_puts(l->out, close == ')' ? ")" : ")?");
 }
 
+static long number(lark *l, const char *missing)
+{
+    char *end;
+    if (!isdigit((unsigned char)*l->p)) {
+        wrong(l, missing);
+        return 0;
+    }
+    const long v = strtol(l->p, &end, 10);
+    l->p = end;
+    return v;
+}
+
 /* * + ? ~n ~n..m */
 static void put_times(lark *l)
 {
@@ -318,15 +373,15 @@ static void put_times(lark *l)
     if (*l->p != '~') return;
     l->p++;
     skip(l, false);
-    char *end;
-    const long least = strtol(l->p, &end, 10);
+    const long least = number(l, "expected a number behind ~");
     long most = least;
-    if (end == l->p) wrong(l, "expected a number behind ~");
-    l->p = end;
+    skip(l, false);
     if (l->p[0] == '.' && l->p[1] == '.') {
-        most = strtol(l->p + 2, &end, 10);
-        l->p = end;
+        l->p += 2;
+        skip(l, false);
+        most = number(l, "expected a number behind ..");
     }
+    if (most < least) wrong(l, "a repetition ~n..m with m below n");
     lq_buf_printf(l->out, "{%ld,%ld}", least, most);
 }
 
@@ -376,10 +431,8 @@ lq_status gr_lark_regex(lq_buf *out, const char *text, lq_err *err)
     def *start = l->status ? NULL : find(l, "start", 5);
     if (!l->status && !start) wrong(l, "there is no rule called start");
     if (start) {
-        l->p = start->body;
-        start->busy = true;
-        put_any(l);
-        if (!l->status && *l->p && *l->p != '\n') wrong(l, "expected the end of the definition");
+        l->p = start->name;
+        put_name(l);
         lq_buf_add(out, "", 1);
     }
     lq_status s = l->status  ? l->status
