@@ -207,6 +207,12 @@ static void note_parallel(plan *p)
     add(p->differences, "tensor parallel: %s (of 1, 2, 4, 8)%s%s", fits, *why ? "; " : "", why);
 }
 
+/* What it does not becomes symmetric, of 4 or 8 bits. */
+static bool gptq_holds(const qt_scheme *s)
+{
+    return s->kind == QT_UINT && (s->zero == QT_ZERO_NONE || s->zero == QT_ZERO_INT);
+}
+
 /* What of GPTQ vLLM loads, and has fast kernels for. */
 static void note_kernels(plan *p)
 {
@@ -215,7 +221,7 @@ static void note_kernels(plan *p)
     if (strncmp(p->method, "gptq", 4) != 0) return;
     for (int64_t i = 0; i < src_n_tensors(p->src); i++) {
         const src_tensor *t = quantized_at(p, i);
-        if (!t) continue;
+        if (!t || !gptq_holds(&t->t.scheme)) continue;
         const qt_scheme *s = &t->t.scheme;
         const bool group =
             s->group == 32 || s->group == 64 || s->group == 128 || s->group == t->t.K;

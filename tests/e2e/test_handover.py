@@ -145,6 +145,13 @@ def test_a_folder_of_mlx_is_converted(llmq, tmp_path, name, how):
     lines(llmq, doc, tmp_path)
 
 
+def test_what_is_rounded_again_is_not_told_of_as_it_was(llmq):
+    """2 and 3 bits with biases become symmetric ones of 4: vLLM refuses no zero points of them."""
+    doc = llmq.json("handover", "vllm", ROOT / "tests/golden/mlx/llama-mixed")
+    assert doc["prepare"][0].endswith("--to gptq_v2 --allow-requantize")
+    assert not any("zero points (" in d or "slow gptq kernel" in d for d in doc["differences"]), doc["differences"]
+
+
 @pytest.mark.parametrize("bits,to", [(2, "gptq"), (3, "gptq"), (4, "compressed-tensors"), (8, "compressed-tensors")])
 def test_the_layout_is_one_that_the_engine_reads(llmq, draft, tmp_path, bits, to):
     llmq("quantize", draft, "-o", tmp_path / "q.llmq", "--method", "rtn", "--bits", bits, "--sym")
