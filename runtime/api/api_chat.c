@@ -131,6 +131,31 @@ static bool fill_result(cJSON *m)
     return cJSON_AddStringToObject(m, "content", "") != NULL;
 }
 
+static bool has_text(const cJSON *o, const char *key) { return cJSON_IsString(js_get(o, key)); }
+
+/* Calls of an earlier turn: templates go through them and say nothing clear of what they cannot read. */
+static lq_status check_calls(const cJSON *m, int i, api_error *e)
+{
+    const cJSON *calls = js_get(m, "tool_calls"), *old = js_get(m, "function_call"), *c;
+    if (old && !has_text(old, "name"))
+        return bad_message(e, i, "function_call: an object with a string \"name\"", old);
+    if (calls && !cJSON_IsArray(calls)) return bad_message(e, i, "tool_calls: an array", calls);
+    cJSON_ArrayForEach(c, calls)
+    {
+        const cJSON *type = js_get(c, "type");
+        const bool custom = api_is(type, "custom");
+        const cJSON *f = js_get(c, custom ? "custom" : "function");
+        if (type && !custom && !api_is(type, "function"))
+            return bad_message(e, i, "tool_calls of type \"function\" or \"custom\"", type);
+        if (!has_text(f, "name") || (custom && !has_text(f, "input")))
+            return bad_message(e, i,
+                               custom ? "tool_calls with custom: strings \"name\" and \"input\""
+                                      : "tool_calls with function: a string \"name\"",
+                               f ? f : c);
+    }
+    return LQ_OK;
+}
+
 static lq_status check_message(cJSON *m, int i, char call_id[32], api_error *e)
 {
     const cJSON *role = js_get(m, "role");
@@ -140,6 +165,7 @@ static lq_status check_message(cJSON *m, int i, char call_id[32], api_error *e)
     if (!cJSON_IsObject(m)) return bad_message(e, i, "an object", m);
     if (!known) return bad_message(e, i, "role system, developer, user, assistant or tool", role);
     assistant = strcmp(role->valuestring, "assistant") == 0;
+    if (assistant && check_calls(m, i, e)) return LQ_EVALUE;
     if (!name_calls(m, i, call_id) || !name_custom(m) || !fill_result(m)) return api_no_memory(e);
     if (assistant && name_thought(m, e)) return LQ_ENOMEM;
     cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");

@@ -376,6 +376,22 @@ def test_tools_that_are_wrong(scripted, ask, more, param):
     ask.check_error(scripted.post(PATH, body("abc", **more)), 400, param)
 
 
+@case("C81")
+@pytest.mark.parametrize("turn, says", [
+    ({"tool_calls": 3}, "tool_calls: an array, found 3"),
+    ({"tool_calls": {}}, "tool_calls: an array, found an object"),
+    ({"tool_calls": [None]}, 'tool_calls with function: a string "name", found null'),
+    ({"tool_calls": [{"type": "function", "function": {"name": 3}}]}, 'tool_calls with function: a string "name", found an object'),
+    ({"tool_calls": [{"type": "search"}]}, 'tool_calls of type "function" or "custom", found "search"'),
+    ({"tool_calls": [{"type": "custom", "custom": {"name": "f", "input": 3}}]}, 'tool_calls with custom: strings "name" and "input"'),
+    ({"function_call": "f"}, 'function_call: an object with a string "name", found "f"'),
+    ({"function_call": {"arguments": "{}"}}, 'function_call: an object with a string "name", found an object'),
+])
+def test_earlier_calls_that_are_wrong(scripted, ask, turn, says):
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", **turn}, {"role": "user", "content": "c"}]
+    assert f"messages[1]: expected {says}" in ask.check_error(scripted.post(PATH, {"messages": messages}), 400, "messages")
+
+
 @case("C80")
 def test_a_template_without_tools(server, llmq, ask, tmp_path):
     """The system message shows the tools, and a call follows its parameters; unless that is off."""
