@@ -298,11 +298,16 @@ static int start_marks(const chat_out *c, mark m[MAX_MARKS])
     return n;
 }
 
+/* The mark that a call has here; "" where it has none, as the second of a list. */
+static const char *call_mark(const chat_out *c)
+{
+    return c->after_call && c->o.form->open[0] ? c->next : c->first;
+}
+
 /* A call may begin without a mark: with its object, or its name. */
 static bool bare(const chat_out *c, char b)
 {
-    const char *m = c->after_call && c->o.form->open[0] ? c->next : c->first;
-    if (!c->o.calls || (m[0] && !may_be_bare(c))) return false;
+    if (!c->o.calls || (call_mark(c)[0] && !may_be_bare(c))) return false;
     return c->o.form->object ? b == '{'
                              : (b >= 'a' && b <= 'z') || (b >= 'A' && b <= 'Z') || b == '_';
 }
@@ -340,8 +345,9 @@ static void start_step(chat_out *c, char b)
     if (lead == h->n && lead <= MAX_NEWLINES) return;
     if (lead + 1 == h->n && bare(c, b)) {
         h->n--;
+        const bool without = call_mark(c)[0];
         begin_call(c);
-        c->call.bare = may_be_bare(c);
+        c->call.bare = without;
         call_step(c, b);
         return;
     }

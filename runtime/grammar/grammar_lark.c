@@ -7,8 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEFS = 256, MAX_NEST = 40 };
-
 typedef struct {
     const char *name, *body; /* of an import: the body is a regular expression */
     size_t n;
@@ -17,7 +15,7 @@ typedef struct {
 
 typedef struct {
     const char *text, *p;
-    def defs[MAX_DEFS];
+    def defs[GR_MAX_LARK_NAMES];
     int n_defs, nest;
     lq_buf *out;
     lq_status status;
@@ -112,7 +110,7 @@ static void add(lark *l, def d)
 {
     if (find(l, d.name, d.n))
         wrong(l, "a name that is defined twice");
-    else if (l->n_defs == MAX_DEFS)
+    else if (l->n_defs == GR_MAX_LARK_NAMES)
         wrong(l, "more than 256 names");
     else
         l->defs[l->n_defs++] = d;
@@ -405,7 +403,7 @@ static void put_item(lark *l)
 
 static void put_any(lark *l)
 {
-    if (++l->nest > MAX_NEST) refuse(l, "rules and groups nest too deeply");
+    if (++l->nest > GR_MAX_LARK_NEST) refuse(l, "rules and groups nest too deeply");
     for (skip(l, false); !l->status && *l->p && !strchr("\n)]", *l->p); skip(l, false)) {
         if (l->out->oom || l->out->n > GR_MAX_TEXT) {
             fail(l, l->out->oom ? LQ_ENOMEM : LQ_EVALUE, "it is too large");
