@@ -2,7 +2,7 @@
  *
  *   conv_to_llmq   any source -> one .llmq file; codes are carried over, only their order changes
  *   conv_to_hf     any source -> a Hugging Face folder: plain floats, or a published quantized
- *                  layout (convert/layout.h) that takes codes and scales over bit for bit
+ *                  layout (convert/layouts/layout.h) that takes codes and scales over bit for bit
  *   conv_to_gguf   any source of an architecture that llama.cpp knows -> one GGUF file
  *
  * No new values are chosen, except where `requantize` allows it. All stream tensor by tensor, and

@@ -4,7 +4,7 @@
 #define LLMQ_CONVERT_SHARDS_H
 
 #include "convert/folder.h"
-#include "convert/layout.h"
+#include "convert/layouts/layout.h"
 #include "formats/hf/safetensors.h"
 
 /* w->parts and w->bytes by the layout; errors as of conv_layout.plan. */

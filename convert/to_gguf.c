@@ -6,7 +6,7 @@
 #include "base/hash.h"
 #include "base/out_file.h"
 #include "convert/gguf_meta.h"
-#include "convert/layout.h"
+#include "convert/layouts/layout.h"
 #include "convert/load.h"
 #include "convert/parts.h"
 #include "convert/report.h"

@@ -4,7 +4,7 @@
 #include "base/hash.h"
 #include "base/path.h"
 #include "convert/folder.h"
-#include "convert/layout.h"
+#include "convert/layouts/layout.h"
 #include "convert/load.h"
 #include "convert/parts.h"
 #include "convert/report.h"

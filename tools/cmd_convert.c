@@ -121,7 +121,7 @@ static lq_status to_gguf(conv_report *r, src_source *src, const convert_opts *o,
 }
 
 typedef struct {
-    const char *name;      /* NULL: any layout of convert/layout.h */
+    const char *name;      /* NULL: any layout of convert/layouts/layout.h */
     bool folder;           /* the result is one */
     const char *others[3]; /* options of the other targets */
     lq_status (*run)(conv_report *r, src_source *src, const convert_opts *o, conv_share share,

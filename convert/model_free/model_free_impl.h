@@ -3,7 +3,7 @@
 #define LLMQ_CONVERT_MODEL_FREE_MODEL_FREE_IMPL_H
 
 #include "convert/folder.h"
-#include "convert/layout.h"
+#include "convert/layouts/layout.h"
 #include "convert/model_free/model_free.h"
 #include "convert/model_free/model_free_names.h"
 

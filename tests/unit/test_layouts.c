@@ -1,7 +1,7 @@
 /* tests/unit/test_layouts.c - the packers of published layouts: words worked by hand, and random
  * matrices there and back through the layouts' readers. Other projects' bytes:
  * tests/e2e/test_writers.py. */
-#include "convert/layout.h"
+#include "convert/layouts/layout.h"
 #include "formats/hf/awq_words.h"
 #include "formats/source/hf_quant.h"
 #include "tests/support/check.h"

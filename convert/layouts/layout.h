@@ -1,8 +1,8 @@
-/* convert/layout.h - published quantized layouts of a Hugging Face folder, as they are written.
+/* convert/layouts/layout.h - published quantized layouts of a Hugging Face folder, as they are written.
  *
  * A layout stores one weight as several tensors ("....q_proj.qweight", ".scales", ...) and says in
  * quantization_config how to read them. It is a row of the table in layouts.c and a file
- * convert/layout_NAME.c; its reader is formats/source/hf_NAME.c, and what it writes is read back to the
+ * convert/layouts/layout_NAME.c; its reader is formats/source/hf_NAME.c, and what it writes is read back to the
  * same scheme, codes and scales. For convert/ only. */
 #ifndef LLMQ_CONVERT_LAYOUT_H
 #define LLMQ_CONVERT_LAYOUT_H

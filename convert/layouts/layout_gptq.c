@@ -1,10 +1,10 @@
-/* convert/layout_gptq.c - AutoGPTQ's layout, versions 1 and 2 (formats/source/hf_gptq.c has the picture).
+/* convert/layouts/layout_gptq.c - AutoGPTQ's layout, versions 1 and 2 (formats/source/hf_gptq.c has the picture).
  *
  * A zero point is stored less one by version 1, and as it is by version 2. So version 1 has no
  * place for 0 and version 2 none for 2^bits. Version 1 with 3 bits is not written: GPTQModel up to
  * 5 misreads its zero points where they are right. */
 #include "base/version.h"
-#include "convert/layout.h"
+#include "convert/layouts/layout.h"
 
 #include <stdio.h>
 #include <stdlib.h>

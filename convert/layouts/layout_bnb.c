@@ -1,6 +1,6 @@
-/* convert/layout_bnb.c - bitsandbytes as transformers saves it (formats/source/hf_bnb.c has the picture):
+/* convert/layouts/layout_bnb.c - bitsandbytes as transformers saves it (formats/source/hf_bnb.c has the picture):
  * nf4 and fp4 in blocks, plain or double-quantized, and int8 by rows (LLM.int8). */
-#include "convert/layout.h"
+#include "convert/layouts/layout.h"
 
 #include <math.h>
 #include <stdio.h>

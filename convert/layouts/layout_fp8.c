@@ -1,7 +1,7 @@
-/* convert/layout_fp8.c - E4M3 codes with a scale for each block of rows and inputs, as DeepSeek-V3 and Qwen publish
+/* convert/layouts/layout_fp8.c - E4M3 codes with a scale for each block of rows and inputs, as DeepSeek-V3 and Qwen publish
  * them (quant_method "fp8"; formats/source/hf_fp8.c has the picture). Inputs are rounded to E4M3 by whoever reads
  * such a file, in groups as wide as the blocks. */
-#include "convert/layout.h"
+#include "convert/layouts/layout.h"
 
 static const char NAME[] = "fp8";
 

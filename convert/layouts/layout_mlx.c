@@ -1,7 +1,7 @@
-/* convert/layout_mlx.c - mlx-lm's layout (formats/source/hf_mlx.c has the picture): w = scale * code + bias, mxfp4 and
+/* convert/layouts/layout_mlx.c - mlx-lm's layout (formats/source/hf_mlx.c has the picture): w = scale * code + bias, mxfp4 and
  * mxfp8. A symmetric grid's bias is -2^(bits-1) scales, which any float type has; other zero points' product with the
  * scale needs f32. Linears and the embedding; mlx-lm stacks and turns what needs it when it loads (sanitize). */
-#include "convert/layout.h"
+#include "convert/layouts/layout.h"
 
 #include <stdio.h>
 

@@ -1,5 +1,5 @@
-/* convert/layout.c - what published quantized layouts share: see layout.h. */
-#include "convert/layout.h"
+/* convert/layouts/layout.c - what published quantized layouts share: see layout.h. */
+#include "convert/layouts/layout.h"
 #include "formats/tensor/blocks_uint.h"
 
 #include <stdio.h>

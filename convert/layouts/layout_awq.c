@@ -1,6 +1,6 @@
-/* convert/layout_awq.c - AutoAWQ's "gemm" layout (formats/source/hf_awq.c has the picture): 4 bits,
+/* convert/layouts/layout_awq.c - AutoAWQ's "gemm" layout (formats/source/hf_awq.c has the picture): 4 bits,
  * regular groups of one size, zero points as they are. A symmetric grid has zero points of 8. */
-#include "convert/layout.h"
+#include "convert/layouts/layout.h"
 #include "formats/hf/awq_words.h"
 
 static const char NAME[] = "awq";

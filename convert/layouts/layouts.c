@@ -1,5 +1,5 @@
-/* convert/layouts.c - the table of published quantized layouts. */
-#include "convert/layout.h"
+/* convert/layouts/layouts.c - the table of published quantized layouts. */
+#include "convert/layouts/layout.h"
 
 static const conv_layout *const layouts[] = { &conv_gptq, &conv_gptq_v2, &conv_awq, &conv_ct,
                                               &conv_fp8,  &conv_bnb,     &conv_mlx };

@@ -1,11 +1,11 @@
-/* convert/layout_ct.c - compressed-tensors, as llm-compressor names them (formats/source/hf_ct.c has the
+/* convert/layouts/layout_ct.c - compressed-tensors, as llm-compressor names them (formats/source/hf_ct.c has the
  * picture).
  *
  *   u2..u8, int8 by row     pack-quantized: one stream of codes per output, scales as they are
  *   int8 by row, inputs too int-quantized
  *   e4m3                    float-quantized, by tensor, output or block
  *   nvfp4, mxfp4            nvfp4-, mxfp4-pack-quantized */
-#include "convert/layout.h"
+#include "convert/layouts/layout.h"
 #include "convert/load.h"
 
 #include <stdio.h>
