@@ -8,7 +8,7 @@
 static const char NAME[] = "mlx";
 enum { OF_ROW = 32 }; /* fp8: inputs of a scale */
 
-static bool has_whole_zeros(const qt_scheme *s)
+static bool has_zeros(const qt_scheme *s)
 {
     return s->zero == QT_ZERO_INT || s->zero == QT_ZERO_F16;
 }
@@ -42,7 +42,7 @@ static lq_status plan_affine(conv_weight *w, lq_err *err)
                        "of gptq)");
     if (s->group != 32 && s->group != 64 && s->group != 128)
         return lq_fail(err, LQ_EUNSUPPORTED, "mlx holds groups of 32, 64 or 128, found %s", text);
-    const lq_dtype d = has_whole_zeros(s) ? LQ_F32 : s->scale_dtype;
+    const lq_dtype d = has_zeros(s) ? LQ_F32 : s->scale_dtype;
     layout_part(w, ".weight", LQ_U32, w->N, w->K * s->bits / 32);
     layout_part(w, ".scales", d, w->N, w->K / s->group);
     layout_part(w, ".biases", d, w->N, w->K / s->group);

@@ -18,7 +18,6 @@
 #include "formats/source/hf_quant.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 typedef enum { MLX_AFFINE, MLX_MXFP4, MLX_NVFP4, MLX_MXFP8, MLX_N_MODES, MLX_PLAIN } mlx_mode;
 
