@@ -38,3 +38,11 @@ void api_anthropic_page(jw *w, const char *first, const char *last)
     jw_put_cstr(w, "first_id", first);
     jw_put_cstr(w, "last_id", last);
 }
+
+void api_ollama_version(jw *w, const char *llmq)
+{
+    jw_open(w, '{');
+    jw_put_cstr(w, "version", "0.33.0");
+    jw_put_cstr(w, "llmq", llmq);
+    jw_close(w, '}');
+}

@@ -101,6 +101,12 @@ static lq_status add_extra(const api *a, api_prompt *p, const cJSON *extra, api_
     return s ? s : add_text(a, p, "filename\n", e);
 }
 
+bool api_can_fill(const api *a)
+{
+    int32_t marks[3];
+    return a->m.tok && find_marks(a->m.tok, marks);
+}
+
 lq_status api_fim(const api *a, api_prompt *p, const char *text, const api_params *params,
                   api_error *e)
 {

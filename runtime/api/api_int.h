@@ -86,6 +86,8 @@ lq_status api_encode(const api *a, api_prompt *p, const char *text, bool special
                      const char *param, api_error *e);
 /* Tokens of a text that is embedded: the model's, or fewer by its own files. */
 int64_t api_max_input(const api *a);
+/* The tokenizer has tokens for a text in the middle. */
+bool api_can_fill(const api *a);
 /* A text and params->suffix to ids, for what goes between them (api_fim.c). */
 lq_status api_fim(const api *a, api_prompt *p, const char *text, const api_params *params,
                   api_error *e);
@@ -152,6 +154,8 @@ void api_post_ollama_embedding(void *a, http_req *r);
 void api_post_ollama_show(void *a, http_req *r);
 void api_get_ollama_tags(void *a, http_req *r);
 void api_get_ollama_ps(void *a, http_req *r);
+void api_get_ollama_version(void *a, http_req *r);
+void api_post_ollama_pull(void *a, http_req *r);
 void api_post_infill(void *a, http_req *r); /* llama.cpp's, as the next three */
 void api_post_completion(void *a, http_req *r);
 void api_get_props(void *a, http_req *r);

@@ -255,30 +255,41 @@ static const gen_shape templated = PLAIN(&api_ollama_templated);
 static const gen_shape embed = VECTOR(&api_ollama_embed, "input", write_embed);
 static const gen_shape embedding = VECTOR(&api_ollama_embedding, "input", write_embedding);
 
-void api_post_ollama_chat(void *app, http_req *r)
+/* The body, to choose by; NULL, too, where it is wrong: who reads it says so. */
+static cJSON *peek(http_req *r)
 {
-    api_request q;
-    if (api_read_chat(app, r, &chat, &q)) api_generate(app, r, &chat, &q);
-}
-
-/* Of an answer without the model's template; NULL, too, where the body is wrong: who reads it says so. */
-static const gen_shape *shape_without(http_req *r)
-{
-    static const char *const names[] = { "\"raw\"", "\"suffix\"", "\"template\"" };
     size_t n;
     const char *text = http_body(r, &n);
     cJSON *doc = NULL;
-    bool named = false;
-    for (size_t i = 0; i < LQ_COUNT(names); i++)
-        named |= memmem(text, n, names[i], strlen(names[i])) != NULL;
-    if (!named || !http_claim(r, n) || js_parse(&doc, text, n, n, 0, NULL)) return NULL;
+    if (!http_claim(r, n) || js_parse(&doc, text, n, n, 0, NULL)) return NULL;
+    return doc;
+}
+
+/* A wish to have the model loaded is answered. */
+static bool loads(api *a, http_req *r)
+{
+    size_t n;
+    const char *text = http_body(r, &n);
+    cJSON *doc = memmem(text, n, "\"role\"", 6) ? NULL : peek(r); /* that has messages */
+    const bool done = doc && api_ollama_load(a, r, doc, true);
+    cJSON_Delete(doc);
+    return done;
+}
+
+void api_post_ollama_chat(void *app, http_req *r)
+{
+    api_request q;
+    if (!loads(app, r) && api_read_chat(app, r, &chat, &q)) api_generate(app, r, &chat, &q);
+}
+
+/* Of an answer without the model's template. */
+static const gen_shape *shape_without(const cJSON *doc)
+{
     const char *suffix = cJSON_GetStringValue(js_get(doc, "suffix")),
                *template = cJSON_GetStringValue(js_get(doc, "template"));
-    const gen_shape *s = cJSON_IsTrue(js_get(doc, "raw")) || (suffix && suffix[0]) ? &plain
-                         : template && template[0]                                 ? &templated
-                                                                                   : NULL;
-    cJSON_Delete(doc);
-    return s;
+    return cJSON_IsTrue(js_get(doc, "raw")) || (suffix && suffix[0]) ? &plain
+           : template && template[0]                                 ? &templated
+                                                                     : NULL;
 }
 
 /* `context`, ids of an earlier answer, before the prompt's own, which do not begin a text then. */
@@ -307,11 +318,12 @@ void api_post_ollama_generate(void *app, http_req *r)
 {
     api_request q;
     api_error e = { 0 };
-    const gen_shape *without = shape_without(r);
-    if (without) {
-        api_answer_prompts(app, r, without);
-        return;
-    }
+    cJSON *doc = peek(r);
+    const gen_shape *without = doc ? shape_without(doc) : NULL;
+    const bool done = doc && !without && api_ollama_load(app, r, doc, false);
+    cJSON_Delete(doc);
+    if (without) api_answer_prompts(app, r, without);
+    if (done || without) return;
     if (!api_read_chat(app, r, &generate, &q)) return;
     if (!take_context(app, &q, &e)) {
         api_generate(app, r, &generate, &q);

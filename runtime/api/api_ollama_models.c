@@ -1,7 +1,30 @@
 /* runtime/api/api_ollama_models.c - what Ollama's API tells of models: /api/tags, /api/ps, /api/show, /api/version. */
+#include "runtime/api/api_card.h"
 #include "runtime/api/api_ollama.h"
 
 #include <stdlib.h>
+
+/* Ollama's clients take "embedding" for a model that cannot talk. */
+static bool for_vectors(const api *a) { return a->m.no_words || a->m.sentence; }
+
+static void write_abilities(jw *w, const api *a)
+{
+    const struct {
+        const char *name;
+        bool is;
+    } all[] = {
+        { "completion", !for_vectors(a) },
+        { "embedding", for_vectors(a) },
+        { "insert", !for_vectors(a) && api_can_fill(a) },
+        { "tools", !for_vectors(a) && api_takes_tools(a) },
+        { "thinking", !for_vectors(a) && a->m.form && a->m.form->think_open[0] },
+    };
+    jw_key(w, "capabilities");
+    jw_open(w, '[');
+    for (size_t i = 0; i < LQ_COUNT(all); i++)
+        if (all[i].is) jw_cstr(w, all[i].name);
+    jw_close(w, ']');
+}
 
 static void write_details(jw *w, const api *a)
 {
@@ -15,6 +38,10 @@ static void write_details(jw *w, const api *a)
     jw_json(w, "[\"llmq\"]", 8);
     jw_put_cstr(w, "parameter_size", "");
     jw_put_cstr(w, "quantization_level", loaded && a->m.quantization ? a->m.quantization : "");
+    if (loaded) {
+        jw_put_i64(w, "context_length", a->m.max_len);
+        jw_put_i64(w, "embedding_length", a->m.width);
+    }
     jw_close(w, '}');
 }
 
@@ -27,7 +54,7 @@ static void write_model(jw *w, const api *a, const char *name, bool running)
     jw_put_cstr(w, "model", name);
     jw_key(w, "size");
     jw_i64(w, bytes);
-    jw_put_cstr(w, "digest", loaded ? a->fingerprint : "");
+    jw_put_cstr(w, "digest", loaded ? a->fingerprint : API_NO_DIGEST);
     write_details(w, a);
     if (running) {
         jw_put_time(w, "expires_at", 253402300799); /* 9999: never */
@@ -37,6 +64,7 @@ static void write_model(jw *w, const api *a, const char *name, bool running)
         jw_i64(w, loaded ? a->m.max_len : 0);
     } else {
         jw_put_time(w, "modified_at", a->created);
+        if (loaded) write_abilities(w, a);
     }
     jw_close(w, '}');
 }
@@ -61,17 +89,6 @@ static void reply_models(const api *a, http_req *r, bool running)
 
 void api_get_ollama_tags(void *app, http_req *r) { reply_models(app, r, false); }
 void api_get_ollama_ps(void *app, http_req *r) { reply_models(app, r, true); }
-
-static void write_abilities(jw *w, const api *a)
-{
-    jw_key(w, "capabilities");
-    jw_open(w, '[');
-    jw_cstr(w, "completion");
-    jw_cstr(w, "embedding");
-    if (api_takes_tools(a)) jw_cstr(w, "tools");
-    if (a->m.form && a->m.form->think_open[0]) jw_cstr(w, "thinking");
-    jw_close(w, ']');
-}
 
 static void reply_show(const api *a, http_req *r)
 {
@@ -99,21 +116,21 @@ void api_post_ollama_show(void *app, http_req *r)
 {
     api *a = app;
     api_error e = { 0 };
+    const char *name;
     if (!api_ready(a, r)) return;
     cJSON *doc = api_parse(r);
     if (!doc) return;
-    const cJSON *v = js_get(doc, "model") ? js_get(doc, "model") : js_get(doc, "name");
-    const char *name = cJSON_GetStringValue(v);
-    char *served = name ? api_ollama_name(a, name) : NULL;
-    if (served) name = served;
-    if (!name)
-        api_wrong(&e, "model", "a string", v);
-    else if (!api_serves(a, name))
-        api_no_model(&e, name);
-    if (e.status)
+    if (api_ollama_find(a, doc, &name, &e))
         api_reply_error(a, r, &e);
     else
         reply_show(a, r);
-    free(served);
     cJSON_Delete(doc);
+}
+
+void api_get_ollama_version(void *app, http_req *r)
+{
+    const api *a = app;
+    jw w = { 0 };
+    api_ollama_version(&w, a->o.version);
+    api_reply(r, 200, &w);
 }

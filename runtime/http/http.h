@@ -36,7 +36,7 @@ typedef struct {
     const char *stream; /* the type of a stream; NULL: text/event-stream; charset=utf-8 */
     const char *ping;   /* what a silent stream gets; NULL: nothing */
     const char *takes;  /* the type of a POST's body; NULL: application/json */
-    bool untyped;       /* which a client may leave out */
+    bool untyped;       /* which a client may leave out, or call a form as `curl -d` does */
     const char
         *id; /* the field where they look for the request's id, beside X-Request-Id; NULL: none */
 } http_style;

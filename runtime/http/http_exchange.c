@@ -171,17 +171,23 @@ static bool refuse_head(http_req *r, const head *h, const char *version)
     return r->answer != ANS_NONE;
 }
 
+static bool is_type(const char *type, size_t n, const char *want)
+{
+    return n == strlen(want) && strncasecmp(type, want, n) == 0;
+}
+
 /* A POST's body has the type that its route takes. One that a page can send without a preflight is
- * taken from pages that may call alone. */
+ * taken from pages that may call alone. `curl -d` says that its body is a form; a page's form cannot
+ * spell an object of JSON. */
 static bool check_type(http_req *r, struct MHD_Connection *mhd)
 {
-    static const char json[] = "application/json";
+    static const char json[] = "application/json", form[] = "application/x-www-form-urlencoded";
     const http_style *style = r->route->style;
     const char *takes = style ? style->takes : NULL, *type = header(mhd, "Content-Type");
     const char *want = takes ? takes : json;
-    const bool untyped = style && style->untyped && !type;
     const size_t n = type ? strcspn(type, "; \t") : 0;
-    if (!untyped && (n != strlen(want) || strncasecmp(type, want, n) != 0))
+    const bool untyped = style && style->untyped && (!type || is_type(type, n, form));
+    if (!untyped && !is_type(type, n, want))
         http_error(r, 415, NULL, NULL, "expected Content-Type: %s, found %.64s", want,
                    type ? type : "none");
     else if ((takes || untyped) && header(mhd, "Origin") && !http_cors_origin(r->s, mhd))

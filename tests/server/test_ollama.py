@@ -223,19 +223,22 @@ def check_error(r, status, part):
     ("/api/embed", {"input": 5}, "input"),
     ("/api/embeddings", {}, "prompt"),
     ("/api/show", {}, "model"),
+    ("/api/pull", {}, "model"),
 ])
 def test_what_is_refused(scripted, path, ask, part):
     check_error(http("POST", scripted.url + path, json=ask), 400, part)
 
 
 def test_a_client_may_leave_the_type_out(server):
-    """As LiteLLM does; a page of another origin may not."""
+    """As LiteLLM does, or call it a form, as `curl -d` in Ollama's documents does; a page of another origin may not."""
     ask = json.dumps({"prompt": "a", "raw": True, "stream": False, "options": {"num_predict": 1}}).encode()
-    assert http("POST", server.url + GENERATE, content=ask).status_code == 200
-    assert http("POST", server.url + GENERATE, content=ask, headers={"Origin": "https://bad.example"}).status_code == 403
-    for type in ("text/plain", "application/x-www-form-urlencoded"):
-        assert http("POST", server.url + GENERATE, content=ask, headers={"Content-Type": type}).status_code == 415
-    assert http("POST", server.url + "/v1/completions", content=ask).status_code == 415
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    for headers in ({}, form):
+        assert http("POST", server.url + GENERATE, content=ask, headers=headers).status_code == 200
+        assert http("POST", server.url + GENERATE, content=ask,
+                    headers={**headers, "Origin": "https://bad.example"}).status_code == 403
+        assert http("POST", server.url + "/v1/completions", content=ask, headers=headers).status_code == 415
+    assert http("POST", server.url + GENERATE, content=ask, headers={"Content-Type": "text/plain"}).status_code == 415
 
 
 def test_failures(scripted):
@@ -265,8 +268,40 @@ def test_what_it_tells_of_models(server, scripted):
     a = server.post_json("/api/show", {"model": "tiny:latest"})
     card = json.loads(server.get("/v1/models").read())["data"][0]
     assert a["model_info"]["llmq.context_length"] == card["max_model_len"]
-    assert set(a["capabilities"]) == {"completion", "embedding", "tools"}
+    assert set(a["capabilities"]) == {"completion", "tools"}  # with "embedding" `ollama run` writes vectors
     assert set(scripted.post_json("/api/show", {"name": json.loads(scripted.get("/api/tags").read())["models"][0]["name"]})
-               ["capabilities"]) == {"completion", "embedding", "tools", "thinking"}
+               ["capabilities"]) == {"completion", "tools", "thinking"}
     check_error(http("POST", server.url + "/api/show", json={"model": "x"}), 404, "x")
-    assert json.loads(server.get("/api/version").read()) == json.loads(server.get("/version").read())
+    tag = json.loads(server.get("/api/tags").read())["models"][0]
+    assert tag["capabilities"] == a["capabilities"] and tag["details"]["context_length"] == card["max_model_len"]
+    assert len(tag["digest"]) >= 12  # of which `ollama list` shows as many
+    version = json.loads(server.get("/api/version").read())
+    assert version["llmq"] == json.loads(server.get("/version").read())["version"]
+    assert [int(n) for n in version["version"].split(".")] >= [0, 6, 4]  # Copilot Chat refuses older ones
+
+
+@pytest.mark.parametrize("path, ask, key", [
+    (GENERATE, {}, "response"), (GENERATE, {"prompt": "", "keep_alive": "5m", "stream": True}, "response"),
+    (CHAT, {"messages": []}, "message"), (CHAT, {"keep_alive": -1}, "message")])
+def test_a_model_is_loaded_by_a_request_without_a_text(server, path, ask, key):
+    """`ollama run` sends one first; the answer is one object, streamed or not."""
+    a = server.post_json(path, {"model": "tiny:latest", **ask})
+    assert a["done"] is True and a["done_reason"] == "load" and a["model"] == "tiny:latest"
+    assert a[key] == ("" if key == "response" else {"role": "assistant", "content": ""})
+    check_error(http("POST", server.url + path, json={"model": "x", **ask}), 404, "'x' is not served")
+    for zero in (0, "0", "0s"):
+        check_error(http("POST", server.url + path, json={"model": "tiny", **ask, "keep_alive": zero}), 400, "keep_alive: unloading")
+
+
+def test_a_served_model_is_pulled_and_another_is_not(server):
+    def lines(ask):
+        r = http("POST", server.url + "/api/pull", json=ask)
+        assert r.status_code == 200 and r.headers["content-type"] == "application/x-ndjson"
+        return [json.loads(line) for line in r.text.splitlines()]
+
+    assert lines({"model": "tiny:latest"}) == [{"status": "pulling manifest"}, {"status": "success"}]
+    assert server.post_json("/api/pull", {"name": "org/tiny", "stream": False}) == {"status": "success"}
+    first, last = lines({"model": "x"})
+    assert first == {"status": "pulling manifest"} and set(last) == {"error"} and "'x' is not served" in last["error"]
+    check_error(http("POST", server.url + "/api/pull", json={"model": "x", "stream": False}), 404, "downloads none")
+    check_error(http("POST", server.url + "/api/pull", json={"model": 5}), 400, "model: expected a string")

@@ -209,7 +209,10 @@ def test_clients_of_other_apis(start, folder):
         said = c.chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hi"}], max_tokens=4)
         assert said.model == "tiny" and said.usage.completion_tokens
     tags = json.loads(s.get("/api/tags").read())["models"]
-    assert {m["name"] for m in tags} == {"tiny", "big", "broken.gguf"}
+    assert {m["name"] for m in tags} == {"tiny", "big", "broken.gguf"} and all(len(m["digest"]) >= 12 for m in tags)
+    assert set(json.loads(s.get("/api/version").read())) == {"version", "llmq"}
+    assert s.post_json("/api/pull", {"name": "tiny", "stream": False}) == {"status": "success"}
+    assert "nobody" in s.post_json("/api/pull", {"model": "nobody"}, status=404)["error"]
     body = {"model": "big:latest", "messages": [{"role": "user", "content": "Hi"}], "stream": False,
             "options": {"num_predict": 4}}
     assert s.post_json("/api/chat", body)["done"]

@@ -55,13 +55,13 @@ static int unnamed(const router *v)
     return i < 0 ? 0 : i;
 }
 
-/* A body's member "model" (or, as Ollama's /api/show has it, "name"), decoded. free() *name; NULL: it is not
+/* A body's member "model" (or, as Ollama's /api/show and /api/pull have it, "name"), decoded. free() *name; NULL: it is not
  * there. False: the body is wrong, and answered. */
 static bool read_name(http_req *r, char **name)
 {
     static const char *const keys[] = { "model", "name" };
     size_t n, tree = 0, len = 0;
-    const char *text = http_body(r, &n), *source = NULL;
+    const char *text = http_body(r, &n), *source = NULL, *path = http_path(r);
     cJSON *v = NULL;
     lq_err err = { "" };
     *name = NULL;
@@ -71,7 +71,7 @@ static bool read_name(http_req *r, char **name)
         return false;
     }
     for (size_t i = 0; i < LQ_COUNT(keys) && !source; i++)
-        if (i == 0 || strcmp(http_path(r), "/api/show") == 0)
+        if (i == 0 || strcmp(path, "/api/show") == 0 || strcmp(path, "/api/pull") == 0)
             source = js_member_source(text, n, keys[i], &len);
     if (!source || js_parse(&v, source, len, len, 0, NULL) || cJSON_IsNull(v)) {
         cJSON_Delete(v);
@@ -306,6 +306,14 @@ static void get_version(void *app, http_req *r)
     reply(r, 200, &w);
 }
 
+static void get_ollama_version(void *app, http_req *r)
+{
+    (void)app;
+    jw w = { 0 };
+    api_ollama_version(&w, LLMQ_VERSION);
+    reply(r, 200, &w);
+}
+
 static void get_load(void *app, http_req *r)
 {
     router *v = app;
@@ -430,7 +438,7 @@ static void write_ollama(const router *v, int which, const char *name, bool runn
     jw_put_cstr(w, "name", name);
     jw_put_cstr(w, "model", name);
     jw_put_i64(w, "size", (int64_t)fleet_bytes(v->f, which));
-    jw_put_cstr(w, "digest", "");
+    jw_put_cstr(w, "digest", API_NO_DIGEST);
     jw_put_cstr(w, running ? "expires_at" : "modified_at",
                 running ? "9999-12-31T23:59:59Z" : "1970-01-01T00:00:00Z");
     jw_key(w, "details");
@@ -690,7 +698,7 @@ static const struct {
     { "GET", "/health", get_health },
     { "GET", "/ready", get_ready },
     { "GET", "/version", get_version },
-    { "GET", "/api/version", get_version },
+    { "GET", "/api/version", get_ollama_version },
     { "GET", "/metrics", get_metrics },
     { "GET", "/load", get_load },
     { "GET", "/v1/models", get_models },
