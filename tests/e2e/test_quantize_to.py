@@ -189,6 +189,8 @@ def test_what_cannot_be_is_refused_before_the_work(llmq, model, tmp_path, args, 
     (["--to", "gptq", "-m", "nf4"], "'model.layers.0.mlp.down_proj.weight' has no place in this layout"),
     (["--to", "awq", "-m", "awq", "--override", "o_proj=u8-g32"], "o_proj.weight' has no place"),
     (["--to", "gguf", "-m", "int8"], None),
+    (["--to", "mlx", "-m", "int8"], "mlx holds codes with a scale and a bias for each group of inputs"),
+    (["--to", "gptq", "-m", "int8"], "gptq holds codes with a scale for each group of inputs"),
 ])
 def test_what_the_format_cannot_hold_is_refused_before_the_work(llmq, model, tmp_path, args, says):
     """By the schemes that the options give: neither text nor a layer is looked at."""

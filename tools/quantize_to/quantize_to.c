@@ -116,8 +116,9 @@ lq_status quantize_to_check(const quantize_to *t, const char *out, const src_sou
     return s ? s : output_check_ending("--out", out, t->format, is_folder(t), err);
 }
 
-/* The model as it will be; *known false: schemes are completed on the way. */
-static lq_status plan_result(src_source **out, bool *known, const qz_plan *p, lq_err *err)
+/* The model as it will be. Outlier columns are found on the way, or none are: a format that has no place for int8
+ * without them has none at all. */
+static lq_status plan_result(src_source **out, const qz_plan *p, lq_err *err)
 {
     src_coming *c = calloc(p->n + 1, sizeof *c);
     size_t n = 0;
@@ -125,9 +126,9 @@ static lq_status plan_result(src_source **out, bool *known, const qz_plan *p, lq
     for (size_t i = 0; i < p->n; i++) {
         const plan_entry *e = &p->e[i];
         if (!e->quantize) continue;
-        *known = *known && e->scheme.kind != QT_I8_OUTLIER;
-        c[n++] =
-            (src_coming){ e->name, e->scheme, e->count * e->N, e->K, e->src->n_dims, e->shape };
+        c[n] = (src_coming){ e->name, e->scheme, e->count * e->N, e->K, e->src->n_dims, e->shape };
+        if (e->scheme.kind == QT_I8_OUTLIER) c[n].scheme.kind = QT_I8;
+        n++;
     }
     lq_status s = src_plan(out, p->src, c, n, p->cfg.tied, err);
     free(c);
@@ -162,7 +163,6 @@ static lq_status try_schemes(const quantize_to *t, const src_source *src, const 
 {
     qz_plan p = { .n = 0 };
     src_source *would = NULL;
-    bool known = true;
     int at = 0;
     lq_status s = qz_plan_make(&p, src, o, &(plan_voice){ 0 }, err);
     for (size_t i = 0; i < p.n && open && !s; i++) {
@@ -173,8 +173,8 @@ static lq_status try_schemes(const quantize_to *t, const src_source *src, const 
         p.e[i].open = false;
     }
     if (!s && is_folder(t)) s = check_input_groups(&p, err);
-    if (!s) s = plan_result(&would, &known, &p, err);
-    if (!s && known)
+    if (!s) s = plan_result(&would, &p, err);
+    if (!s)
         s = is_folder(t) ? conv_holds(would, t->format, err) : conv_gguf_holds(would, err);
     src_close(would);
     qz_plan_free(&p);
