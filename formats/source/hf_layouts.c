@@ -1,5 +1,6 @@
 /* formats/source/hf_layouts.c - the table of published quantized layouts, and the tensors of a folder
  * replaced by the weights that one of them makes. */
+#include "base/path.h"
 #include "formats/source/hf_quant.h"
 
 #include <stdio.h>
@@ -165,9 +166,23 @@ static const char *unsaid(const cJSON *q)
     return "gptq"; /* what older tools left unsaid */
 }
 
-/* mlx-lm stacks and turns what it does not quantize too, and says so nowhere. */
+/* mlx-lm stacks and turns what it does not quantize too, and says so nowhere; of codes it does. */
 static lq_status find_mlx(src_source *s, lq_err *err)
 {
+    hf_quant h = { .s = s };
+    for (size_t i = 0; i < s->n_tensors; i++) {
+        const src_tensor *t = &s->tensors[i];
+        const size_t n = strlen(t->name);
+        char module[512];
+        if (t->raw_dtype != LQ_U32 || !lq_has_ending(t->name, ".weight") || n >= sizeof module)
+            continue;
+        snprintf(module, sizeof module, "%.*s", (int)(n - strlen(".weight")), t->name);
+        if (hf_stored(&h, module, ".scales"))
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "tensor '%.100s': expected \"quantization\" in config.json beside words "
+                           "of codes (mlx-lm writes it), found none",
+                           t->name);
+    }
     if (!hf_is_mlx(s)) return LQ_OK;
     s->quant = cJSON_CreateObject();
     return cJSON_AddStringToObject(s->quant, "quant_method", "mlx")

@@ -10,7 +10,8 @@
  *   mxfp8   weight U32 [N,K/4], scales U8 [N,K/32]: E4M3 and E8M0
  *
  * Codes of 2, 3, 4 and 8 bits are used in place; of 1 they become ones of 2 bits, of 5 and 6 ones of 8. The config's
- * `quantization` has what holds for all, and by module what differs.
+ * `quantization` names modules that differ; of one that it does not name the shapes tell bits, group and mode
+ * (mlx_lm.utils.infer_quant_config), and where they do not, it has what holds for all.
  *
  * Experts are stacks of one projection each, whatever the architecture's own files have; a latent's two matrices (MLA)
  * are apart, as stacks of heads; convolutions are [channels, taps, 1], and where they are, norms of 1 + w hold the sum. */
@@ -175,10 +176,29 @@ static lq_status mlx_config_of(mlx_config *c, const cJSON *q, lq_err *err)
     return st;
 }
 
-/* Of one module: what it says of itself counts instead of what the file says of all. */
-static lq_status mlx_config_at(mlx_config *c, const hf_quant *h, const char *module, lq_err *err)
+/* What the shapes tell of a weight of K inputs; false: nothing that mlx has. */
+static bool mlx_config_told(mlx_config *c, const hf_quant *h, const char *module,
+                            const src_tensor *weight, int64_t K)
+{
+    const src_tensor *scales = hf_stored(h, module, ".scales");
+    if (!scales || !scales->n_dims || K < 1) return false;
+    const int64_t words = weight->shape[weight->n_dims - 1];
+    const int64_t groups = scales->shape[scales->n_dims - 1];
+    if (groups < 1 || K % groups || words * 32 % K) return false;
+    *c = (mlx_config){ .mode = MLX_AFFINE, .group = K / groups, .bits = words * 32 / K };
+    if (lq_dtype_is_float(scales->raw_dtype)) return c->bits > 0 && c->bits <= 8 && c->bits != 7;
+    for (int m = MLX_AFFINE + 1; m < MLX_N_MODES && scales->raw_dtype == LQ_U8; m++)
+        if (modes[m].group == c->group && modes[m].bits == c->bits) c->mode = (mlx_mode)m;
+    c->second = c->mode == MLX_NVFP4 && hf_stored(h, module, ".global_scale");
+    return c->mode != MLX_AFFINE;
+}
+
+/* Of one module of K inputs (0: not known). */
+static lq_status mlx_config_at(mlx_config *c, const hf_quant *h, const char *module,
+                               const src_tensor *weight, int64_t K, lq_err *err)
 {
     const cJSON *own = js_get(h->q, module);
+    if (!cJSON_IsObject(own) && mlx_config_told(c, h, module, weight, K)) return LQ_OK;
     const lq_status st = mlx_config_of(c, cJSON_IsObject(own) ? own : h->q, err);
     return st ? lq_wrap(err, st, "quantization: %.80s", cJSON_IsObject(own) ? module : "all") : st;
 }
@@ -232,8 +252,8 @@ static lq_status take_groups(mlx_stored *s, hf_quant *h, const char *module, lq_
     return st;
 }
 
-/* MODULE.weight and what belongs to it. */
-static lq_status take_weight(mlx_stored *s, hf_quant *h, const char *module, lq_err *err)
+/* MODULE.weight, of K inputs (0: not known), and what belongs to it. */
+static lq_status take_weight(mlx_stored *s, hf_quant *h, const char *module, int64_t K, lq_err *err)
 {
     static const int types[] = { LQ_U32, LQ_F32, LQ_F16, LQ_BF16, -1 };
     *s = (mlx_stored){ .c.mode = MLX_PLAIN };
@@ -246,7 +266,7 @@ static lq_status take_weight(mlx_stored *s, hf_quant *h, const char *module, lq_
                        "tensor '%.100s': expected 2 dims, or 3 of a stack, found %d", w->name,
                        w->n_dims);
     if (words)
-        st = mlx_config_at(&s->c, h, module, err);
+        st = mlx_config_at(&s->c, h, module, w, K, err);
     else
         s->c.bits = 8 * (int64_t)lq_dtype_bytes(w->raw_dtype);
     if (st) return st;
@@ -439,7 +459,9 @@ static lq_status make_experts(hf_quant *h, const char *module, arch_role role, i
     const char *const modules[2] = { module, up };
     mlx_stored s[2];
     if (joined && role == R_EXPERT_UP) return LQ_OK; /* with its gate */
-    lq_status st = take_weight(&s[0], h, module, err);
+    int64_t N, K;
+    arch_role_shape(arch_at(c, layer), role, &N, &K); /* gate and up have the same */
+    lq_status st = take_weight(&s[0], h, module, K, err);
     if (st) return st;
     if (!own && !joined) return no_place(s[0].weight, err);
     if (own && !(own->flags & NAME_STACKED)) {
@@ -450,7 +472,7 @@ static lq_status make_experts(hf_quant *h, const char *module, arch_role role, i
         return st;
     }
     if (joined && !name_of_up(up, module)) return no_place(s[0].weight, err);
-    if (joined) st = take_weight(&s[1], h, up, err);
+    if (joined) st = take_weight(&s[1], h, up, K, err);
     if (!st && joined &&
         (s[1].E != s[0].E || s[1].N != s[0].N || s[1].K != s[0].K || s[1].c.mode != s[0].c.mode ||
          s[1].c.bits != s[0].c.bits || s[1].c.group != s[0].c.group ||
@@ -542,9 +564,10 @@ static lq_status make_latents(hf_quant *h, const char *attention, lq_err *err)
     char name[512];
     mlx_stored k, v;
     snprintf(name, sizeof name, "%s.embed_q", attention);
-    lq_status st = take_weight(&k, h, name, err);
+    const arch_config *c = h->s->has_config ? &h->s->config : NULL;
+    lq_status st = take_weight(&k, h, name, c ? c->nope_dims : 0, err);
     snprintf(name, sizeof name, "%s.unembed_out", attention);
-    if (!st) st = take_weight(&v, h, name, err);
+    if (!st) st = take_weight(&v, h, name, c ? c->kv_lora : 0, err);
     if (st) return st;
     if (k.second || v.second)
         return lq_fail(err, LQ_EUNSUPPORTED,
@@ -676,6 +699,16 @@ static lq_status fit_rest(hf_quant *h, lq_err *err)
     return st;
 }
 
+/* Of a matrix by the architecture's own name; 0: it is none. */
+static int64_t inputs_of(const hf_quant *h, const char *name)
+{
+    arch_slot at;
+    int64_t N, K;
+    if (!h->s->has_config || !arch_slot_of(&h->s->config, name, &at)) return 0;
+    arch_role_shape(arch_at(&h->s->config, at.layer), at.role, &N, &K);
+    return K;
+}
+
 static lq_status read_one(hf_quant *h, size_t i, lq_err *err)
 {
     arch_role role;
@@ -688,10 +721,10 @@ static lq_status read_one(hf_quant *h, size_t i, lq_err *err)
     const char *attention = hf_module(h, i, ".embed_q.weight");
     if (attention) return make_latents(h, attention, err);
     if (t->raw_dtype != LQ_U32 || lq_has_ending(module, ".unembed_out")) return LQ_OK;
-    lq_status st = take_weight(&s, h, module, err);
-    if (st) return st;
     const char *name = own_name(h, t->name);
     if (!name) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    lq_status st = take_weight(&s, h, module, inputs_of(h, name), err);
+    if (st) return st;
     return make_weight(h, &s, 1, false, name, -1, err);
 }
 
@@ -711,7 +744,9 @@ bool hf_is_mlx(src_source *s)
 
 lq_status hf_mlx_read(hf_quant *h, lq_err *err)
 {
-    lq_status st = LQ_OK;
+    mlx_config all;
+    lq_status st = mlx_config_of(&all, h->q, err);
+    if (st) lq_wrap(err, st, "quantization: all");
     for (size_t i = 0; i < h->s->n_tensors && !st; i++)
         st = read_one(h, i, err);
     return st ? st : fit_rest(h, err);

@@ -88,8 +88,10 @@ def gone(name):
     ("llama-4bit", both(bits=7), None, "bits: expected 1 to 6 or 8, found 7"),
     ("llama-4bit", both(bits="4"), None, "bits: expected"),
     ("llama-4bit", both(group_size=0), None, "group_size: expected"),
-    ("llama-4bit", both(group_size=32), None, "expected shape [64,2], found [64,1]"),
-    ("llama-4bit", both(bits=8), None, "expected rows of whole groups of 64 codes of 8 bits"),
+    ("llama-4bit", both(**{Q: {"group_size": 32}}), None, "expected shape [64,2], found [64,1]"),
+    ("llama-4bit", both(**{Q: {"bits": 8}}), None, "expected rows of whole groups of 64 codes of 8 bits"),
+    ("llama-4bit", lambda c: [c.pop(k) for k in ("quantization", "quantization_config")], None,
+     'expected "quantization" in config.json beside words of codes (mlx-lm writes it), found none'),
     ("llama-4bit", both(**{Q: {"bits": 9}}), None, "quantization: model.layers.0.self_attn.q_proj: bits: expected"),
     ("llama-nvfp4", both(group_size=32), None, "nvfp4: expected group_size 16 and bits 4, found 32 and 4"),
     ("llama-4bit", None, gone(Q + ".scales"), f"'{Q}.scales' is missing"),
@@ -111,6 +113,17 @@ def test_what_does_not_fit_is_refused(llmq, tmp_path, name, config, header, says
     got = llmq("logits", folder, "--ids", "1", "-o", tmp_path / "out", code=3)
     assert says in got.stderr and str(folder) in got.stderr, got.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_config_does_not_name_its_shapes_tell(llmq, tmp_path, name):
+    """As mlx_lm.utils.infer_quant_config: bits, groups and mode by module are left out, and those of all are others."""
+    def bare(c):
+        for key in ("quantization", "quantization_config"):
+            if key in c:
+                c[key] = {"group_size": 128, "bits": 3, "mode": "affine"}
+    folder = changed(tmp_path, name, bare)
+    assert logits(llmq, folder, folder, tmp_path / "a") == logits(llmq, GOLDEN / name, folder, tmp_path / "b")
 
 
 def test_weights_with_their_multipliers_in_them_are_refused(llmq, tmp_path):

@@ -174,8 +174,7 @@ static lq_status try_schemes(const quantize_to *t, const src_source *src, const 
     }
     if (!s && is_folder(t)) s = check_input_groups(&p, err);
     if (!s) s = plan_result(&would, &p, err);
-    if (!s)
-        s = is_folder(t) ? conv_holds(would, t->format, err) : conv_gguf_holds(would, err);
+    if (!s) s = is_folder(t) ? conv_holds(would, t->format, err) : conv_gguf_holds(would, err);
     src_close(would);
     qz_plan_free(&p);
     return s;
