@@ -13,13 +13,13 @@ lq_status conv_plan_parts(conv_weight *w, const conv_layout *l, const conv_plan 
 int conv_next_shard(int *at, size_t *in_shard, size_t bytes, size_t limit);
 void conv_shard_name(char *name, size_t n, int i, int n_shards);
 
-/* The parts of a quantized weight as tensors of a file; names in `a`, NULL where there was no memory.
- * Returns how many. */
+/* The parts of a weight, or of the stack whose first it is, as tensors of a file; names in `a`, NULL where there was
+ * no memory. Returns how many. */
 int conv_list_parts(st_tensor *out, const conv_weight *w, lq_arena *a);
 /* The parts of q one after another in `bytes` [w->bytes], which are zero. As conv_layout.pack. */
 lq_status conv_pack(uint8_t *bytes, const conv_layout *l, const conv_weight *w, const qt_tensor *q,
                     const conv_plan *p, lq_err *err);
-/* ... into tensors first, first + 1, ... of the file. */
+/* ... into tensors first, first + 1, ... of the file; of a stack's weight into its part of them. */
 lq_status conv_put_parts(st_writer *out, size_t first, const conv_weight *w, const uint8_t *bytes,
                          lq_err *err);
 

@@ -59,18 +59,24 @@ static bool stands_turned(const conv *c, const conv_weight *w)
            arch_name_of(c->plan.config, w->slot.role)->flags & NAME_TRANSPOSED;
 }
 
-/* Whole, under its own name. */
+/* Whole, under its own name or as part of a stack. */
 static void plan_whole(const conv *c, conv_weight *w)
 {
     w->dtype = dtype_of(c, w->t);
     w->bytes =
         w->t->plain ? (size_t)src_elements(w->t) * lq_dtype_bytes(w->dtype) : w->t->raw.bytes;
+    w->n_parts = 0;
+    if (!w->stack) return;
+    const int64_t n = src_elements(w->t);
+    const int64_t K = stands_turned(c, w) ? w->t->shape[w->t->n_dims - 2] : w->K;
+    layout_part(w, w->slot.bias ? ".bias" : ".weight", w->dtype, w->slot.bias ? n : n / K,
+                w->slot.bias ? -1 : K);
 }
 
 /* A weight that the layout cannot hold: the reason stays in err. */
 static lq_status plan_parts(const conv *c, conv_weight *w, lq_err *err)
 {
-    if (!(w->linear || (w->embedding && c->layout->embedding)) || w->t->n_dims != 2)
+    if (!(w->linear || (w->matrix && c->layout->matrices)) || (w->t->n_dims != 2 && !w->stack))
         return lq_fail(err, LQ_EUNSUPPORTED, "%s holds the matrices of linear layers, one by one",
                        c->layout->name);
     if (w->slot.bias || !w->module)
@@ -95,7 +101,7 @@ static bool plan_as_floats(conv *c, conv_weight *w)
     qt_scheme_text(text, &w->t->t.scheme);
     conv_note(c->r, "'%s' (%s) is written as %s: %s holds %s", w->t->name, text,
               lq_dtype_text(w->dtype), c->layout->name,
-              vocabulary && !c->layout->embedding ? "linear layers alone" : "no such weight");
+              vocabulary && !c->layout->matrices ? "linear layers alone" : "no such weight");
     return true;
 }
 
@@ -140,7 +146,7 @@ static lq_status plan_quantized(conv *c, conv_weight *w, lq_err *err)
                        : lq_wrap(err, s, "'%s' has no place in this layout", w->t->name);
     }
     w->requantized = true;
-    if (w->linear && w->module && w->t->n_dims == 2) {
+    if (w->linear && w->module && (w->t->n_dims == 2 || (w->stack && !stands_turned(c, w)))) {
         if (dense && stands_turned(c, w)) {
             w->N = w->t->t.K;
             w->K = w->t->t.N;
@@ -168,8 +174,10 @@ static lq_status describe(conv *c, conv_weight *w, const src_tensor *t, const ar
     w->linear = t->plain && (model || w->mtp) && !w->slot.bias && arch_role_linear(w->slot.role) &&
                 !(w->slot.role == R_HEAD && c->plan.config->tied);
     w->foreign = t->plain && t->n_dims == 2 && !model && !w->linear;
-    w->embedding = t->plain && model && w->slot.role == R_EMBED && !w->slot.bias;
-    if ((w->linear || w->foreign || w->embedding) && len > 7 &&
+    w->matrix = t->plain && model && arch_role_kind(w->slot.role) == ARCH_MATRIX && !w->slot.bias;
+    if (model && t->plain && arch_role_per_expert(w->slot.role) && c->layout && c->layout->stack)
+        return c->layout->stack(w, &c->plan, &c->arena, err);
+    if ((w->linear || w->foreign || w->matrix) && len > 7 &&
         strcmp(t->name + len - 7, ".weight") == 0) {
         w->module = lq_push_str(&c->arena, t->name, len - 7);
         if (!w->module) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
@@ -191,6 +199,40 @@ static lq_status plan_one(conv *c, conv_weight *w, bool round_dense, lq_err *err
     if (becomes_codes(c, w, round_dense)) return plan_quantized(c, w, err);
     plan_whole(c, w);
     return LQ_OK;
+}
+
+/* Weight i is of the stack of an earlier one, or the first of its own. */
+static lq_status join_stack(conv *c, size_t i, lq_err *err)
+{
+    conv_weight *w = &c->plan.w[i], *first = w;
+    w->of = i;
+    for (size_t k = i; w->stack && w->expert >= 0 && k-- > 0 && w->of == i;)
+        if (c->plan.w[k].stack && strcmp(c->plan.w[k].module, w->module) == 0 &&
+            c->plan.w[k].slot.bias == w->slot.bias)
+            w->of = c->plan.w[k].of;
+    first = &c->plan.w[w->of];
+    bool same = w->n_parts == first->n_parts;
+    for (int k = 0; k < w->n_parts && same; k++)
+        same = w->parts[k].dtype == first->parts[k].dtype &&
+               w->parts[k].shape[0] == first->parts[k].shape[0] &&
+               w->parts[k].shape[1] == first->parts[k].shape[1];
+    char text[40], want[40];
+    qt_scheme_text(text, &w->t->t.scheme);
+    qt_scheme_text(want, &first->t->t.scheme);
+    return same ? LQ_OK
+                : lq_fail(err, LQ_EUNSUPPORTED,
+                          "'%s' has no place in this layout: %s holds the experts of a layer as "
+                          "one stack, "
+                          "expected %s as of '%s', found %s",
+                          w->t->name, c->layout->name, want, first->t->name, text);
+}
+
+static void choose_shard(conv *c, size_t i, size_t *in_shard)
+{
+    conv_weight *w = &c->plan.w[i];
+    const size_t all = w->stack && w->expert >= 0 ? w->bytes * (size_t)w->stack : w->bytes;
+    w->shard = w->of < i ? c->plan.w[w->of].shard
+                         : conv_next_shard(&c->n_shards, in_shard, all, c->o->shard_size);
 }
 
 static int64_t inputs_of(const conv *c, const conv_weight *w)
@@ -344,13 +386,15 @@ static lq_status to_hf_plan(conv *c, const src_source *src, lq_err *err)
                        "--to %s: this model is not quantized: llmq quantize rounds it well",
                        c->layout->name);
     s = describe_all(c, err);
-    if (!s && c->layout && c->layout->one_group) p->group = common_group(c, round_dense);
-    if (!s && c->o->requantize && c->layout && c->layout->one_width)
+    if (s) return s;
+    if (c->layout && c->layout->one_group) p->group = common_group(c, round_dense);
+    if (c->o->requantize && c->layout && c->layout->one_width)
         p->bits = common_width(c, round_dense);
     for (size_t i = 0; i < p->n && !s; i++) {
         conv_weight *w = &p->w[i];
         s = plan_one(c, w, round_dense, err);
-        w->shard = conv_next_shard(&c->n_shards, &in_shard, w->bytes, c->o->shard_size);
+        if (!s) s = join_stack(c, i, err);
+        if (!s) choose_shard(c, i, &in_shard);
         c->r->bytes += w->bytes;
     }
     c->n_shards++;
@@ -363,17 +407,22 @@ static lq_status to_hf_plan(conv *c, const src_source *src, lq_err *err)
 }
 
 /* ---- tensors ---- */
-/* The tensor of a shard that is being written, and how much of it there is; or a share's part. */
+/* The tensor of a shard that is being written, and how much of it there is; or a share's part, or memory. */
 typedef struct {
     st_writer *out;
     size_t i, at;
     lq_out *part;
+    uint8_t *memory;
 } sink;
 
 static lq_status sink_put(sink *k, const void *data, size_t n, lq_err *err)
 {
-    lq_status s =
-        k->part ? lq_out_write(k->part, data, n, err) : st_put(k->out, k->i, k->at, data, n, err);
+    lq_status s = LQ_OK;
+    if (k->memory)
+        memcpy(k->memory + k->at, data, n);
+    else
+        s = k->part ? lq_out_write(k->part, data, n, err)
+                    : st_put(k->out, k->i, k->at, data, n, err);
     k->at += n;
     return s;
 }
@@ -437,10 +486,11 @@ static lq_status put_rows(conv *c, const qt_tensor *q, lq_dtype d, sink *k, lq_e
 
 static lq_status put_whole(conv *c, const conv_weight *w, const qt_tensor *q, sink *k, lq_err *err)
 {
-    if (q->scheme.kind == QT_DENSE && q->scheme.dtype == w->dtype)
+    const bool turn = w->stack ? stands_turned(c, w) : turns_back(c, w);
+    if (q->scheme.kind == QT_DENSE && q->scheme.dtype == w->dtype && !turn)
         return put_bytes(c, q->plane[QT_CODES], k, err);
-    return turns_back(c, w) ? put_turned(c, q, w->t->shape[w->t->n_dims - 2], w->dtype, k, err)
-                            : put_rows(c, q, w->dtype, k, err);
+    return turn ? put_turned(c, q, w->t->shape[w->t->n_dims - 2], w->dtype, k, err)
+                : put_rows(c, q, w->dtype, k, err);
 }
 
 /* A value that has no place (a zero point of 0 in gptq's version 1): a symmetric grid has one. */
@@ -490,6 +540,21 @@ static lq_status put_parts(conv *c, const conv_weight *w, const qt_tensor *q, si
     return s;
 }
 
+/* A stack's weight that stays floats. */
+static lq_status put_floats(conv *c, const conv_weight *w, const qt_tensor *q, sink *k, lq_err *err)
+{
+    if (!w->up || k->part) {
+        if (w->expert > 0 && !k->part) k->at = (size_t)w->expert * w->bytes;
+        return put_whole(c, w, q, k, err);
+    }
+    sink to = { .memory = malloc(w->bytes) };
+    lq_status s = to.memory ? put_whole(c, w, q, &to, err)
+                            : lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", w->bytes);
+    if (!s) s = conv_put_parts(k->out, k->i, w, to.memory, err);
+    free(to.memory);
+    return s;
+}
+
 /* All of a weight: tensors k->i, k->i + 1, ... of the shard are its. */
 static lq_status to_hf_put(conv *c, const conv_weight *w, sink *k, lq_err *err)
 {
@@ -497,7 +562,10 @@ static lq_status to_hf_put(conv *c, const conv_weight *w, sink *k, lq_err *err)
     lq_arena a = { 0 };
     qt_tensor q;
     lq_status s = conv_load(&q, c->plan.src, w->t, c->pool, &a, err);
-    if (!s) s = w->quantized ? put_parts(c, w, &q, k, &a, err) : put_whole(c, w, &q, k, err);
+    if (!s)
+        s = w->quantized ? put_parts(c, w, &q, k, &a, err)
+            : w->stack   ? put_floats(c, w, &q, k, err)
+                         : put_whole(c, w, &q, k, err);
     conv_unload(c->plan.src, w->t, &a);
     return s ? lq_wrap(err, s, "%s", w->t->name) : LQ_OK;
 }
@@ -521,8 +589,8 @@ static lq_status put_made(const conv_weight *w, qt_span bytes, sink *k, lq_err *
 {
     if (bytes.bytes != w->bytes)
         return lq_fail(err, LQ_EFORMAT, "%s: its part does not fit the model", w->t->name);
-    return w->quantized ? conv_put_parts(k->out, k->i, w, bytes.data, err)
-                        : sink_put(k, bytes.data, bytes.bytes, err);
+    return w->n_parts ? conv_put_parts(k->out, k->i, w, bytes.data, err)
+                      : sink_put(k, bytes.data, bytes.bytes, err);
 }
 
 /* Weight i made, or taken from its part. */
@@ -563,7 +631,7 @@ static int list_tensors(st_tensor *out, const conv *c, const conv_weight *w, lq_
         shape[1] = shape[2];
         shape[2] = 0;
     }
-    return w->quantized ? conv_list_parts(out, w, a) : 1;
+    return w->n_parts ? conv_list_parts(out, w, a) : 1;
 }
 
 static lq_status write_shard(void *user, int shard, cJSON *map, lq_err *err)
@@ -577,8 +645,9 @@ static lq_status write_shard(void *user, int shard, cJSON *map, lq_err *err)
     st_tensor *list = calloc(c->plan.n * CONV_PARTS + 1, sizeof *list);
     lq_status s = list ? LQ_OK : lq_fail(err, LQ_ENOMEM, "no memory for the tensors of %s", name);
     for (size_t i = 0; i < c->plan.n && !s; i++) {
-        if (c->plan.w[i].shard != shard) continue;
+        if (c->plan.w[i].shard != shard || c->plan.w[i].of != i) continue;
         const size_t first = n;
+        c->plan.w[i].at = n;
         n += (size_t)list_tensors(list + n, c, &c->plan.w[i], &a);
         for (size_t k = first; k < n && !s; k++)
             if (!list[k].name || !cJSON_AddStringToObject(map, list[k].name, name))
@@ -587,12 +656,9 @@ static lq_status write_shard(void *user, int shard, cJSON *map, lq_err *err)
     c->r->tensors += (int64_t)n;
     if (!s) s = folder_path(path, sizeof path, &c->folder, name, err);
     if (!s) s = st_create(&out, path, list, n, err);
-    for (size_t i = 0, at = 0; i < c->plan.n && !s; i++) {
-        const conv_weight *w = &c->plan.w[i];
-        if (w->shard != shard) continue;
-        s = put_weight(c, i, out, at, err);
-        at += w->quantized ? (size_t)w->n_parts : 1;
-    }
+    for (size_t i = 0; i < c->plan.n && !s; i++)
+        if (c->plan.w[i].shard == shard)
+            s = put_weight(c, i, out, c->plan.w[c->plan.w[i].of].at, err);
     if (s)
         st_abort(out);
     else

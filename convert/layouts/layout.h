@@ -25,7 +25,7 @@ typedef struct {
     const char *module;  /* its name without ".weight"; quantized weights and dense linears */
     arch_slot slot;
     bool linear; /* a matrix of a linear layer, or the head */
-    bool embedding;
+    bool matrix;  /* another of the model: the embedding, a router */
     bool mtp;         /* it is the MTP head's */
     bool foreign;     /* a matrix of a part that is carried along: a tower, a projector */
     bool quantized;   /* stored in parts of the layout; else whole, as floats or raw bytes */
@@ -37,6 +37,13 @@ typedef struct {
     conv_part parts[CONV_PARTS];
     size_t bytes; /* of all parts */
     int shard;
+    /* Where the layout has experts as stacks, one tensor [stack, rows, cols] for each part. */
+    int64_t stack;  /* experts of it; 0: it is no part of one */
+    int64_t expert; /* which of them this is; -1: all, one after another */
+    const char *up; /* each expert's rows are gate's, then up's, which is this module; NULL: of one */
+    bool mixed;     /* ... and alternate: gate, up, gate, up */
+    size_t of;      /* the first weight of the stack, of which its tensors are listed; else itself */
+    size_t at;      /* its first tensor among those of its file */
 } conv_weight;
 
 typedef struct {
@@ -58,10 +65,13 @@ typedef struct {
     int least_bits; /* of the uint weights that they read; 0: any */
     bool one_group; /* all weights have groups of one size (or each its whole rows) */
     bool one_width; /* all weights have 4 bits, or all 8 */
-    bool embedding; /* it has a place too */
+    bool matrices; /* those that are no linears have a place too: the embedding, routers */
     /* Fill w->parts from w->scheme, N, K. LQ_EUNSUPPORTED: the layout has no place for the scheme;
      * LQ_ESHAPE: nor for the shape; err says why. */
     lq_status (*plan)(conv_weight *w, const conv_plan *p, lq_err *err);
+    /* Where the layout has an expert, or a stack of them (its biases too): stack, expert, module, up, mixed; names
+     * in `a`. NULL: as the architecture has it. LQ_EUNSUPPORTED: it has no place; LQ_ENOMEM. */
+    lq_status (*stack)(conv_weight *w, const conv_plan *p, lq_arena *a, lq_err *err);
     /* The scheme to round to where `from` has no place. */
     qt_scheme (*instead)(const qt_scheme *from, int64_t K);
     /* quantization_config into q. LQ_EUNSUPPORTED: these weights have no place next to each other.
@@ -76,6 +86,9 @@ typedef struct {
 
 const conv_layout *conv_layout_find(const char *name); /* NULL */
 extern const conv_layout conv_gptq, conv_gptq_v2, conv_awq, conv_ct, conv_fp8, conv_bnb, conv_mlx;
+
+/* conv_layout.stack of mlx (mlx_stacks.c). */
+lq_status mlx_stack(conv_weight *w, const conv_plan *p, lq_arena *a, lq_err *err);
 
 /* ---- shared by layouts (layout.c) ---- */
 /* One more part; dims of -1 are not there: 2 dims, 1, or none. */

@@ -1,6 +1,7 @@
 /* convert/layouts/layout_mlx.c - mlx-lm's layout (formats/source/hf_mlx.c has the picture): w = scale * code + bias, mxfp4 and
  * mxfp8. A symmetric grid's bias is -2^(bits-1) scales, which any float type has; other zero points' product with the
- * scale needs f32. Linears and the embedding; mlx-lm stacks and turns what needs it when it loads (sanitize). */
+ * scale needs f32. Linears, the embedding, routers and stacks of experts (mlx_stacks.c); mlx-lm turns what else needs it when it loads
+ * (sanitize). */
 #include "convert/layouts/layout.h"
 
 #include <stdio.h>
@@ -13,14 +14,25 @@ static bool has_zeros(const qt_scheme *s)
     return s->zero == QT_ZERO_INT || s->zero == QT_ZERO_F16;
 }
 
+/* Has mlx-lm a latent's two matrices (embed_q, unembed_out) for kv_b_proj? */
+static bool splits_kv(const arch_config *c)
+{
+    static const char *const whole[] = { "DeepseekV2ForCausalLM", "MiniCPM3ForCausalLM",
+                                         "YoutuForCausalLM" };
+    for (size_t i = 0; i < LQ_COUNT(whole); i++)
+        if (strcmp(whole[i], c->row->arch) == 0) return false;
+    return true;
+}
+
 /* Architectures whose folders mlx-lm rewrites when it loads them, in ways that codes do not survive. */
-static lq_status is_loaded(const conv_plan *p, lq_err *err)
+static lq_status is_loaded(const conv_weight *w, const conv_plan *p, lq_err *err)
 {
     const arch_config *c = p->config;
     if (!c) return LQ_OK;
-    if (c->experts)
+    if (w->slot.role == R_KV_B && w->linear && splits_kv(c))
         return lq_fail(err, LQ_EUNSUPPORTED,
-                       "mlx holds experts as stacks, which are read and not yet written");
+                       "mlx-lm cuts kv_b_proj in two when it loads it and rounds both again: "
+                       "quantize --skip kv_b_proj keeps it in 16 bits");
     if (strcmp(c->row->arch, "FalconH1ForCausalLM") == 0)
         return lq_fail(
             err, LQ_EUNSUPPORTED,
@@ -54,10 +66,10 @@ static lq_status layout_mlx_plan(conv_weight *w, const conv_plan *p, lq_err *err
     const qt_scheme *s = &w->scheme;
     char text[40];
     qt_scheme_text(text, s);
-    lq_status st = is_loaded(p, err);
+    lq_status st = is_loaded(w, p, err);
     if (!st) st = layout_no_act(s, NAME, err);
     if (st) return st;
-    if (p->config && arch_name_of(p->config, w->slot.role)->flags & NAME_TRANSPOSED)
+    if (p->config && !w->stack && arch_name_of(p->config, w->slot.role)->flags & NAME_TRANSPOSED)
         return lq_fail(err, LQ_EUNSUPPORTED, "mlx holds linears, found a Conv1D of GPT-2");
     if (s->kind == QT_UINT) return plan_affine(w, err);
     if (s->kind == QT_E2M1 && s->scale_dtype == LQ_F8_E8M0) {
@@ -137,9 +149,12 @@ static lq_status layout_mlx_config(cJSON *q, conv_plan *p, lq_err *err)
         wide = wide || p->w[i].parts[1].dtype == LQ_F32;
     }
     put_words(q, most);
-    for (size_t i = 0; i < p->n; i++)
-        if (p->w[i].quantized && !same_words(&p->w[i].scheme, most))
-            put_words(cJSON_AddObjectToObject(q, p->w[i].module), &p->w[i].scheme);
+    for (size_t i = 0; i < p->n; i++) {
+        const conv_weight *w = &p->w[i];
+        if (!w->quantized || same_words(&w->scheme, most) || (w->stack && w->of != i)) continue;
+        put_words(cJSON_AddObjectToObject(q, w->module), &w->scheme);
+        if (w->up) put_words(cJSON_AddObjectToObject(q, w->up), &w->scheme);
+    }
     if (wide)
         snprintf(
             p->note, sizeof p->note,
@@ -224,8 +239,9 @@ static lq_status layout_mlx_pack(uint8_t *const dst[CONV_PARTS], const conv_weig
 
 const conv_layout conv_mlx = {
     .name = NAME,
-    .embedding = true,
+    .matrices = true,
     .plan = layout_mlx_plan,
+    .stack = mlx_stack,
     .instead = instead,
     .config = layout_mlx_config,
     .pack = layout_mlx_pack,

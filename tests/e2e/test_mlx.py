@@ -175,7 +175,7 @@ def planes(folder):
             for k, v in header.items() if k not in ("__metadata__", "input_ids", "logits")}
 
 
-@pytest.mark.parametrize("name", ["llama-4bit", "llama-mxfp8"])
+@pytest.mark.parametrize("name", ["llama-4bit", "llama-mxfp8", "gpt-oss-mxfp4-q8", "llama4-mxfp4"])
 def test_what_mlx_wrote_is_written_again(llmq, tmp_path, name):
     """Its own tensors, byte for byte, and its own words in config.json; by way of .llmq too."""
     llmq("convert", GOLDEN / name, "-o", tmp_path / "m.llmq", "--to", "llmq")
@@ -185,7 +185,7 @@ def test_what_mlx_wrote_is_written_again(llmq, tmp_path, name):
         config = json.loads((tmp_path / str(k) / "config.json").read_text())
         want = json.loads((GOLDEN / name / "config.json").read_text())["quantization"]
         for key in ("quantization", "quantization_config"):
-            assert config[key] == {k: want[k] for k in ("group_size", "bits", "mode")}
+            assert config[key] == {k: v for k, v in want.items() if k in ("group_size", "bits", "mode") or isinstance(v, dict)}
 
 
 def test_other_layouts_keep_none_of_its_words(llmq, tmp_path):
@@ -255,6 +255,82 @@ def test_scales_in_f32_have_no_place(llmq, tmp_path):
     assert "mlx holds scales in f16 or bf16, found f32" in got.stderr
 
 
-def test_experts_are_not_written(llmq, tmp_path):
-    got = llmq("convert", GOLDEN / "deepseek-v3-6bit", "-o", tmp_path / "out", "--to", "mlx", code=3)
-    assert "mlx holds experts as stacks, which are read and not yet written" in got.stderr
+EIGHT = ["--method", "rtn", "--sym", "--bits", "8", "--group-size", "32", "--no-check", "--skip", "embed"]
+
+
+@pytest.fixture(scope="module")
+def experts(llmq, tmp_path_factory):
+    """A Qwen 3 MoE of 3 experts in floats, each expert's matrices apart."""
+    out = tmp_path_factory.mktemp("experts") / "m"
+    llmq("convert", GOLDEN / "qwen3-moe-nvfp4-scaled", "-o", out, "--to", "safetensors", "--dtype", "bf16")
+    assert "model.layers.0.mlp.experts.2.up_proj.weight" in planes(out)
+    return out
+
+
+def test_experts_become_stacks(llmq, experts, tmp_path):
+    """Codes and scales of one expert after the other; what is not quantized too. One file, several, or by shares."""
+    llmq("quantize", experts, "-o", tmp_path / "m.llmq", *EIGHT, "--skip", "down_proj")
+    llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "mlx", "--to", "mlx")
+    got, floats_ = planes(tmp_path / "mlx"), planes(experts)
+    for part, dtype, row in (("weight", "U32", 16), ("scales", "F16", 2), ("biases", "F16", 2)):
+        for name in ("gate_proj", "up_proj"):
+            assert got[f"{SWITCH}{name}.{part}"][:2] == (dtype, [3, 32, row])
+    each = [f"model.layers.0.mlp.experts.{e}.down_proj.weight" for e in range(3)]
+    assert got[SWITCH + "down_proj.weight"] == ("BF16", [3, 64, 32], b"".join(floats_[k][2] for k in each))
+    assert not any(".experts." in k for k in got)
+    llmq("logits", tmp_path / "m.llmq", "--ids", "1,5,9", "-o", tmp_path / "a")
+    llmq("logits", tmp_path / "mlx", "--ids", "1,5,9", "-o", tmp_path / "b")
+    assert worst(floats(tmp_path / "a", "logits"), floats(tmp_path / "b", "logits")) < 2e-6
+    convert = ["convert", tmp_path / "m.llmq", "--to", "mlx"]
+    llmq(*convert, "-o", tmp_path / "cut", "--shard-size", "20000")
+    files = sorted((tmp_path / "cut").glob("model-*.safetensors"))
+    assert len(files) > 2
+    again = {}
+    for f in files:
+        header, data = read_st(f)
+        again |= {k: (v["dtype"], v["shape"], data[v["data_offsets"][0]:v["data_offsets"][1]])
+                  for k, v in header.items() if k not in ("__metadata__", "input_ids", "logits")}
+    assert again == got
+    for i in (1, 2):
+        llmq(*convert, "-o", tmp_path / "shares", "--shard", f"{i}/2")
+    llmq(*convert, "-o", tmp_path / "shares")
+    assert (tmp_path / "shares/model.safetensors").read_bytes() == (tmp_path / "mlx/model.safetensors").read_bytes()
+
+
+def test_gate_and_up_of_one_tensor_become_two_stacks(llmq, tmp_path):
+    """Granite's rows follow each other; GPT-OSS's alternate (test_what_mlx_wrote_is_written_again)."""
+    llmq("convert", GOLDEN / "granite-h-5bit", "-o", tmp_path / "f", "--to", "safetensors", "--dtype", "bf16")
+    for k, more in enumerate(([], ["--skip", "input_linear"])):
+        llmq("quantize", tmp_path / "f", "-o", tmp_path / f"{k}.llmq", *EIGHT, *more)
+        llmq("convert", tmp_path / f"{k}.llmq", "-o", tmp_path / str(k), "--to", "mlx")
+        stack = planes(tmp_path / str(k))["model.layers.0.block_sparse_moe.switch_mlp.up_proj.weight"]
+        assert stack[:2] == (("BF16", [3, 32, 64]) if more else ("U32", [3, 32, 16]))
+        llmq("logits", tmp_path / f"{k}.llmq", "--ids", "1,5,9", "-o", tmp_path / "a")
+        llmq("logits", tmp_path / str(k), "--ids", "1,5,9", "-o", tmp_path / "b")
+        assert worst(floats(tmp_path / "a", "logits"), floats(tmp_path / "b", "logits")) < 2e-6
+
+
+def test_experts_of_several_kinds_are_no_stack(llmq, experts, tmp_path):
+    llmq("quantize", experts, "-o", tmp_path / "m.llmq", *EIGHT, "--override", "experts.1.up_proj=u4-g32")
+    got = llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "out", "--to", "mlx", code=3)
+    assert "mlx holds the experts of a layer as one stack, expected u8-g32 as of" in got.stderr
+    assert "experts.1.up_proj.weight'" in got.stderr and "found u4-g32" in got.stderr and not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("arch, says", [
+    ("ernie45-moe", "mlx holds experts as stacks, which are not written of Ernie4_5_MoeForCausalLM"),
+    ("kimi-linear", "mlx holds experts as stacks, which are not written of KimiLinearForCausalLM"),
+])
+def test_experts_that_mlx_reads_otherwise_are_not_written(llmq, tmp_path, arch, says):
+    got = llmq("quantize", GOLDEN.parent / "arch" / arch, "-o", tmp_path / "out", "--to", "mlx", "--method", "rtn", "--sym", code=3)
+    assert says in got.stderr and not list(tmp_path.iterdir())
+
+
+def test_a_latents_matrix_is_not_rounded_twice(llmq, tmp_path):
+    """mlx-lm cuts kv_b_proj in two and rounds both, in groups of other inputs."""
+    llmq("convert", GOLDEN / "deepseek-v3-6bit", "-o", tmp_path / "f", "--to", "safetensors", "--dtype", "bf16")
+    how = ["quantize", tmp_path / "f", "-o", tmp_path / "out", "--to", "mlx", *EIGHT]
+    got = llmq(*how, code=3)
+    assert "kv_b_proj.weight" in got.stderr and "quantize --skip kv_b_proj keeps it in 16 bits" in got.stderr
+    llmq(*how, "--skip", "kv_b_proj")
+    assert planes(tmp_path / "out")["model.layers.0.self_attn.kv_b_proj.weight"][0] == "BF16"

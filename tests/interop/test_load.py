@@ -162,3 +162,43 @@ def test_mlx_lm_loads_it(llmq, model, tmp_path, scheme):
     net.update(tree_map(lambda x: x.astype(mx.float32) if x.dtype in (mx.bfloat16, mx.float16) else x, net.parameters()))
     got = net(mx.array([IDS]))[0].astype(mx.float32)
     agree(torch.tensor(got.tolist()), ours(llmq, mine, tmp_path / "l"), 1e-4)
+
+
+SMALL = dict(vocab_size=2048, hidden_size=128, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+             head_dim=32, max_position_embeddings=128, num_experts_per_tok=2, tie_word_embeddings=False)
+# architecture, its sizes; what mlx-lm asks for and transformers 5 does not write
+EXPERTS = {
+    "MixtralForCausalLM": (dict(num_local_experts=4), {}),
+    "Qwen3MoeForCausalLM": (dict(num_experts=4, moe_intermediate_size=32, norm_topk_prob=True), dict(num_experts=4)),
+    "GraniteMoeForCausalLM": (dict(num_local_experts=4), {}),
+    "GptOssForCausalLM": (dict(num_local_experts=4, layer_types=["sliding_attention", "full_attention"],
+                               rope_parameters={"rope_type": "default", "rope_theta": 10000.0}), {}),
+    "Glm4MoeForCausalLM": (dict(n_routed_experts=4, moe_intermediate_size=32, first_k_dense_replace=1), dict(partial_rotary_factor=0.5)),
+    "OlmoeForCausalLM": (dict(num_experts=4), {}),
+}
+
+
+@pytest.mark.parametrize("scheme", [("--bits", "8"), ("--bits", "4", "--override", "down=u8-g32"), ("--bits", "4", "--skip", "expert")])
+@pytest.mark.parametrize("arch", EXPERTS)
+def test_mlx_lm_loads_experts(llmq, tmp_path, arch, scheme):
+    """Stacks of each projection, whether the architecture has matrices or stacks of gate and up as one."""
+    mx = pytest.importorskip("mlx.core", reason="mlx is not installed")
+    load_model = pytest.importorskip("mlx_lm.utils", reason="mlx-lm is not installed").load_model
+    tree_map = __import__("mlx.utils", fromlist=["tree_map"]).tree_map
+    sizes, more = EXPERTS[arch]
+    kind = getattr(transformers, arch)
+    torch.manual_seed(1)
+    model = kind(kind.config_class(**SMALL, **sizes)).to(torch.bfloat16)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(torch.randn(p.shape) * 0.2 + ("norm" in name))
+    model.save_pretrained(tmp_path / "m")
+    config = json.loads((tmp_path / "m/config.json").read_text())
+    config |= {"rope_theta": config.get("rope_parameters", {}).get("rope_theta", 10000.0), "rope_scaling": None, **more}
+    (tmp_path / "m/config.json").write_text(json.dumps(config))
+    mine, folder = make(llmq, tmp_path / "m", tmp_path, "mlx", "--method", "rtn", "--sym", "--group-size", "32", "--no-check",
+                        "--skip", "embed", *scheme)
+    net, _ = load_model(folder)
+    net.update(tree_map(lambda x: x.astype(mx.float32) if x.dtype in (mx.bfloat16, mx.float16) else x, net.parameters()))
+    got = net(mx.array([IDS]))[0].astype(mx.float32)
+    agree(torch.tensor(got.tolist()), ours(llmq, mine, tmp_path / "l"), 1e-4)

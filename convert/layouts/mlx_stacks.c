@@ -1,0 +1,73 @@
+/* convert/layouts/mlx_stacks.c - where mlx-lm has a model's experts: of each layer one stack [experts, outputs, inputs] for each
+ * projection. Source: mlx_lm/models/NAME.py of mlx-lm 0.32; an architecture is listed whose other tensors its `sanitize`
+ * takes as they are beside such stacks. */
+#include "convert/layouts/layout.h"
+
+#include <stdio.h>
+
+static const char *const GATED[] = { "gate_proj", "up_proj", "down_proj" };
+static const char *const PLAIN[] = { "", "fc1", "fc2" };
+
+static const struct {
+    const char *arch, *module; /* after "layers.N." */
+    const char *const *names;  /* of gate, up, down */
+} stacks[] = {
+    { "MixtralForCausalLM", "block_sparse_moe.switch_mlp", GATED },
+    { "MiniMaxM2ForCausalLM", "block_sparse_moe.switch_mlp", GATED },
+    { "PhimoeForCausalLM", "block_sparse_moe.switch_mlp", GATED },
+    { "GraniteMoeForCausalLM", "block_sparse_moe.switch_mlp", GATED },
+    { "GraniteMoeHybridForCausalLM", "block_sparse_moe.switch_mlp", GATED },
+    { "Qwen2MoeForCausalLM", "mlp.switch_mlp", GATED },
+    { "Qwen3MoeForCausalLM", "mlp.switch_mlp", GATED },
+    { "Qwen3_5MoeForCausalLM", "mlp.switch_mlp", GATED },
+    { "OlmoeForCausalLM", "mlp.switch_mlp", GATED },
+    { "DeepseekV2ForCausalLM", "mlp.switch_mlp", GATED },
+    { "DeepseekV3ForCausalLM", "mlp.switch_mlp", GATED },
+    { "DeepseekV32ForCausalLM", "mlp.switch_mlp", GATED },
+    { "Glm4MoeForCausalLM", "mlp.switch_mlp", GATED },
+    { "Glm4MoeLiteForCausalLM", "mlp.switch_mlp", GATED },
+    { "ExaoneMoeForCausalLM", "mlp.switch_mlp", GATED },
+    { "MellumForCausalLM", "mlp.switch_mlp", GATED },
+    { "SolarOpenForCausalLM", "mlp.switch_mlp", GATED },
+    { "LagunaForCausalLM", "mlp.switch_mlp", GATED },
+    { "Dots1ForCausalLM", "mlp.experts", GATED },
+    { "AfmoeForCausalLM", "mlp.experts", GATED },
+    { "GptOssForCausalLM", "mlp.experts", GATED },
+    { "Llama4ForCausalLM", "feed_forward.experts", GATED },
+    { "Gemma4ForCausalLM", "experts.switch_glu", GATED },
+    { "JambaForCausalLM", "feed_forward.switch_mlp", GATED },
+    { "NemotronHForCausalLM", "mixer.switch_mlp", PLAIN },
+};
+
+/* "model.layers.3." and what follows there; NULL: no memory. */
+static const char *module_of(const conv_weight *w, const char *module, const char *name,
+                             lq_arena *a)
+{
+    char out[600];
+    const char *at = strstr(w->t->name, "layers.") + strlen("layers.");
+    const int n = snprintf(out, sizeof out, "%.*s.%s.%s", (int)(strchr(at, '.') - w->t->name),
+                           w->t->name, module, name);
+    return lq_push_str(a, out, (size_t)n);
+}
+
+lq_status mlx_stack(conv_weight *w, const conv_plan *p, lq_arena *a, lq_err *err)
+{
+    const arch_config *c = p->config;
+    const arch_role r = w->slot.role;
+    size_t i = 0;
+    while (i < LQ_COUNT(stacks) && strcmp(stacks[i].arch, c->row->arch) != 0)
+        i++;
+    if (i == LQ_COUNT(stacks))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "'%s': mlx holds experts as stacks, which are not written of %s", w->t->name,
+                       c->row->arch);
+    const bool both = r == R_EXPERT_GATE_UP;
+    const char *name = stacks[i].names[r == R_EXPERT_DOWN ? 2 : r == R_EXPERT_UP ? 1 : 0];
+    w->stack = c->experts;
+    w->expert = arch_name_of(c, r)->flags & NAME_STACKED ? -1 : w->slot.expert;
+    w->mixed = both && c->w.gate_up_mixed;
+    w->module = module_of(w, stacks[i].module, name, a);
+    if (both) w->up = module_of(w, stacks[i].module, stacks[i].names[1], a);
+    return w->module && (w->up || !both) ? LQ_OK
+                                         : lq_fail(err, LQ_ENOMEM, "no memory for the plan");
+}
