@@ -122,6 +122,7 @@ void arch_full_name(char out[80], const arch_config *c)
 /* Architectures that hold a language model of any kind in text_config, beside parts that are not
  * used. Where only one kind is possible, its row says so (in_text). */
 static const char *const wrappers[] = {
+    "AriaForConditionalGeneration",
     "AudioFlamingo3ForConditionalGeneration",
     "AyaVisionForConditionalGeneration",
     "Cohere2VisionForConditionalGeneration",
@@ -148,6 +149,7 @@ static const char *const wrappers[] = {
     "Kimi_K25ForConditionalGeneration",
     "KimiK25ForConditionalGeneration",
     "Lfm2VlForConditionalGeneration",
+    "Lfm3VlForConditionalGeneration",
     "LightOnOcrForConditionalGeneration",
     "Llama4ForConditionalGeneration",
     "LlavaForConditionalGeneration",

@@ -39,6 +39,16 @@ TEST(defaults_are_those_of_transformers)
           "%s", err.msg);
     CHECK(c.rope_dims == 64 && near_to(c.norm_eps, 1e-5) && c.act == ARCH_GELU_TANH, "codegen");
     arch_config_free(&c);
+    CHECK(!arch_parse(&c, "{\"model_type\":\"biogpt\",\"layer_norm_eps\":1e-12," BASE "}", NULL,
+                      &err),
+          "%s", err.msg);
+    CHECK(near_to(c.norm_eps, 1e-5) && near_to(c.embed_scale, 8),
+          "biogpt's norms have torch's eps");
+    arch_config_free(&c);
+    CHECK(!arch_parse(&c, "{\"model_type\":\"openai-gpt\"," BASE "}", NULL, &err), "%s", err.msg);
+    CHECK(c.max_pos == 512 && c.act == ARCH_GELU_TANH && c.tied && c.w.norm_after_add,
+          "openai-gpt");
+    arch_config_free(&c);
     CHECK(!arch_parse(&c, "{\"model_type\":\"ministral3\"," BASE2 "}", NULL, &err), "%s", err.msg);
     CHECK(c.rope[0].kind == ROPE_YARN && c.q_grow_every == 16384 && c.head_dim == 128 &&
               arch_q_factor(&c, 0, 16383) == 1 &&

@@ -12,6 +12,9 @@ TEST(a_wrong_config_is_refused_by_key)
         const char *why, *config, *says;
     } t[] = {
         { "no object", "[]", "object" },
+        { "a function of the first GPT",
+          "{\"model_type\":\"openai-gpt\",\"afn\":\"tanh\"," BASE "}",
+          "afn: expected gelu, relu or silu" },
         { "one stream", GEMMA("3n") ",\"num_kv_shared_layers\":0,\"altup_num_inputs\":1}",
           "streams: expected 2 to 8" },
         { "no table by layer",

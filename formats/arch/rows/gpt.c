@@ -1,7 +1,8 @@
-/* formats/arch/rows/gpt.c - the GPT family: GPT-2 to NeoX, BLOOM, Falcon, MPT, OPT, XGLM. */
+/* formats/arch/rows/gpt.c - the GPT family: the first GPT, GPT-2 to NeoX, BLOOM, Falcon, MPT, OPT, XGLM, BioGPT. */
 #include "formats/arch/rows/rows.h"
 
 #include "base/json.h"
+#include "formats/arch/arch_impl.h"
 
 /* One key and value for all heads; else grouped as q, k, v of each. */
 static lq_status multi_query(arch_config *c, const char *key, const cJSON *v, lq_err *err)
@@ -58,6 +59,26 @@ static lq_status mpt_expansion(arch_config *c, const char *key, const cJSON *v, 
     return LQ_OK;
 }
 
+/* Three functions, of which gelu is the approximation by tanh. */
+static lq_status first_gpt_act(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    const char *text = v ? cJSON_GetStringValue(v) : "gelu";
+    if (!text || !arch_act_from_text(&c->act, text) || c->act == ARCH_XIELU)
+        return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected gelu, relu or silu", key);
+    if (c->act == ARCH_GELU) c->act = ARCH_GELU_TANH;
+    return LQ_OK;
+}
+
+/* Its norms have torch's own, whatever the config says. */
+static lq_status biogpt_eps(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)key;
+    (void)v;
+    (void)err;
+    c->norm_eps = 1e-5;
+    return LQ_OK;
+}
+
 /* A table of names reads by line. */
 /* clang-format off */
 #define H "@h.%d."
@@ -76,6 +97,18 @@ static lq_status mpt_expansion(arch_config *c, const char *key, const cJSON *v, 
     { R_DOWN, H "mlp.c_proj", turned, BIAS_YES }
 static const arch_name gpt2_names[] = { GPT2_NAMES(NAME_TRANSPOSED), END };
 static const arch_name gpt_bigcode_names[] = { GPT2_NAMES(0), END };
+static const arch_name first_gpt_names[] = {
+    { R_EMBED, "@tokens_embed", 0, BIAS_NO },
+    { R_HEAD, "^lm_head", 0, BIAS_NO },
+    { R_POS_EMBED, "@positions_embed", 0, BIAS_NO },
+    { R_QKV, H "attn.c_attn", NAME_TRANSPOSED, BIAS_YES },
+    { R_O, H "attn.c_proj", NAME_TRANSPOSED, BIAS_YES },
+    { R_ATTN_NORM, H "ln_1", 0, BIAS_YES },
+    { R_UP, H "mlp.c_fc", NAME_TRANSPOSED, BIAS_YES },
+    { R_DOWN, H "mlp.c_proj", NAME_TRANSPOSED, BIAS_YES },
+    { R_MLP_NORM, H "ln_2", 0, BIAS_YES },
+    END,
+};
 static const arch_name gpt_neo_names[] = {
     GPT_NORMS,
     { R_HEAD, "^lm_head", 0, BIAS_NO },
@@ -163,9 +196,9 @@ static const arch_name mpt_names[] = {
     END,
 };
 /* fairseq's decoders */
-#define FAIRSEQ_NAMES \
+#define FAIRSEQ_NAMES(head) \
     { R_EMBED, "@embed_tokens", 0, BIAS_NO }, \
-    { R_HEAD, "^lm_head", 0, BIAS_NO }, \
+    { R_HEAD, head, 0, BIAS_NO }, \
     { R_ATTN_NORM, LAYER "self_attn_layer_norm", 0, BIAS_YES }, \
     { R_Q, LAYER "self_attn.q_proj", 0, BIAS_ATTN }, \
     { R_K, LAYER "self_attn.k_proj", 0, BIAS_ATTN }, \
@@ -175,7 +208,7 @@ static const arch_name mpt_names[] = {
     { R_UP, LAYER "fc1", 0, BIAS_MLP }, \
     { R_DOWN, LAYER "fc2", 0, BIAS_MLP }
 static const arch_name opt_names[] = {
-    FAIRSEQ_NAMES,
+    FAIRSEQ_NAMES("^lm_head"),
     { R_POS_EMBED, "@embed_positions", 0, BIAS_NO },
     { R_PROJ_IN, "@project_in", 0, BIAS_NO },
     { R_PROJ_OUT, "@project_out", 0, BIAS_NO },
@@ -183,7 +216,13 @@ static const arch_name opt_names[] = {
     END,
 };
 static const arch_name xglm_names[] = {
-    FAIRSEQ_NAMES,
+    FAIRSEQ_NAMES("^lm_head"),
+    { R_FINAL_NORM, "@layer_norm", 0, BIAS_YES },
+    END,
+};
+static const arch_name biogpt_names[] = {
+    FAIRSEQ_NAMES("output_projection"),
+    { R_POS_EMBED, "@embed_positions", 0, BIAS_NO },
     { R_FINAL_NORM, "@layer_norm", 0, BIAS_YES },
     END,
 };
@@ -256,6 +295,15 @@ static const arch_key xglm_keys[] = {
     { "scale_embedding", KEY_UNIT, AT(embed_scale), 1, NULL },
     NO_KEY,
 };
+static const arch_key first_gpt_keys[] = {
+    { "afn", KEY_FN, 0, NONE, first_gpt_act },
+    NO_KEY,
+};
+static const arch_key biogpt_keys[] = {
+    { "scale_embedding", KEY_UNIT, AT(embed_scale), 1, NULL },
+    { "layer_norm_eps", KEY_FN, 0, NONE, biogpt_eps },
+    NO_KEY,
+};
 #define GPT .norm = NORM_LAYER, .mlp = MLP_PLAIN
 /* clang-format on */
 
@@ -265,6 +313,10 @@ const arch_row arch_rows_gpt[] = {
     { "GPT2LMHeadModel", "gpt2", .w = { GPT, .pos = POS_LEARNED }, TRANSFORMER, .names = gpt2_names,
       .keys = gpt2_keys, GELU_TANH, .def_ffn = 4, .def_eps = 1e-5, .def_max_pos = 1024,
       .def_tied = true },
+    { "OpenAIGPTLMHeadModel", "openai-gpt",
+      .w = { GPT, .pos = POS_LEARNED, .norm_after_add = true }, TRANSFORMER,
+      .names = first_gpt_names, .keys = first_gpt_keys, GELU_TANH, .fixed_act = true, .def_ffn = 4,
+      .def_eps = 1e-5, .def_max_pos = 512, .def_tied = true },
     { "GPTBigCodeForCausalLM", "gpt_bigcode", .w = { GPT, .pos = POS_LEARNED }, TRANSFORMER,
       .names = gpt_bigcode_names, .keys = gpt_bigcode_keys, GELU_TANH, .def_ffn = 4,
       .def_eps = 1e-5, .def_max_pos = 1024, .def_tied = true },
@@ -303,5 +355,8 @@ const arch_row arch_rows_gpt[] = {
     { "XGLMForCausalLM", "xglm", .w = { GPT, .pos = POS_SINUSOIDAL }, MODEL, .names = xglm_names,
       .keys = xglm_keys, GELU, .embed_sqrt = true, .pos_offset = 2, .def_eps = 1e-5,
       .def_tied = true },
+    { "BioGptForCausalLM", "biogpt", .w = { GPT, .pos = POS_LEARNED }, .prefix = "biogpt.",
+      .names = biogpt_names, .keys = biogpt_keys, GELU, .embed_sqrt = true, .pos_offset = 2,
+      .def_eps = 1e-5, .def_max_pos = 1024, .def_tied = true },
     { .arch = NULL },
 };

@@ -330,6 +330,16 @@ static const arch_name granite_moe_names[] = {
     { R_EXPERT_DOWN, LAYER "block_sparse_moe.output_linear", NAME_STACKED, BIAS_NO },
     END,
 };
+static const arch_name aria_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    PRE_NORMS(BIAS_NO),
+    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
+    { R_ROUTER, LAYER "mlp.router", 0, BIAS_NO },
+    { R_EXPERT_GATE_UP, LAYER "mlp.experts.fc1", NAME_STACKED | NAME_TRANSPOSED, BIAS_NO },
+    { R_EXPERT_DOWN, LAYER "mlp.experts.fc2", NAME_STACKED | NAME_TRANSPOSED, BIAS_NO },
+    SHARED("mlp.shared_experts"),
+    END,
+};
 static const arch_name gpt_oss_names[] = {
     EMBED_NORM_HEAD(BIAS_NO),
     PRE_NORMS(BIAS_NO),
@@ -615,6 +625,11 @@ static const arch_key granite_moe_keys[] = {
     EXPERT_COUNTS("num_local_experts", 8, 2),
     NO_KEY,
 };
+static const arch_key aria_keys[] = {
+    { "moe_num_experts", KEY_INT, AT(experts), 8, NULL },
+    { "moe_topk", KEY_INT, AT(experts_used), 2, NULL },
+    NO_KEY,
+};
 static const arch_key mixtral_keys[] = { EXPERT_COUNTS("num_local_experts", 8, 2), NO_KEY };
 static const arch_key qwen2_moe_keys[] = {
     NORM_TOPK(0),
@@ -818,6 +833,8 @@ const arch_row arch_rows_moe[] = {
       .names = qwen3_moe_names, .keys = olmoe_keys, .def_eps = 1e-5, .def_max_pos = 4096 },
     { "GraniteMoeForCausalLM", "granitemoe", .w = { RMS_ROPE, .norm_topk = true }, MODEL,
       .names = granite_moe_names, .keys = granite_moe_keys },
+    { "AriaTextForCausalLM", "aria_text", .w = { RMS_ROPE, .norm_topk = true }, MODEL,
+      .names = aria_names, .keys = aria_keys, .def_shared = 2 },
     { "GptOssForCausalLM", "gpt_oss", .w = { RMS_ROPE, .norm_topk = true, .gate_up_mixed = true },
       MODEL, .names = gpt_oss_names, .keys = gpt_oss_keys, .def_act = ARCH_SWIGLU_CLAMPED,
       .fixed_act = true, .window = WINDOW_PATTERN, .def_pattern = 2, .def_window = 128,

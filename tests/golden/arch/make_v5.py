@@ -58,6 +58,10 @@ MODELS = {
                            num_position_embeddings=4))),
     "codegen": ("CodeGen", dict(vocab_size=V, n_embd=H, n_layer=2, n_head=8, n_positions=128, n_ctx=128, n_inner=48, rotary_dim=2,
                                 bos_token_id=1, eos_token_id=2)),
+    "openai-gpt": ("OpenAIGPTLMHeadModel:OpenAIGPTConfig", dict(vocab_size=V, n_embd=24, n_layer=2, n_head=4, n_positions=64)),
+    "biogpt": ("BioGpt", dict(ONE, num_key_value_heads=4, max_position_embeddings=64)),
+    "emu3": ("Emu3ForCausalLM:Emu3TextConfig", dict(ONE, rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
+    "aria": ("AriaText", dict(ONE, intermediate_size=16, moe_num_experts=4, moe_topk=3, moe_num_shared_experts=2)),
     "cohere-compass": ("CohereCompassForConditionalGeneration:CohereCompassConfig", dict(
         tie_word_embeddings=True,
         text_config=dict(SIZES, sliding_window=5, logit_scale=0.5, layer_types=["sliding_attention", "full_attention"],
@@ -173,7 +177,7 @@ def make(out, name, kind, sizes):
     model.tie_weights()
     ids = torch.randint(3, V, (2, T), generator=g)
     folder = os.path.join(out, name)
-    if "ForCausalLM" not in model_class and "Conditional" not in model_class:
+    if not any(words in model_class for words in ("ForCausalLM", "Conditional", "LMHead")):
         with torch.no_grad():
             answer = model(ids, use_cache=False)
         got = dict(scores=answer.logits) if "Sequence" in model_class else dict(hidden=answer.last_hidden_state)
