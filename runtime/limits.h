@@ -60,6 +60,7 @@
     X(GR_MAX_REGEX_PROPERTIES, 32, "\\p{..} in a regular expression")                            \
     X(GR_MAX_CHAR_PARTS, 1 << 14, "byte sequences of a class of characters")                     \
     X(GR_MAX_LARK_NAMES, 256, "names of rules and terminals in a lark grammar")                  \
+    X(GR_MAX_LARK_IGNORED, 16, "%ignore of a lark grammar")                                      \
     X(GR_MAX_LARK_NEST, 40, "nesting of rules and groups in a lark grammar")                     \
     X(GR_MAX_PROPERTIES, 1000, "properties of an object in a schema")                            \
     X(GR_MAX_PREFIX, 1000, "prefixItems of an array in a schema")                                \

@@ -9,6 +9,7 @@
  * and the tree of calls that a tool_choice demands (api_parts.c). One request
  * has one of them. Grammars are compiled before the request is queued and kept. */
 #include "runtime/api/api_int.h"
+#include "runtime/grammar/grammar_lark.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,10 +32,24 @@ static lq_status set(api_structured *s, const char *param, gr_kind kind, char *t
     return LQ_OK;
 }
 
+/* In GBNF, or in Lark's notation, which vLLM takes as well. */
+static lq_status set_grammar(api_structured *s, const char *param, const char *text, api_error *e)
+{
+    lq_buf regex = { 0 };
+    lq_err err = { "" };
+    if (!gr_is_lark(text)) return set(s, param, GR_GBNF, strdup(text), e);
+    lq_status st = gr_lark_regex(&regex, text, &err);
+    if (!st) return set(s, param, GR_REGEX, regex.p, e);
+    lq_buf_free(&regex);
+    return st == LQ_ENOMEM ? api_no_memory(e)
+                           : api_fail(e, param, "invalid_value", "%s: %s", param, err.msg);
+}
+
 static lq_status set_string(api_structured *s, const char *param, gr_kind kind, const cJSON *v,
                             api_error *e)
 {
     if (!cJSON_IsString(v)) return api_wrong(e, param, "a string", v);
+    if (kind == GR_GBNF) return set_grammar(s, param, v->valuestring, e);
     return set(s, param, kind, strdup(v->valuestring), e);
 }
 

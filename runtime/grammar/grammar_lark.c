@@ -16,8 +16,10 @@ typedef struct {
 typedef struct {
     const char *text, *p;
     def defs[GR_MAX_LARK_NAMES];
-    int n_defs, nest;
-    lq_buf *out;
+    const char *ignored[GR_MAX_LARK_IGNORED]; /* what follows %ignore */
+    int n_defs, n_ignored, nest;
+    bool in_terminal;     /* a part of one: nothing is ignored in it */
+    lq_buf *out, between; /* `between`: what may be between terminals, as a regular expression */
     lq_status status;
     lq_err *err;
 } lark;
@@ -137,11 +139,22 @@ static void import_one(lark *l)
     if (!l->status) add(l, d);
 }
 
+static void skip_body(lark *l);
+
 static void directive(lark *l)
 {
-    static const char import[] = "%import", from[] = "common";
+    static const char import[] = "%import", from[] = "common", ignore[] = "%ignore";
+    if (strncmp(l->p, ignore, sizeof ignore - 1) == 0) {
+        l->p += sizeof ignore - 1;
+        if (l->n_ignored == GR_MAX_LARK_IGNORED)
+            wrong(l, "more than 16 %ignore");
+        else
+            l->ignored[l->n_ignored++] = l->p;
+        skip_body(l);
+        return;
+    }
     if (strncmp(l->p, import, sizeof import - 1) != 0) {
-        refuse(l, "a directive that cannot be honoured: only %import common... can");
+        refuse(l, "a directive that cannot be honoured: only %import common... and %ignore can");
         return;
     }
     l->p += sizeof import - 1;
@@ -214,13 +227,27 @@ static void put_char(lark *l, char c, bool any_case)
         lq_buf_add(l->out, &c, 1);
 }
 
+/* The 8 hexadecimal digits at p as the \u{...} of a regular expression. */
+static void put_code_point(lark *l, const char *p)
+{
+    char digits[9] = { 0 };
+    memcpy(digits, p, strnlen(p, 8));
+    if (strspn(digits, "0123456789abcdefABCDEF") != 8 || strtoul(digits, NULL, 16) > 0x10ffff)
+        wrong(l, "expected a code point in 8 hexadecimal digits behind \\U");
+    else
+        lq_buf_printf(l->out, "\\u{%lx}", strtoul(digits, NULL, 16));
+}
+
 /* The text from p up to its closing quote; escapes of characters stay as they are, others are the character. */
 static void put_text(lark *l, const char *p, const char *end, bool any_case)
 {
-    for (; p < end; p++) {
+    for (; p < end && !l->status; p++) {
         if (*p != '\\') {
             put_char(l, *p, any_case);
-        } else if (strchr("ntrfvxuU", *++p)) {
+        } else if (*++p == 'U') {
+            put_code_point(l, p + 1);
+            p += 8;
+        } else if (strchr("ntrfvxu", *p)) {
             lq_buf_add(l->out, "\\", 1);
             lq_buf_add(l->out, p, 1);
         } else {
@@ -313,6 +340,19 @@ static void put_regex(lark *l)
 
 static void put_any(lark *l);
 
+/* Of a terminal; a rule's has small letters. */
+static bool is_terminal(const def *d)
+{
+    const char *p = d->name + strspn(d->name, "_");
+    return d->regex || isupper((unsigned char)*p);
+}
+
+/* Behind a terminal: what is ignored. */
+static void put_between(lark *l)
+{
+    if (!l->in_terminal && l->between.n) lq_buf_add(l->out, l->between.p, l->between.n);
+}
+
 static void put_name(lark *l)
 {
     const size_t n = name_length(l->p);
@@ -325,15 +365,19 @@ static void put_name(lark *l)
     if (d->regex) {
         lq_buf_printf(l->out, "(?:%s)", d->body);
     } else {
+        const bool in_terminal = l->in_terminal;
         d->busy = true;
+        l->in_terminal |= is_terminal(d);
         l->p = d->body;
         lq_buf_puts(l->out, "(?:");
         put_any(l);
         lq_buf_puts(l->out, ")");
         if (!l->status && *l->p && *l->p != '\n') wrong(l, "expected the end of the definition");
         d->busy = false;
+        l->in_terminal = in_terminal;
     }
     l->p = back;
+    if (is_terminal(d)) put_between(l);
 }
 
 static void put_group(lark *l)
@@ -387,16 +431,19 @@ static void put_item(lark *l)
 {
     /* what a group is repeated with may follow another repetition: a group of its own */
     lq_buf_puts(l->out, "(?:");
-    if (*l->p == '"')
-        put_string(l);
-    else if (*l->p == '/')
-        put_regex(l);
-    else if (*l->p == '(' || *l->p == '[')
+    if (*l->p == '"' || *l->p == '/') {
+        if (*l->p == '"')
+            put_string(l);
+        else
+            put_regex(l);
+        put_between(l);
+    } else if (*l->p == '(' || *l->p == '[') {
         put_group(l);
-    else if (name_length(l->p))
+    } else if (name_length(l->p)) {
         put_name(l);
-    else
+    } else {
         wrong(l, "expected a name, a string, a regular expression or a group");
+    }
     lq_buf_puts(l->out, ")");
     if (!l->status) put_times(l);
 }
@@ -420,6 +467,38 @@ static void put_any(lark *l)
     l->nest--;
 }
 
+/* What all %ignore name, any number of times. */
+static void read_ignored(lark *l)
+{
+    lq_buf between = { 0 }, *out = l->out;
+    l->out = &between;
+    l->in_terminal = true;
+    lq_buf_puts(&between, "(?:");
+    for (int i = 0; i < l->n_ignored && !l->status; i++) {
+        l->p = l->ignored[i];
+        lq_buf_puts(&between, i ? "|(?:" : "(?:");
+        put_any(l);
+        lq_buf_puts(&between, ")");
+        if (!l->status && *l->p && *l->p != '\n') wrong(l, "expected the end of %ignore");
+    }
+    lq_buf_puts(&between, ")*");
+    l->in_terminal = false;
+    l->between = between;
+    l->out = out;
+}
+
+bool gr_is_lark(const char *text)
+{
+    lark l = { .p = text };
+    for (skip(&l, true); *l.p == '%'; skip(&l, true))
+        l.p += strcspn(l.p, "\n");
+    l.p += strspn(l.p, "?!");
+    l.p += name_length(l.p);
+    if (*l.p == '.') l.p += 1 + strspn(l.p + 1, "-0123456789");
+    skip(&l, false);
+    return l.p[0] == ':' && l.p[1] != ':';
+}
+
 lq_status gr_lark_regex(lq_buf *out, const char *text, lq_err *err)
 {
     lark *l = calloc(1, sizeof *l);
@@ -428,14 +507,17 @@ lq_status gr_lark_regex(lq_buf *out, const char *text, lq_err *err)
     read_defs(l);
     def *start = l->status ? NULL : find(l, "start", 5);
     if (!l->status && !start) wrong(l, "there is no rule called start");
-    if (start) {
+    if (start && l->n_ignored) read_ignored(l);
+    if (start && !l->status) {
         l->p = start->name;
+        put_between(l);
         put_name(l);
         lq_buf_add(out, "", 1);
     }
-    lq_status s = l->status  ? l->status
-                  : out->oom ? lq_fail(err, LQ_ENOMEM, "out of memory")
-                             : LQ_OK;
+    lq_status s = l->status                    ? l->status
+                  : out->oom || l->between.oom ? lq_fail(err, LQ_ENOMEM, "out of memory")
+                                               : LQ_OK;
+    lq_buf_free(&l->between);
     free(l);
     return s;
 }

@@ -66,6 +66,8 @@ def test_a_stream_is_the_same_text(server):
     ({"structured_outputs": {"regex": "x{2,4}y"}}, "x{2,4}y"),
     ({"guided_grammar": 'root ::= "(" root ")" | [a-c]'}, r"\(*[a-c]\)*"),
     ({"grammar": 'root ::= w (" " w){2}\nw ::= [a-z]{2,5}'}, "[a-z]{2,5}( [a-z]{2,5}){2}"),
+    ({"structured_outputs": {"grammar": '?start: N ("+" N)~1..2\nN: "0".."9"~1..3\n'}},  # Lark's notation, as vLLM takes it
+     r"[0-9]{1,3}(\+[0-9]{1,3}){1,2}"),
     ({"structured_outputs": {"json": {"type": "array", "items": {"type": "boolean"}, "minItems": 3,
                                       "maxItems": 3}, "disable_any_whitespace": True}},
      r"\[(true|false)(,(true|false)){2}\]"),

@@ -220,7 +220,7 @@ def test_more_tokens_than_the_context_holds(server, ask):
                          *({"type": "json_schema", "json_schema": {"name": "x", "schema": s}} for s in (
                              {"type": "string", "pattern": "^+[a-z]$"}, {"type": "string", "minLength": 10**9},
                              {"type": "string", "pattern": "^(a|b){1,1000000000}$"}))]),
-    ("structured_outputs", [{"regex": "foo**"}, {"regex": "a", "choice": ["b"]},
+    ("structured_outputs", [{"regex": "foo**"}, {"grammar": "start: \"a\" start"}, {"regex": "a", "choice": ["b"]},
                             {"regex": "(a+)+$" * 20000}]),
 ])
 def test_constraints_that_cannot_hold(server, ask, param, values):  # T-57, T-54, T-55

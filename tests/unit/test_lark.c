@@ -68,6 +68,15 @@ static const struct {
       "start: /[(]/ /[^)]/ /[])[]/ /\\\\[(]/? /\\[\\(/",
       { "(a)[(", "(x][(" },
       { "()][(" } },
+    { "what is ignored",
+      "start: sum\nsum: NUMBER (\"+\" NUMBER)*\nNUMBER: \"0\"..\"9\"+ (\".\" \"0\"..\"9\"+)?\n"
+      "%ignore \" \"\n%ignore COMMENT\nCOMMENT: /#[a-z]*;/",
+      { "12+3", "  1.5 + 2 #a; ", "#;1" },
+      { "1 2", "1. 5", "+" } },
+    { "code points beyond 16 bits",
+      "start: \"\\U0001F600\" \"\\U0001F601\"..\"\\U0001F603\"",
+      { "\xf0\x9f\x98\x80\xf0\x9f\x98\x82" },
+      { "\xf0\x9f\x98\x80\xf0\x9f\x98\x84" } },
     { "nothing", "start:\n", { "" }, { "a" } },
 };
 
@@ -119,7 +128,11 @@ TEST(what_is_refused_says_where)
                 { "start = \"x\"", "expected a definition" },
                 { "start: /x/i", "flags" },
                 { "start: a{\"x\"}\na{t}: t", "a template" },
-                { "start: \"x\"\n%ignore \" \"", "line 2: a directive" },
+                { "start: \"x\"\n%declare X", "line 2: a directive" },
+                { "start: \"x\"\n%ignore Y", "line 2: a name that is not defined" },
+                { "start: \"x\"\n%ignore \"a\")", "line 2: expected the end of %ignore" },
+                { "start: \"\\U0001F60\"", "8 hexadecimal digits" },
+                { "start: \"\\U00110000\"", "8 hexadecimal digits" },
                 { "start: X\n%import other.X", "another module" },
                 { "start: X\n%import common.X", "none of common's" } };
     for (size_t i = 0; i < LQ_COUNT(bad); i++) {
@@ -130,6 +143,22 @@ TEST(what_is_refused_says_where)
               bad[i].lark, (int)s, err.msg);
         lq_buf_free(&b);
     }
+}
+
+TEST(the_notation_is_told_by_the_first_rule)
+{
+    static const struct {
+        const char *text;
+        bool lark;
+    } all[] = { { "start: \"a\"", true },
+                { "# a ::= b\n%import common.INT\n?start.2 : INT", true },
+                { "// one\n!start:", true },
+                { "root ::= \"a: b\"", false },
+                { "# root: x\nroot ::= item", false },
+                { "root = x", false },
+                { "", false } };
+    for (size_t i = 0; i < LQ_COUNT(all); i++)
+        CHECK(gr_is_lark(all[i].text) == all[i].lark, "%s", all[i].text);
 }
 
 /* Rules that double each other's text are stopped by its length. */
@@ -152,6 +181,7 @@ int main(int argc, char **argv)
 {
     RUN(a_grammar_takes_what_lark_would);
     RUN(what_is_refused_says_where);
+    RUN(the_notation_is_told_by_the_first_rule);
     RUN(a_grammar_that_grows_is_too_large);
     return check_end();
 }
