@@ -24,6 +24,12 @@ static bool splits_kv(const arch_config *c)
     return true;
 }
 
+static bool renames_router(const arch_config *c)
+{
+    return strcmp(c->row->arch, "BailingMoeV2ForCausalLM") == 0 ||
+           strcmp(c->row->arch, "LagunaForCausalLM") == 0;
+}
+
 /* Architectures whose folders mlx-lm rewrites when it loads them, in ways that codes do not survive. */
 static lq_status is_loaded(const conv_weight *w, const conv_plan *p, lq_err *err)
 {
@@ -33,6 +39,11 @@ static lq_status is_loaded(const conv_weight *w, const conv_plan *p, lq_err *err
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "mlx-lm cuts kv_b_proj in two when it loads it and rounds both again: "
                        "quantize --skip kv_b_proj keeps it in 16 bits");
+    if (w->slot.role == R_ROUTER && renames_router(c))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "mlx-lm has another name for the router of %s when it loads it, and for its "
+                       "codes none",
+                       c->row->arch);
     if (strcmp(c->row->arch, "FalconH1ForCausalLM") == 0)
         return lq_fail(
             err, LQ_EUNSUPPORTED,

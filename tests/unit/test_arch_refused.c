@@ -12,6 +12,12 @@ TEST(a_wrong_config_is_refused_by_key)
         const char *why, *config, *says;
     } t[] = {
         { "no object", "[]", "object" },
+        { "a head of Ling plus",
+          "{\"architectures\":[\"BailingMoeV2ForCausalLM\"]," BASE ",\"norm_head\":true}",
+          "norm_head" },
+        { "Ling 2 with a router in another type",
+          "{\"architectures\":[\"BailingMoeV2ForCausalLM\"]," BASE ",\"router_dtype\":\"bf16\"}",
+          "router_dtype" },
         { "a function of the first GPT",
           "{\"model_type\":\"openai-gpt\",\"afn\":\"tanh\"," BASE "}",
           "afn: expected gelu, relu or silu" },

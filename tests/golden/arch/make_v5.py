@@ -62,6 +62,10 @@ MODELS = {
     "biogpt": ("BioGpt", dict(ONE, num_key_value_heads=4, max_position_embeddings=64)),
     "emu3": ("Emu3ForCausalLM:Emu3TextConfig", dict(ONE, rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
     "aria": ("AriaText", dict(ONE, intermediate_size=16, moe_num_experts=4, moe_topk=3, moe_num_shared_experts=2)),
+    "ling2": ("Glm4Moe", dict(
+        SIZES, head_dim=8, moe_intermediate_size=8, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2, n_group=4,
+        topk_group=2, routed_scaling_factor=1.5, first_k_dense_replace=1, use_qk_norm=True, attention_bias=False,
+        rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))),
     "cohere-compass": ("CohereCompassForConditionalGeneration:CohereCompassConfig", dict(
         tie_word_embeddings=True,
         text_config=dict(SIZES, sliding_window=5, logit_scale=0.5, layer_types=["sliding_attention", "full_attention"],
@@ -305,6 +309,33 @@ def internlm3_config(j):
                 rope_theta=10000.0, rope_scaling=dict(factor=1.0, rope_type="default"))
 
 
+def ling2_tensors(tensors):
+    """q, k and v of all heads are one matrix."""
+    out = {}
+    for k, v in tensors.items():
+        if ".q_proj" in k:
+            out[k.replace("self_attn.q_proj", "attention.query_key_value")] = torch.cat(
+                [v] + [tensors[k.replace("q_proj", n)] for n in ("k_proj", "v_proj")])
+        elif ".k_proj" not in k and ".v_proj" not in k:
+            out[k] = v
+    return replaced(("embed_tokens", "word_embeddings"), ("self_attn", "attention"), ("o_proj", "dense"),
+                    ("q_norm", "query_layernorm"), ("k_norm", "key_layernorm"), ("e_score_correction_bias", "expert_bias"))(out)
+
+
+def ling2_config(j):
+    """As inclusionAI/Ling-mini-2.0 is published."""
+    keep = ("bos_token_id", "eos_token_id", "pad_token_id", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+            "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps", "hidden_act",
+            "moe_intermediate_size", "num_experts_per_tok", "n_group", "topk_group", "routed_scaling_factor",
+            "first_k_dense_replace", "norm_topk_prob", "tie_word_embeddings", "initializer_range", "dtype")
+    return dict({k: j[k] for k in keep}, architectures=["BailingMoeV2ForCausalLM"], model_type="bailing_moe",
+                num_experts=j["n_routed_experts"], num_shared_experts=j["n_shared_experts"], partial_rotary_factor=0.5,
+                rope_theta=10000.0, rope_scaling=None, use_qk_norm=True, use_qkv_bias=False, use_bias=False, use_rmsnorm=True,
+                score_function="sigmoid", moe_router_enable_expert_bias=True, moe_shared_expert_intermediate_size=8,
+                router_dtype="fp32", embedding_dropout=0.0, output_dropout=0.0, num_nextn_predict_layers=0,
+                mtp_loss_scaling_factor=0)
+
+
 def minicpm_config(j):
     out = ("embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier", "rope_parameters")
     return dict({k: v for k, v in j.items() if k not in out}, architectures=["MiniCPMForCausalLM"], model_type="minicpm",
@@ -339,6 +370,7 @@ def text_alone(tensors):
 
 
 FILES = {
+    "ling2": (ling2_tensors, ling2_config),
     "deepseek-ocr2": (text_alone, dict),
     "phi4-mm": (replaced(*[(f"{n}.weight", f"{n}.base_layer.weight") for n in (
         "qkv_proj", "o_proj", "gate_up_proj", "down_proj")]), phi4_mm_config),
