@@ -18,7 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ROWS = 64, MAX_CONFIG = 1 << 20, PIECE = 1 << 20 };
+enum { NO_SHARD = -1, ROWS = 64, MAX_CONFIG = 1 << 20, PIECE = 1 << 20 };
 
 typedef struct {
     const conv_hf_opts *o;
@@ -167,6 +167,7 @@ static lq_status describe(conv *c, conv_weight *w, const src_tensor *t, const ar
 {
     const size_t len = strlen(t->name);
     const bool model = arch_slot_of(c->plan.config, t->name, &w->slot);
+    w->model = model && t->plain;
     w->mtp = !model && mtp->row && arch_slot_of(mtp, t->name, &w->slot);
     w->t = t;
     w->N = t->t.N;
@@ -175,14 +176,12 @@ static lq_status describe(conv *c, conv_weight *w, const src_tensor *t, const ar
                 !(w->slot.role == R_HEAD && c->plan.config->tied);
     w->foreign = t->plain && t->n_dims == 2 && !model && !w->linear;
     w->matrix = t->plain && model && arch_role_kind(w->slot.role) == ARCH_MATRIX && !w->slot.bias;
-    if (model && t->plain && arch_role_per_expert(w->slot.role) && c->layout && c->layout->stack)
-        return c->layout->stack(w, &c->plan, &c->arena, err);
     if ((w->linear || w->foreign || w->matrix) && len > 7 &&
         strcmp(t->name + len - 7, ".weight") == 0) {
         w->module = lq_push_str(&c->arena, t->name, len - 7);
         if (!w->module) return lq_fail(err, LQ_ENOMEM, "no memory for the plan");
     }
-    return LQ_OK;
+    return c->layout && c->layout->place ? c->layout->place(w, &c->plan, &c->arena, err) : LQ_OK;
 }
 
 /* Linears of layers are rounded where nothing is quantized yet; heads and others stay floats. */
@@ -230,6 +229,8 @@ static lq_status join_stack(conv *c, size_t i, lq_err *err)
 static void choose_shard(conv *c, size_t i, size_t *in_shard)
 {
     conv_weight *w = &c->plan.w[i];
+    w->shard = NO_SHARD;
+    if (w->left_out) return;
     const size_t all = w->stack && w->expert >= 0 ? w->bytes * (size_t)w->stack : w->bytes;
     w->shard = w->of < i ? c->plan.w[w->of].shard
                          : conv_next_shard(&c->n_shards, in_shard, all, c->o->shard_size);
@@ -373,6 +374,7 @@ static lq_status to_hf_plan(conv *c, const src_source *src, lq_err *err)
     conv_plan *p = &c->plan;
     const bool round_dense = c->layout && !any_quantized(src);
     size_t in_shard = 0;
+    bool left_out = false;
     lq_status s = no_ggufs_order(src_config(src), err);
     if (s) return s;
     p->src = src;
@@ -395,8 +397,11 @@ static lq_status to_hf_plan(conv *c, const src_source *src, lq_err *err)
         s = plan_one(c, w, round_dense, err);
         if (!s) s = join_stack(c, i, err);
         if (!s) choose_shard(c, i, &in_shard);
-        c->r->bytes += w->bytes;
+        if (!w->left_out) c->r->bytes += w->bytes;
+        left_out = left_out || w->left_out;
     }
+    if (left_out)
+        conv_note(c->r, "%s has no MTP head of this model: it is left out", c->layout->name);
     c->n_shards++;
     c->r->weights = (int64_t)p->n;
     for (size_t i = 0; i < p->n; i++)
@@ -460,8 +465,14 @@ static lq_status put_turned(conv *c, const qt_tensor *q, int64_t N, lq_dtype d, 
     return s;
 }
 
-/* Rows as f32 -> dtype -> file; notes whether any value changed on the way. */
-static lq_status put_rows(conv *c, const qt_tensor *q, lq_dtype d, sink *k, lq_err *err)
+static void add_to(float *out, const float *f, size_t n, float x)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = f[i] + x;
+}
+
+/* Rows, and `add`, as f32 -> dtype -> file; notes whether any value changed on the way. */
+static lq_status put_rows(conv *c, const qt_tensor *q, lq_dtype d, float add, sink *k, lq_err *err)
 {
     size_t row = (size_t)q->K, elem = lq_dtype_bytes(d);
     float *f = malloc(2 * ROWS * row * sizeof *f);
@@ -472,8 +483,10 @@ static lq_status put_rows(conv *c, const qt_tensor *q, lq_dtype d, sink *k, lq_e
         size_t len = (size_t)(end - n) * row;
         float *back = f + ROWS * row;
         qt_dequant(f, q, n, end);
-        lq_from_f32(b, f, d, len);
+        if (add > 0) add_to(back, f, len, add);
+        lq_from_f32(b, add > 0 ? back : f, d, len);
         lq_to_f32(back, b, d, len);
+        if (add > 0) add_to(back, back, len, -add);
         if (memcmp(f, back, len * sizeof *f) != 0) c->r->bit_exact = false;
         if (!isfinite(val_largest(back, LQ_F32, len)))
             s = lq_fail(err, LQ_EVALUE, "a value beyond the largest %s", lq_dtype_text(d));
@@ -487,10 +500,10 @@ static lq_status put_rows(conv *c, const qt_tensor *q, lq_dtype d, sink *k, lq_e
 static lq_status put_whole(conv *c, const conv_weight *w, const qt_tensor *q, sink *k, lq_err *err)
 {
     const bool turn = w->stack ? stands_turned(c, w) : turns_back(c, w);
-    if (q->scheme.kind == QT_DENSE && q->scheme.dtype == w->dtype && !turn)
+    if (q->scheme.kind == QT_DENSE && q->scheme.dtype == w->dtype && !turn && !(w->add > 0))
         return put_bytes(c, q->plane[QT_CODES], k, err);
     return turn ? put_turned(c, q, w->t->shape[w->t->n_dims - 2], w->dtype, k, err)
-                : put_rows(c, q, w->dtype, k, err);
+                : put_rows(c, q, w->dtype, w->add, k, err);
 }
 
 /* A value that has no place (a zero point of 0 in gptq's version 1): a symmetric grid has one. */
@@ -623,6 +636,10 @@ static int list_tensors(st_tensor *out, const conv *c, const conv_weight *w, lq_
     if (turns_back(c, w)) {
         out[0].shape[t->n_dims - 2] = t->shape[t->n_dims - 1];
         out[0].shape[t->n_dims - 1] = t->shape[t->n_dims - 2];
+    }
+    if (w->taps_first) {
+        out[0].shape[1] = t->shape[2];
+        out[0].shape[2] = t->shape[1];
     }
     if (is_flat(c, w)) {
         int64_t *shape = out[0].shape;

@@ -26,6 +26,7 @@ typedef struct {
     arch_slot slot;
     bool linear; /* a matrix of a linear layer, or the head */
     bool matrix;  /* another of the model: the embedding, a router */
+    bool model;       /* its slot is of the model's own */
     bool mtp;         /* it is the MTP head's */
     bool foreign;     /* a matrix of a part that is carried along: a tower, a projector */
     bool quantized;   /* stored in parts of the layout; else whole, as floats or raw bytes */
@@ -42,6 +43,9 @@ typedef struct {
     int64_t expert; /* which of them this is; -1: all, one after another */
     const char *up; /* each expert's rows are gate's, then up's, which is this module; NULL: of one */
     bool mixed;     /* ... and alternate: gate, up, gate, up */
+    /* Of floats: added to each (norms of 1 + w); taps come before the dim of 1; not written at all */
+    float add;
+    bool taps_first, left_out;
     size_t of;      /* the first weight of the stack, of which its tensors are listed; else itself */
     size_t at;      /* its first tensor among those of its file */
 } conv_weight;
@@ -69,9 +73,10 @@ typedef struct {
     /* Fill w->parts from w->scheme, N, K. LQ_EUNSUPPORTED: the layout has no place for the scheme;
      * LQ_ESHAPE: nor for the shape; err says why. */
     lq_status (*plan)(conv_weight *w, const conv_plan *p, lq_err *err);
-    /* Where the layout has an expert, or a stack of them (its biases too): stack, expert, module, up, mixed; names
-     * in `a`. NULL: as the architecture has it. LQ_EUNSUPPORTED: it has no place; LQ_ENOMEM. */
-    lq_status (*stack)(conv_weight *w, const conv_plan *p, lq_arena *a, lq_err *err);
+    /* What the layout has otherwise than the architecture: of an expert, or a stack of them (biases too) stack, expert,
+     * module, up, mixed; of others module, add, taps_first, left_out; names in `a`. NULL: nothing. LQ_EUNSUPPORTED:
+     * it has no place; LQ_ENOMEM. */
+    lq_status (*place)(conv_weight *w, const conv_plan *p, lq_arena *a, lq_err *err);
     /* The scheme to round to where `from` has no place. */
     qt_scheme (*instead)(const qt_scheme *from, int64_t K);
     /* quantization_config into q. LQ_EUNSUPPORTED: these weights have no place next to each other.
@@ -87,8 +92,8 @@ typedef struct {
 const conv_layout *conv_layout_find(const char *name); /* NULL */
 extern const conv_layout conv_gptq, conv_gptq_v2, conv_awq, conv_ct, conv_fp8, conv_bnb, conv_mlx;
 
-/* conv_layout.stack of mlx (mlx_stacks.c). */
-lq_status mlx_stack(conv_weight *w, const conv_plan *p, lq_arena *a, lq_err *err);
+/* conv_layout.place of mlx (mlx_places.c). */
+lq_status mlx_place(conv_weight *w, const conv_plan *p, lq_arena *a, lq_err *err);
 
 /* ---- shared by layouts (layout.c) ---- */
 /* One more part; dims of -1 are not there: 2 dims, 1, or none. */

@@ -1,6 +1,6 @@
 /* convert/layouts/layout_mlx.c - mlx-lm's layout (formats/source/hf_mlx.c has the picture): w = scale * code + bias, mxfp4 and
  * mxfp8. A symmetric grid's bias is -2^(bits-1) scales, which any float type has; other zero points' product with the
- * scale needs f32. Linears, the embedding, routers and stacks of experts (mlx_stacks.c); mlx-lm turns what else needs it when it loads
+ * scale needs f32. Linears, the embedding, routers and stacks of experts (mlx_places.c); mlx-lm turns what else needs it when it loads
  * (sanitize). */
 #include "convert/layouts/layout.h"
 
@@ -252,7 +252,7 @@ const conv_layout conv_mlx = {
     .name = NAME,
     .matrices = true,
     .plan = layout_mlx_plan,
-    .stack = mlx_stack,
+    .place = mlx_place,
     .instead = instead,
     .config = layout_mlx_config,
     .pack = layout_mlx_pack,

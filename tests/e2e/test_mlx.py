@@ -310,6 +310,38 @@ def test_gate_and_up_of_one_tensor_become_two_stacks(llmq, tmp_path):
         assert worst(floats(tmp_path / "a", "logits"), floats(tmp_path / "b", "logits")) < 2e-6
 
 
+def test_codes_have_the_names_that_mlx_looks_for(llmq, tmp_path):
+    """LFM2's own w1, w2 and w3 are renamed by mlx-lm where they are floats."""
+    llmq("quantize", GOLDEN.parent / "arch/lfm2-moe", "-o", tmp_path / "m", "--to", "mlx", *EIGHT, "--skip", "w2")
+    got = planes(tmp_path / "m")
+    assert got["model.layers.0.feed_forward.up_proj.weight"][0] == "U32" and "model.layers.0.feed_forward.w3.weight" not in got
+    assert got["model.layers.0.feed_forward.w2.weight"][0] == "BF16"
+
+
+def test_what_mlx_has_otherwise_beside_stacks(llmq, tmp_path):
+    """Where experts are stacks it takes Qwen3-Next's other tensors for its own: taps first, norms that hold 1 + w, no MTP head."""
+    llmq("convert", GOLDEN / "qwen3-next", "-o", tmp_path / "f", "--to", "safetensors", "--dtype", "f32")
+    header, data = read_st(tmp_path / "f/model.safetensors")
+    for name, t in header.items():
+        if name == "input_ids":
+            at = t["data_offsets"]
+    header["mtp.norm.weight"] = {"dtype": "F32", "shape": [9], "data_offsets": at}
+    header.pop("input_ids")
+    (tmp_path / "f/model.safetensors").write_bytes(st_file(header, data))
+    llmq("quantize", tmp_path / "f", "-o", tmp_path / "m.llmq", *EIGHT)
+    got = llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "mlx", "--to", "mlx", "--dtype", "f32")
+    assert "mlx has no MTP head of this model: it is left out" in got.stderr
+    own, theirs, mlx = (planes(x) for x in (tmp_path / "f", tmp_path / "mlx", GOLDEN / "qwen3-next"))
+    assert not any(k.startswith("mtp.") for k in theirs)
+    norm, conv = "model.layers.0.input_layernorm.weight", "model.layers.0.linear_attn.conv1d.weight"
+    w, sums = (memoryview(x[norm][2]).cast("f").tolist() for x in (own, theirs))
+    assert all(abs(s - (1 + v)) < 1e-6 for v, s in zip(w, sums)) and abs(sum(sums) / len(sums) - 1) < 0.5
+    assert theirs[conv][1] == mlx[conv][1] and theirs[conv][1][2] == 1
+    llmq("logits", tmp_path / "m.llmq", "--ids", "1,5,9", "-o", tmp_path / "a")
+    llmq("logits", tmp_path / "mlx", "--ids", "1,5,9", "-o", tmp_path / "b")
+    assert worst(floats(tmp_path / "a", "logits"), floats(tmp_path / "b", "logits")) < 2e-6
+
+
 def test_experts_of_several_kinds_are_no_stack(llmq, experts, tmp_path):
     llmq("quantize", experts, "-o", tmp_path / "m.llmq", *EIGHT, "--override", "experts.1.up_proj=u4-g32")
     got = llmq("convert", tmp_path / "m.llmq", "-o", tmp_path / "out", "--to", "mlx", code=3)

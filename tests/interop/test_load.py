@@ -175,6 +175,8 @@ EXPERTS = {
                                rope_parameters={"rope_type": "default", "rope_theta": 10000.0}), {}),
     "Glm4MoeForCausalLM": (dict(n_routed_experts=4, moe_intermediate_size=32, first_k_dense_replace=1), dict(partial_rotary_factor=0.5)),
     "OlmoeForCausalLM": (dict(num_experts=4), {}),
+    "Lfm2MoeForCausalLM": (dict(num_experts=4, moe_intermediate_size=32, num_dense_layers=1, tie_word_embeddings=True,
+                                layer_types=["full_attention", "conv"]), {}),
 }
 
 
@@ -188,7 +190,7 @@ def test_mlx_lm_loads_experts(llmq, tmp_path, arch, scheme):
     sizes, more = EXPERTS[arch]
     kind = getattr(transformers, arch)
     torch.manual_seed(1)
-    model = kind(kind.config_class(**SMALL, **sizes)).to(torch.bfloat16)
+    model = kind(kind.config_class(**(SMALL | sizes))).to(torch.bfloat16)
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(torch.randn(p.shape) * 0.2 + ("norm" in name))
