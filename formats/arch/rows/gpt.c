@@ -2,7 +2,6 @@
 #include "formats/arch/rows/rows.h"
 
 #include "base/json.h"
-#include "formats/arch/arch_impl.h"
 
 /* One key and value for all heads; else grouped as q, k, v of each. */
 static lq_status multi_query(arch_config *c, const char *key, const cJSON *v, lq_err *err)
@@ -62,11 +61,20 @@ static lq_status mpt_expansion(arch_config *c, const char *key, const cJSON *v, 
 /* Three functions, of which gelu is the approximation by tanh. */
 static lq_status first_gpt_act(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
+    static const struct {
+        const char *text;
+        arch_act act;
+    } acts[] = { { "gelu", ARCH_GELU_TANH },
+                 { "relu", ARCH_RELU },
+                 { "silu", ARCH_SILU },
+                 { "swish", ARCH_SILU } };
     const char *text = v ? cJSON_GetStringValue(v) : "gelu";
-    if (!text || !arch_act_from_text(&c->act, text) || c->act == ARCH_XIELU)
-        return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected gelu, relu or silu", key);
-    if (c->act == ARCH_GELU) c->act = ARCH_GELU_TANH;
-    return LQ_OK;
+    for (size_t i = 0; text && i < LQ_COUNT(acts); i++)
+        if (strcmp(acts[i].text, text) == 0) {
+            c->act = acts[i].act;
+            return LQ_OK;
+        }
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected gelu, relu or silu", key);
 }
 
 /* Its norms have torch's own, whatever the config says. */
