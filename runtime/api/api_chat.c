@@ -120,13 +120,17 @@ static bool name_custom(cJSON *m)
     return !js_ran_out();
 }
 
-/* A tool may say nothing: null, no content or no parts. */
-static bool fill_result(cJSON *m)
+/* Nothing is said: null, no content or no parts. */
+static bool says_nothing(const cJSON *m)
 {
     const cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
-    const bool none =
-        !content || cJSON_IsNull(content) || (cJSON_IsArray(content) && !content->child);
-    if (!none || !api_is(js_get(m, "role"), "tool")) return true;
+    return !content || cJSON_IsNull(content) || (cJSON_IsArray(content) && !content->child);
+}
+
+/* A tool may say nothing. */
+static bool fill_result(cJSON *m)
+{
+    if (!says_nothing(m) || !api_is(js_get(m, "role"), "tool")) return true;
     cJSON_DeleteItemFromObjectCaseSensitive(m, "content");
     return cJSON_AddStringToObject(m, "content", "") != NULL;
 }
@@ -170,7 +174,8 @@ static lq_status check_message(cJSON *m, int i, char call_id[32], api_error *e)
     if (assistant && name_thought(m, e)) return LQ_ENOMEM;
     cJSON *content = cJSON_GetObjectItemCaseSensitive(m, "content");
     const cJSON *calls = js_get(m, "tool_calls");
-    if (assistant && (!content || cJSON_IsNull(content))) {
+    if (assistant && says_nothing(m)) {
+        if (content) content->type = cJSON_NULL; /* no parts are as null for templates */
         return cJSON_IsArray(calls) && calls->child
                    ? LQ_OK
                    : fill_turn(m, e); /* with calls templates expect none, too */

@@ -333,5 +333,13 @@ void api_post_ollama_generate(void *app, http_req *r)
     api_request_free(&q);
 }
 
-void api_post_ollama_embed(void *app, http_req *r) { api_answer_prompts(app, r, &embed); }
-void api_post_ollama_embedding(void *app, http_req *r) { api_answer_prompts(app, r, &embedding); }
+static void answer_vectors(api *a, http_req *r, const gen_shape *shape)
+{
+    cJSON *doc = peek(r);
+    const bool done = doc && api_ollama_load_vectors(a, r, doc, shape == &embedding);
+    cJSON_Delete(doc);
+    if (!done) api_answer_prompts(a, r, shape);
+}
+
+void api_post_ollama_embed(void *app, http_req *r) { answer_vectors(app, r, &embed); }
+void api_post_ollama_embedding(void *app, http_req *r) { answer_vectors(app, r, &embedding); }

@@ -19,5 +19,7 @@ lq_status api_ollama_find(const api *a, const cJSON *body, const char **name, ap
 /* Answers a request that wants the model loaded: a chat without messages, a generation without a prompt. False: it is
  * another, and not answered. */
 bool api_ollama_load(api *a, http_req *r, const cJSON *body, bool chat);
+/* Likewise of vectors, without a text; `old`: of /api/embeddings. */
+bool api_ollama_load_vectors(api *a, http_req *r, const cJSON *body, bool old);
 
 #endif

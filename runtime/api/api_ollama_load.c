@@ -1,5 +1,5 @@
 /* runtime/api/api_ollama_load.c - what Ollama's clients ask before they talk: that a model be loaded (a chat without
- * messages, a generation without a prompt) or be pulled. The served ones are there already, and stay. */
+ * messages, a generation without a prompt, vectors of no text) or be pulled. The served ones are there already, and stay. */
 #include "runtime/api/api_ollama.h"
 
 #include <stdlib.h>
@@ -59,6 +59,28 @@ bool api_ollama_load(api *a, http_req *r, const cJSON *body, bool chat)
         api_reply_error(a, r, &e);
     else
         reply_loaded(r, name, chat);
+    return true;
+}
+
+bool api_ollama_load_vectors(api *a, http_req *r, const cJSON *body, bool old)
+{
+    api_error e = { 0 };
+    jw w = { 0 };
+    const char *name;
+    const cJSON *v = js_get(body, old ? "prompt" : "input");
+    const bool empty = !v || api_is(v, "") || (!old && cJSON_IsArray(v) && !v->child);
+    if (!js_get(body, "model") || !empty) return false;
+    if (!api_ready(a, r)) return true;
+    if (api_ollama_find(a, body, &name, &e)) {
+        api_reply_error(a, r, &e);
+        return true;
+    }
+    jw_open(&w, '{');
+    if (!old) jw_put_cstr(&w, "model", name);
+    jw_key(&w, old ? "embedding" : "embeddings");
+    jw_json(&w, "[]", 2);
+    jw_close(&w, '}');
+    api_reply(r, 200, &w);
     return true;
 }
 

@@ -105,6 +105,10 @@ def test_an_assistant_may_have_said_nothing_but_calls(scripted):
                 {"role": "tool", "tool_call_id": "call_1", "content": "2"}]
     ids = scripted.post_json("/tokenize", {"messages": messages})["tokens"]
     text = scripted.post_json("/detokenize", {"tokens": ids})["prompt"]
+    no_parts = [messages[0], {**messages[1], "content": []}, messages[2]]  # as LangChain keeps what a response was
+    assert scripted.post_json("/tokenize", {"messages": no_parts})["tokens"] == ids
+    nothing = [*said("[abc]"), {"role": "assistant", "content": []}, *said("b")]
+    assert prompt_of(scripted, nothing) == prompt_of(scripted, [nothing[0], {"role": "assistant", "content": ""}, nothing[2]])
     assert '{"name": "f", "arguments": {"a": 1}}' in text and "<tool_response>\n2" in text
     assert chat(scripted, messages, temperature=0, max_tokens=60)["choices"][0]["message"]["content"]
 

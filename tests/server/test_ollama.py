@@ -256,6 +256,10 @@ def test_embeddings(server):
     assert a["embeddings"] == ours
     assert server.post_json("/api/embeddings", {"prompt": "a"})["embedding"] == ours[0]
     assert len(server.post_json("/api/embed", {"input": "a", "dimensions": 4})["embeddings"][0]) == 4
+    for nothing in ({}, {"input": ""}, {"input": []}):  # the model is loaded
+        assert server.post_json("/api/embed", {"model": "tiny", **nothing}) == {"model": "tiny", "embeddings": []}
+    assert server.post_json("/api/embeddings", {"model": "tiny", "prompt": ""}) == {"embedding": []}
+    assert server.post("/api/embed", {"model": "x", "input": ""}).status == 404
     assert server.post("/api/embed", {"input": "a " * 5000, "truncate": False}).status == 400
     assert server.post("/api/embed", {"input": "a " * 5000}).status == 200
 
