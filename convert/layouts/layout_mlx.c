@@ -26,8 +26,11 @@ static bool splits_kv(const arch_config *c)
 
 static bool renames_router(const arch_config *c)
 {
-    return strcmp(c->row->arch, "BailingMoeV2ForCausalLM") == 0 ||
-           strcmp(c->row->arch, "LagunaForCausalLM") == 0;
+    static const char *const those[] = { "BailingMoeForCausalLM", "BailingMoeV2ForCausalLM",
+                                         "LagunaForCausalLM" };
+    for (size_t i = 0; i < LQ_COUNT(those); i++)
+        if (strcmp(those[i], c->row->arch) == 0) return true;
+    return false;
 }
 
 /* Architectures whose folders mlx-lm rewrites when it loads them, in ways that codes do not survive. */
@@ -93,6 +96,12 @@ static lq_status layout_mlx_plan(conv_weight *w, const conv_plan *p, lq_err *err
         layout_part(w, ".scales", LQ_U8, w->N, w->K / s->group);
         return LQ_OK;
     }
+    if (s->kind == QT_E2M1)
+        return lq_fail(
+            err, LQ_EUNSUPPORTED,
+            "mlx's linears hold no scale of the whole tensor beside those of groups (mxfp4 "
+            "has none), found %s",
+            text);
     return lq_fail(
         err, LQ_EUNSUPPORTED,
         "mlx holds codes with a scale and a bias for each group of inputs, mxfp4 and mxfp8, "

@@ -29,6 +29,7 @@ static const struct {
     { "ExaoneMoeForCausalLM", "mlp.switch_mlp", GATED },
     { "MellumForCausalLM", "mlp.switch_mlp", GATED },
     { "SolarOpenForCausalLM", "mlp.switch_mlp", GATED },
+    { "BailingMoeForCausalLM", "mlp.switch_mlp", GATED },
     { "BailingMoeV2ForCausalLM", "mlp.switch_mlp", GATED },
     { "LagunaForCausalLM", "mlp.switch_mlp", GATED },
     { "Dots1ForCausalLM", "mlp.experts", GATED },

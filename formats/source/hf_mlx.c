@@ -597,6 +597,7 @@ static lq_status make_latents(hf_quant *h, const char *attention, lq_err *err)
 static const struct {
     const char *arch, *theirs, *own; /* parts of names */
 } renamed[] = {
+    { "BailingMoeForCausalLM", ".mlp.gate.gate_proj.", ".mlp.gate." },
     { "BailingMoeV2ForCausalLM", ".mlp.gate.gate_proj.", ".mlp.gate." },
     { "LagunaForCausalLM", ".mlp.gate.proj.", ".mlp.gate." },
     { "LagunaForCausalLM", ".mlp.gate.e_score", ".mlp.experts.e_score" },

@@ -218,7 +218,8 @@ def test_what_is_quantized_here(llmq, tmp_path, how, dtype, note):
 @pytest.mark.parametrize("how, says", [
     (["--method", "nf4"], "mlx holds codes with a scale and a bias for each group of inputs, mxfp4 and mxfp8, found nf4"),
     (["--method", "rtn", "--group-size", "16"], "groups of 32, 64 or 128, found u4-g16-asym"),
-    (["--to", "compressed-tensors:nvfp4", "--method", "rtn"], "found nvfp4"),
+    (["--to", "compressed-tensors:nvfp4", "--method", "rtn"],
+     "mlx's linears hold no scale of the whole tensor beside those of groups (mxfp4 has none), found nvfp4"),
     (["--to", "compressed-tensors:fp8-channel", "--method", "fp8"], "inputs are rounded"),
 ])
 def test_what_mlx_has_no_place_for(llmq, tmp_path, how, says):

@@ -45,6 +45,12 @@ TEST(defaults_are_those_of_transformers)
     CHECK(near_to(c.norm_eps, 1e-5) && near_to(c.embed_scale, 8),
           "biogpt's norms have torch's eps");
     arch_config_free(&c);
+    CHECK(!arch_parse(&c, "{\"architectures\":[\"BailingMoeForCausalLM\"]," BASE2 "}", NULL, &err),
+          "%s", err.msg);
+    CHECK(c.experts == 16 && c.experts_used == 2 && c.expert_ffn == 160 && !c.shared_ffn &&
+              c.w.norm_topk && near_to(c.norm_eps, 1e-5) && c.max_pos == 16384,
+          "ling");
+    arch_config_free(&c);
     CHECK(!arch_parse(&c, "{\"model_type\":\"openai-gpt\"," BASE "}", NULL, &err), "%s", err.msg);
     CHECK(c.max_pos == 512 && c.act == ARCH_GELU_TANH && c.tied && c.w.norm_after_add,
           "openai-gpt");

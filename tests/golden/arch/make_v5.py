@@ -62,6 +62,7 @@ MODELS = {
     "biogpt": ("BioGpt", dict(ONE, num_key_value_heads=4, max_position_embeddings=64)),
     "emu3": ("Emu3ForCausalLM:Emu3TextConfig", dict(ONE, rope_parameters=dict(rope_type="default", rope_theta=1000000.0))),
     "aria": ("AriaText", dict(ONE, intermediate_size=16, moe_num_experts=4, moe_topk=3, moe_num_shared_experts=2)),
+    "ling": ("AriaText", dict(ONE, head_dim=8, intermediate_size=16, moe_num_experts=4, moe_topk=3, moe_num_shared_experts=2)),
     "ling2": ("Glm4Moe", dict(
         SIZES, head_dim=8, moe_intermediate_size=8, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2, n_group=4,
         topk_group=2, routed_scaling_factor=1.5, first_k_dense_replace=1, use_qk_norm=True, attention_bias=False,
@@ -310,16 +311,32 @@ def internlm3_config(j):
 
 
 def ling2_tensors(tensors):
-    """q, k and v of all heads are one matrix."""
+    """q, k and v of all heads are one matrix; experts are apart."""
     out = {}
     for k, v in tensors.items():
-        if ".q_proj" in k:
+        if "experts.fc" in k:
+            parts = zip(("gate_proj", "up_proj"), v.chunk(2, -1)) if "fc1" in k else [("down_proj", v)]
+            for name, stack in parts:
+                out.update({f"{k.split('.fc')[0]}.{e}.{name}.weight": w.T for e, w in enumerate(stack)})
+        elif ".q_proj" in k:
             out[k.replace("self_attn.q_proj", "attention.query_key_value")] = torch.cat(
                 [v] + [tensors[k.replace("q_proj", n)] for n in ("k_proj", "v_proj")])
         elif ".k_proj" not in k and ".v_proj" not in k:
             out[k] = v
     return replaced(("embed_tokens", "word_embeddings"), ("self_attn", "attention"), ("o_proj", "dense"),
-                    ("q_norm", "query_layernorm"), ("k_norm", "key_layernorm"), ("e_score_correction_bias", "expert_bias"))(out)
+                    ("mlp.router", "mlp.gate"), ("q_norm", "query_layernorm"), ("k_norm", "key_layernorm"), ("e_score_correction_bias", "expert_bias"))(out)
+
+
+def ling_config(j):
+    """As inclusionAI/Ling-lite-1.5 is published."""
+    keep = ("bos_token_id", "eos_token_id", "pad_token_id", "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+            "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings", "rms_norm_eps", "hidden_act",
+            "tie_word_embeddings", "initializer_range", "dtype")
+    return dict({k: j[k] for k in keep}, architectures=["BailingMoeForCausalLM"], model_type="bailing_moe",
+                num_experts=j["moe_num_experts"], num_shared_experts=j["moe_num_shared_experts"], num_experts_per_tok=j["moe_topk"],
+                moe_intermediate_size=j["intermediate_size"], norm_topk_prob=True, first_k_dense_replace=0, rope_theta=10000.0,
+                rope_scaling=None, use_qkv_bias=False, use_bias=False, norm_head=False, norm_softmax=False, embedding_dropout=0.0,
+                output_dropout=0.0, use_sliding_window=False, sliding_window=4096, max_window_layers=28)
 
 
 def ling2_config(j):
@@ -370,6 +387,7 @@ def text_alone(tensors):
 
 
 FILES = {
+    "ling": (ling2_tensors, ling_config),
     "ling2": (ling2_tensors, ling2_config),
     "deepseek-ocr2": (text_alone, dict),
     "phi4-mm": (replaced(*[(f"{n}.weight", f"{n}.base_layer.weight") for n in (
