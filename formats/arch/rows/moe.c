@@ -39,13 +39,6 @@ static lq_status if_mup(arch_config *c, const char *key, const cJSON *v, lq_err 
     return LQ_OK;
 }
 
-/* Ling 2's router computes in f32, as all do here. */
-static lq_status router_in_f32(arch_config *c, const char *key, const cJSON *v, lq_err *err)
-{
-    (void)c;
-    return arch_key_must(key, v, "fp32", err);
-}
-
 /* A gate for each head, or for each of its dims. */
 static lq_status laguna_gating(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
@@ -347,25 +340,6 @@ static const arch_name aria_names[] = {
     SHARED("mlp.shared_experts"),
     END,
 };
-#define LING_NAMES \
-    { R_EMBED, "@word_embeddings", 0, BIAS_NO }, \
-    { R_FINAL_NORM, "@norm", 0, BIAS_NO }, \
-    { R_HEAD, "^lm_head", 0, BIAS_NO }, \
-    PRE_NORMS(BIAS_NO), \
-    { R_QKV, LAYER "attention.query_key_value", 0, BIAS_ATTN }, \
-    { R_O, LAYER "attention.dense", 0, BIAS_NO }, \
-    GATED(BIAS_NO), \
-    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO }, \
-    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"), \
-    SHARED("mlp.shared_experts")
-static const arch_name ling_names[] = { LING_NAMES, END };
-static const arch_name ling2_names[] = {
-    LING_NAMES,
-    { R_Q_NORM, LAYER "attention.query_layernorm", 0, BIAS_NO },
-    { R_K_NORM, LAYER "attention.key_layernorm", 0, BIAS_NO },
-    { R_ROUTER_CORR, LAYER "mlp.gate.expert_bias", NAME_BARE, BIAS_NO },
-    END,
-};
 static const arch_name gpt_oss_names[] = {
     EMBED_NORM_HEAD(BIAS_NO),
     PRE_NORMS(BIAS_NO),
@@ -651,40 +625,6 @@ static const arch_key granite_moe_keys[] = {
     EXPERT_COUNTS("num_local_experts", 8, 2),
     NO_KEY,
 };
-#define LING_KEYS \
-    { "score_function", KEY_FN, 0, NONE, arch_key_scoring_func }, \
-    { "use_qkv_bias", KEY_FLAG, AT(attn_bias), 0, NULL }, \
-    { "rotary_dim", KEY_INT, AT(rope_dims), NONE, NULL }, \
-    { "router_dtype", KEY_FN, 0, NONE, router_in_f32 }, \
-    { "moe_shared_expert_intermediate_size", KEY_KNOWN, 0, NONE, NULL }, /* the tensors' sizes tell */ \
-    MUST("moe_router_enable_shared_expert", 1), \
-    MUST("moe_router_enable_routed_scaling", 1), \
-    MUST("use_bias", 0), \
-    MUST("norm_head", 0), \
-    MUST("norm_softmax", 0)
-static const arch_key ling_keys[] = {
-    EXPERT_COUNTS("num_experts", 16, 2),
-    NORM_TOPK(1),
-    LING_KEYS,
-    MUST("use_qk_norm", 0),
-    MUST("multi_gate", 0),
-    MUST("moe_router_enable_expert_bias", 0),
-    MUST("routed_scaling_factor", 1),
-    MUST("n_group", 1),
-    MUST("topk_group", 1),
-    NO_KEY,
-};
-static const arch_key ling2_keys[] = {
-    GROUP_KEYS(8, 4, 1),
-    EXPERT_COUNTS("num_experts", 256, 8),
-    EXPERT_FFN(512),
-    MUST("norm_topk_prob", 1),
-    LING_KEYS,
-    MUST("use_qk_norm", 1),
-    MUST("moe_router_enable_expert_bias", 1),
-    MUST("use_rmsnorm", 1),
-    NO_KEY,
-};
 static const arch_key aria_keys[] = {
     { "moe_num_experts", KEY_INT, AT(experts), 8, NULL },
     { "moe_topk", KEY_INT, AT(experts_used), 2, NULL },
@@ -895,12 +835,6 @@ const arch_row arch_rows_moe[] = {
       .names = granite_moe_names, .keys = granite_moe_keys },
     { "AriaTextForCausalLM", "aria_text", .w = { RMS_ROPE, .norm_topk = true }, MODEL,
       .names = aria_names, .keys = aria_keys, .def_shared = 2 },
-    { "BailingMoeV2ForCausalLM", "bailing_moe",
-      .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, SIGMOID_MOE }, MODEL, .names = ling2_names,
-      .keys = ling2_keys, .def_kv_heads = 4, .def_head_dim = 128, .def_partial = 0.5,
-      .def_theta = 6e5, .def_max_pos = 32768, .def_dense = 1, .def_shared = 1 },
-    { "BailingMoeForCausalLM", "bailing_moe_v1", .w = { RMS_ROPE }, MODEL, .names = ling_names,
-      .keys = ling_keys, .def_eps = 1e-5, .def_max_pos = 16384 },
     { "GptOssForCausalLM", "gpt_oss", .w = { RMS_ROPE, .norm_topk = true, .gate_up_mixed = true },
       MODEL, .names = gpt_oss_names, .keys = gpt_oss_keys, .def_act = ARCH_SWIGLU_CLAMPED,
       .fixed_act = true, .window = WINDOW_PATTERN, .def_pattern = 2, .def_window = 128,
