@@ -45,6 +45,11 @@ TEST(defaults_are_those_of_transformers)
     CHECK(near_to(c.norm_eps, 1e-5) && near_to(c.embed_scale, 8),
           "biogpt's norms have torch's eps");
     arch_config_free(&c);
+    CHECK(!arch_parse(&c, "{\"architectures\":[\"TeleChat3ForCausalLM\"]," BASE2 "}", NULL, &err),
+          "%s", err.msg);
+    CHECK(c.kv_heads == 2 && c.head_dim == 16 && c.act == ARCH_SILU && !c.window && !c.tied,
+          "telechat3");
+    arch_config_free(&c);
     CHECK(!arch_parse(&c, "{\"architectures\":[\"BailingMoeForCausalLM\"]," BASE2 "}", NULL, &err),
           "%s", err.msg);
     CHECK(c.experts == 16 && c.experts_used == 2 && c.expert_ffn == 160 && !c.shared_ffn &&

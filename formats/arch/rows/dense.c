@@ -640,6 +640,7 @@ static const arch_key mllama_keys[] = {
 const arch_row arch_rows_dense[] = {
     { "LlamaForCausalLM", "llama", .w = { RMS_ROPE }, MODEL, .names = llama_names,
       .def_sizes = SIZES("32000", "4096", "11008", "32", "32") },
+    { "TeleChat3ForCausalLM", "telechat3", .w = { RMS_ROPE }, MODEL, .names = llama_names },
     { "Emu3ForCausalLM", "emu3_text_model", .w = { RMS_ROPE }, MODEL, .names = mistral_names,
       .def_kv_heads = 8, .def_eps = 1e-5, .def_theta = 1e6, .def_max_pos = 9216 },
     /* Nemotron's embedding models, whose code is their own: Llama that sees both ways. */
