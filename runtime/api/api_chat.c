@@ -27,17 +27,25 @@ static const char *part_text(const cJSON *part, bool assistant)
     return NULL;
 }
 
+/* A part that is no text: an image, a sound, a file; or of no shape. */
+static lq_status bad_part(api_error *e, int i, const cJSON *part, bool assistant)
+{
+    const char *type = cJSON_GetStringValue(js_get(part, "type"));
+    if (!type || strcmp(type, "text") == 0 || (assistant && strcmp(type, "refusal") == 0))
+        return bad_message(e, i, "content parts {\"type\": \"text\", \"text\": ...}", part);
+    return api_fail(e, "messages", "unsupported_value",
+                    "messages[%d]: content of type \"%.40s\" is not supported", i, type);
+}
+
 /* Replaces an array of text parts by the string that they make, joined by newlines. */
 static lq_status join_parts(cJSON *content, int i, bool assistant, api_error *e)
 {
     lq_buf w = { 0 };
     for (const cJSON *c = content->child; c; c = c->next) {
-        const cJSON *type = js_get(c, "type");
         const char *text = part_text(c, assistant);
         if (!text) {
             lq_buf_free(&w);
-            return bad_message(e, i, "content parts {\"type\": \"text\", \"text\": ...}",
-                               cJSON_IsString(type) ? type : c);
+            return bad_part(e, i, c, assistant);
         }
         if (c != content->child) lq_buf_puts(&w, "\n");
         lq_buf_puts(&w, text);

@@ -48,9 +48,11 @@ def test_logprobs_carry_raw_bytes(scripted):
 
 @case("C72")
 def test_parts_that_are_no_text(server, ask):
-    for part in ({"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "text"}, "text", 5):
-        ask.check_error(server.post("/v1/chat/completions", {"messages": said([part])}), 400,
-                        "messages")
+    for part, says in (({"type": "image_url", "image_url": {"url": "data:,"}}, 'content of type "image_url" is not supported'),
+                       ({"type": "refusal", "refusal": "no"}, 'content of type "refusal" is not supported'),
+                       ({"type": "text"}, "expected content parts"), ("text", "expected content parts"), (5, "found 5")):
+        message = ask.check_error(server.post("/v1/chat/completions", {"messages": said([part])}), 400, "messages")
+        assert says in message, message
 
 
 @case("C73")
