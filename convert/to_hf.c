@@ -200,16 +200,24 @@ static lq_status plan_one(conv *c, conv_weight *w, bool round_dense, lq_err *err
     return LQ_OK;
 }
 
-/* Weight i is of the stack of an earlier one, or the first of its own. */
+/* The first weight of the stack that weight i is of; i: it is that, or of none. */
+static size_t first_of_stack(const conv_plan *p, size_t i)
+{
+    const conv_weight *w = &p->w[i];
+    for (size_t k = i; w->stack && w->expert >= 0 && k-- > 0;) {
+        const conv_weight *o = &p->w[k];
+        if (o->stack && o->slot.bias == w->slot.bias && strcmp(o->module, w->module) == 0)
+            return o->of;
+    }
+    return i;
+}
+
+/* All of a stack have the same parts. */
 static lq_status join_stack(conv *c, size_t i, lq_err *err)
 {
-    conv_weight *w = &c->plan.w[i], *first = w;
-    w->of = i;
-    for (size_t k = i; w->stack && w->expert >= 0 && k-- > 0 && w->of == i;)
-        if (c->plan.w[k].stack && strcmp(c->plan.w[k].module, w->module) == 0 &&
-            c->plan.w[k].slot.bias == w->slot.bias)
-            w->of = c->plan.w[k].of;
-    first = &c->plan.w[w->of];
+    conv_weight *w = &c->plan.w[i];
+    w->of = first_of_stack(&c->plan, i);
+    const conv_weight *first = &c->plan.w[w->of];
     bool same = w->n_parts == first->n_parts;
     for (int k = 0; k < w->n_parts && same; k++)
         same = w->parts[k].dtype == first->parts[k].dtype &&

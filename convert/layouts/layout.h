@@ -24,8 +24,8 @@ typedef struct {
     const src_tensor *t; /* where it comes from */
     const char *module;  /* its name without ".weight"; quantized weights and dense linears */
     arch_slot slot;
-    bool linear; /* a matrix of a linear layer, or the head */
-    bool matrix;  /* another of the model: the embedding, a router */
+    bool linear;      /* a matrix of a linear layer, or the head */
+    bool matrix;      /* another of the model: the embedding, a router */
     bool model;       /* its slot is of the model's own */
     bool mtp;         /* it is the MTP head's */
     bool foreign;     /* a matrix of a part that is carried along: a tower, a projector */
@@ -41,13 +41,13 @@ typedef struct {
     /* Where the layout has experts as stacks, one tensor [stack, rows, cols] for each part. */
     int64_t stack;  /* experts of it; 0: it is no part of one */
     int64_t expert; /* which of them this is; -1: all, one after another */
-    const char *up; /* each expert's rows are gate's, then up's, which is this module; NULL: of one */
+    const char *up; /* rows of each expert: gate's, then those of this module; NULL: of one alone */
     bool mixed;     /* ... and alternate: gate, up, gate, up */
     /* Of floats: added to each (norms of 1 + w); taps come before the dim of 1; not written at all */
     float add;
     bool taps_first, left_out;
-    size_t of;      /* the first weight of the stack, of which its tensors are listed; else itself */
-    size_t at;      /* its first tensor among those of its file */
+    size_t of; /* the first weight of the stack, of which its tensors are listed; else itself */
+    size_t at; /* its first tensor among those of its file */
 } conv_weight;
 
 typedef struct {
@@ -69,7 +69,7 @@ typedef struct {
     int least_bits; /* of the uint weights that they read; 0: any */
     bool one_group; /* all weights have groups of one size (or each its whole rows) */
     bool one_width; /* all weights have 4 bits, or all 8 */
-    bool matrices; /* those that are no linears have a place too: the embedding, routers */
+    bool matrices;  /* those that are no linears have a place too: the embedding, routers */
     /* Fill w->parts from w->scheme, N, K. LQ_EUNSUPPORTED: the layout has no place for the scheme;
      * LQ_ESHAPE: nor for the shape; err says why. */
     lq_status (*plan)(conv_weight *w, const conv_plan *p, lq_err *err);
