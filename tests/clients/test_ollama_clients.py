@@ -25,6 +25,12 @@ out["embed"] = len(c.embed(model="m", input=["a", "b"]).embeddings)
 out["list"] = [m.model for m in c.list().models]
 out["ps"] = [m.model for m in c.ps().models]
 out["show"] = c.show("m").capabilities
+out["load"] = [c.generate(model="m").done_reason, c.chat(model="m").done_reason]
+out["pull"] = [p.status for p in c.pull("m", stream=True)]
+try:
+    list(c.pull("none", stream=True))
+except ollama.ResponseError as e:
+    out["absent"] = e.error
 try:
     c.chat(model="none", messages=[])
 except ollama.ResponseError as e:
@@ -55,6 +61,10 @@ out.embed = (await c.embed({ model: "m", input: ["a", "b"] })).embeddings.length
 out.list = (await c.list()).models.map(m => m.model);
 out.ps = (await c.ps()).models.map(m => m.model);
 out.show = (await c.show({ model: "m" })).capabilities;
+out.load = [(await c.generate({ model: "m" })).done_reason, (await c.chat({ model: "m" })).done_reason];
+out.pull = [];
+for await (const p of await c.pull({ model: "m", stream: true })) out.pull.push(p.status);
+try { for await (const p of await c.pull({ model: "none", stream: true })); } catch (e) { out.absent = e.message; }
 try { await c.chat({ model: "none", messages: [] }); } catch (e) { out.error = e.status_code; }
 console.log(JSON.stringify(out));
 """
@@ -67,6 +77,7 @@ def check(out):
     assert out["logprobs"] == [3, 2] and out["context"][0] - 1 <= out["context"][1] <= out["context"][0]
     assert out["after"] in ("length", "stop") and out["embed"] == 2
     assert out["list"] == out["ps"] == ["m"] and "tools" in out["show"] and out["error"] == 404
+    assert out["load"] == ["load", "load"] and out["pull"] == ["pulling manifest", "success"] and "'none' is not served" in out["absent"]
 
 
 def test_the_client_for_python(scripted, python_client):
