@@ -231,6 +231,7 @@ JOBS = {j.name: j for j in [
     Job("to a folder", ("convert", "m", "-o", "out", "--to", "safetensors"), model("m")),
     Job("to gptq over a folder", ("convert", "m", "-o", "out", "--to", "gptq", "--allow-requantize"),
         model("m"), make=[("convert", "m", "-o", "out", "--to", "safetensors")]),
+    Job("experts to mlx", ("convert", "m", "-o", "out", "--to", "mlx"), model("m", ROOT / "tests/golden/mlx/gpt-oss-mxfp4-q8")),
     Job("to gguf", ("convert", "m", "-o", "out", "--to", "gguf"), model("m", LLAMA)),
     Job("from gguf", ("convert", "m.gguf", "-o", "out", "--to", "llmq"), model("m", LLAMA),
         make=[("convert", "m", "-o", "m.gguf", "--to", "gguf")]),
