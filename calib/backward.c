@@ -86,7 +86,7 @@ static void back_parts(grad_part p[BACK_PARTS], grad_ctx *g, const arch_config *
         { &g->dx, R * D },  { &g->dq, R * Q },
         { &g->da, R * Q },  { &g->dk, R * KV },
         { &g->dv, R * KV }, { &g->dgate, R * F },
-        { &g->dup, R * F }, { &g->head, 2 * len * len * threads },
+        { &g->dup, R * F }, { &g->head, grad_head_floats(len) * threads },
     };
     memcpy(p, parts, sizeof parts);
 }
@@ -329,29 +329,46 @@ static void linear(grad_ctx *g, const grad_layer *l, int i, float *y, const floa
     grad_add_bias(g, y, l->bias[i], 1, R, N);
 }
 
+/* Rows of inputs x [R,K] by their gradients dy [R,N]. */
+typedef struct {
+    const float *dy, *x;
+    float *c, *xc; /* [R], [R,K] */
+    double mean;   /* of c */
+    int64_t R, N, K;
+} weigh_job;
+
+static void square_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const weigh_job *j = ctx;
+    for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++)
+        j->c[r] = (float)grad_dot(j->dy + r * j->N, j->dy + r * j->N, j->N);
+}
+
+static void weigh_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const weigh_job *j = ctx;
+    for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++) {
+        const double most = GRAD_WEIGHT_MOST, w = j->mean > 0 ? (double)j->c[r] / j->mean : 1;
+        const float root = (float)sqrt(w < most ? w : most);
+        for (int64_t k = 0; k < j->K; k++)
+            j->xc[r * j->K + k] = root * j->x[r * j->K + k];
+    }
+}
+
 /* G += blocks of dy^T dy, H += x^T diag(c) x. */
 static void curvature(const grad_ctx *g, const grad_out *out, int i, const float *dy, int64_t N,
                       const float *x, int64_t K, int64_t R)
 {
-    float *c = out->scratch, *xc = c + R;
-    double mean = 0;
+    weigh_job j = { dy, x, out->scratch, out->scratch + R, 0, R, N, K };
     grad_sum_blocks(g, out->G[i], dy, N, R);
     if (!out->H[i]) return;
-    for (int64_t r = 0; r < R; r++) {
-        double sq = 0;
-        for (int64_t n = 0; n < N; n++)
-            sq += (double)dy[r * N + n] * (double)dy[r * N + n];
-        c[r] = (float)sq;
-        mean += sq / (double)R;
-    }
-    for (int64_t r = 0; r < R; r++) {
-        double most = GRAD_WEIGHT_MOST, w = mean > 0 ? (double)c[r] / mean : 1;
-        float root = (float)sqrt(w < most ? w : most);
-        for (int64_t k = 0; k < K; k++)
-            xc[r * K + k] = root * x[r * K + k];
-    }
-    grad_add_rows(g, out->H[i], K, (gemm_in){ xc, K, true }, (gemm_in){ xc, K, false }, K, K, R, 0,
-                  K);
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), square_item, &j);
+    for (int64_t r = 0; r < R; r++)
+        j.mean += (double)j.c[r] / (double)R;
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), weigh_item, &j);
+    grad_add_square(g, out->H[i], K, j.xc, K, K, R, 0, K);
 }
 
 /* dx (+)= dy W, dW += dy^T x, curvature. */
@@ -366,139 +383,6 @@ static void linear_back(grad_ctx *g, const grad_layer *l, const grad_out *out, i
         grad_add_rows(g, out->W[i], K, (gemm_in){ dy, N, true }, (gemm_in){ x, K, false }, N, K, R,
                       0, N);
     if (out->G[i]) curvature(g, out, i, dy, N, x, K, R);
-}
-
-/* ---- heads: norm, rotation, attention ---- */
-typedef struct {
-    grad_ctx *g;
-    const grad_layer *l;
-    int64_t layer, windows, R;
-    bool back;
-    int64_t first; /* item of attention that is ours */
-} heads_job;
-
-/* Rotated, and q times its position's factor; the way back is both again, by the other angle. */
-static void rotate_item(void *ctx, int64_t item, int thread)
-{
-    (void)thread;
-    const heads_job *j = ctx;
-    const arch_config *c = j->g->c;
-    const int64_t H = c->heads, G = c->kv_heads, D = c->head_dim, half = c->rope_dims / 2;
-    const int use = c->layer[j->layer].rope;
-    for (int64_t r = item * GRAD_ROWS; c->q_grow > 0 && r < grad_tile_end(item, j->R); r++)
-        k_scale((j->back ? j->g->dq : j->g->m->q) + r * H * D,
-                arch_q_factor(c, j->layer, r % j->g->len), H * D);
-    if (use == ROPE_OFF) return;
-    for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++) {
-        const int64_t at = r % j->g->len * half;
-        const float *cs = j->g->cos[use] + at;
-        const float *sn = (j->back ? j->g->neg[use] : j->g->sin[use]) + at;
-        k_rope((j->back ? j->g->dq : j->g->m->q) + r * H * D, H, D, c->rope_dims, cs, sn,
-               c->w.rope_half);
-        k_rope((j->back ? j->g->dk : j->g->m->k) + r * G * D, G, D, c->rope_dims, cs, sn,
-               c->w.rope_half);
-    }
-}
-
-/* P = softmax(scale q k^T) of one head, causal, within the window. sink: NULL, or a logit that takes part and has
- * no value. */
-static void weights_of_head(const grad_ctx *g, float *P, const float *q, const float *k,
-                            int64_t layer, const float *sink)
-{
-    const arch_config *c = g->c;
-    const int64_t T = g->len, D = c->head_dim;
-    const int64_t window = c->layer[layer].window ? c->window : 0;
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)T, (int)D,
-                (float)c->attn_scale, q, (int)(c->heads * D), k, (int)(c->kv_heads * D), 0, P,
-                (int)T);
-    for (int64_t t = 0; t < T; t++) {
-        float *row = P + t * T, max = row[t];
-        int64_t from = window && t >= window ? t - window + 1 : 0;
-        for (int64_t i = from; i < t; i++)
-            max = row[i] > max ? row[i] : max;
-        if (sink && *sink > max) max = *sink;
-        double sum = sink ? (double)k_exp(*sink - max) : 0;
-        k_exp_minus(row + from, row + from, max, t + 1 - from);
-        for (int64_t i = from; i <= t; i++)
-            sum += (double)row[i];
-        float inv = (float)(1 / sum);
-        for (int64_t i = 0; i < from; i++)
-            row[i] = 0;
-        for (int64_t i = from; i <= t; i++)
-            row[i] *= inv;
-        for (int64_t i = t + 1; i < T; i++)
-            row[i] = 0;
-    }
-}
-
-/* One window and one kv head with the q heads that share it. */
-static void attend_item(void *ctx, int64_t i, int thread)
-{
-    const heads_job *j = ctx;
-    const int64_t item = j->first + i;
-    const grad_ctx *g = j->g;
-    const arch_config *c = g->c;
-    const int64_t T = g->len, D = c->head_dim, G = c->kv_heads, share = c->heads / G;
-    const int64_t w = item / G, kv = item % G, ldq = c->heads * D, ldk = G * D;
-    const float *k = g->m->k + w * T * ldk + kv * D, *v = g->m->v + w * T * ldk + kv * D;
-    float *P = g->head + (int64_t)thread * 2 * T * T;
-    for (int64_t h = kv * share; h < (kv + 1) * share; h++) {
-        const float *q = g->m->q + w * T * ldq + h * D;
-        weights_of_head(g, P, q, k, j->layer, j->l->sinks ? j->l->sinks + h : NULL);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)T, (int)D, (int)T, 1, P, (int)T,
-                    v, (int)ldk, 0, g->m->a + w * T * ldq + h * D, (int)ldq);
-    }
-}
-
-/* dP = da v^T, dS = P (dP - sum dP P), dq = scale dS k, dk += scale dS^T q, dv += P^T da. */
-static void attend_back_item(void *ctx, int64_t number, int thread)
-{
-    const heads_job *j = ctx;
-    const int64_t item = j->first + number;
-    const grad_ctx *g = j->g;
-    const arch_config *c = g->c;
-    const int64_t T = g->len, D = c->head_dim, G = c->kv_heads, share = c->heads / G;
-    const int64_t w = item / G, kv = item % G, ldq = c->heads * D, ldk = G * D;
-    const float scale = (float)c->attn_scale;
-    const float *k = g->m->k + w * T * ldk + kv * D, *v = g->m->v + w * T * ldk + kv * D;
-    float *dk = g->dk + w * T * ldk + kv * D, *dv = g->dv + w * T * ldk + kv * D;
-    float *P = g->head + (int64_t)thread * 2 * T * T, *S = P + T * T;
-    for (int64_t i = 0; i < share; i++) {
-        const int64_t h = kv * share + i, at = w * T * ldq + h * D;
-        const float *q = g->m->q + at, *da = g->da + at, beta = i ? 1 : 0;
-        weights_of_head(g, P, q, k, j->layer, j->l->sinks ? j->l->sinks + h : NULL);
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)T, (int)D, (int)T, 1, P, (int)T,
-                    da, (int)ldq, beta, dv, (int)ldk);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)T, (int)T, (int)D, 1, da,
-                    (int)ldq, v, (int)ldk, 0, S, (int)T);
-        for (int64_t t = 0; t < T; t++) {
-            double sum = 0;
-            for (int64_t u = 0; u <= t; u++)
-                sum += (double)S[t * T + u] * (double)P[t * T + u];
-            for (int64_t u = 0; u < T; u++)
-                S[t * T + u] = u <= t ? P[t * T + u] * (S[t * T + u] - (float)sum) : 0;
-        }
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)T, (int)D, (int)T, scale, S,
-                    (int)T, k, (int)ldk, 0, g->dq + at, (int)ldq);
-        cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)T, (int)D, (int)T, scale, S,
-                    (int)T, q, (int)ldq, beta, dk, (int)ldk);
-    }
-}
-
-/* Attention of all windows, or back: each rank goes through its heads. */
-static void attend(heads_job *j)
-{
-    grad_ctx *g = j->g;
-    const arch_config *c = g->c;
-    const int64_t T = g->len, D = c->head_dim, G = c->kv_heads, Q = c->heads * D, KV = G * D;
-    const grad_heads q = { j->back ? g->dq : g->m->a, T, Q / G, Q, G };
-    const grad_heads k = { g->dk, T, D, KV, G }, v = { g->dv, T, D, KV, G };
-    int64_t end;
-    grad_own_items(g, &j->first, &end, j->windows * G);
-    if (end > j->first) pool_run(g->p, end - j->first, j->back ? attend_back_item : attend_item, j);
-    grad_share_heads(g, &q, j->windows);
-    if (j->back) grad_share_heads(g, &k, j->windows);
-    if (j->back) grad_share_heads(g, &v, j->windows);
 }
 
 /* ---- the layer ---- */
@@ -528,9 +412,8 @@ static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, c
         norm(g, g->m->q, q, l->norm[GRAD_Q_NORM], R * qn.rows, qn.width);
         norm(g, g->m->k, k, l->norm[GRAD_K_NORM], R * kn.rows, kn.width);
     }
-    heads_job j = { g, l, layer, windows, R, false, 0 };
-    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), rotate_item, &j);
-    attend(&j);
+    grad_rotate(g, layer, R, false);
+    grad_attend(g, l, layer, windows, false);
 }
 
 /* gate, up and mid from h2, or of experts the choices. */
@@ -585,9 +468,8 @@ static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, 
     const int64_t R = windows * g->len;
     const normed qn = normed_heads(c, c->heads), kn = normed_heads(c, c->kv_heads);
     linear_back(g, l, out, GRAD_O, g->da, d, g->m->a, R, false);
-    heads_job j = { g, l, layer, windows, R, true, 0 };
-    attend(&j);
-    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), rotate_item, &j);
+    grad_attend(g, l, layer, windows, true);
+    grad_rotate(g, layer, R, true);
     if (g->m->q0) {
         norm_back(g, g->dq, out->norm[GRAD_Q_NORM], g->m->q0, l->norm[GRAD_Q_NORM], R * qn.rows,
                   qn.width);

@@ -14,8 +14,7 @@
  * Experts are asked for one at a time (grad_experts), so that of a layer's experts one is in memory as f32. Which
  * of them a row is sent to has no gradient; their shares have.
  *
- * Shapes: x, y [R, hidden], R rows = whole windows of `len` tokens; W [N,K]. Attention's weights of
- * one head, [len, len], are formed (twice) per thread. */
+ * Shapes: x, y [R, hidden], R rows = whole windows of `len` tokens; W [N,K]. */
 #ifndef LLMQ_CALIB_BACKWARD_H
 #define LLMQ_CALIB_BACKWARD_H
 
@@ -71,7 +70,8 @@ enum { GRAD_BLOCK = 256, GRAD_WEIGHT_MOST = 8 };
  * dy [R,N] at its output, R being the rows of one call:
  *     G  dy^T dy, its blocks along the diagonal: ceil(N / B) of [B,B], B = GRAD_BLOCK
  *     H  x^T diag(c) x [K,K], c = |dy|^2 of a row over its mean, at most GRAD_WEIGHT_MOST: rows
- *        count by how much the loss depends on them. Wanted along with G. */
+ *        count by how much the loss depends on them. Wanted along with G.
+ * Of both the tiles above the diagonal (calib/gemm.h) stay as they are: gemm_mirror fills them. */
 typedef struct {
     float *W[GRAD_LINEARS], *norm[GRAD_NORMS], *G[GRAD_SUMS], *H[GRAD_LINEARS];
     float *router;  /* [experts, hidden] */
@@ -89,6 +89,9 @@ void grad_close(grad_ctx *g);
 /* Is what all layers make of so many windows at most GRAD_KEPT_MOST? */
 #define GRAD_KEPT_MOST ((int64_t)256 << 20)
 bool grad_can_keep(const arch_config *c, int64_t windows, int64_t len);
+/* Tokens of a window of `len` that attention multiplies one with, in the mean: masked ones too where others of its block
+ * see them. */
+double grad_seen(int64_t len);
 /* What it takes, of a model that grad_covers. */
 size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, bool keep, int threads);
 

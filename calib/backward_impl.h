@@ -1,6 +1,6 @@
 /* calib/backward_impl.h - the state of a backward pass, shared by backward.c, which goes through a layer,
- * backward_moe.c, which goes through its experts, backward_ops.c, which both use, and backward_share.c, which shares
- * their work among ranks; only they include it. */
+ * backward_attention.c, which goes through its heads, backward_moe.c, through its experts, backward_ops.c, which these
+ * use, and backward_share.c, which shares their work among ranks; only they include it. */
 #ifndef LLMQ_CALIB_BACKWARD_IMPL_H
 #define LLMQ_CALIB_BACKWARD_IMPL_H
 
@@ -40,7 +40,7 @@ struct grad_ctx {
     grad_made *m;                    /* of the layer at work */
     int64_t kept;                    /* layers; 0: none, each overwrites the one before */
     float *dq, *dk, *dv, *da, *dgate, *dup, *dx; /* of the backward pass */
-    float *head;                                 /* [threads][2][len, len] */
+    float *head;                                 /* [threads][grad_head_floats] */
     float *tile_dw;                              /* [tiles][width]: a norm's gradient by tile */
     grad_moe moe;
     comm *ranks;    /* that go through the same rows; NULL: this process alone */
@@ -64,6 +64,8 @@ static inline int64_t grad_tile_end(int64_t item, int64_t R)
 }
 
 /* ---- backward_ops.c ---- */
+double grad_sum(const float *x, int64_t n);
+double grad_dot(const float *x, const float *y, int64_t n);
 /* y [R,N] += bias, whose values are `step` apart; NULL: nothing. */
 void grad_add_bias(const grad_ctx *g, float *y, const float *bias, int64_t step, int64_t R,
                    int64_t N);
@@ -76,6 +78,13 @@ void grad_mid_back(const grad_ctx *g, float *dgate, float *dup, const float *gat
 /* G += the blocks of dy^T dy, dy [R,N]; NULL: nothing. */
 void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, int64_t R);
 
+/* ---- backward_attention.c ---- */
+int64_t grad_head_floats(int64_t len); /* scratch of a thread */
+/* R rows of q and k, or of their gradients, to and from their positions' angles. */
+void grad_rotate(grad_ctx *g, int64_t layer, int64_t R, bool back);
+/* a from q, k, v; or dq, dk, dv from da: each rank goes through its heads. */
+void grad_attend(grad_ctx *g, const grad_layer *l, int64_t layer, int64_t windows, bool back);
+
 /* ---- backward_share.c ---- */
 /* C [M,N] = op(A) op(B) + beta C, its tiles by all ranks. What fails is in g->lost. */
 void grad_product(grad_ctx *g, float *C, gemm_in A, gemm_in B, int64_t M, int64_t N, int64_t K,
@@ -83,6 +92,9 @@ void grad_product(grad_ctx *g, float *C, gemm_in A, gemm_in B, int64_t M, int64_
 /* C [M,N], rows ldc apart, += op(A) op(B): this rank's rows of `all` of which C has row0 .. row0 + M. */
 void grad_add_rows(const grad_ctx *g, float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M,
                    int64_t N, int64_t K, int64_t row0, int64_t all);
+/* The same of x^T x, x [R,M] with rows ldx apart, but for tiles above the diagonal. */
+void grad_add_square(const grad_ctx *g, float *C, int64_t ldc, const float *x, int64_t ldx,
+                     int64_t M, int64_t R, int64_t row0, int64_t all);
 /* One of n things of `rows` rows and `cols` columns, rows ld apart; of every window `across` beside each other. */
 typedef struct {
     float *p;

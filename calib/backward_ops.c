@@ -3,6 +3,38 @@
 #include "kernels/core/kmath.h"
 #include "kernels/ops.h"
 
+/* ---- sums in f64, of four partial ones ---- */
+double grad_sum(const float *x, int64_t n)
+{
+    double a = 0, b = 0, c = 0, d = 0;
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        a += (double)x[i];
+        b += (double)x[i + 1];
+        c += (double)x[i + 2];
+        d += (double)x[i + 3];
+    }
+    for (; i < n; i++)
+        a += (double)x[i];
+    return (a + c) + (b + d);
+}
+
+double grad_dot(const float *x, const float *y, int64_t n)
+{
+    double a = 0, b = 0, c = 0, d = 0;
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4) {
+        a += (double)x[i] * (double)y[i];
+        b += (double)x[i + 1] * (double)y[i + 1];
+        c += (double)x[i + 2] * (double)y[i + 2];
+        d += (double)x[i + 3] * (double)y[i + 3];
+    }
+    for (; i < n; i++)
+        a += (double)x[i] * (double)y[i];
+    return (a + c) + (b + d);
+}
+
+/* ---- biases ---- */
 typedef struct {
     float *y;
     const float *bias;
@@ -28,9 +60,8 @@ void grad_add_bias(const grad_ctx *g, float *y, const float *bias, int64_t step,
 void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, int64_t R)
 {
     for (int64_t n = 0; n < N && G; n += GRAD_BLOCK) {
-        gemm_in a = { dy + n, N, true }, b = { dy + n, N, false };
         int64_t size = N - n < GRAD_BLOCK ? N - n : GRAD_BLOCK;
-        grad_add_rows(g, G + n * GRAD_BLOCK, GRAD_BLOCK, a, b, size, size, R, n, N);
+        grad_add_square(g, G + n * GRAD_BLOCK, GRAD_BLOCK, dy + n, N, size, R, n, N);
     }
 }
 

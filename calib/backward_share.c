@@ -179,15 +179,30 @@ void grad_share_heads(grad_ctx *g, const grad_heads *h, int64_t windows)
     if (g->ranks) share_things(g, &t, windows * h->across);
 }
 
+/* Tiles first .. end of C, which has rows row0 .. row0 + M of `all`: this rank's. */
+static void own_tiles(const grad_ctx *g, int64_t *first, int64_t *end, gemm_tiles cut, int64_t M,
+                      int64_t row0, int64_t all)
+{
+    grad_own_rows(first, end, comm_rank(g->ranks), comm_size(g->ranks), all, cut.side);
+    *first = *first < row0 ? 0 : *first - row0;
+    *end = *end > row0 + M ? M : *end - row0;
+    *first = *first / cut.side * cut.across;
+    *end = *end > 0 ? lq_ceil_div(*end, cut.side) * cut.across : 0;
+}
+
 void grad_add_rows(const grad_ctx *g, float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M,
                    int64_t N, int64_t K, int64_t row0, int64_t all)
 {
-    const gemm_tiles cut = gemm_cut(M, N);
     int64_t first, end;
-    grad_own_rows(&first, &end, comm_rank(g->ranks), comm_size(g->ranks), all, cut.side);
-    first = first < row0 ? 0 : first - row0;
-    end = end > row0 + M ? M : end - row0;
-    if (end > first)
-        gemm_some(C, ldc, A, B, M, N, K, 1, first / cut.side * cut.across,
-                  lq_ceil_div(end, cut.side) * cut.across, g->p);
+    own_tiles(g, &first, &end, gemm_cut(M, N), M, row0, all);
+    gemm_some(C, ldc, A, B, M, N, K, 1, first, end, g->p);
+}
+
+void grad_add_square(const grad_ctx *g, float *C, int64_t ldc, const float *x, int64_t ldx,
+                     int64_t M, int64_t R, int64_t row0, int64_t all)
+{
+    int64_t first, end;
+    own_tiles(g, &first, &end, gemm_cut(M, M), M, row0, all);
+    gemm_lower(C, ldc, (gemm_in){ x, ldx, true }, (gemm_in){ x, ldx, false }, M, R, 1, first, end,
+               g->p);
 }

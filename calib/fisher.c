@@ -174,6 +174,10 @@ static void divide(fisher *f, const arch_config *c, int64_t tokens)
                 f->H[i][k][j] = (float)((double)f->H[i][k][j] / (double)tokens);
             for (size_t j = 0; j < g_floats(N); j++)
                 f->G[i][k][j] = (float)((double)f->G[i][k][j] / (double)tokens);
+            if (f->H && k < GRAD_LINEARS) gemm_mirror(f->H[i][k], K, K);
+            for (int64_t n = 0; n < N; n += FISHER_BLOCK)
+                gemm_mirror(f->G[i][k] + n * FISHER_BLOCK, FISHER_BLOCK,
+                            N - n < FISHER_BLOCK ? N - n : FISHER_BLOCK);
         }
 }
 

@@ -12,6 +12,7 @@ typedef struct {
     gemm_tiles cut;
     gemm_in A, B;
     float beta;
+    bool lower;
 } work;
 
 static int upto(int64_t tile, int64_t left) { return (int)(left < tile ? left : tile); }
@@ -22,6 +23,7 @@ static void run_tile(void *ctx, int64_t item, int thread)
     const work *w = ctx;
     const int64_t at = w->first + item, side = w->cut.side;
     const int64_t m = at / w->cut.across * side, n = at % w->cut.across * side;
+    if (w->lower && n > m) return;
     cblas_sgemm(CblasRowMajor, w->A.t ? CblasTrans : CblasNoTrans,
                 w->B.t ? CblasTrans : CblasNoTrans, upto(side, w->M - m), upto(side, w->N - n),
                 (int)w->K, 1, w->A.p + (w->A.t ? m : m * w->A.ld), (int)w->A.ld,
@@ -39,9 +41,30 @@ gemm_tiles gemm_cut(int64_t M, int64_t N)
 void gemm_some(float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M, int64_t N, int64_t K,
                float beta, int64_t first, int64_t end, pool *p)
 {
-    work w = { C, ldc, M, N, K, first, gemm_cut(M, N), A, B, beta };
+    work w = { C, ldc, M, N, K, first, gemm_cut(M, N), A, B, beta, false };
     openblas_set_num_threads(1);
     if (end > first) pool_run(p, end - first, run_tile, &w);
+}
+
+void gemm_lower(float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M, int64_t K, float beta,
+                int64_t first, int64_t end, pool *p)
+{
+    work w = { C, ldc, M, M, K, first, gemm_cut(M, M), A, B, beta, true };
+    openblas_set_num_threads(1);
+    if (end > first) pool_run(p, end - first, run_tile, &w);
+}
+
+double gemm_lower_part(int64_t M)
+{
+    const double across = (double)gemm_cut(M, M).across;
+    return (across + 1) / (2 * across);
+}
+
+void gemm_mirror(float *C, int64_t ldc, int64_t M)
+{
+    for (int64_t m = 0; m < M; m++)
+        for (int64_t n = m + 1; n < M; n++)
+            C[m * ldc + n] = C[n * ldc + m];
 }
 
 void gemm_run(float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M, int64_t N, int64_t K,

@@ -27,6 +27,12 @@ gemm_tiles gemm_cut(int64_t M, int64_t N);
 /* Tiles first .. end of the product, as gemm_run makes them; the others stay as they are. */
 void gemm_some(float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M, int64_t N, int64_t K,
                float beta, int64_t first, int64_t end, pool *p);
+/* Of a symmetric product [M,M] those of tiles first .. end that are not above the diagonal. */
+void gemm_lower(float *C, int64_t ldc, gemm_in A, gemm_in B, int64_t M, int64_t K, float beta,
+                int64_t first, int64_t end, pool *p);
+double gemm_lower_part(int64_t M); /* of all tiles */
+/* What is above the diagonal of C [M,M], from below it. */
+void gemm_mirror(float *C, int64_t ldc, int64_t M);
 
 /* sums[m] = d_m H d_m^T in f64 for the rows of D [M,K]; H [K,K] symmetric. What of H is not on its
  * diagonal is taken once and counts twice: half of a product. G [M,K] is scratch. */

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "calib/backward.h"
+#include "calib/gemm.h"
 #include "calib/self_text.h"
 #include "calib/sites.h"
 
@@ -68,9 +69,10 @@ static void add_gradient(qz_progress *m, const progress_work *w, const plan_entr
     const int of = grad_linear_of(e->role);
     const bool once = of < GRAD_LINEARS;
     const double K = (double)e->K, curved = (double)w->curvature_tokens;
-    const double H = once ? curved * K : 0;
-    const double G = of < GRAD_SUMS && K > 0 ? curved * (double)GRAD_BLOCK * n / K
-                                             : 0; /* K = 0: left as it is */
+    const double H = once && K > 0 ? curved * K * gemm_lower_part(e->K) : 0;
+    const double G = of < GRAD_SUMS && K > 0
+                         ? curved * (double)GRAD_BLOCK * gemm_lower_part(GRAD_BLOCK) * n / K
+                         : 0; /* K = 0: left as it is */
     const double look = once ? curved_tokens(w) : 3 * curved;
     const double train = once ? trained_tokens(w) : 4 * (double)w->tuned_tokens;
     *cost_of(m, -1, PROGRESS_CURVATURE) += (look * n + G + H) / gradient;
@@ -89,11 +91,12 @@ static void add_answers(qz_progress *m, const progress_work *w)
     *cost_of(m, -1, PROGRESS_CHECK) += (double)w->check_tokens * V / scoring;
 }
 
-/* Attention: forward over half of the pairs in the calibration pass, over all in training, five products back. */
+/* Attention: forward over half of the pairs in the calibration pass, over whole blocks in training, five products back. */
 static void add_attention(qz_progress *m, const progress_work *w, int64_t layer)
 {
     const arch_config *c = arch_at(&w->plan->cfg, layer);
-    const double pairs = (double)w->len * (double)(c->heads * c->head_dim);
+    const double width = (double)(c->heads * c->head_dim);
+    const double pairs = grad_seen(w->len) * width;
     const double all = (double)(w->tuned_tokens > 0 ? w->tokens + w->self_tokens : 0);
     const double curved = curved_tokens(w) * 2 + 3 * (double)w->curvature_tokens;
     const double tuned =
@@ -101,7 +104,7 @@ static void add_attention(qz_progress *m, const progress_work *w, int64_t layer)
     *cost_of(m, -1, PROGRESS_CURVATURE) += curved * pairs / gradient;
     *cost_of(m, -1, PROGRESS_TUNING) += tuned * pairs / gradient;
     add_first(m, 2 * all * pairs / gradient);
-    *cost_of(m, layer, PROGRESS_STATISTICS) += (double)w->tokens * pairs / forward;
+    *cost_of(m, layer, PROGRESS_STATISTICS) += (double)w->tokens * (double)w->len * width / forward;
 }
 
 static void add_rounding(qz_progress *m, const progress_work *w, const plan_entry *e, double n)

@@ -524,6 +524,7 @@ TEST(rows_count_by_their_gradient_in_the_curvature_of_inputs)
         for (int64_t i = 0; i < ROWS; i++)
             if (i == r || r == ROWS) d[i * b.D + i % b.D] = i % 2 ? -2 : 2;
         go_back(&b, b.g, d, &out);
+        gemm_mirror(H, K, K);
         const float *m = dW + r % b.D * K; /* twice the row's input, by sign */
         for (int64_t i = 0; i < K; i++)
             for (int64_t j = 0; j < K; j++) {
@@ -610,6 +611,18 @@ TEST(drawn_answers_follow_the_distribution)
     free(scratch);
 }
 
+/* C [M,M] is symmetric, as far as sums of 26 products in two orders are. */
+static void check_symmetric(const float *C, int64_t ld, int64_t M)
+{
+    for (int64_t i = 0; i < M; i++)
+        for (int64_t j = 0; j < i; j++) {
+            const float a = C[i * ld + j], b = C[j * ld + i];
+            const float size = sqrtf(C[i * ld + i] * C[j * ld + j]);
+            CHECK(fabsf(a - b) <= 2 * LEN * 0x1p-23f * size, "%g %g of %g", (double)a, (double)b,
+                  (double)size);
+        }
+}
+
 static void check_fisher(const char *folder)
 {
     rig r;
@@ -632,17 +645,10 @@ static void check_fisher(const char *folder)
             if (!there) continue;
             arch_role_shape(r.m.cfg, grad_linear_roles[k], &N, &K);
             double trace = 0;
-            for (int64_t i = 0; i < N && i < FISHER_BLOCK; i++) {
+            for (int64_t i = 0; i < N && i < FISHER_BLOCK; i++)
                 trace += (double)f.G[l][k][i * FISHER_BLOCK + i];
-                for (int64_t j = 0; j < i; j++) {
-                    float a = f.G[l][k][i * FISHER_BLOCK + j], b = f.G[l][k][j * FISHER_BLOCK + i];
-                    float size =
-                        sqrtf(f.G[l][k][i * FISHER_BLOCK + i] * f.G[l][k][j * FISHER_BLOCK + j]);
-                    /* Sums of 26 products in two orders. */
-                    CHECK(fabsf(a - b) <= 2 * LEN * 0x1p-23f * size, "%g %g of %g", (double)a,
-                          (double)b, (double)size);
-                }
-            }
+            check_symmetric(f.G[l][k], FISHER_BLOCK, N < FISHER_BLOCK ? N : FISHER_BLOCK);
+            if (f.H && k < GRAD_LINEARS) check_symmetric(f.H[l][k], K, K);
             CHECK(trace > 0, "layer %lld %s: trace %g", (long long)l,
                   arch_role_text(grad_linear_roles[k]), trace);
         }
@@ -655,6 +661,7 @@ TEST(fisher_blocks_are_symmetric_with_a_diagonal_above_zero)
 {
     check_fisher(BASE);
     check_fisher("tests/golden/arch/qwen2-moe-shared");
+    check_fisher("models/novels-1m"); /* of several tiles */
 }
 
 int main(int argc, char **argv)

@@ -3,6 +3,7 @@
 #include "tests/support/check.h"
 #include "tests/support/fill.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static const struct {
@@ -55,8 +56,46 @@ TEST(a_quadratic_form_takes_half_of_h_and_is_whole)
     pool_close(p);
 }
 
+/* What the whole product has: tiles that are not above the diagonal to the bit, the others as they were; and all of it,
+ * within the sums' rounding, once mirrored. */
+TEST(a_symmetric_product_is_made_once_and_mirrored)
+{
+    pool *p;
+    CHECK(!pool_open(&p, 3, NULL), "pool");
+    for (size_t i = 0; i < LQ_COUNT(shapes); i++) {
+        const int64_t M = shapes[i].M, R = 50;
+        const gemm_tiles cut = gemm_cut(M, M);
+        uint64_t seed = i;
+        float *x = calloc((size_t)(R * M + 2 * M * M), sizeof *x), *all = x + R * M;
+        float *lower = all + M * M;
+        const gemm_in a = { x, M, true }, b = { x, M, false };
+        int64_t made = 0, bad = 0;
+        fill_row(x, R * M, &seed);
+        gemm_run(all, M, a, b, M, M, R, 0, p);
+        gemm_lower(lower, M, a, b, M, R, 1, 0, cut.n, p);
+        for (int64_t m = 0; m < M; m++)
+            for (int64_t n = 0; n < M; n++) {
+                const bool above = n / cut.side > m / cut.side;
+                made += !above && m % cut.side == 0 && n % cut.side == 0;
+                bad += lower[m * M + n] != (above ? 0 : all[m * M + n]);
+            }
+        CHECK(!bad, "%s: %lld values", shapes[i].why, (long long)bad);
+        CHECK(fabs(gemm_lower_part(M) - (double)made / (double)cut.n) < 1e-12, "%s: %g",
+              shapes[i].why, gemm_lower_part(M));
+        gemm_mirror(lower, M, M);
+        for (int64_t m = 0; m < M * M; m++) {
+            const double size = sqrt((double)all[m / M * (M + 1)] * (double)all[m % M * (M + 1)]);
+            bad += fabs((double)lower[m] - (double)all[m]) > 2 * (double)R * 0x1p-24 * size;
+        }
+        CHECK(!bad, "%s: %lld values once mirrored", shapes[i].why, (long long)bad);
+        free(x);
+    }
+    pool_close(p);
+}
+
 int main(int argc, char **argv)
 {
+    RUN(a_symmetric_product_is_made_once_and_mirrored);
     RUN(a_quadratic_form_takes_half_of_h_and_is_whole);
     return check_end();
 }

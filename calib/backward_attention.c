@@ -1,0 +1,211 @@
+/* calib/backward_attention.c - rotation and attention of a layer's heads, forward and back (calib/backward_impl.h).
+ *
+ * A head's weights are formed for BLOCK tokens at a time, from the first token that one of them sees to the last of
+ * them: what is masked beside that is not multiplied, and what a block needs stays in the cache. */
+#include <cblas.h>
+#include <string.h>
+
+#include "calib/backward_impl.h"
+#include "kernels/ops.h"
+
+enum { BLOCK = 128 };
+
+int64_t grad_head_floats(int64_t len) { return 2 * (len < BLOCK ? len : BLOCK) * len; }
+
+double grad_seen(int64_t len) { return (double)(len + (len < BLOCK ? len : BLOCK)) / 2; }
+
+/* ---- rotation ---- */
+typedef struct {
+    const grad_ctx *g;
+    int64_t layer, R;
+    bool back;
+} rotate_job;
+
+/* Rotated, and q times its position's factor; the way back is both again, by the other angle. */
+static void rotate_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const rotate_job *j = ctx;
+    const arch_config *c = j->g->c;
+    const int64_t H = c->heads, G = c->kv_heads, D = c->head_dim, half = c->rope_dims / 2;
+    const int use = c->layer[j->layer].rope;
+    for (int64_t r = item * GRAD_ROWS; c->q_grow > 0 && r < grad_tile_end(item, j->R); r++)
+        k_scale((j->back ? j->g->dq : j->g->m->q) + r * H * D,
+                arch_q_factor(c, j->layer, r % j->g->len), H * D);
+    if (use == ROPE_OFF) return;
+    for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++) {
+        const int64_t at = r % j->g->len * half;
+        const float *cs = j->g->cos[use] + at;
+        const float *sn = (j->back ? j->g->neg[use] : j->g->sin[use]) + at;
+        k_rope((j->back ? j->g->dq : j->g->m->q) + r * H * D, H, D, c->rope_dims, cs, sn,
+               c->w.rope_half);
+        k_rope((j->back ? j->g->dk : j->g->m->k) + r * G * D, G, D, c->rope_dims, cs, sn,
+               c->w.rope_half);
+    }
+}
+
+void grad_rotate(grad_ctx *g, int64_t layer, int64_t R, bool back)
+{
+    rotate_job j = { g, layer, R, back };
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), rotate_item, &j);
+}
+
+/* ---- attention ---- */
+typedef struct {
+    grad_ctx *g;
+    const grad_layer *l;
+    int64_t layer;
+    int64_t first; /* item that is ours */
+} heads_job;
+
+/* One head of one window, and BLOCK of its tokens. Rows of q, da and dq are ldq apart, those of k, v, dk and dv ldk. */
+typedef struct {
+    const float *q, *k, *v, *da, *sink;
+    float *a, *dq, *dk, *dv, *P, *S;
+    int64_t ldq, ldk, D, window;
+    int64_t t0, rows; /* tokens of the block */
+    int64_t u0, n;    /* tokens that one of them sees; P and S are [rows, n] */
+    float scale;
+} head;
+
+/* Tokens that token t sees begin at: */
+static int64_t sees_from(const head *h, int64_t t)
+{
+    return h->window && t >= h->window ? t - h->window + 1 : 0;
+}
+
+static void at_block(head *h, int64_t t0, int64_t T)
+{
+    h->t0 = t0;
+    h->rows = T - t0 < BLOCK ? T - t0 : BLOCK;
+    h->u0 = sees_from(h, t0);
+    h->n = t0 + h->rows - h->u0;
+}
+
+/* P = softmax(scale q k^T) of a block, causal, within the window. A sink is a logit that takes part and has no value. */
+static void weights_of_block(const head *h)
+{
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)h->rows, (int)h->n, (int)h->D,
+                h->scale, h->q + h->t0 * h->ldq, (int)h->ldq, h->k + h->u0 * h->ldk, (int)h->ldk, 0,
+                h->P, (int)h->n);
+    for (int64_t r = 0; r < h->rows; r++) {
+        const int64_t t = h->t0 + r, from = sees_from(h, t) - h->u0, end = t + 1 - h->u0;
+        float *row = h->P + r * h->n, max = row[end - 1];
+        for (int64_t i = from; i < end; i++)
+            max = row[i] > max ? row[i] : max;
+        if (h->sink && *h->sink > max) max = *h->sink;
+        k_exp_minus(row + from, row + from, max, end - from);
+        const double beside = h->sink ? (double)k_exp(*h->sink - max) : 0;
+        const float inv = (float)(1 / (beside + grad_sum(row + from, end - from)));
+        memset(row, 0, (size_t)from * sizeof *row);
+        for (int64_t i = from; i < end; i++)
+            row[i] *= inv;
+        memset(row + end, 0, (size_t)(h->n - end) * sizeof *row);
+    }
+}
+
+static void attend_block(const head *h)
+{
+    weights_of_block(h);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)h->rows, (int)h->D, (int)h->n, 1,
+                h->P, (int)h->n, h->v + h->u0 * h->ldk, (int)h->ldk, 0, h->a + h->t0 * h->ldq,
+                (int)h->ldq);
+}
+
+/* dP = da v^T, dS = P (dP - sum dP P), dq = scale dS k, dk += scale dS^T q, dv += P^T da. */
+static void attend_block_back(const head *h)
+{
+    const int rows = (int)h->rows, n = (int)h->n, D = (int)h->D;
+    const int ldq = (int)h->ldq, ldk = (int)h->ldk;
+    const float *q = h->q + h->t0 * h->ldq, *da = h->da + h->t0 * h->ldq;
+    const float *k = h->k + h->u0 * h->ldk, *v = h->v + h->u0 * h->ldk;
+    weights_of_block(h);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, n, D, rows, 1, h->P, n, da, ldq, 1,
+                h->dv + h->u0 * h->ldk, ldk);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, D, 1, da, ldq, v, ldk, 0, h->S,
+                n);
+    for (int64_t r = 0; r < h->rows; r++) {
+        const int64_t end = h->t0 + r + 1 - h->u0; /* beyond it P is 0 */
+        float *S = h->S + r * h->n;
+        const float *P = h->P + r * h->n, sum = (float)grad_dot(S, P, end);
+        for (int64_t i = 0; i < h->n; i++)
+            S[i] = P[i] * (S[i] - sum);
+    }
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, D, n, h->scale, h->S, n, k, ldk, 0,
+                h->dq + h->t0 * h->ldq, ldq);
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, n, D, rows, h->scale, h->S, n, q, ldq, 1,
+                h->dk + h->u0 * h->ldk, ldk);
+}
+
+/* Head `number` of the item's share of q heads, at the window's tokens. */
+static head head_of(const heads_job *j, int64_t item, int64_t number, int thread)
+{
+    const grad_ctx *g = j->g;
+    const arch_config *c = g->c;
+    const int64_t T = g->len, D = c->head_dim, G = c->kv_heads, w = item / G, kv = item % G;
+    const int64_t i = kv * (c->heads / G) + number, ldq = c->heads * D, ldk = G * D;
+    const int64_t q = w * T * ldq + i * D, k = w * T * ldk + kv * D;
+    float *P = g->head + thread * grad_head_floats(T);
+    return (head){ .q = g->m->q + q,
+                   .a = g->m->a + q,
+                   .da = g->da + q,
+                   .dq = g->dq + q,
+                   .k = g->m->k + k,
+                   .v = g->m->v + k,
+                   .dk = g->dk + k,
+                   .dv = g->dv + k,
+                   .sink = j->l->sinks ? j->l->sinks + i : NULL,
+                   .P = P,
+                   .S = P + grad_head_floats(T) / 2,
+                   .ldq = ldq,
+                   .ldk = ldk,
+                   .D = D,
+                   .window = c->layer[j->layer].window ? c->window : 0,
+                   .scale = (float)c->attn_scale };
+}
+
+/* One window and one kv head with the q heads that share it. */
+static void attend_item(void *ctx, int64_t i, int thread)
+{
+    const heads_job *j = ctx;
+    const int64_t T = j->g->len, share = j->g->c->heads / j->g->c->kv_heads;
+    for (int64_t number = 0; number < share; number++) {
+        head h = head_of(j, j->first + i, number, thread);
+        for (int64_t t = 0; t < T; t += BLOCK) {
+            at_block(&h, t, T);
+            attend_block(&h);
+        }
+    }
+}
+
+static void attend_back_item(void *ctx, int64_t i, int thread)
+{
+    const heads_job *j = ctx;
+    const int64_t T = j->g->len, share = j->g->c->heads / j->g->c->kv_heads;
+    for (int64_t number = 0; number < share; number++) {
+        head h = head_of(j, j->first + i, number, thread);
+        for (int64_t t = 0; t < T && !number; t++) {
+            memset(h.dk + t * h.ldk, 0, (size_t)h.D * sizeof *h.dk);
+            memset(h.dv + t * h.ldk, 0, (size_t)h.D * sizeof *h.dv);
+        }
+        for (int64_t t = 0; t < T; t += BLOCK) {
+            at_block(&h, t, T);
+            attend_block_back(&h);
+        }
+    }
+}
+
+void grad_attend(grad_ctx *g, const grad_layer *l, int64_t layer, int64_t windows, bool back)
+{
+    const arch_config *c = g->c;
+    const int64_t T = g->len, D = c->head_dim, G = c->kv_heads, Q = c->heads * D, KV = G * D;
+    const grad_heads q = { back ? g->dq : g->m->a, T, Q / G, Q, G };
+    const grad_heads k = { g->dk, T, D, KV, G }, v = { g->dv, T, D, KV, G };
+    heads_job j = { .g = g, .l = l, .layer = layer };
+    int64_t end;
+    grad_own_items(g, &j.first, &end, windows * G);
+    if (end > j.first) pool_run(g->p, end - j.first, back ? attend_back_item : attend_item, &j);
+    grad_share_heads(g, &q, windows);
+    if (back) grad_share_heads(g, &k, windows);
+    if (back) grad_share_heads(g, &v, windows);
+}
