@@ -131,6 +131,14 @@ bool grad_can_keep(const arch_config *c, int64_t windows, int64_t len)
     return kept_floats(c, windows * len) <= GRAD_KEPT_MOST / (int64_t)sizeof(float);
 }
 
+int64_t grad_chunk(const arch_config *c, int64_t most, int64_t len)
+{
+    int64_t n = most;
+    while (n > 1 && !grad_can_keep(c, n, len))
+        n /= 2;
+    return grad_can_keep(c, n, len) ? n : most;
+}
+
 static lq_status push_parts(const grad_part *p, int n, grad_ctx *g, lq_err *err)
 {
     for (int i = 0; i < n; i++) {

@@ -87,8 +87,10 @@ lq_status grad_open(grad_ctx **g, const arch_config *c, int64_t windows, int64_t
                     pool *p, lq_err *err);
 void grad_close(grad_ctx *g);
 /* Is what all layers make of so many windows at most GRAD_KEPT_MOST? */
-#define GRAD_KEPT_MOST ((int64_t)256 << 20)
+#define GRAD_KEPT_MOST ((int64_t)512 << 20)
 bool grad_can_keep(const arch_config *c, int64_t windows, int64_t len);
+/* Windows at a time: `most`, halved until it is; `most`, where it never is. */
+int64_t grad_chunk(const arch_config *c, int64_t most, int64_t len);
 /* Tokens of a window of `len` that attention multiplies one with, in the mean: masked ones too where others of its block
  * see them. */
 double grad_seen(int64_t len);

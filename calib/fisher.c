@@ -62,6 +62,12 @@ size_t fisher_bytes(const arch_config *c)
     return sum_bytes(&g, &h, c) ? g + h : g;
 }
 
+int64_t fisher_chunk(const arch_config *c, int64_t windows, int64_t len)
+{
+    const int64_t most = CHUNK_TOKENS / len > 0 ? CHUNK_TOKENS / len : 1;
+    return grad_chunk(c, most < windows ? most : windows, len);
+}
+
 static bool push_sums(work *w)
 {
     const arch_config *c = w->c;
@@ -205,10 +211,9 @@ lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int
     memset(f, 0, sizeof *f);
     work w = { .f = f, .src = src, .samples = samples, .ranks = ranks, .p = p, .job = job };
     w.c = src_config(src);
-    w.chunk = CHUNK_TOKENS / samples->len > 0 ? CHUNK_TOKENS / samples->len : 1;
     f->layers = w.c->layers;
     f->windows = windows < samples->n ? windows : samples->n;
-    if (w.chunk > f->windows) w.chunk = f->windows;
+    w.chunk = fisher_chunk(w.c, f->windows, samples->len);
     w.keep = keep && grad_can_keep(w.c, w.chunk, samples->len);
     lq_status s = load(&w, err);
     int64_t *which = s ? NULL : lq_push(&w.arena, (size_t)f->windows * sizeof *which);

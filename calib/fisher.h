@@ -39,11 +39,13 @@ typedef struct {
 
 /* From at most `windows` of the samples, evenly spaced. The model is one that grad_covers. keep: what its layers
  * make of a chunk is kept, where grad_can_keep. ranks: that share the work, and all get the result (grad_share).
- * Memory: G, H, one layer and the head in f32, the inputs of all layers for a chunk of 2048 tokens.
+ * Memory: G, H, one layer and the head in f32, the inputs of all layers for a chunk.
  * Errors: those of reading the source, of comm.h, LQ_ENOMEM, LQ_EINTR. */
 lq_status fisher_run(fisher *f, src_source *src, const cal_samples *samples, int64_t windows,
                      bool keep, comm *ranks, pool *p, const lq_job *job, lq_err *err);
 void fisher_free(fisher *f);
+/* Windows of a chunk: 2048 tokens of them, or as few as can be kept (grad_chunk). */
+int64_t fisher_chunk(const arch_config *c, int64_t windows, int64_t len);
 /* Does the G of such a model say how much all of its linears matter? */
 static inline bool fisher_of_all(const arch_config *c) { return grad_covers(c) && !c->experts; }
 size_t fisher_bytes(const arch_config *c); /* of G, and H where it is kept */

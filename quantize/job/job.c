@@ -223,7 +223,7 @@ static progress_work work_of(const qz_job *j, const qz_plan *plan, const qz_memo
         .states = memory->states,
         .self_tokens = c ? j->self_windows * len : 0,
         .curvature_kept =
-            curved && !memory->spill && grad_can_keep(cfg, cal_chunk(curved, len) / len, len),
+            curved && !memory->spill && grad_can_keep(cfg, fisher_chunk(cfg, curved, len), len),
         .tuning_kept = steps && !memory->spill && tune_can_keep(cfg, batch, len, all),
         .curved = qz_needs(j->o) & QZ_NEEDS_CURVATURE,
         .speed = j->speed,

@@ -342,7 +342,7 @@ static size_t backward_bytes(const memory_work *w, int64_t windows, int64_t chun
 
 static size_t curvature_peak(const memory_work *w, int64_t windows, bool keep)
 {
-    const int64_t chunk = cal_chunk(windows, w->len) / w->len;
+    const int64_t chunk = fisher_chunk(&w->plan->cfg, windows, w->len);
     keep = keep && grad_can_keep(&w->plan->cfg, chunk, w->len);
     return fisher_bytes(&w->plan->cfg) + dense_bytes(&w->plan->cfg) +
            backward_bytes(w, chunk, chunk, keep);

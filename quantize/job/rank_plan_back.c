@@ -125,7 +125,7 @@ bool rank_plan_back(rank_plan *p, const arch_config *c, int ranks, const qz_effo
     counting k = { .c = c, .ranks = ranks };
     *p = (rank_plan){ .ranks = ranks };
     if (!grad_covers(c)) return false;
-    const int64_t chunk = cal_chunk(e->curvature, len), batch = e->batch * len;
+    const int64_t chunk = fisher_chunk(c, e->curvature, len) * len, batch = e->batch * len;
     const pass look = { .forward = grad_can_keep(c, chunk / len, len) ? 1 : 2,
                         .times = (double)(e->curvature * len) / (double)chunk };
     const pass train = { .forward = grad_can_keep(c, e->batch, len) ? 1 : 2,

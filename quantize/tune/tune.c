@@ -90,7 +90,8 @@ bool tune_moves_codes(int steps, double rate)
 int64_t tune_chunk(const arch_config *c, int64_t batch, int64_t len, int64_t windows)
 {
     const int64_t chunk = cal_chunk(windows, len) / len, all = batch < windows ? batch : windows;
-    return c->experts && all > chunk ? all : chunk;
+    if (c->experts) return all > chunk ? all : chunk;
+    return all < chunk && grad_can_keep(c, all, len) ? all : chunk;
 }
 
 bool tune_can_keep(const arch_config *c, int64_t batch, int64_t len, int64_t windows)

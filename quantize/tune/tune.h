@@ -37,8 +37,8 @@ bool tune_moves_codes(int steps, double rate);
  * 0 of methods that are not tuned by default, and where there is no backward pass. */
 int tune_default_steps(const qz_method *m, const src_source *src);
 
-/* Windows that go through a layer at once. With experts at least a batch: each is stepped as soon as it has gone
- * back through it. */
+/* Windows that go through a layer at once: no more than a batch where what layers make of it can be kept. With experts
+ * at least a batch: each is stepped as soon as it has gone back through it. */
 int64_t tune_chunk(const arch_config *c, int64_t batch, int64_t len, int64_t windows);
 /* Can what layers make of a batch be kept? It goes through them at once then, and is not much. */
 bool tune_can_keep(const arch_config *c, int64_t batch, int64_t len, int64_t windows);

@@ -498,6 +498,12 @@ TEST(what_is_kept_is_counted_and_has_a_limit)
     const arch_config *c = b.r.m.cfg;
     CHECK(grad_bytes(c, 2, LEN, true, 1) > grad_bytes(c, 2, LEN, false, 1), "nothing more");
     CHECK(grad_can_keep(c, 1, LEN) && !grad_can_keep(c, 1 << 24, LEN), "no limit");
+    int64_t len = LEN; /* so that two windows are kept, and four are not */
+    while (grad_can_keep(c, 4, len))
+        len += LEN;
+    CHECK(grad_can_keep(c, 2, len) && grad_chunk(c, 4, len) == 2, "%lld windows of four",
+          (long long)grad_chunk(c, 4, len));
+    CHECK(grad_chunk(c, 3, len / 2) == 3 && grad_chunk(c, 4, 4 * len) == 4, "cut for nothing");
     bench_close(&b);
 }
 

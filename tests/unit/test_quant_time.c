@@ -1,8 +1,10 @@
 /* tests/unit/test_quant_time.c - what is foretold of a quantization's time: phases, words, efforts. */
+#include "calib/backward.h"
 #include "quantize/job/job.h"
 #include "quantize/job/probe.h"
 #include "quantize/methods/effort.h"
 #include "quantize/methods/methods.h"
+#include "quantize/tune/tune.h"
 #include "tests/support/rig.h"
 
 #include <math.h>
@@ -133,6 +135,25 @@ TEST(standard_is_less_of_a_large_model)
     CHECK(qz_effort_for(qz_effort_best(), false) == qz_effort_best(), "best is the same of all");
 }
 
+/* Else four windows' room is kept for one, and of a larger model for none. */
+TEST(windows_go_by_the_step_where_that_can_be_kept)
+{
+    enum { LEN = 64, WINDOWS = 8 };
+    src_source *src;
+    lq_err err = { "" };
+    CHECK(!src_open(&src, BASE, &(src_opts){ .need_config = true }, &err), "%s", err.msg);
+    const arch_config *c = src_config(src);
+    int64_t long_one = LEN;
+    while (grad_can_keep(c, 1, long_one))
+        long_one *= 2;
+    CHECK(tune_chunk(c, 1, LEN, WINDOWS) == 1 && tune_can_keep(c, 1, LEN, WINDOWS), "of one");
+    CHECK(tune_chunk(c, 2, LEN, WINDOWS) == 2 && tune_chunk(c, 16, LEN, WINDOWS) == WINDOWS,
+          "of two, and of more than there are");
+    CHECK(tune_can_keep(c, 1, long_one / 2, WINDOWS) && !tune_can_keep(c, 1, long_one, WINDOWS),
+          "what is too large is kept");
+    src_close(src);
+}
+
 TEST(the_probe_finds_a_speed)
 {
     pool *p;
@@ -150,6 +171,7 @@ int main(int argc, char **argv)
     RUN(the_answers_before_the_steps_of_tuning_count);
     RUN(words_that_are_no_effort_are_refused);
     RUN(standard_is_less_of_a_large_model);
+    RUN(windows_go_by_the_step_where_that_can_be_kept);
     RUN(the_probe_finds_a_speed);
     return check_end();
 }
