@@ -19,8 +19,8 @@ typedef struct {
     qz_out *out;
     const kfac_opts *o;
     const float *W, *G, *U, *imp;
-    const float *Hp; /* H in the order of perm, rows and columns */
-    float *metric;   /* of lattices: gptq_unit_metrics */
+    const float *H, *Hp; /* by input; in the order of perm, rows and columns */
+    float *metric;       /* of lattices: gptq_unit_metrics */
     const int32_t *perm;
     int64_t group, ng, nh;   /* inputs of a group; groups and heads of a row */
     double *loss, *loss_rtn; /* per block of rows */
@@ -276,41 +276,66 @@ static int64_t sweep_row(const work *w, tile *t, int64_t n, int64_t rows)
     return moved;
 }
 
-/* The scales of row n by least squares, one group after the other: with c = code - zero,
- * s += (g c) / (G_nn c H c). A group's inputs are scattered in perm's order. */
-static void refit_row(const work *w, tile *t, int64_t n, int64_t rows, const int32_t *place)
+/* c = code - zero of group i of rows n .. n + m, [m][G], and v = c H, [K] by input, rows ldv apart. */
+static void group_products(const work *w, const tile *t, float *c, float *v, int64_t ldv, int64_t n,
+                           int64_t m, int64_t i)
 {
-    const int64_t K = w->out->t.K, G = w->group, ng = w->ng;
-    const float gg = t->G[n * B + n];
-    float *c = t->t, *v = t->t + K; /* c of one group; c H */
-    memset(t->acc, 0, (size_t)K * sizeof *t->acc);
-    for (int64_t i = 0; i < ng; i++) {
-        grid_param *p = &t->params[n * ng + i];
-        memset(v, 0, (size_t)K * sizeof *v);
-        for (int64_t j = 0; j < G; j++) {
-            int64_t k = place[i * G + j];
-            c[j] = (float)t->codes[n * K + k] - p->zero;
-            if (c[j] != 0) cblas_saxpy((int)K, c[j], w->Hp + (size_t)k * (size_t)K, 1, v, 1);
-        }
-        double num = 0, den = 0;
-        for (int64_t j = 0; j < G; j++) {
-            int64_t k = place[i * G + j];
-            num += (double)c[j] * (double)(t->g[n * K + k] - gg * t->acc[k]);
-            den += (double)c[j] * (double)v[k];
-        }
-        if (!(den > 0)) continue;
-        float s = p->scale + (float)(num / (den * (double)gg)), stored;
-        uint8_t raw[4];
-        lq_from_f32(raw, &s, w->o->spec.scale_dtype, 1);
-        lq_to_f32(&stored, raw, w->o->spec.scale_dtype, 1);
-        float step = stored - p->scale;
-        if (!(fabsf(step) < 0.5f * fabsf(p->scale)) || stored == 0) continue;
-        p->scale = stored;
+    const int64_t K = w->out->t.K, G = w->group;
+    const int32_t *place = w->perm + K + i * G;
+    for (int64_t r = 0; r < m; r++)
         for (int64_t j = 0; j < G; j++)
-            t->d[n * K + place[i * G + j]] -= step * c[j];
-        cblas_saxpy((int)K, step, v, 1, t->acc, 1);
+            c[r * G + j] =
+                (float)t->codes[(n + r) * K + place[j]] - t->params[(n + r) * w->ng + i].zero;
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)m, (int)K, (int)G, 1, c, (int)G,
+                w->H + i * G * K, (int)K, 0, v, (int)ldv);
+}
+
+/* The scale of group i of row n by least squares: s += (g c) / (G_nn c H c). lost [K], by input: what d H lost so far. */
+static void refit_scale(const work *w, tile *t, int64_t n, int64_t i, const float *v, float *lost)
+{
+    const int64_t K = w->out->t.K, G = w->group;
+    const int32_t *place = w->perm + K + i * G;
+    const float gg = t->G[n * B + n];
+    grid_param *p = &t->params[n * w->ng + i];
+    double num = 0, den = 0;
+    for (int64_t j = 0; j < G; j++) {
+        const double c = (double)((float)t->codes[n * K + place[j]] - p->zero);
+        num += c * (double)(t->g[n * K + place[j]] - gg * lost[i * G + j]);
+        den += c * (double)v[i * G + j];
     }
-    spread(t, n, rows, K);
+    if (!(den > 0)) return;
+    float s = p->scale + (float)(num / (den * (double)gg)), stored;
+    uint8_t raw[4];
+    lq_from_f32(raw, &s, w->o->spec.scale_dtype, 1);
+    lq_to_f32(&stored, raw, w->o->spec.scale_dtype, 1);
+    const float step = stored - p->scale;
+    if (!(fabsf(step) < 0.5f * fabsf(p->scale)) || stored == 0) return;
+    p->scale = stored;
+    for (int64_t j = 0; j < G; j++)
+        t->d[n * K + place[j]] -= step * ((float)t->codes[n * K + place[j]] - p->zero);
+    cblas_saxpy((int)K, step, v, 1, lost, 1);
+}
+
+/* The scales of all rows, one group after the other. What codes make of H depends on no scale, so that it is a product
+ * of several rows at a time, as many as t->x has room for; it is read once for all of them. */
+static void refit(const work *w, tile *t, int64_t rows)
+{
+    const int64_t K = w->out->t.K, ng = w->ng, at_once = ng <= B ? B / ng : 0;
+    const int32_t *place = w->perm + K;
+    float *v = t->x, *lost = t->t, *c = t->t + K;
+    for (int64_t n = 0; n < rows; n++) {
+        const int64_t r = at_once ? n % at_once : 0, left = rows - n;
+        for (int64_t i = 0; i < ng && at_once && r == 0; i++)
+            group_products(w, t, c, v + i * K, ng * K, n, left < at_once ? left : at_once, i);
+        memset(lost, 0, (size_t)K * sizeof *lost);
+        for (int64_t i = 0; i < ng; i++) {
+            if (!at_once) group_products(w, t, c, v, K, n, 1, i);
+            refit_scale(w, t, n, i, v + (at_once ? (r * ng + i) * K : 0), lost);
+        }
+        for (int64_t k = 0; k < K; k++)
+            t->acc[place[k]] = lost[k];
+        spread(t, n, rows, K);
+    }
 }
 
 /* A group of a row, with another scale. */
@@ -391,8 +416,7 @@ static losses descend(const work *w, tile *t, int64_t n0, int64_t rows, const in
     int rounds = w->o->rounds > 0 ? w->o->rounds : 1;
     for (int r = 0; r < rounds; r++) {
         errors(w, t, n0, rows); /* afresh: rounding errors of the updates do not pile up */
-        for (int64_t n = 0; n < rows && w->o->rounds > 0 && refits(&w->o->spec); n++)
-            refit_row(w, t, n, rows, place);
+        if (w->o->rounds > 0 && refits(&w->o->spec)) refit(w, t, rows);
         for (int64_t n = 0; n < rows && r == 0 && w->o->rounds > 0 && moves(&w->o->spec, w->group);
              n++)
             move_scales(w, t, n, rows, place);
@@ -538,6 +562,7 @@ lq_status kfac_run(qz_out *out, gptq_report *rep, const float *W, const gptq_bas
     s = LQ_OK;
     if (w.U && w.metric) gptq_unit_metrics(w.metric, w.U, K);
     w.imp = rep->fallback || b->dead == K ? NULL : b->imp;
+    w.H = b->H;
     w.Hp = Hp;
     w.perm = perm;
     w.loss_rtn = w.loss + n;
