@@ -663,6 +663,41 @@ static lq_status make_norm(hf_quant *h, size_t i, float offset, lq_err *err)
     return st;
 }
 
+/* ---- what mlx-lm leaves out ---- */
+static void hf_mlx_fill_zeros(void *const w[QT_N_PLANES], const qt_tensor *t, const void *from)
+{
+    (void)from;
+    memset(w[QT_CODES], 0, (size_t)(t->N * t->K) * sizeof(float));
+}
+
+/* The correction of ERNIE 4.5's router: without it is with zeros. */
+static lq_status make_corrections(hf_quant *h, lq_err *err)
+{
+    src_source *s = h->s;
+    const arch_config *c = &s->config;
+    char name[256];
+    lq_status st = LQ_OK;
+    size_t n = 0;
+    if (!s->has_config || strcmp(c->row->arch, "Ernie4_5_MoeForCausalLM") != 0) return LQ_OK;
+    for (int64_t l = 0; l < c->layers && !st; l++) {
+        if (!c->layer[l].moe ||
+            !arch_tensor_name(c, R_ROUTER_CORR, l, -1, false, name, sizeof name) ||
+            hf_stored(h, name, ""))
+            continue;
+        const qt_tensor q = { .scheme = { .kind = QT_DENSE, .dtype = LQ_F32 },
+                              .N = 1,
+                              .K = c->experts };
+        h->n_taken = 0;
+        st = hf_make(h, name, "", &q, hf_mlx_fill_zeros, NULL, 0, err);
+        n++;
+    }
+    return st || !n
+               ? st
+               : src_note(s, err,
+                          "mlx-lm leaves out the correction of this model's router: it answers as "
+                          "there, not as the original");
+}
+
 static float offset_of(const src_source *s, const src_tensor *t)
 {
     arch_slot at;
@@ -751,5 +786,6 @@ lq_status hf_mlx_read(hf_quant *h, lq_err *err)
     if (st) lq_wrap(err, st, "quantization: all");
     for (size_t i = 0; i < h->s->n_tensors && !st; i++)
         st = read_one(h, i, err);
+    if (!st) st = make_corrections(h, err);
     return st ? st : fit_rest(h, err);
 }

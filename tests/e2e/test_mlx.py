@@ -44,6 +44,15 @@ def test_logits_are_those_of_mlx(llmq, tmp_path, name):
         assert again == got if to == "llmq" else worst(again, got) < 2e-5
 
 
+def test_what_mlx_leaves_out_is_said(llmq, tmp_path):
+    """Once: a folder that was converted has the zeros."""
+    llmq("convert", GOLDEN / "ernie45-moe-4bit", "-o", tmp_path / "m", "--to", "safetensors")
+    for folder, note in ((GOLDEN / "ernie45-moe-4bit", True), (tmp_path / "m", False)):
+        got = llmq("logits", folder, "--ids", "1,5", "-o", tmp_path / "out")
+        assert ("mlx-lm leaves out the correction of this model's router" in got.stderr) == note
+    assert planes(tmp_path / "m")["model.layers.1.mlp.moe_statics.e_score_correction_bias"][1] == [1, 4]
+
+
 def test_what_a_folder_holds_is_named(llmq):
     got = llmq("inspect", GOLDEN / "llama-mixed").stdout
     assert "safetensors (mlx, affine)" in got

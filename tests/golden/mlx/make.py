@@ -62,6 +62,8 @@ LING2 = config("BailingMoeV2ForCausalLM", "bailing_moe", hidden_size=64, num_key
                norm_topk_prob=True, n_group=2, topk_group=1, routed_scaling_factor=1.5, partial_rotary_factor=0.5,
                use_qk_norm=True, use_qkv_bias=False, use_bias=False, score_function="sigmoid", moe_router_enable_expert_bias=True,
                norm_head=False, rope_scaling=None)
+ERNIE = config("Ernie4_5_MoeForCausalLM", "ernie4_5_moe", hidden_size=64, moe_num_experts=4, moe_k=2, moe_intermediate_size=32,
+               moe_num_shared_experts=1, moe_layer_start_index=1, moe_layer_end_index=1, moe_layer_interval=1, use_bias=False)
 QWEN3_MOE = config("Qwen3MoeForCausalLM", "qwen3_moe", num_hidden_layers=1, hidden_size=64, num_experts=3,
                    num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=1, mlp_only_layers=[],
                    norm_topk_prob=True)
@@ -108,6 +110,7 @@ CASES = {
     "gpt-oss-mxfp4-q8": (GPT_OSS, {"group_size": 32, "bits": 8, "quant_predicate": experts_mxfp4}),
     "deepseek-v3-6bit": ({**MLA, "hidden_size": 64}, {"group_size": 32, "bits": 6}),
     "granite-h-5bit": ({**GRANITE, "hidden_size": 64}, {"group_size": 32, "bits": 5}),
+    "ernie45-moe-4bit": (ERNIE, {"group_size": 32, "bits": 4}),
     "ling2-4bit": (LING2, {"group_size": 32, "bits": 4}),
     "llama4-mxfp4": (LLAMA4, {"mode": "mxfp4"}),
     "llama4-nvfp4-scaled": (LLAMA4, {"mode": "nvfp4", "global_scale": True}),
