@@ -12,12 +12,12 @@ enum { MAX_SPELLINGS = 6 };
 typedef const char *const spellings[MAX_SPELLINGS];
 static spellings
     vocab_keys = { "vocab_size" },
-    hidden_keys = { "hidden_size", "n_embd", "d_model", "n_embed" },
+    hidden_keys = { "hidden_size", "n_embd", "d_model", "n_embed", "dim" },
     layers_keys = { "num_hidden_layers", "n_layer", "num_layers", "n_layers" },
     heads_keys = { "num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads" },
     kv_heads_keys = { "num_key_value_heads", "num_kv_heads", "n_head_kv" },
     head_dim_keys = { "head_dim" },
-    ffn_keys = { "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size" },
+    ffn_keys = { "intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "hidden_dim" },
     max_pos_keys = { "max_position_embeddings", "n_positions", "max_seq_len" },
     eps_keys = { "rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon",
                  "norm_eps" },
@@ -62,6 +62,8 @@ static const char *const other_keys[] = {
     "rotary_pct",
     "rotary_emb_base",
     "rope_local_base_freq",
+    "global_rope_theta",
+    "local_rope_theta",
     "original_max_position_embeddings",
     "layers_block_type",
     "hybrid_override_pattern",

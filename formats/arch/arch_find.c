@@ -71,6 +71,7 @@ static const struct {
     arch_head head;
 } heads[] = {
     { "ForSequenceClassification", HEAD_LABELS },
+    { "ForMaskedLM", HEAD_NONE },
     { "TextModel", HEAD_NONE },
     { "Model", HEAD_NONE },
 };

@@ -49,6 +49,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("v_dim", v_dim, 1, MAX_WIDTH, c->head_dim)              \
     X("embed_dim", embed_dim, 1, MAX_WIDTH, c->hidden)        \
     X("pos_offset", pos_offset, 0, 65536, c->row->pos_offset) \
+    X("types", types, 0, 1024, 0)                             \
     X("labels", labels, 0, MAX_WIDTH, 0)                      \
     X("q_lora", q_lora, 0, MAX_WIDTH, 0)                      \
     X("kv_lora", kv_lora, 0, MAX_WIDTH, 0)                    \

@@ -46,6 +46,7 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
     if (arch_role_per_layer(r) != (layer >= 0)) return false;
     if ((r == R_PROJ_IN || r == R_PROJ_OUT) && c->embed_dim == c->hidden) return false;
     if (r == R_FINAL_NORM && c->w.norm_after_add) return false;
+    if (r == R_TYPE_EMBED && !c->types) return false;
     if (of_ple(r) && !c->ple_dim) return false;
     if (layer < 0) return true;
     if (elsewhere(c, r, layer)) return false;
@@ -225,6 +226,8 @@ void arch_fit_prefix(arch_config *c, bool (*has)(void *user, const char *name), 
                                           "model.language_model.",
                                           "language_model.backbone.",
                                           "model.text_model.",
+                                          "bert.",
+                                          "roberta.",
                                           "" };
     const arch_role first =
         arch_is_eagle(c) ? R_MTP_PROJ : R_EMBED; /* a draft may do without one */
@@ -304,6 +307,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
     } shape[ARCH_N_ROLES] = {
         [R_EMBED] = { c->vocab + c->embed_more, c->embed_dim },
         [R_POS_EMBED] = { c->max_pos + c->pos_offset, c->hidden },
+        [R_TYPE_EMBED] = { c->types, c->hidden },
         [R_EMBED_NORM] = { 1, c->hidden },
         [R_PROJ_IN] = { c->hidden, c->embed_dim },
         [R_PROJ_OUT] = { c->embed_dim, c->hidden },

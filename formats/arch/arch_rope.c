@@ -297,8 +297,10 @@ lq_status arch_rope_parse(arch_config *c, const cJSON *config, lq_err *err)
     if (!s) s = js_f64(config, "rotary_emb_base", false, 1.001, 1e15, &main->theta, err);
     if (!s) s = js_f64(config, "rope_theta", false, 1.001, 1e15, &main->theta, err);
     *local = *main;
+    if (!s) s = js_f64(config, "global_rope_theta", false, 1.001, 1e15, &main->theta, err);
     if (c->row->def_local_theta > 0) local->theta = c->row->def_local_theta;
     if (!s) s = js_f64(config, "rope_local_base_freq", false, 1.001, 1e15, &local->theta, err);
+    if (!s) s = js_f64(config, "local_rope_theta", false, 1.001, 1e15, &local->theta, err);
     if (s) return s;
     if (!full && !sliding) {
         s = read_table(c, main, config, params ? params : js_get(config, "rope_scaling"),

@@ -1,5 +1,5 @@
 /* runtime/forward/forward_embed.c - from ids to the rows that the first layer reads:
- * norm(proj_in(embedding[id] * scale) + position[pos]), each part where the model has it; of an MTP head
+ * norm(proj_in(embedding[id] * scale) + type[0] + position[pos]), each part where the model has it; of an MTP head
  * (arXiv:2412.19437, equation 21) mtp_proj [norm(embedding[id]), norm(given)], or the other way round; of an
  * EAGLE-3 draft mtp_proj given, or its own state, and beside it what attention reads. */
 #include "runtime/forward/forward_impl.h"
@@ -41,10 +41,9 @@ static void finish_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *
             qt_dequant(pos, &m->pos_embed, at, at + 1);
         } else if (m->pos_freq) {
             sinusoid(pos, m, r->row_pos[t]);
-        } else {
-            continue;
         }
-        k_add(x, pos, c->hidden);
+        if (m->type_embed) k_add(x, m->type_embed, c->hidden);
+        if (m->pos_embed.N || m->pos_freq) k_add(x, pos, c->hidden);
     }
 }
 
@@ -100,7 +99,7 @@ void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)
         mm_out in = fwd_out(&m->proj_in, r->x, c->hidden, false);
         mm_run(&in, 1, r->e, c->embed_dim, r->R, r->acts, r->scratch, r->p);
     }
-    if (m->pos_embed.N || m->pos_freq) fwd_each(r, r->R, finish_chunk, &a);
+    if (m->pos_embed.N || m->pos_freq || m->type_embed) fwd_each(r, r->R, finish_chunk, &a);
     if (arch_is_eagle(c)) {
         eagle_rows(r, m);
     } else if (m->mtp_proj.present) {

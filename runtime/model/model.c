@@ -198,16 +198,15 @@ static lq_status load_rows(qt_tensor *out, model *m, arch_role r, lq_err *err)
     return s ? lq_wrap(err, s, "%s: %s", src_path(m->src), t->name) : LQ_OK;
 }
 
-static lq_status load_score(model *m, lq_err *err)
+/* The first n rows of a matrix as floats [n, hidden]; nothing where the model has none. */
+static lq_status load_floats(float **out, model *m, arch_role r, int64_t n, lq_err *err)
 {
     qt_tensor t = { 0 };
-    const arch_config *c = m->cfg;
-    if (c->head != HEAD_LABELS) return LQ_OK;
-    lq_status s = load_rows(&t, m, R_SCORE, err);
-    if (s) return s;
-    m->score = lq_push(&m->arena, (size_t)(c->labels * c->hidden) * sizeof *m->score);
-    if (!m->score) return model_no_memory(err, "scores");
-    qt_dequant(m->score, &t, 0, c->labels);
+    lq_status s = load_rows(&t, m, r, err);
+    if (s || !t.N) return s;
+    *out = lq_push(&m->arena, (size_t)(n * t.K) * sizeof **out);
+    if (!*out) return model_no_memory(err, arch_role_text(r));
+    qt_dequant(*out, &t, 0, n);
     return LQ_OK;
 }
 
@@ -233,10 +232,11 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
     lq_arena *a = &m->arena;
     lq_status s = load_rows(&m->embed, m, R_EMBED, err);
     if (!s) s = load_rows(&m->pos_embed, m, R_POS_EMBED, err);
+    if (!s) s = load_floats(&m->type_embed, m, R_TYPE_EMBED, 1, err);
     if (!s) s = load_rows(&m->ple_embed, m, R_PLE_EMBED, err);
     if (!s) s = load_linear(&m->ple_proj, m, R_PLE_PROJ, -1, -1, a, p, err);
     if (!s) s = load_vector(&m->ple_norm, m, R_PLE_NORM, -1, a, err);
-    if (!s) s = load_score(m, err);
+    if (!s) s = load_floats(&m->score, m, R_SCORE, m->cfg->labels, err);
     if (!s) s = load_streams(&m->stream_in, m, R_STREAM_IN, a, p, err);
     if (!s && m->cfg->w.pos == POS_SINUSOIDAL) s = make_frequencies(m, err);
     if (!s) s = load_vector(&m->embed_norm, m, R_EMBED_NORM, -1, a, err);

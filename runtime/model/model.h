@@ -59,6 +59,7 @@ typedef struct {
     model_linear *stream_in; /* [streams - 1], or NULL */
     const float *pos_freq;   /* [hidden / 2] of sinusoidal positions; NULL: none */
     float *score;            /* [labels, hidden] of HEAD_LABELS; else NULL */
+    float *type_embed;       /* [hidden], of the first type, which all of a text has; else NULL */
     model_vector embed_norm, final_norm;
     model_linear proj_in, proj_out; /* present: OPT's */
     model_vector mtp_embed_norm, mtp_hidden_norm;

@@ -90,6 +90,17 @@ TEST(hidden_states_are_those_of_transformers)
     check_hidden("llama-both-ways");
 }
 
+TEST(encoders_have_the_hidden_states_of_transformers)
+{
+    check_hidden("bert");
+    check_hidden("xlm-roberta");
+    check_hidden("roberta-masked");
+    check_hidden("distilbert");
+    check_hidden("nomic-bert");
+    check_hidden("modernbert");
+    check_hidden("eurobert");
+}
+
 /* What comes after a position counts for it: a part of a sequence is refused. */
 TEST(a_model_that_looks_both_ways_takes_whole_sequences)
 {
@@ -152,6 +163,7 @@ int main(int argc, char **argv)
 {
     RUN(scores_are_those_of_transformers);
     RUN(hidden_states_are_those_of_transformers);
+    RUN(encoders_have_the_hidden_states_of_transformers);
     RUN(a_model_that_looks_both_ways_takes_whole_sequences);
     RUN(words_are_refused_by_name);
     return check_end();

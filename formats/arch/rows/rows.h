@@ -13,6 +13,7 @@ extern const arch_row arch_rows_gemma[];
 extern const arch_row arch_rows_moe[];
 extern const arch_row arch_rows_mla[];
 extern const arch_row arch_rows_gpt[];
+extern const arch_row arch_rows_encoder[];
 extern const arch_row arch_rows_hybrid[];
 extern const arch_row arch_rows_kda[];
 extern const arch_row arch_rows_ling[];

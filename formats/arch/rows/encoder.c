@@ -1,0 +1,172 @@
+/* formats/arch/rows/encoder.c - encoders, whose positions see both ways: BERT (arXiv:1810.04805) and its
+ * relatives. They give hidden states, never words. */
+#include "formats/arch/rows/rows.h"
+
+#include "base/json.h"
+
+/* The table of positions counts its offset in max_position_embeddings (RoBERTa's first two rows are for
+ * padding). */
+static lq_status less_offset(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    c->max_pos -= c->pos_offset;
+    if (c->max_pos >= 1) return LQ_OK;
+    char found[64];
+    return lq_fail(err, LQ_EVALUE, "%s: expected more than %d, found %s", key, (int)c->pos_offset,
+                   js_describe(found, v));
+}
+
+static lq_status swiglu(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)c;
+    return arch_key_must(key, v, "swiglu", err);
+}
+
+/* Of a window config.json says the whole width. */
+static lq_status modernbert_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    int64_t width = c->window;
+    lq_status s = js_i64(j, "local_attention", false, 1, INT32_MAX, &width, err);
+    c->window = width / 2 + 1;
+    return s;
+}
+
+/* A table of names reads by line. */
+/* clang-format off */
+#define BERT_LAYER "@encoder.layer.%d."
+static const arch_name bert_names[] = {
+    { R_EMBED, "@embeddings.word_embeddings", 0, BIAS_NO },
+    { R_POS_EMBED, "@embeddings.position_embeddings", 0, BIAS_NO },
+    { R_TYPE_EMBED, "@embeddings.token_type_embeddings", 0, BIAS_NO },
+    { R_EMBED_NORM, "@embeddings.LayerNorm", 0, BIAS_YES },
+    { R_Q, BERT_LAYER "attention.self.query", 0, BIAS_YES },
+    { R_K, BERT_LAYER "attention.self.key", 0, BIAS_YES },
+    { R_V, BERT_LAYER "attention.self.value", 0, BIAS_YES },
+    { R_O, BERT_LAYER "attention.output.dense", 0, BIAS_YES },
+    { R_ATTN_NORM, BERT_LAYER "attention.output.LayerNorm", 0, BIAS_YES },
+    { R_UP, BERT_LAYER "intermediate.dense", 0, BIAS_YES },
+    { R_DOWN, BERT_LAYER "output.dense", 0, BIAS_YES },
+    { R_MLP_NORM, BERT_LAYER "output.LayerNorm", 0, BIAS_YES },
+    END,
+};
+#define DISTIL_LAYER "@transformer.layer.%d."
+static const arch_name distilbert_names[] = {
+    { R_EMBED, "@embeddings.word_embeddings", 0, BIAS_NO },
+    { R_POS_EMBED, "@embeddings.position_embeddings", 0, BIAS_NO },
+    { R_EMBED_NORM, "@embeddings.LayerNorm", 0, BIAS_YES },
+    { R_Q, DISTIL_LAYER "attention.q_lin", 0, BIAS_YES },
+    { R_K, DISTIL_LAYER "attention.k_lin", 0, BIAS_YES },
+    { R_V, DISTIL_LAYER "attention.v_lin", 0, BIAS_YES },
+    { R_O, DISTIL_LAYER "attention.out_lin", 0, BIAS_YES },
+    { R_ATTN_NORM, DISTIL_LAYER "sa_layer_norm", 0, BIAS_YES },
+    { R_UP, DISTIL_LAYER "ffn.lin1", 0, BIAS_YES },
+    { R_DOWN, DISTIL_LAYER "ffn.lin2", 0, BIAS_YES },
+    { R_MLP_NORM, DISTIL_LAYER "output_layer_norm", 0, BIAS_YES },
+    END,
+};
+/* As the files of nomic-embed-text have it, whose code was their own first. */
+#define NOMIC_LAYER "@encoder.layers.%d."
+static const arch_name nomic_names[] = {
+    { R_EMBED, "@embeddings.word_embeddings", 0, BIAS_NO },
+    { R_TYPE_EMBED, "@embeddings.token_type_embeddings", 0, BIAS_NO },
+    { R_EMBED_NORM, "@emb_ln", 0, BIAS_YES },
+    { R_QKV, NOMIC_LAYER "attn.Wqkv", 0, BIAS_ATTN },
+    { R_O, NOMIC_LAYER "attn.out_proj", 0, BIAS_ATTN },
+    { R_ATTN_NORM, NOMIC_LAYER "norm1", 0, BIAS_YES },
+    { R_GATE, NOMIC_LAYER "mlp.fc12", 0, BIAS_MLP },
+    { R_UP, NOMIC_LAYER "mlp.fc11", 0, BIAS_MLP },
+    { R_DOWN, NOMIC_LAYER "mlp.fc2", 0, BIAS_OWN },
+    { R_MLP_NORM, NOMIC_LAYER "norm2", 0, BIAS_YES },
+    END,
+};
+static const arch_name modernbert_names[] = {
+    { R_EMBED, "@embeddings.tok_embeddings", 0, BIAS_NO },
+    { R_EMBED_NORM, "@embeddings.norm", 0, BIAS_OWN },
+    { R_FINAL_NORM, "@final_norm", 0, BIAS_OWN },
+    { R_ATTN_NORM, LAYER "attn_norm", NAME_OPTIONAL, BIAS_OWN }, /* the first layer has none */
+    { R_QKV, LAYER "attn.Wqkv", 0, BIAS_ATTN },
+    { R_O, LAYER "attn.Wo", 0, BIAS_ATTN },
+    { R_MLP_NORM, LAYER "mlp_norm", 0, BIAS_OWN },
+    { R_GATE_UP, LAYER "mlp.Wi", 0, BIAS_MLP },
+    { R_DOWN, LAYER "mlp.Wo", 0, BIAS_MLP },
+    END,
+};
+static const arch_name eurobert_names[] = {
+    LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_MLP),
+    END,
+};
+#define BERT_KEYS \
+    MUST("is_decoder", 0), \
+    { "type_vocab_size", KEY_INT, AT(types), 2, NULL }, \
+    { "classifier_dropout", KEY_KNOWN, 0, NONE, NULL }
+static const arch_key bert_keys[] = {
+    BERT_KEYS,
+    NO_KEY,
+};
+static const arch_key roberta_keys[] = {
+    BERT_KEYS,
+    { "max_position_embeddings", KEY_FN, 0, NONE, less_offset },
+    NO_KEY,
+};
+static const arch_key distilbert_keys[] = {
+    MUST("sinusoidal_pos_embds", 0),
+    NO_KEY,
+};
+static const arch_key nomic_keys[] = {
+    MUST("causal", 0),
+    MUST("prenorm", 0),
+    MUST("use_rms_norm", 0),
+    MUST("parallel_block", 0),
+    MUST("rotary_emb_interleaved", 0),
+    MUST("rotary_emb_fraction", 1),
+    MUST("rotary_scaling_factor", 1),
+    { "activation_function", KEY_FN, 0, NONE, swiglu },
+    { "qkv_proj_bias", KEY_FLAG, AT(attn_bias), 0, NULL },
+    { "mlp_fc1_bias", KEY_FLAG, AT(mlp_bias), 0, NULL },
+    { "mlp_fc2_bias", KEY_FLAG, AT(own_bias), 0, NULL },
+    { "type_vocab_size", KEY_INT, AT(types), 2, NULL },
+    NO_KEY,
+};
+static const arch_key modernbert_keys[] = {
+    { "attention_bias", KEY_FLAG, AT(attn_bias), 0, NULL },
+    { "mlp_bias", KEY_FLAG, AT(mlp_bias), 0, NULL },
+    { "norm_bias", KEY_FLAG, AT(own_bias), 0, NULL },
+    { "local_attention", KEY_KNOWN, 0, NONE, NULL }, /* modernbert_layers */
+    { "position_embedding_type", KEY_KNOWN, 0, NONE, NULL }, /* rotary, whatever it says */
+    { "classifier_bias", KEY_KNOWN, 0, NONE, NULL },         /* of heads with labels */
+    { "decoder_bias", KEY_KNOWN, 0, NONE, NULL },            /* of the head that guesses masked words */
+    NO_KEY,
+};
+static const arch_key eurobert_keys[] = {
+    BIASES("attention_bias", 0),
+    { "mlp_bias", KEY_FLAG, AT(mlp_bias), 0, NULL },
+    NO_KEY,
+};
+#define BERT_WIRING \
+    .w = { .norm = NORM_LAYER, .mlp = MLP_PLAIN, .pos = POS_LEARNED, .both_ways = true, .norm_after_add = true }
+#define ROBERTA(arch, type) \
+    { arch "ForCausalLM", type, BERT_WIRING, .prefix = "roberta.", .names = bert_names, \
+      .keys = roberta_keys, GELU, .pos_offset = 2, .def_eps = 1e-12, .def_max_pos = 512, .def_tied = true }
+/* clang-format on */
+
+const arch_row arch_rows_encoder[] = {
+    { "BertLMHeadModel", "bert", BERT_WIRING, .prefix = "bert.", .names = bert_names,
+      .keys = bert_keys, GELU, .def_eps = 1e-12, .def_max_pos = 512, .def_tied = true },
+    ROBERTA("Roberta", "roberta"),
+    ROBERTA("XLMRoberta", "xlm-roberta"),
+    ROBERTA("Camembert", "camembert"),
+    { "DistilBertForCausalLM", "distilbert", BERT_WIRING, .prefix = "distilbert.",
+      .names = distilbert_names, .keys = distilbert_keys, GELU, .def_eps = 1e-12,
+      .def_max_pos = 512, .def_tied = true },
+    { "NomicBertForCausalLM", "nomic_bert",
+      .w = { LN_ROPE, .mlp = MLP_GATED, .both_ways = true, .norm_after_add = true }, .prefix = "",
+      .names = nomic_names, .keys = nomic_keys, .def_act = ARCH_SILU, .fixed_act = true,
+      .def_eps = 1e-12, .def_theta = 1000, .def_tied = true },
+    { "ModernBertForCausalLM", "modernbert", .w = { LN_ROPE, .mlp = MLP_GATED, .both_ways = true },
+      MODEL, .names = modernbert_names, .keys = modernbert_keys, GELU, .window = WINDOW_PATTERN,
+      .layers = modernbert_layers, .full_first = true, .def_window = 128, .def_pattern = 3,
+      .def_max_pos = 8192, .def_eps = 1e-5, .def_theta = 160000, .def_local_theta = 10000,
+      .def_tied = true },
+    { "EuroBertForCausalLM", "eurobert", .w = { RMS_ROPE, .both_ways = true }, MODEL,
+      .names = eurobert_names, .keys = eurobert_keys, .def_eps = 1e-5, .def_max_pos = 8192 },
+    { .arch = NULL },
+};
