@@ -176,11 +176,12 @@ static void put_scaling(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
     if (r->kind == ROPE_YARN) put_yarn(p, a, c);
 }
 
-/* Of so many layers the last has no window. */
+/* Of so many layers the last, or the first, has no window. */
 static int64_t pattern_of(const arch_config *c)
 {
+    const int64_t back = c->row->full_first ? 0 : 1;
     int64_t n = 1;
-    while (n < c->layers && c->layer[n - 1].window)
+    while (n < c->layers && c->layer[n - back].window)
         n++;
     return n;
 }
@@ -546,6 +547,7 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, 
     pair_float(p, k, c->norm_eps);
     snprintf(k, sizeof k, "%s.attention.causal", a->gguf);
     if (c->w.both_ways) gguf_pair_bool(p, k, false);
+    if (c->types) gguf_pair_int(p, "tokenizer.ggml.token_type_count", c->types);
     put_own(p, a, c);
     if (a->layered)
         put_layered(p, a, c);

@@ -1,7 +1,7 @@
 /* convert/gguf_vocab.c - a tokenizer as GGUF's metadata.
  *
- * llama.cpp has byte-level BPE ("gpt2": merges, and a name for how text is cut before) and
- * SentencePiece's BPE ("llama": pieces with scores). Where tokenizer.json has the latter as merges,
+ * llama.cpp has byte-level BPE ("gpt2": merges, and a name for how text is cut before),
+ * SentencePiece's BPE ("llama": pieces with scores) and BERT's WordPiece ("bert"). Where tokenizer.json has the latter as merges,
  * scores are made from their order. */
 #include "convert/gguf_meta.h"
 #include "convert/report.h"
@@ -407,17 +407,88 @@ static lq_status put_pieces(gguf_pairs *p, vocab *v, const files *f, bool json, 
     return LQ_OK;
 }
 
+/* ---- WordPiece ---- */
+
+/* Is it BERT's, which llama.cpp knows? */
+static bool is_wordpiece(const cJSON *t)
+{
+    const cJSON *norm = js_get(t, "normalizer"), *model = js_get(t, "model");
+    const cJSON *clean = js_get(norm, "clean_text"), *han = js_get(norm, "handle_chinese_chars");
+    return is_text(model, "type", "WordPiece") && cJSON_IsObject(js_get(model, "vocab")) &&
+           is_text(model, "continuing_subword_prefix", "##") &&
+           is_text(norm, "type", "BertNormalizer") && !cJSON_IsFalse(clean) &&
+           !cJSON_IsFalse(han) && is_text(js_get(t, "pre_tokenizer"), "type", "BertPreTokenizer");
+}
+
+/* A piece that goes on loses its "##"; one that begins a word gets a sign for the space. */
+static lq_status mark_pieces(vocab *v, lq_arena *a, lq_err *err)
+{
+    for (int64_t i = 0; i < v->n; i++) {
+        const char *t = v->text[i];
+        if (!t || v->type[i] == SPM_CONTROL) continue;
+        if (strncmp(t, "##", 2) == 0 && t[2]) {
+            v->text[i] = t + 2;
+            continue;
+        }
+        const size_t n = strlen(t), k = sizeof blank - 1;
+        char *own = lq_push(a, k + n + 1);
+        if (!own) return lq_fail(err, LQ_ENOMEM, "no memory for the vocabulary");
+        memcpy(own, blank, k);
+        memcpy(own + k, t, n + 1);
+        v->text[i] = own;
+    }
+    return LQ_OK;
+}
+
+static lq_status put_words(gguf_pairs *p, vocab *v, const files *f, lq_arena *a, lq_err *err)
+{
+    static const struct {
+        const char *key, *name, *usual;
+    } ids[] = { { "tokenizer.ggml.bos_token_id", "cls_token", "[CLS]" },
+                { "tokenizer.ggml.cls_token_id", "cls_token", "[CLS]" },
+                { "tokenizer.ggml.seperator_token_id", "sep_token",
+                  "[SEP]" }, /* spelled so there */
+                { "tokenizer.ggml.mask_token_id", "mask_token", "[MASK]" } };
+    const cJSON *norm = js_get(f->tokenizer, "normalizer"), *strip = js_get(norm, "strip_accents");
+    const bool lower = !cJSON_IsFalse(js_get(norm, "lowercase"));
+    lq_status s = read_vocab(v, f->tokenizer, err);
+    if (s) return s;
+    gguf_pair_str(p, "tokenizer.ggml.model", "bert");
+    gguf_pair_str(p, "tokenizer.ggml.pre", "default");
+    if (!lower) gguf_pair_bool(p, "tokenizer.ggml.normalizer.lowercase", false);
+    if (cJSON_IsBool(strip) && cJSON_IsTrue(strip) != lower)
+        gguf_pair_bool(p, "tokenizer.ggml.normalizer.strip_accents", cJSON_IsTrue(strip));
+    for (size_t i = 0; i < LQ_COUNT(ids); i++) {
+        int64_t id = special(f->config, ids[i].name, v);
+        for (int64_t k = 0; id < 0 && k < v->n; k++)
+            if (v->text[k] && strcmp(v->text[k], ids[i].usual) == 0) id = k;
+        if (id >= 0) gguf_pair_int(p, ids[i].key, id);
+    }
+    const cJSON *unk = js_get(js_get(f->tokenizer, "model"), "unk_token");
+    js_whole(js_get(js_get(js_get(f->tokenizer, "model"), "vocab"),
+                    cJSON_IsString(unk) ? unk->valuestring : ""),
+             0, v->n - 1, &v->unk);
+    s = mark_pieces(v, a, err);
+    if (!s) put_tokens(p, v);
+    return s;
+}
+
 /* ---- which of them ---- */
-static const char *why_not_json(const cJSON *t, bool *pieces, bool *near)
+typedef enum { AS_BYTES, AS_PIECES, AS_WORDS } vocab_kind;
+
+static const char *why_not_json(const cJSON *t, vocab_kind *kind, bool *near)
 {
     const cJSON *model = js_get(t, "model");
     spaces sp = { false, false };
+    bool bytes = false;
+    *kind = AS_WORDS;
+    if (is_wordpiece(t)) return NULL;
     if (!is_text(model, "type", "BPE") || !cJSON_IsObject(js_get(model, "vocab")) ||
         !cJSON_IsArray(js_get(model, "merges")))
-        return "only BPE is written";
-    *pieces = false;
-    js_bool(model, "byte_fallback", false, pieces, NULL);
-    const bool ok = *pieces ? read_spaces(t, &sp) : gguf_pre_of(t) != NULL;
+        return "only BPE and BERT's WordPiece are written";
+    js_bool(model, "byte_fallback", false, &bytes, NULL);
+    *kind = bytes ? AS_PIECES : AS_BYTES;
+    const bool ok = bytes ? read_spaces(t, &sp) : gguf_pre_of(t) != NULL;
     *near = sp.near;
     return ok ? NULL : "GGUF has no name that we know for how it cuts text";
 }
@@ -444,11 +515,11 @@ static lq_status read_files(files *f, const src_source *src, lq_err *err)
 
 /* What is written: tokenizer.json where GGUF can say it exactly, else tokenizer.model, else a
  * tokenizer.json but for texts that begin with a space. Returns why nothing is; *json: which. */
-static const char *choose(const files *f, const src_source *src, bool *json, bool *pieces,
+static const char *choose(const files *f, const src_source *src, bool *json, vocab_kind *kind,
                           conv_report *r)
 {
     bool near = false;
-    const char *why = f->tokenizer ? why_not_json(f->tokenizer, pieces, &near)
+    const char *why = f->tokenizer ? why_not_json(f->tokenizer, kind, &near)
                       : src_why_no_tokenizer(src)
                           ? src_why_no_tokenizer(src)
                           : "there is no tokenizer.json and no tokenizer.model";
@@ -457,7 +528,7 @@ static const char *choose(const files *f, const src_source *src, bool *json, boo
         const char *not_model = why_not_model(f);
         if (!not_model) {
             *json = false;
-            *pieces = true;
+            *kind = AS_PIECES;
             return NULL;
         }
         if (!f->tokenizer) why = not_model;
@@ -483,15 +554,18 @@ lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, conv_report *
     files f = { .tokenizer = NULL };
     vocab v;
     lq_arena a = { 0 };
-    bool pieces = true, json = false;
+    vocab_kind kind = AS_PIECES;
+    bool json = false;
     lq_status s = read_files(&f, src, err);
-    const char *why = s ? NULL : choose(&f, src, &json, &pieces, r);
+    const char *why = s ? NULL : choose(&f, src, &json, &kind, r);
     if (why) {
         gguf_pair_str(p, "tokenizer.ggml.model", "none");
         conv_note(r, "the file has no tokenizer: %s", why);
     } else if (!s) {
         s = make_room(&v, src, &a, err);
-        if (!s) s = pieces ? put_pieces(p, &v, &f, json, &a, err) : put_bytes(p, &v, &f, err);
+        if (!s && kind == AS_WORDS) s = put_words(p, &v, &f, &a, err);
+        if (!s && kind == AS_PIECES) s = put_pieces(p, &v, &f, json, &a, err);
+        if (!s && kind == AS_BYTES) s = put_bytes(p, &v, &f, err);
     }
     if (!s && !why) {
         put_special(p, src, f.config, &v);

@@ -66,8 +66,13 @@ typedef struct {
 /* Buffers of older checkpoints, which say what the config does. */
 static bool is_derived(const char *name)
 {
-    const char *end = strstr(name, ".rotary_emb.inv_freq");
-    return end && strcmp(end, ".rotary_emb.inv_freq") == 0;
+    static const char *const endings[] = { ".rotary_emb.inv_freq", "embeddings.position_ids" };
+    const size_t n = strlen(name);
+    for (size_t i = 0; i < LQ_COUNT(endings); i++) {
+        const size_t k = strlen(endings[i]);
+        if (n >= k && strcmp(name + n - k, endings[i]) == 0) return true;
+    }
+    return false;
 }
 
 /* Is this the text of a model that has other parts? Of a .llmq the names of its tensors tell. */
@@ -80,10 +85,12 @@ static bool has_parts(const arch_config *c)
     return any;
 }
 
-/* Is it of what sees images? llama.cpp has that in a file of its own. */
+/* Is it of what sees images? llama.cpp has that in a file of its own. Of an encoder: is it of what guesses masked
+ * words, or pools for that? */
 static bool is_beside(const arch_config *c, const char *name)
 {
     arch_slot slot;
+    if (c->row->w.both_ways && c->head == HEAD_NONE) return !arch_slot_of(c, name, &slot);
     return has_parts(c) && strncmp(name, c->prefix, strlen(c->prefix)) != 0 &&
            !arch_slot_of(c, name, &slot);
 }
@@ -240,7 +247,10 @@ static lq_status list_tensors(conv *c, lq_err *err)
     if (c->further)
         conv_note(c->r, "%lld tensors of a head that guesses further tokens (MTP) are left out",
                   (long long)c->further);
-    if (c->left_out)
+    if (c->left_out && c->config->row->w.both_ways)
+        conv_note(c->r, "%lld tensors of heads that vectors do not need are left out",
+                  (long long)c->left_out);
+    else if (c->left_out)
         conv_note(c->r,
                   "%lld tensors beside the language model are left out: llama.cpp takes them in a "
                   "file of their own (mmproj)",

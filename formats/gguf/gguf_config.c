@@ -543,6 +543,13 @@ static void check_needed(config *c)
         fault(c, LQ_EFORMAT, k, NONE);
 }
 
+/* How many kinds of parts an encoder's text may have. */
+static void put_types(config *c)
+{
+    const gguf_tensor *t = gguf_find(c->f, "token_types.weight");
+    put_number(c, c->j, "type_vocab_size", t ? (double)t->shape[0] : 0);
+}
+
 static lq_status put_all(config *c, lq_err *err)
 {
     static const struct {
@@ -559,7 +566,8 @@ static lq_status put_all(config *c, lq_err *err)
     cJSON *list = cJSON_AddArrayToObject(c->j, "architectures");
     const char *both_ways = c->row->both_ways;
     c->ok = cJSON_AddItemToArray(list, cJSON_CreateString(both_ways ? both_ways : c->row->hf));
-    if (both_ways) put_bool(c, "use_bidirectional_attention", true);
+    if (both_ways && !c->arch->w.both_ways) put_bool(c, "use_bidirectional_attention", true);
+    if (c->arch->w.both_ways) put_types(c);
     put_text(c, c->j, "model_type", c->arch->model_type);
     put_activation(c);
     put_number(c, c->j, "vocab_size", (double)embed->shape[0]);

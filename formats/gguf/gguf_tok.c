@@ -79,13 +79,9 @@ static int64_t token_id(const gguf_file *f, const char *key, const gguf_kv *toke
     return gguf_int(f, key, &id) && id >= 0 && (uint64_t)id < tokens->n ? id : -1;
 }
 
-static void put_post(out *o, const gguf_file *f, const gguf_kv *tokens, bool bos)
+/* id: of what goes before a text, and after it; -1: nothing */
+static void put_ends(out *o, const gguf_kv *tokens, const int64_t id[2])
 {
-    bool eos = false;
-    gguf_bool(f, "tokenizer.ggml.add_bos_token", &bos);
-    gguf_bool(f, "tokenizer.ggml.add_eos_token", &eos);
-    const int64_t id[2] = { bos ? token_id(f, "tokenizer.ggml.bos_token_id", tokens) : -1,
-                            eos ? token_id(f, "tokenizer.ggml.eos_token_id", tokens) : -1 };
     if (id[0] < 0 && id[1] < 0) {
         lq_buf_puts(o->b, "null");
         return;
@@ -116,6 +112,16 @@ static void put_post(out *o, const gguf_file *f, const gguf_kv *tokens, bool bos
         lq_buf_puts(o->b, "]}");
     }
     lq_buf_puts(o->b, "}}");
+}
+
+static void put_post(out *o, const gguf_file *f, const gguf_kv *tokens, bool bos)
+{
+    bool eos = false;
+    gguf_bool(f, "tokenizer.ggml.add_bos_token", &bos);
+    gguf_bool(f, "tokenizer.ggml.add_eos_token", &eos);
+    const int64_t id[2] = { bos ? token_id(f, "tokenizer.ggml.bos_token_id", tokens) : -1,
+                            eos ? token_id(f, "tokenizer.ggml.eos_token_id", tokens) : -1 };
+    put_ends(o, tokens, id);
 }
 
 static void put_model(out *o, const gguf_file *f, const gguf_kv *tokens, const gguf_kv *merges,
@@ -160,7 +166,7 @@ static const gguf_pre *find_pre(gguf_file *f, gguf_reason *why)
     }
     if (!bytes && strcmp(model, "gemma4") != 0) {
         snprintf(why->text, sizeof why->text,
-                 "tokenizer.ggml.model: expected gpt2, llama, t5 or gemma4, found \"%.40s\"",
+                 "tokenizer.ggml.model: expected gpt2, llama, t5, bert or gemma4, found \"%.40s\"",
                  model);
         return NULL;
     }
@@ -176,10 +182,105 @@ static const gguf_pre *find_pre(gguf_file *f, gguf_reason *why)
     return p;
 }
 
+/* ---- WordPiece ---- */
+
+/* GGUF has the first piece of a word as U+2581 and the piece, and those that go on without their "##". */
+static void put_piece(out *o, gguf_text t, bool whole)
+{
+    static const char first[] = "\xE2\x96\x81";
+    const size_t n = sizeof first - 1;
+    char *copy;
+    if (whole || (t.n > n && memcmp(t.s, first, n) == 0)) {
+        put_text(o, whole ? t : (gguf_text){ t.s + n, t.n - n });
+        return;
+    }
+    copy = malloc(t.n + 2);
+    if (!copy) {
+        if (!o->st) o->st = lq_fail(o->err, LQ_ENOMEM, "out of memory");
+        return;
+    }
+    memcpy(copy, "##", 2);
+    memcpy(copy + 2, t.s, t.n);
+    put_text(o, (gguf_text){ copy, t.n + 2 });
+    free(copy);
+}
+
+/* A control token; in old files those in brackets, which no piece of a word is. */
+static bool is_whole(const gguf_kv *types, uint64_t i, gguf_text t)
+{
+    if (types && gguf_int_at(types, i) == SPM_CONTROL) return true;
+    return t.n > 2 && t.s[0] == '[' && t.s[t.n - 1] == ']';
+}
+
+/* The id under `key` or `other`, or llama.cpp's own. */
+static int64_t id_or(const gguf_file *f, const gguf_kv *tokens, const char *key, const char *other,
+                     int64_t own)
+{
+    int64_t id = token_id(f, key, tokens);
+    if (id < 0 && other) id = token_id(f, other, tokens);
+    return id >= 0 ? id : (uint64_t)own < tokens->n ? own : -1;
+}
+
+static void put_flag(out *o, const char *text, bool on)
+{
+    lq_buf_puts(o->b, text);
+    lq_buf_puts(o->b, on ? "true" : "false");
+}
+
+/* BERT's own tokenizer (arXiv:1810.04805), with llama.cpp's defaults. */
+static lq_status put_wordpiece(lq_buf *b, gguf_file *f, const gguf_kv *tokens, lq_err *err)
+{
+    enum { CLS = 101, SEP = 102, UNK = 100 };
+    const gguf_kv *types = gguf_get(f, "tokenizer.ggml.token_type");
+    out o = { .b = b, .err = err };
+    bool lower = true;
+    if (types && (!types->array || types->type != GGUF_I32 || types->n != tokens->n)) types = NULL;
+    gguf_bool(f, "tokenizer.ggml.normalizer.lowercase", &lower);
+    bool strip = lower;
+    gguf_bool(f, "tokenizer.ggml.normalizer.strip_accents", &strip);
+    const int64_t ends[2] = { id_or(f, tokens, "tokenizer.ggml.cls_token_id",
+                                    "tokenizer.ggml.bos_token_id", CLS),
+                              id_or(f, tokens, "tokenizer.ggml.seperator_token_id", NULL, SEP) };
+    const int64_t unk = id_or(f, tokens, "tokenizer.ggml.unknown_token_id", NULL, UNK);
+    lq_buf_puts(b, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,\"added_tokens\":[");
+    put_added(&o, f, tokens);
+    put_flag(&o,
+             "],\"normalizer\":{\"type\":\"BertNormalizer\",\"clean_text\":true,"
+             "\"handle_chinese_chars\":true,\"lowercase\":",
+             lower);
+    put_flag(&o, ",\"strip_accents\":", strip);
+    lq_buf_puts(b, "},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"post_processor\":");
+    put_ends(&o, tokens, ends);
+    lq_buf_puts(b, ",\"decoder\":{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true},"
+                   "\"model\":{\"type\":\"WordPiece\",\"continuing_subword_prefix\":\"##\","
+                   "\"max_input_chars_per_word\":100,\"unk_token\":");
+    put_text(&o, token_at(tokens, unk < 0 ? 0 : unk));
+    lq_buf_puts(b, ",\"vocab\":{");
+    const uint8_t *at = tokens->data;
+    for (uint64_t i = 0; i < tokens->n && !o.st; i++) {
+        const gguf_text t = gguf_next(&at);
+        if (i) lq_buf_puts(b, ",");
+        put_piece(&o, t, is_whole(types, i, t));
+        lq_buf_puts(b, ":");
+        js_put_i64(b, (int64_t)i);
+    }
+    lq_buf_puts(b, "}}}");
+    if (!o.st && b->oom) o.st = lq_fail(err, LQ_ENOMEM, "out of memory");
+    return o.st;
+}
+
+static bool is_wordpiece(gguf_file *f)
+{
+    const char *model = "";
+    gguf_str(f, "tokenizer.ggml.model", &model);
+    return strcmp(model, "bert") == 0;
+}
+
 lq_status gguf_tokenizer(lq_buf *b, gguf_file *f, gguf_reason *why, lq_err *err)
 {
     const gguf_kv *tokens = strings(f, "tokenizer.ggml.tokens");
     const gguf_kv *merges = strings(f, "tokenizer.ggml.merges");
+    if (is_wordpiece(f) && tokens && tokens->n) return put_wordpiece(b, f, tokens, err);
     const gguf_pre *pre = find_pre(f, why);
     if (pre && (!tokens || !merges))
         snprintf(why->text, sizeof why->text, "it has no %s", tokens ? "merges" : "tokens");

@@ -13,7 +13,7 @@ typedef struct {
 
 /* Where the file has no tokenizer that is known here, b is left alone, *why says so, and the result
  * is LQ_OK. LQ_EFORMAT: tokens that are no text. */
-/* tokenizer.ggml.model "gpt2", "gemma4": merges of pairs, as a tokenizer.json. */
+/* tokenizer.ggml.model "gpt2", "gemma4": merges of pairs; "bert": WordPiece; as a tokenizer.json. */
 lq_status gguf_tokenizer(lq_buf *b, gguf_file *f, gguf_reason *why, lq_err *err);
 /* "llama", "t5": pieces of SentencePiece, as a tokenizer.model. (gguf_spm.c) */
 bool gguf_is_sentencepiece(gguf_file *f);

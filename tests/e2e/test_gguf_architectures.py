@@ -311,6 +311,28 @@ def test_llama_that_sees_both_ways(llmq, tmp_path):
         assert floats(h[n]["dtype"], tensor(h, d, n)) == floats(g["model." + n]["dtype"], tensor(g, e, "model." + n)), n
 
 
+@pytest.mark.parametrize("name, gguf, architecture", [("bert", "bert", "BertModel"), ("nomic-bert", "nomic-bert", "NomicBertModel"),
+                                                      ("modernbert", "modern-bert", "ModernBertModel"),
+                                                      ("eurobert", "eurobert", "EuroBertModel")])
+def test_encoders(llmq, tmp_path, name, gguf, architecture):
+    """There and back with every value; what BERT pools for its training is left out, and said so."""
+    source = ROOT / "tests/golden/heads" / name
+    said = llmq("convert", source, "-o", tmp_path / "m.gguf", "--to", "gguf").stderr
+    pairs = gguf_pairs(tmp_path / "m.gguf")
+    assert pairs["general.architecture"] == gguf and pairs[f"{gguf}.attention.causal"][-1] == 0
+    llmq("convert", tmp_path / "m.gguf", "-o", tmp_path / "back", "--to", "safetensors")
+    was, now = (json.loads((at / "config.json").read_text()) for at in (source, tmp_path / "back"))
+    assert now["architectures"] == [architecture] and now.get("local_attention") == was.get("local_attention")
+    (h, d), (g, e) = read_st(source / "model.safetensors"), read_st(tmp_path / "back/model.safetensors")
+    bare = {n.split(".", 1)[1] if n.split(".")[0] in ("bert", "model") else n: n for n in g if n != "__metadata__"}
+    names = [n for n in h if n != "__metadata__" and not n.startswith("pooler.")]
+    assert set(names) == bare.keys() and ("heads that vectors do not need" in said) == (name == "bert")
+    for n in names:
+        assert floats(h[n]["dtype"], tensor(h, d, n)) == floats(g[bare[n]]["dtype"], tensor(g, e, bare[n])), n
+    if name == "modernbert":
+        assert (now["rope_theta"], now["local_rope_theta"]) == (160000, 10000)
+
+
 def test_layers_without_attention_or_mlp(llmq, tmp_path):
     """Deci's with both, with keys of another number, with an MLP alone, and with nothing: lists of heads and widths."""
     c = json.loads((ARCH / "deci/config.json").read_text())

@@ -1,6 +1,7 @@
 """The tokenizers in GGUF files: llama.cpp's own vocabularies (cut down by tests/golden/make/gguf_vocab.py) with the
 ids that llama.cpp gives their test strings, and what converters of other years wrote."""
 import json
+import shutil
 import struct
 
 import pytest
@@ -56,6 +57,30 @@ def test_llama_cpps_vocabularies_give_its_ids(llmq, path):
     cases = lines(path.with_suffix(".jsonl"))
     got = ids(llmq, path, *[c["text"] for c in cases])
     assert len(cases) >= 46 and [c["text"] for c, g in zip(cases, got) if g != c["ids"]] == []
+
+
+def test_wordpiece_there_and_back(llmq, tmp_path):
+    """BERT's pieces: the file has the sign of a space before a word's first and no "##" before the others."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "sea", "##side", "the", "b", "##b", "\u00e9", "!"]
+    ends = [{"SpecialToken": {"id": t, "type_id": 0}} for t in ("[CLS]", "[SEP]")]
+    middle = {"Sequence": {"id": "A", "type_id": 0}}
+    model = tmp_path / "m"
+    shutil.copytree(ROOT / "tests/golden/heads/bert", model)
+    (model / "tokenizer.json").write_text(json.dumps({
+        "version": "1.0", "added_tokens": [{"id": i, "content": words[i], "single_word": False, "lstrip": False, "rstrip": False,
+                                            "normalized": False, "special": True} for i in range(4)],
+        "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": False,
+                       "lowercase": True},
+        "pre_tokenizer": {"type": "BertPreTokenizer"}, "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "post_processor": {"type": "TemplateProcessing", "single": [ends[0], middle, ends[1]], "pair": [middle],
+                           "special_tokens": {t: {"id": t, "ids": [i], "tokens": [t]} for i, t in ((2, "[CLS]"), (3, "[SEP]"))}},
+        "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+                  "vocab": {w: i for i, w in enumerate(words)}}}))
+    llmq("convert", model, "-o", tmp_path / "m.gguf", "--to", "gguf")
+    cases = [{"text": t} for t in ("The seaside!", "B\u00c9 bb \u00e9", "[SEP] zebra", "")]
+    want = answers(llmq, "tokenize", model, cases=cases)
+    assert [a["ids"] for a in want][:2] == [[2, 6, 4, 5, 10, 3], [2, 1, 7, 8, 9, 3]]
+    assert answers(llmq, "tokenize", tmp_path / "m.gguf", cases=cases) == want
 
 
 # Names of tokenizer.ggml.pre, and how each cuts the sample. One token is one sign here.

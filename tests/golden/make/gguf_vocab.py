@@ -13,7 +13,7 @@ import unicodedata
 
 from gguf import GGUFReader, GGUFWriter
 
-IDS = ["bos", "eos", "unknown", "padding", "separator"]
+IDS = ["bos", "eos", "unknown", "padding", "separator", "seperator", "cls"]  # the last but one as llama.cpp spells it
 KEPT_SPECIAL = 24
 # Of Qwen 3.5 three strings have 'e' + U+0301 and the like. The model's own tokenizer.json composes them first (NFC),
 # as does llmq; llama.cpp does not, and gives other ids.
@@ -100,7 +100,7 @@ def main():
     out.mkdir(parents=True, exist_ok=True)
     for source in sorted(folder.glob("ggml-vocab-*.gguf")):
         name = source.stem[len("ggml-vocab-"):]
-        if (folder / (source.name + ".out")).exists() and name != "bert-bge":
+        if (folder / (source.name + ".out")).exists():
             write(name, source, out)
 
 
