@@ -153,7 +153,8 @@ bool dev_mm_tall(const qt_scheme *s)
             s->scale_dtype == LQ_F8_E8M0);
 }
 
-int64_t dev_mm_wide_from(const qt_scheme *s)
+/* Rows from which a weight of this scheme is expanded for cuBLAS. */
+static int64_t wide_from(const qt_scheme *s)
 {
     const bool floats = s->kind == QT_LUT4 || s->kind == QT_E2M1 || s->kind == QT_E4M3;
     return floats ? DEV_MM_WIDE_LEAST : 512;
@@ -162,8 +163,8 @@ int64_t dev_mm_wide_from(const qt_scheme *s)
 bool dev_mm_wide(const dev *d, const dev_weight *w, mm_acts acts, int64_t M)
 {
     const qt_scheme *s = &w->t.scheme;
-    return d->wide && M >= dev_mm_wide_from(s) && d->blas_room && !d->batch_invariant &&
-           acts != MM_F32 && !dev_mm_ints(w, acts) && !s->act && s->kind != QT_I8_OUTLIER &&
+    return d->wide && M >= wide_from(s) && d->blas_room && !d->batch_invariant && acts != MM_F32 &&
+           !dev_mm_ints(w, acts) && !s->act && s->kind != QT_I8_OUTLIER &&
            !(s->kind == QT_DENSE && s->dtype == LQ_F32) && w->t.layout == QT_TILE16;
 }
 
@@ -197,7 +198,7 @@ bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts)
     /* of many rows dev_mm_lt or dev_mm_wide may differ, of 33 to 64 the panels */
     if (dev_mm_codes(a) != dev_mm_codes(b) ||
         dev_mm_tall(&a->t.scheme) != dev_mm_tall(&b->t.scheme) ||
-        dev_mm_wide_from(&a->t.scheme) != dev_mm_wide_from(&b->t.scheme))
+        wide_from(&a->t.scheme) != wide_from(&b->t.scheme))
         return false;
     if (ints != dev_mm_ints(b, acts) || (ints && mm_i8_block(&a->s) != mm_i8_block(&b->s)))
         return false;

@@ -168,7 +168,7 @@ enum {
     DEV_MM_SPLITS = 8,        /* parts of K at most of more than DEV_MM_SMALL rows */
     DEV_MM_SPLIT_LEAST = 512, /* inputs of such a part at least, but for the last */
     DEV_MM_LT = 512,          /* rows from which codes may be cuBLASLt's (dev_mm_lt) */
-    DEV_MM_WIDE_LEAST = 256,  /* the least of dev_mm_wide_from */
+    DEV_MM_WIDE_LEAST = 256,  /* the least of rows from which a weight is expanded for cuBLAS */
     DEV_MM_WIDE_BYTES = 32 << 20, /* of what is expanded at a time, at most */
 };
 
@@ -507,8 +507,6 @@ size_t dev_mm_parts(int64_t M, int64_t N, int64_t K);
 /* Codes that 9.0's units make floats of though most of their width need none: u3 of these has no registers for
  * two tiles of a warp, and so panels of 128 rows alone, where others have some of 64 (kernels/cuda/mm.cuh). */
 bool dev_mm_tall(const qt_scheme *s);
-/* Rows from which a weight of this scheme is expanded for cuBLAS. */
-int64_t dev_mm_wide_from(const qt_scheme *s);
 /* Whether a product of M rows, of no group, expands its weight for cuBLAS: on this device, which has
  * it (`blas`) and is dev.wide; what is integers, rounds its inputs, has outliers, is f32 or in rows
  * does not. */
