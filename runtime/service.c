@@ -166,6 +166,7 @@ static void describe(lm *l)
                      .labels = l->rerank ? rerank_labels(l->rerank) : NULL,
                      .no_judge = l->no_judge.msg,
                      .no_words = l->model.m.cfg->head != HEAD_WORDS,
+                     .both_ways = l->model.m.cfg->w.both_ways,
                      .tok = l->tok.t,
                      .adapters = l->adapters,
                      .chat_text = l->chat ? chat_text(l->chat) : NULL,

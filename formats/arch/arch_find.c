@@ -223,6 +223,7 @@ lq_status arch_pick_row(arch_pick *p, const cJSON *config, lq_err *err)
     if (cJSON_IsObject(text)) p->wrapper = wrapper_of(first_name(config));
     if (p->wrapper) p->j = text;
     lq_status s = find_row(p, config, err);
+    if (!s && p->row->w.both_ways && p->head == HEAD_WORDS) p->head = HEAD_NONE; /* an encoder */
     if (s || !p->row->in_text) return s;
     if (cJSON_IsObject(text)) p->j = text;
     if (!p->wrapper) p->wrapper = p->row->arch;

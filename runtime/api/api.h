@@ -48,6 +48,7 @@ typedef struct {
     const char *no_judge;       /* without: why not */
     adapters *adapters;         /* that requests may name as their model; NULL: none */
     bool no_words;              /* embeddings and scores alone */
+    bool both_ways;             /* a token sees those after it too */
     const int32_t *shown;       /* special tokens that the forms' marks have; [n_shown] */
     int n_shown;
     const char *chat_text; /* its text, and the special tokens by name; may be NULL */

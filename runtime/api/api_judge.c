@@ -18,5 +18,6 @@ eng_pool gen_pool(const gen *g)
     if ((g->shape->kind & API_JUDGES) && m->backend.score) return ENG_POOL_LAST;
     if (g->shape->kind != API_EMBEDDINGS) return ENG_NO_POOL;
     if (g->p.pool) return g->p.pool;
-    return m->sentence ? sentence_pool(m->sentence) : ENG_POOL_LAST;
+    if (m->sentence) return sentence_pool(m->sentence);
+    return m->both_ways ? ENG_POOL_MEAN : ENG_POOL_LAST; /* as sentence-transformers assumes */
 }

@@ -154,8 +154,8 @@ def gemma(llmq, tmp_path_factory, request):
         yield s
 
 
-def expected(name):
-    data = (GEMMA / "expected.safetensors").read_bytes()
+def expected(name, folder=GEMMA):
+    data = (folder / "expected.safetensors").read_bytes()
     n = struct.unpack("<Q", data[:8])[0]
     t = json.loads(data[8:8 + n])[name]
     at, end = (8 + n + o for o in t["data_offsets"])
@@ -172,6 +172,29 @@ def test_a_vector_is_that_of_sentence_transformers(gemma):
     short, = vectors(gemma, expected("input_ids")[0], dimensions=8)
     assert len(short) == 8 and abs(dot(short, short) - 1) < 1e-5
     assert vectors(gemma, expected("input_ids")[0], pooling="last") != got[:1]
+
+
+@case("C88")
+@pytest.mark.parametrize("form", ["folder", "gguf", "u8"])
+def test_an_encoder_without_modules_gives_the_mean(llmq, tmp_path, form):
+    """BERT's hidden states are transformers'; with no file that says how rows are pooled, sentence-transformers takes the mean."""
+    source = model = ROOT / "tests/golden/heads/bert"
+    if form == "gguf":
+        model = tmp_path / "m.gguf"
+        llmq("convert", source, "-o", model, "--to", "gguf")
+    if form == "u8":
+        model = tmp_path / "m.llmq"
+        llmq("quantize", source, "-o", model, "--method", "rtn", "--bits", "8", "--group-size", "8")
+    ids, hidden = expected("input_ids", source), expected("hidden", source)
+    near = 2e-2 if form == "u8" else 1e-5
+    with Server(llmq, model, *EXACT, log=tmp_path / "log") as s:
+        for rows, want, pooling in ((hidden, None, {}), (hidden, None, {"pooling": "last"})):
+            for i, got in enumerate(vectors(s, ids, **pooling) if pooling else vectors(s, ids)):
+                of = rows[16 * i:16 * (i + 1)]
+                want = of[-1] if pooling else [sum(column) / 16 for column in zip(*of)]
+                size = dot(want, want) ** 0.5
+                assert max(abs(a - b / size) for a, b in zip(got, want)) < near
+        check_error(s.post("/v1/completions", {"prompt": [5]}), 400)
 
 
 @case("C88")

@@ -29,19 +29,6 @@ static lq_status baichuan_words(arch_config *c, const char *key, const cJSON *v,
         key, SECOND);
 }
 
-/* ---- Llama that sees both ways ---- */
-
-/* Labels are made of the mean of all positions there, here of the last. */
-static lq_status not_of_labels(arch_config *c, const char *key, const cJSON *v, lq_err *err)
-{
-    (void)v;
-    if (c->head != HEAD_LABELS) return LQ_OK;
-    return lq_fail(err, LQ_EUNSUPPORTED,
-                   "%s: expected a model of hidden states, found one of labels, whose positions "
-                   "are pooled first",
-                   key);
-}
-
 /* ---- an EAGLE-3 draft ---- */
 
 /* Which layers' inputs: as vLLM has them at the top, in "eagle_config" (SpecForge, SGLang) by the layers
@@ -518,7 +505,7 @@ static const arch_key granite_keys[] = { GRANITE_KEYS, NO_KEY };
 static const arch_key llama_both_keys[] = {
     MUST("use_bidirectional_attention", 1),
     MUST("is_causal", 0),
-    { "pooling", KEY_FN, 0, NONE, not_of_labels },
+    { "pooling", KEY_FN, 0, NONE, arch_key_no_labels },
     NO_KEY,
 };
 static const arch_key granite_docling_keys[] = {

@@ -94,10 +94,11 @@ static const arch_name eurobert_names[] = {
     LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_MLP),
     END,
 };
+#define NO_LABELS { "id2label", KEY_FN, 0, NONE, arch_key_no_labels }
 #define BERT_KEYS \
     MUST("is_decoder", 0), \
     { "type_vocab_size", KEY_INT, AT(types), 2, NULL }, \
-    { "classifier_dropout", KEY_KNOWN, 0, NONE, NULL }
+    NO_LABELS
 static const arch_key bert_keys[] = {
     BERT_KEYS,
     NO_KEY,
@@ -108,10 +109,12 @@ static const arch_key roberta_keys[] = {
     NO_KEY,
 };
 static const arch_key distilbert_keys[] = {
+    NO_LABELS,
     MUST("sinusoidal_pos_embds", 0),
     NO_KEY,
 };
 static const arch_key nomic_keys[] = {
+    NO_LABELS,
     MUST("causal", 0),
     MUST("prenorm", 0),
     MUST("use_rms_norm", 0),
@@ -127,6 +130,7 @@ static const arch_key nomic_keys[] = {
     NO_KEY,
 };
 static const arch_key modernbert_keys[] = {
+    NO_LABELS,
     { "attention_bias", KEY_FLAG, AT(attn_bias), 0, NULL },
     { "mlp_bias", KEY_FLAG, AT(mlp_bias), 0, NULL },
     { "norm_bias", KEY_FLAG, AT(own_bias), 0, NULL },
@@ -137,6 +141,7 @@ static const arch_key modernbert_keys[] = {
     NO_KEY,
 };
 static const arch_key eurobert_keys[] = {
+    NO_LABELS,
     BIASES("attention_bias", 0),
     { "mlp_bias", KEY_FLAG, AT(mlp_bias), 0, NULL },
     NO_KEY,

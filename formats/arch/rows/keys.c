@@ -20,6 +20,16 @@ lq_status arch_key_scoring_func(arch_config *c, const char *key, const cJSON *v,
     return arch_key_must(key, v, c->w.router == ROUTER_SIGMOID ? "sigmoid" : "softmax", err);
 }
 
+lq_status arch_key_no_labels(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)v;
+    if (c->head != HEAD_LABELS) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "%s: expected a model of hidden states, found one of labels, whose positions "
+                   "are pooled first",
+                   key);
+}
+
 lq_status arch_key_noaux_tc(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
     (void)c;

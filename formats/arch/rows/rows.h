@@ -21,6 +21,8 @@ extern const arch_row arch_rows_ling[];
 /* Keys with a meaning of their own that several families have (KEY_FN). */
 lq_status arch_key_scoring_func(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 lq_status arch_key_noaux_tc(arch_config *c, const char *key, const cJSON *v, lq_err *err);
+/* LQ_EUNSUPPORTED: a model of labels, which are made of several positions or through further layers there. */
+lq_status arch_key_no_labels(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 /* The activation of a mixer's convolution and gate, which is SiLU. */
 lq_status arch_key_silu(arch_config *c, const char *key, const cJSON *v, lq_err *err);
 /* LQ_EUNSUPPORTED: a key has another value than this, the only one known. */
