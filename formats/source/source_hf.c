@@ -301,6 +301,26 @@ static lq_status open_weights(src_source *s, const char *dir, const char *file, 
 }
 
 /* ---- the table of all tensors ---- */
+
+/* BERT's first files call a norm's weights gamma and beta; transformers reads them as what they are now. */
+static const char *name_today(lq_arena *a, const char *name)
+{
+    static const struct {
+        const char *was, *is;
+    } endings[] = { { "LayerNorm.gamma", "LayerNorm.weight" },
+                    { "LayerNorm.beta", "LayerNorm.bias" } };
+    const size_t n = strlen(name);
+    for (size_t i = 0; i < LQ_COUNT(endings); i++) {
+        const size_t was = strlen(endings[i].was), is = strlen(endings[i].is);
+        if (n < was || strcmp(name + n - was, endings[i].was) != 0) continue;
+        char *own = lq_push(a, n - was + is + 1);
+        if (own) memcpy(own, name, n - was);
+        if (own) memcpy(own + n - was, endings[i].is, is + 1);
+        return own;
+    }
+    return name;
+}
+
 static lq_status list_tensors(src_source *s, lq_err *err)
 {
     size_t n = 0;
@@ -311,7 +331,9 @@ static lq_status list_tensors(src_source *s, lq_err *err)
     for (size_t i = 0; i < s->n_shards; i++)
         for (size_t k = 0; k < s->shards[i].n; k++) {
             const st_tensor *t = &s->shards[i].tensors[k];
-            lq_status st = src_fill_plain(&s->tensors[s->n_tensors], t->name, t->dtype, t->n_dims,
+            const char *name = name_today(&s->arena, t->name);
+            if (!name) return source_hf_no_memory(err);
+            lq_status st = src_fill_plain(&s->tensors[s->n_tensors], name, t->dtype, t->n_dims,
                                           t->shape, t->data, t->bytes, err);
             if (st) return lq_wrap(err, st, "%s", s->path);
             s->n_tensors++;

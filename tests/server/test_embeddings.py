@@ -175,13 +175,21 @@ def test_a_vector_is_that_of_sentence_transformers(gemma):
 
 
 @case("C88")
-@pytest.mark.parametrize("form", ["folder", "gguf", "u8"])
+@pytest.mark.parametrize("form", ["folder", "first names", "gguf", "u8"])
 def test_an_encoder_without_modules_gives_the_mean(llmq, tmp_path, form):
     """BERT's hidden states are transformers'; with no file that says how rows are pooled, sentence-transformers takes the mean."""
     source = model = ROOT / "tests/golden/heads/bert"
     if form == "gguf":
         model = tmp_path / "m.gguf"
         llmq("convert", source, "-o", model, "--to", "gguf")
+    if form == "first names":  # as bert-base-uncased has its norms, and a buffer
+        model = tmp_path / "m"
+        shutil.copytree(source, model)
+        data = (source / "model.safetensors").read_bytes()
+        n, = struct.unpack("<Q", data[:8])
+        header = data[8:8 + n].decode().replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        (model / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header.encode() + data[8 + n:])
+        assert header.count("gamma") == header.count("beta") == 3
     if form == "u8":
         model = tmp_path / "m.llmq"
         llmq("quantize", source, "-o", model, "--method", "rtn", "--bits", "8", "--group-size", "8")
