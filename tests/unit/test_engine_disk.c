@@ -43,7 +43,11 @@ TEST(a_cache_on_disk_gives_the_same_bytes_at_any_load)
         run_together(&r, 2, cases[i].why);
         eng_stats_get(r.e, &st);
         CHECK(st.disk.files.failed == 0 && st.disk.files.damaged == 0, "%s: files", cases[i].why);
-        CHECK(i == 0 || st.disk.files.hits > 0, "%s: nothing was read", cases[i].why);
+        /* Of few blocks what is read depends on when they are removed: on the machine's speed. */
+        if (cases[i].o.disk.bytes)
+            CHECK(st.disk.files.removed > 0, "%s: none made room", cases[i].why);
+        else
+            CHECK(i == 0 || st.disk.files.hits > 0, "%s: nothing was read", cases[i].why);
         CHECK(st.kv_blocks_used == 0, "%s: %d blocks in use", cases[i].why, (int)st.kv_blocks_used);
         rig_close(&r);
     }
