@@ -1,9 +1,10 @@
 /* calib/backward.c - the layer's stages in order, and their transposes in reverse.
  *
- *     h1 = norm(x)    q,k,v = h1 W + b   (q,k normed per head, rotated)   a = attention
- *     x2 = x + a Wo   h2 = norm(x2)      m = act(h2 Wg) * (h2 Wu)         y = x2 + m Wd */
+ *     h1 = norm(x)            q,k,v = h1 W + b   (q,k normed per head, rotated)   a = attention
+ *     x2 = x + c norm(a Wo)   h2 = norm(x2)      m = act(h2 Wg) * (h2 Wu)         y = x2 + c norm(m Wd)
+ *
+ * of which a model has those norms that it has; c: the branches' scale. In parallel h2 is of x, and norm(x) may be h1. */
 
-#include <cblas.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,11 +12,12 @@
 #include "calib/backward_impl.h"
 #include "kernels/ops.h"
 
-const arch_role grad_linear_roles[GRAD_SUMS] = { R_Q,         R_K,           R_V,
-                                                 R_O,         R_GATE,        R_UP,
-                                                 R_DOWN,      R_EXPERT_DOWN, R_SHARED_GATE,
-                                                 R_SHARED_UP, R_SHARED_DOWN };
-const arch_role grad_norm_roles[GRAD_NORMS] = { R_ATTN_NORM, R_MLP_NORM, R_Q_NORM, R_K_NORM };
+const arch_role grad_linear_roles[GRAD_SUMS] = {
+    R_Q,  R_K,    R_V,           R_QKV,         R_O,         R_GATE_UP,    R_GATE,
+    R_UP, R_DOWN, R_EXPERT_DOWN, R_SHARED_GATE, R_SHARED_UP, R_SHARED_DOWN
+};
+const arch_role grad_norm_roles[GRAD_NORMS] = { R_ATTN_NORM, R_MLP_NORM,       R_Q_NORM,
+                                                R_K_NORM,    R_ATTN_POST_NORM, R_MLP_POST_NORM };
 
 int grad_linear_of(arch_role r)
 {
@@ -25,38 +27,53 @@ int grad_linear_of(arch_role r)
     return k;
 }
 
-/* Is it not MLP_GATED experts by softmax or sigmoid scores, or the dense MLP of such a kind? */
+/* Is what the branches give not added to x as it is? */
+static bool apart(const arch_config *c)
+{
+    return c->residual_scale != 1 || arch_name_of(c, R_ATTN_POST_NORM) ||
+           arch_name_of(c, R_MLP_POST_NORM);
+}
+
+/* Is it not experts of gated MLPs by softmax or sigmoid scores, or a dense MLP? */
 static bool other_mlp(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
-    return w->mlp != MLP_GATED || c->act == ARCH_RELU2 || c->act == ARCH_XIELU ||
+    return c->act == ARCH_XIELU || (c->experts && (w->mlp != MLP_GATED || w->parallel)) ||
            w->router == ROUTER_SPARSEMIXER || w->share_in || w->dense_beside || c->latent;
 }
 
 bool grad_covers(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
-    if (w->norm != NORM_RMS || (w->pos != POS_ROPE && w->pos != POS_NONE) || w->parallel ||
-        w->norm_after_add || w->qk_norm == QK_NORM_HEADS || w->qk_norm_late || w->qk_norm_rotated ||
-        w->mla || w->both_ways || c->n_sizes || w->q_gated || c->v_dim != c->head_dim ||
+    if ((w->pos != POS_ROPE && w->pos != POS_NONE) || w->norm_after_add ||
+        w->qk_norm == QK_NORM_HEADS || w->qk_norm_rotated || w->mla || w->both_ways || c->n_sizes ||
+        w->q_gated || w->qkv_quarters || c->v_dim != c->head_dim ||
         c->row->window == WINDOW_CHUNKS || arch_count_attending(c, 0, c->layers) != c->layers ||
-        arch_has_state(c) || other_mlp(c))
+        arch_has_state(c) || other_mlp(c) || c->qkv_clip != 0 || (w->parallel && apart(c)))
         return false;
-    if (c->residual_scale != 1 || c->logit_scale != 1 || c->attn_softcap != 0 ||
-        c->final_softcap != 0 || c->qkv_clip != 0 || c->post_eps != 0)
-        return false;
-    static const arch_role other[] = { R_QKV,        R_GATE_UP,   R_ATTN_POST_NORM, R_MLP_POST_NORM,
-                                       R_EMBED_NORM, R_PROJ_IN,   R_POS_EMBED,      R_O_NORM,
-                                       R_ATTN_GATE,  R_HEAD_GATE, R_V_NORM,         R_DOWN_NORM,
-                                       R_PLE_EMBED,  R_STREAM_IN, R_LAUREL_LEFT,    R_LAYER_SCALE,
+    static const arch_role other[] = { R_EMBED_NORM, R_PROJ_IN,   R_POS_EMBED,   R_O_NORM,
+                                       R_ATTN_GATE,  R_HEAD_GATE, R_V_NORM,      R_DOWN_NORM,
+                                       R_PLE_EMBED,  R_STREAM_IN, R_LAUREL_LEFT, R_LAYER_SCALE,
                                        R_INDEX_K,    R_LATENT_IN, R_EXPERT_SCALE };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;
 }
 
+int64_t grad_widest_fused(const arch_config *c)
+{
+    static const arch_role fused[] = { R_QKV, R_GATE_UP };
+    int64_t most = 0, N, K;
+    for (size_t i = 0; i < LQ_COUNT(fused); i++) {
+        if (!arch_name_of(c, fused[i])) continue;
+        arch_role_shape(c, fused[i], &N, &K);
+        most = N > most ? N : most;
+    }
+    return most;
+}
+
 /* ---- buffers ---- */
-enum { DENSE_PARTS = 12 };
+enum { DENSE_PARTS = 14 };
 
 /* What a layer makes of R rows on its way forward, but its experts. mlp: it has a dense one. */
 static void dense_parts(grad_part p[DENSE_PARTS], grad_made *m, const arch_config *c, int64_t R,
@@ -65,17 +82,29 @@ static void dense_parts(grad_part p[DENSE_PARTS], grad_made *m, const arch_confi
     const int64_t D = c->hidden, F = mlp ? c->ffn : 0;
     const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
     const bool qk = c->w.qk_norm != QK_NORM_NONE;
+    const bool gated = c->w.mlp == MLP_GATED;
+    const int64_t more = apart(c) ? R * D : 0;
     const grad_part parts[DENSE_PARTS] = {
-        { &m->h, R * D },   { &m->x2, R * D },          { &m->h2, R * D },
-        { &m->q, R * Q },   { &m->a, R * Q },           { &m->k, R * KV },
-        { &m->v, R * KV },  { &m->gate, R * F },        { &m->up, R * F },
-        { &m->mid, R * F }, { &m->q0, qk ? R * Q : 0 }, { &m->k0, qk ? R * KV : 0 },
+        { &m->h, R * D },
+        { &m->x2, R * D },
+        { &m->h2, R * D },
+        { &m->q, R * Q },
+        { &m->a, R * Q },
+        { &m->k, R * KV },
+        { &m->v, R * KV },
+        { &m->gate, gated ? R * F : 0 },
+        { &m->up, R * F },
+        { &m->mid, R * F },
+        { &m->q0, qk ? R * Q : 0 },
+        { &m->k0, qk ? R * KV : 0 },
+        { &m->o, more },
+        { &m->y, more },
     };
     memcpy(p, parts, sizeof parts);
 }
 
 /* Of the passes that go back, but their experts. */
-enum { BACK_PARTS = 8 };
+enum { BACK_PARTS = 10 };
 
 static void back_parts(grad_part p[BACK_PARTS], grad_ctx *g, const arch_config *c, int64_t R,
                        int64_t len, int threads)
@@ -83,10 +112,16 @@ static void back_parts(grad_part p[BACK_PARTS], grad_ctx *g, const arch_config *
     const int64_t D = c->hidden, F = grad_widest_ffn(c);
     const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
     const grad_part parts[BACK_PARTS] = {
-        { &g->dx, R * D },  { &g->dq, R * Q },
-        { &g->da, R * Q },  { &g->dk, R * KV },
-        { &g->dv, R * KV }, { &g->dgate, R * F },
-        { &g->dup, R * F }, { &g->head, grad_head_floats(len) * threads },
+        { &g->dx, R * D },
+        { &g->dq, R * Q },
+        { &g->da, R * Q },
+        { &g->dk, R * KV },
+        { &g->dv, R * KV },
+        { &g->dgate, R * F },
+        { &g->dup, R * F },
+        { &g->head, grad_head_floats(c, len) * threads },
+        { &g->dy, apart(c) || c->w.parallel ? R * D : 0 },
+        { &g->fused, R * grad_widest_fused(c) },
     };
     memcpy(p, parts, sizeof parts);
 }
@@ -243,89 +278,6 @@ void grad_close(grad_ctx *g)
     free(g);
 }
 
-/* ---- RMS norm: y = x / sqrt(mean x^2 + eps) * (w + offset) ---- */
-typedef struct {
-    float *d, *dw; /* dw: one row of K per tile */
-    const float *x, *w;
-    float offset, eps;
-    int64_t R, K;
-    float *y;
-} norm_job;
-
-static void norm_item(void *ctx, int64_t item, int thread)
-{
-    (void)thread;
-    const norm_job *j = ctx;
-    int64_t r = item * GRAD_ROWS, n = grad_tile_end(item, j->R) - r;
-    k_rmsnorm(j->y + r * j->K, j->K, j->x + r * j->K, j->K, j->w, j->offset, n, j->K, j->eps);
-}
-
-/* With n = x / rms, y = n w:  dx = (d w - n mean(d w n)) / rms,  dw = sum d n. */
-static void norm_back_item(void *ctx, int64_t item, int thread)
-{
-    (void)thread;
-    const norm_job *j = ctx;
-    const int64_t K = j->K;
-    float *dw = j->dw ? j->dw + item * K : NULL;
-    if (dw) memset(dw, 0, (size_t)K * sizeof *dw);
-    for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++) {
-        const float *x = j->x + r * K;
-        float *d = j->d + r * K;
-        double sq = 0, dot = 0;
-        for (int64_t k = 0; k < K; k++) {
-            sq += (double)x[k] * (double)x[k];
-            dot += (double)d[k] * (double)(j->w[k] + j->offset) * (double)x[k];
-        }
-        double inv = 1 / sqrt(sq / (double)K + (double)j->eps);
-        float a = (float)inv, b = (float)(dot / (double)K * inv * inv * inv);
-        for (int64_t k = 0; k < K; k++) {
-            if (dw) dw[k] += d[k] * x[k] * a;
-            d[k] = d[k] * (j->w[k] + j->offset) * a - x[k] * b;
-        }
-    }
-}
-
-/* Rows of K at a time, R of them. */
-static void norm(const grad_ctx *g, float *y, const float *x, const float *w, int64_t R, int64_t K)
-{
-    norm_job j = { .y = y,
-                   .x = x,
-                   .w = w,
-                   .offset = g->c->w.norm_offset,
-                   .eps = (float)g->c->norm_eps,
-                   .R = R,
-                   .K = K };
-    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), norm_item, &j);
-}
-
-static void norm_back(const grad_ctx *g, float *d, float *dw, const float *x, const float *w,
-                      int64_t R, int64_t K)
-{
-    norm_job j = { .d = d,
-                   .dw = dw ? g->tile_dw : NULL,
-                   .x = x,
-                   .w = w,
-                   .offset = g->c->w.norm_offset,
-                   .eps = (float)g->c->norm_eps,
-                   .R = R,
-                   .K = K };
-    int64_t n = lq_ceil_div(R, GRAD_ROWS);
-    pool_run(g->p, n, norm_back_item, &j);
-    for (int64_t i = 0; i < n && dw; i++)
-        for (int64_t k = 0; k < K; k++)
-            dw[k] += g->tile_dw[i * K + k];
-}
-
-void grad_norm_forward(grad_ctx *g, float *y, const float *x, const float *w, int64_t R)
-{
-    norm(g, y, x, w, R, g->c->hidden);
-}
-
-void grad_norm_backward(grad_ctx *g, float *d, float *dw, const float *x, const float *w, int64_t R)
-{
-    norm_back(g, d, dw, x, w, R, g->c->hidden);
-}
-
 /* ---- linears ---- */
 static void linear(grad_ctx *g, const grad_layer *l, int i, float *y, const float *x, int64_t R,
                    bool add)
@@ -405,37 +357,114 @@ static normed normed_heads(const arch_config *c, int64_t heads)
     return (normed){ heads, c->head_dim };
 }
 
+/* y = the layer's norm k of x [R, hidden]; x itself where there is none. */
+static void norm(const grad_ctx *g, const grad_layer *l, int k, float *y, const float *x, int64_t R)
+{
+    const grad_norm v = grad_norm_of(g, l, k);
+    if (v.none)
+        memcpy(y, x, (size_t)(R * g->c->hidden) * sizeof *y);
+    else
+        grad_norm_run(g, y, x, &v, R, g->c->hidden);
+}
+
+static void norm_back(const grad_ctx *g, const grad_layer *l, const grad_out *out, int k, float *d,
+                      const float *x, int64_t R)
+{
+    const grad_norm v = grad_norm_of(g, l, k);
+    if (!v.none) grad_norm_back(g, d, out->norm[k], x, &v, R, g->c->hidden);
+}
+
+/* q and k through their norms, from what is before them; and the gradients back. */
+static void norm_heads(const grad_ctx *g, const grad_layer *l, int64_t R, const grad_out *back)
+{
+    const struct {
+        int k;
+        normed n;
+        float *to, *from, *d;
+    } both[] = { { GRAD_Q_NORM, normed_heads(g->c, g->c->heads), g->m->q, g->m->q0, g->dq },
+                 { GRAD_K_NORM, normed_heads(g->c, g->c->kv_heads), g->m->k, g->m->k0, g->dk } };
+    for (size_t i = 0; i < LQ_COUNT(both) && g->m->q0; i++) {
+        const grad_norm v = grad_norm_of(g, l, both[i].k);
+        const int64_t rows = R * both[i].n.rows, width = both[i].n.width;
+        if (back)
+            grad_norm_back(g, both[i].d, back->norm[both[i].k], both[i].from, &v, rows, width);
+        else
+            grad_norm_run(g, both[i].to, both[i].from, &v, rows, width);
+    }
+}
+
 static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
                               int64_t windows)
 {
-    const arch_config *c = g->c;
+    grad_made *m = g->m;
     const int64_t R = windows * g->len;
-    const normed qn = normed_heads(c, c->heads), kn = normed_heads(c, c->kv_heads);
-    norm(g, g->m->h, x, l->norm[GRAD_ATTN_NORM], R, c->hidden);
-    float *q = g->m->q0 ? g->m->q0 : g->m->q, *k = g->m->k0 ? g->m->k0 : g->m->k;
-    linear(g, l, GRAD_Q, q, g->m->h, R, false);
-    linear(g, l, GRAD_K, k, g->m->h, R, false);
-    linear(g, l, GRAD_V, g->m->v, g->m->h, R, false);
-    if (g->m->q0) {
-        norm(g, g->m->q, q, l->norm[GRAD_Q_NORM], R * qn.rows, qn.width);
-        norm(g, g->m->k, k, l->norm[GRAD_K_NORM], R * kn.rows, kn.width);
+    float *q = m->q0 ? m->q0 : m->q, *k = m->k0 ? m->k0 : m->k;
+    norm(g, l, GRAD_ATTN_NORM, m->h, x, R);
+    if (l->W[GRAD_QKV]) {
+        linear(g, l, GRAD_QKV, g->fused, m->h, R, false);
+        grad_split_qkv(g, q, k, m->v, g->fused, R, false);
+    } else {
+        linear(g, l, GRAD_Q, q, m->h, R, false);
+        linear(g, l, GRAD_K, k, m->h, R, false);
+        linear(g, l, GRAD_V, m->v, m->h, R, false);
     }
-    grad_rotate(g, layer, R, false);
+    if (g->c->w.qk_norm_late) {
+        grad_rotate(g, layer, q, k, R, false);
+        norm_heads(g, l, R, NULL);
+    } else {
+        norm_heads(g, l, R, NULL);
+        grad_rotate(g, layer, m->q, m->k, R, false);
+    }
     grad_attend(g, l, layer, windows, false);
 }
 
-/* gate, up and mid from h2, or of experts the choices. */
-static void mlp_middle(grad_ctx *g, const grad_layer *l, int64_t R)
+/* gate, up and mid from h2, or of experts the choices. x: what the norm before them reads. */
+static void mlp_middle(grad_ctx *g, const grad_layer *l, const float *x, int64_t R)
 {
     grad_made *m = g->m;
-    norm(g, m->h2, m->x2, l->norm[GRAD_MLP_NORM], R, g->c->hidden);
+    const bool same = g->c->w.parallel && grad_norm_of(g, l, GRAD_MLP_NORM).none;
+    norm(g, l, GRAD_MLP_NORM, m->h2, same ? m->h : x, R);
     if (l->experts) {
         grad_moe_choose(g, l, R);
         return;
     }
-    linear(g, l, GRAD_GATE, m->gate, m->h2, R, false);
-    linear(g, l, GRAD_UP, m->up, m->h2, R, false);
+    if (l->W[GRAD_GATE_UP]) {
+        linear(g, l, GRAD_GATE_UP, g->fused, m->h2, R, false);
+        grad_split_gate_up(g, m->gate, m->up, g->fused, R, false);
+    } else {
+        if (m->gate) linear(g, l, GRAD_GATE, m->gate, m->h2, R, false);
+        linear(g, l, GRAD_UP, m->up, m->h2, R, false);
+    }
     grad_mid(g, m->mid, m->gate, m->up, R, g->c->ffn);
+}
+
+/* x += what a branch gave, through the norm after it, scaled. */
+static void join(const grad_ctx *g, const grad_layer *l, int k, float *x, const float *y, int64_t R)
+{
+    const int64_t n = R * g->c->hidden;
+    norm(g, l, k, g->dx, y, R);
+    if (g->c->residual_scale != 1) k_scale(g->dx, (float)g->c->residual_scale, n);
+    k_add(x, g->dx, n);
+}
+
+/* The gradient at what a branch gave: of d, that at the sum; in d itself where that is the same. */
+static const float *join_back(const grad_ctx *g, const grad_layer *l, const grad_out *out, int k,
+                              const float *d, const float *y, int64_t R)
+{
+    const int64_t n = R * g->c->hidden;
+    if (!y) return d;
+    memcpy(g->dy, d, (size_t)n * sizeof *d);
+    if (g->c->residual_scale != 1) k_scale(g->dy, (float)g->c->residual_scale, n);
+    norm_back(g, l, out, k, g->dy, y, R);
+    return g->dy;
+}
+
+/* x += attention's output. */
+static void attention_join(grad_ctx *g, const grad_layer *l, float *x, int64_t R)
+{
+    float *o = g->m->o;
+    linear(g, l, GRAD_O, o ? o : x, g->m->a, R, !o);
+    if (o) join(g, l, GRAD_ATTN_POST_NORM, x, o, R);
 }
 
 /* s, or that the ranks have lost each other. */
@@ -446,76 +475,132 @@ static lq_status grad_end(const grad_ctx *g, lq_status s, lq_err *err)
     return g->lost;
 }
 
+/* What comes before the MLP's last product; x2 [R, hidden], which has x, becomes the sum that its output joins. */
+static void to_mlp(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x, float *x2,
+                   int64_t windows)
+{
+    const int64_t R = windows * g->len;
+    attention_forward(g, l, layer, x, windows);
+    if (g->c->w.parallel) mlp_middle(g, l, x, R);
+    attention_join(g, l, x2, R);
+    if (!g->c->w.parallel) mlp_middle(g, l, x2, R);
+}
+
+/* m->y, which the norm after it reads. */
+static lq_status make_y(grad_ctx *g, const grad_layer *l, int64_t R, lq_err *err)
+{
+    memset(g->m->y, 0, (size_t)(R * g->c->hidden) * sizeof(float));
+    if (l->experts) return grad_moe_forward(g, l, g->m->y, R, err);
+    linear(g, l, GRAD_DOWN, g->m->y, g->m->mid, R, true);
+    return LQ_OK;
+}
+
 lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t windows,
                        lq_err *err)
 {
     const int64_t R = windows * g->len;
+    const size_t bytes = (size_t)(R * g->c->hidden) * sizeof *x;
+    lq_status s = LQ_OK;
     at_layer(g, layer);
-    attention_forward(g, l, layer, x, windows);
-    linear(g, l, GRAD_O, x, g->m->a, R, true);
-    memcpy(g->m->x2, x, (size_t)(R * g->c->hidden) * sizeof *x);
-    mlp_middle(g, l, R);
-    if (l->experts) return grad_end(g, grad_moe_forward(g, l, x, R, err), err);
-    linear(g, l, GRAD_DOWN, x, g->m->mid, R, true);
-    return grad_end(g, LQ_OK, err);
+    memcpy(g->m->x2, x, bytes);
+    to_mlp(g, l, layer, x, g->m->x2, windows);
+    memcpy(x, g->m->x2, bytes);
+    if (g->m->y)
+        s = make_y(g, l, R, err);
+    else if (l->experts)
+        s = grad_moe_forward(g, l, x, R, err);
+    else
+        linear(g, l, GRAD_DOWN, x, g->m->mid, R, true);
+    if (g->m->y && !s) join(g, l, GRAD_MLP_POST_NORM, x, g->m->y, R);
+    return grad_end(g, s, err);
 }
 
 /* g->dx := the gradient at h2. */
-static void mlp_backward(grad_ctx *g, const grad_layer *l, float *d, int64_t R, const grad_out *out)
+static void mlp_backward(grad_ctx *g, const grad_layer *l, const float *d, int64_t R,
+                         const grad_out *out)
 {
-    linear_back(g, l, out, GRAD_DOWN, g->dup, d, g->m->mid, R, false);
-    grad_mid_back(g, g->dgate, g->dup, g->m->gate, g->m->up, R, g->c->ffn);
-    linear_back(g, l, out, GRAD_GATE, g->dx, g->dgate, g->m->h2, R, false);
-    linear_back(g, l, out, GRAD_UP, g->dx, g->dup, g->m->h2, R, true);
+    const grad_made *m = g->m;
+    linear_back(g, l, out, GRAD_DOWN, g->dup, d, m->mid, R, false);
+    grad_mid_back(g, g->dgate, g->dup, m->gate, m->up, R, g->c->ffn);
+    if (l->W[GRAD_GATE_UP]) {
+        grad_split_gate_up(g, g->dgate, g->dup, g->fused, R, true);
+        linear_back(g, l, out, GRAD_GATE_UP, g->dx, g->fused, m->h2, R, false);
+        return;
+    }
+    if (m->gate) linear_back(g, l, out, GRAD_GATE, g->dx, g->dgate, m->h2, R, false);
+    linear_back(g, l, out, GRAD_UP, g->dx, g->dup, m->h2, R, m->gate != NULL);
 }
 
-static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
-                               float *d, int64_t windows, const grad_out *out)
+/* g->dx := the gradient at h of d, that at attention's output; added to what is there where `add`. */
+static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *d,
+                               int64_t windows, const grad_out *out, bool add)
 {
-    const arch_config *c = g->c;
     const int64_t R = windows * g->len;
-    const normed qn = normed_heads(c, c->heads), kn = normed_heads(c, c->kv_heads);
     linear_back(g, l, out, GRAD_O, g->da, d, g->m->a, R, false);
     grad_attend(g, l, layer, windows, true);
-    grad_rotate(g, layer, R, true);
-    if (g->m->q0) {
-        norm_back(g, g->dq, out->norm[GRAD_Q_NORM], g->m->q0, l->norm[GRAD_Q_NORM], R * qn.rows,
-                  qn.width);
-        norm_back(g, g->dk, out->norm[GRAD_K_NORM], g->m->k0, l->norm[GRAD_K_NORM], R * kn.rows,
-                  kn.width);
+    if (g->c->w.qk_norm_late) norm_heads(g, l, R, out);
+    grad_rotate(g, layer, g->dq, g->dk, R, true);
+    if (!g->c->w.qk_norm_late) norm_heads(g, l, R, out);
+    if (l->W[GRAD_QKV]) {
+        grad_split_qkv(g, g->dq, g->dk, g->dv, g->fused, R, true);
+        linear_back(g, l, out, GRAD_QKV, g->dx, g->fused, g->m->h, R, add);
+        return;
     }
-    linear_back(g, l, out, GRAD_Q, g->dx, g->dq, g->m->h, R, false);
+    linear_back(g, l, out, GRAD_Q, g->dx, g->dq, g->m->h, R, add);
     linear_back(g, l, out, GRAD_K, g->dx, g->dk, g->m->h, R, true);
     linear_back(g, l, out, GRAD_V, g->dx, g->dv, g->m->h, R, true);
-    norm_back(g, g->dx, out->norm[GRAD_ATTN_NORM], x, l->norm[GRAD_ATTN_NORM], R, c->hidden);
-    k_add(d, g->dx, R * c->hidden);
 }
 
-static void make_again(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
-                       int64_t windows)
+static lq_status make_again(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
+                            int64_t windows, lq_err *err)
 {
     const int64_t R = windows * g->len;
-    attention_forward(g, l, layer, x, windows);
     memcpy(g->m->x2, x, (size_t)(R * g->c->hidden) * sizeof *x);
-    linear(g, l, GRAD_O, g->m->x2, g->m->a, R, true);
-    mlp_middle(g, l, R);
+    to_mlp(g, l, layer, x, g->m->x2, windows);
+    return grad_norm_of(g, l, GRAD_MLP_POST_NORM).none ? LQ_OK : make_y(g, l, R, err);
+}
+
+/* The branches side by side: both gradients at x are of d as it came. */
+static void parallel_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
+                              float *d, int64_t windows, const grad_out *out)
+{
+    const int64_t R = windows * g->len, n = R * g->c->hidden;
+    const bool same = grad_norm_of(g, l, GRAD_MLP_NORM).none;
+    mlp_backward(g, l, d, R, out);
+    if (!same) {
+        norm_back(g, l, out, GRAD_MLP_NORM, g->dx, x, R);
+        memcpy(g->dy, g->dx, (size_t)n * sizeof *d);
+    }
+    attention_backward(g, l, layer, d, windows, out, same);
+    norm_back(g, l, out, GRAD_ATTN_NORM, g->dx, x, R);
+    k_add(d, g->dx, n);
+    if (!same) k_add(d, g->dy, n);
 }
 
 lq_status grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x, float *d,
                         int64_t windows, const grad_out *out, lq_err *err)
 {
-    const int64_t R = windows * g->len;
-    lq_status s = LQ_OK;
+    const int64_t R = windows * g->len, n = R * g->c->hidden;
+    grad_made *m;
     at_layer(g, layer);
-    if (!g->kept) make_again(g, l, layer, x, windows);
-    if (l->experts)
-        s = grad_moe_backward(g, l, d, R, out, err);
-    else
-        mlp_backward(g, l, d, R, out);
+    m = g->m;
+    lq_status s = g->kept ? LQ_OK : make_again(g, l, layer, x, windows, err);
     if (s) return s;
-    norm_back(g, g->dx, out->norm[GRAD_MLP_NORM], g->m->x2, l->norm[GRAD_MLP_NORM], R,
-              g->c->hidden);
-    k_add(d, g->dx, R * g->c->hidden);
-    attention_backward(g, l, layer, x, d, windows, out);
+    if (g->c->w.parallel) {
+        parallel_backward(g, l, layer, x, d, windows, out);
+        return grad_end(g, LQ_OK, err);
+    }
+    const float *dy = join_back(g, l, out, GRAD_MLP_POST_NORM, d, m->y, R);
+    if (l->experts) {
+        if ((s = grad_moe_backward(g, l, dy, R, out, err))) return s;
+    } else {
+        mlp_backward(g, l, dy, R, out);
+    }
+    norm_back(g, l, out, GRAD_MLP_NORM, g->dx, m->x2, R);
+    k_add(d, g->dx, n);
+    dy = join_back(g, l, out, GRAD_ATTN_POST_NORM, d, m->o, R);
+    attention_backward(g, l, layer, dy, windows, out, false);
+    norm_back(g, l, out, GRAD_ATTN_NORM, g->dx, x, R);
+    k_add(d, g->dx, n);
     return grad_end(g, LQ_OK, err);
 }

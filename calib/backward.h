@@ -6,10 +6,11 @@
  * made is kept, which saves a quarter of the work and changes no bit. Attention is per window; the loss is
  * summed over rows, so gradients of chunks of windows add up.
  *
- * Covers layers with RMS norms, rotary or no positions, heads in groups, q/k norms before them (of
- * each head with one weight, or of all heads together), biases, sliding windows, sinks and a gated MLP of SiLU,
- * GELU, ReLU or clamped SwiGLU, or experts of that kind with softmax or sigmoid scores and a shared MLP beside them:
- * grad_covers says whether a model is of that kind.
+ * Covers layers with RMS or layer norms before and after their branches, one after the other or side by side, rotary or
+ * no positions, heads in groups, q/k norms before or after the rotation (of each head with one weight, or of all heads
+ * together), biases, sliding windows, sinks, soft caps, matrices of q, k and v or of gate and up together, an MLP, gated
+ * or not, of SiLU, GELU, ReLU, its square or clamped SwiGLU, or gated experts with softmax or sigmoid scores and a shared
+ * MLP beside them: grad_covers says whether a model is of that kind.
  *
  * Experts are asked for one at a time (grad_experts), so that of a layer's experts one is in memory as f32. Which
  * of them a row is sent to has no gradient; their shares have.
@@ -22,7 +23,19 @@
 #include "formats/arch/arch.h"
 #include "kernels/core/pool.h"
 
-enum { GRAD_Q, GRAD_K, GRAD_V, GRAD_O, GRAD_GATE, GRAD_UP, GRAD_DOWN, GRAD_LINEARS };
+/* From GRAD_GATE_UP on those of the dense MLP, from GRAD_GATE on also those of an expert. */
+enum {
+    GRAD_Q,
+    GRAD_K,
+    GRAD_V,
+    GRAD_QKV,
+    GRAD_O,
+    GRAD_GATE_UP,
+    GRAD_GATE,
+    GRAD_UP,
+    GRAD_DOWN,
+    GRAD_LINEARS
+};
 /* Of a layer with experts, where G is summed: of all experts' last matrices together, whose outputs are the same, and
  * of the shared MLP's. */
 enum {
@@ -32,7 +45,15 @@ enum {
     GRAD_SHARED_DOWN,
     GRAD_SUMS
 };
-enum { GRAD_ATTN_NORM, GRAD_MLP_NORM, GRAD_Q_NORM, GRAD_K_NORM, GRAD_NORMS };
+enum {
+    GRAD_ATTN_NORM,
+    GRAD_MLP_NORM,
+    GRAD_Q_NORM,
+    GRAD_K_NORM,
+    GRAD_ATTN_POST_NORM,
+    GRAD_MLP_POST_NORM,
+    GRAD_NORMS
+};
 extern const arch_role grad_linear_roles[GRAD_SUMS], grad_norm_roles[GRAD_NORMS];
 int grad_linear_of(arch_role r); /* GRAD_Q, ...; GRAD_SUMS: none of these */
 
@@ -59,6 +80,7 @@ typedef struct {
 typedef struct {
     const float *W[GRAD_LINEARS], *bias[GRAD_LINEARS];
     const float *norm[GRAD_NORMS]; /* as stored: without the row's offset */
+    const float *norm_bias[GRAD_NORMS];
     const float *sinks;
     /* Of experts: [experts, hidden], [experts], [experts] added to the scores that choose; [hidden] */
     const float *router, *router_bias, *router_corr, *shared_router;
@@ -120,7 +142,8 @@ lq_status grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const f
 
 /* The norm before the head, over up to as many rows: y = norm(x); and backward, d in place, dw [K]
  * added to. */
-void grad_norm_forward(grad_ctx *g, float *y, const float *x, const float *w, int64_t R);
+void grad_norm_forward(grad_ctx *g, float *y, const float *x, const float *w, const float *bias,
+                       int64_t R);
 void grad_norm_backward(grad_ctx *g, float *d, float *dw, const float *x, const float *w,
                         int64_t R);
 

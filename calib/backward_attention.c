@@ -10,13 +10,17 @@
 
 enum { BLOCK = 128 };
 
-int64_t grad_head_floats(int64_t len) { return 2 * (len < BLOCK ? len : BLOCK) * len; }
+int64_t grad_head_floats(const arch_config *c, int64_t len)
+{
+    return (c->attn_softcap > 0 ? 3 : 2) * (len < BLOCK ? len : BLOCK) * len;
+}
 
 double grad_seen(int64_t len) { return (double)(len + (len < BLOCK ? len : BLOCK)) / 2; }
 
 /* ---- rotation ---- */
 typedef struct {
     const grad_ctx *g;
+    float *q, *k;
     int64_t layer, R;
     bool back;
 } rotate_job;
@@ -30,23 +34,20 @@ static void rotate_item(void *ctx, int64_t item, int thread)
     const int64_t H = c->heads, G = c->kv_heads, D = c->head_dim, half = c->rope_dims / 2;
     const int use = c->layer[j->layer].rope;
     for (int64_t r = item * GRAD_ROWS; c->q_grow > 0 && r < grad_tile_end(item, j->R); r++)
-        k_scale((j->back ? j->g->dq : j->g->m->q) + r * H * D,
-                arch_q_factor(c, j->layer, r % j->g->len), H * D);
+        k_scale(j->q + r * H * D, arch_q_factor(c, j->layer, r % j->g->len), H * D);
     if (use == ROPE_OFF) return;
     for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++) {
         const int64_t at = r % j->g->len * half;
         const float *cs = j->g->cos[use] + at;
         const float *sn = (j->back ? j->g->neg[use] : j->g->sin[use]) + at;
-        k_rope((j->back ? j->g->dq : j->g->m->q) + r * H * D, H, D, c->rope_dims, cs, sn,
-               c->w.rope_half);
-        k_rope((j->back ? j->g->dk : j->g->m->k) + r * G * D, G, D, c->rope_dims, cs, sn,
-               c->w.rope_half);
+        k_rope(j->q + r * H * D, H, D, c->rope_dims, cs, sn, c->w.rope_half);
+        k_rope(j->k + r * G * D, G, D, c->rope_dims, cs, sn, c->w.rope_half);
     }
 }
 
-void grad_rotate(grad_ctx *g, int64_t layer, int64_t R, bool back)
+void grad_rotate(grad_ctx *g, int64_t layer, float *q, float *k, int64_t R, bool back)
 {
-    rotate_job j = { g, layer, R, back };
+    rotate_job j = { g, q, k, layer, R, back };
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), rotate_item, &j);
 }
 
@@ -61,11 +62,11 @@ typedef struct {
 /* One head of one window, and BLOCK of its tokens. Rows of q, da and dq are ldq apart, those of k, v, dk and dv ldk. */
 typedef struct {
     const float *q, *k, *v, *da, *sink;
-    float *a, *dq, *dk, *dv, *P, *S;
+    float *a, *dq, *dk, *dv, *P, *S, *T; /* T: scores with a soft cap; NULL: they have none */
     int64_t ldq, ldk, D, window;
     int64_t t0, rows; /* tokens of the block */
     int64_t u0, n;    /* tokens that one of them sees; P and S are [rows, n] */
-    float scale;
+    float scale, cap;
 } head;
 
 /* Tokens that token t sees begin at: */
@@ -90,7 +91,12 @@ static void weights_of_block(const head *h)
                 h->P, (int)h->n);
     for (int64_t r = 0; r < h->rows; r++) {
         const int64_t t = h->t0 + r, from = sees_from(h, t) - h->u0, end = t + 1 - h->u0;
-        float *row = h->P + r * h->n, max = row[end - 1];
+        float *row = h->P + r * h->n;
+        if (h->T) {
+            k_softcap(row + from, h->cap, end - from);
+            memcpy(h->T + r * h->n + from, row + from, (size_t)(end - from) * sizeof *row);
+        }
+        float max = row[end - 1];
         for (int64_t i = from; i < end; i++)
             max = row[i] > max ? row[i] : max;
         if (h->sink && *h->sink > max) max = *h->sink;
@@ -130,6 +136,10 @@ static void attend_block_back(const head *h)
         const float *P = h->P + r * h->n, sum = (float)grad_dot(S, P, end);
         for (int64_t i = 0; i < h->n; i++)
             S[i] = P[i] * (S[i] - sum);
+        for (int64_t i = sees_from(h, h->t0 + r) - h->u0; h->T && i < end; i++) {
+            const float t = h->T[r * h->n + i] / h->cap;
+            S[i] *= 1 - t * t;
+        }
     }
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, rows, D, n, h->scale, h->S, n, k, ldk, 0,
                 h->dq + h->t0 * h->ldq, ldq);
@@ -145,7 +155,8 @@ static head head_of(const heads_job *j, int64_t item, int64_t number, int thread
     const int64_t T = g->len, D = c->head_dim, G = c->kv_heads, w = item / G, kv = item % G;
     const int64_t i = kv * (c->heads / G) + number, ldq = c->heads * D, ldk = G * D;
     const int64_t q = w * T * ldq + i * D, k = w * T * ldk + kv * D;
-    float *P = g->head + thread * grad_head_floats(T);
+    const int64_t floats = grad_head_floats(c, T), parts = c->attn_softcap > 0 ? 3 : 2;
+    float *P = g->head + thread * floats;
     return (head){ .q = g->m->q + q,
                    .a = g->m->a + q,
                    .da = g->da + q,
@@ -156,12 +167,14 @@ static head head_of(const heads_job *j, int64_t item, int64_t number, int thread
                    .dv = g->dv + k,
                    .sink = j->l->sinks ? j->l->sinks + i : NULL,
                    .P = P,
-                   .S = P + grad_head_floats(T) / 2,
+                   .S = P + floats / parts,
+                   .T = parts > 2 ? P + 2 * (floats / parts) : NULL,
                    .ldq = ldq,
                    .ldk = ldk,
                    .D = D,
                    .window = c->layer[j->layer].window ? c->window : 0,
-                   .scale = (float)c->attn_scale };
+                   .scale = (float)c->attn_scale,
+                   .cap = (float)c->attn_softcap };
 }
 
 /* One window and one kv head with the q heads that share it. */

@@ -1,6 +1,6 @@
 /* calib/backward_impl.h - the state of a backward pass, shared by backward.c, which goes through a layer,
- * backward_attention.c, which goes through its heads, backward_moe.c, through its experts, backward_ops.c, which these
- * use, and backward_share.c, which shares their work among ranks; only they include it. */
+ * backward_attention.c, which goes through its heads, backward_moe.c, through its experts, backward_ops.c and
+ * backward_norm.c, which these use, and backward_share.c, which shares their work among ranks; only they include it. */
 #ifndef LLMQ_CALIB_BACKWARD_IMPL_H
 #define LLMQ_CALIB_BACKWARD_IMPL_H
 
@@ -12,7 +12,8 @@ enum { GRAD_ROWS = 16 }; /* rows of a tile of work; fixed, so that sums do not d
 /* What a layer makes on its way forward. */
 typedef struct {
     float *h, *q, *k, *v, *a, *x2, *h2;
-    float *q0, *k0;                 /* before their norms; else NULL */
+    float *q0, *k0; /* before their norms; else NULL */
+    float *o, *y;   /* what the branches give, where it is not added to x as it is; else NULL */
     float *gate, *up, *mid;         /* [R, ffn] of a dense MLP */
     float *scores, *share, *shared; /* of experts: [R, E], [R, used], [R] of the shared MLP */
     int32_t *chosen;                /* [R, used], rising */
@@ -40,8 +41,10 @@ struct grad_ctx {
     grad_made *m;                    /* of the layer at work */
     int64_t kept;                    /* layers; 0: none, each overwrites the one before */
     float *dq, *dk, *dv, *da, *dgate, *dup, *dx; /* of the backward pass */
-    float *head;                                 /* [threads][grad_head_floats] */
-    float *tile_dw;                              /* [tiles][width]: a norm's gradient by tile */
+    float *dy; /* [R, hidden]: of what a branch gives, where that is not x's; of a parallel MLP */
+    float *fused;   /* [R, widest matrix of several]: its outputs, or the gradient there */
+    float *head;    /* [threads][grad_head_floats] */
+    float *tile_dw; /* [tiles][width]: a norm's gradient by tile */
     grad_moe moe;
     comm *ranks;    /* that go through the same rows; NULL: this process alone */
     float *packed;  /* [R, widest]: what they send each other */
@@ -69,7 +72,8 @@ double grad_dot(const float *x, const float *y, int64_t n);
 /* y [R,N] += bias, whose values are `step` apart; NULL: nothing. */
 void grad_add_bias(const grad_ctx *g, float *y, const float *bias, int64_t step, int64_t R,
                    int64_t N);
-/* The middle of a gated MLP: mid = act(gate) up; and back: dgate, dup from the gradient at mid, which is in dup. */
+/* The middle of an MLP: mid = act(gate) up, or act(up) where gate is NULL; and back: dgate, dup from the gradient at mid,
+ * which is in dup. */
 void grad_mid(const grad_ctx *g, float *mid, const float *gate, const float *up, int64_t R,
               int64_t F);
 void grad_mid_back(const grad_ctx *g, float *dgate, float *dup, const float *gate, const float *up,
@@ -78,10 +82,32 @@ void grad_mid_back(const grad_ctx *g, float *dgate, float *dup, const float *gat
 /* G += the blocks of dy^T dy, dy [R,N]; NULL: nothing. */
 void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, int64_t R);
 
+/* x [R, a + b + ...], rows of several parts beside each other, to or from those parts [R, a], [R, b], ...: q, k, v of
+ * R_QKV in its order; gate, up. */
+void grad_split_qkv(const grad_ctx *g, float *q, float *k, float *v, float *x, int64_t R,
+                    bool join);
+void grad_split_gate_up(const grad_ctx *g, float *gate, float *up, float *x, int64_t R, bool join);
+
+/* The widest matrix of several of a layer; 0: none is. */
+int64_t grad_widest_fused(const arch_config *c);
+
+/* ---- backward_norm.c ---- */
+typedef struct {
+    const float *w, *bias; /* w NULL: 1 */
+    float offset, eps;
+    bool none; /* there is no such norm */
+} grad_norm;
+grad_norm grad_norm_of(const grad_ctx *g, const grad_layer *l, int k);
+/* y = norm(x), rows of K, R of them; d, the gradient at y, becomes that at x, dw [K] is added to (NULL: not wanted). */
+void grad_norm_run(const grad_ctx *g, float *y, const float *x, const grad_norm *v, int64_t R,
+                   int64_t K);
+void grad_norm_back(const grad_ctx *g, float *d, float *dw, const float *x, const grad_norm *v,
+                    int64_t R, int64_t K);
+
 /* ---- backward_attention.c ---- */
-int64_t grad_head_floats(int64_t len); /* scratch of a thread */
+int64_t grad_head_floats(const arch_config *c, int64_t len); /* scratch of a thread */
 /* R rows of q and k, or of their gradients, to and from their positions' angles. */
-void grad_rotate(grad_ctx *g, int64_t layer, int64_t R, bool back);
+void grad_rotate(grad_ctx *g, int64_t layer, float *q, float *k, int64_t R, bool back);
 /* a from q, k, v; or dq, dk, dv from da: each rank goes through its heads. */
 void grad_attend(grad_ctx *g, const grad_layer *l, int64_t layer, int64_t windows, bool back);
 

@@ -1,4 +1,6 @@
 /* calib/backward_ops.c - what dense layers and experts have in common (calib/backward_impl.h). */
+#include <string.h>
+
 #include "calib/backward_impl.h"
 #include "kernels/core/kmath.h"
 #include "kernels/ops.h"
@@ -65,7 +67,46 @@ void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, in
     }
 }
 
-/* ---- the gated MLP's middle ---- */
+/* ---- several matrices as one ---- */
+/* `unit` parts of a row of x at once: of parts whose rows have `n` numbers the next n / units. */
+typedef struct {
+    float *part[3], *x;
+    int64_t n[3], parts, units, R;
+    bool join;
+} split_job;
+
+static void split_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const split_job *j = ctx;
+    for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++) {
+        float *x = j->x + r * (j->n[0] + j->n[1] + j->n[2]);
+        for (int64_t u = 0; u < j->units; u++)
+            for (int64_t i = 0; i < j->parts; i++) {
+                const int64_t n = j->n[i] / j->units;
+                float *part = j->part[i] + r * j->n[i] + u * n;
+                memcpy(j->join ? x : part, j->join ? part : x, (size_t)n * sizeof *x);
+                x += n;
+            }
+    }
+}
+
+void grad_split_qkv(const grad_ctx *g, float *q, float *k, float *v, float *x, int64_t R, bool join)
+{
+    const arch_config *c = g->c;
+    const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
+    split_job j = { { q, k, v }, x, { Q, KV, KV }, 3, c->w.qkv_grouped ? c->kv_heads : 1, R, join };
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), split_item, &j);
+}
+
+void grad_split_gate_up(const grad_ctx *g, float *gate, float *up, float *x, int64_t R, bool join)
+{
+    const int64_t F = g->c->ffn;
+    split_job j = { { gate, up }, x, { F, F }, 2, 1, R, join };
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), split_item, &j);
+}
+
+/* ---- the MLP's middle ---- */
 typedef struct {
     const arch_config *c;
     const float *gate, *up;
@@ -78,6 +119,11 @@ static void mid_item(void *ctx, int64_t item, int thread)
     (void)thread;
     const mid_job *j = ctx;
     const int64_t at = item * GRAD_ROWS * j->F, n = grad_tile_end(item, j->R) * j->F - at;
+    if (!j->gate) {
+        memcpy(j->mid + at, j->up + at, (size_t)n * sizeof *j->mid);
+        k_act(j->mid + at, n, (k_act_fn)j->c->act);
+        return;
+    }
     k_act_mul(j->mid + at, j->gate + at, j->up + at, n, (k_act_fn)j->c->act,
               (float)j->c->act_limit);
 }
@@ -94,7 +140,9 @@ enum { CHUNK = 256 };
 /* f(x) and f'(x), but for SiLU. */
 static float act_slope(arch_act f, float x, float *value)
 {
-    if (f == ARCH_RELU) return *value = x > 0 ? x : 0, x > 0 ? 1.0f : 0.0f;
+    const float positive = x > 0 ? x : 0;
+    if (f == ARCH_RELU) return *value = positive, x > 0 ? 1.0f : 0.0f;
+    if (f == ARCH_RELU2) return *value = positive * positive, 2 * positive;
     if (f == ARCH_GELU_TANH) {
         float t = km_tanh(KM_GELU_A * (x + KM_GELU_B * x * x * x));
         *value = 0.5f * x * (1 + t);
@@ -148,11 +196,11 @@ static void mid_back_item(void *ctx, int64_t item, int thread)
     for (int64_t at = from; at < end; at += CHUNK) {
         const int64_t n = end - at < CHUNK ? end - at : CHUNK;
         float f[CHUNK], slope[CHUNK];
-        act_slopes(j->c->act, j->gate + at, n, f, slope);
+        act_slopes(j->c->act, (j->gate ? j->gate : j->up) + at, n, f, slope);
         for (int64_t i = 0; i < n; i++) {
             const float d = j->dup[at + i];
-            j->dgate[at + i] = d * j->up[at + i] * slope[i];
-            j->dup[at + i] = d * f[i];
+            if (j->gate) j->dgate[at + i] = d * j->up[at + i] * slope[i];
+            j->dup[at + i] = d * (j->gate ? f[i] : slope[i]);
         }
     }
 }

@@ -51,7 +51,11 @@ lq_status grad_gather_rows(comm *ranks, void *p, size_t row_bytes, int64_t M, in
 static int64_t widest(const arch_config *c)
 {
     const int64_t Q = c->heads * c->head_dim, F = c->ffn, D = c->hidden;
-    const int64_t all[] = { Q, F, D, c->experts ? c->expert_ffn : 0,
+    const int64_t all[] = { Q,
+                            F,
+                            D,
+                            grad_widest_fused(c),
+                            c->experts ? c->expert_ffn : 0,
                             c->experts ? c->shared_ffn : 0 };
     int64_t most = 0;
     for (size_t i = 0; i < LQ_COUNT(all); i++)

@@ -191,7 +191,7 @@ lq_status dense_layer(grad_layer *l, float *const W[GRAD_LINEARS], const src_sou
                       int64_t layer, lq_arena *a, pool *p, lq_err *err)
 {
     const bool moe = src_config(src)->layer[layer].moe;
-    const int n = moe ? GRAD_GATE : GRAD_LINEARS;
+    const int n = moe ? GRAD_GATE_UP : GRAD_LINEARS;
     lq_status s = LQ_OK;
     memset(l, 0, sizeof *l);
     for (int k = 0; k < n && !s; k++) {
@@ -202,8 +202,10 @@ lq_status dense_layer(grad_layer *l, float *const W[GRAD_LINEARS], const src_sou
         src_matrix_done(src, grad_linear_roles[k], layer, -1);
         l->W[k] = W[k];
     }
-    for (int k = 0; k < GRAD_NORMS && !s; k++)
+    for (int k = 0; k < GRAD_NORMS && !s; k++) {
         s = src_vector(src, grad_norm_roles[k], layer, -1, false, &l->norm[k], a, err);
+        if (!s) s = src_vector(src, grad_norm_roles[k], layer, -1, true, &l->norm_bias[k], a, err);
+    }
     if (!s) s = src_vector(src, R_SINKS, layer, -1, false, &l->sinks, a, err);
     return s || !moe ? s : experts_of(l, W, src, layer, a, p, err);
 }
@@ -232,6 +234,11 @@ lq_status dense_head(kl_head *h, const src_source *src, const qt_tensor *w, lq_a
     if (!W) return dense_layer_no_memory(err);
     dense_expand(W, w, p);
     if (w == &own) src_matrix_done(src, R_HEAD, -1, -1);
-    *h = (kl_head){ W, NULL, w->N, w->K };
+    const arch_config *c = src_config(src);
+    *h = (kl_head){ .W = W,
+                    .V = w->N,
+                    .K = w->K,
+                    .scale = c->logit_scale != 1 ? (float)c->logit_scale : 0,
+                    .cap = (float)c->final_softcap };
     return src_vector(src, R_HEAD, -1, -1, true, &h->bias, a, err);
 }

@@ -161,7 +161,7 @@ static lq_status one_chunk(work *w, const int64_t *which, int64_t n, lq_err *err
     }
     const float *last = w->x + L * rows * D;
     if (s) return s;
-    grad_norm_forward(w->g, w->y, last, w->frame.final_norm.w, rows);
+    grad_norm_forward(w->g, w->y, last, w->frame.final_norm.w, w->frame.final_norm.bias, rows);
     s = draw(w, which, n, err);
     if (s) return s;
     grad_norm_backward(w->g, w->d, NULL, last, w->frame.final_norm.w, rows);

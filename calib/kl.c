@@ -2,6 +2,7 @@
 #include "calib/kl.h"
 
 #include <assert.h>
+#include <string.h>
 
 #include "base/random.h"
 #include "calib/gemm.h"
@@ -13,16 +14,26 @@ size_t kl_scratch(int64_t V) { return 2 * (size_t)KL_ROWS * (size_t)V; }
 
 typedef struct {
     float *s, *t; /* logits [rows, V]; s becomes (q - p) * scale */
-    const float *bias_s, *bias_t;
+    const kl_head *hs, *ht;
     int64_t V;
     float scale;
     double kl[KL_ROWS];
 } block;
 
-static void add_bias(float *row, const float *bias, int64_t V)
+/* What the head makes of its product. */
+static void finish(float *row, const kl_head *h)
 {
-    for (int64_t v = 0; v < V && bias; v++)
-        row[v] += bias[v];
+    for (int64_t v = 0; v < h->V && h->bias; v++)
+        row[v] += h->bias[v];
+    if (h->scale != 0) k_scale(row, h->scale, h->V);
+    if (h->cap > 0) k_softcap(row, h->cap, h->V);
+}
+
+/* The slope of that where a logit has come out as s. */
+static float slope(const kl_head *h, float s)
+{
+    const float scale = h->scale != 0 ? h->scale : 1;
+    return h->cap > 0 ? scale * (1 - s / h->cap * (s / h->cap)) : scale;
 }
 
 static void one_row(void *ctx, int64_t r, int thread)
@@ -30,8 +41,8 @@ static void one_row(void *ctx, int64_t r, int thread)
     (void)thread;
     block *b = ctx;
     float *s = b->s + r * b->V, *t = b->t + r * b->V;
-    add_bias(s, b->bias_s, b->V);
-    add_bias(t, b->bias_t, b->V);
+    finish(s, b->hs);
+    finish(t, b->ht);
     float zs = k_logsumexp(s, b->V), zt = k_logsumexp(t, b->V);
     double kl = 0;
     for (int64_t at = 0; at < b->V; at += CHUNK) {
@@ -42,7 +53,7 @@ static void one_row(void *ctx, int64_t r, int thread)
         for (int64_t v = 0; v < n; v++) {
             const float lq = s[at + v] - zs, lp = t[at + v] - zt;
             kl += (double)p[v] * ((double)lp - (double)lq);
-            s[at + v] = (q[v] - p[v]) * b->scale;
+            s[at + v] = (q[v] - p[v]) * (b->scale * slope(b->hs, s[at + v]));
         }
     }
     b->kl[r] = kl;
@@ -53,12 +64,9 @@ double kl_run(float *grad, const float *student, const kl_head *hs, const float 
 {
     assert(hs->V == ht->V && hs->K == ht->K);
     const int64_t V = hs->V, K = hs->K;
-    block b = { .s = scratch,
-                .t = scratch + KL_ROWS * V,
-                .bias_s = hs->bias,
-                .bias_t = ht->bias,
-                .V = V,
-                .scale = scale };
+    block b = {
+        .s = scratch, .t = scratch + KL_ROWS * V, .hs = hs, .ht = ht, .V = V, .scale = scale
+    };
     double sum = 0;
     for (int64_t r = 0; r < R; r += KL_ROWS) {
         int64_t n = R - r < KL_ROWS ? R - r : KL_ROWS;
@@ -78,8 +86,9 @@ double kl_run(float *grad, const float *student, const kl_head *hs, const float 
 
 /* ---- answers drawn ---- */
 typedef struct {
-    float *logits; /* [rows, V]; becomes p - onehot(y) */
-    const float *bias;
+    float *logits,
+        *before; /* [rows, V]; becomes the gradient there: p - onehot(y) times the slope; `before` that */
+    const kl_head *head;
     int64_t V, row0;
     uint64_t seed;
 } draws;
@@ -88,8 +97,10 @@ static void draw_row(void *ctx, int64_t r, int thread)
 {
     (void)thread;
     const draws *w = ctx;
-    float *s = w->logits + r * w->V;
-    add_bias(s, w->bias, w->V);
+    const kl_head *h = w->head;
+    float *s = w->logits + r * w->V, *before = w->before + r * w->V;
+    finish(s, h);
+    if (h->cap > 0) memcpy(before, s, (size_t)w->V * sizeof *s);
     float z = k_logsumexp(s, w->V);
     double at = (double)(lq_random_of(lq_random_of(w->seed) + (uint64_t)(w->row0 + r)) >> 11) *
                 0x1p-53,
@@ -101,6 +112,9 @@ static void draw_row(void *ctx, int64_t r, int thread)
         if (y < 0 && sum > at) y = v;
     }
     s[y < 0 ? w->V - 1 : y] -= 1;
+    for (int64_t v = 0; v < w->V && h->cap > 0; v++)
+        s[v] *= slope(h, before[v]);
+    if (h->cap <= 0 && h->scale != 0) k_scale(s, h->scale, w->V);
 }
 
 void kl_draw(float *grad, const float *h, const kl_head *head, int64_t R, uint64_t seed,
@@ -109,7 +123,7 @@ void kl_draw(float *grad, const float *h, const kl_head *head, int64_t R, uint64
     const int64_t V = head->V, K = head->K;
     for (int64_t r = 0; r < R; r += KL_ROWS) {
         int64_t n = R - r < KL_ROWS ? R - r : KL_ROWS;
-        draws w = { scratch, head->bias, V, r, seed };
+        draws w = { scratch, scratch + KL_ROWS * V, head, V, r, seed };
         gemm_run(scratch, V, (gemm_in){ h + r * K, K, false }, (gemm_in){ head->W, K, true }, n, V,
                  K, 0, p);
         pool_run(p, n, draw_row, &w);

@@ -1,7 +1,7 @@
 /* calib/kl.h - how far a model's next-token distributions are from its teacher's, with gradient.
  *
- *     KL = sum over rows of sum_v p_v (log p_v - log q_v),   p, q = softmax(h W^T)
- *     dKL/dh = (q - p) W
+ *     KL = sum over rows of sum_v p_v (log p_v - log q_v),   p, q = softmax(f(h W^T))
+ *     dKL/dh = (q - p) f' W,   f: the head's scale and soft cap
  *
  * Rows are taken in blocks, so that only a block's logits exist at a time; sums are in a fixed
  * order.
@@ -14,6 +14,7 @@
 typedef struct {
     const float *W, *bias;
     int64_t V, K;
+    float scale, cap; /* logits l become cap tanh(scale l / cap); 0: as they are */
 } kl_head;
 
 enum { KL_ROWS = 256 };
@@ -25,7 +26,7 @@ size_t kl_scratch(int64_t V);
 double kl_run(float *grad, const float *student, const kl_head *hs, const float *teacher,
               const kl_head *ht, int64_t R, float scale, float *scratch, pool *p);
 
-/* For each row an answer y drawn from softmax(h W^T), by `seed` and the row's number alone; grad
+/* For each row an answer y drawn from softmax(f(h W^T)), by `seed` and the row's number alone; grad
  * [R,K] := the gradient of -log p_y. */
 void kl_draw(float *grad, const float *h, const kl_head *head, int64_t R, uint64_t seed,
              float *scratch, pool *p);

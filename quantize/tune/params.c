@@ -136,13 +136,16 @@ lq_status tune_params_load(tune_params *t, int64_t layer, lq_err *err)
     size_t n = 0;
     int64_t len;
     lq_status s = qz_state_items(t->state, t->plan, layer, t->items, &n, err);
-    for (int k = 0; k < (moe ? GRAD_GATE : GRAD_LINEARS) && !s; k++)
+    for (int k = 0; k < (moe ? GRAD_GATE_UP : GRAD_LINEARS) && !s; k++)
         s = load_linear(t, &q->linear[k], grad_linear_roles[k], layer, -1, n, err);
     for (int k = 0; k < GRAD_NORMS && !s; k++) {
         const float *w;
         q->norm_e[k] = qz_plan_find(t->plan, grad_norm_roles[k], layer, -1, false);
         s = tune_params_vector(t, &w, &len, grad_norm_roles[k], layer, false, n, err);
         if (!s && w) s = tune_vector_init(&q->norm[k], w, len, &t->arena, err);
+        if (!s)
+            s = tune_params_vector(t, &q->beside.norm_bias[k], &len, grad_norm_roles[k], layer,
+                                   true, n, err);
     }
     if (!s) s = tune_params_vector(t, &q->beside.sinks, &len, R_SINKS, layer, false, n, err);
     if (!s && moe) s = load_experts(t, layer, n, err);
@@ -221,7 +224,7 @@ lq_status tune_params_expand(grad_layer *l, grad_out *out, tune_params *t, int64
     t->experts = (grad_experts){ get_expert, step ? step_expert : NULL, t };
     *l = q->beside;
     l->experts = q->expert ? &t->experts : NULL;
-    for (int k = 0; k < (q->expert ? GRAD_GATE : GRAD_LINEARS) && !s; k++) {
+    for (int k = 0; k < (q->expert ? GRAD_GATE_UP : GRAD_LINEARS) && !s; k++) {
         l->W[k] = t->W[k];
         l->bias[k] = q->linear[k].bias;
         s = expand(t, &q->linear[k], k, err);

@@ -38,7 +38,8 @@ typedef struct {
     grad_ctx *g;
     int64_t chunk, len, n_train; /* windows per chunk; tokens; windows trained on */
     tune_params params;          /* of the layers */
-    tune_vector final;
+    tune_vector final;           /* n = 0: it has no weights */
+    const float *final_bias;
     const plan_entry *final_e;
     kl_head teacher_head, head;
     float *x;       /* [L + 1][batch * len, hidden]: inputs of the layers, the output */
@@ -133,7 +134,10 @@ static lq_status load_frame(tuner *t, lq_err *err)
     if (embed) t->quantized.embed = *embed;
     t->final_e = qz_plan_find(t->plan, R_FINAL_NORM, rest, -1, false);
     if (!s) s = tune_params_vector(&t->params, &norm, &n, R_FINAL_NORM, -1, false, n_items, err);
-    return s ? s : tune_vector_init(&t->final, norm, n, &t->arena, err);
+    if (!s)
+        s = tune_params_vector(&t->params, &t->final_bias, &n, R_FINAL_NORM, -1, true, n_items,
+                               err);
+    return s || !norm ? s : tune_vector_init(&t->final, norm, t->c->hidden, &t->arena, err);
 }
 
 static lq_status load(tuner *t, lq_err *err)
@@ -224,7 +228,8 @@ static lq_status advance_teacher(tuner *t, const grad_layer *l, int64_t layer, l
         if (!s) s = grad_forward(t->g, l, layer, x, n, err);
         if (s) break;
         for (int64_t i = 0; i < n && layer + 1 == t->c->layers; i++)
-            grad_norm_forward(t->g, x + i * per, x + i * per, t->frame.final_norm.w, t->len);
+            grad_norm_forward(t->g, x + i * per, x + i * per, t->frame.final_norm.w,
+                              t->frame.final_norm.bias, t->len);
         s = put_teacher(t, w, n, err);
     }
     return s;
@@ -339,7 +344,7 @@ static lq_status run_student(double *kl, tuner *t, const int64_t *which, int64_t
     const float *last = t->x + L * rows * D;
     for (int64_t i = 0; i < n && !s; i++) {
         float *y = t->y + i * t->len * D;
-        grad_norm_forward(t->g, y, last + i * t->len * D, t->final.w, t->len);
+        grad_norm_forward(t->g, y, last + i * t->len * D, t->final.w, t->final_bias, t->len);
     }
     if (s) return s;
     return kl ? add_kl(kl, t, which, n, err) : kl_gradient(t, which, n, err);
@@ -455,7 +460,7 @@ lq_status tune_run(tune_result *r, src_source *src, const qz_plan *plan, const q
     if (!s) s = train(&t, err);
     if (!s) s = held_back_kl(&r->kl_after, &t, err);
     r->kept = !s && r->kl_after < r->kl_before;
-    if (r->kept) s = tune_params_store_vector(r, &t.params, t.final_e, &t.final, err);
+    if (r->kept && t.final.n) s = tune_params_store_vector(r, &t.params, t.final_e, &t.final, err);
     if (r->kept && !s) s = tune_params_store(r, &t.params, err);
     if (t.fd >= 0) close(t.fd);
     tune_params_close(&t.params);

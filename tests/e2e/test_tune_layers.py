@@ -1,4 +1,4 @@
-"""quantize --method auto on mixtures of experts: experts are trained, one at a time."""
+"""quantize --method auto on layers of other kinds than the demo model's: what they have is trained, experts one at a time."""
 import random
 import struct
 
@@ -10,8 +10,9 @@ from test_quantize_bounded import kill_after
 from test_quantize_input import TINY
 
 # Experts apart, with a shared one and its gate; stacked, with gate and up in alternating rows, biases and sinks;
-# sigmoid scores with a correction.
-KINDS = ["qwen2-moe-shared", "gpt-oss-sinks", "dots1"]
+# sigmoid scores with a correction; scaled branches and logits. Norms after the branches and soft caps; q, k and v, gate
+# and up as one matrix; layer norms, branches side by side, an MLP without a gate.
+KINDS = ["qwen2-moe-shared", "gpt-oss-sinks", "dots1", "granite-moe", "gemma2", "phi3", "gpt-neox"]
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def auto(tmp_path_factory):
 
 @pytest.mark.parametrize("folder", KINDS)
 def test_training_helps_and_its_bytes_depend_on_nothing_else(llmq, auto, tmp_path, folder):
-    """The KL of the rounded one on text that training did not see falls by 7 to 9 % in 60 steps."""
+    """The KL of the rounded one on text that training did not see falls by 6 to 30 % in 60 steps."""
     args = ["quantize", TINY.parent / folder, *auto, "--tune", "60", "--self-samples", "0"]
     r = llmq.json(*args, "-o", tmp_path / "q", "--threads", "1")
     assert r["tuned"] and r["kl_held_back_after"] < 0.95 * r["kl_held_back_before"] and not r["experts_not_tuned"], r

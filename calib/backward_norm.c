@@ -1,0 +1,141 @@
+/* calib/backward_norm.c - norms of a layer, forward and back (calib/backward_impl.h). Both kinds are
+ *
+ *     n = (x - m) / sqrt(mean (x - m)^2 + eps),   y = n w + b
+ *
+ * with m the row's mean, or 0 and no b for RMS norms. */
+#include <math.h>
+#include <string.h>
+
+#include "calib/backward_impl.h"
+#include "kernels/ops.h"
+
+typedef struct {
+    const grad_norm *v;
+    const float *x;
+    float *y, *d, *dw; /* dw: one row of K for each tile; NULL: not wanted */
+    bool centered;
+    int64_t R, K;
+} norm_job;
+
+static void norm_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const norm_job *j = ctx;
+    const grad_norm *v = j->v;
+    const int64_t K = j->K, r = item * GRAD_ROWS, n = grad_tile_end(item, j->R) - r;
+    if (j->centered)
+        k_layernorm(j->y + r * K, K, j->x + r * K, K, v->w, v->bias, v->offset, n, K, v->eps);
+    else
+        k_rmsnorm(j->y + r * K, K, j->x + r * K, K, v->w, v->offset, n, K, v->eps);
+}
+
+/* dx = (d w - n mean(d w n)) / rms,  dw = sum d n. */
+static void rms_back(const norm_job *j, float *d, float *dw, const float *x)
+{
+    const int64_t K = j->K;
+    const float *w = j->v->w;
+    const float offset = j->v->offset;
+    double sq = 0, dot = 0;
+    for (int64_t k = 0; k < K; k++) {
+        sq += (double)x[k] * (double)x[k];
+        dot += (double)d[k] * (double)(w ? w[k] + offset : 1) * (double)x[k];
+    }
+    const double inv = 1 / sqrt(sq / (double)K + (double)j->v->eps);
+    const float a = (float)inv, b = (float)(dot / (double)K * inv * inv * inv);
+    for (int64_t k = 0; k < K; k++) {
+        if (dw) dw[k] += d[k] * x[k] * a;
+        d[k] = d[k] * (w ? w[k] + offset : 1) * a - x[k] * b;
+    }
+}
+
+/* dx = (d w - mean(d w) - n mean(d w n)) / sqrt(var + eps),  dw = sum d n. */
+static void layer_back(const norm_job *j, float *d, float *dw, const float *x)
+{
+    const int64_t K = j->K;
+    const float *w = j->v->w;
+    const float offset = j->v->offset;
+    double mean = 0, sq = 0, sum = 0, dot = 0;
+    for (int64_t k = 0; k < K; k++)
+        mean += (double)x[k] / (double)K;
+    for (int64_t k = 0; k < K; k++) {
+        const double c = (double)x[k] - mean, dk = (double)d[k] * (double)(w ? w[k] + offset : 1);
+        sq += c * c;
+        sum += dk;
+        dot += dk * c;
+    }
+    const double inv = 1 / sqrt(sq / (double)K + (double)j->v->eps);
+    const float m = (float)mean, a = (float)inv, s = (float)(sum / (double)K * inv);
+    const float b = (float)(dot / (double)K * inv * inv * inv);
+    for (int64_t k = 0; k < K; k++) {
+        const float c = x[k] - m;
+        if (dw) dw[k] += d[k] * c * a;
+        d[k] = d[k] * (w ? w[k] + offset : 1) * a - s - c * b;
+    }
+}
+
+static void norm_back_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const norm_job *j = ctx;
+    const int64_t K = j->K;
+    float *dw = j->dw ? j->dw + item * K : NULL;
+    if (dw) memset(dw, 0, (size_t)K * sizeof *dw);
+    for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++)
+        (j->centered ? layer_back : rms_back)(j, j->d + r * K, dw, j->x + r * K);
+}
+
+void grad_norm_run(const grad_ctx *g, float *y, const float *x, const grad_norm *v, int64_t R,
+                   int64_t K)
+{
+    norm_job j = { .v = v, .x = x, .y = y, .centered = g->c->w.norm == NORM_LAYER, .R = R, .K = K };
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), norm_item, &j);
+}
+
+void grad_norm_back(const grad_ctx *g, float *d, float *dw, const float *x, const grad_norm *v,
+                    int64_t R, int64_t K)
+{
+    norm_job j = { .v = v,
+                   .x = x,
+                   .d = d,
+                   .dw = dw ? g->tile_dw : NULL,
+                   .centered = g->c->w.norm == NORM_LAYER,
+                   .R = R,
+                   .K = K };
+    const int64_t n = lq_ceil_div(R, GRAD_ROWS);
+    pool_run(g->p, n, norm_back_item, &j);
+    for (int64_t i = 0; i < n && dw; i++)
+        for (int64_t k = 0; k < K; k++)
+            dw[k] += g->tile_dw[i * K + k];
+}
+
+grad_norm grad_norm_of(const grad_ctx *g, const grad_layer *l, int k)
+{
+    const arch_role r = grad_norm_roles[k];
+    const arch_name *name = arch_name_of(g->c, r);
+    return (grad_norm){ .w = l->norm[k],
+                        .bias = l->norm_bias[k],
+                        .offset = arch_norm_offset(g->c, r),
+                        .eps = (float)arch_norm_eps(g->c, r),
+                        .none = !l->norm[k] && !(name && (name->flags & NAME_ONES)) };
+}
+
+static grad_norm final_norm(const grad_ctx *g, const float *w, const float *bias)
+{
+    return (grad_norm){ .w = w,
+                        .bias = bias,
+                        .offset = arch_norm_offset(g->c, R_FINAL_NORM),
+                        .eps = (float)arch_norm_eps(g->c, R_FINAL_NORM) };
+}
+
+void grad_norm_forward(grad_ctx *g, float *y, const float *x, const float *w, const float *bias,
+                       int64_t R)
+{
+    const grad_norm v = final_norm(g, w, bias);
+    grad_norm_run(g, y, x, &v, R, g->c->hidden);
+}
+
+void grad_norm_backward(grad_ctx *g, float *d, float *dw, const float *x, const float *w, int64_t R)
+{
+    const grad_norm v = final_norm(g, w, NULL);
+    grad_norm_back(g, d, dw, x, &v, R, g->c->hidden);
+}
