@@ -16,8 +16,6 @@ const arch_role grad_linear_roles[GRAD_SUMS] = {
     R_Q,  R_K,    R_V,           R_QKV,         R_O,         R_GATE_UP,    R_GATE,
     R_UP, R_DOWN, R_EXPERT_DOWN, R_SHARED_GATE, R_SHARED_UP, R_SHARED_DOWN
 };
-const arch_role grad_norm_roles[GRAD_NORMS] = { R_ATTN_NORM, R_MLP_NORM,       R_Q_NORM,
-                                                R_K_NORM,    R_ATTN_POST_NORM, R_MLP_POST_NORM };
 
 int grad_linear_of(arch_role r)
 {
@@ -58,18 +56,6 @@ bool grad_covers(const arch_config *c)
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;
-}
-
-int64_t grad_widest_fused(const arch_config *c)
-{
-    static const arch_role fused[] = { R_QKV, R_GATE_UP };
-    int64_t most = 0, N, K;
-    for (size_t i = 0; i < LQ_COUNT(fused); i++) {
-        if (!arch_name_of(c, fused[i])) continue;
-        arch_role_shape(c, fused[i], &N, &K);
-        most = N > most ? N : most;
-    }
-    return most;
 }
 
 /* ---- buffers ---- */

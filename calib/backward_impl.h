@@ -88,9 +88,6 @@ void grad_split_qkv(const grad_ctx *g, float *q, float *k, float *v, float *x, i
                     bool join);
 void grad_split_gate_up(const grad_ctx *g, float *gate, float *up, float *x, int64_t R, bool join);
 
-/* The widest matrix of several of a layer; 0: none is. */
-int64_t grad_widest_fused(const arch_config *c);
-
 /* ---- backward_norm.c ---- */
 typedef struct {
     const float *w, *bias; /* w NULL: 1 */
@@ -112,6 +109,8 @@ void grad_rotate(grad_ctx *g, int64_t layer, float *q, float *k, int64_t R, bool
 void grad_attend(grad_ctx *g, const grad_layer *l, int64_t layer, int64_t windows, bool back);
 
 /* ---- backward_share.c ---- */
+/* The widest matrix of several of a layer; 0: none is. */
+int64_t grad_widest_fused(const arch_config *c);
 /* C [M,N] = op(A) op(B) + beta C, its tiles by all ranks. What fails is in g->lost. */
 void grad_product(grad_ctx *g, float *C, gemm_in A, gemm_in B, int64_t M, int64_t N, int64_t K,
                   float beta);

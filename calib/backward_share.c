@@ -48,6 +48,18 @@ lq_status grad_gather_rows(comm *ranks, void *p, size_t row_bytes, int64_t M, in
 }
 
 /* ---- room ---- */
+int64_t grad_widest_fused(const arch_config *c)
+{
+    static const arch_role fused[] = { R_QKV, R_GATE_UP };
+    int64_t most = 0, N, K;
+    for (size_t i = 0; i < LQ_COUNT(fused); i++) {
+        if (!arch_name_of(c, fused[i])) continue;
+        arch_role_shape(c, fused[i], &N, &K);
+        most = N > most ? N : most;
+    }
+    return most;
+}
+
 static int64_t widest(const arch_config *c)
 {
     const int64_t Q = c->heads * c->head_dim, F = c->ffn, D = c->hidden;
