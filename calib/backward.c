@@ -13,8 +13,9 @@
 #include "kernels/ops.h"
 
 const arch_role grad_linear_roles[GRAD_SUMS] = {
-    R_Q,  R_K,    R_V,           R_QKV,         R_O,         R_GATE_UP,    R_GATE,
-    R_UP, R_DOWN, R_EXPERT_DOWN, R_SHARED_GATE, R_SHARED_UP, R_SHARED_DOWN
+    R_Q,     R_K,     R_V,           R_QKV,         R_ATTN_GATE, R_O,          R_MIX_IN,
+    R_MIX_Q, R_MIX_K, R_MIX_V,       R_MIX_GATE,    R_MIX_OUT,   R_GATE_UP,    R_GATE,
+    R_UP,    R_DOWN,  R_EXPERT_DOWN, R_SHARED_GATE, R_SHARED_UP, R_SHARED_DOWN
 };
 
 int grad_linear_of(arch_role r)
@@ -23,6 +24,24 @@ int grad_linear_of(arch_role r)
     while (k < GRAD_SUMS && grad_linear_roles[k] != r)
         k++;
     return k;
+}
+
+/* Is a layer neither attention nor a gated delta rule, Mamba-2 or a short convolution, with an MLP? */
+static bool other_mixer(const arch_config *c)
+{
+    for (int64_t i = 0; i < c->layers; i++) {
+        const arch_mixer m = c->layer[i].mixer;
+        if ((m != MIX_ATTENTION && m != MIX_DELTA && m != MIX_MAMBA && m != MIX_CONV) ||
+            c->layer[i].no_mlp)
+            return true;
+    }
+    return false;
+}
+
+/* Is a gate on attention's output other than a sigmoid for each dim? */
+static bool other_gate(const arch_config *c)
+{
+    return arch_name_of(c, R_ATTN_GATE) && (c->w.gate_softplus || c->w.gate_heads);
 }
 
 /* Is what the branches give not added to x as it is? */
@@ -36,7 +55,8 @@ static bool apart(const arch_config *c)
 static bool other_mlp(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
-    return c->act == ARCH_XIELU || (c->experts && (w->mlp != MLP_GATED || w->parallel)) ||
+    return c->act == ARCH_XIELU || c->gate_scale != 1 || c->down_scale != 1 ||
+           (c->experts && (w->mlp != MLP_GATED || w->parallel)) ||
            w->router == ROUTER_SPARSEMIXER || w->share_in || w->dense_beside || c->latent;
 }
 
@@ -45,31 +65,60 @@ bool grad_covers(const arch_config *c)
     const arch_wiring *w = &c->w;
     if ((w->pos != POS_ROPE && w->pos != POS_NONE) || w->norm_after_add ||
         w->qk_norm == QK_NORM_HEADS || w->qk_norm_rotated || w->mla || w->both_ways || c->n_sizes ||
-        w->q_gated || w->qkv_quarters || c->v_dim != c->head_dim ||
-        c->row->window == WINDOW_CHUNKS || arch_count_attending(c, 0, c->layers) != c->layers ||
-        arch_has_state(c) || other_mlp(c) || c->qkv_clip != 0 || (w->parallel && apart(c)))
+        w->qkv_quarters || c->v_dim != c->head_dim || c->o_scale != 1 ||
+        c->row->window == WINDOW_CHUNKS || other_mixer(c) || other_gate(c) || other_mlp(c) ||
+        c->qkv_clip != 0 || (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
-    static const arch_role other[] = { R_EMBED_NORM, R_PROJ_IN,   R_POS_EMBED,   R_O_NORM,
-                                       R_ATTN_GATE,  R_HEAD_GATE, R_V_NORM,      R_DOWN_NORM,
-                                       R_PLE_EMBED,  R_STREAM_IN, R_LAUREL_LEFT, R_LAYER_SCALE,
-                                       R_INDEX_K,    R_LATENT_IN, R_EXPERT_SCALE };
+    static const arch_role other[] = { R_EMBED_NORM, R_PROJ_IN,     R_POS_EMBED,   R_O_NORM,
+                                       R_HEAD_GATE,  R_V_NORM,      R_DOWN_NORM,   R_PLE_EMBED,
+                                       R_STREAM_IN,  R_LAUREL_LEFT, R_LAYER_SCALE, R_INDEX_K,
+                                       R_LATENT_IN,  R_EXPERT_SCALE };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;
 }
 
 /* ---- buffers ---- */
-enum { DENSE_PARTS = 14 };
+/* What a layer has; or any of them. */
+typedef struct {
+    bool attends, state, mlp, moe;
+} layer_kind;
 
-/* What a layer makes of R rows on its way forward, but its experts. mlp: it has a dense one. */
-static void dense_parts(grad_part p[DENSE_PARTS], grad_made *m, const arch_config *c, int64_t R,
-                        bool mlp)
+static layer_kind kind_of(const arch_config *c, int64_t layer)
 {
-    const int64_t D = c->hidden, F = mlp ? c->ffn : 0;
-    const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
-    const bool qk = c->w.qk_norm != QK_NORM_NONE;
-    const bool gated = c->w.mlp == MLP_GATED;
-    const int64_t more = apart(c) ? R * D : 0;
+    const arch_mixer m = c->layer[layer].mixer;
+    return (layer_kind){ .attends = arch_mixer_attends(m),
+                         .state = arch_mixer_has_state(m),
+                         .mlp = !c->layer[layer].moe,
+                         .moe = c->layer[layer].moe };
+}
+
+static layer_kind any_kind(const arch_config *c)
+{
+    layer_kind all = { 0 };
+    for (int64_t i = 0; i < c->layers; i++) {
+        const layer_kind k = kind_of(c, i);
+        all.attends |= k.attends, all.state |= k.state, all.mlp |= k.mlp, all.moe |= k.moe;
+    }
+    return all;
+}
+
+static bool gated_output(const arch_config *c)
+{
+    return c->w.q_gated || arch_name_of(c, R_ATTN_GATE);
+}
+
+enum { DENSE_PARTS = 16, MADE_PARTS = DENSE_PARTS + GRAD_MIX_PARTS + GRAD_MADE_PARTS };
+
+/* What a layer makes of R rows on its way forward; of what it does not have nothing. */
+static void made_parts(grad_part p[MADE_PARTS], grad_made *m, const arch_config *c, int64_t R,
+                       layer_kind k)
+{
+    const int64_t D = c->hidden, F = k.mlp ? c->ffn : 0;
+    const int64_t Q = k.attends ? c->heads * c->head_dim : 0,
+                  KV = k.attends ? c->kv_heads * c->head_dim : 0;
+    const bool qk = c->w.qk_norm != QK_NORM_NONE, gated = c->w.mlp == MLP_GATED;
+    const int64_t more = apart(c) ? R * D : 0, gate = gated_output(c) ? R * Q : 0;
     const grad_part parts[DENSE_PARTS] = {
         { &m->h, R * D },
         { &m->x2, R * D },
@@ -83,26 +132,35 @@ static void dense_parts(grad_part p[DENSE_PARTS], grad_made *m, const arch_confi
         { &m->mid, R * F },
         { &m->q0, qk ? R * Q : 0 },
         { &m->k0, qk ? R * KV : 0 },
+        { &m->z, gate },
+        { &m->g, gate },
         { &m->o, more },
         { &m->y, more },
     };
     memcpy(p, parts, sizeof parts);
+    grad_mix_parts(p + DENSE_PARTS, &m->mix, c, k.state ? R : 0);
+    grad_made_parts(p + DENSE_PARTS + GRAD_MIX_PARTS, m, c, k.moe ? R : 0);
 }
 
-/* Of the passes that go back, but their experts. */
-enum { BACK_PARTS = 10 };
+enum {
+    DENSE_BACK_PARTS = 11,
+    BACK_PARTS = DENSE_BACK_PARTS + GRAD_MIX_BACK_PARTS + GRAD_MOE_PARTS
+};
 
+/* Of the passes that go back. */
 static void back_parts(grad_part p[BACK_PARTS], grad_ctx *g, const arch_config *c, int64_t R,
                        int64_t len, int threads)
 {
+    const layer_kind k = any_kind(c);
     const int64_t D = c->hidden, F = grad_widest_ffn(c);
     const int64_t Q = c->heads * c->head_dim, KV = c->kv_heads * c->head_dim;
-    const grad_part parts[BACK_PARTS] = {
+    const grad_part parts[DENSE_BACK_PARTS] = {
         { &g->dx, R * D },
         { &g->dq, R * Q },
         { &g->da, R * Q },
         { &g->dk, R * KV },
         { &g->dv, R * KV },
+        { &g->dz, gated_output(c) ? R * Q : 0 },
         { &g->dgate, R * F },
         { &g->dup, R * F },
         { &g->head, grad_head_floats(c, len) * threads },
@@ -110,6 +168,9 @@ static void back_parts(grad_part p[BACK_PARTS], grad_ctx *g, const arch_config *
         { &g->fused, R * grad_widest_fused(c) },
     };
     memcpy(p, parts, sizeof parts);
+    grad_mix_back_parts(p + DENSE_BACK_PARTS, &g->mix, c, k.state ? R : 0, len,
+                        k.state ? threads : 0);
+    grad_moe_parts(p + DENSE_BACK_PARTS + GRAD_MIX_BACK_PARTS, &g->moe, c, k.moe ? R : 0);
 }
 
 static int64_t sum_parts(const grad_part *p, int n)
@@ -120,22 +181,13 @@ static int64_t sum_parts(const grad_part *p, int n)
     return sum;
 }
 
-/* What layers are there: any, and this one. */
-static bool any_layer(const arch_config *c, bool moe)
-{
-    for (int64_t i = 0; i < c->layers; i++)
-        if (c->layer[i].moe == moe) return true;
-    return false;
-}
-
 /* Floats that a layer of R rows makes on its way forward. */
-static int64_t made_floats(const arch_config *c, int64_t R, bool mlp, bool moe)
+static int64_t made_floats(const arch_config *c, int64_t R, layer_kind k)
 {
     grad_made m;
-    grad_part p[DENSE_PARTS], e[GRAD_MADE_PARTS];
-    dense_parts(p, &m, c, R, mlp);
-    grad_made_parts(e, &m, c, R);
-    return sum_parts(p, DENSE_PARTS) + (moe ? sum_parts(e, GRAD_MADE_PARTS) : 0);
+    grad_part p[MADE_PARTS];
+    made_parts(p, &m, c, R, k);
+    return sum_parts(p, MADE_PARTS);
 }
 
 /* That all of them make together. */
@@ -143,7 +195,7 @@ static int64_t kept_floats(const arch_config *c, int64_t R)
 {
     int64_t sum = 0;
     for (int64_t i = 0; i < c->layers; i++)
-        sum += made_floats(c, R, !c->layer[i].moe, c->layer[i].moe);
+        sum += made_floats(c, R, kind_of(c, i));
     return sum;
 }
 
@@ -178,13 +230,9 @@ static lq_status open_made(grad_ctx *g, int64_t R, lq_err *err)
     g->made = g->m = lq_push(&g->arena, (size_t)n * sizeof *g->made);
     if (!g->made) return lq_fail(err, LQ_ENOMEM, "no memory for a backward pass");
     for (int64_t l = 0; l < n && !s; l++) {
-        grad_part p[DENSE_PARTS], e[GRAD_MADE_PARTS];
-        const bool moe = g->kept ? c->layer[l].moe : any_layer(c, true);
-        const bool mlp = g->kept ? !c->layer[l].moe : any_layer(c, false);
-        dense_parts(p, &g->made[l], c, R, mlp);
-        grad_made_parts(e, &g->made[l], c, R);
-        s = push_parts(p, DENSE_PARTS, g, err);
-        if (!s && moe) s = push_parts(e, GRAD_MADE_PARTS, g, err);
+        grad_part p[MADE_PARTS];
+        made_parts(p, &g->made[l], c, R, g->kept ? kind_of(c, l) : any_kind(c));
+        s = push_parts(p, MADE_PARTS, g, err);
     }
     return s;
 }
@@ -229,12 +277,10 @@ lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64
     g->kept = keep ? c->layers : 0;
     const int64_t R = g->rows = windows * len;
     const grad_part tiles = { &g->tile_dw, tile_floats(c, R) };
-    grad_part back[BACK_PARTS], moe[GRAD_MOE_PARTS];
+    grad_part back[BACK_PARTS];
     back_parts(back, g, c, R, len, pool_threads(p));
-    grad_moe_parts(moe, &g->moe, c, R);
     lq_status s = open_made(g, R, err);
     if (!s) s = push_parts(back, BACK_PARTS, g, err);
-    if (!s && c->experts) s = push_parts(moe, GRAD_MOE_PARTS, g, err);
     if (!s) s = push_parts(&tiles, 1, g, err);
     if (!s) s = open_angles(g, err);
     if (s)
@@ -247,13 +293,11 @@ lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64
 size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, bool keep, int threads)
 {
     const int64_t R = windows * len;
-    const bool moe = any_layer(c, true);
     grad_ctx none;
-    grad_part back[BACK_PARTS], experts[GRAD_MOE_PARTS];
+    grad_part back[BACK_PARTS];
     back_parts(back, &none, c, R, len, threads);
-    grad_moe_parts(experts, &none.moe, c, R);
-    return (size_t)((keep ? kept_floats(c, R) : made_floats(c, R, any_layer(c, false), moe)) +
-                    sum_parts(back, BACK_PARTS) + (moe ? sum_parts(experts, GRAD_MOE_PARTS) : 0)) *
+    return (size_t)((keep ? kept_floats(c, R) : made_floats(c, R, any_kind(c))) +
+                    sum_parts(back, BACK_PARTS)) *
            sizeof(float);
 }
 
@@ -379,21 +423,28 @@ static void norm_heads(const grad_ctx *g, const grad_layer *l, int64_t R, const 
     }
 }
 
-static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
-                              int64_t windows)
+/* q, k and v of h, before norms and rotation, and the gate on what attention gives. */
+static void make_heads(grad_ctx *g, const grad_layer *l, float *q, float *k, int64_t R)
 {
     grad_made *m = g->m;
-    const int64_t R = windows * g->len;
-    float *q = m->q0 ? m->q0 : m->q, *k = m->k0 ? m->k0 : m->k;
-    norm(g, l, GRAD_ATTN_NORM, m->h, x, R);
     if (l->W[GRAD_QKV]) {
         linear(g, l, GRAD_QKV, g->fused, m->h, R, false);
         grad_split_qkv(g, q, k, m->v, g->fused, R, false);
     } else {
-        linear(g, l, GRAD_Q, q, m->h, R, false);
+        linear(g, l, GRAD_Q, g->c->w.q_gated ? g->fused : q, m->h, R, false);
+        if (g->c->w.q_gated) grad_split_gated(g, q, m->z, g->fused, R, false);
         linear(g, l, GRAD_K, k, m->h, R, false);
         linear(g, l, GRAD_V, m->v, m->h, R, false);
     }
+    if (l->W[GRAD_ATTN_GATE]) linear(g, l, GRAD_ATTN_GATE, m->z, m->h, R, false);
+}
+
+static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, int64_t windows)
+{
+    grad_made *m = g->m;
+    const int64_t R = windows * g->len;
+    float *q = m->q0 ? m->q0 : m->q, *k = m->k0 ? m->k0 : m->k;
+    make_heads(g, l, q, k, R);
     if (g->c->w.qk_norm_late) {
         grad_rotate(g, layer, q, k, R, false);
         norm_heads(g, l, R, NULL);
@@ -402,6 +453,51 @@ static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, c
         grad_rotate(g, layer, m->q, m->k, R, false);
     }
     grad_attend(g, l, layer, windows, false);
+    if (m->z) grad_gate(g, R, false);
+}
+
+static const int mix_columns[] = { GRAD_MIX_Q, GRAD_MIX_K, GRAD_MIX_V };
+
+/* Does R_MIX_IN make what the convolution reads and nothing else? */
+static bool mix_in_alone(const arch_config *c)
+{
+    return c->row->mixer == MIX_DELTA && !c->w.mix_mixed;
+}
+
+static void state_forward(grad_ctx *g, const grad_layer *l, int64_t windows)
+{
+    grad_made *m = g->m;
+    const int64_t R = windows * g->len;
+    if (l->W[GRAD_MIX_IN]) {
+        const bool alone = mix_in_alone(g->c);
+        linear(g, l, GRAD_MIX_IN, alone ? m->mix.y : g->fused, m->h, R, false);
+        if (!alone) grad_mix_split(g, g->fused, R, false);
+    }
+    for (size_t i = 0; i < LQ_COUNT(mix_columns); i++) {
+        if (!l->W[mix_columns[i]]) continue;
+        linear(g, l, mix_columns[i], g->fused, m->h, R, false);
+        grad_mix_columns(g, mix_columns[i], g->fused, R, false);
+    }
+    if (l->W[GRAD_MIX_GATE]) linear(g, l, GRAD_MIX_GATE, m->mix.z, m->h, R, false);
+    grad_mix_forward(g, l, windows);
+}
+
+/* Which linear puts out what a layer mixes, and what it reads. */
+static int out_of(const grad_ctx *g, int64_t layer, const float **in)
+{
+    const bool state = arch_mixer_has_state(g->c->layer[layer].mixer);
+    *in = state ? g->m->mix.t : g->m->z ? g->m->g : g->m->a;
+    return state ? GRAD_MIX_OUT : GRAD_O;
+}
+
+static void mixer_forward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
+                          int64_t windows)
+{
+    norm(g, l, GRAD_ATTN_NORM, g->m->h, x, windows * g->len);
+    if (arch_mixer_has_state(g->c->layer[layer].mixer))
+        state_forward(g, l, windows);
+    else
+        attention_forward(g, l, layer, windows);
 }
 
 /* gate, up and mid from h2, or of experts the choices. x: what the norm before them reads. */
@@ -445,11 +541,13 @@ static const float *join_back(const grad_ctx *g, const grad_layer *l, const grad
     return g->dy;
 }
 
-/* x += attention's output. */
-static void attention_join(grad_ctx *g, const grad_layer *l, float *x, int64_t R)
+/* x += what the layer mixed. */
+static void mixer_join(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t R)
 {
     float *o = g->m->o;
-    linear(g, l, GRAD_O, o ? o : x, g->m->a, R, !o);
+    const float *in;
+    const int out = out_of(g, layer, &in);
+    linear(g, l, out, o ? o : x, in, R, !o);
     if (o) join(g, l, GRAD_ATTN_POST_NORM, x, o, R);
 }
 
@@ -466,9 +564,9 @@ static void to_mlp(grad_ctx *g, const grad_layer *l, int64_t layer, const float 
                    int64_t windows)
 {
     const int64_t R = windows * g->len;
-    attention_forward(g, l, layer, x, windows);
+    mixer_forward(g, l, layer, x, windows);
     if (g->c->w.parallel) mlp_middle(g, l, x, R);
-    attention_join(g, l, x2, R);
+    mixer_join(g, l, layer, x2, R);
     if (!g->c->w.parallel) mlp_middle(g, l, x2, R);
 }
 
@@ -517,24 +615,64 @@ static void mlp_backward(grad_ctx *g, const grad_layer *l, const float *d, int64
     linear_back(g, l, out, GRAD_UP, g->dx, g->dup, m->h2, R, m->gate != NULL);
 }
 
-/* g->dx := the gradient at h of d, that at attention's output; added to what is there where `add`. */
-static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *d,
-                               int64_t windows, const grad_out *out, bool add)
+/* g->dx (+)= the gradient at h of that at what R_O reads, in g->da. */
+static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, int64_t windows,
+                               const grad_out *out, bool add)
 {
+    const grad_made *m = g->m;
     const int64_t R = windows * g->len;
-    linear_back(g, l, out, GRAD_O, g->da, d, g->m->a, R, false);
+    if (m->z) grad_gate(g, R, true);
     grad_attend(g, l, layer, windows, true);
     if (g->c->w.qk_norm_late) norm_heads(g, l, R, out);
     grad_rotate(g, layer, g->dq, g->dk, R, true);
     if (!g->c->w.qk_norm_late) norm_heads(g, l, R, out);
     if (l->W[GRAD_QKV]) {
         grad_split_qkv(g, g->dq, g->dk, g->dv, g->fused, R, true);
-        linear_back(g, l, out, GRAD_QKV, g->dx, g->fused, g->m->h, R, add);
-        return;
+        linear_back(g, l, out, GRAD_QKV, g->dx, g->fused, m->h, R, add);
+    } else {
+        if (g->c->w.q_gated) grad_split_gated(g, g->dq, g->dz, g->fused, R, true);
+        linear_back(g, l, out, GRAD_Q, g->dx, g->c->w.q_gated ? g->fused : g->dq, m->h, R, add);
+        linear_back(g, l, out, GRAD_K, g->dx, g->dk, m->h, R, true);
+        linear_back(g, l, out, GRAD_V, g->dx, g->dv, m->h, R, true);
     }
-    linear_back(g, l, out, GRAD_Q, g->dx, g->dq, g->m->h, R, add);
-    linear_back(g, l, out, GRAD_K, g->dx, g->dk, g->m->h, R, true);
-    linear_back(g, l, out, GRAD_V, g->dx, g->dv, g->m->h, R, true);
+    if (l->W[GRAD_ATTN_GATE]) linear_back(g, l, out, GRAD_ATTN_GATE, g->dx, g->dz, m->h, R, true);
+}
+
+/* g->dx := the gradient at h of that at what R_MIX_OUT reads, in g->mix.dout. */
+static void state_backward(grad_ctx *g, const grad_layer *l, int64_t windows, const grad_out *out)
+{
+    const grad_made *m = g->m;
+    const int64_t R = windows * g->len;
+    bool add = false;
+    grad_mix_backward(g, l, windows);
+    if (l->W[GRAD_MIX_IN]) {
+        const bool alone = mix_in_alone(g->c);
+        if (!alone) grad_mix_split(g, g->fused, R, true);
+        linear_back(g, l, out, GRAD_MIX_IN, g->dx, alone ? g->mix.dc : g->fused, m->h, R, false);
+        add = true;
+    }
+    for (size_t i = 0; i < LQ_COUNT(mix_columns); i++) {
+        if (!l->W[mix_columns[i]]) continue;
+        grad_mix_columns(g, mix_columns[i], g->fused, R, true);
+        linear_back(g, l, out, mix_columns[i], g->dx, g->fused, m->h, R, add);
+        add = true;
+    }
+    if (l->W[GRAD_MIX_GATE]) linear_back(g, l, out, GRAD_MIX_GATE, g->dx, g->mix.dz, m->h, R, true);
+    grad_mix_pace_back(g, l, g->dx, R);
+}
+
+/* g->dx := the gradient at h of d, that at the output; added to what is there where `add`. */
+static void mixer_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *d,
+                           int64_t windows, const grad_out *out, bool add)
+{
+    const float *in;
+    const int of = out_of(g, layer, &in);
+    const int64_t R = windows * g->len;
+    linear_back(g, l, out, of, of == GRAD_O ? g->da : g->mix.dout, d, in, R, false);
+    if (of == GRAD_O)
+        attention_backward(g, l, layer, windows, out, add);
+    else
+        state_backward(g, l, windows, out);
 }
 
 static lq_status make_again(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
@@ -557,7 +695,7 @@ static void parallel_backward(grad_ctx *g, const grad_layer *l, int64_t layer, c
         norm_back(g, l, out, GRAD_MLP_NORM, g->dx, x, R);
         memcpy(g->dy, g->dx, (size_t)n * sizeof *d);
     }
-    attention_backward(g, l, layer, d, windows, out, same);
+    mixer_backward(g, l, layer, d, windows, out, same);
     norm_back(g, l, out, GRAD_ATTN_NORM, g->dx, x, R);
     k_add(d, g->dx, n);
     if (!same) k_add(d, g->dy, n);
@@ -585,7 +723,7 @@ lq_status grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const f
     norm_back(g, l, out, GRAD_MLP_NORM, g->dx, m->x2, R);
     k_add(d, g->dx, n);
     dy = join_back(g, l, out, GRAD_ATTN_POST_NORM, d, m->o, R);
-    attention_backward(g, l, layer, dy, windows, out, false);
+    mixer_backward(g, l, layer, dy, windows, out, false);
     norm_back(g, l, out, GRAD_ATTN_NORM, g->dx, x, R);
     k_add(d, g->dx, n);
     return grad_end(g, LQ_OK, err);

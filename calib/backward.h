@@ -8,7 +8,8 @@
  *
  * Covers layers with RMS or layer norms before and after their branches, one after the other or side by side, rotary or
  * no positions, heads in groups, q/k norms before or after the rotation (of each head with one weight, or of all heads
- * together), biases, sliding windows, sinks, soft caps, matrices of q, k and v or of gate and up together, an MLP, gated
+ * together), biases, sliding windows, sinks, soft caps, gates on what attention gives, in its place a gated delta rule,
+ * Mamba-2 or a short convolution, matrices of q, k and v or of gate and up together, an MLP, gated
  * or not, of SiLU, GELU, ReLU, its square or clamped SwiGLU, or gated experts with softmax or sigmoid scores and a shared
  * MLP beside them: grad_covers says whether a model is of that kind.
  *
@@ -29,7 +30,14 @@ enum {
     GRAD_K,
     GRAD_V,
     GRAD_QKV,
+    GRAD_ATTN_GATE,
     GRAD_O,
+    GRAD_MIX_IN,
+    GRAD_MIX_Q,
+    GRAD_MIX_K,
+    GRAD_MIX_V,
+    GRAD_MIX_GATE,
+    GRAD_MIX_OUT,
     GRAD_GATE_UP,
     GRAD_GATE,
     GRAD_UP,
@@ -82,6 +90,10 @@ typedef struct {
     const float *norm[GRAD_NORMS]; /* as stored: without the row's offset */
     const float *norm_bias[GRAD_NORMS];
     const float *sinks;
+    /* Of a state, what runtime/forward/forward_mixer.c calls R_MIX_BA, _B and _A [rows, hidden]; the convolution's taps
+     * [channels, taps] and bias; [heads], of which rate is -exp of R_MIX_A_LOG; NULL: none */
+    const float *mix_ba, *mix_b, *mix_a, *mix_conv, *mix_conv_bias, *mix_dt, *mix_rate, *mix_skip,
+        *mix_norm;
     /* Of experts: [experts, hidden], [experts], [experts] added to the scores that choose; [hidden] */
     const float *router, *router_bias, *router_corr, *shared_router;
     const grad_experts *experts;

@@ -51,6 +51,36 @@ void grad_rotate(grad_ctx *g, int64_t layer, float *q, float *k, int64_t R, bool
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), rotate_item, &j);
 }
 
+/* ---- gates ---- */
+typedef struct {
+    const grad_ctx *g;
+    int64_t R;
+    bool back;
+} gate_job;
+
+static void gate_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const gate_job *j = ctx;
+    const grad_made *m = j->g->m;
+    const int64_t n = j->g->c->heads * j->g->c->head_dim;
+    for (int64_t i = item * GRAD_ROWS * n; i < grad_tile_end(item, j->R) * n; i++) {
+        const float s = 1 / (1 + k_exp(-m->z[i]));
+        if (j->back) {
+            j->g->dz[i] = j->g->da[i] * m->a[i] * s * (1 - s);
+            j->g->da[i] *= s;
+        } else {
+            m->g[i] = m->a[i] * s;
+        }
+    }
+}
+
+void grad_gate(grad_ctx *g, int64_t R, bool back)
+{
+    gate_job j = { g, R, back };
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), gate_item, &j);
+}
+
 /* ---- attention ---- */
 typedef struct {
     grad_ctx *g;

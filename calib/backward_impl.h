@@ -1,5 +1,6 @@
 /* calib/backward_impl.h - the state of a backward pass, shared by backward.c, which goes through a layer,
- * backward_attention.c, which goes through its heads, backward_moe.c, through its experts, backward_ops.c and
+ * backward_attention.c, which goes through its heads, backward_mixer.c, through its state,
+ * backward_moe.c, through its experts, backward_ops.c and
  * backward_norm.c, which these use, and backward_share.c, which shares their work among ranks; only they include it. */
 #ifndef LLMQ_CALIB_BACKWARD_IMPL_H
 #define LLMQ_CALIB_BACKWARD_IMPL_H
@@ -9,14 +10,32 @@
 
 enum { GRAD_ROWS = 16 }; /* rows of a tile of work; fixed, so that sums do not depend on threads */
 
+/* What a layer with a state makes: see backward_mixer.c. */
+typedef struct {
+    float *in;    /* [R, 3 hidden] of MIX_CONV: what it is made of */
+    float *y;     /* [R, channels]: what the convolution gives */
+    float *z, *o; /* [R, width]: the gate; what the recurrence gives */
+    float *t;     /* [R, width]: what R_MIX_OUT reads */
+    float *b, *a; /* [R, heads]: what beta and decay are made of */
+} grad_mix;
+
+/* Gradients there, and scratch: dout at t, then at o; dc at y; db has room for R_MIX_BA's rows. */
+typedef struct {
+    float *dc, *dz, *dout, *db, *da;
+    float *scan; /* of each thread */
+} grad_mix_back;
+
 /* What a layer makes on its way forward. */
 typedef struct {
     float *h, *q, *k, *v, *a, *x2, *h2;
     float *q0, *k0; /* before their norms; else NULL */
-    float *o, *y;   /* what the branches give, where it is not added to x as it is; else NULL */
+    float *z,
+        *g; /* [R, heads * head_dim]: the gate on a, and a with it, which is what R_O reads; else NULL */
+    float *o, *y; /* what the branches give, where it is not added to x as it is; else NULL */
     float *gate, *up, *mid;         /* [R, ffn] of a dense MLP */
     float *scores, *share, *shared; /* of experts: [R, E], [R, used], [R] of the shared MLP */
     int32_t *chosen;                /* [R, used], rising */
+    grad_mix mix;
 } grad_made;
 
 /* The rows of one expert at a time, at most all. */
@@ -40,11 +59,12 @@ struct grad_ctx {
     grad_made *made;                 /* [kept, at least 1] */
     grad_made *m;                    /* of the layer at work */
     int64_t kept;                    /* layers; 0: none, each overwrites the one before */
-    float *dq, *dk, *dv, *da, *dgate, *dup, *dx; /* of the backward pass */
+    float *dq, *dk, *dv, *da, *dz, *dgate, *dup, *dx; /* of the backward pass */
     float *dy; /* [R, hidden]: of what a branch gives, where that is not x's; of a parallel MLP */
     float *fused;   /* [R, widest matrix of several]: its outputs, or the gradient there */
     float *head;    /* [threads][grad_head_floats] */
     float *tile_dw; /* [tiles][width]: a norm's gradient by tile */
+    grad_mix_back mix;
     grad_moe moe;
     comm *ranks;    /* that go through the same rows; NULL: this process alone */
     float *packed;  /* [R, widest]: what they send each other */
@@ -86,6 +106,8 @@ void grad_sum_blocks(const grad_ctx *g, float *G, const float *dy, int64_t N, in
  * R_QKV in its order; gate, up. */
 void grad_split_qkv(const grad_ctx *g, float *q, float *k, float *v, float *x, int64_t R,
                     bool join);
+/* ... of R_Q that is gated: of each head q, then the gate. */
+void grad_split_gated(const grad_ctx *g, float *q, float *gate, float *x, int64_t R, bool join);
 void grad_split_gate_up(const grad_ctx *g, float *gate, float *up, float *x, int64_t R, bool join);
 
 /* ---- backward_norm.c ---- */
@@ -101,15 +123,20 @@ void grad_norm_run(const grad_ctx *g, float *y, const float *x, const grad_norm 
 void grad_norm_back(const grad_ctx *g, float *d, float *dw, const float *x, const grad_norm *v,
                     int64_t R, int64_t K);
 
+/* The gradient d at an RMS norm's row of K becomes that at x; dw NULL: not wanted. */
+void grad_rms_back(const grad_norm *v, float *d, float *dw, const float *x, int64_t K);
+
 /* ---- backward_attention.c ---- */
 int64_t grad_head_floats(const arch_config *c, int64_t len); /* scratch of a thread */
 /* R rows of q and k, or of their gradients, to and from their positions' angles. */
 void grad_rotate(grad_ctx *g, int64_t layer, float *q, float *k, int64_t R, bool back);
+/* R rows of g from a and z; or da and dz from the gradient at g, which is in da. */
+void grad_gate(grad_ctx *g, int64_t R, bool back);
 /* a from q, k, v; or dq, dk, dv from da: each rank goes through its heads. */
 void grad_attend(grad_ctx *g, const grad_layer *l, int64_t layer, int64_t windows, bool back);
 
 /* ---- backward_share.c ---- */
-/* The widest matrix of several of a layer; 0: none is. */
+/* What the widest matrix of several makes of a row, or all of those of a state together; 0: there are none. */
 int64_t grad_widest_fused(const arch_config *c);
 /* C [M,N] = op(A) op(B) + beta C, its tiles by all ranks. What fails is in g->lost. */
 void grad_product(grad_ctx *g, float *C, gemm_in A, gemm_in B, int64_t M, int64_t N, int64_t K,
@@ -129,6 +156,23 @@ typedef struct {
 void grad_own_items(const grad_ctx *g, int64_t *first, int64_t *end, int64_t n);
 /* Those of `windows` windows, each rank's to all. */
 void grad_share_heads(grad_ctx *g, const grad_heads *h, int64_t windows);
+
+/* ---- backward_mixer.c ---- */
+enum { GRAD_MIX_PARTS = 7, GRAD_MIX_BACK_PARTS = 6 };
+/* Buffers of a layer with a state, and of all of them together; m, b may be of no pass, for their sizes alone. */
+void grad_mix_parts(grad_part p[GRAD_MIX_PARTS], grad_mix *m, const arch_config *c, int64_t R);
+void grad_mix_back_parts(grad_part p[GRAD_MIX_BACK_PARTS], grad_mix_back *b, const arch_config *c,
+                         int64_t R, int64_t len, int threads);
+/* R rows x, which R_MIX_Q, _K or _V (k) made of several that the convolution reads together, to there, or back. */
+void grad_mix_columns(grad_ctx *g, int k, float *x, int64_t R, bool back);
+/* R rows that R_MIX_IN made, where that is more than what the convolution reads, to where it is read; or back, where x
+ * has room for the rows of all linears. */
+void grad_mix_split(grad_ctx *g, float *x, int64_t R, bool back);
+/* m->mix.t of what the linears made; and the gradients there of that at t, in g->mix.dout. */
+void grad_mix_forward(grad_ctx *g, const grad_layer *l, int64_t windows);
+void grad_mix_backward(grad_ctx *g, const grad_layer *l, int64_t windows);
+/* dx [R, hidden] += the gradient that comes through beta and decay. */
+void grad_mix_pace_back(grad_ctx *g, const grad_layer *l, float *dx, int64_t R);
 
 /* ---- backward_moe.c ---- */
 enum { GRAD_MADE_PARTS = 4, GRAD_MOE_PARTS = 14 };

@@ -33,17 +33,15 @@ static void norm_item(void *ctx, int64_t item, int thread)
 }
 
 /* dx = (d w - n mean(d w n)) / rms,  dw = sum d n. */
-static void rms_back(const norm_job *j, float *d, float *dw, const float *x)
+void grad_rms_back(const grad_norm *v, float *d, float *dw, const float *x, int64_t K)
 {
-    const int64_t K = j->K;
-    const float *w = j->v->w;
-    const float offset = j->v->offset;
+    const float *w = v->w, offset = v->offset;
     double sq = 0, dot = 0;
     for (int64_t k = 0; k < K; k++) {
         sq += (double)x[k] * (double)x[k];
         dot += (double)d[k] * (double)(w ? w[k] + offset : 1) * (double)x[k];
     }
-    const double inv = 1 / sqrt(sq / (double)K + (double)j->v->eps);
+    const double inv = 1 / sqrt(sq / (double)K + (double)v->eps);
     const float a = (float)inv, b = (float)(dot / (double)K * inv * inv * inv);
     for (int64_t k = 0; k < K; k++) {
         if (dw) dw[k] += d[k] * x[k] * a;
@@ -52,11 +50,9 @@ static void rms_back(const norm_job *j, float *d, float *dw, const float *x)
 }
 
 /* dx = (d w - mean(d w) - n mean(d w n)) / sqrt(var + eps),  dw = sum d n. */
-static void layer_back(const norm_job *j, float *d, float *dw, const float *x)
+static void layer_back(const grad_norm *v, float *d, float *dw, const float *x, int64_t K)
 {
-    const int64_t K = j->K;
-    const float *w = j->v->w;
-    const float offset = j->v->offset;
+    const float *w = v->w, offset = v->offset;
     double mean = 0, sq = 0, sum = 0, dot = 0;
     for (int64_t k = 0; k < K; k++)
         mean += (double)x[k] / (double)K;
@@ -66,7 +62,7 @@ static void layer_back(const norm_job *j, float *d, float *dw, const float *x)
         sum += dk;
         dot += dk * c;
     }
-    const double inv = 1 / sqrt(sq / (double)K + (double)j->v->eps);
+    const double inv = 1 / sqrt(sq / (double)K + (double)v->eps);
     const float m = (float)mean, a = (float)inv, s = (float)(sum / (double)K * inv);
     const float b = (float)(dot / (double)K * inv * inv * inv);
     for (int64_t k = 0; k < K; k++) {
@@ -84,7 +80,7 @@ static void norm_back_item(void *ctx, int64_t item, int thread)
     float *dw = j->dw ? j->dw + item * K : NULL;
     if (dw) memset(dw, 0, (size_t)K * sizeof *dw);
     for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++)
-        (j->centered ? layer_back : rms_back)(j, j->d + r * K, dw, j->x + r * K);
+        (j->centered ? layer_back : grad_rms_back)(j->v, j->d + r * K, dw, j->x + r * K, K);
 }
 
 void grad_norm_run(const grad_ctx *g, float *y, const float *x, const grad_norm *v, int64_t R,

@@ -99,6 +99,13 @@ void grad_split_qkv(const grad_ctx *g, float *q, float *k, float *v, float *x, i
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), split_item, &j);
 }
 
+void grad_split_gated(const grad_ctx *g, float *q, float *gate, float *x, int64_t R, bool join)
+{
+    const int64_t Q = g->c->heads * g->c->head_dim;
+    split_job j = { { q, gate }, x, { Q, Q }, 2, g->c->heads, R, join };
+    pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), split_item, &j);
+}
+
 void grad_split_gate_up(const grad_ctx *g, float *gate, float *up, float *x, int64_t R, bool join)
 {
     const int64_t F = g->c->ffn;

@@ -52,6 +52,13 @@ int64_t grad_widest_fused(const arch_config *c)
 {
     static const arch_role fused[] = { R_QKV, R_GATE_UP };
     int64_t most = 0, N, K;
+    if (c->w.q_gated) most = 2 * c->heads * c->head_dim;
+    if (arch_has_state(c)) {
+        const arch_mixer m = c->row->mixer;
+        const int64_t W = arch_mix_width(c, m);
+        N = m == MIX_CONV ? 3 * W : arch_conv_channels(c, m) + W + c->mix_heads;
+        most = N > most ? N : most;
+    }
     for (size_t i = 0; i < LQ_COUNT(fused); i++) {
         if (!arch_name_of(c, fused[i])) continue;
         arch_role_shape(c, fused[i], &N, &K);

@@ -1,6 +1,8 @@
 /* calib/dense_layer.c - weights expanded to f32. */
 #include "calib/dense_layer.h"
 
+#include <math.h>
+
 enum { ROWS = 16 };
 
 typedef struct {
@@ -187,6 +189,37 @@ static lq_status experts_of(grad_layer *l, float *const W[GRAD_LINEARS], const s
     return s ? s : src_vector(src, R_ROUTER_CORR, layer, -1, false, &l->router_corr, a, err);
 }
 
+lq_status dense_mix_vectors(grad_layer *l, const src_source *src, int64_t layer, lq_arena *a,
+                            lq_err *err)
+{
+    static const arch_role convs[] = { R_MIX_CONV, R_MIX_CONV_K, R_MIX_CONV_V };
+    const arch_config *c = src_config(src);
+    const int64_t taps = arch_conv_channels(c, c->row->mixer) * c->conv_taps, H = c->mix_heads;
+    const float *log = NULL;
+    float *conv = lq_push(a, (size_t)taps * sizeof *conv), *at = conv;
+    float *rate = lq_push(a, (size_t)H * sizeof *rate);
+    lq_status s = conv && rate ? LQ_OK : dense_layer_no_memory(err);
+    for (size_t i = 0; i < LQ_COUNT(convs) && !s; i++) {
+        const float *part;
+        int64_t N, K;
+        s = src_vector(src, convs[i], layer, -1, false, &part, a, err);
+        if (s || !part) continue;
+        arch_role_shape(c, convs[i], &N, &K);
+        memcpy(at, part, (size_t)K * sizeof *at);
+        at += K;
+    }
+    l->mix_conv = conv;
+    l->mix_rate = rate;
+    if (!s) s = src_vector(src, R_MIX_CONV, layer, -1, true, &l->mix_conv_bias, a, err);
+    if (!s) s = src_vector(src, R_MIX_DT, layer, -1, false, &l->mix_dt, a, err);
+    if (!s) s = src_vector(src, R_MIX_A_LOG, layer, -1, false, &log, a, err);
+    if (!s) s = src_vector(src, R_MIX_SKIP, layer, -1, false, &l->mix_skip, a, err);
+    if (!s) s = src_vector(src, R_MIX_NORM, layer, -1, false, &l->mix_norm, a, err);
+    for (int64_t h = 0; h < H && log && !s; h++)
+        rate[h] = -expf(log[h]);
+    return s;
+}
+
 lq_status dense_layer(grad_layer *l, float *const W[GRAD_LINEARS], const src_source *src,
                       int64_t layer, lq_arena *a, pool *p, lq_err *err)
 {
@@ -200,13 +233,19 @@ lq_status dense_layer(grad_layer *l, float *const W[GRAD_LINEARS], const src_sou
         if (!s) s = src_vector(src, grad_linear_roles[k], layer, -1, true, &l->bias[k], a, err);
         if (!s) dense_expand(W[k], &w, p);
         src_matrix_done(src, grad_linear_roles[k], layer, -1);
-        l->W[k] = W[k];
+        l->W[k] = w.N ? W[k] : NULL;
     }
     for (int k = 0; k < GRAD_NORMS && !s; k++) {
         s = src_vector(src, grad_norm_roles[k], layer, -1, false, &l->norm[k], a, err);
         if (!s) s = src_vector(src, grad_norm_roles[k], layer, -1, true, &l->norm_bias[k], a, err);
     }
     if (!s) s = src_vector(src, R_SINKS, layer, -1, false, &l->sinks, a, err);
+    if (!s && arch_mixer_has_state(src_config(src)->layer[layer].mixer)) {
+        s = dense_mix_vectors(l, src, layer, a, err);
+        if (!s) s = small_matrix(&l->mix_ba, src, R_MIX_BA, layer, a, p, err);
+        if (!s) s = small_matrix(&l->mix_b, src, R_MIX_B, layer, a, p, err);
+        if (!s) s = small_matrix(&l->mix_a, src, R_MIX_A, layer, a, p, err);
+    }
     return s || !moe ? s : experts_of(l, W, src, layer, a, p, err);
 }
 

@@ -23,6 +23,9 @@ void dense_expert(grad_expert *x, const arch_config *c, int64_t e, float *const 
  * when they are asked for. Errors: as src_matrix. */
 lq_status dense_layer(grad_layer *l, float *const W[GRAD_LINEARS], const src_source *src,
                       int64_t layer, lq_arena *a, pool *p, lq_err *err);
+/* Of a layer with a state the vectors that no quantizer changes. Errors: as src_vector. */
+lq_status dense_mix_vectors(grad_layer *l, const src_source *src, int64_t layer, lq_arena *a,
+                            lq_err *err);
 /* It has been used: pages of its experts that came to memory along with those of their neighbours go. */
 void dense_layer_done(const src_source *src, int64_t layer);
 /* The head: `w` if it is given, else the source's; W is cut from `a`. */

@@ -82,9 +82,9 @@ lq_status tune_params_vector(tune_params *t, const float **v, int64_t *n, arch_r
     return src_vector(t->src, r, layer, -1, bias, v, &t->arena, err);
 }
 
-/* A router as f32, as folding left it. NULL: none. */
-static lq_status load_router(tune_params *t, const float **v, arch_role r, int64_t layer,
-                             size_t n_items, lq_err *err)
+/* A small matrix as f32, as folding left it. NULL: none. */
+static lq_status load_small(tune_params *t, const float **v, arch_role r, int64_t layer,
+                            size_t n_items, lq_err *err)
 {
     const qz_item *item = find_item(t, n_items, r, -1, false);
     qt_tensor w;
@@ -108,8 +108,8 @@ static lq_status load_experts(tune_params *t, int64_t layer, size_t n_items, lq_
     const arch_config *c = t->c;
     const int64_t n = c->experts + (c->shared_ffn > 0);
     int64_t len;
-    lq_status s = load_router(t, &q->beside.router, R_ROUTER, layer, n_items, err);
-    if (!s) s = load_router(t, &q->beside.shared_router, R_SHARED_ROUTER, layer, n_items, err);
+    lq_status s = load_small(t, &q->beside.router, R_ROUTER, layer, n_items, err);
+    if (!s) s = load_small(t, &q->beside.shared_router, R_SHARED_ROUTER, layer, n_items, err);
     if (!s)
         s = tune_params_vector(t, &q->beside.router_bias, &len, R_ROUTER, layer, true, n_items,
                                err);
@@ -127,6 +127,15 @@ static lq_status load_experts(tune_params *t, int64_t layer, size_t n_items, lq_
                                 err);
         }
     return s;
+}
+
+static lq_status load_state(tune_params *t, int64_t layer, size_t n_items, lq_err *err)
+{
+    grad_layer *l = &t->layer[layer].beside;
+    lq_status s = dense_mix_vectors(l, t->src, layer, &t->arena, err);
+    if (!s) s = load_small(t, &l->mix_ba, R_MIX_BA, layer, n_items, err);
+    if (!s) s = load_small(t, &l->mix_b, R_MIX_B, layer, n_items, err);
+    return s ? s : load_small(t, &l->mix_a, R_MIX_A, layer, n_items, err);
 }
 
 lq_status tune_params_load(tune_params *t, int64_t layer, lq_err *err)
@@ -148,6 +157,7 @@ lq_status tune_params_load(tune_params *t, int64_t layer, lq_err *err)
                                    true, n, err);
     }
     if (!s) s = tune_params_vector(t, &q->beside.sinks, &len, R_SINKS, layer, false, n, err);
+    if (!s && arch_mixer_has_state(t->c->layer[layer].mixer)) s = load_state(t, layer, n, err);
     if (!s && moe) s = load_experts(t, layer, n, err);
     qz_state_drop(t->state, layer);
     return s;
@@ -225,7 +235,7 @@ lq_status tune_params_expand(grad_layer *l, grad_out *out, tune_params *t, int64
     *l = q->beside;
     l->experts = q->expert ? &t->experts : NULL;
     for (int k = 0; k < (q->expert ? GRAD_GATE_UP : GRAD_LINEARS) && !s; k++) {
-        l->W[k] = t->W[k];
+        l->W[k] = q->linear[k].rounded || q->linear[k].fixed.N ? t->W[k] : NULL;
         l->bias[k] = q->linear[k].bias;
         s = expand(t, &q->linear[k], k, err);
         if (step) out->W[k] = q->linear[k].rounded ? t->dW[k] : NULL;

@@ -11,8 +11,8 @@ from test_quantize_input import TINY
 
 # Experts apart, with a shared one and its gate; stacked, with gate and up in alternating rows, biases and sinks;
 # sigmoid scores with a correction; scaled branches and logits. Norms after the branches and soft caps; q, k and v, gate
-# and up as one matrix; layer norms, branches side by side, an MLP without a gate.
-KINDS = ["qwen2-moe-shared", "gpt-oss-sinks", "dots1", "granite-moe", "gemma2", "phi3", "gpt-neox"]
+# and up as one matrix; layer norms, branches side by side, an MLP without a gate; a gated delta rule, Mamba-2.
+KINDS = ["qwen2-moe-shared", "gpt-oss-sinks", "dots1", "granite-moe", "gemma2", "phi3", "gpt-neox", "qwen3.5", "bamba"]
 
 
 @pytest.fixture(scope="module")

@@ -96,7 +96,8 @@ static lq_status take_experts(bench *b, lq_err *err)
     return s;
 }
 
-static bool bench_open(bench *b, const char *folder, int threads)
+/* Layer `at`; -1: the first with experts, where there is one. */
+static bool bench_open_at(bench *b, const char *folder, int64_t at, int threads)
 {
     lq_err err = { "" };
     memset(b, 0, sizeof *b);
@@ -106,9 +107,9 @@ static bool bench_open(bench *b, const char *folder, int threads)
     if (c->attn_softcap > 0)
         b->cfg.attn_softcap = 0.5; /* 50 bends the scores of random weights by nothing */
     b->D = c->hidden;
-    while (b->at < c->layers && !c->layer[b->at].moe)
+    while (at < 0 && b->at < c->layers && !c->layer[b->at].moe)
         b->at++;
-    b->at = b->at < c->layers ? b->at : 0;
+    b->at = at >= 0 ? at : b->at < c->layers ? b->at : 0;
     lq_status s = grad_open(&b->g, c, WINDOWS, LEN, false, b->r.p, &err);
     if (!s) s = dense_buffers(b->W, c, &b->a, &err);
     if (!s) s = dense_layer(&b->l, b->W, b->r.src, b->at, &b->a, b->r.p, &err);
@@ -120,6 +121,11 @@ static bool bench_open(bench *b, const char *folder, int threads)
     return true;
 }
 
+static bool bench_open(bench *b, const char *folder, int threads)
+{
+    return bench_open_at(b, folder, -1, threads);
+}
+
 static void bench_close(bench *b)
 {
     grad_close(b->g);
@@ -127,9 +133,12 @@ static void bench_close(bench *b)
     rig_close(&b->r);
 }
 
-enum { MAX_COVERED = 160 };
-static char covered[MAX_COVERED][160]; /* golden checkpoints that grad_covers */
-static size_t n_covered;
+enum { MAX_COVERED = 240 };
+static struct {
+    char path[160];
+    int64_t at;
+} covered[MAX_COVERED]; /* layers of each kind that golden checkpoints have which grad_covers */
+static size_t n_covered, n_checkpoints;
 
 /* The passes, which cannot fail. */
 static void go_forward(bench *b, grad_ctx *g, float *x)
@@ -144,16 +153,32 @@ static void go_back(bench *b, grad_ctx *g, float *d, const grad_out *out)
     CHECK(!grad_backward(g, &b->l, b->at, b->x, d, WINDOWS, out, &err), "%s", err.msg);
 }
 
+/* Has a layer before this one the same mixer, and experts where it has? */
+static bool seen_before(const arch_config *c, int64_t layer)
+{
+    for (int64_t i = 0; i < layer; i++)
+        if (c->layer[i].moe == c->layer[layer].moe && c->layer[i].mixer == c->layer[layer].mixer)
+            return true;
+    return false;
+}
+
 static void find_covered(void)
 {
     DIR *d = opendir("tests/golden/arch");
-    for (struct dirent *e; d && n_covered < MAX_COVERED && (e = readdir(d));) {
+    for (struct dirent *e; d && (e = readdir(d));) {
         src_source *src;
-        char *path = covered[n_covered];
+        char path[160];
         if (e->d_name[0] == '.') continue;
-        snprintf(path, sizeof covered[0], "tests/golden/arch/%.100s", e->d_name);
+        snprintf(path, sizeof path, "tests/golden/arch/%.100s", e->d_name);
         if (src_open(&src, path, &(src_opts){ .need_config = true }, NULL)) continue;
-        n_covered += grad_covers(src_config(src));
+        const arch_config *c = src_config(src);
+        const bool covers = grad_covers(c);
+        n_checkpoints += covers;
+        for (int64_t i = 0; i < c->layers && covers && n_covered < MAX_COVERED; i++) {
+            if (seen_before(c, i)) continue;
+            memcpy(covered[n_covered].path, path, sizeof path);
+            covered[n_covered++].at = i;
+        }
         src_close(src);
     }
     if (d) closedir(d);
@@ -161,13 +186,13 @@ static void find_covered(void)
 
 TEST(the_forward_half_is_the_runtimes_layer)
 {
-    CHECK(n_covered >= 99 && n_covered < MAX_COVERED, "only %zu golden checkpoints are covered",
-          n_covered);
+    CHECK(n_checkpoints >= 109 && n_covered < MAX_COVERED,
+          "only %zu golden checkpoints are covered", n_checkpoints);
     for (size_t i = 0; i < n_covered; i++) {
         bench b;
         lq_err err = { "" };
         lq_arena scratch = { 0 };
-        if (!bench_open(&b, covered[i], 2)) continue;
+        if (!bench_open_at(&b, covered[i].path, covered[i].at, 2)) continue;
         const arch_config *c = &b.cfg;
         size_t n = (size_t)(ROWS * b.D);
         float *want = lq_push(&b.a, n * sizeof *want);
@@ -177,7 +202,7 @@ TEST(the_forward_half_is_the_runtimes_layer)
         if (!s)
             s = fwd_layer(c, &b.r.m.layers[b.at], b.at, want, WINDOWS, LEN, MM_F32, NULL, NULL,
                           &scratch, b.r.p, &err);
-        CHECK(!s, "%s: %s", covered[i], err.msg);
+        CHECK(!s, "%s: %s", covered[i].path, err.msg);
         go_forward(&b, b.g, b.x);
         double worst = 0, size = 0;
         for (size_t k = 0; k < n; k++) {
@@ -185,8 +210,8 @@ TEST(the_forward_half_is_the_runtimes_layer)
             size = fmax(size, fabs((double)want[k]));
         }
         /* Two f32 programs that sum at most ffn products in other orders. */
-        CHECK(worst <= (double)c->ffn * 0x1p-23 * size, "%s: off by %g of %g", covered[i], worst,
-              size);
+        CHECK(worst <= (double)c->ffn * 0x1p-23 * size, "%s: off by %g of %g", covered[i].path,
+              worst, size);
         lq_arena_free(&scratch);
         bench_close(&b);
     }
@@ -292,7 +317,7 @@ TEST(gradients_are_the_slopes_of_the_loss)
 {
     for (size_t i = 0; i < n_covered; i++) {
         bench b;
-        if (!bench_open(&b, covered[i], 2)) continue;
+        if (!bench_open_at(&b, covered[i].path, covered[i].at, 2)) continue;
         const arch_config *c = &b.cfg;
         size_t n = (size_t)(ROWS * b.D);
         float *r = lq_push(&b.a, n * sizeof *r), *d = lq_push(&b.a, n * sizeof *d);
@@ -304,23 +329,23 @@ TEST(gradients_are_the_slopes_of_the_loss)
         if (b.l.experts) fix_choices(&b);
         all_outputs(&b, &out, norm, &router);
         go_back(&b, b.g, d, &out);
-        compare(&b, covered[i], "input", b.x, d, (int64_t)n, 0.25f, b.x, r);
+        compare(&b, covered[i].path, "input", b.x, d, (int64_t)n, 0.25f, b.x, r);
         for (int k = 0; k < GRAD_LINEARS; k++) {
             arch_role_shape(c, grad_linear_roles[k], &N, &K);
             if (out.W[k])
-                compare(&b, covered[i], arch_role_text(grad_linear_roles[k]), b.W[k], out.W[k],
+                compare(&b, covered[i].path, arch_role_text(grad_linear_roles[k]), b.W[k], out.W[k],
                         N * K, 0.25f / sqrtf((float)K), b.x, r);
         }
         for (int k = 0; k < GRAD_NORMS; k++) {
             arch_role_shape(c, grad_norm_roles[k], &N, &K);
             if (norm[k])
-                compare(&b, covered[i], arch_role_text(grad_norm_roles[k]), norm[k], out.norm[k], K,
-                        0.25f, b.x, r);
+                compare(&b, covered[i].path, arch_role_text(grad_norm_roles[k]), norm[k],
+                        out.norm[k], K, 0.25f, b.x, r);
         }
         if (router)
-            compare(&b, covered[i], "router", router, out.router, c->experts * b.D,
+            compare(&b, covered[i].path, "router", router, out.router, c->experts * b.D,
                     0.25f / sqrtf((float)b.D), b.x, r);
-        compare_experts(&b, covered[i], r);
+        compare_experts(&b, covered[i].path, r);
         bench_close(&b);
     }
 }
@@ -458,9 +483,13 @@ static float *all_gradients(bench *b, bool keep, size_t *n)
 TEST(gradients_are_the_same_bytes_for_any_number_of_threads)
 {
     static const int threads[] = { 1, 2, 5 };
-    static const char *const folders[] = { BASE, "tests/golden/arch/qwen2-moe-shared",
-                                           "tests/golden/arch/gemma2", "tests/golden/arch/phi3",
-                                           "tests/golden/arch/gpt-neox" };
+    static const char *const folders[] = { BASE,
+                                           "tests/golden/arch/qwen2-moe-shared",
+                                           "tests/golden/arch/gemma2",
+                                           "tests/golden/arch/phi3",
+                                           "tests/golden/arch/gpt-neox",
+                                           "tests/golden/arch/qwen3.5",
+                                           "tests/golden/arch/bamba" };
     for (size_t f = 0; f < LQ_COUNT(folders); f++) {
         float *first = NULL;
         for (size_t i = 0; i < LQ_COUNT(threads); i++) {
@@ -485,13 +514,13 @@ TEST(what_is_kept_gives_the_gradients_of_running_forward_again)
     for (size_t i = 0; i < n_covered; i++) {
         bench b;
         size_t n;
-        if (!bench_open(&b, covered[i], 2)) continue;
+        if (!bench_open_at(&b, covered[i].path, covered[i].at, 2)) continue;
         float *again = all_gradients(&b, false, &n), *kept = all_gradients(&b, true, &n);
         double size = 0;
         for (size_t k = 0; again && k < n; k++)
             size += fabs((double)again[k]);
         CHECK(again && kept && size > 0 && !memcmp(again, kept, n * sizeof *kept), "%s: other bits",
-              covered[i]);
+              covered[i].path);
         free(again);
         free(kept);
         bench_close(&b);

@@ -92,7 +92,7 @@ static void check_back(bench *b, const char *folder, int64_t first)
     for (size_t i = 0; i < b->n; i++)
         if (i / D % LEN >= (size_t)first) d[i] = (float)(i * 104729 % 997) / 498 - 1;
     for (int side = 0; side < 4; side++) {
-        const float h = (side & 1 ? 1 : -1) * (side & 2 ? 0x1p-6f : 0x1p-7f);
+        const float h = (side & 1 ? 1 : -1) * (side & 2 ? 0x1p-8f : 0x1p-9f);
         float *y = forward_at(b, h);
         double sum = 0;
         for (size_t i = 0; i < b->n; i++)
@@ -113,8 +113,11 @@ static void check_back(bench *b, const char *folder, int64_t first)
 
 TEST(windows_of_several_blocks_go_forward_and_back)
 {
-    static const char *const folders[] = { "models/novels-1m", "tests/golden/arch/mistral-swa",
-                                           "tests/golden/arch/qwen3", "tests/golden/arch/gemma2" };
+    static const char *const folders[] = {
+        "models/novels-1m",         "tests/golden/arch/mistral-swa", "tests/golden/arch/qwen3",
+        "tests/golden/arch/gemma2", "tests/golden/arch/qwen3.5",     "tests/golden/arch/bamba",
+        "tests/golden/arch/lfm2"
+    };
     for (size_t i = 0; i < LQ_COUNT(folders); i++) {
         bench b;
         if (!bench_open(&b, folders[i])) continue;

@@ -119,8 +119,8 @@ TEST(ranks_make_each_a_part_of_a_pass_and_have_the_bytes_of_one)
 {
     static const int sizes[] = { 2, 3, 4, 8 };
     static const char *const folders[] = { "models/novels-1m", "tests/golden/arch/phi3",
-                                           "tests/golden/arch/gemma2",
-                                           "tests/golden/arch/gpt-neox" };
+                                           "tests/golden/arch/gemma2", "tests/golden/arch/gpt-neox",
+                                           "tests/golden/arch/qwen3.5" };
     for (size_t i = 0; i < LQ_COUNT(sizes) * LQ_COUNT(folders); i++) {
         const int n = sizes[i % LQ_COUNT(sizes)];
         int codes[RANKS_MOST];
