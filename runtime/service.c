@@ -68,9 +68,9 @@ static lq_status render(void *self, const chat_request *q, int32_t **ids, size_t
     return chat_encode(((lm *)self)->chat, q, ids, n, err);
 }
 
-static lq_status judge(void *self, const rerank_pair *p, int32_t **ids, size_t *n, lq_err *err)
+static lq_status judge(void *self, const rerank_pair *p, rerank_prompt *out, lq_err *err)
 {
-    return rerank_encode(((lm *)self)->rerank, p, ids, n, err);
+    return rerank_encode(((lm *)self)->rerank, p, out, err);
 }
 
 static void score(void *self, const double *hidden, double *scores)
@@ -119,7 +119,7 @@ static const char *scheme_of(lm *l)
 static lq_status open_rerank(lm *l, const lm_source *o, lq_err *err)
 {
     const rerank_choice choice = { o->load.rerank_template, o->load.rerank_labels,
-                                   l->model.m.cfg->labels };
+                                   l->model.m.cfg->labels, l->model.m.cfg->types > 1 };
     lq_status s =
         rerank_open(&l->rerank, l->chat ? chat_templates(l->chat) : NULL, l->tok.t, &choice, err);
     if (s != LQ_ENOMEM && !choice.template && !choice.labels) {
@@ -154,6 +154,13 @@ static lq_status open_text(lm *l, const lm_source *o, lq_err *err)
     return open_rerank(l, o, err);
 }
 
+/* What scores are made of. */
+static eng_pool score_pool(const arch_config *c)
+{
+    if (!c->row->scorer) return ENG_POOL_LAST;
+    return c->label_mean ? ENG_POOL_MEAN : ENG_POOL_FIRST;
+}
+
 static void describe(lm *l)
 {
     const eng_opts *eo = eng_options(l->e);
@@ -166,6 +173,8 @@ static void describe(lm *l)
                      .labels = l->rerank ? rerank_labels(l->rerank) : NULL,
                      .no_judge = l->no_judge.msg,
                      .no_words = l->model.m.cfg->head != HEAD_WORDS,
+                     .score_pool = score_pool(l->model.m.cfg),
+                     .raw_scores = l->model.m.cfg->label_raw,
                      .both_ways = l->model.m.cfg->w.both_ways,
                      .tok = l->tok.t,
                      .adapters = l->adapters,

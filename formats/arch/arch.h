@@ -91,6 +91,8 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_STREAM_OUT, "stream_out", ARCH_MATRIX)                                                              \
     X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                              \
     X(R_HEAD, "lm_head", ARCH_LINEAR)                                                                       \
+    X(R_POOLER, "pooler", ARCH_MATRIX) /* [hidden, hidden] of arch_scorer, as are the next two */           \
+    X(R_POOL_NORM, "pool_norm", ARCH_VECTOR)                                                                \
     X(R_SCORE, "score", ARCH_MATRIX) /* [labels, hidden] of HEAD_LABELS */                                  \
     /* of an MTP head alone (arch_mtp): proj reads both, normed */                                          \
     X(R_MTP_EMBED_NORM, "mtp_embed_norm", ARCH_VECTOR)                                                      \
@@ -294,6 +296,13 @@ typedef struct {
     bool eagle;
 } arch_mtp;
 
+/* How an encoder makes scores of labels of one of its rows, the first, or of their mean (arch_config.label_mean):
+ * R_SCORE norm(act(R_POOLER row)). */
+typedef struct {
+    const arch_name *names; /* of those roles; ends with role ARCH_N_ROLES */
+    enum { POOLER_TANH, POOLER_RELU, POOLER_GELU } act;
+} arch_scorer;
+
 /* How the transformer is wired. */
 typedef struct {
     arch_norm norm;
@@ -375,10 +384,11 @@ typedef struct arch_row {
     const char *variant; /* NULL, or which of the rows of this arch: the first whose `when` fits */
     const char *when;    /* "key=true,other=1": config.json's values; NULL fits always, "-" never */
     arch_wiring w;
-    const char *prefix;     /* "model." */
-    const arch_name *names; /* ends with role ARCH_N_ROLES */
-    const arch_key *keys;   /* ends with key NULL; NULL: none */
-    const arch_mtp *mtp;    /* its MTP head, where the file has one; NULL: none is known */
+    const char *prefix;        /* "model." */
+    const arch_name *names;    /* ends with role ARCH_N_ROLES */
+    const arch_key *keys;      /* ends with key NULL; NULL: none */
+    const arch_mtp *mtp;       /* its MTP head, where the file has one; NULL: none is known */
+    const arch_scorer *scorer; /* NULL: scores of labels are R_SCORE of the last row */
     arch_window window;
     arch_mixer mixer; /* of the layers that are not attention's; MIX_ATTENTION: there are none */
     bool one_branch;  /* a layer is a mixer or an MLP, not both */
@@ -526,6 +536,8 @@ typedef struct arch_config {
     double router_jitter; /* ROUTER_SPARSEMIXER: half of how far from the best counts as near */
     arch_head head;
     int64_t labels;          /* HEAD_LABELS; else 0 */
+    int64_t label_mean;      /* 1: of the mean of the rows (arch_scorer) */
+    int64_t label_raw;       /* 1: a score is taken as it is, not its sigmoid */
     bool tied;               /* head = embedding */
     int attn_bias, mlp_bias; /* 1, 0; -1: not said, see arch_bias */
     int own_bias, conv_bias; /* likewise; of a checkpoint's folder alone: -1 in arch_config_json */
@@ -587,6 +599,8 @@ static inline int64_t arch_words(const arch_config *c)
 }
 /* May this layer (-1: none) have tensors of this role? Of a tied model R_HEAD is not there. */
 bool arch_has(const arch_config *c, arch_role r, int64_t layer);
+/* Those that make scores of labels; ends with role ARCH_N_ROLES. NULL: the model has none. */
+const arch_name *arch_label_names(const arch_config *c);
 /* The row's entry; NULL: none. */
 const arch_name *arch_name_of(const arch_config *c, arch_role r);
 /* Name of a role's tensor ("model.layers.3.self_attn.q_proj.weight"). layer, expert: ignored where

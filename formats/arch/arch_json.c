@@ -51,6 +51,8 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("pos_offset", pos_offset, 0, 65536, c->row->pos_offset) \
     X("types", types, 0, 1024, 0)                             \
     X("labels", labels, 0, MAX_WIDTH, 0)                      \
+    X("label_mean", label_mean, 0, 1, 0)                      \
+    X("label_raw", label_raw, 0, 1, 0)                        \
     X("q_lora", q_lora, 0, MAX_WIDTH, 0)                      \
     X("kv_lora", kv_lora, 0, MAX_WIDTH, 0)                    \
     X("nope_dims", nope_dims, 0, MAX_WIDTH, 0)                \

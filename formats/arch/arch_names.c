@@ -206,12 +206,13 @@ static bool in_use(const arch_config *c, const arch_name *a)
 
 bool arch_slot_of(const arch_config *c, const char *name, arch_slot *slot)
 {
-    const arch_name *score = arch_name_of(c, R_SCORE);
     for (const arch_name *a = c->mtp ? c->mtp->names : NULL; a && a->role != ARCH_N_ROLES; a++)
         if (is_slot(c, a, name, slot)) return true;
     for (const arch_name *a = c->row->names; a->role != ARCH_N_ROLES; a++)
         if (in_use(c, a) && is_slot(c, a, name, slot)) return true;
-    return score && is_slot(c, score, name, slot);
+    for (const arch_name *a = arch_label_names(c); a && a->role != ARCH_N_ROLES; a++)
+        if (is_slot(c, a, name, slot)) return true;
+    return false;
 }
 
 void arch_fit_prefix(arch_config *c, bool (*has)(void *user, const char *name), void *user)
@@ -318,6 +319,8 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_STREAM_OUT] = { c->hidden, c->hidden },
         [R_FINAL_NORM] = { 1, c->hidden },
         [R_HEAD] = { arch_words(c), c->embed_dim },
+        [R_POOLER] = { c->hidden, c->hidden },
+        [R_POOL_NORM] = { 1, c->hidden },
         [R_SCORE] = { c->labels, c->hidden },
         [R_MTP_EMBED_NORM] = { 1, c->hidden },
         [R_MTP_HIDDEN_NORM] = { 1, c->hidden },

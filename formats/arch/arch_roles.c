@@ -21,12 +21,20 @@ bool arch_role_linear(arch_role r)
 bool arch_role_per_layer(arch_role r) { return r >= R_ATTN_NORM && r < ARCH_N_ROLES; }
 bool arch_role_per_expert(arch_role r) { return r >= R_EXPERT_GATE && r <= R_EXPERT_DOWN; }
 
-/* Of every architecture. */
-static const arch_name score_name = { R_SCORE, "^score", 0, BIAS_NO };
+/* Of every architecture without an arch_scorer. */
+static const arch_name score_names[] = { { R_SCORE, "^score", 0, BIAS_NO },
+                                         { ARCH_N_ROLES, NULL, 0, BIAS_NO } };
+
+const arch_name *arch_label_names(const arch_config *c)
+{
+    if (c->head != HEAD_LABELS) return NULL;
+    return c->row->scorer ? c->row->scorer->names : score_names;
+}
 
 const arch_name *arch_name_of(const arch_config *c, arch_role r)
 {
-    if (r == R_SCORE) return c->head == HEAD_LABELS ? &score_name : NULL;
+    for (const arch_name *n = arch_label_names(c); n && n->role != ARCH_N_ROLES; n++)
+        if (n->role == r) return n;
     for (const arch_name *n = c->mtp ? c->mtp->names : NULL; n && n->role != ARCH_N_ROLES; n++)
         if (n->role == r) return n;
     for (const arch_name *n = c->row->names; n->role != ARCH_N_ROLES; n++)

@@ -26,7 +26,7 @@ typedef struct {
      * template. */
     lq_status (*render)(void *self, const chat_request *q, int32_t **ids, size_t *n, lq_err *err);
     /* As rerank_encode. NULL: the model judges no documents. */
-    lq_status (*judge)(void *self, const rerank_pair *p, int32_t **ids, size_t *n, lq_err *err);
+    lq_status (*judge)(void *self, const rerank_pair *p, rerank_prompt *out, lq_err *err);
     /* As model_score. NULL: the model has words. */
     void (*score)(void *self, const double *hidden, double *scores);
 } api_backend;
@@ -48,6 +48,8 @@ typedef struct {
     const char *no_judge;       /* without: why not */
     adapters *adapters;         /* that requests may name as their model; NULL: none */
     bool no_words;              /* embeddings and scores alone */
+    eng_pool score_pool;        /* with backend.score: of the row that it is made of */
+    bool raw_scores;            /* that score is the judgement, not its sigmoid */
     bool both_ways;             /* a token sees those after it too */
     const int32_t *shown;       /* special tokens that the forms' marks have; [n_shown] */
     int n_shown;

@@ -416,6 +416,7 @@ static lq_status api_gen_submit(gen *g, gen_choice *c, uint64_t seed, api_error 
     eng_request r = {
         .prompt = prompt->ids,
         .n_prompt = (int64_t)prompt->n,
+        .n_first = (int64_t)prompt->n_first,
         .max_tokens = max_tokens,
         .min_tokens = p->min_tokens < max_tokens ? p->min_tokens : max_tokens,
         .params = { .temperature = (float)p->temperature,

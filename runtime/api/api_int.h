@@ -72,10 +72,10 @@ lq_status api_no_model(api_error *e, const char *name);
 
 /* ---- prompts (api_prompt.c) ---- */
 typedef struct {
-    int32_t *ids; /* malloc'd */
-    size_t n;
-    const char *text; /* as the request spelled it; NULL for ids */
-    size_t n_ends;    /* of an input to be embedded: the last ids, which the tokenizer puts there */
+    int32_t *ids;      /* malloc'd */
+    size_t n, n_first; /* n_first: rerank_prompt's */
+    const char *text;  /* as the request spelled it; NULL for ids */
+    size_t n_ends; /* of an input to be embedded: the last ids, which the tokenizer puts there */
 } api_prompt;
 /* Bytes that a text of max_len tokens may have at most. */
 size_t api_most_bytes(const api *a);

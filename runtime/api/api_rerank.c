@@ -42,8 +42,12 @@ static lq_status encode_pair(const api *a, api_prompt *out, const api_params *p,
                                .document = cut ? cut : document,
                                .kwargs = p->template_kwargs,
                                .max_bytes = api_most_bytes(a) };
-    s = a->m.backend.judge(a->m.backend.self, &pair, &out->ids, &out->n, &err);
+    rerank_prompt made;
+    s = a->m.backend.judge(a->m.backend.self, &pair, &made, &err);
     free(cut);
+    out->ids = made.ids;
+    out->n = made.n;
+    out->n_first = made.n_first;
     if (s == LQ_ENOMEM) return api_no_memory(e);
     if (s == LQ_ESHAPE)
         return api_fail(e, param, "context_length_exceeded",
@@ -146,7 +150,7 @@ static void judge(api *a, http_req *r, const gen_shape *shape, bool shows)
 
 static double score_of(const gen_choice *c)
 {
-    return c->g->p.raw_scores ? c->odds : 1 / (1 + exp(-c->odds));
+    return c->g->p.raw_scores || c->g->a->m.raw_scores ? c->odds : 1 / (1 + exp(-c->odds));
 }
 
 static void write_head(gen *g, jw *w)

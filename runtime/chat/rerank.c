@@ -12,7 +12,7 @@ struct rerank_format {
     const chat_set *set; /* for its special tokens; NULL: none */
     const tok_tokenizer *tok;
     int32_t labels[2];
-    bool scored;
+    bool scored, paired;
 };
 
 /* What the authors of Qwen3-Reranker document. */
@@ -201,6 +201,7 @@ static lq_status find_labels(rerank_format *f, const char *text, lq_err *err)
 static lq_status take_score(rerank_format *f, const rerank_choice *choice, lq_err *err)
 {
     f->scored = true;
+    f->paired = choice->paired;
     if (choice->labels)
         return lq_fail(err, LQ_EVALUE,
                        "--rerank-labels: the model judges by a score, not by words");
@@ -237,8 +238,30 @@ static lq_status too_long(size_t n, const rerank_pair *p, lq_err *err)
                    p->max_bytes);
 }
 
-/* As a tokenizer encodes two texts: each with the special tokens of a text. */
-static lq_status encode_both(const rerank_format *f, const rerank_pair *p, int32_t **ids, size_t *n,
+/* As a tokenizer encodes two texts; where it has nothing for a pair, each with the special tokens of a text. */
+static lq_status join(const rerank_format *f, int32_t *const part[2], const size_t len[2],
+                      rerank_prompt *out, lq_err *err)
+{
+    int32_t *whole[2] = { NULL, NULL };
+    size_t n[2] = { 0, 0 };
+    lq_status s = tok_add_special_pair(f->tok, part[0], len[0], part[1], len[1], &out->ids, &out->n,
+                                       &out->n_first, err);
+    if (s != LQ_EUNSUPPORTED || f->paired) return s;
+    s = LQ_OK;
+    for (int i = 0; i < 2 && !s; i++)
+        s = tok_add_special(f->tok, part[i], len[i], &whole[i], &n[i], err);
+    if (!s && !(out->ids = malloc((n[0] + n[1] + 1) * sizeof *out->ids)))
+        s = lq_fail(err, LQ_ENOMEM, "query and document: out of memory");
+    for (int i = 0; i < 2 && !s; i++) {
+        memcpy(out->ids + out->n, whole[i], n[i] * sizeof *out->ids);
+        out->n += n[i];
+    }
+    free(whole[0]);
+    free(whole[1]);
+    return s;
+}
+
+static lq_status encode_both(const rerank_format *f, const rerank_pair *p, rerank_prompt *out,
                              lq_err *err)
 {
     const char *const texts[] = { p->query, p->document };
@@ -251,31 +274,25 @@ static lq_status encode_both(const rerank_format *f, const rerank_pair *p, int32
     if (p->max_bytes && bytes > p->max_bytes) return too_long(bytes, p, err);
     lq_status s = LQ_OK;
     for (int i = 0; i < 2 && !s; i++)
-        s = tok_encode(f->tok, texts[i], strlen(texts[i]), TOK_ADD_SPECIAL | TOK_PLAIN_SPECIAL,
-                       &part[i], &len[i], err);
-    if (!s && !(*ids = malloc((len[0] + len[1] + 1) * sizeof **ids)))
-        s = lq_fail(err, LQ_ENOMEM, "query and document: out of memory");
-    for (int i = 0; i < 2 && !s; i++) {
-        memcpy(*ids + *n, part[i], len[i] * sizeof **ids);
-        *n += len[i];
-    }
+        s = tok_encode(f->tok, texts[i], strlen(texts[i]), TOK_PLAIN_SPECIAL, &part[i], &len[i],
+                       err);
+    if (!s) s = join(f, part, len, out, err);
     free(part[0]);
     free(part[1]);
     return s;
 }
 
-lq_status rerank_encode(const rerank_format *f, const rerank_pair *p, int32_t **ids, size_t *n,
+lq_status rerank_encode(const rerank_format *f, const rerank_pair *p, rerank_prompt *out,
                         lq_err *err)
 {
     char *text;
     uint8_t *own;
     size_t n_text = 0;
-    *ids = NULL;
-    *n = 0;
-    if (!f->t) return encode_both(f, p, ids, n, err);
+    *out = (rerank_prompt){ 0 };
+    if (!f->t) return encode_both(f, p, out, err);
     lq_status s = render(f, p, roles, &text, &own, &n_text, err);
     if (!s && p->max_bytes && n_text > p->max_bytes) s = too_long(n_text, p, err);
-    if (!s) s = tok_encode_own(f->tok, text, own, n_text, ids, n, err);
+    if (!s) s = tok_encode_own(f->tok, text, own, n_text, &out->ids, &out->n, err);
     free(own);
     free(text);
     return s;

@@ -16,7 +16,8 @@ typedef struct {
     const char *template; /* a file, or qwen3-reranker; NULL: the model's own */
     const char *labels;   /* "YES,NO": two texts of one token each; NULL: "yes,no" */
     int64_t scores;       /* that the model gives a text; 0: it has words. One is a judgement; then
-                             query and document just follow each other where there is no template */
+                             query and document are encoded as a pair of texts where there is no template */
+    bool paired;          /* a prompt is a pair of the tokenizer's, or none: texts of two types */
 } rerank_choice;
 
 typedef struct rerank_format rerank_format;
@@ -35,8 +36,12 @@ typedef struct {
     const cJSON *kwargs; /* further variables of the template, or NULL */
     size_t max_bytes;    /* of the text that is made into ids; 0: any */
 } rerank_pair;
-/* *ids: malloc'd. LQ_ESHAPE: the text has more than max_bytes. LQ_EVALUE: the template raised. */
-lq_status rerank_encode(const rerank_format *f, const rerank_pair *p, int32_t **ids, size_t *n,
+typedef struct {
+    int32_t *ids;      /* malloc'd */
+    size_t n, n_first; /* those of the first type (tok_add_special_pair); 0: all */
+} rerank_prompt;
+/* LQ_ESHAPE: the text has more than max_bytes. LQ_EVALUE: the template raised. */
+lq_status rerank_encode(const rerank_format *f, const rerank_pair *p, rerank_prompt *out,
                         lq_err *err);
 
 #endif

@@ -56,6 +56,7 @@ enum { ENG_MAX_WAKE = 320 };
 typedef struct {
     const int32_t *prompt;   /* copied */
     int64_t n_prompt;        /* >= 1 */
+    int64_t n_first;         /* of two texts: the ids that are of the first type; 0: all */
     int64_t max_tokens;      /* 0: only score the prompt */
     int64_t min_tokens;      /* EOS and stop ids are banned, stop strings ignored, until then */
     smp_params params;       /* arrays are copied; of infill the engine sets tok and ends */

@@ -404,6 +404,7 @@ int sched_plan(sched *sc, fwd_item *items)
                                            .n = s->plan_n + s->plan_draft,
                                            .pos0 = s->n_done,
                                            .logits_from = s->plan_from,
+                                           .n_first = s->r.n_first,
                                            .seq_len = s->n_prompt,
                                            .lora = s->r.lora };
     }

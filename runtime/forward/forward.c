@@ -298,6 +298,8 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
         f->packed[i].row0 = n_picked;
         fwd_place(f->host, &f->seqs[i], (int)block_size,
                   it->seq_len ? it->seq_len : it->pos0 + it->n);
+        for (int64_t t = 0; t < it->n && it->n_first && f->m->cfg->types > 1; t++)
+            f->host->row_type[f->rows.R + t] = it->pos0 + t >= it->n_first;
         f->states[i] = (fwd_seq_state){ .row0 = f->rows.R, .n_rows = it->n };
         if (it->run)
             f->states[i].run = *it->run;

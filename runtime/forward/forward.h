@@ -23,6 +23,7 @@ typedef struct {
      * [n, 3 * target_hidden], or with given_own its own [n, hidden] (fwd_residual), of all items alike */
     const float *given;
     bool given_own;
+    int64_t n_first; /* positions from here on are of the second type (R_TYPE_EMBED); 0: none */
     int64_t seq_len; /* dynamic NTK: rows at positions below it take the angles of this length,
                         each later row those of its own position + 1; 0: pos0 + n */
     const lora_adapter *lora; /* of this sequence, which stays; NULL: none. On the CPU */

@@ -1,5 +1,5 @@
 /* runtime/forward/forward_embed.c - from ids to the rows that the first layer reads:
- * norm(proj_in(embedding[id] * scale) + type[0] + position[pos]), each part where the model has it; of an MTP head
+ * norm(proj_in(embedding[id] * scale) + type[its] + position[pos]), each part where the model has it; of an MTP head
  * (arXiv:2412.19437, equation 21) mtp_proj [norm(embedding[id]), norm(given)], or the other way round; of an
  * EAGLE-3 draft mtp_proj given, or its own state, and beside it what attention reads. */
 #include "runtime/forward/forward_impl.h"
@@ -42,7 +42,7 @@ static void finish_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *
         } else if (m->pos_freq) {
             sinusoid(pos, m, r->row_pos[t]);
         }
-        if (m->type_embed) k_add(x, m->type_embed, c->hidden);
+        if (m->type_embed) k_add(x, m->type_embed + r->row_type[t] * c->hidden, c->hidden);
         if (m->pos_embed.N || m->pos_freq) k_add(x, pos, c->hidden);
     }
 }

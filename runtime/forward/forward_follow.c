@@ -155,6 +155,7 @@ static const uint8_t *read_item(follower *f, int i, const uint8_t *at, lq_err *e
                               .n = t.n,
                               .pos0 = t.pos0,
                               .logits_from = t.logits_from,
+                              .n_first = t.n_first,
                               .seq_len = t.seq_len,
                               .lora = t.lora < 0 ? NULL : f->loras[t.lora] };
     return at + (size_t)t.n * sizeof(int32_t);

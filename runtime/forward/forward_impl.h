@@ -136,6 +136,7 @@ typedef struct {
     int32_t *index_keys;
     const struct model_absorbed *absorbed; /* of the layer at work */
     int32_t *row_pos;                      /* [R] */
+    int32_t *row_type;                     /* [R] of R_TYPE_EMBED; nothing without */
     int32_t *row_block, *row_slot;         /* [R] where each row's K and V are written */
 } fwd_rows;
 
@@ -451,7 +452,7 @@ typedef struct {
 enum { FWD_TAG_COLUMNS = 1, FWD_TAG_LOGITS, FWD_TAG_KV }; /* of messages between ranks */
 /* An item; its blocks, its blocks of windows and its ids follow. */
 typedef struct {
-    int64_t n, pos0, logits_from, seq_len, n_blocks, near_from, near_to;
+    int64_t n, pos0, logits_from, n_first, seq_len, n_blocks, near_from, near_to;
     int64_t lora; /* its number; -1: none */
     kv_run_slots run;
 } fwd_told;

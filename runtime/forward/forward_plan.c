@@ -207,6 +207,7 @@ static bool put_item(fwd_bytes_of *b, const kv_cache *kv, const fwd_item *it, co
     const fwd_told t = { .n = it->n,
                          .pos0 = it->pos0,
                          .logits_from = it->logits_from,
+                         .n_first = it->n_first,
                          .seq_len = it->seq_len,
                          .n_blocks = lq_ceil_div(it->pos0 + it->n, block_size),
                          .near_from = q->near ? q->near_from : 0,

@@ -78,6 +78,7 @@ int64_t fwd_given_width(const arch_config *c)
     X(grow[0], fwd_grows(c))                      \
     X(grow[1], fwd_grows(c))                      \
     X(row_pos, 1)                                 \
+    X(row_type, c->types ? 1 : 0)                 \
     X(row_block, 1)                               \
     X(row_slot, 1)
 #define HELD(X)                                                 \
@@ -232,6 +233,7 @@ void fwd_place(fwd_rows *r, const attn_seq *s, int block_size, int64_t seq_len)
         r->row_block[s->row0 + i] = s->table[pos / block_size];
         r->row_slot[s->row0 + i] = (int32_t)(pos % block_size);
     }
+    if (r->c->types) memset(r->row_type + s->row0, 0, (size_t)s->n_rows * sizeof *r->row_type);
     place_angles(r, ROPE_MAIN, s, seq_len);
     place_angles(r, ROPE_LOCAL, s, seq_len);
     place_growth(r, s);

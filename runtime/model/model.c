@@ -210,6 +210,20 @@ static lq_status load_floats(float **out, model *m, arch_role r, int64_t n, lq_e
     return LQ_OK;
 }
 
+/* What makes scores of labels. */
+static lq_status load_scorer(model *m, lq_err *err)
+{
+    const arch_config *c = m->cfg;
+    lq_arena *a = &m->arena;
+    lq_status s = load_floats(&m->score, m, R_SCORE, c->labels, err);
+    if (!s) s = src_vector(m->src, R_SCORE, -1, -1, true, &m->score_bias, a, err);
+    if (!s) s = load_floats(&m->pooler, m, R_POOLER, c->hidden, err);
+    if (!s) s = src_vector(m->src, R_POOLER, -1, -1, true, &m->pooler_bias, a, err);
+    if (!s && m->pooler && !(m->pooled = lq_push(a, (size_t)c->hidden * sizeof *m->pooled)))
+        s = model_no_memory(err, arch_role_text(R_POOLER));
+    return s ? s : load_vector(&m->pool_norm, m, R_POOL_NORM, -1, a, err);
+}
+
 /* 10000^(-i / (half - 1)), in the float steps of the reference implementation. */
 static lq_status make_frequencies(model *m, lq_err *err)
 {
@@ -232,11 +246,11 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
     lq_arena *a = &m->arena;
     lq_status s = load_rows(&m->embed, m, R_EMBED, err);
     if (!s) s = load_rows(&m->pos_embed, m, R_POS_EMBED, err);
-    if (!s) s = load_floats(&m->type_embed, m, R_TYPE_EMBED, 1, err);
+    if (!s) s = load_floats(&m->type_embed, m, R_TYPE_EMBED, m->cfg->types > 1 ? 2 : 1, err);
     if (!s) s = load_rows(&m->ple_embed, m, R_PLE_EMBED, err);
     if (!s) s = load_linear(&m->ple_proj, m, R_PLE_PROJ, -1, -1, a, p, err);
     if (!s) s = load_vector(&m->ple_norm, m, R_PLE_NORM, -1, a, err);
-    if (!s) s = load_floats(&m->score, m, R_SCORE, m->cfg->labels, err);
+    if (!s) s = load_scorer(m, err);
     if (!s) s = load_streams(&m->stream_in, m, R_STREAM_IN, a, p, err);
     if (!s && m->cfg->w.pos == POS_SINUSOIDAL) s = make_frequencies(m, err);
     if (!s) s = load_vector(&m->embed_norm, m, R_EMBED_NORM, -1, a, err);
@@ -251,25 +265,6 @@ lq_status model_load_head(model *m, pool *p, lq_err *err)
 {
     lq_arena *own = m->layer_arenas ? &m->layer_arenas[m->cfg->layers] : &m->arena;
     return load_linear(&m->head, m, R_HEAD, -1, -1, own, p, err);
-}
-
-lq_status model_check_words(const arch_config *c, lq_err *err)
-{
-    char name[80];
-    if (c->head == HEAD_WORDS) return LQ_OK;
-    arch_full_name(name, c);
-    return lq_fail(err, LQ_EUNSUPPORTED, "a %s gives %s, not words: it has no output head", name,
-                   c->head == HEAD_LABELS ? "scores and embeddings" : "embeddings");
-}
-
-void model_score(const model *m, const double *hidden, double *scores)
-{
-    const int64_t K = m->cfg->hidden;
-    for (int64_t n = 0; n < m->cfg->labels; n++) {
-        scores[n] = 0;
-        for (int64_t k = 0; k < K; k++)
-            scores[n] += (double)m->score[n * K + k] * hidden[k];
-    }
 }
 
 static size_t linear_bytes(const model_linear *l)

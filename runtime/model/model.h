@@ -58,8 +58,12 @@ typedef struct {
     model_vector ple_norm;
     model_linear *stream_in; /* [streams - 1], or NULL */
     const float *pos_freq;   /* [hidden / 2] of sinusoidal positions; NULL: none */
-    float *score;            /* [labels, hidden] of HEAD_LABELS; else NULL */
-    float *type_embed;       /* [hidden], of the first type, which all of a text has; else NULL */
+    float *score,
+        *pooler; /* [labels, hidden] of HEAD_LABELS, [hidden, hidden] of arch_scorer; else NULL */
+    const float *score_bias, *pooler_bias; /* of each, or NULL */
+    double *pooled;                        /* [hidden] model_score's, with pooler */
+    model_vector pool_norm;
+    float *type_embed; /* [types, hidden] of the first type and the second; else NULL */
     model_vector embed_norm, final_norm;
     model_linear proj_in, proj_out; /* present: OPT's */
     model_vector mtp_embed_norm, mtp_hidden_norm;
@@ -127,7 +131,8 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err);
 lq_status model_load_head(model *m, pool *p, lq_err *err);
 /* LQ_EUNSUPPORTED: it has no words to choose from (arch_head). */
 lq_status model_check_words(const arch_config *c, lq_err *err);
-/* The scores [labels] of a last hidden state, normed, of HEAD_LABELS. */
+/* The scores [labels] of HEAD_LABELS, of the row that they are made of, normed: the last, or what arch_scorer says. One
+ * thread at a time. */
 void model_score(const model *m, const double *hidden, double *scores);
 /* One layer into its own arena; free the arena to drop it. */
 lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_arena *a, pool *p,

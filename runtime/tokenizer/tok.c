@@ -300,6 +300,21 @@ lq_status tok_encode_own(const tok_tokenizer *t, const char *text, const uint8_t
     return encode(t, text, own, n, 0, ids, n_ids, err);
 }
 
+lq_status tok_add_special_pair(const tok_tokenizer *t, const int32_t *a, size_t n_a,
+                               const int32_t *b, size_t n_b, int32_t **out, size_t *n_out,
+                               size_t *n_first, lq_err *err)
+{
+    tok_run r = { .t = t, .err = err };
+    *out = NULL;
+    *n_out = *n_first = 0;
+    lq_buf_add(&r.ids, a, n_a * sizeof *a);
+    lq_buf_add(&r.b, b, n_b * sizeof *b);
+    lq_status s = r.ids.oom || r.b.oom ? tok_oom(err) : tok_post_pair(&r, n_first);
+    if (!s) s = hand_over(&r, out, n_out);
+    run_free(&r);
+    return s;
+}
+
 lq_status tok_add_special(const tok_tokenizer *t, const int32_t *ids, size_t n, int32_t **out,
                           size_t *n_out, lq_err *err)
 {

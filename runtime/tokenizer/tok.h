@@ -60,6 +60,12 @@ lq_status tok_encode(const tok_tokenizer *t, const char *text, size_t n, unsigne
 lq_status tok_add_special(const tok_tokenizer *t, const int32_t *ids, size_t n, int32_t **out,
                           size_t *n_out, lq_err *err);
 
+/* Likewise two texts as one: what the tokenizer has for a pair. The first *n_first ids are of the first type (BERT's
+ * segments), the others of the second. LQ_EUNSUPPORTED: its post-processor has nothing for a pair. */
+lq_status tok_add_special_pair(const tok_tokenizer *t, const int32_t *a, size_t n_a,
+                               const int32_t *b, size_t n_b, int32_t **out, size_t *n_out,
+                               size_t *n_first, lq_err *err);
+
 /* The same without TOK_ADD_SPECIAL, where own[n] says which bytes may spell special tokens: one in
  * the text counts only where own[i] != 0 for each of its bytes, and is ordinary text otherwise. */
 lq_status tok_encode_own(const tok_tokenizer *t, const char *text, const uint8_t *own, size_t n,

@@ -335,6 +335,7 @@ lq_status tok_unigram(tok_run *r, const uint8_t *s, size_t n);
 lq_status tok_wordlevel(tok_run *r, const uint8_t *s, size_t n);
 lq_status tok_wordpiece(tok_run *r, const uint8_t *s, size_t n);
 lq_status tok_post_process(tok_run *r);
+lq_status tok_post_pair(tok_run *r, size_t *n_first); /* r->ids and r->b to r->ids */
 
 /* tok_charsmap.c: the steps Precompiled and SentencePiece; flags of the latter */
 enum {

@@ -21,10 +21,21 @@ TEST(a_wrong_config_is_refused_by_key)
         { "a function of the first GPT",
           "{\"model_type\":\"openai-gpt\",\"afn\":\"tanh\"," BASE "}",
           "afn: expected gelu, relu or silu" },
-        { "labels of an encoder, pooled first",
-          "{\"architectures\":[\"BertForSequenceClassification\"]," BASE
-          ",\"max_position_embeddings\":512}",
+        { "labels of an encoder by an unknown head",
+          "{\"architectures\":[\"EuroBertForSequenceClassification\"]," BASE "}",
           "id2label: expected a model of hidden states" },
+        { "a score by another function",
+          "{\"architectures\":[\"BertForSequenceClassification\"]," BASE
+          ",\"sentence_transformers\":{\"activation_fn\":\"torch.nn.modules.activation.Tanh\"}}",
+          "sentence_transformers.activation_fn: expected Sigmoid or Identity" },
+        { "labels of another row",
+          "{\"architectures\":[\"ModernBertForSequenceClassification\"]," BASE
+          ",\"classifier_pooling\":\"max\"}",
+          "classifier_pooling: expected cls or mean" },
+        { "a head by another function",
+          "{\"architectures\":[\"ModernBertForSequenceClassification\"]," BASE
+          ",\"classifier_activation\":\"relu\"}",
+          "classifier_activation: expected gelu" },
         { "an encoder as a decoder", "{\"model_type\":\"bert\"," BASE ",\"is_decoder\":true}",
           "is_decoder: expected false, found true" },
         { "distances instead of positions",

@@ -21,6 +21,36 @@ static lq_status swiglu(arch_config *c, const char *key, const cJSON *v, lq_err 
     return arch_key_must(key, v, "swiglu", err);
 }
 
+/* What is made of one score: torch's name of a function. */
+static lq_status label_act(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    char found[64];
+    const char *text = v ? cJSON_GetStringValue(v) : "Sigmoid",
+               *dot = text ? strrchr(text, '.') : NULL;
+    if (dot) text = dot + 1;
+    if (!v || c->head != HEAD_LABELS || (text && strcmp(text, "Sigmoid") == 0)) return LQ_OK;
+    c->label_raw = text && strcmp(text, "Identity") == 0;
+    if (c->label_raw) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected Sigmoid or Identity, found %s", key,
+                   js_describe(found, v));
+}
+
+static lq_status label_pooling(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    char found[64];
+    const char *text = v ? cJSON_GetStringValue(v) : "cls";
+    if (c->head != HEAD_LABELS || (text && strcmp(text, "cls") == 0)) return LQ_OK;
+    c->label_mean = text && strcmp(text, "mean") == 0;
+    if (c->label_mean) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected cls or mean, found %s", key,
+                   js_describe(found, v));
+}
+
+static lq_status label_gelu(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    return c->head == HEAD_LABELS ? arch_key_must(key, v, "gelu", err) : LQ_OK;
+}
+
 /* Of a window config.json says the whole width. */
 static lq_status modernbert_layers(arch_config *c, const cJSON *j, lq_err *err)
 {
@@ -48,6 +78,27 @@ static const arch_name bert_names[] = {
     { R_MLP_NORM, BERT_LAYER "output.LayerNorm", 0, BIAS_YES },
     END,
 };
+static const arch_scorer bert_scorer = { .names = (const arch_name[]){
+    { R_POOLER, "@pooler.dense", 0, BIAS_YES },
+    { R_SCORE, "^classifier", 0, BIAS_YES },
+    END,
+} };
+static const arch_scorer roberta_scorer = { .names = (const arch_name[]){
+    { R_POOLER, "^classifier.dense", 0, BIAS_YES },
+    { R_SCORE, "^classifier.out_proj", 0, BIAS_YES },
+    END,
+} };
+static const arch_scorer distilbert_scorer = { .act = POOLER_RELU, .names = (const arch_name[]){
+    { R_POOLER, "^pre_classifier", 0, BIAS_YES },
+    { R_SCORE, "^classifier", 0, BIAS_YES },
+    END,
+} };
+static const arch_scorer modernbert_scorer = { .act = POOLER_GELU, .names = (const arch_name[]){
+    { R_POOLER, "^head.dense", 0, BIAS_ANY },
+    { R_POOL_NORM, "^head.norm", 0, BIAS_OWN },
+    { R_SCORE, "^classifier", 0, BIAS_YES },
+    END,
+} };
 #define DISTIL_LAYER "@transformer.layer.%d."
 static const arch_name distilbert_names[] = {
     { R_EMBED, "@embeddings.word_embeddings", 0, BIAS_NO },
@@ -95,10 +146,15 @@ static const arch_name eurobert_names[] = {
     END,
 };
 #define NO_LABELS { "id2label", KEY_FN, 0, NONE, arch_key_no_labels }
+/* Of sentence-transformers' CrossEncoder, old and new. */
+#define LABELS \
+    { "sbert_ce_default_activation_function", KEY_FN, 0, NONE, label_act }, \
+    { "sentence_transformers.activation_fn", KEY_FN, 0, NONE, label_act }
+#define TYPES { "type_vocab_size", KEY_INT, AT(types), 2, NULL }
 #define BERT_KEYS \
     MUST("is_decoder", 0), \
-    { "type_vocab_size", KEY_INT, AT(types), 2, NULL }, \
-    NO_LABELS
+    TYPES, \
+    LABELS
 static const arch_key bert_keys[] = {
     BERT_KEYS,
     NO_KEY,
@@ -109,7 +165,8 @@ static const arch_key roberta_keys[] = {
     NO_KEY,
 };
 static const arch_key distilbert_keys[] = {
-    NO_LABELS,
+    LABELS,
+    { "seq_classif_dropout", KEY_KNOWN, 0, NONE, NULL },
     MUST("sinusoidal_pos_embds", 0),
     NO_KEY,
 };
@@ -126,17 +183,19 @@ static const arch_key nomic_keys[] = {
     { "qkv_proj_bias", KEY_FLAG, AT(attn_bias), 0, NULL },
     { "mlp_fc1_bias", KEY_FLAG, AT(mlp_bias), 0, NULL },
     { "mlp_fc2_bias", KEY_FLAG, AT(own_bias), 0, NULL },
-    { "type_vocab_size", KEY_INT, AT(types), 2, NULL },
+    TYPES,
     NO_KEY,
 };
 static const arch_key modernbert_keys[] = {
-    NO_LABELS,
+    LABELS,
+    { "classifier_pooling", KEY_FN, 0, NONE, label_pooling },
+    { "classifier_activation", KEY_FN, 0, NONE, label_gelu },
     { "attention_bias", KEY_FLAG, AT(attn_bias), 0, NULL },
     { "mlp_bias", KEY_FLAG, AT(mlp_bias), 0, NULL },
     { "norm_bias", KEY_FLAG, AT(own_bias), 0, NULL },
     { "local_attention", KEY_KNOWN, 0, NONE, NULL }, /* modernbert_layers */
     { "position_embedding_type", KEY_KNOWN, 0, NONE, NULL }, /* rotary, whatever it says */
-    { "classifier_bias", KEY_KNOWN, 0, NONE, NULL },         /* of heads with labels */
+    { "classifier_bias", KEY_KNOWN, 0, NONE, NULL },         /* as the checkpoint has it */
     { "decoder_bias", KEY_KNOWN, 0, NONE, NULL },            /* of the head that guesses masked words */
     NO_KEY,
 };
@@ -150,27 +209,28 @@ static const arch_key eurobert_keys[] = {
     .w = { .norm = NORM_LAYER, .mlp = MLP_PLAIN, .pos = POS_LEARNED, .both_ways = true, .norm_after_add = true }
 #define ROBERTA(arch, type) \
     { arch "ForCausalLM", type, BERT_WIRING, .prefix = "roberta.", .names = bert_names, \
-      .keys = roberta_keys, GELU, .pos_offset = 2, .def_eps = 1e-12, .def_max_pos = 512, .def_tied = true }
+      .keys = roberta_keys, .scorer = &roberta_scorer, GELU, .pos_offset = 2, .def_eps = 1e-12, .def_max_pos = 512, .def_tied = true }
 /* clang-format on */
 
 const arch_row arch_rows_encoder[] = {
     { "BertLMHeadModel", "bert", BERT_WIRING, .prefix = "bert.", .names = bert_names,
-      .keys = bert_keys, GELU, .def_eps = 1e-12, .def_max_pos = 512, .def_tied = true },
+      .keys = bert_keys, .scorer = &bert_scorer, GELU, .def_eps = 1e-12, .def_max_pos = 512,
+      .def_tied = true },
     ROBERTA("Roberta", "roberta"),
     ROBERTA("XLMRoberta", "xlm-roberta"),
     ROBERTA("Camembert", "camembert"),
     { "DistilBertForCausalLM", "distilbert", BERT_WIRING, .prefix = "distilbert.",
-      .names = distilbert_names, .keys = distilbert_keys, GELU, .def_eps = 1e-12,
-      .def_max_pos = 512, .def_tied = true },
+      .names = distilbert_names, .keys = distilbert_keys, .scorer = &distilbert_scorer, GELU,
+      .def_eps = 1e-12, .def_max_pos = 512, .def_tied = true },
     { "NomicBertForCausalLM", "nomic_bert",
       .w = { LN_ROPE, .mlp = MLP_GATED, .both_ways = true, .norm_after_add = true }, .prefix = "",
       .names = nomic_names, .keys = nomic_keys, .def_act = ARCH_SILU, .fixed_act = true,
       .def_eps = 1e-12, .def_theta = 1000, .def_tied = true },
     { "ModernBertForCausalLM", "modernbert", .w = { LN_ROPE, .mlp = MLP_GATED, .both_ways = true },
-      MODEL, .names = modernbert_names, .keys = modernbert_keys, GELU, .window = WINDOW_PATTERN,
-      .layers = modernbert_layers, .full_first = true, .def_window = 128, .def_pattern = 3,
-      .def_max_pos = 8192, .def_eps = 1e-5, .def_theta = 160000, .def_local_theta = 10000,
-      .def_tied = true },
+      MODEL, .names = modernbert_names, .keys = modernbert_keys, .scorer = &modernbert_scorer, GELU,
+      .window = WINDOW_PATTERN, .layers = modernbert_layers, .full_first = true, .def_window = 128,
+      .def_pattern = 3, .def_max_pos = 8192, .def_eps = 1e-5, .def_theta = 160000,
+      .def_local_theta = 10000, .def_tied = true },
     { "EuroBertForCausalLM", "eurobert", .w = { RMS_ROPE, .both_ways = true }, MODEL,
       .names = eurobert_names, .keys = eurobert_keys, .def_eps = 1e-5, .def_max_pos = 8192 },
     { .arch = NULL },

@@ -65,5 +65,6 @@ def make(out, name):
     save_file({"input_ids": ids.int(), "hidden": hidden.contiguous()}, os.path.join(folder, "expected.safetensors"))
 
 
-for n in sys.argv[2:] or MODELS:
-    make(sys.argv[1], n)
+if __name__ == "__main__":
+    for n in sys.argv[2:] or MODELS:
+        make(sys.argv[1], n)
