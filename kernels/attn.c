@@ -325,12 +325,20 @@ void attn_adjust(const attn_args *a, float *s, int lo, int hi, int64_t h, int64_
                  int64_t query)
 {
     if (a->softcap > 0) k_get()->softcap(s + lo, a->softcap, hi - lo);
+    for (int j = lo; j < hi && a->dist_bias; j++) {
+        const int64_t n = a->n_dist, d = pos + j - query;
+        s[j] += a->dist_bias[h * (2 * n + 1) + n + (d < -n ? -n : d > n ? n : d)];
+    }
     if (!a->alibi) return;
     float slope = a->alibi[h], f = a->alibi_scaled ? a->scale : 1.0f;
     if (a->alibi_bf16) {
         slope = bf16(slope);
         for (int j = lo; j < hi; j++)
             s[j] += f * bf16(slope * bf16((float)(pos + j)));
+    } else if (a->both) {
+        slope *= f;
+        for (int j = lo; j < hi; j++)
+            s[j] -= slope * fabsf((float)(pos - query + j));
     } else {
         slope *= f;
         for (int j = lo; j < hi; j++)
@@ -418,7 +426,7 @@ static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos,
         k->attn_scores(w->s, w->q, w->kt, t->R, a->D, a->scale);
         ask_for(ahead, 2);
     }
-    const bool adjusted = a->softcap > 0 || a->alibi;
+    const bool adjusted = a->softcap > 0 || a->alibi || a->dist_bias;
     for (int64_t i = 0, r = 0; i < t->n; i++) {
         const int64_t query = query_at(a, t->s, t->i0 + i);
         int lo, hi;

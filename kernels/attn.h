@@ -65,9 +65,13 @@ typedef struct {
     bool chunks;    /* ... no: those of the `window` positions, counted from 0, in which it is */
     bool both; /* it sees the keys after it too, to its sequence's last row; of a window as many on
                   either side */
-    const float *alibi; /* [H] slopes or NULL: + slope * (key - query) */
-    bool alibi_scaled;  /* ... * scale */
-    bool alibi_bf16;    /* bf16(bf16(slope) * bf16(key)) instead of the product (Falcon) */
+    const float *
+        alibi; /* [H] slopes or NULL: + slope * (key - query); with `both` - slope * |key - query| */
+    bool alibi_scaled; /* ... * scale */
+    bool alibi_bf16;   /* bf16(bf16(slope) * bf16(key)) instead of the product (Falcon) */
+    /* [H][2 n_dist + 1] or NULL: + that of key - query, -n_dist .. n_dist, and of what is farther its nearest */
+    const float *dist_bias;
+    int64_t n_dist;
     const float *sinks; /* [H] or NULL: one more logit in the softmax's sum */
     /* NULL: all; else row t of q sees only keys[t * ld_keys ..], rising positions, as many as there are
      * (its own and those before it), at most ld_keys. Not with a window, ALiBi or pairs */

@@ -79,6 +79,8 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_EMBED, "embed", ARCH_MATRIX)                                                                        \
     X(R_POS_EMBED, "pos_embed", ARCH_MATRIX)   /* [positions + pos_offset, hidden] */                       \
     X(R_TYPE_EMBED, "type_embed", ARCH_MATRIX) /* [types, hidden] */                                        \
+    X(R_DIST_BIAS, "dist_bias",                                                                             \
+      ARCH_MATRIX) /* [dist_buckets, heads] on scores (arXiv:1910.10683) */                                 \
     X(R_EMBED_NORM, "embed_norm", ARCH_VECTOR)                                                              \
     X(R_PROJ_IN, "proj_in", ARCH_MATRIX) /* embed_dim to hidden, and back before the head */                \
     X(R_PROJ_OUT, "proj_out", ARCH_MATRIX)                                                                  \
@@ -480,6 +482,7 @@ typedef struct arch_config {
     int64_t embed_dim;           /* of the embedding: hidden but for R_PROJ_IN */
     int64_t embed_more;          /* its rows beyond the vocabulary's, which no text has */
     int64_t max_pos, pos_offset; /* learned, sinusoidal: row pos + offset of the table */
+    int64_t dist_buckets;        /* of distances, half of them of keys ahead; 0: none */
     int64_t types; /* of a text's parts, each with a vector in R_TYPE_EMBED; 0: none */
     double norm_eps;
     double post_eps; /* of R_ATTN_POST_NORM and R_MLP_POST_NORM; 0: norm_eps */

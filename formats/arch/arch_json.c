@@ -50,6 +50,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("embed_dim", embed_dim, 1, MAX_WIDTH, c->hidden)        \
     X("pos_offset", pos_offset, 0, 65536, c->row->pos_offset) \
     X("types", types, 0, 1024, 0)                             \
+    X("dist_buckets", dist_buckets, 0, 1024, 0)               \
     X("labels", labels, 0, MAX_WIDTH, 0)                      \
     X("label_mean", label_mean, 0, 1, 0)                      \
     X("label_raw", label_raw, 0, 1, 0)                        \

@@ -229,6 +229,7 @@ void arch_fit_prefix(arch_config *c, bool (*has)(void *user, const char *name), 
                                           "model.text_model.",
                                           "bert.",
                                           "roberta.",
+                                          "mpnet.",
                                           "" };
     const arch_role first =
         arch_is_eagle(c) ? R_MTP_PROJ : R_EMBED; /* a draft may do without one */
@@ -309,6 +310,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_EMBED] = { c->vocab + c->embed_more, c->embed_dim },
         [R_POS_EMBED] = { c->max_pos + c->pos_offset, c->hidden },
         [R_TYPE_EMBED] = { c->types, c->hidden },
+        [R_DIST_BIAS] = { c->dist_buckets, c->heads },
         [R_EMBED_NORM] = { 1, c->hidden },
         [R_PROJ_IN] = { c->hidden, c->embed_dim },
         [R_PROJ_OUT] = { c->embed_dim, c->hidden },

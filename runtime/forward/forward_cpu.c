@@ -292,6 +292,8 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         .alibi = c->w.pos == POS_ALIBI ? r->slopes : NULL,
         .alibi_scaled = c->w.alibi_scaled,
         .alibi_bf16 = c->w.alibi_bf16,
+        .dist_bias = l->dist_bias,
+        .n_dist = MODEL_DIST,
         .sinks = l->vec[R_SINKS].w,
         .seqs = g->seqs,
         .n_seqs = g->n_seqs,

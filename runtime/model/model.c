@@ -168,6 +168,7 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
 {
     lq_status s = LQ_OK;
     memset(l, 0, sizeof *l);
+    l->dist_bias = m->dist_bias;
     for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
         if (!arch_has(m->cfg, r, layer)) continue;
         if (arch_role_kind(r) == ARCH_VECTOR)
@@ -224,6 +225,36 @@ static lq_status load_scorer(model *m, lq_err *err)
     return s ? s : load_vector(&m->pool_norm, m, R_POOL_NORM, -1, a, err);
 }
 
+/* The bucket of a distance, key - query (arXiv:1910.10683): of each half the first half one by one, the others by the
+ * logarithm up to MODEL_DIST; keys ahead have the second half. */
+static int64_t bucket_of(int64_t distance, int64_t buckets)
+{
+    const int64_t half = buckets / 2, exact = half / 2 > 1 ? half / 2 : 1;
+    const int64_t n = distance < 0 ? -distance : distance;
+    const double most = log((double)MODEL_DIST / (double)exact);
+    int64_t at = n;
+    if (n >= exact) {
+        const float part = logf((float)n / (float)exact) / (float)most;
+        at = exact + (int64_t)(part * (float)(half - exact));
+    }
+    if (at > half - 1) at = half - 1;
+    return at + (distance > 0 ? half : 0);
+}
+
+static lq_status load_distances(model *m, lq_err *err)
+{
+    const int64_t n = m->cfg->dist_buckets, H = m->cfg->heads, width = 2 * MODEL_DIST + 1;
+    float *of = NULL, *all;
+    lq_status s = load_floats(&of, m, R_DIST_BIAS, n, err);
+    if (s || !of) return s;
+    m->dist_bias = all = lq_push(&m->arena, (size_t)(H * width) * sizeof *all);
+    if (!all) return model_no_memory(err, arch_role_text(R_DIST_BIAS));
+    for (int64_t d = -MODEL_DIST; d <= MODEL_DIST; d++)
+        for (int64_t h = 0; h < H; h++)
+            all[h * width + MODEL_DIST + d] = of[bucket_of(d, n) * H + h];
+    return LQ_OK;
+}
+
 /* 10000^(-i / (half - 1)), in the float steps of the reference implementation. */
 static lq_status make_frequencies(model *m, lq_err *err)
 {
@@ -251,6 +282,7 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
     if (!s) s = load_linear(&m->ple_proj, m, R_PLE_PROJ, -1, -1, a, p, err);
     if (!s) s = load_vector(&m->ple_norm, m, R_PLE_NORM, -1, a, err);
     if (!s) s = load_scorer(m, err);
+    if (!s) s = load_distances(m, err);
     if (!s) s = load_streams(&m->stream_in, m, R_STREAM_IN, a, p, err);
     if (!s && m->cfg->w.pos == POS_SINUSOIDAL) s = make_frequencies(m, err);
     if (!s) s = load_vector(&m->embed_norm, m, R_EMBED_NORM, -1, a, err);

@@ -34,11 +34,14 @@ struct model_experts {
     void *parts;         /* on the device */
 };
 
+enum { MODEL_DIST = 128 }; /* distances from there on share a bucket of R_DIST_BIAS */
+
 /* All by role; what the layer lacks is zero. */
 typedef struct {
     model_vector vec[ARCH_N_ROLES];
     model_linear lin[ARCH_N_ROLES]; /* ARCH_LINEAR, and ARCH_MATRIX of a layer (routers) */
     model_linear *expert[ARCH_N_EXPERT_ROLES]; /* [role - R_EXPERT_GATE][experts], or NULL */
+    const float *dist_bias;                    /* the model's */
     model_linear *stream_out;                  /* [streams - 1] of the last layer, or NULL */
     model_experts *sets[ARCH_N_EXPERT_ROLES];  /* on a device, the same by scheme */
     model_experts absorbed[2]; /* there, in place of R_KV_B, its halves by heads (absorb.h): k, v */
@@ -63,7 +66,8 @@ typedef struct {
     const float *score_bias, *pooler_bias; /* of each, or NULL */
     double *pooled;                        /* [hidden] model_score's, with pooler */
     model_vector pool_norm;
-    float *type_embed; /* [types, hidden] of the first type and the second; else NULL */
+    float *type_embed;      /* [types, hidden] of the first type and the second; else NULL */
+    const float *dist_bias; /* [heads][2 MODEL_DIST + 1] for attn_args, of layers; NULL: none */
     model_vector embed_norm, final_norm;
     model_linear proj_in, proj_out; /* present: OPT's */
     model_vector mtp_embed_norm, mtp_hidden_norm;

@@ -62,6 +62,7 @@ static const char *not_yet(const arch_config *c)
            : sparse            ? "gates that are cut off"
            : c->w.qkv_quarters ? "q, v and k of each quarter of the heads in one matrix"
            : c->mtp            ? "a head that guesses"
+           : c->dist_buckets   ? "biases by distance"
            : norms             ? "a norm of all heads together that comes late or is a layer norm"
                                : NULL;
 }

@@ -78,6 +78,21 @@ static const arch_name bert_names[] = {
     { R_MLP_NORM, BERT_LAYER "output.LayerNorm", 0, BIAS_YES },
     END,
 };
+static const arch_name mpnet_names[] = {
+    { R_EMBED, "@embeddings.word_embeddings", 0, BIAS_NO },
+    { R_POS_EMBED, "@embeddings.position_embeddings", 0, BIAS_NO },
+    { R_DIST_BIAS, "@encoder.relative_attention_bias", 0, BIAS_NO },
+    { R_EMBED_NORM, "@embeddings.LayerNorm", 0, BIAS_YES },
+    { R_Q, BERT_LAYER "attention.attn.q", 0, BIAS_YES },
+    { R_K, BERT_LAYER "attention.attn.k", 0, BIAS_YES },
+    { R_V, BERT_LAYER "attention.attn.v", 0, BIAS_YES },
+    { R_O, BERT_LAYER "attention.attn.o", 0, BIAS_YES },
+    { R_ATTN_NORM, BERT_LAYER "attention.LayerNorm", 0, BIAS_YES },
+    { R_UP, BERT_LAYER "intermediate.dense", 0, BIAS_YES },
+    { R_DOWN, BERT_LAYER "output.dense", 0, BIAS_YES },
+    { R_MLP_NORM, BERT_LAYER "output.LayerNorm", 0, BIAS_YES },
+    END,
+};
 static const arch_scorer bert_scorer = { .names = (const arch_name[]){
     { R_POOLER, "@pooler.dense", 0, BIAS_YES },
     { R_SCORE, "^classifier", 0, BIAS_YES },
@@ -164,6 +179,12 @@ static const arch_key roberta_keys[] = {
     { "max_position_embeddings", KEY_FN, 0, NONE, less_offset },
     NO_KEY,
 };
+static const arch_key mpnet_keys[] = {
+    LABELS,
+    { "max_position_embeddings", KEY_FN, 0, NONE, less_offset },
+    { "relative_attention_num_buckets", KEY_INT, AT(dist_buckets), 32, NULL },
+    NO_KEY,
+};
 static const arch_key distilbert_keys[] = {
     LABELS,
     { "seq_classif_dropout", KEY_KNOWN, 0, NONE, NULL },
@@ -219,6 +240,9 @@ const arch_row arch_rows_encoder[] = {
     ROBERTA("Roberta", "roberta"),
     ROBERTA("XLMRoberta", "xlm-roberta"),
     ROBERTA("Camembert", "camembert"),
+    { "MPNetForCausalLM", "mpnet", BERT_WIRING, .prefix = "mpnet.", .names = mpnet_names,
+      .keys = mpnet_keys, .scorer = &roberta_scorer, GELU, .pos_offset = 2, .def_eps = 1e-12,
+      .def_max_pos = 512, .def_tied = true },
     { "DistilBertForCausalLM", "distilbert", BERT_WIRING, .prefix = "distilbert.",
       .names = distilbert_names, .keys = distilbert_keys, .scorer = &distilbert_scorer, GELU,
       .def_eps = 1e-12, .def_max_pos = 512, .def_tied = true },

@@ -62,6 +62,7 @@ MODELS = {
                        {"sentence_transformers": {"activation_fn": IDENTITY}}),
     "cross-roberta": ("RobertaForSequenceClassification", dict(ROBERTA, **ONE), bytelevel(True), {}),
     "cross-xlm-roberta": ("XLMRobertaForSequenceClassification", dict(ROBERTA, **ONE), unigram(), {}),
+    "cross-mpnet": ("MPNetForSequenceClassification", dict(ROBERTA, **{**ONE, "max_position_embeddings": 130}), bytelevel(True), {}),
     "cross-distilbert": ("DistilBertForSequenceClassification", dict(DISTIL, num_labels=1), wordpiece(),
                          {"sbert_ce_default_activation_function": IDENTITY}),
     "cross-modernbert": ("ModernBertForSequenceClassification", dict(MODERN, **ONE), bytelevel(False), {}),
