@@ -45,6 +45,7 @@ step "the link between two ranks cut" e2e -rs tests/soak/test_cut_link.py
 step "every command killed $LLMQ_KILLS times" e2e -s tests/soak/test_kills.py
 step "a server killed $LLMQ_KILLS times while it writes its KV cache to disk" e2e tests/server/test_kv_disk.py -k killed
 step "every row of the emulated device's tests" env LLMQ_HARD=1 make -s test-cuda-emu
+step "every row of attention's tests" env LLMQ_HARD=1 build/tests/test_attn
 step "the emulated device's tests on sm_80 and sm_86" make -s test-cuda-parts
 step "the bundle for rented GPUs, every step of it in an empty root" env LLMQ_HARD=1 "$python" -m pytest -q --no-header \
     -p no:cacheprovider tests/e2e/test_gpu_bundle.py

@@ -230,7 +230,7 @@ TEST(bias_penalties_and_masks_are_the_cpus)
     static const int64_t sizes[] = { 1, 2, 17, 511, 1030 };
     for (size_t i = 0; i < LQ_COUNT(sizes); i++)
         for (int64_t every = 0; every < 4; every++)
-            check_changes(sizes[i], every, 1, 0);
+            if ((i + (size_t)every) % 2 == 0 || check_hard()) check_changes(sizes[i], every, 1, 0);
     check_changes(9001, 2000, 1, 0); /* a few ids of many */
     check_changes(700, 2, 0.5f, 20);
 }

@@ -73,7 +73,7 @@ static const struct {
     { "smollm3-window", "layers without positions, others with a window", MM_F32, KV_F16, 0, NULL,
       true },
     { "smollm3-window", "layers on both: x comes over", MM_F32, KV_F32, 2, NULL, false },
-    { "mixtral-moe", "experts", MM_F32, KV_F32, 0, NULL, false },
+    { "mixtral-moe", "experts", MM_F32, KV_F32, 0, NULL, true },
     { "qwen2-moe-shared", "a shared MLP", MM_BF16, KV_BF16, 0, NULL, true },
     { "gpt-oss-sinks", "experts, sinks, a window", MM_F32, KV_F32, 0, NULL, false },
     { "deepseek-v2-mla", "latent attention, experts", MM_F32, KV_F32, 0, NULL, false },
