@@ -196,6 +196,7 @@ typedef struct {
 static int64_t query_at(const attn_args *a, const attn_seq *s, int64_t i)
 {
     const int64_t pos = s->pos0 + i;
+    if (a->n_keys) return a->n_keys[s->row0 + i] - 1;
     return a->keys && pos >= a->ld_keys ? a->ld_keys - 1 : pos;
 }
 

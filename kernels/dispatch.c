@@ -132,6 +132,18 @@ void k_rope(float *x, int64_t H, int64_t D, int64_t R, const float *cos, const f
 
 void k_act(float *x, int64_t n, k_act_fn f) { in_use->act(x, x, n, f); }
 
+/* NaN stays NaN. */
+static void limited_silu(float *dst, const float *gate, const float *up, int64_t n, float limit)
+{
+    float bounded[512];
+    for (int64_t i = 0; i < n; i++) {
+        dst[i] = gate[i] > limit ? limit : gate[i];
+        bounded[i] = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];
+    }
+    in_use->act(dst, dst, n, ACT_SILU);
+    in_use->mul(dst, bounded, n);
+}
+
 void k_act_mul(float *dst, const float *gate, const float *up, int64_t n, k_act_fn f, float limit)
 {
     if (f == ACT_SWIGLU_CLAMPED) {
@@ -142,8 +154,12 @@ void k_act_mul(float *dst, const float *gate, const float *up, int64_t n, k_act_
     float tmp[PIECE];
     for (int64_t i = 0; i < n; i += PIECE) {
         int64_t m = n - i < PIECE ? n - i : PIECE;
-        in_use->act(tmp, gate + i, m, f);
-        in_use->mul(tmp, up + i, m);
+        if (f == ACT_SILU_LIMITED) {
+            limited_silu(tmp, gate + i, up + i, m, limit);
+        } else {
+            in_use->act(tmp, gate + i, m, f);
+            in_use->mul(tmp, up + i, m);
+        }
         memcpy(dst + i, tmp, (size_t)m * sizeof *tmp);
     }
 }

@@ -33,9 +33,9 @@ void k_layernorm(float *dst, int64_t ldd, const float *x, int64_t ldx, const flo
  * cos, sin: [R/2] for this row. half: pairs (i, i+R/2); else pairs (2i, 2i+1). */
 void k_rope(float *x, int64_t H, int64_t D, int64_t R, const float *cos, const float *sin,
             bool half);
-void k_act(float *x, int64_t n, k_act_fn f); /* x = f(x); not ACT_SWIGLU_CLAMPED */
+void k_act(float *x, int64_t n, k_act_fn f); /* x = f(x); none with a limit */
 /* f(gate) * up; ACT_SWIGLU_CLAMPED, limit L: g sigmoid(1.702 g) * (u + 1), g = min(gate, L),
- * u = min(max(up, -L), L). dst may be gate or up. */
+ * u = min(max(up, -L), L); ACT_SILU_LIMITED: g sigmoid(g) u of the same. dst may be gate or up. */
 void k_act_mul(float *dst, const float *gate, const float *up, int64_t n, k_act_fn f, float limit);
 void k_add(float *dst, const float *x, int64_t n);
 void k_scale(float *x, float s, int64_t n);

@@ -61,6 +61,12 @@ static const attn_seq *find_row(const topk_args *a, int64_t row, int64_t *i)
     return s;
 }
 
+/* Keys that a row sees. */
+static int64_t keys_before(const topk_args *a, int64_t positions)
+{
+    return a->every ? positions / a->every : positions;
+}
+
 /* A number that is greater where x is; 0 and -0 are one. */
 static uint32_t order_of(float x)
 {
@@ -95,7 +101,7 @@ static void score_unit(void *ctx, int64_t unit, int thread)
     const int64_t units = lq_ceil_div(c->piece, UNIT), row = unit / units;
     int64_t i;
     const attn_seq *s = find_row(a, c->first + row, &i);
-    const int64_t from = c->at + unit % units * UNIT, seen = s->pos0 + i + 1;
+    const int64_t from = c->at + unit % units * UNIT, seen = keys_before(a, s->pos0 + i + 1);
     int64_t end = from + UNIT < c->at + c->piece ? from + UNIT : c->at + c->piece;
     if (end > seen) end = seen;
     if (from >= end || seen <= a->topk) return;
@@ -140,7 +146,8 @@ static void choose_row(void *ctx, int64_t row, int thread)
     const int64_t k = a->topk;
     int64_t i, equal = 0;
     const attn_seq *s = find_row(a, c->first + row, &i);
-    const int64_t seen = s->pos0 + i + 1, more = seen - c->at < c->piece ? seen - c->at : c->piece;
+    const int64_t seen = keys_before(a, s->pos0 + i + 1),
+                  more = seen - c->at < c->piece ? seen - c->at : c->piece;
     int32_t *chosen = a->chosen + (s->row0 + i) * k;
     if (seen <= k) {
         for (int64_t j = 0; j < seen && !c->at; j++)
@@ -176,7 +183,7 @@ void topk_run(const topk_args *a, lq_arena *scratch, pool *p)
                   .per_thread = cut(&none, NULL, a->H, a->D) };
     int64_t rows = 0, longest = 0;
     for (int i = 0; i < a->n_seqs; i++) {
-        const int64_t end = a->seqs[i].pos0 + a->seqs[i].n_rows;
+        const int64_t end = keys_before(a, a->seqs[i].pos0 + a->seqs[i].n_rows);
         rows += a->seqs[i].n_rows;
         longest = end > longest ? end : longest;
     }

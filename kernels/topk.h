@@ -22,9 +22,13 @@ typedef struct {
     int64_t H, D;
     float scale;
     int64_t topk;
+    int64_t
+        every; /* 0: a position has a key; else so many positions have one together, which those from
+                      the last of them on see: the score and the choice are of these keys */
     const attn_seq *seqs;
     int n_seqs;
-    int32_t *chosen; /* [T, topk], by the rows of q: the first min(topk, position + 1) of each */
+    int32_t
+        *chosen; /* [T, topk], by the rows of q: the first min(topk, keys that it sees) of each */
 } topk_args;
 
 /* Scratch bytes for topk_run. `scratch` is a fixed arena, left as it was found. */

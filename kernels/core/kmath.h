@@ -110,6 +110,13 @@ LQ_INLINE float km_swiglu_clamped(float gate, float up, float limit)
     return g / (1.0f + km_exp(-(KM_SWIGLU_ALPHA * g))) * (u + 1.0f);
 }
 
+/* ACT_SILU_LIMITED, likewise. */
+LQ_INLINE float km_silu_limited(float gate, float up, float limit)
+{
+    const float u = limit < up ? limit : up;
+    return km_silu(limit < gate ? limit : gate) * (u < -limit ? -limit : u);
+}
+
 /* Pairwise: lanes i and i+8, then i+4, i+2, i+1. */
 LQ_INLINE float km_sum16(const float *v)
 {

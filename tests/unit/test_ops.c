@@ -130,6 +130,10 @@ static bool apply(int op, float *y, const input *in, int64_t n, const char **nam
         *name = "exp_minus";
         k_exp_minus(y, in->x, 1.25f, n);
         return true;
+    case 16:
+        *name = "silu limited, in place";
+        k_act_mul(y, y, in->w, n, ACT_SILU_LIMITED, 0.7f);
+        return true;
     default:
         return false;
     }
@@ -187,6 +191,9 @@ static double truth(int op, const input *in, int64_t n, int64_t i, double *size)
     case 15:
         *size = exp(x - 1.25) * (fabs(x) + 1.25); /* of the difference's rounding */
         return exp(x - 1.25);
+    case 16:
+        y = fmin(x, (double)0.7f);
+        return y / (1 + exp(-y)) * fmin(fmax(w, -(double)0.7f), (double)0.7f);
     default:
         sum = 0;
         for (int64_t k = 0; k < n; k++)
@@ -204,7 +211,7 @@ TEST(row_operations_agree_with_double_precision)
     float y[MAX_N];
     const char *name;
     for (size_t l = 0; l < LQ_COUNT(lengths); l++)
-        for (int op = 0; op < 16; op++) {
+        for (int op = 0; op < 17; op++) {
             int64_t n = lengths[l];
             if ((op == 6 || op == 7) && n < 15)
                 continue; /* variance of one or two values: all rounding */

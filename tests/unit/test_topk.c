@@ -211,8 +211,119 @@ TEST(attention_to_chosen_keys_sees_no_others)
     }
 }
 
+/* Each row of a step sees a list of a length of its own, in any order; against each row alone. */
+TEST(rows_see_as_many_chosen_keys_as_they_are_told)
+{
+    enum { H = 2, D = 16, T = 90, ROWS = 5, MOST = 70, BLOCK = 12, BLOCKS = 8 };
+    uint64_t seed = 11;
+    static float q[ROWS * H * D], k[T][D], got[ROWS * H * D], want[H * D];
+    static uint8_t mem[BLOCKS][BLOCK * D * 4], own[BLOCKS][16 * D * 4];
+    static int32_t keys[ROWS][MOST];
+    static const int32_t n_keys[ROWS] = { 1, 70, 16, 33, 2 };
+    int32_t table[BLOCKS];
+    pool *p;
+    lq_arena scratch;
+    pool_open(&p, 2, NULL);
+    lq_arena_init(&scratch, attn_scratch_bytes(H, D, 2), NULL);
+    fill_row(q, ROWS * H * D, &seed);
+    fill_row(&k[0][0], T * D, &seed);
+    for (int i = 0; i < BLOCKS; i++)
+        table[i] = BLOCKS - 1 - i;
+    for (int t = 0; t < T; t++)
+        attn_kv_write(mem[table[t / BLOCK]], t % BLOCK, 1, k[t], 1, D, KV_F32);
+    for (int r = 0; r < ROWS; r++)
+        for (int i = 0; i < n_keys[r]; i++)
+            keys[r][i] = (r * 13 + i * 31) % T;
+    attn_seq seq = { .n_rows = ROWS, .pos0 = 3, .table = table };
+    attn_args a = { .q = q,
+                    .ldq = H * D,
+                    .out = got,
+                    .ldo = H * D,
+                    .k = mem[0],
+                    .v = mem[0],
+                    .block_stride = sizeof mem[0],
+                    .block_size = BLOCK,
+                    .dtype = KV_F32,
+                    .H = H,
+                    .Hkv = 1,
+                    .D = D,
+                    .Dv = D,
+                    .scale = 0.4f,
+                    .keys = keys[0],
+                    .ld_keys = MOST,
+                    .n_keys = n_keys,
+                    .seqs = &seq,
+                    .n_seqs = 1 };
+    attn_run(&a, &scratch, p);
+    a.k = a.v = own[0];
+    a.block_stride = sizeof own[0];
+    a.block_size = 16;
+    a.keys = a.n_keys = NULL;
+    a.out = want;
+    for (int r = 0; r < ROWS; r++) {
+        for (int i = 0; i < n_keys[r]; i++)
+            attn_kv_write(own[table[i / 16]], i % 16, 16, k[keys[r][i]], 1, D, KV_F32);
+        seq.n_rows = 1;
+        seq.pos0 = n_keys[r] - 1;
+        a.q = q + r * H * D;
+        attn_run(&a, &scratch, p);
+        CHECK(memcmp(want, got + r * H * D, sizeof want) == 0, "row %d", r);
+    }
+    lq_arena_free(&scratch);
+    pool_close(p);
+}
+
+/* Keys of 4 positions each, against as many positions of one each. */
+TEST(keys_of_several_positions_are_chosen_once_they_are_whole)
+{
+    enum { H = 2, D = 8, K = 3, EVERY = 4, N = 50, T = N * EVERY + 2, BLOCK = 2 };
+    static uint8_t mem[N][BLOCK * D * 4];
+    static float q[T * H * D], w[T * H], k[N * D];
+    static int32_t got[T * K], want[N * K], table[N];
+    uint64_t seed = 3;
+    pool *p;
+    lq_arena scratch;
+    pool_open(&p, 2, NULL);
+    lq_arena_init(&scratch, topk_scratch_bytes(H, D, K, 2), NULL);
+    fill_row(k, N * D, &seed);
+    for (int t = 0; t < T; t++) { /* the same query for all that see as many keys */
+        uint64_t own = 100 + (uint64_t)((t + 1) / EVERY);
+        fill_row(q + t * H * D, H * D, &own);
+        fill_row(w + t * H, H, &own);
+    }
+    for (int i = 0; i < N; i++) {
+        table[i] = N - 1 - i;
+        attn_kv_write(mem[N - 1 - i / BLOCK], i % BLOCK, BLOCK, k + i * D, 1, D, KV_F32);
+    }
+    attn_seq seq = { .n_rows = T, .table = table };
+    topk_args a = {
+        q, w, mem[0], sizeof mem[0], BLOCK, KV_F32, H, D, 0.5f, K, EVERY, &seq, 1, got
+    };
+    memset(got, 0xff, sizeof got);
+    topk_run(&a, &scratch, p);
+    for (int r = 0; r < N;
+         r++) { /* of the rows that see r + 1 keys the first is (r + 1) EVERY - 1 */
+        seq = (attn_seq){ .n_rows = 1, .pos0 = r, .table = table };
+        a.q = q + ((r + 1) * EVERY - 1) * H * D;
+        a.weight = w + ((r + 1) * EVERY - 1) * H;
+        a.every = 0;
+        a.chosen = want + r * K;
+        memset(a.chosen, 0xff, K * sizeof *want);
+        topk_run(&a, &scratch, p);
+    }
+    for (int t = 0; t < T; t++) {
+        const int seen = (t + 1) / EVERY;
+        static const int32_t none[K] = { -1, -1, -1 };
+        CHECK(!memcmp(got + t * K, seen ? want + (seen - 1) * K : none, sizeof none), "row %d", t);
+    }
+    lq_arena_free(&scratch);
+    pool_close(p);
+}
+
 int main(int argc, char **argv)
 {
+    RUN(rows_see_as_many_chosen_keys_as_they_are_told);
+    RUN(keys_of_several_positions_are_chosen_once_they_are_whole);
     RUN(the_chosen_keys_are_those_that_score_best);
     RUN(attention_to_chosen_keys_sees_no_others);
     return check_end();
