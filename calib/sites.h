@@ -13,6 +13,7 @@ typedef enum {
     CAL_Q_B,         /* MLA: normed latents */
     CAL_KV_B,        /* likewise */
     CAL_O,           /* attention's output */
+    CAL_O_A,         /* likewise, of each group of heads */
     CAL_MIX_OUT,     /* that of a layer with a state */
     CAL_MLP,         /* gate, up; in MoE layers the router and the shared expert's */
     CAL_DOWN,        /* activated */

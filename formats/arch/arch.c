@@ -92,8 +92,8 @@ static lq_status check_wiring(const arch_config *c, lq_err *err)
 /* The sizes of layers with a state. */
 static lq_status check_mixer(const arch_config *c, lq_err *err)
 {
-    if (!arch_has_state(c)) return LQ_OK;
     const arch_mixer m = c->row->mixer;
+    if (!arch_has_state(c) || arch_mixer_compresses(m)) return LQ_OK;
     const bool heads = m != MIX_CONV;
     if (c->conv_taps < 1 || c->conv_taps > ARCH_MAX_TAPS)
         return lq_fail(err, LQ_EVALUE, "conv_taps: expected a convolution of 1..%d, found %" PRId64,
@@ -113,6 +113,47 @@ static lq_status check_mixer(const arch_config *c, lq_err *err)
         return lq_fail(err, LQ_EVALUE, "mix_rank: expected a rank of the time step, found %" PRId64,
                        c->mix_rank);
     return LQ_OK;
+}
+
+static bool is_power_of_2(int64_t n) { return n > 0 && !(n & (n - 1)); }
+
+/* Compressed positions of a block of the cache are whole ones, of any size that it may have, where an
+ * indexer chooses among them; a group of R_O_A is whole tiles. */
+static lq_status check_compressed(const arch_config *c, lq_err *err)
+{
+    enum { LEAST_BLOCK = 8, TILE = 16 };
+    if (c->row->mixer != MIX_SPARSE) return LQ_OK;
+    if (!is_power_of_2(c->sparse_every) || c->sparse_every > LEAST_BLOCK ||
+        !is_power_of_2(c->heavy_every))
+        return lq_fail(
+            err, LQ_EUNSUPPORTED,
+            "sparse_every: expected 1, 2, 4 or 8 positions for each compressed one, and a "
+            "power of two in heavy layers, found %" PRId64 " and %" PRId64,
+            c->sparse_every, c->heavy_every);
+    if (c->o_groups < 1 || c->heads % c->o_groups || c->o_lora < TILE || c->o_lora % TILE)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "o_groups: expected a divisor of %" PRId64
+                       " heads, and a multiple of 16 outputs of each, found %" PRId64
+                       " of %" PRId64,
+                       c->heads, c->o_groups, c->o_lora);
+    if (c->window < 1 || !c->q_lora || c->rope_dims > ARCH_ONE_ROPE)
+        return lq_fail(
+            err, LQ_EVALUE,
+            "window: expected a window, queries of q_lora_rank and at most %d rotated dims, "
+            "found %" PRId64 ", %" PRId64 " and %" PRId64,
+            ARCH_ONE_ROPE, c->window, c->q_lora, c->rope_dims);
+    return LQ_OK;
+}
+
+static lq_status check_hyper(const arch_config *c, lq_err *err)
+{
+    const bool there = arch_name_of(c, R_HYPER_ATTN_FN);
+    if (there == (c->hyper > 0) && c->hyper <= ARCH_MAX_STREAMS && there == (c->hyper_steps > 0))
+        return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "hyper: expected %s of a %s, found %" PRId64 ", mixed in %" PRId64 " steps",
+                   there ? "1 to 8 residual streams" : "no residual streams", c->row->arch,
+                   c->hyper, c->hyper_steps);
 }
 
 /* What goes beside the stream of x is there where the row has its tensors, and nowhere else. */
@@ -193,6 +234,8 @@ static lq_status check_numbers(const arch_config *c, lq_err *err)
     if (!s) s = check_beside(c, err);
     if (!s) s = check_mixer(c, err);
     if (!s) s = check_indexer(c, err);
+    if (!s) s = check_compressed(c, err);
+    if (!s) s = check_hyper(c, err);
     if (!s) s = check_both_ways(c, err);
     return s || c->w.pos != POS_ROPE ? s : arch_rope_check(c, err);
 }

@@ -37,6 +37,7 @@ typedef enum {
     ARCH_RELU,
     ARCH_RELU2,          /* max(x, 0)^2 */
     ARCH_SWIGLU_CLAMPED, /* (min(up, L) + 1) * g sigmoid(1.702 g), g = min(gate, L), up >= -L */
+    ARCH_SILU_LIMITED,   /* silu(min(gate, L)) * up, -L <= up <= L */
     /* arXiv:2411.13010: p x^2 + b x above 0, n (e^min(x, eps) - 1 - x) + b x below, with p =
      * softplus(R_XIELU_P), n = b + softplus(R_XIELU_N), b = R_XIELU_BETA, eps = R_XIELU_EPS of the
      * layer */
@@ -50,7 +51,8 @@ typedef enum { QK_NORM_NONE, QK_NORM_HEAD, QK_NORM_ALL, QK_NORM_HEADS } arch_qk_
 typedef enum {
     ROUTER_SOFTMAX,
     ROUTER_SIGMOID,
-    ROUTER_SPARSEMIXER /* two experts, each by a softmax over those near the best (arXiv:2409.12136) */
+    ROUTER_SPARSEMIXER, /* two experts, each by a softmax over those near the best (arXiv:2409.12136) */
+    ROUTER_SQRT_SOFTPLUS
 } arch_router;
 
 /* What of a layer mixes positions: X(name, text, attends, state), state: what it carries from position
@@ -63,7 +65,10 @@ typedef enum {
     X(MIX_KDA, "kda", false, true)          /* with a decay per key dim, arXiv:2510.26692 */       \
     X(MIX_MAMBA, "mamba", false, true)      /* Mamba-2, arXiv:2405.21060 */                        \
     X(MIX_BOTH, "both", true, true)         /* attention and Mamba-2 side by side, of one input */ \
-    X(MIX_SELECT, "selective", false, true) /* Mamba, arXiv:2312.00752 */
+    X(MIX_SELECT, "selective", false, true) /* Mamba, arXiv:2312.00752 */                          \
+    X(MIX_SPARSE, "sparse", true, true) /* attention to compressed positions that an indexer   \
+                                               chooses, and to a window */   \
+    X(MIX_HEAVY, "heavy", true, true)   /* the same to all of them, which stand for more */
 typedef enum {
 #define X(name, text, attends, state) name,
     ARCH_MIXERS(X)
@@ -91,6 +96,10 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     /* AltUp (arXiv:2301.13310): from x to each further stream, and back */                                 \
     X(R_STREAM_IN, "stream_in", ARCH_MATRIX)                                                                \
     X(R_STREAM_OUT, "stream_out", ARCH_MATRIX)                                                              \
+    /* Hyper-connections: from all streams to what the head reads */                                        \
+    X(R_HYPER_END_FN, "hyper_end_fn", ARCH_MATRIX)                                                          \
+    X(R_HYPER_END_BASE, "hyper_end_base", ARCH_VECTOR)                                                      \
+    X(R_HYPER_END_SCALE, "hyper_end_scale", ARCH_VECTOR)                                                    \
     X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                              \
     X(R_HEAD, "lm_head", ARCH_LINEAR)                                                                       \
     X(R_POOLER, "pooler", ARCH_MATRIX) /* [hidden, hidden] of arch_scorer, as are the next two */           \
@@ -131,6 +140,21 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_INDEX_K, "index_k", ARCH_MATRIX)                                                                    \
     X(R_INDEX_K_NORM, "index_k_norm", ARCH_VECTOR)                                                          \
     X(R_INDEX_W, "index_w", ARCH_MATRIX)                                                                    \
+    /* Layers that compress (runtime/forward/forward_compress.c): what a position gives to a \
+     * compressed one, and its weight; a bias by its place there; the compressed one's norm. Keys of \
+     * an indexer are made likewise, by R_INDEX_K and these */              \
+    X(R_INDEX_GATE, "index_gate", ARCH_MATRIX)                                                              \
+    X(R_INDEX_BIAS, "index_bias", ARCH_VECTOR)                                                              \
+    X(R_SPARSE_KV, "sparse_kv", ARCH_MATRIX)                                                                \
+    X(R_SPARSE_GATE, "sparse_gate", ARCH_MATRIX)                                                            \
+    X(R_SPARSE_BIAS, "sparse_bias", ARCH_VECTOR)                                                            \
+    X(R_SPARSE_NORM, "sparse_norm", ARCH_VECTOR)                                                            \
+    X(R_HEAVY_KV, "heavy_kv", ARCH_MATRIX)                                                                  \
+    X(R_HEAVY_GATE, "heavy_gate", ARCH_MATRIX)                                                              \
+    X(R_HEAVY_BIAS, "heavy_bias", ARCH_VECTOR)                                                              \
+    X(R_HEAVY_NORM, "heavy_norm", ARCH_VECTOR)                                                              \
+    /* [o_groups * o_lora, outputs of a group of heads]: what R_O reads, of each group apart */             \
+    X(R_O_A, "o_a", ARCH_LINEAR)                                                                            \
     /* Layers with a state (runtime/forward/forward_mixer.c): what the norm's output makes, or what  \
      * of it the convolution takes, in one or as q, k, v; the output's gate, where apart; beta and   \
      * decay of each head (MIX_KDA: of each key dim). DOWN, UP: a product of two small matrices */      \
@@ -174,6 +198,7 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_DOWN, "down", ARCH_LINEAR)                                                                          \
     X(R_ROUTER, "router", ARCH_MATRIX)                                                                      \
     X(R_ROUTER_CORR, "router_corr", ARCH_VECTOR) /* added to the scores that choose experts */              \
+    X(R_EXPERTS_OF, "experts_of", ARCH_VECTOR)   /* [vocab, experts_used]: those of each token */           \
     X(R_LATENT_IN, "latent_in", ARCH_MATRIX)     /* h to what experts read, and back */                     \
     X(R_LATENT_OUT, "latent_out", ARCH_MATRIX)                                                              \
     /* dense_beside: of what router and experts read, MLP and experts give; on shares */                    \
@@ -203,6 +228,13 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_STREAM_PREDICT, "stream_predict", ARCH_VECTOR)                                                      \
     X(R_STREAM_CORRECT, "stream_correct", ARCH_VECTOR)                                                      \
     X(R_STREAM_SCALE, "stream_scale", ARCH_VECTOR)                                                          \
+    /* Hyper-connections, before attention and before the MLP (runtime/forward/forward_hyper.c) */          \
+    X(R_HYPER_ATTN_FN, "hyper_attn_fn", ARCH_MATRIX)                                                        \
+    X(R_HYPER_ATTN_BASE, "hyper_attn_base", ARCH_VECTOR)                                                    \
+    X(R_HYPER_ATTN_SCALE, "hyper_attn_scale", ARCH_VECTOR)                                                  \
+    X(R_HYPER_MLP_FN, "hyper_mlp_fn", ARCH_MATRIX)                                                          \
+    X(R_HYPER_MLP_BASE, "hyper_mlp_base", ARCH_VECTOR)                                                      \
+    X(R_HYPER_MLP_SCALE, "hyper_mlp_scale", ARCH_VECTOR)                                                    \
     /* Laurel: x = (x + h + norm(right left h)) / sqrt(2), after attention */                               \
     X(R_LAUREL_LEFT, "laurel_left", ARCH_MATRIX)                                                            \
     X(R_LAUREL_RIGHT, "laurel_right", ARCH_MATRIX)                                                          \
@@ -228,6 +260,7 @@ const char *arch_mixer_text(arch_mixer m);
 bool arch_mixer_from_text(arch_mixer *m, const char *text);
 bool arch_mixer_attends(arch_mixer m);
 bool arch_mixer_has_state(arch_mixer m);
+static inline bool arch_mixer_compresses(arch_mixer m) { return m == MIX_SPARSE || m == MIX_HEAVY; }
 
 /* Does a role's tensor come with a bias? ATTN and MLP: as attention_bias and mlp_bias say, OWN and CONV
  * as the row's keys for own_bias and conv_bias, and where the config is silent, when the checkpoint has
@@ -247,6 +280,7 @@ typedef enum {
     WINDOW_PATTERN,
     WINDOW_LOCAL,
     WINDOW_FROM, /* those from max_window_layers on, without use_sliding_window */
+    WINDOW_OWN,  /* the row's `layers` has them: no layer is flagged */
     WINDOW_CHUNKS /* a query sees what its chunk of attention_chunk_size positions has: those that rotate */
 } arch_window;
 
@@ -268,7 +302,8 @@ typedef enum {
     NAME_ATTENDS = 4096, /* only in layers that attend */
     NAME_FLAT =
         8192, /* with NAME_STACKED: in a folder the experts' rows one after the other, two dims */
-    NAME_WHOLE = 16384 /* a norm's weights without norm_offset */
+    NAME_WHOLE = 16384, /* a norm's weights without norm_offset */
+    NAME_IDS = 32768    /* whole numbers */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
@@ -327,6 +362,10 @@ typedef struct {
     bool qkv_quarters; /* rows of R_QKV: for each quarter of the heads q, v, k */
     bool q_grow_nope;  /* arch_config.q_grow: only in layers that do not rotate, with p + 1 for p */
     bool mla;
+    bool
+        kv_one; /* mla without R_KV_B: R_KV_A's normed output, a head wide, is the key of every head
+                    and its value, whose rotation is undone on the output; q's heads are normed
+                    without weights */
     bool v_apart;    /* without MLA too, v_dim may differ from head_dim */
     bool index_half; /* rope_half of an indexer's heads */
     bool q_gated;    /* rows of R_Q: of each head q, then what its output is gated by (sigmoid) */
@@ -461,6 +500,7 @@ typedef struct {
     const struct arch_config *own; /* the config with this layer's sizes; NULL: the model's */
     uint8_t mixer;                 /* arch_mixer */
     bool no_mlp;                   /* ends with its mixer */
+    bool hashed;                   /* R_EXPERTS_OF says which experts */
 } arch_layer;
 
 /* The sizes that may differ from layer to layer. */
@@ -515,9 +555,15 @@ typedef struct arch_config {
     double gate_scale, down_scale, o_scale, mix_out_scale, mix_scale[5];
     double attn_softcap, final_softcap; /* cap * tanh(x / cap); 0: none */
     double qkv_clip;                    /* q, k, v clamped to +-; 0: none */
-    double act_limit;                   /* ARCH_SWIGLU_CLAMPED: L */
+    double act_limit;                   /* ARCH_SWIGLU_CLAMPED, ARCH_SILU_LIMITED: L */
     int64_t ple_dim, ple_vocab;         /* a layer's part of R_PLE_EMBED, and its rows; 0: none */
     int64_t streams, laurel;            /* AltUp: residual streams; Laurel's rank; 0: none */
+    /* Hyper-connections (arXiv:2512.24880): residual streams, 0: none; steps that make their mixing doubly
+     * stochastic, and what is added to what these divide by */
+    int64_t hyper, hyper_steps;
+    double hyper_eps;
+    /* MIX_SPARSE, MIX_HEAVY: positions for each compressed one, powers of two; groups of R_O_A, 0: none */
+    int64_t sparse_every, heavy_every, o_groups, o_lora;
     /* MLA */
     int64_t q_lora, kv_lora, nope_dims; /* q_lora 0: R_Q; head_dim = nope_dims + rope_dims */
     /* Its indexers' heads and their size, of which the first rope_dims rotate; a query attends to the
@@ -551,6 +597,8 @@ typedef struct arch_config {
     lq_dtype dtype; /* torch_dtype / dtype of the checkpoint */
 } arch_config;
 
+/* Of kv_one heads no more dims rotate. */
+enum { ARCH_ONE_ROPE = 1024 };
 /* The variant of a row with NAME_TRANSPOSED experts whose stacks are [experts, outputs, inputs]: the
  * checkpoint tells. */
 #define ARCH_STACKED_ROWS "stacked-rows"
@@ -594,6 +642,13 @@ double arch_normal_quantile(double p);
 static inline bool arch_indexed(const arch_config *c) { return c->index_topk > 0; }
 bool arch_has_indexer(const arch_config *c, int64_t layer);
 bool arch_shares_index(const arch_config *c);
+/* Of how many positions this layer makes one; 0: of none. */
+int64_t arch_compresses(const arch_config *c, int64_t layer);
+/* Numbers of what R_O reads. */
+static inline int64_t arch_o_width(const arch_config *c)
+{
+    return c->o_groups ? c->o_groups * c->o_lora : c->heads * c->v_dim;
+}
 static inline bool arch_is_eagle(const arch_config *c) { return c->mtp && c->mtp->eagle; }
 /* Logits of a row. */
 static inline int64_t arch_words(const arch_config *c)

@@ -180,7 +180,7 @@ static const struct {
     { "gelu_new", ARCH_GELU_TANH },  { "gelu_pytorch_tanh", ARCH_GELU_TANH },
     { "relu", ARCH_RELU },           { "swiglu_clamped", ARCH_SWIGLU_CLAMPED },
     { "gelu_fast", ARCH_GELU_TANH }, { "relu2", ARCH_RELU2 },
-    { "xielu", ARCH_XIELU },
+    { "xielu", ARCH_XIELU },         { "silu_limited", ARCH_SILU_LIMITED },
 };
 
 bool arch_act_from_text(arch_act *a, const char *text)
@@ -343,7 +343,10 @@ static lq_status read_moe_flags(arch_config *c, const cJSON *list, lq_err *err)
     for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e && i < c->layers;
          e = e->next, i++) {
         const char *word = cJSON_IsString(e) ? e->valuestring : "";
-        if (strcmp(word, "sparse") == 0 || cJSON_IsTrue(e))
+        c->layer[i].hashed = strcmp(word, "hash_moe") == 0;
+        const bool own = c->layer[i].hashed || strcmp(word, "moe") == 0;
+        if (strcmp(word, "sparse") == 0 || cJSON_IsTrue(e) ||
+            (own && arch_name_of(c, R_EXPERTS_OF)))
             c->layer[i].moe = true;
         else if (strcmp(word, "dense") == 0 || cJSON_IsFalse(e))
             c->layer[i].moe = false;
@@ -536,6 +539,7 @@ static lq_status read_windows(arch_config *c, const cJSON *j, lq_err *err)
 {
     const arch_row *row = c->row;
     if (row->window == WINDOW_NONE) return refuse_windows(c, j, err);
+    if (row->window == WINDOW_OWN) return LQ_OK;
     const char *key = row->window == WINDOW_LOCAL    ? "window_size"
                       : row->window == WINDOW_CHUNKS ? "attention_chunk_size"
                                                      : "sliding_window";
@@ -723,7 +727,7 @@ static lq_status read_mixers(arch_config *c, const cJSON *j, lq_err *err)
     static const char interval[] = "full_attention_interval";
     int64_t every = c->row->def_full_every;
     bool listed;
-    if (c->row->mixer == MIX_ATTENTION) return LQ_OK;
+    if (c->row->mixer == MIX_ATTENTION || c->row->window == WINDOW_OWN) return LQ_OK;
     lq_status s = js_i64(j, interval, false, 1, ARCH_MAX_LAYERS, &every, err);
     if (!s) s = mixers_by_list(&listed, c, j, err);
     if (s) return s;
@@ -762,7 +766,7 @@ lq_status arch_read_layers(arch_config *c, const cJSON *j, lq_err *err)
         else if (window && local && c->layer[i].rope == ROPE_MAIN)
             c->layer[i].rope = ROPE_LOCAL;
     }
-    if (!any) c->window = 0;
+    if (!any && c->row->window != WINDOW_OWN) c->window = 0;
     if (!s) s = read_moe_layers(c, j, err);
     return s || !c->row->layers ? s : c->row->layers(c, j, err);
 }

@@ -65,6 +65,12 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("embed_more", embed_more, 0, 1024, 0)                   \
     X("streams", streams, 0, ARCH_MAX_STREAMS, 0)             \
     X("laurel", laurel, 0, MAX_WIDTH, 0)                      \
+    X("hyper", hyper, 0, ARCH_MAX_STREAMS, 0)                 \
+    X("hyper_steps", hyper_steps, 0, 65536, 0)                \
+    X("sparse_every", sparse_every, 0, MAX_WIDTH, 0)          \
+    X("heavy_every", heavy_every, 0, MAX_WIDTH, 0)            \
+    X("o_groups", o_groups, 0, MAX_WIDTH, 0)                  \
+    X("o_lora", o_lora, 0, MAX_WIDTH, 0)                      \
     X("mix_heads", mix_heads, 0, MAX_WIDTH, 0)                \
     X("mix_groups", mix_groups, 0, MAX_WIDTH, 0)              \
     X("mix_key", mix_key, 0, MAX_WIDTH, 0)                    \
@@ -99,6 +105,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("qkv_clip", qkv_clip, 0, 1e9, 0)                                               \
     X("act_limit", act_limit, 0, 1e9, 0)                                             \
     X("post_eps", post_eps, 0, 1, 0)                                                 \
+    X("hyper_eps", hyper_eps, 0, 1, 0)                                               \
     X("q_grow", q_grow, 0, 1e9, 0)                                                   \
     X("dt_min", dt_min, 0, 1e9, 0)                                                   \
     X("dt_max", dt_max, 0, 1e9, 0)                                                   \
@@ -135,7 +142,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
 static const char *const pos_texts[] = { "none", "rope", "alibi", "learned", "sinusoidal" };
 static const char *const head_texts[] = { "words", "none", "labels" };
 static const char *const norm_texts[] = { "rms", "layer" };
-static const char *const router_texts[] = { "softmax", "sigmoid", "sparsemixer" };
+static const char *const router_texts[] = { "softmax", "sigmoid", "sparsemixer", "sqrtsoftplus" };
 static const char *const qk_norm_texts[] = { "none", "head", "all", "heads" };
 
 /* ---- out ---- */
@@ -146,6 +153,7 @@ static bool in_window(const arch_config *c, int64_t i) { return c->layer[i].wind
 static bool in_moe(const arch_config *c, int64_t i) { return c->layer[i].moe; }
 static bool in_v_is_k(const arch_config *c, int64_t i) { return c->layer[i].v_is_k; }
 static bool in_no_mlp(const arch_config *c, int64_t i) { return c->layer[i].no_mlp; }
+static bool in_hashed(const arch_config *c, int64_t i) { return c->layer[i].hashed; }
 static bool in_index_shared(const arch_config *c, int64_t i) { return c->layer[i].index_shared; }
 static bool in_local(const arch_config *c, int64_t i) { return c->layer[i].rope == ROPE_LOCAL; }
 static bool in_nope(const arch_config *c, int64_t i)
@@ -270,7 +278,8 @@ static bool put_later(cJSON *j, const arch_config *c)
            put_layers(j, c, "local_rope_layers", in_local, false) &&
            put_layers(j, c, "no_rope_layers", in_nope, false) && put_sizes(j, c) &&
            put_numbers(j, c, "kv_back", kv_back_of) && put_numbers(j, c, "mlp_sparse", sparse_of) &&
-           put_mixers(j, c) && put_layers(j, c, "no_mlp_layers", in_no_mlp, false);
+           put_mixers(j, c) && put_layers(j, c, "no_mlp_layers", in_no_mlp, false) &&
+           put_layers(j, c, "hash_layers", in_hashed, false);
 }
 
 cJSON *arch_config_json(const arch_config *c)
@@ -309,16 +318,18 @@ static lq_status read_layers(arch_config *c, const cJSON *j, const char *key, bo
     if (!cJSON_IsArray(list)) return lq_fail(err, LQ_EVALUE, "%s: expected an array", key);
     const bool window = strcmp(key, "window_layers") == 0, moe = strcmp(key, "moe_layers") == 0,
                same = strcmp(key, "v_is_k_layers") == 0, no_mlp = strcmp(key, "no_mlp_layers") == 0,
-               index = strcmp(key, "index_shared_layers") == 0;
+               index = strcmp(key, "index_shared_layers") == 0,
+               hash = strcmp(key, "hash_layers") == 0;
     for (const cJSON *e = list->child; e; e = e->next) {
         int64_t i;
         if (!js_whole(e, 0, c->layers - 1, &i) || (window && !c->window) || (moe && !c->experts) ||
-            (index && !arch_indexed(c)) ||
-            (!window && !moe && !same && !no_mlp && !index && c->w.pos != POS_ROPE))
+            (index && !arch_indexed(c)) || (hash && !arch_name_of(c, R_EXPERTS_OF)) ||
+            (!window && !moe && !same && !no_mlp && !index && !hash && c->w.pos != POS_ROPE))
             return lq_fail(err, LQ_EVALUE, "%s: expected layers 0..%" PRId64 " of a model with %s",
                            key, c->layers - 1,
                            window  ? "a window"
                            : moe   ? "experts"
+                           : hash  ? "experts by token"
                            : index ? "indexers"
                                    : "rotary positions");
         if (window)
@@ -331,6 +342,8 @@ static lq_status read_layers(arch_config *c, const cJSON *j, const char *key, bo
             c->layer[i].index_shared = true;
         else if (no_mlp)
             c->layer[i].no_mlp = true;
+        else if (hash)
+            c->layer[i].hashed = true;
         else
             c->layer[i].rope = rope;
     }
@@ -414,7 +427,8 @@ static lq_status read_mixers(arch_config *c, const cJSON *j, lq_err *err)
     if (!list) return LQ_OK;
     for (; e && i < c->layers; e = e->next, i++) {
         if (!cJSON_IsString(e) || !arch_mixer_from_text(&m, e->valuestring)) break;
-        if (arch_mixer_has_state(m) && m != c->row->mixer) break;
+        const bool other = m == MIX_HEAVY && c->row->mixer == MIX_SPARSE; /* which has both */
+        if (arch_mixer_has_state(m) && m != c->row->mixer && !other) break;
         c->layer[i].mixer = (uint8_t)m;
     }
     if (i == c->layers && !e) return LQ_OK;
@@ -548,6 +562,7 @@ static lq_status read_lists(arch_config *c, const cJSON *j, lq_err *err)
     if (!s) s = read_kv_back(c, j, err);
     if (!s) s = read_sparse(c, j, err);
     if (!s) s = read_layers(c, j, "no_mlp_layers", false, 0, err);
+    if (!s) s = read_layers(c, j, "hash_layers", false, 0, err);
     if (!s) s = read_mixers(c, j, err);
     if (!s) s = read_factors(c, &c->rope[ROPE_MAIN], j, "rope_factors", err);
     if (!s) s = read_factors(c, &c->rope[ROPE_LOCAL], j, "rope_local_factors", err);

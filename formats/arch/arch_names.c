@@ -12,7 +12,7 @@ static bool of_ple(arch_role r)
     return (r >= R_PLE_EMBED && r <= R_PLE_NORM) || (r >= R_PLE_GATE && r <= R_PLE_POST_NORM);
 }
 
-static bool of_indexer(arch_role r) { return r >= R_INDEX_Q && r <= R_INDEX_W; }
+static bool of_indexer(arch_role r) { return r >= R_INDEX_Q && r <= R_INDEX_BIAS; }
 
 /* Does the layer take what these would make from elsewhere? */
 static bool elsewhere(const arch_config *c, arch_role r, int64_t layer)
@@ -23,12 +23,18 @@ static bool elsewhere(const arch_config *c, arch_role r, int64_t layer)
     return of_indexer(r) && l->index_shared;
 }
 
-static bool of_attention(arch_role r) { return r >= R_Q && r <= R_INDEX_W; }
+static bool of_attention(arch_role r) { return r >= R_Q && r <= R_O_A; }
 static bool of_state(arch_role r) { return r >= R_MIX_IN && r <= R_MIX_OUT; }
 
 /* What a layer with this mixer has no use for. */
-static bool left_out(const arch_layer *l, arch_role r)
+static bool left_out(const arch_row *row, const arch_layer *l, arch_role r)
 {
+    if (row->mixer == MIX_SPARSE) {
+        if (of_indexer(r) || (r >= R_SPARSE_KV && r <= R_SPARSE_NORM))
+            return l->mixer != MIX_SPARSE;
+        if (r >= R_HEAVY_KV && r <= R_HEAVY_NORM) return l->mixer != MIX_HEAVY;
+        if (r == R_EXPERTS_OF || r == R_ROUTER_CORR) return l->hashed != (r == R_EXPERTS_OF);
+    }
     if (l->mixer == MIX_NONE && (r == R_ATTN_NORM || r == R_ATTN_POST_NORM)) return true;
     if (of_attention(r)) return !arch_mixer_attends(l->mixer);
     if (of_state(r)) return !arch_mixer_has_state(l->mixer);
@@ -50,7 +56,7 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
     if (of_ple(r) && !c->ple_dim) return false;
     if (layer < 0) return true;
     if (elsewhere(c, r, layer)) return false;
-    if (left_out(&c->layer[layer], r)) return false;
+    if (left_out(c->row, &c->layer[layer], r)) return false;
     if (r == R_MLP_NORM && c->w.one_norm) return false;
     if (r == R_Q_NORM || r == R_K_NORM) {
         if (c->w.qk_norm == QK_NORM_NONE) return false;
@@ -190,7 +196,7 @@ static bool is_slot(const arch_config *c, const arch_name *a, const char *name, 
         slot->layer = arch_role_per_layer(a->role) ? 0 : -1;
     }
     if (slot->layer >= 0 &&
-        (elsewhere(c, a->role, slot->layer) || left_out(&c->layer[slot->layer], a->role)))
+        (elsewhere(c, a->role, slot->layer) || left_out(c->row, &c->layer[slot->layer], a->role)))
         return false;
     slot->bias = rest && strcmp(rest, suffix(a, true)) == 0;
     return rest && (slot->bias || strcmp(rest, suffix(a, false)) == 0);
@@ -303,6 +309,9 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
     const bool all = c->w.qk_norm == QK_NORM_ALL, apart = arch_name_of(c, R_MIX_CONV_K),
                mamba = c->row->mixer == MIX_MAMBA || c->row->mixer == MIX_BOTH,
                select = c->row->mixer == MIX_SELECT;
+    const int64_t hyper = (2 + c->hyper) * c->hyper, streams = c->hyper * c->hidden;
+    const int64_t group = c->o_groups ? o / c->o_groups : 0,
+                  index = c->sparse_every ? 2 * c->index_dim : c->index_dim;
     const int64_t in = arch_is_eagle(c) ? 2 * c->hidden : c->hidden; /* of q, k and v */
     const struct {
         int64_t N, K;
@@ -319,6 +328,9 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_PLE_NORM] = { 1, c->ple_dim },
         [R_STREAM_IN] = { c->hidden, c->hidden },
         [R_STREAM_OUT] = { c->hidden, c->hidden },
+        [R_HYPER_END_FN] = { c->hyper, streams },
+        [R_HYPER_END_BASE] = { 1, c->hyper },
+        [R_HYPER_END_SCALE] = { 1, 1 },
         [R_FINAL_NORM] = { 1, c->hidden },
         [R_HEAD] = { arch_words(c), c->embed_dim },
         [R_POOLER] = { c->hidden, c->hidden },
@@ -335,7 +347,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_V] = { v, in },
         [R_QKV] = { q + k + v, c->hidden },
         [R_ATTN_GATE] = { c->w.gate_heads ? c->heads : o, c->hidden },
-        [R_O] = { c->hidden, o },
+        [R_O] = { c->hidden, arch_o_width(c) },
         [R_Q_NORM] = { head_rows(c, R_Q_NORM), all ? q : c->head_dim },
         [R_K_NORM] = { head_rows(c, R_K_NORM), all ? k : c->head_dim },
         [R_V_NORM] = { 1, c->v_dim },
@@ -346,12 +358,23 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_Q_A_NORM] = { 1, c->q_lora },
         [R_Q_B] = { q, c->q_lora },
         [R_KV_A] = { c->kv_lora + c->rope_dims, c->hidden },
-        [R_KV_A_NORM] = { 1, c->kv_lora },
+        [R_KV_A_NORM] = { 1, c->w.kv_one ? c->head_dim : c->kv_lora },
         [R_KV_B] = { c->heads * (c->nope_dims + c->v_dim), c->kv_lora },
         [R_INDEX_Q] = { c->index_heads * c->index_dim, c->q_lora },
-        [R_INDEX_K] = { c->index_dim, c->hidden },
+        [R_INDEX_K] = { index, c->hidden },
         [R_INDEX_K_NORM] = { 1, c->index_dim },
         [R_INDEX_W] = { c->index_heads, c->hidden },
+        [R_INDEX_GATE] = { index, c->hidden },
+        [R_INDEX_BIAS] = { c->sparse_every, index },
+        [R_SPARSE_KV] = { 2 * c->head_dim, c->hidden },
+        [R_SPARSE_GATE] = { 2 * c->head_dim, c->hidden },
+        [R_SPARSE_BIAS] = { c->sparse_every, 2 * c->head_dim },
+        [R_SPARSE_NORM] = { 1, c->head_dim },
+        [R_HEAVY_KV] = { c->head_dim, c->hidden },
+        [R_HEAVY_GATE] = { c->head_dim, c->hidden },
+        [R_HEAVY_BIAS] = { c->heavy_every, c->head_dim },
+        [R_HEAVY_NORM] = { 1, c->head_dim },
+        [R_O_A] = { c->o_groups * c->o_lora, group },
         [R_MIX_IN] = { mix_in_rows(c), c->hidden },
         [R_MIX_Q] = { keys, c->hidden },
         [R_MIX_K] = { keys, c->hidden },
@@ -390,6 +413,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_DOWN] = { c->hidden, c->ffn },
         [R_ROUTER] = { c->experts, c->hidden },
         [R_ROUTER_CORR] = { 1, c->experts },
+        [R_EXPERTS_OF] = { c->vocab, c->experts_used },
         [R_LATENT_IN] = { c->latent, c->hidden },
         [R_LATENT_OUT] = { c->hidden, c->latent },
         [R_ROUTER_NORM] = { 1, c->hidden },
@@ -416,6 +440,12 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_STREAM_PREDICT] = { c->streams * c->streams, c->streams },
         [R_STREAM_CORRECT] = { c->streams, c->streams },
         [R_STREAM_SCALE] = { 1, c->hidden },
+        [R_HYPER_ATTN_FN] = { hyper, streams },
+        [R_HYPER_ATTN_BASE] = { 1, hyper },
+        [R_HYPER_ATTN_SCALE] = { 1, 3 },
+        [R_HYPER_MLP_FN] = { hyper, streams },
+        [R_HYPER_MLP_BASE] = { 1, hyper },
+        [R_HYPER_MLP_SCALE] = { 1, 3 },
         [R_LAUREL_LEFT] = { c->laurel, c->hidden },
         [R_LAUREL_RIGHT] = { c->hidden, c->laurel },
         [R_LAUREL_NORM] = { 1, c->hidden },

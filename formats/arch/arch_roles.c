@@ -44,8 +44,8 @@ const arch_name *arch_name_of(const arch_config *c, arch_role r)
 
 bool arch_role_exact(arch_role r)
 {
-    return r == R_ROUTER || r == R_SHARED_ROUTER || r == R_INDEX_W ||
-           (r >= R_MIX_BA && r <= R_MIX_STEP);
+    return r == R_ROUTER || r == R_SHARED_ROUTER || r == R_INDEX_W || r == R_HYPER_ATTN_FN ||
+           r == R_HYPER_MLP_FN || r == R_HYPER_END_FN || (r >= R_MIX_BA && r <= R_MIX_STEP);
 }
 
 static const struct {
@@ -78,7 +78,8 @@ int64_t arch_count_attending(const arch_config *c, int64_t from, int64_t to)
 
 bool arch_has_indexer(const arch_config *c, int64_t layer)
 {
-    return arch_indexed(c) && !c->layer[layer].index_shared;
+    const bool without = c->row->mixer == MIX_SPARSE && c->layer[layer].mixer != MIX_SPARSE;
+    return arch_indexed(c) && !c->layer[layer].index_shared && !without;
 }
 
 bool arch_shares_index(const arch_config *c)
@@ -86,6 +87,12 @@ bool arch_shares_index(const arch_config *c)
     for (int64_t i = 0; i < c->layers; i++)
         if (c->layer[i].index_shared) return true;
     return false;
+}
+
+int64_t arch_compresses(const arch_config *c, int64_t layer)
+{
+    const arch_mixer m = c->layer[layer].mixer;
+    return m == MIX_SPARSE ? c->sparse_every : m == MIX_HEAVY ? c->heavy_every : 0;
 }
 
 bool arch_has_state(const arch_config *c)

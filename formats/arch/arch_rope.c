@@ -283,8 +283,36 @@ static lq_status read_dims(arch_config *c, const cJSON *config, const cJSON *par
     return s;
 }
 
+/* Layers that compress have the second table: its own base, and the scaling, which the first has not. A
+ * length factor is not assumed. */
+static lq_status parse_compressed(arch_config *c, const cJSON *config, lq_err *err)
+{
+    const cJSON *params = js_get(config, "rope_parameters"), *main = js_get(params, "main"),
+                *compress = js_get(params, "compress");
+    arch_rope *local = &c->rope[ROPE_LOCAL];
+    const arch_rope plain = {
+        .kind = ROPE_PLAIN, .theta = 10000, .factor = 1, .attention_factor = 1, .truncate = true
+    };
+    c->rope[ROPE_MAIN] = *local = plain;
+    local->theta = 160000;
+    lq_status s = js_f64(config, "rope_theta", false, 1.001, 1e15, &c->rope[ROPE_MAIN].theta, err);
+    const bool nested = main && compress;
+    const cJSON *scaling = nested ? compress : params ? params : js_get(config, "rope_scaling");
+    if (!s && nested) s = read_table(c, &c->rope[ROPE_MAIN], config, main, "main", err);
+    if (!s && !nested && (main || compress))
+        s = lq_fail(err, LQ_EVALUE,
+                    "rope_parameters: expected main and compress, found one of them");
+    if (!s) s = read_table(c, local, config, scaling, "compress", err);
+    if (!js_get(scaling, "attention_factor")) local->attention_factor = 1;
+    if (!s && !nested) local->theta = 160000;
+    if (!s && !nested)
+        s = js_f64(config, "compress_rope_theta", false, 1.001, 1e15, &local->theta, err);
+    return s;
+}
+
 lq_status arch_rope_parse(arch_config *c, const cJSON *config, lq_err *err)
 {
+    if (c->row->mixer == MIX_SPARSE) return parse_compressed(c, config, err);
     static const char PARAMS[] = "rope_parameters";
     const cJSON *params = js_get(config, PARAMS), *full = js_get(params, "full_attention"),
                 *sliding = js_get(params, "sliding_attention");

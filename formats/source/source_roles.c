@@ -57,8 +57,9 @@ static lq_status unexplained(const src_source *s, const char *name, const char *
                          s->path, name, as);
 }
 
+/* ids: whole numbers will do. */
 static lq_status find_checked(const src_source *s, const char *name, int n_dims,
-                              const int64_t *want, const src_tensor **out, lq_err *err)
+                              const int64_t *want, bool ids, const src_tensor **out, lq_err *err)
 {
     const src_tensor *t = src_find(s, name);
     char part[300];
@@ -75,7 +76,7 @@ static lq_status find_checked(const src_source *s, const char *name, int n_dims,
         return lq_fail(err, LQ_ESHAPE, "%s: tensor '%s': expected shape [%s], found [%s]", s->path,
                        name, expected, found);
     }
-    if (!t->plain)
+    if (!t->plain && !(ids && (t->raw_dtype == LQ_I64 || t->raw_dtype == LQ_I32) && t->raw.data))
         return lq_fail(err, LQ_EVALUE, "%s: tensor '%s': expected a float type, found %s", s->path,
                        name, lq_dtype_text(t->raw_dtype));
     *out = t;
@@ -112,14 +113,14 @@ static lq_status find_role(const src_source *s, const arch_name *a, int64_t laye
         K /= c->conv_taps; /* channels */
         want[n++] = K;
         if (!bias) want[n++] = 1, want[n++] = c->conv_taps;
-        return find_checked(s, name, n, want, out, err);
+        return find_checked(s, name, n, want, false, out, err);
     }
     if (a->flags & NAME_4D)
-        return find_checked(s, name, 4, (const int64_t[]){ 1, 1, K, 1 }, out, err);
+        return find_checked(s, name, 4, (const int64_t[]){ 1, 1, K, 1 }, false, out, err);
     if (!vector || (a->flags & (NAME_HEAD_ROWS | NAME_ROW))) want[n++] = turned ? K : N;
     want[n++] = turned || (bias && arch_role_kind(a->role) != ARCH_VECTOR) ? N : K;
-    lq_status st = find_checked(s, name, n, want, out, err);
-    if (!st && vector && (*out)->t.scheme.kind != QT_DENSE)
+    lq_status st = find_checked(s, name, n, want, a->flags & NAME_IDS, out, err);
+    if (!st && vector && (*out)->plain && (*out)->t.scheme.kind != QT_DENSE)
         return lq_fail(err, LQ_EVALUE, "%s: tensor '%s': expected a dense vector", s->path, name);
     return st;
 }
@@ -289,6 +290,23 @@ static lq_status stored_vector(const src_source *s, arch_role r, int64_t layer, 
     return st ? lq_wrap(err, st, "%s", s->path) : LQ_OK;
 }
 
+/* Whole numbers as floats, which hold them up to 2^24. */
+static lq_status ids_of(const float **v, const src_tensor *t, lq_arena *a, lq_err *err)
+{
+    const size_t size = lq_dtype_bytes(t->raw_dtype), n = t->raw.bytes / size;
+    const uint8_t *from = t->raw.data;
+    float *out = lq_push(a, n * sizeof *out);
+    if (!out) return no_room(t->name, err);
+    for (size_t i = 0; i < n; i++) {
+        int64_t wide = 0;
+        int32_t narrow = 0;
+        memcpy(size == sizeof wide ? (void *)&wide : &narrow, from + i * size, size);
+        out[i] = (float)(wide + narrow);
+    }
+    *v = out;
+    return LQ_OK;
+}
+
 lq_status src_vector(const src_source *s, arch_role r, int64_t layer, int64_t expert, bool bias,
                      const float **v, lq_arena *a, lq_err *err)
 {
@@ -302,6 +320,7 @@ lq_status src_vector(const src_source *s, arch_role r, int64_t layer, int64_t ex
         lq_status st =
             stored_vector(s, r, layer, flags & NAME_HEAD_EACH ? i : expert, bias, &t, err);
         if (st || !t) return st;
+        if (!t->plain) return ids_of(v, t, a, err);
         const int64_t row = flags & NAME_STACKED ? expert : 0,
                       n = flags & NAME_STACKED ? 1 : t->t.N;
         if (!out) out = lq_push(a, (size_t)(parts * n * t->t.K) * sizeof *out);

@@ -28,7 +28,7 @@
 #include "quantize/methods/grid.h"
 #include "quantize/methods/out.h"
 
-enum { AWQ_SEARCH_ROWS = 512, AWQ_MAX_LINEARS = 6 };
+enum { AWQ_SEARCH_ROWS = 512, AWQ_MAX_LINEARS = 8 };
 
 /* Linears that read the same input. */
 typedef struct {

@@ -91,6 +91,8 @@ static void sparse_mixer(int32_t chosen[2], float share[2], const float *logits,
     }
 }
 
+static float softplus(float x) { return x > 20 ? x : log1pf(k_exp(x)); }
+
 float choose_eps(const arch_config *c)
 {
     return c->w.topk_eps > 0 ? c->w.topk_eps : 1e-20f; /* as DeepSeek-V3; nothing to a softmax */
@@ -123,14 +125,19 @@ void choose_experts(const choose_row *r, const arch_config *c, const float *corr
         return;
     }
     if (c->w.corr_logits) add_correction(choice, scores, correction, E);
-    if (c->w.router == ROUTER_SIGMOID)
+    if (c->w.router == ROUTER_SIGMOID || c->w.router == ROUTER_SQRT_SOFTPLUS)
         for (int64_t e = 0; e < E; e++)
-            scores[e] = choose_sigmoid(scores[e]);
+            scores[e] = c->w.router == ROUTER_SIGMOID ? choose_sigmoid(scores[e])
+                                                      : sqrtf(softplus(scores[e]));
     else
         softmax(scores, E);
     if (!c->w.corr_logits) add_correction(choice, scores, correction, E);
     if (c->groups_used < c->expert_groups) keep_groups(choice, c, r->group_score, r->group_best);
-    best_of(r->chosen, k, choice, E);
+    if (r->given)
+        for (int64_t i = 0; i < k; i++)
+            r->chosen[i] = (int32_t)r->given[i];
+    else
+        best_of(r->chosen, k, choice, E);
     float sum = choose_eps(c);
     for (int64_t i = 0; i < k; i++)
         sum += scores[r->chosen[i]];

@@ -89,7 +89,7 @@ static lq_status absorb_layers(fwd_ctx *f, int64_t n, lq_err *err)
 {
     lq_arena tmp = { 0 };
     lq_status s = LQ_OK;
-    if (!f->m->cfg->w.mla) return LQ_OK;
+    if (!f->m->cfg->w.mla || f->m->cfg->w.kv_one) return LQ_OK;
     f->absorbed = lq_push(&f->own, (size_t)(n + 1) * sizeof *f->absorbed);
     if (!f->absorbed) return lq_fail(err, LQ_ENOMEM, "absorbed attention: out of memory");
     for (int64_t i = 0; i < n && !s; i++)

@@ -182,7 +182,7 @@ static void store_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *a
         if (c->w.mla) {
             const int64_t L = kv_latent_width(c);
             write_row(kv, kv->k + block, r->row_slot[t], r->kv_a + t * L, 1, L, false, true);
-            if (a->l->lin[R_INDEX_K].present)
+            if (a->l->lin[R_INDEX_K].present && !c->w.kv_one)
                 attn_kv_write(kv->v + block, r->row_slot[t], kv->block_size,
                               r->index_k + t * c->index_dim, 1, c->index_dim,
                               kv_of(kv->dtype, false));
@@ -247,14 +247,31 @@ static void gate_apart_chunk(const fwd_rows *r, int64_t row, int64_t n, const vo
     }
 }
 
+/* To a window, and to compressed positions where the layer has them: all of them as places in blocks. */
+static void see_compressed(attn_args *a, const fwd_rows *r, int64_t layer, const fwd_kv *kv,
+                           const fwd_group *g)
+{
+    const int64_t rows = kv_compressed_rows(r->c, layer, kv->block_size);
+    a->keys = NULL;
+    a->window = r->c->window;
+    if (!rows) return;
+    fwd_compress_seen(r, layer, kv, g);
+    a->window = 0;
+    a->keys = r->seen;
+    a->ld_keys = fwd_seen_most(r->c);
+    a->n_keys = r->n_seen;
+    a->block_size += (int)rows;
+}
+
 /* All heads to one row of the cache, which is key and value; each output in its query's place. Where
  * there are indexers, to the positions that the layer's, or the one before it, chose. */
-static void attend_latents(attn_args *a, const fwd_rows *r, const model_layer *l, const fwd_kv *kv,
-                           const fwd_group *g)
+static void attend_latents(attn_args *a, const fwd_rows *r, const model_layer *l, int64_t layer,
+                           const fwd_kv *kv, const fwd_group *g)
 {
     if (l->lin[R_INDEX_Q].present) fwd_index_choose(r, kv, g);
     if (arch_indexed(r->c)) a->keys = r->index_keys;
     a->ld_keys = r->c->index_topk;
+    if (r->c->w.kv_one) see_compressed(a, r, layer, kv, g);
     a->Hkv = 1;
     a->D = a->Dv = kv_latent_width(r->c);
     a->q = a->out = r->latent;
@@ -298,7 +315,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         .seqs = g->seqs,
         .n_seqs = g->n_seqs,
     };
-    if (c->w.mla) attend_latents(&a, r, l, kv, g);
+    if (c->w.mla) attend_latents(&a, r, l, layer, kv, g);
     attn_run(&a, r->scratch, r->p);
     if (c->w.q_gated) fwd_each(r, g->n_rows, gate_chunk, &g->row0);
     if (c->o_scale != 1) fwd_each(r, g->n_rows, scale_chunk, &g->row0);
@@ -460,6 +477,8 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     }
     gather(r->ple, fwd_ple_width(r->c), rows, n);
     gather(r->streams, fwd_streams_width(r->c), rows, n);
+    gather(r->hyper, fwd_hyper_width(r->c), rows, n);
+    if (fwd_by_token(r->whole)) gather(r->ids, 1, rows, n);
     if (r->c->streams) gather(r->first, r->c->hidden, rows, n);
     gather(r->mix_out, arch_mix_width(r->c, r->c->row->mixer), rows, n);
 }

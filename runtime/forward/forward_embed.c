@@ -111,4 +111,6 @@ void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)
     if (m->embed_norm.w) r->ops->norm(r, r->x, r->x, &m->embed_norm, r->R, c->hidden);
     if (c->ple_dim) fwd_ple_rows(r, m, ids);
     if (c->streams) fwd_streams_begin(r, m);
+    if (c->hyper) fwd_hyper_begin(r);
+    if (fwd_by_token(c)) memcpy(r->ids, ids, (size_t)r->R * sizeof *ids);
 }

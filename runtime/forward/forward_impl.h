@@ -97,6 +97,8 @@ typedef struct {
     float *ple_in;          /* [R, ple_dim] */
     float *streams, *first; /* AltUp: [R, fwd_streams_width], all but x; [R, hidden]: x before */
     float *laurel;          /* [R, laurel] */
+    float *hyper;           /* [R, fwd_hyper_width]: of the branch at work (forward_hyper.c) */
+    int32_t *ids;           /* [R] tokens, where layers choose experts by them */
     double sparse;          /* arch_layer's, of the layer at work */
     float *beside;          /* [R, hidden]: what the router reads, then what the experts give */
     float *cos[2], *sin[2]; /* [R, rope_dims / 2] of ROPE_MAIN, ROPE_LOCAL */
@@ -134,6 +136,10 @@ typedef struct {
      * [R, index_topk] positions, for attn_args.keys */
     float *index_q, *index_k, *index_w;
     int32_t *index_keys;
+    /* Of layers that compress (forward_compress.c): [R, 2 * head_dim] what rows give and with what weight, and
+     * [R, 2 * index_dim] of index_k's; the places that each row sees, [R, fwd_seen_most], and how many */
+    float *gives, *weighs, *index_weighs;
+    int32_t *seen, *n_seen;
     const struct model_absorbed *absorbed; /* of the layer at work */
     int32_t *row_pos;                      /* [R] */
     int32_t *row_type;                     /* [R] of R_TYPE_EMBED; nothing without */
@@ -313,18 +319,38 @@ void fwd_run_finish(const fwd_rows *r, const model_layer *l, int64_t layer);
  * x from them after the last, which has stream_out; x after attention. */
 static inline int64_t fwd_streams_width(const arch_config *c)
 {
-    return c->streams ? (c->streams - 1) * c->hidden : 0;
+    return c->streams ? (c->streams - 1) * c->hidden : c->hyper * c->hidden;
 }
 void fwd_streams_begin(const fwd_rows *r, const model *m);
 void fwd_streams_predict(const fwd_rows *r, const model_layer *l);
 void fwd_streams_correct(const fwd_rows *r, const model_layer *l);
 void fwd_streams_end(const fwd_rows *r, const model_layer *l);
 void fwd_run_laurel(const fwd_rows *r, const model_layer *l);
+/* Hyper-connections (forward_hyper.c): all streams from x; x from them before a branch, whose roles begin with
+ * fn; the streams from a branch's output y; x from them after the last layer. */
+static inline int64_t fwd_hyper_width(const arch_config *c) { return (2 + c->hyper) * c->hyper; }
+void fwd_hyper_begin(const fwd_rows *r);
+void fwd_hyper_enter(const fwd_rows *r, const model_layer *l, arch_role fn);
+void fwd_hyper_leave(const fwd_rows *r);
+void fwd_hyper_end(const fwd_rows *r, const model_layer *l);
+/* Do layers choose experts by token? */
+bool fwd_by_token(const arch_config *c);
 /* fwd_cpu's q and latents of MLA layers from h, rotated; and attention's output a from that of the
  * latents. (forward_mla.c) */
 void fwd_run_mla(const fwd_rows *r, const model_layer *l);
 void fwd_run_values(const fwd_rows *r);
 size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);
+/* The same of layers with one row for keys and values (forward_compress.c): q, in `latent`, and the row; a from
+ * what attention left in its place. */
+void fwd_one_rows(const fwd_rows *r, const model_layer *l);
+void fwd_one_values(const fwd_rows *r);
+/* Compressed positions of a group's rows into the cache, whose sequences' states are n from `first` on; and what
+ * its rows see. */
+void fwd_compress(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
+                  const fwd_group *g, int first, int n);
+void fwd_compress_seen(const fwd_rows *r, int64_t layer, const fwd_kv *kv, const fwd_group *g);
+int64_t fwd_seen_most(const arch_config *c);
+size_t fwd_one_scratch(const arch_config *c, int64_t R, int threads); /* of fwd_rows_scratch */
 /* Of a layer with an indexer (forward_index.c): the products of h and of the normed q_a; rows of its q,
  * k and weights from what those left; and of a group's rows the positions to attend to. */
 void fwd_index_products(const fwd_rows *r, const model_layer *l);
@@ -335,6 +361,11 @@ size_t fwd_index_scratch(const arch_config *c, int threads); /* of fwd_rows_scra
 /* fwd_cpu's layers with a state. (forward_mixer.c) */
 void fwd_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer);
 void fwd_mix(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv);
+/* The rows of a sequence up to its next mark, or `end`: [at, the result). *mark begins with 0. */
+int64_t fwd_next_mark(const fwd_seq_state *s, int *mark, int64_t at, int64_t end);
+/* Rows [n] of `width` floats of the state, ld apart, to their places in the copies wanted after `at`. */
+void fwd_copy_marked(const fwd_seq_state *s, int mark, int64_t at, const float *from, int64_t n,
+                     int64_t width, int64_t ld);
 
 /* A device's part of a pass (forward_dev.h): buffers, and what a step sends there. r becomes
  * fwd_dev's. */

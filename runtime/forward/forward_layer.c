@@ -17,6 +17,8 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
     n = max_size(n, fwd_moe_scratch(c, R, threads));
     n = max_size(n, fwd_mla_scratch(c, R, threads));
     n = max_size(n, fwd_index_scratch(c, threads));
+    n = max_size(n, fwd_one_scratch(c, R, threads));
+    n = max_size(n, mm_scratch_bytes(R, c->hyper * c->hidden, 1, threads));
     const int64_t D = c->w.mla                 ? kv_latent_width(c)
                       : c->head_dim > c->v_dim ? c->head_dim
                                                : c->v_dim;
@@ -35,7 +37,7 @@ static void enter_branch(const fwd_rows *r, const model_vector *norm)
 
 static void open_out(fwd_rows *r, const model_vector *post)
 {
-    bool apart = post->w || r->c->residual_scale != 1 || r->shared;
+    bool apart = post->w || r->c->residual_scale != 1 || r->shared || r->c->hyper;
     r->out = apart ? r->y : r->x;
     if (apart) r->ops->clear(r);
 }
@@ -45,7 +47,10 @@ static void close_out(const fwd_rows *r, const model_vector *norm, const model_v
 {
     const model_vector *after = r->c->w.norm_after_add ? norm : NULL;
     pool_stage(r->p, STAGE_NORM);
-    if (r->out == r->y || after) r->ops->join(r, post, after);
+    if (r->c->hyper)
+        fwd_hyper_leave(r);
+    else if (r->out == r->y || after)
+        r->ops->join(r, post, after);
 }
 
 /* ---- attention ---- */
@@ -102,7 +107,7 @@ static void whole_outputs(const fwd_rows *r)
 static void run_wo(const fwd_rows *r, const model_layer *l)
 {
     const arch_config *c = r->parts ? r->parts->at->whole : r->c;
-    const int64_t K = c->heads * c->v_dim;
+    const int64_t K = arch_o_width(c);
     if (c->w.mla && r->ops->values) r->ops->values(r);
     const float *a = r->parts ? fwd_all_heads(r, l) : r->a;
     fwd_tap_rows(r, R_O, a, K, K);
@@ -177,21 +182,31 @@ static void run_heads(const fwd_rows *r, const model_layer *l, int64_t layer, co
     for (int64_t i = 0; i < n_groups; i++) {
         pool_stage(r->p, STAGE_ROPE);
         r->ops->store(r, l, layer, kv, &groups[i]);
+        if (arch_compresses(r->c, layer))
+            fwd_compress(r, l, layer, kv, &groups[i], r->in_turn ? (int)i : 0,
+                         r->in_turn ? 1 : r->n_states);
         pool_stage(r->p, STAGE_ATTENTION);
         r->ops->attend(r, l, layer, kv, &groups[i]);
     }
     const int64_t K = r->c->heads * r->c->v_dim;
-    if (!r->parts) fwd_norm_within(r, r->a, K, &l->vec[R_O_NORM], K);
+    if (!r->parts && l->vec[R_O_NORM].w) fwd_norm_within(r, r->a, K, &l->vec[R_O_NORM], K);
 }
 
 /* The products of h that a layer's mixer takes. */
+static bool mixes(const fwd_rows *r, int64_t layer)
+{
+    const arch_mixer m = r->c->layer[layer].mixer;
+    return arch_mixer_has_state(m) && !arch_mixer_compresses(m);
+}
+
 static void enter_mixer(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
 {
     const arch_mixer m = r->c->layer[layer].mixer;
     if (m == MIX_NONE) return;
+    if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_ATTN_FN);
     enter_branch(r, &l->vec[R_ATTN_NORM]);
     if (arch_mixer_attends(m)) make_heads(r, l, layer, kv);
-    if (arch_mixer_has_state(m)) r->ops->mix_in(r, l, layer);
+    if (mixes(r, layer)) r->ops->mix_in(r, l, layer);
 }
 
 /* a, and what a state gave, to `out`, and with it into x. */
@@ -201,7 +216,7 @@ static void attention_out(fwd_rows *r, const model_layer *l, int64_t layer)
     if (m == MIX_NONE) return;
     open_out(r, &l->vec[R_ATTN_POST_NORM]);
     if (arch_mixer_attends(m)) run_wo(r, l);
-    if (arch_mixer_has_state(m)) run_mix_out(r, l, layer);
+    if (mixes(r, layer)) run_mix_out(r, l, layer);
 }
 static void attention_join(const fwd_rows *r, const model_layer *l)
 {
@@ -212,6 +227,7 @@ static void attention_join(const fwd_rows *r, const model_layer *l)
 static void to_end(const fwd_rows *r, const model_layer *l, int64_t layer)
 {
     if (!r->c->layer[layer].no_mlp) close_out(r, &l->vec[R_MLP_NORM], &l->vec[R_MLP_POST_NORM]);
+    if (l->lin[R_HYPER_END_FN].present) fwd_hyper_end(r, l);
     if (l->vec[R_LAYER_SCALE].w || l->lin[R_PLE_OUT].present) r->ops->finish(r, l, layer);
 }
 
@@ -245,7 +261,7 @@ static void to_attention(fwd_rows *r, const model_layer *l, int64_t layer, const
     const model_vector *v = l->vec;
     const arch_mixer m = r->c->layer[layer].mixer;
     if (arch_mixer_attends(m)) run_heads(r, l, layer, kv, groups, n_groups);
-    if (arch_mixer_has_state(m)) {
+    if (mixes(r, layer)) {
         pool_stage(r->p, STAGE_ATTENTION);
         r->ops->mix(r, l, layer, kv);
     }
@@ -266,6 +282,7 @@ static void to_mlp(fwd_rows *r, const model_layer *l, int64_t layer)
     if (r->c->laurel) fwd_run_laurel(r, l);
     if (r->c->layer[layer].no_mlp) return;
     r->sparse = r->c->layer[layer].sparse;
+    if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_MLP_FN);
     if (!r->c->w.parallel) enter_branch(r, &v[R_MLP_NORM]);
     open_out(r, &v[R_MLP_POST_NORM]);
     if (r->c->layer[layer].moe && !r->c->w.dense_beside) {

@@ -320,17 +320,15 @@ static void before_scan(const fwd_rows *r, int64_t row, int64_t n, const void *a
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* The rows of a sequence up to its next mark, or `end`: [at, the result). */
-static int64_t next_mark(const fwd_seq_state *s, int *mark, int64_t at, int64_t end)
+int64_t fwd_next_mark(const fwd_seq_state *s, int *mark, int64_t at, int64_t end)
 {
     while (*mark < s->run.n_marks && s->run.marks[*mark].after <= at)
         ++*mark;
     return *mark < s->run.n_marks ? least(s->run.marks[*mark].after, end) : end;
 }
 
-/* Rows [n] of `width` floats, ld apart, to their places in the copies that are wanted after `at`. */
-static void copy_marked(const fwd_seq_state *s, int mark, int64_t at, const float *from, int64_t n,
-                        int64_t width, int64_t ld)
+void fwd_copy_marked(const fwd_seq_state *s, int mark, int64_t at, const float *from, int64_t n,
+                     int64_t width, int64_t ld)
 {
     for (; mark < s->run.n_marks && s->run.marks[mark].after == at; mark++) {
         float *to = s->run.marks[mark].copy + (from - s->run.state);
@@ -358,11 +356,11 @@ static void conv_piece(void *ctx, int64_t item, int thread)
     (void)thread;
     int mark = 0;
     for (int64_t at = 0, to; at < s->n_rows; at = to) {
-        to = next_mark(s, &mark, at, s->n_rows);
+        to = fwd_next_mark(s, &mark, at, s->n_rows);
         k.x = a->v.x + (s->row0 + at) * a->v.ld + c0;
         k.T = to - at;
         k_conv(&k);
-        copy_marked(s, mark, to, k.history, c->conv_taps - 1, k.n, k.ldh);
+        fwd_copy_marked(s, mark, to, k.history, c->conv_taps - 1, k.n, k.ldh);
     }
 }
 
@@ -383,7 +381,7 @@ static void scan_piece(void *ctx, int64_t item, int thread)
     int mark = 0;
     const int64_t end = least(a->from + SCAN_ROWS, s->n_rows);
     for (int64_t at = a->from, to; at < end; at = to) {
-        to = next_mark(s, &mark, at, end);
+        to = fwd_next_mark(s, &mark, at, end);
         const int64_t t = s->row0 + at;
         const float *x = a->v.x + t * a->v.ld;
         const k_scan_args k = { .S = S,
@@ -405,7 +403,7 @@ static void scan_piece(void *ctx, int64_t item, int thread)
                                 .out = r->mix_out + t * H * V + h * V + lane,
                                 .ldo = H * V };
         k_scan(&k);
-        copy_marked(s, mark, to, S, 1, block, block);
+        fwd_copy_marked(s, mark, to, S, 1, block, block);
     }
 }
 
@@ -423,7 +421,7 @@ static void select_piece(void *ctx, int64_t item, int thread)
     int mark = 0;
     const int64_t end = least(a->from + SCAN_ROWS, s->n_rows);
     for (int64_t at = a->from, to; at < end; at = to) {
-        to = next_mark(s, &mark, at, end);
+        to = fwd_next_mark(s, &mark, at, end);
         const int64_t t = s->row0 + at;
         const float *x = a->v.x + t * a->v.ld;
         const k_select_args k = { .S = S,
@@ -443,7 +441,7 @@ static void select_piece(void *ctx, int64_t item, int thread)
                                   .out = r->mix_out + t * V + lane,
                                   .ldo = V };
         k_select(&k);
-        copy_marked(s, mark, to, S, 1, block, block);
+        fwd_copy_marked(s, mark, to, S, 1, block, block);
     }
 }
 

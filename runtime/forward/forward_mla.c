@@ -19,7 +19,7 @@ enum { HEADS_AT_ONCE = 16 }; /* one region of the pool; more would take more scr
 
 size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads)
 {
-    if (!c->w.mla) return 0;
+    if (!c->w.mla || c->w.kv_one) return 0;
     const int64_t K = c->q_lora > c->kv_lora ? c->q_lora : c->kv_lora, n = HEADS_AT_ONCE;
     const int64_t k = c->nope_dims > c->kv_lora ? c->nope_dims : c->kv_lora;
     const size_t in = mm_scratch_bytes(2 * R, K, 2, threads),
@@ -87,6 +87,10 @@ static void gate_heads(const fwd_rows *r, int64_t row, int64_t n, const void *ar
 
 void fwd_run_values(const fwd_rows *r)
 {
+    if (r->c->w.kv_one) {
+        fwd_one_values(r);
+        return;
+    }
     const int64_t H = r->c->heads, V = r->c->v_dim, L = kv_latent_width(r->c);
     head_products(r, r->absorbed->v, r->a, H * V, V, r->latent, H * L, L);
     if (fwd_head_gates(r->c)) fwd_each(r, r->R, gate_heads, NULL);
@@ -95,6 +99,10 @@ void fwd_run_values(const fwd_rows *r)
 void fwd_run_mla(const fwd_rows *r, const model_layer *l)
 {
     const arch_config *c = r->c;
+    if (c->w.kv_one) {
+        fwd_one_rows(r, l);
+        return;
+    }
     const model_linear *lin = l->lin;
     const int64_t H = c->heads, D = c->head_dim, L = kv_latent_width(c), q = H * D;
     const arch_role first = c->q_lora ? R_Q_A : R_Q;

@@ -55,7 +55,10 @@ static void choose_rows(const fwd_rows *r, int64_t row, int64_t n, const void *a
                                  .group_score = r->group_score + t * r->c->expert_groups,
                                  .group_best = r->group_best + t * r->c->groups_used,
                                  .chosen = r->chosen + t * k,
-                                 .share = r->share + t * k };
+                                 .share = r->share + t * k,
+                                 .given = l->vec[R_EXPERTS_OF].w
+                                              ? l->vec[R_EXPERTS_OF].w + r->ids[t] * k
+                                              : NULL };
         choose_experts(&one, r->c, l->vec[R_ROUTER_CORR].w, l->vec[R_EXPERT_SCALE].w);
         if (l->lin[R_SHARED_ROUTER].present)
             r->shared_share[t] = choose_sigmoid(r->shared_share[t]);

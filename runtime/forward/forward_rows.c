@@ -57,6 +57,26 @@ static int64_t mix_width(const arch_config *c)
     return mix_places(c, at);
 }
 
+/* Of a row of index_k. */
+static int64_t index_width(const arch_config *c)
+{
+    return c->sparse_every ? 2 * c->index_dim : c->index_dim;
+}
+
+int64_t fwd_seen_most(const arch_config *c)
+{
+    if (!c->sparse_every) return 0;
+    const int64_t heavy = c->max_pos / c->heavy_every + 1, sparse = c->index_topk;
+    return c->window + (heavy > sparse ? heavy : sparse);
+}
+
+bool fwd_by_token(const arch_config *c)
+{
+    for (int64_t i = 0; i < c->layers; i++)
+        if (c->layer[i].hashed) return true;
+    return false;
+}
+
 int64_t fwd_mix_channels(const arch_config *c)
 {
     return c->w.mix_mixed ? arch_conv_channels(c, c->row->mixer) : 0;
@@ -87,8 +107,8 @@ int64_t fwd_given_width(const arch_config *c)
     X(e, c->embed_dim == c->hidden ? 0 : c->embed_dim)          \
     X(given, fwd_given_width(c))                                \
     X(mtp_in, c->mtp ? 2 * c->hidden : 0)                       \
-    X(q, c->heads * c->head_dim)                                \
-    X(a, c->heads * c->v_dim)                                   \
+    X(q, c->w.kv_one ? 0 : c->heads * c->head_dim)              \
+    X(a, c->w.kv_one ? arch_o_width(c) : c->heads * c->v_dim)   \
     X(k, c->w.mla ? 0 : c->kv_heads * c->head_dim)              \
     X(v, c->w.mla ? 0 : c->kv_heads * c->v_dim)                 \
     X(squares, c->w.qk_norm == QK_NORM_ALL ? 2 : 0)             \
@@ -100,6 +120,8 @@ int64_t fwd_given_width(const arch_config *c)
     X(streams, fwd_streams_width(c))                            \
     X(first, c->streams ? c->hidden : 0)                        \
     X(laurel, c->laurel)                                        \
+    X(hyper, fwd_hyper_width(c))                                \
+    X(ids, fwd_by_token(c) ? 1 : 0)                             \
     X(beside, c->w.dense_beside ? c->hidden : 0)                \
     X(scores, c->experts)                                       \
     X(choice, c->experts)                                       \
@@ -120,7 +142,12 @@ int64_t fwd_given_width(const arch_config *c)
     X(latent, c->w.mla ? c->heads *kv_latent_width(c) : 0)      \
     X(by_head, c->w.mla &&which != FWD_ALL ? head_width(c) : 0) \
     X(index_q, c->index_heads * c->index_dim)                   \
-    X(index_k, c->index_dim)                                    \
+    X(index_k, index_width(c))                                  \
+    X(index_weighs, c->sparse_every ? index_width(c) : 0)       \
+    X(gives, c->sparse_every ? 2 * c->head_dim : 0)             \
+    X(weighs, c->sparse_every ? 2 * c->head_dim : 0)            \
+    X(seen, fwd_seen_most(c))                                   \
+    X(n_seen, c->sparse_every ? 1 : 0)                          \
     X(index_w, c->index_heads)                                  \
     X(index_keys, c->index_topk)                                \
     X(q_gate, fwd_gate_width(c))                                \

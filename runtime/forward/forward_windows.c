@@ -18,7 +18,8 @@ static size_t plane(const arch_config *c, int64_t D)
 /* Before V, or before an indexer's keys. */
 static size_t first_plane(const arch_config *c)
 {
-    if (c->w.mla) return WINDOW_BLOCK * attn_kv_row_bytes(KV_F32, kv_latent_width(c));
+    const size_t more = c->sparse_every ? WINDOW_BLOCK : 0; /* compressed positions are no more */
+    if (c->w.mla) return (WINDOW_BLOCK + more) * attn_kv_row_bytes(KV_F32, kv_latent_width(c));
     return plane(c, c->head_dim);
 }
 
@@ -76,7 +77,8 @@ static int64_t index_width(const arch_config *c)
 
 int64_t fwd_state(const arch_config *c)
 {
-    int64_t n = c->hidden + fwd_ple_width(c) + fwd_streams_width(c) + index_width(c);
+    int64_t n =
+        c->hidden + fwd_ple_width(c) + fwd_streams_width(c) + index_width(c) + fwd_by_token(c);
     for (int64_t i = 0; i < c->layers; i++)
         if (is_read(c, i)) n += kv_width(c, i);
     return n;
@@ -90,10 +92,12 @@ static void take_state(fwd_rows *r, int64_t layer, float *x)
     float *at = x + r->R * c->hidden;
     if (c->ple_dim) r->ple = at;
     at += r->R * fwd_ple_width(c);
-    if (c->streams) r->streams = at;
+    if (fwd_streams_width(c)) r->streams = at;
     at += r->R * fwd_streams_width(c);
     if (arch_shares_index(c)) r->index_keys = (int32_t *)(void *)at;
     at += r->R * index_width(c);
+    if (fwd_by_token(c)) r->ids = (int32_t *)(void *)at;
+    at += r->R * fwd_by_token(c);
     const int64_t from = layer < 0 ? -1 : layer - c->layer[layer].kv_back;
     for (int64_t i = 0; i < c->layers; i++) {
         if (!is_read(c, i)) continue;

@@ -14,7 +14,7 @@ static qt_tensor dense(const void *data, lq_dtype d, int64_t N, int64_t K)
 
 size_t model_absorb_bytes(const arch_config *c)
 {
-    if (!c->w.mla) return 0;
+    if (!c->w.mla || c->w.kv_one) return 0;
     const qt_tensor k = dense(NULL, LQ_F32, c->kv_lora, c->nope_dims),
                     v = dense(NULL, LQ_F32, c->v_dim, c->kv_lora);
     const size_t packed = mm_pack_bytes(&k) + mm_pack_bytes(&v) + 2 * (sizeof(mm_weight) + 64);
@@ -32,7 +32,7 @@ void model_absorb_head(size_t *k, size_t *v, const arch_config *c, const qt_sche
 
 size_t model_absorb_scratch(const arch_config *c)
 {
-    if (!c->w.mla) return 0;
+    if (!c->w.mla || c->w.kv_one) return 0;
     const size_t one = (size_t)(c->heads * (c->nope_dims + c->v_dim) * c->kv_lora) * sizeof(float);
     return 4 * one + 4096; /* portable, as floats, as halves, and one head's turned */
 }

@@ -8,6 +8,7 @@ static const struct {
     const char *what;
 } no_kernels[] = {
     { R_STREAM_NORM, "several residual streams" },
+    { R_HYPER_ATTN_FN, "hyper-connections" },
     { R_PLE_EMBED, "per-layer embeddings" },
     { R_LAYER_SCALE, "a factor on each layer" },
     { R_V_NORM, "a norm of each value" },
@@ -47,7 +48,7 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
     if (!what && c->w.qkv_quarters) what = "q, v and k of each quarter of the heads in one matrix";
     if (!what && c->w.both_ways) what = "attention that looks both ways";
     if (!what && c->row->window == WINDOW_CHUNKS) what = "attention in chunks";
-    if (!what && (c->w.router == ROUTER_SPARSEMIXER || c->w.share_in || c->w.corr_logits))
+    if (!what && (c->w.router >= ROUTER_SPARSEMIXER || c->w.share_in || c->w.corr_logits))
         what = "this kind of router";
     if (!what && c->shared_ffn && c->shared_scale != 1) what = "a factor on shared experts";
     if (!what && c->act == ARCH_XIELU) what = "the activation xIELU";

@@ -17,11 +17,18 @@ static bool has_own(const arch_config *c, int64_t layer)
 
 int64_t kv_latent_width(const arch_config *c) { return c->kv_lora + c->rope_dims; }
 
-/* The latents of a block. */
-static size_t latent_bytes(const arch_config *c, int block_size, kv_types d)
+int64_t kv_compressed_rows(const arch_config *c, int64_t layer, int block_size)
 {
-    const size_t row = attn_kv_row_bytes(kv_of(d, true), kv_latent_width(c));
-    return lq_round_up((size_t)block_size * row, 64);
+    const int64_t every = arch_compresses(c, layer);
+    return !every ? 0 : every < block_size ? block_size / every : 1;
+}
+
+/* The latents of a block. */
+static size_t latent_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d)
+{
+    const size_t row = attn_kv_row_bytes(kv_of(d, true), kv_latent_width(c)),
+                 rows = (size_t)block_size + (size_t)kv_compressed_rows(c, layer, block_size);
+    return lq_round_up(rows * row, 64);
 }
 
 /* A token's key of the layer's indexer; 0: it has none. */
@@ -30,10 +37,18 @@ static size_t index_row_bytes(const arch_config *c, int64_t layer, kv_types d)
     return arch_has_indexer(c, layer) ? attn_kv_row_bytes(kv_of(d, false), c->index_dim) : 0;
 }
 
+/* An indexer's keys of a block. */
+static size_t index_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d)
+{
+    const int64_t rows =
+        arch_compresses(c, layer) ? kv_compressed_rows(c, layer, block_size) : block_size;
+    return lq_round_up((size_t)rows * index_row_bytes(c, layer, d), 64);
+}
+
 size_t kv_key_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d)
 {
     const arch_config *own = arch_at(c, layer);
-    return c->w.mla ? latent_bytes(c, block_size, d)
+    return c->w.mla ? latent_bytes(c, layer, block_size, d)
                     : plane_bytes(own, own->head_dim, block_size, kv_of(d, true));
 }
 
@@ -42,7 +57,7 @@ size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_ty
     const arch_config *own = arch_at(c, layer);
     if (!has_own(c, layer)) return 0;
     return kv_key_bytes(c, layer, block_size, d) +
-           (c->w.mla ? lq_round_up((size_t)block_size * index_row_bytes(c, layer, d), 64)
+           (c->w.mla ? index_bytes(c, layer, block_size, d)
                      : plane_bytes(own, own->v_dim, block_size, kv_of(d, false)));
 }
 
@@ -64,16 +79,24 @@ size_t kv_block_bytes(const arch_config *c, int block_size, kv_types d)
     return n;
 }
 
+/* Of a token its row, its part of a compressed one, and of an indexer's keys. */
+static size_t latent_token_bytes(const arch_config *c, int64_t layer, kv_types d)
+{
+    const size_t row = attn_kv_row_bytes(kv_of(d, true), kv_latent_width(c)),
+                 index = index_row_bytes(c, layer, d);
+    const int64_t every = arch_compresses(c, layer);
+    return every ? row + (size_t)lq_ceil_div((int64_t)(row + index), every) : row + index;
+}
+
 size_t kv_token_bytes(const arch_config *c, kv_types d)
 {
     size_t n = 0;
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_config *own = arch_at(c, i);
         if (!has_own(c, i)) continue;
-        n += c->w.mla
-                 ? attn_kv_row_bytes(kv_of(d, true), kv_latent_width(c)) + index_row_bytes(c, i, d)
-                 : (size_t)own->kv_heads * (attn_kv_row_bytes(kv_of(d, true), own->head_dim) +
-                                            attn_kv_row_bytes(kv_of(d, false), own->v_dim));
+        n += c->w.mla ? latent_token_bytes(c, i, d)
+                      : (size_t)own->kv_heads * (attn_kv_row_bytes(kv_of(d, true), own->head_dim) +
+                                                 attn_kv_row_bytes(kv_of(d, false), own->v_dim));
     }
     return n;
 }

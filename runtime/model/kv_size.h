@@ -5,6 +5,10 @@
 #include "formats/arch/arch.h"
 #include "kernels/attn.h"
 
+/* Layers that compress have, behind the rows of a block's tokens, those of compressed positions that end
+ * there; in V's place the indexer's keys of these (forward_compress.c). */
+/* Rows of a block for compressed positions; 0: the layer has none. */
+int64_t kv_compressed_rows(const arch_config *c, int64_t layer, int block_size);
 /* In MLA layers a token's K and V are one row for all heads, [latent, rotated key] (forward_mla.c), and
  * V's place has the indexer's key of those that have one. */
 /* All layers, K and V. */

@@ -52,6 +52,19 @@ static lq_status make_rates(const float **v, const model *m, lq_arena *a, lq_err
     return LQ_OK;
 }
 
+static lq_status check_experts_of(const model *m, int64_t layer, const float *of, lq_err *err)
+{
+    const arch_config *c = m->cfg;
+    for (int64_t i = 0; i < c->vocab * c->experts_used; i++)
+        if (!(of[i] >= 0 && of[i] < (float)c->experts && of[i] <= floorf(of[i])))
+            return lq_fail(
+                err, LQ_EVALUE,
+                "%s: layer %lld: experts of token %lld: expected numbers below %lld, found %g",
+                src_path(m->src), (long long)layer, (long long)(i / c->experts_used),
+                (long long)c->experts, (double)of[i]);
+    return LQ_OK;
+}
+
 /* A vector role of a model or layer. */
 static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64_t layer,
                              lq_arena *a, lq_err *err)
@@ -64,6 +77,7 @@ static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64
         s = make_ones(&v->w, m, r, layer, a, err);
     if (!s && v->w && r >= R_MIX_CONV && r <= R_MIX_CONV_V) s = turn_taps(&v->w, m, r, a, err);
     if (!s && v->w && r == R_MIX_A_LOG) s = make_rates(&v->w, m, a, err);
+    if (!s && v->w && r == R_EXPERTS_OF) s = check_experts_of(m, layer, v->w, err);
     if (!s && m->part) part_vector(v, part_at(m->part, layer), r);
     return s;
 }
@@ -163,6 +177,16 @@ static lq_status load_streams(model_linear **out, const model *m, arch_role r, l
     return s;
 }
 
+/* What comes behind the last layer is with it. */
+static lq_status load_hyper_end(model_layer *l, const model *m, lq_arena *a, pool *p, lq_err *err)
+{
+    if (!arch_has(m->cfg, R_HYPER_END_FN, -1)) return LQ_OK;
+    lq_status s = load_linear(&l->lin[R_HYPER_END_FN], m, R_HYPER_END_FN, -1, -1, a, p, err);
+    for (arch_role r = R_HYPER_END_BASE; r <= R_HYPER_END_SCALE && !s; r++)
+        s = load_vector(&l->vec[r], m, r, -1, a, err);
+    return s;
+}
+
 lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_arena *a, pool *p,
                            lq_err *err)
 {
@@ -179,6 +203,7 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
             s = load_linear(&l->lin[r], m, r, layer, -1, a, p, err);
     }
     if (!s && l->vec[R_MIX_CONV_K].w) s = join_taps(l, m, a, err);
+    if (!s && layer == m->cfg->layers - 1) s = load_hyper_end(l, m, a, p, err);
     if (!s && layer == m->cfg->layers - 1)
         s = load_streams(&l->stream_out, m, R_STREAM_OUT, a, p, err);
     return s;

@@ -32,10 +32,10 @@ lq_status model_eagle_fits(const arch_config *c, const arch_config *m, lq_err *e
                        "EAGLE-3 draft: expected a draft for the model's hidden size of %" PRId64
                        ", found one for %" PRId64,
                        m->hidden, c->target_hidden);
-    if (m->streams)
+    if (m->streams || m->hyper)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "EAGLE-3 draft: expected a model with one residual stream, found %" PRId64,
-                       m->streams);
+                       m->streams + m->hyper);
     return model_eagle_layers(at, c, m, err);
 }
 

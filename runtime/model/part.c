@@ -58,13 +58,13 @@ static const char *not_yet(const arch_config *c)
     bool sparse = false;
     for (int64_t i = 0; i < c->layers; i++)
         sparse |= c->layer[i].sparse > 0;
-    return c->streams          ? "several residual streams"
-           : sparse            ? "gates that are cut off"
-           : c->w.qkv_quarters ? "q, v and k of each quarter of the heads in one matrix"
-           : c->mtp            ? "a head that guesses"
-           : c->dist_buckets   ? "biases by distance"
-           : norms             ? "a norm of all heads together that comes late or is a layer norm"
-                               : NULL;
+    return c->streams || c->hyper ? "several residual streams"
+           : sparse               ? "gates that are cut off"
+           : c->w.qkv_quarters    ? "q, v and k of each quarter of the heads in one matrix"
+           : c->mtp               ? "a head that guesses"
+           : c->dist_buckets      ? "biases by distance"
+           : norms ? "a norm of all heads together that comes late or is a layer norm"
+                   : NULL;
 }
 
 lq_status part_check(const arch_config *c, int ranks, lq_err *err)

@@ -22,7 +22,7 @@ SMALL = ["--max-num-batched-tokens", 8, "--block-size", 8, "--max-num-seqs", 4]
 # LLMQ_KILLS: how often a server is killed while it writes (make check-hard: 200)
 KILLS = int(os.environ.get("LLMQ_KILLS", "5"))
 # Full attention, windows, sinks, shared layers, an indexer beside latents; states alone and beside attention
-MODELS = ["llama-128", "gemma3", "gpt-oss-sinks", "gemma3n", "deepseek-v32", "mamba2", "falcon-h1", "qwen3-next", "lfm2"]
+MODELS = ["llama-128", "gemma3", "gpt-oss-sinks", "gemma3n", "deepseek-v32", "deepseek-v4", "mamba2", "falcon-h1", "qwen3-next", "lfm2"]
 
 
 def disk(folder, size="64M"):

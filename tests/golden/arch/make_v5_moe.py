@@ -52,6 +52,14 @@ MODELS = {
         beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0))),
     "glm-moe-dsa": text("GlmMoeDsa", dict(DSA, num_hidden_layers=3, first_k_dense_replace=2,
                                               index_topk_freq=2, index_skip_topk_offset=1)),
+    "deepseek-v4": text("DeepseekV4", dict(
+        {k: v for k, v in SIZES.items() if k != "intermediate_size"}, num_hidden_layers=3, num_key_value_heads=1,
+        hidden_size=16, head_dim=16, qk_rope_head_dim=8, q_lora_rank=12, o_groups=2, o_lora_rank=16, hc_mult=3,
+        hc_sinkhorn_iters=5, index_n_heads=2, index_head_dim=12, index_topk=2, sliding_window=5, num_hash_layers=1,
+        compress_rates=dict(compressed_sparse_attention=4, heavily_compressed_attention=8), layer_types=[
+            "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+        swiglu_limit=1.5, rope_parameters=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16,
+                                               beta_fast=32.0, beta_slow=1.0), **ROUTED)),
     "solar-open": text("SolarOpen", dict({k: v for k, v in SMALL.items() if k != "intermediate_size"},
                                          **ROUTED, rope_parameters=dict(
         rope_type="yarn", rope_theta=1e6, factor=2.0, original_max_position_embeddings=64))),
@@ -139,8 +147,15 @@ def fill(model, g):
     for name, b in model.named_buffers():
         if "correction" in name:
             b.copy_(torch.randn(b.shape, generator=g) * (1 if model.config.model_type == "kolibri1" else 0.1))
-            if hasattr(model.config, "index_topk"):
+            if hasattr(model.config, "index_topk") and hasattr(model.config, "n_group"):
                 b.sub_(0.8)  # scores below 0, which an expert of another group must not beat
+
+
+def experts_by_token(model, g):
+    for name, b in model.named_buffers():
+        if name.endswith("tid2eid"):
+            b.copy_(torch.stack([torch.randperm(model.config.n_routed_experts, generator=g)[:b.shape[1]]
+                                 for _ in b]))
 
 
 class Gaps:
@@ -174,12 +189,22 @@ def round_to_bf16(model):
             b.copy_(b.bfloat16().float())
 
 
+def published(name, model):
+    """save_pretrained gives DeepSeek V4's tensors their published names but for some."""
+    if model.config.model_type != "deepseek_v4":
+        return name
+    for own, theirs in ("model.", ""), ("embed_tokens.", "embed."), ("hc_head.hc_", "hc_head_"), (".attn.norm.", ".attn.kv_norm."):
+        name = name.replace(own, theirs)
+    return name
+
+
 def save(model, folder):
     """As bfloat16, which holds the values exactly, and one line of config.json."""
     model.config.dtype = torch.bfloat16
     model.save_pretrained(folder)
     path = os.path.join(folder, "model.safetensors")
-    save_file({k: v.bfloat16().contiguous() for k, v in load_file(path).items()}, path,
+    save_file({published(k, model): v.bfloat16().contiguous() if v.is_floating_point() else v
+               for k, v in load_file(path).items()}, path,
               metadata={"format": "pt"})
     path = os.path.join(folder, "config.json")
     config = json.load(open(path))
@@ -203,6 +228,7 @@ def write(out, name, model_class, config_class, sizes, g):
     config._attn_implementation = "eager"
     model = getattr(tf, model_class)(config).float().eval()
     fill(model, g)
+    experts_by_token(model, g)
     model.tie_weights()
     round_to_bf16(model)
     ids = torch.randint(3, V, (2, T), generator=g)
