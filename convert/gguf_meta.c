@@ -512,6 +512,25 @@ bool gguf_has_head(const src_source *src, const gguf_arch *a)
     return has;
 }
 
+/* As llama.cpp numbers them: how rows become one vector, and the one that a score is made of. */
+enum { POOL_MEAN = 1, POOL_CLS = 2, POOL_RANK = 4 };
+
+static void put_labels(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
+{
+    char k[96], label[32];
+    snprintf(k, sizeof k, "%s.pooling_type", a->gguf);
+    gguf_pair_int(p, k, POOL_RANK);
+    snprintf(k, sizeof k, "%s.classifier.pooling_type", a->gguf);
+    gguf_pair_int(p, k, c->label_mean ? POOL_MEAN : POOL_CLS);
+    snprintf(k, sizeof k, "%s.classifier.output_labels", a->gguf);
+    gguf_pair_array(p, k, GGUF_STRING, (uint64_t)c->labels);
+    for (int64_t i = 0; i < c->labels; i++)
+        gguf_put_str(&p->b, label,
+                     (size_t)snprintf(label, sizeof label, "LABEL_%lld", (long long)i));
+    snprintf(k, sizeof k, "%s.classifier.activation", a->gguf); /* our own */
+    if (c->label_raw) gguf_pair_str(p, k, "identity");
+}
+
 /* further: blocks after the model's. */
 static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, int further)
 {
@@ -548,6 +567,7 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, 
     snprintf(k, sizeof k, "%s.attention.causal", a->gguf);
     if (c->w.both_ways) gguf_pair_bool(p, k, false);
     if (c->types) gguf_pair_int(p, "tokenizer.ggml.token_type_count", c->types);
+    if (c->w.both_ways && c->head == HEAD_LABELS) put_labels(p, a, c);
     put_own(p, a, c);
     if (a->layered)
         put_layered(p, a, c);

@@ -123,7 +123,8 @@ void gguf_put_modules(gguf_pairs *p, const gguf_arch *a, const src_source *src, 
     char k[96];
     src_tensor dense[2];
     const int n = gguf_dense(dense, src, a);
-    cJSON *modules = read_json(src, "", "modules.json");
+    const bool scores = src_config(src)->head == HEAD_LABELS; /* of which no vector is made */
+    cJSON *modules = scores ? NULL : read_json(src, "", "modules.json");
     for (const cJSON *m = modules ? modules->child : NULL; m; m = m->next) {
         if (strcmp(kind_of(m), "Pooling") == 0) put_pooling(p, a, src, m, r);
         if (strcmp(kind_of(m), "Dense") == 0 && !n)

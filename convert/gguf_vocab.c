@@ -1,8 +1,9 @@
 /* convert/gguf_vocab.c - a tokenizer as GGUF's metadata.
  *
  * llama.cpp has byte-level BPE ("gpt2": merges, and a name for how text is cut before),
- * SentencePiece's BPE ("llama": pieces with scores) and BERT's WordPiece ("bert"). Where tokenizer.json has the latter as merges,
+ * SentencePiece's BPE ("llama": pieces with scores) and Unigram ("t5"), and BERT's WordPiece ("bert"). Where tokenizer.json has the latter as merges,
  * scores are made from their order. */
+#include "base/base64.h"
 #include "convert/gguf_meta.h"
 #include "convert/report.h"
 #include "formats/gguf/gguf_pre.h"
@@ -48,12 +49,8 @@ static bool set_token(vocab *v, const char *text, const cJSON *id, int type)
     return true;
 }
 
-static lq_status read_vocab(vocab *v, const cJSON *t, lq_err *err)
+static lq_status read_added(vocab *v, const cJSON *t, lq_err *err)
 {
-    for (const cJSON *e = js_get(js_get(t, "model"), "vocab")->child; e; e = e->next)
-        if (!set_token(v, e->string, e, SPM_NORMAL))
-            return lq_fail(err, LQ_EFORMAT, "tokenizer.json: '%.60s': expected an id below %lld",
-                           e->string, (long long)v->n);
     const cJSON *added = js_get(t, "added_tokens");
     for (const cJSON *e = cJSON_IsArray(added) ? added->child : NULL; e; e = e->next) {
         const char *text = NULL;
@@ -66,6 +63,15 @@ static lq_status read_vocab(vocab *v, const cJSON *t, lq_err *err)
         if (s) return lq_wrap(err, s, "tokenizer.json: added_tokens");
     }
     return LQ_OK;
+}
+
+static lq_status read_vocab(vocab *v, const cJSON *t, lq_err *err)
+{
+    for (const cJSON *e = js_get(js_get(t, "model"), "vocab")->child; e; e = e->next)
+        if (!set_token(v, e->string, e, SPM_NORMAL))
+            return lq_fail(err, LQ_EFORMAT, "tokenizer.json: '%.60s': expected an id below %lld",
+                           e->string, (long long)v->n);
+    return read_added(v, t, err);
 }
 
 static void put_tokens(gguf_pairs *p, const vocab *v)
@@ -82,6 +88,16 @@ static void put_tokens(gguf_pairs *p, const vocab *v)
     gguf_pair_array(p, "tokenizer.ggml.token_type", GGUF_I32, (uint64_t)v->n);
     for (int64_t i = 0; i < v->n; i++)
         gguf_put_le(&p->b, (uint64_t)(v->text[i] ? v->type[i] : SPM_UNUSED), 4);
+}
+
+static void put_scores(gguf_pairs *p, const vocab *v)
+{
+    gguf_pair_array(p, "tokenizer.ggml.scores", GGUF_F32, (uint64_t)v->n);
+    for (int64_t i = 0; i < v->n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &v->score[i], 4);
+        gguf_put_le(&p->b, bits, 4);
+    }
 }
 
 /* The two parts of a merge: "a b" or ["a", "b"]. */
@@ -105,6 +121,12 @@ static lq_status read_merge(merge *out, const cJSON *m, lq_err *err)
     return LQ_OK;
 }
 
+static bool is_text(const cJSON *j, const char *key, const char *want)
+{
+    const char *text = "";
+    return !js_str(j, key, false, &text, NULL) && strcmp(text, want) == 0;
+}
+
 /* ---- what surrounds them ---- */
 /* Is a special token put before (or after) every text? */
 static bool adds(const cJSON *t, bool after)
@@ -113,6 +135,8 @@ static bool adds(const cJSON *t, bool after)
     for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next)
         if (js_get(e, "single")) post = e;
     const cJSON *e = js_get(post, "single");
+    if (is_text(post, "type", "RobertaProcessing") || is_text(post, "type", "BertProcessing"))
+        return true;
     for (e = cJSON_IsArray(e) ? e->child : NULL; after && e && e->next;)
         e = e->next;
     return e && js_get(e, "SpecialToken");
@@ -128,21 +152,60 @@ static int64_t special(const cJSON *config, const char *name, const vocab *v)
     return -1;
 }
 
-static void put_special(gguf_pairs *p, const src_source *src, const cJSON *config, const vocab *v)
+/* The id that tokenizer_config.json has under `name`, or that of the usual text (NULL: none is usual). */
+static int64_t special_or(const cJSON *config, const char *name, const char *usual, const vocab *v)
 {
-    const arch_config *c = src_config(src);
-    const struct {
-        const char *key, *name;
-        int64_t other;
-    } ids[] = { { "tokenizer.ggml.bos_token_id", "bos_token", c->bos },
-                { "tokenizer.ggml.eos_token_id", "eos_token", c->n_eos ? c->eos[0] : -1 },
-                { "tokenizer.ggml.unknown_token_id", "unk_token", v->unk },
-                { "tokenizer.ggml.padding_token_id", "pad_token", -1 } };
-    for (size_t i = 0; i < LQ_COUNT(ids); i++) {
-        int64_t id = special(config, ids[i].name, v);
+    const int64_t id = special(config, name, v);
+    for (int64_t i = 0; id < 0 && usual && i < v->n; i++)
+        if (v->text[i] && strcmp(v->text[i], usual) == 0) return i;
+    return id;
+}
+
+typedef struct {
+    const char *key, *name, *usual;
+    int64_t other; /* where there is neither; -1: none */
+} special_id;
+
+static void put_ids(gguf_pairs *p, const cJSON *config, const vocab *v, const special_id *ids,
+                    size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        int64_t id = special_or(config, ids[i].name, ids[i].usual, v);
         id = id < 0 ? ids[i].other : id;
         if (id >= 0 && id < v->n) gguf_pair_int(p, ids[i].key, id);
     }
+}
+
+/* What the model says of itself, or else another token of the tokenizer's; of `words`, BERT's, no other. */
+static int64_t other_id(int64_t own, const cJSON *config, const char *name, const vocab *v,
+                        bool words)
+{
+    return words || (own >= 0 && own < v->n) ? own : special(config, name, v);
+}
+
+/* words: BERT's, whose bos is in another place. */
+static void put_special(gguf_pairs *p, const src_source *src, const cJSON *config, const vocab *v,
+                        bool words)
+{
+    const arch_config *c = src_config(src);
+    const int64_t eos = other_id(c->n_eos ? c->eos[0] : -1, config, "sep_token", v, words);
+    const int64_t bos = other_id(c->bos, config, "cls_token", v, words);
+    const special_id ids[] = { { "tokenizer.ggml.eos_token_id", "eos_token", NULL, eos },
+                               { "tokenizer.ggml.unknown_token_id", "unk_token", NULL, v->unk },
+                               { "tokenizer.ggml.padding_token_id", "pad_token", NULL, -1 },
+                               { "tokenizer.ggml.bos_token_id", "bos_token", NULL, bos } };
+    put_ids(p, config, v, ids, LQ_COUNT(ids) - words);
+}
+
+/* Those of encoders. */
+static void put_encoder_ids(gguf_pairs *p, const cJSON *config, const vocab *v,
+                            const char *const usual[3])
+{
+    const special_id ids[] = { { "tokenizer.ggml.cls_token_id", "cls_token", usual[0], -1 },
+                               { "tokenizer.ggml.seperator_token_id", "sep_token", usual[1],
+                                 -1 }, /* spelled so there */
+                               { "tokenizer.ggml.mask_token_id", "mask_token", usual[2], -1 } };
+    put_ids(p, config, v, ids, LQ_COUNT(ids));
 }
 
 /* A template: tokenizer.chat_template of the default one, tokenizer.chat_template.NAME of another. */
@@ -227,12 +290,6 @@ static lq_status put_bytes(gguf_pairs *p, vocab *v, const files *f, lq_err *err)
 
 /* ---- SentencePiece: merges by the score of what they make ---- */
 static const char blank[] = "\xE2\x96\x81"; /* for a space */
-
-static bool is_text(const cJSON *j, const char *key, const char *want)
-{
-    const char *text = "";
-    return !js_str(j, key, false, &text, NULL) && strcmp(text, want) == 0;
-}
 
 /* Replace " " by the sign for it. */
 static bool is_escape(const cJSON *n)
@@ -397,12 +454,7 @@ static lq_status put_pieces(gguf_pairs *p, vocab *v, const files *f, bool json, 
     gguf_pair_str(p, "tokenizer.ggml.model", "llama");
     gguf_pair_str(p, "tokenizer.ggml.pre", "default");
     put_tokens(p, v);
-    gguf_pair_array(p, "tokenizer.ggml.scores", GGUF_F32, (uint64_t)v->n);
-    for (int64_t i = 0; i < v->n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &v->score[i], 4);
-        gguf_put_le(&p->b, bits, 4);
-    }
+    put_scores(p, v);
     gguf_pair_bool(p, "tokenizer.ggml.add_space_prefix", prefix);
     return LQ_OK;
 }
@@ -442,13 +494,8 @@ static lq_status mark_pieces(vocab *v, lq_arena *a, lq_err *err)
 
 static lq_status put_words(gguf_pairs *p, vocab *v, const files *f, lq_arena *a, lq_err *err)
 {
-    static const struct {
-        const char *key, *name, *usual;
-    } ids[] = { { "tokenizer.ggml.bos_token_id", "cls_token", "[CLS]" },
-                { "tokenizer.ggml.cls_token_id", "cls_token", "[CLS]" },
-                { "tokenizer.ggml.seperator_token_id", "sep_token",
-                  "[SEP]" }, /* spelled so there */
-                { "tokenizer.ggml.mask_token_id", "mask_token", "[MASK]" } };
+    static const char *const usual[] = { "[CLS]", "[SEP]", "[MASK]" };
+    static const special_id bos = { "tokenizer.ggml.bos_token_id", "cls_token", "[CLS]", -1 };
     const cJSON *norm = js_get(f->tokenizer, "normalizer"), *strip = js_get(norm, "strip_accents");
     const bool lower = !cJSON_IsFalse(js_get(norm, "lowercase"));
     lq_status s = read_vocab(v, f->tokenizer, err);
@@ -458,12 +505,8 @@ static lq_status put_words(gguf_pairs *p, vocab *v, const files *f, lq_arena *a,
     if (!lower) gguf_pair_bool(p, "tokenizer.ggml.normalizer.lowercase", false);
     if (cJSON_IsBool(strip) && cJSON_IsTrue(strip) != lower)
         gguf_pair_bool(p, "tokenizer.ggml.normalizer.strip_accents", cJSON_IsTrue(strip));
-    for (size_t i = 0; i < LQ_COUNT(ids); i++) {
-        int64_t id = special(f->config, ids[i].name, v);
-        for (int64_t k = 0; id < 0 && k < v->n; k++)
-            if (v->text[k] && strcmp(v->text[k], ids[i].usual) == 0) id = k;
-        if (id >= 0) gguf_pair_int(p, ids[i].key, id);
-    }
+    put_ids(p, f->config, v, &bos, 1);
+    put_encoder_ids(p, f->config, v, usual);
     const cJSON *unk = js_get(js_get(f->tokenizer, "model"), "unk_token");
     js_whole(js_get(js_get(js_get(f->tokenizer, "model"), "vocab"),
                     cJSON_IsString(unk) ? unk->valuestring : ""),
@@ -473,8 +516,79 @@ static lq_status put_words(gguf_pairs *p, vocab *v, const files *f, lq_arena *a,
     return s;
 }
 
+/* ---- Unigram ---- */
+
+/* A Precompiled, alone or before a Replace of several spaces by one. */
+static const cJSON *charsmap_of(const cJSON *t)
+{
+    const cJSON *norm = js_get(t, "normalizer"), *list = js_get(norm, "normalizers");
+    const cJSON *first = cJSON_IsArray(list) ? list->child : norm,
+                *next = list && first ? first->next : NULL;
+    if (next &&
+        (next->next || !is_text(next, "type", "Replace") || !is_text(next, "content", " ") ||
+         !is_text(js_get(next, "pattern"), "Regex", " {2,}")))
+        return NULL;
+    return is_text(first, "type", "Precompiled") ? js_get(first, "precompiled_charsmap") : NULL;
+}
+
+/* Is it XLM-R's, which llama.cpp calls t5? *near: white space at the ends of a text stays, which is left out there. */
+static bool is_unigram(const cJSON *t, bool *near)
+{
+    const cJSON *model = js_get(t, "model"), *pre = js_get(t, "pre_tokenizer");
+    const cJSON *list = js_get(pre, "pretokenizers"),
+                *first = cJSON_IsArray(list) ? list->child : NULL;
+    bool bytes = false, old = true;
+    const bool cut = first && first->next && is_text(first, "type", "WhitespaceSplit");
+    const cJSON *space = cut ? first->next : pre;
+    js_bool(model, "byte_fallback", false, &bytes, NULL);
+    js_bool(space, "add_prefix_space", false, &old, NULL);
+    *near = !cut;
+    return is_text(model, "type", "Unigram") && cJSON_IsArray(js_get(model, "vocab")) && !bytes &&
+           is_text(space, "type", "Metaspace") && !space->next &&
+           is_text(space, "replacement", blank) &&
+           (js_get(space, "prepend_scheme") ? is_text(space, "prepend_scheme", "always") : old) &&
+           (!js_get(t, "normalizer") || cJSON_IsString(charsmap_of(t)));
+}
+
+static lq_status put_unigram(gguf_pairs *p, vocab *v, const files *f, lq_err *err)
+{
+    static const char *const usual[] = { NULL, NULL, "<mask>" };
+    const cJSON *model = js_get(f->tokenizer, "model"), *list = js_get(model, "vocab");
+    const char *map = cJSON_GetStringValue(charsmap_of(f->tokenizer));
+    lq_buf bytes = { 0 };
+    int64_t i = 0;
+    for (const cJSON *e = list->child; e; e = e->next, i++) {
+        const cJSON *score = cJSON_IsArray(e) && e->child ? e->child->next : NULL;
+        if (i == v->n || !cJSON_IsString(e->child) || !cJSON_IsNumber(score))
+            return lq_fail(err, LQ_EFORMAT,
+                           "tokenizer.json: model.vocab: expected at most %lld of [text, score]",
+                           (long long)v->n);
+        v->text[i] = e->child->valuestring;
+        v->type[i] = SPM_NORMAL;
+        v->score[i] = (float)score->valuedouble;
+    }
+    lq_status s = read_added(v, f->tokenizer, err);
+    if (s) return s;
+    js_whole(js_get(model, "unk_id"), 0, v->n - 1, &v->unk);
+    if (v->unk >= 0) set_unknown(v, v->unk);
+    gguf_pair_str(p, "tokenizer.ggml.model", "t5");
+    gguf_pair_str(p, "tokenizer.ggml.pre", "default");
+    put_tokens(p, v);
+    put_scores(p, v);
+    gguf_pair_bool(p, "tokenizer.ggml.add_space_prefix", true);
+    gguf_pair_bool(p, "tokenizer.ggml.remove_extra_whitespaces", true);
+    if (!map) return put_encoder_ids(p, f->config, v, usual), LQ_OK;
+    if (!lq_base64(&bytes, map, strlen(map)) || bytes.oom)
+        s = lq_fail(err, LQ_EFORMAT, "tokenizer.json: precompiled_charsmap: expected base64");
+    gguf_pair_array(p, "tokenizer.ggml.precompiled_charsmap", GGUF_U8, bytes.n);
+    lq_buf_add(&p->b, bytes.u, bytes.n);
+    lq_buf_free(&bytes);
+    put_encoder_ids(p, f->config, v, usual);
+    return s;
+}
+
 /* ---- which of them ---- */
-typedef enum { AS_BYTES, AS_PIECES, AS_WORDS } vocab_kind;
+typedef enum { AS_BYTES, AS_PIECES, AS_WORDS, AS_UNIGRAM } vocab_kind;
 
 static const char *why_not_json(const cJSON *t, vocab_kind *kind, bool *near)
 {
@@ -483,9 +597,14 @@ static const char *why_not_json(const cJSON *t, vocab_kind *kind, bool *near)
     bool bytes = false;
     *kind = AS_WORDS;
     if (is_wordpiece(t)) return NULL;
+    if (is_unigram(t, near)) {
+        *kind = AS_UNIGRAM;
+        return NULL;
+    }
+    *near = false;
     if (!is_text(model, "type", "BPE") || !cJSON_IsObject(js_get(model, "vocab")) ||
         !cJSON_IsArray(js_get(model, "merges")))
-        return "only BPE and BERT's WordPiece are written";
+        return "only BPE, BERT's WordPiece and XLM-R's Unigram are written";
     js_bool(model, "byte_fallback", false, &bytes, NULL);
     *kind = bytes ? AS_PIECES : AS_BYTES;
     const bool ok = bytes ? read_spaces(t, &sp) : gguf_pre_of(t) != NULL;
@@ -533,7 +652,10 @@ static const char *choose(const files *f, const src_source *src, bool *json, voc
         }
         if (!f->tokenizer) why = not_model;
     }
-    if (!why && near)
+    if (!why && near && *kind == AS_UNIGRAM)
+        conv_note(r, "white space at the end of a text makes a token by tokenizer.json, and none "
+                     "by the file");
+    else if (!why && near)
         conv_note(r, "llama.cpp gives other ids to a text that begins with a space or follows a "
                      "special token: it puts a space before it, and tokenizer.json does not");
     return why;
@@ -565,10 +687,11 @@ lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, conv_report *
         s = make_room(&v, src, &a, err);
         if (!s && kind == AS_WORDS) s = put_words(p, &v, &f, &a, err);
         if (!s && kind == AS_PIECES) s = put_pieces(p, &v, &f, json, &a, err);
+        if (!s && kind == AS_UNIGRAM) s = put_unigram(p, &v, &f, err);
         if (!s && kind == AS_BYTES) s = put_bytes(p, &v, &f, err);
     }
     if (!s && !why) {
-        put_special(p, src, f.config, &v);
+        put_special(p, src, f.config, &v, kind == AS_WORDS);
         gguf_pair_bool(p, "tokenizer.ggml.add_bos_token", adds_token(&f, false));
         gguf_pair_bool(p, "tokenizer.ggml.add_eos_token", adds_token(&f, true));
         put_templates(p, src, f.config);

@@ -42,7 +42,8 @@ typedef struct {
     const arch_config *config;
     arch_config mtp; /* of what guesses further tokens, where the file has it */
     bool has_mtp;
-    src_tensor dense[2]; /* of sentence-transformers' modules */
+    src_tensor dense[2];  /* of sentence-transformers' modules */
+    src_tensor positions; /* R_POS_EMBED without the rows before the first position */
     const conv_gguf_opts *o;
     const gguf_arch *arch;
     const lq_job *job;
@@ -176,6 +177,25 @@ static lq_status add_slot(conv *c, const arch_config *config, const src_tensor *
     return LQ_OK;
 }
 
+/* RoBERTa's table of positions begins with rows that no position has, which llama.cpp's lacks. */
+static lq_status skip_rows(conv *c, const src_tensor **t, lq_err *err)
+{
+    const int64_t skip = c->config->pos_offset;
+    src_tensor *out = &c->positions;
+    if (!skip || !c->config->w.both_ways) return LQ_OK;
+    *out = **t;
+    if (out->t.scheme.kind != QT_DENSE || out->t.layout != QT_PORTABLE || out->n_dims != 2)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "'%s': expected floats, found a quantized table of positions", out->name);
+    const size_t bytes = (size_t)(skip * out->t.K) * lq_dtype_bytes(out->t.scheme.dtype);
+    out->shape[0] -= skip;
+    out->t.N -= skip;
+    const qt_span all = out->t.plane[QT_CODES];
+    out->t.plane[QT_CODES] = (qt_span){ (const uint8_t *)all.data + bytes, all.bytes - bytes };
+    *t = out;
+    return LQ_OK;
+}
+
 static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
 {
     arch_slot slot;
@@ -184,7 +204,8 @@ static lq_status to_gguf_add_entry(conv *c, const src_tensor *t, lq_err *err)
     if (is_beside(c->config, t->name)) return c->left_out++, LQ_OK;
     if (!t->plain || !arch_slot_of(c->config, t->name, &slot)) return no_place(c, t, err);
     if (gguf_list_of(slot.role)) return LQ_OK; /* among the model's numbers */
-    return add_slot(c, c->config, t, slot, err);
+    lq_status s = slot.role == R_POS_EMBED ? skip_rows(c, &t, err) : LQ_OK;
+    return s ? s : add_slot(c, c->config, t, slot, err);
 }
 
 /* The head's tensors of a role, which are no longer left out. */

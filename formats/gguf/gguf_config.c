@@ -550,6 +550,37 @@ static void put_types(config *c)
     put_number(c, c->j, "type_vocab_size", t ? (double)t->shape[0] : 0);
 }
 
+/* How a score is made: llama.cpp's ModernBERT takes the mean where no key says it. The function of the score is a key of
+ * our own. */
+static void put_classifier(config *c)
+{
+    char k[128];
+    const char *act = "";
+    if (is(c, "ModernBertForCausalLM"))
+        put_text(c, c->j, "classifier_pooling",
+                 int_at(c, "classifier.pooling_type", 1) == 1 ? "mean" : "cls");
+    gguf_str(c->f, meta_key(k, c, "classifier.activation"), &act);
+    if (strcmp(act, "identity") == 0)
+        put_text(c, c->j, "sbert_ce_default_activation_function", "Identity");
+}
+
+/* The architecture's name with its head: what encoders have for labels makes a model of them. */
+static void put_architecture(config *c)
+{
+    char name[80];
+    const char *vectors = c->row->both_ways, *model = vectors ? strstr(vectors, "Model") : NULL;
+    const gguf_tensor *score = gguf_find(c->f, "cls.output.weight");
+    cJSON *list = cJSON_AddArrayToObject(c->j, "architectures");
+    snprintf(name, sizeof name, "%s", vectors ? vectors : c->row->hf);
+    if (model && score && c->arch->scorer) {
+        snprintf(name, sizeof name, "%.*sForSequenceClassification", (int)(model - vectors),
+                 vectors);
+        put_number(c, c->j, "num_labels", score->n_dims == 2 ? (double)score->shape[0] : 1);
+        put_classifier(c);
+    }
+    c->ok = cJSON_AddItemToArray(list, cJSON_CreateString(name)) && c->ok;
+}
+
 static lq_status put_all(config *c, lq_err *err)
 {
     static const struct {
@@ -563,10 +594,10 @@ static lq_status put_all(config *c, lq_err *err)
     const gguf_tensor *embed = gguf_find(c->f, "token_embd.weight");
     if (!embed || embed->n_dims != 2)
         return lq_fail(err, LQ_EFORMAT, "token_embd.weight: expected a matrix, found none");
-    cJSON *list = cJSON_AddArrayToObject(c->j, "architectures");
-    const char *both_ways = c->row->both_ways;
-    c->ok = cJSON_AddItemToArray(list, cJSON_CreateString(both_ways ? both_ways : c->row->hf));
-    if (both_ways && !c->arch->w.both_ways) put_bool(c, "use_bidirectional_attention", true);
+    c->ok = true;
+    put_architecture(c);
+    if (c->row->both_ways && !c->arch->w.both_ways)
+        put_bool(c, "use_bidirectional_attention", true);
     if (c->arch->w.both_ways) put_types(c);
     put_text(c, c->j, "model_type", c->arch->model_type);
     put_activation(c);

@@ -20,6 +20,10 @@ const gguf_arch gguf_archs[] = {
     { "gemma-embedding", "Gemma3ForCausalLM", .both_ways = "Gemma3TextModel" },
     { "llama-embed", "LlamaBidirectionalForCausalLM", .turned = true, .both_ways = "LlamaBidirectionalModel" },
     { "bert", "BertLMHeadModel", .eps = "layer_norm_eps", .both_ways = "BertModel" },
+    /* Read as the first, as which they compute but for the rows of positions before the first. */
+    { "bert", "XLMRobertaForCausalLM", .eps = "layer_norm_eps", .both_ways = "XLMRobertaModel" },
+    { "bert", "RobertaForCausalLM", .eps = "layer_norm_eps", .both_ways = "RobertaModel" },
+    { "bert", "CamembertForCausalLM", .eps = "layer_norm_eps", .both_ways = "CamembertModel" },
     { "nomic-bert", "NomicBertForCausalLM", .eps = "layer_norm_epsilon", .both_ways = "NomicBertModel" },
     { "modern-bert", "ModernBertForCausalLM", .eps = "norm_eps", .both_ways = "ModernBertModel" },
     { "eurobert", "EuroBertForCausalLM", .both_ways = "EuroBertModel" },
@@ -437,6 +441,9 @@ const gguf_own gguf_owns[] = {
     { "Gemma3nForCausalLM", REAL("final_logit_softcapping", final_softcap) },
     { "Gemma4UnifiedForCausalLM", WINDOW },
     { "Gemma4UnifiedForCausalLM", REAL("final_logit_softcapping", final_softcap) },
+    { "ModernBertForCausalLM", HAS("norm_bias", "output_norm.bias") },
+    { "ModernBertForCausalLM", HAS("attention_bias", "blk.0.attn_qkv.bias") },
+    { "ModernBertForCausalLM", HAS("mlp_bias", "blk.0.ffn_up.bias") },
     { "ModernBertForCausalLM", "local_attention", "attention.sliding_window", OWN_INT, AT(window) },
     { "ModernBertForCausalLM", "global_attn_every_n_layers", "attention.sliding_window_pattern",
       OWN_PATTERN, 0 },
@@ -490,9 +497,18 @@ static const gguf_name names[] = {
     { R_MLP_NORM, "attn_output_norm", .variant = "dbrx" },
     { R_ATTN_NORM, "attn_output_norm", .variant = "bert" }, /* norms after the sums */
     { R_MLP_NORM, "layer_output_norm", .variant = "bert" },
+    { R_ATTN_NORM, "attn_output_norm", .variant = "roberta" },
+    { R_MLP_NORM, "layer_output_norm", .variant = "roberta" },
+    { R_ATTN_NORM, "attn_output_norm", .variant = "xlm-roberta" },
+    { R_MLP_NORM, "layer_output_norm", .variant = "xlm-roberta" },
+    { R_ATTN_NORM, "attn_output_norm", .variant = "camembert" },
+    { R_MLP_NORM, "layer_output_norm", .variant = "camembert" },
     { R_ATTN_NORM, "attn_output_norm", .variant = "nomic_bert" },
     { R_MLP_NORM, "layer_output_norm", .variant = "nomic_bert" },
     { R_TYPE_EMBED, "token_types", .join = JOIN_NONE },
+    { R_POOLER, "cls", .join = JOIN_NONE },
+    { R_POOL_NORM, "cls.norm", .join = JOIN_NONE },
+    { R_SCORE, "cls.output", .join = JOIN_NONE },
     { R_MLP_NORM, "ffn_norm", .mixer = MIX_BOTH, .bare = true }, /* Falcon-H1's */
     { R_GATE_UP, "ffn_gate", .join = JOIN_GATE, .mixer = MIX_MAMBA },
     { R_GATE_UP, "ffn_up", .join = JOIN_SECOND, .mixer = MIX_MAMBA },
@@ -610,12 +626,18 @@ static bool is_other_name(const gguf_name *n, const gguf_arch *a)
     return n->role == R_MLP_NORM && !n->variant && post != a->mlp_norm_post;
 }
 
+/* Are vectors, or scores of labels by arch_scorer, what the model is for? */
+static bool is_encoder(const arch_config *c)
+{
+    return c->w.both_ways && (c->head == HEAD_NONE || (c->head == HEAD_LABELS && c->row->scorer));
+}
+
 const gguf_arch *gguf_arch_of(const arch_config *c)
 {
     for (const gguf_arch *a = gguf_archs; a->gguf; a++)
         if (strcmp(a->hf, c->row->arch) == 0 && (!a->experts || c->experts) &&
             (!a->attends || c->row->mixer == MIX_ATTENTION) &&
-            (a->both_ways != NULL) == (c->w.both_ways && c->head == HEAD_NONE))
+            (a->both_ways != NULL) == is_encoder(c))
             return a;
     return NULL;
 }

@@ -79,26 +79,46 @@ static int64_t token_id(const gguf_file *f, const char *key, const gguf_kv *toke
     return gguf_int(f, key, &id) && id >= 0 && (uint64_t)id < tokens->n ? id : -1;
 }
 
-/* id: of what goes before a text, and after it; -1: nothing */
-static void put_ends(out *o, const gguf_kv *tokens, const int64_t id[2])
+static void put_special(out *o, const gguf_kv *tokens, int64_t id, int type, bool *any)
 {
+    if (id < 0) return;
+    lq_buf_puts(o->b, *any ? ",{\"SpecialToken\":{\"id\":" : "{\"SpecialToken\":{\"id\":");
+    put_text(o, token_at(tokens, id));
+    lq_buf_puts(o->b, type ? ",\"type_id\":1}}" : ",\"type_id\":0}}");
+    *any = true;
+}
+
+static void put_sequence(out *o, const char *name, int type, bool *any)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%s{\"Sequence\":{\"id\":\"%s\",\"type_id\":%d}}", *any ? "," : "",
+             name, type);
+    lq_buf_puts(o->b, text);
+    *any = true;
+}
+
+/* id: of what goes before a text, and after it; -1: nothing. seps: how many of the latter are between two texts that are
+ * encoded as one (BERT 1, RoBERTa 2), which then have those ends; 0: nothing at all is around them. */
+static void put_ends(out *o, const gguf_kv *tokens, const int64_t id[2], int seps)
+{
+    bool single = false, pair = false;
     if (id[0] < 0 && id[1] < 0) {
         lq_buf_puts(o->b, "null");
         return;
     }
     lq_buf_puts(o->b, "{\"type\":\"TemplateProcessing\",\"single\":[");
-    for (int i = 0; i < 2; i++) {
-        if (i == 1)
-            lq_buf_puts(o->b, id[0] >= 0 ? ",{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}"
-                                         : "{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}");
-        if (id[i] < 0) continue;
-        lq_buf_puts(o->b, i ? ",{\"SpecialToken\":{\"id\":" : "{\"SpecialToken\":{\"id\":");
-        put_text(o, token_at(tokens, id[i]));
-        lq_buf_puts(o->b, ",\"type_id\":0}}");
-    }
-    lq_buf_puts(
-        o->b, "],\"pair\":[{\"Sequence\":{\"id\":\"A\",\"type_id\":0}},{\"Sequence\":{\"id\":\"B\","
-              "\"type_id\":1}}],\"special_tokens\":{");
+    put_special(o, tokens, id[0], 0, &single);
+    put_sequence(o, "A", 0, &single);
+    put_special(o, tokens, id[1], 0, &single);
+    lq_buf_puts(o->b, "],\"pair\":[");
+    const int second = seps < 2;
+    if (seps) put_special(o, tokens, id[0], 0, &pair);
+    put_sequence(o, "A", 0, &pair);
+    for (int i = 0; i < seps; i++)
+        put_special(o, tokens, id[1], 0, &pair);
+    put_sequence(o, "B", second, &pair);
+    if (seps) put_special(o, tokens, id[1], second, &pair);
+    lq_buf_puts(o->b, "],\"special_tokens\":{");
     for (int i = 0, n = 0; i < 2; i++) {
         if (id[i] < 0 || (i && id[0] == id[1])) continue;
         if (n++) lq_buf_puts(o->b, ",");
@@ -114,14 +134,22 @@ static void put_ends(out *o, const gguf_kv *tokens, const int64_t id[2])
     lq_buf_puts(o->b, "}}");
 }
 
-static void put_post(out *o, const gguf_file *f, const gguf_kv *tokens, bool bos)
+/* Of byte-level pieces: those of encoders. */
+static int seps_of(gguf_file *f)
+{
+    const char *arch = "";
+    gguf_str(f, "general.architecture", &arch);
+    return strcmp(arch, "bert") == 0 ? 2 : strcmp(arch, "modern-bert") == 0 ? 1 : 0;
+}
+
+static void put_post(out *o, gguf_file *f, const gguf_kv *tokens, bool bos)
 {
     bool eos = false;
     gguf_bool(f, "tokenizer.ggml.add_bos_token", &bos);
     gguf_bool(f, "tokenizer.ggml.add_eos_token", &eos);
     const int64_t id[2] = { bos ? token_id(f, "tokenizer.ggml.bos_token_id", tokens) : -1,
                             eos ? token_id(f, "tokenizer.ggml.eos_token_id", tokens) : -1 };
-    put_ends(o, tokens, id);
+    put_ends(o, tokens, id, seps_of(f));
 }
 
 static void put_model(out *o, const gguf_file *f, const gguf_kv *tokens, const gguf_kv *merges,
@@ -250,7 +278,7 @@ static lq_status put_wordpiece(lq_buf *b, gguf_file *f, const gguf_kv *tokens, l
              lower);
     put_flag(&o, ",\"strip_accents\":", strip);
     lq_buf_puts(b, "},\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"},\"post_processor\":");
-    put_ends(&o, tokens, ends);
+    put_ends(&o, tokens, ends, 1);
     lq_buf_puts(b, ",\"decoder\":{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true},"
                    "\"model\":{\"type\":\"WordPiece\",\"continuing_subword_prefix\":\"##\","
                    "\"max_input_chars_per_word\":100,\"unk_token\":");
@@ -389,7 +417,8 @@ lq_status gguf_tokenizer_config(lq_buf *b, gguf_file *f, lq_err *err)
     } special[] = { { "bos_token", "tokenizer.ggml.bos_token_id" },
                     { "eos_token", "tokenizer.ggml.eos_token_id" },
                     { "unk_token", "tokenizer.ggml.unknown_token_id" },
-                    { "pad_token", "tokenizer.ggml.padding_token_id" } };
+                    { "pad_token", "tokenizer.ggml.padding_token_id" },
+                    { "pair_sep_token", "tokenizer.ggml.seperator_token_id" } }; /* our own */
     const gguf_kv *tokens = strings(f, "tokenizer.ggml.tokens");
     out o = { .b = b, .err = err };
     lq_buf_puts(b, "{\"tokenizer_class\":");

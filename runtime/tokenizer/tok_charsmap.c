@@ -8,6 +8,7 @@
  * what SentencePiece does: the longest prefix at each place; and its treatment of white space.
  * Source: sentencepiece src/normalizer.cc and darts-clone's unit layout; the library's behaviour.
  */
+#include "base/base64.h"
 #include "runtime/tokenizer/tok_int.h"
 
 #include "base/utf8.h"
@@ -111,7 +112,7 @@ lq_status tok_compile_charsmap(tok_builder *b, const cJSON *j, tok_op *op, lq_er
     lq_buf map = { 0 };
     lq_status s = LQ_OK;
     if (!text) return tok_put_charsmap(b, op, NULL, 0, err); /* null: changes nothing */
-    if (!tok_base64(&map, text, strlen(text)))
+    if (!lq_base64(&map, text, strlen(text)))
         s = lq_fail(err, LQ_EFORMAT, "tokenizer.json: precompiled_charsmap: expected base64");
     if (!s && map.oom) s = tok_oom(err);
     if (!s) s = tok_put_charsmap(b, op, map.u, map.n, err);

@@ -4,6 +4,7 @@
  * A file says neither its pattern nor its special tokens: both go by its name. A
  * tokenizer_config.json with added_tokens_decoder beside it has the last word on the latter.
  * Source: openai/tiktoken's table of encodings; the published files of Qwen and Llama 3. */
+#include "base/base64.h"
 #include "formats/hf/patterns.h"
 #include "runtime/tokenizer/tok_int.h"
 
@@ -88,7 +89,7 @@ static lq_status read_line(line *l, lq_buf *raw, const char *s, size_t n, size_t
         ok = s[i] >= '0' && s[i] <= '9';
         rank = rank * 10 + (uint64_t)(s[i] - '0');
     }
-    ok = ok && rank < TOK_MAX_IDS && tok_base64(raw, s, (size_t)(space - s)) && raw->n;
+    ok = ok && rank < TOK_MAX_IDS && lq_base64(raw, s, (size_t)(space - s)) && raw->n;
     if (raw->oom) return tok_oom(err);
     if (!ok) return lq_fail(err, LQ_EFORMAT, "%s: line %zu: expected 'base64 rank'", file, number);
     for (size_t k = 0; k < raw->n; k++)

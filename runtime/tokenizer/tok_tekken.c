@@ -7,6 +7,7 @@
  * The special tokens have the first ids, named or not; the token of rank r has the id
  * default_num_special_tokens + r, and ranks from default_vocab_size on are left out. Files of 2024 do
  * not list their special tokens. Source: mistral-common 1.13.1, tokens/tokenizers/tekken.py. */
+#include "base/base64.h"
 #include "runtime/tokenizer/tok_int.h"
 
 #include "base/json.h"
@@ -68,7 +69,7 @@ static lq_status put_token(tok_builder *b, const config *c, const cJSON *e, lq_b
     if (!s) s = js_str(e, "token_bytes", true, &bytes, err);
     if (s) return lq_wrap(err, s, "tekken.json: vocab");
     if (rank >= c->ids - c->special) return LQ_OK;
-    if (!tok_base64(raw, bytes, strlen(bytes)) || !raw->n)
+    if (!lq_base64(raw, bytes, strlen(bytes)) || !raw->n)
         return raw->oom ? tok_oom(err) : bad(err, "vocab: expected token_bytes in base64");
     for (size_t k = 0; k < raw->n; k++)
         lq_buf_cp(text, tok_byte_char(raw->u[k]));

@@ -7,9 +7,6 @@
 #include "base/buf.h"
 #include "base/utf8.h"
 
-/* Append the bytes of base64 text; false: it is none (RFC 4648, padded). */
-bool tok_base64(lq_buf *out, const char *s, size_t n);
-
 /* Append s[n] with each invalid maximal subpart as U+FFFD. */
 void tok_utf8_lossy(lq_buf *out, const uint8_t *s, size_t n);
 

@@ -30,12 +30,22 @@ def check_scores(server, name):
 
 @case("C129")
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("form", ["folder", "llmq"])
+@pytest.mark.parametrize("form", ["folder", "llmq", "gguf", "back"])
 def test_scores_are_those_of_a_cross_encoder(llmq, tmp_path, name, form):
     model = GOLDEN / name
     if form == "llmq":
         model = tmp_path / "m.llmq"
         llmq("convert", GOLDEN / name, "-o", model, "--to", "llmq")
+    if form in ("gguf", "back"):
+        model = tmp_path / "m.gguf"
+        made = llmq("convert", GOLDEN / name, "-o", model, "--to", "gguf", code=None)
+        if name in ("cross-distilbert", "cross-mpnet"):
+            assert made.returncode and "GGUF has no name for" in made.stderr
+            return
+        assert made.returncode == 0, made.stderr
+    if form == "back":
+        llmq("convert", model, "-o", tmp_path / "back", "--to", "safetensors")
+        model = tmp_path / "back"
     with Server(llmq, model, *EXACT, log=tmp_path / "log") as s:
         check_scores(s, name)
 

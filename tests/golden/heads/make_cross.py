@@ -5,6 +5,7 @@ usage: make_cross.py OUT [NAME...]
 OUT/NAME is a checkpoint with a tokenizer of single letters, and expected.json: of each pair of texts the ids, the score that
 CrossEncoder.predict gives, and the logit that it is made of. Weights are random and have the values that BF16 holds.
 """
+import base64
 import json
 import os
 import string
@@ -20,7 +21,7 @@ from make_encoder import BERT, ROBERTA, fill
 
 LETTERS = string.ascii_lowercase
 PAIRS = [("what is a panda", "the giant panda is a bear"), ("what is a panda", "hi"), ("x", "y"), ("a", ""), ("", "b c"),
-         ("how many people live in berlin", "berlin had a population of three million")]
+         ("ﬁve  is a number ", " 1   x"), ("how many people live in berlin", "berlin had a population of three million")]
 
 
 def wordpiece():
@@ -36,7 +37,10 @@ def wordpiece():
 def unigram():
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     t = Tokenizer(models.Unigram([(w, 0.0) for w in special] + [("▁", -2.0)] + [(c, -3.0 - i / 8) for i, c in enumerate(LETTERS)], 3))
-    t.pre_tokenizer, t.decoder = pt.Metaspace(), dc.Metaspace()
+    with open(os.path.join(os.path.dirname(__file__), "../tokenizers/precompiled-unigram/tokenizer.json")) as f:
+        charsmap = json.load(f)["normalizer"]["normalizers"][0]["precompiled_charsmap"]
+    t.normalizer = nm.Precompiled(base64.b64decode(charsmap))
+    t.pre_tokenizer, t.decoder = pt.Sequence([pt.WhitespaceSplit(), pt.Metaspace()]), dc.Metaspace()
     t.post_processor = pr.TemplateProcessing("<s> $A </s>", "<s> $A </s> </s> $B </s>", [("<s>", 0), ("</s>", 2)])
     t.add_special_tokens(special)
     return t, dict(unk_token="<unk>", bos_token="<s>", eos_token="</s>", cls_token="<s>", sep_token="</s>", pad_token="<pad>")
