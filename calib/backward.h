@@ -8,7 +8,7 @@
  *
  * Covers layers with RMS or layer norms before and after their branches, one after the other or side by side, rotary or
  * no positions, heads in groups, q/k norms before or after the rotation (of each head with one weight, or of all heads
- * together), biases, sliding windows, sinks, soft caps, gates on what attention gives, in its place a gated delta rule,
+ * together), biases, sliding windows, sinks, soft caps, gates on what attention gives, latents for its keys and values, in its place a gated delta rule,
  * Mamba-2 or a short convolution, matrices of q, k and v or of gate and up together, an MLP, gated
  * or not, of SiLU, GELU, ReLU, its square or clamped SwiGLU, or gated experts with softmax or sigmoid scores and a shared
  * MLP beside them: grad_covers says whether a model is of that kind.
@@ -30,6 +30,10 @@ enum {
     GRAD_K,
     GRAD_V,
     GRAD_QKV,
+    GRAD_Q_A,
+    GRAD_Q_B,
+    GRAD_KV_A,
+    GRAD_KV_B,
     GRAD_ATTN_GATE,
     GRAD_O,
     GRAD_MIX_IN,
@@ -58,6 +62,8 @@ enum {
     GRAD_MLP_NORM,
     GRAD_Q_NORM,
     GRAD_K_NORM,
+    GRAD_Q_A_NORM,
+    GRAD_KV_A_NORM,
     GRAD_ATTN_POST_NORM,
     GRAD_MLP_POST_NORM,
     GRAD_NORMS

@@ -37,11 +37,14 @@ static void rotate_item(void *ctx, int64_t item, int thread)
         k_scale(j->q + r * H * D, arch_q_factor(c, j->layer, r % j->g->len), H * D);
     if (use == ROPE_OFF) return;
     for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++) {
-        const int64_t at = r % j->g->len * half;
+        const int64_t at = r % j->g->len * half, P = c->rope_dims;
         const float *cs = j->g->cos[use] + at;
         const float *sn = (j->back ? j->g->neg[use] : j->g->sin[use]) + at;
-        k_rope(j->q + r * H * D, H, D, c->rope_dims, cs, sn, c->w.rope_half);
-        k_rope(j->k + r * G * D, G, D, c->rope_dims, cs, sn, c->w.rope_half);
+        k_rope(j->q + r * H * D + (c->w.mla ? c->nope_dims : 0), H, D, P, cs, sn, c->w.rope_half);
+        if (c->w.mla)
+            k_rope(j->k + r * P, 1, P, P, cs, sn, c->w.rope_half);
+        else
+            k_rope(j->k + r * G * D, G, D, P, cs, sn, c->w.rope_half);
     }
 }
 
@@ -82,6 +85,8 @@ void grad_gate(grad_ctx *g, int64_t R, bool back)
 }
 
 /* ---- attention ---- */
+int64_t grad_kv_heads(const arch_config *c) { return c->w.mla ? c->heads : c->kv_heads; }
+
 typedef struct {
     grad_ctx *g;
     const grad_layer *l;
@@ -89,11 +94,12 @@ typedef struct {
     int64_t first; /* item that is ours */
 } heads_job;
 
-/* One head of one window, and BLOCK of its tokens. Rows of q, da and dq are ldq apart, those of k, v, dk and dv ldk. */
+/* One head of one window, and BLOCK of its tokens. Rows of q and dq are ldq apart, those of k and dk ldk,
+ * of a and da lda, of v and dv ldv. */
 typedef struct {
     const float *q, *k, *v, *da, *sink;
     float *a, *dq, *dk, *dv, *P, *S, *T; /* T: scores with a soft cap; NULL: they have none */
-    int64_t ldq, ldk, D, window;
+    int64_t ldq, ldk, lda, ldv, D, V, window;
     int64_t t0, rows; /* tokens of the block */
     int64_t u0, n;    /* tokens that one of them sees; P and S are [rows, n] */
     float scale, cap;
@@ -143,22 +149,22 @@ static void weights_of_block(const head *h)
 static void attend_block(const head *h)
 {
     weights_of_block(h);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)h->rows, (int)h->D, (int)h->n, 1,
-                h->P, (int)h->n, h->v + h->u0 * h->ldk, (int)h->ldk, 0, h->a + h->t0 * h->ldq,
-                (int)h->ldq);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)h->rows, (int)h->V, (int)h->n, 1,
+                h->P, (int)h->n, h->v + h->u0 * h->ldv, (int)h->ldv, 0, h->a + h->t0 * h->lda,
+                (int)h->lda);
 }
 
 /* dP = da v^T, dS = P (dP - sum dP P), dq = scale dS k, dk += scale dS^T q, dv += P^T da. */
 static void attend_block_back(const head *h)
 {
-    const int rows = (int)h->rows, n = (int)h->n, D = (int)h->D;
-    const int ldq = (int)h->ldq, ldk = (int)h->ldk;
-    const float *q = h->q + h->t0 * h->ldq, *da = h->da + h->t0 * h->ldq;
-    const float *k = h->k + h->u0 * h->ldk, *v = h->v + h->u0 * h->ldk;
+    const int rows = (int)h->rows, n = (int)h->n, D = (int)h->D, V = (int)h->V;
+    const int ldq = (int)h->ldq, ldk = (int)h->ldk, lda = (int)h->lda, ldv = (int)h->ldv;
+    const float *q = h->q + h->t0 * h->ldq, *da = h->da + h->t0 * h->lda;
+    const float *k = h->k + h->u0 * h->ldk, *v = h->v + h->u0 * h->ldv;
     weights_of_block(h);
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, n, D, rows, 1, h->P, n, da, ldq, 1,
-                h->dv + h->u0 * h->ldk, ldk);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, D, 1, da, ldq, v, ldk, 0, h->S,
+    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, n, V, rows, 1, h->P, n, da, lda, 1,
+                h->dv + h->u0 * h->ldv, ldv);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, rows, n, V, 1, da, lda, v, ldv, 0, h->S,
                 n);
     for (int64_t r = 0; r < h->rows; r++) {
         const int64_t end = h->t0 + r + 1 - h->u0; /* beyond it P is 0 */
@@ -182,26 +188,31 @@ static head head_of(const heads_job *j, int64_t item, int64_t number, int thread
 {
     const grad_ctx *g = j->g;
     const arch_config *c = g->c;
-    const int64_t T = g->len, D = c->head_dim, G = c->kv_heads, w = item / G, kv = item % G;
-    const int64_t i = kv * (c->heads / G) + number, ldq = c->heads * D, ldk = G * D;
+    const int64_t T = g->len, D = c->head_dim, V = c->v_dim, G = grad_kv_heads(c);
+    const int64_t w = item / G, kv = item % G, i = kv * (c->heads / G) + number;
+    const int64_t ldq = c->heads * D, ldk = G * D, lda = c->heads * V, ldv = G * V;
     const int64_t q = w * T * ldq + i * D, k = w * T * ldk + kv * D;
+    const int64_t a = w * T * lda + i * V, v = w * T * ldv + kv * V;
     const int64_t floats = grad_head_floats(c, T), parts = c->attn_softcap > 0 ? 3 : 2;
     float *P = g->head + thread * floats;
     return (head){ .q = g->m->q + q,
-                   .a = g->m->a + q,
-                   .da = g->da + q,
+                   .a = g->m->a + a,
+                   .da = g->da + a,
                    .dq = g->dq + q,
                    .k = g->m->k + k,
-                   .v = g->m->v + k,
+                   .v = g->m->v + v,
                    .dk = g->dk + k,
-                   .dv = g->dv + k,
+                   .dv = g->dv + v,
                    .sink = j->l->sinks ? j->l->sinks + i : NULL,
                    .P = P,
                    .S = P + floats / parts,
                    .T = parts > 2 ? P + 2 * (floats / parts) : NULL,
                    .ldq = ldq,
                    .ldk = ldk,
+                   .lda = lda,
+                   .ldv = ldv,
                    .D = D,
+                   .V = V,
                    .window = c->layer[j->layer].window ? c->window : 0,
                    .scale = (float)c->attn_scale,
                    .cap = (float)c->attn_softcap };
@@ -211,7 +222,7 @@ static head head_of(const heads_job *j, int64_t item, int64_t number, int thread
 static void attend_item(void *ctx, int64_t i, int thread)
 {
     const heads_job *j = ctx;
-    const int64_t T = j->g->len, share = j->g->c->heads / j->g->c->kv_heads;
+    const int64_t T = j->g->len, share = j->g->c->heads / grad_kv_heads(j->g->c);
     for (int64_t number = 0; number < share; number++) {
         head h = head_of(j, j->first + i, number, thread);
         for (int64_t t = 0; t < T; t += BLOCK) {
@@ -224,12 +235,12 @@ static void attend_item(void *ctx, int64_t i, int thread)
 static void attend_back_item(void *ctx, int64_t i, int thread)
 {
     const heads_job *j = ctx;
-    const int64_t T = j->g->len, share = j->g->c->heads / j->g->c->kv_heads;
+    const int64_t T = j->g->len, share = j->g->c->heads / grad_kv_heads(j->g->c);
     for (int64_t number = 0; number < share; number++) {
         head h = head_of(j, j->first + i, number, thread);
         for (int64_t t = 0; t < T && !number; t++) {
             memset(h.dk + t * h.ldk, 0, (size_t)h.D * sizeof *h.dk);
-            memset(h.dv + t * h.ldk, 0, (size_t)h.D * sizeof *h.dv);
+            memset(h.dv + t * h.ldv, 0, (size_t)h.V * sizeof *h.dv);
         }
         for (int64_t t = 0; t < T; t += BLOCK) {
             at_block(&h, t, T);
@@ -241,9 +252,10 @@ static void attend_back_item(void *ctx, int64_t i, int thread)
 void grad_attend(grad_ctx *g, const grad_layer *l, int64_t layer, int64_t windows, bool back)
 {
     const arch_config *c = g->c;
-    const int64_t T = g->len, D = c->head_dim, G = c->kv_heads, Q = c->heads * D, KV = G * D;
+    const int64_t T = g->len, D = c->head_dim, V = c->v_dim, G = grad_kv_heads(c);
+    const int64_t Q = c->heads * (back ? D : V);
     const grad_heads q = { back ? g->dq : g->m->a, T, Q / G, Q, G };
-    const grad_heads k = { g->dk, T, D, KV, G }, v = { g->dv, T, D, KV, G };
+    const grad_heads k = { g->dk, T, D, G * D, G }, v = { g->dv, T, V, G * V, G };
     heads_job j = { .g = g, .l = l, .layer = layer };
     int64_t end;
     grad_own_items(g, &j.first, &end, windows * G);

@@ -1,7 +1,7 @@
-/* calib/backward_impl.h - the state of a backward pass, shared by backward.c, which goes through a layer,
- * backward_attention.c, which goes through its heads, backward_mixer.c, through its state,
- * backward_moe.c, through its experts, backward_ops.c and
- * backward_norm.c, which these use, and backward_share.c, which shares their work among ranks; only they include it. */
+/* calib/backward_impl.h - the state of a backward pass; only the files that share it include it: backward_open.c, which
+ * has its buffers, backward.c, which goes through a layer, backward_attention.c, through its heads, backward_mla.c,
+ * through latents, backward_mixer.c, through a state, backward_moe.c, through experts, backward_ops.c and
+ * backward_norm.c, which these use, and backward_share.c, which shares their work among ranks. */
 #ifndef LLMQ_CALIB_BACKWARD_IMPL_H
 #define LLMQ_CALIB_BACKWARD_IMPL_H
 
@@ -25,6 +25,13 @@ typedef struct {
     float *scan; /* of each thread */
 } grad_mix_back;
 
+/* What latent attention makes: see backward_mla.c. */
+typedef struct {
+    float *q, *q_normed; /* [R, q_lora] */
+    float *c, *c_normed; /* [R, kv_lora] */
+    float *k_rope;       /* [R, rope_dims] */
+} grad_mla;
+
 /* What a layer makes on its way forward. */
 typedef struct {
     float *h, *q, *k, *v, *a, *x2, *h2;
@@ -35,6 +42,7 @@ typedef struct {
     float *gate, *up, *mid;         /* [R, ffn] of a dense MLP */
     float *scores, *share, *shared; /* of experts: [R, E], [R, used], [R] of the shared MLP */
     int32_t *chosen;                /* [R, used], rising */
+    grad_mla mla;
     grad_mix mix;
 } grad_made;
 
@@ -64,6 +72,8 @@ struct grad_ctx {
     float *fused;   /* [R, widest matrix of several]: its outputs, or the gradient there */
     float *head;    /* [threads][grad_head_floats] */
     float *tile_dw; /* [tiles][width]: a norm's gradient by tile */
+    float *dlora, *dc,
+        *dk_rope; /* of latent attention: [R, q_lora], [R, kv_lora], [R, rope_dims] */
     grad_mix_back mix;
     grad_moe moe;
     comm *ranks;    /* that go through the same rows; NULL: this process alone */
@@ -128,10 +138,13 @@ void grad_rms_back(const grad_norm *v, float *d, float *dw, const float *x, int6
 
 /* ---- backward_attention.c ---- */
 int64_t grad_head_floats(const arch_config *c, int64_t len); /* scratch of a thread */
-/* R rows of q and k, or of their gradients, to and from their positions' angles. */
+/* R rows of q and k, or of their gradients, to and from their positions' angles. With latent attention k
+ * is k_rope, and of q's heads the last dims turn. */
 void grad_rotate(grad_ctx *g, int64_t layer, float *q, float *k, int64_t R, bool back);
 /* R rows of g from a and z; or da and dz from the gradient at g, which is in da. */
 void grad_gate(grad_ctx *g, int64_t R, bool back);
+/* Heads that have keys and values: all of them, with latent attention. */
+int64_t grad_kv_heads(const arch_config *c);
 /* a from q, k, v; or dq, dk, dv from da: each rank goes through its heads. */
 void grad_attend(grad_ctx *g, const grad_layer *l, int64_t layer, int64_t windows, bool back);
 
@@ -156,6 +169,14 @@ typedef struct {
 void grad_own_items(const grad_ctx *g, int64_t *first, int64_t *end, int64_t n);
 /* Those of `windows` windows, each rank's to all. */
 void grad_share_heads(grad_ctx *g, const grad_heads *h, int64_t windows);
+
+/* ---- backward_mla.c ---- */
+enum { GRAD_MLA_PARTS = 5 };
+void grad_mla_parts(grad_part p[GRAD_MLA_PARTS], grad_mla *m, const arch_config *c, int64_t R);
+/* R rows x of R_KV_A to the latents and their k_rope, or their gradients back; x of R_KV_B to k and v, with k_rope as
+ * it is; or the gradients back, with those of k_rope. */
+void grad_mla_latents(grad_ctx *g, float *x, int64_t R, bool back);
+void grad_mla_heads(grad_ctx *g, float *x, int64_t R, bool back);
 
 /* ---- backward_mixer.c ---- */
 enum { GRAD_MIX_PARTS = 7, GRAD_MIX_BACK_PARTS = 6 };

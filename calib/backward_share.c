@@ -50,7 +50,7 @@ lq_status grad_gather_rows(comm *ranks, void *p, size_t row_bytes, int64_t M, in
 /* ---- room ---- */
 int64_t grad_widest_fused(const arch_config *c)
 {
-    static const arch_role fused[] = { R_QKV, R_GATE_UP };
+    static const arch_role fused[] = { R_QKV, R_GATE_UP, R_KV_A, R_KV_B };
     int64_t most = 0, N, K;
     if (c->w.q_gated) most = 2 * c->heads * c->head_dim;
     if (arch_has_state(c)) {
@@ -71,6 +71,8 @@ static int64_t widest(const arch_config *c)
 {
     const int64_t Q = c->heads * c->head_dim, F = c->ffn, D = c->hidden;
     const int64_t all[] = { Q,
+                            c->q_lora,
+                            c->kv_lora,
                             F,
                             D,
                             grad_widest_fused(c),

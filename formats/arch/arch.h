@@ -678,6 +678,7 @@ bool arch_slot_of(const arch_config *c, const char *name, arch_slot *slot);
 float arch_norm_offset(const arch_config *c, arch_role r);
 /* Of a tensor: 0 where it is no weights of such a norm. llama.cpp and mlx-lm store them with it added. */
 float arch_slot_offset(const arch_config *c, const arch_slot *slot);
+#define ARCH_LATENT_EPS 1e-6 /* of MLA's norms, whatever the config says */
 double arch_norm_eps(const arch_config *c, arch_role r);
 /* Must (1), may (-1) or must not (0) this role's tensor have a bias? */
 int arch_wants_bias(const arch_config *c, arch_role r);

@@ -273,6 +273,7 @@ float arch_slot_offset(const arch_config *c, const arch_slot *slot)
 double arch_norm_eps(const arch_config *c, arch_role r)
 {
     const bool post = r == R_ATTN_POST_NORM || r == R_MLP_POST_NORM;
+    if (r == R_Q_A_NORM || r == R_KV_A_NORM) return ARCH_LATENT_EPS;
     return post && c->post_eps > 0 ? c->post_eps : c->norm_eps;
 }
 

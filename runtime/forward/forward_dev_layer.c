@@ -293,9 +293,13 @@ static void grow_q(const fwd_rows *r, const model_layer *l, int64_t layer)
 static void norm_latent(const fwd_rows *r, float *x, int64_t ld, const model_vector *v, int64_t K)
 {
     const fwd_dev_ctx *f = r->self;
-    f->d->ops->norm(
-        f->d, &(dev_norm_args){
-                  .x = x, .h = x, .w = v->w, .eps = FWD_LATENT_EPS, .T = r->R, .K = K, .ld = ld });
+    f->d->ops->norm(f->d, &(dev_norm_args){ .x = x,
+                                            .h = x,
+                                            .w = v->w,
+                                            .eps = (float)ARCH_LATENT_EPS,
+                                            .T = r->R,
+                                            .K = K,
+                                            .ld = ld });
 }
 
 /* `rope` of each of H * `width` floats at x. */

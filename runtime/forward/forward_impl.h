@@ -23,7 +23,6 @@
 #include "runtime/model/part.h"
 
 enum { FWD_ROWS = 4, FWD_LORA_ROWS = 64 };
-#define FWD_LATENT_EPS 1e-6f /* of MLA's norms, whatever the config says */
 
 /* Where attention reads and each row's K and V go. */
 typedef struct {

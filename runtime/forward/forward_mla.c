@@ -33,10 +33,11 @@ static void norm_latents(const fwd_rows *r, int64_t row, int64_t n, const void *
     const model_layer *l = arg;
     const int64_t width = c->kv_lora + c->rope_dims;
     float *kv = r->kv_a + row * width, *q = r->q_a + row * c->q_lora;
-    k_rmsnorm(kv, width, kv, width, l->vec[R_KV_A_NORM].w, 0, n, c->kv_lora, FWD_LATENT_EPS);
+    k_rmsnorm(kv, width, kv, width, l->vec[R_KV_A_NORM].w, 0, n, c->kv_lora,
+              (float)ARCH_LATENT_EPS);
     if (c->q_lora)
         k_rmsnorm(q, c->q_lora, q, c->q_lora, l->vec[R_Q_A_NORM].w, 0, n, c->q_lora,
-                  FWD_LATENT_EPS);
+                  (float)ARCH_LATENT_EPS);
 }
 
 /* Rotations, and an indexer's rows; of q's heads the rotated part goes where they meet the latents. */

@@ -46,7 +46,7 @@ static bool pass(passed *p, bench *b)
     p->x = lq_push(&b->a, (size_t)n * sizeof(float));
     p->d = lq_push(&b->a, (size_t)n * sizeof(float));
     float *y = lq_push(&b->a, (size_t)n * sizeof(float));
-    out.scratch = lq_push(&b->a, (size_t)(ROWS * (1 + c->ffn)) * sizeof(float));
+    int64_t widest = 0;
     for (int k = 0; k < GRAD_LINEARS; k++) {
         if (!b->l.W[k]) continue;
         arch_role_shape(c, grad_linear_roles[k], &p->N[k], &p->K[k]);
@@ -54,7 +54,9 @@ static bool pass(passed *p, bench *b)
         out.W[k] = p->W[k] = lq_push(&b->a, (size_t)(p->N[k] * p->K[k]) * sizeof(float));
         out.G[k] = p->G[k] = lq_push(&b->a, blocks * GRAD_BLOCK * GRAD_BLOCK * sizeof(float));
         out.H[k] = p->H[k] = lq_push(&b->a, (size_t)(p->K[k] * p->K[k]) * sizeof(float));
+        widest = p->K[k] > widest ? p->K[k] : widest;
     }
+    out.scratch = lq_push(&b->a, (size_t)(ROWS * (1 + widest)) * sizeof(float));
     for (int64_t i = 0; i < n; i++) {
         p->x[i] = (float)(i * 7919 % 1009) / 504 - 1;
         p->d[i] = (float)(i * 104729 % 997) / 498 - 1;
@@ -118,9 +120,10 @@ static int as_rank(comm *c)
 TEST(ranks_make_each_a_part_of_a_pass_and_have_the_bytes_of_one)
 {
     static const int sizes[] = { 2, 3, 4, 8 };
-    static const char *const folders[] = { "models/novels-1m", "tests/golden/arch/phi3",
-                                           "tests/golden/arch/gemma2", "tests/golden/arch/gpt-neox",
-                                           "tests/golden/arch/qwen3.5" };
+    static const char *const folders[] = {
+        "models/novels-1m",           "tests/golden/arch/phi3",    "tests/golden/arch/gemma2",
+        "tests/golden/arch/gpt-neox", "tests/golden/arch/qwen3.5", "tests/golden/arch/youtu"
+    };
     for (size_t i = 0; i < LQ_COUNT(sizes) * LQ_COUNT(folders); i++) {
         const int n = sizes[i % LQ_COUNT(sizes)];
         int codes[RANKS_MOST];
