@@ -23,6 +23,7 @@ void arch_config_init(arch_config *c, const arch_row *row)
         c->mix_scale[i] = 1;
     if (row->mixer == MIX_SELECT) c->mix_heads = c->mix_groups = 1;
     c->alibi_max = 8;
+    c->hyper_post = 2;
     c->pos_offset = row->pos_offset;
     if (row->mtp && row->mtp->eagle) c->mtp = row->mtp;
     c->expert_groups = c->groups_used = 1;
@@ -148,7 +149,8 @@ static lq_status check_compressed(const arch_config *c, lq_err *err)
 static lq_status check_hyper(const arch_config *c, lq_err *err)
 {
     const bool there = arch_name_of(c, R_HYPER_ATTN_FN);
-    if (there == (c->hyper > 0) && c->hyper <= ARCH_MAX_STREAMS && there == (c->hyper_steps > 0))
+    if (there == (c->hyper > 0) && c->hyper <= ARCH_MAX_STREAMS &&
+        (there && !c->w.hyper_apart) == (c->hyper_steps > 0))
         return LQ_OK;
     return lq_fail(err, LQ_EUNSUPPORTED,
                    "hyper: expected %s of a %s, found %" PRId64 ", mixed in %" PRId64 " steps",

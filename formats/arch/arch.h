@@ -366,9 +366,12 @@ typedef struct {
         kv_one; /* mla without R_KV_B: R_KV_A's normed output, a head wide, is the key of every head
                     and its value, whose rotation is undone on the output; q's heads are normed
                     without weights */
-    bool v_apart;    /* without MLA too, v_dim may differ from head_dim */
-    bool index_half; /* rope_half of an indexer's heads */
-    bool q_gated;    /* rows of R_Q: of each head q, then what its output is gated by (sigmoid) */
+    bool v_apart;       /* without MLA too, v_dim may differ from head_dim */
+    bool index_half;    /* rope_half of an indexer's heads */
+    bool index_last;    /* their last dims rotate, and the norm's epsilon is the model's */
+    bool hyper_apart;   /* hyper-connections without mixing: s_k += (post_k + eps) y */
+    bool limit_experts; /* act_limit is of the routed experts' SiLU alone, as ARCH_SILU_LIMITED */
+    bool q_gated; /* rows of R_Q: of each head q, then what its output is gated by (sigmoid) */
     bool gate_softplus; /* of R_ATTN_GATE's rows; else sigmoid */
     bool gate_heads;    /* one row of it for each head, not for each of its dims */
     bool
@@ -561,7 +564,7 @@ typedef struct arch_config {
     /* Hyper-connections (arXiv:2512.24880): residual streams, 0: none; steps that make their mixing doubly
      * stochastic, and what is added to what these divide by */
     int64_t hyper, hyper_steps;
-    double hyper_eps;
+    double hyper_eps, hyper_post; /* hyper_post: the largest factor on a branch's output */
     /* MIX_SPARSE, MIX_HEAVY: positions for each compressed one, powers of two; groups of R_O_A, 0: none */
     int64_t sparse_every, heavy_every, o_groups, o_lora;
     /* MLA */
@@ -642,6 +645,11 @@ double arch_normal_quantile(double p);
 static inline bool arch_indexed(const arch_config *c) { return c->index_topk > 0; }
 bool arch_has_indexer(const arch_config *c, int64_t layer);
 bool arch_shares_index(const arch_config *c);
+/* Numbers of what hyper-connections make of all streams. */
+static inline int64_t arch_hyper_width(const arch_config *c)
+{
+    return c->w.hyper_apart ? 2 * c->hyper : (2 + c->hyper) * c->hyper;
+}
 /* Of how many positions this layer makes one; 0: of none. */
 int64_t arch_compresses(const arch_config *c, int64_t layer);
 /* Numbers of what R_O reads. */

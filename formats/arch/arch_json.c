@@ -106,6 +106,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("act_limit", act_limit, 0, 1e9, 0)                                             \
     X("post_eps", post_eps, 0, 1, 0)                                                 \
     X("hyper_eps", hyper_eps, 0, 1, 0)                                               \
+    X("hyper_post", hyper_post, 0, 1e9, 2)                                           \
     X("q_grow", q_grow, 0, 1e9, 0)                                                   \
     X("dt_min", dt_min, 0, 1e9, 0)                                                   \
     X("dt_max", dt_max, 0, 1e9, 0)                                                   \

@@ -310,7 +310,8 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
     const bool all = c->w.qk_norm == QK_NORM_ALL, apart = arch_name_of(c, R_MIX_CONV_K),
                mamba = c->row->mixer == MIX_MAMBA || c->row->mixer == MIX_BOTH,
                select = c->row->mixer == MIX_SELECT;
-    const int64_t hyper = (2 + c->hyper) * c->hyper, streams = c->hyper * c->hidden;
+    const int64_t hyper = arch_hyper_width(c), streams = c->hyper * c->hidden,
+                  scales = c->w.hyper_apart ? 2 : 3;
     const int64_t group = c->o_groups ? o / c->o_groups : 0,
                   index = c->sparse_every ? 2 * c->index_dim : c->index_dim;
     const int64_t in = arch_is_eagle(c) ? 2 * c->hidden : c->hidden; /* of q, k and v */
@@ -443,10 +444,10 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_STREAM_SCALE] = { 1, c->hidden },
         [R_HYPER_ATTN_FN] = { hyper, streams },
         [R_HYPER_ATTN_BASE] = { 1, hyper },
-        [R_HYPER_ATTN_SCALE] = { 1, 3 },
+        [R_HYPER_ATTN_SCALE] = { 1, scales },
         [R_HYPER_MLP_FN] = { hyper, streams },
         [R_HYPER_MLP_BASE] = { 1, hyper },
-        [R_HYPER_MLP_SCALE] = { 1, 3 },
+        [R_HYPER_MLP_SCALE] = { 1, scales },
         [R_LAUREL_LEFT] = { c->laurel, c->hidden },
         [R_LAUREL_RIGHT] = { c->hidden, c->laurel },
         [R_LAUREL_NORM] = { 1, c->hidden },

@@ -121,6 +121,9 @@ typedef struct {
 static const saved_name saved_names[] = {
     { "OlmoHybridForCausalLM", ".feedforward_layer_norm.", ".post_attention_layernorm." },
     { "KimiLinearForCausalLM", ".block_sparse_moe.", ".mlp." },
+    { "HYV4ForCausalLM", ".mlp.linear_gate.", ".mlp.gate_proj." },
+    { "HYV4ForCausalLM", "_experts.linear_gate.", "_experts.gate_proj." },
+    { "HYV4ForCausalLM", ".hc_pre.hc_", ".hc_" }, /* its own files have it too */
 };
 
 static bool is_needed(const arch_config *c, const char *name)
@@ -141,15 +144,16 @@ static bool own_name(char out[256], const src_source *s, const saved_name *n, co
 lq_status src_fit_saved(src_source *s, lq_err *err)
 {
     char name[256];
-    size_t k = 0;
-    while (k < LQ_COUNT(saved_names) && strcmp(saved_names[k].arch, s->config.row->arch) != 0)
-        k++;
-    if (k == LQ_COUNT(saved_names)) return LQ_OK;
+    bool any = false;
+    for (size_t k = 0; k < LQ_COUNT(saved_names); k++)
+        any |= strcmp(saved_names[k].arch, s->config.row->arch) == 0;
+    if (!any) return LQ_OK;
     const char **names = lq_push(&s->arena, (s->n_tensors + 1) * sizeof *names);
     for (size_t i = 0; names && i < s->n_tensors; i++) {
         names[i] = s->tensors[i].name;
-        if (own_name(name, s, &saved_names[k], names[i]))
-            names[i] = lq_push_str(&s->arena, name, strlen(name));
+        for (size_t k = 0; k < LQ_COUNT(saved_names) && names[i]; k++)
+            if (own_name(name, s, &saved_names[k], names[i]))
+                names[i] = lq_push_str(&s->arena, name, strlen(name));
         if (!names[i]) names = NULL;
     }
     if (!names) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);

@@ -319,7 +319,8 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     attn_run(&a, r->scratch, r->p);
     if (c->w.q_gated) fwd_each(r, g->n_rows, gate_chunk, &g->row0);
     if (c->o_scale != 1) fwd_each(r, g->n_rows, scale_chunk, &g->row0);
-    if (l->lin[R_ATTN_GATE].present) fwd_each(r, g->n_rows, gate_apart_chunk, &g->row0);
+    if (l->lin[R_ATTN_GATE].present && !c->w.mla)
+        fwd_each(r, g->n_rows, gate_apart_chunk, &g->row0);
 }
 
 /* ---- between the products ---- */
@@ -469,6 +470,7 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     else
         gather(r->a, r->c->heads * r->c->v_dim, rows, n);
     gather(r->head_gate, fwd_head_gates(r->c), rows, n);
+    if (r->c->w.mla) gather(r->q_gate, fwd_gate_width(r->c), rows, n);
     gather(r->row_pos, 1, rows, n); /* layers may follow */
     if (r->lora) fwd_lora_pick(r->lora, rows, n);
     for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++) {
@@ -477,7 +479,7 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     }
     gather(r->ple, fwd_ple_width(r->c), rows, n);
     gather(r->streams, fwd_streams_width(r->c), rows, n);
-    gather(r->hyper, fwd_hyper_width(r->c), rows, n);
+    gather(r->hyper, arch_hyper_width(r->c), rows, n);
     if (fwd_by_token(r->whole)) gather(r->ids, 1, rows, n);
     if (r->c->streams) gather(r->first, r->c->hidden, rows, n);
     gather(r->mix_out, arch_mix_width(r->c, r->c->row->mixer), rows, n);

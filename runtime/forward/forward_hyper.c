@@ -6,7 +6,9 @@
  *   mix = softmax of m's rows + eps, its columns and rows then divided in turn by their sums
  *   x = sum_j pre_j s_j;  y = branch(x);  s_k = post_k y + sum_j mix_jk s_j
  *
- * The streams begin as the embedding, and end as x of a last such pre. (DeepSeek V4.) */
+ * The streams begin as the embedding, and end as x of a last such pre. (DeepSeek V4.) Or without m (Hy4):
+ *
+ *   post = magnitude sigmoid(o) + eps;  s_k += post_k y */
 #include "runtime/forward/forward_impl.h"
 
 enum { MAX = 8 };
@@ -99,16 +101,18 @@ static void enter_rows(const fwd_rows *r, int64_t row, int64_t rows, const void 
 {
     const hyper_arg *a = arg;
     const arch_config *c = r->c;
-    const int64_t n = c->hyper, W = fwd_hyper_width(c), S = fwd_streams_width(c);
+    const bool apart = c->w.hyper_apart;
+    const int64_t n = c->hyper, W = arch_hyper_width(c), S = fwd_streams_width(c);
     for (int64_t t = row; t < row + rows; t++) {
         float *m = r->hyper + t * W;
         k_scale(m, inverse_rms(r->streams + t * S, S, c->norm_eps), W);
         finish(m, n, a->scale[0], a->base);
         finish(m + n, n, a->scale[1], a->base + n);
-        finish(m + 2 * n, n * n, a->scale[2], a->base + 2 * n);
         collapse(r, t, m);
         for (int64_t j = n; j < 2 * n; j++)
-            m[j] = 2 * sigmoid(m[j]);
+            m[j] = (float)c->hyper_post * sigmoid(m[j]) + (apart ? (float)c->hyper_eps : 0);
+        if (apart) continue;
+        finish(m + 2 * n, n * n, a->scale[2], a->base + 2 * n);
         make_stochastic(m + 2 * n, c);
     }
 }
@@ -125,7 +129,7 @@ void fwd_hyper_enter(const fwd_rows *r, const model_layer *l, arch_role fn)
 {
     const hyper_arg a = { l->vec[fn + 1].w, l->vec[fn + 2].w };
     pool_stage(r->p, STAGE_NORM);
-    mix_products(r, l, fn, fwd_hyper_width(r->c));
+    mix_products(r, l, fn, arch_hyper_width(r->c));
     fwd_each(r, r->R, enter_rows, &a);
 }
 
@@ -135,10 +139,13 @@ static void leave_rows(const fwd_rows *r, int64_t row, int64_t rows, const void 
     const int64_t H = r->c->hidden, n = r->c->hyper;
     (void)arg;
     for (int64_t t = row; t < row + rows; t++) {
-        const float *post = r->hyper + t * fwd_hyper_width(r->c) + n, *mix = post + n,
+        const float *post = r->hyper + t * arch_hyper_width(r->c) + n, *mix = post + n,
                     *y = r->y + t * H;
         float *s = r->streams + t * n * H;
-        for (int64_t i = 0; i < H; i++) {
+        for (int64_t k = 0; k < n && r->c->w.hyper_apart; k++)
+            for (int64_t i = 0; i < H; i++)
+                s[k * H + i] += post[k] * y[i];
+        for (int64_t i = 0; i < H && !r->c->w.hyper_apart; i++) {
             float was[MAX];
             for (int64_t j = 0; j < n; j++)
                 was[j] = s[j * H + i];

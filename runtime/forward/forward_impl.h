@@ -96,7 +96,7 @@ typedef struct {
     float *ple_in;          /* [R, ple_dim] */
     float *streams, *first; /* AltUp: [R, fwd_streams_width], all but x; [R, hidden]: x before */
     float *laurel;          /* [R, laurel] */
-    float *hyper;           /* [R, fwd_hyper_width]: of the branch at work (forward_hyper.c) */
+    float *hyper;           /* [R, arch_hyper_width]: of the branch at work (forward_hyper.c) */
     int32_t *ids;           /* [R] tokens, where layers choose experts by them */
     double sparse;          /* arch_layer's, of the layer at work */
     float *beside;          /* [R, hidden]: what the router reads, then what the experts give */
@@ -327,7 +327,6 @@ void fwd_streams_end(const fwd_rows *r, const model_layer *l);
 void fwd_run_laurel(const fwd_rows *r, const model_layer *l);
 /* Hyper-connections (forward_hyper.c): all streams from x; x from them before a branch, whose roles begin with
  * fn; the streams from a branch's output y; x from them after the last layer. */
-static inline int64_t fwd_hyper_width(const arch_config *c) { return (2 + c->hyper) * c->hyper; }
 void fwd_hyper_begin(const fwd_rows *r);
 void fwd_hyper_enter(const fwd_rows *r, const model_layer *l, arch_role fn);
 void fwd_hyper_leave(const fwd_rows *r);

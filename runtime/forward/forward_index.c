@@ -6,7 +6,7 @@
  *   w = index_w h
  *
  * The first rope_dims of q's heads and of k rotate, by halves or neighbours (w.index_half) whatever
- * attention does. The published kernels turn q and k by one Hadamard matrix before they round them to
+ * attention does; of Hy4 the last (w.index_last). The published kernels turn q and k by one Hadamard matrix before they round them to
  * FP8; products of turned vectors are the same, so here nothing turns. The choice: kernels/topk.h. */
 #include "runtime/forward/forward_impl.h"
 
@@ -40,11 +40,13 @@ void fwd_index_rows(const fwd_rows *r, const model_layer *l, int64_t row, int64_
     const model_vector *norm = &l->vec[R_INDEX_K_NORM];
     const int64_t H = c->index_heads, D = c->index_dim, half = c->rope_dims / 2;
     float *first = r->index_k + row * D;
-    k_layernorm(first, D, first, D, norm->w, norm->bias, 0, n, D, INDEX_EPS);
+    const int64_t at = c->w.index_last ? D - c->rope_dims : 0; /* of what rotates */
+    k_layernorm(first, D, first, D, norm->w, norm->bias, 0, n, D,
+                c->w.index_last ? norm->eps : INDEX_EPS);
     for (int64_t t = row; t < row + n; t++) {
         const float *cs = r->cos[ROPE_MAIN] + t * half, *sn = r->sin[ROPE_MAIN] + t * half;
-        k_rope(r->index_q + t * H * D, H, D, c->rope_dims, cs, sn, c->w.index_half);
-        k_rope(r->index_k + t * D, 1, D, c->rope_dims, cs, sn, c->w.index_half);
+        k_rope(r->index_q + t * H * D + at, H, D, c->rope_dims, cs, sn, c->w.index_half);
+        k_rope(r->index_k + t * D + at, 1, D, c->rope_dims, cs, sn, c->w.index_half);
         k_scale(r->index_w + t * H, (float)(1 / sqrt((double)H)), H);
     }
 }

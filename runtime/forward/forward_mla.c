@@ -78,6 +78,18 @@ static void head_products(const fwd_rows *r, const mm_weight *w, float *y, int64
     }
 }
 
+/* Of R_ATTN_GATE, each output's own. */
+static void gate_outputs(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const int64_t W = fwd_gate_width(r->c);
+    (void)arg;
+    float *gate = r->q_gate + row * W, *a = r->a + row * W;
+    k_scale(gate, -1, n * W);
+    k_exp_minus(gate, gate, 0, n * W);
+    for (int64_t i = 0; i < n * W; i++)
+        a[i] /= 1 + gate[i];
+}
+
 static void gate_heads(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const int64_t H = r->c->heads, V = r->c->v_dim;
@@ -95,6 +107,7 @@ void fwd_run_values(const fwd_rows *r)
     const int64_t H = r->c->heads, V = r->c->v_dim, L = kv_latent_width(r->c);
     head_products(r, r->absorbed->v, r->a, H * V, V, r->latent, H * L, L);
     if (fwd_head_gates(r->c)) fwd_each(r, r->R, gate_heads, NULL);
+    if (r->layer->lin[R_ATTN_GATE].present) fwd_each(r, r->R, gate_outputs, NULL);
 }
 
 void fwd_run_mla(const fwd_rows *r, const model_layer *l)
@@ -107,6 +120,11 @@ void fwd_run_mla(const fwd_rows *r, const model_layer *l)
     const model_linear *lin = l->lin;
     const int64_t H = c->heads, D = c->head_dim, L = kv_latent_width(c), q = H * D;
     const arch_role first = c->q_lora ? R_Q_A : R_Q;
+    if (lin[R_ATTN_GATE].present) {
+        const mm_out gate = fwd_out(&lin[R_ATTN_GATE], r->q_gate, fwd_gate_width(c), false);
+        fwd_tap_rows(r, R_ATTN_GATE, r->h, c->hidden, c->hidden);
+        mm_run(&gate, 1, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
+    }
     fwd_tap_rows(r, first, r->h, c->hidden, c->hidden);
     fwd_tap_rows(r, R_KV_A, r->h, c->hidden, c->hidden);
     if (fwd_head_gates(c)) fwd_tap_rows(r, R_HEAD_GATE, r->h, c->hidden, c->hidden);

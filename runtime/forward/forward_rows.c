@@ -120,7 +120,7 @@ int64_t fwd_given_width(const arch_config *c)
     X(streams, fwd_streams_width(c))                            \
     X(first, c->streams ? c->hidden : 0)                        \
     X(laurel, c->laurel)                                        \
-    X(hyper, fwd_hyper_width(c))                                \
+    X(hyper, arch_hyper_width(c))                               \
     X(ids, fwd_by_token(c) ? 1 : 0)                             \
     X(beside, c->w.dense_beside ? c->hidden : 0)                \
     X(scores, c->experts)                                       \

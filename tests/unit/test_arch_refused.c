@@ -12,6 +12,19 @@ TEST(a_wrong_config_is_refused_by_key)
         const char *why, *config, *says;
     } t[] = {
         { "no object", "[]", "object" },
+        { "Hy4 with layers of another kind",
+          "{\"model_type\":\"hy_v4\"," BASE ",\"layer_types\":[\"indexed_attention\","
+          "\"full_attention\",\"indexed_attention\",\"indexed_attention\"]}",
+          "layer_types: expected indexed_attention" },
+        { "Hy4 whose first layer has no indexer",
+          "{\"model_type\":\"hy_v4\"," BASE ",\"indexer_types\":[\"shared\",\"full\",\"full\","
+          "\"full\"]}",
+          "layer 0: expected an indexer" },
+        { "Hy4 with a limit that is none",
+          "{\"model_type\":\"hy_v4\"," BASE ",\"swiglu_limit\":\"10\"}",
+          "swiglu_limit: expected a number" },
+        { "Hy4 with another rotation",
+          "{\"model_type\":\"hy_v4\"," BASE ",\"rope_interleave\":true}", "rope_interleave" },
         { "a head of Ling plus",
           "{\"architectures\":[\"BailingMoeV2ForCausalLM\"]," BASE ",\"norm_head\":true}",
           "norm_head" },

@@ -65,6 +65,29 @@ static lq_status index_layers(arch_config *c, const cJSON *j, lq_err *err)
     return pattern ? index_by_name(c, pattern, err) : index_by_step(c, j, err);
 }
 
+/* The first two layers have an indexer, and after them each fourth. */
+static lq_status hy_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *names = js_get(j, "indexer_types"), *kinds = js_get(j, "layer_types");
+    for (int64_t i = 1; i < c->layers; i++)
+        c->layer[i].index_shared = (i - 1) % 4 != 0;
+    for (const cJSON *e = kinds ? kinds->child : NULL; e; e = e->next)
+        if (!cJSON_IsString(e) || strcmp(e->valuestring, "indexed_attention") != 0)
+            return lq_fail(err, LQ_EUNSUPPORTED, "layer_types: expected indexed_attention");
+    return names ? index_by_name(c, names, err) : LQ_OK;
+}
+
+/* Of routed experts; 0 or less: none. */
+static lq_status expert_limit(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    c->act_limit = 10;
+    if (!v) return LQ_OK;
+    if (!cJSON_IsNumber(v) || !(fabs(v->valuedouble) <= 1e9))
+        return lq_fail(err, LQ_EVALUE, "%s: expected a number", key);
+    c->act_limit = v->valuedouble > 0 ? v->valuedouble : 0;
+    return LQ_OK;
+}
+
 /* A table of names reads by line. */
 /* clang-format off */
 #define MLA_NAMES \
@@ -94,13 +117,15 @@ static const arch_name deepseek_ocr2_names[] = {
     END,
 };
 static const arch_name deepseek_v3_names[] = { DEEPSEEK_NAMES, CORRECTION, END };
+#define INDEXER \
+    { R_INDEX_Q, LAYER "self_attn.indexer.wq_b", 0, BIAS_NO }, \
+    { R_INDEX_K, LAYER "self_attn.indexer.wk", 0, BIAS_NO }, \
+    { R_INDEX_K_NORM, LAYER "self_attn.indexer.k_norm", 0, BIAS_YES }, \
+    { R_INDEX_W, LAYER "self_attn.indexer.weights_proj", 0, BIAS_NO }
 static const arch_name deepseek_v32_names[] = {
     DEEPSEEK_NAMES,
     CORRECTION,
-    { R_INDEX_Q, LAYER "self_attn.indexer.wq_b", 0, BIAS_NO },
-    { R_INDEX_K, LAYER "self_attn.indexer.wk", 0, BIAS_NO },
-    { R_INDEX_K_NORM, LAYER "self_attn.indexer.k_norm", 0, BIAS_YES },
-    { R_INDEX_W, LAYER "self_attn.indexer.weights_proj", 0, BIAS_NO },
+    INDEXER,
     END,
 };
 /* Its published file has no correction, and a norm of the MLP's output in every layer, which those
@@ -111,13 +136,28 @@ static const arch_name axk1_names[] = {
     { R_MLP_POST_NORM, LAYER "post_mlp_layernorm", NAME_MOE, BIAS_NO },
     END,
 };
-/* Its published file has the experts in one tensor. */
-static const arch_name mistral4_names[] = {
-    MLA_NAMES,
-    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO },
-    { R_EXPERT_GATE_UP, LAYER "mlp.experts.gate_up_proj", NAME_BARE | NAME_STACKED, BIAS_NO },
-    { R_EXPERT_DOWN, LAYER "mlp.experts.down_proj", NAME_BARE | NAME_STACKED, BIAS_NO },
-    SHARED("mlp.shared_experts"),
+/* Published files with the experts in one tensor. */
+#define STACKED_NAMES \
+    MLA_NAMES, \
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO }, \
+    { R_EXPERT_GATE_UP, LAYER "mlp.experts.gate_up_proj", NAME_BARE | NAME_STACKED, BIAS_NO }, \
+    { R_EXPERT_DOWN, LAYER "mlp.experts.down_proj", NAME_BARE | NAME_STACKED, BIAS_NO }, \
+    SHARED("mlp.shared_experts")
+static const arch_name mistral4_names[] = { STACKED_NAMES, END };
+/* Its published files have ".hc_pre" in the names of hyper-connections besides (formats/source/source_fit.c). */
+#define HY_HYPER(fn, base, scale, at) \
+    { fn, at "_fn", NAME_BARE, BIAS_NO }, \
+    { base, at "_base", NAME_BARE, BIAS_NO }, \
+    { scale, at "_scale", NAME_BARE, BIAS_NO }
+static const arch_name hy_v4_names[] = {
+    STACKED_NAMES,
+    CORRECTION,
+    { R_ATTN_GATE, LAYER "self_attn.linear_gate", 0, BIAS_NO },
+    { R_SINKS, LAYER "self_attn.learnable_sink_param", NAME_BARE, BIAS_NO },
+    HY_HYPER(R_HYPER_END_FN, R_HYPER_END_BASE, R_HYPER_END_SCALE, "@hc_head.hc_head"),
+    HY_HYPER(R_HYPER_ATTN_FN, R_HYPER_ATTN_BASE, R_HYPER_ATTN_SCALE, LAYER "hc_attn_layer.hc"),
+    HY_HYPER(R_HYPER_MLP_FN, R_HYPER_MLP_BASE, R_HYPER_MLP_SCALE, LAYER "hc_mlp_layer.hc"),
+    INDEXER,
     END,
 };
 static const arch_name youtu_names[] = { MLA_NAMES, END };
@@ -179,6 +219,24 @@ static const arch_key glm_moe_dsa_keys[] = {
     { "index_topk_pattern", KEY_KNOWN, 0, NONE, NULL },
     NO_KEY,
 };
+static const arch_key hy_v4_keys[] = {
+    MLA_KEYS(1536, 512, 192, 256), GROUP_KEYS(1, 1, 2.827),
+    EXPERT_COUNTS("n_routed_experts", 256, 8),
+    EXPERT_FFN(768),
+    NORM_TOPK(1),
+    MUST("mlp_bias", 0),
+    MUST("attention_bias", 0),
+    { "index_n_heads", KEY_INT, AT(index_heads), 16, NULL },
+    { "index_head_dim", KEY_INT, AT(index_dim), 128, NULL },
+    { "index_topk", KEY_INT, AT(index_topk), 2048, NULL },
+    { "hc_mult", KEY_INT, AT(hyper), 4, NULL },
+    { "hc_magnitude", KEY_REAL, AT(hyper_post), 2, NULL },
+    { "hc_eps", KEY_REAL, AT(hyper_eps), 1e-6, NULL },
+    { "swiglu_limit", KEY_FN, 0, NONE, expert_limit },
+    { "hidden_act", KEY_FN, 0, NONE, arch_key_silu },
+    { "learnable_sink_init", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
 static const arch_key glm4_moe_lite_keys[] = {
     MLA_KEYS(768, 512, 192, 256), GROUP_KEYS(1, 1, 1.8), V3_KEYS(64, 4, 1536), NO_KEY,
 };
@@ -228,6 +286,11 @@ const arch_row arch_rows_mla[] = {
       .names = deepseek_v32_names, .keys = glm_moe_dsa_keys, .mtp = &arch_mtp_deepseek,
       .layers = index_layers, .def_eps = 1e-5, .def_max_pos = 202752, .def_dense = 3,
       .def_shared = 1 },
+    { "HYV4ForCausalLM", "hy_v4",
+      .w = { RMS_ROPE, .mla = true, SIGMOID_MOE, .index_half = true, .index_last = true,
+             .hyper_apart = true, .limit_experts = true },
+      MODEL, .names = hy_v4_names, .keys = hy_v4_keys, .layers = hy_layers, .def_eps = 1e-5,
+      .def_max_pos = 262144, .def_dense = 1, .def_shared = 1 },
     { "Glm4MoeLiteForCausalLM", "glm4_moe_lite", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE },
       MODEL, .names = deepseek_v3_names, .keys = glm4_moe_lite_keys, .mtp = &arch_mtp_deepseek,
       .def_eps = 1e-5, .def_max_pos = 202752, .def_dense = 1, .def_shared = 1 },

@@ -60,6 +60,9 @@ MODELS = {
             "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
         swiglu_limit=1.5, rope_parameters=dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16,
                                                beta_fast=32.0, beta_slow=1.0), **ROUTED)),
+    "hy-v4": text("HYV4", dict(DSA, hidden_size=16, num_hidden_layers=3, hc_mult=3, hc_magnitude=1.7, swiglu_limit=0.8,
+                               indexer_types=["full", "full", "shared"],
+                               mlp_layer_types=["dense", "sparse", "sparse"])),
     "solar-open": text("SolarOpen", dict({k: v for k, v in SMALL.items() if k != "intermediate_size"},
                                          **ROUTED, rope_parameters=dict(
         rope_type="yarn", rope_theta=1e6, factor=2.0, original_max_position_embeddings=64))),
@@ -190,7 +193,10 @@ def round_to_bf16(model):
 
 
 def published(name, model):
-    """save_pretrained gives DeepSeek V4's tensors their published names but for some."""
+    """save_pretrained gives DeepSeek V4's and Hy4's tensors their published names but for some."""
+    if model.config.model_type == "hy_v4":
+        name = name if "self_attn" in name else name.replace(".linear_gate.", ".gate_proj.")
+        return name.replace(".hc_pre.hc_", ".hc_")
     if model.config.model_type != "deepseek_v4":
         return name
     for own, theirs in ("model.", ""), ("embed_tokens.", "embed."), ("hc_head.hc_", "hc_head_"), (".attn.norm.", ".attn.kv_norm."):
