@@ -17,10 +17,10 @@ SHORT = ["32" if x == "64" else x for x in QUICK]  # of models with few position
 
 @pytest.fixture(scope="session")
 def ids(tmp_path_factory):
-    """Calibration for the tiny models without a tokenizer, all of which know 320 ids."""
+    """Calibration for the tiny models without a tokenizer, all of which know 96 ids."""
     path = tmp_path_factory.mktemp("ids") / "ids.jsonl"
     draw = random.Random(1)
-    path.write_text(json.dumps({"ids": [draw.randrange(320) for _ in range(8 * 64)]}) + "\n")
+    path.write_text(json.dumps({"ids": [draw.randrange(96) for _ in range(8 * 64)]}) + "\n")
     return path
 
 

@@ -233,7 +233,7 @@ def test_a_copy_keeps_the_tokenizer_and_what_the_file_says_of_itself(llmq, tmp_p
 def test_sentencepiece_comes_back_as_converters_write_it(llmq, tmp_path):
     """By way of a tokenizer.model: user-defined pieces have real spaces, and the unknown piece its id."""
     args, _ = pieces(["<pad>", "<eos>", "<unk>"], [CONTROL, CONTROL, UNKNOWN], ["  ", "▁▁▁", "\n\n"], [USER] * 3)
-    model = convert(ROOT / "tests/golden/arch/llama2-mha", tmp_path / "m.gguf", "llama")
+    model = convert(ROOT / "tests/golden/arch/llama-128", tmp_path / "m.gguf", "llama")
     f = with_tokenizer(model, *args, unknown_token_id=2, eos_token_id=1, add_space_prefix=False, add_bos_token=False)
     llmq("convert", f, "-o", tmp_path / "hf", "--to", "safetensors")
     llmq("convert", tmp_path / "hf", "-o", tmp_path / "b.gguf", "--to", "gguf")
