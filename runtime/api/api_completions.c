@@ -2,6 +2,7 @@
  * ids, or a list of either. */
 #include "runtime/api/api_body.h"
 #include "runtime/api/api_gen_int.h"
+#include "runtime/tokenizer/tok_text.h"
 
 #include <stdlib.h>
 
@@ -59,10 +60,15 @@ static lq_status encode_input(const api *a, api_prompt *out, const char *text, b
         return api_fail(e, "prompt_name", "unsupported_value",
                         "prompt_name: expected one of the model's prompts (%s), found \"%.60s\"",
                         names, p->prompt_name);
-    if (!*prompt) return encode_whole(a, out, text, cut, p, e);
+    const bool lowers = own && sentence_lowers(own);
+    const char *const parts[] = { prompt, text };
+    if (!*prompt && !lowers) return encode_whole(a, out, text, cut, p, e);
     lq_buf whole = { 0 };
-    lq_buf_puts(&whole, prompt);
-    lq_buf_puts(&whole, text);
+    for (size_t i = 0; i < LQ_COUNT(parts); i++)
+        if (lowers)
+            tok_lowercase(&whole, (const uint8_t *)parts[i], strlen(parts[i]));
+        else
+            lq_buf_puts(&whole, parts[i]);
     lq_buf_add(&whole, "", 1);
     lq_status s = whole.oom ? api_no_memory(e) : encode_whole(a, out, whole.p, cut, p, e);
     out->text = NULL;

@@ -21,6 +21,7 @@ enum { MAX_STEPS = 16, MAX_FILE = 1 << 20 };
 struct sentence {
     eng_pool pool;
     int64_t hidden, width, widest, max_tokens;
+    bool lowers;
     step steps[MAX_STEPS];
     int n;
     cJSON *config; /* config_sentence_transformers.json, or NULL */
@@ -288,13 +289,10 @@ static lq_status read_settings(sentence *s, const src_source *src, lq_err *err)
 {
     static const char file[] = "sentence_bert_config.json";
     cJSON *j = NULL;
-    bool lower = false;
     if (!src_find_blob(src, file)) return LQ_OK;
     lq_status st = read_json(&j, src, "", file, err);
     if (st) return st;
-    st = js_bool(j, "do_lower_case", false, &lower, err);
-    if (!st && lower)
-        st = lq_fail(err, LQ_EUNSUPPORTED, "do_lower_case: expected false, found true");
+    st = js_bool(j, "do_lower_case", false, &s->lowers, err);
     if (!st) st = js_i64(j, "max_seq_length", false, 1, INT32_MAX, &s->max_tokens, err);
     cJSON_Delete(j);
     return st ? lq_wrap(err, st, "%s", file) : LQ_OK;
@@ -361,6 +359,7 @@ void sentence_close(sentence *s)
 eng_pool sentence_pool(const sentence *s) { return s->pool; }
 int64_t sentence_width(const sentence *s) { return s->width; }
 int64_t sentence_max_tokens(const sentence *s) { return s->max_tokens; }
+bool sentence_lowers(const sentence *s) { return s->lowers; }
 bool sentence_normalizes(const sentence *s) { return s->n && !s->steps[s->n - 1].W; }
 
 const char *sentence_prompt(const sentence *s, const char *name, char *names, size_t n)

@@ -4,7 +4,7 @@
  *     1_Pooling/config.json               which rows (eng_pool)
  *     2_Dense/config.json                 y = activation(W x + b); W [out, in] and b are
  *     2_Dense/model.safetensors           linear.weight and linear.bias
- *     sentence_bert_config.json           max_seq_length
+ *     sentence_bert_config.json           max_seq_length, do_lower_case
  *     config_sentence_transformers.json   texts that go before an input, by name
  *
  * A model without modules.json, and one whose modules are no vector's (a reranker's), has none. All
@@ -30,6 +30,7 @@ eng_pool sentence_pool(const sentence *s);
 int64_t sentence_width(const sentence *s); /* numbers of a vector */
 int64_t
 sentence_max_tokens(const sentence *s);      /* of a text with its special tokens; 0: any number */
+bool sentence_lowers(const sentence *s);     /* are texts written in small letters first? */
 bool sentence_normalizes(const sentence *s); /* is its length 1? */
 /* What comes after the pooling: out [width] of pooled [hidden]. LQ_ENOMEM. */
 lq_status sentence_run(const sentence *s, float *out, const double *pooled, lq_err *err);

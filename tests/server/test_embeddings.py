@@ -289,6 +289,16 @@ def test_modules_of_any_name_and_the_models_own_length(renamed, gemma):
 
 
 @case("C88")
+@pytest.mark.parametrize("lower", [False, True])
+def test_texts_are_written_in_small_letters_where_the_models_files_say_so(llmq, tmp_path, lower):
+    shutil.copytree(GEMMA, tmp_path / "m")
+    tokenizer(tmp_path / "m")
+    (tmp_path / "m/sentence_bert_config.json").write_text(json.dumps({"do_lower_case": lower}))
+    with Server(llmq, tmp_path / "m", *EXACT, log=tmp_path / "log") as s:
+        assert (vectors(s, "SEA House") == vectors(s, "sea house")) == lower
+
+
+@case("C88")
 @pytest.mark.parametrize("words", [40, 4000])
 def test_a_text_that_is_cut_keeps_its_prompt_and_its_end(renamed, words):
     """The last words go, as in sentence-transformers; </s> stays, and the prompt's words do."""

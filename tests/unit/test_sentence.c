@@ -148,7 +148,7 @@ TEST(what_is_not_here_is_refused_by_file)
         { "another activation", "2_Dense/config.json",
           "{\"in_features\":32,\"out_features\":48,\"activation_function\":\"torch.nn.Mish\"}",
           "activation_function" },
-        { "small letters", "sentence_bert_config.json", "{\"do_lower_case\":true}",
+        { "small letters or not", "sentence_bert_config.json", "{\"do_lower_case\":1}",
           "do_lower_case" },
         { "no such default", "config_sentence_transformers.json",
           "{\"prompts\":{},\"default_prompt_name\":\"query\"}", "default_prompt_name" },
