@@ -383,6 +383,7 @@ typedef struct {
     bool
         mix_tiled; /* head h of a state has key h % groups (GGUF's order); else h / (heads / groups) */
     arch_mlp mlp;
+    bool up_first;      /* rows of R_GATE_UP: up, then gate */
     bool gate_up_mixed; /* rows of R_EXPERT_GATE_UP alternate: gate, up, gate, up */
     arch_router router;
     bool corr_logits;  /* R_ROUTER_CORR is added to the logits, not to the scores made of them */

@@ -35,7 +35,17 @@ bool arch_rope_from_text(arch_rope_kind *k, const char *text)
 }
 
 /* ---- config.json ---- */
-static lq_status read_kind(arch_rope_kind *k, const cJSON *o, const char *where, lq_err *err)
+/* Is it the scaling of gte-multilingual's code (arXiv:2407.19669)? The base is F times as large, and each frequency
+ * smaller by F^(2 / dims), whatever the length. */
+static bool own_ntk(const arch_config *c, const cJSON *o, const char *where)
+{
+    const char *text = "";
+    return arch_row_knows(c, where, "mixed_b") && !js_str(o, "type", false, &text, NULL) &&
+           strcmp(text, "ntk") == 0;
+}
+
+static lq_status read_kind(const arch_config *c, arch_rope_kind *k, const cJSON *o,
+                           const char *where, lq_err *err)
 {
     const char *text = strcmp(where, "rope_parameters") == 0 ? "default" : NULL;
     lq_status s = js_str(o, "type", false, &text, err);
@@ -45,6 +55,7 @@ static lq_status read_kind(arch_rope_kind *k, const cJSON *o, const char *where,
     if (strcmp(text, "su") == 0) text = "longrope";    /* as Phi-3 first called it */
     if (strcmp(text, "mrope") == 0) text = "default";  /* of text, see check_rope_keys */
     if (strcmp(text, "xdrope") == 0) text = "dynamic"; /* as Hunyuan's published files call it */
+    if (own_ntk(c, o, where)) text = "linear";
     if (arch_rope_from_text(k, text)) return LQ_OK;
     return lq_fail(
         err, LQ_EUNSUPPORTED,
@@ -216,11 +227,15 @@ static lq_status read_table(arch_config *c, arch_rope *r, const cJSON *config, c
                        js_describe(found, o));
     }
     lq_status s = js_f64(o, "rope_theta", false, 1.001, 1e15, &r->theta, err);
-    if (!s) s = read_kind(&r->kind, o, where, err);
+    if (!s) s = read_kind(c, &r->kind, o, where, err);
     if (!s) s = check_rope_keys(c, r->kind, o, where, err);
     if (!s && r->kind != ROPE_PLAIN) {
         s = read_scaling(c, r, config, o, err);
         if (s) lq_wrap(err, s, "%s", where);
+        if (!s && own_ntk(c, o, where) && c->rope_dims > 0) {
+            r->theta *= r->factor;
+            r->factor = pow(r->factor, 2 / (double)c->rope_dims);
+        }
     }
     return s;
 }

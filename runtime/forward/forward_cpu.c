@@ -365,7 +365,9 @@ static void act_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg
         cut_gates(r->mlp + t * ld, c->ffn, *z);
     for (float *g = r->mlp + row * ld; n > 0; n--, g += ld) {
         if (c->gate_scale != 1) k_scale(g, (float)c->gate_scale, c->ffn);
-        if (c->w.mlp == MLP_GATED)
+        if (c->w.up_first)
+            k_act_mul(g, g + c->ffn, g, c->ffn, (k_act_fn)c->act, (float)c->act_limit);
+        else if (c->w.mlp == MLP_GATED)
             k_act_mul(g, g, g + c->ffn, c->ffn, (k_act_fn)c->act, (float)c->act_limit);
         else if (c->act == ARCH_XIELU)
             xielu(g, c->ffn, r->layer->vec);
@@ -412,9 +414,14 @@ static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int 
             outs[n].w = &half[n];
     }
     const bool plain = !(r->sparse > 0) && c->gate_scale == 1 && c->down_scale == 1;
-    if (n == 2 && !r->offload && plain && mm_gates(outs[0].w, outs[1].w, r->acts)) {
-        outs[0].up = outs[1].w;
-        outs[0].up_bias = outs[1].bias;
+    const mm_out *up = &outs[c->w.up_first ? 0 : 1], *gate = &outs[c->w.up_first ? 1 : 0];
+    if (n == 2 && !r->offload && plain && mm_gates(gate->w, up->w, r->acts)) {
+        const mm_weight *w = gate->w;
+        const float *bias = gate->bias;
+        outs[0].up = up->w;
+        outs[0].up_bias = up->bias;
+        outs[0].w = w;
+        outs[0].bias = bias;
         outs[0].act = (k_act_fn)c->act;
         outs[0].limit = (float)c->act_limit;
         products(r, outs, 1, r->h, c->hidden, r->R);

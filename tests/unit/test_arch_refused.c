@@ -34,6 +34,21 @@ TEST(a_wrong_config_is_refused_by_key)
         { "a function of the first GPT",
           "{\"model_type\":\"openai-gpt\",\"afn\":\"tanh\"," BASE "}",
           "afn: expected gelu, relu or silu" },
+        { "a GTE that adds its positions",
+          "{\"architectures\":[\"NewModel\"]," BASE ",\"position_embedding_type\":\"absolute\"}",
+          "position_embedding_type: expected rope" },
+        { "a GTE of another scaling",
+          "{\"architectures\":[\"NewModel\"]," BASE ",\"position_embedding_type\":\"rope\","
+          "\"rope_scaling\":{\"type\":\"ntk\",\"factor\":2,\"mixed_b\":0.5}}",
+          "mixed_b: expected null" },
+        { "a Jina whose layers are those of BERT",
+          "{\"architectures\":[\"JinaBertModel\"]," BASE ",\"position_embedding_type\":\"alibi\","
+          "\"feed_forward_type\":\"original\"}",
+          "feed_forward_type: expected geglu" },
+        { "that scaling elsewhere",
+          "{\"architectures\":[\"LlamaForCausalLM\"]," BASE
+          ",\"rope_scaling\":{\"type\":\"ntk\",\"factor\":2}}",
+          "rope_type: expected default" },
         { "labels of an encoder by an unknown head",
           "{\"architectures\":[\"EuroBertForSequenceClassification\"]," BASE "}",
           "id2label: expected a model of hidden states" },

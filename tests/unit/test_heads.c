@@ -96,6 +96,9 @@ TEST(encoders_have_the_hidden_states_of_transformers)
     check_hidden("xlm-roberta");
     check_hidden("roberta-masked");
     check_hidden("mpnet");
+    check_hidden("gte");
+    check_hidden("gte-ntk");
+    check_hidden("jina-bert");
     check_hidden("distilbert");
     check_hidden("nomic-bert");
     check_hidden("modernbert");

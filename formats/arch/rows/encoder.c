@@ -51,6 +51,30 @@ static lq_status label_gelu(arch_config *c, const char *key, const cJSON *v, lq_
     return c->head == HEAD_LABELS ? arch_key_must(key, v, "gelu", err) : LQ_OK;
 }
 
+/* Keys of models with code of their own, each with the one value that is known; a silent file has another. */
+#define MUST_SAY(name, text)                                                            \
+    static lq_status name(arch_config *c, const char *key, const cJSON *v, lq_err *err) \
+    {                                                                                   \
+        (void)c;                                                                        \
+        if (v) return arch_key_must(key, v, text, err);                                 \
+        return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected " text ", found none", key); \
+    }
+MUST_SAY(must_rope, "rope")
+MUST_SAY(must_alibi, "alibi")
+MUST_SAY(must_geglu, "geglu")
+
+static lq_status must_layer_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)c;
+    return arch_key_must(key, v, "layer_norm", err);
+}
+
+static lq_status must_null(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    (void)c;
+    return v ? lq_fail(err, LQ_EUNSUPPORTED, "%s: expected null, found a number", key) : LQ_OK;
+}
+
 /* Of a window config.json says the whole width. */
 static lq_status modernbert_layers(arch_config *c, const cJSON *j, lq_err *err)
 {
@@ -91,6 +115,34 @@ static const arch_name mpnet_names[] = {
     { R_UP, BERT_LAYER "intermediate.dense", 0, BIAS_YES },
     { R_DOWN, BERT_LAYER "output.dense", 0, BIAS_YES },
     { R_MLP_NORM, BERT_LAYER "output.LayerNorm", 0, BIAS_YES },
+    END,
+};
+/* As the files of gte-multilingual-base have it, whose code is their own. */
+static const arch_name gte_names[] = {
+    { R_EMBED, "@embeddings.word_embeddings", 0, BIAS_NO },
+    { R_TYPE_EMBED, "@embeddings.token_type_embeddings", NAME_OPTIONAL, BIAS_NO },
+    { R_EMBED_NORM, "@embeddings.LayerNorm", 0, BIAS_YES },
+    { R_QKV, BERT_LAYER "attention.qkv_proj", 0, BIAS_YES },
+    { R_O, BERT_LAYER "attention.o_proj", 0, BIAS_YES },
+    { R_ATTN_NORM, BERT_LAYER "attn_ln", 0, BIAS_YES },
+    { R_GATE_UP, BERT_LAYER "mlp.up_gate_proj", 0, BIAS_NO },
+    { R_DOWN, BERT_LAYER "mlp.down_proj", 0, BIAS_YES },
+    { R_MLP_NORM, BERT_LAYER "mlp_ln", 0, BIAS_YES },
+    END,
+};
+/* As the files of jina-embeddings-v2 have it, whose code is their own. */
+static const arch_name jina_names[] = {
+    { R_EMBED, "@embeddings.word_embeddings", 0, BIAS_NO },
+    { R_TYPE_EMBED, "@embeddings.token_type_embeddings", 0, BIAS_NO },
+    { R_EMBED_NORM, "@embeddings.LayerNorm", 0, BIAS_YES },
+    { R_Q, BERT_LAYER "attention.self.query", 0, BIAS_YES },
+    { R_K, BERT_LAYER "attention.self.key", 0, BIAS_YES },
+    { R_V, BERT_LAYER "attention.self.value", 0, BIAS_YES },
+    { R_O, BERT_LAYER "attention.output.dense", 0, BIAS_YES },
+    { R_ATTN_NORM, BERT_LAYER "attention.output.LayerNorm", 0, BIAS_YES },
+    { R_GATE_UP, BERT_LAYER "mlp.gated_layers", 0, BIAS_NO },
+    { R_DOWN, BERT_LAYER "mlp.wo", 0, BIAS_YES },
+    { R_MLP_NORM, BERT_LAYER "mlp.layernorm", 0, BIAS_YES },
     END,
 };
 static const arch_scorer bert_scorer = { .names = (const arch_name[]){
@@ -185,6 +237,26 @@ static const arch_key mpnet_keys[] = {
     { "relative_attention_num_buckets", KEY_INT, AT(dist_buckets), 32, NULL },
     NO_KEY,
 };
+static const arch_key gte_keys[] = {
+    LABELS,
+    MUST("pack_qkv", 1),
+    MUST("logn_attention_scale", 0),
+    { "logn_attention_clip1", KEY_KNOWN, 0, NONE, NULL },           /* of that scale */
+    { "use_memory_efficient_attention", KEY_KNOWN, 0, NONE, NULL }, /* the same numbers */
+    { "position_embedding_type", KEY_FN, 0, NONE, must_rope },
+    { "layer_norm_type", KEY_FN, 0, NONE, must_layer_norm },
+    { "rope_scaling.mixed_b", KEY_FN, 0, NONE, must_null },
+    { "type_vocab_size", KEY_INT, AT(types), 1, NULL },
+    NO_KEY,
+};
+static const arch_key jina_keys[] = {
+    NO_LABELS,
+    TYPES,
+    MUST("is_decoder", 0),
+    { "position_embedding_type", KEY_FN, 0, NONE, must_alibi },
+    { "feed_forward_type", KEY_FN, 0, NONE, must_geglu },
+    NO_KEY,
+};
 static const arch_key distilbert_keys[] = {
     LABELS,
     { "seq_classif_dropout", KEY_KNOWN, 0, NONE, NULL },
@@ -233,7 +305,23 @@ static const arch_key eurobert_keys[] = {
       .keys = roberta_keys, .scorer = &roberta_scorer, GELU, .pos_offset = 2, .def_eps = 1e-12, .def_max_pos = 512, .def_tied = true }
 /* clang-format on */
 
+/* clang-format off */
+#define GTE(arch, type, own) \
+    { arch "ForCausalLM", type, .w = { LN_ROPE, .mlp = MLP_GATED, .up_first = true, .both_ways = true, .norm_after_add = true }, \
+      .prefix = own, .names = gte_names, .keys = gte_keys, .scorer = &bert_scorer, GELU, .def_eps = 1e-12, .def_tied = true }
+/* clang-format on */
+
 const arch_row arch_rows_encoder[] = {
+    GTE("New", "new", "new."),
+    GTE("Gte", "gte", "gte."),
+    { "JinaBertForCausalLM", "jina_bert",
+      .w = { .norm = NORM_LAYER,
+             .mlp = MLP_GATED,
+             .pos = POS_ALIBI,
+             .both_ways = true,
+             .norm_after_add = true },
+      .prefix = "bert.", .names = jina_names, .keys = jina_keys, GELU, .def_eps = 1e-12,
+      .def_max_pos = 512, .def_tied = true },
     { "BertLMHeadModel", "bert", BERT_WIRING, .prefix = "bert.", .names = bert_names,
       .keys = bert_keys, .scorer = &bert_scorer, GELU, .def_eps = 1e-12, .def_max_pos = 512,
       .def_tied = true },
