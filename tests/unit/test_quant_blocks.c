@@ -9,8 +9,9 @@
 
 #define GOLDEN "tests/golden/bnb/"
 
-static const char *const matrices[] = { "normal",   "outlier_column", "tiny",
-                                        "zero_row", "laplace",        "ragged_17x37" };
+enum { EVERY_TYPE = 3 }; /* of the first three matrices; the others are in f32 alone */
+static const char *const matrices[] = { "tiny",   "zero_row",       "ragged_17x37",
+                                        "normal", "outlier_column", "laplace" };
 static const char *const dtypes[] = { "f32", "bf16", "f16" };
 
 static const st_tensor *must_find(const st_file *f, const char *a, const char *b, const char *c)
@@ -68,7 +69,7 @@ TEST(nf4_and_fp4_are_bitsandbytes_to_the_bit)
     lq_err err = { "" };
     CHECK(!st_open(&f, GOLDEN "bnb-4bit-part.safetensors", &err), "%s", err.msg);
     for (size_t m = 0; m < LQ_COUNT(matrices); m++)
-        for (size_t d = 0; d < LQ_COUNT(dtypes); d++) {
+        for (size_t d = 0; d < (m < EVERY_TYPE ? LQ_COUNT(dtypes) : 1); d++) {
             char mat[64], tail[32];
             snprintf(mat, sizeof mat, "%s.%s", matrices[m], dtypes[d]);
             for (int fp4 = 0; fp4 < 2; fp4++)

@@ -5,8 +5,8 @@ usage: make.py bnb-4bit.safetensors llama-128/model.safetensors bnb-int8/model.s
 
 The first holds, for matrices of several shapes and distributions in three dtypes, what bitsandbytes
 0.50 returns from quantize_4bit (NF4, FP4, blocks of 64 and 128, double quantization). Kept: inputs,
-packed codes, absmax and the double quantization's parts; dequantized copies and 8-bit blocks are
-left out. The second and third are one checkpoint before and after load_in_8bit; two of its weights
+packed codes, absmax and the double quantization's parts; dequantized copies, 8-bit blocks and three
+matrices in other types than f32 are left out. The second and third are one checkpoint before and after load_in_8bit; two of its weights
 are kept.
 """
 import json
@@ -37,9 +37,14 @@ def write(path, tensors):
         f.write(struct.pack("<Q", len(text)) + text + data)
 
 
+def is_left_out(name):
+    large = name.split(".")[0] in ("normal", "outlier_column", "laplace")
+    return name.endswith(".dequant") or ".dyn8." in name or large and ".f32." not in name
+
+
 four, dense, eight, out = sys.argv[1:5]
 write(os.path.join(out, "bnb-4bit-part.safetensors"),
-      {k: v for k, v in read(four).items() if not k.endswith(".dequant") and ".dyn8." not in k})
+      {k: v for k, v in read(four).items() if not is_left_out(k)})
 dense, eight, part = read(dense), read(eight), {}
 for name in ("model.layers.0.self_attn.k_proj", "model.layers.1.mlp.down_proj"):
     part[name + ".input"] = dense[name + ".weight"]
