@@ -235,7 +235,6 @@ void arch_fit_prefix(arch_config *c, bool (*has)(void *user, const char *name), 
                                           "model.text_model.",
                                           "bert.",
                                           "roberta.",
-                                          "mpnet.",
                                           "" };
     const arch_role first =
         arch_is_eagle(c) ? R_MTP_PROJ : R_EMBED; /* a draft may do without one */

@@ -39,7 +39,7 @@ def test_scores_are_those_of_a_cross_encoder(llmq, tmp_path, name, form):
     if form in ("gguf", "back"):
         model = tmp_path / "m.gguf"
         made = llmq("convert", GOLDEN / name, "-o", model, "--to", "gguf", code=None)
-        if name in ("cross-distilbert", "cross-mpnet"):
+        if name in ("cross-distilbert", "cross-electra", "cross-mpnet"):
             assert made.returncode and "GGUF has no name for" in made.stderr
             return
         assert made.returncode == 0, made.stderr

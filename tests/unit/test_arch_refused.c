@@ -49,6 +49,8 @@ TEST(a_wrong_config_is_refused_by_key)
           "{\"architectures\":[\"LlamaForCausalLM\"]," BASE
           ",\"rope_scaling\":{\"type\":\"ntk\",\"factor\":2}}",
           "rope_type: expected default" },
+        { "an ELECTRA whose embeddings are widened",
+          "{\"architectures\":[\"ElectraModel\"]," BASE "}", "embedding_size: expected" },
         { "labels of an encoder by an unknown head",
           "{\"architectures\":[\"EuroBertForSequenceClassification\"]," BASE "}",
           "id2label: expected a model of hidden states" },

@@ -95,6 +95,7 @@ TEST(encoders_have_the_hidden_states_of_transformers)
     check_hidden("bert");
     check_hidden("xlm-roberta");
     check_hidden("roberta-masked");
+    check_hidden("electra");
     check_hidden("mpnet");
     check_hidden("gte");
     check_hidden("gte-ntk");

@@ -69,6 +69,18 @@ static lq_status must_layer_norm(arch_config *c, const char *key, const cJSON *v
     return arch_key_must(key, v, "layer_norm", err);
 }
 
+/* ELECTRA's embeddings, 128 wide where the file is silent, are normed and then widened. */
+static lq_status no_projection(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    char found[64];
+    const double width = v ? v->valuedouble : 128;
+    if ((!v || cJSON_IsNumber(v)) && !(width < (double)c->hidden || width > (double)c->hidden))
+        return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "%s: expected %lld, as hidden_size (no embeddings_project), found %s", key,
+                   (long long)c->hidden, v ? js_describe(found, v) : "none, which is 128");
+}
+
 static lq_status must_null(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
     (void)c;
@@ -155,6 +167,11 @@ static const arch_scorer roberta_scorer = { .names = (const arch_name[]){
     { R_SCORE, "^classifier.out_proj", 0, BIAS_YES },
     END,
 } };
+static const arch_scorer electra_scorer = { .act = POOLER_GELU, .names = (const arch_name[]){
+    { R_POOLER, "^classifier.dense", 0, BIAS_YES },
+    { R_SCORE, "^classifier.out_proj", 0, BIAS_YES },
+    END,
+} };
 static const arch_scorer distilbert_scorer = { .act = POOLER_RELU, .names = (const arch_name[]){
     { R_POOLER, "^pre_classifier", 0, BIAS_YES },
     { R_SCORE, "^classifier", 0, BIAS_YES },
@@ -224,6 +241,11 @@ static const arch_name eurobert_names[] = {
     LABELS
 static const arch_key bert_keys[] = {
     BERT_KEYS,
+    NO_KEY,
+};
+static const arch_key electra_keys[] = {
+    BERT_KEYS,
+    { "embedding_size", KEY_FN, 0, NONE, no_projection },
     NO_KEY,
 };
 static const arch_key roberta_keys[] = {
@@ -324,6 +346,9 @@ const arch_row arch_rows_encoder[] = {
       .def_max_pos = 512, .def_tied = true },
     { "BertLMHeadModel", "bert", BERT_WIRING, .prefix = "bert.", .names = bert_names,
       .keys = bert_keys, .scorer = &bert_scorer, GELU, .def_eps = 1e-12, .def_max_pos = 512,
+      .def_tied = true },
+    { "ElectraForCausalLM", "electra", BERT_WIRING, .prefix = "electra.", .names = bert_names,
+      .keys = electra_keys, .scorer = &electra_scorer, GELU, .def_eps = 1e-12, .def_max_pos = 512,
       .def_tied = true },
     ROBERTA("Roberta", "roberta"),
     ROBERTA("XLMRoberta", "xlm-roberta"),

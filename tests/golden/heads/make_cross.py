@@ -66,6 +66,7 @@ MODELS = {
                        {"sentence_transformers": {"activation_fn": IDENTITY}}),
     "cross-roberta": ("RobertaForSequenceClassification", dict(ROBERTA, **ONE), bytelevel(True), {}),
     "cross-xlm-roberta": ("XLMRobertaForSequenceClassification", dict(ROBERTA, **ONE), unigram(), {}),
+    "cross-electra": ("ElectraForSequenceClassification", dict(BERT, embedding_size=32, **ONE), wordpiece(), {}),
     "cross-mpnet": ("MPNetForSequenceClassification", dict(ROBERTA, **{**ONE, "max_position_embeddings": 130}), bytelevel(True), {}),
     "cross-distilbert": ("DistilBertForSequenceClassification", dict(DISTIL, num_labels=1), wordpiece(),
                          {"sbert_ce_default_activation_function": IDENTITY}),
@@ -84,7 +85,7 @@ def make(out, name):
     for n, p in model.named_parameters():  # scores that differ
         if "classifier.weight" in n or "out_proj.weight" in n:
             p.data = (p.data * 2).bfloat16().float()
-    names = ["input_ids", "token_type_ids", "attention_mask"] if "BertFor" == kind[:7] else ["input_ids", "attention_mask"]
+    names = ["input_ids", "token_type_ids", "attention_mask"] if kind[:7] in ("BertFor", "Electra") else ["input_ids", "attention_mask"]
     tf.PreTrainedTokenizerFast(tokenizer_object=tok, model_input_names=names, model_max_length=100, **tokens).save_pretrained(folder)
     model.save_pretrained(folder)
     path = os.path.join(folder, "config.json")

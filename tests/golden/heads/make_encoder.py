@@ -27,6 +27,7 @@ MODELS = {
     "bert": ("BertModel", BERT),
     "xlm-roberta": ("XLMRobertaModel", ROBERTA),
     "roberta-masked": ("RobertaForMaskedLM", ROBERTA),
+    "electra": ("ElectraModel", dict(BERT, embedding_size=H)),
     "mpnet": ("MPNetModel", dict(ROBERTA, num_hidden_layers=2)),
     "distilbert": ("DistilBertModel", dict(vocab_size=V, dim=H, n_layers=1, n_heads=4, hidden_dim=24, max_position_embeddings=40)),
     "nomic-bert": ("NomicBertModel", dict(BERT, max_position_embeddings=128)),
