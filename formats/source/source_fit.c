@@ -121,6 +121,11 @@ typedef struct {
 static const saved_name saved_names[] = {
     { "OlmoHybridForCausalLM", ".feedforward_layer_norm.", ".post_attention_layernorm." },
     { "KimiLinearForCausalLM", ".block_sparse_moe.", ".mlp." },
+    { "DeepseekV4ForCausalLM", "model.layers.", "layers." },
+    { "DeepseekV4ForCausalLM", "model.norm.", "norm." },
+    { "DeepseekV4ForCausalLM", "model.embed_tokens.", "embed." },
+    { "DeepseekV4ForCausalLM", "model.hc_head.hc_", "hc_head_" },
+    { "DeepseekV4ForCausalLM", ".attn.norm.", ".attn.kv_norm." },
     { "HYV4ForCausalLM", ".mlp.linear_gate.", ".mlp.gate_proj." },
     { "HYV4ForCausalLM", "_experts.linear_gate.", "_experts.gate_proj." },
     { "HYV4ForCausalLM", ".hc_pre.hc_", ".hc_" }, /* its own files have it too */
@@ -132,12 +137,21 @@ static bool is_needed(const arch_config *c, const char *name)
     return arch_slot_of(c, name, &at) && arch_has(c, at.role, at.layer);
 }
 
-/* The name that a tensor has in the model's own files; false: its name is that. */
-static bool own_name(char out[256], const src_source *s, const saved_name *n, const char *name)
+/* The name that a tensor has in the model's own files: all of the architecture's replacements, one after the
+ * other; false: its name is that. */
+static bool own_name(char out[256], const src_source *s, const char *name)
 {
-    const char *at = strstr(name, n->saved);
-    if (!at || is_needed(&s->config, name)) return false;
-    snprintf(out, 256, "%.*s%s%s", (int)(at - name), name, n->own, at + strlen(n->saved));
+    char was[256];
+    if (is_needed(&s->config, name) || strlen(name) >= sizeof was) return false;
+    snprintf(out, 256, "%s", name);
+    for (size_t k = 0; k < LQ_COUNT(saved_names); k++) {
+        const saved_name *n = &saved_names[k];
+        const char *at = strcmp(n->arch, s->config.row->arch) == 0 ? strstr(out, n->saved) : NULL;
+        if (!at) continue;
+        memcpy(was, out, sizeof was);
+        snprintf(out, 256, "%.*s%s%s", (int)(at - out), was, n->own,
+                 was + (at - out) + strlen(n->saved));
+    }
     return is_needed(&s->config, out) && !src_find(s, out);
 }
 
@@ -151,9 +165,7 @@ lq_status src_fit_saved(src_source *s, lq_err *err)
     const char **names = lq_push(&s->arena, (s->n_tensors + 1) * sizeof *names);
     for (size_t i = 0; names && i < s->n_tensors; i++) {
         names[i] = s->tensors[i].name;
-        for (size_t k = 0; k < LQ_COUNT(saved_names) && names[i]; k++)
-            if (own_name(name, s, &saved_names[k], names[i]))
-                names[i] = lq_push_str(&s->arena, name, strlen(name));
+        if (own_name(name, s, names[i])) names[i] = lq_push_str(&s->arena, name, strlen(name));
         if (!names[i]) names = NULL;
     }
     if (!names) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", s->path);

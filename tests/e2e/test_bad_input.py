@@ -258,14 +258,21 @@ def logits(llmq, folder, out):
     return out.read_bytes()
 
 
-@pytest.mark.parametrize("folder,own,saved", [
-    ("kimi-linear", "model.layers.0.mlp.", "model.layers.0.block_sparse_moe."),
-    ("olmo-hybrid", "model.layers.1.post_attention_layernorm.", "model.layers.1.feedforward_layer_norm.")])
-def test_names_that_transformers_saves_are_the_models(llmq, tmp_path, folder, own, saved):
+@pytest.mark.parametrize("folder,renamed", [
+    ("kimi-linear", [(r"layers\.0\.mlp\.", "layers.0.block_sparse_moe.")]),
+    ("olmo-hybrid", [(r"layers\.1\.post_attention_layernorm\.", "layers.1.feedforward_layer_norm.")]),
+    ("deepseek-v4", [(r"^(layers|norm)\.", r"model.\1."), (r"^embed\.", "model.embed_tokens."),
+                     (r"^hc_head_", "model.hc_head.hc_"), (r"\.attn\.kv_norm\.", ".attn.norm.")]),
+    ("hy-v4", [(r"\.mlp\.(shared_experts\.)?gate_proj\.", r".mlp.\1linear_gate."),
+               (r"(model|\d)\.hc_(head|attn|mlp)", r"\1.hc_pre.hc_\2")])])
+def test_names_that_transformers_saves_are_the_models(llmq, tmp_path, folder, renamed):
     m = copy(ROOT / "tests/golden/arch" / folder, tmp_path / "m")
     header, data = read_st(m / "model.safetensors")
-    names = {n.replace(own, saved): t for n, t in header.items()}
-    assert names.keys() != header.keys()
+    names = header
+    for own, saved in renamed:
+        before = names.keys()
+        names = {re.sub(own, saved, n): t for n, t in names.items()}
+        assert names.keys() != before, own
     (m / "model.safetensors").write_bytes(st_file(names, data))
     assert logits(llmq, m, tmp_path / "a") == logits(llmq, ROOT / "tests/golden/arch" / folder, tmp_path / "b")
 
