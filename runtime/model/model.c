@@ -468,6 +468,11 @@ void model_drop_embed(const model *m)
 lq_status model_check_positions(const model *m, int64_t positions, lq_err *err)
 {
     const int64_t most = m->pos_embed.N - m->cfg->pos_offset;
+    if (m->cfg->heavy_every && positions > m->cfg->max_pos)
+        return lq_fail(err, LQ_EVALUE,
+                       "%lld positions: expected at most max_position_embeddings, %lld, for which "
+                       "there are compressed ones",
+                       (long long)positions, (long long)m->cfg->max_pos);
     if (m->pos_embed.N == 0 || positions <= most) return LQ_OK;
     return lq_fail(err, LQ_EVALUE,
                    "%lld positions: expected at most %lld, which is what the model's table of "

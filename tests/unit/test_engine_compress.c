@@ -58,11 +58,22 @@ TEST(beams_give_the_same_bytes_among_others)
     }
 }
 
+/* The lists of what a row sees have room for them. */
+TEST(positions_end_with_those_of_the_model)
+{
+    lq_err err = { "" };
+    CHECK(!model_check_positions(&golden, golden.cfg->max_pos, &err), "%s", err.msg);
+    CHECK(model_check_positions(&golden, golden.cfg->max_pos + 1, &err) == LQ_EVALUE &&
+              strstr(err.msg, "max_position_embeddings, 128"),
+          "%s", err.msg);
+}
+
 int main(int argc, char **argv)
 {
     if (!golden_open()) return 1;
     RUN(compressed_positions_give_the_same_bytes_at_any_load);
     RUN(beams_give_the_same_bytes_among_others);
+    RUN(positions_end_with_those_of_the_model);
     golden_close();
     return check_end();
 }
