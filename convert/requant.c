@@ -17,7 +17,7 @@ lq_status conv_requantize(qt_tensor *out, const qt_tensor *q, const qt_scheme *s
     for (size_t i = 0; i < n && !st; i++)
         if (!isfinite(w[i])) st = lq_fail(err, LQ_EVALUE, "weight %zu is not finite", i);
     if (!st && s->kind == QT_UINT) {
-        const grid_spec spec = rtn_spec(s, true, false);
+        const grid_spec spec = rtn_spec(s, GRID_FREE, false);
         st = rtn_run(&o, w, LQ_F32, NULL, &spec, p, err);
     } else if (!st) {
         st = qz_round_kind(&o, w, LQ_F32, NULL, p, err);

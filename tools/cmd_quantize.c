@@ -311,7 +311,8 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
         q->group = q->method->layout_group;
     q->sym = o->sym;
     q->asym = o->asym;
-    q->narrow = o->narrow;
+    q->limits.narrow = o->narrow;
+    q->limits.zero_from_one = o->free.to && strcmp(o->free.to, "gptq") == 0 && !o->sym;
     q->bpw = o->bpw;
     q->tune = (int)o->tune; /* settled once the model is known */
     q->imatrix = importance;

@@ -104,7 +104,7 @@ static inline bool layer_by_matrix(const target *t)
 
 static inline grid_spec layer_spec(const work *w, const qt_scheme *s, bool search)
 {
-    return rtn_spec(s, !w->o->narrow, search);
+    return rtn_spec(s, w->o->limits, search);
 }
 
 /* ---- layer_measure.c ---- */

@@ -83,7 +83,7 @@ lq_status layer_measure_rtn(work *w, unit *u, lq_err *err)
     const qz_fold fold = { .inputs = u->st_all ? w->expert_cols : NULL };
     lq_status s = qz_out_alloc(&q, &scheme, u->N, u->K, &a, err);
     if (!s && scheme.recip) s = layer_tensor_scale(&q, w, u, err);
-    if (!s && scheme.recip) spec = rtn_spec_of(&q, !w->o->narrow, false);
+    if (!s && scheme.recip) spec = rtn_spec_of(&q, w->o->limits, false);
     if (!s && scheme.kind == QT_E4M3)
         s = fp8_run(&q, u->W, u->d, w->p, err);
     else if (!s)

@@ -92,7 +92,7 @@ static bool shares_factor(const work *w, const unit *u)
 
 static int unit_of(const work *w, const unit *u)
 {
-    const grid_spec spec = rtn_spec_of(&u->t->out, !w->o->narrow, false);
+    const grid_spec spec = rtn_spec_of(&u->t->out, w->o->limits, false);
     return row_unit(&spec);
 }
 

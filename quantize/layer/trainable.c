@@ -67,7 +67,7 @@ static tune_bytes carve(tune_weight *w, uint8_t *state)
 
 tune_bytes tune_weight_plan(tune_weight *w, const qt_tensor *base, bool codes)
 {
-    const grid_spec spec = rtn_spec(&base->scheme, true, false);
+    const grid_spec spec = rtn_spec(&base->scheme, GRID_FREE, false);
     *w = (tune_weight){ .base = *base,
                         .table = spec.table,
                         .bits = spec.bits,
@@ -93,7 +93,7 @@ static void start_codes(tune_weight *w, const int8_t *rest)
 static lq_status start_staying(tune_weight *w, lq_err *err)
 {
     const int64_t N = w->base.N, K = w->base.K, ng = K / row_group(&w->base.scheme);
-    const grid_spec spec = rtn_spec(&w->base.scheme, true, false);
+    const grid_spec spec = rtn_spec(&w->base.scheme, GRID_FREE, false);
     lq_arena a = { 0 };
     grid_param *params = lq_push(&a, (size_t)ng * sizeof *params);
     row_head *heads = lq_push(&a, ((size_t)row_heads(&spec, K) + 1) * sizeof *heads);
@@ -304,7 +304,7 @@ static lq_status store_scales(qt_tensor *out, const tune_weight *w, lq_arena *a,
 static lq_status store_codes(qt_tensor *out, const tune_weight *w, lq_arena *a, lq_err *err)
 {
     const int64_t N = w->base.N, K = w->base.K, ng = K / row_group(&w->base.scheme);
-    const grid_spec spec = rtn_spec(&w->base.scheme, true, false);
+    const grid_spec spec = rtn_spec(&w->base.scheme, GRID_FREE, false);
     const qt_span *second = &w->base.plane[QT_SCALES2];
     qz_out q;
     lq_status s = qz_out_alloc(&q, &w->base.scheme, N, K, a, err);

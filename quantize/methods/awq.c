@@ -332,7 +332,7 @@ lq_status awq_round(qz_out *out, const float *W, const float *H, const grid_spec
 static lq_status clip_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err)
 {
     (void)r;
-    const grid_spec spec = rtn_spec(&out->t.scheme, !m->o->narrow, !m->o->no_clip);
+    const grid_spec spec = rtn_spec(&out->t.scheme, m->o->limits, !m->o->no_clip);
     return awq_round(out, m->W, m->H, &spec, p, err);
 }
 

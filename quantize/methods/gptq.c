@@ -502,14 +502,14 @@ static lq_status basis_of(const qz_matrix *m, int unit, comm *ranks, pool *p, lq
 
 lq_status gptq_share(const qz_out *out, const qz_matrix *m, comm *ranks, pool *p, lq_err *err)
 {
-    const grid_spec spec = rtn_spec_of(out, !m->o->narrow, !m->o->no_clip);
+    const grid_spec spec = rtn_spec_of(out, m->o->limits, !m->o->no_clip);
     return basis_of(m, row_unit(&spec), ranks, p, err);
 }
 
 lq_status gptq_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err)
 {
     gptq_report rep;
-    const gptq_opts o = { .spec = rtn_spec_of(out, !m->o->narrow, !m->o->no_clip),
+    const gptq_opts o = { .spec = rtn_spec_of(out, m->o->limits, !m->o->no_clip),
                           .static_groups = !m->o->no_static_groups || m->stacked ||
                                            out->t.scheme.kind != QT_UINT,
                           .sweeps = GPTQ_SWEEPS,

@@ -45,12 +45,15 @@ grid_param grid_candidate(const grid_spec *s, grid_range r, int i)
     float M = grid_max_code(s->bits), half = (float)(1 << (s->bits - 1));
     float shrink = 1.0f - (float)(i % SHRINKS) / STEPS;
     int kind = i / SHRINKS;
-    if (r.lo == 0 && r.hi == 0) return (grid_param){ 1.0f, s->mode == GRID_ASYM ? 0.0f : half };
+    const float first = s->zero_from_one ? 1 : 0;
+    if (r.lo == 0 && r.hi == 0) return (grid_param){ 1.0f, s->mode == GRID_ASYM ? first : half };
     float lo = r.lo * shrink, hi = r.hi * shrink, a = hi > -lo ? hi : -lo;
     if (s->mode == GRID_ASYM) {
         grid_param p = { store_scale(hi / M - lo / M, s->scale_dtype), 0 };
         float z = grid_round(-lo / p.scale) + beside[kind];
-        p.zero = z < 0 ? 0 : z > M ? M : z;
+        if (z < first) /* the top end needs as many codes as before */
+            p.scale = store_scale(hi / (M - first), s->scale_dtype);
+        p.zero = z < first ? first : z > M ? M : z;
         return p;
     }
     bool full = (s->mode == GRID_SYM_FULL) == (kind == 0); /* the mode's own rule first */

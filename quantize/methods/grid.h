@@ -26,9 +26,18 @@
 
 typedef enum { GRID_ASYM, GRID_SYM, GRID_SYM_FULL } grid_mode;
 
+/* What the place where grids are stored allows. */
+typedef struct {
+    bool narrow; /* symmetric grids with positive scales only (GRID_SYM) */
+    bool
+        zero_from_one; /* zero points from 1 on: the first version of GPTQ's files stores one less */
+} grid_limits;
+#define GRID_FREE ((grid_limits){ 0 })
+
 typedef struct {
     int bits; /* 2, 3, 4, 8 */
     grid_mode mode;
+    bool zero_from_one;   /* GRID_ASYM: as grid_limits has it */
     lq_dtype scale_dtype; /* f16, bf16 or f32 */
     bool search;
     bool refit; /* with search, in grid_fit */

@@ -146,7 +146,7 @@ static void refit(grid *g, uint8_t *trial, const float *w, const qt_scheme *s, i
 static grid_param fit_group(uint8_t *codes, uint8_t *trial, const float *w, const qt_scheme *s,
                             int64_t n)
 {
-    const grid_spec plain = rtn_spec(s, true, false);
+    const grid_spec plain = rtn_spec(s, GRID_FREE, false);
     const grid_param rtn = grid_fit(&plain, w, NULL, n);
     grid g = { rtn, codes };
     alternate(&g, trial, w, s, n);

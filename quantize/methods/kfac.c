@@ -593,7 +593,7 @@ static lq_status auto_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool
 {
     if (!m->G) return gptq_round(out, r, m, p, err);
     gptq_report rep;
-    const kfac_opts o = { .spec = rtn_spec_of(out, !m->o->narrow, !m->o->no_clip),
+    const kfac_opts o = { .spec = rtn_spec_of(out, m->o->limits, !m->o->no_clip),
                           .sweeps = GPTQ_SWEEPS,
                           .rounds = ROUNDS,
                           .rest = qz_effort_of(m->o)->from_loss ? m->rest : NULL };

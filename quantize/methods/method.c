@@ -126,7 +126,8 @@ static void add_grid(cJSON *r, const qz_opts *o)
         cJSON_AddNumberToObject(r, "bits", qz_bits(o));
     }
     if (uniform && takes(o, QZ_OPT_SYM)) cJSON_AddBoolToObject(r, "sym", o->sym);
-    if (uniform && o->sym) cJSON_AddBoolToObject(r, "narrow", o->narrow);
+    if (uniform && o->limits.zero_from_one) cJSON_AddBoolToObject(r, "zero_from_one", true);
+    if (uniform && o->sym) cJSON_AddBoolToObject(r, "narrow", o->limits.narrow);
     if (takes(o, QZ_OPT_CLIP))
         cJSON_AddBoolToObject(r, "clip", qz_calibrated(o) || o->imatrix ? !o->no_clip : o->clip);
     if (takes(o, QZ_OPT_GROUP) && !shared)

@@ -78,7 +78,7 @@ typedef struct {
     int64_t group; /* the method's row; negative: the whole row of the matrix */
     bool sym;      /* symmetric grids; without a grid: `asym` gives the variant with zero points */
     bool asym;
-    bool narrow;                         /* symmetric grids with positive scales only (GRID_SYM) */
+    grid_limits limits;
     bool no_clip;                        /* with statistics: do not draw the ends of grids in */
     bool clip;                           /* without: draw them in (by the weights alone) */
     bool no_act_order, no_static_groups; /* quantize/methods/gptq.h */

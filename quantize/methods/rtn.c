@@ -8,7 +8,7 @@
 #include "quantize/methods/row_grid.h"
 #include "quantize/methods/rows.h"
 
-grid_spec rtn_spec(const qt_scheme *s, bool full, bool search)
+grid_spec rtn_spec(const qt_scheme *s, grid_limits limits, bool search)
 {
     const blk_type *t = s->kind == QT_BLOCKS ? blk_find(s->blocks) : NULL;
     if (t)
@@ -19,15 +19,17 @@ grid_spec rtn_spec(const qt_scheme *s, bool full, bool search)
                             .points = lattice_of(t) };
     if (s->kind == QT_E2M1) return fp4_spec(s, search);
     if (s->kind == QT_E4M3) return (grid_spec){ .bits = 8 };
-    grid_mode mode = s->zero != QT_ZERO_NONE ? GRID_ASYM : full ? GRID_SYM_FULL : GRID_SYM;
-    return (grid_spec){
-        .bits = s->bits, .mode = mode, .scale_dtype = s->scale_dtype, .search = search
-    };
+    grid_mode mode = s->zero != QT_ZERO_NONE ? GRID_ASYM : limits.narrow ? GRID_SYM : GRID_SYM_FULL;
+    return (grid_spec){ .bits = s->bits,
+                        .mode = mode,
+                        .zero_from_one = limits.zero_from_one,
+                        .scale_dtype = s->scale_dtype,
+                        .search = search };
 }
 
-grid_spec rtn_spec_of(const qz_out *out, bool full, bool search)
+grid_spec rtn_spec_of(const qz_out *out, grid_limits limits, bool search)
 {
-    grid_spec s = rtn_spec(&out->t.scheme, full, search);
+    grid_spec s = rtn_spec(&out->t.scheme, limits, search);
     if (out->t.scheme.kind == QT_E4M3) {
         s.floats = out->w[QT_SCALES];
         s.float_rows = out->t.scheme.rows;
@@ -91,7 +93,7 @@ lq_status rtn_run(qz_out *out, const void *W, lq_dtype d, const float *imp, cons
 lq_status rtn_round(qz_out *out, qz_rounded *r, const qz_matrix *m, pool *p, lq_err *err)
 {
     (void)r;
-    grid_spec spec = rtn_spec_of(out, !m->o->narrow, m->o->clip);
+    grid_spec spec = rtn_spec_of(out, m->o->limits, m->o->clip);
     spec.search |= m->mean_sq && !m->o->no_clip;
     spec.refit = spec.search;
     return rtn_run(out, m->W, m->d, m->mean_sq, &spec, p, err);

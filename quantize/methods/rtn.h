@@ -12,9 +12,9 @@
 #include "quantize/methods/out.h"
 
 /* The grid that a QT_UINT or QT_BLOCKS scheme stores; `full`: symmetric grids may take GRID_SYM_FULL. */
-grid_spec rtn_spec(const qt_scheme *s, bool full, bool search);
+grid_spec rtn_spec(const qt_scheme *s, grid_limits limits, bool search);
 /* ... of a tensor, with what it stores once: NVFP4's scale of the whole. */
-grid_spec rtn_spec_of(const qz_out *out, bool full, bool search);
+grid_spec rtn_spec_of(const qz_out *out, grid_limits limits, bool search);
 
 /* out->t.scheme: QT_UINT, regular groups that divide K, or QT_BLOCKS. Errors: LQ_ENOMEM. */
 lq_status rtn_run(qz_out *out, const void *W, lq_dtype d, const float *imp, const grid_spec *spec,

@@ -107,7 +107,7 @@ static lq_status sense_one(work *w, measure_entry *m, int64_t expert, lq_err *er
                                    .G = curvature_of(w, e),
                                    .damp = w->o->damp,
                                    .nearest = w->o->method->alone,
-                                   .narrow = w->o->narrow };
+                                   .limits = w->o->limits };
     if (!s) s = sensitivity_of(m->effect, m->scheme, m->n, &W, &how, w->p, err);
     src_matrix_done(w->src, e->role, e->layer, expert);
     lq_arena_free(&a);
@@ -150,7 +150,7 @@ static void fill_experts(work *w, size_t first)
 static lq_status round_matrix(work *w, qt_tensor *out, const qt_tensor *W, const qt_scheme *s,
                               const float *H, bool search, lq_arena *a, lq_err *err)
 {
-    const grid_spec spec = rtn_spec(s, !w->o->narrow, search);
+    const grid_spec spec = rtn_spec(s, w->o->limits, search);
     float *imp = H ? malloc((size_t)W->K * sizeof *imp) : NULL;
     if (H && !imp) return lq_fail(err, LQ_ENOMEM, "no memory for trying out rounded weights");
     for (int64_t k = 0; k < W->K && H; k++)

@@ -65,7 +65,7 @@ static double dot(const float *a, const float *b, int64_t n)
 static void fit_grids(const work *w, const tile *t, int64_t rows, const qt_scheme *s)
 {
     const int64_t K = w->W->K, G = s->group, ng = K / G;
-    const grid_spec spec = rtn_spec(s, !w->o->narrow, true);
+    const grid_spec spec = rtn_spec(s, w->o->limits, true);
     for (int64_t n = 0; n < rows; n++)
         for (int64_t g = 0; g < ng; g++)
             t->params[n * ng + g] =
@@ -137,7 +137,7 @@ static lq_status round_blocks(const work *w, const tile *t, int64_t rows, const 
                               lq_err *err)
 {
     const int64_t K = w->W->K;
-    const gptq_opts how = { .spec = rtn_spec(s, !w->o->narrow, true), .static_groups = true };
+    const gptq_opts how = { .spec = rtn_spec(s, w->o->limits, true), .static_groups = true };
     const gptq_basis *basis = &w->units[row_unit(&how.spec) > 1];
     gptq_report rep;
     lq_arena a = { 0 };
@@ -201,7 +201,7 @@ static lq_status prepare(work *w, pool *p, const sensitivity_opts *o, int n, lq_
     bool wanted[2] = { true, false };
     for (int i = 0; i < n; i++) {
         const qt_scheme *s = &w->schemes[i];
-        const grid_spec spec = rtn_spec(s, true, false);
+        const grid_spec spec = rtn_spec(s, GRID_FREE, false);
         if (s->kind == QT_BLOCKS && row_unit(&spec) > 1) wanted[1] = true;
     }
     for (int i = 0; i < 2; i++) {

@@ -19,12 +19,13 @@
 
 #include "calib/fisher.h"
 #include "formats/tensor/qtensor.h"
+#include "quantize/methods/grid.h"
 
 typedef struct {
     const float *H, *G; /* or NULL */
     double damp;        /* of H, as gptq_opts */
     bool nearest;       /* no feedback */
-    bool narrow;        /* symmetric grids with positive scales only */
+    grid_limits limits;
 } sensitivity_opts;
 
 /* effect [n] += that of each scheme: QT_UINT with groups that divide K, QT_BLOCKS, or QT_DENSE (0). Blocks of

@@ -11,6 +11,7 @@ import pytest
 
 from conftest import ROOT
 from harness import KEEP
+from test_bad_input import copy, read_st, st_file
 
 GOLDEN = json.loads((ROOT / "tests/golden/gguf/mixes.json").read_text())
 MIXES = sorted(GOLDEN["2"])
@@ -219,3 +220,25 @@ def test_bits_are_those_of_what_is_written(llmq, model, tmp_path):
 def test_a_name_without_its_format_is_met_with_the_whole(llmq, draft, tmp_path, to, meant):
     p = llmq("quantize", draft, "-o", tmp_path / "m", "--to", to, code=2)
     assert f"found '{to}'; did you mean {meant}?" in p.stderr and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("method", ["rtn", "gptq", "auto"])
+def test_gptq_gets_zero_points_that_its_files_hold(llmq, draft, tmp_path, method):
+    """A group without a weight below zero, which Gemma 3 and Qwen2.5 have, would have the zero point 0; version 1 stores one less."""
+    model = copy(draft, tmp_path / "m")
+    header, data = read_st(model / "model.safetensors")
+    name = "model.layers.0.mlp.up_proj.weight"
+    at, end = header[name]["data_offsets"]
+    assert header[name]["dtype"] == "BF16"
+    above = np.frombuffer(data[at:end], "<u2") & 0x7FFF
+    (model / "model.safetensors").write_bytes(st_file(header, data[:at] + above.tobytes() + data[end:]))
+    calib = [] if method == "rtn" else ["--calib", ROOT / "tests/golden/text/calib-novels.txt", "--calib-samples", 2]
+    more = ["--effort", "fast"] if method == "auto" else []
+    llmq("quantize", model, "-o", tmp_path / "q", "--to", "gptq", "-m", method, "--bits", 4, "--group-size", 32, "--no-check", *calib, *more)
+    llmq("convert", tmp_path / "q", "-o", tmp_path / "st", "--to", "safetensors")
+    h, d = read_st(next((tmp_path / "st").glob("*.safetensors")))
+    raw = d[slice(*h[name]["data_offsets"])]
+    want = (above.astype("<u4") << 16).view("<f4")
+    got = {"F16": lambda: np.frombuffer(raw, "<f2").astype("f4"), "F32": lambda: np.frombuffer(raw, "<f4"),
+           "BF16": lambda: (np.frombuffer(raw, "<u2").astype("<u4") << 16).view("<f4")}[h[name]["dtype"]]()
+    assert np.mean((got - want)**2) < 0.01 * np.mean(want**2)

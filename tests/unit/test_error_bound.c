@@ -56,7 +56,7 @@ static const struct {
 static lq_status quantize(qz_out *out, const qt_scheme *s, const float *w, lq_arena *a, lq_err *err)
 {
     static const int32_t outliers[] = { 5 };
-    const grid_spec spec = rtn_spec(s, true, true); /* drawn-in ends must pass too */
+    const grid_spec spec = rtn_spec(s, GRID_FREE, true); /* drawn-in ends must pass too */
     lq_status st = qz_out_alloc(out, s, N, K, a, err);
     if (st) return st;
     if (s->kind == QT_UINT) return rtn_run(out, w, LQ_F32, NULL, &spec, NULL, err);

@@ -163,7 +163,7 @@ static void gptq_keeps_the_scales_and_loses_less(void)
             if (!st) st = fp8_scales(&out, w, LQ_F32, p, &err);
             if (!st) st = gptq_prepare(&basis, H, K, 0, true, 1, NULL, NULL, p, &err);
             CHECK(!st, "%s: %s", cases[c].why, err.msg);
-            const gptq_opts o = { .spec = rtn_spec_of(&out, false, true),
+            const gptq_opts o = { .spec = rtn_spec_of(&out, (grid_limits){ .narrow = true }, true),
                                   .static_groups = true,
                                   .sweeps = 4 };
             CHECK(!gptq_run(&out, &rep, w, &basis, &o, p, &err), "%s: %s", cases[c].why, err.msg);

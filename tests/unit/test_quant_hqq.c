@@ -76,7 +76,7 @@ static float *by_hqq(const qt_scheme *s, pool *p, lq_hash *hash)
 static float *by_rtn(const qt_scheme *like)
 {
     const qt_scheme s = scheme(like->bits, (int)like->group, QT_ZERO_INT);
-    const grid_spec spec = rtn_spec(&s, true, false);
+    const grid_spec spec = rtn_spec(&s, GRID_FREE, false);
     lq_arena a = { 0 };
     qz_out out;
     lq_err err = { "" };

@@ -29,7 +29,7 @@ static void rounded(qz_out *out, float *W, int bits, bool asym, lq_arena *a)
                     .zero = asym ? QT_ZERO_INT : QT_ZERO_NONE,
                     .zbits = asym ? bits : 0,
                     .scale_dtype = LQ_F16 };
-    grid_spec spec = rtn_spec(&s, true, false);
+    grid_spec spec = rtn_spec(&s, GRID_FREE, false);
     uint32_t seed = 5;
     lq_err err = { "" };
     for (int i = 0; i < N * K; i++)
@@ -257,7 +257,7 @@ static lq_status made_as(qz_out *q, float *W, const char *scheme, lq_arena *a, l
     if (!st) st = qz_out_alloc(q, &s, ROWS, WIDE, a, err);
     const float second = fp4_tensor_scale(2);
     if (!st && q->w[QT_SCALES2]) memcpy(q->w[QT_SCALES2], &second, sizeof second);
-    const grid_spec spec = st ? (grid_spec){ 0 } : rtn_spec_of(q, true, true);
+    const grid_spec spec = st ? (grid_spec){ 0 } : rtn_spec_of(q, GRID_FREE, true);
     return st ? st : rtn_run(q, W, LQ_F32, NULL, &spec, p, err);
 }
 

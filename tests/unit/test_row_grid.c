@@ -25,7 +25,7 @@ static const struct {
 static qz_out round_rows(const blk_type *t, const float *w, const float *imp, lq_arena *a)
 {
     const qt_scheme s = { .kind = QT_BLOCKS, .blocks = t->id };
-    const grid_spec spec = rtn_spec(&s, true, true);
+    const grid_spec spec = rtn_spec(&s, GRID_FREE, true);
     lq_err err = { "" };
     qz_out out;
     CHECK(!qz_out_alloc(&out, &s, N, K, a, &err), "%s", err.msg);
@@ -93,7 +93,7 @@ TEST(codes_and_grids_say_what_is_stored)
     for (size_t i = 0; i < LQ_COUNT(types); i++) {
         const blk_type *t = blk_named(types[i].name);
         const qt_scheme s = { .kind = QT_BLOCKS, .blocks = t->id };
-        const grid_spec spec = rtn_spec(&s, true, true);
+        const grid_spec spec = rtn_spec(&s, GRID_FREE, true);
         lq_arena a = { 0 };
         lq_err err = { "" };
         qz_out out;

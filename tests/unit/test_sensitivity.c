@@ -68,7 +68,7 @@ static double by_formula(const qt_scheme *s, const float *h, const float *g)
     qz_out q;
     float *d = malloc(N * K * sizeof *d);
     double *dh = calloc(N * K, sizeof *dh), sum = 0;
-    const grid_spec spec = rtn_spec(s, true, true);
+    const grid_spec spec = rtn_spec(s, GRID_FREE, true);
     CHECK(!qz_out_alloc(&q, s, N, K, &a, NULL), "memory");
     CHECK(!rtn_run(&q, W, LQ_F32, h ? imp : NULL, &spec, p, NULL), "rounding");
     qt_dequant(d, &q.t, 0, N);
