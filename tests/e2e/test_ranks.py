@@ -355,7 +355,7 @@ def test_shards_of_a_layout_make_the_bytes_of_one_run_and_leave_nothing(llmq, dr
 
 
 def test_layers_of_shares_serve_another_layout_of_the_same_recipe(llmq, draft, tmp_path):
-    """gptq or compressed-tensors, not gguf, whose codes are others, or none, whose embedding has codes: then the option is named."""
+    """gptq_v2 or compressed-tensors, not gguf, whose codes are others, or none, whose embedding has codes: then the option is named."""
     args, out = ["quantize", draft, "-m", "rtn", "-o"], tmp_path / "out"
     for first, later in (([], ["--to", "gptq"]), ([], ["--to", "gguf:Q4_0"]), (["--to", "gptq"], [])):
         llmq(*args, out, *first, "--shard", "1/2")
@@ -365,7 +365,7 @@ def test_layers_of_shares_serve_another_layout_of_the_same_recipe(llmq, draft, t
         assert leftovers(tmp_path) == ["out.resume"]
         shutil.rmtree(tmp_path / "out.resume")
     for i in (1, 2):
-        llmq(*args, out, "--to", "gptq", "--shard", f"{i}/2")
+        llmq(*args, out, "--to", "gptq_v2", "--shard", f"{i}/2")
     assert llmq.json(*args, out, "--to", "compressed-tensors")["resumed_parts"] >= 2 and leftovers(tmp_path) == ["out"]
     llmq(*args, tmp_path / "one", "--to", "compressed-tensors")
     made = [sorted((p.name, p.read_bytes()) for p in (tmp_path / run).rglob("*") if p.is_file()) for run in ("one", "out")]
