@@ -104,7 +104,11 @@ else
 EMULATOR   := $(BUILD)/tests/llmq-emulated $(BUILD)/tests/device-tests
 endif
 
-OBJS     := $(OWNSRCS:%.c=$(BUILD)/%.o) $(CUOBJS)
+# ISA_BUILD: the folder of another build, whose vector kernels are taken as they are.
+ISA_BUILD ?= $(BUILD)
+ISASRCS  := $(filter $(foreach i,$(ISAS),%_$(i).c),$(OWNSRCS))
+ISAOBJS  := $(ISASRCS:%.c=$(ISA_BUILD)/%.o)
+OBJS     := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(ISASRCS),$(OWNSRCS))) $(ISAOBJS) $(CUOBJS)
 TOOLOBJS := $(TOOLSRCS:%.c=$(BUILD)/%.o)
 LIBOBJS  := $(LIBSRCS:%.c=$(BUILD)/%.o)
 TESTBINS := $(TESTSRCS:tests/unit/%.c=$(BUILD)/tests/%)
@@ -263,9 +267,9 @@ ASAN     := BUILD=build-asan SANITIZE='-fsanitize=address,undefined -fno-sanitiz
 asan: ## unit tests under AddressSanitizer
 	$(Q)$(MAKE) $(ASAN) unit
 # Arithmetic alone, which takes most of the minutes: without these, and with kernels as they are, CI has time for the others.
-ARITHMETIC := test_attn test_mm test_mm_blocks test_topk test_bench
-asan-quick: ## the same in half the time: without the kernels' suites, and of other suites all but the vector kernels is checked
-	$(Q)$(MAKE) $(ASAN) BUILD=build-asan-quick ISA_SANITIZE=-fno-sanitize=all \
+ARITHMETIC := test_attn test_mm test_mm_blocks test_topk test_bench test_cholesky test_amx_mm test_quant_fp8 test_rotate
+asan-quick: $(ISAOBJS) ## the same in half the time: without the kernels' suites, and with the vector kernels of the usual build
+	$(Q)$(MAKE) $(ASAN) BUILD=build-asan-quick ISA_BUILD=$(BUILD) ISA_SANITIZE=-fno-sanitize=all \
 	    TESTSRCS='$(filter-out $(foreach t,$(ARITHMETIC) $(EMUTESTS),tests/unit/$t.c),$(TESTSRCS))' unit
 asan-suites: ## the end-to-end and the server's tests under AddressSanitizer, UndefinedBehaviorSanitizer, LeakSanitizer
 	$(Q)$(MAKE) $(ASAN) all build-asan/tests/llmq-scripted
