@@ -622,9 +622,10 @@ static void pace_back(const rows_job *j, float *dx)
 {
     const shape *s = &j->s;
     const grad_mix_back *b = &j->g->mix;
-    const int64_t H = s->H, of = H / s->G;
+    const int64_t H = s->H;
     if (!s->delta) return;
     for (int64_t g = 0; g < s->G && j->l->mix_ba; g++) {
+        const int64_t of = H / s->G;
         const float *w = j->l->mix_ba + 2 * g * of * s->D;
         gemm_run(dx, s->D, (gemm_in){ b->db + g * of, H, false }, (gemm_in){ w, s->D, false }, j->R,
                  s->D, of, 1, j->g->p);
