@@ -62,6 +62,8 @@ typedef struct {
 
 /* Names that `to` may have besides "safetensors"; NULL beyond the last. */
 const char *conv_layout_at(size_t i);
+/* Does such a layout hold zero points from 1 on alone? */
+bool conv_zero_from_one(const char *to);
 /* The same in the order in which vLLM and SGLang should be given them: the first that holds the
  * model. *least_bits: of the uint weights that they read; 0: any. */
 const char *conv_layout_ranked(size_t i, int *least_bits);

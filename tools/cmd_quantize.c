@@ -1,6 +1,7 @@
 /* tools/cmd_quantize.c - `llmq quantize SRC -o OUT.llmq --method M`. */
 #include "base/clock.h"
 #include "calib/backward.h"
+#include "convert/convert.h"
 #include "formats/gguf/imatrix.h"
 #include "quantize/job/job.h"
 #include "quantize/job/probe.h"
@@ -312,7 +313,7 @@ static lq_status read_options(qz_opts *q, const cmd_ctx *c, const quantize_opts 
     q->sym = o->sym;
     q->asym = o->asym;
     q->limits.narrow = o->narrow;
-    q->limits.zero_from_one = o->free.to && strcmp(o->free.to, "gptq") == 0 && !o->sym;
+    q->limits.zero_from_one = o->free.to && conv_zero_from_one(o->free.to) && !o->sym;
     q->bpw = o->bpw;
     q->tune = (int)o->tune; /* settled once the model is known */
     q->imatrix = importance;

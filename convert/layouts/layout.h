@@ -66,10 +66,11 @@ typedef struct {
     const char *name; /* --to */
     int variant;
     int rank; /* 1: what vLLM and SGLang are given first, where it holds the model; none twice */
-    int least_bits; /* of the uint weights that they read; 0: any */
-    bool one_group; /* all weights have groups of one size (or each its whole rows) */
-    bool one_width; /* all weights have 4 bits, or all 8 */
-    bool matrices;  /* those that are no linears have a place too: the embedding, routers */
+    int least_bits;     /* of the uint weights that they read; 0: any */
+    bool one_group;     /* all weights have groups of one size (or each its whole rows) */
+    bool one_width;     /* all weights have 4 bits, or all 8 */
+    bool zero_from_one; /* zero points are stored less one: the least is 1 */
+    bool matrices;      /* those that are no linears have a place too: the embedding, routers */
     /* Fill w->parts from w->scheme, N, K. LQ_EUNSUPPORTED: the layout has no place for the scheme;
      * LQ_ESHAPE: nor for the shape; err says why. */
     lq_status (*plan)(conv_weight *w, const conv_plan *p, lq_err *err);

@@ -171,11 +171,11 @@ static lq_status layout_gptq_pack(uint8_t *const dst[CONV_PARTS], const conv_wei
     return st;
 }
 
-#define VERSION(text, number, place)                                                          \
-    {                                                                                         \
-        .name = (text), .variant = (number), .rank = (place), .plan = layout_gptq_plan,       \
-        .instead = layout_round_uint, .config = layout_gptq_config, .pack = layout_gptq_pack, \
-        .file = "quantize_config.json"                                                        \
+#define VERSION(text, number, place)                                                           \
+    {                                                                                          \
+        .name = (text), .variant = (number), .rank = (place), .plan = layout_gptq_plan,        \
+        .zero_from_one = (number) == V1, .instead = layout_round_uint,                         \
+        .config = layout_gptq_config, .pack = layout_gptq_pack, .file = "quantize_config.json" \
     }
 const conv_layout conv_gptq = VERSION("gptq", V1, 3);
 const conv_layout conv_gptq_v2 = VERSION("gptq_v2", V2, 4);

@@ -21,4 +21,10 @@ const char *conv_layout_ranked(size_t i, int *least_bits)
     return NULL;
 }
 
+bool conv_zero_from_one(const char *to)
+{
+    const conv_layout *l = conv_layout_find(to);
+    return l && l->zero_from_one;
+}
+
 const char *conv_layout_at(size_t i) { return i < LQ_COUNT(layouts) ? layouts[i]->name : NULL; }
