@@ -19,9 +19,9 @@ for arg in "$@"; do
 done
 jobs=${JOBS:-$(nproc 2>/dev/null || echo 2)}
 started=$(date +%s)
-log=$(mktemp) && emulated_log=$(mktemp) && asan_log=$(mktemp) || exit 1
+log=$(mktemp) && emulated_log=$(mktemp) && calm_log=$(mktemp) && asan_log=$(mktemp) || exit 1
 beside=
-trap 'rm -f "$log" "$emulated_log" "$asan_log"; [ -z "$beside" ] || kill "$beside" 2>/dev/null' EXIT
+trap 'rm -f "$log" "$emulated_log" "$calm_log" "$asan_log"; [ -z "$beside" ] || kill "$beside" 2>/dev/null' EXIT
 trap 'exit 130' INT TERM
 passed=0 failed=0
 
@@ -80,7 +80,7 @@ fi
 
 step "build" make -j"$jobs" WERROR=-Werror all tests || finish
 # Beside the others, with what of the processor they leave.
-nice -n 10 scripts/ci/beside.sh "$emulated_log" ${asan:+"$asan_log" "$jobs"} &
+nice -n 10 scripts/ci/beside.sh "$emulated_log" "$calm_log" ${asan:+"$asan_log" "$jobs"} &
 beside=$!
 say "unit and end-to-end tests"
 scripts/ci/run-tests.sh rest | tee "$log"
@@ -93,6 +93,9 @@ wait "$beside"
 beside=
 cat "$emulated_log"
 add "the tests of the emulated device and of ARM's kernels" "$emulated_log"
+say "end-to-end tests that look at no clock"
+cat "$calm_log"
+add "the end-to-end tests beside" "$calm_log"
 if [ -n "$asan" ]; then
     say "unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"
     cat "$asan_log"

@@ -1,17 +1,20 @@
 #!/bin/sh
 # Runs the test suites and ends with "N passed, N failed" over all of them.
-# usage: scripts/ci/run-tests.sh unit|emulated|e2e|server|clients|all|rest   (called by make; scripts/test.sh is the
+# usage: scripts/ci/run-tests.sh unit|emulated|calm|e2e|server|clients|all|rest   (called by make; scripts/test.sh is the
 # newcomer's command). server: the conformance suite of the HTTP API, docs/conformance.md. emulated: tests of the
-# emulated device and of ARM's kernels, which scripts/test.sh runs beside the others; rest: all but those.
+# emulated device and of ARM's kernels; calm: end-to-end tests that take processor time and look at no clock. Both are
+# what scripts/test.sh runs beside the others; rest: all but those.
 # BUILD: the build folder of the unit tests. PYTHON: the Python with pytest; else .venv, else python3.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 what=${1:-all}
 build=${BUILD:-build}
+calm="architectures bpw convert_shares eval gguf_architectures model_free mtp published"
+calm="$calm quantize_moe quantize_reproducible quantize_to tune_layers writers"
 passed=0 failed=0 skipped=0
 log=$(mktemp) || exit 1
 own= # where pytest keeps files while another runs
-[ "$what" != emulated ] || own=$(mktemp -d) || exit 1
+case $what in emulated | calm) own=$(mktemp -d) || exit 1 ;; esac
 trap 'rm -rf "$log" "$own"' EXIT
 
 number() { # WORD: the number before it in the suite's closing line, or 0
@@ -77,11 +80,15 @@ if [ "$what" != unit ]; then
     [ -n "$python" ] || [ ! -x .venv/bin/python ] || python=.venv/bin/python
     python=${python:-python3}
     if "$python" -c 'import pytest' 2>/dev/null; then
-        for suite in tests/e2e/test_*.py tests/faults tests/server; do
+        suites="tests/e2e/test_*.py tests/faults tests/server"
+        [ "$what" != calm ] || suites=$(for s in $calm; do echo "tests/e2e/test_$s.py"; done)
+        for suite in $suites; do
             case $what,$suite in
             emulated,tests/e2e/test_device.py) ;;
             emulated,* | rest,tests/e2e/test_device.py) continue ;;
             esac
+            name=${suite#tests/e2e/test_}
+            case "$what, $calm " in rest,*" ${name%.py} "*) continue ;; esac
             [ "$what" != server ] || [ "$suite" = tests/server ] || continue
             [ "$what" != e2e ] || [ "$suite" != tests/server ] || continue
             run "$python" -m pytest -q -rs --no-header -p no:cacheprovider ${own:+--basetemp="$own/t"} "$suite"
