@@ -54,4 +54,53 @@ static inline void run_together(rig *r, int copies, const char *why)
     free(j);
 }
 
+/* What the engine is given, and whether it then has to take memory back from some. */
+typedef struct engine_load {
+    const char *why;
+    int threads;
+    eng_opts o;
+    bool preempts;
+} engine_load;
+
+/* All jobs twice at each of n loads, with the answers of each alone. */
+static inline void run_at_loads(const engine_load *loads, size_t n)
+{
+    run_alone((eng_opts){ 0 });
+    for (size_t i = 0; i < n; i++) {
+        rig r;
+        eng_stats st;
+        if (!rig_open(&r, &golden, loads[i].threads, loads[i].o)) return;
+        run_together(&r, 2, loads[i].why);
+        eng_stats_get(r.e, &st);
+        CHECK(!loads[i].preempts || st.preemptions > 0, "%s: nobody was pre-empted", loads[i].why);
+        rig_close(&r);
+    }
+}
+
+/* Lines that go on from one prompt copy its last block with all that a layer keeps in it: three beams of six jobs,
+ * in steps as they come and of nine tokens. */
+static inline void run_beams_in_small_steps(void)
+{
+    for (int k = 0; k < 6; k++) {
+        job js[2];
+        for (int i = 0; i < 2; i++) {
+            rig r;
+            if (!rig_open(&r, &golden, 1 + i,
+                          (eng_opts){ .max_seqs = 8, .max_batch_tokens = i ? 9 : 0 }))
+                return;
+            make_job(&js[i], 3 * k);
+            js[i].r.max_tokens = 20;
+            js[i].r.params = (smp_params){ .logprobs = -1 };
+            js[i].r.beam.width = 3;
+            js[i].r.beam.n = 1;
+            js[i].r.beam.length_penalty = 1;
+            submit(&r, &js[i]);
+            wait_for(&js[i]);
+            rig_close(&r);
+        }
+        CHECK(js[0].n == 20 && js[1].n == 20 && !memcmp(js[0].ids, js[1].ids, sizeof js[0].ids),
+              "job %d: %d and %d ids", k, js[0].n, js[1].n);
+    }
+}
+
 #endif

@@ -21,12 +21,7 @@ static const eng_script wavering = { write_pattern, NULL };
 TEST(a_state_gives_the_same_bytes_at_any_load)
 {
     const size_t one = kv_state_bytes(golden.cfg), block = kv_block_bytes(golden.cfg, 16, KV_F32);
-    const struct {
-        const char *why;
-        int threads;
-        eng_opts o;
-        bool preempts;
-    } cases[] = {
+    const engine_load loads[] = {
         { "cached, two threads", 2, { .max_batch_tokens = 64 }, false },
         { "small steps and blocks", 1, { .max_batch_tokens = 7, .block_size = 8 }, false },
         { "no prefix cache", 3, { .no_prefix_cache = true, .max_batch_tokens = 33 }, false },
@@ -36,16 +31,7 @@ TEST(a_state_gives_the_same_bytes_at_any_load)
           { .kv_bytes = 6 * one + MAX_LEN / 16 * block, .max_len = MAX_LEN },
           false },
     };
-    run_alone((eng_opts){ 0 });
-    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
-        rig r;
-        eng_stats st;
-        if (!rig_open(&r, &golden, cases[i].threads, cases[i].o)) return;
-        run_together(&r, 2, cases[i].why);
-        eng_stats_get(r.e, &st);
-        CHECK(!cases[i].preempts || st.preemptions > 0, "%s: nobody was pre-empted", cases[i].why);
-        rig_close(&r);
-    }
+    run_at_loads(loads, LQ_COUNT(loads));
 }
 
 static void ask(rig *r, job *j, const int32_t *ids, int64_t n, int64_t width)
