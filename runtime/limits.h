@@ -49,6 +49,7 @@
     X(GR_MAX_TREE_NEST, 1000, "nesting of those")                                                \
     X(GR_MAX_RULES, 1 << 15, "rules of a grammar")                                               \
     X(GR_MAX_RULE_NAME, 64, "bytes of a rule's name")                                            \
+    X(GR_MAX_LEFT, 64, "rules of a grammar that begin with themselves or each other")            \
     X(GR_MAX_NODES, 1 << 17, "nodes of a grammar's automaton")                                   \
     X(GR_MAX_CLOSURES, 1 << 22, "nodes in all its closures")                                     \
     X(GR_MAX_REPEAT, 1 << 14, "bounds of a repetition: x{1,16384}")                              \
@@ -61,7 +62,7 @@
     X(GR_MAX_CHAR_PARTS, 1 << 14, "byte sequences of a class of characters")                     \
     X(GR_MAX_LARK_NAMES, 256, "names of rules and terminals in a lark grammar")                  \
     X(GR_MAX_LARK_IGNORED, 16, "%ignore of a lark grammar")                                      \
-    X(GR_MAX_LARK_NEST, 40, "nesting of rules and groups in a lark grammar")                     \
+    X(GR_MAX_LARK_NEST, 40, "nesting of terminals and groups in a lark grammar")                 \
     X(GR_MAX_PROPERTIES, 1000, "properties of an object in a schema")                            \
     X(GR_MAX_PREFIX, 1000, "prefixItems of an array in a schema")                                \
     X(GR_MAX_NAME_TRIE, 64, "bytes of a name that told names must differ in")                    \

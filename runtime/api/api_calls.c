@@ -60,7 +60,7 @@ static lq_status set_tree(api_structured *s, lq_buf *b, api_error *e)
 static void plan_structure(lq_buf *b, const api_structured *s)
 {
     static const char *const texts[GR_N_KINDS] = {
-        [GR_REGEX] = "regex", [GR_CHOICE] = "choice", [GR_GBNF] = "grammar"
+        [GR_REGEX] = "regex", [GR_CHOICE] = "choice", [GR_GRAMMAR] = "grammar"
     };
     if (texts[s->spec.kind]) {
         lq_buf_printf(b, ", {\"%s\": ", texts[s->spec.kind]);

@@ -9,7 +9,6 @@
  * and the tree of calls that a tool_choice demands (api_parts.c). One request
  * has one of them. Grammars are compiled before the request is queued and kept. */
 #include "runtime/api/api_int.h"
-#include "runtime/grammar/grammar_lark.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,24 +31,10 @@ static lq_status set(api_structured *s, const char *param, gr_kind kind, char *t
     return LQ_OK;
 }
 
-/* In GBNF, or in Lark's notation, which vLLM takes as well. */
-static lq_status set_grammar(api_structured *s, const char *param, const char *text, api_error *e)
-{
-    lq_buf regex = { 0 };
-    lq_err err = { "" };
-    if (!gr_is_lark(text)) return set(s, param, GR_GBNF, strdup(text), e);
-    lq_status st = gr_lark_regex(&regex, text, &err);
-    if (!st) return set(s, param, GR_REGEX, regex.p, e);
-    lq_buf_free(&regex);
-    return st == LQ_ENOMEM ? api_no_memory(e)
-                           : api_fail(e, param, "invalid_value", "%s: %s", param, err.msg);
-}
-
 static lq_status set_string(api_structured *s, const char *param, gr_kind kind, const cJSON *v,
                             api_error *e)
 {
     if (!cJSON_IsString(v)) return api_wrong(e, param, "a string", v);
-    if (kind == GR_GBNF) return set_grammar(s, param, v->valuestring, e);
     return set(s, param, kind, strdup(v->valuestring), e);
 }
 
@@ -87,7 +72,7 @@ static lq_status structured_outputs(api_structured *s, const char *param, const 
     } kinds[] = { { "json", GR_SCHEMA },
                   { "regex", GR_REGEX },
                   { "choice", GR_CHOICE },
-                  { "grammar", GR_GBNF },
+                  { "grammar", GR_GRAMMAR },
                   { "json_object", GR_JSON } };
     if (!cJSON_IsObject(v)) return api_wrong(e, param, "an object", v);
     lq_status st = LQ_OK;
@@ -124,8 +109,8 @@ lq_status api_read_structured(api_structured *s, const char *param, const cJSON 
         gr_kind kind;
     } plain[] = { { "guided_json", GR_SCHEMA },   { "json_schema", GR_SCHEMA },
                   { "guided_choice", GR_CHOICE }, { "guided_regex", GR_REGEX },
-                  { "regex", GR_REGEX },          { "guided_grammar", GR_GBNF },
-                  { "grammar", GR_GBNF },         { "ebnf", GR_GBNF } };
+                  { "regex", GR_REGEX },          { "guided_grammar", GR_GRAMMAR },
+                  { "grammar", GR_GRAMMAR },      { "ebnf", GR_GRAMMAR } };
     if (strcmp(param, "response_format") == 0) return response_format(s, param, v, e);
     if (strcmp(param, "structured_outputs") == 0) return structured_outputs(s, param, v, e);
     if (strcmp(param, "guided_whitespace_pattern") == 0) {
@@ -136,7 +121,7 @@ lq_status api_read_structured(api_structured *s, const char *param, const cJSON 
     const bool empty = cJSON_IsString(v) && !v->valuestring[0];
     for (size_t i = 0; i < LQ_COUNT(plain); i++)
         if (strcmp(plain[i].name, param) == 0)
-            return plain[i].kind == GR_GBNF && empty ? LQ_OK /* a field that was left empty */
+            return plain[i].kind == GR_GRAMMAR && empty ? LQ_OK /* a field that was left empty */
                    : plain[i].kind == GR_SCHEMA || plain[i].kind == GR_CHOICE
                        ? set_json(s, plain[i].name, plain[i].kind, v, e)
                        : set_string(s, plain[i].name, plain[i].kind, v, e);

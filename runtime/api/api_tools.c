@@ -2,8 +2,6 @@
  * before tools. */
 #include "runtime/api/api_int.h"
 
-#include "runtime/grammar/grammar_lark.h"
-
 #include <stdio.h>
 
 static bool good_name(const cJSON *v)
@@ -77,9 +75,8 @@ static lq_status check_tool(const cJSON *tools, const cJSON *t, int i, api_error
 
 /* ---- custom tools ---- */
 
-/* The regular expression that a custom tool's text matches, in the shape of a chat or of a response; nothing: any
- * text. NUL-terminated. */
-static lq_status read_format(lq_buf *regex, const cJSON *custom, int i, api_error *e)
+/* What a custom tool's text matches, in the shape of a chat or of a response: spec->text NULL: any text. */
+static lq_status read_format(gr_spec *spec, const cJSON *custom, int i, api_error *e)
 {
     const cJSON *format = js_get(custom, "format"), *box = js_get(format, "grammar");
     const char *type = cJSON_GetStringValue(js_get(format, "type"));
@@ -95,14 +92,8 @@ static lq_status read_format(lq_buf *regex, const cJSON *custom, int i, api_erro
     if (!text || !(lark || (syntax && strcmp(syntax, "regex") == 0)))
         return bad_tool(e, i, "a grammar with syntax \"regex\" or \"lark\" and a definition",
                         format);
-    lq_status s = LQ_OK;
-    if (lark)
-        s = gr_lark_regex(regex, text, &err);
-    else
-        lq_buf_add(regex, text, strlen(text) + 1);
-    if (!s && regex->oom) return api_no_memory(e);
-    const gr_spec spec = { .kind = GR_REGEX, .text = regex->p, .n = s ? 0 : strlen(regex->p) };
-    if (!s) s = gr_compile(&g, &spec, NULL, &err);
+    *spec = (gr_spec){ .kind = lark ? GR_LARK : GR_REGEX, .text = text, .n = strlen(text) };
+    lq_status s = gr_compile(&g, spec, NULL, &err);
     gr_unref(g);
     if (s == LQ_ENOMEM) return api_no_memory(e);
     if (s) return api_fail(e, "tools", "invalid_value", "tools[%d]: its format: %s", i, err.msg);
@@ -147,7 +138,7 @@ static void put_anchored(lq_buf *out, const char *regex)
     lq_buf_add(out, "", 1);
 }
 
-static lq_status put_custom(cJSON *list, const cJSON *custom, const lq_buf *regex, api_error *e)
+static lq_status put_custom(cJSON *list, const cJSON *custom, const gr_spec *spec, api_error *e)
 {
     const char *text = cJSON_GetStringValue(js_get(custom, "description"));
     lq_status s = LQ_OK;
@@ -157,14 +148,16 @@ static lq_status put_custom(cJSON *list, const cJSON *custom, const lq_buf *rege
     cJSON *f = cJSON_AddObjectToObject(t, "function");
     cJSON_AddStringToObject(f, "name", js_get(custom, "name")->valuestring);
     if (text) cJSON_AddStringToObject(f, "description", text);
-    if (regex->n) cJSON_AddTrueToObject(f, "strict");
+    if (spec->text) cJSON_AddTrueToObject(f, "strict");
     cJSON *p = cJSON_AddObjectToObject(f, "parameters");
     cJSON_AddStringToObject(p, "type", "object");
     cJSON *input = cJSON_AddObjectToObject(cJSON_AddObjectToObject(p, "properties"), "input");
     cJSON_AddStringToObject(input, "type", "string");
-    if (regex->n) {
+    if (spec->text && spec->kind == GR_LARK) {
+        cJSON_AddStringToObject(input, GR_LARK_KEYWORD, spec->text);
+    } else if (spec->text) {
         lq_buf whole = { 0 };
-        put_anchored(&whole, regex->p);
+        put_anchored(&whole, spec->text);
         if (whole.oom || !cJSON_AddStringToObject(input, "pattern", whole.p)) s = api_no_memory(e);
         lq_buf_free(&whole);
     }
@@ -176,11 +169,9 @@ static lq_status put_custom(cJSON *list, const cJSON *custom, const lq_buf *rege
 /* A custom tool as a function whose one argument is the text, "input". */
 static lq_status add_custom(cJSON *list, const cJSON *custom, int i, api_error *e)
 {
-    lq_buf regex = { 0 };
-    lq_status s = read_format(&regex, custom, i, e);
-    if (!s) s = put_custom(list, custom, &regex, e);
-    lq_buf_free(&regex);
-    return s;
+    gr_spec spec = { .text = NULL };
+    lq_status s = read_format(&spec, custom, i, e);
+    return s ? s : put_custom(list, custom, &spec, e);
 }
 
 /* p->tools as functions alone, where some are not. */

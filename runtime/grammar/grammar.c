@@ -59,7 +59,7 @@ struct gr_matcher {
 
 const char *gr_kind_text(gr_kind k)
 {
-    static const char *const text[GR_N_KINDS] = { "grammar",     "regex",       "choice",
+    static const char *const text[GR_N_KINDS] = { "grammar",     "lark",        "regex", "choice",
                                                   "json object", "json schema", "tree" };
     return text[k];
 }
@@ -74,8 +74,11 @@ static void parse(ga_builder *b, const gr_spec *spec)
         return;
     }
     switch (spec->kind) {
-    case GR_GBNF:
-        gr_parse_gbnf(b, spec->text, spec->n);
+    case GR_GRAMMAR:
+        gr_parse_grammar(b, spec->text, spec->n);
+        break;
+    case GR_LARK:
+        gr_parse_lark(b, spec->text, spec->n, false);
         break;
     case GR_REGEX: {
         uint32_t root = ga_new_rule(b, "regex");
@@ -139,6 +142,7 @@ lq_status gr_compile(grammar **out, const gr_spec *spec, const gr_vocab *v, lq_e
     ga_open(&b, err);
     b.v = v;
     parse(&b, spec);
+    ga_turn_left(&b);
     lq_status s = gr_nfa_build(&g->nfa, &b, err);
     ga_close(&b);
     if (!s && v) s = gr_nfa_look_ahead(&g->nfa, v->max_depth + 1, err);

@@ -1,6 +1,6 @@
 /* runtime/grammar/grammar.h - structured output: which tokens may come next under a grammar.
  *
- * A grammar (GBNF, a regular expression, a list of choices, any JSON object, a JSON schema) is
+ * A grammar (GBNF, Lark's, a regular expression, a list of choices, any JSON object, a JSON schema) is
  * compiled into a pushdown automaton over bytes. A matcher walks it along an answer; at each step
  * the mask of the tokens that may follow is computed for a whole vocabulary:
  *
@@ -30,7 +30,8 @@
 enum { GR_ROLLBACK = 64 /* steps that a matcher can take back */ };
 
 typedef enum {
-    GR_GBNF,   /* llama.cpp's notation; the sentences of `root` */
+    GR_GRAMMAR, /* GBNF, llama.cpp's notation: the sentences of `root`; or Lark's, told by the first rule */
+    GR_LARK,   /* Lark's: the sentences of `start` */
     GR_REGEX,  /* the whole answer matches */
     GR_CHOICE, /* text is a JSON array of strings: one of them */
     GR_JSON,   /* any JSON object; no text */
@@ -38,8 +39,11 @@ typedef enum {
     GR_TREE,   /* texts around values of schemas: grammar_tree.c */
     GR_N_KINDS
 } gr_kind;
-const char *
-gr_kind_text(gr_kind k); /* "grammar", "regex", "choice", "json object", "json schema", "tree" */
+const char *gr_kind_text(
+    gr_kind k); /* "grammar", "lark", "regex", "choice", "json object", "json schema", "tree" */
+
+/* A string of a schema that holds a text of this grammar in Lark's notation: what a custom tool becomes. */
+#define GR_LARK_KEYWORD "x-lark"
 
 typedef struct {
     gr_kind kind;
@@ -64,7 +68,7 @@ void gr_vocab_close(gr_vocab *v); /* NULL allowed; after the last grammar that u
 
 /* ---- a grammar ---- */
 /* v may be NULL: no masks then. The new grammar has one reference.
- * LQ_EVALUE: the text is wrong, or matches nothing, recurses on the left, or is too large; err says
+ * LQ_EVALUE: the text is wrong, or matches nothing, begins with itself behind what may be empty, or is too large; err says
  * what and where. LQ_EUNSUPPORTED: a construct that cannot be honoured, by name. */
 lq_status gr_compile(grammar **g, const gr_spec *spec, const gr_vocab *v, lq_err *err);
 int64_t gr_mask_ids(const grammar *g); /* ids of its masks; 0: none can be made */

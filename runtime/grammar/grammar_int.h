@@ -101,6 +101,10 @@ ga_node *ga_chain(ga_builder *b, uint32_t sep);
 /* ---- front ends: fill the builder; the start is rule 0 ---- */
 uint32_t gr_parse_gbnf(ga_builder *b, const char *text,
                        size_t n); /* the rule of its root, as below */
+uint32_t gr_parse_lark(ga_builder *b, const char *text, size_t n,
+                       bool json); /* of its start; json: as gr_regex */
+uint32_t gr_parse_grammar(ga_builder *b, const char *text,
+                          size_t n); /* in either notation, told by the first rule */
 void gr_parse_json(ga_builder *b, const gr_spec *spec);
 void gr_parse_schema(ga_builder *b, const gr_spec *spec);
 void gr_parse_tree(ga_builder *b, const gr_spec *spec);
@@ -110,6 +114,10 @@ uint32_t gr_parse_choice(ga_builder *b, const char *text, size_t n);
  * what: for messages. */
 ga_node *gr_regex(ga_builder *b, const char *text, size_t n, bool json, bool search,
                   const char *what);
+
+/* Rules that begin with themselves, also through others, are written so that they end with themselves
+ * (grammar_left.c). Not those that do so behind what may be empty: gr_nfa_build refuses them. */
+void ga_turn_left(ga_builder *b);
 
 /* ---- JSON (grammar_json.c) ---- */
 typedef struct {

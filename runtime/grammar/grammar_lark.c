@@ -1,27 +1,37 @@
-/* runtime/grammar/grammar_lark.c - see grammar_lark.h. */
-#include "runtime/grammar/grammar_lark.h"
-
-#include "runtime/limits.h"
+/* runtime/grammar/grammar_lark.c - grammars in Lark's notation, as custom tools and vLLM's clients have them.
+ *
+ * Taken: rules and terminals, | * + ? ~n ~n..m ( ) [ ], strings ("..."i too), ranges "a".."z", /regular
+ * expressions/, `%import common.NAME`, `%ignore`, aliases (-> name), priorities, comments. Rules may use themselves,
+ * also where they begin (grammar_left.c). What is ignored may be before the first terminal and after each. Refused by
+ * name: other directives, templates, flags of regular expressions, imports from elsewhere, terminals that use rules or
+ * themselves, as lark does. Source: lark-parser.readthedocs.io, "Grammar Reference". */
+#include "base/buf.h"
+#include "base/utf8.h"
+#include "runtime/grammar/grammar_int.h"
 
 #include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct {
     const char *name, *body; /* of an import: the body is a regular expression */
     size_t n;
+    uint32_t rule; /* GR_NONE: not yet used */
     bool regex, busy;
 } def;
 
 typedef struct {
+    ga_builder *b;
+    bool json; /* what comes out is the text between the quotes of a JSON string */
     const char *text, *p;
     def defs[GR_MAX_LARK_NAMES];
     const char *ignored[GR_MAX_LARK_IGNORED]; /* what follows %ignore */
-    int n_defs, n_ignored, nest;
-    bool in_terminal;     /* a part of one: nothing is ignored in it */
-    lq_buf *out, between; /* `between`: what may be between terminals, as a regular expression */
-    lq_status status;
-    lq_err *err;
+    def *used
+        [GR_MAX_LARK_NAMES]; /* rules that are used, [n_used]; the first n_done have their bodies */
+    int n_defs, n_ignored, n_used, n_done, nest;
+    bool in_terminal; /* a part of one: nothing is ignored in it */
+    uint32_t between; /* what may be between terminals, any number of times; GR_NONE: nothing */
 } lark;
 
 static const struct {
@@ -47,12 +57,17 @@ static const struct {
                { "CNAME", "[A-Za-z_][A-Za-z0-9_]*" },
                { "ESCAPED_STRING", "\"(?:[^\"\\\\\\n]|\\\\.)*\"" } };
 
-static void fail(lark *l, lq_status s, const char *what)
+static int line_of(const lark *l)
 {
     int line = 1;
     for (const char *p = l->text; p < l->p; p++)
         line += *p == '\n';
-    if (!l->status) l->status = lq_fail(l->err, s, "lark: line %d: %s", line, what);
+    return line;
+}
+
+static void fail(lark *l, lq_status s, const char *what)
+{
+    ga_fail(l->b, s, "lark: line %d: %s", line_of(l), what);
 }
 
 static void wrong(lark *l, const char *what) { fail(l, LQ_EVALUE, what); }
@@ -122,7 +137,7 @@ static void add(lark *l, def d)
 static void import_one(lark *l)
 {
     const size_t n = name_length(l->p);
-    def d = { .name = l->p, .n = n, .regex = true };
+    def d = { .name = l->p, .n = n, .rule = GR_NONE, .regex = true };
     for (size_t i = 0; i < LQ_COUNT(common) && n; i++)
         if (strlen(common[i].name) == n && memcmp(common[i].name, l->p, n) == 0)
             d.body = common[i].regex;
@@ -136,7 +151,7 @@ static void import_one(lark *l)
         l->p += d.n = name_length(l->p);
         if (!d.n) wrong(l, "expected a name behind ->");
     }
-    if (!l->status) add(l, d);
+    if (!l->b->status) add(l, d);
 }
 
 static void skip_body(lark *l);
@@ -176,14 +191,14 @@ static void directive(lark *l)
         skip(l, false);
         import_one(l);
         skip(l, false);
-    } while (!l->status && *l->p == ',');
-    if (!l->status && *l->p++ != ')') wrong(l, "expected )");
+    } while (!l->b->status && *l->p == ',');
+    if (!l->b->status && *l->p++ != ')') wrong(l, "expected )");
 }
 
 /* To the end of a definition's body. */
 static void skip_body(lark *l)
 {
-    for (skip(l, false); *l->p && *l->p != '\n' && !l->status; skip(l, false)) {
+    for (skip(l, false); *l->p && *l->p != '\n' && !l->b->status; skip(l, false)) {
         if (*l->p == '"' || *l->p == '/')
             l->p = quoted_end(l);
         else
@@ -193,14 +208,14 @@ static void skip_body(lark *l)
 
 static void read_defs(lark *l)
 {
-    for (skip(l, true); *l->p && !l->status; skip(l, true)) {
+    for (skip(l, true); *l->p && !l->b->status; skip(l, true)) {
         if (*l->p == '%') {
             directive(l);
             continue;
         }
         while (*l->p == '?' || *l->p == '!')
             l->p++;
-        def d = { .name = l->p, .n = name_length(l->p) };
+        def d = { .name = l->p, .n = name_length(l->p), .rule = GR_NONE };
         l->p += d.n;
         if (d.n && *l->p == '.') l->p += 1 + strspn(l->p + 1, "-0123456789"); /* a priority */
         if (d.n && *l->p == '{') refuse(l, "a template cannot be honoured");
@@ -215,130 +230,115 @@ static void read_defs(lark *l)
     }
 }
 
-/* ---- as a regular expression ---- */
+/* ---- as nodes ---- */
 
-static void put_char(lark *l, char c, bool any_case)
+static ga_node *characters(lark *l, const ga_range *r, int n)
 {
-    if (any_case && isalpha((unsigned char)c))
-        lq_buf_printf(l->out, "[%c%c]", tolower((unsigned char)c), toupper((unsigned char)c));
-    else if (strchr("\\.^$|?*+()[]{}-/&", c))
-        lq_buf_printf(l->out, "\\%c", c);
-    else
-        lq_buf_add(l->out, &c, 1);
+    return l->json ? gj_chars(l->b, r, n, false) : ga_chars(l->b, r, n, false);
 }
 
-/* The 8 hexadecimal digits at p as the \u{...} of a regular expression. */
-static void put_code_point(lark *l, const char *p)
+static ga_node *regex(lark *l, const char *text, size_t n)
+{
+    char what[64];
+    snprintf(what, sizeof what, "lark: line %d: a regular expression", line_of(l));
+    return gr_regex(l->b, text, n, l->json, false, what);
+}
+
+/* The digits at *p, `most` of them and no fewer, as a code point; *p: behind them. */
+static uint32_t code_point(lark *l, const char **p, size_t most)
 {
     char digits[9] = { 0 };
-    memcpy(digits, p, strnlen(p, 8));
-    if (strspn(digits, "0123456789abcdefABCDEF") != 8 || strtoul(digits, NULL, 16) > 0x10ffff)
-        wrong(l, "expected a code point in 8 hexadecimal digits behind \\U");
+    memcpy(digits, *p, strnlen(*p, most));
+    const unsigned long v = strtoul(digits, NULL, 16);
+    if (strspn(digits, "0123456789abcdefABCDEF") != most || v > 0x10ffff)
+        wrong(l, most == 8   ? "expected a code point in 8 hexadecimal digits behind \\U"
+                 : most == 4 ? "expected 4 hexadecimal digits behind \\u"
+                             : "expected 2 hexadecimal digits behind \\x");
     else
-        lq_buf_printf(l->out, "\\u{%lx}", strtoul(digits, NULL, 16));
+        *p += most;
+    return (uint32_t)v;
 }
 
-/* The text from p up to its closing quote; escapes of characters stay as they are, others are the character. */
-static void put_text(lark *l, const char *p, const char *end, bool any_case)
+/* The character at *p of a string, as it is or escaped; other escapes than Python's are the character. */
+static uint32_t character(lark *l, const char **p)
 {
-    for (; p < end && !l->status; p++) {
-        if (*p != '\\') {
-            put_char(l, *p, any_case);
-        } else if (*++p == 'U') {
-            put_code_point(l, p + 1);
-            p += 8;
-        } else if (strchr("ntrfvxu", *p)) {
-            lq_buf_add(l->out, "\\", 1);
-            lq_buf_add(l->out, p, 1);
-        } else {
-            put_char(l, *p, any_case);
-        }
+    static const char names[] = "ntrfv", what[] = "\n\t\r\f\v";
+    size_t n;
+    if (**p != '\\') {
+        const uint32_t c = lq_utf8_get((const uint8_t *)*p, &n);
+        *p += n;
+        return c;
     }
+    ++*p;
+    const char *k = strchr(names, **p);
+    if (k && *k) return ++*p, (uint32_t)what[k - names];
+    if (**p == 'x' || **p == 'u' || **p == 'U') {
+        const size_t digits = **p == 'x' ? 2 : **p == 'u' ? 4 : 8;
+        ++*p;
+        return code_point(l, p, digits);
+    }
+    const uint32_t c = lq_utf8_get((const uint8_t *)*p, &n);
+    *p += n;
+    return c;
 }
 
-/* One end of a range: a character, or the escape of one. */
-static void put_range_end(lark *l, const char *p, const char *end)
+/* The one character between p and end. */
+static uint32_t range_end(lark *l, const char *p, const char *end)
 {
-    static const int utf8[] = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 3, 4 };
-    const int n = *p != '\\'    ? utf8[(unsigned char)*p / 16]
-                  : p[1] == 'x' ? 4
-                  : p[1] == 'u' ? 6
-                  : p[1] == 'U' ? 10
-                                : 2;
-    if (p + n == end)
-        put_text(l, p, end, false);
-    else
-        wrong(l, "expected one character on each side of ..");
+    const uint32_t c = p < end ? character(l, &p) : 0;
+    if (p != end || !c) wrong(l, "expected one character on each side of ..");
+    return c;
 }
 
-static void put_string(lark *l)
+static ga_node *string(lark *l)
 {
-    const char *from = l->p + 1, *end = quoted_end(l) - 1;
-    if (l->status) return;
+    const char *p = l->p + 1, *end = quoted_end(l) - 1;
+    if (l->b->status) return NULL;
     l->p = end + 1;
     if (l->p[0] == '.' && l->p[1] == '.' && l->p[2] == '"') { /* a range of characters */
-        lq_buf_puts(l->out, "[");
-        put_range_end(l, from, end);
-        lq_buf_puts(l->out, "-");
+        ga_range r = { .lo = range_end(l, p, end) };
         l->p += 2;
-        from = l->p + 1, end = quoted_end(l) - 1;
-        if (l->status) return;
-        put_range_end(l, from, end);
-        lq_buf_puts(l->out, "]");
+        p = l->p + 1, end = quoted_end(l) - 1;
+        if (l->b->status) return NULL;
+        r.hi = range_end(l, p, end);
         l->p = end + 1;
-        return;
+        if (r.hi < r.lo) wrong(l, "a range from a higher to a lower character");
+        return characters(l, &r, 1);
     }
     const bool any_case = *l->p == 'i';
     l->p += any_case;
-    lq_buf_puts(l->out, "(?:");
-    put_text(l, from, end, any_case);
-    lq_buf_puts(l->out, ")");
-}
-
-/* The ] of a class that p is at; end: there is none. */
-static const char *class_end(const char *p, const char *end)
-{
-    p += p[1] == '^' ? 2 : 1;
-    if (p < end && *p == ']') p++;
-    while (p < end && *p != ']')
-        p += *p == '\\' ? 2 : 1;
-    return p < end ? p : end;
-}
-
-/* Brackets left open would go on in what follows the expression. */
-static void expect_closed(lark *l, const char *p, const char *end)
-{
-    int open = 0;
-    for (; p < end && open >= 0; p++) {
-        open += (*p == '(') - (*p == ')');
-        if (*p == '[') {
-            p = class_end(p, end);
-            open += p == end;
-        } else if (*p == '\\') {
-            p++;
-        }
+    ga_node *seq = ga_seq(l->b);
+    while (p < end && !l->b->status) {
+        const uint32_t c = character(l, &p);
+        const bool letter = any_case && c < 128 && isalpha((int)c);
+        ga_range r[] = { { c, c }, { c ^ 32, c ^ 32 } };
+        ga_add(seq, characters(l, r, letter ? 2 : 1));
     }
-    if (open) wrong(l, "a regular expression whose brackets do not match");
+    return seq;
 }
 
-static void put_regex(lark *l)
+/* Flags of a regular expression: none can be honoured. */
+static ga_node *slashes(lark *l)
 {
     const char *from = l->p + 1, *end = quoted_end(l) - 1;
-    if (l->status) return;
+    lq_buf text = { 0 };
+    if (l->b->status) return NULL;
     l->p = end + 1;
     if (isalpha((unsigned char)*l->p))
         refuse(l, "flags of a regular expression cannot be honoured");
-    expect_closed(l, from, end);
-    lq_buf_puts(l->out, "(?:");
     for (const char *p = from; p < end; p++) {
         if (p[0] == '\\' && p[1] == '/') p++; /* which is no escape elsewhere */
-        lq_buf_add(l->out, p, 1);
-        if (p[0] == '\\' && p + 1 < end) lq_buf_add(l->out, ++p, 1);
+        lq_buf_add(&text, p, 1);
+        if (p[0] == '\\' && p + 1 < end) lq_buf_add(&text, ++p, 1);
     }
-    lq_buf_puts(l->out, ")");
+    lq_buf_add(&text, "", 1);
+    if (text.oom) ga_fail(l->b, LQ_ENOMEM, "grammar: out of memory");
+    ga_node *t = l->b->status ? NULL : regex(l, text.p, text.n - 1);
+    lq_buf_free(&text);
+    return t;
 }
 
-static void put_any(lark *l);
+static ga_node *any(lark *l);
 
 /* Of a terminal; a rule's has small letters. */
 static bool is_terminal(const def *d)
@@ -347,49 +347,74 @@ static bool is_terminal(const def *d)
     return d->regex || isupper((unsigned char)*p);
 }
 
-/* Behind a terminal: what is ignored. */
-static void put_between(lark *l)
+/* A terminal and what is ignored behind it. */
+static ga_node *with_between(lark *l, ga_node *t)
 {
-    if (!l->in_terminal && l->between.n) lq_buf_add(l->out, l->between.p, l->between.n);
+    if (l->in_terminal || l->between == GR_NONE) return t;
+    ga_node *seq = ga_seq(l->b);
+    ga_add(seq, t);
+    ga_add(seq, ga_ref(l->b, l->between));
+    return seq;
 }
 
-static void put_name(lark *l)
+/* What follows d's name, up to the end of the definition. */
+static void define(lark *l, def *d)
+{
+    ga_node *body = NULL;
+    l->in_terminal = is_terminal(d);
+    l->p = d->body;
+    if (d->regex) {
+        body = regex(l, d->body, strlen(d->body));
+    } else {
+        body = any(l);
+        if (!l->b->status && *l->p && *l->p != '\n') wrong(l, "expected the end of the definition");
+    }
+    if (!l->b->status) l->b->rules[d->rule].body = body;
+}
+
+/* A rule for d: a terminal's body is read at once, which finds those that use themselves; others wait. */
+static void use(lark *l, def *d)
+{
+    char name[GR_MAX_RULE_NAME];
+    snprintf(name, sizeof name, "%.*s", (int)d->n, d->name);
+    d->rule = ga_new_rule(l->b, name);
+    if (!is_terminal(d)) {
+        l->used[l->n_used++] = d;
+        return;
+    }
+    const char *back = l->p;
+    const bool in_terminal = l->in_terminal;
+    d->busy = true;
+    define(l, d);
+    d->busy = false;
+    l->in_terminal = in_terminal;
+    l->p = back;
+}
+
+static ga_node *name(lark *l)
 {
     const size_t n = name_length(l->p);
     def *d = find(l, l->p, n);
-    const char *back = l->p + n;
-    if (*back == '{') refuse(l, "a template cannot be honoured");
+    if (l->p[n] == '{') refuse(l, "a template cannot be honoured");
     if (!d) wrong(l, "a name that is not defined");
-    if (d && d->busy) refuse(l, "a rule that uses itself cannot be honoured");
-    if (l->status) return;
-    if (d->regex) {
-        lq_buf_printf(l->out, "(?:%s)", d->body);
-    } else {
-        const bool in_terminal = l->in_terminal;
-        d->busy = true;
-        l->in_terminal |= is_terminal(d);
-        l->p = d->body;
-        lq_buf_puts(l->out, "(?:");
-        put_any(l);
-        lq_buf_puts(l->out, ")");
-        if (!l->status && *l->p && *l->p != '\n') wrong(l, "expected the end of the definition");
-        d->busy = false;
-        l->in_terminal = in_terminal;
-    }
-    l->p = back;
-    if (is_terminal(d)) put_between(l);
+    if (d && d->busy) wrong(l, "a terminal that uses itself");
+    if (d && l->in_terminal && !is_terminal(d)) wrong(l, "a rule inside a terminal");
+    if (l->b->status) return NULL;
+    l->p += n;
+    if (d->rule == GR_NONE) use(l, d);
+    ga_node *t = ga_ref(l->b, d->rule);
+    return is_terminal(d) ? with_between(l, t) : t;
 }
 
-static void put_group(lark *l)
+static ga_node *group(lark *l)
 {
     const char close = *l->p == '(' ? ')' : ']';
     l->p++;
-    lq_buf_puts(l->out, "(?:");
-    put_any(l);
-    if (!l->status && *l->p != close) wrong(l, close == ')' ? "expected )" : "expected ]");
-    if (l->status) return;
+    ga_node *t = any(l);
+    if (!l->b->status && *l->p != close) wrong(l, close == ')' ? "expected )" : "expected ]");
+    if (l->b->status) return NULL;
     l->p++;
-    lq_buf_puts(l->out, close == ')' ? ")" : ")?");
+    return close == ')' ? t : ga_optional(l->b, t);
 }
 
 static long number(lark *l, const char *missing)
@@ -405,14 +430,14 @@ static long number(lark *l, const char *missing)
 }
 
 /* * + ? ~n ~n..m */
-static void put_times(lark *l)
+static ga_node *times(lark *l, ga_node *t)
 {
     skip(l, false);
     if (*l->p && strchr("*+?", *l->p)) {
-        lq_buf_add(l->out, l->p++, 1);
-        return;
+        const char c = *l->p++;
+        return ga_repeat(l->b, t, c == '+', c == '?' ? 1 : -1);
     }
-    if (*l->p != '~') return;
+    if (*l->p != '~') return t;
     l->p++;
     skip(l, false);
     const long least = number(l, "expected a number behind ~");
@@ -424,70 +449,64 @@ static void put_times(lark *l)
         most = number(l, "expected a number behind ..");
     }
     if (most < least) wrong(l, "a repetition ~n..m with m below n");
-    lq_buf_printf(l->out, "{%ld,%ld}", least, most);
+    return ga_repeat(l->b, t, least, most);
 }
 
-static void put_item(lark *l)
+static ga_node *item(lark *l)
 {
-    /* what a group is repeated with may follow another repetition: a group of its own */
-    lq_buf_puts(l->out, "(?:");
-    if (*l->p == '"' || *l->p == '/') {
-        if (*l->p == '"')
-            put_string(l);
-        else
-            put_regex(l);
-        put_between(l);
-    } else if (*l->p == '(' || *l->p == '[') {
-        put_group(l);
-    } else if (name_length(l->p)) {
-        put_name(l);
-    } else {
+    ga_node *t = NULL;
+    if (*l->p == '"' || *l->p == '/')
+        t = with_between(l, *l->p == '"' ? string(l) : slashes(l));
+    else if (*l->p == '(' || *l->p == '[')
+        t = group(l);
+    else if (name_length(l->p))
+        t = name(l);
+    else
         wrong(l, "expected a name, a string, a regular expression or a group");
-    }
-    lq_buf_puts(l->out, ")");
-    if (!l->status) put_times(l);
+    return l->b->status ? NULL : times(l, t);
 }
 
-static void put_any(lark *l)
+static ga_node *any(lark *l)
 {
-    if (++l->nest > GR_MAX_LARK_NEST) refuse(l, "rules and groups nest too deeply");
-    for (skip(l, false); !l->status && *l->p && !strchr("\n)]", *l->p); skip(l, false)) {
-        if (l->out->oom || l->out->n > GR_MAX_TEXT) {
-            fail(l, l->out->oom ? LQ_ENOMEM : LQ_EVALUE, "it is too large");
-        } else if (*l->p == '|') {
-            lq_buf_add(l->out, l->p++, 1);
+    ga_node *alt = ga_alt(l->b), *seq = ga_seq(l->b);
+    if (++l->nest > GR_MAX_LARK_NEST) refuse(l, "terminals and groups nest too deeply");
+    for (skip(l, false); !l->b->status && *l->p && !strchr("\n)]", *l->p); skip(l, false)) {
+        if (*l->p == '|') {
+            l->p++;
+            ga_add(alt, seq);
+            seq = ga_seq(l->b);
         } else if (l->p[0] == '-' && l->p[1] == '>') { /* a name for the tree */
             l->p += 2;
             skip(l, false);
             l->p += name_length(l->p);
         } else {
-            put_item(l);
+            ga_add(seq, item(l));
         }
     }
     l->nest--;
+    ga_add(alt, seq);
+    return alt;
 }
 
 /* What all %ignore name, any number of times. */
 static void read_ignored(lark *l)
 {
-    lq_buf between = { 0 }, *out = l->out;
-    l->out = &between;
+    const uint32_t between = ga_new_rule(l->b, "%ignore");
+    ga_node *alt = ga_alt(l->b);
     l->in_terminal = true;
-    lq_buf_puts(&between, "(?:");
-    for (int i = 0; i < l->n_ignored && !l->status; i++) {
+    for (int i = 0; i < l->n_ignored && !l->b->status; i++) {
         l->p = l->ignored[i];
-        lq_buf_puts(&between, i ? "|(?:" : "(?:");
-        put_any(l);
-        lq_buf_puts(&between, ")");
-        if (!l->status && *l->p && *l->p != '\n') wrong(l, "expected the end of %ignore");
+        ga_add(alt, any(l));
+        if (!l->b->status && *l->p && *l->p != '\n') wrong(l, "expected the end of %ignore");
     }
-    lq_buf_puts(&between, ")*");
+    ga_node *body = ga_repeat(l->b, alt, 0, -1);
     l->in_terminal = false;
     l->between = between;
-    l->out = out;
+    if (!l->b->status) l->b->rules[between].body = body;
 }
 
-bool gr_is_lark(const char *text)
+/* By how its first rule begins: "name:", not GBNF's "name ::=". */
+static bool is_lark(const char *text)
 {
     lark l = { .p = text };
     for (skip(&l, true); *l.p == '%'; skip(&l, true))
@@ -499,25 +518,52 @@ bool gr_is_lark(const char *text)
     return l.p[0] == ':' && l.p[1] != ':';
 }
 
-lq_status gr_lark_regex(lq_buf *out, const char *text, lq_err *err)
+/* text ends with a NUL. */
+static void parse(lark *l)
 {
-    lark *l = calloc(1, sizeof *l);
-    if (!l) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    *l = (lark){ .text = text, .p = text, .out = out, .err = err };
+    const uint32_t root = ga_new_rule(l->b, "start");
     read_defs(l);
-    def *start = l->status ? NULL : find(l, "start", 5);
-    if (!l->status && !start) wrong(l, "there is no rule called start");
+    def *start = l->b->status ? NULL : find(l, "start", 5);
+    if (!l->b->status && !start) wrong(l, "there is no rule called start");
     if (start && l->n_ignored) read_ignored(l);
-    if (start && !l->status) {
-        l->p = start->name;
-        put_between(l);
-        put_name(l);
-        lq_buf_add(out, "", 1);
+    if (l->b->status) return;
+    ga_node *body = ga_seq(l->b);
+    if (l->between != GR_NONE) ga_add(body, ga_ref(l->b, l->between));
+    l->p = start->name;
+    ga_add(body, name(l));
+    if (!l->b->status) l->b->rules[root].body = body;
+    while (l->n_done < l->n_used && !l->b->status)
+        define(l, l->used[l->n_done++]);
+}
+
+/* With a NUL behind it. */
+static const char *copied(ga_builder *b, const char *text, size_t n)
+{
+    char *copy = ga_push(b, n + 1);
+    if (!copy) return NULL;
+    memcpy(copy, text, n);
+    copy[n] = 0;
+    return copy;
+}
+
+uint32_t gr_parse_grammar(ga_builder *b, const char *text, size_t n)
+{
+    const char *copy = copied(b, text, n);
+    return copy && is_lark(copy) ? gr_parse_lark(b, text, n, false) : gr_parse_gbnf(b, text, n);
+}
+
+uint32_t gr_parse_lark(ga_builder *b, const char *text, size_t n, bool json)
+{
+    const uint32_t root = b->n_rules;
+    const char *copy = copied(b, text, n);
+    lark *l = calloc(1, sizeof *l);
+    if (!l) ga_fail(b, LQ_ENOMEM, "grammar: out of memory");
+    if (!b->status && (memchr(text, 0, n) || !lq_utf8_valid(text, n, NULL)))
+        ga_fail(b, LQ_EVALUE, "lark: it is not valid UTF-8");
+    if (!b->status) {
+        *l = (lark){ .b = b, .json = json, .text = copy, .p = copy, .between = GR_NONE };
+        parse(l);
     }
-    lq_status s = l->status                    ? l->status
-                  : out->oom || l->between.oom ? lq_fail(err, LQ_ENOMEM, "out of memory")
-                                               : LQ_OK;
-    lq_buf_free(&l->between);
     free(l);
-    return s;
+    return root;
 }

@@ -44,6 +44,7 @@ static const struct {
     { "maxLength", GS_KEY_STR },
     { "pattern", GS_KEY_STR },
     { "format", GS_KEY_STR },
+    { GR_LARK_KEYWORD, GS_KEY_STR },
     { "minimum", GS_KEY_NUM },
     { "maximum", GS_KEY_NUM },
     { "exclusiveMinimum", GS_KEY_NUM },

@@ -217,6 +217,7 @@ ga_node *gs_length(gs_ctx *c, ga_node *one, int64_t min, int64_t max)
 ga_node *gs_string(gs_ctx *c, const cJSON *schema, const char *at)
 {
     const cJSON *pattern = js_get(schema, "pattern"), *format = js_get(schema, "format");
+    const cJSON *lark = js_get(schema, GR_LARK_KEYWORD);
     int64_t min = gs_count(c, schema, "minLength", 0, at),
             max = gs_most(c, schema, "maxLength", at);
     bool length = js_get(schema, "minLength") || js_get(schema, "maxLength");
@@ -229,12 +230,18 @@ ga_node *gs_string(gs_ctx *c, const cJSON *schema, const char *at)
                 format ? "format" : "minLength or maxLength");
     if (format && length)
         gs_fail(c, LQ_EUNSUPPORTED, at, "format", "cannot be honoured with minLength or maxLength");
+    if (lark && (!cJSON_IsString(lark) || pattern || format || length))
+        gs_fail(c, LQ_EVALUE, at, GR_LARK_KEYWORD,
+                "expected a string, without pattern, format and lengths");
     if (max >= 0 && max < min) gs_fail(c, LQ_EVALUE, at, "maxLength", "it is below minLength");
     if (c->b->status) return NULL;
     if (pattern) {
         char what[160];
         snprintf(what, sizeof what, "json schema: at #%.120s/pattern", at);
         body = gr_regex(c->b, pattern->valuestring, strlen(pattern->valuestring), true, true, what);
+    } else if (lark) {
+        body =
+            ga_ref(c->b, gr_parse_lark(c->b, lark->valuestring, strlen(lark->valuestring), true));
     } else if (format) {
         const char *regex = gs_format(format->valuestring);
         if (!regex)

@@ -155,7 +155,8 @@ static ga_node *pair(gs_ctx *c, ga_node *a, ga_node *b)
 static ga_node *raw_string(gs_ctx *c, const cJSON *s, const char *close, const char *at)
 {
     const cJSON *values = js_get(s, "enum"), *one = js_get(s, "const");
-    const cJSON *pattern = js_get(s, "pattern"), *format = js_get(s, "format");
+    const cJSON *pattern = js_get(s, "pattern"), *format = js_get(s, "format"),
+                *lark = js_get(s, GR_LARK_KEYWORD);
     const char *regex = cJSON_GetStringValue(pattern);
     if (!regex && cJSON_IsString(format)) regex = gs_format(format->valuestring);
     if (cJSON_IsString(one)) return pair(c, text_of(c, one->valuestring), text_of(c, close));
@@ -165,6 +166,11 @@ static ga_node *raw_string(gs_ctx *c, const cJSON *s, const char *close, const c
             if (cJSON_IsString(v)) ga_add(alt, text_of(c, v->valuestring));
         return pair(c, alt, text_of(c, close));
     }
+    if (cJSON_IsString(lark))
+        return pair(
+            c,
+            ga_ref(c->b, gr_parse_lark(c->b, lark->valuestring, strlen(lark->valuestring), false)),
+            text_of(c, close));
     if (regex)
         return pair(c, gr_regex(c->b, regex, strlen(regex), false, pattern != NULL, "pattern"),
                     text_of(c, close));
@@ -214,8 +220,8 @@ static ga_node *own_string(gs_ctx *c, const members *m, const cJSON *s, const ch
     static const ga_range not [] = { { 0, 31 }, { '\'', '\'' }, { '\\', '\\' } };
     const cJSON *values = js_get(s, "enum");
     if (m->values == GEMMA) return pair(c, text_of(c, "<|\"|>"), raw_string(c, s, "<|\"|>", at));
-    if (values || js_get(s, "pattern") || js_get(s, "format") || js_get(s, "minLength") ||
-        js_get(s, "maxLength") || js_get(s, "const"))
+    if (values || js_get(s, "pattern") || js_get(s, GR_LARK_KEYWORD) || js_get(s, "format") ||
+        js_get(s, "minLength") || js_get(s, "maxLength") || js_get(s, "const"))
         return ga_ref(c->b, gs_rule(c, s, at)); /* as JSON, which is Python too */
     ga_node *t = ga_seq(c->b);
     ga_add(t, ga_text(c->b, "'"));
@@ -400,7 +406,7 @@ static ga_node *tree_object(gs_ctx *c, const cJSON *v)
     if (cJSON_IsString(x) && strcmp(k, "choice") == 0)
         return ga_ref(c->b, gr_parse_choice(c->b, x->valuestring, strlen(x->valuestring)));
     if (cJSON_IsString(x) && strcmp(k, "grammar") == 0)
-        return ga_ref(c->b, gr_parse_gbnf(c->b, x->valuestring, strlen(x->valuestring)));
+        return ga_ref(c->b, gr_parse_grammar(c->b, x->valuestring, strlen(x->valuestring)));
     c->root = x;
     if (strcmp(k, "schema") == 0) return ga_ref(c->b, gs_rule(c, x, string_of(v, "at")));
     if (strcmp(k, "params") == 0) return params(c, v, x, string_of(v, "at"));

@@ -68,6 +68,8 @@ def test_a_stream_is_the_same_text(server):
     ({"grammar": 'root ::= w (" " w){2}\nw ::= [a-z]{2,5}'}, "[a-z]{2,5}( [a-z]{2,5}){2}"),
     ({"structured_outputs": {"grammar": '?start: N ("+" N)~1..2\nN: "0".."9"~1..3\n'}},  # Lark's notation, as vLLM takes it
      r"[0-9]{1,3}(\+[0-9]{1,3}){1,2}"),
+    ({"structured_outputs": {"grammar": '?start: sum\n?sum: atom | sum "+" atom\n?atom: "1".."3" | "(" sum ")"\n'}},
+     r"\(*[1-3]\)*(\+\(*[1-3]\)*)*"),
     ({"structured_outputs": {"json": {"type": "array", "items": {"type": "boolean"}, "minItems": 3,
                                       "maxItems": 3}, "disable_any_whitespace": True}},
      r"\[(true|false)(,(true|false)){2}\]"),
@@ -117,7 +119,8 @@ def test_free_answers_are_as_they_were(server):
     ({"guided_regex": "foo**"}, "guided_regex", "nothing to repeat"),
     ({"guided_regex": "(" * 60000}, "guided_regex", "too deeply"),
     ({"guided_regex": "(a+)+" * 20000}, "guided_regex", "too large"),
-    ({"guided_grammar": 'root ::= root "a" | "b"'}, "guided_grammar", "recurses on the left"),
+    ({"guided_grammar": 'root ::= "c"? root "a" | "b"'}, "guided_grammar", "recurses on the left"),
+    ({"guided_grammar": "start: a"}, "guided_grammar", "lark: line 1: a name that is not defined"),
     ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice", "guided_regex"),
 ])
 def test_what_cannot_be_honoured_is_refused(server, params, param, message):  # C103, C104

@@ -243,9 +243,9 @@ static const struct {
     { GR_REGEX, "\\{a*\\}|\\[(10)+\\]" },
     { GR_REGEX, "(\"{0,60}|a{3,40}b|(ab){5,30})c" },
     { GR_CHOICE, "[\"a\",\"aa\",\"ab\",\"true\",\"nullnull\"]" },
-    { GR_GBNF,
+    { GR_GRAMMAR,
       "root ::= s\ns ::= \"\" | \"[\" s \"]\" s | \"{\" s \"}\" | \"a\" s \"b\" | \"a\" s \"a\"" },
-    { GR_GBNF, "root ::= \"(\" root \")\" | \"a\" root \"b\" | \".\"" },
+    { GR_GRAMMAR, "root ::= \"(\" root \")\" | \"a\" root \"b\" | \".\"" },
 };
 
 /* The mask after each step of a random walk, against each token tried on a clone. */
@@ -410,7 +410,7 @@ TEST(hostile_grammars_end_within_bounds) /* T-52, T-58 */
         const char *walk; /* accepted byte by byte where the grammar compiles */
     } cases[] = {
         { "parentheses", GR_REGEX, "", "(", "", 60000, "" },
-        { "parentheses", GR_GBNF, "root ::= ", "(", "", 60000, "" },
+        { "parentheses", GR_GRAMMAR, "root ::= ", "(", "", 60000, "" },
         { "deep JSON", GR_SCHEMA, "", "[", "", 100000, "" },
         { "a long plain text", GR_REGEX, "", "(a+)+", "$", 20000,
           "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" },
@@ -425,7 +425,7 @@ TEST(hostile_grammars_end_within_bounds) /* T-52, T-58 */
         { "much in one enum", GR_SCHEMA, "{\"enum\":[1", ",\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\"",
           "]}", 20000, "" },
         { "branches of branches", GR_SCHEMA, "", "{\"anyOf\":[{},", "{}", 60, "" },
-        { "ambiguous nesting", GR_GBNF,
+        { "ambiguous nesting", GR_GRAMMAR,
           "root ::= s\ns ::= \"a\" s \"b\" | \"a\" s \"c\" | \"a\" s \"d\" | \"\" ", "", "", 0,
           "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaabcdbcdbcd" },
     };

@@ -57,7 +57,7 @@ lq_status structured_open(structured *s, const opt_structured *o, const tok_toke
     lq_status st = LQ_OK;
     if (file) st = lq_read_file(&text, &bytes, file, GR_MAX_TEXT, err);
     if (o->choice) st = choices(&text, o->choice, err);
-    gr_spec spec = { .kind = o->grammar  ? GR_GBNF
+    gr_spec spec = { .kind = o->grammar  ? GR_GRAMMAR
                              : o->schema ? GR_SCHEMA
                              : o->regex  ? GR_REGEX
                                          : GR_CHOICE,
