@@ -132,15 +132,22 @@ void k_rope(float *x, int64_t H, int64_t D, int64_t R, const float *cos, const f
 
 void k_act(float *x, int64_t n, k_act_fn f) { in_use->act(x, x, n, f); }
 
-/* NaN stays NaN. */
-static void limited_silu(float *dst, const float *gate, const float *up, int64_t n, float limit)
+static void keep_below(float *dst, const float *x, int64_t n, float limit)
+{
+    for (int64_t i = 0; i < n; i++)
+        dst[i] = x[i] > limit ? limit : x[i];
+}
+
+/* The gate is bounded before SiLU, or (capped) what it gives. NaN stays NaN. */
+static void limited_silu(float *dst, const float *gate, const float *up, int64_t n, float limit,
+                         bool capped)
 {
     float bounded[512];
-    for (int64_t i = 0; i < n; i++) {
-        dst[i] = gate[i] > limit ? limit : gate[i];
-        bounded[i] = up[i] > limit ? limit : up[i] < -limit ? -limit : up[i];
-    }
-    in_use->act(dst, dst, n, ACT_SILU);
+    memcpy(bounded, up, (size_t)n * sizeof *up);
+    k_clamp(bounded, limit, n);
+    if (!capped) keep_below(dst, gate, n, limit);
+    in_use->act(dst, capped ? gate : dst, n, ACT_SILU);
+    if (capped) keep_below(dst, dst, n, limit);
     in_use->mul(dst, bounded, n);
 }
 
@@ -154,8 +161,8 @@ void k_act_mul(float *dst, const float *gate, const float *up, int64_t n, k_act_
     float tmp[PIECE];
     for (int64_t i = 0; i < n; i += PIECE) {
         int64_t m = n - i < PIECE ? n - i : PIECE;
-        if (f == ACT_SILU_LIMITED) {
-            limited_silu(tmp, gate + i, up + i, m, limit);
+        if (f == ACT_SILU_LIMITED || f == ACT_SILU_CAPPED) {
+            limited_silu(tmp, gate + i, up + i, m, limit, f == ACT_SILU_CAPPED);
         } else {
             in_use->act(tmp, gate + i, m, f);
             in_use->mul(tmp, up + i, m);

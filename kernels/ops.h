@@ -35,7 +35,8 @@ void k_rope(float *x, int64_t H, int64_t D, int64_t R, const float *cos, const f
             bool half);
 void k_act(float *x, int64_t n, k_act_fn f); /* x = f(x); none with a limit */
 /* f(gate) * up; ACT_SWIGLU_CLAMPED, limit L: g sigmoid(1.702 g) * (u + 1), g = min(gate, L),
- * u = min(max(up, -L), L); ACT_SILU_LIMITED: g sigmoid(g) u of the same. dst may be gate or up. */
+ * u = min(max(up, -L), L); ACT_SILU_LIMITED: g sigmoid(g) u of the same;
+ * ACT_SILU_CAPPED: min(gate sigmoid(gate), L) u. dst may be gate or up. */
 void k_act_mul(float *dst, const float *gate, const float *up, int64_t n, k_act_fn f, float limit);
 void k_add(float *dst, const float *x, int64_t n);
 void k_scale(float *x, float s, int64_t n);

@@ -117,6 +117,13 @@ LQ_INLINE float km_silu_limited(float gate, float up, float limit)
     return km_silu(limit < gate ? limit : gate) * (u < -limit ? -limit : u);
 }
 
+/* ACT_SILU_CAPPED, likewise. */
+LQ_INLINE float km_silu_capped(float gate, float up, float limit)
+{
+    const float g = km_silu(gate), u = limit < up ? limit : up;
+    return (limit < g ? limit : g) * (u < -limit ? -limit : u);
+}
+
 /* Pairwise: lanes i and i+8, then i+4, i+2, i+1. */
 LQ_INLINE float km_sum16(const float *v)
 {

@@ -16,6 +16,7 @@ typedef enum {
     ACT_RELU2, /* max(x, 0)^2 */
     ACT_SWIGLU_CLAMPED,
     ACT_SILU_LIMITED,
+    ACT_SILU_CAPPED,
     ACT_N
 } k_act_fn;
 

@@ -25,6 +25,7 @@ __device__ __forceinline__ float act_mul(float g, float u, bool alone, k_act_fn 
 {
     if (f == ACT_SWIGLU_CLAMPED) return km_swiglu_clamped(g, u, limit);
     if (f == ACT_SILU_LIMITED) return km_silu_limited(g, u, limit);
+    if (f == ACT_SILU_CAPPED) return km_silu_capped(g, u, limit);
     return alone ? act_of(g, f) : act_of(g, f) * u;
 }
 

@@ -134,6 +134,10 @@ static bool apply(int op, float *y, const input *in, int64_t n, const char **nam
         *name = "silu limited, in place";
         k_act_mul(y, y, in->w, n, ACT_SILU_LIMITED, 0.7f);
         return true;
+    case 17:
+        *name = "silu capped, in place";
+        k_act_mul(y, y, in->w, n, ACT_SILU_CAPPED, 0.7f);
+        return true;
     default:
         return false;
     }
@@ -194,6 +198,8 @@ static double truth(int op, const input *in, int64_t n, int64_t i, double *size)
     case 16:
         y = fmin(x, (double)0.7f);
         return y / (1 + exp(-y)) * fmin(fmax(w, -(double)0.7f), (double)0.7f);
+    case 17:
+        return fmin(x / (1 + exp(-x)), (double)0.7f) * fmin(fmax(w, -(double)0.7f), (double)0.7f);
     default:
         sum = 0;
         for (int64_t k = 0; k < n; k++)
@@ -211,7 +217,7 @@ TEST(row_operations_agree_with_double_precision)
     float y[MAX_N];
     const char *name;
     for (size_t l = 0; l < LQ_COUNT(lengths); l++)
-        for (int op = 0; op < 17; op++) {
+        for (int op = 0; op < 18; op++) {
             int64_t n = lengths[l];
             if ((op == 6 || op == 7) && n < 15)
                 continue; /* variance of one or two values: all rounding */
