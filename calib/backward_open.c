@@ -47,8 +47,9 @@ static bool apart(const arch_config *c)
 static bool other_mlp(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
-    return c->act == ARCH_XIELU || c->act == ARCH_SILU_LIMITED || c->gate_scale != 1 ||
-           c->down_scale != 1 || (c->experts && (w->mlp != MLP_GATED || w->parallel)) ||
+    return c->act == ARCH_XIELU || c->act == ARCH_SILU_LIMITED || c->act == ARCH_SILU_CAPPED ||
+           c->gate_scale != 1 || c->down_scale != 1 ||
+           (c->experts && (w->mlp != MLP_GATED || w->parallel)) ||
            w->router >= ROUTER_SPARSEMIXER || w->share_in || w->dense_beside || c->latent;
 }
 

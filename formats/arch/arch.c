@@ -350,14 +350,14 @@ static void gather_rope(cJSON *j)
     cJSON_AddItemToObject(j, "rope_parameters", rope);
 }
 
-/* j, and what the row assumes of it where it is silent; NULL: j is whole. */
+/* j, and what the row assumes of it where it is silent, for the row's own words; NULL: j is whole. */
 static cJSON *with_defaults(const arch_row *row, const cJSON *j, bool text)
 {
     const bool silent = !js_get(j, "rope_parameters") && !js_get(j, "rope_scaling");
     const bool flat = silent && cJSON_IsString(js_get(j, "rope_type"));
     const bool rope = silent && !flat && row->def_rope;
     const bool sizes = row->def_sizes && text;
-    cJSON *whole = rope || flat || sizes ? cJSON_Duplicate(j, true) : NULL;
+    cJSON *whole = rope || flat || sizes || row->respell ? cJSON_Duplicate(j, true) : NULL;
     if (whole && flat) gather_rope(whole);
     if (whole && rope) {
         cJSON_DeleteItemFromObjectCaseSensitive(whole, "rope_parameters");
@@ -421,7 +421,8 @@ lq_status arch_config_parse(arch_config *c, const cJSON *config, const cJSON *ge
     c->wrapper = p.wrapper;
     c->head = p.head;
     cJSON *whole = with_defaults(p.row, p.j, p.j != config);
-    s = read_config(c, whole ? whole : p.j, config, generation, err);
+    if (whole && p.row->respell) s = p.row->respell(whole, err);
+    if (!s) s = read_config(c, whole ? whole : p.j, config, generation, err);
     cJSON_Delete(whole);
     if (s) arch_config_free(c);
     return s;

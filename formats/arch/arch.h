@@ -38,6 +38,7 @@ typedef enum {
     ARCH_RELU2,          /* max(x, 0)^2 */
     ARCH_SWIGLU_CLAMPED, /* (min(up, L) + 1) * g sigmoid(1.702 g), g = min(gate, L), up >= -L */
     ARCH_SILU_LIMITED,   /* silu(min(gate, L)) * up, -L <= up <= L */
+    ARCH_SILU_CAPPED,    /* min(silu(gate), L) * up of the same, by arch_layer's limits */
     /* arXiv:2411.13010: p x^2 + b x above 0, n (e^min(x, eps) - 1 - x) + b x below, with p =
      * softplus(R_XIELU_P), n = b + softplus(R_XIELU_N), b = R_XIELU_BETA, eps = R_XIELU_EPS of the
      * layer */
@@ -442,6 +443,8 @@ typedef struct arch_row {
     /* What differs from layer to layer in a way of its own, or NULL: windows, rotations and experts
      * of c->layer are there. */
     lq_status (*layers)(struct arch_config *c, const cJSON *config, lq_err *err);
+    /* Changes a copy of config.json, of the model's publisher, into transformers' words; or NULL. */
+    lq_status (*respell)(cJSON *config, lq_err *err);
     bool embed_sqrt; /* embeddings are multiplied by sqrt(hidden) */
     bool fixed_act;  /* def_act whatever config.json says */
     bool
@@ -501,10 +504,11 @@ typedef struct {
     int64_t kv_back;   /* it has no K and V of its own: it reads those of the layer so many before
                         it, which has; 0: its own */
     double sparse; /* MLP: the share of gates that is cut off, of a normal distribution; 0: none */
-    const struct arch_config *own; /* the config with this layer's sizes; NULL: the model's */
-    uint8_t mixer;                 /* arch_mixer */
-    bool no_mlp;                   /* ends with its mixer */
-    bool hashed;                   /* R_EXPERTS_OF says which experts */
+    double expert_limit, mlp_limit; /* ARCH_SILU_CAPPED: of routed experts, of others; 0: none */
+    const struct arch_config *own;  /* the config with this layer's sizes; NULL: the model's */
+    uint8_t mixer;                  /* arch_mixer */
+    bool no_mlp;                    /* ends with its mixer */
+    bool hashed;                    /* R_EXPERTS_OF says which experts */
 } arch_layer;
 
 /* The sizes that may differ from layer to layer. */

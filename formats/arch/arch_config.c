@@ -175,12 +175,19 @@ static const struct {
     const char *text;
     arch_act act;
 } acts[] = {
-    { "silu", ARCH_SILU },           { "swish", ARCH_SILU },
-    { "gelu", ARCH_GELU },           { "gelu_tanh", ARCH_GELU_TANH },
-    { "gelu_new", ARCH_GELU_TANH },  { "gelu_pytorch_tanh", ARCH_GELU_TANH },
-    { "relu", ARCH_RELU },           { "swiglu_clamped", ARCH_SWIGLU_CLAMPED },
-    { "gelu_fast", ARCH_GELU_TANH }, { "relu2", ARCH_RELU2 },
-    { "xielu", ARCH_XIELU },         { "silu_limited", ARCH_SILU_LIMITED },
+    { "silu", ARCH_SILU },
+    { "swish", ARCH_SILU },
+    { "gelu", ARCH_GELU },
+    { "gelu_tanh", ARCH_GELU_TANH },
+    { "gelu_new", ARCH_GELU_TANH },
+    { "gelu_pytorch_tanh", ARCH_GELU_TANH },
+    { "relu", ARCH_RELU },
+    { "swiglu_clamped", ARCH_SWIGLU_CLAMPED },
+    { "gelu_fast", ARCH_GELU_TANH },
+    { "relu2", ARCH_RELU2 },
+    { "xielu", ARCH_XIELU },
+    { "silu_limited", ARCH_SILU_LIMITED },
+    { "silu_capped", ARCH_SILU_CAPPED },
 };
 
 bool arch_act_from_text(arch_act *a, const char *text)

@@ -176,6 +176,7 @@ static const char *const wrappers[] = {
     "Qwen3ASRForConditionalGeneration",
     "Qwen3OmniMoeForConditionalGeneration",
     "SmolVLMForConditionalGeneration",
+    "Step3p7ForConditionalGeneration",
     "VibeVoiceAsrForConditionalGeneration",
     "VideoLlama3ForConditionalGeneration",
     "VideoLlavaForConditionalGeneration",

@@ -201,6 +201,8 @@ static bool put_sizes(cJSON *j, const arch_config *c)
 typedef double of_layer(const arch_layer *l);
 static double kv_back_of(const arch_layer *l) { return (double)l->kv_back; }
 static double sparse_of(const arch_layer *l) { return l->sparse; }
+static double expert_limit_of(const arch_layer *l) { return l->expert_limit; }
+static double mlp_limit_of(const arch_layer *l) { return l->mlp_limit; }
 
 static bool put_numbers(cJSON *j, const arch_config *c, const char *key, of_layer *of)
 {
@@ -279,7 +281,9 @@ static bool put_later(cJSON *j, const arch_config *c)
            put_layers(j, c, "local_rope_layers", in_local, false) &&
            put_layers(j, c, "no_rope_layers", in_nope, false) && put_sizes(j, c) &&
            put_numbers(j, c, "kv_back", kv_back_of) && put_numbers(j, c, "mlp_sparse", sparse_of) &&
-           put_mixers(j, c) && put_layers(j, c, "no_mlp_layers", in_no_mlp, false) &&
+           put_numbers(j, c, "expert_limits", expert_limit_of) &&
+           put_numbers(j, c, "mlp_limits", mlp_limit_of) && put_mixers(j, c) &&
+           put_layers(j, c, "no_mlp_layers", in_no_mlp, false) &&
            put_layers(j, c, "hash_layers", in_hashed, false);
 }
 
@@ -405,19 +409,21 @@ static lq_status read_kv_back(arch_config *c, const cJSON *j, lq_err *err)
                    c->layers);
 }
 
-static lq_status read_sparse(arch_config *c, const cJSON *j, lq_err *err)
+/* A number below `end` for each layer, to a double of arch_layer. */
+static lq_status read_reals(arch_config *c, const cJSON *j, const char *key, size_t at, double end,
+                            lq_err *err)
 {
-    const cJSON *list = js_get(j, "mlp_sparse");
+    const cJSON *list = js_get(j, key);
     int64_t i = 0;
     if (!list) return LQ_OK;
     for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next, i++) {
         if (i == c->layers || !cJSON_IsNumber(e)) break;
-        if (!(e->valuedouble >= 0 && e->valuedouble < 1)) break;
-        c->layer[i].sparse = e->valuedouble;
+        if (!(e->valuedouble >= 0 && e->valuedouble < end)) break;
+        memcpy((char *)&c->layer[i] + at, &e->valuedouble, sizeof e->valuedouble);
     }
     if (i == c->layers && cJSON_GetArraySize(list) == i) return LQ_OK;
-    return lq_fail(err, LQ_EVALUE,
-                   "mlp_sparse: expected a share 0..1 for each of %" PRId64 " layers", c->layers);
+    return lq_fail(err, LQ_EVALUE, "%s: expected a number 0..%g for each of %" PRId64 " layers",
+                   key, end, c->layers);
 }
 
 static lq_status read_mixers(arch_config *c, const cJSON *j, lq_err *err)
@@ -561,7 +567,9 @@ static lq_status read_lists(arch_config *c, const cJSON *j, lq_err *err)
     if (!s) s = read_layers(c, j, "local_rope_layers", false, ROPE_LOCAL, err);
     if (!s) s = read_layers(c, j, "no_rope_layers", false, ROPE_OFF, err);
     if (!s) s = read_kv_back(c, j, err);
-    if (!s) s = read_sparse(c, j, err);
+    if (!s) s = read_reals(c, j, "mlp_sparse", offsetof(arch_layer, sparse), 1, err);
+    if (!s) s = read_reals(c, j, "expert_limits", offsetof(arch_layer, expert_limit), 1e9, err);
+    if (!s) s = read_reals(c, j, "mlp_limits", offsetof(arch_layer, mlp_limit), 1e9, err);
     if (!s) s = read_layers(c, j, "no_mlp_layers", false, 0, err);
     if (!s) s = read_layers(c, j, "hash_layers", false, 0, err);
     if (!s) s = read_mixers(c, j, err);

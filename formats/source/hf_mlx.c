@@ -765,6 +765,14 @@ static lq_status read_one(hf_quant *h, size_t i, lq_err *err)
     return make_weight(h, &s, 1, false, name, -1, err);
 }
 
+/* A stack of one projection under the architecture's own name (Step). */
+static bool is_own_stack(const src_source *s, const src_tensor *t)
+{
+    arch_slot at;
+    return arch_slot_of(&s->config, t->name, &at) &&
+           arch_name_of(&s->config, at.role)->flags & NAME_STACKED;
+}
+
 bool hf_is_mlx(src_source *s)
 {
     hf_quant h = { .s = s };
@@ -772,7 +780,7 @@ bool hf_is_mlx(src_source *s)
     int64_t layer;
     for (size_t i = 0; i < s->n_tensors; i++) {
         const src_tensor *t = &s->tensors[i];
-        if (is_experts(&role, &layer, &h, t) || has_taps_last(s, t) ||
+        if ((is_experts(&role, &layer, &h, t) && !is_own_stack(s, t)) || has_taps_last(s, t) ||
             (t->n_dims == 3 && lq_has_ending(t->name, ".embed_q.weight")))
             return true;
     }

@@ -52,7 +52,8 @@ static bool linear_in_rows(const arch_config *c, cal_site site)
         return c->qkv_clip == 0 && !arch_name_of(c, R_V_NORM) && !arch_name_of(c, R_O_NORM);
     if (site == CAL_DOWN && arch_name_of(c, R_DOWN_NORM)) return false;
     if (c->w.mlp == MLP_GATED)
-        return c->act != ARCH_SWIGLU_CLAMPED && c->act != ARCH_SILU_LIMITED && !c->w.limit_experts;
+        return c->act != ARCH_SWIGLU_CLAMPED && c->act != ARCH_SILU_LIMITED &&
+               c->act != ARCH_SILU_CAPPED && !c->w.limit_experts;
     return c->act == ARCH_RELU || c->act == ARCH_RELU2;
 }
 

@@ -366,9 +366,9 @@ static void act_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg
     for (float *g = r->mlp + row * ld; n > 0; n--, g += ld) {
         if (c->gate_scale != 1) k_scale(g, (float)c->gate_scale, c->ffn);
         if (c->w.up_first)
-            k_act_mul(g, g + c->ffn, g, c->ffn, (k_act_fn)c->act, (float)c->act_limit);
+            k_act_mul(g, g + c->ffn, g, c->ffn, (k_act_fn)c->act, r->mlp_limit);
         else if (c->w.mlp == MLP_GATED)
-            k_act_mul(g, g, g + c->ffn, c->ffn, (k_act_fn)c->act, (float)c->act_limit);
+            k_act_mul(g, g, g + c->ffn, c->ffn, (k_act_fn)c->act, r->mlp_limit);
         else if (c->act == ARCH_XIELU)
             xielu(g, c->ffn, r->layer->vec);
         else
@@ -423,7 +423,7 @@ static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int 
         outs[0].w = w;
         outs[0].bias = bias;
         outs[0].act = (k_act_fn)c->act;
-        outs[0].limit = (float)c->act_limit;
+        outs[0].limit = r->mlp_limit;
         products(r, outs, 1, r->h, c->hidden, r->R);
         return;
     }

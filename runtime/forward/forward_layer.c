@@ -163,6 +163,16 @@ static void run_down(const fwd_rows *r, const model_layer *l)
 
 /* ---- the layer ---- */
 
+/* Of an MLP's activation: the model's, or the layer's own. */
+static void set_limits(fwd_rows *r, int64_t layer)
+{
+    const arch_layer *own = &r->c->layer[layer];
+    const bool by_layer = r->c->act == ARCH_SILU_CAPPED;
+    r->expert_limit = r->mlp_limit = by_layer ? INFINITY : (float)r->c->act_limit;
+    if (by_layer && own->expert_limit > 0) r->expert_limit = (float)own->expert_limit;
+    if (by_layer && own->mlp_limit > 0) r->mlp_limit = (float)own->mlp_limit;
+}
+
 /* h to heads. */
 static void make_heads(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
 {
@@ -236,6 +246,7 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
 {
     const model_vector *v = l->vec;
     r->layer = l;
+    set_limits(r, layer);
     if (at == FWD_AT_QKV) enter_branch(r, &v[R_ATTN_NORM]);
     if (at == FWD_AT_O) {
         make_heads(r, l, layer, kv);
@@ -282,6 +293,7 @@ static void to_mlp(fwd_rows *r, const model_layer *l, int64_t layer)
     if (r->c->laurel) fwd_run_laurel(r, l);
     if (r->c->layer[layer].no_mlp) return;
     r->sparse = r->c->layer[layer].sparse;
+    set_limits(r, layer);
     if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_MLP_FN);
     if (!r->c->w.parallel) enter_branch(r, &v[R_MLP_NORM]);
     open_out(r, &v[R_MLP_POST_NORM]);

@@ -188,8 +188,9 @@ static k_act_fn experts_act(const arch_config *c)
 }
 
 /* y [n][2 F] of rows of x [ldx]: activated, or [gate, up], or up alone. */
-static void add_gate(moe *m, const model_linear *gate, const model_linear *up, k_act_fn f, float *y,
-                     int64_t F, const float *x, int64_t ldx, int64_t n, const int32_t *rows)
+static void add_gate(moe *m, const model_linear *gate, const model_linear *up, k_act_fn f,
+                     float limit, float *y, int64_t F, const float *x, int64_t ldx, int64_t n,
+                     const int32_t *rows)
 {
     const arch_config *c = m->r->c;
     if (c->w.mlp == MLP_PLAIN) {
@@ -203,7 +204,7 @@ static void add_gate(moe *m, const model_linear *gate, const model_linear *up, k
         o->up = &up->w;
         o->up_bias = up->bias;
         o->act = f;
-        o->limit = (float)c->act_limit;
+        o->limit = limit;
     } else {
         add_out(m, up, y + F, 2 * F, false);
     }
@@ -230,7 +231,8 @@ static void run_in(moe *m)
             add_out(m, &fused[e], y, 2 * F, false);
             add_job(m, x, W, n, rows, 1);
         } else {
-            add_gate(m, gate ? &gate[e] : NULL, &up[e], experts_act(c), y, F, x, W, n, rows);
+            add_gate(m, gate ? &gate[e] : NULL, &up[e], experts_act(c), r->expert_limit, y, F, x, W,
+                     n, rows);
         }
     }
     if (m->l->lin[R_SHARED_GATE_UP].present) {
@@ -238,15 +240,14 @@ static void run_in(moe *m)
         add_job(m, r->h, c->hidden, r->R, NULL, 1);
     } else if (S) {
         add_gate(m, &m->l->lin[R_SHARED_GATE], &m->l->lin[R_SHARED_UP], (k_act_fn)c->act,
-                 r->shared_in, S, r->h, c->hidden, r->R, NULL);
+                 r->mlp_limit, r->shared_in, S, r->h, c->hidden, r->R, NULL);
     }
     run_jobs(m);
 }
 
-static void act_row(const arch_config *c, k_act_fn f, float *x, int64_t n, bool mixed)
+static void act_row(const arch_config *c, k_act_fn f, float limit, float *x, int64_t n, bool mixed)
 {
     enum { AT_ONCE = 64 };
-    const float limit = (float)c->act_limit;
     if (c->w.mlp == MLP_PLAIN) {
         k_act(x, n, f);
         return;
@@ -278,11 +279,12 @@ static void act_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
     const bool mixed = c->w.gate_up_mixed && l->expert[R_EXPERT_GATE_UP - R_EXPERT_GATE];
     for (int64_t i = row; i < row + n; i++) {
         if (i < places) {
-            if (!m->joined) act_row(c, experts_act(c), r->expert_in + i * 2 * F, F, mixed);
+            if (!m->joined)
+                act_row(c, experts_act(c), r->expert_limit, r->expert_in + i * 2 * F, F, mixed);
             continue;
         }
         float *x = r->shared_in + (i - places) * 2 * S;
-        if (!m->joined) act_row(c, (k_act_fn)c->act, x, S, false);
+        if (!m->joined) act_row(c, (k_act_fn)c->act, r->mlp_limit, x, S, false);
         if (l->lin[R_SHARED_ROUTER].present) k_scale(x, r->shared_share[i - places], S);
         if (c->shared_scale != 1) k_scale(x, (float)c->shared_scale, S);
     }

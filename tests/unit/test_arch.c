@@ -9,6 +9,8 @@
 
 #include <stdlib.h>
 
+#define STEP "{\"model_type\":\"step3p5\"," BASE
+
 TEST(defaults_are_those_of_transformers)
 {
     arch_config c;
@@ -66,6 +68,45 @@ TEST(defaults_are_those_of_transformers)
               fabs((double)arch_q_factor(&c, 0, 16384) - 1.0693147) < 1e-6,
           "ministral3's queries grow beyond 16,384 positions");
     arch_config_free(&c);
+}
+
+TEST(stepfuns_words_are_those_of_transformers)
+{
+    static const char *const texts[] = {
+        STEP ",\"num_nextn_predict_layers\":1,\"num_attention_groups\":2,\"moe_top_k\":3,"
+             "\"moe_num_experts\":6,\"moe_layers_enum\":\"2,3,4\",\"sliding_window\":8,"
+             "\"attention_other_setting\":{\"num_attention_heads\":8,\"num_attention_groups\":2},"
+             "\"rope_theta\":[5e6,1e4,1e4,5e6,5e6],\"partial_rotary_factors\":[0.5,1,1,0.5,0.5],"
+             "\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":2,\"low_freq_factor\":1,"
+             "\"high_freq_factor\":32,\"original_max_position_embeddings\":16},"
+             "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"sliding_attention\","
+             "\"full_attention\",\"full_attention\"],\"swiglu_limits\":[0,0,0,7,7]}",
+        STEP ",\"num_key_value_heads\":2,\"num_experts_per_tok\":3,\"n_routed_experts\":6,"
+             "\"mlp_layer_types\":[\"dense\",\"dense\",\"sparse\",\"sparse\"],\"sliding_window\":8,"
+             "\"num_sliding_attention_heads\":8,\"per_layer_config\":{\"1\":{"
+             "\"num_attention_heads\":8},\"2\":{\"num_attention_heads\":8}},\"rope_parameters\":{"
+             "\"full_attention\":{\"rope_theta\":5e6,\"partial_rotary_factor\":0.5,\"rope_type\":"
+             "\"llama3\",\"factor\":2,\"low_freq_factor\":1,\"high_freq_factor\":32,"
+             "\"original_max_position_embeddings\":16},\"sliding_attention\":{\"rope_theta\":1e4,"
+             "\"partial_rotary_factor\":1,\"rope_type\":\"default\"}},\"layer_types\":["
+             "\"full_attention\",\"sliding_attention\",\"sliding_attention\",\"full_attention\"],"
+             "\"swiglu_limits\":[null,null,null,7]}"
+    };
+    char *own[2] = { NULL, NULL };
+    for (int i = 0; i < 2; i++) {
+        arch_config c;
+        lq_err err = { "" };
+        CHECK(!arch_parse(&c, texts[i], NULL, &err), "%d: %s", i, err.msg);
+        CHECK(c.n_sizes == 1 && c.layer[3].expert_limit > 6 && !c.layer[1].moe && c.layer[2].moe,
+              "%d: layers", i);
+        cJSON *j = arch_config_json(&c);
+        own[i] = cJSON_PrintUnformatted(j);
+        cJSON_Delete(j);
+        arch_config_free(&c);
+    }
+    CHECK(own[0] && own[1] && strcmp(own[0], own[1]) == 0, "%s, and %s", own[0], own[1]);
+    free(own[0]);
+    free(own[1]);
 }
 
 /* Of a null transformers makes a factor of 1. */
@@ -643,6 +684,7 @@ TEST(a_prefix_is_found_where_the_embedding_is)
 int main(int argc, char **argv)
 {
     RUN(defaults_are_those_of_transformers);
+    RUN(stepfuns_words_are_those_of_transformers);
     RUN(scales_of_minicpm_are_relative_to_its_sizes);
     RUN(sliding_windows_follow_every_spelling);
     RUN(end_tokens_of_both_files_are_joined);

@@ -114,6 +114,7 @@ TEST(defaults_of_mixtures_are_those_of_transformers)
         { "deepseek_ocr2_text", 64, 6, 1407, 2814, 0, 4, 2048, 1e-6, 10000, 1, false },
         { "deepseek_v32", 256, 8, 2048, 2048, 3, 4, 163840, 1e-6, 10000, 2.5, false },
         { "hy_v4", 256, 8, 768, 768, 1, 4, 262144, 1e-5, 10000, 2.827, false },
+        { "step3p5", 288, 8, 1280, 1280, 3, 8, 128000, 1e-5, 10000, 1, false },
         { "glm_moe_dsa", 256, 8, 2048, 2048, 3, 4, 202752, 1e-5, 10000, 2.5, false },
     };
     for (size_t i = 0; i < LQ_COUNT(t); i++) {

@@ -6,6 +6,8 @@
 #include "tests/support/arch_texts.h"
 #include "tests/support/check.h"
 
+#define STEP "{\"model_type\":\"step3p5\"," BASE2
+
 TEST(a_wrong_config_is_refused_by_key)
 {
     static const struct {
@@ -259,6 +261,22 @@ TEST(a_wrong_config_is_refused_by_key)
           "layers\":4,"
           "\"num_attention_heads\":4,\"intermediate_size\":160}",
           "vocab_size: expected the first Baichuan, found 125696" },
+        { "Step with a limit for some layers", STEP ",\"swiglu_limits\":[7,0]}",
+          "swiglu_limits: expected a number or null for each of 4 layers" },
+        { "Step with bases that differ within a kind", STEP ",\"rope_theta\":[1e4,1e4,1e4,1e6]}",
+          "rope_theta: expected one number for all layers of full_attention" },
+        { "Step with bases for some layers", STEP ",\"rope_theta\":[1e4,1e4]}",
+          "rope_theta: expected a number for each layer" },
+        { "Step whose other heads have another width",
+          STEP ",\"head_dim\":16,\"attention_other_setting\":{\"num_attention_heads\":8,"
+               "\"head_dim\":32}}",
+          "attention_other_setting: head_dim: expected that of the other layers" },
+        { "Step with experts in no layer", STEP ",\"moe_layers_enum\":\"1,x\"}",
+          "moe_layers_enum: expected numbers of layers" },
+        { "Step with layers of other sizes", STEP ",\"per_layer_config\":{\"1\":{\"head_dim\":8}}}",
+          "per_layer_config: expected num_attention_heads alone" },
+        { "Step without gates", STEP ",\"use_head_wise_attn_gate\":false}",
+          "use_head_wise_attn_gate: expected true" },
         { "a layer that is not there",
           "{\"model_type\":\"bamba\"," BASE2 ",\"mamba_n_heads\":4,\"attn_layer_indices\":[4]}",
           "attn_layer_indices: expected an array of layers 0..3" },

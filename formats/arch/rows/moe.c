@@ -114,7 +114,7 @@ static lq_status laguna_sizes(arch_config *c, const cJSON *j, arch_sizes *z, lq_
     return s ? s : arch_set_sizes(c, z, err);
 }
 
-static lq_status laguna_layers(arch_config *c, const cJSON *j, lq_err *err)
+lq_status arch_heads_by_layer(arch_config *c, const cJSON *j, lq_err *err)
 {
     arch_sizes *z = calloc((size_t)c->layers, sizeof *z);
     lq_status s = z ? laguna_sizes(c, j, z, err)
@@ -569,7 +569,7 @@ static const arch_key laguna_keys[] = {
     { "shared_expert_intermediate_size", KEY_INT, AT(shared_ffn), 512, NULL },
     { "moe_routed_scaling_factor", KEY_REAL, AT(expert_scale), 1, NULL },
     { "gating", KEY_FN, 0, NONE, laguna_gating },
-    { "num_attention_heads_per_layer", KEY_KNOWN, 0, NONE, NULL }, /* laguna_layers */
+    { "num_attention_heads_per_layer", KEY_KNOWN, 0, NONE, NULL }, /* arch_heads_by_layer */
     MUST("moe_apply_router_weight_on_input", 0),
     MUST("moe_router_logit_softcapping", 0),
     NO_KEY,
@@ -883,7 +883,7 @@ const arch_row arch_rows_moe[] = {
     { "LagunaForCausalLM", "laguna",
       .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .gate_softplus = true, .router = ROUTER_SIGMOID,
              .norm_topk = true },
-      MODEL, .names = laguna_names, .keys = laguna_keys, .layers = laguna_layers,
+      MODEL, .names = laguna_names, .keys = laguna_keys, .layers = arch_heads_by_layer,
       .window = WINDOW_PATTERN, .def_pattern = 1, .def_window = 512, .def_kv_heads = 8,
       .def_head_dim = 128, .def_partial = 0.5, .def_max_pos = 131072, .def_dense = 1,
       .def_theta = 5e5, .def_local_theta = 1e4 },

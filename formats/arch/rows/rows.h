@@ -18,6 +18,7 @@ extern const arch_row arch_rows_hybrid[];
 extern const arch_row arch_rows_kda[];
 extern const arch_row arch_rows_ling[];
 extern const arch_row arch_rows_compress[];
+extern const arch_row arch_rows_step[];
 
 /* Keys with a meaning of their own that several families have (KEY_FN). */
 lq_status arch_key_scoring_func(arch_config *c, const char *key, const cJSON *v, lq_err *err);
@@ -29,6 +30,8 @@ lq_status arch_key_silu(arch_config *c, const char *key, const cJSON *v, lq_err 
 /* LQ_EUNSUPPORTED: a key has another value than this, the only one known. */
 lq_status arch_key_must(const char *key, const cJSON *v, const char *want, lq_err *err);
 lq_status arch_key_head_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err);
+/* "num_attention_heads_per_layer", and rotated dims of layers with a window (arch_row.layers). */
+lq_status arch_heads_by_layer(arch_config *c, const cJSON *j, lq_err *err);
 /* "layer_rope_theta": a base for each layer, at most two of them, or 0: no rotation (arch_row.layers). */
 lq_status arch_layer_thetas(arch_config *c, const cJSON *j, lq_err *err);
 lq_status arch_key_heads_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err);

@@ -63,6 +63,16 @@ MODELS = {
     "hy-v4": text("HYV4", dict(DSA, hidden_size=16, num_hidden_layers=3, hc_mult=3, hc_magnitude=1.7, swiglu_limit=0.8,
                                indexer_types=["full", "full", "shared"],
                                mlp_layer_types=["dense", "sparse", "sparse"])),
+    # Its text part as StepFun has Step 3.5: step_words
+    "step3.5": seen("Step3p7", dict(
+        SIZES, num_hidden_layers=3, head_dim=8, num_attention_heads=2, num_sliding_attention_heads=4, num_key_value_heads=1,
+        hidden_size=16, intermediate_size=12, moe_intermediate_size=8, n_routed_experts=4, num_experts_per_tok=2,
+        share_expert_dim=8, moe_router_scaling_factor=1.5, sliding_window=6, num_nextn_predict_layers=1,
+        layer_types=["full_attention", "sliding_attention", "full_attention", "full_attention"], moe_layers_enum="1,2,3",
+        swiglu_limits=[0.0, 0.0, 0.4, 0.0], swiglu_limits_shared=[0.5, 0.0, 0.6, 0.0], rope_theta=[5e6, 1e4, 5e6, 5e6],
+        partial_rotary_factors=[0.5, 1.0, 0.5, 0.5], rope_scaling=dict(
+            rope_type="llama3", factor=2.0, original_max_position_embeddings=16, low_freq_factor=1.0,
+            high_freq_factor=32.0)), width=4, layers=1, heads=1, image_size=2),
     "solar-open": text("SolarOpen", dict({k: v for k, v in SMALL.items() if k != "intermediate_size"},
                                          **ROUTED, rope_parameters=dict(
         rope_type="yarn", rope_theta=1e6, factor=2.0, original_max_position_embeddings=64))),
@@ -204,16 +214,32 @@ def published(name, model):
     return name
 
 
-def save(model, folder):
+def step_words(config, sizes):
+    """config.json of the text part in its publisher's words."""
+    own = dict(sizes, architectures=["Step3p5ForCausalLM"], model_type="step3p5", dtype="bfloat16",
+               moe_top_k=sizes["num_experts_per_tok"], moe_num_experts=sizes["n_routed_experts"],
+               num_attention_groups=sizes["num_key_value_heads"], use_head_wise_attn_gate=True, use_moe_router_bias=True,
+               moe_router_activation="sigmoid", need_fp32_gate=True, use_moe=True, zero_centered=True,
+               yarn_only_types=["full_attention"], attention_other_setting=dict(
+                   attention_type="sliding_attention", num_attention_heads=sizes["num_sliding_attention_heads"],
+                   num_attention_groups=sizes["num_key_value_heads"], head_dim=sizes["head_dim"]))
+    for key in "n_routed_experts", "num_experts_per_tok", "num_key_value_heads", "num_sliding_attention_heads":
+        del own[key]
+    return own
+
+
+def save(model, folder, sizes):
     """As bfloat16, which holds the values exactly, and one line of config.json."""
     model.config.dtype = torch.bfloat16
     model.save_pretrained(folder)
     path = os.path.join(folder, "model.safetensors")
     save_file({published(k, model): v.bfloat16().contiguous() if v.is_floating_point() else v
-               for k, v in load_file(path).items()}, path,
+               for k, v in load_file(path).items() if not k.startswith(("vision_model.", "vit_"))}, path,
               metadata={"format": "pt"})
     path = os.path.join(folder, "config.json")
     config = json.load(open(path))
+    if config["model_type"] == "step3p7":
+        config = step_words(config, sizes["text_config"])
     json.dump(config, open(path, "w"))
     extra = os.path.join(folder, "generation_config.json")
     if os.path.exists(extra):
@@ -246,7 +272,7 @@ def write(out, name, model_class, config_class, sizes, g):
             margin.append(best.values[:, 0] - best.values[:, 1])
             greedy = torch.cat([greedy, best.indices[:, :1]], 1)
     folder = os.path.join(out, name)
-    save(model, folder)
+    save(model, folder, sizes)
     save_file(dict(input_ids=ids.int(), logits=logits.contiguous(), greedy=greedy.int().contiguous(),
                    margin=torch.stack(margin, 1).contiguous()),
               os.path.join(folder, "expected.safetensors"))
