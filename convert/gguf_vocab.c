@@ -142,6 +142,31 @@ static bool adds(const cJSON *t, bool after)
     return e && js_get(e, "SpecialToken");
 }
 
+/* How many special tokens are put between the two texts of a pair. */
+static int between(const cJSON *t)
+{
+    const cJSON *post = js_get(t, "post_processor"), *list = js_get(post, "processors");
+    for (const cJSON *e = cJSON_IsArray(list) ? list->child : NULL; e; e = e->next)
+        if (js_get(e, "pair")) post = e;
+    if (is_text(post, "type", "RobertaProcessing")) return 2;
+    if (is_text(post, "type", "BertProcessing")) return 1;
+    const cJSON *e = js_get(post, "pair");
+    int n = 0;
+    e = cJSON_IsArray(e) ? e->child : NULL;
+    while (e && !js_get(e, "Sequence"))
+        e = e->next;
+    for (e = e ? e->next : NULL; e && js_get(e, "SpecialToken"); e = e->next)
+        n++;
+    return e ? n : 0;
+}
+
+/* The text of RoBERTa's "cls" or "sep"; NULL: it has none. */
+static const char *roberta_end(const cJSON *t, const char *name)
+{
+    const cJSON *e = js_get(js_get(t, "post_processor"), name);
+    return cJSON_IsArray(e) ? cJSON_GetStringValue(e->child) : NULL;
+}
+
 /* The id of a token that tokenizer_config.json names, as text or as {"content"}; -1. */
 static int64_t special(const cJSON *config, const char *name, const vocab *v)
 {
@@ -176,11 +201,11 @@ static void put_ids(gguf_pairs *p, const cJSON *config, const vocab *v, const sp
     }
 }
 
-/* What the model says of itself, or else another token of the tokenizer's; of `words`, BERT's, no other. */
-static int64_t other_id(int64_t own, const cJSON *config, const char *name, const vocab *v,
-                        bool words)
+/* What the model says of itself, or else another token of the tokenizer's: an encoder's, whose ends are these. */
+static int64_t other_id(int64_t own, const cJSON *config, const char *name, const char *usual,
+                        const vocab *v)
 {
-    return words || (own >= 0 && own < v->n) ? own : special(config, name, v);
+    return own >= 0 && own < v->n ? own : special_or(config, name, usual, v);
 }
 
 /* words: BERT's, whose bos is in another place. */
@@ -188,8 +213,9 @@ static void put_special(gguf_pairs *p, const src_source *src, const cJSON *confi
                         bool words)
 {
     const arch_config *c = src_config(src);
-    const int64_t eos = other_id(c->n_eos ? c->eos[0] : -1, config, "sep_token", v, words);
-    const int64_t bos = other_id(c->bos, config, "cls_token", v, words);
+    const int64_t eos =
+        other_id(c->n_eos ? c->eos[0] : -1, config, "sep_token", words ? "[SEP]" : NULL, v);
+    const int64_t bos = other_id(c->bos, config, "cls_token", NULL, v);
     const special_id ids[] = { { "tokenizer.ggml.eos_token_id", "eos_token", NULL, eos },
                                { "tokenizer.ggml.unknown_token_id", "unk_token", NULL, v->unk },
                                { "tokenizer.ggml.padding_token_id", "pad_token", NULL, -1 },
@@ -694,6 +720,13 @@ lq_status gguf_put_tokenizer(gguf_pairs *p, const src_source *src, conv_report *
         put_special(p, src, f.config, &v, kind == AS_WORDS);
         gguf_pair_bool(p, "tokenizer.ggml.add_bos_token", adds_token(&f, false));
         gguf_pair_bool(p, "tokenizer.ggml.add_eos_token", adds_token(&f, true));
+        const int n = f.tokenizer ? between(f.tokenizer) : 0;
+        if (n && adds_token(&f, true)) {
+            const char *const ends[3] = { roberta_end(f.tokenizer, "cls"),
+                                          roberta_end(f.tokenizer, "sep"), NULL };
+            if (kind == AS_BYTES) put_encoder_ids(p, f.config, &v, ends);
+            gguf_pair_bool(p, "tokenizer.ggml.add_sep_token", n > 1);
+        }
         put_templates(p, src, f.config);
     }
     spm_free(&f.spm);

@@ -268,6 +268,9 @@ static lq_status list_tensors(conv *c, lq_err *err)
     if (c->further)
         conv_note(c->r, "%lld tensors of a head that guesses further tokens (MTP) are left out",
                   (long long)c->further);
+    if (c->config->row->w.both_ways && c->config->types > 1 && c->config->head == HEAD_LABELS)
+        conv_note(c->r, "llama.cpp gives both texts of a pair the first one's type: its scores "
+                        "are others than the model's");
     if (c->left_out && c->config->row->w.both_ways)
         conv_note(c->r, "%lld tensors of heads that vectors do not need are left out",
                   (long long)c->left_out);
@@ -678,11 +681,11 @@ static lq_status say_way_out(lq_status s, const qt_tensor *q, lq_err *err)
                      q->K % q8_0.group ? "F16" : "Q8_0");
 }
 
-/* Vectors and routers are f32, as llama.cpp wants them. */
+/* Vectors and routers are f32, as llama.cpp wants them, and a text's parts, of which it adds the first as a vector. */
 static lq_dtype float_type(const conv *c, const entry *e, const qt_tensor *q)
 {
     if (e->n_dims == 1 || e->slot.bias || arch_role_exact(e->slot.role) ||
-        arch_role_kind(e->slot.role) == ARCH_VECTOR)
+        arch_role_kind(e->slot.role) == ARCH_VECTOR || e->slot.role == R_TYPE_EMBED)
         return LQ_F32;
     const lq_dtype stored = e->t->raw_dtype; /* of what a factor made f32 */
     if (!c->o->keep_dtype) return c->o->dtype;

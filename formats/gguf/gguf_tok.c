@@ -134,12 +134,15 @@ static void put_ends(out *o, const gguf_kv *tokens, const int64_t id[2], int sep
     lq_buf_puts(o->b, "}}");
 }
 
-/* Of byte-level pieces: those of encoders. */
+/* Of byte-level pieces: those of encoders, by the file, or else as their kind has them. */
 static int seps_of(gguf_file *f)
 {
     const char *arch = "";
     gguf_str(f, "general.architecture", &arch);
-    return strcmp(arch, "bert") == 0 ? 2 : strcmp(arch, "modern-bert") == 0 ? 1 : 0;
+    bool two = strcmp(arch, "bert") == 0;
+    if (!two && strcmp(arch, "modern-bert") != 0) return 0;
+    gguf_bool(f, "tokenizer.ggml.add_sep_token", &two);
+    return two ? 2 : 1;
 }
 
 static void put_post(out *o, gguf_file *f, const gguf_kv *tokens, bool bos)

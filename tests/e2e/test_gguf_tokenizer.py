@@ -230,6 +230,24 @@ def test_a_copy_keeps_the_tokenizer_and_what_the_file_says_of_itself(llmq, tmp_p
     assert len(kept) == 8 and all(a[k] == b[k] for k in kept)
 
 
+@pytest.mark.parametrize("name, two", [("bert", False), ("roberta", True), ("xlm-roberta", True), ("modernbert", False)])
+def test_an_encoder_says_what_ends_and_parts_its_texts(llmq, tmp_path, name, two):
+    """llama.cpp asks for the end's id where add_eos_token says so, and joins pairs by add_sep_token. It adds the vector
+    of the first type of part, which it does in f32 alone."""
+    f = tmp_path / "m.gguf"
+    llmq("convert", ROOT / "tests/golden/heads" / f"cross-{name}", "-o", f, "--to", "gguf", "--dtype", "f16")
+    p = gguf_pairs(f)
+    assert p["tokenizer.ggml.eos_token_id"] == p["tokenizer.ggml.seperator_token_id"]
+    assert p["tokenizer.ggml.add_eos_token"] == b"\x01" and p["tokenizer.ggml.add_sep_token"] == bytes([two])
+    assert all(t["scheme"] == "f32" for t in llmq.json("inspect", f)["tensors"] if "type_embed" in t["name"])
+    for said in (two, not two) if name == "roberta" else ():  # read as it is said, too
+        key = b"tokenizer.ggml.add_sep_token" + struct.pack("<I", 7)
+        f.write_bytes(f.read_bytes().replace(key + bytes([two]), key + bytes([said])))
+        llmq("convert", f, "-o", tmp_path / str(said), "--to", "safetensors")
+        pair = json.loads((tmp_path / str(said) / "tokenizer.json").read_text())["post_processor"]["pair"]
+        assert ["SpecialToken" in x for x in pair] == [True, False] + [True] * (1 + said) + [False, True]
+
+
 def test_sentencepiece_comes_back_as_converters_write_it(llmq, tmp_path):
     """By way of a tokenizer.model: user-defined pieces have real spaces, and the unknown piece its id."""
     args, _ = pieces(["<pad>", "<eos>", "<unk>"], [CONTROL, CONTROL, UNKNOWN], ["  ", "▁▁▁", "\n\n"], [USER] * 3)
