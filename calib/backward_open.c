@@ -138,8 +138,20 @@ static void made_parts(grad_part p[MADE_PARTS], grad_made *m, const arch_config 
     grad_made_parts(p + DENSE_PARTS + GRAD_MLA_PARTS + GRAD_MIX_PARTS, m, c, k.moe ? R : 0);
 }
 
+/* Tiles of the largest norm: of x, of each head or of all of them. */
+static int64_t tile_floats(const arch_config *c, int64_t R)
+{
+    const int64_t width[] = { c->heads * c->head_dim, c->q_lora, c->kv_lora };
+    int64_t wide = c->hidden;
+    for (size_t i = 0; i < LQ_COUNT(width); i++)
+        wide = width[i] > wide ? width[i] : wide;
+    const int64_t rows = lq_ceil_div(R, GRAD_ROWS) * wide;
+    const int64_t heads = lq_ceil_div(R * c->heads, GRAD_ROWS) * c->head_dim;
+    return rows > heads ? rows : heads;
+}
+
 enum {
-    DENSE_BACK_PARTS = 14,
+    DENSE_BACK_PARTS = 15,
     BACK_PARTS = DENSE_BACK_PARTS + GRAD_MIX_BACK_PARTS + GRAD_MOE_PARTS
 };
 
@@ -165,6 +177,7 @@ static void back_parts(grad_part p[BACK_PARTS], grad_ctx *g, const arch_config *
         { &g->head, grad_head_floats(c, len) * threads },
         { &g->dy, apart(c) || c->w.parallel ? R * D : 0 },
         { &g->fused, R * grad_widest_fused(c) },
+        { &g->tile_dw, tile_floats(c, R) },
     };
     memcpy(p, parts, sizeof parts);
     grad_mix_back_parts(p + DENSE_BACK_PARTS, &g->mix, c, k.state ? R : 0, len,
@@ -236,32 +249,27 @@ static lq_status open_made(grad_ctx *g, int64_t R, lq_err *err)
     return s;
 }
 
+/* Of one table of angles: half of the dims that are rotated, for all positions. */
+static int64_t angle_floats(const arch_config *c, int64_t len) { return len * c->rope_dims / 2; }
+
+enum { ANGLE_USES = 2, ANGLE_PARTS = 3 };
+
 /* Angles of all positions, there and back. */
 static lq_status open_angles(grad_ctx *g, lq_err *err)
 {
-    const int64_t n = g->len * g->c->rope_dims / 2;
+    const int64_t n = angle_floats(g->c, g->len);
     lq_status s = LQ_OK;
-    for (int u = 0; u < 2 && !s; u++) {
-        const grad_part p[] = { { &g->cos[u], n }, { &g->sin[u], n }, { &g->neg[u], n } };
-        s = push_parts(p, LQ_COUNT(p), g, err);
+    for (int u = 0; u < ANGLE_USES && !s; u++) {
+        const grad_part p[ANGLE_PARTS] = { { &g->cos[u], n },
+                                           { &g->sin[u], n },
+                                           { &g->neg[u], n } };
+        s = push_parts(p, ANGLE_PARTS, g, err);
         if (s || !n) continue;
         arch_rope_table(g->c, (arch_rope_use)u, 0, g->len, g->len, g->cos[u], g->sin[u]);
         for (int64_t i = 0; i < n; i++)
             g->neg[u][i] = -g->sin[u][i];
     }
     return s;
-}
-
-/* Tiles of the largest norm: of x, of each head or of all of them. */
-static int64_t tile_floats(const arch_config *c, int64_t R)
-{
-    const int64_t width[] = { c->heads * c->head_dim, c->q_lora, c->kv_lora };
-    int64_t wide = c->hidden;
-    for (size_t i = 0; i < LQ_COUNT(width); i++)
-        wide = width[i] > wide ? width[i] : wide;
-    const int64_t rows = lq_ceil_div(R, GRAD_ROWS) * wide;
-    const int64_t heads = lq_ceil_div(R * c->heads, GRAD_ROWS) * c->head_dim;
-    return rows > heads ? rows : heads;
 }
 
 lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64_t len, bool keep,
@@ -275,12 +283,10 @@ lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64
     g->len = len;
     g->kept = keep ? c->layers : 0;
     const int64_t R = g->rows = windows * len;
-    const grad_part tiles = { &g->tile_dw, tile_floats(c, R) };
     grad_part back[BACK_PARTS];
     back_parts(back, g, c, R, len, pool_threads(p));
     lq_status s = open_made(g, R, err);
     if (!s) s = push_parts(back, BACK_PARTS, g, err);
-    if (!s) s = push_parts(&tiles, 1, g, err);
     if (!s) s = open_angles(g, err);
     if (s)
         grad_close(g);
@@ -296,7 +302,7 @@ size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, bool keep,
     grad_part back[BACK_PARTS];
     back_parts(back, &none, c, R, len, threads);
     return (size_t)((keep ? kept_floats(c, R) : made_floats(c, R, any_kind(c))) +
-                    sum_parts(back, BACK_PARTS)) *
+                    sum_parts(back, BACK_PARTS) + ANGLE_USES * ANGLE_PARTS * angle_floats(c, len)) *
            sizeof(float);
 }
 

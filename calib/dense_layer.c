@@ -249,19 +249,6 @@ lq_status dense_layer(grad_layer *l, float *const W[GRAD_LINEARS], const src_sou
     return s || !moe ? s : experts_of(l, W, src, layer, a, p, err);
 }
 
-void dense_layer_done(const src_source *src, int64_t layer)
-{
-    const arch_config *c = src_config(src);
-    for (int64_t e = 0; e <= c->experts && c->layer[layer].moe; e++)
-        for (int k = GRAD_GATE; k <= GRAD_DOWN; k++) {
-            const arch_role r = dense_expert_role(c, e, k);
-            const src_tensor *t = NULL;
-            if (r != ARCH_N_ROLES &&
-                !src_role(src, r, layer, e < c->experts ? e : -1, &t, NULL, NULL) && t)
-                src_release(src, t);
-        }
-}
-
 lq_status dense_head(kl_head *h, const src_source *src, const qt_tensor *w, lq_arena *a, pool *p,
                      lq_err *err)
 {

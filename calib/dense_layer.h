@@ -26,8 +26,6 @@ lq_status dense_layer(grad_layer *l, float *const W[GRAD_LINEARS], const src_sou
 /* Of a layer with a state the vectors that no quantizer changes. Errors: as src_vector. */
 lq_status dense_mix_vectors(grad_layer *l, const src_source *src, int64_t layer, lq_arena *a,
                             lq_err *err);
-/* It has been used: pages of its experts that came to memory along with those of their neighbours go. */
-void dense_layer_done(const src_source *src, int64_t layer);
 /* The head: `w` if it is given, else the source's; W is cut from `a`. */
 lq_status dense_head(kl_head *h, const src_source *src, const qt_tensor *w, lq_arena *a, pool *p,
                      lq_err *err);

@@ -68,22 +68,28 @@ int64_t fisher_chunk(const arch_config *c, int64_t windows, int64_t len)
     return grad_chunk(c, most < windows ? most : windows, len);
 }
 
+size_t fisher_scratch(const arch_config *c, int64_t windows, int64_t len)
+{
+    size_t g, h;
+    int64_t widest = 0, N, K;
+    for (int64_t i = 0; i < c->layers; i++)
+        for (int k = 0; k < GRAD_LINEARS; k++)
+            if (shape_of(&N, &K, c, i, k)) widest = K > widest ? K : widest;
+    return sum_bytes(&g, &h, c) ? (size_t)(windows * len * (1 + widest)) * sizeof(float) : 0;
+}
+
 static bool push_sums(work *w)
 {
     const arch_config *c = w->c;
     lq_arena *a = &w->f->arena;
     const size_t layers = (size_t)c->layers, f = sizeof(float);
     size_t g, h;
-    int64_t widest = 0, N, K;
-    for (size_t i = 0; i < layers; i++)
-        for (int k = 0; k < GRAD_LINEARS; k++)
-            if (shape_of(&N, &K, c, (int64_t)i, k)) widest = K > widest ? K : widest;
+    int64_t N, K;
     const bool want_h = sum_bytes(&g, &h, c);
     bool ok = (w->f->G = lq_push(a, layers * sizeof *w->f->G));
     if (want_h)
         ok = ok && (w->f->H = lq_push(a, layers * sizeof *w->f->H)) &&
-             (w->scratch = lq_push(&w->arena, (size_t)(w->chunk * w->samples->len) *
-                                                  (1 + (size_t)widest) * f));
+             (w->scratch = lq_push(&w->arena, fisher_scratch(c, w->chunk, w->samples->len)));
     for (size_t i = 0; i < layers; i++)
         for (int k = 0; k < GRAD_SUMS && ok; k++) {
             if (!shape_of(&N, &K, c, (int64_t)i, k)) continue;
@@ -128,7 +134,7 @@ static lq_status pass(work *w, int64_t layer, int64_t n, float *x, float *d, lq_
         if (w->f->H) memcpy(out.H, w->f->H[layer], sizeof out.H);
         s = grad_backward(w->g, &l, layer, x, d, n, &out, err);
     }
-    dense_layer_done(w->src, layer);
+    src_release_all(w->src);
     lq_arena_free(&a);
     return s;
 }

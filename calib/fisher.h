@@ -49,5 +49,7 @@ int64_t fisher_chunk(const arch_config *c, int64_t windows, int64_t len);
 /* Does the G of such a model say how much all of its linears matter? */
 static inline bool fisher_of_all(const arch_config *c) { return grad_covers(c) && !c->experts; }
 size_t fisher_bytes(const arch_config *c); /* of G, and H where it is kept */
+/* ... while a chunk of so many windows is added to them. */
+size_t fisher_scratch(const arch_config *c, int64_t windows, int64_t len);
 
 #endif

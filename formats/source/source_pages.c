@@ -25,6 +25,22 @@ void src_drop(const src_source *s, qt_span span)
     if (m) lq_map_drop(m, span.data, span.bytes);
 }
 
+static void drop_whole(const lq_map *m)
+{
+    if (m->size) lq_map_drop(m, m->data, m->size);
+}
+
+void src_release_all(const src_source *s)
+{
+    s = src_base(s);
+    for (size_t i = 0; i < s->n_shards; i++)
+        drop_whole(&s->shards[i].map);
+    for (size_t i = 0; i < s->n_splits; i++)
+        drop_whole(&s->splits[i].map);
+    drop_whole(&s->llmq.map);
+    drop_whole(&s->gguf.map);
+}
+
 void src_release(const src_source *s, const src_tensor *t)
 {
     for (int p = 0; p < QT_N_PLANES; p++)

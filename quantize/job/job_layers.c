@@ -12,12 +12,6 @@ static bool has_work(const job_run *r, int64_t layer)
     return false;
 }
 
-static void release_layer(const job_run *r, int64_t layer)
-{
-    for (size_t i = 0; i < r->plan.n; i++)
-        if (r->plan.e[i].layer == layer) src_release(r->src, r->plan.e[i].src);
-}
-
 /* stages: the state is before the last of the layer's linears. */
 static lq_status advance(job_run *r, int64_t layer, const model_layer *l, bool stages, lq_err *err)
 {
@@ -101,7 +95,7 @@ static lq_status make_layer(job_run *r, int64_t layer, model_layer *l, bool stag
     if (!s) s = src_unchanged(r->src, err); /* else nothing of it is kept */
     if (!s) s = qz_state_add(&r->state, layer, &made, err);
     qz_layer_free(&made);
-    release_layer(r, layer);
+    src_release_all(r->src);
     return s;
 }
 
@@ -143,7 +137,7 @@ static lq_status plain_layer(job_run *r, int64_t i, lq_err *err)
     if (!s) s = src_unchanged(r->src, err);
     if (!s) s = qz_state_add(&r->state, i, &made, err);
     qz_layer_free(&made);
-    release_layer(r, i);
+    src_release_all(r->src);
     return s;
 }
 

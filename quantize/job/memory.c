@@ -344,8 +344,8 @@ static size_t curvature_peak(const memory_work *w, int64_t windows, bool keep)
 {
     const int64_t chunk = fisher_chunk(&w->plan->cfg, windows, w->len);
     keep = keep && grad_can_keep(&w->plan->cfg, chunk, w->len);
-    return fisher_bytes(&w->plan->cfg) + dense_bytes(&w->plan->cfg) +
-           backward_bytes(w, chunk, chunk, keep);
+    return fisher_bytes(&w->plan->cfg) + fisher_scratch(&w->plan->cfg, chunk, w->len) +
+           dense_bytes(&w->plan->cfg) + backward_bytes(w, chunk, chunk, keep);
 }
 
 static bool tunes(const memory_work *w)

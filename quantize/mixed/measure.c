@@ -308,6 +308,7 @@ static lq_status one_layer(work *w, int64_t layer, lq_err *err)
     }
     if (!s && w->perturb) s = perturb_advance(w->perturb, layer, &l, w->job, err);
     if (!s && layer + 1 < w->plan->cfg.layers) s = cal_advance(w->cal, layer, &l, w->job, err);
+    src_release_all(w->src);
     lq_arena_free(&a);
     return s;
 }

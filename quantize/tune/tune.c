@@ -261,7 +261,7 @@ static lq_status run_teacher(tuner *t, lq_err *err)
         if (lq_stopped(t->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
         if (!s) s = dense_layer(&l, t->params.W, t->src, i, &a, t->p, err);
         if (!s) s = advance_teacher(t, &l, i, err);
-        dense_layer_done(t->src, i);
+        src_release_all(t->src);
         lq_arena_free(&a);
     }
     return s ? s : share_teacher(t, err);

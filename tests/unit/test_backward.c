@@ -698,6 +698,38 @@ static void check_symmetric(const float *C, int64_t ld, int64_t M)
         }
 }
 
+/* KiB in memory of what is mapped from files of a folder; -1: the system does not say. */
+static int64_t mapped_kib(const char *folder)
+{
+    FILE *f = fopen("/proc/self/smaps", "r");
+    char line[512], rights[5];
+    int64_t sum = f ? 0 : -1;
+    bool ours = false;
+    while (f && fgets(line, sizeof line, f)) {
+        if (sscanf(line, "%*x-%*x %4s", rights) == 1) ours = strstr(line, folder) != NULL;
+        if (ours && !strncmp(line, "Rss:", 4)) sum += strtoll(line + 4, NULL, 10);
+    }
+    if (f) fclose(f);
+    return sum;
+}
+
+TEST(passes_leave_no_pages_of_the_source_in_memory)
+{
+    rig r;
+    if (!rig_open(&r, BASE, (rig_opts){ .threads = 2 })) return;
+    int32_t ids[LEN] = { 1, 2, 3 };
+    cal_samples s;
+    fisher f;
+    lq_err err = { "" };
+    CHECK(!cal_samples_from_ids(&s, ids, LEN, 1, LEN, 0, r.m.cfg->vocab, &err), "%s", err.msg);
+    CHECK(mapped_kib(BASE), "nothing is mapped");
+    CHECK(!fisher_run(&f, r.src, &s, 1, false, NULL, r.p, NULL, &err), "%s", err.msg);
+    CHECK(mapped_kib(BASE) <= 0, "%lld KiB", (long long)mapped_kib(BASE));
+    fisher_free(&f);
+    cal_samples_free(&s);
+    rig_close(&r);
+}
+
 static void check_fisher(const char *folder)
 {
     rig r;
@@ -752,6 +784,7 @@ int main(int argc, char **argv)
     RUN(rows_count_by_their_gradient_in_the_curvature_of_inputs);
     RUN(kl_is_the_definition_and_its_gradient_is_its_slope);
     RUN(drawn_answers_follow_the_distribution);
+    RUN(passes_leave_no_pages_of_the_source_in_memory);
     RUN(fisher_blocks_are_symmetric_with_a_diagonal_above_zero);
     return check_end();
 }
