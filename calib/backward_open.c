@@ -58,9 +58,9 @@ bool grad_covers(const arch_config *c)
     const arch_wiring *w = &c->w;
     if ((w->pos != POS_ROPE && w->pos != POS_NONE) || w->norm_after_add ||
         w->qk_norm == QK_NORM_HEADS || w->qk_norm_rotated || w->both_ways || c->n_sizes ||
-        w->qkv_quarters || (c->v_dim != c->head_dim && !w->mla) || c->o_scale != 1 ||
-        c->row->window == WINDOW_CHUNKS || other_mixer(c) || other_gate(c) || other_mlp(c) ||
-        c->qkv_clip != 0 || (w->parallel && (apart(c) || arch_has_state(c))))
+        w->head_rows_1 || w->qkv_quarters || (c->v_dim != c->head_dim && !w->mla) ||
+        c->o_scale != 1 || c->row->window == WINDOW_CHUNKS || other_mixer(c) || other_gate(c) ||
+        other_mlp(c) || c->qkv_clip != 0 || (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
     static const arch_role other[] = { R_EMBED_NORM, R_PROJ_IN,      R_POS_EMBED,   R_O_NORM,
                                        R_HEAD_GATE,  R_V_NORM,       R_DOWN_NORM,   R_PLE_EMBED,

@@ -775,6 +775,9 @@ static lq_status check_runs(const gguf_arch *a, const arch_config *c, lq_err *er
                        "tie_word_embeddings: llama.cpp's '%s' has no output head of its own, found "
                        "one",
                        a->gguf);
+    if (c->w.head_rows_1)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "lm_head: Baichuan 2 uses its rows with length 1, which llama.cpp does not");
     if (c->w.qkv_grouped && a->qkv == QKV_AS_STORED && c->kv_heads > 1)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "multi_query: llama.cpp's '%s' runs one head of keys, found %lld", a->gguf,

@@ -393,6 +393,7 @@ typedef struct {
     float topk_eps;    /* ... after this is added to their sum; 0: 1e-20 */
     bool group_top2;   /* a group's score is the sum of its two best; else its best */
     bool dense_beside; /* layers with experts have an MLP too: their outputs are added */
+    bool head_rows_1;  /* R_HEAD is used with rows of length 1 */
     bool both_ways;    /* a position sees those after it too; of a window as many on either side */
 } arch_wiring;
 

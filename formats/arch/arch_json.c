@@ -138,6 +138,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("wiring_mix_beta_2", mix_beta_2)         \
     X("wiring_group_top2", group_top2)         \
     X("wiring_both_ways", both_ways)           \
+    X("wiring_head_rows_1", head_rows_1)       \
     X("wiring_gate_heads", gate_heads)
 
 static const char *const pos_texts[] = { "none", "rope", "alibi", "learned", "sinusoidal" };

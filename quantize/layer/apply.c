@@ -77,5 +77,5 @@ lq_status qz_frame_apply(model *m, const arch_config *c, const qz_item *items, s
                 s = put_matrix(lin, c, &items[i], -1, &m->arena, p, err);
         }
     }
-    return s;
+    return s ? s : model_head_lengths(m, err);
 }

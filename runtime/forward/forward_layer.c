@@ -357,6 +357,22 @@ void fwd_run_final(const fwd_rows *r, const model *m, int64_t n)
     r->ops->norm(r, r->h, r->x, &m->final_norm, n, m->cfg->hidden);
 }
 
+/* By the lengths of the head's rows. */
+typedef struct {
+    const float *factors;
+    float *logits;
+    int64_t ld;
+} scaled;
+
+static void scale_words(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const scaled *s = arg;
+    const int64_t V = r->c->vocab;
+    for (int64_t t = row; t < row + n; t++)
+        for (int64_t v = 0; v < V; v++)
+            s->logits[t * s->ld + v] *= s->factors[v];
+}
+
 void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, int64_t n)
 {
     const arch_config *c = m->cfg;
@@ -373,5 +389,6 @@ void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, 
         out.ldy = m->head.w.N;
     }
     r->ops->products(r, &out, 1, x, c->embed_dim, n);
+    if (m->head_factors) fwd_each(r, n, scale_words, &(scaled){ m->head_factors, logits, ld });
     if (r->parts) fwd_gather_logits(r, logits, n);
 }

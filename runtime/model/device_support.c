@@ -46,6 +46,7 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
     if (!what && heads) what = "heads of this size";
     if (!what && c->experts > DEV_EXPERTS) what = "so many experts";
     if (!what && c->w.qkv_quarters) what = "q, v and k of each quarter of the heads in one matrix";
+    if (!what && c->w.head_rows_1) what = "an output head of rows of length 1";
     if (!what && c->w.both_ways) what = "attention that looks both ways";
     if (!what && c->row->window == WINDOW_CHUNKS) what = "attention in chunks";
     if (!what && (c->w.router >= ROUTER_SPARSEMIXER || c->w.share_in || c->w.corr_logits))

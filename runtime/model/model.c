@@ -321,7 +321,8 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
 lq_status model_load_head(model *m, pool *p, lq_err *err)
 {
     lq_arena *own = m->layer_arenas ? &m->layer_arenas[m->cfg->layers] : &m->arena;
-    return load_linear(&m->head, m, R_HEAD, -1, -1, own, p, err);
+    const lq_status s = load_linear(&m->head, m, R_HEAD, -1, -1, own, p, err);
+    return s ? s : model_head_lengths(m, err);
 }
 
 static size_t linear_bytes(const model_linear *l)

@@ -76,6 +76,7 @@ typedef struct {
     model_linear mtp_proj; /* present: this is an MTP head (model_load_mtp) or an EAGLE-3 draft */
     const int32_t *drafted; /* [draft_vocab] EAGLE-3: the ids that its head's rows are; else NULL */
     model_linear head;
+    const float *head_factors; /* [vocab] on logits: 1 / length of the head's rows; NULL: none */
     model_layer *layers;
     lq_arena arena; /* f32 norms and biases; repacked weights that are not in layer_arenas */
     /* What each layer had repacked, and after the last the head: [layers + 1], or NULL. On
@@ -133,6 +134,8 @@ lq_status model_eagle_layers(int64_t at[3], const arch_config *draft, const arch
 lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err);
 /* And the head, where logits are wanted. After an error model_free is the caller's. */
 lq_status model_load_head(model *m, pool *p, lq_err *err);
+/* Again after its head has become another. */
+lq_status model_head_lengths(model *m, lq_err *err);
 /* LQ_EUNSUPPORTED: it has no words to choose from (arch_head). */
 lq_status model_check_words(const arch_config *c, lq_err *err);
 /* The scores [labels] of HEAD_LABELS, of the row that they are made of, normed: the last, or what arch_scorer says. One

@@ -374,6 +374,14 @@ def test_weights_that_gguf_has_otherwise_are_quantized_so(llmq, tmp_path, name):
     assert "expected floats, found codes (quantize the checkpoint with --to gguf)" in p.stderr
 
 
+def test_the_head_of_baichuan_2_is_refused(llmq, tmp_path):
+    """llama.cpp uses the stored rows; nothing here changes them. Rotating would change their lengths."""
+    p = llmq("convert", ARCH / "baichuan2", "-o", tmp_path / "n.gguf", "--to", "gguf", code=3)
+    assert "lm_head: Baichuan 2 uses its rows with length 1" in p.stderr
+    p = llmq("quantize", ARCH / "baichuan2", "-o", tmp_path / "r.llmq", "-m", "rtn", "--rotate", code=3)
+    assert "its output head is used with rows of length 1" in p.stderr
+
+
 def test_the_13_b_of_baichuan(llmq, tmp_path):
     """llama.cpp tells it by its 40 layers, which have ALiBi."""
     h, d = read_st(ARCH / "baichuan-alibi/model.safetensors")

@@ -109,6 +109,25 @@ TEST(stepfuns_words_are_those_of_transformers)
     free(own[1]);
 }
 
+TEST(the_head_of_baichuan_2_has_rows_of_length_1)
+{
+    static const struct {
+        const char *config;
+        bool rows_1;
+    } t[] = { { "{\"model_type\":\"baichuan\"," BASE "}", false },
+              { "{\"model_type\":\"baichuan\"," BASE ",\"z_loss_weight\":0}", true },
+              { "{\"model_type\":\"baichuan\",\"vocab_size\":125696,\"hidden_size\":64,"
+                "\"num_hidden_layers\":1,\"num_attention_heads\":4,\"intermediate_size\":64}",
+                true } };
+    for (size_t i = 0; i < LQ_COUNT(t); i++) {
+        arch_config c;
+        lq_err err = { "" };
+        CHECK(!arch_parse(&c, t[i].config, NULL, &err), "%s: %s", t[i].config, err.msg);
+        CHECK(c.w.head_rows_1 == t[i].rows_1, "%s", t[i].config);
+        arch_config_free(&c);
+    }
+}
+
 /* Of a null transformers makes a factor of 1. */
 TEST(scales_of_minicpm_are_relative_to_its_sizes)
 {
@@ -685,6 +704,7 @@ int main(int argc, char **argv)
 {
     RUN(defaults_are_those_of_transformers);
     RUN(stepfuns_words_are_those_of_transformers);
+    RUN(the_head_of_baichuan_2_has_rows_of_length_1);
     RUN(scales_of_minicpm_are_relative_to_its_sizes);
     RUN(sliding_windows_follow_every_spelling);
     RUN(end_tokens_of_both_files_are_joined);

@@ -256,11 +256,6 @@ TEST(a_wrong_config_is_refused_by_key)
           "attn_config: rope_theta: expected 700, as elsewhere, found 500" },
         { "a key of no DBRX", DBRX "{\"kv_n_heads\":2},\"ffn_config\":{\"moe_scale\":2}}",
           "moe_scale: expected no such key" },
-        { "Baichuan 2",
-          "{\"model_type\":\"baichuan\",\"vocab_size\":125696,\"hidden_size\":64,\"num_hidden_"
-          "layers\":4,"
-          "\"num_attention_heads\":4,\"intermediate_size\":160}",
-          "vocab_size: expected the first Baichuan, found 125696" },
         { "Step with a limit for some layers", STEP ",\"swiglu_limits\":[7,0]}",
           "swiglu_limits: expected a number or null for each of 4 layers" },
         { "Step with bases that differ within a kind", STEP ",\"rope_theta\":[1e4,1e4,1e4,1e6]}",

@@ -454,6 +454,8 @@ static void head(const rig *r, float *logits, float *x, int64_t n, lq_arena *a)
     }
     mm_out out = { .w = &m->head.w, .y = logits, .ldy = c->vocab, .bias = m->head.bias };
     mm_run(&out, 1, e, c->embed_dim, n, MM_F32, a, r->p);
+    for (int64_t i = 0; m->head_factors && i < n * c->vocab; i++)
+        logits[i] *= m->head_factors[i % c->vocab];
     if (c->logit_scale != 1) k_scale(logits, (float)c->logit_scale, n * c->vocab);
     if (c->final_softcap > 0) k_softcap(logits, (float)c->final_softcap, n * c->vocab);
     lq_arena_reset(a, mark);

@@ -17,16 +17,13 @@ static lq_status baichuan_positions(arch_config *c, const char *key, const cJSON
     return LQ_OK;
 }
 
-static lq_status baichuan_words(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+/* Baichuan 2 uses its output head with rows of length 1; its config.json alone has this key. */
+static lq_status baichuan_head(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
     enum { SECOND = 125696 };
-    (void)v;
-    if (c->vocab != SECOND) return LQ_OK;
-    return lq_fail(
-        err, LQ_EUNSUPPORTED,
-        "%s: expected the first Baichuan, found %d, Baichuan 2's, whose output head is used "
-        "with rows of length 1",
-        key, SECOND);
+    (void)key, (void)err;
+    c->w.head_rows_1 = v || c->vocab == SECOND;
+    return LQ_OK;
 }
 
 /* ---- an EAGLE-3 draft ---- */
@@ -478,7 +475,7 @@ static const arch_name phi4_mm_names[] = {
 };
 static const arch_key baichuan_keys[] = {
     { "max_position_embeddings", KEY_FN, 0, NONE, baichuan_positions },
-    { "vocab_size", KEY_FN, 0, NONE, baichuan_words },
+    { "z_loss_weight", KEY_FN, 0, NONE, baichuan_head },
     { "attention_projections_apart", KEY_KNOWN, 0, NONE, NULL }, /* of what is read from GGUF */
     NO_KEY,
 };

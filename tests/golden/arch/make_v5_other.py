@@ -4,7 +4,8 @@ transformers, with logits of transformers 5.23.0 (float32, eager attention), lai
 usage: make_v5_other.py OUT [NAME...]
 
 MPT's norms are put where llm-foundry has them: on all queries and all keys, after the clip. Baichuan (7 B) is a Llama
-whose q, k and v are one tensor; the 13 B has ALiBi in the place of rotations: the mask says it here.
+whose q, k and v are one tensor; the 13 B has ALiBi in the place of rotations: the mask says it here. Baichuan 2's
+output head is used with rows of length 1: the model here has them, the file rows of other lengths.
 Weights are random and have the values that BF16 holds.
 """
 import json
@@ -32,6 +33,8 @@ MODELS = {
                                 attn_config=dict(qk_ln=True, clip_qkv=2.0))),
     "baichuan": ("Llama", LLAMA),
     "baichuan-alibi": ("Llama", LLAMA),
+    "baichuan2": ("Llama", LLAMA),
+    "baichuan2-alibi": ("Llama", dict(LLAMA, hidden_size=24)),
     "mamba": ("Mamba", MAMBA),
     "falcon-mamba": ("FalconMamba", dict(MAMBA, tie_word_embeddings=False)),
     "bamba": ("Bamba", dict(WORDS, hidden_size=H, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
@@ -118,6 +121,8 @@ def config_of(name, config):
                       model_max_length=128, **{k: config[k] for k in keys})
         if name.endswith("alibi"):
             del config["max_position_embeddings"]
+        if name.startswith("baichuan2"):
+            config["z_loss_weight"] = 0
     return config
 
 
@@ -128,12 +133,15 @@ def make(out, name, kind, sizes):
     turn = modeling_llama.apply_rotary_pos_emb
     if name == "mpt-qk-norm":
         model = with_norms(model)
-    if name == "baichuan-alibi":
+    if name.endswith("-alibi"):
         modeling_llama.apply_rotary_pos_emb = lambda q, k, cos, sin, **_: (q, k)
     g = torch.Generator().manual_seed(len(name) * 1000 + sum(map(ord, name)))
     fill(model, g)
     model.tie_weights()
-    more = (lambda ids: dict(attention_mask=alibi(ids))) if name == "baichuan-alibi" else lambda ids: {}
+    head = model.lm_head.weight.data
+    if name.startswith("baichuan2"):
+        model.lm_head.weight.data = torch.nn.functional.normalize(head)
+    more = (lambda ids: dict(attention_mask=alibi(ids))) if name.endswith("-alibi") else lambda ids: {}
     ids = torch.randint(3, V, (2, T), generator=g)
     with torch.no_grad():
         logits = model(ids, use_cache=False, **more(ids)).logits.float()
@@ -144,6 +152,8 @@ def make(out, name, kind, sizes):
             greedy = torch.cat([greedy, best.indices[:, :1]], 1)
     modeling_llama.apply_rotary_pos_emb = turn
     folder = os.path.join(out, name)
+    if name.startswith("baichuan2"):
+        model.lm_head.weight.data = head
     model.config.dtype = torch.bfloat16
     model.save_pretrained(folder)
     path = os.path.join(folder, "model.safetensors")
