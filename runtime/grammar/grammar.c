@@ -59,8 +59,8 @@ struct gr_matcher {
 
 const char *gr_kind_text(gr_kind k)
 {
-    static const char *const text[GR_N_KINDS] = { "grammar",     "lark",        "regex", "choice",
-                                                  "json object", "json schema", "tree" };
+    static const char *const text[GR_N_KINDS] = { "grammar",     "regex", "choice", "json object",
+                                                  "json schema", "tree",  "lark" };
     return text[k];
 }
 

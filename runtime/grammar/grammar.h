@@ -31,16 +31,16 @@ enum { GR_ROLLBACK = 64 /* steps that a matcher can take back */ };
 
 typedef enum {
     GR_GRAMMAR, /* GBNF, llama.cpp's notation: the sentences of `root`; or Lark's, told by the first rule */
-    GR_LARK,   /* Lark's: the sentences of `start` */
     GR_REGEX,  /* the whole answer matches */
     GR_CHOICE, /* text is a JSON array of strings: one of them */
     GR_JSON,   /* any JSON object; no text */
     GR_SCHEMA, /* text is a JSON schema */
     GR_TREE,   /* texts around values of schemas: grammar_tree.c */
+    GR_LARK,   /* Lark's: the sentences of `start` */
     GR_N_KINDS
 } gr_kind;
 const char *gr_kind_text(
-    gr_kind k); /* "grammar", "lark", "regex", "choice", "json object", "json schema", "tree" */
+    gr_kind k); /* "grammar", "regex", "choice", "json object", "json schema", "tree", "lark" */
 
 /* A string of a schema that holds a text of this grammar in Lark's notation: what a custom tool becomes. */
 #define GR_LARK_KEYWORD "x-lark"

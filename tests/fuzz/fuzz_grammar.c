@@ -1,6 +1,6 @@
 /* tests/fuzz/fuzz_grammar.c - any bytes as a grammar of any kind, and what follows a NUL as a text:
  * no crash, masks that agree with the matcher, and no place without a way on. The first byte is the
- * kind: '0' GBNF, '1' regular expression, '2' choices, '3' any JSON, '4' schema. */
+ * kind: '0' GBNF or Lark, '1' regular expression, '2' choices, '3' any JSON, '4' schema, '5' tree, '6' Lark. */
 #include "runtime/grammar/grammar.h"
 
 #include <stdlib.h>
