@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/hash.h"
+#include "base/machine.h"
 #include "base/mapped.h"
 #include "base/out_file.h"
 #include "base/path.h"
@@ -163,6 +164,7 @@ static lq_status tune(job_run *r, lq_err *err)
     lq_status s = self_words(r, err);
     if (s) return s;
     progress_phase(&r->progress, PROGRESS_TUNING, -1);
+    machine_give_back(r->memory.rss); /* what rounding freed, which is counted as free */
     s = tune_run(&r->tuned, r->src, &r->plan, &r->state, &r->text.text, &o, r->p, r->job, err);
     tuning_text_free(&r->text);
     char line[160];
