@@ -515,19 +515,26 @@ bool gguf_has_head(const src_source *src, const gguf_arch *a)
 /* As llama.cpp numbers them: how rows become one vector, and the one that a score is made of. */
 enum { POOL_MEAN = 1, POOL_CLS = 2, POOL_RANK = 4 };
 
-static void put_labels(gguf_pairs *p, const gguf_arch *a, const arch_config *c)
+static void put_labels(gguf_pairs *p, const gguf_arch *a, const src_source *src)
 {
-    char k[96], label[32];
+    const arch_config *c = src_config(src);
+    char k[96];
+    src_label_kind kind;
+    cJSON *names = src_labels(src, &kind);
     snprintf(k, sizeof k, "%s.pooling_type", a->gguf);
     gguf_pair_int(p, k, POOL_RANK);
     snprintf(k, sizeof k, "%s.classifier.pooling_type", a->gguf);
     gguf_pair_int(p, k, c->label_mean ? POOL_MEAN : POOL_CLS);
     snprintf(k, sizeof k, "%s.classifier.output_labels", a->gguf);
     gguf_pair_array(p, k, GGUF_STRING, (uint64_t)c->labels);
-    for (int64_t i = 0; i < c->labels; i++)
-        gguf_put_str(&p->b, label,
-                     (size_t)snprintf(label, sizeof label, "LABEL_%lld", (long long)i));
-    snprintf(k, sizeof k, "%s.classifier.activation", a->gguf); /* our own */
+    for (const cJSON *e = names ? names->child : NULL; e; e = e->next)
+        gguf_put_str(&p->b, e->valuestring, strlen(e->valuestring));
+    p->b.oom |= !names;
+    cJSON_Delete(names);
+    snprintf(k, sizeof k, "%s.classifier.problem_type", a->gguf); /* our own, as the next */
+    if (kind == SRC_LABELS_NUMBER) gguf_pair_str(p, k, "regression");
+    if (kind == SRC_LABELS_EACH && c->labels > 1) gguf_pair_str(p, k, "multi_label_classification");
+    snprintf(k, sizeof k, "%s.classifier.activation", a->gguf);
     if (c->label_raw) gguf_pair_str(p, k, "identity");
 }
 
@@ -567,7 +574,6 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, 
     snprintf(k, sizeof k, "%s.attention.causal", a->gguf);
     if (c->w.both_ways) gguf_pair_bool(p, k, false);
     if (c->types) gguf_pair_int(p, "tokenizer.ggml.token_type_count", c->types);
-    if (c->w.both_ways && c->head == HEAD_LABELS) put_labels(p, a, c);
     put_own(p, a, c);
     if (a->layered)
         put_layered(p, a, c);
@@ -803,6 +809,7 @@ lq_status gguf_put_model(gguf_pairs *p, const gguf_arch **a, const src_source *s
     if (!s) s = check_runs(*a, c, err);
     if (s) return s;
     put_config(p, *a, c, gguf_has_head(src, *a));
+    if (c->w.both_ways && c->head == HEAD_LABELS) put_labels(p, *a, src);
     s = put_sections(p, *a, src, err);
     if (!s) s = check_blocks(*a, c, err);
     if (!s) s = put_lists(p, src, err);

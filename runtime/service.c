@@ -32,8 +32,10 @@ struct lm {
     bool tok_lent;    /* not ours to close */
     load_model draft; /* zeroed: none; an MTP head's without a config */
     gen_defaults gen;
-    chat_format *chat;     /* NULL: the model has no template */
-    sentence *sentence;    /* NULL: the model's files say nothing of vectors */
+    chat_format *chat;  /* NULL: the model has no template */
+    sentence *sentence; /* NULL: the model's files say nothing of vectors */
+    cJSON *labels;      /* their names; NULL: none */
+    src_label_kind label_kind;
     adapters *adapters;    /* NULL: there are none */
     rerank_format *rerank; /* NULL: it judges no documents, for this reason */
     lq_err no_judge;
@@ -175,6 +177,8 @@ static void describe(lm *l)
                      .no_words = l->model.m.cfg->head != HEAD_WORDS,
                      .score_pool = score_pool(l->model.m.cfg),
                      .raw_scores = l->model.m.cfg->label_raw,
+                     .label_names = l->labels,
+                     .label_kind = l->label_kind,
                      .both_ways = l->model.m.cfg->w.both_ways,
                      .tok = l->tok.t,
                      .adapters = l->adapters,
@@ -283,6 +287,10 @@ lq_status lm_load(lm *l, const lm_source *o, lq_err *err)
     lq_status s = load_weights(&l->model, o->path, &how, o->p, &job, err);
     if (!s) api_set_progress(l->a, 1); /* the rest is quick */
     if (!s) s = load_gen(&l->gen, l->model.src, o->path, err);
+    if (!s && l->model.m.cfg->head == HEAD_LABELS) {
+        l->labels = src_labels(l->model.src, &l->label_kind);
+        if (!l->labels) s = lq_fail(err, LQ_ENOMEM, "out of memory");
+    }
     if (!s) s = sentence_open(&l->sentence, l->model.src, l->model.m.cfg->hidden, err);
     if (!s) s = open_text(l, o, err);
     if (!s) s = load_stops(&l->model, l->tok.t, err);
@@ -311,6 +319,7 @@ void lm_close(lm *l)
     adapters_close(l->adapters);
     rerank_close(l->rerank);
     sentence_close(l->sentence);
+    cJSON_Delete(l->labels);
     chat_close(l->chat);
     if (!l->tok_lent) load_tok_close(&l->tok);
     load_model_close(&l->draft);

@@ -1,6 +1,7 @@
 /* formats/gguf/gguf_config.c */
 #include "formats/gguf/gguf_config.h"
 
+#include "base/utf8.h"
 #include "formats/gguf/gguf_ends.h"
 #include "formats/gguf/gguf_layers.h"
 #include "formats/gguf/gguf_lists.h"
@@ -550,15 +551,34 @@ static void put_types(config *c)
     put_number(c, c->j, "type_vocab_size", t ? (double)t->shape[0] : 0);
 }
 
+static void put_label_names(config *c)
+{
+    char k[128], name[256];
+    const gguf_kv *kv = gguf_get(c->f, meta_key(k, c, "classifier.output_labels"));
+    const uint8_t *at = kv ? kv->data : NULL;
+    if (!kv || !kv->array || kv->type != GGUF_STRING) return;
+    cJSON *names = cJSON_AddObjectToObject(c->j, "id2label");
+    for (uint64_t i = 0; i < kv->n; i++) {
+        const gguf_text t = gguf_next(&at);
+        if (t.n >= sizeof name || !lq_utf8_valid(t.s, t.n, NULL)) continue;
+        snprintf(k, sizeof k, "%llu", (unsigned long long)i);
+        snprintf(name, sizeof name, "%.*s", (int)t.n, t.s);
+        put_text(c, names, k, name);
+    }
+}
+
 /* How a score is made: llama.cpp's ModernBERT takes the mean where no key says it. The function of the score is a key of
  * our own. */
 static void put_classifier(config *c)
 {
     char k[128];
-    const char *act = "";
+    const char *act = "", *kind = "";
     if (is(c, "ModernBertForCausalLM"))
         put_text(c, c->j, "classifier_pooling",
                  int_at(c, "classifier.pooling_type", 1) == 1 ? "mean" : "cls");
+    put_label_names(c);
+    gguf_str(c->f, meta_key(k, c, "classifier.problem_type"), &kind); /* our own, as the next */
+    if (*kind) put_text(c, c->j, "problem_type", kind);
     gguf_str(c->f, meta_key(k, c, "classifier.activation"), &act);
     if (strcmp(act, "identity") == 0)
         put_text(c, c->j, "sbert_ce_default_activation_function", "Identity");

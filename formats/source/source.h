@@ -119,6 +119,13 @@ const char *src_license(const src_source *s); /* GGUF: general.license; else NUL
 size_t src_n_files(const src_source *s);
 const char *src_file_at(const src_source *s, size_t i);
 uint64_t src_file_bytes(const src_source *s);
+/* Names of the config's labels, a list of as many texts, which the caller deletes; NULL: no memory. */
+typedef enum {
+    SRC_LABELS_ONE_OF, /* one of them is true */
+    SRC_LABELS_EACH, /* each is true or not: a single one, or problem_type multi_label_classification */
+    SRC_LABELS_NUMBER /* problem_type regression */
+} src_label_kind;
+cJSON *src_labels(const src_source *s, src_label_kind *kind);
 const arch_config *src_config(const src_source *s); /* NULL without need_config and config.json */
 int64_t src_n_tensors(const src_source *s);
 const src_tensor *src_tensor_at(const src_source *s, int64_t i); /* in the order of names */

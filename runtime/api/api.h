@@ -50,8 +50,10 @@ typedef struct {
     bool no_words;              /* embeddings and scores alone */
     eng_pool score_pool;        /* with backend.score: of the row that it is made of */
     bool raw_scores;            /* that score is the judgement, not its sigmoid */
-    bool both_ways;             /* a token sees those after it too */
-    const int32_t *shown;       /* special tokens that the forms' marks have; [n_shown] */
+    const cJSON *label_names;   /* with backend.score: a list of texts; NULL: without */
+    src_label_kind label_kind;
+    bool both_ways;       /* a token sees those after it too */
+    const int32_t *shown; /* special tokens that the forms' marks have; [n_shown] */
     int n_shown;
     const char *chat_text; /* its text, and the special tokens by name; may be NULL */
     const cJSON *chat_tokens;

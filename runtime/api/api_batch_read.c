@@ -5,7 +5,7 @@ static lq_status read_endpoint(api_batch *b, const cJSON *doc, api_error *e)
 {
     static const char *const endpoints[] = {
         "/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses",
-        "/v1/messages",         "/v1/rerank",      "/v1/score"
+        "/v1/messages",         "/v1/rerank",      "/v1/score",      "/v1/classify"
     };
     const cJSON *v = js_get(doc, "endpoint");
     for (size_t i = 0; cJSON_IsString(v) && i < LQ_COUNT(endpoints); i++)

@@ -144,6 +144,8 @@ void api_answer_prompts(api *a, http_req *r, const gen_shape *shape)
     api_note_params(a, &q.p);
     if (!d && q.p.suffix && !q.p.suffix[0]) q.p.suffix = NULL; /* an empty one is none */
     if (!s && !api_serves(a, q.p.model)) s = api_no_model(&e, q.p.model);
+    if (!s && shape->kind == API_CLASSIFY && !a->m.backend.score)
+        s = api_fail(&e, NULL, "unsupported_value", "the model has no labels to tell texts by");
     if (!s)
         s = read_prompts(a, &q.prompts, &q.n, js_get(q.doc, shape->prompt), shape->prompt, &q.p,
                          &e);

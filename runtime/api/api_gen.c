@@ -155,6 +155,8 @@ static void api_gen_take(gen_choice *c, const eng_event *e)
     if ((g->shape->kind & API_JUDGES) && e->n_ids) gen_take_judgement(c, e->logprobs);
     if (e->pooled && (g->shape->kind & API_JUDGES))
         gen_take_score(c, e->pooled);
+    else if (e->pooled && g->shape->kind == API_CLASSIFY)
+        c->text.oom |= !gen_take_labels(c, e->pooled);
     else if (e->pooled && !gen_take_vector(c, e->pooled))
         c->text.oom = true;
     gen_take_text(c, e->text, e->n_text, e->finish != ENG_RUNNING);

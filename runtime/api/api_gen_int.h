@@ -66,11 +66,12 @@ struct gen_choice {
     chat_out *out; /* a chat's answer with parts (api_parts.c); NULL: all of it is text */
     struct {
         tok_stream *stream;
-        int64_t at;      /* in code points */
-    } offset;            /* where in the text a token begins */
-    double odds;         /* of a judgement: log(P(yes) / P(no)) */
-    double *pooled;      /* [api_model.hidden] what an embedding is made of; malloc'd */
-    struct {             /* api_llama.c: where an answer ends besides */
+        int64_t at; /* in code points */
+    } offset;       /* where in the text a token begins */
+    double odds;    /* of a judgement: log(P(yes) / P(no)) */
+    double *
+        pooled; /* [api_model.hidden] what an embedding is made of, or scores of labels; malloc'd */
+    struct {    /* api_llama.c: where an answer ends besides */
         atomic_bool cut; /* it has: what the sequence still writes does not count */
         bool read, indenting;
         int64_t n_indent, max_ms, indent;
@@ -177,6 +178,8 @@ eng_pool gen_pool(const gen *g); /* which rows the answer is made of; ENG_NO_POO
 /* The embedding as numbers, or as the request wants it. */
 void gen_write_vector(gen_choice *c, jw *w);
 bool gen_take_vector(gen_choice *c, const double *pooled);
+/* api_classify.c: the scores of what the engine pooled. */
+bool gen_take_labels(gen_choice *c, const double *pooled);
 /* What of the answer's id is its own. */
 static inline const char *gen_key(const gen *g) { return g->answer.id + strlen(g->shape->prefix); }
 /* api_usage.c: "usage": {...} */

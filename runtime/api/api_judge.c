@@ -15,7 +15,7 @@ void gen_take_score(gen_choice *c, const double *pooled)
 eng_pool gen_pool(const gen *g)
 {
     const api_model *m = &g->a->m;
-    if ((g->shape->kind & API_JUDGES) && m->backend.score) return m->score_pool;
+    if ((g->shape->kind & (API_JUDGES | API_CLASSIFY)) && m->backend.score) return m->score_pool;
     if (g->shape->kind != API_EMBEDDINGS) return ENG_NO_POOL;
     if (g->p.pool) return g->p.pool;
     if (m->sentence) return sentence_pool(m->sentence);

@@ -33,6 +33,11 @@ static void put_score(jw *w, const api *a)
     (void)a;
     api_params_schema(w, API_SCORE);
 }
+static void put_classify(jw *w, const api *a)
+{
+    (void)a;
+    api_params_schema(w, API_CLASSIFY);
+}
 /* While the model loads its bounds are not known. */
 static void put_last_id(jw *w, const api *a)
 {
@@ -51,11 +56,11 @@ static const struct {
     const char *marker;
     void (*put)(jw *w, const api *a);
 } markers[] = {
-    { "\"@version\"", put_version }, { "\"@completions\"", put_completions },
-    { "\"@chat\"", put_chat },       { "\"@embeddings\"", put_embeddings },
-    { "\"@rerank\"", put_rerank },   { "\"@score\"", put_score },
-    { "\"@last_id\"", put_last_id }, { "\"@max_len\"", put_max_len },
-    { "\"@width\"", put_width },
+    { "\"@version\"", put_version },   { "\"@completions\"", put_completions },
+    { "\"@chat\"", put_chat },         { "\"@embeddings\"", put_embeddings },
+    { "\"@classify\"", put_classify }, { "\"@rerank\"", put_rerank },
+    { "\"@score\"", put_score },       { "\"@last_id\"", put_last_id },
+    { "\"@max_len\"", put_max_len },   { "\"@width\"", put_width },
 };
 
 /* "METHOD PATH" of a marker: the text of that route of this server. */

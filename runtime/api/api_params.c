@@ -292,7 +292,7 @@ struct row {
     const char *same; /* another name of this parameter, whose value it has; NULL: none */
 };
 
-enum { BOTH = API_COMPLETIONS | API_CHAT, ALL = BOTH | API_EMBEDDINGS, EVERY = ALL | API_JUDGES };
+enum { BOTH = API_COMPLETIONS | API_CHAT, ALL = BOTH | API_READS, EVERY = ALL | API_JUDGES };
 #define F(field) offsetof(api_params, field)
 #define MAX_INT ((double)JS_MAX_INT)
 
@@ -356,7 +356,7 @@ static const row rows[] = {
     STR("model", EVERY, model, 0, 4096),
     KNOWN("prompt", API_COMPLETIONS),
     KNOWN("messages", API_CHAT),
-    KNOWN("input", API_EMBEDDINGS),
+    KNOWN("input", API_READS),
     READ("encoding_format", API_EMBEDDINGS, read_encoding),
     READ("suffix", API_COMPLETIONS, read_suffix),
     READ("input_extra", API_COMPLETIONS, read_extra),
@@ -372,7 +372,7 @@ static const row rows[] = {
     KNOWN("data_2", API_SCORE),
     INT("top_n", API_RERANK, top_n, 0, MAX_INT),
     BOOL_AND("return_documents", API_RERANK, shows_documents, has_shows),
-    READ("use_activation", API_JUDGES, read_activation),
+    READ("use_activation", API_JUDGES | API_CLASSIFY, read_activation),
     INT("max_tokens_per_doc", API_JUDGES, doc_tokens, 1, MAX_INT),
     STR("instruction", API_JUDGES, instruction, 0, 1 << 20),
     BOOL("stream", BOTH, stream),
@@ -443,7 +443,7 @@ static const row rows[] = {
     BOOL("return_token_ids", BOTH, return_ids),
     BOOL("return_progress", BOTH, progress),
     BOOL("return_tokens_as_token_ids", BOTH, ids_as_tokens),
-    BOOL("add_special_tokens", API_COMPLETIONS | API_EMBEDDINGS, add_special),
+    BOOL("add_special_tokens", API_COMPLETIONS | API_READS, add_special),
     READ("truncate_prompt_tokens", ALL, read_truncate),
     STR("cache_salt", BOTH, cache_salt, 1, 1024),
     INT("priority", EVERY, priority, INT32_MIN, INT32_MAX),
@@ -611,7 +611,7 @@ static lq_status check_together(api_params *p, const cJSON *doc, api_kind kind, 
     if (p->max_completion_tokens > 0) p->max_tokens = p->max_completion_tokens;
     int64_t predict = -1; /* llama.cpp's 0 reads the prompt into the cache */
     js_whole(js_get(doc, "n_predict"), 0, 0, &predict);
-    if (p->max_tokens == 0 && !p->echo && predict < 0 && kind != API_EMBEDDINGS)
+    if (p->max_tokens == 0 && !p->echo && predict < 0 && !(kind & API_READS))
         return api_fail(e, "max_tokens", "invalid_value",
                         "max_tokens: 0 is only allowed with echo true");
     if (p->max_tokens >= 0 && p->min_tokens > p->max_tokens)
@@ -638,10 +638,10 @@ lq_status api_params_read(api_params *p, const cJSON *doc, api_kind kind, const 
 {
     *p = (api_params){ .n = 1,
                        .length_penalty = 1,
-                       .embeds = kind == API_EMBEDDINGS,
-                       .max_tokens = kind == API_EMBEDDINGS ? 0
-                                     : kind & API_JUDGES    ? 1
-                                                            : -1,
+                       .embeds = kind & API_READS,
+                       .max_tokens = kind & API_READS    ? 0
+                                     : kind & API_JUDGES ? 1
+                                                         : -1,
                        .temperature = d->has_temperature ? d->temperature : 1,
                        .top_p = d->has_top_p ? d->top_p : 1,
                        .top_k = d->has_top_k ? d->top_k : 0,

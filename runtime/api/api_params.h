@@ -22,6 +22,8 @@ typedef enum {
     API_EMBEDDINGS = 4,
     API_RERANK = 8,
     API_SCORE = 16,
+    API_CLASSIFY = 32,
+    API_READS = API_EMBEDDINGS | API_CLASSIFY, /* nothing is written */
     API_JUDGES = API_RERANK | API_SCORE
 } api_kind;
 

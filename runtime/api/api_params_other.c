@@ -23,7 +23,7 @@ typedef struct {
     int kinds, neutral;
 } other;
 
-enum { BOTH = API_COMPLETIONS | API_CHAT, ALL = BOTH | API_EMBEDDINGS, EVERY = ALL | API_JUDGES };
+enum { BOTH = API_COMPLETIONS | API_CHAT, ALL = BOTH | API_READS, EVERY = ALL | API_JUDGES };
 
 /* They would change the answer. */
 static const other refused[] = {
@@ -59,7 +59,7 @@ static const other refused[] = {
     { "max_chunks_per_doc", API_RERANK, N_ONE },
     { "rank_fields", API_RERANK, N_EMPTY_LIST },
     { "return_embeddings", API_RERANK, N_FALSE },
-    { "activation", API_JUDGES, N_TRUE },
+    { "activation", API_JUDGES | API_CLASSIFY, N_TRUE },
 
     /* reasoning */
     { "thinking_budget_tokens", API_COMPLETIONS, N_MINUS_ONE },

@@ -50,6 +50,8 @@ static const http_route routes[] = {
     { "POST", "/v2/rerank", api_post_rerank_v2, HTTP_USER, "likewise, as Cohere's ask", NULL },
     { "POST", "/v1/score", api_post_score, HTTP_USER,
       "how well each text answers another, as vLLM's clients ask", NULL },
+    { "POST", "/v1/classify", api_post_classify, HTTP_USER,
+      "which of the model's labels a text has, likewise", NULL },
     { "POST", "/api/chat", api_post_ollama_chat, HTTP_USER,
       "answer a conversation, as Ollama's clients ask", &api_ollama_style },
     { "POST", "/api/generate", api_post_ollama_generate, HTTP_USER, "answer one message, likewise",

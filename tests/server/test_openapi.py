@@ -11,7 +11,8 @@ BODIES = {"/v1/completions": {"prompt": "a", "max_tokens": 1},
           "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
           "/v1/embeddings": {"input": "a"},
           "/v1/rerank": {"query": "a", "documents": ["b"]},
-          "/v1/score": {"text_1": "a", "text_2": "b"}}
+          "/v1/score": {"text_1": "a", "text_2": "b"},
+          "/v1/classify": {"input": "a"}}
 
 
 @pytest.fixture(scope="module")

@@ -76,8 +76,9 @@ MODELS = {
 }
 
 
-def make(out, name):
-    kind, sizes, (tok, tokens), more = MODELS[name]
+def write(out, name, kind, sizes, tokenizer, more):
+    """The checkpoint of random weights; its folder."""
+    tok, tokens = tokenizer
     folder = os.path.join(out, name)
     cls = getattr(tf, kind)
     model = cls(cls.config_class(**{**sizes, "vocab_size": tok.get_vocab_size()}, attn_implementation="eager")).eval()
@@ -93,6 +94,11 @@ def make(out, name):
     json.dump(config, open(path, "w"), indent=2)
     weights = os.path.join(folder, "model.safetensors")
     save_file({k: v.bfloat16() for k, v in load_file(weights).items()}, weights)
+    return folder
+
+
+def make(out, name):
+    folder = write(out, name, *MODELS[name])
     c = CrossEncoder(folder, device="cpu")
     c.model.float()
     raw = c.predict(PAIRS, activation_fn=torch.nn.Identity(), batch_size=1)
@@ -102,5 +108,6 @@ def make(out, name):
     print(name, [round(p["raw"], 3) for p in pairs], [round(p["score"], 3) for p in pairs])
 
 
-for n in sys.argv[2:] or MODELS:
-    make(sys.argv[1], n)
+if __name__ == "__main__":
+    for n in sys.argv[2:] or MODELS:
+        make(sys.argv[1], n)
