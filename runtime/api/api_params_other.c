@@ -60,6 +60,7 @@ static const other refused[] = {
     { "rank_fields", API_RERANK, N_EMPTY_LIST },
     { "return_embeddings", API_RERANK, N_FALSE },
     { "activation", API_JUDGES | API_CLASSIFY, N_TRUE },
+    { "raw_scores", API_JUDGES | API_CLASSIFY, N_FALSE }, /* TEI's use_activation */
 
     /* reasoning */
     { "thinking_budget_tokens", API_COMPLETIONS, N_MINUS_ONE },

@@ -99,7 +99,7 @@ def test_what_is_wrong_is_named(judge):
                         ({**good, "documents": [1]}, "documents"), ({**good, "query": ["a", "b"]}, "query"),
                         ({**good, "documents": ["a"] * 1025}, "documents"), ({**good, "top_n": -1}, "top_n"),
                         ({**good, "truncate_prompt_tokens": 10}, "truncate_prompt_tokens"),
-                        ({**good, "max_chunks_per_doc": 4}, "max_chunks_per_doc"), ({**good, "model": "x"}, "model")):
+                        ({**good, "raw_scores": True}, "raw_scores"), ({**good, "max_chunks_per_doc": 4}, "max_chunks_per_doc"), ({**good, "model": "x"}, "model")):
         check_error(judge.post("/v1/rerank", body), 404 if param == "model" else 400, param)
     check_error(judge.post("/score", {"text_1": "a", "queries": "b", "documents": "c"}), 400, "queries")
 
