@@ -1,7 +1,6 @@
 /* tests/unit/test_grammar_left.c - rules that begin with themselves: random grammars take the texts that their rules
  * derive, found by deriving them all, and no others. */
-#include "runtime/grammar/grammar.h"
-#include "tests/support/check.h"
+#include "tests/support/grammar_takes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,18 +123,6 @@ static void derive_all(rules *g)
     }
 }
 
-static bool takes(grammar *g, const char *text)
-{
-    lq_err err;
-    gr_matcher *m;
-    bool ok = true;
-    CHECK(!gr_matcher_new(&m, g, &err), "matcher");
-    if (*text) CHECK(!gr_accept(m, (const uint8_t *)text, strlen(text), &ok, &err), "%s", err.msg);
-    ok = ok && gr_may_end(m);
-    gr_matcher_free(m);
-    return ok;
-}
-
 TEST(random_rules_take_what_they_derive)
 {
     int taken = 0, refused = 0, nothing = 0;
@@ -161,7 +148,7 @@ TEST(random_rules_take_what_they_derive)
         taken++;
         for (int i = 0; i < TEXTS; i++) {
             spell(s, i);
-            CHECK(takes(g, s) == r.derived[0][i], "%s'%s' is %sone of it", text, s,
+            CHECK(grammar_takes(g, s) == r.derived[0][i], "%s'%s' is %sone of it", text, s,
                   r.derived[0][i] ? "" : "not ");
         }
         gr_unref(g);
@@ -185,7 +172,8 @@ TEST(a_list_from_the_left_is_of_any_length)
     CHECK(!gr_compile(&g, &(gr_spec){ .kind = GR_GRAMMAR, .text = text, .n = strlen(text) }, NULL,
                       &err),
           "%s", err.msg);
-    CHECK(takes(g, s) && takes(g, "1,(2,(3)),4") && !takes(g, "1,"), "a list");
+    CHECK(grammar_takes(g, s) && grammar_takes(g, "1,(2,(3)),4") && !grammar_takes(g, "1,"),
+          "a list");
     gr_unref(g);
 }
 

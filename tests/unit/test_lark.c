@@ -1,22 +1,8 @@
 /* tests/unit/test_lark.c - grammars in Lark's notation: which texts they take, and what is refused. */
-#include "runtime/grammar/grammar.h"
-#include "tests/support/check.h"
+#include "tests/support/grammar_takes.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-/* Whether the whole of `text` is a sentence. */
-static bool takes(grammar *g, const char *text)
-{
-    lq_err err;
-    gr_matcher *m;
-    bool ok = true;
-    CHECK(!gr_matcher_new(&m, g, &err), "matcher");
-    if (*text) CHECK(!gr_accept(m, (const uint8_t *)text, strlen(text), &ok, &err), "%s", err.msg);
-    ok = ok && gr_may_end(m);
-    gr_matcher_free(m);
-    return ok;
-}
 
 static lq_status compile(grammar **g, const char *lark, lq_err *err)
 {
@@ -116,8 +102,8 @@ TEST(a_grammar_takes_what_lark_would)
         CHECK(!compile(&g, cases[i].lark, &err), "%s: %s", cases[i].why, err.msg);
         for (int k = 0; g && k < 3; k++) {
             const char *yes = cases[i].yes[k], *no = cases[i].no[k];
-            CHECK(!yes || takes(g, yes), "%s: '%s' is one of them", cases[i].why, yes);
-            CHECK(!no || !takes(g, no), "%s: '%s' is none of them", cases[i].why, no);
+            CHECK(!yes || grammar_takes(g, yes), "%s: '%s' is one of them", cases[i].why, yes);
+            CHECK(!no || !grammar_takes(g, no), "%s: '%s' is none of them", cases[i].why, no);
         }
         gr_unref(g);
     }
@@ -192,7 +178,7 @@ TEST(the_notation_is_told_by_the_first_rule)
         if (gr_compile(&g, &spec, NULL, &err))
             CHECK(!strncmp(err.msg, "lark: ", 6) == all[i].lark, "%s: %s", all[i].text, err.msg);
         else
-            CHECK(takes(g, "a") == all[i].lark, "%s", all[i].text);
+            CHECK(grammar_takes(g, "a") == all[i].lark, "%s", all[i].text);
         gr_unref(g);
     }
 }
