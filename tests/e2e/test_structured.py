@@ -136,6 +136,8 @@ def test_run_takes_files_and_patterns(llmq, draft, tmp_path):
     for seed in (1, 2):
         check_person(llmq(*run, "--seed", seed, "--json-schema", schema).stdout)
     assert re.fullmatch("<[a-z]{3}>", llmq(*run, "--grammar", gbnf).stdout.strip())
+    gbnf.write_text('start: "<" A~3 ">"\nA: "a".."z"\n')  # Lark's
+    assert re.fullmatch("<[a-z]{3}>", llmq(*run, "--grammar", gbnf).stdout.strip())
     assert re.fullmatch("[0-9]{4}", llmq(*run, "--regex", "[0-9]{4}").stdout.strip())
     assert llmq(*run, "--choice", "red,green").stdout.strip() in ("red", "green")
     p = llmq(*run, "--choice", "a", "--regex", "b", code=2)

@@ -10,7 +10,7 @@
 #define F(field) offsetof(opt_structured, field)
 const opt_row opt_structured_rows[OPT_STRUCTURED_N] = {
     { "grammar", 0, OPT_STR, F(grammar), .arg = "FILE",
-      .help = "the answer is a sentence of this grammar (GBNF)" },
+      .help = "the answer is a sentence of this grammar (GBNF or Lark)" },
     { "json-schema", 0, OPT_STR, F(schema), .arg = "FILE",
       .help = "the answer is JSON of this schema" },
     { "regex", 0, OPT_STR, F(regex), .arg = "R",
