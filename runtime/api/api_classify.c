@@ -4,17 +4,6 @@
  * (src_label_kind); with use_activation false, and of a regression, the scores themselves. */
 #include "runtime/api/api_gen_int.h"
 
-#include <stdlib.h>
-
-bool gen_take_labels(gen_choice *c, const double *pooled)
-{
-    const api_backend *b = &c->g->a->m.backend;
-    const int n = cJSON_GetArraySize(c->g->a->m.label_names);
-    c->pooled = malloc((size_t)n * sizeof *c->pooled);
-    if (c->pooled) b->score(b->self, pooled, c->pooled);
-    return c->pooled != NULL;
-}
-
 /* Scores become probabilities; the largest one's place. */
 static int activate(const gen *g, double *v, int n)
 {

@@ -172,14 +172,13 @@ void gen_take_list(jw *w, const char *key, jw *list);
 void gen_take_nothing(gen_choice *c, chat_part part, const char *p, size_t n);
 /* api_rerank.c: r has what api_model.labels asked for. */
 void gen_take_judgement(gen_choice *c, const smp_result *r);
-void gen_take_score(gen_choice *c, const double *pooled); /* where the model gives one */
+void gen_take_score(gen_choice *c, const double *pooled);  /* where the model gives one */
+bool gen_take_labels(gen_choice *c, const double *pooled); /* of all its labels */
 eng_pool gen_pool(const gen *g); /* which rows the answer is made of; ENG_NO_POOL: none */
 /* api_embeddings.c: keeps what the engine pooled. */
 /* The embedding as numbers, or as the request wants it. */
 void gen_write_vector(gen_choice *c, jw *w);
 bool gen_take_vector(gen_choice *c, const double *pooled);
-/* api_classify.c: the scores of what the engine pooled. */
-bool gen_take_labels(gen_choice *c, const double *pooled);
 /* What of the answer's id is its own. */
 static inline const char *gen_key(const gen *g) { return g->answer.id + strlen(g->shape->prefix); }
 /* api_usage.c: "usage": {...} */

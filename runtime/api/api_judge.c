@@ -1,5 +1,8 @@
-/* runtime/api/api_judge.c - what /v1/rerank and /score take of the engine's events: the odds of yes, or the model's score. */
+/* runtime/api/api_judge.c - what /v1/rerank, /score and /classify take of the engine's events: the odds of yes, or the
+ * model's scores. */
 #include "runtime/api/api_gen_int.h"
+
+#include <stdlib.h>
 
 void gen_take_judgement(gen_choice *c, const smp_result *r)
 {
@@ -10,6 +13,15 @@ void gen_take_score(gen_choice *c, const double *pooled)
 {
     const api_backend *b = &c->g->a->m.backend;
     b->score(b->self, pooled, &c->odds);
+}
+
+bool gen_take_labels(gen_choice *c, const double *pooled)
+{
+    const api_backend *b = &c->g->a->m.backend;
+    const int n = cJSON_GetArraySize(c->g->a->m.label_names);
+    c->pooled = malloc((size_t)n * sizeof *c->pooled);
+    if (c->pooled) b->score(b->self, pooled, c->pooled);
+    return c->pooled != NULL;
 }
 
 eng_pool gen_pool(const gen *g)
