@@ -19,8 +19,17 @@ def call(*args, **how):
     return subprocess.run([str(a) for a in args], capture_output=True, text=True, timeout=300, **how)
 
 
+def as_built():
+    """The options that ./llmq was built with: it must not be linked anew, as other tests run it at the same time."""
+    flags = (ROOT / "build/cuda-flags").read_text()
+    nvcc = [f"NVCC={os.environ['NVCC']}"] if "NVCC" in os.environ else ["NVCC="] if "left it out" in flags else []
+    return nvcc + ["WERROR=-Werror"] * ("-Werror" in flags)
+
+
 def make(*args):
-    r = call("make", "-s", "-C", ROOT, f"NVCC={os.environ.get('NVCC', '')}", *args)
+    before = (ROOT / "llmq").stat().st_mtime_ns
+    r = call("make", "-s", "-C", ROOT, *as_built(), *args)
+    assert (ROOT / "llmq").stat().st_mtime_ns == before, "llmq was linked anew"
     assert r.returncode == 0, r.stderr[-2000:]
     return r
 
