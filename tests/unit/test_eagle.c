@@ -185,6 +185,7 @@ TEST(the_same_bytes_with_the_draft)
           { .guesses = 7, .max_seqs = 2, .max_batch_tokens = 5, .block_size = 8 } },
         { "a pool for one", 2, 2, { .guesses = 5, .kv_bytes = one, .max_len = MAX_LEN } },
     };
+    uint64_t right = 0, guesses = 0;
     run_alone((eng_opts){ 0 });
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
         rig r;
@@ -194,15 +195,19 @@ TEST(the_same_bytes_with_the_draft)
         if (!rig_open(&r, &golden, cases[i].threads, o)) return;
         run_together(&r, cases[i].copies, cases[i].why);
         eng_stats_get(r.e, &st);
-        /* 48 of the 64 ids can be guessed; answers of this model are drawn, too */
-        CHECK(st.guesses >= st.drafts && 4 * st.right > st.guesses,
-              "%s: %llu of %llu guesses were right", cases[i].why, (unsigned long long)st.right,
-              (unsigned long long)st.guesses);
+        CHECK(st.guesses >= st.drafts && st.right, "%s: %llu of %llu guesses were right",
+              cases[i].why, (unsigned long long)st.right, (unsigned long long)st.guesses);
+        right += st.right;
+        guesses += st.guesses;
         if (getenv("SHOW"))
             printf("%-24s %llu of %llu\n", cases[i].why, (unsigned long long)st.right,
                    (unsigned long long)st.guesses);
         rig_close(&r);
     }
+    /* Of all: how long one load goes on guessing depends on how long its steps take. 48 of the 64 ids can be guessed;
+     * answers of this model are drawn, too. */
+    CHECK(4 * right > guesses, "%llu of %llu guesses were right", (unsigned long long)right,
+          (unsigned long long)guesses);
 }
 
 TEST(what_does_not_fit_is_said)
