@@ -16,6 +16,7 @@ import subprocess
 import pytest
 
 from conftest import ROOT
+from harness import Server
 
 np = pytest.importorskip("numpy", reason="numpy is not installed")
 pytestmark = pytest.mark.skipif("LLAMA_BIN" not in os.environ, reason="LLAMA_BIN does not say where llama.cpp is")
@@ -151,3 +152,29 @@ def test_llama_cpp_tokenizes_alike(llmq, model, tmp_path):
     got = llama("llama-tokenize", "-m", tmp_path / "m.gguf", "-f", tmp_path / "p.txt", "--ids", "--log-disable")
     p = llmq("tokenize", model, "--fields", "ids", input=json.dumps({"text": PROMPT}))
     assert [int(x) for x in got.strip().strip("[]").split(",")] == json.loads(p.stdout)["ids"]
+
+
+def embedding(model, text):
+    """What it says is cut off where it ends before its log is written: it is asked again."""
+    for _ in range(20):
+        said = llama("llama-embedding", "-m", model, "-p", text, "--pooling", "mean", "--embd-normalize", 2, "--embd-output-format", "json")
+        try:
+            return np.array(json.loads(said[said.index("{"):])["data"][0]["embedding"])
+        except ValueError:
+            pass
+    pytest.fail(f"20 answers are cut off: {said[-80:]!r}")
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "modernbert"])
+def test_llama_cpp_embeds_as_llmq(llmq, tmp_path, name, dtype):
+    """llama-embedding, of which a package may have none: the mean of all rows, of length 1."""
+    if not os.access(os.path.join(os.environ["LLAMA_BIN"], "llama-embedding"), os.X_OK):
+        pytest.skip("there is no llama-embedding")
+    model = tmp_path / "m.gguf"
+    llmq("convert", ROOT / "tests/golden/heads" / f"cross-{name}", "-o", model, "--to", "gguf", "--dtype", dtype)
+    with Server(llmq, model, log=tmp_path / "log") as s:
+        for text in ("what is a panda", "x"):
+            a = embedding(model, text)
+            b = np.array(s.post_json("/v1/embeddings", {"input": text, "pooling": "mean"})["data"][0]["embedding"])
+            assert a.shape == b.shape and a @ b > 0.9999, float(a @ b)
