@@ -37,31 +37,37 @@ inline namespace CU_NAME(blas_cu)
         return all;
     }
 
+    /* Of a library. No static of the template: the linker makes those of all programs one, and shows their names. */
+    template <class API> struct loaded {
+        API api;
+        int state; /* 1: loaded, -1: not there */
+    };
+
     /* NULL: it is not there, or lacks a call. */
-    template <class API> const API *load(const char *const names[3])
+    template <class API> const API *load(loaded<API> * l, const char *const names[3])
     {
-        static API api;
-        static int state; /* 1: loaded, -1: not there */
-        for (int i = 0; i < 3 && !state; i++) {
+        for (int i = 0; i < 3 && !l->state; i++) {
             void *lib = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-            if (lib && has(&api, lib))
-                state = 1;
+            if (lib && has(&l->api, lib))
+                l->state = 1;
             else if (lib)
                 dlclose(lib);
         }
-        if (!state) state = -1;
-        return state > 0 ? &api : NULL;
+        if (!l->state) l->state = -1;
+        return l->state > 0 ? &l->api : NULL;
     }
     const cublas_api *load_cublas(void)
     {
         static const char *const names[] = { "libcublas.so.13", "libcublas.so.12", "libcublas.so" };
-        return load<cublas_api>(names);
+        static loaded<cublas_api> here;
+        return load(&here, names);
     }
     const cublaslt_api *load_lt(void)
     {
         static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12",
                                              "libcublasLt.so" };
-        return load<cublaslt_api>(names);
+        static loaded<cublaslt_api> here;
+        return load(&here, names);
     }
 #else
     const cublas_api *load_cublas(void) { return emu_cublas_here ? &emu_cublas : NULL; }
