@@ -578,7 +578,8 @@ static void put_classifier(config *c)
                  int_at(c, "classifier.pooling_type", 1) == 1 ? "mean" : "cls");
     put_label_names(c);
     gguf_str(c->f, meta_key(k, c, "classifier.problem_type"), &kind); /* our own, as the next */
-    if (*kind) put_text(c, c->j, "problem_type", kind);
+    if (strcmp(kind, "regression") == 0 || strcmp(kind, "multi_label_classification") == 0)
+        put_text(c, c->j, "problem_type", kind);
     gguf_str(c->f, meta_key(k, c, "classifier.activation"), &act);
     if (strcmp(act, "identity") == 0)
         put_text(c, c->j, "sbert_ce_default_activation_function", "Identity");

@@ -134,7 +134,7 @@ static lq_status name_heads(cJSON *j, lq_err *err)
             return lq_fail(err, LQ_EUNSUPPORTED,
                            "per_layer_config: expected num_attention_heads alone, as "
                            "num_sliding_attention_heads says, found another in layer %s",
-                           o->string);
+                           o->string ? o->string : "of a list");
     cJSON *list = own && cJSON_IsArray(types) ? cJSON_CreateArray() : NULL;
     for (const cJSON *t = list ? types->child : NULL; t; t = t->next) {
         const bool window = cJSON_IsString(t) && strcmp(t->valuestring, SLIDING) == 0;
