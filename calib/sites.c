@@ -60,6 +60,7 @@ bool cal_site_of(cal_site *site, const arch_config *c, arch_role r)
     for (size_t i = 0; i < LQ_COUNT(sites); i++) {
         if (sites[i].role != r) continue;
         *site = sites[i].site == CAL_MLP && one_input(c) ? CAL_ATTN : sites[i].site;
+        if (r == R_INDEX_Q && !c->q_lora) *site = CAL_ATTN;
         if (r == R_ROUTER && (c->w.dense_beside || c->latent)) *site = CAL_EXPERTS;
         return true;
     }

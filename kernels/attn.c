@@ -192,11 +192,17 @@ typedef struct {
     int64_t kvh, i0, n, R, split, n_splits;
 } item_at;
 
+/* Of the keys that row i of a sequence sees by a kv head. */
+static int64_t list_of(const attn_args *a, const attn_seq *s, int64_t kvh, int64_t i)
+{
+    return a->keys_by_head ? (s->row0 + i) * a->Hkv + kvh : s->row0 + i;
+}
+
 /* Row i of a sequence as a position among the keys that it may see: its own, or the last of its list. */
-static int64_t query_at(const attn_args *a, const attn_seq *s, int64_t i)
+static int64_t query_at(const attn_args *a, const attn_seq *s, int64_t kvh, int64_t i)
 {
     const int64_t pos = s->pos0 + i;
-    if (a->n_keys) return a->n_keys[s->row0 + i] - 1;
+    if (a->n_keys) return a->n_keys[list_of(a, s, kvh, i)] - 1;
     return a->keys && pos >= a->ld_keys ? a->ld_keys - 1 : pos;
 }
 
@@ -219,11 +225,11 @@ static int64_t seen_to(const attn_args *a, const attn_seq *s, int64_t query)
 /* The first key that one of its rows sees, and the one after the last. */
 static int64_t first_key(const attn_args *a, const item_at *t)
 {
-    return seen_from(a, query_at(a, t->s, t->i0));
+    return seen_from(a, query_at(a, t->s, t->kvh, t->i0));
 }
 static int64_t end_key(const attn_args *a, const item_at *t)
 {
-    return seen_to(a, t->s, query_at(a, t->s, t->i0 + t->n - 1));
+    return seen_to(a, t->s, query_at(a, t->s, t->kvh, t->i0 + t->n - 1));
 }
 
 static item_at find_item(const run_ctx *c, int64_t item)
@@ -301,7 +307,7 @@ static const uint8_t *row_at(const attn_args *a, const item_at *t, bool key, int
 static void read_listed(void *dst, const attn_args *a, work *w, const item_at *t, int64_t at, int n,
                         bool key, bool pairs)
 {
-    const int32_t *pos = a->keys + (t->s->row0 + t->i0) * a->ld_keys + at;
+    const int32_t *pos = a->keys + list_of(a, t->s, t->kvh, t->i0) * a->ld_keys + at;
     const size_t row = row_bytes(a, key);
     for (int j = 0; j < n; j++)
         memcpy(w->listed + (size_t)j * row, row_at(a, t, key, pos[j]), row);
@@ -429,7 +435,7 @@ static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos,
     }
     const bool adjusted = a->softcap > 0 || a->alibi || a->dist_bias;
     for (int64_t i = 0, r = 0; i < t->n; i++) {
-        const int64_t query = query_at(a, t->s, t->i0 + i);
+        const int64_t query = query_at(a, t->s, t->kvh, t->i0 + i);
         int lo, hi;
         attn_seen(a, s, query, pos, &lo, &hi);
         for (int64_t h = t->kvh * group; h < (t->kvh + 1) * group; h++, r++) {

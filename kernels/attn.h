@@ -77,9 +77,11 @@ typedef struct {
      * (its own and those before it), at most ld_keys. Not with a window, ALiBi or pairs */
     const int32_t *keys;
     int64_t ld_keys;
+    bool
+        keys_by_head; /* row t has a list for each kv head, the lists (and n_keys) t * Hkv and on */
     const int32_t
-        *n_keys; /* NULL; else how many each row of q sees (1 or more), whatever its position,
-                              and the list may be in any order */
+        *n_keys; /* NULL; else how many each list has (1 or more), whatever its row's position,
+                              and in any order */
     const attn_seq *seqs;
     int n_seqs;
 } attn_args;

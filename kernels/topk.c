@@ -8,6 +8,7 @@
 
 #include "kernels/attn_int.h"
 #include "kernels/dispatch.h"
+#include "kernels/topk_int.h"
 
 enum { ROOM = 1 << 18, ROWS = 64, UNIT = 8 * ATTN_TILE };
 
@@ -67,8 +68,7 @@ static int64_t keys_before(const topk_args *a, int64_t positions)
     return a->every ? positions / a->every : positions;
 }
 
-/* A number that is greater where x is; 0 and -0 are one. */
-static uint32_t order_of(float x)
+uint32_t topk_order(float x)
 {
     uint32_t u;
     if (isnan(x)) return UINT32_MAX;
@@ -91,7 +91,7 @@ static void score_tile(const run_ctx *c, const work *w, const attn_seq *s, int64
             sum[j] += weight[h] * (of[j] > 0 || isnan(of[j]) ? of[j] : 0);
     }
     for (int j = 0; j < n; j++)
-        to[j] = order_of(sum[j]);
+        to[j] = topk_order(sum[j]);
 }
 
 static void score_unit(void *ctx, int64_t unit, int thread)
@@ -118,9 +118,7 @@ static void score_unit(void *ctx, int64_t unit, int thread)
 
 /* ---- the choice ---- */
 
-/* The k-th greatest of two lists, of which there are more; *equal: how many of those that are equal
- * to it are among the k. */
-static uint32_t kth(const uint32_t *const x[2], const int64_t n[2], int64_t k, int64_t *equal)
+uint32_t topk_kth(const uint32_t *const x[2], const int64_t n[2], int64_t k, int64_t *equal)
 {
     uint32_t prefix = 0, mask = 0;
     for (int shift = 24; shift >= 0; shift -= 8) {
@@ -159,7 +157,7 @@ static void choose_row(void *ctx, int64_t row, int thread)
     const uint32_t *const lists[2] = { order, order + k };
     const int64_t had = c->at < k ? c->at : k, n[2] = { had, more };
     const bool all = had + more <= k;
-    const uint32_t least = all ? 0 : kth(lists, n, k, &equal);
+    const uint32_t least = all ? 0 : topk_kth(lists, n, k, &equal);
     int64_t to = 0;
     for (int64_t j = 0; j < had + more; j++) { /* rising, in place: `to` is never ahead */
         const bool old = j < had;

@@ -178,6 +178,29 @@ static lq_status check_beside(const arch_config *c, lq_err *err)
     return LQ_OK;
 }
 
+/* An indexer that chooses blocks, a head for each kv head. */
+static lq_status check_blocks(const arch_config *c, lq_err *err)
+{
+    const int64_t block = c->index_block;
+    if (c->index_heads != c->kv_heads)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "index_n_heads: expected one for each of %" PRId64
+                       " kv heads, found %" PRId64,
+                       c->kv_heads, c->index_heads);
+    if (c->index_dim < c->rope_dims || c->index_dim > ARCH_MAX_WIDTH / c->index_heads)
+        return lq_fail(err, LQ_EVALUE,
+                       "index_head_dim: expected at least the %" PRId64
+                       " dims that rotate, found %" PRId64,
+                       c->rope_dims, c->index_dim);
+    if (c->index_topk < block || c->index_topk % block || c->index_local > c->index_topk / block)
+        return lq_fail(
+            err, LQ_EVALUE,
+            "index_topk_blocks: expected 1 or more, and at least index_local_blocks %" PRId64
+            ", found %" PRId64 " positions in blocks of %" PRId64,
+            c->index_local, c->index_topk, block);
+    return LQ_OK;
+}
+
 /* A row with an indexer's tensors has one, in its first layer too. */
 static lq_status check_indexer(const arch_config *c, lq_err *err)
 {
@@ -186,6 +209,7 @@ static lq_status check_indexer(const arch_config *c, lq_err *err)
         return lq_fail(err, LQ_EVALUE, "index_topk: expected none in a %s, found %" PRId64,
                        c->row->arch, c->index_topk);
     }
+    if (c->index_block) return check_blocks(c, err);
     if (!arch_indexed(c) || c->index_heads < 1 || c->index_dim < c->rope_dims || !c->q_lora ||
         c->index_dim > ARCH_MAX_WIDTH / c->index_heads)
         return lq_fail(err, LQ_EVALUE,

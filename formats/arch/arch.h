@@ -140,6 +140,7 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_INDEX_Q, "index_q", ARCH_MATRIX)                                                                    \
     X(R_INDEX_K, "index_k", ARCH_MATRIX)                                                                    \
     X(R_INDEX_K_NORM, "index_k_norm", ARCH_VECTOR)                                                          \
+    X(R_INDEX_Q_NORM, "index_q_norm", ARCH_VECTOR) /* of each head; index_q reads h then */                 \
     X(R_INDEX_W, "index_w", ARCH_MATRIX)                                                                    \
     /* Layers that compress (runtime/forward/forward_compress.c): what a position gives to a \
      * compressed one, and its weight; a bias by its place there; the compressed one's norm. Keys of \
@@ -501,6 +502,7 @@ typedef struct {
     bool moe;          /* experts instead of an MLP, or beside it */
     bool v_is_k;       /* there is no R_V: v is k before its norm */
     bool index_shared; /* without an indexer: it attends to what the layer before it does */
+    bool index_off;    /* without an indexer: it attends to all positions */
     uint8_t rope;      /* arch_rope_use; ROPE_OFF: no rotation (NoPE), or no POS_ROPE */
     int64_t kv_back;   /* it has no K and V of its own: it reads those of the layer so many before
                         it, which has; 0: its own */
@@ -578,6 +580,9 @@ typedef struct arch_config {
     /* Its indexers' heads and their size, of which the first rope_dims rotate; a query attends to the
      * index_topk positions that score best. 0: it attends to all */
     int64_t index_heads, index_dim, index_topk;
+    /* Not 0: they are chosen in blocks of so many, by each kv head for itself, and the last index_local of these
+     * are always among them (kernels/topk_blocks.h) */
+    int64_t index_block, index_local;
     /* Layers with a state: heads of mix_value values, in groups that share a key (and query) of
      * mix_key dims; the state of a head is [mix_key, mix_value]. conv_taps: of the convolution, over
      * all keys, queries and values, or (MIX_CONV) over hidden. */
@@ -649,6 +654,11 @@ static inline const arch_config *arch_at(const arch_config *c, int64_t layer)
 double arch_normal_quantile(double p);
 /* Do layers attend to what indexers choose? Has this layer one? Is there a layer without? */
 static inline bool arch_indexed(const arch_config *c) { return c->index_topk > 0; }
+/* Lists of chosen positions of a row. */
+static inline int64_t arch_index_lists(const arch_config *c)
+{
+    return c->index_block ? c->kv_heads : 1;
+}
 bool arch_has_indexer(const arch_config *c, int64_t layer);
 bool arch_shares_index(const arch_config *c);
 /* Numbers of what hyper-connections make of all streams. */

@@ -60,6 +60,8 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("index_heads", index_heads, 0, MAX_WIDTH, 0)            \
     X("index_dim", index_dim, 0, MAX_WIDTH, 0)                \
     X("index_topk", index_topk, 0, MAX_WIDTH, 0)              \
+    X("index_block", index_block, 0, MAX_WIDTH, 0)            \
+    X("index_local", index_local, 0, MAX_WIDTH, 0)            \
     X("ple_dim", ple_dim, 0, MAX_WIDTH, 0)                    \
     X("ple_vocab", ple_vocab, 0, INT32_MAX, 0)                \
     X("embed_more", embed_more, 0, 1024, 0)                   \
@@ -157,6 +159,7 @@ static bool in_v_is_k(const arch_config *c, int64_t i) { return c->layer[i].v_is
 static bool in_no_mlp(const arch_config *c, int64_t i) { return c->layer[i].no_mlp; }
 static bool in_hashed(const arch_config *c, int64_t i) { return c->layer[i].hashed; }
 static bool in_index_shared(const arch_config *c, int64_t i) { return c->layer[i].index_shared; }
+static bool in_index_off(const arch_config *c, int64_t i) { return c->layer[i].index_off; }
 static bool in_local(const arch_config *c, int64_t i) { return c->layer[i].rope == ROPE_LOCAL; }
 static bool in_nope(const arch_config *c, int64_t i)
 {
@@ -279,6 +282,7 @@ static bool put_later(cJSON *j, const arch_config *c)
     return ok && put_layers(j, c, "moe_layers", in_moe, false) &&
            put_layers(j, c, "v_is_k_layers", in_v_is_k, false) &&
            put_layers(j, c, "index_shared_layers", in_index_shared, false) &&
+           put_layers(j, c, "index_off_layers", in_index_off, false) &&
            put_layers(j, c, "local_rope_layers", in_local, false) &&
            put_layers(j, c, "no_rope_layers", in_nope, false) && put_sizes(j, c) &&
            put_numbers(j, c, "kv_back", kv_back_of) && put_numbers(j, c, "mlp_sparse", sparse_of) &&
@@ -324,7 +328,8 @@ static lq_status read_layers(arch_config *c, const cJSON *j, const char *key, bo
     if (!cJSON_IsArray(list)) return lq_fail(err, LQ_EVALUE, "%s: expected an array", key);
     const bool window = strcmp(key, "window_layers") == 0, moe = strcmp(key, "moe_layers") == 0,
                same = strcmp(key, "v_is_k_layers") == 0, no_mlp = strcmp(key, "no_mlp_layers") == 0,
-               index = strcmp(key, "index_shared_layers") == 0,
+               off = strcmp(key, "index_off_layers") == 0,
+               index = off || strcmp(key, "index_shared_layers") == 0,
                hash = strcmp(key, "hash_layers") == 0;
     for (const cJSON *e = list->child; e; e = e->next) {
         int64_t i;
@@ -344,6 +349,8 @@ static lq_status read_layers(arch_config *c, const cJSON *j, const char *key, bo
             c->layer[i].moe = true;
         else if (same)
             c->layer[i].v_is_k = true;
+        else if (off)
+            c->layer[i].index_off = true;
         else if (index)
             c->layer[i].index_shared = true;
         else if (no_mlp)
@@ -565,6 +572,7 @@ static lq_status read_lists(arch_config *c, const cJSON *j, lq_err *err)
     if (!s) s = read_layers(c, j, "moe_layers", false, 0, err);
     if (!s) s = read_layers(c, j, "v_is_k_layers", false, 0, err);
     if (!s) s = read_layers(c, j, "index_shared_layers", false, 0, err);
+    if (!s) s = read_layers(c, j, "index_off_layers", false, 0, err);
     if (!s) s = read_layers(c, j, "local_rope_layers", false, ROPE_LOCAL, err);
     if (!s) s = read_layers(c, j, "no_rope_layers", false, ROPE_OFF, err);
     if (!s) s = read_kv_back(c, j, err);

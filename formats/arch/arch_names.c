@@ -20,7 +20,7 @@ static bool elsewhere(const arch_config *c, arch_role r, int64_t layer)
     const arch_layer *l = &c->layer[layer];
     if (r == R_K || r == R_V || r == R_K_NORM || r == R_V_NORM)
         return l->kv_back || (r == R_V && l->v_is_k);
-    return of_indexer(r) && l->index_shared;
+    return of_indexer(r) && (l->index_shared || l->index_off);
 }
 
 static bool of_attention(arch_role r) { return r >= R_Q && r <= R_O_A; }
@@ -361,9 +361,10 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_KV_A] = { c->kv_lora + c->rope_dims, c->hidden },
         [R_KV_A_NORM] = { 1, c->w.kv_one ? c->head_dim : c->kv_lora },
         [R_KV_B] = { c->heads * (c->nope_dims + c->v_dim), c->kv_lora },
-        [R_INDEX_Q] = { c->index_heads * c->index_dim, c->q_lora },
+        [R_INDEX_Q] = { c->index_heads * c->index_dim, c->q_lora ? c->q_lora : c->hidden },
         [R_INDEX_K] = { index, c->hidden },
         [R_INDEX_K_NORM] = { 1, c->index_dim },
+        [R_INDEX_Q_NORM] = { 1, c->index_dim },
         [R_INDEX_W] = { c->index_heads, c->hidden },
         [R_INDEX_GATE] = { index, c->hidden },
         [R_INDEX_BIAS] = { c->sparse_every, index },

@@ -78,8 +78,9 @@ int64_t arch_count_attending(const arch_config *c, int64_t from, int64_t to)
 
 bool arch_has_indexer(const arch_config *c, int64_t layer)
 {
-    const bool without = c->row->mixer == MIX_SPARSE && c->layer[layer].mixer != MIX_SPARSE;
-    return arch_indexed(c) && !c->layer[layer].index_shared && !without;
+    const arch_layer *l = &c->layer[layer];
+    if (!arch_indexed(c) || l->index_shared || l->index_off) return false;
+    return c->row->mixer != MIX_SPARSE || l->mixer == MIX_SPARSE;
 }
 
 bool arch_shares_index(const arch_config *c)

@@ -62,6 +62,7 @@ static void place_of(const arch_config *c, arch_role r, axis *in, axis *out)
     *in = *out = FREE;
     for (size_t i = 0; i < LQ_COUNT(places); i++)
         if (places[i].role == r) *in = places[i].in, *out = places[i].out;
+    if (r == R_INDEX_Q && !c->q_lora) *in = ATTN;
     if (narrow && (r == R_EMBED || r == R_HEAD)) *in = FREE;
 }
 

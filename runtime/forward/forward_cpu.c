@@ -141,9 +141,10 @@ static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, i
     scale_q(r, q, layer, t);
 }
 
-/* Do K and V lie as attention multiplies them? */
-static bool in_pairs(const fwd_rows *r, const fwd_kv *kv)
+/* Do K and V lie as attention multiplies them? Not where lists of positions are read. */
+static bool in_pairs(const fwd_rows *r, const model_layer *l, const fwd_kv *kv)
 {
+    if (l->lin[R_INDEX_Q].present) return false;
     return attn_paired(kv->dtype, kv->block_size, r->c->head_dim, r->c->v_dim, r->acts != MM_F32);
 }
 
@@ -173,7 +174,9 @@ static void store_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *a
     const kv_arg *a = arg;
     const arch_config *c = r->c;
     const fwd_kv *kv = a->kv;
-    const bool pairs = in_pairs(r, kv);
+    const bool pairs = in_pairs(r, a->l, kv);
+    const bool indexed = a->l->lin[R_INDEX_K].present;
+    if (indexed && !c->w.mla) fwd_index_rows(r, a->l, a->g->row0 + row, n);
     for (int64_t t = a->g->row0 + row; t < a->g->row0 + row + n; t++) {
         if (!c->w.mla) finish_qkv(r, a->l, a->layer, t);
         turn_q(r, kv, t);
@@ -182,12 +185,10 @@ static void store_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *a
         if (c->w.mla) {
             const int64_t L = kv_latent_width(c);
             write_row(kv, kv->k + block, r->row_slot[t], r->kv_a + t * L, 1, L, false, true);
-            if (a->l->lin[R_INDEX_K].present && !c->w.kv_one)
-                attn_kv_write(kv->v + block, r->row_slot[t], kv->block_size,
-                              r->index_k + t * c->index_dim, 1, c->index_dim,
-                              kv_of(kv->dtype, false));
+            if (indexed && !c->w.kv_one) fwd_index_store(r, kv, t);
             continue;
         }
+        if (indexed) fwd_index_store(r, kv, t);
         write_row(kv, kv->k + block, r->row_slot[t], r->k + t * c->kv_heads * c->head_dim,
                   c->kv_heads, c->head_dim, pairs, true);
         write_row(kv, kv->v + block, r->row_slot[t], r->v + t * c->kv_heads * c->v_dim, c->kv_heads,
@@ -280,6 +281,16 @@ static void attend_latents(attn_args *a, const fwd_rows *r, const model_layer *l
     a->paired = false;
 }
 
+/* Each kv head to the positions of blocks that it chose. */
+static void attend_blocks(attn_args *a, const fwd_rows *r, const fwd_kv *kv, const fwd_group *g)
+{
+    fwd_index_choose(r, kv, g);
+    a->keys = r->index_keys;
+    a->ld_keys = r->c->index_topk;
+    a->n_keys = r->index_seen;
+    a->keys_by_head = true;
+}
+
 static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,
                    const fwd_group *g)
 {
@@ -296,7 +307,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         .dtype = kv->dtype,
         .turned = kv_turned(kv_of(kv->dtype, false)),
         .bf16 = r->acts != MM_F32,
-        .paired = in_pairs(r, kv),
+        .paired = in_pairs(r, l, kv),
         .H = c->heads,
         .Hkv = c->kv_heads,
         .D = c->head_dim,
@@ -315,7 +326,10 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         .seqs = g->seqs,
         .n_seqs = g->n_seqs,
     };
-    if (c->w.mla) attend_latents(&a, r, l, layer, kv, g);
+    if (c->w.mla)
+        attend_latents(&a, r, l, layer, kv, g);
+    else if (l->lin[R_INDEX_Q].present)
+        attend_blocks(&a, r, kv, g);
     attn_run(&a, r->scratch, r->p);
     if (c->w.q_gated) fwd_each(r, g->n_rows, gate_chunk, &g->row0);
     if (c->o_scale != 1) fwd_each(r, g->n_rows, scale_chunk, &g->row0);

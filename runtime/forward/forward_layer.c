@@ -90,6 +90,7 @@ static void run_qkv(const fwd_rows *r, const model_layer *l)
     }
     r->ops->products(r, qkv, n, in, width, r->R);
     r->ops->adapt(r, roles, qkv, n, in, width);
+    if (lin[R_INDEX_Q].present) fwd_index_products(r, l);
 }
 
 /* Of a product of all inputs: where this process's outputs begin in a row; and the others' beside them. */

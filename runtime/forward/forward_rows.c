@@ -149,7 +149,8 @@ int64_t fwd_given_width(const arch_config *c)
     X(seen, fwd_seen_most(c))                                   \
     X(n_seen, c->sparse_every ? 1 : 0)                          \
     X(index_w, c->index_heads)                                  \
-    X(index_keys, c->index_topk)                                \
+    X(index_keys, arch_index_lists(c) * c->index_topk)          \
+    X(index_seen, c->index_block ? c->kv_heads : 0)             \
     X(q_gate, fwd_gate_width(c))                                \
     X(head_gate, fwd_head_gates(c))                             \
     X(mix, mix_width(c))                                        \

@@ -52,13 +52,16 @@ size_t kv_key_bytes(const arch_config *c, int64_t layer, int block_size, kv_type
                     : plane_bytes(own, own->head_dim, block_size, kv_of(d, true));
 }
 
+size_t kv_value_bytes(const arch_config *c, int block_size, kv_types d)
+{
+    return c->w.mla ? 0 : plane_bytes(c, c->v_dim, block_size, kv_of(d, false));
+}
+
 size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d)
 {
-    const arch_config *own = arch_at(c, layer);
     if (!has_own(c, layer)) return 0;
     return kv_key_bytes(c, layer, block_size, d) +
-           (c->w.mla ? index_bytes(c, layer, block_size, d)
-                     : plane_bytes(own, own->v_dim, block_size, kv_of(d, false)));
+           kv_value_bytes(arch_at(c, layer), block_size, d) + index_bytes(c, layer, block_size, d);
 }
 
 size_t kv_most_bytes(const arch_config *c, int block_size, kv_types d)
@@ -94,9 +97,11 @@ size_t kv_token_bytes(const arch_config *c, kv_types d)
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_config *own = arch_at(c, i);
         if (!has_own(c, i)) continue;
-        n += c->w.mla ? latent_token_bytes(c, i, d)
-                      : (size_t)own->kv_heads * (attn_kv_row_bytes(kv_of(d, true), own->head_dim) +
-                                                 attn_kv_row_bytes(kv_of(d, false), own->v_dim));
+        n += c->w.mla
+                 ? latent_token_bytes(c, i, d)
+                 : index_row_bytes(c, i, d) +
+                       (size_t)own->kv_heads * (attn_kv_row_bytes(kv_of(d, true), own->head_dim) +
+                                                attn_kv_row_bytes(kv_of(d, false), own->v_dim));
     }
     return n;
 }

@@ -469,7 +469,7 @@ void model_drop_embed(const model *m)
 lq_status model_check_positions(const model *m, int64_t positions, lq_err *err)
 {
     const int64_t most = m->pos_embed.N - m->cfg->pos_offset;
-    if (m->cfg->heavy_every && positions > m->cfg->max_pos)
+    if ((m->cfg->heavy_every || m->cfg->index_block) && positions > m->cfg->max_pos)
         return lq_fail(err, LQ_EVALUE,
                        "%lld positions: expected at most max_position_embeddings, %lld, for which "
                        "there are compressed ones",

@@ -10,6 +10,9 @@
 #include <stdlib.h>
 
 #define STEP "{\"model_type\":\"step3p5\"," BASE
+#define M3                                                                                  \
+    "{\"model_type\":\"minimax_m3_vl\",\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_" \
+    "layers\":4,\"num_attention_heads\":4,\"num_key_value_heads\":2,\"head_dim\":16"
 
 TEST(defaults_are_those_of_transformers)
 {
@@ -126,6 +129,44 @@ TEST(the_head_of_baichuan_2_has_rows_of_length_1)
         CHECK(c.w.head_rows_1 == t[i].rows_1, "%s", t[i].config);
         arch_config_free(&c);
     }
+}
+
+TEST(minimaxs_words_are_those_of_transformers)
+{
+    static const char *const texts[] = {
+        M3 ",\"intermediate_size\":24,\"dense_intermediate_size\":96,\"moe_layer_freq\":[0,1,1,1],"
+           "\"sparse_attention_config\":{\"use_sparse_attention\":true,\"sparse_attention_freq\":["
+           "0,0,1,1],\"sparse_disable_index_value\":[0,0,1,1],\"sparse_num_index_heads\":2,"
+           "\"sparse_index_dim\":16,\"sparse_block_size\":32,\"sparse_topk_blocks\":3,"
+           "\"sparse_local_block\":2,\"sparse_init_block\":0,\"sparse_score_type\":\"max\"}}",
+        M3
+        ",\"intermediate_size\":24,\"dense_intermediate_size\":96,\"mlp_layer_types\":[\"dense\","
+        "\"sparse\",\"sparse\",\"sparse\"],\"index_n_heads\":2,\"index_head_dim\":16,"
+        "\"index_block_size\":32,\"index_topk_blocks\":3,\"index_local_blocks\":2,"
+        "\"layer_types\":[\"full_attention\",\"full_attention\",\"minimax_m3_sparse\","
+        "\"minimax_m3_sparse\"]}"
+    };
+    char *own[2] = { NULL, NULL };
+    for (int i = 0; i < 2; i++) {
+        arch_config c;
+        lq_err err = { "" };
+        CHECK(!arch_parse(&c, texts[i], NULL, &err), "%d: %s", i, err.msg);
+        CHECK(c.ffn == 96 && c.expert_ffn == 24 && c.index_topk == 96 && c.index_local == 2 &&
+                  !arch_has_indexer(&c, 1) && arch_has(&c, R_INDEX_Q_NORM, 2) && !c.layer[0].moe,
+              "%d: sizes and layers", i);
+        cJSON *j = arch_config_json(&c);
+        arch_config back;
+        CHECK(!arch_config_from_json(&back, j, &err) && back.layer[1].index_off &&
+                  !back.layer[2].index_off && back.index_block == 32,
+              "%d: %s", i, err.msg);
+        arch_config_free(&back);
+        own[i] = cJSON_PrintUnformatted(j);
+        cJSON_Delete(j);
+        arch_config_free(&c);
+    }
+    CHECK(own[0] && own[1] && strcmp(own[0], own[1]) == 0, "%s, and %s", own[0], own[1]);
+    free(own[0]);
+    free(own[1]);
 }
 
 /* Of a null transformers makes a factor of 1. */
@@ -704,6 +745,7 @@ int main(int argc, char **argv)
 {
     RUN(defaults_are_those_of_transformers);
     RUN(stepfuns_words_are_those_of_transformers);
+    RUN(minimaxs_words_are_those_of_transformers);
     RUN(the_head_of_baichuan_2_has_rows_of_length_1);
     RUN(scales_of_minicpm_are_relative_to_its_sizes);
     RUN(sliding_windows_follow_every_spelling);

@@ -7,6 +7,8 @@
 #include "tests/support/check.h"
 
 #define STEP "{\"model_type\":\"step3p5\"," BASE2
+#define M3 "{\"model_type\":\"minimax_m3_vl\"," BASE2 ",\"index_n_heads\":2"
+#define M3_SPARSE M3 ",\"sparse_attention_config\":{\"sparse_attention_freq\":[0,1,1,1],"
 
 TEST(a_wrong_config_is_refused_by_key)
 {
@@ -272,6 +274,32 @@ TEST(a_wrong_config_is_refused_by_key)
           "per_layer_config: expected num_attention_heads alone" },
         { "Step without gates", STEP ",\"use_head_wise_attn_gate\":false}",
           "use_head_wise_attn_gate: expected true" },
+        { "MiniMax M3 with an indexer's heads for pairs of kv heads",
+          "{\"model_type\":\"minimax_m3_vl\"," BASE2 ",\"index_n_heads\":1}",
+          "index_n_heads: expected one for each of 2 kv heads, found 1" },
+        { "MiniMax M3 with more sure blocks than blocks",
+          M3 ",\"index_topk_blocks\":2,\"index_local_blocks\":3}",
+          "index_topk_blocks: expected 1 or more, and at least index_local_blocks 3" },
+        { "MiniMax M3 whose indexer is smaller than what rotates",
+          M3 ",\"head_dim\":16,\"index_head_dim\":8}", "index_head_dim: expected at least the 16" },
+        { "MiniMax M3 with another rotation than it says", M3 ",\"head_dim\":16,\"rotary_dim\":8}",
+          "rotary_dim: expected the 16 dims" },
+        { "MiniMax M3 with another activation", M3 ",\"swiglu_alpha\":1}",
+          "swiglu_alpha: expected 1.702" },
+        { "MiniMax M3 with windows", M3 "," WINDOWS "}", "layer_types: expected layers without" },
+        { "MiniMax M3 with kinds of some layers", M3 ",\"layer_types\":[\"full_attention\"]}",
+          "layer_types: expected full_attention or minimax_m3_sparse for each of 4 layers" },
+        { "MiniMax M3 with scores of another kind", M3_SPARSE "\"sparse_score_type\":\"lse\"}}",
+          "sparse_score_type: expected max" },
+        { "MiniMax M3 with first blocks", M3_SPARSE "\"sparse_init_block\":1}}",
+          "sparse_attention_config: expected no sparse_init_block" },
+        { "MiniMax M3 whose indexer has values",
+          M3_SPARSE "\"sparse_disable_index_value\":[0,1,0,1]}}",
+          "sparse_disable_index_value: expected 1 for each sparse layer" },
+        { "MiniMax M3 with an unknown key", M3_SPARSE "\"sparse_new\":3}}",
+          "sparse_attention_config: expected no sparse_new" },
+        { "MiniMax M3 without norms of its heads", M3 ",\"use_qk_norm\":false}",
+          "use_qk_norm: expected true" },
         { "a layer that is not there",
           "{\"model_type\":\"bamba\"," BASE2 ",\"mamba_n_heads\":4,\"attn_layer_indices\":[4]}",
           "attn_layer_indices: expected an array of layers 0..3" },

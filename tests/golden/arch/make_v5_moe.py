@@ -45,6 +45,9 @@ def text(kind, sizes):
     return kind + "ForCausalLM", kind + ("TextConfig" if kind == "Llama4" else "Config"), sizes
 
 
+# Tensors of what sees images.
+SEES = "vision_model.", "vit_", "vision_tower.", "multi_modal_projector.", "patch_merge_mlp."
+
 MODELS = {
     "glm4-moe-lite": text("Glm4MoeLite", dict(MLA, **ROUTED)),
     "deepseek-v32": text("DeepseekV32", dict(DSA, n_group=2, topk_group=1, rope_parameters=dict(
@@ -73,6 +76,16 @@ MODELS = {
         partial_rotary_factors=[0.5, 1.0, 0.5, 0.5], rope_scaling=dict(
             rope_type="llama3", factor=2.0, original_max_position_embeddings=16, low_freq_factor=1.0,
             high_freq_factor=32.0)), width=4, layers=1, heads=1, image_size=2),
+    # As MiniMax has it: m3_words
+    "minimax-m3": ("MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLConfig", dict(text_config=dict(
+        SMALL, head_dim=8, hidden_size=16, num_hidden_layers=3, intermediate_size=8, dense_intermediate_size=12,
+        shared_intermediate_size=4, num_local_experts=4, num_experts_per_tok=2, rotary_dim=4, swiglu_limit=0.7,
+        index_n_heads=2, index_head_dim=6, index_block_size=3, index_topk_blocks=2, index_local_blocks=1,
+        layer_types=["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"],
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5)),
+        vision_config=dict(hidden_size=12, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1, image_size=4,
+                           patch_size=2), projector_hidden_size=4)),
     "solar-open": text("SolarOpen", dict({k: v for k, v in SMALL.items() if k != "intermediate_size"},
                                          **ROUTED, rope_parameters=dict(
         rope_type="yarn", rope_theta=1e6, factor=2.0, original_max_position_embeddings=64))),
@@ -181,7 +194,7 @@ class Gaps:
         plain = self.plain = torch.Tensor.topk
 
         def topk(scores, k, dim=-1, **more):
-            if k == self.k and scores.dim() == 3 and scores.shape[-1] > k:
+            if k == self.k and scores.dim() > 2 and scores.shape[-1] > k:
                 best = plain(scores, k + 1).values[..., -2:]
                 gap = (best[..., 0] - best[..., 1])[best[..., 1] > -1e30]
                 if gap.numel():
@@ -214,6 +227,24 @@ def published(name, model):
     return name
 
 
+def m3_words(config):
+    """config.json of a MiniMax M3 in its publisher's words."""
+    own = config["text_config"]
+    own["sparse_attention_config"] = dict(
+        use_sparse_attention=True, sparse_init_block=0, sparse_score_type="max", sparse_attention_freq=[
+            int(kind != "full_attention") for kind in own["layer_types"]],
+        sparse_disable_index_value=[int(kind != "full_attention") for kind in own.pop("layer_types")],
+        **{theirs: own.pop(key) for theirs, key in (
+            ("sparse_num_index_heads", "index_n_heads"), ("sparse_index_dim", "index_head_dim"),
+            ("sparse_block_size", "index_block_size"), ("sparse_topk_blocks", "index_topk_blocks"),
+            ("sparse_local_block", "index_local_blocks"))})
+    own["moe_layer_freq"] = [int(kind == "sparse") for kind in own.pop("mlp_layer_types")]
+    own.update(hidden_act="swigluoai", use_qk_norm=True, qk_norm_type="per_head", use_gemma_norm=True, n_shared_experts=1,
+               scoring_func="sigmoid", use_routing_bias=True, attention_output_gate=False, num_mtp_modules=1)
+    del config["vision_config"]
+    return config
+
+
 def step_words(config, sizes):
     """config.json of the text part in its publisher's words."""
     own = dict(sizes, architectures=["Step3p5ForCausalLM"], model_type="step3p5", dtype="bfloat16",
@@ -234,12 +265,14 @@ def save(model, folder, sizes):
     model.save_pretrained(folder)
     path = os.path.join(folder, "model.safetensors")
     save_file({published(k, model): v.bfloat16().contiguous() if v.is_floating_point() else v
-               for k, v in load_file(path).items() if not k.startswith(("vision_model.", "vit_"))}, path,
+               for k, v in load_file(path).items() if not k.startswith(SEES)}, path,
               metadata={"format": "pt"})
     path = os.path.join(folder, "config.json")
     config = json.load(open(path))
     if config["model_type"] == "step3p7":
         config = step_words(config, sizes["text_config"])
+    if config["model_type"] == "minimax_m3_vl":
+        config = m3_words(config)
     json.dump(config, open(path, "w"))
     extra = os.path.join(folder, "generation_config.json")
     if os.path.exists(extra):
@@ -249,7 +282,8 @@ def save(model, folder, sizes):
 def make(out, name, model_class, config_class, sizes):
     # Another seed where an indexer's choice hangs on rounding.
     for seed in itertools.count(len(name) * 1000 + sum(map(ord, name)), 100000):
-        with Gaps(sizes.get("index_topk")) as gaps:
+        own = sizes.get("text_config", sizes)
+        with Gaps(own.get("index_topk", own.get("index_topk_blocks"))) as gaps:
             write(out, name, model_class, config_class, sizes, torch.Generator().manual_seed(seed))
         if gaps.least > 2e-4:
             break

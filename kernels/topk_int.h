@@ -1,0 +1,13 @@
+/* kernels/topk_int.h - choosing by scores, shared by topk.c and topk_blocks.c. */
+#ifndef LLMQ_KERNELS_TOPK_INT_H
+#define LLMQ_KERNELS_TOPK_INT_H
+
+#include <stdint.h>
+
+/* A number that is greater where x is, greatest of a NaN; 0 and -0 are one. */
+uint32_t topk_order(float x);
+/* The k-th greatest of two lists, of which there are more; *equal: how many of those that are equal
+ * to it are among the k. */
+uint32_t topk_kth(const uint32_t *const x[2], const int64_t n[2], int64_t k, int64_t *equal);
+
+#endif
