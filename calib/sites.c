@@ -12,7 +12,6 @@ static const struct {
     { R_ATTN_GATE, CAL_ATTN },
     { R_Q_A, CAL_ATTN },
     { R_KV_A, CAL_ATTN },
-    { R_INDEX_Q, CAL_Q_B },
     { R_INDEX_K, CAL_ATTN },
     { R_INDEX_W, CAL_ATTN },
     { R_INDEX_GATE, CAL_ATTN },
@@ -21,6 +20,7 @@ static const struct {
     { R_HEAVY_KV, CAL_ATTN },
     { R_HEAVY_GATE, CAL_ATTN },
     { R_Q_B, CAL_Q_B },
+    { R_INDEX_Q, CAL_Q_B },
     { R_KV_B, CAL_KV_B },
     { R_HEAD_GATE, CAL_ATTN },
     { R_MIX_IN, CAL_ATTN },
@@ -59,6 +59,7 @@ bool cal_site_of(cal_site *site, const arch_config *c, arch_role r)
 {
     for (size_t i = 0; i < LQ_COUNT(sites); i++) {
         if (sites[i].role != r) continue;
+        if (r == R_INDEX_Q && c->w.mla && c->w.q_gated) return false; /* it reads a part */
         *site = sites[i].site == CAL_MLP && one_input(c) ? CAL_ATTN : sites[i].site;
         if (r == R_INDEX_Q && !c->q_lora) *site = CAL_ATTN;
         if (r == R_ROUTER && (c->w.dense_beside || c->latent)) *site = CAL_EXPERTS;

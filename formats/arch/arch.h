@@ -240,7 +240,12 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     /* Laurel: x = (x + h + norm(right left h)) / sqrt(2), after attention */                               \
     X(R_LAUREL_LEFT, "laurel_left", ARCH_MATRIX)                                                            \
     X(R_LAUREL_RIGHT, "laurel_right", ARCH_MATRIX)                                                          \
-    X(R_LAUREL_NORM, "laurel_norm", ARCH_VECTOR)
+    X(R_LAUREL_NORM, "laurel_norm", ARCH_VECTOR)                                                            \
+    /* On what R_ATTN_NORM and R_MLP_NORM make: y sigmoid(up silu(down y)) */                               \
+    X(R_ATTN_NORM_DOWN, "attn_norm_down", ARCH_MATRIX)                                                      \
+    X(R_ATTN_NORM_UP, "attn_norm_up", ARCH_MATRIX)                                                          \
+    X(R_MLP_NORM_DOWN, "mlp_norm_down", ARCH_MATRIX)                                                        \
+    X(R_MLP_NORM_UP, "mlp_norm_up", ARCH_MATRIX)
 
 typedef enum {
 #define X(name, text, kind) name,
@@ -296,8 +301,8 @@ typedef enum {
     NAME_HEAD_ROWS =
         32, /* a vector for each head, [heads, head_dim]; or a matrix read as vectors */
     NAME_HEAD_EACH = 64, /* ... each a tensor of its own, "%e" the head */
-    NAME_MOE = 128,      /* only in layers with experts */
-    NAME_ROW = 256,      /* a vector as a matrix of one row */
+    NAME_MOE = 128, /* only in layers with experts; in others the role's next name counts, if any */
+    NAME_ROW = 256, /* a vector as a matrix of one row */
     NAME_TAPS = 512,     /* a convolution's, [channels, 1, taps]; its bias [channels] */
     NAME_4D = 1024,      /* a vector of n as [1, 1, n, 1] */
     NAME_STATE = 2048,   /* only in layers with a state */
@@ -373,7 +378,9 @@ typedef struct {
     bool index_last;    /* their last dims rotate, and the norm's epsilon is the model's */
     bool hyper_apart;   /* hyper-connections without mixing: s_k += (post_k + eps) y */
     bool limit_experts; /* act_limit is of the routed experts' SiLU alone, as ARCH_SILU_LIMITED */
-    bool q_gated; /* rows of R_Q: of each head q, then what its output is gated by (sigmoid) */
+    /* Rows of R_Q: of each head q, then what its output is gated by (sigmoid). MLA: rows of R_Q_B, which reads
+     * [norm(a_q h), a_q h] */
+    bool q_gated;
     bool gate_softplus; /* of R_ATTN_GATE's rows; else sigmoid */
     bool gate_heads;    /* one row of it for each head, not for each of its dims */
     bool
@@ -392,6 +399,7 @@ typedef struct {
     bool share_in;     /* an expert's share multiplies what it reads, not what it puts out */
     bool norm_topk;    /* the chosen experts' scores are made to sum to 1 */
     float topk_eps;    /* ... after this is added to their sum; 0: 1e-20 */
+    bool group_zero;   /* the scores of other groups' experts are 0; else these are not chosen */
     bool group_top2;   /* a group's score is the sum of its two best; else its best */
     bool dense_beside; /* layers with experts have an MLP too: their outputs are added */
     bool head_rows_1;  /* R_HEAD is used with rows of length 1 */
@@ -577,6 +585,7 @@ typedef struct arch_config {
     int64_t sparse_every, heavy_every, o_groups, o_lora;
     /* MLA */
     int64_t q_lora, kv_lora, nope_dims; /* q_lora 0: R_Q; head_dim = nope_dims + rope_dims */
+    int64_t norm_rank;                  /* of R_ATTN_NORM_DOWN and so on; 0: there are none */
     /* Its indexers' heads and their size, of which the first rope_dims rotate; a query attends to the
      * index_topk positions that score best. 0: it attends to all */
     int64_t index_heads, index_dim, index_topk;
@@ -668,6 +677,11 @@ static inline int64_t arch_hyper_width(const arch_config *c)
 }
 /* Of how many positions this layer makes one; 0: of none. */
 int64_t arch_compresses(const arch_config *c, int64_t layer);
+/* Numbers of what R_Q_B reads. */
+static inline int64_t arch_q_width(const arch_config *c)
+{
+    return c->w.q_gated ? 2 * c->q_lora : c->q_lora;
+}
 /* Numbers of what R_O reads. */
 static inline int64_t arch_o_width(const arch_config *c)
 {

@@ -57,6 +57,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("q_lora", q_lora, 0, MAX_WIDTH, 0)                      \
     X("kv_lora", kv_lora, 0, MAX_WIDTH, 0)                    \
     X("nope_dims", nope_dims, 0, MAX_WIDTH, 0)                \
+    X("norm_rank", norm_rank, 0, MAX_WIDTH, 0)                \
     X("index_heads", index_heads, 0, MAX_WIDTH, 0)            \
     X("index_dim", index_dim, 0, MAX_WIDTH, 0)                \
     X("index_topk", index_topk, 0, MAX_WIDTH, 0)              \

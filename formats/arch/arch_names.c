@@ -41,9 +41,19 @@ static bool left_out(const arch_row *row, const arch_layer *l, arch_role r)
     return l->no_mlp && (of_mlp(r) || of_moe(r) || r == R_MLP_NORM || r == R_MLP_POST_NORM);
 }
 
+/* The row's entry for a layer (-1: none): of two names NAME_MOE says which. */
+static const arch_name *name_at(const arch_config *c, arch_role r, int64_t layer)
+{
+    const arch_name *first = arch_name_of(c, r);
+    if (!first || !(first->flags & NAME_MOE) || layer < 0 || c->layer[layer].moe) return first;
+    for (const arch_name *a = c->row->names; a->role != ARCH_N_ROLES; a++)
+        if (a->role == r && !(a->flags & NAME_MOE)) return a;
+    return first;
+}
+
 bool arch_has(const arch_config *c, arch_role r, int64_t layer)
 {
-    const arch_name *a = arch_name_of(c, r);
+    const arch_name *a = name_at(c, r, layer);
     if (!a || (r == R_HEAD && c->tied)) return false;
     if (c->mtp && !c->mtp->eagle && (r == R_EMBED || r == R_HEAD)) return false; /* the model's */
     if (r == R_ROUTER_CORR && c->no_corr) return false;
@@ -123,7 +133,7 @@ static const char *begin_pattern(const arch_config *c, const arch_name *a, const
 bool arch_tensor_name(const arch_config *c, arch_role r, int64_t layer, int64_t expert, bool bias,
                       char *out, size_t n)
 {
-    const arch_name *a = arch_name_of(c, r);
+    const arch_name *a = name_at(c, r, layer);
     const char *rest;
     if (!a) return false;
     if (c->mtp) layer = c->mtp_number;
@@ -198,6 +208,7 @@ static bool is_slot(const arch_config *c, const arch_name *a, const char *name, 
     if (slot->layer >= 0 &&
         (elsewhere(c, a->role, slot->layer) || left_out(c->row, &c->layer[slot->layer], a->role)))
         return false;
+    if (slot->layer >= 0 && !c->mtp && name_at(c, a->role, slot->layer) != a) return false;
     slot->bias = rest && strcmp(rest, suffix(a, true)) == 0;
     return rest && (slot->bias || strcmp(rest, suffix(a, false)) == 0);
 }
@@ -357,7 +368,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_HEAD_GATE] = { c->heads, c->hidden },
         [R_Q_A] = { c->q_lora, c->hidden },
         [R_Q_A_NORM] = { 1, c->q_lora },
-        [R_Q_B] = { q, c->q_lora },
+        [R_Q_B] = { c->w.q_gated ? q + o : q, arch_q_width(c) },
         [R_KV_A] = { c->kv_lora + c->rope_dims, c->hidden },
         [R_KV_A_NORM] = { 1, c->w.kv_one ? c->head_dim : c->kv_lora },
         [R_KV_B] = { c->heads * (c->nope_dims + c->v_dim), c->kv_lora },
@@ -451,6 +462,10 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_LAUREL_LEFT] = { c->laurel, c->hidden },
         [R_LAUREL_RIGHT] = { c->hidden, c->laurel },
         [R_LAUREL_NORM] = { 1, c->hidden },
+        [R_ATTN_NORM_DOWN] = { c->norm_rank, c->hidden },
+        [R_ATTN_NORM_UP] = { c->hidden, c->norm_rank },
+        [R_MLP_NORM_DOWN] = { c->norm_rank, c->hidden },
+        [R_MLP_NORM_UP] = { c->hidden, c->norm_rank },
     };
     *N = shape[r].N;
     *K = shape[r].K;

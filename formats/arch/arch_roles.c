@@ -44,8 +44,9 @@ const arch_name *arch_name_of(const arch_config *c, arch_role r)
 
 bool arch_role_exact(arch_role r)
 {
-    return r == R_ROUTER || r == R_SHARED_ROUTER || r == R_INDEX_W || r == R_HYPER_ATTN_FN ||
-           r == R_HYPER_MLP_FN || r == R_HYPER_END_FN || (r >= R_MIX_BA && r <= R_MIX_STEP);
+    return (r >= R_ATTN_NORM_DOWN && r <= R_MLP_NORM_UP) || r == R_ROUTER || r == R_SHARED_ROUTER ||
+           r == R_INDEX_W || r == R_HYPER_ATTN_FN || r == R_HYPER_MLP_FN || r == R_HYPER_END_FN ||
+           (r >= R_MIX_BA && r <= R_MIX_STEP);
 }
 
 static const struct {

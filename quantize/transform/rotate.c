@@ -110,6 +110,7 @@ static lq_status check_arch(const arch_config *c, lq_err *err)
         { arch_has_state(c), "some of its layers carry a state" },
         { arch_name_of(c, R_O_NORM), "a norm follows its attention" },
         { c->w.q_gated || arch_name_of(c, R_ATTN_GATE), "the output of its attention is gated" },
+        { c->norm_rank > 0, "gates follow its norms" },
         { c->w.pos == POS_SINUSOIDAL, "its positions are computed, not stored" },
         { c->w.head_rows_1, "its output head is used with rows of length 1" },
         { c->head != HEAD_WORDS, "its answer is made of hidden states" },

@@ -42,7 +42,7 @@ static float group_score(const float *v, int64_t n, bool top2)
     return top2 && n > 1 ? first + second : first;
 }
 
-/* Experts of other than the best groups are not chosen. score [groups], best [used] are scratch. */
+/* Experts of other than the best groups are not chosen, or as if their scores were 0. score [groups], best [used] are scratch. */
 static void keep_groups(float *choice, const arch_config *c, float *score, int32_t *best)
 {
     const int64_t G = c->expert_groups, n = c->experts / G;
@@ -54,7 +54,7 @@ static void keep_groups(float *choice, const arch_config *c, float *score, int32
         for (int64_t i = 0; i < c->groups_used; i++)
             kept |= best[i] == g;
         for (int64_t e = g * n; e < (g + 1) * n && !kept; e++)
-            choice[e] = -INFINITY;
+            choice[e] = c->w.group_zero ? 0 : -INFINITY;
     }
 }
 

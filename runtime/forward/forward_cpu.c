@@ -331,7 +331,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     else if (l->lin[R_INDEX_Q].present)
         attend_blocks(&a, r, kv, g);
     attn_run(&a, r->scratch, r->p);
-    if (c->w.q_gated) fwd_each(r, g->n_rows, gate_chunk, &g->row0);
+    if (c->w.q_gated && !c->w.mla) fwd_each(r, g->n_rows, gate_chunk, &g->row0);
     if (c->o_scale != 1) fwd_each(r, g->n_rows, scale_chunk, &g->row0);
     if (l->lin[R_ATTN_GATE].present && !c->w.mla)
         fwd_each(r, g->n_rows, gate_apart_chunk, &g->row0);

@@ -105,7 +105,8 @@ typedef struct {
     float *grow[2];   /* [R, head_dim / 2] q's factor (arch_q_factor), and zeros: cosines and sines
                        by which a device's rope multiplies */
     float *slopes;    /* [heads]: ALiBi */
-    float *q_gate;    /* [R, fwd_gate_width]: output of a gated R_Q, or of R_ATTN_GATE */
+    float *q_gate;    /* [R, fwd_gate_width]: output of a gated R_Q or R_Q_B, or of R_ATTN_GATE */
+    float *norm_gate; /* [R, norm_rank] */
     float *head_gate; /* [R, fwd_head_gates] */
     /* Layers with a state; see forward_mixer.c. */
     fwd_seq_state *states; /* [n_states] all rows */
@@ -127,7 +128,7 @@ typedef struct {
     float *shared_in;               /* [R, 2 * shared_ffn] */
     float *shared_share;            /* [R] */
     /* MLA */
-    float *q_a, *kv_a; /* [R, q_lora], [R, kv_lora + rope_dims]; k and v are not there */
+    float *q_a, *kv_a; /* [R, arch_q_width], [R, kv_lora + rope_dims]; k and v are not there */
     /* What is attended to are latents: [R, heads, kv_lora + rope_dims] q, then what attention made of
      * it. On a device [heads, R, ..], as products of each head take it, and so is by_head: [heads, R,
      * nope_dims] q's part that keys absorb, then [heads, R, v_dim] the output. */

@@ -36,11 +36,11 @@ void fwd_index_products(const fwd_rows *r, const model_layer *l)
     const mm_out w = fwd_out(&lin[R_INDEX_W], r->index_w, c->index_heads, false),
                  k = fwd_out(&lin[R_INDEX_K], r->index_k, c->index_dim, false),
                  q = fwd_out(&lin[R_INDEX_Q], r->index_q, c->index_heads * c->index_dim, false);
-    const bool latent = c->q_lora > 0;
+    const bool latent = c->q_lora > 0; /* what R_Q_B reads begins with the normed one */
     if (lin[R_INDEX_W].present) mm_run(&w, 1, r->h, c->hidden, r->R, MM_F32, r->scratch, r->p);
     mm_run(&k, 1, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
-    mm_run(&q, 1, latent ? r->q_a : r->h, latent ? c->q_lora : c->hidden, r->R, r->acts, r->scratch,
-           r->p);
+    mm_run(&q, 1, latent ? r->q_a : r->h, latent ? arch_q_width(c) : c->hidden, r->R, r->acts,
+           r->scratch, r->p);
 }
 
 static void norm_rows(float *x, const model_vector *v, int64_t n, int64_t D)

@@ -27,12 +27,46 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
 
 /* ---- a branch's input and output ---- */
 
-/* h = norm(x); with norms after the sum it is x itself. */
-static void enter_branch(const fwd_rows *r, const model_vector *norm)
+static void gate_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const int64_t H = r->c->hidden;
+    float *h = r->h + row * H, *gate = r->y + row * H;
+    (void)arg;
+    k_scale(gate, -1, n * H);
+    k_exp_minus(gate, gate, 0, n * H);
+    for (int64_t i = 0; i < n * H; i++)
+        h[i] /= 1 + gate[i];
+}
+
+static void act_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const int64_t W = r->c->norm_rank;
+    (void)arg;
+    k_act(r->norm_gate + row * W, n * W, (k_act_fn)ARCH_SILU);
+}
+
+/* h = h sigmoid(up silu(down h)); y is free between branches. */
+static void gate_norm(const fwd_rows *r, const model_layer *l, arch_role down, arch_role up)
+{
+    const int64_t H = r->c->hidden, W = r->c->norm_rank;
+    if (!l->lin[down].present) return;
+    const mm_out low = fwd_out(&l->lin[down], r->norm_gate, W, false),
+                 gate = fwd_out(&l->lin[up], r->y, H, false);
+    mm_run(&low, 1, r->h, H, r->R, MM_F32, r->scratch, r->p);
+    fwd_each(r, r->R, act_chunk, NULL);
+    mm_run(&gate, 1, r->norm_gate, W, r->R, MM_F32, r->scratch, r->p);
+    fwd_each(r, r->R, gate_chunk, NULL);
+}
+
+/* h = norm(x), R_ATTN_NORM's or R_MLP_NORM's; with norms after the sum it is x itself. */
+static void enter_branch(const fwd_rows *r, const model_layer *l, arch_role norm)
 {
     static const model_vector none = { 0 };
+    const bool attn = norm == R_ATTN_NORM;
     pool_stage(r->p, STAGE_NORM);
-    r->ops->norm(r, r->h, r->x, r->c->w.norm_after_add ? &none : norm, r->R, r->c->hidden);
+    r->ops->norm(r, r->h, r->x, r->c->w.norm_after_add ? &none : &l->vec[norm], r->R, r->c->hidden);
+    gate_norm(r, l, attn ? R_ATTN_NORM_DOWN : R_MLP_NORM_DOWN,
+              attn ? R_ATTN_NORM_UP : R_MLP_NORM_UP);
 }
 
 static void open_out(fwd_rows *r, const model_vector *post)
@@ -215,7 +249,7 @@ static void enter_mixer(const fwd_rows *r, const model_layer *l, int64_t layer, 
     const arch_mixer m = r->c->layer[layer].mixer;
     if (m == MIX_NONE) return;
     if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_ATTN_FN);
-    enter_branch(r, &l->vec[R_ATTN_NORM]);
+    enter_branch(r, l, R_ATTN_NORM);
     if (arch_mixer_attends(m)) make_heads(r, l, layer, kv);
     if (mixes(r, layer)) r->ops->mix_in(r, l, layer);
 }
@@ -248,7 +282,7 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
     const model_vector *v = l->vec;
     r->layer = l;
     set_limits(r, layer);
-    if (at == FWD_AT_QKV) enter_branch(r, &v[R_ATTN_NORM]);
+    if (at == FWD_AT_QKV) enter_branch(r, l, R_ATTN_NORM);
     if (at == FWD_AT_O) {
         make_heads(r, l, layer, kv);
         run_heads(r, l, layer, kv, groups, n_groups);
@@ -256,7 +290,7 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
     if (at == FWD_AT_MLP) {
         attention_out(r, l, layer);
         attention_join(r, l);
-        enter_branch(r, &v[R_MLP_NORM]);
+        enter_branch(r, l, R_MLP_NORM);
     }
     if (at == FWD_AT_DOWN) enter_mlp(r, l);
     if (at == FWD_AT_END) {
@@ -283,7 +317,7 @@ static void to_attention(fwd_rows *r, const model_layer *l, int64_t layer, const
         if (n_picked == 0) return;
     }
     /* A parallel MLP reads x before attention joins it, or attention's own input. */
-    if (r->c->w.parallel && v[R_MLP_NORM].w) enter_branch(r, &v[R_MLP_NORM]);
+    if (r->c->w.parallel && v[R_MLP_NORM].w) enter_branch(r, l, R_MLP_NORM);
     attention_out(r, l, layer);
 }
 
@@ -296,7 +330,7 @@ static void to_mlp(fwd_rows *r, const model_layer *l, int64_t layer)
     r->sparse = r->c->layer[layer].sparse;
     set_limits(r, layer);
     if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_MLP_FN);
-    if (!r->c->w.parallel) enter_branch(r, &v[R_MLP_NORM]);
+    if (!r->c->w.parallel) enter_branch(r, l, R_MLP_NORM);
     open_out(r, &v[R_MLP_POST_NORM]);
     if (r->c->layer[layer].moe && !r->c->w.dense_beside) {
         r->ops->moe(r, l);

@@ -20,7 +20,8 @@ enum { HEADS_AT_ONCE = 16 }; /* one region of the pool; more would take more scr
 size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads)
 {
     if (!c->w.mla || c->w.kv_one) return 0;
-    const int64_t K = c->q_lora > c->kv_lora ? c->q_lora : c->kv_lora, n = HEADS_AT_ONCE;
+    const int64_t K = arch_q_width(c) > c->kv_lora ? arch_q_width(c) : c->kv_lora,
+                  n = HEADS_AT_ONCE;
     const int64_t k = c->nope_dims > c->kv_lora ? c->nope_dims : c->kv_lora;
     const size_t in = mm_scratch_bytes(2 * R, K, 2, threads),
                  heads = mm_scratch_bytes(n * R, k, (int)n, threads);
@@ -32,12 +33,12 @@ static void norm_latents(const fwd_rows *r, int64_t row, int64_t n, const void *
     const arch_config *c = r->c;
     const model_layer *l = arg;
     const int64_t width = c->kv_lora + c->rope_dims;
-    float *kv = r->kv_a + row * width, *q = r->q_a + row * c->q_lora;
+    const int64_t Q = arch_q_width(c), L = c->q_lora;
+    float *kv = r->kv_a + row * width, *q = r->q_a + row * Q;
     k_rmsnorm(kv, width, kv, width, l->vec[R_KV_A_NORM].w, 0, n, c->kv_lora,
               (float)ARCH_LATENT_EPS);
     if (c->q_lora)
-        k_rmsnorm(q, c->q_lora, q, c->q_lora, l->vec[R_Q_A_NORM].w, 0, n, c->q_lora,
-                  (float)ARCH_LATENT_EPS);
+        k_rmsnorm(q, Q, q + Q - L, Q, l->vec[R_Q_A_NORM].w, 0, n, L, (float)ARCH_LATENT_EPS);
 }
 
 /* Rotations, and an indexer's rows; of q's heads the rotated part goes where they meet the latents. */
@@ -90,6 +91,28 @@ static void gate_outputs(const fwd_rows *r, int64_t row, int64_t n, const void *
         a[i] /= 1 + gate[i];
 }
 
+/* Of a gated R_Q_B: its rows of q go where they are taken from. */
+static void split_gated(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const int64_t D = r->c->head_dim, W = D + r->c->v_dim;
+    (void)arg;
+    for (int64_t i = row * r->c->heads; i < (row + n) * r->c->heads; i++)
+        memcpy(r->q + i * D, r->q_gate + i * W, (size_t)D * sizeof *r->q);
+}
+
+static void gate_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const int64_t D = r->c->head_dim, V = r->c->v_dim;
+    (void)arg;
+    for (int64_t i = row * r->c->heads; i < (row + n) * r->c->heads; i++) {
+        float *a = r->a + i * V, *gate = r->q_gate + i * (D + V) + D;
+        k_scale(gate, -1, V);
+        k_exp_minus(gate, gate, 0, V);
+        for (int64_t d = 0; d < V; d++)
+            a[d] /= 1 + gate[d];
+    }
+}
+
 static void gate_heads(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const int64_t H = r->c->heads, V = r->c->v_dim;
@@ -108,6 +131,7 @@ void fwd_run_values(const fwd_rows *r)
     head_products(r, r->absorbed->v, r->a, H * V, V, r->latent, H * L, L);
     if (fwd_head_gates(r->c)) fwd_each(r, r->R, gate_heads, NULL);
     if (r->layer->lin[R_ATTN_GATE].present) fwd_each(r, r->R, gate_outputs, NULL);
+    if (r->c->w.q_gated) fwd_each(r, r->R, gate_rows, NULL);
 }
 
 void fwd_run_mla(const fwd_rows *r, const model_layer *l)
@@ -128,7 +152,8 @@ void fwd_run_mla(const fwd_rows *r, const model_layer *l)
     fwd_tap_rows(r, first, r->h, c->hidden, c->hidden);
     fwd_tap_rows(r, R_KV_A, r->h, c->hidden, c->hidden);
     if (fwd_head_gates(c)) fwd_tap_rows(r, R_HEAD_GATE, r->h, c->hidden, c->hidden);
-    mm_out a[] = { c->q_lora ? fwd_out(&lin[R_Q_A], r->q_a, c->q_lora, false)
+    const int64_t Q = arch_q_width(c);
+    mm_out a[] = { c->q_lora ? fwd_out(&lin[R_Q_A], r->q_a + Q - c->q_lora, Q, false)
                              : fwd_out(&lin[R_Q], r->q, q, false),
                    fwd_out(&lin[R_KV_A], r->kv_a, L, false),
                    fwd_out(&lin[R_HEAD_GATE], r->head_gate, H, false) };
@@ -137,9 +162,12 @@ void fwd_run_mla(const fwd_rows *r, const model_layer *l)
     fwd_each(r, r->R, norm_latents, l);
     fwd_tap_rows(r, R_KV_B, r->kv_a, L, c->kv_lora);
     if (c->q_lora) {
-        const mm_out b = fwd_out(&lin[R_Q_B], r->q, q, false);
-        fwd_tap_rows(r, R_Q_B, r->q_a, c->q_lora, c->q_lora);
-        mm_run(&b, 1, r->q_a, c->q_lora, r->R, r->acts, r->scratch, r->p);
+        const bool gated = c->w.q_gated;
+        const mm_out b =
+            fwd_out(&lin[R_Q_B], gated ? r->q_gate : r->q, gated ? fwd_gate_width(c) : q, false);
+        fwd_tap_rows(r, R_Q_B, r->q_a, Q, Q);
+        mm_run(&b, 1, r->q_a, Q, r->R, r->acts, r->scratch, r->p);
+        if (gated) fwd_each(r, r->R, split_gated, NULL);
     }
     if (lin[R_INDEX_Q].present) fwd_index_products(r, l);
     fwd_each(r, r->R, rotate_rows, l);

@@ -27,7 +27,7 @@ int64_t fwd_grows(const arch_config *c) { return c->q_grow > 0 ? c->head_dim / 2
 
 int64_t fwd_gate_width(const arch_config *c)
 {
-    if (c->w.q_gated) return 2 * c->heads * c->head_dim;
+    if (c->w.q_gated) return c->heads * (c->head_dim + (c->w.mla ? c->v_dim : c->head_dim));
     if (!arch_name_of(c, R_ATTN_GATE)) return 0;
     return c->w.gate_heads ? c->heads : c->heads * c->v_dim;
 }
@@ -120,6 +120,7 @@ int64_t fwd_given_width(const arch_config *c)
     X(streams, fwd_streams_width(c))                            \
     X(first, c->streams ? c->hidden : 0)                        \
     X(laurel, c->laurel)                                        \
+    X(norm_gate, c->norm_rank)                                  \
     X(hyper, arch_hyper_width(c))                               \
     X(ids, fwd_by_token(c) ? 1 : 0)                             \
     X(beside, c->w.dense_beside ? c->hidden : 0)                \
@@ -137,7 +138,7 @@ int64_t fwd_given_width(const arch_config *c)
     X(latent_sum, c->latent)                                    \
     X(shared_in, 2 * c->shared_ffn)                             \
     X(shared_share, c->shared_ffn ? 1 : 0)                      \
-    X(q_a, c->w.mla ? c->q_lora : 0)                            \
+    X(q_a, c->w.mla ? arch_q_width(c) : 0)                      \
     X(kv_a, c->w.mla ? c->kv_lora + c->rope_dims : 0)           \
     X(latent, c->w.mla ? c->heads *kv_latent_width(c) : 0)      \
     X(by_head, c->w.mla &&which != FWD_ALL ? head_width(c) : 0) \

@@ -15,6 +15,7 @@ static const struct {
     { R_O_NORM, "a norm before the output projection" },
     { R_EXPERT_POST_NORM, "experts beside an MLP" },
     { R_INDEX_Q, "sparse attention" },
+    { R_ATTN_NORM_DOWN, "gates on norms" },
 };
 
 static const char *no_kernel_for(const arch_config *c)

@@ -63,6 +63,7 @@ static const char *not_yet(const arch_config *c)
            : c->w.qkv_quarters    ? "q, v and k of each quarter of the heads in one matrix"
            : c->mtp               ? "a head that guesses"
            : c->dist_buckets      ? "biases by distance"
+           : c->norm_rank         ? "gates on norms"
            : c->index_block       ? "attention to chosen blocks"
            : c->w.head_rows_1     ? "an output head of rows of length 1"
            : norms ? "a norm of all heads together that comes late or is a layer norm"

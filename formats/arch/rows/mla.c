@@ -65,16 +65,25 @@ static lq_status index_layers(arch_config *c, const cJSON *j, lq_err *err)
     return pattern ? index_by_name(c, pattern, err) : index_by_step(c, j, err);
 }
 
-/* The first two layers have an indexer, and after them each fourth. */
-static lq_status hy_layers(arch_config *c, const cJSON *j, lq_err *err)
+/* All layers attend to what an indexer chooses. */
+static lq_status all_indexed(arch_config *c, const cJSON *j, lq_err *err)
 {
-    const cJSON *names = js_get(j, "indexer_types"), *kinds = js_get(j, "layer_types");
-    for (int64_t i = 1; i < c->layers; i++)
-        c->layer[i].index_shared = (i - 1) % 4 != 0;
+    (void)c;
+    const cJSON *kinds = js_get(j, "layer_types");
     for (const cJSON *e = kinds ? kinds->child : NULL; e; e = e->next)
         if (!cJSON_IsString(e) || strcmp(e->valuestring, "indexed_attention") != 0)
             return lq_fail(err, LQ_EUNSUPPORTED, "layer_types: expected indexed_attention");
-    return names ? index_by_name(c, names, err) : LQ_OK;
+    return LQ_OK;
+}
+
+/* The first two layers have an indexer, and after them each fourth. */
+static lq_status hy_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *names = js_get(j, "indexer_types");
+    for (int64_t i = 1; i < c->layers; i++)
+        c->layer[i].index_shared = (i - 1) % 4 != 0;
+    const lq_status s = all_indexed(c, j, err);
+    return s || !names ? s : index_by_name(c, names, err);
 }
 
 /* Of routed experts; 0 or less: none. */
@@ -90,9 +99,7 @@ static lq_status expert_limit(arch_config *c, const char *key, const cJSON *v, l
 
 /* A table of names reads by line. */
 /* clang-format off */
-#define MLA_NAMES \
-    EMBED_NORM_HEAD(BIAS_NO), \
-    PRE_NORMS(BIAS_NO), \
+#define MLA_LAYER \
     { R_Q, LAYER "self_attn.q_proj", 0, BIAS_NO }, \
     { R_Q_A, LAYER "self_attn.q_a_proj", 0, BIAS_ATTN }, \
     { R_Q_A_NORM, LAYER "self_attn.q_a_layernorm", 0, BIAS_NO }, \
@@ -102,6 +109,10 @@ static lq_status expert_limit(arch_config *c, const char *key, const cJSON *v, l
     { R_KV_B, LAYER "self_attn.kv_b_proj", 0, BIAS_NO }, \
     { R_O, LAYER "self_attn.o_proj", 0, BIAS_ATTN }, \
     GATED(BIAS_NO)
+#define MLA_NAMES \
+    EMBED_NORM_HEAD(BIAS_NO), \
+    PRE_NORMS(BIAS_NO), \
+    MLA_LAYER
 #define DEEPSEEK_NAMES \
     MLA_NAMES, \
     { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO }, \
@@ -134,6 +145,24 @@ static const arch_name axk1_names[] = {
     DEEPSEEK_NAMES,
     { R_ROUTER_CORR, LAYER "mlp.gate.e_score_correction_bias", NAME_BARE | NAME_OPTIONAL, BIAS_NO },
     { R_MLP_POST_NORM, LAYER "post_mlp_layernorm", NAME_MOE, BIAS_NO },
+    END,
+};
+/* Norms of layers with experts have gates, as all before attention. */
+static const arch_name axk2_names[] = {
+    EMBED_NORM_HEAD(BIAS_NO),
+    { R_ATTN_NORM, LAYER "input_layernorm.norm", 0, BIAS_NO },
+    { R_ATTN_NORM_DOWN, LAYER "input_layernorm.W_down", 0, BIAS_NO },
+    { R_ATTN_NORM_UP, LAYER "input_layernorm.W_up", 0, BIAS_NO },
+    { R_MLP_NORM, LAYER "post_attention_layernorm.norm", NAME_MOE, BIAS_NO },
+    { R_MLP_NORM, LAYER "post_attention_layernorm", 0, BIAS_NO },
+    { R_MLP_NORM_DOWN, LAYER "post_attention_layernorm.W_down", NAME_MOE, BIAS_NO },
+    { R_MLP_NORM_UP, LAYER "post_attention_layernorm.W_up", NAME_MOE, BIAS_NO },
+    MLA_LAYER,
+    { R_ROUTER, LAYER "mlp.gate", 0, BIAS_NO },
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    SHARED("mlp.shared_experts"),
+    CORRECTION,
+    INDEXER,
     END,
 };
 /* Published files with the experts in one tensor. */
@@ -243,6 +272,26 @@ static const arch_key glm4_moe_lite_keys[] = {
 static const arch_key axk1_keys[] = {
     MLA_KEYS(1536, 512, 128, 128), GROUP_KEYS(8, 4, 2.5), V3_KEYS(192, 8, 2048), NO_KEY,
 };
+static const arch_key axk2_keys[] = {
+    { "q_lora_rank", KEY_INT, AT(q_lora), 384, NULL },
+    { "kv_lora_rank", KEY_INT, AT(kv_lora), 128, NULL },
+    { "qk_nope_head_dim", KEY_INT, AT(nope_dims), 64, NULL },
+    { "qk_rope_head_dim", KEY_INT, AT(rope_dims), 32, NULL },
+    { "v_head_dim", KEY_INT, AT(v_dim), 64, NULL },
+    { "qk_head_dim", KEY_KNOWN, 0, NONE, NULL },
+    GROUP_KEYS(1, 1, 2.5),
+    EXPERT_COUNTS("n_routed_experts", 128, 8),
+    EXPERT_FFN(512),
+    NORM_TOPK(1),
+    { "topk_method", KEY_FN, 0, NONE, arch_key_noaux_tc },
+    { "index_n_heads", KEY_INT, AT(index_heads), 16, NULL },
+    { "index_head_dim", KEY_INT, AT(index_dim), 128, NULL },
+    { "index_topk", KEY_INT, AT(index_topk), 2048, NULL },
+    { "gated_norm_rank", KEY_INT, AT(norm_rank), 16, NULL },
+    MUST("rope_interleave", 1),
+    MUST("mlp_bias", 0),
+    NO_KEY,
+};
 static const arch_key mistral4_keys[] = {
     MLA_KEYS(1024, 256, 64, 128), GROUP_KEYS(1, 1, 1), V3_KEYS(128, 4, 2048), Q_GROW_KEYS, NO_KEY,
 };
@@ -297,6 +346,11 @@ const arch_row arch_rows_mla[] = {
     { "AXK1ForCausalLM", "axk1", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE }, MODEL,
       .names = axk1_names, .keys = axk1_keys, .def_max_pos = 32768, .def_dense = 1,
       .def_shared = 1 },
+    { "AXK2ForCausalLM", "axk2",
+      .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE, .index_half = true, .q_gated = true,
+             .group_zero = true },
+      MODEL, .names = axk2_names, .keys = axk2_keys, .layers = all_indexed, .def_max_pos = 131072,
+      .def_dense = 1, .def_shared = 1 },
     { "YoutuForCausalLM", "youtu", .w = { RMS_PAIRS, .mla = true }, MODEL, .names = youtu_names,
       .keys = youtu_keys, .def_max_pos = 131072, .def_tied = true },
     { "MiniCPM3ForCausalLM", "minicpm3", .w = { RMS_ROPE, .mla = true }, MODEL,

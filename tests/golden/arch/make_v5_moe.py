@@ -100,6 +100,10 @@ MODELS = {
     "exaone-moe": text("ExaoneMoe", dict(SMALL, num_shared_experts=1, sliding_window=8,
                                          sliding_window_pattern=2, **EXPERTS)),
     "axk1": text("AXK1", dict(MLA, n_group=2, topk_group=1, **ROUTED)),
+    "axk2": text("AXK2", dict({k: v for k, v in DSA.items() if k != "first_k_dense_replace"}, gated_norm_rank=3,
+                              mlp_layer_types=["dense", "sparse"], rope_parameters=dict(
+        rope_type="yarn", rope_theta=1e4, factor=4.0, original_max_position_embeddings=16, beta_fast=32.0,
+        beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0))),
     "ernie45-moe": text("Ernie4_5_Moe", dict(SIZES, moe_num_experts=4, moe_k=2,
                                              moe_intermediate_size=8, moe_num_shared_experts=1)),
     "hunyuan-moe": text("HunYuanMoEV1", dict(NARROW, num_experts=4, moe_topk=2)),
