@@ -353,6 +353,22 @@ void attn_adjust(const attn_args *a, float *s, int lo, int hi, int64_t h, int64_
     }
 }
 
+/* What query row i of a sequence and its keys have of their distances, onto the scores of one tile. */
+static void add_distances(const attn_args *a, float *s, const attn_seq *seq, int64_t i, int lo,
+                          int hi, int64_t h, int64_t pos)
+{
+    const int64_t n = a->n_dist, ld = a->H * a->dist_rows, query = seq->pos0 + i;
+    const float *q = a->dist_q ? a->dist_q + (seq->row0 + i) * ld + h * a->dist_rows : NULL;
+    const float *k =
+        a->dist_k ? a->dist_k + (seq->row0 + pos - seq->pos0) * ld + h * a->dist_rows : NULL;
+    for (int j = lo; j < hi; j++) {
+        const int64_t d = pos + j - query;
+        const int32_t row = a->dist_row[n + (d < -n ? -n : d > n ? n : d)];
+        const float of_q = q ? q[row] : 0, of_k = k ? k[j * ld + row] : 0;
+        s[j] += a->scale * (of_q + of_k);
+    }
+}
+
 void attn_seen(const attn_args *a, const attn_seq *s, int64_t query, int64_t pos, int *from,
                int *to)
 {
@@ -442,6 +458,7 @@ static void one_tile(const attn_args *a, work *w, const item_at *t, int64_t pos,
             w->lo[r] = lo;
             w->hi[r] = hi;
             if (adjusted && lo < hi) attn_adjust(a, w->s + r * ATTN_TILE, lo, hi, h, pos, query);
+            if (a->dist_row) add_distances(a, w->s + r * ATTN_TILE, s, t->i0 + i, lo, hi, h, pos);
         }
     }
     k->attn_softmax(w->s, w->lo, w->hi, t->R, w->part.m, w->part.l, w->a);

@@ -72,6 +72,11 @@ typedef struct {
     /* [H][2 n_dist + 1] or NULL: + that of key - query, -n_dist .. n_dist, and of what is farther its nearest */
     const float *dist_bias;
     int64_t n_dist;
+    /* NULL; else + scale * (dist_q[query's row][h][i] + dist_k[key's row][h][i]), i = dist_row[key - query] of the
+     * [2 n_dist + 1] as above; [T][H][dist_rows], either may be NULL. Keys are rows of this call, as queries are */
+    const int32_t *dist_row;
+    const float *dist_q, *dist_k;
+    int64_t dist_rows;
     const float *sinks; /* [H] or NULL: one more logit in the softmax's sum */
     /* NULL: all; else row t of q sees only keys[t * ld_keys ..], rising positions, as many as there are
      * (its own and those before it), at most ld_keys. Not with a window, ALiBi or pairs */

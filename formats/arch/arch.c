@@ -230,6 +230,20 @@ static lq_status check_width(const char *what, int64_t heads, int64_t dim, lq_er
                    ARCH_MAX_WIDTH / heads, dim);
 }
 
+/* Rows of distances, and what scores have of them. */
+static lq_status check_distances(const arch_config *c, lq_err *err)
+{
+    const int64_t n = c->dist_buckets;
+    const bool there = arch_name_of(c, R_DIST_EMBED), biases = arch_name_of(c, R_DIST_BIAS);
+    const bool fits = c->kv_heads == c->heads && arch_dist_rows(c) <= ARCH_MAX_WIDTH / c->heads;
+    if (there == (c->dist_far > 0) && (there || biases || !n) &&
+        (!there || (fits && (!n || (n > 1 && n / 2 < c->dist_far - 1)))))
+        return LQ_OK;
+    return lq_fail(
+        err, LQ_EVALUE, "dist_far: expected %s in a %s, found %" PRId64 " and %" PRId64 " buckets",
+        there ? "a distance, and buckets of less" : "none", c->row->arch, c->dist_far, n);
+}
+
 /* The next word would be seen by those before it. */
 static lq_status check_both_ways(const arch_config *c, lq_err *err)
 {
@@ -241,6 +255,10 @@ static lq_status check_both_ways(const arch_config *c, lq_err *err)
 
 static lq_status check_numbers(const arch_config *c, lq_err *err)
 {
+    if (c->layer_groups && c->layers % c->layer_groups)
+        return lq_fail(err, LQ_EVALUE,
+                       "layer_groups: expected a divisor of %" PRId64 " layers, found %" PRId64,
+                       c->layers, c->layer_groups);
     if (c->heads % c->kv_heads)
         return lq_fail(err, LQ_EVALUE,
                        "kv_heads: expected a divisor of %" PRId64 " heads, found %" PRId64,
@@ -262,6 +280,7 @@ static lq_status check_numbers(const arch_config *c, lq_err *err)
     if (!s) s = check_indexer(c, err);
     if (!s) s = check_compressed(c, err);
     if (!s) s = check_hyper(c, err);
+    if (!s) s = check_distances(c, err);
     if (!s) s = check_both_ways(c, err);
     return s || c->w.pos != POS_ROPE ? s : arch_rope_check(c, err);
 }

@@ -87,6 +87,9 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_TYPE_EMBED, "type_embed", ARCH_MATRIX) /* [types, hidden] */                                        \
     X(R_DIST_BIAS, "dist_bias",                                                                             \
       ARCH_MATRIX) /* [dist_buckets, heads] on scores (arXiv:1910.10683) */                                 \
+    /* Disentangled attention (arXiv:2006.03654): [arch_dist_rows, hidden], a vector of each distance */    \
+    X(R_DIST_EMBED, "dist_embed", ARCH_MATRIX)                                                              \
+    X(R_DIST_NORM, "dist_norm", ARCH_VECTOR)                                                                \
     X(R_EMBED_NORM, "embed_norm", ARCH_VECTOR)                                                              \
     X(R_PROJ_IN, "proj_in", ARCH_MATRIX) /* embed_dim to hidden, and back before the head */                \
     X(R_PROJ_OUT, "proj_out", ARCH_MATRIX)                                                                  \
@@ -121,6 +124,9 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_QKV, "qkv", ARCH_LINEAR)             /* rows: see qkv_grouped */                                    \
     X(R_ATTN_GATE, "attn_gate", ARCH_LINEAR) /* on the output before R_O: see gate_softplus */              \
     X(R_O, "o", ARCH_LINEAR)                                                                                \
+    X(R_DIST_K, "dist_k",                                                                                   \
+      ARCH_MATRIX) /* keys and queries of R_DIST_EMBED, where not by R_K and R_Q */                         \
+    X(R_DIST_Q, "dist_q", ARCH_MATRIX)                                                                      \
     X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                                      \
     X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                                      \
     X(R_O_NORM, "o_norm", ARCH_VECTOR)       /* of what R_O reads */                                        \
@@ -403,7 +409,9 @@ typedef struct {
     bool group_top2;   /* a group's score is the sum of its two best; else its best */
     bool dense_beside; /* layers with experts have an MLP too: their outputs are added */
     bool head_rows_1;  /* R_HEAD is used with rows of length 1 */
-    bool both_ways;    /* a position sees those after it too; of a window as many on either side */
+    bool
+        proj_late; /* R_PROJ_IN reads what positions and types were added to, normed: embed_dim wide */
+    bool both_ways; /* a position sees those after it too; of a window as many on either side */
 } arch_wiring;
 
 /* A key of config.json that changes the wiring or a number: what its value does to the field at
@@ -542,6 +550,10 @@ typedef struct arch_config {
     int64_t embed_more;          /* its rows beyond the vocabulary's, which no text has */
     int64_t max_pos, pos_offset; /* learned, sinusoidal: row pos + offset of the table */
     int64_t dist_buckets;        /* of distances, half of them of keys ahead; 0: none */
+    /* R_DIST_EMBED: distances from there on share a row; 0: there is none. dist_buckets rows on either side, near
+     * ones one by one and others by the logarithm, or without buckets dist_far. What scores have of it: q by its
+     * keys, k by its queries, which are made by R_K and R_Q where shared; its rows are normed */
+    int64_t dist_far, dist_keys, dist_queries, dist_shared, dist_normed;
     int64_t types; /* of a text's parts, each with a vector in R_TYPE_EMBED; 0: none */
     double norm_eps;
     double post_eps; /* of R_ATTN_POST_NORM and R_MLP_POST_NORM; 0: norm_eps */
@@ -559,6 +571,8 @@ typedef struct arch_config {
     int64_t window;    /* sliding window: a query sees this many positions, its own included; 0:
                             none */
     arch_layer *layer; /* [layers], never NULL; owned by the config */
+    /* So many layers have tensors of their own, each with as many after it that have the same; 0: all have */
+    int64_t layer_groups;
     /* The configs that layers have for their own, owned; here then stand the largest sizes of any
      * layer. Their pointers are the config's. */
     struct arch_config **sizes;
@@ -686,6 +700,11 @@ static inline int64_t arch_q_width(const arch_config *c)
 static inline int64_t arch_o_width(const arch_config *c)
 {
     return c->o_groups ? c->o_groups * c->o_lora : c->heads * c->v_dim;
+}
+/* Rows of R_DIST_EMBED; 0: none. */
+static inline int64_t arch_dist_rows(const arch_config *c)
+{
+    return !c->dist_far ? 0 : 2 * (c->dist_buckets ? c->dist_buckets : c->dist_far);
 }
 static inline bool arch_is_eagle(const arch_config *c) { return c->mtp && c->mtp->eagle; }
 /* Logits of a row. */

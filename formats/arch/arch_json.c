@@ -51,6 +51,12 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("pos_offset", pos_offset, 0, 65536, c->row->pos_offset) \
     X("types", types, 0, 1024, 0)                             \
     X("dist_buckets", dist_buckets, 0, 1024, 0)               \
+    X("dist_far", dist_far, 0, MAX_WIDTH / 2, 0)              \
+    X("dist_keys", dist_keys, 0, 1, 0)                        \
+    X("dist_queries", dist_queries, 0, 1, 0)                  \
+    X("dist_shared", dist_shared, 0, 1, 0)                    \
+    X("dist_normed", dist_normed, 0, 1, 0)                    \
+    X("layer_groups", layer_groups, 0, c->layers, 0)          \
     X("labels", labels, 0, MAX_WIDTH, 0)                      \
     X("label_mean", label_mean, 0, 1, 0)                      \
     X("label_raw", label_raw, 0, 1, 0)                        \

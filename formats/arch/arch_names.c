@@ -63,6 +63,11 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
     if ((r == R_PROJ_IN || r == R_PROJ_OUT) && c->embed_dim == c->hidden) return false;
     if (r == R_FINAL_NORM && c->w.norm_after_add) return false;
     if (r == R_TYPE_EMBED && !c->types) return false;
+    if (r == R_POS_EMBED && c->w.pos != POS_LEARNED) return false;
+    if (r == R_DIST_EMBED && !c->dist_far) return false;
+    if (r == R_DIST_NORM && !c->dist_normed) return false;
+    if (r == R_DIST_K && (c->dist_shared || !c->dist_keys)) return false;
+    if (r == R_DIST_Q && (c->dist_shared || !c->dist_queries)) return false;
     if (of_ple(r) && !c->ple_dim) return false;
     if (layer < 0) return true;
     if (elsewhere(c, r, layer)) return false;
@@ -101,6 +106,16 @@ static size_t head_prefix(const arch_config *c)
     return 0;
 }
 
+/* The number of a layer in names, and the first layer with this number. */
+static int64_t group_of(const arch_config *c, int64_t layer)
+{
+    return c->layer_groups && layer >= 0 ? layer * c->layer_groups / c->layers : layer;
+}
+static int64_t first_of(const arch_config *c, int64_t group)
+{
+    return c->layer_groups ? group * (c->layers / c->layer_groups) : group;
+}
+
 /* A pattern's text to out[at ..]; returns where it ends. */
 static size_t put_name(const arch_config *c, const char *pattern, int64_t layer, int64_t expert,
                        char *out, size_t at, size_t n)
@@ -112,7 +127,7 @@ static size_t put_name(const arch_config *c, const char *pattern, int64_t layer,
         else if (*p == '^')
             w = snprintf(out + at, n - at, "%.*s", (int)head_prefix(c), c->prefix);
         else if (*p == '%')
-            w = snprintf(out + at, n - at, "%" PRId64, *++p == 'd' ? layer : expert);
+            w = snprintf(out + at, n - at, "%" PRId64, *++p == 'd' ? group_of(c, layer) : expert);
         else
             out[at] = *p;
         at += (size_t)w;
@@ -179,7 +194,9 @@ static const char *number(const char *p, int64_t limit, int64_t *out)
 static const char *match(const arch_config *c, const arch_name *a, const char *pattern,
                          const char *name, arch_slot *slot)
 {
-    const int64_t layers = c->mtp ? c->mtp_number + 1 : c->layers;
+    const int64_t layers = c->mtp            ? c->mtp_number + 1
+                           : c->layer_groups ? c->layer_groups
+                                             : c->layers;
     for (; *pattern && name; pattern++) {
         if (*pattern == '@' || *pattern == '^') {
             size_t n = *pattern == '@' ? strlen(c->prefix) : head_prefix(c);
@@ -188,6 +205,7 @@ static const char *match(const arch_config *c, const arch_name *a, const char *p
             bool layer = *++pattern == 'd';
             name = layer ? number(name, layers, &slot->layer)
                          : number(name, n_tensors(c, a), &slot->expert);
+            if (layer && name) slot->layer = first_of(c, slot->layer);
         } else {
             name = *name == *pattern ? name + 1 : NULL;
         }
@@ -246,6 +264,7 @@ void arch_fit_prefix(arch_config *c, bool (*has)(void *user, const char *name), 
                                           "model.text_model.",
                                           "bert.",
                                           "roberta.",
+                                          "deberta.",
                                           "" };
     const arch_role first =
         arch_is_eagle(c) ? R_MTP_PROJ : R_EMBED; /* a draft may do without one */
@@ -324,15 +343,18 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
                   scales = c->w.hyper_apart ? 2 : 3;
     const int64_t group = c->o_groups ? o / c->o_groups : 0,
                   index = c->sparse_every ? 2 * c->index_dim : c->index_dim;
+    const int64_t first = c->w.proj_late ? c->embed_dim : c->hidden;
     const int64_t in = arch_is_eagle(c) ? 2 * c->hidden : c->hidden; /* of q, k and v */
     const struct {
         int64_t N, K;
     } shape[ARCH_N_ROLES] = {
         [R_EMBED] = { c->vocab + c->embed_more, c->embed_dim },
-        [R_POS_EMBED] = { c->max_pos + c->pos_offset, c->hidden },
-        [R_TYPE_EMBED] = { c->types, c->hidden },
+        [R_POS_EMBED] = { c->max_pos + c->pos_offset, first },
+        [R_TYPE_EMBED] = { c->types, first },
         [R_DIST_BIAS] = { c->dist_buckets, c->heads },
-        [R_EMBED_NORM] = { 1, c->hidden },
+        [R_DIST_EMBED] = { arch_dist_rows(c), c->hidden },
+        [R_DIST_NORM] = { 1, c->hidden },
+        [R_EMBED_NORM] = { 1, first },
         [R_PROJ_IN] = { c->hidden, c->embed_dim },
         [R_PROJ_OUT] = { c->embed_dim, c->hidden },
         [R_PLE_EMBED] = { c->ple_vocab, c->layers * c->ple_dim },
@@ -360,6 +382,8 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_QKV] = { q + k + v, c->hidden },
         [R_ATTN_GATE] = { c->w.gate_heads ? c->heads : o, c->hidden },
         [R_O] = { c->hidden, arch_o_width(c) },
+        [R_DIST_K] = { k, c->hidden },
+        [R_DIST_Q] = { q, c->hidden },
         [R_Q_NORM] = { head_rows(c, R_Q_NORM), all ? q : c->head_dim },
         [R_K_NORM] = { head_rows(c, R_K_NORM), all ? k : c->head_dim },
         [R_V_NORM] = { 1, c->v_dim },

@@ -190,6 +190,7 @@ static bool is_denied(const arch_config *c, const src_tensor *t)
 {
     arch_slot at;
     if (!arch_slot_of(c, t->name, &at)) return false;
+    if (at.role == R_POS_EMBED) return false; /* DeBERTa's training may leave it */
     if (!at.bias) return at.role != R_HEAD && !arch_has(c, at.role, at.layer);
     return arch_wants_bias(c, at.role) == 0 && !all_zero(t);
 }

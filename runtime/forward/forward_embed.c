@@ -1,5 +1,6 @@
 /* runtime/forward/forward_embed.c - from ids to the rows that the first layer reads:
- * norm(proj_in(embedding[id] * scale) + type[its] + position[pos]), each part where the model has it; of an MTP head
+ * norm(proj_in(embedding[id] * scale) + type[its] + position[pos]), each part where the model has it, or proj_in of the
+ * others' norm (arch_wiring.proj_late); of an MTP head
  * (arXiv:2412.19437, equation 21) mtp_proj [norm(embedding[id]), norm(given)], or the other way round; of an
  * EAGLE-3 draft mtp_proj given, or its own state, and beside it what attention reads. */
 #include "runtime/forward/forward_impl.h"
@@ -29,21 +30,33 @@ static void lookup_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *
     model_embed(a->m, a->wide + row * r->c->embed_dim, a->ids + row, n);
 }
 
+/* What types and positions are added to. */
+static int64_t first_width(const arch_config *c)
+{
+    return c->w.proj_late ? c->embed_dim : c->hidden;
+}
+static float *first_rows(const fwd_rows *r)
+{
+    return r->c->w.proj_late && r->c->embed_dim != r->c->hidden ? r->e : r->x;
+}
+
 static void finish_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const embed_arg *a = arg;
     const model *m = a->m;
     const arch_config *c = r->c;
+    const int64_t K = first_width(c);
+    float *const to = first_rows(r);
     for (int64_t t = row; t < row + n; t++) {
-        float *x = r->x + t * c->hidden, *pos = r->h + t * c->hidden;
+        float *x = to + t * K, *pos = r->h + t * c->hidden;
         if (m->pos_embed.N) {
             int64_t at = r->row_pos[t] + c->pos_offset;
             qt_dequant(pos, &m->pos_embed, at, at + 1);
         } else if (m->pos_freq) {
             sinusoid(pos, m, r->row_pos[t]);
         }
-        if (m->type_embed) k_add(x, m->type_embed + r->row_type[t] * c->hidden, c->hidden);
-        if (m->pos_embed.N || m->pos_freq) k_add(x, pos, c->hidden);
+        if (m->type_embed) k_add(x, m->type_embed + r->row_type[t] * K, K);
+        if (m->pos_embed.N || m->pos_freq) k_add(x, pos, K);
     }
 }
 
@@ -90,15 +103,18 @@ static void eagle_rows(const fwd_rows *r, const model *m)
         memcpy(r->x + t * H, r->mtp_in + (2 * t + 1) * H, (size_t)H * sizeof *r->x);
 }
 
+static void project(const fwd_rows *r, const model *m)
+{
+    const mm_out in = fwd_out(&m->proj_in, r->x, r->c->hidden, false);
+    mm_run(&in, 1, r->e, r->c->embed_dim, r->R, r->acts, r->scratch, r->p);
+}
+
 void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)
 {
     const arch_config *c = r->c;
     embed_arg a = { .m = m, .ids = ids, .wide = m->proj_in.present ? r->e : r->x };
     fwd_each(r, r->R, lookup_chunk, &a);
-    if (m->proj_in.present) {
-        mm_out in = fwd_out(&m->proj_in, r->x, c->hidden, false);
-        mm_run(&in, 1, r->e, c->embed_dim, r->R, r->acts, r->scratch, r->p);
-    }
+    if (m->proj_in.present && !c->w.proj_late) project(r, m);
     if (m->pos_embed.N || m->pos_freq || m->type_embed) fwd_each(r, r->R, finish_chunk, &a);
     if (arch_is_eagle(c)) {
         eagle_rows(r, m);
@@ -108,7 +124,9 @@ void fwd_embed_rows(const fwd_rows *r, const model *m, const int32_t *ids)
         fwd_each(r, r->R, pair_chunk, m);
         mm_run(&out, 1, r->mtp_in, 2 * H, r->R, r->acts, r->scratch, r->p);
     }
-    if (m->embed_norm.w) r->ops->norm(r, r->x, r->x, &m->embed_norm, r->R, c->hidden);
+    float *const first = first_rows(r);
+    if (m->embed_norm.w) r->ops->norm(r, first, first, &m->embed_norm, r->R, first_width(c));
+    if (m->proj_in.present && c->w.proj_late) project(r, m);
     if (c->ple_dim) fwd_ple_rows(r, m, ids);
     if (c->streams) fwd_streams_begin(r, m);
     if (c->hyper) fwd_hyper_begin(r);

@@ -97,8 +97,10 @@ typedef struct {
     float *streams, *first; /* AltUp: [R, fwd_streams_width], all but x; [R, hidden]: x before */
     float *laurel;          /* [R, laurel] */
     float *hyper;           /* [R, arch_hyper_width]: of the branch at work (forward_hyper.c) */
-    int32_t *ids;           /* [R] tokens, where layers choose experts by them */
-    double sparse;          /* arch_layer's, of the layer at work, as the next two: */
+    float *dist_q,
+        *dist_k;   /* [R, heads, arch_dist_rows]: q by each distance's keys, k by its queries */
+    int32_t *ids;  /* [R] tokens, where layers choose experts by them */
+    double sparse; /* arch_layer's, of the layer at work, as the next two: */
     float expert_limit, mlp_limit; /* or the model's, or infinity */
     float *beside;          /* [R, hidden]: what the router reads, then what the experts give */
     float *cos[2], *sin[2]; /* [R, rope_dims / 2] of ROPE_MAIN, ROPE_LOCAL */
@@ -339,6 +341,10 @@ bool fwd_by_token(const arch_config *c);
  * latents. (forward_mla.c) */
 void fwd_run_mla(const fwd_rows *r, const model_layer *l);
 void fwd_run_values(const fwd_rows *r);
+/* y of each head = w[head] x of it, all in f32; y_head, x_head: from head to head. */
+void fwd_head_products(const fwd_rows *r, const mm_weight *w, float *y, int64_t ldy, int64_t y_head,
+                       const float *x, int64_t ldx, int64_t x_head);
+size_t fwd_heads_scratch(const arch_config *c, int64_t R, int64_t K, int threads);
 size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);
 /* The same of layers with one row for keys and values (forward_compress.c): q, in `latent`, and the row; a from
  * what attention left in its place. */

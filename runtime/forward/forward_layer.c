@@ -16,6 +16,7 @@ size_t fwd_rows_scratch(const arch_config *c, int64_t R, int threads)
     if (arch_name_of(c, R_MIX_V)) n = max_size(n, mm_scratch_bytes(R, c->hidden, 5, threads));
     n = max_size(n, fwd_moe_scratch(c, R, threads));
     n = max_size(n, fwd_mla_scratch(c, R, threads));
+    if (c->dist_far) n = max_size(n, fwd_heads_scratch(c, R, c->head_dim, threads));
     n = max_size(n, fwd_index_scratch(c, threads));
     n = max_size(n, fwd_one_scratch(c, R, threads));
     n = max_size(n, mm_scratch_bytes(R, c->hyper * c->hidden, 1, threads));
@@ -208,6 +209,15 @@ static void set_limits(fwd_rows *r, int64_t layer)
     if (by_layer && own->mlp_limit > 0) r->mlp_limit = (float)own->mlp_limit;
 }
 
+/* What scores have of distances: q by the keys of each, k by the queries of each. */
+static void run_distances(const fwd_rows *r, const model_layer *l)
+{
+    const arch_config *c = r->c;
+    const int64_t n = arch_dist_rows(c), D = c->head_dim, ld = c->heads * n, ldx = c->heads * D;
+    if (l->dist_k) fwd_head_products(r, l->dist_k, r->dist_q, ld, n, r->q, ldx, D);
+    if (l->dist_q) fwd_head_products(r, l->dist_q, r->dist_k, ld, n, r->k, ldx, D);
+}
+
 /* h to heads. */
 static void make_heads(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
 {
@@ -215,6 +225,7 @@ static void make_heads(const fwd_rows *r, const model_layer *l, int64_t layer, c
         r->ops->mla(r, l);
     else
         run_qkv(r, l);
+    if (l->dist_row) run_distances(r, l);
     pool_stage(r->p, STAGE_ROPE);
     if (fwd_norm_shared(r)) r->ops->squares(r, l, layer, kv);
     if (r->parts && r->c->w.qk_norm == QK_NORM_ALL) fwd_norm_parts(r, l);

@@ -89,6 +89,12 @@ int64_t fwd_given_width(const arch_config *c)
     return three > c->hidden ? three : c->hidden;
 }
 
+/* Of what a row has of all distances. */
+static int64_t dist_width(const arch_config *c, int64_t has)
+{
+    return has ? c->heads * arch_dist_rows(c) : 0;
+}
+
 /* X(field, floats per row) for each buffer: what fwd_place fills, and what the steps do. */
 #define PLACED(X)                                 \
     X(cos[ROPE_MAIN], fwd_angles(c, ROPE_MAIN))   \
@@ -122,6 +128,8 @@ int64_t fwd_given_width(const arch_config *c)
     X(laurel, c->laurel)                                        \
     X(norm_gate, c->norm_rank)                                  \
     X(hyper, arch_hyper_width(c))                               \
+    X(dist_q, dist_width(c, c->dist_keys))                      \
+    X(dist_k, dist_width(c, c->dist_queries))                   \
     X(ids, fwd_by_token(c) ? 1 : 0)                             \
     X(beside, c->w.dense_beside ? c->hidden : 0)                \
     X(scores, c->experts)                                       \

@@ -23,7 +23,10 @@ static bool is_there(const model *m, const arch_slot *s)
 static bool runs(const model *m, const arch_slot *s)
 {
     const bool heads = s->role >= R_Q && s->role <= R_ATTN_GATE;
-    return lora_slot(s->role) < LORA_SLOTS && s->layer >= 0 && !(heads && m->cfg->w.mla) &&
+    /* The keys and queries of distances are there already; one tensor of several layers. */
+    const bool more =
+        m->cfg->layer_groups || (m->cfg->dist_shared && (s->role == R_Q || s->role == R_K));
+    return lora_slot(s->role) < LORA_SLOTS && s->layer >= 0 && !(heads && m->cfg->w.mla) && !more &&
            is_there(m, s);
 }
 

@@ -1,10 +1,11 @@
 /* runtime/model/model.c - see model.h. The built-in shape: runtime/model/model_builtin.c. */
 #include "runtime/model/model.h"
 
-#include "formats/tensor/finite.h"
 #include "formats/tensor/tiles.h"
 #include "kernels/ops.h"
+#include "runtime/model/distance.h"
 #include "runtime/model/part.h"
+#include "runtime/model/tables.h"
 
 static lq_status model_no_memory(lq_err *err, const char *what)
 {
@@ -193,6 +194,7 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
     lq_status s = LQ_OK;
     memset(l, 0, sizeof *l);
     l->dist_bias = m->dist_bias;
+    l->dist_row = m->dist_row;
     for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
         if (!arch_has(m->cfg, r, layer)) continue;
         if (arch_role_kind(r) == ARCH_VECTOR)
@@ -203,37 +205,11 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
             s = load_linear(&l->lin[r], m, r, layer, -1, a, p, err);
     }
     if (!s && l->vec[R_MIX_CONV_K].w) s = join_taps(l, m, a, err);
+    if (!s && m->dist_embed) s = model_layer_distances(l, m, a, p, err);
     if (!s && layer == m->cfg->layers - 1) s = load_hyper_end(l, m, a, p, err);
     if (!s && layer == m->cfg->layers - 1)
         s = load_streams(&l->stream_out, m, R_STREAM_OUT, a, p, err);
     return s;
-}
-
-/* Rows of an embedding are read one by one, so a tiled one is turned back. */
-static lq_status load_rows(qt_tensor *out, model *m, arch_role r, lq_err *err)
-{
-    const src_tensor *t = NULL;
-    lq_status s = src_role(m->src, r, -1, -1, &t, NULL, err);
-    if (s || !t) return s;
-    src_load(out, m->src, t);
-    s = val_check(out, false, err);
-    if (!s && t->t.layout == QT_PORTABLE) return LQ_OK;
-    void *w[QT_N_PLANES];
-    if (!s) s = qt_alloc(out, w, &t->t.scheme, t->t.N, t->t.K, &m->arena, err);
-    if (!s) s = tiles_unpack(w, &t->t, err);
-    return s ? lq_wrap(err, s, "%s: %s", src_path(m->src), t->name) : LQ_OK;
-}
-
-/* The first n rows of a matrix as floats [n, hidden]; nothing where the model has none. */
-static lq_status load_floats(float **out, model *m, arch_role r, int64_t n, lq_err *err)
-{
-    qt_tensor t = { 0 };
-    lq_status s = load_rows(&t, m, r, err);
-    if (s || !t.N) return s;
-    *out = lq_push(&m->arena, (size_t)(n * t.K) * sizeof **out);
-    if (!*out) return model_no_memory(err, arch_role_text(r));
-    qt_dequant(*out, &t, 0, n);
-    return LQ_OK;
 }
 
 /* What makes scores of labels. */
@@ -241,43 +217,13 @@ static lq_status load_scorer(model *m, lq_err *err)
 {
     const arch_config *c = m->cfg;
     lq_arena *a = &m->arena;
-    lq_status s = load_floats(&m->score, m, R_SCORE, c->labels, err);
+    lq_status s = model_load_floats(&m->score, m, R_SCORE, c->labels, err);
     if (!s) s = src_vector(m->src, R_SCORE, -1, -1, true, &m->score_bias, a, err);
-    if (!s) s = load_floats(&m->pooler, m, R_POOLER, c->hidden, err);
+    if (!s) s = model_load_floats(&m->pooler, m, R_POOLER, c->hidden, err);
     if (!s) s = src_vector(m->src, R_POOLER, -1, -1, true, &m->pooler_bias, a, err);
     if (!s && m->pooler && !(m->pooled = lq_push(a, (size_t)c->hidden * sizeof *m->pooled)))
         s = model_no_memory(err, arch_role_text(R_POOLER));
     return s ? s : load_vector(&m->pool_norm, m, R_POOL_NORM, -1, a, err);
-}
-
-/* The bucket of a distance, key - query (arXiv:1910.10683): of each half the first half one by one, the others by the
- * logarithm up to MODEL_DIST; keys ahead have the second half. */
-static int64_t bucket_of(int64_t distance, int64_t buckets)
-{
-    const int64_t half = buckets / 2, exact = half / 2 > 1 ? half / 2 : 1;
-    const int64_t n = distance < 0 ? -distance : distance;
-    const double most = log((double)MODEL_DIST / (double)exact);
-    int64_t at = n;
-    if (n >= exact) {
-        const float part = logf((float)n / (float)exact) / (float)most;
-        at = exact + (int64_t)(part * (float)(half - exact));
-    }
-    if (at > half - 1) at = half - 1;
-    return at + (distance > 0 ? half : 0);
-}
-
-static lq_status load_distances(model *m, lq_err *err)
-{
-    const int64_t n = m->cfg->dist_buckets, H = m->cfg->heads, width = 2 * MODEL_DIST + 1;
-    float *of = NULL, *all;
-    lq_status s = load_floats(&of, m, R_DIST_BIAS, n, err);
-    if (s || !of) return s;
-    m->dist_bias = all = lq_push(&m->arena, (size_t)(H * width) * sizeof *all);
-    if (!all) return model_no_memory(err, arch_role_text(R_DIST_BIAS));
-    for (int64_t d = -MODEL_DIST; d <= MODEL_DIST; d++)
-        for (int64_t h = 0; h < H; h++)
-            all[h * width + MODEL_DIST + d] = of[bucket_of(d, n) * H + h];
-    return LQ_OK;
 }
 
 /* 10000^(-i / (half - 1)), in the float steps of the reference implementation. */
@@ -300,14 +246,14 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
     m->cfg = src_config(src);
     if (!m->cfg) return lq_fail(err, LQ_ENOENT, "the model has no config.json");
     lq_arena *a = &m->arena;
-    lq_status s = load_rows(&m->embed, m, R_EMBED, err);
-    if (!s) s = load_rows(&m->pos_embed, m, R_POS_EMBED, err);
-    if (!s) s = load_floats(&m->type_embed, m, R_TYPE_EMBED, m->cfg->types > 1 ? 2 : 1, err);
-    if (!s) s = load_rows(&m->ple_embed, m, R_PLE_EMBED, err);
+    lq_status s = model_load_rows(&m->embed, m, R_EMBED, err);
+    if (!s) s = model_load_rows(&m->pos_embed, m, R_POS_EMBED, err);
+    if (!s) s = model_load_floats(&m->type_embed, m, R_TYPE_EMBED, m->cfg->types > 1 ? 2 : 1, err);
+    if (!s) s = model_load_rows(&m->ple_embed, m, R_PLE_EMBED, err);
     if (!s) s = load_linear(&m->ple_proj, m, R_PLE_PROJ, -1, -1, a, p, err);
     if (!s) s = load_vector(&m->ple_norm, m, R_PLE_NORM, -1, a, err);
     if (!s) s = load_scorer(m, err);
-    if (!s) s = load_distances(m, err);
+    if (!s) s = model_load_distances(m, err);
     if (!s) s = load_streams(&m->stream_in, m, R_STREAM_IN, a, p, err);
     if (!s && m->cfg->w.pos == POS_SINUSOIDAL) s = make_frequencies(m, err);
     if (!s) s = load_vector(&m->embed_norm, m, R_EMBED_NORM, -1, a, err);

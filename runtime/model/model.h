@@ -42,8 +42,11 @@ typedef struct {
     model_linear lin[ARCH_N_ROLES]; /* ARCH_LINEAR, and ARCH_MATRIX of a layer (routers) */
     model_linear *expert[ARCH_N_EXPERT_ROLES]; /* [role - R_EXPERT_GATE][experts], or NULL */
     const float *dist_bias;                    /* the model's */
-    model_linear *stream_out;                  /* [streams - 1] of the last layer, or NULL */
-    model_experts *sets[ARCH_N_EXPERT_ROLES];  /* on a device, the same by scheme */
+    const int32_t *dist_row;                   /* likewise */
+    mm_weight *dist_k,
+        *dist_q; /* [heads] keys and queries of R_DIST_EMBED (distance.h); NULL: none */
+    model_linear *stream_out;                 /* [streams - 1] of the last layer, or NULL */
+    model_experts *sets[ARCH_N_EXPERT_ROLES]; /* on a device, the same by scheme */
     model_experts absorbed[2]; /* there, in place of R_KV_B, its halves by heads (absorb.h): k, v */
 } model_layer;
 
@@ -68,6 +71,9 @@ typedef struct {
     model_vector pool_norm;
     float *type_embed;      /* [types, hidden] of the first type and the second; else NULL */
     const float *dist_bias; /* [heads][2 MODEL_DIST + 1] for attn_args, of layers; NULL: none */
+    float *dist_embed;      /* [arch_dist_rows, hidden], normed; NULL: none */
+    const int32_t
+        *dist_row; /* [2 dist_far + 1] its row of key - query, for attn_args; NULL: none */
     model_vector embed_norm, final_norm;
     model_linear proj_in, proj_out; /* present: OPT's */
     model_vector mtp_embed_norm, mtp_hidden_norm;

@@ -62,6 +62,7 @@ static const char *not_yet(const arch_config *c)
            : sparse               ? "gates that are cut off"
            : c->w.qkv_quarters    ? "q, v and k of each quarter of the heads in one matrix"
            : c->mtp               ? "a head that guesses"
+           : c->dist_far          ? "keys and queries of distances"
            : c->dist_buckets      ? "biases by distance"
            : c->norm_rank         ? "gates on norms"
            : c->index_block       ? "attention to chosen blocks"

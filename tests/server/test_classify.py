@@ -26,7 +26,7 @@ def test_labels_are_those_of_a_classifier(llmq, tmp_path, name, form):
         kind = form.replace("back", "gguf")
         model = tmp_path / f"m.{kind}"
         made = llmq("convert", GOLDEN / name, "-o", model, "--to", kind, code=None)
-        if kind == "gguf" and name == "class-distilbert":
+        if kind == "gguf" and name in ("class-deberta-v2", "class-distilbert"):
             assert made.returncode and "GGUF has no name for" in made.stderr
             return
         assert made.returncode == 0, made.stderr

@@ -5,6 +5,7 @@
 #define BASE                                                                                   \
     "\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":4,\"num_attention_heads\":4," \
     "\"intermediate_size\":160"
+#define DEBERTA "{\"model_type\":\"deberta-v2\"," BASE ",\"relative_attention\":true"
 #define BASE2 BASE ",\"num_key_value_heads\":2"
 #define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"]," BASE
 #define MISTRAL "{\"architectures\":[\"MistralForCausalLM\"]," BASE ",\"num_key_value_heads\":2"

@@ -96,6 +96,11 @@ TEST(encoders_have_the_hidden_states_of_transformers)
     check_hidden("xlm-roberta");
     check_hidden("roberta-masked");
     check_hidden("electra");
+    check_hidden("electra-small");
+    check_hidden("albert");
+    check_hidden("xlm-roberta-xl");
+    check_hidden("deberta-v2");
+    check_hidden("deberta-v2-apart");
     check_hidden("mpnet");
     check_hidden("gte");
     check_hidden("gte-ntk");

@@ -3,6 +3,9 @@
 #include "formats/arch/rows/rows.h"
 
 #include "base/json.h"
+#include "formats/arch/arch_impl.h"
+
+#include <strings.h>
 
 /* The table of positions counts its offset in max_position_embeddings (RoBERTa's first two rows are for
  * padding). */
@@ -69,16 +72,148 @@ static lq_status must_layer_norm(arch_config *c, const char *key, const cJSON *v
     return arch_key_must(key, v, "layer_norm", err);
 }
 
-/* ELECTRA's embeddings, 128 wide where the file is silent, are normed and then widened. */
-static lq_status no_projection(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+/* The embeddings of ELECTRA and ALBERT, 128 wide where the file is silent, are normed and then widened. */
+static lq_status narrow_embedding(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
     char found[64];
-    const double width = v ? v->valuedouble : 128;
-    if ((!v || cJSON_IsNumber(v)) && !(width < (double)c->hidden || width > (double)c->hidden))
-        return LQ_OK;
-    return lq_fail(err, LQ_EUNSUPPORTED,
-                   "%s: expected %lld, as hidden_size (no embeddings_project), found %s", key,
+    c->embed_dim = 128;
+    if ((!v || js_whole(v, 1, c->hidden, &c->embed_dim)) && c->embed_dim <= c->hidden) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected at most %lld, as hidden_size, found %s", key,
                    (long long)c->hidden, v ? js_describe(found, v) : "none, which is 128");
+}
+
+/* Layers that are one after the other share their tensors. */
+static lq_status layer_groups(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    char found[64];
+    c->layer_groups = 1;
+    if (!v || (js_whole(v, 1, c->layers, &c->layer_groups) && c->layers % c->layer_groups == 0))
+        return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected a divisor of %lld layers, found %s", key,
+                   (long long)c->layers, js_describe(found, v));
+}
+
+/* ---- DeBERTa ---- */
+static lq_status must_attend_relative(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    char found[64];
+    (void)c;
+    if (cJSON_IsTrue(v)) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected true, found %s", key,
+                   v ? js_describe(found, v) : "none, which is false");
+}
+
+/* Less than 1: as many as positions. */
+static lq_status far_distance(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    char found[64];
+    int64_t n = -1;
+    if (v && !js_whole(v, -1, ARCH_MAX_WIDTH / 2, &n))
+        return lq_fail(err, LQ_EVALUE, "%s: expected an integer -1..%d, found %s", key,
+                       ARCH_MAX_WIDTH / 2, js_describe(found, v));
+    c->dist_far = n < 1 ? c->max_pos : n;
+    return LQ_OK;
+}
+
+/* Less than 1: each distance has a row. Buckets are of two halves, and the last is farther than the first of them. */
+static lq_status distance_buckets(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    enum { MOST = 1024 };
+    char found[64];
+    int64_t n = -1;
+    if (v && !js_whole(v, -1, MOST, &n))
+        return lq_fail(err, LQ_EVALUE, "%s: expected an integer -1..%d, found %s", key, MOST,
+                       js_describe(found, v));
+    c->dist_buckets = n < 1 ? 0 : n;
+    if (n < 1 || (n > 1 && n / 2 < c->dist_far - 1)) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "%s: expected at least 2, half of them less than %lld distances, found %s", key,
+                   (long long)c->dist_far - 1, js_describe(found, v));
+}
+
+static bool is_word(const char *text, size_t n, const char *want)
+{
+    while (n && *text == ' ')
+        text++, n--;
+    while (n && text[n - 1] == ' ')
+        n--;
+    return n == strlen(want) && strncasecmp(text, want, n) == 0;
+}
+
+/* One or several, with "|" between them. */
+static bool add_pos_att(arch_config *c, const char *text)
+{
+    for (size_t n; text; text += n, text = *text ? text + 1 : NULL) {
+        n = strcspn(text, "|");
+        if (is_word(text, n, "c2p"))
+            c->dist_keys = 1;
+        else if (is_word(text, n, "p2c"))
+            c->dist_queries = 1;
+        else
+            return false;
+    }
+    return true;
+}
+
+/* What scores are made of, by the root of whose number they are divided, too. */
+static lq_status pos_att_type(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    char found[64];
+    bool ok = !v || cJSON_IsArray(v) || cJSON_IsString(v);
+    if (cJSON_IsString(v)) ok = add_pos_att(c, v->valuestring);
+    for (const cJSON *e = cJSON_IsArray(v) ? v->child : NULL; e && ok; e = e->next)
+        ok = cJSON_IsString(e) && add_pos_att(c, e->valuestring);
+    c->attn_scale = 1 / sqrt((double)(c->head_dim * (1 + c->dist_keys + c->dist_queries)));
+    if (ok) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected c2p and p2c, found %s", key,
+                   js_describe(found, v));
+}
+
+static lq_status norm_of_distances(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    char found[64];
+    const char *text = v ? cJSON_GetStringValue(v) : "none";
+    c->dist_normed = text && is_word(text, strlen(text), "layer_norm");
+    if (c->dist_normed || (text && is_word(text, strlen(text), "none"))) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected layer_norm or none, found %s", key,
+                   js_describe(found, v));
+}
+
+static lq_status positions_in_input(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    char found[64];
+    if (v && !cJSON_IsBool(v))
+        return lq_fail(err, LQ_EVALUE, "%s: expected true or false, found %s", key,
+                       js_describe(found, v));
+    c->w.pos = !v || cJSON_IsTrue(v) ? POS_LEARNED : POS_NONE;
+    return LQ_OK;
+}
+
+static lq_status shared_distances(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    char found[64];
+    c->dist_shared = cJSON_IsTrue(v);
+    if (!v || cJSON_IsBool(v)) return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "%s: expected true or false, found %s", key,
+                   js_describe(found, v));
+}
+
+/* A width that may be said, and is the model's. */
+static lq_status same_width(const char *key, const cJSON *v, int64_t want, lq_err *err)
+{
+    char found[64];
+    int64_t n = want;
+    if (!v || (js_whole(v, 1, ARCH_MAX_WIDTH, &n) && n == want)) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected %lld, found %s", key, (long long)want,
+                   js_describe(found, v));
+}
+static lq_status as_hidden(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    return same_width(key, v, c->hidden, err);
+}
+static lq_status as_head(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    return same_width(key, v, c->head_dim, err);
 }
 
 static lq_status must_null(arch_config *c, const char *key, const cJSON *v, lq_err *err)
@@ -99,19 +234,26 @@ static lq_status modernbert_layers(arch_config *c, const cJSON *j, lq_err *err)
 /* A table of names reads by line. */
 /* clang-format off */
 #define BERT_LAYER "@encoder.layer.%d."
+#define BERT_NAMES \
+    { R_EMBED, "@embeddings.word_embeddings", 0, BIAS_NO }, \
+    { R_POS_EMBED, "@embeddings.position_embeddings", 0, BIAS_NO }, \
+    { R_TYPE_EMBED, "@embeddings.token_type_embeddings", 0, BIAS_NO }, \
+    { R_EMBED_NORM, "@embeddings.LayerNorm", 0, BIAS_YES }, \
+    { R_Q, BERT_LAYER "attention.self.query", 0, BIAS_YES }, \
+    { R_K, BERT_LAYER "attention.self.key", 0, BIAS_YES }, \
+    { R_V, BERT_LAYER "attention.self.value", 0, BIAS_YES }, \
+    { R_O, BERT_LAYER "attention.output.dense", 0, BIAS_YES }, \
+    { R_ATTN_NORM, BERT_LAYER "attention.output.LayerNorm", 0, BIAS_YES }, \
+    { R_UP, BERT_LAYER "intermediate.dense", 0, BIAS_YES }, \
+    { R_DOWN, BERT_LAYER "output.dense", 0, BIAS_YES }, \
+    { R_MLP_NORM, BERT_LAYER "output.LayerNorm", 0, BIAS_YES }
 static const arch_name bert_names[] = {
-    { R_EMBED, "@embeddings.word_embeddings", 0, BIAS_NO },
-    { R_POS_EMBED, "@embeddings.position_embeddings", 0, BIAS_NO },
-    { R_TYPE_EMBED, "@embeddings.token_type_embeddings", 0, BIAS_NO },
-    { R_EMBED_NORM, "@embeddings.LayerNorm", 0, BIAS_YES },
-    { R_Q, BERT_LAYER "attention.self.query", 0, BIAS_YES },
-    { R_K, BERT_LAYER "attention.self.key", 0, BIAS_YES },
-    { R_V, BERT_LAYER "attention.self.value", 0, BIAS_YES },
-    { R_O, BERT_LAYER "attention.output.dense", 0, BIAS_YES },
-    { R_ATTN_NORM, BERT_LAYER "attention.output.LayerNorm", 0, BIAS_YES },
-    { R_UP, BERT_LAYER "intermediate.dense", 0, BIAS_YES },
-    { R_DOWN, BERT_LAYER "output.dense", 0, BIAS_YES },
-    { R_MLP_NORM, BERT_LAYER "output.LayerNorm", 0, BIAS_YES },
+    BERT_NAMES,
+    END,
+};
+static const arch_name electra_names[] = {
+    BERT_NAMES,
+    { R_PROJ_IN, "@embeddings_project", 0, BIAS_YES },
     END,
 };
 static const arch_name mpnet_names[] = {
@@ -127,6 +269,57 @@ static const arch_name mpnet_names[] = {
     { R_UP, BERT_LAYER "intermediate.dense", 0, BIAS_YES },
     { R_DOWN, BERT_LAYER "output.dense", 0, BIAS_YES },
     { R_MLP_NORM, BERT_LAYER "output.LayerNorm", 0, BIAS_YES },
+    END,
+};
+static const arch_name deberta_v2_names[] = {
+    { R_EMBED, "@embeddings.word_embeddings", 0, BIAS_NO },
+    { R_POS_EMBED, "@embeddings.position_embeddings", 0, BIAS_NO },
+    { R_TYPE_EMBED, "@embeddings.token_type_embeddings", 0, BIAS_NO },
+    { R_EMBED_NORM, "@embeddings.LayerNorm", 0, BIAS_YES },
+    { R_DIST_EMBED, "@encoder.rel_embeddings", 0, BIAS_NO },
+    { R_DIST_NORM, "@encoder.LayerNorm", 0, BIAS_YES },
+    { R_Q, BERT_LAYER "attention.self.query_proj", 0, BIAS_YES },
+    { R_K, BERT_LAYER "attention.self.key_proj", 0, BIAS_YES },
+    { R_V, BERT_LAYER "attention.self.value_proj", 0, BIAS_YES },
+    { R_DIST_K, BERT_LAYER "attention.self.pos_key_proj", 0, BIAS_YES },
+    { R_DIST_Q, BERT_LAYER "attention.self.pos_query_proj", 0, BIAS_YES },
+    { R_O, BERT_LAYER "attention.output.dense", 0, BIAS_YES },
+    { R_ATTN_NORM, BERT_LAYER "attention.output.LayerNorm", 0, BIAS_YES },
+    { R_UP, BERT_LAYER "intermediate.dense", 0, BIAS_YES },
+    { R_DOWN, BERT_LAYER "output.dense", 0, BIAS_YES },
+    { R_MLP_NORM, BERT_LAYER "output.LayerNorm", 0, BIAS_YES },
+    END,
+};
+#define ALBERT_LAYER "@encoder.albert_layer_groups.%d.albert_layers.0."
+static const arch_name albert_names[] = {
+    { R_EMBED, "@embeddings.word_embeddings", 0, BIAS_NO },
+    { R_POS_EMBED, "@embeddings.position_embeddings", 0, BIAS_NO },
+    { R_TYPE_EMBED, "@embeddings.token_type_embeddings", 0, BIAS_NO },
+    { R_EMBED_NORM, "@embeddings.LayerNorm", 0, BIAS_YES },
+    { R_PROJ_IN, "@encoder.embedding_hidden_mapping_in", 0, BIAS_YES },
+    { R_Q, ALBERT_LAYER "attention.query", 0, BIAS_YES },
+    { R_K, ALBERT_LAYER "attention.key", 0, BIAS_YES },
+    { R_V, ALBERT_LAYER "attention.value", 0, BIAS_YES },
+    { R_O, ALBERT_LAYER "attention.dense", 0, BIAS_YES },
+    { R_ATTN_NORM, ALBERT_LAYER "attention.LayerNorm", 0, BIAS_YES },
+    { R_UP, ALBERT_LAYER "ffn", 0, BIAS_YES },
+    { R_DOWN, ALBERT_LAYER "ffn_output", 0, BIAS_YES },
+    { R_MLP_NORM, ALBERT_LAYER "full_layer_layer_norm", 0, BIAS_YES },
+    END,
+};
+static const arch_name xlm_roberta_xl_names[] = {
+    { R_EMBED, "@embeddings.word_embeddings", 0, BIAS_NO },
+    { R_POS_EMBED, "@embeddings.position_embeddings", 0, BIAS_NO },
+    { R_TYPE_EMBED, "@embeddings.token_type_embeddings", 0, BIAS_NO },
+    { R_FINAL_NORM, "@encoder.LayerNorm", 0, BIAS_YES },
+    { R_ATTN_NORM, BERT_LAYER "attention.self_attn_layer_norm", 0, BIAS_YES },
+    { R_Q, BERT_LAYER "attention.self.query", 0, BIAS_YES },
+    { R_K, BERT_LAYER "attention.self.key", 0, BIAS_YES },
+    { R_V, BERT_LAYER "attention.self.value", 0, BIAS_YES },
+    { R_O, BERT_LAYER "attention.output.dense", 0, BIAS_YES },
+    { R_MLP_NORM, BERT_LAYER "LayerNorm", 0, BIAS_YES },
+    { R_UP, BERT_LAYER "intermediate.dense", 0, BIAS_YES },
+    { R_DOWN, BERT_LAYER "output.dense", 0, BIAS_YES },
     END,
 };
 /* As the files of gte-multilingual-base have it, whose code is their own. */
@@ -170,6 +363,16 @@ static const arch_scorer roberta_scorer = { .names = (const arch_name[]){
 static const arch_scorer electra_scorer = { .act = POOLER_GELU, .names = (const arch_name[]){
     { R_POOLER, "^classifier.dense", 0, BIAS_YES },
     { R_SCORE, "^classifier.out_proj", 0, BIAS_YES },
+    END,
+} };
+static const arch_scorer albert_scorer = { .names = (const arch_name[]){
+    { R_POOLER, "@pooler", 0, BIAS_YES },
+    { R_SCORE, "^classifier", 0, BIAS_YES },
+    END,
+} };
+static const arch_scorer deberta_scorer = { .act = POOLER_GELU, .names = (const arch_name[]){
+    { R_POOLER, "^pooler.dense", 0, BIAS_YES },
+    { R_SCORE, "^classifier", 0, BIAS_YES },
     END,
 } };
 static const arch_scorer distilbert_scorer = { .act = POOLER_RELU, .names = (const arch_name[]){
@@ -245,7 +448,14 @@ static const arch_key bert_keys[] = {
 };
 static const arch_key electra_keys[] = {
     BERT_KEYS,
-    { "embedding_size", KEY_FN, 0, NONE, no_projection },
+    { "embedding_size", KEY_FN, 0, NONE, narrow_embedding },
+    NO_KEY,
+};
+static const arch_key albert_keys[] = {
+    BERT_KEYS,
+    { "embedding_size", KEY_FN, 0, NONE, narrow_embedding },
+    { "num_hidden_groups", KEY_FN, 0, NONE, layer_groups },
+    MUST("inner_group_num", 1),
     NO_KEY,
 };
 static const arch_key roberta_keys[] = {
@@ -257,6 +467,24 @@ static const arch_key mpnet_keys[] = {
     LABELS,
     { "max_position_embeddings", KEY_FN, 0, NONE, less_offset },
     { "relative_attention_num_buckets", KEY_INT, AT(dist_buckets), 32, NULL },
+    NO_KEY,
+};
+static const arch_key deberta_v2_keys[] = {
+    LABELS,
+    { "type_vocab_size", KEY_INT, AT(types), 0, NULL },
+    { "relative_attention", KEY_FN, 0, NONE, must_attend_relative },
+    { "max_relative_positions", KEY_FN, 0, NONE, far_distance },
+    { "position_buckets", KEY_FN, 0, NONE, distance_buckets },
+    { "attention_head_size", KEY_FN, 0, NONE, as_head },
+    { "pos_att_type", KEY_FN, 0, NONE, pos_att_type },
+    { "norm_rel_ebd", KEY_FN, 0, NONE, norm_of_distances },
+    { "share_att_key", KEY_FN, 0, NONE, shared_distances },
+    { "position_biased_input", KEY_FN, 0, NONE, positions_in_input },
+    { "embedding_size", KEY_FN, 0, NONE, as_hidden },
+    { "pooler_hidden_size", KEY_FN, 0, NONE, as_hidden },
+    { "pooler_hidden_act", KEY_FN, 0, NONE, label_gelu },
+    MUST("conv_kernel_size", 0),
+    { "conv_act", KEY_KNOWN, 0, NONE, NULL },
     NO_KEY,
 };
 static const arch_key gte_keys[] = {
@@ -320,8 +548,9 @@ static const arch_key eurobert_keys[] = {
     { "mlp_bias", KEY_FLAG, AT(mlp_bias), 0, NULL },
     NO_KEY,
 };
-#define BERT_WIRING \
-    .w = { .norm = NORM_LAYER, .mlp = MLP_PLAIN, .pos = POS_LEARNED, .both_ways = true, .norm_after_add = true }
+#define BERT_PARTS .norm = NORM_LAYER, .mlp = MLP_PLAIN, .pos = POS_LEARNED, .both_ways = true
+#define BERT_WIRING .w = { BERT_PARTS, .norm_after_add = true }
+#define NARROW_WIRING .w = { BERT_PARTS, .norm_after_add = true, .proj_late = true }
 #define ROBERTA(arch, type) \
     { arch "ForCausalLM", type, BERT_WIRING, .prefix = "roberta.", .names = bert_names, \
       .keys = roberta_keys, .scorer = &roberta_scorer, GELU, .pos_offset = 2, .def_eps = 1e-12, .def_max_pos = 512, .def_tied = true }
@@ -347,15 +576,24 @@ const arch_row arch_rows_encoder[] = {
     { "BertLMHeadModel", "bert", BERT_WIRING, .prefix = "bert.", .names = bert_names,
       .keys = bert_keys, .scorer = &bert_scorer, GELU, .def_eps = 1e-12, .def_max_pos = 512,
       .def_tied = true },
-    { "ElectraForCausalLM", "electra", BERT_WIRING, .prefix = "electra.", .names = bert_names,
+    { "ElectraForCausalLM", "electra", NARROW_WIRING, .prefix = "electra.", .names = electra_names,
       .keys = electra_keys, .scorer = &electra_scorer, GELU, .def_eps = 1e-12, .def_max_pos = 512,
       .def_tied = true },
+    { "AlbertForCausalLM", "albert", NARROW_WIRING, .prefix = "albert.", .names = albert_names,
+      .keys = albert_keys, .scorer = &albert_scorer, GELU_TANH, .def_eps = 1e-12,
+      .def_max_pos = 512, .def_tied = true },
+    { "XLMRobertaXLForCausalLM", "xlm-roberta-xl", .w = { BERT_PARTS }, .prefix = "roberta.",
+      .names = xlm_roberta_xl_names, .keys = roberta_keys, .scorer = &roberta_scorer, GELU,
+      .pos_offset = 2, .def_eps = 1e-5, .def_max_pos = 514, .def_tied = true },
     ROBERTA("Roberta", "roberta"),
     ROBERTA("XLMRoberta", "xlm-roberta"),
     ROBERTA("Camembert", "camembert"),
     { "MPNetForCausalLM", "mpnet", BERT_WIRING, .prefix = "mpnet.", .names = mpnet_names,
       .keys = mpnet_keys, .scorer = &roberta_scorer, GELU, .pos_offset = 2, .def_eps = 1e-12,
       .def_max_pos = 512, .def_tied = true },
+    { "DebertaV2ForCausalLM", "deberta-v2", BERT_WIRING, .prefix = "deberta.",
+      .names = deberta_v2_names, .keys = deberta_v2_keys, .scorer = &deberta_scorer, GELU,
+      .def_eps = 1e-7, .def_max_pos = 512, .def_tied = true },
     { "DistilBertForCausalLM", "distilbert", BERT_WIRING, .prefix = "distilbert.",
       .names = distilbert_names, .keys = distilbert_keys, .scorer = &distilbert_scorer, GELU,
       .def_eps = 1e-12, .def_max_pos = 512, .def_tied = true },

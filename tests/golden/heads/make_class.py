@@ -12,13 +12,17 @@ import sys
 import torch
 import transformers as tf
 
-from make_cross import BERT, DISTIL, ROBERTA, bytelevel, wordpiece, write
+from make_cross import BERT, DISTIL, ROBERTA, bytelevel, deberta, wordpiece, write
+from make_encoder import DEBERTA
 
 TEXTS = ["what is a panda", "", "x", "the giant panda is a bear", "ﬁve  is a number ", "한"]
 SIZES = dict(max_position_embeddings=128)
 MODELS = {
     "class-bert": ("BertForSequenceClassification", dict(BERT, **SIZES, num_labels=3, id2label={0: "negative", 1: "so so", 2: "positive \u2665"}),
                    wordpiece(), {}),
+    "class-deberta-v2": ("DebertaV2ForSequenceClassification",
+                         dict(DEBERTA, **SIZES, position_buckets=6, max_relative_positions=20, pos_att_type=["p2c"], type_vocab_size=2,
+                              num_labels=3, id2label={0: "contradiction", 1: "neutral", 2: "entailment"}), deberta(), {}),
     "class-distilbert": ("DistilBertForSequenceClassification", dict(DISTIL, num_labels=4), wordpiece(),
                          {"problem_type": "multi_label_classification"}),
     "class-roberta": ("RobertaForSequenceClassification", dict(ROBERTA, **SIZES, num_labels=2, id2label={0: "length", 1: "weight"}), bytelevel(True),

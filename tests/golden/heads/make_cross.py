@@ -15,9 +15,9 @@ import torch
 import transformers as tf
 from safetensors.torch import load_file, save_file
 from sentence_transformers import CrossEncoder
-from tokenizers import Tokenizer, decoders as dc, models, normalizers as nm, pre_tokenizers as pt, processors as pr
+from tokenizers import Regex, Tokenizer, decoders as dc, models, normalizers as nm, pre_tokenizers as pt, processors as pr
 
-from make_encoder import BERT, ROBERTA, fill
+from make_encoder import BERT, DEBERTA_V3, ROBERTA, fill
 
 LETTERS = string.ascii_lowercase
 PAIRS = [("what is a panda", "the giant panda is a bear"), ("what is a panda", "hi"), ("x", "y"), ("a", ""), ("", "b c"),
@@ -46,6 +46,19 @@ def unigram():
     return t, dict(unk_token="<unk>", bos_token="<s>", eos_token="</s>", cls_token="<s>", sep_token="</s>", pad_token="<pad>")
 
 
+def deberta():
+    """As DeBERTa-v3's published tokenizer.json is built."""
+    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
+    t = Tokenizer(models.Unigram([(w, 0.0) for w in special] + [("▁", -2.0)] + [(c, -3.0 - i / 8) for i, c in enumerate(LETTERS)], 3))
+    with open(os.path.join(os.path.dirname(__file__), "../tokenizers/precompiled-unigram/tokenizer.json")) as f:
+        charsmap = json.load(f)["normalizer"]["normalizers"][0]["precompiled_charsmap"]
+    t.normalizer = nm.Sequence([nm.Strip(), nm.Precompiled(base64.b64decode(charsmap)), nm.Replace(Regex(" {2,}"), " ")])
+    t.pre_tokenizer, t.decoder = pt.Sequence([pt.Metaspace()]), dc.Metaspace()
+    t.post_processor = pr.TemplateProcessing("[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", [("[CLS]", 1), ("[SEP]", 2)])
+    t.add_special_tokens(special + ["[MASK]"])
+    return t, dict(unk_token="[UNK]", bos_token="[CLS]", eos_token="[SEP]", cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]", mask_token="[MASK]")
+
+
 def bytelevel(roberta):
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     t = Tokenizer(models.BPE({w: i for i, w in enumerate(special + sorted(pt.ByteLevel.alphabet()))}, []))
@@ -67,6 +80,10 @@ MODELS = {
     "cross-roberta": ("RobertaForSequenceClassification", dict(ROBERTA, **ONE), bytelevel(True), {}),
     "cross-xlm-roberta": ("XLMRobertaForSequenceClassification", dict(ROBERTA, **ONE), unigram(), {}),
     "cross-electra": ("ElectraForSequenceClassification", dict(BERT, embedding_size=32, **ONE), wordpiece(), {}),
+    "cross-albert": ("AlbertForSequenceClassification", dict(BERT, embedding_size=16, **ONE), wordpiece(), {}),
+    "cross-xlm-roberta-xl": ("XLMRobertaXLForSequenceClassification", dict(ROBERTA, **ONE), unigram(), {}),
+    "cross-deberta-v2": ("DebertaV2ForSequenceClassification", dict(DEBERTA_V3, **ONE), deberta(),
+                         {"pos_att_type": "p2c|c2p", "sentence_transformers": {"activation_fn": IDENTITY}}),
     "cross-mpnet": ("MPNetForSequenceClassification", dict(ROBERTA, **{**ONE, "max_position_embeddings": 130}), bytelevel(True), {}),
     "cross-distilbert": ("DistilBertForSequenceClassification", dict(DISTIL, num_labels=1), wordpiece(),
                          {"sbert_ce_default_activation_function": IDENTITY}),
@@ -86,7 +103,7 @@ def write(out, name, kind, sizes, tokenizer, more):
     for n, p in model.named_parameters():  # scores that differ
         if "classifier.weight" in n or "out_proj.weight" in n:
             p.data = (p.data * 2).bfloat16().float()
-    names = ["input_ids", "token_type_ids", "attention_mask"] if kind[:7] in ("BertFor", "Electra") else ["input_ids", "attention_mask"]
+    names = ["input_ids", "token_type_ids", "attention_mask"] if kind[:7] in ("BertFor", "Electra", "AlbertF", "Deberta") else ["input_ids", "attention_mask"]
     tf.PreTrainedTokenizerFast(tokenizer_object=tok, model_input_names=names, model_max_length=100, **tokens).save_pretrained(folder)
     model.save_pretrained(folder)
     path = os.path.join(folder, "config.json")

@@ -17,6 +17,8 @@ V, H, T = 64, 32, 16
 BERT = dict(vocab_size=V, hidden_size=H, num_hidden_layers=1, num_attention_heads=4, intermediate_size=24,
             max_position_embeddings=40, pad_token_id=0)
 ROBERTA = dict(BERT, pad_token_id=1, max_position_embeddings=42, type_vocab_size=1, layer_norm_eps=1e-5)
+DEBERTA = dict(BERT, num_hidden_layers=2, relative_attention=True, position_biased_input=False, type_vocab_size=0, layer_norm_eps=1e-7)
+DEBERTA_V3 = dict(DEBERTA, position_buckets=8, max_relative_positions=-1, norm_rel_ebd="layer_norm", share_att_key=True, pos_att_type="p2c|c2p")
 NOMIC = dict(architectures=["NomicBertModel"], model_type="nomic_bert", activation_function="swiglu", causal=False, n_embd=H,
              n_head=4, n_inner=24, n_layer=1, n_positions=128, max_trained_positions=64, layer_norm_epsilon=1e-12, prenorm=False,
              mlp_fc1_bias=False, mlp_fc2_bias=False, qkv_proj_bias=False, parallel_block=False, rotary_emb_base=1000,
@@ -28,6 +30,13 @@ MODELS = {
     "xlm-roberta": ("XLMRobertaModel", ROBERTA),
     "roberta-masked": ("RobertaForMaskedLM", ROBERTA),
     "electra": ("ElectraModel", dict(BERT, embedding_size=H)),
+    "electra-small": ("ElectraModel", dict(BERT, embedding_size=16)),
+    "albert": ("AlbertModel", dict(BERT, embedding_size=16, num_hidden_layers=4, num_hidden_groups=2)),
+    "xlm-roberta-xl": ("XLMRobertaXLModel", dict(ROBERTA, num_hidden_layers=2)),
+    "deberta-v2": ("DebertaV2Model", DEBERTA_V3),
+    # every distance has a row of its own, farther than 6 share one; keys and queries of their own
+    "deberta-v2-apart": ("DebertaV2ForMaskedLM", dict(DEBERTA, max_relative_positions=6, pos_att_type=["c2p", "p2c"], type_vocab_size=2,
+                                                      position_biased_input=True, legacy=False)),
     "mpnet": ("MPNetModel", dict(ROBERTA, num_hidden_layers=2)),
     "distilbert": ("DistilBertModel", dict(vocab_size=V, dim=H, n_layers=1, n_heads=4, hidden_dim=24, max_position_embeddings=40)),
     "nomic-bert": ("NomicBertModel", dict(BERT, max_position_embeddings=128)),
