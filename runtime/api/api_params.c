@@ -444,7 +444,7 @@ static const row rows[] = {
     BOOL("return_progress", BOTH, progress),
     BOOL("return_tokens_as_token_ids", BOTH, ids_as_tokens),
     BOOL("add_special_tokens", API_COMPLETIONS | API_READS, add_special),
-    READ("truncate_prompt_tokens", ALL, read_truncate),
+    READ("truncate_prompt_tokens", EVERY, read_truncate),
     STR("cache_salt", BOTH, cache_salt, 1, 1024),
     INT("priority", EVERY, priority, INT32_MIN, INT32_MAX),
     BOOL_AND("add_generation_prompt", API_CHAT, add_generation_prompt, has_generation_prompt),

@@ -54,7 +54,6 @@ static const other refused[] = {
     { "input_type", API_EMBEDDINGS, 0 },
 
     /* reranking */
-    { "truncate_prompt_tokens", API_JUDGES, 0 }, /* the question is at the end */
     { "truncation", API_JUDGES, N_FALSE },
     { "max_chunks_per_doc", API_RERANK, N_ONE },
     { "rank_fields", API_RERANK, N_EMPTY_LIST },

@@ -37,11 +37,16 @@ static lq_status encode_pair(const api *a, api_prompt *out, const api_params *p,
     lq_err err = { "" };
     lq_status s = p->doc_tokens ? cut_text(a, &cut, document, p->doc_tokens, e) : LQ_OK;
     if (s) return s;
+    const bool fits = p->truncate > 0 && p->truncate <= a->m.max_len;
+    const int64_t most = fits ? p->truncate : p->truncate < 0 ? a->m.max_len : 0;
+    size_t bytes = api_most_bytes(a);
+    if (most && !lq_mul(bytes, API_MAX_CUT, &bytes)) bytes = SIZE_MAX;
     const rerank_pair pair = { .instruction = p->instruction,
                                .query = query,
                                .document = cut ? cut : document,
                                .kwargs = p->template_kwargs,
-                               .max_bytes = api_most_bytes(a) };
+                               .max_bytes = bytes,
+                               .max_tokens = (size_t)most };
     rerank_prompt made;
     s = a->m.backend.judge(a->m.backend.self, &pair, &made, &err);
     free(cut);
@@ -49,6 +54,9 @@ static lq_status encode_pair(const api *a, api_prompt *out, const api_params *p,
     out->n = made.n;
     out->n_first = made.n_first;
     if (s == LQ_ENOMEM) return api_no_memory(e);
+    if (s == LQ_EUSAGE)
+        return api_fail(e, "truncate_prompt_tokens", "invalid_value", "truncate_prompt_tokens: %s",
+                        err.msg);
     if (s == LQ_ESHAPE)
         return api_fail(e, param, "context_length_exceeded",
                         "this model's maximum context length is %lld tokens: %s",

@@ -261,6 +261,37 @@ static lq_status join(const rerank_format *f, int32_t *const part[2], const size
     return s;
 }
 
+/* Of two texts that are too long together the longer ends where it is as long as the other, then both do; of an odd
+ * number the second has one more, or the longer. */
+static void cut_longer(size_t len[2], size_t most)
+{
+    if (len[0] + len[1] <= most) return;
+    const int longer = len[0] > len[1] ? 0 : 1;
+    size_t few = len[!longer], many = most > 2 * few ? most - few : few;
+    if (few + many > most) {
+        few = most / 2;
+        many = few + most % 2;
+    }
+    len[!longer] = few;
+    len[longer] = many;
+}
+
+static lq_status cut_pair(const rerank_format *f, size_t len[2], size_t most, lq_err *err)
+{
+    const size_t none[2] = { 0, 0 };
+    int32_t *const part[2] = { NULL, NULL };
+    rerank_prompt special = { 0 };
+    const lq_status s = join(f, part, none, &special, err);
+    free(special.ids);
+    if (s) return s;
+    if (most < special.n)
+        return lq_fail(err, LQ_EUSAGE,
+                       "expected at least the %zu special tokens of a pair, found %zu", special.n,
+                       most);
+    cut_longer(len, most - special.n);
+    return LQ_OK;
+}
+
 static lq_status encode_both(const rerank_format *f, const rerank_pair *p, rerank_prompt *out,
                              lq_err *err)
 {
@@ -276,6 +307,7 @@ static lq_status encode_both(const rerank_format *f, const rerank_pair *p, reran
     for (int i = 0; i < 2 && !s; i++)
         s = tok_encode(f->tok, texts[i], strlen(texts[i]), TOK_PLAIN_SPECIAL, &part[i], &len[i],
                        err);
+    if (!s && p->max_tokens) s = cut_pair(f, len, p->max_tokens, err);
     if (!s) s = join(f, part, len, out, err);
     free(part[0]);
     free(part[1]);
@@ -290,6 +322,10 @@ lq_status rerank_encode(const rerank_format *f, const rerank_pair *p, rerank_pro
     size_t n_text = 0;
     *out = (rerank_prompt){ 0 };
     if (!f->t) return encode_both(f, p, out, err);
+    if (p->max_tokens)
+        return lq_fail(err, LQ_EUSAGE,
+                       "not of a prompt that a template makes, whose question may be at its end: "
+                       "max_tokens_per_doc cuts documents");
     lq_status s = render(f, p, roles, &text, &own, &n_text, err);
     if (!s && p->max_bytes && n_text > p->max_bytes) s = too_long(n_text, p, err);
     if (!s) s = tok_encode_own(f->tok, text, own, n_text, &out->ids, &out->n, err);

@@ -35,12 +35,14 @@ typedef struct {
     const char *query, *document;
     const cJSON *kwargs; /* further variables of the template, or NULL */
     size_t max_bytes;    /* of the text that is made into ids; 0: any */
+    size_t max_tokens;   /* of a pair of texts, of which the longer is cut at its end; 0: any */
 } rerank_pair;
 typedef struct {
     int32_t *ids;      /* malloc'd */
     size_t n, n_first; /* those of the first type (tok_add_special_pair); 0: all */
 } rerank_prompt;
-/* LQ_ESHAPE: the text has more than max_bytes. LQ_EVALUE: the template raised. */
+/* LQ_ESHAPE: the text has more than max_bytes. LQ_EVALUE: the template raised. LQ_EUSAGE: max_tokens with a
+ * template, or of fewer than the special tokens. */
 lq_status rerank_encode(const rerank_format *f, const rerank_pair *p, rerank_prompt *out,
                         lq_err *err);
 

@@ -60,6 +60,22 @@ def test_a_pair_that_is_too_long_is_refused(llmq, tmp_path):
 
 
 @case("C129")
+@pytest.mark.parametrize("name", ["cross-bert", "cross-roberta", "cross-deberta-v2"])
+def test_a_pair_is_cut_on_demand_the_longer_text_first(llmq, tmp_path, name):
+    want = json.loads((GOLDEN / "cut.json").read_text())[name]
+    with Server(llmq, GOLDEN / name, *EXACT, log=tmp_path / "log") as s:
+        for r in want["rows"]:
+            got = s.post_json("/score", {"text_1": r["a"], "text_2": r["b"], "truncate_prompt_tokens": r["most"], "use_activation": False})
+            assert got["usage"]["prompt_tokens"] == len(r["ids"]), r
+            assert abs(got["data"][0]["score"] - r["raw"]) < 1e-4 * max(1, abs(r["raw"])), r
+        long = {"query": "a b", "documents": ["c", "d " * 400], "truncate_prompt_tokens": -1}
+        assert s.post_json("/v1/rerank", long)["usage"]["prompt_tokens"] == want["short"] + want["context"]
+        assert "special tokens" in check_error(s.post("/v1/rerank", {**long, "truncate_prompt_tokens": 2}), 400, "truncate_prompt_tokens")
+        check_error(s.post("/v1/rerank", {**long, "truncate_prompt_tokens": 500}), 400, "documents", "context_length_exceeded")
+        check_error(s.post("/v1/rerank", {**long, "documents": ["d " * 4000]}), 400, "documents", "context_length_exceeded")
+
+
+@case("C129")
 def test_a_tokenizer_without_pairs_is_refused_where_texts_have_types(llmq, tmp_path):
     folder = tmp_path / "m"
     shutil.copytree(GOLDEN / "cross-bert", folder)

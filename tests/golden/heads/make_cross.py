@@ -1,6 +1,6 @@
 """Tiny cross-encoders with the scores of sentence-transformers 6.2.0 on transformers 5.23.0 (float32, eager attention).
 
-usage: make_cross.py OUT [NAME...]
+usage: make_cross.py OUT [NAME... | cut]
 
 OUT/NAME is a checkpoint with a tokenizer of single letters, and expected.json: of each pair of texts the ids, the score that
 CrossEncoder.predict gives, and the logit that it is made of. Weights are random and have the values that BF16 holds.
@@ -125,6 +125,30 @@ def make(out, name):
     print(name, [round(p["raw"], 3) for p in pairs], [round(p["score"], 3) for p in pairs])
 
 
+CUT = {"cross-bert": 0, "cross-roberta": 2, "cross-deberta-v2": 0}  # rows of the table of positions before the first
+TEXTS = ["what is a panda", "the giant panda is a bear"]
+
+
+def cut(out):
+    """Pairs that are cut, as tokenizers cut them, and their scores."""
+    made = {}
+    for name, offset in CUT.items():
+        folder = os.path.join(out, name)
+        tok = tf.AutoTokenizer.from_pretrained(folder)
+        model = tf.AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        rows = []
+        for a, b, most in [(*TEXTS, 40), (*TEXTS, 30), (*TEXTS[::-1], 31), (*TEXTS, 13), (*TEXTS[::-1], 14), (TEXTS[0], TEXTS[0], 17),
+                           ("x", TEXTS[1], 9), (TEXTS[1], "", 8), (*TEXTS, 5), (*TEXTS, 4), (*TEXTS, 100)]:
+            enc = tok([a], [b], truncation=True, max_length=most, return_tensors="pt")
+            with torch.no_grad():
+                raw = float(model(**enc).logits[0][0])
+            rows.append(dict(a=a, b=b, most=most, ids=enc["input_ids"][0].tolist(), raw=raw))
+        made[name] = dict(context=model.config.max_position_embeddings - offset, short=len(tok("a b", "c")["input_ids"]), rows=rows)
+    json.dump(made, open(os.path.join(out, "cut.json"), "w"), indent=1)
+
+
 if __name__ == "__main__":
+    if sys.argv[2:] == ["cut"]:
+        sys.exit(cut(sys.argv[1]))
     for n in sys.argv[2:] or MODELS:
         make(sys.argv[1], n)
