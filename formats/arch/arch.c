@@ -204,6 +204,7 @@ static lq_status check_blocks(const arch_config *c, lq_err *err)
 /* A row with an indexer's tensors has one, in its first layer too. */
 static lq_status check_indexer(const arch_config *c, lq_err *err)
 {
+    enum { BLOCK = 16 }; /* of the cache, where nothing else is said */
     if (!arch_name_of(c, R_INDEX_Q)) {
         if (!arch_indexed(c)) return LQ_OK;
         return lq_fail(err, LQ_EVALUE, "index_topk: expected none in a %s, found %" PRId64,
@@ -217,6 +218,12 @@ static lq_status check_indexer(const arch_config *c, lq_err *err)
                        "least %" PRId64 " dims that read a query of q_lora_rank, found %" PRId64
                        " of %" PRId64 " heads of %" PRId64 ", q_lora_rank %" PRId64,
                        c->rope_dims, c->index_topk, c->index_heads, c->index_dim, c->q_lora);
+    if (c->index_every && (!is_power_of_2(c->index_every) || c->index_every > BLOCK ||
+                           c->index_topk % c->index_every))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "index_kpool: expected a power of two up to %d that divides index_topk "
+                       "%" PRId64 ", found %" PRId64,
+                       BLOCK, c->index_topk, c->index_every);
     if (c->layer && c->layer[0].index_shared)
         return lq_fail(err, LQ_EVALUE, "layer 0: expected an indexer, found none to share");
     return LQ_OK;

@@ -382,6 +382,8 @@ typedef struct {
     bool v_apart;       /* without MLA too, v_dim may differ from head_dim */
     bool index_half;    /* rope_half of an indexer's heads */
     bool index_last;    /* their last dims rotate, and the norm's epsilon is the model's */
+    bool latent_eps;    /* the norms of latents have the model's epsilon */
+    bool hyper_mean;    /* hyper-connections end as the streams' mean */
     bool hyper_apart;   /* hyper-connections without mixing: s_k += (post_k + eps) y */
     bool limit_experts; /* act_limit is of the routed experts' SiLU alone, as ARCH_SILU_LIMITED */
     /* Rows of R_Q: of each head q, then what its output is gated by (sigmoid). MLA: rows of R_Q_B, which reads
@@ -606,6 +608,9 @@ typedef struct arch_config {
     /* Not 0: they are chosen in blocks of so many, by each kv head for itself, and the last index_local of these
      * are always among them (kernels/topk_blocks.h) */
     int64_t index_block, index_local;
+    /* Not 0, a power of two: those of a group of so many are chosen together, by one key made of theirs with weights
+     * by dim, softmax(index_gate h + bias of the place); the last group, until it is whole, is always attended to */
+    int64_t index_every;
     /* Layers with a state: heads of mix_value values, in groups that share a key (and query) of
      * mix_key dims; the state of a head is [mix_key, mix_value]. conv_taps: of the convolution, over
      * all keys, queries and values, or (MIX_CONV) over hidden. */
@@ -735,7 +740,7 @@ bool arch_slot_of(const arch_config *c, const char *name, arch_slot *slot);
 float arch_norm_offset(const arch_config *c, arch_role r);
 /* Of a tensor: 0 where it is no weights of such a norm. llama.cpp and mlx-lm store them with it added. */
 float arch_slot_offset(const arch_config *c, const arch_slot *slot);
-#define ARCH_LATENT_EPS 1e-6 /* of MLA's norms, whatever the config says */
+#define ARCH_LATENT_EPS 1e-6 /* of MLA's norms, whatever the config says (but w.latent_eps) */
 double arch_norm_eps(const arch_config *c, arch_role r);
 /* Must (1), may (-1) or must not (0) this role's tensor have a bias? */
 int arch_wants_bias(const arch_config *c, arch_role r);

@@ -69,6 +69,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("index_topk", index_topk, 0, MAX_WIDTH, 0)              \
     X("index_block", index_block, 0, MAX_WIDTH, 0)            \
     X("index_local", index_local, 0, MAX_WIDTH, 0)            \
+    X("index_every", index_every, 0, MAX_WIDTH, 0)            \
     X("ple_dim", ple_dim, 0, MAX_WIDTH, 0)                    \
     X("ple_vocab", ple_vocab, 0, INT32_MAX, 0)                \
     X("embed_more", embed_more, 0, 1024, 0)                   \

@@ -302,7 +302,7 @@ float arch_slot_offset(const arch_config *c, const arch_slot *slot)
 double arch_norm_eps(const arch_config *c, arch_role r)
 {
     const bool post = r == R_ATTN_POST_NORM || r == R_MLP_POST_NORM;
-    if (r == R_Q_A_NORM || r == R_KV_A_NORM) return ARCH_LATENT_EPS;
+    if ((r == R_Q_A_NORM || r == R_KV_A_NORM) && !c->w.latent_eps) return ARCH_LATENT_EPS;
     return post && c->post_eps > 0 ? c->post_eps : c->norm_eps;
 }
 
@@ -402,7 +402,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_INDEX_Q_NORM] = { 1, c->index_dim },
         [R_INDEX_W] = { c->index_heads, c->hidden },
         [R_INDEX_GATE] = { index, c->hidden },
-        [R_INDEX_BIAS] = { c->sparse_every, index },
+        [R_INDEX_BIAS] = { c->index_every ? c->index_every : c->sparse_every, index },
         [R_SPARSE_KV] = { 2 * c->head_dim, c->hidden },
         [R_SPARSE_GATE] = { 2 * c->head_dim, c->hidden },
         [R_SPARSE_BIAS] = { c->sparse_every, 2 * c->head_dim },

@@ -239,6 +239,11 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
     if (s) return s;
     eng_opts o = *want;
     eng_defaults(&o);
+    if (c->index_every > o.block_size)
+        return lq_fail(err, LQ_EUSAGE,
+                       "--block-size: expected at least the %lld positions that are chosen "
+                       "together, found %d",
+                       (long long)c->index_every, o.block_size);
     const bool seek = o.max_len == ENG_LEN_AUTO, asked = o.max_len > 0;
     if (!asked) o.max_len = max_pos;
     if (c->w.both_ways) s = fit_whole(&o, want, err);

@@ -201,6 +201,7 @@ static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const 
 {
     kv_arg a = { l, kv, g, layer };
     fwd_each(r, g->n_rows, store_chunk, &a);
+    if (r->c->index_every && l->lin[R_INDEX_Q].present) fwd_index_groups(r, l, kv, g);
 }
 
 /* a = a * sigmoid(gate), head by head; the gate's rows are used up. */
@@ -273,6 +274,11 @@ static void attend_latents(attn_args *a, const fwd_rows *r, const model_layer *l
     if (arch_indexed(r->c)) a->keys = r->index_keys;
     a->ld_keys = r->c->index_topk;
     if (r->c->w.kv_one) see_compressed(a, r, layer, kv, g);
+    if (r->c->index_every) {
+        a->keys = r->seen;
+        a->ld_keys = fwd_seen_most(r->c);
+        a->n_keys = r->n_seen;
+    }
     a->Hkv = 1;
     a->D = a->Dv = kv_latent_width(r->c);
     a->q = a->out = r->latent;

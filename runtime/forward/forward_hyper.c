@@ -6,7 +6,8 @@
  *   mix = softmax of m's rows + eps, its columns and rows then divided in turn by their sums
  *   x = sum_j pre_j s_j;  y = branch(x);  s_k = post_k y + sum_j mix_jk s_j
  *
- * The streams begin as the embedding, and end as x of a last such pre. (DeepSeek V4.) Or without m (Hy4):
+ * The streams begin as the embedding, and end as x of a last such pre (DeepSeek V4), or as their mean (GLM-5-Next). Or
+ * without m (Hy4):
  *
  *   post = magnitude sigmoid(o) + eps;  s_k += post_k y */
 #include "runtime/forward/forward_impl.h"
@@ -172,6 +173,18 @@ static void end_rows(const fwd_rows *r, int64_t row, int64_t rows, const void *a
         collapse(r, t, p);
     }
 }
+
+static void mean_rows(const fwd_rows *r, int64_t row, int64_t rows, const void *arg)
+{
+    const int64_t H = r->c->hidden, n = r->c->hyper;
+    (void)arg;
+    for (int64_t i = row * H; i < (row + rows) * H; i++) {
+        const float *s = r->streams + i / H * n * H + i % H;
+        r->x[i] = sum_of(s, n, H) / (float)n;
+    }
+}
+
+void fwd_hyper_mean(const fwd_rows *r) { fwd_each(r, r->R, mean_rows, NULL); }
 
 void fwd_hyper_end(const fwd_rows *r, const model_layer *l)
 {

@@ -139,6 +139,8 @@ typedef struct {
      * [R, lists, index_topk] positions, for attn_args.keys; and of blocks how many, [R, lists] */
     float *index_q, *index_k, *index_w;
     int32_t *index_keys, *index_seen;
+    float *
+        index_group; /* [R, index_every, 2 index_dim]: of a group that a row ends keys and weights */
     /* Of layers that compress (forward_compress.c): [R, 2 * head_dim] what rows give and with what weight, and
      * [R, 2 * index_dim] of index_k's; the places that each row sees, [R, fwd_seen_most], and how many */
     float *gives, *weighs, *index_weighs;
@@ -334,6 +336,7 @@ void fwd_run_laurel(const fwd_rows *r, const model_layer *l);
 void fwd_hyper_begin(const fwd_rows *r);
 void fwd_hyper_enter(const fwd_rows *r, const model_layer *l, arch_role fn);
 void fwd_hyper_leave(const fwd_rows *r);
+void fwd_hyper_mean(const fwd_rows *r);
 void fwd_hyper_end(const fwd_rows *r, const model_layer *l);
 /* Do layers choose experts by token? */
 bool fwd_by_token(const arch_config *c);
@@ -358,10 +361,12 @@ void fwd_compress_seen(const fwd_rows *r, int64_t layer, const fwd_kv *kv, const
 int64_t fwd_seen_most(const arch_config *c);
 size_t fwd_one_scratch(const arch_config *c, int64_t R, int threads); /* of fwd_rows_scratch */
 /* Of a layer with an indexer (forward_index.c): the products of h and of the normed q_a; rows of its q,
- * k and weights from what those left; a row's key into its block; and of a group's rows the positions to
- * attend to. */
+ * k and weights from what those left; a row's key into its block; the keys of groups that end in
+ * some rows, whose own are there; and of a group's rows the positions to attend to. */
 void fwd_index_products(const fwd_rows *r, const model_layer *l);
 void fwd_index_rows(const fwd_rows *r, const model_layer *l, int64_t row, int64_t n);
+void fwd_index_groups(const fwd_rows *r, const model_layer *l, const fwd_kv *kv,
+                      const fwd_group *g);
 void fwd_index_store(const fwd_rows *r, const fwd_kv *kv, int64_t t);
 void fwd_index_choose(const fwd_rows *r, const fwd_kv *kv, const fwd_group *g);
 size_t fwd_index_scratch(const arch_config *c, int threads); /* of fwd_rows_scratch */

@@ -41,10 +41,9 @@ static void norm_latents(const fwd_rows *r, int64_t row, int64_t n, const void *
     const int64_t width = c->kv_lora + c->rope_dims;
     const int64_t Q = arch_q_width(c), L = c->q_lora;
     float *kv = r->kv_a + row * width, *q = r->q_a + row * Q;
-    k_rmsnorm(kv, width, kv, width, l->vec[R_KV_A_NORM].w, 0, n, c->kv_lora,
-              (float)ARCH_LATENT_EPS);
-    if (c->q_lora)
-        k_rmsnorm(q, Q, q + Q - L, Q, l->vec[R_Q_A_NORM].w, 0, n, L, (float)ARCH_LATENT_EPS);
+    const float eps = (float)arch_norm_eps(c, R_KV_A_NORM);
+    k_rmsnorm(kv, width, kv, width, l->vec[R_KV_A_NORM].w, 0, n, c->kv_lora, eps);
+    if (c->q_lora) k_rmsnorm(q, Q, q + Q - L, Q, l->vec[R_Q_A_NORM].w, 0, n, L, eps);
 }
 
 /* Rotations, and an indexer's rows; of q's heads the rotated part goes where they meet the latents. */

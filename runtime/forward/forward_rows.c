@@ -60,11 +60,12 @@ static int64_t mix_width(const arch_config *c)
 /* Of a row of index_k. */
 static int64_t index_width(const arch_config *c)
 {
-    return c->sparse_every ? 2 * c->index_dim : c->index_dim;
+    return c->sparse_every || c->index_every ? 2 * c->index_dim : c->index_dim;
 }
 
 int64_t fwd_seen_most(const arch_config *c)
 {
+    if (c->index_every) return c->index_topk + c->index_every;
     if (!c->sparse_every) return 0;
     const int64_t heavy = c->max_pos / c->heavy_every + 1, sparse = c->index_topk;
     return c->window + (heavy > sparse ? heavy : sparse);
@@ -156,7 +157,8 @@ static int64_t dist_width(const arch_config *c, int64_t has)
     X(gives, c->sparse_every ? 2 * c->head_dim : 0)             \
     X(weighs, c->sparse_every ? 2 * c->head_dim : 0)            \
     X(seen, fwd_seen_most(c))                                   \
-    X(n_seen, c->sparse_every ? 1 : 0)                          \
+    X(n_seen, c->sparse_every || c->index_every ? 1 : 0)        \
+    X(index_group, c->index_every * 2 * c->index_dim)           \
     X(index_w, c->index_heads)                                  \
     X(index_keys, arch_index_lists(c) * c->index_topk)          \
     X(index_seen, c->index_block ? c->kv_heads : 0)             \

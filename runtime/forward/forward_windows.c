@@ -26,7 +26,7 @@ static size_t first_plane(const arch_config *c)
 static size_t window_stride(const arch_config *c)
 {
     return first_plane(c) + kv_value_bytes(c, WINDOW_BLOCK, KV_F32) +
-           WINDOW_BLOCK * attn_kv_row_bytes(KV_F32, c->index_dim);
+           (c->index_every ? 3u : 1u) * WINDOW_BLOCK * attn_kv_row_bytes(KV_F32, c->index_dim);
 }
 
 /* The largest state of a layer. */

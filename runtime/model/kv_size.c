@@ -37,9 +37,19 @@ static size_t index_row_bytes(const arch_config *c, int64_t layer, kv_types d)
     return arch_has_indexer(c, layer) ? attn_kv_row_bytes(kv_of(d, false), c->index_dim) : 0;
 }
 
+size_t kv_groups_at(const arch_config *c, int block_size, kv_types d)
+{
+    return lq_round_up((size_t)block_size * attn_kv_row_bytes(kv_of(d, false), 2 * c->index_dim),
+                       64);
+}
+
 /* An indexer's keys of a block. */
 static size_t index_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d)
 {
+    if (c->index_every && arch_has_indexer(c, layer))
+        return kv_groups_at(c, block_size, d) +
+               lq_round_up((size_t)(block_size / c->index_every) * index_row_bytes(c, layer, d),
+                           64);
     const int64_t rows =
         arch_compresses(c, layer) ? kv_compressed_rows(c, layer, block_size) : block_size;
     return lq_round_up((size_t)rows * index_row_bytes(c, layer, d), 64);
@@ -88,6 +98,9 @@ static size_t latent_token_bytes(const arch_config *c, int64_t layer, kv_types d
     const size_t row = attn_kv_row_bytes(kv_of(d, true), kv_latent_width(c)),
                  index = index_row_bytes(c, layer, d);
     const int64_t every = arch_compresses(c, layer);
+    if (c->index_every && index)
+        return row + attn_kv_row_bytes(kv_of(d, false), 2 * c->index_dim) +
+               (size_t)lq_ceil_div((int64_t)index, c->index_every);
     return every ? row + (size_t)lq_ceil_div((int64_t)(row + index), every) : row + index;
 }
 

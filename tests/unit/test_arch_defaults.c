@@ -117,6 +117,7 @@ TEST(defaults_of_mixtures_are_those_of_transformers)
         { "step3p5", 288, 8, 1280, 1280, 3, 8, 128000, 1e-5, 10000, 1, false },
         { "glm_moe_dsa", 256, 8, 2048, 2048, 3, 4, 202752, 1e-5, 10000, 2.5, false },
         { "axk2", 128, 8, 512, 512, 1, 4, 131072, 1e-6, 10000, 2.5, false },
+        { "glm5_next_text", 288, 8, 2048, 2048, 3, 4, 1048576, 1e-5, 0, 2.5, false },
         { "minimax_m3_vl", 128, 4, 160, 3072, 0, 4, 524288, 1e-6, 5e6, 2, false },
         { "minimax_m3_vl_text", 128, 4, 160, 3072, 0, 4, 524288, 1e-6, 5e6, 2, false },
     };

@@ -7,6 +7,7 @@
 #include "tests/support/check.h"
 
 #define STEP "{\"model_type\":\"step3p5\"," BASE2
+#define GLM5 "{\"model_type\":\"glm5_next_text\"," BASE
 #define M3 "{\"model_type\":\"minimax_m3_vl\"," BASE2 ",\"index_n_heads\":2"
 #define M3_SPARSE M3 ",\"sparse_attention_config\":{\"sparse_attention_freq\":[0,1,1,1],"
 
@@ -315,6 +316,24 @@ TEST(a_wrong_config_is_refused_by_key)
         { "A.X K2 with another rotation",
           "{\"model_type\":\"axk2\"," BASE ",\"rope_interleave\":false}",
           "rope_interleave: expected true" },
+        { "GLM-5-Next with layers of another kind",
+          GLM5 ",\"layer_types\":[\"mamba\",\"mamba\",\"mamba\",\"mamba\"]}",
+          "layer_types: expected linear_attention or indexed_attention" },
+        { "GLM-5-Next with kinds of some layers", GLM5 ",\"layer_types\":[\"linear_attention\"]}",
+          "layer_types: expected a string for each of 4 layers" },
+        { "GLM-5-Next with a layer that shares a choice",
+          GLM5 ",\"indexer_types\":[\"full\",\"full\",\"full\",\"shared\"]}",
+          "indexer_types: expected full for each layer that attends" },
+        { "GLM-5-Next with fewer indexers", GLM5 ",\"index_topk_freq\":4}",
+          "index_topk_freq: expected an indexer in each layer that attends" },
+        { "GLM-5-Next with groups that no block of the cache has", GLM5 ",\"index_kpool\":64}",
+          "index_kpool: expected a power of two up to 16" },
+        { "GLM-5-Next with groups of a part of its choice", GLM5 ",\"index_topk\":24}",
+          "index_kpool: expected a power of two up to 16 that divides index_topk 24" },
+        { "GLM-5-Next without its last group", GLM5 ",\"index_kpool_always_select_tail\":false}",
+          "index_kpool_always_select_tail: expected true" },
+        { "GLM-5-Next with a rotation", GLM5 ",\"qk_rope_head_dim\":64}",
+          "qk_rope_head_dim: expected 0" },
         { "MiniMax M3 with windows", M3 "," WINDOWS "}", "layer_types: expected layers without" },
         { "MiniMax M3 with kinds of some layers", M3 ",\"layer_types\":[\"full_attention\"]}",
           "layer_types: expected full_attention or minimax_m3_sparse for each of 4 layers" },

@@ -76,6 +76,13 @@ MODELS = {
         partial_rotary_factors=[0.5, 1.0, 0.5, 0.5], rope_scaling=dict(
             rope_type="llama3", factor=2.0, original_max_position_embeddings=16, low_freq_factor=1.0,
             high_freq_factor=32.0)), width=4, layers=1, heads=1, image_size=2),
+    "glm5-next": seen("Glm5Next", dict(
+        SIZES, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2, q_lora_rank=12,
+        kv_lora_rank=16, qk_nope_head_dim=6, qk_rope_head_dim=0, v_head_dim=5, index_n_heads=8, index_head_dim=6, index_topk=8,
+        index_kpool=4, linear_num_heads=2, linear_head_dim=6, hc_mult=3, hc_sinkhorn_iters=5, swiglu_limit=0.8,
+        layer_types=["linear_attention", "indexed_attention", "indexed_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse"], **ROUTED), depth=1, hidden_size=8, intermediate_size=4, num_heads=1,
+        out_hidden_size=8, projection_intermediate_size=4, image_size=4),
     # As MiniMax has it: m3_words
     "minimax-m3": ("MiniMaxM3SparseForConditionalGeneration", "MiniMaxM3VLConfig", dict(text_config=dict(
         SMALL, head_dim=8, hidden_size=16, num_hidden_layers=3, intermediate_size=8, dense_intermediate_size=12,
@@ -287,7 +294,8 @@ def make(out, name, model_class, config_class, sizes):
     # Another seed where an indexer's choice hangs on rounding.
     for seed in itertools.count(len(name) * 1000 + sum(map(ord, name)), 100000):
         own = sizes.get("text_config", sizes)
-        with Gaps(own.get("index_topk", own.get("index_topk_blocks"))) as gaps:
+        chosen = own.get("index_topk", own.get("index_topk_blocks"))
+        with Gaps(chosen and chosen // own.get("index_kpool", 1)) as gaps:
             write(out, name, model_class, config_class, sizes, torch.Generator().manual_seed(seed))
         if gaps.least > 2e-4:
             break
