@@ -244,7 +244,7 @@ static lq_status check_distances(const arch_config *c, lq_err *err)
     const bool there = arch_name_of(c, R_DIST_EMBED), biases = arch_name_of(c, R_DIST_BIAS);
     const bool fits = c->kv_heads == c->heads && arch_dist_rows(c) <= ARCH_MAX_WIDTH / c->heads;
     if (there == (c->dist_far > 0) && (there || biases || !n) &&
-        (!there || (fits && (!n || (n > 1 && n / 2 < c->dist_far - 1)))))
+        (!there || (fits && (!n || (n % 2 == 0 && n / 2 < c->dist_far - 1)))))
         return LQ_OK;
     return lq_fail(
         err, LQ_EVALUE, "dist_far: expected %s in a %s, found %" PRId64 " and %" PRId64 " buckets",

@@ -112,10 +112,13 @@ static lq_status far_distance(arch_config *c, const char *key, const cJSON *v, l
         return lq_fail(err, LQ_EVALUE, "%s: expected an integer -1..%d, found %s", key,
                        ARCH_MAX_WIDTH / 2, js_describe(found, v));
     c->dist_far = n < 1 ? c->max_pos : n;
-    return LQ_OK;
+    if (c->dist_far <= ARCH_MAX_WIDTH / 2) return LQ_OK;
+    return lq_fail(err, LQ_EUNSUPPORTED, "max_position_embeddings: expected at most %d, found %lld",
+                   ARCH_MAX_WIDTH / 2, (long long)c->dist_far);
 }
 
-/* Less than 1: each distance has a row. Buckets are of two halves, and the last is farther than the first of them. */
+/* Less than 1: each distance has a row. Buckets are of two halves, and the last is farther than the first of them; of
+ * an odd number the last would begin beyond dist_far. */
 static lq_status distance_buckets(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
     enum { MOST = 1024 };
@@ -125,10 +128,10 @@ static lq_status distance_buckets(arch_config *c, const char *key, const cJSON *
         return lq_fail(err, LQ_EVALUE, "%s: expected an integer -1..%d, found %s", key, MOST,
                        js_describe(found, v));
     c->dist_buckets = n < 1 ? 0 : n;
-    if (n < 1 || (n > 1 && n / 2 < c->dist_far - 1)) return LQ_OK;
+    if (n < 1 || (n % 2 == 0 && n / 2 < c->dist_far - 1)) return LQ_OK;
     return lq_fail(err, LQ_EUNSUPPORTED,
-                   "%s: expected at least 2, half of them less than %lld distances, found %s", key,
-                   (long long)c->dist_far - 1, js_describe(found, v));
+                   "%s: expected an even number, half of it less than %lld distances, found %s",
+                   key, (long long)c->dist_far - 1, js_describe(found, v));
 }
 
 static bool is_word(const char *text, size_t n, const char *want)
