@@ -133,6 +133,7 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_V_NORM, "v_norm", ARCH_VECTOR)       /* of each head */                                             \
     X(R_SINKS, "sinks", ARCH_VECTOR)         /* [heads] */                                                  \
     X(R_HEAD_GATE, "head_gate", ARCH_MATRIX) /* [heads, hidden]: sigmoid on each head's output */           \
+    X(R_GATE_BIAS, "gate_bias", ARCH_VECTOR) /* [heads] on R_ATTN_GATE's, one for each dim */               \
     /* MLA (arXiv:2405.04434): q = b_q norm(a_q h); [c, k_rope] = a_kv h;                         \
      * [k_nope, v] of each head = b_kv norm(c) */         \
     X(R_Q_A, "q_a", ARCH_LINEAR)                                                                            \
@@ -374,6 +375,10 @@ typedef struct {
                        */
     bool qkv_quarters; /* rows of R_QKV: for each quarter of the heads q, v, k */
     bool q_grow_nope;  /* arch_config.q_grow: only in layers that do not rotate, with p + 1 for p */
+    bool q_grow_power; /* ... by the power q_grow of 1 + (p + 1) / q_grow_every */
+    /* After its i-th branch (from 1) x is sum / sqrt(i + 1) of the embedding and what branches gave: the stream is
+     * kept as that sum, and what norms add to its mean square is i + 1 times as much */
+    bool depth_norms;
     bool mla;
     bool
         kv_one; /* mla without R_KV_B: R_KV_A's normed output, a head wide, is the key of every head
@@ -742,6 +747,7 @@ float arch_norm_offset(const arch_config *c, arch_role r);
 float arch_slot_offset(const arch_config *c, const arch_slot *slot);
 #define ARCH_LATENT_EPS 1e-6 /* of MLA's norms, whatever the config says (but w.latent_eps) */
 double arch_norm_eps(const arch_config *c, arch_role r);
+double arch_norm_eps_at(const arch_config *c, arch_role r, int64_t layer); /* with w.depth_norms */
 /* Must (1), may (-1) or must not (0) this role's tensor have a bias? */
 int arch_wants_bias(const arch_config *c, arch_role r);
 /* How many tensors a layer has of this role where they have numbers ("%e": experts, heads); else 1.

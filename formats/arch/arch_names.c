@@ -306,6 +306,15 @@ double arch_norm_eps(const arch_config *c, arch_role r)
     return post && c->post_eps > 0 ? c->post_eps : c->norm_eps;
 }
 
+double arch_norm_eps_at(const arch_config *c, arch_role r, int64_t layer)
+{
+    const int64_t before = r == R_ATTN_NORM    ? 2 * layer
+                           : r == R_MLP_NORM   ? 2 * layer + 1
+                           : r == R_FINAL_NORM ? 2 * c->layers
+                                               : 0; /* branches */
+    return arch_norm_eps(c, r) * (c->w.depth_norms ? (double)(before + 1) : 1);
+}
+
 int arch_wants_bias(const arch_config *c, arch_role r)
 {
     const int wants[] = { [BIAS_NO] = 0,
@@ -390,6 +399,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_O_NORM] = { 1, o },
         [R_SINKS] = { 1, c->heads },
         [R_HEAD_GATE] = { c->heads, c->hidden },
+        [R_GATE_BIAS] = { 1, c->heads },
         [R_Q_A] = { c->q_lora, c->hidden },
         [R_Q_A_NORM] = { 1, c->q_lora },
         [R_Q_B] = { c->w.q_gated ? q + o : q, arch_q_width(c) },

@@ -513,6 +513,8 @@ float arch_q_factor(const arch_config *c, int64_t layer, int64_t pos)
 {
     if (!(c->q_grow > 0) || !c->q_grow_every) return 1;
     if (c->w.q_grow_nope && c->layer[layer].rope != ROPE_OFF) return 1;
+    if (c->w.q_grow_power)
+        return expf((float)c->q_grow * log1pf((float)(pos + 1) / (float)c->q_grow_every));
     const float turns = floorf((float)(pos + c->w.q_grow_nope) / (float)c->q_grow_every);
     return 1 + (float)c->q_grow * logf(1 + turns);
 }

@@ -233,8 +233,11 @@ static void gate_apart_chunk(const fwd_rows *r, int64_t row, int64_t n, const vo
 {
     const arch_config *c = r->c;
     const int64_t W = fwd_gate_width(c), H = c->heads * c->v_dim, each = H / W;
+    const float *bias = r->layer->vec[R_GATE_BIAS].w;
     for (int64_t t = *(const int64_t *)arg + row; n > 0; n--, t++) {
         float *a = r->a + t * H, *gate = r->q_gate + t * W;
+        for (int64_t i = 0; i < W && bias; i++)
+            gate[i] += bias[i / c->v_dim];
         if (c->w.gate_softplus) {
             for (int64_t i = 0; i < W; i++)
                 gate[i] = gate[i] > 20 ? gate[i] : softplus(gate[i]);

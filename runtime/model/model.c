@@ -73,7 +73,7 @@ static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64
     lq_status s = src_vector(m->src, r, layer, -1, false, &v->w, a, err);
     if (!s) s = src_vector(m->src, r, layer, -1, true, &v->bias, a, err);
     v->offset = arch_norm_offset(m->cfg, r);
-    v->eps = (float)arch_norm_eps(m->cfg, r);
+    v->eps = (float)arch_norm_eps_at(m->cfg, r, layer);
     if (!s && !v->w && arch_has(m->cfg, r, layer) && (arch_name_of(m->cfg, r)->flags & NAME_ONES))
         s = make_ones(&v->w, m, r, layer, a, err);
     if (!s && v->w && r >= R_MIX_CONV && r <= R_MIX_CONV_V) s = turn_taps(&v->w, m, r, a, err);

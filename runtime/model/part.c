@@ -58,15 +58,16 @@ static const char *not_yet(const arch_config *c)
     bool sparse = false;
     for (int64_t i = 0; i < c->layers; i++)
         sparse |= c->layer[i].sparse > 0;
-    return c->streams || c->hyper ? "several residual streams"
-           : sparse               ? "gates that are cut off"
-           : c->w.qkv_quarters    ? "q, v and k of each quarter of the heads in one matrix"
-           : c->mtp               ? "a head that guesses"
-           : c->dist_far          ? "keys and queries of distances"
-           : c->dist_buckets      ? "biases by distance"
-           : c->norm_rank         ? "gates on norms"
-           : c->index_block       ? "attention to chosen blocks"
-           : c->w.head_rows_1     ? "an output head of rows of length 1"
+    return c->streams || c->hyper         ? "several residual streams"
+           : sparse                       ? "gates that are cut off"
+           : c->w.qkv_quarters            ? "q, v and k of each quarter of the heads in one matrix"
+           : c->mtp                       ? "a head that guesses"
+           : c->dist_far                  ? "keys and queries of distances"
+           : c->dist_buckets              ? "biases by distance"
+           : arch_name_of(c, R_GATE_BIAS) ? "biases of heads' gates"
+           : c->norm_rank                 ? "gates on norms"
+           : c->index_block               ? "attention to chosen blocks"
+           : c->w.head_rows_1             ? "an output head of rows of length 1"
            : norms ? "a norm of all heads together that comes late or is a layer norm"
                    : NULL;
 }

@@ -319,6 +319,13 @@ TEST(a_wrong_config_is_refused_by_key)
         { "A.X K2 with another rotation",
           "{\"model_type\":\"axk2\"," BASE ",\"rope_interleave\":false}",
           "rope_interleave: expected true" },
+        { "Beam with a rotation in all layers",
+          "{\"model_type\":\"beam\"," BASE2
+          ",\"rope_parameters\":{\"sliding_attention\":{\"rope_type\":"
+          "\"default\"},\"full_attention\":{\"rope_type\":\"default\"}}}",
+          "rope_parameters: full_attention: expected null" },
+        { "Beam without a window", "{\"model_type\":\"beam\"," BASE2 ",\"sliding_window\":null}",
+          "sliding_window: expected a number" },
         { "GLM-5-Next with layers of another kind",
           GLM5 ",\"layer_types\":[\"mamba\",\"mamba\",\"mamba\",\"mamba\"]}",
           "layer_types: expected linear_attention or indexed_attention" },

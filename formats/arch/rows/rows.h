@@ -20,6 +20,7 @@ extern const arch_row arch_rows_ling[];
 extern const arch_row arch_rows_compress[];
 extern const arch_row arch_rows_step[];
 extern const arch_row arch_rows_minimax_m3[];
+extern const arch_row arch_rows_beam[];
 
 /* Keys with a meaning of their own that several families have (KEY_FN). */
 lq_status arch_key_scoring_func(arch_config *c, const char *key, const cJSON *v, lq_err *err);

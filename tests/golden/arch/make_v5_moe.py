@@ -76,6 +76,10 @@ MODELS = {
         partial_rotary_factors=[0.5, 1.0, 0.5, 0.5], rope_scaling=dict(
             rope_type="llama3", factor=2.0, original_max_position_embeddings=16, low_freq_factor=1.0,
             high_freq_factor=32.0)), width=4, layers=1, heads=1, image_size=2),
+    "beam": text("Beam", dict(
+        SMALL, num_hidden_layers=3, n_group=2, topk_group=1, sliding_window=6, final_logit_softcapping=5.0,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        mlp_layer_types=["dense", "sparse", "sparse"], **EXPERTS)),
     "glm5-next": seen("Glm5Next", dict(
         SIZES, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2, q_lora_rank=12,
         kv_lora_rank=16, qk_nope_head_dim=6, qk_rope_head_dim=0, v_head_dim=5, index_n_heads=8, index_head_dim=6, index_topk=8,
