@@ -216,6 +216,7 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_DENSE_POST_NORM, "dense_post_norm", ARCH_VECTOR)                                                    \
     X(R_EXPERT_POST_NORM, "expert_post_norm", ARCH_VECTOR)                                                  \
     X(R_EXPERT_SCALE, "expert_scale", ARCH_VECTOR)                                                          \
+    X(R_EXPERTS_BIAS, "experts_bias", ARCH_VECTOR) /* [hidden] added once to what they all give */          \
     X(R_EXPERT_GATE, "expert_gate", ARCH_LINEAR)                                                            \
     X(R_EXPERT_UP, "expert_up", ARCH_LINEAR)                                                                \
     X(R_EXPERT_GATE_UP, "expert_gate_up", ARCH_LINEAR) /* rows: see gate_up_mixed */                        \

@@ -468,6 +468,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_DENSE_POST_NORM] = { 1, c->hidden },
         [R_EXPERT_POST_NORM] = { 1, c->hidden },
         [R_EXPERT_SCALE] = { 1, c->experts },
+        [R_EXPERTS_BIAS] = { 1, c->hidden },
         [R_EXPERT_GATE] = { c->expert_ffn, wide },
         [R_EXPERT_UP] = { c->expert_ffn, wide },
         [R_EXPERT_GATE_UP] = { 2 * c->expert_ffn, wide },

@@ -403,6 +403,13 @@ static void run_experts(const fwd_rows *r, const model_layer *l)
     lq_arena_reset(r->scratch, mark);
 }
 
+static void add_bias(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const float *bias = arg;
+    for (int64_t t = row; t < row + n; t++)
+        k_add(r->out + t * r->c->hidden, bias, r->c->hidden);
+}
+
 void fwd_run_moe(const fwd_rows *r, const model_layer *l)
 {
     const int64_t H = r->c->hidden, W = r->c->latent;
@@ -410,6 +417,7 @@ void fwd_run_moe(const fwd_rows *r, const model_layer *l)
                  out = fwd_out(&l->lin[R_LATENT_OUT], r->out, H, true);
     pool_stage(r->p, STAGE_EXPERTS);
     run_router(r, l, r->h);
+    if (l->vec[R_EXPERTS_BIAS].w) fwd_each(r, r->R, add_bias, l->vec[R_EXPERTS_BIAS].w);
     if (!W) {
         run_experts(r, l);
         return;

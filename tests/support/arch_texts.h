@@ -5,6 +5,9 @@
 #define BASE                                                                                   \
     "\"vocab_size\":320,\"hidden_size\":64,\"num_hidden_layers\":4,\"num_attention_heads\":4," \
     "\"intermediate_size\":160"
+#define NOMIC_MOE                                                                         \
+    "{\"model_type\":\"nomic_bert\"," BASE ",\"moe_every_n_layers\":2,\"num_experts\":4," \
+    "\"moe_top_k\":2,\"activation_function\":\"gelu\""
 #define DEBERTA "{\"model_type\":\"deberta-v2\"," BASE ",\"relative_attention\":true"
 #define BASE2 BASE ",\"num_key_value_heads\":2"
 #define LLAMA "{\"architectures\":[\"LlamaForCausalLM\"]," BASE

@@ -107,6 +107,7 @@ TEST(encoders_have_the_hidden_states_of_transformers)
     check_hidden("jina-bert");
     check_hidden("distilbert");
     check_hidden("nomic-bert");
+    check_hidden("nomic-moe");
     check_hidden("modernbert");
     check_hidden("eurobert");
 }

@@ -65,6 +65,7 @@ static lq_status label_gelu(arch_config *c, const char *key, const cJSON *v, lq_
 MUST_SAY(must_rope, "rope")
 MUST_SAY(must_alibi, "alibi")
 MUST_SAY(must_geglu, "geglu")
+MUST_SAY(must_gelu, "gelu")
 
 static lq_status must_layer_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
@@ -223,6 +224,15 @@ static lq_status must_null(arch_config *c, const char *key, const cJSON *v, lq_e
 {
     (void)c;
     return v ? lq_fail(err, LQ_EUNSUPPORTED, "%s: expected null, found a number", key) : LQ_OK;
+}
+
+/* Of each two layers the second has experts. */
+static lq_status nomic_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    (void)j, (void)err;
+    for (int64_t i = 0; i < c->layers; i++)
+        c->layer[i].moe = i % 2;
+    return LQ_OK;
 }
 
 /* Of a window config.json says the whole width. */
@@ -419,6 +429,24 @@ static const arch_name nomic_names[] = {
     { R_MLP_NORM, NOMIC_LAYER "norm2", 0, BIAS_YES },
     END,
 };
+/* As the files of nomic-embed-text-v2-moe have it. */
+#define NOMIC_STACK NAME_BARE | NAME_STACKED | NAME_FLAT
+static const arch_name nomic_moe_names[] = {
+    { R_EMBED, "@embeddings.word_embeddings", 0, BIAS_NO },
+    { R_TYPE_EMBED, "@embeddings.token_type_embeddings", 0, BIAS_NO },
+    { R_EMBED_NORM, "@emb_ln", 0, BIAS_YES },
+    { R_QKV, NOMIC_LAYER "attn.Wqkv", 0, BIAS_ATTN },
+    { R_O, NOMIC_LAYER "attn.out_proj", 0, BIAS_ATTN },
+    { R_ATTN_NORM, NOMIC_LAYER "norm1", 0, BIAS_YES },
+    { R_UP, NOMIC_LAYER "mlp.fc1", 0, BIAS_MLP },
+    { R_DOWN, NOMIC_LAYER "mlp.fc2", 0, BIAS_OWN },
+    { R_ROUTER, NOMIC_LAYER "mlp.router.layer", 0, BIAS_NO },
+    { R_EXPERT_UP, NOMIC_LAYER "mlp.experts.mlp.w1", NOMIC_STACK, BIAS_NO },
+    { R_EXPERT_DOWN, NOMIC_LAYER "mlp.experts.mlp.w2", NOMIC_STACK | NAME_TRANSPOSED, BIAS_NO },
+    { R_EXPERTS_BIAS, NOMIC_LAYER "mlp.experts.bias", NAME_BARE, BIAS_NO },
+    { R_MLP_NORM, NOMIC_LAYER "norm2", 0, BIAS_YES },
+    END,
+};
 static const arch_name modernbert_names[] = {
     { R_EMBED, "@embeddings.tok_embeddings", 0, BIAS_NO },
     { R_EMBED_NORM, "@embeddings.norm", 0, BIAS_OWN },
@@ -516,20 +544,36 @@ static const arch_key distilbert_keys[] = {
     MUST("sinusoidal_pos_embds", 0),
     NO_KEY,
 };
+#define NOMIC_KEYS \
+    NO_LABELS, \
+    MUST("causal", 0), \
+    MUST("prenorm", 0), \
+    MUST("use_rms_norm", 0), \
+    MUST("parallel_block", 0), \
+    MUST("rotary_emb_interleaved", 0), \
+    MUST("rotary_emb_fraction", 1), \
+    MUST("rotary_scaling_factor", 1), \
+    { "fused_bias_fc", KEY_KNOWN, 0, NONE, NULL }, /* the same numbers */ \
+    { "qkv_proj_bias", KEY_FLAG, AT(attn_bias), 0, NULL }, \
+    { "mlp_fc1_bias", KEY_FLAG, AT(mlp_bias), 0, NULL }, \
+    { "mlp_fc2_bias", KEY_FLAG, AT(own_bias), 0, NULL }, \
+    TYPES
 static const arch_key nomic_keys[] = {
-    NO_LABELS,
-    MUST("causal", 0),
-    MUST("prenorm", 0),
-    MUST("use_rms_norm", 0),
-    MUST("parallel_block", 0),
-    MUST("rotary_emb_interleaved", 0),
-    MUST("rotary_emb_fraction", 1),
-    MUST("rotary_scaling_factor", 1),
+    NOMIC_KEYS,
     { "activation_function", KEY_FN, 0, NONE, swiglu },
-    { "qkv_proj_bias", KEY_FLAG, AT(attn_bias), 0, NULL },
-    { "mlp_fc1_bias", KEY_FLAG, AT(mlp_bias), 0, NULL },
-    { "mlp_fc2_bias", KEY_FLAG, AT(own_bias), 0, NULL },
-    TYPES,
+    MUST("moe_every_n_layers", 0),
+    NO_KEY,
+};
+static const arch_key nomic_moe_keys[] = {
+    NOMIC_KEYS,
+    { "activation_function", KEY_FN, 0, NONE, must_gelu },
+    { "moe_every_n_layers", KEY_KNOWN, 0, NONE, NULL }, /* the row's `when` */
+    { "moe_top_k", KEY_INT, AT(experts_used), NONE, NULL },
+    { "moe_impl", KEY_KNOWN, 0, NONE, NULL }, /* the same numbers */
+    MUST("moe_normalize_expert_weights", 0),
+    MUST("num_shared_experts", 0),
+    MUST("expert_choice_router", 0),
+    MUST("ffn_div", 1),
     NO_KEY,
 };
 static const arch_key modernbert_keys[] = {
@@ -600,6 +644,10 @@ const arch_row arch_rows_encoder[] = {
     { "DistilBertForCausalLM", "distilbert", BERT_WIRING, .prefix = "distilbert.",
       .names = distilbert_names, .keys = distilbert_keys, .scorer = &distilbert_scorer, GELU,
       .def_eps = 1e-12, .def_max_pos = 512, .def_tied = true },
+    { "NomicBertForCausalLM", "nomic_bert", "moe", "moe_every_n_layers=2",
+      .w = { LN_ROPE, .mlp = MLP_PLAIN, .both_ways = true, .norm_after_add = true }, .prefix = "",
+      .names = nomic_moe_names, .keys = nomic_moe_keys, .layers = nomic_layers, GELU,
+      .fixed_act = true, .def_eps = 1e-12, .def_theta = 1000, .def_tied = true },
     { "NomicBertForCausalLM", "nomic_bert",
       .w = { LN_ROPE, .mlp = MLP_GATED, .both_ways = true, .norm_after_add = true }, .prefix = "",
       .names = nomic_names, .keys = nomic_keys, .def_act = ARCH_SILU, .fixed_act = true,

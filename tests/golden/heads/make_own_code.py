@@ -3,7 +3,7 @@
 usage: make_own_code.py OUT [NAME...]
 
 gte: gte-multilingual-base and snowflake-arctic-embed-m-v2.0 (NewModel), also with the scaled rotation that the former has;
-jina-bert: jina-embeddings-v2. Laid out as the other folders here.
+jina-bert: jina-embeddings-v2; nomic-moe: nomic-embed-text-v2-moe. Laid out as the other folders here.
 """
 import json
 import math
@@ -23,7 +23,14 @@ GTE = dict(BASE, architectures=["NewModel"], model_type="new", layer_norm_type="
            type_vocab_size=1, unpad_inputs=False, use_memory_efficient_attention=False)
 JINA = dict(BASE, architectures=["JinaBertForMaskedLM"], model_type="bert", attn_implementation=None, feed_forward_type="geglu",
             position_embedding_type="alibi", emb_pooler="mean", type_vocab_size=2)
-MODELS = {"gte": GTE, "gte-ntk": dict(GTE, rope_scaling={"type": "ntk", "factor": 8.0}), "jina-bert": JINA}
+NOMIC_MOE = dict(architectures=["NomicBertModel"], model_type="nomic_bert", activation_function="gelu", causal=False, expert_choice_router=False,
+                 ffn_div=1, fused_bias_fc=True, layer_norm_epsilon=1e-5, max_trained_positions=128, mlp_fc1_bias=True, mlp_fc2_bias=True,
+                 moe_every_n_layers=2, moe_impl="megablocks", moe_normalize_expert_weights=False, moe_top_k=2, n_embd=H, n_head=HEADS, n_inner=FFN,
+                 n_layer=L, n_positions=128, num_experts=4, num_shared_experts=0, parallel_block=False, prenorm=False, qkv_proj_bias=True,
+                 rotary_emb_base=10000, rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_emb_scale_base=None,
+                 rotary_scaling_factor=None, router_aux_loss_coef=0.1, scale_attn_by_inverse_layer_idx=False, scale_attn_weights=True,
+                 type_vocab_size=1, use_flash_attn=True, use_rms_norm=None, vocab_size=V, torch_dtype="float32")
+MODELS = {"nomic-moe": NOMIC_MOE, "gte": GTE, "gte-ntk": dict(GTE, rope_scaling={"type": "ntk", "factor": 8.0}), "jina-bert": JINA}
 
 
 class Weights(dict):
@@ -94,12 +101,35 @@ def jina(w, ids, config):
     return x
 
 
+def experts(w, at, x):
+    """Each position's two best, by their shares of all, and one bias."""
+    n, flat = NOMIC_MOE["num_experts"], x.reshape(-1, H)
+    shares, chosen = torch.topk(w.linear(at + "router.layer", flat, n, bias=False).softmax(-1), NOMIC_MOE["moe_top_k"])
+    w1, w2 = (w.make(f"{at}experts.mlp.{k}", n * FFN, H).view(n, FFN, H) for k in ("w1", "w2"))
+    out = [sum(p * (F.gelu(row @ w1[e].t()) @ w2[e]) for p, e in zip(ps, es)) for row, ps, es in zip(flat, shares, chosen)]
+    return torch.stack(out).view_as(x) + w.make(at + "experts.bias", H)
+
+
+def nomic_moe(w, ids, config):
+    own = dict(rope_theta=config["rotary_emb_base"], rope_scaling=None)
+    x = w.make("embeddings.word_embeddings.weight", V, H)[ids] + w.make("embeddings.token_type_embeddings.weight", 1, H)[0]
+    x = F.layer_norm(x, (H,), w.make("emb_ln.weight", H), w.make("emb_ln.bias", H), 1e-5)
+    for i in range(L):
+        at = f"encoder.layers.{i}."
+        q, k, v = w.linear(at + "attn.Wqkv", x, 3 * H).split(H, -1)
+        x = x + w.linear(at + "attn.out_proj", attend(rotate(q, own), rotate(k, own), v), H)
+        x = F.layer_norm(x, (H,), w.make(at + "norm1.weight", H), w.make(at + "norm1.bias", H), 1e-5)
+        x = x + (experts(w, at + "mlp.", x) if i % 2 else w.linear(at + "mlp.fc2", F.gelu(w.linear(at + "mlp.fc1", x, FFN)), H))
+        x = F.layer_norm(x, (H,), w.make(at + "norm2.weight", H), w.make(at + "norm2.bias", H), 1e-5)
+    return x
+
+
 for name in sys.argv[2:] or MODELS:
     config, w = MODELS[name], Weights()
     folder = os.path.join(sys.argv[1], name)
     os.makedirs(folder, exist_ok=True)
     ids = torch.randint(3, V, (2, T), generator=torch.Generator().manual_seed(1))
-    hidden = (jina if "jina" in name else gte)(w, ids, config)
+    hidden = (jina if "jina" in name else nomic_moe if "nomic" in name else gte)(w, ids, config)
     json.dump(config, open(os.path.join(folder, "config.json"), "w"), indent=2)
     save_file(dict(w), os.path.join(folder, "model.safetensors"))
     save_file({"input_ids": ids.int(), "hidden": hidden.contiguous()}, os.path.join(folder, "expected.safetensors"))
