@@ -211,7 +211,8 @@ static lq_status check_indexer(const arch_config *c, lq_err *err)
                        c->row->arch, c->index_topk);
     }
     if (c->index_block) return check_blocks(c, err);
-    if (!arch_indexed(c) || c->index_heads < 1 || c->index_dim < c->rope_dims || !c->q_lora ||
+    if (!arch_indexed(c) || c->index_heads < 1 || c->index_dim < c->rope_dims ||
+        (!c->q_lora && !arch_name_of(c, R_INDEX_IN_NORM)) ||
         c->index_dim > ARCH_MAX_WIDTH / c->index_heads)
         return lq_fail(err, LQ_EVALUE,
                        "index_topk: expected positions that an indexer chooses, of heads of at "
@@ -312,7 +313,9 @@ static lq_status check_angles(const arch_config *c, int64_t i, lq_err *err)
 static lq_status check_layer(const arch_config *c, int64_t i, lq_err *err)
 {
     const int64_t back = c->layer[i].kv_back;
-    if ((back || c->layer[i].v_is_k) && (c->w.mla || !arch_name_of(c, R_V_NORM)))
+    const bool may =
+        c->w.mla ? c->w.mla_shared && !c->layer[i].v_is_k : arch_name_of(c, R_V_NORM) != NULL;
+    if ((back || c->layer[i].v_is_k) && !may)
         return lq_fail(err, LQ_EVALUE,
                        "layer %" PRId64
                        ": expected K and V of its own, as every %s has, found others",
@@ -324,7 +327,9 @@ static lq_status check_layer(const arch_config *c, int64_t i, lq_err *err)
     if (!back) return LQ_OK;
     const bool there = back > 0 && back <= i && c->layer[i - back].kv_back == 0;
     const arch_config *own = arch_at(c, i), *from = arch_at(c, there ? i - back : i);
-    if (there && own->kv_heads == from->kv_heads && own->head_dim == from->head_dim) return LQ_OK;
+    if (there && own->kv_heads == from->kv_heads && own->head_dim == from->head_dim &&
+        (!c->w.mla || own->rope_dims == from->rope_dims))
+        return LQ_OK;
     return lq_fail(err, LQ_EVALUE,
                    "layer %" PRId64 ": expected K and V of its own or of a layer of the same heads "
                    "before it, found those of layer %" PRId64,

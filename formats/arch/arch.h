@@ -105,6 +105,8 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_HYPER_END_BASE, "hyper_end_base", ARCH_VECTOR)                                                      \
     X(R_HYPER_END_SCALE, "hyper_end_scale", ARCH_VECTOR)                                                    \
     X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                              \
+    X(R_ROPE_LOG, "rope_log",                                                                               \
+      ARCH_VECTOR) /* [rope_dims / 2]: log of a factor on each frequency */                                 \
     X(R_HEAD, "lm_head", ARCH_LINEAR)                                                                       \
     X(R_POOLER, "pooler", ARCH_MATRIX) /* [hidden, hidden] of arch_scorer, as are the next two */           \
     X(R_POOL_NORM, "pool_norm", ARCH_VECTOR)                                                                \
@@ -129,9 +131,12 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_DIST_Q, "dist_q", ARCH_MATRIX)                                                                      \
     X(R_Q_NORM, "q_norm", ARCH_VECTOR)                                                                      \
     X(R_K_NORM, "k_norm", ARCH_VECTOR)                                                                      \
-    X(R_O_NORM, "o_norm", ARCH_VECTOR)       /* of what R_O reads */                                        \
-    X(R_V_NORM, "v_norm", ARCH_VECTOR)       /* of each head */                                             \
-    X(R_SINKS, "sinks", ARCH_VECTOR)         /* [heads] */                                                  \
+    X(R_O_NORM, "o_norm", ARCH_VECTOR) /* of what R_O reads */                                              \
+    X(R_V_NORM, "v_norm", ARCH_VECTOR) /* of each head */                                                   \
+    X(R_SINKS, "sinks", ARCH_VECTOR)   /* [heads] */                                                        \
+    /* [heads]: q of position p is times slope log(p + 1) + base */                                         \
+    X(R_Q_SLOPE, "q_slope", ARCH_VECTOR)                                                                    \
+    X(R_Q_BASE, "q_base", ARCH_VECTOR)                                                                      \
     X(R_HEAD_GATE, "head_gate", ARCH_MATRIX) /* [heads, hidden]: sigmoid on each head's output */           \
     X(R_GATE_BIAS, "gate_bias", ARCH_VECTOR) /* [heads] on R_ATTN_GATE's, one for each dim */               \
     /* MLA (arXiv:2405.04434): q = b_q norm(a_q h); [c, k_rope] = a_kv h;                         \
@@ -149,6 +154,10 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_INDEX_K_NORM, "index_k_norm", ARCH_VECTOR)                                                          \
     X(R_INDEX_Q_NORM, "index_q_norm", ARCH_VECTOR) /* of each head; index_q reads h then */                 \
     X(R_INDEX_W, "index_w", ARCH_MATRIX)                                                                    \
+    /* of h, which index_q then reads; q_slope and q_base of its heads */                                   \
+    X(R_INDEX_IN_NORM, "index_in_norm", ARCH_VECTOR)                                                        \
+    X(R_INDEX_SLOPE, "index_slope", ARCH_VECTOR)                                                            \
+    X(R_INDEX_BASE, "index_base", ARCH_VECTOR)                                                              \
     /* Layers that compress (runtime/forward/forward_compress.c): what a position gives to a \
      * compressed one, and its weight; a bias by its place there; the compressed one's norm. Keys of \
      * an indexer are made likewise, by R_INDEX_K and these */              \
@@ -385,12 +394,14 @@ typedef struct {
         kv_one; /* mla without R_KV_B: R_KV_A's normed output, a head wide, is the key of every head
                     and its value, whose rotation is undone on the output; q's heads are normed
                     without weights */
-    bool v_apart;       /* without MLA too, v_dim may differ from head_dim */
-    bool index_half;    /* rope_half of an indexer's heads */
-    bool index_last;    /* their last dims rotate, and the norm's epsilon is the model's */
-    bool latent_eps;    /* the norms of latents have the model's epsilon */
-    bool hyper_mean;    /* hyper-connections end as the streams' mean */
-    bool hyper_apart;   /* hyper-connections without mixing: s_k += (post_k + eps) y */
+    bool mla_shared;  /* layers may read the latents of another (kv_back); those that do not rotate
+                           have no rope_dims */
+    bool v_apart;     /* without MLA too, v_dim may differ from head_dim */
+    bool index_half;  /* rope_half of an indexer's heads */
+    bool index_last;  /* their last dims rotate, and the norm's epsilon is the model's */
+    bool latent_eps;  /* the norms of latents have the model's epsilon */
+    bool hyper_mean;  /* hyper-connections end as the streams' mean */
+    bool hyper_apart; /* hyper-connections without mixing: s_k += (post_k + eps) y */
     bool limit_experts; /* act_limit is of the routed experts' SiLU alone, as ARCH_SILU_LIMITED */
     /* Rows of R_Q: of each head q, then what its output is gated by (sigmoid). MLA: rows of R_Q_B, which reads
      * [norm(a_q h), a_q h] */
@@ -513,7 +524,8 @@ typedef struct {
     int64_t original_max;    /* llama3, yarn, dynamic, long */
     bool truncate;           /* yarn: whole correction dims (default) */
     double long_factor;      /* long: attention_factor beyond original_max; 0: the same */
-    double *factors;         /* long: [2][rope_dims / 2], short then long; owned by the config */
+    double *factors;         /* long: [2][rope_dims / 2], short then long; owned by the config. Else
+                                NULL, or [rope_dims / 2] on the frequencies (arch_rope_turn) */
     double partial;          /* proportional */
 } arch_rope;
 
@@ -783,6 +795,8 @@ lq_status arch_rope_check(const arch_config *c, lq_err *err);
  * is not scaled, or by the same kind (F is then of its original context). LQ_EUSAGE: the text;
  * LQ_EUNSUPPORTED: a model that rotates nothing, is scaled otherwise, or attends by MLA. */
 lq_status arch_rope_rescale(arch_config *c, const char *text, lq_err *err);
+/* Of R_ROPE_LOG's values [rope_dims / 2], which a file has as a tensor. LQ_EVALUE: one that is no factor. */
+lq_status arch_rope_turn(arch_config *c, const float *log, lq_err *err);
 const char *arch_rope_text(arch_rope_kind k); /* "llama3" */
 bool arch_rope_from_text(arch_rope_kind *k, const char *text);
 /* Does the table depend on seq_len (dynamic NTK, long)? */

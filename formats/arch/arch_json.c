@@ -244,12 +244,18 @@ static bool put_mixers(cJSON *j, const arch_config *c)
     return ok;
 }
 
+/* How many factors there are: two sets of them, or (arch_rope_turn) one. */
+static int64_t n_factors(const arch_config *c, const arch_rope *r)
+{
+    return c->rope_dims / 2 * (r->kind == ROPE_LONG ? 2 : 1);
+}
+
 static bool put_factors(cJSON *j, const arch_config *c, const char *key, const arch_rope *r)
 {
-    if (r->kind != ROPE_LONG) return true;
+    if (!r->factors || (r->kind != ROPE_LONG && r != &c->rope[ROPE_MAIN])) return true;
     cJSON *list = cJSON_AddArrayToObject(j, key);
     bool ok = list != NULL;
-    for (int64_t i = 0; i < c->rope_dims / 2 * 2 && ok; i++)
+    for (int64_t i = 0; i < n_factors(c, r) && ok; i++)
         ok = cJSON_AddItemToArray(list, cJSON_CreateNumber(r->factors[i]));
     return ok;
 }
@@ -484,12 +490,13 @@ static lq_status read_rope_kind(arch_rope *r, const cJSON *j, const char *key, b
 static lq_status read_factors(arch_config *c, arch_rope *r, const cJSON *j, const char *key,
                               lq_err *err)
 {
-    const int64_t n = c->rope_dims / 2 * 2;
+    const int64_t n = n_factors(c, r);
     const cJSON *list = js_get(j, key);
-    if (r->kind != ROPE_LONG) return LQ_OK;
+    const bool turned = list && r == &c->rope[ROPE_MAIN] && arch_name_of(c, R_ROPE_LOG);
+    if (r->kind != ROPE_LONG && !turned) return LQ_OK;
     if (!cJSON_IsArray(list) || cJSON_GetArraySize(list) != n || !n)
         return lq_fail(err, LQ_EVALUE, "%s: expected an array of %" PRId64 " numbers", key, n);
-    r->factors = calloc((size_t)n, sizeof *r->factors);
+    r->factors = calloc((size_t)c->rope_dims, sizeof *r->factors);
     if (!r->factors) return lq_fail(err, LQ_ENOMEM, "%s: out of memory", key);
     int64_t i = 0;
     for (const cJSON *e = list->child; e; e = e->next) {

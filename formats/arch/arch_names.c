@@ -20,6 +20,7 @@ static bool elsewhere(const arch_config *c, arch_role r, int64_t layer)
     const arch_layer *l = &c->layer[layer];
     if (r == R_K || r == R_V || r == R_K_NORM || r == R_V_NORM)
         return l->kv_back || (r == R_V && l->v_is_k);
+    if (r == R_KV_A || r == R_KV_A_NORM) return l->kv_back;
     return of_indexer(r) && (l->index_shared || l->index_off);
 }
 
@@ -375,6 +376,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_HYPER_END_BASE] = { 1, c->hyper },
         [R_HYPER_END_SCALE] = { 1, 1 },
         [R_FINAL_NORM] = { 1, c->hidden },
+        [R_ROPE_LOG] = { 1, c->rope_dims / 2 },
         [R_HEAD] = { arch_words(c), c->embed_dim },
         [R_POOLER] = { c->hidden, c->hidden },
         [R_POOL_NORM] = { 1, c->hidden },
@@ -398,6 +400,8 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_V_NORM] = { 1, c->v_dim },
         [R_O_NORM] = { 1, o },
         [R_SINKS] = { 1, c->heads },
+        [R_Q_SLOPE] = { 1, c->heads },
+        [R_Q_BASE] = { 1, c->heads },
         [R_HEAD_GATE] = { c->heads, c->hidden },
         [R_GATE_BIAS] = { 1, c->heads },
         [R_Q_A] = { c->q_lora, c->hidden },
@@ -411,6 +415,9 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_INDEX_K_NORM] = { 1, c->index_dim },
         [R_INDEX_Q_NORM] = { 1, c->index_dim },
         [R_INDEX_W] = { c->index_heads, c->hidden },
+        [R_INDEX_IN_NORM] = { 1, c->hidden },
+        [R_INDEX_SLOPE] = { 1, c->index_heads },
+        [R_INDEX_BASE] = { 1, c->index_heads },
         [R_INDEX_GATE] = { index, c->hidden },
         [R_INDEX_BIAS] = { c->index_every ? c->index_every : c->sparse_every, index },
         [R_SPARSE_KV] = { 2 * c->head_dim, c->hidden },

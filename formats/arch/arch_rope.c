@@ -373,6 +373,7 @@ static lq_status check_table(const arch_rope *r, int64_t dims, lq_err *err)
 
 lq_status arch_rope_check(const arch_config *c, lq_err *err)
 {
+    if (c->w.mla_shared && !c->rope_dims) return LQ_OK;
     if (c->rope_dims < 2 || c->rope_dims % 2 || c->rope_dims > c->head_dim)
         return lq_fail(err, LQ_EVALUE,
                        "rope: expected an even number of rotated dims within a head of %lld, found "
@@ -421,6 +422,28 @@ lq_status arch_rope_rescale(arch_config *c, const char *text, lq_err *err)
     return LQ_OK;
 }
 
+lq_status arch_rope_turn(arch_config *c, const float *log, lq_err *err)
+{
+    enum { MOST = 13 };
+    const int64_t n = c->rope_dims / 2;
+    arch_rope *r = &c->rope[ROPE_MAIN];
+    double *f = calloc((size_t)(2 * n + 1), sizeof *f); /* as many as ROPE_LONG has */
+    if (!f) return lq_fail(err, LQ_ENOMEM, "rope: out of memory");
+    free(r->factors);
+    r->factors = f;
+    for (int64_t i = 0; i < c->n_sizes; i++)
+        c->sizes[i]->rope[ROPE_MAIN].factors = f;
+    for (int64_t i = 0; i < n; i++) {
+        if (!(fabsf(log[i]) <= MOST))
+            return lq_fail(err, LQ_EVALUE,
+                           "rope: expected the log of a factor on each frequency, -%d..%d, found "
+                           "%g for pair %lld",
+                           MOST, MOST, (double)log[i], (long long)i);
+        f[i] = expf(log[i]);
+    }
+    return LQ_OK;
+}
+
 bool arch_rope_by_length(const arch_rope *r)
 {
     return r->kind == ROPE_DYNAMIC || r->kind == ROPE_LONG;
@@ -465,7 +488,7 @@ static rope_consts constants(const arch_rope *r, int64_t dims, int64_t seq_len)
     return k;
 }
 
-static float inv_freq(const arch_rope *r, int64_t dims, const rope_consts *k, int64_t i)
+static float plain_freq(const arch_rope *r, int64_t dims, const rope_consts *k, int64_t i)
 {
     float f = (float)r->factor;
     if (r->kind == ROPE_PROPORTIONAL && i >= (int64_t)(r->partial * (double)dims / 2)) return 0;
@@ -488,6 +511,12 @@ static float inv_freq(const arch_rope *r, int64_t dims, const rope_consts *k, in
         return (1.0f - smooth) * freq / f + smooth * freq;
     }
     return freq;
+}
+
+static float inv_freq(const arch_rope *r, int64_t dims, const rope_consts *k, int64_t i)
+{
+    const bool own = r->factors && r->kind != ROPE_LONG;
+    return plain_freq(r, dims, k, i) * (own ? (float)r->factors[i] : 1);
 }
 
 void arch_rope_table(const arch_config *c, arch_rope_use which, int64_t pos0, int64_t T,

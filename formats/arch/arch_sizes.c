@@ -15,7 +15,8 @@ static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static void put_sizes(arch_config *c, const arch_sizes *z)
 {
     c->kv_heads = z->kv_heads;
-    if (!c->w.v_apart) c->v_dim = z->head_dim;
+    if (!c->w.v_apart && !c->w.mla) c->v_dim = z->head_dim;
+    if (c->w.mla) c->nope_dims = z->head_dim - z->rope_dims;
     c->head_dim = z->head_dim;
     c->rope_dims = z->rope_dims;
     c->ffn = z->ffn;

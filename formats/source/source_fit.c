@@ -98,6 +98,23 @@ lq_status src_fit_head(src_source *s, lq_err *err)
                     head);
 }
 
+/* ---- factors on frequencies ---- */
+lq_status src_fit_turn(src_source *s, lq_err *err)
+{
+    enum { MOST = 1024 };
+    char name[256];
+    float f[MOST];
+    const int64_t n = s->config.rope_dims / 2;
+    if (!arch_tensor_name(&s->config, R_ROPE_LOG, -1, -1, false, name, sizeof name)) return LQ_OK;
+    const src_tensor *t = src_find(s, name);
+    if (!t || !t->plain || t->t.scheme.kind != QT_DENSE || t->t.N * t->t.K != n || n > MOST)
+        return lq_fail(err, LQ_EVALUE, "%s: tensor '%.100s': expected %lld numbers, found %s",
+                       s->path, name, (long long)n, t ? "others" : "none");
+    lq_to_f32(f, t->t.plane[QT_CODES].data, t->t.scheme.dtype, (size_t)n);
+    const lq_status st = arch_rope_turn(&s->config, f, err);
+    return st ? lq_wrap(err, st, "%s: tensor '%.100s'", s->path, name) : LQ_OK;
+}
+
 /* ---- an EAGLE-3 draft's layer ---- */
 void src_fit_draft(src_source *s)
 {

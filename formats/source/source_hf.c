@@ -657,5 +657,6 @@ lq_status src_hf_open(src_source *s, const src_opts *o, lq_err *err)
     st = src_check_denied(s, err);
     if (st) return lq_wrap(err, st, "%s", s->path);
     st = src_check_layers(s, err);
+    if (!st) st = src_fit_turn(s, err);
     return st ? st : src_fit_head(s, err);
 }

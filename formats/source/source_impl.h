@@ -105,6 +105,8 @@ lq_status src_check_layers(src_source *s, lq_err *err);
 /* Of a folder: a head that is stored and differs from the embedding unties the config, one that is
  * missing ties it; a note says so. A tied head with a bias becomes a tensor. */
 lq_status src_fit_head(src_source *s, lq_err *err);
+/* Of a folder: what R_ROPE_LOG holds goes to the config. */
+lq_status src_fit_turn(src_source *s, lq_err *err);
 /* LQ_EVALUE: a tensor or bias of the architecture is stored, and the config says that there is none. */
 lq_status src_check_denied(const src_source *s, lq_err *err);
 /* A folder that transformers saved: the model's own names. */

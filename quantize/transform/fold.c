@@ -103,6 +103,9 @@ static bool find_readers(fold_site *f, const fold_layer *l)
         return false; /* gates read it */
     if (l->c->w.mla && l->c->w.q_gated && f->site == CAL_Q_B)
         return false; /* beside what is not normed */
+    if (f->site == CAL_ATTN && arch_name_of(l->c, R_INDEX_IN_NORM))
+        return false;                                            /* reads its sums */
+    if (f->site == CAL_KV_B && l->c->w.mla_shared) return false; /* other layers read it too */
     for (arch_role r = 0; r < ARCH_N_ROLES; r++) {
         if (!reads(l, r, f->site)) continue;
         if (!l->lin[r].open || f->n == AWQ_MAX_LINEARS) return false;

@@ -112,6 +112,7 @@ static lq_status check_arch(const arch_config *c, lq_err *err)
         { c->w.q_gated || arch_name_of(c, R_ATTN_GATE), "the output of its attention is gated" },
         { c->norm_rank > 0, "gates follow its norms" },
         { c->w.pos == POS_SINUSOIDAL, "its positions are computed, not stored" },
+        { arch_name_of(c, R_INDEX_IN_NORM), "a layer norm comes before its indexer" },
         { c->w.head_rows_1, "its output head is used with rows of length 1" },
         { c->head != HEAD_WORDS, "its answer is made of hidden states" },
         { c->tied && arch_name_of(c, R_HEAD) && arch_name_of(c, R_HEAD)->bias == BIAS_YES,

@@ -80,8 +80,10 @@ static size_t pass_bytes(const arch_config *c, const arch_config *whole, const f
 
 size_t fwd_bytes(const arch_config *c, const fwd_opts *o, int threads)
 {
-    const int64_t attending = arch_count_attending(c, 0, c->layers);
-    return pass_bytes(c, c, o, threads) + (size_t)attending * model_absorb_bytes(c);
+    size_t n = pass_bytes(c, c, o, threads);
+    for (int64_t i = 0; i < c->layers; i++)
+        if (arch_mixer_attends(c->layer[i].mixer)) n += model_absorb_bytes(arch_at(c, i));
+    return n;
 }
 
 /* Of the n layers that the CPU runs: those that attend. */
@@ -94,8 +96,8 @@ static lq_status absorb_layers(fwd_ctx *f, int64_t n, lq_err *err)
     if (!f->absorbed) return lq_fail(err, LQ_ENOMEM, "absorbed attention: out of memory");
     for (int64_t i = 0; i < n && !s; i++)
         if (arch_mixer_attends(f->m->cfg->layer[i].mixer))
-            s = model_absorb(&f->absorbed[i], f->m->cfg, &f->m->layers[i].lin[R_KV_B], false,
-                             &f->own, &tmp, f->rows.p, err);
+            s = model_absorb(&f->absorbed[i], arch_at(f->m->cfg, i), &f->m->layers[i].lin[R_KV_B],
+                             false, &f->own, &tmp, f->rows.p, err);
     lq_arena_free(&tmp);
     return s;
 }
@@ -330,12 +332,12 @@ const float *fwd_all_hidden(const fwd_ctx *f) { return f->all_hidden; }
 
 bool fwd_wordless(const model *m) { return m->cfg->head != HEAD_WORDS && !m->on; }
 
-/* The last layer that makes K and V: those after it read others', and of them only the wanted rows
+/* The last layer that makes K and V, or an indexer's keys: those after it read others', and of them only the wanted rows
  * are computed. */
 static int64_t last_maker(const arch_config *c)
 {
     int64_t i = c->layers - 1;
-    while (i > 0 && c->layer[i].kv_back)
+    while (i > 0 && c->layer[i].kv_back && !arch_has_indexer(c, i))
         i--;
     return i;
 }

@@ -180,11 +180,12 @@ static void store_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *a
     for (int64_t t = a->g->row0 + row; t < a->g->row0 + row + n; t++) {
         if (!c->w.mla) finish_qkv(r, a->l, a->layer, t);
         turn_q(r, kv, t);
-        if (kv->there) continue;
+        if (kv->there && !c->w.mla) continue;
         const size_t block = (size_t)r->row_block[t] * kv->block_stride;
         if (c->w.mla) {
             const int64_t L = kv_latent_width(c);
-            write_row(kv, kv->k + block, r->row_slot[t], r->kv_a + t * L, 1, L, false, true);
+            if (!kv->there)
+                write_row(kv, kv->k + block, r->row_slot[t], r->kv_a + t * L, 1, L, false, true);
             if (indexed && !c->w.kv_one) fwd_index_store(r, kv, t);
             continue;
         }
@@ -513,6 +514,7 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     }
     gather(r->ple, fwd_ple_width(r->c), rows, n);
     gather(r->streams, fwd_streams_width(r->c), rows, n);
+    if (arch_shares_index(r->whole)) gather(r->index_keys, r->c->index_topk, rows, n);
     gather(r->hyper, arch_hyper_width(r->c), rows, n);
     if (fwd_by_token(r->whole)) gather(r->ids, 1, rows, n);
     if (r->c->streams) gather(r->first, r->c->hidden, rows, n);

@@ -138,6 +138,7 @@ typedef struct {
     /* Of indexers: [R, index_heads * index_dim] q, [R, index_dim], [R, index_heads]; and what they chose,
      * [R, lists, index_topk] positions, for attn_args.keys; and of blocks how many, [R, lists] */
     float *index_q, *index_k, *index_w;
+    float *index_in; /* [R, hidden]: what R_INDEX_IN_NORM gives */
     int32_t *index_keys, *index_seen;
     float *
         index_group; /* [R, index_every, 2 index_dim]: of a group that a row ends keys and weights */
@@ -349,6 +350,9 @@ void fwd_head_products(const fwd_rows *r, const mm_weight *w, float *y, int64_t 
                        const float *x, int64_t ldx, int64_t x_head);
 size_t fwd_heads_scratch(const arch_config *c, int64_t R, int64_t K, int threads);
 size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads);
+/* Each head of a position's q times slope log(pos + 1) + base. */
+void fwd_grow_heads(float *q, int64_t H, int64_t D, int64_t pos, const model_vector *slope,
+                    const model_vector *base);
 /* The same of layers with one row for keys and values (forward_compress.c): q, in `latent`, and the row; a from
  * what attention left in its place. */
 void fwd_one_rows(const fwd_rows *r, const model_layer *l);
@@ -363,6 +367,7 @@ size_t fwd_one_scratch(const arch_config *c, int64_t R, int threads); /* of fwd_
 /* Of a layer with an indexer (forward_index.c): the products of h and of the normed q_a; rows of its q,
  * k and weights from what those left; a row's key into its block; the keys of groups that end in
  * some rows, whose own are there; and of a group's rows the positions to attend to. */
+int64_t fwd_index_normed(const arch_config *c); /* numbers that R_INDEX_IN_NORM gives; 0: none */
 void fwd_index_products(const fwd_rows *r, const model_layer *l);
 void fwd_index_rows(const fwd_rows *r, const model_layer *l, int64_t row, int64_t n);
 void fwd_index_groups(const fwd_rows *r, const model_layer *l, const fwd_kv *kv,

@@ -5,6 +5,9 @@
  *   k = layernorm(index_k h)     cached beside the latents, one for all heads
  *   w = index_w h
  *
+ * Where there is R_INDEX_IN_NORM, q = index_q layernorm(h), of which each head grows with its position as
+ * attention's do (R_INDEX_SLOPE).
+ *
  * The first rope_dims of q's heads and of k rotate, by halves or neighbours (w.index_half) whatever
  * attention does; of Hy4 the last (w.index_last). The published kernels turn q and k by one Hadamard matrix before they round them to
  * FP8; products of turned vectors are the same, so here nothing turns. The choice: kernels/topk.h.
@@ -51,8 +54,14 @@ void fwd_index_products(const fwd_rows *r, const model_layer *l)
     const bool latent = c->q_lora > 0; /* what R_Q_B reads begins with the normed one */
     if (lin[R_INDEX_W].present) mm_run(&w, 1, r->h, c->hidden, r->R, MM_F32, r->scratch, r->p);
     mm_run(keys, c->index_every ? 2 : 1, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
-    mm_run(&q, 1, latent ? r->q_a : r->h, latent ? arch_q_width(c) : c->hidden, r->R, r->acts,
-           r->scratch, r->p);
+    const float *in = latent ? r->q_a : r->h;
+    if (fwd_index_normed(c)) {
+        const model_vector *norm = &l->vec[R_INDEX_IN_NORM];
+        k_layernorm(r->index_in, c->hidden, r->h, c->hidden, norm->w, norm->bias, 0, r->R,
+                    c->hidden, INDEX_EPS);
+        in = r->index_in;
+    }
+    mm_run(&q, 1, in, latent ? arch_q_width(c) : c->hidden, r->R, r->acts, r->scratch, r->p);
 }
 
 static void norm_rows(float *x, const model_vector *v, int64_t n, int64_t D)
@@ -80,6 +89,9 @@ void fwd_index_rows(const fwd_rows *r, const model_layer *l, int64_t row, int64_
             k_rope(r->index_q + t * H * D + at, H, D, c->rope_dims, cs, sn, c->w.index_half);
             k_rope(r->index_k + t * W + at, 1, D, c->rope_dims, cs, sn, c->w.index_half);
         }
+        if (l->vec[R_INDEX_SLOPE].w)
+            fwd_grow_heads(r->index_q + t * H * D, H, D, r->row_pos[t], &l->vec[R_INDEX_SLOPE],
+                           &l->vec[R_INDEX_BASE]);
         if (!c->index_block) k_scale(r->index_w + t * H, (float)(1 / sqrt((double)H)), H);
     }
 }

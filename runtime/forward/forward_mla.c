@@ -11,7 +11,8 @@
  * so a token takes kv_lora + rope_dims numbers of the cache for any number of heads. Attention takes
  * the cached row as V too: the last rope_dims of its output are not looked at. The rotation takes
  * neighbours; without positions (POS_NONE) those dims stay as they are. Both norms have an epsilon of
- * their own, whatever the config says. Where there is an R_HEAD_GATE, each head's output is times
+ * their own, whatever the config says (but w.latent_eps). A layer without R_KV_A attends to the rows of
+ * the one that it shares with. Where there is an R_HEAD_GATE, each head's output is times
  * sigmoid of its number. */
 #include "runtime/forward/forward_impl.h"
 
@@ -28,7 +29,8 @@ size_t fwd_mla_scratch(const arch_config *c, int64_t R, int threads)
     if (!c->w.mla || c->w.kv_one) return 0;
     const int64_t K = arch_q_width(c) > c->kv_lora ? arch_q_width(c) : c->kv_lora,
                   n = HEADS_AT_ONCE;
-    const int64_t k = c->nope_dims > c->kv_lora ? c->nope_dims : c->kv_lora;
+    const int64_t nope = c->n_sizes ? c->head_dim : c->nope_dims, /* the most of any layer */
+        k = nope > c->kv_lora ? nope : c->kv_lora;
     const size_t in = mm_scratch_bytes(2 * R, K, 2, threads),
                  heads = mm_scratch_bytes(n * R, k, (int)n, threads);
     return in > heads ? in : heads;
@@ -42,7 +44,8 @@ static void norm_latents(const fwd_rows *r, int64_t row, int64_t n, const void *
     const int64_t Q = arch_q_width(c), L = c->q_lora;
     float *kv = r->kv_a + row * width, *q = r->q_a + row * Q;
     const float eps = (float)arch_norm_eps(c, R_KV_A_NORM);
-    k_rmsnorm(kv, width, kv, width, l->vec[R_KV_A_NORM].w, 0, n, c->kv_lora, eps);
+    if (l->lin[R_KV_A].present)
+        k_rmsnorm(kv, width, kv, width, l->vec[R_KV_A_NORM].w, 0, n, c->kv_lora, eps);
     if (c->q_lora) k_rmsnorm(q, Q, q + Q - L, Q, l->vec[R_Q_A_NORM].w, 0, n, L, eps);
 }
 
@@ -60,8 +63,11 @@ static void rotate_rows(const fwd_rows *r, int64_t row, int64_t n, const void *a
         const float f = arch_q_factor(c, 0, r->row_pos[t]);
         if (c->w.pos == POS_ROPE) {
             k_rope(q + nope, H, D, rope, cs, sn, c->w.rope_half);
-            k_rope(r->kv_a + t * L + c->kv_lora, 1, rope, rope, cs, sn, c->w.rope_half);
+            if (l->lin[R_KV_A].present)
+                k_rope(r->kv_a + t * L + c->kv_lora, 1, rope, rope, cs, sn, c->w.rope_half);
         }
+        if (l->vec[R_Q_SLOPE].w)
+            fwd_grow_heads(q, H, D, r->row_pos[t], &l->vec[R_Q_SLOPE], &l->vec[R_Q_BASE]);
         if (f != 1) k_scale(q, f, H * D);
         for (int64_t h = 0; h < H; h++)
             memcpy(to + h * L, q + h * D + nope, (size_t)rope * sizeof *q);
@@ -154,15 +160,17 @@ void fwd_run_mla(const fwd_rows *r, const model_layer *l)
         mm_run(&gate, 1, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
     }
     fwd_tap_rows(r, first, r->h, c->hidden, c->hidden);
-    fwd_tap_rows(r, R_KV_A, r->h, c->hidden, c->hidden);
+    if (lin[R_KV_A].present) fwd_tap_rows(r, R_KV_A, r->h, c->hidden, c->hidden);
     if (fwd_head_gates(c)) fwd_tap_rows(r, R_HEAD_GATE, r->h, c->hidden, c->hidden);
     const int64_t Q = arch_q_width(c);
-    mm_out a[] = { c->q_lora ? fwd_out(&lin[R_Q_A], r->q_a + Q - c->q_lora, Q, false)
-                             : fwd_out(&lin[R_Q], r->q, q, false),
-                   fwd_out(&lin[R_KV_A], r->kv_a, L, false),
-                   fwd_out(&lin[R_HEAD_GATE], r->head_gate, H, false) };
+    mm_out a[3];
+    int n = 0;
+    a[n++] = c->q_lora ? fwd_out(&lin[R_Q_A], r->q_a + Q - c->q_lora, Q, false)
+                       : fwd_out(&lin[R_Q], r->q, q, false);
+    if (lin[R_KV_A].present) a[n++] = fwd_out(&lin[R_KV_A], r->kv_a, L, false);
+    if (fwd_head_gates(c)) a[n++] = fwd_out(&lin[R_HEAD_GATE], r->head_gate, H, false);
     pool_stage(r->p, STAGE_QKV);
-    mm_run(a, fwd_head_gates(c) ? 3 : 2, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
+    mm_run(a, n, r->h, c->hidden, r->R, r->acts, r->scratch, r->p);
     fwd_each(r, r->R, norm_latents, l);
     fwd_tap_rows(r, R_KV_B, r->kv_a, L, c->kv_lora);
     if (c->q_lora) {

@@ -63,6 +63,11 @@ static int64_t index_width(const arch_config *c)
     return c->sparse_every || c->index_every ? 2 * c->index_dim : c->index_dim;
 }
 
+int64_t fwd_index_normed(const arch_config *c)
+{
+    return arch_name_of(c, R_INDEX_IN_NORM) ? c->hidden : 0;
+}
+
 int64_t fwd_seen_most(const arch_config *c)
 {
     if (c->index_every) return c->index_topk + c->index_every;
@@ -148,6 +153,7 @@ static int64_t dist_width(const arch_config *c, int64_t has)
     X(shared_in, 2 * c->shared_ffn)                             \
     X(shared_share, c->shared_ffn ? 1 : 0)                      \
     X(q_a, c->w.mla ? arch_q_width(c) : 0)                      \
+    X(index_in, fwd_index_normed(c))                            \
     X(kv_a, c->w.mla ? c->kv_lora + c->rope_dims : 0)           \
     X(latent, c->w.mla ? c->heads *kv_latent_width(c) : 0)      \
     X(by_head, c->w.mla &&which != FWD_ALL ? head_width(c) : 0) \
@@ -247,6 +253,14 @@ static void place_angles(fwd_rows *r, arch_rope_use which, const attn_seq *s, in
         arch_rope_table(c, which, pos, n, pos < seq_len ? seq_len : pos + 1, r->cos[which] + at,
                         r->sin[which] + at);
     }
+}
+
+void fwd_grow_heads(float *q, int64_t H, int64_t D, int64_t pos, const model_vector *slope,
+                    const model_vector *base)
+{
+    const float turns = logf((float)(pos + 1));
+    for (int64_t h = 0; h < H; h++)
+        k_scale(q + h * D, slope->w[h] * turns + base->w[h], D);
 }
 
 static void place_growth(fwd_rows *r, const attn_seq *s)

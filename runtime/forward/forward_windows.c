@@ -40,6 +40,17 @@ static int64_t state_floats(const arch_config *c)
     return most;
 }
 
+/* Of the factors of a layer's R_KV_B. */
+static size_t absorb_most(const arch_config *c)
+{
+    size_t most = model_absorb_bytes(c) + model_absorb_scratch(c);
+    for (int64_t i = 0; i < c->n_sizes; i++) {
+        const size_t n = model_absorb_bytes(c->sizes[i]) + model_absorb_scratch(c->sizes[i]);
+        most = n > most ? n : most;
+    }
+    return most;
+}
+
 size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads)
 {
     size_t blocks = (size_t)window_blocks(T);
@@ -50,7 +61,7 @@ size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads)
                   lq_round_up((size_t)T * sizeof(fwd_seq_state) + 1, 64) +
                   lq_round_up((size_t)state_floats(c) * sizeof(float) + 1, 64);
     return fwd_rows_bytes(c, T, FWD_ALL) + fwd_rows_scratch(c, T, threads) + kv + table + seqs +
-           model_absorb_bytes(c) + model_absorb_scratch(c);
+           absorb_most(c);
 }
 
 /* ---- what goes on from layer to layer ---- */
@@ -66,6 +77,7 @@ static bool is_read(const arch_config *c, int64_t layer)
 static int64_t kv_width(const arch_config *c, int64_t layer)
 {
     const arch_config *own = arch_at(c, layer);
+    if (c->w.mla) return kv_latent_width(own);
     return own->kv_heads * (own->head_dim + own->v_dim);
 }
 
@@ -101,7 +113,8 @@ static void take_state(fwd_rows *r, int64_t layer, float *x)
     const int64_t from = layer < 0 ? -1 : layer - c->layer[layer].kv_back;
     for (int64_t i = 0; i < c->layers; i++) {
         if (!is_read(c, i)) continue;
-        if (i == from) {
+        if (i == from && c->w.mla) r->kv_a = at;
+        if (i == from && !c->w.mla) {
             r->k = at;
             r->v = at + r->R * r->c->kv_heads * r->c->head_dim;
         }
@@ -168,7 +181,8 @@ lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, f
     w.rows.offload = offload;
     model_absorbed absorbed;
     if (l->lin[R_KV_B].present) {
-        s = model_absorb(&absorbed, c, &l->lin[R_KV_B], false, scratch, scratch, p, err);
+        s = model_absorb(&absorbed, arch_at(c, layer), &l->lin[R_KV_B], false, scratch, scratch, p,
+                         err);
         if (s)
             return lq_arena_reset(scratch, mark), lq_wrap(err, s, "layer %lld", (long long)layer);
         w.rows.absorbed = &absorbed;

@@ -2,6 +2,7 @@
 #include "runtime/model/kv_memory.h"
 
 #include "base/os.h"
+#include "runtime/model/kv_size.h"
 #include "runtime/model/kv_window.h"
 
 #include <assert.h>
@@ -56,6 +57,9 @@ static lq_status place_layers(kv_memory *m, const arch_config *c, const kv_opts 
         if (!back) continue;
         m->place[i] = m->place[i - back];
         m->place[i].other = true;
+        for (int64_t k = i - back; k < i && c->w.mla; k++) /* keys of indexers, one after another */
+            if (k - c->layer[k].kv_back == i - back)
+                m->place[i].k_bytes += kv_index_bytes(c, k, o->block_size, o->dtype);
     }
     return LQ_OK;
 }

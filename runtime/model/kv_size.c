@@ -26,7 +26,7 @@ int64_t kv_compressed_rows(const arch_config *c, int64_t layer, int block_size)
 /* The latents of a block. */
 static size_t latent_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d)
 {
-    const size_t row = attn_kv_row_bytes(kv_of(d, true), kv_latent_width(c)),
+    const size_t row = attn_kv_row_bytes(kv_of(d, true), kv_latent_width(arch_at(c, layer))),
                  rows = (size_t)block_size + (size_t)kv_compressed_rows(c, layer, block_size);
     return lq_round_up(rows * row, 64);
 }
@@ -43,8 +43,7 @@ size_t kv_groups_at(const arch_config *c, int block_size, kv_types d)
                        64);
 }
 
-/* An indexer's keys of a block. */
-static size_t index_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d)
+size_t kv_index_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d)
 {
     if (c->index_every && arch_has_indexer(c, layer))
         return kv_groups_at(c, block_size, d) +
@@ -70,8 +69,12 @@ size_t kv_value_bytes(const arch_config *c, int block_size, kv_types d)
 size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d)
 {
     if (!has_own(c, layer)) return 0;
-    return kv_key_bytes(c, layer, block_size, d) +
-           kv_value_bytes(arch_at(c, layer), block_size, d) + index_bytes(c, layer, block_size, d);
+    size_t n = kv_key_bytes(c, layer, block_size, d) +
+               kv_value_bytes(arch_at(c, layer), block_size, d) +
+               kv_index_bytes(c, layer, block_size, d);
+    for (int64_t i = layer + 1; c->w.mla_shared && i < c->layers; i++)
+        if (i - c->layer[i].kv_back == layer) n += kv_index_bytes(c, i, block_size, d);
+    return n;
 }
 
 size_t kv_most_bytes(const arch_config *c, int block_size, kv_types d)
@@ -95,7 +98,7 @@ size_t kv_block_bytes(const arch_config *c, int block_size, kv_types d)
 /* Of a token its row, its part of a compressed one, and of an indexer's keys. */
 static size_t latent_token_bytes(const arch_config *c, int64_t layer, kv_types d)
 {
-    const size_t row = attn_kv_row_bytes(kv_of(d, true), kv_latent_width(c)),
+    const size_t row = attn_kv_row_bytes(kv_of(d, true), kv_latent_width(arch_at(c, layer))),
                  index = index_row_bytes(c, layer, d);
     const int64_t every = arch_compresses(c, layer);
     if (c->index_every && index)
@@ -109,6 +112,7 @@ size_t kv_token_bytes(const arch_config *c, kv_types d)
     size_t n = 0;
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_config *own = arch_at(c, i);
+        if (c->w.mla_shared && c->layer[i].kv_back) n += index_row_bytes(c, i, d);
         if (!has_own(c, i)) continue;
         n += c->w.mla
                  ? latent_token_bytes(c, i, d)

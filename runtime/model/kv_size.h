@@ -17,12 +17,14 @@ int64_t kv_compressed_rows(const arch_config *c, int64_t layer, int block_size);
 size_t kv_block_bytes(const arch_config *c, int block_size, kv_types d);
 /* Of one layer; of one that reads another's none. */
 size_t kv_layer_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d);
-/* K of it; V has the rest. */
+/* K of it; V has the rest: of MLA the keys of its indexer, and of those of layers that read its K. */
 size_t kv_key_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d);
 /* Before the indexer's keys in V's place. */
 size_t kv_value_bytes(const arch_config *c, int block_size, kv_types d);
 /* Of an indexer's part of a block with groups (index_every): where their keys begin. */
 size_t kv_groups_at(const arch_config *c, int block_size, kv_types d);
+/* An indexer's keys of a block. */
+size_t kv_index_bytes(const arch_config *c, int64_t layer, int block_size, kv_types d);
 size_t kv_most_bytes(const arch_config *c, int block_size, kv_types d); /* of any */
 size_t kv_token_bytes(const arch_config *c, kv_types d); /* of one token, all layers */
 int64_t kv_latent_width(const arch_config *c);           /* of MLA's row */

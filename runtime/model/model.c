@@ -245,6 +245,10 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
     m->src = src;
     m->cfg = src_config(src);
     if (!m->cfg) return lq_fail(err, LQ_ENOENT, "the model has no config.json");
+    if (arch_name_of(m->cfg, R_ROPE_LOG) && !m->cfg->rope[ROPE_MAIN].factors)
+        return lq_fail(err, LQ_EVALUE,
+                       "rope: expected factors on the frequencies of a %s, found none",
+                       m->cfg->row->arch);
     lq_arena *a = &m->arena;
     lq_status s = model_load_rows(&m->embed, m, R_EMBED, err);
     if (!s) s = model_load_rows(&m->pos_embed, m, R_POS_EMBED, err);

@@ -6,6 +6,7 @@
 #include "tests/support/arch_texts.h"
 #include "tests/support/check.h"
 
+#define LARGE "{\"model_type\":\"mistral_large4_text\"," BASE
 #define STEP "{\"model_type\":\"step3p5\"," BASE2
 #define GLM5 "{\"model_type\":\"glm5_next_text\"," BASE
 #define M3 "{\"model_type\":\"minimax_m3_vl\"," BASE2 ",\"index_n_heads\":2"
@@ -30,6 +31,21 @@ TEST(a_wrong_config_is_refused_by_key)
           "swiglu_limit: expected a number" },
         { "Hy4 with another rotation",
           "{\"model_type\":\"hy_v4\"," BASE ",\"rope_interleave\":true}", "rope_interleave" },
+        { "Mistral Large 4 that reads latents that are not the last shared",
+          LARGE ",\"kv_source_layers\":[0,1,0,1]}", "kv_source_layers: expected for layer 2" },
+        { "Mistral Large 4 that reads latents of a layer that reads others",
+          LARGE ",\"no_rope_layers\":[1,1,1,1],\"kv_source_layers\":[0,0,1,3]}",
+          "kv_source_layers: expected for layer 2" },
+        { "Mistral Large 4 that reads latents of another kind of layer",
+          LARGE ",\"no_rope_layers\":[1,0,1,1],\"kv_source_layers\":[0,0,2,3]}",
+          "kv_source_layers: expected for layer 1" },
+        { "Mistral Large 4 that reads latents of a later layer",
+          LARGE ",\"kv_source_layers\":[1,1,2,3]}", "kv_source_layers: expected for each of 4" },
+        { "Mistral Large 4 whose first layer has no indexer",
+          LARGE ",\"index_topk_pattern\":\"SFFF\"}", "layer 0: expected an indexer" },
+        { "Mistral Large 4 with queries of a rank", LARGE ",\"q_lora_rank\":12}", "q_lora_rank" },
+        { "Mistral Large 4 whose shares are as they are", LARGE ",\"norm_topk_prob\":false}",
+          "norm_topk_prob" },
         { "a head of Ling plus",
           "{\"architectures\":[\"BailingMoeV2ForCausalLM\"]," BASE ",\"norm_head\":true}",
           "norm_head" },

@@ -56,8 +56,7 @@ static lq_status index_by_name(arch_config *c, const cJSON *list, lq_err *err)
                    list->string, c->layers);
 }
 
-/* Which layers have an indexer (arXiv:2603.12201). */
-static lq_status index_layers(arch_config *c, const cJSON *j, lq_err *err)
+lq_status arch_index_layers(arch_config *c, const cJSON *j, lq_err *err)
 {
     const cJSON *names = js_get(j, "indexer_types"), *pattern = js_get(j, "index_topk_pattern");
     if (names) return index_by_name(c, names, err);
@@ -65,8 +64,7 @@ static lq_status index_layers(arch_config *c, const cJSON *j, lq_err *err)
     return pattern ? index_by_name(c, pattern, err) : index_by_step(c, j, err);
 }
 
-/* All layers attend to what an indexer chooses. */
-static lq_status all_indexed(arch_config *c, const cJSON *j, lq_err *err)
+lq_status arch_all_indexed(arch_config *c, const cJSON *j, lq_err *err)
 {
     (void)c;
     const cJSON *kinds = js_get(j, "layer_types");
@@ -82,7 +80,7 @@ static lq_status hy_layers(arch_config *c, const cJSON *j, lq_err *err)
     const cJSON *names = js_get(j, "indexer_types");
     for (int64_t i = 1; i < c->layers; i++)
         c->layer[i].index_shared = (i - 1) % 4 != 0;
-    const lq_status s = all_indexed(c, j, err);
+    const lq_status s = arch_all_indexed(c, j, err);
     return s || !names ? s : index_by_name(c, names, err);
 }
 
@@ -243,7 +241,7 @@ static const arch_key deepseek_v32_keys[] = {
 };
 static const arch_key glm_moe_dsa_keys[] = {
     MLA_KEYS(2048, 512, 192, 256), GROUP_KEYS(1, 1, 2.5), V3_KEYS(256, 8, 2048), INDEX_KEYS(32, 1),
-    { "index_topk_freq", KEY_KNOWN, 0, NONE, NULL }, /* by index_layers, as these: */
+    { "index_topk_freq", KEY_KNOWN, 0, NONE, NULL }, /* by arch_index_layers, as these: */
     { "index_skip_topk_offset", KEY_KNOWN, 0, NONE, NULL },
     { "index_topk_pattern", KEY_KNOWN, 0, NONE, NULL },
     NO_KEY,
@@ -333,7 +331,7 @@ const arch_row arch_rows_mla[] = {
       .def_max_pos = 163840, .def_dense = 3, .def_shared = 1 },
     { "GlmMoeDsaForCausalLM", "glm_moe_dsa", .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE }, MODEL,
       .names = deepseek_v32_names, .keys = glm_moe_dsa_keys, .mtp = &arch_mtp_deepseek,
-      .layers = index_layers, .def_eps = 1e-5, .def_max_pos = 202752, .def_dense = 3,
+      .layers = arch_index_layers, .def_eps = 1e-5, .def_max_pos = 202752, .def_dense = 3,
       .def_shared = 1 },
     { "HYV4ForCausalLM", "hy_v4",
       .w = { RMS_ROPE, .mla = true, SIGMOID_MOE, .index_half = true, .index_last = true,
@@ -349,8 +347,8 @@ const arch_row arch_rows_mla[] = {
     { "AXK2ForCausalLM", "axk2",
       .w = { RMS_PAIRS, .mla = true, SIGMOID_MOE, .index_half = true, .q_gated = true,
              .group_zero = true },
-      MODEL, .names = axk2_names, .keys = axk2_keys, .layers = all_indexed, .def_max_pos = 131072,
-      .def_dense = 1, .def_shared = 1 },
+      MODEL, .names = axk2_names, .keys = axk2_keys, .layers = arch_all_indexed,
+      .def_max_pos = 131072, .def_dense = 1, .def_shared = 1 },
     { "YoutuForCausalLM", "youtu", .w = { RMS_PAIRS, .mla = true }, MODEL, .names = youtu_names,
       .keys = youtu_keys, .def_max_pos = 131072, .def_tied = true },
     { "MiniCPM3ForCausalLM", "minicpm3", .w = { RMS_ROPE, .mla = true }, MODEL,

@@ -21,6 +21,7 @@ extern const arch_row arch_rows_compress[];
 extern const arch_row arch_rows_step[];
 extern const arch_row arch_rows_minimax_m3[];
 extern const arch_row arch_rows_beam[];
+extern const arch_row arch_rows_mistral_large[];
 
 /* Keys with a meaning of their own that several families have (KEY_FN). */
 lq_status arch_key_scoring_func(arch_config *c, const char *key, const cJSON *v, lq_err *err);
@@ -37,6 +38,11 @@ lq_status arch_heads_by_layer(arch_config *c, const cJSON *j, lq_err *err);
 /* "layer_rope_theta": a base for each layer, at most two of them, or 0: no rotation (arch_row.layers). */
 lq_status arch_layer_thetas(arch_config *c, const cJSON *j, lq_err *err);
 lq_status arch_key_heads_qk_norm(arch_config *c, const char *key, const cJSON *v, lq_err *err);
+
+/* Which layers have an indexer (arXiv:2603.12201): "indexer_types", "index_topk_pattern" or index_topk_freq. */
+lq_status arch_index_layers(arch_config *c, const cJSON *j, lq_err *err);
+/* LQ_EUNSUPPORTED: another word than indexed_attention in layer_types (arch_row.layers). */
+lq_status arch_all_indexed(arch_config *c, const cJSON *j, lq_err *err);
 
 /* The MTP head as DeepSeek names it, a layer behind the last. */
 extern const arch_mtp arch_mtp_deepseek;

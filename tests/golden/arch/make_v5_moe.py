@@ -46,7 +46,8 @@ def text(kind, sizes):
 
 
 # Tensors of what sees images.
-SEES = "vision_model.", "vit_", "vision_tower.", "multi_modal_projector.", "patch_merge_mlp."
+SEES = ("vision_model.", "vit_", "vision_tower.", "multi_modal_projector.", "patch_merge_mlp.", "vision_encoder.", "patch_merger.",
+        "pre_mm_projector_norm.", "vision_language_adapter.")
 
 MODELS = {
     "glm4-moe-lite": text("Glm4MoeLite", dict(MLA, **ROUTED)),
@@ -66,6 +67,16 @@ MODELS = {
     "hy-v4": text("HYV4", dict(DSA, hidden_size=16, num_hidden_layers=3, hc_mult=3, hc_magnitude=1.7, swiglu_limit=0.8,
                                indexer_types=["full", "full", "shared"],
                                mlp_layer_types=["dense", "sparse", "sparse"])),
+    "mistral-large4": ("MistralLarge4ForConditionalGeneration", "MistralLarge4Config", dict(
+        text_config={k: v for k, v in dict(
+            DSA, hidden_size=16, num_hidden_layers=6, num_attention_heads=2, num_key_value_heads=2, kv_lora_rank=12,
+            n_group=2, topk_group=1, index_n_heads=4, first_k_dense_replace=2, no_rope_layers=[1, 0, 1, 0, 1, 1],
+            kv_source_layers=[0, 1, 0, 1, 4, 4], final_logit_softcapping=3.0, routed_scaling_factor=1.5, indexer_types=[
+                "full", "full", "shared", "full", "full", "shared"], attention_bias=True, rope_parameters=dict(
+                rope_type="yarn", rope_theta=1e4, factor=8.0, original_max_position_embeddings=8, beta_fast=32.0,
+                beta_slow=1.0, attention_factor=1.0)).items() if k != "q_lora_rank"}, vision_config=dict(
+            model_type="pixtral", hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+            patch_size=2, image_size=4, head_dim=4), tie_word_embeddings=False)),
     # Its text part as StepFun has Step 3.5: step_words
     "step3.5": seen("Step3p7", dict(
         SIZES, num_hidden_layers=3, head_dim=8, num_attention_heads=2, num_sliding_attention_heads=4, num_key_value_heads=1,
@@ -183,9 +194,13 @@ def fill(model, g):
             p.data = r * (0.15 if "embed" in name else 1.3 / math.sqrt(p.shape[-1]))
         elif "bias" in name:
             p.data = r * 0.1
+        elif name.endswith("softmax_scaling.scale"):
+            p.data = r * 0.4
         else:
             p.data = 1.0 + r * 0.1
     for name, b in model.named_buffers():
+        if name.endswith("rotary_emb.alpha"):
+            b.copy_(torch.randn(b.shape, generator=g).bfloat16())
         if "correction" in name:
             b.copy_(torch.randn(b.shape, generator=g) * (1 if model.config.model_type == "kolibri1" else 0.1))
             if hasattr(model.config, "index_topk") and hasattr(model.config, "n_group"):
@@ -294,9 +309,12 @@ def save(model, folder, sizes):
         os.remove(extra)
 
 
+SEEDS = {"mistral-large4": 7}  # whose choices weights of 8 bits do not change either
+
+
 def make(out, name, model_class, config_class, sizes):
     # Another seed where an indexer's choice hangs on rounding.
-    for seed in itertools.count(len(name) * 1000 + sum(map(ord, name)), 100000):
+    for seed in itertools.count(len(name) * 1000 + sum(map(ord, name)) + SEEDS.get(name, 0), 100000):
         own = sizes.get("text_config", sizes)
         chosen = own.get("index_topk", own.get("index_topk_blocks"))
         with Gaps(chosen and chosen // own.get("index_kpool", 1)) as gaps:
