@@ -473,6 +473,111 @@ typedef struct {
     float most; /* largest code */
 } dev_gptq_args;
 
+/* ---- layers with a state (kernels/scan.h says what they do along a sequence) ---- */
+
+enum {
+    DEV_MARKS = 18,     /* copies of a state that a run makes at most */
+    DEV_SCAN_KEYS = 256 /* rows of a head's state at most */
+};
+
+/* Rows row .. row + n_rows of one sequence, its state's slot, and the slots that hold a copy of it as it
+ * is after so many of the rows, 1 or more, rising. */
+typedef struct {
+    int32_t row, n_rows, slot, n_marks;
+    struct {
+        int32_t after, slot;
+    } mark[DEV_MARKS];
+} dev_run;
+
+/* One layer's states: from `of` on, floats of slot 0; slots are `stride` floats apart. */
+typedef struct {
+    float *of;
+    int64_t stride;
+    const dev_run *runs; /* [n] */
+    int64_t n;
+} dev_states;
+
+/* x [., ldx] = f(the convolution of its channels with what came before them) as k_conv says, history
+ * being [taps - 1, channels] of each state, to out [., ldo], which may be x. before, after: NULL; or
+ * rows as x, by which its inputs, and its outputs, are multiplied. */
+typedef struct {
+    dev_states states;
+    float *x, *out;
+    const float *before, *after;
+    const float *w, *bias; /* [taps, channels], [channels] or NULL */
+    int64_t ldx, ldo, channels;
+    int taps;
+    bool silu;
+} dev_conv_args;
+
+typedef enum {
+    DEV_SCAN_DELTA,      /* k_scan with the correction, a decay for each head */
+    DEV_SCAN_KEYS_DELTA, /* ... for each row of a head */
+    DEV_SCAN_MAMBA,      /* k_scan without it */
+    DEV_SCAN_SELECT,     /* k_select */
+    DEV_SCAN_N
+} dev_scan_kind;
+
+/* What is made of a row before the scan. q, k [T, ldq]: rows of G heads of K, each to length 1, q then by
+ * 1 / sqrt(K); NULL: as they are. b, a [T, ld]: those of head h are at h / each * step + h % each; b of
+ * DELTA alone:
+ *
+ *     DELTA        beta = scale sigmoid(b), decay = exp(rate softplus(a + dt))
+ *     KEYS_DELTA   the same, K decays a head; with span > 0 decay = exp(-span sigmoid(-rate (a + dt)))
+ *     MAMBA        beta = softplus(a + dt), within min and max (0: no such), decay = exp(rate beta)
+ *     SELECT       decay = softplus(decay + dt), in place */
+typedef struct {
+    dev_scan_kind kind;
+    float *q, *k;
+    const float *b, *a;
+    const float *dt, *rate; /* [decays], [H] */
+    float *beta, *decay;    /* [T, H], [T, decays] */
+    int64_t T, ld, ldq, H, G, K, decays, each, step;
+    float scale, span, min, max, eps; /* eps: of the sum of squares of a q or k */
+} dev_rates_args;
+
+/* The scan of H heads, states [H, blocks of SCAN_LANES of V values, K, SCAN_LANES], with the bits of
+ * k_scan and k_select; head h has key h / (H / G), or h % G. q, k, v [., ld]; out [., H * V]. SELECT:
+ * H and G 1, decay [., V] the time steps, rate [K, V]. */
+typedef struct {
+    dev_scan_kind kind;
+    dev_states states;
+    const float *q, *k, *v, *beta, *decay, *rate;
+    float *out;
+    int64_t ld, H, G, K, V;
+    bool tiled; /* h % G */
+} dev_scan_args;
+
+typedef enum { DEV_GATE_SIGMOID, DEV_GATE_SILU, DEV_GATE_SOFTPLUS } dev_gate_fn;
+
+/* x [T, ldx] of S segments of n, each: x + skip * y, then by f(gate), and by the norm of the segment
+ * (before it where first), and by `factor`. Of segment s the gate [T, ldg] begins at s / each * step + s % each
+ * * width, of `width` numbers, each for n / width of the segment's. */
+typedef struct {
+    float *x;
+    const float *y,
+        *skip; /* [T, ldg], and of each skip_each numbers of a row; NULL: nothing is added */
+    const float *gate, *w; /* w NULL: no norm; [n], or with w_rows [S, n] */
+    int64_t T, S, n, ldx, ldg, each, step, width, skip_each;
+    dev_gate_fn f;
+    float eps, factor; /* factor 0: 1 */
+    bool first, w_rows, bf16;
+} dev_gate_args;
+
+/* x [T, ld], n of each row, times factor. */
+typedef struct {
+    float *x;
+    int64_t T, n, ld;
+    float factor;
+} dev_times_args;
+
+/* Of rows [G, q K, k K, values V, gates V] at src [T, lds]: all q, then all k, all values: dst [T, ldd]. */
+typedef struct {
+    float *dst;
+    const float *src;
+    int64_t T, G, K, V, ldd, lds;
+} dev_unmix_args;
+
 /* What was queued between capture and captured, to be queued again as one: the same operations with
  * the same arguments, on what is in memory then. */
 typedef struct dev_graph dev_graph;
@@ -610,6 +715,12 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(bool, blas, (dev * d))                                                                        \
     X(size_t, attn_scratch, (const dev_attn_args *a))                                               \
     X(void, attn, (dev * d, const dev_attn_args *a))                                                \
+    X(void, conv, (dev * d, const dev_conv_args *a))                                                \
+    X(void, rates, (dev * d, const dev_rates_args *a))                                              \
+    X(void, scan, (dev * d, const dev_scan_args *a))                                                \
+    X(void, gate, (dev * d, const dev_gate_args *a))                                                \
+    X(void, times, (dev * d, const dev_times_args *a))                                              \
+    X(void, unmix, (dev * d, const dev_unmix_args *a))                                              \
     X(void, draw, (dev * d, const dev_draw_args *a))                                                \
     X(void, gemm, (dev * d, const dev_gemm_args *a))                                                \
     X(void, minus, (dev * d, const dev_minus_args *a))                                              \

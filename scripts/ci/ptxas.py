@@ -22,6 +22,12 @@ BUDGET = {
     "act_mixed_kernel": (256, 40, 0),
     "embed_kernel": (256, 40, 0),
     "swap_kernel": (256, 40, 0),
+    "conv_kernel": (128, 80, 0),
+    "scan_kernel": (128, 255, 28 << 10),  # two blocks
+    "rates_kernel": (256, 40, 0),
+    "gate_kernel": (128, 64, 16),
+    "times_kernel": (256, 40, 0),
+    "unmix_kernel": (256, 40, 0),
     "route_kernel": (32, 72, 0),
     "place_kernel": (256, 40, 0),
     "join_kernel": (256, 40, 0),
