@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "runtime/forward/follow.h"
 #include "runtime/limits.h"
+#include "runtime/model/kv_state.h"
 #include "runtime/model/part.h"
 #include "runtime/tokenizer/tok_files.h"
 
@@ -17,6 +18,18 @@ static size_t cache_blocks(const load_beside *b, size_t block)
     if (!b->cache_bytes) return one;
     const size_t most = one * (size_t)b->step.max_seqs, n = b->cache_bytes / block;
     return n < most ? n : most;
+}
+
+/* Of a layer, states for some of the sequences: an engine takes as many as there is room for. */
+static size_t some_states(const arch_config *c, const load_beside *b)
+{
+    const int64_t n = b->step.max_seqs / 4;
+    size_t most = 0;
+    for (int64_t l = 0; l < c->layers; l++) {
+        const size_t one = (size_t)kv_state_floats(c, l) * sizeof(float);
+        most = one > most ? one : most;
+    }
+    return most * (size_t)(n > 2 ? n : 2);
 }
 
 model_share load_share(const arch_config *c, const load_opts *o)
@@ -36,7 +49,7 @@ model_share load_share(const arch_config *c, const load_opts *o)
     b.step.ranks = o->ranks;
     const kv_opts kv = { .dtype = b.kv, .block_size = b.block_size };
     const size_t block = kv_most_bytes(&own, b.block_size, b.kv);
-    const size_t layer = cache_blocks(&b, block * (size_t)c->layers) * block;
+    const size_t layer = cache_blocks(&b, block * (size_t)c->layers) * block + some_states(c, &b);
     return (model_share){ .layers = o->gpu_layers,
                           .more = fwd_dev_bytes(c, &kv, &b.step) + b.also,
                           .more_layer = b.exact ? layer : layer / 3 * 4,

@@ -86,7 +86,7 @@ static int64_t longest(const arch_config *c)
 /* A memory, and what a block has in it. */
 typedef struct {
     size_t room, block;
-    size_t taken; /* of the room, for layers with a window */
+    size_t taken; /* of the room, for layers with a window, or on a device for states */
     bool known, device;
 } side;
 
@@ -163,30 +163,55 @@ static lq_status fill_device(side *s, dev *on, const arch_config *c, const eng_o
     return LQ_OK;
 }
 
+/* How a state is divided between host and device. */
+static void divide_state(size_t one[2], const arch_config *c, const dev *on, int64_t first)
+{
+    const size_t there = on ? kv_state_bytes_on(c, first) : 0;
+    one[0] += kv_state_bytes(c) - there;
+    one[1] += there;
+}
+
+/* That a state fits, and how many at most: half of what there is; all 0: nobody knows. */
+static lq_status fit_states(size_t *fit, size_t one, size_t all, bool asked, lq_err *err)
+{
+    if (one && all && one > all)
+        return lq_fail(err, asked ? LQ_EVALUE : LQ_ENOMEM,
+                       "KV cache: the state of a sequence needs %zu bytes, found room for %zu", one,
+                       all);
+    const size_t n = one && all ? all / 2 / one : SIZE_MAX;
+    *fit = n < *fit ? n : *fit;
+    return LQ_OK;
+}
+
 /* States of the sequences that run, as many that are kept for the next ones, and those that a step's
  * guesses may have to go back to; all of them, the draft's too, at most half of the memory that the pool
  * may take. What they take is cut from it; *n: how many of each, 0 where neither model has any. */
-static lq_status size_states(int64_t *n, size_t *bytes, side *host, eng_opts *o,
-                             const arch_config *c, lq_err *err)
+static lq_status size_states(int64_t *n, size_t *bytes, side sides[2], eng_opts *o,
+                             const arch_config *c, const dev *on, int64_t first, lq_err *err)
 {
     enum { TABLES = 256 }; /* a block that holds no K and V is its row in the tables */
-    const size_t drafts = o->draft ? kv_state_bytes(o->draft->cfg) : 0;
-    const size_t one = kv_state_bytes(c) + drafts, all = o->kv_bytes ? o->kv_bytes : host->room / 4;
+    size_t one[2] = { 0 }, fit = SIZE_MAX;
+    side *host = &sides[0];
+    divide_state(one, c, on, first);
+    if (o->draft)
+        divide_state(one, o->draft->cfg, model_dev(o->draft),
+                     model_dev(o->draft) ? model_first_on(o->draft) : 0);
+    const size_t both = one[0] + one[1];
     *n = 0;
     *bytes = 0;
-    if (!one) return LQ_OK;
-    if (all && one > all)
-        return lq_fail(err, o->kv_bytes ? LQ_EVALUE : LQ_ENOMEM,
-                       "KV cache: the state of a sequence needs %zu bytes, found room for %zu", one,
-                       all);
-    const size_t fit = all ? all / 2 / one : SIZE_MAX;
+    if (!both) return LQ_OK;
+    lq_status s = fit_states(&fit, both, o->kv_bytes, true, err);
+    if (!s && !o->kv_bytes) s = fit_states(&fit, one[0], host->room / 4, false, err);
+    if (!s && !o->kv_bytes) s = fit_states(&fit, one[1], sides[1].room, false, err);
+    if (s) return s;
     const int64_t guesses = o->guesses * o->max_seqs;
     const size_t want =
         2 * (size_t)o->max_seqs + (size_t)(guesses < SPEC_ROWS ? guesses : SPEC_ROWS);
     *n = (int64_t)(fit < 1 ? 1 : fit < want ? fit : want);
-    *bytes = (size_t)*n * one;
+    *bytes = (size_t)*n * both;
     if (o->kv_bytes) o->kv_bytes -= *bytes;
-    if (host->room) host->room -= *bytes;
+    if (host->room) host->room -= (size_t)*n * one[0];
+    sides[1].taken = (size_t)*n * one[1];
     if (!host->block) host->block = TABLES;
     return LQ_OK;
 }
@@ -257,17 +282,16 @@ lq_status eng_size(eng_opts *out, kv_opts *kv, const arch_config *c, const eng_o
                o.kv);
     int64_t states;
     size_t state_bytes;
+    dev *const gpu = on ? on : o.draft ? model_dev(o.draft) : NULL;
     s = check_head(&o, on, err);
-    if (!s) s = size_states(&states, &state_bytes, &sides[0], &o, c, err);
+    if (!s && gpu) s = fill_device(&sides[1], gpu, c, &o, err);
+    if (!s) s = size_states(&states, &state_bytes, sides, &o, c, on, first, err);
     if (s) return s;
     *kv = (kv_opts){ 0 };
     if (!on) size_windows(kv, &sides[0], &o, c, asked);
     const size_t windows = sides[0].taken;
     const size_t block = sides[0].block + sides[1].block;
     sides[0].known = sides[0].room > 0;
-    dev *const gpu = on ? on : o.draft ? model_dev(o.draft) : NULL;
-    if (gpu) s = fill_device(&sides[1], gpu, c, &o, err);
-    if (s) return s;
     int64_t one = lq_ceil_div(o.max_len, o.block_size); /* blocks of one sequence */
     int64_t n = one > MAX_BLOCKS / o.max_seqs ? MAX_BLOCKS : one * o.max_seqs;
     size_t most = o.kv_bytes ? o.kv_bytes / block : (size_t)n;

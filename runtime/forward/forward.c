@@ -285,8 +285,8 @@ static int64_t place_items(fwd_ctx *f, const fwd_item *items, int n_items)
     f->items = items;
     f->near = false;
     f->block[0] = f->host->row_block;
-    f->rows.states = f->states;
-    f->rows.n_states = n_items;
+    f->rows.states = f->host->states = f->states;
+    f->rows.n_states = f->host->n_states = n_items;
     for (int i = 0; i < n_items; i++) {
         const fwd_item *it = &items[i];
         f->seqs[i] = (attn_seq){

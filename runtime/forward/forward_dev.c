@@ -2,6 +2,8 @@
  * most that a step can need. Nothing is allocated after it is opened. */
 #include "runtime/forward/forward_dev.h"
 
+#include "runtime/model/kv_state.h"
+
 #include <assert.h>
 #include <stdlib.h>
 
@@ -42,7 +44,7 @@ static void *take_host(void *from, size_t bytes)
 static bool all_round(const model_on *on, mm_acts acts)
 {
     const arch_config *c = on->w.cfg;
-    if (c->experts || c->w.mla) return false;
+    if (c->experts || c->w.mla || arch_has_state(c)) return false;
     for (int64_t i = on->first; i < c->layers; i++) {
         const model_vector *v = on->w.layers[i].vec;
         if (!c->w.norm_after_add && !(v[R_ATTN_NORM].w && (c->w.parallel || v[R_MLP_NORM].w)))
@@ -74,12 +76,13 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     f->chunk_of = take_host(f, (size_t)f->max_slots * sizeof *f->chunk_of);
     f->table_at = take_host(f, (size_t)o->max_seqs * sizeof *f->table_at);
     f->words = take_host(f, (size_t)o->max_rows * sizeof *f->words);
+    f->run_of = take_host(f, f->states ? (size_t)o->max_seqs * sizeof *f->run_of : 1);
     f->head_rows = take_host(f, (size_t)(2 * (f->heads.H + 1)) * sizeof *f->head_rows);
     const bool lora = fwd_dev_lora_host(f, o, take_host, f);
     f->stage = take_pinned(f, f->stage_bytes);
     const bool layers = f->on->first > 0;
-    bool ok = lora && f->head_rows && f->chunks && f->chunk_of && f->table_at && f->words &&
-              f->stage &&
+    bool ok = lora && f->run_of && f->head_rows && f->chunks && f->chunk_of && f->table_at &&
+              f->words && f->stage &&
               (f->first ? true
                : layers ? fwd_rows_push(&f->host, c, o->max_rows, &f->arena)
                         : fwd_rows_cut(&f->host, c, o->max_rows, FWD_PLACED, take_host, f));
@@ -186,6 +189,9 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     r->self = f;
     r->c = r->whole = c;
     f->block_size = k->block_size;
+    f->kv = kv;
+    f->states = kv_state_on(kv, &f->state_stride);
+    f->state0 = kv_state_offset(m->cfg, on->first);
     f->few =
         dev_attn_choose(f->d, o->acts, kv_of(k->dtype, true), h.D, h.Dv, h.latent, DEV_ATTN_FEW);
     f->many = dev_attn_choose(f->d, o->acts, kv_of(k->dtype, true), h.D, h.Dv, h.latent,
@@ -205,6 +211,8 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     f->home.h = r->h;
     f->home.a = r->a;
     f->home.q = r->q;
+    f->home.mix = r->mix;
+    f->home.mix_out = r->mix_out;
     if (r->acts == MM_I8 && !on->int8) r->acts = MM_BF16;
     f->rounds = all_round(on, r->acts);
     if (!s) put_slopes(f, r, m->cfg);

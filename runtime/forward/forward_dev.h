@@ -9,6 +9,8 @@
  *     forward_dev_size.c   how much that is
  *     forward_dev_step.c   what a step sends and what comes back
  *     forward_dev_lora.c   what a step sends of its rows' adapters, and what they add to products
+ *     forward_dev_product.c  products and norms
+ *     forward_dev_mix.c    what layers with a state queue
  *     forward_dev_layer.c  what each step of a layer queues; the table */
 #ifndef LLMQ_RUNTIME_FORWARD_FORWARD_DEV_H
 #define LLMQ_RUNTIME_FORWARD_FORWARD_DEV_H
@@ -85,7 +87,7 @@ struct fwd_dev_ctx {
     fwd_shape shape;         /* of such a one */
     fwd_graphs graphs;
     struct {
-        float *x, *y, *h, *a, *q;
+        float *x, *y, *h, *a, *q, *mix, *mix_out;
     } home; /* the rows' buffers as a step begins: pick exchanges them */
     void *attn_scratch, *mm_scratch;
     int32_t *attn_done;       /* dev_attn_args.done of max_chunks */
@@ -104,6 +106,13 @@ struct fwd_dev_ctx {
         float *low, *base; /* [DEV_LORA_OUTS, max_rows, most]; [max_rows, fwd_lora_width] */
         int64_t max_rows;
     } lora;
+    /* Of models that have states: slot 0's of the first layer there, and where that begins in a sequence's. */
+    const kv_cache *kv;
+    float *states;
+    int64_t state_stride, state0;
+    dev_run *run_of;     /* [max_seqs] host */
+    const dev_run *runs; /* the step's, on the device */
+    int64_t n_runs;
     const dev_draw *draws; /* the step's, on the device; what comes of them there and here */
     dev_drawn *drawn_on, *drawn;
     void *draw_scratch;
@@ -117,6 +126,30 @@ lq_status fwd_dev_end(const fwd_rows *r, lq_err *err);
 
 /* Attention of one layer's cache, but for the layer's window and sinks and the step's plan. */
 dev_attn_args fwd_dev_attn(const fwd_rows *r, const fwd_kv *kv);
+
+/* forward_dev_mix.c: the table's steps of layers with a state. */
+void fwd_dev_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer);
+void fwd_dev_mix(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv);
+
+/* forward_dev_product.c. The table's norm, which may be put off; T rows of K of one, whose sum, place and other
+ * weights are the caller's. */
+void fwd_dev_norm(const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T,
+                  int64_t K);
+dev_norm_args fwd_dev_norm_of(const fwd_rows *r, float *dst, float *x, const model_vector *v,
+                              int64_t T, int64_t K);
+/* Where x [M], that the product of w alone will read, is to go: into its scratch, if it can. */
+dev_order fwd_dev_order_for(fwd_dev_ctx *f, const dev_weight *w, mm_acts acts, int64_t M,
+                            const float *x);
+/* y [M, ldy] = x o^T + bias, or added to y. before: the product before it, of the same x, which may have arranged
+ * it; or NULL. alone: no other reads x. */
+void fwd_dev_product(const fwd_rows *r, const mm_out *o, const mm_out *before, bool alone,
+                     const float *x, int64_t ldx, int64_t M, mm_acts acts, dev_mm_act act);
+void fwd_dev_products(const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx,
+                      int64_t M, mm_acts acts);
+void fwd_dev_copy(const fwd_rows *r, float *dst, int64_t ldd, const float *src, int64_t lds,
+                  int64_t n, int64_t rows);
+/* x [R, ld], n of each row, times factor; 1: as they are. */
+void fwd_dev_times(const fwd_rows *r, float *x, int64_t n, int64_t ld, double factor);
 
 /* forward_dev_lora.c. Bytes of the step's buffers, there and of those that it stages; cutting them. */
 size_t fwd_dev_lora_bytes(const arch_config *c, const fwd_opts *o);

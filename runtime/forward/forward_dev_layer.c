@@ -5,121 +5,10 @@
 
 #include <assert.h>
 
-static void copy(const fwd_rows *r, float *dst, int64_t ldd, const float *src, int64_t lds,
-                 int64_t n, int64_t rows)
-{
-    const fwd_dev_ctx *f = r->self;
-    const size_t w = sizeof *dst;
-    f->d->ops->copy(
-        f->d, &(dev_copy_args){ dst, src, (size_t)n * w, (size_t)ldd * w, (size_t)lds * w, rows });
-}
-
-/* T rows of K; those that are added, another place and other weights are the caller's. */
-static dev_norm_args norm_of(const fwd_rows *r, float *dst, float *x, const model_vector *v,
-                             int64_t T, int64_t K)
-{
-    return (dev_norm_args){ .x = x,
-                            .h = dst,
-                            .w = v ? v->w : NULL,
-                            .b = v ? v->bias : NULL,
-                            .offset = v ? v->offset : 0,
-                            .eps = v ? v->eps : 0,
-                            .layer = r->c->w.norm == NORM_LAYER,
-                            .T = T,
-                            .K = K };
-}
-
-/* What products of the layers read; the final norm's output goes to the host as well. It is put off
- * where only the next product reads it (but for a parallel MLP): see settle_norm. */
-static void norm(const fwd_rows *r, float *dst, float *x, const model_vector *v, int64_t T,
-                 int64_t K)
-{
-    fwd_dev_ctx *f = r->self;
-    dev_norm_args a = norm_of(r, dst, x, v, T, K);
-    a.bf16 = f->rounds && dst == r->h && v != &f->on->w.final_norm;
-    const bool alone = !r->c->w.parallel && !f->lora.now->n; /* adapters read it too */
-    if (v->w && a.bf16 && alone)
-        f->late_norm = a;
-    else if (v->w)
-        f->d->ops->norm(f->d, &a);
-    else if (dst != x)
-        copy(r, dst, K, x, K, K, T);
-}
-
-/* Whether a product reads what was rounded for it. With norms after the sum h is x as it is. */
-static bool is_rounded(const fwd_rows *r, const mm_weight *w, const float *x)
-{
-    const fwd_dev_ctx *f = r->self;
-    const model *m = &f->on->w;
-    const bool layers = w != &m->head.w && w != &m->proj_out.w;
-    return f->rounds && layers &&
-           (x == r->a || x == r->mlp || (x == r->h && !r->c->w.norm_after_add));
-}
-
-/* Where x [M], that the product of w alone will read, is to go: into its scratch, if it can. */
-static dev_order order_for(fwd_dev_ctx *f, const dev_weight *w, mm_acts acts, int64_t M,
-                           const float *x)
-{
-    const int64_t how = f->d->ops->mm_order(f->d, w, acts, M);
-    if (how < 0) return (dev_order){ 0 };
-    f->ordered = x;
-    return (dev_order){ f->mm_scratch, how };
-}
-
-/* Now, or, where w is all that reads x, by its product, whose norm it is: true, and *x is what goes
- * into that. */
-static bool settle_norm(const fwd_rows *r, dev_mm_norm *n, const float **x, const dev_weight *w,
-                        mm_acts acts)
-{
-    fwd_dev_ctx *f = r->self;
-    const dev_norm_args late = f->late_norm;
-    if (*x != r->h || late.T == 0) return false;
-    f->late_norm.T = 0;
-    if (!w || !dev_norms(f->d, w, acts, late.T)) {
-        dev_norm_args a = late;
-        if (w) a.order = order_for(f, w, acts, late.T, r->h);
-        f->d->ops->norm(f->d, &a);
-        return false;
-    }
-    *n = (dev_mm_norm){ late.w, late.b, late.offset, late.eps, late.layer };
-    *x = late.x;
-    return true;
-}
-
-/* y [M, ldy] = x l^T + bias, or added to y. before: the product before it, of the same x, which may
- * have arranged it; or NULL. alone: no other reads x. */
-static void product(const fwd_rows *r, const mm_out *o, const mm_out *before, bool alone,
-                    const float *x, int64_t ldx, int64_t M, mm_acts acts, dev_mm_act act)
-{
-    fwd_dev_ctx *f = r->self;
-    const dev_weight w = fwd_dev_weight(o->w), last = fwd_dev_weight(before ? before->w : o->w);
-    const float *from = x;
-    dev_mm_norm n;
-    const bool normed = settle_norm(r, &n, &from, alone ? &w : NULL, acts), there = f->ordered == x;
-    f->ordered = NULL;
-    f->d->ops->matmul(
-        f->d, &(dev_mm_args){ .y = o->y,
-                              .w = &w,
-                              .x = from,
-                              .norm = normed ? &n : NULL,
-                              .bias = o->bias,
-                              .scratch = f->mm_scratch,
-                              .ldy = o->ldy,
-                              .ldx = ldx,
-                              .M = M,
-                              .acts = acts,
-                              .add = o->add,
-                              .rounded = !normed && is_rounded(r, o->w, x),
-                              .act = act,
-                              .arranged = there || (before && dev_same_input(&w, &last, acts)) });
-}
-
 static void products(const fwd_rows *r, const mm_out *outs, int n, const float *x, int64_t ldx,
                      int64_t M)
 {
-    for (int i = 0; i < n; i++)
-        product(r, &outs[i], i ? &outs[i - 1] : NULL, n == 1, x, ldx, M, r->acts,
-                (dev_mm_act){ 0 });
+    fwd_dev_products(r, outs, n, x, ldx, M, r->acts);
 }
 
 /* R_QKV's output of groups, for each kv head [its q heads, k, v], in three places. */
@@ -131,9 +20,9 @@ static void split(const fwd_rows *r)
                   w = fwd_qkv_width(c);
     for (int64_t i = 0; i < parts; i++) {
         const float *from = r->qkv + i * (nq + nk + nv);
-        copy(r, r->q + i * nq, parts * nq, from, w, nq, r->R);
-        copy(r, r->k + i * nk, parts * nk, from + nq, w, nk, r->R);
-        copy(r, r->v + i * nv, parts * nv, from + nq + nk, w, nv, r->R);
+        fwd_dev_copy(r, r->q + i * nq, parts * nq, from, w, nq, r->R);
+        fwd_dev_copy(r, r->k + i * nk, parts * nk, from + nq, w, nk, r->R);
+        fwd_dev_copy(r, r->v + i * nv, parts * nv, from + nq + nk, w, nv, r->R);
     }
 }
 
@@ -180,7 +69,8 @@ static void norm_heads(const fwd_rows *r, const model_layer *l, bool key)
     const heads at = heads_of(r, l);
     float *x = key ? at.k : at.q;
     const bool all = r->c->w.qk_norm == QK_NORM_ALL;
-    dev_norm_args a = all ? norm_of(r, x, x, v, r->R, H * D) : norm_of(r, x, x, v, r->R * H, D);
+    dev_norm_args a =
+        all ? fwd_dev_norm_of(r, x, x, v, r->R, H * D) : fwd_dev_norm_of(r, x, x, v, r->R * H, D);
     a.ld = key ? at.ldk : at.ldq;
     a.side = all ? 1 : H;
     a.rows = r->c->w.qk_norm == QK_NORM_HEADS ? H : 1;
@@ -253,11 +143,58 @@ static void write_heads(const fwd_rows *r, const model_layer *l, int64_t layer, 
     rotate(r, l, layer, kv, WRITE | what);
 }
 
+/* ---- attention's gates ---- */
+
+static void split_gated(const fwd_rows *r)
+{
+    const fwd_dev_ctx *f = r->self;
+    const size_t D = (size_t)r->c->head_dim * sizeof(float);
+    f->d->ops->copy(f->d, &(dev_copy_args){ r->q, r->q_gate, D, D, 2 * D, r->R * r->c->heads });
+}
+
+static bool gated_by(const fwd_rows *r, const model_layer *l)
+{
+    return r->c->w.q_gated || fwd_head_gates(r->c) || l->lin[R_ATTN_GATE].present;
+}
+
+/* A gate of W numbers a row, those of a head `step` apart. */
+static void gate_by(const fwd_rows *r, const float *gate, int64_t W, int64_t step, int64_t n)
+{
+    const fwd_dev_ctx *f = r->self;
+    const arch_config *c = r->c;
+    const int64_t D = c->v_dim;
+    f->d->ops->gate(
+        f->d, &(dev_gate_args){ .x = r->a,
+                                .gate = gate,
+                                .T = r->R,
+                                .S = c->heads,
+                                .n = D,
+                                .ldx = c->heads * D,
+                                .ldg = W,
+                                .each = 1,
+                                .step = step,
+                                .width = n,
+                                .f = c->w.gate_softplus ? DEV_GATE_SOFTPLUS : DEV_GATE_SIGMOID,
+                                .bf16 = f->rounds });
+}
+
+static void gate_heads(const fwd_rows *r, const model_layer *l)
+{
+    const arch_config *c = r->c;
+    const int64_t W = fwd_gate_width(c), H = c->heads, D = c->v_dim;
+    if (c->w.q_gated) gate_by(r, r->q_gate + D, W, 2 * D, D);
+    if (l->lin[R_ATTN_GATE].present) gate_by(r, r->q_gate, W, W / H, c->w.gate_heads ? 1 : D);
+    if (fwd_head_gates(c)) gate_by(r, r->head_gate, H, 1, 1);
+}
+
+/* ---- q, k and v ---- */
+
 /* q, k and v up to where their heads are normed. */
 static void before_norm(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
 {
     const bool late = r->c->w.qk_norm_late, normed = r->c->w.qk_norm != QK_NORM_NONE;
     if (l->lin[R_QKV].present && r->c->w.qkv_grouped) split(r);
+    if (r->c->w.q_gated) split_gated(r);
     if (normed && (late || r->c->qkv_clip > 0)) rotate(r, l, layer, kv, late ? CLIP | TURN : CLIP);
 }
 
@@ -321,16 +258,21 @@ static void mla(const fwd_rows *r, const model_layer *l)
     const arch_config *c = r->c;
     const int64_t H = c->heads, D = c->head_dim, nope = c->nope_dims;
     const int64_t width = c->kv_lora + c->rope_dims;
-    const mm_out a[] = { c->q_lora ? fwd_out(&l->lin[R_Q_A], r->q_a, c->q_lora, false)
-                                   : fwd_out(&l->lin[R_Q], r->q, H * D, false),
-                         fwd_out(&l->lin[R_KV_A], r->kv_a, width, false) };
+    mm_out a[4] = { c->q_lora ? fwd_out(&l->lin[R_Q_A], r->q_a, c->q_lora, false)
+                              : fwd_out(&l->lin[R_Q], r->q, H * D, false),
+                    fwd_out(&l->lin[R_KV_A], r->kv_a, width, false) };
     const mm_out q = fwd_out(&l->lin[R_Q_B], r->q, H * D, false);
-    products(r, a, 2, r->h, c->hidden, r->R);
+    int n = 2;
+    if (l->lin[R_ATTN_GATE].present)
+        a[n++] = fwd_out(&l->lin[R_ATTN_GATE], r->q_gate, fwd_gate_width(c), false);
+    if (fwd_head_gates(c)) a[n++] = fwd_out(&l->lin[R_HEAD_GATE], r->head_gate, H, false);
+    products(r, a, n, r->h, c->hidden, r->R);
     norm_latent(r, r->kv_a, width, &l->vec[R_KV_A_NORM], c->kv_lora);
     if (c->q_lora) {
         norm_latent(r, r->q_a, c->q_lora, &l->vec[R_Q_A_NORM], c->q_lora);
         products(r, &q, 1, r->q_a, c->q_lora, r->R);
     }
+    if (c->w.pos != POS_ROPE) return;
     rotate_part(r, r->q + nope, H, D);
     rotate_part(r, r->kv_a + c->kv_lora, 1, width);
 }
@@ -469,7 +411,8 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         a.ldq = in.ldq;
     }
     const bool turned = kv_turned(kv_of(kv->dtype, false));
-    a.bf16 = f->rounds && !turned;
+    const bool gated = gated_by(r, l);
+    a.bf16 = f->rounds && !turned && !gated;
     a.sinks = l->vec[R_SINKS].w;
     a.window = window ? r->c->window : 0;
     a.tables = f->tables;
@@ -492,7 +435,9 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     if (a.latent)
         latent_values(r, l, kv);
     else if (turned)
-        turn(r, r->a, r->c->heads, r->c->v_dim, 0, f->rounds);
+        turn(r, r->a, r->c->heads, r->c->v_dim, 0, f->rounds && !gated);
+    if (gated) gate_heads(r, l);
+    fwd_dev_times(r, r->a, r->c->heads * r->c->v_dim, r->c->heads * r->c->v_dim, r->c->o_scale);
 }
 
 /* Rows of *x into *spare, which change places. */
@@ -520,6 +465,7 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     gather(r, &r->x, &r->y, r->c->hidden, n);
     if (r->c->w.parallel) gather(r, &r->h, &r->y, r->c->hidden, n); /* its MLP reads h too */
     gather(r, &r->a, &r->q, r->c->heads * r->c->v_dim, n);
+    if (f->states) gather(r, &r->mix_out, &r->mix, arch_mix_width(r->c, r->c->row->mixer), n);
 }
 
 static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int n)
@@ -533,8 +479,9 @@ static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int 
                              .limit = (float)c->act_limit,
                              .bf16 = f->rounds };
     const dev_weight w = fwd_dev_weight(outs->w);
-    if (n == 1 && !f->lora.now->n && dev_acts(f->d, &w, r->acts, r->R, act.kind)) {
-        product(r, outs, NULL, true, r->h, c->hidden, r->R, r->acts, act);
+    const bool plain = c->gate_scale == 1 && c->down_scale == 1;
+    if (n == 1 && plain && !f->lora.now->n && dev_acts(f->d, &w, r->acts, r->R, act.kind)) {
+        fwd_dev_product(r, outs, NULL, true, r->h, c->hidden, r->R, r->acts, act);
         pool_stage(r->p, STAGE_ACT);
         return;
     }
@@ -542,20 +489,23 @@ static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int 
     fwd_dev_adapt(r, roles, outs, n, r->h, c->hidden);
     pool_stage(r->p, STAGE_ACT);
     const int64_t ld = fwd_mlp_width(c);
-    const bool alone = f->rounds && !f->lora.now->n; /* adapters read it too */
+    const bool alone = f->rounds && plain && !f->lora.now->n; /* adapters read it too */
     const dev_order none = { 0 };
-    f->d->ops->act(f->d, &(dev_act_args){
-                             .dst = r->mlp,
-                             .gate = r->mlp,
-                             .up = pair ? r->mlp + c->ffn : NULL,
-                             .T = r->R,
-                             .n = c->ffn,
-                             .ldd = ld,
-                             .ld = ld,
-                             .f = act.f,
-                             .limit = act.limit,
-                             .bf16 = act.bf16,
-                             .order = alone ? order_for(f, &down, r->acts, r->R, r->mlp) : none });
+    fwd_dev_times(r, r->mlp, c->ffn, ld, c->gate_scale);
+    f->d->ops->act(
+        f->d, &(dev_act_args){ .dst = r->mlp,
+                               .gate = r->mlp,
+                               .up = pair ? r->mlp + c->ffn : NULL,
+                               .T = r->R,
+                               .n = c->ffn,
+                               .ldd = ld,
+                               .ld = ld,
+                               .f = act.f,
+                               .limit = act.limit,
+                               .bf16 = act.bf16,
+                               .order = alone ? fwd_dev_order_for(f, &down, r->acts, r->R, r->mlp)
+                                              : none });
+    fwd_dev_times(r, r->mlp, c->ffn, ld, c->down_scale);
 }
 
 /* ---- experts (forward_moe.c says what they do) ---- */
@@ -568,9 +518,10 @@ static void route(const fwd_rows *r, const model_layer *l)
     const bool shared = l->lin[R_SHARED_ROUTER].present;
     const mm_out scores = fwd_out(&l->lin[R_ROUTER], r->scores, c->experts, false);
     const mm_out share = fwd_out(&l->lin[R_SHARED_ROUTER], r->shared_share, 1, false);
-    product(r, &scores, NULL, false, r->h, c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
+    fwd_dev_product(r, &scores, NULL, false, r->h, c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
     if (shared)
-        product(r, &share, &scores, false, r->h, c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
+        fwd_dev_product(r, &share, &scores, false, r->h, c->hidden, r->R, MM_F32,
+                        (dev_mm_act){ 0 });
     f->d->ops->route(f->d, &(dev_route_args){ .scores = r->scores,
                                               .choice = r->choice,
                                               .group_score = r->group_score,
@@ -623,7 +574,7 @@ static void act_experts(const fwd_rows *r, float *x, int64_t T, int64_t n, bool 
     const arch_config *c = r->c;
     f->d->ops->act(f->d, &(dev_act_args){ .dst = x,
                                           .gate = x,
-                                          .up = x + n,
+                                          .up = c->w.mlp == MLP_PLAIN ? NULL : x + n,
                                           .scale = scale,
                                           .T = T,
                                           .n = n,
@@ -640,12 +591,12 @@ static void run_shared(const fwd_rows *r, const model_layer *l)
     const arch_config *c = r->c;
     const int64_t S = c->shared_ffn;
     if (!S) return;
-    const bool fused = l->lin[R_SHARED_GATE_UP].present;
-    const mm_out in[] = { fwd_out(&l->lin[fused ? R_SHARED_GATE_UP : R_SHARED_GATE], r->shared_in,
-                                  2 * S, false),
+    const bool plain = c->w.mlp == MLP_PLAIN, fused = l->lin[R_SHARED_GATE_UP].present;
+    const arch_role first = plain ? R_SHARED_UP : fused ? R_SHARED_GATE_UP : R_SHARED_GATE;
+    const mm_out in[] = { fwd_out(&l->lin[first], r->shared_in, 2 * S, false),
                           fwd_out(&l->lin[R_SHARED_UP], r->shared_in + S, 2 * S, false) };
     const mm_out down = fwd_out(&l->lin[R_SHARED_DOWN], r->out, c->hidden, true);
-    products(r, in, fused ? 1 : 2, r->h, c->hidden, r->R);
+    products(r, in, plain || fused ? 1 : 2, r->h, c->hidden, r->R);
     act_experts(r, r->shared_in, r->R, S, false,
                 l->lin[R_SHARED_ROUTER].present ? r->shared_share : NULL);
     products(r, &down, 1, r->shared_in, 2 * S, r->R);
@@ -656,30 +607,38 @@ static void moe(const fwd_rows *r, const model_layer *l)
 {
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
-    const int64_t H = c->hidden, F = c->expert_ffn, places = r->R * c->experts_used;
-    const bool fused = l->sets[R_EXPERT_GATE_UP - R_EXPERT_GATE];
+    const int64_t H = arch_expert_width(c), F = c->expert_ffn, places = r->R * c->experts_used;
+    const bool plain = c->w.mlp == MLP_PLAIN, fused = l->sets[R_EXPERT_GATE_UP - R_EXPERT_GATE];
+    const arch_role first = plain ? R_EXPERT_UP : fused ? R_EXPERT_GATE_UP : R_EXPERT_GATE;
+    const mm_out in = fwd_out(&l->lin[R_LATENT_IN], r->latent_in, c->latent, false),
+                 out = fwd_out(&l->lin[R_LATENT_OUT], r->out, c->hidden, true);
     route(r, l);
     place_rows(r);
+    if (c->latent) {
+        products(r, &in, 1, r->h, c->hidden, r->R);
+        f->d->ops->zero(f->d, r->latent_sum, (size_t)(r->R * H) * sizeof *r->latent_sum);
+    }
     f->d->ops->embed(f->d, &(dev_embed_args){ .x = r->expert_out,
-                                              .table = r->h,
+                                              .table = c->latent ? r->latent_in : r->h,
                                               .dtype = LQ_F32,
                                               .ids = r->sent,
                                               .T = places,
                                               .K = H,
                                               .scale = 1 });
-    expert_products(r, l, fused ? R_EXPERT_GATE_UP : R_EXPERT_GATE, r->expert_in, 2 * F,
-                    r->expert_out, H);
-    if (!fused) expert_products(r, l, R_EXPERT_UP, r->expert_in + F, 2 * F, r->expert_out, H);
+    expert_products(r, l, first, r->expert_in, 2 * F, r->expert_out, H);
+    if (!plain && !fused)
+        expert_products(r, l, R_EXPERT_UP, r->expert_in + F, 2 * F, r->expert_out, H);
     act_experts(r, r->expert_in, places, F, fused && c->w.gate_up_mixed, NULL);
     expert_products(r, l, R_EXPERT_DOWN, r->expert_out, H, r->expert_in, 2 * F);
     run_shared(r, l);
-    f->d->ops->join_experts(f->d, &(dev_join_args){ .out = r->out,
+    f->d->ops->join_experts(f->d, &(dev_join_args){ .out = c->latent ? r->latent_sum : r->out,
                                                     .y = r->expert_out,
                                                     .share = r->share,
                                                     .place = r->place,
                                                     .T = r->R,
                                                     .H = H,
                                                     .k = c->experts_used });
+    if (c->latent) products(r, &out, 1, r->latent_sum, H, r->R);
 }
 
 static void clear(const fwd_rows *r)
@@ -693,22 +652,24 @@ static void join(const fwd_rows *r, const model_vector *post, const model_vector
     const fwd_dev_ctx *f = r->self;
     const int64_t T = r->R, K = r->c->hidden;
     const bool apart = r->out == r->y, normed = after && after->w;
-    dev_norm_args a = norm_of(r, normed ? r->x : NULL, r->x, after, T, K);
+    dev_norm_args a = fwd_dev_norm_of(r, normed ? r->x : NULL, r->x, after, T, K);
     a.add = apart ? r->y : NULL;
     a.factor = (float)r->c->residual_scale;
-    if (apart) norm(r, r->y, r->y, post, T, K);
+    if (apart) fwd_dev_norm(r, r->y, r->y, post, T, K);
     if (apart || normed) f->d->ops->norm(f->d, &a);
 }
 
 const fwd_ops fwd_dev = {
     .begin = fwd_dev_begin,
     .enter = fwd_dev_enter,
-    .norm = norm,
+    .norm = fwd_dev_norm,
     .products = products,
     .adapt = fwd_dev_adapt,
     .store = store,
     .squares = squares,
     .attend = attend,
+    .mix_in = fwd_dev_mix_in,
+    .mix = fwd_dev_mix,
     .pick = pick,
     .mlp_in = mlp_in,
     .clear = clear,

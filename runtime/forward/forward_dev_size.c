@@ -42,6 +42,7 @@ void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, 
     }
     f->stage_bytes = 4 * piece(o->max_rows, sizeof(int32_t)) + /* ids, blocks, slots, picked */
                      2 * piece(h.latent ? h.H + 1 : 0, sizeof(int32_t)) +
+                     piece(arch_has_state(c) ? o->max_seqs : 0, sizeof(dev_run)) +
                      piece(o->max_logits, sizeof(dev_draw)) +
                      (size_t)o->max_seqs * piece(fwd_mask_words(c->vocab), sizeof(uint32_t)) +
                      piece(fwd_draw_edits(o, c->vocab), sizeof(dev_edit)) +

@@ -147,6 +147,7 @@ static void set_shape(fwd_dev_ctx *f, const fwd_rows *r, const fwd_batch *b)
 {
     fwd_shape *s = &f->shape;
     *s = (fwd_shape){ .rows = r->R, .n_draws = b->n_draws, .fixed = (int64_t)f->staged };
+    s->runs = f->n_runs;
     s->lora.panels = f->lora.all.n;
     s->lora.rank = f->lora.rank;
     s->lora.dora = f->lora.dora;
@@ -174,6 +175,26 @@ static void embed(fwd_dev_ctx *f, fwd_rows *r)
     if (w->embed_norm.w) r->ops->norm(r, r->x, r->x, &w->embed_norm, r->R, c->hidden);
 }
 
+/* What a step tells of its sequences' states. */
+static void stage_runs(fwd_dev_ctx *f, const fwd_rows *r)
+{
+    f->n_runs = f->states ? r->n_states : 0;
+    for (int64_t i = 0; i < f->n_runs; i++) {
+        const fwd_seq_state *s = &r->states[i];
+        const kv_run_slots at = kv_slots_of_run(f->kv, &s->run);
+        dev_run *to = &f->run_of[i];
+        *to = (dev_run){
+            (int32_t)s->row0, (int32_t)s->n_rows, at.state - 1, at.n_marks, { { 0, 0 } }
+        };
+        for (int m = 0; m < at.n_marks; m++) {
+            to->mark[m].after = (int32_t)at.marks[m].after;
+            to->mark[m].slot = (int32_t)at.marks[m].slot;
+        }
+    }
+    f->runs = fwd_dev_stage(f, f->run_of, (size_t)f->n_runs * sizeof *f->run_of);
+}
+static_assert((int)DEV_MARKS >= (int)KV_MARKS + (int)KV_UNDO, "a run's copies");
+
 void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
 {
     fwd_dev_ctx *f = r->self;
@@ -185,6 +206,8 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     r->h = f->home.h;
     r->a = f->home.a;
     r->q = f->home.q;
+    r->mix = f->home.mix;
+    r->mix_out = f->home.mix_out;
     /* its work is then that of every other step of its shape */
     f->steady = !f->on->eager && r->R <= FWD_GRAPH_ROWS && is_even(r, b);
     f->joins = f->few == DEV_ATTN_DECODE && is_even(r, b);
@@ -198,6 +221,7 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     f->draws = fwd_dev_stage(f, b->draws, (size_t)b->n_draws * sizeof *f->draws);
     stage_places(f, r);
     stage_heads(f, r->R);
+    stage_runs(f, r);
     place_tables(f, b);
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++)
         for (int i = 0; i < 4; i++)

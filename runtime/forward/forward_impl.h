@@ -410,6 +410,7 @@ typedef struct {
     struct {
         int64_t panels, rank, dora; /* of all rows' adapters; 0: there are none */
     } lora;
+    int64_t runs;  /* of states; 0: there are none */
     int64_t fixed; /* bytes sent before what only other data point to */
     struct {
         int64_t chunks, slots;

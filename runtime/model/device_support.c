@@ -26,6 +26,13 @@ static const char *no_kernel_for(const arch_config *c)
     return NULL;
 }
 
+static bool compresses(const arch_config *c)
+{
+    for (int64_t i = 0; i < c->layers; i++)
+        if (arch_compresses(c, i)) return true;
+    return false;
+}
+
 static bool shares_kv(const arch_config *c)
 {
     for (int64_t i = 0; i < c->layers; i++)
@@ -40,8 +47,8 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
                                 : c->head_dim > DEV_ATTN_WIDTH || c->head_dim % 4 || c->v_dim % 4 ||
                                       c->v_dim > DEV_ATTN_WIDTH;
     const char *what = no_kernel_for(c);
-    if (!what && arch_has_state(c)) what = "layers that carry a state";
-    if (!what && (c->w.q_gated || arch_name_of(c, R_ATTN_GATE))) what = "gated attention";
+    if (!what && compresses(c)) what = "attention to compressed positions";
+    if (!what && c->mix_key > DEV_SCAN_KEYS) what = "states of heads of this size";
     if (!what && c->n_sizes) what = "layers of different sizes";
     if (!what && shares_kv(c)) what = "layers that read the K and V of another";
     if (!what && heads) what = "heads of this size";

@@ -75,6 +75,11 @@ size_t kv_state_bytes(const arch_config *c)
     return (size_t)kv_state_offset(c, c->layers) * sizeof(float);
 }
 
+size_t kv_state_bytes_on(const arch_config *c, int64_t first)
+{
+    return kv_state_bytes(c) - (size_t)kv_state_offset(c, first) * sizeof(float);
+}
+
 static void hash_words(uint64_t out[2], const void *data, size_t n)
 {
     lq_hash h = lq_hash_bytes(data, n);
@@ -118,7 +123,8 @@ lq_status kv_open(kv_cache **out, const arch_config *whole, const kv_opts *o, lq
         s = lq_fail(err, LQ_ENOMEM, "KV cache: no memory for the tables of %zu blocks", n);
     if (!s) s = kv_memory_open(&kv->memory, c, &kv->opts, err);
     if (!s) s = kv_windows_open(&kv->windows, c, o, err);
-    if (!s && arch_has_state(c)) s = kv_states_open(&kv->states, c, n_states(o), err);
+    if (!s && arch_has_state(c))
+        s = kv_states_open(&kv->states, c, n_states(o), o->on, o->first, err);
     if (s) {
         kv_close(kv);
         return s;
@@ -328,7 +334,6 @@ static void drop_block(kv_cache *kv, int32_t b)
 
 void kv_make_copy(kv_cache *kv, kv_copy c)
 {
-    const size_t bytes = (size_t)kv->states.floats * sizeof(float);
     switch (c.kind) {
     case KV_COPY_ROWS:
     case KV_COPY_NEAR:
@@ -336,10 +341,10 @@ void kv_make_copy(kv_cache *kv, kv_copy c)
                      (size_t)c.src);
         break;
     case KV_COPY_STATE:
-        memcpy(kv_state_data(&kv->states, c.dst), kv_state_data(&kv->states, c.src), bytes);
+        kv_states_copy(&kv->states, c.dst, c.src);
         break;
     case KV_CLEAR_STATE:
-        memset(kv_state_data(&kv->states, c.dst), 0, bytes);
+        kv_states_clear(&kv->states, c.dst);
         break;
     }
     if (kv->copied) kv->copied(kv->copied_user, c);
@@ -442,6 +447,12 @@ int64_t kv_keep_states(kv_cache *kv, kv_seq *s, int64_t n)
 static int32_t slot_of(const kv_cache *kv, const float *state)
 {
     return (int32_t)((state - kv->states.data) / kv->states.floats);
+}
+
+float *kv_state_on(const kv_cache *kv, int64_t *stride)
+{
+    *stride = kv->states.floats - kv->states.here;
+    return kv->states.data_on;
 }
 
 kv_run_slots kv_slots_of_run(const kv_cache *kv, const kv_run *run)
@@ -809,12 +820,10 @@ void kv_on_others(kv_cache *kv, const kv_others *o) { kv->others = *o; }
 
 void kv_move_own(const kv_cache *kv, kv_part part, int32_t i, void *to, const void *from)
 {
-    if (part == KV_STATE) {
-        float *state = kv_state_data(&kv->states, i);
-        memcpy(to ? to : state, to ? state : from, kv_own_bytes(kv, part));
-    } else {
+    if (part == KV_STATE)
+        kv_states_move(&kv->states, i, to, from);
+    else
         kv_move(&kv->memory, part, (size_t)i, to, from);
-    }
 }
 
 static int32_t place_of(const kv_cache *kv, int32_t b, kv_part part)

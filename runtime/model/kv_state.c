@@ -35,11 +35,23 @@ int64_t kv_state_offset(const arch_config *c, int64_t layer)
     return at;
 }
 
-lq_status kv_states_open(kv_states *st, const arch_config *c, int64_t n, lq_err *err)
+/* Of a slot on the device. */
+static size_t row_bytes(const kv_states *st)
+{
+    return (size_t)(st->floats - st->here) * sizeof(float);
+}
+static float *row_on(const kv_states *st, int32_t slot)
+{
+    return st->data_on + slot * (st->floats - st->here);
+}
+
+lq_status kv_states_open(kv_states *st, const arch_config *c, int64_t n, dev *on, int64_t first,
+                         lq_err *err)
 {
     size_t bytes;
     memset(st, 0, sizeof *st);
     st->floats = kv_state_offset(c, c->layers);
+    st->here = on ? kv_state_offset(c, first) : st->floats;
     lq_status s = kv_slots_open(&st->slots, n, err);
     if (s) return s;
     if (!lq_mul((size_t)st->floats * sizeof(float), (size_t)n, &bytes))
@@ -51,12 +63,49 @@ lq_status kv_states_open(kv_states *st, const arch_config *c, int64_t n, lq_err 
                        (long long)n);
     os_huge_pages(p, bytes);
     st->data = p;
-    return LQ_OK;
+    if (st->here == st->floats) return LQ_OK;
+    st->on = on;
+    s = dev_take(&p, on, row_bytes(st) * (size_t)n, "the states of sequences need", err);
+    if (!s) st->data_on = p;
+    return s;
 }
 
 void kv_states_close(kv_states *st)
 {
+    if (st->data_on) st->on->ops->free(st->on, st->data_on);
     if (st->data) munmap(st->data, (size_t)(st->slots.n * st->floats) * sizeof(float));
     kv_slots_close(&st->slots);
     memset(st, 0, sizeof *st);
+}
+
+/* ---- slots ---- */
+
+void kv_states_copy(const kv_states *st, int32_t dst, int32_t src)
+{
+    memcpy(kv_state_data(st, dst), kv_state_data(st, src), (size_t)st->here * sizeof(float));
+    if (!st->data_on) return;
+    const size_t n = row_bytes(st);
+    st->on->ops->bind(st->on);
+    st->on->ops->copy(st->on, &(dev_copy_args){ row_on(st, dst), row_on(st, src), n, n, n, 1 });
+}
+
+void kv_states_clear(const kv_states *st, int32_t slot)
+{
+    memset(kv_state_data(st, slot), 0, (size_t)st->here * sizeof(float));
+    if (!st->data_on) return;
+    st->on->ops->bind(st->on);
+    st->on->ops->zero(st->on, row_on(st, slot), row_bytes(st));
+}
+
+void kv_states_move(const kv_states *st, int32_t slot, void *to, const void *from)
+{
+    const size_t here = (size_t)st->here * sizeof(float);
+    float *own = kv_state_data(st, slot);
+    memcpy(to ? to : own, to ? own : from, here);
+    if (!st->data_on) return;
+    st->on->ops->bind(st->on);
+    if (to)
+        st->on->ops->download(st->on, (uint8_t *)to + here, row_on(st, slot), row_bytes(st));
+    else
+        st->on->ops->upload(st->on, row_on(st, slot), (const uint8_t *)from + here, row_bytes(st));
 }

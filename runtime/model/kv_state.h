@@ -7,6 +7,7 @@
 #define LLMQ_RUNTIME_MODEL_KV_STATE_H
 
 #include "formats/arch/arch.h"
+#include "kernels/device.h"
 #include "runtime/model/kv_slots.h"
 
 /* A state of one layer, in floats, and where it begins in a slot (layer = layers: a whole slot):
@@ -23,11 +24,20 @@ typedef struct {
     kv_slots slots;
     int64_t floats; /* of a slot */
     float *data;
+    dev *on;        /* whose memory holds the states of layers from one on; NULL: all are here */
+    int64_t here;   /* floats of a slot before those; of the others `data` has untouched memory */
+    float *data_on; /* [slots, floats - here] */
 } kv_states;
 
-/* n slots, memory that is not touched before it is used. */
-lq_status kv_states_open(kv_states *st, const arch_config *c, int64_t n, lq_err *err);
+/* n slots, memory that is not touched before it is used, but for what is on a device: of layers from `first` on. */
+lq_status kv_states_open(kv_states *st, const arch_config *c, int64_t n, dev *on, int64_t first,
+                         lq_err *err);
 void kv_states_close(kv_states *st);
+/* Slot dst becomes a copy of src; zeros. On a device they are queued. */
+void kv_states_copy(const kv_states *st, int32_t dst, int32_t src);
+void kv_states_clear(const kv_states *st, int32_t slot);
+/* A slot to `to` or from `from`; the other is NULL. Of a device as kv_move. */
+void kv_states_move(const kv_states *st, int32_t slot, void *to, const void *from);
 /* Of one that was just taken they are whatever they were. */
 static inline float *kv_state_data(const kv_states *st, int32_t slot)
 {

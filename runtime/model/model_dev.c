@@ -214,7 +214,9 @@ static lq_status put_joined(model_layer *l, model_on *on, const model *m, size_t
     const int n = joins[which].n;
     model_linear part[JOINED], *to = &l->lin[joins[which].to];
     lq_arena a;
-    bool fits = !to->present && !(m->cfg->w.mla && joins[which].to == R_QKV);
+    const arch_config *c = m->cfg;
+    const bool apart = c->w.mla || c->w.q_gated || l->lin[R_ATTN_GATE].present;
+    bool fits = !to->present && !(apart && joins[which].to == R_QKV);
     lq_status s = lq_arena_init(&a, 0, err);
     if (s) return s;
     for (int i = 0; i < n && fits && !s; i++) {
@@ -232,12 +234,18 @@ static lq_status put_joined(model_layer *l, model_on *on, const model *m, size_t
     return s;
 }
 
-/* Of a role's vector, all of its tensors. */
+/* Of a role's vector, all of its tensors; the convolutions of q, k and v are one (model.c). */
 static int64_t vector_floats(const arch_config *c, arch_role r)
 {
     int64_t N, K;
     arch_role_shape(c, r, &N, &K);
+    if (r == R_MIX_CONV) return c->conv_taps * arch_conv_channels(c, c->row->mixer);
+    if (r == R_MIX_CONV_K || r == R_MIX_CONV_V) return 0;
     return N * K * arch_n_tensors(c, r);
+}
+static int64_t bias_floats(const arch_config *c, arch_role r)
+{
+    return r == R_MIX_CONV ? arch_conv_channels(c, c->row->mixer) : vector_floats(c, r);
 }
 
 /* Of heads the device's own: where the whole has so many times what a rank has. */
@@ -249,7 +257,7 @@ static lq_status put_vector(model_vector *v, model_on *on, const model *m, arch_
         if (v->bias) v->bias += on->rank * n;
     }
     lq_status s = put_floats(&v->w, on, n, err);
-    return s ? s : put_floats(&v->bias, on, n, err);
+    return s ? s : put_floats(&v->bias, on, bias_floats(on->w.cfg, r), err);
 }
 
 /* A role's experts, of which `experts` are the host's until then. */

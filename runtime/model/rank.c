@@ -15,6 +15,10 @@ lq_status rank_check(const arch_config *c, int ranks, lq_err *err)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "not over several devices yet: a layer norm of all heads together (%s)",
                        c->row->arch);
+    const bool gated = c->w.q_gated || arch_name_of(c, R_ATTN_GATE) || arch_name_of(c, R_HEAD_GATE);
+    if (arch_has_state(c) || gated)
+        return lq_fail(err, LQ_EUNSUPPORTED, "not over several devices yet: %s (%s)",
+                       gated ? "gated attention" : "layers that carry a state", c->row->arch);
     const struct {
         const char *name;
         int64_t n;

@@ -66,6 +66,20 @@ static const struct {
     { "stablelm-qk-norms", "the same, each a tensor", false, true },
     { "opt-350m-postnorm", "norms after the sum, learned positions, a narrow embedding", false,
       false },
+    { "qwen3-next", "a gated delta rule out of two mixed products, gated attention", false, false },
+    { "qwen3.5", "the same of products apart", false, true },
+    { "olmo-hybrid", "betas up to 2, three convolutions, attention without positions", false,
+      true },
+    { "kimi-linear", "a decay for each dim of a key, latent attention", false, false },
+    { "ling3", "the same with a gate on latent attention", false, true },
+    { "mamba2", "no attention at all", false, false },
+    { "falcon-h1-norm", "Mamba-2 beside attention, each part with a factor", false, false },
+    { "bamba", "Mamba-2 in groups, some layers of attention", false, true },
+    { "nemotron-h-moe", "layers of one branch, experts without gates", false, false },
+    { "falcon-mamba", "a rate for each channel, norms of the steps", false, false },
+    { "jamba", "the same and experts", false, true },
+    { "lfm2", "short convolutions", false, false },
+    { "afmoe", "a gate for each dim of attention's output", false, false },
 };
 
 TEST(architectures_give_the_cpus_logits)
@@ -75,6 +89,21 @@ TEST(architectures_give_the_cpus_logits)
         double d = device_apart(archs[i].name, (rig_opts){ 0 }, archs[i].window ? WINDOW_IDS : IDS);
         CHECK(d <= ROUNDING, "%s (%s): %.2g of the largest logit", archs[i].name, archs[i].why, d);
         if (getenv("SHOW")) printf("%-20s %.2g\n", archs[i].name, d);
+    }
+}
+
+/* All that a device takes, not only what the table above explains. */
+TEST(every_architecture_that_is_taken_gives_the_cpus_logits)
+{
+    arch_list all;
+    archs_find(&all, "config.json");
+    for (int i = 0; i < all.n; i++) {
+        char why[256];
+        refusal(why, all.name[i]);
+        if (why[0]) continue;
+        const double d = device_apart(all.name[i], (rig_opts){ 0 }, IDS);
+        CHECK(d <= ROUNDING, "%s: %.2g of the largest logit", all.name[i], d);
+        if (getenv("SHOW")) printf("%-20s %.2g\n", all.name[i], d);
     }
 }
 
@@ -88,6 +117,7 @@ TEST(what_is_not_there_is_refused_by_name)
         refusal(why, all.name[i]);
         CHECK(!why[0] || strncmp(why, "not on cuda yet: ", 17) == 0, "%s: %s", all.name[i], why);
         run += !why[0];
+        if (getenv("SHOW") && why[0]) printf("%s: %s\n", all.name[i], why);
     }
     CHECK((run >= 40 && run < all.n) || archs_are_some(), "%d run on the device", run);
 }
@@ -255,7 +285,10 @@ TEST(batch_chunks_and_blocks_change_no_byte)
     static const struct {
         const char *name;
         int64_t ids;
-    } models[] = { { "ministral", WINDOW_IDS }, { "deepseek-v2-mla", IDS } };
+    } models[] = { { "ministral", WINDOW_IDS },
+                   { "deepseek-v2-mla", IDS },
+                   { "qwen3-next", IDS },
+                   { "falcon-mamba", IDS } };
     const rig_opts o = { .device = true };
     int64_t n, m;
     for (size_t i = 0; i < LQ_COUNT(models); i++) {
@@ -353,6 +386,65 @@ TEST(int8_is_that_where_asked_for_and_depends_on_no_batch)
     }
 }
 
+/* ---- states ---- */
+
+/* Logits of ids n .. n + more - 1 of the first prompt after a step of all n, in which `wrong` others came behind
+ * them and were taken back; [more, V]. */
+static float *after_guesses(const char *name, rig_opts o, int64_t n, int64_t more, int64_t wrong)
+{
+    golden g;
+    rig r;
+    kv_seq s;
+    float *out = NULL;
+    const bool ok = open_arch(&r, name, o);
+    if (!golden_open(&g, name)) return NULL;
+    kv_seq_init(&s);
+    int32_t ids[IDS + 4];
+    const float *logits;
+    for (int64_t i = 0; i < n + wrong; i++)
+        ids[i] = i < n ? g.ids[0][i] : (g.ids[0][i] + 7) % (int32_t)g.V;
+    fwd_item it = { .seq = &s, .ids = ids, .n = 4, .seq_len = IDS };
+    lq_status st = ok ? kv_reserve(r.kv, &s, n + wrong, NULL) : LQ_EVALUE;
+    if (!st) st = fwd_step(r.f, &it, 1, &logits, NULL);
+    it.pos0 = 4;
+    it.ids = ids + 4;
+    it.n = n + wrong - 4;
+    if (!st && wrong) CHECK(kv_keep_states(r.kv, &s, wrong) == wrong, "no room for states");
+    if (!st) st = fwd_step(r.f, &it, 1, &logits, NULL);
+    if (!st) kv_truncate(r.kv, &s, n);
+    if (!st) st = kv_reserve(r.kv, &s, n + more, NULL);
+    it = (fwd_item){ .seq = &s, .ids = g.ids[0] + n, .n = more, .pos0 = n, .seq_len = IDS };
+    if (!st) st = fwd_step(r.f, &it, 1, &logits, NULL);
+    CHECK(!st, "%s: %s", name, lq_status_text(st));
+    if (!st) {
+        out = malloc((size_t)(more * g.V) * sizeof *out);
+        memcpy(out, logits, (size_t)(more * g.V) * sizeof *out);
+    }
+    if (ok) kv_seq_free(r.kv, &s);
+    if (ok) rig_close(&r);
+    st_close(&g.file);
+    return out;
+}
+
+TEST(a_state_goes_back_to_before_guesses_that_were_wrong)
+{
+    static const struct {
+        const char *name;
+        int64_t layers; /* on the device; 0: all */
+    } cases[] = { { "qwen3-next", 0 }, { "lfm2", 1 }, { "falcon-mamba", 0 } };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        const rig_opts o = { .device = true, .gpu_layers = cases[i].layers };
+        float *want = after_guesses(cases[i].name, o, 7, 2, 0);
+        for (int64_t wrong = 1; wrong <= 3; wrong++) {
+            float *got = after_guesses(cases[i].name, o, 7, 2, wrong);
+            CHECK(want && got && memcmp(want, got, 2 * 64 * sizeof *got) == 0,
+                  "%s: %lld guesses that were wrong", cases[i].name, (long long)wrong);
+            free(got);
+        }
+        free(want);
+    }
+}
+
 /* ---- layers between GPU and CPU ---- */
 
 /* Embeddings, positions, windows, angles, latent attention, experts: on either side of it. */
@@ -362,11 +454,17 @@ static const struct {
     int64_t ids;
     bool hard; /* check_hard */
 } halves[] = {
-    { "smollm3-window", 1, WINDOW_IDS, false }, { "smollm3-window", 3, WINDOW_IDS, true },
-    { "gemma2", 1, WINDOW_IDS, true },          { "cohere2", 2, WINDOW_IDS, true },
-    { "gpt-oss-sinks", 1, WINDOW_IDS, false },  { "deepseek-v2-mla", 1, IDS, false },
-    { "mixtral-moe", 1, IDS, false },           { "bloom-5-heads", 1, IDS, false },
+    { "smollm3-window", 1, WINDOW_IDS, false },
+    { "smollm3-window", 3, WINDOW_IDS, true },
+    { "gemma2", 1, WINDOW_IDS, true },
+    { "cohere2", 2, WINDOW_IDS, true },
+    { "gpt-oss-sinks", 1, WINDOW_IDS, false },
+    { "deepseek-v2-mla", 1, IDS, false },
+    { "mixtral-moe", 1, IDS, false },
+    { "bloom-5-heads", 1, IDS, false },
     { "opt-350m-postnorm", 1, IDS, false },
+    { "qwen3-next", 2, IDS, false },
+    { "mamba2", 1, IDS, false },
 };
 
 TEST(a_part_of_the_layers_on_the_device_gives_the_logits_of_all_and_of_none)
@@ -947,6 +1045,7 @@ int main(int argc, char **argv)
         return 0;
     }
     RUN(architectures_give_the_cpus_logits);
+    if (check_hard()) RUN(every_architecture_that_is_taken_gives_the_cpus_logits);
     RUN(what_is_not_there_is_refused_by_name);
     RUN(schemes_give_the_cpus_logits);
     RUN(experts_of_two_schemes_give_the_cpus_logits);
@@ -957,6 +1056,7 @@ int main(int argc, char **argv)
     RUN(batch_chunks_and_blocks_change_no_byte);
     RUN(with_batch_invariant_no_byte_depends_on_a_batch_in_bf16);
     RUN(int8_is_that_where_asked_for_and_depends_on_no_batch);
+    RUN(a_state_goes_back_to_before_guesses_that_were_wrong);
     RUN(a_part_of_the_layers_on_the_device_gives_the_logits_of_all_and_of_none);
     RUN(the_bytes_of_a_shared_model_depend_on_no_batch);
     RUN(what_is_on_the_device_leaves_the_hosts_memory);

@@ -82,6 +82,8 @@ static const struct {
     { "opt-350m-postnorm", "learned positions, rows looked up on the host", MM_F32, KV_F32, 0, NULL,
       false },
     { "llama3-gqa", "integers: inputs are quantized", MM_I8, KV_BF16, 0, "u4-g16", false },
+    { "qwen3-next", "states, in other slots", MM_F32, KV_F32, 0, NULL, false },
+    { "lfm2", "short convolutions, some layers on the CPU", MM_F32, KV_F32, 2, NULL, true },
 };
 
 /* From a position on that is inside of one block and of one window (16), to one that is not. */
@@ -105,7 +107,9 @@ TEST(replayed_steps_give_the_bytes_of_plain_ones)
                                  .eager = run == EAGER };
             const bool open = run == AGAIN ? got[GRAPHS] != NULL : open_arch(&r, models[i].name, o);
             const emu_counts before = emu_counted;
-            if (open) got[run] = decode(&r, &g, FROM, N, run == AGAIN ? 3 : 0);
+            /* A state is of all that came before. */
+            const int64_t from = open && arch_has_state(r.m.cfg) ? 0 : FROM;
+            if (open) got[run] = decode(&r, &g, from, N, run == AGAIN ? 3 : 0);
             c[run] = counted_since(&before);
             if (run != GRAPHS) rig_close(&r);
         }

@@ -56,6 +56,11 @@ static size_t block_there(const budget_gpu *g, const arch_config *c, int block_s
     return n;
 }
 
+static size_t states_there(const budget_gpu *g, const arch_config *c, int64_t n)
+{
+    return (size_t)n * kv_state_bytes_on(c, c->layers - g->layers);
+}
+
 /* What the cache and a step take there; of the cache the rest is the host's: *need, of which it was
  * all. */
 static void divide(budget *b, eng_need *need, const arch_config *c, const kv_opts *kv)
@@ -63,7 +68,8 @@ static void divide(budget *b, eng_need *need, const arch_config *c, const kv_opt
     budget_gpu *g = &b->gpu;
     fwd_opts step = eng_step(&b->engine);
     step.ranks = g->ranks;
-    g->kv = (size_t)kv->n_blocks * block_there(g, c, kv->block_size, b->engine.kv);
+    g->kv = (size_t)kv->n_blocks * block_there(g, c, kv->block_size, b->engine.kv) +
+            states_there(g, c, kv->n_states);
     g->step = fwd_dev_bytes(c, kv, &step);
     need->kv -= g->kv;
 }
@@ -169,10 +175,10 @@ static lq_status decide(budget *b, const budget_model *m, const eng_opts *want, 
     size_t whole = o.kv_bytes ? o.kv_bytes : o.room;
     whole -= whole < beside ? whole : beside;
     int64_t fits = (int64_t)(whole / block) * kv.block_size;
-    if (gpu && !o.kv_bytes)
-        fits =
-            (int64_t)((on->memory - b->gpu.step) / block_there(&b->gpu, c, kv.block_size, o.kv)) *
-            kv.block_size;
+    const size_t there = gpu ? block_there(&b->gpu, c, kv.block_size, o.kv) : 0,
+                 states = states_there(&b->gpu, c, kv.n_states);
+    if (there && !o.kv_bytes)
+        fits = (int64_t)((on->memory - b->gpu.step - states) / there) * kv.block_size;
     b->model_len = c->max_pos > 0 ? c->max_pos : 0;
     b->longest = !whole || (b->model_len && b->model_len < fits) ? b->model_len : fits;
     return LQ_OK;
