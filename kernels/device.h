@@ -552,11 +552,12 @@ typedef enum { DEV_GATE_SIGMOID, DEV_GATE_SILU, DEV_GATE_SOFTPLUS } dev_gate_fn;
 
 /* x [T, ldx] of S segments of n, each: x + skip * y, then by f(gate), and by the norm of the segment
  * (before it where first), and by `factor`. Of segment s the gate [T, ldg] begins at s / each * step + s % each
- * * width, of `width` numbers, each for n / width of the segment's. */
+ * * width, of `width` numbers, each for n / width of the segment's, to which bias [S] is added. */
 typedef struct {
     float *x;
     const float *y,
         *skip; /* [T, ldg], and of each skip_each numbers of a row; NULL: nothing is added */
+    const float *bias;     /* NULL: none */
     const float *gate, *w; /* w NULL: no norm; [n], or with w_rows [S, n] */
     int64_t T, S, n, ldx, ldg, each, step, width, skip_each;
     dev_gate_fn f;

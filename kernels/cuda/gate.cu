@@ -88,7 +88,7 @@ inline namespace CU_NAME(gate_cu)
 
     __global__ void __launch_bounds__(GATE_THREADS)
         gate_kernel(G<float> x, G<const float> y, G<const float> skip, G<const float> gate,
-                    G<const float> w, gate_shape s)
+                    G<const float> w, G<const float> bias, gate_shape s)
     {
         CU_SHARED(float, part, GATE_WARPS);
         const int64_t t = blockIdx.x;
@@ -98,13 +98,15 @@ inline namespace CU_NAME(gate_cu)
         const G<const float> of =
             gate + (t * s.ldg + seg / s.each * s.step + seg % s.each * s.width);
         const bool normed = (bool)w, skips = (bool)skip;
+        const bool biased = (bool)bias;
         float sum = 0, r = 1;
         cu_follow();
+        const float more_gate = biased ? cu_ld<float>(bias + seg) : 0.0f;
         for (int i = threadIdx.x; i < s.n; i += GATE_THREADS) {
             float v = cu_ld<float>(own + i);
             if (skips)
                 v += cu_ld<float>(skip + (seg * s.n + i) / s.skip_each) * cu_ld<float>(more + i);
-            if (!s.first) v = by_gate(v, cu_ld<float>(of + i / per), s.f);
+            if (!s.first) v = by_gate(v, cu_ld<float>(of + i / per) + more_gate, s.f);
             cu_st(own + i, v);
             sum = fmaf(v, v, sum);
         }
@@ -120,7 +122,7 @@ inline namespace CU_NAME(gate_cu)
         for (int i = threadIdx.x; i < s.n; i += GATE_THREADS) {
             float v = cu_ld<float>(own + i);
             if (normed) v = v * r * cu_ld<float>(w + (s.w_rows ? seg * s.n + i : i));
-            if (s.first) v = by_gate(v, cu_ld<float>(of + i / per), s.f);
+            if (s.first) v = by_gate(v, cu_ld<float>(of + i / per) + more_gate, s.f);
             v *= s.factor;
             cu_st(own + i, s.bf16 ? cu_bf16_f32(cu_f32_bf16(v)) : v);
         }
@@ -178,7 +180,7 @@ void CU_NAME(gate)(dev *d, const dev_gate_args *a)
                            a->bf16 };
     if (a->T == 0) return;
     CU_FOLLOW(d, "gate", gate_kernel, dim3((unsigned)a->T, (unsigned)a->S), GATE_THREADS, 0, a->x,
-              a->y, a->skip, a->gate, a->w, s);
+              a->y, a->skip, a->gate, a->w, a->bias, s);
 }
 
 void CU_NAME(times)(dev *d, const dev_times_args *a)

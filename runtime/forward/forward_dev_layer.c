@@ -158,7 +158,8 @@ static bool gated_by(const fwd_rows *r, const model_layer *l)
 }
 
 /* A gate of W numbers a row, those of a head `step` apart. */
-static void gate_by(const fwd_rows *r, const float *gate, int64_t W, int64_t step, int64_t n)
+static void gate_by(const fwd_rows *r, const float *gate, const float *bias, int64_t W,
+                    int64_t step, int64_t n)
 {
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
@@ -166,6 +167,7 @@ static void gate_by(const fwd_rows *r, const float *gate, int64_t W, int64_t ste
     f->d->ops->gate(
         f->d, &(dev_gate_args){ .x = r->a,
                                 .gate = gate,
+                                .bias = bias,
                                 .T = r->R,
                                 .S = c->heads,
                                 .n = D,
@@ -182,9 +184,10 @@ static void gate_heads(const fwd_rows *r, const model_layer *l)
 {
     const arch_config *c = r->c;
     const int64_t W = fwd_gate_width(c), H = c->heads, D = c->v_dim;
-    if (c->w.q_gated) gate_by(r, r->q_gate + D, W, 2 * D, D);
-    if (l->lin[R_ATTN_GATE].present) gate_by(r, r->q_gate, W, W / H, c->w.gate_heads ? 1 : D);
-    if (fwd_head_gates(c)) gate_by(r, r->head_gate, H, 1, 1);
+    if (c->w.q_gated) gate_by(r, r->q_gate + D, NULL, W, 2 * D, D);
+    if (l->lin[R_ATTN_GATE].present)
+        gate_by(r, r->q_gate, l->vec[R_GATE_BIAS].w, W, W / H, c->w.gate_heads ? 1 : D);
+    if (fwd_head_gates(c)) gate_by(r, r->head_gate, NULL, H, 1, 1);
 }
 
 /* ---- q, k and v ---- */

@@ -380,15 +380,15 @@ TEST(gates_and_norms_are_those_of_their_formulas)
     static const struct {
         dev_gate_fn f;
         int64_t S, n, width;
-        bool skip, norm, first, rows, bf16;
+        bool skip, norm, first, rows, bf16, bias;
         float factor;
     } cases[] = {
-        { DEV_GATE_SILU, 3, 40, 40, false, true, true, false, false, 0 },
-        { DEV_GATE_SIGMOID, 3, 20, 20, false, true, true, false, false, 1 },
-        { DEV_GATE_SILU, 2, 150, 150, true, true, false, true, false, 0.5f },
-        { DEV_GATE_SILU, 1, 300, 300, true, false, false, true, false, 1 },
-        { DEV_GATE_SOFTPLUS, 4, 24, 1, false, false, false, false, true, 0 },
-        { DEV_GATE_SIGMOID, 4, 24, 24, false, false, false, false, true, 0 },
+        { DEV_GATE_SILU, 3, 40, 40, false, true, true, false, false, true, 0 },
+        { DEV_GATE_SIGMOID, 3, 20, 20, false, true, true, false, false, false, 1 },
+        { DEV_GATE_SILU, 2, 150, 150, true, true, false, true, false, false, 0.5f },
+        { DEV_GATE_SILU, 1, 300, 300, true, false, false, true, false, false, 1 },
+        { DEV_GATE_SOFTPLUS, 4, 24, 1, false, false, false, false, true, false, 0 },
+        { DEV_GATE_SIGMOID, 4, 24, 24, false, false, false, false, true, true, 0 },
     };
     enum { T = 3, EACH = 2 };
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
@@ -404,6 +404,7 @@ TEST(gates_and_norms_are_those_of_their_formulas)
                                     .y = gate,
                                     .skip = cases[i].skip ? put(&r, skip, (size_t)all * 4) : NULL,
                                     .gate = gate + 1,
+                                    .bias = cases[i].bias ? put(&r, w, (size_t)S * 4) : NULL,
                                     .w = cases[i].norm ? put(&r, w, (size_t)all * 4) : NULL,
                                     .T = T,
                                     .S = S,
@@ -428,7 +429,8 @@ TEST(gates_and_norms_are_those_of_their_formulas)
                 for (int64_t k = 0; k < n; k++) {
                     const int64_t at = s * n + k;
                     const double z =
-                        (double)g[t * ldg + 1 + s / EACH * step + s % EACH * W + k / (n / W)];
+                        (double)g[t * ldg + 1 + s / EACH * step + s % EACH * W + k / (n / W)] +
+                        (cases[i].bias ? (double)w[s] : 0);
                     const double by = cases[i].f == DEV_GATE_SILU      ? z * sigmoid(z)
                                       : cases[i].f == DEV_GATE_SIGMOID ? sigmoid(z)
                                                                        : softplus(z);
