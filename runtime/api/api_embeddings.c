@@ -50,7 +50,7 @@ static void write_base64(jw *w, const uint8_t *p, size_t n)
     lq_buf_free(&t);
 }
 
-static void write_vector(jw *w, const float *v, int64_t n, bool base64)
+void gen_write_floats(jw *w, const float *v, int64_t n, bool base64)
 {
     if (!base64) {
         jw_open(w, '[');
@@ -73,20 +73,29 @@ static void write_vector(jw *w, const float *v, int64_t n, bool base64)
     free(bytes);
 }
 
-void gen_write_vector(gen_choice *c, jw *w)
+float *gen_vector(gen_choice *c, jw *w, int64_t *n)
 {
     const gen *g = c->g;
     const api_model *m = &g->a->m;
-    const int64_t n = g->p.dimensions ? g->p.dimensions : m->width;
     float *v = malloc((size_t)m->width * sizeof *v);
+    *n = g->p.dimensions ? g->p.dimensions : m->width;
     w->b.oom |= c->text.oom || !c->pooled || !v ||
                 (m->sentence && sentence_run(m->sentence, v, c->pooled, NULL));
-    if (!w->b.oom) {
-        for (int64_t i = 0; i < n && !m->sentence; i++)
-            v[i] = (float)c->pooled[i];
-        if (!m->sentence || sentence_normalizes(m->sentence)) normalize(v, n);
-        write_vector(w, v, n, g->p.base64);
+    if (w->b.oom) {
+        free(v);
+        return NULL;
     }
+    for (int64_t i = 0; i < *n && !m->sentence; i++)
+        v[i] = (float)c->pooled[i];
+    if (!m->sentence || sentence_normalizes(m->sentence)) normalize(v, *n);
+    return v;
+}
+
+void gen_write_vector(gen_choice *c, jw *w)
+{
+    int64_t n;
+    float *v = gen_vector(c, w, &n);
+    if (v) gen_write_floats(w, v, n, c->g->p.base64);
     free(v);
 }
 

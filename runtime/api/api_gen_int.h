@@ -178,6 +178,9 @@ eng_pool gen_pool(const gen *g); /* which rows the answer is made of; ENG_NO_POO
 /* api_embeddings.c: keeps what the engine pooled. */
 /* The embedding as numbers, or as the request wants it. */
 void gen_write_vector(gen_choice *c, jw *w);
+/* The same as n numbers, the caller's to free; NULL: w says that memory is out. And as numbers or base64. */
+float *gen_vector(gen_choice *c, jw *w, int64_t *n);
+void gen_write_floats(jw *w, const float *v, int64_t n, bool base64);
 bool gen_take_vector(gen_choice *c, const double *pooled);
 /* What of the answer's id is its own. */
 static inline const char *gen_key(const gen *g) { return g->answer.id + strlen(g->shape->prefix); }

@@ -162,7 +162,9 @@ void api_get_props(void *a, http_req *r);
 void api_get_slots(void *a, http_req *r);
 void api_post_render(void *a, http_req *r); /* what the template makes of a chat */
 void api_post_embeddings(void *a, http_req *r);
-void api_post_rerank(void *a, http_req *r);    /* Jina's */
+void api_post_rerank(void *a, http_req *r);   /* Jina's */
+void api_post_embed_v1(void *a, http_req *r); /* Cohere's, as the next */
+void api_post_embed_v2(void *a, http_req *r);
 void api_post_rerank_v2(void *a, http_req *r); /* Cohere's */
 void api_post_score(void *a, http_req *r);     /* vLLM's, as the next: */
 void api_post_classify(void *a, http_req *r);

@@ -134,6 +134,15 @@ print(json.dumps({"n": [len(new), len(old)], "same": new[0].relevance_score == o
                   "text": old[0].document.text == ask["documents"][old[0].index]}))
 """
 
+COHERE_EMBED = """
+import cohere, json, sys
+ask = {"model": "m", "texts": ["One day", "b"], "input_type": "search_query"}
+new = cohere.ClientV2(api_key="x", base_url=sys.argv[1]).embed(**ask, embedding_types=["float", "ubinary"]).embeddings
+old = cohere.Client(api_key="x", base_url=sys.argv[1]).embed(**ask).embeddings
+print(json.dumps({"n": [len(new.float_), len(old)], "same": new.float_ == old,
+                  "bits": [v > 0 for v in old[0][:8]] == [bool(new.ubinary[0][0] >> (7 - i) & 1) for i in range(8)]}))
+"""
+
 
 def test_langchain(scripted, package_client):
     out = package_client("langchain", LANGCHAIN, scripted.url)
@@ -174,6 +183,10 @@ def reranker(llmq, tmp_path):
     with Server(llmq, tmp_path / "m", "--served-model-name", "m", "--rerank-template", "qwen3-reranker", "--rerank-labels", "y,n",
                 log=tmp_path / "log") as s:
         yield s
+
+
+def test_cohere_embeds(scripted, package_client):
+    assert package_client("cohere", COHERE_EMBED, scripted.url) == {"n": [2, 2], "same": True, "bits": True}
 
 
 def test_cohere(reranker, package_client):

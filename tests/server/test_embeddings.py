@@ -323,3 +323,45 @@ def test_a_name_of_no_prompt(server):
 def test_a_step_that_holds_no_prompt_is_refused(llmq):
     r = llmq("serve", GEMMA, "--max-model-len", 100, "--max-num-batched-tokens", 64, "--port", 0, code=2)
     assert "--max-num-batched-tokens: expected --max-model-len 100 or more" in r.stderr
+
+
+@case("C88")
+def test_coheres_clients_get_the_same_vectors(server, renamed):
+    texts = ["The sea", "One day"]
+    want = vectors(server, texts)
+    tokens = server.post_json(PATH, {"input": texts})["usage"]["prompt_tokens"]
+    a = server.post_json("/v2/embed", {"model": "tiny", "texts": texts, "input_type": "search_document", "output_dimension": 100,
+                                       "embedding_types": ["ubinary", "float", "binary", "base64"]})
+    cut = vectors(server, texts, dimensions=100)
+    bits = [[sum((x > 0) << (7 - k) for k, x in enumerate(v[i:i + 8])) for i in range(0, 100, 8)] for v in cut]
+    packed = [list(struct.unpack("<100f", base64.b64decode(b, validate=True))) for b in a["embeddings"].pop("base64")]
+    assert packed == [[struct.unpack("<f", struct.pack("<f", x))[0] for x in v] for v in cut]
+    assert a["embeddings"] == {"float": cut, "ubinary": bits, "binary": [[b - 128 for b in row] for row in bits]}
+    assert a["texts"] == texts and a["response_type"] == "embeddings_by_type"
+    assert a["meta"] == {"api_version": {"version": "2"}, "billed_units": {"input_tokens": tokens}}
+    parts = [{"content": [{"type": "text", "text": t[:3]}, {"type": "text", "text": t[3:]}]} for t in texts]
+    assert server.post_json("/v2/embed", {"inputs": parts})["embeddings"] == {"float": want}
+    old = server.post_json("/v1/embed", {"texts": texts, "input_type": "clustering", "images": []})
+    assert old["embeddings"] == want and old["response_type"] == "embeddings_floats" and old["meta"]["api_version"] == {"version": "1"}
+    # a type of input is a prompt of the model's files; a long text loses its end
+    long = "sea house " * 20
+    query = vectors(renamed, long, prompt_name="query", truncate_prompt_tokens=-1)
+    assert renamed.post_json("/v1/embed", {"texts": [long], "input_type": "search_query"})["embeddings"] == query
+    assert renamed.post_json("/v1/embed", {"texts": [long], "input_type": "classification"})["embeddings"] != query
+    assert renamed.post_json("/v1/embed", {"texts": [long], "max_tokens": 12})["embeddings"] == vectors(renamed, long, truncate_prompt_tokens=12)
+    check_error(renamed.post("/v2/embed", {"texts": [long], "truncate": "NONE"}), 400, "texts", "context_length_exceeded")
+
+
+@case("C88")
+@pytest.mark.parametrize("body,param,says", [
+    ({}, "texts", "found neither"), ({"texts": ["a"], "inputs": [{"content": [{"type": "text", "text": "a"}]}]}, "texts", "found both"),
+    ({"texts": []}, "texts", "an array of strings"), ({"texts": [[1, 2]]}, "texts", "an array of strings"), ({"texts": "a"}, "texts", "an array"),
+    ({"texts": ["a"], "input_type": "image"}, "input_type", "search_query"), ({"texts": ["a"], "embedding_types": ["int8"]}, "embedding_types", "ubinary"),
+    ({"texts": ["a"], "embedding_types": []}, "embedding_types", "ubinary"), ({"texts": ["a"], "truncate": "START"}, "truncate", "keeps the beginning"),
+    ({"texts": ["a"], "truncate": "LEFT"}, "truncate", "NONE or END"), ({"images": ["data:"]}, "images", "not supported"),
+    ({"texts": ["a"], "output_dimension": 0}, "output_dimension", "output_dimension: "), ({"texts": ["a"], "max_tokens": 0}, "max_tokens", "max_tokens: "),
+    ({"inputs": [{"content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]}, "inputs", "only texts"),
+    ({"inputs": [{"content": []}]}, "inputs", "content"), ({"texts": ["a"], "input": "a"}, "texts", "in place of input"), ({"texts": ["a"], "encoding_format": "base64"}, "encoding_format", "not supported")])
+def test_what_coheres_embed_does_not_take_is_refused_by_name(server, body, param, says):
+    for path in ("/v1/embed", "/v2/embed"):
+        assert says in check_error(server.post(path, body), 400, param)
