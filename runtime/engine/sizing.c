@@ -139,7 +139,8 @@ static size_t fits_of(const side *s)
 static lq_status fill_device(side *s, dev *on, const arch_config *c, const eng_opts *o, lq_err *err)
 {
     const size_t room = dev_room(on);
-    const int64_t held = ((int64_t)(room / s->block) + 1) * o->block_size;
+    /* None of its layers has K and V: any number of blocks. */
+    const int64_t held = s->block ? ((int64_t)(room / s->block) + 1) * o->block_size : INT64_MAX;
     const kv_opts kv = { .block_size = o->block_size };
     fwd_opts step = eng_step(o);
     step.ranks = dev_ranks(on);
