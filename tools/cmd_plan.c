@@ -87,6 +87,7 @@ typedef struct {
         int64_t layers; /* the last ones */
         int ranks;      /* GPUs that share all layers; what follows is of each */
         size_t memory, weights, kv_per_token, scratch;
+        size_t state;           /* a sequence's, of those layers */
         size_t moved, kv_moved; /* weights and cache that the host does not have */
         const gpu_row *known;   /* NULL: not in the table */
         char name[64];          /* of the one here, or the table's; "": neither */
@@ -135,13 +136,13 @@ static void time_gpu(plan *pl, const plan_opts *o, const foot_weights *whole_las
                               : known              ? known->gbytes_s
                                                    : 0);
     there->flops = o->gpu_gflops > 0 ? 1e9 * o->gpu_gflops : known ? 1e12 * known->tflops : 0;
-    there->bytes = (double)pl->gpu.last.step_bytes;
+    there->bytes = (double)pl->gpu.last.step_bytes + 2 * (double)pl->gpu.state;
     there->weights = pl->gpu.last.step_weights;
     there->kv_bytes = (double)pl->gpu.kv_per_token;
     if (known && o->gpu_bandwidth <= 0 && o->gpu_gflops <= 0) pl->gpu.source = known->source;
     pl->gpu.timed = pl->gpu.layers && there->bandwidth > 0 && there->flops > 0;
     if (!pl->gpu.timed) return;
-    here.bytes -= (double)whole_last->step_bytes;
+    here.bytes -= (double)whole_last->step_bytes + 2 * (double)pl->gpu.state;
     here.weights -= whole_last->step_weights;
     here.kv_bytes -= (double)pl->gpu.kv_moved;
     pl->gpu.limits = roof_of((roof_side[]){ here, *there }, 2, (double)pl->ctx);
@@ -156,12 +157,13 @@ static int64_t tokens_of(size_t memory, size_t fixed, size_t per_token)
 
 static void derive(plan *pl)
 {
+    const size_t there_fixed = pl->gpu.weights + pl->gpu.scratch;
     const int64_t there =
-        tokens_of(pl->gpu.memory, pl->gpu.weights + pl->gpu.scratch, pl->gpu.kv_per_token);
+        tokens_of(pl->gpu.memory, there_fixed + pl->gpu.state, pl->gpu.kv_per_token);
     const size_t fixed =
         pl->w.weights_bytes - pl->gpu.moved + pl->draft_weights + pl->scratch_bytes;
     const size_t per_token = pl->kv_per_token - pl->gpu.kv_moved - pl->window_kv + pl->draft_kv;
-    const size_t per_sequence = pl->state_bytes + pl->window_bytes;
+    const size_t per_sequence = pl->state_bytes - pl->gpu.state + pl->window_bytes;
     pl->max_tokens = tokens_of(pl->memory_bytes, fixed + per_sequence, per_token);
     if (pl->gpu.on && there < pl->max_tokens) pl->max_tokens = there;
     pl->max_len = pl->max_tokens < pl->cfg->max_pos ? pl->max_tokens : pl->cfg->max_pos;
@@ -169,6 +171,9 @@ static void derive(plan *pl)
     if (per_sequence)
         pl->max_batch =
             tokens_of(pl->memory_bytes, fixed, per_sequence + per_token * (size_t)pl->ctx);
+    const int64_t batch_there = tokens_of(pl->gpu.memory, there_fixed,
+                                          pl->gpu.state + pl->gpu.kv_per_token * (size_t)pl->ctx);
+    if (pl->gpu.state && batch_there < pl->max_batch) pl->max_batch = batch_there;
     pl->cpu.bytes = (double)pl->w.step_bytes + 2 * (double)pl->state_bytes; /* read and written */
     pl->cpu.weights = pl->w.step_weights;
     pl->cpu.kv_bytes = (double)pl->kv_per_token;
@@ -536,6 +541,7 @@ static lq_status add_gpu(plan *pl, const foot_model *from, const plan_opts *o,
         pl->gpu.on = true;
         pl->gpu.layers = n;
         pl->gpu.weights = model_size_on(&z, n);
+        pl->gpu.state = kv_state_bytes_on(c, c->layers - n);
         pl->gpu.kv_moved = pl->kv_per_token / (size_t)c->layers * (size_t)n;
         const arch_config own = rank_config(c, ranks);
         pl->gpu.kv_per_token =

@@ -152,9 +152,9 @@ def test_layers_on_both_sides_take_the_time_of_both(llmq, model):
     assert not [k for k in none if k.startswith("gpu")]
 
 
-@pytest.mark.parametrize("arch", ["mixtral-moe", "deepseek-v2-mla", "opt-350m-postnorm", "llama3-gqa"])
+@pytest.mark.parametrize("arch", ["mixtral-moe", "deepseek-v2-mla", "opt-350m-postnorm", "llama3-gqa", "qwen3-next", "mamba2"])
 def test_a_gpu_no_faster_than_the_cpu_changes_no_limit(llmq, arch):
-    """Of experts those used count, wherever they are."""
+    """Of experts those used count, wherever they are, and states where their layers are."""
     path = ROOT / "tests/golden/arch" / arch
     want = plan(llmq, path)
     same = ["--gpu-memory", "1G", "--gpu-bandwidth", "10", "--gpu-gflops", "100", "--gpu-layers"]
