@@ -15,7 +15,7 @@
 static size_t cache_blocks(const load_beside *b, size_t block)
 {
     const size_t one = (size_t)lq_ceil_div(b->tokens, b->block_size);
-    if (!b->cache_bytes) return one;
+    if (!b->cache_bytes || !block) return one; /* no layer has K and V */
     const size_t most = one * (size_t)b->step.max_seqs, n = b->cache_bytes / block;
     return n < most ? n : most;
 }

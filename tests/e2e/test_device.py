@@ -622,6 +622,24 @@ def test_a_grammar_holds_there_as_here(gpu, llmq, tmp_path, more):
     assert re.match(r" [a-f]{0,2}", said[0][0]["text"]) and said[0][1]["text"] in ("never", "nowhere")
 
 
+@pytest.mark.parametrize("model, layers", [("qwen3-next", "all"), ("mamba2", "1"), ("lfm2", "2")])
+def test_a_model_with_states_answers_there_as_here(gpu, llmq, tmp_path, model, layers):
+    """A second turn goes on from the state that the first one left at the last border of a block."""
+    said = []
+    for tool, device in ((gpu, ["--gpu-layers", layers]), (llmq, ["--device", "cpu"])):
+        with Server(tool, ARCH / model, *device, "--activations", "f32", "--kv-cache-dtype", "f32", "--max-model-len", 128,
+                    "--max-num-seqs", 4, log=tmp_path / "log") as s:
+            body = {"model": json.load(s.get("/v1/models"))["data"][0]["id"], "max_tokens": 6, "temperature": 0,
+                    "ignore_eos": True, "return_token_ids": True}
+            ids, turns = [3 + i * i % 60 for i in range(37)], []
+            for _ in range(2):
+                a = s.post_json("/v1/completions", {**body, "prompt": ids})
+                turns.append((a["choices"][0]["token_ids"], a["usage"]["prompt_tokens_details"]["cached_tokens"]))
+                ids = ids + turns[-1][0] + [7, 8]
+            said.append(turns)
+    assert said[0] == said[1] and [n for _, n in said[0]] == [0, 32]
+
+
 def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
     lost = dict(os.environ, LLMQ_EMULATED_LAUNCHES="60")
     p = gpu("run", ARCH / "arcee", "--ids", IDS, "-n", "50", "--ignore-eos", "--device", "cuda", code=1, env=lost)
@@ -643,6 +661,9 @@ def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
     (NOVELS, 0.9, ["--gpu-layers", "auto", "--max-num-seqs", 4]),
     (NOVELS, 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),
     (ROOT / "models/novels-1m", 0.9, ["--tensor-parallel-size", 2]),
+    (ARCH / "qwen3-next", 2, ["--device", "cuda", "--max-num-seqs", 4]),
+    (ARCH / "lfm2", 1.5, ["--gpu-layers", 1, "--max-num-seqs", 4]),
+    (ARCH / "mamba2", 200, ["--device", "cuda", "--kv-cache-memory", "1M", "--max-num-seqs", 4, "--max-model-len", 256]),  # no K, no V
 ])
 def test_a_dry_run_says_what_the_server_then_has_on_a_gpu(gpu, tmp_path, model, part, args):  # T-17
     """Of a memory that has a step, and such a part of weights and cache as they are where there is enough."""
