@@ -4,6 +4,7 @@
 #define LLMQ_TESTS_SUPPORT_ARCHS_H
 
 #include <dirent.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

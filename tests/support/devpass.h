@@ -130,4 +130,17 @@ static inline emu_counts count_step(rig *r, const golden *g, kv_seq *s, int64_t 
     return counted_since(&before);
 }
 
+/* How far the device is from the CPU with the same options. */
+static inline double device_apart(const char *name, rig_opts o, int64_t ids)
+{
+    int64_t n = 0, m;
+    float *want = cut_of(name, o, &prefill_then_decode, ids, &n);
+    o.device = true;
+    float *got = cut_of(name, o, &prefill_then_decode, ids, &m);
+    double d = want && got ? apart(got, want, n) : HUGE_VAL;
+    free(want);
+    free(got);
+    return d;
+}
+
 #endif
