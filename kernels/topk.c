@@ -6,17 +6,10 @@
  * radix select. */
 #include "kernels/topk.h"
 
-#include "kernels/attn_int.h"
 #include "kernels/dispatch.h"
 #include "kernels/topk_int.h"
 
 enum { ROOM = 1 << 18, ROWS = 64, UNIT = 8 * ATTN_TILE };
-
-/* Of a thread, and of all. */
-typedef struct {
-    float *kt, *s;   /* [D][ATTN_TILE], [H][ATTN_TILE] */
-    const float **q; /* [H] */
-} work;
 
 typedef struct {
     const topk_args *a;
@@ -27,8 +20,18 @@ typedef struct {
     int64_t first, rows, stride, at, piece; /* the wave's rows; the piece's first key and length */
 } run_ctx;
 
-/* Cut `w` out of base (NULL: only count); returns the bytes. */
-static size_t cut(work *w, uint8_t *base, int64_t H, int64_t D)
+static size_t order_bytes(int64_t topk)
+{
+    return lq_round_up((size_t)(ROOM + ROWS * topk) * sizeof(uint32_t), 64);
+}
+
+size_t topk_scratch_bytes(int64_t H, int64_t D, int64_t topk, int threads)
+{
+    topk_work none;
+    return (size_t)threads * topk_cut(&none, NULL, H, D) + order_bytes(topk) + 64;
+}
+
+size_t topk_cut(topk_work *w, uint8_t *base, int64_t H, int64_t D)
 {
     size_t n = 0;
 #define CUT(field, type, count)                  \
@@ -41,21 +44,8 @@ static size_t cut(work *w, uint8_t *base, int64_t H, int64_t D)
     return n;
 }
 
-static size_t order_bytes(int64_t topk)
+const attn_seq *topk_row(const attn_seq *s, int64_t row, int64_t *i)
 {
-    return lq_round_up((size_t)(ROOM + ROWS * topk) * sizeof(uint32_t), 64);
-}
-
-size_t topk_scratch_bytes(int64_t H, int64_t D, int64_t topk, int threads)
-{
-    work none;
-    return (size_t)threads * cut(&none, NULL, H, D) + order_bytes(topk) + 64;
-}
-
-/* Row `row` of all sequences' rows: its sequence and position. */
-static const attn_seq *find_row(const topk_args *a, int64_t row, int64_t *i)
-{
-    const attn_seq *s = a->seqs;
     for (; row >= s->n_rows; s++) /* they are few */
         row -= s->n_rows;
     *i = row;
@@ -78,7 +68,7 @@ uint32_t topk_order(float x)
 }
 
 /* ---- scores ---- */
-static void score_tile(const run_ctx *c, const work *w, const attn_seq *s, int64_t pos, int n,
+static void score_tile(const run_ctx *c, const topk_work *w, const attn_seq *s, int64_t pos, int n,
                        const float *weight, uint32_t *to)
 {
     const topk_args *a = c->a;
@@ -100,13 +90,13 @@ static void score_unit(void *ctx, int64_t unit, int thread)
     const topk_args *a = c->a;
     const int64_t units = lq_ceil_div(c->piece, UNIT), row = unit / units;
     int64_t i;
-    const attn_seq *s = find_row(a, c->first + row, &i);
+    const attn_seq *s = topk_row(a->seqs, c->first + row, &i);
     const int64_t from = c->at + unit % units * UNIT, seen = keys_before(a, s->pos0 + i + 1);
     int64_t end = from + UNIT < c->at + c->piece ? from + UNIT : c->at + c->piece;
     if (end > seen) end = seen;
     if (from >= end || seen <= a->topk) return;
-    work w;
-    cut(&w, c->scratch + (size_t)thread * c->per_thread, a->H, a->D);
+    topk_work w;
+    topk_cut(&w, c->scratch + (size_t)thread * c->per_thread, a->H, a->D);
     memset(w.kt, 0, (size_t)(a->D * ATTN_TILE) * sizeof *w.kt);
     for (int64_t h = 0; h < a->H; h++)
         w.q[h] = a->q + ((s->row0 + i) * a->H + h) * a->D;
@@ -143,7 +133,7 @@ static void choose_row(void *ctx, int64_t row, int thread)
     const topk_args *a = c->a;
     const int64_t k = a->topk;
     int64_t i, equal = 0;
-    const attn_seq *s = find_row(a, c->first + row, &i);
+    const attn_seq *s = topk_row(a->seqs, c->first + row, &i);
     const int64_t seen = keys_before(a, s->pos0 + i + 1),
                   more = seen - c->at < c->piece ? seen - c->at : c->piece;
     int32_t *chosen = a->chosen + (s->row0 + i) * k;
@@ -171,14 +161,14 @@ static void choose_row(void *ctx, int64_t row, int thread)
 void topk_run(const topk_args *a, lq_arena *scratch, pool *p)
 {
     const size_t mark = lq_arena_mark(scratch);
-    work none;
+    topk_work none;
     run_ctx c = { .a = a,
                   .cache = { .block_stride = a->block_stride,
                              .block_size = a->block_size,
                              .dtype = a->dtype,
                              .Hkv = 1,
                              .D = a->D },
-                  .per_thread = cut(&none, NULL, a->H, a->D) };
+                  .per_thread = topk_cut(&none, NULL, a->H, a->D) };
     int64_t rows = 0, longest = 0;
     for (int i = 0; i < a->n_seqs; i++) {
         const int64_t end = keys_before(a, a->seqs[i].pos0 + a->seqs[i].n_rows);

@@ -5,17 +5,10 @@
  * same order, as in topk.c. */
 #include "kernels/topk_blocks.h"
 
-#include "kernels/attn_int.h"
 #include "kernels/dispatch.h"
 #include "kernels/topk_int.h"
 
 enum { ROOM = 1 << 16, ROWS = 64, UNIT = 8 * ATTN_TILE };
-
-/* Of a thread. */
-typedef struct {
-    float *kt, *s;   /* [D][ATTN_TILE], [H][ATTN_TILE] */
-    const float **q; /* [H] */
-} work;
 
 typedef struct {
     const topk_blocks_args *a;
@@ -27,20 +20,6 @@ typedef struct {
     int64_t blocks, unit; /* of the longest sequence; blocks of a unit */
 } run_ctx;
 
-/* Cut `w` out of base (NULL: only count); returns the bytes. */
-static size_t cut(work *w, uint8_t *base, int64_t H, int64_t D)
-{
-    size_t n = 0;
-#define CUT(field, type, count)                  \
-    w->field = base ? (void *)(base + n) : NULL; \
-    n += lq_round_up((size_t)(count) * sizeof(type), 64);
-    CUT(kt, float, D *ATTN_TILE)
-    CUT(s, float, H *ATTN_TILE)
-    CUT(q, float *, H)
-#undef CUT
-    return n;
-}
-
 static size_t order_bytes(int64_t H, int64_t blocks)
 {
     const int64_t n = H * blocks > ROOM ? H * blocks : ROOM;
@@ -50,19 +29,9 @@ static size_t order_bytes(int64_t H, int64_t blocks)
 size_t topk_blocks_scratch_bytes(int64_t H, int64_t D, int64_t block, int64_t positions,
                                  int threads)
 {
-    work none;
-    return (size_t)threads * cut(&none, NULL, H, D) +
+    topk_work none;
+    return (size_t)threads * topk_cut(&none, NULL, H, D) +
            order_bytes(H, lq_ceil_div(positions, block)) + 64;
-}
-
-/* Row `row` of all sequences' rows: its sequence and place there. */
-static const attn_seq *find_row(const topk_blocks_args *a, int64_t row, int64_t *i)
-{
-    const attn_seq *s = a->seqs;
-    for (; row >= s->n_rows; s++) /* they are few */
-        row -= s->n_rows;
-    *i = row;
-    return s;
 }
 
 static void score_unit(void *ctx, int64_t item, int thread)
@@ -71,13 +40,13 @@ static void score_unit(void *ctx, int64_t item, int thread)
     const topk_blocks_args *a = c->a;
     const int64_t units = lq_ceil_div(c->blocks, c->unit), row = item / units;
     int64_t i;
-    const attn_seq *s = find_row(a, c->first + row, &i);
+    const attn_seq *s = topk_row(a->seqs, c->first + row, &i);
     const int64_t seen = s->pos0 + i + 1, from = item % units * c->unit * a->block;
     int64_t end = from + c->unit * a->block;
     if (end > seen) end = seen;
     if (from >= end || lq_ceil_div(seen, a->block) <= a->topk) return;
-    work w;
-    cut(&w, c->scratch + (size_t)thread * c->per_thread, a->H, a->D);
+    topk_work w;
+    topk_cut(&w, c->scratch + (size_t)thread * c->per_thread, a->H, a->D);
     memset(w.kt, 0, (size_t)(a->D * ATTN_TILE) * sizeof *w.kt);
     uint32_t *order = c->order + row * a->H * c->blocks;
     for (int64_t h = 0; h < a->H; h++) {
@@ -105,7 +74,7 @@ static void choose(void *ctx, int64_t item, int thread)
     const run_ctx *c = ctx;
     const topk_blocks_args *a = c->a;
     int64_t i, equal = 0, n = 0;
-    const attn_seq *s = find_row(a, c->first + item / a->H, &i);
+    const attn_seq *s = topk_row(a->seqs, c->first + item / a->H, &i);
     const int64_t seen = s->pos0 + i + 1, blocks = lq_ceil_div(seen, a->block),
                   list = (s->row0 + i) * a->H + item % a->H;
     int32_t *chosen = a->chosen + list * a->topk * a->block;
@@ -128,14 +97,14 @@ static void choose(void *ctx, int64_t item, int thread)
 void topk_blocks_run(const topk_blocks_args *a, lq_arena *scratch, pool *p)
 {
     const size_t mark = lq_arena_mark(scratch);
-    work none;
+    topk_work none;
     run_ctx c = { .a = a,
                   .cache = { .block_stride = a->block_stride,
                              .block_size = a->block_size,
                              .dtype = a->dtype,
                              .Hkv = 1,
                              .D = a->D },
-                  .per_thread = cut(&none, NULL, a->H, a->D) };
+                  .per_thread = topk_cut(&none, NULL, a->H, a->D) };
     int64_t rows = 0;
     c.blocks = 1;
     for (int i = 0; i < a->n_seqs; i++) {
