@@ -77,6 +77,23 @@ static inline void run_at_loads(const engine_load *loads, size_t n)
     }
 }
 
+/* Steps and blocks of several sizes, with and without prefixes, memory of so many blocks, which is that of one sequence,
+ * guesses. */
+static inline void run_at_usual_loads(size_t blocks)
+{
+    const engine_load loads[] = {
+        { "cached, two threads", 2, { .max_batch_tokens = 64 }, false },
+        { "small steps and blocks", 1, { .max_batch_tokens = 7, .block_size = 8 }, false },
+        { "no prefix cache", 3, { .no_prefix_cache = true, .max_batch_tokens = 33 }, false },
+        { "blocks for one",
+          2,
+          { .kv_bytes = blocks * kv_block_bytes(golden.cfg, 16, KV_F32), .max_len = MAX_LEN },
+          true },
+        { "guesses", 2, { .guesses = 4, .max_seqs = 3 }, false },
+    };
+    run_at_loads(loads, LQ_COUNT(loads));
+}
+
 /* Lines that go on from one prompt copy its last block with all that a layer keeps in it: three beams of six jobs,
  * in steps as they come and of nine tokens. */
 static inline void run_beams_in_small_steps(void)
