@@ -1,56 +1,17 @@
 /* runtime/forward/forward_dev_mix.c - layers with a state on a device (forward_mixer.c says what such a
  * layer does). */
 #include "runtime/forward/forward_dev.h"
+#include "runtime/forward/forward_mix.h"
 #include "runtime/model/kv_state.h"
-
-#define L2_EPS 1e-6f /* of q's and k's lengths, whatever the config says */
-
-/* ---- where things are ---- */
-
-static int64_t at(const fwd_rows *r, arch_role role) { return r->mix_at[role - R_MIX_IN]; }
-static int64_t width(const fwd_rows *r) { return at(r, R_MIX_X + 1); }
-static bool has(const fwd_rows *r, arch_role role) { return at(r, role + 1) > at(r, role); }
-static bool is_mamba(const arch_config *c)
-{
-    return c->row->mixer == MIX_MAMBA || c->row->mixer == MIX_BOTH;
-}
-
-/* What the convolution leaves: q, k and v of a row, in rows ld apart. */
-typedef struct {
-    float *x, *q, *k, *v;
-    int64_t ld;
-} heads;
-
-static heads heads_of(const fwd_rows *r)
-{
-    const arch_config *c = r->c;
-    const int64_t keys = c->mix_groups * c->mix_key, n = arch_mix_width(c, c->row->mixer),
-                  W = width(r);
-    if (is_mamba(c)) { /* gate, then x, B, C */
-        float *x = r->mix + n;
-        return (heads){ x, x + n + keys, x + n, x, W };
-    }
-    if (c->row->mixer == MIX_SELECT) { /* x; step, B and C are made of it */
-        float *k = r->mix + at(r, R_MIX_X) + c->mix_rank;
-        return (heads){ r->mix, k + keys, k, r->mix, W };
-    }
-    float *x = c->w.mix_mixed ? r->mix_conv : r->mix;
-    return (heads){ x, x, x + keys, x + 2 * keys, c->w.mix_mixed ? fwd_mix_channels(c) : W };
-}
-
-static float eps_of(const arch_config *c)
-{
-    return c->w.mix_eps > 0 ? c->w.mix_eps : (float)c->norm_eps;
-}
 
 /* ---- products ---- */
 
 /* The second of two small matrices, over what the first made. */
 static void run_up(const fwd_rows *r, const model_layer *l, arch_role down, arch_role up)
 {
-    const mm_out o = fwd_out(&l->lin[up], r->mix + at(r, up), width(r), false);
+    const mm_out o = fwd_out(&l->lin[up], r->mix + mix_at(r, up), mix_width(r), false);
     if (l->lin[up].present)
-        fwd_dev_products(r, &o, 1, r->mix + at(r, down), width(r), r->R,
+        fwd_dev_products(r, &o, 1, r->mix + mix_at(r, down), mix_width(r), r->R,
                          arch_role_exact(up) ? MM_F32 : r->acts);
 }
 
@@ -62,7 +23,7 @@ void fwd_dev_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer)
     (void)layer;
     for (arch_role role = R_MIX_IN; role <= R_MIX_A_UP; role++) {
         if (!l->lin[role].present || role == R_MIX_GATE_UP || role == R_MIX_A_UP) continue;
-        const mm_out o = fwd_out(&l->lin[role], r->mix + at(r, role), width(r), false);
+        const mm_out o = fwd_out(&l->lin[role], r->mix + mix_at(r, role), mix_width(r), false);
         if (arch_role_exact(role))
             exact[n_exact++] = o;
         else
@@ -84,8 +45,8 @@ static void before_conv(const fwd_rows *r)
     const int64_t n = arch_mix_width(c, c->row->mixer), keys = c->mix_groups * c->mix_key;
     const int64_t parts[] = { n, n, keys, keys, c->mix_heads };
     float *x = r->mix;
-    for (size_t i = 0; i < LQ_COUNT(parts) && is_mamba(c); x += parts[i++])
-        fwd_dev_times(r, x, parts[i], width(r), c->mix_scale[i]);
+    for (size_t i = 0; i < LQ_COUNT(parts) && mix_is_mamba(c); x += parts[i++])
+        fwd_dev_times(r, x, parts[i], mix_width(r), c->mix_scale[i]);
     if (c->w.mix_mixed)
         f->d->ops->unmix(f->d, &(dev_unmix_args){ .dst = r->mix_conv,
                                                   .src = r->mix,
@@ -94,7 +55,7 @@ static void before_conv(const fwd_rows *r)
                                                   .K = c->mix_key,
                                                   .V = c->mix_heads / c->mix_groups * c->mix_value,
                                                   .ldd = fwd_mix_channels(c),
-                                                  .lds = width(r) });
+                                                  .lds = mix_width(r) });
 }
 
 static void conv(const fwd_rows *r, const model_layer *l, const dev_states *s)
@@ -102,7 +63,7 @@ static void conv(const fwd_rows *r, const model_layer *l, const dev_states *s)
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
     const bool alone = c->row->mixer == MIX_CONV; /* between gates: b, c, x */
-    const heads h = heads_of(r);
+    const mix_view h = mix_view_of(r);
     const model_vector *w = &l->vec[R_MIX_CONV];
     f->d->ops->conv(f->d, &(dev_conv_args){ .states = *s,
                                             .x = h.x,
@@ -113,7 +74,7 @@ static void conv(const fwd_rows *r, const model_layer *l, const dev_states *s)
                                             .bias = w->bias,
                                             .ldx = h.ld,
                                             .ldo = alone ? c->hidden : h.ld,
-                                            .channels = arch_conv_channels(c, c->row->mixer),
+                                            .channels = h.channels,
                                             .taps = (int)c->conv_taps,
                                             .silu = !alone });
 }
@@ -124,7 +85,7 @@ static void norm_part(const fwd_rows *r, float *x, const model_vector *v, int64_
 {
     const fwd_dev_ctx *f = r->self;
     const dev_norm_args a = {
-        .x = x, .h = x, .w = v->w, .eps = eps_of(r->c), .T = r->R, .K = n, .ld = width(r)
+        .x = x, .h = x, .w = v->w, .eps = mix_norm_eps(r->c), .T = r->R, .K = n, .ld = mix_width(r)
     };
     if (v->w) f->d->ops->norm(f->d, &a);
 }
@@ -134,18 +95,18 @@ static void run_select(const fwd_rows *r, const model_layer *l)
 {
     const arch_config *c = r->c;
     const int64_t n[] = { c->mix_rank, c->mix_key, c->mix_key };
-    float *x = r->mix + at(r, R_MIX_X);
-    const mm_out parts = fwd_out(&l->lin[R_MIX_X], x, width(r), false),
+    float *x = r->mix + mix_at(r, R_MIX_X);
+    const mm_out parts = fwd_out(&l->lin[R_MIX_X], x, mix_width(r), false),
                  steps = fwd_out(&l->lin[R_MIX_STEP], r->decay, arch_mix_decays(c), false);
-    fwd_dev_products(r, &parts, 1, r->mix, width(r), r->R, MM_F32);
+    fwd_dev_products(r, &parts, 1, r->mix, mix_width(r), r->R, MM_F32);
     for (int i = 0; i < 3; x += n[i++])
         norm_part(r, x, &l->vec[R_MIX_STEP_NORM + i], n[i]);
-    fwd_dev_products(r, &steps, 1, r->mix + at(r, R_MIX_X), width(r), r->R, MM_F32);
+    fwd_dev_products(r, &steps, 1, r->mix + mix_at(r, R_MIX_X), mix_width(r), r->R, MM_F32);
 }
 
 static dev_scan_kind kind_of(const arch_config *c)
 {
-    return is_mamba(c)                   ? DEV_SCAN_MAMBA
+    return mix_is_mamba(c)               ? DEV_SCAN_MAMBA
            : c->row->mixer == MIX_SELECT ? DEV_SCAN_SELECT
            : c->row->mixer == MIX_KDA    ? DEV_SCAN_KEYS_DELTA
                                          : DEV_SCAN_DELTA;
@@ -156,17 +117,17 @@ static void rates(const fwd_rows *r, const model_layer *l)
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
     const dev_scan_kind kind = kind_of(c);
-    const heads h = heads_of(r);
+    const mix_view h = mix_view_of(r);
     const int64_t of = c->mix_heads / c->mix_groups;
     const bool unit = kind == DEV_SCAN_DELTA || kind == DEV_SCAN_KEYS_DELTA,
-               mixed = has(r, R_MIX_BA);
+               mixed = mix_has(r, R_MIX_BA);
     dev_rates_args a = { .kind = kind,
                          .dt = l->vec[R_MIX_DT].w,
                          .rate = l->vec[R_MIX_A_LOG].w,
                          .beta = r->mix_beta,
                          .decay = r->decay,
                          .T = r->R,
-                         .ld = width(r),
+                         .ld = mix_width(r),
                          .ldq = h.ld,
                          .H = c->mix_heads,
                          .G = c->mix_groups,
@@ -178,14 +139,14 @@ static void rates(const fwd_rows *r, const model_layer *l)
                          .span = (float)c->decay_span,
                          .min = (float)c->dt_min,
                          .max = (float)c->dt_max,
-                         .eps = L2_EPS };
+                         .eps = MIX_L2_EPS };
     if (unit) {
-        a.q = h.q;
-        a.k = h.k;
-        a.b = r->mix + at(r, mixed ? R_MIX_BA : R_MIX_B);
-        a.a = mixed ? a.b + of : r->mix + at(r, has(r, R_MIX_A_UP) ? R_MIX_A_UP : R_MIX_A);
+        a.q = h.x + h.q;
+        a.k = h.x + h.k;
+        a.b = r->mix + mix_at(r, mixed ? R_MIX_BA : R_MIX_B);
+        a.a = mixed ? a.b + of : r->mix + mix_at(r, mix_has(r, R_MIX_A_UP) ? R_MIX_A_UP : R_MIX_A);
     } else if (kind == DEV_SCAN_MAMBA) {
-        a.a = r->mix + at(r, R_MIX_GATE) - c->mix_heads;
+        a.a = r->mix + mix_at(r, R_MIX_GATE) - c->mix_heads;
     }
     f->d->ops->rates(f->d, &a);
 }
@@ -194,13 +155,13 @@ static void scan(const fwd_rows *r, const model_layer *l, dev_states s)
 {
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
-    const heads h = heads_of(r);
+    const mix_view h = mix_view_of(r);
     s.of += kv_state_conv_floats(c);
     f->d->ops->scan(f->d, &(dev_scan_args){ .kind = kind_of(c),
                                             .states = s,
-                                            .q = h.q,
-                                            .k = h.k,
-                                            .v = h.v,
+                                            .q = h.x + h.q,
+                                            .k = h.x + h.k,
+                                            .v = h.x + h.v,
                                             .beta = r->mix_beta,
                                             .decay = r->decay,
                                             .rate = l->vec[R_MIX_A_LOG].w,
@@ -220,19 +181,19 @@ static void finish(const fwd_rows *r, const model_layer *l)
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
     const int64_t n = arch_mix_width(c, c->row->mixer), of = c->mix_heads / c->mix_groups;
-    const bool groups = is_mamba(c) && l->vec[R_MIX_NORM].w;
+    const bool groups = mix_is_mamba(c) && l->vec[R_MIX_NORM].w;
     dev_gate_args a = { .x = r->mix_out,
                         .w = l->vec[R_MIX_NORM].w,
                         .T = r->R,
                         .S = 1,
                         .n = n,
                         .ldx = n,
-                        .ldg = width(r),
+                        .ldg = mix_width(r),
                         .each = 1,
                         .f = DEV_GATE_SILU,
                         .eps = (float)c->norm_eps };
-    if (is_mamba(c) || c->row->mixer == MIX_SELECT) {
-        const bool mamba = is_mamba(c);
+    if (mix_is_mamba(c) || c->row->mixer == MIX_SELECT) {
+        const bool mamba = mix_is_mamba(c);
         a.y = mamba ? r->mix + n : r->mix;
         a.gate = mamba ? r->mix : r->mix + n;
         a.skip = l->vec[R_MIX_SKIP].w;
@@ -245,13 +206,13 @@ static void finish(const fwd_rows *r, const model_layer *l)
         a.factor = mamba ? (float)c->mix_out_scale : 1;
     } else {
         const int64_t keys = 2 * c->mix_key + of * c->mix_value;
-        const arch_role gate = has(r, R_MIX_GATE_UP) ? R_MIX_GATE_UP : R_MIX_GATE;
+        const arch_role gate = mix_has(r, R_MIX_GATE_UP) ? R_MIX_GATE_UP : R_MIX_GATE;
         a.S = c->mix_heads;
         a.n = c->mix_value;
-        a.gate = r->mix + (c->w.mix_mixed ? keys : at(r, gate));
+        a.gate = r->mix + (c->w.mix_mixed ? keys : mix_at(r, gate));
         a.each = c->w.mix_mixed ? of : c->mix_heads;
         a.step = keys + of * c->mix_value;
-        a.eps = eps_of(c);
+        a.eps = mix_norm_eps(c);
         a.first = true;
         if (c->row->mixer == MIX_KDA) a.f = DEV_GATE_SIGMOID;
     }

@@ -15,7 +15,7 @@
  * (arXiv:2412.06464, arXiv:2510.26692, arXiv:2405.21060, arXiv:2312.00752; scan and conv: kernels/scan.h.) Work on rows is split as elsewhere; along a
  * sequence work is split by channels and by SCAN_LANES values of a head, and each such piece goes from
  * position to position by itself, so that neither threads nor chunks show in the result. */
-#include "runtime/forward/forward_impl.h"
+#include "runtime/forward/forward_mix.h"
 
 #include "kernels/scan.h"
 #include "runtime/model/kv_state.h"
@@ -23,53 +23,13 @@
 enum { CONV_CHANNELS = 64 }; /* of a piece */
 /* Positions that all pieces of a head go through before the next: the second cache holds their q and k. */
 enum { SCAN_ROWS = 256 };
-#define L2_EPS 1e-6f /* of q's and k's lengths, whatever the config says */
 
-static bool is_mamba(const arch_config *c)
-{
-    return c->row->mixer == MIX_MAMBA || c->row->mixer == MIX_BOTH;
-}
 static bool is_delta(const arch_config *c)
 {
     return c->row->mixer == MIX_DELTA || c->row->mixer == MIX_KDA;
 }
 
 /* ---- where things are ---- */
-
-/* What the convolution works on, in place: [R, ld]; of its channels q, k and v begin at these. */
-typedef struct {
-    float *x;
-    int64_t ld, channels, q, k, v;
-} conv_view;
-
-/* Where of a row of r->mix what a role makes begins; whether there is any; the row's width. */
-static int64_t mix_at(const fwd_rows *r, arch_role role) { return r->mix_at[role - R_MIX_IN]; }
-static bool mix_has(const fwd_rows *r, arch_role role)
-{
-    return mix_at(r, role + 1) > mix_at(r, role);
-}
-static int64_t mix_width(const fwd_rows *r) { return mix_at(r, R_MIX_X + 1); }
-
-static conv_view view_of(const fwd_rows *r)
-{
-    const arch_config *c = r->c;
-    const arch_mixer m = c->row->mixer;
-    const int64_t keys = c->mix_groups * c->mix_key, width = arch_mix_width(c, m);
-    conv_view v = { r->mix, mix_width(r), arch_conv_channels(c, m), 0, keys, 2 * keys };
-    if (c->w.mix_mixed) v.x = r->mix_conv, v.ld = v.channels;
-    if (m == MIX_SELECT) { /* x, then the gate; B and C are made of it later */
-        v.v = 0;
-        v.k = mix_at(r, R_MIX_X) + c->mix_rank;
-        v.q = v.k + keys;
-    }
-    if (is_mamba(c)) { /* gate, then x, B, C */
-        v.x = r->mix + width;
-        v.v = 0;
-        v.k = width;
-        v.q = width + keys;
-    }
-    return v;
-}
 
 /* What a row of r->mix has of the gate, or of the decays. */
 static const float *part_of(const fwd_rows *r, int64_t t, arch_role one, arch_role up)
@@ -131,7 +91,7 @@ typedef struct {
     int64_t state; /* where the layer's begins in a sequence's */
     const fwd_seq_state *states;
     int64_t pieces; /* of each */
-    conv_view v;
+    mix_view v;
     int64_t from; /* of each sequence's rows these: up to SCAN_ROWS */
 } along;
 
@@ -168,7 +128,7 @@ static void before_conv(const fwd_rows *r, int64_t row, int64_t n, const void *a
     for (int64_t t = row; t < row + n; t++) {
         float *x = r->mix + t * W;
         if (c->w.mix_mixed) unmix(r, t);
-        if (is_mamba(c)) scale_parts(c, x);
+        if (mix_is_mamba(c)) scale_parts(c, x);
         for (int64_t i = 0; c->row->mixer == MIX_CONV && i < H; i++)
             x[i] *= x[2 * H + i];
     }
@@ -181,7 +141,7 @@ static void to_unit(const arch_config *c, float *x, bool query)
 {
     const float K = (float)c->mix_key, root = 1 / sqrtf(K);
     for (int64_t g = 0; g < c->mix_groups; g++, x += c->mix_key) {
-        k_rmsnorm(x, c->mix_key, x, c->mix_key, NULL, 0, 1, c->mix_key, L2_EPS / K);
+        k_rmsnorm(x, c->mix_key, x, c->mix_key, NULL, 0, 1, c->mix_key, MIX_L2_EPS / K);
         k_scale(x, query ? root * root : root, c->mix_key);
     }
 }
@@ -273,7 +233,7 @@ static void norm_select(const fwd_rows *r, int64_t row, int64_t n, const void *a
     const arch_config *c = r->c;
     const along *a = arg;
     const int64_t width[] = { c->mix_rank, c->mix_key, c->mix_key };
-    const float eps = c->w.mix_eps > 0 ? c->w.mix_eps : (float)c->norm_eps;
+    const float eps = mix_norm_eps(c);
     for (int64_t t = a->states->row0 + row; n > 0; t++, n--) {
         float *x = r->mix + t * a->v.ld + mix_at(r, R_MIX_X);
         for (int i = 0; i < 3; x += width[i++]) {
@@ -299,12 +259,12 @@ static void run_select(const along *a, int64_t R)
 
 static void before_scan(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
-    const conv_view v = view_of(r);
+    const mix_view v = mix_view_of(r);
     const along *a = arg;
     const int64_t row0 = a->states->row0; /* the first of these */
     for (int64_t t = row0 + row; t < row0 + row + n; t++) {
-        if (is_mamba(r->c) || r->c->row->mixer == MIX_SELECT) {
-            (is_mamba(r->c) ? mamba_row : select_row)(r, a->l, t);
+        if (mix_is_mamba(r->c) || r->c->row->mixer == MIX_SELECT) {
+            (mix_is_mamba(r->c) ? mamba_row : select_row)(r, a->l, t);
             continue;
         }
         to_unit(r->c, v.x + t * v.ld + v.q, true);
@@ -467,7 +427,7 @@ static void delta_out(const fwd_rows *r, const model_layer *l, int64_t t)
     const arch_config *c = r->c;
     const int64_t H = c->mix_heads, V = c->mix_value, of = H / c->mix_groups;
     const float *mix = r->mix + t * mix_width(r), *gate = part_of(r, t, R_MIX_GATE, R_MIX_GATE_UP);
-    const float eps = c->w.mix_eps > 0 ? c->w.mix_eps : (float)c->norm_eps;
+    const float eps = mix_norm_eps(c);
     float *out = r->mix_out + t * H * V;
     for (int64_t h = 0; h < H; h++, out += V) {
         const int64_t group = 2 * c->mix_key + 2 * of * V;
@@ -543,7 +503,7 @@ static void run_along(const fwd_rows *r, const model_layer *l, int64_t state, in
 {
     const arch_config *c = r->c;
     const fwd_seq_state *last = &r->states[first + n - 1];
-    along a = { r, l, state, r->states + first, 0, view_of(r), 0 };
+    along a = { r, l, state, r->states + first, 0, mix_view_of(r), 0 };
     a.pieces = lq_ceil_div(a.v.channels, CONV_CHANNELS);
     pool_run(r->p, n * a.pieces, conv_piece, &a);
     const int64_t R = last->row0 + last->n_rows - a.states->row0;
