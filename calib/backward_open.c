@@ -65,7 +65,8 @@ bool grad_covers(const arch_config *c)
     static const arch_role other[] = { R_EMBED_NORM, R_PROJ_IN,      R_POS_EMBED,   R_O_NORM,
                                        R_HEAD_GATE,  R_V_NORM,       R_DOWN_NORM,   R_PLE_EMBED,
                                        R_STREAM_IN,  R_LAUREL_LEFT,  R_LAYER_SCALE, R_INDEX_K,
-                                       R_LATENT_IN,  R_EXPERT_SCALE, R_O_A,         R_GATE_BIAS };
+                                       R_LATENT_IN,  R_EXPERT_SCALE, R_O_A,         R_GATE_BIAS,
+                                       R_HEAD_NORM };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;

@@ -107,6 +107,7 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_FINAL_NORM, "final_norm", ARCH_VECTOR)                                                              \
     X(R_ROPE_LOG, "rope_log",                                                                               \
       ARCH_VECTOR) /* [rope_dims / 2]: log of a factor on each frequency */                                 \
+    X(R_HEAD_NORM, "head_norm", ARCH_VECTOR) /* of gelu(R_PROJ_OUT x), which R_HEAD reads */                \
     X(R_HEAD, "lm_head", ARCH_LINEAR)                                                                       \
     X(R_POOLER, "pooler", ARCH_MATRIX) /* [hidden, hidden] of arch_scorer, as are the next two */           \
     X(R_POOL_NORM, "pool_norm", ARCH_VECTOR)                                                                \

@@ -61,6 +61,8 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
     if (r == R_MTP_ALL_NORM && !c->norm_all) return false;
     if (r == R_MTP_EACH_NORM && !c->norm_each) return false;
     if (arch_role_per_layer(r) != (layer >= 0)) return false;
+    if (arch_name_of(c, R_HEAD_NORM) && (r == R_PROJ_OUT || r == R_HEAD_NORM))
+        return c->head == HEAD_WORDS;
     if ((r == R_PROJ_IN || r == R_PROJ_OUT) && c->embed_dim == c->hidden) return false;
     if (r == R_FINAL_NORM && c->w.norm_after_add) return false;
     if (r == R_TYPE_EMBED && !c->types) return false;
@@ -377,6 +379,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_HYPER_END_SCALE] = { 1, 1 },
         [R_FINAL_NORM] = { 1, c->hidden },
         [R_ROPE_LOG] = { 1, c->rope_dims / 2 },
+        [R_HEAD_NORM] = { 1, c->embed_dim },
         [R_HEAD] = { arch_words(c), c->embed_dim },
         [R_POOLER] = { c->hidden, c->hidden },
         [R_POOL_NORM] = { 1, c->hidden },

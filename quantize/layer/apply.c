@@ -52,11 +52,9 @@ lq_status qz_frame_apply(model *m, const arch_config *c, const qz_item *items, s
         arch_role role;
         model_vector *vec;
         model_linear *lin;
-    } places[] = { { R_EMBED_NORM, &m->embed_norm, NULL },
-                   { R_FINAL_NORM, &m->final_norm, NULL },
-                   { R_PROJ_IN, NULL, &m->proj_in },
-                   { R_PROJ_OUT, NULL, &m->proj_out },
-                   { R_HEAD, NULL, &m->head } };
+    } places[] = { { R_EMBED_NORM, &m->embed_norm, NULL }, { R_FINAL_NORM, &m->final_norm, NULL },
+                   { R_HEAD_NORM, &m->head_norm, NULL },   { R_PROJ_IN, NULL, &m->proj_in },
+                   { R_PROJ_OUT, NULL, &m->proj_out },     { R_HEAD, NULL, &m->head } };
     lq_status s = LQ_OK;
     for (size_t i = 0; i < n && !s; i++) {
         const arch_role role = items[i].e->role;

@@ -420,6 +420,13 @@ static void scale_words(const fwd_rows *r, int64_t row, int64_t n, const void *a
             s->logits[t * s->ld + v] *= s->factors[v];
 }
 
+static void gelu_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const int64_t W = r->c->embed_dim;
+    (void)arg;
+    k_act(r->e + row * W, n * W, ACT_GELU);
+}
+
 void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, int64_t n)
 {
     const arch_config *c = m->cfg;
@@ -429,6 +436,10 @@ void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, 
         mm_out out = fwd_out(&m->proj_out, r->e, c->embed_dim, false);
         r->ops->products(r, &out, 1, x, c->hidden, n);
         x = r->e;
+    }
+    if (m->head_norm.w) {
+        fwd_each(r, n, gelu_chunk, NULL);
+        r->ops->norm(r, r->e, r->e, &m->head_norm, n, c->embed_dim);
     }
     mm_out out = fwd_out(&m->head, logits, ld, false);
     if (r->parts && r->parts->part->rank) { /* only rank 0 has them all */

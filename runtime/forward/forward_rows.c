@@ -101,6 +101,12 @@ static int64_t dist_width(const arch_config *c, int64_t has)
     return has ? c->heads * arch_dist_rows(c) : 0;
 }
 
+/* Are the embedding's rows, or those that the head reads, others than the layers'? */
+static bool reads_apart(const arch_config *c)
+{
+    return c->embed_dim != c->hidden || arch_has(c, R_PROJ_OUT, -1);
+}
+
 /* X(field, floats per row) for each buffer: what fwd_place fills, and what the steps do. */
 #define PLACED(X)                                 \
     X(cos[ROPE_MAIN], fwd_angles(c, ROPE_MAIN))   \
@@ -116,7 +122,7 @@ static int64_t dist_width(const arch_config *c, int64_t has)
 #define HELD(X)                                                 \
     X(h, c->hidden)                                             \
     X(y, c->hidden)                                             \
-    X(e, c->embed_dim == c->hidden ? 0 : c->embed_dim)          \
+    X(e, reads_apart(c) ? c->embed_dim : 0)                     \
     X(given, fwd_given_width(c))                                \
     X(mtp_in, c->mtp ? 2 * c->hidden : 0)                       \
     X(q, c->w.kv_one ? 0 : c->heads * c->head_dim)              \

@@ -2,7 +2,7 @@
 #include "kernels/device.h"
 #include "runtime/model/model.h"
 
-/* Of a layer or before them. */
+/* Of a layer or outside them. */
 static const struct {
     arch_role role;
     const char *what;
@@ -16,6 +16,7 @@ static const struct {
     { R_EXPERT_POST_NORM, "experts beside an MLP" },
     { R_INDEX_Q, "sparse attention" },
     { R_ATTN_NORM_DOWN, "gates on norms" },
+    { R_HEAD_NORM, "an output head of activations that are normed" },
 };
 
 static const char *no_kernel_for(const arch_config *c)

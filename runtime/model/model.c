@@ -264,6 +264,7 @@ lq_status model_load_frame(model *m, src_source *src, pool *p, lq_err *err)
     if (!s) s = load_linear(&m->proj_in, m, R_PROJ_IN, -1, -1, a, p, err);
     if (!s) s = load_linear(&m->proj_out, m, R_PROJ_OUT, -1, -1, a, p, err);
     if (!s) s = load_vector(&m->final_norm, m, R_FINAL_NORM, -1, a, err);
+    if (!s) s = load_vector(&m->head_norm, m, R_HEAD_NORM, -1, a, err);
     if (s) model_free(m);
     return s;
 }

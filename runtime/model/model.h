@@ -74,7 +74,7 @@ typedef struct {
     float *dist_embed;      /* [arch_dist_rows, hidden], normed; NULL: none */
     const int32_t
         *dist_row; /* [2 dist_far + 1] its row of key - query, for attn_args; NULL: none */
-    model_vector embed_norm, final_norm;
+    model_vector embed_norm, final_norm, head_norm;
     model_linear proj_in, proj_out; /* present: OPT's */
     model_vector mtp_embed_norm, mtp_hidden_norm;
     model_vector

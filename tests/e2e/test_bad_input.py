@@ -277,15 +277,16 @@ def test_names_that_transformers_saves_are_the_models(llmq, tmp_path, folder, re
     assert logits(llmq, m, tmp_path / "a") == logits(llmq, ROOT / "tests/golden/arch" / folder, tmp_path / "b")
 
 
-@pytest.mark.parametrize("folder", ["phi2", "gptj", "phimoe"])
+@pytest.mark.parametrize("folder", ["phi2", "gptj", "phimoe", "ettin"])
 @pytest.mark.parametrize("stored", [False, True], ids=["none", "stored"])
 def test_a_tied_head_keeps_its_bias(llmq, tmp_path, folder, stored):
     """The embedding's matrix, stored once or twice, and a bias beside it."""
     source = ROOT / "tests/golden/arch" / folder
     header, data = read_st(source / "model.safetensors")
     config = json.loads((source / "config.json").read_text())
-    head = {n: t for n, t in header.items() if n != "lm_head.weight"}
-    both = head | {"lm_head.weight": next(t for n, t in header.items() if re.search(r"(wte|embed_tokens)\.weight$", n))}
+    name = "decoder.weight" if folder == "ettin" else "lm_head.weight"
+    head = {n: t for n, t in header.items() if n != name}
+    both = head | {name: next(t for n, t in header.items() if re.search(r"(wte|embed_tokens|tok_embeddings)\.weight$", n))}
     got = []
     for name, tied, tensors in (("m", True, both if stored else head), ("n", False, both)):
         m = copy(source, tmp_path / name)

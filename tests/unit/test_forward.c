@@ -434,17 +434,21 @@ static void run_stages(const rig *r, const golden *g, const model_layer *w, int6
     lq_arena_reset(a, mark);
 }
 
+static void norm_rows(const arch_config *c, const model_vector *v, float *x, int64_t n, int64_t W)
+{
+    if (v->w && c->w.norm == NORM_RMS)
+        k_rmsnorm(x, W, x, W, v->w, v->offset, n, W, v->eps);
+    else if (v->w)
+        k_layernorm(x, W, x, W, v->w, v->bias, v->offset, n, W, v->eps);
+}
+
 /* The head over x [T, hidden], which it overwrites; scratch has room for both matmuls. */
 static void head(const rig *r, float *logits, float *x, int64_t n, lq_arena *a)
 {
     const model *m = &r->m;
     const arch_config *c = m->cfg;
     const int64_t H = c->hidden;
-    const model_vector *v = &m->final_norm;
-    if (v->w && c->w.norm == NORM_RMS)
-        k_rmsnorm(x, H, x, H, v->w, v->offset, n, H, v->eps);
-    else if (v->w)
-        k_layernorm(x, H, x, H, v->w, v->bias, v->offset, n, H, v->eps);
+    norm_rows(c, &m->final_norm, x, n, H);
     size_t mark = lq_arena_mark(a);
     float *e = x;
     if (m->proj_out.present) {
@@ -452,6 +456,8 @@ static void head(const rig *r, float *logits, float *x, int64_t n, lq_arena *a)
         mm_out out = { .w = &m->proj_out.w, .y = e, .ldy = c->embed_dim };
         mm_run(&out, 1, x, H, n, MM_F32, a, r->p);
     }
+    if (m->head_norm.w) k_act(e, n * c->embed_dim, ACT_GELU);
+    norm_rows(c, &m->head_norm, e, n, c->embed_dim);
     mm_out out = { .w = &m->head.w, .y = logits, .ldy = c->vocab, .bias = m->head.bias };
     mm_run(&out, 1, e, c->embed_dim, n, MM_F32, a, r->p);
     for (int64_t i = 0; m->head_factors && i < n * c->vocab; i++)

@@ -170,7 +170,7 @@ lq_status foot_weigh(foot_weights *w, const foot_model *p, const qt_scheme *sche
 }
 
 /* Of those that belong to no layer: the rest stays on the host. */
-static const arch_role behind[] = { R_FINAL_NORM, R_PROJ_OUT, R_HEAD },
+static const arch_role behind[] = { R_FINAL_NORM, R_PROJ_OUT, R_HEAD_NORM, R_HEAD },
                        before[] = { R_EMBED, R_EMBED_NORM };
 
 static lq_status add_layer(foot_weights *w, const foot_model *p, const qt_scheme *scheme,

@@ -1,5 +1,5 @@
-"""Tiny checkpoints of DBRX, Jamba, Bamba, Mamba, Falcon-Mamba, Mllama's text, and of MPT with norms and Baichuan, whose code is not in
-transformers, with logits of transformers 5.23.0 (float32, eager attention), laid out as the other folders here.
+"""Tiny checkpoints of DBRX, Jamba, Bamba, Mamba, Falcon-Mamba, Mllama's text, Ettin's decoders, and of MPT with norms and Baichuan,
+whose code is not in transformers, with logits of transformers 5.23.0 (float32, eager attention), laid out as the other folders here.
 
 usage: make_v5_other.py OUT [NAME...]
 
@@ -35,6 +35,8 @@ MODELS = {
     "baichuan-alibi": ("Llama", LLAMA),
     "baichuan2": ("Llama", LLAMA),
     "baichuan2-alibi": ("Llama", dict(LLAMA, hidden_size=24)),
+    "ettin": ("ModernBertDecoder", dict(LLAMA, num_hidden_layers=3, intermediate_size=20, local_attention=10,
+                                        norm_bias=False, tie_word_embeddings=False)),
     "mamba": ("Mamba", MAMBA),
     "falcon-mamba": ("FalconMamba", dict(MAMBA, tie_word_embeddings=False)),
     "bamba": ("Bamba", dict(WORDS, hidden_size=H, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
@@ -138,7 +140,7 @@ def make(out, name, kind, sizes):
     g = torch.Generator().manual_seed(len(name) * 1000 + sum(map(ord, name)))
     fill(model, g)
     model.tie_weights()
-    head = model.lm_head.weight.data
+    head = model.get_output_embeddings().weight.data
     if name.startswith("baichuan2"):
         model.lm_head.weight.data = torch.nn.functional.normalize(head)
     more = (lambda ids: dict(attention_mask=alibi(ids))) if name.endswith("-alibi") else lambda ids: {}
