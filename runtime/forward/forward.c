@@ -332,16 +332,6 @@ const float *fwd_all_hidden(const fwd_ctx *f) { return f->all_hidden; }
 
 bool fwd_wordless(const model *m) { return m->cfg->head != HEAD_WORDS && !m->on; }
 
-/* The last layer that makes K and V, or an indexer's keys: those after it read others', and of them only the wanted rows
- * are computed. */
-static int64_t last_maker(const arch_config *c)
-{
-    int64_t i = c->layers - 1;
-    while (i > 0 && c->layer[i].kv_back && !arch_has_indexer(c, i))
-        i--;
-    return i;
-}
-
 /* The next layers' blocks are those of windows, or not. */
 static void use_tables(fwd_ctx *f, bool near, int n_items)
 {
@@ -365,7 +355,7 @@ static void keep_inputs(fwd_ctx *f, int64_t layer)
 static void run_layers(fwd_ctx *f, int64_t from, int64_t to, const fwd_batch *b)
 {
     /* All rows go to the end where their hidden states are wanted. */
-    const int64_t maker = f->opts.all_hidden ? f->m->cfg->layers : last_maker(f->m->cfg);
+    const int64_t maker = f->opts.all_hidden ? f->m->cfg->layers : fwd_last_maker(f->m->cfg);
     const kv_opts *o = kv_options(f->kv);
     for (int64_t i = from; i < to; i++) {
         const bool here = i < f->first; /* the CPU's, of a pass that ends on a device */

@@ -69,6 +69,17 @@ static size_t layers_scratch(const arch_config *c, const fwd_opts *o, int thread
     return rows > lora ? rows : lora;
 }
 
+static bool open_plans(fwd_dev_ctx *f, fwd_dev_kind *k)
+{
+    bool ok = true;
+    for (int how = 0; how < DEV_ATTN_N; how++)
+        for (int which = 0; which < FWD_DEV_ROWS; which++)
+            if (k->has[which] && (how == (int)k->few || how == (int)k->many) && ok)
+                ok = (k->plans[how][which].launches =
+                          take_host(f, (size_t)f->max_chunks * sizeof(fwd_launch)));
+    return ok;
+}
+
 static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const fwd_opts *o)
 {
     const size_t floats = (size_t)o->max_rows * sizeof(float);
@@ -86,9 +97,8 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
               (f->first ? true
                : layers ? fwd_rows_push(&f->host, c, o->max_rows, &f->arena)
                         : fwd_rows_cut(&f->host, c, o->max_rows, FWD_PLACED, take_host, f));
-    for (int i = 0; i < 4 * DEV_ATTN_N && ok; i++)
-        ok = (f->plans[i / 4][i / 2 % 2][i % 2].launches =
-                  take_host(f, (size_t)f->max_chunks * sizeof(fwd_launch)));
+    for (int k = 0; k < f->n_kinds && ok; k++)
+        ok = open_plans(f, &f->kind[k]);
     if (f->first) f->host = f->first->host;
     if (!ok || f->first) return ok;
     f->host.ops = &fwd_cpu;
@@ -106,18 +116,29 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
                                 NULL);
 }
 
+static size_t attn_scratch(const fwd_dev_ctx *f)
+{
+    size_t most = 0;
+    for (int i = 0; i < 2 * f->n_kinds; i++) {
+        const fwd_dev_kind *k = &f->kind[i / 2];
+        const fwd_dev_heads h = k->heads;
+        const dev_attn_how how = i % 2 ? k->many : k->few;
+        const size_t n = f->d->ops->attn_scratch(&(dev_attn_args){ .how = how,
+                                                                   .n_slots = k->launch_slots[how],
+                                                                   .H = h.H,
+                                                                   .Hkv = h.Hkv,
+                                                                   .D = h.D,
+                                                                   .Dv = h.Dv });
+        if (n > most) most = n;
+    }
+    return most;
+}
+
 static void cut_buffers(fwd_dev_ctx *f, fwd_rows *r, fwd_dev_ends *ends, const arch_config *c,
                         const fwd_opts *o)
 {
-    dev_attn_args a = fwd_dev_attn(r, &(fwd_kv){ 0 });
-    size_t attn = 0;
-    for (a.how = 0; a.how < DEV_ATTN_N; a.how++) {
-        a.n_slots = f->launch_slots[a.how];
-        const size_t n = f->d->ops->attn_scratch(&a);
-        if (n > attn && (a.how == f->few || a.how == f->many)) attn = n;
-    }
     f->stage_on = take_device(f, f->stage_bytes);
-    f->attn_scratch = take_device(f, attn);
+    f->attn_scratch = take_device(f, attn_scratch(f));
     f->mm_scratch = take_device(f, fwd_dev_products_scratch(f->d, &f->on->w, o));
     f->attn_done = take_device(f, fwd_dev_done_bytes(f));
     r->x = take_device(f, (size_t)(o->max_rows * c->hidden) * sizeof(float));
@@ -192,11 +213,14 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     f->kv = kv;
     f->states = kv_state_on(kv, &f->state_stride);
     f->state0 = kv_state_offset(m->cfg, on->first);
-    f->few =
-        dev_attn_choose(f->d, o->acts, kv_of(k->dtype, true), h.D, h.Dv, h.latent, DEV_ATTN_FEW);
-    f->many = dev_attn_choose(f->d, o->acts, kv_of(k->dtype, true), h.D, h.Dv, h.latent,
-                              DEV_ATTN_FEW + 1);
-    fwd_dev_size_stage(f, c, k, o);
+    fwd_dev_size_stage(f, c, on->first, k, o);
+    for (int i = 0; i < f->n_kinds; i++) {
+        fwd_dev_kind *of = &f->kind[i];
+        const fwd_dev_heads own = of->heads;
+        const kv_dtype t = kv_of(k->dtype, true);
+        of->few = dev_attn_choose(f->d, o->acts, t, own.D, own.Dv, own.latent, DEV_ATTN_FEW);
+        of->many = dev_attn_choose(f->d, o->acts, t, own.D, own.Dv, own.latent, DEV_ATTN_FEW + 1);
+    }
     if (f->stage_bytes < fwd_slopes_bytes(m->cfg)) f->stage_bytes = fwd_slopes_bytes(m->cfg);
     lq_status s = lq_arena_init(&f->arena, 0, err);
     if (!s && !open_host(f, r, m->cfg, o)) s = lq_fail(err, LQ_ENOMEM, "out of memory");

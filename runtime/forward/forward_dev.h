@@ -30,7 +30,11 @@ typedef struct {
     int64_t chunk, n_chunks, slot, n_slots;
 } fwd_launch;
 
-/* Attention of layers with one window, over all rows or the last layer's. */
+/* Which rows a layer's attention has: all; the wanted ones where they are among all (the layer after which only
+ * they go on); those, beside each other (layers after it, which read K and V of another). */
+typedef enum { FWD_DEV_ALL, FWD_DEV_LAST, FWD_DEV_PACKED, FWD_DEV_ROWS } fwd_dev_which;
+
+/* Of one kind of layers and one choice of rows. */
 typedef struct {
     const dev_attn_chunk *chunks; /* device */
     const int32_t *chunk_of;
@@ -45,6 +49,16 @@ typedef struct {
     int64_t H, Hkv, D, Dv;
     bool latent;
 } fwd_dev_heads;
+
+/* Layers that are alike in attention. */
+typedef struct {
+    fwd_dev_heads heads;
+    bool window;
+    bool has[FWD_DEV_ROWS]; /* some layer with such rows is one of them */
+    dev_attn_how few, many; /* of up to DEV_ATTN_FEW rows of a sequence, and of more */
+    int64_t launch_slots[DEV_ATTN_N];
+    fwd_plan plans[DEV_ATTN_N][FWD_DEV_ROWS];
+} fwd_dev_kind;
 
 /* Rows with adapters, on the device. */
 typedef struct {
@@ -65,18 +79,20 @@ struct fwd_dev_ctx {
     int n_pinned;
     uint8_t *stage, *stage_on; /* the buffer here (pinned) and there */
     size_t stage_bytes, staged;
-    int64_t max_chunks, max_slots, launch_slots[DEV_ATTN_N];
-    fwd_dev_heads heads;
-    dev_attn_how few, many; /* attention of up to DEV_ATTN_FEW rows of a sequence, and of more */
+    int64_t max_chunks, max_slots;
+    fwd_dev_heads heads; /* the most of any layer; of MLA each one's */
+    fwd_dev_kind kind[MODEL_KINDS];
+    int n_kinds;
+    kv_types types; /* of the cache */
     int block_size;
-    dev_attn_chunk *chunks;           /* [max_chunks] */
-    int32_t *chunk_of;                /* [max_slots] */
-    int32_t *table_at;                /* [max_seqs] where each sequence's blocks begin in tables */
-    int32_t *words;                   /* [max_rows] */
-    fwd_plan plans[DEV_ATTN_N][2][2]; /* [how][layers with a window][the last layer] */
+    dev_attn_chunk *chunks; /* [max_chunks] */
+    int32_t *chunk_of;      /* [max_slots] */
+    int32_t *table_at;      /* [max_seqs] where each sequence's blocks begin in tables */
+    int32_t *words;         /* [max_rows] */
+    const attn_seq *rows_of[FWD_DEV_ROWS]; /* what the step's layers are told */
     const int32_t *tables, *picked, *ids;
     bool rounds; /* what its layers' products read is rounded to bf16 by what makes it */
-    bool joins;  /* the step's attention rotates, writes the cache and merges itself */
+    bool even;   /* all of the step's rows are wanted, and few of each sequence */
     dev_norm_args
         late_norm; /* of h, put off: the product that reads it may begin with it, or take what it
                                 leaves in its own order */
@@ -124,9 +140,6 @@ void fwd_dev_enter(fwd_rows *r);
 void fwd_dev_leave(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw);
 lq_status fwd_dev_end(const fwd_rows *r, lq_err *err);
 
-/* Attention of one layer's cache, but for the layer's window and sinks and the step's plan. */
-dev_attn_args fwd_dev_attn(const fwd_rows *r, const fwd_kv *kv);
-
 /* forward_dev_mix.c: the table's steps of layers with a state. */
 void fwd_dev_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer);
 void fwd_dev_mix(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv);
@@ -165,8 +178,11 @@ void fwd_dev_adapt(const fwd_rows *r, const arch_role *roles, const mm_out *outs
 
 /* forward_dev_size.c. */
 fwd_dev_heads fwd_dev_heads_of(const arch_config *c, kv_types t);
-/* The most that a step can stage, and the chunks of attention: into f. */
-void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, const fwd_opts *o);
+/* What the layer that runs is like. */
+fwd_dev_kind *fwd_dev_kind_at(const fwd_rows *r, int64_t layer);
+/* The kinds of layers from `first` on, the most that a step can stage, and the chunks of attention: into f. */
+void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, int64_t first, const kv_opts *k,
+                        const fwd_opts *o);
 /* Scratch of the largest product of w. */
 size_t fwd_dev_products_scratch(const dev *d, const model *w, const fwd_opts *o);
 /* Floats of a row of r->qkv that the pass makes room for itself: q, k and v of an architecture that

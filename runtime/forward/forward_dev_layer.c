@@ -80,6 +80,13 @@ static void norm_heads(const fwd_rows *r, const model_layer *l, bool key)
         f->d->ops->norm(f->d, &a);
 }
 
+/* The layer's attention rotates, writes the cache and merges itself. */
+static bool joins(const fwd_rows *r, int64_t layer)
+{
+    const fwd_dev_ctx *f = r->self;
+    return f->even && fwd_dev_kind_at(r, layer)->few == DEV_ATTN_DECODE;
+}
+
 enum { CLIP = 1, TURN = 2, WRITE = 4 }; /* into the cache */
 
 /* What is asked for, in this order. What writes the cache is all that is left to do before
@@ -114,7 +121,7 @@ static void rotate(const fwd_rows *r, const model_layer *l, int64_t layer, const
                               .D = c->head_dim,
                               .Dv = c->v_dim,
                               .R = on ? c->rope_dims : 0 };
-    if (write && f->joins && a.clip == 0)
+    if (write && joins(r, layer) && a.clip == 0)
         f->late_rope = a;
     else
         f->d->ops->rope(f->d, &a);
@@ -371,11 +378,9 @@ static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const 
     write_heads(r, l, layer, kv, (normed ? 0 : CLIP) | (late && normed ? 0 : TURN));
 }
 
-dev_attn_args fwd_dev_attn(const fwd_rows *r, const fwd_kv *kv)
+static dev_attn_args attn_of(const fwd_rows *r, const fwd_dev_heads h, const fwd_kv *kv)
 {
     const arch_config *c = r->c;
-    const fwd_dev_ctx *f = r->self;
-    const fwd_dev_heads h = f->heads;
     return (dev_attn_args){ .q = r->q,
                             .out = r->a,
                             .k = kv->k,
@@ -401,9 +406,11 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
                    const fwd_group *g)
 {
     fwd_dev_ctx *f = r->self;
-    const bool window = r->c->layer[layer].window;
-    dev_attn_args a = fwd_dev_attn(r, kv);
-    (void)g; /* what the plan was made of */
+    const fwd_dev_kind *k = fwd_dev_kind_at(r, layer);
+    fwd_dev_which which = 0;
+    while (f->rows_of[which] != g->seqs)
+        which++;
+    dev_attn_args a = attn_of(r, k->heads, kv);
     if (a.latent) {
         a.q = a.out = r->latent;
         a.ldq = a.ldo = a.D;
@@ -417,13 +424,13 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     const bool gated = gated_by(r, l);
     a.bf16 = f->rounds && !turned && !gated;
     a.sinks = l->vec[R_SINKS].w;
-    a.window = window ? r->c->window : 0;
+    a.window = k->window ? r->c->window : 0;
     a.tables = f->tables;
     a.scratch = f->attn_scratch;
     a.rope = f->late_rope.T ? &f->late_rope : NULL;
-    a.done = f->joins ? f->attn_done : NULL;
+    a.done = joins(r, layer) ? f->attn_done : NULL;
     for (a.how = 0; a.how < DEV_ATTN_N; a.how++) {
-        const fwd_plan *p = &f->plans[a.how][window][layer == r->c->layers - 1];
+        const fwd_plan *p = &k->plans[a.how][which];
         a.split = p->split;
         for (int64_t i = 0; i < p->n_launches; i++) {
             const fwd_launch *at = &p->launches[i];
@@ -479,7 +486,7 @@ static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int 
     const bool pair = c->w.mlp == MLP_GATED;
     const dev_mm_act act = { .kind = pair ? DEV_ACT_PAIR : DEV_ACT_ALONE,
                              .f = (k_act_fn)c->act,
-                             .limit = (float)c->act_limit,
+                             .limit = r->mlp_limit,
                              .bf16 = f->rounds };
     const dev_weight w = fwd_dev_weight(outs->w);
     const bool plain = c->gate_scale == 1 && c->down_scale == 1;
@@ -570,7 +577,7 @@ static void expert_products(const fwd_rows *r, const model_layer *l, arch_role r
     }
 }
 
-static void act_experts(const fwd_rows *r, float *x, int64_t T, int64_t n, bool mixed,
+static void act_experts(const fwd_rows *r, float *x, int64_t T, int64_t n, bool mixed, float limit,
                         const float *scale)
 {
     const fwd_dev_ctx *f = r->self;
@@ -584,7 +591,7 @@ static void act_experts(const fwd_rows *r, float *x, int64_t T, int64_t n, bool 
                                           .ldd = 2 * n,
                                           .ld = 2 * n,
                                           .f = (k_act_fn)c->act,
-                                          .limit = (float)c->act_limit,
+                                          .limit = limit,
                                           .mixed = mixed });
 }
 
@@ -600,7 +607,7 @@ static void run_shared(const fwd_rows *r, const model_layer *l)
                           fwd_out(&l->lin[R_SHARED_UP], r->shared_in + S, 2 * S, false) };
     const mm_out down = fwd_out(&l->lin[R_SHARED_DOWN], r->out, c->hidden, true);
     products(r, in, plain || fused ? 1 : 2, r->h, c->hidden, r->R);
-    act_experts(r, r->shared_in, r->R, S, false,
+    act_experts(r, r->shared_in, r->R, S, false, r->mlp_limit,
                 l->lin[R_SHARED_ROUTER].present ? r->shared_share : NULL);
     products(r, &down, 1, r->shared_in, 2 * S, r->R);
 }
@@ -631,7 +638,7 @@ static void moe(const fwd_rows *r, const model_layer *l)
     expert_products(r, l, first, r->expert_in, 2 * F, r->expert_out, H);
     if (!plain && !fused)
         expert_products(r, l, R_EXPERT_UP, r->expert_in + F, 2 * F, r->expert_out, H);
-    act_experts(r, r->expert_in, places, F, fused && c->w.gate_up_mixed, NULL);
+    act_experts(r, r->expert_in, places, F, fused && c->w.gate_up_mixed, r->expert_limit, NULL);
     expert_products(r, l, R_EXPERT_DOWN, r->expert_out, H, r->expert_in, 2 * F);
     run_shared(r, l);
     f->d->ops->join_experts(f->d, &(dev_join_args){ .out = c->latent ? r->latent_sum : r->out,

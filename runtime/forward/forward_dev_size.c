@@ -3,6 +3,8 @@
 
 #include "kernels/hadamard.h"
 
+#include <assert.h>
+
 /* Splits of attention in one launch, unless one chunk has more: its scratch is a row of every head
  * for each, and these fill any device; of those of more rows less. Rows of latents are wide, and several blocks
  * have a slot. */
@@ -24,22 +26,74 @@ static int64_t longest(const kv_opts *k, const fwd_opts *o)
     return o->max_len && o->max_len < held ? o->max_len : held;
 }
 
-void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, const fwd_opts *o)
+static bool same_heads(const fwd_dev_heads *a, const fwd_dev_heads *b)
 {
-    const fwd_dev_heads h = f->heads = fwd_dev_heads_of(c, k->dtype);
-    const int64_t len = longest(k, o), rows = dev_attn_rows(DEV_ATTN_EXACT, h.H, h.Hkv),
+    return a->H == b->H && a->Hkv == b->Hkv && a->D == b->D && a->Dv == b->Dv;
+}
+
+/* The kind of layers with these heads; NULL: there is none. */
+static fwd_dev_kind *find_kind(fwd_dev_ctx *f, const fwd_dev_heads *h, bool window)
+{
+    for (int i = 0; i < f->n_kinds; i++)
+        if (same_heads(&f->kind[i].heads, h) && f->kind[i].window == window) return &f->kind[i];
+    return NULL;
+}
+
+fwd_dev_kind *fwd_dev_kind_at(const fwd_rows *r, int64_t layer)
+{
+    fwd_dev_ctx *f = r->self;
+    const fwd_dev_heads h = fwd_dev_heads_of(r->c, f->types);
+    return find_kind(f, &h, r->c->layer[layer].window);
+}
+
+/* The kinds of the layers from `first` on (model_check_device: they are not too many). */
+static void find_kinds(fwd_dev_ctx *f, const arch_config *c, int64_t first)
+{
+    const int64_t maker = fwd_last_maker(c);
+    for (int64_t i = first; i < c->layers; i++) {
+        if (!arch_mixer_attends(c->layer[i].mixer)) continue;
+        const fwd_dev_heads h = fwd_dev_heads_of(arch_at(c, i), f->types);
+        fwd_dev_kind *k = find_kind(f, &h, c->layer[i].window);
+        assert(k || f->n_kinds < MODEL_KINDS);
+        if (!k) k = &f->kind[f->n_kinds++];
+        k->heads = h;
+        k->window = c->layer[i].window;
+        k->has[i < maker ? FWD_DEV_ALL : i == maker ? FWD_DEV_LAST : FWD_DEV_PACKED] = true;
+    }
+}
+
+/* What the plans of one kind take of the staging buffer, and of the step's slots. */
+static size_t size_kind(fwd_dev_ctx *f, fwd_dev_kind *k, int64_t len, const fwd_opts *o)
+{
+    const fwd_dev_heads h = k->heads;
+    const int64_t rows = dev_attn_rows(DEV_ATTN_EXACT, h.H, h.Hkv),
                   most = h.latent ? LATENT_SLOTS : LAUNCH_SLOTS;
     int64_t splits[DEV_ATTN_N];
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) /* a chunk of several rows may lie over an edge */
         splits[w] = len / dev_attn_split(f->d, w, 0) + 2;
-    const int64_t chunks = lq_ceil_div(o->max_rows, rows) + o->max_seqs;
-    f->max_chunks = chunks < o->max_rows ? chunks : o->max_rows;
-    f->max_slots = f->max_chunks * splits[DEV_ATTN_EXACT];
+    const int64_t whole = lq_ceil_div(o->max_rows, rows) + o->max_seqs,
+                  chunks = whole < o->max_rows ? whole : o->max_rows,
+                  slots = chunks * splits[DEV_ATTN_EXACT];
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) {
         const int64_t n = most * rows / dev_attn_rows(w, h.H, h.Hkv);
-        f->launch_slots[w] = splits[w] > n ? splits[w] : n;
-        if (f->launch_slots[w] > f->max_slots) f->launch_slots[w] = f->max_slots;
+        k->launch_slots[w] = splits[w] > n ? splits[w] : n;
+        if (k->launch_slots[w] > slots) k->launch_slots[w] = slots;
     }
+    if (chunks > f->max_chunks) f->max_chunks = chunks;
+    if (slots > f->max_slots) f->max_slots = slots;
+    /* each sequence is in the plans of one kind of attention */
+    return (size_t)(k->has[FWD_DEV_ALL] + k->has[FWD_DEV_LAST] + k->has[FWD_DEV_PACKED]) *
+           (piece(chunks, sizeof(dev_attn_chunk)) + piece(slots, sizeof(int32_t)) +
+            2 * FWD_DEV_ALIGN);
+}
+
+void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, int64_t first, const kv_opts *k,
+                        const fwd_opts *o)
+{
+    f->types = k->dtype;
+    const fwd_dev_heads h = f->heads = fwd_dev_heads_of(c, k->dtype);
+    const int64_t len = longest(k, o);
+    find_kinds(f, c, first);
     f->stage_bytes = 4 * piece(o->max_rows, sizeof(int32_t)) + /* ids, blocks, slots, picked */
                      2 * piece(h.latent ? h.H + 1 : 0, sizeof(int32_t)) +
                      piece(arch_has_state(c) ? o->max_seqs : 0, sizeof(dev_run)) +
@@ -47,10 +101,9 @@ void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, const kv_opts *k, 
                      (size_t)o->max_seqs * piece(fwd_mask_words(c->vocab), sizeof(uint32_t)) +
                      piece(fwd_draw_edits(o, c->vocab), sizeof(dev_edit)) +
                      (size_t)o->max_logits * FWD_DEV_ALIGN + /* a draw's edits are a piece */
-                     (size_t)o->max_seqs * piece(lq_ceil_div(len, k->block_size), sizeof(int32_t)) +
-                     /* each sequence is in the plans of one kind of attention */
-                     4 * (piece(f->max_chunks, sizeof(dev_attn_chunk)) +
-                          piece(f->max_slots, sizeof(int32_t)) + 2 * FWD_DEV_ALIGN);
+                     (size_t)o->max_seqs * piece(lq_ceil_div(len, k->block_size), sizeof(int32_t));
+    for (int i = 0; i < f->n_kinds; i++)
+        f->stage_bytes += size_kind(f, &f->kind[i], len, o);
     for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++)
         f->stage_bytes += 2 * piece(o->max_rows * fwd_angles(c, u), sizeof(float));
     f->stage_bytes += 2 * piece(o->max_rows * fwd_grows(c), sizeof(float)) + fwd_dev_lora_stage(o);
@@ -94,7 +147,12 @@ int64_t fwd_dev_joined_width(const arch_config *c)
 
 size_t fwd_dev_done_bytes(const fwd_dev_ctx *f)
 {
-    return (size_t)dev_attn_done(f->max_chunks, f->heads.H, f->heads.Hkv) * sizeof(int32_t);
+    int64_t most = 0;
+    for (int i = 0; i < f->n_kinds; i++) {
+        const int64_t n = dev_attn_done(f->max_chunks, f->kind[i].heads.H, f->kind[i].heads.Hkv);
+        if (n > most) most = n;
+    }
+    return (size_t)most * sizeof(int32_t);
 }
 
 size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
@@ -110,9 +168,12 @@ size_t fwd_dev_bytes(const arch_config *c, const kv_opts *k, const fwd_opts *o)
     int64_t wide = 0,
             outs = c->vocab > fwd_dev_joined_width(c) ? c->vocab : fwd_dev_joined_width(c);
     size_t attn = 0, cut = 0;
-    fwd_dev_size_stage(&f, c, &any, o);
-    for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) {
-        const size_t n = dev_attn_scratch(w, f.launch_slots[w], f.heads.H, f.heads.Hkv, f.heads.Dv);
+    fwd_dev_size_stage(&f, c, 0, &any, o);
+    for (int i = 0; i < f.n_kinds * DEV_ATTN_N; i++) {
+        const fwd_dev_kind *of = &f.kind[i / DEV_ATTN_N];
+        const dev_attn_how w = (dev_attn_how)(i % DEV_ATTN_N);
+        const size_t n =
+            dev_attn_scratch(w, of->launch_slots[w], of->heads.H, of->heads.Hkv, of->heads.Dv);
         if (n > attn) attn = n;
     }
     for (arch_role r = 0; r < ARCH_N_ROLES; r++) {

@@ -6,51 +6,54 @@
 
 /* Slots of no chunk behind the others, up to a power of two, so that a context that grows has few
  * shapes. Steps of several launches are not captured: what those do takes longer than launching. */
-static void pad_slots(fwd_dev_ctx *f, fwd_launch *at, dev_attn_how how, bool several)
+static void pad_slots(fwd_dev_ctx *f, fwd_launch *at, int64_t most, bool several)
 {
     int64_t n = 1;
     f->steady = !several;
     while (n < at->n_slots)
         n *= 2;
-    if (n > f->launch_slots[how]) n = f->launch_slots[how];
+    if (n > most) n = most;
     while (f->steady && at->n_slots && at->n_slots < n)
         f->chunk_of[at->n_slots++] = -1;
 }
 
-static bool takes(const fwd_dev_ctx *f, dev_attn_how how, const attn_seq *s)
+static bool takes(const fwd_dev_kind *k, dev_attn_how how, const attn_seq *s)
 {
-    return how == (s->n_rows > DEV_ATTN_FEW ? f->many : f->few);
+    return how == (s->n_rows > DEV_ATTN_FEW ? k->many : k->few);
 }
 
 /* Keys of a split of those of these sequences that are for `how`. */
-static int64_t split_of(const fwd_dev_ctx *f, dev_attn_how how, const attn_seq *seqs, int n)
+static int64_t split_of(const fwd_dev_ctx *f, const fwd_dev_kind *k, dev_attn_how how,
+                        const attn_seq *seqs, int n)
 {
     int64_t blocks = 0;
     for (int i = 0; i < n; i++)
-        if (takes(f, how, &seqs[i]))
-            blocks += dev_attn_blocks(how, seqs[i].n_rows, f->heads.H, f->heads.Hkv);
+        if (takes(k, how, &seqs[i]))
+            blocks += dev_attn_blocks(how, seqs[i].n_rows, k->heads.H, k->heads.Hkv);
     return dev_attn_split(f->d, how, blocks);
 }
 
 /* The chunks of those of these sequences that are for `how`, in launches of at most launch_slots,
  * for which there is scratch; without splits none is needed. */
-static void stage_plan(fwd_dev_ctx *f, fwd_plan *p, dev_attn_how how, const attn_seq *seqs, int n,
-                       int64_t window)
+static void stage_plan(fwd_dev_ctx *f, fwd_dev_kind *of, dev_attn_how how, fwd_dev_which which,
+                       int n, int64_t window)
 {
-    const int64_t H = f->heads.H, Hkv = f->heads.Hkv, rows = dev_attn_rows(how, H, Hkv);
-    const int64_t split = split_of(f, how, seqs, n);
+    const attn_seq *seqs = f->rows_of[which];
+    fwd_plan *p = &of->plans[how][which];
+    const int64_t H = of->heads.H, Hkv = of->heads.Hkv, rows = dev_attn_rows(how, H, Hkv);
+    const int64_t split = split_of(f, of, how, seqs, n), most = of->launch_slots[how];
     fwd_launch at = { 0 };
     p->n_launches = 0;
     p->split = split;
     for (int i = 0; i < n; i++) {
-        if (!takes(f, how, &seqs[i])) continue;
+        if (!takes(of, how, &seqs[i])) continue;
         for (int64_t row = 0; row < seqs[i].n_rows; row += rows) {
             const int64_t left = seqs[i].n_rows - row;
             const attn_seq one = { seqs[i].row0 + row, left < rows ? left : rows,
                                    seqs[i].pos0 + row, NULL };
             int64_t chunks = 0, slots = 0;
             dev_attn_plan(how, NULL, &chunks, NULL, &slots, &one, 0, split, H, Hkv, window);
-            if (split != DEV_ATTN_WHOLE && at.n_slots + slots > f->launch_slots[how]) {
+            if (split != DEV_ATTN_WHOLE && at.n_slots + slots > most) {
                 p->launches[p->n_launches++] = at;
                 at = (fwd_launch){ .chunk = at.chunk + at.n_chunks, .slot = at.slot + at.n_slots };
             }
@@ -63,11 +66,20 @@ static void stage_plan(fwd_dev_ctx *f, fwd_plan *p, dev_attn_how how, const attn
                 f->chunks[at.chunk + k].fresh = (int32_t)seqs[i].pos0;
         }
     }
-    if (f->steady) pad_slots(f, &at, how, p->n_launches > 0);
+    if (f->steady) pad_slots(f, &at, most, p->n_launches > 0);
     if (at.n_slots) p->launches[p->n_launches++] = at;
     p->chunks = fwd_dev_stage(f, f->chunks, (size_t)(at.chunk + at.n_chunks) * sizeof *f->chunks);
     p->chunk_of =
         fwd_dev_stage(f, f->chunk_of, (size_t)(at.slot + at.n_slots) * sizeof *f->chunk_of);
+}
+
+static void stage_plans(fwd_dev_ctx *f, fwd_dev_kind *k, int n_seqs, int64_t window)
+{
+    for (int which = 0; which < FWD_DEV_ROWS; which++) {
+        if (!k->has[which]) continue;
+        stage_plan(f, k, k->few, which, n_seqs, window);
+        if (k->many != k->few) stage_plan(f, k, k->many, which, n_seqs, window);
+    }
 }
 
 static size_t table_bytes(const fwd_dev_ctx *f, const attn_seq *s)
@@ -153,11 +165,15 @@ static void set_shape(fwd_dev_ctx *f, const fwd_rows *r, const fwd_batch *b)
     s->lora.dora = f->lora.dora;
     for (int64_t i = 0; i < b->n_draws; i++)
         s->drawn[b->draws[i].row / 64] |= UINT64_C(1) << b->draws[i].row % 64;
-    for (int window = 0; window < 2; window++) {
-        const fwd_plan *p = &f->plans[f->few][window][0];
+    for (int k = 0; k < f->n_kinds; k++) {
+        const fwd_dev_kind *of = &f->kind[k];
+        int which = 0;
+        while (!of->has[which]) /* all rows are wanted: they have the same plans */
+            which++;
+        const fwd_plan *p = &of->plans[of->few][which];
         assert(p->n_launches <= 1);
-        s->attn[window].chunks = p->n_launches ? p->launches[0].n_chunks : 0;
-        s->attn[window].slots = p->n_launches ? p->launches[0].n_slots : 0;
+        s->attn[k].chunks = p->n_launches ? p->launches[0].n_chunks : 0;
+        s->attn[k].slots = p->n_launches ? p->launches[0].n_slots : 0;
     }
 }
 
@@ -209,8 +225,8 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     r->mix = f->home.mix;
     r->mix_out = f->home.mix_out;
     /* its work is then that of every other step of its shape */
-    f->steady = !f->on->eager && r->R <= FWD_GRAPH_ROWS && is_even(r, b);
-    f->joins = f->few == DEV_ATTN_DECODE && is_even(r, b);
+    f->even = is_even(r, b);
+    f->steady = !f->on->eager && r->R <= FWD_GRAPH_ROWS && f->even;
     f->late_norm.T = f->late_rope.T = 0;
     f->ordered = NULL;
     f->ids = fwd_dev_stage(f, b->ids, (size_t)r->R * sizeof *f->ids);
@@ -223,10 +239,11 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     stage_heads(f, r->R);
     stage_runs(f, r);
     place_tables(f, b);
-    for (dev_attn_how w = 0; w < DEV_ATTN_N; w++)
-        for (int i = 0; i < 4; i++)
-            stage_plan(f, &f->plans[w][i / 2][i % 2], w, i % 2 ? b->last : b->seqs, b->n_seqs,
-                       i / 2 ? c->window : 0);
+    f->rows_of[FWD_DEV_ALL] = b->seqs;
+    f->rows_of[FWD_DEV_LAST] = b->last;
+    f->rows_of[FWD_DEV_PACKED] = b->packed;
+    for (int k = 0; k < f->n_kinds; k++)
+        stage_plans(f, &f->kind[k], b->n_seqs, f->kind[k].window ? c->window : 0);
     fwd_dev_lora_begin(f, b, r->R);
     if (f->steady) set_shape(f, r, b);
     /* Only data point to what follows, and to f->tables, whose place does not depend on it. */

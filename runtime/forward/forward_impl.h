@@ -240,7 +240,10 @@ bool fwd_rows_push(fwd_rows *r, const arch_config *c, int64_t R, lq_arena *a);
 size_t fwd_slopes_bytes(const arch_config *c); /* of r->slopes; 0: no ALiBi */
 void fwd_slopes(const arch_config *c, float *slopes);
 int64_t fwd_angles(const arch_config *c, arch_rope_use which); /* cosines of a row; 0: unused */
-int64_t fwd_grows(const arch_config *c);                       /* likewise of grow */
+/* The last layer that makes K and V, or an indexer's keys: those after it read others', and of them only the
+ * wanted rows are computed. */
+int64_t fwd_last_maker(const arch_config *c);
+int64_t fwd_grows(const arch_config *c); /* likewise of grow */
 /* Is q multiplied in this layer? */
 bool fwd_grows_in(const arch_config *c, int64_t layer);
 int64_t fwd_qkv_width(const arch_config *c);
@@ -414,7 +417,7 @@ typedef struct {
     int64_t fixed; /* bytes sent before what only other data point to */
     struct {
         int64_t chunks, slots;
-    } attn[2]; /* of layers without and with a window */
+    } attn[MODEL_KINDS]; /* of each kind of layers */
 } fwd_shape;
 typedef struct {
     struct {

@@ -4,6 +4,14 @@
 
 /* ---- buffers ---- */
 
+int64_t fwd_last_maker(const arch_config *c)
+{
+    int64_t i = c->layers - 1;
+    while (i > 0 && c->layer[i].kv_back && !arch_has_indexer(c, i))
+        i--;
+    return i;
+}
+
 /* With the sizes of the layers that rotate by this table; NULL: there are none. */
 static const arch_config *turned_by(const arch_config *c, arch_rope_use which)
 {

@@ -41,6 +41,27 @@ static bool shares_kv(const arch_config *c)
     return false;
 }
 
+/* Do layers i and k differ in attention? */
+static bool other_heads(const arch_config *c, int64_t i, int64_t k)
+{
+    const arch_config *a = arch_at(c, i), *b = arch_at(c, k);
+    return a->heads != b->heads || a->kv_heads != b->kv_heads || a->head_dim != b->head_dim ||
+           a->v_dim != b->v_dim || c->layer[i].window != c->layer[k].window;
+}
+
+/* Layers that are like none before them. */
+static int64_t kinds(const arch_config *c)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->layers; i++) {
+        int64_t k = 0;
+        while (k < i && other_heads(c, i, k))
+            k++;
+        n += k == i;
+    }
+    return n;
+}
+
 lq_status model_check_device(const arch_config *c, lq_err *err)
 {
     const int64_t latent = c->w.mla ? c->kv_lora + c->rope_dims : 0;
@@ -50,7 +71,8 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
     const char *what = no_kernel_for(c);
     if (!what && compresses(c)) what = "attention to compressed positions";
     if (!what && c->mix_key > DEV_SCAN_KEYS) what = "states of heads of this size";
-    if (!what && c->n_sizes) what = "layers of different sizes";
+    if (!what && kinds(c) > MODEL_KINDS) what = "so many kinds of layers";
+    if (!what && c->n_sizes && c->w.mla) what = "latents of different sizes";
     if (!what && shares_kv(c)) what = "layers that read the K and V of another";
     if (!what && heads) what = "heads of this size";
     if (!what && c->experts > DEV_EXPERTS) what = "so many experts";

@@ -218,6 +218,7 @@ void model_drop_embed(const model *m);
 /* LQ_EVALUE: `positions` of them are more than the model's table of learned ones has. */
 lq_status model_check_positions(const model *m, int64_t positions, lq_err *err);
 /* LQ_EUNSUPPORTED: what this architecture has that no device table does yet. */
+enum { MODEL_KINDS = 8 }; /* of layers by heads and window, on a device at most */
 lq_status model_check_device(const arch_config *c, lq_err *err);
 
 #endif

@@ -249,15 +249,17 @@ static int64_t bias_floats(const arch_config *c, arch_role r)
 }
 
 /* Of heads the device's own: where the whole has so many times what a rank has. */
-static lq_status put_vector(model_vector *v, model_on *on, const model *m, arch_role r, lq_err *err)
+static lq_status put_vector(model_vector *v, model_on *on, const model *m, int64_t layer,
+                            arch_role r, lq_err *err)
 {
-    const int64_t n = vector_floats(on->w.cfg, r);
-    if (vector_floats(m->cfg, r) != n) {
+    const arch_config *c = arch_at(on->w.cfg, layer);
+    const int64_t n = vector_floats(c, r);
+    if (vector_floats(arch_at(m->cfg, layer), r) != n) {
         if (v->w) v->w += on->rank * n;
         if (v->bias) v->bias += on->rank * n;
     }
     lq_status s = put_floats(&v->w, on, n, err);
-    return s ? s : put_floats(&v->bias, on, bias_floats(on->w.cfg, r), err);
+    return s ? s : put_floats(&v->bias, on, bias_floats(c, r), err);
 }
 
 /* A role's experts, of which `experts` are the host's until then. */
@@ -386,7 +388,7 @@ static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *
     }
     if (m->cfg->w.mla && to->lin[R_KV_B].present && !s) s = put_absorbed(to, on, m, err);
     for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
-        s = put_vector(&to->vec[r], on, m, r, err);
+        s = put_vector(&to->vec[r], on, m, layer, r, err);
         if (!s && !there[r]) s = put_part(&to->lin[r], on, m, r, on->rows, err);
     }
     for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
@@ -438,8 +440,8 @@ static lq_status put_frame(model_on *on, const model *m, lq_err *err)
         w->embed_norm = m->embed_norm;
     }
     s = put_tensor(&w->embed, on, err);
-    if (!s) s = put_vector(&w->embed_norm, on, m, R_EMBED_NORM, err);
-    if (!s) s = put_vector(&w->final_norm, on, m, R_FINAL_NORM, err);
+    if (!s) s = put_vector(&w->embed_norm, on, m, -1, R_EMBED_NORM, err);
+    if (!s) s = put_vector(&w->final_norm, on, m, -1, R_FINAL_NORM, err);
     if (!s) s = put_linear(&w->proj_out, on, false, err);
     return s ? s : put_part(&w->head, on, m, R_HEAD, false, err);
 }
@@ -530,10 +532,10 @@ static lq_status check_parts(const model *m, int ranks, lq_err *err)
     return s;
 }
 
-static size_t vector_size(const model *m, const model_vector *v, arch_role r)
+static size_t vector_size(const model *m, int64_t layer, const model_vector *v, arch_role r)
 {
     int64_t N, K;
-    arch_role_shape(m->cfg, r, &N, &K);
+    arch_role_shape(arch_at(m->cfg, layer), r, &N, &K);
     return (size_t)(!!v->w + !!v->bias) * piece((size_t)(N * K) * sizeof(float));
 }
 
@@ -547,13 +549,14 @@ static size_t absorbed_size(const model *m, const model_linear *kv_b, const dev 
     return piece(H * k) + piece(H * v) + 2 * piece(d->ops->mm_group_bytes((int64_t)H));
 }
 
-static size_t layer_size(const model *m, const model_layer *l, const dev *d, bool half)
+static size_t layer_size(const model *m, int64_t layer, const dev *d, bool half)
 {
+    const model_layer *l = &m->layers[layer];
     size_t n = 0;
     for (arch_role r = 0; r < ARCH_N_ROLES; r++)
-        n += vector_size(m, &l->vec[r], r) + (m->cfg->w.mla && r == R_KV_B
-                                                  ? absorbed_size(m, &l->lin[r], d, half)
-                                                  : part_size(m, &l->lin[r], r, dev_ranks(d)));
+        n += vector_size(m, layer, &l->vec[r], r) +
+             (m->cfg->w.mla && r == R_KV_B ? absorbed_size(m, &l->lin[r], d, half)
+                                           : part_size(m, &l->lin[r], r, dev_ranks(d)));
     for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++) {
         for (int64_t e = 0; l->expert[r] && e < m->cfg->experts; e++)
             n += part_size(m, &l->expert[r][e], R_EXPERT_GATE + r, dev_ranks(d));
@@ -567,13 +570,13 @@ static model_sizes sizes_of(const model *m, const dev *d, bool half, size_t *lay
 {
     const int64_t L = m->cfg->layers;
     for (int64_t i = 0; i < L; i++)
-        layer[i] = layer_size(m, &m->layers[i], d, half);
-    layer[L] = vector_size(m, &m->final_norm, R_FINAL_NORM) + linear_size(&m->proj_out) +
+        layer[i] = layer_size(m, i, d, half);
+    layer[L] = vector_size(m, -1, &m->final_norm, R_FINAL_NORM) + linear_size(&m->proj_out) +
                part_size(m, &m->head, R_HEAD, dev_ranks(d));
-    return (model_sizes){
-        layer, L,
-        plain_rows(m) ? tensor_size(&m->embed) + vector_size(m, &m->embed_norm, R_EMBED_NORM) : 0
-    };
+    return (model_sizes){ layer, L,
+                          plain_rows(m) ? tensor_size(&m->embed) +
+                                              vector_size(m, -1, &m->embed_norm, R_EMBED_NORM)
+                                        : 0 };
 }
 
 int64_t model_fit(const model_sizes *z, const model_share *s, size_t room)
