@@ -215,8 +215,8 @@ bool dev_same_input(const dev_weight *a, const dev_weight *b, mm_acts acts)
 bool dev_attn_units(kv_dtype dtype, int64_t D, int64_t Dv, bool latent)
 {
     return dtype != KV_F32 && D % 8 == 0 && Dv % 8 == 0 &&
-           D <= (latent ? DEV_ATTN_LATENT_WIDTH : DEV_ATTN_WIDTH) &&
-           Dv <= (latent ? DEV_ATTN_LATENT_VALUES : DEV_ATTN_WIDTH);
+           D <= (latent ? DEV_ATTN_LATENT_WIDTH : DEV_ATTN_HEAD) &&
+           Dv <= (latent ? DEV_ATTN_LATENT_VALUES : DEV_ATTN_HEAD);
 }
 
 dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t D, int64_t Dv,
@@ -224,7 +224,7 @@ dev_attn_how dev_attn_choose(const dev *d, mm_acts acts, kv_dtype dtype, int64_t
 {
     enum { WIDEST = 128 }; /* of DEV_ATTN_WIDE */
     if (acts == MM_F32 || !dev_attn_units(dtype, D, Dv, latent)) return DEV_ATTN_EXACT;
-    if (latent) return DEV_ATTN_LATENT;
+    if (latent || D > DEV_ATTN_WIDTH || Dv > DEV_ATTN_WIDTH) return DEV_ATTN_LATENT;
     if (d->batch_invariant || n_rows <= DEV_ATTN_FEW) return DEV_ATTN_DECODE;
     return d->cc == 90 && (dtype == KV_F16 || dtype == KV_BF16) && D <= WIDEST && Dv <= WIDEST
                ? DEV_ATTN_WIDE

@@ -320,7 +320,10 @@ typedef struct {
     int64_t T, H, k;
 } dev_join_args;
 
-enum { DEV_ATTN_WIDTH = 256 }; /* D and Dv at most; multiples of 4, of int4 of 8 */
+enum { DEV_ATTN_HEAD = 512 }; /* D and Dv at most; multiples of 4, of int4 of 8 */
+enum {
+    DEV_ATTN_WIDTH = 256
+}; /* of narrow heads; wider ones: DEV_ATTN_EXACT and DEV_ATTN_LATENT, without ALiBi */
 /* The same of latents: DEV_ATTN_EXACT takes as many values as keys, the units so many. */
 enum { DEV_ATTN_LATENT_WIDTH = 576, DEV_ATTN_LATENT_VALUES = 512 };
 
@@ -336,8 +339,8 @@ enum { DEV_ATTN_LATENT_WIDTH = 576, DEV_ATTN_LATENT_VALUES = 512 };
  * at most (expm1(2 d)
  * + u + (n + 64) 2^-23) sum w |v|, and in f16 2^-24 sum |v| where weights are tiny.
  * DEV_ATTN_WIDE: the same on sm_90a, in another order; exponentials are off by 2^-22 besides.
- * DEV_ATTN_LATENT: the same of latents and any number of rows, in splits of ATTN_SPLIT keys, or
- * none (dev_attn_split). */
+ * DEV_ATTN_LATENT: the same of latents, or of wide heads, and any number of rows, in splits of
+ * ATTN_SPLIT keys, or none (dev_attn_split). */
 typedef enum {
     DEV_ATTN_EXACT,
     DEV_ATTN_DECODE,

@@ -19,8 +19,9 @@
  * changes no result.
  *
  * Shared memory, in floats: q PAIRS x D, K 32 x (D + 1) (the odd row length keeps lanes apart in
- * the banks), V 32 x Dv, weights 4 x 32. D = Dv = 64: 21120 B; 128: 41600 B; 256: 82560 B. Of
- * latents, whose rows are K and V, half as many pairs and no V: of 576 numbers 92800 B. */
+ * the banks), V 32 x Dv, weights PAIRS x 32. D = Dv = 64: 22656 B; 128: 43136 B; 256: 84096 B. Of
+ * latents, whose rows are K and V, half as many pairs and no V: of 576 numbers 93312 B. Of heads wider
+ * than DEV_ATTN_WIDTH as many, and V takes K's place once the scores are made: of 512 83072 B. */
 #include "kernels/cuda/attn.cuh"
 
 #include <assert.h>
@@ -32,11 +33,14 @@ inline namespace CU_NAME(attn_cu)
         WARPS = 4,
         THREADS = WARPS * CU_WARP,
     };
-    template <bool LATENT> struct fold_of {
+    enum fold_what { HEADS, WIDE_HEADS, LATENTS };
+    template <fold_what WHAT> struct fold_of {
         enum {
-            PAIRS = LATENT ? 8 : 16,
+            PAIRS = WHAT == HEADS ? 16 : 8,
             PER_WARP = PAIRS / WARPS,
-            ACC = (LATENT ? (int)DEV_ATTN_LATENT_WIDTH : (int)DEV_ATTN_WIDTH) /
+            ACC = (WHAT == LATENTS      ? (int)DEV_ATTN_LATENT_WIDTH
+                   : WHAT == WIDE_HEADS ? (int)DEV_ATTN_HEAD
+                                        : (int)DEV_ATTN_WIDTH) /
                   CU_WARP /* of a lane */
         };
     };
@@ -94,21 +98,23 @@ inline namespace CU_NAME(attn_cu)
         }
     }
 
-    template <bool LATENT>
+    template <fold_what WHAT>
     __global__ void __launch_bounds__(THREADS, 4)
         fold_kernel(G<float> parts, G<const float> q, G<const uint8_t> k, G<const uint8_t> values,
                     G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks,
                     G<const int32_t> tables, G<const float> alibi, attn_view v)
     {
         enum {
-            PAIRS = fold_of<LATENT>::PAIRS,
-            PER_WARP = fold_of<LATENT>::PER_WARP,
-            ACC = fold_of<LATENT>::ACC
+            PAIRS = fold_of<WHAT>::PAIRS,
+            PER_WARP = fold_of<WHAT>::PER_WARP,
+            ACC = fold_of<WHAT>::ACC
         };
         CU_DYNAMIC(float, qs);
-        const S<float> ks = qs + PAIRS * v.D, after = ks + ATTN_TILE * (v.D + 1),
-                       vs = LATENT ? ks : after, ps = LATENT ? after : vs + ATTN_TILE * v.Dv;
-        const int ldv = LATENT ? v.D + 1 : v.Dv;
+        const int most = WHAT == WIDE_HEADS && v.Dv > v.D ? v.Dv : v.D; /* of a row of K's tile */
+        const S<float> ks = qs + PAIRS * v.D, after = ks + ATTN_TILE * (most + 1),
+                       vs = WHAT == HEADS ? after : ks,
+                       ps = WHAT == HEADS ? vs + ATTN_TILE * v.Dv : after;
+        const int ldv = WHAT == HEADS ? v.Dv : most + 1;
         const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, kvh = blockIdx.y;
         const int group = v.H / v.Hkv, pair0 = blockIdx.z * PAIRS, slot = blockIdx.x;
         const int own = chunk_of[slot];
@@ -139,40 +145,52 @@ inline namespace CU_NAME(attn_cu)
         pos = (pos > split ? pos : split) / ATTN_TILE * ATTN_TILE;
         for (; pos < end; pos += ATTN_TILE) {
             __syncthreads(); /* the tile before is done with; q is there */
-            load_tile(ks, v.D + 1, k, tables + c.table, v, kvh, pos, last, v.row_k, v.D);
-            if (!LATENT)
-                load_tile(vs, v.Dv, values, tables + c.table, v, kvh, pos, last, v.row_v, v.Dv);
+            load_tile(ks, most + 1, k, tables + c.table, v, kvh, pos, last, v.row_k, v.D);
+            if (WHAT == HEADS)
+                load_tile(vs, ldv, values, tables + c.table, v, kvh, pos, last, v.row_v, v.Dv);
             __syncthreads();
+            float keep[PER_WARP];
+            int lo[PER_WARP], hi[PER_WARP]; /* the keys that a pair sees */
 #pragma unroll
             for (int i = 0; i < PER_WARP; i++) {
                 const int p = i * WARPS + warp, pair = pair0 + p;
-                if (p >= n_pairs) continue; /* all lanes alike */
                 const int64_t query = c.pos + pair / group;
-                const float slope = alibi ? (float)alibi[kvh * group + pair % group] : 0.0f;
                 const int64_t first = v.window ? query - v.window + 1 - pos : 0;
-                const int lo = (int)(first < 0 ? 0 : first > ATTN_TILE ? ATTN_TILE : first);
+                lo[i] = (int)(first < 0 ? 0 : first > ATTN_TILE ? ATTN_TILE : first);
                 const int64_t behind = query + 1 - pos;
-                const int hi = (int)(behind < 0 ? 0 : behind > ATTN_TILE ? ATTN_TILE : behind);
-                if (lo >= hi) continue;
-                const bool seen = lane >= lo && lane < hi;
+                hi[i] = (int)(behind < 0 ? 0 : behind > ATTN_TILE ? ATTN_TILE : behind);
+                if (p >= n_pairs) hi[i] = 0;
+                if (lo[i] >= hi[i]) continue; /* all lanes alike */
+                const float slope = alibi ? (float)alibi[kvh * group + pair % group] : 0.0f;
+                const bool seen = lane >= lo[i] && lane < hi[i];
                 float s = 0;
                 for (int d = 0; d < v.D; d++)
-                    s = fmaf(qs[p * v.D + d], ks[lane * (v.D + 1) + d], s);
+                    s = fmaf(qs[p * v.D + d], ks[lane * (most + 1) + d], s);
                 s = attn_adjust(v.scale * s, v, slope, pos + lane, query);
                 const float top = cu_warp_max(seen ? s : -INFINITY), max = top > m[i] ? top : m[i];
-                const float a = km_exp(m[i] - max), e = seen ? km_exp(s - max) : 0.0f;
-                l[i] = fmaf(l[i], a, cu_warp_sum(e));
+                const float e = seen ? km_exp(s - max) : 0.0f;
+                keep[i] = km_exp(m[i] - max);
+                l[i] = fmaf(l[i], keep[i], cu_warp_sum(e));
                 m[i] = max;
-                __syncwarp(); /* everybody has read the weights before */
-                ps[warp * ATTN_TILE + lane] = e;
-                __syncwarp();
+                ps[p * ATTN_TILE + lane] = e;
+            }
+            if (WHAT == WIDE_HEADS) {
+                __syncthreads(); /* K is done with */
+                load_tile(vs, ldv, values, tables + c.table, v, kvh, pos, last, v.row_v, v.Dv);
+                __syncthreads();
+            }
+            __syncwarp(); /* the warp's own weights */
+#pragma unroll
+            for (int i = 0; i < PER_WARP; i++) {
+                if (lo[i] >= hi[i]) continue;
+                const S<const float> own_ps = ps + (i * WARPS + warp) * ATTN_TILE;
 #pragma unroll
                 for (int x = 0; x < ACC; x++) {
                     const int d = x * CU_WARP + lane;
                     if (d >= v.Dv) continue;
-                    float sum = acc[i][x] * a;
-                    for (int j = lo; j < hi; j++)
-                        sum = fmaf(ps[warp * ATTN_TILE + j], vs[j * ldv + d], sum);
+                    float sum = acc[i][x] * keep[i];
+                    for (int j = lo[i]; j < hi[i]; j++)
+                        sum = fmaf(own_ps[j], vs[j * ldv + d], sum);
                     acc[i][x] = sum;
                 }
             }
@@ -195,7 +213,7 @@ inline namespace CU_NAME(attn_cu)
     }
 
     template <bool EXACT>
-    __global__ void __launch_bounds__(THREADS, 8)
+    __global__ void __launch_bounds__(THREADS, 6)
         merge_kernel(G<float> out, G<const float> parts, G<const dev_attn_chunk> chunks,
                      G<const float> sinks, attn_view v)
     {
@@ -219,15 +237,16 @@ inline namespace CU_NAME(attn_cu)
 
     int chunk_rows(const dev_attn_args *a) { return (int)dev_attn_rows(a->how, a->H, a->Hkv); }
 
-    template <bool LATENT> void fold(dev * d, const dev_attn_args *a, const attn_view &v)
+    template <fold_what WHAT> void fold(dev * d, const dev_attn_args *a, const attn_view &v)
     {
-        enum { PAIRS = fold_of<LATENT>::PAIRS };
-        const int values = LATENT ? 0 : ATTN_TILE * v.Dv;
-        const size_t shared = sizeof(float) * (size_t)(PAIRS * v.D + ATTN_TILE * (v.D + 1) +
-                                                       values + WARPS * ATTN_TILE);
+        enum { PAIRS = fold_of<WHAT>::PAIRS };
+        const int values = WHAT == HEADS ? ATTN_TILE * v.Dv : 0,
+                  most = WHAT == WIDE_HEADS && v.Dv > v.D ? v.Dv : v.D;
+        const size_t shared = sizeof(float) * (size_t)(PAIRS * v.D + ATTN_TILE * (most + 1) +
+                                                       values + PAIRS * ATTN_TILE);
         const unsigned passes = (unsigned)lq_ceil_div(v.chunk_rows * (a->H / a->Hkv), PAIRS);
-        CU_ALLOW(d, fold_kernel<LATENT>, 0);
-        CU_LAUNCH(d, "attn fold", fold_kernel<LATENT>,
+        CU_ALLOW(d, fold_kernel<WHAT>, 0);
+        CU_LAUNCH(d, "attn fold", fold_kernel<WHAT>,
                   dim3((unsigned)a->n_slots, (unsigned)a->Hkv, passes), THREADS, shared,
                   (float *)a->scratch, a->q, a->k, a->v, a->chunk_of, a->chunks, a->tables,
                   a->alibi, v);
@@ -270,8 +289,11 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
                direct = ends && a->n_slots == a->n_chunks;
     const attn_end end = { direct ? NULL : (float *)a->scratch, direct ? a->out : NULL, a->sinks };
     assert(a->how == DEV_ATTN_DECODE || (!a->rope && !a->done));
-    assert(a->latent ? a->Hkv == 1 && (a->how == DEV_ATTN_EXACT || a->how == DEV_ATTN_LATENT)
-                     : a->how != DEV_ATTN_LATENT);
+    const bool wide = a->D > DEV_ATTN_WIDTH || a->Dv > DEV_ATTN_WIDTH;
+    assert(a->latent ? a->Hkv == 1
+                     : !wide == (a->how != DEV_ATTN_LATENT) || a->how == DEV_ATTN_EXACT);
+    assert(!(a->latent || wide) || a->how == DEV_ATTN_EXACT || a->how == DEV_ATTN_LATENT);
+    assert(!(a->alibi && a->how == DEV_ATTN_LATENT));
     assert(a->block_size >= 8 && (a->block_size & (a->block_size - 1)) == 0);
     if (a->n_chunks == 0) return;
     if (a->how == DEV_ATTN_UNITS)
@@ -283,9 +305,11 @@ void CU_NAME(attn)(dev *d, const dev_attn_args *a)
     else if (a->how == DEV_ATTN_DECODE)
         CU_NAME(attn_decode)(d, a, &v);
     else if (a->latent)
-        fold<true>(d, a, v);
+        fold<LATENTS>(d, a, v);
+    else if (wide)
+        fold<WIDE_HEADS>(d, a, v);
     else
-        fold<false>(d, a, v);
+        fold<HEADS>(d, a, v);
     if (a->done || direct) return;
     if (a->how == DEV_ATTN_EXACT)
         merge<true>(d, a, v);

@@ -1,9 +1,10 @@
 /* kernels/cuda/attn_latent.cu - attention over latents (MLA), of any number of rows: one row of the
  * cache is key and value of all heads, up to DEV_ATTN_LATENT_WIDTH numbers of which the values are
- * the first DEV_ATTN_LATENT_VALUES. mma.m16n8k16 with f32 sums.
+ * the first DEV_ATTN_LATENT_VALUES; and over the keys and values of heads wider than DEV_ATTN_WIDTH.
+ * mma.m16n8k16 with f32 sums.
  *
- *   latent  grid: slots (one split of keys of one chunk of rows) x passes of PAIRS (row, head)
- *           pairs, 64, 32 or 16. A tile of 32 keys is brought once for all of them and read as K
+ *   latent  grid: slots (one split of keys of one chunk of rows) x kv heads x passes of PAIRS (row,
+ *           head) pairs, 64, 32 or 16. A tile of 32 keys is brought once for all of them and read as K
  *           and as V. Its pairs are taken by 16, and each 16 by PARTS warps, which have a part of
  *           the keys of the scores and a part of the columns of the sums:
  *
@@ -22,14 +23,16 @@
  *
  * Shared memory, in 16-bit numbers: q PAIRS x P, two tiles of 32 x P, weights PAIRS x 32, P the
  * row's width up to a multiple of 64: of 576 numbers 151552 B of 64 pairs, 112640 of 32, 93184 of
- * 16; static, where the keys of two tiles begin, their scales, maxima: 1280 B. A row's 16-byte
+ * 16; of wide heads of 512 135168, 100352 and 82944. Static, where the rows of two tiles begin (of wide
+ * heads of K and V each), their scales, maxima: 1280 B and 1792 B. A row's 16-byte
  * pieces are turned by its number, so that ldmatrix's eight rows lie in 32 banks. */
 #include "kernels/cuda/attn.cuh"
 
 inline namespace CU_NAME(attn_latent_cu)
 {
 
-    enum { KEYS = 32, PIECE = 8, STATIC = 1280 };
+    enum { KEYS = 32, PIECE = 8, STATIC = 1280, STATIC_WIDE = 1792 };
+    static_assert((int)DEV_ATTN_HEAD <= (int)DEV_ATTN_LATENT_VALUES, "columns of the sums");
 
     template <int PAIRS> struct team {
         enum {
@@ -50,18 +53,25 @@ inline namespace CU_NAME(attn_latent_cu)
         return row * KEYS + (p ^ (row / 2 & 3)) * PIECE;
     }
 
-    /* Where the keys pos .. pos + 31 begin; -1: before the first that any row sees, or behind the last. */
+    /* Where the keys pos .. pos + 31 begin, and behind them, of wide heads, their values; -1: before the
+     * first that any row sees, or behind the last. */
+    template <bool LATENT>
     __device__ __forceinline__ void find_rows(S<int64_t> rows, G<const int32_t> table,
-                                              const attn_view &v, int64_t pos, int64_t first,
-                                              int64_t last)
+                                              const attn_view &v, int kvh, int64_t pos,
+                                              int64_t first, int64_t last)
     {
         const int j = threadIdx.x;
         const int64_t p = pos + j;
+        int64_t k = -1, val = -1;
         if (j >= KEYS) return;
-        rows[j] = p < first || p >= last
-                      ? -1
-                      : (int64_t)table[attn_block(p, v)] * (int64_t)v.block_stride +
-                            (int64_t)attn_place(p, v) * v.row_k;
+        if (p >= first && p < last) {
+            const int64_t block = (int64_t)table[attn_block(p, v)] * (int64_t)v.block_stride,
+                          row = (int64_t)kvh * v.block_size + attn_place(p, v);
+            k = block + row * v.row_k;
+            val = block + row * v.row_v;
+        }
+        rows[j] = k;
+        if (!LATENT) rows[KEYS + j] = val;
     }
 
     /* The rows of a tile, zeros up to `padded` pieces and in rows that are not there; of codes their
@@ -92,28 +102,36 @@ inline namespace CU_NAME(attn_latent_cu)
         }
     }
 
-    template <int PAIRS, kv_dtype T>
+    __host__ __device__ __forceinline__ int pitch_of(const attn_view &v)
+    {
+        return ((v.Dv > v.D ? v.Dv : v.D) + 63) / 64 * 64;
+    }
+
+    template <bool LATENT, int PAIRS, kv_dtype T>
     __global__ void __launch_bounds__(team<PAIRS>::THREADS, 1)
-        latent_kernel(attn_end e, G<const float> q, G<const uint8_t> cache,
+        latent_kernel(attn_end e, G<const float> q, G<const uint8_t> cache, G<const uint8_t> values,
                       G<const int32_t> chunk_of, G<const dev_attn_chunk> chunks,
                       G<const int32_t> tables, attn_view v)
     {
         typedef team<PAIRS> t;
+        enum { ROWS = LATENT ? KEYS : 2 * KEYS }; /* of the cache in a step */
         constexpr bool F16 = T == KV_F16;
         CU_DYNAMIC(uint16_t, qs);
-        CU_SHARED(int64_t, where, 2 * KEYS);
+        CU_SHARED(int64_t, where, 2 * ROWS);
         CU_SHARED(float, scales, 2 * KEYS);
         CU_SHARED(float, ends, t::PARTS *PAIRS); /* the parts' maxima, in the end their sums */
         const int warp = threadIdx.x / CU_WARP, lane = threadIdx.x % CU_WARP, g = lane / 4,
                   c = lane % 4, part = warp % t::PARTS, row0 = warp / t::PARTS * 16;
-        const int pieces = v.D / PIECE, padded = (pieces + 3) / 4 * 4, pitch = (v.D + 63) / 64 * 64,
-                  pair0 = blockIdx.z * PAIRS, slot = attn_slot();
+        const int pieces = v.D / PIECE, padded = (pieces + 3) / 4 * 4, pitch = pitch_of(v),
+                  pair0 = blockIdx.z * PAIRS, slot = attn_slot(), kvh = blockIdx.y,
+                  group = v.H / v.Hkv;
+        const int v_pieces = v.Dv / PIECE, v_padded = (v_pieces + 1) / 2 * 2;
         const S<uint16_t> tiles = qs + PAIRS * pitch, ps = tiles + 2 * KEYS * pitch;
         cu_follow();
         const int own = chunk_of[slot];
         if (own < 0) return; /* all threads of the block alike, as below */
         const dev_attn_chunk ch = cu_ld<dev_attn_chunk>(chunks + own);
-        const int n_pairs = ch.n_rows * v.H - pair0; /* may be more than PAIRS, or none */
+        const int n_pairs = ch.n_rows * group - pair0; /* may be more than PAIRS, or none */
         if (n_pairs <= 0) return;
         const int64_t split = (int64_t)(ch.split0 + slot - ch.slot) * v.split;
         const int64_t last = ch.pos + ch.n_rows; /* behind the last key that any row sees */
@@ -121,12 +139,13 @@ inline namespace CU_NAME(attn_latent_cu)
         const int64_t seen = v.window ? ch.pos - v.window + 1 : 0;
         int64_t pos = (seen > split ? seen : split) / KEYS * KEYS;
         const G<const int32_t> table = tables + ch.table;
-        find_rows(where, table, v, pos, seen, last);
+        find_rows<LATENT>(where, table, v, kvh, pos, seen, last);
         for (int i = threadIdx.x; i < PAIRS * padded * PIECE; i += t::THREADS) {
             const int p = i / (padded * PIECE), d = i % (padded * PIECE), pair = pair0 + p;
             float x = 0;
             if (p < n_pairs && d < v.D)
-                x = v.scale * q[(ch.row + pair / v.H) * v.ldq + pair % v.H * v.hq + d];
+                x = v.scale *
+                    q[(ch.row + pair / group) * v.ldq + (kvh * group + pair % group) * v.hq + d];
             qs[spot(p, d / PIECE, pitch) + d % PIECE] = attn_narrow<F16>(x);
         }
         /* columns of the sums: as many for each part */
@@ -135,21 +154,25 @@ inline namespace CU_NAME(attn_latent_cu)
         int64_t query[2];
         float m[2] = { -INFINITY, -INFINITY }, l[2] = { 0, 0 };
         for (int h = 0; h < 2; h++) /* of the accumulators' rows g and g + 8 */
-            query[h] = ch.pos + (pair0 + row0 + g + 8 * h) / v.H;
+            query[h] = ch.pos + (pair0 + row0 + g + 8 * h) / group;
         float acc[t::NV][4] = {};
         int now = 0;
         __syncthreads(); /* where */
         if (pos < end) bring<T, t::THREADS>(tiles, scales, cache, where, pieces, padded, pitch);
         cu_copy_commit();
         for (; pos < end; pos += KEYS, now = 1 - now) {
-            const S<uint16_t> tile = tiles + now * KEYS * pitch;
-            const int other = 1 - now;
-            find_rows(where + other * KEYS, table, v, pos + KEYS, seen, last);
+            const int other = 1 - now, of_keys = LATENT ? now : 0, of_values = LATENT ? now : 1;
+            const S<uint16_t> tile = tiles + of_keys * KEYS * pitch,
+                              value_tile = tiles + of_values * KEYS * pitch;
+            find_rows<LATENT>(where + other * ROWS, table, v, kvh, pos + KEYS, seen, last);
             cu_copy_wait<0>();
             __syncthreads(); /* the tile is there, and q; the other one, and the weights, are done with */
-            if (pos + KEYS < end)
+            if (!LATENT)
+                bring<T, t::THREADS>(value_tile, scales + KEYS, values, where + now * ROWS + KEYS,
+                                     v_pieces, v_padded, pitch);
+            else if (pos + KEYS < end)
                 bring<T, t::THREADS>(tiles + other * KEYS * pitch, scales + other * KEYS, cache,
-                                     where + other * KEYS, pieces, padded, pitch);
+                                     where + other * ROWS, pieces, padded, pitch);
             cu_copy_commit();
             const int key0 = part * t::NK * 8; /* of this warp's scores */
             float s[t::NK][4] = {};
@@ -175,7 +198,7 @@ inline namespace CU_NAME(attn_latent_cu)
                     const int h = i / 2, col = key0 + 8 * n + 2 * c + i % 2;
                     const int64_t key = pos + col;
                     const bool sees = key <= query[h] && !(v.window && key <= query[h] - v.window);
-                    if (attn_scaled(T)) s[n][i] *= scales[now * KEYS + col];
+                    if (attn_scaled(T)) s[n][i] *= scales[of_keys * KEYS + col];
                     if (v.softcap > 0) s[n][i] = attn_adjust(s[n][i], v, 0, key, query[h]);
                     s[n][i] = sees ? s[n][i] : -INFINITY;
                     top[h] = s[n][i] > top[h] ? s[n][i] : top[h];
@@ -210,13 +233,19 @@ inline namespace CU_NAME(attn_latent_cu)
                         l[h] += p[i];
                         if (attn_scaled(
                                 T)) /* 0 times the NaN of a key that it does not see is none of its */
-                            p[i] = x == -INFINITY ? 0.0f : p[i] * scales[now * KEYS + col + i];
+                            p[i] =
+                                x == -INFINITY ? 0.0f : p[i] * scales[of_values * KEYS + col + i];
                     }
                     cu_st(ps + weight_spot(row, col / PIECE) + col % PIECE,
                           cu_pair<F16>(p[0], p[1]));
                 }
             }
-            __syncthreads(); /* all weights */
+            if (!LATENT) cu_copy_wait<0>();
+            __syncthreads(); /* all weights; of wide heads V, and K is done with */
+            if (!LATENT && pos + KEYS < end)
+                bring<T, t::THREADS>(tile, scales, cache, where + other * ROWS, pieces, padded,
+                                     pitch);
+            if (!LATENT) cu_copy_commit();
 #pragma unroll
             for (int n = 0; n < t::NV; n++)
 #pragma unroll
@@ -230,8 +259,8 @@ inline namespace CU_NAME(attn_latent_cu)
                 for (int n = 0; n < t::NV; n += 2) {
                     if (col0 + 8 * n >= upto) continue; /* all lanes alike */
                     unsigned b[4];
-                    cu_ldmatrix<true>(
-                        b, tile + spot(16 * j + lane % 16, col0 / PIECE + n + lane / 16, pitch));
+                    cu_ldmatrix<true>(b, value_tile + spot(16 * j + lane % 16,
+                                                           col0 / PIECE + n + lane / 16, pitch));
                     cu_mma<F16>(acc[n], a, b);
                     cu_mma<F16>(acc[n + 1], a, b + 2);
                 }
@@ -256,38 +285,40 @@ inline namespace CU_NAME(attn_latent_cu)
             for (int n = 0; n < t::NV; n++)
                 for (int two = 0; two < 2; two++)
                     sums[n][two] = acc[n][2 * h + two];
-            attn_put(e, v, ch, slot, pair / v.H, pair % v.H, m[h], all, sums, col0, upto);
+            attn_put(e, v, ch, slot, pair / group, kvh * group + pair % group, m[h], all, sums,
+                     col0, upto);
         }
     }
 
     size_t shared_bytes(const attn_view &v, int pairs)
     {
-        const size_t pitch = lq_round_up((size_t)v.D, 64);
+        const size_t pitch = (size_t)pitch_of(v);
         return ((size_t)(pairs + 2 * KEYS) * pitch + (size_t)(pairs * KEYS)) * sizeof(uint16_t);
     }
 
-    template <int PAIRS, kv_dtype T>
+    template <bool LATENT, int PAIRS, kv_dtype T>
     void launch(dev * d, const dev_attn_args *a, const attn_view &v, const attn_end &e)
     {
-        const dim3 grid((unsigned)a->n_slots, 1,
-                        (unsigned)lq_ceil_div((int64_t)v.chunk_rows * v.H, PAIRS));
-        CU_ALLOW(d, (latent_kernel<PAIRS, T>), STATIC);
-        CU_FOLLOW(d, "attn latent", (latent_kernel<PAIRS, T>), grid, team<PAIRS>::THREADS,
-                  shared_bytes(v, PAIRS), e, a->q, a->k, a->chunk_of, a->chunks, a->tables, v);
+        const dim3 grid((unsigned)a->n_slots, (unsigned)v.Hkv,
+                        (unsigned)lq_ceil_div((int64_t)v.chunk_rows * (v.H / v.Hkv), PAIRS));
+        CU_ALLOW(d, (latent_kernel<LATENT, PAIRS, T>), LATENT ? STATIC : STATIC_WIDE);
+        CU_FOLLOW(d, "attn latent", (latent_kernel<LATENT, PAIRS, T>), grid, team<PAIRS>::THREADS,
+                  shared_bytes(v, PAIRS), e, a->q, a->k, a->v, a->chunk_of, a->chunks, a->tables,
+                  v);
     }
 
     /* As many pairs as there are, and as the part has shared memory for. */
-    template <kv_dtype T>
+    template <bool LATENT, kv_dtype T>
     void launch_pairs(dev * d, const dev_attn_args *a, const attn_view &v, const attn_end &e)
     {
-        const int64_t need = (int64_t)v.chunk_rows * v.H;
-        const size_t room = d->shared_per_block - STATIC;
+        const int64_t need = (int64_t)v.chunk_rows * (v.H / v.Hkv);
+        const size_t room = d->shared_per_block - (LATENT ? STATIC : STATIC_WIDE);
         if (need > 32 && shared_bytes(v, 64) <= room)
-            launch<64, T>(d, a, v, e);
+            launch<LATENT, 64, T>(d, a, v, e);
         else if (need > 16 && shared_bytes(v, 32) <= room)
-            launch<32, T>(d, a, v, e);
+            launch<LATENT, 32, T>(d, a, v, e);
         else
-            launch<16, T>(d, a, v, e);
+            launch<LATENT, 16, T>(d, a, v, e);
     }
 
 }
@@ -295,9 +326,12 @@ inline namespace CU_NAME(attn_latent_cu)
 void CU_NAME(attn_latent)(dev *d, const dev_attn_args *a, const attn_view *v, const attn_end *e)
 {
     switch (a->dtype) {
-#define CASE(type)                        \
-    case type:                            \
-        launch_pairs<type>(d, a, *v, *e); \
+#define CASE(type)                                   \
+    case type:                                       \
+        if (a->latent)                               \
+            launch_pairs<true, type>(d, a, *v, *e);  \
+        else                                         \
+            launch_pairs<false, type>(d, a, *v, *e); \
         return;
         ATTN_CACHES(CASE)
 #undef CASE

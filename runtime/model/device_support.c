@@ -65,9 +65,10 @@ static int64_t kinds(const arch_config *c)
 lq_status model_check_device(const arch_config *c, lq_err *err)
 {
     const int64_t latent = c->w.mla ? c->kv_lora + c->rope_dims : 0;
-    const bool heads = c->w.mla ? latent > DEV_ATTN_LATENT_WIDTH || latent % 4
-                                : c->head_dim > DEV_ATTN_WIDTH || c->head_dim % 4 || c->v_dim % 4 ||
-                                      c->v_dim > DEV_ATTN_WIDTH;
+    const int64_t most = c->w.pos == POS_ALIBI ? DEV_ATTN_WIDTH : DEV_ATTN_HEAD;
+    const bool heads =
+        c->w.mla ? latent > DEV_ATTN_LATENT_WIDTH || latent % 4
+                 : c->head_dim > most || c->head_dim % 4 || c->v_dim % 4 || c->v_dim > most;
     const char *what = no_kernel_for(c);
     if (!what && compresses(c)) what = "attention to compressed positions";
     if (!what && c->mix_key > DEV_SCAN_KEYS) what = "states of heads of this size";

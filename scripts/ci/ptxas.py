@@ -45,10 +45,10 @@ BUDGET = {
     "many_kernel": (128, 255, 12 << 10),  # two blocks
     "fold_kernel": (128, 128, 0),      # four blocks by registers
     "units_kernel": (128, 255, 2560),  # two blocks (of WIDTH = 256 one, by shared memory)
-    "latent_kernel": (256, 255, 1280),  # one block
+    "latent_kernel": (256, 255, 1792),  # one block
     "decode_kernel": (128, 255, 4112),  # two blocks, of WIDTH = 256 one
     "sm90_attn_kernel": (384, 168, 0),  # one block, as sm90_kernel
-    "merge_kernel": (128, 64, 0),
+    "merge_kernel": (128, 80, 0),      # six blocks
     "draw_kernel": (512, 128, 0),      # one block
     "sum_kernel": (256, 40, 0),
     "gemm_kernel": (256, 128, 8448),   # two blocks

@@ -404,6 +404,66 @@ static const attn_case latent_cases[] = {
       .seq = { { 33, 1 }, { 5, 2 } },
       .latent = true },
 };
+/* Wider than DEV_ATTN_WIDTH. */
+static const attn_case wide_cases[] = {
+    { .why = "heads of 512, groups of 8, a decode over a split beside a chunk",
+      .H = 16,
+      .Hkv = 2,
+      .D = 512,
+      .Dv = 512,
+      .dtype = KV_BF16,
+      .seq = { { 513, 1 }, { 20, 9 } } },
+    { .why = "values wider than keys, a window over tiles, sinks",
+      .H = 2,
+      .Hkv = 1,
+      .D = 64,
+      .Dv = 328,
+      .dtype = KV_F16,
+      .window = 40,
+      .sinks = true,
+      .seq = { { 70, 19 }, { 0, 3 } } },
+    { .why = "values narrower than keys, one tile and one key, int8, soft-cap",
+      .H = 6,
+      .Hkv = 3,
+      .D = 320,
+      .Dv = 8,
+      .dtype = KV_I8,
+      .softcap = 2.0f,
+      .seq = { { 32, 1 }, { 0, 33 } } },
+    { .why = "heads of 264, fp8, 17 heads of one",
+      .H = 17,
+      .Hkv = 1,
+      .D = 264,
+      .Dv = 264,
+      .dtype = KV_F8,
+      .seq = { { 60, 5 }, { 0, 3 } } },
+    { .why = "heads of 512, int4, a window of one",
+      .H = 2,
+      .Hkv = 2,
+      .D = 512,
+      .Dv = 512,
+      .dtype = KV_I4,
+      .window = 1,
+      .seq = { { 33, 2 }, { 5, 1 } } },
+};
+/* DEV_ATTN_EXACT alone. */
+static const attn_case wide_exact_cases[] = {
+    { .why = "heads of 512 in f32",
+      .H = 3,
+      .Hkv = 1,
+      .D = 512,
+      .Dv = 512,
+      .dtype = KV_F32,
+      .seq = { { 510, 4 }, { 0, 2 } } },
+    { .why = "values of 300, ALiBi",
+      .H = 4,
+      .Hkv = 4,
+      .D = 20,
+      .Dv = 300,
+      .dtype = KV_F16,
+      .alibi = true,
+      .seq = { { 62, 4 }, { 0, 1 } } },
+};
 static const float slopes[] = { 0.5f, 0.25f, 0.125f, 0.0625f };
 static const float sink_logits[] = { 0.5f, -1 };
 
@@ -414,11 +474,13 @@ static int block_of(size_t i) { return 8 << i % 3; }
 
 static void round_row(float *x, int64_t n, kv_dtype d)
 {
-    uint16_t w[DEV_ATTN_LATENT_WIDTH];
+    uint16_t w;
     if (d != KV_F16 && d != KV_BF16) return;
     const lq_dtype as = d == KV_F16 ? LQ_F16 : LQ_BF16;
-    lq_from_f32(w, x, as, (size_t)n);
-    lq_to_f32(x, w, as, (size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        lq_from_f32(&w, x + i, as, 1);
+        lq_to_f32(x + i, &w, as, 1);
+    }
 }
 /* Of a cache of codes: the row as it is there, a scale and then codes (attn.h). */
 static void read_codes(float *x, const uint8_t *cache, int64_t row, int64_t n, kv_dtype d)
@@ -781,20 +843,37 @@ TEST(attention_is_the_cpus_bits)
         one_attention(&attn_cases[i], DEV_ATTN_EXACT, false, false, block_of(i));
 }
 
+TEST(attention_of_wide_heads_is_the_cpus_bits)
+{
+    for (size_t i = 0; i < LQ_COUNT(wide_cases); i++)
+        one_attention(&wide_cases[i], DEV_ATTN_EXACT, false, false, block_of(i));
+    for (size_t i = 0; i < LQ_COUNT(wide_exact_cases); i++)
+        one_attention(&wide_exact_cases[i], DEV_ATTN_EXACT, false, false, block_of(i));
+}
+
 TEST(attention_over_latents_is_the_cpus_bits)
 {
     for (size_t i = 0; i < LQ_COUNT(latent_cases); i++)
         one_attention(&latent_cases[i], DEV_ATTN_EXACT, false, false, block_of(i));
 }
 
+static void both_ways(const attn_case *c, size_t i)
+{
+    CHECK(dev_attn_units(c->dtype, c->D, c->Dv, c->latent), "%s: not for the units", c->why);
+    one_attention(c, DEV_ATTN_LATENT, i % 2, false, block_of(i));
+    one_attention(c, DEV_ATTN_LATENT, i % 2 == 0, true, block_of(i));
+}
+
 TEST(attention_over_latents_through_the_matrix_units_stays_within_their_bound)
 {
-    for (size_t i = 0; i < LQ_COUNT(latent_cases); i++) {
-        const attn_case *c = &latent_cases[i];
-        CHECK(dev_attn_units(c->dtype, c->D, c->Dv, true), "%s: not for the units", c->why);
-        one_attention(c, DEV_ATTN_LATENT, i % 2, false, block_of(i));
-        one_attention(c, DEV_ATTN_LATENT, i % 2 == 0, true, block_of(i));
-    }
+    for (size_t i = 0; i < LQ_COUNT(latent_cases); i++)
+        both_ways(&latent_cases[i], i);
+}
+
+TEST(attention_of_wide_heads_through_the_matrix_units_stays_within_their_bound)
+{
+    for (size_t i = 0; i < LQ_COUNT(wide_cases); i++)
+        both_ways(&wide_cases[i], i);
 }
 
 TEST(attention_through_the_matrix_units_stays_within_its_bound)
@@ -882,10 +961,15 @@ TEST(the_units_are_for_whole_pieces_and_not_for_f32)
     CHECK(!dev_attn_units(KV_F32, 64, 64, false) && dev_attn_units(KV_I8, 64, 64, false),
           "other caches");
     CHECK(dev_attn_units(KV_F16, 576, 512, true) && !dev_attn_units(KV_F16, 576, 512, false) &&
+              dev_attn_units(KV_F16, 512, 264, false) &&
               dev_attn_choose(&other, MM_BF16, KV_F16, 576, 512, true, 1) == DEV_ATTN_LATENT &&
               dev_attn_choose(&hopper, MM_BF16, KV_I8, 576, 512, true, 17) == DEV_ATTN_LATENT &&
               dev_attn_choose(&hopper, MM_F32, KV_F16, 576, 512, true, 17) == DEV_ATTN_EXACT,
           "latents");
+    CHECK(dev_attn_choose(&hopper, MM_BF16, KV_BF16, 512, 512, false, 1) == DEV_ATTN_LATENT &&
+              dev_attn_choose(&other, MM_BF16, KV_F16, 64, 264, false, 17) == DEV_ATTN_LATENT &&
+              dev_attn_choose(&other, MM_F32, KV_F16, 512, 512, false, 1) == DEV_ATTN_EXACT,
+          "wide heads");
     CHECK(!dev_attn_units(KV_F16, 36, 64, false) && !dev_attn_units(KV_F16, 64, 20, false),
           "parts of a piece");
 }
@@ -896,6 +980,8 @@ int main(int argc, char **argv)
     RUN(attention_is_the_cpus_bits);
     RUN(attention_over_latents_is_the_cpus_bits);
     RUN(attention_over_latents_through_the_matrix_units_stays_within_their_bound);
+    RUN(attention_of_wide_heads_is_the_cpus_bits);
+    RUN(attention_of_wide_heads_through_the_matrix_units_stays_within_their_bound);
     RUN(attention_through_the_matrix_units_stays_within_its_bound);
     RUN(attention_through_wgmma_stays_within_the_same_bound);
     RUN(attention_of_few_rows_through_the_matrix_units_is_as_good_as_f32s);
