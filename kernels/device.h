@@ -100,7 +100,7 @@ typedef struct {
     int64_t ld; /* from row to row of q, k and v, which are in the same rows; 0: each in its own */
 } dev_rope_args;
 
-/* dst [T, ldd] = f(gate) * up * scale, n of each row of gate and up [T, ld] (k_act_mul); up NULL:
+/* dst [T, ldd] = f(gate) * up * scale, n of each row of gate [T, ld] and up [T, ld_up] (k_act_mul); up NULL:
  * f(gate). dst may be gate or up, with the same row length. mixed: gate holds [gate up gate up ...]
  * and up is not looked at. */
 typedef struct {
@@ -108,6 +108,7 @@ typedef struct {
     const float *gate, *up;
     const float *scale; /* [T] or NULL: 1 */
     int64_t T, n, ldd, ld;
+    int64_t ld_up; /* 0: ld */
     k_act_fn f;
     float limit;
     bool mixed;
@@ -293,12 +294,14 @@ typedef struct {
     float *group_score;      /* [T, groups] scratch; these two only where groups_used < groups */
     int32_t *group_best;     /* [T, groups_used] scratch */
     const float *correction; /* [E] or NULL: added to what is chosen by */
+    const float *each;       /* [E] or NULL: of each expert, on its share */
     float *shared;           /* [T] or NULL: becomes its sigmoid */
     int32_t *chosen;         /* [T, k] distinct, below E, whatever the logits are */
     float *share;            /* [T, k] */
     int64_t T, E, k, groups, groups_used;
     bool sigmoid, top2, normed; /* of all; groups by the sum of their best two; shares sum to 1 */
     float scale;                /* of shares */
+    float eps;                  /* beside their sum */
 } dev_route_args;
 
 enum { DEV_EXPERTS = 1024 }; /* at most */

@@ -22,7 +22,7 @@ inline namespace CU_NAME(moe_cu)
     struct route_shape {
         int E, k, groups, groups_used;
         bool sigmoid, top2, normed;
-        float scale;
+        float scale, eps;
     };
 
     __device__ float logistic(float x) { return 1.0f / (1.0f + km_exp(-x)); }
@@ -103,9 +103,9 @@ inline namespace CU_NAME(moe_cu)
 
     /* Shares of the chosen, which come best first and go rising. */
     __device__ void share_out(G<int32_t> chosen, G<float> share, G<const float> scores,
-                              route_shape s)
+                              G<const float> each, route_shape s)
     {
-        float sum = 1e-20f;
+        float sum = s.eps;
         for (int i = 0; i < s.k; i++)
             sum += scores[chosen[i]];
         for (int i = 1; i < s.k; i++) {
@@ -118,13 +118,14 @@ inline namespace CU_NAME(moe_cu)
         for (int i = 0; i < s.k; i++) {
             const float v = scores[chosen[i]];
             share[i] = (s.normed ? v / sum : v) * s.scale;
+            if (each) share[i] = share[i] * each[chosen[i]];
         }
     }
 
     __global__ void __launch_bounds__(CU_WARP)
         route_kernel(G<float> scores, G<float> choice, G<float> group_score, G<int32_t> group_best,
-                     G<const float> correction, G<float> shared, G<int32_t> chosen, G<float> share,
-                     route_shape s)
+                     G<const float> correction, G<const float> each, G<float> shared,
+                     G<int32_t> chosen, G<float> share, route_shape s)
     {
         const int64_t t = blockIdx.x;
         const int lane = threadIdx.x;
@@ -144,7 +145,7 @@ inline namespace CU_NAME(moe_cu)
             keep_groups(choice, group_score + t * s.groups, group_best + t * s.groups_used, s);
         best_of(chosen, s.k, choice, s.E);
         if (lane) return;
-        share_out(chosen, share, scores, s);
+        share_out(chosen, share, scores, each, s);
         if (shared) shared[t] = logistic(shared[t]);
     }
 
@@ -250,11 +251,13 @@ inline namespace CU_NAME(moe_cu)
 
 void CU_NAME(route)(dev *d, const dev_route_args *a)
 {
-    const route_shape s = { (int)a->E,  (int)a->k, (int)a->groups, (int)a->groups_used,
-                            a->sigmoid, a->top2,   a->normed,      a->scale };
+    const route_shape s = { (int)a->E,           (int)a->k,  (int)a->groups,
+                            (int)a->groups_used, a->sigmoid, a->top2,
+                            a->normed,           a->scale,   a->eps };
     if (a->T == 0) return;
     CU_LAUNCH(d, "route", route_kernel, dim3((unsigned)a->T), CU_WARP, 0, a->scores, a->choice,
-              a->group_score, a->group_best, a->correction, a->shared, a->chosen, a->share, s);
+              a->group_score, a->group_best, a->correction, a->each, a->shared, a->chosen, a->share,
+              s);
 }
 
 void CU_NAME(place)(dev *d, const dev_place_args *a)

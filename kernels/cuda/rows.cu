@@ -152,13 +152,14 @@ inline namespace CU_NAME(rows_cu)
 
     __global__ void __launch_bounds__(THREADS)
         act_kernel(G<float> dst, G<uint16_t> arranged, G<const float> gate, G<const float> up,
-                   G<const float> scale, int64_t n, int64_t ldd, int64_t ld, k_act_fn f,
-                   float limit, bool bf16, int64_t order)
+                   G<const float> scale, int64_t n, int64_t ldd, int64_t ld, int64_t ldu,
+                   k_act_fn f, float limit, bool bf16, int64_t order)
     {
         const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, t = blockIdx.y;
         cu_follow();
         if (i >= n) return;
-        const float v = act_mul(gate[t * ld + i], up ? (float)up[t * ld + i] : 0.0f, !up, f, limit);
+        const float v =
+            act_mul(gate[t * ld + i], up ? (float)up[t * ldu + i] : 0.0f, !up, f, limit);
         const float y = scale ? v * scale[t] : v;
         if (arranged)
             arranged[arrange_place(t, i, n, order)] = (uint16_t)cu_f32_bf16(y);
@@ -310,6 +311,7 @@ void CU_NAME(rope)(dev *d, const dev_rope_args *a)
 
 void CU_NAME(act)(dev *d, const dev_act_args *a)
 {
+    const int64_t ldu = a->ld_up ? a->ld_up : a->ld;
     if (a->mixed && a->T)
         CU_LAUNCH(d, "act", act_mixed_kernel, dim3((unsigned)a->T), THREADS, 0, a->dst, a->gate,
                   a->scale, a->n, a->ldd, a->ld, a->f, a->limit, a->bf16);
@@ -317,8 +319,8 @@ void CU_NAME(act)(dev *d, const dev_act_args *a)
         const unsigned n = (unsigned)(a->T - t < CU_ROWS ? a->T - t : CU_ROWS);
         CU_FOLLOW(d, "act", act_kernel, dim3((unsigned)lq_ceil_div(a->n, THREADS), n), THREADS, 0,
                   a->dst + t * a->ldd, (uint16_t *)a->order.to, a->gate + t * a->ld,
-                  a->up ? a->up + t * a->ld : NULL, a->scale ? a->scale + t : NULL, a->n, a->ldd,
-                  a->ld, a->f, a->limit, a->bf16, a->order.how);
+                  a->up ? a->up + t * ldu : NULL, a->scale ? a->scale + t : NULL, a->n, a->ldd,
+                  a->ld, ldu, a->f, a->limit, a->bf16, a->order.how);
     }
 }
 

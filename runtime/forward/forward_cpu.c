@@ -558,6 +558,7 @@ const fwd_ops fwd_cpu = {
     .mla = fwd_run_mla,
     .values = fwd_run_values,
     .moe = fwd_run_moe,
+    .beside = fwd_run_beside,
     .finish = fwd_run_finish,
     .leave = leave,
     .end = end,

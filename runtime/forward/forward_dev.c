@@ -44,7 +44,7 @@ static void *take_host(void *from, size_t bytes)
 static bool all_round(const model_on *on, mm_acts acts)
 {
     const arch_config *c = on->w.cfg;
-    if (c->experts || c->w.mla || arch_has_state(c)) return false;
+    if (c->experts || c->w.mla || c->ple_dim || arch_has_state(c)) return false;
     for (int64_t i = on->first; i < c->layers; i++) {
         const model_vector *v = on->w.layers[i].vec;
         if (!c->w.norm_after_add && !(v[R_ATTN_NORM].w && (c->w.parallel || v[R_MLP_NORM].w)))
@@ -105,6 +105,7 @@ static bool open_host(fwd_dev_ctx *f, fwd_rows *r, const arch_config *c, const f
     f->host.p = r->p;
     f->host.acts = r->acts;
     f->host.scratch = &f->scratch;
+    if (c->ple_dim && !(f->ple = take_pinned(f, floats * (size_t)fwd_ple_width(c)))) return false;
     if (f->on->w.embed.N) return true;
     const int threads = pool_threads(r->p);
     ok = (f->host.x = take_pinned(f, floats * (size_t)c->hidden)) &&
@@ -237,6 +238,8 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     f->home.q = r->q;
     f->home.mix = r->mix;
     f->home.mix_out = r->mix_out;
+    f->home.ple = r->ple;
+    f->home.ple_row = r->ple_row;
     if (r->acts == MM_I8 && !on->int8) r->acts = MM_BF16;
     f->rounds = all_round(on, r->acts);
     if (!s) put_slopes(f, r, m->cfg);

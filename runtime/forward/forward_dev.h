@@ -11,6 +11,7 @@
  *     forward_dev_lora.c   what a step sends of its rows' adapters, and what they add to products
  *     forward_dev_product.c  products and norms
  *     forward_dev_mix.c    what layers with a state queue
+ *     forward_dev_ple.c    per-layer embeddings
  *     forward_dev_layer.c  what each step of a layer queues; the table */
 #ifndef LLMQ_RUNTIME_FORWARD_FORWARD_DEV_H
 #define LLMQ_RUNTIME_FORWARD_FORWARD_DEV_H
@@ -20,8 +21,9 @@
 #include <assert.h>
 
 enum {
-    FWD_DEV_MEM = 64,    /* buffers on the device: more than there are */
-    FWD_DEV_PINNED = 5,  /* of the host's: the staging buffer, x, logits, hidden states, draws */
+    FWD_DEV_MEM = 64, /* buffers on the device: more than there are */
+    FWD_DEV_PINNED =
+        6, /* of the host's: the staging buffer, x, logits, hidden states, draws, ple */
     FWD_DEV_ALIGN = 256, /* of a buffer there, and of a piece of the staging buffer */
 };
 
@@ -102,8 +104,12 @@ struct fwd_dev_ctx {
     bool steady;             /* the step's work is a matter of its shape: it may be captured */
     fwd_shape shape;         /* of such a one */
     fwd_graphs graphs;
+    float *ple; /* [max_rows, fwd_ple_width] pinned */
+    float *packed_cos[2],
+        *packed_sin[2]; /* angles of the wanted rows, where layers come after the last of all
+                                             rows; NULL: none do */
     struct {
-        float *x, *y, *h, *a, *q, *mix, *mix_out;
+        float *x, *y, *h, *a, *q, *mix, *mix_out, *ple, *ple_row;
     } home; /* the rows' buffers as a step begins: pick exchanges them */
     void *attn_scratch, *mm_scratch;
     int32_t *attn_done;       /* dev_attn_args.done of max_chunks */
@@ -143,6 +149,13 @@ lq_status fwd_dev_end(const fwd_rows *r, lq_err *err);
 /* forward_dev_mix.c: the table's steps of layers with a state. */
 void fwd_dev_mix_in(const fwd_rows *r, const model_layer *l, int64_t layer);
 void fwd_dev_mix(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv);
+
+/* forward_dev_ple.c. Before the first layer: what the host knows of the rows' ids goes up (after fwd_embed_rows of
+ * a pass whose first layers are the CPU's), and with x what all layers add is made of it. After a layer's MLP: into
+ * x. */
+void fwd_dev_ple_send(fwd_rows *r, const model *m, const int32_t *ids);
+void fwd_dev_ple_rows(const fwd_rows *r);
+void fwd_dev_ple_add(const fwd_rows *r, const model_layer *l, int64_t layer);
 
 /* forward_dev_product.c. The table's norm, which may be put off; T rows of K of one, whose sum, place and other
  * weights are the caller's. */
@@ -189,6 +202,9 @@ size_t fwd_dev_products_scratch(const dev *d, const model *w, const fwd_opts *o)
  * has them apart are one product where their weights were joined (model_dev.c). */
 int64_t fwd_dev_joined_width(const arch_config *c);
 size_t fwd_dev_done_bytes(const fwd_dev_ctx *f); /* of f->attn_done */
+
+/* Layers come after the last that all rows go through. */
+static inline bool fwd_dev_packs(const arch_config *c) { return fwd_last_maker(c) < c->layers - 1; }
 
 /* n bytes that go up with this step: where they will be. */
 static inline void *fwd_dev_stage(fwd_dev_ctx *f, const void *host, size_t n)

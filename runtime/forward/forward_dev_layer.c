@@ -1,4 +1,5 @@
 /* runtime/forward/forward_dev_layer.c - what the steps of a layer are on a device: all are queued. */
+#include "runtime/forward/choose.h"
 #include "runtime/forward/forward_dev.h"
 
 #include "kernels/hadamard.h"
@@ -80,6 +81,17 @@ static void norm_heads(const fwd_rows *r, const model_layer *l, bool key)
         f->d->ops->norm(f->d, &a);
 }
 
+static void norm_values(const fwd_rows *r, const model_layer *l)
+{
+    const fwd_dev_ctx *f = r->self;
+    const int64_t D = r->c->v_dim, H = r->c->kv_heads;
+    const heads at = heads_of(r, l);
+    dev_norm_args a = fwd_dev_norm_of(r, at.v, at.v, &l->vec[R_V_NORM], r->R * H, D);
+    a.ld = at.ld ? at.ld : H * D;
+    a.side = H;
+    if (a.w) f->d->ops->norm(f->d, &a);
+}
+
 /* The layer's attention rotates, writes the cache and merges itself. */
 static bool joins(const fwd_rows *r, int64_t layer)
 {
@@ -96,7 +108,7 @@ static void rotate(const fwd_rows *r, const model_layer *l, int64_t layer, const
 {
     fwd_dev_ctx *f = r->self;
     const heads at = heads_of(r, l);
-    const bool write = what & WRITE;
+    const bool write = what & WRITE, own = !r->c->layer[layer].kv_back;
     const arch_config *c = r->c;
     const arch_rope_use use = c->layer[layer].rope;
     const bool on = what & TURN && c->w.pos == POS_ROPE && use != ROPE_OFF;
@@ -117,7 +129,7 @@ static void rotate(const fwd_rows *r, const model_layer *l, int64_t layer, const
                               .clip = what & CLIP ? (float)c->qkv_clip : 0.0f,
                               .T = r->R,
                               .H = c->heads,
-                              .Hkv = c->kv_heads,
+                              .Hkv = own ? c->kv_heads : 0,
                               .D = c->head_dim,
                               .Dv = c->v_dim,
                               .R = on ? c->rope_dims : 0 };
@@ -203,6 +215,8 @@ static void gate_heads(const fwd_rows *r, const model_layer *l)
 static void before_norm(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)
 {
     const bool late = r->c->w.qk_norm_late, normed = r->c->w.qk_norm != QK_NORM_NONE;
+    const int64_t K = r->c->kv_heads * r->c->head_dim;
+    if (r->c->layer[layer].v_is_k) fwd_dev_copy(r, r->v, K, r->k, K, K, r->R);
     if (l->lin[R_QKV].present && r->c->w.qkv_grouped) split(r);
     if (r->c->w.q_gated) split_gated(r);
     if (normed && (late || r->c->qkv_clip > 0)) rotate(r, l, layer, kv, late ? CLIP | TURN : CLIP);
@@ -371,9 +385,17 @@ static void store(const fwd_rows *r, const model_layer *l, int64_t layer, const 
         store_latents(r, l, kv);
         return;
     }
+    if (r->c->layer[layer].kv_back) { /* k and v are there */
+        norm_heads(r, l, false);
+        rotate(r, l, layer, kv, TURN);
+        if (kv_turned(kv_of(kv->dtype, true)))
+            turn(r, heads_of(r, l).q, r->c->heads, r->c->head_dim, 0, false);
+        return;
+    }
     if (!fwd_norm_shared(r)) before_norm(r, l, layer, kv);
     norm_heads(r, l, false);
     norm_heads(r, l, true);
+    norm_values(r, l);
     grow_q(r, l, layer);
     write_heads(r, l, layer, kv, (normed ? 0 : CLIP) | (late && normed ? 0 : TURN));
 }
@@ -476,6 +498,11 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     if (r->c->w.parallel) gather(r, &r->h, &r->y, r->c->hidden, n); /* its MLP reads h too */
     gather(r, &r->a, &r->q, r->c->heads * r->c->v_dim, n);
     if (f->states) gather(r, &r->mix_out, &r->mix, arch_mix_width(r->c, r->c->row->mixer), n);
+    if (r->c->ple_dim) gather(r, &r->ple, &r->ple_row, fwd_ple_width(r->c), n);
+    for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL && f->packed_cos[u]; u++) {
+        r->cos[u] = f->packed_cos[u]; /* layers may follow */
+        r->sin[u] = f->packed_sin[u];
+    }
 }
 
 static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int n)
@@ -521,22 +548,22 @@ static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int 
 /* ---- experts (forward_moe.c says what they do) ---- */
 
 /* Always in f32: a rounded logit may choose another expert. */
-static void route(const fwd_rows *r, const model_layer *l)
+static void route(const fwd_rows *r, const model_layer *l, const float *x)
 {
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
     const bool shared = l->lin[R_SHARED_ROUTER].present;
     const mm_out scores = fwd_out(&l->lin[R_ROUTER], r->scores, c->experts, false);
     const mm_out share = fwd_out(&l->lin[R_SHARED_ROUTER], r->shared_share, 1, false);
-    fwd_dev_product(r, &scores, NULL, false, r->h, c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
+    fwd_dev_product(r, &scores, NULL, false, x, c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
     if (shared)
-        fwd_dev_product(r, &share, &scores, false, r->h, c->hidden, r->R, MM_F32,
-                        (dev_mm_act){ 0 });
+        fwd_dev_product(r, &share, &scores, false, x, c->hidden, r->R, MM_F32, (dev_mm_act){ 0 });
     f->d->ops->route(f->d, &(dev_route_args){ .scores = r->scores,
                                               .choice = r->choice,
                                               .group_score = r->group_score,
                                               .group_best = r->group_best,
                                               .correction = l->vec[R_ROUTER_CORR].w,
+                                              .each = l->vec[R_EXPERT_SCALE].w,
                                               .shared = shared ? r->shared_share : NULL,
                                               .chosen = r->chosen,
                                               .share = r->share,
@@ -548,7 +575,8 @@ static void route(const fwd_rows *r, const model_layer *l)
                                               .sigmoid = c->w.router == ROUTER_SIGMOID,
                                               .top2 = c->w.group_top2,
                                               .normed = c->w.norm_topk,
-                                              .scale = (float)c->expert_scale });
+                                              .scale = (float)c->expert_scale,
+                                              .eps = choose_eps(c) });
 }
 
 /* Rows in order of their experts; how many each has stays on the device. */
@@ -612,8 +640,9 @@ static void run_shared(const fwd_rows *r, const model_layer *l)
     products(r, &down, 1, r->shared_in, 2 * S, r->R);
 }
 
-/* What each place reads lies in expert_out until its output does. */
-static void moe(const fwd_rows *r, const model_layer *l)
+/* out += h through the experts that the rows have been given, and the shared one. What each place reads is in
+ * expert_out until its output is. */
+static void run_experts(const fwd_rows *r, const model_layer *l)
 {
     const fwd_dev_ctx *f = r->self;
     const arch_config *c = r->c;
@@ -622,7 +651,6 @@ static void moe(const fwd_rows *r, const model_layer *l)
     const arch_role first = plain ? R_EXPERT_UP : fused ? R_EXPERT_GATE_UP : R_EXPERT_GATE;
     const mm_out in = fwd_out(&l->lin[R_LATENT_IN], r->latent_in, c->latent, false),
                  out = fwd_out(&l->lin[R_LATENT_OUT], r->out, c->hidden, true);
-    route(r, l);
     place_rows(r);
     if (c->latent) {
         products(r, &in, 1, r->h, c->hidden, r->R);
@@ -649,6 +677,51 @@ static void moe(const fwd_rows *r, const model_layer *l)
                                                     .H = H,
                                                     .k = c->experts_used });
     if (c->latent) products(r, &out, 1, r->latent_sum, H, r->R);
+}
+
+static void moe(const fwd_rows *r, const model_layer *l)
+{
+    route(r, l, r->h);
+    run_experts(r, l);
+}
+
+/* K floats of each of R rows: dst = norm(src), and dst += more. */
+static void norm_to(const fwd_rows *r, float *dst, float *src, const model_vector *v)
+{
+    const fwd_dev_ctx *f = r->self;
+    const dev_norm_args a = fwd_dev_norm_of(r, dst, src, v, r->R, r->c->hidden);
+    f->d->ops->norm(f->d, &a);
+}
+static void add_to(const fwd_rows *r, float *dst, const float *more)
+{
+    const fwd_dev_ctx *f = r->self;
+    f->d->ops->norm(f->d, &(dev_norm_args){ .x = dst, .add = more, .T = r->R, .K = r->c->hidden });
+}
+
+/* As fwd_run_beside. */
+static void beside(const fwd_rows *r, const model_layer *l)
+{
+    const fwd_dev_ctx *f = r->self;
+    const int64_t H = r->c->hidden;
+    fwd_rows own = *r;
+    norm_to(r, r->y, r->y, &l->vec[R_DENSE_POST_NORM]);
+    norm_to(r, r->beside, r->x, &l->vec[R_ROUTER_NORM]);
+    fwd_dev_times(r, r->beside, H, H, pow((double)H, -0.5));
+    norm_to(r, r->h, r->x, &l->vec[R_EXPERT_NORM]);
+    route(r, l, r->beside);
+    own.out = r->beside;
+    f->d->ops->zero(f->d, own.out, (size_t)(r->R * H) * sizeof *own.out);
+    run_experts(&own, l);
+    norm_to(r, r->beside, r->beside, &l->vec[R_EXPERT_POST_NORM]);
+    add_to(r, r->y, r->beside);
+}
+
+/* As fwd_run_finish. */
+static void finish(const fwd_rows *r, const model_layer *l, int64_t layer)
+{
+    if (r->c->ple_dim) fwd_dev_ple_add(r, l, layer);
+    if (l->vec[R_LAYER_SCALE].w)
+        fwd_dev_times(r, r->x, r->c->hidden, r->c->hidden, (double)*l->vec[R_LAYER_SCALE].w);
 }
 
 static void clear(const fwd_rows *r)
@@ -686,6 +759,8 @@ const fwd_ops fwd_dev = {
     .join = join,
     .mla = mla,
     .moe = moe,
+    .beside = beside,
+    .finish = finish,
     .leave = fwd_dev_leave,
     .end = fwd_dev_end,
 };

@@ -105,7 +105,8 @@ void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, int64_t first, con
     for (int i = 0; i < f->n_kinds; i++)
         f->stage_bytes += size_kind(f, &f->kind[i], len, o);
     for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++)
-        f->stage_bytes += 2 * piece(o->max_rows * fwd_angles(c, u), sizeof(float));
+        f->stage_bytes +=
+            (fwd_dev_packs(c) ? 4 : 2) * piece(o->max_rows * fwd_angles(c, u), sizeof(float));
     f->stage_bytes += 2 * piece(o->max_rows * fwd_grows(c), sizeof(float)) + fwd_dev_lora_stage(o);
 }
 

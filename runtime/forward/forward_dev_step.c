@@ -104,8 +104,21 @@ static void stage_tables(fwd_dev_ctx *f, const fwd_batch *b)
         fwd_dev_stage(f, b->seqs[i].table, table_bytes(f, &b->seqs[i]));
 }
 
+/* Rows of `width` floats that the step wants, beside each other. */
+static float *stage_wanted(fwd_dev_ctx *f, const float *rows, int64_t width, const fwd_batch *b)
+{
+    const size_t n = (size_t)width * sizeof *rows;
+    uint8_t *to = f->stage + f->staged;
+    float *there = (float *)(void *)(f->stage_on + f->staged);
+    f->staged = lq_round_up(f->staged + n * (size_t)b->n_picked, FWD_DEV_ALIGN);
+    assert(f->staged <= f->stage_bytes);
+    for (int64_t i = 0; i < b->n_picked && n; i++, to += n)
+        memcpy(to, rows + b->picked[i] * width, n);
+    return there;
+}
+
 /* What fwd_place has written, for the rows of r. */
-static void stage_places(fwd_dev_ctx *f, fwd_rows *r)
+static void stage_places(fwd_dev_ctx *f, fwd_rows *r, const fwd_batch *b)
 {
     const size_t R = (size_t)r->R;
     r->row_block = fwd_dev_stage(f, f->host.row_block, R * sizeof *r->row_block);
@@ -114,6 +127,10 @@ static void stage_places(fwd_dev_ctx *f, fwd_rows *r)
         const size_t n = R * (size_t)fwd_angles(r->c, u) * sizeof(float);
         r->cos[u] = fwd_dev_stage(f, f->host.cos[u], n);
         r->sin[u] = fwd_dev_stage(f, f->host.sin[u], n);
+        f->packed_cos[u] = f->packed_sin[u] = NULL;
+        if (!fwd_dev_packs(r->c)) continue;
+        f->packed_cos[u] = stage_wanted(f, f->host.cos[u], fwd_angles(r->c, u), b);
+        f->packed_sin[u] = stage_wanted(f, f->host.sin[u], fwd_angles(r->c, u), b);
     }
     for (int i = 0; i < 2; i++)
         r->grow[i] = fwd_dev_stage(f, f->host.grow[i], R * (size_t)fwd_grows(r->c) * sizeof(float));
@@ -224,6 +241,8 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     r->q = f->home.q;
     r->mix = f->home.mix;
     r->mix_out = f->home.mix_out;
+    r->ple = f->home.ple;
+    r->ple_row = f->home.ple_row;
     /* its work is then that of every other step of its shape */
     f->even = is_even(r, b);
     f->steady = !f->on->eager && r->R <= FWD_GRAPH_ROWS && f->even;
@@ -235,7 +254,7 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     f->picked = fwd_dev_stage(f, f->words, (size_t)b->n_picked * sizeof *f->picked);
     dev_draw *draws = (dev_draw *)(void *)(f->stage + f->staged);
     f->draws = fwd_dev_stage(f, b->draws, (size_t)b->n_draws * sizeof *f->draws);
-    stage_places(f, r);
+    stage_places(f, r, b);
     stage_heads(f, r->R);
     stage_runs(f, r);
     place_tables(f, b);
@@ -251,6 +270,7 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     stage_draw_lists(f, draws, b->n_draws, c->vocab);
     f->d->ops->upload(f->d, f->stage_on, f->stage, f->staged);
     if (!f->on->w.embed.N && !f->first) fwd_embed_rows(&f->host, m, b->ids); /* with its norm */
+    if (c->ple_dim) fwd_dev_ple_send(r, m, b->ids);
 }
 
 fwd_how fwd_dev_how(fwd_dev_ctx *f, int64_t piece)
@@ -272,6 +292,7 @@ void fwd_dev_enter(fwd_rows *r)
         embed(f, r);
     else
         f->d->ops->upload(f->d, r->x, f->host.x, n * sizeof *r->x);
+    if (r->c->ple_dim) fwd_dev_ple_rows(r);
 }
 
 void fwd_dev_leave(const fwd_rows *r, const fwd_batch *b, float *logits, float *hidden, float *raw)

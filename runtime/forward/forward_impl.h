@@ -214,6 +214,8 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
     X(void, mla, (const fwd_rows *r, const model_layer *l))                                            \
     X(void, values, (const fwd_rows *r)) /* of MLA: a from the latents that attention left */          \
     X(void, moe, (const fwd_rows *r, const model_layer *l))                                            \
+    /* of a layer with experts beside its MLP: they join what that left in y */                        \
+    X(void, beside, (const fwd_rows *r, const model_layer *l))                                         \
     /* of a layer that has R_LAYER_SCALE or R_PLE_OUT: its last steps */                               \
     X(void, finish, (const fwd_rows *r, const model_layer *l, int64_t layer))                          \
     /* The head's rows to `logits` on the host, and those behind them to `hidden`, but for those \
@@ -322,6 +324,8 @@ void fwd_lora_add(const fwd_rows *r, const arch_role *roles, const mm_out *outs,
                   const float *x, int64_t ldx);
 /* Per-layer embeddings (forward_ple.c): of the rows that x and ids begin with; fwd_cpu's finish. */
 void fwd_ple_rows(const fwd_rows *r, const model *m, const int32_t *ids);
+/* rows [R, fwd_ple_width] = the table's of these ids, as a sum takes them. */
+void fwd_ple_lookup(const fwd_rows *r, const model *m, const int32_t *ids, float *rows);
 static inline int64_t fwd_ple_width(const arch_config *c) { return c->layers * c->ple_dim; }
 void fwd_run_finish(const fwd_rows *r, const model_layer *l, int64_t layer);
 /* AltUp and Laurel (forward_altup.c): the streams from x, all of them before and after a layer, and

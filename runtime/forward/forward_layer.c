@@ -350,7 +350,7 @@ static void to_mlp(fwd_rows *r, const model_layer *l, int64_t layer)
     }
     enter_mlp(r, l);
     run_down(r, l);
-    if (r->c->layer[layer].moe) fwd_run_beside(r, l);
+    if (r->c->layer[layer].moe) r->ops->beside(r, l);
 }
 
 void fwd_run_part(fwd_part part, fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv,

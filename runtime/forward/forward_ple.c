@@ -11,7 +11,24 @@
 typedef struct {
     const model *m;
     const int32_t *ids;
+    float *rows; /* of the table */
 } rows_arg;
+
+static void look_up(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const rows_arg *a = arg;
+    const int64_t W = fwd_ple_width(r->c);
+    for (int64_t t = row; t < row + n; t++) {
+        const int64_t id = a->ids[t] < a->m->ple_embed.N ? a->ids[t] : 0;
+        qt_dequant(a->rows + t * W, &a->m->ple_embed, id, id + 1);
+        k_scale(a->rows + t * W, (float)sqrt((double)r->c->ple_dim), W);
+    }
+}
+
+void fwd_ple_lookup(const fwd_rows *r, const model *m, const int32_t *ids, float *rows)
+{
+    fwd_each(r, r->R, look_up, &(rows_arg){ m, ids, rows });
+}
 
 static void make_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
@@ -19,25 +36,21 @@ static void make_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg
     const model *m = a->m;
     const arch_config *c = r->c;
     const int64_t W = fwd_ple_width(c), D = c->ple_dim;
-    const float down = (float)pow((double)c->hidden, -0.5), up = (float)sqrt((double)D);
+    look_up(r, row, n, arg);
     for (int64_t t = row; t < row + n; t++) {
-        const int64_t id = a->ids[t] < m->ple_embed.N ? a->ids[t] : 0;
-        float *v = r->ple + t * W, *own = r->ple_row + t * W;
-        k_scale(v, down, W);
+        float *v = r->ple + t * W;
+        k_scale(v, (float)pow((double)c->hidden, -0.5), W);
         k_rmsnorm(v, D, v, D, m->ple_norm.w, m->ple_norm.offset, c->layers, D, m->ple_norm.eps);
-        qt_dequant(own, &m->ple_embed, id, id + 1);
-        k_scale(own, up, W);
-        k_add(v, own, W);
+        k_add(v, a->rows + t * W, W);
         k_scale(v, (float)pow(2, -0.5), W);
     }
 }
 
 void fwd_ple_rows(const fwd_rows *r, const model *m, const int32_t *ids)
 {
-    rows_arg a = { m, ids };
     mm_out out = fwd_out(&m->ple_proj, r->ple, fwd_ple_width(r->c), false);
     mm_run(&out, 1, r->x, r->c->hidden, r->R, r->acts, r->scratch, r->p);
-    fwd_each(r, r->R, make_rows, &a);
+    fwd_each(r, r->R, make_rows, &(rows_arg){ m, ids, r->ple_row });
 }
 
 /* ---- after the MLP ---- */

@@ -9,11 +9,7 @@ static const struct {
 } no_kernels[] = {
     { R_STREAM_NORM, "several residual streams" },
     { R_HYPER_ATTN_FN, "hyper-connections" },
-    { R_PLE_EMBED, "per-layer embeddings" },
-    { R_LAYER_SCALE, "a factor on each layer" },
-    { R_V_NORM, "a norm of each value" },
     { R_O_NORM, "a norm before the output projection" },
-    { R_EXPERT_POST_NORM, "experts beside an MLP" },
     { R_INDEX_Q, "sparse attention" },
     { R_ATTN_NORM_DOWN, "gates on norms" },
     { R_HEAD_NORM, "an output head of activations that are normed" },
@@ -34,11 +30,13 @@ static bool compresses(const arch_config *c)
     return false;
 }
 
-static bool shares_kv(const arch_config *c)
+int64_t model_least_layers(const arch_config *c)
 {
+    int64_t most = 0;
     for (int64_t i = 0; i < c->layers; i++)
-        if (c->layer[i].kv_back) return true;
-    return false;
+        if (c->layer[i].kv_back && c->layers - (i - c->layer[i].kv_back) > most)
+            most = c->layers - (i - c->layer[i].kv_back);
+    return most;
 }
 
 /* Do layers i and k differ in attention? */
@@ -74,7 +72,8 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
     if (!what && c->mix_key > DEV_SCAN_KEYS) what = "states of heads of this size";
     if (!what && kinds(c) > MODEL_KINDS) what = "so many kinds of layers";
     if (!what && c->n_sizes && c->w.mla) what = "latents of different sizes";
-    if (!what && shares_kv(c)) what = "layers that read the K and V of another";
+    if (!what && model_least_layers(c) && (c->w.mla || arch_has_state(c) || c->q_grow > 0))
+        what = "layers that read the K and V of another";
     if (!what && heads) what = "heads of this size";
     if (!what && c->experts > DEV_EXPERTS) what = "so many experts";
     if (!what && c->w.qkv_quarters) what = "q, v and k of each quarter of the heads in one matrix";

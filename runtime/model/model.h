@@ -180,7 +180,10 @@ typedef struct {
     const size_t *layer;
     int64_t L;
     size_t embed;
+    int64_t least; /* of layers there, if any are: model_least_layers */
 } model_sizes;
+/* Layers on a device at least, where the last ones read K and V of others: those with them; else 0. */
+int64_t model_least_layers(const arch_config *c);
 /* AUTO of a device with so much room; 0: none fits. */
 int64_t model_fit(const model_sizes *z, const model_share *s, size_t room);
 /* Bytes there of the last n layers and all that goes with them; of none 0. */

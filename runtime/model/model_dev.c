@@ -380,6 +380,10 @@ static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *
     model_layer *to = &on->w.layers[layer];
     *to = m->layers[layer];
     bool there[ARCH_N_ROLES] = { false };
+    const float *scale = to->vec[R_LAYER_SCALE].w; /* launches are told its value */
+    float *own = scale ? lq_push(&on->w.arena, sizeof *own) : NULL;
+    if (scale && !own) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (scale) *own = *scale;
     on->d.ops->bind(&on->d);
     for (size_t i = 0; i < LQ_COUNT(joins) && !s; i++) {
         const bool before = to->lin[joins[i].to].present;
@@ -388,9 +392,10 @@ static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *
     }
     if (m->cfg->w.mla && to->lin[R_KV_B].present && !s) s = put_absorbed(to, on, m, err);
     for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
-        s = put_vector(&to->vec[r], on, m, layer, r, err);
+        if (r != R_LAYER_SCALE) s = put_vector(&to->vec[r], on, m, layer, r, err);
         if (!s && !there[r]) s = put_part(&to->lin[r], on, m, r, on->rows, err);
     }
+    to->vec[R_LAYER_SCALE].w = own;
     for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
         s = put_experts(&to->expert[r], on, m, R_EXPERT_GATE + r, err);
     for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
@@ -439,9 +444,15 @@ static lq_status put_frame(model_on *on, const model *m, lq_err *err)
         w->embed = m->embed;
         w->embed_norm = m->embed_norm;
     }
+    if (on->first == 0) {
+        w->ple_proj = m->ple_proj;
+        w->ple_norm = m->ple_norm;
+    }
     s = put_tensor(&w->embed, on, err);
     if (!s) s = put_vector(&w->embed_norm, on, m, -1, R_EMBED_NORM, err);
     if (!s) s = put_vector(&w->final_norm, on, m, -1, R_FINAL_NORM, err);
+    if (!s) s = put_vector(&w->ple_norm, on, m, -1, R_PLE_NORM, err);
+    if (!s) s = put_linear(&w->ple_proj, on, false, err);
     if (!s) s = put_linear(&w->proj_out, on, false, err);
     return s ? s : put_part(&w->head, on, m, R_HEAD, false, err);
 }
@@ -554,7 +565,7 @@ static size_t layer_size(const model *m, int64_t layer, const dev *d, bool half)
     const model_layer *l = &m->layers[layer];
     size_t n = 0;
     for (arch_role r = 0; r < ARCH_N_ROLES; r++)
-        n += vector_size(m, layer, &l->vec[r], r) +
+        n += (r == R_LAYER_SCALE ? 0 : vector_size(m, layer, &l->vec[r], r)) +
              (m->cfg->w.mla && r == R_KV_B ? absorbed_size(m, &l->lin[r], d, half)
                                            : part_size(m, &l->lin[r], r, dev_ranks(d)));
     for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++) {
@@ -573,10 +584,14 @@ static model_sizes sizes_of(const model *m, const dev *d, bool half, size_t *lay
         layer[i] = layer_size(m, i, d, half);
     layer[L] = vector_size(m, -1, &m->final_norm, R_FINAL_NORM) + linear_size(&m->proj_out) +
                part_size(m, &m->head, R_HEAD, dev_ranks(d));
-    return (model_sizes){ layer, L,
-                          plain_rows(m) ? tensor_size(&m->embed) +
-                                              vector_size(m, -1, &m->embed_norm, R_EMBED_NORM)
-                                        : 0 };
+    const size_t rows =
+        plain_rows(m) ? tensor_size(&m->embed) + vector_size(m, -1, &m->embed_norm, R_EMBED_NORM)
+                      : 0;
+    return (model_sizes){ .layer = layer,
+                          .L = L,
+                          .embed = rows + linear_size(&m->ple_proj) +
+                                   vector_size(m, -1, &m->ple_norm, R_PLE_NORM),
+                          .least = model_least_layers(m->cfg) };
 }
 
 int64_t model_fit(const model_sizes *z, const model_share *s, size_t room)
@@ -611,6 +626,12 @@ lq_status model_choose_layers(int64_t *out, const model_sizes *z, const model_sh
         n = z->L;
     *out = n;
     const size_t need = model_size_on(z, n);
+    if (n > 0 && n < z->least)
+        return lq_fail(err, LQ_ENOMEM,
+                       "%s: the last layers read the K and V of layer %lld: expected at least "
+                       "%lld of %lld layers there, found %s%lld",
+                       name, (long long)(z->L - z->least), (long long)z->least, (long long)z->L,
+                       n == fit ? "room for " : "", (long long)n);
     const size_t spare = share->spare ? share->more + (size_t)n * share->more_layer : 0;
     if (n == 0)
         return lq_fail(err, LQ_ENOMEM,

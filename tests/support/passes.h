@@ -43,6 +43,9 @@ static inline bool golden_open(golden *g, const char *name)
     if (!fits) return st_close(&g->file), false;
     for (int64_t b = 0; b < g->B; b++)
         memcpy(g->ids[b], ids->data + (size_t)(b * g->T) * 4, (size_t)g->T * 4);
+    for (int64_t b = g->B; b < MAX_B; b++) /* of one prompt the other is the same backwards */
+        for (int64_t t = 0; t < g->T; t++)
+            g->ids[b][t] = g->ids[0][g->T - 1 - t];
     g->has_greedy = greedy && margin;
     for (int64_t b = 0; b < g->B && g->has_greedy; b++) {
         memcpy(g->greedy[b], greedy->data + (size_t)(b * (g->T + GREEDY)) * 4,

@@ -1,6 +1,5 @@
 /* tests/unit/test_forward_dev.c - whole models on a device (tests/support/emulated.c says which) against the
  * CPU: schemes, cache types, and the ways to cut a batch; architectures: test_forward_archs_dev.c. */
-#include "runtime/engine/sample.h"
 #include "runtime/model/offload.h"
 #include "tests/support/check.h"
 #include "tests/support/devpass.h"
@@ -78,18 +77,21 @@ TEST(bf16_strays_no_further_than_the_cpu_does)
 TEST(caches_stray_no_further_than_the_cpus_do)
 {
     static const kv_dtype kinds[] = { KV_F16, KV_BF16, KV_I8, KV_I4, KV_F8 };
-    for (size_t i = 0; i < LQ_COUNT(kinds); i++) {
+    static const char *const names[] = { "ministral", "gemma4-ple" /* K and V of another */ };
+    for (size_t i = 0; i < LQ_COUNT(names) * LQ_COUNT(kinds); i++) {
+        const char *name = names[i / LQ_COUNT(kinds)];
+        const kv_dtype kind = kinds[i % LQ_COUNT(kinds)];
         rig_opts o = { 0 };
         int64_t n;
-        float *exact = logits_of("ministral", o, &n);
-        o.kv = kinds[i];
-        float *cpu = logits_of("ministral", o, &n);
+        float *exact = logits_of(name, o, &n);
+        o.kv = kind;
+        float *cpu = logits_of(name, o, &n);
         o.device = true;
-        float *got = logits_of("ministral", o, &n);
+        float *got = logits_of(name, o, &n);
         if (exact && cpu && got) {
             const double own = apart(cpu, exact, n), d = apart(got, cpu, n);
-            CHECK(own > 0 && d <= 2 * own, "%s: %.2g, the CPU from f32 %.2g",
-                  kv_types_text(kinds[i]), d, own);
+            CHECK(own > 0 && d <= 2 * own, "%s, %s: %.2g, the CPU from f32 %.2g", name,
+                  kv_types_text(kind), d, own);
         }
         free(exact);
         free(cpu);
@@ -173,10 +175,10 @@ TEST(batch_chunks_and_blocks_change_no_byte)
     static const struct {
         const char *name;
         int64_t ids;
-    } models[] = { { "ministral", WINDOW_IDS },
-                   { "deepseek-v2-mla", IDS },
-                   { "qwen3-next", IDS },
-                   { "falcon-mamba", IDS } };
+    } models[] = {
+        { "ministral", WINDOW_IDS }, { "deepseek-v2-mla", IDS }, { "qwen3-next", IDS },
+        { "falcon-mamba", IDS },     { "gemma4-ple", IDS },      { "mimo-v2-flash", IDS }
+    };
     const rig_opts o = { .device = true };
     int64_t n, m;
     for (size_t i = 0; i < LQ_COUNT(models); i++) {
@@ -188,6 +190,53 @@ TEST(batch_chunks_and_blocks_change_no_byte)
             free(got);
         }
         free(want);
+    }
+}
+
+/* Logits of the last of n ids in one step, of which no other is wanted: [V]. */
+static float *last_alone(const char *name, rig_opts o, int64_t n)
+{
+    golden g;
+    rig r;
+    kv_seq s;
+    float *out = NULL;
+    if (!golden_open(&g, name)) return NULL;
+    kv_seq_init(&s);
+    if (open_arch(&r, name, o)) {
+        const float *logits;
+        const fwd_item it = {
+            .seq = &s, .ids = g.ids[0], .n = n, .logits_from = n - 1, .seq_len = n
+        };
+        lq_status st = kv_reserve(r.kv, &s, n, NULL);
+        if (!st) st = fwd_step(r.f, &it, 1, &logits, NULL);
+        CHECK(!st, "%s: %s", name, lq_status_text(st));
+        if (!st && (out = malloc((size_t)g.V * sizeof *out)))
+            memcpy(out, logits, (size_t)g.V * sizeof *out);
+        kv_seq_free(r.kv, &s);
+    }
+    rig_close(&r);
+    st_close(&g.file);
+    return out;
+}
+
+/* Only they go through the layers after the last that makes K and V. */
+TEST(a_row_that_is_wanted_alone_has_the_same_bytes)
+{
+    static const struct {
+        const char *name;
+        int64_t layers; /* on the device; 0: all */
+    } cases[] = { { "ministral", 0 }, { "gemma4-ple", 0 }, { "gemma4-ple", 4 }, { "laguna", 0 } };
+    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
+        const char *name = cases[i].name;
+        const rig_opts o = { .device = true, .gpu_layers = cases[i].layers };
+        int64_t n = 0;
+        float *all = cut_of(name, o, &(steps){ "one step", { IDS, 1 }, 1, 16 }, IDS, &n);
+        float *got = last_alone(name, o, IDS);
+        const int64_t V = n / (2 * IDS);
+        CHECK(all && got && memcmp(got, all + (IDS - 1) * V, (size_t)V * sizeof *got) == 0,
+              "%s, %lld layers", name, (long long)o.gpu_layers);
+        free(all);
+        free(got);
     }
 }
 
@@ -353,6 +402,7 @@ static const struct {
     { "opt-350m-postnorm", 1, IDS, false },
     { "qwen3-next", 2, IDS, false },
     { "mamba2", 1, IDS, false },
+    { "gemma4-ple", 4, IDS, false },
 };
 
 TEST(a_part_of_the_layers_on_the_device_gives_the_logits_of_all_and_of_none)
@@ -488,7 +538,8 @@ TEST(a_device_that_expands_quantized_weights_has_cublas)
 TEST(a_pass_takes_no_more_of_a_device_than_was_said)
 {
     static const char *const names[] = { "llama3-gqa",      "gemma2",        "mixtral-moe",
-                                         "deepseek-v2-mla", "bloom-5-heads", "gpt-oss-sinks" };
+                                         "deepseek-v2-mla", "bloom-5-heads", "gpt-oss-sinks",
+                                         "gemma4-ple",      "gemma4-moe",    "mimo-v2-flash" };
     if (check_real_gpu("memory comes in pieces of 2 MiB")) return;
     for (size_t i = 0; i < 2 * LQ_COUNT(names); i++) {
         const char *name = names[i / 2];
@@ -600,10 +651,24 @@ TEST(as_many_layers_fit_as_memory_says)
         { "a cache that is larger", 36, 0, 1, 0, 1 },
     };
     for (size_t i = 0; i < LQ_COUNT(cases); i++) {
-        const model_sizes z = { layer, 3, cases[i].embed };
+        const model_sizes z = { layer, 3, cases[i].embed, 0 };
         const model_share s = { .more = cases[i].more, .more_layer = cases[i].more_layer };
         const int64_t n = model_fit(&z, &s, cases[i].room);
         CHECK(n == cases[i].want, "%s: %lld", cases[i].why, (long long)n);
+    }
+    /* layers that read K and V of others are where those are */
+    const model_sizes shared = { layer, 3, 0, .least = 2 };
+    for (int64_t want = 1; want <= 3; want++) {
+        const model_share s = { .layers = want };
+        lq_err err = { "" };
+        int64_t n;
+        const lq_status st = model_choose_layers(&n, &shared, &s, "x", 1, 1000, &err);
+        CHECK(want < 2
+                  ? st == LQ_ENOMEM &&
+                        strstr(err.msg, "the last layers read the K and V of layer 1: expected "
+                                        "at least 2 of 3 layers there, found 1")
+                  : !st && n == want,
+              "%lld: '%s'", (long long)want, err.msg);
     }
 }
 
@@ -727,168 +792,6 @@ TEST(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need)
     emu_sm = usual;
 }
 
-/* The first 5 ids of the first prompt, with the logits of the last 3, and 4 of the second, with
- * those of the last. which: bits of the 4 rows that are drawn from. got: logits [4, V] and draws.
- * False: a check has failed. */
-enum { DRAWN_FROM = 4, EDITS = 64 };
-static bool draw_step(rig *r, const golden *g, unsigned which, const smp_params *p, float *got,
-                      dev_drawn *ids, emu_counts *counts)
-{
-    kv_seq s[2];
-    fwd_item items[2];
-    dev_draw how[DRAWN_FROM];
-    dev_edit edits[DRAWN_FROM][EDITS];
-    smp_ctx *smp;
-    const float *logits;
-    const dev_drawn *drawn;
-    int64_t n = 0;
-    lq_err err = { "" };
-    for (int b = 0; b < 2; b++) {
-        kv_seq_init(&s[b]);
-        CHECK(!kv_reserve(r->kv, &s[b], 5, NULL), "reserve");
-        items[b] = (fwd_item){
-            .seq = &s[b], .ids = g->ids[b], .n = 5 - b, .logits_from = b ? 3 : 2, .seq_len = 5
-        };
-    }
-    CHECK(!smp_open(&smp, g->V, &err), "%s", err.msg);
-    for (int64_t i = 0; i < DRAWN_FROM; i++)
-        if (which >> i & 1)
-            CHECK(smp_on_device(smp, &how[n++], edits[i], EDITS, &p[i], g->ids[0], 3, g->ids[1], 4,
-                                (uint64_t)i, i),
-                  "not drawn there");
-    smp_close(smp);
-    const emu_counts before = emu_counted;
-    lq_status st = fwd_step_draw(r->f, items, 2, how, n, &logits, &drawn, &err);
-    CHECK(!st, "%s", err.msg);
-    *counts = counted_since(&before);
-    for (int64_t i = 0, d = 0; i < DRAWN_FROM && !st; i++) {
-        if (which >> i & 1)
-            ids[i] = drawn[d++];
-        else
-            memcpy(got + i * g->V, logits + i * g->V, (size_t)g->V * sizeof *got);
-    }
-    kv_seq_free(r->kv, &s[0]);
-    kv_seq_free(r->kv, &s[1]);
-    return !st;
-}
-
-/* Plain; with scaled logits; with soft-capped ones. */
-static void check_draws(const char *name)
-{
-    static const smp_bias bias[] = { { 1, 4 }, { 5, -INFINITY } };
-    static const uint32_t mask[64] = { 0xf0f0f0f1, 7, 1 }; /* of at most 2,048 ids */
-    static const smp_params p[DRAWN_FROM] = {
-        { .logprobs = 3, .mask = mask },
-        { .temperature = 1.2f, .seed = 3, .logprobs = -1, .bias = bias, .n_bias = 2 },
-        { .temperature = 0.8f,
-          .top_k = 12,
-          .seed = 4,
-          .logprobs = 20,
-          .mask = mask,
-          .repetition_penalty = 1.5f,
-          .frequency_penalty = 0.2f },
-        { .temperature = 1, .top_p = 0.8f, .min_p = 0.01f, .seed = 5, .logprobs = 0 },
-    };
-    static const struct {
-        unsigned which; /* rows that are drawn from */
-        size_t runs;    /* of the others */
-    } sets[] = { { 1, 1 }, { 6, 2 }, { 9, 1 }, { 15, 0 } };
-    golden g;
-    rig r;
-    smp_ctx *smp = NULL;
-    if (open_arch(&r, name, (rig_opts){ .device = true }) && golden_open(&g, name)) {
-        const size_t row = (size_t)g.V * sizeof(float);
-        float *want = malloc(DRAWN_FROM * row), *got = malloc(DRAWN_FROM * row);
-        emu_counts plain, c;
-        lq_err err = { "" };
-        CHECK(!smp_open(&smp, g.V, &err) && want && got, "%s", err.msg);
-        draw_step(&r, &g, 0, p, want, NULL, &plain);
-        for (size_t k = 0; k < LQ_COUNT(sets); k++) {
-            const unsigned which = sets[k].which;
-            dev_drawn drawn[DRAWN_FROM] = { 0 };
-            if (!draw_step(&r, &g, which, p, got, drawn, &c)) break;
-            /* Logits and rows of each run that is left between draws; and what was drawn. */
-            CHECK(getenv("LLMQ_TEST_DEVICE") ||
-                      (c.copies == plain.copies - 2 + 2 * sets[k].runs + 1 && c.waits == 1 &&
-                       c.allocations == 0 && c.launches == plain.launches + 1),
-                  "%s, rows %x: %zu copies, %zu waits, %zu launches", name, which, c.copies,
-                  c.waits, c.launches - plain.launches);
-            for (int64_t i = 0; i < DRAWN_FROM; i++) {
-                smp_result one, mine;
-                if (!(which >> i & 1)) {
-                    CHECK(memcmp(want + i * g.V, got + i * g.V, row) == 0, "%s: logits %d", name,
-                          (int)i);
-                    continue;
-                }
-                CHECK(!smp_sample(smp, &one, want + i * g.V, &p[i], g.ids[0], 3, g.ids[1], 4,
-                                  (uint64_t)i, &err) &&
-                          !smp_take(&mine, &drawn[i], &err),
-                      "%s", err.msg);
-                CHECK(mine.id == one.id && mine.logprob == one.logprob && mine.n_top == one.n_top &&
-                          memcmp(mine.top_id, one.top_id, (size_t)one.n_top * 4) == 0 &&
-                          memcmp(mine.top_logprob, one.top_logprob, (size_t)one.n_top * 4) == 0,
-                      "%s, rows %x, row %d: %d, expected %d", name, which, (int)i, mine.id, one.id);
-            }
-        }
-        free(want);
-        free(got);
-        st_close(&g.file);
-    }
-    smp_close(smp);
-    rig_close(&r);
-}
-
-TEST(of_rows_that_are_drawn_from_only_the_draws_come_back)
-{
-    check_draws("smollm3-window");
-    check_draws("cohere");
-    check_draws("gemma2");
-}
-
-TEST(what_a_device_cannot_draw_stays_with_the_host)
-{
-    static const smp_bias bias = { 1, 2 };
-    static const int32_t allowed[] = { 1, 2 };
-    static const uint32_t mask[] = { 7 };
-    static const struct {
-        const char *why;
-        bool there;
-        smp_params p;
-        int n_edits;
-    } cases[] = {
-        { "greedy", true, { .logprobs = -1 }, 0 },
-        { "a penalty of 1", true, { .repetition_penalty = 1 }, 0 },
-        { "bias", true, { .bias = &bias, .n_bias = 1 }, 1 },
-        { "allowed ids", false, { .allowed = allowed, .n_allowed = 2 }, 0 },
-        { "a mask", true, { .mask = mask }, 0 },
-        { "repetition", false, { .repetition_penalty = 1.1f }, 0 }, /* five ids, room for four */
-        { "presence", true, { .presence_penalty = 0.5f }, 3 },
-        { "frequency", true, { .frequency_penalty = -0.5f, .bias = &bias, .n_bias = 1 }, 4 },
-    };
-    static const int32_t prompt[] = { 9, 7, 3, 9, 4 }, output[] = { 3, 4, 3, 8 };
-    static const dev_edit want[] = { { 3, 2, 0 }, { 4, 1, 0 }, { 8, 1, 0 }, { 1, 0, 2 } };
-    smp_ctx *smp;
-    lq_err none;
-    CHECK(!smp_open(&smp, 16, &none), "%s", none.msg);
-    for (size_t i = 0; i < LQ_COUNT(cases); i++) {
-        dev_draw d;
-        dev_edit edits[LQ_COUNT(want)];
-        const bool there =
-            smp_on_device(smp, &d, edits, LQ_COUNT(want), &cases[i].p, prompt, 5, output, 4, 0, 0);
-        CHECK(there == cases[i].there && (!there || d.n_edits == cases[i].n_edits), "%s",
-              cases[i].why);
-        if (there && d.n_edits >= 3)
-            CHECK(memcmp(edits, want, (size_t)d.n_edits * sizeof *want) == 0, "%s", cases[i].why);
-    }
-    smp_close(smp);
-    static const dev_drawn bad = { .id = -1, .bad = 17, .value = NAN };
-    smp_result out;
-    lq_err err;
-    CHECK(smp_take(&out, &bad, &err) == LQ_EVALUE &&
-              strcmp(err.msg, "logits: expected finite numbers, found NaN for token 17") == 0,
-          "%s", err.msg);
-}
-
 /* Of a calibration pass: gate, up and down of each expert that has rows, and of the shared one, beside the
  * three products of latent attention's inputs and o. */
 TEST(experts_of_a_pass_over_windows_are_multiplied_there_with_the_cpus_bits)
@@ -939,6 +842,7 @@ int main(int argc, char **argv)
     RUN(latent_attention_strays_no_further_than_the_cpus);
     RUN(attention_of_many_rows_takes_the_units_unless_under_f32);
     RUN(batch_chunks_and_blocks_change_no_byte);
+    RUN(a_row_that_is_wanted_alone_has_the_same_bytes);
     RUN(with_batch_invariant_no_byte_depends_on_a_batch_in_bf16);
     RUN(int8_is_that_where_asked_for_and_depends_on_no_batch);
     RUN(a_state_goes_back_to_before_guesses_that_were_wrong);
@@ -953,8 +857,6 @@ int main(int argc, char **argv)
     RUN(copied_blocks_change_no_byte);
     RUN(a_step_allocates_nothing_there_and_gives_back_all);
     RUN(a_step_has_one_wait_few_copies_and_the_launches_that_its_layers_need);
-    RUN(of_rows_that_are_drawn_from_only_the_draws_come_back);
-    RUN(what_a_device_cannot_draw_stays_with_the_host);
     RUN(experts_of_a_pass_over_windows_are_multiplied_there_with_the_cpus_bits);
     return check_end();
 }

@@ -83,6 +83,9 @@ static const struct {
       false },
     { "llama3-gqa", "integers: inputs are quantized", MM_I8, KV_BF16, 0, "u4-g16", false },
     { "qwen3-next", "states, in other slots", MM_F32, KV_F32, 0, NULL, false },
+    { "gemma4-ple", "rows of the host's table, layers of two sizes, K and V of another", MM_F32,
+      KV_F32, 0, NULL, false },
+    { "mimo-v2-flash", "two kinds of layers", MM_BF16, KV_BF16, 0, NULL, true },
     { "lfm2", "short convolutions, some layers on the CPU", MM_F32, KV_F32, 2, NULL, true },
 };
 

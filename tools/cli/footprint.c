@@ -239,8 +239,14 @@ lq_status foot_sizes(model_sizes *sizes, size_t *room, const foot_model *p, cons
     const bool plain = (!embed || embed->t.scheme.kind == QT_DENSE) &&
                        !arch_name_of(cfg, R_PROJ_IN) && !arch_name_of(cfg, R_POS_EMBED) &&
                        cfg->w.pos != POS_SINUSOIDAL;
+    foot_weights each = { 0 };
+    if (!s) s = add_role(&each, p, scheme, R_PLE_PROJ, -1, ranks, err);
+    if (!s) s = add_role(&each, p, scheme, R_PLE_NORM, -1, ranks, err);
     room[cfg->layers] = rest.weights_bytes;
-    *sizes = (model_sizes){ room, cfg->layers, plain ? rows.weights_bytes : 0 };
+    *sizes = (model_sizes){ .layer = room,
+                            .L = cfg->layers,
+                            .embed = (plain ? rows.weights_bytes : 0) + each.weights_bytes,
+                            .least = model_least_layers(cfg) };
     return s;
 }
 
