@@ -34,7 +34,7 @@
     X(API_BATCH_ERRORS, 32, "lines of a batch whose errors are told")                            \
     X(API_BOUNDARY_MAX, 70, "bytes of a form's boundary")                                        \
     X(API_MAX_TOOLS, 128, "tools")                                                               \
-    X(API_MAX_TOOL_NAME, 64, "bytes of a tool's name")                                           \
+    X(API_MAX_TOOL_NAME, 130, "bytes of a tool's name")                                          \
     X(SMP_MAX_LOGPROBS, 20, "alternatives of a token: logprobs, top_logprobs")                   \
     X(DRY_MAX_BREAKERS, 32, "dry_sequence_breakers")                                             \
     X(DRY_MAX_RUN, 16, "ids of one of them that is no token")                                    \

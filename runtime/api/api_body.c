@@ -85,11 +85,14 @@ cJSON *api_add_tool(api_body *b, const cJSON *name, const cJSON *description,
     return f;
 }
 
-void api_add_custom_tool(api_body *b, const cJSON *tool)
+cJSON *api_add_custom_tool(api_body *b, const cJSON *tool)
 {
     cJSON *t = append(list_of(b->to, "tools"));
     api_put_str(t, "type", "custom");
-    api_put(t, "custom", api_ref(tool));
+    cJSON *f = cJSON_AddObjectToObject(t, "custom");
+    for (const cJSON *v = tool ? tool->child : NULL; v; v = v->next)
+        api_put(f, v->string, api_ref(v));
+    return f;
 }
 
 void api_put_variable(api_body *b, const char *name, cJSON *v)

@@ -70,7 +70,7 @@ void api_put_variable(api_body *b, const char *name, cJSON *v);
 /* A function that the model may call, which is returned. Borrowed; NULL: not given. */
 cJSON *api_add_tool(api_body *b, const cJSON *name, const cJSON *description,
                     const cJSON *parameters, const cJSON *strict);
-/* A custom tool with the members of `tool`. */
-void api_add_custom_tool(api_body *b, const cJSON *tool);
+/* A custom tool with the members of `tool`; what has them is returned. */
+cJSON *api_add_custom_tool(api_body *b, const cJSON *tool);
 
 #endif

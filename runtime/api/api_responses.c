@@ -90,6 +90,17 @@ static void write_thought(jw *w, const gen_choice *c, const gen_item *t, item_st
     lq_buf_free(&secret);
 }
 
+static void put_name(jw *w, const gen_choice *c, const gen_item *t)
+{
+    const char *space, *name = api_split_name(js_get(c->g->body, "tools"), &t->name, &space);
+    if (name) {
+        jw_put_cstr(w, "name", name);
+        jw_put_cstr(w, "namespace", space);
+    } else {
+        gen_put_text(w, "name", &t->name);
+    }
+}
+
 static void write_call(jw *w, const gen_choice *c, const gen_item *t, const lq_buf *text)
 {
     static const lq_buf none;
@@ -98,7 +109,7 @@ static void write_call(jw *w, const gen_choice *c, const gen_item *t, const lq_b
     char id[96];
     snprintf(id, sizeof id, "call_%s%x", gen_key(c->g), (unsigned)gen_item_number(c, t));
     jw_put_cstr(w, "call_id", id);
-    gen_put_text(w, "name", &t->name);
+    put_name(w, c, t);
     if (custom && text) api_custom_input(&input, &t->text);
     gen_put_text(w, custom ? "input" : "arguments", custom ? &input : text ? text : &none);
     w->b.oom |= input.oom;
@@ -422,7 +433,7 @@ static bool end_item(gen_choice *c, const gen_item *t)
         jw *w = begin_part_event(c, t, e, e->done);
         gen_put_text(w, e->text, custom ? &input : &t->text);
         if (t->kind == CHAT_CONTENT) put_logprobs(w, t, 0);
-        if (t->kind == CHAT_CALL) gen_put_text(w, "name", &t->name);
+        if (t->kind == CHAT_CALL) put_name(w, c, t);
         ok = send(c->g, e->done);
     }
     lq_buf_free(&input);
@@ -609,7 +620,9 @@ void api_post_response(void *app, http_req *r)
     snprintf(id, sizeof id, "%s", http_rest(r));
     char *slash = strchr(id, '/');
     if (!slash || strcmp(slash, cancel) != 0) {
-        http_error(r, 404, NULL, NULL, "there is no such path: expected ID/cancel");
+        http_error(r, 404, NULL, NULL,
+                   "there is no such path: expected ID/cancel (nothing is compacted here: ask for "
+                   "a summary, or send truncation \"auto\")");
         return;
     }
     *slash = 0;

@@ -13,4 +13,11 @@ extern const api_dialect api_responses_dialect;
 #define API_THOUGHT_MARK "llmq:"
 bool api_wants(const cJSON *body, const char *included); /* `include` has it */
 
+/* Tools in a namespace (api_namespace.c). */
+bool api_is_namespace(const cJSON *tool);
+/* The name that the model sees, a new string; NULL: no memory. */
+cJSON *api_joined_name(const char *space, const char *name);
+/* The tool's own name and *space, where `whole` is what the model sees of one of `tools` in a namespace; else NULL. */
+const char *api_split_name(const cJSON *tools, const lq_buf *whole, const char **space);
+
 #endif

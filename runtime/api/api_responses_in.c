@@ -72,13 +72,24 @@ static lq_status take_message(const place *p, const cJSON *item)
     return take_content(p, api_turn(p->b, head ? "system" : name), js_get(item, "content"));
 }
 
+/* A call in the assistant's turn, by the name that the model sees. */
+static cJSON *add_call(const place *p, const cJSON *item, const cJSON *id, const char *name,
+                       const cJSON *arguments)
+{
+    const char *space = cJSON_GetStringValue(js_get(item, "namespace"));
+    cJSON *f = api_add_call(api_turn(p->b, "assistant"), id->valuestring, name, arguments);
+    if (space && space[0])
+        cJSON_ReplaceItemInObjectCaseSensitive(f, "name", api_joined_name(space, name));
+    return f;
+}
+
 static lq_status take_call(const place *p, const cJSON *item)
 {
     const cJSON *id = js_get(item, "call_id"), *name = js_get(item, "name");
     const cJSON *arguments = js_get(item, "arguments");
     if (!cJSON_IsString(id) || !cJSON_IsString(name) || !cJSON_IsString(arguments))
         return wrong(p, "strings call_id, name and arguments", item);
-    api_add_call(api_turn(p->b, "assistant"), id->valuestring, name->valuestring, arguments);
+    add_call(p, item, id, name->valuestring, arguments);
     return LQ_OK;
 }
 
@@ -88,7 +99,7 @@ static lq_status take_custom_call(const place *p, const cJSON *item)
                 *input = js_get(item, "input");
     if (!cJSON_IsString(id) || !cJSON_IsString(name) || !cJSON_IsString(input))
         return wrong(p, "strings call_id, name and input", item);
-    cJSON *f = api_add_call(api_turn(p->b, "assistant"), id->valuestring, name->valuestring, NULL);
+    cJSON *f = add_call(p, item, id, name->valuestring, NULL);
     api_put(cJSON_AddObjectToObject(f, "arguments"), "input", api_ref(input));
     return LQ_OK;
 }
@@ -133,6 +144,7 @@ static const struct own_tool {
                   { "web_search_call", "web_search", "action", "status" },
                   { "file_search_call", "file_search", "queries", "results" },
                   { "code_interpreter_call", "code_interpreter", "code", "outputs" },
+                  { "tool_search_call", "tool_search", "arguments", NULL },
                   { "mcp_call", NULL, "arguments", "output" } };
 
 static const struct own_tool *own_tool_of(const cJSON *item)
@@ -168,7 +180,7 @@ static lq_status take_own_call(const place *p, const cJSON *item)
         snprintf(expected, sizeof expected, "a call with an id, a name and \"%s\"", t->arguments);
         return wrong(p, expected, item);
     }
-    cJSON *f = api_add_call(api_turn(p->b, "assistant"), id->valuestring, name, NULL);
+    cJSON *f = add_call(p, item, id, name, NULL);
     if (cJSON_IsObject(arguments) || !t->name)
         api_put(f, "arguments", api_ref(arguments));
     else
@@ -181,9 +193,12 @@ static lq_status take_own_call(const place *p, const cJSON *item)
 
 static lq_status take_own_output(const place *p, const cJSON *item)
 {
-    const cJSON *id = call_id_of(item), *output = js_get(item, "output");
+    static const char *const results[] = { "output", "tools", "status" };
+    const cJSON *id = call_id_of(item), *output = NULL;
     if (!cJSON_IsString(id)) return wrong(p, "a string call_id", id ? id : item);
-    put_result(p, id, output ? output : js_get(item, "status"));
+    for (size_t i = 0; !output && i < LQ_COUNT(results); i++)
+        output = js_get(item, results[i]);
+    put_result(p, id, output);
     return LQ_OK;
 }
 
@@ -216,6 +231,7 @@ static lq_status take_item(const place *p, const cJSON *item)
                   { "local_shell_call_output", take_own_output },
                   { "shell_call_output", take_own_output },
                   { "apply_patch_call_output", take_own_output },
+                  { "tool_search_output", take_own_output },
                   { "compaction", take_compaction } };
     const cJSON *type = js_get(item, "type");
     if (!cJSON_IsObject(item)) return wrong(p, "an item", item);
@@ -242,42 +258,116 @@ static lq_status take_items(api_body *b, const cJSON *list, const char *name)
 
 /* ---- tools ---- */
 
-/* The kinds that OpenAI runs itself are not shown to the model. */
-static lq_status read_tools(api_body *b, const char *name, const cJSON *v)
+/* A function or a custom tool; NULL for the kinds that OpenAI runs itself, which the model is not shown. */
+static cJSON *add_tool(api_body *b, const cJSON *t)
 {
-    char at[32];
+    const cJSON *type = js_get(t, "type");
+    if (api_is(type, "custom")) return api_add_custom_tool(b, t);
+    if (!api_is(type, "function")) return NULL;
+    return api_add_tool(b, js_get(t, "name"), js_get(t, "description"), js_get(t, "parameters"),
+                        js_get(t, "strict"));
+}
+
+static lq_status check_tool(api_body *b, const char *name, const char *at, const cJSON *t)
+{
+    const cJSON *type = js_get(t, "type");
+    if (!cJSON_IsString(type))
+        return api_body_wrong(b, name, at, "an object with a type", type ? type : t);
+    if (api_is(type, "function") && js_get(t, "function"))
+        return api_body_wrong(b, name, at, "name and parameters beside the type",
+                              js_get(t, "function"));
+    return LQ_OK;
+}
+
+/* What is said of the group is said of its first tool, before what that one says of itself. */
+static void describe_group(cJSON *f, const char *group)
+{
+    const char *own = cJSON_GetStringValue(js_get(f, "description"));
+    lq_buf text = { 0 };
+    lq_buf_puts(&text, group);
+    if (own) lq_buf_puts(&text, "\n");
+    if (own) lq_buf_puts(&text, own);
+    lq_buf_add(&text, "", 1);
+    cJSON_DeleteItemFromObjectCaseSensitive(f, "description");
+    api_put(f, "description", text.oom ? NULL : cJSON_CreateString(text.p));
+    lq_buf_free(&text);
+}
+
+static lq_status read_namespace(api_body *b, const char *name, const char *outer,
+                                const cJSON *group)
+{
+    const cJSON *list = js_get(group, "tools"), *space = js_get(group, "name");
+    const char *text = cJSON_GetStringValue(js_get(group, "description"));
+    char at[64];
     int i = 0;
-    if (!cJSON_IsArray(v)) return api_body_wrong(b, name, name, "an array of tools", v);
-    for (const cJSON *t = v->child; t; t = t->next) {
-        const cJSON *type = js_get(t, "type");
-        snprintf(at, sizeof at, "tools[%d]", i++);
-        if (!cJSON_IsString(type))
-            return api_body_wrong(b, name, at, "an object with a type", type ? type : t);
-        if (api_is(type, "function")) {
-            if (js_get(t, "function"))
-                return api_body_wrong(b, name, at, "name and parameters beside the type",
-                                      js_get(t, "function"));
-            api_add_tool(b, js_get(t, "name"), js_get(t, "description"), js_get(t, "parameters"),
-                         js_get(t, "strict"));
-        } else if (api_is(type, "custom")) {
-            api_add_custom_tool(b, t);
-        }
+    if (!cJSON_IsString(space) || !space->valuestring[0])
+        return api_body_wrong(b, name, outer, "a namespace with a name", space ? space : group);
+    if (!cJSON_IsArray(list))
+        return api_body_wrong(b, name, outer, "a namespace with an array of tools", list);
+    for (const cJSON *t = list->child; t; t = t->next) {
+        const cJSON *own = js_get(t, "name");
+        snprintf(at, sizeof at, "%s.tools[%d]", outer, i++);
+        if (check_tool(b, name, at, t)) return LQ_EVALUE;
+        cJSON *f = add_tool(b, t);
+        if (f && cJSON_IsString(own))
+            cJSON_ReplaceItemInObjectCaseSensitive(
+                f, "name", api_joined_name(space->valuestring, own->valuestring));
+        if (f && text && text[0]) describe_group(f, text);
+        if (f) text = NULL;
     }
     return LQ_OK;
 }
 
-/* {"type": "function" or "custom", "name"} as a chat's, or NULL. */
-static cJSON *named_tool(const cJSON *v)
+static lq_status read_tools(api_body *b, const char *name, const cJSON *v)
+{
+    char at[32];
+    int i = 0;
+    lq_status s = LQ_OK;
+    if (!cJSON_IsArray(v)) return api_body_wrong(b, name, name, "an array of tools", v);
+    for (const cJSON *t = v->child; t && !s; t = t->next) {
+        snprintf(at, sizeof at, "tools[%d]", i++);
+        s = check_tool(b, name, at, t);
+        if (!s && api_is_namespace(t))
+            s = read_namespace(b, name, at, t);
+        else if (!s)
+            add_tool(b, t);
+    }
+    return s;
+}
+
+/* {"type": "function" or "custom", "name"} of a namespace (NULL: of none) as a chat's, or NULL. */
+static cJSON *named_tool(const cJSON *v, const cJSON *group)
 {
     const cJSON *name = js_get(v, "name");
+    const char *space = cJSON_GetStringValue(group);
     if ((!api_is(js_get(v, "type"), "function") && !api_is(js_get(v, "type"), "custom")) ||
         !cJSON_IsString(name))
         return NULL;
     const char *type = js_get(v, "type")->valuestring;
     cJSON *o = cJSON_CreateObject();
     api_put_str(o, "type", type);
-    api_put(cJSON_AddObjectToObject(o, type), "name", api_ref(name));
+    api_put(cJSON_AddObjectToObject(o, type), "name",
+            space && space[0] ? api_joined_name(space, name->valuestring) : api_ref(name));
     return o;
+}
+
+static void allow(cJSON *to, cJSON *one)
+{
+    if (one && !cJSON_AddItemToArray(to, one)) cJSON_Delete(one);
+}
+
+/* A group that is named alone is all of its tools. */
+static void allow_group(api_body *b, cJSON *to, const cJSON *name)
+{
+    const cJSON *tools = js_get(b->from, "tools");
+    for (const cJSON *g = cJSON_IsArray(tools) ? tools->child : NULL; g; g = g->next) {
+        if (!api_is_namespace(g) || !cJSON_IsString(name) ||
+            !api_is(js_get(g, "name"), name->valuestring))
+            continue;
+        const cJSON *list = js_get(g, "tools");
+        for (const cJSON *t = list ? list->child : NULL; t; t = t->next)
+            allow(to, named_tool(t, name));
+    }
 }
 
 static lq_status read_allowed(api_body *b, const char *name, const cJSON *v)
@@ -290,8 +380,10 @@ static lq_status read_allowed(api_body *b, const char *name, const cJSON *v)
     if (mode) api_put(o, "mode", api_ref(mode));
     cJSON *tools = cJSON_AddArrayToObject(o, "tools");
     for (const cJSON *t = list->child; t; t = t->next) {
-        cJSON *one = named_tool(t);
-        if (one && !cJSON_AddItemToArray(tools, one)) cJSON_Delete(one);
+        if (api_is_namespace(t))
+            allow_group(b, tools, js_get(t, "name"));
+        else
+            allow(tools, named_tool(t, js_get(t, "namespace")));
     }
     return LQ_OK;
 }
@@ -304,7 +396,7 @@ static lq_status read_choice(api_body *b, const char *name, const cJSON *v)
     }
     const cJSON *type = js_get(v, "type");
     if (api_is(type, "allowed_tools")) return read_allowed(b, name, v);
-    cJSON *one = named_tool(v);
+    cJSON *one = named_tool(v, js_get(v, "namespace"));
     if (one) api_put(b->to, name, one);
     if (one) return LQ_OK;
     if (cJSON_IsString(type) && !api_is(type, "function") && !api_is(type, "custom"))

@@ -60,7 +60,7 @@ static lq_status check_tool(const cJSON *tools, const cJSON *t, int i, api_error
     if (!cJSON_IsObject(f))
         return bad_tool(e, i, is_custom(t) ? "an object \"custom\"" : "an object \"function\"", f);
     if (!good_name(tool_name(t)))
-        return bad_tool(e, i, "a name of 1..64 letters, digits, '_', '-' or '.'", tool_name(t));
+        return bad_tool(e, i, "a name of 1..130 letters, digits, '_', '-' or '.'", tool_name(t));
     if (text && !cJSON_IsString(text))
         return bad_tool(e, i, "a description that is a string", text);
     if (parameters && !cJSON_IsObject(parameters))

@@ -68,6 +68,7 @@ SCRIPTS = {
     "one call": {"pieces": [b"Let me see.\n", call("weather", {"city": "Paris", "days": [1, 2]}), END]},
     "two calls": {"pieces": [call("weather", {"city": "Köln \"x\" \\"}), b"\n",
                              call("now", {}), END]},
+    "space call": {"pieces": [call("mcp__sky__weather", {"city": "Paris"}), call("mcp__sky__now", {"input": "x"}), END]},
     "think call": {"pieces": [b"<think>\nhm\n</think>\n\n", call("now", {}), END]},
     "bad call": {"pieces": [b"<tool_call>\nnot json\n</tool_call>", END]},
     "wrong call": {"pieces": [call("nobody", {"a": 1}), END]},

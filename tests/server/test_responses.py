@@ -209,6 +209,46 @@ def test_custom_tools(scripted):
     assert plain(check_order(streamed(scripted, ask))) == plain(a)
 
 
+# as Codex sends the tools of an MCP server
+SKY = {"type": "namespace", "name": "mcp__sky", "description": "Tells the weather.", "tools": [
+    {"type": "function", "name": "weather", "description": "of a city", "strict": False, "parameters": {
+        "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}},
+    {"type": "custom", "name": "now"}, {"type": "web_search"}]}
+
+
+def test_tools_in_a_namespace(scripted):
+    """The model sees one name, an item has the two, and both ways of writing a call down are the same prompt."""
+    ask = body("space call", tools=[NOW, SKY])
+    a = scripted.post_json(PATH, ask)
+    assert [(i["type"], i["namespace"], i["name"]) for i in a["output"]] == [
+        ("function_call", "mcp__sky", "weather"), ("custom_tool_call", "mcp__sky", "now")]
+    assert plain(check_order(streamed(scripted, ask))) == plain(a)
+    again = [message("user", "[space call]"), *a["output"],
+             *({"type": t + "_output", "call_id": i["call_id"], "output": "rain"}
+               for t, i in zip(("function_call", "custom_tool_call"), a["output"]))]
+    calls = [{"id": i["call_id"], "type": "function", "function": {"name": n, "arguments": v}}
+             for i, n, v in zip(a["output"], ("mcp__sky__weather", "mcp__sky__now"), ('{"city": "Paris"}', '{"input": "x"}'))]
+    ours = [{"role": "user", "content": "[space call]"}, {"role": "assistant", "content": None, "tool_calls": calls},
+            *({"role": "tool", "tool_call_id": c["id"], "content": "rain"} for c in calls)]
+    weather, now = ({k: v for k, v in t.items() if k != "type"} for t in SKY["tools"][:2])
+    tools = [{"type": "function", "function": {k: v for k, v in NOW.items() if k != "type"}},
+             {"type": "function", "function": {**weather, "name": "mcp__sky__weather",
+                                               "description": "Tells the weather.\nof a city"}},
+             {"type": "custom", "custom": {**now, "name": "mcp__sky__now"}}]
+    n = len(scripted.post_json("/v1/chat/completions/render", {"messages": ours, "tools": tools})["prompt_token_ids"])
+    assert scripted.post_json(PATH + "/input_tokens", {"input": again, "tools": ask["tools"]})["input_tokens"] == n
+
+
+@pytest.mark.parametrize("choice", [
+    {"type": "function", "namespace": "mcp__sky", "name": "weather"},
+    *({"type": "allowed_tools", "mode": "required", "tools": [t]} for t in (
+        {"type": "function", "namespace": "mcp__sky", "name": "weather"}, {"type": "namespace", "name": "mcp__sky"}))])
+def test_a_tool_of_a_namespace_that_must_come(scripted, choice):
+    sky = {**SKY, "tools": [{**STRICT[0], "description": "d"}]}
+    item, = scripted.post_json(PATH, body("no think", tools=[NOW, sky], tool_choice=choice))["output"]
+    assert (item["namespace"], item["name"]) == ("mcp__sky", "weather") and json.loads(item["arguments"])["x"] in "ab"
+
+
 @pytest.mark.parametrize("choice", ["required", {"type": "custom", "name": "code"}, {
     "type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "code"}]}])
 def test_the_pattern_of_a_custom_tool_holds(scripted, choice):
@@ -264,6 +304,8 @@ def test_logprobs_are_those_of_the_text(scripted, name, more):
     ([{"type": "code_interpreter_call", "id": "c1", "code": "1", "outputs": [{"logs": "1"}]}],
      "code_interpreter", {"code": "1"}, '[{"logs":"1"}]'),
     ([{"type": "mcp_call", "id": "c1", "name": "m", "arguments": '{"a": 1}', "output": "o"}], "m", {"a": 1}, "o"),
+    ([{"type": "tool_search_call", "call_id": "c1", "arguments": {"query": "q"}},
+      {"type": "tool_search_output", "call_id": "c1", "tools": [{"name": "t"}]}], "tool_search", {"query": "q"}, '[{"name":"t"}]'),
     ([{"type": "mcp_call", "id": "c1", "name": "m", "arguments": "{}", "output": None, "error": "e"}], "m", {}, "e"),
 ])
 def test_what_other_tools_did_is_a_call(scripted, items, name, arguments, result):
@@ -280,7 +322,7 @@ def test_nothing_can_be_cancelled(scripted, keeping):
     assert "'resp_1'" in check_error(keeping.post(PATH + "/resp_1/cancel", {}), 404)
     a = keeping.post_json(PATH, body("abc"))
     check_error(keeping.post(f"{PATH}/{a['id']}/cancel", {}), 400)
-    check_error(keeping.post(f"{PATH}/compact", {"input": "a"}), 404)
+    assert "compact" in check_error(keeping.post(f"{PATH}/compact", {"input": "a"}), 404)
 
 
 def test_structured_text(scripted):
@@ -313,6 +355,11 @@ def test_structured_text(scripted):
     ({"temperature": 3}, "temperature", "temperature"),
     ({"tools": {}}, "tools", "expected"),
     ({"tools": [{}]}, "tools", "tools[0]"),
+    ({"tools": [{"type": "namespace", "tools": []}]}, "tools", "a namespace with a name"),
+    ({"tools": [{"type": "namespace", "name": "n"}]}, "tools", "an array of tools"),
+    ({"tools": [{"type": "namespace", "name": "n", "tools": [1]}]}, "tools", "tools[0].tools[0]"),
+    ({"tools": [{"type": "namespace", "name": "n", "tools": [{"type": "function"}]}]}, "tools", "a name"),
+    ({"tools": [SKY, SKY]}, "tools", "a name that comes once"),
     ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "beside the type"),
     ({"tools": [{"type": "function", "name": "a b"}]}, "tools", "tools[0]"),
     ({"tools": TOOLS, "tool_choice": {"type": "web_search"}}, "tool_choice", '"web_search"'),

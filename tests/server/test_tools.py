@@ -331,7 +331,7 @@ def test_the_client_of_openai_gets_calls(scripted, scripted_client):
     ({"tools": [{"type": "function"}]}, "tools"),
     ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
-    ({"tools": [{"type": "function", "function": {"name": "x" * 65}}]}, "tools"),
+    ({"tools": [{"type": "function", "function": {"name": "x" * 131}}]}, "tools"),
     ({"tools": [{"type": "function", "function": {"name": "f", "parameters": []}}]}, "tools"),
     ({"tools": [{"type": "function", "function": {"name": "f", "description": 5}}]}, "tools"),
     ({"tools": [tool("f"), tool("f")]}, "tools"),
