@@ -136,7 +136,7 @@ def test_on_the_cpu_it_gives_the_cpus_bytes(gpu, llmq, dense, tmp_path):
     assert logits(gpu, dense, tmp_path / "a", "--device", "cpu")[0] == logits(llmq, dense, tmp_path / "b")[0]
 
 
-@pytest.mark.parametrize("arch, what", [("bitnet", "a norm before the output projection"), ("glm-moe-dsa", "sparse attention"), ("deepseek-v4", "hyper-connections"), ("gemma4-ple", "per-layer embeddings")])
+@pytest.mark.parametrize("arch, what", [("bitnet", "a norm before the output projection"), ("glm-moe-dsa", "sparse attention"), ("deepseek-v4", "hyper-connections"), ("gemma3n", "several residual streams")])
 def test_what_is_not_there_is_refused_by_name_and_left_to_the_cpu(gpu, llmq, tmp_path, arch, what):
     p = gpu("logits", ARCH / arch, "--ids", IDS, "-o", tmp_path / "no", "--device", "cuda", code=3)
     assert re.fullmatch(r"llmq: logits: [^\n]*not on cuda yet: [^\n]+\n", p.stderr) and what in p.stderr
@@ -362,7 +362,7 @@ def test_a_draft_has_what_is_left_there_or_runs_on_the_cpu(gpu, tmp_path, half):
                      r"--gpu-layers auto leaves room", p.stderr), p.stderr
 
 
-@pytest.mark.parametrize("arch", ["deepseek-v2-mla", "falcon-mha-parallel", "gemma2"])
+@pytest.mark.parametrize("arch", ["deepseek-v2-mla", "falcon-mha-parallel", "gemma2", "gemma4-ple", "mimo-v2-flash"])
 def test_a_prompts_last_row_is_all_that_is_answered_from(gpu, llmq, arch):
     args = ["run", ARCH / arch, "--ids", IDS, "-n", "3", "--ignore-eos", "--logprobs", "0", "--activations", "f32",
             "--kv-cache-dtype", "f32"]
@@ -622,9 +622,9 @@ def test_a_grammar_holds_there_as_here(gpu, llmq, tmp_path, more):
     assert re.match(r" [a-f]{0,2}", said[0][0]["text"]) and said[0][1]["text"] in ("never", "nowhere")
 
 
-@pytest.mark.parametrize("model, layers", [("qwen3-next", "all"), ("mamba2", "1"), ("lfm2", "2")])
-def test_a_model_with_states_answers_there_as_here(gpu, llmq, tmp_path, model, layers):
-    """A second turn goes on from the state that the first one left at the last border of a block."""
+@pytest.mark.parametrize("model, layers", [("qwen3-next", "all"), ("mamba2", "1"), ("lfm2", "2"), ("gemma4-ple", "4")])
+def test_a_second_turn_answers_there_as_here(gpu, llmq, tmp_path, model, layers):
+    """It goes on from the state, or the K and V, that the first one left at the last border of a block."""
     said = []
     for tool, device in ((gpu, ["--gpu-layers", layers]), (llmq, ["--device", "cpu"])):
         with Server(tool, ARCH / model, *device, "--activations", "f32", "--kv-cache-dtype", "f32", "--max-model-len", 128,
@@ -664,6 +664,8 @@ def test_a_lost_device_ends_requests_and_the_server(gpu, tmp_path):  # T-11
     (ARCH / "qwen3-next", 2, ["--device", "cuda", "--max-num-seqs", 4]),
     (ARCH / "lfm2", 1.5, ["--gpu-layers", 1, "--max-num-seqs", 4]),
     (ARCH / "mamba2", 200, ["--device", "cuda", "--kv-cache-memory", "1M", "--max-num-seqs", 4, "--max-model-len", 256]),  # no K, no V
+    (ARCH / "gemma4-ple", 2, ["--device", "cuda", "--max-num-seqs", 4]),  # K and V of another
+    (ARCH / "step3.5", 1.5, ["--gpu-layers", 2, "--max-num-seqs", 4]),
 ])
 def test_a_dry_run_says_what_the_server_then_has_on_a_gpu(gpu, tmp_path, model, part, args):  # T-17
     """Of a memory that has a step, and such a part of weights and cache as they are where there is enough."""
