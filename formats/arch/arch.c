@@ -21,7 +21,8 @@ void arch_config_init(arch_config *c, const arch_row *row)
     c->gate_scale = c->down_scale = c->o_scale = c->mix_out_scale = 1;
     for (size_t i = 0; i < LQ_COUNT(c->mix_scale); i++)
         c->mix_scale[i] = 1;
-    if (row->mixer == MIX_SELECT) c->mix_heads = c->mix_groups = 1;
+    if (row->mixer == MIX_SELECT || row->mixer == MIX_LRU) c->mix_heads = c->mix_groups = 1;
+    if (row->mixer == MIX_LRU) c->mix_key = 1;
     c->alibi_max = 8;
     c->hyper_post = 2;
     c->pos_offset = row->pos_offset;

@@ -67,6 +67,7 @@ typedef enum {
     X(MIX_MAMBA, "mamba", false, true)      /* Mamba-2, arXiv:2405.21060 */                        \
     X(MIX_BOTH, "both", true, true)         /* attention and Mamba-2 side by side, of one input */ \
     X(MIX_SELECT, "selective", false, true) /* Mamba, arXiv:2312.00752 */                          \
+    X(MIX_LRU, "lru", false, true)      /* real-gated linear recurrent unit, arXiv:2402.19427 */   \
     X(MIX_SPARSE, "sparse", true, true) /* attention to compressed positions that an indexer   \
                                                chooses, and to a window */   \
     X(MIX_HEAVY, "heavy", true, true)   /* the same to all of them, which stand for more */
@@ -202,6 +203,13 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_MIX_DT, "mix_dt", ARCH_VECTOR)       /* [arch_mix_decays] added to the decay's input */             \
     X(R_MIX_A_LOG, "mix_a_log", ARCH_VECTOR) /* [mix_heads]; MIX_SELECT: [mix_value, mix_key] */            \
     X(R_MIX_SKIP, "mix_skip", ARCH_VECTOR) /* [mix_heads]: Mamba-2's D; MIX_SELECT: [mix_value] */          \
+    /* MIX_LRU (runtime/forward/forward_lru.c): gates of what comes in and of the state, each a matrix \
+     * [inputs, outputs] for each head and [heads, outputs]; [mix_value] */    \
+    X(R_MIX_ADMIT, "mix_admit", ARCH_VECTOR)                                                                \
+    X(R_MIX_ADMIT_BIAS, "mix_admit_bias", ARCH_VECTOR)                                                      \
+    X(R_MIX_KEEP, "mix_keep", ARCH_VECTOR)                                                                  \
+    X(R_MIX_KEEP_BIAS, "mix_keep_bias", ARCH_VECTOR)                                                        \
+    X(R_MIX_SPAN, "mix_span", ARCH_VECTOR)                                                                  \
     X(R_MIX_NORM, "mix_norm", ARCH_VECTOR) /* of the output, before the last product */                     \
     X(R_MIX_OUT, "mix_out", ARCH_LINEAR)                                                                    \
     X(R_ATTN_POST_NORM, "attn_post_norm", ARCH_VECTOR) /* of attention's output */                          \
@@ -328,7 +336,8 @@ typedef enum {
     NAME_FLAT =
         8192, /* with NAME_STACKED: in a folder the experts' rows one after the other, two dims */
     NAME_WHOLE = 16384, /* a norm's weights without norm_offset */
-    NAME_IDS = 32768    /* whole numbers */
+    NAME_IDS = 32768,   /* whole numbers */
+    NAME_BLOCKS = 65536 /* square matrices, [blocks, n, n], read as vectors */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
@@ -634,7 +643,7 @@ typedef struct arch_config {
      * mix_key dims; the state of a head is [mix_key, mix_value]. conv_taps: of the convolution, over
      * all keys, queries and values, or (MIX_CONV) over hidden. */
     int64_t mix_heads, mix_groups, mix_key, mix_value, conv_taps;
-    int64_t mix_rank;      /* MIX_SELECT, which has one head: of what makes the time step */
+    int64_t mix_rank; /* MIX_SELECT, which has one head, as MIX_LRU: of what makes the time step */
     double dt_min, dt_max; /* MIX_MAMBA: dt is kept between; 0: no bound */
     /* MIX_KDA: a decay is exp(-decay_span sigmoid(exp(a_log) (a + dt))); 0: as MIX_DELTA's */
     double decay_span;

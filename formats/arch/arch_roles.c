@@ -112,12 +112,13 @@ int64_t arch_mix_width(const arch_config *c, arch_mixer m)
 int64_t arch_mix_decays(const arch_config *c)
 {
     const arch_mixer m = c->row->mixer;
-    return c->mix_heads * (m == MIX_KDA ? c->mix_key : m == MIX_SELECT ? c->mix_value : 1);
+    const bool each = m == MIX_SELECT || m == MIX_LRU; /* value's own */
+    return c->mix_heads * (m == MIX_KDA ? c->mix_key : each ? c->mix_value : 1);
 }
 
 int64_t arch_conv_channels(const arch_config *c, arch_mixer m)
 {
-    const bool alone = m == MIX_CONV || m == MIX_SELECT; /* no keys */
+    const bool alone = m == MIX_CONV || m == MIX_SELECT || m == MIX_LRU; /* no keys */
     const int64_t keys = alone ? 0 : 2 * c->mix_groups * c->mix_key;
     return arch_mixer_has_state(m) ? keys + arch_mix_width(c, m) : 0;
 }

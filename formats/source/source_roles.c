@@ -115,6 +115,8 @@ static lq_status find_role(const src_source *s, const arch_name *a, int64_t laye
         if (!bias) want[n++] = 1, want[n++] = c->conv_taps;
         return find_checked(s, name, n, want, false, out, err);
     }
+    if (a->flags & NAME_BLOCKS)
+        return find_checked(s, name, 3, (const int64_t[]){ N / K, K, K }, false, out, err);
     if (a->flags & NAME_4D)
         return find_checked(s, name, 4, (const int64_t[]){ 1, 1, K, 1 }, false, out, err);
     if (!vector || (a->flags & (NAME_HEAD_ROWS | NAME_ROW))) want[n++] = turned ? K : N;

@@ -56,4 +56,17 @@ static inline float mix_norm_eps(const arch_config *c)
     return c->w.mix_eps > 0 ? c->w.mix_eps : (float)c->norm_eps;
 }
 
+/* x = scale sigmoid(x), [n] */
+static inline void mix_to_sigmoids(float *x, float scale, int64_t n)
+{
+    k_scale(x, -1, n);
+    k_exp_minus(x, x, 0, n);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = scale / (1 + x[i]);
+}
+
+/* Rows of MIX_LRU behind its convolution: x of r->mix, and r->decay, as the recurrence takes them; r->mix_out is
+ * scratch. */
+void fwd_lru_rows(const fwd_rows *r, const model_layer *l, int64_t row, int64_t n);
+
 #endif

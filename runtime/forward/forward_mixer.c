@@ -10,6 +10,7 @@
  *               out = norm((scan + skip x) silu(gate)) mix_out_scale, group by group
  *   MIX_SELECT  x = silu(conv(x)); step, B, C = norms of x's products by R_MIX_X;
  *               step = softplus(R_MIX_STEP step + its bias); out = (scan + skip x) silu(gate)
+ *   MIX_LRU     x = conv(x); what is kept and what comes in: forward_lru.c; out = scan act(gate)
  *   MIX_CONV    out = c conv(b x)
  *
  * (arXiv:2412.06464, arXiv:2510.26692, arXiv:2405.21060, arXiv:2312.00752; scan and conv: kernels/scan.h.) Work on rows is split as elsewhere; along a
@@ -155,15 +156,6 @@ static void to_decays(float *x, const float *dt, const float *rate, int64_t n)
     k_exp_minus(x, x, 0, n);
 }
 
-/* x = scale sigmoid(x), [n] */
-static void to_sigmoids(float *x, float scale, int64_t n)
-{
-    k_scale(x, -1, n);
-    k_exp_minus(x, x, 0, n);
-    for (int64_t i = 0; i < n; i++)
-        x[i] = scale / (1 + x[i]);
-}
-
 static void delta_row(const fwd_rows *r, const model_layer *l, int64_t t)
 {
     const arch_config *c = r->c;
@@ -176,7 +168,7 @@ static void delta_row(const fwd_rows *r, const model_layer *l, int64_t t)
         beta[h] = mixed ? ba[mixed_at(c, h, 2 * of, 0, 1)] : b[h];
         decay[h] = mixed ? ba[mixed_at(c, h, 2 * of, of, 1)] : a[h];
     }
-    to_sigmoids(beta, c->w.mix_beta_2 ? 2 : 1, H);
+    mix_to_sigmoids(beta, c->w.mix_beta_2 ? 2 : 1, H);
     to_decays(decay, l->vec[R_MIX_DT].w, l->vec[R_MIX_A_LOG].w, H);
 }
 
@@ -188,7 +180,7 @@ static void kda_row(const fwd_rows *r, const model_layer *l, int64_t t)
     const float span = (float)c->decay_span;
     float *beta = r->mix_beta + t * H;
     memcpy(beta, r->mix + t * mix_width(r) + mix_at(r, R_MIX_B), (size_t)H * sizeof *beta);
-    to_sigmoids(beta, 1, H);
+    mix_to_sigmoids(beta, 1, H);
     for (int64_t h = 0; h < H; h++) {
         const float rate = l->vec[R_MIX_A_LOG].w[h];
         float *decay = r->decay + (t * H + h) * K;
@@ -196,7 +188,7 @@ static void kda_row(const fwd_rows *r, const model_layer *l, int64_t t)
         if (span > 0) {
             for (int64_t i = 0; i < K; i++)
                 decay[i] = -rate * (decay[i] + dt[h * K + i]);
-            to_sigmoids(decay, -span, K);
+            mix_to_sigmoids(decay, -span, K);
         } else {
             k_softplus(decay, dt + h * K, K);
             k_scale(decay, rate, K);
@@ -262,6 +254,10 @@ static void before_scan(const fwd_rows *r, int64_t row, int64_t n, const void *a
     const mix_view v = mix_view_of(r);
     const along *a = arg;
     const int64_t row0 = a->states->row0; /* the first of these */
+    if (r->c->row->mixer == MIX_LRU) {
+        fwd_lru_rows(r, a->l, row0 + row, n);
+        return;
+    }
     for (int64_t t = row0 + row; t < row0 + row + n; t++) {
         if (mix_is_mamba(r->c) || r->c->row->mixer == MIX_SELECT) {
             (mix_is_mamba(r->c) ? mamba_row : select_row)(r, a->l, t);
@@ -312,7 +308,7 @@ static void conv_piece(void *ctx, int64_t item, int thread)
                       .history = s->run.state + a->state + c0,
                       .ldh = a->v.channels,
                       .taps = (int)c->conv_taps,
-                      .silu = c->row->mixer != MIX_CONV };
+                      .silu = c->row->mixer != MIX_CONV && c->row->mixer != MIX_LRU };
     (void)thread;
     int mark = 0;
     for (int64_t at = 0, to; at < s->n_rows; at = to) {
@@ -405,6 +401,31 @@ static void select_piece(void *ctx, int64_t item, int thread)
     }
 }
 
+/* The same: s = a s + x of each. */
+static void lru_piece(void *ctx, int64_t item, int thread)
+{
+    const along *a = ctx;
+    const fwd_rows *r = a->r;
+    const arch_config *c = r->c;
+    const fwd_seq_state *s = &a->states[item / a->pieces];
+    const int64_t V = c->mix_value, lane = item % a->pieces * SCAN_LANES,
+                  lanes = least(V - lane, SCAN_LANES);
+    float *S = s->run.state + a->state + kv_state_conv_floats(c) + lane;
+    (void)thread;
+    int mark = 0;
+    const int64_t end = least(a->from + SCAN_ROWS, s->n_rows);
+    for (int64_t at = a->from, to; at < end; at = to) {
+        to = fwd_next_mark(s, &mark, at, end);
+        for (int64_t t = s->row0 + at; t < s->row0 + to; t++) {
+            const float *x = a->v.x + t * a->v.ld + lane, *keep = r->decay + t * V + lane;
+            for (int64_t i = 0; i < lanes; i++)
+                S[i] = keep[i] * S[i] + x[i];
+            memcpy(r->mix_out + t * V + lane, S, (size_t)lanes * sizeof *S);
+        }
+        fwd_copy_marked(s, mark, to, S, 1, SCAN_LANES, SCAN_LANES);
+    }
+}
+
 /* ---- rows after it ---- */
 
 /* x = x sigmoid(gate), [n] */
@@ -475,6 +496,13 @@ static void select_out(const fwd_rows *r, const model_layer *l, int64_t t)
     k_act_mul(out, x + n, out, n, ACT_SILU, 0);
 }
 
+static void lru_out(const fwd_rows *r, int64_t t)
+{
+    const int64_t n = r->c->mix_value;
+    const float *gate = r->mix + t * mix_width(r) + mix_at(r, R_MIX_GATE);
+    k_act_mul(r->mix_out + t * n, gate, r->mix_out + t * n, n, (k_act_fn)r->c->act, 0);
+}
+
 static void conv_out(const fwd_rows *r, int64_t t)
 {
     const int64_t H = r->c->hidden;
@@ -489,6 +517,8 @@ static void after_scan(const fwd_rows *r, int64_t row, int64_t n, const void *ar
     for (int64_t t = row; t < row + n; t++)
         if (m == MIX_CONV)
             conv_out(r, t);
+        else if (m == MIX_LRU)
+            lru_out(r, t);
         else if (m == MIX_SELECT)
             select_out(r, arg, t);
         else if (is_delta(r->c))
@@ -507,16 +537,20 @@ static void run_along(const fwd_rows *r, const model_layer *l, int64_t state, in
     a.pieces = lq_ceil_div(a.v.channels, CONV_CHANNELS);
     pool_run(r->p, n * a.pieces, conv_piece, &a);
     const int64_t R = last->row0 + last->n_rows - a.states->row0;
-    const bool select = c->row->mixer == MIX_SELECT;
-    if (c->row->mixer == MIX_CONV) return;
-    if (select) run_select(&a, R);
+    const arch_mixer m = c->row->mixer;
+    if (m == MIX_CONV) return;
+    if (m == MIX_SELECT) run_select(&a, R);
     fwd_each(r, R, before_scan, &a);
     a.pieces = c->mix_heads * lq_ceil_div(c->mix_value, SCAN_LANES);
     int64_t longest = 0;
     for (int i = 0; i < n; i++)
         longest = a.states[i].n_rows > longest ? a.states[i].n_rows : longest;
     for (; a.from < longest; a.from += SCAN_ROWS)
-        pool_run(r->p, n * a.pieces, select ? select_piece : scan_piece, &a);
+        pool_run(r->p, n * a.pieces,
+                 m == MIX_SELECT ? select_piece
+                 : m == MIX_LRU  ? lru_piece
+                                 : scan_piece,
+                 &a);
 }
 
 void fwd_mix(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_kv *kv)

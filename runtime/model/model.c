@@ -3,6 +3,7 @@
 
 #include "formats/tensor/tiles.h"
 #include "kernels/ops.h"
+#include "kernels/scan.h"
 #include "runtime/model/distance.h"
 #include "runtime/model/part.h"
 #include "runtime/model/tables.h"
@@ -53,6 +54,19 @@ static lq_status make_rates(const float **v, const model *m, lq_arena *a, lq_err
     return LQ_OK;
 }
 
+/* What log a is of R_MIX_KEEP's gate: -8 softplus of each. */
+static lq_status make_spans(const float **v, const model *m, lq_arena *a, lq_err *err)
+{
+    const int64_t n = m->cfg->mix_value;
+    float *spans = lq_push(a, (size_t)n * sizeof *spans);
+    if (!spans) return model_no_memory(err, arch_role_text(R_MIX_SPAN));
+    memset(spans, 0, (size_t)n * sizeof *spans);
+    k_softplus(spans, *v, n);
+    k_scale(spans, -8, n);
+    *v = spans;
+    return LQ_OK;
+}
+
 static lq_status check_experts_of(const model *m, int64_t layer, const float *of, lq_err *err)
 {
     const arch_config *c = m->cfg;
@@ -78,6 +92,7 @@ static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64
         s = make_ones(&v->w, m, r, layer, a, err);
     if (!s && v->w && r >= R_MIX_CONV && r <= R_MIX_CONV_V) s = turn_taps(&v->w, m, r, a, err);
     if (!s && v->w && r == R_MIX_A_LOG) s = make_rates(&v->w, m, a, err);
+    if (!s && v->w && r == R_MIX_SPAN) s = make_spans(&v->w, m, a, err);
     if (!s && v->w && r == R_EXPERTS_OF) s = check_experts_of(m, layer, v->w, err);
     if (!s && m->part) part_vector(v, part_at(m->part, layer), r);
     return s;

@@ -191,6 +191,8 @@ TEST(defaults_of_models_with_a_state_are_those_of_transformers)
           false },
         { "kimi_linear", "", "kKKKAKKK", 8, 192, 32, 32, 128, 128, 4, 1048576, 256, 8, 1024, 1024,
           1e-5, 0, false },
+        { "recurrent_gemma", "", "llallall", 8, 64, 1, 1, 1, 512, 4, 8192, 0, 0, 0, 0, 1e-6, 10000,
+          true },
         { "bailing_hybrid", "", "kkKKKAKK", 8, 192, 8, 8, 128, 128, 4, 262144, 512, 8, 768, 768,
           1e-6, 6e6, false },
     };

@@ -65,6 +65,8 @@ MODELS = {
     "falcon-h1": ("FalconH1", FALCON_H1),
     "falcon-h1-norm": ("FalconH1", dict(FALCON_H1, mamba_rms_norm=True, mamba_n_groups=1, mamba_norm_before_gate=False,
                                         tie_word_embeddings=True)),
+    "recurrent-gemma": ("RecurrentGemma", dict(SIZES, num_hidden_layers=3, lru_width=40, attention_window_size=6,
+                                               logits_soft_cap=3.0)),
     "kimi-linear": ("KimiLinear", dict(KDA, linear_num_heads=2, linear_head_dim=12, num_local_experts=4,
                                        num_experts_per_tok=2, layer_types=["linear_attention", "full_attention"])),
     "ling3": ("BailingHybrid", dict(KDA, head_dim=12, num_local_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1,
@@ -75,8 +77,8 @@ MODELS = {
 }
 # Some draws leave heads whose output is next to nothing before it is normed, which costs digits of f32.
 SEEDS = {"ling3": 1, "qwen3-next": 1, "qwen3.5": 5, "qwen3.5-moe": 4}
-LENGTHS = {"olmo-hybrid": 16, "nemotron-h-moe": 24, "falcon-h1": 24, "falcon-h1-norm": 16, "kimi-linear": 24, "ling3": 24}  # others: 32
-ZERO_CENTRED = ("Qwen3Next", "Qwen3_5")
+LENGTHS = {"olmo-hybrid": 16, "recurrent-gemma": 16, "nemotron-h-moe": 24, "falcon-h1": 24, "falcon-h1-norm": 16, "kimi-linear": 24, "ling3": 24}  # others: 32
+ZERO_CENTRED = ("Qwen3Next", "Qwen3_5", "RecurrentGemma")
 
 
 def fill(model, g):
@@ -89,6 +91,8 @@ def fill(model, g):
             p.data = r * (1.3 / math.sqrt(p.shape[-1]))
         elif name.endswith("dt_bias"):
             p.data = r - 1
+        elif name.endswith("recurrent_param"):
+            p.data = r - 3
         elif p.dim() >= 2 and "norm" not in name:
             p.data = r * (0.15 if "embed" in name else 1.3 / math.sqrt(p.shape[-1]))
         elif "bias" in name:
