@@ -141,6 +141,11 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_Q_BASE, "q_base", ARCH_VECTOR)                                                                      \
     X(R_HEAD_GATE, "head_gate", ARCH_MATRIX) /* [heads, hidden]: sigmoid on each head's output */           \
     X(R_GATE_BIAS, "gate_bias", ARCH_VECTOR) /* [heads] on R_ATTN_GATE's, one for each dim */               \
+    /* [head_dim] each: what differential attention takes off by (model_layer.diff) */                      \
+    X(R_DIFF_Q1, "diff_q1", ARCH_VECTOR)                                                                    \
+    X(R_DIFF_K1, "diff_k1", ARCH_VECTOR)                                                                    \
+    X(R_DIFF_Q2, "diff_q2", ARCH_VECTOR)                                                                    \
+    X(R_DIFF_K2, "diff_k2", ARCH_VECTOR)                                                                    \
     /* MLA (arXiv:2405.04434): q = b_q norm(a_q h); [c, k_rope] = a_kv h;                         \
      * [k_nope, v] of each head = b_kv norm(c) */         \
     X(R_Q_A, "q_a", ARCH_LINEAR)                                                                            \
@@ -404,14 +409,15 @@ typedef struct {
         kv_one; /* mla without R_KV_B: R_KV_A's normed output, a head wide, is the key of every head
                     and its value, whose rotation is undone on the output; q's heads are normed
                     without weights */
-    bool mla_shared;  /* layers may read the latents of another (kv_back); those that do not rotate
+    bool mla_shared; /* layers may read the latents of another (kv_back); those that do not rotate
                            have no rope_dims */
-    bool v_apart;     /* without MLA too, v_dim may differ from head_dim */
-    bool index_half;  /* rope_half of an indexer's heads */
-    bool index_last;  /* their last dims rotate, and the norm's epsilon is the model's */
-    bool latent_eps;  /* the norms of latents have the model's epsilon */
-    bool hyper_mean;  /* hyper-connections end as the streams' mean */
-    bool hyper_apart; /* hyper-connections without mixing: s_k += (post_k + eps) y */
+    bool diff;    /* differential attention, v_dim twice head_dim: runtime/forward/forward_diff.c */
+    bool v_apart; /* without MLA too, v_dim may differ from head_dim */
+    bool index_half;    /* rope_half of an indexer's heads */
+    bool index_last;    /* their last dims rotate, and the norm's epsilon is the model's */
+    bool latent_eps;    /* the norms of latents have the model's epsilon */
+    bool hyper_mean;    /* hyper-connections end as the streams' mean */
+    bool hyper_apart;   /* hyper-connections without mixing: s_k += (post_k + eps) y */
     bool limit_experts; /* act_limit is of the routed experts' SiLU alone, as ARCH_SILU_LIMITED */
     /* Rows of R_Q: of each head q, then what its output is gated by (sigmoid). MLA: rows of R_Q_B, which reads
      * [norm(a_q h), a_q h] */
@@ -732,7 +738,9 @@ static inline int64_t arch_q_width(const arch_config *c)
 /* Numbers of what R_O reads. */
 static inline int64_t arch_o_width(const arch_config *c)
 {
-    return c->o_groups ? c->o_groups * c->o_lora : c->heads * c->v_dim;
+    return c->o_groups ? c->o_groups * c->o_lora
+           : c->w.diff ? c->heads * c->head_dim
+                       : c->heads * c->v_dim;
 }
 /* Rows of R_DIST_EMBED; 0: none. */
 static inline int64_t arch_dist_rows(const arch_config *c)

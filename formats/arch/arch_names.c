@@ -345,7 +345,7 @@ static int64_t mix_in_rows(const arch_config *c)
 void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
 {
     const int64_t q = c->heads * c->head_dim, k = c->kv_heads * c->head_dim,
-                  v = c->kv_heads * c->v_dim, o = c->heads * c->v_dim,
+                  v = c->kv_heads * (c->w.diff ? c->head_dim : c->v_dim), o = c->heads * c->v_dim,
                   m = arch_mix_width(c, c->row->mixer), keys = c->mix_groups * c->mix_key,
                   conv = arch_conv_channels(c, c->row->mixer), wide = arch_expert_width(c);
     const bool all = c->w.qk_norm == QK_NORM_ALL, apart = arch_name_of(c, R_MIX_CONV_K),
@@ -407,6 +407,10 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_Q_BASE] = { 1, c->heads },
         [R_HEAD_GATE] = { c->heads, c->hidden },
         [R_GATE_BIAS] = { 1, c->heads },
+        [R_DIFF_Q1] = { 1, c->head_dim },
+        [R_DIFF_K1] = { 1, c->head_dim },
+        [R_DIFF_Q2] = { 1, c->head_dim },
+        [R_DIFF_K2] = { 1, c->head_dim },
         [R_Q_A] = { c->q_lora, c->hidden },
         [R_Q_A_NORM] = { 1, c->q_lora },
         [R_Q_B] = { c->w.q_gated ? q + o : q, arch_q_width(c) },

@@ -121,7 +121,7 @@ size_t fwd_layer_scratch(const arch_config *c, int64_t T, int threads);
  * linears read. What they read is all that is kept besides x. */
 typedef enum {
     FWD_AT_QKV,  /* q, k, v, or the fused one: [T, hidden] */
-    FWD_AT_O,    /* o: attention's output, [T, heads * v_dim] */
+    FWD_AT_O,    /* o: attention's output, [T, arch_o_width] */
     FWD_AT_MLP,  /* gate and up: [T, hidden] */
     FWD_AT_DOWN, /* down: activated, [T, ffn] */
     FWD_AT_END,  /* nothing */

@@ -139,6 +139,7 @@ static void finish_qkv(const fwd_rows *r, const model_layer *l, int64_t layer, i
     norm_rows(c, v, v, &l->vec[R_V_NORM], G, c->v_dim);
     if (!c->w.qk_norm_late) rotate(r, q, k, layer, t);
     scale_q(r, q, layer, t);
+    if (c->w.diff) fwd_diff_values(r, t);
 }
 
 /* Do K and V lie as attention multiplies them? Not where lists of positions are read. */
@@ -308,7 +309,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     attn_args a = {
         .q = r->q,
         .ldq = c->heads * c->head_dim,
-        .out = r->a,
+        .out = c->w.diff ? r->pairs : r->a,
         .ldo = c->heads * c->v_dim,
         .k = kv->k,
         .v = kv->v,
@@ -345,6 +346,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     else if (l->lin[R_INDEX_Q].present)
         attend_blocks(&a, r, kv, g);
     attn_run(&a, r->scratch, r->p);
+    if (c->w.diff) fwd_each(r, g->n_rows, fwd_diff_heads, &g->row0);
     if (c->w.q_gated && !c->w.mla) fwd_each(r, g->n_rows, gate_chunk, &g->row0);
     if (c->o_scale != 1) fwd_each(r, g->n_rows, scale_chunk, &g->row0);
     if (l->lin[R_ATTN_GATE].present && !c->w.mla)
@@ -503,7 +505,7 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     if (r->c->w.mla)
         gather(r->latent, r->c->heads * kv_latent_width(r->c), rows, n);
     else
-        gather(r->a, r->c->heads * r->c->v_dim, rows, n);
+        gather(r->a, arch_o_width(r->c), rows, n);
     gather(r->head_gate, fwd_head_gates(r->c), rows, n);
     if (r->c->w.mla) gather(r->q_gate, fwd_gate_width(r->c), rows, n);
     gather(r->row_pos, 1, rows, n); /* layers may follow */

@@ -87,7 +87,8 @@ typedef struct {
     /* MTP: [R, fwd_given_width] fwd_item's; [R, 2 * hidden] what proj, or of EAGLE-3 attention, reads */
     float *given, *mtp_in;
     bool given_own;
-    float *q, *a;           /* [R, heads * head_dim], [R, heads * v_dim]: attention's output */
+    float *q, *a;           /* [R, heads * head_dim], [R, arch_o_width]: attention's output */
+    float *pairs;           /* [R, heads * v_dim]: that of differential attention, before a */
     float *k, *v;           /* [R, kv_heads * head_dim], [R, kv_heads * v_dim] */
     float *squares;         /* [2, R] sums of squares of q's rows, then k's: norms of all heads */
     float *qkv;             /* [R, q + k + v]: output of R_QKV */
@@ -300,6 +301,9 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
 /* Final norm of x's first n rows: h. */
 void fwd_run_final(const fwd_rows *r, const model *m, int64_t n);
 /* That and the head: logits [n, ld], before fwd_finish_logits. */
+/* Differential attention (forward_diff.c): r->v of a row as the cache has it; a of n rows from *arg + row. */
+void fwd_diff_values(const fwd_rows *r, int64_t t);
+void fwd_diff_heads(const fwd_rows *r, int64_t row, int64_t n, const void *arg);
 void fwd_run_head(const fwd_rows *r, const model *m, float *logits, int64_t ld, int64_t n);
 /* The model's scale and soft-cap, on the host. */
 void fwd_finish_logits(const fwd_rows *r, float *logits, int64_t n);

@@ -134,7 +134,8 @@ static bool reads_apart(const arch_config *c)
     X(given, fwd_given_width(c))                                \
     X(mtp_in, c->mtp ? 2 * c->hidden : 0)                       \
     X(q, c->w.kv_one ? 0 : c->heads * c->head_dim)              \
-    X(a, c->w.kv_one ? arch_o_width(c) : c->heads * c->v_dim)   \
+    X(a, arch_o_width(c))                                       \
+    X(pairs, c->w.diff ? c->heads * c->v_dim : 0)               \
     X(k, c->w.mla ? 0 : c->kv_heads * c->head_dim)              \
     X(v, c->w.mla ? 0 : c->kv_heads * c->v_dim)                 \
     X(squares, c->w.qk_norm == QK_NORM_ALL ? 2 : 0)             \

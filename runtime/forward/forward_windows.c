@@ -205,7 +205,7 @@ bool fwd_has_points(const arch_config *c, int64_t layer)
 int64_t fwd_point_width(const arch_config *c, fwd_point at)
 {
     const int64_t width[FWD_N_POINTS] = { [FWD_AT_QKV] = c->hidden,
-                                          [FWD_AT_O] = c->heads * c->v_dim,
+                                          [FWD_AT_O] = arch_o_width(c),
                                           [FWD_AT_MLP] = c->hidden,
                                           [FWD_AT_DOWN] = c->ffn };
     return width[at];

@@ -12,6 +12,7 @@ static const struct {
     { R_O_NORM, "a norm before the output projection" },
     { R_INDEX_Q, "sparse attention" },
     { R_ATTN_NORM_DOWN, "gates on norms" },
+    { R_DIFF_Q1, "differential attention" },
     { R_MIX_ADMIT, "linear recurrent units" },
     { R_HEAD_NORM, "an output head of activations that are normed" },
 };

@@ -178,6 +178,17 @@ static lq_status load_experts(model_layer *l, const model *m, arch_role r, int64
     return s;
 }
 
+/* exp(q1 k1) - exp(q2 k2) + where it started, which depends on the layer. */
+static void make_diff(model_layer *l, int64_t layer, int64_t n)
+{
+    float sum[2] = { 0, 0 };
+    for (int i = 0; i < 2; i++)
+        for (int64_t k = 0; k < n; k++)
+            sum[i] += l->vec[R_DIFF_Q1 + 2 * i].w[k] * l->vec[R_DIFF_K1 + 2 * i].w[k];
+    l->diff_start = (float)(0.8 - 0.6 * exp(-0.3 * (double)layer));
+    l->diff = k_exp(sum[0]) - k_exp(sum[1]) + l->diff_start;
+}
+
 /* One for each stream but the first; NULL where there are none. */
 static lq_status load_streams(model_linear **out, const model *m, arch_role r, lq_arena *a, pool *p,
                               lq_err *err)
@@ -220,6 +231,7 @@ lq_status model_load_layer(model_layer *l, const model *m, int64_t layer, lq_are
             s = load_linear(&l->lin[r], m, r, layer, -1, a, p, err);
     }
     if (!s && l->vec[R_MIX_CONV_K].w) s = join_taps(l, m, a, err);
+    if (!s && l->vec[R_DIFF_Q1].w) make_diff(l, layer, m->cfg->head_dim);
     if (!s && m->dist_embed) s = model_layer_distances(l, m, a, p, err);
     if (!s && layer == m->cfg->layers - 1) s = load_hyper_end(l, m, a, p, err);
     if (!s && layer == m->cfg->layers - 1)

@@ -43,6 +43,8 @@ typedef struct {
     model_linear *expert[ARCH_N_EXPERT_ROLES]; /* [role - R_EXPERT_GATE][experts], or NULL */
     const float *dist_bias;                    /* the model's */
     const int32_t *dist_row;                   /* likewise */
+    float diff,
+        diff_start; /* what the second of a pair of heads counts, taken off; without R_DIFF_* */
     mm_weight *dist_k,
         *dist_q; /* [heads] keys and queries of R_DIST_EMBED (distance.h); NULL: none */
     model_linear *stream_out;                 /* [streams - 1] of the last layer, or NULL */

@@ -55,6 +55,7 @@ TEST(defaults_of_dense_models_are_those_of_transformers)
         { "phi4_multimodal", 8, 64, 131072, 1e-5, 10000 },
         { "emu3_text_model", 8, 64, 9216, 1e-5, 1000000 },
         { "smollm3", 4, 64, 32768, 1e-6, 2000000 },
+        { "diffllama", 32, 64, 2048, 1e-5, 10000 },
         { "modernbert-decoder", 32, 64, 8192, 1e-5, 160000 },
         { "gemma", 16, 256, 8192, 1e-6, 10000 },
         { "gemma2", 4, 256, 8192, 1e-6, 10000 },

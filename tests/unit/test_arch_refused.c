@@ -113,6 +113,9 @@ TEST(a_wrong_config_is_refused_by_key)
           "{\"architectures\":[\"ModernBertForSequenceClassification\"]," BASE
           ",\"classifier_activation\":\"relu\"}",
           "classifier_activation: expected gelu" },
+        { "DiffLlama with heads that make no pairs",
+          "{\"model_type\":\"diffllama\"," BASE ",\"num_key_value_heads\":1}",
+          "num_key_value_heads: expected an even number, found 1" },
         { "RecurrentGemma with a scaled rotation",
           "{\"model_type\":\"recurrent_gemma\"," BASE
           ",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2}}",

@@ -1,4 +1,4 @@
-"""Tiny checkpoints of DBRX, Jamba, Bamba, Mamba, Falcon-Mamba, Mllama's text, Ettin's decoders, and of MPT with norms and Baichuan,
+"""Tiny checkpoints of DBRX, Jamba, Bamba, Mamba, Falcon-Mamba, Mllama's text, Ettin's decoders, DiffLlama, and of MPT with norms and Baichuan,
 whose code is not in transformers, with logits of transformers 5.23.0 (float32, eager attention), laid out as the other folders here.
 
 usage: make_v5_other.py OUT [NAME...]
@@ -37,6 +37,8 @@ MODELS = {
     "baichuan2-alibi": ("Llama", dict(LLAMA, hidden_size=24)),
     "ettin": ("ModernBertDecoder", dict(LLAMA, num_hidden_layers=3, intermediate_size=20, local_attention=10,
                                         norm_bias=False, tie_word_embeddings=False)),
+    "diffllama": ("DiffLlama", dict(LLAMA, num_hidden_layers=3, num_attention_heads=8, num_key_value_heads=4,
+                                    intermediate_size=16)),
     "mamba": ("Mamba", MAMBA),
     "falcon-mamba": ("FalconMamba", dict(MAMBA, tie_word_embeddings=False)),
     "bamba": ("Bamba", dict(WORDS, hidden_size=H, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
@@ -58,6 +60,8 @@ def fill(model, g):
         r = torch.randn(p.shape, generator=g)
         if name.endswith("A_log"):
             p.data = torch.log(torch.rand(p.shape, generator=g) * 4 + 0.1)
+        elif "lambda_" in name:
+            p.data = r * 0.5
         elif name.endswith("conv1d.weight"):
             p.data = r * (1.3 / math.sqrt(p.shape[-1]))
         elif name.endswith(("dt_proj.bias", "dt_bias")):
