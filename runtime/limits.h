@@ -31,6 +31,7 @@
     X(API_STORE_BYTES, 64 << 20, "bytes of kept responses (--response-store)")                   \
     X(API_MAX_BATCHES, 256, "batches that are known (--file-store)")                             \
     X(API_BATCH_WINDOW, 64, "requests of a batch at the same time")                              \
+    X(API_MAX_CUSTOM_ID, 64, "bytes of the custom_id of a message batch's request")              \
     X(API_BATCH_ERRORS, 32, "lines of a batch whose errors are told")                            \
     X(API_BOUNDARY_MAX, 70, "bytes of a form's boundary")                                        \
     X(API_MAX_TOOLS, 128, "tools")                                                               \

@@ -103,6 +103,11 @@ void api_post_batch(void *a, http_req *r);
 void api_get_batches(void *a, http_req *r);
 void api_get_batch(void *a, http_req *r);
 void api_post_batch_cancel(void *a, http_req *r);
+void api_post_messages_batch(void *a, http_req *r); /* Anthropic's, as the next four */
+void api_get_messages_batches(void *a, http_req *r);
+void api_get_messages_batch(void *a, http_req *r);
+void api_post_messages_batch_cancel(void *a, http_req *r);
+void api_delete_messages_batch(void *a, http_req *r);
 void api_get_response(void *a, http_req *r);
 void api_delete_response(void *a, http_req *r);
 void api_post_response(void *a, http_req *r);

@@ -38,20 +38,6 @@ struct run {
 
 /* ---- lines ---- */
 
-/* The next line that is not empty; NULL: there is none. */
-static const char *take_line(const char **at, const char *end, size_t *n)
-{
-    while (*at < end) {
-        const char *from = *at, *stop = memchr(from, '\n', (size_t)(end - from));
-        if (!stop) stop = end;
-        *at = stop < end ? stop + 1 : end;
-        *n = (size_t)(stop - from);
-        for (size_t i = 0; i < *n; i++)
-            if (!strchr(" \t\r", from[i])) return from;
-    }
-    return NULL;
-}
-
 typedef struct {
     lq_hash id;
     int64_t line;
@@ -85,13 +71,13 @@ static bool validate(run *r)
     size_t n;
     int n_errors = 0;
     int64_t total = 0;
-    while (take_line(&at, r->end, &n))
+    while (batch_line_next(&at, r->end, &n))
         total++;
     const size_t bytes = ((size_t)total + 1) * sizeof(id_use);
     const bool room = api_files_claim(r->s->a->files, bytes);
     id_use *uses = room ? malloc(bytes) : NULL;
     at = r->at;
-    for (int64_t i = 0; uses && (line = take_line(&at, r->end, &n)); i++)
+    for (int64_t i = 0; uses && (line = batch_line_next(&at, r->end, &n)); i++)
         check_line(r, line, n, i + 1, &uses[i], &n_errors);
     if (uses) qsort(uses, (size_t)total, sizeof *uses, by_id);
     for (int64_t i = 1; uses && i < total; i++)
@@ -302,7 +288,7 @@ static void take_earlier(run *r)
         more = false;
         for (int i = 0; i < 2 && !more && line; i++) {
             if (of[i].number != r->written + 1) continue;
-            line = take_line(&r->at, r->end, &n);
+            line = batch_line_next(&r->at, r->end, &n);
             r->written++;
             of[i].from = of[i].at;
             of[i].n++;
@@ -344,7 +330,7 @@ static void answer_all(run *r)
         }
         slot *t = &r->slots[r->next++ % r->window];
         *t = (slot){ .r = r, .number = r->next };
-        t->line = take_line(&r->at, r->end, &t->n_line);
+        t->line = batch_line_next(&r->at, r->end, &t->n_line);
         pthread_mutex_unlock(&r->s->mu);
         submit(r, t);
         pthread_mutex_lock(&r->s->mu);
@@ -357,7 +343,7 @@ static void expire_rest(run *r)
 {
     const char *line;
     size_t n;
-    while ((line = take_line(&r->at, r->end, &n))) {
+    while ((line = batch_line_next(&r->at, r->end, &n))) {
         batch_line l;
         lq_err err;
         batch_line_read(&l, line, n, n, &err);

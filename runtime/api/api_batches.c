@@ -106,8 +106,9 @@ static void write_errors(jw *w, const api_batch *b)
 }
 
 /* Under mu. */
-static void write_batch(jw *w, const api_batch *b)
+static void write_batch(jw *w, const api_batches *s, const api_batch *b)
 {
+    (void)s;
     jw_open(w, '{');
     put_id(w, "id", b->id);
     put_id(w, "object", "batch");
@@ -170,6 +171,17 @@ static lq_status check_names(api *a, const cJSON *doc, api_error *e)
     return LQ_OK;
 }
 
+void api_batch_remove(api_batches *s, api_batch *b)
+{
+    api_batch **at = &s->latest;
+    while (*at != b)
+        at = &(*at)->next;
+    *at = b->next;
+    s->n--;
+    api_batch_forget(s, b);
+    api_batch_free(s, b);
+}
+
 /* Under mu. The oldest that has ended makes room for one more; false: none has. */
 static bool make_room(api_batches *s)
 {
@@ -177,16 +189,11 @@ static bool make_room(api_batches *s)
     for (api_batch **at = &s->latest; *at; at = &(*at)->next)
         if (batch_ended(*at)) old = at;
     if (s->n < API_MAX_BATCHES) return true;
-    if (!old) return false;
-    api_batch *b = *old;
-    *old = b->next;
-    s->n--;
-    api_batch_forget(s, b);
-    api_batch_free(s, b);
-    return true;
+    if (old) api_batch_remove(s, *old);
+    return old != NULL;
 }
 
-static lq_status add(api_batches *s, api_batch *b, jw *w, api_error *e)
+lq_status api_batch_add(api_batches *s, api_batch *b, api_batch_write *write, jw *w, api_error *e)
 {
     pthread_mutex_lock(&s->mu);
     const bool room = make_room(s);
@@ -196,7 +203,7 @@ static lq_status add(api_batches *s, api_batch *b, jw *w, api_error *e)
         b->next = s->latest;
         s->latest = b;
         s->n++;
-        write_batch(w, b);
+        write(w, s, b);
         pthread_cond_broadcast(&s->news);
     }
     pthread_mutex_unlock(&s->mu);
@@ -226,7 +233,7 @@ void api_post_batch(void *app, http_req *r)
         s = api_batch_read(b, doc, &e);
     }
     if (!s) s = read_input(a, b, doc, &e);
-    if (!s) s = add(a->batches, b, &w, &e);
+    if (!s) s = api_batch_add(a->batches, b, write_batch, &w, &e);
     cJSON_Delete(doc);
     if (!s) {
         api_reply(r, 200, &w);
@@ -238,8 +245,7 @@ void api_post_batch(void *app, http_req *r)
 
 /* ---- those there are ---- */
 
-/* Under mu. */
-static api_batch *find(api_batches *s, const char *id, size_t n, const lq_hash *owner)
+api_batch *api_batch_find(api_batches *s, const char *id, size_t n, const lq_hash *owner)
 {
     for (api_batch *b = s->latest; b; b = b->next)
         if (strlen(b->id) == n && memcmp(b->id, id, n) == 0 &&
@@ -261,8 +267,8 @@ void api_get_batch(void *app, http_req *r)
     jw w = { 0 };
     if (!api_keeps_files(a, r)) return;
     pthread_mutex_lock(&a->batches->mu);
-    const api_batch *b = find(a->batches, http_rest(r), strlen(http_rest(r)), &owner);
-    if (b) write_batch(&w, b);
+    const api_batch *b = api_batch_find(a->batches, http_rest(r), strlen(http_rest(r)), &owner);
+    if (b) write_batch(&w, a->batches, b);
     pthread_mutex_unlock(&a->batches->mu);
     if (b)
         api_reply(r, 200, &w);
@@ -270,8 +276,7 @@ void api_get_batch(void *app, http_req *r)
         no_such_batch(r);
 }
 
-/* Under mu. What waits has ended at once, what runs ends with the requests under way. */
-static void cancel(api_batches *s, api_batch *b)
+void api_batch_cancel(api_batches *s, api_batch *b)
 {
     if (b->state == BATCH_CANCELLING || batch_ended(b)) return;
     api_batch_enter(s, b, BATCH_CANCELLING);
@@ -294,10 +299,10 @@ void api_post_batch_cancel(void *app, http_req *r)
         return;
     }
     pthread_mutex_lock(&a->batches->mu);
-    api_batch *b = find(a->batches, rest, (size_t)(slash - rest), &owner);
+    api_batch *b = api_batch_find(a->batches, rest, (size_t)(slash - rest), &owner);
     ended = b && batch_ended(b) && b->state != BATCH_CANCELLED;
-    if (b) cancel(a->batches, b);
-    if (b) write_batch(&w, b);
+    if (b) api_batch_cancel(a->batches, b);
+    if (b) write_batch(&w, a->batches, b);
     pthread_mutex_unlock(&a->batches->mu);
     if (b && !ended) {
         api_reply(r, 200, &w);
@@ -325,7 +330,7 @@ void api_get_batches(void *app, http_req *r)
     pthread_mutex_lock(&a->batches->mu);
     for (const api_batch *b = a->batches->latest; b && !p.more; b = b->next)
         if (api_page_takes(&p, b->id, memcmp(&b->owner, &owner, sizeof owner) == 0))
-            write_batch(&w, b);
+            write_batch(&w, a->batches, b);
     pthread_mutex_unlock(&a->batches->mu);
     jw_close(&w, ']');
     api_write_page(&w, &p);

@@ -53,6 +53,15 @@ struct api_batches {
 };
 
 static inline bool batch_ended(const api_batch *b) { return b->state >= BATCH_COMPLETED; }
+typedef void api_batch_write(jw *w, const api_batches *s, const api_batch *b); /* under mu */
+/* Takes b over and writes what it is now; after an error it is still the caller's. */
+lq_status api_batch_add(api_batches *s, api_batch *b, api_batch_write *write, jw *w, api_error *e);
+/* Under mu: the owner's of this id of n bytes; NULL: there is none. */
+api_batch *api_batch_find(api_batches *s, const char *id, size_t n, const lq_hash *owner);
+/* Under mu. What waits has ended at once, what runs ends with the requests under way. */
+void api_batch_cancel(api_batches *s, api_batch *b);
+/* Under mu. One that has ended goes; its files stay. */
+void api_batch_remove(api_batches *s, api_batch *b);
 /* Under mu. */
 void api_batch_enter(api_batches *s, api_batch *b, batch_state state);
 /* Endpoint, metadata and how long files are kept, of a body or of a folder's JSON (api_batch_read.c). */

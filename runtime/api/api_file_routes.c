@@ -143,26 +143,26 @@ static lq_status read_form(upload *u, http_req *r, api_error *e)
     return api_fail(e, missing, "missing_required_parameter", "%s: it is required", missing);
 }
 
-static lq_status keep(api *a, upload *u, api_file **f, api_error *e)
+lq_status api_keep_file(api *a, const api_file *like, const char *text, size_t n, api_file **f,
+                        api_error *e)
 {
     lq_buf data = { 0 };
-    const size_t bytes = u->n + sizeof u->f;
+    const size_t bytes = n + sizeof *like;
     if (!api_files_claim(a->files, bytes)) {
         api_fail(e, "file", "file_store_full",
-                 "the file store has no room for %zu bytes (--file-store %zu)", u->n,
-                 a->files->most);
+                 "the file store has no room for %zu bytes (--file-store %zu)", n, a->files->most);
         e->status = 413;
         return LQ_EVALUE;
     }
-    data.p = malloc(u->n + 1);
+    data.p = malloc(n + 1);
     if (!data.p) {
         api_files_give_back(a->files, bytes);
         return api_no_memory(e);
     }
-    memcpy(data.p, u->data, u->n);
-    data.n = data.cap = u->n;
+    memcpy(data.p, text, n);
+    data.n = data.cap = n;
     lq_err err = { "" };
-    *f = api_files_add(a->files, &u->f, &data, &err);
+    *f = api_files_add(a->files, like, &data, &err);
     if (*f) return LQ_OK;
     if (a->o.note) a->o.note(a->o.user, err.msg);
     api_fail(e, NULL, "file_store_failed", "the server cannot keep the file");
@@ -179,7 +179,7 @@ void api_post_file(void *app, http_req *r)
     jw w = { 0 };
     if (!api_keeps_files(a, r)) return;
     lq_status s = read_form(&u, r, &e);
-    if (!s) s = keep(a, &u, &f, &e);
+    if (!s) s = api_keep_file(a, &u.f, u.data, u.n, &f, &e);
     if (s) {
         api_reply_error(a, r, &e);
         return;

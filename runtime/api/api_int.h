@@ -110,6 +110,9 @@ lq_status api_grammar(api *a, grammar **g, const api_structured *s, api_error *e
 
 /* There is a file store; else the answer is given (api_files.c). */
 bool api_keeps_files(const api *a, http_req *r);
+/* A copy of n bytes as a file of that owner, name, purpose and expiry, to be unref'd. */
+lq_status api_keep_file(api *a, const api_file *like, const char *text, size_t n, api_file **f,
+                        api_error *e);
 
 /* ---- generation (api_gen.c) ---- */
 typedef struct gen_shape gen_shape;

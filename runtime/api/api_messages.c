@@ -38,9 +38,10 @@ static void write_error(jw *w, int status, const char *param, const char *code, 
     jw_close(w, '}');
 }
 
-const http_style api_messages_style = { .error = write_error,
-                                        .id = "request-id",
-                                        .ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n" };
+#define STYLE \
+    .error = write_error, .id = "request-id", .ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n"
+const http_style api_messages_style = { STYLE };
+const http_style api_messages_bare = { STYLE, .untyped = true };
 
 /* ---- pieces ---- */
 

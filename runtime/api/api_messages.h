@@ -5,9 +5,10 @@
 
 #include "runtime/api/api_body.h"
 
-extern const api_dialect api_messages_dialect,
-    api_count_dialect; /* the latter's without max_tokens */
-extern const http_style api_messages_style;
+/* The latter's without max_tokens. */
+extern const api_dialect api_messages_dialect, api_count_dialect;
+/* bare: of what needs no body. */
+extern const http_style api_messages_style, api_messages_bare;
 
 /* api_messages_edit.c: `context_management`. Its edits are made of a prompt that is there, or is too long; what was
  * done becomes members of the request's own body, which these write. */

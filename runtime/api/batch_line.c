@@ -1,6 +1,21 @@
 /* runtime/api/batch_line.c - see batch_line.h. */
 #include "runtime/api/batch_line.h"
 
+#include <string.h>
+
+const char *batch_line_next(const char **at, const char *end, size_t *n)
+{
+    while (*at < end) {
+        const char *from = *at, *stop = memchr(from, '\n', (size_t)(end - from));
+        if (!stop) stop = end;
+        *at = stop < end ? stop + 1 : end;
+        *n = (size_t)(stop - from);
+        for (size_t i = 0; i < *n; i++)
+            if (!strchr(" \t\r", from[i])) return from;
+    }
+    return NULL;
+}
+
 lq_status batch_line_read(batch_line *l, const char *text, size_t n, size_t max_bytes, lq_err *err)
 {
     const char *method = NULL;

@@ -5,6 +5,9 @@
 #include "base/json.h"
 #include "base/json_write.h"
 
+/* The next line of a file that is not empty; NULL: there is none. */
+const char *batch_line_next(const char **at, const char *end, size_t *n);
+
 /* {"custom_id", "method": "POST", "url", "body": {...}} */
 typedef struct {
     cJSON *doc;

@@ -119,7 +119,7 @@ def scripted(tmp_path_factory):
         + [{"prompt": "[call once]", "ids": vocabulary.ids([call("now", {}), END])}]}))  # until there is another script
     template = (ROOT / "tests/golden/templates/think-namespace.jinja").read_text()
     with Server(Llmq(path), with_template(folder / "chatml", template), "--test-script", folder / "script.json",
-                "--served-model-name", "m", log=folder / "log") as s:
+                "--served-model-name", "m", "--file-store", "1M", log=folder / "log") as s:
         yield s.wait_ready()
 
 

@@ -5,7 +5,7 @@ TOOL = {"name": "weather", "input_schema": {"type": "object", "properties": {"ci
                                                                              "days": {"type": "array"}}}}
 
 PYTHON = """
-import anthropic, json, sys
+import anthropic, json, sys, time
 c = anthropic.Anthropic(base_url=sys.argv[1], api_key="x", max_retries=0)
 def ask(text, **more):
     return dict(model="m", max_tokens=200, messages=[{"role": "user", "content": text}], **more)
@@ -23,6 +23,12 @@ with c.messages.stream(**ask("[think]")) as s:
 with c.messages.stream(**ask("[two calls]", tools=[tool, {**tool, "name": "now"}])) as s:
     out["calls"] = [b.input for b in s.get_final_message().content if b.type == "tool_use"]
 out["count"] = c.messages.count_tokens(model="m", messages=[{"role": "user", "content": "hi"}]).input_tokens
+b = c.messages.batches.create(requests=[{"custom_id": "a", "params": ask("[abc]")}, {"custom_id": "b", "params": ask("[abc]", temperature=9)}])
+while c.messages.batches.retrieve(b.id).processing_status != "ended":
+    time.sleep(0.1)
+out["batch"] = [[r.custom_id, r.result.type] for r in c.messages.batches.results(b.id)]
+out["batches"] = [x.id for x in c.messages.batches.list()] == [b.id]
+out["deleted"] = c.messages.batches.delete(b.id).type
 try:
     c.messages.create(**{**ask("hi"), "model": "none"})
 except anthropic.NotFoundError as e:
@@ -44,6 +50,13 @@ out.blocks = (await s.finalMessage()).content.map(b => b.type);
 const two = c.messages.stream(ask("[two calls]", { tools: [tool, { ...tool, name: "now" }] }));
 out.calls = (await two.finalMessage()).content.filter(b => b.type == "tool_use").map(b => b.input);
 out.count = (await c.messages.countTokens({ model: "m", messages: [{ role: "user", content: "hi" }] })).input_tokens;
+const b = await c.messages.batches.create({ requests: [{ custom_id: "a", params: ask("[abc]") }, { custom_id: "b", params: ask("[abc]", { temperature: 9 }) }] });
+while ((await c.messages.batches.retrieve(b.id)).processing_status != "ended") await new Promise(r => setTimeout(r, 100));
+out.batch = []; out.batches = [];
+for await (const r of await c.messages.batches.results(b.id)) out.batch.push([r.custom_id, r.result.type]);
+for await (const x of c.messages.batches.list()) out.batches.push(x.id);
+out.batches = out.batches.length == 1 && out.batches[0] == b.id;
+out.deleted = (await c.messages.batches.delete(b.id)).type;
 try { await c.messages.create({ ...ask("hi"), model: "none" }); } catch (e) { out.error = e.error.error.type; }
 console.log(JSON.stringify(out));
 """
@@ -54,6 +67,8 @@ def check(out):
     assert out["call"] == ["weather", {"city": "Paris", "days": [1, 2]}, "tool_use"]
     assert (out["texts"], out["blocks"]) == ("Four.", ["thinking", "text"])
     assert out["calls"] == [{"city": 'Köln "x" \\'}, {}]
+    assert out["batch"] == [["a", "succeeded"], ["b", "errored"]]
+    assert out["batches"] is True and out["deleted"] == "message_batch_deleted"
     assert out["count"] > 0 and out["error"] == "not_found_error"
 
 

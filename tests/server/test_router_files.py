@@ -49,6 +49,18 @@ def test_a_batch_names_models(start, models):
         until(lambda: metric(s, "llmq:model_requests_running") == 0)
 
 
+def test_a_batch_of_messages_names_models(start, models):
+    s = start(models, "--file-store", "1M", "--max-loaded", 1)
+    path = "/v1/messages/batches"
+    params = {"max_tokens": 4, "messages": [{"role": "user", "content": "a"}]}
+    b = s.post_json(path, {"requests": [{"custom_id": n, "params": {**params, "model": n}} for n in ("tiny", "nobody", "plain")]})
+    done = until(lambda: (x := json.loads(s.get(f"{path}/{b['id']}").read()))["processing_status"] == "ended" and x)
+    said = [json.loads(x)["result"] for x in s.get(done["results_url"]).read().splitlines()]
+    assert [r["type"] for r in said] == ["succeeded", "errored", "succeeded"]
+    assert [said[i]["message"]["model"] for i in (0, 2)] == ["tiny", "plain"]
+    assert said[1]["error"]["error"]["type"] == "not_found_error"
+
+
 def test_a_store_in_a_folder(start, models, tmp_path):
     """It is there after a restart, for the key that made it, and a batch goes on."""
     args = [models, "--file-store", "1M", "--file-store-dir", tmp_path / "store", "--api-key", USER, "--api-key", SECOND,

@@ -683,6 +683,11 @@ OF_FILES(post_batch)
 OF_FILES(get_batches)
 OF_FILES(get_batch)
 OF_FILES(post_batch_cancel)
+OF_FILES(post_messages_batch)
+OF_FILES(get_messages_batches)
+OF_FILES(get_messages_batch)
+OF_FILES(post_messages_batch_cancel)
+OF_FILES(delete_messages_batch)
 OF_FILES(get_response)
 OF_FILES(delete_response)
 OF_FILES(post_response)
@@ -716,6 +721,11 @@ static const struct {
     { "GET", "/v1/batches", get_batches },
     { "GET", "/v1/batches/*", get_batch },
     { "POST", "/v1/batches/*", post_batch_cancel },
+    { "POST", "/v1/messages/batches", post_messages_batch },
+    { "GET", "/v1/messages/batches", get_messages_batches },
+    { "GET", "/v1/messages/batches/*", get_messages_batch },
+    { "POST", "/v1/messages/batches/*", post_messages_batch_cancel },
+    { "DELETE", "/v1/messages/batches/*", delete_messages_batch },
     { "POST", "/v1/load_lora_adapter", post_load_adapter },
     { "POST", "/v1/unload_lora_adapter", post_unload_adapter },
     { "DELETE", "/v1/requests/*", delete_request },
