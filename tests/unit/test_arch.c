@@ -255,6 +255,23 @@ TEST(sliding_windows_follow_every_spelling)
           "{\"model_type\":\"lfm3\"," BASE2 ",\"layer_types\":[\"conv\",\"sliding_attention\","
           "\"full_attention\",\"conv\"]}",
           256, ".w.." },
+        { "ettin: half of ModernBERT's", "{\"model_type\":\"modernbert-decoder\"," BASE "}", 64,
+          ".ww." },
+        { "ettin: half of what is said",
+          "{\"model_type\":\"modernbert-decoder\"," BASE
+          ",\"local_attention\":10,\"global_attn_every_n_layers\":2}",
+          5, ".w.w" },
+        { "ettin: what is seen counts",
+          "{\"model_type\":\"modernbert-decoder\"," BASE
+          ",\"local_attention\":10,\"sliding_window\":3}",
+          3, ".ww." },
+        { "recurrent-gemma: all that attend", "{\"model_type\":\"recurrent_gemma\"," BASE "}", 2048,
+          "..w." },
+        { "recurrent-gemma: by both names",
+          "{\"model_type\":\"recurrent_gemma\"," BASE
+          ",\"attention_window_size\":6,\"sliding_window\":3,\"block_types\":[\"attention\","
+          "\"recurrent\"]}",
+          3, "w.w." },
         { "embeddinggemma: the whole width",
           "{\"architectures\":[\"Gemma3TextModel\"]," BASE2
           ",\"use_bidirectional_attention\":true,\"sliding_window\":8,\"sliding_window_pattern\":"

@@ -10,8 +10,8 @@ static lq_status must_be_gelu(arch_config *c, const char *key, const cJSON *v, l
     return arch_key_must(key, v, "gelu", err);
 }
 
-/* One scaling would be of both rotations. */
-static lq_status no_scaling(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+/* One scaling would be of both rotations, and one base of none. */
+static lq_status no_rope(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
     char found[64];
     (void)c;
@@ -20,15 +20,17 @@ static lq_status no_scaling(arch_config *c, const char *key, const cJSON *v, lq_
                    js_describe(found, v));
 }
 
-/* Of a window config.json says how wide ModernBERT's is, which looks both ways. */
+/* Of a window config.json says how wide ModernBERT's is, which looks both ways, or what is seen of it. */
 static lq_status ettin_layers(arch_config *c, const cJSON *j, lq_err *err)
 {
-    static const char key[] = "local_attention";
+    static const char key[] = "local_attention", own[] = "sliding_window";
     int64_t width = 2 * c->row->def_window;
     if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(j, key)))
         return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected a number, found null", key);
+    if (cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(j, own)))
+        return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected a number, found null", own);
     const lq_status s = js_i64(j, key, false, 2, INT32_MAX, &width, err);
-    if (c->window) c->window = width / 2;
+    if (c->window && !js_get(j, own)) c->window = width / 2;
     return s;
 }
 
@@ -58,7 +60,8 @@ static const arch_key ettin_keys[] = {
     { "decoder_bias", KEY_FLAG, AT(conv_bias), 1, NULL },
     { "norm_eps", KEY_REAL, AT(norm_eps), 1e-5, NULL }, /* whatever other spellings say */
     { "classifier_activation", KEY_FN, 0, NONE, must_be_gelu },
-    { "rope_scaling", KEY_FN, 0, NONE, no_scaling },
+    { "rope_scaling", KEY_FN, 0, NONE, no_rope },
+    { "rope_theta", KEY_FN, 0, NONE, no_rope },
     { "id2label", KEY_FN, 0, NONE, arch_key_no_labels },
     { "local_attention", KEY_KNOWN, 0, NONE, NULL }, /* ettin_layers */
     { "position_embedding_type", KEY_KNOWN, 0, NONE, NULL }, /* rotary, whatever it says */

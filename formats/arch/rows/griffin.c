@@ -19,6 +19,19 @@ static lq_status lru_width(arch_config *c, const char *key, const cJSON *v, lq_e
                    key, c->heads, c->mix_value);
 }
 
+static lq_status soft_cap(arch_config *c, const char *key, const cJSON *v, lq_err *err)
+{
+    char found[64];
+    if (v && cJSON_IsNumber(v) && v->valuedouble > 0 && v->valuedouble <= 1e9) {
+        c->final_softcap = v->valuedouble;
+        return LQ_OK;
+    }
+    c->final_softcap = 30;
+    return v ? lq_fail(err, LQ_EVALUE, "%s: expected a number above 0, found %s", key,
+                       js_describe(found, v))
+             : LQ_OK;
+}
+
 /* What is said is of gate and up together. */
 static lq_status half_ffn(arch_config *c, const char *key, const cJSON *v, lq_err *err)
 {
@@ -104,7 +117,7 @@ static const arch_key recurrent_gemma_keys[] = {
     { "conv1d_width", KEY_INT, AT(conv_taps), 4, NULL },
     { "lru_width", KEY_FN, 0, NONE, lru_width },
     { "intermediate_size", KEY_FN, 0, NONE, half_ffn },
-    { "logits_soft_cap", KEY_REAL, AT(final_softcap), 30, NULL },
+    { "logits_soft_cap", KEY_FN, 0, NONE, soft_cap },
     MUST("embeddings_scale_by_sqrt_dim", 1),
     KNOWN("block_types"), KNOWN("_block_types"), /* griffin_layers */
     KNOWN("w_init_variance_scale"), KNOWN("final_w_init_variance_scale"),
