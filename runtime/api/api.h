@@ -103,7 +103,13 @@ void api_post_batch(void *a, http_req *r);
 void api_get_batches(void *a, http_req *r);
 void api_get_batch(void *a, http_req *r);
 void api_post_batch_cancel(void *a, http_req *r);
-void api_post_messages_batch(void *a, http_req *r); /* Anthropic's, as the next four */
+/* Ollama's, which are refused. */
+void api_post_ollama_copy(void *a, http_req *r);
+void api_post_ollama_create(void *a, http_req *r);
+void api_post_ollama_push(void *a, http_req *r);
+void api_delete_ollama_model(void *a, http_req *r);
+/* Anthropic's. */
+void api_post_messages_batch(void *a, http_req *r);
 void api_get_messages_batches(void *a, http_req *r);
 void api_get_messages_batch(void *a, http_req *r);
 void api_post_messages_batch_cancel(void *a, http_req *r);

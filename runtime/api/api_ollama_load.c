@@ -136,3 +136,20 @@ void api_post_ollama_pull(void *app, http_req *r)
     }
     cJSON_Delete(doc);
 }
+
+/* ---- what would change the models ---- */
+
+#define REFUSE(name, why)                                         \
+    void api_##name(void *app, http_req *r)                       \
+    {                                                             \
+        (void)app;                                                \
+        http_error(r, 400, NULL, "unsupported_value", "%s", why); \
+    }
+REFUSE(post_ollama_copy,
+       "models are not copied here: llmq serve gives one several names by --served-model-name")
+REFUSE(
+    post_ollama_create,
+    "models are not made here: llmq quantize and llmq convert make them, and a request has its own "
+    "system, template and options")
+REFUSE(post_ollama_push, "models are not pushed from here: llmq publish uploads one")
+REFUSE(delete_ollama_model, "models are not deleted here: llmq serve leaves its files as they are")

@@ -309,3 +309,13 @@ def test_a_served_model_is_pulled_and_another_is_not(server):
     assert first == {"status": "pulling manifest"} and set(last) == {"error"} and "'x' is not served" in last["error"]
     check_error(http("POST", server.url + "/api/pull", json={"model": "x", "stream": False}), 404, "downloads none")
     check_error(http("POST", server.url + "/api/pull", json={"model": 5}), 400, "model: expected a string")
+
+
+@pytest.mark.parametrize("method, path, body, part", [
+    ("POST", "/api/copy", {"source": "tiny", "destination": "other"}, "--served-model-name"),
+    ("POST", "/api/create", {"model": "mario", "from": "tiny", "system": "You are Mario."}, "quantize"),
+    ("POST", "/api/push", {"model": "tiny"}, "publish"), ("DELETE", "/api/delete", {"model": "tiny"}, "not deleted"),
+])
+def test_models_are_not_changed(server, method, path, body, part):
+    check_error(http(method, server.url + path, json=body), 400, part)
+    assert server.post_json("/api/show", {"model": "tiny"})["details"]["format"] == "llmq"

@@ -692,6 +692,11 @@ OF_FILES(get_response)
 OF_FILES(delete_response)
 OF_FILES(post_response)
 
+OF_FILES(post_ollama_copy)
+OF_FILES(post_ollama_create)
+OF_FILES(post_ollama_push)
+OF_FILES(delete_ollama_model)
+
 /* ---- the table ---- */
 
 /* Routes of one model that are answered otherwise here. */
@@ -721,6 +726,10 @@ static const struct {
     { "GET", "/v1/batches", get_batches },
     { "GET", "/v1/batches/*", get_batch },
     { "POST", "/v1/batches/*", post_batch_cancel },
+    { "POST", "/api/copy", post_ollama_copy },
+    { "POST", "/api/create", post_ollama_create },
+    { "POST", "/api/push", post_ollama_push },
+    { "DELETE", "/api/delete", delete_ollama_model },
     { "POST", "/v1/messages/batches", post_messages_batch },
     { "GET", "/v1/messages/batches", get_messages_batches },
     { "GET", "/v1/messages/batches/*", get_messages_batch },
