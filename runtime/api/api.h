@@ -103,6 +103,9 @@ void api_post_batch(void *a, http_req *r);
 void api_get_batches(void *a, http_req *r);
 void api_get_batch(void *a, http_req *r);
 void api_post_batch_cancel(void *a, http_req *r);
+void api_get_response(void *a, http_req *r);
+void api_delete_response(void *a, http_req *r);
+void api_post_response(void *a, http_req *r);
 /* Ollama's, which are refused. */
 void api_post_ollama_copy(void *a, http_req *r);
 void api_post_ollama_create(void *a, http_req *r);
@@ -114,9 +117,6 @@ void api_get_messages_batches(void *a, http_req *r);
 void api_get_messages_batch(void *a, http_req *r);
 void api_post_messages_batch_cancel(void *a, http_req *r);
 void api_delete_messages_batch(void *a, http_req *r);
-void api_get_response(void *a, http_req *r);
-void api_delete_response(void *a, http_req *r);
-void api_post_response(void *a, http_req *r);
 /* The text of /metrics (met_write), in the format that the client asks for; frees w. */
 void api_reply_metrics(http_req *r, lq_buf *w);
 void api_log(void *a, const http_log_line *l);

@@ -590,6 +590,13 @@ static void give_items(api *a, http_req *r, const char *id)
     lq_buf_free(&items);
 }
 
+/* Events are sent once, while they are made. */
+static bool wants_stream(http_req *r)
+{
+    const char *stream = http_query(r, "stream");
+    return http_query(r, "starting_after") || (stream && strcmp(stream, "false") != 0);
+}
+
 /* /v1/responses/ID, and ID/input_items. */
 void api_get_response(void *app, http_req *r)
 {
@@ -604,7 +611,11 @@ void api_get_response(void *app, http_req *r)
         give_items(a, r, id);
         return;
     }
-    if (api_store_get(a->store, http_rest(r), &w.b, NULL))
+    if (wants_stream(r))
+        http_error(r, 400, "stream", "unsupported_value",
+                   "stream: a kept response is not streamed again: expected a GET without stream "
+                   "and starting_after");
+    else if (api_store_get(a->store, http_rest(r), &w.b, NULL))
         api_reply(r, 200, &w);
     else
         not_kept(a, r, http_rest(r));

@@ -116,9 +116,13 @@ def scripted(tmp_path_factory):
     vocabulary = Vocabulary(TINY / "tokenizer.json")
     (folder / "script.json").write_text(json.dumps({"scripts": [
         {"prompt": f"[{name}]", "ids": vocabulary.ids(s["pieces"])} for name, s in SCRIPTS.items() if "pieces" in s]
-        + [{"prompt": "[call once]", "ids": vocabulary.ids([call("now", {}), END])}]}))  # until there is another script
+        + [{"prompt": "[call once]", "ids": vocabulary.ids([call("now", {}), END])},
+           {"prompt": "[sky once]", "ids": vocabulary.ids([call("mcp__sky__weather", {"city": "Paris"}), END])}]}))  # until there is another script
     template = (ROOT / "tests/golden/templates/think-namespace.jinja").read_text()
-    with Server(Llmq(path), with_template(folder / "chatml", template), "--test-script", folder / "script.json",
+    model = with_template(folder / "chatml", template)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 32768}))  # Codex' tools alone have 10,000
+    with Server(Llmq(path), model, "--test-script", folder / "script.json",
                 "--served-model-name", "m", "--file-store", "1M", log=folder / "log") as s:
         yield s.wait_ready()
 

@@ -1,4 +1,4 @@
-"""OpenAI's SDKs, openai-agents and Codex: chats and responses."""
+"""OpenAI's SDKs and openai-agents: chats and responses."""
 import json
 
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "array", "items": {}}}}

@@ -445,6 +445,9 @@ def test_kept_responses(keeping):
     for a in made[1:]:
         assert json.loads(keeping.get(f"{PATH}/{a['id']}").read()) == a
     check_error(keeping.get(f"{PATH}/{made[0]['id']}"), 404, code="response_not_found")  # three are kept
+    for query in ("stream=true", "stream=true&starting_after=3"):
+        assert "not streamed again" in check_error(keeping.get(f"{PATH}/{made[1]['id']}?{query}"), 400, "stream")
+    assert json.loads(keeping.get(f"{PATH}/{made[1]['id']}?stream=false").read()) == made[1]
     ask = body("abc", previous_response_id=made[0]["id"])
     check_error(keeping.post(PATH, ask), 400, "previous_response_id", "previous_response_not_found")
     for status in (200, 404):
