@@ -83,7 +83,7 @@ static size_t shared_path(const char *a, const char *b)
 }
 
 /* Errors that come before the route is found have its shape too; where there is none, that of the first which is nearest
- * ("/v1/messages" of "/v1/messages/batches"). */
+ * ("/v1/messages" of "/v1/messages/nothing"). */
 static const http_style *style_of(const http_server *s, const char *path)
 {
     const http_style *near = NULL;

@@ -398,8 +398,9 @@ def test_what_is_refused(scripted, more, part):
 def test_errors_have_one_shape(scripted, keyed):
     url = scripted.url + PATH
     check_error(http("POST", url, json=body("abc", model="nobody")), 404, "not_found_error", "nobody")
-    check_error(http("POST", url + "/batches", json={"requests": []}), 404, "not_found_error", "no such path")
-    check_error(http("GET", url + "/batches/b/results"), 404, "not_found_error", "no such path")
+    check_error(http("POST", url + "/nothing", json={}), 404, "not_found_error", "no such path")
+    check_error(http("POST", url + "/batches", json={"requests": []}), 404, "not_found_error", "--file-store")
+    check_error(http("GET", url + "/batches/b/results"), 404, "not_found_error", "--file-store")
     assert http("GET", scripted.url + "/api/nothing").json() == {"error": "no such path"}  # Ollama's
     assert http("GET", scripted.url + "/v1/nothing").json()["error"]["type"] == "invalid_request_error"  # OpenAI's
     check_error(http("POST", url, content=b"{", headers={"Content-Type": "application/json"}), 400,
