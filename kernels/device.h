@@ -116,13 +116,14 @@ typedef struct {
     dev_order order; /* of dst, which is not written then; not mixed */
 } dev_act_args;
 
-/* x [T, K] = scale * rows ids[t] of table [V, K] of dtype f32, f16 or bf16. Ids were checked. Also
- * how rows are picked out of others (f32, scale 1: the same bits). */
+/* x [T, K] = scale * by[ids[t]] * rows ids[t] of table [V, K] of dtype f32, f16 or bf16. Ids were checked. Also
+ * how rows are picked out of others (f32, scale 1, no by: the same bits). */
 typedef struct {
     float *x;
     const void *table;
     lq_dtype dtype;
     const int32_t *ids;
+    const float *by; /* [V] or NULL: 1 */
     int64_t T, K;
     float scale;
 } dev_embed_args;
@@ -318,7 +319,7 @@ typedef struct {
 /* out [T, H] += the sum over i of share[t, i] * y[place[t, i]], in order of i. */
 typedef struct {
     float *out;
-    const float *y, *share; /* y [T * k, H] */
+    const float *y, *share; /* y [T * k, H]; share NULL: 1 */
     const int32_t *place;
     int64_t T, H, k;
 } dev_join_args;

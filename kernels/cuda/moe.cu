@@ -243,7 +243,7 @@ inline namespace CU_NAME(moe_cu)
         if (h >= H) return;
         float sum = 0;
         for (int i = 0; i < k; i++)
-            sum += share[t * k + i] * y[place[t * k + i] * H + h];
+            sum += (share ? (float)share[t * k + i] : 1.0f) * y[place[t * k + i] * H + h];
         out[t * H + h] += sum;
     }
 
@@ -273,7 +273,7 @@ void CU_NAME(join_experts)(dev *d, const dev_join_args *a)
     for (int64_t t = 0; t < a->T; t += CU_ROWS) {
         const unsigned n = (unsigned)(a->T - t < CU_ROWS ? a->T - t : CU_ROWS);
         CU_LAUNCH(d, "join_experts", join_kernel, dim3((unsigned)lq_ceil_div(a->H, THREADS), n),
-                  THREADS, 0, a->out + t * a->H, a->y, a->share + t * a->k, a->place + t * a->k,
-                  a->H, (int)a->k);
+                  THREADS, 0, a->out + t * a->H, a->y, a->share ? a->share + t * a->k : NULL,
+                  a->place + t * a->k, a->H, (int)a->k);
     }
 }

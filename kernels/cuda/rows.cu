@@ -185,9 +185,10 @@ inline namespace CU_NAME(rows_cu)
 
     __global__ void __launch_bounds__(THREADS)
         embed_kernel(G<float> x, G<const uint8_t> table, lq_dtype dtype, G<const int32_t> ids,
-                     int K, float scale)
+                     G<const float> by, int K, float scale)
     {
         const int64_t t = blockIdx.x, row = (int64_t)ids[t] * K;
+        const float factor = by ? scale * by[ids[t]] : scale;
         for (int k = threadIdx.x; k < K; k += THREADS) {
             float v;
             if (dtype == LQ_F32)
@@ -196,7 +197,7 @@ inline namespace CU_NAME(rows_cu)
                 v = cu_f16_f32(cu_ldg<uint16_t>(table + 2 * (row + k)));
             else
                 v = cu_bf16_f32(cu_ldg<uint16_t>(table + 2 * (row + k)));
-            x[t * K + k] = v * scale;
+            x[t * K + k] = v * factor;
         }
     }
 
@@ -328,7 +329,7 @@ void CU_NAME(embed)(dev *d, const dev_embed_args *a)
 {
     if (a->T == 0) return;
     CU_LAUNCH(d, "embed", embed_kernel, dim3((unsigned)a->T), THREADS, 0, a->x,
-              (const uint8_t *)a->table, a->dtype, a->ids, (int)a->K, a->scale);
+              (const uint8_t *)a->table, a->dtype, a->ids, a->by, (int)a->K, a->scale);
 }
 
 void CU_NAME(turn)(dev *d, const dev_turn_args *a)

@@ -201,6 +201,10 @@ static lq_status open_pass(fwd_dev_ctx **out, fwd_rows *r, fwd_dev_ends *ends, m
     if (k->dtype == KV_I4 && (h.D % 8 || (!h.latent && h.Dv % 8)))
         return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: int4 keys of heads of %lld",
                        (long long)h.D);
+    if (c->row->window == WINDOW_CHUNKS && c->window % k->block_size)
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "not on cuda yet: attention in chunks of %lld with KV blocks of %d",
+                       (long long)c->window, k->block_size);
     fwd_dev_ctx *f = *out = calloc(1, sizeof *f);
     if (!f) return lq_fail(err, LQ_ENOMEM, "out of memory");
     f->d = &on->d;

@@ -446,7 +446,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     const bool gated = gated_by(r, l);
     a.bf16 = f->rounds && !turned && !gated;
     a.sinks = l->vec[R_SINKS].w;
-    a.window = k->window ? r->c->window : 0;
+    a.window = k->window && r->c->row->window != WINDOW_CHUNKS ? r->c->window : 0;
     a.tables = f->tables;
     a.scratch = f->attn_scratch;
     a.rope = f->late_rope.T ? &f->late_rope : NULL;
@@ -637,6 +637,7 @@ static void run_shared(const fwd_rows *r, const model_layer *l)
     products(r, in, plain || fused ? 1 : 2, r->h, c->hidden, r->R);
     act_experts(r, r->shared_in, r->R, S, false, r->mlp_limit,
                 l->lin[R_SHARED_ROUTER].present ? r->shared_share : NULL);
+    fwd_dev_times(r, r->shared_in, S, 2 * S, c->shared_scale);
     products(r, &down, 1, r->shared_in, 2 * S, r->R);
 }
 
@@ -660,6 +661,7 @@ static void run_experts(const fwd_rows *r, const model_layer *l)
                                               .table = c->latent ? r->latent_in : r->h,
                                               .dtype = LQ_F32,
                                               .ids = r->sent,
+                                              .by = c->w.share_in ? r->share : NULL,
                                               .T = places,
                                               .K = H,
                                               .scale = 1 });
@@ -671,7 +673,7 @@ static void run_experts(const fwd_rows *r, const model_layer *l)
     run_shared(r, l);
     f->d->ops->join_experts(f->d, &(dev_join_args){ .out = c->latent ? r->latent_sum : r->out,
                                                     .y = r->expert_out,
-                                                    .share = r->share,
+                                                    .share = c->w.share_in ? NULL : r->share,
                                                     .place = r->place,
                                                     .T = r->R,
                                                     .H = H,

@@ -63,7 +63,8 @@ static void find_kinds(fwd_dev_ctx *f, const arch_config *c, int64_t first)
 }
 
 /* What the plans of one kind take of the staging buffer, and of the step's slots. */
-static size_t size_kind(fwd_dev_ctx *f, fwd_dev_kind *k, int64_t len, const fwd_opts *o)
+static size_t size_kind(fwd_dev_ctx *f, fwd_dev_kind *k, const arch_config *c, int64_t len,
+                        const fwd_opts *o)
 {
     const fwd_dev_heads h = k->heads;
     const int64_t rows = dev_attn_rows(DEV_ATTN_EXACT, h.H, h.Hkv),
@@ -71,7 +72,9 @@ static size_t size_kind(fwd_dev_ctx *f, fwd_dev_kind *k, int64_t len, const fwd_
     int64_t splits[DEV_ATTN_N];
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) /* a chunk of several rows may lie over an edge */
         splits[w] = len / dev_attn_split(f->d, w, 0) + 2;
-    const int64_t whole = lq_ceil_div(o->max_rows, rows) + o->max_seqs,
+    const bool cut = k->window && c->row->window == WINDOW_CHUNKS; /* where a chunk ends */
+    const int64_t whole = lq_ceil_div(o->max_rows, rows) + o->max_seqs +
+                          (cut ? o->max_rows / c->window + o->max_seqs : 0),
                   chunks = whole < o->max_rows ? whole : o->max_rows,
                   slots = chunks * splits[DEV_ATTN_EXACT];
     for (dev_attn_how w = 0; w < DEV_ATTN_N; w++) {
@@ -103,7 +106,7 @@ void fwd_dev_size_stage(fwd_dev_ctx *f, const arch_config *c, int64_t first, con
                      (size_t)o->max_logits * FWD_DEV_ALIGN + /* a draw's edits are a piece */
                      (size_t)o->max_seqs * piece(lq_ceil_div(len, k->block_size), sizeof(int32_t));
     for (int i = 0; i < f->n_kinds; i++)
-        f->stage_bytes += size_kind(f, &f->kind[i], len, o);
+        f->stage_bytes += size_kind(f, &f->kind[i], c, len, o);
     for (arch_rope_use u = ROPE_MAIN; u <= ROPE_LOCAL; u++)
         f->stage_bytes +=
             (fwd_dev_packs(c) ? 4 : 2) * piece(o->max_rows * fwd_angles(c, u), sizeof(float));

@@ -33,25 +33,42 @@ static int64_t split_of(const fwd_dev_ctx *f, const fwd_dev_kind *k, dev_attn_ho
     return dev_attn_split(f->d, how, blocks);
 }
 
+/* Rows from `row` on of a sequence that are planned together, at most `rows`. Where it sees chunks of `every`
+ * positions, those of one: as of a sequence that begins there, at block *block of its table; *fresh: the first of
+ * the call's rows that it sees. */
+static attn_seq next_rows(const attn_seq *s, int64_t row, int64_t rows, int64_t every,
+                          int block_size, int32_t *block, int32_t *fresh)
+{
+    const int64_t left = s->n_rows - row, pos = s->pos0 + row, from = every ? pos - pos % every : 0;
+    int64_t n = left < rows ? left : rows;
+    if (every && n > from + every - pos) n = from + every - pos;
+    *block = (int32_t)(from / block_size);
+    *fresh = (int32_t)(s->pos0 > from ? s->pos0 - from : 0);
+    return (attn_seq){ s->row0 + row, n, pos - from, NULL };
+}
+
 /* The chunks of those of these sequences that are for `how`, in launches of at most launch_slots,
  * for which there is scratch; without splits none is needed. */
 static void stage_plan(fwd_dev_ctx *f, fwd_dev_kind *of, dev_attn_how how, fwd_dev_which which,
-                       int n, int64_t window)
+                       int n, const arch_config *c)
 {
     const attn_seq *seqs = f->rows_of[which];
     fwd_plan *p = &of->plans[how][which];
     const int64_t H = of->heads.H, Hkv = of->heads.Hkv, rows = dev_attn_rows(how, H, Hkv);
     const int64_t split = split_of(f, of, how, seqs, n), most = of->launch_slots[how];
+    const int64_t seen = of->window ? c->window : 0,
+                  every = c->row->window == WINDOW_CHUNKS ? seen : 0, window = every ? 0 : seen;
     fwd_launch at = { 0 };
     p->n_launches = 0;
     p->split = split;
     for (int i = 0; i < n; i++) {
         if (!takes(of, how, &seqs[i])) continue;
-        for (int64_t row = 0; row < seqs[i].n_rows; row += rows) {
-            const int64_t left = seqs[i].n_rows - row;
-            const attn_seq one = { seqs[i].row0 + row, left < rows ? left : rows,
-                                   seqs[i].pos0 + row, NULL };
+        for (int64_t row = 0, here; row < seqs[i].n_rows; row += here) {
+            int32_t block, fresh;
+            const attn_seq one =
+                next_rows(&seqs[i], row, rows, every, f->block_size, &block, &fresh);
             int64_t chunks = 0, slots = 0;
+            here = one.n_rows;
             dev_attn_plan(how, NULL, &chunks, NULL, &slots, &one, 0, split, H, Hkv, window);
             if (split != DEV_ATTN_WHOLE && at.n_slots + slots > most) {
                 p->launches[p->n_launches++] = at;
@@ -61,9 +78,9 @@ static void stage_plan(fwd_dev_ctx *f, fwd_dev_kind *of, dev_attn_how how, fwd_d
                    at.slot + at.n_slots + slots <= f->max_slots);
             const int64_t first = at.n_chunks;
             dev_attn_plan(how, f->chunks + at.chunk, &at.n_chunks, f->chunk_of + at.slot,
-                          &at.n_slots, &one, f->table_at[i], split, H, Hkv, window);
+                          &at.n_slots, &one, f->table_at[i] + block, split, H, Hkv, window);
             for (int64_t k = first; k < at.n_chunks; k++)
-                f->chunks[at.chunk + k].fresh = (int32_t)seqs[i].pos0;
+                f->chunks[at.chunk + k].fresh = fresh;
         }
     }
     if (f->steady) pad_slots(f, &at, most, p->n_launches > 0);
@@ -73,12 +90,12 @@ static void stage_plan(fwd_dev_ctx *f, fwd_dev_kind *of, dev_attn_how how, fwd_d
         fwd_dev_stage(f, f->chunk_of, (size_t)(at.slot + at.n_slots) * sizeof *f->chunk_of);
 }
 
-static void stage_plans(fwd_dev_ctx *f, fwd_dev_kind *k, int n_seqs, int64_t window)
+static void stage_plans(fwd_dev_ctx *f, fwd_dev_kind *k, int n_seqs, const arch_config *c)
 {
     for (int which = 0; which < FWD_DEV_ROWS; which++) {
         if (!k->has[which]) continue;
-        stage_plan(f, k, k->few, which, n_seqs, window);
-        if (k->many != k->few) stage_plan(f, k, k->many, which, n_seqs, window);
+        stage_plan(f, k, k->few, which, n_seqs, c);
+        if (k->many != k->few) stage_plan(f, k, k->many, which, n_seqs, c);
     }
 }
 
@@ -262,7 +279,7 @@ void fwd_dev_begin(fwd_rows *r, const model *m, const fwd_batch *b)
     f->rows_of[FWD_DEV_LAST] = b->last;
     f->rows_of[FWD_DEV_PACKED] = b->packed;
     for (int k = 0; k < f->n_kinds; k++)
-        stage_plans(f, &f->kind[k], b->n_seqs, f->kind[k].window ? c->window : 0);
+        stage_plans(f, &f->kind[k], b->n_seqs, c);
     fwd_dev_lora_begin(f, b, r->R);
     if (f->steady) set_shape(f, r, b);
     /* Only data point to what follows, and to f->tables, whose place does not depend on it. */

@@ -81,10 +81,11 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
     if (!what && c->w.qkv_quarters) what = "q, v and k of each quarter of the heads in one matrix";
     if (!what && c->w.head_rows_1) what = "an output head of rows of length 1";
     if (!what && c->w.both_ways) what = "attention that looks both ways";
-    if (!what && c->row->window == WINDOW_CHUNKS) what = "attention in chunks";
-    if (!what && (c->w.router >= ROUTER_SPARSEMIXER || c->w.share_in || c->w.corr_logits))
+    if (!what && c->row->window == WINDOW_CHUNKS && c->window % 8) /* no whole blocks */
+        what = "attention in chunks of such a size";
+    if (!what && (c->w.router >= ROUTER_SPARSEMIXER || c->w.corr_logits ||
+                  (c->w.share_in && c->experts_used > 1)))
         what = "this kind of router";
-    if (!what && c->shared_ffn && c->shared_scale != 1) what = "a factor on shared experts";
     if (!what && c->act == ARCH_XIELU) what = "the activation xIELU";
     if (!what) return LQ_OK;
     return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: %s (%s)", what, c->row->arch);

@@ -240,6 +240,51 @@ TEST(a_row_that_is_wanted_alone_has_the_same_bytes)
     }
 }
 
+/* Of 16 positions: a step of rows of two chunks, some in the middle of one, and one by one over the end of one. */
+TEST(attention_in_chunks_sees_those_of_its_own)
+{
+    enum { N = 22 };
+    static const steps ways[] = { { "one step", { N, 19 }, 1, 8 },
+                                  { "a step over an end", { 9, 17 }, 13, 16 },
+                                  { "one by one", { 14, 15 }, 1, 16 } };
+    int64_t n, m;
+    float *want = cut_of("llama4-chunks", (rig_opts){ 0 }, &ways[0], N, &n), *first = NULL;
+    for (size_t i = 0; i < LQ_COUNT(ways) && want; i++) {
+        const rig_opts o = { .device = true };
+        float *got = cut_of("llama4-chunks", o, &ways[i], N, &m);
+        CHECK(got && apart(got, want, n) <= ROUNDING, "%s: %.2g of the largest logit", ways[i].why,
+              got ? apart(got, want, n) : 0);
+        CHECK(got && (!first || memcmp(got, first, (size_t)n * sizeof *got) == 0),
+              "%s: other bytes", ways[i].why);
+        if (!first)
+            first = got;
+        else
+            free(got);
+    }
+    for (int64_t rows = 16; rows <= N && first; rows++) { /* the last alone */
+        float *got = last_alone("llama4-chunks", (rig_opts){ .device = true }, rows);
+        const int64_t V = n / (2 * N);
+        CHECK(got && memcmp(got, first + (rows - 1) * V, (size_t)V * sizeof *got) == 0, "row %lld",
+              (long long)rows);
+        free(got);
+    }
+    /* through the units, and with what a decode step does by itself */
+    const rig_opts cpu = { .acts = MM_BF16, .kv = KV_BF16 },
+                   there = { .acts = MM_BF16, .kv = KV_BF16, .device = true };
+    for (size_t i = 0; i < LQ_COUNT(ways) && want; i++) {
+        float *own = cut_of("llama4-chunks", cpu, &ways[i], N, &m),
+              *got = cut_of("llama4-chunks", there, &ways[i], N, &m);
+        const double strays = own ? apart(own, want, n) : 0,
+                     d = own && got ? apart(got, own, n) : 1;
+        CHECK(strays > 0 && d <= 2 * strays, "%s: %.2g, the CPU from f32 %.2g", ways[i].why, d,
+              strays);
+        free(own);
+        free(got);
+    }
+    free(want);
+    free(first);
+}
+
 /* Steps of 1, 6, 12 and 20 rows: the kernels that there are for so many. Without the flag some
  * bytes are others, or it would say nothing; not where attention is exact, as so few inputs (at
  * most a unit of mm_thin.cu) are added alike by all kernels. */
@@ -843,6 +888,7 @@ int main(int argc, char **argv)
     RUN(attention_of_many_rows_takes_the_units_unless_under_f32);
     RUN(batch_chunks_and_blocks_change_no_byte);
     RUN(a_row_that_is_wanted_alone_has_the_same_bytes);
+    RUN(attention_in_chunks_sees_those_of_its_own);
     RUN(with_batch_invariant_no_byte_depends_on_a_batch_in_bf16);
     RUN(int8_is_that_where_asked_for_and_depends_on_no_batch);
     RUN(a_state_goes_back_to_before_guesses_that_were_wrong);

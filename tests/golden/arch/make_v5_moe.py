@@ -5,7 +5,7 @@ usage: make_v5_moe.py OUT [NAME...]
 
 OUT/NAME/: config.json, model.safetensors as save_pretrained writes it (the names of published files),
 expected.safetensors (input_ids int32 [2, 16]; logits float32 [2, 16, V]; greedy int32 [2, 32], the ids
-and 16 more; margin float32 [2, 16] between the best logit and the next). Weights are random bfloat16,
+and 16 more; of PROMPT as many ids as it says; margin float32 [2, 16] between the best logit and the next). Weights are random bfloat16,
 scaled so that the logits spread over a few units.
 """
 import itertools
@@ -159,6 +159,10 @@ MODELS = {
                                            head_dim=8, num_hidden_layers=4, intermediate_size=8,
                                            intermediate_size_mlp=16, num_local_experts=4, num_experts_per_tok=1,
                                            interleave_moe_layer_step=2)),
+    # Chunks of whole blocks of a cache, in prompts of more than one
+    "llama4-chunks": text("Llama4", dict(SMALL, intermediate_size=16, intermediate_size_mlp=24, num_local_experts=4,
+                                         num_experts_per_tok=1, interleave_moe_layer_step=2, no_rope_layer_interval=2,
+                                         attention_chunk_size=16)),
     "mistral4": text("Mistral4", dict(MLA, **ROUTED, rope_parameters=dict(
         rope_type="yarn", rope_theta=1e4, factor=8.0, original_max_position_embeddings=8, beta_fast=32.0,
         beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1))),
@@ -312,6 +316,9 @@ def save(model, folder, sizes):
 SEEDS = {"mistral-large4": 7}  # whose choices weights of 8 bits do not change either
 
 
+PROMPT = {"llama4-chunks": 24}
+
+
 def make(out, name, model_class, config_class, sizes):
     # Another seed where an indexer's choice hangs on rounding.
     for seed in itertools.count(len(name) * 1000 + sum(map(ord, name)) + SEEDS.get(name, 0), 100000):
@@ -331,7 +338,7 @@ def write(out, name, model_class, config_class, sizes, g):
     experts_by_token(model, g)
     model.tie_weights()
     round_to_bf16(model)
-    ids = torch.randint(3, V, (2, T), generator=g)
+    ids = torch.randint(3, V, (2, PROMPT.get(name, T)), generator=g)
     with torch.no_grad():
         logits = model(input_ids=ids, use_cache=False).logits.float()
         greedy, margin = ids, []
