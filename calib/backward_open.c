@@ -56,7 +56,7 @@ static bool other_mlp(const arch_config *c)
 bool grad_covers(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
-    if ((w->pos != POS_ROPE && w->pos != POS_NONE) || w->norm_after_add ||
+    if ((w->pos != POS_ROPE && w->pos != POS_NONE) || w->norm_after_add || w->norm_stays ||
         w->qk_norm == QK_NORM_HEADS || w->qk_norm_rotated || w->both_ways || c->n_sizes ||
         w->head_rows_1 || w->qkv_quarters || (c->v_dim != c->head_dim && !w->mla) ||
         c->o_scale != 1 || c->row->window == WINDOW_CHUNKS || other_mixer(c) || other_gate(c) ||

@@ -18,6 +18,8 @@ void arch_config_init(arch_config *c, const arch_row *row)
     c->tied = row->def_tied;
     c->attn_bias = c->mlp_bias = c->own_bias = c->conv_bias = -1;
     c->embed_scale = c->residual_scale = c->logit_scale = c->expert_scale = c->shared_scale = 1;
+    for (int i = 0; i < ARCH_N_BRANCHES; i++)
+        c->join_x[i] = c->join_y[i] = 1;
     c->gate_scale = c->down_scale = c->o_scale = c->mix_out_scale = 1;
     for (size_t i = 0; i < LQ_COUNT(c->mix_scale); i++)
         c->mix_scale[i] = 1;

@@ -9,7 +9,7 @@
  *   x += attn_post_norm(a) * residual_scale
  *   h = mlp_norm(x); x += mlp_post_norm(mlp(h)) * residual_scale
  * parallel: the MLP reads the x that attention read. norm_after_add: x = attn_norm(x + a), then
- * x = mlp_norm(x + mlp(x)). */
+ * x = mlp_norm(x + mlp(x)). norm_stays: x = h, before x = join_x x + join_y a, and likewise around the MLP. */
 #ifndef LLMQ_FORMATS_ARCH_ARCH_H
 #define LLMQ_FORMATS_ARCH_ARCH_H
 
@@ -44,6 +44,8 @@ typedef enum {
      * layer */
     ARCH_XIELU
 } arch_act; /* same order as k_act_fn, which has no ARCH_XIELU */
+/* What a layer adds to x. */
+typedef enum { BRANCH_ATTENTION, BRANCH_STATE, BRANCH_MLP, ARCH_N_BRANCHES } arch_branch;
 /* Norm of q and k before the rotation (or after it: qk_norm_late), of the model's kind: of each
  * head (one weight [head_dim] for all), of all heads together (weight [heads * head_dim]), of each
  * head with a weight of its own (NAME_HEAD_ROWS or NAME_HEAD_EACH). */
@@ -67,7 +69,8 @@ typedef enum {
     X(MIX_MAMBA, "mamba", false, true)      /* Mamba-2, arXiv:2405.21060 */                        \
     X(MIX_BOTH, "both", true, true)         /* attention and Mamba-2 side by side, of one input */ \
     X(MIX_SELECT, "selective", false, true) /* Mamba, arXiv:2312.00752 */                          \
-    X(MIX_LRU, "lru", false, true)      /* real-gated linear recurrent unit, arXiv:2402.19427 */   \
+    X(MIX_LRU, "lru", false, true) /* real-gated linear recurrent unit, arXiv:2402.19427 */        \
+    X(MIX_LIGHTNING, "lightning", false, true) /* a fixed decay of each head, arXiv:2401.04658 */  \
     X(MIX_SPARSE, "sparse", true, true) /* attention to compressed positions that an indexer   \
                                                chooses, and to a window */   \
     X(MIX_HEAVY, "heavy", true, true)   /* the same to all of them, which stand for more */
@@ -393,6 +396,7 @@ typedef struct {
     bool parallel;       /* MLP and attention read the same x; without R_MLP_NORM, the same norm */
     bool one_norm;       /* ... there is no R_MLP_NORM, whatever the names */
     bool norm_after_add; /* x = norm(x + f(x)) instead of x + f(norm(x)); no final norm then */
+    bool norm_stays;     /* what a norm before a branch gives is x from there on; see join_x */
     arch_qk_norm qk_norm;
     bool qk_norm_late;    /* after the rotation */
     bool qk_norm_rotated; /* only in layers that rotate */
@@ -618,7 +622,8 @@ typedef struct arch_config {
     double q_grow;
     int64_t q_grow_every;
     double alibi_max; /* ALiBi: the slopes are 2^(-alibi_max i / n) */
-    double embed_scale, residual_scale, logit_scale; /* 1: none */
+    double embed_scale, residual_scale, logit_scale;         /* 1: none */
+    double join_x[ARCH_N_BRANCHES], join_y[ARCH_N_BRANCHES]; /* w.norm_stays: else 1 */
     /* 1: none. On a gate before its activation, on what R_DOWN, R_O and R_MIX_OUT read, and on the
      * parts of R_MIX_IN's output: gate, x, B, C, dt */
     double gate_scale, down_scale, o_scale, mix_out_scale, mix_scale[5];
@@ -793,6 +798,8 @@ bool arch_has_state(const arch_config *c); /* any layer */
 /* Channels of a layer's convolution, and values that its heads put out. */
 int64_t arch_conv_channels(const arch_config *c, arch_mixer m);
 int64_t arch_mix_width(const arch_config *c, arch_mixer m);
+/* MIX_LIGHTNING: the decay of a head of this layer. */
+float arch_lightning_decay(const arch_config *c, int64_t layer, int64_t head);
 /* Decays of a layer with a state at one position. */
 int64_t arch_mix_decays(const arch_config *c);
 /* What an expert reads and puts out. */

@@ -101,6 +101,12 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("embed_scale", embed_scale, 0, 1e9, 1)                                         \
     X("residual_scale", residual_scale, 0, 1e9, 1)                                   \
     X("logit_scale", logit_scale, 0, 1e9, 1)                                         \
+    X("join_x_attention", join_x[BRANCH_ATTENTION], 0, 1e9, 1)                       \
+    X("join_x_state", join_x[BRANCH_STATE], 0, 1e9, 1)                               \
+    X("join_x_mlp", join_x[BRANCH_MLP], 0, 1e9, 1)                                   \
+    X("join_y_attention", join_y[BRANCH_ATTENTION], 0, 1e9, 1)                       \
+    X("join_y_state", join_y[BRANCH_STATE], 0, 1e9, 1)                               \
+    X("join_y_mlp", join_y[BRANCH_MLP], 0, 1e9, 1)                                   \
     X("gate_scale", gate_scale, 0, 1e9, 1)                                           \
     X("down_scale", down_scale, 0, 1e9, 1)                                           \
     X("o_scale", o_scale, 0, 1e9, 1)                                                 \

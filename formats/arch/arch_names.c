@@ -350,6 +350,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
                   conv = arch_conv_channels(c, c->row->mixer), wide = arch_expert_width(c);
     const bool all = c->w.qk_norm == QK_NORM_ALL, apart = arch_name_of(c, R_MIX_CONV_K),
                mamba = c->row->mixer == MIX_MAMBA || c->row->mixer == MIX_BOTH,
+               at_once = mamba || c->row->mixer == MIX_LIGHTNING,
                select = c->row->mixer == MIX_SELECT;
     const int64_t hyper = arch_hyper_width(c), streams = c->hyper * c->hidden,
                   scales = c->w.hyper_apart ? 2 : 3;
@@ -464,7 +465,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_MIX_KEEP] = { m, m / c->heads },
         [R_MIX_KEEP_BIAS] = { c->heads, m / c->heads },
         [R_MIX_SPAN] = { 1, m },
-        [R_MIX_NORM] = { 1, mamba ? m : c->mix_value },
+        [R_MIX_NORM] = { 1, at_once ? m : c->mix_value },
         [R_MIX_OUT] = { c->hidden, m },
         [R_ATTN_POST_NORM] = { 1, c->hidden },
         [R_MLP_NORM] = { 1, c->hidden },

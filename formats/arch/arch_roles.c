@@ -116,6 +116,14 @@ int64_t arch_mix_decays(const arch_config *c)
     return c->mix_heads * (m == MIX_KDA ? c->mix_key : each ? c->mix_value : 1);
 }
 
+/* As transformers has it, in float but for what depends on the layer alone. */
+float arch_lightning_decay(const arch_config *c, int64_t layer, int64_t head)
+{
+    const double base = pow(2, -8.0 / (double)c->mix_heads),
+                 part = 1 - (double)layer / ((double)(c->layers - 1) + 1e-5) + 1e-5;
+    return expf(-(powf((float)base, (float)(head + 1)) * (float)part));
+}
+
 int64_t arch_conv_channels(const arch_config *c, arch_mixer m)
 {
     const bool alone = m == MIX_CONV || m == MIX_SELECT || m == MIX_LRU; /* no keys */

@@ -100,6 +100,8 @@ static bool find_readers(fold_site *f, const fold_layer *l)
 {
     if (f->site == CAL_ATTN && l->c->laurel) return false; /* Laurel adds that input to the sum */
     if (f->site == CAL_MLP && l->c->latent) return false;  /* the latents' matrix is not open */
+    if (l->c->w.norm_stays && (f->site == CAL_ATTN || f->site == CAL_MLP))
+        return false; /* the sum goes on from it */
     if (l->c->norm_rank && (f->site == CAL_ATTN || f->site == CAL_MLP))
         return false; /* gates read it */
     if (l->c->w.mla && l->c->w.q_gated && f->site == CAL_Q_B)

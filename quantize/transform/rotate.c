@@ -104,6 +104,7 @@ static lq_status check_arch(const arch_config *c, lq_err *err)
         const char *what;
     } hurdles[] = {
         { c->w.norm_after_add, "its norms come after the residual's sum" },
+        { c->w.norm_stays, "what its norms give is the residual" },
         { arch_name_of(c, R_ATTN_POST_NORM) || arch_name_of(c, R_MLP_POST_NORM),
           "the outputs of attention and MLP pass norms with weights of their own" },
         { arch_name_of(c, R_EMBED_NORM), "a norm with weights follows the embedding" },

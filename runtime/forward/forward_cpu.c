@@ -477,7 +477,7 @@ static void join_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *ar
     float *x = r->x + row * K, *y = r->y + row * K;
     if (r->out == r->y) {
         norm_rows(r->c, y, y, a->post, n, K);
-        if (r->c->residual_scale != 1) k_scale(y, (float)r->c->residual_scale, n * K);
+        if (r->scale_y != 1) k_scale(y, r->scale_y, n * K);
         k_add(x, y, n * K);
     }
     if (a->after) norm_rows(r->c, x, x, a->after, n, K);

@@ -83,6 +83,7 @@ typedef struct {
     int64_t R;            /* rows of this call */
     float *x, *h, *y;     /* [R, hidden] */
     float *out;           /* of the branch at work: x or y */
+    float scale_y;        /* on y before it joins x */
     float *e;             /* [R, embed_dim] where that is not hidden, or R_PROJ_OUT there */
     /* MTP: [R, fwd_given_width] fwd_item's; [R, 2 * hidden] what proj, or of EAGLE-3 attention, reads */
     float *given, *mtp_in;

@@ -59,8 +59,23 @@ static void gate_norm(const fwd_rows *r, const model_layer *l, arch_role down, a
     fwd_each(r, r->R, gate_chunk, NULL);
 }
 
+/* x = join_x h */
+static void stay_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const int64_t H = r->c->hidden;
+    const double *join = arg;
+    memcpy(r->x + row * H, r->h + row * H, (size_t)(n * H) * sizeof *r->x);
+    if (*join != 1) k_scale(r->x + row * H, (float)*join, n * H);
+}
+
+/* What a layer's mixer adds. */
+static arch_branch branch_of(const fwd_rows *r, int64_t layer)
+{
+    return r->c->layer[layer].mixer == MIX_ATTENTION ? BRANCH_ATTENTION : BRANCH_STATE;
+}
+
 /* h = norm(x), R_ATTN_NORM's or R_MLP_NORM's; with norms after the sum it is x itself. */
-static void enter_branch(const fwd_rows *r, const model_layer *l, arch_role norm)
+static void enter_branch(const fwd_rows *r, const model_layer *l, arch_role norm, arch_branch b)
 {
     static const model_vector none = { 0 };
     const bool attn = norm == R_ATTN_NORM;
@@ -68,11 +83,13 @@ static void enter_branch(const fwd_rows *r, const model_layer *l, arch_role norm
     r->ops->norm(r, r->h, r->x, r->c->w.norm_after_add ? &none : &l->vec[norm], r->R, r->c->hidden);
     gate_norm(r, l, attn ? R_ATTN_NORM_DOWN : R_MLP_NORM_DOWN,
               attn ? R_ATTN_NORM_UP : R_MLP_NORM_UP);
+    if (r->c->w.norm_stays) fwd_each(r, r->R, stay_chunk, &r->c->join_x[b]);
 }
 
-static void open_out(fwd_rows *r, const model_vector *post)
+static void open_out(fwd_rows *r, const model_vector *post, arch_branch b)
 {
-    bool apart = post->w || r->c->residual_scale != 1 || r->shared || r->c->hyper;
+    r->scale_y = (float)(r->c->residual_scale * r->c->join_y[b]);
+    bool apart = post->w || r->scale_y != 1 || r->shared || r->c->hyper;
     r->out = apart ? r->y : r->x;
     if (apart) r->ops->clear(r);
 }
@@ -260,7 +277,7 @@ static void enter_mixer(const fwd_rows *r, const model_layer *l, int64_t layer, 
     const arch_mixer m = r->c->layer[layer].mixer;
     if (m == MIX_NONE) return;
     if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_ATTN_FN);
-    enter_branch(r, l, R_ATTN_NORM);
+    enter_branch(r, l, R_ATTN_NORM, branch_of(r, layer));
     if (arch_mixer_attends(m)) make_heads(r, l, layer, kv);
     if (mixes(r, layer)) r->ops->mix_in(r, l, layer);
 }
@@ -270,7 +287,7 @@ static void attention_out(fwd_rows *r, const model_layer *l, int64_t layer)
 {
     const arch_mixer m = r->c->layer[layer].mixer;
     if (m == MIX_NONE) return;
-    open_out(r, &l->vec[R_ATTN_POST_NORM]);
+    open_out(r, &l->vec[R_ATTN_POST_NORM], branch_of(r, layer));
     if (arch_mixer_attends(m)) run_wo(r, l);
     if (mixes(r, layer)) run_mix_out(r, l, layer);
 }
@@ -294,7 +311,7 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
     const model_vector *v = l->vec;
     r->layer = l;
     set_limits(r, layer);
-    if (at == FWD_AT_QKV) enter_branch(r, l, R_ATTN_NORM);
+    if (at == FWD_AT_QKV) enter_branch(r, l, R_ATTN_NORM, branch_of(r, layer));
     if (at == FWD_AT_O) {
         make_heads(r, l, layer, kv);
         run_heads(r, l, layer, kv, groups, n_groups);
@@ -302,11 +319,11 @@ void fwd_run_to(fwd_rows *r, const model_layer *l, int64_t layer, fwd_point at, 
     if (at == FWD_AT_MLP) {
         attention_out(r, l, layer);
         attention_join(r, l);
-        enter_branch(r, l, R_MLP_NORM);
+        enter_branch(r, l, R_MLP_NORM, BRANCH_MLP);
     }
     if (at == FWD_AT_DOWN) enter_mlp(r, l);
     if (at == FWD_AT_END) {
-        open_out(r, &v[R_MLP_POST_NORM]);
+        open_out(r, &v[R_MLP_POST_NORM], BRANCH_MLP);
         run_down(r, l);
         to_end(r, l, layer);
     }
@@ -329,7 +346,7 @@ static void to_attention(fwd_rows *r, const model_layer *l, int64_t layer, const
         if (n_picked == 0) return;
     }
     /* A parallel MLP reads x before attention joins it, or attention's own input. */
-    if (r->c->w.parallel && v[R_MLP_NORM].w) enter_branch(r, l, R_MLP_NORM);
+    if (r->c->w.parallel && v[R_MLP_NORM].w) enter_branch(r, l, R_MLP_NORM, BRANCH_MLP);
     attention_out(r, l, layer);
 }
 
@@ -342,8 +359,8 @@ static void to_mlp(fwd_rows *r, const model_layer *l, int64_t layer)
     r->sparse = r->c->layer[layer].sparse;
     set_limits(r, layer);
     if (r->c->hyper) fwd_hyper_enter(r, l, R_HYPER_MLP_FN);
-    if (!r->c->w.parallel) enter_branch(r, l, R_MLP_NORM);
-    open_out(r, &v[R_MLP_POST_NORM]);
+    if (!r->c->w.parallel) enter_branch(r, l, R_MLP_NORM, BRANCH_MLP);
+    open_out(r, &v[R_MLP_POST_NORM], BRANCH_MLP);
     if (r->c->layer[layer].moe && !r->c->w.dense_beside) {
         r->ops->moe(r, l);
         return;

@@ -11,6 +11,7 @@
  *   MIX_SELECT  x = silu(conv(x)); step, B, C = norms of x's products by R_MIX_X;
  *               step = softplus(R_MIX_STEP step + its bias); out = (scan + skip x) silu(gate)
  *   MIX_LRU     x = conv(x); what is kept and what comes in: forward_lru.c; out = scan act(gate)
+ *   MIX_LIGHTNING q, k, v = silu(mix's); out = norm(scan) sigmoid(gate), of all heads together
  *   MIX_CONV    out = c conv(b x)
  *
  * (arXiv:2412.06464, arXiv:2510.26692, arXiv:2405.21060, arXiv:2312.00752; scan and conv: kernels/scan.h.) Work on rows is split as elsewhere; along a
@@ -98,14 +99,15 @@ typedef struct {
 
 /* ---- rows before the convolution ---- */
 
-/* From [q, k, values, gates] of each key head to all q, all k, all values. */
+/* From [q, k, values, gates where not apart] of each key head to all q, all k, all values. */
 static void unmix(const fwd_rows *r, int64_t t)
 {
     const arch_config *c = r->c;
     const int64_t K = c->mix_key, G = c->mix_groups, V = c->mix_heads / G * c->mix_value;
     const float *from = r->mix + t * mix_width(r);
     float *to = r->mix_conv + t * fwd_mix_channels(c);
-    for (int64_t g = 0; g < G; g++, from += 2 * (K + V)) {
+    const int64_t step = mix_has(r, R_MIX_GATE) ? 2 * K + V : 2 * (K + V);
+    for (int64_t g = 0; g < G; g++, from += step) {
         memcpy(to + g * K, from, (size_t)K * sizeof *to);
         memcpy(to + (G + g) * K, from + K, (size_t)K * sizeof *to);
         memcpy(to + 2 * G * K + g * V, from + 2 * K, (size_t)V * sizeof *to);
@@ -130,6 +132,8 @@ static void before_conv(const fwd_rows *r, int64_t row, int64_t n, const void *a
         float *x = r->mix + t * W;
         if (c->w.mix_mixed) unmix(r, t);
         if (mix_is_mamba(c)) scale_parts(c, x);
+        if (c->row->mixer == MIX_LIGHTNING)
+            k_act(r->mix_conv + t * fwd_mix_channels(c), fwd_mix_channels(c), ACT_SILU);
         for (int64_t i = 0; c->row->mixer == MIX_CONV && i < H; i++)
             x[i] *= x[2 * H + i];
     }
@@ -212,6 +216,15 @@ static void mamba_row(const fwd_rows *r, const model_layer *l, int64_t t)
     k_exp_minus(decay, decay, 0, H);
 }
 
+/* The decays are the same for each row; those of the run's first are made before. */
+static void lightning_row(const fwd_rows *r, int64_t t, int64_t first)
+{
+    const int64_t H = r->c->mix_heads;
+    for (int64_t h = 0; h < H; h++)
+        r->mix_beta[t * H + h] = 1;
+    if (t > first) memcpy(r->decay + t * H, r->decay + first * H, (size_t)H * sizeof *r->decay);
+}
+
 /* Of MIX_SELECT: a time step for each channel, in the place of decays. */
 static void select_row(const fwd_rows *r, const model_layer *l, int64_t t)
 {
@@ -261,6 +274,10 @@ static void before_scan(const fwd_rows *r, int64_t row, int64_t n, const void *a
     for (int64_t t = row0 + row; t < row0 + row + n; t++) {
         if (mix_is_mamba(r->c) || r->c->row->mixer == MIX_SELECT) {
             (mix_is_mamba(r->c) ? mamba_row : select_row)(r, a->l, t);
+            continue;
+        }
+        if (r->c->row->mixer == MIX_LIGHTNING) {
+            lightning_row(r, t, row0);
             continue;
         }
         to_unit(r->c, v.x + t * v.ld + v.q, true);
@@ -470,6 +487,14 @@ static void norm_groups(const arch_config *c, float *x, const float *w)
         k_rmsnorm(x + g * n, n, x + g * n, n, w + g * n, 0, 1, n, (float)c->norm_eps);
 }
 
+static void lightning_out(const fwd_rows *r, const model_layer *l, int64_t t)
+{
+    const int64_t n = arch_mix_width(r->c, MIX_LIGHTNING);
+    float *out = r->mix_out + t * n;
+    k_rmsnorm(out, n, out, n, l->vec[R_MIX_NORM].w, 0, 1, n, mix_norm_eps(r->c));
+    gate_by_sigmoid(out, r->mix + t * mix_width(r) + mix_at(r, R_MIX_GATE), n);
+}
+
 static void mamba_out(const fwd_rows *r, const model_layer *l, int64_t t)
 {
     const arch_config *c = r->c;
@@ -521,6 +546,8 @@ static void after_scan(const fwd_rows *r, int64_t row, int64_t n, const void *ar
             lru_out(r, t);
         else if (m == MIX_SELECT)
             select_out(r, arg, t);
+        else if (m == MIX_LIGHTNING)
+            lightning_out(r, arg, t);
         else if (is_delta(r->c))
             delta_out(r, arg, t);
         else
@@ -529,17 +556,20 @@ static void after_scan(const fwd_rows *r, int64_t row, int64_t n, const void *ar
 
 /* ---- all of it ---- */
 
-static void run_along(const fwd_rows *r, const model_layer *l, int64_t state, int first, int n)
+static void run_along(const fwd_rows *r, const model_layer *l, int64_t layer, int64_t state,
+                      int first, int n)
 {
     const arch_config *c = r->c;
     const fwd_seq_state *last = &r->states[first + n - 1];
     along a = { r, l, state, r->states + first, 0, mix_view_of(r), 0 };
     a.pieces = lq_ceil_div(a.v.channels, CONV_CHANNELS);
-    pool_run(r->p, n * a.pieces, conv_piece, &a);
+    if (c->row->mixer != MIX_LIGHTNING) pool_run(r->p, n * a.pieces, conv_piece, &a);
     const int64_t R = last->row0 + last->n_rows - a.states->row0;
     const arch_mixer m = c->row->mixer;
     if (m == MIX_CONV) return;
     if (m == MIX_SELECT) run_select(&a, R);
+    for (int64_t h = 0; h < c->mix_heads && m == MIX_LIGHTNING; h++)
+        r->decay[a.states->row0 * c->mix_heads + h] = arch_lightning_decay(c, layer, h);
     fwd_each(r, R, before_scan, &a);
     a.pieces = c->mix_heads * lq_ceil_div(c->mix_value, SCAN_LANES);
     int64_t longest = 0;
@@ -557,10 +587,10 @@ void fwd_mix(const fwd_rows *r, const model_layer *l, int64_t layer, const fwd_k
 {
     const size_t bytes = (size_t)kv_state_floats(r->c, layer) * sizeof(float);
     fwd_each(r, r->R, before_conv, NULL);
-    if (!r->in_turn) run_along(r, l, kv->state, 0, r->n_states);
+    if (!r->in_turn) run_along(r, l, layer, kv->state, 0, r->n_states);
     for (int i = 0; r->in_turn && i < r->n_states; i++) {
         memset(r->states[i].run.state, 0, bytes);
-        run_along(r, l, 0, i, 1);
+        run_along(r, l, layer, 0, i, 1);
     }
     fwd_each(r, r->R, after_scan, l);
 }

@@ -198,8 +198,8 @@ lq_status fwd_layer(const arch_config *c, const model_layer *l, int64_t layer, f
 bool fwd_has_points(const arch_config *c, int64_t layer)
 {
     const arch_layer *l = &c->layer[layer];
-    return !c->w.parallel && !c->w.mla && !l->moe && l->mixer == MIX_ATTENTION && !l->no_mlp &&
-           fwd_state(c) == c->hidden;
+    return !c->w.parallel && !c->w.norm_stays && !c->w.mla && !l->moe &&
+           l->mixer == MIX_ATTENTION && !l->no_mlp && fwd_state(c) == c->hidden;
 }
 
 int64_t fwd_point_width(const arch_config *c, fwd_point at)

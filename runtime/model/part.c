@@ -67,6 +67,7 @@ static const char *not_yet(const arch_config *c)
            : arch_name_of(c, R_GATE_BIAS) ? "biases of heads' gates"
            : c->norm_rank                 ? "gates on norms"
            : c->index_block               ? "attention to chosen blocks"
+           : c->w.norm_stays              ? "a residual that is what norms give"
            : c->w.head_rows_1             ? "an output head of rows of length 1"
            : c->w.diff                    ? "differential attention"
            : arch_name_of(c, R_HEAD_NORM) ? "an output head of activations that are normed"

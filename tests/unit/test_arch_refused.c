@@ -9,6 +9,8 @@
 #define LARGE "{\"model_type\":\"mistral_large4_text\"," BASE
 #define STEP "{\"model_type\":\"step3p5\"," BASE2
 #define GLM5 "{\"model_type\":\"glm5_next_text\"," BASE
+#define MINIMAX "{\"model_type\":\"minimax\"," BASE
+#define M1 "{\"model_type\":\"minimax_m1\"," BASE ",\"attn_type_list\":[0,0,0,1]"
 #define M3 "{\"model_type\":\"minimax_m3_vl\"," BASE2 ",\"index_n_heads\":2"
 #define M3_SPARSE M3 ",\"sparse_attention_config\":{\"sparse_attention_freq\":[0,1,1,1],"
 
@@ -140,6 +142,39 @@ TEST(a_wrong_config_is_refused_by_key)
         { "RecurrentGemma without a window",
           "{\"model_type\":\"recurrent_gemma\"," BASE ",\"attention_window_size\":0}",
           "attention_window_size: expected 1 or more" },
+        { "MiniMax with a window", MINIMAX ",\"sliding_window\":64}",
+          "sliding_window: expected null" },
+        { "MiniMax with another activation", MINIMAX ",\"hidden_act\":\"gelu\"}", "hidden_act" },
+        { "MiniMax with a factor below 0", MINIMAX ",\"mlp_alpha_factor\":-1}",
+          "mlp_alpha_factor: expected a number" },
+        { "MiniMax with a factor that is text", MINIMAX ",\"full_attn_beta_factor\":\"1\"}",
+          "full_attn_beta_factor: expected a number" },
+        { "MiniMax with too few kinds", MINIMAX ",\"layer_types\":[\"linear_attention\"]}",
+          "layer_types: expected an array of 4" },
+        { "MiniMax whose two lists differ",
+          MINIMAX ",\"attn_type_list\":[0,1,0,1],\"layer_types\":[\"linear_attention\","
+                  "\"linear_attention\",\"linear_attention\",\"full_attention\"]}",
+          "attn_type_list: expected what layer_types says" },
+        { "MiniMax that rotates more than a head", MINIMAX ",\"rotary_dim\":4096}",
+          "rotary_dim: expected an integer 2.." },
+        { "MiniMax that rotates two parts",
+          MINIMAX ",\"rotary_dim\":8,\"partial_rotary_factor\":1}", "rotary_dim: expected the" },
+        { "MiniMax M1 with a shared expert",
+          M1 ",\"postnorm\":true,\"shared_intermediate_size\":64}",
+          "shared_intermediate_size: expected 0" },
+        { "MiniMax M1 whose norms are before the sum", M1 "}", "postnorm: expected true" },
+        { "MiniMax M1 with null norms", M1 ",\"postnorm\":null}", "postnorm: expected true" },
+        { "MiniMax M1 without kinds", "{\"model_type\":\"minimax_m1\"," BASE ",\"postnorm\":true}",
+          "attn_type_list: expected" },
+        { "MiniMax M1 with a third kind",
+          "{\"model_type\":\"minimax_m1\"," BASE ",\"attn_type_list\":[0,0,2,1],\"postnorm\":true}",
+          "attn_type_list: expected 4 of 0 and 1" },
+        { "MiniMax M1 with a kind as text",
+          "{\"model_type\":\"minimax_m1\"," BASE ",\"attn_type_list\":\"0001\",\"postnorm\":true}",
+          "attn_type_list: expected 4 of 0 and 1" },
+        { "MiniMax M1 with one factor in two words",
+          M1 ",\"postnorm\":true,\"mlp_beta_factor\":1,\"layernorm_mlp_beta\":1}",
+          "mlp_beta_factor: expected layernorm_mlp_beta alone" },
         { "Ettin with another function before its head",
           "{\"model_type\":\"modernbert-decoder\"," BASE ",\"classifier_activation\":\"silu\"}",
           "classifier_activation: expected gelu" },

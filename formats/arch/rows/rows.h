@@ -19,6 +19,7 @@ extern const arch_row arch_rows_kda[];
 extern const arch_row arch_rows_ling[];
 extern const arch_row arch_rows_compress[];
 extern const arch_row arch_rows_step[];
+extern const arch_row arch_rows_minimax[];
 extern const arch_row arch_rows_minimax_m3[];
 extern const arch_row arch_rows_beam[];
 extern const arch_row arch_rows_mistral_large[];

@@ -8,6 +8,7 @@ float32 [2, T, V]; greedy int32 [2, T + 16], the ids and 16 more; margin float32
 logit and the next). Weights are random, scaled so that the logits spread over a few units, and have
 the values that BF16 holds. Tensors are named as in repositories of today.
 """
+import json
 import math
 import os
 import re
@@ -34,6 +35,9 @@ FALCON_H1 = dict(SIZES, num_hidden_layers=1, mamba_d_ssm=48, mamba_n_heads=4, ma
                  ssm_multipliers=[0.5, 0.8, 0.7, 1.2, 0.6], ssm_in_multiplier=1.3, ssm_out_multiplier=0.8)
 KDA = dict(SIZES, num_key_value_heads=2, moe_intermediate_size=8, kv_lora_rank=16, qk_rope_head_dim=4, qk_nope_head_dim=8,
            v_head_dim=8)
+MINIMAX = dict(SIZES, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=8, intermediate_size=8,
+               num_local_experts=4, num_experts_per_tok=2, block_size=7, full_attn_alpha_factor=1.7,
+               linear_attn_alpha_factor=1.4, mlp_alpha_factor=1.3)
 NEMOTRON = dict({k: v for k, v in SIZES.items() if k != "num_hidden_layers"}, head_dim=16, mamba_num_heads=4,
                 mamba_head_dim=12, n_groups=2, ssm_state_size=8)
 
@@ -71,13 +75,18 @@ MODELS = {
                                        num_experts_per_tok=2, layer_types=["linear_attention", "full_attention"])),
     "ling3": ("BailingHybrid", dict(KDA, head_dim=12, num_local_experts=4, num_experts_per_tok=2, n_group=2, topk_group=1,
                                     first_k_dense_replace=1, layer_group_size=2, num_mtp_layers=0)),
+    "minimax": ("MiniMax", dict(MINIMAX, layer_types=["linear_attention", "full_attention", "linear_attention"],
+                                full_attn_beta_factor=0.8, linear_attn_beta_factor=1.2, mlp_beta_factor=0.9)),
+    # As MiniMax has Text-01 and M1: minimax_words
+    "minimax-m1": ("MiniMax", dict(MINIMAX, layer_types=["linear_attention", "linear_attention", "full_attention"])),
     "granite-h": ("GraniteMoeHybrid", dict(GRANITE_H, num_local_experts=0)),
     "granite-h-moe": ("GraniteMoeHybrid", dict(GRANITE_H, num_local_experts=4, num_experts_per_tok=2,
                                                intermediate_size=8, shared_intermediate_size=16)),
 }
 # Some draws leave heads whose output is next to nothing before it is normed, which costs digits of f32.
 SEEDS = {"ling3": 1, "qwen3-next": 1, "qwen3.5": 5, "qwen3.5-moe": 4}
-LENGTHS = {"olmo-hybrid": 16, "recurrent-gemma": 16, "nemotron-h-moe": 24, "falcon-h1": 24, "falcon-h1-norm": 16, "kimi-linear": 24, "ling3": 24}  # others: 32
+LENGTHS = {"olmo-hybrid": 16, "recurrent-gemma": 16, "nemotron-h-moe": 24, "falcon-h1": 24, "falcon-h1-norm": 16, "kimi-linear": 24, "ling3": 24,
+           "minimax": 24, "minimax-m1": 24}  # others: 32
 ZERO_CENTRED = ("Qwen3Next", "Qwen3_5", "RecurrentGemma")
 
 
@@ -117,6 +126,45 @@ def published_names(path):
     save_file(tensors, path, metadata={"format": "pt"})
 
 
+PART = 4  # of a head of 8 dims so many rotate in minimax-m1: transformers has none such, so the others turn by 0
+
+
+def turn_part(model):
+    """Pairs are i and i + 4 of a head; as published i and i + 2 of its first 4 dims."""
+    rotary = model.model.rotary_emb
+    rotary.inv_freq = torch.cat([1e6 ** (-torch.arange(0, PART, 2) / PART), torch.zeros(2)])
+
+
+def minimax_words(folder):
+    """Rows of a head as the published rotation has them, and the publisher's keys."""
+    path = os.path.join(folder, "model.safetensors")
+    tensors = load_file(path)
+    place = [0, 1, 4, 5, 2, 3, 6, 7]
+    for k, v in tensors.items():
+        if re.search(r"self_attn\.[qk]_proj", k):
+            tensors[k] = v.view(-1, 8, H)[:, place].reshape(-1, H).contiguous()
+    save_file(tensors, path, metadata={"format": "pt"})
+    path = os.path.join(folder, "config.json")
+    with open(path) as f:
+        c = json.load(f)
+    c["attn_type_list"] = [int(t == "full_attention") for t in c.pop("layer_types")]
+    for kind, word in (("full_attn", "full_attention"), ("linear_attn", "linear_attention"), ("mlp", "mlp")):
+        for f in ("alpha", "beta"):
+            c[f"layernorm_{word}_{f}"] = float(c.pop(f"{kind}_{f}_factor"))
+    c |= dict(architectures=["MiniMaxM1ForCausalLM"], model_type="minimax_m1", postnorm=True, rotary_dim=PART,
+              rope_theta=c.pop("rope_parameters")["rope_theta"], shared_intermediate_size=0, shared_moe_mode="sigmoid",
+              torch_dtype=c.pop("dtype"))
+    del c["block_size"]
+    with open(path, "w") as f:
+        json.dump(c, f, indent=2)
+
+
+def without_decays(path):
+    """save_pretrained writes MiniMax's decays, which published files do not have: they follow from the layer's number."""
+    save_file({k: v for k, v in load_file(path).items() if not k.endswith(("_decay", "slope_rate"))}, path,
+              metadata={"format": "pt"})
+
+
 def make(out, name, kind, sizes):
     model_class, config_class = (kind.split(":") if ":" in kind else (kind + "ForCausalLM", kind + "Config"))
     config = getattr(tf, config_class)(**sizes)
@@ -124,6 +172,8 @@ def make(out, name, kind, sizes):
     model = getattr(tf, model_class)(config).float().eval()
     g = torch.Generator().manual_seed(SEEDS.get(name, 0))
     fill(model, g)
+    if name == "minimax-m1":
+        turn_part(model)
     model.tie_weights()
     ids = torch.randint(3, V, (2, LENGTHS.get(name, 32)), generator=g)
     with torch.no_grad():
@@ -142,6 +192,10 @@ def make(out, name, kind, sizes):
         os.remove(extra)
     if name in ("kimi-linear", "olmo-hybrid"):
         published_names(os.path.join(folder, "model.safetensors"))
+    if kind == "MiniMax":
+        without_decays(os.path.join(folder, "model.safetensors"))
+    if name == "minimax-m1":
+        minimax_words(folder)
     save_file(dict(input_ids=ids.int(), logits=logits.contiguous(), greedy=greedy.int().contiguous(),
                    margin=torch.stack(margin, 1).contiguous()),
               os.path.join(folder, "expected.safetensors"))
