@@ -555,6 +555,7 @@ const fwd_ops fwd_cpu = {
     .mix = fwd_mix,
     .pick = pick,
     .mlp_in = mlp_in,
+    .norm_in = fwd_norm_within,
     .clear = clear,
     .join = join,
     .mla = fwd_run_mla,

@@ -47,6 +47,7 @@ static bool all_round(const model_on *on, mm_acts acts)
     if (c->experts || c->w.mla || c->ple_dim || arch_has_state(c)) return false;
     for (int64_t i = on->first; i < c->layers; i++) {
         const model_vector *v = on->w.layers[i].vec;
+        if (v[R_O_NORM].w || v[R_DOWN_NORM].w) return false;
         if (!c->w.norm_after_add && !(v[R_ATTN_NORM].w && (c->w.parallel || v[R_MLP_NORM].w)))
             return false;
         for (int r = 0; r < ARCH_N_ROLES; r++) {

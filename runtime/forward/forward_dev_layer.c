@@ -726,6 +726,14 @@ static void finish(const fwd_rows *r, const model_layer *l, int64_t layer)
         fwd_dev_times(r, r->x, r->c->hidden, r->c->hidden, (double)*l->vec[R_LAYER_SCALE].w);
 }
 
+static void norm_in(const fwd_rows *r, float *x, int64_t ld, const model_vector *norm, int64_t K)
+{
+    const fwd_dev_ctx *f = r->self;
+    dev_norm_args a = fwd_dev_norm_of(r, x, x, norm, r->R, K);
+    a.ld = ld;
+    if (a.w) f->d->ops->norm(f->d, &a);
+}
+
 static void clear(const fwd_rows *r)
 {
     const fwd_dev_ctx *f = r->self;
@@ -757,6 +765,7 @@ const fwd_ops fwd_dev = {
     .mix = fwd_dev_mix,
     .pick = pick,
     .mlp_in = mlp_in,
+    .norm_in = norm_in,
     .clear = clear,
     .join = join,
     .mla = mla,

@@ -209,6 +209,9 @@ bool fwd_next_run(fwd_run *run, const fwd_batch *b);
     /* outs' products of h (of these roles), activated where outs[0] has its place; of two the \
      * first is the gate. outs is written over */       \
     X(void, mlp_in, (const fwd_rows *r, const arch_role *roles, mm_out *outs, int n))                  \
+    /* K floats of each of R rows x [R, ld], in place: what o or down reads (no norm: nothing) */      \
+    X(void, norm_in,                                                                                   \
+      (const fwd_rows *r, float *x, int64_t ld, const model_vector *norm, int64_t K))                  \
     X(void, clear, (const fwd_rows *r)) /* y = 0 */                                                    \
     /* x = after(x + scale * post(y)), y only where it is the branch's output; after may be NULL \
      */     \

@@ -198,7 +198,7 @@ static void enter_mlp(const fwd_rows *r, const model_layer *l)
         outs[i] = fwd_out(&l->lin[in[i]], r->mlp + i * c->ffn, ld, false);
     }
     r->ops->mlp_in(r, in, outs, n);
-    if (!r->parts) fwd_norm_within(r, r->mlp, ld, &l->vec[R_DOWN_NORM], c->ffn);
+    if (!r->parts) r->ops->norm_in(r, r->mlp, ld, &l->vec[R_DOWN_NORM], c->ffn);
 }
 
 static void run_down(const fwd_rows *r, const model_layer *l)
@@ -262,7 +262,7 @@ static void run_heads(const fwd_rows *r, const model_layer *l, int64_t layer, co
         r->ops->attend(r, l, layer, kv, &groups[i]);
     }
     const int64_t K = r->c->heads * r->c->v_dim;
-    if (!r->parts && l->vec[R_O_NORM].w) fwd_norm_within(r, r->a, K, &l->vec[R_O_NORM], K);
+    if (!r->parts) r->ops->norm_in(r, r->a, K, &l->vec[R_O_NORM], K);
 }
 
 /* The products of h that a layer's mixer takes. */

@@ -19,6 +19,10 @@ lq_status rank_check(const arch_config *c, int ranks, lq_err *err)
     if (arch_has_state(c) || gated)
         return lq_fail(err, LQ_EUNSUPPORTED, "not over several devices yet: %s (%s)",
                        gated ? "gated attention" : "layers that carry a state", c->row->arch);
+    if (arch_name_of(c, R_O_NORM) || arch_name_of(c, R_DOWN_NORM))
+        return lq_fail(err, LQ_EUNSUPPORTED,
+                       "not over several devices yet: norms of what the last products read (%s)",
+                       c->row->arch);
     if (c->n_sizes)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "not over several devices yet: layers of different sizes (%s)",
