@@ -294,13 +294,16 @@ typedef struct {
     float *choice;           /* [T, E] scratch */
     float *group_score;      /* [T, groups] scratch; these two only where groups_used < groups */
     int32_t *group_best;     /* [T, groups_used] scratch */
-    const float *correction; /* [E] or NULL: added to what is chosen by */
+    const float *correction; /* [E] or NULL: added to what is chosen by; with on_logits to logits */
     const float *each;       /* [E] or NULL: of each expert, on its share */
     float *shared;           /* [T] or NULL: becomes its sigmoid */
     int32_t *chosen;         /* [T, k] distinct, below E, whatever the logits are */
     float *share;            /* [T, k] */
     int64_t T, E, k, groups, groups_used;
     bool sigmoid, top2, normed; /* of all; groups by the sum of their best two; shares sum to 1 */
+    bool on_logits;             /* experts are chosen by those and the correction */
+    bool mixer;                 /* SparseMixer (arXiv:2409.12136): k 2, without the others */
+    float jitter;               /* of it */
     float scale;                /* of shares */
     float eps;                  /* beside their sum */
 } dev_route_args;
@@ -572,6 +575,13 @@ typedef struct {
     bool first, w_rows, bf16;
 } dev_gate_args;
 
+/* x [T, ld], n of each row: above 0 p x^2, else m (exp(min(x, eps)) - 1 - x), and + b x (arXiv:2411.13010). */
+typedef struct {
+    float *x;
+    int64_t T, n, ld;
+    float p, m, b, eps;
+} dev_xielu_args;
+
 /* x [T, ld], n of each row, times factor. */
 typedef struct {
     float *x;
@@ -728,6 +738,7 @@ void dev_attn_plan(dev_attn_how how, dev_attn_chunk *chunks, int64_t *n_chunks, 
     X(void, scan, (dev * d, const dev_scan_args *a))                                                \
     X(void, gate, (dev * d, const dev_gate_args *a))                                                \
     X(void, times, (dev * d, const dev_times_args *a))                                              \
+    X(void, xielu, (dev * d, const dev_xielu_args *a))                                              \
     X(void, unmix, (dev * d, const dev_unmix_args *a))                                              \
     X(void, draw, (dev * d, const dev_draw_args *a))                                                \
     X(void, gemm, (dev * d, const dev_gemm_args *a))                                                \

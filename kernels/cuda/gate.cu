@@ -2,7 +2,7 @@
  *
  *   rates   a block of 256 threads a row: a warp each q and k, a thread each decay
  *   gate    a block of 128 threads a segment of a row                    shared: 16 B
- *   times   one thread an element
+ *   times, xielu   one thread an element
  *   unmix   one thread an element */
 #include "kernels/cuda/ops.cuh"
 
@@ -138,6 +138,17 @@ inline namespace CU_NAME(gate_cu)
         cu_st(at, cu_ld<float>(at) * factor);
     }
 
+    __global__ void __launch_bounds__(THREADS) xielu_kernel(
+        G<float> x, int64_t all, int64_t n, int64_t ld, float p, float m, float b, float eps)
+    {
+        const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+        cu_follow();
+        if (i >= all) return;
+        const G<float> at = x + (i / n * ld + i % n);
+        const float v = cu_ld<float>(at), e = km_exp(v < eps ? v : eps);
+        cu_st(at, (v > 0 ? p * v * v : (e - 1 - v) * m) + b * v);
+    }
+
     __global__ void __launch_bounds__(THREADS) unmix_kernel(
         G<float> dst, G<const float> src, int groups, int K, int V, int64_t ldd, int64_t lds)
     {
@@ -189,6 +200,14 @@ void CU_NAME(times)(dev *d, const dev_times_args *a)
     if (all == 0) return;
     CU_FOLLOW(d, "times", times_kernel, dim3((unsigned)lq_ceil_div(all, THREADS)), THREADS, 0, a->x,
               all, a->n, a->ld, a->factor);
+}
+
+void CU_NAME(xielu)(dev *d, const dev_xielu_args *a)
+{
+    const int64_t all = a->T * a->n;
+    if (all == 0) return;
+    CU_FOLLOW(d, "xielu", xielu_kernel, dim3((unsigned)lq_ceil_div(all, THREADS)), THREADS, 0, a->x,
+              all, a->n, a->ld, a->p, a->m, a->b, a->eps);
 }
 
 void CU_NAME(unmix)(dev *d, const dev_unmix_args *a)

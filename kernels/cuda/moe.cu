@@ -21,8 +21,8 @@ inline namespace CU_NAME(moe_cu)
 
     struct route_shape {
         int E, k, groups, groups_used;
-        bool sigmoid, top2, normed;
-        float scale, eps;
+        bool sigmoid, top2, normed, on_logits, mixer;
+        float scale, eps, jitter;
     };
 
     __device__ float logistic(float x) { return 1.0f / (1.0f + km_exp(-x)); }
@@ -122,6 +122,40 @@ inline namespace CU_NAME(moe_cu)
         }
     }
 
+    /* As choose.c's near_share(), by one lane. */
+    __device__ float near_share(G<const float> v, G<const float> size, int n, int best,
+                                float jitter)
+    {
+        const float top = v[best];
+        float sum = 0;
+        for (int e = 0; e < n; e++) {
+            const float by = fabsf(size[e]) > top ? fabsf(size[e]) : top;
+            if (!((top - size[e]) / by > 2 * jitter)) sum += km_exp(v[e] - top);
+        }
+        return 1 / sum;
+    }
+
+    /* Two experts, rising, each with its share; others [E]: the logits without the best. */
+    __device__ void sparse_mixer(G<int32_t> chosen, G<float> share, G<float> logits,
+                                 G<float> others, route_shape s)
+    {
+        best_of(chosen, 1, logits, s.E);
+        const int32_t best = chosen[0];
+        for (int e = threadIdx.x; e < s.E; e += CU_WARP)
+            others[e] = e == best ? -INFINITY : (float)logits[e];
+        __syncwarp();
+        best_of(chosen + 1, 1, others, s.E);
+        if (threadIdx.x) return;
+        const int32_t next = chosen[1];
+        const float first = near_share(logits, logits, s.E, best, s.jitter),
+                    second = near_share(others, logits, s.E, next, s.jitter);
+        const bool turned = best > next;
+        chosen[0] = turned ? next : best;
+        chosen[1] = turned ? best : next;
+        share[0] = turned ? second : first;
+        share[1] = turned ? first : second;
+    }
+
     __global__ void __launch_bounds__(CU_WARP)
         route_kernel(G<float> scores, G<float> choice, G<float> group_score, G<int32_t> group_best,
                      G<const float> correction, G<const float> each, G<float> shared,
@@ -133,12 +167,18 @@ inline namespace CU_NAME(moe_cu)
         choice = choice + t * s.E;
         chosen = chosen + t * s.k;
         share = share + t * s.k;
+        if (s.mixer) {
+            sparse_mixer(chosen, share, scores, choice, s);
+            return;
+        }
+        for (int e = lane; s.on_logits && e < s.E; e += CU_WARP)
+            choice[e] = correction ? scores[e] + correction[e] : (float)scores[e];
         if (s.sigmoid)
             for (int e = lane; e < s.E; e += CU_WARP)
                 scores[e] = logistic(scores[e]);
         else
             softmax(scores, s.E);
-        for (int e = lane; e < s.E; e += CU_WARP)
+        for (int e = lane; !s.on_logits && e < s.E; e += CU_WARP)
             choice[e] = correction ? scores[e] + correction[e] : (float)scores[e];
         __syncwarp();
         if (s.groups_used < s.groups)
@@ -251,9 +291,18 @@ inline namespace CU_NAME(moe_cu)
 
 void CU_NAME(route)(dev *d, const dev_route_args *a)
 {
-    const route_shape s = { (int)a->E,           (int)a->k,  (int)a->groups,
-                            (int)a->groups_used, a->sigmoid, a->top2,
-                            a->normed,           a->scale,   a->eps };
+    const route_shape s = { .E = (int)a->E,
+                            .k = (int)a->k,
+                            .groups = (int)a->groups,
+                            .groups_used = (int)a->groups_used,
+                            .sigmoid = a->sigmoid,
+                            .top2 = a->top2,
+                            .normed = a->normed,
+                            .on_logits = a->on_logits,
+                            .mixer = a->mixer,
+                            .scale = a->scale,
+                            .eps = a->eps,
+                            .jitter = a->jitter };
     if (a->T == 0) return;
     CU_LAUNCH(d, "route", route_kernel, dim3((unsigned)a->T), CU_WARP, 0, a->scores, a->choice,
               a->group_score, a->group_best, a->correction, a->each, a->shared, a->chosen, a->share,

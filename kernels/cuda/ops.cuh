@@ -29,6 +29,7 @@ void CU_NAME(rates)(dev *d, const dev_rates_args *a);
 void CU_NAME(scan)(dev *d, const dev_scan_args *a);
 void CU_NAME(gate)(dev *d, const dev_gate_args *a);
 void CU_NAME(times)(dev *d, const dev_times_args *a);
+void CU_NAME(xielu)(dev *d, const dev_xielu_args *a);
 void CU_NAME(unmix)(dev *d, const dev_unmix_args *a);
 void CU_NAME(draw)(dev *d, const dev_draw_args *a);
 void CU_NAME(gemm)(dev *d, const dev_gemm_args *a);

@@ -505,6 +505,23 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     }
 }
 
+static float softplus(float x) { return log1pf(expf(x)); }
+
+static void xielu(const fwd_rows *r)
+{
+    const fwd_dev_ctx *f = r->self;
+    const model_vector *v = r->layer->vec;
+    const float b = *v[R_XIELU_BETA].w;
+    f->d->ops->xielu(f->d, &(dev_xielu_args){ .x = r->mlp,
+                                              .T = r->R,
+                                              .n = r->c->ffn,
+                                              .ld = fwd_mlp_width(r->c),
+                                              .p = softplus(*v[R_XIELU_P].w),
+                                              .m = b + softplus(*v[R_XIELU_N].w),
+                                              .b = b,
+                                              .eps = *v[R_XIELU_EPS].w });
+}
+
 static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int n)
 {
     fwd_dev_ctx *f = r->self;
@@ -516,7 +533,7 @@ static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int 
                              .limit = r->mlp_limit,
                              .bf16 = f->rounds };
     const dev_weight w = fwd_dev_weight(outs->w);
-    const bool plain = c->gate_scale == 1 && c->down_scale == 1;
+    const bool own = c->act == ARCH_XIELU, plain = !own && c->gate_scale == 1 && c->down_scale == 1;
     if (n == 1 && plain && !f->lora.now->n && dev_acts(f->d, &w, r->acts, r->R, act.kind)) {
         fwd_dev_product(r, outs, NULL, true, r->h, c->hidden, r->R, r->acts, act);
         pool_stage(r->p, STAGE_ACT);
@@ -528,6 +545,10 @@ static void mlp_in(const fwd_rows *r, const arch_role *roles, mm_out *outs, int 
     const int64_t ld = fwd_mlp_width(c);
     const bool alone = f->rounds && plain && !f->lora.now->n; /* adapters read it too */
     const dev_order none = { 0 };
+    if (own) {
+        xielu(r);
+        return;
+    }
     fwd_dev_times(r, r->mlp, c->ffn, ld, c->gate_scale);
     f->d->ops->act(
         f->d, &(dev_act_args){ .dst = r->mlp,
@@ -575,6 +596,9 @@ static void route(const fwd_rows *r, const model_layer *l, const float *x)
                                               .sigmoid = c->w.router == ROUTER_SIGMOID,
                                               .top2 = c->w.group_top2,
                                               .normed = c->w.norm_topk,
+                                              .on_logits = c->w.corr_logits,
+                                              .mixer = c->w.router == ROUTER_SPARSEMIXER,
+                                              .jitter = (float)c->router_jitter,
                                               .scale = (float)c->expert_scale,
                                               .eps = choose_eps(c) });
 }

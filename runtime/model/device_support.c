@@ -84,10 +84,8 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
     if (!what && c->w.both_ways) what = "attention that looks both ways";
     if (!what && c->row->window == WINDOW_CHUNKS && c->window % 8) /* no whole blocks */
         what = "attention in chunks of such a size";
-    if (!what && (c->w.router >= ROUTER_SPARSEMIXER || c->w.corr_logits ||
-                  (c->w.share_in && c->experts_used > 1)))
+    if (!what && (c->w.router > ROUTER_SPARSEMIXER || (c->w.share_in && c->experts_used > 1)))
         what = "this kind of router";
-    if (!what && c->act == ARCH_XIELU) what = "the activation xIELU";
     if (!what) return LQ_OK;
     return lq_fail(err, LQ_EUNSUPPORTED, "not on cuda yet: %s (%s)", what, c->row->arch);
 }

@@ -374,16 +374,26 @@ static lq_status put_absorbed(model_layer *l, model_on *on, const model *m, lq_e
     return s;
 }
 
+/* One number, of which launches are told the value. */
+static bool is_told(arch_role r)
+{
+    return r == R_LAYER_SCALE || (r >= R_XIELU_P && r <= R_XIELU_EPS);
+}
+static lq_status keep_number(model_vector *v, model_on *on, lq_err *err)
+{
+    float *own = v->w ? lq_push(&on->w.arena, sizeof *own) : NULL;
+    if (v->w && !own) return lq_fail(err, LQ_ENOMEM, "out of memory");
+    if (own) *own = *v->w;
+    v->w = own;
+    return LQ_OK;
+}
+
 static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *err)
 {
     lq_status s = LQ_OK;
     model_layer *to = &on->w.layers[layer];
     *to = m->layers[layer];
     bool there[ARCH_N_ROLES] = { false };
-    const float *scale = to->vec[R_LAYER_SCALE].w; /* launches are told its value */
-    float *own = scale ? lq_push(&on->w.arena, sizeof *own) : NULL;
-    if (scale && !own) return lq_fail(err, LQ_ENOMEM, "out of memory");
-    if (scale) *own = *scale;
     on->d.ops->bind(&on->d);
     for (size_t i = 0; i < LQ_COUNT(joins) && !s; i++) {
         const bool before = to->lin[joins[i].to].present;
@@ -392,10 +402,10 @@ static lq_status put_layer(model_on *on, const model *m, int64_t layer, lq_err *
     }
     if (m->cfg->w.mla && to->lin[R_KV_B].present && !s) s = put_absorbed(to, on, m, err);
     for (arch_role r = 0; r < ARCH_N_ROLES && !s; r++) {
-        if (r != R_LAYER_SCALE) s = put_vector(&to->vec[r], on, m, layer, r, err);
+        s = is_told(r) ? keep_number(&to->vec[r], on, err)
+                       : put_vector(&to->vec[r], on, m, layer, r, err);
         if (!s && !there[r]) s = put_part(&to->lin[r], on, m, r, on->rows, err);
     }
-    to->vec[R_LAYER_SCALE].w = own;
     for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
         s = put_experts(&to->expert[r], on, m, R_EXPERT_GATE + r, err);
     for (int r = 0; r < ARCH_N_EXPERT_ROLES && !s; r++)
@@ -565,7 +575,7 @@ static size_t layer_size(const model *m, int64_t layer, const dev *d, bool half)
     const model_layer *l = &m->layers[layer];
     size_t n = 0;
     for (arch_role r = 0; r < ARCH_N_ROLES; r++)
-        n += (r == R_LAYER_SCALE ? 0 : vector_size(m, layer, &l->vec[r], r)) +
+        n += (is_told(r) ? 0 : vector_size(m, layer, &l->vec[r], r)) +
              (m->cfg->w.mla && r == R_KV_B ? absorbed_size(m, &l->lin[r], d, half)
                                            : part_size(m, &l->lin[r], r, dev_ranks(d)));
     for (int r = 0; r < ARCH_N_EXPERT_ROLES; r++) {
