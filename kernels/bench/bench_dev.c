@@ -2,6 +2,7 @@
 #include "kernels/bench/bench_dev.h"
 #include "base/clock.h"
 #include "kernels/bench/bench_impl.h"
+#include "kernels/scan.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -246,7 +247,7 @@ static lq_status scheme_rows(bench *b, const char *scheme, const int64_t *M, int
 /* ---- attention ---- */
 typedef struct {
     const char *name;
-    int64_t seqs, rows, keys, H, Hkv; /* rows of each, the last at key keys - 1 */
+    int64_t seqs, rows, keys, H, Hkv, D; /* rows of each, the last at key keys - 1 */
     kv_dtype dtype;
 } attention;
 
@@ -312,16 +313,18 @@ done:
 
 static lq_status attention_row(bench *b, const attention *given, lq_err *err)
 {
-    enum { D = 128, BLOCK = 16 };
+    enum { BLOCK = 16 };
+    const int64_t D = given->D;
     attention at = *given;
     if (b->tiny) {
         at.seqs = at.seqs > 2 ? 2 : at.seqs;
         at.keys = at.rows > 1 ? 40 : 100;
         at.rows = at.rows > 1 ? 40 : 1;
+        at.H = D > 128 ? at.Hkv : at.H;
     }
     char shape[64];
-    snprintf(shape, sizeof shape, "%lld x %lld, %lld/%lldx%d", (long long)at.seqs,
-             (long long)at.keys, (long long)at.H, (long long)at.Hkv, D);
+    snprintf(shape, sizeof shape, "%lld x %lld, %lld/%lldx%lld", (long long)at.seqs,
+             (long long)at.keys, (long long)at.H, (long long)at.Hkv, (long long)D);
     if (!asked_for(b, at.name, shape)) return LQ_OK;
     const int64_t T = at.seqs * at.rows, blocks = at.seqs * lq_ceil_div(at.keys, BLOCK);
     const size_t half = attn_kv_row_bytes(at.dtype, D) * (size_t)(at.Hkv * BLOCK);
@@ -352,9 +355,86 @@ static lq_status attention_row(bench *b, const attention *given, lq_err *err)
     if (!s) s = time_calls(b, &seconds, run_attention, &t, err);
     if (!s) {
         const double seen = at.rows > 1 ? 0.5 * (double)at.rows * (double)at.keys : (double)at.keys;
-        bench_dev_row *r = add(b, at.name, seconds, 4.0 * D * (double)(at.seqs * at.H) * seen,
+        bench_dev_row *r = add(b, at.name, seconds, 4.0 * (double)(D * at.seqs * at.H) * seen,
                                (double)(2 * half * (size_t)blocks));
         snprintf(r->shape, sizeof r->shape, "%s", shape);
+    }
+    give_back(b);
+    return s;
+}
+
+/* ---- scans of layers with a state ---- */
+typedef struct {
+    const char *name;
+    int64_t seqs, rows, H, G, K; /* rows of each; heads of K x K, in groups that share a key */
+} scan;
+
+typedef struct {
+    dev *d;
+    dev_scan_args a;
+} scanning;
+
+static void run_scan(void *ctx, int turn)
+{
+    scanning *t = ctx;
+    (void)turn; /* rows and states are passed once */
+    t->d->ops->scan(t->d, &t->a);
+}
+
+static lq_status upload_runs(bench *b, dev_states *to, const scan *of, lq_err *err)
+{
+    dev_run *runs = calloc((size_t)of->seqs, sizeof *runs);
+    if (!runs) return lq_fail(err, LQ_ENOMEM, "no memory for a plan");
+    for (int64_t i = 0; i < of->seqs; i++)
+        runs[i] =
+            (dev_run){ (int32_t)(i * of->rows), (int32_t)of->rows, (int32_t)i, 0, { { 0, 0 } } };
+    dev_run *on = bench_dev_take(b, (size_t)of->seqs * sizeof *runs);
+    b->d->ops->upload(b->d, on, runs, (size_t)of->seqs * sizeof *runs);
+    to->runs = on;
+    to->n = of->seqs;
+    const lq_status s = b->d->ops->sync(b->d, err);
+    free(runs);
+    return s;
+}
+
+static lq_status scan_row(bench *b, const scan *given, lq_err *err)
+{
+    scan of = *given;
+    if (b->tiny) of.rows = of.rows > 1 ? 20 : 1;
+    if (b->tiny) of.seqs = of.seqs > 2 ? 2 : of.seqs;
+    char shape[64];
+    snprintf(shape, sizeof shape, "%lld x %lld, %lld/%lldx%lld", (long long)of.seqs,
+             (long long)of.rows, (long long)of.H, (long long)of.G, (long long)of.K);
+    if (!asked_for(b, of.name, shape)) return LQ_OK;
+    const int64_t T = of.seqs * of.rows, K = of.K, W = (2 * of.G + of.H) * K,
+                  state = of.H * K * (int64_t)lq_round_up((size_t)K, SCAN_LANES);
+    void *x = NULL, *rates = NULL, *states = NULL;
+    lq_status s = bench_dev_put(b, &x, 1, (size_t)(T * W) * sizeof(float), true, err);
+    if (!s) s = bench_dev_put(b, &rates, 1, (size_t)(2 * T * of.H) * sizeof(float), true, err);
+    if (!s) s = bench_dev_put(b, &states, 1, (size_t)(of.seqs * state) * sizeof(float), true, err);
+    const float *q = x, *r = rates;
+    scanning t = { .d = b->d,
+                   .a = { .kind = DEV_SCAN_DELTA,
+                          .states = { .of = states, .stride = state },
+                          .q = q,
+                          .k = q ? q + of.G * K : NULL,
+                          .v = q ? q + 2 * of.G * K : NULL,
+                          .beta = r,
+                          .decay = r ? r + T * of.H : NULL,
+                          .out = bench_dev_take(b, (size_t)(T * of.H * K) * sizeof(float)),
+                          .ld = W,
+                          .H = of.H,
+                          .G = of.G,
+                          .K = K,
+                          .V = K } };
+    if (!s) s = upload_runs(b, &t.a.states, &of, err);
+    double seconds = 0;
+    if (!s) s = time_calls(b, &seconds, run_scan, &t, err);
+    if (!s) {
+        const double moved = (double)(T * (W + of.H * K + 2 * of.H) + 2 * of.seqs * state);
+        bench_dev_row *row =
+            add(b, of.name, seconds, 6.0 * (double)(T * of.H * K * K), moved * sizeof(float));
+        snprintf(row->shape, sizeof row->shape, "%s", shape);
     }
     give_back(b);
     return s;
@@ -380,15 +460,19 @@ lq_status bench_dev_run(bench_dev_row rows[BENCH_DEV_ROWS], int *n_rows, dev *d,
         { "fp8-e4m3", ROWS(some), true },    { "bf16", ROWS(many), false }
     }; /* the last: cuBLAS, beside the first */
     static const attention kinds[] = {
-        { "prefill bf16", 1, 8192, 8192, 32, 8, KV_BF16 },
-        { "prefill int8", 1, 8192, 8192, 32, 8, KV_I8 },
-        { "decode bf16", 32, 1, 4096, 32, 8, KV_BF16 },
-        { "decode bf16", 32, 1, 4096, 64, 8, KV_BF16 },
-        { "decode bf16", 1, 1, 32768, 32, 8, KV_BF16 },
-        { "decode int8", 32, 1, 4096, 32, 8, KV_I8 },
-        { "decode fp8", 32, 1, 4096, 32, 8, KV_F8 },
-        { "decode int4", 32, 1, 4096, 32, 8, KV_I4 },
+        { "prefill bf16", 1, 8192, 8192, 32, 8, 128, KV_BF16 },
+        { "prefill int8", 1, 8192, 8192, 32, 8, 128, KV_I8 },
+        { "decode bf16", 32, 1, 4096, 32, 8, 128, KV_BF16 },
+        { "decode bf16", 32, 1, 4096, 64, 8, 128, KV_BF16 },
+        { "decode bf16", 1, 1, 32768, 32, 8, 128, KV_BF16 },
+        { "decode int8", 32, 1, 4096, 32, 8, 128, KV_I8 },
+        { "decode fp8", 32, 1, 4096, 32, 8, 128, KV_F8 },
+        { "decode int4", 32, 1, 4096, 32, 8, 128, KV_I4 },
+        { "prefill bf16", 1, 8192, 8192, 32, 4, 512, KV_BF16 }, /* Gemma 4's global layers */
+        { "decode bf16", 32, 1, 4096, 32, 4, 512, KV_BF16 },
     };
+    static const scan scans[] = { { "scan delta", 1, 2048, 32, 16, 128 }, /* Qwen3-Next */
+                                  { "scan delta", 32, 1, 32, 16, 128 } };
     bench b = { .d = d,
                 .acts = acts,
                 .copy = copy_bytes_s,
@@ -406,6 +490,8 @@ lq_status bench_dev_run(bench_dev_row rows[BENCH_DEV_ROWS], int *n_rows, dev *d,
     }
     for (size_t i = 0; i < LQ_COUNT(kinds) && !s; i++)
         s = attention_row(&b, &kinds[i], err);
+    for (size_t i = 0; i < LQ_COUNT(scans) && !s; i++)
+        s = scan_row(&b, &scans[i], err);
 #undef ROWS
     give_back(&b);
     *n_rows = b.n;

@@ -1,5 +1,5 @@
 /* kernels/bench/bench_dev.h - what a device can do at most, and how near its kernels come: products of
- * every scheme at 1 to 4,096 rows, attention of long prompts and of decode. The limit is its own
+ * every scheme at 1 to 4,096 rows, attention of long prompts and of decode, scans of states. The limit is its own
  * copy; the matrix units' is left to what is measured next to it (scripts/bench/gpu_peers.py).
  *
  * A row's launches are captured once and replayed as a graph, as in use: the host's launches are in no
@@ -17,7 +17,7 @@ typedef struct {
         [32]; /* "u4-g128 bf16", "prefill bf16", "decode int8"; "u4-g128 expanded", "u4-g128 units":
                        for cuBLAS (dev_mm_wide), and not, whichever the first is */
     char shape[64]; /* "1x14336x4096" = M x N x K; "32 x 4096, 32/8x128" = sequences x keys, H/Hkv x
-                       D */
+                       D; of a scan sequences x rows, H/G x K */
     double seconds; /* of one call */
     double gflops, gbytes_s;
     double percent_of_copy; /* of the copy's bytes a second */

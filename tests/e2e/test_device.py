@@ -450,7 +450,7 @@ def test_bench_of_kernels_on_a_gpu_and_the_page_that_is_made_of_it(gpu, tmp_path
     assert {"u4-g128 bf16", "nf4 bf16", "fp8-e4m3 bf16", "prefill bf16", "decode int4"} <= names
     assert all(r["seconds"] > 0 and r["gbytes_s"] > 0 for r in rows)
     assert [r["times_one_row"] for r in rows if r["shape"].startswith("1x")] == [1] * 10
-    assert {"u4-g128 expanded", "decode fp8"} <= names
+    assert {"u4-g128 expanded", "decode fp8", "scan delta"} <= names
     page, found = tmp_path / "page.md", tmp_path / "result.json"
     shape = "64x14336x4096"
     row = {"name": "u4-g128 bf16", "shape": shape, "seconds": 1e-5, "gflops": 7.5e5, "gbytes_s": 3000,
