@@ -228,8 +228,6 @@ static void scale_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *a
     k_scale(r->a + row0 * K, (float)c->o_scale, n * K);
 }
 
-static float softplus(float x) { return log1pf(expf(x)); }
-
 /* a = a * g(gate), of R_ATTN_GATE: each dim's gate, or each head's. */
 static void gate_apart_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
@@ -242,7 +240,7 @@ static void gate_apart_chunk(const fwd_rows *r, int64_t row, int64_t n, const vo
             gate[i] += bias[i / c->v_dim];
         if (c->w.gate_softplus) {
             for (int64_t i = 0; i < W; i++)
-                gate[i] = gate[i] > 20 ? gate[i] : softplus(gate[i]);
+                gate[i] = gate[i] > 20 ? gate[i] : fwd_softplus(gate[i]);
             for (int64_t i = 0; i < H; i++)
                 a[i] *= gate[i / each];
             continue;
@@ -359,7 +357,7 @@ static void xielu(float *x, int64_t n, const model_vector *v)
 {
     enum { PIECE = 256 };
     const float b = v[R_XIELU_BETA].w[0], eps = v[R_XIELU_EPS].w[0];
-    const float p = softplus(v[R_XIELU_P].w[0]), m = b + softplus(v[R_XIELU_N].w[0]);
+    const float p = fwd_softplus(v[R_XIELU_P].w[0]), m = b + fwd_softplus(v[R_XIELU_N].w[0]);
     float e[PIECE];
     for (int64_t at = 0, k; at < n; at += k, x += k) {
         k = n - at < PIECE ? n - at : PIECE;

@@ -92,11 +92,10 @@ static void norm_values(const fwd_rows *r, const model_layer *l)
     if (a.w) f->d->ops->norm(f->d, &a);
 }
 
-/* The layer's attention rotates, writes the cache and merges itself. */
-static bool joins(const fwd_rows *r, int64_t layer)
+/* The attention of such layers rotates, writes the cache and merges itself. */
+static bool joins(const fwd_dev_ctx *f, const fwd_dev_kind *k)
 {
-    const fwd_dev_ctx *f = r->self;
-    return f->even && fwd_dev_kind_at(r, layer)->few == DEV_ATTN_DECODE;
+    return f->even && k->few == DEV_ATTN_DECODE;
 }
 
 enum { CLIP = 1, TURN = 2, WRITE = 4 }; /* into the cache */
@@ -133,7 +132,7 @@ static void rotate(const fwd_rows *r, const model_layer *l, int64_t layer, const
                               .D = c->head_dim,
                               .Dv = c->v_dim,
                               .R = on ? c->rope_dims : 0 };
-    if (write && joins(r, layer) && a.clip == 0)
+    if (write && a.clip == 0 && joins(f, fwd_dev_kind_at(r, layer)))
         f->late_rope = a;
     else
         f->d->ops->rope(f->d, &a);
@@ -450,7 +449,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
     a.tables = f->tables;
     a.scratch = f->attn_scratch;
     a.rope = f->late_rope.T ? &f->late_rope : NULL;
-    a.done = joins(r, layer) ? f->attn_done : NULL;
+    a.done = joins(f, k) ? f->attn_done : NULL;
     for (a.how = 0; a.how < DEV_ATTN_N; a.how++) {
         const fwd_plan *p = &k->plans[a.how][which];
         a.split = p->split;
@@ -505,8 +504,6 @@ static void pick(fwd_rows *r, const int64_t *rows, int64_t n)
     }
 }
 
-static float softplus(float x) { return log1pf(expf(x)); }
-
 static void xielu(const fwd_rows *r)
 {
     const fwd_dev_ctx *f = r->self;
@@ -516,8 +513,8 @@ static void xielu(const fwd_rows *r)
                                               .T = r->R,
                                               .n = r->c->ffn,
                                               .ld = fwd_mlp_width(r->c),
-                                              .p = softplus(*v[R_XIELU_P].w),
-                                              .m = b + softplus(*v[R_XIELU_N].w),
+                                              .p = fwd_softplus(*v[R_XIELU_P].w),
+                                              .m = b + fwd_softplus(*v[R_XIELU_N].w),
                                               .b = b,
                                               .eps = *v[R_XIELU_EPS].w });
 }

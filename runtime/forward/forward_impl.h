@@ -264,6 +264,7 @@ static inline int64_t fwd_head_gates(const arch_config *c)
 {
     return arch_name_of(c, R_HEAD_GATE) ? c->heads : 0;
 }
+static inline float fwd_softplus(float x) { return log1pf(expf(x)); }
 /* Of a row of r->mix_conv. */
 int64_t fwd_mix_channels(const arch_config *c);
 
