@@ -62,11 +62,12 @@ bool grad_covers(const arch_config *c)
         c->o_scale != 1 || c->row->window == WINDOW_CHUNKS || other_mixer(c) || other_gate(c) ||
         other_mlp(c) || c->qkv_clip != 0 || (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
-    static const arch_role other[] = { R_EMBED_NORM, R_PROJ_IN,      R_POS_EMBED,   R_O_NORM,
-                                       R_HEAD_GATE,  R_V_NORM,       R_DOWN_NORM,   R_PLE_EMBED,
-                                       R_STREAM_IN,  R_LAUREL_LEFT,  R_LAYER_SCALE, R_INDEX_K,
-                                       R_LATENT_IN,  R_EXPERT_SCALE, R_O_A,         R_GATE_BIAS,
-                                       R_HEAD_NORM };
+    static const arch_role other[] = {
+        R_EMBED_NORM,  R_PROJ_IN,   R_POS_EMBED, R_O_NORM,         R_HEAD_GATE,
+        R_V_NORM,      R_DOWN_NORM, R_PLE_EMBED, R_STREAM_IN,      R_LAUREL_LEFT,
+        R_LAYER_SCALE, R_INDEX_K,   R_LATENT_IN, R_EXPERT_SCALE,   R_O_A,
+        R_GATE_BIAS,   R_HEAD_NORM, R_ATTN_JOIN, R_EXPERT_OUT_NORM
+    };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;

@@ -27,6 +27,7 @@ void arch_config_init(arch_config *c, const arch_row *row)
     if (row->mixer == MIX_LRU) c->mix_key = 1;
     c->alibi_max = 8;
     c->hyper_post = 2;
+    c->router_scale = c->join_heat = 1;
     c->pos_offset = row->pos_offset;
     if (row->mtp && row->mtp->eagle) c->mtp = row->mtp;
     c->expert_groups = c->groups_used = 1;

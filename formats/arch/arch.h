@@ -236,6 +236,7 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_EXPERTS_OF, "experts_of", ARCH_VECTOR)   /* [vocab, experts_used]: those of each token */           \
     X(R_LATENT_IN, "latent_in", ARCH_MATRIX)     /* h to what experts read, and back */                     \
     X(R_LATENT_OUT, "latent_out", ARCH_MATRIX)                                                              \
+    X(R_LATENT_NORM, "latent_norm", ARCH_VECTOR) /* of what R_LATENT_IN gives */                            \
     /* dense_beside: of what router and experts read, MLP and experts give; on shares */                    \
     X(R_ROUTER_NORM, "router_norm", ARCH_VECTOR)                                                            \
     X(R_EXPERT_NORM, "expert_norm", ARCH_VECTOR)                                                            \
@@ -243,6 +244,8 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_EXPERT_POST_NORM, "expert_post_norm", ARCH_VECTOR)                                                  \
     X(R_EXPERT_SCALE, "expert_scale", ARCH_VECTOR)                                                          \
     X(R_EXPERTS_BIAS, "experts_bias", ARCH_VECTOR) /* [hidden] added once to what they all give */          \
+    X(R_EXPERT_OUT_NORM, "expert_out_norm",                                                                 \
+      ARCH_VECTOR) /* of what each expert gives, before its share */                                        \
     X(R_EXPERT_GATE, "expert_gate", ARCH_LINEAR)                                                            \
     X(R_EXPERT_UP, "expert_up", ARCH_LINEAR)                                                                \
     X(R_EXPERT_GATE_UP, "expert_gate_up", ARCH_LINEAR) /* rows: see gate_up_mixed */                        \
@@ -279,7 +282,10 @@ typedef enum { ARCH_VECTOR, ARCH_MATRIX, ARCH_LINEAR } arch_kind;
     X(R_ATTN_NORM_DOWN, "attn_norm_down", ARCH_MATRIX)                                                      \
     X(R_ATTN_NORM_UP, "attn_norm_up", ARCH_MATRIX)                                                          \
     X(R_MLP_NORM_DOWN, "mlp_norm_down", ARCH_MATRIX)                                                        \
-    X(R_MLP_NORM_UP, "mlp_norm_up", ARCH_MATRIX)
+    X(R_MLP_NORM_UP, "mlp_norm_up", ARCH_MATRIX)                                                            \
+    /* [hidden] each: x = a x + b y where a branch joins, b = sigmoid(gate / join_heat), a^2 = 1 - b^2 */   \
+    X(R_ATTN_JOIN, "attn_join", ARCH_VECTOR)                                                                \
+    X(R_MLP_JOIN, "mlp_join", ARCH_VECTOR)
 
 typedef enum {
 #define X(name, text, kind) name,
@@ -343,9 +349,10 @@ typedef enum {
     NAME_ATTENDS = 4096, /* only in layers that attend */
     NAME_FLAT =
         8192, /* with NAME_STACKED: in a folder the experts' rows one after the other, two dims */
-    NAME_WHOLE = 16384, /* a norm's weights without norm_offset */
-    NAME_IDS = 32768,   /* whole numbers */
-    NAME_BLOCKS = 65536 /* square matrices, [blocks, n, n], read as vectors */
+    NAME_WHOLE = 16384,  /* a norm's weights without norm_offset */
+    NAME_IDS = 32768,    /* whole numbers */
+    NAME_BLOCKS = 65536, /* square matrices, [blocks, n, n], read as vectors */
+    NAME_BEFORE = 131072 /* a norm's weights multiply what it reads, not what it gives */
 } arch_name_flag;
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
@@ -399,6 +406,7 @@ typedef struct {
     bool norm_stays;     /* what a norm before a branch gives is x from there on; see join_x */
     arch_qk_norm qk_norm;
     bool qk_norm_late;    /* after the rotation */
+    bool o_norm_heads;    /* R_O_NORM is of each head, before the output is gated */
     bool qk_norm_rotated; /* only in layers that rotate */
     bool qkv_grouped; /* rows of R_QKV: for each kv head its q heads, k, v; else all q, all k, all v
                        */
@@ -635,6 +643,7 @@ typedef struct arch_config {
     /* Hyper-connections (arXiv:2512.24880): residual streams, 0: none; steps that make their mixing doubly
      * stochastic, and what is added to what these divide by */
     int64_t hyper, hyper_steps;
+    double join_heat;             /* of R_ATTN_JOIN and R_MLP_JOIN */
     double hyper_eps, hyper_post; /* hyper_post: the largest factor on a branch's output */
     /* MIX_SPARSE, MIX_HEAVY: positions for each compressed one, powers of two; groups of R_O_A, 0: none */
     int64_t sparse_every, heavy_every, o_groups, o_lora;
@@ -663,6 +672,7 @@ typedef struct arch_config {
     int64_t latent;                     /* width of what experts read and put out; 0: hidden */
     int64_t expert_groups, groups_used; /* 1, 1: free choice; else only the best groups' experts */
     double expert_scale, shared_scale;  /* on the routed experts' sum, on the shared ones' */
+    double router_scale;                /* on the router's logits */
     double router_jitter; /* ROUTER_SPARSEMIXER: half of how far from the best counts as near */
     arch_head head;
     int64_t labels;          /* HEAD_LABELS; else 0 */

@@ -86,7 +86,7 @@ bool arch_has(const arch_config *c, arch_role r, int64_t layer)
     if ((a->flags & NAME_MOE) && !c->layer[layer].moe) return false;
     if ((a->flags & NAME_STATE) && !arch_mixer_has_state(c->layer[layer].mixer)) return false;
     if ((a->flags & NAME_ATTENDS) && !arch_mixer_attends(c->layer[layer].mixer)) return false;
-    if ((r == R_LATENT_IN || r == R_LATENT_OUT) && !c->latent) return false;
+    if (r >= R_LATENT_IN && r <= R_LATENT_NORM && !c->latent) return false;
     return c->layer[layer].moe ? c->w.dense_beside || !of_mlp(r) : !of_moe(r);
 }
 
@@ -304,7 +304,7 @@ float arch_slot_offset(const arch_config *c, const arch_slot *slot)
 
 double arch_norm_eps(const arch_config *c, arch_role r)
 {
-    const bool post = r == R_ATTN_POST_NORM || r == R_MLP_POST_NORM;
+    const bool post = r == R_ATTN_POST_NORM || r == R_MLP_POST_NORM || r == R_EXPERT_OUT_NORM;
     if ((r == R_Q_A_NORM || r == R_KV_A_NORM) && !c->w.latent_eps) return ARCH_LATENT_EPS;
     return post && c->post_eps > 0 ? c->post_eps : c->norm_eps;
 }
@@ -402,7 +402,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_Q_NORM] = { head_rows(c, R_Q_NORM), all ? q : c->head_dim },
         [R_K_NORM] = { head_rows(c, R_K_NORM), all ? k : c->head_dim },
         [R_V_NORM] = { 1, c->v_dim },
-        [R_O_NORM] = { 1, o },
+        [R_O_NORM] = { 1, c->w.o_norm_heads ? c->v_dim : o },
         [R_SINKS] = { 1, c->heads },
         [R_Q_SLOPE] = { 1, c->heads },
         [R_Q_BASE] = { 1, c->heads },
@@ -483,12 +483,14 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_EXPERTS_OF] = { c->vocab, c->experts_used },
         [R_LATENT_IN] = { c->latent, c->hidden },
         [R_LATENT_OUT] = { c->hidden, c->latent },
+        [R_LATENT_NORM] = { 1, c->latent },
         [R_ROUTER_NORM] = { 1, c->hidden },
         [R_EXPERT_NORM] = { 1, c->hidden },
         [R_DENSE_POST_NORM] = { 1, c->hidden },
         [R_EXPERT_POST_NORM] = { 1, c->hidden },
         [R_EXPERT_SCALE] = { 1, c->experts },
         [R_EXPERTS_BIAS] = { 1, c->hidden },
+        [R_EXPERT_OUT_NORM] = { 1, wide },
         [R_EXPERT_GATE] = { c->expert_ffn, wide },
         [R_EXPERT_UP] = { c->expert_ffn, wide },
         [R_EXPERT_GATE_UP] = { 2 * c->expert_ffn, wide },
@@ -521,6 +523,8 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_ATTN_NORM_UP] = { c->hidden, c->norm_rank },
         [R_MLP_NORM_DOWN] = { c->norm_rank, c->hidden },
         [R_MLP_NORM_UP] = { c->hidden, c->norm_rank },
+        [R_ATTN_JOIN] = { 1, c->hidden },
+        [R_MLP_JOIN] = { 1, c->hidden },
     };
     *N = shape[r].N;
     *K = shape[r].K;

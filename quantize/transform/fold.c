@@ -103,7 +103,8 @@ static bool find_readers(fold_site *f, const fold_layer *l)
     if (l->c->w.norm_stays && (f->site == CAL_ATTN || f->site == CAL_MLP))
         return false; /* the sum goes on from it */
     if (l->c->norm_rank && (f->site == CAL_ATTN || f->site == CAL_MLP))
-        return false; /* gates read it */
+        return false;                                           /* gates read it */
+    if (l->c->w.o_norm_heads && f->site == CAL_O) return false; /* one norm for all heads */
     if (l->c->w.mla && l->c->w.q_gated && f->site == CAL_Q_B)
         return false; /* beside what is not normed */
     if (f->site == CAL_ATTN && arch_name_of(l->c, R_INDEX_IN_NORM))

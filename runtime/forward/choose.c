@@ -120,6 +120,8 @@ void choose_experts(const choose_row *r, const arch_config *c, const float *corr
 {
     const int64_t E = c->experts, k = c->experts_used;
     float *scores = r->scores, *choice = r->choice;
+    for (int64_t e = 0; e < E && c->router_scale != 1; e++)
+        scores[e] *= (float)c->router_scale;
     if (c->w.router == ROUTER_SPARSEMIXER) {
         sparse_mixer(r->chosen, r->share, scores, choice, c);
         return;

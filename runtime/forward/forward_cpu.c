@@ -14,7 +14,9 @@ static void norm_rows(const arch_config *c, float *dst, const float *x, const mo
     } else if (c->w.norm == NORM_LAYER) {
         k_layernorm(dst, K, x, K, v->w, v->bias, v->offset, T, K, v->eps);
     } else {
-        k_rmsnorm(dst, K, x, K, v->w, v->offset, T, K, v->eps);
+        for (int64_t i = 0; i < T * K && v->before; i++)
+            dst[i] = x[i] * v->before[i % K];
+        k_rmsnorm(dst, K, v->before ? dst : x, K, v->w, v->offset, T, K, v->eps);
     }
 }
 
@@ -76,8 +78,9 @@ static void norm_heads(const fwd_rows *r, float *x, const model_vector *v, int64
     else if (c->w.qk_norm == QK_NORM_HEAD)
         norm_rows(c, x, x, v, H, D);
     for (int64_t h = 0; c->w.qk_norm == QK_NORM_HEADS && h < H; h++) {
-        const model_vector own = { v->w + h * D, v->bias ? v->bias + h * D : NULL, v->offset,
-                                   v->eps };
+        model_vector own = *v;
+        own.w += h * D;
+        if (v->bias) own.bias += h * D;
         norm_rows(c, x + h * D, x + h * D, &own, 1, D);
     }
 }
@@ -220,6 +223,14 @@ static void gate_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *ar
     }
 }
 
+/* Each head's output normed. */
+static void norm_out_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const arch_config *c = r->c;
+    float *a = r->a + (*(const int64_t *)arg + row) * c->heads * c->v_dim;
+    norm_rows(c, a, a, &r->layer->vec[R_O_NORM], n * c->heads, c->v_dim);
+}
+
 /* a = o_scale a */
 static void scale_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
@@ -345,6 +356,7 @@ static void attend(const fwd_rows *r, const model_layer *l, int64_t layer, const
         attend_blocks(&a, r, kv, g);
     attn_run(&a, r->scratch, r->p);
     if (c->w.diff) fwd_each(r, g->n_rows, fwd_diff_heads, &g->row0);
+    if (c->w.o_norm_heads) fwd_each(r, g->n_rows, norm_out_chunk, &g->row0);
     if (c->w.q_gated && !c->w.mla) fwd_each(r, g->n_rows, gate_chunk, &g->row0);
     if (c->o_scale != 1) fwd_each(r, g->n_rows, scale_chunk, &g->row0);
     if (l->lin[R_ATTN_GATE].present && !c->w.mla)
@@ -476,6 +488,10 @@ static void join_chunk(const fwd_rows *r, int64_t row, int64_t n, const void *ar
     if (r->out == r->y) {
         norm_rows(r->c, y, y, a->post, n, K);
         if (r->scale_y != 1) k_scale(y, r->scale_y, n * K);
+        for (int64_t i = 0; i < n * K && r->join->w; i++) {
+            x[i] *= r->join->bias[i % K];
+            y[i] *= r->join->w[i % K];
+        }
         k_add(x, y, n * K);
     }
     if (a->after) norm_rows(r->c, x, x, a->after, n, K);

@@ -84,7 +84,8 @@ typedef struct {
     float *x, *h, *y;     /* [R, hidden] */
     float *out;           /* of the branch at work: x or y */
     float scale_y;        /* on y before it joins x */
-    float *e;             /* [R, embed_dim] where that is not hidden, or R_PROJ_OUT there */
+    const model_vector *join; /* of the branch at work, R_ATTN_JOIN or R_MLP_JOIN; w NULL: x + y */
+    float *e;                 /* [R, embed_dim] where that is not hidden, or R_PROJ_OUT there */
     /* MTP: [R, fwd_given_width] fwd_item's; [R, 2 * hidden] what proj, or of EAGLE-3 attention, reads */
     float *given, *mtp_in;
     bool given_own;

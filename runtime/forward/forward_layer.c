@@ -89,7 +89,8 @@ static void enter_branch(const fwd_rows *r, const model_layer *l, arch_role norm
 static void open_out(fwd_rows *r, const model_vector *post, arch_branch b)
 {
     r->scale_y = (float)(r->c->residual_scale * r->c->join_y[b]);
-    bool apart = post->w || r->scale_y != 1 || r->shared || r->c->hyper;
+    r->join = &r->layer->vec[b == BRANCH_MLP ? R_MLP_JOIN : R_ATTN_JOIN];
+    bool apart = post->w || r->join->w || r->scale_y != 1 || r->shared || r->c->hyper;
     r->out = apart ? r->y : r->x;
     if (apart) r->ops->clear(r);
 }
@@ -262,7 +263,7 @@ static void run_heads(const fwd_rows *r, const model_layer *l, int64_t layer, co
         r->ops->attend(r, l, layer, kv, &groups[i]);
     }
     const int64_t K = r->c->heads * r->c->v_dim;
-    if (!r->parts) r->ops->norm_in(r, r->a, K, &l->vec[R_O_NORM], K);
+    if (!r->parts && !r->c->w.o_norm_heads) r->ops->norm_in(r, r->a, K, &l->vec[R_O_NORM], K);
 }
 
 /* The products of h that a layer's mixer takes. */

@@ -398,6 +398,9 @@ static void run_experts(const fwd_rows *r, const model_layer *l)
     if (!m.joined || r->c->shared_ffn)
         fwd_each(r, places + (r->c->shared_ffn ? r->R : 0), act_rows, &m);
     run_down(&m);
+    if (l->vec[R_EXPERT_OUT_NORM].w)
+        r->ops->norm(r, r->expert_out, r->expert_out, &l->vec[R_EXPERT_OUT_NORM], places,
+                     arch_expert_width(r->c));
     fwd_each(r, r->R, join_rows, NULL);
     join_outputs(r);
     lq_arena_reset(r->scratch, mark);
@@ -424,6 +427,7 @@ void fwd_run_moe(const fwd_rows *r, const model_layer *l)
     }
     memset(r->latent_sum, 0, (size_t)(r->R * W) * sizeof *r->latent_sum);
     mm_run(&in, 1, r->h, H, r->R, r->acts, r->scratch, r->p);
+    r->ops->norm(r, r->latent_in, r->latent_in, &l->vec[R_LATENT_NORM], r->R, W);
     run_experts(r, l);
     mm_run(&out, 1, r->latent_sum, W, r->R, r->acts, r->scratch, r->p);
 }

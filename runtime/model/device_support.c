@@ -13,6 +13,9 @@ static const struct {
     { R_ATTN_NORM_DOWN, "gates on norms" },
     { R_DIFF_Q1, "differential attention" },
     { R_MIX_ADMIT, "linear recurrent units" },
+    { R_ATTN_JOIN, "gates on the residual" },
+    { R_LATENT_NORM, "norms of what experts read" },
+    { R_EXPERT_OUT_NORM, "norms of what each expert gives" },
     { R_HEAD_NORM, "an output head of activations that are normed" },
 };
 
@@ -81,6 +84,8 @@ lq_status model_check_device(const arch_config *c, lq_err *err)
     if (!what && c->experts > DEV_EXPERTS) what = "so many experts";
     if (!what && c->w.qkv_quarters) what = "q, v and k of each quarter of the heads in one matrix";
     if (!what && c->w.head_rows_1) what = "an output head of rows of length 1";
+    if (!what && c->w.o_norm_heads) what = "norms of what each head gives";
+    if (!what && c->router_scale != 1) what = "a factor on the router's logits";
     if (!what && c->w.both_ways) what = "attention that looks both ways";
     if (!what && c->row->window == WINDOW_CHUNKS && c->window % 8) /* no whole blocks */
         what = "attention in chunks of such a size";

@@ -67,6 +67,38 @@ static lq_status make_spans(const float **v, const model *m, lq_arena *a, lq_err
     return LQ_OK;
 }
 
+/* The weights multiply what the norm reads. */
+static lq_status weigh_before(model_vector *v, const model *m, arch_role r, int64_t layer,
+                              lq_arena *a, lq_err *err)
+{
+    int64_t N, K;
+    arch_role_shape(arch_at(m->cfg, layer), r, &N, &K);
+    float *before = lq_push(a, (size_t)K * sizeof *before);
+    if (!before) return model_no_memory(err, arch_role_text(r));
+    for (int64_t k = 0; k < K; k++)
+        before[k] = v->w[k] + v->offset;
+    v->before = before;
+    v->offset = 0;
+    return make_ones(&v->w, m, r, layer, a, err);
+}
+
+/* What x and y are times where a branch joins. */
+static lq_status make_join(model_vector *v, const model *m, lq_arena *a, lq_err *err)
+{
+    const int64_t n = m->cfg->hidden;
+    const float heat = (float)m->cfg->join_heat;
+    float *of = lq_push(a, 2 * (size_t)n * sizeof *of);
+    if (!of) return model_no_memory(err, arch_role_text(R_ATTN_JOIN));
+    for (int64_t k = 0; k < n; k++) {
+        const float y = 1 / (1 + expf(-v->w[k] / heat)), rest = 1 / (1 + expf(v->w[k] / heat));
+        of[k] = y;
+        of[n + k] = sqrtf(fmaxf(rest * (1 + y), 1e-3f));
+    }
+    v->w = of;
+    v->bias = of + n;
+    return LQ_OK;
+}
+
 static lq_status check_experts_of(const model *m, int64_t layer, const float *of, lq_err *err)
 {
     const arch_config *c = m->cfg;
@@ -92,6 +124,9 @@ static lq_status load_vector(model_vector *v, const model *m, arch_role r, int64
         s = make_ones(&v->w, m, r, layer, a, err);
     if (!s && v->w && r >= R_MIX_CONV && r <= R_MIX_CONV_V) s = turn_taps(&v->w, m, r, a, err);
     if (!s && v->w && r == R_MIX_A_LOG) s = make_rates(&v->w, m, a, err);
+    if (!s && v->w && arch_name_of(m->cfg, r)->flags & NAME_BEFORE)
+        s = weigh_before(v, m, r, layer, a, err);
+    if (!s && v->w && (r == R_ATTN_JOIN || r == R_MLP_JOIN)) s = make_join(v, m, a, err);
     if (!s && v->w && r == R_MIX_SPAN) s = make_spans(&v->w, m, a, err);
     if (!s && v->w && r == R_EXPERTS_OF) s = check_experts_of(m, layer, v->w, err);
     if (!s && m->part) part_vector(v, part_at(m->part, layer), r);

@@ -20,9 +20,10 @@ typedef struct {
 } model_linear;
 
 /* A vector role: a norm's weights and bias, sinks, ...; NULL: none. Of a norm: what is added to its
- * weights, and to the mean square or variance. */
+ * weights, and to the mean square or variance. Of R_ATTN_JOIN and R_MLP_JOIN: w what y is times, bias what x is. */
 typedef struct {
     const float *w, *bias;
+    const float *before; /* what the norm reads is times these; NULL: it is not */
     float offset, eps;
 } model_vector;
 

@@ -68,10 +68,13 @@ static const char *not_yet(const arch_config *c)
            : c->norm_rank                 ? "gates on norms"
            : c->index_block               ? "attention to chosen blocks"
            : c->w.norm_stays              ? "a residual that is what norms give"
-           : c->w.head_rows_1             ? "an output head of rows of length 1"
-           : c->w.diff                    ? "differential attention"
-           : arch_name_of(c, R_HEAD_NORM) ? "an output head of activations that are normed"
-           : c->w.mla_shared              ? "latents that several layers read"
+           : arch_name_of(c, R_ATTN_JOIN) ? "gates on the residual"
+           : c->w.o_norm_heads            ? "norms of what each head gives"
+           : arch_name_of(c, R_EXPERT_OUT_NORM) ? "norms of what each expert gives"
+           : c->w.head_rows_1                   ? "an output head of rows of length 1"
+           : c->w.diff                          ? "differential attention"
+           : arch_name_of(c, R_HEAD_NORM)       ? "an output head of activations that are normed"
+           : c->w.mla_shared                    ? "latents that several layers read"
            : norms ? "a norm of all heads together that comes late or is a layer norm"
                    : NULL;
 }

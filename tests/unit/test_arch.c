@@ -251,6 +251,7 @@ TEST(sliding_windows_follow_every_spelling)
           "...." },
         { "muse: of four the last sees all", "{\"model_type\":\"muse_glimmer\"," BASE2 "}", 2048,
           "www." },
+        { "muse spark: likewise", "{\"model_type\":\"muse_spark\"," BASE2 "}", 2048, "www." },
         { "lfm3: beside convolutions",
           "{\"model_type\":\"lfm3\"," BASE2 ",\"layer_types\":[\"conv\",\"sliding_attention\","
           "\"full_attention\",\"conv\"]}",

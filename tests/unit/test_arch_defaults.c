@@ -122,6 +122,7 @@ TEST(defaults_of_mixtures_are_those_of_transformers)
         { "axk2", 128, 8, 512, 512, 1, 4, 131072, 1e-6, 10000, 2.5, false },
         { "beam", 256, 8, 2560, 0, 3, 8, 8192, 1e-6, 10000, 2.5, false },
         { "glm5_next_text", 288, 8, 2048, 2048, 3, 4, 1048576, 1e-5, 0, 2.5, false },
+        { "muse_spark", 256, 8, 4096, 0, 0, 16, 1048576, 1e-5, 5e5, 1, false },
         { "minimax_m3_vl", 128, 4, 160, 3072, 0, 4, 524288, 1e-6, 5e6, 2, false },
         { "minimax_m3_vl_text", 128, 4, 160, 3072, 0, 4, 524288, 1e-6, 5e6, 2, false },
     };

@@ -12,6 +12,7 @@
 #define MINIMAX "{\"model_type\":\"minimax\"," BASE
 #define M1 "{\"model_type\":\"minimax_m1\"," BASE ",\"attn_type_list\":[0,0,0,1]"
 #define M3 "{\"model_type\":\"minimax_m3_vl\"," BASE2 ",\"index_n_heads\":2"
+#define SPARK "{\"model_type\":\"muse_spark\"," BASE2
 #define M3_SPARSE M3 ",\"sparse_attention_config\":{\"sparse_attention_freq\":[0,1,1,1],"
 
 TEST(a_wrong_config_is_refused_by_key)
@@ -142,6 +143,15 @@ TEST(a_wrong_config_is_refused_by_key)
         { "RecurrentGemma without a window",
           "{\"model_type\":\"recurrent_gemma\"," BASE ",\"attention_window_size\":0}",
           "attention_window_size: expected 1 or more" },
+        { "Muse Spark whose layers rotate by another base",
+          SPARK ",\"layer_rope_theta\":[500000,500000,10000,0]}",
+          "layer_rope_theta: layer 2: expected 0 or rope_theta, 500000, found 10000" },
+        { "Muse Spark with bases of some layers", SPARK ",\"layer_rope_theta\":[0]}",
+          "layer_rope_theta: expected a base above 1" },
+        { "Muse Spark with a factor of 0", SPARK ",\"qk_scale_factor\":0}",
+          "qk_scale_factor: expected a number above 0" },
+        { "Muse Spark whose gates are divided by 0", SPARK ",\"residual_gate_temperature\":0}",
+          "residual_gate_temperature: expected a number" },
         { "MiniMax with a window", MINIMAX ",\"sliding_window\":64}",
           "sliding_window: expected null" },
         { "MiniMax with another activation", MINIMAX ",\"hidden_act\":\"gelu\"}", "hidden_act" },

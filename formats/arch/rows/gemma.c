@@ -24,21 +24,6 @@ static const arch_name gemma3_names[] = {
     EMBED_NORM_HEAD(BIAS_NO), SANDWICH, SELF_ATTN(BIAS_ATTN, BIAS_ATTN), QK_NORMS,
     GATED(BIAS_NO),           END,
 };
-/* Norms of the embedding and of q and k have no weights, and the last one's are whole. */
-#define NO_WEIGHTS NAME_OPTIONAL | NAME_ONES | NAME_WHOLE
-static const arch_name muse_glimmer_names[] = {
-    { R_EMBED, "@embed_tokens", 0, BIAS_NO },
-    { R_EMBED_NORM, "@embed_norm", NO_WEIGHTS, BIAS_NO },
-    { R_FINAL_NORM, "@norm", NAME_WHOLE, BIAS_NO },
-    { R_HEAD, "^lm_head", 0, BIAS_NO },
-    SANDWICH,
-    SELF_ATTN(BIAS_ATTN, BIAS_ATTN),
-    { R_Q_NORM, LAYER "self_attn.q_norm", NO_WEIGHTS, BIAS_NO },
-    { R_K_NORM, LAYER "self_attn.k_norm", NO_WEIGHTS, BIAS_NO },
-    { R_ATTN_GATE, LAYER "self_attn.gate_proj", 0, BIAS_NO },
-    GATED(BIAS_NO),
-    END,
-};
 static const arch_name vaultgemma_names[] = {
     EMBED_NORM_HEAD(BIAS_NO),
     { R_ATTN_NORM, LAYER "input_layernorm", 0, BIAS_NO },
@@ -96,35 +81,6 @@ static lq_status both_ways(arch_config *c, const char *key, const cJSON *v, lq_e
     return lq_fail(err, LQ_EUNSUPPORTED, "%s: expected null, false or vision, found %s", key,
                    js_describe(found, v));
 }
-/* Multiplies q after its norm. */
-static lq_status qk_scale(arch_config *c, const char *key, const cJSON *v, lq_err *err)
-{
-    double f = 3.87;
-    if (v) f = cJSON_IsNumber(v) ? v->valuedouble : 0;
-    if (!(f > 0 && f <= 1e6)) return lq_fail(err, LQ_EVALUE, "%s: expected a number above 0", key);
-    c->attn_scale *= f;
-    return LQ_OK;
-}
-
-/* Where no list says so, every fourth layer, counted from the last, sees all and does not rotate. */
-static lq_status muse_layers(arch_config *c, const cJSON *j, lq_err *err)
-{
-    for (int64_t i = 0; i < c->layers; i++) {
-        const bool full = (c->layers - 1 - i) % 4 == 0;
-        if (!js_get(j, "layer_types")) c->layer[i].window = c->window && !full;
-        c->layer[i].rope = full ? ROPE_OFF : ROPE_MAIN;
-    }
-    return arch_layer_thetas(c, j, err);
-}
-
-static const arch_key muse_glimmer_keys[] = {
-    { "qk_scale_factor", KEY_FN, 0, NONE, qk_scale },
-    { "output_multiplier", KEY_REAL, AT(logit_scale), 0.19611613513818404, NULL },
-    { "final_logit_softcapping", KEY_REAL, AT(final_softcap), 20, NULL },
-    { "post_norm_eps", KEY_REAL, AT(post_eps), 1e-8, NULL },
-    { "layer_rope_theta", KEY_KNOWN, 0, NONE, NULL }, /* muse_layers */
-    NO_KEY,
-};
 static const arch_key gemma2_keys[] = {
     { "query_pre_attn_scalar", KEY_RSQRT, AT(attn_scale), 256, NULL },
     { "attn_logit_softcapping", KEY_REAL, AT(attn_softcap), 50, NULL },
@@ -356,12 +312,6 @@ const arch_row arch_rows_gemma[] = {
       .window = WINDOW_PATTERN, .def_pattern = 6, .def_window = 4096, .def_kv_heads = 4,
       .def_head_dim = 256, .def_max_pos = 131072, .def_theta = 1e6, .def_local_theta = 1e4,
       .def_tied = true, .def_sizes = SIZES("262208", "2304", "9216", "26", "8") },
-    { "MuseGlimmerForConditionalGeneration", "muse_glimmer",
-      .w = { RMS_ROPE, .norm_offset = 1, .qk_norm = QK_NORM_HEAD },
-      .prefix = "model.language_model.", .in_text = true, .names = muse_glimmer_names,
-      .keys = muse_glimmer_keys, .layers = muse_layers, .window = WINDOW_PATTERN,
-      .def_window = 2048, .def_kv_heads = 2, .def_head_dim = 128, .def_eps = 1e-5,
-      .def_max_pos = 131072 },
     { "VaultGemmaForCausalLM", "vaultgemma", .w = { RMS_ROPE, .norm_offset = 1 }, MODEL,
       .names = vaultgemma_names, .keys = gemma2_keys, .embed_sqrt = true, GELU_TANH,
       .window = WINDOW_PATTERN, .def_pattern = 2, .def_window = 4096, .def_kv_heads = 4,

@@ -47,7 +47,8 @@ def text(kind, sizes):
 
 # Tensors of what sees images.
 SEES = ("vision_model.", "vit_", "vision_tower.", "multi_modal_projector.", "patch_merge_mlp.", "vision_encoder.", "patch_merger.",
-        "pre_mm_projector_norm.", "vision_language_adapter.")
+        "pre_mm_projector_norm.", "vision_language_adapter.", "model.vision_adapter.", "model.vision_projection.",
+        "model.vision_tower.", "model.audio_tower.")
 
 MODELS = {
     "glm4-moe-lite": text("Glm4MoeLite", dict(MLA, **ROUTED)),
@@ -185,6 +186,16 @@ MODELS = {
     "qwen3-vl-moe": seen("Qwen3VLMoe", dict(SMALL, norm_topk_prob=True, rope_parameters=dict(
         rope_type="default", rope_theta=5e6, mrope_section=[1, 1, 0], mrope_interleaved=True),
         **EXPERTS), num_position_embeddings=4, deepstack_visual_indexes=[0]),
+    "muse-spark": ("MuseSparkForConditionalGeneration", "MuseSparkConfig", dict(
+        text_config=dict(NARROW, head_dim=8, num_hidden_layers=3, intermediate_size=12, sliding_window=5, post_norm_eps=1e-3,
+                         final_logit_softcapping=5.0, output_multiplier=0.7, residual_gate_temperature=0.5, qk_scale_factor=2.5,
+                         mlp_layer_types=["dense", "sparse", "sparse"], moe_hidden_size=16, moe_intermediate_size=12,
+                         num_local_experts=4, num_experts_per_tok=2, routed_scaling_factor=1.5,
+                         layer_types=["sliding_attention", "sliding_attention", "full_attention"]),
+        vision_config=dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, patch_size=2,
+                           pos_emb_height=2, pos_emb_width=2),
+        audio_config=dict(patch_sizes=[2], hidden_sizes=[8], depths=[1], num_hidden_layers=1, out_hidden_size=H),
+        out_hidden_size=32, projector_hidden_size=8)),
     "glm4v-moe": seen("Glm4vMoe", dict(SMALL, rope_parameters=dict(
         rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5, mrope_section=[1, 0, 0]),
         **ROUTED), image_size=4),
@@ -198,6 +209,8 @@ def fill(model, g):
             p.data = r * (0.15 if "embed" in name else 1.3 / math.sqrt(p.shape[-1]))
         elif "bias" in name:
             p.data = r * 0.1
+        elif "residual_gate" in name:
+            p.data = r * 0.5
         elif name.endswith("softmax_scaling.scale"):
             p.data = r * 0.4
         else:
