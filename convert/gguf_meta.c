@@ -224,11 +224,19 @@ static void put_rotating(gguf_pairs *p, const char *key, const arch_config *c)
         gguf_put_le(&p->b, c->layer[i].rope != ROPE_OFF, 1);
 }
 
+/* Of each layer: has it an indexer of its own? */
+static void put_indexers(gguf_pairs *p, const char *key, const arch_config *c)
+{
+    gguf_pair_array(p, key, GGUF_BOOL, (uint64_t)c->layers);
+    for (int64_t i = 0; i < c->layers; i++)
+        gguf_put_le(&p->b, !c->layer[i].index_shared, 1);
+}
+
 /* Is it a number that the config has, if not in a field? */
 static bool is_counted(gguf_own_kind k)
 {
     return k == OWN_PATTERN || k == OWN_WINDOWS || k == OWN_DENSE || k == OWN_STEP ||
-           k == OWN_ROTATES;
+           k == OWN_ROTATES || k == OWN_INDEXERS;
 }
 
 static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arch_config *c)
@@ -262,12 +270,17 @@ static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arc
     case OWN_STEP:
         gguf_pair_int(p, key, step_of(c));
         return;
+    case OWN_BLOCKS:
+        memcpy(&n, at, sizeof n);
+        gguf_pair_int(p, key, n / c->index_block);
+        return;
     case OWN_INT:
     case OWN_SHARED:
+    case OWN_SHARED_FFN:
         memcpy(&n, at, sizeof n);
-        if (o->kind == OWN_SHARED && c->expert_ffn) n /= c->expert_ffn;
+        if (o->kind != OWN_INT && c->expert_ffn) n /= c->expert_ffn;
         if (c->w.both_ways && o->at == offsetof(arch_config, window) && n) n = 2 * (n - 1);
-        if (n || o->kind == OWN_SHARED) gguf_pair_int(p, key, n);
+        if (n || o->kind != OWN_INT) gguf_pair_int(p, key, n);
         return;
     case OWN_WINDOWS:
         put_windows(p, key, c);
@@ -276,6 +289,9 @@ static void put_one(gguf_pairs *p, const char *key, const gguf_own *o, const arc
         put_rotating(p, key, c);
         return;
     case OWN_INDEXERS:
+        put_indexers(p, key, c);
+        return;
+    case OWN_TYPES:
     case OWN_RATIO:
     case OWN_HAS:;
     }
@@ -542,6 +558,9 @@ static void put_labels(gguf_pairs *p, const gguf_arch *a, const src_source *src)
 static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, int further)
 {
     const bool each = a->layered || a->state || a->lists; /* some numbers are a layer's */
+    /* one head of keys and values for all, which is what both matrices read */
+    const int64_t keys = a->kv_apart ? c->kv_lora + c->rope_dims : c->head_dim,
+                  values = a->kv_apart ? c->kv_lora : c->v_dim;
     const bool head = !each || a->lists || (a->state && arch_count_attending(c, 0, c->layers));
     const struct {
         const char *key;
@@ -552,9 +571,13 @@ static void put_config(gguf_pairs *p, const gguf_arch *a, const arch_config *c, 
                  { "embedding_length", c->hidden },
                  { "feed_forward_length", each ? 0 : c->ffn },
                  { "attention.head_count", a->state || a->lists ? 0 : c->heads },
-                 { "attention.head_count_kv", each ? 0 : c->kv_heads },
-                 { "attention.key_length", head ? c->head_dim : 0 },
-                 { "attention.value_length", head ? c->v_dim : 0 },
+                 { "attention.head_count_kv", each          ? 0
+                                              : a->kv_apart ? 1
+                                                            : c->kv_heads },
+                 { "attention.key_length", head ? keys : 0 },
+                 { "attention.value_length", head ? values : 0 },
+                 { "attention.key_length_mla", a->kv_apart ? c->head_dim : 0 },
+                 { "attention.value_length_mla", a->kv_apart ? c->v_dim : 0 },
                  { "attention.q_lora_rank", c->q_lora },
                  { "attention.kv_lora_rank", c->kv_lora },
                  { "rope.dimension_count", a->layered || a->lists ? 0 : c->rope_dims },
@@ -794,6 +817,12 @@ static lq_status check_runs(const gguf_arch *a, const arch_config *c, lq_err *er
                        "num_key_value_heads: llama.cpp's '%s' runs %lld heads of keys, turned by "
                        "10000, found %lld by %g",
                        a->gguf, (long long)c->heads, (long long)c->kv_heads, theta);
+    for (int64_t i = 0; i < c->layers && c->index_block; i++)
+        if (c->layer[i].index_off == c->layer[i].moe)
+            return lq_fail(err, LQ_EUNSUPPORTED,
+                           "layer_types: llama.cpp's '%s' runs an indexer in each layer with "
+                           "experts and in no other, which layer %lld is not",
+                           a->gguf, (long long)i);
     if (c->ple_dim && c->ple_vocab > c->vocab) /* of fewer rows the rest are zeros */
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "vocab_size_per_layer_input: llama.cpp's '%s' has a row for each of %lld "

@@ -114,6 +114,9 @@ static lq_status no_place(const conv *c, const src_tensor *t, lq_err *err)
                    c->arch->gguf);
 }
 
+/* Of attn_k_b, whose heads' rows and columns change places. */
+static bool is_keys(const entry *e) { return e->order.kind == GGUF_KEY_VALUE && !e->second; }
+
 /* Shapes of matrices [experts, outputs, inputs] and of vectors [experts, n], experts where it has them. */
 static void to_gguf_shape(entry *e, const gguf_name *g, const arch_config *c)
 {
@@ -122,6 +125,13 @@ static void to_gguf_shape(entry *e, const gguf_name *g, const arch_config *c)
     const int dims = gguf_vector_dims(e->shape, c, &e->slot);
     if (dims) {
         e->n_dims = dims;
+        return;
+    }
+    if (e->order.kind == GGUF_KEY_VALUE) {
+        e->n_dims = 3;
+        e->shape[0] = c->heads;
+        e->shape[1] = e->second ? c->v_dim : c->kv_lora;
+        e->shape[2] = e->second ? c->kv_lora : c->nope_dims;
         return;
     }
     if (g->stacked && !e->stacked) {
@@ -161,6 +171,8 @@ static lq_status add_slot(conv *c, const arch_config *config, const src_tensor *
         e->config = config;
         e->turned = flags & NAME_TRANSPOSED && dense && !slot.bias;
         e->order = gguf_order_of(c->arch, config, &slot);
+        if (parts == 2 && slot.role == R_KV_B)
+            e->order = (gguf_order){ .kind = GGUF_KEY_VALUE, .c = config };
         e->second = i == 1;
         to_gguf_shape(e, g[i], config);
         gguf_tensor_name(e->name, g[i], &slot);
@@ -465,11 +477,15 @@ static lq_status put_stored(conv *c, const qt_tensor *q, lq_err *err)
     return s;
 }
 
-/* Rows of the file that q, one expert's, gives: all, or gate's or up's. */
+/* Rows of the file that q, one expert's, gives: all, gate's or up's, or those of values. */
 static int64_t rows_of(const entry *e, int64_t n)
 {
+    if (e->order.kind == GGUF_KEY_VALUE) return e->shape[0] * e->shape[1];
     return e->order.kind == GGUF_GATE_UP ? n / 2 : n;
 }
+
+/* Inputs of the file's rows. */
+static int64_t inputs_of(const entry *e) { return e->shape[e->n_dims - 1]; }
 
 /* Row m of them as f32 [q->K]; of a vector its elements in the file's order. */
 static void row_floats(float *y, const entry *e, const qt_tensor *q, int64_t m, float *scratch)
@@ -610,11 +626,33 @@ static lq_status one(pass *p, const qt_tensor *q, lq_arena *a, lq_err *err)
     return s;
 }
 
+/* The keys of attn_kv_b, [heads (nope + v), kv_lora]: of each head [kv_lora, nope], floats. */
+static lq_status turn_keys(qt_tensor *q, const entry *e, const qt_tensor *t, lq_arena *a,
+                           lq_err *err)
+{
+    const arch_config *c = e->config;
+    const int64_t K = t->K, nope = c->nope_dims, of_head = nope + c->v_dim;
+    const size_t bytes = (size_t)(c->heads * nope * K) * sizeof(float);
+    float *out = lq_push(a, bytes), *row = lq_push(a, (size_t)K * sizeof *row);
+    if (!out || !row) return lq_fail(err, LQ_ENOMEM, "no memory for %zu bytes", bytes);
+    for (int64_t n = 0; n < c->heads * nope; n++) {
+        const int64_t from = n / nope * of_head + n % nope;
+        qt_dequant(row, t, from, from + 1);
+        for (int64_t k = 0; k < K; k++)
+            out[(n / nope * K + k) * nope + n % nope] = row[k];
+    }
+    *q = (qt_tensor){ .scheme = { .kind = QT_DENSE, .dtype = LQ_F32 }, .N = c->heads * K };
+    q->K = nope;
+    q->plane[QT_CODES] = (qt_span){ out, bytes };
+    return LQ_OK;
+}
+
 /* Expert i of a tensor that has all of them, or a matrix whose floats are [inputs, outputs]. */
 static lq_status slice(qt_tensor *q, const pass *p, int64_t i, const qt_tensor *t, lq_arena *a,
                        lq_err *err)
 {
     *q = *t;
+    if (is_keys(p->e)) return turn_keys(q, p->e, t, a, err);
     if (p->e->slot.bias) return !p->e->stacked || qt_rows(q, t, i, i + 1) ? LQ_OK : LQ_EFORMAT;
     return p->e->stacked || p->e->turned ? src_slice(q, p->e->config, p->e->slot.role, i, t, a, err)
                                          : LQ_OK;
@@ -641,6 +679,12 @@ static lq_status each(pass *p, lq_err *err)
     return s ? s : end(c, p->e, p->type, err);
 }
 
+static lq_status no_codes_of_keys(lq_err *err)
+{
+    return lq_fail(err, LQ_EUNSUPPORTED,
+                   "attn_k_b has the inputs of keys where these codes have their outputs");
+}
+
 /* In the first type of blocks that holds every value of every expert; LQ_EUNSUPPORTED: none. A
  * single weight is written as soon as it is packed; experts, which share a type, are looked at
  * first. */
@@ -663,11 +707,11 @@ static lq_status put_exact(pass *p, const qt_tensor *q, lq_err *err)
 }
 
 /* To Q8_0, or floats where rows are no whole number of blocks. */
-static lq_status put_anew(pass *p, const qt_tensor *q, lq_err *err)
+static lq_status put_anew(pass *p, lq_err *err)
 {
     p->c->r->requantized += p->e->experts;
     p->held = true;
-    p->what = q->K % q8_0.group ? FLOATS : ANEW;
+    p->what = inputs_of(p->e) % q8_0.group ? FLOATS : ANEW;
     if (p->what == FLOATS) p->c->r->floats += p->e->experts;
     p->dtype = LQ_F16;
     p->type = p->what == ANEW ? GGML_Q8_0 : GGML_F16;
@@ -675,10 +719,10 @@ static lq_status put_anew(pass *p, const qt_tensor *q, lq_err *err)
 }
 
 /* The same without --allow-requantize: whatever a weight's scheme, put_anew holds its values. */
-static lq_status say_way_out(lq_status s, const qt_tensor *q, lq_err *err)
+static lq_status say_way_out(lq_status s, const entry *e, lq_err *err)
 {
     return lq_append(err, s, " (--allow-requantize rounds it to %s)",
-                     q->K % q8_0.group ? "F16" : "Q8_0");
+                     inputs_of(e) % q8_0.group ? "F16" : "Q8_0");
 }
 
 /* Vectors and routers are f32, as llama.cpp wants them, and a text's parts, of which it adds the first as a vector. */
@@ -709,11 +753,11 @@ static lq_status to_gguf_put(conv *c, const entry *e, lq_err *err)
         s = each(&p, err);
     } else {
         s = layout_no_act(&q->scheme, "gguf", err);
-        if (!s) s = put_exact(&p, q, err);
+        if (!s) s = is_keys(e) ? no_codes_of_keys(err) : put_exact(&p, q, err);
         if (s == LQ_EUNSUPPORTED && c->o->requantize)
-            s = put_anew(&p, q, err);
+            s = put_anew(&p, err);
         else if (s == LQ_EUNSUPPORTED)
-            s = say_way_out(s, q, err);
+            s = say_way_out(s, e, err);
     }
     return s ? lq_wrap(err, s, "%s", e->t->name) : LQ_OK;
 }
@@ -828,6 +872,7 @@ static lq_status to_gguf_holds(const src_source *src, lq_err *err)
         if (!q || c.e[i].scale || q->scheme.kind == QT_DENSE) continue;
         s = layout_no_act(&q->scheme, "gguf", err);
         qt_scheme_text(text, &q->scheme);
+        if (!s && is_keys(&c.e[i])) s = no_codes_of_keys(err);
         if (!s && !gguf_type_for(&type, q, 0))
             s = lq_fail(err, LQ_EUNSUPPORTED, "%s has no type of blocks in GGUF", text);
         if (s) lq_wrap(err, s, "%s", c.e[i].t->name);

@@ -297,7 +297,8 @@ float arch_norm_offset(const arch_config *c, arch_role r)
 float arch_slot_offset(const arch_config *c, const arch_slot *slot)
 {
     const bool state = slot->role >= R_MIX_IN && slot->role <= R_MIX_OUT;
-    return !slot->bias && !state && arch_role_kind(slot->role) == ARCH_VECTOR
+    return !slot->bias && !state && slot->role != R_ROUTER_CORR &&
+                   arch_role_kind(slot->role) == ARCH_VECTOR
                ? arch_norm_offset(c, slot->role)
                : 0;
 }

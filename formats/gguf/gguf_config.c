@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+enum { MAX_LAYERS = 65536 };
+
 typedef struct {
     gguf_file *f;
     const gguf_arch *row;
@@ -331,6 +333,20 @@ static bool has(const config *c, const char *tensor)
     return gguf_find(c->f, tensor) || (one && gguf_find(c->f, "blk.0.attn_qkv.bias"));
 }
 
+/* Which layers have a tensor: MiniMax M3's with an indexer. */
+static void put_types_of(config *c, const gguf_own *o)
+{
+    const int64_t layers = int_at(c, "block_count", 0);
+    cJSON *list = cJSON_AddArrayToObject(c->j, o->key);
+    for (int64_t i = 0; i < layers && i < MAX_LAYERS && c->ok; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "blk.%lld.%s", (long long)i, o->gguf);
+        c->ok = cJSON_AddItemToArray(
+            list,
+            cJSON_CreateString(gguf_find(c->f, name) ? "minimax_m3_sparse" : "full_attention"));
+    }
+}
+
 static void put_one(config *c, const gguf_own *o)
 {
     char k[128];
@@ -345,6 +361,15 @@ static void put_one(config *c, const gguf_own *o)
     case OWN_INT: /* 0 is none */
         if (int_at(c, o->gguf, 0)) put_int(c, o->key, o->gguf);
         return;
+    case OWN_SHARED_FFN:
+        put_number(c, c->j, o->key,
+                   (double)int_at(c, o->gguf, 0) *
+                       (double)int_at(c, "expert_feed_forward_length", 0));
+        return;
+    case OWN_TYPES:
+        put_types_of(c, o);
+        return;
+    case OWN_BLOCKS:
     case OWN_SHARED:
     case OWN_DENSE:
         if (gguf_get(c->f, number_key(k, c, o->gguf))) put_int(c, o->key, o->gguf);
@@ -450,12 +475,14 @@ static void put_own(config *c)
     static const char *const biased[] = { "LlamaForCausalLM",   "MistralForCausalLM",
                                           "Qwen3ForCausalLM",   "Qwen3MoeForCausalLM",
                                           "GraniteForCausalLM", "SmolLM3ForCausalLM" };
-    const bool llama4 = is(c, "Llama4ForCausalLM");
-    if (llama4 || is(c, "Cohere2MoeForCausalLM"))
-        cJSON_DeleteItemFromObject(c->j, "intermediate_size"); /* an expert's, there */
-    for (const gguf_own *o = gguf_owns; o->hf; o++)
-        if (o->key && is(c, o->hf)) put_one(c, o);
-    if (llama4) put_bool(c, "use_qk_norm", int_at(c, "expert_count", 0) != 128); /* as llama.cpp */
+    for (const gguf_own *o = gguf_owns; o->hf; o++) {
+        if (!o->key || !is(c, o->hf)) continue;
+        if (strcmp(o->key, "intermediate_size") == 0) /* an expert's, there */
+            cJSON_DeleteItemFromObject(c->j, o->key);
+        put_one(c, o);
+    }
+    if (is(c, "Llama4ForCausalLM"))
+        put_bool(c, "use_qk_norm", int_at(c, "expert_count", 0) != 128); /* as llama.cpp */
     for (size_t i = 0; i < LQ_COUNT(biased); i++)
         if (is(c, biased[i])) put_bool(c, "attention_bias", has(c, "blk.0.attn_q.bias"));
     if (is(c, "Qwen3MoeForCausalLM")) put_bool(c, "norm_topk_prob", true);

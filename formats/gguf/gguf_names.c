@@ -4,7 +4,6 @@
 #include <stdio.h>
 
 /* clang-format off */
-#define K_AND_V "keys and values by two matrices, attn_k_b and attn_v_b"
 const gguf_arch gguf_archs[] = {
     { "llama", "MixtralForCausalLM", .turned = true, .when = "expert_count" },
     { "llama", "MistralForCausalLM", .turned = true, .when = "attention.sliding_window" },
@@ -41,8 +40,8 @@ const gguf_arch gguf_archs[] = {
     { "cohere2", "Cohere2ForCausalLM", .eps = "layer_norm_eps" },
     { "cohere2moe", "Cohere2MoeForCausalLM", .eps = "layer_norm_eps" },
     { "command-r", "CohereForCausalLM", .eps = "layer_norm_eps" },
-    { "deepseek32", "DeepseekV32ForCausalLM", .alone = K_AND_V },
-    { "glm-dsa", "GlmMoeDsaForCausalLM", .alone = K_AND_V },
+    { "deepseek32", "DeepseekV32ForCausalLM", .kv_apart = true },
+    { "glm-dsa", "GlmMoeDsaForCausalLM", .kv_apart = true },
     { "deepseek2", "DeepseekV3ForCausalLM", .when = "*.exp_probs_b.bias" },
     { "mistral4", "Mistral4ForCausalLM", .gate_up_one = true },
     { "deepseek2", "Mistral4ForCausalLM", .when = "attention.temperature_scale" }, /* Mistral Large 3; read alone */
@@ -97,6 +96,8 @@ const gguf_arch gguf_archs[] = {
     { "hunyuan-moe", "HunYuanMoEV1ForCausalLM", .turned = false },
     { "hy_v3", "HYV3ForCausalLM", .turned = false },
     { "minimax-m2", "MiniMaxM2ForCausalLM", .turned = false },
+    { "minimax-m3", "MiniMaxM3SparseForConditionalGeneration", .turned = false },
+    { "minimax-m3", "MiniMaxM3VLForCausalLM", .turned = false },
     { "qwen3vlmoe", "Qwen3VLMoeForConditionalGeneration", .sections = true },
     { "llama4", "Llama4ForCausalLM", .turned = false },
     { "mistral3", "Ministral3ForCausalLM", .turned = true },
@@ -224,7 +225,27 @@ const gguf_list *gguf_list_of(arch_role r)
     {                                                                                     \
         hf, "index_topk", "attention.indexer.top_k", OWN_INT, AT(index_topk)              \
     }
+#define INDEX_BLOCKS(hf)                                                                      \
+    { hf, "index_n_heads", "attention.indexer.head_count", OWN_INT, AT(index_heads) },        \
+        { hf, "index_head_dim", "attention.indexer.key_length", OWN_INT, AT(index_dim) },     \
+        { hf, "index_topk_blocks", "attention.indexer.top_k", OWN_BLOCKS, AT(index_topk) },   \
+        { hf, "index_block_size", "attention.indexer.block_size", OWN_INT, AT(index_block) }, \
+    {                                                                                         \
+        hf, "index_local_blocks", "attention.indexer.local_blocks", OWN_INT, AT(index_local)  \
+    }
+#define MINIMAX_M3(hf)                                                                             \
+    EXPERTS(hf, "num_local_experts"),                                                              \
+        { hf, "intermediate_size", "expert_feed_forward_length", OWN_INT, AT(expert_ffn) },        \
+        { hf, "dense_intermediate_size", "feed_forward_length", OWN_INT, 0 },                      \
+        { hf, "shared_intermediate_size", "expert_shared_count", OWN_SHARED_FFN, AT(shared_ffn) }, \
+        { hf, "first_k_dense_replace", "leading_dense_block_count", OWN_DENSE, 0 },                \
+        { hf, "routed_scaling_factor", "expert_weights_scale", OWN_REAL, AT(expert_scale) },       \
+        { hf, NULL, "expert_weights_norm", OWN_BOOL, AT(w.norm_topk) },                            \
+        { hf, NULL, "expert_gating_func", OWN_GATING, AT(w.router) },                              \
+        { hf, "layer_types", "indexer.q_proj.weight", OWN_TYPES, 0 }, INDEX_BLOCKS(hf)
 const gguf_own gguf_owns[] = {
+    MINIMAX_M3("MiniMaxM3SparseForConditionalGeneration"),
+    MINIMAX_M3("MiniMaxM3VLForCausalLM"),
     DEEPSEEK_EXPERTS("DeepseekV32ForCausalLM"),
     INDEXER("DeepseekV32ForCausalLM"),
     DEEPSEEK_EXPERTS("GlmMoeDsaForCausalLM"),
@@ -457,7 +478,15 @@ const gguf_own gguf_owns[] = {
     { .hf = NULL },
 };
 
+/* clang-format off */
+#define M3_NAMES(row) \
+    { R_INDEX_Q, "indexer.q_proj", .variant = row }, \
+    { R_INDEX_K, "indexer.k_proj", .variant = row }
+/* clang-format on */
 static const gguf_name names[] = {
+    M3_NAMES("minimax_m3_vl"),
+    M3_NAMES("minimax_m3_vl_text"),
+    { R_INDEX_Q_NORM, "indexer.q_norm", .join = JOIN_NONE },
     { R_FINAL_NORM, "nextn.shared_head_norm.weight", .further = true },
     { R_MTP_EMBED_NORM, "nextn.enorm.weight", .further = true },
     { R_MTP_HIDDEN_NORM, "nextn.hnorm.weight", .further = true },
@@ -649,6 +678,7 @@ int gguf_names_of(const gguf_name *out[2], const gguf_arch *a, const arch_config
     for (size_t i = 0; i < LQ_COUNT(names) && k < 2; i++) {
         const gguf_name *n = &names[i];
         if (n->role != r || !of_row(n, c) || is_other_name(n, a)) continue;
+        if (r == R_KV_B && (n->join != JOIN_NONE) != a->kv_apart) continue;
         out[k++] = n;
         if (n->join == JOIN_NONE) break;
     }
@@ -731,6 +761,10 @@ int64_t gguf_own_row(const gguf_order *o, int64_t m, int64_t M, bool second)
         return r >= R ? m : m - r + r % 2 * (R / 2) + r / 2;
     }
     if (o->kind == GGUF_APART) return grouped(m, o->c);
+    if (o->kind == GGUF_KEY_VALUE) { /* keys are turned already */
+        const int64_t v = o->c->v_dim, nope = o->c->nope_dims;
+        return second ? m / v * (nope + v) + nope + m % v : m;
+    }
     if (o->kind == GGUF_AS_STORED) return m;
     const int64_t expert = m / o->ffn, k = m % o->ffn;
     return expert * 2 * o->ffn + (o->c->w.gate_up_mixed ? 2 * k + second : second * o->ffn + k);

@@ -14,15 +14,17 @@ typedef struct {
                          name ends so; NULL: always */
     bool mlp_norm_post;    /* the norm before the MLP is called post_attention_norm */
     gguf_qkv qkv;
-    const char *eps;   /* config.json's key; NULL: rms_norm_eps */
-    bool sections;     /* llama.cpp needs mrope_section, which text does not */
-    bool layered;      /* sizes by layer: gguf_layers.h */
-    bool gate_up_one;  /* experts' gate and up are one tensor, as ours */
-    bool state;        /* some layers carry a state: gguf_state.h */
-    bool experts;      /* written so only where there are experts */
-    bool attends;      /* written so only where no layer carries a state */
-    bool lists;        /* heads and widths may be lists: gguf_lists.h */
-    bool tied;         /* llama.cpp runs it without an output head of its own */
+    const char *eps;  /* config.json's key; NULL: rms_norm_eps */
+    bool sections;    /* llama.cpp needs mrope_section, which text does not */
+    bool layered;     /* sizes by layer: gguf_layers.h */
+    bool gate_up_one; /* experts' gate and up are one tensor, as ours */
+    bool state;       /* some layers carry a state: gguf_state.h */
+    bool experts;     /* written so only where there are experts */
+    bool attends;     /* written so only where no layer carries a state */
+    bool lists;       /* heads and widths may be lists: gguf_lists.h */
+    bool tied;        /* llama.cpp runs it without an output head of its own */
+    bool
+        kv_apart; /* MLA's keys and values are two tensors, and llama.cpp attends to what both read */
     bool all_heads;    /* llama.cpp runs as many heads of k as of q, all of which turn, by 10000 */
     int64_t blocks;    /* read where there are so many; 0: whatever their number */
     const char *alone; /* read alone: what llama.cpp runs otherwise; NULL: written too */
@@ -51,12 +53,15 @@ typedef enum {
     OWN_PATTERN, /* of so many layers the last has no window; read also where it is a list */
     OWN_WINDOWS, /* a list: has a layer a window? Read as a pattern */
     OWN_BOOL,
-    OWN_SHARED,   /* shared experts: the field is the width of all of them */
+    OWN_SHARED,     /* shared experts: the field is the width of all of them */
+    OWN_SHARED_FFN, /* likewise, but config.json has the width */
+    OWN_BLOCKS,     /* the field is in positions of blocks of index_block */
+    OWN_TYPES,    /* of each layer: has it a tensor of this name? M3's words of that; read alone */
     OWN_DENSE,    /* layers before the first with experts */
     OWN_STEP,     /* of so many layers the last has experts */
     OWN_GATING,   /* the router's function: 1 softmax, 2 sigmoid */
     OWN_HAS,      /* true where there is a tensor of this name, else false */
-    OWN_INDEXERS, /* of each layer: has it an indexer? Read alone */
+    OWN_INDEXERS, /* of each layer: has it an indexer? */
     OWN_ROTATES,  /* of each layer: does it rotate? Where all do, no key */
     OWN_RATIO     /* the number is a multiple of hidden; read alone */
 } gguf_own_kind;
@@ -103,8 +108,16 @@ void gguf_tensor_name(char out[64], const gguf_name *g, const arch_slot *slot);
  *     TURNED     the rows of q and k of a head, or those that rotate, alternate between their halves (llama)
  *     APART      all q, then k, then v; ours are grouped by kv head (gptneox, falcon, bloom)
  *     GATE_UP    of each expert gate and up, in two tensors; ours are one, whose rows follow or
- *                alternate (gpt-oss) */
-typedef enum { GGUF_AS_STORED, GGUF_TURNED, GGUF_APART, GGUF_GATE_UP } gguf_order_kind;
+ *                alternate (gpt-oss)
+ *     KEY_VALUE  of each head of MLA keys, whose rows and columns change places, and values, in two
+ *                tensors; of the writer alone */
+typedef enum {
+    GGUF_AS_STORED,
+    GGUF_TURNED,
+    GGUF_APART,
+    GGUF_GATE_UP,
+    GGUF_KEY_VALUE
+} gguf_order_kind;
 typedef struct {
     gguf_order_kind kind;
     const arch_config *c;

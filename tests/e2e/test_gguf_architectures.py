@@ -53,7 +53,7 @@ def is_near(name, ours, theirs, size):
     return all(abs(x - y) <= 2.4e-7 * abs(x) for x, y in zip(a, b))
 
 
-@pytest.mark.parametrize("file", [f for f in CONVERTED if f.stem not in ("kimi-linear", "internlm2", "baichuan", "deepseek-v32", "glm-moe-dsa")], ids=lambda p: p.stem)
+@pytest.mark.parametrize("file", [f for f in CONVERTED if f.stem not in ("kimi-linear", "internlm2", "baichuan")], ids=lambda p: p.stem)
 def test_what_is_written_is_what_llama_cpps_converter_writes(llmq, tmp_path, file):
     out = tmp_path / "m.gguf"
     theirs = gguf_tensors(file)
@@ -61,7 +61,7 @@ def test_what_is_written_is_what_llama_cpps_converter_writes(llmq, tmp_path, fil
     dtype = "bf16" if BF16 in {kind for _, kind, _ in theirs.values()} else "f32"
     llmq("convert", ARCH / file.stem, "-o", out, "--to", "gguf", "--dtype", dtype)
     ours = gguf_tensors(out)
-    mla = {n for n in theirs if ".attn_k_b." in n or ".attn_v_b." in n}
+    mla = {n for n in theirs if ".attn_k_b." in n or ".attn_v_b." in n} - ours.keys()
     free = ATTENTION if file.stem == "falcon-h1" else ()
     assert theirs.keys() - mla == {n for n in ours if ".attn_kv_b." not in n}
     for n in theirs.keys() - mla:
@@ -131,7 +131,7 @@ def test_what_is_written_is_read_back_but_for_numbers_in_f32(llmq, tmp_path, nam
                                       ("deci", "block_configs: llama.cpp's 'deci' runs no attention in a layer without an MLP, which layer 0 is"),
                                       ("granite-swa", "rope_local_theta: GGUF's 'granite_swa' has no place for 500"),
                                       ("phimoe", "architectures: llama.cpp's 'phimoe' runs norms without their mean"),
-                                      ("deepseek-v32", "llama.cpp's 'deepseek32' runs keys and values by two matrices"),
+                                      ("minimax-m3", "shared_ffn: GGUF's 'minimax-m3' has no place for 4"),
                                       ("bitnet", "tie_word_embeddings: llama.cpp's 'bitnet' has no output head of its own, found one"),
                                       ("deepseek-ocr2", "llama.cpp's 'deepseek2-ocr' runs 4 heads of keys, turned by 10000, found 2"),
                                       ("phi-qk-layernorm", "wiring_qk_norm: GGUF's 'phi2' has no place")])
@@ -294,6 +294,60 @@ def test_deepseek_ocr_with_a_head_of_keys_for_each(llmq, tmp_path):
     for m, o in ((tmp_path / "m", "a"), (tmp_path / "m.gguf", "b")):
         llmq("logits", m, "--ids", "13,32,51,7,9,18,37,56", "-o", tmp_path / o)
     assert read_floats(tmp_path / "a", "logits")[1] == read_floats(tmp_path / "b", "logits")[1]
+
+
+def test_minimax_m3_with_the_limit_that_llama_cpp_has(llmq, tmp_path):
+    """Its blocks of positions are counted in blocks; a shared expert is as wide as the others; norms are 1 more, what corrects experts is not."""
+    shutil.copytree(ARCH / "minimax-m3", tmp_path / "m")
+    c = json.loads((tmp_path / "m/config.json").read_text())
+    c["text_config"] |= {"swiglu_limit": 7.0, "shared_intermediate_size": 8}
+    (tmp_path / "m/config.json").write_text(json.dumps(c))
+    h, d = read_st(tmp_path / "m/model.safetensors")
+    wide = {}
+    for n, t in h.items():
+        if n != "__metadata__":
+            (rows, *row), b = t["shape"], tensor(h, d, n)
+            if "shared_experts.down" in n:
+                of = len(b) // rows
+                b, row = b"".join(2 * b[i * of:(i + 1) * of] for i in range(rows)), [2 * row[0]]
+            elif "shared_experts" in n:
+                b, rows = 2 * b, 2 * rows
+            wide[n] = ({**t, "shape": [rows, *row]}, b)
+    write_st(tmp_path / "m/model.safetensors", wide)
+    llmq("convert", tmp_path / "m", "-o", tmp_path / "m.gguf", "--to", "gguf", "--dtype", "f32")
+    llmq("convert", tmp_path / "m.gguf", "-o", tmp_path / "back", "--to", "safetensors")
+    for m, o in ((tmp_path / "m", "a"), (tmp_path / "m.gguf", "b"), (tmp_path / "back", "c")):
+        llmq("logits", m, "--ids", "13,32,51,7,9,18,37,56,5,4,23,42,61", "-o", tmp_path / o)
+    a, b, back = (read_floats(tmp_path / o, "logits")[1] for o in "abc")
+    assert a == b == back
+    pairs, tensors = gguf_pairs(tmp_path / "m.gguf"), gguf_tensors(tmp_path / "m.gguf")
+    for key, want in (("indexer.head_count", 2), ("indexer.key_length", 6), ("indexer.top_k", 2), ("indexer.block_size", 3), ("indexer.local_blocks", 1)):
+        assert pairs["minimax-m3.attention." + key] == struct.pack("<I", want), key
+    for key, want in (("feed_forward_length", 12), ("expert_feed_forward_length", 8), ("expert_shared_count", 1), ("leading_dense_block_count", 1)):
+        assert pairs["minimax-m3." + key] == struct.pack("<I", want), key
+    names = {n.split(".", 2)[2] for n in tensors if n.startswith("blk.1.")}
+    assert {f"indexer.{x}.weight" for x in ("q_proj", "k_proj", "q_norm", "k_norm")} < names and not any("indexer" in n for n in tensors if n.startswith("blk.0."))
+    for name, theirs, more in (("self_attn.index_q_norm.weight", "indexer.q_norm.weight", 1), ("block_sparse_moe.e_score_correction_bias", "exp_probs_b.bias", 0)):
+        n = "language_model.model.layers.1." + name
+        want = [x + more for x in floats(h[n]["dtype"], tensor(h, d, n))]
+        assert list(floats("F32", tensors["blk.1." + theirs][2][:4 * len(want)])) == want
+    c["text_config"]["sparse_attention_config"]["sparse_attention_freq"] = [0, 0, 1]
+    (tmp_path / "m/config.json").write_text(json.dumps(c))
+    assert "runs an indexer in each layer with experts and in no other, which layer 1 is not" in llmq(
+        "convert", tmp_path / "m", "-o", tmp_path / "n.gguf", "--to", "gguf", code=3).stderr
+
+
+@pytest.mark.parametrize("name", ["glm-moe-dsa", "deepseek-v32"])
+def test_codes_of_keys_that_change_places(llmq, tmp_path, name):
+    """Of latent attention attn_k_b has inputs where attn_kv_b has outputs: codes are refused, or rounded again; those of values stay."""
+    llmq("quantize", ARCH / name, "-o", tmp_path / "q.llmq", "--method", "rtn", "-b", 8, "-g", 4, "--sym", "--skip", "mlp|kv_a|q_[ab]|o_proj")
+    p = llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "m.gguf", "--to", "gguf", code=3)
+    assert "attn_k_b has the inputs of keys where these codes have their outputs" in p.stderr
+    llmq("convert", tmp_path / "q.llmq", "-o", tmp_path / "m.gguf", "--to", "gguf", "--allow-requantize")
+    for m, o in ((tmp_path / "q.llmq", "a"), (tmp_path / "m.gguf", "b")):
+        llmq("logits", m, "--ids", "13,32,51,7,9,18,37,56", "-o", tmp_path / o)
+    a, b = (read_floats(tmp_path / o, "logits")[1] for o in "ab")
+    assert max(abs(x - y) for x, y in zip(a, b)) <= 2e-2 * max(map(abs, a))  # f16 and Q8_0
 
 
 def test_llama_that_sees_both_ways(llmq, tmp_path):
