@@ -804,6 +804,12 @@ static lq_status check_runs(const gguf_arch *a, const arch_config *c, lq_err *er
                        "tie_word_embeddings: llama.cpp's '%s' has no output head of its own, found "
                        "one",
                        a->gguf);
+    if (a->whole_heads && (c->heads * c->head_dim != c->hidden || c->tied || c->attn_bias > 0))
+        return lq_fail(
+            err, LQ_EUNSUPPORTED,
+            "head_dim: llama.cpp's '%s' runs %lld / %lld dims a head, without biases, and an "
+            "output head of its own",
+            a->gguf, (long long)c->hidden, (long long)c->heads);
     if (c->w.head_rows_1)
         return lq_fail(err, LQ_EUNSUPPORTED,
                        "lm_head: Baichuan 2 uses its rows with length 1, which llama.cpp does not");

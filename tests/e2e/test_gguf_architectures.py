@@ -101,7 +101,7 @@ def test_a_quantized_model_of_every_order_keeps_its_values(llmq, tmp_path, name)
 
 @pytest.mark.parametrize("name", ["glm4-moe-lite", "solar-open", "minimax-m2", "exaone-moe", "ernie45-moe", "hunyuan-moe",
                                   "granite-moe-shared", "gemma4-ple", "gemma4-dense", "gemma4-unified", "granite-h", "nemotron-h", "kimi-linear", "mellum", "youtu", "granite4-dense", "dbrx", "mpt-qk-norm",
-                                  "apertus", "granite-moe-swa", "qwen3-vl-moe", "laguna", "laguna-elements", "baichuan", "internlm2", "cohere2-moe"])
+                                  "apertus", "granite-moe-swa", "qwen3-vl-moe", "laguna", "laguna-elements", "baichuan", "internlm2", "cohere2-moe", "ling2"])
 def test_what_is_written_is_read_back(llmq, tmp_path, name):
     """Mixtures of which no file of llama.cpp's converter is here: to GGUF, and the same logits from there."""
     llmq("convert", ARCH / name, "-o", tmp_path / "m.gguf", "--to", "gguf")
