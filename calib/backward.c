@@ -1,9 +1,9 @@
 /* calib/backward.c - the layer's stages in order, and their transposes in reverse.
  *
  *     h1 = norm(x)            q,k,v = h1 W + b   (q,k normed per head, rotated)   a = attention
- *     x2 = x + c norm(a Wo)   h2 = norm(x2)      m = act(h2 Wg) * (h2 Wu)         y = x2 + c norm(m Wd)
+ *     x2 = x + c norm(a Wo)   h2 = norm(x2)      m = act(h2 Wg) * (h2 Wu)         y = s (x2 + c norm(m Wd))
  *
- * of which a model has those norms that it has; c: the branches' scale. In parallel h2 is of x, and norm(x) may be h1. */
+ * of which a model has those norms that it has; c: the branches' scale; s: the layer's. In parallel h2 is of x, and norm(x) may be h1. */
 
 #include <math.h>
 #include <string.h>
@@ -12,7 +12,11 @@
 #include "kernels/ops.h"
 
 /* What `layer` makes has its own place, or that of all. */
-static void at_layer(grad_ctx *g, int64_t layer) { g->m = &g->made[g->kept ? layer : 0]; }
+static void at_layer(grad_ctx *g, int64_t layer)
+{
+    g->m = &g->made[g->kept ? layer : 0];
+    g->c = arch_at(g->all, layer);
+}
 
 /* ---- linears ---- */
 static void linear(grad_ctx *g, const grad_layer *l, int i, float *y, const float *x, int64_t R,
@@ -110,7 +114,7 @@ static void norm_back(const grad_ctx *g, const grad_layer *l, const grad_out *ou
     if (!v.none) grad_norm_back(g, d, out->norm[k], x, &v, R, g->c->hidden);
 }
 
-/* q and k through their norms, from what is before them; and the gradients back. */
+/* q, k and v through their norms, from what is before them; and the gradients back. */
 static void norm_heads(const grad_ctx *g, const grad_layer *l, int64_t R, const grad_out *back)
 {
     const struct {
@@ -118,10 +122,12 @@ static void norm_heads(const grad_ctx *g, const grad_layer *l, int64_t R, const 
         normed n;
         float *to, *from, *d;
     } both[] = { { GRAD_Q_NORM, normed_heads(g->c, g->c->heads), g->m->q, g->m->q0, g->dq },
-                 { GRAD_K_NORM, normed_heads(g->c, g->c->kv_heads), g->m->k, g->m->k0, g->dk } };
-    for (size_t i = 0; i < LQ_COUNT(both) && g->m->q0; i++) {
+                 { GRAD_K_NORM, normed_heads(g->c, g->c->kv_heads), g->m->k, g->m->k0, g->dk },
+                 { GRAD_V_NORM, { g->c->kv_heads, g->c->v_dim }, g->m->v, g->m->v0, g->dv } };
+    for (size_t i = 0; i < LQ_COUNT(both); i++) {
         const grad_norm v = grad_norm_of(g, l, both[i].k);
         const int64_t rows = R * both[i].n.rows, width = both[i].n.width;
+        if (!both[i].from) continue;
         if (back)
             grad_norm_back(g, both[i].d, back->norm[both[i].k], both[i].from, &v, rows, width);
         else
@@ -186,17 +192,22 @@ static void mla_backward(grad_ctx *g, const grad_layer *l, int64_t layer, int64_
 }
 
 /* q, k and v of h, before norms and rotation, and the gate on what attention gives. */
-static void make_heads(grad_ctx *g, const grad_layer *l, float *q, float *k, int64_t R)
+static void make_heads(grad_ctx *g, const grad_layer *l, int64_t layer, float *q, float *k,
+                       int64_t R)
 {
     grad_made *m = g->m;
+    float *v = m->v0 ? m->v0 : m->v;
     if (l->W[GRAD_QKV]) {
         linear(g, l, GRAD_QKV, g->fused, m->h, R, false);
-        grad_split_qkv(g, q, k, m->v, g->fused, R, false);
+        grad_split_qkv(g, q, k, v, g->fused, R, false);
     } else {
         linear(g, l, GRAD_Q, g->c->w.q_gated ? g->fused : q, m->h, R, false);
         if (g->c->w.q_gated) grad_split_gated(g, q, m->z, g->fused, R, false);
         linear(g, l, GRAD_K, k, m->h, R, false);
-        linear(g, l, GRAD_V, m->v, m->h, R, false);
+        if (g->c->layer[layer].v_is_k)
+            memcpy(v, k, (size_t)(R * g->c->kv_heads * g->c->head_dim) * sizeof *v);
+        else
+            linear(g, l, GRAD_V, v, m->h, R, false);
     }
     if (l->W[GRAD_ATTN_GATE]) linear(g, l, GRAD_ATTN_GATE, m->z, m->h, R, false);
 }
@@ -209,7 +220,7 @@ static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, i
     if (g->c->w.mla) {
         mla_forward(g, l, layer, R);
     } else {
-        make_heads(g, l, q, k, R);
+        make_heads(g, l, layer, q, k, R);
         if (g->c->w.qk_norm_late) grad_rotate(g, layer, q, k, R, false);
         norm_heads(g, l, R, NULL);
         if (!g->c->w.qk_norm_late) grad_rotate(g, layer, m->q, m->k, R, false);
@@ -262,16 +273,24 @@ static void mixer_forward(grad_ctx *g, const grad_layer *l, int64_t layer, const
         attention_forward(g, l, layer, windows);
 }
 
-/* gate, up and mid from h2, or of experts the choices. x: what the norm before them reads. */
+/* Experts beside an MLP: what they read, and the router. */
+static void enter_beside(grad_ctx *g, const grad_layer *l, const float *x, int64_t R)
+{
+    const int64_t D = g->c->hidden;
+    norm(g, l, GRAD_EXPERT_NORM, g->m->he, x, R);
+    norm(g, l, GRAD_ROUTER_NORM, g->m->hr, x, R);
+    k_scale(g->m->hr, (float)pow((double)D, -0.5), R * D);
+}
+
+/* gate, up and mid from h2, and of experts the choices. x: what the norm before them reads. */
 static void mlp_middle(grad_ctx *g, const grad_layer *l, const float *x, int64_t R)
 {
     grad_made *m = g->m;
     const bool same = g->c->w.parallel && grad_norm_of(g, l, GRAD_MLP_NORM).none;
     norm(g, l, GRAD_MLP_NORM, m->h2, same ? m->h : x, R);
-    if (l->experts) {
-        grad_moe_choose(g, l, R);
-        return;
-    }
+    if (l->experts && g->c->w.dense_beside) enter_beside(g, l, x, R);
+    if (l->experts) grad_moe_choose(g, l, R);
+    if (!l->W[GRAD_DOWN]) return;
     if (l->W[GRAD_GATE_UP]) {
         linear(g, l, GRAD_GATE_UP, g->fused, m->h2, R, false);
         grad_split_gate_up(g, m->gate, m->up, g->fused, R, false);
@@ -332,9 +351,24 @@ static void to_mlp(grad_ctx *g, const grad_layer *l, int64_t layer, const float 
     if (!g->c->w.parallel) mlp_middle(g, l, x2, R);
 }
 
+/* m->y of an MLP and the experts beside it, each normed. */
+static lq_status make_beside(grad_ctx *g, const grad_layer *l, int64_t R, lq_err *err)
+{
+    grad_made *m = g->m;
+    const int64_t n = R * g->c->hidden;
+    linear(g, l, GRAD_DOWN, m->yd, m->mid, R, false);
+    memset(m->ye, 0, (size_t)n * sizeof *m->ye);
+    const lq_status s = grad_moe_forward(g, l, m->ye, R, err);
+    norm(g, l, GRAD_DENSE_POST_NORM, m->y, m->yd, R);
+    norm(g, l, GRAD_EXPERT_POST_NORM, g->dx, m->ye, R);
+    k_add(m->y, g->dx, n);
+    return s;
+}
+
 /* m->y, which the norm after it reads. */
 static lq_status make_y(grad_ctx *g, const grad_layer *l, int64_t R, lq_err *err)
 {
+    if (l->experts && g->c->w.dense_beside) return make_beside(g, l, R, err);
     memset(g->m->y, 0, (size_t)(R * g->c->hidden) * sizeof(float));
     if (l->experts) return grad_moe_forward(g, l, g->m->y, R, err);
     linear(g, l, GRAD_DOWN, g->m->y, g->m->mid, R, true);
@@ -358,6 +392,7 @@ lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x
     else
         linear(g, l, GRAD_DOWN, x, g->m->mid, R, true);
     if (g->m->y && !s) join(g, l, GRAD_MLP_POST_NORM, x, g->m->y, R);
+    if (l->scale) k_scale(x, *l->scale, R * g->c->hidden);
     return grad_end(g, s, err);
 }
 
@@ -375,6 +410,27 @@ static void mlp_backward(grad_ctx *g, const grad_layer *l, const float *d, int64
     }
     if (m->gate) linear_back(g, l, out, GRAD_GATE, g->dx, g->dgate, m->h2, R, false);
     linear_back(g, l, out, GRAD_UP, g->dx, g->dup, m->h2, R, m->gate != NULL);
+}
+
+/* g->dx := the gradient at h2 of that at m->y, in g->dy; d += that which x2 has through the experts. */
+static lq_status beside_backward(grad_ctx *g, const grad_layer *l, float *d, int64_t R,
+                                 const grad_out *out, lq_err *err)
+{
+    const grad_made *m = g->m;
+    const int64_t n = R * g->c->hidden;
+    float *de = g->moe.dbeside, *dr = g->moe.droute;
+    memcpy(de, g->dy, (size_t)n * sizeof *de);
+    norm_back(g, l, out, GRAD_EXPERT_POST_NORM, de, m->ye, R);
+    const lq_status s = grad_moe_backward(g, l, de, R, out, err);
+    if (s) return s;
+    norm_back(g, l, out, GRAD_EXPERT_NORM, g->dx, m->x2, R);
+    k_add(d, g->dx, n);
+    k_scale(dr, (float)pow((double)g->c->hidden, -0.5), n);
+    norm_back(g, l, out, GRAD_ROUTER_NORM, dr, m->x2, R);
+    k_add(d, dr, n);
+    norm_back(g, l, out, GRAD_DENSE_POST_NORM, g->dy, m->yd, R);
+    mlp_backward(g, l, g->dy, R, out);
+    return LQ_OK;
 }
 
 /* g->dx (+)= the gradient at h of that at what R_O reads, in g->da. */
@@ -398,8 +454,11 @@ static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, 
     } else {
         if (g->c->w.q_gated) grad_split_gated(g, g->dq, g->dz, g->fused, R, true);
         linear_back(g, l, out, GRAD_Q, g->dx, g->c->w.q_gated ? g->fused : g->dq, m->h, R, add);
+        if (g->c->layer[layer].v_is_k)
+            k_add(g->dk, g->dv, R * g->c->kv_heads * g->c->head_dim);
+        else
+            linear_back(g, l, out, GRAD_V, g->dx, g->dv, m->h, R, true);
         linear_back(g, l, out, GRAD_K, g->dx, g->dk, m->h, R, true);
-        linear_back(g, l, out, GRAD_V, g->dx, g->dv, m->h, R, true);
     }
     if (l->W[GRAD_ATTN_GATE]) linear_back(g, l, out, GRAD_ATTN_GATE, g->dx, g->dz, m->h, R, true);
 }
@@ -476,16 +535,19 @@ lq_status grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const f
     m = g->m;
     lq_status s = g->kept ? LQ_OK : make_again(g, l, layer, x, windows, err);
     if (s) return s;
+    if (l->scale) k_scale(d, *l->scale, n);
     if (g->c->w.parallel) {
         parallel_backward(g, l, layer, x, d, windows, out);
         return grad_end(g, LQ_OK, err);
     }
     const float *dy = join_back(g, l, out, GRAD_MLP_POST_NORM, d, m->y, R);
-    if (l->experts) {
-        if ((s = grad_moe_backward(g, l, dy, R, out, err))) return s;
-    } else {
+    if (l->experts && g->c->w.dense_beside)
+        s = beside_backward(g, l, d, R, out, err);
+    else if (l->experts)
+        s = grad_moe_backward(g, l, dy, R, out, err);
+    else
         mlp_backward(g, l, dy, R, out);
-    }
+    if (s) return s;
     norm_back(g, l, out, GRAD_MLP_NORM, g->dx, m->x2, R);
     k_add(d, g->dx, n);
     dy = join_back(g, l, out, GRAD_ATTN_POST_NORM, d, m->o, R);

@@ -24,7 +24,7 @@
 #include "formats/arch/arch.h"
 #include "kernels/core/pool.h"
 
-/* From GRAD_GATE_UP on those of the dense MLP, from GRAD_GATE on also those of an expert. */
+/* From GRAD_GATE_UP on those of the dense MLP. */
 enum {
     GRAD_Q,
     GRAD_K,
@@ -48,6 +48,8 @@ enum {
     GRAD_DOWN,
     GRAD_LINEARS
 };
+/* Beside a layer's: those of one expert at a time. */
+enum { GRAD_X_GATE = GRAD_LINEARS, GRAD_X_UP, GRAD_X_DOWN, GRAD_BUFFERS };
 /* Of a layer with experts, where G is summed: of all experts' last matrices together, whose outputs are the same, and
  * of the shared MLP's. */
 enum {
@@ -66,6 +68,11 @@ enum {
     GRAD_KV_A_NORM,
     GRAD_ATTN_POST_NORM,
     GRAD_MLP_POST_NORM,
+    GRAD_V_NORM,
+    GRAD_ROUTER_NORM,
+    GRAD_EXPERT_NORM,
+    GRAD_DENSE_POST_NORM,
+    GRAD_EXPERT_POST_NORM,
     GRAD_NORMS
 };
 extern const arch_role grad_linear_roles[GRAD_SUMS], grad_norm_roles[GRAD_NORMS];
@@ -96,12 +103,14 @@ typedef struct {
     const float *norm[GRAD_NORMS]; /* as stored: without the row's offset */
     const float *norm_bias[GRAD_NORMS];
     const float *sinks;
+    const float *scale; /* [1]: on x, at the end */
     /* Of a state, what runtime/forward/forward_mixer.c calls R_MIX_BA, _B and _A [rows, hidden]; the convolution's taps
      * [channels, taps] and bias; [heads], of which rate is -exp of R_MIX_A_LOG; NULL: none */
     const float *mix_ba, *mix_b, *mix_a, *mix_conv, *mix_conv_bias, *mix_dt, *mix_rate, *mix_skip,
         *mix_norm;
-    /* Of experts: [experts, hidden], [experts], [experts] added to the scores that choose; [hidden] */
-    const float *router, *router_bias, *router_corr, *shared_router;
+    /* Of experts: [experts, hidden], [experts], [experts] added to the scores that choose, [experts] on shares;
+     * [hidden] */
+    const float *router, *router_bias, *router_corr, *expert_scale, *shared_router;
     const grad_experts *experts;
 } grad_layer;
 

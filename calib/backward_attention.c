@@ -32,14 +32,14 @@ static void rotate_item(void *ctx, int64_t item, int thread)
     const rotate_job *j = ctx;
     const arch_config *c = j->g->c;
     const int64_t H = c->heads, G = c->kv_heads, D = c->head_dim, half = c->rope_dims / 2;
-    const int use = c->layer[j->layer].rope;
+    const grad_angles *t = grad_angles_of(j->g, j->layer);
     for (int64_t r = item * GRAD_ROWS; c->q_grow > 0 && r < grad_tile_end(item, j->R); r++)
         k_scale(j->q + r * H * D, arch_q_factor(c, j->layer, r % j->g->len), H * D);
-    if (use == ROPE_OFF) return;
+    if (!t) return;
     for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++) {
         const int64_t at = r % j->g->len * half, P = c->rope_dims;
-        const float *cs = j->g->cos[use] + at;
-        const float *sn = (j->back ? j->g->neg[use] : j->g->sin[use]) + at;
+        const float *cs = t->cos + at;
+        const float *sn = (j->back ? t->neg : t->sin) + at;
         k_rope(j->q + r * H * D + (c->w.mla ? c->nope_dims : 0), H, D, P, cs, sn, c->w.rope_half);
         if (c->w.mla)
             k_rope(j->k + r * P, 1, P, P, cs, sn, c->w.rope_half);

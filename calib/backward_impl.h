@@ -35,11 +35,13 @@ typedef struct {
 /* What a layer makes on its way forward. */
 typedef struct {
     float *h, *q, *k, *v, *a, *x2, *h2;
-    float *q0, *k0; /* before their norms; else NULL */
+    float *q0, *k0, *v0; /* before their norms; else NULL */
     float *z,
         *g; /* [R, heads * head_dim]: the gate on a, and a with it, which is what R_O reads; else NULL */
     float *o, *y; /* what the branches give, where it is not added to x as it is; else NULL */
-    float *gate, *up, *mid;         /* [R, ffn] of a dense MLP */
+    float *gate, *up, *mid;   /* [R, ffn] of a dense MLP */
+    float *he, *hr, *yd, *ye; /* [R, hidden] of experts beside an MLP: what they and the router
+                               read, what MLP and experts put out; else NULL */
     float *scores, *share, *shared; /* of experts: [R, E], [R, used], [R] of the shared MLP */
     int32_t *chosen;                /* [R, used], rising */
     grad_mla mla;
@@ -57,16 +59,27 @@ typedef struct {
     float *dscores;          /* [R, E]; forward: scratch */
     float *group_score;      /* [R, groups] */
     int32_t *group_best;     /* [R, groups used] */
+    float *dbeside,
+        *droute; /* [R, hidden] of experts beside an MLP: gradients at their sum, at what the router reads */
 } grad_moe;
 
+/* Angles of all positions, of layers that rotate so many dims by one table: [len, rope_dims / 2]; neg: -sin, the way back. */
+typedef struct {
+    const arch_config *c; /* of such a layer */
+    int use;              /* arch_rope_use */
+    float *cos, *sin, *neg;
+} grad_angles;
+
 struct grad_ctx {
-    const arch_config *c;
+    const arch_config *all; /* of all layers: the largest sizes */
+    const arch_config *c;   /* of the layer at work */
     pool *p;
     int64_t len;
-    float *cos[2], *sin[2], *neg[2]; /* [len, rope_dims / 2]; neg: -sin, the way back */
-    grad_made *made;                 /* [kept, at least 1] */
-    grad_made *m;                    /* of the layer at work */
-    int64_t kept;                    /* layers; 0: none, each overwrites the one before */
+    grad_angles *angles; /* [n_angles] */
+    int64_t n_angles;
+    grad_made *made; /* [kept, at least 1] */
+    grad_made *m;    /* of the layer at work */
+    int64_t kept;    /* layers; 0: none, each overwrites the one before */
     float *dq, *dk, *dv, *da, *dz, *dgate, *dup, *dx; /* of the backward pass */
     float *dy; /* [R, hidden]: of what a branch gives, where that is not x's; of a parallel MLP */
     float *fused;   /* [R, widest matrix of several]: its outputs, or the gradient there */
@@ -136,6 +149,9 @@ void grad_norm_back(const grad_ctx *g, float *d, float *dw, const float *x, cons
 /* The gradient d at an RMS norm's row of K becomes that at x; dw NULL: not wanted. */
 void grad_rms_back(const grad_norm *v, float *d, float *dw, const float *x, int64_t K);
 
+/* ---- backward_open.c ---- */
+const grad_angles *grad_angles_of(const grad_ctx *g, int64_t layer); /* NULL: it does not rotate */
+
 /* ---- backward_attention.c ---- */
 int64_t grad_head_floats(const arch_config *c, int64_t len); /* scratch of a thread */
 /* R rows of q and k, or of their gradients, to and from their positions' angles. With latent attention k
@@ -196,7 +212,7 @@ void grad_mix_backward(grad_ctx *g, const grad_layer *l, int64_t windows);
 void grad_mix_pace_back(grad_ctx *g, const grad_layer *l, float *dx, int64_t R);
 
 /* ---- backward_moe.c ---- */
-enum { GRAD_MADE_PARTS = 4, GRAD_MOE_PARTS = 14 };
+enum { GRAD_MADE_PARTS = 8, GRAD_MOE_PARTS = 16 };
 /* Buffers of a layer with experts, and of all of them together; m may be of no pass, for their sizes alone. */
 void grad_made_parts(grad_part p[GRAD_MADE_PARTS], grad_made *m, const arch_config *c, int64_t R);
 void grad_moe_parts(grad_part p[GRAD_MOE_PARTS], grad_moe *m, const arch_config *c, int64_t R);

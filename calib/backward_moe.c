@@ -20,15 +20,20 @@ int64_t grad_widest_ffn(const arch_config *c)
     int64_t widest = 0;
     for (int64_t i = 0; i < c->layers; i++) {
         const int64_t own = c->expert_ffn > c->shared_ffn ? c->expert_ffn : c->shared_ffn;
-        const int64_t F = c->layer[i].moe ? own : c->ffn;
-        widest = F > widest ? F : widest;
+        if (c->layer[i].moe && own > widest) widest = own;
+        if ((!c->layer[i].moe || c->w.dense_beside) && c->ffn > widest) widest = c->ffn;
     }
     return widest;
 }
 
 void grad_made_parts(grad_part p[GRAD_MADE_PARTS], grad_made *m, const arch_config *c, int64_t R)
 {
-    const grad_part parts[GRAD_MADE_PARTS] = { { &m->scores, R * c->experts },
+    const int64_t beside = c->w.dense_beside ? R * c->hidden : 0;
+    const grad_part parts[GRAD_MADE_PARTS] = { { &m->he, beside },
+                                               { &m->hr, beside },
+                                               { &m->yd, beside },
+                                               { &m->ye, beside },
+                                               { &m->scores, R * c->experts },
                                                { &m->share, R * c->experts_used },
                                                { &m->chosen, R * c->experts_used },
                                                { &m->shared, c->shared_ffn ? R : 0 } };
@@ -38,6 +43,7 @@ void grad_made_parts(grad_part p[GRAD_MADE_PARTS], grad_made *m, const arch_conf
 void grad_moe_parts(grad_part p[GRAD_MOE_PARTS], grad_moe *m, const arch_config *c, int64_t R)
 {
     const int64_t D = c->hidden, F = grad_widest_ffn(c);
+    const int64_t beside = c->w.dense_beside ? R * D : 0;
     const grad_part parts[GRAD_MOE_PARTS] = {
         { &m->row, R },
         { &m->place, R },
@@ -53,6 +59,8 @@ void grad_moe_parts(grad_part p[GRAD_MOE_PARTS], grad_moe *m, const arch_config 
         { &m->dscores, R * c->experts },
         { &m->group_score, R * c->expert_groups },
         { &m->group_best, R * c->groups_used },
+        { &m->dbeside, beside },
+        { &m->droute, beside },
     };
     memcpy(p, parts, sizeof parts);
 }
@@ -79,16 +87,20 @@ static void choose_item(void *ctx, int64_t item, int thread)
                                  .group_best = moe->group_best + r * c->groups_used,
                                  .chosen = m->chosen + r * k,
                                  .share = m->share + r * k };
-        choose_experts(&one, c, j->l->router_corr, NULL);
+        choose_experts(&one, c, j->l->router_corr, j->l->expert_scale);
         if (!m->shared) continue;
         m->shared[r] = j->l->shared_router ? choose_sigmoid(m->shared[r]) : 1;
     }
 }
 
+/* What the router reads, and the experts. */
+static const float *read_by_router(const grad_ctx *g) { return g->m->hr ? g->m->hr : g->m->h2; }
+static const float *read_by_experts(const grad_ctx *g) { return g->m->he ? g->m->he : g->m->h2; }
+
 void grad_moe_choose(grad_ctx *g, const grad_layer *l, int64_t R)
 {
     const int64_t E = g->c->experts, D = g->c->hidden;
-    const gemm_in h = { g->m->h2, D, false };
+    const gemm_in h = { read_by_router(g), D, false };
     route_job j = { g, l, R };
     gemm_run(g->m->scores, E, h, (gemm_in){ l->router, D, true }, R, E, D, 0, g->p);
     grad_add_bias(g, g->m->scores, l->router_bias, 1, R, E);
@@ -97,21 +109,27 @@ void grad_moe_choose(grad_ctx *g, const grad_layer *l, int64_t R)
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), choose_item, &j);
 }
 
+/* The gradient at a share before its expert's own factor. */
+static double at_share(const float *dshare, const int32_t *chosen, const float *each, int64_t i)
+{
+    return (double)dshare[i] * (each ? (double)each[chosen[i]] : 1);
+}
+
 /* From the gradients of a row's shares to those of its logits. */
 static void scores_back(float *dlogit, const float *dshare, const float *score,
-                        const int32_t *chosen, const arch_config *c)
+                        const int32_t *chosen, const float *each, const arch_config *c)
 {
     const int64_t E = c->experts, k = c->experts_used;
     const double scale = c->expert_scale, eps = (double)choose_eps(c);
     double sum = eps, mean = 0, dot = 0;
     for (int64_t i = 0; i < k; i++) {
         sum += (double)score[chosen[i]];
-        mean += (double)dshare[i] * (double)score[chosen[i]];
+        mean += at_share(dshare, chosen, each, i) * (double)score[chosen[i]];
     }
     memset(dlogit, 0, (size_t)E * sizeof *dlogit);
     for (int64_t i = 0; i < k; i++) {
-        const double d =
-            c->w.norm_topk ? ((double)dshare[i] - mean / sum) / sum : (double)dshare[i];
+        const double d = c->w.norm_topk ? (at_share(dshare, chosen, each, i) - mean / sum) / sum
+                                        : at_share(dshare, chosen, each, i);
         dlogit[chosen[i]] = (float)(scale * d);
         dot += scale * d * (double)score[chosen[i]];
     }
@@ -131,7 +149,7 @@ static void route_back_item(void *ctx, int64_t item, int thread)
     const int64_t E = c->experts, k = c->experts_used, D = c->hidden;
     for (int64_t r = item * GRAD_ROWS; r < grad_tile_end(item, j->R); r++) {
         scores_back(moe->dscores + r * E, moe->dshare + r * k, m->scores + r * E, m->chosen + r * k,
-                    c);
+                    j->l->expert_scale, c);
         if (!j->l->shared_router) continue;
         const float d = moe->dshared[r] * m->shared[r] * (1 - m->shared[r]);
         for (int64_t i = 0; i < D; i++)
@@ -146,9 +164,10 @@ static void route_back(grad_ctx *g, const grad_layer *l, int64_t R, const grad_o
     const gemm_in d = { g->moe.dscores, E, false }, dt = { g->moe.dscores, E, true };
     route_job j = { g, l, R };
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), route_back_item, &j);
-    gemm_run(g->dx, D, d, (gemm_in){ l->router, D, false }, R, D, E, 1, g->p);
+    float *dr = g->m->hr ? g->moe.droute : g->dx;
+    gemm_run(dr, D, d, (gemm_in){ l->router, D, false }, R, D, E, g->m->hr ? 0 : 1, g->p);
     if (out->router)
-        gemm_run(out->router, D, dt, (gemm_in){ g->m->h2, D, false }, E, D, R, 1, g->p);
+        gemm_run(out->router, D, dt, (gemm_in){ read_by_router(g), D, false }, E, D, R, 1, g->p);
 }
 
 /* ---- rows of one expert ---- */
@@ -224,7 +243,7 @@ static void expert_mid(grad_ctx *g, const grad_expert *x, int64_t n)
     const int64_t D = g->c->hidden, F = x->ffn;
     const grad_moe *m = &g->moe;
     const gemm_in in = { m->x, D, false };
-    run_rows(g, gather_item, m->x, g->m->h2, n);
+    run_rows(g, gather_item, m->x, read_by_experts(g), n);
     grad_product(g, m->gate, in, (gemm_in){ x->gate, x->ld, true }, n, F, D, 0);
     grad_product(g, m->up, in, (gemm_in){ x->up, x->ld, true }, n, F, D, 0);
     grad_add_bias(g, m->gate, x->gate_bias, x->step, n, F);

@@ -24,7 +24,7 @@ static bool other_mixer(const arch_config *c)
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_mixer m = c->layer[i].mixer;
         if ((m != MIX_ATTENTION && m != MIX_DELTA && m != MIX_MAMBA && m != MIX_CONV) ||
-            c->layer[i].no_mlp)
+            c->layer[i].no_mlp || c->layer[i].kv_back)
             return true;
     }
     return false;
@@ -50,24 +50,24 @@ static bool other_mlp(const arch_config *c)
     return c->act == ARCH_XIELU || c->act == ARCH_SILU_LIMITED || c->act == ARCH_SILU_CAPPED ||
            c->gate_scale != 1 || c->down_scale != 1 ||
            (c->experts && (w->mlp != MLP_GATED || w->parallel)) ||
-           w->router >= ROUTER_SPARSEMIXER || w->share_in || w->dense_beside || c->latent;
+           w->router >= ROUTER_SPARSEMIXER || w->share_in || c->latent ||
+           (w->dense_beside && !arch_name_of(c, R_MLP_POST_NORM));
 }
 
 bool grad_covers(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
     if ((w->pos != POS_ROPE && w->pos != POS_NONE) || w->norm_after_add || w->norm_stays ||
-        w->qk_norm == QK_NORM_HEADS || w->qk_norm_rotated || w->both_ways || c->n_sizes ||
-        w->head_rows_1 || w->qkv_quarters || (c->v_dim != c->head_dim && !w->mla) ||
-        c->o_scale != 1 || c->row->window == WINDOW_CHUNKS || other_mixer(c) || other_gate(c) ||
-        other_mlp(c) || c->qkv_clip != 0 || (w->parallel && (apart(c) || arch_has_state(c))))
+        w->qk_norm == QK_NORM_HEADS || w->qk_norm_rotated || w->both_ways || w->head_rows_1 ||
+        w->qkv_quarters || (c->v_dim != c->head_dim && !w->mla) || c->ple_dim || c->o_scale != 1 ||
+        c->row->window == WINDOW_CHUNKS || other_mixer(c) || other_gate(c) || other_mlp(c) ||
+        c->qkv_clip != 0 || (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
-    static const arch_role other[] = {
-        R_EMBED_NORM,  R_PROJ_IN,   R_POS_EMBED, R_O_NORM,         R_HEAD_GATE,
-        R_V_NORM,      R_DOWN_NORM, R_PLE_EMBED, R_STREAM_IN,      R_LAUREL_LEFT,
-        R_LAYER_SCALE, R_INDEX_K,   R_LATENT_IN, R_EXPERT_SCALE,   R_O_A,
-        R_GATE_BIAS,   R_HEAD_NORM, R_ATTN_JOIN, R_EXPERT_OUT_NORM
-    };
+    static const arch_role other[] = { R_EMBED_NORM, R_PROJ_IN,     R_POS_EMBED,
+                                       R_O_NORM,     R_HEAD_GATE,   R_DOWN_NORM,
+                                       R_STREAM_IN,  R_LAUREL_LEFT, R_INDEX_K,
+                                       R_LATENT_IN,  R_O_A,         R_GATE_BIAS,
+                                       R_HEAD_NORM,  R_ATTN_JOIN,   R_EXPERT_OUT_NORM };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;
@@ -84,7 +84,7 @@ static layer_kind kind_of(const arch_config *c, int64_t layer)
     const arch_mixer m = c->layer[layer].mixer;
     return (layer_kind){ .attends = arch_mixer_attends(m),
                          .state = arch_mixer_has_state(m),
-                         .mlp = !c->layer[layer].moe,
+                         .mlp = !c->layer[layer].moe || c->w.dense_beside,
                          .moe = c->layer[layer].moe };
 }
 
@@ -104,7 +104,7 @@ static bool gated_output(const arch_config *c)
 }
 
 enum {
-    DENSE_PARTS = 16,
+    DENSE_PARTS = 17,
     MADE_PARTS = DENSE_PARTS + GRAD_MLA_PARTS + GRAD_MIX_PARTS + GRAD_MADE_PARTS
 };
 
@@ -129,6 +129,7 @@ static void made_parts(grad_part p[MADE_PARTS], grad_made *m, const arch_config 
         { &m->mid, R * F },
         { &m->q0, qk ? R * Q : 0 },
         { &m->k0, qk ? R * G * c->head_dim : 0 },
+        { &m->v0, arch_name_of(c, R_V_NORM) ? R * G * c->v_dim : 0 },
         { &m->z, gate },
         { &m->g, gate },
         { &m->o, more },
@@ -209,7 +210,7 @@ static int64_t kept_floats(const arch_config *c, int64_t R)
 {
     int64_t sum = 0;
     for (int64_t i = 0; i < c->layers; i++)
-        sum += made_floats(c, R, kind_of(c, i));
+        sum += made_floats(arch_at(c, i), R, kind_of(c, i));
     return sum;
 }
 
@@ -238,38 +239,82 @@ static lq_status push_parts(const grad_part *p, int n, grad_ctx *g, lq_err *err)
 
 static lq_status open_made(grad_ctx *g, int64_t R, lq_err *err)
 {
-    const arch_config *c = g->c;
+    const arch_config *c = g->all;
     const int64_t n = g->kept ? g->kept : 1;
     lq_status s = LQ_OK;
     g->made = g->m = lq_push(&g->arena, (size_t)n * sizeof *g->made);
     if (!g->made) return lq_fail(err, LQ_ENOMEM, "no memory for a backward pass");
     for (int64_t l = 0; l < n && !s; l++) {
         grad_part p[MADE_PARTS];
-        made_parts(p, &g->made[l], c, R, g->kept ? kind_of(c, l) : any_kind(c));
+        made_parts(p, &g->made[l], arch_at(c, g->kept ? l : -1), R,
+                   g->kept ? kind_of(c, l) : any_kind(c));
         s = push_parts(p, MADE_PARTS, g, err);
     }
     return s;
 }
 
-/* Of one table of angles: half of the dims that are rotated, for all positions. */
+/* ---- angles ---- */
+enum { ANGLE_PARTS = 3 };
+
 static int64_t angle_floats(const arch_config *c, int64_t len) { return len * c->rope_dims / 2; }
 
-enum { ANGLE_USES = 2, ANGLE_PARTS = 3 };
+static bool rotates(const arch_config *c, int64_t layer)
+{
+    return c->layer[layer].rope != ROPE_OFF && arch_at(c, layer)->rope_dims > 0;
+}
 
-/* Angles of all positions, there and back. */
+/* The first layer that rotates as this one does. */
+static int64_t first_rotated_so(const arch_config *c, int64_t layer)
+{
+    int64_t i = 0;
+    while (!rotates(c, i) || c->layer[i].rope != c->layer[layer].rope ||
+           arch_at(c, i)->rope_dims != arch_at(c, layer)->rope_dims)
+        i++;
+    return i;
+}
+
+static int64_t all_angle_floats(const arch_config *c, int64_t len)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->layers; i++)
+        if (rotates(c, i) && first_rotated_so(c, i) == i) n += angle_floats(arch_at(c, i), len);
+    return ANGLE_PARTS * n;
+}
+
+const grad_angles *grad_angles_of(const grad_ctx *g, int64_t layer)
+{
+    const arch_config *own = arch_at(g->all, layer);
+    for (int64_t i = 0; i < g->n_angles; i++)
+        if (g->angles[i].use == own->layer[layer].rope &&
+            g->angles[i].c->rope_dims == own->rope_dims)
+            return &g->angles[i];
+    return NULL;
+}
+
+/* Of all positions, there and back. */
+static lq_status make_angles(grad_ctx *g, grad_angles *t, lq_err *err)
+{
+    const int64_t n = angle_floats(t->c, g->len);
+    const grad_part p[ANGLE_PARTS] = { { &t->cos, n }, { &t->sin, n }, { &t->neg, n } };
+    const lq_status s = push_parts(p, ANGLE_PARTS, g, err);
+    if (s) return s;
+    arch_rope_table(t->c, (arch_rope_use)t->use, 0, g->len, g->len, t->cos, t->sin);
+    for (int64_t i = 0; i < n; i++)
+        t->neg[i] = -t->sin[i];
+    return LQ_OK;
+}
+
 static lq_status open_angles(grad_ctx *g, lq_err *err)
 {
-    const int64_t n = angle_floats(g->c, g->len);
+    const arch_config *c = g->all;
     lq_status s = LQ_OK;
-    for (int u = 0; u < ANGLE_USES && !s; u++) {
-        const grad_part p[ANGLE_PARTS] = { { &g->cos[u], n },
-                                           { &g->sin[u], n },
-                                           { &g->neg[u], n } };
-        s = push_parts(p, ANGLE_PARTS, g, err);
-        if (s || !n) continue;
-        arch_rope_table(g->c, (arch_rope_use)u, 0, g->len, g->len, g->cos[u], g->sin[u]);
-        for (int64_t i = 0; i < n; i++)
-            g->neg[u][i] = -g->sin[u][i];
+    g->angles = lq_push(&g->arena, (size_t)c->layers * sizeof *g->angles);
+    if (!g->angles) return lq_fail(err, LQ_ENOMEM, "no memory for a backward pass");
+    for (int64_t i = 0; i < c->layers && !s; i++) {
+        if (!rotates(c, i) || first_rotated_so(c, i) != i) continue;
+        grad_angles *t = &g->angles[g->n_angles++];
+        *t = (grad_angles){ .c = arch_at(c, i), .use = c->layer[i].rope };
+        s = make_angles(g, t, err);
     }
     return s;
 }
@@ -280,7 +325,7 @@ lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64
     *out = NULL;
     grad_ctx *g = calloc(1, sizeof *g);
     if (!g) return lq_fail(err, LQ_ENOMEM, "no memory for a backward pass");
-    g->c = c;
+    g->all = g->c = c;
     g->p = p;
     g->len = len;
     g->kept = keep ? c->layers : 0;
@@ -304,7 +349,7 @@ size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, bool keep,
     grad_part back[BACK_PARTS];
     back_parts(back, &none, c, R, len, threads);
     return (size_t)((keep ? kept_floats(c, R) : made_floats(c, R, any_kind(c))) +
-                    sum_parts(back, BACK_PARTS) + ANGLE_USES * ANGLE_PARTS * angle_floats(c, len)) *
+                    sum_parts(back, BACK_PARTS) + all_angle_floats(c, len)) *
            sizeof(float);
 }
 

@@ -36,8 +36,8 @@ arch_role dense_expert_role(const arch_config *c, int64_t e, int k)
                                            { R_SHARED_GATE, R_SHARED_UP, R_SHARED_DOWN } };
     static const arch_role fused[2] = { R_EXPERT_GATE_UP, R_SHARED_GATE_UP };
     const int shared = e == c->experts;
-    if (k == GRAD_DOWN || !arch_name_of(c, fused[shared])) return apart[shared][k - GRAD_GATE];
-    return k == GRAD_GATE ? fused[shared] : ARCH_N_ROLES;
+    if (k == GRAD_X_DOWN || !arch_name_of(c, fused[shared])) return apart[shared][k - GRAD_X_GATE];
+    return k == GRAD_X_GATE ? fused[shared] : ARCH_N_ROLES;
 }
 
 static int64_t role_floats(const arch_config *c, arch_role r)
@@ -51,12 +51,12 @@ static int64_t role_floats(const arch_config *c, arch_role r)
 static int64_t buffer_floats(const arch_config *c, int k)
 {
     int64_t most = 0;
-    bool moe = false;
-    for (int64_t i = 0; i < c->layers; i++) {
-        moe |= c->layer[i].moe;
-        if (arch_has(c, grad_linear_roles[k], i)) most = role_floats(c, grad_linear_roles[k]);
+    for (int64_t i = 0; i < c->layers && k < GRAD_LINEARS; i++) {
+        const bool there = arch_has(c, grad_linear_roles[k], i);
+        const int64_t n = there ? role_floats(arch_at(c, i), grad_linear_roles[k]) : 0;
+        most = n > most ? n : most;
     }
-    for (int64_t e = 0; e <= c->experts && moe && k >= GRAD_GATE; e += c->experts) {
+    for (int64_t e = 0; e <= c->experts && c->experts && k >= GRAD_LINEARS; e += c->experts) {
         if (e && !c->shared_ffn) break;
         const int64_t n = role_floats(c, dense_expert_role(c, e, k));
         most = n > most ? n : most;
@@ -67,14 +67,14 @@ static int64_t buffer_floats(const arch_config *c, int k)
 size_t dense_bytes(const arch_config *c)
 {
     int64_t sum = 0;
-    for (int k = 0; k < GRAD_LINEARS; k++)
+    for (int k = 0; k < GRAD_BUFFERS; k++)
         sum += buffer_floats(c, k);
     return (size_t)sum * sizeof(float);
 }
 
-lq_status dense_buffers(float *W[GRAD_LINEARS], const arch_config *c, lq_arena *a, lq_err *err)
+lq_status dense_buffers(float *W[GRAD_BUFFERS], const arch_config *c, lq_arena *a, lq_err *err)
 {
-    for (int k = 0; k < GRAD_LINEARS; k++) {
+    for (int k = 0; k < GRAD_BUFFERS; k++) {
         const int64_t n = buffer_floats(c, k);
         W[k] = n ? lq_push(a, (size_t)n * sizeof(float)) : NULL;
         if (n && !W[k]) return dense_layer_no_memory(err);
@@ -83,24 +83,24 @@ lq_status dense_buffers(float *W[GRAD_LINEARS], const arch_config *c, lq_arena *
 }
 
 /* ---- experts ---- */
-void dense_expert(grad_expert *x, const arch_config *c, int64_t e, float *const W[GRAD_LINEARS],
-                  const float *const bias[GRAD_LINEARS], float *const dW[GRAD_LINEARS])
+void dense_expert(grad_expert *x, const arch_config *c, int64_t e, float *const W[GRAD_BUFFERS],
+                  const float *const bias[GRAD_BUFFERS], float *const dW[GRAD_BUFFERS])
 {
     const int64_t D = c->hidden, F = e == c->experts ? c->shared_ffn : c->expert_ffn;
-    const float *b = bias[GRAD_GATE];
-    *x = (grad_expert){ .gate = W[GRAD_GATE],
-                        .up = W[GRAD_UP],
-                        .down = W[GRAD_DOWN],
+    const float *b = bias[GRAD_X_GATE];
+    *x = (grad_expert){ .gate = W[GRAD_X_GATE],
+                        .up = W[GRAD_X_UP],
+                        .down = W[GRAD_X_DOWN],
                         .gate_bias = b,
-                        .up_bias = bias[GRAD_UP],
-                        .down_bias = bias[GRAD_DOWN],
-                        .dgate = dW[GRAD_GATE],
-                        .dup = dW[GRAD_UP],
-                        .ddown = dW[GRAD_DOWN],
+                        .up_bias = bias[GRAD_X_UP],
+                        .down_bias = bias[GRAD_X_DOWN],
+                        .dgate = dW[GRAD_X_GATE],
+                        .dup = dW[GRAD_X_UP],
+                        .ddown = dW[GRAD_X_DOWN],
                         .ffn = F,
                         .ld = D,
                         .step = 1 };
-    if (dense_expert_role(c, e, GRAD_UP) != ARCH_N_ROLES) return;
+    if (dense_expert_role(c, e, GRAD_X_UP) != ARCH_N_ROLES) return;
     const bool mixed = c->w.gate_up_mixed && e < c->experts;
     const int64_t up = mixed ? 1 : F; /* first row */
     x->up = x->gate + up * D;
@@ -116,18 +116,18 @@ typedef struct {
     grad_experts of;
     const src_source *src;
     float *const *W;
-    const float *(*bias)[GRAD_LINEARS]; /* [experts + 1] */
+    const float *(*bias)[GRAD_BUFFERS]; /* [experts + 1] */
     int64_t layer;
     pool *p;
 } source_experts;
 
 static lq_status get_expert(void *user, int64_t e, grad_expert *x, lq_err *err)
 {
-    static float *const none[GRAD_LINEARS];
+    static float *const none[GRAD_BUFFERS];
     const source_experts *o = user;
     const arch_config *c = src_config(o->src);
     lq_status s = LQ_OK;
-    for (int k = GRAD_GATE; k <= GRAD_DOWN && !s; k++) {
+    for (int k = GRAD_X_GATE; k <= GRAD_X_DOWN && !s; k++) {
         const arch_role r = dense_expert_role(c, e, k);
         const int64_t expert = e < c->experts ? e : -1;
         lq_arena copy = { 0 };
@@ -147,7 +147,7 @@ static lq_status read_biases(const source_experts *o, lq_arena *a, lq_err *err)
     const arch_config *c = src_config(o->src);
     lq_status s = LQ_OK;
     for (int64_t e = 0; e <= c->experts; e++)
-        for (int k = GRAD_GATE; k <= GRAD_DOWN && !s; k++) {
+        for (int k = GRAD_X_GATE; k <= GRAD_X_DOWN && !s; k++) {
             const arch_role r = dense_expert_role(c, e, k);
             if (r != ARCH_N_ROLES)
                 s = src_vector(o->src, r, o->layer, e < c->experts ? e : -1, true, &o->bias[e][k],
@@ -173,7 +173,7 @@ static lq_status small_matrix(const float **out, const src_source *src, arch_rol
     return LQ_OK;
 }
 
-static lq_status experts_of(grad_layer *l, float *const W[GRAD_LINEARS], const src_source *src,
+static lq_status experts_of(grad_layer *l, float *const W[GRAD_BUFFERS], const src_source *src,
                             int64_t layer, lq_arena *a, pool *p, lq_err *err)
 {
     const size_t n = (size_t)src_config(src)->experts + 1;
@@ -186,7 +186,8 @@ static lq_status experts_of(grad_layer *l, float *const W[GRAD_LINEARS], const s
     if (!s) s = small_matrix(&l->router, src, R_ROUTER, layer, a, p, err);
     if (!s) s = small_matrix(&l->shared_router, src, R_SHARED_ROUTER, layer, a, p, err);
     if (!s) s = src_vector(src, R_ROUTER, layer, -1, true, &l->router_bias, a, err);
-    return s ? s : src_vector(src, R_ROUTER_CORR, layer, -1, false, &l->router_corr, a, err);
+    if (!s) s = src_vector(src, R_ROUTER_CORR, layer, -1, false, &l->router_corr, a, err);
+    return s ? s : src_vector(src, R_EXPERT_SCALE, layer, -1, false, &l->expert_scale, a, err);
 }
 
 lq_status dense_mix_vectors(grad_layer *l, const src_source *src, int64_t layer, lq_arena *a,
@@ -220,14 +221,13 @@ lq_status dense_mix_vectors(grad_layer *l, const src_source *src, int64_t layer,
     return s;
 }
 
-lq_status dense_layer(grad_layer *l, float *const W[GRAD_LINEARS], const src_source *src,
+lq_status dense_layer(grad_layer *l, float *const W[GRAD_BUFFERS], const src_source *src,
                       int64_t layer, lq_arena *a, pool *p, lq_err *err)
 {
     const bool moe = src_config(src)->layer[layer].moe;
-    const int n = moe ? GRAD_GATE_UP : GRAD_LINEARS;
     lq_status s = LQ_OK;
     memset(l, 0, sizeof *l);
-    for (int k = 0; k < n && !s; k++) {
+    for (int k = 0; k < GRAD_LINEARS && !s; k++) {
         qt_tensor w;
         s = src_matrix(src, grad_linear_roles[k], layer, -1, &w, a, err);
         if (!s) s = src_vector(src, grad_linear_roles[k], layer, -1, true, &l->bias[k], a, err);
@@ -240,6 +240,7 @@ lq_status dense_layer(grad_layer *l, float *const W[GRAD_LINEARS], const src_sou
         if (!s) s = src_vector(src, grad_norm_roles[k], layer, -1, true, &l->norm_bias[k], a, err);
     }
     if (!s) s = src_vector(src, R_SINKS, layer, -1, false, &l->sinks, a, err);
+    if (!s) s = src_vector(src, R_LAYER_SCALE, layer, -1, false, &l->scale, a, err);
     if (!s && arch_mixer_has_state(src_config(src)->layer[layer].mixer)) {
         s = dense_mix_vectors(l, src, layer, a, err);
         if (!s) s = small_matrix(&l->mix_ba, src, R_MIX_BA, layer, a, p, err);

@@ -19,7 +19,7 @@ typedef struct {
     grad_ctx *g;
     kl_head head;
     int64_t chunk; /* windows */
-    float *W[GRAD_LINEARS];
+    float *W[GRAD_BUFFERS];
     float *x;      /* [L + 1][chunk * len, hidden] */
     float *d, *y;  /* [chunk * len, hidden] */
     float *logits; /* of KL_ROWS rows */
@@ -38,7 +38,7 @@ static size_t g_floats(int64_t N)
 static bool shape_of(int64_t *N, int64_t *K, const arch_config *c, int64_t layer, int k)
 {
     if (!arch_has(c, grad_linear_roles[k], layer)) return false;
-    arch_role_shape(c, grad_linear_roles[k], N, K);
+    arch_role_shape(arch_at(c, layer), grad_linear_roles[k], N, K);
     return true;
 }
 

@@ -116,14 +116,17 @@ static lq_status load_experts(tune_params *t, int64_t layer, size_t n_items, lq_
     if (!s)
         s = tune_params_vector(t, &q->beside.router_corr, &len, R_ROUTER_CORR, layer, false,
                                n_items, err);
+    if (!s)
+        s = tune_params_vector(t, &q->beside.expert_scale, &len, R_EXPERT_SCALE, layer, false,
+                               n_items, err);
     q->expert = lq_push(&t->arena, (size_t)(c->experts + 1) * sizeof *q->expert);
     if (!s && !q->expert) s = no_memory(err);
     for (int64_t e = 0; e < n && !s; e++)
-        for (int k = GRAD_GATE; k <= GRAD_DOWN && !s; k++) {
+        for (int k = GRAD_X_GATE; k <= GRAD_X_DOWN && !s; k++) {
             const arch_role r = dense_expert_role(c, e, k);
             const int64_t expert = e < c->experts ? e : -1;
             if (r != ARCH_N_ROLES)
-                s = load_linear(t, &q->expert[e].linear[k - GRAD_GATE], r, layer, expert, n_items,
+                s = load_linear(t, &q->expert[e].linear[k - GRAD_X_GATE], r, layer, expert, n_items,
                                 err);
         }
     return s;
@@ -145,7 +148,7 @@ lq_status tune_params_load(tune_params *t, int64_t layer, lq_err *err)
     size_t n = 0;
     int64_t len;
     lq_status s = qz_state_items(t->state, t->plan, layer, t->items, &n, err);
-    for (int k = 0; k < (moe ? GRAD_GATE_UP : GRAD_LINEARS) && !s; k++)
+    for (int k = 0; k < GRAD_LINEARS && !s; k++)
         s = load_linear(t, &q->linear[k], grad_linear_roles[k], layer, -1, n, err);
     for (int k = 0; k < GRAD_NORMS && !s; k++) {
         const float *w;
@@ -157,6 +160,7 @@ lq_status tune_params_load(tune_params *t, int64_t layer, lq_err *err)
                                    true, n, err);
     }
     if (!s) s = tune_params_vector(t, &q->beside.sinks, &len, R_SINKS, layer, false, n, err);
+    if (!s) s = tune_params_vector(t, &q->beside.scale, &len, R_LAYER_SCALE, layer, false, n, err);
     if (!s && arch_mixer_has_state(t->c->layer[layer].mixer)) s = load_state(t, layer, n, err);
     if (!s && moe) s = load_experts(t, layer, n, err);
     qz_state_drop(t->state, layer);
@@ -198,11 +202,11 @@ static lq_status get_expert(void *user, int64_t e, grad_expert *x, lq_err *err)
 {
     tune_params *t = user;
     tune_expert *own = &t->at->expert[e];
-    float *dW[GRAD_LINEARS] = { NULL };
-    const float *bias[GRAD_LINEARS] = { NULL };
+    float *dW[GRAD_BUFFERS] = { NULL };
+    const float *bias[GRAD_BUFFERS] = { NULL };
     lq_status s = LQ_OK;
-    for (int k = GRAD_GATE; k <= GRAD_DOWN && !s; k++) {
-        tune_linear *q = &own->linear[k - GRAD_GATE];
+    for (int k = GRAD_X_GATE; k <= GRAD_X_DOWN && !s; k++) {
+        tune_linear *q = &own->linear[k - GRAD_X_GATE];
         if (dense_expert_role(t->c, e, k) == ARCH_N_ROLES) continue;
         s = expand(t, q, k, err);
         bias[k] = q->bias;
@@ -217,11 +221,11 @@ static lq_status step_expert(void *user, int64_t e, lq_err *err)
     tune_params *t = user;
     tune_expert *own = &t->at->expert[e];
     lq_status s = LQ_OK;
-    const bool fused = dense_expert_role(t->c, e, GRAD_UP) == ARCH_N_ROLES;
+    const bool fused = dense_expert_role(t->c, e, GRAD_X_UP) == ARCH_N_ROLES;
     own->steps++;
-    for (int k = GRAD_GATE; k <= GRAD_DOWN && !s; k++)
-        s = step_linear(t, &own->linear[k - GRAD_GATE], k, t->step,
-                        fused && k != GRAD_DOWN ? NULL : t->ranks, err);
+    for (int k = GRAD_X_GATE; k <= GRAD_X_DOWN && !s; k++)
+        s = step_linear(t, &own->linear[k - GRAD_X_GATE], k, t->step,
+                        fused && k != GRAD_X_DOWN ? NULL : t->ranks, err);
     return s;
 }
 
@@ -234,7 +238,7 @@ lq_status tune_params_expand(grad_layer *l, grad_out *out, tune_params *t, int64
     t->experts = (grad_experts){ get_expert, step ? step_expert : NULL, t };
     *l = q->beside;
     l->experts = q->expert ? &t->experts : NULL;
-    for (int k = 0; k < (q->expert ? GRAD_GATE_UP : GRAD_LINEARS) && !s; k++) {
+    for (int k = 0; k < GRAD_LINEARS && !s; k++) {
         l->W[k] = q->linear[k].rounded || q->linear[k].fixed.N ? t->W[k] : NULL;
         l->bias[k] = q->linear[k].bias;
         s = expand(t, &q->linear[k], k, err);

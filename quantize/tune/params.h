@@ -20,7 +20,7 @@ typedef struct {
     const float *bias;
 } tune_linear;
 
-enum { TUNE_EXPERT_LINEARS = GRAD_LINEARS - GRAD_GATE };
+enum { TUNE_EXPERT_LINEARS = GRAD_BUFFERS - GRAD_LINEARS };
 typedef struct {
     tune_linear linear[TUNE_EXPERT_LINEARS]; /* gate, up, down */
     int64_t steps;                           /* that looked at it */
@@ -42,7 +42,7 @@ typedef struct {
     pool *p;
     const arch_config *c; /* the source's */
     qz_item *items;       /* [plan->n] scratch */
-    float *W[GRAD_LINEARS], *dW[GRAD_LINEARS];
+    float *W[GRAD_BUFFERS], *dW[GRAD_BUFFERS];
     tune_states states;
     layer_params *layer; /* [layers] */
     lq_arena arena;

@@ -29,9 +29,9 @@ static void fill(float *x, int64_t n, float size, uint32_t seed)
 typedef struct {
     grad_experts of;
     const arch_config *c;
-    float *(*W)[GRAD_LINEARS], *(*dW)[GRAD_LINEARS]; /* [experts + 1] */
-    const float *(*bias)[GRAD_LINEARS];
-    int64_t (*n)[GRAD_LINEARS];
+    float *(*W)[GRAD_BUFFERS], *(*dW)[GRAD_BUFFERS]; /* [experts + 1] */
+    const float *(*bias)[GRAD_BUFFERS];
+    int64_t (*n)[GRAD_BUFFERS];
     int64_t asked, finished;
 } all_experts;
 
@@ -41,7 +41,7 @@ typedef struct {
     lq_arena a;
     grad_ctx *g;
     grad_layer l;
-    float *W[GRAD_LINEARS], *x;
+    float *W[GRAD_BUFFERS], *x;
     int64_t D, at; /* at: the layer, the first with experts where there is one */
     all_experts experts;
 } bench;
@@ -78,7 +78,7 @@ static lq_status take_experts(bench *b, lq_err *err)
     for (int64_t e = 0; e < c->experts + (c->shared_ffn > 0) && !s; e++) {
         grad_expert x;
         s = b->l.experts->get(b->l.experts->user, e, &x, err);
-        for (int k = GRAD_GATE; k <= GRAD_DOWN && !s; k++) {
+        for (int k = GRAD_X_GATE; k <= GRAD_X_DOWN && !s; k++) {
             const arch_role role = dense_expert_role(c, e, k);
             int64_t N, K;
             if (role == ARCH_N_ROLES) continue;
@@ -88,9 +88,9 @@ static lq_status take_experts(bench *b, lq_err *err)
             all->dW[e][k] = lq_push(&b->a, (size_t)(N * K) * sizeof(float));
             memcpy(all->W[e][k], b->W[k], (size_t)(N * K) * sizeof(float));
         }
-        all->bias[e][GRAD_GATE] = x.gate_bias;
-        all->bias[e][GRAD_UP] = x.up_bias;
-        all->bias[e][GRAD_DOWN] = x.down_bias;
+        all->bias[e][GRAD_X_GATE] = x.gate_bias;
+        all->bias[e][GRAD_X_UP] = x.up_bias;
+        all->bias[e][GRAD_X_DOWN] = x.down_bias;
     }
     b->l.experts = &all->of;
     return s;
@@ -153,11 +153,12 @@ static void go_back(bench *b, grad_ctx *g, float *d, const grad_out *out)
     CHECK(!grad_backward(g, &b->l, b->at, b->x, d, WINDOWS, out, &err), "%s", err.msg);
 }
 
-/* Has a layer before this one the same mixer, and experts where it has? */
+/* Has a layer before this one the same mixer and sizes, and experts where it has? */
 static bool seen_before(const arch_config *c, int64_t layer)
 {
     for (int64_t i = 0; i < layer; i++)
-        if (c->layer[i].moe == c->layer[layer].moe && c->layer[i].mixer == c->layer[layer].mixer)
+        if (c->layer[i].moe == c->layer[layer].moe && c->layer[i].mixer == c->layer[layer].mixer &&
+            arch_at(c, i) == arch_at(c, layer) && c->layer[i].v_is_k == c->layer[layer].v_is_k)
             return true;
     return false;
 }
@@ -277,7 +278,7 @@ static void fix_choices(bench *b)
 /* Gradients, zero, of all that the layer has; norms and router as copies that may change. */
 static void all_outputs(bench *b, grad_out *out, float *norm[GRAD_NORMS], float **router)
 {
-    const arch_config *c = &b->cfg;
+    const arch_config *c = arch_at(&b->cfg, b->at);
     int64_t N, K;
     for (int k = 0; k < GRAD_LINEARS; k++) {
         arch_role_shape(c, grad_linear_roles[k], &N, &K);
@@ -303,7 +304,7 @@ static void compare_experts(bench *b, const char *folder, const float *r)
 {
     const arch_config *c = &b->cfg;
     for (int64_t e = 0; e <= c->experts && b->l.experts; e++)
-        for (int k = GRAD_GATE; k <= GRAD_DOWN; k++) {
+        for (int k = GRAD_X_GATE; k <= GRAD_X_DOWN; k++) {
             const int64_t n = b->experts.n[e][k];
             if (!n || (e >= c->experts_used && e < c->experts)) continue;
             int64_t N, K;
@@ -318,7 +319,7 @@ TEST(gradients_are_the_slopes_of_the_loss)
     for (size_t i = 0; i < n_covered; i++) {
         bench b;
         if (!bench_open_at(&b, covered[i].path, covered[i].at, 2)) continue;
-        const arch_config *c = &b.cfg;
+        const arch_config *c = arch_at(&b.cfg, b.at);
         size_t n = (size_t)(ROWS * b.D);
         float *r = lq_push(&b.a, n * sizeof *r), *d = lq_push(&b.a, n * sizeof *d);
         float *norm[GRAD_NORMS], *router = NULL;
@@ -397,7 +398,7 @@ static void check_sums(bench *b, sums *s)
         next_sum(s, arch_role_text(grad_norm_roles[norms[i]]), out.norm[norms[i]], b->D);
     next_sum(s, "router", out.router, c->experts * b->D);
     for (int64_t e = 0; e <= c->experts; e++)
-        for (int k = GRAD_GATE; k <= GRAD_DOWN; k++)
+        for (int k = GRAD_X_GATE; k <= GRAD_X_DOWN; k++)
             if (b->experts.n[e][k])
                 next_sum(s, arch_role_text(dense_expert_role(c, e, k)), b->experts.dW[e][k],
                          b->experts.n[e][k]);
@@ -444,7 +445,7 @@ TEST(only_experts_that_rows_are_sent_to_are_asked_for)
 /* Every gradient of the layer on rows that went forward just before. NULL: no memory. */
 static float *all_gradients(bench *b, bool keep, size_t *n)
 {
-    const arch_config *c = &b->cfg;
+    const arch_config *c = arch_at(&b->cfg, b->at);
     const size_t rows = (size_t)(ROWS * b->D);
     grad_ctx *g;
     grad_out out = { .W = { 0 } };
@@ -456,10 +457,10 @@ static float *all_gradients(bench *b, bool keep, size_t *n)
         *n += b->l.W[k] ? (size_t)(N * K) : 0;
     }
     for (int64_t e = 0; b->l.experts && e <= c->experts; e++)
-        for (int k = GRAD_GATE; k <= GRAD_DOWN; k++)
+        for (int k = GRAD_X_GATE; k <= GRAD_X_DOWN; k++)
             *n += (size_t)b->experts.n[e][k];
     float *got = calloc(*n + rows, sizeof *got), *at = got + rows;
-    CHECK(!grad_open(&g, c, WINDOWS, LEN, keep, b->r.p, &err), "%s", err.msg);
+    CHECK(!grad_open(&g, &b->cfg, WINDOWS, LEN, keep, b->r.p, &err), "%s", err.msg);
     if (!got || !g) return got;
     for (int k = 0; k < GRAD_LINEARS; k++) {
         arch_role_shape(c, grad_linear_roles[k], &N, &K);
@@ -468,7 +469,7 @@ static float *all_gradients(bench *b, bool keep, size_t *n)
         at += N * K;
     }
     for (int64_t e = 0; b->l.experts && e <= c->experts; e++)
-        for (int k = GRAD_GATE; k <= GRAD_DOWN; k++) {
+        for (int k = GRAD_X_GATE; k <= GRAD_X_DOWN; k++) {
             if (b->experts.n[e][k]) b->experts.dW[e][k] = at;
             at += b->experts.n[e][k];
         }
@@ -750,7 +751,7 @@ static void check_fisher(const char *folder)
             CHECK((f.G[l][k] != NULL) == there, "layer %lld %s: a G, and no such linear",
                   (long long)l, arch_role_text(grad_linear_roles[k]));
             if (!there) continue;
-            arch_role_shape(r.m.cfg, grad_linear_roles[k], &N, &K);
+            arch_role_shape(arch_at(r.m.cfg, l), grad_linear_roles[k], &N, &K);
             double trace = 0;
             for (int64_t i = 0; i < N && i < FISHER_BLOCK; i++)
                 trace += (double)f.G[l][k][i * FISHER_BLOCK + i];

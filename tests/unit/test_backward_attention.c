@@ -13,7 +13,7 @@ typedef struct {
     lq_arena a;
     grad_ctx *g;
     grad_layer l;
-    float *W[GRAD_LINEARS], *x, *dir;
+    float *W[GRAD_BUFFERS], *x, *dir;
     size_t n;
 } bench;
 

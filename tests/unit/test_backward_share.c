@@ -20,7 +20,7 @@ typedef struct {
     lq_arena a;
     grad_ctx *g;
     grad_layer l;
-    float *W[GRAD_LINEARS];
+    float *W[GRAD_BUFFERS];
 } bench;
 
 static const char *folder; /* of the model at work */
