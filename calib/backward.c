@@ -345,10 +345,11 @@ static void to_mlp(grad_ctx *g, const grad_layer *l, int64_t layer, const float 
                    int64_t windows)
 {
     const int64_t R = windows * g->len;
-    mixer_forward(g, l, layer, x, windows);
-    if (g->c->w.parallel) mlp_middle(g, l, x, R);
-    mixer_join(g, l, layer, x2, R);
-    if (!g->c->w.parallel) mlp_middle(g, l, x2, R);
+    const bool parallel = g->c->w.parallel, mixes = g->c->layer[layer].mixer != MIX_NONE;
+    if (mixes) mixer_forward(g, l, layer, x, windows);
+    if (parallel) mlp_middle(g, l, x, R);
+    if (mixes) mixer_join(g, l, layer, x2, R);
+    if (!parallel && !g->c->layer[layer].no_mlp) mlp_middle(g, l, x2, R);
 }
 
 /* m->y of an MLP and the experts beside it, each normed. */
@@ -385,6 +386,7 @@ lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x
     memcpy(g->m->x2, x, bytes);
     to_mlp(g, l, layer, x, g->m->x2, windows);
     memcpy(x, g->m->x2, bytes);
+    if (g->c->layer[layer].no_mlp) return grad_end(g, s, err);
     if (g->m->y)
         s = make_y(g, l, R, err);
     else if (l->experts)
@@ -418,7 +420,7 @@ static lq_status beside_backward(grad_ctx *g, const grad_layer *l, float *d, int
 {
     const grad_made *m = g->m;
     const int64_t n = R * g->c->hidden;
-    float *de = g->moe.dbeside, *dr = g->moe.droute;
+    float *de = g->moe.dsum, *dr = g->moe.dread;
     memcpy(de, g->dy, (size_t)n * sizeof *de);
     norm_back(g, l, out, GRAD_EXPERT_POST_NORM, de, m->ye, R);
     const lq_status s = grad_moe_backward(g, l, de, R, out, err);
@@ -506,7 +508,9 @@ static lq_status make_again(grad_ctx *g, const grad_layer *l, int64_t layer, con
     const int64_t R = windows * g->len;
     memcpy(g->m->x2, x, (size_t)(R * g->c->hidden) * sizeof *x);
     to_mlp(g, l, layer, x, g->m->x2, windows);
-    return grad_norm_of(g, l, GRAD_MLP_POST_NORM).none ? LQ_OK : make_y(g, l, R, err);
+    return g->c->layer[layer].no_mlp || grad_norm_of(g, l, GRAD_MLP_POST_NORM).none
+               ? LQ_OK
+               : make_y(g, l, R, err);
 }
 
 /* The branches side by side: both gradients at x are of d as it came. */
@@ -526,6 +530,25 @@ static void parallel_backward(grad_ctx *g, const grad_layer *l, int64_t layer, c
     if (!same) k_add(d, g->dy, n);
 }
 
+/* d, the gradient at the output, becomes that at x2. */
+static lq_status mlp_part_back(grad_ctx *g, const grad_layer *l, float *d, int64_t R,
+                               const grad_out *out, lq_err *err)
+{
+    const grad_made *m = g->m;
+    const float *dy = join_back(g, l, out, GRAD_MLP_POST_NORM, d, m->y, R);
+    lq_status s = LQ_OK;
+    if (l->experts && g->c->w.dense_beside)
+        s = beside_backward(g, l, d, R, out, err);
+    else if (l->experts)
+        s = grad_moe_backward(g, l, dy, R, out, err);
+    else
+        mlp_backward(g, l, dy, R, out);
+    if (s) return s;
+    norm_back(g, l, out, GRAD_MLP_NORM, g->dx, m->x2, R);
+    k_add(d, g->dx, R * g->c->hidden);
+    return LQ_OK;
+}
+
 lq_status grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x, float *d,
                         int64_t windows, const grad_out *out, lq_err *err)
 {
@@ -540,19 +563,13 @@ lq_status grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const f
         parallel_backward(g, l, layer, x, d, windows, out);
         return grad_end(g, LQ_OK, err);
     }
-    const float *dy = join_back(g, l, out, GRAD_MLP_POST_NORM, d, m->y, R);
-    if (l->experts && g->c->w.dense_beside)
-        s = beside_backward(g, l, d, R, out, err);
-    else if (l->experts)
-        s = grad_moe_backward(g, l, dy, R, out, err);
-    else
-        mlp_backward(g, l, dy, R, out);
+    if (!g->c->layer[layer].no_mlp) s = mlp_part_back(g, l, d, R, out, err);
     if (s) return s;
-    norm_back(g, l, out, GRAD_MLP_NORM, g->dx, m->x2, R);
-    k_add(d, g->dx, n);
-    dy = join_back(g, l, out, GRAD_ATTN_POST_NORM, d, m->o, R);
-    mixer_backward(g, l, layer, dy, windows, out, false);
-    norm_back(g, l, out, GRAD_ATTN_NORM, g->dx, x, R);
-    k_add(d, g->dx, n);
+    if (g->c->layer[layer].mixer != MIX_NONE) {
+        const float *dy = join_back(g, l, out, GRAD_ATTN_POST_NORM, d, m->o, R);
+        mixer_backward(g, l, layer, dy, windows, out, false);
+        norm_back(g, l, out, GRAD_ATTN_NORM, g->dx, x, R);
+        k_add(d, g->dx, n);
+    }
     return grad_end(g, LQ_OK, err);
 }

@@ -78,13 +78,13 @@ enum {
 extern const arch_role grad_linear_roles[GRAD_SUMS], grad_norm_roles[GRAD_NORMS];
 int grad_linear_of(arch_role r); /* GRAD_Q, ...; GRAD_SUMS: none of these */
 
-/* An expert's matrices, or the shared MLP's, which is number c->experts: gate and up [ffn, hidden], their rows `ld`
- * and their biases `step` apart; down [hidden, ffn]. dgate, dup, ddown: where gradients are added to, laid out
+/* An expert's matrices, or the shared MLP's, which is number c->experts: gate (NULL: it has none) and up [ffn, width],
+ * their rows `ld` and their biases `step` apart; down [width, ffn]; width: arch_expert_width, or hidden. dgate, dup, ddown: where gradients are added to, laid out
  * alike; NULL: not wanted. Of biases NULL: none. */
 typedef struct {
     const float *gate, *up, *down, *gate_bias, *up_bias, *down_bias;
     float *dgate, *dup, *ddown;
-    int64_t ffn, ld, step;
+    int64_t ffn, width, ld, step;
     bool fused; /* gate and up are one matrix */
 } grad_expert;
 
@@ -111,6 +111,7 @@ typedef struct {
     /* Of experts: [experts, hidden], [experts], [experts] added to the scores that choose, [experts] on shares;
      * [hidden] */
     const float *router, *router_bias, *router_corr, *expert_scale, *shared_router;
+    const float *latent_in, *latent_out; /* [latent, hidden], [hidden, latent] */
     const grad_experts *experts;
 } grad_layer;
 

@@ -39,9 +39,11 @@ typedef struct {
     float *z,
         *g; /* [R, heads * head_dim]: the gate on a, and a with it, which is what R_O reads; else NULL */
     float *o, *y; /* what the branches give, where it is not added to x as it is; else NULL */
-    float *gate, *up, *mid;   /* [R, ffn] of a dense MLP */
-    float *he, *hr, *yd, *ye; /* [R, hidden] of experts beside an MLP: what they and the router
-                               read, what MLP and experts put out; else NULL */
+    float *gate, *up, *mid; /* [R, ffn] of a dense MLP */
+    float *he,
+        *ye; /* [R, width] of experts beside an MLP or of latents: what they read, their sum; else NULL */
+    float *hr,
+        *yd; /* [R, hidden] of experts beside an MLP: what the router reads, the MLP's output; else NULL */
     float *scores, *share, *shared; /* of experts: [R, E], [R, used], [R] of the shared MLP */
     int32_t *chosen;                /* [R, used], rising */
     grad_mla mla;
@@ -52,15 +54,16 @@ typedef struct {
 typedef struct {
     int32_t *row, *place; /* [R]: rows sent to it, and the places of their shares in `share` */
     float *part;          /* [R]: their shares */
-    float *x, *y,
-        *d; /* [R, hidden]: what it reads; puts out, or the gradient at x; the gradient at y */
+    /* [R, width]: what it reads; puts out, or the gradient at x; the gradient at y */
+    float *x, *y, *d;
     float *gate, *up, *mid;  /* [R, widest ffn] */
     float *dshare, *dshared; /* of all experts: [R, used], [R] */
     float *dscores;          /* [R, E]; forward: scratch */
     float *group_score;      /* [R, groups] */
     int32_t *group_best;     /* [R, groups used] */
-    float *dbeside,
-        *droute; /* [R, hidden] of experts beside an MLP: gradients at their sum, at what the router reads */
+    float *dsum;             /* [R, width]: the gradient at ye */
+    float *
+        dread; /* [R, hidden] of experts beside an MLP: that at hr; of latents [R, width]: that at he */
 } grad_moe;
 
 /* Angles of all positions, of layers that rotate so many dims by one table: [len, rope_dims / 2]; neg: -sin, the way back. */

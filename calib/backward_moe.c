@@ -29,10 +29,11 @@ int64_t grad_widest_ffn(const arch_config *c)
 void grad_made_parts(grad_part p[GRAD_MADE_PARTS], grad_made *m, const arch_config *c, int64_t R)
 {
     const int64_t beside = c->w.dense_beside ? R * c->hidden : 0;
-    const grad_part parts[GRAD_MADE_PARTS] = { { &m->he, beside },
+    const int64_t apart = c->w.dense_beside || c->latent ? R * arch_expert_width(c) : 0;
+    const grad_part parts[GRAD_MADE_PARTS] = { { &m->he, apart },
                                                { &m->hr, beside },
                                                { &m->yd, beside },
-                                               { &m->ye, beside },
+                                               { &m->ye, apart },
                                                { &m->scores, R * c->experts },
                                                { &m->share, R * c->experts_used },
                                                { &m->chosen, R * c->experts_used },
@@ -42,8 +43,9 @@ void grad_made_parts(grad_part p[GRAD_MADE_PARTS], grad_made *m, const arch_conf
 
 void grad_moe_parts(grad_part p[GRAD_MOE_PARTS], grad_moe *m, const arch_config *c, int64_t R)
 {
-    const int64_t D = c->hidden, F = grad_widest_ffn(c);
-    const int64_t beside = c->w.dense_beside ? R * D : 0;
+    const int64_t W = arch_expert_width(c), F = grad_widest_ffn(c);
+    const int64_t D = c->hidden > W ? c->hidden : W;
+    const int64_t apart = c->w.dense_beside || c->latent ? R * W : 0;
     const grad_part parts[GRAD_MOE_PARTS] = {
         { &m->row, R },
         { &m->place, R },
@@ -59,8 +61,8 @@ void grad_moe_parts(grad_part p[GRAD_MOE_PARTS], grad_moe *m, const arch_config 
         { &m->dscores, R * c->experts },
         { &m->group_score, R * c->expert_groups },
         { &m->group_best, R * c->groups_used },
-        { &m->dbeside, beside },
-        { &m->droute, beside },
+        { &m->dsum, apart },
+        { &m->dread, apart },
     };
     memcpy(p, parts, sizeof parts);
 }
@@ -93,9 +95,23 @@ static void choose_item(void *ctx, int64_t item, int thread)
     }
 }
 
-/* What the router reads, and the experts. */
+/* What the router reads. */
 static const float *read_by_router(const grad_ctx *g) { return g->m->hr ? g->m->hr : g->m->h2; }
-static const float *read_by_experts(const grad_ctx *g) { return g->m->he ? g->m->he : g->m->h2; }
+
+/* he of h2, or y += out of latents. */
+static void latents(grad_ctx *g, float *y, const float *x, const float *W, int64_t R, bool out)
+{
+    const int64_t N = out ? g->c->hidden : g->c->latent, K = out ? g->c->latent : g->c->hidden;
+    grad_product(g, y, (gemm_in){ x, K, false }, (gemm_in){ W, K, true }, R, N, K, out ? 1 : 0);
+}
+
+/* And back: dx = dy W of latents, or dx of h2 += that. */
+static void latents_back(grad_ctx *g, float *dx, const float *dy, const float *W, int64_t R,
+                         bool out)
+{
+    const int64_t N = out ? g->c->hidden : g->c->latent, K = out ? g->c->latent : g->c->hidden;
+    grad_product(g, dx, (gemm_in){ dy, N, false }, (gemm_in){ W, K, false }, R, K, N, out ? 0 : 1);
+}
 
 void grad_moe_choose(grad_ctx *g, const grad_layer *l, int64_t R)
 {
@@ -104,6 +120,7 @@ void grad_moe_choose(grad_ctx *g, const grad_layer *l, int64_t R)
     route_job j = { g, l, R };
     gemm_run(g->m->scores, E, h, (gemm_in){ l->router, D, true }, R, E, D, 0, g->p);
     grad_add_bias(g, g->m->scores, l->router_bias, 1, R, E);
+    if (g->c->latent) latents(g, g->m->he, g->m->h2, l->latent_in, R, false);
     if (l->shared_router)
         gemm_run(g->m->shared, 1, h, (gemm_in){ l->shared_router, D, true }, R, 1, D, 0, g->p);
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), choose_item, &j);
@@ -164,7 +181,7 @@ static void route_back(grad_ctx *g, const grad_layer *l, int64_t R, const grad_o
     const gemm_in d = { g->moe.dscores, E, false }, dt = { g->moe.dscores, E, true };
     route_job j = { g, l, R };
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), route_back_item, &j);
-    float *dr = g->m->hr ? g->moe.droute : g->dx;
+    float *dr = g->m->hr ? g->moe.dread : g->dx;
     gemm_run(dr, D, d, (gemm_in){ l->router, D, false }, R, D, E, g->m->hr ? 0 : 1, g->p);
     if (out->router)
         gemm_run(out->router, D, dt, (gemm_in){ read_by_router(g), D, false }, E, D, R, 1, g->p);
@@ -196,14 +213,14 @@ typedef struct {
     const grad_expert *x;
     float *to;
     const float *from;
-    int64_t e, n;
+    int64_t e, n, width;
 } rows_job;
 
 static void gather_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const rows_job *j = ctx;
-    const int64_t D = j->g->c->hidden;
+    const int64_t D = j->width;
     for (int64_t i = item * GRAD_ROWS; i < grad_tile_end(item, j->n); i++)
         memcpy(j->to + i * D, j->from + j->g->moe.row[i] * D, (size_t)D * sizeof *j->to);
 }
@@ -213,7 +230,7 @@ static void scatter_shares_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const rows_job *j = ctx;
-    const int64_t D = j->g->c->hidden;
+    const int64_t D = j->width;
     for (int64_t i = item * GRAD_ROWS; i < grad_tile_end(item, j->n); i++) {
         float *to = j->to + j->g->moe.row[i] * D;
         for (int64_t k = 0; k < D; k++)
@@ -225,48 +242,58 @@ static void scatter_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const rows_job *j = ctx;
-    const int64_t D = j->g->c->hidden;
+    const int64_t D = j->width;
     for (int64_t i = item * GRAD_ROWS; i < grad_tile_end(item, j->n); i++)
         k_add(j->to + j->g->moe.row[i] * D, j->from + i * D, D);
 }
 
 static void run_rows(const grad_ctx *g, void (*f)(void *, int64_t, int), float *to,
-                     const float *from, int64_t n)
+                     const float *from, int64_t n, int64_t width)
 {
-    rows_job j = { .g = g, .to = to, .from = from, .n = n };
+    rows_job j = { .g = g, .to = to, .from = from, .n = n, .width = width };
     pool_run(g->p, lq_ceil_div(n, GRAD_ROWS), f, &j);
 }
 
-/* Of the n rows that are gathered: gate, up and mid. */
-static void expert_mid(grad_ctx *g, const grad_expert *x, int64_t n)
+/* Of the n rows of `read` that are gathered: gate, up and mid. */
+static void expert_mid(grad_ctx *g, const grad_expert *x, const float *read, int64_t n)
 {
-    const int64_t D = g->c->hidden, F = x->ffn;
+    const int64_t D = x->width, F = x->ffn;
     const grad_moe *m = &g->moe;
+    float *gate = x->gate ? m->gate : NULL;
     const gemm_in in = { m->x, D, false };
-    run_rows(g, gather_item, m->x, read_by_experts(g), n);
-    grad_product(g, m->gate, in, (gemm_in){ x->gate, x->ld, true }, n, F, D, 0);
+    run_rows(g, gather_item, m->x, read, n, D);
+    if (gate) grad_product(g, gate, in, (gemm_in){ x->gate, x->ld, true }, n, F, D, 0);
     grad_product(g, m->up, in, (gemm_in){ x->up, x->ld, true }, n, F, D, 0);
-    grad_add_bias(g, m->gate, x->gate_bias, x->step, n, F);
+    if (gate) grad_add_bias(g, gate, x->gate_bias, x->step, n, F);
     grad_add_bias(g, m->up, x->up_bias, x->step, n, F);
-    grad_mid(g, m->mid, m->gate, m->up, n, F);
+    grad_mid(g, m->mid, gate, m->up, n, F);
 }
 
 static int64_t n_experts(const arch_config *c) { return c->experts + (c->shared_ffn > 0); }
 
+/* What expert e reads. */
+static const float *read_by(const grad_ctx *g, int64_t e)
+{
+    return e < g->c->experts && g->m->he ? g->m->he : g->m->h2;
+}
+
 lq_status grad_moe_forward(grad_ctx *g, const grad_layer *l, float *x, int64_t R, lq_err *err)
 {
-    const int64_t D = g->c->hidden;
+    const arch_config *c = g->c;
     lq_status s = LQ_OK;
-    for (int64_t e = 0; e < n_experts(g->c) && !s; e++) {
+    float *sum = c->latent ? g->m->ye : x;
+    if (c->latent) memset(sum, 0, (size_t)(R * c->latent) * sizeof *sum);
+    for (int64_t e = 0; e < n_experts(c) && !s; e++) {
         const int64_t n = rows_of(g, e, R);
         grad_expert own;
         if (!n || (s = l->experts->get(l->experts->user, e, &own, err))) continue;
-        expert_mid(g, &own, n);
+        expert_mid(g, &own, read_by(g, e), n);
         grad_product(g, g->moe.y, (gemm_in){ g->moe.mid, own.ffn, false },
-                     (gemm_in){ own.down, own.ffn, true }, n, D, own.ffn, 0);
-        grad_add_bias(g, g->moe.y, own.down_bias, 1, n, D);
-        run_rows(g, scatter_shares_item, x, g->moe.y, n);
+                     (gemm_in){ own.down, own.ffn, true }, n, own.width, own.ffn, 0);
+        grad_add_bias(g, g->moe.y, own.down_bias, 1, n, own.width);
+        run_rows(g, scatter_shares_item, e < c->experts ? sum : x, g->moe.y, n, own.width);
     }
+    if (c->latent && !s) latents(g, x, sum, l->latent_out, R, true);
     return s;
 }
 
@@ -276,7 +303,7 @@ static void shares_item(void *ctx, int64_t item, int thread)
     (void)thread;
     const rows_job *j = ctx;
     const grad_moe *m = &j->g->moe;
-    const int64_t D = j->g->c->hidden, F = j->x->ffn;
+    const int64_t D = j->width, F = j->x->ffn;
     for (int64_t i = item * GRAD_ROWS; i < grad_tile_end(item, j->n); i++) {
         float *d = m->d + i * D, *dmid = j->g->dup + i * F;
         double dot = 0;
@@ -297,54 +324,63 @@ static void shares_item(void *ctx, int64_t item, int thread)
 static void add_weights(const grad_ctx *g, const grad_expert *x, float *dW, gemm_in dy, gemm_in in,
                         int64_t n)
 {
-    const int64_t D = g->c->hidden, F = x->ffn;
+    const int64_t D = x->width, F = x->ffn;
     if (x->fused)
         gemm_run(dW, x->ld, dy, in, F, D, n, 1, g->p);
     else
         grad_add_rows(g, dW, x->ld, dy, in, F, D, n, 0, F);
 }
 
-static void expert_back(grad_ctx *g, const grad_expert *x, int64_t e, const float *d, int64_t n,
-                        float *const G[GRAD_SUMS])
+/* dx += the gradient at what expert e reads of d, that at what its output joins. */
+static void expert_back(grad_ctx *g, const grad_expert *x, int64_t e, float *dx, const float *d,
+                        int64_t n, float *const G[GRAD_SUMS])
 {
     const bool shared = e == g->c->experts;
-    const int64_t D = g->c->hidden, F = x->ffn;
+    const int64_t D = x->width, F = x->ffn;
     const grad_moe *m = &g->moe;
     const gemm_in dgate = { g->dgate, F, false }, dup = { g->dup, F, false },
                   in = { m->x, D, false };
-    expert_mid(g, x, n);
-    run_rows(g, gather_item, m->d, d, n);
+    const float *gate = x->gate ? m->gate : NULL;
+    expert_mid(g, x, read_by(g, e), n);
+    run_rows(g, gather_item, m->d, d, n, D);
     grad_product(g, g->dup, (gemm_in){ m->d, D, false }, (gemm_in){ x->down, F, false }, n, F, D,
                  0);
-    rows_job j = { .g = g, .x = x, .e = e, .n = n };
+    rows_job j = { .g = g, .x = x, .e = e, .n = n, .width = D };
     pool_run(g->p, lq_ceil_div(n, GRAD_ROWS), shares_item, &j);
     grad_sum_blocks(g, G[shared ? GRAD_SHARED_DOWN : GRAD_EXPERT_DOWN], m->d, D, n);
     if (x->ddown)
         grad_add_rows(g, x->ddown, F, (gemm_in){ m->d, D, true }, (gemm_in){ m->mid, F, false }, D,
                       F, n, 0, D);
-    grad_mid_back(g, g->dgate, g->dup, m->gate, m->up, n, F);
-    grad_sum_blocks(g, shared ? G[GRAD_SHARED_GATE] : NULL, g->dgate, F, n);
+    grad_mid_back(g, g->dgate, g->dup, gate, m->up, n, F);
+    if (gate) grad_sum_blocks(g, shared ? G[GRAD_SHARED_GATE] : NULL, g->dgate, F, n);
     grad_sum_blocks(g, shared ? G[GRAD_SHARED_UP] : NULL, g->dup, F, n);
-    grad_product(g, m->y, dgate, (gemm_in){ x->gate, x->ld, false }, n, D, F, 0);
-    grad_product(g, m->y, dup, (gemm_in){ x->up, x->ld, false }, n, D, F, 1);
-    if (x->dgate) add_weights(g, x, x->dgate, (gemm_in){ g->dgate, F, true }, in, n);
+    if (gate) grad_product(g, m->y, dgate, (gemm_in){ x->gate, x->ld, false }, n, D, F, 0);
+    grad_product(g, m->y, dup, (gemm_in){ x->up, x->ld, false }, n, D, F, gate ? 1 : 0);
+    if (gate && x->dgate) add_weights(g, x, x->dgate, (gemm_in){ g->dgate, F, true }, in, n);
     if (x->dup) add_weights(g, x, x->dup, (gemm_in){ g->dup, F, true }, in, n);
-    run_rows(g, scatter_item, g->dx, m->y, n);
+    run_rows(g, scatter_item, dx, m->y, n, D);
 }
 
 lq_status grad_moe_backward(grad_ctx *g, const grad_layer *l, const float *d, int64_t R,
                             const grad_out *out, lq_err *err)
 {
     const grad_experts *all = l->experts;
+    const int64_t W = g->c->latent;
+    float *dx = W ? g->moe.dread : g->dx;
+    const float *dsum = W ? g->moe.dsum : d;
     lq_status s = LQ_OK;
     memset(g->dx, 0, (size_t)(R * g->c->hidden) * sizeof *g->dx);
+    if (W) memset(dx, 0, (size_t)(R * W) * sizeof *dx);
+    if (W) latents_back(g, g->moe.dsum, d, l->latent_out, R, true);
     for (int64_t e = 0; e < n_experts(g->c) && !s; e++) {
+        const bool shared = e == g->c->experts;
         const int64_t n = rows_of(g, e, R);
         grad_expert own;
         if (!n || (s = all->get(all->user, e, &own, err))) continue;
-        expert_back(g, &own, e, d, n, out->G);
+        expert_back(g, &own, e, shared ? g->dx : dx, shared ? d : dsum, n, out->G);
         if (all->done) s = all->done(all->user, e, err);
     }
+    if (W && !s) latents_back(g, g->dx, dx, l->latent_in, R, false);
     if (!s) route_back(g, l, R, out);
     return s;
 }

@@ -18,13 +18,14 @@ int grad_linear_of(arch_role r)
     return k;
 }
 
-/* Is a layer neither attention nor a gated delta rule, Mamba-2 or a short convolution, with an MLP? */
+/* Does a layer mix by other than attention of its own, a gated delta rule, Mamba-2 or a short convolution? */
 static bool other_mixer(const arch_config *c)
 {
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_mixer m = c->layer[i].mixer;
-        if ((m != MIX_ATTENTION && m != MIX_DELTA && m != MIX_MAMBA && m != MIX_CONV) ||
-            c->layer[i].no_mlp || c->layer[i].kv_back)
+        if ((m != MIX_ATTENTION && m != MIX_NONE && m != MIX_DELTA && m != MIX_MAMBA &&
+             m != MIX_CONV) ||
+            c->layer[i].kv_back || (c->layer[i].no_mlp && c->w.parallel))
             return true;
     }
     return false;
@@ -48,9 +49,8 @@ static bool other_mlp(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
     return c->act == ARCH_XIELU || c->act == ARCH_SILU_LIMITED || c->act == ARCH_SILU_CAPPED ||
-           c->gate_scale != 1 || c->down_scale != 1 ||
-           (c->experts && (w->mlp != MLP_GATED || w->parallel)) ||
-           w->router >= ROUTER_SPARSEMIXER || w->share_in || c->latent ||
+           c->gate_scale != 1 || c->down_scale != 1 || (c->experts && w->parallel) ||
+           w->router >= ROUTER_SPARSEMIXER || w->share_in ||
            (w->dense_beside && !arch_name_of(c, R_MLP_POST_NORM));
 }
 
@@ -63,11 +63,11 @@ bool grad_covers(const arch_config *c)
         c->row->window == WINDOW_CHUNKS || other_mixer(c) || other_gate(c) || other_mlp(c) ||
         c->qkv_clip != 0 || (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
-    static const arch_role other[] = { R_EMBED_NORM, R_PROJ_IN,     R_POS_EMBED,
-                                       R_O_NORM,     R_HEAD_GATE,   R_DOWN_NORM,
-                                       R_STREAM_IN,  R_LAUREL_LEFT, R_INDEX_K,
-                                       R_LATENT_IN,  R_O_A,         R_GATE_BIAS,
-                                       R_HEAD_NORM,  R_ATTN_JOIN,   R_EXPERT_OUT_NORM };
+    static const arch_role other[] = { R_EMBED_NORM,   R_PROJ_IN,     R_POS_EMBED,
+                                       R_O_NORM,       R_HEAD_GATE,   R_DOWN_NORM,
+                                       R_STREAM_IN,    R_LAUREL_LEFT, R_INDEX_K,
+                                       R_EXPERTS_BIAS, R_O_A,         R_GATE_BIAS,
+                                       R_HEAD_NORM,    R_ATTN_JOIN,   R_EXPERT_OUT_NORM };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;
@@ -84,7 +84,8 @@ static layer_kind kind_of(const arch_config *c, int64_t layer)
     const arch_mixer m = c->layer[layer].mixer;
     return (layer_kind){ .attends = arch_mixer_attends(m),
                          .state = arch_mixer_has_state(m),
-                         .mlp = !c->layer[layer].moe || c->w.dense_beside,
+                         .mlp =
+                             !c->layer[layer].no_mlp && (!c->layer[layer].moe || c->w.dense_beside),
                          .moe = c->layer[layer].moe };
 }
 

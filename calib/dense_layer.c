@@ -36,7 +36,10 @@ arch_role dense_expert_role(const arch_config *c, int64_t e, int k)
                                            { R_SHARED_GATE, R_SHARED_UP, R_SHARED_DOWN } };
     static const arch_role fused[2] = { R_EXPERT_GATE_UP, R_SHARED_GATE_UP };
     const int shared = e == c->experts;
-    if (k == GRAD_X_DOWN || !arch_name_of(c, fused[shared])) return apart[shared][k - GRAD_X_GATE];
+    if (k == GRAD_X_DOWN || !arch_name_of(c, fused[shared])) {
+        const arch_role r = apart[shared][k - GRAD_X_GATE];
+        return arch_name_of(c, r) ? r : ARCH_N_ROLES;
+    }
     return k == GRAD_X_GATE ? fused[shared] : ARCH_N_ROLES;
 }
 
@@ -86,7 +89,8 @@ lq_status dense_buffers(float *W[GRAD_BUFFERS], const arch_config *c, lq_arena *
 void dense_expert(grad_expert *x, const arch_config *c, int64_t e, float *const W[GRAD_BUFFERS],
                   const float *const bias[GRAD_BUFFERS], float *const dW[GRAD_BUFFERS])
 {
-    const int64_t D = c->hidden, F = e == c->experts ? c->shared_ffn : c->expert_ffn;
+    const int64_t D = e == c->experts ? c->hidden : arch_expert_width(c);
+    const int64_t F = e == c->experts ? c->shared_ffn : c->expert_ffn;
     const float *b = bias[GRAD_X_GATE];
     *x = (grad_expert){ .gate = W[GRAD_X_GATE],
                         .up = W[GRAD_X_UP],
@@ -98,6 +102,7 @@ void dense_expert(grad_expert *x, const arch_config *c, int64_t e, float *const 
                         .dup = dW[GRAD_X_UP],
                         .ddown = dW[GRAD_X_DOWN],
                         .ffn = F,
+                        .width = D,
                         .ld = D,
                         .step = 1 };
     if (dense_expert_role(c, e, GRAD_X_UP) != ARCH_N_ROLES) return;
@@ -185,6 +190,8 @@ static lq_status experts_of(grad_layer *l, float *const W[GRAD_BUFFERS], const s
     lq_status s = read_biases(o, a, err);
     if (!s) s = small_matrix(&l->router, src, R_ROUTER, layer, a, p, err);
     if (!s) s = small_matrix(&l->shared_router, src, R_SHARED_ROUTER, layer, a, p, err);
+    if (!s) s = small_matrix(&l->latent_in, src, R_LATENT_IN, layer, a, p, err);
+    if (!s) s = small_matrix(&l->latent_out, src, R_LATENT_OUT, layer, a, p, err);
     if (!s) s = src_vector(src, R_ROUTER, layer, -1, true, &l->router_bias, a, err);
     if (!s) s = src_vector(src, R_ROUTER_CORR, layer, -1, false, &l->router_corr, a, err);
     return s ? s : src_vector(src, R_EXPERT_SCALE, layer, -1, false, &l->expert_scale, a, err);

@@ -110,6 +110,8 @@ static lq_status load_experts(tune_params *t, int64_t layer, size_t n_items, lq_
     int64_t len;
     lq_status s = load_small(t, &q->beside.router, R_ROUTER, layer, n_items, err);
     if (!s) s = load_small(t, &q->beside.shared_router, R_SHARED_ROUTER, layer, n_items, err);
+    if (!s) s = load_small(t, &q->beside.latent_in, R_LATENT_IN, layer, n_items, err);
+    if (!s) s = load_small(t, &q->beside.latent_out, R_LATENT_OUT, layer, n_items, err);
     if (!s)
         s = tune_params_vector(t, &q->beside.router_bias, &len, R_ROUTER, layer, true, n_items,
                                err);
