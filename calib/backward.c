@@ -16,6 +16,7 @@ static void at_layer(grad_ctx *g, int64_t layer)
 {
     g->m = &g->made[g->kept ? layer : 0];
     g->c = arch_at(g->all, layer);
+    g->layer = layer;
 }
 
 /* ---- linears ---- */
@@ -115,8 +116,10 @@ static void norm_back(const grad_ctx *g, const grad_layer *l, const grad_out *ou
 }
 
 /* q, k and v through their norms, from what is before them; and the gradients back. */
-static void norm_heads(const grad_ctx *g, const grad_layer *l, int64_t R, const grad_out *back)
+static void norm_heads(const grad_ctx *g, const grad_layer *l, int64_t layer, int64_t R,
+                       const grad_out *back)
 {
+    const bool still = g->c->w.qk_norm_rotated && g->c->layer[layer].rope == ROPE_OFF;
     const struct {
         int k;
         normed n;
@@ -128,7 +131,9 @@ static void norm_heads(const grad_ctx *g, const grad_layer *l, int64_t R, const 
         const grad_norm v = grad_norm_of(g, l, both[i].k);
         const int64_t rows = R * both[i].n.rows, width = both[i].n.width;
         if (!both[i].from) continue;
-        if (back)
+        if (still && both[i].k != GRAD_V_NORM) {
+            if (!back) memcpy(both[i].to, both[i].from, (size_t)(rows * width) * sizeof(float));
+        } else if (back)
             grad_norm_back(g, both[i].d, back->norm[both[i].k], both[i].from, &v, rows, width);
         else
             grad_norm_run(g, both[i].to, both[i].from, &v, rows, width);
@@ -191,7 +196,7 @@ static void mla_backward(grad_ctx *g, const grad_layer *l, int64_t layer, int64_
     }
 }
 
-/* q, k and v of h, before norms and rotation, and the gate on what attention gives. */
+/* q, k and v of h, before norms and rotation, and of R_Q that is gated the gate on what attention gives. */
 static void make_heads(grad_ctx *g, const grad_layer *l, int64_t layer, float *q, float *k,
                        int64_t R)
 {
@@ -209,7 +214,6 @@ static void make_heads(grad_ctx *g, const grad_layer *l, int64_t layer, float *q
         else
             linear(g, l, GRAD_V, v, m->h, R, false);
     }
-    if (l->W[GRAD_ATTN_GATE]) linear(g, l, GRAD_ATTN_GATE, m->z, m->h, R, false);
 }
 
 static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, int64_t windows)
@@ -222,9 +226,11 @@ static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, i
     } else {
         make_heads(g, l, layer, q, k, R);
         if (g->c->w.qk_norm_late) grad_rotate(g, layer, q, k, R, false);
-        norm_heads(g, l, R, NULL);
+        norm_heads(g, l, layer, R, NULL);
         if (!g->c->w.qk_norm_late) grad_rotate(g, layer, m->q, m->k, R, false);
     }
+    if (l->W[GRAD_ATTN_GATE]) linear(g, l, GRAD_ATTN_GATE, m->z, m->h, R, false);
+    if (l->gate_bias) grad_gate_bias(g, l->gate_bias, R);
     grad_attend(g, l, layer, windows, false);
     if (m->z) grad_gate(g, R, false);
 }
@@ -443,13 +449,15 @@ static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, 
     const int64_t R = windows * g->len;
     if (m->z) grad_gate(g, R, true);
     grad_attend(g, l, layer, windows, true);
+    if (l->W[GRAD_ATTN_GATE]) linear_back(g, l, out, GRAD_ATTN_GATE, g->dx, g->dz, m->h, R, add);
+    add |= l->W[GRAD_ATTN_GATE] != NULL;
     if (g->c->w.mla) {
         mla_backward(g, l, layer, R, out, add);
         return;
     }
-    if (g->c->w.qk_norm_late) norm_heads(g, l, R, out);
+    if (g->c->w.qk_norm_late) norm_heads(g, l, layer, R, out);
     grad_rotate(g, layer, g->dq, g->dk, R, true);
-    if (!g->c->w.qk_norm_late) norm_heads(g, l, R, out);
+    if (!g->c->w.qk_norm_late) norm_heads(g, l, layer, R, out);
     if (l->W[GRAD_QKV]) {
         grad_split_qkv(g, g->dq, g->dk, g->dv, g->fused, R, true);
         linear_back(g, l, out, GRAD_QKV, g->dx, g->fused, m->h, R, add);
@@ -462,7 +470,6 @@ static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, 
             linear_back(g, l, out, GRAD_V, g->dx, g->dv, m->h, R, true);
         linear_back(g, l, out, GRAD_K, g->dx, g->dk, m->h, R, true);
     }
-    if (l->W[GRAD_ATTN_GATE]) linear_back(g, l, out, GRAD_ATTN_GATE, g->dx, g->dz, m->h, R, true);
 }
 
 /* g->dx := the gradient at h of that at what R_MIX_OUT reads, in g->mix.dout. */

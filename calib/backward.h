@@ -103,7 +103,8 @@ typedef struct {
     const float *norm[GRAD_NORMS]; /* as stored: without the row's offset */
     const float *norm_bias[GRAD_NORMS];
     const float *sinks;
-    const float *scale; /* [1]: on x, at the end */
+    const float *scale;     /* [1]: on x, at the end */
+    const float *gate_bias; /* [heads] */
     /* Of a state, what runtime/forward/forward_mixer.c calls R_MIX_BA, _B and _A [rows, hidden]; the convolution's taps
      * [channels, taps] and bias; [heads], of which rate is -exp of R_MIX_A_LOG; NULL: none */
     const float *mix_ba, *mix_b, *mix_a, *mix_conv, *mix_conv_bias, *mix_dt, *mix_rate, *mix_skip,

@@ -3,6 +3,7 @@
  * A head's weights are formed for BLOCK tokens at a time, from the first token that one of them sees to the last of
  * them: what is masked beside that is not multiplied, and what a block needs stays in the cache. */
 #include <cblas.h>
+#include <math.h>
 #include <string.h>
 
 #include "calib/backward_impl.h"
@@ -61,20 +62,33 @@ typedef struct {
     bool back;
 } gate_job;
 
+/* What a gate is times, and by how much that grows with it. */
+static float gate_of(const arch_config *c, float z, float *slope)
+{
+    const float s = 1 / (1 + k_exp(-z));
+    *slope = c->w.gate_softplus ? s : s * (1 - s);
+    if (!c->w.gate_softplus) return s;
+    return z > 20 ? z : log1pf(k_exp(z));
+}
+
+/* A gate has one dim of a head, or all of them. */
 static void gate_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
     const gate_job *j = ctx;
+    const arch_config *c = j->g->c;
     const grad_made *m = j->g->m;
-    const int64_t n = j->g->c->heads * j->g->c->head_dim;
-    for (int64_t i = item * GRAD_ROWS * n; i < grad_tile_end(item, j->R) * n; i++) {
-        const float s = 1 / (1 + k_exp(-m->z[i]));
-        if (j->back) {
-            j->g->dz[i] = j->g->da[i] * m->a[i] * s * (1 - s);
-            j->g->da[i] *= s;
-        } else {
-            m->g[i] = m->a[i] * s;
+    const int64_t n = c->heads * c->v_dim, gates = c->w.gate_heads ? c->heads : n, each = n / gates;
+    for (int64_t i = item * GRAD_ROWS * gates; i < grad_tile_end(item, j->R) * gates; i++) {
+        float slope, sum = 0, *da = j->g->da + i * each;
+        const float *a = m->a + i * each, s = gate_of(c, m->z[i], &slope);
+        for (int64_t k = 0; k < each; k++) {
+            if (!j->back) m->g[i * each + k] = a[k] * s;
+            if (!j->back) continue;
+            sum += da[k] * a[k];
+            da[k] *= s;
         }
+        if (j->back) j->g->dz[i] = sum * slope;
     }
 }
 
@@ -82,6 +96,13 @@ void grad_gate(grad_ctx *g, int64_t R, bool back)
 {
     gate_job j = { g, R, back };
     pool_run(g->p, lq_ceil_div(R, GRAD_ROWS), gate_item, &j);
+}
+
+void grad_gate_bias(grad_ctx *g, const float *bias, int64_t R)
+{
+    const int64_t H = g->c->heads, n = g->c->w.gate_heads ? 1 : g->c->v_dim;
+    for (int64_t i = 0; i < R * H * n; i++)
+        g->m->z[i] += bias[i / n % H];
 }
 
 /* ---- attention ---- */
@@ -100,6 +121,7 @@ typedef struct {
     const float *q, *k, *v, *da, *sink;
     float *a, *dq, *dk, *dv, *P, *S, *T; /* T: scores with a soft cap; NULL: they have none */
     int64_t ldq, ldk, lda, ldv, D, V, window;
+    bool chunks;      /* of `window` tokens, of which a token sees its own */
     int64_t t0, rows; /* tokens of the block */
     int64_t u0, n;    /* tokens that one of them sees; P and S are [rows, n] */
     float scale, cap;
@@ -108,6 +130,7 @@ typedef struct {
 /* Tokens that token t sees begin at: */
 static int64_t sees_from(const head *h, int64_t t)
 {
+    if (h->chunks) return t - t % h->window;
     return h->window && t >= h->window ? t - h->window + 1 : 0;
 }
 
@@ -214,6 +237,7 @@ static head head_of(const heads_job *j, int64_t item, int64_t number, int thread
                    .D = D,
                    .V = V,
                    .window = c->layer[j->layer].window ? c->window : 0,
+                   .chunks = c->layer[j->layer].window && c->row->window == WINDOW_CHUNKS,
                    .scale = (float)c->attn_scale,
                    .cap = (float)c->attn_softcap };
 }

@@ -75,7 +75,8 @@ typedef struct {
 
 struct grad_ctx {
     const arch_config *all; /* of all layers: the largest sizes */
-    const arch_config *c;   /* of the layer at work */
+    const arch_config *c;   /* of the layer at work, */
+    int64_t layer;          /* ... its number */
     pool *p;
     int64_t len;
     grad_angles *angles; /* [n_angles] */
@@ -162,6 +163,8 @@ int64_t grad_head_floats(const arch_config *c, int64_t len); /* scratch of a thr
 void grad_rotate(grad_ctx *g, int64_t layer, float *q, float *k, int64_t R, bool back);
 /* R rows of g from a and z; or da and dz from the gradient at g, which is in da. */
 void grad_gate(grad_ctx *g, int64_t R, bool back);
+/* R rows of z += bias [heads]. */
+void grad_gate_bias(grad_ctx *g, const float *bias, int64_t R);
 /* Heads that have keys and values: all of them, with latent attention. */
 int64_t grad_kv_heads(const arch_config *c);
 /* a from q, k, v; or dq, dk, dv from da: each rank goes through its heads. */

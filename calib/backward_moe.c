@@ -238,6 +238,14 @@ static void scatter_shares_item(void *ctx, int64_t item, int thread)
     }
 }
 
+static void times_shares_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const rows_job *j = ctx;
+    for (int64_t i = item * GRAD_ROWS; i < grad_tile_end(item, j->n); i++)
+        k_scale(j->to + i * j->width, j->g->moe.part[i], j->width);
+}
+
 static void scatter_item(void *ctx, int64_t item, int thread)
 {
     (void)thread;
@@ -254,14 +262,16 @@ static void run_rows(const grad_ctx *g, void (*f)(void *, int64_t, int), float *
     pool_run(g->p, lq_ceil_div(n, GRAD_ROWS), f, &j);
 }
 
-/* Of the n rows of `read` that are gathered: gate, up and mid. */
-static void expert_mid(grad_ctx *g, const grad_expert *x, const float *read, int64_t n)
+/* Of the n rows of `read` that are gathered, or these times their shares: gate, up and mid. */
+static void expert_mid(grad_ctx *g, const grad_expert *x, const float *read, int64_t n,
+                       bool by_share)
 {
     const int64_t D = x->width, F = x->ffn;
     const grad_moe *m = &g->moe;
     float *gate = x->gate ? m->gate : NULL;
     const gemm_in in = { m->x, D, false };
     run_rows(g, gather_item, m->x, read, n, D);
+    if (by_share) run_rows(g, times_shares_item, m->x, NULL, n, D);
     if (gate) grad_product(g, gate, in, (gemm_in){ x->gate, x->ld, true }, n, F, D, 0);
     grad_product(g, m->up, in, (gemm_in){ x->up, x->ld, true }, n, F, D, 0);
     if (gate) grad_add_bias(g, gate, x->gate_bias, x->step, n, F);
@@ -270,6 +280,9 @@ static void expert_mid(grad_ctx *g, const grad_expert *x, const float *read, int
 }
 
 static int64_t n_experts(const arch_config *c) { return c->experts + (c->shared_ffn > 0); }
+
+/* Does it read its rows times their shares, and not put them out so? */
+static bool share_in(const arch_config *c, int64_t e) { return c->w.share_in && e < c->experts; }
 
 /* What expert e reads. */
 static const float *read_by(const grad_ctx *g, int64_t e)
@@ -287,11 +300,13 @@ lq_status grad_moe_forward(grad_ctx *g, const grad_layer *l, float *x, int64_t R
         const int64_t n = rows_of(g, e, R);
         grad_expert own;
         if (!n || (s = l->experts->get(l->experts->user, e, &own, err))) continue;
-        expert_mid(g, &own, read_by(g, e), n);
+        const bool by_share = share_in(c, e);
+        expert_mid(g, &own, read_by(g, e), n, by_share);
         grad_product(g, g->moe.y, (gemm_in){ g->moe.mid, own.ffn, false },
                      (gemm_in){ own.down, own.ffn, true }, n, own.width, own.ffn, 0);
         grad_add_bias(g, g->moe.y, own.down_bias, 1, n, own.width);
-        run_rows(g, scatter_shares_item, e < c->experts ? sum : x, g->moe.y, n, own.width);
+        run_rows(g, by_share ? scatter_item : scatter_shares_item, e < c->experts ? sum : x,
+                 g->moe.y, n, own.width);
     }
     if (c->latent && !s) latents(g, x, sum, l->latent_out, R, true);
     return s;
@@ -320,6 +335,20 @@ static void shares_item(void *ctx, int64_t item, int thread)
     }
 }
 
+/* The same where x is what is read times the share: of the gradient y at x. */
+static void shares_in_item(void *ctx, int64_t item, int thread)
+{
+    (void)thread;
+    const rows_job *j = ctx;
+    const grad_moe *m = &j->g->moe;
+    const int64_t D = j->width;
+    for (int64_t i = item * GRAD_ROWS; i < grad_tile_end(item, j->n); i++) {
+        const float *read = read_by(j->g, j->e) + m->row[i] * D;
+        m->dshare[m->place[i]] = (float)grad_dot(m->y + i * D, read, D);
+        k_scale(m->y + i * D, m->part[i], D);
+    }
+}
+
 /* dW of gate or up: this rank's rows, or all of two that are one matrix. */
 static void add_weights(const grad_ctx *g, const grad_expert *x, float *dW, gemm_in dy, gemm_in in,
                         int64_t n)
@@ -341,12 +370,13 @@ static void expert_back(grad_ctx *g, const grad_expert *x, int64_t e, float *dx,
     const gemm_in dgate = { g->dgate, F, false }, dup = { g->dup, F, false },
                   in = { m->x, D, false };
     const float *gate = x->gate ? m->gate : NULL;
-    expert_mid(g, x, read_by(g, e), n);
+    const bool by_share = share_in(g->c, e);
+    expert_mid(g, x, read_by(g, e), n, by_share);
     run_rows(g, gather_item, m->d, d, n, D);
     grad_product(g, g->dup, (gemm_in){ m->d, D, false }, (gemm_in){ x->down, F, false }, n, F, D,
                  0);
     rows_job j = { .g = g, .x = x, .e = e, .n = n, .width = D };
-    pool_run(g->p, lq_ceil_div(n, GRAD_ROWS), shares_item, &j);
+    if (!by_share) pool_run(g->p, lq_ceil_div(n, GRAD_ROWS), shares_item, &j);
     grad_sum_blocks(g, G[shared ? GRAD_SHARED_DOWN : GRAD_EXPERT_DOWN], m->d, D, n);
     if (x->ddown)
         grad_add_rows(g, x->ddown, F, (gemm_in){ m->d, D, true }, (gemm_in){ m->mid, F, false }, D,
@@ -358,6 +388,7 @@ static void expert_back(grad_ctx *g, const grad_expert *x, int64_t e, float *dx,
     grad_product(g, m->y, dup, (gemm_in){ x->up, x->ld, false }, n, D, F, gate ? 1 : 0);
     if (gate && x->dgate) add_weights(g, x, x->dgate, (gemm_in){ g->dgate, F, true }, in, n);
     if (x->dup) add_weights(g, x, x->dup, (gemm_in){ g->dup, F, true }, in, n);
+    if (by_share) pool_run(g->p, lq_ceil_div(n, GRAD_ROWS), shares_in_item, &j);
     run_rows(g, scatter_item, dx, m->y, n, D);
 }
 

@@ -117,7 +117,7 @@ grad_norm grad_norm_of(const grad_ctx *g, const grad_layer *l, int k)
     return (grad_norm){ .w = l->norm[k],
                         .bias = l->norm_bias[k],
                         .offset = arch_norm_offset(g->c, r),
-                        .eps = (float)arch_norm_eps(g->c, r),
+                        .eps = (float)arch_norm_eps_at(g->c, r, g->layer),
                         .none = !l->norm[k] && !(name && (name->flags & NAME_ONES)) };
 }
 
@@ -126,7 +126,7 @@ static grad_norm final_norm(const grad_ctx *g, const float *w, const float *bias
     return (grad_norm){ .w = w,
                         .bias = bias,
                         .offset = arch_norm_offset(g->c, R_FINAL_NORM),
-                        .eps = (float)arch_norm_eps(g->c, R_FINAL_NORM) };
+                        .eps = (float)arch_norm_eps_at(g->all, R_FINAL_NORM, -1) };
 }
 
 void grad_norm_forward(grad_ctx *g, float *y, const float *x, const float *w, const float *bias,

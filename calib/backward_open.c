@@ -31,12 +31,6 @@ static bool other_mixer(const arch_config *c)
     return false;
 }
 
-/* Is a gate on attention's output other than a sigmoid for each dim? */
-static bool other_gate(const arch_config *c)
-{
-    return arch_name_of(c, R_ATTN_GATE) && (c->w.gate_softplus || c->w.gate_heads);
-}
-
 /* Is what the branches give not added to x as it is? */
 static bool apart(const arch_config *c)
 {
@@ -50,7 +44,7 @@ static bool other_mlp(const arch_config *c)
     const arch_wiring *w = &c->w;
     return c->act == ARCH_XIELU || c->act == ARCH_SILU_LIMITED || c->act == ARCH_SILU_CAPPED ||
            c->gate_scale != 1 || c->down_scale != 1 || (c->experts && w->parallel) ||
-           w->router >= ROUTER_SPARSEMIXER || w->share_in ||
+           w->router >= ROUTER_SPARSEMIXER ||
            (w->dense_beside && !arch_name_of(c, R_MLP_POST_NORM));
 }
 
@@ -58,16 +52,14 @@ bool grad_covers(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
     if ((w->pos != POS_ROPE && w->pos != POS_NONE) || w->norm_after_add || w->norm_stays ||
-        w->qk_norm == QK_NORM_HEADS || w->qk_norm_rotated || w->both_ways || w->head_rows_1 ||
-        w->qkv_quarters || (c->v_dim != c->head_dim && !w->mla) || c->ple_dim || c->o_scale != 1 ||
-        c->row->window == WINDOW_CHUNKS || other_mixer(c) || other_gate(c) || other_mlp(c) ||
-        c->qkv_clip != 0 || (w->parallel && (apart(c) || arch_has_state(c))))
+        w->qk_norm == QK_NORM_HEADS || w->both_ways || w->head_rows_1 || w->qkv_quarters ||
+        (c->v_dim != c->head_dim && !w->mla) || c->ple_dim || c->o_scale != 1 || other_mixer(c) ||
+        other_mlp(c) || c->qkv_clip != 0 || (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
-    static const arch_role other[] = { R_EMBED_NORM,   R_PROJ_IN,     R_POS_EMBED,
-                                       R_O_NORM,       R_HEAD_GATE,   R_DOWN_NORM,
-                                       R_STREAM_IN,    R_LAUREL_LEFT, R_INDEX_K,
-                                       R_EXPERTS_BIAS, R_O_A,         R_GATE_BIAS,
-                                       R_HEAD_NORM,    R_ATTN_JOIN,   R_EXPERT_OUT_NORM };
+    static const arch_role other[] = { R_EMBED_NORM, R_PROJ_IN,        R_POS_EMBED, R_O_NORM,
+                                       R_HEAD_GATE,  R_DOWN_NORM,      R_STREAM_IN, R_LAUREL_LEFT,
+                                       R_INDEX_K,    R_EXPERTS_BIAS,   R_O_A,       R_HEAD_NORM,
+                                       R_ATTN_JOIN,  R_EXPERT_OUT_NORM };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;
@@ -116,13 +108,14 @@ static void made_parts(grad_part p[MADE_PARTS], grad_made *m, const arch_config 
     const int64_t D = c->hidden, F = k.mlp ? c->ffn : 0;
     const int64_t Q = k.attends ? c->heads * c->head_dim : 0, G = k.attends ? grad_kv_heads(c) : 0;
     const bool qk = c->w.qk_norm != QK_NORM_NONE, gated = c->w.mlp == MLP_GATED;
-    const int64_t more = apart(c) ? R * D : 0, gate = gated_output(c) ? R * Q : 0;
+    const int64_t A = k.attends ? R * c->heads * c->v_dim : 0;
+    const int64_t more = apart(c) ? R * D : 0, gate = gated_output(c) ? A : 0;
     const grad_part parts[DENSE_PARTS] = {
         { &m->h, R * D },
         { &m->x2, R * D },
         { &m->h2, R * D },
         { &m->q, R * Q },
-        { &m->a, k.attends ? R * c->heads * c->v_dim : 0 },
+        { &m->a, A },
         { &m->k, R * G * c->head_dim },
         { &m->v, R * G * c->v_dim },
         { &m->gate, gated ? R * F : 0 },
@@ -175,7 +168,7 @@ static void back_parts(grad_part p[BACK_PARTS], grad_ctx *g, const arch_config *
         { &g->dlora, R * c->q_lora },
         { &g->dc, R * c->kv_lora },
         { &g->dk_rope, c->w.mla ? R * c->rope_dims : 0 },
-        { &g->dz, gated_output(c) ? R * Q : 0 },
+        { &g->dz, gated_output(c) ? R * c->heads * c->v_dim : 0 },
         { &g->dgate, R * F },
         { &g->dup, R * F },
         { &g->head, grad_head_floats(c, len) * threads },
