@@ -130,7 +130,7 @@ static void norm_heads(const grad_ctx *g, const grad_layer *l, int64_t layer, in
     for (size_t i = 0; i < LQ_COUNT(both); i++) {
         const grad_norm v = grad_norm_of(g, l, both[i].k);
         const int64_t rows = R * both[i].n.rows, width = both[i].n.width;
-        if (!both[i].from) continue;
+        if (!both[i].from || (i && grad_lent_of(g, layer))) continue;
         if (still && both[i].k != GRAD_V_NORM) {
             if (!back) memcpy(both[i].to, both[i].from, (size_t)(rows * width) * sizeof(float));
         } else if (back)
@@ -208,12 +208,19 @@ static void make_heads(grad_ctx *g, const grad_layer *l, int64_t layer, float *q
     } else {
         linear(g, l, GRAD_Q, g->c->w.q_gated ? g->fused : q, m->h, R, false);
         if (g->c->w.q_gated) grad_split_gated(g, q, m->z, g->fused, R, false);
+        if (grad_lent_of(g, layer)) return;
         linear(g, l, GRAD_K, k, m->h, R, false);
         if (g->c->layer[layer].v_is_k)
             memcpy(v, k, (size_t)(R * g->c->kv_heads * g->c->head_dim) * sizeof *v);
         else
             linear(g, l, GRAD_V, v, m->h, R, false);
     }
+}
+
+/* Keys to rotate: none, where those of an earlier layer are read. */
+static float *own_keys(const grad_ctx *g, int64_t layer, float *k)
+{
+    return grad_lent_of(g, layer) ? NULL : k;
 }
 
 static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, int64_t windows)
@@ -225,9 +232,9 @@ static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, i
         mla_forward(g, l, layer, R);
     } else {
         make_heads(g, l, layer, q, k, R);
-        if (g->c->w.qk_norm_late) grad_rotate(g, layer, q, k, R, false);
+        if (g->c->w.qk_norm_late) grad_rotate(g, layer, q, own_keys(g, layer, k), R, false);
         norm_heads(g, l, layer, R, NULL);
-        if (!g->c->w.qk_norm_late) grad_rotate(g, layer, m->q, m->k, R, false);
+        if (!g->c->w.qk_norm_late) grad_rotate(g, layer, m->q, own_keys(g, layer, m->k), R, false);
     }
     if (l->W[GRAD_ATTN_GATE]) linear(g, l, GRAD_ATTN_GATE, m->z, m->h, R, false);
     if (l->gate_bias) grad_gate_bias(g, l->gate_bias, R);
@@ -392,6 +399,7 @@ lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x
     memcpy(g->m->x2, x, bytes);
     to_mlp(g, l, layer, x, g->m->x2, windows);
     memcpy(x, g->m->x2, bytes);
+    if (grad_lent_of(g, layer) == NULL) grad_lend(g, layer, R);
     if (g->c->layer[layer].no_mlp) return grad_end(g, s, err);
     if (g->m->y)
         s = make_y(g, l, R, err);
@@ -400,6 +408,7 @@ lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x
     else
         linear(g, l, GRAD_DOWN, x, g->m->mid, R, true);
     if (g->m->y && !s) join(g, l, GRAD_MLP_POST_NORM, x, g->m->y, R);
+    grad_ple_forward(g, l, x, R);
     if (l->scale) k_scale(x, *l->scale, R * g->c->hidden);
     return grad_end(g, s, err);
 }
@@ -449,6 +458,7 @@ static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, 
     const int64_t R = windows * g->len;
     if (m->z) grad_gate(g, R, true);
     grad_attend(g, l, layer, windows, true);
+    grad_lent_back(g, layer, R);
     if (l->W[GRAD_ATTN_GATE]) linear_back(g, l, out, GRAD_ATTN_GATE, g->dx, g->dz, m->h, R, add);
     add |= l->W[GRAD_ATTN_GATE] != NULL;
     if (g->c->w.mla) {
@@ -456,7 +466,7 @@ static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, 
         return;
     }
     if (g->c->w.qk_norm_late) norm_heads(g, l, layer, R, out);
-    grad_rotate(g, layer, g->dq, g->dk, R, true);
+    grad_rotate(g, layer, g->dq, own_keys(g, layer, g->dk), R, true);
     if (!g->c->w.qk_norm_late) norm_heads(g, l, layer, R, out);
     if (l->W[GRAD_QKV]) {
         grad_split_qkv(g, g->dq, g->dk, g->dv, g->fused, R, true);
@@ -464,6 +474,7 @@ static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, 
     } else {
         if (g->c->w.q_gated) grad_split_gated(g, g->dq, g->dz, g->fused, R, true);
         linear_back(g, l, out, GRAD_Q, g->dx, g->c->w.q_gated ? g->fused : g->dq, m->h, R, add);
+        if (grad_lent_of(g, layer)) return;
         if (g->c->layer[layer].v_is_k)
             k_add(g->dk, g->dv, R * g->c->kv_heads * g->c->head_dim);
         else
@@ -515,9 +526,14 @@ static lq_status make_again(grad_ctx *g, const grad_layer *l, int64_t layer, con
     const int64_t R = windows * g->len;
     memcpy(g->m->x2, x, (size_t)(R * g->c->hidden) * sizeof *x);
     to_mlp(g, l, layer, x, g->m->x2, windows);
-    return g->c->layer[layer].no_mlp || grad_norm_of(g, l, GRAD_MLP_POST_NORM).none
-               ? LQ_OK
-               : make_y(g, l, R, err);
+    lq_status s = LQ_OK;
+    if (!g->c->layer[layer].no_mlp && !grad_norm_of(g, l, GRAD_MLP_POST_NORM).none)
+        s = make_y(g, l, R, err);
+    if (s || !g->c->ple_dim) return s;
+    memcpy(g->dy, g->m->x2, (size_t)(R * g->c->hidden) * sizeof *x);
+    join(g, l, GRAD_MLP_POST_NORM, g->dy, g->m->y, R);
+    grad_ple_forward(g, l, g->dy, R);
+    return LQ_OK;
 }
 
 /* The branches side by side: both gradients at x are of d as it came. */
@@ -566,6 +582,7 @@ lq_status grad_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const f
     lq_status s = g->kept ? LQ_OK : make_again(g, l, layer, x, windows, err);
     if (s) return s;
     if (l->scale) k_scale(d, *l->scale, n);
+    grad_ple_backward(g, l, d, R, out);
     if (g->c->w.parallel) {
         parallel_backward(g, l, layer, x, d, windows, out);
         return grad_end(g, LQ_OK, err);

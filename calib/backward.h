@@ -23,6 +23,7 @@
 #include "base/comm.h"
 #include "formats/arch/arch.h"
 #include "kernels/core/pool.h"
+#include "runtime/model/model.h"
 
 /* From GRAD_GATE_UP on those of the dense MLP. */
 enum {
@@ -73,6 +74,7 @@ enum {
     GRAD_EXPERT_NORM,
     GRAD_DENSE_POST_NORM,
     GRAD_EXPERT_POST_NORM,
+    GRAD_PLE_POST_NORM,
     GRAD_NORMS
 };
 extern const arch_role grad_linear_roles[GRAD_SUMS], grad_norm_roles[GRAD_NORMS];
@@ -112,6 +114,7 @@ typedef struct {
     /* Of experts: [experts, hidden], [experts], [experts] added to the scores that choose, [experts] on shares;
      * [hidden] */
     const float *router, *router_bias, *router_corr, *expert_scale, *shared_router;
+    const float *ple_gate, *ple_out;     /* [ple_dim, hidden], [hidden, ple_dim] */
     const float *latent_in, *latent_out; /* [latent, hidden], [hidden, latent] */
     const grad_experts *experts;
 } grad_layer;
@@ -161,6 +164,13 @@ void grad_own_rows(int64_t *first, int64_t *end, int rank, int size, int64_t M, 
 lq_status grad_gather_rows(comm *ranks, void *p, size_t row_bytes, int64_t M, int64_t side,
                            lq_err *err);
 size_t grad_shared_bytes(const arch_config *c, int64_t windows, int64_t len); /* what it takes */
+
+/* x [windows * len, hidden] := what the first layer reads of ids, m being the model's frame; what layers read of these
+ * rows besides stays in g until the next call. Errors: those of fwd_embed. */
+lq_status grad_embed(grad_ctx *g, const model *m, float *x, const int32_t *ids, int64_t windows,
+                     lq_err *err);
+/* Do they read such, so that rows go through all layers before the next rows begin? */
+bool grad_reads_beside(const arch_config *c);
 
 /* x := layer(x) for `windows` windows. Errors: those of l->experts, of comm.h. */
 lq_status grad_forward(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t windows,

@@ -42,6 +42,7 @@ static void rotate_item(void *ctx, int64_t item, int thread)
         const float *cs = t->cos + at;
         const float *sn = (j->back ? t->neg : t->sin) + at;
         k_rope(j->q + r * H * D + (c->w.mla ? c->nope_dims : 0), H, D, P, cs, sn, c->w.rope_half);
+        if (!j->k) continue;
         if (c->w.mla)
             k_rope(j->k + r * P, 1, P, P, cs, sn, c->w.rope_half);
         else
@@ -217,13 +218,14 @@ static head head_of(const heads_job *j, int64_t item, int64_t number, int thread
     const int64_t q = w * T * ldq + i * D, k = w * T * ldk + kv * D;
     const int64_t a = w * T * lda + i * V, v = w * T * ldv + kv * V;
     const int64_t floats = grad_head_floats(c, T), parts = c->attn_softcap > 0 ? 3 : 2;
+    const grad_lent *from = grad_lent_of(g, j->layer);
     float *P = g->head + thread * floats;
     return (head){ .q = g->m->q + q,
                    .a = g->m->a + a,
                    .da = g->da + a,
                    .dq = g->dq + q,
-                   .k = g->m->k + k,
-                   .v = g->m->v + v,
+                   .k = (from ? from->k : g->m->k) + k,
+                   .v = (from ? from->v : g->m->v) + v,
                    .dk = g->dk + k,
                    .dv = g->dv + v,
                    .sink = j->l->sinks ? j->l->sinks + i : NULL,

@@ -1,6 +1,6 @@
 /* calib/backward_impl.h - the state of a backward pass; only the files that share it include it: backward_open.c, which
  * has its buffers, backward.c, which goes through a layer, backward_attention.c, through its heads, backward_mla.c,
- * through latents, backward_mixer.c, through a state, backward_moe.c, through experts, backward_ops.c and
+ * through latents, backward_beside.c, which has what layers read besides x, backward_mixer.c, through a state, backward_moe.c, through experts, backward_ops.c and
  * backward_norm.c, which these use, and backward_share.c, which shares their work among ranks. */
 #ifndef LLMQ_CALIB_BACKWARD_IMPL_H
 #define LLMQ_CALIB_BACKWARD_IMPL_H
@@ -40,6 +40,8 @@ typedef struct {
         *g; /* [R, heads * head_dim]: the gate on a, and a with it, which is what R_O reads; else NULL */
     float *o, *y; /* what the branches give, where it is not added to x as it is; else NULL */
     float *gate, *up, *mid; /* [R, ffn] of a dense MLP */
+    /* Of per-layer embeddings: [R, ple_dim] gate and their part, [R, hidden] what joins x. */
+    float *pg, *pv, *py;
     float *he,
         *ye; /* [R, width] of experts beside an MLP or of latents: what they read, their sum; else NULL */
     float *hr,
@@ -73,6 +75,13 @@ typedef struct {
     float *cos, *sin, *neg;
 } grad_angles;
 
+/* K and V of a layer, normed and rotated, that later ones read, and their gradients: [R, kv_heads * head_dim]; NULL: none
+ * does. */
+enum { GRAD_LENT_PARTS = 4 };
+typedef struct {
+    float *k, *v, *dk, *dv;
+} grad_lent;
+
 struct grad_ctx {
     const arch_config *all; /* of all layers: the largest sizes */
     const arch_config *c;   /* of the layer at work, */
@@ -93,12 +102,16 @@ struct grad_ctx {
         *dk_rope; /* of latent attention: [R, q_lora], [R, kv_lora], [R, rope_dims] */
     grad_mix_back mix;
     grad_moe moe;
-    comm *ranks;    /* that go through the same rows; NULL: this process alone */
-    float *packed;  /* [R, widest]: what they send each other */
-    size_t *at;     /* [ranks + 1] */
-    lq_status lost; /* their exchange has failed, */
-    lq_err why;     /* ... and why */
-    int64_t rows;   /* that there is room for */
+    float *ple;       /* [R, layers * ple_dim]: per-layer embeddings of all rows */
+    float *dple;      /* [2][R, ple_dim] scratch */
+    grad_lent *lent;  /* [layers] */
+    lq_arena scratch; /* of grad_embed */
+    comm *ranks;      /* that go through the same rows; NULL: this process alone */
+    float *packed;    /* [R, widest]: what they send each other */
+    size_t *at;       /* [ranks + 1] */
+    lq_status lost;   /* their exchange has failed, */
+    lq_err why;       /* ... and why */
+    int64_t rows;     /* that there is room for */
     lq_arena arena;
 };
 
@@ -154,6 +167,8 @@ void grad_norm_back(const grad_ctx *g, float *d, float *dw, const float *x, cons
 void grad_rms_back(const grad_norm *v, float *d, float *dw, const float *x, int64_t K);
 
 /* ---- backward_open.c ---- */
+/* Buffers, out of g's arena. */
+lq_status grad_push(grad_ctx *g, const grad_part *p, int n, lq_err *err);
 const grad_angles *grad_angles_of(const grad_ctx *g, int64_t layer); /* NULL: it does not rotate */
 
 /* ---- backward_attention.c ---- */
@@ -216,6 +231,21 @@ void grad_mix_forward(grad_ctx *g, const grad_layer *l, int64_t windows);
 void grad_mix_backward(grad_ctx *g, const grad_layer *l, int64_t windows);
 /* dx [R, hidden] += the gradient that comes through beta and decay. */
 void grad_mix_pace_back(grad_ctx *g, const grad_layer *l, float *dx, int64_t R);
+
+/* ---- backward_beside.c ---- */
+/* Buffers of R rows: floats; and bytes that grad_embed takes. */
+int64_t grad_beside_floats(const arch_config *c, int64_t R);
+size_t grad_embed_bytes(const arch_config *c, int64_t len, int threads);
+lq_status grad_open_beside(grad_ctx *g, int64_t R, lq_err *err);
+/* Whose K and V a layer reads; NULL: its own. */
+const grad_lent *grad_lent_of(const grad_ctx *g, int64_t layer);
+/* R rows of a layer's K and V are put away, where later layers read them; and back: g->dk and g->dv are added to those of
+ * the layer that they are of, or to a layer's own those of the ones that read them. */
+void grad_lend(grad_ctx *g, int64_t layer, int64_t R);
+void grad_lent_back(grad_ctx *g, int64_t layer, int64_t R);
+/* x += what per-layer embeddings give, of the layer at work; d, the gradient behind that, becomes the one before. */
+void grad_ple_forward(grad_ctx *g, const grad_layer *l, float *x, int64_t R);
+void grad_ple_backward(grad_ctx *g, const grad_layer *l, float *d, int64_t R, const grad_out *out);
 
 /* ---- backward_moe.c ---- */
 enum { GRAD_MADE_PARTS = 8, GRAD_MOE_PARTS = 16 };

@@ -18,14 +18,14 @@ int grad_linear_of(arch_role r)
     return k;
 }
 
-/* Does a layer mix by other than attention of its own, a gated delta rule, Mamba-2 or a short convolution? */
+/* Does a layer mix by other than attention, a gated delta rule, Mamba-2 or a short convolution? */
 static bool other_mixer(const arch_config *c)
 {
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_mixer m = c->layer[i].mixer;
         if ((m != MIX_ATTENTION && m != MIX_NONE && m != MIX_DELTA && m != MIX_MAMBA &&
              m != MIX_CONV) ||
-            c->layer[i].kv_back || (c->layer[i].no_mlp && c->w.parallel))
+            (c->layer[i].kv_back && c->w.mla) || (c->layer[i].no_mlp && c->w.parallel))
             return true;
     }
     return false;
@@ -51,15 +51,14 @@ static bool other_mlp(const arch_config *c)
 bool grad_covers(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
-    if ((w->pos != POS_ROPE && w->pos != POS_NONE) || w->norm_after_add || w->norm_stays ||
-        w->qk_norm == QK_NORM_HEADS || w->both_ways || w->head_rows_1 || w->qkv_quarters ||
-        (c->v_dim != c->head_dim && !w->mla) || c->ple_dim || c->o_scale != 1 || other_mixer(c) ||
-        other_mlp(c) || c->qkv_clip != 0 || (w->parallel && (apart(c) || arch_has_state(c))))
+    if (w->pos == POS_ALIBI || w->norm_after_add || w->norm_stays || w->qk_norm == QK_NORM_HEADS ||
+        w->both_ways || w->head_rows_1 || w->qkv_quarters || (c->v_dim != c->head_dim && !w->mla) ||
+        c->o_scale != 1 || other_mixer(c) || other_mlp(c) || c->qkv_clip != 0 ||
+        (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
-    static const arch_role other[] = { R_EMBED_NORM, R_PROJ_IN,        R_POS_EMBED, R_O_NORM,
-                                       R_HEAD_GATE,  R_DOWN_NORM,      R_STREAM_IN, R_LAUREL_LEFT,
-                                       R_INDEX_K,    R_EXPERTS_BIAS,   R_O_A,       R_HEAD_NORM,
-                                       R_ATTN_JOIN,  R_EXPERT_OUT_NORM };
+    static const arch_role other[] = { R_PROJ_IN,   R_O_NORM,      R_HEAD_GATE, R_DOWN_NORM,
+                                       R_STREAM_IN, R_LAUREL_LEFT, R_INDEX_K,   R_EXPERTS_BIAS,
+                                       R_O_A,       R_HEAD_NORM,   R_ATTN_JOIN, R_EXPERT_OUT_NORM };
     for (size_t i = 0; i < LQ_COUNT(other); i++)
         if (arch_name_of(c, other[i])) return false;
     return true;
@@ -97,7 +96,7 @@ static bool gated_output(const arch_config *c)
 }
 
 enum {
-    DENSE_PARTS = 17,
+    DENSE_PARTS = 20,
     MADE_PARTS = DENSE_PARTS + GRAD_MLA_PARTS + GRAD_MIX_PARTS + GRAD_MADE_PARTS
 };
 
@@ -128,6 +127,9 @@ static void made_parts(grad_part p[MADE_PARTS], grad_made *m, const arch_config 
         { &m->g, gate },
         { &m->o, more },
         { &m->y, more },
+        { &m->pg, R * c->ple_dim },
+        { &m->pv, R * c->ple_dim },
+        { &m->py, c->ple_dim ? R * D : 0 },
     };
     memcpy(p, parts, sizeof parts);
     grad_mla_parts(p + DENSE_PARTS, &m->mla, c, k.attends ? R : 0);
@@ -148,7 +150,7 @@ static int64_t tile_floats(const arch_config *c, int64_t R)
 }
 
 enum {
-    DENSE_BACK_PARTS = 15,
+    DENSE_BACK_PARTS = 16,
     BACK_PARTS = DENSE_BACK_PARTS + GRAD_MIX_BACK_PARTS + GRAD_MOE_PARTS
 };
 
@@ -175,6 +177,7 @@ static void back_parts(grad_part p[BACK_PARTS], grad_ctx *g, const arch_config *
         { &g->dy, apart(c) || c->w.parallel ? R * D : 0 },
         { &g->fused, R * grad_widest_fused(c) },
         { &g->tile_dw, tile_floats(c, R) },
+        { &g->dple, 2 * R * c->ple_dim },
     };
     memcpy(p, parts, sizeof parts);
     grad_mix_back_parts(p + DENSE_BACK_PARTS, &g->mix, c, k.state ? R : 0, len,
@@ -221,7 +224,7 @@ int64_t grad_chunk(const arch_config *c, int64_t most, int64_t len)
     return grad_can_keep(c, n, len) ? n : most;
 }
 
-static lq_status push_parts(const grad_part *p, int n, grad_ctx *g, lq_err *err)
+lq_status grad_push(grad_ctx *g, const grad_part *p, int n, lq_err *err)
 {
     for (int i = 0; i < n; i++) {
         void *v = p[i].n ? lq_push(&g->arena, (size_t)p[i].n * sizeof(float)) : NULL;
@@ -242,7 +245,7 @@ static lq_status open_made(grad_ctx *g, int64_t R, lq_err *err)
         grad_part p[MADE_PARTS];
         made_parts(p, &g->made[l], arch_at(c, g->kept ? l : -1), R,
                    g->kept ? kind_of(c, l) : any_kind(c));
-        s = push_parts(p, MADE_PARTS, g, err);
+        s = grad_push(g, p, MADE_PARTS, err);
     }
     return s;
 }
@@ -290,7 +293,7 @@ static lq_status make_angles(grad_ctx *g, grad_angles *t, lq_err *err)
 {
     const int64_t n = angle_floats(t->c, g->len);
     const grad_part p[ANGLE_PARTS] = { { &t->cos, n }, { &t->sin, n }, { &t->neg, n } };
-    const lq_status s = push_parts(p, ANGLE_PARTS, g, err);
+    const lq_status s = grad_push(g, p, ANGLE_PARTS, err);
     if (s) return s;
     arch_rope_table(t->c, (arch_rope_use)t->use, 0, g->len, g->len, t->cos, t->sin);
     for (int64_t i = 0; i < n; i++)
@@ -327,8 +330,9 @@ lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64
     grad_part back[BACK_PARTS];
     back_parts(back, g, c, R, len, pool_threads(p));
     lq_status s = open_made(g, R, err);
-    if (!s) s = push_parts(back, BACK_PARTS, g, err);
+    if (!s) s = grad_push(g, back, BACK_PARTS, err);
     if (!s) s = open_angles(g, err);
+    if (!s) s = grad_open_beside(g, R, err);
     if (s)
         grad_close(g);
     else
@@ -343,13 +347,16 @@ size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, bool keep,
     grad_part back[BACK_PARTS];
     back_parts(back, &none, c, R, len, threads);
     return (size_t)((keep ? kept_floats(c, R) : made_floats(c, R, any_kind(c))) +
-                    sum_parts(back, BACK_PARTS) + all_angle_floats(c, len)) *
-           sizeof(float);
+                    sum_parts(back, BACK_PARTS) + all_angle_floats(c, len) +
+                    grad_beside_floats(c, R)) *
+               sizeof(float) +
+           grad_embed_bytes(c, len, threads);
 }
 
 void grad_close(grad_ctx *g)
 {
     if (!g) return;
+    lq_arena_free(&g->scratch);
     lq_arena_free(&g->arena);
     free(g);
 }

@@ -158,7 +158,7 @@ static lq_status one_chunk(work *w, const int64_t *which, int64_t n, lq_err *err
     lq_status s = LQ_OK;
     for (int64_t i = 0; i < n; i++)
         memcpy(w->ids + i * len, w->samples->ids + which[i] * len, (size_t)len * sizeof *w->ids);
-    model_embed(&w->frame, w->x, w->ids, rows);
+    s = grad_embed(w->g, &w->frame, w->x, w->ids, n, err);
     model_drop_embed(&w->frame);
     for (int64_t i = 0; i < L && !s; i++) {
         float *x = w->x + i * rows * D;

@@ -91,7 +91,7 @@ bool tune_moves_codes(int steps, double rate)
 int64_t tune_chunk(const arch_config *c, int64_t batch, int64_t len, int64_t windows)
 {
     const int64_t chunk = cal_chunk(windows, len) / len, all = batch < windows ? batch : windows;
-    if (c->experts) return all > chunk ? all : chunk;
+    if (c->experts || grad_reads_beside(c)) return all > chunk ? all : chunk;
     return all < chunk && grad_can_keep(c, all, len) ? all : chunk;
 }
 
@@ -114,7 +114,7 @@ static void *tune_push(tuner *t, int64_t n, size_t size, lq_status *s, lq_err *e
 static lq_status load_frame(tuner *t, lq_err *err)
 {
     const int64_t rest = t->c->layers;
-    const qt_tensor *embed = NULL, *head = NULL;
+    const qt_tensor *embed = NULL, *head = NULL, *positions = NULL, *ple = NULL;
     const qz_item *items = t->params.items;
     const float *norm;
     int64_t n;
@@ -124,6 +124,8 @@ static lq_status load_frame(tuner *t, lq_err *err)
         s = qz_state_items(t->state, t->plan, rest, t->params.items, &n_items, err);
     for (size_t i = 0; i < n_items; i++) {
         if (items[i].e->role == R_EMBED) embed = &items[i].t;
+        if (items[i].e->role == R_POS_EMBED) positions = &items[i].t;
+        if (items[i].e->role == R_PLE_EMBED) ple = &items[i].t;
         if (items[i].e->role == R_HEAD && !items[i].e->is_bias) head = &items[i].t;
     }
     if (!head && t->plan->cfg.tied) head = embed;
@@ -132,6 +134,8 @@ static lq_status load_frame(tuner *t, lq_err *err)
     if (!s && head) s = dense_head(&t->head, t->src, head, &t->arena, t->p, err);
     t->quantized = t->frame;
     if (embed) t->quantized.embed = *embed;
+    if (positions) t->quantized.pos_embed = *positions;
+    if (ple) t->quantized.ple_embed = *ple;
     t->final_e = qz_plan_find(t->plan, R_FINAL_NORM, rest, -1, false);
     if (!s) s = tune_params_vector(&t->params, &norm, &n, R_FINAL_NORM, -1, false, n_items, err);
     if (!s)
@@ -202,26 +206,28 @@ static int teacher_owner(const tuner *t, int64_t w)
     return (int)(w / t->chunk % comm_size(t->o.ranks));
 }
 
-static lq_status embed_teacher(tuner *t, lq_err *err)
+/* Windows from .. end. */
+static lq_status embed_teacher(tuner *t, int64_t from, int64_t end, lq_err *err)
 {
     lq_status s = LQ_OK;
-    for (int64_t w = 0; w < t->n && !s; w += t->chunk) {
-        const int64_t n = chunk_of(t, w, t->n);
+    for (int64_t w = from; w < end && !s; w += t->chunk) {
+        const int64_t n = chunk_of(t, w, end);
         if (teacher_owner(t, w) != comm_rank(t->o.ranks)) continue;
-        model_embed(&t->frame, teacher_at(t, w), t->all + w * t->len, n * t->len);
-        s = put_teacher(t, w, n, err);
+        s = grad_embed(t->g, &t->frame, teacher_at(t, w), t->all + w * t->len, n, err);
+        if (!s) s = put_teacher(t, w, n, err);
     }
     model_drop_embed(&t->frame);
     return s;
 }
 
 /* Through a layer; behind the last one also through the final norm. */
-static lq_status advance_teacher(tuner *t, const grad_layer *l, int64_t layer, lq_err *err)
+static lq_status advance_teacher(tuner *t, const grad_layer *l, int64_t layer, int64_t from,
+                                 int64_t end, lq_err *err)
 {
     const int64_t per = t->len * t->c->hidden;
     lq_status s = LQ_OK;
-    for (int64_t w = 0; w < t->n && !s; w += t->chunk) {
-        const int64_t n = chunk_of(t, w, t->n);
+    for (int64_t w = from; w < end && !s; w += t->chunk) {
+        const int64_t n = chunk_of(t, w, end);
         float *x = teacher_at(t, w);
         if (teacher_owner(t, w) != comm_rank(t->o.ranks)) continue;
         s = get_teacher(t, w, n, err);
@@ -251,18 +257,33 @@ static lq_status share_teacher(tuner *t, lq_err *err)
     return s;
 }
 
-static lq_status run_teacher(tuner *t, lq_err *err)
+static lq_status run_teacher_on(tuner *t, int64_t from, int64_t end, lq_err *err)
 {
-    lq_status s = embed_teacher(t, err);
+    lq_status s = embed_teacher(t, from, end, err);
     for (int64_t i = 0; i < t->c->layers && !s; i++) {
         lq_arena a = { 0 };
         grad_layer l;
-        lq_report(t->job, "the original's answers", (double)i, (double)t->c->layers);
+        lq_report(t->job, "the original's answers",
+                  (double)i + (double)t->c->layers * (double)from / (double)(end - from),
+                  (double)t->c->layers * (double)t->n / (double)(end - from));
         if (lq_stopped(t->job)) s = lq_fail(err, LQ_EINTR, "interrupted");
         if (!s) s = dense_layer(&l, t->params.W, t->src, i, &a, t->p, err);
-        if (!s) s = advance_teacher(t, &l, i, err);
+        if (!s) s = advance_teacher(t, &l, i, from, end, err);
         src_release_all(t->src);
         lq_arena_free(&a);
+    }
+    return s;
+}
+
+/* All windows go through a layer before the next, whose weights are then expanded once; but where layers read more than
+ * x only those of a chunk. */
+static lq_status run_teacher(tuner *t, lq_err *err)
+{
+    const int64_t span = grad_reads_beside(t->c) ? t->chunk : t->n;
+    lq_status s = LQ_OK;
+    for (int64_t w = 0; w < t->n && !s; w += span) {
+        if (span < t->n && teacher_owner(t, w) != comm_rank(t->o.ranks)) continue;
+        s = run_teacher_on(t, w, w + span < t->n ? w + span : t->n, err);
     }
     return s ? s : share_teacher(t, err);
 }
@@ -329,10 +350,9 @@ static lq_status run_student(double *kl, tuner *t, const int64_t *which, int64_t
     const int64_t D = t->c->hidden, rows = n * t->len, L = t->c->layers;
     for (int64_t i = 0; i < n; i++)
         memcpy(t->ids + i * t->len, t->all + which[i] * t->len, (size_t)t->len * sizeof *t->ids);
-    model_embed(&t->quantized, t->x, t->ids, rows);
+    lq_status s = grad_embed(t->g, &t->quantized, t->x, t->ids, n, err);
     model_drop_embed(&t->quantized);
     qz_state_drop(t->state, L); /* where it lies if it was quantized */
-    lq_status s = LQ_OK;
     for (int64_t i = 0; i < L && !s; i++) {
         float *x = t->x + i * rows * D, *next = x + rows * D;
         grad_layer l;

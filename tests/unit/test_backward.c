@@ -176,7 +176,7 @@ static void find_covered(void)
         const bool covers = grad_covers(c);
         n_checkpoints += covers;
         for (int64_t i = 0; i < c->layers && covers && n_covered < MAX_COVERED; i++) {
-            if (seen_before(c, i)) continue;
+            if (seen_before(c, i) || grad_reads_beside(c)) continue; /* test_backward_whole */
             memcpy(covered[n_covered].path, path, sizeof path);
             covered[n_covered++].at = i;
         }
@@ -187,7 +187,7 @@ static void find_covered(void)
 
 TEST(the_forward_half_is_the_runtimes_layer)
 {
-    CHECK(n_checkpoints >= 117 && n_covered < MAX_COVERED,
+    CHECK(n_checkpoints >= 141 && n_covered < MAX_COVERED,
           "only %zu golden checkpoints are covered", n_checkpoints);
     for (size_t i = 0; i < n_covered; i++) {
         bench b;

@@ -1,0 +1,253 @@
+/* tests/unit/test_backward_whole.c - ids through all layers: the forward half against the runtime's, gradients of models
+ * whose layers read more than x, as K and V of an earlier one, against torch's. */
+#include "calib/dense_layer.h"
+#include "tests/support/rig.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { WINDOWS = 2, LEN = 13, ROWS = WINDOWS * LEN };
+
+static float noise(uint32_t *seed)
+{
+    *seed = *seed * 1664525u + 1013904223u;
+    return (float)(int32_t)*seed / 2147483648.0f;
+}
+
+static void fill(float *x, int64_t n, float size, uint32_t seed)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = size * noise(&seed);
+}
+
+typedef struct {
+    float *W[GRAD_BUFFERS];
+} buffers;
+
+typedef struct {
+    rig r;
+    lq_arena a;
+    grad_ctx *g;
+    const arch_config *c;
+    grad_layer *l; /* [layers] */
+    buffers *own;  /* [layers] */
+    float *x;      /* [layers + 1][ROWS, hidden] */
+    int32_t ids[ROWS];
+} bench;
+
+static bool bench_open(bench *b, const char *folder, bool keep)
+{
+    lq_err err = { "" };
+    memset(b, 0, sizeof *b);
+    if (!rig_open(&b->r, folder, (rig_opts){ .threads = 2 })) return false;
+    const arch_config *c = b->c = b->r.m.cfg;
+    const size_t n = (size_t)c->layers;
+    lq_status s = grad_open(&b->g, c, WINDOWS, LEN, keep, b->r.p, &err);
+    b->l = lq_push(&b->a, n * sizeof *b->l);
+    b->own = lq_push(&b->a, n * sizeof *b->own);
+    b->x = lq_push(&b->a, (n + 1) * (size_t)(ROWS * c->hidden) * sizeof *b->x);
+    for (int64_t i = 0; i < c->layers && !s; i++) {
+        s = dense_buffers(b->own[i].W, c, &b->a, &err);
+        if (!s) s = dense_layer(&b->l[i], b->own[i].W, b->r.src, i, &b->a, b->r.p, &err);
+    }
+    for (int i = 0; i < ROWS; i++)
+        b->ids[i] = (int32_t)((i * 37 + 11) % c->vocab);
+    CHECK(!s, "%s: %s", folder, err.msg);
+    return !s;
+}
+
+static void bench_close(bench *b)
+{
+    grad_close(b->g);
+    lq_arena_free(&b->a);
+    rig_close(&b->r);
+}
+
+/* What the last layer gives. */
+static const float *go_forward(bench *b)
+{
+    const int64_t n = ROWS * b->c->hidden;
+    lq_err err = { "" };
+    lq_status s = grad_embed(b->g, &b->r.m, b->x, b->ids, WINDOWS, &err);
+    for (int64_t i = 0; i < b->c->layers && !s; i++) {
+        memcpy(b->x + (i + 1) * n, b->x + i * n, (size_t)n * sizeof *b->x);
+        s = grad_forward(b->g, &b->l[i], i, b->x + (i + 1) * n, WINDOWS, &err);
+    }
+    CHECK(!s, "%s", err.msg);
+    return b->x + b->c->layers * n;
+}
+
+/* The runtime's, [ROWS, fwd_state]. */
+static float *runtime_forward(bench *b)
+{
+    const arch_config *c = b->c;
+    lq_err err = { "" };
+    lq_arena scratch = { 0 };
+    float *x = calloc((size_t)(ROWS * fwd_state(c)), sizeof *x);
+    lq_status s = lq_arena_init(&scratch, fwd_layer_scratch(c, ROWS, 2), &err);
+    if (!s) s = fwd_embed(&b->r.m, x, b->ids, WINDOWS, LEN, MM_F32, &scratch, b->r.p, &err);
+    for (int64_t i = 0; i < c->layers && !s; i++)
+        s = fwd_layer(c, &b->r.m.layers[i], i, x, WINDOWS, LEN, MM_F32, NULL, NULL, &scratch,
+                      b->r.p, &err);
+    CHECK(!s, "%s", err.msg);
+    lq_arena_free(&scratch);
+    return x;
+}
+
+static void check_forward(const char *folder)
+{
+    bench b;
+    if (!bench_open(&b, folder, false)) return;
+    const int64_t n = ROWS * b.c->hidden;
+    const float *got = go_forward(&b);
+    float *want = runtime_forward(&b);
+    double worst = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        worst = fmax(worst, fabs((double)want[i] - (double)got[i]));
+        size = fmax(size, fabs((double)want[i]));
+    }
+    /* As of one layer (test_backward), whose differences the next ones carry on. */
+    CHECK(size > 0 && worst <= 4 * (double)(b.c->layers * b.c->ffn) * 0x1p-23 * size,
+          "%s: off by %g of %g", folder, worst, size);
+    free(want);
+    bench_close(&b);
+}
+
+/* Calls `each` with the golden checkpoints that the passes cover; how many. */
+static int each_covered(void (*each)(const char *folder))
+{
+    DIR *d = opendir("tests/golden/arch");
+    int n = 0;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        src_source *src;
+        char path[160];
+        if (e->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "tests/golden/arch/%.100s", e->d_name);
+        if (src_open(&src, path, &(src_opts){ .need_config = true }, NULL)) continue;
+        const arch_config *c = src_config(src);
+        const bool wanted = grad_covers(c);
+        src_close(src);
+        if (wanted) each(path);
+        n += wanted;
+    }
+    if (d) closedir(d);
+    return n;
+}
+
+TEST(all_layers_give_what_the_runtime_gives)
+{
+    const int n = each_covered(check_forward);
+    CHECK(n >= 141, "only %d golden checkpoints are covered", n);
+}
+
+/* ---- gradients, against torch ---- */
+typedef struct {
+    st_file f;
+    const char *name;
+    size_t used;
+} sums;
+
+/* The sum of grad * dir, dir noise, is torch's, which made it in f64: of these models an error of rounding grows with
+ * every layer. */
+static void check_sum(sums *s, int64_t layer, arch_role role, const float *grad, int64_t n)
+{
+    char key[160];
+    const float *want = NULL;
+    double got = 0;
+    float *dir = malloc((size_t)n * sizeof *dir);
+    snprintf(key, sizeof key, "%s.%lld.%s", s->name, (long long)layer, arch_role_text(role));
+    fill(dir, n, 1, 99);
+    for (int64_t i = 0; i < n; i++)
+        got += (double)grad[i] * (double)dir[i];
+    for (size_t i = 0; i < s->f.n; i++)
+        if (!strcmp(s->f.tensors[i].name, key)) want = (const float *)s->f.tensors[i].data;
+    CHECK(want, "torch has no %s", key);
+    if (want)
+        CHECK(fabs(got - (double)want[0]) <= 2e-4 * (double)want[1],
+              "%s: %.9g, torch has %.9g of %g", key, got, (double)want[0], (double)want[1]);
+    s->used += want != NULL;
+    free(dir);
+}
+
+/* Zeros for all gradients of a layer. */
+static void all_outputs(bench *b, int64_t layer, grad_out *out)
+{
+    const arch_config *c = arch_at(b->c, layer);
+    const grad_layer *l = &b->l[layer];
+    int64_t N, K;
+    memset(out, 0, sizeof *out);
+    for (int k = 0; k < GRAD_LINEARS; k++) {
+        arch_role_shape(c, grad_linear_roles[k], &N, &K);
+        if (!l->W[k]) continue;
+        out->W[k] = lq_push(&b->a, (size_t)(N * K) * sizeof(float));
+        memset(out->W[k], 0, (size_t)(N * K) * sizeof(float));
+    }
+    for (int k = 0; k < GRAD_NORMS; k++) {
+        arch_role_shape(c, grad_norm_roles[k], &N, &K);
+        if (!l->norm[k]) continue;
+        out->norm[k] = lq_push(&b->a, (size_t)K * sizeof(float));
+        memset(out->norm[k], 0, (size_t)K * sizeof(float));
+    }
+}
+
+static void check_layer(sums *s, const arch_config *c, int64_t layer, const grad_out *out)
+{
+    int64_t N, K;
+    for (int k = 0; k < GRAD_LINEARS; k++) {
+        arch_role_shape(c, grad_linear_roles[k], &N, &K);
+        if (out->W[k]) check_sum(s, layer, grad_linear_roles[k], out->W[k], N * K);
+    }
+    for (int k = 0; k < GRAD_NORMS; k++) {
+        arch_role_shape(c, grad_norm_roles[k], &N, &K);
+        if (out->norm[k]) check_sum(s, layer, grad_norm_roles[k], out->norm[k], K);
+    }
+}
+
+static void check_gradients(sums *s, bool keep)
+{
+    char folder[160];
+    bench b;
+    snprintf(folder, sizeof folder, "tests/golden/arch/%s", s->name);
+    if (!bench_open(&b, folder, keep)) return;
+    const int64_t n = ROWS * b.c->hidden, L = b.c->layers;
+    float *d = lq_push(&b.a, (size_t)n * sizeof *d);
+    grad_out *out = lq_push(&b.a, (size_t)L * sizeof *out);
+    lq_err err = { "" };
+    lq_status st = LQ_OK;
+    fill(d, n, 1, 3);
+    for (int64_t i = 0; i < L; i++)
+        all_outputs(&b, i, &out[i]);
+    go_forward(&b);
+    for (int64_t i = L; i-- > 0 && !st;)
+        st = grad_backward(b.g, &b.l[i], i, b.x + i * n, d, WINDOWS, &out[i], &err);
+    CHECK(!st, "%s: %s", folder, err.msg);
+    for (int64_t i = 0; i < L && !st; i++)
+        check_layer(s, arch_at(b.c, i), i, &out[i]);
+    bench_close(&b);
+}
+
+TEST(gradients_of_all_layers_are_those_of_torch)
+{
+    static const char *const names[] = { "gemma4-ple", "gemma4-moe" };
+    lq_err err = { "" };
+    sums s = { .used = 0 };
+    const lq_status st = st_open(&s.f, "tests/golden/backward/whole.safetensors", &err);
+    CHECK(!st, "%s", err.msg);
+    for (int keep = 0; keep < 2 && !st; keep++) {
+        s.used = 0;
+        for (size_t i = 0; i < LQ_COUNT(names); i++) {
+            s.name = names[i];
+            check_gradients(&s, keep);
+        }
+        CHECK(s.used == s.f.n, "%zu sums, expected %zu", s.used, s.f.n);
+    }
+    if (!st) st_close(&s.f);
+}
+
+int main(int argc, char **argv)
+{
+    RUN(all_layers_give_what_the_runtime_gives);
+    RUN(gradients_of_all_layers_are_those_of_torch);
+    return check_end();
+}
