@@ -239,6 +239,7 @@ static void attention_forward(grad_ctx *g, const grad_layer *l, int64_t layer, i
     if (l->W[GRAD_ATTN_GATE]) linear(g, l, GRAD_ATTN_GATE, m->z, m->h, R, false);
     if (l->gate_bias) grad_gate_bias(g, l->gate_bias, R);
     grad_attend(g, l, layer, windows, false);
+    if (g->c->o_scale != 1) k_scale(m->a, (float)g->c->o_scale, R * g->c->heads * g->c->v_dim);
     if (m->z) grad_gate(g, R, false);
 }
 
@@ -268,22 +269,16 @@ static void state_forward(grad_ctx *g, const grad_layer *l, int64_t windows)
     grad_mix_forward(g, l, windows);
 }
 
-/* Which linear puts out what a layer mixes, and what it reads. */
-static int out_of(const grad_ctx *g, int64_t layer, const float **in)
-{
-    const bool state = arch_mixer_has_state(g->c->layer[layer].mixer);
-    *in = state ? g->m->mix.t : g->m->z ? g->m->g : g->m->a;
-    return state ? GRAD_MIX_OUT : GRAD_O;
-}
+/* What R_O reads. */
+static const float *read_by_o(const grad_ctx *g) { return g->m->z ? g->m->g : g->m->a; }
 
 static void mixer_forward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,
                           int64_t windows)
 {
+    const arch_mixer m = g->c->layer[layer].mixer;
     norm(g, l, GRAD_ATTN_NORM, g->m->h, x, windows * g->len);
-    if (arch_mixer_has_state(g->c->layer[layer].mixer))
-        state_forward(g, l, windows);
-    else
-        attention_forward(g, l, layer, windows);
+    if (arch_mixer_has_state(m)) state_forward(g, l, windows);
+    if (arch_mixer_attends(m)) attention_forward(g, l, layer, windows);
 }
 
 /* Experts beside an MLP: what they read, and the router. */
@@ -311,7 +306,9 @@ static void mlp_middle(grad_ctx *g, const grad_layer *l, const float *x, int64_t
         if (m->gate) linear(g, l, GRAD_GATE, m->gate, m->h2, R, false);
         linear(g, l, GRAD_UP, m->up, m->h2, R, false);
     }
+    if (g->c->gate_scale != 1) k_scale(m->gate, (float)g->c->gate_scale, R * g->c->ffn);
     grad_mid(g, m->mid, m->gate, m->up, R, g->c->ffn);
+    if (g->c->down_scale != 1) k_scale(m->mid, (float)g->c->down_scale, R * g->c->ffn);
 }
 
 /* x += what a branch gave, through the norm after it, scaled. */
@@ -338,10 +335,11 @@ static const float *join_back(const grad_ctx *g, const grad_layer *l, const grad
 /* x += what the layer mixed. */
 static void mixer_join(grad_ctx *g, const grad_layer *l, int64_t layer, float *x, int64_t R)
 {
-    float *o = g->m->o;
-    const float *in;
-    const int out = out_of(g, layer, &in);
-    linear(g, l, out, o ? o : x, in, R, !o);
+    const arch_mixer m = g->c->layer[layer].mixer;
+    const bool state = arch_mixer_has_state(m);
+    float *o = g->m->o, *to = o ? o : x;
+    if (state) linear(g, l, GRAD_MIX_OUT, to, g->m->mix.t, R, !o);
+    if (arch_mixer_attends(m)) linear(g, l, GRAD_O, to, read_by_o(g), R, !o || state);
     if (o) join(g, l, GRAD_ATTN_POST_NORM, x, o, R);
 }
 
@@ -419,7 +417,9 @@ static void mlp_backward(grad_ctx *g, const grad_layer *l, const float *d, int64
 {
     const grad_made *m = g->m;
     linear_back(g, l, out, GRAD_DOWN, g->dup, d, m->mid, R, false);
+    if (g->c->down_scale != 1) k_scale(g->dup, (float)g->c->down_scale, R * g->c->ffn);
     grad_mid_back(g, g->dgate, g->dup, m->gate, m->up, R, g->c->ffn);
+    if (g->c->gate_scale != 1) k_scale(g->dgate, (float)g->c->gate_scale, R * g->c->ffn);
     if (l->W[GRAD_GATE_UP]) {
         grad_split_gate_up(g, g->dgate, g->dup, g->fused, R, true);
         linear_back(g, l, out, GRAD_GATE_UP, g->dx, g->fused, m->h2, R, false);
@@ -457,6 +457,7 @@ static void attention_backward(grad_ctx *g, const grad_layer *l, int64_t layer, 
     const grad_made *m = g->m;
     const int64_t R = windows * g->len;
     if (m->z) grad_gate(g, R, true);
+    if (g->c->o_scale != 1) k_scale(g->da, (float)g->c->o_scale, R * g->c->heads * g->c->v_dim);
     grad_attend(g, l, layer, windows, true);
     grad_lent_back(g, layer, R);
     if (l->W[GRAD_ATTN_GATE]) linear_back(g, l, out, GRAD_ATTN_GATE, g->dx, g->dz, m->h, R, add);
@@ -510,14 +511,16 @@ static void state_backward(grad_ctx *g, const grad_layer *l, int64_t windows, co
 static void mixer_backward(grad_ctx *g, const grad_layer *l, int64_t layer, const float *d,
                            int64_t windows, const grad_out *out, bool add)
 {
-    const float *in;
-    const int of = out_of(g, layer, &in);
+    const arch_mixer m = g->c->layer[layer].mixer;
     const int64_t R = windows * g->len;
-    linear_back(g, l, out, of, of == GRAD_O ? g->da : g->mix.dout, d, in, R, false);
-    if (of == GRAD_O)
-        attention_backward(g, l, layer, windows, out, add);
-    else
+    const bool state = arch_mixer_has_state(m);
+    if (state) {
+        linear_back(g, l, out, GRAD_MIX_OUT, g->mix.dout, d, g->m->mix.t, R, false);
         state_backward(g, l, windows, out);
+    }
+    if (!arch_mixer_attends(m)) return;
+    linear_back(g, l, out, GRAD_O, g->da, d, read_by_o(g), R, false);
+    attention_backward(g, l, layer, windows, out, add || state);
 }
 
 static lq_status make_again(grad_ctx *g, const grad_layer *l, int64_t layer, const float *x,

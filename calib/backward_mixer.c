@@ -30,7 +30,7 @@ typedef struct {
 
 static shape shape_of(const arch_config *c)
 {
-    const arch_mixer m = c->row->mixer;
+    const arch_mixer m = c->row->mixer == MIX_BOTH ? MIX_MAMBA : c->row->mixer;
     const int64_t W = arch_mix_width(c, m), keys = c->mix_groups * c->mix_key;
     shape s = { .m = m,
                 .D = c->hidden,

@@ -18,13 +18,14 @@ int grad_linear_of(arch_role r)
     return k;
 }
 
-/* Does a layer mix by other than attention, a gated delta rule, Mamba-2 or a short convolution? */
+/* Does a layer mix by other than attention, a gated delta rule, Mamba-2, both of these or a short
+ * convolution? */
 static bool other_mixer(const arch_config *c)
 {
     for (int64_t i = 0; i < c->layers; i++) {
         const arch_mixer m = c->layer[i].mixer;
         if ((m != MIX_ATTENTION && m != MIX_NONE && m != MIX_DELTA && m != MIX_MAMBA &&
-             m != MIX_CONV) ||
+             m != MIX_CONV && m != MIX_BOTH) ||
             (c->layer[i].kv_back && c->w.mla) || (c->layer[i].no_mlp && c->w.parallel))
             return true;
     }
@@ -43,8 +44,8 @@ static bool other_mlp(const arch_config *c)
 {
     const arch_wiring *w = &c->w;
     return c->act == ARCH_XIELU || c->act == ARCH_SILU_LIMITED || c->act == ARCH_SILU_CAPPED ||
-           c->gate_scale != 1 || c->down_scale != 1 || (c->experts && w->parallel) ||
-           w->router >= ROUTER_SPARSEMIXER ||
+           (c->experts && (c->gate_scale != 1 || c->down_scale != 1)) ||
+           (c->experts && w->parallel) || w->router >= ROUTER_SPARSEMIXER ||
            (w->dense_beside && !arch_name_of(c, R_MLP_POST_NORM));
 }
 
@@ -53,7 +54,7 @@ bool grad_covers(const arch_config *c)
     const arch_wiring *w = &c->w;
     if (w->pos == POS_ALIBI || w->norm_after_add || w->norm_stays || w->qk_norm == QK_NORM_HEADS ||
         w->both_ways || w->head_rows_1 || w->qkv_quarters || (c->v_dim != c->head_dim && !w->mla) ||
-        c->o_scale != 1 || other_mixer(c) || other_mlp(c) || c->qkv_clip != 0 ||
+        other_mixer(c) || other_mlp(c) || c->qkv_clip != 0 ||
         (w->parallel && (apart(c) || arch_has_state(c))))
         return false;
     static const arch_role other[] = { R_PROJ_IN,   R_O_NORM,      R_HEAD_GATE, R_DOWN_NORM,
