@@ -8,10 +8,11 @@
  *
  * Covers layers with RMS or layer norms before and after their branches, one after the other or side by side, rotary or
  * no positions, heads in groups, q/k norms before or after the rotation (of each head with one weight, or of all heads
- * together), biases, sliding windows, sinks, soft caps, gates on what attention gives, latents for its keys and values, in its place a gated delta rule,
- * Mamba-2 or a short convolution, matrices of q, k and v or of gate and up together, an MLP, gated
- * or not, of SiLU, GELU, ReLU, its square or clamped SwiGLU, or gated experts with softmax or sigmoid scores and a shared
- * MLP beside them: grad_covers says whether a model is of that kind.
+ * together), biases, sliding windows, chunks, sinks, soft caps, gates on what attention gives, latents for its keys and values, K and V of an earlier
+ * layer, in attention's place or beside it a gated delta rule, Mamba-2 or a short convolution, matrices of q, k and v or of gate and up together, an MLP, gated
+ * or not, of SiLU, GELU, ReLU, its square or clamped SwiGLU, experts with softmax or sigmoid scores and a shared
+ * MLP, or another, beside them, layers of one branch, of sizes of their own and with embeddings of their own:
+ * grad_covers says whether a model is of that kind.
  *
  * Experts are asked for one at a time (grad_experts), so that of a layer's experts one is in memory as f32. Which
  * of them a row is sent to has no gradient; their shares have.
