@@ -18,6 +18,72 @@ int64_t grad_head_floats(const arch_config *c, int64_t len)
 
 double grad_seen(int64_t len) { return (double)(len + (len < BLOCK ? len : BLOCK)) / 2; }
 
+/* ---- angles ---- */
+enum { ANGLE_PARTS = 3 };
+
+static int64_t angle_floats(const arch_config *c, int64_t len) { return len * c->rope_dims / 2; }
+
+static bool rotates(const arch_config *c, int64_t layer)
+{
+    return c->layer[layer].rope != ROPE_OFF && arch_at(c, layer)->rope_dims > 0;
+}
+
+/* The first layer that rotates as this one does. */
+static int64_t first_rotated_so(const arch_config *c, int64_t layer)
+{
+    int64_t i = 0;
+    while (!rotates(c, i) || c->layer[i].rope != c->layer[layer].rope ||
+           arch_at(c, i)->rope_dims != arch_at(c, layer)->rope_dims)
+        i++;
+    return i;
+}
+
+int64_t grad_angle_floats(const arch_config *c, int64_t len)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->layers; i++)
+        if (rotates(c, i) && first_rotated_so(c, i) == i) n += angle_floats(arch_at(c, i), len);
+    return ANGLE_PARTS * n;
+}
+
+static const grad_angles *angles_of(const grad_ctx *g, int64_t layer)
+{
+    const arch_config *own = arch_at(g->all, layer);
+    for (int64_t i = 0; i < g->n_angles; i++)
+        if (g->angles[i].use == own->layer[layer].rope &&
+            g->angles[i].c->rope_dims == own->rope_dims)
+            return &g->angles[i];
+    return NULL;
+}
+
+/* Of all positions, there and back. */
+static lq_status make_angles(grad_ctx *g, grad_angles *t, lq_err *err)
+{
+    const int64_t n = angle_floats(t->c, g->len);
+    const grad_part p[ANGLE_PARTS] = { { &t->cos, n }, { &t->sin, n }, { &t->neg, n } };
+    const lq_status s = grad_push(g, p, ANGLE_PARTS, err);
+    if (s) return s;
+    arch_rope_table(t->c, (arch_rope_use)t->use, 0, g->len, g->len, t->cos, t->sin);
+    for (int64_t i = 0; i < n; i++)
+        t->neg[i] = -t->sin[i];
+    return LQ_OK;
+}
+
+lq_status grad_open_angles(grad_ctx *g, lq_err *err)
+{
+    const arch_config *c = g->all;
+    lq_status s = LQ_OK;
+    g->angles = lq_push(&g->arena, (size_t)c->layers * sizeof *g->angles);
+    if (!g->angles) return lq_fail(err, LQ_ENOMEM, "no memory for a backward pass");
+    for (int64_t i = 0; i < c->layers && !s; i++) {
+        if (!rotates(c, i) || first_rotated_so(c, i) != i) continue;
+        grad_angles *t = &g->angles[g->n_angles++];
+        *t = (grad_angles){ .c = arch_at(c, i), .use = c->layer[i].rope };
+        s = make_angles(g, t, err);
+    }
+    return s;
+}
+
 /* ---- rotation ---- */
 typedef struct {
     const grad_ctx *g;
@@ -33,7 +99,7 @@ static void rotate_item(void *ctx, int64_t item, int thread)
     const rotate_job *j = ctx;
     const arch_config *c = j->g->c;
     const int64_t H = c->heads, G = c->kv_heads, D = c->head_dim, half = c->rope_dims / 2;
-    const grad_angles *t = grad_angles_of(j->g, j->layer);
+    const grad_angles *t = angles_of(j->g, j->layer);
     for (int64_t r = item * GRAD_ROWS; c->q_grow > 0 && r < grad_tile_end(item, j->R); r++)
         k_scale(j->q + r * H * D, arch_q_factor(c, j->layer, r % j->g->len), H * D);
     if (!t) return;

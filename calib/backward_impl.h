@@ -127,6 +127,8 @@ static inline int64_t grad_tile_end(int64_t item, int64_t R)
 }
 
 /* ---- backward_ops.c ---- */
+/* Buffers, out of g's arena. */
+lq_status grad_push(grad_ctx *g, const grad_part *p, int n, lq_err *err);
 double grad_sum(const float *x, int64_t n);
 double grad_dot(const float *x, const float *y, int64_t n);
 /* y [R,N] += bias, whose values are `step` apart; NULL: nothing. */
@@ -166,12 +168,10 @@ void grad_norm_back(const grad_ctx *g, float *d, float *dw, const float *x, cons
 /* The gradient d at an RMS norm's row of K becomes that at x; dw NULL: not wanted. */
 void grad_rms_back(const grad_norm *v, float *d, float *dw, const float *x, int64_t K);
 
-/* ---- backward_open.c ---- */
-/* Buffers, out of g's arena. */
-lq_status grad_push(grad_ctx *g, const grad_part *p, int n, lq_err *err);
-const grad_angles *grad_angles_of(const grad_ctx *g, int64_t layer); /* NULL: it does not rotate */
-
 /* ---- backward_attention.c ---- */
+/* Angles of all positions: floats, and g's. */
+int64_t grad_angle_floats(const arch_config *c, int64_t len);
+lq_status grad_open_angles(grad_ctx *g, lq_err *err);
 int64_t grad_head_floats(const arch_config *c, int64_t len); /* scratch of a thread */
 /* R rows of q and k, or of their gradients, to and from their positions' angles. With latent attention k
  * is k_rope, and of q's heads the last dims turn. */

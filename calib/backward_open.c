@@ -225,16 +225,6 @@ int64_t grad_chunk(const arch_config *c, int64_t most, int64_t len)
     return grad_can_keep(c, n, len) ? n : most;
 }
 
-lq_status grad_push(grad_ctx *g, const grad_part *p, int n, lq_err *err)
-{
-    for (int i = 0; i < n; i++) {
-        void *v = p[i].n ? lq_push(&g->arena, (size_t)p[i].n * sizeof(float)) : NULL;
-        if (p[i].n && !v) return lq_fail(err, LQ_ENOMEM, "no memory for a backward pass");
-        memcpy(p[i].to, &v, sizeof v);
-    }
-    return LQ_OK;
-}
-
 static lq_status open_made(grad_ctx *g, int64_t R, lq_err *err)
 {
     const arch_config *c = g->all;
@@ -247,72 +237,6 @@ static lq_status open_made(grad_ctx *g, int64_t R, lq_err *err)
         made_parts(p, &g->made[l], arch_at(c, g->kept ? l : -1), R,
                    g->kept ? kind_of(c, l) : any_kind(c));
         s = grad_push(g, p, MADE_PARTS, err);
-    }
-    return s;
-}
-
-/* ---- angles ---- */
-enum { ANGLE_PARTS = 3 };
-
-static int64_t angle_floats(const arch_config *c, int64_t len) { return len * c->rope_dims / 2; }
-
-static bool rotates(const arch_config *c, int64_t layer)
-{
-    return c->layer[layer].rope != ROPE_OFF && arch_at(c, layer)->rope_dims > 0;
-}
-
-/* The first layer that rotates as this one does. */
-static int64_t first_rotated_so(const arch_config *c, int64_t layer)
-{
-    int64_t i = 0;
-    while (!rotates(c, i) || c->layer[i].rope != c->layer[layer].rope ||
-           arch_at(c, i)->rope_dims != arch_at(c, layer)->rope_dims)
-        i++;
-    return i;
-}
-
-static int64_t all_angle_floats(const arch_config *c, int64_t len)
-{
-    int64_t n = 0;
-    for (int64_t i = 0; i < c->layers; i++)
-        if (rotates(c, i) && first_rotated_so(c, i) == i) n += angle_floats(arch_at(c, i), len);
-    return ANGLE_PARTS * n;
-}
-
-const grad_angles *grad_angles_of(const grad_ctx *g, int64_t layer)
-{
-    const arch_config *own = arch_at(g->all, layer);
-    for (int64_t i = 0; i < g->n_angles; i++)
-        if (g->angles[i].use == own->layer[layer].rope &&
-            g->angles[i].c->rope_dims == own->rope_dims)
-            return &g->angles[i];
-    return NULL;
-}
-
-/* Of all positions, there and back. */
-static lq_status make_angles(grad_ctx *g, grad_angles *t, lq_err *err)
-{
-    const int64_t n = angle_floats(t->c, g->len);
-    const grad_part p[ANGLE_PARTS] = { { &t->cos, n }, { &t->sin, n }, { &t->neg, n } };
-    const lq_status s = grad_push(g, p, ANGLE_PARTS, err);
-    if (s) return s;
-    arch_rope_table(t->c, (arch_rope_use)t->use, 0, g->len, g->len, t->cos, t->sin);
-    for (int64_t i = 0; i < n; i++)
-        t->neg[i] = -t->sin[i];
-    return LQ_OK;
-}
-
-static lq_status open_angles(grad_ctx *g, lq_err *err)
-{
-    const arch_config *c = g->all;
-    lq_status s = LQ_OK;
-    g->angles = lq_push(&g->arena, (size_t)c->layers * sizeof *g->angles);
-    if (!g->angles) return lq_fail(err, LQ_ENOMEM, "no memory for a backward pass");
-    for (int64_t i = 0; i < c->layers && !s; i++) {
-        if (!rotates(c, i) || first_rotated_so(c, i) != i) continue;
-        grad_angles *t = &g->angles[g->n_angles++];
-        *t = (grad_angles){ .c = arch_at(c, i), .use = c->layer[i].rope };
-        s = make_angles(g, t, err);
     }
     return s;
 }
@@ -332,7 +256,7 @@ lq_status grad_open(grad_ctx **out, const arch_config *c, int64_t windows, int64
     back_parts(back, g, c, R, len, pool_threads(p));
     lq_status s = open_made(g, R, err);
     if (!s) s = grad_push(g, back, BACK_PARTS, err);
-    if (!s) s = open_angles(g, err);
+    if (!s) s = grad_open_angles(g, err);
     if (!s) s = grad_open_beside(g, R, err);
     if (s)
         grad_close(g);
@@ -348,7 +272,7 @@ size_t grad_bytes(const arch_config *c, int64_t windows, int64_t len, bool keep,
     grad_part back[BACK_PARTS];
     back_parts(back, &none, c, R, len, threads);
     return (size_t)((keep ? kept_floats(c, R) : made_floats(c, R, any_kind(c))) +
-                    sum_parts(back, BACK_PARTS) + all_angle_floats(c, len) +
+                    sum_parts(back, BACK_PARTS) + grad_angle_floats(c, len) +
                     grad_beside_floats(c, R)) *
                sizeof(float) +
            grad_embed_bytes(c, len, threads);

@@ -1,9 +1,20 @@
-/* calib/backward_ops.c - what dense layers and experts have in common (calib/backward_impl.h). */
+/* calib/backward_ops.c - what all parts have in common (calib/backward_impl.h). */
 #include <string.h>
 
 #include "calib/backward_impl.h"
 #include "kernels/core/kmath.h"
 #include "kernels/ops.h"
+
+/* ---- buffers ---- */
+lq_status grad_push(grad_ctx *g, const grad_part *p, int n, lq_err *err)
+{
+    for (int i = 0; i < n; i++) {
+        void *v = p[i].n ? lq_push(&g->arena, (size_t)p[i].n * sizeof(float)) : NULL;
+        if (p[i].n && !v) return lq_fail(err, LQ_ENOMEM, "no memory for a backward pass");
+        memcpy(p[i].to, &v, sizeof v);
+    }
+    return LQ_OK;
+}
 
 /* ---- sums in f64, of four partial ones ---- */
 double grad_sum(const float *x, int64_t n)
