@@ -63,7 +63,8 @@ bool cal_site_of(cal_site *site, const arch_config *c, arch_role r)
         if (r == R_INDEX_Q && arch_name_of(c, R_INDEX_IN_NORM)) return false; /* its own input */
         *site = sites[i].site == CAL_MLP && one_input(c) ? CAL_ATTN : sites[i].site;
         if (r == R_INDEX_Q && !c->q_lora) *site = CAL_ATTN;
-        if (r == R_ROUTER && (c->w.dense_beside || c->latent)) *site = CAL_EXPERTS;
+        if (r == R_ROUTER && ((c->w.dense_beside && !c->w.shortcut) || c->latent))
+            *site = CAL_EXPERTS;
         return true;
     }
     return false;

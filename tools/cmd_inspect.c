@@ -266,9 +266,11 @@ static void print_config(const arch_config *c)
     printf("\n");
     if (c->experts)
         printf("  experts %" PRId64 ", %" PRId64 " of them used, mlp %" PRId64
-               "%s: %.4g M parameters unused per token\n",
+               "%s%s: %.4g M parameters unused per token\n",
                c->experts, c->experts_used, c->expert_ffn,
-               c->shared_ffn ? ", and a shared one" : "", arch_idle_params(c) / 1e6);
+               c->shared_ffn ? ", and a shared one" : "",
+               c->zero_experts ? ", and others that put out what they read" : "",
+               arch_idle_params(c) / 1e6);
     if (c->wrapper)
         printf("  the text part of a %s: other tensors are carried, not used\n", c->wrapper);
 }

@@ -20,7 +20,7 @@ void arch_config_init(arch_config *c, const arch_row *row)
     c->embed_scale = c->residual_scale = c->logit_scale = c->expert_scale = c->shared_scale = 1;
     for (int i = 0; i < ARCH_N_BRANCHES; i++)
         c->join_x[i] = c->join_y[i] = 1;
-    c->gate_scale = c->down_scale = c->o_scale = c->mix_out_scale = 1;
+    c->latent_scale = c->gate_scale = c->down_scale = c->o_scale = c->mix_out_scale = 1;
     for (size_t i = 0; i < LQ_COUNT(c->mix_scale); i++)
         c->mix_scale[i] = 1;
     if (row->mixer == MIX_SELECT || row->mixer == MIX_LRU) c->mix_heads = c->mix_groups = 1;
@@ -46,17 +46,20 @@ static lq_status check_experts(const arch_config *c, lq_err *err)
     if (c->w.router == ROUTER_SPARSEMIXER && c->experts_used != 2)
         return lq_fail(err, LQ_EUNSUPPORTED, "experts_used: expected 2 in a %s, found %" PRId64,
                        c->row->arch, c->experts_used);
-    if (c->experts_used < 1 || c->experts_used > c->experts)
+    if (c->experts_used < 1 || c->experts_used > arch_choices(c))
         return lq_fail(err, LQ_EVALUE,
-                       "experts_used: expected 1..%" PRId64 " experts, found %" PRId64, c->experts,
-                       c->experts_used);
+                       "experts_used: expected 1..%" PRId64 " experts, found %" PRId64,
+                       arch_choices(c), c->experts_used);
+    if (c->zero_experts && (!c->w.shortcut || c->expert_groups != 1))
+        return lq_fail(err, LQ_EVALUE, "zero_experts: expected none in a %s, found %" PRId64,
+                       c->row->arch, c->zero_experts);
     if (c->expert_groups < 1 || c->experts % c->expert_groups || c->groups_used < 1 ||
         c->groups_used > c->expert_groups)
         return lq_fail(err, LQ_EVALUE,
                        "expert_groups: expected a divisor of %" PRId64
                        " experts and at least the %" PRId64 " used, found %" PRId64,
                        c->experts, c->groups_used, c->expert_groups);
-    if (c->experts_used > c->experts / c->expert_groups * c->groups_used)
+    if (c->experts_used > arch_choices(c) / c->expert_groups * c->groups_used)
         return lq_fail(err, LQ_EVALUE,
                        "experts_used: expected at most the experts of %" PRId64
                        " groups, found %" PRId64,
@@ -323,6 +326,11 @@ static lq_status check_layer(const arch_config *c, int64_t i, lq_err *err)
         return lq_fail(err, LQ_EVALUE,
                        "layer %" PRId64
                        ": expected K and V of its own, as every %s has, found others",
+                       i, c->row->arch);
+    if (c->w.shortcut && (c->layers % 2 || !c->experts || c->layer[i].moe != (i % 2 == 0)))
+        return lq_fail(err, LQ_EVALUE,
+                       "layer %" PRId64 ": expected pairs of layers in a %s, of which the first "
+                       "has experts, found others",
                        i, c->row->arch);
     if (c->n_sizes) {
         lq_status s = check_angles(c, i, err);

@@ -357,8 +357,8 @@ typedef enum {
 
 /* The tensor of a role: "@layers.%d.self_attn.q_proj" + ".weight", and ".bias" when there is one.
  * "@" is the prefix of the body ("model."; files with another or none are understood), "^" that of
- * the head ("language_model." where the body's is "language_model.model."), "%d" the layer, "%e"
- * the expert (or head). */
+ * the head ("language_model." where the body's is "language_model.model."), "%d" the layer, "%p"
+ * which of a pair with that number, "%e" the expert (or head). */
 typedef struct {
     arch_role role;
     const char *name;
@@ -455,6 +455,7 @@ typedef struct {
     bool group_zero;   /* the scores of other groups' experts are 0; else these are not chosen */
     bool group_top2;   /* a group's score is the sum of its two best; else its best */
     bool dense_beside; /* layers with experts have an MLP too: their outputs are added */
+    bool shortcut;     /* ... after the next layer, which has none; both have one number in names */
     bool head_rows_1;  /* R_HEAD is used with rows of length 1 */
     bool
         proj_late; /* R_PROJ_IN reads what positions and types were added to, normed: embed_dim wide */
@@ -649,6 +650,7 @@ typedef struct arch_config {
     int64_t sparse_every, heavy_every, o_groups, o_lora;
     /* MLA */
     int64_t q_lora, kv_lora, nope_dims; /* q_lora 0: R_Q; head_dim = nope_dims + rope_dims */
+    double latent_scale;                /* on what R_KV_A_NORM gives; 1: none */
     int64_t norm_rank;                  /* of R_ATTN_NORM_DOWN and so on; 0: there are none */
     /* Its indexers' heads and their size, of which the first rope_dims rotate; a query attends to the
      * index_topk positions that score best. 0: it attends to all */
@@ -669,7 +671,8 @@ typedef struct arch_config {
     double decay_span;
     /* experts; 0 of them: none */
     int64_t experts, experts_used, expert_ffn, shared_ffn;
-    int64_t latent;                     /* width of what experts read and put out; 0: hidden */
+    int64_t zero_experts; /* further ones, without tensors, that put out what they read */
+    int64_t latent;       /* width of what experts read and put out; 0: hidden */
     int64_t expert_groups, groups_used; /* 1, 1: free choice; else only the best groups' experts */
     double expert_scale, shared_scale;  /* on the routed experts' sum, on the shared ones' */
     double router_scale;                /* on the router's logits */
@@ -743,6 +746,10 @@ static inline int64_t arch_hyper_width(const arch_config *c)
 {
     return c->w.hyper_apart ? 2 * c->hyper : (2 + c->hyper) * c->hyper;
 }
+/* What a router chooses among. */
+static inline int64_t arch_choices(const arch_config *c) { return c->experts + c->zero_experts; }
+/* Numbers of layers in names. */
+int64_t arch_numbered_layers(const arch_config *c);
 /* Of how many positions this layer makes one; 0: of none. */
 int64_t arch_compresses(const arch_config *c, int64_t layer);
 /* Numbers of what R_Q_B reads. */

@@ -89,6 +89,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("conv_taps", conv_taps, 0, ARCH_MAX_TAPS, 0)            \
     X("experts", experts, 0, ARCH_MAX_EXPERTS, 0)             \
     X("experts_used", experts_used, 0, ARCH_MAX_EXPERTS, 0)   \
+    X("zero_experts", zero_experts, 0, ARCH_MAX_EXPERTS, 0)   \
     X("expert_ffn", expert_ffn, 0, MAX_WIDTH, 0)              \
     X("shared_ffn", shared_ffn, 0, INT32_MAX, 0)              \
     X("latent", latent, 0, MAX_WIDTH, 0)                      \
@@ -127,6 +128,7 @@ enum { MAX_WIDTH = ARCH_MAX_WIDTH };
     X("dt_min", dt_min, 0, 1e9, 0)                                                   \
     X("dt_max", dt_max, 0, 1e9, 0)                                                   \
     X("decay_span", decay_span, 0, 1e9, 0)                                           \
+    X("latent_scale", latent_scale, 0, 1e9, 1)                                       \
     X("expert_scale", expert_scale, 0, 1e9, 1)                                       \
     X("shared_scale", shared_scale, 0, 1e9, 1)                                       \
     X("router_scale", router_scale, 0, 1e9, 1)                                       \

@@ -109,14 +109,19 @@ static size_t head_prefix(const arch_config *c)
     return 0;
 }
 
+int64_t arch_numbered_layers(const arch_config *c)
+{
+    return c->layer_groups ? c->layer_groups : c->w.shortcut ? c->layers / 2 : c->layers;
+}
+
 /* The number of a layer in names, and the first layer with this number. */
 static int64_t group_of(const arch_config *c, int64_t layer)
 {
-    return c->layer_groups && layer >= 0 ? layer * c->layer_groups / c->layers : layer;
+    return c->mtp || layer < 0 ? layer : layer * arch_numbered_layers(c) / c->layers;
 }
 static int64_t first_of(const arch_config *c, int64_t group)
 {
-    return c->layer_groups ? group * (c->layers / c->layer_groups) : group;
+    return c->mtp ? group : group * (c->layers / arch_numbered_layers(c));
 }
 
 /* A pattern's text to out[at ..]; returns where it ends. */
@@ -130,7 +135,10 @@ static size_t put_name(const arch_config *c, const char *pattern, int64_t layer,
         else if (*p == '^')
             w = snprintf(out + at, n - at, "%.*s", (int)head_prefix(c), c->prefix);
         else if (*p == '%')
-            w = snprintf(out + at, n - at, "%" PRId64, *++p == 'd' ? group_of(c, layer) : expert);
+            w = snprintf(out + at, n - at, "%" PRId64,
+                         *++p == 'd' ? group_of(c, layer)
+                         : *p == 'p' ? layer % 2
+                                     : expert);
         else
             out[at] = *p;
         at += (size_t)w;
@@ -197,18 +205,19 @@ static const char *number(const char *p, int64_t limit, int64_t *out)
 static const char *match(const arch_config *c, const arch_name *a, const char *pattern,
                          const char *name, arch_slot *slot)
 {
-    const int64_t layers = c->mtp            ? c->mtp_number + 1
-                           : c->layer_groups ? c->layer_groups
-                                             : c->layers;
+    const int64_t layers = c->mtp ? c->mtp_number + 1 : arch_numbered_layers(c);
+    int64_t of_pair = 0;
     for (; *pattern && name; pattern++) {
         if (*pattern == '@' || *pattern == '^') {
             size_t n = *pattern == '@' ? strlen(c->prefix) : head_prefix(c);
             name = strncmp(name, c->prefix, n) == 0 ? name + n : NULL;
         } else if (*pattern == '%') {
-            bool layer = *++pattern == 'd';
-            name = layer ? number(name, layers, &slot->layer)
-                         : number(name, n_tensors(c, a), &slot->expert);
-            if (layer && name) slot->layer = first_of(c, slot->layer);
+            const char kind = *++pattern;
+            name = kind == 'd'   ? number(name, layers, &slot->layer)
+                   : kind == 'p' ? number(name, 2, &of_pair)
+                                 : number(name, n_tensors(c, a), &slot->expert);
+            if (kind == 'd' && name) slot->layer = first_of(c, slot->layer);
+            if (kind == 'p' && name) slot->layer += of_pair;
         } else {
             name = *name == *pattern ? name + 1 : NULL;
         }
@@ -479,8 +488,8 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_XIELU_EPS] = { 1, 1 },
         [R_DOWN_NORM] = { 1, c->ffn },
         [R_DOWN] = { c->hidden, c->ffn },
-        [R_ROUTER] = { c->experts, c->hidden },
-        [R_ROUTER_CORR] = { 1, c->experts },
+        [R_ROUTER] = { arch_choices(c), c->hidden },
+        [R_ROUTER_CORR] = { 1, arch_choices(c) },
         [R_EXPERTS_OF] = { c->vocab, c->experts_used },
         [R_LATENT_IN] = { c->latent, c->hidden },
         [R_LATENT_OUT] = { c->hidden, c->latent },
@@ -541,5 +550,5 @@ double arch_idle_params(const arch_config *c)
     }
     for (int64_t i = 0; i < c->layers; i++)
         layers += c->layer[i].moe;
-    return one * layers * (double)(c->experts - c->experts_used);
+    return one * layers * (double)(c->experts > c->experts_used ? c->experts - c->experts_used : 0);
 }

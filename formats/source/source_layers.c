@@ -51,22 +51,25 @@ static const char *layer_pattern(const arch_config *c)
 static lq_status check_further(int64_t *mtp, const src_source *s, lq_err *err)
 {
     const arch_config *c = &s->config;
-    const int64_t said = s->mtp_said > 0 ? s->mtp_said : 0;
+    const int64_t said = s->mtp_said > 0 ? s->mtp_said : 0, n = arch_numbered_layers(c);
     int64_t known = -1; /* the last that was looked at */
     char head[256];
     const char *rest;
     head_of(head, c, layer_pattern(c));
     for (size_t i = 0; i < s->n_tensors; i++) {
         const int64_t layer = number_in(&rest, s->tensors[i].name, head);
-        if (layer < c->layers || layer == known) continue;
+        if (layer < n || layer == known) continue;
         const bool predicts = is_mtp(s, head, layer);
-        if (!predicts && layer >= c->layers + said)
+        if (!predicts && layer >= n + said)
             return lq_fail(err, LQ_EVALUE,
-                           "num_hidden_layers: expected the %" PRId64
+                           "%s: expected the %" PRId64
                            " layers or more that are stored, found %" PRId64 " (tensor '%.100s')",
-                           layer + 1, c->layers, s->tensors[i].name);
+                           c->layer_groups ? "num_hidden_groups"
+                           : c->w.shortcut ? "num_layers"
+                                           : "num_hidden_layers",
+                           layer + 1, n, s->tensors[i].name);
         known = layer;
-        if (predicts && layer - c->layers + 1 > *mtp) *mtp = layer - c->layers + 1;
+        if (predicts && layer - n + 1 > *mtp) *mtp = layer - n + 1;
     }
     return LQ_OK;
 }

@@ -100,6 +100,7 @@ static bool find_readers(fold_site *f, const fold_layer *l)
 {
     if (f->site == CAL_ATTN && l->c->laurel) return false; /* Laurel adds that input to the sum */
     if (f->site == CAL_MLP && l->c->latent) return false;  /* the latents' matrix is not open */
+    if (f->site == CAL_MLP && l->c->zero_experts) return false; /* some experts put it out */
     if (l->c->w.norm_stays && (f->site == CAL_ATTN || f->site == CAL_MLP))
         return false; /* the sum goes on from it */
     if (l->c->norm_rank && (f->site == CAL_ATTN || f->site == CAL_MLP))

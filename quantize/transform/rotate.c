@@ -113,6 +113,7 @@ static lq_status check_arch(const arch_config *c, lq_err *err)
         { c->w.q_gated || arch_name_of(c, R_ATTN_GATE), "the output of its attention is gated" },
         { c->w.diff, "norms follow the differences of its heads" },
         { arch_name_of(c, R_ATTN_JOIN), "its branches join by gates of each dimension" },
+        { c->zero_experts > 0, "some of its experts put out what a norm gives" },
         { c->norm_rank > 0, "gates follow its norms" },
         { c->w.pos == POS_SINUSOIDAL, "its positions are computed, not stored" },
         { arch_name_of(c, R_INDEX_IN_NORM), "a layer norm comes before its indexer" },

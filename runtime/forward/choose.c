@@ -118,7 +118,7 @@ static void add_correction(float *choice, const float *v, const float *correctio
 void choose_experts(const choose_row *r, const arch_config *c, const float *correction,
                     const float *scale)
 {
-    const int64_t E = c->experts, k = c->experts_used;
+    const int64_t E = arch_choices(c), k = c->experts_used;
     float *scores = r->scores, *choice = r->choice;
     for (int64_t e = 0; e < E && c->router_scale != 1; e++)
         scores[e] *= (float)c->router_scale;

@@ -97,7 +97,7 @@ typedef struct {
     float *mlp;             /* [R, fwd_mlp_width]: gate next to up, or up alone */
     float *ple, *ple_row;   /* [R, fwd_ple_width]: of all layers; scratch */
     float *ple_in;          /* [R, ple_dim] */
-    float *streams, *first; /* AltUp: [R, fwd_streams_width], all but x; [R, hidden]: x before */
+    float *streams, *first; /* [R, fwd_streams_width] beside x; AltUp: [R, hidden]: x before */
     float *laurel;          /* [R, laurel] */
     float *hyper;           /* [R, arch_hyper_width]: of the branch at work (forward_hyper.c) */
     float *dist_q,
@@ -123,7 +123,7 @@ typedef struct {
     float *mix_out;          /* [R, heads * mix_value] or [R, hidden] */
     float *mix_beta, *decay; /* [R, mix_heads], [R, arch_mix_decays] */
     /* Experts; R * experts_used places, see forward_moe.c. */
-    float *scores, *choice;         /* [R, experts] */
+    float *scores, *choice;         /* [R, arch_choices] */
     float *group_score;             /* [R, expert_groups] */
     int32_t *group_best;            /* [R, groups_used] */
     int32_t *chosen, *place, *sent; /* [R, experts_used] */
@@ -316,8 +316,9 @@ void fwd_finish_logits(const fwd_rows *r, float *logits, int64_t n);
 /* fwd_cpu's experts in the MLP's place: h to out. (forward_moe.c) */
 void fwd_run_moe(const fwd_rows *r, const model_layer *l);
 size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads); /* of fwd_rows_scratch */
-/* The same beside the MLP, whose output out is. */
+/* The same beside the MLP, whose output out is; w.shortcut: to r->streams, which x takes up later. */
 void fwd_run_beside(const fwd_rows *r, const model_layer *l);
+void fwd_end_shortcut(const fwd_rows *r);
 /* Adapters (forward_lora.c), of rows with ranks up to `rank`, which is not 0 but for no bytes: buffers of R
  * rows (work: of layers that the CPU has), and of r->scratch. */
 size_t fwd_lora_bytes(const arch_config *c, int64_t R, int64_t rank, bool work);
@@ -342,7 +343,9 @@ void fwd_run_finish(const fwd_rows *r, const model_layer *l, int64_t layer);
  * x from them after the last, which has stream_out; x after attention. */
 static inline int64_t fwd_streams_width(const arch_config *c)
 {
-    return c->streams ? (c->streams - 1) * c->hidden : c->hyper * c->hidden;
+    return c->streams      ? (c->streams - 1) * c->hidden
+           : c->w.shortcut ? c->hidden
+                           : c->hyper * c->hidden;
 }
 void fwd_streams_begin(const fwd_rows *r, const model *m);
 void fwd_streams_predict(const fwd_rows *r, const model_layer *l);

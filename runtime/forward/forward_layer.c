@@ -301,6 +301,7 @@ static void attention_join(const fwd_rows *r, const model_layer *l)
 static void to_end(const fwd_rows *r, const model_layer *l, int64_t layer)
 {
     if (!r->c->layer[layer].no_mlp) close_out(r, &l->vec[R_MLP_NORM], &l->vec[R_MLP_POST_NORM]);
+    if (r->c->w.shortcut && !r->c->layer[layer].moe) fwd_end_shortcut(r);
     if (l->lin[R_HYPER_END_FN].present) fwd_hyper_end(r, l);
     if (r->c->w.hyper_mean && layer == r->whole->layers - 1) fwd_hyper_mean(r);
     if (l->vec[R_LAYER_SCALE].w || l->lin[R_PLE_OUT].present) r->ops->finish(r, l, layer);

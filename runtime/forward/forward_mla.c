@@ -46,6 +46,8 @@ static void norm_latents(const fwd_rows *r, int64_t row, int64_t n, const void *
     const float eps = (float)arch_norm_eps(c, R_KV_A_NORM);
     if (l->lin[R_KV_A].present)
         k_rmsnorm(kv, width, kv, width, l->vec[R_KV_A_NORM].w, 0, n, c->kv_lora, eps);
+    for (int64_t t = 0; t < n && c->latent_scale != 1 && l->lin[R_KV_A].present; t++)
+        k_scale(kv + t * width, (float)c->latent_scale, c->kv_lora);
     if (c->q_lora) k_rmsnorm(q, Q, q + Q - L, Q, l->vec[R_Q_A_NORM].w, 0, n, L, eps);
 }
 

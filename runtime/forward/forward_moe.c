@@ -3,6 +3,8 @@
  *   experts and shares of the router's logits (runtime/forward/choose.h)
  *   out += sum over them, by rising expert, of share_e * expert_e(h), and the shared MLP
  *
+ * Experts without tensors (arch_config.zero_experts) put out what they read; their numbers are the last.
+ *
  * Experts may be without a gate (MLP_PLAIN), and may read and put out something narrower than h:
  * latent_in h, and out += latent_out of their sum.
  *
@@ -22,8 +24,8 @@
 typedef struct {
     const fwd_rows *r;
     const model_layer *l;
-    int32_t *first; /* [experts + 1]: where each expert's places begin */
-    int32_t *next;  /* [experts] */
+    int32_t *first; /* [arch_choices + 1]: where each expert's places begin */
+    int32_t *next;  /* [arch_choices] */
     mm_job *jobs;   /* [experts + 1]: the last for the shared MLP */
     mm_out *outs;   /* two for each */
     int n_jobs, n_outs;
@@ -35,7 +37,7 @@ static size_t piece(int64_t n, size_t size) { return lq_round_up((size_t)n * siz
 size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads)
 {
     if (!c->experts) return 0;
-    const int64_t E = c->experts + 1, M = R * (c->experts_used + 1);
+    const int64_t E = arch_choices(c) + 1, M = R * (c->experts_used + 1);
     size_t in = mm_scratch_bytes(M, c->hidden, (int)(2 * E), threads);
     size_t down = mm_scratch_bytes(M, c->expert_ffn > c->shared_ffn ? c->expert_ffn : c->shared_ffn,
                                    (int)E, threads);
@@ -48,7 +50,7 @@ size_t fwd_moe_scratch(const arch_config *c, int64_t R, int threads)
 static void choose_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
 {
     const model_layer *l = arg;
-    const int64_t E = r->c->experts, k = r->c->experts_used;
+    const int64_t E = arch_choices(r->c), k = r->c->experts_used;
     for (int64_t t = row; t < row + n; t++) {
         const choose_row one = { .scores = r->scores + t * E,
                                  .choice = r->choice + t * E,
@@ -69,7 +71,7 @@ static void choose_rows(const fwd_rows *r, int64_t row, int64_t n, const void *a
 static void run_router(const fwd_rows *r, const model_layer *l, const float *x)
 {
     const arch_config *c = r->c;
-    mm_out outs[] = { fwd_out(&l->lin[R_ROUTER], r->scores, c->experts, false),
+    mm_out outs[] = { fwd_out(&l->lin[R_ROUTER], r->scores, arch_choices(c), false),
                       fwd_out(&l->lin[R_SHARED_ROUTER], r->shared_share, 1, false) };
     mm_run(outs, l->lin[R_SHARED_ROUTER].present ? 2 : 1, x, c->hidden, r->R, MM_F32, r->scratch,
            r->p);
@@ -81,7 +83,7 @@ static void run_router(const fwd_rows *r, const model_layer *l, const float *x)
 static void place_rows(const moe *m)
 {
     const fwd_rows *r = m->r;
-    const int64_t E = r->c->experts, k = r->c->experts_used;
+    const int64_t E = arch_choices(r->c), k = r->c->experts_used;
     memset(m->first, 0, (size_t)(E + 1) * sizeof *m->first);
     for (int64_t i = 0; i < r->R * k; i++)
         m->first[r->chosen[i] + 1]++;
@@ -275,7 +277,7 @@ static void act_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
     const moe *m = arg;
     const arch_config *c = r->c;
     const model_layer *l = m->l;
-    const int64_t places = r->R * c->experts_used, F = c->expert_ffn, S = c->shared_ffn;
+    const int64_t places = m->first[c->experts], F = c->expert_ffn, S = c->shared_ffn;
     const bool mixed = c->w.gate_up_mixed && l->expert[R_EXPERT_GATE_UP - R_EXPERT_GATE];
     for (int64_t i = row; i < row + n; i++) {
         if (i < places) {
@@ -358,6 +360,16 @@ static void run_down(moe *m)
     run_jobs(m);
 }
 
+/* What experts without tensors put out. */
+static void pass_on(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const moe *m = arg;
+    const int64_t W = arch_expert_width(r->c), from = m->first[r->c->experts];
+    for (int64_t i = from + row; i < from + row + n; i++)
+        memcpy(r->expert_out + i * W, read_by_experts(r) + m->r->sent[i] * W,
+               (size_t)W * sizeof *r->expert_out);
+}
+
 /* out, or what the latents are summed in, += the shares of the chosen experts' outputs, by rising
  * expert. */
 static void join_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
@@ -384,7 +396,7 @@ static void join_rows(const fwd_rows *r, int64_t row, int64_t n, const void *arg
 /* h through the experts that the rows have been given, to out. */
 static void run_experts(const fwd_rows *r, const model_layer *l)
 {
-    const int64_t E = r->c->experts + 1, places = r->R * r->c->experts_used;
+    const int64_t E = arch_choices(r->c) + 1;
     const size_t mark = lq_arena_mark(r->scratch);
     moe m = { .r = r, .l = l };
     m.first = lq_push(r->scratch, (size_t)E * sizeof *m.first);
@@ -395,12 +407,14 @@ static void run_experts(const fwd_rows *r, const model_layer *l)
     tap_inputs(&m);
     m.joined = !r->offload && all_join(&m);
     run_in(&m);
+    const int64_t places = m.first[r->c->experts];
     if (!m.joined || r->c->shared_ffn)
         fwd_each(r, places + (r->c->shared_ffn ? r->R : 0), act_rows, &m);
     run_down(&m);
     if (l->vec[R_EXPERT_OUT_NORM].w)
         r->ops->norm(r, r->expert_out, r->expert_out, &l->vec[R_EXPERT_OUT_NORM], places,
                      arch_expert_width(r->c));
+    fwd_each(r, r->R * r->c->experts_used - places, pass_on, &m);
     fwd_each(r, r->R, join_rows, NULL);
     join_outputs(r);
     lq_arena_reset(r->scratch, mark);
@@ -459,10 +473,32 @@ static void leave_rows(const fwd_rows *r, int64_t row, int64_t n, const void *ar
     k_add(r->y + at, r->beside + at, n * H);
 }
 
+/* Experts read what the MLP read. */
+static void run_shortcut(const fwd_rows *r, const model_layer *l)
+{
+    fwd_rows own = *r;
+    own.out = r->streams;
+    memset(own.out, 0, (size_t)(r->R * r->c->hidden) * sizeof *own.out);
+    run_router(r, l, r->h);
+    run_experts(&own, l);
+}
+
+static void take_up(const fwd_rows *r, int64_t row, int64_t n, const void *arg)
+{
+    const int64_t H = r->c->hidden;
+    (void)arg;
+    k_add(r->x + row * H, r->streams + row * H, n * H);
+}
+void fwd_end_shortcut(const fwd_rows *r) { fwd_each(r, r->R, take_up, NULL); }
+
 void fwd_run_beside(const fwd_rows *r, const model_layer *l)
 {
     fwd_rows own = *r;
     pool_stage(r->p, STAGE_EXPERTS);
+    if (r->c->w.shortcut) {
+        run_shortcut(r, l);
+        return;
+    }
     fwd_each(r, r->R, enter_rows, l);
     run_router(r, l, r->beside);
     own.out = r->beside;

@@ -115,6 +115,11 @@ static bool reads_apart(const arch_config *c)
     return c->embed_dim != c->hidden || arch_has(c, R_PROJ_OUT, -1);
 }
 
+static int64_t beside_width(const arch_config *c)
+{
+    return c->w.dense_beside && !c->w.shortcut ? c->hidden : 0;
+}
+
 /* X(field, floats per row) for each buffer: what fwd_place fills, and what the steps do. */
 #define PLACED(X)                                 \
     X(cos[ROPE_MAIN], fwd_angles(c, ROPE_MAIN))   \
@@ -152,9 +157,9 @@ static bool reads_apart(const arch_config *c)
     X(dist_q, dist_width(c, c->dist_keys))                      \
     X(dist_k, dist_width(c, c->dist_queries))                   \
     X(ids, fwd_by_token(c) ? 1 : 0)                             \
-    X(beside, c->w.dense_beside ? c->hidden : 0)                \
-    X(scores, c->experts)                                       \
-    X(choice, c->experts)                                       \
+    X(beside, beside_width(c))                                  \
+    X(scores, arch_choices(c))                                  \
+    X(choice, arch_choices(c))                                  \
     X(group_score, c->experts ? c->expert_groups : 0)           \
     X(group_best, c->experts ? c->groups_used : 0)              \
     X(chosen, c->experts_used)                                  \

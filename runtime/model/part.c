@@ -67,6 +67,7 @@ static const char *not_yet(const arch_config *c)
            : arch_name_of(c, R_GATE_BIAS) ? "biases of heads' gates"
            : c->norm_rank                 ? "gates on norms"
            : c->index_block               ? "attention to chosen blocks"
+           : c->w.shortcut                ? "experts whose output joins a layer later"
            : c->w.norm_stays              ? "a residual that is what norms give"
            : arch_name_of(c, R_ATTN_JOIN) ? "gates on the residual"
            : c->w.o_norm_heads            ? "norms of what each head gives"

@@ -9,6 +9,7 @@
 #define LARGE "{\"model_type\":\"mistral_large4_text\"," BASE
 #define STEP "{\"model_type\":\"step3p5\"," BASE2
 #define GLM5 "{\"model_type\":\"glm5_next_text\"," BASE
+#define LONGCAT "{\"model_type\":\"longcat_flash\"," BASE
 #define MINIMAX "{\"model_type\":\"minimax\"," BASE
 #define M1 "{\"model_type\":\"minimax_m1\"," BASE ",\"attn_type_list\":[0,0,0,1]"
 #define M3 "{\"model_type\":\"minimax_m3_vl\"," BASE2 ",\"index_n_heads\":2"
@@ -21,6 +22,21 @@ TEST(a_wrong_config_is_refused_by_key)
         const char *why, *config, *says;
     } t[] = {
         { "no object", "[]", "object" },
+        { "LongCat with layers that are no pairs", LONGCAT ",\"num_layers\":3}",
+          "num_hidden_layers: expected twice num_layers" },
+        { "LongCat with a layer without experts", LONGCAT ",\"first_k_dense_replace\":1}",
+          "expected experts in every pair" },
+        { "LongCat without experts", LONGCAT ",\"n_routed_experts\":0}",
+          "expected pairs of layers" },
+        { "LongCat with experts that give nothing", LONGCAT ",\"zero_expert_type\":\"drop\"}",
+          "zero_expert_type: expected identity" },
+        { "LongCat with a bias of its router", LONGCAT ",\"router_bias\":true}", "router_bias" },
+        { "LongCat whose queries are not scaled", LONGCAT ",\"mla_scale_q_lora\":false}",
+          "mla_scale_q_lora: expected true" },
+        { "LongCat whose queries have no rank", LONGCAT ",\"q_lora_rank\":0}", "q_lora_rank" },
+        { "LongCat that rotates other dims", LONGCAT ",\"head_dim\":32}", "head_dim: expected" },
+        { "LongCat that chooses more than there are",
+          LONGCAT ",\"n_routed_experts\":8,\"zero_expert_num\":3}", "expected 1..11 experts" },
         { "Hy4 with layers of another kind",
           "{\"model_type\":\"hy_v4\"," BASE ",\"layer_types\":[\"indexed_attention\","
           "\"full_attention\",\"indexed_attention\",\"indexed_attention\"]}",

@@ -12,6 +12,7 @@ import itertools
 import json
 import math
 import os
+import re
 import sys
 
 import torch
@@ -109,6 +110,10 @@ MODELS = {
         rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5)),
         vision_config=dict(hidden_size=12, intermediate_size=4, num_hidden_layers=1, num_attention_heads=1, image_size=4,
                            patch_size=2), projector_hidden_size=4)),
+    "longcat-flash": text("LongcatFlash", dict(
+        {k: v for k, v in MLA.items() if k not in ("num_hidden_layers", "intermediate_size")}, num_layers=2, head_dim=4,
+        hidden_size=16, num_attention_heads=2, num_key_value_heads=2, ffn_hidden_size=16, expert_ffn_hidden_size=8, n_routed_experts=4, zero_expert_num=3, moe_topk=3,
+        routed_scaling_factor=1.7, attention_bias=True)),
     "solar-open": text("SolarOpen", dict({k: v for k, v in SMALL.items() if k != "intermediate_size"},
                                          **ROUTED, rope_parameters=dict(
         rope_type="yarn", rope_theta=1e6, factor=2.0, original_max_position_embeddings=64))),
@@ -274,6 +279,12 @@ def published(name, model):
     return name
 
 
+def is_zero_expert(name, config):
+    """LongCat's have no weights in published files."""
+    found = re.search(r"\.experts\.(\d+)\.", name)
+    return config.model_type == "longcat_flash" and found and int(found[1]) >= config.n_routed_experts
+
+
 def m3_words(config):
     """config.json of a MiniMax M3 in its publisher's words."""
     own = config["text_config"]
@@ -312,7 +323,7 @@ def save(model, folder, sizes):
     model.save_pretrained(folder)
     path = os.path.join(folder, "model.safetensors")
     save_file({published(k, model): v.bfloat16().contiguous() if v.is_floating_point() else v
-               for k, v in load_file(path).items() if not k.startswith(SEES)}, path,
+               for k, v in load_file(path).items() if not k.startswith(SEES) and not is_zero_expert(k, model.config)}, path,
               metadata={"format": "pt"})
     path = os.path.join(folder, "config.json")
     config = json.load(open(path))
