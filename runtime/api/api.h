@@ -106,6 +106,7 @@ void api_post_batch_cancel(void *a, http_req *r);
 void api_get_response(void *a, http_req *r);
 void api_delete_response(void *a, http_req *r);
 void api_post_response(void *a, http_req *r);
+bool api_response_runs(api *a, const char *id); /* is it kept as one that is being made? */
 /* Ollama's, which are refused. */
 void api_post_ollama_copy(void *a, http_req *r);
 void api_post_ollama_create(void *a, http_req *r);

@@ -697,11 +697,11 @@ static lq_status prepare(gen *g, api_error *e)
     return s ? api_no_memory(e) : LQ_OK;
 }
 
-static void name_answer(gen *g)
+void api_name_answer(api *a, const gen_shape *shape, char id[64])
 {
-    unsigned long long v[2] = { g->a->salt, atomic_fetch_add(&g->a->counter, 1) }, secret[2];
-    if (g->shape->secret && os_random(secret, sizeof secret)) memcpy(v, secret, sizeof v);
-    snprintf(g->answer.id, sizeof g->answer.id, "%s%016llx%08llx", g->shape->prefix, v[0], v[1]);
+    unsigned long long v[2] = { a->salt, atomic_fetch_add(&a->counter, 1) }, secret[2];
+    if (shape->secret && os_random(secret, sizeof secret)) memcpy(v, secret, sizeof v);
+    snprintf(id, 64, "%s%016llx%08llx", shape->prefix, v[0], v[1]);
 }
 
 void api_generate(api *a, http_req *r, const gen_shape *shape, api_request *q)
@@ -724,7 +724,10 @@ void api_generate(api *a, http_req *r, const gen_shape *shape, api_request *q)
                 .prompts.n = q->n,
                 .answer.model = q->p.model ? q->p.model : a->names[0],
                 .answer.created = (int64_t)time(NULL) };
-    name_answer(g);
+    if (q->id[0])
+        memcpy(g->answer.id, q->id, sizeof g->answer.id);
+    else
+        api_name_answer(a, shape, g->answer.id);
     if (prepare(g, &e)) {
         if (shape->dialect) api_body_error(shape->dialect, &e);
         api_reply_error(a, r, &e);

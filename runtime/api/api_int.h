@@ -124,7 +124,10 @@ typedef struct {
     api_params p;
     api_prompt *prompts; /* malloc'd */
     size_t n;
+    char id[64]; /* of the answer; empty: it gets one */
 } api_request;
+/* An id of that shape. */
+void api_name_answer(api *a, const gen_shape *shape, char id[64]);
 void api_request_free(api_request *q);
 /* The body of a chat, checked and rendered, by the shape's API; false: the answer is given. */
 bool api_read_chat(api *a, http_req *r, const gen_shape *shape, api_request *q);

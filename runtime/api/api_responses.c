@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 /* ---- items ---- */
 
@@ -226,6 +227,8 @@ static void write_error(jw *w, const api_error *e)
     jw_close(w, '}');
 }
 
+static bool is_background(const gen *g) { return cJSON_IsTrue(js_get(g->body, "background")); }
+
 /* c: the choice that has ended; NULL: the response has just begun, or (e) failed. */
 static void write_response(jw *w, const gen *g, const gen_choice *c, const api_error *e)
 {
@@ -236,7 +239,7 @@ static void write_response(jw *w, const gen *g, const gen_choice *c, const api_e
     jw_put_i64(w, "created_at", g->answer.created);
     jw_put_cstr(w, "status", e ? "failed" : !c ? "in_progress" : cut ? "incomplete" : "completed");
     jw_key(w, "background");
-    jw_bool(w, false);
+    jw_bool(w, is_background(g));
     write_error(w, e);
     jw_key(w, "incomplete_details");
     jw_json(w, cut ? "{\"reason\":\"max_output_tokens\"}" : "null", cut ? 30 : 4);
@@ -269,26 +272,31 @@ static void add_items(jw *w, const cJSON *list)
     }
 }
 
-/* With all items of the talk, which the next request goes on from. */
+/* All items of the talk, which the next request goes on from. c NULL: nothing is answered yet. */
+static void write_talk(jw *w, const gen *g, const gen_choice *c)
+{
+    const cJSON *input = js_get(g->body, "input");
+    jw_open(w, '[');
+    add_items(w, g->past);
+    if (cJSON_IsString(input)) {
+        jw_open(w, '{');
+        jw_put_cstr(w, "role", "user");
+        jw_put_cstr(w, "content", input->valuestring);
+        jw_close(w, '}');
+    } else {
+        add_items(w, input);
+    }
+    for (int i = 0; c && i < c->items.n; i++)
+        write_item(w, c, &c->items.v[i], DONE);
+    jw_close(w, ']');
+}
+
+/* What was cancelled or forgotten meanwhile stays so. */
 static void keep(const gen *g, const jw *response)
 {
-    const gen_choice *c = &g->choices.v[0];
-    const cJSON *input = js_get(g->body, "input");
     jw w = { 0 };
-    if (!keeps(g)) return;
-    jw_open(&w, '[');
-    add_items(&w, g->past);
-    if (cJSON_IsString(input)) {
-        jw_open(&w, '{');
-        jw_put_cstr(&w, "role", "user");
-        jw_put_cstr(&w, "content", input->valuestring);
-        jw_close(&w, '}');
-    } else {
-        add_items(&w, input);
-    }
-    for (int i = 0; i < c->items.n; i++)
-        write_item(&w, c, &c->items.v[i], DONE);
-    jw_close(&w, ']');
+    if (!keeps(g) || (is_background(g) && !api_response_runs(g->a, g->answer.id))) return;
+    write_talk(&w, g, &g->choices.v[0]);
     api_store_put(g->a->store, g->answer.id, &response->b, &w.b);
     jw_free(&w);
 }
@@ -491,7 +499,22 @@ static const gen_shape shape = { .kind = API_CHAT,
 void api_post_responses(void *app, http_req *r)
 {
     api_request q;
-    if (api_read_chat(app, r, &shape, &q)) api_generate(app, r, &shape, &q);
+    if (!api_read_chat(app, r, &shape, &q)) return;
+    if (!cJSON_IsTrue(js_get(q.body, "background"))) {
+        api_generate(app, r, &shape, &q);
+        return;
+    }
+    api_name_answer(app, &shape, q.id);
+    gen g = { .a = app, .shape = &shape, .p = q.p, .body = q.body, .past = q.past };
+    g.answer.model = q.p.model ? q.p.model : g.a->names[0];
+    g.answer.created = (int64_t)time(NULL);
+    memcpy(g.answer.id, q.id, sizeof q.id);
+    jw response = { 0 }, items = { 0 };
+    write_response(&response, &g, NULL, NULL);
+    write_talk(&items, &g, NULL);
+    api_background(app, r, &shape, &q, &response.b, &items.b);
+    jw_free(&response);
+    jw_free(&items);
 }
 
 void api_post_input_tokens(void *app, http_req *r)
@@ -508,16 +531,6 @@ void api_post_input_tokens(void *app, http_req *r)
 }
 
 /* ---- kept ones ---- */
-
-static void not_kept(api *a, http_req *r, const char *id)
-{
-    if (a->store)
-        http_error(r, 404, NULL, "response_not_found",
-                   "there is no response '%.80s' here (any more)", id);
-    else
-        http_error(r, 404, NULL, "response_not_found",
-                   "this server keeps no responses (--response-store)");
-}
 
 /* An item as a list has it: with an id, a type and a content of parts. */
 static bool complete_item(cJSON *v, const char *response, int i)
@@ -582,7 +595,7 @@ static void give_items(api *a, http_req *r, const char *id)
     } else if (found) {
         http_error(r, 503, NULL, NULL, "out of memory");
     } else {
-        not_kept(a, r, id);
+        api_response_not_kept(a, r, id);
     }
     cJSON_Delete(made);
     cJSON_Delete(all);
@@ -618,40 +631,16 @@ void api_get_response(void *app, http_req *r)
     else if (api_store_get(a->store, http_rest(r), &w.b, NULL))
         api_reply(r, 200, &w);
     else
-        not_kept(a, r, http_rest(r));
-}
-
-/* ID/cancel: of a response that is made in the background, of which there is none. */
-void api_post_response(void *app, http_req *r)
-{
-    static const char cancel[] = "/cancel";
-    api *a = app;
-    char id[128];
-    jw w = { 0 };
-    snprintf(id, sizeof id, "%s", http_rest(r));
-    char *slash = strchr(id, '/');
-    if (!slash || strcmp(slash, cancel) != 0) {
-        http_error(r, 404, NULL, NULL,
-                   "there is no such path: expected ID/cancel (nothing is compacted here: ask for "
-                   "a summary, or send truncation \"auto\")");
-        return;
-    }
-    *slash = 0;
-    if (api_store_get(a->store, id, &w.b, NULL))
-        http_error(r, 400, NULL, "invalid_value",
-                   "the response has ended: only one that is made in the background can be "
-                   "cancelled, and none is here");
-    else
-        not_kept(a, r, id);
-    jw_free(&w);
+        api_response_not_kept(a, r, http_rest(r));
 }
 
 void api_delete_response(void *app, http_req *r)
 {
     api *a = app;
     jw w = { 0 };
+    api_gen_abort(a, http_rest(r)); /* where it is being made */
     if (!api_store_remove(a->store, http_rest(r))) {
-        not_kept(a, r, http_rest(r));
+        api_response_not_kept(a, r, http_rest(r));
         return;
     }
     jw_open(&w, '{');

@@ -1,5 +1,5 @@
 /* runtime/api/api_responses.h - OpenAI's Responses API: its bodies as chats (api_responses_in.c), its answers
- * (api_responses.c) and what is kept of them (api_responses_kept.c). Source: OpenAI's API reference,
+ * (api_responses.c) those that nobody waits for (api_background.c). Source: OpenAI's API reference,
  * "Responses" and "Streaming events". */
 #ifndef LLMQ_RUNTIME_API_API_RESPONSES_H
 #define LLMQ_RUNTIME_API_API_RESPONSES_H
@@ -12,6 +12,13 @@ extern const api_dialect api_responses_dialect;
  * for that: this, and the text. */
 #define API_THOUGHT_MARK "llmq:"
 bool api_wants(const cJSON *body, const char *included); /* `include` has it */
+
+/* ---- in the background (api_background.c) ---- */
+/* Takes q over, whose answer has q->id: it is kept as what is given here, made without the client, and kept again when
+ * it has ended. Answers r. */
+void api_background(api *a, http_req *r, const gen_shape *shape, api_request *q,
+                    const lq_buf *response, const lq_buf *items);
+void api_response_not_kept(api *a, http_req *r, const char *id); /* 404 */
 
 /* Tools in a namespace (api_namespace.c). */
 bool api_is_namespace(const cJSON *tool);

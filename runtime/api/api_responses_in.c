@@ -446,11 +446,20 @@ static lq_status refuse(api_body *b, const char *name, const char *instead)
     return api_fail(b->e, name, "unsupported_parameter", "%s is not supported: %s", name, instead);
 }
 
+/* It is asked for by GET: kept, and made without a stream. */
 static lq_status read_background(api_body *b, const char *name, const cJSON *v)
 {
-    return cJSON_IsFalse(v)
-               ? LQ_OK
-               : refuse(b, name, "wait for the answer, read its stream, or send a batch");
+    if (cJSON_IsFalse(v)) return LQ_OK;
+    if (!cJSON_IsTrue(v)) return api_body_wrong(b, name, name, "true or false", v);
+    if (!b->a->store) return no_store(b->e, name);
+    if (cJSON_IsFalse(js_get(b->from, "store")))
+        return api_fail(b->e, name, "invalid_value",
+                        "background: expected store, for it is asked for later, found false");
+    if (cJSON_IsTrue(js_get(b->from, "stream")))
+        return refuse(b, "stream",
+                      "a response in the background is whole when GET says that it "
+                      "has ended");
+    return LQ_OK;
 }
 
 static lq_status read_conversation(api_body *b, const char *name, const cJSON *v)
@@ -494,6 +503,10 @@ static lq_status take_past(api_body *b)
         s = api_fail(b->e, name, "previous_response_not_found",
                      "previous_response_id: there is no response '%.80s' here (any more)",
                      id->valuestring);
+    } else if (api_response_runs(b->a, id->valuestring)) {
+        s = api_fail(b->e, name, "invalid_value",
+                     "previous_response_id: expected a response that has ended, found one in "
+                     "progress");
     } else if (js_parse(&b->past, items.p, items.n, API_STORE_BYTES, 0, NULL)) {
         s = api_no_memory(b->e);
     } else {

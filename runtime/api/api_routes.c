@@ -51,7 +51,7 @@ static const http_route routes[] = {
     { "GET", "/v1/responses/*", api_get_response, HTTP_USER,
       "a response that is kept (--response-store), and ID/input_items", NULL },
     { "POST", "/v1/responses/*", api_post_response, HTTP_USER,
-      "ID/cancel: one that is made in the background, of which there is none", &http_bare },
+      "ID/cancel: end one that is made in the background", &http_bare },
     { "DELETE", "/v1/responses/*", api_delete_response, HTTP_USER, "forget it", NULL },
     { "POST", "/v1/embeddings", api_post_embeddings, HTTP_USER,
       "texts or ids to vectors of length 1", NULL },

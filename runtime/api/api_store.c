@@ -102,6 +102,8 @@ void api_store_put(api_store *s, const char *id, const lq_buf *response, const l
         return;
     }
     pthread_mutex_lock(&s->mu);
+    entry **was = find(s, id);
+    if (was) drop(s, was);
     e->next = s->latest;
     s->latest = e;
     s->n++;

@@ -11,7 +11,7 @@ typedef struct api_store api_store;
 /* dir NULL: in memory. LQ_ENOMEM, LQ_EUSAGE, LQ_EIO. */
 lq_status api_store_open(api_store **s, int64_t n, const char *dir, lq_err *err);
 void api_store_close(api_store *s); /* NULL allowed */
-/* Copies. Without memory, or too large, it is not kept. */
+/* Copies, in the place of what has this id. Without memory, or too large, it is not kept. */
 void api_store_put(api_store *s, const char *id, const lq_buf *response, const lq_buf *items);
 /* What was put, to be free'd; NULL for an argument: not wanted. False: there is none of this id, or
  * no memory. s may be NULL. */

@@ -1,6 +1,7 @@
 """OpenAI's Responses API: /v1/responses, against the scripted engine."""
 import json
 import re
+import time
 
 import pytest
 
@@ -317,12 +318,62 @@ def test_what_other_tools_did_is_a_call(scripted, items, name, arguments, result
     assert a == len(scripted.post_json("/tokenize", {"messages": ours})["tokens"])
 
 
-def test_nothing_can_be_cancelled(scripted, keeping):
+def ended(server, id):
+    for _ in range(400):
+        a = json.load(server.get(f"{PATH}/{id}"))
+        if a["status"] != "in_progress":
+            return a
+        time.sleep(0.02)
+    raise AssertionError("it does not end")
+
+
+def alike(a):
+    """But for what is each response's own."""
+    return {k: v for k, v in a.items() if k not in ("id", "created_at", "background", "output")}, [
+        {k: v for k, v in item.items() if not k.endswith("id")} for item in a["output"]]
+
+
+def test_in_the_background(keeping):
+    """The same response, without a client that waits; its conversation goes on when it has ended."""
+    at_once = keeping.post_json(PATH, body("think"))
+    a = keeping.post_json(PATH, body("think", background=True))
+    assert (a["status"], a["background"], a["output"], a["usage"]) == ("queued", True, [], None) and not at_once["background"]
+    done = ended(keeping, a["id"])
+    assert alike(done) == alike(at_once) and done["id"] == a["id"]
+    items = json.load(keeping.get(f"{PATH}/{a['id']}/input_items"))["data"]
+    assert [x["content"][0]["text"] for x in items] == ["[think]"]
+    assert keeping.post_json(PATH, {**body("abc"), "previous_response_id": a["id"]})["usage"]["input_tokens"] > at_once["usage"]["input_tokens"]
+    assert keeping.post_json(f"{PATH}/{a['id']}/cancel", {}) == done
+
+
+def test_one_in_the_background_is_ended(keeping):
+    """By its cancellation, which stays, or because it is forgotten."""
+    slow = {"input": "[slow]", "max_output_tokens": 200, "background": True}
+    a = keeping.post_json(PATH, slow)
+    check_error(keeping.post(PATH, {**body("abc"), "previous_response_id": a["id"]}), 400, "previous_response_id")
+    was = keeping.post_json(f"{PATH}/{a['id']}/cancel", {})
+    assert (was["status"], was["output"]) == ("cancelled", []) and keeping.post_json(f"{PATH}/{a['id']}/cancel", {}) == was
+    b = keeping.post_json(PATH, slow)
+    assert http("DELETE", f"{keeping.url}{PATH}/{b['id']}").json()["deleted"]
+    for _ in range(400):
+        if json.load(keeping.get("/load"))["running"] == 0:
+            break
+        time.sleep(0.02)
+    assert json.load(keeping.get(f"{PATH}/{a['id']}")) == was
+    check_error(keeping.get(f"{PATH}/{b['id']}"), 404)
+    failed = keeping.post_json(PATH, body("nan", background=True))
+    failed = ended(keeping, failed["id"])
+    assert failed["status"] == "failed" and "NaN" in failed["error"]["message"]
+
+
+def test_what_cannot_be_in_the_background_or_cancelled(scripted, keeping):
     check_error(scripted.post(PATH + "/resp_1/cancel", {}), 404)
     assert "'resp_1'" in check_error(keeping.post(PATH + "/resp_1/cancel", {}), 404)
     a = keeping.post_json(PATH, body("abc"))
-    check_error(keeping.post(f"{PATH}/{a['id']}/cancel", {}), 400)
-    assert "compact" in check_error(keeping.post(f"{PATH}/compact", {"input": "a"}), 404)
+    assert "in the background" in check_error(keeping.post(f"{PATH}/{a['id']}/cancel", {}), 400)
+    for more, param in (({"stream": True}, "stream"), ({"store": False}, "background"), ({"max_output_tokens": 0}, "max_output_tokens")):
+        check_error(keeping.post(PATH, {**body("abc", background=True), **more}), 400, param)
+    check_error(keeping.post(PATH, body("abc", background=1)), 400, "background")
 
 
 def test_structured_text(scripted):
@@ -369,7 +420,7 @@ def test_structured_text(scripted):
     ({"reasoning": {"effort": 5}}, "reasoning", "effort"),
     ({"truncation": "some"}, "truncation", "auto"),
     ({"top_logprobs": 99}, "top_logprobs", "99"),
-    ({"background": True}, "background", "not supported: wait"),
+    ({"background": True}, "background", "--response-store"),
     ({"conversation": "c"}, "conversation", "not supported: send"),
     ({"prompt": {"id": "p"}}, "prompt", "not supported: no prompts"),
 ])

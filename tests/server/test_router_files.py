@@ -154,6 +154,25 @@ def test_kept_responses(start, models, tmp_path, in_folder):
                 api.responses.retrieve(second.id)
 
 
+def test_a_response_in_the_background(start, models, scripted_llmq, script_file):
+    """Whatever model makes it: it is kept by all, and who cancels or forgets it ends it there."""
+    s = start(models, "--response-store", 8, "--test-script", script_file, llmq=scripted_llmq)
+
+    def running(n):
+        until(lambda: re.search(rf"^vllm:num_requests_running\{{.*\}} {n}$", s.get("/metrics?model=tiny").read().decode(), re.M))
+    with client(s) as api:
+        ask = {"model": "tiny", "input": "[slow]", "background": True}
+        first = api.responses.create(**{**ask, "input": "a"}, max_output_tokens=4)
+        assert first.status == "queued"
+        until(lambda: api.responses.retrieve(first.id).status in ("completed", "incomplete"))
+        for end in (api.responses.cancel, api.responses.delete):
+            one = api.responses.create(**ask, max_output_tokens=900)
+            running(1)
+            end(one.id)
+            running(0)
+        assert api.responses.cancel(first.id).status == api.responses.retrieve(first.id).status
+
+
 def test_without_a_store(start, models):
     s = start(models)
     assert json.load(s.get("/v1/files"))["error"]["code"] == "no_file_store"

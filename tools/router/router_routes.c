@@ -651,10 +651,9 @@ static void post_unload_adapter(void *app, http_req *r)
     free_body(&b);
 }
 
-/* Of whichever model it is. */
-static void delete_request(void *app, http_req *r)
+/* Asks the models that run, one after another; the first answer of 200 is added to `answer`. */
+static bool end_request(router *v, const char *path, lq_buf *answer)
 {
-    router *v = app;
     char socket[128];
     bool found = false;
     for (int i = 0; i < v->cat.n; i++) {
@@ -662,13 +661,24 @@ static void delete_request(void *app, http_req *r)
         lq_buf body = { 0 };
         if (!fleet_hold(v->f, i)) continue;
         fleet_socket(v->f, i, socket, sizeof socket);
-        relay_ask(socket, "DELETE", http_path(r), NULL, 5, &status, &body);
+        relay_ask(socket, "DELETE", path, NULL, 5, &status, &body);
         fleet_release(v->f, i, false);
-        if (status == 200 && !found) http_reply(r, 200, body.p, body.n, NULL);
+        if (status == 200 && !found) lq_buf_add(answer, body.p, body.n);
         found |= status == 200;
         lq_buf_free(&body);
     }
-    if (!found) http_error(r, 404, NULL, NULL, "no request of this id runs");
+    return found;
+}
+
+/* Of whichever model it is. */
+static void delete_request(void *app, http_req *r)
+{
+    lq_buf answer = { 0 };
+    if (end_request(app, http_path(r), &answer))
+        http_reply(r, 200, answer.p, answer.n, NULL);
+    else
+        http_error(r, 404, NULL, NULL, "no request of this id runs");
+    lq_buf_free(&answer);
 }
 
 /* ---- files, batches and kept responses, which are the whole server's ---- */
@@ -689,8 +699,24 @@ OF_FILES(get_messages_batch)
 OF_FILES(post_messages_batch_cancel)
 OF_FILES(delete_messages_batch)
 OF_FILES(get_response)
-OF_FILES(delete_response)
-OF_FILES(post_response)
+
+/* What is kept of a response that is made in the background says its end; then the model that makes it hears. */
+static void stop_response(void *app, http_req *r, void (*tell)(void *files, http_req *r))
+{
+    router *v = app;
+    char path[160];
+    lq_buf none = { 0 };
+    const char *id = http_rest(r);
+    const int n = (int)strcspn(id, "/");
+    snprintf(path, sizeof path, "/v1/requests/%.*s", n < 100 ? n : 0, id);
+    const bool runs = n < 100 && strspn(id, "abcdefghijklmnopqrstuvwxyz0123456789_") >= (size_t)n &&
+                      api_response_runs(v->files, path + strlen("/v1/requests/"));
+    tell(v->files, r);
+    if (runs) end_request(v, path, &none);
+    lq_buf_free(&none);
+}
+static void delete_response(void *app, http_req *r) { stop_response(app, r, api_delete_response); }
+static void post_response(void *app, http_req *r) { stop_response(app, r, api_post_response); }
 
 OF_FILES(post_ollama_copy)
 OF_FILES(post_ollama_create)
