@@ -449,6 +449,7 @@ typedef struct {
     bool gate_up_mixed; /* rows of R_EXPERT_GATE_UP alternate: gate, up, gate, up */
     arch_router router;
     bool corr_logits;  /* R_ROUTER_CORR is added to the logits, not to the scores made of them */
+    bool corr_more;    /* ... has a second row, of experts that are not run */
     bool share_in;     /* an expert's share multiplies what it reads, not what it puts out */
     bool norm_topk;    /* the chosen experts' scores are made to sum to 1 */
     float topk_eps;    /* ... after this is added to their sum; 0: 1e-20 */

@@ -489,7 +489,7 @@ void arch_role_shape(const arch_config *c, arch_role r, int64_t *N, int64_t *K)
         [R_DOWN_NORM] = { 1, c->ffn },
         [R_DOWN] = { c->hidden, c->ffn },
         [R_ROUTER] = { arch_choices(c), c->hidden },
-        [R_ROUTER_CORR] = { 1, arch_choices(c) },
+        [R_ROUTER_CORR] = { c->w.corr_more ? 2 : 1, arch_choices(c) },
         [R_EXPERTS_OF] = { c->vocab, c->experts_used },
         [R_LATENT_IN] = { c->latent, c->hidden },
         [R_LATENT_OUT] = { c->hidden, c->latent },

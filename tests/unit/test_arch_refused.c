@@ -9,6 +9,7 @@
 #define LARGE "{\"model_type\":\"mistral_large4_text\"," BASE
 #define STEP "{\"model_type\":\"step3p5\"," BASE2
 #define GLM5 "{\"model_type\":\"glm5_next_text\"," BASE
+#define ERNIE_VL "{\"model_type\":\"ernie4_5_vl_moe_text\"," BASE
 #define LONGCAT "{\"model_type\":\"longcat_flash\"," BASE
 #define MINIMAX "{\"model_type\":\"minimax\"," BASE
 #define M1 "{\"model_type\":\"minimax_m1\"," BASE ",\"attn_type_list\":[0,0,0,1]"
@@ -22,6 +23,13 @@ TEST(a_wrong_config_is_refused_by_key)
         const char *why, *config, *says;
     } t[] = {
         { "no object", "[]", "object" },
+        { "ERNIE VL with one width of experts", ERNIE_VL ",\"moe_intermediate_size\":8}",
+          "moe_intermediate_size: expected two widths" },
+        { "ERNIE VL whose positions are other parts",
+          ERNIE_VL ",\"rope_parameters\":{\"rope_theta\":1e4,\"rope_type\":\"default\","
+                   "\"mrope_section\":[3,2,3]}}",
+          "mrope_section: expected three parts" },
+        { "ERNIE VL with biases", ERNIE_VL ",\"use_bias\":true}", "use_bias" },
         { "LongCat with layers that are no pairs", LONGCAT ",\"num_layers\":3}",
           "num_hidden_layers: expected twice num_layers" },
         { "LongCat with a layer without experts", LONGCAT ",\"first_k_dense_replace\":1}",

@@ -21,9 +21,19 @@ static src_source *open_golden(const char *folder)
     return s;
 }
 
+/* Of a mixture with experts of images: is it theirs, or of what sees images? */
+static bool of_images(const arch_config *c, const char *name)
+{
+    const char *expert = strstr(name, ".experts.");
+    return c->w.corr_more && (strstr(name, "vision_model.") || strstr(name, "resampler_model.") ||
+                              strstr(name, "gate.weight_1") ||
+                              (expert && strtoll(expert + 9, NULL, 10) >= c->experts));
+}
+
 /* Is it of a layer that text does not reach? */
 static bool passed_by(const arch_config *c, const char *name)
 {
+    if (of_images(c, name)) return true;
     const char *at = strstr(name, "layers.");
     const int64_t l = at ? strtoll(at + strlen("layers."), NULL, 10) : c->layers;
     return l < c->layers && c->layer[l].mixer == MIX_NONE && c->layer[l].no_mlp;

@@ -47,6 +47,9 @@ static lq_status longcat_layers(arch_config *c, const cJSON *j, lq_err *err)
         return lq_fail(err, LQ_EVALUE, "q_lora_rank: expected 1 or more, found 0");
     if (dim && !(js_whole(dim, 1, ARCH_MAX_WIDTH, &n) && n == c->rope_dims))
         return lq_fail(err, LQ_EVALUE, "head_dim: expected qk_rope_head_dim");
+    if (js_get(j, "qk_head_dim") &&
+        !(js_whole(js_get(j, "qk_head_dim"), 1, ARCH_MAX_WIDTH, &n) && n == c->head_dim))
+        return lq_fail(err, LQ_EVALUE, "qk_head_dim: expected qk_nope_head_dim + qk_rope_head_dim");
     c->attn_scale *= sqrt((double)c->hidden / (double)c->q_lora);
     c->latent_scale = sqrt((double)c->hidden / (double)c->kv_lora);
     for (int64_t i = 0; i < c->layers; i++) {

@@ -391,6 +391,16 @@ static const arch_name ernie_moe_names[] = {
     SHARED("mlp.shared_experts"),
     END,
 };
+/* Of its experts the first half is text's: those of images are tensors that no row names. */
+static const arch_name ernie_vl_names[] = {
+    LLAMA_NAMES(BIAS_NO, BIAS_NO, BIAS_NO),
+    { R_ROUTER, LAYER "mlp.gate", NAME_TRANSPOSED, BIAS_NO },
+    { R_ROUTER_CORR, LAYER "mlp.moe_statics.e_score_correction_bias", NAME_BARE | NAME_ROW,
+      BIAS_NO },
+    EXPERTS("mlp", "gate_proj", "up_proj", "down_proj"),
+    SHARED("mlp.shared_experts"),
+    END,
+};
 static const arch_name hunyuan_moe_names[] = {
     LLAMA_NAMES(BIAS_ATTN, BIAS_ATTN, BIAS_NO),
     { R_Q_NORM, LAYER "self_attn.query_layernorm", 0, BIAS_NO },
@@ -748,6 +758,38 @@ static const arch_key ernie_moe_keys[] = {
     { "weight_share_add_bias", KEY_KNOWN, 0, NONE, NULL },
     NO_KEY,
 };
+static const arch_key ernie_vl_keys[] = {
+    MUST("use_bias", 0),
+    EXPERT_COUNTS("moe_num_experts", 64, 6),
+    EXPERT_FFN(1536),
+    { "moe_norm_min", KEY_KNOWN, 0, NONE, NULL },
+    NO_KEY,
+};
+/* "moe_intermediate_size": of text's experts, of images'. */
+static lq_status ernie_vl_words(cJSON *j, lq_err *err)
+{
+    static const char key[] = "moe_intermediate_size";
+    const cJSON *both = js_get(j, key);
+    int64_t n;
+    if (!both) return LQ_OK;
+    if (cJSON_GetArraySize(both) != 2 || !js_whole(both->child, 1, INT32_MAX, &n))
+        return lq_fail(err, LQ_EVALUE, "%s: expected two widths, of experts of text and images", key);
+    cJSON_DeleteItemFromObjectCaseSensitive(j, key);
+    cJSON_AddItemToObject(j, key, cJSON_CreateNumber((double)n));
+    return LQ_OK;
+}
+/* In text all three positions of a token are its place. */
+static lq_status ernie_vl_layers(arch_config *c, const cJSON *j, lq_err *err)
+{
+    const cJSON *list = js_get(js_get(j, "rope_parameters"), "mrope_section");
+    int64_t n[3] = { 0 }, i = 0;
+    if (!list) return LQ_OK;
+    for (const cJSON *e = list->child; e && i < 3 && js_whole(e, 0, c->rope_dims, &n[i]); e = e->next)
+        i++;
+    if (cJSON_GetArraySize(list) == 3 && i == 3 && n[0] == n[1] && n[0] + n[1] + n[2] == c->rope_dims / 2)
+        return LQ_OK;
+    return lq_fail(err, LQ_EVALUE, "mrope_section: expected three parts of half a head, two of them equal");
+}
 static const arch_key hunyuan_moe_keys[] = {
     EXPERT_COUNTS("num_experts", 1, 1),
     MUST("norm_topk_prob", 1),
@@ -856,6 +898,16 @@ const arch_row arch_rows_moe[] = {
     { "Ernie4_5_MoeForCausalLM", "ernie4_5_moe", .w = { RMS_PAIRS, .norm_topk = true }, MODEL,
       .names = ernie_moe_names, .keys = ernie_moe_keys, .def_kv_heads = 4, .def_eps = 1e-5,
       .def_theta = 5e5, .def_max_pos = 131072, .def_dense = 1, .def_shared = 2, .def_tied = true },
+#define ERNIE_VL(arch)                                                                        \
+    {                                                                                         \
+        arch, "ernie4_5_vl_moe",                                                              \
+            .w = { RMS_PAIRS, .norm_topk = true, .corr_more = true }, MODEL, .in_text = true, \
+            .names = ernie_vl_names, .keys = ernie_vl_keys, .respell = ernie_vl_words,        \
+            .layers = ernie_vl_layers, .def_kv_heads = 4, .def_eps = 1e-5, .def_theta = 5e5,  \
+            .def_max_pos = 131072, .def_dense = 1, .def_shared = 2, .def_tied = true          \
+    }
+    ERNIE_VL("Ernie4_5_VLMoeForConditionalGeneration"),
+    ERNIE_VL("Ernie4_5_VL_MoeForConditionalGeneration"), /* what it was called before */
     { "HunYuanMoEV1ForCausalLM", "hunyuan_v1_moe",
       .w = { RMS_ROPE, .qk_norm = QK_NORM_HEAD, .qk_norm_late = true, .norm_topk = true }, MODEL,
       .names = hunyuan_moe_names, .keys = hunyuan_moe_keys, .def_eps = 1e-5, .def_shared = 1 },

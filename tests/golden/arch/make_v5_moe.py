@@ -201,6 +201,12 @@ MODELS = {
                            pos_emb_height=2, pos_emb_width=2),
         audio_config=dict(patch_sizes=[2], hidden_sizes=[8], depths=[1], num_hidden_layers=1, out_hidden_size=H),
         out_hidden_size=32, projector_hidden_size=8)),
+    "ernie45-vl-moe": ("Ernie4_5_VLMoeForConditionalGeneration", "Ernie4_5_VLMoeConfig", dict(
+        text_config=dict(SIZES, hidden_size=16, num_attention_heads=2, num_key_value_heads=1, moe_num_experts=4, moe_k=2,
+                         moe_intermediate_size=[8, 4], moe_num_shared_experts=2, tie_word_embeddings=True,
+                         rope_parameters=dict(rope_type="default", rope_theta=5e5, mrope_section=[1, 1, 2])),
+        vision_config=dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, in_channels=1, patch_size=2,
+                           spatial_merge_size=1, temporal_merge_size=2), tie_word_embeddings=True)),
     "glm4v-moe": seen("Glm4vMoe", dict(SMALL, rope_parameters=dict(
         rope_type="default", rope_theta=1e4, partial_rotary_factor=0.5, mrope_section=[1, 0, 0]),
         **ROUTED), image_size=4),
